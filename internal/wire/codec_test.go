@@ -1,0 +1,208 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func name(t testing.TB, s string) Name {
+	t.Helper()
+	n, err := MakeName(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// samples has one valid message of every type.
+func samples(t testing.TB) []Message {
+	return []Message{
+		&Hello{VersionMin: 1, VersionMax: 3, PID: 42, Software: name(t, "librailhead test")},
+		&Welcome{Version: 1, Session: 7, Daemon: 9, Software: name(t, "railhead test")},
+		&Error{Code: ResultRankMissing, Culprit: 3, Missing: 1 << 3, Text: MakeText("rank 3 is missing")},
+		&Join{Group: name(t, "g"), Token: name(t, "t"), Rank: 2, World: 4, TimeoutMS: 1000, HeapBytes: 1 << 30},
+		&Joined{
+			Group: 1, Incarnation: 2, ControlBytes: ControlBytes(4), HeapBytes: 1 << 30, ScratchBytes: 1 << 20,
+			World: 4, ReduceGroup: 4, SpinNS: 2000, BlockBytes: 65536,
+		},
+		&Heap{Group: 1, Rank: 3, PID: 99},
+		&Attached{Group: 1, Error: 12},
+		&GroupReady{Group: 1},
+		&WindowAlloc{Group: 1, Bytes: 4096},
+		&WindowCommit{Group: 1, Offset: 1 << 20, Bytes: 65536},
+		&WindowCommitted{Group: 1, Offset: 1 << 20, Error: 28},
+		&WindowReady{Group: 1, Offset: 1 << 20},
+		&WindowFree{Group: 1, Offset: 1 << 20},
+		&WindowFreed{Group: 1, Offset: 1 << 20},
+		&Leave{Group: 1},
+		&Left{Group: 1},
+		&Draining{},
+	}
+}
+
+func TestEveryMessageComesBackAsItWas(t *testing.T) {
+	seen := map[Type]bool{}
+	for _, m := range samples(t) {
+		seen[m.kind()] = true
+		b, err := Encode(m, VersionMax, 5)
+		if err != nil {
+			t.Fatalf("%T: %v", m, err)
+		}
+		if len(b) > MaxMessage {
+			t.Errorf("%T has %d bytes, more than MaxMessage", m, len(b))
+		}
+		got, err := Decode(b)
+		if err != nil {
+			t.Fatalf("%T: %v", m, err)
+		}
+		if !reflect.DeepEqual(got, m) || RequestOf(got) != 5 {
+			t.Errorf("%T came back as %+v, sent %+v", m, got, m)
+		}
+	}
+	for typ := Type(1); New(typ) != nil; typ++ {
+		if !seen[typ] {
+			t.Errorf("type %d has no sample", typ)
+		}
+	}
+}
+
+func TestTruncatedAndExtendedMessagesAreRefused(t *testing.T) {
+	for _, m := range samples(t) {
+		b, err := Encode(m, VersionMax, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range len(b) {
+			if _, err := Decode(b[:n]); err == nil {
+				t.Fatalf("%T cut to %d of %d bytes was accepted", m, n, len(b))
+			}
+		}
+		if _, err := Decode(append(bytes.Clone(b), 0)); err == nil {
+			t.Errorf("%T with a byte more was accepted", m)
+		}
+	}
+}
+
+func TestBadValuesAreRefusedOnBothSides(t *testing.T) {
+	good := func() *Join {
+		return &Join{Group: name(t, "g"), Rank: 1, World: 2, TimeoutMS: 1}
+	}
+	cases := []struct {
+		what string
+		m    Message
+		want string
+	}{
+		{"rank outside the world", func() Message { m := good(); m.Rank = 2; return m }(), "rank 2 is outside 0..1"},
+		{"no rank", func() Message { m := good(); m.World = 0; return m }(), "world size 0"},
+		{"too many ranks", func() Message { m := good(); m.World = 65; return m }(), "world size 65"},
+		{"no name", func() Message { m := good(); m.Group = Name{}; return m }(), "group is empty"},
+		{"no timeout", func() Message { m := good(); m.TimeoutMS = 0; return m }(), "timeout"},
+		{"text after the NUL", func() Message { m := good(); m.Token[5] = 'x'; return m }(), "after its NUL"},
+		{"no NUL", func() Message { m := good(); copy(m.Group[:], strings.Repeat("x", NameBytes)); return m }(), "no NUL"},
+		{"not UTF-8", func() Message { m := good(); m.Group[0] = 0xff; return m }(), "UTF-8"},
+		{"reduce group too large", func() Message { m := good(); m.ReduceGroup = 3; return m }(), "reduce group 3"},
+		{"heap too large", func() Message { m := good(); m.HeapBytes = 1 << 41; return m }(), "heap of"},
+		{"error that is none", &Error{}, "code 0"},
+		{"window of nothing", &WindowAlloc{}, "window of 0 bytes"},
+		{"version range upside down", &Hello{VersionMin: 2, VersionMax: 1}, "no range"},
+		{"scratch too small", &Joined{
+			ControlBytes: ControlBytes(1), HeapBytes: 1 << 20, ScratchBytes: 4096, World: 1, ReduceGroup: 1, BlockBytes: 64,
+		}, "scratch"},
+	}
+	for _, c := range cases {
+		if _, err := Encode(c.m, VersionMax, 1); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: encode says %v, want %q", c.what, err, c.want)
+		}
+		*c.m.header() = Header{Magic: Magic, Type: c.m.kind(), Version: VersionMax, Size: uint32(binary.Size(c.m))}
+		raw, err := binary.Append(nil, binary.LittleEndian, c.m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var pe *ProtocolError
+		if _, err := Decode(raw); !errors.As(err, &pe) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: decode says %v, want %q", c.what, err, c.want)
+		}
+	}
+}
+
+func TestOnlyTheFrozenMessagesAreReadInOtherVersions(t *testing.T) {
+	for _, m := range samples(t) {
+		b, err := Encode(m, VersionMax+1, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = Decode(b)
+		frozen := m.kind() <= TypeError
+		if (err == nil) != frozen {
+			t.Errorf("%T of version %d: %v", m, VersionMax+1, err)
+		}
+	}
+}
+
+func TestMakeTextCutsBetweenCharacters(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := rapid.StringN(0, 400, -1).Draw(t, "s")
+		m := MakeText(s)
+		if err := checkCString("text", m[:]); err != nil {
+			t.Fatal(err)
+		}
+		if want := strings.ReplaceAll(s, "\x00", ""); len(want) < TextBytes/2 && m.String() != want {
+			t.Fatalf("%q became %q", s, m.String())
+		}
+	})
+}
+
+func TestTheAbortWordKeepsItsParts(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a := Abort{
+			Code:     Result(rapid.IntRange(1, 255).Draw(t, "code")),
+			Op:       Op(rapid.IntRange(0, 255).Draw(t, "op")),
+			Culprit:  rapid.IntRange(-1, NoRank-1).Draw(t, "culprit"),
+			Reporter: rapid.IntRange(-1, NoRank-1).Draw(t, "reporter"),
+		}
+		got, ok := ParseAbort(a.Word())
+		if !ok || got != a {
+			t.Fatalf("%+v became %+v", a, got)
+		}
+		if uint32(a.Word()) == 0 {
+			t.Fatal("the low half is 0: a futex could not see it")
+		}
+	})
+	if _, ok := ParseAbort(0); ok {
+		t.Error("0 reads as an abort")
+	}
+}
+
+// FuzzDecode: whatever is accepted encodes to the very bytes that came in, so nothing in them went unread.
+func FuzzDecode(f *testing.F) {
+	for _, m := range samples(f) {
+		b, err := Encode(m, VersionMax, 3)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := Decode(b)
+		if err != nil {
+			var pe *ProtocolError
+			if !errors.As(err, &pe) {
+				t.Fatalf("not a ProtocolError: %v", err)
+			}
+			return
+		}
+		back, err := Encode(m, VersionOf(m), RequestOf(m))
+		if err != nil {
+			t.Fatalf("accepted but cannot be encoded: %v", err)
+		}
+		if !bytes.Equal(back, b) {
+			t.Fatalf("accepted %x, which is %x", b, back)
+		}
+	})
+}

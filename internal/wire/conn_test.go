@@ -1,0 +1,144 @@
+package wire
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pair is a connected socket pair, as raw net connections.
+func pair(t *testing.T) (a, b *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrap := func(fd int) *net.UnixConn {
+		f := os.NewFile(uintptr(fd), "pair")
+		defer func() { _ = f.Close() }()
+		c, err := net.FileConn(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+		return c.(*net.UnixConn)
+	}
+	return wrap(fds[0]), wrap(fds[1])
+}
+
+func openFDs(t *testing.T) int {
+	t.Helper()
+	e, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(e)
+}
+
+func TestAMessageArrivesWithItsDescriptor(t *testing.T) {
+	a, b := pair(t)
+	f, err := os.CreateTemp(t.TempDir(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if _, err := f.WriteString("seen"); err != nil {
+		t.Fatal(err)
+	}
+	if err := NewConn(a).Send(&Heap{Group: 1, Rank: 2}, VersionMax, 9, int(f.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	m, fd, err := NewConn(b).Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if h, ok := m.(*Heap); !ok || h.Rank != 2 || RequestOf(m) != 9 {
+		t.Fatalf("got %+v", m)
+	}
+	got := make([]byte, 4)
+	if _, err := unix.Pread(fd, got, 0); err != nil || string(got) != "seen" {
+		t.Fatalf("the descriptor reads %q, %v", got, err)
+	}
+	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+		t.Errorf("the descriptor would survive an exec (flags %#x, %v)", flags, err)
+	}
+}
+
+func TestSendRefusesAMissingOrNeedlessDescriptor(t *testing.T) {
+	a, _ := pair(t)
+	if err := NewConn(a).Send(&Heap{}, VersionMax, 1, -1); err == nil {
+		t.Error("a Heap without its descriptor was sent")
+	}
+	if err := NewConn(a).Send(&Left{}, VersionMax, 1, 0); err == nil {
+		t.Error("a Left with a descriptor was sent")
+	}
+}
+
+func TestReceivedDescriptorsThatDoNotBelongAreClosed(t *testing.T) {
+	valid, err := Encode(&Left{Group: 1}, VersionMax, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	heap, err := Encode(&Heap{Group: 1}, VersionMax, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]struct {
+		bytes []byte
+		fds   int
+	}{
+		"descriptor with a message that has none": {valid, 1},
+		"two descriptors where one belongs":       {heap, 2},
+		"more descriptors than can be read":       {heap, 9},
+		"descriptor with nonsense":                {[]byte("nonsense"), 1},
+		"no descriptor where one belongs":         {heap, 0},
+		"a message that is too large":             {make([]byte, MaxMessage+1), 1},
+	}
+	for what, c := range cases {
+		a, b := pair(t)
+		var fds []int
+		for range c.fds {
+			fds = append(fds, 0)
+		}
+		before := openFDs(t)
+		if _, _, err := a.WriteMsgUnix(c.bytes, unix.UnixRights(fds...), nil); err != nil {
+			t.Fatal(err)
+		}
+		var pe *ProtocolError
+		if _, _, err := NewConn(b).Recv(); !errors.As(err, &pe) {
+			t.Errorf("%s: %v, expected a ProtocolError", what, err)
+		}
+		if after := openFDs(t); after != before {
+			t.Errorf("%s: %d descriptors open, %d before", what, after, before)
+		}
+	}
+}
+
+func TestAClosedPeerReadsAsEOF(t *testing.T) {
+	a, b := pair(t)
+	_ = a.Close()
+	if _, _, err := NewConn(b).Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestThePeerIsKnownByTheKernelsWord(t *testing.T) {
+	a, _ := pair(t)
+	p, err := NewConn(a).Peer()
+	if err != nil || p.PID != os.Getpid() || p.UID != os.Getuid() {
+		t.Fatalf("got %+v, %v", p, err)
+	}
+	if err := p.Allowed(); err != nil {
+		t.Error(err)
+	}
+	if err := (Peer{PID: 1, UID: os.Geteuid() + 1}).Allowed(); err == nil {
+		t.Error("another user was let in")
+	}
+}

@@ -1,0 +1,147 @@
+package wire
+
+import "fmt"
+
+// The control segment: one memfd a group, mapped by the daemon and by every rank (wire.h has the same structs).
+const (
+	ControlMagic     = 0x4c52544e4f434852 // "RHCONTRL"
+	ControlVersion   = 1
+	RankLinesOffset  = 4096
+	rankLineBytes    = 128
+	controlPageBytes = 4096
+
+	// AbortOffset is where the abort word lies.
+	AbortOffset = 64
+
+	// ScratchHeaderBytes is the front of a heap's scratch: the epoch and the published flag of its rank.
+	ScratchHeaderBytes = 4096
+)
+
+// ControlHeader begins the control segment.
+type ControlHeader struct {
+	Magic       uint64
+	Version     uint32
+	World       uint32
+	Group       uint64
+	Incarnation uint64
+	Reserved0   [4]uint64
+	Abort       uint64
+	Reserved1   [7]uint64
+}
+
+// RankLine is one rank's part of the control segment.
+type RankLine struct {
+	LeaseNext  uint64
+	Lease      uint32
+	Reserved0  uint32
+	Reserved1  [6]uint64
+	Seq        uint64
+	Op         Op
+	Reserved2  uint32
+	Bytes      uint64
+	WaitingFor uint64
+	Reserved3  [4]uint64
+}
+
+// Offsets in a RankLine of the words that the daemon reads atomically.
+const (
+	LeaseOffset      = 8
+	SeqOffset        = 64
+	OpOffset         = 72
+	BytesOffset      = 80
+	WaitingForOffset = 88
+)
+
+// ControlBytes is the size of the control segment of a group.
+func ControlBytes(world int) uint64 {
+	n := uint64(RankLinesOffset + world*rankLineBytes)
+	return (n + controlPageBytes - 1) / controlPageBytes * controlPageBytes
+}
+
+// RankLineOffset is where a rank's line begins.
+func RankLineOffset(rank int) uint64 { return uint64(RankLinesOffset + rank*rankLineBytes) }
+
+// The lease word is the kernel's robust futex word (linux/futex.h): the holder's tid and two flags.
+const (
+	LeaseWaiters   = 0x80000000 // set by the daemon before it sleeps, so that the kernel wakes it
+	LeaseOwnerDied = 0x40000000 // set by the kernel when the holder dies
+	LeaseTIDMask   = 0x3fffffff
+)
+
+// Op is what a rank is doing (rhw_op).
+type Op uint32
+
+// Operations.
+const (
+	OpNone        Op = 0
+	OpCommInit    Op = 1
+	OpAllReduce   Op = 2
+	OpBarrier     Op = 3
+	OpWindowAlloc Op = 4
+	OpWindowFree  Op = 5
+	OpFinalize    Op = 6
+)
+
+// String is the name that JSON and error texts use.
+func (o Op) String() string {
+	switch o {
+	case OpNone:
+		return "none"
+	case OpCommInit:
+		return "comm_init"
+	case OpAllReduce:
+		return "all_reduce"
+	case OpBarrier:
+		return "barrier"
+	case OpWindowAlloc:
+		return "window_alloc"
+	case OpWindowFree:
+		return "window_free"
+	case OpFinalize:
+		return "finalize"
+	}
+	return fmt.Sprintf("op_%d", uint32(o))
+}
+
+// NoRank stands for "not known" (culprit) or "the daemon" (reporter) in the abort word.
+const NoRank = 0xffff
+
+// Abort is the abort word taken apart; wire.h says where each part lies. The zero word means: the group works.
+type Abort struct {
+	Code     Result
+	Op       Op
+	Culprit  int // -1 = not known
+	Reporter int // -1 = the daemon
+}
+
+// Word puts the abort word together.
+func (a Abort) Word() uint64 {
+	return uint64(a.Code)&0xff | uint64(a.Op)&0xff<<8 | rank16(a.Culprit)<<16 | rank16(a.Reporter)<<32
+}
+
+// ParseAbort takes the word apart; ok is false while the group works.
+func ParseAbort(w uint64) (a Abort, ok bool) {
+	if w == 0 {
+		return Abort{}, false
+	}
+	return Abort{
+		Code:     Result(w & 0xff),
+		Op:       Op(w >> 8 & 0xff),
+		Culprit:  rankInt(w >> 16 & 0xffff),
+		Reporter: rankInt(w >> 32 & 0xffff),
+	}, true
+}
+
+func rank16(r int) uint64 {
+	if r < 0 || r >= NoRank {
+		return NoRank
+	}
+	return uint64(r)
+}
+
+func rankInt(v uint64) int {
+	if v == NoRank {
+		return -1
+	}
+	return int(v)
+}

@@ -1,0 +1,19 @@
+// Package wire alone knows the bytes that cross between the daemon and its clients: the messages of the unix socket and
+// the control segment that a group shares.
+//
+// It owns layouts, versions and bounds, and refuses every message that is not exactly what a type allows. It must never
+// hold state, policy or a goroutine, and it imports nothing of ours. It trusts neither side of the socket.
+//
+// The C++ client reads the same layouts from wire.h. testdata/layout.golden lists every size, offset and constant;
+// TestGoLayoutsEqualTheGoldenFile holds the Go structs to it and layout_assert.h (generated) the C++ structs.
+package wire
+
+import "embed"
+
+// Sources are the C headers of this package. They are embedded for one reason: the go command then sees that they
+// changed and rebuilds the cgo package that includes them (it does not look at headers outside a package's folder).
+//
+//go:embed wire.h layout_assert.h
+var Sources embed.FS
+
+//go:generate go test -run TestGoLayoutsEqualTheGoldenFile -update .

@@ -1,0 +1,154 @@
+package wire
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"reflect"
+	"sort"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+var update = flag.Bool("update", false, "write testdata/layout.golden and layout_assert.h from the Go structs")
+
+const (
+	goldenFile = "testdata/layout.golden"
+	assertFile = "layout_assert.h"
+)
+
+// snake turns a Go field name into the C one: VersionMin -> version_min, TimeoutMS -> timeout_ms.
+func snake(s string) string {
+	var b strings.Builder
+	for i, r := range s {
+		if unicode.IsUpper(r) && i > 0 && !unicode.IsUpper(rune(s[i-1])) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
+
+// structsOnTheWire are all messages and the structs of the control segment.
+func structsOnTheWire() []any {
+	all := []any{Header{}, ControlHeader{}, RankLine{}}
+	for t := Type(0); t < 1000; t++ {
+		if m := New(t); m != nil {
+			all = append(all, reflect.ValueOf(m).Elem().Interface())
+		}
+	}
+	return all
+}
+
+func goLayout() []string {
+	var lines []string
+	for _, s := range structsOnTheWire() {
+		t := reflect.TypeOf(s)
+		name := "rhw_" + snake(t.Name())
+		lines = append(lines, fmt.Sprintf("size %s %d", name, t.Size()))
+		for i := range t.NumField() {
+			f := t.Field(i)
+			lines = append(lines, fmt.Sprintf("field %s %s %d %d", name, snake(f.Name), f.Offset, f.Type.Size()))
+		}
+	}
+	for r, n := range resultNames {
+		c := "RH_ERR_" + strings.ToUpper(n)
+		if r == ResultOK {
+			c = "RH_OK"
+		}
+		lines = append(lines, fmt.Sprintf("const %s %d", c, r))
+	}
+	for o := OpNone; o <= OpFinalize; o++ {
+		lines = append(lines, fmt.Sprintf("const RHW_OP_%s %d", strings.ToUpper(o.String()), o))
+	}
+	for t := Type(1); New(t) != nil; t++ {
+		n := "RHW_" + strings.ToUpper(snake(reflect.TypeOf(New(t)).Elem().Name()))
+		lines = append(lines, fmt.Sprintf("const %s %d", n, t))
+	}
+	lines = append(lines,
+		fmt.Sprintf("const RHW_MAGIC %d", uint64(Magic)),
+		fmt.Sprintf("const RHW_VERSION_MIN %d", VersionMin),
+		fmt.Sprintf("const RHW_VERSION_MAX %d", VersionMax),
+		fmt.Sprintf("const RHW_MAX_MESSAGE %d", MaxMessage),
+		fmt.Sprintf("const RHW_MAX_WORLD %d", MaxWorld),
+		fmt.Sprintf("const RHW_CONTROL_MAGIC %d", uint64(ControlMagic)),
+		fmt.Sprintf("const RHW_CONTROL_VERSION %d", ControlVersion),
+		fmt.Sprintf("const RHW_RANK_LINES_OFFSET %d", RankLinesOffset),
+		fmt.Sprintf("const RHW_NO_RANK %d", NoRank),
+	)
+	sort.Strings(lines)
+	return lines
+}
+
+// assertHeader is layout_assert.h: the golden file as C++ static assertions.
+func assertHeader(lines []string) string {
+	var b strings.Builder
+	b.WriteString("// Made from testdata/layout.golden by `go generate ./internal/wire`. Do not edit.\n")
+	b.WriteString("// Include it after wire.h and railhead.h.\n#include <stddef.h>\n")
+	for _, l := range lines {
+		f := strings.Fields(l)
+		switch f[0] {
+		case "size":
+			fmt.Fprintf(&b, "static_assert(sizeof(struct %s) == %s, \"%s\");\n", f[1], f[2], f[1])
+		case "field":
+			fmt.Fprintf(&b, "static_assert(offsetof(struct %s, %s) == %s && sizeof(((struct %s*)0)->%s) == %s, \"%s.%s\");\n",
+				f[1], f[2], f[3], f[1], f[2], f[4], f[1], f[2])
+		case "const":
+			fmt.Fprintf(&b, "static_assert(%s == %sull, \"%s\");\n", f[1], f[2], f[1])
+		}
+	}
+	return b.String()
+}
+
+func TestGoLayoutsEqualTheGoldenFile(t *testing.T) {
+	lines := goLayout()
+	text := strings.Join(lines, "\n") + "\n"
+	if *update {
+		if err := os.WriteFile(goldenFile, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(assertFile, []byte(assertHeader(lines)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	golden, err := os.ReadFile(goldenFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(golden) != text {
+		t.Errorf("the Go structs differ from %s.\nThat changes the protocol: raise VersionMax, then `go generate ./internal/wire`.\nnow:\n%s", goldenFile, text)
+	}
+}
+
+func TestTheCAssertionsAreMadeFromTheGoldenFile(t *testing.T) {
+	golden, err := os.ReadFile(goldenFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	have, err := os.ReadFile(assertFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := assertHeader(strings.Split(strings.TrimSpace(string(golden)), "\n")); string(have) != want {
+		t.Errorf("%s is not made from %s: run `go generate ./internal/wire`", assertFile, goldenFile)
+	}
+}
+
+func TestRankLineOffsetsMatchTheStruct(t *testing.T) {
+	line := reflect.TypeFor[RankLine]()
+	for name, want := range map[string]uintptr{
+		"Lease": LeaseOffset, "Seq": SeqOffset, "Op": OpOffset, "Bytes": BytesOffset, "WaitingFor": WaitingForOffset,
+	} {
+		f, ok := line.FieldByName(name)
+		if !ok || f.Offset != want {
+			t.Errorf("RankLine.%s lies at %d, the constant says %d", name, f.Offset, want)
+		}
+	}
+	if line.Size() != rankLineBytes {
+		t.Errorf("RankLine has %d bytes, the constant says %d", line.Size(), rankLineBytes)
+	}
+	if f, _ := reflect.TypeFor[ControlHeader]().FieldByName("Abort"); f.Offset != AbortOffset {
+		t.Errorf("the abort word lies at %d, the constant says %d", f.Offset, AbortOffset)
+	}
+}

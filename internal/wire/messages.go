@@ -1,0 +1,275 @@
+package wire
+
+// Bounds of the protocol, equal to those of wire.h.
+const (
+	Magic      = 0x57484c52 // "RLHW"
+	VersionMin = 1
+	VersionMax = 1
+
+	MaxMessage = 512 // bytes
+	MaxWorld   = 64  // ranks of a group on one node
+	NameBytes  = 64  // a name or token with its NUL
+	TextBytes  = 320 // an error's text with its NUL
+)
+
+// Type tells what a message is.
+type Type uint16
+
+// Message types; wire.h says who sends which.
+const (
+	TypeHello           Type = 1
+	TypeWelcome         Type = 2
+	TypeError           Type = 3
+	TypeJoin            Type = 4
+	TypeJoined          Type = 5
+	TypeHeap            Type = 6
+	TypeAttached        Type = 7
+	TypeGroupReady      Type = 8
+	TypeWindowAlloc     Type = 9
+	TypeWindowCommit    Type = 10
+	TypeWindowCommitted Type = 11
+	TypeWindowReady     Type = 12
+	TypeWindowFree      Type = 13
+	TypeWindowFreed     Type = 14
+	TypeLeave           Type = 15
+	TypeLeft            Type = 16
+	TypeDraining        Type = 17
+)
+
+// Header begins every message (24 bytes).
+type Header struct {
+	Magic    uint32
+	Type     Type
+	Version  uint16
+	Size     uint32
+	Reserved uint32
+	Request  uint64
+}
+
+// Message is one of the structs below.
+type Message interface {
+	header() *Header
+	kind() Type
+	// check reports what is wrong with the values; the layout has been checked before.
+	check() error
+}
+
+// Hello is a client's first message; it carries the client's pidfd.
+type Hello struct {
+	H                      Header
+	VersionMin, VersionMax uint16
+	PID                    uint32
+	Software               Name
+}
+
+// Welcome answers Hello.
+type Welcome struct {
+	H         Header
+	Version   uint16
+	Reserved0 uint16
+	Reserved1 uint32
+	Session   uint64
+	Daemon    uint64
+	Software  Name
+}
+
+// Error answers a request that failed.
+type Error struct {
+	H       Header
+	Code    Result
+	Culprit int32 // rank, -1 = none or not known
+	Missing uint64
+	Text    Text
+}
+
+// Join asks to become a rank of a group.
+type Join struct {
+	H           Header
+	Group       Name
+	Token       Name
+	Rank        uint32
+	World       uint32
+	TimeoutMS   uint32
+	ReduceGroup uint32
+	HeapBytes   uint64
+}
+
+// Joined says that every rank of the group has come; it carries the control segment's fd.
+type Joined struct {
+	H            Header
+	Group        uint64
+	Incarnation  uint64
+	ControlBytes uint64
+	HeapBytes    uint64
+	ScratchBytes uint64
+	World        uint32
+	ReduceGroup  uint32
+	SpinNS       uint32
+	BlockBytes   uint32
+}
+
+// Heap carries the fd of one rank's heap.
+type Heap struct {
+	H     Header
+	Group uint64
+	Rank  uint32
+	PID   uint32
+}
+
+// Attached says that the client has mapped everything and holds its lease, or why not.
+type Attached struct {
+	H         Header
+	Group     uint64
+	Error     int32 // errno
+	Reserved0 uint32
+}
+
+// GroupReady says that every rank is attached.
+type GroupReady struct {
+	H     Header
+	Group uint64
+}
+
+// WindowAlloc asks, on every rank, for a window.
+type WindowAlloc struct {
+	H     Header
+	Group uint64
+	Bytes uint64
+}
+
+// WindowCommit asks a client to back a range of its heap with pages.
+type WindowCommit struct {
+	H      Header
+	Group  uint64
+	Offset uint64
+	Bytes  uint64
+}
+
+// WindowCommitted answers WindowCommit.
+type WindowCommitted struct {
+	H         Header
+	Group     uint64
+	Offset    uint64
+	Error     int32 // errno
+	Reserved0 uint32
+}
+
+// WindowReady says that the window exists on every rank.
+type WindowReady struct {
+	H      Header
+	Group  uint64
+	Offset uint64
+}
+
+// WindowFree asks, on every rank, to give a window back.
+type WindowFree struct {
+	H      Header
+	Group  uint64
+	Offset uint64
+}
+
+// WindowFreed says that the window is gone on every rank.
+type WindowFreed struct {
+	H      Header
+	Group  uint64
+	Offset uint64
+}
+
+// Leave is the collective finalize.
+type Leave struct {
+	H     Header
+	Group uint64
+}
+
+// Left says that every rank has left, or that the group is broken.
+type Left struct {
+	H     Header
+	Group uint64
+}
+
+// Draining says that the daemon takes no new groups.
+type Draining struct {
+	H Header
+}
+
+func (m *Hello) header() *Header           { return &m.H }
+func (m *Welcome) header() *Header         { return &m.H }
+func (m *Error) header() *Header           { return &m.H }
+func (m *Join) header() *Header            { return &m.H }
+func (m *Joined) header() *Header          { return &m.H }
+func (m *Heap) header() *Header            { return &m.H }
+func (m *Attached) header() *Header        { return &m.H }
+func (m *GroupReady) header() *Header      { return &m.H }
+func (m *WindowAlloc) header() *Header     { return &m.H }
+func (m *WindowCommit) header() *Header    { return &m.H }
+func (m *WindowCommitted) header() *Header { return &m.H }
+func (m *WindowReady) header() *Header     { return &m.H }
+func (m *WindowFree) header() *Header      { return &m.H }
+func (m *WindowFreed) header() *Header     { return &m.H }
+func (m *Leave) header() *Header           { return &m.H }
+func (m *Left) header() *Header            { return &m.H }
+func (m *Draining) header() *Header        { return &m.H }
+
+func (*Hello) kind() Type           { return TypeHello }
+func (*Welcome) kind() Type         { return TypeWelcome }
+func (*Error) kind() Type           { return TypeError }
+func (*Join) kind() Type            { return TypeJoin }
+func (*Joined) kind() Type          { return TypeJoined }
+func (*Heap) kind() Type            { return TypeHeap }
+func (*Attached) kind() Type        { return TypeAttached }
+func (*GroupReady) kind() Type      { return TypeGroupReady }
+func (*WindowAlloc) kind() Type     { return TypeWindowAlloc }
+func (*WindowCommit) kind() Type    { return TypeWindowCommit }
+func (*WindowCommitted) kind() Type { return TypeWindowCommitted }
+func (*WindowReady) kind() Type     { return TypeWindowReady }
+func (*WindowFree) kind() Type      { return TypeWindowFree }
+func (*WindowFreed) kind() Type     { return TypeWindowFreed }
+func (*Leave) kind() Type           { return TypeLeave }
+func (*Left) kind() Type            { return TypeLeft }
+func (*Draining) kind() Type        { return TypeDraining }
+
+// New returns an empty message of the type, nil for a type this version does not know.
+func New(t Type) Message {
+	switch t {
+	case TypeHello:
+		return &Hello{}
+	case TypeWelcome:
+		return &Welcome{}
+	case TypeError:
+		return &Error{}
+	case TypeJoin:
+		return &Join{}
+	case TypeJoined:
+		return &Joined{}
+	case TypeHeap:
+		return &Heap{}
+	case TypeAttached:
+		return &Attached{}
+	case TypeGroupReady:
+		return &GroupReady{}
+	case TypeWindowAlloc:
+		return &WindowAlloc{}
+	case TypeWindowCommit:
+		return &WindowCommit{}
+	case TypeWindowCommitted:
+		return &WindowCommitted{}
+	case TypeWindowReady:
+		return &WindowReady{}
+	case TypeWindowFree:
+		return &WindowFree{}
+	case TypeWindowFreed:
+		return &WindowFreed{}
+	case TypeLeave:
+		return &Leave{}
+	case TypeLeft:
+		return &Left{}
+	case TypeDraining:
+		return &Draining{}
+	}
+	return nil
+}
+
+// CarriesFD says whether a message of the type comes with a file descriptor.
+func (t Type) CarriesFD() bool {
+	return t == TypeHello || t == TypeJoined || t == TypeHeap
+}

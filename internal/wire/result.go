@@ -1,0 +1,70 @@
+package wire
+
+import "fmt"
+
+// Result is an rh_result of the C ABI (client/railhead.h). The numbers never change.
+type Result uint32
+
+// The results; railhead.h has them as RH_ERR_TIMEOUT and so on, with the same numbers.
+const (
+	ResultOK                Result = 0
+	ResultInvalidArgument   Result = 1
+	ResultInvalidHandle     Result = 2
+	ResultUnsupported       Result = 3
+	ResultOutOfMemory       Result = 4
+	ResultSystem            Result = 5
+	ResultNoDaemon          Result = 6
+	ResultDaemonLost        Result = 7
+	ResultVersionMismatch   Result = 8
+	ResultPermission        Result = 9
+	ResultProtocol          Result = 10
+	ResultTimeout           Result = 11
+	ResultRankMissing       Result = 12
+	ResultWorldSizeMismatch Result = 13
+	ResultTokenMismatch     Result = 14
+	ResultRankTaken         Result = 15
+	ResultGroupBusy         Result = 16
+	ResultRankDead          Result = 17
+	ResultAborted           Result = 18
+	ResultDraining          Result = 19
+	ResultMismatch          Result = 20
+	ResultLimit             Result = 21
+	ResultBusy              Result = 22
+)
+
+var resultNames = map[Result]string{
+	ResultOK:                "ok",
+	ResultInvalidArgument:   "invalid_argument",
+	ResultInvalidHandle:     "invalid_handle",
+	ResultUnsupported:       "unsupported",
+	ResultOutOfMemory:       "out_of_memory",
+	ResultSystem:            "system",
+	ResultNoDaemon:          "no_daemon",
+	ResultDaemonLost:        "daemon_lost",
+	ResultVersionMismatch:   "version_mismatch",
+	ResultPermission:        "permission",
+	ResultProtocol:          "protocol",
+	ResultTimeout:           "timeout",
+	ResultRankMissing:       "rank_missing",
+	ResultWorldSizeMismatch: "world_size_mismatch",
+	ResultTokenMismatch:     "token_mismatch",
+	ResultRankTaken:         "rank_taken",
+	ResultGroupBusy:         "group_busy",
+	ResultRankDead:          "rank_dead",
+	ResultAborted:           "aborted",
+	ResultDraining:          "draining",
+	ResultMismatch:          "mismatch",
+	ResultLimit:             "limit",
+	ResultBusy:              "busy",
+}
+
+// String is the name that JSON, metrics and logs use.
+func (r Result) String() string {
+	if n, ok := resultNames[r]; ok {
+		return n
+	}
+	return fmt.Sprintf("result_%d", uint32(r))
+}
+
+// Known says whether the number is one of the results above.
+func (r Result) Known() bool { _, ok := resultNames[r]; return ok }

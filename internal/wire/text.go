@@ -1,0 +1,70 @@
+package wire
+
+import (
+	"bytes"
+	"fmt"
+	"unicode/utf8"
+)
+
+// Name is a group's name, a token or a software version: UTF-8, a NUL behind it, zeros to the end.
+type Name [NameBytes]byte
+
+// Text is an error's text, in the same form.
+type Text [TextBytes]byte
+
+// MakeName refuses what does not fit: a shortened name would be another name.
+func MakeName(s string) (Name, error) {
+	var n Name
+	if len(s) >= NameBytes {
+		return n, fmt.Errorf("wire: name %.16q... has %d bytes; use at most %d", s, len(s), NameBytes-1)
+	}
+	if bytes.IndexByte([]byte(s), 0) >= 0 {
+		return n, fmt.Errorf("wire: name %q has a NUL byte", s)
+	}
+	if !utf8.ValidString(s) {
+		return n, fmt.Errorf("wire: name %q is not UTF-8", s)
+	}
+	copy(n[:], s)
+	return n, nil
+}
+
+// MakeText shortens what does not fit, between characters: a shortened error text still helps.
+func MakeText(s string) Text {
+	var t Text
+	if len(s) >= TextBytes {
+		cut := TextBytes - 1
+		for cut > 0 && !utf8.RuneStart(s[cut]) {
+			cut--
+		}
+		s = s[:cut]
+	}
+	copy(t[:], bytes.ReplaceAll([]byte(s), []byte{0}, nil))
+	return t
+}
+
+func (n Name) String() string { return cString(n[:]) }
+func (t Text) String() string { return cString(t[:]) }
+
+func cString(b []byte) string {
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		b = b[:i]
+	}
+	return string(b)
+}
+
+// checkCString holds a received field to the form: a NUL, nothing but zeros after it, UTF-8 before it.
+func checkCString(field string, b []byte) error {
+	i := bytes.IndexByte(b, 0)
+	if i < 0 {
+		return fmt.Errorf("%s has no NUL in its %d bytes", field, len(b))
+	}
+	if !utf8.Valid(b[:i]) {
+		return fmt.Errorf("%s is not UTF-8", field)
+	}
+	for j := i; j < len(b); j++ {
+		if b[j] != 0 {
+			return fmt.Errorf("%s has byte %#x after its NUL, at %d", field, b[j], j)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,231 @@
+// Control-plane messages and the shared control segment, byte for byte.
+//
+// This header and the Go structs of this package describe the same bytes. testdata/layout.golden lists every size and
+// offset; a Go test compares the Go structs with it, and layout_assert.h (generated from it, included by the client)
+// compares these structs at compile time.
+//
+// Transport: AF_UNIX SOCK_SEQPACKET, one message a packet, at most one file descriptor a message (SCM_RIGHTS).
+// All integers are little-endian and naturally aligned. Reserved bytes and the tail of a string field are zero.
+#ifndef RAILHEAD_WIRE_H_
+#define RAILHEAD_WIRE_H_
+
+#include <stdint.h>
+
+#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "railhead's wire format is defined for little-endian machines"
+#endif
+
+#define RHW_MAGIC 0x57484c52u  // "RLHW"
+// The range of protocol versions this code speaks. Hello, Welcome and Error keep their layout in every version.
+#define RHW_VERSION_MIN 1u
+#define RHW_VERSION_MAX 1u
+
+#define RHW_MAX_MESSAGE 512u  // bytes; no message of any version is larger
+#define RHW_MAX_WORLD 64u     // ranks of a group on one node
+#define RHW_NAME 64u          // bytes of a name or token, its NUL included
+#define RHW_TEXT 320u         // bytes of an error's text, its NUL included
+
+#define RHW_CONTROL_MAGIC 0x4c52544e4f434852ull  // "RHCONTRL"
+#define RHW_CONTROL_VERSION 1u
+#define RHW_RANK_LINES_OFFSET 4096u
+
+enum rhw_type {
+  RHW_HELLO = 1,             // client: first message; carries the client's pidfd
+  RHW_WELCOME = 2,           // daemon: answer to Hello
+  RHW_ERROR = 3,             // daemon: answer to any request that failed
+  RHW_JOIN = 4,              // client: become rank r of a group
+  RHW_JOINED = 5,            // daemon: all ranks are here; carries the control segment's fd; Heap messages follow
+  RHW_HEAP = 6,              // daemon: one rank's heap; carries its fd
+  RHW_ATTACHED = 7,          // client: everything is mapped and the lease is held (or it failed)
+  RHW_GROUP_READY = 8,       // daemon: every rank is attached
+  RHW_WINDOW_ALLOC = 9,      // client: collective
+  RHW_WINDOW_COMMIT = 10,    // daemon: back this range of your heap with pages
+  RHW_WINDOW_COMMITTED = 11, // client: done (or failed)
+  RHW_WINDOW_READY = 12,     // daemon: the window exists on every rank
+  RHW_WINDOW_FREE = 13,      // client: collective
+  RHW_WINDOW_FREED = 14,     // daemon: the range is gone on every rank
+  RHW_LEAVE = 15,            // client: collective finalize
+  RHW_LEFT = 16,             // daemon: every rank has left, or the group is broken
+  RHW_DRAINING = 17,         // daemon: no new groups; existing ones go on
+};
+
+struct rhw_header {
+  uint32_t magic;
+  uint16_t type;
+  uint16_t version;   // protocol version of this message; Hello: the newest the client speaks
+  uint32_t size;      // of the whole message, bytes
+  uint32_t reserved;
+  uint64_t request;   // chosen by the client, repeated in every answer; 0 = not an answer
+};
+
+struct rhw_hello {
+  struct rhw_header h;
+  uint16_t version_min;
+  uint16_t version_max;
+  uint32_t pid;            // as the client sees itself; informational (pids do not cross namespaces)
+  char software[RHW_NAME]; // e.g. "librailhead 0.1.0"
+};
+
+struct rhw_welcome {
+  struct rhw_header h;
+  uint16_t version;        // chosen: the newest both speak
+  uint16_t reserved0;
+  uint32_t reserved1;
+  uint64_t session;
+  uint64_t daemon;         // random at each start of the daemon
+  char software[RHW_NAME];
+};
+
+struct rhw_error {
+  struct rhw_header h;
+  uint32_t code;           // an rh_result
+  int32_t culprit;         // rank, -1 = none or not known
+  uint64_t missing;        // bit r: rank r did not arrive
+  char text[RHW_TEXT];
+};
+
+struct rhw_join {
+  struct rhw_header h;
+  char group[RHW_NAME];
+  char token[RHW_NAME];
+  uint32_t rank;
+  uint32_t world;
+  uint32_t timeout_ms;
+  uint32_t reduce_group;   // ranks folded together first; 0 = all ranks of the node
+  uint64_t heap_bytes;     // maximum size of a rank's heap; 0 = the daemon's default
+};
+
+struct rhw_joined {
+  struct rhw_header h;
+  uint64_t group;          // id, never used twice by a daemon
+  uint64_t incarnation;    // counts the groups of this name
+  uint64_t control_bytes;
+  uint64_t heap_bytes;
+  uint64_t scratch_bytes;  // the front of every heap, committed by its rank, used by the collectives
+  uint32_t world;
+  uint32_t reduce_group;
+  uint32_t spin_ns;        // how long a wait spins before it sleeps
+  uint32_t block_bytes;    // one-shot: bytes a rank publishes per epoch
+};
+
+struct rhw_heap {
+  struct rhw_header h;
+  uint64_t group;
+  uint32_t rank;
+  uint32_t pid;            // of the process that holds the rank, for error texts
+};
+
+struct rhw_attached {
+  struct rhw_header h;
+  uint64_t group;
+  int32_t error;           // errno, 0 = all is well
+  uint32_t reserved0;
+};
+
+struct rhw_group_ready {
+  struct rhw_header h;
+  uint64_t group;
+};
+
+struct rhw_window_alloc {
+  struct rhw_header h;
+  uint64_t group;
+  uint64_t bytes;
+};
+
+struct rhw_window_commit {
+  struct rhw_header h;
+  uint64_t group;
+  uint64_t offset;         // in every rank's heap
+  uint64_t bytes;          // rounded up to pages
+};
+
+struct rhw_window_committed {
+  struct rhw_header h;
+  uint64_t group;
+  uint64_t offset;
+  int32_t error;           // errno of fallocate, 0 = committed
+  uint32_t reserved0;
+};
+
+struct rhw_window_ready {
+  struct rhw_header h;
+  uint64_t group;
+  uint64_t offset;
+};
+
+struct rhw_window_free {
+  struct rhw_header h;
+  uint64_t group;
+  uint64_t offset;
+};
+
+struct rhw_window_freed {
+  struct rhw_header h;
+  uint64_t group;
+  uint64_t offset;
+};
+
+struct rhw_leave {
+  struct rhw_header h;
+  uint64_t group;
+};
+
+struct rhw_left {
+  struct rhw_header h;
+  uint64_t group;
+};
+
+struct rhw_draining {
+  struct rhw_header h;
+};
+
+// ---- The control segment: one memfd a group, mapped by the daemon and by every rank ----
+
+// What a rank is doing, as rhw_rank_line.op and in the abort word.
+enum rhw_op {
+  RHW_OP_NONE = 0,
+  RHW_OP_COMM_INIT = 1,
+  RHW_OP_ALL_REDUCE = 2,
+  RHW_OP_BARRIER = 3,
+  RHW_OP_WINDOW_ALLOC = 4,
+  RHW_OP_WINDOW_FREE = 5,
+  RHW_OP_FINALIZE = 6,
+};
+
+// The abort word, 64 bits, 0 = the group works. Whoever first replaces 0 (compare-and-swap) decides what everyone
+// reports; it never changes again. The low 32 bits are what waits poll and what futexes sleep on.
+//   bits  0..7   rh_result: RH_ERR_RANK_DEAD, RH_ERR_TIMEOUT or RH_ERR_ABORTED
+//   bits  8..15  rhw_op the culprit was last in (the reporter, where the culprit is not known)
+//   bits 16..31  culprit rank, 0xffff = not known
+//   bits 32..47  rank that reported it, 0xffff = the daemon
+//   bits 48..63  zero
+#define RHW_NO_RANK 0xffffu
+
+struct rhw_control_header {
+  uint64_t magic;          // written by the daemon before the fd is handed out
+  uint32_t version;
+  uint32_t world;
+  uint64_t group;
+  uint64_t incarnation;
+  uint64_t reserved0[4];
+  uint64_t abort;          // @64, see above. Writers: daemon, any rank (CAS, release). Readers: every wait (acquire).
+  uint64_t reserved1[7];   // the abort word has a cache line of its own
+};
+
+// One for each rank, at RHW_RANK_LINES_OFFSET + rank * sizeof. Everything but lease is written by its own rank only,
+// with relaxed stores, and read by others only for reports.
+struct rhw_rank_line {
+  uint64_t lease_next;     // robust list node: the kernel follows it when the rank's control thread dies
+  uint32_t lease;          // futex word: 0 = not held, else the control thread's tid; the kernel sets FUTEX_OWNER_DIED
+  uint32_t reserved0;
+  uint64_t reserved1[6];
+  uint64_t seq;            // @64: operations begun
+  uint32_t op;             // rhw_op of the operation seq; RHW_OP_NONE between operations
+  uint32_t reserved2;
+  uint64_t bytes;          // of that operation
+  uint64_t waiting_for;    // bit r: rank r had not arrived when this rank went to sleep; 0 = not asleep
+  uint64_t reserved3[4];
+};
+
+#endif  // RAILHEAD_WIRE_H_
