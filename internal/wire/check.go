@@ -5,8 +5,11 @@ import (
 	"fmt"
 )
 
-// maxHeapBytes bounds a heap's maximum size: 1 TiB of address space a rank leaves room for 64 ranks in 47 bits.
-const maxHeapBytes = 1 << 40
+// Bounds of a rank's address space: 64 ranks of 1 TiB fit in 47 bits. The scratch comes on top of what Join asks for.
+const (
+	maxHeapBytes    = 1 << 40
+	maxSegmentBytes = maxHeapBytes + 1<<30
+)
 
 func firstError(errs ...error) error {
 	for _, err := range errs {
@@ -94,8 +97,8 @@ func (m *Joined) check() error {
 	if m.ReduceGroup < 1 || m.ReduceGroup > m.World {
 		return fmt.Errorf("reduce group %d is outside 1..%d", m.ReduceGroup, m.World)
 	}
-	if m.HeapBytes == 0 || m.HeapBytes > maxHeapBytes {
-		return fmt.Errorf("heap of %d bytes, expected 1..%d", m.HeapBytes, uint64(maxHeapBytes))
+	if m.HeapBytes == 0 || m.HeapBytes > maxSegmentBytes {
+		return fmt.Errorf("heap of %d bytes, expected 1..%d", m.HeapBytes, uint64(maxSegmentBytes))
 	}
 	if m.ControlBytes != ControlBytes(int(m.World)) {
 		return fmt.Errorf("control segment of %d bytes, expected %d", m.ControlBytes, ControlBytes(int(m.World)))
@@ -129,7 +132,7 @@ func (m *WindowAlloc) check() error {
 }
 
 func (m *WindowCommit) check() error {
-	if m.Bytes == 0 || m.Bytes > maxHeapBytes || m.Offset > maxHeapBytes {
+	if m.Bytes == 0 || m.Bytes > maxSegmentBytes || m.Offset > maxSegmentBytes {
 		return fmt.Errorf("range of %d bytes at %d is outside any heap", m.Bytes, m.Offset)
 	}
 	return nil

@@ -10,7 +10,8 @@ const (
 	rankLineBytes    = 128
 	controlPageBytes = 4096
 
-	// AbortOffset is where the abort word lies.
+	// WatchOffset and AbortOffset are where those words of the header lie.
+	WatchOffset = 32
 	AbortOffset = 64
 
 	// ScratchHeaderBytes is the front of a heap's scratch: the epoch and the published flag of its rank.
@@ -24,7 +25,9 @@ type ControlHeader struct {
 	World       uint32
 	Group       uint64
 	Incarnation uint64
-	Reserved0   [4]uint64
+	Watch       uint32
+	Reserved2   uint32
+	Reserved0   [3]uint64
 	Abort       uint64
 	Reserved1   [7]uint64
 }

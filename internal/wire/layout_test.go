@@ -148,7 +148,9 @@ func TestRankLineOffsetsMatchTheStruct(t *testing.T) {
 	if line.Size() != rankLineBytes {
 		t.Errorf("RankLine has %d bytes, the constant says %d", line.Size(), rankLineBytes)
 	}
-	if f, _ := reflect.TypeFor[ControlHeader]().FieldByName("Abort"); f.Offset != AbortOffset {
-		t.Errorf("the abort word lies at %d, the constant says %d", f.Offset, AbortOffset)
+	for name, want := range map[string]uintptr{"Watch": WatchOffset, "Abort": AbortOffset} {
+		if f, ok := reflect.TypeFor[ControlHeader]().FieldByName(name); !ok || f.Offset != want {
+			t.Errorf("ControlHeader.%s lies at %d, the constant says %d", name, f.Offset, want)
+		}
 	}
 }

@@ -195,7 +195,7 @@ enum rhw_op {
 
 // The abort word, 64 bits, 0 = the group works. Whoever first replaces 0 (compare-and-swap) decides what everyone
 // reports; it never changes again. The low 32 bits are what waits poll and what futexes sleep on.
-//   bits  0..7   rh_result: RH_ERR_RANK_DEAD, RH_ERR_TIMEOUT or RH_ERR_ABORTED
+//   bits  0..7   rh_result: RH_ERR_RANK_DEAD, RH_ERR_TIMEOUT, RH_ERR_ABORTED or RH_ERR_MISMATCH
 //   bits  8..15  rhw_op the culprit was last in (the reporter, where the culprit is not known)
 //   bits 16..31  culprit rank, 0xffff = not known
 //   bits 32..47  rank that reported it, 0xffff = the daemon
@@ -208,7 +208,9 @@ struct rhw_control_header {
   uint32_t world;
   uint64_t group;
   uint64_t incarnation;
-  uint64_t reserved0[4];
+  uint32_t watch;          // the daemon's own futex word: it wakes its watcher of this group; no rank touches it
+  uint32_t reserved2;
+  uint64_t reserved0[3];
   uint64_t abort;          // @64, see above. Writers: daemon, any rank (CAS, release). Readers: every wait (acquire).
   uint64_t reserved1[7];   // the abort word has a cache line of its own
 };

@@ -1,0 +1,210 @@
+package client
+
+// #include <stdlib.h>
+// #include "railhead.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"time"
+	"unsafe"
+
+	"railhead/internal/wire"
+)
+
+// Result is an rh_result.
+type Result = wire.Result
+
+// Error is a failed call of the library.
+type Error struct {
+	Result  Result
+	Message string // which rank, which operation, what happened, what to do
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%s (%s)", e.Message, e.Result) }
+
+// call runs f and turns its result into an error. The message is the calling thread's, hence the locked thread.
+func call(f func() C.rh_result) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	r := f()
+	if r == C.RH_OK {
+		return nil
+	}
+	return &Error{Result: Result(r), Message: C.GoString(C.rh_last_error_message())}
+}
+
+// Session is a connection to the node's daemon.
+type Session struct{ h *C.rh_session }
+
+// Connect connects to the daemon; "" and 0 take rh_connect's defaults.
+func Connect(socketPath string, timeout time.Duration) (*Session, error) {
+	config := (*C.rh_session_config)(C.calloc(1, C.sizeof_rh_session_config))
+	defer C.free(unsafe.Pointer(config))
+	config.struct_size = C.sizeof_rh_session_config
+	config.struct_version = 1
+	config.timeout_ms = milliseconds(timeout)
+	if socketPath != "" {
+		config.socket_path = C.CString(socketPath)
+		defer C.free(unsafe.Pointer(config.socket_path))
+	}
+	var s Session
+	if err := call(func() C.rh_result { return C.rh_connect(config, &s.h) }); err != nil {
+		return nil, err
+	}
+	return &s, nil
+}
+
+// milliseconds rounds up, so that a short timeout does not become 0 = the default.
+func milliseconds(d time.Duration) C.uint32_t {
+	return C.uint32_t((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+// Close ends the session.
+func (s *Session) Close() error {
+	return call(func() C.rh_result { return C.rh_close(s.h) })
+}
+
+// CommConfig is rh_comm_config. Its zero values are not the defaults of rank and world size: those must be set.
+type CommConfig struct {
+	Group, Token string // "" takes the environment, then the default
+	Rank, World  int
+	Timeout      time.Duration
+	ReduceGroup  int
+	HeapBytes    uint64
+}
+
+// Comm is one rank of a group.
+type Comm struct {
+	h     *C.rh_comm
+	rank  int
+	world int
+}
+
+// Init joins a group and waits until all ranks have.
+func (s *Session) Init(c CommConfig) (*Comm, error) {
+	config := (*C.rh_comm_config)(C.calloc(1, C.sizeof_rh_comm_config))
+	defer C.free(unsafe.Pointer(config))
+	config.struct_size = C.sizeof_rh_comm_config
+	config.struct_version = 1
+	config.rank = C.int32_t(c.Rank)
+	config.world_size = C.int32_t(c.World)
+	config.timeout_ms = milliseconds(c.Timeout)
+	config.reduce_group = C.uint32_t(c.ReduceGroup)
+	config.heap_bytes = C.uint64_t(c.HeapBytes)
+	if c.Group != "" {
+		config.group = C.CString(c.Group)
+		defer C.free(unsafe.Pointer(config.group))
+	}
+	if c.Token != "" {
+		config.token = C.CString(c.Token)
+		defer C.free(unsafe.Pointer(config.token))
+	}
+	comm := &Comm{rank: c.Rank, world: c.World}
+	if err := call(func() C.rh_result { return C.rh_comm_init(s.h, config, &comm.h) }); err != nil {
+		return nil, err
+	}
+	return comm, nil
+}
+
+// Rank is this comm's rank.
+func (c *Comm) Rank() int { return c.rank }
+
+// WorldSize is the number of ranks.
+func (c *Comm) WorldSize() int { return c.world }
+
+// Finalize waits for every rank's Finalize and gives everything back.
+func (c *Comm) Finalize() error { return call(func() C.rh_result { return C.rh_comm_finalize(c.h) }) }
+
+// Abort breaks the group for all ranks.
+func (c *Comm) Abort() error { return call(func() C.rh_result { return C.rh_comm_abort(c.h) }) }
+
+// Barrier waits for every rank.
+func (c *Comm) Barrier() error { return call(func() C.rh_result { return C.rh_barrier(c.h, nil) }) }
+
+// Dtype is an element type.
+type Dtype C.rh_dtype
+
+// Element types.
+const (
+	F32  Dtype = C.RH_F32
+	BF16 Dtype = C.RH_BF16
+)
+
+// Size is the bytes of an element.
+func (d Dtype) Size() int {
+	if d == F32 {
+		return 4
+	}
+	return 2
+}
+
+// AllReduce sums count elements of dtype at send over the ranks into recv; both hold at least that many bytes.
+func (c *Comm) AllReduce(send, recv []byte, count int, dtype Dtype) error {
+	if need := count * dtype.Size(); count < 0 || len(send) < need || len(recv) < need {
+		return &Error{Result: wire.ResultInvalidArgument, Message: fmt.Sprintf(
+			"all_reduce: rank %d: %d elements need %d bytes, send has %d and recv %d", c.rank, count, need, len(send), len(recv))}
+	}
+	return call(func() C.rh_result {
+		return C.rh_all_reduce(unsafe.Pointer(unsafe.SliceData(send)), unsafe.Pointer(unsafe.SliceData(recv)), C.size_t(count),
+			C.rh_dtype(dtype), C.RH_SUM, c.h, nil)
+	})
+}
+
+// Status is rh_comm_status.
+type Status struct {
+	Result           Result
+	Culprit          int
+	Reporter         int
+	Operation        uint64
+	Bytes            uint64
+	WaitingFor       uint64
+	OperationName    string
+	CulpritOperation string
+	Message          string
+}
+
+// Status says what the rank is doing, or why the group is broken.
+func (c *Comm) Status() (Status, error) {
+	st := (*C.rh_comm_status)(C.calloc(1, C.sizeof_rh_comm_status))
+	defer C.free(unsafe.Pointer(st))
+	st.struct_size = C.sizeof_rh_comm_status
+	st.struct_version = 1
+	if err := call(func() C.rh_result { return C.rh_comm_get_status(c.h, st) }); err != nil {
+		return Status{}, err
+	}
+	return Status{
+		Result: Result(st.result), Culprit: int(st.culprit), Reporter: int(st.reporter),
+		Operation: uint64(st.operation), Bytes: uint64(st.bytes), WaitingFor: uint64(st.waiting_for),
+		OperationName:    C.GoString(&st.operation_name[0]),
+		CulpritOperation: C.GoString(&st.culprit_operation_name[0]),
+		Message:          C.GoString(&st.message[0]),
+	}, nil
+}
+
+// Window is symmetric memory.
+type Window struct {
+	h     *C.rh_window
+	bytes int
+	rank  int
+}
+
+// AllocWindow allocates on every rank; collective.
+func (c *Comm) AllocWindow(bytes int) (*Window, error) {
+	w := &Window{bytes: bytes, rank: c.rank}
+	if err := call(func() C.rh_result { return C.rh_window_alloc(c.h, C.size_t(bytes), &w.h) }); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// Free gives the window back; collective.
+func (w *Window) Free() error { return call(func() C.rh_result { return C.rh_window_free(w.h) }) }
+
+// Offset is where the window lies in every rank's heap.
+func (w *Window) Offset() (uint64, error) {
+	var offset C.uint64_t
+	err := call(func() C.rh_result { return C.rh_window_info(w.h, nil, &offset) })
+	return uint64(offset), err
+}

@@ -1,0 +1,180 @@
+// The rest of a comm's life: operations begun and ended, breaking, finalizing.
+#include "comm.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "control_thread.h"
+#include "error.h"
+#include "host/futex.h"
+
+namespace railhead::client {
+
+namespace {
+
+// Words of the control segment that other processes read while this one writes.
+template <class T>
+void storeRelaxed(T* p, T value) {
+  __atomic_store_n(p, value, __ATOMIC_RELAXED);
+}
+
+}  // namespace
+
+Comms& comms() {
+  static Comms table;
+  return table;
+}
+
+int64_t Comm::deadlineNs() const { return host::nowNs() + int64_t{timeoutMs} * 1000000 + kAnswerGraceNs; }
+
+rh_result checkGuard(const Comms::Exclusive& guard, const char* operation) {
+  if (guard.get() != nullptr) return RH_OK;
+  if (guard.busy()) {
+    return fail(RH_ERR_BUSY, "%s: another thread is inside a call on this comm; give each thread a comm of its own", operation);
+  }
+  return fail(RH_ERR_INVALID_HANDLE, "%s: not a live comm: was it finalized?", operation);
+}
+
+bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes) {
+  // Acquire: whoever broke the group did so before this operation began.
+  if (__atomic_load_n(comm->team.abortWord, __ATOMIC_ACQUIRE) != 0) return false;
+  rhw_rank_line* line = comm->line(comm->rank);
+  storeRelaxed(&line->seq, ++comm->seq);
+  storeRelaxed(&line->op, op);
+  storeRelaxed(&line->bytes, bytes);
+  storeRelaxed(&line->waiting_for, uint64_t{0});
+  return true;
+}
+
+// After a failed operation the line is left as it is: it is the report of what was interrupted.
+void endOperation(Comm* comm) {
+  if (__atomic_load_n(comm->team.abortWord, __ATOMIC_RELAXED) != 0) return;
+  storeRelaxed(&comm->line(comm->rank)->op, uint32_t{RHW_OP_NONE});
+}
+
+void poison(const Comm* comm, rh_result code, uint32_t op, uint32_t culprit, uint32_t reporter) {
+  uint64_t free = 0;
+  const auto number = static_cast<uint32_t>(code);
+  const uint64_t word = uint64_t{number & 0xffu} | (uint64_t{op} & 0xff) << 8 |
+                        (uint64_t{culprit} & 0xffff) << 16 | (uint64_t{reporter} & 0xffff) << 32;
+  // Release: the rank lines that explain it were written before. Only the first one counts.
+  __atomic_compare_exchange_n(&comm->header()->abort, &free, word, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  host::futexWakeAll(comm->team.abortWord);
+}
+
+rh_result stopOperation(Comm* comm, host::Stop stop, uint64_t missing) {
+  rhw_rank_line* line = comm->line(comm->rank);
+  storeRelaxed(&line->waiting_for, missing);
+  if (stop == host::Stop::kTimeout) {
+    // Of several late ranks the lowest is named; the message lists them all.
+    const uint32_t culprit = missing != 0 ? static_cast<uint32_t>(__builtin_ctzll(missing)) : RHW_NO_RANK;
+    const uint32_t op = __atomic_load_n(&line->op, __ATOMIC_RELAXED);
+    poison(comm, RH_ERR_TIMEOUT, op, culprit, static_cast<uint32_t>(comm->rank));
+  }
+  return whyBroken(comm);
+}
+
+rh_result whyBroken(const Comm* comm) {
+  char text[512];
+  const rh_result result = describe(comm, text, sizeof text);
+  return result == RH_OK ? RH_OK : fail(result, "%s", text);
+}
+
+void destroyComm(Comm* comm) {
+  dropWindows(comm);
+  if (comm->leased) dropLease(comm->line(comm->rank));
+  for (char* heap : comm->team.heap) {
+    if (heap != nullptr) munmap(heap, comm->heapBytes);
+  }
+  if (comm->control != nullptr) munmap(comm->control, comm->controlBytes);
+  if (comm->heapFd >= 0) close(comm->heapFd);
+  delete comm;
+}
+
+namespace {
+
+bool belongsTo(void* handle, const Session* session) {
+  Comms::Shared look(comms(), handle);
+  return look.get() != nullptr && look.get()->session == session;
+}
+
+}  // namespace
+
+bool anyCommBusy(const Session* session) {
+  bool busy = false;
+  comms().forEach([&](void* handle, Comm*) {
+    if (belongsTo(handle, session)) busy = busy || Comms::Exclusive(comms(), handle).busy();
+  });
+  return busy;
+}
+
+void abandonComms(const Session* session) {
+  comms().forEach([&](void* handle, Comm*) {
+    if (!belongsTo(handle, session)) return;
+    Comm* comm = comms().remove(handle);
+    if (comm == nullptr) return;
+    const uint32_t op = __atomic_load_n(&comm->line(comm->rank)->op, __ATOMIC_RELAXED);
+    poison(comm, RH_ERR_RANK_DEAD, op, static_cast<uint32_t>(comm->rank), static_cast<uint32_t>(comm->rank));
+    destroyComm(comm);
+  });
+}
+
+}  // namespace railhead::client
+
+using namespace railhead::client;
+
+namespace {
+
+// Waits until every rank has called finalize. The lease is still held: a death in here is noticed.
+rh_result leave(Comm* comm) {
+  const int64_t deadline = comm->deadlineNs();
+  Call call(*comm->session);
+  rhw_leave request = {};
+  request.group = comm->group;
+  rh_result result = call.send(&request, RHW_LEAVE, deadline);
+  Received r;
+  if (result == RH_OK) result = call.wait(&r, deadline);
+  if (result != RH_OK) return result;
+  if (r.fd >= 0) close(r.fd);
+  return r.m.h.type == RHW_LEFT ? RH_OK
+                                : fail(RH_ERR_PROTOCOL, "finalize: message type %d in place of Left", r.m.h.type);
+}
+
+}  // namespace
+
+extern "C" rh_result rh_comm_finalize(rh_comm* handle) {
+  Comms::Exclusive guard(comms(), handle);
+  rh_result result = checkGuard(guard, "finalize");
+  if (result != RH_OK) return result;
+  const bool works = beginOperation(guard.get(), RHW_OP_FINALIZE, 0);
+  result = leave(guard.get());
+  if (!works) result = RH_OK;  // a broken group has nobody to wait for
+  Comm* comm = comms().remove(handle);
+  if (comm != nullptr) destroyComm(comm);
+  return result;
+}
+
+extern "C" rh_result rh_comm_abort(rh_comm* handle) {
+  Comms::Shared look(comms(), handle);
+  const Comm* comm = look.get();
+  if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "abort: not a live comm: was it finalized?");
+  const auto rank = static_cast<uint32_t>(comm->rank);
+  poison(comm, RH_ERR_ABORTED, __atomic_load_n(&comm->line(comm->rank)->op, __ATOMIC_RELAXED), rank, rank);
+  return RH_OK;
+}
+
+extern "C" rh_result rh_comm_rank(rh_comm* handle, int32_t* rank) {
+  if (rank == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "comm_rank: rank is NULL");
+  Comms::Shared look(comms(), handle);
+  if (look.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_rank: not a live comm: was it finalized?");
+  *rank = look.get()->rank;
+  return RH_OK;
+}
+
+extern "C" rh_result rh_comm_world_size(rh_comm* handle, int32_t* worldSize) {
+  if (worldSize == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "comm_world_size: world_size is NULL");
+  Comms::Shared look(comms(), handle);
+  if (look.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_world_size: not a live comm: was it finalized?");
+  *worldSize = look.get()->worldSize;
+  return RH_OK;
+}

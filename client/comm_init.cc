@@ -1,0 +1,216 @@
+// rh_comm_init: rendezvous, mapping, lease.
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <new>
+
+#include "comm.h"
+#include "commit.h"
+#include "control_thread.h"
+#include "error.h"
+#include "host/futex.h"
+#include "railhead/scratch.h"
+#include "settings.h"
+
+namespace railhead::client {
+
+namespace {
+
+struct Request {
+  rhw_join join;
+  uint32_t timeoutMs;
+};
+
+rh_result readConfig(const rh_comm_config* c, const Session& session, Request* out) {
+  const rh_comm_config defaults = RH_COMM_CONFIG_INIT;
+  if (c == nullptr) c = &defaults;
+  if (c->struct_size != sizeof defaults || c->struct_version != 1) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: config has size %u and version %u, this library knows size %zu, version 1; "
+                "begin with RH_COMM_CONFIG_INIT", c->struct_size, c->struct_version, sizeof defaults);
+  }
+  *out = {};
+  int32_t rank, world;
+  rh_result r = shortString(c->group, "RAILHEAD_GROUP", "default", "group name", out->join.group);
+  if (r == RH_OK) r = shortString(c->token, "RAILHEAD_TOKEN", "", "token", out->join.token);
+  if (r == RH_OK) r = requiredInt(c->rank, "RANK", "rank", &rank);
+  if (r == RH_OK) r = requiredInt(c->world_size, "WORLD_SIZE", "world size", &world);
+  if (r != RH_OK) return r;
+  out->timeoutMs = session.timeoutMs();
+  if (c->timeout_ms != 0) out->timeoutMs = c->timeout_ms;
+  if (out->join.group[0] == '\0') return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: the group name is empty");
+  if (world < 1 || world > RH_MAX_WORLD_SIZE) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: world size %d is outside 1..%d", world, RH_MAX_WORLD_SIZE);
+  }
+  if (rank < 0 || rank >= world) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: rank %d is outside 0..%d", rank, world - 1);
+  }
+  if (c->reduce_group > static_cast<uint32_t>(world)) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: reduce_group %u is larger than the world size %d", c->reduce_group,
+                world);
+  }
+  if (c->heap_bytes > uint64_t{1} << 40) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: heap_bytes %llu is more than 1 TiB",
+                static_cast<unsigned long long>(c->heap_bytes));
+  }
+  out->join.rank = static_cast<uint32_t>(rank);
+  out->join.world = static_cast<uint32_t>(world);
+  out->join.timeout_ms = out->timeoutMs;
+  out->join.reduce_group = c->reduce_group;
+  out->join.heap_bytes = c->heap_bytes;
+  return RH_OK;
+}
+
+// Maps a segment that the daemon promised to be at least bytes long and unable to shrink: without the seal another
+// process could truncate it and every later access would be a SIGBUS.
+rh_result mapSegment(int fd, uint64_t bytes, const char* what, int32_t rank, char** out) {
+  struct stat st;
+  if (fstat(fd, &st) != 0) return fail(RH_ERR_SYSTEM, "comm_init: fstat of the %s: %s", what, strerror(errno));
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (static_cast<uint64_t>(st.st_size) < bytes || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: the %s of rank %d has %lld bytes (seals %#x), the daemon promised %llu, sealed",
+                what, rank, static_cast<long long>(st.st_size), static_cast<unsigned>(seals),
+                static_cast<unsigned long long>(bytes));
+  }
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (p == MAP_FAILED) {
+    return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: cannot map %llu bytes, the %s of rank %d: %s; a smaller heap_bytes or a "
+                "larger `ulimit -v` helps", static_cast<unsigned long long>(bytes), what, rank, strerror(errno));
+  }
+  *out = static_cast<char*>(p);
+  return RH_OK;
+}
+
+// Takes Joined: the group's parameters and the control segment.
+rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
+  comm->group = m.group;
+  comm->controlBytes = m.control_bytes;
+  comm->heapBytes = m.heap_bytes;
+  comm->scratchBytes = m.scratch_bytes;
+  if (m.world != static_cast<uint32_t>(comm->worldSize)) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: the daemon formed a group of %u ranks, asked for were %d", m.world,
+                comm->worldSize);
+  }
+  const rh_result r = mapSegment(fd, comm->controlBytes, "control segment", comm->rank, &comm->control);
+  if (r != RH_OK) return r;
+  if (comm->header()->magic != RHW_CONTROL_MAGIC || comm->header()->version != RHW_CONTROL_VERSION) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: the control segment is not one of version %u", RHW_CONTROL_VERSION);
+  }
+  host::Team& team = comm->team;
+  team.rank = comm->rank;
+  team.worldSize = comm->worldSize;
+  team.reduceGroup = static_cast<int>(m.reduce_group);
+  team.blockBytes = m.block_bytes;
+  team.spinNs = m.spin_ns;
+  team.timeoutNs = int64_t{comm->timeoutMs} * 1000000;
+  team.abortWord = reinterpret_cast<const uint32_t*>(&comm->header()->abort);  // little-endian: the low half comes first
+  team.waitingFor = &comm->line(comm->rank)->waiting_for;
+  return RH_OK;
+}
+
+// Takes one rank's heap. Keeps the descriptor of the rank's own.
+rh_result takeHeap(Comm* comm, const rhw_heap& m, int fd, bool* keptFd) {
+  if (m.rank >= static_cast<uint32_t>(comm->worldSize) || comm->team.heap[m.rank] != nullptr) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: an unexpected heap, of rank %u", m.rank);
+  }
+  const auto rank = static_cast<int32_t>(m.rank);
+  comm->pids[rank] = m.pid;
+  *keptFd = rank == comm->rank;
+  if (*keptFd) comm->heapFd = fd;
+  return mapSegment(fd, comm->heapBytes, "heap", rank, &comm->team.heap[rank]);
+}
+
+// Receives Joined and the heaps. The messages are all taken even after one of them failed, so that the answer to
+// Attached is the next to come.
+rh_result attach(Comm* comm, Call* call, int64_t deadline, bool* joined) {
+  Received r;
+  rh_result result = call->wait(&r, deadline);
+  if (result != RH_OK) return result;
+  *joined = true;
+  if (r.m.h.type != RHW_JOINED) return fail(RH_ERR_PROTOCOL, "comm_init: message type %d in place of Joined", r.m.h.type);
+  result = takeJoined(comm, r.m.joined, r.fd);
+  close(r.fd);
+  for (int32_t i = 0; i < comm->worldSize; i++) {
+    const rh_result waited = call->wait(&r, deadline);
+    if (waited != RH_OK) {
+      *joined = false;  // the daemon has given the group up (or is gone): nothing more to tell it
+      return waited;
+    }
+    bool keptFd = false;
+    if (r.m.h.type != RHW_HEAP) {
+      result = fail(RH_ERR_PROTOCOL, "comm_init: message type %d in place of Heap", r.m.h.type);
+    } else if (result == RH_OK) {
+      result = takeHeap(comm, r.m.heap, r.fd, &keptFd);
+    }
+    if (r.fd >= 0 && !keptFd) close(r.fd);
+  }
+  if (result != RH_OK) return result;
+  const int error = commitPages(comm->heapFd, 0, comm->scratchBytes, deadline);
+  if (error != 0) {
+    return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: rank %d cannot get %llu bytes of shared memory for its scratch: %s",
+                comm->rank, static_cast<unsigned long long>(comm->scratchBytes), strerror(error));
+  }
+  takeLease(comm->line(comm->rank));
+  comm->leased = true;
+  return RH_OK;
+}
+
+rh_result join(Session* session, Request* request, Comm* comm) {
+  const int64_t deadline = host::nowNs() + int64_t{request->timeoutMs} * 1000000 + kAnswerGraceNs;
+  Call call(*session);
+  rh_result result = call.send(&request->join, RHW_JOIN, deadline);
+  if (result != RH_OK) return result;
+  bool joined = false;
+  const rh_result attached = attach(comm, &call, deadline, &joined);
+  if (!joined) return attached;
+
+  rhw_attached answer = {};
+  answer.group = comm->group;
+  answer.error = attached == RH_OK ? 0 : attached == RH_ERR_OUT_OF_MEMORY ? ENOMEM : EPROTO;
+  result = call.send(&answer, RHW_ATTACHED, deadline);
+  if (attached != RH_OK) return attached;
+  Received r;
+  if (result == RH_OK) result = call.wait(&r, deadline);
+  if (result != RH_OK) return result;
+  if (r.fd >= 0) close(r.fd);
+  if (r.m.h.type != RHW_GROUP_READY) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: message type %d in place of GroupReady", r.m.h.type);
+  }
+  return RH_OK;
+}
+
+}  // namespace
+}  // namespace railhead::client
+
+using namespace railhead::client;
+
+extern "C" rh_result rh_comm_init(rh_session* handle, const rh_comm_config* config, rh_comm** out) {
+  if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: comm is NULL");
+  *out = nullptr;
+  HandleTable<Session, kMaxSessions>::Shared session(sessions(), handle);
+  if (session.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_init: not a live session: was it closed?");
+  Request request;
+  rh_result result = readConfig(config, *session.get(), &request);
+  if (result != RH_OK) return result;
+
+  auto* comm = new (std::nothrow) Comm();
+  if (comm == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: no memory for a comm");
+  comm->session = session.get();
+  memcpy(comm->name, request.join.group, sizeof comm->name);
+  comm->rank = static_cast<int32_t>(request.join.rank);
+  comm->worldSize = static_cast<int32_t>(request.join.world);
+  comm->timeoutMs = request.timeoutMs;
+  comm->heapFd = -1;
+  result = join(session.get(), &request, comm);
+  if (result == RH_OK) {
+    *out = static_cast<rh_comm*>(comms().insert(comm));
+    if (*out == nullptr) {
+      result = fail(RH_ERR_LIMIT, "comm_init: this process has %d comms, the most there can be; finalize some", kMaxComms);
+    }
+  }
+  if (result != RH_OK) destroyComm(comm);
+  return result;
+}

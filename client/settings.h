@@ -1,0 +1,23 @@
+// Values that a call takes from its config, else from the environment, else from a default.
+#ifndef RAILHEAD_CLIENT_SETTINGS_H_
+#define RAILHEAD_CLIENT_SETTINGS_H_
+
+#include <stddef.h>
+
+#include "railhead.h"
+
+namespace railhead::client {
+
+// The longest path that fits sockaddr_un with its NUL.
+constexpr size_t kMaxSocketPath = 107;
+
+rh_result socketPath(const char* configured, char out[kMaxSocketPath + 1]);
+rh_result timeoutMs(uint32_t configured, uint32_t* out);
+// An integer: configured unless it is -1, else the environment variable, which must then be there.
+rh_result requiredInt(int32_t configured, const char* variable, const char* what, int32_t* out);
+// A name or token of at most 63 bytes.
+rh_result shortString(const char* configured, const char* variable, const char* fallback, const char* what, char out[64]);
+
+}  // namespace railhead::client
+
+#endif  // RAILHEAD_CLIENT_SETTINGS_H_

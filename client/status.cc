@@ -1,0 +1,117 @@
+// Why a group is broken, as a sentence and as fields.
+#include <stdio.h>
+#include <string.h>
+
+#include "comm.h"
+#include "error.h"
+
+namespace railhead::client {
+
+namespace {
+
+// The abort word taken apart (wire.h says where each part lies).
+struct Cause {
+  rh_result code;
+  uint32_t op;
+  int32_t culprit;   // -1 = not known
+  int32_t reporter;  // -1 = the daemon
+};
+
+int32_t rankOf(uint64_t bits) { return bits == RHW_NO_RANK ? -1 : static_cast<int32_t>(bits); }
+
+// Acquire: the rank lines that explain the word were written before it.
+bool causeOf(const Comm* comm, Cause* out) {
+  const uint64_t w = __atomic_load_n(&comm->header()->abort, __ATOMIC_ACQUIRE);
+  *out = {static_cast<rh_result>(w & 0xff), static_cast<uint32_t>(w >> 8 & 0xff), rankOf(w >> 16 & 0xffff),
+          rankOf(w >> 32 & 0xffff)};
+  return w != 0;
+}
+
+template <class T>
+T relaxed(const T& word) {
+  return __atomic_load_n(&word, __ATOMIC_RELAXED);
+}
+
+void describeCulprit(const Comm* comm, const Cause& c, char* out, size_t size) {
+  char who[48] = "a rank that is not known";
+  if (c.culprit >= 0 && c.culprit < comm->worldSize) {
+    snprintf(who, sizeof who, "rank %d (pid %u)", c.culprit, comm->pids[c.culprit]);
+  }
+  switch (c.code) {
+    case RH_ERR_RANK_DEAD:
+      snprintf(out, size, "%s has died or closed its session while in %s", who, operationName(c.op));
+      break;
+    case RH_ERR_TIMEOUT:
+      snprintf(out, size, "%s did not arrive in %s within %u ms, as rank %d found", who, operationName(c.op),
+               comm->timeoutMs, c.reporter);
+      break;
+    case RH_ERR_ABORTED: snprintf(out, size, "%s called rh_comm_abort", who); break;
+    default: snprintf(out, size, "%s broke the group (%s)", who, rh_result_string(c.code)); break;
+  }
+}
+
+}  // namespace
+
+const char* operationName(uint32_t op) {
+  switch (op) {
+    case RHW_OP_COMM_INIT: return "comm_init";
+    case RHW_OP_ALL_REDUCE: return "all_reduce";
+    case RHW_OP_BARRIER: return "barrier";
+    case RHW_OP_WINDOW_ALLOC: return "window_alloc";
+    case RHW_OP_WINDOW_FREE: return "window_free";
+    case RHW_OP_FINALIZE: return "finalize";
+    default: return "none";
+  }
+}
+
+rh_result describe(const Comm* comm, char* out, size_t size) {
+  Cause cause;
+  out[0] = '\0';
+  if (!causeOf(comm, &cause)) return RH_OK;
+  char culprit[200], waiting[120] = "";
+  describeCulprit(comm, cause, culprit, sizeof culprit);
+  const rhw_rank_line* line = comm->line(comm->rank);
+  const uint64_t waitingFor = relaxed(line->waiting_for);
+  if (waitingFor != 0) {
+    char ranks[80];
+    formatRanks(waitingFor, ranks, sizeof ranks);
+    snprintf(waiting, sizeof waiting, "; this rank was waiting for %s %s", (waitingFor & (waitingFor - 1)) != 0 ? "ranks" : "rank",
+             ranks);
+  }
+  snprintf(out, size, "rank %d of group \"%s\": %s #%llu (%llu bytes) stopped: %s%s. The group is broken: finalize this comm and "
+           "form a new group", comm->rank, comm->name, operationName(relaxed(line->op)),
+           static_cast<unsigned long long>(relaxed(line->seq)), static_cast<unsigned long long>(relaxed(line->bytes)), culprit,
+           waiting);
+  return cause.code;
+}
+
+}  // namespace railhead::client
+
+using namespace railhead::client;
+
+extern "C" rh_result rh_comm_get_status(rh_comm* handle, rh_comm_status* status) {
+  const rh_comm_status defaults = RH_COMM_STATUS_INIT;
+  if (status == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "comm_get_status: status is NULL");
+  if (status->struct_size != sizeof defaults || status->struct_version != 1) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_get_status: status has size %u and version %u, this library knows size %zu, "
+                "version 1; begin with RH_COMM_STATUS_INIT", status->struct_size, status->struct_version, sizeof defaults);
+  }
+  Comms::Shared look(comms(), handle);
+  const Comm* comm = look.get();
+  if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_get_status: not a live comm: was it finalized?");
+  *status = defaults;
+  const rhw_rank_line* line = comm->line(comm->rank);
+  status->rank = comm->rank;
+  status->operation = relaxed(line->seq);
+  status->bytes = relaxed(line->bytes);
+  status->waiting_for = relaxed(line->waiting_for);
+  snprintf(status->operation_name, sizeof status->operation_name, "%s", operationName(relaxed(line->op)));
+  snprintf(status->culprit_operation_name, sizeof status->culprit_operation_name, "none");
+  Cause cause;
+  if (!causeOf(comm, &cause)) return RH_OK;
+  status->culprit = cause.culprit;
+  status->reporter = cause.reporter;
+  snprintf(status->culprit_operation_name, sizeof status->culprit_operation_name, "%s", operationName(cause.op));
+  status->result = describe(comm, status->message, sizeof status->message);
+  return RH_OK;
+}

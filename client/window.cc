@@ -1,0 +1,147 @@
+// Windows: symmetric memory at the same offset of every rank's heap.
+#include <unistd.h>
+
+#include <new>
+
+#include "comm.h"
+#include "commit.h"
+#include "error.h"
+
+namespace railhead::client {
+
+namespace {
+
+rh_result unexpected(const char* operation, const Received& r) {
+  if (r.fd >= 0) close(r.fd);
+  return fail(RH_ERR_PROTOCOL, "%s: unexpected message type %d from the daemon", operation, r.m.h.type);
+}
+
+rh_result allocate(Comm* comm, size_t bytes, uint64_t* offset) {
+  const int64_t deadline = comm->deadlineNs();
+  Call call(*comm->session);
+  rhw_window_alloc request = {};
+  request.group = comm->group;
+  request.bytes = bytes;
+  rh_result result = call.send(&request, RHW_WINDOW_ALLOC, deadline);
+  Received r;
+  if (result == RH_OK) result = call.wait(&r, deadline);
+  if (result != RH_OK) return result;
+  if (r.m.h.type != RHW_WINDOW_COMMIT) return unexpected("window_alloc", r);
+  const rhw_window_commit commit = r.m.windowCommit;
+  if (commit.bytes < bytes || commit.offset > comm->heapBytes || commit.bytes > comm->heapBytes - commit.offset) {
+    return fail(RH_ERR_PROTOCOL, "window_alloc: the daemon gave a range outside the heap");
+  }
+
+  rhw_window_committed done = {};
+  done.group = comm->group;
+  done.offset = commit.offset;
+  done.error = commitPages(comm->heapFd, commit.offset, commit.bytes, deadline);
+  result = call.send(&done, RHW_WINDOW_COMMITTED, deadline);
+  if (result == RH_OK) result = call.wait(&r, deadline);
+  if (result != RH_OK) return result;
+  if (r.m.h.type != RHW_WINDOW_READY) return unexpected("window_alloc", r);
+  *offset = commit.offset;
+  return RH_OK;
+}
+
+rh_result release(Comm* comm, uint64_t offset) {
+  const int64_t deadline = comm->deadlineNs();
+  Call call(*comm->session);
+  rhw_window_free request = {};
+  request.group = comm->group;
+  request.offset = offset;
+  rh_result result = call.send(&request, RHW_WINDOW_FREE, deadline);
+  Received r;
+  if (result == RH_OK) result = call.wait(&r, deadline);
+  if (result != RH_OK) return result;
+  return r.m.h.type == RHW_WINDOW_FREED ? RH_OK : unexpected("window_free", r);
+}
+
+}  // namespace
+
+Windows& windows() {
+  static Windows table;
+  return table;
+}
+
+void dropWindows(Comm* comm) {
+  windows().forEach([&](void* handle, Window* window) {
+    if (window->comm == comm) delete windows().remove(handle);
+  });
+}
+
+}  // namespace railhead::client
+
+using namespace railhead::client;
+
+extern "C" rh_result rh_window_alloc(rh_comm* handle, size_t bytes, rh_window** out) {
+  if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_alloc: window is NULL");
+  *out = nullptr;
+  Comms::Exclusive guard(comms(), handle);
+  rh_result result = checkGuard(guard, "window_alloc");
+  if (result != RH_OK) return result;
+  Comm* comm = guard.get();
+  if (bytes == 0 || bytes > comm->heapBytes) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_alloc: rank %d: %zu bytes; the heap can hold 1..%llu (heap_bytes of the "
+                "comm's config)", comm->rank, bytes, static_cast<unsigned long long>(comm->heapBytes));
+  }
+  auto* window = new (std::nothrow) Window{comm, handle, 0, bytes};
+  if (window == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "window_alloc: no memory for a handle");
+  if (!beginOperation(comm, RHW_OP_WINDOW_ALLOC, bytes)) {
+    delete window;
+    return whyBroken(comm);
+  }
+  result = allocate(comm, bytes, &window->offset);
+  endOperation(comm);
+  if (result == RH_OK) {
+    *out = static_cast<rh_window*>(windows().insert(window));
+    if (*out != nullptr) return RH_OK;
+    result = fail(RH_ERR_LIMIT, "window_alloc: this process has %d windows, the most there can be", kMaxWindows);
+  }
+  delete window;
+  return result;
+}
+
+extern "C" rh_result rh_window_free(rh_window* handle) {
+  rh_comm* commHandle = nullptr;
+  {
+    Windows::Shared look(windows(), handle);
+    if (look.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_free: not a live window: was it freed before?");
+    commHandle = look.get()->commHandle;
+  }
+  Comms::Exclusive guard(comms(), commHandle);
+  rh_result result = checkGuard(guard, "window_free");
+  if (result != RH_OK) return result;
+  Comm* comm = guard.get();
+  Window* window = windows().remove(handle);
+  if (window == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_free: another thread freed this window");
+  if (beginOperation(comm, RHW_OP_WINDOW_FREE, window->bytes)) {
+    result = release(comm, window->offset);
+    endOperation(comm);
+  } else {
+    result = whyBroken(comm);
+  }
+  delete window;
+  return result;
+}
+
+extern "C" rh_result rh_window_pointer(rh_window* handle, int32_t rank, void** out) {
+  if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_pointer: pointer is NULL");
+  *out = nullptr;
+  Windows::Shared window(windows(), handle);
+  if (window.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_pointer: not a live window: was it freed?");
+  const Comm* comm = window.get()->comm;
+  if (rank < 0 || rank >= comm->worldSize) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_pointer: rank %d is outside 0..%d", rank, comm->worldSize - 1);
+  }
+  *out = comm->team.heap[rank] + window.get()->offset;
+  return RH_OK;
+}
+
+extern "C" rh_result rh_window_info(rh_window* handle, size_t* bytes, uint64_t* offset) {
+  Windows::Shared window(windows(), handle);
+  if (window.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_info: not a live window: was it freed?");
+  if (bytes != nullptr) *bytes = window.get()->bytes;
+  if (offset != nullptr) *offset = window.get()->offset;
+  return RH_OK;
+}

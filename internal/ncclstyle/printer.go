@@ -1,0 +1,129 @@
+package ncclstyle
+
+import (
+	"fmt"
+	"io"
+)
+
+// Config is what the lines above the table say.
+type Config struct {
+	Op     string // as JSON names it: all_reduce
+	Algo   string // as asked for: a name, or auto
+	Device string // cpu, or the GPU's name
+	Ranks  int
+	Sweep  Sweep
+	Warmup int
+	Iters  int
+	Check  int // checked iterations a side; 0: results are not checked
+}
+
+// Printer writes a run as nccl-tests would. Lines that begin with # are comments to every reader of that format, so
+// what nccl-tests has no column for (the algorithm) stands in such a line.
+type Printer struct {
+	w    io.Writer
+	cfg  Config
+	algo string // the algorithm last printed
+	err  error  // first write error; nothing is written after it
+}
+
+// NewPrinter returns a printer onto w: call Header, then Row for each size, then Footer.
+func NewPrinter(w io.Writer, cfg Config) *Printer {
+	return &Printer{w: w, cfg: cfg}
+}
+
+func (p *Printer) printf(format string, args ...any) {
+	if p.err == nil {
+		_, p.err = fmt.Fprintf(p.w, format, args...)
+	}
+}
+
+// result returns the first write error.
+func (p *Printer) result() error {
+	if p.err != nil {
+		return fmt.Errorf("print results: %w", p.err)
+	}
+	return nil
+}
+
+// Header prints the run's parameters and the three header lines of the table.
+func (p *Printer) Header() error {
+	step, unit := p.cfg.Sweep.StepBytes, "bytes"
+	if p.cfg.Sweep.StepFactor > 1 {
+		step, unit = p.cfg.Sweep.StepFactor, "factor"
+	}
+	p.printf("# Collective test starting: %s\n", p.cfg.Op)
+	// nccl-tests begins this line with its threads and GPUs; a rank here is a process.
+	p.printf("# nRanks %d minBytes %d maxBytes %d step: %d(%s) warmup iters: %d iters: %d validation: %d\n",
+		p.cfg.Ranks, p.cfg.Sweep.Min, p.cfg.Sweep.Max, step, unit, p.cfg.Warmup, p.cfg.Iters, p.cfg.Check)
+	p.printf("# device: %s\n", p.cfg.Device)
+	p.algoLine(p.cfg.Algo)
+	p.printf("#\n")
+	p.printf("# %10s  %12s  %8s  %6s  %6s           out-of-place                       in-place          \n", "", "", "", "", "")
+	p.headerLine("size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong")
+	p.headerLine("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "")
+	return p.result()
+}
+
+func (p *Printer) headerLine(size, count, dtype, redop, root, time, algbw, busbw, wrong string) {
+	const side = "  %7s  %6s  %6s  %6s"
+	// The blank at the end is nccl-tests' empty timestamp column.
+	p.printf("# %10s  %12s  %8s  %6s  %6s"+side+side+" \n", size, count, dtype, redop, root,
+		time, algbw, busbw, wrong, time, algbw, busbw, wrong)
+}
+
+func (p *Printer) algoLine(algo string) {
+	p.printf("# algo: %s\n", algo)
+	p.algo = algo
+}
+
+// Row prints one size. Where its algorithm is not the one printed last (auto chooses by size), a line says so first.
+func (p *Printer) Row(r Row) error {
+	if r.Algo != p.algo {
+		p.algoLine(r.Algo)
+	}
+	p.printf("%12d  %12d  %8s  %6s  %6d", r.SizeBytes, r.Count, r.Type, r.Redop, r.Root)
+	p.side(r.OutOfPlace)
+	if r.InPlace != nil {
+		p.side(*r.InPlace)
+	} else {
+		p.printf("%32s", "") // as nccl-tests leaves a side out
+	}
+	p.printf("\n")
+	return p.result()
+}
+
+func (p *Printer) side(s Side) {
+	p.printf("  %s  %s  %s", fitted(s.TimeUs, 7), fitted(s.AlgBW, 6), fitted(s.BusBW, 6))
+	if s.Wrong == nil {
+		p.printf("    N/A") // one narrower than a number, as in nccl-tests
+		return
+	}
+	// C's %g has six digits where Go's has as many as it takes.
+	p.printf("  %6.6g", float64(*s.Wrong))
+}
+
+// fitted writes v in width characters: with two decimals, or one, or none, or as a power of ten.
+func fitted(v float64, width int) string {
+	for decimals := 2; decimals >= 0; decimals-- {
+		if s := fmt.Sprintf("%*.*f", width, decimals, v); len(s) <= width {
+			return s
+		}
+	}
+	mantissa := 0
+	if width >= 7 {
+		mantissa = 1
+	}
+	return fmt.Sprintf("%*.*e", width, mantissa, v)
+}
+
+// Footer prints the sums of the rows.
+func (p *Printer) Footer(r Report) error {
+	wrong, verdict := r.OutOfBounds(), "OK"
+	if wrong > 0 {
+		verdict = "FAILED"
+	}
+	p.printf("# %-20s : %d %s\n", "Out of bounds values", wrong, verdict)
+	p.printf("# %-20s : %.6g \n", "Avg bus bandwidth", r.AvgBusBW())
+	p.printf("#\n# Collective test concluded: %s\n#\n\n", p.cfg.Op)
+	return p.result()
+}

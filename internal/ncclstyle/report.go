@@ -1,0 +1,111 @@
+package ncclstyle
+
+import (
+	"math"
+	"strings"
+)
+
+// gb is the unit of both bandwidths: 10^9 bytes a second, not 2^30.
+const gb = 1e9
+
+// Side is one half of a row: the operation into another buffer (out of place) or into its own (in place).
+type Side struct {
+	TimeUs float64 `json:"time_us"` // mean time of one operation
+	AlgBW  float64 `json:"algbw"`   // GB/s: bytes over time
+	BusBW  float64 `json:"busbw"`   // GB/s: what each link carried, by BusFactor
+	Wrong  *int64  `json:"wrong"`   // elements that differ from the expected, over all ranks; nil: not checked (-c 0)
+}
+
+// Row is one size.
+type Row struct {
+	SizeBytes uint64 `json:"size"` // of the larger of the send and the receive buffer, in whole elements
+	Count     uint64 `json:"count"`
+	Type      string `json:"type"`
+	Redop     string `json:"redop"`
+	Root      int    `json:"-"` // -1 where the operation has none; only printed, as a column
+	Algo      string `json:"algo"`
+
+	OutOfPlace Side  `json:"out_of_place"`
+	InPlace    *Side `json:"in_place"` // nil for an operation without a buffer (barrier)
+}
+
+// Report is a whole run, as --json prints it.
+type Report struct {
+	Rows []Row `json:"rows"`
+	OK   bool  `json:"ok"` // rows were measured and no checked element was wrong
+}
+
+// NewReport sums up rows.
+func NewReport(rows []Row) Report {
+	r := Report{Rows: append([]Row{}, rows...)} // never nil: the JSON is a list even when it is empty
+	r.OK = len(rows) > 0 && r.OutOfBounds() == 0
+	return r
+}
+
+func (r Row) sides() []Side {
+	if r.InPlace == nil {
+		return []Side{r.OutOfPlace}
+	}
+	return []Side{r.OutOfPlace, *r.InPlace}
+}
+
+// OutOfBounds counts the sides that had wrong elements: the number in nccl-tests' footer.
+func (r Report) OutOfBounds() int {
+	n := 0
+	for _, row := range r.Rows {
+		for _, s := range row.sides() {
+			if s.Wrong != nil && *s.Wrong != 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// AvgBusBW is the mean of the bus bandwidths of all sides of all rows, in GB/s; 0 without rows.
+func (r Report) AvgBusBW() float64 {
+	sum, n := 0.0, 0
+	for _, row := range r.Rows {
+		for _, s := range row.sides() {
+			sum += s.BusBW
+			n++
+		}
+	}
+	if n == 0 {
+		return 0
+	}
+	return sum / float64(n)
+}
+
+// Measured computes a side from a mean time. wrong is nil where nothing was checked. A time that is not above zero
+// gives bandwidths of zero rather than infinity, which JSON cannot carry.
+func Measured(op string, ranks int, sizeBytes uint64, timeUs float64, wrong *int64) Side {
+	s := Side{TimeUs: timeUs, Wrong: wrong}
+	if timeUs > 0 {
+		s.AlgBW = float64(sizeBytes) / gb / (timeUs * 1e-6)
+		s.BusBW = s.AlgBW * BusFactor(op, ranks)
+	}
+	return s
+}
+
+// BusFactor is what algbw is multiplied by to compare with a link's bandwidth: the share of the buffer that each rank
+// must at least send, independent of the algorithm. n is the number of ranks. Names are taken as the command line
+// (allreduce), C (all_reduce) and prose (all-reduce) write them. An operation or a world size it does not know gives
+// NaN, which shows, rather than a factor that looks right.
+func BusFactor(op string, n int) float64 {
+	if n < 1 {
+		return math.NaN()
+	}
+	share := float64(n-1) / float64(n)
+	switch strings.NewReplacer("_", "", "-", "").Replace(op) {
+	case "allreduce":
+		return 2 * share
+	case "allgather", "reducescatter", "alltoall":
+		return share
+	case "broadcast", "reduce":
+		return 1
+	case "barrier":
+		return 0
+	}
+	return math.NaN()
+}

@@ -1,0 +1,14 @@
+// Package kernels holds the sources of the collectives: protocols written once on a small vocabulary (include), and the
+// targets that implement it (host: the CPU; GPU and model targets join them later).
+//
+// It owns how bytes move and in which memory order. It must never hold policy (which algorithm, which block size), and
+// knows nothing of the rest of the module. It trusts that a Team describes memory that is mapped.
+package kernels
+
+import "embed"
+
+// Sources are embedded for one reason: the go command rebuilds the cgo package that includes them when they change (it
+// does not look at headers outside a package's folder).
+//
+//go:embed include host
+var Sources embed.FS

@@ -1,0 +1,48 @@
+// Futex calls on memory shared between processes.
+#ifndef RAILHEAD_KERNELS_HOST_FUTEX_H_
+#define RAILHEAD_KERNELS_HOST_FUTEX_H_
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+namespace railhead::host {
+
+// Numbers and layout of the kernel's ABI (Linux 5.16), for C libraries with older headers.
+constexpr long kSysFutexWaitv = 449;
+constexpr uint32_t kFutex32 = 2;
+struct FutexWaitv {
+  uint64_t value;
+  uint64_t address;
+  uint32_t flags;
+  uint32_t reserved;
+};
+
+inline int64_t nowNs() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<int64_t>(t.tv_sec) * 1000000000 + t.tv_nsec;
+}
+
+// Sleeps until one of the two words differs from its value, somebody wakes one of them, or deadlineNs (monotonic)
+// passes. May also return for no reason: the caller looks again. Returns 0 or an errno.
+inline int futexWait2(const uint32_t* a, uint32_t valueA, const uint32_t* b, uint32_t valueB, int64_t deadlineNs) {
+  const FutexWaitv words[2] = {
+      {valueA, reinterpret_cast<uint64_t>(a), kFutex32, 0},
+      {valueB, reinterpret_cast<uint64_t>(b), kFutex32, 0},
+  };
+  const timespec until = {static_cast<time_t>(deadlineNs / 1000000000), static_cast<long>(deadlineNs % 1000000000)};
+  if (syscall(kSysFutexWaitv, words, 2, 0, &until, CLOCK_MONOTONIC) >= 0) return 0;
+  return errno;
+}
+
+// Wakes everyone who sleeps on the word, in every process.
+inline void futexWakeAll(const uint32_t* word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+
+}  // namespace railhead::host
+
+#endif  // RAILHEAD_KERNELS_HOST_FUTEX_H_

@@ -1,0 +1,263 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/valyala/fasthttp"
+	"github.com/valyala/fasthttp/fasthttpadaptor"
+
+	"railhead/server/membership"
+)
+
+// Bounds of the admin endpoint.
+const (
+	adminAnswer      = 2 * time.Second // for the core to answer
+	adminReadTimeout = 5 * time.Second
+	adminMaxBody     = 64 << 10
+	adminMaxConns    = 64
+)
+
+// admin serves health and metrics on loopback TCP, and those and the groups on a unix socket that only this user opens.
+type admin struct {
+	s       *Server
+	tcp     net.Listener
+	unix    *net.UnixListener
+	servers []*fasthttp.Server
+}
+
+func startAdmin(s *Server, c Config) (*admin, error) {
+	a := &admin{s: s}
+	metrics := fasthttpadaptor.NewFastHTTPHandler(promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}))
+	public := map[string]fasthttp.RequestHandler{"/livez": a.livez, "/readyz": a.readyz, "/metrics": metrics}
+	private := map[string]fasthttp.RequestHandler{
+		"/livez": a.livez, "/readyz": a.readyz, "/metrics": metrics, "/v1/groups": a.groups,
+	}
+	var err error
+	if a.unix, err = listenUnix("unix", c.AdminSocket); err != nil {
+		return nil, err
+	}
+	if c.AdminAddr != "" {
+		if a.tcp, err = listenLoopback(c.AdminAddr); err != nil {
+			_ = a.unix.Close()
+			return nil, err
+		}
+		a.serve(a.tcp, public)
+	}
+	a.serve(a.unix, private)
+	return a, nil
+}
+
+// listenLoopback refuses anything that another machine could reach: this endpoint has no TLS and no token.
+func listenLoopback(addr string) (net.Listener, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("server: admin address %q: %w", addr, err)
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+		return nil, fmt.Errorf("server: admin address %q: only a loopback address such as 127.0.0.1:7117 is served", addr)
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("server: admin address: %w; is another daemon running? --admin 127.0.0.1:0 picks a free port", err)
+	}
+	return l, nil
+}
+
+func (a *admin) serve(l net.Listener, routes map[string]fasthttp.RequestHandler) {
+	srv := &fasthttp.Server{
+		Name: "railhead", ReadTimeout: adminReadTimeout, WriteTimeout: adminReadTimeout, IdleTimeout: adminReadTimeout,
+		MaxRequestBodySize: adminMaxBody, Concurrency: adminMaxConns, NoDefaultDate: true, CloseOnShutdown: true,
+		Logger: quiet{},
+		Handler: func(ctx *fasthttp.RequestCtx) {
+			h, ok := routes[string(ctx.Path())]
+			switch {
+			case !ok:
+				adminError(ctx, fasthttp.StatusNotFound, "not_found", fmt.Sprintf("no %s here", ctx.Path()),
+					"try "+strings.Join(paths(routes), ", "))
+			case !ctx.IsGet() && !ctx.IsHead():
+				adminError(ctx, fasthttp.StatusMethodNotAllowed, "method_not_allowed",
+					fmt.Sprintf("%s is not allowed", ctx.Method()), "use GET")
+			default:
+				h(ctx)
+			}
+		},
+	}
+	a.servers = append(a.servers, srv)
+	a.s.wg.Add(1)
+	go func() {
+		defer a.s.wg.Done()
+		if err := srv.Serve(l); err != nil && !errors.Is(err, net.ErrClosed) {
+			a.s.log.Error("admin endpoint ended", "address", l.Addr().String(), "error", err)
+		}
+	}()
+}
+
+// quiet drops fasthttp's own log: it reports broken requests of clients, which get an answer.
+type quiet struct{}
+
+func (quiet) Printf(string, ...any) {}
+
+func paths(routes map[string]fasthttp.RequestHandler) []string {
+	var out []string
+	for _, p := range []string{"/livez", "/readyz", "/metrics", "/v1/groups"} {
+		if _, ok := routes[p]; ok {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func (a *admin) close() {
+	for _, srv := range a.servers {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		_ = srv.ShutdownWithContext(ctx)
+		cancel()
+	}
+}
+
+func (a *admin) tcpAddr() string {
+	if a.tcp == nil {
+		return ""
+	}
+	return a.tcp.Addr().String()
+}
+
+func (a *admin) unixPath() string { return a.unix.Addr().String() }
+
+func writeJSON(ctx *fasthttp.RequestCtx, v any) {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		adminError(ctx, fasthttp.StatusInternalServerError, "internal", err.Error(), "report this")
+		return
+	}
+	ctx.SetContentType("application/json")
+	ctx.SetBody(append(b, '\n'))
+}
+
+func adminError(ctx *fasthttp.RequestCtx, status int, code, message, hint string) {
+	var body struct {
+		Error struct {
+			Code    string `json:"code"`
+			Message string `json:"message"`
+			Hint    string `json:"hint"`
+		} `json:"error"`
+	}
+	body.Error.Code, body.Error.Message, body.Error.Hint = code, message, hint
+	writeJSON(ctx, body)
+	ctx.SetStatusCode(status)
+}
+
+// check is one named part of the daemon's health.
+type check struct {
+	Name string `json:"name"`
+	OK   bool   `json:"ok"`
+	Text string `json:"text"`
+}
+
+// coreCheck asks the core something: an answer shows that it makes progress, not only that the process is there.
+func (a *admin) coreCheck() check {
+	ctx, cancel := context.WithTimeout(context.Background(), adminAnswer)
+	defer cancel()
+	start := time.Now()
+	if !a.s.ask(ctx, func(*core) {}) {
+		return check{"core", false, fmt.Sprintf("no answer within %v", adminAnswer)}
+	}
+	return check{"core", true, fmt.Sprintf("answered in %v", time.Since(start).Round(time.Microsecond))}
+}
+
+func (a *admin) livez(ctx *fasthttp.RequestCtx) { health(ctx, a.coreCheck()) }
+
+// readyz: would a new group be served?
+func (a *admin) readyz(ctx *fasthttp.RequestCtx) {
+	accepting := check{"accepting", true, "new groups are taken"}
+	if a.s.draining.Load() {
+		accepting = check{"accepting", false, "draining: no new groups are taken"}
+	}
+	n := a.s.connections.Load()
+	sessions := check{"sessions", n < MaxSessions, fmt.Sprintf("%d of at most %d", n, MaxSessions)}
+	health(ctx, a.coreCheck(), accepting, sessions)
+}
+
+func health(ctx *fasthttp.RequestCtx, checks ...check) {
+	ok := true
+	for _, c := range checks {
+		ok = ok && c.OK
+	}
+	if ctx.QueryArgs().Has("verbose") {
+		writeJSON(ctx, struct {
+			OK     bool    `json:"ok"`
+			Checks []check `json:"checks"`
+		}{ok, checks})
+	} else {
+		ctx.SetBodyString("ok\n")
+		for _, c := range checks {
+			if !c.OK {
+				ctx.SetBodyString(fmt.Sprintf("%s: %s\n", c.Name, c.Text))
+				break
+			}
+		}
+	}
+	if !ok {
+		ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
+	}
+}
+
+// Status is the answer of /v1/groups.
+type Status struct {
+	Daemon DaemonInfo             `json:"daemon"`
+	Groups []membership.GroupInfo `json:"groups"`
+	Ended  []membership.GroupInfo `json:"ended"` // the latest last
+}
+
+// DaemonInfo is the daemon's part of Status.
+type DaemonInfo struct {
+	Version  string    `json:"version"`
+	PID      int       `json:"pid"`
+	Started  time.Time `json:"started"`
+	Socket   string    `json:"socket"`
+	Admin    string    `json:"admin,omitempty"`
+	Draining bool      `json:"draining"`
+	Sessions int       `json:"sessions"`
+}
+
+func (a *admin) groups(ctx *fasthttp.RequestCtx) {
+	wait, cancel := context.WithTimeout(context.Background(), adminAnswer)
+	defer cancel()
+	// The core fills a fresh value and hands it over, so that an answer that comes too late touches nothing of ours.
+	answer := make(chan Status, 1)
+	if !a.s.ask(wait, func(c *core) { answer <- c.status() }) {
+		adminError(ctx, fasthttp.StatusServiceUnavailable, "core_stuck", "the daemon's core does not answer", "see /livez and the log")
+		return
+	}
+	writeJSON(ctx, <-answer)
+}
+
+func (c *core) status() Status {
+	groups, ended := c.machine.Snapshot()
+	for i := range groups {
+		if m := c.memory[groups[i].ID]; m != nil {
+			m.describe(&groups[i])
+		}
+	}
+	if groups == nil {
+		groups = []membership.GroupInfo{}
+	}
+	if ended == nil {
+		ended = []membership.GroupInfo{}
+	}
+	return Status{
+		Daemon: DaemonInfo{
+			Version: Version, PID: os.Getpid(), Started: c.s.started, Socket: c.s.SocketPath(), Admin: c.s.AdminAddr(),
+			Draining: c.s.draining.Load(), Sessions: len(c.sessions),
+		},
+		Groups: groups, Ended: ended,
+	}
+}

@@ -1,0 +1,99 @@
+package server
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"railhead/internal/wire"
+	"railhead/server/membership"
+	"railhead/symm"
+)
+
+// Version is what the daemon calls itself.
+const Version = "0.1.0"
+
+// Bounds of the daemon.
+const (
+	MaxSessions = 8192 // connections at a time: 64 groups of 64 ranks, twice
+	MaxGroups   = 1024 // groups at a time
+	maxHistory  = 64   // ended groups that /v1/groups remembers
+
+	helloTimeout = 5 * time.Second // from connect to Hello
+	writeTimeout = 5 * time.Second // for a client to take a message
+	sendQueue    = 256             // messages waiting for a client: two answers to Join at world size 64, and more
+	eventQueue   = 1024            // events waiting for the core; a session that finds it full waits
+
+	maxSocketPath = 107 // bytes, of sockaddr_un
+)
+
+// What the daemon decides for its groups.
+const (
+	defaultHeapBytes = 16 << 30 // address space of a rank's windows; pages come with windows only
+	// blockBytes is what the one-shot algorithm publishes at a time: two of a rank's blocks and a reader's share of them
+	// fit in a second-level cache.
+	blockBytes = 64 << 10
+)
+
+// Config of a daemon. The zero value of a field is its default.
+type Config struct {
+	SocketPath  string // of clients; "" = DefaultSocketPath()
+	AdminSocket string // of the admin endpoint; "" = admin.sock beside SocketPath
+	AdminAddr   string // TCP, loopback only, "127.0.0.1:0" picks a port; "" = none
+	Log         *slog.Logger
+}
+
+// DefaultSocketPath is where clients look when nobody tells them.
+func DefaultSocketPath() string {
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "railhead", "railhead.sock")
+	}
+	return "/run/railhead/railhead.sock"
+}
+
+func (c *Config) fill() error {
+	if c.SocketPath == "" {
+		c.SocketPath = DefaultSocketPath()
+	}
+	if c.AdminSocket == "" {
+		c.AdminSocket = AdminSocketBeside(c.SocketPath)
+	}
+	for _, p := range []string{c.SocketPath, c.AdminSocket} {
+		if len(p) > maxSocketPath {
+			return fmt.Errorf("server: socket path of %d bytes, at most %d fit: %s", len(p), maxSocketPath, p)
+		}
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+// AdminSocketBeside is the default admin socket of a daemon whose clients use socketPath.
+func AdminSocketBeside(socketPath string) string {
+	return filepath.Join(filepath.Dir(socketPath), "admin.sock")
+}
+
+func machineConfig() membership.Config {
+	scratch := uint64(wire.ScratchHeaderBytes + 2*blockBytes)
+	return membership.Config{
+		MaxGroups:    MaxGroups,
+		MaxHistory:   maxHistory,
+		HeapBytes:    defaultHeapBytes,
+		BlockBytes:   blockBytes,
+		SpinNS:       spinNS,
+		ScratchBytes: (scratch + symm.WindowGranule - 1) / symm.WindowGranule * symm.WindowGranule,
+	}
+}
+
+// spinNS is how long a wait looks before it sleeps. With a core for every rank a wait is short and waking up is the
+// expensive part; with more ranks than cores the spinning rank keeps the one it waits for from running.
+func spinNS(world int) uint32 {
+	if world <= runtime.NumCPU() {
+		return 50_000
+	}
+	return 1_000
+}

@@ -1,0 +1,48 @@
+package server
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"sync/atomic"
+
+	"railhead/internal/wire"
+	"railhead/server/membership"
+	"railhead/symm"
+)
+
+// writeControlHeader fills page 0 in before anybody else can see it.
+func writeControlHeader(m *symm.Mapping, a membership.CreateGroup) {
+	h := wire.ControlHeader{
+		Magic: wire.ControlMagic, Version: wire.ControlVersion, World: uint32(a.World),
+		Group: uint64(a.Group), Incarnation: a.Incarnation,
+	}
+	b, err := binary.Append(nil, binary.LittleEndian, h)
+	if err == nil {
+		copy(m.Bytes(0, uint64(len(b))), b)
+	}
+}
+
+// poison breaks the group unless it is broken already, and wakes everybody who waits in it. Any goroutine, as long as
+// the memory is held.
+func (m *memory) poison(a wire.Abort) {
+	if a.Op == wire.OpNone && a.Culprit >= 0 && a.Culprit < m.world {
+		a.Op = wire.Op(atomic.LoadUint32(m.mapping.Word32(wire.RankLineOffset(a.Culprit) + wire.OpOffset)))
+	}
+	atomic.CompareAndSwapUint64(m.abort, 0, a.Word())
+	futexWakeAll(m.mapping.Word32(wire.AbortOffset))
+}
+
+// describe adds to the ranks what they say of themselves in shared memory. They may write anything there.
+func (m *memory) describe(g *membership.GroupInfo) {
+	for i := range g.Ranks {
+		r := &g.Ranks[i]
+		line := wire.RankLineOffset(r.Rank)
+		r.Sequence = atomic.LoadUint64(m.mapping.Word64(line + wire.SeqOffset))
+		r.Operation = wire.Op(atomic.LoadUint32(m.mapping.Word32(line + wire.OpOffset))).String()
+		r.Bytes = atomic.LoadUint64(m.mapping.Word64(line + wire.BytesOffset))
+		waiting := atomic.LoadUint64(m.mapping.Word64(line + wire.WaitingForOffset))
+		for ; waiting != 0; waiting &= waiting - 1 {
+			r.WaitingFor = append(r.WaitingFor, bits.TrailingZeros64(waiting))
+		}
+	}
+}

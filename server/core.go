@@ -1,0 +1,213 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"railhead/internal/wire"
+	"railhead/server/membership"
+)
+
+// core runs the state machine. Everything in this file runs on its one goroutine, except post and ask.
+type core struct {
+	s        *Server
+	machine  *membership.Machine
+	sessions map[membership.SessionID]*session
+	memory   map[membership.GroupID]*memory
+	events   chan func()
+	overrun  []*session // sessions whose queue was full; ended once the machine has said everything
+}
+
+// post hands an event to the core. It waits while the queue is full, and gives up when the server has closed.
+func (s *Server) post(f func()) {
+	select {
+	case s.core.events <- f:
+	case <-s.closed:
+	}
+}
+
+// ask runs f on the core and waits for it; false when that took too long or the server has closed.
+func (s *Server) ask(ctx context.Context, f func(*core)) bool {
+	done := make(chan struct{})
+	select {
+	case s.core.events <- func() { f(s.core); close(done) }:
+	case <-ctx.Done():
+		return false
+	case <-s.closed:
+		return false
+	}
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	case <-s.closed:
+		return false
+	}
+}
+
+func (c *core) run() {
+	for {
+		var timer <-chan time.Time
+		if at, ok := c.machine.NextDeadline(); ok {
+			timer = time.After(time.Until(at))
+		}
+		select {
+		case f := <-c.events:
+			f()
+		case <-timer:
+			c.do(c.machine.Tick(time.Now()))
+		case <-c.s.closed:
+			c.closeAll()
+			return
+		}
+		c.s.metrics.groups.Set(float64(c.machine.Groups()))
+		c.s.metrics.sessions.Set(float64(len(c.sessions)))
+	}
+}
+
+// closeAll lets go of everything. Groups are not broken by it: their ranks go on without the daemon.
+func (c *core) closeAll() {
+	for _, sess := range c.sessions {
+		sess.close()
+	}
+	for id, m := range c.memory {
+		m.release()
+		delete(c.memory, id)
+	}
+}
+
+func (c *core) sessionStarted(sess *session) {
+	c.sessions[sess.id] = sess
+}
+
+func (c *core) sessionEnded(sess *session, how string) {
+	if c.sessions[sess.id] != sess {
+		return
+	}
+	delete(c.sessions, sess.id)
+	sess.close()
+	c.s.log.Debug("session ended", "session", sess.id, "pid", sess.peer.PID, "seen_by", how)
+	c.do(c.machine.SessionEnded(sess.id, how))
+}
+
+// message routes a client's message to the machine.
+func (c *core) message(sess *session, m wire.Message) {
+	if c.sessions[sess.id] != sess {
+		return
+	}
+	now, request := time.Now(), wire.RequestOf(m)
+	switch m := m.(type) {
+	case *wire.Join:
+		c.do(c.machine.Join(now, sess.id, sess.peer.PID, request, m))
+	case *wire.Attached:
+		c.do(c.machine.Attached(now, sess.id, request, m))
+	case *wire.WindowAlloc:
+		c.do(c.machine.WindowAlloc(now, sess.id, request, m))
+	case *wire.WindowCommitted:
+		c.do(c.machine.WindowCommitted(sess.id, request, m))
+	case *wire.WindowFree:
+		c.do(c.machine.WindowFree(now, sess.id, request, m))
+	case *wire.Leave:
+		c.do(c.machine.Leave(now, sess.id, request, m))
+	default:
+		c.s.metrics.protocolErrors.Inc()
+		c.s.log.Warn("message that a client does not send", "session", sess.id, "pid", sess.peer.PID, "message", m)
+		c.sessionEnded(sess, "protocol")
+	}
+}
+
+func (c *core) leaseLost(id membership.GroupID, rank int) {
+	c.s.metrics.leaseDeaths.Inc()
+	c.do(c.machine.LeaseLost(id, rank))
+}
+
+// do carries the machine's actions out, in order. CreateGroup answers the machine, which gives further actions.
+func (c *core) do(actions []membership.Action) {
+	for len(actions) > 0 {
+		a := actions[0]
+		actions = actions[1:]
+		switch a := a.(type) {
+		case membership.Send:
+			c.send(a)
+		case membership.CreateGroup:
+			actions = append(actions, c.createGroup(a)...)
+		case membership.Poison:
+			if m := c.memory[a.Group]; m != nil {
+				m.poison(a.Abort)
+			}
+		case membership.Decommit:
+			if m := c.memory[a.Group]; m != nil {
+				if err := m.decommit(a.Window); err != nil {
+					c.s.log.Error("pages of a freed window stay", "group", a.Group, "error", err)
+				}
+			}
+		case membership.ReleaseGroup:
+			c.releaseMemory(a.Group)
+		case membership.Formed:
+			c.s.metrics.rendezvous.Observe(a.Took.Seconds())
+			c.s.log.Info("group formed", "group", a.Group, "took", a.Took)
+		case membership.Ended:
+			c.s.metrics.ended.WithLabelValues(a.Result.String()).Inc()
+			c.s.log.Info("group ended", "group", a.Group, "name", a.Name, "result", a.Result.String(), "cause", a.Text)
+		}
+	}
+	for len(c.overrun) > 0 {
+		sess := c.overrun[0]
+		c.overrun = c.overrun[1:]
+		c.sessionEnded(sess, "unresponsive")
+	}
+}
+
+func (c *core) createGroup(a membership.CreateGroup) []membership.Action {
+	m, err := newMemory(a)
+	if err != nil {
+		c.s.log.Error("cannot create a group's memory", "group", a.Group, "name", a.Name, "error", err)
+		return c.machine.GroupCreated(time.Now(), a.Group, err)
+	}
+	c.memory[a.Group] = m
+	m.watch(watchEvents{
+		died:    func(rank int) { c.s.post(func() { c.leaseLost(a.Group, rank) }) },
+		aborted: func(w wire.Abort) { c.s.post(func() { c.do(c.machine.Poisoned(a.Group, w)) }) },
+		failed: func(err error) {
+			c.s.log.Error("cannot watch a group's leases; deaths are still seen by socket and pidfd", "group", a.Group, "error", err)
+		},
+	})
+	return c.machine.GroupCreated(time.Now(), a.Group, nil)
+}
+
+func (c *core) send(a membership.Send) {
+	sess := c.sessions[a.To]
+	if sess == nil {
+		return
+	}
+	out := outgoing{msg: a.Msg, request: a.Request}
+	if a.FD != membership.NoFD {
+		m := c.memory[a.Group]
+		if m == nil {
+			return
+		}
+		out.segment = m.control
+		if a.FD == membership.HeapFD {
+			out.segment = m.heaps[a.Rank]
+		}
+	}
+	if e, ok := a.Msg.(*wire.Error); ok {
+		c.s.metrics.errors.WithLabelValues(e.Code.String()).Inc()
+	}
+	if !sess.enqueue(out) {
+		c.s.log.Warn("a client does not take its messages; its session ends", "session", sess.id, "pid", sess.peer.PID)
+		c.overrun = append(c.overrun, sess)
+	}
+}
+
+// releaseMemory does not wait for the group's watcher, which may itself be waiting for the core.
+func (c *core) releaseMemory(id membership.GroupID) {
+	m := c.memory[id]
+	if m == nil {
+		return
+	}
+	delete(c.memory, id)
+	c.s.wg.Add(1)
+	go func() { defer c.s.wg.Done(); m.release() }()
+}

@@ -1,0 +1,111 @@
+package server
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"railhead/internal/wire"
+)
+
+// watchRescan bounds every sleep of a watcher.
+const watchRescan = time.Second
+
+// watchEvents are called from the watcher's goroutine.
+type watchEvents struct {
+	died    func(rank int)
+	aborted func(wire.Abort)
+	failed  func(error)
+}
+
+// watcher sleeps on the lease words of one group and on its abort word, on one thread: the kernel wakes it when the
+// thread that holds a lease dies, long before the process's memory is gone and its socket closes.
+type watcher struct {
+	m        *memory
+	events   watchEvents
+	word     *uint32 // wakes the watcher itself; nobody else uses it
+	stopping atomic.Bool
+	done     chan struct{}
+	dead     []bool
+	aborted  bool
+}
+
+func (m *memory) watch(e watchEvents) {
+	m.watcher = &watcher{
+		m: m, events: e, word: m.mapping.Word32(wire.WatchOffset), done: make(chan struct{}), dead: make([]bool, m.world),
+	}
+	go m.watcher.run()
+}
+
+// stop ends the watcher and waits for it, after which the mapping may go.
+func (w *watcher) stop() {
+	w.stopping.Store(true)
+	atomic.AddUint32(w.word, 1)
+	futexWakeAll(w.word)
+	<-w.done
+}
+
+func (w *watcher) run() {
+	defer close(w.done)
+	for {
+		// Read before the look at stopping: stop changes both, and the sleep below compares the word again.
+		seen := atomic.LoadUint32(w.word)
+		if w.stopping.Load() {
+			return
+		}
+		words := append(make([]futexWord, 0, w.m.world+2), futexWord{w.word, seen})
+		words = w.lookAtAbort(words)
+		words, again := w.lookAtLeases(words)
+		if again {
+			continue
+		}
+		err := futexWaitAny(words, watchRescan)
+		if err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.ETIMEDOUT) && !errors.Is(err, unix.EINTR) {
+			w.events.failed(err)
+			return
+		}
+	}
+}
+
+func (w *watcher) lookAtAbort(words []futexWord) []futexWord {
+	if w.aborted {
+		return words
+	}
+	if a, broken := wire.ParseAbort(atomic.LoadUint64(w.m.abort)); broken {
+		w.aborted = true
+		w.events.aborted(a)
+		return words
+	}
+	return append(words, futexWord{w.m.mapping.Word32(wire.AbortOffset), 0})
+}
+
+// lookAtLeases reports the dead and appends the words of the living. again is true when a word changed meanwhile.
+//
+// A lease word: written by its rank's control thread (its tid when it takes the lease, 0 when it drops it, each followed
+// by a wake), by the kernel (FUTEX_OWNER_DIED), and here (FUTEX_WAITERS, without which the kernel would wake nobody).
+func (w *watcher) lookAtLeases(words []futexWord) (_ []futexWord, again bool) {
+	for r := range w.dead {
+		if w.dead[r] {
+			continue
+		}
+		word := w.m.mapping.Word32(wire.RankLineOffset(r) + wire.LeaseOffset)
+		v := atomic.LoadUint32(word)
+		switch {
+		case v&wire.LeaseOwnerDied != 0:
+			w.dead[r] = true
+			// At once, not by way of the core's queue: this is what the other ranks wait for.
+			w.m.poison(wire.Abort{Code: wire.ResultRankDead, Culprit: r, Reporter: -1})
+			w.events.died(r)
+			continue
+		case v&wire.LeaseTIDMask != 0 && v&wire.LeaseWaiters == 0:
+			if !atomic.CompareAndSwapUint32(word, v, v|wire.LeaseWaiters) {
+				return words, true
+			}
+			v |= wire.LeaseWaiters
+		}
+		words = append(words, futexWord{word, v})
+	}
+	return words, false
+}

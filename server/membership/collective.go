@@ -1,0 +1,212 @@
+package membership
+
+import (
+	"math/bits"
+	"time"
+
+	"railhead/internal/wire"
+	"railhead/symm"
+)
+
+// collective is a set-up call that every rank of a group must make: window_alloc, window_free or finalize.
+type collective struct {
+	op       wire.Op
+	value    uint64 // bytes of window_alloc, offset of window_free
+	requests []uint64
+	arrived  uint64 // bit r: rank r has called
+	done     uint64 // bit r: rank r has committed its pages (window_alloc)
+	failed   int    // a rank that could not commit, -1 = none
+	errno    int32
+	window   symm.Window
+	deadline time.Time
+}
+
+func all(g *group) uint64 { return ^uint64(0) >> (64 - len(g.members)) }
+
+// WindowAlloc: a rank asks for a window.
+func (m *Machine) WindowAlloc(now time.Time, s SessionID, request uint64, w *wire.WindowAlloc) []Action {
+	if g, ok := m.arrive(now, s, request, w.Group, wire.OpWindowAlloc, w.Bytes); ok {
+		m.reserve(g)
+	}
+	return m.take()
+}
+
+// WindowFree: a rank gives a window back.
+func (m *Machine) WindowFree(now time.Time, s SessionID, request uint64, w *wire.WindowFree) []Action {
+	if g, ok := m.arrive(now, s, request, w.Group, wire.OpWindowFree, w.Offset); ok {
+		m.freeWindow(g)
+	}
+	return m.take()
+}
+
+// Leave: a rank finalizes.
+func (m *Machine) Leave(now time.Time, s SessionID, request uint64, l *wire.Leave) []Action {
+	if g, rank := m.member(s, l.Group); g != nil && g.state == Broken {
+		m.send(s, request, &wire.Left{Group: l.Group})
+		m.leave(g, rank)
+		m.freeIfEmpty(g)
+		return m.take()
+	}
+	if g, ok := m.arrive(now, s, request, l.Group, wire.OpFinalize, 0); ok {
+		m.finish(g)
+	}
+	return m.take()
+}
+
+// arrive enters a rank into the group's collective call. It returns true for the last one.
+func (m *Machine) arrive(now time.Time, s SessionID, request, id uint64, op wire.Op, value uint64) (*group, bool) {
+	g, rank := m.member(s, id)
+	if g == nil {
+		m.sendError(s, request, refuse(wire.ResultProtocol, -1, "%s for group %d, which this session is not in", op, id))
+		return nil, false
+	}
+	switch {
+	case g.state == Broken:
+		m.sendError(s, request, g.broken(op, rank))
+		return nil, false
+	case g.state != Ready:
+		m.sendError(s, request, refuse(wire.ResultProtocol, rank, "rank %d: %s before group %q is ready", rank, op, g.name))
+		return nil, false
+	}
+	if g.pending == nil {
+		g.pending = &collective{
+			op: op, value: value, requests: make([]uint64, len(g.members)), failed: -1,
+			deadline: now.Add(g.members[rank].timeout),
+		}
+	}
+	c := g.pending
+	if c.arrived>>rank&1 != 0 {
+		m.sendError(s, request, refuse(wire.ResultProtocol, rank, "rank %d: %s while its %s is under way", rank, op, c.op))
+		return nil, false
+	}
+	if c.op != op || c.value != value {
+		m.mismatch(g, s, request, rank, op, value)
+		return nil, false
+	}
+	c.requests[rank] = request
+	c.arrived |= 1 << rank
+	return g, c.arrived == all(g)
+}
+
+// mismatch: ranks disagree about what they call. The call fails on all that have come. Nothing was changed, so the group
+// goes on, unless a rank has finalized: that one is gone whatever it is told.
+func (m *Machine) mismatch(g *group, s SessionID, request uint64, rank int, op wire.Op, value uint64) {
+	c := g.pending
+	other := bits.TrailingZeros64(c.arrived)
+	r := refuse(wire.ResultMismatch, rank, "group %q: rank %d calls %s(%d), rank %d calls %s(%d); all ranks must make the same call",
+		g.name, rank, op, value, other, c.op, c.value)
+	m.sendError(s, request, r)
+	switch {
+	case op == wire.OpFinalize:
+		m.leave(g, rank)
+		m.breakGroup(g, wire.Abort{Code: wire.ResultMismatch, Op: op, Culprit: rank, Reporter: -1}, r.text)
+	case c.op == wire.OpFinalize:
+		m.breakGroup(g, wire.Abort{Code: wire.ResultMismatch, Op: c.op, Culprit: other, Reporter: -1}, r.text)
+	default:
+		m.failPending(g, r)
+	}
+}
+
+// failPending ends the collective call under way with an error for all that have made it. Those that called finalize
+// have let go of the group even so.
+func (m *Machine) failPending(g *group, r refusal) {
+	c := g.pending
+	g.pending = nil
+	if c == nil {
+		return
+	}
+	for rank := range g.members {
+		if c.arrived>>rank&1 == 0 || g.members[rank].session == 0 {
+			continue
+		}
+		m.sendError(g.members[rank].session, c.requests[rank], r)
+		if c.op == wire.OpFinalize {
+			m.leave(g, rank)
+		}
+	}
+}
+
+func (m *Machine) answerPending(g *group, msg func() wire.Message) {
+	c := g.pending
+	for rank := range g.members {
+		m.send(g.members[rank].session, c.requests[rank], msg())
+	}
+}
+
+// reserve picks the offset and asks every rank to back it with pages.
+func (m *Machine) reserve(g *group) {
+	c := g.pending
+	w, err := g.heap.AllocWindow(c.value)
+	if err != nil {
+		m.failPending(g, refuse(wire.ResultOutOfMemory, -1,
+			"window_alloc of %d bytes in group %q: %v; free windows, or set a larger heap_bytes", c.value, g.name, err))
+		return
+	}
+	c.window = w
+	m.answerPending(g, func() wire.Message {
+		return &wire.WindowCommit{Group: uint64(g.id), Offset: w.Offset, Bytes: w.Bytes}
+	})
+}
+
+// WindowCommitted: a rank has backed the window with pages, or could not. All or none keep it.
+func (m *Machine) WindowCommitted(s SessionID, request uint64, w *wire.WindowCommitted) []Action {
+	g, rank := m.member(s, w.Group)
+	if g != nil && g.state == Broken {
+		m.sendError(s, request, g.broken(wire.OpWindowAlloc, rank))
+		return m.take()
+	}
+	if g == nil || g.pending == nil || g.pending.window.Bytes == 0 || g.pending.window.Offset != w.Offset ||
+		g.pending.done>>rank&1 != 0 {
+		m.sendError(s, request, refuse(wire.ResultProtocol, -1, "WindowCommitted at %d, which was not asked for", w.Offset))
+		return m.take()
+	}
+	c := g.pending
+	c.done |= 1 << rank
+	if w.Error != 0 && c.failed < 0 {
+		c.failed, c.errno = rank, w.Error
+	}
+	if c.done != all(g) {
+		return nil
+	}
+	if c.failed >= 0 {
+		m.undoWindow(g)
+		return m.take()
+	}
+	m.answerPending(g, func() wire.Message { return &wire.WindowReady{Group: uint64(g.id), Offset: c.window.Offset} })
+	g.pending = nil
+	return m.take()
+}
+
+func (m *Machine) undoWindow(g *group) {
+	c := g.pending
+	if _, err := g.heap.FreeWindow(c.window.Offset); err == nil {
+		m.do(Decommit{Group: g.id, Window: c.window})
+	}
+	m.failPending(g, refuse(wire.ResultOutOfMemory, c.failed,
+		"window_alloc of %d bytes in group %q: rank %d (pid %d) could not get the pages (errno %d); no rank keeps the window",
+		c.value, g.name, c.failed, g.members[c.failed].pid, c.errno))
+}
+
+func (m *Machine) freeWindow(g *group) {
+	c := g.pending
+	w, err := g.heap.FreeWindow(c.value)
+	if err != nil {
+		m.failPending(g, refuse(wire.ResultInvalidArgument, -1, "window_free in group %q: %v", g.name, err))
+		return
+	}
+	m.do(Decommit{Group: g.id, Window: w})
+	m.answerPending(g, func() wire.Message { return &wire.WindowFreed{Group: uint64(g.id), Offset: w.Offset} })
+	g.pending = nil
+}
+
+// finish ends a group that every rank has finalized. Ranks that died after they had called finalize count.
+func (m *Machine) finish(g *group) {
+	c := g.pending
+	for rank := range g.members {
+		if g.members[rank].session != 0 {
+			m.send(g.members[rank].session, c.requests[rank], &wire.Left{Group: uint64(g.id)})
+		}
+	}
+	m.remember(g, wire.ResultOK, "finalized")
+	m.free(g)
+}

@@ -1,0 +1,184 @@
+package membership
+
+import (
+	"fmt"
+	"math/bits"
+	"time"
+
+	"railhead/internal/wire"
+)
+
+// SessionEnded: the session's socket closed or its process ended; how says which was seen first.
+func (m *Machine) SessionEnded(s SessionID, how string) []Action {
+	for _, g := range m.sortedGroups() {
+		if rank, ok := m.bySession[s][g.id]; ok {
+			m.memberDied(g, rank, how)
+		}
+	}
+	return m.take()
+}
+
+// LeaseLost: the kernel has marked the rank's lease: its process is ending.
+func (m *Machine) LeaseLost(id GroupID, rank int) []Action {
+	if g := m.groups[id]; g != nil && rank < len(g.members) && g.members[rank].session != 0 {
+		m.memberDied(g, rank, "lease")
+	}
+	return m.take()
+}
+
+// memberDied takes a dead rank out of its group. What that means depends on what the group was doing.
+func (m *Machine) memberDied(g *group, rank int, how string) {
+	pid := g.members[rank].pid
+	finalized := g.pending != nil && g.pending.op == wire.OpFinalize && g.pending.arrived>>rank&1 != 0
+	m.leave(g, rank)
+	switch {
+	case g.state == Forming || g.state == Attaching:
+		abort := wire.Abort{Code: wire.ResultRankDead, Op: wire.OpCommInit, Culprit: rank, Reporter: -1}
+		if g.hasMemory {
+			m.do(Poison{Group: g.id, Abort: abort})
+		}
+		m.failForming(g, refuse(wire.ResultRankDead, rank,
+			"comm_init of group %q: rank %d (pid %d) died or closed its session (%s) while the group formed; start all ranks again",
+			g.name, rank, pid, how))
+	case g.state == Ready && finalized:
+		// It had said that it was done, and needs no answer.
+		if g.absent() == all(g) {
+			m.finish(g)
+		}
+	case g.state == Ready:
+		m.breakGroup(g, wire.Abort{Code: wire.ResultRankDead, Culprit: rank, Reporter: -1},
+			fmt.Sprintf("rank %d (pid %d) died or closed its session (%s)", rank, pid, how))
+	default:
+		m.freeIfEmpty(g)
+	}
+}
+
+// Poisoned: the group's abort word was set by one of its ranks.
+func (m *Machine) Poisoned(id GroupID, a wire.Abort) []Action {
+	g := m.groups[id]
+	if g == nil || g.state != Ready {
+		return nil
+	}
+	text := fmt.Sprintf("rank %d reported %s", a.Reporter, a.Code)
+	switch {
+	case a.Code == wire.ResultTimeout && a.Culprit >= 0 && a.Culprit < len(g.members):
+		text = fmt.Sprintf("rank %d (pid %d) did not arrive in %s before the deadline, as rank %d found", a.Culprit,
+			g.members[a.Culprit].pid, a.Op, a.Reporter)
+	case a.Code == wire.ResultAborted:
+		text = fmt.Sprintf("rank %d called rh_comm_abort", a.Culprit)
+	case a.Code == wire.ResultRankDead:
+		text = fmt.Sprintf("rank %d closed its session", a.Culprit)
+	}
+	m.breakGroup(g, a, text)
+	return m.take()
+}
+
+// breakGroup ends a working group. Its name is free at once; its memory stays in quarantine until the last rank lets go,
+// since stores carry no incarnation and a late one must not hit a successor.
+func (m *Machine) breakGroup(g *group, a wire.Abort, text string) {
+	g.state = Broken
+	g.cause, g.causeText = a, text
+	m.freeName(g)
+	m.do(Poison{Group: g.id, Abort: a})
+	op := wire.OpNone
+	if g.pending != nil {
+		op = g.pending.op
+	}
+	m.failPending(g, g.broken(op, -1))
+	m.remember(g, a.Code, text)
+	m.freeIfEmpty(g)
+}
+
+// broken is the answer to a call on a broken group.
+func (g *group) broken(op wire.Op, rank int) refusal {
+	who := "this rank"
+	if rank >= 0 {
+		who = fmt.Sprintf("rank %d", rank)
+	}
+	return refuse(g.cause.Code, g.cause.Culprit, "%s: %s in group %q stopped: %s. The group is broken: finalize this comm and form a new group",
+		who, op, g.name, g.causeText)
+}
+
+func (m *Machine) freeIfEmpty(g *group) {
+	if g.absent() == all(g) {
+		m.free(g)
+	}
+}
+
+// Tick fails what has passed its deadline.
+func (m *Machine) Tick(now time.Time) []Action {
+	for _, g := range m.sortedGroups() {
+		switch {
+		case !g.deadline.IsZero() && !now.Before(g.deadline):
+			m.formingLate(g)
+		case g.pending != nil && !now.Before(g.pending.deadline):
+			m.collectiveLate(g)
+		}
+	}
+	return m.take()
+}
+
+func (m *Machine) formingLate(g *group) {
+	missing := g.absent()
+	what := "did not come"
+	if g.state == Attaching {
+		what = "came but did not attach"
+		missing = 0
+		for r := range g.members {
+			if !g.members[r].attach {
+				missing |= 1 << r
+			}
+		}
+		if g.hasMemory {
+			m.do(Poison{Group: g.id, Abort: wire.Abort{Code: wire.ResultTimeout, Op: wire.OpCommInit, Culprit: first(missing), Reporter: -1}})
+		}
+	}
+	r := refuse(wire.ResultRankMissing, first(missing),
+		"comm_init of group %q: %s %s of %d %s before the deadline; check that they started, with this RAILHEAD_SOCKET and RAILHEAD_GROUP",
+		g.name, plural(missing, "rank"), listRanks(missing), len(g.members), what)
+	r.missing = missing
+	m.failForming(g, r)
+}
+
+func (m *Machine) collectiveLate(g *group) {
+	c := g.pending
+	missing := all(g) &^ c.arrived
+	if missing == 0 {
+		missing = all(g) &^ c.done
+	}
+	m.breakGroup(g, wire.Abort{Code: wire.ResultTimeout, Op: c.op, Culprit: first(missing), Reporter: -1},
+		fmt.Sprintf("%s %s did not arrive in %s before the deadline", plural(missing, "rank"), listRanks(missing), c.op))
+}
+
+func first(mask uint64) int {
+	if mask == 0 {
+		return -1
+	}
+	return bits.TrailingZeros64(mask)
+}
+
+func plural(mask uint64, word string) string {
+	if bits.OnesCount64(mask) == 1 {
+		return word
+	}
+	return word + "s"
+}
+
+// NextDeadline is when Tick has something to do; ok is false when nothing waits.
+func (m *Machine) NextDeadline() (at time.Time, ok bool) {
+	for _, g := range m.groups {
+		for _, d := range []time.Time{g.deadline, g.pendingDeadline()} {
+			if !d.IsZero() && (!ok || d.Before(at)) {
+				at, ok = d, true
+			}
+		}
+	}
+	return at, ok
+}
+
+func (g *group) pendingDeadline() time.Time {
+	if g.pending == nil {
+		return time.Time{}
+	}
+	return g.pending.deadline
+}

@@ -1,0 +1,90 @@
+package membership
+
+import "railhead/symm"
+
+// GroupInfo is what the admin endpoint says of a group.
+type GroupInfo struct {
+	ID          GroupID       `json:"id"`
+	Name        string        `json:"name"`
+	Incarnation uint64        `json:"incarnation"`
+	State       State         `json:"state"`
+	WorldSize   int           `json:"world_size"`
+	HeapBytes   uint64        `json:"heap_bytes"`            // maximum of a rank's heap, its scratch included
+	WindowBytes uint64        `json:"window_bytes"`          // in windows, a rank
+	Windows     []symm.Window `json:"windows,omitempty"`     // the same on every rank
+	Result      string        `json:"result,omitempty"`      // of a broken or ended group
+	Cause       string        `json:"cause,omitempty"`       // as a sentence
+	Culprit     *int          `json:"culprit,omitempty"`     // the rank that broke it
+	Missing     []int         `json:"missing,omitempty"`     // ranks a forming group waits for
+	Ranks       []RankInfo    `json:"ranks,omitempty"`       // of a group that is held by somebody
+	WaitingIn   string        `json:"waiting_in,omitempty"`  // a collective set-up call that some ranks have made
+	WaitingFor  []int         `json:"waiting_for,omitempty"` // and the ranks that have not
+}
+
+// RankInfo is one rank of a group.
+type RankInfo struct {
+	Rank    int       `json:"rank"`
+	PID     int       `json:"pid"`
+	Session SessionID `json:"session,omitempty"`
+	State   string    `json:"state"` // joined, attached, gone
+	// The rest comes from shared memory; package server fills it in.
+	Operation  string `json:"operation,omitempty"`
+	Sequence   uint64 `json:"sequence,omitempty"`
+	Bytes      uint64 `json:"bytes,omitempty"`
+	WaitingFor []int  `json:"waiting_for,omitempty"`
+}
+
+func ranksOf(mask uint64) []int {
+	var out []int
+	for r := range 64 {
+		if mask>>r&1 != 0 {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func (g *group) info() GroupInfo {
+	i := GroupInfo{
+		ID: g.id, Name: g.name, Incarnation: g.incarnation, State: g.state, WorldSize: len(g.members),
+		HeapBytes: g.heapBytes, WindowBytes: g.heap.Used(), Windows: g.heap.Windows(),
+	}
+	for r := range g.members {
+		mem := &g.members[r]
+		state := "joined"
+		switch {
+		case mem.session == 0:
+			state = "gone"
+		case mem.attach:
+			state = "attached"
+		}
+		if mem.session == 0 && mem.pid == 0 {
+			continue // it never came
+		}
+		i.Ranks = append(i.Ranks, RankInfo{Rank: r, PID: mem.pid, Session: mem.session, State: state})
+	}
+	switch g.state {
+	case Forming:
+		i.Missing = ranksOf(g.absent())
+	case Broken:
+		i.Result, i.Cause = g.cause.Code.String(), g.causeText
+		if g.cause.Culprit >= 0 {
+			c := g.cause.Culprit
+			i.Culprit = &c
+		}
+	case Ready:
+		if g.pending != nil {
+			i.WaitingIn = g.pending.op.String()
+			i.WaitingFor = ranksOf(all(g) &^ g.pending.arrived)
+		}
+	}
+	return i
+}
+
+// Snapshot describes the groups that are held by somebody, and those that ended, the latest last.
+func (m *Machine) Snapshot() (groups, ended []GroupInfo) {
+	for _, g := range m.sortedGroups() {
+		groups = append(groups, g.info())
+	}
+	return groups, append(ended, m.history...)
+}

@@ -1,0 +1,254 @@
+package membership
+
+import (
+	"fmt"
+	"time"
+
+	"railhead/internal/wire"
+	"railhead/symm"
+)
+
+// Join: a session becomes a rank of a group.
+//
+// While a group forms, whatever does not fit (world size, token, a rank claimed twice) fails the group at once on every
+// rank that has come: one of them is misconfigured, and none should have to wait for the deadline to hear of it. A group
+// that works is not disturbed: only the newcomer gets the error.
+func (m *Machine) Join(now time.Time, s SessionID, pid int, request uint64, j *wire.Join) []Action {
+	name := j.Group.String()
+	switch g := m.names[name]; {
+	case m.draining:
+		m.sendError(s, request, refuse(wire.ResultDraining, -1,
+			"rank %d: comm_init of group %q: the daemon is shutting down; connect to its successor", j.Rank, name))
+	case g == nil:
+		m.first(now, s, pid, request, j)
+	case g.state == Forming:
+		m.next(now, g, s, pid, request, j)
+	case g.token != j.Token.String():
+		m.sendError(s, request, refuse(wire.ResultTokenMismatch, int(j.Rank),
+			"rank %d: comm_init: group %q is at work and has another token; use another group name", j.Rank, name))
+	default:
+		m.sendError(s, request, refuse(wire.ResultGroupBusy, int(j.Rank),
+			"rank %d: comm_init: group %q is at work with %d ranks; finalize it, or use another group name", j.Rank, name,
+			len(g.members)))
+	}
+	return m.take()
+}
+
+func (m *Machine) first(now time.Time, s SessionID, pid int, request uint64, j *wire.Join) {
+	name := j.Group.String()
+	heapBytes := j.HeapBytes
+	if heapBytes == 0 {
+		heapBytes = m.config.HeapBytes
+	}
+	heapBytes = (heapBytes + symm.WindowGranule - 1) / symm.WindowGranule * symm.WindowGranule
+	heap, err := symm.NewHeap(heapBytes+m.config.ScratchBytes, m.config.ScratchBytes)
+	if err != nil {
+		m.sendError(s, request, refuse(wire.ResultInvalidArgument, int(j.Rank), "rank %d: comm_init: heap: %v", j.Rank, err))
+		return
+	}
+	if len(m.groups) >= m.config.MaxGroups {
+		m.sendError(s, request, refuse(wire.ResultLimit, int(j.Rank),
+			"rank %d: comm_init of group %q: the daemon has %d groups, the most there can be; finalize some", j.Rank, name,
+			m.config.MaxGroups))
+		return
+	}
+	if len(m.incarnations) >= maxIncarnationNames {
+		clear(m.incarnations)
+	}
+	m.incarnations[name]++
+	g := &group{
+		id: m.nextGroup, name: name, token: j.Token.String(), incarnation: m.incarnations[name], state: Forming,
+		members: make([]member, j.World), reduceGroup: j.ReduceGroup,
+		heapBytes: heapBytes + m.config.ScratchBytes, heap: heap, began: now,
+	}
+	m.nextGroup++
+	m.groups[g.id] = g
+	m.names[name] = g
+	m.admit(now, g, s, pid, request, j)
+}
+
+func (m *Machine) next(now time.Time, g *group, s SessionID, pid int, request uint64, j *wire.Join) {
+	if r, bad := m.misfit(g, s, pid, j); bad {
+		m.sendError(s, request, r)
+		m.failForming(g, r)
+		return
+	}
+	m.admit(now, g, s, pid, request, j)
+}
+
+// misfit compares a newcomer with those who came before.
+func (m *Machine) misfit(g *group, s SessionID, pid int, j *wire.Join) (refusal, bool) {
+	firstRank, firstPID := g.anyone()
+	heapBytes := j.HeapBytes
+	if heapBytes == 0 {
+		heapBytes = m.config.HeapBytes
+	}
+	wanted := g.heapBytes - m.config.ScratchBytes
+	switch {
+	case int(j.World) != len(g.members):
+		return refuse(wire.ResultWorldSizeMismatch, int(j.Rank),
+			"comm_init of group %q: rank %d (pid %d) says the world size is %d, rank %d (pid %d) says %d; start all ranks with the same WORLD_SIZE",
+			g.name, j.Rank, pid, j.World, firstRank, firstPID, len(g.members)), true
+	case j.Token.String() != g.token:
+		return refuse(wire.ResultTokenMismatch, int(j.Rank),
+			"comm_init of group %q: rank %d (pid %d) gave another token than rank %d (pid %d); two jobs may share the name: set RAILHEAD_TOKEN alike, or RAILHEAD_GROUP apart",
+			g.name, j.Rank, pid, firstRank, firstPID), true
+	case g.members[j.Rank].session != 0:
+		return refuse(wire.ResultRankTaken, int(j.Rank),
+			"comm_init of group %q: rank %d is claimed by pid %d and by pid %d; give every process its own RANK", g.name, j.Rank,
+			g.members[j.Rank].pid, pid), true
+	case g.holds(s):
+		return refuse(wire.ResultInvalidArgument, int(j.Rank),
+			"comm_init of group %q: rank %d: this session is another rank of the group; connect once for each rank", g.name,
+			j.Rank), true
+	case j.ReduceGroup != g.reduceGroup:
+		return refuse(wire.ResultMismatch, int(j.Rank),
+			"comm_init of group %q: rank %d wants reduce_group %d, rank %d %d; they must agree", g.name, j.Rank, j.ReduceGroup,
+			firstRank, g.reduceGroup), true
+	case heapBytes > wanted || wanted-heapBytes >= symm.WindowGranule:
+		return refuse(wire.ResultMismatch, int(j.Rank),
+			"comm_init of group %q: rank %d wants heap_bytes %d, rank %d %d; they must agree", g.name, j.Rank, heapBytes,
+			firstRank, wanted), true
+	}
+	return refusal{}, false
+}
+
+func (g *group) anyone() (rank, pid int) {
+	for r := range g.members {
+		if g.members[r].session != 0 {
+			return r, g.members[r].pid
+		}
+	}
+	return -1, 0
+}
+
+func (g *group) holds(s SessionID) bool {
+	for r := range g.members {
+		if g.members[r].session == s {
+			return true
+		}
+	}
+	return false
+}
+
+// admit enters a member; the last one makes the daemon create the group's memory.
+func (m *Machine) admit(now time.Time, g *group, s SessionID, pid int, request uint64, j *wire.Join) {
+	timeout := time.Duration(j.TimeoutMS) * time.Millisecond
+	g.members[j.Rank] = member{session: s, pid: pid, request: request, timeout: timeout}
+	if m.bySession[s] == nil {
+		m.bySession[s] = map[GroupID]int{}
+	}
+	m.bySession[s][g.id] = int(j.Rank)
+	if d := now.Add(timeout); g.deadline.IsZero() || d.Before(g.deadline) {
+		g.deadline = d
+	}
+	if g.absent() != 0 {
+		return
+	}
+	g.state = Attaching
+	m.do(CreateGroup{
+		Group: g.id, Name: g.name, World: len(g.members), Incarnation: g.incarnation, HeapBytes: g.heapBytes,
+	})
+}
+
+// absent has a bit for every rank that is not there.
+func (g *group) absent() uint64 {
+	var mask uint64
+	for r := range g.members {
+		if g.members[r].session == 0 {
+			mask |= 1 << r
+		}
+	}
+	return mask
+}
+
+// GroupCreated: the group's memory exists, or err says why not.
+func (m *Machine) GroupCreated(now time.Time, id GroupID, err error) []Action {
+	g := m.groups[id]
+	if g == nil || g.state != Attaching || g.hasMemory {
+		return nil
+	}
+	if err != nil {
+		m.failForming(g, refuse(wire.ResultOutOfMemory, -1,
+			"comm_init of group %q: the daemon cannot create its shared memory: %v", g.name, err))
+		return m.take()
+	}
+	g.hasMemory = true
+	g.deadline = now.Add(g.shortestTimeout())
+	reduceGroup := g.reduceGroup
+	if reduceGroup == 0 {
+		reduceGroup = uint32(len(g.members))
+	}
+	for r := range g.members {
+		to := &g.members[r]
+		m.do(Send{To: to.session, Request: to.request, FD: ControlFD, Group: id, Msg: &wire.Joined{
+			Group: uint64(id), Incarnation: g.incarnation, ControlBytes: wire.ControlBytes(len(g.members)),
+			HeapBytes: g.heapBytes, ScratchBytes: m.config.ScratchBytes, World: uint32(len(g.members)),
+			ReduceGroup: reduceGroup, SpinNS: m.config.SpinNS(len(g.members)), BlockBytes: m.config.BlockBytes,
+		}})
+		for peer := range g.members {
+			m.do(Send{To: to.session, Request: to.request, FD: HeapFD, Group: id, Rank: peer, Msg: &wire.Heap{
+				Group: uint64(id), Rank: uint32(peer), PID: uint32(g.members[peer].pid),
+			}})
+		}
+	}
+	return m.take()
+}
+
+func (g *group) shortestTimeout() time.Duration {
+	d := g.members[0].timeout
+	for r := range g.members {
+		d = min(d, g.members[r].timeout)
+	}
+	return d
+}
+
+// Attached: a rank has mapped everything and holds its lease, or could not.
+func (m *Machine) Attached(now time.Time, s SessionID, request uint64, a *wire.Attached) []Action {
+	g, rank := m.member(s, a.Group)
+	if g == nil || g.state != Attaching || !g.hasMemory || g.members[rank].attach {
+		m.sendError(s, request, refuse(wire.ResultProtocol, -1, "Attached for group %d, which expects none from this session", a.Group))
+		return m.take()
+	}
+	if a.Error != 0 {
+		m.failForming(g, refuse(wire.ResultOutOfMemory, rank,
+			"comm_init of group %q: rank %d (pid %d) could not attach (errno %d); its own error says why", g.name, rank,
+			g.members[rank].pid, a.Error))
+		return m.take()
+	}
+	g.members[rank].attach = true
+	for r := range g.members {
+		if !g.members[r].attach {
+			return nil
+		}
+	}
+	g.state = Ready
+	g.deadline = time.Time{}
+	for r := range g.members {
+		m.send(g.members[r].session, g.members[r].request, &wire.GroupReady{Group: uint64(g.id)})
+	}
+	m.do(Formed{Group: g.id, Took: now.Sub(g.began)})
+	return m.take()
+}
+
+// member finds the group among those of the session.
+func (m *Machine) member(s SessionID, id uint64) (*group, int) {
+	rank, ok := m.bySession[s][GroupID(id)]
+	if !ok {
+		return nil, -1
+	}
+	return m.groups[GroupID(id)], rank
+}
+
+// failForming ends a group that does not work yet, with the same error for everybody who waits for it.
+func (m *Machine) failForming(g *group, r refusal) {
+	for rank := range g.members {
+		if to := g.members[rank]; to.session != 0 {
+			m.sendError(to.session, to.request, r)
+		}
+	}
+	m.remember(g, r.code, r.text)
+	m.free(g)
+}
+
+func (g *group) String() string { return fmt.Sprintf("group %q #%d", g.name, g.incarnation) }

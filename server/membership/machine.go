@@ -1,0 +1,281 @@
+package membership
+
+import (
+	"fmt"
+	"math/bits"
+	"sort"
+	"time"
+
+	"railhead/internal/wire"
+	"railhead/symm"
+)
+
+// SessionID names a session; GroupID a group. Neither is used twice by a daemon.
+type (
+	SessionID uint64
+	GroupID   uint64
+)
+
+// Limits and parameters of a machine.
+type Config struct {
+	MaxGroups    int    // alive at a time, broken ones that somebody still holds included
+	MaxHistory   int    // ended groups that the snapshot remembers
+	HeapBytes    uint64 // of a rank's heap where Join asks for none
+	BlockBytes   uint32 // published per epoch by the one-shot algorithm; two buffers of it are each heap's scratch
+	SpinNS       func(world int) uint32
+	ScratchBytes uint64 // at least wire.ScratchHeaderBytes + 2 * BlockBytes, a multiple of symm.WindowGranule
+}
+
+// FDKind says which descriptor goes with a message.
+type FDKind int
+
+// Descriptors of a group's memory.
+const (
+	NoFD FDKind = iota
+	ControlFD
+	HeapFD
+)
+
+// Action is something package server does for the machine; the types below.
+type Action interface{ action() }
+
+// Send sends a message in answer to a request.
+type Send struct {
+	To      SessionID
+	Request uint64
+	Msg     wire.Message
+	FD      FDKind
+	Group   GroupID // of FD
+	Rank    int     // of HeapFD
+}
+
+// CreateGroup makes the group's memory. GroupCreated follows.
+type CreateGroup struct {
+	Group       GroupID
+	Name        string
+	World       int
+	Incarnation uint64
+	HeapBytes   uint64
+}
+
+// Poison breaks the group in shared memory, unless it is broken already, and wakes its ranks.
+type Poison struct {
+	Group GroupID
+	Abort wire.Abort // Op is OpNone where the culprit's rank line knows better
+}
+
+// Decommit gives a freed window's pages back on every rank.
+type Decommit struct {
+	Group GroupID
+	symm.Window
+}
+
+// ReleaseGroup drops the group's memory: nobody holds the group any more.
+type ReleaseGroup struct{ Group GroupID }
+
+// Ended reports, for metrics and the log, that a group has ended or broken.
+type Ended struct {
+	Group  GroupID
+	Name   string
+	Result wire.Result // OK = finalized by all ranks
+	Text   string
+}
+
+// Formed reports that a group works, and how long that took since its first rank came.
+type Formed struct {
+	Group GroupID
+	Took  time.Duration
+}
+
+func (Send) action()         {}
+func (CreateGroup) action()  {}
+func (Poison) action()       {}
+func (Decommit) action()     {}
+func (ReleaseGroup) action() {}
+func (Ended) action()        {}
+func (Formed) action()       {}
+
+// State of a group.
+type State string
+
+// States, in the order a group goes through them; Broken and Ended end it.
+const (
+	Forming    State = "forming"   // ranks arrive
+	Attaching  State = "attaching" // ranks map each other's memory
+	Ready      State = "ready"
+	Broken     State = "broken" // some ranks still hold it; its name is free
+	StateEnded State = "ended"
+)
+
+type member struct {
+	session SessionID // 0 = not there (yet, or any more)
+	pid     int
+	request uint64 // the Join to answer while the group forms and attaches
+	timeout time.Duration
+	attach  bool // attached
+}
+
+type group struct {
+	id          GroupID
+	name        string
+	token       string
+	incarnation uint64
+	state       State
+	members     []member
+	reduceGroup uint32
+	heapBytes   uint64
+	heap        *symm.Heap
+	hasMemory   bool
+	began       time.Time
+	deadline    time.Time // of forming and attaching
+	pending     *collective
+	cause       wire.Abort // of Broken
+	causeText   string
+}
+
+// Machine is the state.
+type Machine struct {
+	config       Config
+	groups       map[GroupID]*group
+	names        map[string]*group // forming, attaching and ready ones
+	bySession    map[SessionID]map[GroupID]int
+	incarnations map[string]uint64
+	nextGroup    GroupID
+	draining     bool
+	history      []GroupInfo
+	out          []Action
+}
+
+// maxIncarnationNames bounds the table of counters; beyond it counting starts over for all names.
+const maxIncarnationNames = 4096
+
+// New returns a machine without groups.
+func New(c Config) (*Machine, error) {
+	if c.ScratchBytes < wire.ScratchHeaderBytes+2*uint64(c.BlockBytes) {
+		return nil, fmt.Errorf("membership: scratch of %d bytes cannot hold two blocks of %d", c.ScratchBytes, c.BlockBytes)
+	}
+	if c.MaxGroups < 1 || c.HeapBytes <= c.ScratchBytes || c.SpinNS == nil {
+		return nil, fmt.Errorf("membership: config %+v lacks something", c)
+	}
+	return &Machine{
+		config:       c,
+		groups:       map[GroupID]*group{},
+		names:        map[string]*group{},
+		bySession:    map[SessionID]map[GroupID]int{},
+		incarnations: map[string]uint64{},
+		nextGroup:    1,
+	}, nil
+}
+
+// take returns the actions collected since the last call.
+func (m *Machine) take() []Action {
+	out := m.out
+	m.out = nil
+	return out
+}
+
+func (m *Machine) do(a Action) { m.out = append(m.out, a) }
+
+func (m *Machine) send(to SessionID, request uint64, msg wire.Message) {
+	m.do(Send{To: to, Request: request, Msg: msg})
+}
+
+// refusal is an Error message in the making.
+type refusal struct {
+	code    wire.Result
+	culprit int
+	missing uint64
+	text    string
+}
+
+func refuse(code wire.Result, culprit int, format string, args ...any) refusal {
+	return refusal{code: code, culprit: culprit, text: fmt.Sprintf(format, args...)}
+}
+
+func (m *Machine) sendError(to SessionID, request uint64, r refusal) {
+	m.send(to, request, &wire.Error{
+		Code: r.code, Culprit: int32(r.culprit), Missing: r.missing, Text: wire.MakeText(r.text),
+	})
+}
+
+// Drain makes every later Join an error.
+func (m *Machine) Drain() { m.draining = true }
+
+// Groups is the number of groups that are held by somebody.
+func (m *Machine) Groups() int { return len(m.groups) }
+
+// leave takes one member out of a group's books.
+func (m *Machine) leave(g *group, rank int) {
+	s := g.members[rank].session
+	if s == 0 {
+		return
+	}
+	g.members[rank].session = 0
+	delete(m.bySession[s], g.id)
+	if len(m.bySession[s]) == 0 {
+		delete(m.bySession, s)
+	}
+}
+
+// free ends a group: nobody holds it any more.
+func (m *Machine) free(g *group) {
+	for r := range g.members {
+		m.leave(g, r)
+	}
+	m.freeName(g)
+	delete(m.groups, g.id)
+	if g.hasMemory {
+		m.do(ReleaseGroup{Group: g.id})
+	}
+}
+
+func (m *Machine) freeName(g *group) {
+	if m.names[g.name] == g {
+		delete(m.names, g.name)
+	}
+}
+
+func (m *Machine) remember(g *group, result wire.Result, text string) {
+	info := g.info()
+	if result == wire.ResultOK {
+		info.State = StateEnded
+	} else {
+		info.State = Broken
+	}
+	info.Result, info.Cause = result.String(), text
+	if m.config.MaxHistory > 0 {
+		if len(m.history) == m.config.MaxHistory {
+			m.history = append(m.history[:0], m.history[1:]...)
+		}
+		m.history = append(m.history, info)
+	}
+	m.do(Ended{Group: g.id, Name: g.name, Result: result, Text: text})
+}
+
+// sortedGroups gives deterministic order where several groups change at once.
+func (m *Machine) sortedGroups() []*group {
+	all := make([]*group, 0, len(m.groups))
+	for _, g := range m.groups {
+		all = append(all, g)
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i].id < all[j].id })
+	return all
+}
+
+// listRanks writes a mask's ranks as "2" or "2, 5 and 7".
+func listRanks(mask uint64) string {
+	s := ""
+	for n := bits.OnesCount64(mask); mask != 0; mask &= mask - 1 {
+		r := bits.TrailingZeros64(mask)
+		left := bits.OnesCount64(mask)
+		switch {
+		case left == n:
+			s = fmt.Sprint(r)
+		case left == 1:
+			s += fmt.Sprintf(" and %d", r)
+		default:
+			s += fmt.Sprintf(", %d", r)
+		}
+	}
+	return s
+}

@@ -1,0 +1,81 @@
+package server
+
+import (
+	"fmt"
+
+	"railhead/internal/wire"
+	"railhead/server/membership"
+	"railhead/symm"
+)
+
+// memory is a group's shared memory: the control segment, mapped here, and the heaps, which the daemon never maps.
+type memory struct {
+	world   int
+	control *symm.Segment
+	mapping *symm.Mapping
+	heaps   []*symm.Segment
+	abort   *uint64
+	watcher *watcher
+}
+
+func newMemory(a membership.CreateGroup) (m *memory, err error) {
+	m = &memory{world: a.World}
+	defer func() {
+		if err != nil {
+			m.release()
+		}
+	}()
+	m.control, err = symm.NewSegment(fmt.Sprintf("railhead-control:%d", a.Group), wire.ControlBytes(a.World))
+	if err != nil {
+		return m, err
+	}
+	if m.mapping, err = m.control.Map(); err != nil {
+		return m, err
+	}
+	writeControlHeader(m.mapping, a)
+	m.abort = m.mapping.Word64(wire.AbortOffset)
+	for r := range a.World {
+		heap, err := symm.NewSegment(fmt.Sprintf("railhead-heap:%d:%d", a.Group, r), a.HeapBytes)
+		if err != nil {
+			return m, fmt.Errorf("heap of rank %d: %w", r, err)
+		}
+		m.heaps = append(m.heaps, heap)
+	}
+	return m, nil
+}
+
+// release drops the daemon's hold; the memory lives on in the ranks that still map it.
+func (m *memory) release() {
+	if m.watcher != nil {
+		m.watcher.stop()
+	}
+	if m.mapping != nil {
+		_ = m.mapping.Unmap()
+	}
+	if m.control != nil {
+		_ = m.control.Release()
+	}
+	for _, h := range m.heaps {
+		_ = h.Release()
+	}
+}
+
+func (m *memory) decommit(w symm.Window) error {
+	for r, h := range m.heaps {
+		if err := h.Decommit(w.Offset, w.Bytes); err != nil {
+			return fmt.Errorf("rank %d: %w", r, err)
+		}
+	}
+	return nil
+}
+
+// committed is the memory that the ranks' heaps hold, in bytes.
+func (m *memory) committed() uint64 {
+	var total uint64
+	for _, h := range m.heaps {
+		if n, err := h.Committed(); err == nil {
+			total += n
+		}
+	}
+	return total
+}

@@ -1,0 +1,193 @@
+package symm
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// MaxAllocations bounds the live allocations of one Arena. The search and the
+// insertion are linear; at this bound the table is 1 MiB and both take well
+// under a millisecond.
+const MaxAllocations = 65536
+
+var (
+	// ErrNoSpace is matched by every *NoSpaceError.
+	ErrNoSpace = errors.New("no free range is large enough")
+	// ErrNotAllocated is matched by every *NotAllocatedError.
+	ErrNotAllocated = errors.New("no allocation starts at this offset")
+	// ErrTooManyAllocations is returned when MaxAllocations are live.
+	ErrTooManyAllocations = errors.New("too many live allocations")
+)
+
+// NoSpaceError says how far an Alloc was from fitting. All fields are bytes.
+// When Requested <= TotalFree, the space is there but in pieces.
+type NoSpaceError struct {
+	Requested   uint64 // as asked for, before rounding
+	LargestFree uint64
+	TotalFree   uint64
+	Size        uint64
+}
+
+func (e *NoSpaceError) Error() string {
+	return fmt.Sprintf("symm: alloc %d bytes: %v: largest free range %d, free in all %d of %d bytes; free something or reserve a larger heap",
+		e.Requested, ErrNoSpace, e.LargestFree, e.TotalFree, e.Size)
+}
+
+func (e *NoSpaceError) Unwrap() error { return ErrNoSpace }
+
+// NotAllocatedError says what lies at an offset that is not the start of an
+// allocation: the inside of one, free space, or nothing at all.
+type NotAllocatedError struct {
+	Offset uint64
+	Size   uint64 // of the arena, bytes
+
+	InsideLive bool   // Offset is within the live allocation that follows
+	LiveOffset uint64 // 0 unless InsideLive
+	LiveBytes  uint64 // 0 unless InsideLive
+}
+
+func (e *NotAllocatedError) Error() string {
+	switch {
+	case e.InsideLive:
+		return fmt.Sprintf("symm: free offset %d: %v: it lies inside the live allocation of %d bytes at %d; free that offset instead",
+			e.Offset, ErrNotAllocated, e.LiveBytes, e.LiveOffset)
+	case e.Offset >= e.Size:
+		return fmt.Sprintf("symm: free offset %d: %v: it lies beyond the arena of %d bytes", e.Offset, ErrNotAllocated, e.Size)
+	default:
+		return fmt.Sprintf("symm: free offset %d: %v: it lies in free space; it was freed already or never allocated", e.Offset, ErrNotAllocated)
+	}
+}
+
+func (e *NotAllocatedError) Unwrap() error { return ErrNotAllocated }
+
+// span is one live allocation. Its two ends are cuts of the address space.
+type span struct {
+	offset, bytes uint64 // bytes > 0, both multiples of the granule
+}
+
+// end cannot overflow: a span lies within the arena, whose size is a uint64.
+func (s span) end() uint64 { return s.offset + s.bytes }
+
+// Arena gives out ranges of [0, size), lowest address first. The same calls
+// give the same offsets on every run.
+//
+// Only what is taken is stored, in order of address; free space is what lies
+// between. So two freed neighbours are one free range with no code to merge
+// them, and there is no second list that could disagree with the first.
+type Arena struct {
+	size    uint64
+	granule uint64
+	used    uint64
+	live    []span // sorted by offset, disjoint
+}
+
+// NewArena returns an empty arena of size bytes that allocates in multiples of
+// granule, a power of two that divides size.
+func NewArena(size, granule uint64) (*Arena, error) {
+	if granule == 0 || granule&(granule-1) != 0 {
+		return nil, fmt.Errorf("symm: new arena: granule %d bytes is not a power of two", granule)
+	}
+	if size == 0 || size%granule != 0 {
+		return nil, fmt.Errorf("symm: new arena: size %d bytes must be a positive multiple of the granule, %d bytes", size, granule)
+	}
+	return &Arena{size: size, granule: granule}, nil
+}
+
+// Alloc takes the lowest free range of bytes, rounded up to the granule, and
+// returns its offset.
+func (a *Arena) Alloc(bytes uint64) (offset uint64, err error) {
+	if bytes == 0 {
+		return 0, errors.New("symm: alloc 0 bytes: ask for at least one byte")
+	}
+	if len(a.live) >= MaxAllocations {
+		return 0, fmt.Errorf("symm: alloc %d bytes: %w: the limit is %d; free some or allocate fewer, larger ranges",
+			bytes, ErrTooManyAllocations, MaxAllocations)
+	}
+	if bytes > a.size { // also what keeps the rounding below from overflowing
+		return 0, a.noSpace(bytes)
+	}
+	rounded := roundUp(bytes, a.granule)
+	for i := 0; i <= len(a.live); i++ {
+		if lo, hi := a.gap(i); hi-lo >= rounded {
+			a.live = slices.Insert(a.live, i, span{lo, rounded})
+			a.used += rounded
+			return lo, nil
+		}
+	}
+	return 0, a.noSpace(bytes)
+}
+
+// Free gives the allocation that starts at offset back and returns its rounded
+// size in bytes.
+func (a *Arena) Free(offset uint64) (bytes uint64, err error) {
+	i, found := a.find(offset)
+	if !found {
+		return 0, a.notAllocated(offset, i)
+	}
+	bytes = a.live[i].bytes
+	a.live = slices.Delete(a.live, i, i+1)
+	a.used -= bytes
+	return bytes, nil
+}
+
+// SizeOf returns the rounded size of the allocation that starts at offset, and
+// whether there is one.
+func (a *Arena) SizeOf(offset uint64) (uint64, bool) {
+	i, found := a.find(offset)
+	if !found {
+		return 0, false
+	}
+	return a.live[i].bytes, true
+}
+
+// Used returns the bytes allocated, rounding included.
+func (a *Arena) Used() uint64 { return a.used }
+
+// Allocations returns the number of live allocations.
+func (a *Arena) Allocations() int { return len(a.live) }
+
+// find returns the index of the allocation that starts at offset or, with
+// false, the index at which one would stand.
+func (a *Arena) find(offset uint64) (int, bool) {
+	return slices.BinarySearchFunc(a.live, offset, func(s span, offset uint64) int {
+		return cmp.Compare(s.offset, offset)
+	})
+}
+
+// gap returns the free range before live[i], or the last one for len(live).
+// It may be empty.
+func (a *Arena) gap(i int) (lo, hi uint64) {
+	lo, hi = 0, a.size
+	if i > 0 {
+		lo = a.live[i-1].end()
+	}
+	if i < len(a.live) {
+		hi = a.live[i].offset
+	}
+	return lo, hi
+}
+
+func (a *Arena) noSpace(requested uint64) error {
+	var largest uint64
+	for i := 0; i <= len(a.live); i++ {
+		lo, hi := a.gap(i)
+		largest = max(largest, hi-lo)
+	}
+	return &NoSpaceError{Requested: requested, LargestFree: largest, TotalFree: a.size - a.used, Size: a.size}
+}
+
+// notAllocated describes offset, at which no allocation starts; i is its place
+// in live.
+func (a *Arena) notAllocated(offset uint64, i int) error {
+	e := &NotAllocatedError{Offset: offset, Size: a.size}
+	if i > 0 && offset < a.live[i-1].end() {
+		e.InsideLive, e.LiveOffset, e.LiveBytes = true, a.live[i-1].offset, a.live[i-1].bytes
+	}
+	return e
+}
+
+// roundUp rounds n up to a multiple of granule, a power of two. The caller
+// makes sure that the result fits.
+func roundUp(n, granule uint64) uint64 { return (n + granule - 1) &^ (granule - 1) }

@@ -1,0 +1,244 @@
+//go:build linux
+
+package symm
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// MaxSegmentBytes bounds a segment at 64 TiB, half of the 47-bit address
+	// space that an amd64 process has.
+	MaxSegmentBytes = 1 << 46
+
+	// maxSegmentName is the kernel's limit for the name of a memfd, in bytes:
+	// NAME_MAX less the "memfd:" that it puts before it.
+	maxSegmentName = 249
+
+	// commitStep is the most that one fallocate call is asked to do, in bytes.
+	// Before Linux 6.11 (ca86a5d2f9fe) any signal ends the call with EINTR and
+	// undoes its work, so that one call for a large range would never get done
+	// under the 100 Hz of a CPU profile. 2 MiB take well under a millisecond,
+	// and are a huge page where shared memory has them.
+	commitStep = 2 << 20
+
+	// maxInterrupts bounds the attempts at one step. Signals that keep coming
+	// faster than a step completes are a fault of the machine, to be reported.
+	maxInterrupts = 1000
+
+	// statBlockBytes is the unit of st_blocks, whatever the page size: stat(2).
+	statBlockBytes = 512
+)
+
+// ErrReleased is returned by operations on a segment whose last reference is
+// gone, or on a mapping that is unmapped.
+var ErrReleased = errors.New("released already")
+
+// Segment is the CPU memory of one rank's heap: a memfd whose size is the
+// heap's maximum for good and whose pages come and go beneath it. A reserved
+// byte costs nothing; a committed one is memory.
+//
+// A new segment has one reference, its creator's. The descriptor is closed when
+// the last one is released; mappings, here and in other processes, stay valid.
+type Segment struct {
+	name string
+	size uint64
+
+	mu   sync.Mutex
+	fd   int // -1 once closed
+	refs int // held by callers
+	busy int // operations that are using fd; it is not closed beneath them
+}
+
+// NewSegment creates a sparse memfd of size bytes, a multiple of the page size,
+// and seals it against shrinking and growing. The name is what /proc/PID/maps
+// and /proc/PID/fd show.
+func NewSegment(name string, size uint64) (*Segment, error) {
+	page := uint64(os.Getpagesize())
+	switch {
+	case name == "" || len(name) > maxSegmentName || strings.ContainsRune(name, 0):
+		return nil, fmt.Errorf("symm: new segment %.64q: the name must have 1 to %d bytes, none of them zero", name, maxSegmentName)
+	case size == 0 || size%page != 0:
+		return nil, fmt.Errorf("symm: new segment %q: size %d bytes must be a positive multiple of the page size, %d bytes", name, size, page)
+	case size > min(MaxSegmentBytes, math.MaxInt): // MaxInt: a mapping is a slice
+		return nil, fmt.Errorf("symm: new segment %q: size %d bytes exceeds %d bytes", name, size, uint64(min(MaxSegmentBytes, math.MaxInt)))
+	}
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("symm: new segment %q: memfd_create: %w", name, err)
+	}
+	if err := sizeAndSeal(fd, size); err != nil {
+		return nil, errors.Join(fmt.Errorf("symm: new segment %q: %w", name, err), unix.Close(fd))
+	}
+	return &Segment{name: name, size: size, fd: fd, refs: 1}, nil
+}
+
+// sizeAndSeal also seals the seals, so that no holder of the descriptor can add
+// F_SEAL_WRITE and break the others.
+func sizeAndSeal(fd int, size uint64) error {
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		return fmt.Errorf("ftruncate to %d bytes: %w", size, err)
+	}
+	const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		return fmt.Errorf("add seals: %w", err)
+	}
+	return nil
+}
+
+// Name returns the name given to NewSegment.
+func (s *Segment) Name() string { return s.name }
+
+// Size returns the reserved size in bytes. It never changes.
+func (s *Segment) Size() uint64 { return s.size }
+
+// FD returns the descriptor, to be passed to another process. It is valid as
+// long as the caller holds a reference, and -1 when nobody holds one.
+func (s *Segment) FD() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refs == 0 {
+		return -1
+	}
+	return s.fd
+}
+
+// Retain adds a reference. It fails when the last one is gone: the descriptor
+// number may be another file by now.
+func (s *Segment) Retain() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refs == 0 {
+		return fmt.Errorf("symm: retain segment %q: %w", s.name, ErrReleased)
+	}
+	s.refs++
+	return nil
+}
+
+// Release drops a reference and closes the descriptor with the last one, or,
+// where an operation is under way in another goroutine, when that is done. One
+// Release too many changes nothing and is an error.
+func (s *Segment) Release() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refs == 0 {
+		return fmt.Errorf("symm: release segment %q: %w", s.name, ErrReleased)
+	}
+	s.refs--
+	if err := s.closeIfUnused(); err != nil {
+		return fmt.Errorf("symm: release segment %q: close: %w", s.name, err)
+	}
+	return nil
+}
+
+// Commit makes sure that a range has pages, so that touching it cannot fail for
+// want of memory later. What the range holds already is kept. Offset and bytes
+// are multiples of the page size.
+//
+// After an error any part of the range may be committed or not, except that
+// pages that were ever touched keep their contents: call again, or Decommit.
+func (s *Segment) Commit(offset, bytes uint64) error {
+	return s.fallocate("commit", 0, offset, bytes)
+}
+
+// Decommit gives the pages of a range back. The range stays reserved and mapped
+// and reads as zero; touching it commits it again. Offset and bytes are
+// multiples of the page size.
+func (s *Segment) Decommit(offset, bytes uint64) error {
+	return s.fallocate("decommit", unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, offset, bytes)
+}
+
+// Committed returns the bytes of memory that the segment takes, swapped pages
+// included, whoever touched them.
+func (s *Segment) Committed() (uint64, error) {
+	var stat unix.Stat_t
+	err := s.withFD(func(fd int) error { return unix.Fstat(fd, &stat) })
+	if err != nil {
+		return 0, fmt.Errorf("symm: committed bytes of segment %q: %w", s.name, err)
+	}
+	return uint64(stat.Blocks) * statBlockBytes, nil
+}
+
+func (s *Segment) fallocate(op string, mode uint32, offset, bytes uint64) error {
+	if err := s.checkRange(offset, bytes); err != nil {
+		return fmt.Errorf("symm: %s %d bytes at %d of segment %q: %w", op, bytes, offset, s.name, err)
+	}
+	err := s.withFD(func(fd int) error {
+		return inSteps(offset, bytes, func(offset, bytes uint64) error {
+			return unix.Fallocate(fd, mode, int64(offset), int64(bytes))
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("symm: %s %d bytes at %d of segment %q: %w", op, bytes, offset, s.name, err)
+	}
+	return nil
+}
+
+// checkRange accepts whole pages within the segment. Parts of pages are refused
+// because a hole in one would zero the bytes and free nothing.
+func (s *Segment) checkRange(offset, bytes uint64) error {
+	page := uint64(os.Getpagesize())
+	switch {
+	case bytes == 0:
+		return errors.New("the range is empty")
+	case offset%page != 0 || bytes%page != 0:
+		return fmt.Errorf("offset and bytes must be multiples of the page size, %d bytes", page)
+	case offset > s.size || bytes > s.size-offset:
+		return fmt.Errorf("the range ends beyond the %d bytes of the segment", s.size)
+	}
+	return nil
+}
+
+// inSteps calls do for the pieces of a range between multiples of commitStep,
+// in order, each until it is not interrupted.
+func inSteps(offset, bytes uint64, do func(offset, bytes uint64) error) error {
+	for bytes > 0 {
+		step := min(bytes, commitStep-offset%commitStep)
+		err := do(offset, step)
+		for attempts := 1; errors.Is(err, unix.EINTR) && attempts < maxInterrupts; attempts++ {
+			err = do(offset, step)
+		}
+		if err != nil {
+			return fmt.Errorf("fallocate %d bytes at %d: %w", step, offset, err)
+		}
+		offset, bytes = offset+step, bytes-step
+	}
+	return nil
+}
+
+// withFD calls use with the descriptor and keeps it open meanwhile.
+func (s *Segment) withFD(use func(fd int) error) error {
+	s.mu.Lock()
+	if s.refs == 0 {
+		s.mu.Unlock()
+		return ErrReleased
+	}
+	s.busy++
+	fd := s.fd
+	s.mu.Unlock()
+
+	err := use(fd)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy--
+	_ = s.closeIfUnused() // the operation's own result stands, whatever close says
+	return err
+}
+
+// closeIfUnused is called with mu held.
+func (s *Segment) closeIfUnused() error {
+	if s.refs > 0 || s.busy > 0 || s.fd < 0 {
+		return nil
+	}
+	fd := s.fd
+	s.fd = -1 // Linux frees the number even when close reports an error
+	return unix.Close(fd)
+}
