@@ -1,0 +1,55 @@
+package main
+
+import (
+	"encoding/json"
+	"time"
+
+	"railhead/client"
+	"railhead/internal/oracle"
+)
+
+// demoJob is what a rank of the demo does.
+type demoJob struct {
+	Layers   int    `json:"layers"`
+	Steps    int    `json:"steps"`
+	Elements int    `json:"elements"` // of an all-reduce, bf16
+	Seed     uint64 `json:"seed"`
+}
+
+// demoRankReport is what it prints.
+type demoRankReport struct {
+	TimesNs []int64 `json:"times_ns"` // of each call
+	Checked int     `json:"checked"`
+	Wrong   []int   `json:"wrong"` // indices of calls with a wrong element
+}
+
+// run plays the decode steps. Every call is preceded by a barrier that is not timed: without one, the time of a call
+// would be that of the slowest rank's check of the call before.
+func (j *demoJob) run(c *client.Comm, out *json.Encoder) error {
+	var report demoRankReport
+	send := make([]byte, j.Elements*oracle.BF16.Size())
+	recv := make([]byte, len(send))
+	seeds := make([]uint64, c.WorldSize())
+	for call := range 2 * j.Layers * j.Steps {
+		for r := range seeds {
+			seeds[r] = oracle.Seed(j.Seed, r, call)
+		}
+		oracle.Fill(send, oracle.BF16, seeds[c.Rank()])
+		for i := range recv {
+			recv[i] = 0xff // a NaN: nothing left from the last call can pass for a result
+		}
+		if err := c.Barrier(); err != nil {
+			return err
+		}
+		start := time.Now()
+		if err := c.AllReduce(send, recv, j.Elements, client.BF16); err != nil {
+			return err
+		}
+		report.TimesNs = append(report.TimesNs, time.Since(start).Nanoseconds())
+		if oracle.WrongSums(recv, oracle.BF16, seeds, 0) != 0 {
+			report.Wrong = append(report.Wrong, call)
+		}
+		report.Checked++
+	}
+	return out.Encode(report)
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"railhead/server"
+)
+
+const defaultAdminAddr = "127.0.0.1:7117"
+
+func serveCommand() *cobra.Command {
+	var socket, admin, logLevel string
+	var drain time.Duration
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the node's daemon",
+		Long: "Runs the daemon until SIGTERM or SIGINT. It then takes no new groups and waits for the existing ones, at most\n" +
+			"--drain-timeout; a second signal ends it at once. Ranks that still work go on without it.\n\n" +
+			"The admin endpoint serves /livez, /readyz and /metrics on --admin, and those and /v1/groups on admin.sock beside\n" +
+			"the socket.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log, err := newLogger(logLevel)
+			if err != nil {
+				return err
+			}
+			return serve(cmd.Context(), server.Config{SocketPath: socket, AdminAddr: admin, Log: log}, drain)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&socket, "socket", os.Getenv("RAILHEAD_SOCKET"), "unix socket for clients [$RAILHEAD_SOCKET]; empty: the default path")
+	f.StringVar(&admin, "admin", envOr("RAILHEAD_ADMIN", defaultAdminAddr), "loopback address of the admin endpoint [$RAILHEAD_ADMIN]; port 0 picks one")
+	f.StringVar(&logLevel, "log", envOr("RAILHEAD_LOG", "info"), "debug, info, warn or error [$RAILHEAD_LOG]")
+	f.DurationVar(&drain, "drain-timeout", 30*time.Second, "how long groups have to finish after SIGTERM")
+	return cmd
+}
+
+func envOr(variable, fallback string) string {
+	if v := os.Getenv(variable); v != "" {
+		return v
+	}
+	return fallback
+}
+
+func newLogger(level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, usageError("log level %q: use debug, info, warn or error", level)
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})), nil
+}
+
+func serve(ctx context.Context, c server.Config, drain time.Duration) error {
+	s, err := server.Start(c)
+	if err != nil {
+		return &exitError{status: exitFailed, err: err}
+	}
+	defer s.Close()
+	<-ctx.Done()
+
+	// From here a second signal is the default action again would leave the socket behind; it cuts the drain short.
+	second, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	limit, cancel := context.WithTimeout(second, drain)
+	defer cancel()
+	c.Log.Info("draining", "at_most", drain)
+	if err := s.Drain(limit); err != nil {
+		return &exitError{status: exitFailed, err: fmt.Errorf("%w", err)}
+	}
+	c.Log.Info("drained")
+	return nil
+}

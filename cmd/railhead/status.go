@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"railhead/server"
+	"railhead/server/membership"
+)
+
+const (
+	statusTimeout  = 5 * time.Second
+	maxStatusBytes = 64 << 20
+)
+
+func statusCommand() *cobra.Command {
+	var socket string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the daemon's groups: who is in them, what they do, why they broke",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			raw, err := fetchStatus(cmd.Context(), server.AdminSocketBeside(socket))
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				_, err := os.Stdout.Write(raw)
+				return err
+			}
+			var s server.Status
+			if err := json.Unmarshal(raw, &s); err != nil {
+				return &exitError{status: exitFailed, err: fmt.Errorf("status: the daemon's answer: %w", err)}
+			}
+			printStatus(os.Stdout, s)
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&socket, "socket", envOr("RAILHEAD_SOCKET", server.DefaultSocketPath()), "the daemon's socket [$RAILHEAD_SOCKET]; admin.sock lies beside it")
+	f.BoolVar(&asJSON, "json", false, "print the daemon's JSON")
+	return cmd
+}
+
+// fetchStatus asks /v1/groups. A missing daemon has an exit status of its own.
+func fetchStatus(ctx context.Context, adminSocket string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	c := http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", adminSocket)
+		},
+		DisableKeepAlives: true,
+	}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://railhead/v1/groups", nil)
+	if err != nil {
+		return nil, &exitError{status: exitFailed, err: err}
+	}
+	res, err := c.Do(req)
+	if err != nil {
+		return nil, &exitError{status: exitNoDaemon, err: fmt.Errorf("no daemon answers at %s: start `railhead serve`, or set RAILHEAD_SOCKET (%w)", adminSocket, err)}
+	}
+	defer func() { _ = res.Body.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(res.Body, maxStatusBytes))
+	if err != nil {
+		return nil, &exitError{status: exitFailed, err: fmt.Errorf("status: %w", err)}
+	}
+	if res.StatusCode != http.StatusOK {
+		return nil, &exitError{status: exitFailed, err: fmt.Errorf("status: the daemon says %s: %s", res.Status, strings.TrimSpace(string(raw)))}
+	}
+	return raw, nil
+}
+
+func printStatus(out io.Writer, s server.Status) {
+	state := "serving"
+	if s.Daemon.Draining {
+		state = "draining"
+	}
+	_, _ = fmt.Fprintf(out, "railhead %s, pid %d, %s since %s, %d sessions at %s\n", s.Daemon.Version, s.Daemon.PID, state,
+		s.Daemon.Started.Format(time.RFC3339), s.Daemon.Sessions, s.Daemon.Socket)
+	if len(s.Groups) == 0 {
+		_, _ = fmt.Fprintln(out, "no groups")
+	}
+	for i := range s.Groups {
+		printGroup(out, &s.Groups[i])
+	}
+	for i := range s.Ended {
+		g := &s.Ended[i]
+		_, _ = fmt.Fprintf(out, "ended: group %q #%d: %s: %s\n", g.Name, g.Incarnation, g.Result, g.Cause)
+	}
+}
+
+func printGroup(out io.Writer, g *membership.GroupInfo) {
+	_, _ = fmt.Fprintf(out, "group %q #%d: %s, %d ranks, %d bytes in %d windows\n", g.Name, g.Incarnation, g.State, g.WorldSize,
+		g.WindowBytes, len(g.Windows))
+	if g.Cause != "" {
+		_, _ = fmt.Fprintf(out, "  %s: %s\n", g.Result, g.Cause)
+	}
+	if len(g.Missing) > 0 {
+		_, _ = fmt.Fprintf(out, "  waiting for ranks %v\n", g.Missing)
+	}
+	if g.WaitingIn != "" {
+		_, _ = fmt.Fprintf(out, "  in %s, waiting for ranks %v\n", g.WaitingIn, g.WaitingFor)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "  rank\tpid\tstate\toperation\tsequence\tbytes\twaiting for")
+	for _, r := range g.Ranks {
+		waiting := ""
+		if len(r.WaitingFor) > 0 {
+			waiting = fmt.Sprint(r.WaitingFor)
+		}
+		_, _ = fmt.Fprintf(w, "  %d\t%d\t%s\t%s\t%d\t%d\t%s\n", r.Rank, r.PID, r.State, r.Operation, r.Sequence, r.Bytes, waiting)
+	}
+	_ = w.Flush()
+}
