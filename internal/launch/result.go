@@ -17,6 +17,7 @@ type Exit struct {
 	Code    int            // exit status; -1 if a signal ended it, or where Err is set
 	Signal  syscall.Signal // 0 if it exited by itself
 	Stopped bool           // it ended after Run had begun to end the ranks: its status may be Run's doing
+	Foreign bool           // a signal ended it that Run had not sent
 	Err     error          // why nothing is known of its end; nil: all is known
 }
 
@@ -51,8 +52,10 @@ func (e Exit) String() string {
 
 // Result says how a run ended.
 type Result struct {
-	Exits       []Exit // by rank
-	FirstFailed int    // the rank whose failure was seen first; -1: none failed
+	Exits []Exit // by rank
+	// The rank whose failure was seen first, -1: none failed. A rank that a foreign signal ended counts before those that
+	// exited by themselves: it takes longer to die than its peers take to notice and exit.
+	FirstFailed int
 }
 
 // ExitStatus is the status of the whole run: 0, or that of the first failure.

@@ -36,7 +36,8 @@ func (s supervisor) run(ctx context.Context) (Result, error) {
 		r.Exits[rank] = Exit{Rank: rank, PID: p.pid, Code: -1, Err: errNotEnded} // until it is heard of
 	}
 	var (
-		stopping  bool
+		stopping  bool // SIGTERM was sent
+		killed    bool // SIGKILL was sent
 		cancelled error
 		killAt    <-chan time.Time // both nil, and so never ready, until the ranks are being ended
 		giveUpAt  <-chan time.Time
@@ -48,8 +49,9 @@ func (s supervisor) run(ctx context.Context) (Result, error) {
 		case e := <-s.exits:
 			delete(live, e.Rank)
 			e.Stopped = stopping
+			e.Foreign = e.Signal != 0 && !(stopping && e.Signal == syscall.SIGTERM) && !(killed && e.Signal == syscall.SIGKILL)
 			r.Exits[e.Rank] = e
-			if e.Failed() && r.FirstFailed < 0 {
+			if e.Failed() && (r.FirstFailed < 0 || e.Foreign && !r.Exits[r.FirstFailed].Foreign) {
 				r.FirstFailed = e.Rank
 				stop = true
 			}
@@ -58,6 +60,7 @@ func (s supervisor) run(ctx context.Context) (Result, error) {
 			done = nil
 			stop = true
 		case <-killAt:
+			killed = true
 			signalAll(live, syscall.SIGKILL)
 			giveUpAt = time.After(s.reap)
 		case <-giveUpAt:

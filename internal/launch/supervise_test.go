@@ -69,6 +69,29 @@ func TestTheRestGetSIGTERMAtOnceAndSIGKILLAfterGrace(t *testing.T) {
 	})
 }
 
+func TestARankKilledFromOutsideIsTheCauseEvenWhenAPeerThatNoticedExitsFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err, _ := play([]map[os.Signal]bool{stubborn, stubborn, polite}, t.Context(), func(exits chan<- Exit) {
+			exits <- Exit{Rank: 0, PID: 100, Code: 1}
+			exits <- Exit{Rank: 1, PID: 101, Code: -1, Signal: syscall.SIGKILL}
+		})
+		if err != nil || r.FirstFailed != 1 || r.ExitStatus() != 128+9 || !r.Exits[1].Foreign || r.Exits[2].Foreign {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+}
+
+func TestARankThatRunItselfKilledIsNotTheCause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err, _ := play([]map[os.Signal]bool{polite, stubborn}, t.Context(), func(exits chan<- Exit) {
+			exits <- Exit{Rank: 0, PID: 100, Code: 7}
+		})
+		if err != nil || r.FirstFailed != 0 || r.ExitStatus() != 7 || r.Exits[1].Foreign {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+}
+
 func TestEndOfContextEndsAllRanksInTheSameWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cause := errors.New("interrupt")

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// asCLI makes the test binary, and the ranks that it starts, behave as the railhead binary.
+const asCLI = "RAILHEAD_TEST_AS_CLI"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCLI) != "" {
+		os.Exit(execute(os.Args[1:]))
+	}
+	os.Exit(m.Run())
+}
+
+// testDeadline bounds every command of the tests; it is generous because the machine may be busy.
+const testDeadline = 120 * time.Second
+
+// syncBuffer can be read while a command writes to it.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// cli is a started railhead command.
+type cli struct {
+	cmd            *exec.Cmd
+	stdout, stderr syncBuffer
+}
+
+func start(t *testing.T, env []string, args ...string) *cli {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testDeadline)
+	c := &cli{cmd: exec.CommandContext(ctx, self, args...)}
+	c.cmd.Env = append(append(os.Environ(), asCLI+"=1"), env...)
+	c.cmd.Stdout, c.cmd.Stderr = &c.stdout, &c.stderr
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		_ = c.cmd.Wait()
+	})
+	return c
+}
+
+// wait returns the exit status; 128 + signal as a shell would say.
+func (c *cli) wait(t *testing.T) int {
+	t.Helper()
+	err := c.cmd.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	ws := c.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return ws.ExitStatus()
+}
+
+// run runs a command to its end.
+func run(t *testing.T, env []string, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	c := start(t, env, args...)
+	status = c.wait(t)
+	return status, c.stdout.String(), c.stderr.String()
+}
+
+// eventually polls until f is true.
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(testDeadline); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if f() {
+			return
+		}
+	}
+	t.Fatalf("not within %v: %s", testDeadline, what)
+}
+
+// children are the direct children of a process, by the RANK in their environment.
+func children(pid int) map[int]int {
+	out := map[int]int{}
+	all, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	pids := strings.Fields(string(all))
+	if err != nil || len(pids) == 0 {
+		// That file has only one thread's children, and may not exist.
+		entries, _ := os.ReadDir("/proc")
+		for _, e := range entries {
+			stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+			if err != nil {
+				continue
+			}
+			_, after, _ := strings.Cut(string(stat), ") ")
+			if f := strings.Fields(after); len(f) > 1 && f[1] == strconv.Itoa(pid) {
+				pids = append(pids, e.Name())
+			}
+		}
+	}
+	for _, p := range pids {
+		env, err := os.ReadFile("/proc/" + p + "/environ")
+		if err != nil {
+			continue
+		}
+		for _, kv := range strings.Split(string(env), "\x00") {
+			if r, ok := strings.CutPrefix(kv, "RANK="); ok {
+				rank, err1 := strconv.Atoi(r)
+				id, err2 := strconv.Atoi(p)
+				if err1 == nil && err2 == nil {
+					out[rank] = id
+				}
+			}
+		}
+	}
+	return out
+}
