@@ -30,7 +30,7 @@ func (f fakeRank) Signal(sig os.Signal) error {
 }
 
 // play runs a supervisor over ranks that die of the given signals. It returns what each rank was sent and when.
-func play(diesOf []map[os.Signal]bool, ctx context.Context, events func(exits chan<- Exit)) (Result, error, [][]string) {
+func play(diesOf []map[os.Signal]bool, ctx context.Context, events func(exits chan<- Exit)) (Result, [][]string, error) {
 	exits := make(chan Exit, len(diesOf))
 	got := make([][]string, len(diesOf))
 	s := supervisor{exits: exits, grace: 5 * time.Second, reap: 10 * time.Second}
@@ -39,7 +39,7 @@ func play(diesOf []map[os.Signal]bool, ctx context.Context, events func(exits ch
 	}
 	go events(exits)
 	r, err := s.run(ctx)
-	return r, err, got
+	return r, got, err
 }
 
 var (
@@ -50,7 +50,7 @@ var (
 
 func TestTheRestGetSIGTERMAtOnceAndSIGKILLAfterGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, err, got := play([]map[os.Signal]bool{polite, polite, stubborn, polite}, t.Context(), func(exits chan<- Exit) {
+		r, got, err := play([]map[os.Signal]bool{polite, polite, stubborn, polite}, t.Context(), func(exits chan<- Exit) {
 			time.Sleep(2 * time.Second)
 			exits <- Exit{Rank: 3, PID: 103, Code: 0} // a good end is no reason to end the others
 			time.Sleep(1 * time.Second)
@@ -71,7 +71,7 @@ func TestTheRestGetSIGTERMAtOnceAndSIGKILLAfterGrace(t *testing.T) {
 
 func TestARankKilledFromOutsideIsTheCauseEvenWhenAPeerThatNoticedExitsFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, err, _ := play([]map[os.Signal]bool{stubborn, stubborn, polite}, t.Context(), func(exits chan<- Exit) {
+		r, _, err := play([]map[os.Signal]bool{stubborn, stubborn, polite}, t.Context(), func(exits chan<- Exit) {
 			exits <- Exit{Rank: 0, PID: 100, Code: 1}
 			exits <- Exit{Rank: 1, PID: 101, Code: -1, Signal: syscall.SIGKILL}
 		})
@@ -83,7 +83,7 @@ func TestARankKilledFromOutsideIsTheCauseEvenWhenAPeerThatNoticedExitsFirst(t *t
 
 func TestARankThatRunItselfKilledIsNotTheCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, err, _ := play([]map[os.Signal]bool{polite, stubborn}, t.Context(), func(exits chan<- Exit) {
+		r, _, err := play([]map[os.Signal]bool{polite, stubborn}, t.Context(), func(exits chan<- Exit) {
 			exits <- Exit{Rank: 0, PID: 100, Code: 7}
 		})
 		if err != nil || r.FirstFailed != 0 || r.ExitStatus() != 7 || r.Exits[1].Foreign {
@@ -96,7 +96,7 @@ func TestEndOfContextEndsAllRanksInTheSameWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cause := errors.New("interrupt")
 		ctx, cancel := context.WithCancelCause(t.Context())
-		r, err, got := play([]map[os.Signal]bool{stubborn, polite}, ctx, func(chan<- Exit) {
+		r, got, err := play([]map[os.Signal]bool{stubborn, polite}, ctx, func(chan<- Exit) {
 			time.Sleep(time.Second)
 			cancel(cause)
 		})
@@ -113,7 +113,7 @@ func TestEndOfContextEndsAllRanksInTheSameWay(t *testing.T) {
 func TestRankThatEvenSIGKILLCannotEndIsGivenUpAndNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
-		r, err, _ := play([]map[os.Signal]bool{polite, polite, stuck}, t.Context(), func(exits chan<- Exit) {
+		r, _, err := play([]map[os.Signal]bool{polite, polite, stuck}, t.Context(), func(exits chan<- Exit) {
 			exits <- Exit{Rank: 0, PID: 100, Code: 3}
 		})
 		if d := time.Since(begin); d != 15*time.Second {

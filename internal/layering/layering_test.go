@@ -1,0 +1,72 @@
+package layering
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// mayImport lists, for each package of the module, the packages of the module that it may import. A package that is not
+// here fails the test: decide where it belongs, here and in docs/architecture.md.
+var mayImport = map[string][]string{
+	"railhead/internal/layering":     {},
+	"railhead/internal/wire":         {},
+	"railhead/internal/launch":       {},
+	"railhead/internal/models":       {},
+	"railhead/internal/ncclstyle":    {},
+	"railhead/internal/oracle":       {},
+	"railhead/kernels":               {},
+	"railhead/symm":                  {},
+	"railhead/client":                {"railhead/internal/wire", "railhead/kernels"},
+	"railhead/server/membership":     {"railhead/internal/wire", "railhead/symm"},
+	"railhead/server":                {"railhead/internal/wire", "railhead/symm", "railhead/server/membership"},
+	"railhead/benchmarks/killnotice": {"railhead/client", "railhead/internal/wire", "railhead/server"},
+	"railhead/cmd/railhead": {
+		"railhead/client", "railhead/internal/launch", "railhead/internal/models", "railhead/internal/ncclstyle",
+		"railhead/internal/oracle", "railhead/server", "railhead/server/membership",
+	},
+}
+
+func TestPackagesImportOnlyWhatTheArchitectureAllows(t *testing.T) {
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports", "./...")
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	seen := map[string]bool{}
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p struct {
+			ImportPath string
+			Imports    []string
+		}
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		seen[p.ImportPath] = true
+		allowed, known := mayImport[p.ImportPath]
+		if !known {
+			t.Errorf("%s is not in the table: say what it may import", p.ImportPath)
+			continue
+		}
+		ok := map[string]bool{}
+		for _, a := range allowed {
+			ok[a] = true
+		}
+		for _, i := range p.Imports {
+			if strings.HasPrefix(i, "railhead/") && !ok[i] {
+				t.Errorf("%s imports %s, which the architecture does not allow", p.ImportPath, i)
+			}
+		}
+	}
+	for p := range mayImport {
+		if !seen[p] {
+			t.Errorf("%s is in the table but not in the module", p)
+		}
+	}
+}
