@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -20,6 +21,7 @@ import (
 // Bounds of the admin endpoint.
 const (
 	adminAnswer      = 2 * time.Second // for the core to answer
+	adminGrace       = time.Second     // for requests under way when the daemon closes
 	adminReadTimeout = 5 * time.Second
 	adminMaxBody     = 64 << 10
 	adminMaxConns    = 64
@@ -31,10 +33,14 @@ type admin struct {
 	tcp     net.Listener
 	unix    *net.UnixListener
 	servers []*fasthttp.Server
+
+	mu     sync.Mutex
+	conns  map[net.Conn]struct{} // fasthttp never ends those of slow clients
+	closed bool
 }
 
 func startAdmin(s *Server, c Config) (*admin, error) {
-	a := &admin{s: s}
+	a := &admin{s: s, conns: map[net.Conn]struct{}{}}
 	metrics := fasthttpadaptor.NewFastHTTPHandler(promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}))
 	public := map[string]fasthttp.RequestHandler{"/livez": a.livez, "/readyz": a.readyz, "/metrics": metrics}
 	private := map[string]fasthttp.RequestHandler{
@@ -75,7 +81,7 @@ func (a *admin) serve(l net.Listener, routes map[string]fasthttp.RequestHandler)
 	srv := &fasthttp.Server{
 		Name: "railhead", ReadTimeout: adminReadTimeout, WriteTimeout: adminReadTimeout, IdleTimeout: adminReadTimeout,
 		MaxRequestBodySize: adminMaxBody, Concurrency: adminMaxConns, NoDefaultDate: true, CloseOnShutdown: true,
-		Logger: quiet{},
+		Logger: quiet{}, ConnState: a.track,
 		Handler: func(ctx *fasthttp.RequestCtx) {
 			h, ok := routes[string(ctx.Path())]
 			switch {
@@ -83,6 +89,7 @@ func (a *admin) serve(l net.Listener, routes map[string]fasthttp.RequestHandler)
 				adminError(ctx, fasthttp.StatusNotFound, "not_found", fmt.Sprintf("no %s here", ctx.Path()),
 					"try "+strings.Join(paths(routes), ", "))
 			case !ctx.IsGet() && !ctx.IsHead():
+				ctx.Response.Header.Set("Allow", "GET, HEAD")
 				adminError(ctx, fasthttp.StatusMethodNotAllowed, "method_not_allowed",
 					fmt.Sprintf("%s is not allowed", ctx.Method()), "use GET")
 			default:
@@ -115,11 +122,38 @@ func paths(routes map[string]fasthttp.RequestHandler) []string {
 	return out
 }
 
+// close gives requests under way a moment, and then cuts them off.
 func (a *admin) close() {
+	// A server that was told to shut down before its goroutine ran would serve all the same.
+	_ = a.unix.Close()
+	if a.tcp != nil {
+		_ = a.tcp.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), adminGrace)
+	defer cancel()
 	for _, srv := range a.servers {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		_ = srv.ShutdownWithContext(ctx)
-		cancel()
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	for c := range a.conns {
+		_ = c.Close()
+	}
+}
+
+// track is told of every connection's beginning and end.
+func (a *admin) track(c net.Conn, state fasthttp.ConnState) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch state {
+	case fasthttp.StateNew:
+		a.conns[c] = struct{}{}
+		if a.closed {
+			_ = c.Close()
+		}
+	case fasthttp.StateClosed, fasthttp.StateHijacked:
+		delete(a.conns, c)
 	}
 }
 
@@ -167,8 +201,8 @@ func (a *admin) coreCheck() check {
 	ctx, cancel := context.WithTimeout(context.Background(), adminAnswer)
 	defer cancel()
 	start := time.Now()
-	if !a.s.ask(ctx, func(*core) {}) {
-		return check{"core", false, fmt.Sprintf("no answer within %v", adminAnswer)}
+	if err := a.s.ask(ctx, func(*core) {}); err != nil {
+		return check{"core", false, fmt.Sprintf("no answer within %v: %v", adminAnswer, err)}
 	}
 	return check{"core", true, fmt.Sprintf("answered in %v", time.Since(start).Round(time.Microsecond))}
 }
@@ -233,7 +267,7 @@ func (a *admin) groups(ctx *fasthttp.RequestCtx) {
 	defer cancel()
 	// The core fills a fresh value and hands it over, so that an answer that comes too late touches nothing of ours.
 	answer := make(chan Status, 1)
-	if !a.s.ask(wait, func(c *core) { answer <- c.status() }) {
+	if err := a.s.ask(wait, func(c *core) { answer <- c.status() }); err != nil {
 		adminError(ctx, fasthttp.StatusServiceUnavailable, "core_stuck", "the daemon's core does not answer", "see /livez and the log")
 		return
 	}

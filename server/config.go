@@ -24,8 +24,10 @@ const (
 
 	helloTimeout = 5 * time.Second // from connect to Hello
 	writeTimeout = 5 * time.Second // for a client to take a message
-	sendQueue    = 256             // messages waiting for a client: two answers to Join at world size 64, and more
+	sendQueue    = 4096            // messages waiting for a client: the answers to Join of 63 groups of 64 ranks
 	eventQueue   = 1024            // events waiting for the core; a session that finds it full waits
+
+	inFlightPause = 5 * time.Millisecond // before another attempt to send a descriptor
 
 	maxSocketPath = 107 // bytes, of sockaddr_un
 )
@@ -65,6 +67,9 @@ func (c *Config) fill() error {
 		if len(p) > maxSocketPath {
 			return fmt.Errorf("server: socket path of %d bytes, at most %d fit: %s", len(p), maxSocketPath, p)
 		}
+	}
+	if filepath.Clean(c.SocketPath) == filepath.Clean(c.AdminSocket) {
+		return fmt.Errorf("server: clients and the admin endpoint cannot share the socket %s", c.SocketPath)
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

@@ -28,7 +28,10 @@ func (m *memory) poison(a wire.Abort) {
 	if a.Op == wire.OpNone && a.Culprit >= 0 && a.Culprit < m.world {
 		a.Op = wire.Op(atomic.LoadUint32(m.mapping.Word32(wire.RankLineOffset(a.Culprit) + wire.OpOffset)))
 	}
-	atomic.CompareAndSwapUint64(m.abort, 0, a.Word())
+	// Ranks poll the low half alone: a word in which that is 0 has broken nothing yet, whoever wrote the rest.
+	for old := uint64(0); uint32(old) == 0 && !atomic.CompareAndSwapUint64(m.abort, old, a.Word()); {
+		old = atomic.LoadUint64(m.abort)
+	}
 	futexWakeAll(m.mapping.Word32(wire.AbortOffset))
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"net"
 	"time"
 
 	"railhead/internal/wire"
@@ -26,23 +27,23 @@ func (s *Server) post(f func()) {
 	}
 }
 
-// ask runs f on the core and waits for it; false when that took too long or the server has closed.
-func (s *Server) ask(ctx context.Context, f func(*core)) bool {
+// ask runs f on the core and waits for it. After an error f may still run, later.
+func (s *Server) ask(ctx context.Context, f func(*core)) error {
 	done := make(chan struct{})
 	select {
 	case s.core.events <- func() { f(s.core); close(done) }:
 	case <-ctx.Done():
-		return false
+		return ctx.Err()
 	case <-s.closed:
-		return false
+		return net.ErrClosed
 	}
 	select {
 	case <-done:
-		return true
+		return nil
 	case <-ctx.Done():
-		return false
+		return ctx.Err()
 	case <-s.closed:
-		return false
+		return net.ErrClosed
 	}
 }
 
@@ -75,6 +76,15 @@ func (c *core) closeAll() {
 		m.release()
 		delete(c.memory, id)
 	}
+}
+
+// unsent is the number of messages that clients have not been sent yet.
+func (c *core) unsent() int {
+	n := 0
+	for _, sess := range c.sessions {
+		n += sess.unsent()
+	}
+	return n
 }
 
 func (c *core) sessionStarted(sess *session) {

@@ -10,7 +10,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// watchRescan bounds every sleep of a watcher.
+// watchRescan bounds every sleep of a watcher: a rank may die after it has taken its lease and before it has woken us.
 const watchRescan = time.Second
 
 // watchEvents are called from the watcher's goroutine.
@@ -25,6 +25,7 @@ type watchEvents struct {
 type watcher struct {
 	m        *memory
 	events   watchEvents
+	rescan   time.Duration
 	word     *uint32 // wakes the watcher itself; nobody else uses it
 	stopping atomic.Bool
 	done     chan struct{}
@@ -32,9 +33,12 @@ type watcher struct {
 	aborted  bool
 }
 
-func (m *memory) watch(e watchEvents) {
+func (m *memory) watch(e watchEvents) { m.watchEvery(watchRescan, e) }
+
+func (m *memory) watchEvery(rescan time.Duration, e watchEvents) {
 	m.watcher = &watcher{
-		m: m, events: e, word: m.mapping.Word32(wire.WatchOffset), done: make(chan struct{}), dead: make([]bool, m.world),
+		m: m, events: e, rescan: rescan, word: m.mapping.Word32(wire.WatchOffset), done: make(chan struct{}),
+		dead: make([]bool, m.world),
 	}
 	go m.watcher.run()
 }
@@ -61,7 +65,7 @@ func (w *watcher) run() {
 		if again {
 			continue
 		}
-		err := futexWaitAny(words, watchRescan)
+		err := futexWaitAny(words, w.rescan)
 		if err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.ETIMEDOUT) && !errors.Is(err, unix.EINTR) {
 			w.events.failed(err)
 			return
@@ -75,10 +79,25 @@ func (w *watcher) lookAtAbort(words []futexWord) []futexWord {
 	}
 	if a, broken := wire.ParseAbort(atomic.LoadUint64(w.m.abort)); broken {
 		w.aborted = true
-		w.events.aborted(a)
+		w.events.aborted(w.m.possible(a))
 		return words
 	}
 	return append(words, futexWord{w.m.mapping.Word32(wire.AbortOffset), 0})
+}
+
+// possible makes an abort word that a rank has set (and any rank may have set it to anything) one that can be passed on:
+// the daemon's messages carry results and ranks that exist.
+func (m *memory) possible(a wire.Abort) wire.Abort {
+	if a.Code == wire.ResultOK || !a.Code.Known() {
+		a.Code = wire.ResultProtocol
+	}
+	if a.Culprit >= m.world {
+		a.Culprit = -1
+	}
+	if a.Reporter >= m.world {
+		a.Reporter = -1
+	}
+	return a
 }
 
 // lookAtLeases reports the dead and appends the words of the living. again is true when a word changed meanwhile.

@@ -8,13 +8,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"railhead/internal/wire"
 	"railhead/server/membership"
@@ -36,14 +32,16 @@ type Server struct {
 	metrics     *metrics
 	core        *core
 	listener    *net.UnixListener
-	lock        *os.File
+	locks       []*pathLock
 	admin       *admin
 	daemonID    uint64
 	started     time.Time
 	nextSession atomic.Uint64
 	connections atomic.Int64
 	draining    atomic.Bool
-	closed      chan struct{}
+	life        context.Context // ends with Close
+	closed      <-chan struct{} // life's
+	endLife     context.CancelFunc
 	closeOnce   sync.Once
 	wg          sync.WaitGroup
 }
@@ -57,7 +55,9 @@ func Start(c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{log: c.Log, started: time.Now(), closed: make(chan struct{})}
+	s := &Server{log: c.Log, started: time.Now()}
+	s.life, s.endLife = context.WithCancel(context.Background())
+	s.closed = s.life.Done()
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails (crypto/rand)
 	s.daemonID = binary.LittleEndian.Uint64(id[:])
@@ -67,16 +67,9 @@ func Start(c Config) (*Server, error) {
 	}
 	s.metrics = newMetrics(s.committedBytes)
 
-	if s.lock, err = lockSocket(c.SocketPath); err != nil {
-		return nil, err
-	}
-	if s.listener, err = listenUnix("unixpacket", c.SocketPath); err != nil {
-		_ = s.lock.Close()
-		return nil, err
-	}
-	if s.admin, err = startAdmin(s, c); err != nil {
-		_ = s.listener.Close()
-		_ = s.lock.Close()
+	if err := s.listen(c); err != nil {
+		s.endLife()
+		s.unlock()
 		return nil, err
 	}
 	s.wg.Add(2)
@@ -86,44 +79,29 @@ func Start(c Config) (*Server, error) {
 	return s, nil
 }
 
-// lockSocket makes sure that one daemon uses a path, and lets a new one remove what a killed one left behind.
-func lockSocket(path string) (*os.File, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("server: socket directory: %w", err)
-	}
-	f, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("server: lock of the socket: %w", err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("server: another daemon serves %s; stop it, or use another --socket", path)
+// listen opens both sockets and the admin endpoint. The caller unlocks after an error.
+func (s *Server) listen(c Config) error {
+	for _, path := range []string{c.SocketPath, c.AdminSocket} {
+		lock, err := lockPath(path)
+		if err != nil {
+			return err
 		}
-		return nil, fmt.Errorf("server: lock of %s: %w", path, err)
+		s.locks = append(s.locks, lock)
 	}
-	return f, nil
+	var err error
+	if s.listener, err = listenUnix("unixpacket", c.SocketPath); err != nil {
+		return err
+	}
+	if s.admin, err = startAdmin(s, c); err != nil {
+		_ = s.listener.Close()
+	}
+	return err
 }
 
-// listenUnix listens at a path that the caller has locked, for this user only.
-func listenUnix(network, path string) (*net.UnixListener, error) {
-	if fi, err := os.Lstat(path); err == nil {
-		if fi.Mode()&os.ModeSocket == 0 {
-			return nil, fmt.Errorf("server: %s exists and is no socket; remove it, or use another path", path)
-		}
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("server: stale socket: %w", err)
-		}
+func (s *Server) unlock() {
+	for _, l := range s.locks {
+		l.release()
 	}
-	l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
-	if err != nil {
-		return nil, fmt.Errorf("server: listen: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		_ = l.Close()
-		return nil, fmt.Errorf("server: permissions of the socket: %w", err)
-	}
-	return l, nil
 }
 
 func (s *Server) accept() {
@@ -161,22 +139,22 @@ func (s *Server) AdminAddr() string { return s.admin.tcpAddr() }
 // AdminSocket is the unix socket of the admin endpoint.
 func (s *Server) AdminSocket() string { return s.admin.unixPath() }
 
-// Drain refuses new groups, tells the clients, and waits until no group is left or ctx ends.
+// Drain refuses new groups, tells the clients, and waits until no group is left and the clients have been told so, or
+// until ctx ends.
 func (s *Server) Drain(ctx context.Context) error {
 	s.draining.Store(true)
-	ok := s.ask(ctx, func(c *core) {
+	if err := s.ask(ctx, func(c *core) {
 		c.machine.Drain()
 		for id := range c.sessions {
 			c.do([]membership.Action{membership.Send{To: id, Msg: &wire.Draining{}}})
 		}
-	})
-	if !ok {
-		return errors.New("server: drain: the core does not answer")
+	}); err != nil {
+		return fmt.Errorf("server: drain: the core did not answer: %w", err)
 	}
 	for {
 		left := -1
-		if !s.ask(ctx, func(c *core) { left = c.machine.Groups() }) {
-			return fmt.Errorf("server: drain: groups are still held when its time is over; their ranks go on without a daemon")
+		if err := s.ask(ctx, func(c *core) { left = c.machine.Groups() + c.unsent() }); err != nil {
+			return fmt.Errorf("server: drain: groups are still held when its time is over; their ranks go on without a daemon: %w", err)
 		}
 		if left == 0 {
 			return nil
@@ -193,9 +171,9 @@ func (s *Server) Close() {
 	s.closeOnce.Do(func() {
 		s.admin.close()
 		_ = s.listener.Close()
-		close(s.closed)
+		s.endLife()
 		s.wg.Wait()
-		_ = s.lock.Close()
+		s.unlock()
 	})
 }
 
@@ -203,11 +181,16 @@ func (s *Server) Close() {
 func (s *Server) committedBytes() float64 {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	var total uint64
-	s.ask(ctx, func(c *core) {
+	// Sent, not stored: an answer that comes too late must touch nothing of ours.
+	answer := make(chan uint64, 1)
+	if err := s.ask(ctx, func(c *core) {
+		var total uint64
 		for _, m := range c.memory {
 			total += m.committed()
 		}
-	})
-	return float64(total)
+		answer <- total
+	}); err != nil {
+		return 0
+	}
+	return float64(<-answer)
 }

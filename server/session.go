@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,17 +17,22 @@ import (
 	"railhead/symm"
 )
 
-// session is one client connection. Its goroutines: read (which is also its owner), write, and watchProcess; all end
-// when close is called, by the core or by the server.
+// session is one client connection. Its goroutines: handle (its owner, in read), write and watchProcess; all end when
+// the connection does, which the core, the client and Server.Close can bring about.
 type session struct {
 	id      membership.SessionID
 	conn    *wire.Conn
 	peer    wire.Peer
 	version uint16
 	process *os.File // the client's pidfd
-	queue   chan outgoing
 	once    sync.Once
 	done    chan struct{}
+	ready   chan struct{} // has an element when the writer should look at the queue
+
+	mu      sync.Mutex // of what follows
+	queue   []outgoing // at most sendQueue
+	sending bool       // the writer has taken a message out and not sent it yet
+	ended   bool       // the writer is gone
 }
 
 // outgoing is a message on its way to the client. It holds a reference to its segment until it is sent or dropped.
@@ -46,18 +52,46 @@ func (s *session) close() {
 
 // enqueue never blocks; false means that the client is too far behind.
 func (s *session) enqueue(o outgoing) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return true // nobody would ever let go of the segment; the core is about to hear that the session has ended
+	}
+	if len(s.queue) == sendQueue {
+		return false
+	}
 	if o.segment != nil {
 		if err := o.segment.Retain(); err != nil {
 			return true // the group is gone, and with it the answer
 		}
 	}
+	s.queue = append(s.queue, o)
 	select {
-	case s.queue <- o:
-		return true
-	default:
-		o.drop()
-		return false
+	case s.ready <- struct{}{}:
+	default: // the writer has not looked yet
 	}
+	return true
+}
+
+func (s *session) dequeue() (o outgoing, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.queue) == 0 {
+		s.queue, s.sending = nil, false
+		return outgoing{}, false
+	}
+	o, s.queue, s.sending = s.queue[0], s.queue[1:], true
+	return o, true
+}
+
+// unsent is the number of messages that the kernel does not have yet.
+func (s *session) unsent() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sending {
+		return len(s.queue) + 1
+	}
+	return len(s.queue)
 }
 
 func (o outgoing) drop() {
@@ -69,13 +103,17 @@ func (o outgoing) drop() {
 // handle runs a connection from its accept to its end.
 func (s *Server) handle(c *net.UnixConn) {
 	conn := wire.NewConn(c)
+	defer func() { _ = conn.Close() }()
+	// Close ends those connections too that the core does not know: in their greeting, or just before sessionStarted.
+	stop := context.AfterFunc(s.life, func() { _ = conn.Close() })
+	defer stop()
 	sess, err := s.greet(conn)
 	if err != nil {
 		s.metrics.handshakeErrors.Inc()
 		s.log.Warn("connection refused", "error", err)
-		_ = conn.Close()
 		return
 	}
+	defer sess.close()
 	s.post(func() { s.core.sessionStarted(sess) })
 	if err := conn.Send(&wire.Welcome{
 		Version: sess.version, Session: uint64(sess.id), Daemon: s.daemonID, Software: software,
@@ -101,23 +139,34 @@ func (s *Server) greet(conn *wire.Conn) (*session, error) {
 	}
 	m, fd, err := conn.Recv()
 	if err != nil {
-		return nil, fmt.Errorf("server: pid %d: no Hello: %w", peer.PID, err)
+		err = fmt.Errorf("pid %d: no Hello: %w", peer.PID, err)
+		if pe := (*wire.ProtocolError)(nil); errors.As(err, &pe) {
+			refuse(conn, wire.ResultProtocol, 0, err)
+		}
+		return nil, err
 	}
 	hello, ok := m.(*wire.Hello)
 	if !ok {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
-		return nil, fmt.Errorf("server: pid %d: %T in place of Hello", peer.PID, m)
+		err := fmt.Errorf("pid %d: %T in place of Hello", peer.PID, m)
+		refuse(conn, wire.ResultProtocol, wire.RequestOf(m), err)
+		return nil, err
 	}
-	sess, refused, err := s.admit(conn, peer, hello, fd)
+	sess, code, err := s.admit(conn, peer, hello, fd)
 	if err != nil {
 		_ = unix.Close(fd)
-		_ = conn.Send(&wire.Error{Code: refused, Culprit: -1, Text: wire.MakeText("connect: " + err.Error())},
-			wire.VersionMin, wire.RequestOf(m), -1)
+		refuse(conn, code, wire.RequestOf(m), err)
 		return nil, err
 	}
 	return sess, conn.SetDeadline(time.Time{})
+}
+
+// refuse tells a client why its connection ends, as well as it can.
+func refuse(conn *wire.Conn, code wire.Result, request uint64, why error) {
+	_ = conn.Send(&wire.Error{Code: code, Culprit: -1, Text: wire.MakeText("connect: " + why.Error())},
+		wire.VersionMin, request, -1)
 }
 
 func (s *Server) admit(conn *wire.Conn, peer wire.Peer, hello *wire.Hello, pidfd int) (*session, wire.Result, error) {
@@ -146,8 +195,8 @@ func (s *Server) admit(conn *wire.Conn, peer wire.Peer, hello *wire.Hello, pidfd
 		peer:    peer,
 		version: version,
 		process: os.NewFile(uintptr(pidfd), "pidfd"),
-		queue:   make(chan outgoing, sendQueue),
 		done:    make(chan struct{}),
+		ready:   make(chan struct{}, 1),
 	}, wire.ResultOK, nil
 }
 
@@ -176,21 +225,14 @@ func (s *session) read(srv *Server) {
 
 // write sends what the core has queued.
 func (s *session) write(srv *Server) {
-	defer func() {
-		for {
-			select {
-			case o := <-s.queue:
-				o.drop()
-			default:
-				return
-			}
-		}
-	}()
+	defer s.dropQueue()
 	for {
 		select {
 		case <-s.done:
 			return
-		case o := <-s.queue:
+		case <-s.ready:
+		}
+		for o, ok := s.dequeue(); ok; o, ok = s.dequeue() {
 			if err := s.sendOne(o); err != nil {
 				srv.post(func() { srv.core.sessionEnded(s, "socket") })
 				return
@@ -199,16 +241,39 @@ func (s *session) write(srv *Server) {
 	}
 }
 
+// dropQueue lets go of what was not sent. Nothing comes after it.
+func (s *session) dropQueue() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.queue {
+		o.drop()
+	}
+	s.queue, s.sending, s.ended = nil, false, true
+}
+
 func (s *session) sendOne(o outgoing) error {
 	defer o.drop()
 	fd := -1
 	if o.segment != nil {
 		fd = o.segment.FD()
 	}
-	if err := s.conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+	deadline := time.Now().Add(writeTimeout)
+	if err := s.conn.SetWriteDeadline(deadline); err != nil {
 		return err
 	}
-	return s.conn.Send(o.msg, s.version, o.request, fd)
+	for {
+		err := s.conn.Send(o.msg, s.version, o.request, fd)
+		// The kernel bounds the descriptors that a user has on their way (by RLIMIT_NOFILE, root excepted). Those of a
+		// large group can be too many, until the first ranks take theirs.
+		if !errors.Is(err, unix.ETOOMANYREFS) || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-time.After(inFlightPause):
+		case <-s.done:
+			return err
+		}
+	}
 }
 
 // watchProcess waits for the client's process to end. A forked child may keep the socket open; nothing keeps a pidfd

@@ -1,7 +1,6 @@
 package membership
 
 import (
-	"math/bits"
 	"time"
 
 	"railhead/internal/wire"
@@ -12,6 +11,8 @@ import (
 type collective struct {
 	op       wire.Op
 	value    uint64 // bytes of window_alloc, offset of window_free
+	first    int    // the rank that called first, and so said what op and value are
+	mismatch *refusal
 	requests []uint64
 	arrived  uint64 // bit r: rank r has called
 	done     uint64 // bit r: rank r has committed its pages (window_alloc)
@@ -22,6 +23,14 @@ type collective struct {
 }
 
 func all(g *group) uint64 { return ^uint64(0) >> (64 - len(g.members)) }
+
+// missing has a bit for every rank that the call waits for: to make it or, when all have, to commit its pages.
+func (c *collective) missing(g *group) uint64 {
+	if late := all(g) &^ c.arrived; late != 0 {
+		return late
+	}
+	return all(g) &^ c.done
+}
 
 // WindowAlloc: a rank asks for a window.
 func (m *Machine) WindowAlloc(now time.Time, s SessionID, request uint64, w *wire.WindowAlloc) []Action {
@@ -70,7 +79,7 @@ func (m *Machine) arrive(now time.Time, s SessionID, request, id uint64, op wire
 	}
 	if g.pending == nil {
 		g.pending = &collective{
-			op: op, value: value, requests: make([]uint64, len(g.members)), failed: -1,
+			op: op, value: value, first: rank, requests: make([]uint64, len(g.members)), failed: -1,
 			deadline: now.Add(g.members[rank].timeout),
 		}
 	}
@@ -80,31 +89,44 @@ func (m *Machine) arrive(now time.Time, s SessionID, request, id uint64, op wire
 		return nil, false
 	}
 	if c.op != op || c.value != value {
-		m.mismatch(g, s, request, rank, op, value)
-		return nil, false
+		r := refuse(wire.ResultMismatch, rank, "group %q: rank %d calls %s(%d), rank %d calls %s(%d); all ranks must make the same call",
+			g.name, rank, op, value, c.first, c.op, c.value)
+		if op == wire.OpFinalize || c.op == wire.OpFinalize {
+			m.finalizeMismatch(g, s, request, rank, op, r)
+			return nil, false
+		}
+		if c.mismatch == nil {
+			c.mismatch = &r
+		}
 	}
 	c.requests[rank] = request
 	c.arrived |= 1 << rank
-	return g, c.arrived == all(g)
+	// The least patient rank decides: it must hear from the daemon before it gives the daemon up.
+	if d := now.Add(g.members[rank].timeout); d.Before(c.deadline) {
+		c.deadline = d
+	}
+	if c.arrived != all(g) {
+		return nil, false
+	}
+	if c.mismatch != nil {
+		// Nothing was changed, so the group goes on. The ranks hear of it only now that all have called: told at once,
+		// some would be in their next call while others still come to this one, and no two calls would meet any more.
+		m.failPending(g, *c.mismatch)
+		return nil, false
+	}
+	return g, true
 }
 
-// mismatch: ranks disagree about what they call. The call fails on all that have come. Nothing was changed, so the group
-// goes on, unless a rank has finalized: that one is gone whatever it is told.
-func (m *Machine) mismatch(g *group, s SessionID, request uint64, rank int, op wire.Op, value uint64) {
-	c := g.pending
-	other := bits.TrailingZeros64(c.arrived)
-	r := refuse(wire.ResultMismatch, rank, "group %q: rank %d calls %s(%d), rank %d calls %s(%d); all ranks must make the same call",
-		g.name, rank, op, value, other, c.op, c.value)
-	m.sendError(s, request, r)
-	switch {
-	case op == wire.OpFinalize:
+// finalizeMismatch: some rank finalizes while another calls something else. The one that finalizes is gone whatever it
+// is told, so the group breaks.
+func (m *Machine) finalizeMismatch(g *group, s SessionID, request uint64, rank int, op wire.Op, r refusal) {
+	if op == wire.OpFinalize {
 		m.leave(g, rank)
-		m.breakGroup(g, wire.Abort{Code: wire.ResultMismatch, Op: op, Culprit: rank, Reporter: -1}, r.text)
-	case c.op == wire.OpFinalize:
-		m.breakGroup(g, wire.Abort{Code: wire.ResultMismatch, Op: c.op, Culprit: other, Reporter: -1}, r.text)
-	default:
-		m.failPending(g, r)
+	} else {
+		r.culprit = g.pending.first
 	}
+	m.sendError(s, request, r)
+	m.breakGroup(g, wire.Abort{Code: wire.ResultMismatch, Op: wire.OpFinalize, Culprit: r.culprit, Reporter: -1}, r.text)
 }
 
 // failPending ends the collective call under way with an error for all that have made it. Those that called finalize
@@ -151,9 +173,8 @@ func (m *Machine) reserve(g *group) {
 // WindowCommitted: a rank has backed the window with pages, or could not. All or none keep it.
 func (m *Machine) WindowCommitted(s SessionID, request uint64, w *wire.WindowCommitted) []Action {
 	g, rank := m.member(s, w.Group)
-	if g != nil && g.state == Broken {
-		m.sendError(s, request, g.broken(wire.OpWindowAlloc, rank))
-		return m.take()
+	if m.crossed(g, w.Group) {
+		return nil
 	}
 	if g == nil || g.pending == nil || g.pending.window.Bytes == 0 || g.pending.window.Offset != w.Offset ||
 		g.pending.done>>rank&1 != 0 {
@@ -202,11 +223,12 @@ func (m *Machine) freeWindow(g *group) {
 // finish ends a group that every rank has finalized. Ranks that died after they had called finalize count.
 func (m *Machine) finish(g *group) {
 	c := g.pending
+	g.pending = nil
 	for rank := range g.members {
 		if g.members[rank].session != 0 {
 			m.send(g.members[rank].session, c.requests[rank], &wire.Left{Group: uint64(g.id)})
 		}
 	}
-	m.remember(g, wire.ResultOK, "finalized")
+	m.remember(g, wire.ResultOK, -1, "finalized")
 	m.free(g)
 }

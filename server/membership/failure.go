@@ -41,10 +41,7 @@ func (m *Machine) memberDied(g *group, rank int, how string) {
 			"comm_init of group %q: rank %d (pid %d) died or closed its session (%s) while the group formed; start all ranks again",
 			g.name, rank, pid, how))
 	case g.state == Ready && finalized:
-		// It had said that it was done, and needs no answer.
-		if g.absent() == all(g) {
-			m.finish(g)
-		}
+		// It had said that it was done, counts as arrived, and needs no answer.
 	case g.state == Ready:
 		m.breakGroup(g, wire.Abort{Code: wire.ResultRankDead, Culprit: rank, Reporter: -1},
 			fmt.Sprintf("rank %d (pid %d) died or closed its session (%s)", rank, pid, how))
@@ -53,24 +50,61 @@ func (m *Machine) memberDied(g *group, rank int, how string) {
 	}
 }
 
-// Poisoned: the group's abort word was set by one of its ranks.
+// Poisoned: the group's abort word was set by one of its ranks. Any of them can write anything there.
 func (m *Machine) Poisoned(id GroupID, a wire.Abort) []Action {
 	g := m.groups[id]
-	if g == nil || g.state != Ready {
+	if g == nil || !g.hasMemory || g.state == Broken {
 		return nil
 	}
-	text := fmt.Sprintf("rank %d reported %s", a.Reporter, a.Code)
-	switch {
-	case a.Code == wire.ResultTimeout && a.Culprit >= 0 && a.Culprit < len(g.members):
-		text = fmt.Sprintf("rank %d (pid %d) did not arrive in %s before the deadline, as rank %d found", a.Culprit,
-			g.members[a.Culprit].pid, a.Op, a.Reporter)
-	case a.Code == wire.ResultAborted:
-		text = fmt.Sprintf("rank %d called rh_comm_abort", a.Culprit)
-	case a.Code == wire.ResultRankDead:
-		text = fmt.Sprintf("rank %d closed its session", a.Culprit)
+	if a.Code == wire.ResultRankDead && a.Reporter < 0 {
+		return nil // the daemon's own word; LeaseLost tells of the death, which may mean nothing (a rank that has finalized)
+	}
+	a, text := g.reported(a)
+	if g.state == Attaching {
+		m.failForming(g, refuse(a.Code, a.Culprit, "comm_init of group %q: %s while the group formed; start all ranks again",
+			g.name, text))
+		return m.take()
 	}
 	m.breakGroup(g, a, text)
 	return m.take()
+}
+
+// reported makes of an abort word what an Error message can carry, and a sentence.
+func (g *group) reported(a wire.Abort) (wire.Abort, string) {
+	if a.Culprit >= len(g.members) {
+		a.Culprit = -1
+	}
+	if a.Reporter >= len(g.members) {
+		a.Reporter = -1
+	}
+	culprit, reporter := g.who(a.Culprit), nameOf(a.Reporter)
+	switch a.Code {
+	case wire.ResultTimeout:
+		return a, fmt.Sprintf("%s did not arrive in %s before the deadline, as %s found", culprit, a.Op, reporter)
+	case wire.ResultAborted:
+		return a, nameOf(a.Culprit) + " called rh_comm_abort"
+	case wire.ResultRankDead:
+		return a, culprit + " died or closed its session"
+	case wire.ResultMismatch:
+		return a, culprit + " made another call than the other ranks"
+	}
+	text := fmt.Sprintf("%s wrote %q into the abort word, which is no cause that a rank can give", reporter, a.Code)
+	a.Code = wire.ResultProtocol
+	return a, text
+}
+
+func (g *group) who(rank int) string {
+	if rank < 0 {
+		return nameOf(rank)
+	}
+	return fmt.Sprintf("rank %d (pid %d)", rank, g.members[rank].pid)
+}
+
+func nameOf(rank int) string {
+	if rank < 0 {
+		return "an unknown rank"
+	}
+	return fmt.Sprintf("rank %d", rank)
 }
 
 // breakGroup ends a working group. Its name is free at once; its memory stays in quarantine until the last rank lets go,
@@ -85,7 +119,7 @@ func (m *Machine) breakGroup(g *group, a wire.Abort, text string) {
 		op = g.pending.op
 	}
 	m.failPending(g, g.broken(op, -1))
-	m.remember(g, a.Code, text)
+	m.remember(g, a.Code, a.Culprit, text)
 	m.freeIfEmpty(g)
 }
 
@@ -120,9 +154,9 @@ func (m *Machine) Tick(now time.Time) []Action {
 
 func (m *Machine) formingLate(g *group) {
 	missing := g.absent()
-	what := "did not come"
+	what := "did not come before the deadline; check that they started, with this RAILHEAD_SOCKET and RAILHEAD_GROUP"
 	if g.state == Attaching {
-		what = "came but did not attach"
+		what = "came but did not map the group's memory before the deadline; check whether they hang, or set a longer timeout"
 		missing = 0
 		for r := range g.members {
 			if !g.members[r].attach {
@@ -134,20 +168,19 @@ func (m *Machine) formingLate(g *group) {
 		}
 	}
 	r := refuse(wire.ResultRankMissing, first(missing),
-		"comm_init of group %q: %s %s of %d %s before the deadline; check that they started, with this RAILHEAD_SOCKET and RAILHEAD_GROUP",
-		g.name, plural(missing, "rank"), listRanks(missing), len(g.members), what)
+		"comm_init of group %q: %s %s of %d %s", g.name, plural(missing, "rank"), listRanks(missing), len(g.members), what)
 	r.missing = missing
 	m.failForming(g, r)
 }
 
 func (m *Machine) collectiveLate(g *group) {
 	c := g.pending
-	missing := all(g) &^ c.arrived
-	if missing == 0 {
-		missing = all(g) &^ c.done
+	missing, what := c.missing(g), "arrive"
+	if c.arrived == all(g) {
+		what = "commit pages"
 	}
 	m.breakGroup(g, wire.Abort{Code: wire.ResultTimeout, Op: c.op, Culprit: first(missing), Reporter: -1},
-		fmt.Sprintf("%s %s did not arrive in %s before the deadline", plural(missing, "rank"), listRanks(missing), c.op))
+		fmt.Sprintf("%s %s did not %s in %s before the deadline", plural(missing, "rank"), listRanks(missing), what, c.op))
 }
 
 func first(mask uint64) int {

@@ -17,8 +17,8 @@ type GroupInfo struct {
 	Culprit     *int          `json:"culprit,omitempty"`     // the rank that broke it
 	Missing     []int         `json:"missing,omitempty"`     // ranks a forming group waits for
 	Ranks       []RankInfo    `json:"ranks,omitempty"`       // of a group that is held by somebody
-	WaitingIn   string        `json:"waiting_in,omitempty"`  // a collective set-up call that some ranks have made
-	WaitingFor  []int         `json:"waiting_for,omitempty"` // and the ranks that have not
+	WaitingIn   string        `json:"waiting_in,omitempty"`  // a collective set-up call that is under way
+	WaitingFor  []int         `json:"waiting_for,omitempty"` // the ranks that have not made it or, when all have, not committed their pages
 }
 
 // RankInfo is one rank of a group.
@@ -75,7 +75,7 @@ func (g *group) info() GroupInfo {
 	case Ready:
 		if g.pending != nil {
 			i.WaitingIn = g.pending.op.String()
-			i.WaitingFor = ranksOf(all(g) &^ g.pending.arrived)
+			i.WaitingFor = ranksOf(g.pending.missing(g))
 		}
 	}
 	return i

@@ -17,8 +17,12 @@ func (m *Machine) Join(now time.Time, s SessionID, pid int, request uint64, j *w
 	name := j.Group.String()
 	switch g := m.names[name]; {
 	case m.draining:
-		m.sendError(s, request, refuse(wire.ResultDraining, -1,
-			"rank %d: comm_init of group %q: the daemon is shutting down; connect to its successor", j.Rank, name))
+		r := refuse(wire.ResultDraining, -1,
+			"comm_init of group %q: the daemon is shutting down and takes no new groups; connect to its successor", name)
+		m.sendError(s, request, r)
+		if g != nil && g.state == Forming {
+			m.failForming(g, r) // it can never be complete
+		}
 	case g == nil:
 		m.first(now, s, pid, request, j)
 	case g.state == Forming:
@@ -36,11 +40,7 @@ func (m *Machine) Join(now time.Time, s SessionID, pid int, request uint64, j *w
 
 func (m *Machine) first(now time.Time, s SessionID, pid int, request uint64, j *wire.Join) {
 	name := j.Group.String()
-	heapBytes := j.HeapBytes
-	if heapBytes == 0 {
-		heapBytes = m.config.HeapBytes
-	}
-	heapBytes = (heapBytes + symm.WindowGranule - 1) / symm.WindowGranule * symm.WindowGranule
+	heapBytes := m.heapBytesOf(j)
 	heap, err := symm.NewHeap(heapBytes+m.config.ScratchBytes, m.config.ScratchBytes)
 	if err != nil {
 		m.sendError(s, request, refuse(wire.ResultInvalidArgument, int(j.Rank), "rank %d: comm_init: heap: %v", j.Rank, err))
@@ -58,13 +58,29 @@ func (m *Machine) first(now time.Time, s SessionID, pid int, request uint64, j *
 	m.incarnations[name]++
 	g := &group{
 		id: m.nextGroup, name: name, token: j.Token.String(), incarnation: m.incarnations[name], state: Forming,
-		members: make([]member, j.World), reduceGroup: j.ReduceGroup,
+		members: make([]member, j.World), reduceGroup: reduceGroupOf(j),
 		heapBytes: heapBytes + m.config.ScratchBytes, heap: heap, began: now,
 	}
 	m.nextGroup++
 	m.groups[g.id] = g
 	m.names[name] = g
 	m.admit(now, g, s, pid, request, j)
+}
+
+// heapBytesOf is the window memory that a Join asks for, in whole granules.
+func (m *Machine) heapBytesOf(j *wire.Join) uint64 {
+	n := j.HeapBytes
+	if n == 0 {
+		n = m.config.HeapBytes
+	}
+	return (n + symm.WindowGranule - 1) / symm.WindowGranule * symm.WindowGranule
+}
+
+func reduceGroupOf(j *wire.Join) uint32 {
+	if j.ReduceGroup == 0 {
+		return j.World
+	}
+	return j.ReduceGroup
 }
 
 func (m *Machine) next(now time.Time, g *group, s SessionID, pid int, request uint64, j *wire.Join) {
@@ -79,11 +95,7 @@ func (m *Machine) next(now time.Time, g *group, s SessionID, pid int, request ui
 // misfit compares a newcomer with those who came before.
 func (m *Machine) misfit(g *group, s SessionID, pid int, j *wire.Join) (refusal, bool) {
 	firstRank, firstPID := g.anyone()
-	heapBytes := j.HeapBytes
-	if heapBytes == 0 {
-		heapBytes = m.config.HeapBytes
-	}
-	wanted := g.heapBytes - m.config.ScratchBytes
+	heapBytes, wanted := m.heapBytesOf(j), g.heapBytes-m.config.ScratchBytes
 	switch {
 	case int(j.World) != len(g.members):
 		return refuse(wire.ResultWorldSizeMismatch, int(j.Rank),
@@ -101,11 +113,11 @@ func (m *Machine) misfit(g *group, s SessionID, pid int, j *wire.Join) (refusal,
 		return refuse(wire.ResultInvalidArgument, int(j.Rank),
 			"comm_init of group %q: rank %d: this session is another rank of the group; connect once for each rank", g.name,
 			j.Rank), true
-	case j.ReduceGroup != g.reduceGroup:
+	case reduceGroupOf(j) != g.reduceGroup:
 		return refuse(wire.ResultMismatch, int(j.Rank),
-			"comm_init of group %q: rank %d wants reduce_group %d, rank %d %d; they must agree", g.name, j.Rank, j.ReduceGroup,
+			"comm_init of group %q: rank %d wants reduce_group %d, rank %d %d; they must agree", g.name, j.Rank, reduceGroupOf(j),
 			firstRank, g.reduceGroup), true
-	case heapBytes > wanted || wanted-heapBytes >= symm.WindowGranule:
+	case heapBytes != wanted:
 		return refuse(wire.ResultMismatch, int(j.Rank),
 			"comm_init of group %q: rank %d wants heap_bytes %d, rank %d %d; they must agree", g.name, j.Rank, heapBytes,
 			firstRank, wanted), true
@@ -165,6 +177,11 @@ func (g *group) absent() uint64 {
 // GroupCreated: the group's memory exists, or err says why not.
 func (m *Machine) GroupCreated(now time.Time, id GroupID, err error) []Action {
 	g := m.groups[id]
+	if g == nil && err == nil {
+		// The group failed while its memory was made. Nobody else knows of that memory.
+		m.do(ReleaseGroup{Group: id})
+		return m.take()
+	}
 	if g == nil || g.state != Attaching || g.hasMemory {
 		return nil
 	}
@@ -175,16 +192,12 @@ func (m *Machine) GroupCreated(now time.Time, id GroupID, err error) []Action {
 	}
 	g.hasMemory = true
 	g.deadline = now.Add(g.shortestTimeout())
-	reduceGroup := g.reduceGroup
-	if reduceGroup == 0 {
-		reduceGroup = uint32(len(g.members))
-	}
 	for r := range g.members {
 		to := &g.members[r]
 		m.do(Send{To: to.session, Request: to.request, FD: ControlFD, Group: id, Msg: &wire.Joined{
 			Group: uint64(id), Incarnation: g.incarnation, ControlBytes: wire.ControlBytes(len(g.members)),
 			HeapBytes: g.heapBytes, ScratchBytes: m.config.ScratchBytes, World: uint32(len(g.members)),
-			ReduceGroup: reduceGroup, SpinNS: m.config.SpinNS(len(g.members)), BlockBytes: m.config.BlockBytes,
+			ReduceGroup: g.reduceGroup, SpinNS: m.config.SpinNS(len(g.members)), BlockBytes: m.config.BlockBytes,
 		}})
 		for peer := range g.members {
 			m.do(Send{To: to.session, Request: to.request, FD: HeapFD, Group: id, Rank: peer, Msg: &wire.Heap{
@@ -206,6 +219,9 @@ func (g *group) shortestTimeout() time.Duration {
 // Attached: a rank has mapped everything and holds its lease, or could not.
 func (m *Machine) Attached(now time.Time, s SessionID, request uint64, a *wire.Attached) []Action {
 	g, rank := m.member(s, a.Group)
+	if m.crossed(g, a.Group) {
+		return nil
+	}
 	if g == nil || g.state != Attaching || !g.hasMemory || g.members[rank].attach {
 		m.sendError(s, request, refuse(wire.ResultProtocol, -1, "Attached for group %d, which expects none from this session", a.Group))
 		return m.take()
@@ -240,6 +256,15 @@ func (m *Machine) member(s SessionID, id uint64) (*group, int) {
 	return m.groups[GroupID(id)], rank
 }
 
+// crossed says whether an Attached or WindowCommitted may have met the end of its group on the way. Both go on with a
+// request that was answered when the group ended, and no request is answered twice.
+func (m *Machine) crossed(g *group, id uint64) bool {
+	if g == nil {
+		return GroupID(id) < m.nextGroup
+	}
+	return g.state == Broken
+}
+
 // failForming ends a group that does not work yet, with the same error for everybody who waits for it.
 func (m *Machine) failForming(g *group, r refusal) {
 	for rank := range g.members {
@@ -247,7 +272,7 @@ func (m *Machine) failForming(g *group, r refusal) {
 			m.sendError(to.session, to.request, r)
 		}
 	}
-	m.remember(g, r.code, r.text)
+	m.remember(g, r.code, r.culprit, r.text)
 	m.free(g)
 }
 

@@ -122,7 +122,7 @@ type group struct {
 	incarnation uint64
 	state       State
 	members     []member
-	reduceGroup uint32
+	reduceGroup uint32 // 1..world
 	heapBytes   uint64
 	heap        *symm.Heap
 	hasMemory   bool
@@ -153,6 +153,10 @@ const maxIncarnationNames = 4096
 func New(c Config) (*Machine, error) {
 	if c.ScratchBytes < wire.ScratchHeaderBytes+2*uint64(c.BlockBytes) {
 		return nil, fmt.Errorf("membership: scratch of %d bytes cannot hold two blocks of %d", c.ScratchBytes, c.BlockBytes)
+	}
+	if c.ScratchBytes%symm.WindowGranule != 0 || c.BlockBytes == 0 || c.BlockBytes%64 != 0 {
+		return nil, fmt.Errorf("membership: scratch of %d bytes and blocks of %d, expected multiples of %d and of 64",
+			c.ScratchBytes, c.BlockBytes, symm.WindowGranule)
 	}
 	if c.MaxGroups < 1 || c.HeapBytes <= c.ScratchBytes || c.SpinNS == nil {
 		return nil, fmt.Errorf("membership: config %+v lacks something", c)
@@ -235,7 +239,7 @@ func (m *Machine) freeName(g *group) {
 	}
 }
 
-func (m *Machine) remember(g *group, result wire.Result, text string) {
+func (m *Machine) remember(g *group, result wire.Result, culprit int, text string) {
 	info := g.info()
 	if result == wire.ResultOK {
 		info.State = StateEnded
@@ -243,6 +247,9 @@ func (m *Machine) remember(g *group, result wire.Result, text string) {
 		info.State = Broken
 	}
 	info.Result, info.Cause = result.String(), text
+	if culprit >= 0 {
+		info.Culprit = &culprit
+	}
 	if m.config.MaxHistory > 0 {
 		if len(m.history) == m.config.MaxHistory {
 			m.history = append(m.history[:0], m.history[1:]...)

@@ -1,0 +1,146 @@
+package server
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"railhead/internal/wire"
+)
+
+// stranger is a user that is neither root nor, most likely, the one who runs the tests.
+const stranger = 65534
+
+func TestOnlyTheDaemonsUserAndRootAreAdmitted(t *testing.T) {
+	s := startServer(t)
+	for uid, ok := range map[int]bool{os.Geteuid(): true, 0: true, os.Geteuid() + 1: false, stranger: os.Geteuid() == stranger} {
+		sess, code, err := s.admit(nil, wire.Peer{PID: 4711, UID: uid}, helloMessage(), pidfd(t))
+		if ok {
+			if err != nil {
+				t.Errorf("uid %d is refused: %v", uid, err)
+			} else {
+				_ = sess.process.Close()
+			}
+			continue
+		}
+		if err == nil || code != wire.ResultPermission || !strings.Contains(err.Error(), fmt.Sprintf("process 4711 runs as uid %d", uid)) {
+			t.Errorf("uid %d: %s, %v", uid, code, err)
+		}
+	}
+}
+
+// Changing the user takes root; without it the rule above is all that can be tested.
+func TestAProcessOfAnotherUserIsRefusedByTheSocketAndByTheDaemon(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Log("not root: no process of another user can be started")
+		return
+	}
+	dir := shortDir(t)
+	s := startConfig(t, Config{SocketPath: dir + "/d/rh.sock"})
+	allow(t, dir, 0o755)
+	p := startChildAs(t, copyOfThisBinary(t, dir), asStranger)
+
+	connect := order{Do: "connect", Socket: s.SocketPath()}
+	refused := func(what string, words ...string) {
+		t.Helper()
+		p.tell(connect)
+		wantError(t, what, p.answer().error(), wire.ResultPermission, words...)
+	}
+	refused("a directory of mode 0700", "no access", "run as the daemon's user")
+	allow(t, dir+"/d", 0o755)
+	refused("a socket of mode 0600", "no access", "run as the daemon's user")
+	before := metric(t, s, "railhead_handshake_errors_total")
+	allow(t, s.SocketPath(), 0o666)
+	refused("a socket for everybody", fmt.Sprintf("runs as uid %d", stranger), "serves uid 0 and root only")
+	if n := metric(t, s, "railhead_handshake_errors_total"); n != before+1 {
+		t.Errorf("%v handshake errors are counted, want 1 more than %v", n, before)
+	}
+	stillServes(t, s)
+}
+
+func allow(t *testing.T, path string, mode os.FileMode) {
+	t.Helper()
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func asStranger(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger, NoSetGroups: true}}
+}
+
+// The kernel bounds the descriptors that a user has on their way by RLIMIT_NOFILE, root excepted: a daemon of another
+// user, with few descriptors, forms a group whose messages carry more.
+func TestADaemonWithFewDescriptorsFormsAGroupOfSlowReaders(t *testing.T) {
+	dir := shortDir(t)
+	program := "/proc/self/exe"
+	change := func(*exec.Cmd) {}
+	if os.Geteuid() == 0 {
+		allow(t, dir, 0o777)
+		program, change = copyOfThisBinary(t, dir), asStranger
+	}
+	const world, limit = 16, 128
+	daemon := startChildAs(t, program, change)
+	socket := dir + "/rh.sock"
+	daemon.must(order{Do: "serve", Socket: socket, MaxFiles: limit})
+
+	ranks := make([]*rawClient, world)
+	for i := range ranks {
+		ranks[i] = dialRaw(t, socket)
+		ranks[i].hello()
+		ranks[i].join("large", i, world)
+	}
+	// Nobody reads until as many descriptors are on their way as may be.
+	eventually(t, func() string {
+		waiting := 0
+		for _, r := range ranks {
+			waiting += unread(t, r)
+		}
+		if most := limit * binary.Size(wire.Heap{}); waiting < most {
+			return fmt.Sprintf("%d bytes wait for the readers, want %d", waiting, most)
+		}
+		return ""
+	})
+	var wg sync.WaitGroup
+	for _, r := range ranks {
+		wg.Go(func() {
+			m, fd, err := r.receive()
+			for n := 0; err == nil && n < world; n++ {
+				_ = unix.Close(fd)
+				m, fd, err = r.receive()
+			}
+			if _, ok := m.(*wire.Heap); !ok || err != nil {
+				t.Errorf("got %T, %v; want the last Heap", m, err)
+			}
+			_ = unix.Close(fd)
+		})
+	}
+	wg.Wait()
+	for _, r := range ranks {
+		r.close()
+	}
+	again := dialRaw(t, socket)
+	again.hello()
+	again.sync()
+}
+
+// unread is the number of bytes that wait in a client's socket.
+func unread(t *testing.T, r *rawClient) (n int) {
+	t.Helper()
+	raw, err := r.unix.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var failed error
+	if err := raw.Control(func(fd uintptr) { n, failed = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); err != nil || failed != nil {
+		t.Fatal(err, failed)
+	}
+	return n
+}

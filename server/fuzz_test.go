@@ -1,0 +1,241 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"railhead/internal/wire"
+)
+
+// FuzzSession sends what the fuzzer makes up to a live daemon, on three connections at a time so that groups can form:
+// the types are valid, the fields are tamed to values that may fit together, or not. The daemon must go on answering and
+// keep no session, no group and no descriptor.
+func FuzzSession(f *testing.F) {
+	dir, err := os.MkdirTemp("", "rh")
+	if err != nil {
+		f.Fatal(err)
+	}
+	s, err := Start(Config{SocketPath: filepath.Join(dir, "rh.sock")})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() {
+		s.Close()
+		_ = os.RemoveAll(dir)
+	})
+	for _, seed := range fuzzSeeds() {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		before := openDescriptors(t)
+		clients := make([]*fuzzClient, 3)
+		for i := range clients {
+			clients[i] = &fuzzClient{rawClient: dialHello(t, s), offset: 1 << 18}
+		}
+		in := &fuzzInput{data}
+		for range 64 {
+			if len(in.data) == 0 {
+				break
+			}
+			clients[in.next()%3].step(in)
+		}
+		askCore(t, s, func(*core) {})
+		for _, c := range clients {
+			c.close()
+		}
+		eventually(t, func() string {
+			held := make(chan [3]int, 1)
+			askCore(t, s, func(c *core) { held <- [3]int{len(c.sessions), c.machine.Groups(), len(c.memory)} })
+			if h := <-held; h != [3]int{} {
+				return fmt.Sprintf("%d sessions, %d groups and the memory of %d are left", h[0], h[1], h[2])
+			}
+			return ""
+		})
+		awaitDescriptors(t, before)
+	})
+}
+
+// fuzzInput gives bytes, and zeros when they are used up.
+type fuzzInput struct{ data []byte }
+
+func (in *fuzzInput) next() int { return int(in.take(1)[0]) }
+
+func (in *fuzzInput) take(n int) []byte {
+	out := make([]byte, n)
+	in.data = in.data[copy(out, in.data):]
+	return out
+}
+
+// fuzzClient remembers enough of what the daemon has said for its answers to make sense now and then.
+type fuzzClient struct {
+	*rawClient
+	group  uint64 // of the latest Joined
+	offset uint64 // of the latest WindowCommit
+}
+
+// clientTypes are what a client may send.
+var clientTypes = []wire.Type{
+	wire.TypeJoin, wire.TypeAttached, wire.TypeWindowAlloc, wire.TypeWindowCommitted, wire.TypeWindowFree, wire.TypeLeave,
+}
+
+// step takes what has come and answers it properly, or sends one message of the fuzzer's.
+func (c *fuzzClient) step(in *fuzzInput) {
+	how := in.next()
+	if how%4 == 0 {
+		c.takeAll()
+		return
+	}
+	kind := clientTypes[how%len(clientTypes)]
+	if how%64 == 1 {
+		kind = wire.Type(1 + in.next()%int(wire.TypeDraining))
+	}
+	m := wire.New(kind)
+	if _, err := binary.Decode(in.take(binary.Size(m)), binary.LittleEndian, m); err != nil {
+		c.t.Fatal(err)
+	}
+	wild := in.next()
+	if wild%16 != 0 {
+		c.tame(m, in)
+	}
+	b, err := binary.Append(nil, binary.LittleEndian, m)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	binary.LittleEndian.PutUint32(b[0:], wire.Magic)
+	binary.LittleEndian.PutUint16(b[4:], uint16(kind))
+	binary.LittleEndian.PutUint16(b[6:], wire.VersionMax)
+	binary.LittleEndian.PutUint32(b[8:], uint32(len(b)))
+	clear(b[12:16])
+	if kind.CarriesFD() == (wild == 16) { // only now and then not as it should be
+		_ = c.trySend(b)
+		return
+	}
+	fd, err := unix.MemfdCreate("fuzz", unix.MFD_CLOEXEC)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	_ = c.trySend(b, fd)
+	_ = unix.Close(fd)
+}
+
+// trySend fails where the daemon has ended the session, which is its right.
+func (c *fuzzClient) trySend(b []byte, fds ...int) (err error) {
+	raw, err := c.unix.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if e := raw.Control(func(fd uintptr) { err = sendPacket(int(fd), b, fds...) }); e != nil {
+		return e
+	}
+	return err
+}
+
+// tame gives fields values that other messages have, too.
+func (c *fuzzClient) tame(m wire.Message, in *fuzzInput) {
+	group := c.group
+	if in.next()%16 == 0 {
+		group += uint64(in.next()%3) - 1
+	}
+	switch m := m.(type) {
+	case *wire.Join:
+		m.Group, m.Token = name(string("ab"[in.next()%2])), name("")
+		m.World = uint32(1 + in.next()%3)
+		m.Rank = uint32(in.next()) % m.World
+		m.TimeoutMS = 1 << (in.next() % 20)
+		m.ReduceGroup, m.HeapBytes = 0, 1<<20
+		switch in.next() % 32 {
+		case 0:
+			m.Token = name("t")
+		case 1:
+			m.ReduceGroup = 1
+		case 2:
+			m.HeapBytes = uint64(in.next()) << (in.next() % 32)
+		}
+	case *wire.Attached:
+		m.Group, m.Error, m.Reserved0 = group, int32(in.next()%8/7*12), 0
+	case *wire.WindowAlloc:
+		m.Group, m.Bytes = group, uint64(1+in.next()%3)<<(in.next()%22)
+	case *wire.WindowCommitted:
+		m.Group, m.Offset, m.Error, m.Reserved0 = group, c.offset, int32(in.next()%8/7*28), 0
+	case *wire.WindowFree:
+		m.Group, m.Offset = group, c.offset
+	case *wire.Leave:
+		m.Group = group
+	}
+}
+
+// takeAll receives until nothing comes for a moment.
+func (c *fuzzClient) takeAll() {
+	for {
+		_ = c.conn.SetDeadline(time.Now().Add(2 * time.Millisecond))
+		m, fd, err := c.conn.Recv()
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+		if err != nil {
+			return
+		}
+		request := wire.RequestOf(m)
+		switch m := m.(type) {
+		case *wire.Joined:
+			c.group = m.Group
+			_ = c.conn.Send(&wire.Attached{Group: m.Group}, wire.VersionMax, request, -1)
+		case *wire.WindowCommit:
+			c.offset = m.Offset
+			_ = c.conn.Send(&wire.WindowCommitted{Group: m.Group, Offset: m.Offset}, wire.VersionMax, request, -1)
+		case *wire.Welcome, *wire.Heap, *wire.GroupReady, *wire.WindowReady, *wire.WindowFreed, *wire.Left, *wire.Error:
+		default:
+			c.t.Fatalf("the daemon sends %T", m)
+		}
+	}
+}
+
+// askCore runs f on the core, which has to answer.
+func askCore(t testing.TB, s *Server, f func(*core)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := s.ask(ctx, f); err != nil {
+		t.Fatalf("the core does not answer: %v", err)
+	}
+}
+
+// fuzzSeeds are scripts: a group that forms, allocates and leaves, and one of everything.
+func fuzzSeeds() [][]byte {
+	// what step reads: the client, how, the fields of the message, wild, and what tame reads.
+	script := func(steps ...[]byte) []byte { return bytes.Join(steps, nil) }
+	message := func(client int, kind wire.Type, tame ...byte) []byte {
+		how := slices.Index(clientTypes, kind)
+		for how%4 == 0 || how%64 == 1 {
+			how += len(clientTypes)
+		}
+		b := append([]byte{byte(client), byte(how)}, make([]byte, binary.Size(wire.New(kind)))...)
+		return append(append(b, 1), tame...)
+	}
+	join := func(client, world, rank int) []byte {
+		return message(client, wire.TypeJoin, 1, 0, byte(world-1), byte(rank), 19, 3)
+	}
+	take := func(client int) []byte { return []byte{byte(client), 0} }
+	alone := []byte{1}
+	return [][]byte{
+		{},
+		script(join(0, 1, 0), take(0), message(0, wire.TypeWindowAlloc, 1, 0, 16), take(0), message(0, wire.TypeLeave, 1), take(0)),
+		script(join(0, 2, 0), join(1, 2, 1), take(0), take(1), take(0), take(1),
+			message(0, wire.TypeWindowAlloc, 1, 0, 17), message(1, wire.TypeWindowAlloc, 1, 0, 17), take(0), take(1), take(0), take(1),
+			message(0, wire.TypeWindowFree, 1), message(1, wire.TypeWindowFree, 1), take(0), take(1),
+			message(1, wire.TypeLeave, 1), message(0, wire.TypeLeave, 1), take(0), take(1), join(2, 1, 0), take(2)),
+		script(join(0, 3, 0), join(1, 3, 1), join(2, 3, 2), take(0), message(1, wire.TypeAttached, 1, 7), take(2), take(1)),
+		script(join(0, 2, 0), join(1, 2, 0), join(2, 2, 1), take(0), take(1)),
+		bytes.Repeat(alone, 300),
+		bytes.Repeat([]byte{0, 65, 255}, 200),
+	}
+}

@@ -1,0 +1,262 @@
+package server
+
+import (
+	"math/rand"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"railhead/internal/wire"
+	"railhead/server/membership"
+)
+
+// watched is the memory of a group and what its watcher has said.
+type watched struct {
+	*memory
+	died    chan int
+	aborted chan wire.Abort
+}
+
+func newWatchedMemory(t *testing.T, world int) *watched {
+	t.Helper()
+	m, err := newMemory(membership.CreateGroup{Group: 7, Name: "watched", World: world, Incarnation: 1, HeapBytes: 64 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.release)
+	return &watched{memory: m, died: make(chan int, 2*world), aborted: make(chan wire.Abort, 2)}
+}
+
+// start watches without ever looking again by itself: whatever is seen, the kernel or a rank has woken the watcher for.
+func (w *watched) start(t *testing.T) {
+	w.watchEvery(never, watchEvents{
+		died:    func(rank int) { w.died <- rank },
+		aborted: func(a wire.Abort) { w.aborted <- a },
+		failed:  func(err error) { t.Error(err) },
+	})
+}
+
+func next[T any](t *testing.T, what string, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("no news of %s", what)
+	}
+	panic("not reached")
+}
+
+func (w *watched) lease(rank int) *uint32 {
+	return w.mapping.Word32(wire.RankLineOffset(rank) + wire.LeaseOffset)
+}
+
+// awaitWatched waits until the watcher has asked the kernel to be woken for the rank.
+func (w *watched) awaitWatched(t *testing.T, rank int) {
+	t.Helper()
+	eventually(t, func() string {
+		if atomic.LoadUint32(w.lease(rank))&wire.LeaseWaiters == 0 {
+			return "the watcher does not wait for the lease"
+		}
+		return ""
+	})
+}
+
+func TestTheDeathOfALeaseHolderIsSeenAndBreaksTheGroup(t *testing.T) {
+	for _, takenFirst := range []bool{false, true} {
+		w := newWatchedMemory(t, 4)
+		h := newHolder()
+		atomic.StoreUint32(w.mapping.Word32(wire.RankLineOffset(2)+wire.OpOffset), uint32(wire.OpBarrier))
+		if takenFirst {
+			h.take(w.mapping, 2)
+		}
+		w.start(t)
+		if !takenFirst {
+			h.take(w.mapping, 2)
+		}
+		w.awaitWatched(t, 2)
+		woken := make(chan error, 1)
+		go func() { woken <- futexWaitAny([]futexWord{{w.mapping.Word32(wire.AbortOffset), 0}}, never) }()
+		h.die()
+		if got := next(t, "the death", w.died); got != 2 {
+			t.Errorf("rank %d is said to be dead, want 2", got)
+		}
+		want := wire.Abort{Code: wire.ResultRankDead, Op: wire.OpBarrier, Culprit: 2, Reporter: -1}
+		if got, ok := wire.ParseAbort(atomic.LoadUint64(w.abort)); !ok || got != want {
+			t.Errorf("the abort word is %+v, want %+v", got, want)
+		}
+		if err := next(t, "the sleeper on the abort word", woken); err != nil && err != unix.EAGAIN {
+			t.Errorf("the sleeper was woken by %v", err)
+		}
+		if got := next(t, "the abort word", w.aborted); got != want {
+			t.Errorf("the watcher reports %+v, want %+v", got, want)
+		}
+	}
+}
+
+func TestEveryDeathIsReportedOnceWhateverTheOrder(t *testing.T) {
+	const world = wire.MaxWorld
+	w := newWatchedMemory(t, world)
+	w.start(t)
+	holders := make([]*holder, world)
+	for r := range holders {
+		holders[r] = newHolder()
+		holders[r].take(w.mapping, r)
+	}
+	order := rand.Perm(world)
+	for _, r := range order[:world/2] { // some one by one
+		w.awaitWatched(t, r)
+		holders[r].die()
+		if got := next(t, "a death", w.died); got != r {
+			t.Fatalf("rank %d is said to be dead, want %d", got, r)
+		}
+	}
+	for _, r := range order[world/2:] { // the rest as fast as it goes
+		w.awaitWatched(t, r)
+		go holders[r].die()
+	}
+	var seen []int
+	for range order[world/2:] {
+		seen = append(seen, next(t, "a death", w.died))
+	}
+	want := order[world/2:]
+	slices.Sort(seen)
+	slices.Sort(want)
+	if !slices.Equal(seen, want) {
+		t.Errorf("dead are said to be %v, want %v", seen, want)
+	}
+}
+
+func TestADroppedLeaseIsNoDeath(t *testing.T) {
+	w := newWatchedMemory(t, 3)
+	w.start(t)
+	leaver, victim := newHolder(), newHolder()
+	leaver.take(w.mapping, 0)
+	victim.take(w.mapping, 1)
+	w.awaitWatched(t, 0)
+	leaver.drop(w.mapping, 0)
+	leaver.die()
+	w.awaitWatched(t, 1)
+	victim.die()
+	if got := next(t, "the death", w.died); got != 1 {
+		t.Errorf("rank %d is said to be dead, want 1", got)
+	}
+	w.watcher.stop()
+	if len(w.died) > 0 {
+		t.Errorf("rank %d is said to be dead as well", <-w.died)
+	}
+}
+
+func TestALeaseCanBeTakenAgainAfterItWasDropped(t *testing.T) {
+	w := newWatchedMemory(t, 1)
+	w.start(t)
+	h := newHolder()
+	for range 20 {
+		h.take(w.mapping, 0)
+		w.awaitWatched(t, 0)
+		h.drop(w.mapping, 0)
+	}
+	h.take(w.mapping, 0)
+	w.awaitWatched(t, 0)
+	h.die()
+	next(t, "the death", w.died)
+}
+
+func TestAnAbortWordThatARankSetsReachesTheCore(t *testing.T) {
+	for _, early := range []bool{false, true} { // before there is a watcher
+		w := newWatchedMemory(t, 4)
+		want := wire.Abort{Code: wire.ResultTimeout, Op: wire.OpAllReduce, Culprit: 3, Reporter: 1}
+		set := func() {
+			atomic.StoreUint64(w.abort, want.Word())
+			futexWakeAll(w.mapping.Word32(wire.AbortOffset))
+		}
+		if early {
+			set()
+		}
+		w.start(t)
+		if !early {
+			set()
+		}
+		if got := next(t, "the abort word", w.aborted); got != want {
+			t.Errorf("the watcher reports %+v, want %+v", got, want)
+		}
+		// It is the first cause that counts.
+		w.poison(wire.Abort{Code: wire.ResultRankDead, Culprit: 0, Reporter: -1})
+		if got := atomic.LoadUint64(w.abort); got != want.Word() {
+			t.Errorf("the abort word became %#x", got)
+		}
+		// Deaths are still watched.
+		h := newHolder()
+		h.take(w.mapping, 2)
+		w.awaitWatched(t, 2)
+		h.die()
+		next(t, "the death", w.died)
+	}
+}
+
+func TestWhatARankWritesIntoTheAbortWordIsNotTrusted(t *testing.T) {
+	const world = 4
+	for _, word := range []uint64{1, 0xff, 0x100, 0xffff, 0xff000000ff, 1 << 16, 1 << 32, 1 << 63, 0xfffefffe00ee, ^uint64(0)} {
+		w := newWatchedMemory(t, world)
+		w.start(t)
+		atomic.StoreUint64(w.abort, word)
+		futexWakeAll(w.mapping.Word32(wire.AbortOffset))
+		if uint32(word) == 0 {
+			futexWakeAll(w.mapping.Word32(wire.WatchOffset)) // nobody sleeps on the other half
+			atomic.AddUint32(w.mapping.Word32(wire.WatchOffset), 1)
+			futexWakeAll(w.mapping.Word32(wire.WatchOffset))
+		}
+		a := next(t, "the abort word", w.aborted)
+		if !a.Code.Known() || a.Code == wire.ResultOK {
+			t.Errorf("%#x: the core is given the result %s", word, a.Code)
+		}
+		if a.Culprit >= world || a.Reporter >= world || a.Culprit < -1 || a.Reporter < -1 {
+			t.Errorf("%#x: the core is given ranks that do not exist: %+v", word, a)
+		}
+	}
+}
+
+func TestADeathIsToldEvenIfARankHasSetTheHalfOfTheAbortWordThatNobodyPolls(t *testing.T) {
+	w := newWatchedMemory(t, 2)
+	atomic.StoreUint64(w.abort, 5<<32)
+	w.poison(wire.Abort{Code: wire.ResultRankDead, Culprit: 1, Reporter: -1})
+	if a, ok := wire.ParseAbort(atomic.LoadUint64(w.abort)); !ok || a.Code != wire.ResultRankDead || a.Culprit != 1 {
+		t.Errorf("the abort word says %+v", a)
+	}
+}
+
+func TestStopEndsAWatcherWhateverTheRanksDo(t *testing.T) {
+	w := newWatchedMemory(t, 8)
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	go func() { // ranks that write what they must not, all the time
+		defer close(done)
+		for i := uint32(0); ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			atomic.StoreUint32(w.lease(int(i%8)), i*2654435761&^wire.LeaseOwnerDied)
+			atomic.StoreUint32(w.mapping.Word32(wire.WatchOffset), i%3)
+			if i%64 == 0 {
+				futexWakeAll(w.lease(int(i / 64 % 8)))
+			}
+		}
+	}()
+	for i := range 300 {
+		w.watch(watchEvents{died: func(int) {}, aborted: func(wire.Abort) {}, failed: func(err error) { t.Error(err) }})
+		stopped := make(chan struct{})
+		go func() { w.watcher.stop(); close(stopped) }()
+		select {
+		case <-stopped:
+		case <-time.After(patience):
+			t.Fatalf("watcher %d does not stop", i)
+		}
+	}
+	close(stop)
+	<-done
+}

@@ -1,0 +1,97 @@
+package server
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"railhead/internal/wire"
+)
+
+// descriptorsOf is what a process has open.
+func descriptorsOf(t *testing.T, p *process) int {
+	t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.pid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func TestADaemonThatHasNoDescriptorsForAGroupSaysSoToItsRanksAndRecovers(t *testing.T) {
+	t.Parallel()
+	const limit = 64
+	daemon := startChild(t)
+	socket := shortDir(t) + "/rh.sock"
+	daemon.must(order{Do: "serve", Socket: socket, MaxFiles: limit})
+	before := descriptorsOf(t, daemon)
+	// A rank is a connection, a pidfd and a heap.
+	small, large := 4, (limit-before)/2-1
+	for _, world := range []int{small, large, small, large, small} {
+		ranks := make([]*rawClient, world)
+		for i := range ranks {
+			ranks[i] = dialRaw(t, socket)
+			ranks[i].hello()
+			ranks[i].join("limited", i, world)
+		}
+		for i, r := range ranks {
+			if world == small {
+				r.takeMemory()
+			} else if e := expect[*wire.Error](r); e.Code != wire.ResultOutOfMemory || !strings.Contains(e.Text.String(), "too many open files") {
+				t.Errorf("rank %d of %d got %s: %s", i, world, e.Code, e.Text)
+			}
+		}
+		for _, r := range ranks {
+			r.close()
+		}
+		eventually(t, func() string {
+			if now := descriptorsOf(t, daemon); now != before {
+				return fmt.Sprintf("after a group of %d, %d descriptors are open, %d were before", world, now, before)
+			}
+			return ""
+		})
+	}
+}
+
+func TestADaemonThatHasNoDescriptorsForConnectionsTakesThemLater(t *testing.T) {
+	t.Parallel()
+	const limit = 40
+	daemon := startChild(t)
+	socket := shortDir(t) + "/rh.sock"
+	daemon.must(order{Do: "serve", Socket: socket, MaxFiles: limit})
+	before := descriptorsOf(t, daemon)
+	crowd := make([]*rawClient, limit)
+	for i := range crowd {
+		crowd[i] = dialRaw(t, socket)
+		crowd[i].sendHello(helloMessage())
+	}
+	eventually(t, func() string {
+		if now := descriptorsOf(t, daemon); now < limit-1 {
+			return fmt.Sprintf("%d descriptors are open, want all %d", now, limit)
+		}
+		return ""
+	})
+	for _, r := range crowd {
+		r.close()
+	}
+	eventually(t, func() string {
+		late := dialRaw(t, socket)
+		defer late.close()
+		late.sendHello(helloMessage())
+		// Refused while those before it are still on their way out.
+		if m, _, err := late.receive(); err != nil {
+			return err.Error()
+		} else if _, ok := m.(*wire.Welcome); !ok {
+			return fmt.Sprintf("got %v", m)
+		}
+		late.sync()
+		return ""
+	})
+	eventually(t, func() string {
+		if now := descriptorsOf(t, daemon); now != before {
+			return fmt.Sprintf("%d descriptors are open, %d were before", now, before)
+		}
+		return ""
+	})
+}

@@ -1,0 +1,103 @@
+package server
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// childVariable makes a process of this test binary a child of a test (child_test.go): some ranks must really die.
+const childVariable = "RAILHEAD_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childVariable) != "" {
+		runChild()
+		return
+	}
+	code := m.Run()
+	if left := awaitNothingLeft(); left != "" && code == 0 {
+		fmt.Fprintln(os.Stderr, "after all tests:", left)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// awaitNothingLeft waits until this process holds nothing of any daemon, and says what it still holds when it must have
+// been gone.
+func awaitNothingLeft() string {
+	for deadline := time.Now().Add(patience); ; {
+		left := whatIsLeft()
+		if left == "" || time.Now().After(deadline) {
+			return left
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func whatIsLeft() string {
+	if g := goroutinesOf("railhead/server.(*"); len(g) > 0 {
+		return fmt.Sprintf("%d goroutines of a daemon are left, one of them:\n%s", len(g), g[0])
+	}
+	for _, kind := range []string{"memfd:railhead", "[pidfd]"} {
+		if fds := descriptors(kind); len(fds) > 0 {
+			return fmt.Sprintf("descriptors are left: %v", fds)
+		}
+	}
+	if maps, err := os.ReadFile("/proc/self/maps"); err == nil && bytes.Contains(maps, []byte("memfd:railhead-control")) {
+		return "a control segment is still mapped"
+	}
+	return ""
+}
+
+// goroutinesOf returns the stacks that have a function whose name begins so.
+func goroutinesOf(prefix string) []string {
+	buf := make([]byte, 1<<20)
+	for n := runtime.Stack(buf, true); n == len(buf); n = runtime.Stack(buf, true) {
+		buf = make([]byte, 2*len(buf))
+	}
+	var out []string
+	for stack := range strings.SplitSeq(string(bytes.TrimRight(buf, "\x00")), "\n\n") {
+		if strings.Contains(stack, "\n"+prefix) {
+			out = append(out, stack)
+		}
+	}
+	return out
+}
+
+// descriptors are those of this process whose link in /proc contains kind.
+func descriptors(kind string) []string {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var out []string
+	for _, e := range entries {
+		if link, err := os.Readlink(filepath.Join("/proc/self/fd", e.Name())); err == nil && strings.Contains(link, kind) {
+			out = append(out, e.Name()+" "+link)
+		}
+	}
+	return out
+}
+
+func openDescriptors(t testing.TB) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func threads(t testing.TB) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}

@@ -1,0 +1,316 @@
+package membership
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"slices"
+	"time"
+
+	"railhead/internal/wire"
+	"railhead/symm"
+)
+
+// look checks what must be true between any two events.
+func (d *daemon) look() {
+	d.Helper()
+	if len(d.machine.out) != 0 {
+		d.failf("%d actions were kept back", len(d.machine.out))
+	}
+	groups, ended := d.machine.Snapshot()
+	if _, err := json.Marshal([][]GroupInfo{groups, ended}); err != nil {
+		d.failf("the snapshot is no JSON: %v", err)
+	}
+	if len(groups) != d.machine.Groups() || len(groups) > d.machine.config.MaxGroups {
+		d.failf("%d groups in the snapshot, %d in the machine, at most %d are allowed", len(groups), d.machine.Groups(),
+			d.machine.config.MaxGroups)
+	}
+	if len(ended) > d.machine.config.MaxHistory {
+		d.failf("%d ended groups are remembered, at most %d should be", len(ended), d.machine.config.MaxHistory)
+	}
+	names := map[string]bool{}
+	for i := range groups {
+		d.lookAtGroup(&groups[i], names)
+		if i > 0 && groups[i-1].ID >= groups[i].ID {
+			d.failf("the snapshot lists group %d before %d", groups[i-1].ID, groups[i].ID)
+		}
+	}
+	if len(names) != len(d.machine.names) {
+		d.failf("%d names are taken by groups that form or work, %d in the machine's table", len(names), len(d.machine.names))
+	}
+	for _, g := range ended {
+		if g.Result == "" || g.Cause == "" || g.WaitingIn != "" || (g.State == StateEnded) != (g.Result == "ok") {
+			d.failf("an ended group is described as %+v", g)
+		}
+	}
+	d.lookAtMemory(groups)
+	d.lookAtWaits()
+}
+
+func (d *daemon) lookAtGroup(g *GroupInfo, names map[string]bool) {
+	d.Helper()
+	b := d.groups[g.ID]
+	if g.State == Broken {
+		if b == nil || !b.poisoned || !b.ended {
+			d.failf("group %d is broken, but its books say %+v", g.ID, b)
+		}
+	} else {
+		if names[g.Name] {
+			d.failf("two groups %q at a time", g.Name)
+		}
+		names[g.Name] = true
+		if b != nil && b.ended {
+			d.failf("group %d is %s and has ended", g.ID, g.State)
+		}
+	}
+	if (g.State == Ready) != (b != nil && b.formed && !b.ended) {
+		d.failf("group %d is %s, its books say %+v", g.ID, g.State, b)
+	}
+	if g.State == Ready {
+		d.lookAtWindows(g, b)
+	}
+	held := false
+	for _, r := range g.Ranks {
+		if r.Session != 0 && d.clients[r.Session] == nil {
+			d.failf("session %d has ended and is rank %d of group %d", r.Session, r.Rank, g.ID)
+		}
+		if h := d.holding(r.Session, g.ID); b != nil && b.memory && (h != nil) != (r.Session != 0) {
+			d.failf("rank %d of group %d is %s, which its client does not know", r.Rank, g.ID, r.State)
+		}
+		held = held || r.Session != 0
+	}
+	if !held {
+		d.failf("nobody holds group %d: %+v", g.ID, g)
+	}
+	if g.WaitingIn != "" && len(g.WaitingFor) == 0 {
+		d.failf("group %d waits in %s for nobody", g.ID, g.WaitingIn)
+	}
+}
+
+// lookAtWindows: the machine and the daemon know of the same windows, and one is in the making only during window_alloc.
+func (d *daemon) lookAtWindows(g *GroupInfo, b *books) {
+	d.Helper()
+	windows := slices.Collect(maps.Values(b.windows))
+	if b.reserved != nil {
+		windows = append(windows, *b.reserved)
+		if g.WaitingIn != wire.OpWindowAlloc.String() {
+			d.failf("pages of group %d at %+v were asked for, and neither kept nor given back", g.ID, *b.reserved)
+		}
+	}
+	slices.SortFunc(windows, func(a, b symm.Window) int { return cmp.Compare(a.Offset, b.Offset) })
+	if !slices.Equal(windows, g.Windows) {
+		d.failf("group %d has windows %v, the machine says %v", g.ID, windows, g.Windows)
+	}
+}
+
+func (d *daemon) holding(s SessionID, id GroupID) *holding {
+	if c := d.clients[s]; c != nil {
+		return c.holds[id]
+	}
+	return nil
+}
+
+// lookAtMemory: memory is there exactly as long as somebody holds the group.
+func (d *daemon) lookAtMemory(groups []GroupInfo) {
+	d.Helper()
+	for id, g := range d.groups {
+		held := slices.ContainsFunc(groups, func(i GroupInfo) bool { return i.ID == id })
+		if g.memory && held == g.released {
+			d.failf("group %d: held by somebody: %v; memory released: %v", id, held, g.released)
+		}
+	}
+	for _, c := range d.clients {
+		for id := range c.holds {
+			if d.groups[id].released {
+				d.failf("session %d holds group %d, which was released", c.id, id)
+			}
+		}
+	}
+}
+
+// lookAtWaits: whoever waits for the machine has a deadline.
+func (d *daemon) lookAtWaits() {
+	d.Helper()
+	at, ok := d.machine.NextDeadline()
+	for _, r := range d.requests {
+		if r.open() && !r.stray && (!ok || at.After(r.due)) {
+			d.failf("request %+v is due at %s, the next deadline is %s (%v)", r, r.due, at, ok)
+		}
+	}
+}
+
+// lookAfterTick: what was due has been done.
+func (d *daemon) lookAfterTick() {
+	d.Helper()
+	if at, ok := d.machine.NextDeadline(); ok && !at.After(d.now) {
+		d.failf("it is %s, the next deadline is %s", d.now, at)
+	}
+	for _, r := range d.requests {
+		if r.open() && !r.due.After(d.now) {
+			d.failf("it is %s, and request %+v is not answered", d.now, r)
+		}
+	}
+}
+
+// end lets everything come to its end, and sees that nothing is left.
+func (d *daemon) end() {
+	for len(d.creating) > 0 {
+		d.created(nil)
+	}
+	d.tick(time.Hour)
+	for id := range d.requests {
+		if d.requests[id].open() {
+			d.failf("request %+v was never answered", d.requests[id])
+		}
+	}
+	for _, s := range d.sessions() {
+		d.endSession(s, "socket")
+	}
+	m := d.machine
+	if len(m.groups) != 0 || len(m.names) != 0 || len(m.bySession) != 0 {
+		d.failf("all sessions have ended, and the machine holds groups %v, names %v, sessions %v", m.groups, m.names, m.bySession)
+	}
+	if at, ok := m.NextDeadline(); ok {
+		d.failf("all sessions have ended, and something is due at %s", at)
+	}
+	for id, g := range d.groups {
+		if g.memory && !g.released || !g.ended {
+			d.failf("all sessions have ended, group %d has not: %+v", id, g)
+		}
+	}
+}
+
+// What follows are the events, as package server brings them to the machine.
+
+func (d *daemon) sessions() []SessionID { return slices.Sorted(maps.Keys(d.clients)) }
+
+// inOrder lists all requests, always in the same order: rapid must find the same run again.
+func (d *daemon) inOrder() []*request {
+	all := slices.Collect(maps.Values(d.requests))
+	slices.SortFunc(all, func(a, b *request) int {
+		return cmp.Or(cmp.Compare(a.id.session, b.id.session), cmp.Compare(a.id.number, b.id.number))
+	})
+	return all
+}
+
+func (d *daemon) newSession() *client {
+	c := &client{id: d.nextSession, holds: map[GroupID]*holding{}}
+	d.nextSession++
+	d.clients[c.id] = c
+	return c
+}
+
+// ask enters a request of a client.
+func (d *daemon) ask(c *client, r request) *request {
+	c.last++
+	r.id = requestID{c.id, c.last}
+	r.due = d.now.Add(r.timeout)
+	d.requests[r.id] = &r
+	d.request = &r
+	return &r
+}
+
+func (d *daemon) endSession(s SessionID, how string) {
+	delete(d.clients, s)
+	for id, r := range d.requests {
+		if id.session == s {
+			r.void = true
+		}
+	}
+	d.carryOut("SessionEnded", d.machine.SessionEnded(s, how))
+}
+
+func (d *daemon) loseLease(id GroupID, rank int) {
+	for _, c := range d.clients {
+		if h := c.holds[id]; h != nil && h.rank == rank {
+			delete(c.holds, id)
+			for rid, r := range d.requests {
+				if rid.session == c.id && r.group == id {
+					r.void = true
+				}
+			}
+		}
+	}
+	d.carryOut("LeaseLost", d.machine.LeaseLost(id, rank))
+}
+
+func (d *daemon) join(c *client, j *wire.Join) {
+	r := d.ask(c, request{kind: wire.TypeJoin, rank: int(j.Rank), timeout: time.Duration(j.TimeoutMS) * time.Millisecond})
+	d.carryOut("Join", d.machine.Join(d.now, c.id, int(1000+c.id), r.id.number, j))
+	if r.open() {
+		d.joins[j.Group.String()] = j
+	}
+}
+
+// created answers the oldest CreateGroup.
+func (d *daemon) created(err error) {
+	id := d.creating[0]
+	d.creating = d.creating[1:]
+	d.groups[id].memory = err == nil
+	d.carryOut("GroupCreated", d.machine.GroupCreated(d.now, id, err))
+}
+
+func (d *daemon) attach(c *client, id GroupID, errno int32) {
+	h := c.holds[id]
+	h.attached = true
+	d.carryOut("Attached", d.machine.Attached(d.now, c.id, h.join.id.number, &wire.Attached{Group: uint64(id), Error: errno}))
+}
+
+func (d *daemon) commit(c *client, r *request, errno int32) {
+	c.holds[r.group].committed[r.id.number] = true
+	d.groups[r.group].refused = d.groups[r.group].refused || errno != 0
+	d.carryOut("WindowCommitted", d.machine.WindowCommitted(c.id, r.id.number, &wire.WindowCommitted{
+		Group: uint64(r.group), Offset: r.commit.Offset, Error: errno,
+	}))
+}
+
+// call makes a collective set-up call for a group that the client may or may not be in.
+func (d *daemon) call(c *client, kind wire.Type, id GroupID, value uint64) {
+	r := request{kind: kind, group: id, value: value}
+	if h := c.holds[id]; h != nil {
+		r.timeout = h.join.timeout
+	}
+	n := d.ask(c, r).id.number
+	switch kind {
+	case wire.TypeWindowAlloc:
+		d.carryOut("WindowAlloc", d.machine.WindowAlloc(d.now, c.id, n, &wire.WindowAlloc{Group: uint64(id), Bytes: value}))
+	case wire.TypeWindowFree:
+		d.carryOut("WindowFree", d.machine.WindowFree(d.now, c.id, n, &wire.WindowFree{Group: uint64(id), Offset: value}))
+	case wire.TypeLeave:
+		d.carryOut("Leave", d.machine.Leave(d.now, c.id, n, &wire.Leave{Group: uint64(id)}))
+	}
+}
+
+// cross lets a message arrive that was under way when the machine answered the request that it belongs to.
+func (d *daemon) cross(r *request) {
+	d.crossing = slices.DeleteFunc(d.crossing, func(x *request) bool { return x == r })
+	if d.clients[r.id.session] == nil {
+		return
+	}
+	if r.kind == wire.TypeJoin {
+		d.carryOut("late Attached", d.machine.Attached(d.now, r.id.session, r.id.number, &wire.Attached{Group: uint64(r.group)}))
+		return
+	}
+	d.carryOut("late WindowCommitted", d.machine.WindowCommitted(r.id.session, r.id.number, &wire.WindowCommitted{
+		Group: uint64(r.group), Offset: r.commit.Offset,
+	}))
+}
+
+// stray sends a message that nobody asked for.
+func (d *daemon) stray(c *client, kind wire.Type, id GroupID, offset uint64, errno int32) {
+	r := d.ask(c, request{kind: kind, group: id, stray: true})
+	if kind == wire.TypeAttached {
+		d.carryOut("stray Attached", d.machine.Attached(d.now, c.id, r.id.number, &wire.Attached{Group: uint64(id), Error: errno}))
+	} else {
+		d.carryOut("stray WindowCommitted", d.machine.WindowCommitted(c.id, r.id.number, &wire.WindowCommitted{
+			Group: uint64(id), Offset: offset, Error: errno,
+		}))
+	}
+	r.void = true
+}
+
+func (d *daemon) tick(later time.Duration) {
+	d.now = d.now.Add(later)
+	d.carryOut("Tick", d.machine.Tick(d.now))
+	d.lookAfterTick()
+}

@@ -1,0 +1,338 @@
+package membership
+
+import (
+	"reflect"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"railhead/internal/wire"
+	"railhead/symm"
+)
+
+// daemon stands for package server and all its clients in the property test. It knows what they know: the events it has
+// sent, and the actions that came out. An action that no daemon could carry out, or that no client could understand, is
+// a failure.
+type daemon struct {
+	*rapid.T
+	machine     *Machine
+	now         time.Time
+	event       string   // whose actions are being carried out
+	request     *request // that the event brought, nil = none
+	nextSession SessionID
+	clients     map[SessionID]*client
+	requests    map[requestID]*request
+	groups      map[GroupID]*books
+	creating    []GroupID             // CreateGroup is done, GroupCreated is not yet called
+	joins       map[string]*wire.Join // the last one for a name that was not refused at once
+	crossing    []*request            // answered with an Error while the client's next message for it is on its way
+}
+
+type requestID struct {
+	session SessionID
+	number  uint64
+}
+
+// request is one that a client has made. Its last answer is an Error, or the last message of its kind; nothing follows.
+type request struct {
+	id       requestID
+	kind     wire.Type
+	group    GroupID // of a Join: 0 until Joined
+	value    uint64  // bytes of WindowAlloc, offset of WindowFree
+	rank     int     // of a Join
+	timeout  time.Duration
+	due      time.Time // an answer later than that comes when the client has given up
+	joined   bool
+	heaps    int // Heap messages that have come
+	commit   *symm.Window
+	answered bool
+	void     bool // its rank or session is dead: no answer is due, and none may come
+	stray    bool // a message out of nowhere: it may be answered, with an Error and at once
+}
+
+func (r *request) open() bool { return !r.answered && !r.void }
+
+// client is a session that lives.
+type client struct {
+	id    SessionID
+	last  uint64 // request number
+	holds map[GroupID]*holding
+}
+
+// holding is a client's part in a group whose memory it was given.
+type holding struct {
+	rank      int
+	join      *request
+	attached  bool
+	ready     bool
+	committed map[uint64]bool // requests of WindowAlloc for which WindowCommitted was sent
+}
+
+// books are what the daemon knows of a group.
+type books struct {
+	world    int
+	formed   bool
+	poisoned bool
+	ended    bool
+	memory   bool
+	released bool
+	reserved *symm.Window // asked of the ranks, and neither ready nor given back
+	refused  bool         // a rank could not commit its pages of reserved
+	windows  map[uint64]symm.Window
+}
+
+func newDaemon(t *rapid.T) *daemon {
+	config := testConfig()
+	config.MaxGroups, config.MaxHistory = 3, 3
+	m, err := New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &daemon{
+		T: t, machine: m, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), nextSession: 1,
+		clients: map[SessionID]*client{}, requests: map[requestID]*request{}, groups: map[GroupID]*books{},
+		joins: map[string]*wire.Join{},
+	}
+}
+
+func (d *daemon) failf(format string, args ...any) {
+	d.Helper()
+	d.Fatalf("after "+d.event+": "+format, args...)
+}
+
+// carryOut does what the machine says, in order, and then looks at everything.
+func (d *daemon) carryOut(event string, actions []Action) {
+	d.Helper()
+	d.event = event
+	for _, a := range actions {
+		switch a := a.(type) {
+		case Send:
+			d.send(a)
+		case CreateGroup:
+			if d.groups[a.Group] != nil {
+				d.failf("group %d is created twice", a.Group)
+			}
+			d.groups[a.Group] = &books{world: a.World, windows: map[uint64]symm.Window{}}
+			d.creating = append(d.creating, a.Group)
+		case Poison:
+			d.poison(a)
+		case Decommit:
+			d.decommit(a)
+		case ReleaseGroup:
+			d.release(a.Group)
+		case Ended:
+			d.endGroup(a)
+		case Formed:
+			g := d.live(a.Group, "Formed")
+			if g.formed || g.ended || !g.memory || a.Took < 0 {
+				d.failf("Formed %+v of a group that is %+v", a, g)
+			}
+			g.formed = true
+		default:
+			d.failf("action %#v", a)
+		}
+	}
+	d.request = nil
+	d.look()
+}
+
+// live returns the books of a group for which an action still makes sense.
+func (d *daemon) live(id GroupID, what string) *books {
+	d.Helper()
+	g := d.groups[id]
+	if g == nil || g.released {
+		d.failf("%s for group %d, which was released or never created", what, id)
+	}
+	return g
+}
+
+func (d *daemon) poison(a Poison) {
+	g := d.live(a.Group, "Poison")
+	if !g.memory {
+		d.failf("Poison of group %d, which has no memory", a.Group)
+	}
+	switch a.Abort.Code {
+	case wire.ResultRankDead, wire.ResultTimeout, wire.ResultAborted, wire.ResultMismatch, wire.ResultProtocol:
+	default:
+		d.failf("Poison with %s", a.Abort.Code)
+	}
+	if a.Abort.Culprit < -1 || a.Abort.Culprit >= g.world || a.Abort.Reporter < -1 || a.Abort.Reporter >= g.world {
+		d.failf("Poison names ranks that group %d has not: %+v", a.Group, a.Abort)
+	}
+	g.poisoned = true
+}
+
+func (d *daemon) decommit(a Decommit) {
+	g := d.live(a.Group, "Decommit")
+	switch {
+	case g.reserved != nil && *g.reserved == a.Window:
+		g.reserved = nil
+	case g.windows[a.Offset] == a.Window:
+		delete(g.windows, a.Offset)
+	default:
+		d.failf("Decommit of %+v, which is no window of group %d (%v, reserved %v)", a.Window, a.Group, g.windows, g.reserved)
+	}
+}
+
+func (d *daemon) release(id GroupID) {
+	g := d.live(id, "ReleaseGroup")
+	if !g.memory {
+		d.failf("group %d is released and has no memory", id)
+	}
+	if !g.ended {
+		d.failf("group %d is released before it ended", id)
+	}
+	for _, c := range d.clients {
+		if h := c.holds[id]; h != nil {
+			d.failf("group %d is released while session %d still holds it as rank %d", id, c.id, h.rank)
+		}
+	}
+	g.released = true
+}
+
+// endGroup: a group may end before its memory was ever asked for.
+func (d *daemon) endGroup(a Ended) {
+	g := d.groups[a.Group]
+	if g == nil {
+		g = &books{}
+		d.groups[a.Group] = g
+	}
+	if g.ended || g.released {
+		d.failf("group %d ends twice, or after its release", a.Group)
+	}
+	if g.formed && a.Result != wire.ResultOK && !g.poisoned {
+		d.failf("group %d broke (%s) before its abort word was set", a.Group, a.Result)
+	}
+	if !g.formed && a.Result == wire.ResultOK {
+		d.failf("group %d ended well before it had formed", a.Group)
+	}
+	if a.Text == "" || a.Name == "" {
+		d.failf("Ended without a name or text: %+v", a)
+	}
+	g.ended = true
+}
+
+// send checks a message as its client would.
+func (d *daemon) send(a Send) {
+	c := d.clients[a.To]
+	if c == nil {
+		d.failf("%T to session %d, which has ended", a.Msg, a.To)
+	}
+	b, err := wire.Encode(a.Msg, wire.VersionMax, a.Request)
+	if err != nil {
+		d.failf("%v", err)
+	}
+	if back, err := wire.Decode(b); err != nil || !reflect.DeepEqual(back, a.Msg) {
+		d.failf("%#v does not survive the wire: %v", a.Msg, err)
+	}
+	r := d.requests[requestID{a.To, a.Request}]
+	if r == nil {
+		d.failf("%T to session %d answers request %d, which it has not made", a.Msg, a.To, a.Request)
+	}
+	if !r.open() {
+		d.failf("%T to session %d for request %d (%d), which wants no answer any more: %+v", a.Msg, a.To, a.Request, r.kind, r)
+	}
+	if a.FD != NoFD && !d.live(a.Group, "a descriptor").memory {
+		d.failf("a descriptor of group %d, which has no memory", a.Group)
+	}
+	d.deliver(c, r, a)
+}
+
+// deliver follows the request through its answers.
+func (d *daemon) deliver(c *client, r *request, a Send) {
+	switch m := a.Msg.(type) {
+	case *wire.Error:
+		d.deliverError(c, r, m)
+	case *wire.Joined:
+		d.want(r, wire.TypeJoin, !r.joined && a.FD == ControlFD && GroupID(m.Group) == a.Group)
+		r.joined, r.group = true, a.Group
+		r.due = d.now.Add(r.timeout)
+		c.holds[a.Group] = &holding{rank: r.rank, join: r, committed: map[uint64]bool{}}
+	case *wire.Heap:
+		d.want(r, wire.TypeJoin, r.joined && a.FD == HeapFD && int(m.Rank) == r.heaps && a.Rank == r.heaps && GroupID(m.Group) == r.group)
+		r.heaps++
+	case *wire.GroupReady:
+		d.want(r, wire.TypeJoin, r.joined && r.heaps == d.groups[r.group].world && GroupID(m.Group) == r.group && c.holds[r.group].attached)
+		r.answered = true
+		c.holds[r.group].ready = true
+	case *wire.WindowCommit:
+		d.want(r, wire.TypeWindowAlloc, r.commit == nil && GroupID(m.Group) == r.group && m.Bytes >= r.value)
+		r.commit = &symm.Window{Offset: m.Offset, Bytes: m.Bytes}
+		d.reserve(r)
+	case *wire.WindowReady:
+		d.want(r, wire.TypeWindowAlloc, r.commit != nil && r.commit.Offset == m.Offset && GroupID(m.Group) == r.group)
+		r.answered = true
+		g := d.live(r.group, "WindowReady")
+		if g.refused || !c.holds[r.group].committed[r.id.number] {
+			d.failf("window %+v of group %d is ready, but not all ranks have its pages", *r.commit, r.group)
+		}
+		g.windows[m.Offset], g.reserved = *r.commit, nil
+	case *wire.WindowFreed:
+		d.want(r, wire.TypeWindowFree, r.value == m.Offset && GroupID(m.Group) == r.group)
+		r.answered = true
+	case *wire.Left:
+		d.want(r, wire.TypeLeave, GroupID(m.Group) == r.group)
+		r.answered = true
+		d.letGo(c, r.group)
+	default:
+		d.failf("a client does not expect %T", m)
+	}
+}
+
+func (d *daemon) want(r *request, kind wire.Type, fits bool) {
+	d.Helper()
+	if r.kind != kind || !fits {
+		d.failf("an answer that does not fit the request %+v", r)
+	}
+}
+
+func (d *daemon) deliverError(c *client, r *request, m *wire.Error) {
+	if m.Text.String() == "" || !m.Code.Known() || (m.Code == wire.ResultRankMissing) != (m.Missing != 0) {
+		d.failf("an error that does not say what is wrong: %+v", m)
+	}
+	r.answered = true
+	h := c.holds[r.group]
+	switch {
+	case r.kind == wire.TypeJoin && r.joined:
+		if !h.attached {
+			d.crossing = append(d.crossing, r)
+		}
+		delete(c.holds, r.group) // the client gives up what it has mapped
+	case r.kind == wire.TypeWindowAlloc && r.commit != nil:
+		if !h.committed[r.id.number] {
+			d.crossing = append(d.crossing, r)
+		}
+	case r.kind == wire.TypeLeave && !(r == d.request && m.Code == wire.ResultProtocol):
+		// finalize is over, whatever came of it, unless it was refused at once
+		d.letGo(c, r.group)
+	}
+}
+
+// letGo takes a group from a client. Its other requests there cannot be answered any more.
+func (d *daemon) letGo(c *client, id GroupID) {
+	delete(c.holds, id)
+	for _, r := range d.requests {
+		if r.id.session == c.id && r.group == id && r.open() && r.kind != wire.TypeLeave {
+			d.failf("session %d has let go of group %d, and its request %+v was not answered", c.id, id, r)
+		}
+	}
+}
+
+// reserve: all ranks must be asked for the same range, and it must be free on all of them.
+func (d *daemon) reserve(r *request) {
+	g, w := d.live(r.group, "WindowCommit"), *r.commit
+	if g.reserved != nil && *g.reserved != w {
+		d.failf("ranks of group %d are asked for %+v and for %+v", r.group, *g.reserved, w)
+	}
+	if w.Offset < testScratchBytes {
+		d.failf("window %+v of group %d lies in the scratch", w, r.group)
+	}
+	for _, other := range g.windows {
+		if w.Offset < other.Offset+other.Bytes && other.Offset < w.Offset+w.Bytes {
+			d.failf("window %+v of group %d overlaps %+v", w, r.group, other)
+		}
+	}
+	if g.reserved == nil {
+		g.reserved, g.refused = &w, false
+	}
+}

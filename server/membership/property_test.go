@@ -1,0 +1,268 @@
+package membership
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"railhead/internal/wire"
+)
+
+// Events of all kinds, in any order: ranks that do what they should, ranks that do what they like, deaths, late daemons,
+// abort words that make no sense. daemon_test.go says what must hold whatever comes.
+func TestWhateverComesEveryRequestIsAnsweredOnceAndAllMemoryIsGivenBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := newDaemon(t)
+		t.Repeat(map[string]func(*rapid.T){
+			"progress":   d.drawProgress,
+			"progress 2": d.drawProgress, // twice as often as the others
+			"join":       d.drawJoin,
+			"call":       d.drawCall,
+			"trouble":    d.drawTrouble,
+			"stray":      d.drawStray,
+			"death":      d.drawDeath,
+			"time":       d.drawTime,
+		})
+		d.end()
+	})
+}
+
+const mostSessions = 8
+
+func (d *daemon) drawClient(t *rapid.T) *client {
+	all := d.sessions()
+	i := rapid.IntRange(0, mostSessions).Draw(t, "client")
+	if i < len(all) {
+		return d.clients[all[i]]
+	}
+	if len(all) >= mostSessions {
+		return d.clients[all[0]]
+	}
+	return d.newSession()
+}
+
+func (d *daemon) drawGroup(t *rapid.T) GroupID {
+	return GroupID(rapid.IntRange(0, int(d.machine.nextGroup)).Draw(t, "group"))
+}
+
+// drawProgress lets some things happen that should.
+func (d *daemon) drawProgress(t *rapid.T) {
+	for range rapid.IntRange(1, 12).Draw(t, "steps") {
+		steps := d.rightSteps(t)
+		if len(steps) == 0 {
+			d.join(d.drawClient(t), d.newJoin(t))
+			continue
+		}
+		steps[rapid.IntRange(0, len(steps)-1).Draw(t, "step")]()
+	}
+}
+
+// rightSteps lists what somebody is waiting for.
+func (d *daemon) rightSteps(t *rapid.T) (steps []func()) {
+	if len(d.creating) > 0 {
+		steps = append(steps, func() { d.created(nil) })
+	}
+	for _, r := range d.crossing {
+		steps = append(steps, func() { d.cross(r) })
+	}
+	for _, r := range d.inOrder() {
+		c := d.clients[r.id.session]
+		switch {
+		case d.asked(r):
+			steps = append(steps, func() { d.commit(c, r, 0) })
+		case r.open() && r.joined && !c.holds[r.group].attached:
+			steps = append(steps, func() { d.attach(c, r.group, 0) })
+		}
+	}
+	groups, _ := d.machine.Snapshot()
+	for i := range groups {
+		if step := d.groupStep(t, &groups[i]); step != nil {
+			steps = append(steps, step)
+		}
+	}
+	return steps
+}
+
+// asked: the client is to back a window with pages.
+func (d *daemon) asked(r *request) bool {
+	return r.open() && r.commit != nil && !d.clients[r.id.session].holds[r.group].committed[r.id.number]
+}
+
+// groupStep is what the group as a whole waits for: the next rank, the next one that calls, or anything to do.
+func (d *daemon) groupStep(t *rapid.T, g *GroupInfo) func() {
+	switch {
+	case g.State == Forming:
+		return func() {
+			j := *d.joins[g.Name]
+			j.Rank = uint32(g.Missing[0])
+			j.TimeoutMS = drawTimeout(t)
+			d.join(d.stranger(g), &j)
+		}
+	case g.State == Broken:
+		for _, r := range g.Ranks {
+			if r.Session != 0 {
+				return func() { d.call(d.clients[r.Session], wire.TypeLeave, g.ID, 0) }
+			}
+		}
+	case g.State == Ready && g.WaitingIn == "":
+		return func() { d.drawCallOf(t, d.clients[g.Ranks[0].Session], g.ID) }
+	case g.State == Ready:
+		late := g.Ranks[g.WaitingFor[0]]
+		if rapid.IntRange(0, 9).Draw(t, "mistake") == 9 && d.clients[late.Session] != nil {
+			return func() { d.drawCallOf(t, d.clients[late.Session], g.ID) }
+		}
+		for _, r := range d.inOrder() {
+			if r.group == g.ID && r.open() && r.kind != wire.TypeJoin && r.commit == nil && d.clients[late.Session] != nil {
+				return func() { d.call(d.clients[late.Session], r.kind, g.ID, r.value) }
+			}
+		}
+	}
+	return nil
+}
+
+// stranger is a session that is no rank of the group.
+func (d *daemon) stranger(g *GroupInfo) *client {
+	for _, s := range d.sessions() {
+		if !slices.ContainsFunc(g.Ranks, func(r RankInfo) bool { return r.Session == s }) {
+			return d.clients[s]
+		}
+	}
+	return d.newSession()
+}
+
+func (d *daemon) newJoin(t *rapid.T) *wire.Join {
+	world := rapid.SampledFrom([]uint32{1, 2, 2, 3, 4}).Draw(t, "world")
+	group, err := wire.MakeName(rapid.SampledFrom([]string{"a", "b", "c", "ein Gruppenname mit Umlauten, der längste überhaupt: 63 Bytes"}).Draw(t, "name"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := wire.MakeName(rapid.SampledFrom([]string{"", "", "", "x"}).Draw(t, "token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &wire.Join{
+		Group: group, Token: token, World: world, Rank: rapid.Uint32Range(0, world-1).Draw(t, "rank"),
+		TimeoutMS:   drawTimeout(t),
+		ReduceGroup: rapid.SampledFrom([]uint32{0, 0, 1, world}).Draw(t, "reduce"),
+		HeapBytes:   rapid.SampledFrom([]uint64{0, 0, 0, 1, testHeapBytes, 1 << 40}).Draw(t, "heap"),
+	}
+}
+
+func drawTimeout(t *rapid.T) uint32 {
+	return rapid.SampledFrom([]uint32{5000, 1, 2000, 10000}).Draw(t, "timeout")
+}
+
+// drawJoin joins anew or, half of the time, as one rank more of a group that somebody has joined.
+func (d *daemon) drawJoin(t *rapid.T) {
+	j := d.newJoin(t)
+	if other := d.joins[j.Group.String()]; other != nil && rapid.Bool().Draw(t, "same group") {
+		rank := j.Rank % other.World
+		*j = *other
+		j.Rank = rank
+	}
+	d.join(d.drawClient(t), j)
+}
+
+// drawTime lets time pass, to the very moment at which something is due or to any other.
+func (d *daemon) drawTime(t *rapid.T) {
+	at, ok := d.machine.NextDeadline()
+	if ok && rapid.Bool().Draw(t, "deadline") {
+		d.tick(max(0, at.Sub(d.now)))
+		return
+	}
+	d.tick(time.Duration(rapid.IntRange(0, 7000).Draw(t, "ms")) * time.Millisecond)
+}
+
+// drawCall makes a call that may or may not be the right one.
+func (d *daemon) drawCall(t *rapid.T) { d.drawCallOf(t, d.drawClient(t), d.drawGroup(t)) }
+
+func (d *daemon) drawCallOf(t *rapid.T, c *client, id GroupID) {
+	switch rapid.SampledFrom([]string{"alloc", "alloc", "free", "leave"}).Draw(t, "op") {
+	case "alloc":
+		d.call(c, wire.TypeWindowAlloc, id, rapid.SampledFrom([]uint64{1, 65536, 65537, 300000, 1 << 40}).Draw(t, "bytes"))
+	case "free":
+		d.call(c, wire.TypeWindowFree, id, d.drawOffset(t, id))
+	case "leave":
+		d.call(c, wire.TypeLeave, id, 0)
+	}
+}
+
+// drawOffset is where a window of the group lies, most of the time.
+func (d *daemon) drawOffset(t *rapid.T, id GroupID) uint64 {
+	offsets := []uint64{testScratchBytes}
+	if g := d.groups[id]; g != nil {
+		for o := range g.windows {
+			offsets = append(offsets, o)
+		}
+	}
+	slices.Sort(offsets)
+	offsets = append(offsets, 1, ^uint64(0))
+	return rapid.SampledFrom(offsets).Draw(t, "offset")
+}
+
+// drawTrouble lets something go wrong that is nobody's death.
+func (d *daemon) drawTrouble(t *rapid.T) {
+	errno := rapid.Int32().Draw(t, "errno")
+	switch rapid.IntRange(0, 9).Draw(t, "trouble") {
+	case 0:
+		if len(d.creating) > 0 {
+			d.created(errors.New("no file descriptors"))
+		}
+	case 1, 2:
+		for _, r := range d.inOrder() {
+			if d.asked(r) {
+				d.commit(d.clients[r.id.session], r, errno)
+				return
+			}
+		}
+	case 3:
+		for _, r := range d.inOrder() {
+			if r.open() && r.joined && !d.clients[r.id.session].holds[r.group].attached {
+				d.attach(d.clients[r.id.session], r.group, errno)
+				return
+			}
+		}
+	case 4:
+		if rapid.IntRange(0, 9).Draw(t, "drain") == 9 {
+			d.machine.Drain()
+		}
+	default:
+		// Any rank may write anything into the abort word.
+		if id := d.drawGroup(t); d.groups[id] != nil && d.groups[id].memory {
+			word := rapid.SampledFrom([]uint64{
+				wire.Abort{Code: wire.ResultTimeout, Op: wire.OpAllReduce, Culprit: 1, Reporter: 0}.Word(),
+				wire.Abort{Code: wire.ResultAborted, Op: wire.OpNone, Culprit: 0, Reporter: 0}.Word(),
+				wire.Abort{Code: wire.ResultRankDead, Op: wire.OpNone, Culprit: 0, Reporter: -1}.Word(),
+				rapid.Uint64Range(1, ^uint64(0)).Draw(t, "word"),
+			}).Draw(t, "abort")
+			if a, ok := wire.ParseAbort(word); ok {
+				d.carryOut("Poisoned", d.machine.Poisoned(id, a))
+			}
+		}
+	}
+}
+
+func (d *daemon) drawStray(t *rapid.T) {
+	kind := rapid.SampledFrom([]wire.Type{wire.TypeAttached, wire.TypeWindowCommitted}).Draw(t, "kind")
+	c, id := d.drawClient(t), d.drawGroup(t)
+	if h := c.holds[id]; h != nil && !h.attached || slices.ContainsFunc(d.inOrder(), func(r *request) bool {
+		return r.id.session == c.id && r.group == id && d.asked(r)
+	}) {
+		return // somebody does ask for it
+	}
+	d.stray(c, kind, id, d.drawOffset(t, id), rapid.Int32Range(0, 1).Draw(t, "errno"))
+}
+
+func (d *daemon) drawDeath(t *rapid.T) {
+	if rapid.Bool().Draw(t, "lease") {
+		id := d.drawGroup(t)
+		if g := d.groups[id]; g != nil && g.memory { // the leases lie in the group's memory
+			d.loseLease(id, rapid.IntRange(0, wire.MaxWorld-1).Draw(t, "rank")%max(1, g.world))
+		}
+		return
+	}
+	d.endSession(d.drawClient(t).id, "pidfd")
+}

@@ -1,0 +1,146 @@
+package membership
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"railhead/internal/wire"
+)
+
+// tally counts what a machine says.
+type tally struct {
+	joined, heaps, ready, windows, left, errors int
+	created, formed, poisoned, ended            int
+	released                                    map[GroupID]bool
+}
+
+func (n *tally) add(actions []Action) {
+	for _, a := range actions {
+		switch a := a.(type) {
+		case Send:
+			n.addMessage(a.Msg)
+		case CreateGroup:
+			n.created++
+		case Formed:
+			n.formed++
+		case Poison:
+			n.poisoned++
+		case Ended:
+			n.ended++
+		case ReleaseGroup:
+			n.released[a.Group] = true
+		}
+	}
+}
+
+func (n *tally) addMessage(m wire.Message) {
+	switch m.(type) {
+	case *wire.Joined:
+		n.joined++
+	case *wire.Heap:
+		n.heaps++
+	case *wire.GroupReady:
+		n.ready++
+	case *wire.WindowReady:
+		n.windows++
+	case *wire.Left:
+		n.left++
+	case *wire.Error:
+		n.errors++
+	}
+}
+
+// formAll makes groups of ranks each; session names the session that is a rank of a group.
+func formAll(t *testing.T, groups, ranks int, session func(group, rank int) SessionID) (*Machine, *tally, time.Time) {
+	t.Helper()
+	config := testConfig()
+	config.MaxGroups = groups
+	m, err := New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &tally{released: map[GroupID]bool{}}
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for r := range ranks { // group by group would leave only one group forming at a time
+		for g := range groups {
+			name, err := wire.MakeName(fmt.Sprintf("group-%d", g))
+			if err != nil {
+				t.Fatal(err)
+			}
+			n.add(m.Join(now, session(g, r), 1+r, 1, &wire.Join{Group: name, Rank: uint32(r), World: uint32(ranks), TimeoutMS: 1000}))
+		}
+	}
+	for g := range groups {
+		n.add(m.GroupCreated(now, GroupID(g+1), nil))
+	}
+	for r := range ranks {
+		for g := range groups {
+			n.add(m.Attached(now, session(g, r), 1, &wire.Attached{Group: uint64(g + 1)}))
+		}
+	}
+	return m, n, now
+}
+
+func expect(t *testing.T, what string, got, want int) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%d %s, expected %d", got, what, want)
+	}
+}
+
+func TestSixtyFourGroupsOfSixtyFourRanksFormWorkAndFinalize(t *testing.T) {
+	const groups, ranks = 64, wire.MaxWorld
+	session := func(g, r int) SessionID { return SessionID(1 + g*ranks + r) }
+	m, n, now := formAll(t, groups, ranks, session)
+	expect(t, "groups created", n.created, groups)
+	expect(t, "groups formed", n.formed, groups)
+	expect(t, "Joined messages", n.joined, groups*ranks)
+	expect(t, "Heap messages", n.heaps, groups*ranks*ranks)
+	expect(t, "GroupReady messages", n.ready, groups*ranks)
+
+	for r := range ranks {
+		for g := range groups {
+			n.add(m.WindowAlloc(now, session(g, r), 2, &wire.WindowAlloc{Group: uint64(g + 1), Bytes: 1}))
+		}
+	}
+	for r := range ranks {
+		for g := range groups {
+			n.add(m.WindowCommitted(session(g, r), 2, &wire.WindowCommitted{Group: uint64(g + 1), Offset: testScratchBytes}))
+		}
+	}
+	expect(t, "WindowReady messages", n.windows, groups*ranks)
+
+	for r := range ranks {
+		for g := range groups {
+			n.add(m.Leave(now, session(g, r), 3, &wire.Leave{Group: uint64(g + 1)}))
+		}
+	}
+	expect(t, "Left messages", n.left, groups*ranks)
+	expect(t, "groups released", len(n.released), groups)
+	expect(t, "errors", n.errors, 0)
+	expect(t, "groups left", m.Groups(), 0)
+	expect(t, "sessions left", len(m.bySession), 0)
+}
+
+func TestTheDeathOfASessionInSixtyFourGroupsBreaksThemAllAndNoOther(t *testing.T) {
+	const groups, ranks = 64, wire.MaxWorld
+	// Session 1+r is rank r of every group but the last, which has sessions of its own.
+	session := func(g, r int) SessionID {
+		if g == groups-1 {
+			return SessionID(1000 + r)
+		}
+		return SessionID(1 + r)
+	}
+	m, n, _ := formAll(t, groups, ranks, session)
+	n.add(m.SessionEnded(session(0, ranks-1), "pidfd"))
+	expect(t, "groups poisoned", n.poisoned, groups-1)
+	expect(t, "groups ended", n.ended, groups-1)
+	expect(t, "groups held", m.Groups(), groups)
+	for r := range ranks - 1 {
+		expect(t, "groups released too early", len(n.released), 0)
+		n.add(m.SessionEnded(session(0, r), "pidfd"))
+	}
+	expect(t, "groups released", len(n.released), groups-1)
+	expect(t, "groups left", m.Groups(), 1)
+}

@@ -1,0 +1,222 @@
+package membership
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"railhead/internal/wire"
+)
+
+// stage is where a transcript plays: a machine, a clock that moves only when told, and the request numbers.
+type stage struct {
+	machine *Machine
+	start   time.Time
+	now     time.Time
+	numbers map[SessionID]*numbers
+}
+
+// numbers are the request numbers that a session used last: for any request, for a Join, for a WindowAlloc.
+type numbers struct{ last, join, alloc uint64 }
+
+const (
+	testHeapBytes    = 512 << 10
+	testScratchBytes = 64 << 10
+	testBlockBytes   = 4096
+)
+
+func testConfig() Config {
+	return Config{
+		MaxGroups: 8, MaxHistory: 8, HeapBytes: testHeapBytes, ScratchBytes: testScratchBytes, BlockBytes: testBlockBytes,
+		SpinNS: func(world int) uint32 { return uint32(1000 * world) },
+	}
+}
+
+func newStage(c Config) (*stage, error) {
+	m, err := New(c)
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	return &stage{machine: m, start: start, now: start, numbers: map[SessionID]*numbers{}}, err
+}
+
+func (s *stage) of(id SessionID) *numbers {
+	if s.numbers[id] == nil {
+		s.numbers[id] = &numbers{}
+	}
+	return s.numbers[id]
+}
+
+// request numbers the requests of a session from 1. Attached and WindowCommitted have no number of their own: as the
+// client's do, they carry that of the Join or WindowAlloc that they go on with.
+func (s *stage) request(id SessionID) uint64 {
+	s.of(id).last++
+	return s.of(id).last
+}
+
+var commands map[string]func(*stage, *command) []string
+
+func init() { // a map literal would be an initialization cycle: form uses the other commands
+	commands = map[string]func(*stage, *command) []string{
+		"new":       playNew,
+		"join":      playJoin,
+		"created":   playCreated,
+		"attached":  playAttached,
+		"form":      playForm,
+		"alloc":     playAlloc,
+		"committed": playCommitted,
+		"free":      playFree,
+		"leave":     playLeave,
+		"dead":      playDead,
+		"lease":     playLease,
+		"poisoned":  playPoisoned,
+		"advance":   playAdvance,
+		"tick":      playTick,
+		"deadline":  playDeadline,
+		"drain":     playDrain,
+		"snapshot":  playSnapshot,
+	}
+}
+
+// new [max_groups=8] [max_history=8]: another machine, at time 0.
+func playNew(s *stage, c *command) []string {
+	config := testConfig()
+	config.MaxGroups = int(c.number("max_groups", 8))
+	config.MaxHistory = int(c.number("max_history", 8))
+	fresh, err := newStage(config)
+	c.fail(err)
+	*s = *fresh
+	return nil
+}
+
+// join s= group= rank= world= [token=] [timeout=5s] [reduce=0] [heap=0]; session s has pid 100+s.
+func playJoin(s *stage, c *command) []string {
+	id := c.session()
+	group, err := wire.MakeName(c.text("group", ""))
+	c.fail(err)
+	token, err := wire.MakeName(c.text("token", ""))
+	c.fail(err)
+	j := &wire.Join{
+		Group: group, Token: token, Rank: uint32(c.number("rank", 0)), World: uint32(c.number("world", 0)),
+		TimeoutMS: uint32(c.duration("timeout", 5*time.Second).Milliseconds()), ReduceGroup: uint32(c.number("reduce", 0)),
+		HeapBytes: c.number("heap", 0),
+	}
+	_, err = wire.Encode(j, wire.VersionMax, 1) // the machine is promised checked messages
+	c.fail(err)
+	if c.err != nil {
+		return nil
+	}
+	s.of(id).join = s.request(id)
+	return printActions(s.machine.Join(s.now, id, pidOf(id), s.of(id).join, j))
+}
+
+func pidOf(id SessionID) int { return 100 + int(id) }
+
+// created group= [err="..."]: the daemon has made the group's memory, or could not.
+func playCreated(s *stage, c *command) []string {
+	var err error
+	if text := c.text("err", ""); text != "" {
+		err = errors.New(text)
+	}
+	return printActions(s.machine.GroupCreated(s.now, c.group(), err))
+}
+
+// attached s= group= [errno=0]
+func playAttached(s *stage, c *command) []string {
+	id := c.session()
+	a := &wire.Attached{Group: uint64(c.group()), Error: int32(c.number("errno", 0))}
+	return printActions(s.machine.Attached(s.now, id, s.of(id).join, a))
+}
+
+// form group= world= [first=1] [timeout=5s]: sessions first, first+1, ... become ranks 0, 1, ... of a working group.
+// Prints only that it works; normal_life.txt has the steps.
+func playForm(s *stage, c *command) []string {
+	name, world, first := c.text("group", ""), c.number("world", 0), c.number("first", 1)
+	timeout := c.duration("timeout", 5*time.Second)
+	id := s.machine.nextGroup
+	play := func(format string, args ...any) {
+		if _, err := s.play([]string{fmt.Sprintf(format, args...)}); err != nil {
+			c.fail(err)
+		}
+	}
+	for r := range world {
+		play("join s=%d group=%s rank=%d world=%d timeout=%s", first+r, name, r, world, timeout)
+	}
+	play("created group=%d", id)
+	for r := range world {
+		play("attached s=%d group=%d", first+r, id)
+	}
+	if g := s.machine.groups[id]; g == nil || g.state != Ready {
+		c.fail(fmt.Errorf("group %d does not work", id))
+	}
+	return []string{fmt.Sprintf("group %d works: sessions %d..%d are its ranks 0..%d", id, first, first+world-1, world-1)}
+}
+
+// alloc s= group= bytes=
+func playAlloc(s *stage, c *command) []string {
+	id := c.session()
+	w := &wire.WindowAlloc{Group: uint64(c.group()), Bytes: c.number("bytes", 0)}
+	s.of(id).alloc = s.request(id)
+	return printActions(s.machine.WindowAlloc(s.now, id, s.of(id).alloc, w))
+}
+
+// committed s= group= offset= [errno=0]
+func playCommitted(s *stage, c *command) []string {
+	id := c.session()
+	w := &wire.WindowCommitted{Group: uint64(c.group()), Offset: c.number("offset", 0), Error: int32(c.number("errno", 0))}
+	return printActions(s.machine.WindowCommitted(id, s.of(id).alloc, w))
+}
+
+// free s= group= offset=
+func playFree(s *stage, c *command) []string {
+	id := c.session()
+	w := &wire.WindowFree{Group: uint64(c.group()), Offset: c.number("offset", 0)}
+	return printActions(s.machine.WindowFree(s.now, id, s.request(id), w))
+}
+
+// leave s= group=: finalize.
+func playLeave(s *stage, c *command) []string {
+	id := c.session()
+	return printActions(s.machine.Leave(s.now, id, s.request(id), &wire.Leave{Group: uint64(c.group())}))
+}
+
+// dead s= how=: the session has ended.
+func playDead(s *stage, c *command) []string {
+	return printActions(s.machine.SessionEnded(c.session(), c.text("how", "socket")))
+}
+
+// lease group= rank=: the kernel has marked the rank's lease.
+func playLease(s *stage, c *command) []string {
+	return printActions(s.machine.LeaseLost(c.group(), int(c.number("rank", 0))))
+}
+
+// poisoned group= code= [op=none] [culprit=-1] [reporter=-1]: the abort word was set. code and op are names or numbers.
+func playPoisoned(s *stage, c *command) []string {
+	a := wire.Abort{
+		Code: wire.Result(c.enum("code", resultNamed)), Op: wire.Op(c.enum("op", opNamed)),
+		Culprit: c.rank("culprit"), Reporter: c.rank("reporter"),
+	}
+	return printActions(s.machine.Poisoned(c.group(), a))
+}
+
+// advance DURATION: moves the clock, and nothing else.
+func playAdvance(s *stage, c *command) []string {
+	s.now = s.now.Add(c.positionalDuration())
+	return nil
+}
+
+func playTick(s *stage, _ *command) []string { return printActions(s.machine.Tick(s.now)) }
+
+// deadline: when tick will have something to do, from the scenario's beginning.
+func playDeadline(s *stage, _ *command) []string {
+	at, ok := s.machine.NextDeadline()
+	if !ok {
+		return []string{"no deadline"}
+	}
+	return []string{fmt.Sprintf("deadline at %s", at.Sub(s.start))}
+}
+
+func playDrain(s *stage, _ *command) []string {
+	s.machine.Drain()
+	return nil
+}
+
+func playSnapshot(s *stage, _ *command) []string { return printSnapshot(s.machine) }

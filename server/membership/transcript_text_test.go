@@ -1,0 +1,224 @@
+package membership
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"railhead/internal/wire"
+)
+
+// command is a parsed line: a name, key=value pairs, and at most one word without a key. The first thing that is wrong
+// with it is kept until finish.
+type command struct {
+	name       string
+	positional string
+	values     map[string]string
+	err        error
+}
+
+func parseCommand(line string) (*command, error) {
+	c := &command{values: map[string]string{}}
+	c.name, line, _ = strings.Cut(line, " ")
+	for line = strings.TrimSpace(line); line != ""; line = strings.TrimSpace(line) {
+		end := strings.IndexAny(line, " =")
+		if end < 0 || line[end] == ' ' {
+			c.positional, line, _ = strings.Cut(line, " ")
+			continue
+		}
+		key := line[:end]
+		line = line[end+1:]
+		if quoted, err := strconv.QuotedPrefix(line); err == nil {
+			line = line[len(quoted):]
+			c.values[key], _ = strconv.Unquote(quoted)
+			continue
+		}
+		c.values[key], line, _ = strings.Cut(line, " ")
+	}
+	return c, nil
+}
+
+func (c *command) fail(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+// finish also complains of keys that the command did not ask for: a misspelt one must not pass as a default.
+func (c *command) finish() error {
+	for key := range c.values {
+		c.fail(fmt.Errorf("%s does not know %s=", c.name, key))
+	}
+	return c.err
+}
+
+func (c *command) text(key, otherwise string) string {
+	v, ok := c.values[key]
+	delete(c.values, key)
+	if !ok {
+		return otherwise
+	}
+	return v
+}
+
+func (c *command) number(key string, otherwise uint64) uint64 {
+	v := c.text(key, "")
+	if v == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(v, 0, 64)
+	c.fail(err)
+	return n
+}
+
+func (c *command) session() SessionID {
+	s := SessionID(c.number("s", 0))
+	if s == 0 {
+		c.fail(fmt.Errorf("%s needs s=, from 1", c.name))
+	}
+	return s
+}
+
+func (c *command) group() GroupID { return GroupID(c.number("group", 0)) }
+
+func (c *command) rank(key string) int {
+	r, err := strconv.Atoi(c.text(key, "-1"))
+	c.fail(err)
+	return r
+}
+
+func (c *command) duration(key string, otherwise time.Duration) time.Duration {
+	d, err := time.ParseDuration(c.text(key, otherwise.String()))
+	c.fail(err)
+	return d
+}
+
+func (c *command) positionalDuration() time.Duration {
+	d, err := time.ParseDuration(c.positional)
+	c.fail(err)
+	return d
+}
+
+// enum reads a number, or the name that one of the numbers 0..255 has.
+func (c *command) enum(key string, name func(uint32) string) uint32 {
+	v := c.text(key, name(0))
+	if n, err := strconv.ParseUint(v, 0, 8); err == nil {
+		return uint32(n)
+	}
+	for n := range uint32(256) {
+		if name(n) == v {
+			return n
+		}
+	}
+	c.fail(fmt.Errorf("%s=%s is neither a number nor a name", key, v))
+	return 0
+}
+
+func resultNamed(n uint32) string { return wire.Result(n).String() }
+func opNamed(n uint32) string     { return wire.Op(n).String() }
+
+func printActions(actions []Action) []string {
+	var out []string
+	for _, a := range actions {
+		out = append(out, printAction(a))
+	}
+	return out
+}
+
+func printAction(a Action) string {
+	switch a := a.(type) {
+	case Send:
+		fd := ""
+		switch a.FD {
+		case ControlFD:
+			fd = fmt.Sprintf(" +fd of group %d's control segment", a.Group)
+		case HeapFD:
+			fd = fmt.Sprintf(" +fd of group %d's heap %d", a.Group, a.Rank)
+		}
+		return fmt.Sprintf("s%d #%d: %s%s", a.To, a.Request, printMessage(a.Msg), fd)
+	case CreateGroup:
+		return fmt.Sprintf("create group=%d name=%q incarnation=%d world=%d heap=%d", a.Group, a.Name, a.Incarnation, a.World,
+			a.HeapBytes)
+	case Poison:
+		return fmt.Sprintf("poison group=%d %s op=%s culprit=%d reporter=%d", a.Group, a.Abort.Code, a.Abort.Op, a.Abort.Culprit,
+			a.Abort.Reporter)
+	case Decommit:
+		return fmt.Sprintf("decommit group=%d offset=%d bytes=%d", a.Group, a.Offset, a.Bytes)
+	case ReleaseGroup:
+		return fmt.Sprintf("release group=%d", a.Group)
+	case Ended:
+		return fmt.Sprintf("ended group=%d name=%q %s: %s", a.Group, a.Name, a.Result, a.Text)
+	case Formed:
+		return fmt.Sprintf("formed group=%d took=%s", a.Group, a.Took)
+	}
+	return fmt.Sprintf("unknown action %#v", a)
+}
+
+func printMessage(m wire.Message) string {
+	switch m := m.(type) {
+	case *wire.Error:
+		missing := ""
+		if m.Missing != 0 {
+			missing = " missing=" + strings.Trim(strings.ReplaceAll(fmt.Sprint(ranksOf(m.Missing)), " ", ","), "[]")
+		}
+		return fmt.Sprintf("error %s culprit=%d%s %q", m.Code, m.Culprit, missing, m.Text.String())
+	case *wire.Joined:
+		return fmt.Sprintf("joined group=%d incarnation=%d world=%d reduce=%d heap=%d scratch=%d block=%d control=%d spin=%dns", m.Group,
+			m.Incarnation, m.World, m.ReduceGroup, m.HeapBytes, m.ScratchBytes, m.BlockBytes, m.ControlBytes, m.SpinNS)
+	case *wire.Heap:
+		return fmt.Sprintf("heap group=%d rank=%d pid=%d", m.Group, m.Rank, m.PID)
+	case *wire.GroupReady:
+		return fmt.Sprintf("group_ready group=%d", m.Group)
+	case *wire.WindowCommit:
+		return fmt.Sprintf("window_commit group=%d offset=%d bytes=%d", m.Group, m.Offset, m.Bytes)
+	case *wire.WindowReady:
+		return fmt.Sprintf("window_ready group=%d offset=%d", m.Group, m.Offset)
+	case *wire.WindowFreed:
+		return fmt.Sprintf("window_freed group=%d offset=%d", m.Group, m.Offset)
+	case *wire.Left:
+		return fmt.Sprintf("left group=%d", m.Group)
+	}
+	return fmt.Sprintf("unexpected message %#v", m)
+}
+
+func printSnapshot(m *Machine) (out []string) {
+	groups, ended := m.Snapshot()
+	for _, g := range groups {
+		out = append(out, "held: "+printInfo(g))
+		for _, r := range g.Ranks {
+			line := fmt.Sprintf("  rank %d: pid %d, %s", r.Rank, r.PID, r.State)
+			if r.Session != 0 {
+				line += fmt.Sprintf(", session %d", r.Session)
+			}
+			out = append(out, line)
+		}
+	}
+	for _, g := range ended {
+		out = append(out, "past: "+printInfo(g))
+	}
+	if len(out) == 0 {
+		return []string{"no groups"}
+	}
+	return out
+}
+
+func printInfo(g GroupInfo) string {
+	s := fmt.Sprintf("group=%d name=%q incarnation=%d %s world=%d", g.ID, g.Name, g.Incarnation, g.State, g.WorldSize)
+	if len(g.Windows) != 0 {
+		s += fmt.Sprintf(" windows=%d", g.Windows)
+	}
+	if len(g.Missing) != 0 {
+		s += fmt.Sprintf(" missing=%d", g.Missing)
+	}
+	if g.WaitingIn != "" {
+		s += fmt.Sprintf(" waiting_in=%s for=%d", g.WaitingIn, g.WaitingFor)
+	}
+	if g.Result != "" {
+		s += fmt.Sprintf(" %s: %s", g.Result, g.Cause)
+	}
+	if g.Culprit != nil {
+		s += fmt.Sprintf(" (culprit %d)", *g.Culprit)
+	}
+	return s
+}
