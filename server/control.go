@@ -26,7 +26,7 @@ func writeControlHeader(m *symm.Mapping, a membership.CreateGroup) {
 // the memory is held.
 func (m *memory) poison(a wire.Abort) {
 	if a.Op == wire.OpNone && a.Culprit >= 0 && a.Culprit < m.world {
-		a.Op = wire.Op(atomic.LoadUint32(m.mapping.Word32(wire.RankLineOffset(a.Culprit) + wire.OpOffset)))
+		a.Op = m.operation(a.Culprit)
 	}
 	// Ranks poll the low half alone: a word in which that is 0 has broken nothing yet, whoever wrote the rest.
 	for old := uint64(0); uint32(old) == 0 && !atomic.CompareAndSwapUint64(m.abort, old, a.Word()); {
@@ -35,13 +35,18 @@ func (m *memory) poison(a wire.Abort) {
 	futexWakeAll(m.mapping.Word32(wire.AbortOffset))
 }
 
+// operation is what the rank says it is doing. It may write anything there.
+func (m *memory) operation(rank int) wire.Op {
+	return wire.Op(atomic.LoadUint32(m.mapping.Word32(wire.RankLineOffset(rank) + wire.OpOffset)))
+}
+
 // describe adds to the ranks what they say of themselves in shared memory. They may write anything there.
 func (m *memory) describe(g *membership.GroupInfo) {
 	for i := range g.Ranks {
 		r := &g.Ranks[i]
 		line := wire.RankLineOffset(r.Rank)
 		r.Sequence = atomic.LoadUint64(m.mapping.Word64(line + wire.SeqOffset))
-		r.Operation = wire.Op(atomic.LoadUint32(m.mapping.Word32(line + wire.OpOffset))).String()
+		r.Operation = m.operation(r.Rank).String()
 		r.Bytes = atomic.LoadUint64(m.mapping.Word64(line + wire.BytesOffset))
 		waiting := atomic.LoadUint64(m.mapping.Word64(line + wire.WaitingForOffset))
 		for ; waiting != 0; waiting &= waiting - 1 {

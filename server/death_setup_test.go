@@ -156,6 +156,11 @@ func TestADeathAfterItsOwnFinalizeHurtsNobody(t *testing.T) {
 	awaitGroup(t, s, "finalized", "has lost rank 2", func(g membership.GroupInfo) bool {
 		return g.State == membership.Ready && g.Ranks[2].State == "gone"
 	})
+	for i, r := range here {
+		if st, err := r.comm.Status(); err != nil || st.Result != wire.ResultOK {
+			t.Errorf("rank %d: its comm is broken: %+v, %v", i, st, err)
+		}
+	}
 	mustEach(t, here, "finalize", finalize)
 	if ended := statusOf(t, s).Ended; len(ended) != 1 || ended[0].Result != "ok" {
 		t.Errorf("ended groups: %+v", ended)

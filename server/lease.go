@@ -79,25 +79,10 @@ func (w *watcher) lookAtAbort(words []futexWord) []futexWord {
 	}
 	if a, broken := wire.ParseAbort(atomic.LoadUint64(w.m.abort)); broken {
 		w.aborted = true
-		w.events.aborted(w.m.possible(a))
+		w.events.aborted(a)
 		return words
 	}
 	return append(words, futexWord{w.m.mapping.Word32(wire.AbortOffset), 0})
-}
-
-// possible makes an abort word that a rank has set (and any rank may have set it to anything) one that can be passed on:
-// the daemon's messages carry results and ranks that exist.
-func (m *memory) possible(a wire.Abort) wire.Abort {
-	if a.Code == wire.ResultOK || !a.Code.Known() {
-		a.Code = wire.ResultProtocol
-	}
-	if a.Culprit >= m.world {
-		a.Culprit = -1
-	}
-	if a.Reporter >= m.world {
-		a.Reporter = -1
-	}
-	return a
 }
 
 // lookAtLeases reports the dead and appends the words of the living. again is true when a word changed meanwhile.
@@ -114,8 +99,11 @@ func (w *watcher) lookAtLeases(words []futexWord) (_ []futexWord, again bool) {
 		switch {
 		case v&wire.LeaseOwnerDied != 0:
 			w.dead[r] = true
-			// At once, not by way of the core's queue: this is what the other ranks wait for.
-			w.m.poison(wire.Abort{Code: wire.ResultRankDead, Culprit: r, Reporter: -1})
+			// At once, not by way of the core's queue: this is what the other ranks wait for. But a rank that has
+			// called finalize may die without harm; the core knows.
+			if w.m.operation(r) != wire.OpFinalize {
+				w.m.poison(wire.Abort{Code: wire.ResultRankDead, Culprit: r, Reporter: -1})
+			}
 			w.events.died(r)
 			continue
 		case v&wire.LeaseTIDMask != 0 && v&wire.LeaseWaiters == 0:

@@ -197,25 +197,20 @@ func TestAnAbortWordThatARankSetsReachesTheCore(t *testing.T) {
 	}
 }
 
-func TestWhatARankWritesIntoTheAbortWordIsNotTrusted(t *testing.T) {
-	const world = 4
-	for _, word := range []uint64{1, 0xff, 0x100, 0xffff, 0xff000000ff, 1 << 16, 1 << 32, 1 << 63, 0xfffefffe00ee, ^uint64(0)} {
-		w := newWatchedMemory(t, world)
-		w.start(t)
-		atomic.StoreUint64(w.abort, word)
-		futexWakeAll(w.mapping.Word32(wire.AbortOffset))
-		if uint32(word) == 0 {
-			futexWakeAll(w.mapping.Word32(wire.WatchOffset)) // nobody sleeps on the other half
-			atomic.AddUint32(w.mapping.Word32(wire.WatchOffset), 1)
-			futexWakeAll(w.mapping.Word32(wire.WatchOffset))
-		}
-		a := next(t, "the abort word", w.aborted)
-		if !a.Code.Known() || a.Code == wire.ResultOK {
-			t.Errorf("%#x: the core is given the result %s", word, a.Code)
-		}
-		if a.Culprit >= world || a.Reporter >= world || a.Culprit < -1 || a.Reporter < -1 {
-			t.Errorf("%#x: the core is given ranks that do not exist: %+v", word, a)
-		}
+func TestTheDeathOfARankInFinalizeIsTheCoresToJudge(t *testing.T) {
+	w := newWatchedMemory(t, 2)
+	w.start(t)
+	atomic.StoreUint32(w.mapping.Word32(wire.RankLineOffset(1)+wire.OpOffset), uint32(wire.OpFinalize))
+	h := newHolder()
+	h.take(w.mapping, 1)
+	w.awaitWatched(t, 1)
+	h.die()
+	if got := next(t, "the death", w.died); got != 1 {
+		t.Errorf("rank %d is said to be dead, want 1", got)
+	}
+	w.watcher.stop()
+	if got := atomic.LoadUint64(w.abort); got != 0 {
+		t.Errorf("the abort word is %#x, although the rank may have been done", got)
 	}
 }
 
@@ -259,4 +254,14 @@ func TestStopEndsAWatcherWhateverTheRanksDo(t *testing.T) {
 	}
 	close(stop)
 	<-done
+}
+
+func TestStopNeedsNoSecondLook(t *testing.T) {
+	w := newWatchedMemory(t, 2)
+	for range 3000 {
+		w.start(t)
+		stopped := make(chan struct{})
+		go func() { w.watcher.stop(); close(stopped) }()
+		next(t, "the watcher's end", stopped)
+	}
 }

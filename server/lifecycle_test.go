@@ -7,8 +7,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -140,6 +142,37 @@ func TestPathsThatCannotWorkAreRefused(t *testing.T) {
 	}
 	if fi, err := os.Stat(s.SocketPath()); err != nil || fi.Mode().Perm() != 0o600 {
 		t.Errorf("the socket: %v, %v", fi, err)
+	}
+}
+
+func TestALockHasOneHolderAndIsGoneAfterTheLast(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(shortDir(t), "rh.sock")
+	var wg sync.WaitGroup
+	var holders, held atomic.Int64
+	for range 8 {
+		wg.Go(func() {
+			for range 1000 {
+				l, err := lockPath(path)
+				if err != nil {
+					continue
+				}
+				if holders.Add(1) > 1 {
+					t.Error("two hold the lock")
+				}
+				held.Add(1)
+				runtime.Gosched()
+				holders.Add(-1)
+				l.release()
+			}
+		})
+	}
+	wg.Wait()
+	if held.Load() == 0 {
+		t.Error("nobody ever held it")
+	}
+	if left := filesIn(t, filepath.Dir(path)); len(left) != 0 {
+		t.Errorf("files are left: %v", left)
 	}
 }
 

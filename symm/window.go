@@ -12,8 +12,8 @@ const WindowGranule = 64 << 10
 // Window is a range of symmetric memory: the same offset from the heap's base
 // on every rank of the group. Both are multiples of WindowGranule.
 type Window struct {
-	Offset uint64
-	Bytes  uint64
+	Offset uint64 `json:"offset"`
+	Bytes  uint64 `json:"bytes"`
 }
 
 // Heap gives out the windows of a group. It holds addresses, not memory, and
