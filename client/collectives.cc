@@ -28,10 +28,12 @@ bool overlapPartly(const void* a, const void* b, size_t bytes) {
   return x != y && (x < y ? y - x : x - y) < bytes;
 }
 
-rh_result checkAllReduce(const Comm* comm, const void* send, const void* recv, size_t count, const Dtype* dtype, rh_op op,
-                         const void* stream) {
+rh_result checkAllReduce(const Comm* comm, const void* send, const void* recv, size_t count, rh_dtype number, const Dtype* dtype,
+                         rh_op op, const void* stream) {
   const int rank = comm->rank;
-  if (dtype == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "all_reduce: rank %d: no such dtype; f32 and bf16 work", rank);
+  if (dtype == nullptr) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "all_reduce: rank %d: dtype %d; RH_F32 and RH_BF16 work", rank, static_cast<int>(number));
+  }
   if (op != RH_SUM) return fail(RH_ERR_INVALID_ARGUMENT, "all_reduce: rank %d: op %d; RH_SUM works", rank, static_cast<int>(op));
   if (stream != nullptr) {
     return fail(RH_ERR_UNSUPPORTED, "all_reduce: rank %d: a stream was given to a CPU comm; pass NULL", rank);
@@ -58,7 +60,7 @@ extern "C" rh_result rh_all_reduce(const void* send, void* recv, size_t count, r
   Comm* comm = guard.get();
   if (__builtin_expect(comm == nullptr, 0)) return checkGuard(guard, "all_reduce");
   const Dtype* type = findDtype(dtype);
-  const rh_result bad = checkAllReduce(comm, send, recv, count, type, op, stream);
+  const rh_result bad = checkAllReduce(comm, send, recv, count, dtype, type, op, stream);
   if (__builtin_expect(bad != RH_OK, 0)) return bad;
 
   if (!beginOperation(comm, RHW_OP_ALL_REDUCE, count * type->bytes)) return whyBroken(comm);

@@ -80,9 +80,18 @@ rh_result whyBroken(const Comm* comm) {
   return result == RH_OK ? RH_OK : fail(result, "%s", text);
 }
 
+namespace {
+
+void endLease(Comm* comm) {
+  if (comm->leased) dropLease(comm->line(comm->rank));
+  comm->leased = false;
+}
+
+}  // namespace
+
 void destroyComm(Comm* comm) {
   dropWindows(comm);
-  if (comm->leased) dropLease(comm->line(comm->rank));
+  endLease(comm);
   for (char* heap : comm->team.heap) {
     if (heap != nullptr) munmap(heap, comm->heapBytes);
   }
@@ -102,20 +111,39 @@ bool belongsTo(void* handle, const Session* session) {
 
 bool anyCommBusy(const Session* session) {
   bool busy = false;
-  comms().forEach([&](void* handle, Comm*) {
-    if (belongsTo(handle, session)) busy = busy || Comms::Exclusive(comms(), handle).busy();
-  });
+  comms().forEach([&](void* handle) { busy = busy || (belongsTo(handle, session) && comms().busy(handle)); });
   return busy;
 }
 
+namespace {
+
+// Breaks the group of a comm of the session. False when the handle is no comm of it.
+bool breakFor(void* handle, const Session* session) {
+  Comms::Shared look(comms(), handle);
+  const Comm* comm = look.get();
+  if (comm == nullptr || comm->session != session) return false;
+  const auto rank = static_cast<uint32_t>(comm->rank);
+  poison(comm, RH_ERR_RANK_DEAD, __atomic_load_n(&comm->line(comm->rank)->op, __ATOMIC_RELAXED), rank, rank);
+  return true;
+}
+
+}  // namespace
+
 void abandonComms(const Session* session) {
-  comms().forEach([&](void* handle, Comm*) {
-    if (!belongsTo(handle, session)) return;
-    Comm* comm = comms().remove(handle);
-    if (comm == nullptr) return;
-    const uint32_t op = __atomic_load_n(&comm->line(comm->rank)->op, __ATOMIC_RELAXED);
-    poison(comm, RH_ERR_RANK_DEAD, op, static_cast<uint32_t>(comm->rank), static_cast<uint32_t>(comm->rank));
-    destroyComm(comm);
+  comms().forEach([&](void* handle) {
+    if (!breakFor(handle, session)) return;
+    // A call may have begun since rh_close looked for one. It returns soon, because its group is broken and its session
+    // shut down; until then its mappings must stay.
+    for (;;) {
+      Comms::Exclusive guard(comms(), handle);
+      if (guard.get() != nullptr) {
+        destroyComm(comms().remove(handle));
+        return;
+      }
+      if (!guard.busy()) return;  // it was finalize
+      const timespec pause = {0, 50 * 1000};
+      nanosleep(&pause, nullptr);
+    }
   });
 }
 
@@ -128,7 +156,7 @@ namespace {
 // Waits until every rank has called finalize. The lease is still held: a death in here is noticed.
 rh_result leave(Comm* comm) {
   const int64_t deadline = comm->deadlineNs();
-  Call call(*comm->session);
+  Call call(*comm->session, "finalize", comm->rank);
   rhw_leave request = {};
   request.group = comm->group;
   rh_result result = call.send(&request, RHW_LEAVE, deadline);
@@ -137,7 +165,7 @@ rh_result leave(Comm* comm) {
   if (result != RH_OK) return result;
   if (r.fd >= 0) close(r.fd);
   return r.m.h.type == RHW_LEFT ? RH_OK
-                                : fail(RH_ERR_PROTOCOL, "finalize: message type %d in place of Left", r.m.h.type);
+                                : fail(RH_ERR_PROTOCOL, "finalize: rank %d: message type %d in place of Left", comm->rank, r.m.h.type);
 }
 
 }  // namespace
@@ -149,6 +177,8 @@ extern "C" rh_result rh_comm_finalize(rh_comm* handle) {
   const bool works = beginOperation(guard.get(), RHW_OP_FINALIZE, 0);
   result = leave(guard.get());
   if (!works) result = RH_OK;  // a broken group has nobody to wait for
+  // While the handle still keeps rh_close away: without sessions there is no control thread to drop a lease.
+  endLease(guard.get());
   Comm* comm = comms().remove(handle);
   if (comm != nullptr) destroyComm(comm);
   return result;

@@ -82,7 +82,7 @@ void destroyComm(Comm* comm);
 // Whether a thread is inside a call on a comm of the session.
 bool anyCommBusy(const Session* session);
 
-// Breaks and destroys all comms of a session; no thread may be inside a call on one of them.
+// Breaks and destroys all comms of a session that was shut down. Calls under way on them return first.
 void abandonComms(const Session* session);
 
 // Ends all windows of a comm.

@@ -25,7 +25,7 @@ struct Request {
   uint32_t timeoutMs;
 };
 
-rh_result readConfig(const rh_comm_config* c, const Session& session, Request* out) {
+rh_result readConfig(const rh_comm_config* c, Request* out) {
   const rh_comm_config defaults = RH_COMM_CONFIG_INIT;
   if (c == nullptr) c = &defaults;
   if (c->struct_size != sizeof defaults || c->struct_version != 1) {
@@ -38,9 +38,8 @@ rh_result readConfig(const rh_comm_config* c, const Session& session, Request* o
   if (r == RH_OK) r = shortString(c->token, "RAILHEAD_TOKEN", "", "token", out->join.token);
   if (r == RH_OK) r = requiredInt(c->rank, "RANK", "rank", &rank);
   if (r == RH_OK) r = requiredInt(c->world_size, "WORLD_SIZE", "world size", &world);
+  if (r == RH_OK) r = timeoutMs(c->timeout_ms, "comm_init", &out->timeoutMs);
   if (r != RH_OK) return r;
-  out->timeoutMs = session.timeoutMs();
-  if (c->timeout_ms != 0) out->timeoutMs = c->timeout_ms;
   if (out->join.group[0] == '\0') return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: the group name is empty");
   if (world < 1 || world > RH_MAX_WORLD_SIZE) {
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: world size %d is outside 1..%d", world, RH_MAX_WORLD_SIZE);
@@ -123,29 +122,33 @@ rh_result takeHeap(Comm* comm, const rhw_heap& m, int fd, bool* keptFd) {
   return mapSegment(fd, comm->heapBytes, "heap", rank, &comm->team.heap[rank]);
 }
 
-// Receives Joined and the heaps. The messages are all taken even after one of them failed, so that the answer to
-// Attached is the next to come.
-rh_result attach(Comm* comm, Call* call, int64_t deadline, bool* joined) {
+rh_result unexpected(const Comm* comm, const Received& r, const char* expected) {
+  if (r.fd >= 0) close(r.fd);
+  return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: message type %d in place of %s", comm->rank, r.m.h.type, expected);
+}
+
+// Receives Joined and the heaps. Stops at the first thing that is wrong: the call drops the messages that follow.
+// *joined says whether the daemon waits for Attached.
+rh_result attach(Comm* comm, Call* call, int64_t* deadlineNs, bool* joined) {
   Received r;
-  rh_result result = call->wait(&r, deadline);
+  rh_result result = call->wait(&r, *deadlineNs);
   if (result != RH_OK) return result;
+  if (r.m.h.type != RHW_JOINED) return unexpected(comm, r, "Joined");
+  // The daemon gives the ranks as long again to attach.
+  const int64_t deadline = *deadlineNs = comm->deadlineNs();
   *joined = true;
-  if (r.m.h.type != RHW_JOINED) return fail(RH_ERR_PROTOCOL, "comm_init: message type %d in place of Joined", r.m.h.type);
   result = takeJoined(comm, r.m.joined, r.fd);
   close(r.fd);
-  for (int32_t i = 0; i < comm->worldSize; i++) {
-    const rh_result waited = call->wait(&r, deadline);
-    if (waited != RH_OK) {
+  for (int32_t i = 0; i < comm->worldSize && result == RH_OK; i++) {
+    result = call->wait(&r, deadline);
+    if (result != RH_OK) {
       *joined = false;  // the daemon has given the group up (or is gone): nothing more to tell it
-      return waited;
+      return result;
     }
+    if (r.m.h.type != RHW_HEAP) return unexpected(comm, r, "Heap");
     bool keptFd = false;
-    if (r.m.h.type != RHW_HEAP) {
-      result = fail(RH_ERR_PROTOCOL, "comm_init: message type %d in place of Heap", r.m.h.type);
-    } else if (result == RH_OK) {
-      result = takeHeap(comm, r.m.heap, r.fd, &keptFd);
-    }
-    if (r.fd >= 0 && !keptFd) close(r.fd);
+    result = takeHeap(comm, r.m.heap, r.fd, &keptFd);
+    if (!keptFd) close(r.fd);
   }
   if (result != RH_OK) return result;
   const int error = commitPages(comm->heapFd, 0, comm->scratchBytes, deadline);
@@ -159,12 +162,12 @@ rh_result attach(Comm* comm, Call* call, int64_t deadline, bool* joined) {
 }
 
 rh_result join(Session* session, Request* request, Comm* comm) {
-  const int64_t deadline = host::nowNs() + int64_t{request->timeoutMs} * 1000000 + kAnswerGraceNs;
-  Call call(*session);
+  int64_t deadline = comm->deadlineNs();
+  Call call(*session, "comm_init", comm->rank);
   rh_result result = call.send(&request->join, RHW_JOIN, deadline);
   if (result != RH_OK) return result;
   bool joined = false;
-  const rh_result attached = attach(comm, &call, deadline, &joined);
+  const rh_result attached = attach(comm, &call, &deadline, &joined);
   if (!joined) return attached;
 
   rhw_attached answer = {};
@@ -175,11 +178,7 @@ rh_result join(Session* session, Request* request, Comm* comm) {
   Received r;
   if (result == RH_OK) result = call.wait(&r, deadline);
   if (result != RH_OK) return result;
-  if (r.fd >= 0) close(r.fd);
-  if (r.m.h.type != RHW_GROUP_READY) {
-    return fail(RH_ERR_PROTOCOL, "comm_init: message type %d in place of GroupReady", r.m.h.type);
-  }
-  return RH_OK;
+  return r.m.h.type == RHW_GROUP_READY ? RH_OK : unexpected(comm, r, "GroupReady");
 }
 
 }  // namespace
@@ -193,7 +192,7 @@ extern "C" rh_result rh_comm_init(rh_session* handle, const rh_comm_config* conf
   HandleTable<Session, kMaxSessions>::Shared session(sessions(), handle);
   if (session.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_init: not a live session: was it closed?");
   Request request;
-  rh_result result = readConfig(config, *session.get(), &request);
+  rh_result result = readConfig(config, &request);
   if (result != RH_OK) return result;
 
   auto* comm = new (std::nothrow) Comm();

@@ -80,7 +80,6 @@ rh_result connectSession(const char* path, uint32_t timeout, rh_session** out) {
     close(fd);
     return fail(RH_ERR_OUT_OF_MEMORY, "connect: no memory for a session");
   }
-  session->setTimeoutMs(timeout);
   result = session->handshake(host::nowNs() + int64_t{timeout} * 1000000);
   if (result == RH_OK) result = watchSession(session);
   if (result != RH_OK) {
@@ -111,7 +110,7 @@ extern "C" rh_result rh_connect(const rh_session_config* config, rh_session** ou
   char path[kMaxSocketPath + 1];
   uint32_t timeout;
   rh_result result = socketPath(config->socket_path, path);
-  if (result == RH_OK) result = timeoutMs(config->timeout_ms, &timeout);
+  if (result == RH_OK) result = timeoutMs(config->timeout_ms, "connect", &timeout);
   if (result == RH_OK) result = checkFutexWaitv();
   if (result != RH_OK) return result;
   return connectSession(path, timeout, out);

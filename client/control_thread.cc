@@ -127,13 +127,20 @@ void* run(void*) {
       fds[i + 1] = {control.ended[i] ? -1 : control.sessions[i]->fd(), POLLIN, 0};
     }
     const int count = control.count;
-    if (poll(fds, static_cast<nfds_t>(count) + 1, -1) < 0 && errno != EINTR) return nullptr;
+    if (poll(fds, static_cast<nfds_t>(count) + 1, -1) < 0 && errno != EINTR) {
+      // Out of kernel memory, or a limit lowered below the sessions: try again. Without this thread leases would be lost
+      // and callers would wait for it forever.
+      const timespec pause = {0, 10 * 1000 * 1000};
+      nanosleep(&pause, nullptr);
+      fds[0].revents = POLLIN;
+    }
     for (int i = 0; i < count; i++) {
       if (fds[i + 1].revents != 0) control.ended[i] = !control.sessions[i]->receive();
     }
     if (fds[0].revents != 0) {
       uint64_t ignored;
-      if (read(control.event, &ignored, sizeof ignored) < 0 && errno != EAGAIN && errno != EINTR) return nullptr;
+      // Only a wake-up: nothing to read, or a signal's interruption, changes nothing.
+      (void)!read(control.event, &ignored, sizeof ignored);
       if (!runCommands()) return nullptr;
     }
   }

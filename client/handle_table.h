@@ -106,15 +106,21 @@ class HandleTable {
     return slot->object.exchange(nullptr);
   }
 
-  // Calls visit(handle, object) for every live handle.
+  // Calls visit(handle) for every live handle. Another thread may end one at any moment: visit takes a look of its own
+  // before it touches the object.
   template <class Visit>
   void forEach(Visit visit) {
     for (int i = 0; i < kSlots; i++) {
       const uint32_t generation = slots_[i].generation.load();
-      T* object = slots_[i].object.load();
-      if (object == nullptr) continue;
-      visit(reinterpret_cast<void*>(uintptr_t{generation} << 16 | static_cast<uintptr_t>(i + 1)), object);
+      if (slots_[i].object.load() == nullptr) continue;
+      visit(reinterpret_cast<void*>(uintptr_t{generation} << 16 | static_cast<uintptr_t>(i + 1)));
     }
+  }
+
+  // Whether a thread has the object to itself at this moment. It may change at the next.
+  bool busy(const void* handle) {
+    const Slot* slot = slotOf(handle);
+    return slot != nullptr && slot->busy.load() != 0 && slot->generation.load() == generationOf(handle);
   }
 
  private:

@@ -4,6 +4,7 @@
 
 #include "layout_assert.h"
 #include "railhead/scratch.h"
+#include "utf8.h"
 
 namespace railhead::client {
 
@@ -28,14 +29,14 @@ size_t sizeOfType(uint16_t type) {
   }
 }
 
-// A string field has a NUL and nothing but zeros behind it.
+// A string field is UTF-8, has a NUL and nothing but zeros behind it.
 bool goodString(const char* s, size_t size) {
-  const void* nul = memchr(s, 0, size);
+  const auto* nul = static_cast<const char*>(memchr(s, 0, size));
   if (nul == nullptr) return false;
-  for (const char* p = static_cast<const char*>(nul); p < s + size; p++) {
+  for (const char* p = nul; p < s + size; p++) {
     if (*p != 0) return false;
   }
-  return true;
+  return validUtf8(s, static_cast<size_t>(nul - s));
 }
 
 uint64_t controlBytes(uint32_t world) {

@@ -91,10 +91,12 @@ typedef struct rh_session_config {
 
 /* Connects. config may be NULL. The daemon must run as the same user or as root.
  * Errors: NO_DAEMON, VERSION_MISMATCH (names both versions), PERMISSION, TIMEOUT, UNSUPPORTED (no futex_waitv: Linux
- * before 5.16, or a seccomp filter), SYSTEM, LIMIT. */
+ * before 5.16, or a seccomp filter), DAEMON_LOST (it hung up during the call), PROTOCOL, SYSTEM, LIMIT. */
 rh_result rh_connect(const rh_session_config *config, rh_session **session);
 
-/* Ends the session. Comms still open on it are left as if the process had died: the other ranks are told. */
+/* Ends the session. Comms still open on it are left as if the process had died: the other ranks are told. An rh_comm_init
+ * under way on it returns RH_ERR_DAEMON_LOST.
+ * Errors: BUSY (a thread is inside a call on one of its comms; nothing was done). */
 rh_result rh_close(rh_session *session);
 
 /* ---- Comms: one rank of a group ---- */
@@ -153,7 +155,8 @@ rh_result rh_comm_get_status(rh_comm *comm, rh_comm_status *status);
  * allocating more never changes an address. Errors: OUT_OF_MEMORY (no rank keeps anything), MISMATCH, TIMEOUT. */
 rh_result rh_window_alloc(rh_comm *comm, size_t bytes, rh_window **window);
 
-/* Collective. The pages go back to the machine once every rank has called it. */
+/* Collective. The pages go back to the machine once every rank has called it. The handle is invalid afterwards, whatever
+ * the result; after a failure the pages stay until the comm is finalized. */
 rh_result rh_window_free(rh_window *window);
 
 /* Where this process sees rank's part of the window. Valid until the window is freed or the comm finalized. */

@@ -47,30 +47,32 @@ ssize_t receivePacket(int socket, char* bytes, size_t size, int fds[kMaxFds], in
   return n;
 }
 
-// Reads and checks one message. Returns 1, 0 when nothing is there now, -1 when the session must end (why is set).
-int receiveMessage(int socket, Received* out, const char** why) {
+enum class Got { kMessage, kNothing, kEnd, kNonsense };
+
+// Reads and checks one message. At kEnd and kNonsense the session must end: why is set.
+Got receiveMessage(int socket, Received* out, const char** why) {
   char bytes[RHW_MAX_MESSAGE + 1];
   int fds[kMaxFds];
   int count = 0;
   bool cut = false;
   const ssize_t n = receivePacket(socket, bytes, sizeof bytes, fds, &count, &cut);
   if (n < 0) {
-    if (errno == EAGAIN || errno == EINTR) return 0;
+    if (errno == EAGAIN || errno == EINTR) return Got::kNothing;
     *why = "the connection broke";
-    return -1;
+    return Got::kEnd;
   }
   if (n == 0 && count == 0) {
     *why = "the daemon closed the connection";
-    return -1;
+    return Got::kEnd;
   }
   *why = cut ? "a packet was cut off" : parseMessage(bytes, static_cast<size_t>(n), &out->m);
   if (*why == nullptr && count != (carriesFd(out->m.h.type) ? 1 : 0)) *why = "wrong number of descriptors with a message";
   if (*why != nullptr) {
     for (int i = 0; i < count; i++) close(fds[i]);
-    return -1;
+    return Got::kNonsense;
   }
   out->fd = count == 1 ? fds[0] : -1;
-  return 1;
+  return Got::kMessage;
 }
 
 int msUntil(int64_t deadlineNs) {
@@ -148,9 +150,10 @@ rh_result Session::handshake(int64_t deadlineNs) {
   Received r;
   for (;;) {
     const char* why = nullptr;
-    const int got = receiveMessage(fd_, &r, &why);
-    if (got < 0) return fail(RH_ERR_PROTOCOL, "connect: no Welcome from the daemon: %s", why);
-    if (got > 0) break;
+    const Got got = receiveMessage(fd_, &r, &why);
+    if (got == Got::kMessage) break;
+    if (got == Got::kEnd) return fail(RH_ERR_DAEMON_LOST, "connect: no Welcome from the daemon: %s; check its log", why);
+    if (got == Got::kNonsense) return fail(RH_ERR_PROTOCOL, "connect: no Welcome from the daemon: %s", why);
     if (host::nowNs() >= deadlineNs) return fail(RH_ERR_TIMEOUT, "connect: the daemon did not answer Hello in time");
     pollfd p = {fd_, POLLIN, 0};
     poll(&p, 1, msUntil(deadlineNs));
@@ -171,9 +174,9 @@ bool Session::receive() {
   for (;;) {
     Received r;
     const char* why = nullptr;
-    const int got = receiveMessage(fd_, &r, &why);
-    if (got == 0) return true;
-    if (got < 0) {
+    const Got got = receiveMessage(fd_, &r, &why);
+    if (got == Got::kNothing) return true;
+    if (got != Got::kMessage) {
       lose(why);
       return false;
     }
@@ -219,7 +222,7 @@ void Session::shutDown() {
   lose("the session was closed");
 }
 
-Call::Call(Session& session) : session_(session) {
+Call::Call(Session& session, const char* operation, int32_t rank) : session_(session), operation_(operation), rank_(rank) {
   pthread_mutex_lock(&session_.mutex_);
   request_ = session_.nextRequest_++;
   next_ = session_.calls_;
@@ -244,9 +247,11 @@ rh_result Call::sendBytes(const void* bytes, size_t size, int64_t deadlineNs) {
   const int error = sendPacket(session_.fd_, bytes, size, -1, deadlineNs);
   if (error == 0) return RH_OK;
   if (error == ETIMEDOUT) {
-    return fail(RH_ERR_DAEMON_LOST, "the daemon does not read its socket; check it with `railhead status`");
+    return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon does not read its socket; check it with `railhead status`", operation_,
+                rank_);
   }
-  return fail(RH_ERR_DAEMON_LOST, "the daemon is gone (%s); start it and connect again", strerror(error));
+  return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon is gone (%s); start it and connect again", operation_, rank_,
+              strerror(error));
 }
 
 rh_result Call::wait(Received* out, int64_t deadlineNs) {
@@ -262,7 +267,9 @@ rh_result Call::wait(Received* out, int64_t deadlineNs) {
   snprintf(why, sizeof why, "%s", session_.lost_ ? session_.lostWhy_ : "it did not answer in time");
   pthread_mutex_unlock(&session_.mutex_);
 
-  if (!have) return fail(RH_ERR_DAEMON_LOST, "the daemon is lost: %s; check it and connect again", why);
+  if (!have) {
+    return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon is lost: %s; check it and connect again", operation_, rank_, why);
+  }
   if (out->m.h.type == RHW_ERROR) return failFromDaemon(out->m.error);
   return RH_OK;
 }

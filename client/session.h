@@ -24,7 +24,8 @@ class Session;
 // One request and the answers to it that the control thread has received. It lives on the caller's side of the call.
 class Call {
  public:
-  explicit Call(Session& session);
+  // operation and rank are for error texts; operation is a constant.
+  Call(Session& session, const char* operation, int32_t rank);
   ~Call();  // closes descriptors that nobody took
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -51,6 +52,8 @@ class Call {
   rh_result sendBytes(const void* bytes, size_t size, int64_t deadlineNs);
 
   Session& session_;
+  const char* operation_;
+  int32_t rank_;
   uint64_t request_;
   Call* next_ = nullptr;
   int taken_ = 0;  // queue_[taken_, arrived_) wait to be taken
@@ -66,8 +69,6 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   int fd() const { return fd_; }
-  uint32_t timeoutMs() const { return timeoutMs_; }
-  void setTimeoutMs(uint32_t ms) { timeoutMs_ = ms; }
 
   // Hello and Welcome, before the control thread knows the session.
   rh_result handshake(int64_t deadlineNs);
@@ -85,7 +86,6 @@ class Session {
 
   const int fd_;
   uint16_t version_ = RHW_VERSION_MAX;
-  uint32_t timeoutMs_ = 0;
 
   pthread_mutex_t mutex_;  // of everything below
   pthread_cond_t changed_;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "utf8.h"
 
 namespace railhead::client {
 
@@ -46,7 +47,7 @@ rh_result socketPath(const char* configured, char out[kMaxSocketPath + 1]) {
   return RH_OK;
 }
 
-rh_result timeoutMs(uint32_t configured, uint32_t* out) {
+rh_result timeoutMs(uint32_t configured, const char* operation, uint32_t* out) {
   *out = configured;
   if (configured != 0) return RH_OK;
   *out = kDefaultTimeoutMs;
@@ -54,7 +55,7 @@ rh_result timeoutMs(uint32_t configured, uint32_t* out) {
   if (text == nullptr) return RH_OK;
   long value;
   if (!parseInt(text, 1, 0x7fffffff, &value)) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "RAILHEAD_TIMEOUT_MS=%.40s: expected milliseconds, 1 or more", text);
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: RAILHEAD_TIMEOUT_MS=%.40s: expected milliseconds, 1 or more", operation, text);
   }
   *out = static_cast<uint32_t>(value);
   return RH_OK;
@@ -84,6 +85,7 @@ rh_result shortString(const char* configured, const char* variable, const char* 
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: the %s has %zu bytes, at most 63 are allowed: %.16s...", what, length,
                 configured);
   }
+  if (!validUtf8(configured, length)) return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: the %s is not UTF-8", what);
   memset(out, 0, 64);
   memcpy(out, configured, length);
   return RH_OK;

@@ -37,13 +37,15 @@ void describeCulprit(const Comm* comm, const Cause& c, char* out, size_t size) {
   if (c.culprit >= 0 && c.culprit < comm->worldSize) {
     snprintf(who, sizeof who, "rank %d (pid %u)", c.culprit, comm->pids[c.culprit]);
   }
+  char finder[16] = "the daemon";
+  if (c.reporter >= 0) snprintf(finder, sizeof finder, "rank %d", c.reporter);
   switch (c.code) {
     case RH_ERR_RANK_DEAD:
-      snprintf(out, size, "%s has died or closed its session while in %s", who, operationName(c.op));
+      snprintf(out, size, "%s has died or closed its session%s%s", who, c.op == RHW_OP_NONE ? "" : " while in ",
+               c.op == RHW_OP_NONE ? " between operations" : operationName(c.op));
       break;
     case RH_ERR_TIMEOUT:
-      snprintf(out, size, "%s did not arrive in %s within %u ms, as rank %d found", who, operationName(c.op),
-               comm->timeoutMs, c.reporter);
+      snprintf(out, size, "%s did not arrive in %s within %u ms, as %s found", who, operationName(c.op), comm->timeoutMs, finder);
       break;
     case RH_ERR_ABORTED: snprintf(out, size, "%s called rh_comm_abort", who); break;
     default: snprintf(out, size, "%s broke the group (%s)", who, rh_result_string(c.code)); break;
@@ -68,20 +70,26 @@ rh_result describe(const Comm* comm, char* out, size_t size) {
   Cause cause;
   out[0] = '\0';
   if (!causeOf(comm, &cause)) return RH_OK;
-  char culprit[200], waiting[120] = "";
+  char culprit[200], where[96], waiting[kRanksText + 40] = "";
   describeCulprit(comm, cause, culprit, sizeof culprit);
   const rhw_rank_line* line = comm->line(comm->rank);
   const uint64_t waitingFor = relaxed(line->waiting_for);
   if (waitingFor != 0) {
-    char ranks[80];
+    char ranks[kRanksText];
     formatRanks(waitingFor, ranks, sizeof ranks);
     snprintf(waiting, sizeof waiting, "; this rank was waiting for %s %s", (waitingFor & (waitingFor - 1)) != 0 ? "ranks" : "rank",
              ranks);
   }
-  snprintf(out, size, "rank %d of group \"%s\": %s #%llu (%llu bytes) stopped: %s%s. The group is broken: finalize this comm and "
-           "form a new group", comm->rank, comm->name, operationName(relaxed(line->op)),
-           static_cast<unsigned long long>(relaxed(line->seq)), static_cast<unsigned long long>(relaxed(line->bytes)), culprit,
-           waiting);
+  const uint32_t op = relaxed(line->op);
+  const auto seq = static_cast<unsigned long long>(relaxed(line->seq));
+  if (op == RHW_OP_NONE) {
+    snprintf(where, sizeof where, "after %llu operations", seq);
+  } else {
+    snprintf(where, sizeof where, "%s #%llu (%llu bytes) stopped", operationName(op), seq,
+             static_cast<unsigned long long>(relaxed(line->bytes)));
+  }
+  snprintf(out, size, "rank %d of group \"%s\": %s: %s%s. The group is broken: finalize this comm and form a new group", comm->rank,
+           comm->name, where, culprit, waiting);
   return cause.code;
 }
 

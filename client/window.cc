@@ -11,14 +11,14 @@ namespace railhead::client {
 
 namespace {
 
-rh_result unexpected(const char* operation, const Received& r) {
+rh_result unexpected(const char* operation, const Comm* comm, const Received& r) {
   if (r.fd >= 0) close(r.fd);
-  return fail(RH_ERR_PROTOCOL, "%s: unexpected message type %d from the daemon", operation, r.m.h.type);
+  return fail(RH_ERR_PROTOCOL, "%s: rank %d: unexpected message type %d from the daemon", operation, comm->rank, r.m.h.type);
 }
 
 rh_result allocate(Comm* comm, size_t bytes, uint64_t* offset) {
   const int64_t deadline = comm->deadlineNs();
-  Call call(*comm->session);
+  Call call(*comm->session, "window_alloc", comm->rank);
   rhw_window_alloc request = {};
   request.group = comm->group;
   request.bytes = bytes;
@@ -26,10 +26,14 @@ rh_result allocate(Comm* comm, size_t bytes, uint64_t* offset) {
   Received r;
   if (result == RH_OK) result = call.wait(&r, deadline);
   if (result != RH_OK) return result;
-  if (r.m.h.type != RHW_WINDOW_COMMIT) return unexpected("window_alloc", r);
+  if (r.m.h.type != RHW_WINDOW_COMMIT) return unexpected("window_alloc", comm, r);
   const rhw_window_commit commit = r.m.windowCommit;
-  if (commit.bytes < bytes || commit.offset > comm->heapBytes || commit.bytes > comm->heapBytes - commit.offset) {
-    return fail(RH_ERR_PROTOCOL, "window_alloc: the daemon gave a range outside the heap");
+  if (commit.bytes < bytes || commit.offset < comm->scratchBytes || commit.offset > comm->heapBytes ||
+      commit.bytes > comm->heapBytes - commit.offset) {
+    return fail(RH_ERR_PROTOCOL, "window_alloc: rank %d: the daemon gave %llu bytes at %llu for a window of %zu; windows lie in "
+                "%llu..%llu", comm->rank, static_cast<unsigned long long>(commit.bytes),
+                static_cast<unsigned long long>(commit.offset), bytes, static_cast<unsigned long long>(comm->scratchBytes),
+                static_cast<unsigned long long>(comm->heapBytes));
   }
 
   rhw_window_committed done = {};
@@ -39,14 +43,14 @@ rh_result allocate(Comm* comm, size_t bytes, uint64_t* offset) {
   result = call.send(&done, RHW_WINDOW_COMMITTED, deadline);
   if (result == RH_OK) result = call.wait(&r, deadline);
   if (result != RH_OK) return result;
-  if (r.m.h.type != RHW_WINDOW_READY) return unexpected("window_alloc", r);
+  if (r.m.h.type != RHW_WINDOW_READY) return unexpected("window_alloc", comm, r);
   *offset = commit.offset;
   return RH_OK;
 }
 
 rh_result release(Comm* comm, uint64_t offset) {
   const int64_t deadline = comm->deadlineNs();
-  Call call(*comm->session);
+  Call call(*comm->session, "window_free", comm->rank);
   rhw_window_free request = {};
   request.group = comm->group;
   request.offset = offset;
@@ -54,7 +58,7 @@ rh_result release(Comm* comm, uint64_t offset) {
   Received r;
   if (result == RH_OK) result = call.wait(&r, deadline);
   if (result != RH_OK) return result;
-  return r.m.h.type == RHW_WINDOW_FREED ? RH_OK : unexpected("window_free", r);
+  return r.m.h.type == RHW_WINDOW_FREED ? RH_OK : unexpected("window_free", comm, r);
 }
 
 }  // namespace
@@ -65,8 +69,12 @@ Windows& windows() {
 }
 
 void dropWindows(Comm* comm) {
-  windows().forEach([&](void* handle, Window* window) {
-    if (window->comm == comm) delete windows().remove(handle);
+  const auto isMine = [&](void* handle) {
+    Windows::Shared look(windows(), handle);
+    return look.get() != nullptr && look.get()->comm == comm;
+  };
+  windows().forEach([&](void* handle) {
+    if (isMine(handle)) delete windows().remove(handle);
   });
 }
 

@@ -12,7 +12,8 @@ namespace {
 template <class T>
 Stop allReduceOneshot(const Team& team, const void* send, void* recv, size_t count, uint64_t* missing) {
   if (team.worldSize == 1) {
-    if (send != recv) memcpy(recv, send, count * sizeof(T));
+    // memcpy takes no null pointer, not even for nothing.
+    if (send != recv && count > 0) memcpy(recv, send, count * sizeof(T));
     return Stop::kNone;
   }
   Target target(team);

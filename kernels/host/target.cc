@@ -50,7 +50,8 @@ bool Target::awaitSlowly(int peer, uint32_t epoch) {
 
   __atomic_store_n(team_.waitingFor, behind(epoch), __ATOMIC_RELAXED);
   const bool arrived = sleepOn(line, epoch, deadline);
-  if (!arrived) missing_ = behind(epoch);
+  // The peer was late even if it has come since: without its bit nobody might be named.
+  if (!arrived) missing_ = behind(epoch) | uint64_t{1} << peer;
   __atomic_store_n(team_.waitingFor, missing_, __ATOMIC_RELAXED);
   return arrived;
 }

@@ -1,0 +1,149 @@
+// Every argument that the ABI refuses, with the result and the words of the message. One rank, one thread.
+#include <stdint.h>
+
+#include <initializer_list>
+
+#include "check.h"
+
+namespace {
+
+void connecting() {
+  rh_session* session = reinterpret_cast<rh_session*>(uintptr_t{1});
+  FAILS(rh_connect(nullptr, nullptr), RH_ERR_INVALID_ARGUMENT, "connect", "session is NULL");
+  rh_session_config config = RH_SESSION_CONFIG_INIT;
+  config.struct_size = 8;
+  FAILS(rh_connect(&config, &session), RH_ERR_INVALID_ARGUMENT, "size 8", "RH_SESSION_CONFIG_INIT");
+  CHECK(session == nullptr);
+  config.struct_size = sizeof config;
+  config.struct_version = 2;
+  FAILS(rh_connect(&config, &session), RH_ERR_INVALID_ARGUMENT, "version 2", "RH_SESSION_CONFIG_INIT");
+  config.struct_version = 1;
+  config.socket_path = "";
+  FAILS(rh_connect(&config, &session), RH_ERR_INVALID_ARGUMENT, "connect", "socket path is empty");
+}
+
+void initialising(rh_session* session) {
+  rh_comm* comm = reinterpret_cast<rh_comm*>(uintptr_t{1});
+  rh_comm_config config = comm_config("arguments", 0, 1);
+  FAILS(rh_comm_init(session, &config, nullptr), RH_ERR_INVALID_ARGUMENT, "comm_init", "comm is NULL");
+  FAILS(rh_comm_init(nullptr, &config, &comm), RH_ERR_INVALID_HANDLE, "comm_init", "session");
+  CHECK(comm == nullptr);
+  config.struct_size = 0;
+  FAILS(rh_comm_init(session, &config, &comm), RH_ERR_INVALID_ARGUMENT, "size 0", "RH_COMM_CONFIG_INIT");
+  config.struct_size = sizeof config;
+  config.struct_version = 0;
+  FAILS(rh_comm_init(session, &config, &comm), RH_ERR_INVALID_ARGUMENT, "version 0", "RH_COMM_CONFIG_INIT");
+  config.struct_version = 1;
+  config.group = "";
+  FAILS(rh_comm_init(session, &config, &comm), RH_ERR_INVALID_ARGUMENT, "comm_init", "group name is empty");
+}
+
+void reducing(rh_comm* comm) {
+  static char bytes[4096];
+  char* const a = bytes;
+  const auto f32 = [&](const void* send, void* recv, size_t count) {
+    return rh_all_reduce(send, recv, count, RH_F32, RH_SUM, comm, nullptr);
+  };
+  for (int bad : {2, -1, 1000}) {
+    FAILS(rh_all_reduce(a, a, 1, static_cast<rh_dtype>(bad), RH_SUM, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "all_reduce: rank 0",
+          "dtype");
+  }
+  FAILS(rh_all_reduce(a, a, 1, static_cast<rh_dtype>(17), RH_SUM, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "dtype 17", "RH_BF16");
+  FAILS(rh_all_reduce(a, a, 1, RH_F32, static_cast<rh_op>(3), comm, nullptr), RH_ERR_INVALID_ARGUMENT, "op 3", "RH_SUM");
+  FAILS(rh_all_reduce(a, a, 1, RH_F32, RH_SUM, comm, a), RH_ERR_UNSUPPORTED, "all_reduce: rank 0", "stream");
+  FAILS(rh_barrier(comm, a), RH_ERR_UNSUPPORTED, "barrier: rank 0", "stream");
+  FAILS(f32(nullptr, a, 1), RH_ERR_INVALID_ARGUMENT, "rank 0", "send is NULL");
+  FAILS(f32(a, nullptr, 1), RH_ERR_INVALID_ARGUMENT, "rank 0", "recv is NULL");
+  FAILS(f32(a, a, SIZE_MAX), RH_ERR_INVALID_ARGUMENT, "count", "overflow");
+  FAILS(f32(a, a, SIZE_MAX / 4 + 2), RH_ERR_INVALID_ARGUMENT, "count", "overflow");
+  for (int shift : {1, 4, 399}) {
+    FAILS(f32(a, a + shift, 100), RH_ERR_INVALID_ARGUMENT, "rank 0", "overlap");
+    FAILS(f32(a + shift, a, 100), RH_ERR_INVALID_ARGUMENT, "rank 0", "overlap");
+  }
+  OK(f32(a, a + 400, 100));
+  OK(f32(a + 400, a, 100));
+  OK(f32(a, a, 100));
+  // Nothing to add: no address is looked at.
+  OK(f32(nullptr, nullptr, 0));
+  OK(f32(nullptr, a, 0));
+  OK(f32(a, nullptr, 0));
+}
+
+void asking(rh_comm* comm) {
+  FAILS(rh_comm_rank(comm, nullptr), RH_ERR_INVALID_ARGUMENT, "comm_rank", "NULL");
+  FAILS(rh_comm_world_size(comm, nullptr), RH_ERR_INVALID_ARGUMENT, "comm_world_size", "NULL");
+  FAILS(rh_comm_get_status(comm, nullptr), RH_ERR_INVALID_ARGUMENT, "comm_get_status", "NULL");
+  rh_comm_status status = RH_COMM_STATUS_INIT;
+  status.struct_size -= 8;
+  FAILS(rh_comm_get_status(comm, &status), RH_ERR_INVALID_ARGUMENT, "comm_get_status", "RH_COMM_STATUS_INIT");
+  status = RH_COMM_STATUS_INIT;
+  status.struct_version = 7;
+  FAILS(rh_comm_get_status(comm, &status), RH_ERR_INVALID_ARGUMENT, "version 7", "RH_COMM_STATUS_INIT");
+}
+
+void windows(rh_comm* comm) {
+  rh_window* window = nullptr;
+  void* p = nullptr;
+  FAILS(rh_window_alloc(comm, 1, nullptr), RH_ERR_INVALID_ARGUMENT, "window_alloc", "NULL");
+  FAILS(rh_window_alloc(comm, 0, &window), RH_ERR_INVALID_ARGUMENT, "window_alloc: rank 0", "0 bytes");
+  FAILS(rh_window_alloc(comm, size_t{1} << 50, &window), RH_ERR_INVALID_ARGUMENT, "1125899906842624 bytes", "heap_bytes");
+  OK(rh_window_alloc(comm, 1 << 19, &window));
+  FAILS(rh_window_pointer(window, 0, nullptr), RH_ERR_INVALID_ARGUMENT, "window_pointer", "NULL");
+  FAILS(rh_window_pointer(window, 1, &p), RH_ERR_INVALID_ARGUMENT, "rank 1", "0..0");
+  FAILS(rh_window_pointer(window, -1, &p), RH_ERR_INVALID_ARGUMENT, "rank -1", "0..0");
+  CHECK(p == nullptr);
+  OK(rh_window_info(window, nullptr, nullptr));
+  // The heap has 1 MiB for windows: a second half fits beside the first, three quarters do not.
+  rh_window* other = nullptr;
+  FAILS(rh_window_alloc(comm, 3 << 18, &other), RH_ERR_OUT_OF_MEMORY, "window_alloc of 786432 bytes", "heap_bytes");
+  CHECK(other == nullptr);
+  OK(rh_window_alloc(comm, 1 << 19, &other));
+  OK(rh_window_free(window));
+  FAILS(rh_window_free(window), RH_ERR_INVALID_HANDLE, "window_free", "freed before");
+  FAILS(rh_window_pointer(window, 0, &p), RH_ERR_INVALID_HANDLE, "window_pointer", "freed");
+  FAILS(rh_window_info(window, nullptr, nullptr), RH_ERR_INVALID_HANDLE, "window_info", "freed");
+  OK(rh_window_free(other));
+}
+
+// Bits that were never a handle: a null pointer, small integers, addresses, everything set.
+void strangeHandles() {
+  static int variable;
+  for (uintptr_t bits : {uintptr_t{0}, uintptr_t{1}, uintptr_t{0xffff}, uintptr_t{0x10000}, uintptr_t{0x1ffff}, UINTPTR_MAX,
+                         reinterpret_cast<uintptr_t>(&variable), uintptr_t{1} << 63}) {
+    FAILS(rh_close(reinterpret_cast<rh_session*>(bits)), RH_ERR_INVALID_HANDLE, "close", "");
+    auto* comm = reinterpret_cast<rh_comm*>(bits);
+    int32_t n;
+    rh_comm_status status = RH_COMM_STATUS_INIT;
+    rh_window* window;
+    FAILS(rh_all_reduce(&variable, &variable, 1, RH_F32, RH_SUM, comm, nullptr), RH_ERR_INVALID_HANDLE, "all_reduce", "");
+    FAILS(rh_barrier(comm, nullptr), RH_ERR_INVALID_HANDLE, "barrier", "");
+    FAILS(rh_comm_finalize(comm), RH_ERR_INVALID_HANDLE, "finalize", "");
+    FAILS(rh_comm_abort(comm), RH_ERR_INVALID_HANDLE, "abort", "");
+    FAILS(rh_comm_rank(comm, &n), RH_ERR_INVALID_HANDLE, "comm_rank", "");
+    FAILS(rh_comm_world_size(comm, &n), RH_ERR_INVALID_HANDLE, "comm_world_size", "");
+    FAILS(rh_comm_get_status(comm, &status), RH_ERR_INVALID_HANDLE, "comm_get_status", "");
+    FAILS(rh_window_alloc(comm, 1, &window), RH_ERR_INVALID_HANDLE, "window_alloc", "");
+    FAILS(rh_window_free(reinterpret_cast<rh_window*>(bits)), RH_ERR_INVALID_HANDLE, "window_free", "");
+  }
+}
+
+}  // namespace
+
+int main() {
+  strangeHandles();
+  connecting();
+  rh_session* session = open_session();
+  initialising(session);
+  rh_comm* comm = nullptr;
+  const rh_comm_config config = comm_config("arguments", 0, 1);
+  OK(rh_comm_init(session, &config, &comm));
+  // Refused arguments are no operations: the comm works on.
+  reducing(comm);
+  asking(comm);
+  windows(comm);
+  OK(rh_barrier(comm, nullptr));
+  OK(rh_comm_finalize(comm));
+  OK(rh_close(session));
+  strangeHandles();
+  return 0;
+}

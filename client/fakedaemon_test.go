@@ -1,0 +1,238 @@
+package client_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"railhead/client"
+	"railhead/internal/wire"
+)
+
+// The sizes that the fake daemon promises.
+const (
+	fakeScratch = 64 << 10
+	fakeHeap    = 1 << 20
+	fakeBlock   = 16 << 10
+	fakeWindow  = 4096
+)
+
+// answer is one packet of a daemon.
+type answer struct {
+	bytes []byte
+	fds   []int
+}
+
+// fake is a connection to a daemon that forms a group of one. It answers turn by turn; spoil may change, drop or add to
+// the answers of each turn, or close the connection.
+type fake struct {
+	t     testing.TB
+	conn  *net.UnixConn
+	spoil func(f *fake, turn int, answers []answer) []answer
+	fds   []int // to be closed after the turn
+}
+
+// The client's messages, in the order in which live makes it send them.
+const (
+	turnHello = iota
+	turnJoin
+	turnAttached
+	turnWindowAlloc
+	turnWindowCommitted
+	turnWindowFree
+	turnLeave
+	turns
+)
+
+// Which call of live waits for the answer to a turn.
+var callOf = [turns]string{"connect", "comm_init", "comm_init", "window_alloc", "window_alloc", "window_free", "finalize"}
+
+// startFake listens until the test ends and returns the socket's path.
+func startFake(t testing.TB, spoil func(f *fake, turn int, answers []answer) []answer) string {
+	t.Helper()
+	path := t.TempDir() + "/fake.sock"
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			conn, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				f := &fake{t: t, conn: conn, spoil: spoil}
+				f.serve()
+				_ = conn.Close()
+			})
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
+	return path
+}
+
+func (f *fake) serve() {
+	in := wire.NewConn(f.conn)
+	for turn := 0; ; turn++ {
+		m, fd, err := in.Recv()
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+				f.t.Errorf("turn %d: the client sent nonsense: %v", turn, err)
+			}
+			return
+		}
+		answers := f.reply(m)
+		if f.spoil != nil {
+			answers = f.spoil(f, turn, answers)
+		}
+		for _, a := range answers {
+			f.send(a)
+		}
+		f.closeFDs()
+	}
+}
+
+// send does not mind a client that has gone.
+func (f *fake) send(a answer) {
+	_ = f.conn.SetWriteDeadline(time.Now().Add(patience))
+	_, _, _ = f.conn.WriteMsgUnix(a.bytes, unix.UnixRights(a.fds...), nil)
+}
+
+func (f *fake) closeFDs() {
+	for _, fd := range f.fds {
+		_ = unix.Close(fd)
+	}
+	f.fds = nil
+}
+
+// reply is what a daemon says to a group of one.
+func (f *fake) reply(m wire.Message) []answer {
+	say := func(m wire.Message, request uint64, fds ...int) answer {
+		b, err := wire.Encode(m, wire.VersionMax, request)
+		if err != nil {
+			f.t.Error(err)
+		}
+		return answer{b, fds}
+	}
+	r := wire.RequestOf(m)
+	switch m := m.(type) {
+	case *wire.Hello:
+		return []answer{say(&wire.Welcome{Version: wire.VersionMax, Session: 1, Software: name("fake")}, r)}
+	case *wire.Join:
+		return []answer{
+			say(&wire.Joined{
+				Group: 7, Incarnation: 1, ControlBytes: wire.ControlBytes(1), HeapBytes: fakeHeap, ScratchBytes: fakeScratch,
+				World: 1, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock,
+			}, r, f.controlSegment()),
+			say(&wire.Heap{Group: 7, Rank: 0, PID: 1}, r, f.segment(fakeHeap, sealed)),
+		}
+	case *wire.Attached:
+		return []answer{say(&wire.GroupReady{Group: 7}, r)}
+	case *wire.WindowAlloc:
+		return []answer{say(&wire.WindowCommit{Group: 7, Offset: fakeScratch, Bytes: fakeWindow}, r)}
+	case *wire.WindowCommitted:
+		return []answer{say(&wire.WindowReady{Group: 7, Offset: m.Offset}, r)}
+	case *wire.WindowFree:
+		return []answer{say(&wire.WindowFreed{Group: 7, Offset: m.Offset}, r)}
+	case *wire.Leave:
+		return []answer{say(&wire.Left{Group: 7}, r)}
+	}
+	f.t.Errorf("the client sent %T", m)
+	return nil
+}
+
+func name(s string) wire.Name {
+	n, err := wire.MakeName(s)
+	if err != nil {
+		panic(err) // a constant of a test
+	}
+	return n
+}
+
+const sealed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+
+// segment makes a memfd; the fake closes it after the turn.
+func (f *fake) segment(size int64, seals int) int {
+	fd, err := unix.MemfdCreate("railhead-fake", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		f.t.Error(err)
+		return -1
+	}
+	f.fds = append(f.fds, fd)
+	if err := unix.Ftruncate(fd, size); err != nil {
+		f.t.Error(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		f.t.Error(err)
+	}
+	return fd
+}
+
+// open gives a descriptor of a file; the fake closes it after the turn.
+func (f *fake) open(path string) int {
+	fd, err := unix.Open(path, os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		f.t.Error(err)
+	}
+	f.fds = append(f.fds, fd)
+	return fd
+}
+
+func (f *fake) controlSegment() int {
+	fd := f.segment(int64(wire.ControlBytes(1)), sealed)
+	f.writeHeader(fd, wire.ControlHeader{Magic: wire.ControlMagic, Version: wire.ControlVersion, World: 1, Group: 7})
+	return fd
+}
+
+func (f *fake) writeHeader(fd int, h wire.ControlHeader) {
+	b, err := binary.Append(nil, binary.LittleEndian, h)
+	if err == nil {
+		_, err = unix.Pwrite(fd, b, 0)
+	}
+	if err != nil {
+		f.t.Error(err)
+	}
+}
+
+// live takes a rank through its whole life and returns the first error, having closed everything.
+func live(socket string, timeout time.Duration) error {
+	session, err := client.Connect(socket, timeout)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = session.Close() }()
+	c, err := session.Init(client.CommConfig{Group: "fake", Rank: 0, World: 1, Timeout: timeout})
+	if err != nil {
+		return err
+	}
+	w, err := c.AllocWindow(fakeWindow)
+	if err != nil {
+		return err
+	}
+	local, err := w.Local()
+	if err != nil {
+		return err
+	}
+	for i := range local {
+		local[i] = 1
+	}
+	if err := c.Barrier(); err != nil {
+		return err
+	}
+	if err := w.Free(); err != nil {
+		return err
+	}
+	return c.Finalize()
+}

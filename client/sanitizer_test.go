@@ -1,0 +1,29 @@
+package client_test
+
+import (
+	"fmt"
+	"testing"
+)
+
+// How long each stress program runs; it makes a minimum of rounds however slow the machine is.
+const stressSeconds = 4
+
+func TestThreadsAtTheEdgesOfTheRulesFindNoMemoryErrors(t *testing.T) {
+	s := startDaemon(t)
+	nothingLeaks(t, func() {
+		t.Log(output(t, command(t, s.SocketPath(), asanBuild.program(t, "ctest/stress.cc"), fmt.Sprint(stressSeconds))))
+	})
+}
+
+func TestThreadsAtTheEdgesOfTheRulesHaveNoDataRace(t *testing.T) {
+	s := startDaemon(t)
+	nothingLeaks(t, func() {
+		t.Log(output(t, command(t, s.SocketPath(), tsanBuild.program(t, "ctest/stress.cc"), fmt.Sprint(stressSeconds))))
+	})
+}
+
+func TestBadArgumentsLeaveNothingBehindAndTouchNoForeignMemory(t *testing.T) {
+	s := startDaemon(t)
+	output(t, command(t, s.SocketPath(), asanBuild.program(t, "ctest/arguments.cc")))
+	output(t, command(t, s.SocketPath(), asanBuild.program(t, "ctest/two_ranks.c")))
+}

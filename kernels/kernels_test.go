@@ -1,0 +1,103 @@
+package kernels_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+// leftFold writes the left fold of terms as an expression.
+func leftFold(terms []string) string {
+	sum := terms[0]
+	for _, term := range terms[1:] {
+		sum = "(" + sum + "+" + term + ")"
+	}
+	return sum
+}
+
+func TestRanksAreFoldedInTheOrderThatTheHeaderPromises(t *testing.T) {
+	binary := compileProgram(t, plain, "testdata/fold.cc")
+	for _, world := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 31, 63, 64} {
+		lines := strings.Split(strings.TrimSpace(runProgram(t, binary, world)), "\n")
+		if len(lines) != world {
+			t.Fatalf("world %d: %d lines", world, len(lines))
+		}
+		for i, got := range lines {
+			reduceGroup := i + 1
+			var groups []string
+			for first := 0; first < world; first += reduceGroup {
+				var ranks []string
+				for r := first; r < min(first+reduceGroup, world); r++ {
+					ranks = append(ranks, fmt.Sprint(r))
+				}
+				groups = append(groups, leftFold(ranks))
+			}
+			if want := leftFold(groups); got != want {
+				t.Errorf("world %d, reduce_group %d: %s, want %s", world, reduceGroup, got, want)
+			}
+		}
+	}
+}
+
+func TestTilesRoundByTheDefinitionAndTouchOnlyTheirElements(t *testing.T) {
+	runProgram(t, compileProgram(t, address, "testdata/tile.cc"))
+}
+
+var team = []string{"testdata/team.cc", "host/entry.cc", "host/target.cc"}
+
+// spins: asleep at once, asleep soon, and spinning all along.
+var spins = []int{0, 2_000, 1_000_000_000}
+
+func TestEpochsGoOverTheWrapWithoutNotice(t *testing.T) {
+	binary := compileProgram(t, plain, team...)
+	for _, first := range []uint32{0, 0x7fffffff - 40, 0xffffffff - 40, 0xffffffff} {
+		for _, spin := range spins[:2] {
+			out := runProgram(t, binary, "sums", 4, 2, first, spin, 300, rand.Uint64())
+			var from, to uint32
+			if _, err := fmt.Sscanf(out, "epochs %d to %d", &from, &to); err != nil {
+				t.Fatalf("%q: %v", out, err)
+			}
+			if to-first < 300 || from != first {
+				t.Errorf("from epoch %d to %d: fewer epochs than operations", from, to)
+			}
+			if first > 0xffffff00 && to >= first {
+				t.Errorf("from epoch %d to %d: not over the wrap", from, to)
+			}
+		}
+	}
+}
+
+func TestTheProtocolHasNoDataRace(t *testing.T) {
+	binary := compileProgram(t, thread, team...)
+	for _, world := range []int{2, 3, 5} {
+		for _, spin := range spins {
+			if world > 3 && spin > spins[1] {
+				continue // spinning ranks on fewer cores take their time
+			}
+			runProgram(t, binary, "sums", world, 2, uint32(0xffffffe0), spin, 200, rand.Uint64())
+			runProgram(t, binary, "abort", world, 1, 0, spin, 20, rand.Uint64())
+		}
+	}
+}
+
+func TestTheProtocolStaysWithinItsMemory(t *testing.T) {
+	binary := compileProgram(t, address, team...)
+	for _, world := range []int{1, 2, 7, 64} {
+		runProgram(t, binary, "sums", world, min(world, 4), uint32(0xffffffe0), 2_000, 60, rand.Uint64())
+	}
+	for _, world := range []int{2, 7, 64} {
+		runProgram(t, binary, "abort", world, 1, 0, 2_000, 5, rand.Uint64())
+	}
+}
+
+func TestWhoeverGivesUpNamesALateRank(t *testing.T) {
+	binary := compileProgram(t, plain, team...)
+	for _, first := range []uint32{0, 0xffffffff} {
+		out := runProgram(t, binary, "late", 3, 3, first, 1_000, 1000, rand.Uint64())
+		var gaveUp, rounds int
+		if _, err := fmt.Sscanf(out, "%d of %d rounds", &gaveUp, &rounds); err != nil || gaveUp == 0 {
+			t.Errorf("nobody gave up: %s", out)
+		}
+	}
+}
