@@ -162,6 +162,7 @@ type Status struct {
 	WaitingFor       uint64
 	OperationName    string
 	CulpritOperation string
+	Algorithm        string // of the last all-reduce
 	Message          string
 }
 
@@ -179,6 +180,7 @@ func (c *Comm) Status() (Status, error) {
 		Operation: uint64(st.operation), Bytes: uint64(st.bytes), WaitingFor: uint64(st.waiting_for),
 		OperationName:    C.GoString(&st.operation_name[0]),
 		CulpritOperation: C.GoString(&st.culprit_operation_name[0]),
+		Algorithm:        C.GoString(&st.algorithm_name[0]),
 		Message:          C.GoString(&st.message[0]),
 	}, nil
 }

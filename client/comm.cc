@@ -62,10 +62,11 @@ void poison(const Comm* comm, rh_result code, uint32_t op, uint32_t culprit, uin
   host::futexWakeAll(comm->team.abortWord);
 }
 
-rh_result stopOperation(Comm* comm, host::Stop stop, uint64_t missing) {
+rh_result stopOperation(Comm* comm, const host::Outcome& outcome) {
+  const uint64_t missing = outcome.missing;
   rhw_rank_line* line = comm->line(comm->rank);
   storeRelaxed(&line->waiting_for, missing);
-  if (stop == host::Stop::kTimeout) {
+  if (outcome.stop == Stop::kTimeout) {
     // Of several late ranks the lowest is named; the message lists them all.
     const uint32_t culprit = missing != 0 ? static_cast<uint32_t>(__builtin_ctzll(missing)) : RHW_NO_RANK;
     const uint32_t op = __atomic_load_n(&line->op, __ATOMIC_RELAXED);

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "handle_table.h"
-#include "host/target.h"
+#include "host/kernel_set.h"
 #include "railhead.h"
 #include "session.h"
 
@@ -33,7 +33,10 @@ struct Comm {
   uint32_t pids[RHW_MAX_WORLD];     // of the ranks' processes, as the daemon sees them
   bool leased;
   uint64_t seq;                     // operations begun
-  railhead::host::Team team;        // heaps are mapped where team.heap says; nullptr = not mapped
+  uint64_t twoshotBytes;            // from here on all_reduce is two-shot,
+  uint64_t pullBytes;               // and zero-copy where all buffers lie in windows
+  const railhead::host::KernelSet* kernels;
+  railhead::FlagTeam team;          // heaps are mapped where team.heap says; nullptr = not mapped
 
   rhw_control_header* header() const { return reinterpret_cast<rhw_control_header*>(control); }
   rhw_rank_line* line(int32_t r) const {
@@ -62,7 +65,7 @@ bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes);
 void endOperation(Comm* comm);
 
 // Ends an operation that a kernel gave up: breaks the group if a deadline passed, and returns why it is broken.
-rh_result stopOperation(Comm* comm, railhead::host::Stop stop, uint64_t missing);
+rh_result stopOperation(Comm* comm, const railhead::host::Outcome& outcome);
 
 // The result of a broken group, with this thread's message set; RH_OK while it works.
 rh_result whyBroken(const Comm* comm);

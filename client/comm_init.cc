@@ -13,7 +13,6 @@
 #include "control_thread.h"
 #include "error.h"
 #include "host/futex.h"
-#include "railhead/scratch.h"
 #include "settings.h"
 
 namespace railhead::client {
@@ -36,6 +35,7 @@ rh_result readConfig(const rh_comm_config* c, Request* out) {
   int32_t rank, world;
   rh_result r = shortString(c->group, "RAILHEAD_GROUP", "default", "group name", out->join.group);
   if (r == RH_OK) r = shortString(c->token, "RAILHEAD_TOKEN", "", "token", out->join.token);
+  if (r == RH_OK) r = forcedAlgo(&out->join.algo);
   if (r == RH_OK) r = requiredInt(c->rank, "RANK", "rank", &rank);
   if (r == RH_OK) r = requiredInt(c->world_size, "WORLD_SIZE", "world size", &world);
   if (r == RH_OK) r = timeoutMs(c->timeout_ms, "comm_init", &out->timeoutMs);
@@ -98,7 +98,10 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   if (comm->header()->magic != RHW_CONTROL_MAGIC || comm->header()->version != RHW_CONTROL_VERSION) {
     return fail(RH_ERR_PROTOCOL, "comm_init: the control segment is not one of version %u", RHW_CONTROL_VERSION);
   }
-  host::Team& team = comm->team;
+  comm->twoshotBytes = m.twoshot_bytes;
+  comm->pullBytes = m.pull_bytes;
+  comm->kernels = &host::kernels();
+  FlagTeam& team = comm->team;
   team.rank = comm->rank;
   team.worldSize = comm->worldSize;
   team.reduceGroup = static_cast<int>(m.reduce_group);

@@ -1,3 +1,3 @@
-// The kernels of the CPU target, compiled into the library (cgo compiles this folder's files only).
-#include "host/entry.cc"
-#include "host/target.cc"
+// The CPU target, compiled into the library (cgo compiles this folder's files only): what chooses among the instruction
+// sets. Each set has a file of its own beside this one, because it sets the compiler's target.
+#include "host/dispatch.cc"

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "layout_assert.h"
-#include "railhead/scratch.h"
+#include "railhead/flags.h"
 #include "utf8.h"
 
 namespace railhead::client {
@@ -49,7 +49,8 @@ const char* checkJoined(const rhw_joined& m) {
   if (m.reduce_group < 1 || m.reduce_group > m.world) return "Joined: reduce group out of range";
   if (m.heap_bytes == 0 || m.heap_bytes > kMaxHeapBytes) return "Joined: heap size out of range";
   if (m.control_bytes != controlBytes(m.world)) return "Joined: wrong size of the control segment";
-  if (m.block_bytes == 0 || m.block_bytes % 64 != 0) return "Joined: block size is no multiple of 64";
+  // A slice of a block for each rank has at least a tile, of 64 bytes.
+  if (m.block_bytes < 64 * RHW_MAX_WORLD || m.block_bytes % 64 != 0) return "Joined: block size out of range";
   const uint64_t need = kScratchHeaderBytes + 2 * uint64_t{m.block_bytes};
   if (m.scratch_bytes < need || m.scratch_bytes > m.heap_bytes) return "Joined: scratch size out of range";
   return nullptr;

@@ -142,9 +142,10 @@ typedef struct rh_comm_status {
   uint64_t waiting_for;  /* bit r: this rank is (or was, when broken) waiting for rank r */
   char operation_name[32];         /* what this rank is (was) in: "all_reduce", ..., "none" */
   char culprit_operation_name[32]; /* what the culprit was in */
+  char algorithm_name[16];         /* of the last all-reduce: "oneshot", "twoshot" or "pull"; "none" before the first */
   char message[512];               /* all of it as one sentence */
 } rh_comm_status;
-#define RH_COMM_STATUS_INIT {sizeof(rh_comm_status), 1, RH_OK, -1, -1, -1, 0, 0, 0, {0}, {0}, {0}}
+#define RH_COMM_STATUS_INIT {sizeof(rh_comm_status), 1, RH_OK, -1, -1, -1, 0, 0, 0, {0}, {0}, {0}, {0}}
 
 /* What this rank is doing, or why the group is broken. Any thread. */
 rh_result rh_comm_get_status(rh_comm *comm, rh_comm_status *status);
@@ -167,7 +168,8 @@ rh_result rh_window_info(rh_window *window, size_t *bytes, uint64_t *offset);
 
 /* ---- Collectives (data path) ---- */
 
-/* recv[i] = sum over ranks of send[i], count elements. send == recv is allowed, partial overlap is not. Any count, any
+/* recv[i] = sum over ranks of send[i], count elements. Where send and recv of every rank lie in windows, large sums are
+ * zero-copy; the result is the same. send == recv is allowed, partial overlap is not. Any count, any
  * alignment. Every rank gets the same bits: contributions are added in rank order within each reduce_group consecutive
  * ranks, then group by group, in f32, and rounded to dtype once.
  * stream must be NULL (CPU memory; the call returns when recv is complete).

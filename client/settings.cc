@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "wire.h"
 #include "utf8.h"
 
 namespace railhead::client {
@@ -75,6 +76,19 @@ rh_result requiredInt(int32_t configured, const char* variable, const char* what
   }
   *out = static_cast<int32_t>(value);
   return RH_OK;
+}
+
+rh_result forcedAlgo(uint32_t* out) {
+  static const char* const names[] = {"auto", "oneshot", "twoshot", "pull"};  // by rhw_algo
+  *out = RHW_ALGO_AUTO;
+  const char* text = environment("RAILHEAD_ALGO");
+  if (text == nullptr) return RH_OK;
+  for (uint32_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    if (strcmp(text, names[i]) != 0) continue;
+    *out = i;
+    return RH_OK;
+  }
+  return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: RAILHEAD_ALGO=%.40s: there are auto, oneshot, twoshot and pull", text);
 }
 
 rh_result shortString(const char* configured, const char* variable, const char* fallback, const char* what, char out[64]) {

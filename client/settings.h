@@ -15,6 +15,8 @@ rh_result socketPath(const char* configured, char out[kMaxSocketPath + 1]);
 rh_result timeoutMs(uint32_t configured, const char* operation, uint32_t* out);
 // An integer: configured unless it is -1, else the environment variable, which must then be there.
 rh_result requiredInt(int32_t configured, const char* variable, const char* what, int32_t* out);
+// $RAILHEAD_ALGO as an rhw_algo.
+rh_result forcedAlgo(uint32_t* out);
 // A name or token of at most 63 bytes of UTF-8.
 rh_result shortString(const char* configured, const char* variable, const char* fallback, const char* what, char out[64]);
 

@@ -54,6 +54,19 @@ void describeCulprit(const Comm* comm, const Cause& c, char* out, size_t size) {
 
 }  // namespace
 
+namespace {
+
+const char* algorithmName(uint32_t algo) {
+  switch (algo) {
+    case RHW_ALGO_ONESHOT: return "oneshot";
+    case RHW_ALGO_TWOSHOT: return "twoshot";
+    case RHW_ALGO_PULL: return "pull";
+    default: return "none";
+  }
+}
+
+}  // namespace
+
 const char* operationName(uint32_t op) {
   switch (op) {
     case RHW_OP_COMM_INIT: return "comm_init";
@@ -115,6 +128,7 @@ extern "C" rh_result rh_comm_get_status(rh_comm* handle, rh_comm_status* status)
   status->waiting_for = relaxed(line->waiting_for);
   snprintf(status->operation_name, sizeof status->operation_name, "%s", operationName(relaxed(line->op)));
   snprintf(status->culprit_operation_name, sizeof status->culprit_operation_name, "none");
+  snprintf(status->algorithm_name, sizeof status->algorithm_name, "%s", algorithmName(relaxed(line->algo)));
   Cause cause;
   if (!causeOf(comm, &cause)) return RH_OK;
   status->culprit = cause.culprit;

@@ -3,6 +3,7 @@ package kernels_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 )
@@ -41,10 +42,31 @@ func TestRanksAreFoldedInTheOrderThatTheHeaderPromises(t *testing.T) {
 }
 
 func TestTilesRoundByTheDefinitionAndTouchOnlyTheirElements(t *testing.T) {
-	runProgram(t, compileProgram(t, address, "testdata/tile.cc"))
+	wide := map[string][]string{
+		"32": {"-mavx2"}, "64": {"-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"},
+	}
+	flags := append([]string{"-DVECTOR_BYTES=16"}, address...)
+	runProgram(t, compileProgram(t, flags, "testdata/tile.cc"))
+	for bytes, machine := range wide {
+		if !strings.Contains(cpuFlags(t), " "+strings.TrimPrefix(machine[len(machine)-1], "-m")) {
+			t.Logf("this processor has no vectors of %s bytes: nothing to test there", bytes)
+			continue
+		}
+		flags := append(append([]string{"-DVECTOR_BYTES=" + bytes, "-Wno-psabi"}, machine...), address...)
+		runProgram(t, compileProgram(t, flags, "testdata/tile.cc"))
+	}
 }
 
-var team = []string{"testdata/team.cc", "host/entry.cc", "host/target.cc"}
+func cpuFlags(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.ReplaceAll(string(b), "avx512vl", "avx512vl ")
+}
+
+var team = []string{"testdata/team.cc", "host/dispatch.cc", "host/isa_portable.cc", "host/isa_avx2.cc", "host/isa_avx512.cc"}
 
 // spins: asleep at once, asleep soon, and spinning all along.
 var spins = []int{0, 2_000, 1_000_000_000}
@@ -55,7 +77,7 @@ func TestEpochsGoOverTheWrapWithoutNotice(t *testing.T) {
 		for _, spin := range spins[:2] {
 			out := runProgram(t, binary, "sums", 4, 2, first, spin, 300, rand.Uint64())
 			var from, to uint32
-			if _, err := fmt.Sscanf(out, "epochs %d to %d", &from, &to); err != nil {
+			if _, err := fmt.Sscanf(out, "generations %d to %d", &from, &to); err != nil {
 				t.Fatalf("%q: %v", out, err)
 			}
 			if to-first < 300 || from != first {

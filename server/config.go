@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -38,6 +39,9 @@ const (
 	// blockBytes is what the one-shot algorithm publishes at a time: two of a rank's blocks and a reader's share of them
 	// fit in a second-level cache.
 	blockBytes = 64 << 10
+	// From here on two-shot's second exchange costs less than reading everybody's buffer, and pull less than copying.
+	twoshotFromBytes = 16 << 10
+	pullFromBytes    = 32 << 10
 )
 
 // Config of a daemon. The zero value of a field is its default.
@@ -90,6 +94,7 @@ func machineConfig() membership.Config {
 		HeapBytes:    defaultHeapBytes,
 		BlockBytes:   blockBytes,
 		SpinNS:       spinNS,
+		Thresholds:   thresholds,
 		ScratchBytes: (scratch + symm.WindowGranule - 1) / symm.WindowGranule * symm.WindowGranule,
 	}
 }
@@ -101,4 +106,26 @@ func spinNS(world int) uint32 {
 		return 50_000
 	}
 	return 1_000
+}
+
+// unreachable is a threshold that no buffer reaches.
+const unreachable = math.MaxUint64
+
+// thresholds says from how many bytes on an all-reduce is two-shot, and from how many it is zero-copy where all buffers
+// lie in windows. One-shot has one exchange and reads everybody's whole buffer; two-shot has two, and reads each element
+// twice however many ranks there are; pull has two as well and copies nothing.
+func thresholds(world int, forced wire.Algo) (twoshot, pull uint64) {
+	switch forced {
+	case wire.AlgoOneshot:
+		return unreachable, unreachable
+	case wire.AlgoTwoshot:
+		return 0, unreachable
+	case wire.AlgoPull:
+		return 0, 0
+	}
+	if world == 2 {
+		// A pair: two-shot would save nothing but a second read of a half.
+		return unreachable, pullFromBytes
+	}
+	return twoshotFromBytes, pullFromBytes
 }

@@ -87,7 +87,10 @@ func (m *Join) check() error {
 	if m.HeapBytes > maxHeapBytes {
 		return fmt.Errorf("heap of %d bytes, at most %d", m.HeapBytes, uint64(maxHeapBytes))
 	}
-	return nil
+	if m.Algo > AlgoPull {
+		return fmt.Errorf("algorithm %d is outside %d..%d", m.Algo, AlgoAuto, AlgoPull)
+	}
+	return checkZero("reserved0", uint64(m.Reserved0))
 }
 
 func (m *Joined) check() error {
@@ -103,8 +106,9 @@ func (m *Joined) check() error {
 	if m.ControlBytes != ControlBytes(int(m.World)) {
 		return fmt.Errorf("control segment of %d bytes, expected %d", m.ControlBytes, ControlBytes(int(m.World)))
 	}
-	if m.BlockBytes == 0 || m.BlockBytes%64 != 0 {
-		return fmt.Errorf("block of %d bytes, expected a multiple of 64", m.BlockBytes)
+	// A slice of a block for each rank has at least a tile, of 64 bytes.
+	if m.BlockBytes < 64*MaxWorld || m.BlockBytes%64 != 0 {
+		return fmt.Errorf("block of %d bytes, expected a multiple of 64, at least %d", m.BlockBytes, 64*MaxWorld)
 	}
 	// Two buffers of a block each follow the scratch header.
 	if need := ScratchHeaderBytes + 2*uint64(m.BlockBytes); m.ScratchBytes < need || m.ScratchBytes > m.HeapBytes {

@@ -108,11 +108,15 @@ func TestBadValuesAreRefusedOnBothSides(t *testing.T) {
 		{"not UTF-8", func() Message { m := good(); m.Group[0] = 0xff; return m }(), "UTF-8"},
 		{"reduce group too large", func() Message { m := good(); m.ReduceGroup = 3; return m }(), "reduce group 3"},
 		{"heap too large", func() Message { m := good(); m.HeapBytes = 1 << 41; return m }(), "heap of"},
+		{"algorithm that does not exist", func() Message { m := good(); m.Algo = 4; return m }(), "algorithm 4"},
+		{"block without a tile for each rank", &Joined{
+			ControlBytes: ControlBytes(1), HeapBytes: 1 << 20, ScratchBytes: 1 << 19, World: 1, ReduceGroup: 1, BlockBytes: 64,
+		}, "block of 64"},
 		{"error that is none", &Error{}, "code 0"},
 		{"window of nothing", &WindowAlloc{}, "window of 0 bytes"},
 		{"version range upside down", &Hello{VersionMin: 2, VersionMax: 1}, "no range"},
 		{"scratch too small", &Joined{
-			ControlBytes: ControlBytes(1), HeapBytes: 1 << 20, ScratchBytes: 4096, World: 1, ReduceGroup: 1, BlockBytes: 64,
+			ControlBytes: ControlBytes(1), HeapBytes: 1 << 20, ScratchBytes: 8192, World: 1, ReduceGroup: 1, BlockBytes: 4096,
 		}, "scratch"},
 	}
 	for _, c := range cases {
@@ -142,6 +146,17 @@ func TestOnlyTheFrozenMessagesAreReadInOtherVersions(t *testing.T) {
 		if (err == nil) != frozen {
 			t.Errorf("%T of version %d: %v", m, VersionMax+1, err)
 		}
+	}
+}
+
+func TestAlgorithmsHaveNamesThatReadBack(t *testing.T) {
+	for a := AlgoAuto; a <= AlgoPull; a++ {
+		if got, err := ParseAlgo(a.String()); err != nil || got != a {
+			t.Errorf("%d is %q, which reads as %d, %v", a, a, got, err)
+		}
+	}
+	if _, err := ParseAlgo("ring"); err == nil || !strings.Contains(err.Error(), "twoshot") {
+		t.Errorf("an unknown name: %v", err)
 	}
 }
 

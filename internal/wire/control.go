@@ -40,7 +40,7 @@ type RankLine struct {
 	Reserved1  [6]uint64
 	Seq        uint64
 	Op         Op
-	Reserved2  uint32
+	Algo       Algo
 	Bytes      uint64
 	WaitingFor uint64
 	Reserved3  [4]uint64
@@ -51,6 +51,7 @@ const (
 	LeaseOffset      = 8
 	SeqOffset        = 64
 	OpOffset         = 72
+	AlgoOffset       = 76
 	BytesOffset      = 80
 	WaitingForOffset = 88
 )

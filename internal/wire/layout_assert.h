@@ -1,6 +1,10 @@
 // Made from testdata/layout.golden by `go generate ./internal/wire`. Do not edit.
 // Include it after wire.h and railhead.h.
 #include <stddef.h>
+static_assert(RHW_ALGO_AUTO == 0ull, "RHW_ALGO_AUTO");
+static_assert(RHW_ALGO_ONESHOT == 1ull, "RHW_ALGO_ONESHOT");
+static_assert(RHW_ALGO_PULL == 3ull, "RHW_ALGO_PULL");
+static_assert(RHW_ALGO_TWOSHOT == 2ull, "RHW_ALGO_TWOSHOT");
 static_assert(RHW_ATTACHED == 7ull, "RHW_ATTACHED");
 static_assert(RHW_CONTROL_MAGIC == 5499550790286788690ull, "RHW_CONTROL_MAGIC");
 static_assert(RHW_CONTROL_VERSION == 1ull, "RHW_CONTROL_VERSION");
@@ -94,11 +98,13 @@ static_assert(offsetof(struct rhw_hello, pid) == 28 && sizeof(((struct rhw_hello
 static_assert(offsetof(struct rhw_hello, software) == 32 && sizeof(((struct rhw_hello*)0)->software) == 64, "rhw_hello.software");
 static_assert(offsetof(struct rhw_hello, version_max) == 26 && sizeof(((struct rhw_hello*)0)->version_max) == 2, "rhw_hello.version_max");
 static_assert(offsetof(struct rhw_hello, version_min) == 24 && sizeof(((struct rhw_hello*)0)->version_min) == 2, "rhw_hello.version_min");
+static_assert(offsetof(struct rhw_join, algo) == 176 && sizeof(((struct rhw_join*)0)->algo) == 4, "rhw_join.algo");
 static_assert(offsetof(struct rhw_join, group) == 24 && sizeof(((struct rhw_join*)0)->group) == 64, "rhw_join.group");
 static_assert(offsetof(struct rhw_join, h) == 0 && sizeof(((struct rhw_join*)0)->h) == 24, "rhw_join.h");
 static_assert(offsetof(struct rhw_join, heap_bytes) == 168 && sizeof(((struct rhw_join*)0)->heap_bytes) == 8, "rhw_join.heap_bytes");
 static_assert(offsetof(struct rhw_join, rank) == 152 && sizeof(((struct rhw_join*)0)->rank) == 4, "rhw_join.rank");
 static_assert(offsetof(struct rhw_join, reduce_group) == 164 && sizeof(((struct rhw_join*)0)->reduce_group) == 4, "rhw_join.reduce_group");
+static_assert(offsetof(struct rhw_join, reserved0) == 180 && sizeof(((struct rhw_join*)0)->reserved0) == 4, "rhw_join.reserved0");
 static_assert(offsetof(struct rhw_join, timeout_ms) == 160 && sizeof(((struct rhw_join*)0)->timeout_ms) == 4, "rhw_join.timeout_ms");
 static_assert(offsetof(struct rhw_join, token) == 88 && sizeof(((struct rhw_join*)0)->token) == 64, "rhw_join.token");
 static_assert(offsetof(struct rhw_join, world) == 156 && sizeof(((struct rhw_join*)0)->world) == 4, "rhw_join.world");
@@ -108,21 +114,23 @@ static_assert(offsetof(struct rhw_joined, group) == 24 && sizeof(((struct rhw_jo
 static_assert(offsetof(struct rhw_joined, h) == 0 && sizeof(((struct rhw_joined*)0)->h) == 24, "rhw_joined.h");
 static_assert(offsetof(struct rhw_joined, heap_bytes) == 48 && sizeof(((struct rhw_joined*)0)->heap_bytes) == 8, "rhw_joined.heap_bytes");
 static_assert(offsetof(struct rhw_joined, incarnation) == 32 && sizeof(((struct rhw_joined*)0)->incarnation) == 8, "rhw_joined.incarnation");
+static_assert(offsetof(struct rhw_joined, pull_bytes) == 88 && sizeof(((struct rhw_joined*)0)->pull_bytes) == 8, "rhw_joined.pull_bytes");
 static_assert(offsetof(struct rhw_joined, reduce_group) == 68 && sizeof(((struct rhw_joined*)0)->reduce_group) == 4, "rhw_joined.reduce_group");
 static_assert(offsetof(struct rhw_joined, scratch_bytes) == 56 && sizeof(((struct rhw_joined*)0)->scratch_bytes) == 8, "rhw_joined.scratch_bytes");
 static_assert(offsetof(struct rhw_joined, spin_ns) == 72 && sizeof(((struct rhw_joined*)0)->spin_ns) == 4, "rhw_joined.spin_ns");
+static_assert(offsetof(struct rhw_joined, twoshot_bytes) == 80 && sizeof(((struct rhw_joined*)0)->twoshot_bytes) == 8, "rhw_joined.twoshot_bytes");
 static_assert(offsetof(struct rhw_joined, world) == 64 && sizeof(((struct rhw_joined*)0)->world) == 4, "rhw_joined.world");
 static_assert(offsetof(struct rhw_leave, group) == 24 && sizeof(((struct rhw_leave*)0)->group) == 8, "rhw_leave.group");
 static_assert(offsetof(struct rhw_leave, h) == 0 && sizeof(((struct rhw_leave*)0)->h) == 24, "rhw_leave.h");
 static_assert(offsetof(struct rhw_left, group) == 24 && sizeof(((struct rhw_left*)0)->group) == 8, "rhw_left.group");
 static_assert(offsetof(struct rhw_left, h) == 0 && sizeof(((struct rhw_left*)0)->h) == 24, "rhw_left.h");
+static_assert(offsetof(struct rhw_rank_line, algo) == 76 && sizeof(((struct rhw_rank_line*)0)->algo) == 4, "rhw_rank_line.algo");
 static_assert(offsetof(struct rhw_rank_line, bytes) == 80 && sizeof(((struct rhw_rank_line*)0)->bytes) == 8, "rhw_rank_line.bytes");
 static_assert(offsetof(struct rhw_rank_line, lease) == 8 && sizeof(((struct rhw_rank_line*)0)->lease) == 4, "rhw_rank_line.lease");
 static_assert(offsetof(struct rhw_rank_line, lease_next) == 0 && sizeof(((struct rhw_rank_line*)0)->lease_next) == 8, "rhw_rank_line.lease_next");
 static_assert(offsetof(struct rhw_rank_line, op) == 72 && sizeof(((struct rhw_rank_line*)0)->op) == 4, "rhw_rank_line.op");
 static_assert(offsetof(struct rhw_rank_line, reserved0) == 12 && sizeof(((struct rhw_rank_line*)0)->reserved0) == 4, "rhw_rank_line.reserved0");
 static_assert(offsetof(struct rhw_rank_line, reserved1) == 16 && sizeof(((struct rhw_rank_line*)0)->reserved1) == 48, "rhw_rank_line.reserved1");
-static_assert(offsetof(struct rhw_rank_line, reserved2) == 76 && sizeof(((struct rhw_rank_line*)0)->reserved2) == 4, "rhw_rank_line.reserved2");
 static_assert(offsetof(struct rhw_rank_line, reserved3) == 96 && sizeof(((struct rhw_rank_line*)0)->reserved3) == 32, "rhw_rank_line.reserved3");
 static_assert(offsetof(struct rhw_rank_line, seq) == 64 && sizeof(((struct rhw_rank_line*)0)->seq) == 8, "rhw_rank_line.seq");
 static_assert(offsetof(struct rhw_rank_line, waiting_for) == 88 && sizeof(((struct rhw_rank_line*)0)->waiting_for) == 8, "rhw_rank_line.waiting_for");
@@ -162,8 +170,8 @@ static_assert(sizeof(struct rhw_group_ready) == 32, "rhw_group_ready");
 static_assert(sizeof(struct rhw_header) == 24, "rhw_header");
 static_assert(sizeof(struct rhw_heap) == 40, "rhw_heap");
 static_assert(sizeof(struct rhw_hello) == 96, "rhw_hello");
-static_assert(sizeof(struct rhw_join) == 176, "rhw_join");
-static_assert(sizeof(struct rhw_joined) == 80, "rhw_joined");
+static_assert(sizeof(struct rhw_join) == 184, "rhw_join");
+static_assert(sizeof(struct rhw_joined) == 96, "rhw_joined");
 static_assert(sizeof(struct rhw_leave) == 32, "rhw_leave");
 static_assert(sizeof(struct rhw_left) == 32, "rhw_left");
 static_assert(sizeof(struct rhw_rank_line) == 128, "rhw_rank_line");

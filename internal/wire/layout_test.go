@@ -62,6 +62,9 @@ func goLayout() []string {
 	for o := OpNone; o <= OpFinalize; o++ {
 		lines = append(lines, fmt.Sprintf("const RHW_OP_%s %d", strings.ToUpper(o.String()), o))
 	}
+	for a := AlgoAuto; a <= AlgoPull; a++ {
+		lines = append(lines, fmt.Sprintf("const RHW_ALGO_%s %d", strings.ToUpper(a.String()), a))
+	}
 	for t := Type(1); New(t) != nil; t++ {
 		n := "RHW_" + strings.ToUpper(snake(reflect.TypeOf(New(t)).Elem().Name()))
 		lines = append(lines, fmt.Sprintf("const %s %d", n, t))
@@ -138,7 +141,7 @@ func TestTheCAssertionsAreMadeFromTheGoldenFile(t *testing.T) {
 func TestRankLineOffsetsMatchTheStruct(t *testing.T) {
 	line := reflect.TypeFor[RankLine]()
 	for name, want := range map[string]uintptr{
-		"Lease": LeaseOffset, "Seq": SeqOffset, "Op": OpOffset, "Bytes": BytesOffset, "WaitingFor": WaitingForOffset,
+		"Lease": LeaseOffset, "Seq": SeqOffset, "Op": OpOffset, "Algo": AlgoOffset, "Bytes": BytesOffset, "WaitingFor": WaitingForOffset,
 	} {
 		f, ok := line.FieldByName(name)
 		if !ok || f.Offset != want {

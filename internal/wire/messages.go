@@ -92,6 +92,8 @@ type Join struct {
 	TimeoutMS   uint32
 	ReduceGroup uint32
 	HeapBytes   uint64
+	Algo        Algo // forced; AlgoAuto = the daemon chooses
+	Reserved0   uint32
 }
 
 // Joined says that every rank of the group has come; it carries the control segment's fd.
@@ -106,6 +108,8 @@ type Joined struct {
 	ReduceGroup  uint32
 	SpinNS       uint32
 	BlockBytes   uint32
+	TwoshotBytes uint64
+	PullBytes    uint64
 }
 
 // Heap carries the fd of one rank's heap.

@@ -49,6 +49,13 @@ enum rhw_type {
   RHW_DRAINING = 17,         // daemon: no new groups; existing ones go on
 };
 
+enum rhw_algo {
+  RHW_ALGO_AUTO = 0,
+  RHW_ALGO_ONESHOT = 1,
+  RHW_ALGO_TWOSHOT = 2,
+  RHW_ALGO_PULL = 3,
+};
+
 struct rhw_header {
   uint32_t magic;
   uint16_t type;
@@ -93,6 +100,8 @@ struct rhw_join {
   uint32_t timeout_ms;
   uint32_t reduce_group;   // ranks folded together first; 0 = all ranks of the node
   uint64_t heap_bytes;     // maximum size of a rank's heap; 0 = the daemon's default
+  uint32_t algo;           // rhw_algo that is forced; RHW_ALGO_AUTO = the daemon chooses
+  uint32_t reserved0;
 };
 
 struct rhw_joined {
@@ -105,7 +114,11 @@ struct rhw_joined {
   uint32_t world;
   uint32_t reduce_group;
   uint32_t spin_ns;        // how long a wait spins before it sleeps
-  uint32_t block_bytes;    // one-shot: bytes a rank publishes per epoch
+  uint32_t block_bytes;    // bytes a rank publishes per epoch; a heap's scratch has two such buffers
+  // Which all-reduce runs, by the bytes of a rank's buffer: pull from pull_bytes on where all buffers lie in windows, else
+  // two-shot from twoshot_bytes on, else one-shot.
+  uint64_t twoshot_bytes;
+  uint64_t pull_bytes;
 };
 
 struct rhw_heap {
@@ -224,7 +237,7 @@ struct rhw_rank_line {
   uint64_t reserved1[6];
   uint64_t seq;            // @64: operations begun
   uint32_t op;             // rhw_op of the operation seq; RHW_OP_NONE between operations
-  uint32_t reserved2;
+  uint32_t algo;           // rhw_algo that ran last; RHW_ALGO_AUTO = none did
   uint64_t bytes;          // of that operation
   uint64_t waiting_for;    // bit r: rank r had not arrived when this rank went to sleep; 0 = not asleep
   uint64_t reserved3[4];

@@ -1,4 +1,5 @@
-// Futex calls on memory shared between processes.
+// Futex calls on memory shared between processes. The functions are static: files compiled for different instruction
+// sets include this, and the linker must not make one of their copies everybody's.
 #ifndef RAILHEAD_KERNELS_HOST_FUTEX_H_
 #define RAILHEAD_KERNELS_HOST_FUTEX_H_
 
@@ -22,7 +23,7 @@ struct FutexWaitv {
   uint32_t reserved;
 };
 
-inline int64_t nowNs() {
+static inline int64_t nowNs() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return static_cast<int64_t>(t.tv_sec) * 1000000000 + t.tv_nsec;
@@ -30,7 +31,7 @@ inline int64_t nowNs() {
 
 // Sleeps until one of the two words differs from its value, somebody wakes one of them, or deadlineNs (monotonic)
 // passes. May also return for no reason: the caller looks again. Returns 0 or an errno.
-inline int futexWait2(const uint32_t* a, uint32_t valueA, const uint32_t* b, uint32_t valueB, int64_t deadlineNs) {
+static inline int futexWait2(const uint32_t* a, uint32_t valueA, const uint32_t* b, uint32_t valueB, int64_t deadlineNs) {
   const FutexWaitv words[2] = {
       {valueA, reinterpret_cast<uint64_t>(a), kFutex32, 0},
       {valueB, reinterpret_cast<uint64_t>(b), kFutex32, 0},
@@ -41,7 +42,7 @@ inline int futexWait2(const uint32_t* a, uint32_t valueA, const uint32_t* b, uin
 }
 
 // Wakes everyone who sleeps on the word, in every process.
-inline void futexWakeAll(const uint32_t* word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+static inline void futexWakeAll(const uint32_t* word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 
 }  // namespace railhead::host
 

@@ -9,7 +9,7 @@
 
 namespace {
 
-// A tile whose += is neither associative nor commutative.
+// A sum whose += is neither associative nor commutative.
 struct Expression {
   std::string text;
   Expression& operator+=(const Expression& other) {
@@ -18,17 +18,37 @@ struct Expression {
   }
 };
 
+struct Ranks {
+  using Raw = std::string;
+  using Sum = Expression;
+  static Sum widen(const Raw& raw) { return {raw}; }
+  static Raw narrow(const Sum& sum) { return sum.text; }
+};
+
+// Batches of one, as on a CPU, and of eight, as on a GPU.
+template <int kBatch>
+std::string order(int world, int group) {
+  std::string out;
+  CHECK((railhead::foldRanks<Ranks, kBatch>(
+      world, group,
+      [&](int first, int count, std::string(&raw)[kBatch]) {
+        CHECK(first >= 0 && count >= 1 && count <= kBatch && first + count <= world);
+        for (int i = 0; i < count; i++) raw[i] = std::to_string(first + i);
+        return true;
+      },
+      &out)));
+  return out;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   CHECK(argc == 2);
   const int world = atoi(argv[1]);
   for (int group = 1; group <= world; group++) {
-    const Expression e = railhead::foldRanks<Expression>(world, group, [&](int r) {
-      CHECK(r >= 0 && r < world);
-      return Expression{std::to_string(r)};
-    });
-    puts(e.text.c_str());
+    const std::string one = order<1>(world, group);
+    CHECK(one == order<8>(world, group));
+    puts(one.c_str());
   }
   return 0;
 }

@@ -58,7 +58,7 @@ func (m *Machine) first(now time.Time, s SessionID, pid int, request uint64, j *
 	m.incarnations[name]++
 	g := &group{
 		id: m.nextGroup, name: name, token: j.Token.String(), incarnation: m.incarnations[name], state: Forming,
-		members: make([]member, j.World), reduceGroup: reduceGroupOf(j),
+		members: make([]member, j.World), reduceGroup: reduceGroupOf(j), algo: j.Algo,
 		heapBytes: heapBytes + m.config.ScratchBytes, heap: heap, began: now,
 	}
 	m.nextGroup++
@@ -117,6 +117,10 @@ func (m *Machine) misfit(g *group, s SessionID, pid int, j *wire.Join) (refusal,
 		return refuse(wire.ResultMismatch, int(j.Rank),
 			"comm_init of group %q: rank %d wants reduce_group %d, rank %d %d; they must agree", g.name, j.Rank, reduceGroupOf(j),
 			firstRank, g.reduceGroup), true
+	case j.Algo != g.algo:
+		return refuse(wire.ResultMismatch, int(j.Rank),
+			"comm_init of group %q: rank %d wants algorithm %s, rank %d %s; set RAILHEAD_ALGO alike", g.name, j.Rank, j.Algo,
+			firstRank, g.algo), true
 	case heapBytes != wanted:
 		return refuse(wire.ResultMismatch, int(j.Rank),
 			"comm_init of group %q: rank %d wants heap_bytes %d, rank %d %d; they must agree", g.name, j.Rank, heapBytes,
@@ -192,12 +196,14 @@ func (m *Machine) GroupCreated(now time.Time, id GroupID, err error) []Action {
 	}
 	g.hasMemory = true
 	g.deadline = now.Add(g.shortestTimeout())
+	twoshot, pull := m.config.Thresholds(len(g.members), g.algo)
 	for r := range g.members {
 		to := &g.members[r]
 		m.do(Send{To: to.session, Request: to.request, FD: ControlFD, Group: id, Msg: &wire.Joined{
 			Group: uint64(id), Incarnation: g.incarnation, ControlBytes: wire.ControlBytes(len(g.members)),
 			HeapBytes: g.heapBytes, ScratchBytes: m.config.ScratchBytes, World: uint32(len(g.members)),
 			ReduceGroup: g.reduceGroup, SpinNS: m.config.SpinNS(len(g.members)), BlockBytes: m.config.BlockBytes,
+			TwoshotBytes: twoshot, PullBytes: pull,
 		}})
 		for peer := range g.members {
 			m.do(Send{To: to.session, Request: to.request, FD: HeapFD, Group: id, Rank: peer, Msg: &wire.Heap{

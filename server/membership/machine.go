@@ -18,11 +18,14 @@ type (
 
 // Limits and parameters of a machine.
 type Config struct {
-	MaxGroups    int    // alive at a time, broken ones that somebody still holds included
-	MaxHistory   int    // ended groups that the snapshot remembers
-	HeapBytes    uint64 // of a rank's heap where Join asks for none
-	BlockBytes   uint32 // published per epoch by the one-shot algorithm; two buffers of it are each heap's scratch
-	SpinNS       func(world int) uint32
+	MaxGroups  int    // alive at a time, broken ones that somebody still holds included
+	MaxHistory int    // ended groups that the snapshot remembers
+	HeapBytes  uint64 // of a rank's heap where Join asks for none
+	BlockBytes uint32 // published per epoch by the one-shot algorithm; two buffers of it are each heap's scratch
+	SpinNS     func(world int) uint32
+	// From how many bytes of a rank's buffer two-shot and, between windows, pull are used; forced is AlgoAuto or what the
+	// ranks ask for.
+	Thresholds   func(world int, forced wire.Algo) (twoshot, pull uint64)
 	ScratchBytes uint64 // at least wire.ScratchHeaderBytes + 2 * BlockBytes, a multiple of symm.WindowGranule
 }
 
@@ -122,7 +125,8 @@ type group struct {
 	incarnation uint64
 	state       State
 	members     []member
-	reduceGroup uint32 // 1..world
+	reduceGroup uint32    // 1..world
+	algo        wire.Algo // forced by the ranks
 	heapBytes   uint64
 	heap        *symm.Heap
 	hasMemory   bool
@@ -158,7 +162,7 @@ func New(c Config) (*Machine, error) {
 		return nil, fmt.Errorf("membership: scratch of %d bytes and blocks of %d, expected multiples of %d and of 64",
 			c.ScratchBytes, c.BlockBytes, symm.WindowGranule)
 	}
-	if c.MaxGroups < 1 || c.HeapBytes <= c.ScratchBytes || c.SpinNS == nil {
+	if c.MaxGroups < 1 || c.HeapBytes <= c.ScratchBytes || c.SpinNS == nil || c.Thresholds == nil {
 		return nil, fmt.Errorf("membership: config %+v lacks something", c)
 	}
 	return &Machine{

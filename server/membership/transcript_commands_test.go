@@ -28,7 +28,8 @@ const (
 func testConfig() Config {
 	return Config{
 		MaxGroups: 8, MaxHistory: 8, HeapBytes: testHeapBytes, ScratchBytes: testScratchBytes, BlockBytes: testBlockBytes,
-		SpinNS: func(world int) uint32 { return uint32(1000 * world) },
+		Thresholds: func(int, wire.Algo) (twoshot, pull uint64) { return 1 << 14, 1 << 15 },
+		SpinNS:     func(world int) uint32 { return uint32(1000 * world) },
 	}
 }
 

@@ -1,61 +1,47 @@
-// One-shot all-reduce: every rank publishes its contribution once and reduces everybody's by itself.
-//
-// Protocol, a block (at most Target::blockBytes) at a time:
-//   1. epoch e = the rank's last epoch + 1; push the block into buffer e & 1, tile by tile; publish e (release).
-//   2. for every rank in order: await that it has published e (acquire).
-//   3. read every rank's tile of buffer e & 1, fold them in the fixed order, store the result.
-// Why two buffers are enough: a rank writes buffer e & 1 again at e + 2, after it has seen e + 1 of everyone, and a rank
-// publishes e + 1 only after its reads of epoch e. No rank's data is overwritten while somebody may still read it.
-//
-// What a Target must have (the vocabulary, first version):
-//   Tile<T>                         a register's worth of accumulators; kElements of them; +=
-//   int rank(), worldSize(), reduceGroup();  size_t blockBytes();
-//   uint32_t beginEpoch()           the next epoch
-//   push<T>(e, tile, src, n)        n elements of the caller into tile number `tile` of this rank's buffer
-//   publish(e)                      release: everything pushed for e may be read
-//   bool await(r, e)                acquire: rank r has published e; false = the group is broken, leave
-//   Tile<T> load(src, n)            from the caller's memory
-//   Tile<T> poll<T>(r, e, tile, n)  tile of rank r's buffer
-//   store(dst, Tile<T>, n)          rounds to T once
+// One-shot all-reduce: every rank gives its contribution to everybody once and reduces everybody's by itself.
 #ifndef RAILHEAD_KERNELS_ALLREDUCE_ONESHOT_H_
 #define RAILHEAD_KERNELS_ALLREDUCE_ONESHOT_H_
 
-#include <stddef.h>
-#include <stdint.h>
-
 #include "railhead/fold.h"
+#include "railhead/target.h"
 
 namespace railhead {
 
-// count elements of T at any address, which is why the pointers are to bytes. send and recv may be the same memory: a tile
-// of recv is stored after the same tile of send was read for the last time.
+// Reduces count elements at any address. send and recv may be the same memory: a thread stores a tile of recv after it
+// has read the same tile of send for the last time.
+//
+// Lane is one thread's view of the exchange (packet_lane.h on a GPU, flag_lane.h on a CPU, either in the model).
 // Returns false when the group broke; recv is then partly written.
-template <class T, class Target>
-bool allReduceOneshot(Target& target, const char* send, char* recv, size_t count) {
-  using Tile = typename Target::template Tile<T>;
-  constexpr size_t kTile = Tile::kElements;
-  const int self = target.rank();
-  const size_t perBlock = target.blockBytes() / sizeof(T);
+template <class Elements, class Lane>
+RH_FN bool allReduceOneshot(Lane& lane, const char* send, char* recv, size_t count) {
+  using Raw = typename Elements::Raw;
+  const size_t perChunk = static_cast<size_t>(lane.chunkTiles()) * Elements::kElements;
+  RH_ROLLED
+  for (size_t base = 0; base < count; base += perChunk) {
+    const char* in = send + base * Elements::kBytes;
+    char* out = recv + base * Elements::kBytes;
+    const size_t n = count - base < perChunk ? count - base : perChunk;
+    const uint32_t tiles = static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements);
+    const uint32_t first = lane.first(), step = lane.step();
 
-  for (size_t base = 0; base < count; base += perBlock) {
-    const size_t n = count - base < perBlock ? count - base : perBlock;
-    const char* in = send + base * sizeof(T);
-    char* out = recv + base * sizeof(T);
-    const uint32_t epoch = target.beginEpoch();
-
-    for (size_t i = 0; i < n; i += kTile) {
-      target.template push<T>(epoch, i / kTile, in + i * sizeof(T), n - i < kTile ? n - i : kTile);
-    }
-    target.publish(epoch);
-    for (int r = 0; r < target.worldSize(); r++) {
-      if (r != self && !target.await(r, epoch)) return false;
-    }
-    for (size_t i = 0; i < n; i += kTile) {
-      const size_t m = n - i < kTile ? n - i : kTile;
-      const Tile sum = foldRanks<Tile>(target.worldSize(), target.reduceGroup(), [&](int r) {
-        return r == self ? target.template load<T>(in + i * sizeof(T), m) : target.template poll<T>(r, epoch, i / kTile, m);
-      });
-      target.template store<T>(out + i * sizeof(T), sum, m);
+    // The first tile is loaded before the epoch is looked at, so that the two loads are in flight together.
+    Raw mine = {};
+    if (first < tiles) mine = Elements::load(in, first, n);
+    lane.beginEpoch();
+    RH_ROLLED
+    for (uint32_t i = first; i < tiles; i += step) lane.pushAll(i, i == first ? mine : Elements::load(in, i, n));
+    if (!lane.exchange(0)) return false;
+    RH_ROLLED
+    for (uint32_t i = first; i < tiles; i += step) {
+      Raw own = {};
+      if (Lane::kKeepsOwn) own = Elements::load(in, i, n);
+      Raw sum;
+      if (!foldRanks<Elements, Lane::kBatch>(
+              lane.worldSize(), lane.reduceGroup(),
+              [&](int r, int ranks, Raw(&raw)[Lane::kBatch]) { return lane.poll(r, ranks, i, own, raw); }, &sum)) {
+        return false;
+      }
+      Elements::store(out, i, n, sum);
     }
   }
   return true;

@@ -1,22 +1,18 @@
-// Barrier: a one-shot exchange without bytes. It uses the same epochs as the all-reduce, so the two may follow each
-// other in any order.
+// Barrier: an exchange without bytes. It uses the same epochs as the all-reduces, so they may follow each other in any
+// order.
 #ifndef RAILHEAD_KERNELS_BARRIER_H_
 #define RAILHEAD_KERNELS_BARRIER_H_
 
-#include <stdint.h>
+#include "railhead/target.h"
 
 namespace railhead {
 
-// What a rank wrote before is visible to every rank after: publish is a release, await an acquire.
-// Returns false when the group broke.
-template <class Target>
-bool barrier(Target& target) {
-  const uint32_t epoch = target.beginEpoch();
-  target.publish(epoch);
-  for (int r = 0; r < target.worldSize(); r++) {
-    if (r != target.rank() && !target.await(r, epoch)) return false;
-  }
-  return true;
+// What a rank wrote before is visible to every rank after: an exchange publishes with release and awaits with acquire.
+// For lanes with flags; packets carry no order for other memory. Returns false when the group broke.
+template <class Lane>
+RH_FN bool barrier(Lane& lane) {
+  lane.beginEpoch();
+  return lane.exchange(0);
 }
 
 }  // namespace railhead

@@ -1,23 +1,55 @@
 // The one order in which contributions are added: a left fold in rank order within each group of reduceGroup
-// consecutive ranks, then a left fold over the groups' sums. Every algorithm that promises the same bits uses it.
+// consecutive ranks, then a left fold over the groups' sums, rounded to the element type once. Every algorithm that
+// promises the same bits calls this.
 #ifndef RAILHEAD_KERNELS_FOLD_H_
 #define RAILHEAD_KERNELS_FOLD_H_
 
+#include "railhead/target.h"
+
 namespace railhead {
 
-// Contribution(r) gives rank r's tile; Tile needs operator+= in the accumulator's type.
-template <class Tile, class Contribution>
-inline Tile foldRanks(int worldSize, int reduceGroup, Contribution contribution) {
-  Tile total = contribution(0);
-  int rank = 1;
-  for (; rank < reduceGroup; rank++) total += contribution(rank);
-  while (rank < worldSize) {
-    const int end = rank + reduceGroup < worldSize ? rank + reduceGroup : worldSize;
-    Tile group = contribution(rank++);
-    for (; rank < end; rank++) group += contribution(rank);
-    total += group;
+// Adds the first count tiles to sum, in order; the first of them replaces it where begin is set.
+template <class Elements, int kBatch, bool kFull>
+RH_FN void addTiles(const typename Elements::Raw (&raw)[kBatch], int count, bool begin, typename Elements::Sum* sum) {
+  RH_UNROLL
+  for (int i = 0; i < kBatch; i++) {
+    if (!kFull && i >= count) continue;
+    if (i == 0 && begin) {
+      *sum = Elements::widen(raw[i]);
+    } else {
+      *sum += Elements::widen(raw[i]);
+    }
   }
-  return total;
+}
+
+// Gather(first, count, raw) puts the tiles of ranks first .. first + count - 1 into raw (at most kBatch are asked for)
+// and returns false when the group is broken. out is valid where foldRanks returns true.
+template <class Elements, int kBatch, class Gather>
+RH_FN bool foldRanks(int worldSize, int reduceGroup, Gather gather, typename Elements::Raw* out) {
+  using Sum = typename Elements::Sum;
+  Sum total = {}, group = {};
+  RH_ROLLED
+  for (int groupBegin = 0; groupBegin < worldSize; groupBegin += reduceGroup) {
+    const int groupEnd = groupBegin + reduceGroup < worldSize ? groupBegin + reduceGroup : worldSize;
+    RH_ROLLED
+    for (int first = groupBegin; first < groupEnd; first += kBatch) {
+      typename Elements::Raw raw[kBatch];
+      const int count = groupEnd - first < kBatch ? groupEnd - first : kBatch;
+      if (!gather(first, count, raw)) return false;
+      if (count == kBatch) {
+        addTiles<Elements, kBatch, true>(raw, count, first == groupBegin, &group);
+      } else {
+        addTiles<Elements, kBatch, false>(raw, count, first == groupBegin, &group);
+      }
+    }
+    if (groupBegin == 0) {
+      total = group;
+    } else {
+      total += group;
+    }
+  }
+  *out = Elements::narrow(total);
+  return true;
 }
 
 }  // namespace railhead

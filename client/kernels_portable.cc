@@ -1,0 +1,1 @@
+#include "host/isa_portable.cc"

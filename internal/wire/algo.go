@@ -1,0 +1,34 @@
+package wire
+
+import "fmt"
+
+// Algo is an all-reduce algorithm (rhw_algo).
+type Algo uint32
+
+// Algorithms. AlgoAuto leaves the choice to the daemon's thresholds.
+const (
+	AlgoAuto    Algo = 0
+	AlgoOneshot Algo = 1
+	AlgoTwoshot Algo = 2
+	AlgoPull    Algo = 3
+)
+
+var algoNames = []string{"auto", "oneshot", "twoshot", "pull"}
+
+// String is the name that flags, JSON and RAILHEAD_ALGO use.
+func (a Algo) String() string {
+	if int(a) < len(algoNames) {
+		return algoNames[a]
+	}
+	return fmt.Sprintf("algo_%d", uint32(a))
+}
+
+// ParseAlgo reads such a name.
+func ParseAlgo(s string) (Algo, error) {
+	for i, n := range algoNames {
+		if n == s {
+			return Algo(i), nil
+		}
+	}
+	return 0, fmt.Errorf("wire: algorithm %q; there are %v", s, algoNames)
+}

@@ -1,0 +1,74 @@
+// GPU entry points of the all-reduces on packets. Launch with blocks that are all resident at once, those of all ranks
+// that share a device included: a block that waits for one that has not started waits for ever.
+#include "cuda/elements.cuh"
+#include "cuda/mem.cuh"
+#include "railhead/allreduce_oneshot.h"
+#include "railhead/allreduce_rmsnorm.h"
+#include "railhead/allreduce_twoshot.h"
+#include "railhead/packet_lane.h"
+
+namespace railhead::cuda {
+
+struct F32 {
+  uint32_t bits;
+};
+struct BF16 {
+  uint16_t bits;
+};
+
+// 256 threads of at most 255 registers: polling 8 ranks at once wants about 170.
+constexpr int kMaxThreads = 256;
+
+template <class T>
+RH_FN void oneshot(const PacketTeam& team, const WaitControl& control, const char* send, char* recv, size_t count) {
+  Mem mem(control);
+  PacketLane<Mem> lane(mem, team);
+  allReduceOneshot<Elements<T>>(lane, send, recv, count);
+  lane.finish();
+}
+
+template <class T>
+RH_FN void twoshot(const PacketTeam& team, const WaitControl& control, const char* send, char* recv, size_t count) {
+  Mem mem(control);
+  PacketLane<Mem> lane(mem, team);
+  allReduceTwoshot<Elements<T>>(lane, send, recv, count);
+  lane.finish();
+}
+
+template <class T>
+RH_FN void rmsNorm(const PacketTeam& team, const WaitControl& control, const char* x, char* residual, const char* weight, char* out,
+                   uint32_t rows, uint32_t hidden, float eps) {
+  Mem mem(control);
+  PacketLane<Mem> lane(mem, team);
+  allReduceRMSNorm<Elements<T>>(lane, x, residual, weight, out, rows, hidden, eps);
+  lane.finish();
+}
+
+}  // namespace railhead::cuda
+
+using namespace railhead;
+using namespace railhead::cuda;
+
+#define RH_KERNEL extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)
+
+RH_KERNEL rh_allreduce_oneshot_f32(const __grid_constant__ PacketTeam team, const __grid_constant__ WaitControl control,
+                                   const char* send, char* recv, size_t count) {
+  oneshot<F32>(team, control, send, recv, count);
+}
+RH_KERNEL rh_allreduce_oneshot_bf16(const __grid_constant__ PacketTeam team, const __grid_constant__ WaitControl control,
+                                    const char* send, char* recv, size_t count) {
+  oneshot<cuda::BF16>(team, control, send, recv, count);
+}
+RH_KERNEL rh_allreduce_twoshot_f32(const __grid_constant__ PacketTeam team, const __grid_constant__ WaitControl control,
+                                   const char* send, char* recv, size_t count) {
+  twoshot<F32>(team, control, send, recv, count);
+}
+RH_KERNEL rh_allreduce_twoshot_bf16(const __grid_constant__ PacketTeam team, const __grid_constant__ WaitControl control,
+                                    const char* send, char* recv, size_t count) {
+  twoshot<cuda::BF16>(team, control, send, recv, count);
+}
+RH_KERNEL rh_allreduce_rmsnorm_bf16(const __grid_constant__ PacketTeam team, const __grid_constant__ WaitControl control,
+                                    const char* x, char* residual, const char* weight, char* out, uint32_t rows, uint32_t hidden,
+                                    float eps) {
+  rmsNorm<cuda::BF16>(team, control, x, residual, weight, out, rows, hidden, eps);
+}

@@ -1,0 +1,19 @@
+// The kernels for avx2. Only called after the processor was found to have it.
+#if defined(__x86_64__)
+#pragma GCC target("avx2")
+#pragma GCC optimize("fp-contract=off")  // the same bits whether or not there is a fused multiply-add
+#include "host/instantiate.h"
+
+namespace railhead::host {
+
+namespace {
+struct Avx2 {
+  static constexpr int kVectorBytes = 32;
+};
+}  // namespace
+
+// A constant: code of this file must not run before the processor was looked at.
+extern constexpr KernelSet kAvx2Kernels = makeKernelSet<Avx2>("avx2");
+
+}  // namespace railhead::host
+#endif

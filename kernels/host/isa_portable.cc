@@ -1,0 +1,16 @@
+// The kernels for any machine: 16-byte vectors, SSE2 on x86-64 and NEON on arm64.
+#pragma GCC optimize("fp-contract=off")  // the same bits whether or not there is a fused multiply-add
+#include "host/instantiate.h"
+
+namespace railhead::host {
+
+namespace {
+struct Portable {
+  static constexpr int kVectorBytes = 16;
+};
+}  // namespace
+
+// A constant: code of this file must not run before the processor was looked at.
+extern constexpr KernelSet kPortableKernels = makeKernelSet<Portable>("portable");
+
+}  // namespace railhead::host

@@ -1,0 +1,69 @@
+// The CPU target's memory: GCC's atomics on plain integers (the daemon and other processes see the same words as plain
+// integers too), futexes, the monotonic clock.
+#ifndef RAILHEAD_KERNELS_HOST_MEM_H_
+#define RAILHEAD_KERNELS_HOST_MEM_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "host/futex.h"
+
+namespace railhead::host {
+
+// Isa is a tag: code for different instruction sets must not share a symbol, or the linker would keep any one of them.
+template <class Isa>
+struct Mem {
+  static constexpr uint32_t kGenerationMask = 0xffffffffu;
+  template <class Raw>
+  static constexpr uint32_t tileBytes() {
+    return sizeof(Raw);
+  }
+
+  uint32_t loadAcquire(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+  uint32_t loadRelaxed(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+  void storeRelease(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+  void storeRelaxed(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+  void add(uint32_t* p, uint32_t v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+  void fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+  void report(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+
+  void futexWait2(const uint32_t* a, uint32_t va, const uint32_t* b, uint32_t vb, int64_t deadlineNs) {
+    host::futexWait2(a, va, b, vb, deadlineNs);
+  }
+  void futexWakeAll(const uint32_t* p) { host::futexWakeAll(p); }
+  int64_t nowNs() { return host::nowNs(); }
+  void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb" ::: "memory");
+#endif
+  }
+
+  // Tiles of buffers are aligned to their size.
+  template <class Raw>
+  Raw loadTile(const char* p) {
+    Raw raw;
+    memcpy(&raw, __builtin_assume_aligned(p, alignof(Raw)), sizeof raw);
+    return raw;
+  }
+  template <class Raw>
+  void storeTile(char* p, const Raw& raw) {
+    memcpy(__builtin_assume_aligned(p, alignof(Raw)), &raw, sizeof raw);
+  }
+  uint64_t loadOffer(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+  void storeOffer(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+  template <class Elements>
+  typename Elements::Raw loadElements(const char* base, uint64_t tile, size_t count) {
+    return Elements::load(base, tile, count);
+  }
+  template <class Elements>
+  void storeElements(char* base, uint64_t tile, size_t count, const typename Elements::Raw& raw) {
+    Elements::store(base, tile, count, raw);
+  }
+};
+
+}  // namespace railhead::host
+
+#endif  // RAILHEAD_KERNELS_HOST_MEM_H_

@@ -1,0 +1,115 @@
+// One rank's view of an exchange by block flags: what the algorithms see on a CPU, where a rank is one thread.
+#ifndef RAILHEAD_KERNELS_FLAG_LANE_H_
+#define RAILHEAD_KERNELS_FLAG_LANE_H_
+
+#include "railhead/flags.h"
+#include "railhead/mutant.h"
+#include "railhead/target.h"
+
+namespace railhead {
+
+// Raw is a tile as it travels. Mem has, besides what flags.h needs, plain accesses that the flags order, to memory that
+// other ranks read or write: loadTile<Raw> and storeTile of buffers, loadElements and storeElements of windows, loadOffer
+// and storeOffer of offsets.
+template <class Mem, class Raw>
+class FlagLane {
+ public:
+  static constexpr int kBatch = 1;
+  static constexpr uint32_t kTileBytes = Mem::template tileBytes<Raw>();
+
+  FlagLane(Mem& mem, const FlagTeam& team)
+      : mem_(mem), team_(team), flags_(mem, team), generation_(flags_.header(team.rank)->generation) {}
+  ~FlagLane() { flags_.header(team_.rank)->generation = generation_; }
+  FlagLane(const FlagLane&) = delete;
+  FlagLane& operator=(const FlagLane&) = delete;
+
+  int rank() const { return team_.rank; }
+  int worldSize() const { return team_.worldSize; }
+  int reduceGroup() const { return team_.reduceGroup; }
+  uint32_t chunkTiles() const { return team_.blockBytes / kTileBytes; }
+  uint32_t sliceTiles() const { return chunkTiles() / static_cast<uint32_t>(team_.worldSize); }
+  uint32_t first() const { return 0; }
+  uint32_t step() const { return 1; }
+
+  void beginEpoch() {
+    generation_ = (generation_ + 2) & Mem::kGenerationMask;
+    half_ = kScratchHeaderBytes + (mutated(Mutant::kOneBuffer) ? 0 : generation_ >> 1 & 1) * static_cast<size_t>(team_.blockBytes);
+    if (mutated(Mutant::kPublishBeforeTiles)) flags_.publish(generation_);
+  }
+
+  // Publishes what this rank has pushed in the phase (0 or 1) and waits for everybody's.
+  bool exchange(int phase) {
+    const uint32_t generation = generation_ + static_cast<uint32_t>(mutated(Mutant::kOneGenerationForBothPhases) ? 0 : phase);
+    const int peers = mutated(Mutant::kAwaitOnlyTheFirst) ? 1 : team_.worldSize;
+    if (!mutated(Mutant::kAwaitBeforePublish)) flags_.publish(generation);
+    for (int r = 0; r < peers; r++) {
+      if (r != team_.rank && !flags_.await(r, generation)) return false;
+    }
+    if (mutated(Mutant::kAwaitBeforePublish)) flags_.publish(generation);
+    return true;
+  }
+
+  // A rank's own tiles are taken from the caller's memory again, not from the buffer.
+  static constexpr bool kKeepsOwn = true;
+  void pushAll(uint32_t tile, const Raw& raw) { mem_.storeTile(at(team_.rank, tile), raw); }
+  bool poll(int first, int, uint32_t tile, const Raw& own, Raw (&out)[1]) {
+    out[0] = first == team_.rank ? own : mem_.template loadTile<Raw>(at(first, tile));
+    return true;
+  }
+  // Slices lie in the buffer in the order of the message, so that tile j of an owner's slice is where it is in the message.
+  void pushSlice(int, int owner, uint32_t j, uint32_t slice, const Raw& raw) {
+    mem_.storeTile(at(team_.rank, static_cast<uint32_t>(owner) * slice + j), raw);
+  }
+  bool pollSlice(int first, int, uint32_t j, uint32_t slice, const Raw& own, Raw (&out)[1]) {
+    out[0] = first == team_.rank ? own : mem_.template loadTile<Raw>(at(first, static_cast<uint32_t>(team_.rank) * slice + j));
+    return true;
+  }
+  // The place of a rank's own slice in its own buffer is free: it gives that slice to nobody.
+  void pushResult(uint32_t j, uint32_t slice, const Raw& raw) {
+    mem_.storeTile(at(team_.rank, static_cast<uint32_t>(team_.rank) * slice + j), raw);
+  }
+  bool pollResult(int first, int, uint32_t j, uint32_t slice, Raw (&out)[1]) {
+    if (first != team_.rank) out[0] = mem_.template loadTile<Raw>(at(first, static_cast<uint32_t>(first) * slice + j));
+    return true;
+  }
+
+  // Pull: tells the others, with the next exchange, where this rank's buffers are.
+  void offer(uint64_t send, uint64_t recv) {
+    ScratchHeader* own = flags_.header(team_.rank);
+    mem_.storeOffer(&own->sendOffset, send);
+    mem_.storeOffer(&own->recvOffset, recv);
+  }
+  // After the exchange: every rank has offered. The answer is the same on all ranks.
+  bool allOffered() {
+    for (int r = 0; r < team_.worldSize; r++) {
+      if (sendOf(r) == kNoOffset || recvOf(r) == kNoOffset) return false;
+    }
+    return true;
+  }
+  template <class Elements>
+  typename Elements::Raw loadRemote(int r, uint64_t tile, size_t count) {
+    return mem_.template loadElements<Elements>(team_.heap[r] + sendOf(r), tile, count);
+  }
+  template <class Elements>
+  void storeRemote(int r, uint64_t tile, size_t count, const typename Elements::Raw& raw) {
+    mem_.template storeElements<Elements>(team_.heap[r] + recvOf(r), tile, count, raw);
+  }
+
+  Stop stop() const { return flags_.stop(); }
+  uint64_t missing() const { return flags_.missing(); }
+
+ private:
+  uint64_t sendOf(int r) { return mem_.loadOffer(&flags_.header(r)->sendOffset); }
+  uint64_t recvOf(int r) { return mem_.loadOffer(&flags_.header(r)->recvOffset); }
+  char* at(int r, uint32_t tile) const { return team_.heap[r] + half_ + static_cast<size_t>(tile) * kTileBytes; }
+
+  Mem& mem_;
+  const FlagTeam& team_;
+  Flags<Mem> flags_;
+  uint32_t generation_;
+  size_t half_ = 0;  // offset of the current buffer in every heap
+};
+
+}  // namespace railhead
+
+#endif  // RAILHEAD_KERNELS_FLAG_LANE_H_

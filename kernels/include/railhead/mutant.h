@@ -1,0 +1,66 @@
+// Mutants: the protocols with one mistake put in, to prove that the model target would find it. Every other target is
+// built without them: mutated() is then a constant false and leaves no trace in the code.
+#ifndef RAILHEAD_KERNELS_MUTANT_H_
+#define RAILHEAD_KERNELS_MUTANT_H_
+
+#include "railhead/target.h"
+
+namespace railhead {
+
+// One line a mistake. The numbers are what `-DRH_MUTANT=k` and the model's `--mutant k` take; names and the scenario
+// that must catch each are in model/mutants.h.
+enum class Mutant : int {
+  kNone = 0,
+  // packets.h
+  kOneHalf = 1,
+  kFirstElementUnchecked = 2,
+  kSecondElementUnchecked = 3,
+  kSecondPacketUnchecked = 4,
+  kOnePhase = 5,
+  // packet_lane.h
+  kNoWrapClear = 6,
+  kClearOnlyLastEpoch = 7,
+  kClearBeforeRead = 8,
+  kNoFenceAfterClear = 9,
+  kNoFenceInFirstEpoch = 10,
+  kEpochZero = 11,
+  kEpochOne = 12,
+  kNoBlockSync = 13,
+  kFirstBlockWritesEpoch = 14,
+  kEpochNotKept = 15,
+  // flags.h
+  kPublishRelaxed = 20,
+  kPublishWithoutFence = 21,
+  kPublishWithoutWake = 22,
+  kAwaitRelaxed = 23,
+  kSpinRelaxed = 24,
+  kSleepRelaxed = 25,
+  kSleepWithoutAnnouncement = 26,
+  kSleepWithoutFence = 27,
+  kSleepComparesFreshWord = 28,
+  kSleepIgnoresAbort = 29,
+  kCompareWithoutWrap = 30,
+  // flag_lane.h
+  kOneBuffer = 31,
+  kOneGenerationForBothPhases = 32,
+  kAwaitBeforePublish = 33,
+  kPublishBeforeTiles = 34,
+  kAwaitOnlyTheFirst = 35,
+  // allreduce_pull.h
+  kPullWithoutFirstBarrier = 36,
+  kPullWithoutLastBarrier = 37,
+};
+
+#if defined(RH_MODEL)
+#ifndef RH_MUTANT
+#define RH_MUTANT 0
+#endif
+inline Mutant modelMutant = static_cast<Mutant>(RH_MUTANT);
+inline bool mutated(Mutant m) { return modelMutant == m; }
+#else
+RH_FN constexpr bool mutated(Mutant) { return false; }
+#endif
+
+}  // namespace railhead
+
+#endif  // RAILHEAD_KERNELS_MUTANT_H_

@@ -1,0 +1,29 @@
+// Target selection, the only macros of the kernels, and what every target shares.
+#ifndef RAILHEAD_KERNELS_TARGET_H_
+#define RAILHEAD_KERNELS_TARGET_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+// RH_FN marks a function that runs inside a kernel. RH_UNROLL and RH_ROLLED stand before a loop: on a GPU the first keeps
+// a small array in registers, the second keeps the code small (at 1 KB, fetching instructions is part of the latency).
+#if defined(__CUDACC__)
+#define RH_FN __device__ __forceinline__
+#define RH_UNROLL _Pragma("unroll")
+#define RH_ROLLED _Pragma("unroll 1")
+#else
+#define RH_FN inline
+#define RH_UNROLL
+#define RH_ROLLED
+#endif
+
+namespace railhead {
+
+constexpr int kMaxWorldSize = 64;
+
+// Why a kernel gave up. The numbers are the ABI between kernels and client.
+enum class Stop : uint32_t { kNone = 0, kAborted = 1, kTimeout = 2 };
+
+}  // namespace railhead
+
+#endif  // RAILHEAD_KERNELS_TARGET_H_
