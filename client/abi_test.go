@@ -57,6 +57,11 @@ func TestTheHeaderIsStrictC11AndCpp17(t *testing.T) {
 	}
 }
 
+func TestAForkedChildHasNoHandlesAndTheParentWorksOn(t *testing.T) {
+	s := startDaemon(t)
+	output(t, command(t, s.SocketPath(), plainBuild.program(t, "ctest/fork.c")))
+}
+
 func TestEveryBadArgumentIsRefusedWithItsReason(t *testing.T) {
 	s := startDaemon(t)
 	output(t, command(t, s.SocketPath(), plainBuild.program(t, "ctest/arguments.cc")))
@@ -65,6 +70,16 @@ func TestEveryBadArgumentIsRefusedWithItsReason(t *testing.T) {
 func TestConnectSurvivesAProcessWithoutDescriptors(t *testing.T) {
 	s := startDaemon(t)
 	output(t, command(t, s.SocketPath(), plainBuild.program(t, "ctest/limits.c"), "descriptors"))
+}
+
+func TestDescriptorsThatCannotComeInAreSaidToBeMissing(t *testing.T) {
+	s := startDaemon(t)
+	out := output(t, command(t, s.SocketPath(), plainBuild.program(t, "ctest/limits.c"), "descriptors-in-init"))
+	for _, want := range []string{"daemon_lost ", "comm_init: rank 0", "descriptors were cut off", "ulimit -n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q lacks %q", out, want)
+		}
+	}
 }
 
 func TestAHeapThatDoesNotFitTheAddressSpaceIsAnErrorThatSaysSo(t *testing.T) {

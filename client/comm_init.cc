@@ -184,6 +184,10 @@ rh_result join(Session* session, Request* request, Comm* comm) {
   return r.m.h.type == RHW_GROUP_READY ? RH_OK : unexpected(comm, r, "GroupReady");
 }
 
+rh_result tooManyComms() {
+  return fail(RH_ERR_LIMIT, "comm_init: this process has %d comms, the most there can be; finalize some", kMaxComms);
+}
+
 }  // namespace
 }  // namespace railhead::client
 
@@ -198,6 +202,7 @@ extern "C" rh_result rh_comm_init(rh_session* handle, const rh_comm_config* conf
   rh_result result = readConfig(config, &request);
   if (result != RH_OK) return result;
 
+  if (comms().full()) return tooManyComms();  // before other ranks rely on this one
   auto* comm = new (std::nothrow) Comm();
   if (comm == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: no memory for a comm");
   comm->session = session.get();
@@ -209,9 +214,7 @@ extern "C" rh_result rh_comm_init(rh_session* handle, const rh_comm_config* conf
   result = join(session.get(), &request, comm);
   if (result == RH_OK) {
     *out = static_cast<rh_comm*>(comms().insert(comm));
-    if (*out == nullptr) {
-      result = fail(RH_ERR_LIMIT, "comm_init: this process has %d comms, the most there can be; finalize some", kMaxComms);
-    }
+    if (*out == nullptr) result = tooManyComms();
   }
   if (result != RH_OK) destroyComm(comm);
   return result;

@@ -10,6 +10,7 @@
 #include "comm.h"
 #include "control_thread.h"
 #include "error.h"
+#include "fork.h"
 #include "host/futex.h"
 #include "session.h"
 #include "settings.h"
@@ -112,6 +113,7 @@ extern "C" rh_result rh_connect(const rh_session_config* config, rh_session** ou
   rh_result result = socketPath(config->socket_path, path);
   if (result == RH_OK) result = timeoutMs(config->timeout_ms, "connect", &timeout);
   if (result == RH_OK) result = checkFutexWaitv();
+  if (result == RH_OK) result = watchForks();
   if (result != RH_OK) return result;
   return connectSession(path, timeout, out);
 }

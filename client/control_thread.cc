@@ -179,6 +179,17 @@ rh_result start() {
 
 }  // namespace
 
+void forgetControlThread() {
+  pthread_mutex_init(&control.lifecycle, nullptr);
+  pthread_mutex_init(&control.mutex, nullptr);
+  pthread_cond_init(&control.done, nullptr);
+  if (control.event >= 0) close(control.event);
+  control.event = -1;
+  control.users = 0;
+  control.count = 0;
+  control.commands = nullptr;
+}
+
 rh_result watchSession(Session* session) {
   pthread_mutex_lock(&control.lifecycle);
   rh_result result = RH_OK;

@@ -12,7 +12,7 @@ namespace railhead::client {
 
 // Each returns when the thread has done it. The thread never blocks on anything but poll, so that is soon.
 
-// Starts the thread with the first session.
+// Starts the thread with the first session. In a forked child there is neither thread nor session: see fork.cc.
 rh_result watchSession(Session* session);
 // Afterwards the thread no longer touches the session. Stops the thread with the last one.
 void unwatchSession(Session* session);
@@ -20,6 +20,9 @@ void unwatchSession(Session* session);
 // The session that the line's comm belongs to is being watched.
 void takeLease(rhw_rank_line* line);
 void dropLease(rhw_rank_line* line);
+
+// For the child of a fork: as if no session had ever been.
+void forgetControlThread();
 
 }  // namespace railhead::client
 

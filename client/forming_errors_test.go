@@ -212,6 +212,21 @@ func TestADrainingDaemonTakesNoNewGroups(t *testing.T) {
 	}
 }
 
+func TestAProcessHasABoundedNumberOfComms(t *testing.T) {
+	s := startDaemon(t)
+	session := connect(t, s)
+	for i := 0; ; i++ {
+		_, err := session.Init(client.CommConfig{Group: fmt.Sprint("many ", i), Rank: 0, World: 1, HeapBytes: 1 << 16})
+		if err != nil {
+			wantError(t, err, wire.ResultLimit, "comm_init", "1024 comms", "finalize some")
+			break
+		}
+		if i == 1024 {
+			t.Fatal("a 1025th comm")
+		}
+	}
+}
+
 func TestAProcessHasABoundedNumberOfSessions(t *testing.T) {
 	s := startDaemon(t)
 	nothingLeaks(t, func() {

@@ -19,6 +19,7 @@ class HandleTable {
     std::atomic<T*> object{nullptr};
     std::atomic<int> users{0};      // shared looks under way (Shared)
     std::atomic<uint32_t> busy{0};  // 1 while one thread has it to itself (Exclusive)
+    std::atomic<bool> leaving{false};  // remove() still waits for looks at the last object
   };
 
  public:
@@ -27,7 +28,7 @@ class HandleTable {
    public:
     Shared(HandleTable& table, const void* handle) : slot_(table.slotOf(handle)) {
       if (slot_ == nullptr) return;
-      // Sequentially consistent with remove(): either it sees this user, or this user sees the new generation.
+      // Sequentially consistent with remove(): either it sees this user, or this user sees no object.
       slot_->users.fetch_add(1);
       if (slot_->generation.load() == generationOf(handle)) object_ = slot_->object.load();
     }
@@ -82,7 +83,7 @@ class HandleTable {
     for (int i = 0; i < kSlots && handle == nullptr; i++) {
       Slot& slot = slots_[(next_ + i) % kSlots];
       // Still busy: the thread that removed the last object is on its way out of it.
-      if (slot.object.load() != nullptr || slot.busy.load() != 0) continue;
+      if (slot.object.load() != nullptr || slot.leaving.load() || slot.busy.load() != 0) continue;
       slot.object.store(object);
       const auto index = static_cast<uintptr_t>((next_ + i) % kSlots);
       handle = reinterpret_cast<void*>(uintptr_t{slot.generation.load()} << 16 | (index + 1));
@@ -99,11 +100,16 @@ class HandleTable {
     if (slot == nullptr) return nullptr;
     uint32_t generation = generationOf(handle);
     if (!slot->generation.compare_exchange_strong(generation, nextGeneration(generation))) return nullptr;
+    // The object goes before the wait: forEach makes handles of the new generation already, and a look by one of those
+    // must not find what is about to be destroyed.
+    slot->leaving.store(true);
+    T* object = slot->object.exchange(nullptr);
     while (slot->users.load() != 0) {
       const timespec pause = {0, 50 * 1000};
       nanosleep(&pause, nullptr);
     }
-    return slot->object.exchange(nullptr);
+    slot->leaving.store(false);
+    return object;
   }
 
   // Calls visit(handle) for every live handle. Another thread may end one at any moment: visit takes a look of its own
@@ -115,6 +121,32 @@ class HandleTable {
       if (slots_[i].object.load() == nullptr) continue;
       visit(reinterpret_cast<void*>(uintptr_t{generation} << 16 | static_cast<uintptr_t>(i + 1)));
     }
+  }
+
+  // For the child of a fork, which has one thread: ends every handle and gives its object to dispose. Other threads of the
+  // parent may have been in the middle of anything here.
+  template <class Dispose>
+  void forget(Dispose dispose) {
+    pthread_mutex_init(&mutex_, nullptr);
+    for (Slot& slot : slots_) {
+      T* object = slot.object.load();
+      const bool used = object != nullptr || slot.users.load() != 0 || slot.busy.load() != 0 || slot.leaving.load();
+      if (!used) continue;  // spares a copy of its page
+      slot.generation = nextGeneration(slot.generation);
+      slot.object = nullptr;
+      slot.users = 0;
+      slot.busy = 0;
+      slot.leaving = false;
+      if (object != nullptr) dispose(object);
+    }
+  }
+
+  // Whether an insert at this moment would find no slot.
+  bool full() const {
+    for (const Slot& slot : slots_) {
+      if (slot.object.load() == nullptr) return false;
+    }
+    return true;
   }
 
   // Whether a thread has the object to itself at this moment. It may change at the next.

@@ -173,7 +173,7 @@ func nothingLeaks(t testing.TB, f func()) {
 	before := countResources(t)
 	eventually(t, "what went before has ended", func() bool {
 		last := before
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond)
 		before = countResources(t)
 		return before == last
 	})

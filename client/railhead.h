@@ -14,6 +14,7 @@
  *  - Threads: different comms may be used from different threads at the same time. One comm belongs to one thread at a
  *    time; a second one gets RH_ERR_BUSY. rh_comm_abort and rh_comm_get_status may be called from any thread.
  *  - The library starts one thread a process, with all signals blocked; it sleeps unless the daemon has something to say.
+ *  - A forked child has no handles: the parent's are invalid there. It may connect anew.
  *  - Handles are checked: one that was closed or finalized gives RH_ERR_INVALID_HANDLE, never a crash.
  */
 #ifndef RAILHEAD_H_

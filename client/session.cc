@@ -19,7 +19,7 @@ namespace {
 constexpr int kMaxFds = 4;
 
 // Reads one packet. Returns its size (0 = the peer has closed), or -1 with errno; fds[0, *count) belong to the caller.
-ssize_t receivePacket(int socket, char* bytes, size_t size, int fds[kMaxFds], int* count, bool* cut) {
+ssize_t receivePacket(int socket, char* bytes, size_t size, int fds[kMaxFds], int* count, const char** cut) {
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
   iovec io = {bytes, size};
   msghdr m = {};
@@ -29,7 +29,9 @@ ssize_t receivePacket(int socket, char* bytes, size_t size, int fds[kMaxFds], in
   m.msg_controllen = sizeof control;
   const ssize_t n = recvmsg(socket, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   *count = 0;
-  *cut = (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
+  *cut = nullptr;
+  if ((m.msg_flags & MSG_TRUNC) != 0) *cut = "a packet was cut off: it is larger than any message";
+  if ((m.msg_flags & MSG_CTRUNC) != 0) *cut = "descriptors were cut off: more than any message has, or than `ulimit -n` allows";
   if (n < 0) return n;
   for (cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(&m, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
@@ -54,7 +56,7 @@ Got receiveMessage(int socket, Received* out, const char** why) {
   char bytes[RHW_MAX_MESSAGE + 1];
   int fds[kMaxFds];
   int count = 0;
-  bool cut = false;
+  const char* cut = nullptr;
   const ssize_t n = receivePacket(socket, bytes, sizeof bytes, fds, &count, &cut);
   if (n < 0) {
     if (errno == EAGAIN || errno == EINTR) return Got::kNothing;
@@ -65,7 +67,7 @@ Got receiveMessage(int socket, Received* out, const char** why) {
     *why = "the daemon closed the connection";
     return Got::kEnd;
   }
-  *why = cut ? "a packet was cut off" : parseMessage(bytes, static_cast<size_t>(n), &out->m);
+  *why = cut != nullptr ? cut : parseMessage(bytes, static_cast<size_t>(n), &out->m);
   if (*why == nullptr && count != (carriesFd(out->m.h.type) ? 1 : 0)) *why = "wrong number of descriptors with a message";
   if (*why != nullptr) {
     for (int i = 0; i < count; i++) close(fds[i]);
@@ -218,8 +220,8 @@ void Session::lose(const char* why) {
 }
 
 void Session::shutDown() {
+  lose("the session was closed");  // before the control thread sees the end and gives the daemon as its reason
   shutdown(fd_, SHUT_RDWR);
-  lose("the session was closed");
 }
 
 Call::Call(Session& session, const char* operation, int32_t rank) : session_(session), operation_(operation), rank_(rank) {

@@ -16,6 +16,10 @@ rh_result unexpected(const char* operation, const Comm* comm, const Received& r)
   return fail(RH_ERR_PROTOCOL, "%s: rank %d: unexpected message type %d from the daemon", operation, comm->rank, r.m.h.type);
 }
 
+rh_result tooManyWindows() {
+  return fail(RH_ERR_LIMIT, "window_alloc: this process has %d windows, the most there can be; free some", kMaxWindows);
+}
+
 rh_result allocate(Comm* comm, size_t bytes, uint64_t* offset) {
   const int64_t deadline = comm->deadlineNs();
   Call call(*comm->session, "window_alloc", comm->rank);
@@ -89,10 +93,12 @@ extern "C" rh_result rh_window_alloc(rh_comm* handle, size_t bytes, rh_window** 
   rh_result result = checkGuard(guard, "window_alloc");
   if (result != RH_OK) return result;
   Comm* comm = guard.get();
-  if (bytes == 0 || bytes > comm->heapBytes) {
+  const uint64_t most = comm->heapBytes - comm->scratchBytes;
+  if (bytes == 0 || bytes > most) {
     return fail(RH_ERR_INVALID_ARGUMENT, "window_alloc: rank %d: %zu bytes; the heap can hold 1..%llu (heap_bytes of the "
-                "comm's config)", comm->rank, bytes, static_cast<unsigned long long>(comm->heapBytes));
+                "comm's config)", comm->rank, bytes, static_cast<unsigned long long>(most));
   }
+  if (windows().full()) return tooManyWindows();
   auto* window = new (std::nothrow) Window{comm, handle, 0, bytes};
   if (window == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "window_alloc: no memory for a handle");
   if (!beginOperation(comm, RHW_OP_WINDOW_ALLOC, bytes)) {
@@ -104,7 +110,7 @@ extern "C" rh_result rh_window_alloc(rh_comm* handle, size_t bytes, rh_window** 
   if (result == RH_OK) {
     *out = static_cast<rh_window*>(windows().insert(window));
     if (*out != nullptr) return RH_OK;
-    result = fail(RH_ERR_LIMIT, "window_alloc: this process has %d windows, the most there can be", kMaxWindows);
+    result = tooManyWindows();
   }
   delete window;
   return result;

@@ -51,9 +51,13 @@ func TestAKilledRankEndsTheAllReduceOfAllOthersAndTheDaemonKeepsNothing(t *testi
 	if len(ended) != 1 || ended[0].Result != "rank_dead" || !strings.Contains(ended[0].Cause, fmt.Sprintf("rank %d (pid %d)", victim, ranks[victim].pid())) {
 		t.Errorf("ended groups: %+v", ended)
 	}
-	if n := metric(t, s, "railhead_lease_deaths_total"); n != 1 {
-		t.Errorf("%v deaths were seen by a lease, want 1", n)
-	}
+	// The socket may have been first on a busy machine; the lease shows the death all the same.
+	eventually(t, func() string {
+		if n := metric(t, s, "railhead_lease_deaths_total"); n != 1 {
+			return fmt.Sprintf("%v deaths were seen by a lease, want 1", n)
+		}
+		return ""
+	})
 
 	// The name is free although survivors hold the broken group, whose memory is in quarantine.
 	next := formed(t, s, client.CommConfig{Group: "killed", HeapBytes: mebibyte}, 2)

@@ -181,6 +181,25 @@ func TestAClientThatNeverReadsIsEndedAndTheOthersGoOn(t *testing.T) {
 	awaitEmpty(t, s)
 }
 
+func TestASessionWhoseQueueIsFullEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	deaf := dialRaw(t, s.SocketPath())
+	id := membership.SessionID(deaf.hello().Session)
+	const socketHolds = 2000 // messages, at most
+	answer := make(chan bool, 1)
+	askCore(t, s, func(c *core) {
+		for range sendQueue + socketHolds { // by the time that the writer gives up, this is long over
+			c.do([]membership.Action{membership.Send{To: id, Msg: &wire.Draining{}}})
+		}
+		answer <- c.sessions[id] == nil
+	})
+	if !<-answer {
+		t.Error("the session goes on although more messages wait for it than may")
+	}
+	deaf.expectEnd()
+}
+
 func TestAClientThatFloodsTheDaemonDoesNotKeepItFromTheOthers(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

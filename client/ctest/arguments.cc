@@ -87,6 +87,9 @@ void windows(rh_comm* comm) {
   FAILS(rh_window_alloc(comm, 1, nullptr), RH_ERR_INVALID_ARGUMENT, "window_alloc", "NULL");
   FAILS(rh_window_alloc(comm, 0, &window), RH_ERR_INVALID_ARGUMENT, "window_alloc: rank 0", "0 bytes");
   FAILS(rh_window_alloc(comm, size_t{1} << 50, &window), RH_ERR_INVALID_ARGUMENT, "1125899906842624 bytes", "heap_bytes");
+  FAILS(rh_window_alloc(comm, (1 << 20) + 1, &window), RH_ERR_INVALID_ARGUMENT, "1048577 bytes", "1..1048576");
+  OK(rh_window_alloc(comm, 1 << 20, &window));
+  OK(rh_window_free(window));
   OK(rh_window_alloc(comm, 1 << 19, &window));
   FAILS(rh_window_pointer(window, 0, nullptr), RH_ERR_INVALID_ARGUMENT, "window_pointer", "NULL");
   FAILS(rh_window_pointer(window, 1, &p), RH_ERR_INVALID_ARGUMENT, "rank 1", "0..0");

@@ -68,6 +68,21 @@ static void no_address_space(void) {
   OK(rh_close(session));
 }
 
+/* The group's descriptors come in while the process may open none. */
+static void no_descriptors_in_init(void) {
+  rh_session *session = open_session();
+  const rh_comm_config config = comm_config("descriptors", 0, 1);
+  rh_comm *comm = NULL;
+  rh_result r;
+  for (int fd = 0; fd < 1024; fd++) {
+    if (fcntl(fd, F_GETFD) == -1) CHECK(dup2(2, fd) == fd); /* no gaps */
+  }
+  limit(RLIMIT_NOFILE, 1024);
+  r = rh_comm_init(session, &config, &comm);
+  printf("%s %s\n", rh_result_string(r), rh_last_error_message());
+  OK(rh_close(session));
+}
+
 static void connect_only(void) {
   rh_session *session = NULL;
   const rh_result r = rh_connect(NULL, &session);
@@ -80,6 +95,8 @@ int main(int argc, char **argv) {
     no_descriptors();
   } else if (strcmp(argv[1], "address-space") == 0) {
     no_address_space();
+  } else if (strcmp(argv[1], "descriptors-in-init") == 0) {
+    no_descriptors_in_init();
   } else {
     CHECK(strcmp(argv[1], "connect") == 0);
     connect_only();

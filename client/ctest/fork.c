@@ -1,0 +1,82 @@
+/* A rank forks. The child's copies of the handles are dead, it may connect anew, and the parent works on beside it. */
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+static rh_session *session;
+static rh_comm *comm;
+static rh_window *window;
+
+static void child(void) {
+  int32_t rank = 0;
+  void *pointer = NULL;
+  rh_comm_config config = comm_config("child", 0, 1);
+  rh_comm *mine = NULL;
+  rh_session *anew = NULL;
+  alarm(60); /* a call that waits for a thread that is not there ends here */
+  FAILS(rh_barrier(comm, NULL), RH_ERR_INVALID_HANDLE, "barrier", "");
+  FAILS(rh_comm_rank(comm, &rank), RH_ERR_INVALID_HANDLE, "comm_rank", "");
+  FAILS(rh_window_pointer(window, 0, &pointer), RH_ERR_INVALID_HANDLE, "window_pointer", "");
+  FAILS(rh_comm_finalize(comm), RH_ERR_INVALID_HANDLE, "finalize", "");
+  FAILS(rh_comm_init(session, &config, &mine), RH_ERR_INVALID_HANDLE, "comm_init", "");
+  FAILS(rh_close(session), RH_ERR_INVALID_HANDLE, "close", "");
+  anew = open_session();
+  OK(rh_comm_init(anew, &config, &mine));
+  OK(rh_barrier(mine, NULL));
+  OK(rh_comm_finalize(mine));
+  OK(rh_close(anew));
+}
+
+/* Keeps the library busy in another thread while the main thread forks. */
+static void *busy(void *over) {
+  while (!__atomic_load_n((const int *)over, __ATOMIC_ACQUIRE)) {
+    rh_session *s = open_session();
+    rh_comm_config config = comm_config("beside", 0, 1);
+    rh_comm *c = NULL;
+    rh_window *w = NULL;
+    OK(rh_comm_init(s, &config, &c));
+    OK(rh_window_alloc(c, 1, &w));
+    OK(rh_comm_finalize(c));
+    OK(rh_close(s));
+  }
+  return NULL;
+}
+
+static pid_t fork_child(void) {
+  const pid_t pid = fork();
+  CHECK(pid >= 0);
+  if (pid == 0) {
+    child();
+    _exit(0);
+  }
+  return pid;
+}
+
+static void succeeded(pid_t pid) {
+  int status = 0;
+  CHECK(waitpid(pid, &status, 0) == pid);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+int main(void) {
+  int over = 0;
+  pthread_t thread;
+  rh_comm_config config = comm_config("parent", 0, 1);
+  session = open_session();
+  OK(rh_comm_init(session, &config, &comm));
+  OK(rh_window_alloc(comm, 1000, &window));
+  CHECK(pthread_create(&thread, NULL, busy, &over) == 0);
+  for (int i = 0; i < 30; i++) {
+    succeeded(fork_child());
+    OK(rh_barrier(comm, NULL));
+  }
+  __atomic_store_n(&over, 1, __ATOMIC_RELEASE);
+  CHECK(pthread_join(thread, NULL) == 0);
+  OK(rh_window_free(window));
+  OK(rh_comm_finalize(comm));
+  OK(rh_close(session));
+  return 0;
+}

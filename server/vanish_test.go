@@ -1,0 +1,154 @@
+package server
+
+import (
+	"fmt"
+	"math/rand"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"railhead/internal/wire"
+	"railhead/server/membership"
+)
+
+// The moment of a death is drawn at random; whatever it is, the others get an answer that tells the truth.
+
+// live is a rank's whole life in set-up calls; it ends with the first error.
+func live(r *rank) error {
+	if err := initRank(r); err != nil {
+		return err
+	}
+	w, err := r.comm.AllocWindow(1 << 17)
+	if err == nil {
+		err = w.Free()
+	}
+	if finalErr := r.comm.Finalize(); err == nil {
+		err = finalErr
+	}
+	return err
+}
+
+// liveUntil lives the same life without the client library, and vanishes after some messages, sent or received.
+func (r *rawClient) liveUntil(group string, rank, world, messages int) {
+	step := func(f func()) bool {
+		if messages == 0 {
+			return false
+		}
+		messages--
+		f()
+		return true
+	}
+	var got wire.Message
+	receive := func() {
+		m, fd, err := r.receive()
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+		got = m
+	}
+	var id uint64
+	_ = step(func() { r.join(group, rank, world) }) &&
+		step(func() { receive(); id = got.(*wire.Joined).Group }) &&
+		step(receive) && step(receive) && step(receive) &&
+		step(func() { r.answer(&wire.Attached{Group: id}) }) &&
+		step(receive) &&
+		step(func() { r.send(&wire.WindowAlloc{Group: id, Bytes: 1 << 17}) }) &&
+		step(receive) &&
+		step(func() { r.answer(&wire.WindowCommitted{Group: id, Offset: got.(*wire.WindowCommit).Offset}) }) &&
+		step(receive) &&
+		step(func() { r.send(&wire.WindowFree{Group: id, Offset: got.(*wire.WindowReady).Offset}) }) &&
+		step(receive) &&
+		step(func() { r.send(&wire.Leave{Group: id}) }) &&
+		step(receive)
+	r.close()
+}
+
+const lifeOfMessages = 15 // of a group of three
+
+func TestWheneverARankVanishesTheOthersLearnIt(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	here := connected(t, s, "vanish", 3, 0, 1)
+	for i := range 60 {
+		messages := 1 + i%lifeOfMessages
+		wait := background(here, live)
+		awaitGroup(t, s, "vanish", "has the others", func(g membership.GroupInfo) bool { return len(g.Ranks) == 2 })
+		dialHello(t, s).liveUntil("vanish", 2, 3, messages)
+		for rank, err := range wait() {
+			switch got := resultOf(err); {
+			case got == wire.ResultRankDead && messages < lifeOfMessages-1:
+			case got == wire.ResultOK && messages >= lifeOfMessages-3: // it had finalized, or the others finalize a broken group
+			default:
+				t.Errorf("a rank vanishes after %d messages, and rank %d gets: %v", messages, rank, err)
+			}
+		}
+		awaitNoGroups(t, s)
+	}
+}
+
+func TestWheneverAProcessIsKilledTheOthersLearnIt(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	here := connected(t, s, "killed", 3, 0, 1)
+	for _, r := range here {
+		r.config.HeapBytes = 0 // as the process asks for
+	}
+	for range 12 {
+		victim := startChild(t)
+		wait := background(here, func(r *rank) error {
+			if err := initRank(r); err != nil {
+				return err
+			}
+			var err error
+			for err == nil {
+				err = reduce(r.comm)
+			}
+			if finalErr := r.comm.Finalize(); finalErr != nil {
+				return fmt.Errorf("finalize: %w, after %w", finalErr, err)
+			}
+			return err
+		})
+		victim.tell(order{Do: "init", Socket: s.SocketPath(), Group: "killed", Rank: 2, World: 3, TimeoutMS: int(never.Milliseconds())})
+		victim.tell(order{Do: "loop"})
+		time.Sleep(time.Duration(rand.Intn(80)) * time.Millisecond)
+		victim.kill()
+		<-victim.gone
+		for rank, err := range waitWithStandIn(t, s, wait) {
+			if resultOf(err) != wire.ResultRankDead {
+				t.Errorf("rank %d: %v", rank, err)
+			}
+		}
+		awaitNoGroups(t, s)
+	}
+}
+
+// waitWithStandIn waits for the ranks. Where the dead one had not come so far as to join, or they came after its group had
+// failed, another one joins and vanishes.
+func waitWithStandIn(t *testing.T, s *Server, wait func() []error) []error {
+	t.Helper()
+	done := make(chan []error, 1)
+	go func() { done <- wait() }()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		select {
+		case errs := <-done:
+			return errs
+		case <-time.After(5 * time.Millisecond):
+		}
+		for _, g := range statusOf(t, s).Groups {
+			if g.State != membership.Forming {
+				continue
+			}
+			r := dialHello(t, s)
+			m := joinMessage(g.Name, g.Missing[0], 3)
+			m.HeapBytes = 0
+			r.send(m)
+			r.close()
+		}
+	}
+	t.Fatal("the ranks wait for ever")
+	return nil
+}
