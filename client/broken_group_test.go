@@ -102,7 +102,7 @@ func TestTheDeadlineNamesTheRanksThatDidNotCall(t *testing.T) {
 				"did not arrive in "+name+" within 3000 ms", "waiting for ranks 3 and 4")
 			checkStatus(t, ranks[r], client.Status{
 				Result: wire.ResultTimeout, Culprit: 3, Operation: 1, WaitingFor: 1<<3 | 1<<4, OperationName: name,
-				CulpritOperation: name,
+				CulpritOperation: name, Algorithm: map[string]string{"barrier": "none", "all_reduce": "oneshot"}[name],
 			})
 		}
 		for _, late := range ranks[3:] {
@@ -146,7 +146,7 @@ func TestARankThatMissesASetUpCallIsNamedByTheDaemon(t *testing.T) {
 		wantError(t, err, wire.ResultTimeout, "rank 2 (pid", "did not arrive in window_alloc", "the daemon found")
 	}
 	checkStatus(t, ranks[2], client.Status{
-		Result: wire.ResultTimeout, Culprit: 2, OperationName: "none", CulpritOperation: "window_alloc",
+		Result: wire.ResultTimeout, Culprit: 2, OperationName: "none", CulpritOperation: "window_alloc", Algorithm: "none",
 	})
 }
 
@@ -173,13 +173,13 @@ func TestClosingASessionWithACommTellsTheOthersWho(t *testing.T) {
 func TestStatusOfAWorkingGroupCountsOperations(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 2})
-	checkStatus(t, ranks[0], client.Status{Culprit: -1, Reporter: -1, OperationName: "none", CulpritOperation: "none"})
+	checkStatus(t, ranks[0], client.Status{Culprit: -1, Reporter: -1, OperationName: "none", CulpritOperation: "none", Algorithm: "none"})
 	for range 3 {
 		all(t, ranks, operations()["all_reduce"])
 	}
 	all(t, ranks, barrier)
 	for _, m := range ranks {
-		checkStatus(t, m, client.Status{Culprit: -1, Reporter: -1, Operation: 4, OperationName: "none", CulpritOperation: "none"})
+		checkStatus(t, m, client.Status{Culprit: -1, Reporter: -1, Operation: 4, OperationName: "none", CulpritOperation: "none", Algorithm: "oneshot"})
 	}
 }
 

@@ -88,7 +88,7 @@ func playNew(s *stage, c *command) []string {
 	return nil
 }
 
-// join s= group= rank= world= [token=] [timeout=5s] [reduce=0] [heap=0]; session s has pid 100+s.
+// join s= group= rank= world= [token=] [timeout=5s] [reduce=0] [heap=0] [algo=auto]; session s has pid 100+s.
 func playJoin(s *stage, c *command) []string {
 	id := c.session()
 	group, err := wire.MakeName(c.text("group", ""))
@@ -100,6 +100,8 @@ func playJoin(s *stage, c *command) []string {
 		TimeoutMS: uint32(c.duration("timeout", 5*time.Second).Milliseconds()), ReduceGroup: uint32(c.number("reduce", 0)),
 		HeapBytes: c.number("heap", 0),
 	}
+	j.Algo, err = wire.ParseAlgo(c.text("algo", "auto"))
+	c.fail(err)
 	_, err = wire.Encode(j, wire.VersionMax, 1) // the machine is promised checked messages
 	c.fail(err)
 	if c.err != nil {

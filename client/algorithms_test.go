@@ -1,0 +1,137 @@
+package client_test
+
+import (
+	"fmt"
+	"testing"
+
+	"railhead/client"
+	"railhead/internal/oracle"
+	"railhead/internal/wire"
+)
+
+// buffersOf gives a rank its send and recv: on the Go heap, or in a window of its own.
+func buffersOf(m member, bytes int, inWindow bool) (send, recv []byte, free func() error, err error) {
+	if !inWindow {
+		return make([]byte, bytes), make([]byte, bytes), func() error { return nil }, nil
+	}
+	w, err := m.AllocWindow(2 * bytes)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	both, err := w.Local()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return both[:bytes], both[bytes:], w.Free, nil
+}
+
+// sumOnce fills, reduces and checks every bit; the algorithm that ran must be want.
+func sumOnce(m member, d oracle.Dtype, count, reduceGroup int, inWindow bool, want string) error {
+	send, recv, free, err := buffersOf(m, count*d.Size(), inWindow)
+	if err != nil {
+		return err
+	}
+	seeds := make([]uint64, m.WorldSize())
+	for r := range seeds {
+		seeds[r] = oracle.Seed(uint64(count), r, 0)
+	}
+	for _, dst := range [][]byte{recv, send} {
+		oracle.Fill(send, d, seeds[m.Rank()])
+		for i := range recv {
+			recv[i] = 0xff
+		}
+		// Windows are written by their owner only; nobody may reduce into one that is still being filled.
+		if err := m.Barrier(); err != nil {
+			return err
+		}
+		if err := m.AllReduce(send, dst, count, clientDtype(d)); err != nil {
+			return err
+		}
+		if wrong := oracle.WrongSums(dst, d, seeds, reduceGroup); wrong != 0 {
+			return fmt.Errorf("%d %s, in window %v: %d of them wrong", count, d, inWindow, wrong)
+		}
+	}
+	if st, err := m.Status(); err != nil || (count > 0 && st.Algorithm != want) {
+		return fmt.Errorf("%d %s, in window %v: algorithm %q (%v), want %q", count, d, inWindow, st.Algorithm, err, want)
+	}
+	return free()
+}
+
+// f32 inputs have exponents spread over 2^20, so that almost every sum depends on the order of its additions.
+func TestEveryAlgorithmGivesTheSameBits(t *testing.T) {
+	s := startDaemon(t)
+	for _, algo := range []string{"oneshot", "twoshot", "pull"} {
+		t.Setenv("RAILHEAD_ALGO", algo)
+		for _, world := range []int{1, 2, 3, 5, 8, 17, 64} {
+			for _, reduceGroup := range []int{0, 2} {
+				if reduceGroup > world {
+					continue
+				}
+				ranks := formGroup(t, s, client.CommConfig{
+					Group: fmt.Sprint(algo, world, reduceGroup), World: world, ReduceGroup: reduceGroup, HeapBytes: 8 << 20,
+				})
+				counts := []int{0, 1, 15, 16, 17, 1000, 16384, 16385, 40000}
+				if world > 8 {
+					counts = []int{1, 17, 1000, 2000}
+				}
+				for _, count := range counts {
+					for _, d := range []oracle.Dtype{oracle.F32, oracle.BF16} {
+						for _, inWindow := range []bool{false, true} {
+							want := algo
+							if algo == "pull" && !inWindow {
+								want = "twoshot"
+							}
+							if inWindow && count == 0 {
+								continue
+							}
+							all(t, ranks, func(m member) error { return sumOnce(m, d, count, reduceGroup, inWindow, want) })
+						}
+					}
+				}
+				all(t, ranks, finalize)
+				all(t, ranks, func(m member) error { return m.session.Close() })
+			}
+		}
+	}
+}
+
+func TestPullStepsBackOnEveryRankWhereOneBufferIsInNoWindow(t *testing.T) {
+	s := startDaemon(t)
+	t.Setenv("RAILHEAD_ALGO", "pull")
+	ranks := formGroup(t, s, client.CommConfig{World: 3, HeapBytes: 8 << 20})
+	for outsider := range 3 {
+		all(t, ranks, func(m member) error {
+			// All allocate: that is a collective call. One does not use what it got.
+			w, err := m.AllocWindow(1 << 16)
+			if err != nil {
+				return err
+			}
+			buf, err := w.Local()
+			if err != nil {
+				return err
+			}
+			if m.Rank() == outsider {
+				buf = make([]byte, 1<<16)
+			}
+			oracle.Fill(buf, oracle.F32, oracle.Seed(1, m.Rank(), outsider))
+			if err := m.AllReduce(buf, buf, len(buf)/4, client.F32); err != nil {
+				return err
+			}
+			seeds := []uint64{oracle.Seed(1, 0, outsider), oracle.Seed(1, 1, outsider), oracle.Seed(1, 2, outsider)}
+			if wrong := oracle.WrongSums(buf, oracle.F32, seeds, 0); wrong != 0 {
+				return fmt.Errorf("%d wrong", wrong)
+			}
+			if st, err := m.Status(); err != nil || st.Algorithm != "twoshot" {
+				return fmt.Errorf("algorithm %q, %v", st.Algorithm, err)
+			}
+			return w.Free()
+		})
+	}
+}
+
+func TestAnUnknownAlgorithmIsRefused(t *testing.T) {
+	s := startDaemon(t)
+	t.Setenv("RAILHEAD_ALGO", "ring")
+	_, errs := tryGroup(t, s, client.CommConfig{World: 1}, func(*client.CommConfig) {})
+	wantError(t, errs[0], wire.ResultInvalidArgument, "RAILHEAD_ALGO=ring", "twoshot")
+}
