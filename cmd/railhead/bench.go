@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 
 	"railhead/internal/launch"
 	"railhead/internal/ncclstyle"
+	"railhead/internal/wire"
 )
 
 // benchFlags are nccl-tests' flags by their letters, and ours.
@@ -24,7 +27,8 @@ type benchFlags struct {
 	op, dtype                     string
 
 	ranks   int
-	algo    string
+	algo    string // names, comma-separated
+	plot    string // file
 	timeout time.Duration
 	asJSON  bool
 }
@@ -70,7 +74,10 @@ func benchOpCommand(use, op string) *cobra.Command {
 	f.StringVarP(&b.dtype, "datatype", "d", "float", "element type: float (f32) or bfloat16 (bf16)")
 	f.IntVarP(&b.root, "root", "r", 0, "root rank; of no meaning to operations without one")
 	f.IntVar(&b.ranks, "ranks", 2, "rank processes")
-	f.StringVar(&b.algo, "algo", "auto", "algorithm: auto or oneshot")
+	f.StringVar(&b.algo, "algo", "auto", "algorithm, or several with commas: auto, oneshot, twoshot, pull (pull reduces between windows)")
+	if op != "barrier" {
+		f.StringVar(&b.plot, "plot", "", "draw latency and bus bandwidth over size into this SVG file")
+	}
 	f.DurationVar(&b.timeout, "timeout", 30*time.Second, "deadline of every wait")
 	f.BoolVar(&b.asJSON, "json", false, "print JSON on stdout")
 	return cmd
@@ -79,7 +86,7 @@ func benchOpCommand(use, op string) *cobra.Command {
 // plan checks the flags and makes a job of them.
 func (b *benchFlags) plan(op string) (benchJob, ncclstyle.Config, error) {
 	j := benchJob{Op: op, Iters: b.iters, Warmup: b.warmup, Check: b.check, Seed: uint64(time.Now().UnixNano())}
-	cfg := ncclstyle.Config{Op: op, Algo: "oneshot", Device: "cpu", Ranks: b.ranks, Warmup: b.warmup, Iters: b.iters, Check: b.check}
+	cfg := ncclstyle.Config{Op: op, Algo: b.algo, Device: "cpu", Ranks: b.ranks, Warmup: b.warmup, Iters: b.iters, Check: b.check}
 	if b.ranks < 1 || b.ranks > launch.MaxRanks {
 		return j, cfg, usageError("--ranks %d is outside 1..%d", b.ranks, launch.MaxRanks)
 	}
@@ -88,9 +95,6 @@ func (b *benchFlags) plan(op string) (benchJob, ncclstyle.Config, error) {
 	}
 	if b.root < 0 || b.root >= b.ranks {
 		return j, cfg, usageError("-r %d is outside 0..%d", b.root, b.ranks-1)
-	}
-	if b.algo != "auto" && b.algo != "oneshot" {
-		return j, cfg, usageError("--algo %q: there are auto and oneshot", b.algo)
 	}
 	if b.timeout < time.Millisecond {
 		return j, cfg, usageError("--timeout %v is too short", b.timeout)
@@ -137,34 +141,87 @@ func (b *benchFlags) bench(ctx context.Context, op string) error {
 	if err != nil {
 		return err
 	}
+	algos, err := parseAlgos(b.algo)
+	if err != nil {
+		return err
+	}
+	var svg *os.File
+	if b.plot != "" {
+		// Now, not after a long run.
+		if svg, err = os.Create(b.plot); err != nil {
+			return &exitError{status: exitFailed, err: fmt.Errorf("--plot: %w", err)}
+		}
+		defer func() { _ = svg.Close() }()
+	}
 	d, err := startPrivateDaemon()
 	if err != nil {
 		return &exitError{status: exitFailed, err: err}
 	}
 	defer d.stop()
-	text, err := json.Marshal(job{Bench: &j})
-	if err != nil {
-		return &exitError{status: exitFailed, err: err}
-	}
 	table := io.Discard
 	if !b.asJSON {
 		table = os.Stdout
 	}
-	m := newBenchMerge(j, b.ranks, ncclstyle.NewPrinter(table, cfg))
-	if err := m.printer.Header(); err != nil {
+	printer := ncclstyle.NewPrinter(table, cfg)
+	if err := printer.Header(); err != nil {
 		return &exitError{status: exitFailed, err: err}
 	}
-	res, err := runRanks(ctx, d, b.ranks, b.timeout, string(text), func(rank int) io.Writer { return &m.ranks[rank] })
+	var rows []ncclstyle.Row
+	var failed error
+	for _, algo := range algos {
+		j.Algo = algo
+		more, err := b.run(ctx, d, j, printer)
+		rows = append(rows, more...)
+		if err != nil {
+			failed = fmt.Errorf("%s: %w", algo, err)
+			break
+		}
+	}
+	if svg != nil && failed == nil {
+		failed = writePlot(svg, fmt.Sprintf("%s, %d ranks on the CPU", op, b.ranks), rows)
+	}
+	return b.report(op, rows, printer, failed)
+}
+
+// parseAlgos reads --algo.
+func parseAlgos(list string) ([]string, error) {
+	names := strings.Split(list, ",")
+	for i, n := range names {
+		if _, err := wire.ParseAlgo(n); err != nil {
+			return nil, usageError("--algo: %w", err)
+		}
+		if slices.Contains(names[:i], n) {
+			return nil, usageError("--algo: %s is there twice", n)
+		}
+	}
+	return names, nil
+}
+
+// run measures all sizes with one algorithm, in a group of its own.
+func (b *benchFlags) run(ctx context.Context, d *privateDaemon, j benchJob, printer *ncclstyle.Printer) ([]ncclstyle.Row, error) {
+	text, err := json.Marshal(job{Bench: &j})
+	if err != nil {
+		return nil, err
+	}
+	m := newBenchMerge(j, b.ranks, printer)
+	env := []string{"RAILHEAD_ALGO=" + j.Algo}
+	res, err := runRanks(ctx, d, b.ranks, b.timeout, string(text), env, func(rank int) io.Writer { return &m.ranks[rank] })
 	failed := ranksFailed(res, err)
-	report, mergeErr := m.finish()
+	rows, mergeErr := m.finish()
 	if failed == nil {
 		failed = mergeErr
 	}
+	return rows, failed
+}
+
+func (b *benchFlags) report(op string, rows []ncclstyle.Row, printer *ncclstyle.Printer, failed error) error {
+	report := ncclstyle.NewReport(rows)
 	report.OK = report.OK && failed == nil
+	var err error
 	if b.asJSON {
 		err = json.NewEncoder(os.Stdout).Encode(report)
 	} else {
-		err = m.printer.Footer(report)
+		err = printer.Footer(report)
 	}
 	if failed = errors.Join(failed, err); failed == nil && !report.OK {
 		failed = errors.New("results were wrong")
@@ -213,7 +270,7 @@ func (m *benchMerge) add(r benchRankRow) {
 	}
 }
 
-func (m *benchMerge) finish() (ncclstyle.Report, error) {
+func (m *benchMerge) finish() ([]ncclstyle.Row, error) {
 	for r := range m.ranks {
 		if _, err := m.ranks[r].values(); err != nil && m.err == nil {
 			m.err = fmt.Errorf("rank %d's report: %w", r, err)
@@ -224,14 +281,14 @@ func (m *benchMerge) finish() (ncclstyle.Report, error) {
 	if m.err == nil && len(m.rows) != len(m.job.Counts) {
 		m.err = fmt.Errorf("%d of %d sizes were measured", len(m.rows), len(m.job.Counts))
 	}
-	return ncclstyle.NewReport(m.rows), m.err
+	return m.rows, m.err
 }
 
 // row averages the ranks' times, as nccl-tests does by default, and adds up their wrong elements.
 func (j *benchJob) row(index int, ranks []benchRankRow) ncclstyle.Row {
 	size := j.Counts[index] * j.Dtype.Size()
 	row := ncclstyle.Row{
-		SizeBytes: size, Count: j.Counts[index], Type: string(j.Dtype), Redop: string(ncclstyle.Sum), Root: -1, Algo: "oneshot",
+		SizeBytes: size, Count: j.Counts[index], Type: string(j.Dtype), Redop: string(ncclstyle.Sum), Root: -1, Algo: ranks[0].Algo,
 	}
 	side := func(pick func(benchRankRow) benchRankSide) ncclstyle.Side {
 		var ns float64
@@ -248,7 +305,7 @@ func (j *benchJob) row(index int, ranks []benchRankRow) ncclstyle.Row {
 	}
 	row.OutOfPlace = side(func(r benchRankRow) benchRankSide { return r.OutOfPlace })
 	if j.Op == "barrier" {
-		row.Type, row.Redop = ncclstyle.None, ncclstyle.None
+		row.Type, row.Redop, row.Algo = ncclstyle.None, ncclstyle.None, ncclstyle.None
 		return row
 	}
 	inPlace := side(func(r benchRankRow) benchRankSide { return r.InPlace })

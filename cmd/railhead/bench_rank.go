@@ -8,11 +8,13 @@ import (
 	"railhead/client"
 	"railhead/internal/ncclstyle"
 	"railhead/internal/oracle"
+	"railhead/internal/wire"
 )
 
 // benchJob is what a rank of bench does.
 type benchJob struct {
 	Op     string          `json:"op"`
+	Algo   string          `json:"algo"` // forced, or auto
 	Dtype  ncclstyle.Dtype `json:"dtype"`
 	Counts []uint64        `json:"counts"` // elements, a row each
 	Iters  int             `json:"iters"`
@@ -24,6 +26,7 @@ type benchJob struct {
 // benchRankRow is what it prints for each row.
 type benchRankRow struct {
 	Row        int           `json:"row"`
+	Algo       string        `json:"algo"` // that ran
 	OutOfPlace benchRankSide `json:"out_of_place"`
 	InPlace    benchRankSide `json:"in_place"`
 }
@@ -49,23 +52,46 @@ func (j *benchJob) run(c *client.Comm, out *json.Encoder) error {
 	for _, n := range j.Counts {
 		largest = max(largest, n*uint64(t.o.Size()))
 	}
-	send, recv := make([]byte, largest), make([]byte, largest)
+	send, recv, err := j.buffers(c, int(largest))
+	if err != nil {
+		return err
+	}
 	for row, count := range j.Counts {
 		n := int(count)
 		b := allReduceBench{job: j, c: c, count: n, dtype: t.c, oracle: t.o, send: send[:n*t.o.Size()], recv: recv[:n*t.o.Size()]}
 		r := benchRankRow{Row: row}
-		var err error
 		if r.OutOfPlace, err = b.side(2*row, b.recv); err != nil {
 			return err
 		}
 		if r.InPlace, err = b.side(2*row+1, b.send); err != nil {
 			return err
 		}
+		status, err := c.Status()
+		if err != nil {
+			return err
+		}
+		r.Algo = status.Algorithm
 		if err := out.Encode(r); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// buffers are two of the size: in a window for pull, else the caller's own.
+func (j *benchJob) buffers(c *client.Comm, bytes int) (send, recv []byte, err error) {
+	if j.Algo != wire.AlgoPull.String() || bytes == 0 {
+		return make([]byte, bytes), make([]byte, bytes), nil
+	}
+	w, err := c.AllocWindow(2 * bytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	both, err := w.Local()
+	if err != nil {
+		return nil, nil, err
+	}
+	return both[:bytes:bytes], both[bytes:], nil
 }
 
 type allReduceBench struct {
@@ -116,6 +142,10 @@ func (b *allReduceBench) check(operation int, dst []byte) (int64, error) {
 		b.recv[i] = 0xff // a NaN: nothing left from before can pass for a result
 	}
 	oracle.Fill(b.send, b.oracle, seeds[b.c.Rank()])
+	// A rank that reduces between windows writes to everybody's: nobody may still be filling his.
+	if err := b.c.Barrier(); err != nil {
+		return 0, err
+	}
 	if err := b.c.AllReduce(b.send, dst, b.count, b.dtype); err != nil {
 		return 0, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -20,7 +21,11 @@ func TestBenchAllReduceMeasuresAndChecksBothWays(t *testing.T) {
 			t.Fatalf("%s: got %+v", dtype, r)
 		}
 		for _, row := range r.Rows {
-			if row.Algo != "oneshot" || row.Redop != "sum" || row.InPlace == nil || row.OutOfPlace.Wrong == nil || *row.OutOfPlace.Wrong != 0 ||
+			want := "oneshot"
+			if row.SizeBytes >= 16<<10 {
+				want = "twoshot"
+			}
+			if row.Algo != want || row.Redop != "sum" || row.InPlace == nil || row.OutOfPlace.Wrong == nil || *row.OutOfPlace.Wrong != 0 ||
 				*row.InPlace.Wrong != 0 || row.OutOfPlace.TimeUs <= 0 {
 				t.Errorf("%s: got %+v", dtype, row)
 			}
@@ -60,6 +65,7 @@ func TestBenchRefusesWrongFlagsBeforeItStartsAnything(t *testing.T) {
 		"-d":              {"bench", "allreduce", "-d", "int3"},
 		"-b":              {"bench", "allreduce", "-b", "many"},
 		"--algo":          {"bench", "allreduce", "--algo", "ring"},
+		"there twice":     {"bench", "allreduce", "--algo", "pull,pull"},
 		"--ranks 0":       {"bench", "allreduce", "--ranks", "0"},
 		"-r 2":            {"bench", "allreduce", "-r", "2"},
 		"-n 0":            {"bench", "allreduce", "-n", "0"},
@@ -70,5 +76,43 @@ func TestBenchRefusesWrongFlagsBeforeItStartsAnything(t *testing.T) {
 		if status != exitUsage || !strings.Contains(stderr, want) || strings.Contains(stdout, "#wrong") {
 			t.Errorf("%v: status %d, stderr %q, want %q", args, status, stderr, want)
 		}
+	}
+}
+
+func TestBenchDrawsSeveralAlgorithmsAndSaysWhichRan(t *testing.T) {
+	svg := t.TempDir() + "/plot.svg"
+	status, stdout, stderr := run(t, nil, "bench", "allreduce", "--ranks", "3", "-b", "4", "-e", "256K", "-f", "16", "-n", "2",
+		"--algo", "oneshot,twoshot,pull,auto", "--plot", svg, "--json")
+	if status != 0 {
+		t.Fatalf("status %d: %s", status, stderr)
+	}
+	var r ncclstyle.Report
+	decodeStrict(t, stdout, &r)
+	ran := map[string]int{}
+	for _, row := range r.Rows {
+		ran[row.Algo]++
+		if *row.OutOfPlace.Wrong != 0 || *row.InPlace.Wrong != 0 {
+			t.Errorf("got %+v", row)
+		}
+	}
+	// Auto takes one-shot for the small sizes and two-shot for the large ones: 5 sizes each.
+	if !r.OK || ran["pull"] != 5 || ran["oneshot"] <= 5 || ran["twoshot"] <= 5 || len(r.Rows) != 20 {
+		t.Errorf("ran %v, %+v", ran, r)
+	}
+	drawn, err := os.ReadFile(svg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"<svg", "oneshot", "twoshot", "pull", "time (us)", "bus bandwidth"} {
+		if !strings.Contains(string(drawn), want) {
+			t.Errorf("no %q in the plot", want)
+		}
+	}
+}
+
+func TestAPlotThatCannotBeWrittenIsAFailure(t *testing.T) {
+	status, _, stderr := run(t, nil, "bench", "allreduce", "-b", "8", "-e", "8", "-n", "1", "--plot", t.TempDir()+"/no/such/dir.svg")
+	if status != exitFailed || !strings.Contains(stderr, "plot") {
+		t.Errorf("status %d, stderr %q", status, stderr)
 	}
 }

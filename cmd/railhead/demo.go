@@ -125,7 +125,7 @@ func demo(ctx context.Context, model string, ranks, batch int, j demoJob, timeou
 		return &exitError{status: exitFailed, err: err}
 	}
 	results := make([]jsonLines[demoRankReport], ranks)
-	res, err := runRanks(ctx, d, ranks, timeout, string(text), func(rank int) io.Writer { return &results[rank] })
+	res, err := runRanks(ctx, d, ranks, timeout, string(text), nil, func(rank int) io.Writer { return &results[rank] })
 	report := demoReport{Ranks: ranks, Model: model, Device: "cpu", Steps: j.Steps}
 	failed := ranksFailed(res, err)
 	if failed == nil {
@@ -144,7 +144,7 @@ func demo(ctx context.Context, model string, ranks, batch int, j demoJob, timeou
 // merge makes one report of all ranks' reports.
 func (j *demoJob) merge(results []jsonLines[demoRankReport]) ([]demoOp, error) {
 	calls := 2 * j.Layers * j.Steps
-	op := demoOp{Op: "all_reduce", Bytes: j.Elements * oracle.BF16.Size(), Algo: "oneshot", Calls: calls, Checked: calls}
+	op := demoOp{Op: "all_reduce", Bytes: j.Elements * oracle.BF16.Size(), Calls: calls, Checked: calls}
 	wrong := map[int]bool{}
 	var times []float64
 	for r := range results {
@@ -156,6 +156,7 @@ func (j *demoJob) merge(results []jsonLines[demoRankReport]) ([]demoOp, error) {
 			return nil, fmt.Errorf("rank %d gave %d reports, expected 1", r, len(all))
 		}
 		op.Checked = min(op.Checked, all[0].Checked)
+		op.Algo = all[0].Algo
 		for _, c := range all[0].Wrong {
 			wrong[c] = true
 		}

@@ -21,6 +21,7 @@ type demoRankReport struct {
 	TimesNs []int64 `json:"times_ns"` // of each call
 	Checked int     `json:"checked"`
 	Wrong   []int   `json:"wrong"` // indices of calls with a wrong element
+	Algo    string  `json:"algo"`
 }
 
 // run plays the decode steps. Every call is preceded by a barrier that is not timed: without one, the time of a call
@@ -51,5 +52,10 @@ func (j *demoJob) run(c *client.Comm, out *json.Encoder) error {
 		}
 		report.Checked++
 	}
+	status, err := c.Status()
+	if err != nil {
+		return err
+	}
+	report.Algo = status.Algorithm
 	return out.Encode(report)
 }

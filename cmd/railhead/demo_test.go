@@ -33,7 +33,7 @@ func TestDemoChecksEveryResultAndReportsItAsJSONAlone(t *testing.T) {
 		t.Fatalf("got %+v", r)
 	}
 	o := r.Ops[0]
-	if o.Op != "all_reduce" || o.Bytes != 2*4096*2 || o.Algo != "oneshot" || o.Calls != 2*32*2 || o.Checked != o.Calls || o.Wrong != 0 {
+	if o.Op != "all_reduce" || o.Bytes != 2*4096*2 || o.Algo != "twoshot" || o.Calls != 2*32*2 || o.Checked != o.Calls || o.Wrong != 0 {
 		t.Errorf("got %+v", o)
 	}
 	if o.P50us <= 0 || o.P99us < o.P50us {

@@ -54,15 +54,16 @@ func groupEnv(socket, group, token string) []string {
 	return []string{"RAILHEAD_SOCKET=" + socket, "RAILHEAD_GROUP=" + group, "RAILHEAD_TOKEN=" + token}
 }
 
-// runRanks starts this binary n times as `railhead rank`, a hidden command, with job in the environment. Each rank's
+// runRanks starts this binary n times as `railhead rank`, a hidden command, with job and more in the environment. Each rank's
 // stdout goes to stdout(rank).
-func runRanks(ctx context.Context, d *privateDaemon, n int, timeout time.Duration, job string, stdout func(rank int) io.Writer) (launch.Result, error) {
+func runRanks(ctx context.Context, d *privateDaemon, n int, timeout time.Duration, job string, more []string, stdout func(rank int) io.Writer) (launch.Result, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return launch.Result{}, fmt.Errorf("own path: %w", err)
 	}
 	env := append(os.Environ(), groupEnv(d.SocketPath(), randomName("railhead-"), randomName(""))...)
 	env = append(env, fmt.Sprintf("RAILHEAD_TIMEOUT_MS=%d", timeout.Milliseconds()), jobVariable+"="+job)
+	env = append(env, more...)
 	return launch.Run(ctx, launch.Spec{
 		N: n, Argv: []string{self, "rank"}, Env: env, Stderr: os.Stderr, Prefix: true, ExtraStdout: stdout,
 	})

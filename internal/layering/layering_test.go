@@ -26,7 +26,7 @@ var mayImport = map[string][]string{
 	"railhead/benchmarks/killnotice": {"railhead/client", "railhead/internal/wire", "railhead/server"},
 	"railhead/cmd/railhead": {
 		"railhead/client", "railhead/internal/launch", "railhead/internal/models", "railhead/internal/ncclstyle",
-		"railhead/internal/oracle", "railhead/server", "railhead/server/membership",
+		"railhead/internal/oracle", "railhead/internal/wire", "railhead/server", "railhead/server/membership",
 	},
 }
 
