@@ -1,0 +1,38 @@
+package kernels_test
+
+import (
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// crossCompiler and emulator are Debian's (g++-aarch64-linux-gnu, qemu-user). CI installs them and sets requireArm64, so
+// that a machine without them cannot pass for one where this was tested.
+const (
+	crossCompiler = "aarch64-linux-gnu-g++"
+	emulator      = "qemu-aarch64"
+	requireArm64  = "RAILHEAD_REQUIRE_ARM64"
+)
+
+func TestTheKernelsAreRightOnArm64(t *testing.T) {
+	for _, tool := range []string{crossCompiler, emulator} {
+		if _, err := exec.LookPath(tool); err == nil {
+			continue
+		}
+		if os.Getenv(requireArm64) != "" {
+			t.Fatalf("no %s, and %s is set", tool, requireArm64)
+		}
+		t.Logf("no %s: arm64 is not tested on this machine", tool)
+		return
+	}
+	t.Setenv("CXX", crossCompiler)
+	run := func(binary string, arguments ...any) {
+		runProgram(t, emulator, append([]any{binary}, arguments...)...)
+	}
+	run(compileProgram(t, []string{"-static", "-DVECTOR_BYTES=16"}, "testdata/tile.cc"))
+	binary := compileProgram(t, []string{"-static"}, team...)
+	for _, spin := range spins[:2] {
+		run(binary, "sums", 3, 2, uint32(0xffffffe0), spin, 60, rand.Uint64())
+	}
+}
