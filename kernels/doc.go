@@ -10,5 +10,5 @@ import "embed"
 // Sources are embedded for one reason: the go command rebuilds the cgo package that includes them when they change (it
 // does not look at headers outside a package's folder).
 //
-//go:embed include host cuda allreduce.cu
+//go:embed include host cuda model allreduce.cu
 var Sources embed.FS

@@ -3,6 +3,7 @@
 #define RAILHEAD_KERNELS_ALLREDUCE_ONESHOT_H_
 
 #include "railhead/fold.h"
+#include "railhead/mutant.h"
 #include "railhead/target.h"
 
 namespace railhead {
@@ -23,16 +24,21 @@ RH_FN bool allReduceOneshot(Lane& lane, const char* send, char* recv, size_t cou
     const size_t n = count - base < perChunk ? count - base : perChunk;
     const uint32_t tiles = static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements);
     const uint32_t first = lane.first(), step = lane.step();
+    // What is exchanged: of several chunks the last one is padded where the lane needs it (see PacketLane).
+    const bool padded = Lane::kPadsChunks && count > perChunk && !mutated(Mutant::kShortLastChunk);
+    const uint32_t exchanged = padded ? lane.chunkTiles() : tiles;
 
     // The first tile is loaded before the epoch is looked at, so that the two loads are in flight together.
     Raw mine = {};
     if (first < tiles) mine = Elements::load(in, first, n);
     lane.beginEpoch();
     RH_ROLLED
-    for (uint32_t i = first; i < tiles; i += step) lane.pushAll(i, i == first ? mine : Elements::load(in, i, n));
+    for (uint32_t i = first; i < exchanged; i += step) {
+      lane.pushAll(i, i == first ? mine : i < tiles ? Elements::load(in, i, n) : Raw{});
+    }
     if (!lane.exchange(0)) return false;
     RH_ROLLED
-    for (uint32_t i = first; i < tiles; i += step) {
+    for (uint32_t i = first; i < exchanged; i += step) {
       Raw own = {};
       if (Lane::kKeepsOwn) own = Elements::load(in, i, n);
       Raw sum;
@@ -41,7 +47,7 @@ RH_FN bool allReduceOneshot(Lane& lane, const char* send, char* recv, size_t cou
               [&](int r, int ranks, Raw(&raw)[Lane::kBatch]) { return lane.poll(r, ranks, i, own, raw); }, &sum)) {
         return false;
       }
-      Elements::store(out, i, n, sum);
+      if (i < tiles) Elements::store(out, i, n, sum);
     }
   }
   return true;

@@ -20,7 +20,7 @@ RH_FN bool allReduceRMSNorm(Lane& lane, const char* x, char* residual, const cha
   const uint32_t first = lane.firstInRow(), step = lane.stepInRow();
   Raw mine = {};
   if (lane.row() < rows && first < perRow) mine = Elements::load(x, lane.row() * perRow + first, total);
-  lane.beginEpoch();
+  lane.beginEpochOfRows(perRow);
   RH_ROLLED
   for (uint32_t row = lane.row(); row < rows; row += lane.rows()) {
     RH_ROLLED

@@ -4,6 +4,7 @@
 #define RAILHEAD_KERNELS_ALLREDUCE_TWOSHOT_H_
 
 #include "railhead/fold.h"
+#include "railhead/mutant.h"
 #include "railhead/target.h"
 
 namespace railhead {
@@ -23,7 +24,10 @@ RH_FN bool allReduceTwoshot(Lane& lane, const char* send, char* recv, size_t cou
     char* out = recv + base * Elements::kBytes;
     const size_t n = count - base < perChunk ? count - base : perChunk;
     const uint32_t tiles = static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements);
-    const uint32_t slice = (tiles + static_cast<uint32_t>(worldSize) - 1) / static_cast<uint32_t>(worldSize);
+    // What is exchanged: of several chunks the last one is padded where the lane needs it (see PacketLane).
+    const bool padded = Lane::kPadsChunks && count > perChunk && !mutated(Mutant::kShortLastChunk);
+    const uint32_t exchanged = padded ? lane.sliceTiles() * static_cast<uint32_t>(worldSize) : tiles;
+    const uint32_t slice = (exchanged + static_cast<uint32_t>(worldSize) - 1) / static_cast<uint32_t>(worldSize);
     const uint32_t begin = static_cast<uint32_t>(self) * slice;  // of this rank's slice
     const uint32_t first = lane.first(), step = lane.step();
 
@@ -35,12 +39,12 @@ RH_FN bool allReduceTwoshot(Lane& lane, const char* send, char* recv, size_t cou
         // Beginning behind this rank, so that not all send to the same one at once.
         const int owner = self + k < worldSize ? self + k : self + k - worldSize;
         const uint32_t i = static_cast<uint32_t>(owner) * slice + j;
-        if (i < tiles) lane.pushSlice(k, owner, j, slice, Elements::load(in, i, n));
+        if (i < exchanged) lane.pushSlice(k, owner, j, slice, i < tiles ? Elements::load(in, i, n) : Raw{});
       }
     }
     if (!lane.exchange(0)) return false;
     RH_ROLLED
-    for (uint32_t j = first; j < slice && begin + j < tiles; j += step) {
+    for (uint32_t j = first; j < slice && begin + j < exchanged; j += step) {
       Raw own = {};
       if (Lane::kKeepsOwn) own = Elements::load(in, begin + j, n);
       Raw sum;
@@ -50,7 +54,7 @@ RH_FN bool allReduceTwoshot(Lane& lane, const char* send, char* recv, size_t cou
         return false;
       }
       lane.pushResult(j, slice, sum);
-      Elements::store(out, begin + j, n, sum);
+      if (begin + j < tiles) Elements::store(out, begin + j, n, sum);
     }
     if (!lane.exchange(1)) return false;
     RH_ROLLED
@@ -59,12 +63,13 @@ RH_FN bool allReduceTwoshot(Lane& lane, const char* send, char* recv, size_t cou
       for (int r = 0; r < worldSize; r += Lane::kBatch) {
         // Of the owners in this batch, those whose slice has a tile j are the first few.
         int owners = worldSize - r < Lane::kBatch ? worldSize - r : Lane::kBatch;
-        while (owners > 0 && static_cast<uint32_t>(r + owners - 1) * slice + j >= tiles) owners--;
+        while (owners > 0 && static_cast<uint32_t>(r + owners - 1) * slice + j >= exchanged) owners--;
         Raw raw[Lane::kBatch];
         if (!lane.pollResult(r, owners, j, slice, raw)) return false;
         RH_UNROLL
         for (int q = 0; q < Lane::kBatch; q++) {
-          if (q < owners && r + q != self) Elements::store(out, static_cast<uint32_t>(r + q) * slice + j, n, raw[q]);
+          const uint32_t i = static_cast<uint32_t>(r + q) * slice + j;
+          if (q < owners && r + q != self && i < tiles) Elements::store(out, i, n, raw[q]);
         }
       }
     }

@@ -51,6 +51,7 @@ class FlagLane {
 
   // A rank's own tiles are taken from the caller's memory again, not from the buffer.
   static constexpr bool kKeepsOwn = true;
+  static constexpr bool kPadsChunks = false;  // a generation speaks for the whole rank
   void pushAll(uint32_t tile, const Raw& raw) { mem_.storeTile(at(team_.rank, tile), raw); }
   bool poll(int first, int, uint32_t tile, const Raw& own, Raw (&out)[1]) {
     out[0] = first == team_.rank ? own : mem_.template loadTile<Raw>(at(first, tile));

@@ -28,6 +28,9 @@ enum class Mutant : int {
   kNoBlockSync = 13,
   kFirstBlockWritesEpoch = 14,
   kEpochNotKept = 15,
+  kResultWithoutFence = 16,
+  kClearByOtherThreads = 17,
+  kShortLastChunk = 18,
   // flags.h
   kPublishRelaxed = 20,
   kPublishWithoutFence = 21,

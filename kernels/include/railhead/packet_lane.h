@@ -67,11 +67,21 @@ class PacketLane {
     if (mutated(Mutant::kClearBeforeRead)) clearHalf();
   }
 
+  // For kernels that deal out rows of so many tiles, and not single tiles.
+  RH_FN void beginEpochOfRows(uint32_t rowTiles) {
+    rowTiles_ = rowTiles;
+    beginEpoch();
+  }
+
   // Packets carry their own flags: there is nothing to publish and nothing to wait for.
   RH_FN bool exchange(int) { return true; }
 
   // A rank's own tiles come back to it like everybody's.
   static constexpr bool kKeepsOwn = false;
+  // Threads do not wait for each other between the chunks of a kernel. If the last chunk had fewer tiles, the thread of a
+  // peer that handles one of the missing tiles could still be reading the chunk before it when this rank's next kernel
+  // writes to the same half. So every tile is exchanged in every chunk of a kernel that has several.
+  static constexpr bool kPadsChunks = true;
   RH_FN void pushAll(uint32_t tile, const Raw16& raw) { packets_.pushAll(0, tile, raw); }
   RH_FN bool poll(int first, int count, uint32_t tile, const Raw16&, Raw16 (&out)[kBatch]) {
     return packets_.poll(first, count, 0, tile, out);
@@ -80,7 +90,12 @@ class PacketLane {
   RH_FN bool pollSlice(int first, int count, uint32_t j, uint32_t, const Raw16&, Raw16 (&out)[kBatch]) {
     return packets_.poll(first, count, 0, j, out);
   }
-  RH_FN void pushResult(uint32_t j, uint32_t, const Raw16& raw) { packets_.pushAll(1, j, raw); }
+  // A rank that owns no slice hears only results. Around the wrap these must also say what the owner has seen of the
+  // contributions: that half of everybody's is zeroed (see endHalf).
+  RH_FN void pushResult(uint32_t j, uint32_t, const Raw16& raw) {
+    if ((epoch_ == Mem::kEpochMask || epoch_ == 2) && !mutated(Mutant::kResultWithoutFence)) mem_.fence();
+    packets_.pushAll(1, j, raw);
+  }
   RH_FN bool pollResult(int first, int count, uint32_t j, uint32_t, Raw16 (&out)[kBatch]) {
     return packets_.poll(first, count, 1, j, out);
   }
@@ -108,7 +123,18 @@ class PacketLane {
     }
   }
 
+  // Each tile by the thread that handles it.
   RH_FN void clearHalf() {
+    if (rowTiles_ != 0 && !mutated(Mutant::kClearByOtherThreads)) {
+      RH_ROLLED
+      for (uint32_t base = row() * rowTiles_; base < chunkTiles(); base += rows() * rowTiles_) {
+        RH_ROLLED
+        for (uint32_t i = firstInRow(); i < rowTiles_; i += stepInRow()) {
+          if (base + i < chunkTiles()) packets_.clear(base + i);
+        }
+      }
+      return;
+    }
     RH_ROLLED
     for (uint32_t tile = first(); tile < chunkTiles(); tile += step()) packets_.clear(tile);
   }
@@ -117,6 +143,7 @@ class PacketLane {
   const PacketTeam& team_;
   Packets<Mem> packets_;
   uint32_t epoch_;
+  uint32_t rowTiles_ = 0;  // 0: single tiles are dealt out
   bool begun_ = false;
 };
 

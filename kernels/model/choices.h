@@ -1,0 +1,157 @@
+// Where a run of the model may go on in several ways, it asks here: at random from a seed, or one way after the other.
+#ifndef RAILHEAD_KERNELS_MODEL_CHOICES_H_
+#define RAILHEAD_KERNELS_MODEL_CHOICES_H_
+
+#include <stdint.h>
+
+#include <algorithm>
+#include <unordered_set>
+#include <vector>
+
+namespace railhead::model {
+
+// splitmix64.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t next() {
+    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  // 0 .. n - 1
+  int below(int n) { return static_cast<int>((next() >> 32) * static_cast<uint64_t>(n) >> 32); }
+  bool oneIn(int n) { return n > 0 && below(n) == 0; }
+
+ private:
+  uint64_t state_;
+};
+
+class Choices {
+ public:
+  virtual ~Choices() = default;
+  // Which of the fibers that can run (numbers, ascending) is next; `running` was last. An index into them, or -1: this
+  // state has been seen before and the run may end here. stateHash is called only when somebody wants to know.
+  virtual int fiber(const std::vector<int>& ready, int running, uint64_t stateHash) = 0;
+  virtual bool wantsStateHash() const { return false; }
+  // Which of n stores a load reads; 0 is the newest.
+  virtual int store(int n) = 0;
+  // How many of the n newer stores, which the writer has not seen, a new store goes before.
+  virtual int place(int n) = 0;
+  // Whether something that may happen at any time (a wake-up for no reason) happens now.
+  virtual bool spurious() = 0;
+};
+
+// A seed also chooses the manner: how long fibers run on, whether some are held back, how stale loads are.
+class RandomChoices : public Choices {
+ public:
+  RandomChoices(uint64_t seed, int fibers) : random_(seed), held_(static_cast<size_t>(fibers), 0), priority_(held_) {
+    manner_ = static_cast<Manner>(random_.below(4));
+    stay_ = random_.below(3) * 4;
+    const int odds[] = {0, 16, 4, 2, 1};
+    stale_ = odds[random_.below(5)];
+    reorder_ = odds[random_.below(5)];
+    for (auto& p : priority_) p = random_.below(1 << 20);
+  }
+
+  int fiber(const std::vector<int>& ready, int running, uint64_t) override {
+    step_++;
+    const auto at = std::find(ready.begin(), ready.end(), running);
+    switch (manner_) {
+      case Manner::kPriority: return highest(ready, running);
+      case Manner::kHold: hold(); return pickUnheld(ready);
+      case Manner::kUniform: break;
+      case Manner::kHoldOne:
+        if (victim_ < 0) victim_ = random_.below(static_cast<int>(held_.size()));
+        if (random_.oneIn(500)) victim_ = random_.below(static_cast<int>(held_.size()));
+        held_[static_cast<size_t>(victim_)] = step_ + 1;
+        return pickUnheld(ready);
+    }
+    if (stay_ > 0 && at != ready.end() && !random_.oneIn(stay_)) return static_cast<int>(at - ready.begin());
+    return random_.below(static_cast<int>(ready.size()));
+  }
+  int store(int n) override { return random_.oneIn(stale_) ? random_.below(n) : 0; }
+  int place(int n) override { return random_.oneIn(reorder_) ? random_.below(n + 1) : 0; }
+  bool spurious() override { return random_.oneIn(64); }
+
+ private:
+  enum class Manner { kUniform, kPriority, kHold, kHoldOne };
+
+  // The fiber with the highest priority runs until it waits; now and then one falls behind all others.
+  int highest(const std::vector<int>& ready, int running) {
+    if (running >= 0 && random_.oneIn(60)) priority_[static_cast<size_t>(running)] = -step_;
+    size_t best = 0;
+    for (size_t i = 1; i < ready.size(); i++) {
+      if (priority_[static_cast<size_t>(ready[i])] > priority_[static_cast<size_t>(ready[best])]) best = i;
+    }
+    return static_cast<int>(best);
+  }
+  void hold() {
+    if (random_.oneIn(40)) held_[static_cast<size_t>(random_.below(static_cast<int>(held_.size())))] = step_ + random_.below(800);
+  }
+  // A held fiber runs only when nobody else can.
+  int pickUnheld(const std::vector<int>& ready) {
+    const int begin = random_.below(static_cast<int>(ready.size()));
+    for (size_t i = 0; i < ready.size(); i++) {
+      const size_t at = (static_cast<size_t>(begin) + i) % ready.size();
+      if (held_[static_cast<size_t>(ready[at])] <= step_) return static_cast<int>(at);
+    }
+    return begin;
+  }
+
+  Random random_;
+  Manner manner_;
+  int stay_, stale_, reorder_;
+  int step_ = 0, victim_ = -1;
+  std::vector<int> held_;      // step until which a fiber is held back
+  std::vector<int> priority_;
+};
+
+// Depth first over all choices. A state reached a second time is not gone into again: a fiber is a function of what it
+// has read, so the hash of that, of the memory and of who waits is the whole state.
+class AllChoices : public Choices {
+ public:
+  int fiber(const std::vector<int>& ready, int, uint64_t stateHash) override {
+    if (wantsStateHash() && !seen_.insert(stateHash).second) return -1;
+    return next(static_cast<int>(ready.size()));
+  }
+  bool wantsStateHash() const override { return !again_ && depth_ >= path_.size(); }
+  int store(int n) override { return next(n); }
+  int place(int n) override { return next(n + 1); }
+  bool spurious() override { return false; }
+
+  // Before each run but the first. False: all is explored.
+  bool advance() {
+    while (!path_.empty() && path_.back().taken + 1 == path_.back().of) path_.pop_back();
+    depth_ = 0;
+    if (path_.empty()) return false;
+    path_.back().taken++;
+    return true;
+  }
+  // The same run once more.
+  void rewind() {
+    depth_ = 0;
+    again_ = true;
+  }
+  size_t states() const { return seen_.size(); }
+
+ private:
+  struct Choice {
+    int taken, of;
+  };
+  int next(int n) {
+    if (n == 1) return 0;
+    if (depth_ == path_.size()) path_.push_back({0, n});
+    return path_[depth_++].taken;
+  }
+
+  std::vector<Choice> path_;
+  size_t depth_ = 0;
+  bool again_ = false;
+  std::unordered_set<uint64_t> seen_;
+};
+
+}  // namespace railhead::model
+
+#endif  // RAILHEAD_KERNELS_MODEL_CHOICES_H_

@@ -1,0 +1,160 @@
+// The model target's program: runs the protocols of include/ on the model and says what it found.
+//
+//   --list                    scenarios and mutants, tab separated
+//   --scenario NAME           what to run
+//   --seeds FROM:COUNT        of a random scenario (default 0:2000)
+//   --seed N                  one seed
+//   --mutant K                with mistake number K (default: RH_MUTANT)
+//   --trace                   prints the interleaving of a run that failed; of --seed N in any case
+// Exit status: 0 all passed, 1 a run failed, 2 usage.
+#ifndef RH_MODEL
+#error "build with -DRH_MODEL"
+#endif
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <string>
+
+#include "model/mutants.h"
+#include "model/scenarios.h"
+
+namespace railhead::model {
+namespace {
+
+struct Outcome {
+  End end;
+  std::string failure, trace;
+  int steps;
+};
+
+template <class Run, class Shape>
+Outcome runShape(const Shape& shape, Choices& choices, bool trace, bool coarse) {
+  World world(choices, trace, coarse);
+  Run run(world, shape);
+  const End end = world.run();
+  std::string failure = world.failure();
+  if (end == End::kPassed) failure = run.check();
+  return {failure.empty() ? end : End::kFailed, failure, world.traceText(), world.steps()};
+}
+
+constexpr int kMaxFibers = 64;
+
+Outcome runSeed(const Scenario& s, uint64_t seed, bool trace) {
+  Random random(mix(seed, 77));
+  RandomChoices choices(seed, kMaxFibers);
+  if (s.packets != nullptr) return runShape<PacketRun>(s.packets(random), choices, trace, false);
+  return runShape<FlagRun>(s.flags(random), choices, trace, false);
+}
+
+struct Options {
+  const Scenario* scenario = nullptr;
+  uint64_t from = 0, count = 2000;
+  bool seeds = false, oneSeed = false, trace = false;
+};
+
+int runSeeds(const Options& o) {
+  uint64_t steps = 0;
+  for (uint64_t seed = o.from; seed < o.from + o.count; seed++) {
+    Outcome out = runSeed(*o.scenario, seed, o.oneSeed && o.trace);
+    steps += static_cast<uint64_t>(out.steps);
+    if (out.end == End::kFailed && o.trace && !o.oneSeed) out = runSeed(*o.scenario, seed, true);
+    if (o.trace && !out.trace.empty()) printf("%s\n", out.trace.c_str() + 1);
+    if (out.end != End::kFailed) continue;
+    printf("FAIL %s, mutant %d, seed %lu, step %d: %s\n", o.scenario->name, static_cast<int>(modelMutant), seed, out.steps, out.failure.c_str());
+    printf("to see it: --scenario %s --mutant %d --seed %lu --trace\n", o.scenario->name, static_cast<int>(modelMutant), seed);
+    return 1;
+  }
+  printf("ok %s: %lu seeds, %lu steps\n", o.scenario->name, o.count, steps);
+  return 0;
+}
+
+template <class Run, class Shape>
+int runAll(const Options& o, const Shape& shape, bool coarse) {
+  AllChoices choices;
+  uint64_t runs = 0, passed = 0;
+  do {
+    runs++;
+    Outcome out = runShape<Run>(shape, choices, false, coarse);
+    passed += out.end == End::kPassed;
+    if (out.end != End::kFailed) continue;
+    if (o.trace) {
+      choices.rewind();
+      out = runShape<Run>(shape, choices, true, coarse);
+      printf("%s\n", out.trace.c_str() + 1);
+    }
+    printf("FAIL %s, mutant %d, run %lu, step %d: %s\n", o.scenario->name, static_cast<int>(modelMutant), runs, out.steps, out.failure.c_str());
+    printf("to see it: --scenario %s --mutant %d --trace\n", o.scenario->name, static_cast<int>(modelMutant));
+    return 1;
+  } while (choices.advance());
+  printf("ok %s: all %zu states, %lu runs, %lu of them to a new end\n", o.scenario->name, choices.states(), runs, passed);
+  return 0;
+}
+
+int list() {
+  for (const Scenario& s : scenarios()) printf("scenario\t%s\t%s\t%s\n", s.name, s.exhaustive ? "all" : "seeds", s.says);
+  for (const MutantEntry& m : kMutants) printf("mutant\t%d\t%s\t%s\n", static_cast<int>(m.mutant), m.scenario, m.says);
+  return 0;
+}
+
+int usage(const char* what, const char* value) {
+  fprintf(stderr, "model: %s %s\nusage: model --list | --scenario NAME [--seeds FROM:COUNT | --seed N] [--mutant K] [--trace]\n", what, value);
+  return 2;
+}
+
+bool parseNumber(const char* text, uint64_t* value, char end = 0) {
+  char* rest;
+  errno = 0;
+  *value = strtoull(text, &rest, 10);
+  return errno == 0 && rest != text && *rest == end && *text != '-';
+}
+
+int run(int argc, char** argv) {
+  Options o;
+  for (int i = 1; i < argc; i++) {
+    const std::string flag = argv[i];
+    if (flag == "--list") {
+      return list();
+    }
+    if (flag == "--trace") {
+      o.trace = true;
+      continue;
+    }
+    if (i + 1 == argc) return usage("no value for", argv[i]);
+    const char* value = argv[++i];
+    uint64_t number = 0;
+    if (flag == "--scenario") {
+      o.scenario = findScenario(value);
+      if (o.scenario == nullptr) return usage("no scenario", value);
+    } else if (flag == "--seeds") {
+      const char* colon = strchr(value, ':');
+      if (colon == nullptr || !parseNumber(value, &o.from, ':') || !parseNumber(colon + 1, &o.count)) return usage("want FROM:COUNT and not", value);
+      o.seeds = true;
+    } else if (flag == "--seed") {
+      if (!parseNumber(value, &o.from)) return usage("no seed", value);
+      o.count = 1;
+      o.seeds = true;
+      o.oneSeed = true;
+    } else if (flag == "--mutant") {
+      if (!parseNumber(value, &number)) return usage("no mutant", value);
+      bool known = number == 0;
+      for (const MutantEntry& m : kMutants) known = known || static_cast<uint64_t>(m.mutant) == number;
+      if (!known) return usage("no mutant", value);
+      modelMutant = static_cast<Mutant>(number);
+    } else {
+      return usage("unknown flag", argv[i - 1]);
+    }
+  }
+  if (o.scenario == nullptr) return usage("no", "--scenario");
+  if (!o.scenario->exhaustive || o.seeds) return runSeeds(o);
+  Random unused(0);
+  if (o.scenario->packets != nullptr) return runAll<PacketRun>(o, o.scenario->packets(unused), true);
+  return runAll<FlagRun>(o, o.scenario->flags(unused), false);
+}
+
+}  // namespace
+}  // namespace railhead::model
+
+int main(int argc, char** argv) { return railhead::model::run(argc, argv); }

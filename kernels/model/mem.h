@@ -1,0 +1,162 @@
+// The model target's memory, in its two personalities: packets as on a GPU, block flags as on a CPU.
+#ifndef RAILHEAD_KERNELS_MODEL_MEM_H_
+#define RAILHEAD_KERNELS_MODEL_MEM_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <vector>
+
+#include "model/world.h"
+#include "railhead/packets.h"
+
+namespace railhead::model {
+
+// Of one kernel of one rank; shared by its threads.
+struct Block {
+  Barrier barrier;
+  std::vector<float> partial;
+};
+struct Grid {
+  int blocks, blockThreads;
+  std::vector<Block> block;
+};
+
+class PacketMem {
+ public:
+  static constexpr int kPacketBatch = 2;
+  static constexpr uint32_t kEpochMask = 15;
+
+  // abortWord may be null.
+  PacketMem(World& world, Grid& grid, int thread, const uint32_t* abortWord)
+      : world_(world), grid_(grid), thread_(static_cast<uint32_t>(thread)), abortWord_(abortWord) {}
+
+  // Two elements, each by itself.
+  void storePacket(Packet* p, const Packet& v) {
+    world_.store(&p->e[0], 8, v.e[0], false, "store");
+    world_.store(&p->e[1], 8, v.e[1], false, "store");
+  }
+  Packet loadPacket(const Packet* p) {
+    Packet v;
+    v.e[0] = world_.load(&p->e[0], 8, false, "load");
+    v.e[1] = world_.load(&p->e[1], 8, false, "load");
+    return v;
+  }
+  bool keepWaiting() {
+    if (abortWord_ != nullptr && world_.load(abortWord_, 4, true, "look at abort") != 0) return false;
+    world_.keepWaiting();
+    return true;
+  }
+  void missing(int r) { missing_ |= uint64_t{1} << r; }
+  uint64_t missing() const { return missing_; }
+  void fence() { world_.fence(false); }
+
+  uint32_t loadState(const uint32_t* p) { return static_cast<uint32_t>(world_.load(p, 4, false, "load state")); }
+  void storeState(uint32_t* p, uint32_t v) { world_.store(p, 4, v, false, "store state"); }
+  void blockSync() { world_.meet(mine().barrier, false); }
+  bool countBlock(uint32_t* word) {
+    if (grid_.blocks == 1) return true;
+    if (world_.add(word, 4, 1, "count block") != blocks() - 1) return false;
+    world_.store(word, 4, 0, false, "store");
+    return true;
+  }
+
+  uint32_t thread() const { return thread_; }
+  uint32_t threads() const { return static_cast<uint32_t>(grid_.blocks * grid_.blockThreads); }
+  uint32_t threadInBlock() const { return thread_ % blockThreads(); }
+
+  // A row belongs to a block.
+  uint32_t row() const { return thread_ / blockThreads(); }
+  uint32_t rows() const { return blocks(); }
+  uint32_t threadInRow() const { return threadInBlock(); }
+  uint32_t rowThreads() const { return blockThreads(); }
+  float rsqrt(float v) const { return v; }
+  float rowSum(float v) {
+    mine().partial[threadInBlock()] = v;
+    blockSync();
+    float sum = 0;
+    for (float p : mine().partial) sum += p;
+    blockSync();
+    return sum;
+  }
+
+ private:
+  uint32_t blockThreads() const { return static_cast<uint32_t>(grid_.blockThreads); }
+  uint32_t blocks() const { return static_cast<uint32_t>(grid_.blocks); }
+  Block& mine() { return grid_.block[row()]; }
+
+  World& world_;
+  Grid& grid_;
+  uint32_t thread_;
+  const uint32_t* abortWord_;
+  uint64_t missing_ = 0;
+};
+
+class FlagMem {
+ public:
+  static constexpr uint32_t kGenerationMask = 15;
+  template <class Raw>
+  static constexpr uint32_t tileBytes() {
+    return sizeof(Raw);
+  }
+
+  explicit FlagMem(World& world) : world_(world) {}
+
+  uint32_t loadAcquire(const uint32_t* p) { return static_cast<uint32_t>(world_.load(p, 4, true, "load.acquire")); }
+  uint32_t loadRelaxed(const uint32_t* p) { return static_cast<uint32_t>(world_.load(p, 4, false, "load")); }
+  void storeRelease(uint32_t* p, uint32_t v) { world_.store(p, 4, v, true, "store.release"); }
+  void storeRelaxed(uint32_t* p, uint32_t v) { world_.store(p, 4, v, false, "store"); }
+  void add(uint32_t* p, uint32_t v) { world_.add(p, 4, v, "add"); }
+  void fence() { world_.fence(true); }
+  void report(uint64_t*, uint64_t) {}  // nobody in the model reads it
+
+  void futexWait2(const uint32_t* a, uint32_t va, const uint32_t* b, uint32_t vb, int64_t) { world_.futexWait2(a, va, b, vb); }
+  void futexWakeAll(const uint32_t* p) { world_.futexWakeAll(p); }
+  // Time stands still: with spinNs = 0 the spinning ends at its first look at the clock, a deadline never passes.
+  int64_t nowNs() {
+    world_.unspin();
+    return 0;
+  }
+  void relax() { world_.relax(); }
+
+  // A tile is one location: a stale one shows in the result.
+  template <class Raw>
+  Raw loadTile(const char* p) {
+    static_assert(sizeof(Raw) == 8);
+    const uint64_t v = world_.load(p, 8, false, "load tile");
+    Raw raw;
+    memcpy(&raw, &v, 8);
+    return raw;
+  }
+  template <class Raw>
+  void storeTile(char* p, const Raw& raw) {
+    static_assert(sizeof(Raw) == 8);
+    uint64_t v;
+    memcpy(&v, &raw, 8);
+    world_.store(p, 8, v, false, "store tile");
+  }
+  uint64_t loadOffer(const uint64_t* p) { return world_.load(p, 8, false, "load"); }
+  void storeOffer(uint64_t* p, uint64_t v) { world_.store(p, 8, v, false, "store"); }
+  template <class Elements>
+  typename Elements::Raw loadElements(const char* base, uint64_t tile, size_t count) {
+    typename Elements::Raw raw = {};
+    for (size_t i = 0; i < Elements::kElements && tile * Elements::kElements + i < count; i++) {
+      raw.w[i] = static_cast<uint32_t>(world_.load(base + (tile * Elements::kElements + i) * 4, 4, false, "load"));
+    }
+    return raw;
+  }
+  template <class Elements>
+  void storeElements(char* base, uint64_t tile, size_t count, const typename Elements::Raw& raw) {
+    for (size_t i = 0; i < Elements::kElements && tile * Elements::kElements + i < count; i++) {
+      world_.store(base + (tile * Elements::kElements + i) * 4, 4, raw.w[i], false, "store");
+    }
+  }
+
+ private:
+  World& world_;
+};
+
+}  // namespace railhead::model
+
+#endif  // RAILHEAD_KERNELS_MODEL_MEM_H_

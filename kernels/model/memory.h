@@ -1,0 +1,262 @@
+// The model's memory. Every location keeps the history of its stores in the order that all threads agree on. A thread has
+// a view: for each location the oldest store that it may still read.
+//
+//   relaxed load    any store not older than the view; the view moves there. What the store carries is kept for a fence
+//   acquire load    the view joins what the store carries
+//   relaxed store   anywhere behind the view, so also before stores that the thread has not seen, as on a machine where a
+//                   store takes long to arrive. Carries the view at the thread's last fence
+//   release store   carries the thread's view: release is cumulative
+//   add             reads the newest store and comes right behind it; goes on carrying what that carried
+//   fence           acquires what the relaxed loads before it read, releases for the stores behind it; a sequentially
+//                   consistent one also joins the view of all such fences before it
+//
+// Not modelled: a store that is performed before a load that is earlier in its thread (the protocols' stores depend on
+// such loads), and values out of thin air.
+#ifndef RAILHEAD_KERNELS_MODEL_MEMORY_H_
+#define RAILHEAD_KERNELS_MODEL_MEMORY_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace railhead::model {
+
+inline uint64_t mix(uint64_t a, uint64_t b) {
+  uint64_t z = a * 0x9e3779b97f4a7c15u ^ (b + 0x7f4a7c15u);
+  z = (z ^ (z >> 32)) * 0xbf58476d1ce4e5b9u;
+  return z ^ (z >> 29);
+}
+
+// A store's place in its location's order. Appended stores leave room for later ones between them.
+using Time = uint32_t;
+constexpr Time kTimeGap = 4096;
+
+class View {
+ public:
+  void reset(size_t locations) { at_.assign(locations, 0); }
+  Time& operator[](int location) { return at_[static_cast<size_t>(location)]; }
+  Time operator[](int location) const { return at_[static_cast<size_t>(location)]; }
+  void join(const View& other) {
+    for (size_t i = 0; i < at_.size(); i++) at_[i] = std::max(at_[i], other.at_[i]);
+  }
+
+  uint64_t hash() const {
+    uint64_t h = 0;
+    for (Time t : at_) h = mix(h, t);
+    return h;
+  }
+
+ private:
+  std::vector<Time> at_;
+};
+
+constexpr int kNoView = -1;
+
+struct Store {
+  uint64_t value;
+  Time time;
+  int carries;   // a view of Memory::carried, or kNoView
+  bool glued;    // an add: nothing comes between it and the store before it
+  int fiber;     // -1: what memory held at the begin
+  int step;      // when, for the trace
+  uint64_t id;   // the same in every run in which its fiber has read the same before it
+};
+
+struct Location {
+  std::vector<Store> stores;  // oldest first
+  uint64_t hash = 0;          // of the ids of stores
+  const Store& newest() const { return stores.back(); }
+};
+
+// What a fiber brings to memory.
+struct Thread {
+  View view;
+  View read;              // carried by what relaxed loads have read since the last fence
+  bool readAny = false;
+  int released = kNoView;  // the view at the last fence
+};
+
+// A piece of memory with locations of one size.
+struct Region {
+  const char* base;
+  size_t bytes, unit;
+  int first;                                                     // its first location
+  std::function<std::string(size_t)> name;                       // of a unit, for the trace
+  std::function<bool(size_t, int rank, uint64_t value)> mayHold;  // whether the rank may store the value there
+};
+
+class Memory {
+ public:
+  // Set-up. mayHold may be empty.
+  void add(const void* base, size_t bytes, size_t unit, std::function<std::string(size_t)> name,
+           std::function<bool(size_t, int, uint64_t)> mayHold = {}) {
+    regions_.push_back({static_cast<const char*>(base), bytes, unit, static_cast<int>(locations_.size()), std::move(name), std::move(mayHold)});
+    locations_.resize(locations_.size() + bytes / unit);
+  }
+  void begin() {
+    for (Location& l : locations_) {
+      if (l.stores.empty()) l.stores.push_back({0, 0, kNoView, false, -1, 0, 0});
+    }
+    consistent_.reset(locations_.size());
+  }
+  // Before the threads start: what memory holds.
+  void initial(const void* p, uint64_t value) {
+    int location = find(p, 0);
+    if (location < 0) location = find(p, 4);
+    locations_[static_cast<size_t>(location)].stores.assign(1, {value, 0, kNoView, false, -1, 0, value});
+  }
+
+  size_t locations() const { return locations_.size(); }
+  Location& at(int location) { return locations_[static_cast<size_t>(location)]; }
+
+  // The location of an access of that many bytes; -1: there is none. unit 0 fits all.
+  int find(const void* p, size_t unit) const {
+    const char* at = static_cast<const char*>(p);
+    for (const Region& r : regions_) {
+      if (at < r.base || at >= r.base + r.bytes) continue;
+      const auto offset = static_cast<size_t>(at - r.base);
+      if (offset % r.unit != 0 || (unit != 0 && unit != r.unit)) return -1;
+      return r.first + static_cast<int>(offset / r.unit);
+    }
+    return -1;
+  }
+  std::string name(int location) const {
+    const Region& r = regionOf(location);
+    return r.name(static_cast<size_t>(location - r.first));
+  }
+  bool mayHold(int location, int rank, uint64_t value) const {
+    const Region& r = regionOf(location);
+    return !r.mayHold || r.mayHold(static_cast<size_t>(location - r.first), rank, value);
+  }
+
+  // How many of a location's stores the thread may read.
+  int readable(const Thread& t, int location) {
+    const auto& stores = at(location).stores;
+    size_t first = stores.size() - 1;
+    while (first > 0 && stores[first - 1].time >= t.view[location]) first--;
+    return static_cast<int>(stores.size() - first);
+  }
+  // Reads the back-th newest store.
+  const Store& load(Thread& t, int location, int back, bool acquire) {
+    auto& stores = at(location).stores;
+    const Store& s = stores[stores.size() - 1 - static_cast<size_t>(back)];
+    t.view[location] = s.time;
+    if (s.carries != kNoView) {
+      if (acquire) {
+        t.view.join(carried_[static_cast<size_t>(s.carries)]);
+      } else {
+        if (!t.readAny) t.read.reset(locations_.size());
+        t.readAny = true;
+        t.read.join(carried_[static_cast<size_t>(s.carries)]);
+      }
+    }
+    return s;
+  }
+
+  // How many of the newest stores a new one of the thread may go before.
+  int places(const Thread& t, int location) {
+    const auto& stores = at(location).stores;
+    int n = 0;
+    for (size_t i = stores.size(); i-- > 1;) {
+      if (stores[i].glued || stores[i].time <= t.view[location] || stores[i].time - stores[i - 1].time < 2) break;
+      if (stores[i - 1].time < t.view[location]) break;
+      n++;
+    }
+    return n;
+  }
+  void store(Thread& t, int location, uint64_t value, int back, bool release, int fiber, int step, uint64_t id) {
+    auto& stores = at(location).stores;
+    const size_t before = stores.size() - static_cast<size_t>(back);
+    const Time time = back == 0 ? stores.back().time + kTimeGap : stores[before - 1].time + (stores[before].time - stores[before - 1].time) / 2;
+    t.view[location] = time;
+    const int carries = release ? keep(t.view) : t.released;
+    stores.insert(stores.begin() + static_cast<ptrdiff_t>(before), {value, time, carries, false, fiber, step, id});
+    rehash(location);
+  }
+  // Returns the value before.
+  uint64_t add(Thread& t, int location, uint64_t value, uint64_t mask, int fiber, int step, uint64_t id) {
+    const Store old = load(t, location, 0, false);
+    const Time time = old.time + kTimeGap;
+    t.view[location] = time;
+    int carries = t.released;
+    if (old.carries != kNoView && carries != kNoView) {
+      carries = keep(carried_[static_cast<size_t>(carries)]);
+      carried_[static_cast<size_t>(carries)].join(carried_[static_cast<size_t>(old.carries)]);
+    } else if (old.carries != kNoView) {
+      carries = old.carries;
+    }
+    at(location).stores.push_back({(old.value + value) & mask, time, carries, true, fiber, step, id});
+    rehash(location);
+    return old.value;
+  }
+
+  void fence(Thread& t, bool sequentiallyConsistent, uint64_t id) {
+    if (t.readAny) t.view.join(t.read);
+    t.readAny = false;
+    if (sequentiallyConsistent) {
+      t.view.join(consistent_);
+      consistent_ = t.view;
+      fenceHash_ = mix(fenceHash_, id);
+    }
+    t.released = keep(t.view);
+  }
+  // Everybody in ts knows what one of them knew.
+  void joinViews(const std::vector<Thread*>& ts) {
+    for (size_t i = 1; i < ts.size(); i++) ts[0]->view.join(ts[i]->view);
+    for (size_t i = 1; i < ts.size(); i++) ts[i]->view = ts[0]->view;
+  }
+  // A kernel has ended: what its threads released before is released for the next kernel's; what they have not acquired
+  // is lost.
+  void joinKernels(const std::vector<Thread*>& ts) {
+    joinViews(ts);
+    int all = kNoView;
+    for (Thread* t : ts) {
+      if (t->released == kNoView) continue;
+      if (all == kNoView) {
+        all = keep(carried_[static_cast<size_t>(t->released)]);
+      } else {
+        carried_[static_cast<size_t>(all)].join(carried_[static_cast<size_t>(t->released)]);
+      }
+    }
+    for (Thread* t : ts) {
+      t->released = all;
+      t->readAny = false;
+    }
+  }
+
+  uint64_t hash() const { return mix(hash_, fenceHash_); }
+  uint64_t fenceHash() const { return fenceHash_; }
+
+ private:
+  const Region& regionOf(int location) const {
+    size_t i = regions_.size() - 1;
+    while (regions_[i].first > location) i--;
+    return regions_[i];
+  }
+  int keep(const View& v) {
+    carried_.push_back(v);
+    return static_cast<int>(carried_.size()) - 1;
+  }
+  void rehash(int location) {
+    Location& l = at(location);
+    hash_ -= l.hash;
+    l.hash = static_cast<uint64_t>(location) + 1;
+    for (const Store& s : l.stores) l.hash = mix(l.hash, s.id);
+    hash_ += l.hash;
+  }
+
+  std::vector<Region> regions_;
+  std::vector<Location> locations_;
+  std::vector<View> carried_;  // views that stores carry
+  View consistent_;            // of all sequentially consistent fences
+  uint64_t hash_ = 0, fenceHash_ = 0;
+};
+
+}  // namespace railhead::model
+
+#endif  // RAILHEAD_KERNELS_MODEL_MEMORY_H_

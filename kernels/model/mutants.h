@@ -1,0 +1,56 @@
+// The committed list of mistakes, and for each the scenario that must find it.
+#ifndef RAILHEAD_KERNELS_MODEL_MUTANTS_H_
+#define RAILHEAD_KERNELS_MODEL_MUTANTS_H_
+
+#include "railhead/mutant.h"
+
+namespace railhead::model {
+
+struct MutantEntry {
+  Mutant mutant;
+  const char* scenario;
+  const char* says;
+};
+
+constexpr MutantEntry kMutants[] = {
+    {Mutant::kOneHalf, "packets-oneshot", "one half of the inbox for all epochs"},
+    {Mutant::kFirstElementUnchecked, "packets-oneshot", "the epoch of the first element of a packet is not looked at"},
+    {Mutant::kSecondElementUnchecked, "packets-oneshot", "the epoch of the second element of a packet is not looked at"},
+    {Mutant::kSecondPacketUnchecked, "packets-oneshot", "the epochs of the second packet of a tile are not looked at"},
+    {Mutant::kOnePhase, "packets-twoshot", "results travel in the slots of the contributions"},
+    {Mutant::kNoWrapClear, "packets-long", "no clearing before the wrap"},
+    {Mutant::kClearOnlyLastEpoch, "packets-long", "clearing in the last epoch only"},
+    {Mutant::kClearBeforeRead, "packets-oneshot", "clearing before the last read"},
+    {Mutant::kNoFenceAfterClear, "packets-oneshot", "no fence between clearing and the next packets"},
+    {Mutant::kNoFenceInFirstEpoch, "packets-oneshot", "no fence in the first epoch after the wrap"},
+    {Mutant::kEpochZero, "packets-oneshot", "epoch 0, the value of untouched memory, is used"},
+    {Mutant::kEpochOne, "packets-oneshot", "epoch 1 after the wrap, in the half of the epoch before"},
+    {Mutant::kNoBlockSync, "packets-oneshot", "a block counts as done before all its threads are"},
+    {Mutant::kFirstBlockWritesEpoch, "packets-oneshot", "the first block writes the epoch, not the last to end"},
+    {Mutant::kEpochNotKept, "packets-oneshot", "the epoch is not kept for the next kernel"},
+    {Mutant::kResultWithoutFence, "packets-twoshot", "results of a two-shot pass nothing on around the wrap"},
+    {Mutant::kClearByOtherThreads, "packets-rmsnorm", "tiles cleared by other threads than those that read them"},
+    {Mutant::kShortLastChunk, "packets-chunks", "the last chunk of a kernel is not padded"},
+    {Mutant::kPublishRelaxed, "flags-oneshot", "publish without release"},
+    {Mutant::kPublishWithoutFence, "flags-oneshot", "publish without its fence"},
+    {Mutant::kPublishWithoutWake, "flags-oneshot", "publish without waking"},
+    {Mutant::kAwaitRelaxed, "flags-oneshot", "the first look without acquire"},
+    {Mutant::kSpinRelaxed, "flags-oneshot", "spinning without acquire"},
+    {Mutant::kSleepRelaxed, "flags-oneshot", "the look before sleep without acquire"},
+    {Mutant::kSleepWithoutAnnouncement, "flags-oneshot", "sleep without announcement"},
+    {Mutant::kSleepWithoutFence, "flags-oneshot", "sleep without its fence"},
+    {Mutant::kSleepComparesFreshWord, "flags-oneshot", "the futex compares with a newer look than the one that decided"},
+    {Mutant::kSleepIgnoresAbort, "flags-abort", "the futex does not watch the abort word"},
+    {Mutant::kCompareWithoutWrap, "flags-oneshot", "generations compared without the wrap"},
+    {Mutant::kOneBuffer, "flags-oneshot", "one buffer for all epochs"},
+    {Mutant::kOneGenerationForBothPhases, "flags-twoshot", "both exchanges of an epoch have one generation"},
+    {Mutant::kAwaitBeforePublish, "flags-oneshot", "await before publish"},
+    {Mutant::kPublishBeforeTiles, "flags-oneshot", "publish before the tiles are written"},
+    {Mutant::kAwaitOnlyTheFirst, "flags-oneshot", "waiting for rank 0 only"},
+    {Mutant::kPullWithoutFirstBarrier, "flags-pull", "pull without its first barrier"},
+    {Mutant::kPullWithoutLastBarrier, "flags-pull", "pull without its last barrier"},
+};
+
+}  // namespace railhead::model
+
+#endif  // RAILHEAD_KERNELS_MODEL_MUTANTS_H_

@@ -1,0 +1,211 @@
+// Runs of the packets personality: ranks of threads in blocks, kernels that follow each other on each rank's stream.
+#ifndef RAILHEAD_KERNELS_MODEL_PACKET_RUN_H_
+#define RAILHEAD_KERNELS_MODEL_PACKET_RUN_H_
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "model/mem.h"
+#include "model/tiles.h"
+#include "railhead/allreduce_oneshot.h"
+#include "railhead/allreduce_rmsnorm.h"
+#include "railhead/allreduce_twoshot.h"
+#include "railhead/packet_lane.h"
+
+namespace railhead::model {
+
+enum class PacketAlgorithm { kOneshot, kTwoshot, kRMSNorm };
+
+struct Kernel {
+  PacketAlgorithm algorithm;
+  uint32_t count;  // elements; of RMSNorm rows * hidden
+  bool inPlace = false;
+  int blocks = 1, blockThreads = 1;
+  uint32_t rows = 1;
+};
+
+struct PacketShape {
+  int worldSize = 2, reduceGroup = 2;
+  uint32_t slotTiles = 2;
+  uint32_t startEpoch = 0;
+  std::vector<Kernel> kernels;
+  bool abort = false;  // the last rank does not run its last kernel; somebody sets the abort word
+};
+
+class PacketRun {
+ public:
+  using Elements = Tiles<Raw16>;
+
+  PacketRun(World& world, const PacketShape& shape) : world_(world), shape_(shape) {
+    const int n = shape.worldSize;
+    const uint32_t slotBytes = shape.slotTiles * kPacketTileBytes;
+    inboxes_.resize(size(n));
+    teams_.resize(size(n));
+    ends_.resize(size(n));
+    for (int r = 0; r < n; r++) {
+      auto& inbox = inboxes_[size(r)];
+      inbox.resize(packetInboxBytes(n, slotBytes) / 8);
+      world.memory.add(
+          inbox.data(), inbox.size() * 8, 8, [=](size_t unit) { return inboxName(r, unit * 8, slotBytes); },
+          [=](size_t unit, int rank, uint64_t value) {
+            const int source = static_cast<int>(unit * 8 / slotBytes) % n;
+            return rank == source || (rank == r && value == 0);
+          });
+    }
+    states_.resize(size(n));
+    world.memory.add(states_.data(), sizeof(PacketState) * size(n), 4, [](size_t unit) {
+      return std::string(unit % 2 == 0 ? "epoch" : "blocksDone") + " of rank " + std::to_string(unit / 2);
+    });
+    world.memory.add(&abort_, 4, 4, [](size_t) { return std::string("abort"); });
+    for (int r = 0; r < n; r++) {
+      world.memory.initial(&states_[size(r)].epoch, shape.startEpoch);
+      PacketTeam& team = teams_[size(r)];
+      team = {};
+      team.rank = r;
+      team.worldSize = n;
+      team.reduceGroup = shape.reduceGroup;
+      team.state = &states_[size(r)];
+      team.inboxes.own = reinterpret_cast<char*>(inboxes_[size(r)].data());
+      for (int k = 0; k < n; k++) team.inboxes.peer[k] = reinterpret_cast<char*>(inboxes_[size((r + k) % n)].data());
+      team.inboxes.slotBytes = slotBytes;
+      setUpBuffers(r);
+    }
+    int threads = 1;
+    for (const Kernel& k : shape.kernels) threads = std::max(threads, k.blocks * k.blockThreads);
+    for (int r = 0; r < n; r++) {
+      ends_[size(r)].expected = threads;
+      for (int t = 0; t < threads; t++) world.addFiber(r, t, [this, r, t] { thread(r, t); });
+    }
+    if (shape.abort) {
+      world.addFiber(-1, 0, [this] { world_.store(&abort_, 4, 1, true, "store.release"); });
+    }
+  }
+
+  // After a run that passed; what is wrong, or nothing.
+  std::string check() const {
+    for (int r = 0; r < shape_.worldSize; r++) {
+      for (size_t k = 0; k < shape_.kernels.size(); k++) {
+        if (const std::string wrong = checkKernel(r, k); !wrong.empty()) return wrong;
+      }
+    }
+    return "";
+  }
+
+ private:
+  struct Job {
+    std::vector<uint32_t> send, recv, out;  // send is recv when in place; RMSNorm: x, residual, out
+    Grid grid;
+    bool ran = false, broken = false;
+  };
+
+  static size_t size(int n) { return static_cast<size_t>(n); }
+
+  std::string inboxName(int r, size_t offset, uint32_t slotBytes) const {
+    const size_t slot = offset / slotBytes, n = size(shape_.worldSize), within = offset % slotBytes;
+    return "inbox " + std::to_string(r) + ": half " + std::to_string(slot / n / kPhases) + " phase " + std::to_string(slot / n % kPhases) +
+           " from " + std::to_string(slot % n) + " tile " + std::to_string(within / kPacketTileBytes) + " element " +
+           std::to_string(within % kPacketTileBytes / 8);
+  }
+
+  void setUpBuffers(int r) {
+    for (size_t k = 0; k < shape_.kernels.size(); k++) {
+      const Kernel& kernel = shape_.kernels[k];
+      jobs_[size(r)].emplace_back();
+      Job& job = jobs_[size(r)].back();
+      job.send.resize(kernel.count);
+      for (size_t i = 0; i < kernel.count; i++) job.send[i] = contribution(static_cast<int>(k), r, i);
+      job.recv.resize(kernel.count);
+      if (kernel.algorithm == PacketAlgorithm::kRMSNorm) {
+        job.out.resize(kernel.count);
+        for (size_t i = 0; i < kernel.count; i++) job.recv[i] = residual(i);
+      }
+      job.grid.blocks = kernel.blocks;
+      job.grid.blockThreads = kernel.blockThreads;
+      job.grid.block.resize(size(kernel.blocks));
+      for (Block& b : job.grid.block) {
+        b.barrier.expected = kernel.blockThreads;
+        b.partial.resize(size(kernel.blockThreads));
+      }
+    }
+  }
+  static uint32_t residual(size_t i) { return static_cast<uint32_t>(i) * 7 + 3; }
+  uint32_t weight(size_t i) const { return static_cast<uint32_t>(i) * 5 + 1; }
+
+  void thread(int r, int t) {
+    for (size_t k = 0; k < shape_.kernels.size(); k++) {
+      if (shape_.abort && r == shape_.worldSize - 1 && k + 1 == shape_.kernels.size()) break;
+      Job& job = jobs_[size(r)][k];
+      if (t < job.grid.blocks * job.grid.blockThreads) kernel(r, t, shape_.kernels[k], job);
+      world_.meet(ends_[size(r)], true);
+      if (job.broken) break;
+    }
+  }
+
+  void kernel(int r, int t, const Kernel& kernel, Job& job) {
+    PacketMem mem(world_, job.grid, t, shape_.abort ? &abort_ : nullptr);
+    PacketLane<PacketMem> lane(mem, teams_[size(r)]);
+    const char* send = reinterpret_cast<const char*>(job.send.data());
+    char* recv = reinterpret_cast<char*>(kernel.inPlace ? job.send.data() : job.recv.data());
+    bool ok = false;
+    job.ran = true;
+    switch (kernel.algorithm) {
+      case PacketAlgorithm::kOneshot: ok = allReduceOneshot<Elements>(lane, send, recv, kernel.count); break;
+      case PacketAlgorithm::kTwoshot: ok = allReduceTwoshot<Elements>(lane, send, recv, kernel.count); break;
+      case PacketAlgorithm::kRMSNorm: {
+        const uint32_t hidden = kernel.count / kernel.rows;
+        uint32_t weights[64];
+        for (uint32_t i = 0; i < hidden; i++) weights[i] = weight(i);
+        ok = allReduceRMSNorm<Elements>(lane, send, reinterpret_cast<char*>(job.recv.data()), reinterpret_cast<const char*>(weights),
+                                        reinterpret_cast<char*>(job.out.data()), kernel.rows, hidden, 0);
+      }
+    }
+    lane.finish();
+    if (ok) return;
+    job.broken = true;
+    if (!shape_.abort) world_.fail("gave up");
+    if ((mem.missing() >> r & 1) != 0) world_.fail("says that it waited for itself");
+  }
+
+  std::string checkKernel(int r, size_t k) const {
+    const Kernel& kernel = shape_.kernels[k];
+    const Job& job = jobs_[size(r)][k];
+    if (shape_.abort && k + 1 == shape_.kernels.size() && job.ran && !job.broken) {
+      return "rank " + std::to_string(r) + " ended the last kernel without one of the ranks";
+    }
+    if (shape_.abort && (!job.ran || job.broken)) return "";
+    for (size_t i = 0; i < kernel.count; i++) {
+      uint32_t want = reference(static_cast<int>(k), shape_.worldSize, shape_.reduceGroup, i);
+      uint32_t have = (kernel.inPlace ? job.send : job.recv)[i];
+      if (kernel.algorithm == PacketAlgorithm::kRMSNorm) {
+        const uint32_t hidden = kernel.count / kernel.rows;
+        const size_t row = i / hidden;
+        float squares = 0;
+        for (size_t j = row * hidden; j < (row + 1) * hidden; j++) squares += static_cast<float>(kept(k, j) % 16);
+        const float scale = squares / static_cast<float>(hidden);
+        want = (kept(k, i) * 41 + static_cast<uint32_t>(scale * 8)) * 37 + weight(i % hidden);
+        have = job.out[i];
+      }
+      if (have == want) continue;
+      return "rank " + std::to_string(r) + ", kernel " + std::to_string(k) + ", element " + std::to_string(i) + ": " + std::to_string(have) +
+             " instead of " + std::to_string(want);
+    }
+    return "";
+  }
+  uint32_t kept(size_t k, size_t i) const {
+    return reference(static_cast<int>(k), shape_.worldSize, shape_.reduceGroup, i) * 31 + residual(i);
+  }
+
+  World& world_;
+  const PacketShape& shape_;
+  std::vector<std::vector<uint64_t>> inboxes_;
+  std::vector<PacketState> states_;
+  uint32_t abort_ = 0;
+  std::vector<PacketTeam> teams_;
+  std::vector<Barrier> ends_;
+  std::deque<Job> jobs_[kMaxWorldSize];
+};
+
+}  // namespace railhead::model
+
+#endif  // RAILHEAD_KERNELS_MODEL_PACKET_RUN_H_

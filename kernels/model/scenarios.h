@@ -1,0 +1,207 @@
+// What is run. A random scenario makes a shape from the seed; an exhaustive one is a single small shape.
+#ifndef RAILHEAD_KERNELS_MODEL_SCENARIOS_H_
+#define RAILHEAD_KERNELS_MODEL_SCENARIOS_H_
+
+#include <string.h>
+
+#include <vector>
+
+#include "model/choices.h"
+#include "model/flag_run.h"
+#include "model/packet_run.h"
+
+namespace railhead::model {
+
+struct Scenario {
+  const char* name;
+  bool exhaustive;
+  PacketShape (*packets)(Random&);  // one of the two
+  FlagShape (*flags)(Random&);
+  const char* says;
+};
+
+using P = PacketAlgorithm;
+using F = FlagAlgorithm;
+
+// Epochs near the wrap as often as not. 1 is the first that is used, 15 the last.
+inline uint32_t anyEpoch(Random& random) { return random.oneIn(2) ? static_cast<uint32_t>(random.below(16)) : static_cast<uint32_t>(11 + random.below(5)); }
+
+inline PacketShape anyRanks(Random& random) {
+  PacketShape shape;
+  shape.worldSize = 2 + random.below(4);
+  shape.reduceGroup = random.oneIn(2) ? shape.worldSize : 1 + random.below(shape.worldSize);
+  shape.slotTiles = static_cast<uint32_t>(1 + random.below(3));
+  shape.startEpoch = anyEpoch(random);
+  return shape;
+}
+inline void anyGrid(Random& random, Kernel* k) {
+  k->blocks = 1 + random.below(2);
+  k->blockThreads = 1 + random.below(2);
+}
+// 1 .. most elements; small and full ones are the interesting ones.
+inline uint32_t anyCount(Random& random, uint32_t most) {
+  if (random.oneIn(3)) return most;
+  return static_cast<uint32_t>(1 + random.below(static_cast<int>(random.oneIn(2) ? most : std::min(most, 4u))));
+}
+// maxChunks: slots' worth of data in a kernel.
+inline Kernel anyKernel(Random& random, const PacketShape& shape, P algorithm, uint32_t maxChunks) {
+  Kernel k = {};
+  k.algorithm = algorithm;
+  anyGrid(random, &k);
+  k.inPlace = random.oneIn(2);
+  uint32_t chunk = shape.slotTiles * 4;
+  if (algorithm == P::kTwoshot) chunk *= static_cast<uint32_t>(shape.worldSize);
+  k.count = anyCount(random, chunk * maxChunks);
+  if (algorithm == P::kRMSNorm) {
+    k.inPlace = false;
+    k.rows = 1 + static_cast<uint32_t>(random.below(static_cast<int>(shape.slotTiles)));
+    k.count = k.rows * 4;
+    if (shape.slotTiles >= 2 * k.rows && random.oneIn(2)) k.count *= 2;
+  }
+  return k;
+}
+
+inline PacketShape oneshots(Random& random) {
+  PacketShape shape = anyRanks(random);
+  for (int n = 3 + random.below(5); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, P::kOneshot, 1));
+  return shape;
+}
+inline PacketShape twoshots(Random& random) {
+  PacketShape shape = anyRanks(random);
+  for (int n = 2 + random.below(5); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, P::kTwoshot, 1));
+  return shape;
+}
+inline PacketShape rmsNorms(Random& random) {
+  PacketShape shape = anyRanks(random);
+  for (int n = 2 + random.below(5); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, P::kRMSNorm, 1));
+  return shape;
+}
+inline PacketShape mixedKernels(Random& random) {
+  PacketShape shape = anyRanks(random);
+  for (int n = 3 + random.below(5); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, static_cast<P>(random.below(3)), 1));
+  return shape;
+}
+inline PacketShape chunkedKernels(Random& random) {
+  PacketShape shape = anyRanks(random);
+  for (int n = 2 + random.below(3); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, static_cast<P>(random.below(2)), 3));
+  return shape;
+}
+// More than all epochs, so that slots which were not used for a whole turn are used again.
+inline PacketShape longStreams(Random& random) {
+  PacketShape shape = anyRanks(random);
+  shape.worldSize = 2 + random.below(2);
+  shape.reduceGroup = shape.worldSize;
+  shape.slotTiles = 2;
+  for (int n = 18; n > 0; n--) {
+    Kernel k = {};
+    k.algorithm = P::kOneshot;
+    k.blockThreads = 1 + random.below(2);
+    k.count = random.oneIn(4) ? 8 : 4;
+    shape.kernels.push_back(k);
+  }
+  return shape;
+}
+inline PacketShape abortedKernels(Random& random) {
+  PacketShape shape = mixedKernels(random);
+  shape.kernels.resize(1 + static_cast<size_t>(random.below(3)), shape.kernels[0]);
+  shape.abort = true;
+  return shape;
+}
+
+inline FlagShape anyFlagRanks(Random& random) {
+  FlagShape shape;
+  shape.worldSize = 2 + random.below(4);
+  shape.reduceGroup = random.oneIn(2) ? shape.worldSize : 1 + random.below(shape.worldSize);
+  shape.blockTiles = static_cast<uint32_t>(shape.worldSize * (1 + random.below(2)));
+  shape.windowCount = 12;
+  shape.startGeneration = static_cast<uint32_t>(2 * random.below(8));
+  return shape;
+}
+inline Call anyCall(Random& random, const FlagShape& shape, F algorithm) {
+  Call call = {algorithm, 0, random.oneIn(2), random.oneIn(4)};
+  if (algorithm == F::kPull) call.count = anyCount(random, shape.windowCount);
+  if (algorithm == F::kOneshot || algorithm == F::kTwoshot) call.count = anyCount(random, shape.blockTiles * 2 * 2);
+  return call;
+}
+inline FlagShape calls(Random& random, int kinds, F first) {
+  FlagShape shape = anyFlagRanks(random);
+  for (int n = 3 + random.below(6); n > 0; n--) shape.calls.push_back(anyCall(random, shape, static_cast<F>(static_cast<int>(first) + random.below(kinds))));
+  return shape;
+}
+inline FlagShape oneshotCalls(Random& random) { return calls(random, 1, F::kOneshot); }
+inline FlagShape twoshotCalls(Random& random) { return calls(random, 1, F::kTwoshot); }
+inline FlagShape pullCalls(Random& random) { return calls(random, 1, F::kPull); }
+inline FlagShape mixedCalls(Random& random) { return calls(random, 4, F::kOneshot); }
+inline FlagShape abortedCalls(Random& random) {
+  FlagShape shape = mixedCalls(random);
+  shape.calls.resize(1 + static_cast<size_t>(random.below(3)), shape.calls[0]);
+  shape.abort = true;
+  return shape;
+}
+
+// Two ranks, of one block of one thread unless it says otherwise.
+inline Kernel threads(int n, Kernel k) {
+  k.blockThreads = n;
+  return k;
+}
+inline PacketShape smallKernels(uint32_t startEpoch, uint32_t slotTiles, std::vector<Kernel> kernels) {
+  PacketShape shape;
+  shape.slotTiles = slotTiles;
+  shape.startEpoch = startEpoch;
+  shape.kernels = std::move(kernels);
+  return shape;
+}
+inline FlagShape smallCalls(uint32_t startGeneration, std::vector<Call> calls) {
+  FlagShape shape;
+  shape.startGeneration = startGeneration;
+  shape.calls = std::move(calls);
+  for (const Call& c : shape.calls) {
+    if (c.algorithm == F::kPull) shape.windowCount = 4;
+  }
+  return shape;
+}
+
+inline const std::vector<Scenario>& scenarios() {
+  static const std::vector<Scenario> all = {
+      {"packets-oneshot", false, oneshots, nullptr, "2 to 5 ranks, kernels of one chunk"},
+      {"packets-twoshot", false, twoshots, nullptr, "2 to 5 ranks, slices that may be short or empty"},
+      {"packets-rmsnorm", false, rmsNorms, nullptr, "rows dealt out to blocks"},
+      {"packets-mixed", false, mixedKernels, nullptr, "kernels of all algorithms, sizes and grids in turn"},
+      {"packets-chunks", false, chunkedKernels, nullptr, "several chunks in a kernel"},
+      {"packets-long", false, longStreams, nullptr, "more kernels than there are epochs"},
+      {"packets-abort", false, abortedKernels, nullptr, "a rank never comes; everybody leaves when the group is aborted"},
+      {"flags-oneshot", false, nullptr, oneshotCalls, "2 to 5 ranks"},
+      {"flags-twoshot", false, nullptr, twoshotCalls, "2 to 5 ranks"},
+      {"flags-pull", false, nullptr, pullCalls, "windows, in place and not"},
+      {"flags-mixed", false, nullptr, mixedCalls, "all algorithms and barriers in turn"},
+      {"flags-abort", false, nullptr, abortedCalls, "a rank never comes; everybody leaves when the group is aborted"},
+      {"packets-all-tile", true, [](Random&) { return smallKernels(3, 1, {{P::kOneshot, 4}}); }, nullptr, "every run of one oneshot of one tile"},
+      {"packets-all-two", true, [](Random&) { return smallKernels(3, 2, {{P::kOneshot, 8}, {P::kOneshot, 7}}); }, nullptr,
+       "every run of two oneshots of two tiles"},
+      {"packets-all-three", true, [](Random&) { return smallKernels(3, 2, {{P::kOneshot, 8}, {P::kOneshot, 4}, {P::kOneshot, 8}}); }, nullptr,
+       "every run of three oneshots"},
+      {"packets-all-twoshot", true, [](Random&) { return smallKernels(3, 2, {{P::kTwoshot, 8}, {P::kTwoshot, 4}}); }, nullptr,
+       "every run of a twoshot of two tiles and one of one, which leaves a slice empty"},
+      {"packets-all-wrap", true, [](Random&) { return smallKernels(13, 1, {{P::kOneshot, 1}, {P::kOneshot, 1}, {P::kOneshot, 1}, {P::kOneshot, 1}}); }, nullptr,
+       "every run of the epochs 14, 15, 2 and 3"},
+      {"packets-all-chunks", true, [](Random&) { return smallKernels(3, 1, {threads(2, {P::kOneshot, 4}), {P::kOneshot, 8}, {P::kOneshot, 4}}); }, nullptr,
+       "every run of a oneshot of two chunks between two of one, where a thread has nothing to do"},
+      {"flags-all-1", true, nullptr, [](Random&) { return smallCalls(4, {{F::kOneshot, 2}}); }, "every run of one oneshot, with sleep and wake"},
+      {"flags-all-2", true, nullptr, [](Random&) { return smallCalls(14, {{F::kOneshot, 2}, {F::kOneshot, 2}}); }, "every run of two oneshots over the wrap"},
+      {"flags-all-twoshot", true, nullptr, [](Random&) { return smallCalls(4, {{F::kTwoshot, 4}}); }, "every run of a twoshot of two tiles"},
+      {"flags-all-barriers", true, nullptr, [](Random&) { return smallCalls(12, {{F::kBarrier}, {F::kBarrier}}); }, "every run of two barriers"},
+      {"flags-all-pull", true, nullptr, [](Random&) { return smallCalls(4, {{F::kPull, 2}}); }, "every run of a pull of one element a rank"},
+  };
+  return all;
+}
+
+inline const Scenario* findScenario(const char* name) {
+  for (const Scenario& s : scenarios()) {
+    if (strcmp(s.name, name) == 0) return &s;
+  }
+  return nullptr;
+}
+
+}  // namespace railhead::model
+
+#endif  // RAILHEAD_KERNELS_MODEL_SCENARIOS_H_

@@ -1,0 +1,93 @@
+// Elements whose sum shows everything: a += b is neither commutative nor associative, so a wrong order, a missing, a
+// double and a stale contribution all give another result.
+#ifndef RAILHEAD_KERNELS_MODEL_TILES_H_
+#define RAILHEAD_KERNELS_MODEL_TILES_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <functional>
+
+#include "model/memory.h"
+#include "railhead/packets.h"
+
+namespace railhead::model {
+
+struct Raw8 {
+  uint32_t w[2];
+};
+
+template <class R>
+struct Tiles {
+  using Raw = R;
+  static constexpr uint32_t kBytes = 4;
+  static constexpr uint32_t kElements = sizeof(R) / 4;
+
+  struct Sum {
+    uint32_t w[kElements];
+    Sum& operator+=(const Sum& o) {
+      for (uint32_t i = 0; i < kElements; i++) w[i] = w[i] * 31 + o.w[i];
+      return *this;
+    }
+    Sum& operator*=(const Sum& o) {
+      for (uint32_t i = 0; i < kElements; i++) w[i] = w[i] * 37 + o.w[i];
+      return *this;
+    }
+    Sum& operator*=(float f) {
+      for (uint32_t i = 0; i < kElements; i++) w[i] = w[i] * 41 + static_cast<uint32_t>(f * 8);
+      return *this;
+    }
+  };
+
+  static Raw load(const char* base, uint64_t tile, size_t count) {
+    Raw raw = {};
+    memcpy(&raw, base + tile * sizeof(Raw), bytesOf(tile, count));
+    return raw;
+  }
+  static void store(char* base, uint64_t tile, size_t count, const Raw& raw) {
+    memcpy(base + tile * sizeof(Raw), &raw, bytesOf(tile, count));
+  }
+  static Sum widen(const Raw& raw) {
+    Sum s;
+    memcpy(&s, &raw, sizeof s);
+    return s;
+  }
+  static Raw narrow(const Sum& s) {
+    Raw raw;
+    memcpy(&raw, &s, sizeof raw);
+    return raw;
+  }
+  // Small, so that sums of it are exact.
+  static float sumOfSquares(const Sum& s) {
+    float total = 0;
+    for (uint32_t w : s.w) total += static_cast<float>(w % 16);
+    return total;
+  }
+
+ private:
+  static size_t bytesOf(uint64_t tile, size_t count) {
+    const size_t left = (count - tile * kElements) * 4;
+    return left < sizeof(Raw) ? left : sizeof(Raw);
+  }
+};
+
+// What rank r contributes as element i of an operation. Never 0.
+inline uint32_t contribution(int operation, int r, size_t i) {
+  return static_cast<uint32_t>(mix(mix(static_cast<uint64_t>(operation) + 1, static_cast<uint64_t>(r)), i)) | 1;
+}
+
+// Element i of the sum of all contributions, in the order that fold.h promises.
+inline uint32_t reference(int operation, int worldSize, int reduceGroup, size_t i) {
+  uint32_t total = 0;
+  for (int begin = 0; begin < worldSize; begin += reduceGroup) {
+    uint32_t group = contribution(operation, begin, i);
+    for (int r = begin + 1; r < worldSize && r < begin + reduceGroup; r++) group = group * 31 + contribution(operation, r, i);
+    total = begin == 0 ? group : total * 31 + group;
+  }
+  return total;
+}
+
+}  // namespace railhead::model
+
+#endif  // RAILHEAD_KERNELS_MODEL_TILES_H_

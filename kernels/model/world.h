@@ -1,0 +1,435 @@
+// One run of the model: fibers, the scheduler, and the operations that a target's memory is made of. Before each
+// operation any other fiber may run.
+//
+// Runs of all choices may be coarse: there a fiber's loads, and the stores behind them, follow each other without a break.
+// Nothing is lost: a load may as well come later, where it can still read the same store, and a store may as well come
+// earlier, where others can still read and write as if it were not there. That does not hold for operations that look at
+// the newest store (add, futex) or at the fences of others, so only the packets of kernels of one block are run like this.
+//
+// A fiber that waits is parked on what it has read until one of these words gets a new store. So a run ends: when all
+// fibers have ended, when something is wrong, or when none can run, which is a deadlock.
+#ifndef RAILHEAD_KERNELS_MODEL_WORLD_H_
+#define RAILHEAD_KERNELS_MODEL_WORLD_H_
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "model/choices.h"
+#include "model/fiber.h"
+#include "model/memory.h"
+
+namespace railhead::model {
+
+enum class End { kPassed, kFailed, kSeenBefore };
+
+struct Fiber {
+  enum class State { kReady, kWaiting, kAsleep, kAtBarrier, kEnded };
+  struct Look {
+    int location;
+    Time time;
+    uint64_t hashBefore;  // of the fiber
+  };
+
+  int number, rank, thread;
+  std::function<void()> body;
+  Stack* stack;
+  void* sp;
+  State state = State::kReady;
+  Thread memory;
+  uint64_t hash;
+  std::vector<Look> looks;     // since the last keepWaiting
+  std::vector<Look> lastLooks;  // in the turn before: the next ones must be newer where they can
+  std::vector<Look> firstTurn;  // ends with those of the first turn of the wait
+  std::vector<int> parkedOn;
+  bool looksAgain = false;  // in the second turn of a wait
+  bool justLoaded = true;  // nothing but loads since it was scheduled
+  int spinsOn = -1;  // a location that has just been looked at in vain
+  Look lastLook = {-1, 0, 0};
+};
+
+// Threads that meet. Those that have ended are not waited for.
+struct Barrier {
+  int expected = 0;
+  std::vector<Fiber*> here;
+};
+
+class World {
+ public:
+  World(Choices& choices, bool trace, bool coarse) : choices_(choices), trace_(trace), coarse_(coarse) {}
+
+  Memory memory;
+
+  void addFiber(int rank, int thread, std::function<void()> body) {
+    const int number = static_cast<int>(fibers_.size());
+    fibers_.push_back({});
+    Fiber& f = fibers_.back();
+    f.number = number;
+    f.rank = rank;
+    f.thread = thread;
+    f.body = std::move(body);
+    f.hash = mix(static_cast<uint64_t>(number), 1);
+  }
+
+  End run() {
+    memory.begin();
+    for (Fiber& f : fibers_) {
+      f.memory.view.reset(memory.locations());
+      f.stack = stack(f.number);
+      f.sp = f.stack->prepare(&enter);
+    }
+    current_ = this;
+    running_ = nullptr;
+    switchTo(next());
+    return end_;
+  }
+  const std::string& failure() const { return failure_; }
+  int steps() const { return step_; }
+
+  // What follows is called by fibers.
+
+  uint64_t load(const void* p, size_t bytes, bool acquire, const char* what) {
+    Fiber& f = *running_;
+    const int location = locate(p, bytes, what);
+    if (f.spinsOn == location) return spunValue(location);  // nobody can tell how often it looks
+    step(Kind::kLoad);
+    f.spinsOn = -1;
+    int n = memory.readable(f.memory, location);
+    const Time newerThan = lookedAt(location);
+    if (n > 1 && memory.at(location).stores[memory.at(location).stores.size() - static_cast<size_t>(n)].time == newerThan) n--;
+    if (coarse_ && f.looksAgain) {
+      // The first turn was in vain though there was something newer: the same as to come later, see keepWaiting().
+      if (memory.at(location).newest().time != newerThan) leaveRun(End::kSeenBefore);
+      n = 1;
+    }
+    const int back = choices_.store(n);
+    const Store& s = memory.load(f.memory, location, back, acquire);
+    f.lastLook = {location, s.time, f.hash};
+    f.hash = mix(f.hash, mix(s.id, static_cast<uint64_t>(location)));
+    f.looks.push_back(f.lastLook);
+    if (trace_) traceLoad(what, location, s, back);
+    return s.value;
+  }
+
+  void store(void* p, size_t bytes, uint64_t value, bool release, const char* what) {
+    Fiber& f = *running_;
+    const int location = locate(p, bytes, what);
+    step(Kind::kStore);
+    if (!memory.mayHold(location, f.rank, value)) fail("%s of %#lx to %s, which is not this rank's", what, value, memory.name(location).c_str());
+    f.lastLooks.clear();
+    f.looks.clear();
+    f.looksAgain = false;
+    const int back = choices_.place(memory.places(f.memory, location));
+    f.hash = mix(f.hash, static_cast<uint64_t>(back));
+    memory.store(f.memory, location, value, back, release, f.number, step_, f.hash);
+    if (trace_) {
+      traceLine("%-14s %s = %s%s", what, memory.name(location).c_str(), show(value).c_str(),
+                back > 0 ? ", arrives before the store of step " : "");
+      if (back > 0) trace_text_ += std::to_string(memory.at(location).stores[memory.at(location).stores.size() - static_cast<size_t>(back)].step);
+    }
+    unpark(location);
+  }
+
+  uint64_t add(void* p, size_t bytes, uint64_t value, const char* what) {
+    Fiber& f = *running_;
+    const int location = locate(p, bytes, what);
+    step();
+    f.hash = mix(f.hash, memory.at(location).newest().id);
+    const uint64_t old = memory.add(f.memory, location, value, bytes == 4 ? 0xffffffffu : ~uint64_t{0}, f.number, step_, f.hash);
+    if (trace_) traceLine("%-14s %s: %s becomes %s", what, memory.name(location).c_str(), show(old).c_str(), show(memory.at(location).newest().value).c_str());
+    unpark(location);
+    return old;
+  }
+
+  void fence(bool sequentiallyConsistent) {
+    Fiber& f = *running_;
+    step(sequentiallyConsistent ? Kind::kOther : Kind::kStore);
+    f.hash = mix(f.hash, sequentiallyConsistent ? memory.fenceHash() : 3);
+    memory.fence(f.memory, sequentiallyConsistent, f.hash);
+    if (trace_) traceLine("fence");
+  }
+
+  // Between two looks of a loop without sleep: until the next other operation the looks show the same.
+  void relax() { running_->spinsOn = running_->lastLook.location; }
+  void unspin() { running_->spinsOn = -1; }
+
+  // Between two turns of a wait: parks unless there is something newer than what was read in this one. What a turn reads
+  // is known from the second on, which reads only what the one before has read.
+  void keepWaiting() {
+    Fiber& f = *running_;
+    const bool first = f.lastLooks.empty();
+    if (first) {
+      f.firstTurn = f.looks;
+    } else if (f.firstTurn.size() >= f.looks.size()) {
+      // Nothing that turns in vain have read is kept, but for what the fiber has seen.
+      f.hash = mix(f.firstTurn[f.firstTurn.size() - f.looks.size()].hashBefore, f.memory.view.hash());
+      if (f.memory.readAny) f.hash = mix(f.hash, f.memory.read.hash());
+    }
+    f.lastLooks.swap(f.looks);
+    f.looks.clear();
+    f.looksAgain = first;
+    if (first) return;
+    for (const Fiber::Look& l : f.lastLooks) {
+      if (memory.at(l.location).newest().time == l.time) continue;
+      // A turn in vain, though there is something newer: the same as to come later, when all choices are run anyway.
+      if (coarse_) leaveRun(End::kSeenBefore);
+      return;
+    }
+    f.parkedOn.clear();
+    for (const Fiber::Look& l : f.lastLooks) f.parkedOn.push_back(l.location);
+    if (trace_) traceLine("waits");
+    park(Fiber::State::kWaiting);
+  }
+
+  void futexWait2(const void* a, uint32_t valueA, const void* b, uint32_t valueB) {
+    Fiber& f = *running_;
+    const int locations[2] = {locate(a, 4, "futexWait"), locate(b, 4, "futexWait")};
+    const uint32_t values[2] = {valueA, valueB};
+    step();
+    bool same = true;
+    for (int i = 0; i < 2; i++) {
+      const Store& s = memory.load(f.memory, locations[i], 0, false);
+      f.hash = mix(f.hash, s.id);
+      same = same && s.value == values[i];
+    }
+    if (trace_) traceLine("%-14s %s is %s: %s", "futexWait", memory.name(locations[0]).c_str(), show(memory.at(locations[0]).newest().value).c_str(), same ? "sleeps" : "returns");
+    if (!same || choices_.spurious()) return;
+    f.parkedOn.assign(locations, locations + 2);
+    park(Fiber::State::kAsleep);
+  }
+  void futexWakeAll(const void* p) {
+    const int location = locate(p, 4, "futexWake");
+    step();
+    if (trace_) traceLine("%-14s %s", "futexWake", memory.name(location).c_str());
+    wake(location, Fiber::State::kAsleep);
+  }
+
+  void meet(Barrier& barrier, bool kernelEnds) {
+    Fiber& f = *running_;
+    step();
+    barrier.here.push_back(&f);
+    if (trace_) traceLine(kernelEnds ? "ends its kernel" : "blockSync");
+    if (static_cast<int>(barrier.here.size()) < barrier.expected) {
+      park(Fiber::State::kAtBarrier);
+    } else {
+      open(barrier, kernelEnds);
+    }
+  }
+  void leave(Barrier& barrier) {
+    barrier.expected--;
+    if (!barrier.here.empty() && static_cast<int>(barrier.here.size()) == barrier.expected) open(barrier, false);
+  }
+
+  __attribute__((format(printf, 2, 3))) [[noreturn]] void fail(const char* format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    char text[400];
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    failure_ = running_ == nullptr ? text : who(*running_) + ": " + text;
+    leaveRun(End::kFailed);
+    __builtin_unreachable();
+  }
+  // What a scenario wants to be read in the trace.
+  void note(const char* text) {
+    if (trace_) traceLine("-- %s", text);
+  }
+
+  static World& current() { return *current_; }
+  Fiber& running() { return *running_; }
+
+ private:
+  enum class Kind { kLoad, kStore, kOther };
+  static constexpr int kMaxSteps = 200000;  // a run that is longer goes round in circles
+
+  static void enter() {
+    World& w = *current_;
+    w.running_->hash = mix(w.running_->hash, 6);
+    w.running_->body();
+    w.running_->state = Fiber::State::kEnded;
+    w.reschedule();
+    __builtin_unreachable();
+  }
+  static Stack* stack(int number) {
+    static std::deque<Stack> stacks;
+    while (stacks.size() <= static_cast<size_t>(number)) stacks.emplace_back();
+    return &stacks[static_cast<size_t>(number)];
+  }
+
+  // Lets the others run. Counts; the fiber's next operation follows without a break.
+  void step(Kind kind = Kind::kOther) {
+    if (++step_ > kMaxSteps) fail("no end after %d steps", kMaxSteps);
+    const bool goesOn = coarse_ && (kind == Kind::kStore || (kind == Kind::kLoad && running_->justLoaded));
+    if (!goesOn) reschedule();
+    running_->justLoaded = kind == Kind::kLoad;
+    running_->hash = mix(running_->hash, 2);
+  }
+  void park(Fiber::State state) {
+    running_->state = state;
+    running_->hash = mix(running_->hash, static_cast<uint64_t>(state) + 10);
+    reschedule();
+    running_->justLoaded = true;
+    running_->hash = mix(running_->hash, 7);
+  }
+  void reschedule() {
+    Fiber* before = running_;
+    if (before->stack->overflowed()) fail("stack overflow");
+    Fiber* after = next();
+    if (after == before) return;
+    switchTo(after);
+  }
+  // nullptr: the run is over.
+  Fiber* next() {
+    ready_.clear();
+    bool ended = true;
+    for (Fiber& f : fibers_) {
+      if (f.state == Fiber::State::kReady) ready_.push_back(f.number);
+      ended = ended && f.state == Fiber::State::kEnded;
+    }
+    if (ready_.empty()) {
+      end_ = End::kPassed;
+      if (!ended) {
+        end_ = End::kFailed;
+        failure_ = "deadlock:";
+        for (Fiber& f : fibers_) describeWait(f);
+      }
+      return nullptr;
+    }
+    uint64_t hash = 0;
+    if (choices_.wantsStateHash()) {
+      hash = memory.hash();
+      for (Fiber& f : fibers_) hash += mix(f.hash, static_cast<uint64_t>(f.state));
+    }
+    const int at = choices_.fiber(ready_, running_ == nullptr ? -1 : running_->number, hash);
+    if (at < 0) {
+      end_ = End::kSeenBefore;
+      return nullptr;
+    }
+    return &fibers_[static_cast<size_t>(ready_[static_cast<size_t>(at)])];
+  }
+  void switchTo(Fiber* f) {
+    void** saved = running_ == nullptr ? &main_ : &running_->sp;
+    running_ = f;
+    railheadModelSwitch(saved, f == nullptr ? main_ : f->sp);
+  }
+  void leaveRun(End end) {
+    end_ = end;
+    void* ignored;
+    railheadModelSwitch(&ignored, main_);
+  }
+
+  int locate(const void* p, size_t bytes, const char* what) {
+    const int location = memory.find(p, bytes);
+    if (location < 0) fail("%s of %zu bytes at %p, where nothing is", what, bytes, p);
+    return location;
+  }
+  Time lookedAt(int location) {
+    const auto& looks = running_->lastLooks;
+    for (auto l = looks.rbegin(); l != looks.rend(); ++l) {
+      if (l->location == location) return l->time;
+    }
+    running_->lastLooks.clear();
+    running_->looksAgain = false;
+    return ~Time{0};
+  }
+  uint64_t spunValue(int location) {
+    for (const Store& s : memory.at(location).stores) {
+      if (s.time == running_->lastLook.time) return s.value;
+    }
+    return 0;
+  }
+
+  void unpark(int location) { wake(location, Fiber::State::kWaiting); }
+  void wake(int location, Fiber::State from) {
+    for (Fiber& f : fibers_) {
+      if (f.state != from || std::find(f.parkedOn.begin(), f.parkedOn.end(), location) == f.parkedOn.end()) continue;
+      f.parkedOn.clear();
+      f.hash = mix(f.hash, 4);
+      f.state = Fiber::State::kReady;
+    }
+  }
+  void open(Barrier& barrier, bool kernelEnds) {
+    std::vector<Thread*> threads;
+    uint64_t hash = 5;
+    for (Fiber* f : barrier.here) {
+      threads.push_back(&f->memory);
+      hash += f->hash;
+    }
+    if (kernelEnds) {
+      memory.joinKernels(threads);
+    } else {
+      memory.joinViews(threads);
+    }
+    for (Fiber* f : barrier.here) {
+      f->hash = mix(f->hash, hash);
+      f->state = Fiber::State::kReady;
+    }
+    barrier.here.clear();
+  }
+
+  static std::string who(const Fiber& f) {
+    return f.rank < 0 ? std::string("aborter") : "rank " + std::to_string(f.rank) + "." + std::to_string(f.thread);
+  }
+  void describeWait(const Fiber& f) {
+    if (f.state == Fiber::State::kEnded) return;
+    failure_ += " " + who(f) + (f.state == Fiber::State::kAsleep ? " sleeps" : f.state == Fiber::State::kAtBarrier ? " is at a barrier" : " waits");
+    // The newest values say what did not come.
+    std::vector<int> told;
+    for (int location : f.parkedOn) {
+      if (std::find(told.begin(), told.end(), location) != told.end() || told.size() == 4) continue;
+      told.push_back(location);
+      failure_ += (told.size() == 1 ? " on " : ", ") + memory.name(location) + "=" + show(memory.at(location).newest().value);
+    }
+    failure_ += ";";
+  }
+  // Packets are shown as epoch:data.
+  static std::string show(uint64_t value) {
+    char text[40];
+    if (value >> 32 != 0) {
+      snprintf(text, sizeof text, "%u:%#x", static_cast<uint32_t>(value >> 32), static_cast<uint32_t>(value));
+    } else {
+      snprintf(text, sizeof text, "%#x", static_cast<uint32_t>(value));
+    }
+    return text;
+  }
+  void traceLoad(const char* what, int location, const Store& s, int back) {
+    traceLine("%-14s %s reads %s", what, memory.name(location).c_str(), show(s.value).c_str());
+    trace_text_ += s.fiber < 0 ? " (from the begin" : " (of " + who(fibers_[static_cast<size_t>(s.fiber)]) + ", step " + std::to_string(s.step);
+    if (back > 0) trace_text_ += "; stale, newest is " + show(memory.at(location).newest().value) + " of step " + std::to_string(memory.at(location).newest().step);
+    trace_text_ += ")";
+  }
+  __attribute__((format(printf, 2, 3))) void traceLine(const char* format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    char text[400];
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    char head[64];
+    snprintf(head, sizeof head, "\n%6d  %-9s ", step_, who(*running_).c_str());
+    trace_text_ += head;
+    trace_text_ += text;
+  }
+
+ public:
+  const std::string& traceText() const { return trace_text_; }
+
+ private:
+  static inline World* current_ = nullptr;
+  Choices& choices_;
+  bool trace_, coarse_;
+  std::deque<Fiber> fibers_;
+  Fiber* running_ = nullptr;
+  std::vector<int> ready_;
+  void* main_ = nullptr;
+  int step_ = 0;
+  End end_ = End::kPassed;
+  std::string failure_, trace_text_;
+};
+
+}  // namespace railhead::model
+
+#endif  // RAILHEAD_KERNELS_MODEL_WORLD_H_

@@ -1,0 +1,112 @@
+package kernels_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// modelSeeds is how many seeds of each random scenario run; MODEL_SEEDS=100000 makes a soak of it.
+func modelSeeds() string {
+	if n := os.Getenv("MODEL_SEEDS"); n != "" {
+		return "0:" + n
+	}
+	return "0:3000"
+}
+
+// buildModel compiles the protocols of include/ for the memory model.
+func buildModel(t *testing.T) string {
+	t.Helper()
+	return compileProgram(t, []string{"-DRH_MODEL"}, "model/main.cc")
+}
+
+// runModel returns whether the scenario passed, and what the model said.
+func runModel(t *testing.T, binary string, arguments ...string) (passed bool, said string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, binary, arguments...).CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
+		t.Fatalf("%v: %v\n%s", arguments, err, out)
+	}
+	return err == nil, strings.TrimSpace(string(out))
+}
+
+// modelList is what --list prints, by its first column.
+func modelList(t *testing.T, binary string) (scenarios, mutants [][]string) {
+	t.Helper()
+	for _, line := range strings.Split(runProgram(t, binary, "--list"), "\n") {
+		switch f := strings.Split(line, "\t"); f[0] {
+		case "scenario":
+			scenarios = append(scenarios, f[1:])
+		case "mutant":
+			mutants = append(mutants, f[1:])
+		}
+	}
+	return scenarios, mutants
+}
+
+// slowScenario takes minutes; it runs in a soak only.
+const slowScenario = "packets-all-chunks"
+
+func TestTheProtocolsPassTheMemoryModel(t *testing.T) {
+	binary := buildModel(t)
+	scenarios, _ := modelList(t, binary)
+	kinds := map[string]int{}
+	for _, s := range scenarios {
+		name, kind, says := s[0], s[1], s[2]
+		if name == slowScenario && os.Getenv("MODEL_SEEDS") == "" {
+			continue
+		}
+		kinds[kind]++
+		t.Run(name, func(t *testing.T) {
+			arguments := []string{"--scenario", name, "--trace"}
+			if kind == "seeds" {
+				arguments = append(arguments, "--seeds", modelSeeds())
+			}
+			if passed, said := runModel(t, binary, arguments...); !passed {
+				t.Errorf("%s: %s", says, said)
+			}
+		})
+	}
+	if kinds["seeds"] < 10 || kinds["all"] < 8 {
+		t.Errorf("only %v scenarios", kinds)
+	}
+}
+
+// Each mistake of the committed list (model/mutants.h) is found by the scenario that is named for it.
+func TestEveryMutantFailsInTheModel(t *testing.T) {
+	binary := buildModel(t)
+	_, mutants := modelList(t, binary)
+	if len(mutants) < 30 {
+		t.Errorf("only %d mutants", len(mutants))
+	}
+	for _, m := range mutants {
+		number, scenario, says := m[0], m[1], m[2]
+		t.Run(fmt.Sprintf("%s: %s", number, says), func(t *testing.T) {
+			passed, said := runModel(t, binary, "--scenario", scenario, "--mutant", number, "--seeds", "0:20000")
+			if passed {
+				t.Errorf("mutant %s (%s) passes %s: %s", number, says, scenario, said)
+			}
+		})
+	}
+}
+
+func TestAFailingSeedCanBeReplayedAndPrintsItsInterleaving(t *testing.T) {
+	binary := buildModel(t)
+	_, said := runModel(t, binary, "--scenario", "flags-oneshot", "--mutant", "20", "--seeds", "0:20000")
+	again := regexp.MustCompile(`to see it: (.*)`).FindStringSubmatch(said)
+	if again == nil {
+		t.Fatalf("no way to see it again in %q", said)
+	}
+	passed, trace := runModel(t, binary, strings.Fields(again[1])...)
+	if passed || strings.Count(trace, "\n") < 10 || !strings.Contains(trace, "FAIL") {
+		t.Errorf("the replay passed (%v) or printed no interleaving: %q", passed, trace)
+	}
+}
