@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 
@@ -25,18 +26,37 @@ func buffersOf(m member, bytes int, inWindow bool) (send, recv []byte, free func
 	return both[:bytes], both[bytes:], w.Free, nil
 }
 
-// sumOnce fills, reduces and checks every bit; the algorithm that ran must be want.
-func sumOnce(m member, d oracle.Dtype, count, reduceGroup int, inWindow bool, want string) error {
+// checkSums makes all ranks reduce out of place and in place, and checks every bit of every rank; the algorithm that ran
+// must be want.
+func checkSums(t *testing.T, ranks []member, d oracle.Dtype, count, reduceGroup int, inWindow bool, want string) {
+	t.Helper()
+	seeds := make([]uint64, len(ranks))
+	for r := range seeds {
+		seeds[r] = oracle.Seed(uint64(count), r, 0)
+	}
+	results := make([][2][]byte, len(ranks)) // out of place, in place
+	all(t, ranks, func(m member) error {
+		return sumTwice(m, d, count, seeds[m.Rank()], inWindow, want, &results[m.Rank()])
+	})
+	for i, got := range results[0] {
+		if wrong := oracle.WrongSums(got, d, seeds, reduceGroup); wrong != 0 {
+			t.Errorf("%d %s, in window %v, %s: %d of them wrong", count, d, inWindow, want, wrong)
+		}
+		for r := range results {
+			if !bytes.Equal(results[r][i], got) {
+				t.Errorf("%d %s, in window %v, %s: ranks 0 and %d have different bits", count, d, inWindow, want, r)
+			}
+		}
+	}
+}
+
+func sumTwice(m member, d oracle.Dtype, count int, seed uint64, inWindow bool, want string, results *[2][]byte) error {
 	send, recv, free, err := buffersOf(m, count*d.Size(), inWindow)
 	if err != nil {
 		return err
 	}
-	seeds := make([]uint64, m.WorldSize())
-	for r := range seeds {
-		seeds[r] = oracle.Seed(uint64(count), r, 0)
-	}
-	for _, dst := range [][]byte{recv, send} {
-		oracle.Fill(send, d, seeds[m.Rank()])
+	for i, dst := range [][]byte{recv, send} {
+		oracle.Fill(send, d, seed)
 		for i := range recv {
 			recv[i] = 0xff
 		}
@@ -47,9 +67,7 @@ func sumOnce(m member, d oracle.Dtype, count, reduceGroup int, inWindow bool, wa
 		if err := m.AllReduce(send, dst, count, clientDtype(d)); err != nil {
 			return err
 		}
-		if wrong := oracle.WrongSums(dst, d, seeds, reduceGroup); wrong != 0 {
-			return fmt.Errorf("%d %s, in window %v: %d of them wrong", count, d, inWindow, wrong)
-		}
+		results[i] = bytes.Clone(dst)
 	}
 	if st, err := m.Status(); err != nil || (count > 0 && st.Algorithm != want) {
 		return fmt.Errorf("%d %s, in window %v: algorithm %q (%v), want %q", count, d, inWindow, st.Algorithm, err, want)
@@ -84,7 +102,7 @@ func TestEveryAlgorithmGivesTheSameBits(t *testing.T) {
 							if inWindow && count == 0 {
 								continue
 							}
-							all(t, ranks, func(m member) error { return sumOnce(m, d, count, reduceGroup, inWindow, want) })
+							checkSums(t, ranks, d, count, reduceGroup, inWindow, want)
 						}
 					}
 				}

@@ -125,23 +125,31 @@ func TestSumsAreThoseWorkedOutByHand(t *testing.T) {
 	if len(byGroup) < 4 {
 		t.Fatalf("the file has lines for %d reduce groups only", len(byGroup))
 	}
-	for reduceGroup, lines := range byGroup {
-		ranks := formGroup(t, s, client.CommConfig{
-			Group: fmt.Sprint("golden ", reduceGroup), World: goldenWorld, ReduceGroup: reduceGroup,
-		})
-		for _, g := range lines {
-			values := make([][]uint32, goldenWorld)
-			for r := range values {
-				// More than a tile, so that the whole-tile path and the path of the rest both see it.
-				for range tileElements + 1 {
-					values[r] = append(values[r], g.values[r])
-				}
+	for _, algo := range copyingAlgorithms {
+		t.Setenv("RAILHEAD_ALGO", algo)
+		for reduceGroup, lines := range byGroup {
+			ranks := formGroup(t, s, client.CommConfig{
+				Group: fmt.Sprintf("golden %s %d", algo, reduceGroup), World: goldenWorld, ReduceGroup: reduceGroup,
+			})
+			for _, g := range lines {
+				g.check(t, ranks)
 			}
-			for i, got := range sumBits(t, ranks, g.dtype, values) {
-				if got != g.sum {
-					t.Errorf("line %d, element %d: %x, want %x", g.line, i, got, g.sum)
-				}
-			}
+		}
+	}
+}
+
+func (g golden) check(t *testing.T, ranks []member) {
+	t.Helper()
+	values := make([][]uint32, goldenWorld)
+	for r := range values {
+		// More than a tile, so that the whole-tile path and the path of the rest both see it.
+		for range 4*tileElements + 1 {
+			values[r] = append(values[r], g.values[r])
+		}
+	}
+	for i, got := range sumBits(t, ranks, g.dtype, values) {
+		if got != g.sum {
+			t.Errorf("line %d, element %d: %x, want %x", g.line, i, got, g.sum)
 		}
 	}
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // How long each stress program runs; it makes a minimum of rounds however slow the machine is.
-const stressSeconds = 4
+const stressSeconds = 3
 
 func TestThreadsAtTheEdgesOfTheRulesFindNoMemoryErrors(t *testing.T) {
 	s := startDaemon(t)

@@ -85,29 +85,38 @@ func foldPlainly(values []float32, reduceGroup int) float32 {
 	return total
 }
 
+// copyingAlgorithms take buffers anywhere.
+var copyingAlgorithms = []string{"oneshot", "twoshot"}
+
 func TestSpecialValuesAddUpAsInPlainFloat32(t *testing.T) {
 	s := startDaemon(t)
-	for _, c := range []struct {
-		dtype    oracle.Dtype
-		specials []uint32
-	}{{oracle.F32, specialF32}, {oracle.BF16, specialBF16}} {
+	for _, algo := range copyingAlgorithms {
+		t.Setenv("RAILHEAD_ALGO", algo)
 		for _, reduceGroup := range []int{1, 2, 3} {
 			ranks := formGroup(t, s, client.CommConfig{
-				Group: fmt.Sprintf("special %s %d", c.dtype, reduceGroup), World: 3, ReduceGroup: reduceGroup,
+				Group: fmt.Sprintf("special %s %d", algo, reduceGroup), World: 3, ReduceGroup: reduceGroup,
 			})
-			values := make([][]uint32, 3) // every triple of specials is an element
-			for _, x := range c.specials {
-				for _, y := range c.specials {
-					for _, z := range c.specials {
-						values[0], values[1], values[2] = append(values[0], x), append(values[1], y), append(values[2], z)
-					}
+			for d, specials := range map[oracle.Dtype][]uint32{oracle.F32: specialF32, oracle.BF16: specialBF16} {
+				values := triples(specials)
+				for i, got := range sumBits(t, ranks, d, values) {
+					checkSpecial(t, d, reduceGroup, []uint32{values[0][i], values[1][i], values[2][i]}, got)
 				}
-			}
-			for i, got := range sumBits(t, ranks, c.dtype, values) {
-				checkSpecial(t, c.dtype, reduceGroup, []uint32{values[0][i], values[1][i], values[2][i]}, got)
 			}
 		}
 	}
+}
+
+// triples gives three ranks' inputs in which every triple of values is an element.
+func triples(values []uint32) [][]uint32 {
+	out := make([][]uint32, 3)
+	for _, x := range values {
+		for _, y := range values {
+			for _, z := range values {
+				out[0], out[1], out[2] = append(out[0], x), append(out[1], y), append(out[2], z)
+			}
+		}
+	}
+	return out
 }
 
 func checkSpecial(t *testing.T, d oracle.Dtype, reduceGroup int, values []uint32, got uint32) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"railhead/client"
 	"railhead/internal/wire"
@@ -202,4 +203,40 @@ func TestAClosedSessionIsADeathForItsGroups(t *testing.T) {
 	}
 	end(t, ranks[:2])
 	awaitEmpty(t, s)
+}
+
+func TestTheDeadlineOfASetUpCallNamesWhoDidNotMakeIt(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	ranks := formed(t, s, client.CommConfig{Group: "late", HeapBytes: mebibyte, Timeout: 4 * time.Second}, 3)
+	for i, err := range each(ranks[:2], func(r *rank) error { _, err := r.comm.AllocWindow(1 << 16); return err }) {
+		wantError(t, fmt.Sprint("rank ", i), err, wire.ResultTimeout, "rank 2", "did not arrive in window_alloc")
+	}
+	wantError(t, "the late one", reduce(ranks[2].comm), wire.ResultTimeout, "rank 2")
+	g := awaitGroup(t, s, "late", "is broken", is(membership.Broken))
+	if g.Culprit == nil || *g.Culprit != 2 || g.Result != "timeout" {
+		t.Errorf("the broken group is %+v", g)
+	}
+	end(t, ranks)
+	awaitEmpty(t, s)
+}
+
+func TestARankThatComesButDoesNotAttachIsNamedByTheDeadline(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	here := connected(t, s, "unattached", 3, 0, 1)
+	for _, r := range here {
+		r.config.Timeout = 4 * time.Second
+	}
+	wait := background(here, initRank)
+	raw := dialHello(t, s)
+	raw.join("unattached", 2, 3)
+	raw.takeMemory()
+	for i, err := range wait() {
+		wantError(t, fmt.Sprint("rank ", i), err, wire.ResultRankMissing, "rank 2 of 3 came but did not map")
+	}
+	if e := expect[*wire.Error](raw); e.Code != wire.ResultRankMissing || e.Missing != 1<<2 {
+		t.Errorf("rank 2 got %s with missing ranks %#x: %s", e.Code, e.Missing, e.Text)
+	}
+	awaitNoGroups(t, s)
 }

@@ -259,13 +259,16 @@ func TestStopEndsAWatcherWhateverTheRanksDo(t *testing.T) {
 func TestStopNeedsNoSecondLook(t *testing.T) {
 	w := newWatchedMemory(t, 2)
 	var spun atomic.Int64
-	for range 3000 {
-		w.start(t)
-		for range rand.Intn(5000) { // some tens of microseconds: the watcher is on its way to sleep
-			spun.Add(1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 5_000 {
+			w.start(t)
+			for range rand.Intn(5000) { // some tens of microseconds: the watcher is on its way to sleep
+				spun.Add(1)
+			}
+			w.watcher.stop()
 		}
-		stopped := make(chan struct{})
-		go func() { w.watcher.stop(); close(stopped) }()
-		next(t, "the watcher's end", stopped)
-	}
+	}()
+	next(t, "the last watcher's end", done)
 }
