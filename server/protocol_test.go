@@ -131,6 +131,26 @@ func TestAConnectionThatBeginsWronglyIsEnded(t *testing.T) {
 	stillServes(t, s)
 }
 
+func TestDescriptorsOfAnEmptyPacketAreClosed(t *testing.T) {
+	s := startServer(t)
+	stillServes(t, s)
+	awaitEmpty(t, s)
+	before := openDescriptors(t)
+	pid := pidfd(t)
+	for range 20 {
+		r := dialRaw(t, s.SocketPath())
+		r.put(nil, pid, pid)
+		r.expectEnd()
+		r.close()
+		r = dialHello(t, s)
+		r.put(nil, pid)
+		r.expectEnd()
+		r.close()
+	}
+	_ = unix.Close(pid)
+	awaitDescriptors(t, before)
+}
+
 func TestVersionsThatDoNotMeetAreNamedOnBothSides(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

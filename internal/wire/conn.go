@@ -59,6 +59,11 @@ func (c *Conn) Recv() (m Message, fd int, err error) {
 	oob := make([]byte, unix.CmsgSpace(4*maxFDsRead))
 	n, oobn, flags, _, err := c.c.ReadMsgUnix(buf, oob)
 	if err != nil {
+		// An empty packet looks like the end, but may have brought descriptors.
+		if fds, _ := rights(oob[:oobn]); len(fds) > 0 {
+			closeAll(fds)
+			return nil, -1, refuse(0, "an empty packet with %d file descriptors", len(fds))
+		}
 		if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
 			return nil, -1, io.EOF
 		}
