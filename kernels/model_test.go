@@ -52,18 +52,12 @@ func modelList(t *testing.T, binary string) (scenarios, mutants [][]string) {
 	return scenarios, mutants
 }
 
-// slowScenario takes minutes; it runs in a soak only.
-const slowScenario = "packets-all-chunks"
-
 func TestTheProtocolsPassTheMemoryModel(t *testing.T) {
 	binary := buildModel(t)
 	scenarios, _ := modelList(t, binary)
 	kinds := map[string]int{}
 	for _, s := range scenarios {
 		name, kind, says := s[0], s[1], s[2]
-		if name == slowScenario && os.Getenv("MODEL_SEEDS") == "" {
-			continue
-		}
 		kinds[kind]++
 		t.Run(name, func(t *testing.T) {
 			arguments := []string{"--scenario", name, "--trace"}

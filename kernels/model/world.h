@@ -15,48 +15,16 @@
 #include <stdio.h>
 
 #include <deque>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "model/choices.h"
-#include "model/fiber.h"
 #include "model/memory.h"
+#include "model/threads.h"
 
 namespace railhead::model {
 
 enum class End { kPassed, kFailed, kSeenBefore };
-
-struct Fiber {
-  enum class State { kReady, kWaiting, kAsleep, kAtBarrier, kEnded };
-  struct Look {
-    int location;
-    Time time;
-    uint64_t hashBefore;  // of the fiber
-  };
-
-  int number, rank, thread;
-  std::function<void()> body;
-  Stack* stack;
-  void* sp;
-  State state = State::kReady;
-  Thread memory;
-  uint64_t hash;
-  std::vector<Look> looks;     // since the last keepWaiting
-  std::vector<Look> lastLooks;  // in the turn before: the next ones must be newer where they can
-  std::vector<Look> firstTurn;  // ends with those of the first turn of the wait
-  std::vector<int> parkedOn;
-  bool looksAgain = false;  // in the second turn of a wait
-  bool justLoaded = true;  // nothing but loads since it was scheduled
-  int spinsOn = -1;  // a location that has just been looked at in vain
-  Look lastLook = {-1, 0, 0};
-};
-
-// Threads that meet. Those that have ended are not waited for.
-struct Barrier {
-  int expected = 0;
-  std::vector<Fiber*> here;
-};
 
 class World {
  public:
@@ -89,6 +57,7 @@ class World {
   }
   const std::string& failure() const { return failure_; }
   int steps() const { return step_; }
+  const std::string& traceText() const { return traceText_; }
 
   // What follows is called by fibers.
 
@@ -129,7 +98,7 @@ class World {
     if (trace_) {
       traceLine("%-14s %s = %s%s", what, memory.name(location).c_str(), show(value).c_str(),
                 back > 0 ? ", arrives before the store of step " : "");
-      if (back > 0) trace_text_ += std::to_string(memory.at(location).stores[memory.at(location).stores.size() - static_cast<size_t>(back)].step);
+      if (back > 0) traceText_ += std::to_string(memory.at(location).stores[memory.at(location).stores.size() - static_cast<size_t>(back)].step);
     }
     unpark(location);
   }
@@ -234,13 +203,6 @@ class World {
     leaveRun(End::kFailed);
     __builtin_unreachable();
   }
-  // What a scenario wants to be read in the trace.
-  void note(const char* text) {
-    if (trace_) traceLine("-- %s", text);
-  }
-
-  static World& current() { return *current_; }
-  Fiber& running() { return *running_; }
 
  private:
   enum class Kind { kLoad, kStore, kOther };
@@ -398,9 +360,9 @@ class World {
   }
   void traceLoad(const char* what, int location, const Store& s, int back) {
     traceLine("%-14s %s reads %s", what, memory.name(location).c_str(), show(s.value).c_str());
-    trace_text_ += s.fiber < 0 ? " (from the begin" : " (of " + who(fibers_[static_cast<size_t>(s.fiber)]) + ", step " + std::to_string(s.step);
-    if (back > 0) trace_text_ += "; stale, newest is " + show(memory.at(location).newest().value) + " of step " + std::to_string(memory.at(location).newest().step);
-    trace_text_ += ")";
+    traceText_ += s.fiber < 0 ? " (from the begin" : " (of " + who(fibers_[static_cast<size_t>(s.fiber)]) + ", step " + std::to_string(s.step);
+    if (back > 0) traceText_ += "; stale, newest is " + show(memory.at(location).newest().value) + " of step " + std::to_string(memory.at(location).newest().step);
+    traceText_ += ")";
   }
   __attribute__((format(printf, 2, 3))) void traceLine(const char* format, ...) {
     va_list arguments;
@@ -410,14 +372,10 @@ class World {
     va_end(arguments);
     char head[64];
     snprintf(head, sizeof head, "\n%6d  %-9s ", step_, who(*running_).c_str());
-    trace_text_ += head;
-    trace_text_ += text;
+    traceText_ += head;
+    traceText_ += text;
   }
 
- public:
-  const std::string& traceText() const { return trace_text_; }
-
- private:
   static inline World* current_ = nullptr;
   Choices& choices_;
   bool trace_, coarse_;
@@ -427,7 +385,7 @@ class World {
   void* main_ = nullptr;
   int step_ = 0;
   End end_ = End::kPassed;
-  std::string failure_, trace_text_;
+  std::string failure_, traceText_;
 };
 
 }  // namespace railhead::model
