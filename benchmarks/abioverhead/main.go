@@ -123,6 +123,13 @@ func together(comms []*client.Comm, f loop, iterations int) (float64, error) {
 	var wg sync.WaitGroup
 	for r, c := range comms {
 		wg.Go(func() {
+			// A processor each: two ranks on one would measure the scheduler. The thread ends with the goroutine.
+			runtime.LockOSThread()
+			var one unix.CPUSet
+			one.Set(r)
+			if errs[r] = unix.SchedSetaffinity(0, &one); errs[r] != nil {
+				return
+			}
 			if errs[r] = c.Barrier(); errs[r] == nil {
 				took[r], errs[r] = f(c, make([]byte, 16), iterations)
 			}

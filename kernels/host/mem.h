@@ -3,6 +3,7 @@
 #ifndef RAILHEAD_KERNELS_HOST_MEM_H_
 #define RAILHEAD_KERNELS_HOST_MEM_H_
 
+#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -33,6 +34,7 @@ struct Mem {
   }
   void futexWakeAll(const uint32_t* p) { host::futexWakeAll(p); }
   int64_t nowNs() { return host::nowNs(); }
+  void yield() { sched_yield(); }
   void relax() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();

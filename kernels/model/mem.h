@@ -119,6 +119,7 @@ class FlagMem {
     return 0;
   }
   void relax() { world_.relax(); }
+  void yield() {}
 
   // A tile is one location: a stale one shows in the result.
   template <class Raw>

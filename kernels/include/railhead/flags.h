@@ -60,7 +60,7 @@ struct FlagTeam {
 //   loadAcquire, loadRelaxed, storeRelease, storeRelaxed, add (relaxed)   32-bit words that others write or read
 //   fence()                                                               sequentially consistent
 //   futexWait2(a, va, b, vb, deadline), futexWakeAll(word)                sleep while both words have these values
-//   nowNs(), relax()
+//   nowNs(), relax(), yield()
 template <class Mem>
 class Flags {
  public:
@@ -93,6 +93,8 @@ class Flags {
  private:
   // Looks at the clock and at the abort word come once every so many looks at the flag.
   static constexpr int kLooksPerClock = 64;
+  // Spinning goes on with a yield in each turn after that time: longer than any wait for a rank that runs.
+  static constexpr int64_t kYieldAfterNs = 4000;
 
   // True once a rank that shows `seen` has published `generation`; the two are never half the range apart.
   static bool reached(uint32_t seen, uint32_t generation) {
@@ -120,6 +122,7 @@ class Flags {
     const int64_t start = mem_.nowNs();
     const int64_t deadline = start + team_.timeoutNs;
     const int64_t spinUntil = start + team_.spinNs < deadline ? start + team_.spinNs : deadline;
+    int64_t now;
     do {
       for (int i = 0; i < kLooksPerClock; i++) {
         if (reached(look(&line.generation, Mutant::kSpinRelaxed), generation)) return true;
@@ -130,7 +133,10 @@ class Flags {
         missing_ = behind(generation) | uint64_t{1} << peer;
         return false;
       }
-    } while (mem_.nowNs() < spinUntil);
+      now = mem_.nowNs();
+      // The rank that this one waits for may be waiting for this processor.
+      if (now - start >= kYieldAfterNs) mem_.yield();
+    } while (now < spinUntil);
 
     mem_.report(team_.waitingFor, behind(generation));
     const bool arrived = sleepOn(line, generation, deadline);
