@@ -57,7 +57,8 @@ func benchOpCommand(use, op string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: fmt.Sprintf("Measure %s between ranks of this machine", use),
-		Long: "Starts a daemon and the ranks, all on this machine's CPU. -b -e -f -i -n -w -c -o -d -r mean what they mean in\n" +
+		Long: "Starts a daemon and the ranks, all on this machine's CPU, each pinned to a\n" +
+			"processor where there are enough. -b -e -f -i -n -w -c -o -d -r mean what they mean in\n" +
 			"nccl-tests (https://github.com/NVIDIA/nccl-tests), defaults included.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.bench(cmd.Context(), op) },

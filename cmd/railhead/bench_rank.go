@@ -3,7 +3,10 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"railhead/client"
 	"railhead/internal/ncclstyle"
@@ -37,6 +40,9 @@ type benchRankSide struct {
 }
 
 func (j *benchJob) run(c *client.Comm, out *json.Encoder) error {
+	if err := pin(c.Rank(), c.WorldSize()); err != nil {
+		return err
+	}
 	if j.Op == "barrier" {
 		return j.runBarrier(c, out)
 	}
@@ -74,6 +80,33 @@ func (j *benchJob) run(c *client.Comm, out *json.Encoder) error {
 		if err := out.Encode(r); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// pin gives each rank a processor of its own where there are enough, as mpirun does: the scheduler would put two on one
+// for a while, and a small operation would then take as long as a switch between them.
+func pin(rank, world int) error {
+	var allowed, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
+		return fmt.Errorf("bench: affinity: %w", err)
+	}
+	if allowed.Count() < world {
+		return nil
+	}
+	for cpu, left := 0, rank; ; cpu++ {
+		if !allowed.IsSet(cpu) {
+			continue
+		}
+		if left == 0 {
+			one.Set(cpu)
+			break
+		}
+		left--
+	}
+	runtime.LockOSThread() // for good: this goroutine makes all calls of the rank
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		return fmt.Errorf("bench: pin rank %d: %w", rank, err)
 	}
 	return nil
 }
