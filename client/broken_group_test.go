@@ -60,7 +60,10 @@ func TestAbortWakesEverySleeperAndNamesTheAbortingRank(t *testing.T) {
 			wantError(t, err, wire.ResultAborted, fmt.Sprintf("rank %d of group", r), name+" #1", "rank 3 (pid", "rh_comm_abort",
 				"waiting for rank 3", "finalize this comm")
 		}
-		// Later calls say the same, on the aborting rank too, and finalize does not wait for anybody.
+		// Later calls say the same, on the aborting rank too, even when another rank aborts; and finalize does not wait.
+		if err := ranks[0].Abort(); err != nil {
+			t.Fatal(err)
+		}
 		for r := range ranks {
 			wantError(t, operation(ranks[r]), wire.ResultAborted, fmt.Sprintf("rank %d of group", r), "rank 3 (pid")
 			_, err := ranks[r].AllocWindow(4096)
@@ -70,6 +73,36 @@ func TestAbortWakesEverySleeperAndNamesTheAbortingRank(t *testing.T) {
 			}
 		}
 		all(t, formGroup(t, s, client.CommConfig{Group: "abort " + name, World: 4}), barrier) // the name is free again
+	}
+}
+
+// The daemon wakes sleepers too, a little later: here it cannot.
+func TestWhoeverBreaksAGroupWakesItsSleepersWithoutADaemon(t *testing.T) {
+	for _, c := range []struct {
+		end    func(m member) error
+		result wire.Result
+	}{
+		{func(m member) error { return m.Abort() }, wire.ResultAborted},
+		{func(m member) error { return m.session.Close() }, wire.ResultRankDead},
+	} {
+		s := startDaemon(t)
+		ranks := formGroup(t, s, client.CommConfig{World: 2})
+		s.Close()
+		done := make(chan error, 1)
+		go func() { done <- ranks[0].Barrier() }()
+		eventually(t, "rank 0 sleeps", func() bool { return waitingIn(t, ranks[0], "barrier", 1<<1) })
+		began := time.Now()
+		if err := c.end(ranks[1]); err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, <-done, c.result, "barrier #1", "rank 1 (pid")
+		if took := time.Since(began); took > patience/2 {
+			t.Errorf("%s: woke after %v, close to its own deadline", c.result, took)
+		}
+		// A broken group has nobody to wait for, not even the daemon.
+		if err := ranks[0].Finalize(); err != nil {
+			t.Errorf("%s: finalize: %v", c.result, err)
+		}
 	}
 }
 

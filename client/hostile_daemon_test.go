@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"railhead/client"
 	"railhead/internal/wire"
 )
 
@@ -232,6 +233,40 @@ func TestAnswersWithoutEndLeaveNothingBehind(t *testing.T) {
 	}
 }
 
+// A call keeps the answers that it has not taken yet: as many as the largest group needs, and no more.
+func TestMoreAnswersThanACallCanKeepEndTheSession(t *testing.T) {
+	path := startFake(t, inTurn(turnJoin, func(f *fake, answers []answer) []answer {
+		request := requestOf(answers[0])
+		joined := wire.Joined{
+			Group: 7, Incarnation: 1, ControlBytes: wire.ControlBytes(wire.MaxWorld), HeapBytes: fakeHeap, ScratchBytes: fakeScratch,
+			World: wire.MaxWorld, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock,
+		}
+		control := f.segment(int64(joined.ControlBytes), sealed)
+		f.writeHeader(control, wire.ControlHeader{Magic: wire.ControlMagic, Version: wire.ControlVersion, World: wire.MaxWorld})
+		heap := f.segment(fakeHeap, sealed)
+		answers = []answer{{encode(&joined, request), []int{control}}}
+		for i := range 3 * wire.MaxWorld { // the heaps of all ranks, and then more
+			answers = append(answers, answer{encode(&wire.Heap{Group: 7, Rank: uint32(i % wire.MaxWorld)}, request), []int{heap}})
+		}
+		return answers
+	}))
+	nothingLeaks(t, func() {
+		for range 20 {
+			session, err := client.Connect(path, patience)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Whether the call is over before the 69th answer is a matter of luck, and so is the reason.
+			if _, err = session.Init(client.CommConfig{Group: "fake", Rank: 0, World: wire.MaxWorld, Timeout: patience}); err == nil {
+				t.Error("a group out of nonsense")
+			}
+			if err := session.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 func TestWindowsOutsideTheHeapAreRefused(t *testing.T) {
 	for _, commit := range []wire.WindowCommit{
 		{Offset: 0, Bytes: fakeWindow},                           // the scratch
@@ -273,6 +308,11 @@ func TestSegmentsThatCouldFaultAreRefusedBeforeTheyAreUsed(t *testing.T) {
 		{"control segment a file", 0, func(f *fake) int { return f.open(file) }, wire.ResultProtocol, "control segment"},
 		{"control segment a device", 0, func(f *fake) int { return f.open("/dev/null") }, wire.ResultProtocol, "control segment"},
 		{"control segment without magic", 0, func(f *fake) int { return f.segment(control, sealed) }, wire.ResultProtocol, "version 1"},
+		{"control segment with another magic", 0, func(f *fake) int {
+			fd := f.segment(control, sealed)
+			f.writeHeader(fd, wire.ControlHeader{Magic: wire.ControlMagic + 1, Version: wire.ControlVersion})
+			return fd
+		}, wire.ResultProtocol, "version 1"},
 		{"control segment of another version", 0, func(f *fake) int {
 			fd := f.segment(control, sealed)
 			f.writeHeader(fd, wire.ControlHeader{Magic: wire.ControlMagic, Version: 2})

@@ -2,12 +2,15 @@ package kernels_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -39,21 +42,46 @@ func noteSources(t *testing.T) {
 	}
 }
 
-// compileProgram compiles a program of testdata with the sources of the CPU target and returns its path.
+// compileProgram compiles a program of testdata with the sources of the CPU target, each on a core of its own, and returns
+// its path.
 func compileProgram(t *testing.T, flags []string, sources ...string) string {
 	t.Helper()
 	noteSources(t)
+	dir := t.TempDir()
+	objects := make([]string, len(sources))
+	errs := make([]error, len(sources))
+	slots := make(chan struct{}, runtime.NumCPU())
+	var wg sync.WaitGroup
+	for i, source := range sources {
+		objects[i] = fmt.Sprintf("%s/%d.o", dir, i)
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			errs[i] = compile(flags, "-Wall", "-Wextra", "-Werror", "-I.", "-Iinclude", "-c", source, "-o", objects[i])
+		})
+	}
+	wg.Wait()
+	binary := dir + "/program"
+	err := errors.Join(errs...)
+	if err == nil {
+		err = compile(flags, append(objects, "-o", binary, "-lpthread")...)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return binary
+}
+
+func compile(flags []string, arguments ...string) error {
 	cxx := os.Getenv("CXX")
 	if cxx == "" {
 		cxx = "g++"
 	}
-	binary := t.TempDir() + "/program"
-	arguments := []string{"-std=c++17", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-I.", "-Iinclude", "-o", binary}
-	arguments = append(append(append(arguments, flags...), sources...), "-lpthread")
+	arguments = append(append([]string{"-std=c++17", "-O2", "-g"}, flags...), arguments...)
 	if out, err := exec.Command(cxx, arguments...).CombinedOutput(); err != nil {
-		t.Fatalf("%s %s: %v\n%s", cxx, strings.Join(arguments, " "), err, out)
+		return fmt.Errorf("%s %s: %w\n%s", cxx, strings.Join(arguments, " "), err, out)
 	}
-	return binary
+	return nil
 }
 
 // runProgram runs a program to its end; anything but success, a sanitizer's report too, is a failure.
