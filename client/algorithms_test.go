@@ -147,6 +147,13 @@ func TestPullStepsBackOnEveryRankWhereOneBufferIsInNoWindow(t *testing.T) {
 	}
 }
 
+func TestAnUnknownInstructionSetIsRefused(t *testing.T) {
+	s := startDaemon(t)
+	t.Setenv("RAILHEAD_ISA", "mmx")
+	_, errs := tryGroup(t, s, client.CommConfig{World: 1}, func(*client.CommConfig) {})
+	wantError(t, errs[0], wire.ResultUnsupported, "RAILHEAD_ISA=mmx", "portable")
+}
+
 func TestAnUnknownAlgorithmIsRefused(t *testing.T) {
 	s := startDaemon(t)
 	t.Setenv("RAILHEAD_ALGO", "ring")

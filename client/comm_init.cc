@@ -36,6 +36,7 @@ rh_result readConfig(const rh_comm_config* c, Request* out) {
   rh_result r = shortString(c->group, "RAILHEAD_GROUP", "default", "group name", out->join.group);
   if (r == RH_OK) r = shortString(c->token, "RAILHEAD_TOKEN", "", "token", out->join.token);
   if (r == RH_OK) r = forcedAlgo(&out->join.algo);
+  if (r == RH_OK) r = checkIsa();
   if (r == RH_OK) r = requiredInt(c->rank, "RANK", "rank", &rank);
   if (r == RH_OK) r = requiredInt(c->world_size, "WORLD_SIZE", "world size", &world);
   if (r == RH_OK) r = timeoutMs(c->timeout_ms, "comm_init", &out->timeoutMs);

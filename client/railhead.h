@@ -118,7 +118,7 @@ typedef struct rh_comm_config {
 /* Joins a group and waits until all its ranks are there and have mapped each other's memory. A process may hold
  * several ranks; each needs a thread of its own inside this call.
  * Errors: RANK_MISSING (lists the ranks that did not come), WORLD_SIZE_MISMATCH, TOKEN_MISMATCH, RANK_TAKEN,
- * GROUP_BUSY, RANK_DEAD, DRAINING, OUT_OF_MEMORY, DAEMON_LOST. */
+ * GROUP_BUSY, RANK_DEAD, DRAINING, OUT_OF_MEMORY, DAEMON_LOST, MISMATCH (configs differ), UNSUPPORTED (RAILHEAD_ISA). */
 rh_result rh_comm_init(rh_session *session, const rh_comm_config *config, rh_comm **comm);
 
 /* Collective: waits until every rank has called it, then gives everything back, windows too. On a broken group it

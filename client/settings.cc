@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "host/kernel_set.h"
 #include "wire.h"
 #include "utf8.h"
 
@@ -89,6 +90,13 @@ rh_result forcedAlgo(uint32_t* out) {
     return RH_OK;
   }
   return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: RAILHEAD_ALGO=%.40s: there are auto, oneshot, twoshot and pull", text);
+}
+
+rh_result checkIsa() {
+  const char* isa = environment("RAILHEAD_ISA");
+  if (isa == nullptr || host::kernelsFor(isa) != nullptr) return RH_OK;
+  return fail(RH_ERR_UNSUPPORTED, "comm_init: RAILHEAD_ISA=%.40s: this processor has portable%s%s; unset it for the best", isa,
+              host::kernelsFor("avx2") != nullptr ? ", avx2" : "", host::kernelsFor("avx512") != nullptr ? ", avx512" : "");
 }
 
 rh_result shortString(const char* configured, const char* variable, const char* fallback, const char* what, char out[64]) {

@@ -17,6 +17,8 @@ rh_result timeoutMs(uint32_t configured, const char* operation, uint32_t* out);
 rh_result requiredInt(int32_t configured, const char* variable, const char* what, int32_t* out);
 // $RAILHEAD_ALGO as an rhw_algo.
 rh_result forcedAlgo(uint32_t* out);
+// Refuses a $RAILHEAD_ISA that this processor or build does not have.
+rh_result checkIsa();
 // A name or token of at most 63 bytes of UTF-8.
 rh_result shortString(const char* configured, const char* variable, const char* fallback, const char* what, char out[64]);
 
