@@ -1,10 +1,12 @@
-// GPU entry points of the all-reduces on packets. Launch with blocks that are all resident at once, those of all ranks
+// GPU entry points of the all-reduces. Launch with blocks that are all resident at once, those of all ranks
 // that share a device included: a block that waits for one that has not started waits for ever.
 #include "cuda/elements.cuh"
 #include "cuda/mem.cuh"
 #include "railhead/allreduce_oneshot.h"
+#include "railhead/allreduce_pull.h"
 #include "railhead/allreduce_rmsnorm.h"
 #include "railhead/allreduce_twoshot.h"
+#include "railhead/block_lane.h"
 #include "railhead/packet_lane.h"
 
 namespace railhead::cuda {
@@ -33,6 +35,19 @@ RH_FN void twoshot(const PacketTeam& team, const WaitControl& control, const cha
   PacketLane<Mem> lane(mem, team);
   allReduceTwoshot<Elements<T>>(lane, send, recv, count);
   lane.finish();
+}
+
+// send and recv are this rank's buffers, sendOffset and recvOffset say where they lie in its heap (kNoOffset: not there; then
+// all ranks exchange packets). Every rank launches the same grid.
+template <class T>
+RH_FN void pull(const PacketTeam& packets, const BlockTeam& blocks, const WaitControl& control, const char* send, char* recv,
+                uint64_t sendOffset, uint64_t recvOffset, size_t count) {
+  Mem mem(control);
+  BlockLane<Mem> lane(mem, blocks);
+  bool zeroCopy = true;
+  const bool met = allReducePull<Elements<T>>(lane, sendOffset, recvOffset, count, &zeroCopy);
+  lane.finish();
+  if (met && !zeroCopy) twoshot<T>(packets, control, send, recv, count);
 }
 
 template <class T>
@@ -66,6 +81,16 @@ RH_KERNEL rh_allreduce_twoshot_f32(const __grid_constant__ PacketTeam team, cons
 RH_KERNEL rh_allreduce_twoshot_bf16(const __grid_constant__ PacketTeam team, const __grid_constant__ WaitControl control,
                                     const char* send, char* recv, size_t count) {
   twoshot<cuda::BF16>(team, control, send, recv, count);
+}
+RH_KERNEL rh_allreduce_pull_f32(const __grid_constant__ PacketTeam packets, const __grid_constant__ BlockTeam blocks,
+                                const __grid_constant__ WaitControl control, const char* send, char* recv, uint64_t sendOffset,
+                                uint64_t recvOffset, size_t count) {
+  pull<F32>(packets, blocks, control, send, recv, sendOffset, recvOffset, count);
+}
+RH_KERNEL rh_allreduce_pull_bf16(const __grid_constant__ PacketTeam packets, const __grid_constant__ BlockTeam blocks,
+                                 const __grid_constant__ WaitControl control, const char* send, char* recv, uint64_t sendOffset,
+                                 uint64_t recvOffset, size_t count) {
+  pull<cuda::BF16>(packets, blocks, control, send, recv, sendOffset, recvOffset, count);
 }
 RH_KERNEL rh_allreduce_rmsnorm_bf16(const __grid_constant__ PacketTeam team, const __grid_constant__ WaitControl control,
                                     const char* x, char* residual, const char* weight, char* out, uint32_t rows, uint32_t hidden,

@@ -2,6 +2,7 @@
 #ifndef RAILHEAD_KERNELS_CUDA_MEM_CUH_
 #define RAILHEAD_KERNELS_CUDA_MEM_CUH_
 
+#include "railhead/block_lane.h"
 #include "railhead/packet_lane.h"
 #include "railhead/target.h"
 
@@ -47,7 +48,33 @@ class Mem {
 
   RH_FN uint32_t loadState(const uint32_t* p) { return *p; }
   RH_FN void storeState(uint32_t* p, uint32_t v) { *p = v; }
+  RH_FN uint64_t loadState(const uint64_t* p) { return *p; }
+  RH_FN void storeState(uint64_t* p, uint64_t v) { *p = v; }
   RH_FN void blockSync() { __syncthreads(); }
+  RH_FN bool blockAll(bool v) { return __syncthreads_and(v) != 0; }
+
+  RH_FN uint64_t loadFlagAcquire(const uint64_t* p) {
+    uint64_t v;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+  }
+  RH_FN void storeFlagRelease(uint64_t* p, uint64_t v) { asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
+  RH_FN uint64_t loadFlag(const uint64_t* p) {
+    uint64_t v;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+  }
+  RH_FN void storeFlag(uint64_t* p, uint64_t v) { asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
+  RH_FN uint64_t loadOffer(const uint64_t* p) { return *p; }
+  RH_FN void storeOffer(uint64_t* p, uint64_t v) { *p = v; }
+  template <class Elements>
+  RH_FN typename Elements::Raw loadElements(const char* base, uint64_t tile, size_t count) {
+    return Elements::load(base + tile * 16, 0, count - tile * Elements::kElements);
+  }
+  template <class Elements>
+  RH_FN void storeElements(char* base, uint64_t tile, size_t count, const typename Elements::Raw& raw) {
+    Elements::store(base + tile * 16, 0, count - tile * Elements::kElements, raw);
+  }
   RH_FN bool countBlock(uint32_t* word) {
     if (gridDim.x == 1) return true;
     if (atomicAdd(word, 1u) != gridDim.x - 1) return false;
@@ -59,6 +86,7 @@ class Mem {
   RH_FN uint32_t threads() const { return gridDim.x * blockDim.x; }
   RH_FN uint32_t threadInBlock() const { return threadIdx.x; }
   RH_FN uint32_t block() const { return blockIdx.x; }
+  RH_FN uint32_t blockThreads() const { return blockDim.x; }
   RH_FN float rsqrt(float v) const { return rsqrtf(v); }
 
   // A row belongs to a cluster of blocks: spread over several multiprocessors, its loads and stores take less time.

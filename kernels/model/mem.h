@@ -1,4 +1,4 @@
-// The model target's memory, in its two personalities: packets as on a GPU, block flags as on a CPU.
+// The model target's memory, in its two personalities: packets as on a GPU and flags of blocks as on a GPU, flags as on a CPU.
 #ifndef RAILHEAD_KERNELS_MODEL_MEM_H_
 #define RAILHEAD_KERNELS_MODEL_MEM_H_
 
@@ -22,6 +22,22 @@ struct Grid {
   int blocks, blockThreads;
   std::vector<Block> block;
 };
+
+// A tile of a window. Each element is a location.
+template <class Elements>
+typename Elements::Raw loadWindow(World& world, const char* base, uint64_t tile, size_t count) {
+  typename Elements::Raw raw = {};
+  for (size_t i = 0; i < Elements::kElements && tile * Elements::kElements + i < count; i++) {
+    raw.w[i] = static_cast<uint32_t>(world.load(base + (tile * Elements::kElements + i) * 4, 4, false, "load"));
+  }
+  return raw;
+}
+template <class Elements>
+void storeWindow(World& world, char* base, uint64_t tile, size_t count, const typename Elements::Raw& raw) {
+  for (size_t i = 0; i < Elements::kElements && tile * Elements::kElements + i < count; i++) {
+    world.store(base + (tile * Elements::kElements + i) * 4, 4, raw.w[i], false, "store");
+  }
+}
 
 class PacketMem {
  public:
@@ -54,7 +70,26 @@ class PacketMem {
 
   uint32_t loadState(const uint32_t* p) { return static_cast<uint32_t>(world_.load(p, 4, false, "load state")); }
   void storeState(uint32_t* p, uint32_t v) { world_.store(p, 4, v, false, "store state"); }
+  uint64_t loadState(const uint64_t* p) { return world_.load(p, 8, false, "load state"); }
+  void storeState(uint64_t* p, uint64_t v) { world_.store(p, 8, v, false, "store state"); }
+
+  uint64_t loadFlagAcquire(const uint64_t* p) { return world_.load(p, 8, true, "load.acquire"); }
+  uint64_t loadFlag(const uint64_t* p) { return world_.load(p, 8, false, "load"); }
+  void storeFlagRelease(uint64_t* p, uint64_t v) { world_.store(p, 8, v, true, "store.release"); }
+  void storeFlag(uint64_t* p, uint64_t v) { world_.store(p, 8, v, false, "store"); }
+  uint64_t loadOffer(const uint64_t* p) { return world_.load(p, 8, false, "load offer"); }
+  void storeOffer(uint64_t* p, uint64_t v) { world_.store(p, 8, v, false, "store offer"); }
+  template <class Elements>
+  typename Elements::Raw loadElements(const char* base, uint64_t tile, size_t count) {
+    return loadWindow<Elements>(world_, base, tile, count);
+  }
+  template <class Elements>
+  void storeElements(char* base, uint64_t tile, size_t count, const typename Elements::Raw& raw) {
+    storeWindow<Elements>(world_, base, tile, count, raw);
+  }
+
   void blockSync() { world_.meet(mine().barrier, false); }
+  bool blockAll(bool v) { return blockSum(v ? 0 : 1) == 0; }
   bool countBlock(uint32_t* word) {
     if (grid_.blocks == 1) return true;
     if (world_.add(word, 4, 1, "count block") != blocks() - 1) return false;
@@ -72,7 +107,13 @@ class PacketMem {
   uint32_t threadInRow() const { return threadInBlock(); }
   uint32_t rowThreads() const { return blockThreads(); }
   float rsqrt(float v) const { return v; }
-  float rowSum(float v) {
+  float rowSum(float v) { return blockSum(v); }
+  uint32_t block() const { return row(); }
+
+  uint32_t blockThreads() const { return static_cast<uint32_t>(grid_.blockThreads); }
+
+ private:
+  float blockSum(float v) {
     mine().partial[threadInBlock()] = v;
     blockSync();
     float sum = 0;
@@ -80,9 +121,6 @@ class PacketMem {
     blockSync();
     return sum;
   }
-
- private:
-  uint32_t blockThreads() const { return static_cast<uint32_t>(grid_.blockThreads); }
   uint32_t blocks() const { return static_cast<uint32_t>(grid_.blocks); }
   Block& mine() { return grid_.block[row()]; }
 
@@ -141,17 +179,11 @@ class FlagMem {
   void storeOffer(uint64_t* p, uint64_t v) { world_.store(p, 8, v, false, "store"); }
   template <class Elements>
   typename Elements::Raw loadElements(const char* base, uint64_t tile, size_t count) {
-    typename Elements::Raw raw = {};
-    for (size_t i = 0; i < Elements::kElements && tile * Elements::kElements + i < count; i++) {
-      raw.w[i] = static_cast<uint32_t>(world_.load(base + (tile * Elements::kElements + i) * 4, 4, false, "load"));
-    }
-    return raw;
+    return loadWindow<Elements>(world_, base, tile, count);
   }
   template <class Elements>
   void storeElements(char* base, uint64_t tile, size_t count, const typename Elements::Raw& raw) {
-    for (size_t i = 0; i < Elements::kElements && tile * Elements::kElements + i < count; i++) {
-      world_.store(base + (tile * Elements::kElements + i) * 4, 4, raw.w[i], false, "store");
-    }
+    storeWindow<Elements>(world_, base, tile, count, raw);
   }
 
  private:

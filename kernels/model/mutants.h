@@ -49,6 +49,14 @@ constexpr MutantEntry kMutants[] = {
     {Mutant::kAwaitOnlyTheFirst, "flags-oneshot", "waiting for rank 0 only"},
     {Mutant::kPullWithoutFirstBarrier, "flags-pull", "pull without its first barrier"},
     {Mutant::kPullWithoutLastBarrier, "flags-pull", "pull without its last barrier"},
+    {Mutant::kBlockOneGeneration, "packets-pull", "both exchanges of a pull have one generation"},
+    {Mutant::kBlockPublishesAlone, "packets-pull", "a block publishes before all its threads have stored"},
+    {Mutant::kBlockAwaitsAlone, "packets-pull", "threads of a block go on without those that wait"},
+    {Mutant::kBlockPublishRelaxed, "packets-pull", "a block publishes without release"},
+    {Mutant::kBlockAwaitRelaxed, "packets-pull", "a block waits without acquire"},
+    {Mutant::kBlockOffersLate, "packets-pull", "offers written behind the flag"},
+    {Mutant::kBlockStepsBackAlone, "packets-pull", "stepping back without meeting again"},
+    {Mutant::kBlockGenerationNotKept, "packets-pull", "the generation is not kept for the next kernel"},
 };
 
 }  // namespace railhead::model

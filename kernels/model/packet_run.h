@@ -9,13 +9,15 @@
 #include "model/mem.h"
 #include "model/tiles.h"
 #include "railhead/allreduce_oneshot.h"
+#include "railhead/allreduce_pull.h"
 #include "railhead/allreduce_rmsnorm.h"
 #include "railhead/allreduce_twoshot.h"
+#include "railhead/block_lane.h"
 #include "railhead/packet_lane.h"
 
 namespace railhead::model {
 
-enum class PacketAlgorithm { kOneshot, kTwoshot, kRMSNorm };
+enum class PacketAlgorithm { kOneshot, kTwoshot, kRMSNorm, kPull };
 
 struct Kernel {
   PacketAlgorithm algorithm;
@@ -23,12 +25,14 @@ struct Kernel {
   bool inPlace = false;
   int blocks = 1, blockThreads = 1;
   uint32_t rows = 1;
+  bool oneHasNoWindow = false;  // pull: rank 0's buffers are not in its heap, so that all step back to twoshot
 };
 
 struct PacketShape {
   int worldSize = 2, reduceGroup = 2;
   uint32_t slotTiles = 2;
   uint32_t startEpoch = 0;
+  uint32_t windowCount = 0;  // elements of each of a rank's two windows
   std::vector<Kernel> kernels;
   bool abort = false;  // the last rank does not run its last kernel; somebody sets the abort word
 };
@@ -71,6 +75,7 @@ class PacketRun {
       team.inboxes.slotBytes = slotBytes;
       setUpBuffers(r);
     }
+    if (shape.windowCount != 0) setUpWindows();
     int threads = 1;
     for (const Kernel& k : shape.kernels) threads = std::max(threads, k.blocks * k.blockThreads);
     for (int r = 0; r < n; r++) {
@@ -132,17 +137,91 @@ class PacketRun {
   static uint32_t residual(size_t i) { return static_cast<uint32_t>(i) * 7 + 3; }
   uint32_t weight(size_t i) const { return static_cast<uint32_t>(i) * 5 + 1; }
 
+  void setUpWindows() {
+    const size_t n = size(shape_.worldSize), windowBytes = shape_.windowCount * 4;
+    heaps_.resize(n);
+    lines_.resize(n);
+    blockTeams_.resize(n);
+    blockStates_.resize(n);
+    for (size_t r = 0; r < n; r++) {
+      const std::string of = " of rank " + std::to_string(r);
+      heaps_[r].resize(shape_.windowCount * 2);
+      world_.memory.add(heaps_[r].data(), 2 * windowBytes, 4, [=](size_t unit) {
+        return "window " + std::to_string(unit * 4 / windowBytes) + of + " element " + std::to_string(unit % (windowBytes / 4));
+      });
+      lines_[r].resize(n * kMaxBlocks);
+      world_.memory.add(
+          lines_[r].data(), lines_[r].size() * sizeof(BlockLine), 8,
+          [=](size_t unit) {
+            static const char* const kWords[] = {"generation", "send offer", "recv offer", "pad"};
+            return kWords[unit % 4] + std::string(" for block ") + std::to_string(unit / 4 / n) + of + " from " + std::to_string(unit / 4 % n);
+          },
+          [=](size_t unit, int rank, uint64_t) { return size(rank) == unit / 4 % n; });
+      world_.memory.add(&blockStates_[r].generation, 8, 8, [=](size_t) { return "generation" + of; });
+      world_.memory.add(&blockStates_[r].blocksDone, 4, 4, [=](size_t) { return "blocksDone" + of; });
+    }
+    for (size_t r = 0; r < n; r++) {
+      BlockTeam& team = blockTeams_[r];
+      team = {};
+      team.rank = static_cast<int>(r);
+      team.worldSize = shape_.worldSize;
+      team.reduceGroup = shape_.reduceGroup;
+      team.state = &blockStates_[r];
+      for (size_t q = 0; q < n; q++) {
+        team.lines[q] = lines_[q].data();
+        team.heap[q] = reinterpret_cast<char*>(heaps_[q].data());
+      }
+    }
+  }
+
   void thread(int r, int t) {
     for (size_t k = 0; k < shape_.kernels.size(); k++) {
       if (shape_.abort && r == shape_.worldSize - 1 && k + 1 == shape_.kernels.size()) break;
       Job& job = jobs_[size(r)][k];
-      if (t < job.grid.blocks * job.grid.blockThreads) kernel(r, t, shape_.kernels[k], job);
+      const Kernel& what = shape_.kernels[k];
+      const bool inWindows = what.algorithm == PacketAlgorithm::kPull && hasWindow(r, what);
+      if (inWindows) copyWindow(r, t, k, true);
+      if (t < job.grid.blocks * job.grid.blockThreads) kernel(r, t, k, job);
       world_.meet(ends_[size(r)], true);
       if (job.broken) break;
+      if (inWindows && !what.oneHasNoWindow) copyWindow(r, t, k, false);
     }
   }
 
-  void kernel(int r, int t, const Kernel& kernel, Job& job) {
+  // A kernel before a pull that writes its send window, or one behind it that reads its recv window.
+  void copyWindow(int r, int t, size_t k, bool fill) {
+    Job& job = jobs_[size(r)][k];
+    const Kernel& what = shape_.kernels[k];
+    for (size_t i = size(t); i < what.count; i += size(ends_[size(r)].expected)) {
+      char* at = blockTeams_[size(r)].heap[r] + windowOf(r, k, fill) + 4 * i;
+      if (fill) {
+        world_.store(at, 4, job.send[i], false, "fill");
+      } else {
+        (what.inPlace ? job.send : job.recv)[i] = static_cast<uint32_t>(world_.load(at, 4, false, "read out"));
+      }
+    }
+    world_.meet(ends_[size(r)], true);
+  }
+  static bool hasWindow(int r, const Kernel& kernel) { return !kernel.oneHasNoWindow || r != 0; }
+  // Each rank has its own idea of which of its two windows is for what.
+  uint64_t windowOf(int r, size_t k, bool send) const {
+    const bool second = (mix(k, static_cast<uint64_t>(r)) >> 20 & 1) != 0;
+    return send == second || (shape_.kernels[k].inPlace && second) ? shape_.windowCount * 4 : 0;
+  }
+  bool pull(int r, size_t k, PacketMem& mem, PacketLane<PacketMem>& packets, const char* send, char* recv) {
+    const Kernel& what = shape_.kernels[k];
+    const bool has = hasWindow(r, what);
+    BlockLane<PacketMem> lane(mem, blockTeams_[size(r)]);
+    bool zeroCopy = true;
+    bool ok = allReducePull<Elements>(lane, has ? windowOf(r, k, true) : kNoOffset, has ? windowOf(r, k, false) : kNoOffset, what.count, &zeroCopy);
+    lane.finish();
+    if (ok && zeroCopy == what.oneHasNoWindow) world_.fail("kernel %zu: wrong about who has a window", k);
+    if (ok && !zeroCopy) ok = allReduceTwoshot<Elements>(packets, send, recv, what.count);
+    return ok;
+  }
+
+  void kernel(int r, int t, size_t k, Job& job) {
+    const Kernel& kernel = shape_.kernels[k];
     PacketMem mem(world_, job.grid, t, shape_.abort ? &abort_ : nullptr);
     PacketLane<PacketMem> lane(mem, teams_[size(r)]);
     const char* send = reinterpret_cast<const char*>(job.send.data());
@@ -152,6 +231,7 @@ class PacketRun {
     switch (kernel.algorithm) {
       case PacketAlgorithm::kOneshot: ok = allReduceOneshot<Elements>(lane, send, recv, kernel.count); break;
       case PacketAlgorithm::kTwoshot: ok = allReduceTwoshot<Elements>(lane, send, recv, kernel.count); break;
+      case PacketAlgorithm::kPull: ok = pull(r, k, mem, lane, send, recv); break;
       case PacketAlgorithm::kRMSNorm: {
         const uint32_t hidden = kernel.count / kernel.rows;
         uint32_t weights[64];
@@ -196,10 +276,16 @@ class PacketRun {
     return reference(static_cast<int>(k), shape_.worldSize, shape_.reduceGroup, i) * 31 + residual(i);
   }
 
+  static constexpr size_t kMaxBlocks = 2;
+
   World& world_;
   const PacketShape& shape_;
   std::vector<std::vector<uint64_t>> inboxes_;
   std::vector<PacketState> states_;
+  std::vector<std::vector<uint32_t>> heaps_;  // of pull: each rank's two windows
+  std::vector<std::vector<BlockLine>> lines_;
+  std::vector<BlockState> blockStates_;
+  std::vector<BlockTeam> blockTeams_;
   uint32_t abort_ = 0;
   std::vector<PacketTeam> teams_;
   std::vector<Barrier> ends_;

@@ -32,6 +32,7 @@ inline PacketShape anyRanks(Random& random) {
   shape.reduceGroup = random.oneIn(2) ? shape.worldSize : 1 + random.below(shape.worldSize);
   shape.slotTiles = static_cast<uint32_t>(1 + random.below(3));
   shape.startEpoch = anyEpoch(random);
+  shape.windowCount = 12;
   return shape;
 }
 inline void anyGrid(Random& random, Kernel* k) {
@@ -51,7 +52,8 @@ inline Kernel anyKernel(Random& random, const PacketShape& shape, P algorithm, u
   k.inPlace = random.oneIn(2);
   uint32_t chunk = shape.slotTiles * 4;
   if (algorithm == P::kTwoshot) chunk *= static_cast<uint32_t>(shape.worldSize);
-  k.count = anyCount(random, chunk * maxChunks);
+  k.count = anyCount(random, algorithm == P::kPull ? shape.windowCount : chunk * maxChunks);
+  k.oneHasNoWindow = algorithm == P::kPull && random.oneIn(4);
   if (algorithm == P::kRMSNorm) {
     k.inPlace = false;
     k.rows = 1 + static_cast<uint32_t>(random.below(static_cast<int>(shape.slotTiles)));
@@ -76,9 +78,15 @@ inline PacketShape rmsNorms(Random& random) {
   for (int n = 2 + random.below(5); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, P::kRMSNorm, 1));
   return shape;
 }
+// Pulls, and packets between them.
+inline PacketShape pulls(Random& random) {
+  PacketShape shape = anyRanks(random);
+  for (int n = 2 + random.below(4); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, random.oneIn(4) ? P::kTwoshot : P::kPull, 1));
+  return shape;
+}
 inline PacketShape mixedKernels(Random& random) {
   PacketShape shape = anyRanks(random);
-  for (int n = 3 + random.below(5); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, static_cast<P>(random.below(3)), 1));
+  for (int n = 3 + random.below(5); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, static_cast<P>(random.below(4)), 1));
   return shape;
 }
 inline PacketShape chunkedKernels(Random& random) {
@@ -145,6 +153,9 @@ inline PacketShape smallKernels(uint32_t startEpoch, uint32_t slotTiles, std::ve
   shape.slotTiles = slotTiles;
   shape.startEpoch = startEpoch;
   shape.kernels = std::move(kernels);
+  for (const Kernel& k : shape.kernels) {
+    if (k.algorithm == P::kPull) shape.windowCount = 8;
+  }
   return shape;
 }
 inline FlagShape smallCalls(uint32_t startGeneration, std::vector<Call> calls) {
@@ -162,6 +173,7 @@ inline const std::vector<Scenario>& scenarios() {
       {"packets-oneshot", false, oneshots, nullptr, "2 to 5 ranks, kernels of one chunk"},
       {"packets-twoshot", false, twoshots, nullptr, "2 to 5 ranks, slices that may be short or empty"},
       {"packets-rmsnorm", false, rmsNorms, nullptr, "rows dealt out to blocks"},
+      {"packets-pull", false, pulls, nullptr, "windows, in place and not, blocks of threads, and packets in turn"},
       {"packets-mixed", false, mixedKernels, nullptr, "kernels of all algorithms, sizes and grids in turn"},
       {"packets-chunks", false, chunkedKernels, nullptr, "several chunks in a kernel"},
       {"packets-long", false, longStreams, nullptr, "more kernels than there are epochs"},
@@ -182,6 +194,8 @@ inline const std::vector<Scenario>& scenarios() {
        "every run of the epochs 14, 15, 2 and 3"},
       {"packets-all-chunks", true, [](Random&) { return smallKernels(3, 2, {{P::kOneshot, 12}, {P::kOneshot, 8}}); }, nullptr,
        "every run of a oneshot of two chunks and one behind it"},
+      {"packets-all-pull", true, [](Random&) { return smallKernels(3, 2, {{P::kPull, 8}}); }, nullptr, "every run of a pull of a tile a rank"},
+      {"packets-all-pulls", true, [](Random&) { return smallKernels(3, 2, {{P::kPull, 8}, {P::kPull, 4}}); }, nullptr, "every run of two pulls"},
       {"flags-all-1", true, nullptr, [](Random&) { return smallCalls(4, {{F::kOneshot, 2}}); }, "every run of one oneshot, with sleep and wake"},
       {"flags-all-2", true, nullptr, [](Random&) { return smallCalls(14, {{F::kOneshot, 2}, {F::kOneshot, 2}}); }, "every run of two oneshots over the wrap"},
       {"flags-all-twoshot", true, nullptr, [](Random&) { return smallCalls(4, {{F::kTwoshot, 4}}); }, "every run of a twoshot of two tiles"},

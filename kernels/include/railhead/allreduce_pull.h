@@ -26,7 +26,7 @@ RH_FN bool allReducePull(Lane& lane, uint64_t send, uint64_t recv, size_t count,
   lane.offer(send, recv);
   if (!mutated(Mutant::kPullWithoutFirstBarrier) && !lane.exchange(0)) return false;
   *zeroCopy = lane.allOffered();
-  if (!*zeroCopy) return true;
+  if (!*zeroCopy) return lane.stepBack();
   RH_ROLLED
   for (uint64_t i = begin + lane.first(); i < end; i += lane.step()) {
     Raw sum;

@@ -1,4 +1,4 @@
-// One rank's view of an exchange by block flags: what the algorithms see on a CPU, where a rank is one thread.
+// One rank's view of an exchange by flags: what the algorithms see on a CPU, where a rank is one thread.
 #ifndef RAILHEAD_KERNELS_FLAG_LANE_H_
 #define RAILHEAD_KERNELS_FLAG_LANE_H_
 
@@ -87,6 +87,8 @@ class FlagLane {
     }
     return true;
   }
+  // Where not all have: the next exchange comes before the next offers, there is nothing to do.
+  bool stepBack() { return true; }
   template <class Elements>
   typename Elements::Raw loadRemote(int r, uint64_t tile, size_t count) {
     return mem_.template loadElements<Elements>(team_.heap[r] + sendOf(r), tile, count);

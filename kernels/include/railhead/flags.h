@@ -1,4 +1,4 @@
-// Block flags: how a CPU exchanges. A rank writes its tiles into a buffer of its own and publishes a generation; the
+// Flags: how a CPU exchanges. A rank writes its tiles into a buffer of its own and publishes a generation; the
 // others wait for the generation and read the buffer. On coherent memory one store serves all readers.
 //
 // A generation is twice an epoch, plus the phase: an epoch has two exchanges. Epoch e uses buffer e & 1.
@@ -38,8 +38,6 @@ struct ScratchHeader {
   alignas(64) uint64_t sendOffset;
   uint64_t recvOffset;
 };
-
-constexpr uint64_t kNoOffset = ~uint64_t{0};
 
 static_assert(sizeof(PublishedLine) == 64 && sizeof(ScratchHeader) == 192, "scratch layout");
 

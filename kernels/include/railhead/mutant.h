@@ -52,6 +52,15 @@ enum class Mutant : int {
   // allreduce_pull.h
   kPullWithoutFirstBarrier = 36,
   kPullWithoutLastBarrier = 37,
+  // block_lane.h
+  kBlockOneGeneration = 38,
+  kBlockPublishesAlone = 39,
+  kBlockAwaitsAlone = 40,
+  kBlockPublishRelaxed = 41,
+  kBlockAwaitRelaxed = 42,
+  kBlockOffersLate = 43,
+  kBlockStepsBackAlone = 44,
+  kBlockGenerationNotKept = 45,
 };
 
 #if defined(RH_MODEL)

@@ -21,6 +21,9 @@ namespace railhead {
 
 constexpr int kMaxWorldSize = 64;
 
+// Pull: the offset of a buffer that is not in its rank's heap.
+constexpr uint64_t kNoOffset = ~uint64_t{0};
+
 // Why a kernel gave up. The numbers are the ABI between kernels and client.
 enum class Stop : uint32_t { kNone = 0, kAborted = 1, kTimeout = 2 };
 
