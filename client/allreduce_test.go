@@ -78,13 +78,13 @@ func (s step) run(m member, seed uint64) ([]byte, error) {
 	}
 	n := s.count * s.dtype.Size()
 	send := newBuffer(n, s.sendAt)
-	oracle.Fill(send.data, s.dtype, seed)
+	oracle.Fill(send.data, s.dtype, oracle.Sum, seed)
 	recv := send
 	if !s.inPlace {
 		recv = newBuffer(n, s.recvAt)
 	}
 	input := bytes.Clone(send.data)
-	if err := m.AllReduce(send.data, recv.data, s.count, clientDtype(s.dtype)); err != nil {
+	if err := m.AllReduce(send.data, recv.data, s.count, clientDtype(s.dtype), client.Sum); err != nil {
 		return nil, err
 	}
 	if !s.inPlace && !bytes.Equal(input, send.data) {
@@ -196,8 +196,8 @@ func TestBuffersThatTouchWithoutOverlapAreAllowed(t *testing.T) {
 			if !sendFirst {
 				send, recv = recv, send
 			}
-			oracle.Fill(send, oracle.F32, oracle.Seed(5, m.Rank(), 0))
-			if err := m.AllReduce(send, recv, count, client.F32); err != nil {
+			oracle.Fill(send, oracle.F32, oracle.Sum, oracle.Seed(5, m.Rank(), 0))
+			if err := m.AllReduce(send, recv, count, client.F32, client.Sum); err != nil {
 				return err
 			}
 			seeds := []uint64{oracle.Seed(5, 0, 0), oracle.Seed(5, 1, 0)}

@@ -25,13 +25,24 @@ func waitingIn(t testing.TB, m member, operation string, mask uint64) bool {
 	return st.OperationName == operation && st.WaitingFor == mask
 }
 
-// operations are all the calls that wait for other ranks on the data path, by name.
+// operations are calls of every kind on the data path, by name: ranks 0 to 2 of four wait for rank 3 in each.
 func operations() map[string]func(m member) error {
+	b := func() []byte { return make([]byte, 4*400) }
 	return map[string]func(m member) error{
+		"all_gather":     func(m member) error { return m.AllGather(b(), b(), 100, client.F32) },
+		"reduce_scatter": func(m member) error { return m.ReduceScatter(b(), b(), 100, client.F32, client.Sum) },
+		"all_to_all":     func(m member) error { return m.AllToAll(b(), b(), 100, client.F32) },
+		"broadcast":      func(m member) error { return m.Broadcast(b(), b(), 100, client.F32, 3) },
+		"scatter":        func(m member) error { return m.Scatter(b(), b(), 100, client.F32, 3) },
+		"recv":           func(m member) error { return m.Recv(b(), 100, client.F32, 3) },
+		"send": func(m member) error { // more than the buffers between two ranks hold
+			large := make([]byte, 1<<20)
+			return m.Send(large, len(large), client.U8, 3)
+		},
 		"barrier": barrier,
 		"all_reduce": func(m member) error {
 			b := make([]byte, 400)
-			return m.AllReduce(b, b, 100, client.F32)
+			return m.AllReduce(b, b, 100, client.F32, client.Sum)
 		},
 	}
 }
@@ -65,7 +76,9 @@ func TestAbortWakesEverySleeperAndNamesTheAbortingRank(t *testing.T) {
 			t.Fatal(err)
 		}
 		for r := range ranks {
-			wantError(t, operation(ranks[r]), wire.ResultAborted, fmt.Sprintf("rank %d of group", r), "rank 3 (pid")
+			if r != 3 { // which neither sends to itself nor receives
+				wantError(t, operation(ranks[r]), wire.ResultAborted, fmt.Sprintf("rank %d of group", r), "rank 3 (pid")
+			}
 			_, err := ranks[r].AllocWindow(4096)
 			wantError(t, err, wire.ResultAborted, "rank 3 (pid")
 			if err := ranks[r].Finalize(); err != nil {
@@ -108,9 +121,12 @@ func TestWhoeverBreaksAGroupWakesItsSleepersWithoutADaemon(t *testing.T) {
 
 func TestAbortWakesRanksThatWaitForTheDaemon(t *testing.T) {
 	s := startDaemon(t)
+	o := ownMemfd(t, page)
+	defer o.release()
 	for name, operation := range map[string]func(m member) error{
-		"window_alloc": func(m member) error { _, err := m.AllocWindow(1 << 16); return err },
-		"finalize":     finalize,
+		"window_alloc":    func(m member) error { _, err := m.AllocWindow(1 << 16); return err },
+		"window_register": func(m member) error { _, err := m.Register(o.config()); return err },
+		"finalize":        finalize,
 	} {
 		group := "abort " + name
 		ranks := formGroup(t, s, client.CommConfig{Group: group, World: 2})

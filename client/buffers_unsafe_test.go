@@ -1,7 +1,6 @@
 package client_test
 
 import (
-	"bytes"
 	"fmt"
 	"unsafe"
 )
@@ -17,17 +16,30 @@ type buffer struct{ before, data, after []byte }
 
 // newBuffer gives n bytes at an address of offset modulo 16, filled with poison.
 func newBuffer(n, offset int) buffer {
-	all := bytes.Repeat([]byte{guardByte}, guardBytes+16+n+guardBytes)
+	b, _ := carve(make([]byte, roomFor(n)), n, offset)
+	return b
+}
+
+// roomFor is what carve needs for n bytes.
+func roomFor(n int) int { return guardBytes + 16 + n + guardBytes }
+
+// carve makes a buffer of the beginning of memory and returns the rest.
+func carve(memory []byte, n, offset int) (buffer, []byte) {
 	start := guardBytes
-	for uintptr(unsafe.Pointer(&all[start]))%16 != uintptr(offset) {
+	for uintptr(unsafe.Pointer(&memory[start]))%16 != uintptr(offset) {
 		start++
 	}
 	end := start + n
-	b := buffer{all[:start], all[start:end:end], all[end:]}
-	for i := range b.data {
-		b.data[i] = poison
+	b := buffer{memory[:start], memory[start:end:end], memory[end : end+guardBytes]}
+	for _, part := range []struct {
+		bytes []byte
+		value byte
+	}{{b.before, guardByte}, {b.data, poison}, {b.after, guardByte}} {
+		for i := range part.bytes {
+			part.bytes[i] = part.value
+		}
 	}
-	return b
+	return b, memory[end+guardBytes:]
 }
 
 func (b buffer) checkGuards() error {

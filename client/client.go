@@ -66,7 +66,7 @@ func (s *Session) Close() error {
 	return call(func() C.rh_result { return C.rh_close(s.h) })
 }
 
-// CommConfig is rh_comm_config. Its zero values are not the defaults of rank and world size: those must be set.
+// CommConfig is rh_comm_config. Its zero values are the defaults but for rank and world size: there, -1 takes the environment.
 type CommConfig struct {
 	Group, Token string // "" takes the environment, then the default
 	Rank, World  int
@@ -101,11 +101,23 @@ func (s *Session) Init(c CommConfig) (*Comm, error) {
 		config.token = C.CString(c.Token)
 		defer C.free(unsafe.Pointer(config.token))
 	}
-	comm := &Comm{rank: c.Rank, world: c.World}
-	if err := call(func() C.rh_result { return C.rh_comm_init(s.h, config, &comm.h) }); err != nil {
+	var h *C.rh_comm
+	if err := call(func() C.rh_result { return C.rh_comm_init(s.h, config, &h) }); err != nil {
 		return nil, err
 	}
-	return comm, nil
+	return newComm(h)
+}
+
+// newComm asks the library who the rank is: the caller may have left that to the environment.
+func newComm(h *C.rh_comm) (*Comm, error) {
+	var rank, world C.int32_t
+	if err := call(func() C.rh_result { return C.rh_comm_rank(h, &rank) }); err != nil {
+		return nil, err
+	}
+	if err := call(func() C.rh_result { return C.rh_comm_world_size(h, &world) }); err != nil {
+		return nil, err
+	}
+	return &Comm{h: h, rank: int(rank), world: int(world)}, nil
 }
 
 // Rank is this comm's rank.
@@ -119,38 +131,6 @@ func (c *Comm) Finalize() error { return call(func() C.rh_result { return C.rh_c
 
 // Abort breaks the group for all ranks.
 func (c *Comm) Abort() error { return call(func() C.rh_result { return C.rh_comm_abort(c.h) }) }
-
-// Barrier waits for every rank.
-func (c *Comm) Barrier() error { return call(func() C.rh_result { return C.rh_barrier(c.h, nil) }) }
-
-// Dtype is an element type.
-type Dtype C.rh_dtype
-
-// Element types.
-const (
-	F32  Dtype = C.RH_F32
-	BF16 Dtype = C.RH_BF16
-)
-
-// Size is the bytes of an element.
-func (d Dtype) Size() int {
-	if d == F32 {
-		return 4
-	}
-	return 2
-}
-
-// AllReduce sums count elements of dtype at send over the ranks into recv; both hold at least that many bytes.
-func (c *Comm) AllReduce(send, recv []byte, count int, dtype Dtype) error {
-	if need := count * dtype.Size(); count < 0 || len(send) < need || len(recv) < need {
-		return &Error{Result: wire.ResultInvalidArgument, Message: fmt.Sprintf(
-			"all_reduce: rank %d: %d elements need %d bytes, send has %d and recv %d", c.rank, count, need, len(send), len(recv))}
-	}
-	return call(func() C.rh_result {
-		return C.rh_all_reduce(unsafe.Pointer(unsafe.SliceData(send)), unsafe.Pointer(unsafe.SliceData(recv)), C.size_t(count),
-			C.rh_dtype(dtype), C.RH_SUM, c.h, nil)
-	})
-}
 
 // Status is rh_comm_status.
 type Status struct {

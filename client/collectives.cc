@@ -1,108 +1,258 @@
-// The data path: argument checks, then the kernel.
-#include "comm.h"
+// The data path: a checked call runs the kernel that the daemon's thresholds name.
+#include <stdlib.h>
+#include <string.h>
+
 #include "error.h"
 #include "host/kernel_set.h"
+#include "operation.h"
 
 namespace railhead::client {
 
 namespace {
 
-// Bytes of an element, 0 for a number that is no type.
-size_t sizeOf(rh_dtype dtype) {
-  switch (dtype) {
-    case RH_F32: return 4;
-    case RH_BF16: return 2;
-  }
-  return 0;
-}
+using host::Outcome;
 
-bool overlapPartly(const void* a, const void* b, size_t bytes) {
-  const auto x = reinterpret_cast<uintptr_t>(a), y = reinterpret_cast<uintptr_t>(b);
-  return x != y && (x < y ? y - x : x - y) < bytes;
-}
-
-rh_result checkAllReduce(const Comm* comm, const void* send, const void* recv, size_t count, rh_dtype dtype, rh_op op,
-                         const void* stream) {
-  const int rank = comm->rank;
-  if (sizeOf(dtype) == 0) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "all_reduce: rank %d: dtype %d; RH_F32 and RH_BF16 work", rank, static_cast<int>(dtype));
-  }
-  if (op != RH_SUM) return fail(RH_ERR_INVALID_ARGUMENT, "all_reduce: rank %d: op %d; RH_SUM works", rank, static_cast<int>(op));
-  if (stream != nullptr) {
-    return fail(RH_ERR_UNSUPPORTED, "all_reduce: rank %d: a stream was given to a CPU comm; pass NULL", rank);
-  }
-  if (count > SIZE_MAX / 16) return fail(RH_ERR_INVALID_ARGUMENT, "all_reduce: rank %d: count %zu overflows", rank, count);
-  if (count > 0 && (send == nullptr || recv == nullptr)) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "all_reduce: rank %d: %s is NULL", rank, send == nullptr ? "send" : "recv");
-  }
-  if (overlapPartly(send, recv, count * sizeOf(dtype))) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "all_reduce: rank %d: send and recv overlap partly; use the same buffer or two "
-                "that do not touch", rank);
-  }
-  return RH_OK;
-}
-
-// Where a buffer lies in this rank's heap, kNoOffset if it does not.
-uint64_t offsetInHeap(const Comm* comm, const void* buffer, uint64_t bytes) {
+// Where a buffer lies for the other ranks, as an offer (railhead/flags.h); kNoOffset if they cannot see it.
+uint64_t offerOf(const Comm* comm, const void* buffer, uint64_t bytes) {
   const uint64_t offset = reinterpret_cast<uintptr_t>(buffer) - reinterpret_cast<uintptr_t>(comm->team.heap[comm->rank]);
   const bool inside = offset >= comm->scratchBytes && offset < comm->heapBytes && bytes <= comm->heapBytes - offset;
-  return inside ? offset : kNoOffset;
+  return inside ? offset : offerInRegions(comm, buffer, bytes);
 }
 
-// Runs the algorithm that the daemon's thresholds name; *algo says which.
-host::Outcome runAllReduce(const Comm* comm, const host::AllReduceSet& kernels, const void* send, void* recv, size_t count,
-                           uint64_t bytes, uint32_t* algo) {
-  if (bytes >= comm->pullBytes) {
+const host::Reductions& reductionsOf(const Comm* comm, const Operation& o) { return comm->kernels->reductions[o.dtype]; }
+
+// Ranks multiply their contributions themselves: nobody else may take them from where they lie.
+bool mayPull(const Comm* comm, const Operation& o, uint64_t bytes) {
+  return bytes >= comm->pullBytes && o.reduce.kind != host::Reduction::kPreMulSum;
+}
+
+Outcome allReduce(const Comm* comm, const Operation& o, uint32_t* algo) {
+  const host::Reductions& kernels = reductionsOf(comm, o);
+  const uint64_t bytes = bytesOf(o);
+  if (mayPull(comm, o, bytes)) {
     bool zeroCopy = false;
     *algo = RHW_ALGO_PULL;
-    const host::Outcome outcome =
-        kernels.pull(comm->team, offsetInHeap(comm, send, bytes), offsetInHeap(comm, recv, bytes), count, &zeroCopy);
+    const Outcome outcome = kernels.pull(comm->team, o.reduce, offerOf(comm, o.send, bytes), offerOf(comm, o.recv, bytes), o.count, &zeroCopy);
     if (outcome.stop != Stop::kNone || zeroCopy) return outcome;
   }
   if (bytes >= comm->twoshotBytes) {
     *algo = RHW_ALGO_TWOSHOT;
-    return kernels.twoshot(comm->team, send, recv, count);
+    return kernels.twoshot(comm->team, o.reduce, o.send, o.recv, o.count);
   }
   *algo = RHW_ALGO_ONESHOT;
-  return kernels.oneshot(comm->team, send, recv, count);
+  return kernels.oneshot(comm->team, o.reduce, o.send, o.recv, o.count);
+}
+
+Outcome reduceScatter(const Comm* comm, const Operation& o, uint32_t* algo) {
+  const host::Reductions& kernels = reductionsOf(comm, o);
+  const uint64_t bytes = bytesOf(o) * static_cast<uint64_t>(comm->worldSize);
+  if (mayPull(comm, o, bytes)) {
+    bool zeroCopy = false;
+    *algo = RHW_ALGO_PULL;
+    const Outcome outcome = kernels.reduceScatterPull(comm->team, o.reduce, offerOf(comm, o.send, bytes), o.recv, o.count, &zeroCopy);
+    if (outcome.stop != Stop::kNone || zeroCopy) return outcome;
+  }
+  *algo = RHW_ALGO_ONESHOT;
+  return kernels.reduceScatter(comm->team, o.reduce, o.send, o.recv, o.count);
+}
+
+Outcome allGather(const Comm* comm, const Operation& o, uint32_t* algo) {
+  const host::Copies& kernels = comm->kernels->copies;
+  const uint64_t bytes = bytesOf(o);
+  if (bytes >= comm->pullBytes) {
+    bool zeroCopy = false;
+    *algo = RHW_ALGO_PULL;
+    const Outcome outcome = kernels.allGatherPull(comm->team, offerOf(comm, o.send, bytes), o.send, o.recv, bytes, &zeroCopy);
+    if (outcome.stop != Stop::kNone || zeroCopy) return outcome;
+  }
+  *algo = RHW_ALGO_ONESHOT;
+  return kernels.allGather(comm->team, o.send, o.recv, bytes);
+}
+
+Outcome allToAll(const Comm* comm, const Operation& o, uint32_t* algo) {
+  const host::Copies& kernels = comm->kernels->copies;
+  const uint64_t part = bytesOf(o), bytes = part * static_cast<uint64_t>(comm->worldSize);
+  if (bytes >= comm->pullBytes) {
+    bool zeroCopy = false;
+    *algo = RHW_ALGO_PULL;
+    const uint64_t offer = o.send == o.recv ? kNoOffset : offerOf(comm, o.send, bytes);
+    const Outcome outcome = kernels.allToAllPull(comm->team, offer, o.recv, part, &zeroCopy);
+    if (outcome.stop != Stop::kNone || zeroCopy) return outcome;
+  }
+  *algo = RHW_ALGO_ONESHOT;
+  return kernels.allToAll(comm->team, o.send, o.recv, part);
+}
+
+void copy(void* to, const void* from, size_t bytes) {
+  if (to != from && bytes > 0) memcpy(to, from, bytes);
+}
+
+Outcome broadcast(const Comm* comm, const Operation& o) {
+  const size_t bytes = bytesOf(o);
+  const bool root = comm->rank == o.root;
+  const Outcome outcome = comm->kernels->copies.broadcast(comm->team, o.root, root ? const_cast<void*>(o.send) : o.recv, bytes);
+  if (root && outcome.stop == Stop::kNone) copy(o.recv, o.send, bytes);
+  return outcome;
+}
+
+// Gather and scatter are transfers between the root and everybody else, under the signature of the collective.
+Outcome rootTransfers(const Comm* comm, const Operation& o) {
+  const size_t part = bytesOf(o);
+  const bool scatters = o.op == RHW_OP_SCATTER;
+  Transfer list[RHW_MAX_WORLD];
+  int n = 0;
+  const auto add = [&](int peer, bool sends, const void* buffer) {
+    list[n++] = {peer, sends, static_cast<char*>(const_cast<void*>(buffer)), part, comm->team.call, 0, false};
+  };
+  if (comm->rank != o.root) {
+    add(o.root, !scatters, scatters ? o.recv : o.send);
+  } else {
+    const char* all = scatters ? static_cast<const char*>(o.send) : static_cast<const char*>(o.recv);
+    for (int k = 1; k < comm->worldSize; k++) {
+      const int peer = (comm->rank + k) % comm->worldSize;
+      add(peer, scatters, all + static_cast<size_t>(peer) * part);
+    }
+    const char* own = all + static_cast<size_t>(comm->rank) * part;
+    if (scatters) {
+      copy(o.recv, own, part);
+    } else {
+      copy(const_cast<char*>(own), o.send, part);
+    }
+  }
+  return comm->kernels->copies.transfers(comm->team, list, n);
+}
+
+Outcome runKernel(const Comm* comm, const Operation& o, uint32_t* algo) {
+  *algo = RHW_ALGO_PIPE;
+  switch (o.op) {
+    case RHW_OP_ALL_REDUCE: return allReduce(comm, o, algo);
+    case RHW_OP_REDUCE_SCATTER: return reduceScatter(comm, o, algo);
+    case RHW_OP_ALL_GATHER: return allGather(comm, o, algo);
+    case RHW_OP_ALL_TO_ALL: return allToAll(comm, o, algo);
+    case RHW_OP_BROADCAST: return broadcast(comm, o);
+    case RHW_OP_REDUCE: return reductionsOf(comm, o).reduce(comm->team, o.reduce, o.root, o.send, o.recv, o.count);
+    case RHW_OP_GATHER:
+    case RHW_OP_SCATTER: return rootTransfers(comm, o);
+    default: *algo = RHW_ALGO_AUTO; return comm->kernels->copies.barrier(comm->team);
+  }
+}
+
+// In a world of one every collective is a copy, or the reduction of one contribution.
+void runAlone(const Comm* comm, const Operation& o) {
+  if (o.op == RHW_OP_BARRIER || o.count == 0) return;
+  if (o.op == RHW_OP_ALL_REDUCE || o.op == RHW_OP_REDUCE_SCATTER || o.op == RHW_OP_REDUCE) {
+    reductionsOf(comm, o).local(o.reduce, o.send, o.recv, o.count);
+  } else {
+    copy(o.recv, o.send, bytesOf(o));
+  }
+}
+
+rh_result end(Comm* comm, const Outcome& outcome) {
+  if (__builtin_expect(outcome.stop != Stop::kNone, 0)) return stopOperation(comm, outcome);
+  endOperation(comm);
+  return RH_OK;
+}
+
+}  // namespace
+
+Signature signatureOf(Comm* comm, const Operation& o) {
+  const uint64_t root = o.root < 0 ? 0xff : static_cast<uint64_t>(o.root);
+  const uint64_t reduction = static_cast<uint64_t>(o.reduce.kind);
+  const uint64_t call = o.op | static_cast<uint64_t>(o.dtype) << 8 | reduction << 16 | root << 24 |
+                        (comm->collectives++ * kSequenceOne & kSequenceMask) | comm->history << kHistoryShift;
+  // SplitMix64's multiplier and a fold to 16 bits: any difference in a call changes the history of those behind it, but for
+  // one in 65536.
+  const uint64_t mixed = (call ^ o.count * 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
+  comm->history = mixed >> kHistoryShift;
+  return {call, o.count};
+}
+
+rh_result runOperation(Comm* comm, const Operation& o) {
+  if (isTransfer(o)) return runTransfers(comm, &o, 1, o.op);
+  if (!beginOperation(comm, o.op, bytesOf(o))) return whyBroken(comm);
+  if (comm->worldSize == 1) {
+    runAlone(comm, o);
+    endOperation(comm);
+    return RH_OK;
+  }
+  comm->team.call = signatureOf(comm, o);
+  uint32_t algo;
+  const Outcome outcome = runKernel(comm, o, &algo);
+  if (algo != RHW_ALGO_AUTO) __atomic_store_n(&comm->line(comm->rank)->algo, algo, __ATOMIC_RELAXED);
+  return end(comm, outcome);
+}
+
+rh_result runTransfers(Comm* comm, const Operation* list, int n, uint32_t op) {
+  uint64_t bytes = 0;
+  for (int i = 0; i < n; i++) bytes += bytesOf(list[i]);
+  if (!beginOperation(comm, op, bytes)) return whyBroken(comm);
+  Transfer few[16];
+  auto* transfers = n <= 16 ? few : static_cast<Transfer*>(malloc(static_cast<size_t>(n) * sizeof(Transfer)));
+  if (transfers == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for %d transfers", operationName(op), comm->rank, n);
+  for (int i = 0; i < n; i++) {
+    const Operation& o = list[i];
+    const bool sends = o.op == RHW_OP_SEND;
+    const Signature signature = {RHW_OP_SEND | static_cast<uint64_t>(o.dtype) << 8 | uint64_t{0xff} << 24, o.count};
+    transfers[i] = {o.root, sends, static_cast<char*>(sends ? const_cast<void*>(o.send) : o.recv), bytesOf(o), signature, 0, false};
+  }
+  comm->team.call = {};
+  const Outcome outcome = comm->kernels->copies.transfers(comm->team, transfers, n);
+  __atomic_store_n(&comm->line(comm->rank)->algo, uint32_t{RHW_ALGO_PIPE}, __ATOMIC_RELAXED);
+  if (transfers != few) free(transfers);
+  return end(comm, outcome);
+}
+
+namespace {
+
+rh_result call(rh_comm* handle, Operation o, const void* stream) {
+  if (__builtin_expect(inGroup(), 0)) return noteOperation(handle, o, stream);
+  Comms::Exclusive guard(comms(), handle);
+  Comm* comm = guard.get();
+  if (__builtin_expect(comm == nullptr, 0)) return checkGuard(guard, operationName(o.op));
+  const rh_result bad = checkOperation(comm, &o, stream);
+  if (__builtin_expect(bad != RH_OK, 0)) return bad;
+  if (isTransfer(o) && o.root == comm->rank) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: peer is this rank; put the send and the receive between rh_group_start and "
+                "rh_group_end", operationName(o.op), comm->rank);
+  }
+  return runOperation(comm, o);
 }
 
 }  // namespace
 }  // namespace railhead::client
 
-using namespace railhead::client;
+using railhead::client::call;
 
-extern "C" rh_result rh_all_reduce(const void* send, void* recv, size_t count, rh_dtype dtype, rh_op op, rh_comm* handle,
-                                   void* stream) {
-  Comms::Exclusive guard(comms(), handle);
-  Comm* comm = guard.get();
-  if (__builtin_expect(comm == nullptr, 0)) return checkGuard(guard, "all_reduce");
-  const rh_result bad = checkAllReduce(comm, send, recv, count, dtype, op, stream);
-  if (__builtin_expect(bad != RH_OK, 0)) return bad;
-
-  const uint64_t bytes = count * sizeOf(dtype);
-  if (!beginOperation(comm, RHW_OP_ALL_REDUCE, bytes)) return whyBroken(comm);
-  if (count > 0) {
-    const auto& kernels = dtype == RH_F32 ? comm->kernels->f32 : comm->kernels->bf16;
-    uint32_t algo = RHW_ALGO_AUTO;
-    const auto outcome = runAllReduce(comm, kernels, send, recv, count, bytes, &algo);
-    __atomic_store_n(&comm->line(comm->rank)->algo, algo, __ATOMIC_RELAXED);
-    if (__builtin_expect(outcome.stop != railhead::Stop::kNone, 0)) return stopOperation(comm, outcome);
-  }
-  endOperation(comm);
-  return RH_OK;
+extern "C" rh_result rh_all_reduce(const void* send, void* recv, size_t count, rh_dtype dtype, rh_op op, rh_comm* comm, void* stream) {
+  return call(comm, {RHW_OP_ALL_REDUCE, send, recv, count, dtype, op, -1, {}}, stream);
 }
-
-extern "C" rh_result rh_barrier(rh_comm* handle, void* stream) {
-  Comms::Exclusive guard(comms(), handle);
-  Comm* comm = guard.get();
-  if (__builtin_expect(comm == nullptr, 0)) return checkGuard(guard, "barrier");
-  if (stream != nullptr) {
-    return fail(RH_ERR_UNSUPPORTED, "barrier: rank %d: a stream was given to a CPU comm; pass NULL", comm->rank);
-  }
-  if (!beginOperation(comm, RHW_OP_BARRIER, 0)) return whyBroken(comm);
-  const auto outcome = comm->kernels->barrier(comm->team);
-  if (__builtin_expect(outcome.stop != railhead::Stop::kNone, 0)) return stopOperation(comm, outcome);
-  endOperation(comm);
-  return RH_OK;
+extern "C" rh_result rh_all_gather(const void* send, void* recv, size_t count, rh_dtype dtype, rh_comm* comm, void* stream) {
+  return call(comm, {RHW_OP_ALL_GATHER, send, recv, count, dtype, RH_SUM, -1, {}}, stream);
+}
+extern "C" rh_result rh_reduce_scatter(const void* send, void* recv, size_t count, rh_dtype dtype, rh_op op, rh_comm* comm, void* stream) {
+  return call(comm, {RHW_OP_REDUCE_SCATTER, send, recv, count, dtype, op, -1, {}}, stream);
+}
+extern "C" rh_result rh_all_to_all(const void* send, void* recv, size_t count, rh_dtype dtype, rh_comm* comm, void* stream) {
+  return call(comm, {RHW_OP_ALL_TO_ALL, send, recv, count, dtype, RH_SUM, -1, {}}, stream);
+}
+extern "C" rh_result rh_broadcast(const void* send, void* recv, size_t count, rh_dtype dtype, int32_t root, rh_comm* comm, void* stream) {
+  return call(comm, {RHW_OP_BROADCAST, send, recv, count, dtype, RH_SUM, root, {}}, stream);
+}
+extern "C" rh_result rh_reduce(const void* send, void* recv, size_t count, rh_dtype dtype, rh_op op, int32_t root, rh_comm* comm, void* stream) {
+  return call(comm, {RHW_OP_REDUCE, send, recv, count, dtype, op, root, {}}, stream);
+}
+extern "C" rh_result rh_gather(const void* send, void* recv, size_t count, rh_dtype dtype, int32_t root, rh_comm* comm, void* stream) {
+  return call(comm, {RHW_OP_GATHER, send, recv, count, dtype, RH_SUM, root, {}}, stream);
+}
+extern "C" rh_result rh_scatter(const void* send, void* recv, size_t count, rh_dtype dtype, int32_t root, rh_comm* comm, void* stream) {
+  return call(comm, {RHW_OP_SCATTER, send, recv, count, dtype, RH_SUM, root, {}}, stream);
+}
+extern "C" rh_result rh_send(const void* send, size_t count, rh_dtype dtype, int32_t peer, rh_comm* comm, void* stream) {
+  return call(comm, {RHW_OP_SEND, send, nullptr, count, dtype, RH_SUM, peer, {}}, stream);
+}
+extern "C" rh_result rh_recv(void* recv, size_t count, rh_dtype dtype, int32_t peer, rh_comm* comm, void* stream) {
+  return call(comm, {RHW_OP_RECV, nullptr, recv, count, dtype, RH_SUM, peer, {}}, stream);
+}
+extern "C" rh_result rh_barrier(rh_comm* comm, void* stream) {
+  return call(comm, {RHW_OP_BARRIER, nullptr, nullptr, 0, RH_F32, RH_SUM, -1, {}}, stream);
 }

@@ -66,11 +66,17 @@ rh_result stopOperation(Comm* comm, const host::Outcome& outcome) {
   const uint64_t missing = outcome.missing;
   rhw_rank_line* line = comm->line(comm->rank);
   storeRelaxed(&line->waiting_for, missing);
-  if (outcome.stop == Stop::kTimeout) {
+  if (outcome.stop == Stop::kMismatch) {
+    storeRelaxed(&line->call, outcome.difference.ours.call);
+    storeRelaxed(&line->call_count, outcome.difference.ours.count);
+    storeRelaxed(&line->other_call, outcome.difference.theirs.call);
+    storeRelaxed(&line->other_count, outcome.difference.theirs.count);
+  }
+  if (outcome.stop == Stop::kTimeout || outcome.stop == Stop::kMismatch) {
     // Of several late ranks the lowest is named; the message lists them all.
     const uint32_t culprit = missing != 0 ? static_cast<uint32_t>(__builtin_ctzll(missing)) : RHW_NO_RANK;
     const uint32_t op = __atomic_load_n(&line->op, __ATOMIC_RELAXED);
-    poison(comm, RH_ERR_TIMEOUT, op, culprit, static_cast<uint32_t>(comm->rank));
+    poison(comm, outcome.stop == Stop::kTimeout ? RH_ERR_TIMEOUT : RH_ERR_MISMATCH, op, culprit, static_cast<uint32_t>(comm->rank));
   }
   return whyBroken(comm);
 }
@@ -93,6 +99,7 @@ void endLease(Comm* comm) {
 void destroyComm(Comm* comm) {
   dropWindows(comm);
   endLease(comm);
+  while (comm->lastRegion > 0) dropRegion(comm, comm->lastRegion);
   for (char* heap : comm->team.heap) {
     if (heap != nullptr) munmap(heap, comm->heapBytes);
   }
@@ -110,9 +117,18 @@ bool belongsTo(void* handle, const Session* session) {
 
 }  // namespace
 
+namespace {
+
+bool hasNoted(void* handle) {
+  Comms::Shared look(comms(), handle);
+  return look.get() != nullptr && __atomic_load_n(&look.get()->noted, __ATOMIC_RELAXED) != 0;
+}
+
+}  // namespace
+
 bool anyCommBusy(const Session* session) {
   bool busy = false;
-  comms().forEach([&](void* handle) { busy = busy || (belongsTo(handle, session) && comms().busy(handle)); });
+  comms().forEach([&](void* handle) { busy = busy || (belongsTo(handle, session) && (comms().busy(handle) || hasNoted(handle))); });
   return busy;
 }
 
@@ -174,6 +190,7 @@ rh_result leave(Comm* comm) {
 extern "C" rh_result rh_comm_finalize(rh_comm* handle) {
   Comms::Exclusive guard(comms(), handle);
   rh_result result = checkGuard(guard, "finalize");
+  if (result == RH_OK) result = checkNoneNoted(guard.get(), "finalize");
   if (result != RH_OK) return result;
   const bool works = beginOperation(guard.get(), RHW_OP_FINALIZE, 0);
   result = leave(guard.get());

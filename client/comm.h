@@ -6,6 +6,7 @@
 
 #include "handle_table.h"
 #include "host/kernel_set.h"
+#include "malloced.h"
 #include "railhead.h"
 #include "session.h"
 
@@ -17,10 +18,38 @@ constexpr int kMaxWindows = 16384;  // of a process
 // How much longer than the daemon's own deadline a client waits for its answer: the daemon's error says more.
 constexpr int64_t kAnswerGraceNs = int64_t{5} * 1000000000;
 
-struct Comm {
+constexpr int kMaxPreMulSums = 64;   // of a comm
+constexpr rh_op kFirstPreMulSum = 16;
+
+// What rh_op_create_pre_mul_sum made.
+struct PreMulSum {
+  bool live;
+  rh_dtype dtype;
+  unsigned char scalar[8];
+};
+
+// A peer's registered memory, as it was mapped.
+struct PeerMapping {
+  void* base;  // nullptr = none
+  size_t bytes;
+  char* part;  // where the registered memory begins
+};
+
+// A registered window: memory that the ranks own.
+struct Region : Malloced {
+  uint64_t bytes;
+  int32_t stagedRank;        // the rank because of which nothing is shared, -1 = everything is
+  char reason[RHW_REASON];   // why not
+  char* own;                 // this rank's memory; nullptr once it has given the window back
+  char* parts[RHW_MAX_WORLD];  // where each rank's part lies; own, and those of peers that are mapped
+  PeerMapping peers[RHW_MAX_WORLD];
+};
+
+struct Comm : Malloced {
   Session* session;
   uint64_t group;
   char name[RHW_NAME];
+  char token[RHW_NAME];
   int32_t rank;
   int32_t worldSize;
   uint32_t timeoutMs;
@@ -33,9 +62,17 @@ struct Comm {
   uint32_t pids[RHW_MAX_WORLD];     // of the ranks' processes, as the daemon sees them
   bool leased;
   uint64_t seq;                     // operations begun
+  uint64_t collectives;             // of those, the ones that all ranks take part in; and
+  uint64_t history;                 // a hash of their signatures, 16 bits
+  uint64_t splits;
+  uint32_t algo;                    // rhw_algo that is forced
+  int32_t noted;                    // calls in groups that have not ended; atomic
+  PreMulSum preMulSums[kMaxPreMulSums];
   uint64_t twoshotBytes;            // from here on all_reduce is two-shot,
   uint64_t pullBytes;               // and zero-copy where all buffers lie in windows
   const railhead::host::KernelSet* kernels;
+  Region* regions[RHW_MAX_REGION + 1];  // registered windows by number; [0] is unused
+  uint32_t lastRegion;              // the highest number in use
   railhead::FlagTeam team;          // heaps are mapped where team.heap says; nullptr = not mapped
 
   rhw_control_header* header() const { return reinterpret_cast<rhw_control_header*>(control); }
@@ -45,11 +82,14 @@ struct Comm {
   int64_t deadlineNs() const;
 };
 
-struct Window {
+struct Window : Malloced {
   Comm* comm;
   rh_comm* commHandle;
-  uint64_t offset;
+  uint64_t offset;  // in the heap
   size_t bytes;
+  uint32_t region;  // 0 = it lies in the heap, else its number among the registered ones
+
+  const Region* registered() const { return region == 0 ? nullptr : comm->regions[region]; }
 };
 
 using Comms = HandleTable<Comm, kMaxComms>;
@@ -73,6 +113,12 @@ rh_result whyBroken(const Comm* comm);
 // Writes the sentence for a broken group (or "" while it works) and returns the result.
 rh_result describe(const Comm* comm, char* out, size_t size);
 
+// BUSY where calls of the comm are noted in a group that has not ended.
+rh_result checkNoneNoted(const Comm* comm, const char* operation);
+
+// Joins a group as a rank and maps everything. request is complete. The caller has a look at the session.
+rh_result joinGroup(Session* session, const rhw_join& request, rh_comm** out);
+
 // The name of an operation, e.g. "all_reduce".
 const char* operationName(uint32_t op);
 
@@ -90,6 +136,16 @@ void abandonComms(const Session* session);
 
 // Ends all windows of a comm.
 void dropWindows(Comm* comm);
+
+// Unmaps what a region has of other ranks. Frees no memory: the child of a fork calls it too.
+void unmapPeers(Region* region);
+
+// Ends a registered window, if there is one of that number.
+void dropRegion(Comm* comm, uint32_t number);
+
+// Where a buffer lies in this rank's registered memory that the others have mapped: the region's number and the offset in it
+// (RHW_REGION_SHIFT). kNoOffset if it does not.
+uint64_t offerInRegions(const Comm* comm, const void* buffer, uint64_t bytes);
 
 }  // namespace railhead::client
 

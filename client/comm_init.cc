@@ -6,8 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <new>
-
 #include "comm.h"
 #include "commit.h"
 #include "control_thread.h"
@@ -19,12 +17,7 @@ namespace railhead::client {
 
 namespace {
 
-struct Request {
-  rhw_join join;
-  uint32_t timeoutMs;
-};
-
-rh_result readConfig(const rh_comm_config* c, Request* out) {
+rh_result readConfig(const rh_comm_config* c, rhw_join* out) {
   const rh_comm_config defaults = RH_COMM_CONFIG_INIT;
   if (c == nullptr) c = &defaults;
   if (c->struct_size != sizeof defaults || c->struct_version != 1) {
@@ -33,15 +26,15 @@ rh_result readConfig(const rh_comm_config* c, Request* out) {
   }
   *out = {};
   int32_t rank, world;
-  rh_result r = shortString(c->group, "RAILHEAD_GROUP", "default", "group name", out->join.group);
-  if (r == RH_OK) r = shortString(c->token, "RAILHEAD_TOKEN", "", "token", out->join.token);
-  if (r == RH_OK) r = forcedAlgo(&out->join.algo);
+  rh_result r = shortString(c->group, "RAILHEAD_GROUP", "default", "group name", out->group);
+  if (r == RH_OK) r = shortString(c->token, "RAILHEAD_TOKEN", "", "token", out->token);
+  if (r == RH_OK) r = forcedAlgo(&out->algo);
   if (r == RH_OK) r = checkIsa();
   if (r == RH_OK) r = requiredInt(c->rank, "RANK", "rank", &rank);
   if (r == RH_OK) r = requiredInt(c->world_size, "WORLD_SIZE", "world size", &world);
-  if (r == RH_OK) r = timeoutMs(c->timeout_ms, "comm_init", &out->timeoutMs);
+  if (r == RH_OK) r = timeoutMs(c->timeout_ms, "comm_init", &out->timeout_ms);
   if (r != RH_OK) return r;
-  if (out->join.group[0] == '\0') return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: the group name is empty");
+  if (out->group[0] == '\0') return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: the group name is empty");
   if (world < 1 || world > RH_MAX_WORLD_SIZE) {
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: world size %d is outside 1..%d", world, RH_MAX_WORLD_SIZE);
   }
@@ -56,11 +49,10 @@ rh_result readConfig(const rh_comm_config* c, Request* out) {
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: heap_bytes %llu is more than 1 TiB",
                 static_cast<unsigned long long>(c->heap_bytes));
   }
-  out->join.rank = static_cast<uint32_t>(rank);
-  out->join.world = static_cast<uint32_t>(world);
-  out->join.timeout_ms = out->timeoutMs;
-  out->join.reduce_group = c->reduce_group;
-  out->join.heap_bytes = c->heap_bytes;
+  out->rank = static_cast<uint32_t>(rank);
+  out->world = static_cast<uint32_t>(world);
+  out->reduce_group = c->reduce_group;
+  out->heap_bytes = c->heap_bytes;
   return RH_OK;
 }
 
@@ -107,6 +99,11 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   team.worldSize = comm->worldSize;
   team.reduceGroup = static_cast<int>(m.reduce_group);
   team.blockBytes = m.block_bytes;
+  team.pipeSlotBytes = m.pipe_slot_bytes;
+  team.broadcastSlotBytes = m.broadcast_slot_bytes;
+  for (int32_t peer = 0; peer < comm->worldSize; peer++) {
+    team.calls[peer] = reinterpret_cast<CallWords*>(&comm->line(peer)->call);
+  }
   team.spinNs = m.spin_ns;
   team.timeoutNs = int64_t{comm->timeoutMs} * 1000000;
   team.abortWord = reinterpret_cast<const uint32_t*>(&comm->header()->abort);  // little-endian: the low half comes first
@@ -165,10 +162,10 @@ rh_result attach(Comm* comm, Call* call, int64_t* deadlineNs, bool* joined) {
   return RH_OK;
 }
 
-rh_result join(Session* session, Request* request, Comm* comm) {
+rh_result join(Session* session, rhw_join* request, Comm* comm) {
   int64_t deadline = comm->deadlineNs();
   Call call(*session, "comm_init", comm->rank);
-  rh_result result = call.send(&request->join, RHW_JOIN, deadline);
+  rh_result result = call.send(request, RHW_JOIN, deadline);
   if (result != RH_OK) return result;
   bool joined = false;
   const rh_result attached = attach(comm, &call, &deadline, &joined);
@@ -199,20 +196,25 @@ extern "C" rh_result rh_comm_init(rh_session* handle, const rh_comm_config* conf
   *out = nullptr;
   HandleTable<Session, kMaxSessions>::Shared session(sessions(), handle);
   if (session.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_init: not a live session: was it closed?");
-  Request request;
-  rh_result result = readConfig(config, &request);
-  if (result != RH_OK) return result;
+  rhw_join request;
+  const rh_result result = readConfig(config, &request);
+  return result == RH_OK ? joinGroup(session.get(), request, out) : result;
+}
 
+rh_result railhead::client::joinGroup(Session* session, const rhw_join& request, rh_comm** out) {
   if (comms().full()) return tooManyComms();  // before other ranks rely on this one
-  auto* comm = new (std::nothrow) Comm();
+  auto* comm = new Comm();
   if (comm == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: no memory for a comm");
-  comm->session = session.get();
-  memcpy(comm->name, request.join.group, sizeof comm->name);
-  comm->rank = static_cast<int32_t>(request.join.rank);
-  comm->worldSize = static_cast<int32_t>(request.join.world);
-  comm->timeoutMs = request.timeoutMs;
+  comm->session = session;
+  memcpy(comm->name, request.group, sizeof comm->name);
+  memcpy(comm->token, request.token, sizeof comm->token);
+  comm->rank = static_cast<int32_t>(request.rank);
+  comm->worldSize = static_cast<int32_t>(request.world);
+  comm->timeoutMs = request.timeout_ms;
+  comm->algo = request.algo;
   comm->heapFd = -1;
-  result = join(session.get(), &request, comm);
+  rhw_join message = request;
+  rh_result result = join(session, &message, comm);
   if (result == RH_OK) {
     *out = static_cast<rh_comm*>(comms().insert(comm));
     if (*out == nullptr) result = tooManyComms();

@@ -5,8 +5,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <new>
-
 #include "comm.h"
 #include "control_thread.h"
 #include "error.h"
@@ -76,7 +74,7 @@ rh_result connectSession(const char* path, uint32_t timeout, rh_session** out) {
     close(fd);
     return result;
   }
-  auto* session = new (std::nothrow) Session(fd);
+  auto* session = new Session(fd);
   if (session == nullptr) {
     close(fd);
     return fail(RH_ERR_OUT_OF_MEMORY, "connect: no memory for a session");

@@ -18,7 +18,7 @@ import (
 
 // The sizes that the fake daemon promises.
 const (
-	fakeScratch = 64 << 10
+	fakeScratch = 128 << 10
 	fakeHeap    = 1 << 20
 	fakeBlock   = 16 << 10
 	fakeWindow  = 4096
@@ -47,12 +47,15 @@ const (
 	turnWindowAlloc
 	turnWindowCommitted
 	turnWindowFree
+	turnRegister
+	turnRegisteredFree
 	turnLeave
 	turns
 )
 
 // Which call of live waits for the answer to a turn.
-var callOf = [turns]string{"connect", "comm_init", "comm_init", "window_alloc", "window_alloc", "window_free", "finalize"}
+var callOf = [turns]string{"connect", "comm_init", "comm_init", "window_alloc", "window_alloc", "window_free", "window_register",
+	"window_free", "finalize"}
 
 // startFake listens until the test ends and returns the socket's path.
 func startFake(t testing.TB, spoil func(f *fake, turn int, answers []answer) []answer) string {
@@ -134,7 +137,7 @@ func (f *fake) reply(m wire.Message) []answer {
 		return []answer{
 			say(&wire.Joined{
 				Group: 7, Incarnation: 1, ControlBytes: wire.ControlBytes(1), HeapBytes: fakeHeap, ScratchBytes: fakeScratch,
-				World: 1, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock,
+				World: 1, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
 			}, r, f.controlSegment()),
 			say(&wire.Heap{Group: 7, Rank: 0, PID: 1}, r, f.segment(fakeHeap, sealed)),
 		}
@@ -146,6 +149,12 @@ func (f *fake) reply(m wire.Message) []answer {
 		return []answer{say(&wire.WindowReady{Group: 7, Offset: m.Offset}, r)}
 	case *wire.WindowFree:
 		return []answer{say(&wire.WindowFreed{Group: 7, Offset: m.Offset}, r)}
+	case *wire.Register:
+		return []answer{say(&wire.Registered{Group: 7, Region: 1, StagedRank: -1}, r)}
+	case *wire.RegisterMapped:
+		return []answer{say(&wire.Registered{Group: 7, Region: m.Region, StagedRank: -1}, r)}
+	case *wire.RegisterPrivate:
+		return []answer{say(&wire.Registered{Group: 7, Region: 1, StagedRank: 0, Reason: m.Reason}, r)}
 	case *wire.Leave:
 		return []answer{say(&wire.Left{Group: 7}, r)}
 	}
@@ -234,5 +243,30 @@ func live(socket string, timeout time.Duration) error {
 	if err := w.Free(); err != nil {
 		return err
 	}
+	if err := registerAndFree(c); err != nil {
+		return err
+	}
 	return c.Finalize()
+}
+
+// registerAndFree takes a window of the rank's own memory through its life.
+func registerAndFree(c *client.Comm) error {
+	fd, err := unix.MemfdCreate("test-owned", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.Ftruncate(fd, fakeWindow); err != nil {
+		return err
+	}
+	memory, err := unix.Mmap(fd, 0, fakeWindow, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Munmap(memory) }()
+	w, err := c.Register(client.RegisterConfig{Memory: memory, FD: fd})
+	if err != nil {
+		return err
+	}
+	return w.Free()
 }

@@ -23,6 +23,9 @@ void inChild() {
     for (char* heap : comm->team.heap) {
       if (heap != nullptr) munmap(heap, comm->heapBytes);
     }
+    for (Region* region : comm->regions) {
+      if (region != nullptr) unmapPeers(region);
+    }
     munmap(comm->control, comm->controlBytes);
     close(comm->heapFd);
   });

@@ -81,6 +81,9 @@ func TestTheEnvironmentSaysWhereAndWho(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if c.Rank() != 0 || c.WorldSize() != 1 {
+		t.Errorf("rank %d of %d, want 0 of 1", c.Rank(), c.WorldSize())
+	}
 	if err := c.Abort(); err != nil {
 		t.Fatal(err)
 	}

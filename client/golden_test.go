@@ -106,7 +106,7 @@ func sumBits(t *testing.T, ranks []member, d oracle.Dtype, values [][]uint32) []
 	all(t, ranks, func(m member) error {
 		send := packBits(values[m.Rank()], d)
 		results[m.Rank()] = bytes.Repeat([]byte{poison}, len(send))
-		return m.AllReduce(send, results[m.Rank()], len(values[m.Rank()]), clientDtype(d))
+		return m.AllReduce(send, results[m.Rank()], len(values[m.Rank()]), clientDtype(d), client.Sum)
 	})
 	for r := range results {
 		if !bytes.Equal(results[r], results[0]) {

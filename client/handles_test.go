@@ -6,18 +6,28 @@ import (
 	"time"
 
 	"railhead/client"
+	"railhead/internal/oracle"
 	"railhead/internal/wire"
 )
 
 // everyCallOn makes each call that takes the comm's handle.
-func everyCallOn(c *client.Comm) map[string]error {
-	_, statusErr := c.Status()
-	_, windowErr := c.AllocWindow(4096)
+func everyCallOn(c *client.Comm) map[string]func() error {
 	b := make([]byte, 64)
-	return map[string]error{
-		"barrier": c.Barrier(), "all_reduce": c.AllReduce(b, b, 1, client.F32), "abort": c.Abort(), "finalize": c.Finalize(),
-		"comm_get_status": statusErr, "window_alloc": windowErr,
+	calls := map[string]func() error{
+		"barrier": c.Barrier, "abort": c.Abort, "finalize": c.Finalize,
+		"comm_get_status":       func() error { _, err := c.Status(); return err },
+		"window_alloc":          func() error { _, err := c.AllocWindow(4096); return err },
+		"window_register":       func() error { _, err := c.Register(client.RegisterConfig{FD: -1}); return err },
+		"comm_split":            func() error { _, err := c.Split(0, 0); return err },
+		"op_create_pre_mul_sum": func() error { _, err := c.CreatePreMulSum(client.F32, make([]byte, 4)); return err },
+		"op_destroy":            func() error { return c.DestroyOp(client.Sum) },
+		"send":                  func() error { return c.Send(b, 1, client.F32, 0) },
+		"recv":                  func() error { return c.Recv(b, 1, client.F32, 0) },
 	}
+	for _, k := range collectives {
+		calls[string(k)] = func() error { return operation{kind: k, dtype: oracle.F32, count: 1}.call(c, b, b, client.Sum) }
+	}
+	return calls
 }
 
 func TestAFinalizedCommIsRefusedByEveryCallEvenWhenItsSlotIsUsedAgain(t *testing.T) {
@@ -37,8 +47,8 @@ func TestAFinalizedCommIsRefusedByEveryCallEvenWhenItsSlotIsUsedAgain(t *testing
 	}
 	refused := func() {
 		t.Helper()
-		for name, err := range everyCallOn(old) {
-			wantError(t, err, wire.ResultInvalidHandle, name, "finalized")
+		for name, call := range everyCallOn(old) {
+			wantError(t, call(), wire.ResultInvalidHandle, name, "finalized")
 		}
 		_, err := window.Local()
 		wantError(t, err, wire.ResultInvalidHandle, "window_pointer", "freed")
@@ -94,19 +104,12 @@ func TestASecondThreadOnACommIsToldSoAndDisturbsNothing(t *testing.T) {
 	go func() { first <- ranks[0].Barrier() }()
 	eventually(t, "rank 0 sleeps in its barrier", func() bool { return waitingIn(t, ranks[0], "barrier", 1<<1) })
 
-	calls := everyCallOn(&client.Comm{}) // the zero handle, for the names
-	for name := range calls {
+	for name, call := range everyCallOn(ranks[0].Comm) {
 		switch name {
 		case "abort", "comm_get_status": // allowed
 			continue
 		}
-		err := map[string]func() error{
-			"barrier":      ranks[0].Barrier,
-			"all_reduce":   func() error { return operations()["all_reduce"](ranks[0]) },
-			"finalize":     ranks[0].Finalize,
-			"window_alloc": func() error { _, err := ranks[0].AllocWindow(1); return err },
-		}[name]()
-		wantError(t, err, wire.ResultBusy, name, "another thread", "a comm of its own")
+		wantError(t, call(), wire.ResultBusy, name, "another thread", "a comm of its own")
 	}
 	wantError(t, ranks[0].session.Close(), wire.ResultBusy, "close", "another thread", "rh_comm_abort")
 
@@ -122,11 +125,13 @@ func TestASecondThreadOnACommIsToldSoAndDisturbsNothing(t *testing.T) {
 }
 
 func TestTheZeroHandleIsRefused(t *testing.T) {
-	for name, err := range everyCallOn(&client.Comm{}) {
-		wantError(t, err, wire.ResultInvalidHandle, name)
+	for name, call := range everyCallOn(&client.Comm{}) {
+		wantError(t, call(), wire.ResultInvalidHandle, name)
 	}
 	wantError(t, (&client.Session{}).Close(), wire.ResultInvalidHandle, "close")
 	wantError(t, (&client.Window{}).Free(), wire.ResultInvalidHandle, "window_free")
+	_, err := (&client.Window{}).Sharing()
+	wantError(t, err, wire.ResultInvalidHandle, "window_get_sharing")
 }
 
 func TestClosingASessionEndsAnInitThatIsUnderWay(t *testing.T) {

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "layout_assert.h"
-#include "railhead/flags.h"
+#include "railhead/pipes.h"
 #include "utf8.h"
 
 namespace railhead::client {
@@ -25,6 +25,8 @@ size_t sizeOfType(uint16_t type) {
     case RHW_WINDOW_FREED: return sizeof(rhw_window_freed);
     case RHW_LEFT: return sizeof(rhw_left);
     case RHW_DRAINING: return sizeof(rhw_draining);
+    case RHW_PEER_MEMORY: return sizeof(rhw_peer_memory);
+    case RHW_REGISTERED: return sizeof(rhw_registered);
     default: return 0;
   }
 }
@@ -49,11 +51,29 @@ const char* checkJoined(const rhw_joined& m) {
   if (m.reduce_group < 1 || m.reduce_group > m.world) return "Joined: reduce group out of range";
   if (m.heap_bytes == 0 || m.heap_bytes > kMaxHeapBytes) return "Joined: heap size out of range";
   if (m.control_bytes != controlBytes(m.world)) return "Joined: wrong size of the control segment";
-  // A slice of a block for each rank has at least a tile, of 64 bytes.
-  if (m.block_bytes < 64 * RHW_MAX_WORLD || m.block_bytes % 64 != 0) return "Joined: block size out of range";
-  const uint64_t need = kScratchHeaderBytes + 2 * uint64_t{m.block_bytes};
+  // A slice of a block for each rank has at least a tile, of 128 bytes.
+  if (m.block_bytes < 128 * RHW_MAX_WORLD || m.block_bytes % 128 != 0) return "Joined: block size out of range";
+  const uint32_t slots[] = {m.pipe_slot_bytes, m.broadcast_slot_bytes};
+  for (const uint32_t slot : slots) {
+    if (slot < 2 * kSlotHeaderBytes || slot % 128 != 0) return "Joined: slot size out of range";
+  }
+  const uint64_t need = scratchBytes(static_cast<int>(m.world), m.block_bytes, m.broadcast_slot_bytes, m.pipe_slot_bytes);
   if (m.scratch_bytes < need || m.scratch_bytes > m.heap_bytes) return "Joined: scratch size out of range";
   return nullptr;
+}
+
+const char* checkPeerMemory(const rhw_peer_memory& m) {
+  if (m.bytes == 0 || m.bytes > RHW_MAX_REGISTERED) return "PeerMemory: size out of range";
+  if (m.fd_offset > RHW_MAX_FILE_OFFSET) return "PeerMemory: offset out of range";
+  if (m.region < 1 || m.region > RHW_MAX_REGION) return "PeerMemory: region out of range";
+  return m.rank < RHW_MAX_WORLD ? nullptr : "PeerMemory: rank out of range";
+}
+
+const char* checkRegistered(const rhw_registered& m) {
+  if (m.region < 1 || m.region > RHW_MAX_REGION) return "Registered: region out of range";
+  if (m.staged_rank < -1 || m.staged_rank >= static_cast<int32_t>(RHW_MAX_WORLD)) return "Registered: rank out of range";
+  if ((m.staged_rank < 0) != (m.reason[0] == '\0')) return "Registered: a reason without a rank, or a rank without a reason";
+  return goodString(m.reason, RHW_REASON) ? nullptr : "Registered: bad string";
 }
 
 const char* checkBody(const Message& m) {
@@ -76,6 +96,10 @@ const char* checkBody(const Message& m) {
         return "WindowCommit: range out of bounds";
       }
       return nullptr;
+    case RHW_PEER_MEMORY:
+      return checkPeerMemory(m.peerMemory);
+    case RHW_REGISTERED:
+      return checkRegistered(m.registered);
     default:
       return nullptr;
   }
@@ -83,7 +107,7 @@ const char* checkBody(const Message& m) {
 
 }  // namespace
 
-bool carriesFd(uint16_t type) { return type == RHW_JOINED || type == RHW_HEAP; }
+bool carriesFd(uint16_t type) { return type == RHW_JOINED || type == RHW_HEAP || type == RHW_PEER_MEMORY; }
 
 const char* parseMessage(const void* bytes, size_t size, Message* out) {
   rhw_header h;

@@ -21,6 +21,8 @@ union Message {
   rhw_window_freed windowFreed;
   rhw_left left;
   rhw_draining draining;
+  rhw_peer_memory peerMemory;
+  rhw_registered registered;
   char bytes[RHW_MAX_MESSAGE];
 };
 

@@ -20,7 +20,7 @@ func daemonMessages() []wire.Message {
 		&wire.Error{Code: wire.ResultRankMissing, Culprit: 3, Missing: 1 << 3, Text: wire.MakeText("rank 3 is missing – really")},
 		&wire.Joined{
 			Group: 1, Incarnation: 2, ControlBytes: wire.ControlBytes(4), HeapBytes: 1 << 30, ScratchBytes: 1 << 20,
-			World: 4, ReduceGroup: 4, SpinNS: 2000, BlockBytes: 65536,
+			World: 4, ReduceGroup: 4, SpinNS: 2000, BlockBytes: 65536, PipeSlotBytes: 1024, BroadcastSlotBytes: 4096,
 		},
 		&wire.Heap{Group: 1, Rank: 3, PID: 99},
 		&wire.GroupReady{Group: 1},
@@ -29,6 +29,9 @@ func daemonMessages() []wire.Message {
 		&wire.WindowFreed{Group: 1, Offset: 1 << 20},
 		&wire.Left{Group: 1},
 		&wire.Draining{},
+		&wire.PeerMemory{Group: 1, Bytes: 4096, FdOffset: 64, Region: 1, Rank: 63},
+		&wire.Registered{Group: 1, Region: 255, StagedRank: -1},
+		&wire.Registered{Group: 1, Region: 1, StagedRank: 63, Reason: wire.MakeReason("rank 63: mällöc")},
 	}
 }
 
@@ -37,6 +40,7 @@ func clientMessages() []wire.Message {
 	return []wire.Message{
 		&wire.Hello{VersionMin: 1, VersionMax: 1}, &wire.Join{Group: name("g"), World: 1, TimeoutMS: 1}, &wire.Attached{},
 		&wire.WindowAlloc{Bytes: 1}, &wire.WindowCommitted{}, &wire.WindowFree{}, &wire.Leave{},
+		&wire.Register{Bytes: 1}, &wire.RegisterPrivate{Bytes: 1, Reason: wire.MakeReason("r")}, &wire.RegisterMapped{Region: 1},
 	}
 }
 
@@ -47,7 +51,8 @@ func acceptedByGo(b []byte) bool {
 		return false
 	}
 	switch m.(type) {
-	case *wire.Hello, *wire.Join, *wire.Attached, *wire.WindowAlloc, *wire.WindowCommitted, *wire.WindowFree, *wire.Leave:
+	case *wire.Hello, *wire.Join, *wire.Attached, *wire.WindowAlloc, *wire.WindowCommitted, *wire.WindowFree, *wire.Leave,
+		*wire.Register, *wire.RegisterPrivate, *wire.RegisterMapped:
 		return false
 	}
 	return true
@@ -128,11 +133,15 @@ func TestGoAndCppTakeTheSameMessages(t *testing.T) {
 
 func TestEveryStringIsUTF8ForBothOrForNeither(t *testing.T) {
 	for _, s := range stringish {
-		for _, m := range daemonMessages()[:2] {
+		messages := daemonMessages()
+		for _, m := range append(messages[:2:2], messages[len(messages)-2:]...) {
 			b := encode(m, 1)
 			field := b[len(b)-len(wire.Name{}):]
-			if _, ok := m.(*wire.Error); ok {
+			switch m.(type) {
+			case *wire.Error:
 				field = b[len(b)-len(wire.Text{}):]
+			case *wire.Registered:
+				field = b[len(b)-len(wire.Reason{}):]
 			}
 			clear(field)
 			copy(field, s)

@@ -27,6 +27,11 @@
 extern "C" {
 #endif
 
+/* What is declared here, and nothing else of the library, is visible outside of it. */
+#ifdef __GNUC__
+#pragma GCC visibility push(default)
+#endif
+
 #define RH_VERSION_MAJOR 0
 #define RH_VERSION_MINOR 1
 #define RH_VERSION_PATCH 0
@@ -60,10 +65,34 @@ typedef enum rh_result {
   RH_ERR_BUSY = 22                 /* another thread is inside a call on this comm */
 } rh_result;
 
-/* Element types. f32: IEEE binary32. bf16: its upper 16 bits. */
-typedef enum rh_dtype { RH_F32 = 0, RH_BF16 = 1 } rh_dtype;
+/* Element types. The numbers never change. */
+typedef int32_t rh_dtype;
+enum {
+  RH_F32 = 0,      /* IEEE 754 binary32 */
+  RH_BF16 = 1,     /* its upper 16 bits */
+  RH_F64 = 2,      /* IEEE 754 binary64 */
+  RH_F16 = 3,      /* IEEE 754 binary16 */
+  RH_FP8_E4M3 = 4, /* OCP 8-bit: finite to 448, no infinity, NaN = 0x7f and 0xff (PyTorch's float8_e4m3fn) */
+  RH_FP8_E5M2 = 5, /* OCP 8-bit: finite to 57344, infinities, NaNs (PyTorch's float8_e5m2) */
+  RH_I8 = 6,
+  RH_U8 = 7,
+  RH_I32 = 8,
+  RH_I64 = 9,
+  RH_U64 = 10
+};
 
-typedef enum rh_op { RH_SUM = 0 } rh_op;
+/* Reductions. All are folds in the comm's fixed order (see rh_all_reduce).
+ *  - f32, f16, bf16 and fp8 are widened to f32, folded there and rounded to the type once (nearest, ties to even); f64 is
+ *    folded in f64; integers in their own type, where sums and products wrap.
+ *  - SUM, PROD: NaN and infinities as IEEE 754 has them. MIN, MAX: a NaN on any rank makes the result a NaN; of equal values
+ *    (-0 and +0) the lowest rank's. AVG: the sum divided by the world size, before rounding; integers: the wrapped sum,
+ *    divided with truncation towards zero.
+ *  - A result beyond the largest finite value becomes an infinity in f32, f64, f16 and bf16. FP8 saturates: it becomes the
+ *    largest finite value of its sign, in e4m3 an infinite sum too. NaN stays NaN, in e5m2 an infinity stays one.
+ *  - Which NaN a NaN result is, is not specified, but it is the same on all ranks of a machine.
+ * rh_op_create_pre_mul_sum makes more of them. */
+typedef int32_t rh_op;
+enum { RH_SUM = 0, RH_PROD = 1, RH_MIN = 2, RH_MAX = 3, RH_AVG = 4 };
 
 typedef struct rh_session rh_session;
 typedef struct rh_comm rh_comm;
@@ -125,6 +154,13 @@ rh_result rh_comm_init(rh_session *session, const rh_comm_config *config, rh_com
  * returns at once. The handle is invalid afterwards, whatever the result. */
 rh_result rh_comm_finalize(rh_comm *comm);
 
+/* Collective: makes a comm of the ranks that give the same color, in order of key, then of rank. color is RH_SPLIT_NONE (the
+ * rank gets no comm: *out is NULL) or at least 0. The new comm has the timeout, heap_bytes and, where it is not larger than
+ * the new world size, the reduce_group of the old one; it lives as long as its session. Both go on.
+ * Errors: as rh_comm_init; a group that is broken by one. */
+#define RH_SPLIT_NONE (-1)
+rh_result rh_comm_split(rh_comm *comm, int32_t color, int32_t key, rh_comm **out);
+
 /* Breaks the group: every rank's current and later calls return RH_ERR_ABORTED naming this rank. Any thread. */
 rh_result rh_comm_abort(rh_comm *comm);
 
@@ -143,7 +179,8 @@ typedef struct rh_comm_status {
   uint64_t waiting_for;  /* bit r: this rank is (or was, when broken) waiting for rank r */
   char operation_name[32];         /* what this rank is (was) in: "all_reduce", ..., "none" */
   char culprit_operation_name[32]; /* what the culprit was in */
-  char algorithm_name[16];         /* of the last all-reduce: "oneshot", "twoshot" or "pull"; "none" before the first */
+  char algorithm_name[16];         /* of the last collective that moved data: "oneshot", "twoshot", "pull" or "pipe"; "none"
+                                      before the first and in a world of one */
   char message[512];               /* all of it as one sentence */
 } rh_comm_status;
 #define RH_COMM_STATUS_INIT {sizeof(rh_comm_status), 1, RH_OK, -1, -1, -1, 0, 0, 0, {0}, {0}, {0}, {0}}
@@ -161,25 +198,119 @@ rh_result rh_window_alloc(rh_comm *comm, size_t bytes, rh_window **window);
  * the result; after a failure the pages stay until the comm is finalized. */
 rh_result rh_window_free(rh_window *window);
 
-/* Where this process sees rank's part of the window. Valid until the window is freed or the comm finalized. */
+/* Where this process sees rank's part of the window. Valid until the window is freed or the comm finalized.
+ * Errors: UNSUPPORTED (another rank's part of a staged window: see rh_window_register). */
 rh_result rh_window_pointer(rh_window *window, int32_t rank, void **pointer);
 
-/* The window's size as asked for and its offset in every heap. Either output may be NULL. */
+/* The window's size as asked for and its offset in every heap (0 for registered memory). Either output may be NULL. */
 rh_result rh_window_info(rh_window *window, size_t *bytes, uint64_t *offset);
 
-/* ---- Collectives (data path) ---- */
+/* Collective: makes a window of memory that the caller owns; each rank gives its own, all with the same bytes. It is shared
+ * with the other ranks where it can be:
+ *  - fd >= 0: pointer is mapped MAP_SHARED from fd at fd_offset (a multiple of the page size); the library duplicates fd;
+ *  - fd < 0: the library looks whether pointer lies in a shared mapping of a memfd that this process has open or may open.
+ * A memfd (memfd_create with MFD_ALLOW_SEALING) is sealed against shrinking, so that nobody can cut it short beneath the
+ * others; it can still grow. Files of /dev/shm and of other file systems have no such seal.
+ * Where one rank's memory cannot be shared (malloc, a private mapping, a file that may be cut short), the window is staged on
+ * all ranks: collectives copy as for any buffer. rh_window_get_sharing says so, and why. The memory must stay mapped until
+ * rh_window_free, which leaves it to the caller.
+ * Errors: INVALID_ARGUMENT, MISMATCH (bytes differ), LIMIT (255 registered windows of a comm), and as rh_window_alloc. */
+typedef struct rh_register_config {
+  uint32_t struct_size;
+  uint32_t struct_version;
+  void *pointer;
+  size_t bytes;
+  int32_t fd;
+  uint32_t reserved;
+  uint64_t fd_offset;
+} rh_register_config;
+#define RH_REGISTER_CONFIG_INIT {sizeof(rh_register_config), 1, NULL, 0, -1, 0, 0}
+rh_result rh_window_register(rh_comm *comm, const rh_register_config *config, rh_window **window);
 
-/* recv[i] = sum over ranks of send[i], count elements. Where send and recv of every rank lie in windows, large sums are
- * zero-copy; the result is the same. send == recv is allowed, partial overlap is not. Any count, any
- * alignment. Every rank gets the same bits: contributions are added in rank order within each reduce_group consecutive
- * ranks, then group by group, in f32, and rounded to dtype once.
- * stream must be NULL (CPU memory; the call returns when recv is complete).
- * Errors: INVALID_ARGUMENT, UNSUPPORTED, BUSY, and the cause of a broken group (RANK_DEAD, TIMEOUT, ABORTED). */
+typedef struct rh_window_sharing {
+  uint32_t struct_size;
+  uint32_t struct_version;
+  int32_t zero_copy; /* 1: every rank's memory is mapped in every rank; 0: staged */
+  int32_t rank;      /* staged: the lowest rank whose memory cannot be shared; else -1 */
+  char reason[256];  /* staged: why, and what to do; else "" */
+} rh_window_sharing;
+#define RH_WINDOW_SHARING_INIT {sizeof(rh_window_sharing), 1, 0, -1, {0}}
+rh_result rh_window_get_sharing(rh_window *window, rh_window_sharing *sharing);
+
+/* ---- Collectives (data path) ----
+ *
+ * Common to all: every rank of the comm calls the same operation in the same order, with the same count, dtype, op and root.
+ * Where they do not, all ranks get RH_ERR_MISMATCH, with both calls in the message, at the latest in the next operation that
+ * involves everybody (which is then the one in the message). count is in elements; any count (0 too), any alignment. In place as each says, no other overlap of send
+ * and recv. stream must be NULL (CPU memory; the call returns when its result is complete).
+ * Errors: INVALID_ARGUMENT, INVALID_HANDLE, UNSUPPORTED, BUSY, MISMATCH, and the cause of a broken group (RANK_DEAD, TIMEOUT,
+ * ABORTED). */
+
+/* recv[i] = reduction over ranks of send[i]. In place: send == recv. Where send and recv of every rank lie in windows, large
+ * ones are zero-copy; the result is the same. Every rank gets the same bits: contributions are added in rank order within each reduce_group consecutive
+ * ranks, then group by group, in f32 (f64, integers: in dtype), and rounded to dtype once. */
 rh_result rh_all_reduce(const void *send, void *recv, size_t count, rh_dtype dtype, rh_op op, rh_comm *comm,
                         void *stream);
 
+/* recv[r * count + i] = rank r's send[i]; recv has world size * count elements.
+ * In place: send == recv + rank * count elements. */
+rh_result rh_all_gather(const void *send, void *recv, size_t count, rh_dtype dtype, rh_comm *comm, void *stream);
+
+/* recv[i] = reduction over ranks of send[rank * count + i]; send has world size * count elements, recv count.
+ * In place: recv == send + rank * count elements. */
+rh_result rh_reduce_scatter(const void *send, void *recv, size_t count, rh_dtype dtype, rh_op op, rh_comm *comm,
+                            void *stream);
+
+/* recv[r * count + i] = rank r's send[rank * count + i]; both have world size * count elements. In place: send == recv. */
+rh_result rh_all_to_all(const void *send, void *recv, size_t count, rh_dtype dtype, rh_comm *comm, void *stream);
+
+/* recv[i] = root's send[i]. send is of no meaning on other ranks and may be NULL there. In place: send == recv. */
+rh_result rh_broadcast(const void *send, void *recv, size_t count, rh_dtype dtype, int32_t root, rh_comm *comm,
+                       void *stream);
+
+/* On root: recv[i] = reduction over ranks of send[i], in the order of rh_all_reduce. recv is of no meaning on other ranks and
+ * may be NULL there. In place: send == recv. */
+rh_result rh_reduce(const void *send, void *recv, size_t count, rh_dtype dtype, rh_op op, int32_t root, rh_comm *comm,
+                    void *stream);
+
+/* On root: recv[r * count + i] = rank r's send[i]. recv may be NULL elsewhere. In place on root: send == recv + root * count
+ * elements. */
+rh_result rh_gather(const void *send, void *recv, size_t count, rh_dtype dtype, int32_t root, rh_comm *comm, void *stream);
+
+/* recv[i] = root's send[rank * count + i]. send may be NULL elsewhere. In place on root: recv == send + root * count
+ * elements. */
+rh_result rh_scatter(const void *send, void *recv, size_t count, rh_dtype dtype, int32_t root, rh_comm *comm, void *stream);
+
+/* count elements to, or from, rank peer; the peer makes the matching call with the same count and dtype. Calls between two
+ * ranks match in their order. A small message may leave before the peer has called rh_recv, a large one waits for it:
+ * between rh_group_start and rh_group_end any number go at the same time, in both directions. A rank may send to itself
+ * within a group.
+ * Errors: MISMATCH (count or dtype differ). */
+rh_result rh_send(const void *send, size_t count, rh_dtype dtype, int32_t peer, rh_comm *comm, void *stream);
+rh_result rh_recv(void *recv, size_t count, rh_dtype dtype, int32_t peer, rh_comm *comm, void *stream);
+
 /* Returns when every rank has called it; what a rank wrote to windows before is visible to all after. */
 rh_result rh_barrier(rh_comm *comm, void *stream);
+
+/* Collectives, sends and receives that this thread calls between the two are only noted; rh_group_end runs them: of each comm
+ * first all sends and receives, at the same time, then the collectives in their order. Several comms progress at the same
+ * time (each but the first on a thread that is made for it), so one thread may drive several ranks. Groups nest; the outer
+ * end runs them.
+ * A call that is wrong returns its error at once, and the rh_group_end of that group runs nothing and returns that error.
+ * Buffers must stay until rh_group_end. A comm of the group that another thread is in: BUSY, and nothing is run. While calls
+ * of a comm are noted it cannot be finalized and its windows cannot be freed: BUSY. At most 4096 calls: LIMIT. */
+rh_result rh_group_start(void);
+rh_result rh_group_end(void);
+
+/* A sum of contributions that each rank multiplies by its own scalar first; the product is rounded to dtype (integers wrap).
+ * *scalar is a float for RH_F32, RH_F16, RH_BF16 and FP8, a double for RH_F64, else one element of dtype. The op belongs to
+ * this comm and dtype and ends with the comm or by rh_op_destroy. At most 64 of a comm: LIMIT. */
+rh_result rh_op_create_pre_mul_sum(rh_comm *comm, rh_dtype dtype, const void *scalar, rh_op *op);
+rh_result rh_op_destroy(rh_comm *comm, rh_op op);
+
+#ifdef __GNUC__
+#pragma GCC visibility pop
+#endif
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "error.h"
@@ -103,8 +104,15 @@ int sendPacket(int socket, const void* bytes, size_t size, int fd, int64_t deadl
   for (;;) {
     if (sendmsg(socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return 0;
     if (errno == EINTR) continue;
-    if (errno != EAGAIN) return errno;
+    if (errno != EAGAIN && errno != ETOOMANYREFS) return errno;
+    const bool tooManyOnTheirWay = errno == ETOOMANYREFS;
     if (host::nowNs() >= deadlineNs) return ETIMEDOUT;
+    if (tooManyOnTheirWay) {
+      // The kernel bounds the descriptors that a user has on their way, root excepted. Others are taken soon.
+      const timespec pause = {0, 1000 * 1000};
+      nanosleep(&pause, nullptr);
+      continue;
+    }
     pollfd p = {socket, POLLOUT, 0};
     poll(&p, 1, msUntil(deadlineNs));
   }
@@ -245,8 +253,8 @@ Call::~Call() {
 
 uint16_t Call::version() const { return session_.version_; }
 
-rh_result Call::sendBytes(const void* bytes, size_t size, int64_t deadlineNs) {
-  const int error = sendPacket(session_.fd_, bytes, size, -1, deadlineNs);
+rh_result Call::sendBytes(const void* bytes, size_t size, int fd, int64_t deadlineNs) {
+  const int error = sendPacket(session_.fd_, bytes, size, fd, deadlineNs);
   if (error == 0) return RH_OK;
   if (error == ETIMEDOUT) {
     return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon does not read its socket; check it with `railhead status`", operation_,

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "handle_table.h"
+#include "malloced.h"
 #include "message.h"
 #include "railhead.h"
 
@@ -32,11 +33,11 @@ class Call {
 
   uint64_t request() const { return request_; }
 
-  // Sends a message of this call. deadlineNs is monotonic.
+  // Sends a message of this call, with a descriptor if fd is not -1. deadlineNs is monotonic.
   template <class M>
-  rh_result send(M* m, uint16_t type, int64_t deadlineNs) {
+  rh_result send(M* m, uint16_t type, int64_t deadlineNs, int fd = -1) {
     setHeader(m, type, version(), request_);
-    return sendBytes(m, sizeof *m, deadlineNs);
+    return sendBytes(m, sizeof *m, fd, deadlineNs);
   }
 
   // Waits for the next answer. An Error from the daemon becomes its result, with its text as this thread's message.
@@ -49,7 +50,7 @@ class Call {
   static constexpr int kQueue = RHW_MAX_WORLD + 4;
 
   uint16_t version() const;
-  rh_result sendBytes(const void* bytes, size_t size, int64_t deadlineNs);
+  rh_result sendBytes(const void* bytes, size_t size, int fd, int64_t deadlineNs);
 
   Session& session_;
   const char* operation_;
@@ -61,7 +62,7 @@ class Call {
   Received queue_[kQueue];
 };
 
-class Session {
+class Session : public Malloced {
  public:
   explicit Session(int fd);
   ~Session();

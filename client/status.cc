@@ -4,6 +4,7 @@
 
 #include "comm.h"
 #include "error.h"
+#include "operation.h"
 
 namespace railhead::client {
 
@@ -61,6 +62,7 @@ const char* algorithmName(uint32_t algo) {
     case RHW_ALGO_ONESHOT: return "oneshot";
     case RHW_ALGO_TWOSHOT: return "twoshot";
     case RHW_ALGO_PULL: return "pull";
+    case RHW_ALGO_PIPE: return "pipe";
     default: return "none";
   }
 }
@@ -68,23 +70,69 @@ const char* algorithmName(uint32_t algo) {
 }  // namespace
 
 const char* operationName(uint32_t op) {
-  switch (op) {
-    case RHW_OP_COMM_INIT: return "comm_init";
-    case RHW_OP_ALL_REDUCE: return "all_reduce";
-    case RHW_OP_BARRIER: return "barrier";
-    case RHW_OP_WINDOW_ALLOC: return "window_alloc";
-    case RHW_OP_WINDOW_FREE: return "window_free";
-    case RHW_OP_FINALIZE: return "finalize";
-    default: return "none";
+  static const char* const names[] = {
+      "none", "comm_init", "all_reduce", "barrier", "window_alloc", "window_free", "finalize", "all_gather", "reduce_scatter",
+      "all_to_all", "broadcast", "reduce", "gather", "scatter", "send", "recv", "group", "split", "window_register",
+  };  // by rhw_op
+  return op < sizeof names / sizeof *names ? names[op] : "none";
+}
+
+namespace {
+
+// A collective as a rank called it, e.g. "all_reduce of 12 f32 sum".
+void describeCall(const Signature& s, char* out, size_t size) {
+  const auto op = static_cast<uint32_t>(s.call & 0xff);
+  const auto root = static_cast<unsigned>(s.call >> 24 & 0xff);
+  char reduction[24] = "", from[24] = "";
+  if (op == RHW_OP_ALL_REDUCE || op == RHW_OP_REDUCE_SCATTER || op == RHW_OP_REDUCE) {
+    snprintf(reduction, sizeof reduction, " %s", reductionName(static_cast<uint32_t>(s.call >> 16 & 0xff)));
+  }
+  if (root != 0xff) snprintf(from, sizeof from, " with root %u", root);
+  if (op == RHW_OP_BARRIER || op == RHW_OP_SPLIT) {
+    snprintf(out, size, "%s", operationName(op));
+  } else {
+    snprintf(out, size, "%s of %llu %s%s%s", operationName(op), static_cast<unsigned long long>(s.count),
+             dtypeName(static_cast<uint32_t>(s.call >> 8 & 0xff)), reduction, from);
   }
 }
+
+unsigned sequenceOf(const Signature& s) { return static_cast<unsigned>((s.call & kSequenceMask) >> kSequenceShift) + 1; }
+
+// What two ranks called in place of the same. The one that found it has written both down.
+void describeMismatch(const Comm* comm, const Cause& c, char* out, size_t size) {
+  if (c.reporter < 0 || c.reporter >= comm->worldSize) {
+    snprintf(out, size, "rank %d was in %s, others in another operation", c.culprit, operationName(c.op));
+    return;
+  }
+  const rhw_rank_line* line = comm->line(c.reporter);
+  const Signature theirs = {relaxed(line->other_call), relaxed(line->other_count)};
+  const Signature ours = {relaxed(line->call), relaxed(line->call_count)};
+  char a[96], b[96];
+  describeCall(theirs, a, sizeof a);
+  describeCall(ours, b, sizeof b);
+  if ((ours.call & 0xff) == RHW_OP_SEND && (theirs.call & 0xff) == RHW_OP_SEND) {
+    snprintf(out, size, "rank %d receives %llu %s from rank %d, which sends %llu %s", c.reporter, static_cast<unsigned long long>(ours.count),
+             dtypeName(static_cast<uint32_t>(ours.call >> 8 & 0xff)), c.culprit, static_cast<unsigned long long>(theirs.count),
+             dtypeName(static_cast<uint32_t>(theirs.call >> 8 & 0xff)));
+    return;
+  }
+  const bool earlier = strcmp(a, b) == 0 && sequenceOf(theirs) == sequenceOf(ours);
+  snprintf(out, size, "rank %d called %s as its collective #%u, rank %d %s as its #%u%s", c.culprit, a, sequenceOf(theirs), c.reporter, b,
+           sequenceOf(ours), earlier ? "; a call before these differed" : "");
+}
+
+}  // namespace
 
 rh_result describe(const Comm* comm, char* out, size_t size) {
   Cause cause;
   out[0] = '\0';
   if (!causeOf(comm, &cause)) return RH_OK;
-  char culprit[200], where[96], waiting[kRanksText + 40] = "";
-  describeCulprit(comm, cause, culprit, sizeof culprit);
+  char culprit[320], where[96], waiting[kRanksText + 40] = "";
+  if (cause.code == RH_ERR_MISMATCH) {
+    describeMismatch(comm, cause, culprit, sizeof culprit);
+  } else {
+    describeCulprit(comm, cause, culprit, sizeof culprit);
+  }
   const rhw_rank_line* line = comm->line(comm->rank);
   const uint64_t waitingFor = relaxed(line->waiting_for);
   if (waitingFor != 0) {

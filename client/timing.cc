@@ -1,6 +1,7 @@
 #include "timing.h"
 
 #include "comm.h"
+#include "error.h"
 #include "host/futex.h"
 
 namespace {
@@ -16,11 +17,43 @@ rh_result timeLoop(int32_t iterations, uint64_t* totalNs, Operation operation) {
   return RH_OK;
 }
 
+// A ring: every rank sends to the next one and receives from the one before.
+rh_result sendrecv(const rh_timed_operation& o, rh_comm* comm, int32_t next, int32_t before) {
+  rh_result r = rh_group_start();
+  if (r != RH_OK) return r;
+  r = rh_send(o.send, o.count, o.dtype, next, comm, nullptr);
+  if (r == RH_OK) r = rh_recv(o.recv, o.count, o.dtype, before, comm, nullptr);
+  const rh_result ended = rh_group_end();  // a wrong call has spoilt the group: it must end all the same
+  return r != RH_OK ? r : ended;
+}
+
+rh_result timeSendrecv(const rh_timed_operation& o, rh_comm* comm, int32_t iterations, uint64_t* totalNs) {
+  int32_t rank = 0, world = 0;
+  rh_result r = rh_comm_rank(comm, &rank);
+  if (r == RH_OK) r = rh_comm_world_size(comm, &world);
+  if (r != RH_OK) return r;
+  const int32_t next = (rank + 1) % world, before = (rank + world - 1) % world;
+  return timeLoop(iterations, totalNs, [&] { return sendrecv(o, comm, next, before); });
+}
+
 }  // namespace
 
-extern "C" rh_result rh_time_all_reduce(const void* send, void* recv, size_t count, rh_dtype dtype, rh_comm* comm,
-                                        int32_t iterations, uint64_t* total_ns) {
-  return timeLoop(iterations, total_ns, [&] { return rh_all_reduce(send, recv, count, dtype, RH_SUM, comm, nullptr); });
+extern "C" rh_result rh_time_operation(rh_timed_operation o, rh_comm* comm, int32_t iterations, uint64_t* total_ns) {
+  const auto loop = [&](auto operation) { return timeLoop(iterations, total_ns, operation); };
+  switch (o.kind) {
+    case RH_TIMED_ALL_REDUCE: return loop([&] { return rh_all_reduce(o.send, o.recv, o.count, o.dtype, o.op, comm, nullptr); });
+    case RH_TIMED_ALL_GATHER: return loop([&] { return rh_all_gather(o.send, o.recv, o.count, o.dtype, comm, nullptr); });
+    case RH_TIMED_REDUCE_SCATTER:
+      return loop([&] { return rh_reduce_scatter(o.send, o.recv, o.count, o.dtype, o.op, comm, nullptr); });
+    case RH_TIMED_ALL_TO_ALL: return loop([&] { return rh_all_to_all(o.send, o.recv, o.count, o.dtype, comm, nullptr); });
+    case RH_TIMED_BROADCAST: return loop([&] { return rh_broadcast(o.send, o.recv, o.count, o.dtype, o.root, comm, nullptr); });
+    case RH_TIMED_REDUCE: return loop([&] { return rh_reduce(o.send, o.recv, o.count, o.dtype, o.op, o.root, comm, nullptr); });
+    case RH_TIMED_GATHER: return loop([&] { return rh_gather(o.send, o.recv, o.count, o.dtype, o.root, comm, nullptr); });
+    case RH_TIMED_SCATTER: return loop([&] { return rh_scatter(o.send, o.recv, o.count, o.dtype, o.root, comm, nullptr); });
+    case RH_TIMED_SENDRECV: return timeSendrecv(o, comm, iterations, total_ns);
+    case RH_TIMED_BARRIER: return loop([&] { return rh_barrier(comm, nullptr); });
+  }
+  return railhead::client::fail(RH_ERR_INVALID_ARGUMENT, "time_operation: kind %d is no operation", static_cast<int>(o.kind));
 }
 
 extern "C" rh_result rh_time_oneshot_kernel(const void* send, void* recv, size_t count, rh_comm* handle, int32_t iterations,
@@ -29,13 +62,10 @@ extern "C" rh_result rh_time_oneshot_kernel(const void* send, void* recv, size_t
   client::Comms::Exclusive guard(client::comms(), handle);
   client::Comm* comm = guard.get();
   if (comm == nullptr) return client::checkGuard(guard, "time_oneshot_kernel");
-  const auto kernel = comm->kernels->f32.oneshot;
+  const auto kernel = comm->kernels->reductions[RH_F32].oneshot;
+  const railhead::host::ReduceOp sum = {};
   return timeLoop(iterations, total_ns, [&] {
-    const auto outcome = kernel(comm->team, send, recv, count);
+    const auto outcome = kernel(comm->team, sum, send, recv, count);
     return outcome.stop == railhead::Stop::kNone ? RH_OK : client::stopOperation(comm, outcome);
   });
-}
-
-extern "C" rh_result rh_time_barrier(rh_comm* comm, int32_t iterations, uint64_t* total_ns) {
-  return timeLoop(iterations, total_ns, [&] { return rh_barrier(comm, nullptr); });
 }

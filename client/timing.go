@@ -3,45 +3,83 @@ package client
 // #include "timing.h"
 import "C"
 
-import (
-	"fmt"
-	"time"
-	"unsafe"
+import "time"
 
-	"railhead/internal/wire"
+// Kind is an operation that Time runs.
+type Kind C.rh_timed_kind
+
+// Operations that Time runs.
+const (
+	KindAllReduce     Kind = C.RH_TIMED_ALL_REDUCE
+	KindAllGather     Kind = C.RH_TIMED_ALL_GATHER
+	KindReduceScatter Kind = C.RH_TIMED_REDUCE_SCATTER
+	KindAllToAll      Kind = C.RH_TIMED_ALL_TO_ALL
+	KindBroadcast     Kind = C.RH_TIMED_BROADCAST
+	KindReduce        Kind = C.RH_TIMED_REDUCE
+	KindGather        Kind = C.RH_TIMED_GATHER
+	KindScatter       Kind = C.RH_TIMED_SCATTER
+	KindSendrecv      Kind = C.RH_TIMED_SENDRECV // a group: to the next rank, from the one before
+	KindBarrier       Kind = C.RH_TIMED_BARRIER
 )
 
-// TimeAllReduce runs all-reduce iterations times in a C loop and returns the time of all of them together.
-func (c *Comm) TimeAllReduce(send, recv []byte, count int, dtype Dtype, iterations int) (time.Duration, error) {
-	if need := count * dtype.Size(); count < 0 || len(send) < need || len(recv) < need {
-		return 0, &Error{Result: wire.ResultInvalidArgument, Message: fmt.Sprintf(
-			"all_reduce: rank %d: %d elements need %d bytes, send has %d and recv %d", c.rank, count, need, len(send), len(recv))}
+// Timed is an operation with its arguments, as the method of its name takes them. Those that it does not have are of no
+// meaning.
+type Timed struct {
+	Kind       Kind
+	Send, Recv []byte
+	Count      int
+	Dtype      Dtype
+	Op         Op
+	Root       int
+}
+
+// Time runs an operation iterations times in a C loop and returns the time of all of them together.
+func (c *Comm) Time(o Timed, iterations int) (time.Duration, error) {
+	send, recv := c.timedParts(o)
+	if err := c.check("time_operation", o.Dtype, o.Count, part{"send", o.Send, send}, part{"recv", o.Recv, recv}); err != nil {
+		return 0, err
 	}
 	var ns C.uint64_t
 	err := call(func() C.rh_result {
-		return C.rh_time_all_reduce(unsafe.Pointer(unsafe.SliceData(send)), unsafe.Pointer(unsafe.SliceData(recv)),
-			C.size_t(count), C.rh_dtype(dtype), c.h, C.int32_t(iterations), &ns)
+		return C.rh_time_operation(C.rh_timed_operation{
+			kind: C.rh_timed_kind(o.Kind), send: start(o.Send), recv: start(o.Recv), count: C.size_t(o.Count),
+			dtype: C.rh_dtype(o.Dtype), op: C.rh_op(o.Op), root: C.int32_t(o.Root),
+		}, c.h, C.int32_t(iterations), &ns)
 	})
 	return time.Duration(ns), err
 }
 
-// TimeOneshotKernel is TimeAllReduce around the bare one-shot f32 kernel, without the C ABI.
+// timedParts says how many times count elements the buffers hold on this rank.
+func (c *Comm) timedParts(o Timed) (send, recv int) {
+	switch o.Kind {
+	case KindAllGather:
+		return 1, c.world
+	case KindReduceScatter:
+		return c.world, 1
+	case KindAllToAll:
+		return c.world, c.world
+	case KindBroadcast:
+		return c.onlyOn(o.Root, 1), 1
+	case KindReduce:
+		return 1, c.onlyOn(o.Root, 1)
+	case KindGather:
+		return 1, c.onlyOn(o.Root, c.world)
+	case KindScatter:
+		return c.onlyOn(o.Root, c.world), 1
+	case KindBarrier:
+		return 0, 0
+	}
+	return 1, 1
+}
+
+// TimeOneshotKernel is Time of an all-reduce around the bare one-shot f32 kernel, without the C ABI.
 func (c *Comm) TimeOneshotKernel(send, recv []byte, count, iterations int) (time.Duration, error) {
-	if need := count * F32.Size(); count < 0 || len(send) < need || len(recv) < need {
-		return 0, &Error{Result: wire.ResultInvalidArgument, Message: fmt.Sprintf(
-			"time_oneshot_kernel: rank %d: %d elements need %d bytes, send has %d and recv %d", c.rank, count, need, len(send), len(recv))}
+	if err := c.check("time_oneshot_kernel", F32, count, part{"send", send, 1}, part{"recv", recv, 1}); err != nil {
+		return 0, err
 	}
 	var ns C.uint64_t
 	err := call(func() C.rh_result {
-		return C.rh_time_oneshot_kernel(unsafe.Pointer(unsafe.SliceData(send)), unsafe.Pointer(unsafe.SliceData(recv)), C.size_t(count),
-			c.h, C.int32_t(iterations), &ns)
+		return C.rh_time_oneshot_kernel(start(send), start(recv), C.size_t(count), c.h, C.int32_t(iterations), &ns)
 	})
-	return time.Duration(ns), err
-}
-
-// TimeBarrier runs barrier iterations times in a C loop and returns the time of all of them together.
-func (c *Comm) TimeBarrier(iterations int) (time.Duration, error) {
-	var ns C.uint64_t
-	err := call(func() C.rh_result { return C.rh_time_barrier(c.h, C.int32_t(iterations), &ns) })
 	return time.Duration(ns), err
 }

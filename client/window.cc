@@ -1,7 +1,5 @@
-// Windows: symmetric memory at the same offset of every rank's heap.
+// Windows: symmetric memory at the same offset of every rank's heap. (registration.cc: memory that the callers own.)
 #include <unistd.h>
-
-#include <new>
 
 #include "comm.h"
 #include "commit.h"
@@ -52,6 +50,7 @@ rh_result allocate(Comm* comm, size_t bytes, uint64_t* offset) {
   return RH_OK;
 }
 
+// offset is in the heap, or a region's number above RHW_REGION_SHIFT.
 rh_result release(Comm* comm, uint64_t offset) {
   const int64_t deadline = comm->deadlineNs();
   Call call(*comm->session, "window_free", comm->rank);
@@ -99,7 +98,7 @@ extern "C" rh_result rh_window_alloc(rh_comm* handle, size_t bytes, rh_window** 
                 "comm's config)", comm->rank, bytes, static_cast<unsigned long long>(most));
   }
   if (windows().full()) return tooManyWindows();
-  auto* window = new (std::nothrow) Window{comm, handle, 0, bytes};
+  auto* window = new Window{{}, comm, handle, 0, bytes, 0};
   if (window == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "window_alloc: no memory for a handle");
   if (!beginOperation(comm, RHW_OP_WINDOW_ALLOC, bytes)) {
     delete window;
@@ -125,16 +124,20 @@ extern "C" rh_result rh_window_free(rh_window* handle) {
   }
   Comms::Exclusive guard(comms(), commHandle);
   rh_result result = checkGuard(guard, "window_free");
+  if (result == RH_OK) result = checkNoneNoted(guard.get(), "window_free");
   if (result != RH_OK) return result;
   Comm* comm = guard.get();
   Window* window = windows().remove(handle);
   if (window == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_free: another thread freed this window");
+  // The caller may unmap memory of its own from here on, whatever the result: it is offered no more.
+  if (window->region != 0) comm->regions[window->region]->own = nullptr;
   if (beginOperation(comm, RHW_OP_WINDOW_FREE, window->bytes)) {
-    result = release(comm, window->offset);
+    result = release(comm, uint64_t{window->region} << RHW_REGION_SHIFT | window->offset);
     endOperation(comm);
   } else {
     result = whyBroken(comm);
   }
+  if (result == RH_OK && window->region != 0) dropRegion(comm, window->region);
   delete window;
   return result;
 }
@@ -148,7 +151,16 @@ extern "C" rh_result rh_window_pointer(rh_window* handle, int32_t rank, void** o
   if (rank < 0 || rank >= comm->worldSize) {
     return fail(RH_ERR_INVALID_ARGUMENT, "window_pointer: rank %d is outside 0..%d", rank, comm->worldSize - 1);
   }
-  *out = comm->team.heap[rank] + window.get()->offset;
+  const Region* region = window.get()->registered();
+  if (region == nullptr) {
+    *out = comm->team.heap[rank] + window.get()->offset;
+    return RH_OK;
+  }
+  if (region->stagedRank >= 0 && rank != comm->rank) {
+    return fail(RH_ERR_UNSUPPORTED, "window_pointer: rank %d: the memory of rank %d is not mapped here, the window is staged: %s",
+                comm->rank, rank, region->reason);
+  }
+  *out = region->parts[rank];
   return RH_OK;
 }
 

@@ -25,7 +25,7 @@ template <class T>
 RH_FN void oneshot(const PacketTeam& team, const WaitControl& control, const char* send, char* recv, size_t count) {
   Mem mem(control);
   PacketLane<Mem> lane(mem, team);
-  allReduceOneshot<Elements<T>>(lane, send, recv, count);
+  allReduceOneshot(lane, Elements<T>(), send, recv, count);
   lane.finish();
 }
 
@@ -33,7 +33,7 @@ template <class T>
 RH_FN void twoshot(const PacketTeam& team, const WaitControl& control, const char* send, char* recv, size_t count) {
   Mem mem(control);
   PacketLane<Mem> lane(mem, team);
-  allReduceTwoshot<Elements<T>>(lane, send, recv, count);
+  allReduceTwoshot(lane, Elements<T>(), send, recv, count);
   lane.finish();
 }
 
@@ -45,7 +45,7 @@ RH_FN void pull(const PacketTeam& packets, const BlockTeam& blocks, const WaitCo
   Mem mem(control);
   BlockLane<Mem> lane(mem, blocks);
   bool zeroCopy = true;
-  const bool met = allReducePull<Elements<T>>(lane, sendOffset, recvOffset, count, &zeroCopy);
+  const bool met = allReducePull(lane, Elements<T>(), sendOffset, recvOffset, count, &zeroCopy);
   lane.finish();
   if (met && !zeroCopy) twoshot<T>(packets, control, send, recv, count);
 }
@@ -55,7 +55,7 @@ RH_FN void rmsNorm(const PacketTeam& team, const WaitControl& control, const cha
                    uint32_t rows, uint32_t hidden, float eps) {
   Mem mem(control);
   PacketLane<Mem> lane(mem, team);
-  allReduceRMSNorm<Elements<T>>(lane, x, residual, weight, out, rows, hidden, eps);
+  allReduceRMSNorm(lane, Elements<T>(), x, residual, weight, out, rows, hidden, eps);
   lane.finish();
 }
 

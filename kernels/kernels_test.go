@@ -1,6 +1,7 @@
 package kernels_test
 
 import (
+	"debug/elf"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -66,7 +67,11 @@ func cpuFlags(t *testing.T) string {
 	return strings.ReplaceAll(string(b), "avx512vl", "avx512vl ")
 }
 
-var team = []string{"testdata/team.cc", "host/dispatch.cc", "host/isa_portable.cc", "host/isa_avx2.cc", "host/isa_avx512.cc"}
+// Programs that test protocols.
+var (
+	team        = []string{"testdata/team.cc", "testdata/portable_only.cc", "host/dispatch.cc", "host/isa_portable.cc"}
+	collectives = append([]string{"testdata/collectives.cc"}, team[1:]...)
+)
 
 // spins: asleep at once, asleep soon, and spinning all along.
 var spins = []int{0, 2_000, 1_000_000_000}
@@ -92,6 +97,7 @@ func TestEpochsGoOverTheWrapWithoutNotice(t *testing.T) {
 
 func TestTheProtocolHasNoDataRace(t *testing.T) {
 	binary := compileProgram(t, thread, team...)
+	others := compileProgram(t, thread, collectives...)
 	for _, world := range []int{2, 3, 5} {
 		for _, spin := range spins {
 			if world > 3 && spin > spins[1] {
@@ -99,17 +105,20 @@ func TestTheProtocolHasNoDataRace(t *testing.T) {
 			}
 			runProgram(t, binary, "sums", world, 2, uint32(0xffffffe0), spin, 200, rand.Uint64())
 			runProgram(t, binary, "abort", world, 1, 0, spin, 20, rand.Uint64())
+			runProgram(t, others, world, 2, uint32(0xffffffe0), spin, 200, rand.Uint64())
 		}
 	}
 }
 
 func TestTheProtocolStaysWithinItsMemory(t *testing.T) {
 	binary := compileProgram(t, address, team...)
+	others := compileProgram(t, address, collectives...)
 	for _, world := range []int{1, 2, 7, 64} {
 		runProgram(t, binary, "sums", world, min(world, 4), uint32(0xffffffe0), 2_000, 60, rand.Uint64())
 	}
 	for _, world := range []int{2, 7, 64} {
 		runProgram(t, binary, "abort", world, 1, 0, 2_000, 5, rand.Uint64())
+		runProgram(t, others, world, world, uint32(0xffffffe0), 2_000, 60, rand.Uint64())
 	}
 }
 
@@ -121,5 +130,40 @@ func TestWhoeverGivesUpNamesALateRank(t *testing.T) {
 		if _, err := fmt.Sscanf(out, "%d of %d rounds", &gaveUp, &rounds); err != nil || gaveUp == 0 {
 			t.Errorf("nobody gave up: %s", out)
 		}
+	}
+}
+
+// The linker takes any one of several definitions of a symbol: code for an instruction set that a processor does not have
+// must not be what it calls from elsewhere.
+func TestInstructionSetsShareNoSymbol(t *testing.T) {
+	owners := map[string]string{}
+	for _, source := range []string{"host/isa_portable.cc", "host/isa_avx2.cc", "host/isa_avx512.cc"} {
+		object := t.TempDir() + "/isa.o"
+		if err := compile(nil, "-O1", "-I.", "-Iinclude", "-c", source, "-o", object); err != nil {
+			t.Fatal(err)
+		}
+		f, err := elf.Open(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		symbols, err := f.Symbols()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range symbols {
+			if s.Section == elf.SHN_UNDEF || elf.ST_BIND(s.Info) == elf.STB_LOCAL {
+				continue
+			}
+			if other, there := owners[s.Name]; there {
+				t.Errorf("%s is in %s and in %s", s.Name, other, source)
+			}
+			owners[s.Name] = source
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(owners) < 3 {
+		t.Errorf("only the symbols %v", owners)
 	}
 }

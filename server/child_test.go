@@ -49,16 +49,17 @@ var childWork map[string]func(*child, order) (answer, error)
 
 func init() { // not a literal: the functions reach runChild, which reads it
 	childWork = map[string]func(*child, order) (answer, error){
-		"connect":  (*child).connect,
-		"init":     (*child).init,
-		"loop":     (*child).loop,
-		"alloc":    func(c *child, o order) (answer, error) { _, err := c.comm.AllocWindow(o.Bytes); return answer{}, err },
-		"finalize": func(c *child, _ order) (answer, error) { return answer{}, c.comm.Finalize() },
-		"close":    func(c *child, _ order) (answer, error) { return answer{}, c.session.Close() },
-		"exit":     func(_ *child, o order) (answer, error) { os.Exit(o.Status); return answer{}, nil },
-		"hold":     (*child).holdSockets,
-		"raw_join": (*child).rawJoin,
-		"serve":    (*child).serve,
+		"connect":       (*child).connect,
+		"init":          (*child).init,
+		"loop":          func(c *child, _ order) (answer, error) { return c.loop(reduce) },
+		"register_loop": func(c *child, _ order) (answer, error) { return c.loop(registerAndFree) },
+		"alloc":         func(c *child, o order) (answer, error) { _, err := c.comm.AllocWindow(o.Bytes); return answer{}, err },
+		"finalize":      func(c *child, _ order) (answer, error) { return answer{}, c.comm.Finalize() },
+		"close":         func(c *child, _ order) (answer, error) { return answer{}, c.session.Close() },
+		"exit":          func(_ *child, o order) (answer, error) { os.Exit(o.Status); return answer{}, nil },
+		"hold":          (*child).holdSockets,
+		"raw_join":      (*child).rawJoin,
+		"serve":         (*child).serve,
 	}
 }
 
@@ -108,14 +109,14 @@ func (c *child) init(o order) (a answer, err error) {
 	return a, err
 }
 
-// loop answers twice: when the first all-reduce has worked, and when one has failed.
-func (c *child) loop(order) (a answer, err error) {
-	err = reduce(c.comm)
+// loop answers twice: when the work has been done for the first time, and when it has failed.
+func (c *child) loop(work func(*client.Comm) error) (a answer, err error) {
+	err = work(c.comm)
 	if err == nil {
 		c.answer(answer{}, nil)
 	}
 	for err == nil {
-		err = reduce(c.comm)
+		err = work(c.comm)
 	}
 	state, statusErr := c.comm.Status()
 	if statusErr != nil {

@@ -39,6 +39,8 @@ const (
 	// blockBytes is what the one-shot algorithm publishes at a time: two of a rank's blocks and a reader's share of them
 	// fit in a second-level cache.
 	blockBytes = 64 << 10
+	// A broadcast is read by all ranks; its four slots stay in a second-level cache.
+	broadcastSlotBytes = 32 << 10
 	// From here on two-shot's second exchange costs less than reading everybody's buffer, and pull less than copying.
 	twoshotFromBytes = 16 << 10
 	pullFromBytes    = 32 << 10
@@ -87,14 +89,21 @@ func AdminSocketBeside(socketPath string) string {
 }
 
 func machineConfig() membership.Config {
-	scratch := uint64(wire.ScratchHeaderBytes + 2*blockBytes)
+	var scratch uint64
+	for world := 1; world <= wire.MaxWorld; world++ {
+		scratch = max(scratch, wire.ScratchNeed(world, blockBytes, broadcastSlotBytes, pipeSlotBytes(world)))
+	}
 	return membership.Config{
-		MaxGroups:    MaxGroups,
-		MaxHistory:   maxHistory,
-		HeapBytes:    defaultHeapBytes,
-		BlockBytes:   blockBytes,
-		SpinNS:       spinNS,
-		Thresholds:   thresholds,
+		MaxGroups:  MaxGroups,
+		MaxHistory: maxHistory,
+		HeapBytes:  defaultHeapBytes,
+		BlockBytes: blockBytes,
+		SpinNS:     spinNS,
+		Thresholds: thresholds,
+
+		PipeSlotBytes:      pipeSlotBytes,
+		BroadcastSlotBytes: broadcastSlotBytes,
+
 		ScratchBytes: (scratch + symm.WindowGranule - 1) / symm.WindowGranule * symm.WindowGranule,
 	}
 }
@@ -106,6 +115,12 @@ func spinNS(world int) uint32 {
 		return 50_000
 	}
 	return 1_000
+}
+
+// pipeSlotBytes is the size of a slot of the pipe between two ranks. All pipes of a rank together are at most 512 KiB.
+func pipeSlotBytes(world int) uint32 {
+	const all, most = 512 << 10, 32 << 10
+	return uint32(min(all/wire.PipeSlots/world/1024*1024, most))
 }
 
 // unreachable is a threshold that no buffer reaches.

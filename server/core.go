@@ -101,9 +101,10 @@ func (c *core) sessionEnded(sess *session, how string) {
 	c.do(c.machine.SessionEnded(sess.id, how))
 }
 
-// message routes a client's message to the machine.
-func (c *core) message(sess *session, m wire.Message) {
+// message routes a client's message to the machine, with the file that came with it (0 = none).
+func (c *core) message(sess *session, m wire.Message, file membership.FileID) {
 	if c.sessions[sess.id] != sess {
+		c.s.files.close(file)
 		return
 	}
 	now, request := time.Now(), wire.RequestOf(m)
@@ -118,6 +119,12 @@ func (c *core) message(sess *session, m wire.Message) {
 		c.do(c.machine.WindowCommitted(sess.id, request, m))
 	case *wire.WindowFree:
 		c.do(c.machine.WindowFree(now, sess.id, request, m))
+	case *wire.Register:
+		c.do(c.machine.Register(now, sess.id, request, m, file))
+	case *wire.RegisterPrivate:
+		c.do(c.machine.RegisterPrivate(now, sess.id, request, m))
+	case *wire.RegisterMapped:
+		c.do(c.machine.RegisterMapped(sess.id, request, m))
 	case *wire.Leave:
 		c.do(c.machine.Leave(now, sess.id, request, m))
 	default:
@@ -152,6 +159,8 @@ func (c *core) do(actions []membership.Action) {
 					c.s.log.Error("pages of a freed window stay", "group", a.Group, "error", err)
 				}
 			}
+		case membership.CloseFile:
+			c.s.files.close(a.File)
 		case membership.ReleaseGroup:
 			c.releaseMemory(a.Group)
 		case membership.Formed:
@@ -193,13 +202,8 @@ func (c *core) send(a membership.Send) {
 	}
 	out := outgoing{msg: a.Msg, request: a.Request}
 	if a.FD != membership.NoFD {
-		m := c.memory[a.Group]
-		if m == nil {
+		if out.carries = c.descriptorOf(a); out.carries == nil {
 			return
-		}
-		out.segment = m.control
-		if a.FD == membership.HeapFD {
-			out.segment = m.heaps[a.Rank]
 		}
 	}
 	if e, ok := a.Msg.(*wire.Error); ok {
@@ -209,6 +213,24 @@ func (c *core) send(a membership.Send) {
 		c.s.log.Warn("a client does not take its messages; its session ends", "session", sess.id, "pid", sess.peer.PID)
 		c.overrun = append(c.overrun, sess)
 	}
+}
+
+// descriptorOf is what a message carries, nil when it is gone.
+func (c *core) descriptorOf(a membership.Send) descriptor {
+	if a.FD == membership.ClientFD {
+		if f := c.s.files.get(a.File); f != nil {
+			return f
+		}
+		return nil
+	}
+	m := c.memory[a.Group]
+	switch {
+	case m == nil:
+		return nil
+	case a.FD == membership.HeapFD:
+		return m.heaps[a.Rank]
+	}
+	return m.control
 }
 
 // releaseMemory does not wait for the group's watcher, which may itself be waiting for the core.

@@ -85,6 +85,7 @@ type fuzzClient struct {
 // clientTypes are what a client may send.
 var clientTypes = []wire.Type{
 	wire.TypeJoin, wire.TypeAttached, wire.TypeWindowAlloc, wire.TypeWindowCommitted, wire.TypeWindowFree, wire.TypeLeave,
+	wire.TypeRegister, wire.TypeRegisterPrivate, wire.TypeRegisterMapped,
 }
 
 // step takes what has come and answers it properly, or sends one message of the fuzzer's.
@@ -96,7 +97,7 @@ func (c *fuzzClient) step(in *fuzzInput) {
 	}
 	kind := clientTypes[how%len(clientTypes)]
 	if how%64 == 1 {
-		kind = wire.Type(1 + in.next()%int(wire.TypeDraining))
+		kind = wire.Type(1 + in.next()%int(wire.TypeRegistered))
 	}
 	m := wire.New(kind)
 	if _, err := binary.Decode(in.take(binary.Size(m)), binary.LittleEndian, m); err != nil {
@@ -119,12 +120,9 @@ func (c *fuzzClient) step(in *fuzzInput) {
 		_ = c.trySend(b)
 		return
 	}
-	fd, err := unix.MemfdCreate("fuzz", unix.MFD_CLOEXEC)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	_ = c.trySend(b, fd)
-	_ = unix.Close(fd)
+	f := memfd(c.t, fuzzBytes, unix.F_SEAL_SHRINK)
+	_ = c.trySend(b, int(f.Fd()))
+	_ = f.Close()
 }
 
 // trySend fails where the daemon has ended the session, which is its right.
@@ -170,8 +168,17 @@ func (c *fuzzClient) tame(m wire.Message, in *fuzzInput) {
 		m.Group, m.Offset = group, c.offset
 	case *wire.Leave:
 		m.Group = group
+	case *wire.Register:
+		m.Group, m.Bytes, m.FdOffset = group, fuzzBytes, uint64(in.next()%16/15) // one in 16 ends behind the file
+	case *wire.RegisterPrivate:
+		m.Group, m.Bytes, m.Reason = group, fuzzBytes, wire.MakeReason("fuzz")
+	case *wire.RegisterMapped:
+		m.Group, m.Region, m.Error = group, uint32(1+in.next()%3), int32(in.next()%8/7*12)
 	}
 }
+
+// fuzzBytes is the size of registered memory.
+const fuzzBytes = 4096
 
 // takeAll receives until nothing comes for a moment.
 func (c *fuzzClient) takeAll() {
@@ -192,6 +199,10 @@ func (c *fuzzClient) takeAll() {
 		case *wire.WindowCommit:
 			c.offset = m.Offset
 			_ = c.conn.Send(&wire.WindowCommitted{Group: m.Group, Offset: m.Offset}, wire.VersionMax, request, -1)
+		case *wire.PeerMemory:
+			_ = c.conn.Send(&wire.RegisterMapped{Group: m.Group, Region: m.Region}, wire.VersionMax, request, -1)
+		case *wire.Registered:
+			c.offset = uint64(m.Region) << wire.RegionShift
 		case *wire.Welcome, *wire.Heap, *wire.GroupReady, *wire.WindowReady, *wire.WindowFreed, *wire.Left, *wire.Error:
 		default:
 			c.t.Fatalf("the daemon sends %T", m)
@@ -233,6 +244,11 @@ func fuzzSeeds() [][]byte {
 			message(0, wire.TypeWindowAlloc, 1, 0, 17), message(1, wire.TypeWindowAlloc, 1, 0, 17), take(0), take(1), take(0), take(1),
 			message(0, wire.TypeWindowFree, 1), message(1, wire.TypeWindowFree, 1), take(0), take(1),
 			message(1, wire.TypeLeave, 1), message(0, wire.TypeLeave, 1), take(0), take(1), join(2, 1, 0), take(2)),
+		script(join(0, 2, 0), join(1, 2, 1), take(0), take(1), take(0), take(1),
+			message(0, wire.TypeRegister, 1, 0), message(1, wire.TypeRegister, 1, 0), take(0), take(1), take(0), take(1),
+			message(0, wire.TypeWindowFree, 1), message(1, wire.TypeWindowFree, 1), take(0), take(1),
+			message(0, wire.TypeRegister, 1, 0), message(1, wire.TypeRegisterPrivate, 1), take(0), take(1),
+			message(0, wire.TypeRegister, 1, 0), message(1, wire.TypeLeave, 1), take(0), take(1)),
 		script(join(0, 3, 0), join(1, 3, 1), join(2, 3, 2), take(0), message(1, wire.TypeAttached, 1, 7), take(2), take(1)),
 		script(join(0, 2, 0), join(1, 2, 0), join(2, 2, 1), take(0), take(1)),
 		bytes.Repeat(alone, 300),

@@ -254,7 +254,7 @@ func reduce(c *client.Comm) error {
 	for i := range count {
 		binary.LittleEndian.PutUint32(in[4*i:], math.Float32bits(float32((c.Rank()+1)*(i+1))))
 	}
-	if err := c.AllReduce(in, out, count, client.F32); err != nil {
+	if err := c.AllReduce(in, out, count, client.F32, client.Sum); err != nil {
 		return err
 	}
 	for i := range count {

@@ -216,6 +216,14 @@ func TestASessionThatBreaksTheProtocolEndsAndItsGroupsHearOfIt(t *testing.T) {
 		{"WindowFreed", packet(t, &wire.WindowFreed{Group: 1}, nil), nil},
 		{"Left", packet(t, &wire.Left{Group: 1}, nil), nil},
 		{"Draining", packet(t, &wire.Draining{}, nil), nil},
+		{"Register without a descriptor", packet(t, &wire.Register{Group: 1, Bytes: 1}, nil), nil},
+		{"Register with two descriptors", packet(t, &wire.Register{Group: 1, Bytes: 1}, nil), []int{pid, pid}},
+		{"Register of nothing", packet(t, &wire.Register{Group: 1, Bytes: 1}, func(b []byte) { clear(b[32:40]) }), []int{pid}},
+		{"private memory with a descriptor", packet(t, &wire.RegisterPrivate{Group: 1, Bytes: 1, Reason: wire.MakeReason("x")}, nil), []int{pid}},
+		{"private memory without a reason", packet(t, &wire.RegisterPrivate{Group: 1, Bytes: 1, Reason: wire.MakeReason("x")},
+			func(b []byte) { b[40] = 0 }), nil},
+		{"PeerMemory", packet(t, &wire.PeerMemory{Group: 1, Bytes: 1, Region: 1}, nil), []int{pid}},
+		{"Registered", packet(t, &wire.Registered{Group: 1, Region: 1, StagedRank: -1}, nil), nil},
 	} {
 		before := metric(t, s, "railhead_protocol_errors_total")
 		group := rawGroup(t, s, "abused", 2)

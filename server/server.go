@@ -31,6 +31,7 @@ type Server struct {
 	log         *slog.Logger
 	metrics     *metrics
 	core        *core
+	files       clientFiles
 	listener    *net.UnixListener
 	locks       []*pathLock
 	admin       *admin
@@ -173,6 +174,7 @@ func (s *Server) Close() {
 		_ = s.listener.Close()
 		s.endLife()
 		s.wg.Wait()
+		s.files.closeAll()
 		s.unlock()
 	})
 }

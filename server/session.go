@@ -14,7 +14,6 @@ import (
 
 	"railhead/internal/wire"
 	"railhead/server/membership"
-	"railhead/symm"
 )
 
 // session is one client connection. Its goroutines: handle (its owner, in read), write and watchProcess; all end when
@@ -35,11 +34,11 @@ type session struct {
 	ended   bool       // the writer is gone
 }
 
-// outgoing is a message on its way to the client. It holds a reference to its segment until it is sent or dropped.
+// outgoing is a message on its way to the client. It holds a reference to its descriptor until it is sent or dropped.
 type outgoing struct {
 	msg     wire.Message
 	request uint64
-	segment *symm.Segment
+	carries descriptor // nil = none
 }
 
 func (s *session) close() {
@@ -55,14 +54,14 @@ func (s *session) enqueue(o outgoing) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return true // nobody would ever let go of the segment; the core is about to hear that the session has ended
+		return true // nobody would ever let go of the descriptor; the core is about to hear that the session has ended
 	}
 	if len(s.queue) == sendQueue {
 		return false
 	}
-	if o.segment != nil {
-		if err := o.segment.Retain(); err != nil {
-			return true // the group is gone, and with it the answer
+	if o.carries != nil {
+		if err := o.carries.Retain(); err != nil {
+			return true // its owner is gone, and with it the answer
 		}
 	}
 	s.queue = append(s.queue, o)
@@ -95,8 +94,8 @@ func (s *session) unsent() int {
 }
 
 func (o outgoing) drop() {
-	if o.segment != nil {
-		_ = o.segment.Release()
+	if o.carries != nil {
+		_ = o.carries.Release()
 	}
 }
 
@@ -216,10 +215,20 @@ func (s *session) read(srv *Server) {
 			srv.post(func() { srv.core.sessionEnded(s, how) })
 			return
 		}
-		if fd >= 0 {
-			_ = unix.Close(fd) // only Hello carries one, and there is one Hello
+		file := membership.FileID(0)
+		if r, ok := m.(*wire.Register); ok {
+			m, file = srv.takeMemory(s, r, fd)
+		} else if fd >= 0 {
+			_ = unix.Close(fd) // only Hello carries another one, and there is one Hello
 		}
-		srv.post(func() { srv.core.message(s, m) })
+		handled := make(chan struct{})
+		srv.post(func() { srv.core.message(s, m, file); close(handled) })
+		if file != 0 { // one a session, however many the client sends
+			select {
+			case <-handled:
+			case <-srv.closed:
+			}
+		}
 	}
 }
 
@@ -254,8 +263,8 @@ func (s *session) dropQueue() {
 func (s *session) sendOne(o outgoing) error {
 	defer o.drop()
 	fd := -1
-	if o.segment != nil {
-		fd = o.segment.FD()
+	if o.carries != nil {
+		fd = o.carries.FD()
 	}
 	deadline := time.Now().Add(writeTimeout)
 	if err := s.conn.SetWriteDeadline(deadline); err != nil {

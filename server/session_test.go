@@ -34,7 +34,7 @@ func TestAnEndedSessionHoldsNoSegments(t *testing.T) {
 	seg := newTestSegment(t)
 	s := &session{ready: make(chan struct{}, 1)}
 	for range 3 {
-		if !s.enqueue(outgoing{msg: &wire.Heap{}, segment: seg}) {
+		if !s.enqueue(outgoing{msg: &wire.Heap{}, carries: seg}) {
 			t.Fatal("a message does not fit")
 		}
 	}
@@ -45,7 +45,7 @@ func TestAnEndedSessionHoldsNoSegments(t *testing.T) {
 	}
 	s.dropQueue()
 	// The core has not heard of the end yet, and goes on.
-	if !s.enqueue(outgoing{msg: &wire.Heap{}, segment: seg}) || s.unsent() != 0 {
+	if !s.enqueue(outgoing{msg: &wire.Heap{}, carries: seg}) || s.unsent() != 0 {
 		t.Errorf("%d messages wait for a writer that is gone", s.unsent())
 	}
 	wantClosed(t, seg)
@@ -59,12 +59,12 @@ func TestAQueueIsBoundedAndAMessageThatDoesNotFitIsLetGo(t *testing.T) {
 			t.Fatal("a message does not fit")
 		}
 	}
-	if s.enqueue(outgoing{msg: &wire.Heap{}, segment: seg}) {
+	if s.enqueue(outgoing{msg: &wire.Heap{}, carries: seg}) {
 		t.Error("more messages fit than the bound")
 	}
 	wantClosed(t, seg)
 	for range sendQueue {
-		if o, ok := s.dequeue(); !ok || o.segment != nil {
+		if o, ok := s.dequeue(); !ok || o.carries != nil {
 			t.Fatal("a message is lost")
 		}
 	}

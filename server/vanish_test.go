@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"railhead/client"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 )
@@ -23,10 +24,42 @@ func live(r *rank) error {
 	if err == nil {
 		err = w.Free()
 	}
+	if err == nil {
+		err = registerOwned(r.comm, false)
+	}
 	if finalErr := r.comm.Finalize(); err == nil {
 		err = finalErr
 	}
 	return err
+}
+
+// registerOwned registers memory that goes away with the caller. Where it does not free the window, finalize ends it.
+func registerOwned(c *client.Comm, free bool) error {
+	fd, err := unix.MemfdCreate("vanish", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.Ftruncate(fd, ownedBytes); err != nil {
+		return err
+	}
+	memory, err := unix.Mmap(fd, 0, ownedBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Munmap(memory) }()
+	w, err := c.Register(client.RegisterConfig{Memory: memory, FD: fd})
+	if err != nil || !free {
+		return err
+	}
+	for r := range c.WorldSize() {
+		peer, err := w.Peer(r)
+		if err != nil {
+			return err
+		}
+		peer[ownedBytes-1-c.Rank()] = 1 // its owner may be dead
+	}
+	return w.Free()
 }
 
 // liveUntil lives the same life without the client library, and vanishes after some messages, sent or received.
@@ -62,12 +95,16 @@ func (r *rawClient) liveUntil(group string, rank, world, messages int) {
 		step(receive) &&
 		step(func() { r.send(&wire.WindowFree{Group: id, Offset: got.(*wire.WindowReady).Offset}) }) &&
 		step(receive) &&
+		step(func() { r.register(&wire.Register{Group: id, Bytes: ownedBytes}, shareable(r.t)) }) &&
+		step(receive) && step(receive) &&
+		step(func() { r.answer(&wire.RegisterMapped{Group: id, Region: got.(*wire.PeerMemory).Region}) }) &&
+		step(receive) &&
 		step(func() { r.send(&wire.Leave{Group: id}) }) &&
 		step(receive)
 	r.close()
 }
 
-const lifeOfMessages = 15 // of a group of three
+const lifeOfMessages = 20 // of a group of three
 
 func TestWheneverARankVanishesTheOthersLearnIt(t *testing.T) {
 	t.Parallel()
@@ -92,6 +129,19 @@ func TestWheneverARankVanishesTheOthersLearnIt(t *testing.T) {
 
 func TestWheneverAProcessIsKilledTheOthersLearnIt(t *testing.T) {
 	t.Parallel()
+	killAtWork(t, "loop", reduce)
+}
+
+func TestWheneverAProcessIsKilledThatRegistersItsMemoryTheOthersLearnIt(t *testing.T) {
+	t.Parallel()
+	killAtWork(t, "register_loop", registerAndFree)
+}
+
+func registerAndFree(c *client.Comm) error { return registerOwned(c, true) }
+
+// killAtWork kills a process that does what the order says over and over, with two ranks of this one.
+func killAtWork(t *testing.T, do string, work func(*client.Comm) error) {
+	t.Helper()
 	s := startServer(t)
 	here := connected(t, s, "killed", 3, 0, 1)
 	for _, r := range here {
@@ -105,7 +155,7 @@ func TestWheneverAProcessIsKilledTheOthersLearnIt(t *testing.T) {
 			}
 			var err error
 			for err == nil {
-				err = reduce(r.comm)
+				err = work(r.comm)
 			}
 			if finalErr := r.comm.Finalize(); finalErr != nil {
 				return fmt.Errorf("finalize: %w, after %w", finalErr, err)
@@ -113,7 +163,7 @@ func TestWheneverAProcessIsKilledTheOthersLearnIt(t *testing.T) {
 			return err
 		})
 		victim.tell(order{Do: "init", Socket: s.SocketPath(), Group: "killed", Rank: 2, World: 3, TimeoutMS: int(never.Milliseconds())})
-		victim.tell(order{Do: "loop"})
+		victim.tell(order{Do: do})
 		time.Sleep(time.Duration(rand.Intn(80)) * time.Millisecond)
 		victim.kill()
 		<-victim.gone

@@ -60,7 +60,7 @@ func measure(iterations, repeats int) error {
 		return err
 	}
 	abi := func(c *client.Comm, buf []byte, n int) (time.Duration, error) {
-		return c.TimeAllReduce(buf, buf, count, client.F32, n)
+		return c.Time(client.Timed{Kind: client.KindAllReduce, Send: buf, Recv: buf, Count: count, Dtype: client.F32, Op: client.Sum}, n)
 	}
 	kernel := func(c *client.Comm, buf []byte, n int) (time.Duration, error) {
 		return c.TimeOneshotKernel(buf, buf, count, n)

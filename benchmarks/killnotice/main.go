@@ -105,7 +105,7 @@ func rank() error {
 	fmt.Println("ready")
 	buf := make([]byte, 64<<10)
 	for {
-		if err := c.AllReduce(buf, buf, len(buf)/4, client.F32); err != nil {
+		if err := c.AllReduce(buf, buf, len(buf)/4, client.F32, client.Sum); err != nil {
 			at := now()
 			var e *client.Error
 			if !errors.As(err, &e) || e.Result != wire.ResultRankDead {

@@ -44,12 +44,12 @@ void reducing(rh_comm* comm) {
   const auto f32 = [&](const void* send, void* recv, size_t count) {
     return rh_all_reduce(send, recv, count, RH_F32, RH_SUM, comm, nullptr);
   };
-  for (int bad : {2, -1, 1000}) {
-    FAILS(rh_all_reduce(a, a, 1, static_cast<rh_dtype>(bad), RH_SUM, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "all_reduce: rank 0",
-          "dtype");
+  for (int bad : {11, -1, 1000}) {
+    FAILS(rh_all_reduce(a, a, 1, static_cast<rh_dtype>(bad), RH_SUM, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "all_reduce: rank 0", "dtype");
   }
-  FAILS(rh_all_reduce(a, a, 1, static_cast<rh_dtype>(17), RH_SUM, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "dtype 17", "RH_BF16");
-  FAILS(rh_all_reduce(a, a, 1, RH_F32, static_cast<rh_op>(3), comm, nullptr), RH_ERR_INVALID_ARGUMENT, "op 3", "RH_SUM");
+  FAILS(rh_all_reduce(a, a, 1, static_cast<rh_dtype>(17), RH_SUM, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "dtype 17", "RH_U64");
+  FAILS(rh_all_reduce(a, a, 1, RH_F32, 5, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "op 5", "RH_SUM");
+  FAILS(rh_all_reduce(a, a, 1, RH_F32, 16, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "op 16", "no live op");
   FAILS(rh_all_reduce(a, a, 1, RH_F32, RH_SUM, comm, a), RH_ERR_UNSUPPORTED, "all_reduce: rank 0", "stream");
   FAILS(rh_barrier(comm, a), RH_ERR_UNSUPPORTED, "barrier: rank 0", "stream");
   FAILS(f32(nullptr, a, 1), RH_ERR_INVALID_ARGUMENT, "rank 0", "send is NULL");
@@ -67,6 +67,89 @@ void reducing(rh_comm* comm) {
   OK(f32(nullptr, nullptr, 0));
   OK(f32(nullptr, a, 0));
   OK(f32(a, nullptr, 0));
+}
+
+void othersThanAllReduce(rh_comm* comm) {
+  static char bytes[4096];
+  char* const a = bytes;
+  FAILS(rh_broadcast(a, a, 1, RH_U8, 1, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "broadcast: rank 0", "0..0");
+  FAILS(rh_reduce(a, a, 1, RH_U8, RH_SUM, -1, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "reduce: rank 0", "root -1");
+  FAILS(rh_gather(a, a, 1, RH_U8, 64, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "gather: rank 0", "root 64");
+  FAILS(rh_scatter(a, a, 1, RH_U8, 1 << 30, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "scatter: rank 0", "root");
+  FAILS(rh_send(a, 1, RH_U8, 1, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "send: rank 0", "peer 1");
+  FAILS(rh_recv(a, 1, RH_U8, -1, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "recv: rank 0", "peer -1");
+  FAILS(rh_send(a, 1, RH_U8, 0, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "send: rank 0", "rh_group_start");
+  FAILS(rh_send(nullptr, 1, RH_U8, 0, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "send: rank 0", "send is NULL");
+  FAILS(rh_recv(nullptr, 1, RH_U8, 0, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "recv: rank 0", "recv is NULL");
+  FAILS(rh_all_gather(a, a + 1, 2, RH_U8, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "all_gather: rank 0", "overlap");
+  FAILS(rh_reduce_scatter(a, a + 1, 2, RH_U8, RH_MAX, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "reduce_scatter: rank 0", "overlap");
+  FAILS(rh_all_to_all(a + 1, a, 2, RH_U8, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "all_to_all: rank 0", "overlap");
+  FAILS(rh_all_gather(a, a, SIZE_MAX / 4, RH_F64, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "all_gather: rank 0", "overflow");
+  OK(rh_all_gather(a, a, 8, RH_F64, comm, nullptr));
+  OK(rh_broadcast(a, a + 64, 8, RH_F64, 0, comm, nullptr));
+
+  rh_op op;
+  const float half = 0.5f;
+  FAILS(rh_op_create_pre_mul_sum(comm, RH_F32, &half, nullptr), RH_ERR_INVALID_ARGUMENT, "op is NULL", "");
+  FAILS(rh_op_create_pre_mul_sum(comm, RH_F32, nullptr, &op), RH_ERR_INVALID_ARGUMENT, "rank 0", "scalar is NULL");
+  FAILS(rh_op_create_pre_mul_sum(comm, static_cast<rh_dtype>(99), &half, &op), RH_ERR_INVALID_ARGUMENT, "rank 0", "dtype");
+  OK(rh_op_create_pre_mul_sum(comm, RH_BF16, &half, &op));
+  FAILS(rh_all_reduce(a, a, 1, RH_F32, op, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "made for bf16", "f32");
+  OK(rh_all_reduce(a, a, 1, RH_BF16, op, comm, nullptr));
+  OK(rh_op_destroy(comm, op));
+  FAILS(rh_op_destroy(comm, op), RH_ERR_INVALID_ARGUMENT, "op_destroy: rank 0", "no live op");
+  FAILS(rh_all_reduce(a, a, 1, RH_BF16, op, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "no live op", "");
+  for (int i = 0; i < 64; i++) OK(rh_op_create_pre_mul_sum(comm, RH_F32, &half, &op));
+  FAILS(rh_op_create_pre_mul_sum(comm, RH_F32, &half, &op), RH_ERR_LIMIT, "rank 0", "64");
+
+  rh_comm* part;
+  FAILS(rh_comm_split(comm, 0, 0, nullptr), RH_ERR_INVALID_ARGUMENT, "out is NULL", "");
+  FAILS(rh_comm_split(comm, -2, 0, &part), RH_ERR_INVALID_ARGUMENT, "comm_split: rank 0", "color -2");
+  OK(rh_comm_split(comm, RH_SPLIT_NONE, 0, &part));
+  CHECK(part == nullptr);
+}
+
+void groups(rh_comm* comm) {
+  static char bytes[4096];
+  char* const a = bytes;
+  FAILS(rh_group_end(), RH_ERR_INVALID_ARGUMENT, "group_end", "rh_group_start");
+  // A wrong call makes the group run nothing.
+  a[0] = 1;
+  OK(rh_group_start());
+  OK(rh_broadcast(a, a + 8, 1, RH_U8, 0, comm, nullptr));
+  FAILS(rh_broadcast(a, a + 8, 1, RH_U8, 7, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "root 7", "");
+  FAILS(rh_group_end(), RH_ERR_INVALID_ARGUMENT, "group_end", "root 7");
+  CHECK(a[8] == 0);
+  FAILS(rh_group_end(), RH_ERR_INVALID_ARGUMENT, "no group", "");
+  // A send to itself, in nested groups. Nothing runs before the outer end.
+  OK(rh_group_start());
+  OK(rh_group_start());
+  OK(rh_send(a, 4, RH_U8, 0, comm, nullptr));
+  OK(rh_group_end());
+  CHECK(a[16] == 0);
+  FAILS(rh_comm_finalize(comm), RH_ERR_BUSY, "finalize: rank 0", "rh_group_end");
+  OK(rh_recv(a + 16, 4, RH_U8, 0, comm, nullptr));
+  OK(rh_group_end());
+  CHECK(a[16] == 1);
+  for (int counts : {3, 5}) {
+    OK(rh_group_start());
+    OK(rh_send(a, 4, RH_U8, 0, comm, nullptr));
+    OK(rh_recv(a + 32, static_cast<size_t>(counts), RH_U8, 0, comm, nullptr));
+    FAILS(rh_group_end(), RH_ERR_INVALID_ARGUMENT, "rank 0 sends 4 u8 to itself", "");
+  }
+  OK(rh_group_start());
+  OK(rh_send(a, 4, RH_U8, 0, comm, nullptr));
+  FAILS(rh_group_end(), RH_ERR_INVALID_ARGUMENT, "send to itself has no match", "");
+  OK(rh_group_start());
+  rh_comm* part;
+  FAILS(rh_comm_split(comm, 0, 0, &part), RH_ERR_INVALID_ARGUMENT, "comm_split", "between");
+  FAILS(rh_group_end(), RH_ERR_INVALID_ARGUMENT, "nothing was run", "comm_split");
+  OK(rh_group_start());
+  for (int i = 0; i < 4096; i++) OK(rh_barrier(comm, nullptr));
+  FAILS(rh_barrier(comm, nullptr), RH_ERR_LIMIT, "rank 0", "4096");
+  FAILS(rh_group_end(), RH_ERR_LIMIT, "nothing was run", "");
+  OK(rh_group_start());
+  OK(rh_group_end());
 }
 
 void asking(rh_comm* comm) {
@@ -142,6 +225,8 @@ int main() {
   OK(rh_comm_init(session, &config, &comm));
   // Refused arguments are no operations: the comm works on.
   reducing(comm);
+  othersThanAllReduce(comm);
+  groups(comm);
   asking(comm);
   windows(comm);
   OK(rh_barrier(comm, nullptr));

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,24 +13,12 @@ import (
 	"railhead/internal/wire"
 )
 
-// benchJob is what a rank of bench does.
-type benchJob struct {
-	Op     string          `json:"op"`
-	Algo   string          `json:"algo"` // forced, or auto
-	Dtype  ncclstyle.Dtype `json:"dtype"`
-	Counts []uint64        `json:"counts"` // elements, a row each
-	Iters  int             `json:"iters"`
-	Warmup int             `json:"warmup"`
-	Check  int             `json:"check"`
-	Seed   uint64          `json:"seed"`
-}
-
-// benchRankRow is what it prints for each row.
+// benchRankRow is what a rank prints for each row.
 type benchRankRow struct {
 	Row        int           `json:"row"`
-	Algo       string        `json:"algo"` // that ran
+	Algo       string        `json:"algo"` // that ran; "a/b" where it was b in place
 	OutOfPlace benchRankSide `json:"out_of_place"`
-	InPlace    benchRankSide `json:"in_place"`
+	InPlace    benchRankSide `json:"in_place"` // zero where there is no such form
 }
 
 type benchRankSide struct {
@@ -43,40 +30,20 @@ func (j *benchJob) run(c *client.Comm, out *json.Encoder) error {
 	if err := pin(c.Rank(), c.WorldSize()); err != nil {
 		return err
 	}
-	if j.Op == "barrier" {
-		return j.runBarrier(c, out)
-	}
-	types := map[ncclstyle.Dtype]struct {
-		c client.Dtype
-		o oracle.Dtype
-	}{ncclstyle.Float: {client.F32, oracle.F32}, ncclstyle.BFloat16: {client.BF16, oracle.BF16}}
-	t, ok := types[j.Dtype]
-	if !ok {
-		return fmt.Errorf("bench: no dtype %q", j.Dtype)
-	}
+	rows := j.rows(c.WorldSize())
 	var largest uint64
-	for _, n := range j.Counts {
-		largest = max(largest, n*uint64(t.o.Size()))
+	for _, r := range rows {
+		largest = max(largest, r.bytes)
 	}
-	send, recv, err := j.buffers(c, int(largest))
+	first, second, err := j.buffers(c, int(largest))
 	if err != nil {
 		return err
 	}
-	for row, count := range j.Counts {
-		n := int(count)
-		b := allReduceBench{job: j, c: c, count: n, dtype: t.c, oracle: t.o, send: send[:n*t.o.Size()], recv: recv[:n*t.o.Size()]}
-		r := benchRankRow{Row: row}
-		if r.OutOfPlace, err = b.side(2*row, b.recv); err != nil {
-			return err
-		}
-		if r.InPlace, err = b.side(2*row+1, b.send); err != nil {
-			return err
-		}
-		status, err := c.Status()
+	for i, row := range rows {
+		r, err := j.measure(c, i, row, first, second)
 		if err != nil {
 			return err
 		}
-		r.Algo = status.Algorithm
 		if err := out.Encode(r); err != nil {
 			return err
 		}
@@ -111,11 +78,15 @@ func pin(rank, world int) error {
 	return nil
 }
 
-// buffers are two of the size: in a window for pull, else the caller's own.
-func (j *benchJob) buffers(c *client.Comm, bytes int) (send, recv []byte, err error) {
-	if j.Algo != wire.AlgoPull.String() || bytes == 0 {
+// lineBytes keeps the second buffer of a window from sharing a cache line with the first.
+const lineBytes = 64
+
+// buffers are two of the size: in a window where that was asked for, and for pull, else the caller's own.
+func (j *benchJob) buffers(c *client.Comm, bytes int) (first, second []byte, err error) {
+	if !j.Window && j.Algo != wire.AlgoPull.String() || bytes == 0 {
 		return make([]byte, bytes), make([]byte, bytes), nil
 	}
+	bytes = (bytes + lineBytes - 1) &^ (lineBytes - 1)
 	w, err := c.AllocWindow(2 * bytes)
 	if err != nil {
 		return nil, nil, err
@@ -127,71 +98,110 @@ func (j *benchJob) buffers(c *client.Comm, bytes int) (send, recv []byte, err er
 	return both[:bytes:bytes], both[bytes:], nil
 }
 
-type allReduceBench struct {
-	job        *benchJob
-	c          *client.Comm
-	count      int
-	dtype      client.Dtype
-	oracle     oracle.Dtype
-	send, recv []byte
-}
-
-// side times and then checks one of the two ways. dst is recv (out of place) or send (in place).
-func (b *allReduceBench) side(id int, dst []byte) (benchRankSide, error) {
-	var s benchRankSide
-	oracle.Fill(b.send, b.oracle, oracle.Seed(b.job.Seed, b.c.Rank(), -1-id))
-	if _, err := b.c.TimeAllReduce(b.send, dst, b.count, b.dtype, b.job.Warmup); err != nil {
-		return s, err
-	}
-	// In place, each iteration sums the sums of the one before: start from zeros, which stay finite and cost the same.
-	if len(dst) > 0 && len(b.send) > 0 && &dst[0] == &b.send[0] {
-		clear(b.send)
-	}
-	if err := b.c.Barrier(); err != nil {
-		return s, err
-	}
-	took, err := b.c.TimeAllReduce(b.send, dst, b.count, b.dtype, b.job.Iters)
+// measure times and checks a row, both ways where the operation has both.
+func (j *benchJob) measure(c *client.Comm, number int, row benchRow, first, second []byte) (benchRankRow, error) {
+	r := benchRankRow{Row: number}
+	m, err := newMeasurement(j, c, number, row)
 	if err != nil {
-		return s, err
+		return r, err
 	}
-	s.TotalNs = float64(took.Nanoseconds())
-	for i := range b.job.Check {
-		wrong, err := b.check(id*maxIters+i, dst)
-		if err != nil {
-			return s, err
+	m.layOutOfPlace(first, second)
+	if r.OutOfPlace, r.Algo, err = m.side(2 * number); err != nil {
+		return r, err
+	}
+	if j.Op.InPlace() {
+		var algo string
+		m.layInPlace(second)
+		if r.InPlace, algo, err = m.side(2*number + 1); err != nil {
+			return r, err
 		}
-		s.Wrong += wrong
+		if algo != r.Algo {
+			r.Algo += "/" + algo
+		}
 	}
-	return s, nil
+	return r, m.end()
 }
 
-// check runs the operation once on new inputs and compares every element.
-func (b *allReduceBench) check(operation int, dst []byte) (int64, error) {
-	seeds := make([]uint64, b.c.WorldSize())
-	for r := range seeds {
-		seeds[r] = oracle.Seed(b.job.Seed, r, operation)
-	}
-	for i := range b.recv {
-		b.recv[i] = 0xff // a NaN: nothing left from before can pass for a result
-	}
-	oracle.Fill(b.send, b.oracle, seeds[b.c.Rank()])
-	// A rank that reduces between windows writes to everybody's: nobody may still be filling his.
-	if err := b.c.Barrier(); err != nil {
-		return 0, err
-	}
-	if err := b.c.AllReduce(b.send, dst, b.count, b.dtype); err != nil {
-		return 0, err
-	}
-	return oracle.WrongSums(dst, b.oracle, seeds, 0), nil
+// measurement is one rank's part in a row.
+type measurement struct {
+	job     *benchJob
+	c       *client.Comm
+	rank    int
+	world   int
+	row     benchRow
+	dtype   oracle.Dtype
+	op      oracle.Op // the inputs are those of a sum where nothing is reduced
+	scalars [][]byte  // of all ranks, for a pre-mul sum
+	made    bool      // an op of the comm's, for that
+
+	inPlace bool
+	call    client.Timed
 }
 
-func (j *benchJob) runBarrier(c *client.Comm, out *json.Encoder) error {
-	if _, err := c.TimeBarrier(j.Warmup); err != nil {
-		return err
+func newMeasurement(j *benchJob, c *client.Comm, number int, row benchRow) (*measurement, error) {
+	m := &measurement{job: j, c: c, rank: c.Rank(), world: c.WorldSize(), row: row, op: oracle.Sum}
+	kind, ok := timedKinds[j.Op]
+	if !ok {
+		return nil, fmt.Errorf("bench: no operation %q", j.Op)
 	}
-	took, err := c.TimeBarrier(j.Iters)
-	if err != nil {
-		return err
+	m.call = client.Timed{Kind: kind, Count: int(row.count), Root: max(row.root, 0)}
+	if j.Op == ncclstyle.Barrier {
+		return m, nil
 	}
-	return out.Encode(benchRankRow{OutOfPlace: benchRankSide{TotalNs: float64(took / time.Nanosecond)}})
+	dtype, ok := benchDtypes[row.dtype]
+	if !ok {
+		return nil, fmt.Errorf("bench: no dtype %q", row.dtype)
+	}
+	m.dtype, m.call.Dtype = dtype.oracle, dtype.client
+	if !j.Op.Reduces() {
+		return m, nil
+	}
+	op, ok := benchOps[row.redop]
+	if !ok {
+		return nil, fmt.Errorf("bench: no reduction %q", row.redop)
+	}
+	m.op, m.call.Op = op.oracle, op.client
+	if m.op != oracle.PreMulSum {
+		return m, nil
+	}
+	for r := range m.world {
+		m.scalars = append(m.scalars, oracle.Scalar(m.dtype, oracle.Seed(^j.Seed, r, number)))
+	}
+	var err error
+	m.call.Op, err = c.CreatePreMulSum(m.call.Dtype, m.scalars[m.rank])
+	m.made = err == nil
+	return m, err
+}
+
+// end ends what newMeasurement made.
+func (m *measurement) end() error {
+	if !m.made {
+		return nil
+	}
+	return m.c.DestroyOp(m.call.Op)
+}
+
+var timedKinds = map[ncclstyle.Operation]client.Kind{
+	ncclstyle.AllReduce: client.KindAllReduce, ncclstyle.AllGather: client.KindAllGather,
+	ncclstyle.ReduceScatter: client.KindReduceScatter, ncclstyle.AllToAll: client.KindAllToAll,
+	ncclstyle.Broadcast: client.KindBroadcast, ncclstyle.Reduce: client.KindReduce, ncclstyle.Gather: client.KindGather,
+	ncclstyle.Scatter: client.KindScatter, ncclstyle.Sendrecv: client.KindSendrecv, ncclstyle.Barrier: client.KindBarrier,
+}
+
+var benchDtypes = map[ncclstyle.Dtype]struct {
+	client client.Dtype
+	oracle oracle.Dtype
+}{
+	ncclstyle.Int8: {client.I8, oracle.I8}, ncclstyle.Uint8: {client.U8, oracle.U8}, ncclstyle.Int32: {client.I32, oracle.I32},
+	ncclstyle.Int64: {client.I64, oracle.I64}, ncclstyle.Uint64: {client.U64, oracle.U64}, ncclstyle.Half: {client.F16, oracle.F16},
+	ncclstyle.Float: {client.F32, oracle.F32}, ncclstyle.Double: {client.F64, oracle.F64}, ncclstyle.BFloat16: {client.BF16, oracle.BF16},
+	ncclstyle.F8E4M3: {client.FP8E4M3, oracle.FP8E4M3}, ncclstyle.F8E5M2: {client.FP8E5M2, oracle.FP8E5M2},
+}
+
+var benchOps = map[ncclstyle.Redop]struct {
+	client client.Op // of no meaning for mulsum, which each comm makes
+	oracle oracle.Op
+}{
+	ncclstyle.Sum: {client.Sum, oracle.Sum}, ncclstyle.Prod: {client.Prod, oracle.Prod}, ncclstyle.Max: {client.Max, oracle.Max},
+	ncclstyle.Min: {client.Min, oracle.Min}, ncclstyle.Avg: {client.Avg, oracle.Avg}, ncclstyle.MulSum: {oracle: oracle.PreMulSum},
 }

@@ -35,7 +35,7 @@ func (j *demoJob) run(c *client.Comm, out *json.Encoder) error {
 		for r := range seeds {
 			seeds[r] = oracle.Seed(j.Seed, r, call)
 		}
-		oracle.Fill(send, oracle.BF16, seeds[c.Rank()])
+		oracle.Fill(send, oracle.BF16, oracle.Sum, seeds[c.Rank()])
 		for i := range recv {
 			recv[i] = 0xff // a NaN: nothing left from the last call can pass for a result
 		}
@@ -43,7 +43,7 @@ func (j *demoJob) run(c *client.Comm, out *json.Encoder) error {
 			return err
 		}
 		start := time.Now()
-		if err := c.AllReduce(send, recv, j.Elements, client.BF16); err != nil {
+		if err := c.AllReduce(send, recv, j.Elements, client.BF16, client.Sum); err != nil {
 			return err
 		}
 		report.TimesNs = append(report.TimesNs, time.Since(start).Nanoseconds())

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"railhead/internal/ncclstyle"
 	"railhead/server"
 )
 
@@ -53,7 +54,10 @@ func TestRunRefusesABadCallAndAMissingCommand(t *testing.T) {
 // benchJobText is a small job for `railhead rank`, our stand-in for an engine.
 func benchJobText(t *testing.T) string {
 	t.Helper()
-	text, err := json.Marshal(job{Bench: &benchJob{Op: "all_reduce", Dtype: "float", Counts: []uint64{1000}, Iters: 2, Check: 1}})
+	text, err := json.Marshal(job{Bench: &benchJob{
+		Op: "all_reduce", Dtypes: []ncclstyle.Dtype{"float"}, Redops: []ncclstyle.Redop{"sum"}, Roots: []int{noRoot}, Sizes: []uint64{4000},
+		Iters: 2, Check: 1,
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}

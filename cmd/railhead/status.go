@@ -113,6 +113,13 @@ func printGroup(out io.Writer, g *membership.GroupInfo) {
 	if g.WaitingIn != "" {
 		_, _ = fmt.Fprintf(out, "  in %s, waiting for ranks %v\n", g.WaitingIn, g.WaitingFor)
 	}
+	for _, r := range g.Registered {
+		how := "shared"
+		if !r.Shared {
+			how = fmt.Sprintf("staged: %q", r.Reason) // the rank's own words
+		}
+		_, _ = fmt.Fprintf(out, "  registered window %d, %d bytes: %s\n", r.Number, r.Bytes, how)
+	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(w, "  rank\tpid\tstate\toperation\tsequence\tbytes\twaiting for")
 	for _, r := range g.Ranks {

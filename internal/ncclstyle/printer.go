@@ -7,7 +7,7 @@ import (
 
 // Config is what the lines above the table say.
 type Config struct {
-	Op     string // as JSON names it: all_reduce
+	Op     Operation
 	Algo   string // as asked for: a name, or auto
 	Device string // cpu, or the GPU's name
 	Ranks  int
@@ -81,12 +81,16 @@ func (p *Printer) Row(r Row) error {
 	if r.Algo != p.algo {
 		p.algoLine(r.Algo)
 	}
-	p.printf("%12d  %12d  %8s  %6s  %6d", r.SizeBytes, r.Count, r.Type, r.Redop, r.Root)
+	root := -1
+	if r.Root != nil {
+		root = *r.Root
+	}
+	p.printf("%12d  %12d  %8s  %6s  %6d", r.SizeBytes, r.Count, r.Type, r.Redop, root)
 	p.side(r.OutOfPlace)
 	if r.InPlace != nil {
 		p.side(*r.InPlace)
 	} else {
-		p.printf("%32s", "") // as nccl-tests leaves a side out
+		p.printf("  %7s  %6s  %6s    N/A", "N/A", "N/A", "N/A")
 	}
 	p.printf("\n")
 	return p.result()

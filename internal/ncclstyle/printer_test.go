@@ -32,8 +32,13 @@ func table(t *testing.T, cfg Config, rows []Row) string {
 
 func allReduceRow(size uint64, algo string, outUs, inUs float64, outWrong, inWrong *int64) Row {
 	in := Measured("all_reduce", 4, size, inUs, inWrong)
-	return Row{SizeBytes: size, Count: size / 4, Type: string(Float), Redop: string(Sum), Root: -1, Algo: algo,
+	return Row{SizeBytes: size, Count: size / 4, Type: string(Float), Redop: string(Sum), Algo: algo,
 		OutOfPlace: Measured("all_reduce", 4, size, outUs, outWrong), InPlace: &in}
+}
+
+func inPlace(op Operation, size uint64, us float64) *Side {
+	s := Measured(op, 4, size, us, wrong(0))
+	return &s
 }
 
 func TestTablesLookAsNcclTestsPrintsThem(t *testing.T) {
@@ -42,7 +47,11 @@ func TestTablesLookAsNcclTestsPrintsThem(t *testing.T) {
 	auto, unchecked, barrier := cfg, cfg, cfg
 	auto.Algo = "auto"
 	unchecked.Check, unchecked.Sweep = 0, Sweep{Min: 0, Max: 1 << 20, StepBytes: 1 << 20, StepFactor: 1}
-	barrier.Op, barrier.Algo, barrier.Sweep = "barrier", "flags", Sweep{}
+	barrier.Op, barrier.Algo, barrier.Sweep = Barrier, "flags", Sweep{}
+	third := 3
+	rooted, ring, several := cfg, cfg, cfg
+	rooted.Op, rooted.Algo, ring.Op, ring.Algo = Reduce, "auto", Sendrecv, "auto"
+	several.Op, several.Algo = AllToAll, "auto"
 	for name, c := range map[string]struct {
 		cfg  Config
 		rows []Row
@@ -58,7 +67,21 @@ func TestTablesLookAsNcclTestsPrintsThem(t *testing.T) {
 		}},
 		"auto":      {auto, []Row{allReduceRow(1<<10, "oneshot", 6, 6, wrong(0), wrong(0)), allReduceRow(8<<20, "twoshot", 900, 901, wrong(0), wrong(0))}},
 		"unchecked": {unchecked, []Row{allReduceRow(0, "oneshot", 1, 1, nil, nil), allReduceRow(1<<20, "oneshot", 55.5, 54.25, nil, nil)}},
-		"barrier": {barrier, []Row{{Type: None, Redop: None, Root: -1, Algo: "flags",
+		"roots": {rooted, []Row{
+			{SizeBytes: 1 << 10, Count: 512, Type: string(BFloat16), Redop: string(MulSum), Root: new(int), Algo: "pipe",
+				OutOfPlace: Measured(Reduce, 4, 1<<10, 6, wrong(0)), InPlace: inPlace(Reduce, 1<<10, 7)},
+			{SizeBytes: 1 << 10, Count: 512, Type: string(BFloat16), Redop: string(MulSum), Root: &third, Algo: "pipe",
+				OutOfPlace: Measured(Reduce, 4, 1<<10, 6, wrong(0)), InPlace: inPlace(Reduce, 1<<10, 7)},
+		}},
+		"sendrecv": {ring, []Row{{SizeBytes: 1 << 20, Count: 1 << 20, Type: string(F8E4M3), Redop: None, Algo: "pipe",
+			OutOfPlace: Measured(Sendrecv, 4, 1<<20, 100, wrong(0))}}},
+		"alltoall": {several, []Row{
+			{SizeBytes: 1 << 20, Count: 1 << 18, Type: string(Int8), Redop: None, Algo: "pull/oneshot",
+				OutOfPlace: Measured(AllToAll, 4, 1<<20, 100, wrong(0)), InPlace: inPlace(AllToAll, 1<<20, 125)},
+			{SizeBytes: 1 << 20, Count: 1 << 15, Type: string(Uint64), Redop: None, Algo: "pull/oneshot",
+				OutOfPlace: Measured(AllToAll, 4, 1<<20, 100, wrong(0)), InPlace: inPlace(AllToAll, 1<<20, 125)},
+		}},
+		"barrier": {barrier, []Row{{Type: None, Redop: None, Algo: "flags",
 			OutOfPlace: Measured("barrier", 4, 0, 1.75, nil)}}},
 	} {
 		got := table(t, c.cfg, c.rows)
@@ -85,9 +108,9 @@ func TestLinesAreByteForByteThoseOfNcclTests(t *testing.T) {
 	in := Side{TimeUs: 123456.7, AlgBW: 1234.56, BusBW: 12345.67, Wrong: wrong(1234567)}
 	unchecked := Side{TimeUs: 12345678, AlgBW: 123456.7, BusBW: 12345678}
 	got := table(t, cfg, []Row{
-		{SizeBytes: 33554432, Count: 8388608, Type: "float", Redop: "sum", Root: -1, Algo: "oneshot",
+		{SizeBytes: 33554432, Count: 8388608, Type: "float", Redop: "sum", Algo: "oneshot",
 			OutOfPlace: Side{TimeUs: 286.41, AlgBW: 117.154, BusBW: 205.02, Wrong: wrong(0)}, InPlace: &in},
-		{SizeBytes: 33554432, Count: 8388608, Type: "float", Redop: "sum", Root: -1, Algo: "oneshot",
+		{SizeBytes: 33554432, Count: 8388608, Type: "float", Redop: "sum", Algo: "oneshot",
 			OutOfPlace: unchecked, InPlace: &unchecked},
 	})
 	for _, want := range []string{

@@ -1,10 +1,5 @@
 package ncclstyle
 
-import (
-	"math"
-	"strings"
-)
-
 // gb is the unit of both bandwidths: 10^9 bytes a second, not 2^30.
 const gb = 1e9
 
@@ -22,11 +17,11 @@ type Row struct {
 	Count     uint64 `json:"count"`
 	Type      string `json:"type"`
 	Redop     string `json:"redop"`
-	Root      int    `json:"-"` // -1 where the operation has none; only printed, as a column
+	Root      *int   `json:"root,omitempty"` // nil where the operation has none
 	Algo      string `json:"algo"`
 
 	OutOfPlace Side  `json:"out_of_place"`
-	InPlace    *Side `json:"in_place"` // nil for an operation without a buffer (barrier)
+	InPlace    *Side `json:"in_place"` // nil for an operation that has no such form (sendrecv, barrier)
 }
 
 // Report is a whole run, as --json prints it.
@@ -79,33 +74,11 @@ func (r Report) AvgBusBW() float64 {
 
 // Measured computes a side from a mean time. wrong is nil where nothing was checked. A time that is not above zero
 // gives bandwidths of zero rather than infinity, which JSON cannot carry.
-func Measured(op string, ranks int, sizeBytes uint64, timeUs float64, wrong *int64) Side {
+func Measured(op Operation, ranks int, sizeBytes uint64, timeUs float64, wrong *int64) Side {
 	s := Side{TimeUs: timeUs, Wrong: wrong}
 	if timeUs > 0 {
 		s.AlgBW = float64(sizeBytes) / gb / (timeUs * 1e-6)
-		s.BusBW = s.AlgBW * BusFactor(op, ranks)
+		s.BusBW = s.AlgBW * op.BusFactor(ranks)
 	}
 	return s
-}
-
-// BusFactor is what algbw is multiplied by to compare with a link's bandwidth: the share of the buffer that each rank
-// must at least send, independent of the algorithm. n is the number of ranks. Names are taken as the command line
-// (allreduce), C (all_reduce) and prose (all-reduce) write them. An operation or a world size it does not know gives
-// NaN, which shows, rather than a factor that looks right.
-func BusFactor(op string, n int) float64 {
-	if n < 1 {
-		return math.NaN()
-	}
-	share := float64(n-1) / float64(n)
-	switch strings.NewReplacer("_", "", "-", "").Replace(op) {
-	case "allreduce":
-		return 2 * share
-	case "allgather", "reducescatter", "alltoall":
-		return share
-	case "broadcast", "reduce":
-		return 1
-	case "barrier":
-		return 0
-	}
-	return math.NaN()
 }

@@ -2,35 +2,10 @@ package ncclstyle
 
 import (
 	"encoding/json"
-	"math"
 	"testing"
 )
 
 func wrong(n int64) *int64 { return &n }
-
-func TestBusFactorsAreThoseOfNcclTests(t *testing.T) {
-	for _, c := range []struct {
-		op   string
-		n    int
-		want float64
-	}{
-		{"allreduce", 2, 1}, {"all_reduce", 4, 1.5}, {"all-reduce", 8, 1.75}, {"all_reduce", 1, 0}, {"all_reduce", 64, 1.96875},
-		{"all_gather", 4, 0.75}, {"allgather", 2, 0.5}, {"reduce_scatter", 8, 0.875}, {"reducescatter", 1, 0},
-		{"all_to_all", 4, 0.75}, {"alltoall", 4, 0.75}, {"broadcast", 7, 1}, {"reduce", 3, 1}, {"barrier", 4, 0},
-	} {
-		if got := BusFactor(c.op, c.n); got != c.want {
-			t.Errorf("BusFactor(%q, %d) = %v, want %v", c.op, c.n, got, c.want)
-		}
-	}
-	for _, c := range []struct {
-		op string
-		n  int
-	}{{"all_reduc", 4}, {"", 4}, {"all_reduce", 0}, {"broadcast", -1}} {
-		if got := BusFactor(c.op, c.n); !math.IsNaN(got) {
-			t.Errorf("BusFactor(%q, %d) = %v, want NaN", c.op, c.n, got)
-		}
-	}
-}
 
 func TestBandwidthsAreInUnitsOfTenToTheNine(t *testing.T) {
 	s := Measured("all_reduce", 4, 1_000_000_000, 1_000_000, nil) // 10^9 bytes in one second
@@ -46,7 +21,7 @@ func TestBandwidthsAreInUnitsOfTenToTheNine(t *testing.T) {
 
 func TestReportIsWrittenWithExactlyTheAgreedKeys(t *testing.T) {
 	inPlace := Side{TimeUs: 2, AlgBW: 0.25, BusBW: 0.5, Wrong: wrong(3)}
-	row := Row{SizeBytes: 1024, Count: 256, Type: string(Float), Redop: string(Sum), Root: -1, Algo: "oneshot",
+	row := Row{SizeBytes: 1024, Count: 256, Type: string(Float), Redop: string(Sum), Algo: "oneshot",
 		OutOfPlace: Side{TimeUs: 1.5, AlgBW: 0.5, BusBW: 0.75}, InPlace: &inPlace}
 	for _, c := range []struct {
 		report Report
@@ -56,6 +31,9 @@ func TestReportIsWrittenWithExactlyTheAgreedKeys(t *testing.T) {
 			`"out_of_place":{"time_us":1.5,"algbw":0.5,"busbw":0.75,"wrong":null},` +
 			`"in_place":{"time_us":2,"algbw":0.25,"busbw":0.5,"wrong":3}}],"ok":false}`},
 		{NewReport(nil), `{"rows":[],"ok":false}`},
+		{NewReport([]Row{{SizeBytes: 8, Count: 2, Type: string(Float), Redop: None, Root: new(int), Algo: "pipe"}}),
+			`{"rows":[{"size":8,"count":2,"type":"float","redop":"none","root":0,"algo":"pipe",` +
+				`"out_of_place":{"time_us":0,"algbw":0,"busbw":0,"wrong":null},"in_place":null}],"ok":true}`},
 		{NewReport([]Row{{Type: None, Redop: None, Algo: "flags", OutOfPlace: Side{Wrong: wrong(0)}}}),
 			`{"rows":[{"size":0,"count":0,"type":"none","redop":"none","algo":"flags",` +
 				`"out_of_place":{"time_us":0,"algbw":0,"busbw":0,"wrong":0},"in_place":null}],"ok":true}`},

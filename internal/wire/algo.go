@@ -2,7 +2,7 @@ package wire
 
 import "fmt"
 
-// Algo is an all-reduce algorithm (rhw_algo).
+// Algo is an algorithm (rhw_algo).
 type Algo uint32
 
 // Algorithms. AlgoAuto leaves the choice to the daemon's thresholds.
@@ -11,9 +11,10 @@ const (
 	AlgoOneshot Algo = 1
 	AlgoTwoshot Algo = 2
 	AlgoPull    Algo = 3
+	AlgoPipe    Algo = 4 // of rooted and point-to-point operations; cannot be forced
 )
 
-var algoNames = []string{"auto", "oneshot", "twoshot", "pull"}
+var algoNames = []string{"auto", "oneshot", "twoshot", "pull", "pipe"}
 
 // String is the name that flags, JSON and RAILHEAD_ALGO use.
 func (a Algo) String() string {
@@ -25,10 +26,11 @@ func (a Algo) String() string {
 
 // ParseAlgo reads such a name.
 func ParseAlgo(s string) (Algo, error) {
-	for i, n := range algoNames {
+	forced := algoNames[:AlgoPipe]
+	for i, n := range forced {
 		if n == s {
 			return Algo(i), nil
 		}
 	}
-	return 0, fmt.Errorf("wire: algorithm %q; there are %v", s, algoNames)
+	return 0, fmt.Errorf("wire: algorithm %q; there are %v", s, forced)
 }

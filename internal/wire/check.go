@@ -106,12 +106,17 @@ func (m *Joined) check() error {
 	if m.ControlBytes != ControlBytes(int(m.World)) {
 		return fmt.Errorf("control segment of %d bytes, expected %d", m.ControlBytes, ControlBytes(int(m.World)))
 	}
-	// A slice of a block for each rank has at least a tile, of 64 bytes.
-	if m.BlockBytes < 64*MaxWorld || m.BlockBytes%64 != 0 {
-		return fmt.Errorf("block of %d bytes, expected a multiple of 64, at least %d", m.BlockBytes, 64*MaxWorld)
+	// A slice of a block for each rank has at least a tile, of 128 bytes.
+	if m.BlockBytes < 128*MaxWorld || m.BlockBytes%128 != 0 {
+		return fmt.Errorf("block of %d bytes, expected a multiple of 128, at least %d", m.BlockBytes, 128*MaxWorld)
 	}
 	// Two buffers of a block each follow the scratch header.
-	if need := ScratchHeaderBytes + 2*uint64(m.BlockBytes); m.ScratchBytes < need || m.ScratchBytes > m.HeapBytes {
+	for _, slot := range []uint32{m.PipeSlotBytes, m.BroadcastSlotBytes} {
+		if slot < 256 || slot%128 != 0 {
+			return fmt.Errorf("slot of %d bytes, expected a multiple of 128, at least 256", slot)
+		}
+	}
+	if need := ScratchNeed(int(m.World), m.BlockBytes, m.BroadcastSlotBytes, m.PipeSlotBytes); m.ScratchBytes < need || m.ScratchBytes > m.HeapBytes {
 		return fmt.Errorf("scratch of %d bytes, expected %d..%d", m.ScratchBytes, need, m.HeapBytes)
 	}
 	return nil

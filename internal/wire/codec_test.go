@@ -29,7 +29,7 @@ func samples(t testing.TB) []Message {
 		&Join{Group: name(t, "g"), Token: name(t, "t"), Rank: 2, World: 4, TimeoutMS: 1000, HeapBytes: 1 << 30},
 		&Joined{
 			Group: 1, Incarnation: 2, ControlBytes: ControlBytes(4), HeapBytes: 1 << 30, ScratchBytes: 1 << 20,
-			World: 4, ReduceGroup: 4, SpinNS: 2000, BlockBytes: 65536,
+			World: 4, ReduceGroup: 4, SpinNS: 2000, BlockBytes: 65536, PipeSlotBytes: 1024, BroadcastSlotBytes: 4096,
 		},
 		&Heap{Group: 1, Rank: 3, PID: 99},
 		&Attached{Group: 1, Error: 12},
@@ -43,6 +43,11 @@ func samples(t testing.TB) []Message {
 		&Leave{Group: 1},
 		&Left{Group: 1},
 		&Draining{},
+		&Register{Group: 1, Bytes: 4097, FdOffset: 64},
+		&RegisterPrivate{Group: 1, Bytes: 4096, Reason: MakeReason("rank 2: malloc – not shareable")},
+		&PeerMemory{Group: 1, Bytes: 4097, FdOffset: 64, Region: 255, Rank: 63},
+		&RegisterMapped{Group: 1, Region: 1, Error: 12},
+		&Registered{Group: 1, Region: 3, StagedRank: 2, Reason: MakeReason("rank 2: malloc")},
 	}
 }
 
@@ -115,9 +120,24 @@ func TestBadValuesAreRefusedOnBothSides(t *testing.T) {
 		{"error that is none", &Error{}, "code 0"},
 		{"window of nothing", &WindowAlloc{}, "window of 0 bytes"},
 		{"version range upside down", &Hello{VersionMin: 2, VersionMax: 1}, "no range"},
+		{"registration of nothing", &Register{}, "memory of 0 bytes"},
+		{"registration beyond any file", &Register{Bytes: 1, FdOffset: 1 << 63}, "at 9223372036854775808"},
+		{"private memory without a reason", &RegisterPrivate{Bytes: 1}, "reason is empty"},
+		{"private memory of too many bytes", &RegisterPrivate{Bytes: 1<<40 + 1, Reason: MakeReason("x")}, "memory of 1099511627777"},
+		{"memory of a rank that cannot be", &PeerMemory{Bytes: 1, Region: 1, Rank: 64}, "rank 64"},
+		{"memory of no region", &PeerMemory{Bytes: 1}, "region 0"},
+		{"mapped region out of range", &RegisterMapped{Region: 256}, "region 256"},
+		{"shared with a reason", &Registered{Region: 1, StagedRank: -1, Reason: MakeReason("x")}, "staged rank -1 with"},
+		{"staged without a reason", &Registered{Region: 1}, "staged rank 0 with"},
+		{"staged because of nobody", &Registered{Region: 1, StagedRank: -2, Reason: MakeReason("x")}, "staged rank -2 is"},
 		{"scratch too small", &Joined{
-			ControlBytes: ControlBytes(1), HeapBytes: 1 << 20, ScratchBytes: 8192, World: 1, ReduceGroup: 1, BlockBytes: 4096,
+			ControlBytes: ControlBytes(1), HeapBytes: 1 << 20, ScratchBytes: 16384, World: 1, ReduceGroup: 1, BlockBytes: 8192,
+			PipeSlotBytes: 256, BroadcastSlotBytes: 256,
 		}, "scratch"},
+		{"slot without room for a tile", &Joined{
+			ControlBytes: ControlBytes(1), HeapBytes: 1 << 20, ScratchBytes: 1 << 19, World: 1, ReduceGroup: 1, BlockBytes: 8192,
+			PipeSlotBytes: 256,
+		}, "slot of 0"},
 	}
 	for _, c := range cases {
 		if _, err := Encode(c.m, VersionMax, 1); err == nil || !strings.Contains(err.Error(), c.want) {

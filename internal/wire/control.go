@@ -14,9 +14,17 @@ const (
 	WatchOffset = 32
 	AbortOffset = 64
 
-	// ScratchHeaderBytes is the front of a heap's scratch: the epoch and the published flag of its rank.
-	ScratchHeaderBytes = 4096
+	// ScratchHeaderBytes is the front of a heap's scratch: the epoch and all flags of its rank.
+	ScratchHeaderBytes = 16384
+	// PipeSlots is how many chunks a pipe holds.
+	PipeSlots = 4
 )
+
+// ScratchNeed is how many bytes of a heap the collectives of a group use: the header, two blocks, the slots of the rank's
+// broadcasts and those of its pipes to every rank.
+func ScratchNeed(world int, block, broadcastSlot, pipeSlot uint32) uint64 {
+	return ScratchHeaderBytes + 2*uint64(block) + PipeSlots*(uint64(broadcastSlot)+uint64(world)*uint64(pipeSlot))
+}
 
 // ControlHeader begins the control segment.
 type ControlHeader struct {
@@ -43,7 +51,10 @@ type RankLine struct {
 	Algo       Algo
 	Bytes      uint64
 	WaitingFor uint64
-	Reserved3  [4]uint64
+	Call       uint64
+	CallCount  uint64
+	OtherCall  uint64
+	OtherCount uint64
 }
 
 // Offsets in a RankLine of the words that the daemon reads atomically.
@@ -84,25 +95,30 @@ const (
 	OpWindowAlloc Op = 4
 	OpWindowFree  Op = 5
 	OpFinalize    Op = 6
+
+	OpAllGather      Op = 7
+	OpReduceScatter  Op = 8
+	OpAllToAll       Op = 9
+	OpBroadcast      Op = 10
+	OpReduce         Op = 11
+	OpGather         Op = 12
+	OpScatter        Op = 13
+	OpSend           Op = 14
+	OpRecv           Op = 15
+	OpGroup          Op = 16
+	OpSplit          Op = 17
+	OpWindowRegister Op = 18
 )
+
+var opNames = []string{
+	"none", "comm_init", "all_reduce", "barrier", "window_alloc", "window_free", "finalize", "all_gather", "reduce_scatter",
+	"all_to_all", "broadcast", "reduce", "gather", "scatter", "send", "recv", "group", "split", "window_register",
+}
 
 // String is the name that JSON and error texts use.
 func (o Op) String() string {
-	switch o {
-	case OpNone:
-		return "none"
-	case OpCommInit:
-		return "comm_init"
-	case OpAllReduce:
-		return "all_reduce"
-	case OpBarrier:
-		return "barrier"
-	case OpWindowAlloc:
-		return "window_alloc"
-	case OpWindowFree:
-		return "window_free"
-	case OpFinalize:
-		return "finalize"
+	if int(o) < len(opNames) {
+		return opNames[o]
 	}
 	return fmt.Sprintf("op_%d", uint32(o))
 }

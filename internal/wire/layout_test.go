@@ -59,7 +59,7 @@ func goLayout() []string {
 		}
 		lines = append(lines, fmt.Sprintf("const %s %d", c, r))
 	}
-	for o := OpNone; o <= OpFinalize; o++ {
+	for o := OpNone; o <= OpWindowRegister; o++ {
 		lines = append(lines, fmt.Sprintf("const RHW_OP_%s %d", strings.ToUpper(o.String()), o))
 	}
 	for a := AlgoAuto; a <= AlgoPull; a++ {
@@ -75,6 +75,11 @@ func goLayout() []string {
 		fmt.Sprintf("const RHW_VERSION_MAX %d", VersionMax),
 		fmt.Sprintf("const RHW_MAX_MESSAGE %d", MaxMessage),
 		fmt.Sprintf("const RHW_MAX_WORLD %d", MaxWorld),
+		fmt.Sprintf("const RHW_REASON %d", ReasonBytes),
+		fmt.Sprintf("const RHW_MAX_REGION %d", MaxRegion),
+		fmt.Sprintf("const RHW_MAX_REGISTERED %d", uint64(MaxRegistered)),
+		fmt.Sprintf("const RHW_MAX_FILE_OFFSET %d", uint64(MaxFileOffset)),
+		fmt.Sprintf("const RHW_REGION_SHIFT %d", RegionShift),
 		fmt.Sprintf("const RHW_CONTROL_MAGIC %d", uint64(ControlMagic)),
 		fmt.Sprintf("const RHW_CONTROL_VERSION %d", ControlVersion),
 		fmt.Sprintf("const RHW_RANK_LINES_OFFSET %d", RankLinesOffset),

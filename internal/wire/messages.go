@@ -10,6 +10,14 @@ const (
 	MaxWorld   = 64  // ranks of a group on one node
 	NameBytes  = 64  // a name or token with its NUL
 	TextBytes  = 320 // an error's text with its NUL
+
+	ReasonBytes = 256 // why memory cannot be shared, with its NUL
+	MaxRegion   = 255 // registered windows of a group, numbered from 1
+	// Of registered memory: the bytes of a rank's part, and where it can begin in its file.
+	MaxRegistered = 1 << 40
+	MaxFileOffset = 1 << 62
+
+	RegionShift = 48 // the bit from which a region's number lies in the offset of WindowFree
 )
 
 // Type tells what a message is.
@@ -34,6 +42,11 @@ const (
 	TypeLeave           Type = 15
 	TypeLeft            Type = 16
 	TypeDraining        Type = 17
+	TypeRegister        Type = 18
+	TypeRegisterPrivate Type = 19
+	TypePeerMemory      Type = 20
+	TypeRegisterMapped  Type = 21
+	TypeRegistered      Type = 22
 )
 
 // Header begins every message (24 bytes).
@@ -110,6 +123,9 @@ type Joined struct {
 	BlockBytes   uint32
 	TwoshotBytes uint64
 	PullBytes    uint64
+
+	PipeSlotBytes      uint32
+	BroadcastSlotBytes uint32
 }
 
 // Heap carries the fd of one rank's heap.
@@ -169,7 +185,7 @@ type WindowReady struct {
 type WindowFree struct {
 	H      Header
 	Group  uint64
-	Offset uint64
+	Offset uint64 // in the heap, or region << RegionShift: a registered window
 }
 
 // WindowFreed says that the window is gone on every rank.
@@ -269,11 +285,25 @@ func New(t Type) Message {
 		return &Left{}
 	case TypeDraining:
 		return &Draining{}
+	case TypeRegister:
+		return &Register{}
+	case TypeRegisterPrivate:
+		return &RegisterPrivate{}
+	case TypePeerMemory:
+		return &PeerMemory{}
+	case TypeRegisterMapped:
+		return &RegisterMapped{}
+	case TypeRegistered:
+		return &Registered{}
 	}
 	return nil
 }
 
 // CarriesFD says whether a message of the type comes with a file descriptor.
 func (t Type) CarriesFD() bool {
-	return t == TypeHello || t == TypeJoined || t == TypeHeap
+	switch t {
+	case TypeHello, TypeJoined, TypeHeap, TypeRegister, TypePeerMemory:
+		return true
+	}
+	return false
 }

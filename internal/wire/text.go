@@ -12,6 +12,9 @@ type Name [NameBytes]byte
 // Text is an error's text, in the same form.
 type Text [TextBytes]byte
 
+// Reason says why memory cannot be shared, in the same form.
+type Reason [ReasonBytes]byte
+
 // MakeName refuses what does not fit: a shortened name would be another name.
 func MakeName(s string) (Name, error) {
 	var n Name
@@ -29,21 +32,32 @@ func MakeName(s string) (Name, error) {
 }
 
 // MakeText shortens what does not fit, between characters: a shortened error text still helps.
-func MakeText(s string) Text {
-	var t Text
-	if len(s) >= TextBytes {
-		cut := TextBytes - 1
+func MakeText(s string) (t Text) {
+	fill(t[:], s)
+	return t
+}
+
+// MakeReason shortens what does not fit, like MakeText.
+func MakeReason(s string) (r Reason) {
+	fill(r[:], s)
+	return r
+}
+
+func fill(field []byte, s string) {
+	if len(s) >= len(field) {
+		cut := len(field) - 1
 		for cut > 0 && !utf8.RuneStart(s[cut]) {
 			cut--
 		}
 		s = s[:cut]
 	}
-	copy(t[:], bytes.ReplaceAll([]byte(s), []byte{0}, nil))
-	return t
+	copy(field, bytes.ReplaceAll([]byte(s), []byte{0}, nil))
 }
 
 func (n Name) String() string { return cString(n[:]) }
 func (t Text) String() string { return cString(t[:]) }
+
+func (r Reason) String() string { return cString(r[:]) }
 
 func cString(b []byte) string {
 	if i := bytes.IndexByte(b, 0); i >= 0 {

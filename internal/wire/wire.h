@@ -24,6 +24,10 @@
 #define RHW_MAX_WORLD 64u     // ranks of a group on one node
 #define RHW_NAME 64u          // bytes of a name or token, its NUL included
 #define RHW_TEXT 320u         // bytes of an error's text, its NUL included
+#define RHW_REASON 256u       // bytes of the reason why memory cannot be shared, its NUL included
+#define RHW_MAX_REGION 255u   // registered windows of a group; they are numbered from 1
+#define RHW_MAX_REGISTERED (1ull << 40)   // bytes of a rank's part of a registered window
+#define RHW_MAX_FILE_OFFSET (1ull << 62)  // of registered memory in its file
 
 #define RHW_CONTROL_MAGIC 0x4c52544e4f434852ull  // "RHCONTRL"
 #define RHW_CONTROL_VERSION 1u
@@ -47,6 +51,11 @@ enum rhw_type {
   RHW_LEAVE = 15,            // client: collective finalize
   RHW_LEFT = 16,             // daemon: every rank has left, or the group is broken
   RHW_DRAINING = 17,         // daemon: no new groups; existing ones go on
+  RHW_REGISTER = 18,         // client: collective; memory of the caller that can be shared; carries its fd
+  RHW_REGISTER_PRIVATE = 19, // client: the same call of a rank whose memory cannot be shared
+  RHW_PEER_MEMORY = 20,      // daemon: another rank's registered memory; carries its fd
+  RHW_REGISTER_MAPPED = 21,  // client: all peers' memory is mapped (or could not be)
+  RHW_REGISTERED = 22,       // daemon: the window exists on every rank, shared or staged
 };
 
 enum rhw_algo {
@@ -54,6 +63,7 @@ enum rhw_algo {
   RHW_ALGO_ONESHOT = 1,
   RHW_ALGO_TWOSHOT = 2,
   RHW_ALGO_PULL = 3,
+  RHW_ALGO_PIPE = 4,      // of rooted and point-to-point operations; cannot be forced
 };
 
 struct rhw_header {
@@ -119,6 +129,9 @@ struct rhw_joined {
   // two-shot from twoshot_bytes on, else one-shot.
   uint64_t twoshot_bytes;
   uint64_t pull_bytes;
+  // Slots of the pipes that rooted and point-to-point operations use, see kernels/include/railhead/pipes.h.
+  uint32_t pipe_slot_bytes;
+  uint32_t broadcast_slot_bytes;
 };
 
 struct rhw_heap {
@@ -167,16 +180,20 @@ struct rhw_window_ready {
   uint64_t offset;
 };
 
+// The bit from which the number of a region lies in an offset that may be in any of them: 0 is the heap, 1 and more are
+// registered windows.
+#define RHW_REGION_SHIFT 48
+
 struct rhw_window_free {
   struct rhw_header h;
   uint64_t group;
-  uint64_t offset;
+  uint64_t offset;         // in the heap, or region << RHW_REGION_SHIFT: a registered window
 };
 
 struct rhw_window_freed {
   struct rhw_header h;
   uint64_t group;
-  uint64_t offset;
+  uint64_t offset;         // as in WindowFree
 };
 
 struct rhw_leave {
@@ -193,6 +210,44 @@ struct rhw_draining {
   struct rhw_header h;
 };
 
+struct rhw_register {
+  struct rhw_header h;
+  uint64_t group;
+  uint64_t bytes;
+  uint64_t fd_offset;      // where the memory begins in the file
+};
+
+struct rhw_register_private {
+  struct rhw_header h;
+  uint64_t group;
+  uint64_t bytes;
+  char reason[RHW_REASON]; // why the memory cannot be shared, and what to do
+};
+
+struct rhw_peer_memory {
+  struct rhw_header h;
+  uint64_t group;
+  uint64_t bytes;
+  uint64_t fd_offset;
+  uint32_t region;         // the window's number, the same on every rank
+  uint32_t rank;
+};
+
+struct rhw_register_mapped {
+  struct rhw_header h;
+  uint64_t group;
+  uint32_t region;
+  int32_t error;           // errno, 0 = all is well
+};
+
+struct rhw_registered {
+  struct rhw_header h;
+  uint64_t group;
+  uint32_t region;
+  int32_t staged_rank;     // -1: every rank's memory is mapped in every rank; else the rank because of which it is not
+  char reason[RHW_REASON]; // why not; "" where it is
+};
+
 // ---- The control segment: one memfd a group, mapped by the daemon and by every rank ----
 
 // What a rank is doing, as rhw_rank_line.op and in the abort word.
@@ -204,6 +259,18 @@ enum rhw_op {
   RHW_OP_WINDOW_ALLOC = 4,
   RHW_OP_WINDOW_FREE = 5,
   RHW_OP_FINALIZE = 6,
+  RHW_OP_ALL_GATHER = 7,
+  RHW_OP_REDUCE_SCATTER = 8,
+  RHW_OP_ALL_TO_ALL = 9,
+  RHW_OP_BROADCAST = 10,
+  RHW_OP_REDUCE = 11,
+  RHW_OP_GATHER = 12,
+  RHW_OP_SCATTER = 13,
+  RHW_OP_SEND = 14,       // a send alone; several at a time are a group
+  RHW_OP_RECV = 15,
+  RHW_OP_GROUP = 16,      // sends and receives between rh_group_start and rh_group_end
+  RHW_OP_SPLIT = 17,
+  RHW_OP_WINDOW_REGISTER = 18,
 };
 
 // The abort word, 64 bits, 0 = the group works. Whoever first replaces 0 (compare-and-swap) decides what everyone
@@ -240,7 +307,10 @@ struct rhw_rank_line {
   uint32_t algo;           // rhw_algo that ran last; RHW_ALGO_AUTO = none did
   uint64_t bytes;          // of that operation
   uint64_t waiting_for;    // bit r: rank r had not arrived when this rank went to sleep; 0 = not asleep
-  uint64_t reserved3[4];
+  uint64_t call;           // what collective the rank is in or was in last: kernels/include/railhead/signature.h
+  uint64_t call_count;     // its elements
+  uint64_t other_call;     // at a mismatch that this rank has found: what the culprit had called
+  uint64_t other_count;
 };
 
 #endif  // RAILHEAD_WIRE_H_

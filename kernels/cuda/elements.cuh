@@ -101,6 +101,7 @@ struct Elements {
     }
     return raw;
   }
+  RH_FN static void add(Sum* sum, const Sum& other) { *sum += other; }
   RH_FN static float sumOfSquares(const Sum& s) {
     float total = 0;
 #pragma unroll

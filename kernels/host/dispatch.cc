@@ -1,4 +1,5 @@
 // Chooses the kernels for this processor.
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +40,10 @@ const KernelSet* choose() {
 }  // namespace
 
 const KernelSet& kernels() {
-  static const KernelSet* const chosen = choose();
+  // Not the initial value of a static local: its guard is a function of the C++ run-time library.
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  static const KernelSet* chosen;
+  pthread_once(&once, [] { chosen = choose(); });
   return *chosen;
 }
 

@@ -41,6 +41,15 @@ static inline int futexWait2(const uint32_t* a, uint32_t valueA, const uint32_t*
   return errno;
 }
 
+// The same for n words, at most 128.
+static inline int futexWaitAny(const uint32_t* const* words, const uint32_t* values, int n, int64_t deadlineNs) {
+  FutexWaitv list[128];
+  for (int i = 0; i < n; i++) list[i] = {values[i], reinterpret_cast<uint64_t>(words[i]), kFutex32, 0};
+  const timespec until = {static_cast<time_t>(deadlineNs / 1000000000), static_cast<long>(deadlineNs % 1000000000)};
+  if (syscall(kSysFutexWaitv, list, static_cast<unsigned>(n), 0, &until, CLOCK_MONOTONIC) >= 0) return 0;
+  return errno;
+}
+
 // Wakes everyone who sleeps on the word, in every process.
 static inline void futexWakeAll(const uint32_t* word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 

@@ -7,59 +7,143 @@
 #include "host/elements.h"
 #include "host/kernel_set.h"
 #include "host/mem.h"
+#include "railhead/all_to_all.h"
+#include "railhead/allgather.h"
 #include "railhead/allreduce_oneshot.h"
 #include "railhead/allreduce_pull.h"
 #include "railhead/allreduce_twoshot.h"
 #include "railhead/barrier.h"
+#include "railhead/broadcast.h"
 #include "railhead/flag_lane.h"
+#include "railhead/reduce.h"
+#include "railhead/reduce_scatter.h"
+#include "railhead/transfers.h"
 
 namespace railhead::host {
 
-template <class T, class Isa>
-struct AllReduceOf {
-  using Lane = FlagLane<Mem<Isa>, RawTile<T>>;
+static inline const char* in(const void* p) { return static_cast<const char*>(p); }
+static inline char* out(void* p) { return static_cast<char*>(p); }
 
-  static Outcome oneshot(const FlagTeam& team, const void* send, void* recv, size_t count) {
-    if (team.worldSize == 1) return copy(send, recv, count);
+// Of a lane or of flags.
+template <class Waiter>
+Outcome outcomeOf(const Waiter& w) {
+  return {w.stop(), w.missing(), w.difference()};
+}
+
+template <class T, class Isa>
+struct ReductionsOf {
+  using Lane = FlagLane<Mem<Isa>, RawTile<T>>;
+  using E = Elements<T, Isa>;
+
+  static Outcome oneshot(const FlagTeam& team, const ReduceOp& op, const void* send, void* recv, size_t count) {
     Mem<Isa> mem;
     Lane lane(mem, team);
-    allReduceOneshot<Elements<T, Isa>>(lane, static_cast<const char*>(send), static_cast<char*>(recv), count);
-    return {lane.stop(), lane.missing()};
+    allReduceOneshot(lane, E(op, team.worldSize), in(send), out(recv), count);
+    return outcomeOf(lane);
   }
-  static Outcome twoshot(const FlagTeam& team, const void* send, void* recv, size_t count) {
-    if (team.worldSize == 1) return copy(send, recv, count);
+  static Outcome twoshot(const FlagTeam& team, const ReduceOp& op, const void* send, void* recv, size_t count) {
     Mem<Isa> mem;
     Lane lane(mem, team);
-    allReduceTwoshot<Elements<T, Isa>>(lane, static_cast<const char*>(send), static_cast<char*>(recv), count);
-    return {lane.stop(), lane.missing()};
+    allReduceTwoshot(lane, E(op, team.worldSize), in(send), out(recv), count);
+    return outcomeOf(lane);
   }
-  static Outcome pull(const FlagTeam& team, uint64_t send, uint64_t recv, size_t count, bool* zeroCopy) {
+  static Outcome pull(const FlagTeam& team, const ReduceOp& op, uint64_t send, uint64_t recv, size_t count, bool* zeroCopy) {
     Mem<Isa> mem;
     Lane lane(mem, team);
     *zeroCopy = true;
-    if (count > 0) allReducePull<Elements<T, Isa>>(lane, send, recv, count, zeroCopy);
-    return {lane.stop(), lane.missing()};
+    allReducePull(lane, E(op, team.worldSize), send, recv, count, zeroCopy);
+    return outcomeOf(lane);
   }
-  static constexpr AllReduceSet set() { return {oneshot, twoshot, pull}; }
-
- private:
-  static Outcome copy(const void* send, void* recv, size_t count) {
-    if (send != recv) memcpy(recv, send, count * sizeof(T));
-    return {Stop::kNone, 0};
+  static Outcome scatter(const FlagTeam& team, const ReduceOp& op, const void* send, void* recv, size_t count) {
+    Mem<Isa> mem;
+    Lane lane(mem, team);
+    reduceScatter(lane, E(op, team.worldSize), in(send), out(recv), count);
+    return outcomeOf(lane);
   }
+  static Outcome scatterPull(const FlagTeam& team, const ReduceOp& op, uint64_t send, void* recv, size_t count, bool* zeroCopy) {
+    Mem<Isa> mem;
+    Lane lane(mem, team);
+    *zeroCopy = true;
+    reduceScatterPull(lane, E(op, team.worldSize), send, out(recv), count, zeroCopy);
+    return outcomeOf(lane);
+  }
+  static Outcome toRoot(const FlagTeam& team, const ReduceOp& op, int root, const void* send, void* recv, size_t count) {
+    Mem<Isa> mem;
+    Flags<Mem<Isa>> flags(mem, team);
+    reduce(mem, team, flags, E(op, team.worldSize), root, in(send), out(recv), count);
+    return outcomeOf(flags);
+  }
+  static void local(const ReduceOp& op, const void* send, void* recv, size_t count) {
+    if (op.kind != Reduction::kPreMulSum) {
+      if (send != recv && count > 0) memcpy(recv, send, count * sizeof(T));
+      return;
+    }
+    const E e(op, 1);
+    for (size_t tile = 0; tile * E::kElements < count; tile++) e.store(out(recv), tile, count, e.load(in(send), tile, count));
+  }
+  static constexpr Reductions set() { return {oneshot, twoshot, pull, scatter, scatterPull, toRoot, local}; }
 };
 
 template <class Isa>
-Outcome barrierOf(const FlagTeam& team) {
-  Mem<Isa> mem;
-  FlagLane<Mem<Isa>, RawTile<float>> lane(mem, team);
-  barrier(lane);
-  return {lane.stop(), lane.missing()};
-}
+struct CopiesOf {
+  using E = Bytes<Isa>;
+  using Lane = FlagLane<Mem<Isa>, typename E::Raw>;
+
+  static Outcome gather(const FlagTeam& team, const void* send, void* recv, size_t bytes) {
+    Mem<Isa> mem;
+    Lane lane(mem, team);
+    railhead::allGather(lane, E(), in(send), out(recv), bytes);
+    return outcomeOf(lane);
+  }
+  static Outcome gatherPull(const FlagTeam& team, uint64_t offer, const void* send, void* recv, size_t bytes, bool* zeroCopy) {
+    Mem<Isa> mem;
+    Lane lane(mem, team);
+    *zeroCopy = true;
+    railhead::allGatherPull(lane, E(), offer, in(send), out(recv), bytes, zeroCopy);
+    return outcomeOf(lane);
+  }
+  static Outcome toAll(const FlagTeam& team, const void* send, void* recv, size_t bytes) {
+    Mem<Isa> mem;
+    Lane lane(mem, team);
+    railhead::allToAll(lane, E(), in(send), out(recv), bytes);
+    return outcomeOf(lane);
+  }
+  static Outcome toAllPull(const FlagTeam& team, uint64_t offer, void* recv, size_t bytes, bool* zeroCopy) {
+    Mem<Isa> mem;
+    Lane lane(mem, team);
+    *zeroCopy = true;
+    railhead::allToAllPull(lane, E(), offer, out(recv), bytes, zeroCopy);
+    return outcomeOf(lane);
+  }
+  static Outcome fromRoot(const FlagTeam& team, int root, void* buffer, size_t bytes) {
+    Mem<Isa> mem;
+    Flags<Mem<Isa>> flags(mem, team);
+    railhead::broadcast(mem, team, flags, root, out(buffer), bytes);
+    return outcomeOf(flags);
+  }
+  static Outcome transfers(const FlagTeam& team, Transfer* list, int n) {
+    Mem<Isa> mem;
+    Flags<Mem<Isa>> flags(mem, team);
+    Transfers<Mem<Isa>>(mem, team, flags, list, n).run();
+    return outcomeOf(flags);
+  }
+  static Outcome meet(const FlagTeam& team) {
+    Mem<Isa> mem;
+    Lane lane(mem, team);
+    railhead::barrier(lane);
+    return outcomeOf(lane);
+  }
+  static constexpr Copies set() { return {gather, gatherPull, toAll, toAllPull, fromRoot, transfers, meet}; }
+};
 
 template <class Isa>
 constexpr KernelSet makeKernelSet(const char* isa) {
-  return {isa, AllReduceOf<float, Isa>::set(), AllReduceOf<BF16, Isa>::set(), barrierOf<Isa>};
+  return {isa,
+          {ReductionsOf<float, Isa>::set(), ReductionsOf<BF16, Isa>::set(), ReductionsOf<double, Isa>::set(),
+           ReductionsOf<F16, Isa>::set(), ReductionsOf<E4M3, Isa>::set(), ReductionsOf<E5M2, Isa>::set(),
+           ReductionsOf<int8_t, Isa>::set(), ReductionsOf<uint8_t, Isa>::set(), ReductionsOf<int32_t, Isa>::set(),
+           ReductionsOf<int64_t, Isa>::set(), ReductionsOf<uint64_t, Isa>::set()},
+          CopiesOf<Isa>::set()};
 }
 
 }  // namespace railhead::host

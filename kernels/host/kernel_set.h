@@ -6,29 +6,50 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "host/types.h"
 #include "railhead/flags.h"
+#include "railhead/transfers.h"
 
 namespace railhead::host {
 
-// How an operation ended. missing: bit r = rank r had not arrived when it gave up.
+// How an operation ended. missing: bit r = rank r had not arrived when it gave up (kMismatch: has called something else).
 struct Outcome {
   Stop stop;
   uint64_t missing;
+  Difference difference;  // of kMismatch
 };
 
-// The all-reduces of one element type. Buffers may have any address, and send may be recv.
-struct AllReduceSet {
-  Outcome (*oneshot)(const FlagTeam&, const void* send, void* recv, size_t count);
-  Outcome (*twoshot)(const FlagTeam&, const void* send, void* recv, size_t count);
-  // Offsets in every rank's heap. Returns without a result, having changed nothing but the epoch, when a rank's buffer is
-  // not in its heap: *zeroCopy is then false, on every rank, and the caller takes another algorithm.
-  Outcome (*pull)(const FlagTeam&, uint64_t send, uint64_t recv, size_t count, bool* zeroCopy);
+// The reductions of one element type. Buffers may have any address and be in place as railhead.h says. The world size is at
+// least 2, but for local. count is in elements.
+//
+// Those named ...Pull are zero-copy: they take offers (flags.h), and return without a result, having changed nothing but the
+// epoch, where a rank's offer is kNoOffset: *zeroCopy is then false, on every rank, and the caller takes another algorithm.
+struct Reductions {
+  Outcome (*oneshot)(const FlagTeam&, const ReduceOp&, const void* send, void* recv, size_t count);
+  Outcome (*twoshot)(const FlagTeam&, const ReduceOp&, const void* send, void* recv, size_t count);
+  Outcome (*pull)(const FlagTeam&, const ReduceOp&, uint64_t sendOffer, uint64_t recvOffer, size_t count, bool* zeroCopy);
+  Outcome (*reduceScatter)(const FlagTeam&, const ReduceOp&, const void* send, void* recv, size_t count);
+  Outcome (*reduceScatterPull)(const FlagTeam&, const ReduceOp&, uint64_t sendOffer, void* recv, size_t count, bool* zeroCopy);
+  Outcome (*reduce)(const FlagTeam&, const ReduceOp&, int root, const void* send, void* recv, size_t count);
+  // The reduction of a single rank's elements.
+  void (*local)(const ReduceOp&, const void* send, void* recv, size_t count);
+};
+
+// Operations that only copy; bytes instead of elements.
+struct Copies {
+  Outcome (*allGather)(const FlagTeam&, const void* send, void* recv, size_t bytes);
+  Outcome (*allGatherPull)(const FlagTeam&, uint64_t sendOffer, const void* send, void* recv, size_t bytes, bool* zeroCopy);
+  Outcome (*allToAll)(const FlagTeam&, const void* send, void* recv, size_t bytes);
+  Outcome (*allToAllPull)(const FlagTeam&, uint64_t sendOffer, void* recv, size_t bytes, bool* zeroCopy);
+  Outcome (*broadcast)(const FlagTeam&, int root, void* buffer, size_t bytes);
+  Outcome (*transfers)(const FlagTeam&, Transfer* list, int n);
+  Outcome (*barrier)(const FlagTeam&);
 };
 
 struct KernelSet {
   const char* isa;  // "portable", "avx2", "avx512"
-  AllReduceSet f32, bf16;
-  Outcome (*barrier)(const FlagTeam&);
+  Reductions reductions[kTypes];  // by Type
+  Copies copies;
 };
 
 // The best set for this processor; RAILHEAD_ISA names a lesser one (for tests and comparisons).

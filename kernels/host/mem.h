@@ -27,10 +27,19 @@ struct Mem {
   void storeRelaxed(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
   void add(uint32_t* p, uint32_t v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
   void fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+  void fenceRelease() { __atomic_thread_fence(__ATOMIC_RELEASE); }
+  void fenceAcquire() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
+  uint64_t loadWord(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+  void storeWord(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+  uint64_t loadWordAcquire(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+  void storeWordRelease(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
   void report(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 
   void futexWait2(const uint32_t* a, uint32_t va, const uint32_t* b, uint32_t vb, int64_t deadlineNs) {
     host::futexWait2(a, va, b, vb, deadlineNs);
+  }
+  void futexWaitAny(const uint32_t* const* words, const uint32_t* values, int n, int64_t deadlineNs) {
+    host::futexWaitAny(words, values, n, deadlineNs);
   }
   void futexWakeAll(const uint32_t* p) { host::futexWakeAll(p); }
   int64_t nowNs() { return host::nowNs(); }
@@ -56,9 +65,25 @@ struct Mem {
   }
   uint64_t loadOffer(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
   void storeOffer(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+  // Chunks in the slots of pipes.
+  void copyToSlot(char* slot, const char* from, uint64_t bytes) {
+    if (bytes > 0) memcpy(slot, from, bytes);
+  }
+  void copyFromSlot(char* to, const char* slot, uint64_t bytes) {
+    if (bytes > 0) memcpy(to, slot, bytes);
+  }
+  template <class Raw>
+  Raw loadSlotTile(const char* p) {
+    return loadTile<Raw>(p);
+  }
+  template <class Raw>
+  void storeSlotTile(char* p, const Raw& raw) {
+    storeTile(p, raw);
+  }
+
   template <class Elements>
   typename Elements::Raw loadElements(const char* base, uint64_t tile, size_t count) {
-    return Elements::load(base, tile, count);
+    return Elements::loadRaw(base, tile, count);
   }
   template <class Elements>
   void storeElements(char* base, uint64_t tile, size_t count, const typename Elements::Raw& raw) {

@@ -2,35 +2,50 @@
 #ifndef RAILHEAD_KERNELS_MODEL_FLAG_RUN_H_
 #define RAILHEAD_KERNELS_MODEL_FLAG_RUN_H_
 
+#include <deque>
 #include <string>
 #include <vector>
 
-#include "model/mem.h"
-#include "model/tiles.h"
+#include "model/flag_heaps.h"
+#include "railhead/all_to_all.h"
+#include "railhead/allgather.h"
 #include "railhead/allreduce_oneshot.h"
 #include "railhead/allreduce_pull.h"
 #include "railhead/allreduce_twoshot.h"
 #include "railhead/barrier.h"
+#include "railhead/broadcast.h"
 #include "railhead/flag_lane.h"
+#include "railhead/reduce.h"
+#include "railhead/reduce_scatter.h"
+#include "railhead/transfers.h"
 
 namespace railhead::model {
 
-enum class FlagAlgorithm { kOneshot, kTwoshot, kPull, kBarrier };
+// The first four exchange with everybody; from kBroadcast on they need pipes.
+enum class FlagAlgorithm {
+  kOneshot, kTwoshot, kPull, kBarrier, kAllGather, kAllGatherPull, kReduceScatter, kReduceScatterPull, kAllToAll, kAllToAllPull,
+  kBroadcast, kReduce, kGather, kScatter, kNeighbours,
+};
 
 struct Call {
   FlagAlgorithm algorithm;
-  uint32_t count = 0;
+  uint32_t count = 0;  // as the C ABI means it
   bool inPlace = false;
-  bool oneHasNoWindow = false;  // pull: rank 0's buffers are not in its heap, so that all fall back to oneshot
+  bool oneHasNoWindow = false;  // pull: rank 0's buffers are not in its heap, so that all step back
+  int root = 0;
 };
 
 struct FlagShape {
   int worldSize = 2, reduceGroup = 2;
   uint32_t blockTiles = 2;   // of a buffer
   uint32_t windowCount = 0;  // elements of a window
+  uint32_t slotTiles = 0;    // of a pipe; 0 = no pipes
   uint32_t startGeneration = 0;
   std::vector<Call> calls;
+  bool isSigned = true;
   bool abort = false;  // the last rank does not make the last call; somebody sets the abort word
+  int odd = -1;        // this call is another one on rank 0 than elsewhere: oddCall
+  Call oddCall = {FlagAlgorithm::kBarrier};
 };
 
 class FlagRun {
@@ -38,132 +53,263 @@ class FlagRun {
   using Elements = Tiles<Raw8>;
   using Lane = FlagLane<FlagMem, Raw8>;
 
-  FlagRun(World& world, const FlagShape& shape) : world_(world), shape_(shape) {
-    const auto n = static_cast<size_t>(shape.worldSize);
-    const size_t blockBytes = shape.blockTiles * sizeof(Raw8), windowBytes = shape.windowCount * 4;
-    windows_ = kScratchHeaderBytes + 2 * blockBytes;
-    heaps_.resize(n);
-    teams_.resize(n);
+  FlagRun(World& world, const FlagShape& shape)
+      : world_(world), shape_(shape), heaps_(world, shape.worldSize, shape.reduceGroup, shape.blockTiles * static_cast<uint32_t>(sizeof(Raw8)), shape.windowCount,
+                                             shape.slotTiles == 0 ? 0 : kSlotHeaderBytes + shape.slotTiles * static_cast<uint32_t>(sizeof(Raw8))) {
     for (int r = 0; r < shape.worldSize; r++) {
-      auto& heap = heaps_[static_cast<size_t>(r)];
-      heap.resize((windows_ + 2 * windowBytes + 127) / 64);
-      char* base = reinterpret_cast<char*>(heap.data());
-      auto* header = reinterpret_cast<ScratchHeader*>(base);
-      const std::string of = " of rank " + std::to_string(r);
-      world.memory.add(
-          &header->published, 8, 4, [=](size_t unit) { return (unit == 0 ? "generation" : "sleepers") + of; },
-          [=](size_t unit, int rank, uint64_t) { return unit != 0 || rank == r; });
-      world.memory.add(
-          base + kScratchHeaderBytes, 2 * blockBytes, 8,
-          [=](size_t unit) {
-            return "buffer " + std::to_string(unit * 8 / blockBytes) + of + " tile " + std::to_string(unit * 8 % blockBytes / 8);
-          },
-          [=](size_t, int rank, uint64_t) { return rank == r; });
-      world.memory.add(
-          &header->sendOffset, 16, 8, [=](size_t unit) { return (unit == 0 ? "send offer" : "recv offer") + of; },
-          [=](size_t, int rank, uint64_t) { return rank == r; });
-      if (windowBytes != 0) {
-        world.memory.add(base + windows_, 2 * windowBytes, 4, [=](size_t unit) {
-          return "window " + std::to_string(unit * 4 / windowBytes) + of + " element " + std::to_string(unit % (windowBytes / 4));
-        });
-      }
-      header->generation = shape.startGeneration;
-      world.memory.initial(&header->published.generation, shape.startGeneration);
-    }
-    world.memory.add(&abort_, 4, 4, [](size_t) { return std::string("abort"); });
-    for (int r = 0; r < shape.worldSize; r++) {
-      FlagTeam& team = teams_[static_cast<size_t>(r)];
-      team = {};
-      team.rank = r;
-      team.worldSize = shape.worldSize;
-      team.reduceGroup = shape.reduceGroup;
-      team.blockBytes = static_cast<uint32_t>(blockBytes);
-      team.spinNs = 0;
-      team.timeoutNs = 1000;
-      for (int q = 0; q < shape.worldSize; q++) team.heap[q] = reinterpret_cast<char*>(heaps_[static_cast<size_t>(q)].data());
-      team.abortWord = &abort_;
-      team.waitingFor = &waitingFor_;
+      heaps_.header(r)->generation = shape.startGeneration;
+      world.memory.initial(&heaps_.header(r)->published.generation, shape.startGeneration);
       world.addFiber(r, 0, [this, r] { rank(r); });
     }
-    if (shape.abort) {
-      world.addFiber(-1, 0, [this] {
-        FlagMem mem(world_);
-        mem.storeRelease(&abort_, 1);
-        mem.futexWakeAll(&abort_);
-      });
-    }
+    if (shape.odd >= 0) world.letSleepsEnd();
+    if (shape.abort) world.addFiber(-1, 0, [this] { abort(); });
   }
 
   std::string check() const { return ""; }  // ranks check at once: windows are used again
 
  private:
-  struct alignas(64) Line {
-    char bytes[64];
+  using Buffer = std::vector<uint32_t>;
+  using F = FlagAlgorithm;
+
+  // What a rank has of a call: on the heap of the run and not of the fiber, which may never end.
+  struct Job {
+    const Call* call;
+    int operation;
+    FlagTeam* team;
+    Buffer send, recv;
+    Buffer& out() { return call->inPlace ? send : recv; }
+    const char* in() const { return reinterpret_cast<const char*>(send.data()); }
+    char* to() { return reinterpret_cast<char*>(out().data()); }
   };
 
+  void abort() {
+    FlagMem mem(world_);
+    mem.storeRelease(heaps_.abortWord(), 1);
+    mem.futexWakeAll(heaps_.abortWord());
+  }
+
   void rank(int r) {
-    const FlagTeam& team = teams_[static_cast<size_t>(r)];
+    uint64_t history = 0;
     for (size_t c = 0; c < shape_.calls.size(); c++) {
       const bool lacksARank = shape_.abort && c + 1 == shape_.calls.size();
       if (lacksARank && r == shape_.worldSize - 1) return;
-      const Call& call = shape_.calls[c];
+      const bool odd = static_cast<int>(c) == shape_.odd && r == 0;
+      jobs_.push_back({odd ? &shape_.oddCall : &shape_.calls[c], static_cast<int>(c), &heaps_.team(r), {}, {}});
+      Job& job = jobs_.back();
+      job.team->call = signatureOf(job, &history);
+      fill(job);
       FlagMem mem(world_);
-      Lane lane(mem, team);
-      const int operation = static_cast<int>(c);
-      // On the heap of the run and not of the fiber, which may never end.
-      std::vector<uint32_t>& send = buffers_.emplace_back(call.count);
-      std::vector<uint32_t>& own = buffers_.emplace_back(call.count);
-      for (size_t i = 0; i < call.count; i++) send[i] = contribution(operation, r, i);
-      std::vector<uint32_t>& recv = call.inPlace ? send : own;
-      const char* in = reinterpret_cast<const char*>(send.data());
-      char* out = reinterpret_cast<char*>(recv.data());
-      bool ok = false;
-      switch (call.algorithm) {
-        case FlagAlgorithm::kOneshot: ok = allReduceOneshot<Elements>(lane, in, out, call.count); break;
-        case FlagAlgorithm::kTwoshot: ok = allReduceTwoshot<Elements>(lane, in, out, call.count); break;
-        case FlagAlgorithm::kPull: ok = pull(lane, team, operation, send, recv); break;
-        case FlagAlgorithm::kBarrier: ok = barrier(lane); break;
-      }
-      if (!ok) {
-        if (!shape_.abort || lane.stop() != Stop::kAborted) world_.fail("gave up");
+      Flags<FlagMem> flags(mem, *job.team);
+      Stop stop = Stop::kNone;
+      if (!run(job, mem, flags, &stop)) {
+        if (stop == Stop::kMismatch && shape_.odd >= 0) abort();  // as the client does
+        if ((stop != Stop::kAborted || (!shape_.abort && shape_.odd < 0)) && (stop != Stop::kMismatch || shape_.odd < 0)) world_.fail("gave up");
         return;
       }
       if (lacksARank) world_.fail("call %zu ended without one of the ranks", c);
-      for (size_t i = 0; i < call.count; i++) {
-        const uint32_t want = reference(operation, shape_.worldSize, shape_.reduceGroup, i);
-        if (recv[i] != want) world_.fail("call %zu, element %zu: %u instead of %u", c, i, recv[i], want);
+      // A root may not notice a difference at once; everybody has with the next exchange, which is the last call.
+      if (shape_.odd >= 0 && c + 1 == shape_.calls.size()) world_.fail("all calls ended though one differed");
+      if (static_cast<int>(c) == shape_.odd && r != 0 && hearsFromRank0(job)) world_.fail("call %zu ended though rank 0 was in another one", c);
+      if (shape_.odd < 0 || static_cast<int>(c) < shape_.odd) check(job);
+    }
+  }
+
+  static bool hearsFromRank0(const Job& job) {
+    switch (job.call->algorithm) {
+      case F::kBroadcast:
+      case F::kScatter: return job.call->root == 0;
+      case F::kReduce:
+      case F::kGather: return job.call->root == job.team->rank;
+      default: return true;
+    }
+  }
+
+  Signature signatureOf(const Job& job, uint64_t* history) const {
+    if (!shape_.isSigned || job.call->algorithm == F::kNeighbours) return {0, 0};
+    const uint64_t call = (static_cast<uint64_t>(job.call->algorithm) + 1) | static_cast<uint64_t>(job.call->root) << 24 |
+                          static_cast<uint64_t>(job.operation) * kSequenceOne | *history << kHistoryShift;
+    *history = mix(call, job.call->count) >> kHistoryShift;
+    return {call, job.call->count};
+  }
+
+  bool run(Job& job, FlagMem& mem, Flags<FlagMem>& flags, Stop* stop) {
+    if (job.call->algorithm < F::kBroadcast) {
+      Lane lane(mem, *job.team);
+      const bool ok = exchange(job, lane);
+      *stop = lane.stop();
+      return ok;
+    }
+    const bool ok = pipe(job, mem, flags);
+    *stop = flags.stop();
+    return ok;
+  }
+
+  bool exchange(Job& job, Lane& lane) {
+    const uint32_t n = job.call->count;
+    switch (job.call->algorithm) {
+      case F::kOneshot: return allReduceOneshot(lane, Elements(), job.in(), job.to(), n);
+      case F::kTwoshot: return allReduceTwoshot(lane, Elements(), job.in(), job.to(), n);
+      case F::kAllGather: return allGather(lane, Elements(), job.in(), job.to(), n);
+      case F::kReduceScatter: return reduceScatter(lane, Elements(), job.in(), job.to(), n);
+      case F::kAllToAll: return allToAll(lane, Elements(), job.in(), job.to(), n);
+      case F::kBarrier: return barrier(lane);
+      default: return pull(job, lane);
+    }
+  }
+
+  // Zero-copy. Each rank has its own idea of which of its two windows is for what; the others' recv is not in one.
+  bool pull(Job& job, Lane& lane) {
+    const Call& call = *job.call;
+    const int r = job.team->rank;
+    const bool second = ((mix(static_cast<uint64_t>(job.operation), static_cast<uint64_t>(r)) >> 20) & 1) != 0;
+    const bool has = !call.oneHasNoWindow || r != 0;
+    const uint64_t from = heaps_.window(second), to = call.inPlace ? from : heaps_.window(!second);
+    const uint64_t offer = has ? from : kNoOffset;
+    for (size_t i = 0; has && i < job.send.size(); i++) world_.store(job.team->heap[r] + from + 4 * i, 4, job.send[i], false, "store");
+    bool zeroCopy = true, ok = false;
+    switch (call.algorithm) {
+      case F::kPull: ok = allReducePull(lane, Elements(), offer, has ? to : kNoOffset, call.count, &zeroCopy); break;
+      case F::kAllGatherPull: ok = allGatherPull(lane, Elements(), offer, nullptr, job.to(), call.count, &zeroCopy); break;
+      case F::kReduceScatterPull: ok = reduceScatterPull(lane, Elements(), offer, job.to(), call.count, &zeroCopy); break;
+      default: ok = allToAllPull(lane, Elements(), offer, job.to(), call.count, &zeroCopy); break;
+    }
+    if (!ok) return false;
+    if (zeroCopy == call.oneHasNoWindow) world_.fail("call %d: wrong about who has a window", job.operation);
+    if (!zeroCopy) return stepBack(job, lane);
+    for (size_t i = 0; call.algorithm == F::kPull && i < job.out().size(); i++) {
+      job.out()[i] = static_cast<uint32_t>(world_.load(job.team->heap[r] + to + 4 * i, 4, false, "load"));
+    }
+    return true;
+  }
+  bool stepBack(Job& job, Lane& lane) {
+    const uint32_t n = job.call->count;
+    switch (job.call->algorithm) {
+      case F::kPull: return allReduceOneshot(lane, Elements(), job.in(), job.to(), n);
+      case F::kAllGatherPull: return allGather(lane, Elements(), job.in(), job.to(), n);
+      case F::kReduceScatterPull: return reduceScatter(lane, Elements(), job.in(), job.to(), n);
+      default: return allToAll(lane, Elements(), job.in(), job.to(), n);
+    }
+  }
+
+  bool pipe(Job& job, FlagMem& mem, Flags<FlagMem>& flags) {
+    const FlagTeam& team = *job.team;
+    const Call& call = *job.call;
+    const bool root = team.rank == call.root;
+    switch (call.algorithm) {
+      case F::kBroadcast: {
+        if (root) job.out() = job.send;
+        return broadcast(mem, team, flags, call.root, job.to(), uint64_t{call.count} * 4);
+      }
+      case F::kReduce: return reduce(mem, team, flags, Elements(), call.root, job.in(), job.to(), call.count);
+      default: {
+        std::vector<Transfer>& list = transfers_.emplace_back(transfersOf(job));
+        return Transfers<FlagMem>(mem, team, flags, list.data(), static_cast<int>(list.size())).run();
       }
     }
   }
 
-  // Each rank has its own idea of which of its two windows is for what.
-  bool pull(Lane& lane, const FlagTeam& team, int operation, std::vector<uint32_t>& send, std::vector<uint32_t>& recv) {
-    const Call& call = shape_.calls[static_cast<size_t>(operation)];
-    const uint64_t windowBytes = shape_.windowCount * 4;
-    const uint64_t which = (mix(static_cast<uint64_t>(operation), static_cast<uint64_t>(team.rank)) >> 20) & 1;
-    const uint64_t from = windows_ + which * windowBytes, to = call.inPlace ? from : windows_ + (1 - which) * windowBytes;
-    const bool has = !call.oneHasNoWindow || team.rank != 0;
-    for (size_t i = 0; has && i < send.size(); i++) world_.store(team.heap[team.rank] + from + 4 * i, 4, send[i], false, "store");
-    bool zeroCopy = true;
-    if (!allReducePull<Elements>(lane, has ? from : kNoOffset, has ? to : kNoOffset, send.size(), &zeroCopy)) return false;
-    if (zeroCopy == call.oneHasNoWindow) world_.fail("call %d: wrong about who has a window", operation);
-    if (!zeroCopy) {
-      return allReduceOneshot<Elements>(lane, reinterpret_cast<const char*>(send.data()), reinterpret_cast<char*>(recv.data()), send.size());
+  // Gather, scatter: between the root and everybody. Neighbours: two messages to every other rank and two from it.
+  std::vector<Transfer> transfersOf(Job& job) {
+    const FlagTeam& team = *job.team;
+    const Call& call = *job.call;
+    const uint64_t part = uint64_t{call.count} * 4;
+    std::vector<Transfer> list;
+    const auto add = [&](int peer, bool sends, const char* buffer, uint64_t number) {
+      Signature s = team.call;
+      if (call.algorithm == F::kNeighbours) s = {1000, call.count + number};
+      list.push_back({peer, sends, const_cast<char*>(buffer), part, s, 0, false});
+    };
+    const auto slice = [&](const char* of, int r) { return of + static_cast<uint64_t>(r) * part; };
+    for (int k = 1; k < team.worldSize; k++) {
+      const int r = (team.rank + k) % team.worldSize;
+      if (call.algorithm == F::kNeighbours) {
+        for (uint64_t m = 0; m < 2; m++) {
+          const bool first = (mix(static_cast<uint64_t>(r), static_cast<uint64_t>(team.rank)) & 1) != 0;
+          add(r, first, slice(first ? job.in() : job.to(), static_cast<int>(m) * team.worldSize + r), m);
+          add(r, !first, slice(first ? job.to() : job.in(), static_cast<int>(m) * team.worldSize + r), m);
+        }
+      } else if (team.rank == call.root) {
+        const bool scatters = call.algorithm == F::kScatter;
+        add(r, scatters, slice(scatters ? job.in() : job.to(), r), 0);
+      } else if (r == call.root) {
+        add(r, call.algorithm == F::kGather, call.algorithm == F::kGather ? job.in() : job.to(), 0);
+      }
     }
-    for (size_t i = 0; i < recv.size(); i++) {
-      recv[i] = static_cast<uint32_t>(world_.load(team.heap[team.rank] + to + 4 * i, 4, false, "load"));
+    return list;
+  }
+
+  // How many parts of call.count elements the buffers have.
+  size_t sendParts(const Job& job) const {
+    const auto n = static_cast<size_t>(shape_.worldSize);
+    switch (job.call->algorithm) {
+      case F::kReduceScatter:
+      case F::kReduceScatterPull:
+      case F::kAllToAll:
+      case F::kAllToAllPull:
+      case F::kScatter: return n;
+      case F::kNeighbours: return 2 * n;
+      default: return 1;
     }
-    return true;
+  }
+  size_t recvParts(const Job& job) const {
+    const auto n = static_cast<size_t>(shape_.worldSize);
+    switch (job.call->algorithm) {
+      case F::kAllGather:
+      case F::kAllGatherPull:
+      case F::kAllToAll:
+      case F::kAllToAllPull:
+      case F::kGather: return n;
+      case F::kNeighbours: return 2 * n;
+      default: return 1;
+    }
+  }
+  void fill(Job& job) {
+    job.send.resize(sendParts(job) * job.call->count);
+    job.recv.resize(recvParts(job) * job.call->count);
+    for (size_t i = 0; i < job.send.size(); i++) job.send[i] = contribution(job.operation, job.team->rank, i);
+  }
+
+  void check(Job& job) {
+    const int r = job.team->rank;
+    for (size_t i = 0; i < job.out().size(); i++) {
+      uint32_t want;
+      if (expected(job, r, i, &want) && job.out()[i] != want) {
+        world_.fail("call %d, element %zu: %u instead of %u", job.operation, i, job.out()[i], want);
+      }
+    }
+  }
+  // What element i of a rank's result must be; false where that is not said.
+  bool expected(const Job& job, int r, size_t i, uint32_t* want) const {
+    const Call& call = *job.call;
+    const size_t n = call.count, part = i / n, at = i % n, self = static_cast<size_t>(r);
+    const int o = job.operation;
+    switch (call.algorithm) {
+      case F::kAllGather:
+      case F::kAllGatherPull: *want = contribution(o, static_cast<int>(part), at); return true;
+      case F::kAllToAll:
+      case F::kAllToAllPull: *want = contribution(o, static_cast<int>(part), self * n + at); return true;
+      case F::kReduceScatter:
+      case F::kReduceScatterPull: *want = reference(o, shape_.worldSize, shape_.reduceGroup, self * n + at); return true;
+      case F::kBroadcast: *want = contribution(o, call.root, i); return true;
+      case F::kReduce: *want = reference(o, shape_.worldSize, shape_.reduceGroup, i); return r == call.root;
+      case F::kGather: *want = contribution(o, static_cast<int>(part), at); return r == call.root && part != self;
+      case F::kScatter: *want = contribution(o, call.root, self * n + at); return r != call.root;
+      case F::kNeighbours: {
+        const auto from = static_cast<int>(part % static_cast<size_t>(shape_.worldSize));
+        const size_t k = part / static_cast<size_t>(shape_.worldSize);
+        *want = contribution(o, from, (k * static_cast<size_t>(shape_.worldSize) + self) * n + at);
+        return from != r;
+      }
+      case F::kBarrier: return false;
+      default: *want = reference(o, shape_.worldSize, shape_.reduceGroup, i); return true;
+    }
   }
 
   World& world_;
   const FlagShape& shape_;
-  uint64_t windows_;  // offset of the two windows in every heap
-  std::vector<std::vector<Line>> heaps_;
-  std::vector<FlagTeam> teams_;
-  std::deque<std::vector<uint32_t>> buffers_;
-  uint32_t abort_ = 0;
-  uint64_t waitingFor_ = 0;
+  FlagHeaps heaps_;
+  std::deque<Job> jobs_;
+  std::deque<std::vector<Transfer>> transfers_;
 };
 
 }  // namespace railhead::model

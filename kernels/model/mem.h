@@ -147,9 +147,20 @@ class FlagMem {
   void storeRelaxed(uint32_t* p, uint32_t v) { world_.store(p, 4, v, false, "store"); }
   void add(uint32_t* p, uint32_t v) { world_.add(p, 4, v, "add"); }
   void fence() { world_.fence(true); }
+  void fenceRelease() { world_.fence(false); }
+  void fenceAcquire() { world_.fence(false); }
+  uint64_t loadWord(const uint64_t* p) { return world_.load(p, 8, false, "load"); }
+  void storeWord(uint64_t* p, uint64_t v) { world_.store(p, 8, v, false, "store"); }
+  uint64_t loadWordAcquire(const uint64_t* p) { return world_.load(p, 8, true, "load.acquire"); }
+  void storeWordRelease(uint64_t* p, uint64_t v) { world_.store(p, 8, v, true, "store.release"); }
   void report(uint64_t*, uint64_t) {}  // nobody in the model reads it
 
-  void futexWait2(const uint32_t* a, uint32_t va, const uint32_t* b, uint32_t vb, int64_t) { world_.futexWait2(a, va, b, vb); }
+  void futexWait2(const uint32_t* a, uint32_t va, const uint32_t* b, uint32_t vb, int64_t) {
+    const uint32_t* const words[] = {a, b};
+    const uint32_t values[] = {va, vb};
+    world_.futexWaitAny(words, values, 2);
+  }
+  void futexWaitAny(const uint32_t* const* words, const uint32_t* values, int n, int64_t) { world_.futexWaitAny(words, values, n); }
   void futexWakeAll(const uint32_t* p) { world_.futexWakeAll(p); }
   // Time stands still: with spinNs = 0 the spinning ends at its first look at the clock, a deadline never passes.
   int64_t nowNs() {
@@ -177,6 +188,23 @@ class FlagMem {
   }
   uint64_t loadOffer(const uint64_t* p) { return world_.load(p, 8, false, "load"); }
   void storeOffer(uint64_t* p, uint64_t v) { world_.store(p, 8, v, false, "store"); }
+  // Chunks in slots: each 4 bytes are a location.
+  void copyToSlot(char* slot, const char* from, uint64_t bytes) {
+    for (uint64_t i = 0; i < bytes; i += 4) world_.store(slot + i, 4, *reinterpret_cast<const uint32_t*>(from + i), false, "store");
+  }
+  void copyFromSlot(char* to, const char* slot, uint64_t bytes) {
+    for (uint64_t i = 0; i < bytes; i += 4) *reinterpret_cast<uint32_t*>(to + i) = static_cast<uint32_t>(world_.load(slot + i, 4, false, "load"));
+  }
+  template <class Raw>
+  Raw loadSlotTile(const char* p) {
+    Raw raw;
+    copyFromSlot(reinterpret_cast<char*>(&raw), p, sizeof raw);
+    return raw;
+  }
+  template <class Raw>
+  void storeSlotTile(char* p, const Raw& raw) {
+    copyToSlot(p, reinterpret_cast<const char*>(&raw), sizeof raw);
+  }
   template <class Elements>
   typename Elements::Raw loadElements(const char* base, uint64_t tile, size_t count) {
     return loadWindow<Elements>(world_, base, tile, count);

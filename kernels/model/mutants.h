@@ -57,6 +57,17 @@ constexpr MutantEntry kMutants[] = {
     {Mutant::kBlockOffersLate, "packets-pull", "offers written behind the flag"},
     {Mutant::kBlockStepsBackAlone, "packets-pull", "stepping back without meeting again"},
     {Mutant::kBlockGenerationNotKept, "packets-pull", "the generation is not kept for the next kernel"},
+    {Mutant::kNoLookAtCalls, "flags-odd", "a rank that waits does not look at what others are in"},
+    {Mutant::kNoLookAtLaterCalls, "flags-odd", "a rank that waits does not look whether another is past its operation"},
+    {Mutant::kOneSignature, "flags-oneshot", "one place for the signatures of all epochs"},
+    {Mutant::kSignatureNotCompared, "flags-odd", "signatures of an exchange are not compared"},
+    {Mutant::kPipeOneMoreSlot, "flags-rooted", "a pipe's writer has one credit too many"},
+    {Mutant::kPipeReleaseBeforeRead, "flags-rooted", "a chunk is released before it is read"},
+    {Mutant::kPipePublishBeforeData, "flags-rooted", "a chunk is published before it is written"},
+    {Mutant::kBroadcastAwaitsOneReader, "flags-rooted", "a broadcast waits for one reader only"},
+    {Mutant::kTransferSleepWithoutFence, "flags-transfers", "transfers sleep without a fence"},
+    {Mutant::kTransferSleepIgnoresAbort, "flags-abort-transfers", "transfers do not watch the abort word"},
+    {Mutant::kPipeSignatureNotCompared, "flags-odd", "signatures in pipes are not compared"},
 };
 
 }  // namespace railhead::model

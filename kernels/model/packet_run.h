@@ -213,10 +213,10 @@ class PacketRun {
     const bool has = hasWindow(r, what);
     BlockLane<PacketMem> lane(mem, blockTeams_[size(r)]);
     bool zeroCopy = true;
-    bool ok = allReducePull<Elements>(lane, has ? windowOf(r, k, true) : kNoOffset, has ? windowOf(r, k, false) : kNoOffset, what.count, &zeroCopy);
+    bool ok = allReducePull(lane, Elements(), has ? windowOf(r, k, true) : kNoOffset, has ? windowOf(r, k, false) : kNoOffset, what.count, &zeroCopy);
     lane.finish();
     if (ok && zeroCopy == what.oneHasNoWindow) world_.fail("kernel %zu: wrong about who has a window", k);
-    if (ok && !zeroCopy) ok = allReduceTwoshot<Elements>(packets, send, recv, what.count);
+    if (ok && !zeroCopy) ok = allReduceTwoshot(packets, Elements(), send, recv, what.count);
     return ok;
   }
 
@@ -229,14 +229,14 @@ class PacketRun {
     bool ok = false;
     job.ran = true;
     switch (kernel.algorithm) {
-      case PacketAlgorithm::kOneshot: ok = allReduceOneshot<Elements>(lane, send, recv, kernel.count); break;
-      case PacketAlgorithm::kTwoshot: ok = allReduceTwoshot<Elements>(lane, send, recv, kernel.count); break;
+      case PacketAlgorithm::kOneshot: ok = allReduceOneshot(lane, Elements(), send, recv, kernel.count); break;
+      case PacketAlgorithm::kTwoshot: ok = allReduceTwoshot(lane, Elements(), send, recv, kernel.count); break;
       case PacketAlgorithm::kPull: ok = pull(r, k, mem, lane, send, recv); break;
       case PacketAlgorithm::kRMSNorm: {
         const uint32_t hidden = kernel.count / kernel.rows;
         uint32_t weights[64];
         for (uint32_t i = 0; i < hidden; i++) weights[i] = weight(i);
-        ok = allReduceRMSNorm<Elements>(lane, send, reinterpret_cast<char*>(job.recv.data()), reinterpret_cast<const char*>(weights),
+        ok = allReduceRMSNorm(lane, Elements(), send, reinterpret_cast<char*>(job.recv.data()), reinterpret_cast<const char*>(weights),
                                         reinterpret_cast<char*>(job.out.data()), kernel.rows, hidden, 0);
       }
     }

@@ -126,24 +126,74 @@ inline FlagShape anyFlagRanks(Random& random) {
   return shape;
 }
 inline Call anyCall(Random& random, const FlagShape& shape, F algorithm) {
-  Call call = {algorithm, 0, random.oneIn(2), random.oneIn(4)};
-  if (algorithm == F::kPull) call.count = anyCount(random, shape.windowCount);
-  if (algorithm == F::kOneshot || algorithm == F::kTwoshot) call.count = anyCount(random, shape.blockTiles * 2 * 2);
+  Call call = {algorithm, 0, random.oneIn(2), random.oneIn(4), random.below(shape.worldSize)};
+  const auto n = static_cast<uint32_t>(shape.worldSize);
+  switch (algorithm) {
+    case F::kBarrier: break;
+    case F::kOneshot:
+    case F::kTwoshot: call.count = anyCount(random, shape.blockTiles * 2 * 2); break;
+    case F::kPull: call.count = anyCount(random, shape.windowCount); break;
+    case F::kAllGatherPull:
+    case F::kReduceScatterPull:
+    case F::kAllToAllPull: call.count = anyCount(random, shape.windowCount / n); break;
+    default: call.count = anyCount(random, 12);
+  }
+  // In place is one buffer only where send and recv are as large as each other.
+  if (algorithm > F::kBarrier && algorithm != F::kAllToAll && algorithm != F::kReduce && algorithm != F::kBroadcast) call.inPlace = false;
   return call;
 }
-inline FlagShape calls(Random& random, int kinds, F first) {
-  FlagShape shape = anyFlagRanks(random);
-  for (int n = 3 + random.below(6); n > 0; n--) shape.calls.push_back(anyCall(random, shape, static_cast<F>(static_cast<int>(first) + random.below(kinds))));
+inline FlagShape calls(Random& random, const std::vector<F>& kinds, FlagShape shape) {
+  for (int n = 3 + random.below(6); n > 0; n--) {
+    shape.calls.push_back(anyCall(random, shape, kinds[static_cast<size_t>(random.below(static_cast<int>(kinds.size())))]));
+  }
   return shape;
 }
-inline FlagShape oneshotCalls(Random& random) { return calls(random, 1, F::kOneshot); }
-inline FlagShape twoshotCalls(Random& random) { return calls(random, 1, F::kTwoshot); }
-inline FlagShape pullCalls(Random& random) { return calls(random, 1, F::kPull); }
-inline FlagShape mixedCalls(Random& random) { return calls(random, 4, F::kOneshot); }
+inline FlagShape withPipes(Random& random) {
+  FlagShape shape = anyFlagRanks(random);
+  shape.worldSize = 2 + random.below(2);
+  shape.reduceGroup = 1 + random.below(shape.worldSize);
+  shape.blockTiles = static_cast<uint32_t>(shape.worldSize);
+  shape.slotTiles = static_cast<uint32_t>(1 + random.below(2));
+  return shape;
+}
+inline FlagShape oneshotCalls(Random& random) { return calls(random, {F::kOneshot}, anyFlagRanks(random)); }
+inline FlagShape twoshotCalls(Random& random) { return calls(random, {F::kTwoshot}, anyFlagRanks(random)); }
+inline FlagShape pullCalls(Random& random) { return calls(random, {F::kPull}, anyFlagRanks(random)); }
+inline FlagShape exchangeCalls(Random& random) {
+  return calls(random, {F::kAllGather, F::kAllGatherPull, F::kReduceScatter, F::kReduceScatterPull, F::kAllToAll, F::kAllToAllPull}, anyFlagRanks(random));
+}
+inline FlagShape mixedCalls(Random& random) { return calls(random, {F::kOneshot, F::kTwoshot, F::kPull, F::kBarrier, F::kAllGather, F::kReduceScatter}, anyFlagRanks(random)); }
+inline FlagShape rootedCalls(Random& random) { return calls(random, {F::kBroadcast, F::kReduce}, withPipes(random)); }
+inline FlagShape transferCalls(Random& random) { return calls(random, {F::kGather, F::kScatter, F::kNeighbours}, withPipes(random)); }
+inline FlagShape everyCall(Random& random) {
+  return calls(random, {F::kOneshot, F::kAllToAllPull, F::kBarrier, F::kBroadcast, F::kReduce, F::kGather, F::kScatter, F::kNeighbours}, withPipes(random));
+}
 inline FlagShape abortedCalls(Random& random) {
   FlagShape shape = mixedCalls(random);
   shape.calls.resize(1 + static_cast<size_t>(random.below(3)), shape.calls[0]);
   shape.abort = true;
+  return shape;
+}
+inline FlagShape abortedTransfers(Random& random) {
+  FlagShape shape = transferCalls(random);
+  shape.calls.resize(static_cast<size_t>(random.below(3)), shape.calls[0]);
+  shape.calls.push_back(anyCall(random, shape, F::kNeighbours));
+  shape.abort = true;
+  return shape;
+}
+// Rank 0 calls something else somewhere, or the same with another count or root. The last call is an exchange.
+inline FlagShape oddCalls(Random& random) {
+  FlagShape shape = withPipes(random);
+  const std::vector<F> kinds = {F::kOneshot, F::kBarrier, F::kAllGather, F::kBroadcast, F::kReduce, F::kGather, F::kScatter};
+  shape = calls(random, kinds, shape);
+  shape.calls.push_back({F::kBarrier});
+  shape.odd = random.below(static_cast<int>(shape.calls.size()) - 1);
+  const Call& usual = shape.calls[static_cast<size_t>(shape.odd)];
+  do {
+    shape.oddCall = random.oneIn(3) ? anyCall(random, shape, kinds[static_cast<size_t>(random.below(static_cast<int>(kinds.size())))]) : usual;
+    if (random.oneIn(3)) shape.oddCall.count += 1;
+    if (random.oneIn(3)) shape.oddCall.root = random.below(shape.worldSize);
+  } while (shape.oddCall.algorithm == usual.algorithm && shape.oddCall.count == usual.count && shape.oddCall.root == usual.root);
   return shape;
 }
 
@@ -161,9 +211,11 @@ inline PacketShape smallKernels(uint32_t startEpoch, uint32_t slotTiles, std::ve
 inline FlagShape smallCalls(uint32_t startGeneration, std::vector<Call> calls) {
   FlagShape shape;
   shape.startGeneration = startGeneration;
+  shape.isSigned = false;  // fewer states; signatures have runs of their own
   shape.calls = std::move(calls);
   for (const Call& c : shape.calls) {
     if (c.algorithm == F::kPull) shape.windowCount = 4;
+    if (c.algorithm >= F::kBroadcast) shape.slotTiles = 1;
   }
   return shape;
 }
@@ -181,6 +233,11 @@ inline const std::vector<Scenario>& scenarios() {
       {"flags-oneshot", false, nullptr, oneshotCalls, "2 to 5 ranks"},
       {"flags-twoshot", false, nullptr, twoshotCalls, "2 to 5 ranks"},
       {"flags-pull", false, nullptr, pullCalls, "windows, in place and not"},
+      {"flags-exchanges", false, nullptr, exchangeCalls, "all-gather, reduce-scatter and all-to-all, staged and between windows"},
+      {"flags-rooted", false, nullptr, rootedCalls, "broadcast and reduce over pipes, roots in turn"},
+      {"flags-transfers", false, nullptr, transferCalls, "gather, scatter, and messages between all neighbours at the same time"},
+      {"flags-every", false, nullptr, everyCall, "exchanges and pipes in turn"},
+      {"flags-odd", false, nullptr, oddCalls, "a rank calls something else: nobody hangs, and nobody gets past the next exchange"},
       {"flags-mixed", false, nullptr, mixedCalls, "all algorithms and barriers in turn"},
       {"flags-abort", false, nullptr, abortedCalls, "a rank never comes; everybody leaves when the group is aborted"},
       {"packets-all-tile", true, [](Random&) { return smallKernels(3, 1, {{P::kOneshot, 4}}); }, nullptr, "every run of one oneshot of one tile"},
@@ -196,11 +253,14 @@ inline const std::vector<Scenario>& scenarios() {
        "every run of a oneshot of two chunks and one behind it"},
       {"packets-all-pull", true, [](Random&) { return smallKernels(3, 2, {{P::kPull, 8}}); }, nullptr, "every run of a pull of a tile a rank"},
       {"packets-all-pulls", true, [](Random&) { return smallKernels(3, 2, {{P::kPull, 8}, {P::kPull, 4}}); }, nullptr, "every run of two pulls"},
+      {"flags-abort-transfers", false, nullptr, abortedTransfers, "the same for messages between neighbours"},
       {"flags-all-1", true, nullptr, [](Random&) { return smallCalls(4, {{F::kOneshot, 2}}); }, "every run of one oneshot, with sleep and wake"},
       {"flags-all-2", true, nullptr, [](Random&) { return smallCalls(14, {{F::kOneshot, 2}, {F::kOneshot, 2}}); }, "every run of two oneshots over the wrap"},
       {"flags-all-twoshot", true, nullptr, [](Random&) { return smallCalls(4, {{F::kTwoshot, 4}}); }, "every run of a twoshot of two tiles"},
       {"flags-all-barriers", true, nullptr, [](Random&) { return smallCalls(12, {{F::kBarrier}, {F::kBarrier}}); }, "every run of two barriers"},
       {"flags-all-pull", true, nullptr, [](Random&) { return smallCalls(4, {{F::kPull, 2}}); }, "every run of a pull of one element a rank"},
+      {"flags-all-broadcast", true, nullptr, [](Random&) { return smallCalls(4, {{F::kBroadcast, 2}, {F::kBroadcast, 2, false, false, 1}}); }, "every run of two broadcasts of a chunk"},
+      {"flags-all-transfer", true, nullptr, [](Random&) { return smallCalls(4, {{F::kGather, 2}}); }, "every run of a message"},
   };
   return all;
 }

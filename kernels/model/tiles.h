@@ -59,6 +59,7 @@ struct Tiles {
     return raw;
   }
   // Small, so that sums of it are exact.
+  static void add(Sum* sum, const Sum& other) { *sum += other; }
   static float sumOfSquares(const Sum& s) {
     float total = 0;
     for (uint32_t w : s.w) total += static_cast<float>(w % 16);

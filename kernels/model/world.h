@@ -59,6 +59,10 @@ class World {
   int steps() const { return step_; }
   const std::string& traceText() const { return traceText_; }
 
+  // Sleeps end by themselves when nobody can run, once between two stores: time passes. Without this a lost wake-up is a
+  // deadlock.
+  void letSleepsEnd() { sleepsEnd_ = true; }
+
   // What follows is called by fibers.
 
   uint64_t load(const void* p, size_t bytes, bool acquire, const char* what) {
@@ -95,6 +99,7 @@ class World {
     const int back = choices_.place(memory.places(f.memory, location));
     f.hash = mix(f.hash, static_cast<uint64_t>(back));
     memory.store(f.memory, location, value, back, release, f.number, step_, f.hash);
+    stored_ = true;
     if (trace_) {
       traceLine("%-14s %s = %s%s", what, memory.name(location).c_str(), show(value).c_str(),
                 back > 0 ? ", arrives before the store of step " : "");
@@ -154,20 +159,20 @@ class World {
     park(Fiber::State::kWaiting);
   }
 
-  void futexWait2(const void* a, uint32_t valueA, const void* b, uint32_t valueB) {
+  void futexWaitAny(const uint32_t* const* words, const uint32_t* values, int n) {
     Fiber& f = *running_;
-    const int locations[2] = {locate(a, 4, "futexWait"), locate(b, 4, "futexWait")};
-    const uint32_t values[2] = {valueA, valueB};
+    std::vector<int> locations;
+    for (int i = 0; i < n; i++) locations.push_back(locate(words[i], 4, "futexWait"));
     step();
     bool same = true;
-    for (int i = 0; i < 2; i++) {
-      const Store& s = memory.load(f.memory, locations[i], 0, false);
+    for (int i = 0; i < n; i++) {
+      const Store& s = memory.load(f.memory, locations[static_cast<size_t>(i)], 0, false);
       f.hash = mix(f.hash, s.id);
       same = same && s.value == values[i];
     }
-    if (trace_) traceLine("%-14s %s is %s: %s", "futexWait", memory.name(locations[0]).c_str(), show(memory.at(locations[0]).newest().value).c_str(), same ? "sleeps" : "returns");
+    if (trace_) traceLine("%-14s %s is %s%s: %s", "futexWait", memory.name(locations[0]).c_str(), show(memory.at(locations[0]).newest().value).c_str(), n > 2 ? ", and others" : "", same ? "sleeps" : "returns");
     if (!same || choices_.spurious()) return;
-    f.parkedOn.assign(locations, locations + 2);
+    f.parkedOn = locations;
     park(Fiber::State::kAsleep);
   }
   void futexWakeAll(const void* p) {
@@ -251,6 +256,15 @@ class World {
     for (Fiber& f : fibers_) {
       if (f.state == Fiber::State::kReady) ready_.push_back(f.number);
       ended = ended && f.state == Fiber::State::kEnded;
+    }
+    if (ready_.empty() && sleepsEnd_ && stored_) {
+      stored_ = false;
+      for (Fiber& f : fibers_) {
+        if (f.state != Fiber::State::kAsleep) continue;
+        f.parkedOn.clear();
+        f.state = Fiber::State::kReady;
+        ready_.push_back(f.number);
+      }
     }
     if (ready_.empty()) {
       end_ = End::kPassed;
@@ -384,6 +398,7 @@ class World {
   std::vector<int> ready_;
   void* main_ = nullptr;
   int step_ = 0;
+  bool sleepsEnd_ = false, stored_ = false;  // since sleeps have ended last
   End end_ = End::kPassed;
   std::string failure_, traceText_;
 };

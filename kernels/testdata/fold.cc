@@ -22,6 +22,7 @@ struct Ranks {
   using Raw = std::string;
   using Sum = Expression;
   static Sum widen(const Raw& raw) { return {raw}; }
+  static void add(Sum* sum, const Sum& other) { *sum += other; }
   static Raw narrow(const Sum& sum) { return sum.text; }
 };
 
@@ -29,8 +30,8 @@ struct Ranks {
 template <int kBatch>
 std::string order(int world, int group) {
   std::string out;
-  CHECK((railhead::foldRanks<Ranks, kBatch>(
-      world, group,
+  CHECK((railhead::foldRanks<kBatch>(
+      Ranks(), world, group,
       [&](int first, int count, std::string(&raw)[kBatch]) {
         CHECK(first >= 0 && count >= 1 && count <= kBatch && first + count <= world);
         for (int i = 0; i < count; i++) raw[i] = std::to_string(first + i);

@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#include <initializer_list>
+
 #include "check.h"
 
 namespace host = railhead::host;
@@ -24,63 +26,117 @@ float fromBits(uint32_t bits) {
   return f;
 }
 
-uint32_t toBits(float f) {
-  uint32_t bits;
-  memcpy(&bits, &f, sizeof bits);
-  return bits;
-}
+// What a type's bits mean, by its definition.
+template <class T, int kExponent, int kMantissa, bool kInfinities, bool kSaturates>
+struct Format {
+  using Type = T;
+  static constexpr int kBits = kExponent + kMantissa;
+  static constexpr uint32_t kSign = 1u << kBits;
+  static constexpr int kBias = (1 << (kExponent - 1)) - 1;
+  static constexpr uint32_t kInfinity = ((1u << kExponent) - 1) << kMantissa;  // where there are any
+  static constexpr uint32_t kLargest = kInfinities ? kInfinity - 1 : kSign - 2;
 
-// The magnitude that a bf16 pattern stands for; infinity counts as the 2^128 that would come next.
-double magnitude(uint32_t pattern) {
-  return (pattern & 0x7fff) == 0x7f80 ? ldexp(1, 128) : fabs(static_cast<double>(fromBits(pattern << 16)));
-}
+  static double magnitude(uint32_t pattern) {
+    const uint32_t exponent = pattern >> kMantissa, mantissa = pattern & ((1u << kMantissa) - 1);
+    if (exponent == 0) return ldexp(mantissa, 1 - kBias - kMantissa);
+    return ldexp((1u << kMantissa) + mantissa, static_cast<int>(exponent) - kBias - kMantissa);
+  }
+  static bool isNaN(uint32_t pattern) { return (pattern & (kSign - 1)) > (kInfinities ? kInfinity : kLargest); }
+  static bool isInfinite(uint32_t pattern) { return kInfinities && (pattern & (kSign - 1)) == kInfinity; }
 
-// The nearer of the two neighbours, of two as near the even one: all in exact double arithmetic.
-uint16_t nearest(uint32_t bits) {
-  const float f = fromBits(bits);
-  const uint32_t down = bits >> 16;
-  if (isnan(f)) return static_cast<uint16_t>(down | 0x40);
-  if (isinf(f)) return static_cast<uint16_t>(down);
-  const double exact = fabs(static_cast<double>(f));
-  const double below = exact - magnitude(down), above = magnitude(down + 1) - exact;
-  return static_cast<uint16_t>(above < below || (above == below && (down & 1) != 0) ? down + 1 : down);
+  // The nearer of the two neighbours, of two as near the even one; all in exact double arithmetic. What would come behind the
+  // largest value counts for its distance.
+  static uint32_t nearest(float f) {
+    const uint32_t sign = signbit(f) ? kSign : 0;
+    if (isinf(f)) return sign | (kInfinities ? kInfinity : kLargest);
+    const double exact = fabs(static_cast<double>(f));
+    uint32_t below = 0, above = kLargest + 1;  // magnitude(below) <= exact < magnitude(above), or above is beyond all
+    while (above - below > 1) {
+      const uint32_t middle = (below + above) / 2;
+      (magnitude(middle) <= exact ? below : above) = middle;
+    }
+    const double down = exact - magnitude(below), up = magnitude(above) - exact;
+    const uint32_t rounded = up < down || (up == down && (below & 1) != 0) ? above : below;
+    if (rounded <= kLargest) return sign | rounded;
+    return sign | (kSaturates ? kLargest : kInfinity);
+  }
+};
+using FormatBF16 = Format<BF16, 8, 7, true, false>;
+using FormatF16 = Format<host::F16, 5, 10, true, false>;
+using FormatE4M3 = Format<host::E4M3, 4, 3, false, true>;
+using FormatE5M2 = Format<host::E5M2, 5, 2, true, true>;
+
+template <class T>
+uint32_t patternOf(const T& t) {
+  return t.bits;
 }
 
 // Rounds 16 values at a time and compares each lane.
-void round(const uint32_t (&bits)[kTileElements]) {
-  host::Sum16<Isa> sum;
-  memcpy(&sum, bits, sizeof bits);
-  uint16_t out[kTileElements];
-  Elements<BF16>::store(reinterpret_cast<char*>(out), 0, kTileElements, Elements<BF16>::narrow(sum));
-  for (size_t i = 0; i < kTileElements; i++) {
-    if (out[i] != nearest(bits[i])) fprintf(stderr, "%#x rounds to %#x, expected %#x\n", bits[i], out[i], nearest(bits[i]));
-    CHECK(out[i] == nearest(bits[i]));
-  }
-}
-
-// Every bf16 pattern with lower halves at, around and far from the tie.
-void roundEverything() {
-  static const uint32_t lower[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x1234, 0xcdef};
-  uint32_t bits[kTileElements];
+template <class F>
+struct Rounder {
+  float values[kTileElements];
   size_t n = 0;
-  for (uint32_t upper = 0; upper < 0x10000; upper++) {
-    for (uint32_t l : lower) {
-      bits[n++] = upper << 16 | l;
-      if (n == kTileElements) round(bits);
-      n %= kTileElements;
-    }
+
+  void add(float f) {
+    values[n++] = f;
+    if (n < kTileElements) return;
+    n = 0;
+    typename Elements<typename F::Type>::Sum sum;
+    memcpy(&sum, values, sizeof sum);
+    const auto raw = Elements<typename F::Type>(host::ReduceOp{}, 1).narrow(sum);
+    for (size_t i = 0; i < kTileElements; i++) check(values[i], patternOf(raw.e[i]));
   }
+  void check(float f, uint32_t got) {
+    const uint32_t sign = signbit(f) ? F::kSign : 0;
+    const bool good = isnan(f) ? F::isNaN(got) && (got & F::kSign) == sign : got == F::nearest(f);
+    if (!good) fprintf(stderr, "%a rounds to %#x, expected %#x\n", static_cast<double>(f), got, F::nearest(f));
+    CHECK(good);
+  }
+  void finish() {
+    while (n != 0) add(0);
+  }
+};
+
+// Every value, every tie between two, and what lies beside them; f32 of every upper half with lower halves at, around and far
+// from bf16's tie.
+template <class F>
+void roundEverything() {
+  Rounder<F> rounder;
+  const auto around = [&](double exact) {
+    const auto f = static_cast<float>(exact);
+    for (float g : {f, nextafterf(f, 0), nextafterf(f, INFINITY)}) {
+      rounder.add(g);
+      rounder.add(-g);
+    }
+  };
+  for (uint32_t p = 0; p <= F::kLargest; p++) {
+    around(F::magnitude(p));
+    around((F::magnitude(p) + F::magnitude(p + 1)) / 2);
+  }
+  static const uint32_t lower[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x1234, 0xcdef};
+  for (uint32_t upper = 0; upper < 0x10000; upper++) {
+    for (uint32_t l : lower) rounder.add(fromBits(upper << 16 | l));
+  }
+  rounder.finish();
 }
 
-// Every bf16 value widens to itself, in every lane.
+// Every pattern widens to its value, in every lane.
+template <class F>
 void widenEverything() {
-  for (uint32_t first = 0; first < 0x10000; first++) {
-    uint16_t in[kTileElements];
-    for (size_t i = 0; i < kTileElements; i++) in[i] = static_cast<uint16_t>(first + i);
-    const auto sum = Elements<BF16>::widen(Elements<BF16>::load(reinterpret_cast<char*>(in), 0, kTileElements));
+  const uint32_t patterns = 2 * F::kSign;
+  for (uint32_t first = 0; first < patterns; first++) {
+    typename Elements<typename F::Type>::Raw raw;
+    for (size_t i = 0; i < kTileElements; i++) raw.e[i].bits = static_cast<decltype(raw.e[i].bits)>((first + i) % patterns);
+    const auto sum = Elements<typename F::Type>::widen(raw);
     float wide[kTileElements];
     memcpy(wide, &sum, sizeof wide);
-    for (size_t i = 0; i < kTileElements; i++) CHECK(toBits(wide[i]) == static_cast<uint32_t>(in[i]) << 16);
+    for (size_t i = 0; i < kTileElements; i++) {
+      const uint32_t p = patternOf(raw.e[i]);
+      CHECK((signbit(wide[i]) != 0) == ((p & F::kSign) != 0));
+      CHECK((isnan(wide[i]) != 0) == F::isNaN(p));
+      CHECK((isinf(wide[i]) != 0) == F::isInfinite(p));
+      if (isfinite(wide[i])) CHECK(fabs(static_cast<double>(wide[i])) == F::magnitude(p & (F::kSign - 1)));
+    }
   }
 }
 
@@ -94,12 +150,11 @@ void partly() {
       char* in = static_cast<char*>(malloc(shift + bytes));
       char* out = static_cast<char*>(malloc(shift + bytes));
       for (size_t i = 0; i < bytes; i++) in[shift + i] = static_cast<char>(i % sizeof(T) == sizeof(T) - 1 ? 0x3f : 0x11 * (i % 7));
-      const auto raw = Elements<T>::load(in + shift, 0, n);
-      const auto sum = Elements<T>::widen(raw);
-      float wide[kTileElements];
-      memcpy(wide, &sum, sizeof wide);
-      for (size_t i = n; i < kTileElements; i++) CHECK(toBits(wide[i]) == 0);
-      Elements<T>::store(out + shift, 0, n, Elements<T>::narrow(sum));
+      const Elements<T> e(host::ReduceOp{}, 1);
+      const auto raw = e.load(in + shift, 0, n);
+      static const char zeros[kTileElements * sizeof(T)] = {};
+      CHECK(memcmp(reinterpret_cast<const char*>(&raw) + bytes, zeros, sizeof raw - bytes) == 0);
+      e.store(out + shift, 0, n, e.narrow(e.widen(raw)));
       CHECK(memcmp(in + shift, out + shift, bytes) == 0);
       free(in);
       free(out);
@@ -109,10 +164,22 @@ void partly() {
 
 }  // namespace
 
+template <class F>
+void everything() {
+  roundEverything<F>();
+  widenEverything<F>();
+  partly<typename F::Type>();
+}
+
 int main() {
-  roundEverything();
-  widenEverything();
+  everything<FormatBF16>();
+  everything<FormatF16>();
+  everything<FormatE4M3>();
+  everything<FormatE5M2>();
   partly<float>();
-  partly<BF16>();
+  partly<double>();
+  partly<int8_t>();
+  partly<int32_t>();
+  partly<uint64_t>();
   return 0;
 }

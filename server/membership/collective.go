@@ -1,30 +1,33 @@
 package membership
 
 import (
+	"fmt"
 	"time"
 
 	"railhead/internal/wire"
 	"railhead/symm"
 )
 
-// collective is a set-up call that every rank of a group must make: window_alloc, window_free or finalize.
+// collective is a set-up call that every rank of a group must make: window_alloc, window_register, window_free or finalize.
 type collective struct {
 	op       wire.Op
-	value    uint64 // bytes of window_alloc, offset of window_free
+	value    uint64 // bytes of window_alloc and window_register, offset of window_free
 	first    int    // the rank that called first, and so said what op and value are
 	mismatch *refusal
 	requests []uint64
 	arrived  uint64 // bit r: rank r has called
-	done     uint64 // bit r: rank r has committed its pages (window_alloc)
-	failed   int    // a rank that could not commit, -1 = none
+	done     uint64 // bit r: rank r has committed its pages (window_alloc), or mapped the others' memory (window_register)
+	failed   int    // a rank that could not, -1 = none
 	errno    int32
-	window   symm.Window
+	window   symm.Window // of window_alloc
+	offers   []offer     // of window_register, by rank
+	region   uint32      // of window_register, once all ranks have called
 	deadline time.Time
 }
 
 func all(g *group) uint64 { return ^uint64(0) >> (64 - len(g.members)) }
 
-// missing has a bit for every rank that the call waits for: to make it or, when all have, to commit its pages.
+// missing has a bit for every rank that the call waits for: to make it or, when all have, to do its part.
 func (c *collective) missing(g *group) uint64 {
 	if late := all(g) &^ c.arrived; late != 0 {
 		return late
@@ -34,7 +37,7 @@ func (c *collective) missing(g *group) uint64 {
 
 // WindowAlloc: a rank asks for a window.
 func (m *Machine) WindowAlloc(now time.Time, s SessionID, request uint64, w *wire.WindowAlloc) []Action {
-	if g, ok := m.arrive(now, s, request, w.Group, wire.OpWindowAlloc, w.Bytes); ok {
+	if g, ok := m.arrive(now, s, request, w.Group, wire.OpWindowAlloc, w.Bytes, offer{}); ok {
 		m.reserve(g)
 	}
 	return m.take()
@@ -42,7 +45,7 @@ func (m *Machine) WindowAlloc(now time.Time, s SessionID, request uint64, w *wir
 
 // WindowFree: a rank gives a window back.
 func (m *Machine) WindowFree(now time.Time, s SessionID, request uint64, w *wire.WindowFree) []Action {
-	if g, ok := m.arrive(now, s, request, w.Group, wire.OpWindowFree, w.Offset); ok {
+	if g, ok := m.arrive(now, s, request, w.Group, wire.OpWindowFree, w.Offset, offer{}); ok {
 		m.freeWindow(g)
 	}
 	return m.take()
@@ -56,15 +59,21 @@ func (m *Machine) Leave(now time.Time, s SessionID, request uint64, l *wire.Leav
 		m.freeIfEmpty(g)
 		return m.take()
 	}
-	if g, ok := m.arrive(now, s, request, l.Group, wire.OpFinalize, 0); ok {
+	if g, ok := m.arrive(now, s, request, l.Group, wire.OpFinalize, 0, offer{}); ok {
 		m.finish(g)
 	}
 	return m.take()
 }
 
-// arrive enters a rank into the group's collective call. It returns true for the last one.
-func (m *Machine) arrive(now time.Time, s SessionID, request, id uint64, op wire.Op, value uint64) (*group, bool) {
+// arrive enters a rank into the group's collective call, with what it offers in it. It returns true for the last one.
+func (m *Machine) arrive(now time.Time, s SessionID, request, id uint64, op wire.Op, value uint64, o offer) (*group, bool) {
 	g, rank := m.member(s, id)
+	entered := false
+	defer func() {
+		if !entered {
+			m.closeFile(o.file)
+		}
+	}()
 	if g == nil {
 		m.sendError(s, request, refuse(wire.ResultProtocol, -1, "%s for group %d, which this session is not in", op, id))
 		return nil, false
@@ -79,8 +88,8 @@ func (m *Machine) arrive(now time.Time, s SessionID, request, id uint64, op wire
 	}
 	if g.pending == nil {
 		g.pending = &collective{
-			op: op, value: value, first: rank, requests: make([]uint64, len(g.members)), failed: -1,
-			deadline: now.Add(g.members[rank].timeout),
+			op: op, value: value, first: rank, requests: make([]uint64, len(g.members)), offers: make([]offer, len(g.members)),
+			failed: -1, deadline: now.Add(g.members[rank].timeout),
 		}
 	}
 	c := g.pending
@@ -89,8 +98,8 @@ func (m *Machine) arrive(now time.Time, s SessionID, request, id uint64, op wire
 		return nil, false
 	}
 	if c.op != op || c.value != value {
-		r := refuse(wire.ResultMismatch, rank, "group %q: rank %d calls %s(%d), rank %d calls %s(%d); all ranks must make the same call",
-			g.name, rank, op, value, c.first, c.op, c.value)
+		r := refuse(wire.ResultMismatch, rank, "group %q: rank %d calls %s, rank %d calls %s; all ranks must make the same call",
+			g.name, rank, callText(op, value), c.first, callText(c.op, c.value))
 		if op == wire.OpFinalize || c.op == wire.OpFinalize {
 			m.finalizeMismatch(g, s, request, rank, op, r)
 			return nil, false
@@ -99,8 +108,9 @@ func (m *Machine) arrive(now time.Time, s SessionID, request, id uint64, op wire
 			c.mismatch = &r
 		}
 	}
-	c.requests[rank] = request
+	c.requests[rank], c.offers[rank] = request, o
 	c.arrived |= 1 << rank
+	entered = true
 	// The least patient rank decides: it must hear from the daemon before it gives the daemon up.
 	if d := now.Add(g.members[rank].timeout); d.Before(c.deadline) {
 		c.deadline = d
@@ -115,6 +125,14 @@ func (m *Machine) arrive(now time.Time, s SessionID, request, id uint64, op wire
 		return nil, false
 	}
 	return g, true
+}
+
+// callText is a call with its value, e.g. "window_alloc(4096)".
+func callText(op wire.Op, value uint64) string {
+	if region := value >> wire.RegionShift; op == wire.OpWindowFree && region != 0 {
+		return fmt.Sprintf("window_free(registered window %d)", region)
+	}
+	return fmt.Sprintf("%s(%d)", op, value)
 }
 
 // finalizeMismatch: some rank finalizes while another calls something else. The one that finalizes is gone whatever it
@@ -137,6 +155,7 @@ func (m *Machine) failPending(g *group, r refusal) {
 	if c == nil {
 		return
 	}
+	m.closeOffers(c)
 	for rank := range g.members {
 		if c.arrived>>rank&1 == 0 || g.members[rank].session == 0 {
 			continue
@@ -210,6 +229,10 @@ func (m *Machine) undoWindow(g *group) {
 
 func (m *Machine) freeWindow(g *group) {
 	c := g.pending
+	if c.value>>wire.RegionShift != 0 {
+		m.freeRegion(g)
+		return
+	}
 	w, err := g.heap.FreeWindow(c.value)
 	if err != nil {
 		m.failPending(g, refuse(wire.ResultInvalidArgument, -1, "window_free in group %q: %v", g.name, err))

@@ -44,6 +44,7 @@ func (d *daemon) look() {
 		}
 	}
 	d.lookAtMemory(groups)
+	d.lookAtFiles()
 	d.lookAtWaits()
 }
 
@@ -101,6 +102,14 @@ func (d *daemon) lookAtWindows(g *GroupInfo, b *books) {
 	if !slices.Equal(windows, g.Windows) {
 		d.failf("group %d has windows %v, the machine says %v", g.ID, windows, g.Windows)
 	}
+	for _, r := range g.Registered {
+		if shared, there := b.regions[r.Number]; !there || shared != r.Shared {
+			d.failf("group %d has registered windows %v, the machine says %+v", g.ID, b.regions, g.Registered)
+		}
+	}
+	if len(g.Registered) != len(b.regions) {
+		d.failf("group %d has registered windows %v, the machine says %+v", g.ID, b.regions, g.Registered)
+	}
 }
 
 func (d *daemon) holding(s SessionID, id GroupID) *holding {
@@ -124,6 +133,22 @@ func (d *daemon) lookAtMemory(groups []GroupInfo) {
 			if d.groups[id].released {
 				d.failf("session %d holds group %d, which was released", c.id, id)
 			}
+		}
+	}
+}
+
+// lookAtFiles: a client's descriptor is held exactly while its call waits for the other ranks'.
+func (d *daemon) lookAtFiles() {
+	d.Helper()
+	waiting := map[FileID]bool{}
+	for _, r := range d.requests {
+		if r.file != 0 && r.open() && r.region == 0 {
+			waiting[r.file] = true
+		}
+	}
+	for f, open := range d.files {
+		if open != waiting[f] {
+			d.failf("file %d is open: %v; its call waits: %v", f, open, waiting[f])
 		}
 	}
 }
@@ -256,9 +281,16 @@ func (d *daemon) attach(c *client, id GroupID, errno int32) {
 	d.carryOut("Attached", d.machine.Attached(d.now, c.id, h.join.id.number, &wire.Attached{Group: uint64(id), Error: errno}))
 }
 
+// commit is the client's part in window_alloc or window_register.
 func (d *daemon) commit(c *client, r *request, errno int32) {
 	c.holds[r.group].committed[r.id.number] = true
 	d.groups[r.group].refused = d.groups[r.group].refused || errno != 0
+	if r.region != 0 {
+		d.carryOut("RegisterMapped", d.machine.RegisterMapped(c.id, r.id.number, &wire.RegisterMapped{
+			Group: uint64(r.group), Region: r.region, Error: errno,
+		}))
+		return
+	}
 	d.carryOut("WindowCommitted", d.machine.WindowCommitted(c.id, r.id.number, &wire.WindowCommitted{
 		Group: uint64(r.group), Offset: r.commit.Offset, Error: errno,
 	}))
@@ -270,8 +302,18 @@ func (d *daemon) call(c *client, kind wire.Type, id GroupID, value uint64) {
 	if h := c.holds[id]; h != nil {
 		r.timeout = h.join.timeout
 	}
-	n := d.ask(c, r).id.number
+	asked := d.ask(c, r)
+	n := asked.id.number
 	switch kind {
+	case wire.TypeRegister:
+		asked.file = FileID(len(d.files) + 1)
+		d.files[asked.file] = true
+		d.carryOut("Register", d.machine.Register(d.now, c.id, n, &wire.Register{Group: uint64(id), Bytes: value}, asked.file))
+	case wire.TypeRegisterPrivate:
+		asked.kind = wire.TypeRegister
+		d.carryOut("RegisterPrivate", d.machine.RegisterPrivate(d.now, c.id, n, &wire.RegisterPrivate{
+			Group: uint64(id), Bytes: value, Reason: wire.MakeReason("malloc"),
+		}))
 	case wire.TypeWindowAlloc:
 		d.carryOut("WindowAlloc", d.machine.WindowAlloc(d.now, c.id, n, &wire.WindowAlloc{Group: uint64(id), Bytes: value}))
 	case wire.TypeWindowFree:
@@ -291,6 +333,12 @@ func (d *daemon) cross(r *request) {
 		d.carryOut("late Attached", d.machine.Attached(d.now, r.id.session, r.id.number, &wire.Attached{Group: uint64(r.group)}))
 		return
 	}
+	if r.region != 0 {
+		d.carryOut("late RegisterMapped", d.machine.RegisterMapped(r.id.session, r.id.number, &wire.RegisterMapped{
+			Group: uint64(r.group), Region: r.region,
+		}))
+		return
+	}
 	d.carryOut("late WindowCommitted", d.machine.WindowCommitted(r.id.session, r.id.number, &wire.WindowCommitted{
 		Group: uint64(r.group), Offset: r.commit.Offset,
 	}))
@@ -299,9 +347,14 @@ func (d *daemon) cross(r *request) {
 // stray sends a message that nobody asked for.
 func (d *daemon) stray(c *client, kind wire.Type, id GroupID, offset uint64, errno int32) {
 	r := d.ask(c, request{kind: kind, group: id, stray: true})
-	if kind == wire.TypeAttached {
+	switch kind {
+	case wire.TypeAttached:
 		d.carryOut("stray Attached", d.machine.Attached(d.now, c.id, r.id.number, &wire.Attached{Group: uint64(id), Error: errno}))
-	} else {
+	case wire.TypeRegisterMapped:
+		d.carryOut("stray RegisterMapped", d.machine.RegisterMapped(c.id, r.id.number, &wire.RegisterMapped{
+			Group: uint64(id), Region: uint32(1 + offset%wire.MaxRegion), Error: errno,
+		}))
+	default:
 		d.carryOut("stray WindowCommitted", d.machine.WindowCommitted(c.id, r.id.number, &wire.WindowCommitted{
 			Group: uint64(id), Offset: offset, Error: errno,
 		}))

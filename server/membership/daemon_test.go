@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"math/bits"
 	"reflect"
 	"time"
 
@@ -25,6 +26,7 @@ type daemon struct {
 	groups      map[GroupID]*books
 	creating    []GroupID             // CreateGroup is done, GroupCreated is not yet called
 	joins       map[string]*wire.Join // the last one for a name that was not refused at once
+	files       map[FileID]bool       // those that clients have sent; true = open
 	crossing    []*request            // answered with an Error while the client's next message for it is on its way
 }
 
@@ -38,19 +40,25 @@ type request struct {
 	id       requestID
 	kind     wire.Type
 	group    GroupID // of a Join: 0 until Joined
-	value    uint64  // bytes of WindowAlloc, offset of WindowFree
+	value    uint64  // bytes of WindowAlloc and Register, offset of WindowFree
 	rank     int     // of a Join
 	timeout  time.Duration
 	due      time.Time // an answer later than that comes when the client has given up
 	joined   bool
 	heaps    int // Heap messages that have come
 	commit   *symm.Window
+	file     FileID // of a Register that has one
+	region   uint32 // of a Register that was given peers' memory
+	peers    uint64 // bit r: rank r's memory has come
 	answered bool
 	void     bool // its rank or session is dead: no answer is due, and none may come
 	stray    bool // a message out of nowhere: it may be answered, with an Error and at once
 }
 
 func (r *request) open() bool { return !r.answered && !r.void }
+
+// asksBack: the machine waits for a second message of the request.
+func (r *request) asksBack() bool { return r.commit != nil || r.region != 0 }
 
 // client is a session that lives.
 type client struct {
@@ -65,7 +73,7 @@ type holding struct {
 	join      *request
 	attached  bool
 	ready     bool
-	committed map[uint64]bool // requests of WindowAlloc for which WindowCommitted was sent
+	committed map[uint64]bool // requests of WindowAlloc and Register for which WindowCommitted or RegisterMapped was sent
 }
 
 // books are what the daemon knows of a group.
@@ -77,8 +85,9 @@ type books struct {
 	memory   bool
 	released bool
 	reserved *symm.Window // asked of the ranks, and neither ready nor given back
-	refused  bool         // a rank could not commit its pages of reserved
+	refused  bool         // a rank could not commit its pages of reserved, or map what is being registered
 	windows  map[uint64]symm.Window
+	regions  map[uint32]bool // registered windows; true = shared
 }
 
 func newDaemon(t *rapid.T) *daemon {
@@ -91,7 +100,7 @@ func newDaemon(t *rapid.T) *daemon {
 	return &daemon{
 		T: t, machine: m, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), nextSession: 1,
 		clients: map[SessionID]*client{}, requests: map[requestID]*request{}, groups: map[GroupID]*books{},
-		joins: map[string]*wire.Join{},
+		joins: map[string]*wire.Join{}, files: map[FileID]bool{},
 	}
 }
 
@@ -112,12 +121,17 @@ func (d *daemon) carryOut(event string, actions []Action) {
 			if d.groups[a.Group] != nil {
 				d.failf("group %d is created twice", a.Group)
 			}
-			d.groups[a.Group] = &books{world: a.World, windows: map[uint64]symm.Window{}}
+			d.groups[a.Group] = &books{world: a.World, windows: map[uint64]symm.Window{}, regions: map[uint32]bool{}}
 			d.creating = append(d.creating, a.Group)
 		case Poison:
 			d.poison(a)
 		case Decommit:
 			d.decommit(a)
+		case CloseFile:
+			if !d.files[a.File] {
+				d.failf("file %d is closed, and was before or never came", a.File)
+			}
+			d.files[a.File] = false
 		case ReleaseGroup:
 			d.release(a.Group)
 		case Ended:
@@ -232,7 +246,10 @@ func (d *daemon) send(a Send) {
 	if !r.open() {
 		d.failf("%T to session %d for request %d (%d), which wants no answer any more: %+v", a.Msg, a.To, a.Request, r.kind, r)
 	}
-	if a.FD != NoFD && !d.live(a.Group, "a descriptor").memory {
+	if a.FD == ClientFD && !d.files[a.File] {
+		d.failf("%T with file %d, which is not open", a.Msg, a.File)
+	}
+	if a.FD != NoFD && a.FD != ClientFD && !d.live(a.Group, "a descriptor").memory {
 		d.failf("a descriptor of group %d, which has no memory", a.Group)
 	}
 	d.deliver(c, r, a)
@@ -270,6 +287,11 @@ func (d *daemon) deliver(c *client, r *request, a Send) {
 	case *wire.WindowFreed:
 		d.want(r, wire.TypeWindowFree, r.value == m.Offset && GroupID(m.Group) == r.group)
 		r.answered = true
+		delete(d.groups[r.group].regions, uint32(m.Offset>>wire.RegionShift))
+	case *wire.PeerMemory:
+		d.deliverPeer(c, r, a, m)
+	case *wire.Registered:
+		d.deliverRegistered(c, r, m)
 	case *wire.Left:
 		d.want(r, wire.TypeLeave, GroupID(m.Group) == r.group)
 		r.answered = true
@@ -277,6 +299,43 @@ func (d *daemon) deliver(c *client, r *request, a Send) {
 	default:
 		d.failf("a client does not expect %T", m)
 	}
+}
+
+// deliverPeer: the memory comes once from each other rank, from that rank's own file, and only where every rank has one.
+func (d *daemon) deliverPeer(c *client, r *request, a Send, m *wire.PeerMemory) {
+	g, rank := d.groups[r.group], c.holds[r.group].rank
+	d.want(r, wire.TypeRegister, a.FD == ClientFD && GroupID(m.Group) == r.group && m.Bytes == r.value && r.file != 0 &&
+		int(m.Rank) < g.world && int(m.Rank) != rank && r.peers>>m.Rank&1 == 0 && (r.region == 0 || r.region == m.Region))
+	g.refused = false // all of these come before any rank can say that it has mapped them
+	r.region = m.Region
+	r.peers |= 1 << m.Rank
+	for _, other := range d.requests {
+		if other.file == a.File && d.clients[other.id.session] != nil && other.group == r.group {
+			if h := d.clients[other.id.session].holds[r.group]; h != nil && h.rank == int(m.Rank) {
+				return
+			}
+		}
+	}
+	d.failf("rank %d's memory comes with file %d, which is another's", m.Rank, a.File)
+}
+
+// deliverRegistered: shared only where every rank has a file and has mapped the others', and alike on all ranks.
+func (d *daemon) deliverRegistered(c *client, r *request, m *wire.Registered) {
+	g := d.live(r.group, "Registered")
+	shared := m.StagedRank < 0
+	d.want(r, wire.TypeRegister, GroupID(m.Group) == r.group && (r.region == 0 || r.region == m.Region))
+	r.answered = true
+	mapped := g.world == 1 || bits.OnesCount64(r.peers) == g.world-1 && c.holds[r.group].committed[r.id.number] && !g.refused
+	if shared && (r.file == 0 || !mapped) {
+		d.failf("window %d of group %d is shared, but %+v", m.Region, r.group, r)
+	}
+	if !shared && mapped && r.file != 0 {
+		d.failf("window %d of group %d is staged for no reason: %+v", m.Region, r.group, r)
+	}
+	if before, there := g.regions[m.Region]; there && before != shared {
+		d.failf("window %d of group %d is shared for some ranks and not for others", m.Region, r.group)
+	}
+	g.regions[m.Region] = shared
 }
 
 func (d *daemon) want(r *request, kind wire.Type, fits bool) {
@@ -298,7 +357,7 @@ func (d *daemon) deliverError(c *client, r *request, m *wire.Error) {
 			d.crossing = append(d.crossing, r)
 		}
 		delete(c.holds, r.group) // the client gives up what it has mapped
-	case r.kind == wire.TypeWindowAlloc && r.commit != nil:
+	case r.asksBack():
 		if !h.committed[r.id.number] {
 			d.crossing = append(d.crossing, r)
 		}

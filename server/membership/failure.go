@@ -176,7 +176,11 @@ func (m *Machine) formingLate(g *group) {
 func (m *Machine) collectiveLate(g *group) {
 	c := g.pending
 	missing, what := c.missing(g), "arrive"
-	if c.arrived == all(g) {
+	switch {
+	case c.arrived != all(g):
+	case c.op == wire.OpWindowRegister:
+		what = "map the others' memory"
+	default:
 		what = "commit pages"
 	}
 	m.breakGroup(g, wire.Abort{Code: wire.ResultTimeout, Op: c.op, Culprit: first(missing), Reporter: -1},

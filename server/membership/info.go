@@ -1,6 +1,11 @@
 package membership
 
-import "railhead/symm"
+import (
+	"cmp"
+	"slices"
+
+	"railhead/symm"
+)
 
 // GroupInfo is what the admin endpoint says of a group.
 type GroupInfo struct {
@@ -12,13 +17,22 @@ type GroupInfo struct {
 	HeapBytes   uint64        `json:"heap_bytes"`            // maximum of a rank's heap, its scratch included
 	WindowBytes uint64        `json:"window_bytes"`          // in windows, a rank
 	Windows     []symm.Window `json:"windows,omitempty"`     // the same on every rank
+	Registered  []RegionInfo  `json:"registered,omitempty"`  // windows of memory that the ranks own
 	Result      string        `json:"result,omitempty"`      // of a broken or ended group
 	Cause       string        `json:"cause,omitempty"`       // as a sentence
 	Culprit     *int          `json:"culprit,omitempty"`     // the rank that broke it
 	Missing     []int         `json:"missing,omitempty"`     // ranks a forming group waits for
 	Ranks       []RankInfo    `json:"ranks,omitempty"`       // of a group that is held by somebody
 	WaitingIn   string        `json:"waiting_in,omitempty"`  // a collective set-up call that is under way
-	WaitingFor  []int         `json:"waiting_for,omitempty"` // the ranks that have not made it or, when all have, not committed their pages
+	WaitingFor  []int         `json:"waiting_for,omitempty"` // the ranks that have not made it or, when all have, not done their part
+}
+
+// RegionInfo is a registered window.
+type RegionInfo struct {
+	Number uint32 `json:"number"`
+	Bytes  uint64 `json:"bytes"` // of each rank's part
+	Shared bool   `json:"shared"`
+	Reason string `json:"reason,omitempty"` // why not
 }
 
 // RankInfo is one rank of a group.
@@ -49,6 +63,10 @@ func (g *group) info() GroupInfo {
 		ID: g.id, Name: g.name, Incarnation: g.incarnation, State: g.state, WorldSize: len(g.members),
 		HeapBytes: g.heapBytes, WindowBytes: g.heap.Used(), Windows: g.heap.Windows(),
 	}
+	for n, r := range g.regions {
+		i.Registered = append(i.Registered, RegionInfo{Number: n, Bytes: r.bytes, Shared: r.staged < 0, Reason: r.reason})
+	}
+	slices.SortFunc(i.Registered, func(a, b RegionInfo) int { return cmp.Compare(a.Number, b.Number) })
 	for r := range g.members {
 		mem := &g.members[r]
 		state := "joined"

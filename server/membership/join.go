@@ -60,6 +60,7 @@ func (m *Machine) first(now time.Time, s SessionID, pid int, request uint64, j *
 		id: m.nextGroup, name: name, token: j.Token.String(), incarnation: m.incarnations[name], state: Forming,
 		members: make([]member, j.World), reduceGroup: reduceGroupOf(j), algo: j.Algo,
 		heapBytes: heapBytes + m.config.ScratchBytes, heap: heap, began: now,
+		regions: map[uint32]region{},
 	}
 	m.nextGroup++
 	m.groups[g.id] = g
@@ -204,6 +205,7 @@ func (m *Machine) GroupCreated(now time.Time, id GroupID, err error) []Action {
 			HeapBytes: g.heapBytes, ScratchBytes: m.config.ScratchBytes, World: uint32(len(g.members)),
 			ReduceGroup: g.reduceGroup, SpinNS: m.config.SpinNS(len(g.members)), BlockBytes: m.config.BlockBytes,
 			TwoshotBytes: twoshot, PullBytes: pull,
+			PipeSlotBytes: m.config.PipeSlotBytes(len(g.members)), BroadcastSlotBytes: m.config.BroadcastSlotBytes,
 		}})
 		for peer := range g.members {
 			m.do(Send{To: to.session, Request: to.request, FD: HeapFD, Group: id, Rank: peer, Msg: &wire.Heap{
@@ -262,8 +264,8 @@ func (m *Machine) member(s SessionID, id uint64) (*group, int) {
 	return m.groups[GroupID(id)], rank
 }
 
-// crossed says whether an Attached or WindowCommitted may have met the end of its group on the way. Both go on with a
-// request that was answered when the group ended, and no request is answered twice.
+// crossed says whether an Attached, WindowCommitted or RegisterMapped may have met the end of its group on the way. They go on
+// with a request that was answered when the group ended, and no request is answered twice.
 func (m *Machine) crossed(g *group, id uint64) bool {
 	if g == nil {
 		return GroupID(id) < m.nextGroup

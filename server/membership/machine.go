@@ -25,8 +25,11 @@ type Config struct {
 	SpinNS     func(world int) uint32
 	// From how many bytes of a rank's buffer two-shot and, between windows, pull are used; forced is AlgoAuto or what the
 	// ranks ask for.
-	Thresholds   func(world int, forced wire.Algo) (twoshot, pull uint64)
-	ScratchBytes uint64 // at least wire.ScratchHeaderBytes + 2 * BlockBytes, a multiple of symm.WindowGranule
+	Thresholds func(world int, forced wire.Algo) (twoshot, pull uint64)
+	// Slots of the pipes to each rank, by world size, and of broadcasts.
+	PipeSlotBytes      func(world int) uint32
+	BroadcastSlotBytes uint32
+	ScratchBytes       uint64 // at least wire.ScratchNeed of every world size, a multiple of symm.WindowGranule
 }
 
 // FDKind says which descriptor goes with a message.
@@ -37,6 +40,7 @@ const (
 	NoFD FDKind = iota
 	ControlFD
 	HeapFD
+	ClientFD // a client's own
 )
 
 // Action is something package server does for the machine; the types below.
@@ -48,8 +52,9 @@ type Send struct {
 	Request uint64
 	Msg     wire.Message
 	FD      FDKind
-	Group   GroupID // of FD
+	Group   GroupID // of ControlFD and HeapFD
 	Rank    int     // of HeapFD
+	File    FileID  // of ClientFD
 }
 
 // CreateGroup makes the group's memory. GroupCreated follows.
@@ -133,7 +138,8 @@ type group struct {
 	began       time.Time
 	deadline    time.Time // of forming and attaching
 	pending     *collective
-	cause       wire.Abort // of Broken
+	regions     map[uint32]region // registered windows
+	cause       wire.Abort        // of Broken
 	causeText   string
 }
 
@@ -155,15 +161,17 @@ const maxIncarnationNames = 4096
 
 // New returns a machine without groups.
 func New(c Config) (*Machine, error) {
-	if c.ScratchBytes < wire.ScratchHeaderBytes+2*uint64(c.BlockBytes) {
-		return nil, fmt.Errorf("membership: scratch of %d bytes cannot hold two blocks of %d", c.ScratchBytes, c.BlockBytes)
+	if c.MaxGroups < 1 || c.HeapBytes <= c.ScratchBytes || c.SpinNS == nil || c.Thresholds == nil || c.PipeSlotBytes == nil {
+		return nil, fmt.Errorf("membership: config %+v lacks something", c)
 	}
-	if c.ScratchBytes%symm.WindowGranule != 0 || c.BlockBytes == 0 || c.BlockBytes%64 != 0 {
-		return nil, fmt.Errorf("membership: scratch of %d bytes and blocks of %d, expected multiples of %d and of 64",
+	if c.ScratchBytes%symm.WindowGranule != 0 || c.BlockBytes == 0 || c.BlockBytes%128 != 0 {
+		return nil, fmt.Errorf("membership: scratch of %d bytes and blocks of %d, expected multiples of %d and of 128",
 			c.ScratchBytes, c.BlockBytes, symm.WindowGranule)
 	}
-	if c.MaxGroups < 1 || c.HeapBytes <= c.ScratchBytes || c.SpinNS == nil || c.Thresholds == nil {
-		return nil, fmt.Errorf("membership: config %+v lacks something", c)
+	for world := 1; world <= wire.MaxWorld; world++ {
+		if need := wire.ScratchNeed(world, c.BlockBytes, c.BroadcastSlotBytes, c.PipeSlotBytes(world)); c.ScratchBytes < need {
+			return nil, fmt.Errorf("membership: scratch of %d bytes, a group of %d ranks needs %d", c.ScratchBytes, world, need)
+		}
 	}
 	return &Machine{
 		config:       c,

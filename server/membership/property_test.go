@@ -86,9 +86,9 @@ func (d *daemon) rightSteps(t *rapid.T) (steps []func()) {
 	return steps
 }
 
-// asked: the client is to back a window with pages.
+// asked: the client is to back a window with pages, or to map its peers' memory.
 func (d *daemon) asked(r *request) bool {
-	return r.open() && r.commit != nil && !d.clients[r.id.session].holds[r.group].committed[r.id.number]
+	return r.open() && r.asksBack() && !d.clients[r.id.session].holds[r.group].committed[r.id.number]
 }
 
 // groupStep is what the group as a whole waits for: the next rank, the next one that calls, or anything to do.
@@ -115,7 +115,7 @@ func (d *daemon) groupStep(t *rapid.T, g *GroupInfo) func() {
 			return func() { d.drawCallOf(t, d.clients[late.Session], g.ID) }
 		}
 		for _, r := range d.inOrder() {
-			if r.group == g.ID && r.open() && r.kind != wire.TypeJoin && r.commit == nil && d.clients[late.Session] != nil {
+			if r.group == g.ID && r.open() && r.kind != wire.TypeJoin && !r.asksBack() && d.clients[late.Session] != nil {
 				return func() { d.call(d.clients[late.Session], r.kind, g.ID, r.value) }
 			}
 		}
@@ -180,9 +180,13 @@ func (d *daemon) drawTime(t *rapid.T) {
 func (d *daemon) drawCall(t *rapid.T) { d.drawCallOf(t, d.drawClient(t), d.drawGroup(t)) }
 
 func (d *daemon) drawCallOf(t *rapid.T, c *client, id GroupID) {
-	switch rapid.SampledFrom([]string{"alloc", "alloc", "free", "leave"}).Draw(t, "op") {
+	switch rapid.SampledFrom([]string{"alloc", "alloc", "register", "register", "private", "free", "leave"}).Draw(t, "op") {
 	case "alloc":
 		d.call(c, wire.TypeWindowAlloc, id, rapid.SampledFrom([]uint64{1, 65536, 65537, 300000, 1 << 40}).Draw(t, "bytes"))
+	case "register":
+		d.call(c, wire.TypeRegister, id, rapid.SampledFrom([]uint64{1, 4096}).Draw(t, "bytes"))
+	case "private":
+		d.call(c, wire.TypeRegisterPrivate, id, rapid.SampledFrom([]uint64{1, 4096}).Draw(t, "bytes"))
 	case "free":
 		d.call(c, wire.TypeWindowFree, id, d.drawOffset(t, id))
 	case "leave":
@@ -196,6 +200,9 @@ func (d *daemon) drawOffset(t *rapid.T, id GroupID) uint64 {
 	if g := d.groups[id]; g != nil {
 		for o := range g.windows {
 			offsets = append(offsets, o)
+		}
+		for n := range g.regions {
+			offsets = append(offsets, uint64(n)<<wire.RegionShift)
 		}
 	}
 	slices.Sort(offsets)
@@ -246,7 +253,7 @@ func (d *daemon) drawTrouble(t *rapid.T) {
 }
 
 func (d *daemon) drawStray(t *rapid.T) {
-	kind := rapid.SampledFrom([]wire.Type{wire.TypeAttached, wire.TypeWindowCommitted}).Draw(t, "kind")
+	kind := rapid.SampledFrom([]wire.Type{wire.TypeAttached, wire.TypeWindowCommitted, wire.TypeRegisterMapped}).Draw(t, "kind")
 	c, id := d.drawClient(t), d.drawGroup(t)
 	if h := c.holds[id]; h != nil && !h.attached || slices.ContainsFunc(d.inOrder(), func(r *request) bool {
 		return r.id.session == c.id && r.group == id && d.asked(r)

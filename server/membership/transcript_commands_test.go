@@ -16,13 +16,13 @@ type stage struct {
 	numbers map[SessionID]*numbers
 }
 
-// numbers are the request numbers that a session used last: for any request, for a Join, for a WindowAlloc.
-type numbers struct{ last, join, alloc uint64 }
+// numbers are the request numbers that a session used last: for any request, for a Join, for a WindowAlloc, for a Register.
+type numbers struct{ last, join, alloc, register uint64 }
 
 const (
 	testHeapBytes    = 512 << 10
-	testScratchBytes = 64 << 10
-	testBlockBytes   = 4096
+	testScratchBytes = 128 << 10
+	testBlockBytes   = 8192
 )
 
 func testConfig() Config {
@@ -30,6 +30,8 @@ func testConfig() Config {
 		MaxGroups: 8, MaxHistory: 8, HeapBytes: testHeapBytes, ScratchBytes: testScratchBytes, BlockBytes: testBlockBytes,
 		Thresholds: func(int, wire.Algo) (twoshot, pull uint64) { return 1 << 14, 1 << 15 },
 		SpinNS:     func(world int) uint32 { return uint32(1000 * world) },
+
+		PipeSlotBytes: func(int) uint32 { return 256 }, BroadcastSlotBytes: 256,
 	}
 }
 
@@ -46,8 +48,8 @@ func (s *stage) of(id SessionID) *numbers {
 	return s.numbers[id]
 }
 
-// request numbers the requests of a session from 1. Attached and WindowCommitted have no number of their own: as the
-// client's do, they carry that of the Join or WindowAlloc that they go on with.
+// request numbers the requests of a session from 1. Attached, WindowCommitted and RegisterMapped have no number of their own:
+// as the client's do, they carry that of the Join, WindowAlloc or Register that they go on with.
 func (s *stage) request(id SessionID) uint64 {
 	s.of(id).last++
 	return s.of(id).last
@@ -65,6 +67,9 @@ func init() { // a map literal would be an initialization cycle: form uses the o
 		"alloc":     playAlloc,
 		"committed": playCommitted,
 		"free":      playFree,
+		"register":  playRegister,
+		"private":   playPrivate,
+		"mapped":    playMapped,
 		"leave":     playLeave,
 		"dead":      playDead,
 		"lease":     playLease,
@@ -168,10 +173,35 @@ func playCommitted(s *stage, c *command) []string {
 	return printActions(s.machine.WindowCommitted(id, s.of(id).alloc, w))
 }
 
-// free s= group= offset=
+// register s= group= bytes= file= [offset=0]
+func playRegister(s *stage, c *command) []string {
+	id := c.session()
+	w := &wire.Register{Group: uint64(c.group()), Bytes: c.number("bytes", 0), FdOffset: c.number("offset", 0)}
+	s.of(id).register = s.request(id)
+	return printActions(s.machine.Register(s.now, id, s.of(id).register, w, FileID(c.number("file", 0))))
+}
+
+// private s= group= bytes= reason="..."
+func playPrivate(s *stage, c *command) []string {
+	id := c.session()
+	w := &wire.RegisterPrivate{
+		Group: uint64(c.group()), Bytes: c.number("bytes", 0), Reason: wire.MakeReason(c.text("reason", "")),
+	}
+	s.of(id).register = s.request(id)
+	return printActions(s.machine.RegisterPrivate(s.now, id, s.of(id).register, w))
+}
+
+// mapped s= group= region= [errno=0]
+func playMapped(s *stage, c *command) []string {
+	id := c.session()
+	w := &wire.RegisterMapped{Group: uint64(c.group()), Region: uint32(c.number("region", 0)), Error: int32(c.number("errno", 0))}
+	return printActions(s.machine.RegisterMapped(id, s.of(id).register, w))
+}
+
+// free s= group= offset= or region=
 func playFree(s *stage, c *command) []string {
 	id := c.session()
-	w := &wire.WindowFree{Group: uint64(c.group()), Offset: c.number("offset", 0)}
+	w := &wire.WindowFree{Group: uint64(c.group()), Offset: c.number("offset", 0) | c.number("region", 0)<<wire.RegionShift}
 	return printActions(s.machine.WindowFree(s.now, id, s.request(id), w))
 }
 

@@ -135,6 +135,8 @@ func printAction(a Action) string {
 			fd = fmt.Sprintf(" +fd of group %d's control segment", a.Group)
 		case HeapFD:
 			fd = fmt.Sprintf(" +fd of group %d's heap %d", a.Group, a.Rank)
+		case ClientFD:
+			fd = fmt.Sprintf(" +file %d", a.File)
 		}
 		return fmt.Sprintf("s%d #%d: %s%s", a.To, a.Request, printMessage(a.Msg), fd)
 	case CreateGroup:
@@ -145,6 +147,8 @@ func printAction(a Action) string {
 			a.Abort.Reporter)
 	case Decommit:
 		return fmt.Sprintf("decommit group=%d offset=%d bytes=%d", a.Group, a.Offset, a.Bytes)
+	case CloseFile:
+		return fmt.Sprintf("close file %d", a.File)
 	case ReleaseGroup:
 		return fmt.Sprintf("release group=%d", a.Group)
 	case Ended:
@@ -176,6 +180,14 @@ func printMessage(m wire.Message) string {
 		return fmt.Sprintf("window_ready group=%d offset=%d", m.Group, m.Offset)
 	case *wire.WindowFreed:
 		return fmt.Sprintf("window_freed group=%d offset=%d", m.Group, m.Offset)
+	case *wire.PeerMemory:
+		return fmt.Sprintf("peer_memory group=%d region=%d rank=%d bytes=%d offset=%d", m.Group, m.Region, m.Rank, m.Bytes, m.FdOffset)
+	case *wire.Registered:
+		staged := "shared"
+		if m.StagedRank >= 0 {
+			staged = fmt.Sprintf("staged by rank %d: %q", m.StagedRank, m.Reason.String())
+		}
+		return fmt.Sprintf("registered group=%d region=%d %s", m.Group, m.Region, staged)
 	case *wire.Left:
 		return fmt.Sprintf("left group=%d", m.Group)
 	}
@@ -207,6 +219,9 @@ func printInfo(g GroupInfo) string {
 	s := fmt.Sprintf("group=%d name=%q incarnation=%d %s world=%d", g.ID, g.Name, g.Incarnation, g.State, g.WorldSize)
 	if len(g.Windows) != 0 {
 		s += fmt.Sprintf(" windows=%d", g.Windows)
+	}
+	for _, r := range g.Registered {
+		s += fmt.Sprintf(" registered=%d bytes=%d shared=%t", r.Number, r.Bytes, r.Shared)
 	}
 	if len(g.Missing) != 0 {
 		s += fmt.Sprintf(" missing=%d", g.Missing)

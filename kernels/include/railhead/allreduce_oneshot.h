@@ -14,11 +14,11 @@ namespace railhead {
 // Lane is one thread's view of the exchange (packet_lane.h on a GPU, flag_lane.h on a CPU, either in the model).
 // Returns false when the group broke; recv is then partly written.
 template <class Elements, class Lane>
-RH_FN bool allReduceOneshot(Lane& lane, const char* send, char* recv, size_t count) {
+RH_FN bool allReduceOneshot(Lane& lane, const Elements& e, const char* send, char* recv, size_t count) {
   using Raw = typename Elements::Raw;
   const size_t perChunk = static_cast<size_t>(lane.chunkTiles()) * Elements::kElements;
   RH_ROLLED
-  for (size_t base = 0; base < count; base += perChunk) {
+  for (size_t base = 0; base == 0 || base < count; base += perChunk) {  // count 0 is an exchange of nothing
     const char* in = send + base * Elements::kBytes;
     char* out = recv + base * Elements::kBytes;
     const size_t n = count - base < perChunk ? count - base : perChunk;
@@ -30,24 +30,24 @@ RH_FN bool allReduceOneshot(Lane& lane, const char* send, char* recv, size_t cou
 
     // The first tile is loaded before the epoch is looked at, so that the two loads are in flight together.
     Raw mine = {};
-    if (first < tiles) mine = Elements::load(in, first, n);
+    if (first < tiles) mine = e.load(in, first, n);
     lane.beginEpoch();
     RH_ROLLED
     for (uint32_t i = first; i < exchanged; i += step) {
-      lane.pushAll(i, i == first ? mine : i < tiles ? Elements::load(in, i, n) : Raw{});
+      lane.pushAll(i, i == first ? mine : i < tiles ? e.load(in, i, n) : Raw{});
     }
     if (!lane.exchange(0)) return false;
     RH_ROLLED
     for (uint32_t i = first; i < exchanged; i += step) {
       Raw own = {};
-      if (Lane::kKeepsOwn) own = Elements::load(in, i, n);
+      if (Lane::kKeepsOwn) own = e.load(in, i, n);
       Raw sum;
-      if (!foldRanks<Elements, Lane::kBatch>(
-              lane.worldSize(), lane.reduceGroup(),
+      if (!foldRanks<Lane::kBatch>(
+              e, lane.worldSize(), lane.reduceGroup(),
               [&](int r, int ranks, Raw(&raw)[Lane::kBatch]) { return lane.poll(r, ranks, i, own, raw); }, &sum)) {
         return false;
       }
-      if (i < tiles) Elements::store(out, i, n, sum);
+      if (i < tiles) e.store(out, i, n, sum);
     }
   }
   return true;

@@ -14,7 +14,7 @@ namespace railhead {
 // rank and nothing was done: all have seen the same offers. Otherwise a slice is touched by its owner only until the second
 // exchange, after which every rank's recv is complete.
 template <class Elements, class Lane>
-RH_FN bool allReducePull(Lane& lane, uint64_t send, uint64_t recv, size_t count, bool* zeroCopy) {
+RH_FN bool allReducePull(Lane& lane, const Elements& e, uint64_t send, uint64_t recv, size_t count, bool* zeroCopy) {
   using Raw = typename Elements::Raw;
   const uint32_t worldSize = static_cast<uint32_t>(lane.worldSize());
   const uint64_t tiles = (count + Elements::kElements - 1) / Elements::kElements;
@@ -30,8 +30,8 @@ RH_FN bool allReducePull(Lane& lane, uint64_t send, uint64_t recv, size_t count,
   RH_ROLLED
   for (uint64_t i = begin + lane.first(); i < end; i += lane.step()) {
     Raw sum;
-    if (!foldRanks<Elements, Lane::kBatch>(
-            lane.worldSize(), lane.reduceGroup(),
+    if (!foldRanks<Lane::kBatch>(
+            e, lane.worldSize(), lane.reduceGroup(),
             [&](int r, int ranks, Raw(&raw)[Lane::kBatch]) {
               RH_UNROLL
               for (int q = 0; q < Lane::kBatch; q++) {

@@ -13,13 +13,13 @@ namespace railhead {
 // handles the same tile numbers within every slice, so send and recv may be the same memory: it has given a tile away
 // before it stores the result there. The rest is as for allReduceOneshot.
 template <class Elements, class Lane>
-RH_FN bool allReduceTwoshot(Lane& lane, const char* send, char* recv, size_t count) {
+RH_FN bool allReduceTwoshot(Lane& lane, const Elements& e, const char* send, char* recv, size_t count) {
   using Raw = typename Elements::Raw;
   const int worldSize = lane.worldSize(), self = lane.rank();
   // A chunk fills one slot for each slice.
   const size_t perChunk = static_cast<size_t>(lane.sliceTiles()) * static_cast<size_t>(worldSize) * Elements::kElements;
   RH_ROLLED
-  for (size_t base = 0; base < count; base += perChunk) {
+  for (size_t base = 0; base == 0 || base < count; base += perChunk) {  // count 0 is an exchange of nothing
     const char* in = send + base * Elements::kBytes;
     char* out = recv + base * Elements::kBytes;
     const size_t n = count - base < perChunk ? count - base : perChunk;
@@ -39,22 +39,22 @@ RH_FN bool allReduceTwoshot(Lane& lane, const char* send, char* recv, size_t cou
         // Beginning behind this rank, so that not all send to the same one at once.
         const int owner = self + k < worldSize ? self + k : self + k - worldSize;
         const uint32_t i = static_cast<uint32_t>(owner) * slice + j;
-        if (i < exchanged) lane.pushSlice(k, owner, j, slice, i < tiles ? Elements::load(in, i, n) : Raw{});
+        if (i < exchanged) lane.pushSlice(k, owner, j, slice, i < tiles ? e.load(in, i, n) : Raw{});
       }
     }
     if (!lane.exchange(0)) return false;
     RH_ROLLED
     for (uint32_t j = first; j < slice && begin + j < exchanged; j += step) {
       Raw own = {};
-      if (Lane::kKeepsOwn) own = Elements::load(in, begin + j, n);
+      if (Lane::kKeepsOwn) own = e.load(in, begin + j, n);
       Raw sum;
-      if (!foldRanks<Elements, Lane::kBatch>(
-              worldSize, lane.reduceGroup(),
+      if (!foldRanks<Lane::kBatch>(
+              e, worldSize, lane.reduceGroup(),
               [&](int r, int ranks, Raw(&raw)[Lane::kBatch]) { return lane.pollSlice(r, ranks, j, slice, own, raw); }, &sum)) {
         return false;
       }
       lane.pushResult(j, slice, sum);
-      if (begin + j < tiles) Elements::store(out, begin + j, n, sum);
+      if (begin + j < tiles) e.store(out, begin + j, n, sum);
     }
     if (!lane.exchange(1)) return false;
     RH_ROLLED
@@ -69,7 +69,7 @@ RH_FN bool allReduceTwoshot(Lane& lane, const char* send, char* recv, size_t cou
         RH_UNROLL
         for (int q = 0; q < Lane::kBatch; q++) {
           const uint32_t i = static_cast<uint32_t>(r + q) * slice + j;
-          if (q < owners && r + q != self && i < tiles) Elements::store(out, i, n, raw[q]);
+          if (q < owners && r + q != self && i < tiles) e.store(out, i, n, raw[q]);
         }
       }
     }

@@ -18,7 +18,9 @@ class FlagLane {
   static constexpr uint32_t kTileBytes = Mem::template tileBytes<Raw>();
 
   FlagLane(Mem& mem, const FlagTeam& team)
-      : mem_(mem), team_(team), flags_(mem, team), generation_(flags_.header(team.rank)->generation) {}
+      : mem_(mem), team_(team), flags_(mem, team), generation_(flags_.header(team.rank)->generation) {
+    flags_.announce();
+  }
   ~FlagLane() { flags_.header(team_.rank)->generation = generation_; }
   FlagLane(const FlagLane&) = delete;
   FlagLane& operator=(const FlagLane&) = delete;
@@ -34,19 +36,18 @@ class FlagLane {
   void beginEpoch() {
     generation_ = (generation_ + 2) & Mem::kGenerationMask;
     half_ = kScratchHeaderBytes + (mutated(Mutant::kOneBuffer) ? 0 : generation_ >> 1 & 1) * static_cast<size_t>(team_.blockBytes);
-    if (mutated(Mutant::kPublishBeforeTiles)) flags_.publish(generation_);
+    if (mutated(Mutant::kPublishBeforeTiles)) publish(generation_);
   }
 
-  // Publishes what this rank has pushed in the phase (0 or 1) and waits for everybody's.
+  // Publishes what this rank has pushed in the phase (0 or 1) and waits for everybody's. The first exchange of an operation
+  // also compares what the ranks have called.
   bool exchange(int phase) {
-    const uint32_t generation = generation_ + static_cast<uint32_t>(mutated(Mutant::kOneGenerationForBothPhases) ? 0 : phase);
-    const int peers = mutated(Mutant::kAwaitOnlyTheFirst) ? 1 : team_.worldSize;
-    if (!mutated(Mutant::kAwaitBeforePublish)) flags_.publish(generation);
-    for (int r = 0; r < peers; r++) {
-      if (r != team_.rank && !flags_.await(r, generation)) return false;
-    }
-    if (mutated(Mutant::kAwaitBeforePublish)) flags_.publish(generation);
-    return true;
+    if (compared_ || team_.call.call == 0) return meet(phase);
+    compared_ = true;
+    Signature& own = signatureOf(team_.rank);
+    mem_.storeWord(&own.call, team_.call.call);
+    mem_.storeWord(&own.count, team_.call.count);
+    return meet(phase) && allAgree();
   }
 
   // A rank's own tiles are taken from the caller's memory again, not from the buffer.
@@ -87,21 +88,66 @@ class FlagLane {
     }
     return true;
   }
+  // The same for operations that store to nobody's memory but the caller's.
+  bool allOfferedSend() {
+    for (int r = 0; r < team_.worldSize; r++) {
+      if (sendOf(r) == kNoOffset) return false;
+    }
+    return true;
+  }
   // Where not all have: the next exchange comes before the next offers, there is nothing to do.
   bool stepBack() { return true; }
+  // Tile number `tile` of count elements that begin `offset` bytes into the send buffer of rank r.
+  template <class Elements>
+  typename Elements::Raw loadRemoteAt(int r, uint64_t offset, uint64_t tile, size_t count) {
+    return mem_.template loadElements<Elements>(remote(r, sendOf(r)) + offset, tile, count);
+  }
   template <class Elements>
   typename Elements::Raw loadRemote(int r, uint64_t tile, size_t count) {
-    return mem_.template loadElements<Elements>(team_.heap[r] + sendOf(r), tile, count);
+    return mem_.template loadElements<Elements>(remote(r, sendOf(r)), tile, count);
   }
   template <class Elements>
   void storeRemote(int r, uint64_t tile, size_t count, const typename Elements::Raw& raw) {
-    mem_.template storeElements<Elements>(team_.heap[r] + recvOf(r), tile, count, raw);
+    mem_.template storeElements<Elements>(remote(r, recvOf(r)), tile, count, raw);
   }
 
   Stop stop() const { return flags_.stop(); }
   uint64_t missing() const { return flags_.missing(); }
+  const Difference& difference() const { return flags_.difference(); }
 
  private:
+  bool meet(int phase) {
+    const uint32_t generation = generation_ + static_cast<uint32_t>(mutated(Mutant::kOneGenerationForBothPhases) ? 0 : phase);
+    const int peers = mutated(Mutant::kAwaitOnlyTheFirst) ? 1 : team_.worldSize;
+    if (!mutated(Mutant::kAwaitBeforePublish)) publish(generation);
+    for (int r = 0; r < peers; r++) {
+      if (r != team_.rank && !flags_.await(flags_.header(r)->published.generation, generation, r)) return false;
+    }
+    if (mutated(Mutant::kAwaitBeforePublish)) publish(generation);
+    return true;
+  }
+  void publish(uint32_t generation) { flags_.publish(flags_.header(team_.rank)->published.generation, generation); }
+
+  Signature& signatureOf(int r) {
+    return flags_.header(r)->published.signature[mutated(Mutant::kOneSignature) ? 0 : generation_ >> 1 & 1];
+  }
+  bool allAgree() {
+    if (mutated(Mutant::kSignatureNotCompared)) return true;
+    for (int r = 0; r < team_.worldSize; r++) {
+      const Signature& words = signatureOf(r);
+      const Signature theirs = {mem_.loadWord(&words.call), mem_.loadWord(&words.count)};
+      if (theirs == team_.call) continue;
+      flags_.mismatch(r, theirs, team_.call);
+      return false;
+    }
+    return true;
+  }
+
+  char* remote(int r, uint64_t offer) const {
+    const uint64_t region = offer >> kOfferRegionShift;
+    char* base = region == 0 ? team_.heap[r] : team_.regions[region][r];
+    return base + (offer & ((uint64_t{1} << kOfferRegionShift) - 1));
+  }
   uint64_t sendOf(int r) { return mem_.loadOffer(&flags_.header(r)->sendOffset); }
   uint64_t recvOf(int r) { return mem_.loadOffer(&flags_.header(r)->recvOffset); }
   char* at(int r, uint32_t tile) const { return team_.heap[r] + half_ + static_cast<size_t>(tile) * kTileBytes; }
@@ -110,6 +156,7 @@ class FlagLane {
   const FlagTeam& team_;
   Flags<Mem> flags_;
   uint32_t generation_;
+  bool compared_ = false;  // what the ranks have called
   size_t half_ = 0;  // offset of the current buffer in every heap
 };
 

@@ -10,22 +10,24 @@ namespace railhead {
 
 // Adds the first count tiles to sum, in order; the first of them replaces it where begin is set.
 template <class Elements, int kBatch, bool kFull>
-RH_FN void addTiles(const typename Elements::Raw (&raw)[kBatch], int count, bool begin, typename Elements::Sum* sum) {
+RH_FN void addTiles(const Elements& e, const typename Elements::Raw (&raw)[kBatch], int count, bool begin,
+                    typename Elements::Sum* sum) {
   RH_UNROLL
   for (int i = 0; i < kBatch; i++) {
     if (!kFull && i >= count) continue;
     if (i == 0 && begin) {
-      *sum = Elements::widen(raw[i]);
+      *sum = e.widen(raw[i]);
     } else {
-      *sum += Elements::widen(raw[i]);
+      e.add(sum, e.widen(raw[i]));
     }
   }
 }
 
+// Elements says how tiles of a type are widened, added (or multiplied, compared: whatever the reduction is) and rounded.
 // Gather(first, count, raw) puts the tiles of ranks first .. first + count - 1 into raw (at most kBatch are asked for)
 // and returns false when the group is broken. out is valid where foldRanks returns true.
-template <class Elements, int kBatch, class Gather>
-RH_FN bool foldRanks(int worldSize, int reduceGroup, Gather gather, typename Elements::Raw* out) {
+template <int kBatch, class Elements, class Gather>
+RH_FN bool foldRanks(const Elements& e, int worldSize, int reduceGroup, Gather gather, typename Elements::Raw* out) {
   using Sum = typename Elements::Sum;
   Sum total = {}, group = {};
   RH_ROLLED
@@ -37,18 +39,18 @@ RH_FN bool foldRanks(int worldSize, int reduceGroup, Gather gather, typename Ele
       const int count = groupEnd - first < kBatch ? groupEnd - first : kBatch;
       if (!gather(first, count, raw)) return false;
       if (count == kBatch) {
-        addTiles<Elements, kBatch, true>(raw, count, first == groupBegin, &group);
+        addTiles<Elements, kBatch, true>(e, raw, count, first == groupBegin, &group);
       } else {
-        addTiles<Elements, kBatch, false>(raw, count, first == groupBegin, &group);
+        addTiles<Elements, kBatch, false>(e, raw, count, first == groupBegin, &group);
       }
     }
     if (groupBegin == 0) {
       total = group;
     } else {
-      total += group;
+      e.add(&total, group);
     }
   }
-  *out = Elements::narrow(total);
+  *out = e.narrow(total);
   return true;
 }
 

@@ -61,6 +61,19 @@ enum class Mutant : int {
   kBlockOffersLate = 43,
   kBlockStepsBackAlone = 44,
   kBlockGenerationNotKept = 45,
+  // flags.h, flag_lane.h: signatures
+  kNoLookAtCalls = 46,
+  kOneSignature = 47,
+  kSignatureNotCompared = 48,
+  // pipes.h, transfers.h
+  kPipeOneMoreSlot = 49,
+  kPipeReleaseBeforeRead = 50,
+  kPipePublishBeforeData = 51,
+  kBroadcastAwaitsOneReader = 52,
+  kTransferSleepWithoutFence = 53,
+  kTransferSleepIgnoresAbort = 54,
+  kPipeSignatureNotCompared = 55,
+  kNoLookAtLaterCalls = 56,
 };
 
 #if defined(RH_MODEL)

@@ -25,7 +25,7 @@ constexpr int kMaxWorldSize = 64;
 constexpr uint64_t kNoOffset = ~uint64_t{0};
 
 // Why a kernel gave up. The numbers are the ABI between kernels and client.
-enum class Stop : uint32_t { kNone = 0, kAborted = 1, kTimeout = 2 };
+enum class Stop : uint32_t { kNone = 0, kAborted = 1, kTimeout = 2, kMismatch = 3 };
 
 }  // namespace railhead
 

@@ -1,0 +1,70 @@
+# The client library, for programs in C and other languages:
+#
+#   make lib                                    build/librailhead.so, build/librailhead.a, build/railhead.pc
+#   make install PREFIX=/usr DESTDIR=/staging   header, libraries and railhead.pc; LIBDIR=/usr/lib64 where that is the place
+#   make clean
+#
+# Tests build the library without make, as this file says: they read the assignments of plain words (LIBRARY_..., GO_ONLY)
+# from it.
+
+# What only the Go package needs, for its tests and benchmarks.
+GO_ONLY := client/parse_hook.cc client/timing.cc
+
+LIBRARY_INCLUDES := -Iclient -Ikernels -Ikernels/include -Iinternal/wire
+LIBRARY_CXXFLAGS := -std=c++17 -fno-exceptions -fno-rtti -fPIC -fvisibility=hidden -pthread
+# The C compiler links, so that the library needs no C++ run-time library. It is never unloaded (nodelete): a thread of its
+# own may be running in it.
+LIBRARY_LDFLAGS := -shared -pthread -Wl,--version-script=client/railhead.map -Wl,--no-undefined -Wl,-z,relro -Wl,-z,now -Wl,-z,nodelete
+
+CXXFLAGS ?= -O3
+BUILD ?= build
+PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+INSTALL ?= install
+
+part = $(shell awk '$$2 == "RH_VERSION_$(1)" { print $$3 }' client/railhead.h)
+MAJOR := $(call part,MAJOR)
+VERSION := $(MAJOR).$(call part,MINOR).$(call part,PATCH)
+
+SONAME := librailhead.so.$(MAJOR)
+SHARED := $(BUILD)/librailhead.so.$(VERSION)
+STATIC := $(BUILD)/librailhead.a
+OBJECTS := $(patsubst client/%.cc,$(BUILD)/objects/%.o,$(filter-out $(GO_ONLY),$(wildcard client/*.cc)))
+
+.PHONY: lib install clean $(BUILD)/railhead.pc
+.DELETE_ON_ERROR:
+
+lib: $(SHARED) $(STATIC) $(BUILD)/railhead.pc
+
+$(BUILD)/objects/%.o: client/%.cc Makefile
+	@mkdir -p $(@D)
+	$(CXX) $(CPPFLAGS) $(CXXFLAGS) $(LIBRARY_CXXFLAGS) $(LIBRARY_INCLUDES) -MMD -MP -c $< -o $@
+
+$(SHARED): $(OBJECTS) client/railhead.map
+	$(CC) $(LDFLAGS) $(LIBRARY_LDFLAGS) -Wl,-soname,$(SONAME) $(OBJECTS) -o $@
+	ln -sf $(@F) $(BUILD)/$(SONAME)
+	ln -sf $(SONAME) $(BUILD)/librailhead.so
+
+$(STATIC): $(OBJECTS)
+	rm -f $@
+	$(AR) rcs $@ $(OBJECTS)
+
+# Always made again: it depends on variables of the command line.
+$(BUILD)/railhead.pc: client/railhead.pc.in
+	@mkdir -p $(@D)
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(VERSION)|' $< > $@
+
+install: lib
+	$(INSTALL) -d $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(LIBDIR)/pkgconfig
+	$(INSTALL) -m 644 client/railhead.h $(DESTDIR)$(INCLUDEDIR)/railhead.h
+	$(INSTALL) -m 644 $(STATIC) $(DESTDIR)$(LIBDIR)/librailhead.a
+	$(INSTALL) -m 755 $(SHARED) $(DESTDIR)$(LIBDIR)/librailhead.so.$(VERSION)
+	ln -sf librailhead.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/librailhead.so
+	$(INSTALL) -m 644 $(BUILD)/railhead.pc $(DESTDIR)$(LIBDIR)/pkgconfig/railhead.pc
+
+clean:
+	rm -rf $(BUILD)
+
+-include $(OBJECTS:.o=.d)

@@ -1,0 +1,57 @@
+package abi
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"railhead/internal/librarybuild"
+)
+
+// root is the top of the repository, where the Makefile's paths begin.
+const root = "../.."
+
+// libraryDir holds librailhead.so, as its soname too, and librailhead.a, built once for all tests.
+var libraryDir string
+
+var buildLibrary = sync.OnceValue(func() error { return librarybuild.Build(root, libraryDir) })
+
+func TestMain(m *testing.M) {
+	var err error
+	if libraryDir, err = os.MkdirTemp("", "railhead-abi"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(libraryDir)
+	os.Exit(code)
+}
+
+// sharedLibrary builds the libraries, by the compilers alone, and returns the shared one's path.
+func sharedLibrary(t *testing.T) string {
+	t.Helper()
+	noteSources(t)
+	if err := buildLibrary(); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(libraryDir, "librailhead.so")
+}
+
+// tool runs a program of the tool chain at the top of the repository.
+func tool(name string, arguments ...string) error {
+	_, err := toolOutput(name, arguments...)
+	return err
+}
+
+func toolOutput(name string, arguments ...string) (string, error) {
+	return librarybuild.Tool(root, name, arguments...)
+}
+
+func noteSources(t *testing.T) {
+	t.Helper()
+	if err := librarybuild.NoteSources(root, "client/ctest/*", "client/abi/testdata/*"); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,74 @@
+package abi
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"railhead/server"
+)
+
+// Ways to link a program with the library.
+func sharedLink() []string {
+	return []string{"-L" + libraryDir, "-lrailhead", "-Wl,-rpath," + libraryDir}
+}
+
+func staticLink() []string { return []string{filepath.Join(libraryDir, "librailhead.a"), "-pthread"} }
+
+// program compiles a C program (its path is from the top of the repository) with the C compiler alone.
+func program(t *testing.T, source string, link ...string) string {
+	t.Helper()
+	sharedLibrary(t)
+	binary := filepath.Join(t.TempDir(), "program")
+	compile := []string{"-std=c11", "-Wall", "-Wextra", "-Werror", "-Iclient", "-Iclient/ctest", source, "-o", binary, "-pthread"}
+	if err := tool("gcc", append(compile, link...)...); err != nil {
+		t.Fatal(err)
+	}
+	return binary
+}
+
+// checkNoDaemon runs testdata/no_daemon.c.
+func checkNoDaemon(t *testing.T, binary string) {
+	t.Helper()
+	out, err := toolOutput(binary, filepath.Join(t.TempDir(), "nothing.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := readHeader(t, headerPath).version
+	if want := fmt.Sprintf("%d no_daemon\n", v[0]*10000+v[1]*100+v[2]); out != want {
+		t.Errorf("printed %q, want %q", out, want)
+	}
+}
+
+// startDaemon starts a daemon that the programs find.
+func startDaemon(t *testing.T) {
+	t.Helper()
+	s, err := server.Start(server.Config{SocketPath: t.TempDir() + "/rh.sock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	t.Setenv("RAILHEAD_SOCKET", s.SocketPath())
+}
+
+func TestAProgramLinkedWithEitherLibraryWorksAndFailsCleanly(t *testing.T) {
+	sharedLibrary(t)
+	checkNoDaemon(t, program(t, "client/abi/testdata/no_daemon.c", sharedLink()...))
+	checkNoDaemon(t, program(t, "client/abi/testdata/no_daemon.c", staticLink()...))
+}
+
+func TestRanksThatLinkEitherLibraryComputeTheSum(t *testing.T) {
+	startDaemon(t)
+	for _, link := range [][]string{sharedLink(), staticLink()} {
+		if _, err := toolOutput(program(t, "client/ctest/two_ranks.c", link...)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAProgramMayUnloadTheLibraryWhoseThreadRuns(t *testing.T) {
+	startDaemon(t)
+	if _, err := toolOutput(program(t, "client/abi/testdata/unload.c", "-ldl"), sharedLibrary(t)); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,63 @@
+package main
+
+import "railhead/internal/ncclstyle"
+
+// noRoot is the root of an operation that has none.
+const noRoot = -1
+
+// benchJob is what all ranks of bench do: the command and each rank make the same rows of it.
+type benchJob struct {
+	Op     ncclstyle.Operation `json:"op"`
+	Algo   string              `json:"algo"`   // forced, or auto
+	Window bool                `json:"window"` // buffers lie in windows
+	Dtypes []ncclstyle.Dtype   `json:"dtypes"`
+	Redops []ncclstyle.Redop   `json:"redops"`
+	Roots  []int               `json:"roots"`
+	Sizes  []uint64            `json:"sizes"` // as asked for, in bytes
+	Iters  int                 `json:"iters"`
+	Warmup int                 `json:"warmup"`
+	Check  int                 `json:"check"`
+	Seed   uint64              `json:"seed"`
+}
+
+// benchRow is one line of the table.
+type benchRow struct {
+	dtype ncclstyle.Dtype
+	redop ncclstyle.Redop
+	root  int
+	count uint64 // elements, as the call takes them
+	bytes uint64 // of the larger buffer
+}
+
+// leaveOutWhatHasNoMeaning keeps the operation from running once for each root, or type, that it does not have.
+func (j *benchJob) leaveOutWhatHasNoMeaning() {
+	if !j.Op.Reduces() {
+		j.Redops = []ncclstyle.Redop{ncclstyle.None}
+	}
+	if !j.Op.Rooted() {
+		j.Roots = []int{noRoot}
+	}
+	if j.Op == ncclstyle.Barrier {
+		j.Dtypes, j.Sizes = []ncclstyle.Dtype{ncclstyle.None}, []uint64{0}
+	}
+}
+
+// rows are in the order of nccl-tests.
+func (j *benchJob) rows(ranks int) []benchRow {
+	var rows []benchRow
+	for _, dtype := range j.Dtypes {
+		for _, redop := range j.Redops {
+			for _, root := range j.Roots {
+				for _, size := range j.Sizes {
+					row := benchRow{dtype: dtype, redop: redop, root: root}
+					if dtype != ncclstyle.None {
+						row.count = j.Op.Count(size, dtype, ranks)
+						row.bytes = j.Op.Bytes(row.count, dtype, ranks)
+					}
+					rows = append(rows, row)
+				}
+			}
+		}
+	}
+	return rows
+}

@@ -1,0 +1,78 @@
+package oracle
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+// Differences counts the elements whose bits differ. Any NaN is as good as any other.
+func Differences(got, want []byte, d Dtype) int {
+	if len(got) != len(want) {
+		return max(len(got), len(want)) / d.Size()
+	}
+	if bytes.Equal(got, want) {
+		return 0
+	}
+	different := 0
+	f, size := floatFormat(d), d.Size()
+	for at := 0; at < len(got); at += size {
+		g, w := pattern(got[at:at+size]), pattern(want[at:at+size])
+		if g != w && (f == nil || !f.isNaN(g) || !f.isNaN(w)) {
+			different++
+		}
+	}
+	return different
+}
+
+// pattern is an element's bits.
+func pattern(element []byte) uint64 {
+	var padded [8]byte
+	copy(padded[:], element)
+	return binary.LittleEndian.Uint64(padded[:])
+}
+
+func (f *format) isNaN(pattern uint64) bool {
+	last := f.largest
+	if f.hasInfinity {
+		last++
+	}
+	return pattern&(f.signBit()-1) > last
+}
+
+// Wrong compares a reduction with the one of the inputs that Fill makes of seeds, one of each rank, and returns how many
+// elements differ. got begins with element first of the operation. scalars are those of PreMulSum, else nil.
+func Wrong(got []byte, d Dtype, op Op, seeds []uint64, scalars [][]byte, first, reduceGroup int) int64 {
+	parts := make([][]byte, len(seeds))
+	for r := range parts {
+		parts[r] = make([]byte, chunkElements*d.Size())
+	}
+	return wrongChunks(got, d, func(want []byte, at int) {
+		for r := range parts {
+			parts[r] = parts[r][:len(want)]
+			fill(parts[r], d, op, seeds[r], first+at)
+		}
+		reduceChunk(d, op, parts, reduceGroup, scalars, want)
+	})
+}
+
+// WrongSums is Wrong for a whole sum.
+func WrongSums(got []byte, d Dtype, seeds []uint64, reduceGroup int) int64 {
+	return Wrong(got, d, Sum, seeds, nil, 0, reduceGroup)
+}
+
+// WrongCopies compares with the input that Fill makes of a seed for a sum, from its element first on.
+func WrongCopies(got []byte, d Dtype, seed uint64, first int) int64 {
+	return wrongChunks(got, d, func(want []byte, at int) { fill(want, d, Sum, seed, first+at) })
+}
+
+// wrongChunks compares a chunk at a time: expect writes what is wanted from got's element at on.
+func wrongChunks(got []byte, d Dtype, expect func(want []byte, at int)) (wrong int64) {
+	size := d.Size()
+	want := make([]byte, chunkElements*size)
+	for at := 0; at < len(got); at += len(want) {
+		want = want[:min(len(want), len(got)-at)]
+		expect(want, at/size)
+		wrong += int64(Differences(got[at:at+len(want)], want, d))
+	}
+	return wrong
+}

@@ -1,0 +1,126 @@
+package oracle
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// chunkElements are reduced at a time, so that all ranks' parts stay in a cache.
+const chunkElements = 2048
+
+// Reduce is the reduction of the ranks' inputs: what all_reduce gives every rank and reduce gives root. reduceGroup is the
+// comm's (0: all ranks). scalars are those of PreMulSum, one of each rank, as rh_op_create_pre_mul_sum takes them.
+func Reduce(d Dtype, op Op, inputs [][]byte, reduceGroup int, scalars [][]byte) []byte {
+	out := make([]byte, len(inputs[0]))
+	parts := make([][]byte, len(inputs))
+	for first := 0; first < len(out); first += chunkElements * d.Size() {
+		end := min(first+chunkElements*d.Size(), len(out))
+		for r := range inputs {
+			parts[r] = inputs[r][first:end]
+		}
+		reduceChunk(d, op, parts, reduceGroup, scalars, out[first:end])
+	}
+	return out
+}
+
+func reduceChunk(d Dtype, op Op, parts [][]byte, reduceGroup int, scalars [][]byte, out []byte) {
+	switch d {
+	case F32:
+		plain[float32]().reduce(op, parts, reduceGroup, scalars, out)
+	case F64:
+		plain[float64]().reduce(op, parts, reduceGroup, scalars, out)
+	case I8:
+		plain[int8]().reduce(op, parts, reduceGroup, scalars, out)
+	case U8:
+		plain[uint8]().reduce(op, parts, reduceGroup, scalars, out)
+	case I32:
+		plain[int32]().reduce(op, parts, reduceGroup, scalars, out)
+	case I64:
+		plain[int64]().reduce(op, parts, reduceGroup, scalars, out)
+	case U64:
+		plain[uint64]().reduce(op, parts, reduceGroup, scalars, out)
+	default:
+		formats[d].elements().reduce(op, parts, reduceGroup, scalars, out)
+	}
+}
+
+// elements is how a type lies in memory, and the type in which it is folded.
+type elements[T number] struct {
+	size   int
+	widen  func(in []byte, out []T)
+	narrow func(in []T, out []byte) // rounds
+}
+
+// plain is a type that is folded in itself.
+func plain[T number]() elements[T] {
+	return elements[T]{size: binary.Size(T(0)), widen: decode[T], narrow: encode[T]}
+}
+
+// decode reads elements. It has a loop of its own for f32, which large benchmarks check: binary calls an interface for
+// each element. Errors of decode and encode are those of sizes that do not fit, which are the caller's mistake.
+func decode[T number](in []byte, out []T) {
+	if out, ok := any(out).([]float32); ok {
+		in = in[:4*len(out)]
+		for i := range out {
+			out[i] = math.Float32frombits(binary.LittleEndian.Uint32(in[4*i : 4*i+4]))
+		}
+		return
+	}
+	if _, err := binary.Decode(in, binary.LittleEndian, out); err != nil {
+		panic(err)
+	}
+}
+
+func encode[T number](in []T, out []byte) {
+	if _, err := binary.Encode(out, binary.LittleEndian, in); err != nil {
+		panic(err)
+	}
+}
+
+// elements of a type that is folded in f32.
+func (f *format) elements() elements[float32] {
+	values := f.values()
+	if f.bits() == 8 {
+		return elements[float32]{1, func(in []byte, out []float32) {
+			for i := range out {
+				out[i] = values[in[i]]
+			}
+		}, func(in []float32, out []byte) {
+			for i, x := range in {
+				out[i] = byte(f.round(x))
+			}
+		}}
+	}
+	return elements[float32]{2, func(in []byte, out []float32) {
+		for i := range out {
+			out[i] = values[binary.LittleEndian.Uint16(in[2*i:])]
+		}
+	}, func(in []float32, out []byte) {
+		for i, x := range in {
+			binary.LittleEndian.PutUint16(out[2*i:], uint16(f.round(x)))
+		}
+	}}
+}
+
+func (e elements[T]) reduce(op Op, parts [][]byte, reduceGroup int, scalars [][]byte, out []byte) {
+	total := make([]T, len(out)/e.size)
+	fold(op, len(parts), reduceGroup, func(r int, into []T) {
+		e.widen(parts[r], into)
+		if op == PreMulSum {
+			e.scale(into, scalars[r])
+		}
+	}, total)
+	e.narrow(total, out)
+}
+
+// scale multiplies by a scalar and rounds each product to the type.
+func (e elements[T]) scale(values []T, scalar []byte) {
+	factor := make([]T, 1)
+	decode(scalar, factor)
+	for i := range values {
+		values[i] = T(values[i] * factor[0])
+	}
+	rounded := make([]byte, len(values)*e.size)
+	e.narrow(values, rounded)
+	e.widen(rounded, values)
+}

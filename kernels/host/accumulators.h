@@ -1,0 +1,93 @@
+// 16 accumulators in GCC's vector types of the width that Isa has. The compiler makes SSE2, AVX2, AVX-512 or NEON of them.
+#ifndef RAILHEAD_KERNELS_HOST_ACCUMULATORS_H_
+#define RAILHEAD_KERNELS_HOST_ACCUMULATORS_H_
+
+#include <stdint.h>
+
+#include <type_traits>
+
+#include "host/types.h"
+
+namespace railhead::host {
+
+constexpr uint32_t kTileElements = 16;
+
+// Vectors of kBytes bytes of 32-bit lanes, and of as many smaller ones.
+template <int kBytes>
+struct Vectors {
+  typedef float Float __attribute__((vector_size(kBytes)));
+  typedef uint32_t Word __attribute__((vector_size(kBytes)));
+  typedef uint16_t Half __attribute__((vector_size(kBytes / 2)));
+  typedef uint8_t Byte __attribute__((vector_size(kBytes / 4)));
+};
+
+// What a type is added in.
+template <class T>
+struct AccumulatorOf {
+  using type = T;
+};
+template <>
+struct AccumulatorOf<BF16> {
+  using type = float;
+};
+template <>
+struct AccumulatorOf<F16> {
+  using type = float;
+};
+template <>
+struct AccumulatorOf<E4M3> {
+  using type = float;
+};
+template <>
+struct AccumulatorOf<E5M2> {
+  using type = float;
+};
+
+// Integers are added and multiplied as unsigned ones, which wrap.
+template <class A, bool kIsInteger = std::is_integral_v<A>>
+struct ArithmeticOf {
+  using type = A;
+};
+template <class A>
+struct ArithmeticOf<A, true> {
+  using type = std::make_unsigned_t<A>;
+};
+
+template <class A, class Isa>
+struct Accumulators {
+  static constexpr int kAllBytes = static_cast<int>(kTileElements * sizeof(A));
+  static constexpr int kBytes = kAllBytes < Isa::kVectorBytes ? kAllBytes : Isa::kVectorBytes;
+  static constexpr int kVectors = kAllBytes / kBytes;
+  typedef A Vector __attribute__((vector_size(kBytes)));
+  typedef typename ArithmeticOf<A>::type Arithmetic __attribute__((vector_size(kBytes)));
+  Vector v[kVectors];
+
+  void fold(Reduction kind, const Accumulators& other) {
+    switch (kind) {
+      case Reduction::kProd:
+        for (int i = 0; i < kVectors; i++) v[i] = (Vector)((Arithmetic)v[i] * (Arithmetic)other.v[i]);
+        break;
+      case Reduction::kMin:
+        for (int i = 0; i < kVectors; i++) v[i] = ((v[i] <= other.v[i]) | (v[i] != v[i])) ? v[i] : other.v[i];
+        break;
+      case Reduction::kMax:
+        for (int i = 0; i < kVectors; i++) v[i] = ((v[i] >= other.v[i]) | (v[i] != v[i])) ? v[i] : other.v[i];
+        break;
+      default:
+        for (int i = 0; i < kVectors; i++) v[i] = (Vector)((Arithmetic)v[i] + (Arithmetic)other.v[i]);
+    }
+  }
+  void multiply(A factor) {
+    const Arithmetic f = Arithmetic{} + static_cast<typename ArithmeticOf<A>::type>(factor);
+    for (int i = 0; i < kVectors; i++) v[i] = (Vector)((Arithmetic)v[i] * f);
+  }
+  // Integers: with truncation.
+  void divide(A divisor) {
+    const Vector d = Vector{} + divisor;
+    for (int i = 0; i < kVectors; i++) v[i] = v[i] / d;
+  }
+};
+
+}  // namespace railhead::host
+
+#endif  // RAILHEAD_KERNELS_HOST_ACCUMULATORS_H_

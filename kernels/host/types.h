@@ -1,0 +1,43 @@
+// The element types and reductions of the CPU target.
+#ifndef RAILHEAD_KERNELS_HOST_TYPES_H_
+#define RAILHEAD_KERNELS_HOST_TYPES_H_
+
+#include <stdint.h>
+
+namespace railhead::host {
+
+struct BF16 {
+  uint16_t bits;
+};
+struct F16 {
+  uint16_t bits;
+};
+struct E4M3 {
+  uint8_t bits;
+};
+struct E5M2 {
+  uint8_t bits;
+};
+
+// By the numbers of railhead.h's rh_dtype.
+enum class Type : uint32_t { kF32, kBF16, kF64, kF16, kE4M3, kE5M2, kI8, kU8, kI32, kI64, kU64 };
+constexpr int kTypes = 11;
+
+constexpr uint32_t bytesOf(Type t) {
+  constexpr uint32_t kBytes[kTypes] = {4, 2, 8, 2, 1, 1, 1, 1, 4, 8, 8};
+  return kBytes[static_cast<uint32_t>(t)];
+}
+
+// By the numbers of railhead.h's rh_op; a pre-mul-sum has any number above.
+enum class Reduction : uint32_t { kSum, kProd, kMin, kMax, kAvg, kPreMulSum };
+
+// A reduction with what it needs to know besides.
+struct ReduceOp {
+  Reduction kind;
+  // Of kPreMulSum: a float for types that are added in f32, else one element.
+  alignas(8) unsigned char scalar[8];
+};
+
+}  // namespace railhead::host
+
+#endif  // RAILHEAD_KERNELS_HOST_TYPES_H_

@@ -1,0 +1,115 @@
+// Ranks as threads on teams that are made by hand: all of them see each other's memory at the same addresses, so that
+// ThreadSanitizer sees the whole protocol, and the epoch can begin anywhere.
+#ifndef RAILHEAD_KERNELS_TESTDATA_GROUP_H_
+#define RAILHEAD_KERNELS_TESTDATA_GROUP_H_
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <vector>
+
+#include "check.h"
+#include "host/kernel_set.h"
+#include "railhead/pipes.h"
+
+namespace railhead {
+
+constexpr uint32_t kBlockBytes = 128 * kMaxWorldSize;  // small: sums have many blocks and the two buffers are used in turn often
+constexpr size_t kMaxCount = 5000;
+constexpr uint32_t kSlotBytes = 1024;
+// Where pull's buffers lie: send, then recv.
+constexpr size_t kWindow = kScratchHeaderBytes + 2 * kBlockBytes + kPipeSlots * (1 + kMaxWorldSize) * size_t{kSlotBytes};
+constexpr int64_t kMs = 1000000;
+
+struct Options {
+  int world, reduceGroup;
+  uint32_t firstEpoch;
+  int64_t spinNs;
+  int rounds;
+  uint64_t seed;
+};
+
+inline uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return x ^ x >> 31;
+}
+
+struct Group {
+  explicit Group(const Options& o, int64_t timeoutNs) : teams(static_cast<size_t>(o.world)), heaps(teams.size()), waiting(teams.size()), calls(teams.size()) {
+    const size_t bytes = kWindow + 2 * kMaxCount * sizeof(float);
+    for (auto& heap : heaps) {
+      heap = static_cast<char*>(aligned_alloc(64, bytes));
+      memset(heap, 0, bytes);
+      auto* header = reinterpret_cast<ScratchHeader*>(heap);
+      header->generation = o.firstEpoch;
+      header->published.generation.value = o.firstEpoch;
+    }
+    for (int r = 0; r < o.world; r++) {
+      FlagTeam& team = teams[static_cast<size_t>(r)];
+      team = {};
+      team.rank = r;
+      team.worldSize = o.world;
+      team.reduceGroup = o.reduceGroup;
+      team.blockBytes = kBlockBytes;
+      team.pipeSlotBytes = team.broadcastSlotBytes = kSlotBytes;
+      team.spinNs = o.spinNs;
+      team.timeoutNs = timeoutNs;
+      for (int peer = 0; peer < o.world; peer++) {
+        team.heap[peer] = heaps[static_cast<size_t>(peer)];
+        team.calls[peer] = &calls[static_cast<size_t>(peer)];
+      }
+      team.abortWord = &abortWord;
+      team.waitingFor = &waiting[static_cast<size_t>(r)];
+    }
+  }
+  ~Group() {
+    for (char* heap : heaps) free(heap);
+  }
+  ScratchHeader* header(int r) { return reinterpret_cast<ScratchHeader*>(heaps[static_cast<size_t>(r)]); }
+
+  std::vector<FlagTeam> teams;
+  std::vector<char*> heaps;
+  std::vector<uint64_t> waiting;
+  std::vector<CallWords> calls;
+  uint32_t abortWord = 0;
+};
+
+// Runs f(rank) on a thread each.
+template <class F>
+void onRanks(int world, F f) {
+  struct Start {
+    F* f;
+    int rank;
+    pthread_t thread;
+  };
+  std::vector<Start> starts(static_cast<size_t>(world));
+  for (int r = 0; r < world; r++) {
+    Start& s = starts[static_cast<size_t>(r)];
+    s = {&f, r, {}};
+    CHECK(pthread_create(&s.thread, nullptr, [](void* p) -> void* {
+            auto* start = static_cast<Start*>(p);
+            (*start->f)(start->rank);
+            return nullptr;
+          }, &s) == 0);
+  }
+  for (Start& s : starts) CHECK(pthread_join(s.thread, nullptr) == 0);
+}
+
+// Holds a rank back now and then, so that the others are ahead by as much as the protocol allows.
+inline void dawdle(uint64_t h) {
+  if (h % 8 == 0) sched_yield();
+  if (h % 64 == 1) {
+    const timespec pause = {0, static_cast<long>(h >> 8 & 0x3ffff)};
+    nanosleep(&pause, nullptr);
+  }
+}
+
+}  // namespace railhead
+
+#endif  // RAILHEAD_KERNELS_TESTDATA_GROUP_H_

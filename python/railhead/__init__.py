@@ -1,0 +1,79 @@
+"""Railhead: collective communication between the ranks of a node, through shared memory.
+
+    with railhead.Session() as session, session.comm() as comm:  # $RAILHEAD_SOCKET; $RANK of $WORLD_SIZE
+        total = comm.all_reduce(numpy_array_or_torch_tensor_or_buffer)
+
+The package is a thin layer of ctypes over librailhead.so.0. Calls run without the interpreter's lock. One comm belongs to
+one thread at a time."""
+
+from ._collectives import PreMulSum
+from ._groups import group
+from ._version import __version__
+from .comm import Comm, Status
+from .enums import Dtype, Op, Result
+from .errors import (
+    AbortedError,
+    BusyError,
+    DaemonLostError,
+    DeadlineError,
+    DrainingError,
+    GroupBusyError,
+    InvalidArgumentError,
+    InvalidHandleError,
+    LibraryError,
+    LimitError,
+    MismatchError,
+    NoDaemonError,
+    OutOfMemoryError,
+    ProtocolError,
+    RailheadError,
+    RankDeadError,
+    RankMissingError,
+    RankTakenError,
+    SocketPermissionError,
+    SystemCallError,
+    TokenMismatchError,
+    UnsupportedError,
+    VersionMismatchError,
+    WorldSizeMismatchError,
+)
+from .session import Session
+from .window import Sharing, Window
+
+__all__ = [
+    "AbortedError",
+    "BusyError",
+    "Comm",
+    "DaemonLostError",
+    "DeadlineError",
+    "DrainingError",
+    "Dtype",
+    "GroupBusyError",
+    "InvalidArgumentError",
+    "InvalidHandleError",
+    "LibraryError",
+    "LimitError",
+    "MismatchError",
+    "NoDaemonError",
+    "Op",
+    "OutOfMemoryError",
+    "PreMulSum",
+    "ProtocolError",
+    "RailheadError",
+    "RankDeadError",
+    "RankMissingError",
+    "RankTakenError",
+    "Result",
+    "Session",
+    "Sharing",
+    "SocketPermissionError",
+    "Status",
+    "SystemCallError",
+    "TokenMismatchError",
+    "UnsupportedError",
+    "VersionMismatchError",
+    "Window",
+    "WorldSizeMismatchError",
+    "__version__",
+    "group",
+]

@@ -1,0 +1,107 @@
+"""railhead.h for ctypes: its structs and the signatures of its functions."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_char, c_char_p, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any, Dict, List, Tuple, Type, TypeVar
+
+_HEADER: List[Tuple[str, Any]] = [("struct_size", c_uint32), ("struct_version", c_uint32)]
+
+
+class SessionConfig(ctypes.Structure):
+    _fields_ = [*_HEADER, ("socket_path", c_char_p), ("timeout_ms", c_uint32), ("reserved", c_uint32)]
+
+
+class CommConfig(ctypes.Structure):
+    _fields_ = [
+        *_HEADER,
+        ("group", c_char_p),
+        ("token", c_char_p),
+        ("rank", c_int32),
+        ("world_size", c_int32),
+        ("timeout_ms", c_uint32),
+        ("reduce_group", c_uint32),
+        ("heap_bytes", c_uint64),
+    ]
+
+
+class CommStatus(ctypes.Structure):
+    _fields_ = [
+        *_HEADER,
+        ("result", c_int),
+        ("rank", c_int32),
+        ("culprit", c_int32),
+        ("reporter", c_int32),
+        ("operation", c_uint64),
+        ("bytes", c_uint64),
+        ("waiting_for", c_uint64),
+        ("operation_name", c_char * 32),
+        ("culprit_operation_name", c_char * 32),
+        ("algorithm_name", c_char * 16),
+        ("message", c_char * 512),
+    ]
+
+
+class RegisterConfig(ctypes.Structure):
+    _fields_ = [
+        *_HEADER,
+        ("pointer", c_void_p),
+        ("bytes", c_size_t),
+        ("fd", c_int32),
+        ("reserved", c_uint32),
+        ("fd_offset", c_uint64),
+    ]
+
+
+class WindowSharing(ctypes.Structure):
+    _fields_ = [*_HEADER, ("zero_copy", c_int32), ("rank", c_int32), ("reason", c_char * 256)]
+
+
+S = TypeVar("S", bound=ctypes.Structure)
+
+
+def versioned(struct: Type[S], **fields: Any) -> S:
+    """A struct with its own size and version set, as RH_..._INIT does."""
+    return struct(struct_size=ctypes.sizeof(struct), struct_version=1, **fields)
+
+
+_pointer, _count, _number, _dtype = c_void_p, c_size_t, c_int32, c_int32
+_out = POINTER(c_void_p)
+
+# Name, result, arguments.
+FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
+    "rh_result_string": (c_char_p, [c_int]),
+    "rh_last_error_message": (c_char_p, []),
+    "rh_get_version": (c_uint32, []),
+    "rh_connect": (c_int, [POINTER(SessionConfig), _out]),
+    "rh_close": (c_int, [_pointer]),
+    "rh_comm_init": (c_int, [_pointer, POINTER(CommConfig), _out]),
+    "rh_comm_finalize": (c_int, [_pointer]),
+    "rh_comm_split": (c_int, [_pointer, _number, _number, _out]),
+    "rh_comm_abort": (c_int, [_pointer]),
+    "rh_comm_rank": (c_int, [_pointer, POINTER(c_int32)]),
+    "rh_comm_world_size": (c_int, [_pointer, POINTER(c_int32)]),
+    "rh_comm_get_status": (c_int, [_pointer, POINTER(CommStatus)]),
+    "rh_window_alloc": (c_int, [_pointer, _count, _out]),
+    "rh_window_free": (c_int, [_pointer]),
+    "rh_window_pointer": (c_int, [_pointer, _number, _out]),
+    "rh_window_info": (c_int, [_pointer, POINTER(c_size_t), POINTER(c_uint64)]),
+    "rh_window_register": (c_int, [_pointer, POINTER(RegisterConfig), _out]),
+    "rh_window_get_sharing": (c_int, [_pointer, POINTER(WindowSharing)]),
+    "rh_all_reduce": (c_int, [_pointer, _pointer, _count, _dtype, _number, _pointer, _pointer]),
+    "rh_all_gather": (c_int, [_pointer, _pointer, _count, _dtype, _pointer, _pointer]),
+    "rh_reduce_scatter": (c_int, [_pointer, _pointer, _count, _dtype, _number, _pointer, _pointer]),
+    "rh_all_to_all": (c_int, [_pointer, _pointer, _count, _dtype, _pointer, _pointer]),
+    "rh_broadcast": (c_int, [_pointer, _pointer, _count, _dtype, _number, _pointer, _pointer]),
+    "rh_reduce": (c_int, [_pointer, _pointer, _count, _dtype, _number, _number, _pointer, _pointer]),
+    "rh_gather": (c_int, [_pointer, _pointer, _count, _dtype, _number, _pointer, _pointer]),
+    "rh_scatter": (c_int, [_pointer, _pointer, _count, _dtype, _number, _pointer, _pointer]),
+    "rh_send": (c_int, [_pointer, _count, _dtype, _number, _pointer, _pointer]),
+    "rh_recv": (c_int, [_pointer, _count, _dtype, _number, _pointer, _pointer]),
+    "rh_barrier": (c_int, [_pointer, _pointer]),
+    "rh_group_start": (c_int, []),
+    "rh_group_end": (c_int, []),
+    "rh_op_create_pre_mul_sum": (c_int, [_pointer, _dtype, _pointer, POINTER(c_int32)]),
+    "rh_op_destroy": (c_int, [_pointer, _number]),
+}

@@ -1,0 +1,198 @@
+"""What a caller passes as a buffer: numpy arrays, torch CPU tensors, and anything with the buffer protocol.
+
+numpy and torch are never imported here: who passes an array of theirs has imported them.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import functools
+import math
+import sys
+from typing import Any, Dict, Literal, Optional, Tuple
+
+from .enums import DTYPE_OF_ARRAY_NAME, Dtype
+from .errors import InvalidArgumentError
+
+
+class Buffer:
+    """Memory of a caller, kept alive as long as this object."""
+
+    def __init__(self, owner: Any, address: int, nbytes: int, dtype: Dtype, shape: Tuple[int, ...]) -> None:
+        self.owner = owner
+        self.address = address
+        self.nbytes = nbytes
+        self.dtype = dtype
+        self.shape = shape
+        self.count = nbytes // dtype.itemsize
+        self.export: Optional[_Export] = None
+
+
+def buffer_of(obj: Any, what: str, dtype: Optional[Dtype] = None, writable: bool = False) -> Buffer:
+    """The buffer of obj; what names it in errors. dtype is needed where obj does not say what its elements are."""
+    if _is_torch(obj):
+        return _of_torch(obj, what, dtype)
+    if _is_numpy(obj):
+        return _of_numpy(obj, what, dtype, writable)
+    return _of_protocol(obj, what, dtype, writable)
+
+
+def empty_like(obj: Any, shape: Tuple[int, ...]) -> Any:
+    """A new buffer of obj's kind: an array, a tensor, an array.array, a typed memoryview or a bytearray."""
+    if _is_torch(obj):
+        return obj.new_empty(shape)
+    if _is_numpy(obj):
+        return sys.modules["numpy"].empty(shape, dtype=obj.dtype)
+    count = math.prod(shape)
+    if isinstance(obj, array.array):
+        return array.array(obj.typecode, bytes(count * obj.itemsize))
+    with memoryview(obj) as view:
+        memory = bytearray(count * view.itemsize)
+        code = _CAST.get(_dtype_of_format(view))
+        return memory if code is None else memoryview(memory).cast(code)
+
+
+# What a memoryview can be cast to on every version of Python. Bytes stay a bytearray.
+_CAST: Dict[Optional[Dtype], Literal["f", "d", "b", "i", "q", "Q"]] = {
+    Dtype.F32: "f",
+    Dtype.F64: "d",
+    Dtype.I8: "b",
+    Dtype.I32: "i",
+    Dtype.I64: "q",
+    Dtype.U64: "Q",
+}
+
+
+def _is_torch(obj: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(obj, torch.Tensor)
+
+
+def _is_numpy(obj: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(obj, numpy.ndarray)
+
+
+def _of_torch(tensor: Any, what: str, dtype: Optional[Dtype]) -> Buffer:
+    if tensor.device.type != "cpu":
+        raise InvalidArgumentError(f"{what}: the tensor is on {tensor.device}; only CPU tensors work: use tensor.cpu()")
+    if not tensor.is_contiguous():
+        raise InvalidArgumentError(f"{what}: the tensor is not contiguous: use tensor.contiguous()")
+    if tensor.is_neg():
+        raise InvalidArgumentError(f"{what}: the tensor's negation is still to be done: use tensor.resolve_neg()")
+    nbytes = tensor.numel() * tensor.element_size()
+    element = _resolve(what, tensor.dtype, _of_torch_dtype(tensor.dtype), tensor.element_size(), nbytes, dtype)
+    return Buffer(tensor, tensor.data_ptr(), nbytes, element, tuple(tensor.shape))
+
+
+def _of_numpy(values: Any, what: str, dtype: Optional[Dtype], writable: bool) -> Buffer:
+    if not values.flags.c_contiguous:
+        raise InvalidArgumentError(f"{what}: the array is not contiguous: use numpy.ascontiguousarray")
+    if not values.dtype.isnative:
+        raise InvalidArgumentError(f"{what}: the array has byte order {values.dtype.byteorder!r}: convert it to the native one")
+    if writable and not values.flags.writeable:
+        raise InvalidArgumentError(f"{what}: the array is read-only")
+    element = _resolve(what, values.dtype, _of_numpy_dtype(values.dtype), values.itemsize, values.nbytes, dtype)
+    return Buffer(values, values.ctypes.data, values.nbytes, element, values.shape)
+
+
+@functools.lru_cache(maxsize=None)
+def _of_torch_dtype(dtype: Any) -> Optional[Dtype]:
+    return DTYPE_OF_ARRAY_NAME.get(str(dtype).replace("torch.", ""))
+
+
+@functools.lru_cache(maxsize=None)
+def _of_numpy_dtype(dtype: Any) -> Optional[Dtype]:
+    """By name, which ml_dtypes' types have as well; asking numpy for it takes longer than a small collective."""
+    return DTYPE_OF_ARRAY_NAME.get(dtype.name)
+
+
+def _of_protocol(obj: Any, what: str, dtype: Optional[Dtype], writable: bool) -> Buffer:
+    try:
+        view = memoryview(obj)
+    except TypeError:
+        raise TypeError(
+            f"{what}: {type(obj).__name__} is no buffer; pass a numpy array, a torch CPU tensor, or an object with the buffer "
+            "protocol (bytearray, array.array, memoryview, mmap, a ctypes array)"
+        ) from None
+    if not view.c_contiguous:
+        raise InvalidArgumentError(f"{what}: the memoryview is not contiguous")
+    if writable and view.readonly:
+        raise InvalidArgumentError(f"{what}: the {type(obj).__name__} is read-only")
+    element = _resolve(what, repr(view.format), _dtype_of_format(view), view.itemsize, view.nbytes, dtype)
+    export = _Export(view)
+    buffer = Buffer(obj, export.address, view.nbytes, element, view.shape or ())
+    buffer.export = export
+    return buffer
+
+
+def _dtype_of_format(view: memoryview) -> Optional[Dtype]:
+    code = view.format.lstrip("@=<") if sys.byteorder == "little" else view.format.lstrip("@=")
+    kinds = {"f": "float32", "d": "float64", "e": "float16"}
+    if code in ("b", "h", "i", "l", "q"):
+        kinds[code] = f"int{8 * view.itemsize}"
+    elif code in ("B", "H", "I", "L", "Q"):
+        kinds[code] = f"uint{8 * view.itemsize}"
+    return DTYPE_OF_ARRAY_NAME.get(kinds.get(code, ""))
+
+
+def _resolve(what: str, has: object, natural: Optional[Dtype], itemsize: int, nbytes: int, dtype: Optional[Dtype]) -> Dtype:
+    """The element type: the one asked for where the memory may hold it, else the buffer's own."""
+    if dtype is None:
+        if natural is None:
+            raise InvalidArgumentError(
+                f"{what}: {has} is no element type of Railhead; pass dtype= (Dtype.U8 moves anything), or make it one of {_NAMES}"
+            )
+        return natural
+    dtype = Dtype(dtype)
+    # Anything may be taken as bytes, bytes as anything; wider elements without a type of ours (such as uint16 for bf16) as
+    # what has their size.
+    may_hold = dtype in (natural, Dtype.U8) or itemsize == 1 or (natural is None and itemsize == dtype.itemsize)
+    if not may_hold:
+        raise InvalidArgumentError(f"{what}: dtype {dtype.name} was asked for, but the buffer has {has}")
+    if nbytes % dtype.itemsize != 0:
+        raise InvalidArgumentError(f"{what}: {nbytes} bytes are no whole number of {dtype.name} ({dtype.itemsize} bytes each)")
+    return dtype
+
+
+_NAMES = ", ".join(DTYPE_OF_ARRAY_NAME)
+
+
+class _PyBuffer(ctypes.Structure):
+    """Py_buffer of CPython."""
+
+    _fields_ = [
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    ]
+
+
+_SIMPLE = 0  # PyBUF_SIMPLE
+_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_get_buffer.argtypes = [ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int]
+_release_buffer = ctypes.pythonapi.PyBuffer_Release
+_release_buffer.argtypes = [ctypes.POINTER(_PyBuffer)]
+_release_buffer.restype = None
+
+
+class _Export:
+    """The address of a buffer that may be read-only, which ctypes' own from_buffer refuses. While it lives, the owner cannot
+    move the memory (a bytearray cannot be resized)."""
+
+    def __init__(self, view: memoryview) -> None:
+        self._raw = _PyBuffer()
+        _get_buffer(view, ctypes.byref(self._raw), _SIMPLE)
+        self.address: int = self._raw.buf or 0
+
+    def __del__(self) -> None:
+        _release_buffer(ctypes.byref(self._raw))

@@ -1,0 +1,223 @@
+"""The data path of a comm: collectives, sends and receives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Optional, Tuple, TypeVar, Union
+
+from ._buffers import Buffer, buffer_of, empty_like
+from ._groups import note
+from ._library import check_on, load
+from .enums import Dtype, Op
+from .errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+    from typing_extensions import Buffer as ProtocolBuffer
+
+    Readable = Union[ProtocolBuffer, numpy.ndarray[Any, Any], torch.Tensor]
+
+T = TypeVar("T")
+
+
+class PreMulSum:
+    """A sum of contributions that each rank multiplies by its own scalar first. Made by Comm.pre_mul_sum, for that comm and
+    dtype; destroy() or the end of a with block gives it back, as the end of the comm does."""
+
+    def __init__(self, comm: Any, number: int, dtype: Dtype) -> None:
+        self._comm = comm
+        self.number = number
+        self.dtype = dtype
+
+    def destroy(self) -> None:
+        check_on(load().rh_op_destroy(self._comm, self.number), ())
+
+    def __enter__(self) -> PreMulSum:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.destroy()
+
+
+class Collectives:
+    """Operations of a comm. Common to all: every rank calls the same one in the same order, with the same count, dtype, op
+    and root. dtype= is needed where a buffer does not say what its elements are (bytes count as uint8). A result goes to
+    out, which may be the input where the method says so; without out it is made new, of the input's kind. Shapes follow
+    torch.distributed's ..._tensor functions: parts of ranks are concatenated along the first dimension."""
+
+    rank: int
+    world_size: int
+    _handle: Any
+
+    # Reductions
+
+    def all_reduce(
+        self, send: Readable, op: Union[Op, PreMulSum] = Op.SUM, *, out: Any = None, dtype: Optional[Dtype] = None
+    ) -> Any:
+        """The reduction over ranks of send, with the same bits on every rank. In place: out is send."""
+        source = buffer_of(send, "all_reduce: send", dtype)
+        out, target = self._target("all_reduce", send, source, out, source.shape, source.count, dtype)
+        self._call("rh_all_reduce", source, target, source.count, source.dtype, _number(op))
+        return out
+
+    def reduce_scatter(
+        self, send: Readable, op: Union[Op, PreMulSum] = Op.SUM, *, out: Any = None, dtype: Optional[Dtype] = None
+    ) -> Any:
+        """This rank's part of the reduction over ranks of send. In place: out is that part of send."""
+        source = buffer_of(send, "reduce_scatter: send", dtype)
+        count = self._share("reduce_scatter", source)
+        shape = self._divided(source, out, "reduce_scatter")
+        out, target = self._target("reduce_scatter", send, source, out, shape, count, dtype)
+        self._call("rh_reduce_scatter", source, target, count, source.dtype, _number(op))
+        return out
+
+    def reduce(
+        self,
+        send: Readable,
+        root: int = 0,
+        op: Union[Op, PreMulSum] = Op.SUM,
+        *,
+        out: Any = None,
+        dtype: Optional[Dtype] = None,
+    ) -> Any:
+        """On root the reduction over ranks of send, None elsewhere. In place: out is send."""
+        self._check_rank("reduce", "root", root)
+        source = buffer_of(send, "reduce: send", dtype)
+        target = None
+        if self.rank == root:
+            out, target = self._target("reduce", send, source, out, source.shape, source.count, dtype)
+        self._call("rh_reduce", source, target, source.count, source.dtype, _number(op), root)
+        return out if self.rank == root else None
+
+    # Moves
+
+    def all_gather(self, send: Readable, *, out: Any = None, dtype: Optional[Dtype] = None) -> Any:
+        """Every rank's send, in order of rank. In place: send is this rank's part of out."""
+        source = buffer_of(send, "all_gather: send", dtype)
+        count = self.world_size * source.count
+        out, target = self._target("all_gather", send, source, out, self._multiplied(source), count, dtype)
+        self._call("rh_all_gather", source, target, source.count, source.dtype)
+        return out
+
+    def all_to_all(self, send: Readable, *, out: Any = None, dtype: Optional[Dtype] = None) -> Any:
+        """Part r of the result is rank r's part for this rank. In place: out is send."""
+        source = buffer_of(send, "all_to_all: send", dtype)
+        count = self._share("all_to_all", source)
+        out, target = self._target("all_to_all", send, source, out, source.shape, source.count, dtype)
+        self._call("rh_all_to_all", source, target, count, source.dtype)
+        return out
+
+    def broadcast(self, buffer: T, root: int = 0, *, dtype: Optional[Dtype] = None) -> T:
+        """Fills buffer with root's on every rank, and returns it."""
+        self._check_rank("broadcast", "root", root)
+        both = buffer_of(buffer, "broadcast: buffer", dtype, writable=True)
+        self._call("rh_broadcast", both, both, both.count, both.dtype, root)
+        return buffer
+
+    def gather(self, send: Readable, root: int = 0, *, out: Any = None, dtype: Optional[Dtype] = None) -> Any:
+        """On root every rank's send, in order of rank; None elsewhere. In place on root: send is its part of out."""
+        self._check_rank("gather", "root", root)
+        source = buffer_of(send, "gather: send", dtype)
+        target = None
+        if self.rank == root:
+            count = self.world_size * source.count
+            out, target = self._target("gather", send, source, out, self._multiplied(source), count, dtype)
+        self._call("rh_gather", source, target, source.count, source.dtype, root)
+        return out if self.rank == root else None
+
+    def scatter(
+        self, send: Optional[Readable] = None, root: int = 0, *, out: Any = None, dtype: Optional[Dtype] = None
+    ) -> Any:
+        """This rank's part of root's send. Ranks other than root pass out, and nothing or None as send. In place on root:
+        out is its part of send."""
+        self._check_rank("scatter", "root", root)
+        if self.rank == root:
+            if send is None:
+                raise InvalidArgumentError(f"scatter: rank {self.rank} is root and must pass send")
+            source = buffer_of(send, "scatter: send", dtype)
+            count = self._share("scatter", source)
+            out, target = self._target("scatter", send, source, out, self._divided(source, out, "scatter"), count, dtype)
+            self._call("rh_scatter", source, target, count, source.dtype, root)
+        else:
+            if out is None:
+                raise InvalidArgumentError(f"scatter: rank {self.rank} is not root ({root}) and must pass out=")
+            target = buffer_of(out, "scatter: out", dtype, writable=True)
+            self._call("rh_scatter", None, target, target.count, target.dtype, root)
+        return out
+
+    # Between two ranks
+
+    def send(self, buffer: Readable, peer: int, *, dtype: Optional[Dtype] = None) -> None:
+        """Sends buffer to rank peer, whose recv has the same count and dtype."""
+        self._check_rank("send", "peer", peer)
+        source = buffer_of(buffer, "send: buffer", dtype)
+        note(self._handle, source)
+        check_on(load().rh_send(source.address, source.count, source.dtype, peer, self._handle, None), (self._handle,))
+
+    def recv(self, buffer: T, peer: int, *, dtype: Optional[Dtype] = None) -> T:
+        """Fills buffer with what rank peer sends, and returns it."""
+        self._check_rank("recv", "peer", peer)
+        target = buffer_of(buffer, "recv: buffer", dtype, writable=True)
+        note(self._handle, target)
+        check_on(load().rh_recv(target.address, target.count, target.dtype, peer, self._handle, None), (self._handle,))
+        return buffer
+
+    def barrier(self) -> None:
+        """Returns when every rank has called it; what a rank wrote to windows before is visible to all after."""
+        note(self._handle)
+        check_on(load().rh_barrier(self._handle, None), (self._handle,))
+
+    # Helpers
+
+    def _check_rank(self, operation: str, name: str, rank: int) -> None:
+        if not 0 <= rank < self.world_size:
+            raise InvalidArgumentError(f"{operation}: {name} {rank} is outside 0..{self.world_size - 1}")
+
+    def _call(self, function: str, source: Optional[Buffer], target: Optional[Buffer], *arguments: int) -> None:
+        note(self._handle, *(buffer for buffer in (source, target) if buffer is not None))
+        addresses = (buffer.address if buffer is not None else None for buffer in (source, target))
+        check_on(getattr(load(), function)(*addresses, *arguments, self._handle, None), (self._handle,))
+
+    def _target(
+        self, operation: str, send: Any, source: Buffer, out: Any, shape: Tuple[int, ...], count: int, dtype: Optional[Dtype]
+    ) -> Tuple[Any, Buffer]:
+        """The buffer of a result of count elements: out, or a new one."""
+        if out is None:
+            out = empty_like(send, shape)
+        target = buffer_of(out, f"{operation}: out", dtype, writable=True)
+        if target.dtype != source.dtype:
+            raise InvalidArgumentError(
+                f"{operation}: send has {source.dtype.name} and out {target.dtype.name}; they must be alike"
+            )
+        if target.count != count:
+            raise InvalidArgumentError(
+                f"{operation}: out has {target.count} elements, but send's {source.count} on {self.world_size} ranks make {count}"
+            )
+        return out, target
+
+    def _share(self, operation: str, source: Buffer) -> int:
+        """The elements of each rank in a buffer that has a part for every rank."""
+        if source.count % self.world_size != 0:
+            raise InvalidArgumentError(
+                f"{operation}: send has {source.count} elements, which is no multiple of the world size {self.world_size}"
+            )
+        return source.count // self.world_size
+
+    def _multiplied(self, source: Buffer) -> Tuple[int, ...]:
+        first, *rest = source.shape or (1,)
+        return (self.world_size * first, *rest)
+
+    def _divided(self, source: Buffer, out: Any, operation: str) -> Tuple[int, ...]:
+        first, *rest = source.shape or (1,)
+        if out is None and first % self.world_size != 0:
+            raise InvalidArgumentError(
+                f"{operation}: the first dimension of send, {first}, is no multiple of the world size {self.world_size}; "
+                "pass out="
+            )
+        return (first // self.world_size, *rest)
+
+
+def _number(op: Union[Op, PreMulSum]) -> int:
+    if isinstance(op, PreMulSum):
+        return op.number
+    return Op(op)

@@ -1,0 +1,155 @@
+"""Comms: one rank of a group."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple, Type, Union
+
+from ._abi import CommStatus, versioned
+from ._buffers import Buffer
+from ._collectives import Collectives, PreMulSum
+from ._library import check, check_on, load
+from .enums import Dtype, Result
+from .errors import InvalidArgumentError
+from .window import Window, register
+
+if TYPE_CHECKING:
+    from ._collectives import Readable
+
+_SPLIT_NONE = -1
+
+_SCALARS: Dict[Dtype, Any] = {
+    Dtype.F64: ctypes.c_double,
+    Dtype.I8: ctypes.c_int8,
+    Dtype.U8: ctypes.c_uint8,
+    Dtype.I32: ctypes.c_int32,
+    Dtype.I64: ctypes.c_int64,
+    Dtype.U64: ctypes.c_uint64,
+}  # the others are folded in float, and take one
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """What a rank is doing, or why its group is broken. None: no rank, or not known."""
+
+    result: Union[Result, int]  # OK while the group works
+    rank: int
+    culprit: Optional[int]  # the rank that died, was late or aborted
+    reporter: Optional[int]  # the rank that noticed; None: the daemon
+    operation: int  # operations that this rank has begun
+    bytes: int  # of the current or the interrupted operation
+    waiting_for: Tuple[int, ...]  # ranks that this rank waits or waited for
+    operation_name: str
+    culprit_operation_name: str
+    algorithm_name: str  # of the last all-reduce
+    message: str
+
+
+class Comm(Collectives):
+    """One rank of a group. Session.comm and Comm.split make them.
+
+    The end of a with block finalizes the comm, and so waits for the other ranks to do the same. A block that an exception
+    leaves aborts the group first: the other ranks learn of it at once instead of waiting."""
+
+    def __init__(self, handle: ctypes.c_void_p) -> None:
+        self._handle = handle
+        self._ended = False
+        self._registered: Dict[int, Buffer] = {}  # memory that peers see, by window; it must stay until the window is freed
+        number = ctypes.c_int32()
+        check(load().rh_comm_rank(handle, ctypes.byref(number)))
+        self.rank = number.value
+        check(load().rh_comm_world_size(handle, ctypes.byref(number)))
+        self.world_size = number.value
+
+    def __repr__(self) -> str:
+        return f"<railhead.Comm rank {self.rank} of {self.world_size}{', finalized' if self._ended else ''}>"
+
+    def __enter__(self) -> Comm:
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], exception: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        if self._ended:
+            return
+        if exception is None:
+            self.finalize()
+            return
+        # The exception on its way says more than what fails in here.
+        load().rh_comm_abort(self._handle)
+        self._end()
+
+    def finalize(self) -> None:
+        """Collective: waits until every rank has called it, then gives everything back, windows too. On a broken group it
+        returns at once. The comm, its windows and views of them are invalid afterwards, whatever the result."""
+        check(self._end())
+
+    def _end(self) -> int:
+        result: int = load().rh_comm_finalize(self._handle)
+        if result != Result.BUSY:
+            self._ended = True
+            self._registered.clear()
+        return result
+
+    def abort(self) -> None:
+        """Breaks the group: every rank's current and later calls raise AbortedError naming this rank. Any thread."""
+        check(load().rh_comm_abort(self._handle))
+
+    def status(self) -> Status:
+        """What this rank is doing, or why the group is broken. Any thread."""
+        raw = versioned(CommStatus)
+        check(load().rh_comm_get_status(self._handle, ctypes.byref(raw)))
+        known = raw.result in Result.__members__.values()
+        return Status(
+            result=Result(raw.result) if known else raw.result,
+            rank=raw.rank,
+            culprit=raw.culprit if raw.culprit >= 0 else None,
+            reporter=raw.reporter if raw.reporter >= 0 else None,
+            operation=raw.operation,
+            bytes=raw.bytes,
+            waiting_for=tuple(rank for rank in range(64) if raw.waiting_for >> rank & 1),
+            operation_name=raw.operation_name.decode(),
+            culprit_operation_name=raw.culprit_operation_name.decode(),
+            algorithm_name=raw.algorithm_name.decode(),
+            message=raw.message.decode("utf-8", "replace"),
+        )
+
+    def split(self, color: Optional[int], key: int = 0) -> Optional[Comm]:
+        """Collective: a comm of the ranks that give the same color (0 or more), in order of key, then of rank. With color
+        None the rank takes part and gets None."""
+        if color is not None and not 0 <= color < 2**31:
+            raise InvalidArgumentError(f"split: rank {self.rank}: color {color} is outside 0..{2**31 - 1}; None is no color")
+        if not -(2**31) <= key < 2**31:
+            raise InvalidArgumentError(f"split: rank {self.rank}: key {key} has more than 32 bits")
+        handle = ctypes.c_void_p()
+        result = load().rh_comm_split(self._handle, _SPLIT_NONE if color is None else color, key, ctypes.byref(handle))
+        check_on(result, (self._handle,))
+        return Comm(handle) if handle.value else None
+
+    def pre_mul_sum(self, scalar: float, dtype: Dtype) -> PreMulSum:
+        """A reduction: the sum of contributions that each rank multiplies by its own scalar first."""
+        kind = _SCALARS.get(Dtype(dtype), ctypes.c_float)
+        value = kind(scalar)
+        if isinstance(value.value, int) and value.value != scalar:
+            raise InvalidArgumentError(f"pre_mul_sum: rank {self.rank}: scalar {scalar} does not fit {Dtype(dtype).name}")
+        number = ctypes.c_int32()
+        result = load().rh_op_create_pre_mul_sum(self._handle, dtype, ctypes.byref(value), ctypes.byref(number))
+        check_on(result, (self._handle,))
+        return PreMulSum(self._handle, number.value, Dtype(dtype))
+
+    def alloc_window(self, nbytes: int) -> Window:
+        """Collective, every rank with the same size: zeroed memory that all ranks see."""
+        if nbytes < 0:
+            raise InvalidArgumentError(f"alloc_window: rank {self.rank}: {nbytes} bytes")
+        handle = ctypes.c_void_p()
+        check_on(load().rh_window_alloc(self._handle, nbytes, ctypes.byref(handle)), (self._handle,))
+        return Window(self, handle)
+
+    def register_window(self, buffer: Readable, *, fd: Optional[int] = None, fd_offset: int = 0) -> Window:
+        """Collective: makes a window of memory of the caller, which is kept alive until the window is freed or the comm
+        finalized. It is shared with the other ranks where it is mapped from a memfd that can be sealed (os.memfd_create with
+        MFD_ALLOW_SEALING): from fd at fd_offset, or from one that the library finds by the address. Window.sharing says
+        whether it is, and what to do; where it is not, collectives copy and only this rank's part can be viewed."""
+        return register(self, buffer, fd, fd_offset)

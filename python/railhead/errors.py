@@ -1,0 +1,168 @@
+"""Exceptions: one class for each result of the library."""
+
+from __future__ import annotations
+
+from typing import Dict, Optional, Type, Union
+
+from .enums import Result
+
+
+class LibraryError(ImportError):
+    """The shared library was not found, or it is not the one that this package works with."""
+
+
+class RailheadError(Exception):
+    """A call failed. The message says which rank, which operation, what happened and what to do."""
+
+    result: Union[Result, int] = Result.OK
+
+    def __init__(self, message: str, culprit: Optional[int] = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.culprit = culprit
+        """The rank that died, was late, aborted or called something else, where that is known."""
+
+
+class InvalidArgumentError(RailheadError, ValueError):
+    """An argument is wrong; nothing was done."""
+
+    result = Result.INVALID_ARGUMENT
+
+
+class InvalidHandleError(RailheadError):
+    """The session, comm or window was closed before, or belongs to the process that this one was forked from."""
+
+    result = Result.INVALID_HANDLE
+
+
+class UnsupportedError(RailheadError):
+    """This build, kernel or device cannot do it."""
+
+    result = Result.UNSUPPORTED
+
+
+class OutOfMemoryError(RailheadError, MemoryError):
+    """A heap is full, or the machine has no memory for its pages."""
+
+    result = Result.OUT_OF_MEMORY
+
+
+class SystemCallError(RailheadError):
+    """A system call failed."""
+
+    result = Result.SYSTEM
+
+
+class NoDaemonError(RailheadError, ConnectionError):
+    """Nothing listens on the socket: start `railhead serve`."""
+
+    result = Result.NO_DAEMON
+
+
+class DaemonLostError(RailheadError, ConnectionError):
+    """The daemon is gone. Collectives go on; set-up calls need a new session."""
+
+    result = Result.DAEMON_LOST
+
+
+class VersionMismatchError(RailheadError):
+    """Library and daemon have no protocol version in common."""
+
+    result = Result.VERSION_MISMATCH
+
+
+class SocketPermissionError(RailheadError, PermissionError):
+    """The other end of the socket runs as another user."""
+
+    result = Result.PERMISSION
+
+
+class ProtocolError(RailheadError):
+    """The other end broke the protocol."""
+
+    result = Result.PROTOCOL
+
+
+class DeadlineError(RailheadError, TimeoutError):
+    """A rank (culprit, where known) or the daemon did not come before the deadline. The group is broken."""
+
+    result = Result.TIMEOUT
+
+
+class RankMissingError(RailheadError, TimeoutError):
+    """The group did not form: ranks did not come before the deadline."""
+
+    result = Result.RANK_MISSING
+
+
+class WorldSizeMismatchError(RailheadError):
+    """The ranks of a group named different world sizes."""
+
+    result = Result.WORLD_SIZE_MISMATCH
+
+
+class TokenMismatchError(RailheadError):
+    """The ranks of a group gave different tokens."""
+
+    result = Result.TOKEN_MISMATCH
+
+
+class RankTakenError(RailheadError):
+    """Two processes claim the same rank."""
+
+    result = Result.RANK_TAKEN
+
+
+class GroupBusyError(RailheadError):
+    """A group of this name is at work."""
+
+    result = Result.GROUP_BUSY
+
+
+class RankDeadError(RailheadError):
+    """The process of a rank (culprit) has ended. The group is broken."""
+
+    result = Result.RANK_DEAD
+
+
+class AbortedError(RailheadError):
+    """A rank (culprit) called abort. The group is broken."""
+
+    result = Result.ABORTED
+
+
+class DrainingError(RailheadError):
+    """The daemon is shutting down and takes no new groups."""
+
+    result = Result.DRAINING
+
+
+class MismatchError(RailheadError):
+    """The ranks called different operations, or the same one with different arguments."""
+
+    result = Result.MISMATCH
+
+
+class LimitError(RailheadError):
+    """A named bound was reached."""
+
+    result = Result.LIMIT
+
+
+class BusyError(RailheadError):
+    """Another thread is inside a call on this comm, or a group has noted calls that need it."""
+
+    result = Result.BUSY
+
+
+ERROR_OF_RESULT: Dict[int, Type[RailheadError]] = {error.result: error for error in RailheadError.__subclasses__()}
+
+
+def error_of(result: int, message: str, culprit: Optional[int] = None) -> RailheadError:
+    """The exception for a result; one that this package does not know is a plain RailheadError with its number."""
+    known = ERROR_OF_RESULT.get(result)
+    if known is not None:
+        return known(message, culprit)
+    error = RailheadError(message, culprit)
+    error.result = result
+    return error

@@ -1,0 +1,93 @@
+"""Sessions: a connection to the node's daemon."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+from typing import Optional, Union
+
+from ._abi import CommConfig, SessionConfig, versioned
+from ._library import check, load
+from .comm import Comm
+from .errors import InvalidArgumentError
+
+
+class Session:
+    """A connection to the daemon. socket_path: $RAILHEAD_SOCKET, else the default path. timeout: seconds to wait for the
+    daemon's answers, $RAILHEAD_TIMEOUT_MS by default, else 30."""
+
+    def __init__(self, socket_path: Union[None, str, os.PathLike[str]] = None, *, timeout: Optional[float] = None) -> None:
+        self._closed = False
+        self._handle = ctypes.c_void_p()
+        config = versioned(SessionConfig, timeout_ms=_milliseconds(timeout))
+        if socket_path is not None:
+            config.socket_path = _text(os.fspath(socket_path), "socket_path")
+        check(load().rh_connect(ctypes.byref(config), ctypes.byref(self._handle)))
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: object, exception: object, trace: object) -> None:
+        if self._closed:
+            return
+        if exception is None:
+            self.close()
+        else:
+            load().rh_close(self._handle)  # the exception on its way says more than what fails in here
+
+    def comm(
+        self,
+        group: Optional[str] = None,
+        *,
+        rank: Optional[int] = None,
+        world_size: Optional[int] = None,
+        token: Optional[str] = None,
+        timeout: Optional[float] = None,
+        reduce_group: int = 0,
+        heap_bytes: int = 0,
+    ) -> Comm:
+        """Joins a group and waits until all its ranks have. What is not given comes from the environment: RANK, WORLD_SIZE,
+        RAILHEAD_GROUP, RAILHEAD_TOKEN. timeout: seconds, of forming the group and of every later wait. reduce_group: ranks
+        whose contributions are added first, 0 for all. heap_bytes: the most window memory of a rank, 0 for the daemon's."""
+        for name, value, limit in (("rank", rank, 2**31), ("world_size", world_size, 2**31)):
+            if value is not None and not 0 <= value < limit:
+                raise InvalidArgumentError(f"comm: {name} {value}")
+        for name, value, limit in (("reduce_group", reduce_group, 2**32), ("heap_bytes", heap_bytes, 2**64)):
+            if not 0 <= value < limit:
+                raise InvalidArgumentError(f"comm: {name} {value}")
+        config = versioned(
+            CommConfig,
+            rank=-1 if rank is None else rank,
+            world_size=-1 if world_size is None else world_size,
+            timeout_ms=_milliseconds(timeout),
+            reduce_group=reduce_group,
+            heap_bytes=heap_bytes,
+        )
+        if group is not None:
+            config.group = _text(group, "group")
+        if token is not None:
+            config.token = _text(token, "token")
+        handle = ctypes.c_void_p()
+        check(load().rh_comm_init(self._handle, ctypes.byref(config), ctypes.byref(handle)))
+        return Comm(handle)
+
+    def close(self) -> None:
+        """Ends the session. To the other ranks of comms that are still open it looks as if this process had died."""
+        check(load().rh_close(self._handle))
+        self._closed = True
+
+
+def _milliseconds(seconds: Optional[float]) -> int:
+    """Rounded up, so that a short time does not become 0 = the default."""
+    if seconds is None:
+        return 0
+    if not 0 < seconds < 2**32 / 1000:
+        raise InvalidArgumentError(f"timeout {seconds} s is not within 0..{2**32 // 1000} s")
+    return min(math.ceil(seconds * 1000), 2**32 - 1)
+
+
+def _text(text: str, name: str) -> bytes:
+    if "\0" in text:
+        raise InvalidArgumentError(f"{name} {text!r} has a zero byte in it")
+    return os.fsencode(text)

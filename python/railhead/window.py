@@ -1,0 +1,114 @@
+"""Windows: symmetric memory, which every rank of a comm sees."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from ._abi import RegisterConfig, WindowSharing, versioned
+from ._buffers import buffer_of
+from ._library import check, check_on, load
+from .enums import Dtype
+from .errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import numpy
+
+    from .comm import Comm
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharing:
+    """Whether collectives on a window are zero-copy; if not, the lowest rank whose memory cannot be shared, and why."""
+
+    zero_copy: bool
+    rank: Optional[int]
+    reason: str
+
+
+class Window:
+    """Memory of every rank. Views of it are plain memory: after the window is freed or the comm finalized they must not be
+    touched, as no check can stop it."""
+
+    def __init__(self, comm: Comm, handle: ctypes.c_void_p) -> None:
+        self._comm = comm
+        self._handle = handle
+        self._freed = False
+        nbytes, offset = ctypes.c_size_t(), ctypes.c_uint64()
+        check(load().rh_window_info(handle, ctypes.byref(nbytes), ctypes.byref(offset)))
+        self.nbytes = nbytes.value
+        self.offset = offset.value  # in every rank's heap; 0 for registered memory
+
+    def __enter__(self) -> Window:
+        return self
+
+    def __exit__(self, kind: object, exception: object, trace: object) -> None:
+        # With an exception on its way the other ranks may never come to free it: the comm's end does.
+        if exception is None and not self._freed and not self._comm._ended:
+            self.free()
+
+    def free(self) -> None:
+        """Collective: gives the pages back once every rank has called it. The window is invalid afterwards."""
+        result = load().rh_window_free(self._handle)
+        self._freed = True
+        check_on(result, (self._comm._handle,))
+        self._comm._registered.pop(self._handle.value or 0, None)
+
+    def memory(self, rank: Optional[int] = None) -> memoryview:
+        """The bytes of rank's part, this rank's by default, writable."""
+        pointer = ctypes.c_void_p()
+        number = self._comm.rank if rank is None else rank
+        check(load().rh_window_pointer(self._handle, number, ctypes.byref(pointer)))
+        memory = (ctypes.c_char * self.nbytes).from_address(pointer.value or 0)
+        return memoryview(memory).cast("B")
+
+    def as_numpy(self, dtype: Any, rank: Optional[int] = None) -> numpy.ndarray[Any, Any]:
+        """rank's part, this rank's by default, as a one-dimensional array. dtype: a Dtype or what numpy.dtype takes."""
+        import numpy
+
+        if isinstance(dtype, Dtype):
+            if dtype in (Dtype.BF16, Dtype.FP8_E4M3, Dtype.FP8_E5M2):
+                import ml_dtypes
+
+                dtype = getattr(ml_dtypes, dtype.array_name)
+            else:
+                dtype = dtype.array_name
+        element = numpy.dtype(dtype)
+        self._check_whole(element.itemsize, element.name)
+        return numpy.frombuffer(self.memory(rank), dtype=element)
+
+    def as_torch(self, dtype: Any, rank: Optional[int] = None) -> Any:
+        """rank's part, this rank's by default, as a one-dimensional CPU tensor. dtype: a Dtype or a torch.dtype."""
+        import torch
+
+        element = getattr(torch, dtype.array_name) if isinstance(dtype, Dtype) else dtype
+        self._check_whole(torch.empty(0, dtype=element).element_size(), str(element))
+        return torch.frombuffer(self.memory(rank), dtype=element)
+
+    def sharing(self) -> Sharing:
+        """Whether the ranks see each other's memory directly."""
+        raw = versioned(WindowSharing)
+        check(load().rh_window_get_sharing(self._handle, ctypes.byref(raw)))
+        rank = raw.rank if raw.rank >= 0 else None
+        return Sharing(bool(raw.zero_copy), rank, raw.reason.decode("utf-8", "replace"))
+
+    def _check_whole(self, itemsize: int, name: str) -> None:
+        if self.nbytes % itemsize != 0:
+            raise InvalidArgumentError(f"window: {self.nbytes} bytes are no whole number of {name} ({itemsize} bytes each)")
+
+
+def register(comm: Comm, buffer: Any, fd: Optional[int], fd_offset: int) -> Window:
+    """Comm.register_window."""
+    if fd is not None and not 0 <= fd < 2**31:
+        raise InvalidArgumentError(f"register_window: rank {comm.rank}: fd {fd}")
+    if fd_offset < 0:
+        raise InvalidArgumentError(f"register_window: rank {comm.rank}: fd_offset {fd_offset}")
+    memory = buffer_of(buffer, "register_window: buffer", Dtype.U8, writable=True)
+    config = versioned(
+        RegisterConfig, pointer=memory.address, bytes=memory.nbytes, fd=-1 if fd is None else fd, fd_offset=fd_offset
+    )
+    handle = ctypes.c_void_p()
+    check_on(load().rh_window_register(comm._handle, ctypes.byref(config), ctypes.byref(handle)), (comm._handle,))
+    comm._registered[handle.value or 0] = memory
+    return Window(comm, handle)

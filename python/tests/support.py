@@ -1,0 +1,143 @@
+"""Real processes for the tests: a daemon of the built binary, and ranks that run a function of ranks.py."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.util
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+from typing import Dict, List, Sequence, Tuple, Union
+
+HERE = Path(__file__).parent
+PATIENCE = 300.0  # seconds; far beyond what anything takes on a busy machine: reaching it means a hang
+
+_names = itertools.count()
+
+
+def needs(module: str) -> None:
+    """Skips the test where an optional module is missing, unless the environment says that it must be there."""
+    if importlib.util.find_spec(module) is not None:
+        return
+    if os.environ.get(f"RAILHEAD_REQUIRE_{module.upper()}") == "1":
+        raise AssertionError(f"{module} is not installed, but RAILHEAD_REQUIRE_{module.upper()}=1")
+    raise unittest.SkipTest(f"{module} is not installed")
+
+
+class Daemon:
+    """`railhead serve` on a socket of its own."""
+
+    def __init__(self) -> None:
+        binary = os.environ.get("RAILHEAD_BIN")
+        if not binary:
+            raise AssertionError("RAILHEAD_BIN must be the path of the built binary: go build -o railhead ./cmd/railhead")
+        self.directory = tempfile.mkdtemp(prefix="railhead-")
+        self.socket = os.path.join(self.directory, "rh.sock")
+        arguments = [binary, "serve", "--socket", self.socket, "--admin", "127.0.0.1:0", "--log", "error"]
+        self.process = subprocess.Popen(arguments)
+        end = time.monotonic() + PATIENCE
+        while not os.path.exists(self.socket):
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise AssertionError(f"the daemon did not come up, exit status {self.process.poll()}")
+            time.sleep(0.01)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        self.process.send_signal(how)
+        try:
+            self.process.wait(PATIENCE)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@functools.lru_cache(maxsize=None)
+def daemon() -> Daemon:
+    """The daemon of all tests that do not end it."""
+    started = Daemon()
+    atexit.register(started.stop)
+    return started
+
+
+def environment(socket: str, **more: str) -> Dict[str, str]:
+    paths = [str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+    mine = {"RAILHEAD_SOCKET": socket, "RAILHEAD_TIMEOUT_MS": "120000", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    return {**os.environ, **mine, **more}
+
+
+class Rank:
+    """A started rank process."""
+
+    def __init__(self, arguments: Sequence[str], env: Dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def line(self) -> str:
+        """The next line that the rank prints; it ends with the rank, which has its own deadlines."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def finish(self) -> Tuple[int, str, str]:
+        """Exit status, output, errors."""
+        try:
+            out, err = self.process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            out, err = self.process.communicate()
+            raise AssertionError(f"a rank did not end; it printed {out!r} and {err}") from None
+        return self.process.returncode, out, err
+
+    def end(self) -> None:
+        """Kills what a failed test has left."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+class RankTest(unittest.TestCase):
+    """A test whose assertions run in rank processes."""
+
+    def start(self, script: Union[str, Path], count: int, *arguments: str, **more: str) -> List[Rank]:
+        """Starts count processes of a script as torchrun does: RANK and WORLD_SIZE say which is which."""
+        group = f"python-{os.getpid()}-{next(_names)}"
+        ranks = []
+        for r in range(count):
+            env = environment(daemon().socket, RAILHEAD_GROUP=group, RANK=str(r), WORLD_SIZE=str(count), **more)
+            ranks.append(Rank([str(script), *arguments], env))
+            self.addCleanup(ranks[-1].end)
+        return ranks
+
+    def start_ranks(self, count: int, function: str, *arguments: str, **more: str) -> List[Rank]:
+        """Starts a function of ranks.py on count ranks."""
+        return self.start(HERE / "ranks.py", count, function, *arguments, **more)
+
+    def run_ranks(self, count: int, function: str, *arguments: str, **more: str) -> List[str]:
+        """Runs a function of ranks.py on count ranks, all of which must succeed; returns what they printed."""
+        return self.finish(self.start_ranks(count, function, *arguments, **more))
+
+    def run_arrays(self, function: str, *arguments: str) -> None:
+        """Runs a function of array_ranks.py on three ranks."""
+        self.finish(self.start(HERE / "array_ranks.py", 3, function, *arguments))
+
+    def finish(self, ranks: Sequence[Rank]) -> List[str]:
+        ends = [rank.finish() for rank in ranks]
+        failures = [f"rank process {r}: exit status {status}\n{err}" for r, (status, _, err) in enumerate(ends) if status != 0]
+        if failures:
+            self.fail("\n".join(failures))
+        return [out.strip() for _, out, _ in ends]

@@ -1,0 +1,75 @@
+"""Every collective on real rank processes, against plain Python. The assertions are in ranks.py."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import unittest
+from concurrent import futures
+
+import railhead
+from railhead import Result, Session
+from support import RankTest, daemon
+
+
+class Collectives(RankTest):
+    def test_reductions_of_every_dtype_and_op(self) -> None:
+        self.run_ranks(3, "reductions")
+
+    def test_moves_of_every_dtype(self) -> None:
+        self.run_ranks(3, "moves")
+
+    def test_a_rank_alone(self) -> None:
+        self.run_ranks(1, "reductions")
+        self.run_ranks(1, "moves")
+
+    def test_in_place(self) -> None:
+        self.run_ranks(2, "in_place")
+
+    def test_a_new_result_is_of_the_kind_of_the_input(self) -> None:
+        self.run_ranks(2, "kinds_of_results")
+
+    def test_sends_and_receives_alone_and_in_groups(self) -> None:
+        self.run_ranks(3, "pairs")
+
+    def test_an_exception_in_a_group_drops_its_calls(self) -> None:
+        self.run_ranks(2, "dropped_group")
+
+    def test_scalars_of_each_rank(self) -> None:
+        self.run_ranks(3, "pre_mul")
+
+    def test_split_by_color_and_key(self) -> None:
+        self.run_ranks(4, "split")
+
+
+class Windows(RankTest):
+    def test_every_rank_sees_every_part(self) -> None:
+        self.run_ranks(2, "windows")
+
+    def test_memory_of_the_caller(self) -> None:
+        self.run_ranks(2, "registered")
+
+
+class OneProcess(unittest.TestCase):
+    def test_one_thread_drives_several_ranks_in_a_group(self) -> None:
+        with contextlib.ExitStack() as stack, futures.ThreadPoolExecutor() as pool:
+            sessions = [stack.enter_context(Session(daemon().socket)) for _ in range(3)]
+            joins = [pool.submit(s.comm, "one-process", rank=r, world_size=3) for r, s in enumerate(sessions)]
+            comms = [join.result() for join in joins]
+            with railhead.group():
+                totals = [comm.all_reduce(array.array("i", [comm.rank + 1])) for comm in comms]
+            self.assertEqual([total.tolist() for total in totals], [[6]] * 3)
+            for end in [pool.submit(comm.finalize) for comm in comms]:
+                end.result()
+
+    def test_statuses(self) -> None:
+        with Session(daemon().socket) as session, session.comm("statuses", rank=0, world_size=1) as comm:
+            before = comm.status()
+            self.assertEqual((before.result, before.rank, before.culprit, before.waiting_for), (Result.OK, 0, None, ()))
+            self.assertEqual(before.operation_name, "none")
+            comm.all_reduce(bytes(100))
+            self.assertEqual(comm.status().operation, before.operation + 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

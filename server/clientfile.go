@@ -1,0 +1,136 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"railhead/internal/wire"
+	"railhead/server/membership"
+)
+
+// descriptor is what a message carries: a *symm.Segment or a *clientFile.
+type descriptor interface {
+	FD() int
+	Retain() error
+	Release() error
+}
+
+// clientFile is memory that a client owns, on its way to the other ranks. The descriptor is closed with the last reference.
+type clientFile struct {
+	mu   sync.Mutex
+	fd   int
+	refs int
+}
+
+func (f *clientFile) FD() int { return f.fd }
+
+func (f *clientFile) Retain() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.refs == 0 {
+		return errors.New("server: a client's file was closed already")
+	}
+	f.refs++
+	return nil
+}
+
+func (f *clientFile) Release() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refs--
+	if f.refs > 0 {
+		return nil
+	}
+	return unix.Close(f.fd)
+}
+
+// clientFiles are the clients' files by the numbers that the machine knows them by. Any goroutine.
+type clientFiles struct {
+	mu   sync.Mutex
+	last membership.FileID
+	held map[membership.FileID]*clientFile
+}
+
+// add takes fd over.
+func (f *clientFiles) add(fd int) membership.FileID {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.held == nil {
+		f.held = map[membership.FileID]*clientFile{}
+	}
+	f.last++
+	f.held[f.last] = &clientFile{fd: fd, refs: 1}
+	return f.last
+}
+
+func (f *clientFiles) get(id membership.FileID) *clientFile {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.held[id]
+}
+
+// close lets a file go; messages that carry it and are not sent yet keep it.
+func (f *clientFiles) close(id membership.FileID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if file := f.held[id]; file != nil {
+		delete(f.held, id)
+		_ = file.Release()
+	}
+}
+
+// closeAll is for the end, when no goroutine is left that could close them: their events may never have reached the core.
+func (f *clientFiles) closeAll() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, file := range f.held {
+		_ = file.Release()
+	}
+	f.held = nil
+}
+
+// takeMemory decides, on the session's goroutine, whether a client's descriptor may go to the other ranks. One that may not
+// is closed, and the message becomes that of a rank whose memory cannot be shared.
+func (s *Server) takeMemory(sess *session, r *wire.Register, fd int) (wire.Message, membership.FileID) {
+	err := checkShareable(fd, r.FdOffset, r.Bytes)
+	if err == nil {
+		return r, s.files.add(fd)
+	}
+	_ = unix.Close(fd)
+	s.log.Warn("a client's memory cannot be shared", "session", sess.id, "pid", sess.peer.PID, "error", err)
+	return &wire.RegisterPrivate{
+		H: r.H, Group: r.Group, Bytes: r.Bytes,
+		Reason: wire.MakeReason(fmt.Sprintf("the daemon cannot give the memory of pid %d to other ranks: %v", sess.peer.PID, err)),
+	}, 0
+}
+
+// checkShareable: the others can map bytes at offset for reading and writing, and nobody can cut the file short beneath
+// them, which would make their accesses a SIGBUS. The seals come first: they are memory's own, and nothing else is asked of a
+// file that may be on a file system of the client's.
+func checkShareable(fd int, offset, bytes uint64) error {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return fmt.Errorf("its descriptor is no memfd (%w)", err)
+	}
+	if seals&unix.F_SEAL_SHRINK == 0 {
+		return errors.New("the memfd is not sealed against shrinking (F_SEAL_SHRINK)")
+	}
+	if seals&(unix.F_SEAL_WRITE|unix.F_SEAL_FUTURE_WRITE) != 0 {
+		return errors.New("the memfd is sealed against writing")
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil || flags&unix.O_ACCMODE != unix.O_RDWR {
+		return errors.New("the memfd is not open for reading and writing")
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return fmt.Errorf("fstat: %w", err)
+	}
+	if size := uint64(stat.Size); offset > size || bytes > size-offset {
+		return fmt.Errorf("the memfd has %d bytes, %d at %d were registered", size, bytes, offset)
+	}
+	return nil
+}

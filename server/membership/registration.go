@@ -1,0 +1,158 @@
+package membership
+
+import (
+	"fmt"
+	"time"
+
+	"railhead/internal/wire"
+)
+
+// FileID names a descriptor that a client has sent: package server holds the file. The machine says CloseFile for each one
+// that it is given, once.
+type FileID uint64
+
+// CloseFile lets go of a client's descriptor. Messages that carry it and are on their way still do.
+type CloseFile struct{ File FileID }
+
+func (CloseFile) action() {}
+
+// offer is what a rank brings to window_register: a file, or the reason why there is none.
+type offer struct {
+	file   FileID // 0 = none
+	offset uint64
+	reason string
+}
+
+// region is a registered window: memory that the ranks own.
+type region struct {
+	bytes  uint64
+	staged int // the rank because of which nothing is shared, -1 = everything is
+	reason string
+}
+
+// Register: a rank registers memory that the others can map from file.
+func (m *Machine) Register(now time.Time, s SessionID, request uint64, w *wire.Register, file FileID) []Action {
+	return m.register(now, s, request, w.Group, w.Bytes, offer{file: file, offset: w.FdOffset})
+}
+
+// RegisterPrivate: a rank registers memory that the others cannot map.
+func (m *Machine) RegisterPrivate(now time.Time, s SessionID, request uint64, w *wire.RegisterPrivate) []Action {
+	return m.register(now, s, request, w.Group, w.Bytes, offer{reason: w.Reason.String()})
+}
+
+func (m *Machine) register(now time.Time, s SessionID, request, id, bytes uint64, o offer) []Action {
+	if g, ok := m.arrive(now, s, request, id, wire.OpWindowRegister, bytes, o); ok {
+		m.broker(g)
+	}
+	return m.take()
+}
+
+// broker gives every rank the others' descriptors, when all are there.
+func (m *Machine) broker(g *group) {
+	c := g.pending
+	if c.region = g.freeNumber(); c.region == 0 {
+		m.failPending(g, refuse(wire.ResultLimit, -1,
+			"window_register in group %q: it has %d registered windows, the most there can be; free some", g.name, wire.MaxRegion))
+		return
+	}
+	for rank, o := range c.offers {
+		if o.file == 0 {
+			m.closeOffers(c)
+			m.answerRegistered(g, rank, o.reason)
+			return
+		}
+	}
+	for to := range g.members {
+		for peer, o := range c.offers {
+			if peer == to {
+				continue
+			}
+			m.do(Send{To: g.members[to].session, Request: c.requests[to], FD: ClientFD, File: o.file, Msg: &wire.PeerMemory{
+				Group: uint64(g.id), Bytes: c.value, FdOffset: o.offset, Region: c.region, Rank: uint32(peer),
+			}})
+		}
+	}
+	m.closeOffers(c)
+	if len(g.members) == 1 { // there is nothing to map
+		m.answerRegistered(g, -1, "")
+	}
+}
+
+// freeNumber is the lowest number that no registered window of the group has, 0 = none.
+func (g *group) freeNumber() uint32 {
+	for n := uint32(1); n <= wire.MaxRegion; n++ {
+		if _, taken := g.regions[n]; !taken {
+			return n
+		}
+	}
+	return 0
+}
+
+// RegisterMapped: a rank has mapped the others' memory, or could not. Where one could not, the window is staged for all.
+func (m *Machine) RegisterMapped(s SessionID, request uint64, w *wire.RegisterMapped) []Action {
+	g, rank := m.member(s, w.Group)
+	if m.crossed(g, w.Group) {
+		return nil
+	}
+	if g == nil || g.pending == nil || g.pending.region == 0 || g.pending.region != w.Region || g.pending.done>>rank&1 != 0 {
+		m.sendError(s, request, refuse(wire.ResultProtocol, -1, "RegisterMapped for window %d, which was not asked for", w.Region))
+		return m.take()
+	}
+	c := g.pending
+	c.done |= 1 << rank
+	if w.Error != 0 && (c.failed < 0 || rank < c.failed) {
+		c.failed, c.errno = rank, w.Error
+	}
+	if c.done != all(g) {
+		return nil
+	}
+	if c.failed < 0 {
+		m.answerRegistered(g, -1, "")
+		return m.take()
+	}
+	reason := fmt.Sprintf(
+		"rank %d (pid %d) could not map the other ranks' memory (errno %d); raise its `ulimit -v` or vm.max_map_count", c.failed,
+		g.members[c.failed].pid, c.errno)
+	m.answerRegistered(g, c.failed, reason)
+	return m.take()
+}
+
+// answerRegistered ends the call: the window exists.
+func (m *Machine) answerRegistered(g *group, staged int, reason string) {
+	c := g.pending
+	m.answerPending(g, func() wire.Message {
+		return &wire.Registered{
+			Group: uint64(g.id), Region: c.region, StagedRank: int32(staged), Reason: wire.MakeReason(reason),
+		}
+	})
+	g.regions[c.region] = region{bytes: c.value, staged: staged, reason: reason}
+	g.pending = nil
+}
+
+// freeRegion ends a registered window that every rank has given back.
+func (m *Machine) freeRegion(g *group) {
+	c := g.pending
+	number := c.value >> wire.RegionShift
+	if _, ok := g.regions[uint32(number)]; !ok || c.value != number<<wire.RegionShift {
+		m.failPending(g, refuse(wire.ResultInvalidArgument, -1,
+			"window_free in group %q: there is no registered window %d; it was freed already or never registered", g.name, number))
+		return
+	}
+	delete(g.regions, uint32(number))
+	m.answerPending(g, func() wire.Message { return &wire.WindowFreed{Group: uint64(g.id), Offset: c.value} })
+	g.pending = nil
+}
+
+// closeOffers lets go of the descriptors that came with a call.
+func (m *Machine) closeOffers(c *collective) {
+	for rank := range c.offers {
+		m.closeFile(c.offers[rank].file)
+		c.offers[rank].file = 0
+	}
+}
+
+func (m *Machine) closeFile(f FileID) {
+	if f != 0 {
+		m.do(CloseFile{File: f})
+	}
+}
