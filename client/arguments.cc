@@ -64,18 +64,17 @@ rh_result resolveReduction(const Comm* comm, Operation* o) {
     o->reduce.kind = static_cast<host::Reduction>(o->reduction);
     return RH_OK;
   }
-  const int32_t index = o->reduction - kFirstPreMulSum;
-  if (index < 0 || index >= kMaxPreMulSums || !comm->preMulSums[index].live) {
+  const PreMulSum* p = preMulSum(comm, o->reduction);
+  if (p == nullptr) {
     return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: op %d is none of RH_SUM .. RH_AVG and no live op of this comm", name,
                 comm->rank, o->reduction);
   }
-  const PreMulSum& p = comm->preMulSums[index];
-  if (p.dtype != o->dtype) {
+  if (p->dtype != o->dtype) {
     return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: op %d was made for %s, the call is of %s", name, comm->rank, o->reduction,
-                dtypeName(p.dtype), dtypeName(o->dtype));
+                dtypeName(static_cast<uint32_t>(p->dtype)), dtypeName(static_cast<uint32_t>(o->dtype)));
   }
   o->reduce.kind = host::Reduction::kPreMulSum;
-  memcpy(o->reduce.scalar, p.scalar, sizeof p.scalar);
+  memcpy(o->reduce.scalar, p->scalar, sizeof p->scalar);
   return RH_OK;
 }
 
@@ -102,7 +101,7 @@ rh_result checkOperation(const Comm* comm, Operation* o, const void* stream) {
   const size_t size = sizeOf(o->dtype);
   if (size == 0) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: dtype %d is none of RH_F32 .. RH_U64", name, rank, o->dtype);
   if (o->count > SIZE_MAX / 2 / size / static_cast<size_t>(comm->worldSize)) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: count %zu overflows", name, rank, o->count);
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: count %zu overflows; no buffer has so many %s", name, rank, o->count, dtypeName(static_cast<uint32_t>(o->dtype)));
   }
   if (o->op >= RHW_OP_BROADCAST && o->op <= RHW_OP_RECV && (o->root < 0 || o->root >= comm->worldSize)) {
     return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: %s %d is outside 0..%d", name, rank, isTransfer(*o) ? "peer" : "root", o->root,

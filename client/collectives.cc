@@ -26,8 +26,17 @@ bool mayPull(const Comm* comm, const Operation& o, uint64_t bytes) {
   return bytes >= comm->pullBytes && o.reduce.kind != host::Reduction::kPreMulSum;
 }
 
+// Algorithms that run only where RAILHEAD_ALGO names them.
+bool isForced(const Comm* comm, uint32_t wanted, uint32_t* algo) {
+  if (comm->algo != wanted) return false;
+  *algo = wanted;
+  return true;
+}
+
 Outcome allReduce(const Comm* comm, const Operation& o, uint32_t* algo) {
   const host::Reductions& kernels = reductionsOf(comm, o);
+  if (isForced(comm, RHW_ALGO_RING, algo)) return kernels.tree(comm->team, o.reduce, Tree::kChain, o.send, o.recv, o.count);
+  if (isForced(comm, RHW_ALGO_TREE, algo)) return kernels.tree(comm->team, o.reduce, Tree::kDouble, o.send, o.recv, o.count);
   const uint64_t bytes = bytesOf(o);
   if (mayPull(comm, o, bytes)) {
     bool zeroCopy = false;
@@ -45,6 +54,7 @@ Outcome allReduce(const Comm* comm, const Operation& o, uint32_t* algo) {
 
 Outcome reduceScatter(const Comm* comm, const Operation& o, uint32_t* algo) {
   const host::Reductions& kernels = reductionsOf(comm, o);
+  if (isForced(comm, RHW_ALGO_RING, algo)) return kernels.reduceScatterChain(comm->team, o.reduce, o.send, o.recv, o.count);
   const uint64_t bytes = bytesOf(o) * static_cast<uint64_t>(comm->worldSize);
   if (mayPull(comm, o, bytes)) {
     bool zeroCopy = false;
@@ -59,6 +69,7 @@ Outcome reduceScatter(const Comm* comm, const Operation& o, uint32_t* algo) {
 Outcome allGather(const Comm* comm, const Operation& o, uint32_t* algo) {
   const host::Copies& kernels = comm->kernels->copies;
   const uint64_t bytes = bytesOf(o);
+  if (isForced(comm, RHW_ALGO_RING, algo)) return kernels.allGatherRing(comm->team, o.send, o.recv, bytes);
   if (bytes >= comm->pullBytes) {
     bool zeroCopy = false;
     *algo = RHW_ALGO_PULL;
@@ -87,10 +98,14 @@ void copy(void* to, const void* from, size_t bytes) {
   if (to != from && bytes > 0) memcpy(to, from, bytes);
 }
 
-Outcome broadcast(const Comm* comm, const Operation& o) {
+Outcome broadcast(const Comm* comm, const Operation& o, uint32_t* algo) {
+  const host::Copies& kernels = comm->kernels->copies;
   const size_t bytes = bytesOf(o);
   const bool root = comm->rank == o.root;
-  const Outcome outcome = comm->kernels->copies.broadcast(comm->team, o.root, root ? const_cast<void*>(o.send) : o.recv, bytes);
+  void* buffer = root ? const_cast<void*>(o.send) : o.recv;
+  const bool tree = isForced(comm, RHW_ALGO_TREE, algo), chain = isForced(comm, RHW_ALGO_RING, algo);
+  const Outcome outcome = tree || chain ? kernels.broadcastTree(comm->team, tree ? Tree::kDouble : Tree::kChain, o.root, buffer, bytes)
+                                        : kernels.broadcast(comm->team, o.root, buffer, bytes);
   if (root && outcome.stop == Stop::kNone) copy(o.recv, o.send, bytes);
   return outcome;
 }
@@ -129,7 +144,7 @@ Outcome runKernel(const Comm* comm, const Operation& o, uint32_t* algo) {
     case RHW_OP_REDUCE_SCATTER: return reduceScatter(comm, o, algo);
     case RHW_OP_ALL_GATHER: return allGather(comm, o, algo);
     case RHW_OP_ALL_TO_ALL: return allToAll(comm, o, algo);
-    case RHW_OP_BROADCAST: return broadcast(comm, o);
+    case RHW_OP_BROADCAST: return broadcast(comm, o, algo);
     case RHW_OP_REDUCE: return reductionsOf(comm, o).reduce(comm->team, o.reduce, o.root, o.send, o.recv, o.count);
     case RHW_OP_GATHER:
     case RHW_OP_SCATTER: return rootTransfers(comm, o);

@@ -3,6 +3,7 @@ package client_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -146,16 +147,21 @@ func TestAnySequenceOfOperationsIsRightWithEveryInstructionSet(t *testing.T) {
 	})
 }
 
-// Pull is for windows, and not for everything: that it ran at all is seen in the status.
+// Pull is for windows, ring and tree are for some operations: that they ran at all is seen in the status.
 func TestEveryAlgorithmIsRightForEveryOperation(t *testing.T) {
 	s := startDaemon(t)
-	for _, algo := range []string{"oneshot", "twoshot", "pull"} {
+	for algo, where := range map[string][]kind{
+		"oneshot": {allReduce, reduceScatter, allGather, allToAll},
+		"twoshot": {allReduce},
+		"pull":    {allReduce, reduceScatter, allGather, allToAll},
+		"ring":    {allReduce, reduceScatter, allGather, broadcast},
+	} {
 		t.Setenv("RAILHEAD_ALGO", algo)
 		random := rand.New(rand.NewPCG(9, 9))
 		const world, reduceGroup = 4, 3
 		ranks := formGroup(t, s, client.CommConfig{Group: algo, World: world, ReduceGroup: reduceGroup, HeapBytes: 4 << 20})
 		windows := windowsOf(t, ranks, windowBytes)
-		pulled := map[kind]int{}
+		ran := map[kind]int{}
 		for _, o := range everyOperation(random, world, func() int { return 1 + random.IntN(60) + random.IntN(2)*random.IntN(9000) }) {
 			o.windows = random.IntN(3) != 0
 			o.all = random.IntN(2) == 0
@@ -164,13 +170,13 @@ func TestEveryAlgorithmIsRightForEveryOperation(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if status.Algorithm == "pull" {
-				pulled[o.kind]++
+			if status.Algorithm == algo {
+				ran[o.kind]++
 			}
 		}
-		for _, k := range []kind{allReduce, reduceScatter, allGather, allToAll} {
-			if (pulled[k] > 0) != (algo == "pull") {
-				t.Errorf("RAILHEAD_ALGO=%s: pull ran in %d of %s", algo, pulled[k], k)
+		for _, k := range collectives {
+			if (ran[k] > 0) != slices.Contains(where, k) {
+				t.Errorf("RAILHEAD_ALGO=%s: it ran in %d of %s", algo, ran[k], k)
 			}
 		}
 	}

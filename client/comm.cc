@@ -62,6 +62,25 @@ void poison(const Comm* comm, rh_result code, uint32_t op, uint32_t culprit, uin
   host::futexWakeAll(comm->team.abortWord);
 }
 
+namespace {
+
+// The rank that a late one waits for itself, and so on: the one that nobody keeps. In a circle the late one.
+uint32_t firstInLine(const Comm* comm, uint32_t late) {
+  uint64_t seen = uint64_t{1} << comm->rank;
+  uint32_t r = late;
+  while ((seen >> r & 1) == 0) {
+    seen |= uint64_t{1} << r;
+    const rhw_rank_line* line = comm->line(static_cast<int32_t>(r));
+    const uint64_t waitsFor = __atomic_load_n(&line->waiting_for, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&line->op, __ATOMIC_RELAXED) == RHW_OP_NONE || waitsFor == 0) return r;
+    r = static_cast<uint32_t>(__builtin_ctzll(waitsFor));
+    if (r >= static_cast<uint32_t>(comm->worldSize)) return late;
+  }
+  return late;
+}
+
+}  // namespace
+
 rh_result stopOperation(Comm* comm, const host::Outcome& outcome) {
   const uint64_t missing = outcome.missing;
   rhw_rank_line* line = comm->line(comm->rank);
@@ -74,7 +93,8 @@ rh_result stopOperation(Comm* comm, const host::Outcome& outcome) {
   }
   if (outcome.stop == Stop::kTimeout || outcome.stop == Stop::kMismatch) {
     // Of several late ranks the lowest is named; the message lists them all.
-    const uint32_t culprit = missing != 0 ? static_cast<uint32_t>(__builtin_ctzll(missing)) : RHW_NO_RANK;
+    uint32_t culprit = missing != 0 ? static_cast<uint32_t>(__builtin_ctzll(missing)) : RHW_NO_RANK;
+    if (outcome.stop == Stop::kTimeout && culprit != RHW_NO_RANK) culprit = firstInLine(comm, culprit);
     const uint32_t op = __atomic_load_n(&line->op, __ATOMIC_RELAXED);
     poison(comm, outcome.stop == Stop::kTimeout ? RH_ERR_TIMEOUT : RH_ERR_MISMATCH, op, culprit, static_cast<uint32_t>(comm->rank));
   }
@@ -146,9 +166,14 @@ bool breakFor(void* handle, const Session* session) {
 
 }  // namespace
 
-void abandonComms(const Session* session) {
+namespace {
+
+// False when there was none.
+bool abandonSome(const Session* session) {
+  bool found = false;
   comms().forEach([&](void* handle) {
     if (!breakFor(handle, session)) return;
+    found = true;
     // A call may have begun since rh_close looked for one. It returns soon, because its group is broken and its session
     // shut down; until then its mappings must stay.
     for (;;) {
@@ -162,6 +187,15 @@ void abandonComms(const Session* session) {
       nanosleep(&pause, nullptr);
     }
   });
+  return found;
+}
+
+}  // namespace
+
+void abandonComms(const Session* session) {
+  // A split that was under way may have put its new comm into a slot that a pass had left behind.
+  while (abandonSome(session)) {
+  }
 }
 
 }  // namespace railhead::client

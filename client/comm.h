@@ -19,11 +19,12 @@ constexpr int kMaxWindows = 16384;  // of a process
 constexpr int64_t kAnswerGraceNs = int64_t{5} * 1000000000;
 
 constexpr int kMaxPreMulSums = 64;   // of a comm
-constexpr rh_op kFirstPreMulSum = 16;
+constexpr rh_op kFirstPreMulSum = 64;
 
-// What rh_op_create_pre_mul_sum made.
+// What rh_op_create_pre_mul_sum made. Its number says where it is (modulo kMaxPreMulSums) and is given once in a process (up to
+// 2^25 of them), so that an op of another comm, or one that was destroyed, is told from it.
 struct PreMulSum {
-  bool live;
+  rh_op number;  // 0 = there is none
   rh_dtype dtype;
   unsigned char scalar[8];
 };
@@ -113,11 +114,15 @@ rh_result whyBroken(const Comm* comm);
 // Writes the sentence for a broken group (or "" while it works) and returns the result.
 rh_result describe(const Comm* comm, char* out, size_t size);
 
+// The op of that number, nullptr where the comm has none.
+const PreMulSum* preMulSum(const Comm* comm, rh_op number);
+
 // BUSY where calls of the comm are noted in a group that has not ended.
 rh_result checkNoneNoted(const Comm* comm, const char* operation);
 
 // Joins a group as a rank and maps everything. request is complete. The caller has a look at the session.
-rh_result joinGroup(Session* session, const rhw_join& request, rh_comm** out);
+// Of a split: ends early when the group of parent, which may be nullptr, is broken.
+rh_result joinGroup(Session* session, const rhw_join& request, const Comm* parent, rh_comm** out);
 
 // The name of an operation, e.g. "all_reduce".
 const char* operationName(uint32_t op);

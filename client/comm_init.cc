@@ -130,9 +130,9 @@ rh_result unexpected(const Comm* comm, const Received& r, const char* expected) 
 
 // Receives Joined and the heaps. Stops at the first thing that is wrong: the call drops the messages that follow.
 // *joined says whether the daemon waits for Attached.
-rh_result attach(Comm* comm, Call* call, int64_t* deadlineNs, bool* joined) {
+rh_result attach(Comm* comm, Call* call, const uint32_t* abortWord, int64_t* deadlineNs, bool* joined) {
   Received r;
-  rh_result result = call->wait(&r, *deadlineNs);
+  rh_result result = call->wait(&r, *deadlineNs, abortWord);
   if (result != RH_OK) return result;
   if (r.m.h.type != RHW_JOINED) return unexpected(comm, r, "Joined");
   // The daemon gives the ranks as long again to attach.
@@ -141,7 +141,7 @@ rh_result attach(Comm* comm, Call* call, int64_t* deadlineNs, bool* joined) {
   result = takeJoined(comm, r.m.joined, r.fd);
   close(r.fd);
   for (int32_t i = 0; i < comm->worldSize && result == RH_OK; i++) {
-    result = call->wait(&r, deadline);
+    result = call->wait(&r, deadline, abortWord);
     if (result != RH_OK) {
       *joined = false;  // the daemon has given the group up (or is gone): nothing more to tell it
       return result;
@@ -162,13 +162,13 @@ rh_result attach(Comm* comm, Call* call, int64_t* deadlineNs, bool* joined) {
   return RH_OK;
 }
 
-rh_result join(Session* session, rhw_join* request, Comm* comm) {
+rh_result join(Session* session, rhw_join* request, const uint32_t* abortWord, Comm* comm) {
   int64_t deadline = comm->deadlineNs();
   Call call(*session, "comm_init", comm->rank);
   rh_result result = call.send(request, RHW_JOIN, deadline);
   if (result != RH_OK) return result;
   bool joined = false;
-  const rh_result attached = attach(comm, &call, &deadline, &joined);
+  const rh_result attached = attach(comm, &call, abortWord, &deadline, &joined);
   if (!joined) return attached;
 
   rhw_attached answer = {};
@@ -177,7 +177,7 @@ rh_result join(Session* session, rhw_join* request, Comm* comm) {
   result = call.send(&answer, RHW_ATTACHED, deadline);
   if (attached != RH_OK) return attached;
   Received r;
-  if (result == RH_OK) result = call.wait(&r, deadline);
+  if (result == RH_OK) result = call.wait(&r, deadline, abortWord);
   if (result != RH_OK) return result;
   return r.m.h.type == RHW_GROUP_READY ? RH_OK : unexpected(comm, r, "GroupReady");
 }
@@ -198,10 +198,10 @@ extern "C" rh_result rh_comm_init(rh_session* handle, const rh_comm_config* conf
   if (session.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_init: not a live session: was it closed?");
   rhw_join request;
   const rh_result result = readConfig(config, &request);
-  return result == RH_OK ? joinGroup(session.get(), request, out) : result;
+  return result == RH_OK ? joinGroup(session.get(), request, nullptr, out) : result;
 }
 
-rh_result railhead::client::joinGroup(Session* session, const rhw_join& request, rh_comm** out) {
+rh_result railhead::client::joinGroup(Session* session, const rhw_join& request, const Comm* parent, rh_comm** out) {
   if (comms().full()) return tooManyComms();  // before other ranks rely on this one
   auto* comm = new Comm();
   if (comm == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: no memory for a comm");
@@ -214,7 +214,8 @@ rh_result railhead::client::joinGroup(Session* session, const rhw_join& request,
   comm->algo = request.algo;
   comm->heapFd = -1;
   rhw_join message = request;
-  rh_result result = join(session, &message, comm);
+  rh_result result = join(session, &message, parent == nullptr ? nullptr : parent->team.abortWord, comm);
+  if (result == RH_ERR_ABORTED) result = whyBroken(parent);
   if (result == RH_OK) {
     *out = static_cast<rh_comm*>(comms().insert(comm));
     if (*out == nullptr) result = tooManyComms();

@@ -18,7 +18,7 @@ import (
 
 // The sizes that the fake daemon promises.
 const (
-	fakeScratch = 128 << 10
+	fakeScratch = 192 << 10
 	fakeHeap    = 1 << 20
 	fakeBlock   = 16 << 10
 	fakeWindow  = 4096

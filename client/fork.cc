@@ -10,6 +10,7 @@
 #include "comm.h"
 #include "control_thread.h"
 #include "error.h"
+#include "operation.h"
 
 namespace railhead::client {
 
@@ -18,6 +19,7 @@ namespace {
 // Runs in the child before fork returns. It takes no lock and frees no memory: the parent's other threads may have been
 // anywhere. Descriptors and mappings go, because they would keep a dead parent's rank and pages alive.
 void inChild() {
+  forgetGroup();
   windows().forget([](Window*) {});
   comms().forget([](Comm* comm) {
     for (char* heap : comm->team.heap) {

@@ -46,9 +46,10 @@ void clear(Group* g) {
   g->failed = RH_OK;
 }
 
-// A thread that ends within a group.
+// At the end of a thread, within a group or not. Destructors of the engine that run later may make a new one.
 void dropGroup(void* p) {
   auto* g = static_cast<Group*>(p);
+  group = nullptr;
   clear(g);
   free(g->noted);
   free(g);
@@ -90,6 +91,8 @@ bool grow(Group* g) {
   return true;
 }
 
+struct Gate;
+
 // The calls of one comm, and how they went.
 struct Share {
   rh_comm* handle;
@@ -99,7 +102,7 @@ struct Share {
   rh_result result;
   char message[kMessage];
   pthread_t thread;
-  bool threaded;
+  Gate* gate;
   alignas(Comms::Exclusive) unsigned char guard[sizeof(Comms::Exclusive)];
 
   Comms::Exclusive* exclusive() { return reinterpret_cast<Comms::Exclusive*>(guard); }
@@ -143,9 +146,13 @@ rh_result runShare(const Share& s) {
     const Noted& call = s.noted[i];
     if (call.handle == s.handle && isTransfer(call.operation) && !toItself(call.operation, s.comm)) transfers[n++] = call.operation;
   }
-  rh_result result = forEachOwnPair(s, [](const Operation& from, const Operation& to) {
-    if (from.send != to.recv && from.count > 0) memcpy(to.recv, from.send, bytesOf(from));
-  });
+  rh_result result = whyBroken(s.comm);
+  if (result == RH_OK) {
+    // The two are different calls, so nobody has looked whether their buffers overlap.
+    result = forEachOwnPair(s, [](const Operation& from, const Operation& to) {
+      if (from.count > 0) memmove(to.recv, from.send, bytesOf(from));
+    });
+  }
   if (result == RH_OK && n > 0) result = runTransfers(s.comm, transfers, n, RHW_OP_GROUP);
   free(transfers);
   for (int i = 0; i < s.n && result == RH_OK; i++) {
@@ -155,27 +162,57 @@ rh_result runShare(const Share& s) {
   return result;
 }
 
-void* runShareAndKeepMessage(void* p) {
-  auto* s = static_cast<Share*>(p);
+void runAndKeepMessage(Share* s) {
   s->result = runShare(*s);
   if (s->result != RH_OK) snprintf(s->message, sizeof s->message, "%s", rh_last_error_message());
+}
+
+// Holds the threads of a group back until all of them are there.
+struct Gate {
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
+  enum class State { kShut, kOpen, kCancelled } state = State::kShut;
+
+  bool pass() {
+    pthread_mutex_lock(&mutex);
+    while (state == State::kShut) pthread_cond_wait(&opened, &mutex);
+    pthread_mutex_unlock(&mutex);
+    return state == State::kOpen;
+  }
+  void set(State to) {
+    pthread_mutex_lock(&mutex);
+    state = to;
+    pthread_cond_broadcast(&opened);
+    pthread_mutex_unlock(&mutex);
+  }
+};
+
+void* shareThread(void* p) {
+  auto* s = static_cast<Share*>(p);
+  if (s->gate->pass()) runAndKeepMessage(s);
   return nullptr;
 }
 
-// A thread for each comm but the first, with all signals blocked: those are the engine's. Where there is no thread to be had,
-// the comm's calls come after the others.
-void runShares(Share* shares, int n) {
+// A thread for each comm but the first, with all signals blocked: those are the engine's. All or none: ranks that run one after
+// the other would wait for each other.
+rh_result runShares(Share* shares, int n) {
+  Gate gate;
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  for (int i = 1; i < n; i++) shares[i].threaded = pthread_create(&shares[i].thread, nullptr, runShareAndKeepMessage, &shares[i]) == 0;
+  int threads = 1, error = 0;
+  for (; threads < n && error == 0; threads++) {
+    shares[threads].gate = &gate;
+    error = pthread_create(&shares[threads].thread, nullptr, shareThread, &shares[threads]);
+    if (error != 0) break;
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  for (int i = 0; i < n; i++) {
-    if (!shares[i].threaded) runShareAndKeepMessage(&shares[i]);
-  }
-  for (int i = 1; i < n; i++) {
-    if (shares[i].threaded) pthread_join(shares[i].thread, nullptr);
-  }
+  gate.set(error == 0 ? Gate::State::kOpen : Gate::State::kCancelled);
+  if (error == 0) runAndKeepMessage(&shares[0]);
+  for (int i = 1; i < threads; i++) pthread_join(shares[i].thread, nullptr);
+  if (error == 0) return RH_OK;
+  return fail(RH_ERR_SYSTEM, "group_end: rank %d: nothing was run: no thread for comm %d of %d of the group: %s", shares[0].comm->rank, threads + 1, n,
+              strerror(error));
 }
 
 // The comms of the group, each to this thread alone. *n counts those that were taken, also when one could not be.
@@ -207,7 +244,7 @@ rh_result runGroup(const Group* g) {
   if (shares == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "group_end: no memory for %zu comms", most);
   rh_result result = takeComms(g, shares, &comms);
   if (result == RH_OK) {
-    runShares(shares, comms);
+    result = runShares(shares, comms);
     for (int i = 0; i < comms && result == RH_OK; i++) {
       if (shares[i].result != RH_OK) result = fail(shares[i].result, "%s", shares[i].message);
     }
@@ -218,6 +255,13 @@ rh_result runGroup(const Group* g) {
 }
 
 }  // namespace
+
+void forgetGroup() {
+  if (group == nullptr) return;
+  group->n = 0;
+  group->depth = 0;
+  group->failed = RH_OK;
+}
 
 bool inGroup() { return group != nullptr && group->depth > 0; }
 

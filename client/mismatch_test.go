@@ -101,7 +101,7 @@ func TestDifferentKindsOfOperationAreRefusedOnAllRanks(t *testing.T) {
 
 func TestDifferentArgumentsOfTheSameOperationAreRefusedOnAllRanks(t *testing.T) {
 	s := startDaemon(t)
-	for _, algo := range []string{"", "oneshot", "twoshot", "pull"} {
+	for _, algo := range []string{"", "oneshot", "twoshot", "pull", "ring", "tree"} {
 		if algo != "" {
 			t.Setenv("RAILHEAD_ALGO", algo)
 		}

@@ -46,6 +46,8 @@ railhead::Signature signatureOf(Comm* comm, const Operation& o);
 
 // Whether this thread is between rh_group_start and rh_group_end.
 bool inGroup();
+// In the child of a fork: its thread is in no group. Frees no memory.
+void forgetGroup();
 // Notes a call in this thread's group.
 rh_result noteOperation(rh_comm* handle, const Operation& o, const void* stream);
 // A call that cannot be in a group, in one: the group fails.

@@ -1,4 +1,5 @@
 // Reductions that a comm has besides the named ones.
+#include <stdint.h>
 #include <string.h>
 
 #include "error.h"
@@ -20,7 +21,21 @@ size_t scalarBytes(rh_dtype dtype) {
   }
 }
 
+// A number for the op at an index, not given before.
+rh_op nextNumber(int index) {
+  static uint32_t given = 0;
+  constexpr uint32_t kNumbers = static_cast<uint32_t>(INT32_MAX) / kMaxPreMulSums;
+  const uint32_t n = __atomic_fetch_add(&given, 1, __ATOMIC_RELAXED) % (kNumbers - 1);
+  return kFirstPreMulSum + static_cast<rh_op>(n) * kMaxPreMulSums + index;
+}
+
 }  // namespace
+
+const PreMulSum* railhead::client::preMulSum(const Comm* comm, rh_op number) {
+  if (number < kFirstPreMulSum) return nullptr;
+  const PreMulSum& p = comm->preMulSums[number % kMaxPreMulSums];
+  return p.number == number ? &p : nullptr;
+}
 
 extern "C" rh_result rh_op_create_pre_mul_sum(rh_comm* handle, rh_dtype dtype, const void* scalar, rh_op* op) {
   if (op == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "op_create_pre_mul_sum: op is NULL");
@@ -30,16 +45,17 @@ extern "C" rh_result rh_op_create_pre_mul_sum(rh_comm* handle, rh_dtype dtype, c
   if (result != RH_OK) return result;
   Comm* comm = guard.get();
   if (sizeOf(dtype) == 0 || scalar == nullptr) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "op_create_pre_mul_sum: rank %d: %s", comm->rank, scalar == nullptr ? "scalar is NULL" : "dtype is none of RH_F32 .. RH_U64");
+    return scalar == nullptr ? fail(RH_ERR_INVALID_ARGUMENT, "op_create_pre_mul_sum: rank %d: scalar is NULL", comm->rank)
+                             : fail(RH_ERR_INVALID_ARGUMENT, "op_create_pre_mul_sum: rank %d: dtype %d is none of RH_F32 .. RH_U64", comm->rank, dtype);
   }
   for (int i = 0; i < kMaxPreMulSums; i++) {
     PreMulSum& p = comm->preMulSums[i];
-    if (p.live) continue;
+    if (p.number != 0) continue;
     p = {};
-    p.live = true;
+    p.number = nextNumber(i);
     p.dtype = dtype;
     memcpy(p.scalar, scalar, scalarBytes(dtype));
-    *op = kFirstPreMulSum + i;
+    *op = p.number;
     return RH_OK;
   }
   return fail(RH_ERR_LIMIT, "op_create_pre_mul_sum: rank %d: the comm has %d ops, the most there can be; destroy some", comm->rank, kMaxPreMulSums);
@@ -49,10 +65,10 @@ extern "C" rh_result rh_op_destroy(rh_comm* handle, rh_op op) {
   Comms::Exclusive guard(comms(), handle);
   const rh_result result = checkGuard(guard, "op_destroy");
   if (result != RH_OK) return result;
-  const int32_t index = op - kFirstPreMulSum;
-  if (op < kFirstPreMulSum || index >= kMaxPreMulSums || !guard.get()->preMulSums[index].live) {
+  const PreMulSum* p = preMulSum(guard.get(), op);
+  if (p == nullptr) {
     return fail(RH_ERR_INVALID_ARGUMENT, "op_destroy: rank %d: op %d is no live op of this comm", guard.get()->rank, op);
   }
-  guard.get()->preMulSums[index].live = false;
+  guard.get()->preMulSums[op % kMaxPreMulSums].number = 0;
   return RH_OK;
 }

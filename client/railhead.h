@@ -15,6 +15,7 @@
  *    time; a second one gets RH_ERR_BUSY. rh_comm_abort and rh_comm_get_status may be called from any thread.
  *  - The library starts one thread a process, with all signals blocked; it sleeps unless the daemon has something to say.
  *  - A forked child has no handles: the parent's are invalid there. It may connect anew.
+ *  - A call needs 64 KiB of stack.
  *  - Handles are checked: one that was closed or finalized gives RH_ERR_INVALID_HANDLE, never a crash.
  */
 #ifndef RAILHEAD_H_
@@ -283,7 +284,8 @@ rh_result rh_scatter(const void *send, void *recv, size_t count, rh_dtype dtype,
 
 /* count elements to, or from, rank peer; the peer makes the matching call with the same count and dtype. Calls between two
  * ranks match in their order. A small message may leave before the peer has called rh_recv, a large one waits for it:
- * between rh_group_start and rh_group_end any number go at the same time, in both directions. A rank may send to itself
+ * rh_reduce, rh_gather and rh_scatter count as calls between the root and each rank: what was sent before must be received
+ * before. Between rh_group_start and rh_group_end any number go at the same time, in both directions. A rank may send to itself
  * within a group.
  * Errors: MISMATCH (count or dtype differ). */
 rh_result rh_send(const void *send, size_t count, rh_dtype dtype, int32_t peer, rh_comm *comm, void *stream);
@@ -298,7 +300,9 @@ rh_result rh_barrier(rh_comm *comm, void *stream);
  * end runs them.
  * A call that is wrong returns its error at once, and the rh_group_end of that group runs nothing and returns that error.
  * Buffers must stay until rh_group_end. A comm of the group that another thread is in: BUSY, and nothing is run. While calls
- * of a comm are noted it cannot be finalized and its windows cannot be freed: BUSY. At most 4096 calls: LIMIT. */
+ * of a comm are noted it cannot be finalized and its windows cannot be freed: BUSY. At most 4096 calls: LIMIT. Where there is no
+ * thread to be had nothing is run: SYSTEM. Set-up calls (init, windows) run at once also within a group; rh_comm_split is refused
+ * there. */
 rh_result rh_group_start(void);
 rh_result rh_group_end(void);
 

@@ -264,12 +264,16 @@ rh_result Call::sendBytes(const void* bytes, size_t size, int fd, int64_t deadli
               strerror(error));
 }
 
-rh_result Call::wait(Received* out, int64_t deadlineNs) {
-  const timespec until = {static_cast<time_t>(deadlineNs / 1000000000), static_cast<long>(deadlineNs % 1000000000)};
+rh_result Call::wait(Received* out, int64_t deadlineNs, const uint32_t* abortWord) {
+  constexpr int64_t kLookNs = 100 * 1000 * 1000;  // nobody signals a change of the abort word
+  bool aborted = false;
   pthread_mutex_lock(&session_.mutex_);
-  int timedOut = 0;
-  while (taken_ == arrived_ && !session_.lost_ && timedOut == 0) {
-    timedOut = pthread_cond_timedwait(&session_.changed_, &session_.mutex_, &until);
+  for (int64_t now = host::nowNs(); taken_ == arrived_ && !session_.lost_ && now < deadlineNs; now = host::nowNs()) {
+    aborted = abortWord != nullptr && __atomic_load_n(abortWord, __ATOMIC_ACQUIRE) != 0;
+    if (aborted) break;
+    const int64_t next = abortWord == nullptr || deadlineNs - now < kLookNs ? deadlineNs : now + kLookNs;
+    const timespec until = {static_cast<time_t>(next / 1000000000), static_cast<long>(next % 1000000000)};
+    pthread_cond_timedwait(&session_.changed_, &session_.mutex_, &until);
   }
   const bool have = taken_ < arrived_;
   if (have) *out = queue_[taken_++];
@@ -277,6 +281,7 @@ rh_result Call::wait(Received* out, int64_t deadlineNs) {
   snprintf(why, sizeof why, "%s", session_.lost_ ? session_.lostWhy_ : "it did not answer in time");
   pthread_mutex_unlock(&session_.mutex_);
 
+  if (!have && aborted) return RH_ERR_ABORTED;
   if (!have) {
     return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon is lost: %s; check it and connect again", operation_, rank_, why);
   }

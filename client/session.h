@@ -41,8 +41,9 @@ class Call {
   }
 
   // Waits for the next answer. An Error from the daemon becomes its result, with its text as this thread's message.
-  // DAEMON_LOST when the session ends or nothing comes before deadlineNs.
-  rh_result wait(Received* out, int64_t deadlineNs);
+  // DAEMON_LOST when the session ends or nothing comes before deadlineNs. Where abortWord is given the wait also ends, with
+  // ABORTED and no message, soon after that word is no longer 0.
+  rh_result wait(Received* out, int64_t deadlineNs, const uint32_t* abortWord = nullptr);
 
  private:
   friend class Session;

@@ -80,16 +80,16 @@ rh_result requiredInt(int32_t configured, const char* variable, const char* what
 }
 
 rh_result forcedAlgo(uint32_t* out) {
-  static const char* const names[] = {"auto", "oneshot", "twoshot", "pull"};  // by rhw_algo
+  static const char* const names[] = {"auto", "oneshot", "twoshot", "pull", nullptr, "ring", "tree"};  // by rhw_algo
   *out = RHW_ALGO_AUTO;
   const char* text = environment("RAILHEAD_ALGO");
   if (text == nullptr) return RH_OK;
   for (uint32_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-    if (strcmp(text, names[i]) != 0) continue;
+    if (names[i] == nullptr || strcmp(text, names[i]) != 0) continue;
     *out = i;
     return RH_OK;
   }
-  return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: RAILHEAD_ALGO=%.40s: there are auto, oneshot, twoshot and pull", text);
+  return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: RAILHEAD_ALGO=%.40s: there are auto, oneshot, twoshot, pull, ring and tree", text);
 }
 
 rh_result checkIsa() {

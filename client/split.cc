@@ -60,7 +60,7 @@ rh_result split(Comm* comm, Choice mine, rh_comm** out) {
   request.reduce_group = reduceGroup < request.world ? reduceGroup : 0;
   request.heap_bytes = comm->heapBytes - comm->scratchBytes;
   request.algo = comm->algo;
-  return joinGroup(comm->session, request, out);
+  return joinGroup(comm->session, request, comm, out);
 }
 
 }  // namespace

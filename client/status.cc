@@ -63,6 +63,8 @@ const char* algorithmName(uint32_t algo) {
     case RHW_ALGO_TWOSHOT: return "twoshot";
     case RHW_ALGO_PULL: return "pull";
     case RHW_ALGO_PIPE: return "pipe";
+    case RHW_ALGO_RING: return "ring";
+    case RHW_ALGO_TREE: return "tree";
     default: return "none";
   }
 }
@@ -114,6 +116,10 @@ void describeMismatch(const Comm* comm, const Cause& c, char* out, size_t size) 
     snprintf(out, size, "rank %d receives %llu %s from rank %d, which sends %llu %s", c.reporter, static_cast<unsigned long long>(ours.count),
              dtypeName(static_cast<uint32_t>(ours.call >> 8 & 0xff)), c.culprit, static_cast<unsigned long long>(theirs.count),
              dtypeName(static_cast<uint32_t>(theirs.call >> 8 & 0xff)));
+    return;
+  }
+  if ((theirs.call & 0xff) == RHW_OP_SEND || (ours.call & 0xff) == RHW_OP_SEND) {
+    snprintf(out, size, "rank %d called %s where rank %d called %s", c.culprit, a, c.reporter, b);
     return;
   }
   const bool earlier = strcmp(a, b) == 0 && sequenceOf(theirs) == sequenceOf(ours);

@@ -42,6 +42,10 @@ func TestRanksAreFoldedInTheOrderThatTheHeaderPromises(t *testing.T) {
 	}
 }
 
+func TestTreesReachEveryRankOnce(t *testing.T) {
+	runProgram(t, compileProgram(t, plain, "testdata/tree.cc"))
+}
+
 func TestTilesRoundByTheDefinitionAndTouchOnlyTheirElements(t *testing.T) {
 	wide := map[string][]string{
 		"32": {"-mavx2"}, "64": {"-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"},

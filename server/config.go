@@ -117,10 +117,10 @@ func spinNS(world int) uint32 {
 	return 1_000
 }
 
-// pipeSlotBytes is the size of a slot of the pipe between two ranks. All pipes of a rank together are at most 512 KiB.
+// pipeSlotBytes is the size of a slot of the pipe between two ranks. All pipes of a rank together are at most 1 MiB.
 func pipeSlotBytes(world int) uint32 {
-	const all, most = 512 << 10, 32 << 10
-	return uint32(min(all/wire.PipeSlots/world/1024*1024, most))
+	const all, most = 1 << 20, 32 << 10
+	return uint32(min(all/wire.PipeSlots/wire.PipeSets/world/1024*1024, most))
 }
 
 // unreachable is a threshold that no buffer reaches.

@@ -97,7 +97,10 @@ void othersThanAllReduce(rh_comm* comm) {
   FAILS(rh_all_reduce(a, a, 1, RH_F32, op, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "made for bf16", "f32");
   OK(rh_all_reduce(a, a, 1, RH_BF16, op, comm, nullptr));
   OK(rh_op_destroy(comm, op));
-  FAILS(rh_op_destroy(comm, op), RH_ERR_INVALID_ARGUMENT, "op_destroy: rank 0", "no live op");
+  for (rh_op bad : {op, rh_op{INT32_MIN}, rh_op{INT32_MAX}, rh_op{RH_SUM}}) {
+    FAILS(rh_op_destroy(comm, bad), RH_ERR_INVALID_ARGUMENT, "op_destroy: rank 0", "no live op");
+    if (bad != RH_SUM) FAILS(rh_all_reduce(a, a, 1, RH_F32, bad, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "rank 0", "no live op");
+  }
   FAILS(rh_all_reduce(a, a, 1, RH_BF16, op, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "no live op", "");
   for (int i = 0; i < 64; i++) OK(rh_op_create_pre_mul_sum(comm, RH_F32, &half, &op));
   FAILS(rh_op_create_pre_mul_sum(comm, RH_F32, &half, &op), RH_ERR_LIMIT, "rank 0", "64");

@@ -73,6 +73,10 @@ int main(void) {
     succeeded(fork_child());
     OK(rh_barrier(comm, NULL));
   }
+  OK(rh_group_start()); /* the child is in no group: its calls are not only noted */
+  OK(rh_barrier(comm, NULL));
+  succeeded(fork_child());
+  OK(rh_group_end());
   __atomic_store_n(&over, 1, __ATOMIC_RELEASE);
   CHECK(pthread_join(thread, NULL) == 0);
   OK(rh_window_free(window));

@@ -51,7 +51,7 @@ func (b *benchFlags) addTo(cmd *cobra.Command, op ncclstyle.Operation) {
 		"f8e4m3, f8e5m2 (or i8 ... f32 ... fp8_e5m2) or all")
 	f.IntVarP(&b.root, "root", "r", 0, "root rank, -1: each in turn; of no meaning to operations without one")
 	f.IntVar(&b.ranks, "ranks", 2, "rank processes")
-	f.StringVar(&b.algo, "algo", "auto", "algorithm, or several with commas: auto, oneshot, twoshot, pull (pull works between windows); "+
+	f.StringVar(&b.algo, "algo", "auto", "algorithm, or several with commas: auto, oneshot, twoshot, pull (pull works between windows), ring, tree; "+
 		"an operation without it runs another, which the output names")
 	if op != ncclstyle.Barrier {
 		f.BoolVar(&b.window, "window", false, "put the buffers into windows, where operations may be zero-copy; pull always has them there")

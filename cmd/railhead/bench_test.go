@@ -176,7 +176,7 @@ func TestBenchRefusesWrongFlagsBeforeItStartsAnything(t *testing.T) {
 		"-d: datatype \"int3\"": {"bench", "allreduce", "-d", "int3"},
 		"-d: datatype \"uint32": {"bench", "gather", "-d", "uint32"},
 		"-b":                    {"bench", "allreduce", "-b", "many"},
-		"--algo":                {"bench", "allreduce", "--algo", "ring"},
+		"--algo":                {"bench", "allreduce", "--algo", "rings"},
 		"there twice":           {"bench", "allreduce", "--algo", "pull,pull"},
 		"--ranks 0":             {"bench", "allreduce", "--ranks", "0"},
 		"-r 2 is outside 0..1":  {"bench", "reduce", "-r", "2"},

@@ -87,8 +87,8 @@ func (m *Join) check() error {
 	if m.HeapBytes > maxHeapBytes {
 		return fmt.Errorf("heap of %d bytes, at most %d", m.HeapBytes, uint64(maxHeapBytes))
 	}
-	if m.Algo > AlgoPull {
-		return fmt.Errorf("algorithm %d is outside %d..%d", m.Algo, AlgoAuto, AlgoPull)
+	if m.Algo > AlgoTree || m.Algo == AlgoPipe {
+		return fmt.Errorf("algorithm %d cannot be forced", m.Algo)
 	}
 	return checkZero("reserved0", uint64(m.Reserved0))
 }

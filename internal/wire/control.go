@@ -15,15 +15,16 @@ const (
 	AbortOffset = 64
 
 	// ScratchHeaderBytes is the front of a heap's scratch: the epoch and all flags of its rank.
-	ScratchHeaderBytes = 16384
-	// PipeSlots is how many chunks a pipe holds.
+	ScratchHeaderBytes = 24576
+	// PipeSlots is how many chunks a pipe holds; PipeSets how many pipes a rank has to each other.
 	PipeSlots = 4
+	PipeSets  = 2
 )
 
 // ScratchNeed is how many bytes of a heap the collectives of a group use: the header, two blocks, the slots of the rank's
 // broadcasts and those of its pipes to every rank.
 func ScratchNeed(world int, block, broadcastSlot, pipeSlot uint32) uint64 {
-	return ScratchHeaderBytes + 2*uint64(block) + PipeSlots*(uint64(broadcastSlot)+uint64(world)*uint64(pipeSlot))
+	return ScratchHeaderBytes + 2*uint64(block) + PipeSlots*(uint64(broadcastSlot)+PipeSets*uint64(world)*uint64(pipeSlot))
 }
 
 // ControlHeader begins the control segment.

@@ -64,6 +64,8 @@ enum rhw_algo {
   RHW_ALGO_TWOSHOT = 2,
   RHW_ALGO_PULL = 3,
   RHW_ALGO_PIPE = 4,      // of rooted and point-to-point operations; cannot be forced
+  RHW_ALGO_RING = 5,      // only where forced
+  RHW_ALGO_TREE = 6,      // only where forced: it adds in another order
 };
 
 struct rhw_header {

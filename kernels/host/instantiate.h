@@ -9,14 +9,18 @@
 #include "host/mem.h"
 #include "railhead/all_to_all.h"
 #include "railhead/allgather.h"
+#include "railhead/allgather_ring.h"
 #include "railhead/allreduce_oneshot.h"
 #include "railhead/allreduce_pull.h"
+#include "railhead/allreduce_tree.h"
 #include "railhead/allreduce_twoshot.h"
 #include "railhead/barrier.h"
 #include "railhead/broadcast.h"
+#include "railhead/broadcast_tree.h"
 #include "railhead/flag_lane.h"
 #include "railhead/reduce.h"
 #include "railhead/reduce_scatter.h"
+#include "railhead/reduce_scatter_chain.h"
 #include "railhead/transfers.h"
 
 namespace railhead::host {
@@ -73,6 +77,20 @@ struct ReductionsOf {
     reduce(mem, team, flags, E(op, team.worldSize), root, in(send), out(recv), count);
     return outcomeOf(flags);
   }
+  static Outcome tree(const FlagTeam& team, const ReduceOp& op, Tree tree, const void* send, void* recv, size_t count) {
+    Mem<Isa> mem;
+    Flags<Mem<Isa>> flags(mem, team);
+    const E e(op, team.worldSize);
+    TreeReduction<E, Mem<Isa>>(mem, team, flags, e, tree, in(send), out(recv), count).run();
+    return outcomeOf(flags);
+  }
+  static Outcome scatterChain(const FlagTeam& team, const ReduceOp& op, const void* send, void* recv, size_t count) {
+    Mem<Isa> mem;
+    Flags<Mem<Isa>> flags(mem, team);
+    const E e(op, team.worldSize);
+    ReduceScatterChain<E, Mem<Isa>>(mem, team, flags, e, in(send), out(recv), count).run();
+    return outcomeOf(flags);
+  }
   static void local(const ReduceOp& op, const void* send, void* recv, size_t count) {
     if (op.kind != Reduction::kPreMulSum) {
       if (send != recv && count > 0) memcpy(recv, send, count * sizeof(T));
@@ -81,7 +99,7 @@ struct ReductionsOf {
     const E e(op, 1);
     for (size_t tile = 0; tile * E::kElements < count; tile++) e.store(out(recv), tile, count, e.load(in(send), tile, count));
   }
-  static constexpr Reductions set() { return {oneshot, twoshot, pull, scatter, scatterPull, toRoot, local}; }
+  static constexpr Reductions set() { return {oneshot, twoshot, pull, scatter, scatterPull, toRoot, tree, scatterChain, local}; }
 };
 
 template <class Isa>
@@ -115,6 +133,18 @@ struct CopiesOf {
     railhead::allToAllPull(lane, E(), offer, out(recv), bytes, zeroCopy);
     return outcomeOf(lane);
   }
+  static Outcome gatherRing(const FlagTeam& team, const void* send, void* recv, size_t bytes) {
+    Mem<Isa> mem;
+    Flags<Mem<Isa>> flags(mem, team);
+    railhead::allGatherRing(mem, team, flags, in(send), out(recv), bytes);
+    return outcomeOf(flags);
+  }
+  static Outcome downTree(const FlagTeam& team, Tree tree, int root, void* buffer, size_t bytes) {
+    Mem<Isa> mem;
+    Flags<Mem<Isa>> flags(mem, team);
+    railhead::broadcastTree(mem, team, flags, tree, root, out(buffer), bytes);
+    return outcomeOf(flags);
+  }
   static Outcome fromRoot(const FlagTeam& team, int root, void* buffer, size_t bytes) {
     Mem<Isa> mem;
     Flags<Mem<Isa>> flags(mem, team);
@@ -133,7 +163,7 @@ struct CopiesOf {
     railhead::barrier(lane);
     return outcomeOf(lane);
   }
-  static constexpr Copies set() { return {gather, gatherPull, toAll, toAllPull, fromRoot, transfers, meet}; }
+  static constexpr Copies set() { return {gather, gatherPull, toAll, toAllPull, gatherRing, fromRoot, downTree, transfers, meet}; }
 };
 
 template <class Isa>

@@ -9,6 +9,7 @@
 #include "host/types.h"
 #include "railhead/flags.h"
 #include "railhead/transfers.h"
+#include "railhead/tree.h"
 
 namespace railhead::host {
 
@@ -31,6 +32,8 @@ struct Reductions {
   Outcome (*reduceScatter)(const FlagTeam&, const ReduceOp&, const void* send, void* recv, size_t count);
   Outcome (*reduceScatterPull)(const FlagTeam&, const ReduceOp&, uint64_t sendOffer, void* recv, size_t count, bool* zeroCopy);
   Outcome (*reduce)(const FlagTeam&, const ReduceOp&, int root, const void* send, void* recv, size_t count);
+  Outcome (*tree)(const FlagTeam&, const ReduceOp&, Tree, const void* send, void* recv, size_t count);
+  Outcome (*reduceScatterChain)(const FlagTeam&, const ReduceOp&, const void* send, void* recv, size_t count);
   // The reduction of a single rank's elements.
   void (*local)(const ReduceOp&, const void* send, void* recv, size_t count);
 };
@@ -41,7 +44,9 @@ struct Copies {
   Outcome (*allGatherPull)(const FlagTeam&, uint64_t sendOffer, const void* send, void* recv, size_t bytes, bool* zeroCopy);
   Outcome (*allToAll)(const FlagTeam&, const void* send, void* recv, size_t bytes);
   Outcome (*allToAllPull)(const FlagTeam&, uint64_t sendOffer, void* recv, size_t bytes, bool* zeroCopy);
+  Outcome (*allGatherRing)(const FlagTeam&, const void* send, void* recv, size_t bytes);
   Outcome (*broadcast)(const FlagTeam&, int root, void* buffer, size_t bytes);
+  Outcome (*broadcastTree)(const FlagTeam&, Tree, int root, void* buffer, size_t bytes);
   Outcome (*transfers)(const FlagTeam&, Transfer* list, int n);
   Outcome (*barrier)(const FlagTeam&);
 };

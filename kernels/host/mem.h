@@ -72,6 +72,7 @@ struct Mem {
   void copyFromSlot(char* to, const char* slot, uint64_t bytes) {
     if (bytes > 0) memcpy(to, slot, bytes);
   }
+  void copyLocal(char* to, const char* from, uint64_t bytes) { copyToSlot(to, from, bytes); }  // within this rank's memory
   template <class Raw>
   Raw loadSlotTile(const char* p) {
     return loadTile<Raw>(p);

@@ -106,12 +106,17 @@ class FlagHeaps {
       const std::string other = std::to_string(q);
       addFlag(reinterpret_cast<Flag*>(base(r) + kTailsOffset + line), r, "tail to " + other);
       addFlag(reinterpret_cast<Flag*>(base(r) + kHeadsOffset + line), r, "head from " + other);
+      addFlag(reinterpret_cast<Flag*>(base(r) + kResultTailsOffset + line), r, "result tail to " + other);
+      addFlag(reinterpret_cast<Flag*>(base(r) + kResultHeadsOffset + line), r, "result head from " + other);
       addFlag(reinterpret_cast<Flag*>(base(r) + kBroadcastHeadsOffset + line), r, "broadcast head from " + other);
     }
     for (uint32_t i = 0; i < kPipeSlots; i++) {
       addSlot(base(r) + broadcastSlotsOffset(t) + i * t.broadcastSlotBytes, t, r, "broadcast slot " + std::to_string(i));
       for (int q = 0; q < worldSize_; q++) {
-        if (q != r) addSlot(base(r) + pipeSlotsOffset(t, q) + i * t.pipeSlotBytes, t, r, "slot " + std::to_string(i) + " to " + std::to_string(q));
+        if (q == r) continue;
+        const std::string name = "slot " + std::to_string(i) + " to " + std::to_string(q);
+        addSlot(base(r) + pipeSlotsOffset(t, kMessages, q) + i * t.pipeSlotBytes, t, r, name);
+        addSlot(base(r) + pipeSlotsOffset(t, kResults, q) + i * t.pipeSlotBytes, t, r, "result " + name);
       }
     }
   }

@@ -10,13 +10,17 @@
 #include "railhead/all_to_all.h"
 #include "railhead/allgather.h"
 #include "railhead/allreduce_oneshot.h"
+#include "railhead/allgather_ring.h"
 #include "railhead/allreduce_pull.h"
+#include "railhead/allreduce_tree.h"
 #include "railhead/allreduce_twoshot.h"
 #include "railhead/barrier.h"
 #include "railhead/broadcast.h"
+#include "railhead/broadcast_tree.h"
 #include "railhead/flag_lane.h"
 #include "railhead/reduce.h"
 #include "railhead/reduce_scatter.h"
+#include "railhead/reduce_scatter_chain.h"
 #include "railhead/transfers.h"
 
 namespace railhead::model {
@@ -24,7 +28,8 @@ namespace railhead::model {
 // The first four exchange with everybody; from kBroadcast on they need pipes.
 enum class FlagAlgorithm {
   kOneshot, kTwoshot, kPull, kBarrier, kAllGather, kAllGatherPull, kReduceScatter, kReduceScatterPull, kAllToAll, kAllToAllPull,
-  kBroadcast, kReduce, kGather, kScatter, kNeighbours,
+  kBroadcast, kReduce, kGather, kScatter, kNeighbours, kChain, kDoubleTree, kBroadcastChain, kBroadcastTree, kAllGatherRing,
+  kReduceScatterChain,
 };
 
 struct Call {
@@ -200,6 +205,23 @@ class FlagRun {
         if (root) job.out() = job.send;
         return broadcast(mem, team, flags, call.root, job.to(), uint64_t{call.count} * 4);
       }
+      case F::kBroadcastChain:
+      case F::kBroadcastTree: {
+        if (root) job.out() = job.send;
+        const Tree tree = call.algorithm == F::kBroadcastChain ? Tree::kChain : Tree::kDouble;
+        return broadcastTree(mem, team, flags, tree, call.root, job.to(), uint64_t{call.count} * 4);
+      }
+      case F::kChain:
+      case F::kDoubleTree: {
+        const Tree tree = call.algorithm == F::kChain ? Tree::kChain : Tree::kDouble;
+        const Elements e;
+        return TreeReduction<Elements, FlagMem>(mem, team, flags, e, tree, job.in(), job.to(), call.count).run();
+      }
+      case F::kReduceScatterChain: {
+        const Elements e;
+        return ReduceScatterChain<Elements, FlagMem>(mem, team, flags, e, job.in(), job.to(), call.count).run();
+      }
+      case F::kAllGatherRing: return allGatherRing(mem, team, flags, job.in(), job.to(), uint64_t{call.count} * 4);
       case F::kReduce: return reduce(mem, team, flags, Elements(), call.root, job.in(), job.to(), call.count);
       default: {
         std::vector<Transfer>& list = transfers_.emplace_back(transfersOf(job));
@@ -244,6 +266,7 @@ class FlagRun {
     switch (job.call->algorithm) {
       case F::kReduceScatter:
       case F::kReduceScatterPull:
+      case F::kReduceScatterChain:
       case F::kAllToAll:
       case F::kAllToAllPull:
       case F::kScatter: return n;
@@ -256,6 +279,7 @@ class FlagRun {
     switch (job.call->algorithm) {
       case F::kAllGather:
       case F::kAllGatherPull:
+      case F::kAllGatherRing:
       case F::kAllToAll:
       case F::kAllToAllPull:
       case F::kGather: return n;
@@ -285,12 +309,17 @@ class FlagRun {
     const int o = job.operation;
     switch (call.algorithm) {
       case F::kAllGather:
+      case F::kAllGatherRing:
       case F::kAllGatherPull: *want = contribution(o, static_cast<int>(part), at); return true;
       case F::kAllToAll:
       case F::kAllToAllPull: *want = contribution(o, static_cast<int>(part), self * n + at); return true;
       case F::kReduceScatter:
-      case F::kReduceScatterPull: *want = reference(o, shape_.worldSize, shape_.reduceGroup, self * n + at); return true;
+      case F::kReduceScatterPull:
+      case F::kReduceScatterChain: *want = reference(o, shape_.worldSize, shape_.reduceGroup, self * n + at); return true;
+      case F::kBroadcastChain:
+      case F::kBroadcastTree:
       case F::kBroadcast: *want = contribution(o, call.root, i); return true;
+      case F::kDoubleTree: *want = treeSum(o, i); return true;
       case F::kReduce: *want = reference(o, shape_.worldSize, shape_.reduceGroup, i); return r == call.root;
       case F::kGather: *want = contribution(o, static_cast<int>(part), at); return r == call.root && part != self;
       case F::kScatter: *want = contribution(o, call.root, self * n + at); return r != call.root;
@@ -303,6 +332,22 @@ class FlagRun {
       case F::kBarrier: return false;
       default: *want = reference(o, shape_.worldSize, shape_.reduceGroup, i); return true;
     }
+  }
+
+  // Element i as the double tree adds it: own, left child, right child, from the root of the tree that its chunk goes over.
+  uint32_t treeSum(int operation, size_t i) const {
+    const size_t perChunk = shape_.slotTiles * Elements::kElements;
+    const bool second = i / perChunk % 2 != 0;
+    for (int r = 0; r < shape_.worldSize; r++) {
+      if (placeIn(Tree::kDouble, second, r, shape_.worldSize).parent < 0) return below(operation, second, r, i);
+    }
+    return 0;
+  }
+  uint32_t below(int operation, bool second, int r, size_t i) const {
+    const TreePlace place = placeIn(Tree::kDouble, second, r, shape_.worldSize);
+    uint32_t sum = contribution(operation, r, i);
+    for (int k = 0; k < place.n; k++) sum = sum * 31 + below(operation, second, place.children[k], i);
+    return sum;
   }
 
   World& world_;

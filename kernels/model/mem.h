@@ -195,6 +195,7 @@ class FlagMem {
   void copyFromSlot(char* to, const char* slot, uint64_t bytes) {
     for (uint64_t i = 0; i < bytes; i += 4) *reinterpret_cast<uint32_t*>(to + i) = static_cast<uint32_t>(world_.load(slot + i, 4, false, "load"));
   }
+  void copyLocal(char* to, const char* from, uint64_t bytes) { memcpy(to, from, bytes); }
   template <class Raw>
   Raw loadSlotTile(const char* p) {
     Raw raw;

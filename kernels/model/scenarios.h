@@ -136,10 +136,12 @@ inline Call anyCall(Random& random, const FlagShape& shape, F algorithm) {
     case F::kAllGatherPull:
     case F::kReduceScatterPull:
     case F::kAllToAllPull: call.count = anyCount(random, shape.windowCount / n); break;
+    case F::kChain:
+    case F::kDoubleTree: call.count = anyCount(random, 40); break;  // more chunks than a pipe has slots
     default: call.count = anyCount(random, 12);
   }
   // In place is one buffer only where send and recv are as large as each other.
-  if (algorithm > F::kBarrier && algorithm != F::kAllToAll && algorithm != F::kReduce && algorithm != F::kBroadcast) call.inPlace = false;
+  if (algorithm > F::kBarrier && algorithm != F::kAllToAll && algorithm != F::kReduce && algorithm != F::kBroadcast && algorithm != F::kChain && algorithm != F::kDoubleTree) call.inPlace = false;
   return call;
 }
 inline FlagShape calls(Random& random, const std::vector<F>& kinds, FlagShape shape) {
@@ -165,6 +167,15 @@ inline FlagShape exchangeCalls(Random& random) {
 inline FlagShape mixedCalls(Random& random) { return calls(random, {F::kOneshot, F::kTwoshot, F::kPull, F::kBarrier, F::kAllGather, F::kReduceScatter}, anyFlagRanks(random)); }
 inline FlagShape rootedCalls(Random& random) { return calls(random, {F::kBroadcast, F::kReduce}, withPipes(random)); }
 inline FlagShape transferCalls(Random& random) { return calls(random, {F::kGather, F::kScatter, F::kNeighbours}, withPipes(random)); }
+// Chains carry a second partial sum where there are reduce groups: a slot then has room for it.
+inline FlagShape treeCalls(Random& random) {
+  FlagShape shape = withPipes(random);
+  shape.worldSize = 2 + random.below(4);
+  shape.reduceGroup = random.oneIn(2) ? shape.worldSize : 1 + random.below(shape.worldSize);
+  shape.blockTiles = static_cast<uint32_t>(shape.worldSize);
+  shape.slotTiles = 2;
+  return calls(random, {F::kChain, F::kDoubleTree, F::kBroadcastChain, F::kBroadcastTree, F::kAllGatherRing, F::kReduceScatterChain}, shape);
+}
 inline FlagShape everyCall(Random& random) {
   return calls(random, {F::kOneshot, F::kAllToAllPull, F::kBarrier, F::kBroadcast, F::kReduce, F::kGather, F::kScatter, F::kNeighbours}, withPipes(random));
 }
@@ -236,6 +247,7 @@ inline const std::vector<Scenario>& scenarios() {
       {"flags-exchanges", false, nullptr, exchangeCalls, "all-gather, reduce-scatter and all-to-all, staged and between windows"},
       {"flags-rooted", false, nullptr, rootedCalls, "broadcast and reduce over pipes, roots in turn"},
       {"flags-transfers", false, nullptr, transferCalls, "gather, scatter, and messages between all neighbours at the same time"},
+      {"flags-trees", false, nullptr, treeCalls, "chains, rings and double trees of 2 to 5 ranks"},
       {"flags-every", false, nullptr, everyCall, "exchanges and pipes in turn"},
       {"flags-odd", false, nullptr, oddCalls, "a rank calls something else: nobody hangs, and nobody gets past the next exchange"},
       {"flags-mixed", false, nullptr, mixedCalls, "all algorithms and barriers in turn"},
@@ -260,6 +272,7 @@ inline const std::vector<Scenario>& scenarios() {
       {"flags-all-barriers", true, nullptr, [](Random&) { return smallCalls(12, {{F::kBarrier}, {F::kBarrier}}); }, "every run of two barriers"},
       {"flags-all-pull", true, nullptr, [](Random&) { return smallCalls(4, {{F::kPull, 2}}); }, "every run of a pull of one element a rank"},
       {"flags-all-broadcast", true, nullptr, [](Random&) { return smallCalls(4, {{F::kBroadcast, 2}, {F::kBroadcast, 2, false, false, 1}}); }, "every run of two broadcasts of a chunk"},
+      {"flags-all-chain", true, nullptr, [](Random&) { return smallCalls(4, {{F::kChain, 2}}); }, "every run of a chunk up and down a chain"},
       {"flags-all-transfer", true, nullptr, [](Random&) { return smallCalls(4, {{F::kGather, 2}}); }, "every run of a message"},
   };
   return all;

@@ -45,6 +45,7 @@ struct Tiles {
     memcpy(&raw, base + tile * sizeof(Raw), bytesOf(tile, count));
     return raw;
   }
+  static Raw loadRaw(const char* base, uint64_t tile, size_t count) { return load(base, tile, count); }
   static void store(char* base, uint64_t tile, size_t count, const Raw& raw) {
     memcpy(base + tile * sizeof(Raw), &raw, bytesOf(tile, count));
   }

@@ -9,7 +9,7 @@ using namespace railhead;
 
 namespace {
 
-enum class What { kAllGather, kReduceScatter, kAllToAll, kBroadcast, kReduce, kGather, kNeighbours, kLast };
+enum class What { kAllGather, kReduceScatter, kAllToAll, kBroadcast, kReduce, kGather, kNeighbours, kChain, kTree, kBroadcastTree, kRings, kLast };
 
 // Integers, which wrap: any order of additions gives the same, so this is a test of who gets what.
 int32_t input(uint64_t seed, int rank, int round, size_t i) {
@@ -62,6 +62,19 @@ struct Round {
         ended(copies.broadcast(team, root, recv, bytes));
         break;
       case What::kReduce: ended(i32.reduce(team, sum, root, send, recv, count)); break;
+      case What::kChain: ended(i32.tree(team, sum, Tree::kChain, send, recv, count)); break;
+      case What::kTree: ended(i32.tree(team, sum, Tree::kDouble, send, recv, count)); break;
+      case What::kBroadcastTree:
+        if (team.rank == root) memcpy(recv, send, bytes);
+        ended(copies.broadcastTree(team, windows ? Tree::kDouble : Tree::kChain, root, recv, bytes));
+        break;
+      case What::kRings:
+        if (windows) {
+          ended(i32.reduceScatterChain(team, sum, send, recv, count));
+        } else {
+          ended(copies.allGatherRing(team, send, recv, bytes));
+        }
+        break;
       default: transfers(bytes);
     }
   }
@@ -90,6 +103,12 @@ struct Round {
           case What::kAllGather: CHECK(recv[r * count + i] == input(o.seed, from, number, i)); break;
           case What::kReduceScatter: CHECK(recv[i] == total(o, number, self * count + i)); break;
           case What::kAllToAll: CHECK(recv[r * count + i] == input(o.seed, from, number, self * count + i)); break;
+          case What::kChain:
+          case What::kTree: CHECK(recv[i] == total(o, number, i)); break;
+          case What::kRings:
+            CHECK(windows ? recv[i] == total(o, number, self * count + i) : recv[r * count + i] == input(o.seed, from, number, i));
+            break;
+          case What::kBroadcastTree:
           case What::kBroadcast: CHECK(recv[i] == input(o.seed, root, number, i)); break;
           case What::kReduce: CHECK(team.rank != root || recv[i] == total(o, number, i)); break;
           case What::kGather: CHECK(team.rank != root || r == self || recv[r * count + i] == input(o.seed, from, number, i)); break;

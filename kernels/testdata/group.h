@@ -22,7 +22,7 @@ constexpr uint32_t kBlockBytes = 128 * kMaxWorldSize;  // small: sums have many 
 constexpr size_t kMaxCount = 5000;
 constexpr uint32_t kSlotBytes = 1024;
 // Where pull's buffers lie: send, then recv.
-constexpr size_t kWindow = kScratchHeaderBytes + 2 * kBlockBytes + kPipeSlots * (1 + kMaxWorldSize) * size_t{kSlotBytes};
+constexpr size_t kWindow = kScratchHeaderBytes + 2 * kBlockBytes + kPipeSlots * (1 + kPipeSets * kMaxWorldSize) * size_t{kSlotBytes};
 constexpr int64_t kMs = 1000000;
 
 struct Options {

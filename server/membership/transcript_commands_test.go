@@ -21,7 +21,7 @@ type numbers struct{ last, join, alloc, register uint64 }
 
 const (
 	testHeapBytes    = 512 << 10
-	testScratchBytes = 128 << 10
+	testScratchBytes = 192 << 10
 	testBlockBytes   = 8192
 )
 

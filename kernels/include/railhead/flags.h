@@ -54,7 +54,7 @@ struct ScratchHeader {
 static_assert(sizeof(PublishedLine) == 64 && sizeof(ScratchHeader) == 256, "scratch layout");
 
 // The header and the flags of pipes, which are in pipes.h.
-constexpr uint64_t kScratchHeaderBytes = 16384;
+constexpr uint64_t kScratchHeaderBytes = 24576;
 
 constexpr int kMaxRegions = 256;
 constexpr int kOfferRegionShift = 48;

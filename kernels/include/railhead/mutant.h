@@ -74,6 +74,10 @@ enum class Mutant : int {
   kTransferSleepIgnoresAbort = 54,
   kPipeSignatureNotCompared = 55,
   kNoLookAtLaterCalls = 56,
+  // allreduce_tree.h
+  kTreeResultsShareAPipe = 57,
+  kTreeReleasesBeforeItAdds = 58,
+  kTreeForgetsTheGroup = 59,
 };
 
 #if defined(RH_MODEL)

@@ -27,30 +27,37 @@ struct SlotHeader {
 constexpr uint64_t kTailsOffset = 4096;            // tail of this rank's pipe to rank d
 constexpr uint64_t kHeadsOffset = 8192;            // head of this rank in the pipe of rank s
 constexpr uint64_t kBroadcastHeadsOffset = 12288;  // head of this rank in the broadcasts of rank s
+constexpr uint64_t kResultTailsOffset = 16384;     // tails and heads of the second set
+constexpr uint64_t kResultHeadsOffset = 20480;
 constexpr uint64_t kFlagLineBytes = 64;
-static_assert(kBroadcastHeadsOffset + kMaxWorldSize * kFlagLineBytes == kScratchHeaderBytes, "scratch layout");
+static_assert(kResultHeadsOffset + kMaxWorldSize * kFlagLineBytes == kScratchHeaderBytes, "scratch layout");
 
-// Slots follow the two buffers: those of broadcasts, then those to rank 0, 1, ...
+// Two sets of pipes between each two ranks: the second is for the results of trees (allreduce_tree.h).
+constexpr int kPipeSets = 2;
+constexpr int kMessages = 0, kResults = 1;
+
+// Slots follow the two buffers: those of broadcasts, then those to rank 0, 1, ... of the first set, then of the second.
 static inline uint64_t broadcastSlotsOffset(const FlagTeam& team) { return kScratchHeaderBytes + 2 * static_cast<uint64_t>(team.blockBytes); }
-static inline uint64_t pipeSlotsOffset(const FlagTeam& team, int to) {
-  return broadcastSlotsOffset(team) + kPipeSlots * (team.broadcastSlotBytes + static_cast<uint64_t>(to) * team.pipeSlotBytes);
+static inline uint64_t pipeSlotsOffset(const FlagTeam& team, int set, int to) {
+  const auto number = static_cast<uint64_t>(set * team.worldSize + to);
+  return broadcastSlotsOffset(team) + kPipeSlots * (team.broadcastSlotBytes + number * team.pipeSlotBytes);
 }
 // Bytes of a heap's front that all of this needs (wire.ScratchNeed is the same for the daemon).
 static inline uint64_t scratchBytes(int worldSize, uint64_t blockBytes, uint64_t broadcastSlotBytes, uint64_t pipeSlotBytes) {
-  return kScratchHeaderBytes + 2 * blockBytes + kPipeSlots * (broadcastSlotBytes + static_cast<uint64_t>(worldSize) * pipeSlotBytes);
+  return kScratchHeaderBytes + 2 * blockBytes + kPipeSlots * (broadcastSlotBytes + static_cast<uint64_t>(kPipeSets * worldSize) * pipeSlotBytes);
 }
 
 template <class Mem>
 class Pipes {
  public:
-  Pipes(Mem& mem, const FlagTeam& team, Flags<Mem>& flags) : mem_(mem), team_(team), flags_(flags) {}
+  Pipes(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, int set = kMessages) : mem_(mem), team_(team), flags_(flags), set_(set) {}
 
   uint32_t chunkBytes() const { return team_.pipeSlotBytes - kSlotHeaderBytes; }
   uint32_t broadcastChunkBytes() const { return team_.broadcastSlotBytes - kSlotHeaderBytes; }
 
   // Flags of the pipe between two ranks.
-  Flag& tail(int from, int to) const { return flagAt(from, kTailsOffset, to); }
-  Flag& head(int from, int to) const { return flagAt(to, kHeadsOffset, from); }
+  Flag& tail(int from, int to) const { return flagAt(from, set_ == kMessages ? kTailsOffset : kResultTailsOffset, to); }
+  Flag& head(int from, int to) const { return flagAt(to, set_ == kMessages ? kHeadsOffset : kResultHeadsOffset, from); }
   Flag& broadcastHead(int from, int to) const { return flagAt(to, kBroadcastHeadsOffset, from); }
 
   // What the reader's head must have come to before the writer may fill chunk number tail.
@@ -60,7 +67,7 @@ class Pipes {
   static uint32_t next(uint32_t n) { return (n + 1) & Mem::kGenerationMask; }
 
   char* slot(int from, int to, uint32_t chunk) const {
-    return team_.heap[from] + pipeSlotsOffset(team_, to) + (chunk % kPipeSlots) * static_cast<uint64_t>(team_.pipeSlotBytes);
+    return team_.heap[from] + pipeSlotsOffset(team_, set_, to) + (chunk % kPipeSlots) * static_cast<uint64_t>(team_.pipeSlotBytes);
   }
   char* broadcastSlot(int from, uint32_t chunk) const {
     return team_.heap[from] + broadcastSlotsOffset(team_) + (chunk % kPipeSlots) * static_cast<uint64_t>(team_.broadcastSlotBytes);
@@ -108,6 +115,7 @@ class Pipes {
   Mem& mem_;
   const FlagTeam& team_;
   Flags<Mem>& flags_;
+  int set_;
 };
 
 }  // namespace railhead
