@@ -16,7 +16,7 @@ const root = "../.."
 // libraryDir holds librailhead.so, as its soname too, and librailhead.a, built once for all tests.
 var libraryDir string
 
-var buildLibrary = sync.OnceValue(func() error { return librarybuild.Build(root, libraryDir) })
+var buildLibrary = sync.OnceValue(func() error { return librarybuild.Build(root, libraryDir, "-O1") })
 
 func TestMain(m *testing.M) {
 	var err error

@@ -44,7 +44,7 @@ func build(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := librarybuild.Build(root, dir); err != nil {
+	if err := librarybuild.Build(root, dir, "-O1"); err != nil {
 		return err
 	}
 	for _, source := range examples() {

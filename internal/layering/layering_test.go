@@ -19,8 +19,11 @@ var mayImport = map[string][]string{
 	"railhead/internal/models":        {},
 	"railhead/internal/ncclstyle":     {},
 	"railhead/internal/oracle":        {},
+	"railhead/engine/topo":            {},
+	"railhead/internal/sizeplot":      {},
 	"railhead/kernels":                {},
 	"railhead/symm":                   {},
+	"railhead/engine/tuner":           {},
 	"railhead/client":                 {"railhead/internal/wire", "railhead/kernels"},
 	"railhead/client/abi":             {},
 	"railhead/python":                 {},
@@ -29,9 +32,13 @@ var mayImport = map[string][]string{
 	"railhead/server":                 {"railhead/internal/wire", "railhead/symm", "railhead/server/membership"},
 	"railhead/benchmarks/abioverhead": {"railhead/client", "railhead/server"},
 	"railhead/benchmarks/killnotice":  {"railhead/client", "railhead/internal/wire", "railhead/server"},
+	"railhead/benchmarks/mpi": {
+		"railhead/internal/launch", "railhead/internal/librarybuild", "railhead/internal/ncclstyle", "railhead/internal/sizeplot",
+		"railhead/server",
+	},
 	"railhead/cmd/railhead": {
-		"railhead/client", "railhead/internal/launch", "railhead/internal/models", "railhead/internal/ncclstyle",
-		"railhead/internal/oracle", "railhead/internal/wire", "railhead/server", "railhead/server/membership",
+		"railhead/client", "railhead/engine/topo", "railhead/engine/tuner", "railhead/internal/launch", "railhead/internal/models",
+		"railhead/internal/ncclstyle", "railhead/internal/oracle", "railhead/internal/sizeplot", "railhead/internal/wire", "railhead/server", "railhead/server/membership",
 	},
 
 	"railhead/client/examples/go/allgather": {"railhead/client"},

@@ -1,5 +1,5 @@
-// Package librarybuild makes the client library as the Makefile says, by the compilers alone, for tests on a machine
-// without make.
+// Package librarybuild makes the client library as the Makefile says, by the compilers alone, for tests and
+// measurements on a machine without make.
 //
 // It owns nothing but the folder that it is given. It trusts the Makefile to assign plain words to the variables it reads.
 package librarybuild
@@ -22,8 +22,9 @@ import (
 // Patience is far beyond what a tool takes on a busy machine: reaching it means a hang.
 const Patience = 5 * time.Minute
 
-// Build makes librailhead.so, as its soname too, and librailhead.a in dir. root is the top of the repository.
-func Build(root, dir string) error {
+// Build makes librailhead.so, as its soname too, and librailhead.a in dir. root is the top of the repository. The compiler
+// gets optimization, such as -O1 for a short build or the Makefile's -O3 to measure.
+func Build(root, dir, optimization string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return err
@@ -36,7 +37,7 @@ func Build(root, dir string) error {
 	if err != nil {
 		return err
 	}
-	objects, err := compileObjects(root, dir, assigned)
+	objects, err := compileObjects(root, dir, optimization, assigned)
 	if err != nil {
 		return err
 	}
@@ -78,7 +79,7 @@ func sonameOf(root string) (string, error) {
 	return "librailhead.so." + string(m[1]), nil
 }
 
-func compileObjects(root, dir string, assigned map[string][]string) ([]string, error) {
+func compileObjects(root, dir, optimization string, assigned map[string][]string) ([]string, error) {
 	sources, err := filepath.Glob(filepath.Join(root, "client/*.cc"))
 	if err != nil {
 		return nil, err
@@ -98,7 +99,7 @@ func compileObjects(root, dir string, assigned map[string][]string) ([]string, e
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			_, errs[i] = Tool(root, "g++", slices.Concat(flags, []string{"-O1", "-c", source, "-o", object})...)
+			_, errs[i] = Tool(root, "g++", slices.Concat(flags, []string{optimization, "-c", source, "-o", object})...)
 		})
 	}
 	wg.Wait()

@@ -1,0 +1,62 @@
+/* side_railhead.c - Railhead's side, through its C ABI as any program uses it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "railhead.h"
+#include "side.h"
+
+const char *const side_rank_variables[] = {"RANK", NULL};
+
+static rh_session *session;
+static rh_comm *comm;
+
+static void must(rh_result result) {
+  if (result == RH_OK) return;
+  fprintf(stderr, "%s\n", rh_last_error_message());
+  exit(1);
+}
+
+void side_start(int *argc, char ***argv, int *rank, int *ranks) {
+  (void)argc;
+  (void)argv;
+  int32_t own = 0, all = 0;
+  must(rh_connect(NULL, &session));
+  must(rh_comm_init(session, NULL, &comm));
+  must(rh_comm_rank(comm, &own));
+  must(rh_comm_world_size(comm, &all));
+  *rank = own;
+  *ranks = all;
+}
+
+static float *buffer(const char *kind, int32_t rank, size_t bytes) {
+  void *memory = NULL;
+  if (strcmp(kind, "windows") == 0) {
+    rh_window *window;
+    must(rh_window_alloc(comm, bytes, &window));
+    must(rh_window_pointer(window, rank, &memory));
+  } else if (strcmp(kind, "malloc") == 0) {
+    memory = malloc(bytes);
+  }
+  if (memory == NULL) {
+    fprintf(stderr, "rank %d: no %s buffers of %zu bytes\n", (int)rank, kind, bytes);
+    exit(1);
+  }
+  return memory;
+}
+
+void side_buffers(const char *kind, size_t bytes, float **send, float **recv) {
+  int32_t rank = 0;
+  must(rh_comm_rank(comm, &rank));
+  *send = buffer(kind, rank, bytes);
+  *recv = buffer(kind, rank, bytes);
+}
+
+void side_reduce(const float *send, float *recv, size_t count) {
+  must(rh_all_reduce(send, recv, count, RH_F32, RH_SUM, comm, NULL));
+}
+
+void side_end(void) {
+  must(rh_comm_finalize(comm));
+  must(rh_close(session));
+}

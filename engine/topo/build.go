@@ -1,0 +1,57 @@
+package topo
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// The identifiers that all readers give.
+func numaID(number int) string       { return "numa" + strconv.Itoa(number) }
+func packageID(number int) string    { return "package" + strconv.Itoa(number) }
+func gpuID(dev int) string           { return "gpu" + strconv.Itoa(dev) }
+func pciID(busID string) string      { return "pci/" + busID }
+func nicID(place string) string      { return "nic/" + place }
+func nvswitchID(busID string) string { return "nvswitch/" + busID }
+
+func netID(n *NetInfo) string {
+	if n.Port == 0 {
+		return "net/" + n.Name
+	}
+	return fmt.Sprintf("net/%s:%d", n.Name, n.Port)
+}
+
+// busIDOf brings a bus identifier to the form of /sys; "" if it is none.
+func busIDOf(s string) string {
+	s = strings.ToLower(s)
+	if len(s) < len("00:00.0") || len(s) > 16 || !strings.Contains(s, ":") || strings.Trim(s, "0123456789abcdef:.") != "" {
+		return ""
+	}
+	return s
+}
+
+func (g *Graph) add(n Node) { g.Nodes = append(g.Nodes, n) }
+
+// addDevice adds a node that has a PCI link to its parent.
+func (g *Graph) addDevice(n Node) {
+	g.add(n)
+	g.Links = append(g.Links, Link{A: n.Parent, B: n.ID, Kind: LinkPCI, GBps: pciBandwidth(n.PCI)})
+}
+
+// addPort adds a port of a NIC.
+func (g *Graph) addPort(nic string, info NetInfo) {
+	id := netID(&info)
+	g.add(Node{ID: id, Kind: Net, Parent: nic, Net: &info})
+	g.Links = append(g.Links, Link{A: nic, B: id, Kind: LinkNET, GBps: netBandwidth(info.SpeedMbps)})
+}
+
+// linkNUMA joins every two NUMA nodes.
+func (g *Graph) linkNUMA() {
+	nodes := g.OfKind(NUMA)
+	for i, a := range nodes {
+		gbps := socketBandwidth(g.Node(a).CPU)
+		for _, b := range nodes[i+1:] {
+			g.Links = append(g.Links, Link{A: a, B: b, Kind: LinkSYS, GBps: gbps})
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package tuner
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Bounds of what is fitted.
+const (
+	maxMeasurements = 1 << 20
+	minTimeUs       = 1e-6
+	maxTimeUs       = 1e12
+	// SwitchMargin is how much faster another algorithm must be to take over: more than the noise of medians, less than
+	// what a user would notice.
+	SwitchMargin = 0.05
+)
+
+// Measurement is one timed run of an algorithm.
+type Measurement struct {
+	Algorithm string
+	Bytes     uint64
+	TimeUs    float64
+}
+
+// FitRanges makes ranges of the measurements of one collective at one world size. What counts of several runs is the median.
+//
+// The rule: begin with the algorithm that is fastest over the two smallest sizes together (the least product of times). Go
+// up through the sizes. Another algorithm takes over from a size on if it is more than SwitchMargin faster than the current
+// one at this size and at the next; the fastest at this size, if there are several. So noise below the margin never
+// switches, one odd size does not either, and there is no way back without as much of a difference the other way. The
+// largest size alone never switches: a sweep should end one size beyond the last that matters. An algorithm that was not
+// measured at a size is not used for it: the fastest that was measured takes over at once.
+//
+// Equal times are settled by name, so that the result does not depend on the order of the measurements.
+func FitRanges(measured []Measurement) ([]Range, error) {
+	sizes, err := medians(measured)
+	if err != nil {
+		return nil, err
+	}
+	current := first(sizes)
+	ranges := []Range{{Algorithm: current}}
+	for i, at := range sizes {
+		next := current
+		if _, ok := at.times[current]; !ok {
+			next = fastest(at.times, func(string) bool { return true })
+		} else if i+1 < len(sizes) {
+			after := sizes[i+1]
+			better := func(a string) bool {
+				return clearlyFaster(at.times, a, current) && clearlyFaster(after.times, a, current)
+			}
+			if winner := fastest(at.times, better); winner != "" {
+				next = winner
+			}
+		}
+		if next != current {
+			ranges[len(ranges)-1].ToBytes = at.bytes
+			ranges = append(ranges, Range{FromBytes: at.bytes, Algorithm: next})
+			current = next
+		}
+	}
+	if len(ranges) > maxRanges {
+		return nil, fmt.Errorf("fit: %d ranges; at most %d: measure at fewer sizes", len(ranges), maxRanges)
+	}
+	return ranges, nil
+}
+
+// sizeTimes has each algorithm's median at a size.
+type sizeTimes struct {
+	bytes uint64
+	times map[string]float64
+}
+
+// medians are sorted by size.
+func medians(measured []Measurement) ([]sizeTimes, error) {
+	if len(measured) == 0 || len(measured) > maxMeasurements {
+		return nil, fmt.Errorf("fit: %d measurements; give 1 to %d", len(measured), maxMeasurements)
+	}
+	runs := map[uint64]map[string][]float64{}
+	for _, m := range measured {
+		if m.Algorithm == "" || m.Bytes > MaxBytes {
+			return nil, fmt.Errorf("fit: algorithm %q with %d bytes; give a name and at most %d bytes", m.Algorithm, m.Bytes, uint64(MaxBytes))
+		}
+		if err := within(fmt.Sprintf("fit: time in us of %s with %d bytes", m.Algorithm, m.Bytes), m.TimeUs, minTimeUs, maxTimeUs); err != nil {
+			return nil, err
+		}
+		if runs[m.Bytes] == nil {
+			runs[m.Bytes] = map[string][]float64{}
+		}
+		runs[m.Bytes][m.Algorithm] = append(runs[m.Bytes][m.Algorithm], m.TimeUs)
+	}
+	var sizes []sizeTimes
+	for _, bytes := range sortedKeys(runs) {
+		at := sizeTimes{bytes: bytes, times: map[string]float64{}}
+		for algorithm, times := range runs[bytes] {
+			slices.Sort(times)
+			at.times[algorithm] = times[len(times)/2]
+		}
+		sizes = append(sizes, at)
+	}
+	return sizes, nil
+}
+
+// first is the algorithm to begin with.
+func first(sizes []sizeTimes) string {
+	if len(sizes) == 1 {
+		return fastest(sizes[0].times, func(string) bool { return true })
+	}
+	both := map[string]float64{}
+	for a, t := range sizes[0].times {
+		if after, ok := sizes[1].times[a]; ok {
+			both[a] = t * after
+		}
+	}
+	if a := fastest(both, func(string) bool { return true }); a != "" {
+		return a
+	}
+	return fastest(sizes[0].times, func(string) bool { return true })
+}
+
+// fastest of those that may, or "".
+func fastest(times map[string]float64, may func(string) bool) string {
+	best := ""
+	for _, a := range sortedKeys(times) {
+		if may(a) && (best == "" || times[a] < times[best]) {
+			best = a
+		}
+	}
+	return best
+}
+
+// clearlyFaster needs both to have been measured.
+func clearlyFaster(times map[string]float64, a, than string) bool {
+	ta, oka := times[a]
+	tb, okb := times[than]
+	return oka && okb && ta*(1+SwitchMargin) < tb
+}

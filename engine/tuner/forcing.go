@@ -1,0 +1,153 @@
+package tuner
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// maxForcingBytes bounds a forcing text.
+const maxForcingBytes = 1024
+
+// Algorithms are the names that exist: for each collective, by the name of the command line, its algorithms.
+type Algorithms map[string][]string
+
+// all names every algorithm once, in order.
+func (a Algorithms) all() []string {
+	var names []string
+	for _, of := range a {
+		names = append(names, of...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Forcing says which algorithms a choice may take. The zero value forces nothing and knows no collective.
+//
+//	text   = "" | "auto" | clause { ";" clause }
+//	clause = [ collective ":" ] [ "^" ] algorithm { "," algorithm }
+//
+// A clause allows its algorithms and no others, or with ^ all but those. Without a collective it holds for every collective
+// that has no clause of its own and at least one of the algorithms. At most one clause names a collective, and one none.
+type Forcing struct {
+	clauses []clause
+	known   Algorithms
+}
+
+type clause struct {
+	collective string // empty: the general one
+	exclude    bool
+	algorithms []string
+}
+
+// ParseForcing reads a text. A name that does not exist, and a collective that is left without an algorithm, are errors.
+func ParseForcing(text string, known Algorithms) (Forcing, error) {
+	if len(text) > maxForcingBytes {
+		return Forcing{}, fmt.Errorf("forced algorithms: %d bytes; at most %d", len(text), maxForcingBytes)
+	}
+	f := Forcing{known: known}
+	if t := strings.TrimSpace(text); t == "" || t == "auto" {
+		return f, nil
+	}
+	for part := range strings.SplitSeq(text, ";") {
+		c, err := parseClause(part, known)
+		if err != nil {
+			return Forcing{}, fmt.Errorf("forced algorithms %q: %w", text, err)
+		}
+		if _, twice := f.clause(c.collective); twice {
+			return Forcing{}, fmt.Errorf("forced algorithms %q: two clauses %s; put their algorithms into one list", text, c.scope())
+		}
+		f.clauses = append(f.clauses, c)
+	}
+	for _, collective := range sortedKeys(known) {
+		if len(known[collective]) > 0 && len(f.Allowed(collective)) == 0 {
+			return Forcing{}, fmt.Errorf("forced algorithms %q leave none for %s, which has %s", text, collective, strings.Join(known[collective], ", "))
+		}
+	}
+	return f, nil
+}
+
+func parseClause(text string, known Algorithms) (clause, error) {
+	var c clause
+	names := known.all()
+	if collective, rest, scoped := strings.Cut(text, ":"); scoped {
+		c.collective, text = strings.TrimSpace(collective), rest
+		of, ok := known[c.collective]
+		if !ok {
+			return c, fmt.Errorf("collective %.40q is not known; there are %s", c.collective, list(known))
+		}
+		names = of
+	}
+	text = strings.TrimSpace(text)
+	text, c.exclude = strings.CutPrefix(text, "^")
+	for name := range strings.SplitSeq(text, ",") {
+		name = strings.TrimSpace(name)
+		switch {
+		case strings.HasPrefix(name, "^"):
+			return c, fmt.Errorf("%.40q: one ^, before the first algorithm, is for the whole list", name)
+		case !slices.Contains(names, name):
+			return c, fmt.Errorf("algorithm %.40q is not known %s; there are %s", name, c.scope(), strings.Join(names, ", "))
+		case slices.Contains(c.algorithms, name):
+			return c, fmt.Errorf("algorithm %s is named twice %s", name, c.scope())
+		}
+		c.algorithms = append(c.algorithms, name)
+	}
+	return c, nil
+}
+
+// scope names what a clause is for, in messages.
+func (c clause) scope() string {
+	if c.collective == "" {
+		return "for all collectives"
+	}
+	return "for " + c.collective
+}
+
+func (f Forcing) clause(collective string) (clause, bool) {
+	i := slices.IndexFunc(f.clauses, func(c clause) bool { return c.collective == collective })
+	if i < 0 {
+		return clause{}, false
+	}
+	return f.clauses[i], true
+}
+
+// Allowed are the algorithms that a choice for a collective may take, in the order in which they were made known: all of
+// them where nothing is forced, none for a collective that is not known.
+func (f Forcing) Allowed(collective string) []string {
+	all := f.known[collective]
+	c, own := f.clause(collective)
+	if !own {
+		var general bool
+		c, general = f.clause("")
+		applies := general && slices.ContainsFunc(all, func(a string) bool { return slices.Contains(c.algorithms, a) })
+		if !applies {
+			return slices.Clone(all)
+		}
+	}
+	var allowed []string
+	for _, a := range all {
+		if slices.Contains(c.algorithms, a) != c.exclude {
+			allowed = append(allowed, a)
+		}
+	}
+	return allowed
+}
+
+// String is the text without spaces; ParseForcing reads it back to the same.
+func (f Forcing) String() string {
+	if len(f.clauses) == 0 {
+		return "auto"
+	}
+	var parts []string
+	for _, c := range f.clauses {
+		text := strings.Join(c.algorithms, ",")
+		if c.exclude {
+			text = "^" + text
+		}
+		if c.collective != "" {
+			text = c.collective + ":" + text
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, ";")
+}

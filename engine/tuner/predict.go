@@ -1,0 +1,262 @@
+package tuner
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// MaxBytes bounds every size: 64 TiB.
+const MaxBytes = 1 << 46
+
+// Cost models by name.
+const (
+	AlphaBeta = "alpha-beta"
+	NCCLModel = "nccl"
+)
+
+// Request is an operation whose time is asked for. Zero values: the fastest algorithm and protocol, all of the machine's ranks.
+type Request struct {
+	Op        string // by the name of the command line
+	CostModel string // AlphaBeta or NCCLModel
+	Algorithm string
+	Protocol  string // of NCCL's model
+	LatCount  int    // of NCCL's model: pipelined operations that pay the latency one after another; 0 is 1
+	Ranks     int
+	Bytes     uint64 // as in bench's size column; of dispatch and combine: of one copy of a token
+	Routing   Routing
+	Tokens    int // that a rank dispatches or combines
+	Cache     Cache
+}
+
+// Prediction is the answer. A size is what the operation is given, bytes_per_rank what the busiest rank sends for it.
+type Prediction struct {
+	Op           string  `json:"op"`
+	CostModel    string  `json:"cost_model"`
+	Algorithm    string  `json:"algorithm"`
+	Protocol     string  `json:"protocol,omitempty"`
+	Ranks        int     `json:"ranks"`
+	Nodes        int     `json:"nodes"`
+	TimeUs       float64 `json:"time_us"`
+	LatencyUs    float64 `json:"latency_us"`
+	BandwidthUs  float64 `json:"bandwidth_us"`
+	Bytes        uint64  `json:"bytes"`
+	BytesPerRank float64 `json:"bytes_per_rank"`
+	Copies       float64 `json:"copies"` // bytes_per_rank / bytes: how often the data is sent
+	KneeBytes    float64 `json:"knee_bytes"`
+	AlgGBs       float64 `json:"algbw_GBs"`
+	BusGBs       float64 `json:"busbw_GBs"`
+
+	RemoteCopies *Copies `json:"remote_copies,omitempty"` // of a token, to other nodes
+}
+
+// Ops lists what can be predicted.
+func Ops() []string {
+	var names []string
+	for _, c := range collectives {
+		names = append(names, c.name)
+	}
+	return append(names, "dispatch", "combine", "kv")
+}
+
+// Predict answers, or says what is wrong with the question.
+func (m *Machine) Predict(r Request) (Prediction, error) {
+	if !slices.Contains(Ops(), r.Op) {
+		return Prediction{}, fmt.Errorf("operation %.40q is not known; there are %s", r.Op, strings.Join(Ops(), ", "))
+	}
+	least := 2
+	if r.Op == "kv" {
+		least = 1 // the peers are not among them
+	}
+	s, err := m.shapeOf(r.Ranks, least)
+	if err != nil {
+		return Prediction{}, err
+	}
+	if r.Bytes > MaxBytes {
+		return Prediction{}, fmt.Errorf("bytes is %d; at most %d", r.Bytes, uint64(MaxBytes))
+	}
+	switch r.CostModel {
+	case AlphaBeta:
+		if r.Protocol != "" || r.LatCount != 0 {
+			return Prediction{}, fmt.Errorf("protocol and latency count belong to the cost model %s; leave them out, or choose it", NCCLModel)
+		}
+	case NCCLModel:
+		return m.predictNCCL(r, s)
+	default:
+		return Prediction{}, fmt.Errorf("cost model %.40q is not known; there are %s, %s", r.CostModel, AlphaBeta, NCCLModel)
+	}
+	switch r.Op {
+	case "dispatch", "combine":
+		return m.predictExperts(r, s)
+	case "kv":
+		return m.predictCache(r, s)
+	}
+	i := slices.IndexFunc(collectives, func(c collective) bool { return c.name == r.Op })
+	return m.predictCollective(r, collectives[i], s)
+}
+
+// choose returns the candidate that takes the least time; the first wins a tie.
+func choose(candidates []Prediction) Prediction {
+	best := candidates[0]
+	for _, p := range candidates[1:] {
+		if p.TimeUs < best.TimeUs {
+			best = p
+		}
+	}
+	return best
+}
+
+// wanted are the names of a list, or the one that was asked for.
+func wanted(name, op string, known []string) ([]string, error) {
+	if name == "" {
+		return known, nil
+	}
+	if !slices.Contains(known, name) {
+		return nil, fmt.Errorf("algorithm %.40q is not in the model of %s; there are %s", name, op, strings.Join(known, ", "))
+	}
+	return []string{name}, nil
+}
+
+// price is the α-β model's prediction.
+func (m *Machine) price(r Request, name string, s shape, sizeBytes uint64, k cost, busFactor float64) Prediction {
+	latencyUs, bandwidthUs := m.parts(k, float64(sizeBytes))
+	_, perByteUs := m.parts(k, 1)
+	return finish(Prediction{
+		Op: r.Op, CostModel: AlphaBeta, Algorithm: name, Ranks: s.ranks, Nodes: s.nodes,
+		LatencyUs: latencyUs, BandwidthUs: bandwidthUs,
+		Bytes: sizeBytes, BytesPerRank: k.copies * float64(sizeBytes), Copies: k.copies,
+	}, perByteUs, busFactor)
+}
+
+// finish makes the derived numbers. The knee is the size whose latency and bandwidth parts are equal, nαβ for a ring; half
+// of the plateau's bandwidth is reached there, 90 % at nine times it.
+func finish(p Prediction, perByteUs, busFactor float64) Prediction {
+	p.TimeUs = p.LatencyUs + p.BandwidthUs
+	p.KneeBytes = p.LatencyUs / perByteUs
+	if p.TimeUs > 0 {
+		p.AlgGBs = float64(p.Bytes) / p.TimeUs / bytesPerUs
+	}
+	p.BusGBs = p.AlgGBs * busFactor
+	return p
+}
+
+func (m *Machine) predictCollective(r Request, c collective, s shape) (Prediction, error) {
+	var known []string
+	for _, a := range c.algorithms {
+		known = append(known, a.name)
+	}
+	names, err := wanted(r.Algorithm, r.Op, known)
+	if err != nil {
+		return Prediction{}, err
+	}
+	var candidates []Prediction
+	for _, a := range c.algorithms {
+		if slices.Contains(names, a.name) {
+			candidates = append(candidates, m.price(r, a.name, s, r.Bytes, a.cost(s, m.nicCount()), c.busFactor(float64(s.ranks))))
+		}
+	}
+	return choose(candidates), nil
+}
+
+// predictExperts is a floor: a message to every peer at once, copies over NICs and links at the same time. One copy a node
+// is forwarded there, for another latency.
+func (m *Machine) predictExperts(r Request, s shape) (Prediction, error) {
+	if err := r.Routing.check(s); err != nil {
+		return Prediction{}, err
+	}
+	if err := within("tokens", float64(r.Tokens), 1, maxCacheNumber); err != nil {
+		return Prediction{}, err
+	}
+	if r.Bytes == 0 || r.Bytes > MaxBytes/uint64(r.Tokens) {
+		return Prediction{}, fmt.Errorf("bytes is %d, of one copy of a token; with %d tokens give 1 to %d", r.Bytes, r.Tokens, MaxBytes/uint64(r.Tokens))
+	}
+	remote, local := r.Routing.remote(s), r.Routing.local(s)
+	size := r.Bytes * uint64(r.Tokens)
+	names, err := wanted(r.Algorithm, r.Op, copyAlgorithms)
+	if err != nil {
+		return Prediction{}, err
+	}
+	var candidates []Prediction
+	for _, name := range names {
+		near, far := local.of(name), remote.of(name)
+		k := cost{copies: far + near, intra: near, inter: far, nics: m.nicCount() / float64(s.perNode)}
+		if s.nodes > 1 {
+			k.interSteps = 1
+		}
+		if s.nodes == 1 || name == "per_node" && s.perNode > 1 {
+			k.intraSteps = 1
+		}
+		p := m.price(r, name, s, size, k, 1)
+		p.RemoteCopies = &remote
+		candidates = append(candidates, p)
+	}
+	return choose(candidates), nil
+}
+
+// predictCache is a KV cache that the ranks of a node send one-sided: to another node if the machine has one, else over the
+// link.
+func (m *Machine) predictCache(r Request, s shape) (Prediction, error) {
+	if _, err := wanted(r.Algorithm, r.Op, []string{"put"}); err != nil {
+		return Prediction{}, err
+	}
+	if r.Bytes != 0 {
+		return Prediction{}, fmt.Errorf("bytes is given; a cache's follow from its shape")
+	}
+	bytes, err := r.Cache.Bytes()
+	if err != nil {
+		return Prediction{}, err
+	}
+	part := 1 / float64(r.Cache.parts(s.ranks))
+	k := cost{intraSteps: 1, copies: part, intra: part}
+	if m.Nodes > 1 {
+		k = cost{interSteps: 1, copies: part, inter: part, nics: m.nicCount() / float64(s.perNode)}
+	}
+	return m.price(r, "put", s, bytes, k, 1), nil
+}
+
+// predictNCCL asks NCCL's model. Without a name it takes the fastest of those for which the model has figures.
+func (m *Machine) predictNCCL(r Request, s shape) (Prediction, error) {
+	steps, ok := ncclSteps[r.Op]
+	if !ok {
+		return Prediction{}, fmt.Errorf("operation %.40q is not in NCCL's model; there are %s", r.Op, list(ncclSteps))
+	}
+	if m.NCCL == nil {
+		return Prediction{}, fmt.Errorf("the machine has no nccl section, which NCCL's model needs; docs/tuning.md has an example")
+	}
+	if err := within("latency count", float64(r.LatCount), 0, maxLatCount); err != nil {
+		return Prediction{}, err
+	}
+	algos, err := wanted(r.Algorithm, "NCCL", ncclAlgorithms)
+	if err != nil {
+		return Prediction{}, err
+	}
+	protos := []int{protocolLL, protocolLL128, protocolSimple}
+	if r.Protocol != "" {
+		one, err := protocolNumber(r.Protocol)
+		if err != nil {
+			return Prediction{}, err
+		}
+		protos = []int{one}
+	}
+	var candidates []Prediction
+	var why error
+	for _, algo := range algos {
+		for _, protocol := range protos {
+			l, err := m.NCCL.line(r.Op, algo, protocol, s)
+			if err != nil {
+				why = err
+				continue
+			}
+			perByteUs := 1 / (bytesPerUs * l.bandwidthGBs)
+			candidates = append(candidates, finish(Prediction{
+				Op: r.Op, CostModel: NCCLModel, Algorithm: algo, Protocol: protocols[protocol], Ranks: s.ranks, Nodes: s.nodes,
+				LatencyUs: l.latencyUs * float64(max(r.LatCount, 1)), BandwidthUs: float64(r.Bytes) * perByteUs,
+				Bytes: r.Bytes, BytesPerRank: l.copies * float64(r.Bytes), Copies: l.copies,
+			}, perByteUs, float64(steps(s.ranks))/float64(s.ranks)))
+		}
+	}
+	if len(candidates) == 0 {
+		return Prediction{}, why
+	}
+	return choose(candidates), nil
+}

@@ -1,0 +1,125 @@
+package tuner
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// TableVersion is the version of the table's file that is written and read.
+const TableVersion = 1
+
+// Bounds of a table.
+const (
+	maxEntries   = 4096
+	maxRanges    = 64
+	maxWorldSize = 1 << 16
+)
+
+// Table says which algorithm a collective takes on one topology, by world size and bytes. It is a plain value: every rank of
+// a group must be given the same one.
+type Table struct {
+	Version     int     `json:"version"`
+	Fingerprint string  `json:"fingerprint"` // of the topology that was measured
+	Entries     []Entry `json:"entries"`     // sorted by collective, then world size
+}
+
+// Entry is a collective's at one world size. Its ranges begin at 0 and follow each other without a gap; the last has no end.
+type Entry struct {
+	Collective string  `json:"collective"` // by the name of the command line
+	WorldSize  int     `json:"world_size"`
+	Ranges     []Range `json:"ranges"`
+}
+
+// Range is from FromBytes to before ToBytes; 0 there is no end.
+type Range struct {
+	FromBytes uint64 `json:"from_bytes"`
+	ToBytes   uint64 `json:"to_bytes,omitempty"`
+	Algorithm string `json:"algorithm"`
+}
+
+// fingerprintPattern keeps a fingerprint the name of one file.
+var fingerprintPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+func checkFingerprint(f string) error {
+	if fingerprintPattern.MatchString(f) {
+		return nil
+	}
+	return fmt.Errorf("fingerprint: %.140q is not 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit", f)
+}
+
+// Choose returns the algorithm for a size, and false where the table has nothing for the collective at that world size.
+func (t *Table) Choose(collective string, worldSize int, sizeBytes uint64) (string, bool) {
+	i, found := slices.BinarySearchFunc(t.Entries, Entry{Collective: collective, WorldSize: worldSize}, compareEntries)
+	if !found {
+		return "", false
+	}
+	for _, r := range slices.Backward(t.Entries[i].Ranges) {
+		if sizeBytes >= r.FromBytes {
+			return r.Algorithm, true
+		}
+	}
+	return "", false
+}
+
+func compareEntries(a, b Entry) int {
+	if c := strings.Compare(a.Collective, b.Collective); c != 0 {
+		return c
+	}
+	return a.WorldSize - b.WorldSize
+}
+
+// Check finds what is wrong with a table, by the name of its field.
+func (t *Table) Check(known Algorithms) error {
+	if t.Version != TableVersion {
+		return fmt.Errorf("version: %d; this program reads %d", t.Version, TableVersion)
+	}
+	if err := checkFingerprint(t.Fingerprint); err != nil {
+		return err
+	}
+	if len(t.Entries) > maxEntries {
+		return fmt.Errorf("entries: %d; at most %d", len(t.Entries), maxEntries)
+	}
+	for i, e := range t.Entries {
+		at := fmt.Sprintf("entries[%d]", i)
+		if err := e.check(at, known); err != nil {
+			return err
+		}
+		if i > 0 && compareEntries(t.Entries[i-1], e) >= 0 {
+			return fmt.Errorf("%s: %s with %d ranks does not come after %s with %d; sort by collective, then world size",
+				at, e.Collective, e.WorldSize, t.Entries[i-1].Collective, t.Entries[i-1].WorldSize)
+		}
+	}
+	return nil
+}
+
+func (e *Entry) check(at string, known Algorithms) error {
+	algorithms, ok := known[e.Collective]
+	if !ok {
+		return fmt.Errorf("%s.collective: %.40q is not known; there are %s", at, e.Collective, list(known))
+	}
+	if err := within(at+".world_size", float64(e.WorldSize), 1, maxWorldSize); err != nil {
+		return err
+	}
+	if err := within("the number of "+at+".ranges", float64(len(e.Ranges)), 1, maxRanges); err != nil {
+		return err
+	}
+	next := uint64(0)
+	for i, r := range e.Ranges {
+		at := fmt.Sprintf("%s.ranges[%d]", at, i)
+		last := i == len(e.Ranges)-1
+		switch {
+		case !slices.Contains(algorithms, r.Algorithm):
+			return fmt.Errorf("%s.algorithm: %.40q is not known for %s; there are %s", at, r.Algorithm, e.Collective, strings.Join(algorithms, ", "))
+		case r.FromBytes != next:
+			return fmt.Errorf("%s.from_bytes: %d; ranges leave no gap, so it has to be %d", at, r.FromBytes, next)
+		case last && r.ToBytes != 0:
+			return fmt.Errorf("%s.to_bytes: %d; the last range has no end, leave it out", at, r.ToBytes)
+		case !last && (r.ToBytes <= r.FromBytes || r.ToBytes > MaxBytes):
+			return fmt.Errorf("%s.to_bytes: %d; more than %d, at most %d", at, r.ToBytes, r.FromBytes, uint64(MaxBytes))
+		}
+		next = r.ToBytes
+	}
+	return nil
+}

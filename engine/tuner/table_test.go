@@ -1,0 +1,269 @@
+package tuner
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+const tableText = `{
+  "version": 1,
+  "fingerprint": "2x8-nvlink",
+  "entries": [
+    {
+      "collective": "allgather",
+      "world_size": 8,
+      "ranges": [
+        {"from_bytes": 0, "algorithm": "ring"}
+      ]
+    },
+    {
+      "collective": "allreduce",
+      "world_size": 4,
+      "ranges": [
+        {"from_bytes": 0, "to_bytes": 65536, "algorithm": "oneshot"},
+        {"from_bytes": 65536, "to_bytes": 1048576, "algorithm": "twoshot"},
+        {"from_bytes": 1048576, "algorithm": "ring"}
+      ]
+    },
+    {
+      "collective": "allreduce",
+      "world_size": 16,
+      "ranges": [
+        {"from_bytes": 0, "algorithm": "tree"}
+      ]
+    }
+  ]
+}
+`
+
+func parsedTable(t *testing.T) *Table {
+	t.Helper()
+	table, err := ParseTable([]byte(tableText), someAlgorithms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+func TestATableChoosesByCollectiveWorldSizeAndBytes(t *testing.T) {
+	table := parsedTable(t)
+	for _, c := range []struct {
+		collective string
+		world      int
+		bytes      uint64
+		want       string
+	}{
+		{"allreduce", 4, 0, "oneshot"},
+		{"allreduce", 4, 65535, "oneshot"},
+		{"allreduce", 4, 65536, "twoshot"},
+		{"allreduce", 4, 1048575, "twoshot"},
+		{"allreduce", 4, 1048576, "ring"},
+		{"allreduce", 4, 1<<64 - 1, "ring"},
+		{"allreduce", 16, 8, "tree"},
+		{"allgather", 8, 8, "ring"},
+		{"allreduce", 8, 8, ""},
+		{"allgather", 4, 8, ""},
+		{"broadcast", 4, 8, ""},
+		{"", 0, 8, ""},
+	} {
+		if got, ok := table.Choose(c.collective, c.world, c.bytes); got != c.want || ok != (c.want != "") {
+			t.Errorf("%s of %d ranks, %d bytes: %q, %v; want %q", c.collective, c.world, c.bytes, got, ok, c.want)
+		}
+	}
+}
+
+func TestWrongTablesAreRefusedByLineOrField(t *testing.T) {
+	for _, c := range []struct{ from, to, want string }{
+		{`"version": 1,`, `"version": 1`, "line 3: not JSON"},
+		{`"version": 1,`, `"version": 2,`, "version: 2; this program reads 1"},
+		{`"version": 1,`, ``, "version: 0; this program reads 1"},
+		{`"version": 1,`, `"version": 1, "machine": "x",`, `line 2: field "machine" is not known`},
+		{`"world_size": 8`, `"world_size": "8"`, "line 7: field entries.world_size"},
+		{`2x8-nvlink`, `../2x8`, "fingerprint: \"../2x8\" is not 1 to 128 letters"},
+		{`2x8-nvlink`, ``, "fingerprint: \"\""},
+		{`2x8-nvlink`, strings.Repeat("f", 129), "fingerprint"},
+		{`"allgather"`, `"all_gather"`, "entries[0].collective: \"all_gather\" is not known; there are allgather, allreduce"},
+		{`"allgather"`, `"broadcast"`, "entries[0].ranges[0].algorithm: \"ring\" is not known for broadcast; there are pipe"},
+		{`"world_size": 8`, `"world_size": 0`, "entries[0].world_size is 0; give 1 to 65536"},
+		{`"world_size": 16`, `"world_size": 4`, "entries[2]: allreduce with 4 ranks does not come after allreduce with 4"},
+		{`"world_size": 16`, `"world_size": 3`, "entries[2]: allreduce with 3 ranks does not come after allreduce with 4"},
+		{`{"from_bytes": 0, "algorithm": "tree"}`, ``, "entries[2].ranges is 0; give 1 to 64"},
+		{`{"from_bytes": 0, "algorithm": "tree"}`, `{"from_bytes": 8, "algorithm": "tree"}`, "entries[2].ranges[0].from_bytes: 8; ranges leave no gap, so it has to be 0"},
+		{`"from_bytes": 65536`, `"from_bytes": 65537`, "entries[1].ranges[1].from_bytes: 65537; ranges leave no gap, so it has to be 65536"},
+		{`"from_bytes": 65536`, `"from_bytes": 65535`, "it has to be 65536"},
+		{`"from_bytes": 65536`, `"from_bytes": -1`, "line 17: field entries.ranges.from_bytes"},
+		{`"to_bytes": 1048576`, `"to_bytes": 65536`, "entries[1].ranges[1].to_bytes: 65536; more than 65536"},
+		{`"to_bytes": 1048576`, `"to_bytes": 70368744177665`, "at most 70368744177664"},
+		{`, "to_bytes": 1048576`, ``, "entries[1].ranges[1].to_bytes: 0; more than 65536"},
+		{`"from_bytes": 1048576,`, `"from_bytes": 1048576, "to_bytes": 2097152,`, "entries[1].ranges[2].to_bytes: 2097152; the last range has no end"},
+		{`"twoshot"`, `"twoshots"`, "entries[1].ranges[1].algorithm: \"twoshots\" is not known for allreduce; there are oneshot, twoshot, pull, ring, tree"},
+	} {
+		if !strings.Contains(tableText, c.from) {
+			t.Fatalf("no %q in the file", c.from)
+		}
+		_, err := ParseTable([]byte(strings.Replace(tableText, c.from, c.to, 1)), someAlgorithms)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.to, err, c.want)
+		}
+	}
+}
+
+func TestMoreThanATableHoldsIsRefused(t *testing.T) {
+	table := &Table{Version: 1, Fingerprint: "f", Entries: make([]Entry, maxEntries+1)}
+	if err := table.Check(someAlgorithms); err == nil || !strings.Contains(err.Error(), "entries: 4097; at most 4096") {
+		t.Error(err)
+	}
+	table.Entries = []Entry{{Collective: "allreduce", WorldSize: 2, Ranges: make([]Range, maxRanges+1)}}
+	if err := table.Check(someAlgorithms); err == nil || !strings.Contains(err.Error(), "entries[0].ranges is 65") {
+		t.Error(err)
+	}
+}
+
+func TestASavedTableIsLoadedAgain(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", filepath.Join(t.TempDir(), "state"))
+	dir, err := TableDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadTable(dir, "2x8-nvlink", someAlgorithms); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "railhead tune") {
+		t.Errorf("before it is saved: %v", err)
+	}
+	table := parsedTable(t)
+	for range 2 { // the second time over the first
+		if err := table.Save(dir, someAlgorithms); err != nil {
+			t.Fatal(err)
+		}
+		got, err := LoadTable(dir, "2x8-nvlink", someAlgorithms)
+		if err != nil || !reflect.DeepEqual(got, table) {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		table.Entries = table.Entries[:1]
+	}
+	entries, err := os.ReadDir(filepath.Join(os.Getenv("XDG_STATE_HOME"), "railhead", "tune"))
+	if err != nil || len(entries) != 1 || entries[0].Name() != "2x8-nvlink.json" {
+		t.Fatalf("%v, %v", entries, err)
+	}
+	// The daemon may run as another user than the one who tuned.
+	if info, err := entries[0].Info(); err != nil || info.Mode() != 0o644 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
+func TestASaveThatFailsLeavesTheOldTableAndNothingElse(t *testing.T) {
+	dir := t.TempDir()
+	table := parsedTable(t)
+	if err := table.Save(dir, someAlgorithms); err != nil {
+		t.Fatal(err)
+	}
+	wrong := *table
+	wrong.Entries = []Entry{{Collective: "allreduce", WorldSize: 4}}
+	if err := wrong.Save(dir, someAlgorithms); err == nil || !strings.Contains(err.Error(), "not saved: the number of entries[0].ranges is 0") {
+		t.Error(err)
+	}
+	if got, err := LoadTable(dir, table.Fingerprint, someAlgorithms); err != nil || !reflect.DeepEqual(got, table) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	// A directory in the file's place cannot be renamed over.
+	other := *table
+	other.Fingerprint = "other"
+	if err := os.MkdirAll(filepath.Join(dir, "other.json", "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Save(dir, someAlgorithms); err == nil || !strings.Contains(err.Error(), "XDG_STATE_HOME") {
+		t.Error(err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 2 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+func TestATableThatCannotBeLoadedNamesFileAndRemedy(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("broken.json", "{\n\"version\": 1,\n}")
+	write("other.json", tableText)
+	write("big.json", strings.Repeat(" ", maxTableBytes+1))
+	for fingerprint, want := range map[string][]string{
+		"broken": {filepath.Join(dir, "broken.json") + ": line 3: not JSON", remedy},
+		"other":  {"other.json: fingerprint: it is of another machine, 2x8-nvlink", remedy},
+		"big":    {"big.json has 4194305 bytes; at most 4194304", remedy},
+		"../up":  {"fingerprint: \"../up\""},
+	} {
+		_, err := LoadTable(dir, fingerprint, someAlgorithms)
+		for _, w := range want {
+			if err == nil || !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: %v, want %q", fingerprint, err, w)
+			}
+		}
+	}
+}
+
+func TestTablesAreKeptInTheStateDirectory(t *testing.T) {
+	for _, c := range []struct{ state, home, want string }{
+		{"/state", "/home/u", "/state/railhead/tune"},
+		{"", "/home/u", "/home/u/.local/state/railhead/tune"},
+		{"relative", "/home/u", "/home/u/.local/state/railhead/tune"},
+		{"", "", ""},
+		{"", "relative", ""},
+	} {
+		t.Setenv("XDG_STATE_HOME", c.state)
+		t.Setenv("HOME", c.home)
+		if got, err := TableDir(); got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("XDG_STATE_HOME=%s HOME=%s: %q, %v", c.state, c.home, got, err)
+		}
+	}
+}
+
+// A table that is accepted has one algorithm for every size of every entry.
+func FuzzTable(f *testing.F) {
+	f.Add([]byte(tableText))
+	f.Add([]byte(`{"version":1,"fingerprint":"f","entries":null}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		table, err := ParseTable(raw, someAlgorithms)
+		if err != nil {
+			return
+		}
+		for _, e := range table.Entries {
+			for i, r := range e.Ranges {
+				for _, size := range []uint64{r.FromBytes, r.ToBytes - 1} { // the last wraps to the largest size
+					if got, ok := table.Choose(e.Collective, e.WorldSize, size); !ok || got != r.Algorithm {
+						t.Fatalf("%+v, range %d, %d bytes: %q, %v", e, i, size, got, ok)
+					}
+				}
+			}
+		}
+	})
+}
+
+func TestFittedRangesMakeATableThatIsAccepted(t *testing.T) {
+	dir := t.TempDir()
+	rapid.Check(t, func(t *rapid.T) {
+		measured := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Measurement {
+			return Measurement{
+				Algorithm: rapid.SampledFrom(someAlgorithms["allreduce"]).Draw(t, "algorithm"),
+				Bytes:     rapid.Uint64Range(0, 1<<rapid.IntRange(0, 46).Draw(t, "bits")).Draw(t, "bytes"),
+				TimeUs:    rapid.Float64Range(minTimeUs, maxTimeUs).Draw(t, "us"),
+			}
+		}), 1, 40).Draw(t, "measured")
+		ranges, err := FitRanges(measured)
+		if err != nil {
+			t.Fatal(err)
+		}
+		table := &Table{Version: TableVersion, Fingerprint: "f", Entries: []Entry{{Collective: "allreduce", WorldSize: 2, Ranges: ranges}}}
+		if err := table.Save(dir, someAlgorithms); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
