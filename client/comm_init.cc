@@ -105,6 +105,7 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
     team.calls[peer] = reinterpret_cast<CallWords*>(&comm->line(peer)->call);
   }
   team.spinNs = m.spin_ns;
+  team.yieldNs = m.yield_ns;
   team.timeoutNs = int64_t{comm->timeoutMs} * 1000000;
   team.abortWord = reinterpret_cast<const uint32_t*>(&comm->header()->abort);  // little-endian: the low half comes first
   team.waitingFor = &comm->line(comm->rank)->waiting_for;

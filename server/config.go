@@ -99,6 +99,7 @@ func machineConfig() membership.Config {
 		HeapBytes:  defaultHeapBytes,
 		BlockBytes: blockBytes,
 		SpinNS:     spinNS,
+		YieldNS:    yieldNS,
 		Thresholds: thresholds,
 
 		PipeSlotBytes:      pipeSlotBytes,
@@ -109,12 +110,22 @@ func machineConfig() membership.Config {
 }
 
 // spinNS is how long a wait looks before it sleeps. With a core for every rank a wait is short and waking up is the
-// expensive part; with more ranks than cores the spinning rank keeps the one it waits for from running.
+// expensive part. With more ranks than cores a rank that spins keeps the one it waits for from running, but not one that
+// yields: passing the core on costs a fraction of a sleep and a wake-up, and a turn of all ranks takes longer.
 func spinNS(world int) uint32 {
 	if world <= runtime.NumCPU() {
 		return 50_000
 	}
-	return 1_000
+	return 500_000
+}
+
+// yieldNS is from when on a spinning wait yields: at once with more ranks than cores, else when it takes longer than a rank
+// that runs would keep it waiting.
+func yieldNS(world int) uint32 {
+	if world <= runtime.NumCPU() {
+		return 4_000
+	}
+	return 0
 }
 
 // pipeSlotBytes is the size of a slot of the pipe between two ranks. All pipes of a rank together are at most 1 MiB.

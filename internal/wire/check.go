@@ -119,7 +119,7 @@ func (m *Joined) check() error {
 	if need := ScratchNeed(int(m.World), m.BlockBytes, m.BroadcastSlotBytes, m.PipeSlotBytes); m.ScratchBytes < need || m.ScratchBytes > m.HeapBytes {
 		return fmt.Errorf("scratch of %d bytes, expected %d..%d", m.ScratchBytes, need, m.HeapBytes)
 	}
-	return nil
+	return checkZero("reserved0", uint64(m.Reserved0))
 }
 
 func (m *Heap) check() error {

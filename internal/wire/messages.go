@@ -126,6 +126,8 @@ type Joined struct {
 
 	PipeSlotBytes      uint32
 	BroadcastSlotBytes uint32
+	YieldNS            uint32
+	Reserved0          uint32
 }
 
 // Heap carries the fd of one rank's heap.

@@ -134,6 +134,8 @@ struct rhw_joined {
   // Slots of the pipes that rooted and point-to-point operations use, see kernels/include/railhead/pipes.h.
   uint32_t pipe_slot_bytes;
   uint32_t broadcast_slot_bytes;
+  uint32_t yield_ns;       // from when on a spinning wait yields the processor between looks
+  uint32_t reserved0;
 };
 
 struct rhw_heap {

@@ -59,6 +59,7 @@ struct Group {
       team.blockBytes = kBlockBytes;
       team.pipeSlotBytes = team.broadcastSlotBytes = kSlotBytes;
       team.spinNs = o.spinNs;
+      team.yieldNs = o.seed % 2 == 0 ? 0 : 4000;
       team.timeoutNs = timeoutNs;
       for (int peer = 0; peer < o.world; peer++) {
         team.heap[peer] = heaps[static_cast<size_t>(peer)];

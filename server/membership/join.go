@@ -203,7 +203,7 @@ func (m *Machine) GroupCreated(now time.Time, id GroupID, err error) []Action {
 		m.do(Send{To: to.session, Request: to.request, FD: ControlFD, Group: id, Msg: &wire.Joined{
 			Group: uint64(id), Incarnation: g.incarnation, ControlBytes: wire.ControlBytes(len(g.members)),
 			HeapBytes: g.heapBytes, ScratchBytes: m.config.ScratchBytes, World: uint32(len(g.members)),
-			ReduceGroup: g.reduceGroup, SpinNS: m.config.SpinNS(len(g.members)), BlockBytes: m.config.BlockBytes,
+			ReduceGroup: g.reduceGroup, SpinNS: m.config.SpinNS(len(g.members)), YieldNS: m.config.YieldNS(len(g.members)), BlockBytes: m.config.BlockBytes,
 			TwoshotBytes: twoshot, PullBytes: pull,
 			PipeSlotBytes: m.config.PipeSlotBytes(len(g.members)), BroadcastSlotBytes: m.config.BroadcastSlotBytes,
 		}})

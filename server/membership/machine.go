@@ -23,6 +23,7 @@ type Config struct {
 	HeapBytes  uint64 // of a rank's heap where Join asks for none
 	BlockBytes uint32 // published per epoch by the one-shot algorithm; two buffers of it are each heap's scratch
 	SpinNS     func(world int) uint32
+	YieldNS    func(world int) uint32
 	// From how many bytes of a rank's buffer two-shot and, between windows, pull are used; forced is AlgoAuto or what the
 	// ranks ask for.
 	Thresholds func(world int, forced wire.Algo) (twoshot, pull uint64)
@@ -161,7 +162,7 @@ const maxIncarnationNames = 4096
 
 // New returns a machine without groups.
 func New(c Config) (*Machine, error) {
-	if c.MaxGroups < 1 || c.HeapBytes <= c.ScratchBytes || c.SpinNS == nil || c.Thresholds == nil || c.PipeSlotBytes == nil {
+	if c.MaxGroups < 1 || c.HeapBytes <= c.ScratchBytes || c.SpinNS == nil || c.YieldNS == nil || c.Thresholds == nil || c.PipeSlotBytes == nil {
 		return nil, fmt.Errorf("membership: config %+v lacks something", c)
 	}
 	if c.ScratchBytes%symm.WindowGranule != 0 || c.BlockBytes == 0 || c.BlockBytes%128 != 0 {

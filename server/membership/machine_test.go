@@ -16,6 +16,7 @@ func TestNewRefusesAConfigWithWhichNoGroupCouldForm(t *testing.T) {
 	cases := map[string]func(*Config){
 		"no groups":                              func(c *Config) { c.MaxGroups = 0 },
 		"no SpinNS":                              func(c *Config) { c.SpinNS = nil },
+		"no YieldNS":                             func(c *Config) { c.YieldNS = nil },
 		"no PipeSlotBytes":                       func(c *Config) { c.PipeSlotBytes = nil },
 		"a scratch too small for its pipes":      func(c *Config) { c.PipeSlotBytes = func(w int) uint32 { return uint32(w) * 1024 } },
 		"a heap that is all scratch":             func(c *Config) { c.HeapBytes = c.ScratchBytes },

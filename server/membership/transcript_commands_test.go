@@ -30,6 +30,7 @@ func testConfig() Config {
 		MaxGroups: 8, MaxHistory: 8, HeapBytes: testHeapBytes, ScratchBytes: testScratchBytes, BlockBytes: testBlockBytes,
 		Thresholds: func(int, wire.Algo) (twoshot, pull uint64) { return 1 << 14, 1 << 15 },
 		SpinNS:     func(world int) uint32 { return uint32(1000 * world) },
+		YieldNS:    func(int) uint32 { return 4000 },
 
 		PipeSlotBytes: func(int) uint32 { return 256 }, BroadcastSlotBytes: 256,
 	}

@@ -68,6 +68,7 @@ struct FlagTeam {
   uint32_t pipeSlotBytes;     // of a slot of the pipes between two ranks; a multiple of 128, like the next
   uint32_t broadcastSlotBytes;
   int64_t spinNs;             // a wait looks that long before it sleeps
+  int64_t yieldNs;            // and from then on yields the processor between turns of looks
   int64_t timeoutNs;          // of every single wait
   char* heap[kMaxWorldSize];  // each begins with a ScratchHeader
   char* const* regions[kMaxRegions];  // regions[k][r]: rank r's part of region k; nullptr = no such region; 0 is not used
@@ -178,10 +179,9 @@ class Flags {
     missing_ = missing;
   }
 
-  // Looks at the clock and at the abort word come once every so many looks at the flag.
-  static constexpr int kLooksPerClock = 64;
-  // Spinning goes on with a yield in each turn after that time: longer than any wait for a rank that runs.
-  static constexpr int64_t kYieldAfterNs = 4000;
+  // Looks at the clock, the abort word and for others to run come once every so many looks at the flag: seldom where the rank
+  // that is waited for runs, often where it may be waiting for this processor.
+  static int looksPerTurn(const FlagTeam& team) { return team.yieldNs == 0 ? 8 : 64; }
   static constexpr int64_t kLookAgainNs = 100 * 1000 * 1000;
 
  private:
@@ -206,7 +206,7 @@ class Flags {
     const int64_t spinUntil = start + team_.spinNs < deadline ? start + team_.spinNs : deadline;
     int64_t now;
     do {
-      for (int i = 0; i < kLooksPerClock; i++) {
+      for (int i = looksPerTurn(team_); i > 0; i--) {
         if (reached(look(&flag.value, Mutant::kSpinRelaxed), value)) return true;
         mem_.relax();
       }
@@ -216,7 +216,7 @@ class Flags {
       }
       now = mem_.nowNs();
       // The rank that this one waits for may be waiting for this processor.
-      if (now - start >= kYieldAfterNs) mem_.yield();
+      if (now - start >= team_.yieldNs) mem_.yield();
     } while (now < spinUntil);
 
     mem_.report(team_.waitingFor, behind(flag, value, peer));

@@ -139,12 +139,12 @@ class Transfers {
     const int64_t spinUntil = start + team_.spinNs < deadline ? start + team_.spinNs : deadline;
     int64_t now;
     do {
-      for (int i = 0; i < Flags<Mem>::kLooksPerClock; i++) {
+      for (int i = Flags<Mem>::looksPerTurn(team_); i > 0; i--) {
         if (anyMoved()) return true;
         mem_.relax();
       }
       now = mem_.nowNs();
-      if (now - start >= Flags<Mem>::kYieldAfterNs) mem_.yield();
+      if (now - start >= team_.yieldNs) mem_.yield();
     } while (now < spinUntil && !flags_.aborted());
     mem_.report(team_.waitingFor, peersWaitedFor());
     const bool moved = sleep(deadline);
