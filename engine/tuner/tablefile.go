@@ -12,7 +12,7 @@ import (
 // maxTableBytes bounds a table's file.
 const maxTableBytes = 4 << 20
 
-const remedy = "measure again with `railhead tune`, or delete the file"
+const remedy = "delete the file: the cost model then decides"
 
 // TableDir is where tables are kept: $XDG_STATE_HOME/railhead/tune, else in ~/.local/state.
 func TableDir() (string, error) {
@@ -38,7 +38,7 @@ func LoadTable(dir, fingerprint string, known Algorithms) (*Table, error) {
 	path := tablePath(dir, fingerprint)
 	raw, err := readBounded(path, maxTableBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("tuning table: %w; `railhead tune` makes it", err)
+		return nil, fmt.Errorf("tuning table: %w; nothing was measured for this machine, the cost model decides", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("tuning table: %w; %s", err, remedy)
