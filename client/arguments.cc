@@ -101,7 +101,8 @@ rh_result checkOperation(const Comm* comm, Operation* o, const void* stream) {
   const size_t size = sizeOf(o->dtype);
   if (size == 0) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: dtype %d is none of RH_F32 .. RH_U64", name, rank, o->dtype);
   if (o->count > SIZE_MAX / 2 / size / static_cast<size_t>(comm->worldSize)) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: count %zu overflows; no buffer has so many %s", name, rank, o->count, dtypeName(static_cast<uint32_t>(o->dtype)));
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: count %zu overflows; no buffer has so many %s", name, rank, o->count,
+                dtypeName(static_cast<uint32_t>(o->dtype)));
   }
   if (o->op >= RHW_OP_BROADCAST && o->op <= RHW_OP_RECV && (o->root < 0 || o->root >= comm->worldSize)) {
     return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: %s %d is outside 0..%d", name, rank, isTransfer(*o) ? "peer" : "root", o->root,

@@ -211,8 +211,8 @@ rh_result runShares(Share* shares, int n) {
   if (error == 0) runAndKeepMessage(&shares[0]);
   for (int i = 1; i < threads; i++) pthread_join(shares[i].thread, nullptr);
   if (error == 0) return RH_OK;
-  return fail(RH_ERR_SYSTEM, "group_end: rank %d: nothing was run: no thread for comm %d of %d of the group: %s", shares[0].comm->rank, threads + 1, n,
-              strerror(error));
+  return fail(RH_ERR_SYSTEM, "group_end: rank %d: nothing was run: no thread for comm %d of %d of the group: %s",
+              shares[0].comm->rank, threads + 1, n, strerror(error));
 }
 
 // The comms of the group, each to this thread alone. *n counts those that were taken, also when one could not be.

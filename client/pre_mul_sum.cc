@@ -46,7 +46,8 @@ extern "C" rh_result rh_op_create_pre_mul_sum(rh_comm* handle, rh_dtype dtype, c
   Comm* comm = guard.get();
   if (sizeOf(dtype) == 0 || scalar == nullptr) {
     return scalar == nullptr ? fail(RH_ERR_INVALID_ARGUMENT, "op_create_pre_mul_sum: rank %d: scalar is NULL", comm->rank)
-                             : fail(RH_ERR_INVALID_ARGUMENT, "op_create_pre_mul_sum: rank %d: dtype %d is none of RH_F32 .. RH_U64", comm->rank, dtype);
+                             : fail(RH_ERR_INVALID_ARGUMENT, "op_create_pre_mul_sum: rank %d: dtype %d is none of RH_F32 .. RH_U64",
+                                    comm->rank, dtype);
   }
   for (int i = 0; i < kMaxPreMulSums; i++) {
     PreMulSum& p = comm->preMulSums[i];

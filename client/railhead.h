@@ -242,14 +242,14 @@ rh_result rh_window_get_sharing(rh_window *window, rh_window_sharing *sharing);
  *
  * Common to all: every rank of the comm calls the same operation in the same order, with the same count, dtype, op and root.
  * Where they do not, all ranks get RH_ERR_MISMATCH, with both calls in the message, at the latest in the next operation that
- * involves everybody (which is then the one in the message). count is in elements; any count (0 too), any alignment. In place as each says, no other overlap of send
- * and recv. stream must be NULL (CPU memory; the call returns when its result is complete).
+ * involves everybody (which is then the one in the message). count is in elements; any count (0 too), any alignment. In place
+ * as each says, no other overlap of send and recv. stream must be NULL (CPU memory; the call returns when its result is complete).
  * Errors: INVALID_ARGUMENT, INVALID_HANDLE, UNSUPPORTED, BUSY, MISMATCH, and the cause of a broken group (RANK_DEAD, TIMEOUT,
  * ABORTED). */
 
 /* recv[i] = reduction over ranks of send[i]. In place: send == recv. Where send and recv of every rank lie in windows, large
- * ones are zero-copy; the result is the same. Every rank gets the same bits: contributions are added in rank order within each reduce_group consecutive
- * ranks, then group by group, in f32 (f64, integers: in dtype), and rounded to dtype once. */
+ * ones are zero-copy; the result is the same. Every rank gets the same bits: contributions are added in rank order within each
+ * reduce_group consecutive ranks, then group by group, in f32 (f64, integers: in dtype), and rounded to dtype once. */
 rh_result rh_all_reduce(const void *send, void *recv, size_t count, rh_dtype dtype, rh_op op, rh_comm *comm,
                         void *stream);
 

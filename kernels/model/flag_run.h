@@ -59,8 +59,9 @@ class FlagRun {
   using Lane = FlagLane<FlagMem, Raw8>;
 
   FlagRun(World& world, const FlagShape& shape)
-      : world_(world), shape_(shape), heaps_(world, shape.worldSize, shape.reduceGroup, shape.blockTiles * static_cast<uint32_t>(sizeof(Raw8)), shape.windowCount,
-                                             shape.slotTiles == 0 ? 0 : kSlotHeaderBytes + shape.slotTiles * static_cast<uint32_t>(sizeof(Raw8))) {
+      : world_(world), shape_(shape),
+        heaps_(world, shape.worldSize, shape.reduceGroup, bytesOf(shape.blockTiles), shape.windowCount,
+               shape.slotTiles == 0 ? 0 : kSlotHeaderBytes + bytesOf(shape.slotTiles)) {
     for (int r = 0; r < shape.worldSize; r++) {
       heaps_.header(r)->generation = shape.startGeneration;
       world.memory.initial(&heaps_.header(r)->published.generation, shape.startGeneration);
@@ -73,6 +74,8 @@ class FlagRun {
   std::string check() const { return ""; }  // ranks check at once: windows are used again
 
  private:
+  static uint32_t bytesOf(uint32_t tiles) { return tiles * static_cast<uint32_t>(sizeof(Raw8)); }
+
   using Buffer = std::vector<uint32_t>;
   using F = FlagAlgorithm;
 

@@ -141,7 +141,9 @@ inline Call anyCall(Random& random, const FlagShape& shape, F algorithm) {
     default: call.count = anyCount(random, 12);
   }
   // In place is one buffer only where send and recv are as large as each other.
-  if (algorithm > F::kBarrier && algorithm != F::kAllToAll && algorithm != F::kReduce && algorithm != F::kBroadcast && algorithm != F::kChain && algorithm != F::kDoubleTree) call.inPlace = false;
+  const bool sameSize = algorithm <= F::kBarrier || algorithm == F::kAllToAll || algorithm == F::kReduce || algorithm == F::kBroadcast ||
+                        algorithm == F::kChain || algorithm == F::kDoubleTree;
+  if (!sameSize) call.inPlace = false;
   return call;
 }
 inline FlagShape calls(Random& random, const std::vector<F>& kinds, FlagShape shape) {
@@ -164,7 +166,9 @@ inline FlagShape pullCalls(Random& random) { return calls(random, {F::kPull}, an
 inline FlagShape exchangeCalls(Random& random) {
   return calls(random, {F::kAllGather, F::kAllGatherPull, F::kReduceScatter, F::kReduceScatterPull, F::kAllToAll, F::kAllToAllPull}, anyFlagRanks(random));
 }
-inline FlagShape mixedCalls(Random& random) { return calls(random, {F::kOneshot, F::kTwoshot, F::kPull, F::kBarrier, F::kAllGather, F::kReduceScatter}, anyFlagRanks(random)); }
+inline FlagShape mixedCalls(Random& random) {
+  return calls(random, {F::kOneshot, F::kTwoshot, F::kPull, F::kBarrier, F::kAllGather, F::kReduceScatter}, anyFlagRanks(random));
+}
 inline FlagShape rootedCalls(Random& random) { return calls(random, {F::kBroadcast, F::kReduce}, withPipes(random)); }
 inline FlagShape transferCalls(Random& random) { return calls(random, {F::kGather, F::kScatter, F::kNeighbours}, withPipes(random)); }
 // Chains carry a second partial sum where there are reduce groups: a slot then has room for it.

@@ -23,7 +23,9 @@ template <class Elements, class Mem>
 class TreeReduction {
  public:
   TreeReduction(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, const Elements& e, Tree tree, const char* send, char* recv, size_t count)
-      : mem_(mem), team_(team), pipes_(mem, team, flags), results_(mem, team, flags, mutated(Mutant::kTreeResultsShareAPipe) ? kMessages : kResults), e_(e), partial_(mem, team, e, tree), send_(send), recv_(recv), count_(count) {
+      : mem_(mem), team_(team), pipes_(mem, team, flags),
+        results_(mem, team, flags, mutated(Mutant::kTreeResultsShareAPipe) ? kMessages : kResults), e_(e), partial_(mem, team, e, tree),
+        send_(send), recv_(recv), count_(count) {
     flags.announce();
     const int n = team.worldSize;
     for (int t = 0; t < 2; t++) {

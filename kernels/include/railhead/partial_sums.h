@@ -16,7 +16,8 @@ class PartialSums {
   using Sum = typename Elements::Sum;
 
   PartialSums(Mem& mem, const FlagTeam& team, const Elements& e, Tree tree)
-      : mem_(mem), team_(team), e_(e), chain_(tree == Tree::kChain), grouped_(chain_ && team.reduceGroup > 1 && team.reduceGroup < team.worldSize) {}
+      : mem_(mem), team_(team), e_(e), chain_(tree == Tree::kChain),
+        grouped_(chain_ && team.reduceGroup > 1 && team.reduceGroup < team.worldSize) {}
 
   // Of a tile in a slot.
   uint32_t tileBytes() const { return (grouped_ ? 2 : 1) * static_cast<uint32_t>(sizeof(Sum)); }

@@ -44,7 +44,8 @@ class ReduceScatterChain {
   Chunk chunk(size_t number) const {
     const auto n = static_cast<size_t>(team_.worldSize);
     const size_t base = number / n * perChunk_, left = count_ - base, size = left < perChunk_ ? left : perChunk_;
-    return {static_cast<int>(number % n), base * Elements::kBytes, size, static_cast<uint32_t>((size + Elements::kElements - 1) / Elements::kElements)};
+    const size_t tiles = (size + Elements::kElements - 1) / Elements::kElements;
+    return {static_cast<int>(number % n), base * Elements::kBytes, size, static_cast<uint32_t>(tiles)};
   }
 
   bool pass(const Chunk& c) {
