@@ -11,7 +11,7 @@ import (
 // Rank 2 waits for the root, which is in the reduce and waits for rank 1: that one is late, not the root.
 func TestADeadlineNamesTheRankThatNobodyKeeps(t *testing.T) {
 	s := startDaemon(t)
-	const timeout = 1500 * time.Millisecond
+	const timeout = 4 * time.Second
 	ranks := formGroup(t, s, client.CommConfig{World: 3, Timeout: timeout})
 	const count = 1 << 20 // more than a pipe holds
 	reduce := func(m member) error {
