@@ -200,10 +200,15 @@ rh_result runOperation(Comm* comm, const Operation& o) {
 rh_result runTransfers(Comm* comm, const Operation* list, int n, uint32_t op) {
   uint64_t bytes = 0;
   for (int i = 0; i < n; i++) bytes += bytesOf(list[i]);
-  if (!beginOperation(comm, op, bytes)) return whyBroken(comm);
   Transfer few[16];
   auto* transfers = n <= 16 ? few : static_cast<Transfer*>(malloc(static_cast<size_t>(n) * sizeof(Transfer)));
-  if (transfers == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for %d transfers", operationName(op), comm->rank, n);
+  if (transfers == nullptr) {
+    return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for %d transfers; end the group earlier", operationName(op), comm->rank, n);
+  }
+  if (!beginOperation(comm, op, bytes)) {
+    if (transfers != few) free(transfers);
+    return whyBroken(comm);
+  }
   for (int i = 0; i < n; i++) {
     const Operation& o = list[i];
     const bool sends = o.op == RHW_OP_SEND;

@@ -167,7 +167,8 @@ void runAndKeepMessage(Share* s) {
   if (s->result != RH_OK) snprintf(s->message, sizeof s->message, "%s", rh_last_error_message());
 }
 
-// Holds the threads of a group back until all of them are there.
+// Holds the threads of a group back until all of them are there. Their wait needs no deadline: the thread that made them sets
+// the gate as soon as it has made, or could not make, the last one, whatever happens.
 struct Gate {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   pthread_cond_t opened = PTHREAD_COND_INITIALIZER;

@@ -2,7 +2,7 @@
  *
  * A process connects to the node's daemon (`railhead serve`), becomes one or several ranks of a group, and then talks
  * to the other ranks through shared memory. After set-up no call below marked "data path" involves the daemon, takes a
- * lock or allocates memory.
+ * lock or allocates memory; only a group of calls (rh_group_start) allocates, and with several comms starts threads.
  *
  * Conventions
  *  - Every function returns an rh_result; RH_OK is 0. After a failure rh_last_error_message() says, for the calling
@@ -180,8 +180,8 @@ typedef struct rh_comm_status {
   uint64_t waiting_for;  /* bit r: this rank is (or was, when broken) waiting for rank r */
   char operation_name[32];         /* what this rank is (was) in: "all_reduce", ..., "none" */
   char culprit_operation_name[32]; /* what the culprit was in */
-  char algorithm_name[16];         /* of the last collective that moved data: "oneshot", "twoshot", "pull" or "pipe"; "none"
-                                      before the first and in a world of one */
+  char algorithm_name[16];         /* of the last collective that moved data: "oneshot", "twoshot", "pull", "pipe", "ring" or
+                                      "tree"; "none" before the first and in a world of one */
   char message[512];               /* all of it as one sentence */
 } rh_comm_status;
 #define RH_COMM_STATUS_INIT {sizeof(rh_comm_status), 1, RH_OK, -1, -1, -1, 0, 0, 0, {0}, {0}, {0}, {0}}

@@ -43,7 +43,7 @@ class Status:
     waiting_for: Tuple[int, ...]  # ranks that this rank waits or waited for
     operation_name: str
     culprit_operation_name: str
-    algorithm_name: str  # of the last all-reduce
+    algorithm_name: str  # of the last collective that moved data
     message: str
 
 
