@@ -100,6 +100,11 @@ func TestAClosedSessionIsRefusedEvenWhenItsSlotIsUsedAgain(t *testing.T) {
 func TestASecondThreadOnACommIsToldSoAndDisturbsNothing(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 2})
+	windows := make([]*client.Window, len(ranks))
+	all(t, ranks, func(m member) (err error) {
+		windows[m.Rank()], err = m.AllocWindow(4096)
+		return err
+	})
 	first := make(chan error, 1)
 	go func() { first <- ranks[0].Barrier() }()
 	eventually(t, "rank 0 sleeps in its barrier", func() bool { return waitingIn(t, ranks[0], "barrier", 1<<1) })
@@ -111,6 +116,7 @@ func TestASecondThreadOnACommIsToldSoAndDisturbsNothing(t *testing.T) {
 		}
 		wantError(t, call(), wire.ResultBusy, name, "another thread", "a comm of its own")
 	}
+	wantError(t, windows[0].Free(), wire.ResultBusy, "window_free", "another thread", "a comm of its own")
 	wantError(t, ranks[0].session.Close(), wire.ResultBusy, "close", "another thread", "rh_comm_abort")
 
 	if err := ranks[1].Barrier(); err != nil {
@@ -120,6 +126,7 @@ func TestASecondThreadOnACommIsToldSoAndDisturbsNothing(t *testing.T) {
 		t.Error(err)
 	}
 	all(t, ranks, barrier)
+	all(t, ranks, func(m member) error { return windows[m.Rank()].Free() })
 	all(t, ranks, finalize)
 	all(t, ranks, func(m member) error { return m.session.Close() })
 }

@@ -187,6 +187,12 @@ void windows(rh_comm* comm) {
   FAILS(rh_window_alloc(comm, 3 << 18, &other), RH_ERR_OUT_OF_MEMORY, "window_alloc of 786432 bytes", "heap_bytes");
   CHECK(other == nullptr);
   OK(rh_window_alloc(comm, 1 << 19, &other));
+  // A noted call uses it.
+  OK(rh_window_pointer(window, 0, &p));
+  OK(rh_group_start());
+  OK(rh_all_reduce(p, p, 4, RH_F32, RH_SUM, comm, nullptr));
+  FAILS(rh_window_free(window), RH_ERR_BUSY, "window_free: rank 0", "rh_group_end");
+  OK(rh_group_end());
   OK(rh_window_free(window));
   FAILS(rh_window_free(window), RH_ERR_INVALID_HANDLE, "window_free", "freed before");
   FAILS(rh_window_pointer(window, 0, &p), RH_ERR_INVALID_HANDLE, "window_pointer", "freed");
