@@ -11,6 +11,7 @@
 //   - Paths finds the best path between any two devices, in NCCL's terms.
 //   - ReadMachine makes a graph of /sys; ReadXML and WriteXML speak NCCL's dialect, ReadJSON and WriteJSON our own.
 //   - Rings searches rings of near neighbours; DoubleTree gives the two trees.
+//   - Fingerprint names what a machine is made of, the same on all machines of its model.
 //   - WriteText and WriteSVG show a graph.
 //
 // Graphs are plain values without locks. The package must never open a device, run a command or measure anything: bandwidths are
