@@ -10,7 +10,7 @@
 //   - Graph is nodes, each within another (a core in a cache, a cache in a NUMA node), and links with a kind and a bandwidth.
 //   - Paths finds the best path between any two devices, in NCCL's terms.
 //   - ReadMachine makes a graph of /sys; ReadXML and WriteXML speak NCCL's dialect, ReadJSON and WriteJSON our own.
-//   - Rings searches rings of near neighbours; DoubleTree gives the two trees.
+//   - Rings searches rings of near neighbours, RingOrder one of ranks on CPUs; DoubleTree gives the two trees.
 //   - Fingerprint names what a machine is made of, the same on all machines of its model.
 //   - WriteText and WriteSVG show a graph.
 //
