@@ -179,9 +179,8 @@ func TestNoAlgorithmBeatsTheChosenByTheMarginAtTwoSizesInARow(t *testing.T) {
 		if again, err := FitRanges(measured); err != nil || !slices.Equal(again, ranges) {
 			t.Fatalf("%s, reversed %s, %v", text(ranges), text(again), err)
 		}
-		table := Table{Entries: []Entry{{Collective: "allreduce", WorldSize: 2, Ranges: ranges}}}
 		chosen := func(i int) string {
-			name, ok := table.Choose("allreduce", 2, 1024<<i)
+			name, ok := AlgorithmFor(ranges, 1024<<i)
 			if !ok {
 				t.Fatal("no choice")
 			}

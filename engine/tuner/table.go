@@ -1,6 +1,7 @@
 package tuner
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -17,22 +18,39 @@ const (
 	maxWorldSize = 1 << 16
 )
 
-// Table says which algorithm a collective takes on one topology, by world size and bytes. It is a plain value: every rank of
-// a group must be given the same one.
+// Memory is where the buffers of a call lie: an algorithm that copies nothing needs all of them, of all ranks, in windows.
+type Memory string
+
+// The kinds of memory, in the order of a table's entries.
+const (
+	AnyMemory Memory = "any"
+	InWindows Memory = "window" // all buffers of all ranks
+)
+
+var memories = []Memory{AnyMemory, InWindows}
+
+// windowAlgorithm is the one that runs between windows alone.
+const windowAlgorithm = "pull"
+
+// Table says which algorithm a collective takes on one topology, by world size, memory and bytes. It is a plain value: every
+// rank of a group must be given the same one.
 type Table struct {
 	Version     int     `json:"version"`
 	Fingerprint string  `json:"fingerprint"` // of the topology that was measured
-	Entries     []Entry `json:"entries"`     // sorted by collective, then world size
+	Entries     []Entry `json:"entries"`     // sorted by collective, then world size, then memory
 }
 
-// Entry is a collective's at one world size. Its ranges begin at 0 and follow each other without a gap; the last has no end.
+// Entry is a collective's at one world size and in one kind of memory. Its ranges begin at 0 and follow each other without a gap;
+// the last has no end.
 type Entry struct {
 	Collective string  `json:"collective"` // by the name of the command line
 	WorldSize  int     `json:"world_size"`
+	Memory     Memory  `json:"memory"`
 	Ranges     []Range `json:"ranges"`
 }
 
-// Range is from FromBytes to before ToBytes; 0 there is no end.
+// Range is from FromBytes to before ToBytes; 0 there is no end. Bytes are those of the larger buffer of a rank, as in bench's size
+// column.
 type Range struct {
 	FromBytes uint64 `json:"from_bytes"`
 	ToBytes   uint64 `json:"to_bytes,omitempty"`
@@ -49,13 +67,25 @@ func checkFingerprint(f string) error {
 	return fmt.Errorf("fingerprint: %.140q is not 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit", f)
 }
 
-// Choose returns the algorithm for a size, and false where the table has nothing for the collective at that world size.
-func (t *Table) Choose(collective string, worldSize int, sizeBytes uint64) (string, bool) {
-	i, found := slices.BinarySearchFunc(t.Entries, Entry{Collective: collective, WorldSize: worldSize}, compareEntries)
+// Ranges returns what the table says of a collective at a world size for one kind of memory, and false where that is nothing.
+// The ranges are the table's own: they are not to be changed.
+func (t *Table) Ranges(collective string, worldSize int, memory Memory) ([]Range, bool) {
+	i, found := slices.BinarySearchFunc(t.Entries, Entry{Collective: collective, WorldSize: worldSize, Memory: memory}, compareEntries)
 	if !found {
-		return "", false
+		return nil, false
 	}
-	for _, r := range slices.Backward(t.Entries[i].Ranges) {
+	return t.Entries[i].Ranges, true
+}
+
+// Choose returns the algorithm for a size, and false where the table has nothing for the collective.
+func (t *Table) Choose(collective string, worldSize int, memory Memory, sizeBytes uint64) (string, bool) {
+	ranges, _ := t.Ranges(collective, worldSize, memory)
+	return AlgorithmFor(ranges, sizeBytes)
+}
+
+// AlgorithmFor finds the range that a size lies in; false where there is no range.
+func AlgorithmFor(ranges []Range, sizeBytes uint64) (string, bool) {
+	for _, r := range slices.Backward(ranges) {
 		if sizeBytes >= r.FromBytes {
 			return r.Algorithm, true
 		}
@@ -63,11 +93,20 @@ func (t *Table) Choose(collective string, worldSize int, sizeBytes uint64) (stri
 	return "", false
 }
 
-func compareEntries(a, b Entry) int {
-	if c := strings.Compare(a.Collective, b.Collective); c != 0 {
-		return c
+// Replace puts entries in the places of those for the same, or between the others.
+func (t *Table) Replace(entries []Entry) {
+	for _, e := range entries {
+		i, found := slices.BinarySearchFunc(t.Entries, e, compareEntries)
+		if found {
+			t.Entries[i] = e
+		} else {
+			t.Entries = slices.Insert(t.Entries, i, e)
+		}
 	}
-	return a.WorldSize - b.WorldSize
+}
+
+func compareEntries(a, b Entry) int {
+	return cmp.Or(cmp.Compare(a.Collective, b.Collective), cmp.Compare(a.WorldSize, b.WorldSize), cmp.Compare(a.Memory, b.Memory))
 }
 
 // Check finds what is wrong with a table, by the name of its field.
@@ -87,8 +126,9 @@ func (t *Table) Check(known Algorithms) error {
 			return err
 		}
 		if i > 0 && compareEntries(t.Entries[i-1], e) >= 0 {
-			return fmt.Errorf("%s: %s with %d ranks does not come after %s with %d; sort by collective, then world size",
-				at, e.Collective, e.WorldSize, t.Entries[i-1].Collective, t.Entries[i-1].WorldSize)
+			before := t.Entries[i-1]
+			return fmt.Errorf("%s: %s with %d ranks in memory %q does not come after %s with %d in %q; sort by collective, then world size, then memory",
+				at, e.Collective, e.WorldSize, e.Memory, before.Collective, before.WorldSize, before.Memory)
 		}
 	}
 	return nil
@@ -102,6 +142,9 @@ func (e *Entry) check(at string, known Algorithms) error {
 	if err := within(at+".world_size", float64(e.WorldSize), 1, maxWorldSize); err != nil {
 		return err
 	}
+	if !slices.Contains(memories, e.Memory) {
+		return fmt.Errorf("%s.memory: %.40q is not known; there are any, window", at, e.Memory)
+	}
 	if err := within("the number of "+at+".ranges", float64(len(e.Ranges)), 1, maxRanges); err != nil {
 		return err
 	}
@@ -112,6 +155,8 @@ func (e *Entry) check(at string, known Algorithms) error {
 		switch {
 		case !slices.Contains(algorithms, r.Algorithm):
 			return fmt.Errorf("%s.algorithm: %.40q is not known for %s; there are %s", at, r.Algorithm, e.Collective, strings.Join(algorithms, ", "))
+		case r.Algorithm == windowAlgorithm && e.Memory != InWindows:
+			return fmt.Errorf("%s.algorithm: %s runs between windows alone; it needs an entry with memory \"window\"", at, r.Algorithm)
 		case r.FromBytes != next:
 			return fmt.Errorf("%s.from_bytes: %d; ranges leave no gap, so it has to be %d", at, r.FromBytes, next)
 		case last && r.ToBytes != 0:

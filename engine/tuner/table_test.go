@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,6 +20,7 @@ const tableText = `{
     {
       "collective": "allgather",
       "world_size": 8,
+      "memory": "any",
       "ranges": [
         {"from_bytes": 0, "algorithm": "ring"}
       ]
@@ -26,6 +28,7 @@ const tableText = `{
     {
       "collective": "allreduce",
       "world_size": 4,
+      "memory": "any",
       "ranges": [
         {"from_bytes": 0, "to_bytes": 65536, "algorithm": "oneshot"},
         {"from_bytes": 65536, "to_bytes": 1048576, "algorithm": "twoshot"},
@@ -34,7 +37,17 @@ const tableText = `{
     },
     {
       "collective": "allreduce",
+      "world_size": 4,
+      "memory": "window",
+      "ranges": [
+        {"from_bytes": 0, "to_bytes": 32768, "algorithm": "oneshot"},
+        {"from_bytes": 32768, "algorithm": "pull"}
+      ]
+    },
+    {
+      "collective": "allreduce",
       "world_size": 16,
+      "memory": "any",
       "ranges": [
         {"from_bytes": 0, "algorithm": "tree"}
       ]
@@ -52,29 +65,81 @@ func parsedTable(t *testing.T) *Table {
 	return table
 }
 
-func TestATableChoosesByCollectiveWorldSizeAndBytes(t *testing.T) {
+func TestATableChoosesByCollectiveWorldSizeMemoryAndBytes(t *testing.T) {
 	table := parsedTable(t)
 	for _, c := range []struct {
 		collective string
 		world      int
+		memory     Memory
 		bytes      uint64
 		want       string
 	}{
-		{"allreduce", 4, 0, "oneshot"},
-		{"allreduce", 4, 65535, "oneshot"},
-		{"allreduce", 4, 65536, "twoshot"},
-		{"allreduce", 4, 1048575, "twoshot"},
-		{"allreduce", 4, 1048576, "ring"},
-		{"allreduce", 4, 1<<64 - 1, "ring"},
-		{"allreduce", 16, 8, "tree"},
-		{"allgather", 8, 8, "ring"},
-		{"allreduce", 8, 8, ""},
-		{"allgather", 4, 8, ""},
-		{"broadcast", 4, 8, ""},
-		{"", 0, 8, ""},
+		{"allreduce", 4, AnyMemory, 0, "oneshot"},
+		{"allreduce", 4, AnyMemory, 65535, "oneshot"},
+		{"allreduce", 4, AnyMemory, 65536, "twoshot"},
+		{"allreduce", 4, AnyMemory, 1048575, "twoshot"},
+		{"allreduce", 4, AnyMemory, 1048576, "ring"},
+		{"allreduce", 4, AnyMemory, 1<<64 - 1, "ring"},
+		{"allreduce", 4, InWindows, 32767, "oneshot"},
+		{"allreduce", 4, InWindows, 32768, "pull"},
+		{"allreduce", 16, AnyMemory, 8, "tree"},
+		{"allgather", 8, AnyMemory, 8, "ring"},
+		{"allgather", 8, InWindows, 8, ""},
+		{"allreduce", 8, AnyMemory, 8, ""},
+		{"allgather", 4, AnyMemory, 8, ""},
+		{"broadcast", 4, AnyMemory, 8, ""},
+		{"", 0, "", 8, ""},
 	} {
-		if got, ok := table.Choose(c.collective, c.world, c.bytes); got != c.want || ok != (c.want != "") {
-			t.Errorf("%s of %d ranks, %d bytes: %q, %v; want %q", c.collective, c.world, c.bytes, got, ok, c.want)
+		if got, ok := table.Choose(c.collective, c.world, c.memory, c.bytes); got != c.want || ok != (c.want != "") {
+			t.Errorf("%s of %d ranks in %s, %d bytes: %q, %v; want %q", c.collective, c.world, c.memory, c.bytes, got, ok, c.want)
+		}
+		ranges, ok := table.Ranges(c.collective, c.world, c.memory)
+		if ok != (c.want != "") || ok != (len(ranges) > 0) {
+			t.Errorf("%s of %d ranks in %s: ranges %v, %v", c.collective, c.world, c.memory, ranges, ok)
+		}
+	}
+}
+
+func TestReplacedEntriesComeInTheirPlaces(t *testing.T) {
+	table := parsedTable(t)
+	of := func(collective string, world int, memory Memory, algorithm string) Entry {
+		return Entry{Collective: collective, WorldSize: world, Memory: memory, Ranges: []Range{{Algorithm: algorithm}}}
+	}
+	before := len(table.Entries)
+	table.Replace([]Entry{
+		of("broadcast", 2, InWindows, "pipe"), of("allreduce", 4, InWindows, "pull"), of("allgather", 2, AnyMemory, "ring"),
+		of("allreduce", 8, AnyMemory, "twoshot"),
+	})
+	if err := table.Check(someAlgorithms); err != nil {
+		t.Fatal(err)
+	}
+	if len(table.Entries) != before+3 {
+		t.Errorf("%d entries: %+v", len(table.Entries), table.Entries)
+	}
+	for _, c := range []struct {
+		collective string
+		world      int
+		memory     Memory
+		want       string
+	}{{"broadcast", 2, InWindows, "pipe"}, {"allreduce", 4, InWindows, "pull"}, {"allgather", 2, AnyMemory, "ring"},
+		{"allreduce", 8, AnyMemory, "twoshot"}, {"allreduce", 4, AnyMemory, "oneshot"}, {"allreduce", 16, AnyMemory, "tree"}} {
+		if got, _ := table.Choose(c.collective, c.world, c.memory, 8); got != c.want {
+			t.Errorf("%s of %d ranks in %s: %s, want %s", c.collective, c.world, c.memory, got, c.want)
+		}
+	}
+}
+
+func TestAutomaticChoicesKeepTheOrderOfAdditions(t *testing.T) {
+	automatic := Automatic()
+	for _, collective := range []string{"allreduce", "reducescatter"} {
+		for _, memory := range memories {
+			names := automatic.In(collective, memory)
+			if len(names) == 0 || slices.Contains(names, "tree") {
+				t.Errorf("%s in %s: %v", collective, memory, names)
+			}
+			if slices.Contains(names, "pull") != (memory == InWindows) {
+				t.Errorf("%s in %s: %v", collective, memory, names)
+			}
 		}
 	}
 }
@@ -92,13 +157,17 @@ func TestWrongTablesAreRefusedByLineOrField(t *testing.T) {
 		{`"allgather"`, `"all_gather"`, "entries[0].collective: \"all_gather\" is not known; there are allgather, allreduce"},
 		{`"allgather"`, `"broadcast"`, "entries[0].ranges[0].algorithm: \"ring\" is not known for broadcast; there are pipe"},
 		{`"world_size": 8`, `"world_size": 0`, "entries[0].world_size is 0; give 1 to 65536"},
-		{`"world_size": 16`, `"world_size": 4`, "entries[2]: allreduce with 4 ranks does not come after allreduce with 4"},
-		{`"world_size": 16`, `"world_size": 3`, "entries[2]: allreduce with 3 ranks does not come after allreduce with 4"},
-		{`{"from_bytes": 0, "algorithm": "tree"}`, ``, "entries[2].ranges is 0; give 1 to 64"},
-		{`{"from_bytes": 0, "algorithm": "tree"}`, `{"from_bytes": 8, "algorithm": "tree"}`, "entries[2].ranges[0].from_bytes: 8; ranges leave no gap, so it has to be 0"},
+		{`"world_size": 16`, `"world_size": 4`, "entries[3]: allreduce with 4 ranks in memory \"any\" does not come after allreduce with 4 in \"window\""},
+		{`"world_size": 16`, `"world_size": 3`, "entries[3]: allreduce with 3 ranks"},
+		{`"memory": "window"`, `"memory": "any"`, "entries[2].ranges[1].algorithm: pull runs between windows alone"},
+		{`"memory": "any"`, `"memory": "host"`, "entries[0].memory: \"host\" is not known; there are any, window"},
+		{`"memory": "any",`, ``, "entries[0].memory: \"\" is not known"},
+		{`"algorithm": "twoshot"`, `"algorithm": "pull"`, "entries[1].ranges[1].algorithm: pull runs between windows alone"},
+		{`{"from_bytes": 0, "algorithm": "tree"}`, ``, "entries[3].ranges is 0; give 1 to 64"},
+		{`{"from_bytes": 0, "algorithm": "tree"}`, `{"from_bytes": 8, "algorithm": "tree"}`, "entries[3].ranges[0].from_bytes: 8; ranges leave no gap, so it has to be 0"},
 		{`"from_bytes": 65536`, `"from_bytes": 65537`, "entries[1].ranges[1].from_bytes: 65537; ranges leave no gap, so it has to be 65536"},
 		{`"from_bytes": 65536`, `"from_bytes": 65535`, "it has to be 65536"},
-		{`"from_bytes": 65536`, `"from_bytes": -1`, "line 17: field entries.ranges.from_bytes"},
+		{`"from_bytes": 65536`, `"from_bytes": -1`, "line 19: field entries.ranges.from_bytes"},
 		{`"to_bytes": 1048576`, `"to_bytes": 65536`, "entries[1].ranges[1].to_bytes: 65536; more than 65536"},
 		{`"to_bytes": 1048576`, `"to_bytes": 70368744177665`, "at most 70368744177664"},
 		{`, "to_bytes": 1048576`, ``, "entries[1].ranges[1].to_bytes: 0; more than 65536"},
@@ -120,7 +189,7 @@ func TestMoreThanATableHoldsIsRefused(t *testing.T) {
 	if err := table.Check(someAlgorithms); err == nil || !strings.Contains(err.Error(), "entries: 4097; at most 4096") {
 		t.Error(err)
 	}
-	table.Entries = []Entry{{Collective: "allreduce", WorldSize: 2, Ranges: make([]Range, maxRanges+1)}}
+	table.Entries = []Entry{{Collective: "allreduce", WorldSize: 2, Memory: InWindows, Ranges: make([]Range, maxRanges+1)}}
 	if err := table.Check(someAlgorithms); err == nil || !strings.Contains(err.Error(), "entries[0].ranges is 65") {
 		t.Error(err)
 	}
@@ -163,7 +232,7 @@ func TestASaveThatFailsLeavesTheOldTableAndNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	wrong := *table
-	wrong.Entries = []Entry{{Collective: "allreduce", WorldSize: 4}}
+	wrong.Entries = []Entry{{Collective: "allreduce", WorldSize: 4, Memory: AnyMemory}}
 	if err := wrong.Save(dir, someAlgorithms); err == nil || !strings.Contains(err.Error(), "not saved: the number of entries[0].ranges is 0") {
 		t.Error(err)
 	}
@@ -238,7 +307,7 @@ func FuzzTable(f *testing.F) {
 		for _, e := range table.Entries {
 			for i, r := range e.Ranges {
 				for _, size := range []uint64{r.FromBytes, r.ToBytes - 1} { // the last wraps to the largest size
-					if got, ok := table.Choose(e.Collective, e.WorldSize, size); !ok || got != r.Algorithm {
+					if got, ok := table.Choose(e.Collective, e.WorldSize, e.Memory, size); !ok || got != r.Algorithm {
 						t.Fatalf("%+v, range %d, %d bytes: %q, %v", e, i, size, got, ok)
 					}
 				}
@@ -261,7 +330,7 @@ func TestFittedRangesMakeATableThatIsAccepted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		table := &Table{Version: TableVersion, Fingerprint: "f", Entries: []Entry{{Collective: "allreduce", WorldSize: 2, Ranges: ranges}}}
+		table := &Table{Version: TableVersion, Fingerprint: "f", Entries: []Entry{{Collective: "allreduce", WorldSize: 2, Memory: InWindows, Ranges: ranges}}}
 		if err := table.Save(dir, someAlgorithms); err != nil {
 			t.Fatal(err)
 		}
