@@ -195,7 +195,7 @@ func TestARankThatMissesASetUpCallIsNamedByTheDaemon(t *testing.T) {
 		wantError(t, err, wire.ResultTimeout, "rank 2 (pid", "did not arrive in window_alloc", "the daemon found")
 	}
 	checkStatus(t, ranks[2], client.Status{
-		Result: wire.ResultTimeout, Culprit: 2, OperationName: "none", CulpritOperation: "window_alloc", Algorithm: "none",
+		Result: wire.ResultTimeout, Culprit: 2, OperationName: "none", CulpritOperation: "window_alloc", Algorithm: "none", Why: "none",
 	})
 }
 
@@ -222,7 +222,7 @@ func TestClosingASessionWithACommTellsTheOthersWho(t *testing.T) {
 func TestStatusOfAWorkingGroupCountsOperations(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 2})
-	checkStatus(t, ranks[0], client.Status{Culprit: -1, Reporter: -1, OperationName: "none", CulpritOperation: "none", Algorithm: "none"})
+	checkStatus(t, ranks[0], client.Status{Culprit: -1, Reporter: -1, OperationName: "none", CulpritOperation: "none", Algorithm: "none", Why: "none"})
 	for range 3 {
 		all(t, ranks, operations()["all_reduce"])
 	}

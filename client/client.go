@@ -73,7 +73,17 @@ type CommConfig struct {
 	Timeout      time.Duration
 	ReduceGroup  int
 	HeapBytes    uint64
+	Reproducible Reproducible
 }
+
+// Reproducible says whether sums are added in one order; 0 leaves it to the environment, then on.
+type Reproducible uint32
+
+// Settings of CommConfig.Reproducible.
+const (
+	ReproducibleOn  Reproducible = C.RH_REPRODUCIBLE_ON
+	ReproducibleOff Reproducible = C.RH_REPRODUCIBLE_OFF
+)
 
 // Comm is one rank of a group.
 type Comm struct {
@@ -93,6 +103,7 @@ func (s *Session) Init(c CommConfig) (*Comm, error) {
 	config.timeout_ms = milliseconds(c.Timeout)
 	config.reduce_group = C.uint32_t(c.ReduceGroup)
 	config.heap_bytes = C.uint64_t(c.HeapBytes)
+	config.reproducible = C.uint32_t(c.Reproducible)
 	if c.Group != "" {
 		config.group = C.CString(c.Group)
 		defer C.free(unsafe.Pointer(config.group))
@@ -142,7 +153,8 @@ type Status struct {
 	WaitingFor       uint64
 	OperationName    string
 	CulpritOperation string
-	Algorithm        string // of the last all-reduce
+	Algorithm        string // of the last collective that moved data
+	Why              string // it was chosen
 	Message          string
 }
 
@@ -161,8 +173,27 @@ func (c *Comm) Status() (Status, error) {
 		OperationName:    C.GoString(&st.operation_name[0]),
 		CulpritOperation: C.GoString(&st.culprit_operation_name[0]),
 		Algorithm:        C.GoString(&st.algorithm_name[0]),
+		Why:              C.GoString(&st.algorithm_why[0]),
 		Message:          C.GoString(&st.message[0]),
 	}, nil
+}
+
+// Choice is rh_comm_get_choice: the algorithm that an operation ("all_reduce") of that size runs, and why.
+func (c *Comm) Choice(operation string, bytes uint64, inWindows bool) (algorithm, why string, err error) {
+	choice := (*C.rh_choice)(C.calloc(1, C.sizeof_rh_choice))
+	defer C.free(unsafe.Pointer(choice))
+	choice.struct_size = C.sizeof_rh_choice
+	choice.struct_version = 1
+	name := C.CString(operation)
+	defer C.free(unsafe.Pointer(name))
+	var windows C.int32_t
+	if inWindows {
+		windows = 1
+	}
+	if err := call(func() C.rh_result { return C.rh_comm_get_choice(c.h, name, C.size_t(bytes), windows, choice) }); err != nil {
+		return "", "", err
+	}
+	return C.GoString(&choice.algorithm[0]), C.GoString(&choice.why[0]), nil
 }
 
 // Window is symmetric memory.

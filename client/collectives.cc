@@ -1,7 +1,8 @@
-// The data path: a checked call runs the kernel that the daemon's thresholds name.
+// The data path: a checked call runs the kernel that the daemon's plans name.
 #include <stdlib.h>
 #include <string.h>
 
+#include "choice.h"
 #include "error.h"
 #include "host/kernel_set.h"
 #include "operation.h"
@@ -22,75 +23,66 @@ uint64_t offerOf(const Comm* comm, const void* buffer, uint64_t bytes) {
 const host::Reductions& reductionsOf(const Comm* comm, const Operation& o) { return comm->kernels->reductions[o.dtype]; }
 
 // Ranks multiply their contributions themselves: nobody else may take them from where they lie.
-bool mayPull(const Comm* comm, const Operation& o, uint64_t bytes) {
-  return bytes >= comm->pullBytes && o.reduce.kind != host::Reduction::kPreMulSum;
-}
-
-// Algorithms that run only where RAILHEAD_ALGO names them.
-bool isForced(const Comm* comm, uint32_t wanted, uint32_t* algo) {
-  if (comm->algo != wanted) return false;
-  *algo = wanted;
+bool mayPull(const Comm* comm, const Operation& o, int planned, uint64_t bytes, Choice* choice) {
+  const Choice c = choose(comm->plans.zero_copy[planned], bytes);
+  if (c.algo != RHW_ALGO_PULL || o.reduce.kind == host::Reduction::kPreMulSum) return false;
+  *choice = c;
   return true;
 }
 
-Outcome allReduce(const Comm* comm, const Operation& o, uint32_t* algo) {
+Outcome allReduce(const Comm* comm, const Operation& o, Choice* choice) {
   const host::Reductions& kernels = reductionsOf(comm, o);
-  if (isForced(comm, RHW_ALGO_RING, algo)) return kernels.tree(comm->team, o.reduce, Tree::kChain, o.send, o.recv, o.count);
-  if (isForced(comm, RHW_ALGO_TREE, algo)) return kernels.tree(comm->team, o.reduce, Tree::kDouble, o.send, o.recv, o.count);
   const uint64_t bytes = bytesOf(o);
-  if (mayPull(comm, o, bytes)) {
+  if (mayPull(comm, o, RHW_PLAN_ALL_REDUCE, bytes, choice)) {
     bool zeroCopy = false;
-    *algo = RHW_ALGO_PULL;
     const Outcome outcome = kernels.pull(comm->team, o.reduce, offerOf(comm, o.send, bytes), offerOf(comm, o.recv, bytes), o.count, &zeroCopy);
     if (outcome.stop != Stop::kNone || zeroCopy) return outcome;
   }
-  if (bytes >= comm->twoshotBytes) {
-    *algo = RHW_ALGO_TWOSHOT;
-    return kernels.twoshot(comm->team, o.reduce, o.send, o.recv, o.count);
+  *choice = choose(comm->plans.copied[RHW_PLAN_ALL_REDUCE], bytes);
+  switch (choice->algo) {
+    case RHW_ALGO_RING: return kernels.tree(comm->team, o.reduce, Tree::kChain, o.send, o.recv, o.count);
+    case RHW_ALGO_TREE: return kernels.tree(comm->team, o.reduce, Tree::kDouble, o.send, o.recv, o.count);
+    case RHW_ALGO_TWOSHOT: return kernels.twoshot(comm->team, o.reduce, o.send, o.recv, o.count);
+    default: return kernels.oneshot(comm->team, o.reduce, o.send, o.recv, o.count);
   }
-  *algo = RHW_ALGO_ONESHOT;
-  return kernels.oneshot(comm->team, o.reduce, o.send, o.recv, o.count);
 }
 
-Outcome reduceScatter(const Comm* comm, const Operation& o, uint32_t* algo) {
+Outcome reduceScatter(const Comm* comm, const Operation& o, Choice* choice) {
   const host::Reductions& kernels = reductionsOf(comm, o);
-  if (isForced(comm, RHW_ALGO_RING, algo)) return kernels.reduceScatterChain(comm->team, o.reduce, o.send, o.recv, o.count);
   const uint64_t bytes = bytesOf(o) * static_cast<uint64_t>(comm->worldSize);
-  if (mayPull(comm, o, bytes)) {
+  if (mayPull(comm, o, RHW_PLAN_REDUCE_SCATTER, bytes, choice)) {
     bool zeroCopy = false;
-    *algo = RHW_ALGO_PULL;
     const Outcome outcome = kernels.reduceScatterPull(comm->team, o.reduce, offerOf(comm, o.send, bytes), o.recv, o.count, &zeroCopy);
     if (outcome.stop != Stop::kNone || zeroCopy) return outcome;
   }
-  *algo = RHW_ALGO_ONESHOT;
+  *choice = choose(comm->plans.copied[RHW_PLAN_REDUCE_SCATTER], bytes);
+  if (choice->algo == RHW_ALGO_RING) return kernels.reduceScatterChain(comm->team, o.reduce, o.send, o.recv, o.count);
   return kernels.reduceScatter(comm->team, o.reduce, o.send, o.recv, o.count);
 }
 
-Outcome allGather(const Comm* comm, const Operation& o, uint32_t* algo) {
-  const host::Copies& kernels = comm->kernels->copies;
-  const uint64_t bytes = bytesOf(o);
-  if (isForced(comm, RHW_ALGO_RING, algo)) return kernels.allGatherRing(comm->team, o.send, o.recv, bytes);
-  if (bytes >= comm->pullBytes) {
-    bool zeroCopy = false;
-    *algo = RHW_ALGO_PULL;
-    const Outcome outcome = kernels.allGatherPull(comm->team, offerOf(comm, o.send, bytes), o.send, o.recv, bytes, &zeroCopy);
-    if (outcome.stop != Stop::kNone || zeroCopy) return outcome;
-  }
-  *algo = RHW_ALGO_ONESHOT;
-  return kernels.allGather(comm->team, o.send, o.recv, bytes);
-}
-
-Outcome allToAll(const Comm* comm, const Operation& o, uint32_t* algo) {
+Outcome allGather(const Comm* comm, const Operation& o, Choice* choice) {
   const host::Copies& kernels = comm->kernels->copies;
   const uint64_t part = bytesOf(o), bytes = part * static_cast<uint64_t>(comm->worldSize);
-  if (bytes >= comm->pullBytes) {
+  if (mayPull(comm, o, RHW_PLAN_ALL_GATHER, bytes, choice)) {
     bool zeroCopy = false;
-    *algo = RHW_ALGO_PULL;
+    const Outcome outcome = kernels.allGatherPull(comm->team, offerOf(comm, o.send, part), o.send, o.recv, part, &zeroCopy);
+    if (outcome.stop != Stop::kNone || zeroCopy) return outcome;
+  }
+  *choice = choose(comm->plans.copied[RHW_PLAN_ALL_GATHER], bytes);
+  if (choice->algo == RHW_ALGO_RING) return kernels.allGatherRing(comm->team, o.send, o.recv, part);
+  return kernels.allGather(comm->team, o.send, o.recv, part);
+}
+
+Outcome allToAll(const Comm* comm, const Operation& o, Choice* choice) {
+  const host::Copies& kernels = comm->kernels->copies;
+  const uint64_t part = bytesOf(o), bytes = part * static_cast<uint64_t>(comm->worldSize);
+  if (mayPull(comm, o, RHW_PLAN_ALL_TO_ALL, bytes, choice)) {
+    bool zeroCopy = false;
     const uint64_t offer = o.send == o.recv ? kNoOffset : offerOf(comm, o.send, bytes);
     const Outcome outcome = kernels.allToAllPull(comm->team, offer, o.recv, part, &zeroCopy);
     if (outcome.stop != Stop::kNone || zeroCopy) return outcome;
   }
-  *algo = RHW_ALGO_ONESHOT;
+  *choice = choose(comm->plans.copied[RHW_PLAN_ALL_TO_ALL], bytes);
   return kernels.allToAll(comm->team, o.send, o.recv, part);
 }
 
@@ -98,14 +90,18 @@ void copy(void* to, const void* from, size_t bytes) {
   if (to != from && bytes > 0) memcpy(to, from, bytes);
 }
 
-Outcome broadcast(const Comm* comm, const Operation& o, uint32_t* algo) {
+Outcome broadcast(const Comm* comm, const Operation& o, Choice* choice) {
   const host::Copies& kernels = comm->kernels->copies;
   const size_t bytes = bytesOf(o);
   const bool root = comm->rank == o.root;
   void* buffer = root ? const_cast<void*>(o.send) : o.recv;
-  const bool tree = isForced(comm, RHW_ALGO_TREE, algo), chain = isForced(comm, RHW_ALGO_RING, algo);
-  const Outcome outcome = tree || chain ? kernels.broadcastTree(comm->team, tree ? Tree::kDouble : Tree::kChain, o.root, buffer, bytes)
-                                        : kernels.broadcast(comm->team, o.root, buffer, bytes);
+  *choice = choose(comm->plans.copied[RHW_PLAN_BROADCAST], bytes);
+  Outcome outcome;
+  switch (choice->algo) {
+    case RHW_ALGO_TREE: outcome = kernels.broadcastTree(comm->team, Tree::kDouble, o.root, buffer, bytes); break;
+    case RHW_ALGO_RING: outcome = kernels.broadcastTree(comm->team, Tree::kChain, o.root, buffer, bytes); break;
+    default: outcome = kernels.broadcast(comm->team, o.root, buffer, bytes);
+  }
   if (root && outcome.stop == Stop::kNone) copy(o.recv, o.send, bytes);
   return outcome;
 }
@@ -137,19 +133,25 @@ Outcome rootTransfers(const Comm* comm, const Operation& o) {
   return comm->kernels->copies.transfers(comm->team, list, n);
 }
 
-Outcome runKernel(const Comm* comm, const Operation& o, uint32_t* algo) {
-  *algo = RHW_ALGO_PIPE;
+Outcome runKernel(const Comm* comm, const Operation& o, Choice* choice) {
+  *choice = {RHW_ALGO_PIPE, RHW_WHY_ONLY};
   switch (o.op) {
-    case RHW_OP_ALL_REDUCE: return allReduce(comm, o, algo);
-    case RHW_OP_REDUCE_SCATTER: return reduceScatter(comm, o, algo);
-    case RHW_OP_ALL_GATHER: return allGather(comm, o, algo);
-    case RHW_OP_ALL_TO_ALL: return allToAll(comm, o, algo);
-    case RHW_OP_BROADCAST: return broadcast(comm, o, algo);
+    case RHW_OP_ALL_REDUCE: return allReduce(comm, o, choice);
+    case RHW_OP_REDUCE_SCATTER: return reduceScatter(comm, o, choice);
+    case RHW_OP_ALL_GATHER: return allGather(comm, o, choice);
+    case RHW_OP_ALL_TO_ALL: return allToAll(comm, o, choice);
+    case RHW_OP_BROADCAST: return broadcast(comm, o, choice);
     case RHW_OP_REDUCE: return reductionsOf(comm, o).reduce(comm->team, o.reduce, o.root, o.send, o.recv, o.count);
     case RHW_OP_GATHER:
     case RHW_OP_SCATTER: return rootTransfers(comm, o);
-    default: *algo = RHW_ALGO_AUTO; return comm->kernels->copies.barrier(comm->team);
+    default: *choice = {RHW_ALGO_AUTO, RHW_WHY_NONE}; return comm->kernels->copies.barrier(comm->team);
   }
+}
+
+// Says in the rank's line what has run.
+void noteChoice(const Comm* comm, const Choice& choice) {
+  if (choice.algo == RHW_ALGO_AUTO) return;
+  __atomic_store_n(&comm->line(comm->rank)->chosen, choice.algo | choice.why << 16, __ATOMIC_RELAXED);
 }
 
 // In a world of one every collective is a copy, or the reduction of one contribution.
@@ -191,9 +193,9 @@ rh_result runOperation(Comm* comm, const Operation& o) {
     return RH_OK;
   }
   comm->team.call = signatureOf(comm, o);
-  uint32_t algo;
-  const Outcome outcome = runKernel(comm, o, &algo);
-  if (algo != RHW_ALGO_AUTO) __atomic_store_n(&comm->line(comm->rank)->algo, algo, __ATOMIC_RELAXED);
+  Choice choice;
+  const Outcome outcome = runKernel(comm, o, &choice);
+  noteChoice(comm, choice);
   return end(comm, outcome);
 }
 
@@ -217,7 +219,7 @@ rh_result runTransfers(Comm* comm, const Operation* list, int n, uint32_t op) {
   }
   comm->team.call = {};
   const Outcome outcome = comm->kernels->copies.transfers(comm->team, transfers, n);
-  __atomic_store_n(&comm->line(comm->rank)->algo, uint32_t{RHW_ALGO_PIPE}, __ATOMIC_RELAXED);
+  noteChoice(comm, {RHW_ALGO_PIPE, RHW_WHY_ONLY});
   if (transfers != few) free(transfers);
   return end(comm, outcome);
 }

@@ -66,11 +66,11 @@ struct Comm : Malloced {
   uint64_t collectives;             // of those, the ones that all ranks take part in; and
   uint64_t history;                 // a hash of their signatures, 16 bits
   uint64_t splits;
-  uint32_t algo;                    // rhw_algo that is forced
+  char forcing[RHW_FORCING];        // RAILHEAD_ALGO, for the comms that are split off
+  uint32_t reproducible;
   int32_t noted;                    // calls in groups that have not ended; atomic
   PreMulSum preMulSums[kMaxPreMulSums];
-  uint64_t twoshotBytes;            // from here on all_reduce is two-shot,
-  uint64_t pullBytes;               // and zero-copy where all buffers lie in windows
+  rhw_plans plans;                  // this rank's copy of the group's
   const railhead::host::KernelSet* kernels;
   Region* regions[RHW_MAX_REGION + 1];  // registered windows by number; [0] is unused
   uint32_t lastRegion;              // the highest number in use

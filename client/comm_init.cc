@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "choice.h"
 #include "comm.h"
 #include "commit.h"
 #include "control_thread.h"
@@ -28,7 +29,8 @@ rh_result readConfig(const rh_comm_config* c, rhw_join* out) {
   int32_t rank, world;
   rh_result r = shortString(c->group, "RAILHEAD_GROUP", "default", "group name", out->group);
   if (r == RH_OK) r = shortString(c->token, "RAILHEAD_TOKEN", "", "token", out->token);
-  if (r == RH_OK) r = forcedAlgo(&out->algo);
+  if (r == RH_OK) r = forcedAlgorithms(out->forcing);
+  if (r == RH_OK) r = reproducible(c->reproducible, &out->reproducible);
   if (r == RH_OK) r = checkIsa();
   if (r == RH_OK) r = requiredInt(c->rank, "RANK", "rank", &rank);
   if (r == RH_OK) r = requiredInt(c->world_size, "WORLD_SIZE", "world size", &world);
@@ -49,6 +51,7 @@ rh_result readConfig(const rh_comm_config* c, rhw_join* out) {
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: heap_bytes %llu is more than 1 TiB",
                 static_cast<unsigned long long>(c->heap_bytes));
   }
+  ownProcessors(out->cpus);
   out->rank = static_cast<uint32_t>(rank);
   out->world = static_cast<uint32_t>(world);
   out->reduce_group = c->reduce_group;
@@ -91,8 +94,11 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   if (comm->header()->magic != RHW_CONTROL_MAGIC || comm->header()->version != RHW_CONTROL_VERSION) {
     return fail(RH_ERR_PROTOCOL, "comm_init: the control segment is not one of version %u", RHW_CONTROL_VERSION);
   }
-  comm->twoshotBytes = m.twoshot_bytes;
-  comm->pullBytes = m.pull_bytes;
+  // A copy: the segment can be written by every rank.
+  memcpy(&comm->plans, comm->control + RHW_PLANS_OFFSET, sizeof comm->plans);
+  if (const char* wrong = checkPlans(comm->plans, comm->worldSize)) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the daemon's choice of algorithms has %s", comm->rank, wrong);
+  }
   comm->kernels = &host::kernels();
   FlagTeam& team = comm->team;
   team.rank = comm->rank;
@@ -212,7 +218,8 @@ rh_result railhead::client::joinGroup(Session* session, const rhw_join& request,
   comm->rank = static_cast<int32_t>(request.rank);
   comm->worldSize = static_cast<int32_t>(request.world);
   comm->timeoutMs = request.timeout_ms;
-  comm->algo = request.algo;
+  memcpy(comm->forcing, request.forcing, sizeof comm->forcing);
+  comm->reproducible = request.reproducible;
   comm->heapFd = -1;
   rhw_join message = request;
   rh_result result = join(session, &message, parent == nullptr ? nullptr : parent->team.abortWord, comm);

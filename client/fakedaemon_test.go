@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -213,6 +214,32 @@ func (f *fake) writeHeader(fd int, h wire.ControlHeader) {
 	if err != nil {
 		f.t.Error(err)
 	}
+	f.writePlans(fd, simplePlans(int(h.World)))
+}
+
+func (f *fake) writePlans(fd int, p *wire.Plans) {
+	b, err := binary.Append(nil, binary.LittleEndian, p)
+	if err == nil {
+		_, err = unix.Pwrite(fd, b, wire.PlansOffset)
+	}
+	if err != nil {
+		f.t.Error(err)
+	}
+}
+
+// simplePlans are one-shot, or a pipe, for all sizes.
+func simplePlans(world int) *wire.Plans {
+	p := &wire.Plans{Channels: 1}
+	for r := range world {
+		p.Order[r] = uint8(r)
+	}
+	for i := range wire.PlanCount {
+		p.ZeroCopy[i] = wire.Plan{Count: 1, Choice: [wire.MaxChoices]wire.Choice{{BelowBytes: math.MaxUint64}}}
+		p.Copied[i] = p.ZeroCopy[i]
+		p.Copied[i].Choice[0].Algo = uint16(wire.AlgoOneshot)
+	}
+	p.Copied[wire.PlanBroadcast].Choice[0].Algo = uint16(wire.AlgoPipe)
+	return p
 }
 
 // live takes a rank through its whole life and returns the first error, having closed everything.

@@ -19,7 +19,7 @@ const patience = 60 * time.Second
 
 func startDaemon(t testing.TB) *server.Server {
 	t.Helper()
-	s, err := server.Start(server.Config{SocketPath: t.TempDir() + "/rh.sock"})
+	s, err := server.Start(server.Config{SocketPath: t.TempDir() + "/rh.sock", TuneDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

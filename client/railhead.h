@@ -132,6 +132,11 @@ rh_result rh_close(rh_session *session);
 
 /* ---- Comms: one rank of a group ---- */
 
+/* On: sums are added in one order, see rh_all_reduce, whatever the algorithm. Off: an algorithm may add in an order of its own,
+ * the same on all ranks and, for the same count, in all runs. */
+#define RH_REPRODUCIBLE_ON 1
+#define RH_REPRODUCIBLE_OFF 2
+
 typedef struct rh_comm_config {
   uint32_t struct_size;
   uint32_t struct_version;
@@ -142,13 +147,16 @@ typedef struct rh_comm_config {
   uint32_t timeout_ms; /* of forming the group and of every later wait; 0: $RAILHEAD_TIMEOUT_MS, else 30000 */
   uint32_t reduce_group; /* ranks whose contributions are added first, see rh_all_reduce; 0: all */
   uint64_t heap_bytes; /* most window memory a rank can have; address space only, no pages; 0: the daemon's default */
+  uint32_t reproducible; /* RH_REPRODUCIBLE_...; 0: $RAILHEAD_REPRODUCIBLE (on or off), else on */
+  uint32_t reserved;
 } rh_comm_config;
-#define RH_COMM_CONFIG_INIT {sizeof(rh_comm_config), 1, NULL, NULL, -1, -1, 0, 0, 0}
+#define RH_COMM_CONFIG_INIT {sizeof(rh_comm_config), 1, NULL, NULL, -1, -1, 0, 0, 0, 0, 0}
 
 /* Joins a group and waits until all its ranks are there and have mapped each other's memory. A process may hold
  * several ranks; each needs a thread of its own inside this call.
  * Errors: RANK_MISSING (lists the ranks that did not come), WORLD_SIZE_MISMATCH, TOKEN_MISMATCH, RANK_TAKEN,
- * GROUP_BUSY, RANK_DEAD, DRAINING, OUT_OF_MEMORY, DAEMON_LOST, MISMATCH (configs differ), UNSUPPORTED (RAILHEAD_ISA). */
+ * GROUP_BUSY, RANK_DEAD, DRAINING, OUT_OF_MEMORY, DAEMON_LOST, MISMATCH (configs, RAILHEAD_ALGO or RAILHEAD_REPRODUCIBLE differ),
+ * INVALID_ARGUMENT (RAILHEAD_ALGO names what does not exist), UNSUPPORTED (RAILHEAD_ISA). */
 rh_result rh_comm_init(rh_session *session, const rh_comm_config *config, rh_comm **comm);
 
 /* Collective: waits until every rank has called it, then gives everything back, windows too. On a broken group it
@@ -182,12 +190,27 @@ typedef struct rh_comm_status {
   char culprit_operation_name[32]; /* what the culprit was in */
   char algorithm_name[16];         /* of the last collective that moved data: "oneshot", "twoshot", "pull", "pipe", "ring" or
                                       "tree"; "none" before the first and in a world of one */
+  char algorithm_why[16];          /* why that one, see rh_choice */
   char message[512];               /* all of it as one sentence */
 } rh_comm_status;
-#define RH_COMM_STATUS_INIT {sizeof(rh_comm_status), 1, RH_OK, -1, -1, -1, 0, 0, 0, {0}, {0}, {0}, {0}}
+#define RH_COMM_STATUS_INIT {sizeof(rh_comm_status), 1, RH_OK, -1, -1, -1, 0, 0, 0, {0}, {0}, {0}, {0}, {0}}
 
 /* What this rank is doing, or why the group is broken. Any thread. */
 rh_result rh_comm_get_status(rh_comm *comm, rh_comm_status *status);
+
+typedef struct rh_choice {
+  uint32_t struct_size;
+  uint32_t struct_version;
+  char algorithm[16]; /* as rh_comm_status.algorithm_name */
+  char why[16];       /* "default": the daemon's thresholds; "tuned": the table of `railhead tune`; "forced": $RAILHEAD_ALGO; "only": the
+                         operation has no other; "not_zero_copy": $RAILHEAD_ALGO allows only pull, which needs windows; "none" */
+} rh_choice;
+#define RH_CHOICE_INIT {sizeof(rh_choice), 1, {0}, {0}}
+
+/* Which algorithm an operation of that size runs, and why: operation as in rh_comm_status.operation_name ("all_reduce"), bytes
+ * of the larger of a rank's two buffers, in_windows: whether the buffers of all ranks lie in windows. The same on all ranks. Any
+ * thread. Errors: INVALID_ARGUMENT, INVALID_HANDLE. */
+rh_result rh_comm_get_choice(rh_comm *comm, const char *operation, size_t bytes, int32_t in_windows, rh_choice *choice);
 
 /* ---- Windows: symmetric memory ---- */
 

@@ -1,6 +1,7 @@
 #include "settings.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,17 +80,37 @@ rh_result requiredInt(int32_t configured, const char* variable, const char* what
   return RH_OK;
 }
 
-rh_result forcedAlgo(uint32_t* out) {
-  static const char* const names[] = {"auto", "oneshot", "twoshot", "pull", nullptr, "ring", "tree"};  // by rhw_algo
-  *out = RHW_ALGO_AUTO;
+rh_result forcedAlgorithms(char out[RHW_FORCING]) {
+  memset(out, 0, RHW_FORCING);
   const char* text = environment("RAILHEAD_ALGO");
   if (text == nullptr) return RH_OK;
-  for (uint32_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-    if (names[i] == nullptr || strcmp(text, names[i]) != 0) continue;
-    *out = i;
-    return RH_OK;
+  const size_t length = strlen(text);
+  if (length >= RHW_FORCING) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: RAILHEAD_ALGO has %zu bytes, at most %u are allowed: %.40s...", length, RHW_FORCING - 1, text);
   }
-  return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: RAILHEAD_ALGO=%.40s: there are auto, oneshot, twoshot, pull, ring and tree", text);
+  if (!validUtf8(text, length)) return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: RAILHEAD_ALGO is not UTF-8");
+  memcpy(out, text, length);
+  return RH_OK;
+}
+
+rh_result reproducible(uint32_t configured, uint32_t* out) {
+  if (configured > RH_REPRODUCIBLE_OFF) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: reproducible is %u; 1 is on, 2 off, 0 leaves it to RAILHEAD_REPRODUCIBLE", configured);
+  }
+  *out = configured != RH_REPRODUCIBLE_OFF;
+  const char* text = environment("RAILHEAD_REPRODUCIBLE");
+  if (configured != 0 || text == nullptr) return RH_OK;
+  *out = strcmp(text, "on") == 0;
+  if (*out || strcmp(text, "off") == 0) return RH_OK;
+  return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: RAILHEAD_REPRODUCIBLE=%.40s: expected on or off", text);
+}
+
+void ownProcessors(uint64_t out[RHW_CPU_WORDS]) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) CPU_ZERO(&set);
+  static_assert(sizeof set == RHW_CPU_WORDS * sizeof out[0], "the C library's mask");
+  memcpy(out, &set, sizeof set);
 }
 
 rh_result checkIsa() {

@@ -4,6 +4,7 @@
 
 #include "error.h"
 #include "operation.h"
+#include "settings.h"
 
 namespace railhead::client {
 
@@ -59,7 +60,9 @@ rh_result split(Comm* comm, Choice mine, rh_comm** out) {
   const auto reduceGroup = static_cast<uint32_t>(comm->team.reduceGroup);
   request.reduce_group = reduceGroup < request.world ? reduceGroup : 0;
   request.heap_bytes = comm->heapBytes - comm->scratchBytes;
-  request.algo = comm->algo;
+  memcpy(request.forcing, comm->forcing, sizeof request.forcing);
+  request.reproducible = comm->reproducible;
+  ownProcessors(request.cpus);
   return joinGroup(comm->session, request, comm, out);
 }
 

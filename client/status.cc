@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "choice.h"
 #include "comm.h"
 #include "error.h"
 #include "operation.h"
@@ -50,22 +51,6 @@ void describeCulprit(const Comm* comm, const Cause& c, char* out, size_t size) {
       break;
     case RH_ERR_ABORTED: snprintf(out, size, "%s called rh_comm_abort", who); break;
     default: snprintf(out, size, "%s broke the group (%s)", who, rh_result_string(c.code)); break;
-  }
-}
-
-}  // namespace
-
-namespace {
-
-const char* algorithmName(uint32_t algo) {
-  switch (algo) {
-    case RHW_ALGO_ONESHOT: return "oneshot";
-    case RHW_ALGO_TWOSHOT: return "twoshot";
-    case RHW_ALGO_PULL: return "pull";
-    case RHW_ALGO_PIPE: return "pipe";
-    case RHW_ALGO_RING: return "ring";
-    case RHW_ALGO_TREE: return "tree";
-    default: return "none";
   }
 }
 
@@ -182,7 +167,9 @@ extern "C" rh_result rh_comm_get_status(rh_comm* handle, rh_comm_status* status)
   status->waiting_for = relaxed(line->waiting_for);
   snprintf(status->operation_name, sizeof status->operation_name, "%s", operationName(relaxed(line->op)));
   snprintf(status->culprit_operation_name, sizeof status->culprit_operation_name, "none");
-  snprintf(status->algorithm_name, sizeof status->algorithm_name, "%s", algorithmName(relaxed(line->algo)));
+  const uint32_t chosen = relaxed(line->chosen);
+  snprintf(status->algorithm_name, sizeof status->algorithm_name, "%s", algorithmName(chosen & 0xffff));
+  snprintf(status->algorithm_why, sizeof status->algorithm_why, "%s", whyName(chosen >> 16));
   Cause cause;
   if (!causeOf(comm, &cause)) return RH_OK;
   status->culprit = cause.culprit;

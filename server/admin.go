@@ -253,13 +253,21 @@ type Status struct {
 
 // DaemonInfo is the daemon's part of Status.
 type DaemonInfo struct {
-	Version  string    `json:"version"`
-	PID      int       `json:"pid"`
-	Started  time.Time `json:"started"`
-	Socket   string    `json:"socket"`
-	Admin    string    `json:"admin,omitempty"`
-	Draining bool      `json:"draining"`
-	Sessions int       `json:"sessions"`
+	Version  string     `json:"version"`
+	PID      int        `json:"pid"`
+	Started  time.Time  `json:"started"`
+	Socket   string     `json:"socket"`
+	Admin    string     `json:"admin,omitempty"`
+	Draining bool       `json:"draining"`
+	Sessions int        `json:"sessions"`
+	Tuning   TuningInfo `json:"tuning"`
+}
+
+// TuningInfo is what the choice of algorithms goes by.
+type TuningInfo struct {
+	Fingerprint string `json:"fingerprint,omitempty"` // of the machine
+	Entries     int    `json:"entries"`               // of the tuning table; 0 = the default thresholds decide
+	Refused     string `json:"refused,omitempty"`     // why a table that is there is not used
 }
 
 func (a *admin) groups(ctx *fasthttp.RequestCtx) {
@@ -291,6 +299,7 @@ func (c *core) status() Status {
 		Daemon: DaemonInfo{
 			Version: Version, PID: os.Getpid(), Started: c.s.started, Socket: c.s.SocketPath(), Admin: c.s.AdminAddr(),
 			Draining: c.s.draining.Load(), Sessions: len(c.sessions),
+			Tuning: c.s.planner.info(),
 		},
 		Groups: groups, Ended: ended,
 	}

@@ -3,7 +3,6 @@ package server
 import (
 	"fmt"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -41,9 +40,6 @@ const (
 	blockBytes = 64 << 10
 	// A broadcast is read by all ranks; its four slots stay in a second-level cache.
 	broadcastSlotBytes = 32 << 10
-	// From here on two-shot's second exchange costs less than reading everybody's buffer, and pull less than copying.
-	twoshotFromBytes = 16 << 10
-	pullFromBytes    = 32 << 10
 )
 
 // Config of a daemon. The zero value of a field is its default.
@@ -51,6 +47,7 @@ type Config struct {
 	SocketPath  string // of clients; "" = DefaultSocketPath()
 	AdminSocket string // of the admin endpoint; "" = admin.sock beside SocketPath
 	AdminAddr   string // TCP, loopback only, "127.0.0.1:0" picks a port; "" = none
+	TuneDir     string // of tuning tables; "" = tuner.TableDir()
 	Log         *slog.Logger
 }
 
@@ -100,7 +97,8 @@ func machineConfig() membership.Config {
 		BlockBytes: blockBytes,
 		SpinNS:     spinNS,
 		YieldNS:    yieldNS,
-		Thresholds: thresholds,
+
+		CheckForcing: checkForcing,
 
 		PipeSlotBytes:      pipeSlotBytes,
 		BroadcastSlotBytes: broadcastSlotBytes,
@@ -132,26 +130,4 @@ func yieldNS(world int) uint32 {
 func pipeSlotBytes(world int) uint32 {
 	const all, most = 1 << 20, 32 << 10
 	return uint32(min(all/wire.PipeSlots/wire.PipeSets/world/1024*1024, most))
-}
-
-// unreachable is a threshold that no buffer reaches.
-const unreachable = math.MaxUint64
-
-// thresholds says from how many bytes on an all-reduce is two-shot, and from how many it is zero-copy where all buffers
-// lie in windows. One-shot has one exchange and reads everybody's whole buffer; two-shot has two, and reads each element
-// twice however many ranks there are; pull has two as well and copies nothing.
-func thresholds(world int, forced wire.Algo) (twoshot, pull uint64) {
-	switch forced {
-	case wire.AlgoOneshot:
-		return unreachable, unreachable
-	case wire.AlgoTwoshot:
-		return 0, unreachable
-	case wire.AlgoPull:
-		return 0, 0
-	}
-	if world == 2 {
-		// A pair: two-shot would save nothing but a second read of a half.
-		return unreachable, pullFromBytes
-	}
-	return twoshotFromBytes, pullFromBytes
 }

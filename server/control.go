@@ -42,11 +42,16 @@ func (m *memory) operation(rank int) wire.Op {
 
 // describe adds to the ranks what they say of themselves in shared memory. They may write anything there.
 func (m *memory) describe(g *membership.GroupInfo) {
+	g.Ring = m.ring
 	for i := range g.Ranks {
 		r := &g.Ranks[i]
 		line := wire.RankLineOffset(r.Rank)
 		r.Sequence = atomic.LoadUint64(m.mapping.Word64(line + wire.SeqOffset))
 		r.Operation = m.operation(r.Rank).String()
+		chosen := atomic.LoadUint32(m.mapping.Word32(line + wire.ChosenOffset))
+		if algo := wire.Algo(chosen & 0xffff); algo != wire.AlgoAuto {
+			r.Algorithm, r.Why = algo.String(), wire.Why(chosen>>16).String()
+		}
 		r.Bytes = atomic.LoadUint64(m.mapping.Word64(line + wire.BytesOffset))
 		waiting := atomic.LoadUint64(m.mapping.Word64(line + wire.WaitingForOffset))
 		for ; waiting != 0; waiting &= waiting - 1 {

@@ -179,7 +179,11 @@ func (c *core) do(actions []membership.Action) {
 }
 
 func (c *core) createGroup(a membership.CreateGroup) []membership.Action {
-	m, err := newMemory(a)
+	plans, err := c.s.planner.plansOf(a)
+	var m *memory
+	if err == nil {
+		m, err = newMemory(a, &plans)
+	}
 	if err != nil {
 		c.s.log.Error("cannot create a group's memory", "group", a.Group, "name", a.Name, "error", err)
 		return c.machine.GroupCreated(time.Now(), a.Group, err)

@@ -11,6 +11,7 @@ import (
 // memory is a group's shared memory: the control segment, mapped here, and the heaps, which the daemon never maps.
 type memory struct {
 	world   int
+	ring    []int // the rank at each place
 	control *symm.Segment
 	mapping *symm.Mapping
 	heaps   []*symm.Segment
@@ -18,8 +19,11 @@ type memory struct {
 	watcher *watcher
 }
 
-func newMemory(a membership.CreateGroup) (m *memory, err error) {
+func newMemory(a membership.CreateGroup, plans *wire.Plans) (m *memory, err error) {
 	m = &memory{world: a.World}
+	for _, rank := range plans.Order[:a.World] {
+		m.ring = append(m.ring, int(rank))
+	}
 	defer func() {
 		if err != nil {
 			m.release()
@@ -33,6 +37,9 @@ func newMemory(a membership.CreateGroup) (m *memory, err error) {
 		return m, err
 	}
 	writeControlHeader(m.mapping, a)
+	if err := writePlans(m.mapping, plans); err != nil {
+		return m, err
+	}
 	m.abort = m.mapping.Word64(wire.AbortOffset)
 	for r := range a.World {
 		heap, err := symm.NewSegment(fmt.Sprintf("railhead-heap:%d:%d", a.Group, r), a.HeapBytes)

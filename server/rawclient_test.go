@@ -151,6 +151,7 @@ func name(s string) wire.Name {
 func joinMessage(group string, rank, world int) *wire.Join {
 	return &wire.Join{
 		Group: name(group), Rank: uint32(rank), World: uint32(world), TimeoutMS: uint32(never.Milliseconds()), HeapBytes: 1 << 20,
+		Reproducible: 1,
 	}
 }
 

@@ -31,6 +31,7 @@ type Server struct {
 	log         *slog.Logger
 	metrics     *metrics
 	core        *core
+	planner     *planner
 	files       clientFiles
 	listener    *net.UnixListener
 	locks       []*pathLock
@@ -56,7 +57,7 @@ func Start(c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{log: c.Log, started: time.Now()}
+	s := &Server{log: c.Log, started: time.Now(), planner: newPlanner(c.TuneDir, c.Log)}
 	s.life, s.endLife = context.WithCancel(context.Background())
 	s.closed = s.life.Done()
 	var id [8]byte

@@ -142,7 +142,7 @@ func TestAChangeOfTheHeaderChangesTheRecord(t *testing.T) {
 		{"a field's sign", "int32_t culprit;", "uint32_t culprit;",
 			"field rh_comm_status.culprit int32_t offset 16 size 4", "field rh_comm_status.culprit uint32_t offset 16 size 4"},
 		{"a field's size", "char message[512];", "char message[513];",
-			"field rh_comm_status.message char[512] offset 128 size 512", "field rh_comm_status.message char[513] offset 128 size 513"},
+			"field rh_comm_status.message char[512] offset 144 size 512", "field rh_comm_status.message char[513] offset 144 size 513"},
 		{"a parameter", "rh_comm_rank(rh_comm *comm, int32_t *rank)", "rh_comm_rank(rh_comm *comm, int64_t *rank)",
 			"function rh_result rh_comm_rank(rh_comm *, int32_t *)", "function rh_result rh_comm_rank(rh_comm *, int64_t *)"},
 		{"a default", "{sizeof(rh_session_config), 1, NULL, 0, 0}", "{sizeof(rh_session_config), 2, NULL, 0, 0}",

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"railhead/engine/plan"
+	"railhead/engine/tuner"
 	"railhead/internal/launch"
 	"railhead/internal/ncclstyle"
 	"railhead/internal/wire"
@@ -51,8 +53,9 @@ func (b *benchFlags) addTo(cmd *cobra.Command, op ncclstyle.Operation) {
 		"f8e4m3, f8e5m2 (or i8 ... f32 ... fp8_e5m2) or all")
 	f.IntVarP(&b.root, "root", "r", 0, "root rank, -1: each in turn; of no meaning to operations without one")
 	f.IntVar(&b.ranks, "ranks", 2, "rank processes")
-	f.StringVar(&b.algo, "algo", "auto", "algorithm, or several with commas: auto, oneshot, twoshot, pull (pull works between windows), ring, tree; "+
-		"an operation without it runs another, which the output names")
+	f.StringVar(&b.algo, "algo", envOr("RAILHEAD_ALGO", wire.AlgoAuto.String()), "algorithm, or several with commas, each in a run of its own: auto, oneshot, "+
+		"twoshot, pull (between windows), ring, tree, pipe; or a text for one run, as 'allreduce:ring;^tree'; an operation without the algorithm runs "+
+		"another, which the output names [$RAILHEAD_ALGO]")
 	if op != ncclstyle.Barrier {
 		f.BoolVar(&b.window, "window", false, "put the buffers into windows, where operations may be zero-copy; pull always has them there")
 		f.StringVar(&b.plot, "plot", "", "draw latency and bus bandwidth over size into this SVG file")
@@ -132,11 +135,14 @@ func (b *benchFlags) sweep(cfg *ncclstyle.Config) ([]uint64, error) {
 	return s.Sizes()
 }
 
-// parseAlgos reads --algo.
+// parseAlgos reads --algo: what each run forces.
 func parseAlgos(list string) ([]string, error) {
-	names := strings.Split(list, ",")
+	names := []string{list}
+	if !strings.ContainsAny(list, ";:^") {
+		names = strings.Split(list, ",")
+	}
 	for i, n := range names {
-		if _, err := wire.ParseAlgo(n); err != nil {
+		if _, err := tuner.ParseForcing(n, plan.Algorithms()); err != nil {
 			return nil, usageError("--algo: %w", err)
 		}
 		if slices.Contains(names[:i], n) {

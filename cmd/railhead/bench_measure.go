@@ -35,32 +35,35 @@ func (m *measurement) layInPlace(memory []byte) {
 	m.inPlace = true
 }
 
-// side times and then checks the operation as it is laid. It returns the algorithm that ran, too.
-func (m *measurement) side(id int) (s benchRankSide, algo string, err error) {
+// ranAlgorithm is what a side ran, and why.
+type ranAlgorithm struct{ name, why string }
+
+// side times and then checks the operation as it is laid.
+func (m *measurement) side(id int) (s benchRankSide, ran ranAlgorithm, err error) {
 	m.prepareToTime(id)
 	if _, err := m.c.Time(m.call, m.job.Warmup); err != nil {
-		return s, "", err
+		return s, ran, err
 	}
 	if err := m.c.Barrier(); err != nil {
-		return s, "", err
+		return s, ran, err
 	}
 	took, err := m.c.Time(m.call, m.job.Iters)
 	if err != nil {
-		return s, "", err
+		return s, ran, err
 	}
 	s.TotalNs = float64(took.Nanoseconds())
 	if m.job.Op == ncclstyle.Barrier {
-		return s, ncclstyle.None, nil // no algorithm, nothing to check
+		return s, ranAlgorithm{ncclstyle.None, ncclstyle.None}, nil // no algorithm, nothing to check
 	}
 	for i := range m.job.Check {
 		wrong, err := m.check(id*maxIters + i)
 		if err != nil {
-			return s, "", err
+			return s, ran, err
 		}
 		s.Wrong += wrong
 	}
 	status, err := m.c.Status()
-	return s, status.Algorithm, err
+	return s, ranAlgorithm{status.Algorithm, status.Why}, err
 }
 
 // prepareToTime fills the buffers with what every iteration can begin from. In place each reduces the results of the one

@@ -66,7 +66,7 @@ func (m *benchMerge) finish() ([]ncclstyle.Row, error) {
 // merge averages the ranks' times, as nccl-tests does by default, and adds up their wrong elements.
 func (j *benchJob) merge(planned benchRow, ranks []benchRankRow) ncclstyle.Row {
 	row := ncclstyle.Row{
-		SizeBytes: planned.bytes, Count: planned.count, Type: string(planned.dtype), Redop: string(planned.redop), Algo: ranks[0].Algo,
+		SizeBytes: planned.bytes, Count: planned.count, Type: string(planned.dtype), Redop: string(planned.redop), Algo: ranks[0].Algo, Why: ranks[0].Why,
 	}
 	if planned.root != noRoot {
 		row.Root = &planned.root

@@ -17,6 +17,7 @@ import (
 type benchRankRow struct {
 	Row        int           `json:"row"`
 	Algo       string        `json:"algo"` // that ran; "a/b" where it was b in place
+	Why        string        `json:"why"`  // likewise
 	OutOfPlace benchRankSide `json:"out_of_place"`
 	InPlace    benchRankSide `json:"in_place"` // zero where there is no such form
 }
@@ -106,17 +107,21 @@ func (j *benchJob) measure(c *client.Comm, number int, row benchRow, first, seco
 		return r, err
 	}
 	m.layOutOfPlace(first, second)
-	if r.OutOfPlace, r.Algo, err = m.side(2 * number); err != nil {
+	var ran ranAlgorithm
+	if r.OutOfPlace, ran, err = m.side(2 * number); err != nil {
 		return r, err
 	}
+	r.Algo, r.Why = ran.name, ran.why
 	if j.Op.InPlace() {
-		var algo string
 		m.layInPlace(second)
-		if r.InPlace, algo, err = m.side(2*number + 1); err != nil {
+		if r.InPlace, ran, err = m.side(2*number + 1); err != nil {
 			return r, err
 		}
-		if algo != r.Algo {
-			r.Algo += "/" + algo
+		if ran.name != r.Algo {
+			r.Algo += "/" + ran.name
+		}
+		if ran.why != r.Why {
+			r.Why += "/" + ran.why
 		}
 	}
 	return r, m.end()

@@ -53,7 +53,7 @@ func TestBenchAllReduceMeasuresAndChecksBothWays(t *testing.T) {
 			if row.SizeBytes >= 16<<10 {
 				want = "twoshot"
 			}
-			if row.Algo != want || row.Redop != "sum" || row.Root != nil || !checkedAndRight(ncclstyle.AllReduce, row) {
+			if row.Algo != want || row.Why != "default" || row.Redop != "sum" || row.Root != nil || !checkedAndRight(ncclstyle.AllReduce, row) {
 				t.Errorf("%s: got %+v", dtype, row)
 			}
 		}
@@ -177,6 +177,7 @@ func TestBenchRefusesWrongFlagsBeforeItStartsAnything(t *testing.T) {
 		"-d: datatype \"uint32": {"bench", "gather", "-d", "uint32"},
 		"-b":                    {"bench", "allreduce", "-b", "many"},
 		"--algo":                {"bench", "allreduce", "--algo", "rings"},
+		"leave none":            {"bench", "alltoall", "--algo", "alltoall:^oneshot,pull"},
 		"there twice":           {"bench", "allreduce", "--algo", "pull,pull"},
 		"--ranks 0":             {"bench", "allreduce", "--ranks", "0"},
 		"-r 2 is outside 0..1":  {"bench", "reduce", "-r", "2"},
@@ -191,6 +192,13 @@ func TestBenchRefusesWrongFlagsBeforeItStartsAnything(t *testing.T) {
 		if status != exitUsage || !strings.Contains(stderr, want) || strings.Contains(stdout, "#wrong") {
 			t.Errorf("%v: status %d, stderr %q, want %q", args, status, stderr, want)
 		}
+	}
+}
+
+func TestBenchTakesAForcingTextFromTheEnvironment(t *testing.T) {
+	status, stdout, stderr := run(t, []string{"RAILHEAD_ALGO=allreduce:ring;^tree"}, "bench", "allreduce", "-b", "1K", "-e", "1K", "-n", "1")
+	if status != 0 || !strings.Contains(stdout, "# algo: ring (forced)") {
+		t.Errorf("status %d, stdout %q, stderr %q", status, stdout, stderr)
 	}
 }
 

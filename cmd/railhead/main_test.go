@@ -22,7 +22,19 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCLI) != "" {
 		os.Exit(execute(os.Args[1:]))
 	}
-	os.Exit(m.Run())
+	os.Exit(runTests(m))
+}
+
+// runTests keeps tuning tables and sockets of the user out.
+func runTests(m *testing.M) int {
+	state, err := os.MkdirTemp("", "railhead-state-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(state) }()
+	_ = os.Setenv("XDG_STATE_HOME", state) // fails for a wrong name only
+	return m.Run()
 }
 
 // testDeadline bounds every command of the tests; it is generous because the machine may be busy.

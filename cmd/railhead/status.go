@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -89,6 +90,14 @@ func printStatus(out io.Writer, s server.Status) {
 	}
 	_, _ = fmt.Fprintf(out, "railhead %s, pid %d, %s since %s, %d sessions at %s\n", s.Daemon.Version, s.Daemon.PID, state,
 		s.Daemon.Started.Format(time.RFC3339), s.Daemon.Sessions, s.Daemon.Socket)
+	switch t := s.Daemon.Tuning; {
+	case t.Refused != "":
+		_, _ = fmt.Fprintf(out, "tuning: not used: %s\n", t.Refused)
+	case t.Entries > 0:
+		_, _ = fmt.Fprintf(out, "tuning: %d entries for %s\n", t.Entries, t.Fingerprint)
+	default:
+		_, _ = fmt.Fprintf(out, "tuning: none for %s, default thresholds\n", t.Fingerprint)
+	}
 	if len(s.Groups) == 0 {
 		_, _ = fmt.Fprintln(out, "no groups")
 	}
@@ -104,6 +113,12 @@ func printStatus(out io.Writer, s server.Status) {
 func printGroup(out io.Writer, g *membership.GroupInfo) {
 	_, _ = fmt.Fprintf(out, "group %q #%d: %s, %d ranks, %d bytes in %d windows\n", g.Name, g.Incarnation, g.State, g.WorldSize,
 		g.WindowBytes, len(g.Windows))
+	if g.Forcing != "" && g.Forcing != "auto" || !g.Reproducible {
+		_, _ = fmt.Fprintf(out, "  algorithms %q, reproducible %t\n", g.Forcing, g.Reproducible)
+	}
+	if !slices.IsSorted(g.Ring) {
+		_, _ = fmt.Fprintf(out, "  rings go through ranks %v\n", g.Ring)
+	}
 	if g.Cause != "" {
 		_, _ = fmt.Fprintf(out, "  %s: %s\n", g.Result, g.Cause)
 	}
@@ -121,13 +136,17 @@ func printGroup(out io.Writer, g *membership.GroupInfo) {
 		_, _ = fmt.Fprintf(out, "  registered window %d, %d bytes: %s\n", r.Number, r.Bytes, how)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "  rank\tpid\tstate\toperation\tsequence\tbytes\twaiting for")
+	_, _ = fmt.Fprintln(w, "  rank\tpid\tstate\toperation\tsequence\tbytes\talgorithm\twaiting for")
 	for _, r := range g.Ranks {
 		waiting := ""
 		if len(r.WaitingFor) > 0 {
 			waiting = fmt.Sprint(r.WaitingFor)
 		}
-		_, _ = fmt.Fprintf(w, "  %d\t%d\t%s\t%s\t%d\t%d\t%s\n", r.Rank, r.PID, r.State, r.Operation, r.Sequence, r.Bytes, waiting)
+		algorithm := ""
+		if r.Algorithm != "" {
+			algorithm = fmt.Sprintf("%s (%s)", r.Algorithm, r.Why)
+		}
+		_, _ = fmt.Fprintf(w, "  %d\t%d\t%s\t%s\t%d\t%d\t%s\t%s\n", r.Rank, r.PID, r.State, r.Operation, r.Sequence, r.Bytes, algorithm, waiting)
 	}
 	_ = w.Flush()
 }

@@ -76,10 +76,14 @@ func (p *Printer) algoLine(algo string) {
 	p.algo = algo
 }
 
-// Row prints one size. Where its algorithm is not the one printed last (auto chooses by size), a line says so first.
+// Row prints one size. Where its algorithm, or why it ran, is not what was printed last, a line says so first.
 func (p *Printer) Row(r Row) error {
-	if r.Algo != p.algo {
-		p.algoLine(r.Algo)
+	algo := r.Algo
+	if r.Why != "" && r.Why != None {
+		algo += " (" + r.Why + ")"
+	}
+	if algo != p.algo {
+		p.algoLine(algo)
 	}
 	root := -1
 	if r.Root != nil {

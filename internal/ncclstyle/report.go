@@ -19,6 +19,7 @@ type Row struct {
 	Redop     string `json:"redop"`
 	Root      *int   `json:"root,omitempty"` // nil where the operation has none
 	Algo      string `json:"algo"`
+	Why       string `json:"why,omitempty"` // that algorithm ran
 
 	OutOfPlace Side  `json:"out_of_place"`
 	InPlace    *Side `json:"in_place"` // nil for an operation that has no such form (sendrecv, barrier)

@@ -8,15 +8,15 @@ import (
 // Algo is an algorithm (rhw_algo).
 type Algo uint32
 
-// Algorithms. AlgoAuto leaves the choice to the daemon's thresholds.
+// Algorithms. AlgoAuto is no choice.
 const (
 	AlgoAuto    Algo = 0
 	AlgoOneshot Algo = 1
 	AlgoTwoshot Algo = 2
 	AlgoPull    Algo = 3
-	AlgoPipe    Algo = 4 // of rooted and point-to-point operations; cannot be forced
-	AlgoRing    Algo = 5 // only where forced
-	AlgoTree    Algo = 6 // only where forced: it adds in another order
+	AlgoPipe    Algo = 4 // of rooted and point-to-point operations
+	AlgoRing    Algo = 5
+	AlgoTree    Algo = 6 // adds in another order
 )
 
 var algoNames = []string{"auto", "oneshot", "twoshot", "pull", "pipe", "ring", "tree"}
@@ -29,11 +29,10 @@ func (a Algo) String() string {
 	return fmt.Sprintf("algo_%d", uint32(a))
 }
 
-// ParseAlgo reads the name of an algorithm that can be forced.
+// ParseAlgo reads the name of an algorithm.
 func ParseAlgo(s string) (Algo, error) {
-	forced := slices.Delete(slices.Clone(algoNames), int(AlgoPipe), int(AlgoPipe)+1)
-	if i := slices.Index(algoNames, s); i >= 0 && slices.Contains(forced, s) {
+	if i := slices.Index(algoNames, s); i >= 0 {
 		return Algo(i), nil
 	}
-	return 0, fmt.Errorf("wire: algorithm %q; there are %v", s, forced)
+	return 0, fmt.Errorf("wire: algorithm %q; there are %v", s, algoNames)
 }

@@ -87,8 +87,11 @@ func (m *Join) check() error {
 	if m.HeapBytes > maxHeapBytes {
 		return fmt.Errorf("heap of %d bytes, at most %d", m.HeapBytes, uint64(maxHeapBytes))
 	}
-	if m.Algo > AlgoTree || m.Algo == AlgoPipe {
-		return fmt.Errorf("algorithm %d cannot be forced", m.Algo)
+	if m.Reproducible > 1 {
+		return fmt.Errorf("reproducible is %d, must be 0 or 1", m.Reproducible)
+	}
+	if err := checkCString("forcing", m.Forcing[:]); err != nil {
+		return err
 	}
 	return checkZero("reserved0", uint64(m.Reserved0))
 }

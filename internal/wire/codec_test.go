@@ -26,7 +26,7 @@ func samples(t testing.TB) []Message {
 		&Hello{VersionMin: 1, VersionMax: 3, PID: 42, Software: name(t, "librailhead test")},
 		&Welcome{Version: 1, Session: 7, Daemon: 9, Software: name(t, "railhead test")},
 		&Error{Code: ResultRankMissing, Culprit: 3, Missing: 1 << 3, Text: MakeText("rank 3 is missing")},
-		&Join{Group: name(t, "g"), Token: name(t, "t"), Rank: 2, World: 4, TimeoutMS: 1000, HeapBytes: 1 << 30},
+		&Join{Group: name(t, "g"), Token: name(t, "t"), Rank: 2, World: 4, TimeoutMS: 1000, HeapBytes: 1 << 30, Reproducible: 1, CPUs: CPUMask{3, 0, 1}},
 		&Joined{
 			Group: 1, Incarnation: 2, ControlBytes: ControlBytes(4), HeapBytes: 1 << 30, ScratchBytes: 1 << 20,
 			World: 4, ReduceGroup: 4, SpinNS: 2000, BlockBytes: 65536, PipeSlotBytes: 1024, BroadcastSlotBytes: 4096,
@@ -113,7 +113,8 @@ func TestBadValuesAreRefusedOnBothSides(t *testing.T) {
 		{"not UTF-8", func() Message { m := good(); m.Group[0] = 0xff; return m }(), "UTF-8"},
 		{"reduce group too large", func() Message { m := good(); m.ReduceGroup = 3; return m }(), "reduce group 3"},
 		{"heap too large", func() Message { m := good(); m.HeapBytes = 1 << 41; return m }(), "heap of"},
-		{"algorithm that does not exist", func() Message { m := good(); m.Algo = 4; return m }(), "algorithm 4"},
+		{"reproducible that is no switch", func() Message { m := good(); m.Reproducible = 2; return m }(), "reproducible is 2"},
+		{"forcing without a NUL", func() Message { m := good(); copy(m.Forcing[:], strings.Repeat("x", ForcingBytes)); return m }(), "forcing has no NUL"},
 		{"block without a tile for each rank", &Joined{
 			ControlBytes: ControlBytes(1), HeapBytes: 1 << 20, ScratchBytes: 1 << 19, World: 1, ReduceGroup: 1, BlockBytes: 64,
 		}, "block of 64"},
@@ -171,16 +172,24 @@ func TestOnlyTheFrozenMessagesAreReadInOtherVersions(t *testing.T) {
 
 func TestAlgorithmsHaveNamesThatReadBack(t *testing.T) {
 	for a := AlgoAuto; a <= AlgoTree; a++ {
-		if a == AlgoPipe {
-			continue // it cannot be forced
-		}
 		if got, err := ParseAlgo(a.String()); err != nil || got != a {
 			t.Errorf("%d is %q, which reads as %d, %v", a, a, got, err)
 		}
 	}
-	for _, name := range []string{"pipe", "rings", ""} {
+	for _, name := range []string{"rings", ""} {
 		if _, err := ParseAlgo(name); err == nil || !strings.Contains(err.Error(), "twoshot") {
 			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func TestMakeForcingRefusesWhatDoesNotFit(t *testing.T) {
+	if f, err := MakeForcing("allreduce:ring;^tree"); err != nil || f.String() != "allreduce:ring;^tree" {
+		t.Errorf("got %q, %v", f, err)
+	}
+	for _, bad := range []string{strings.Repeat("x", ForcingBytes), "a\x00b", "\xff"} {
+		if _, err := MakeForcing(bad); err == nil {
+			t.Errorf("%q: taken", bad)
 		}
 	}
 }

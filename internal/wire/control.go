@@ -6,6 +6,7 @@ import "fmt"
 const (
 	ControlMagic     = 0x4c52544e4f434852 // "RHCONTRL"
 	ControlVersion   = 1
+	PlansOffset      = 1024
 	RankLinesOffset  = 4096
 	rankLineBytes    = 128
 	controlPageBytes = 4096
@@ -49,7 +50,7 @@ type RankLine struct {
 	Reserved1  [6]uint64
 	Seq        uint64
 	Op         Op
-	Algo       Algo
+	Chosen     uint32 // the Algo that ran last, its Why in the upper half
 	Bytes      uint64
 	WaitingFor uint64
 	Call       uint64
@@ -63,7 +64,7 @@ const (
 	LeaseOffset      = 8
 	SeqOffset        = 64
 	OpOffset         = 72
-	AlgoOffset       = 76
+	ChosenOffset     = 76
 	BytesOffset      = 80
 	WaitingForOffset = 88
 )

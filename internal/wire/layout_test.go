@@ -32,7 +32,7 @@ func snake(s string) string {
 
 // structsOnTheWire are all messages and the structs of the control segment.
 func structsOnTheWire() []any {
-	all := []any{Header{}, ControlHeader{}, RankLine{}}
+	all := []any{Header{}, ControlHeader{}, RankLine{}, Choice{}, Plan{}, Plans{}}
 	for t := Type(0); t < 1000; t++ {
 		if m := New(t); m != nil {
 			all = append(all, reflect.ValueOf(m).Elem().Interface())
@@ -62,8 +62,11 @@ func goLayout() []string {
 	for o := OpNone; o <= OpWindowRegister; o++ {
 		lines = append(lines, fmt.Sprintf("const RHW_OP_%s %d", strings.ToUpper(o.String()), o))
 	}
-	for a := AlgoAuto; a <= AlgoPull; a++ {
+	for a := AlgoAuto; a <= AlgoTree; a++ {
 		lines = append(lines, fmt.Sprintf("const RHW_ALGO_%s %d", strings.ToUpper(a.String()), a))
+	}
+	for w := WhyNone; w <= WhyNotZeroCopy; w++ {
+		lines = append(lines, fmt.Sprintf("const RHW_WHY_%s %d", strings.ToUpper(w.String()), w))
 	}
 	for t := Type(1); New(t) != nil; t++ {
 		n := "RHW_" + strings.ToUpper(snake(reflect.TypeOf(New(t)).Elem().Name()))
@@ -76,6 +79,11 @@ func goLayout() []string {
 		fmt.Sprintf("const RHW_MAX_MESSAGE %d", MaxMessage),
 		fmt.Sprintf("const RHW_MAX_WORLD %d", MaxWorld),
 		fmt.Sprintf("const RHW_REASON %d", ReasonBytes),
+		fmt.Sprintf("const RHW_FORCING %d", ForcingBytes),
+		fmt.Sprintf("const RHW_CPU_WORDS %d", cpuWords),
+		fmt.Sprintf("const RHW_MAX_CHOICES %d", MaxChoices),
+		fmt.Sprintf("const RHW_PLANS %d", PlanCount),
+		fmt.Sprintf("const RHW_PLANS_OFFSET %d", PlansOffset),
 		fmt.Sprintf("const RHW_MAX_REGION %d", MaxRegion),
 		fmt.Sprintf("const RHW_MAX_REGISTERED %d", uint64(MaxRegistered)),
 		fmt.Sprintf("const RHW_MAX_FILE_OFFSET %d", uint64(MaxFileOffset)),
@@ -146,7 +154,7 @@ func TestTheCAssertionsAreMadeFromTheGoldenFile(t *testing.T) {
 func TestRankLineOffsetsMatchTheStruct(t *testing.T) {
 	line := reflect.TypeFor[RankLine]()
 	for name, want := range map[string]uintptr{
-		"Lease": LeaseOffset, "Seq": SeqOffset, "Op": OpOffset, "Algo": AlgoOffset, "Bytes": BytesOffset, "WaitingFor": WaitingForOffset,
+		"Lease": LeaseOffset, "Seq": SeqOffset, "Op": OpOffset, "Chosen": ChosenOffset, "Bytes": BytesOffset, "WaitingFor": WaitingForOffset,
 	} {
 		f, ok := line.FieldByName(name)
 		if !ok || f.Offset != want {

@@ -11,6 +11,8 @@ const (
 	NameBytes  = 64  // a name or token with its NUL
 	TextBytes  = 320 // an error's text with its NUL
 
+	ForcingBytes = 192 // a text of forced algorithms with its NUL
+
 	ReasonBytes = 256 // why memory cannot be shared, with its NUL
 	MaxRegion   = 255 // registered windows of a group, numbered from 1
 	// Of registered memory: the bytes of a rank's part, and where it can begin in its file.
@@ -105,8 +107,11 @@ type Join struct {
 	TimeoutMS   uint32
 	ReduceGroup uint32
 	HeapBytes   uint64
-	Algo        Algo // forced; AlgoAuto = the daemon chooses
-	Reserved0   uint32
+
+	Reproducible uint32 // 1 = sums are added in one order, whatever the algorithm
+	Reserved0    uint32
+	Forcing      Forcing // RAILHEAD_ALGO, as the rank has it
+	CPUs         CPUMask // processors that the calling thread may run on; empty = not known
 }
 
 // Joined says that every rank of the group has come; it carries the control segment's fd.
@@ -121,8 +126,6 @@ type Joined struct {
 	ReduceGroup  uint32
 	SpinNS       uint32
 	BlockBytes   uint32
-	TwoshotBytes uint64
-	PullBytes    uint64
 
 	PipeSlotBytes      uint32
 	BroadcastSlotBytes uint32

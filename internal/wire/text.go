@@ -15,6 +15,22 @@ type Text [TextBytes]byte
 // Reason says why memory cannot be shared, in the same form.
 type Reason [ReasonBytes]byte
 
+// Forcing is a text of forced algorithms, in the same form.
+type Forcing [ForcingBytes]byte
+
+// MakeForcing refuses what does not fit.
+func MakeForcing(s string) (Forcing, error) {
+	var f Forcing
+	if len(s) >= ForcingBytes {
+		return f, fmt.Errorf("wire: forced algorithms of %d bytes; use at most %d", len(s), ForcingBytes-1)
+	}
+	if bytes.IndexByte([]byte(s), 0) >= 0 || !utf8.ValidString(s) {
+		return f, fmt.Errorf("wire: forced algorithms %q are not UTF-8 without NUL", s)
+	}
+	copy(f[:], s)
+	return f, nil
+}
+
 // MakeName refuses what does not fit: a shortened name would be another name.
 func MakeName(s string) (Name, error) {
 	var n Name
@@ -58,6 +74,8 @@ func (n Name) String() string { return cString(n[:]) }
 func (t Text) String() string { return cString(t[:]) }
 
 func (r Reason) String() string { return cString(r[:]) }
+
+func (f Forcing) String() string { return cString(f[:]) }
 
 func cString(b []byte) string {
 	if i := bytes.IndexByte(b, 0); i >= 0 {

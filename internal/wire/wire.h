@@ -31,7 +31,12 @@
 
 #define RHW_CONTROL_MAGIC 0x4c52544e4f434852ull  // "RHCONTRL"
 #define RHW_CONTROL_VERSION 1u
+#define RHW_PLANS_OFFSET 1024u       // of rhw_plans in the control segment
 #define RHW_RANK_LINES_OFFSET 4096u
+
+#define RHW_FORCING 192u     // bytes of a text of forced algorithms, its NUL included
+#define RHW_CPU_WORDS 16u    // 64 processors a word
+#define RHW_MAX_CHOICES 16u  // ranges of sizes of a plan
 
 enum rhw_type {
   RHW_HELLO = 1,             // client: first message; carries the client's pidfd
@@ -63,9 +68,19 @@ enum rhw_algo {
   RHW_ALGO_ONESHOT = 1,
   RHW_ALGO_TWOSHOT = 2,
   RHW_ALGO_PULL = 3,
-  RHW_ALGO_PIPE = 4,      // of rooted and point-to-point operations; cannot be forced
-  RHW_ALGO_RING = 5,      // only where forced
-  RHW_ALGO_TREE = 6,      // only where forced: it adds in another order
+  RHW_ALGO_PIPE = 4,      // of rooted and point-to-point operations
+  RHW_ALGO_RING = 5,
+  RHW_ALGO_TREE = 6,
+};
+
+// Why an algorithm was chosen.
+enum rhw_why {
+  RHW_WHY_NONE = 0,           // nothing was chosen
+  RHW_WHY_DEFAULT = 1,        // by the daemon's own thresholds
+  RHW_WHY_TUNED = 2,          // by the table that `railhead tune` has measured
+  RHW_WHY_FORCED = 3,         // by RAILHEAD_ALGO
+  RHW_WHY_ONLY = 4,           // the operation has no other
+  RHW_WHY_NOT_ZERO_COPY = 5,  // RAILHEAD_ALGO allows only pull, which this call cannot be
 };
 
 struct rhw_header {
@@ -112,8 +127,10 @@ struct rhw_join {
   uint32_t timeout_ms;
   uint32_t reduce_group;   // ranks folded together first; 0 = all ranks of the node
   uint64_t heap_bytes;     // maximum size of a rank's heap; 0 = the daemon's default
-  uint32_t algo;           // rhw_algo that is forced; RHW_ALGO_AUTO = the daemon chooses
+  uint32_t reproducible;   // 1 = sums are added in one order, whatever the algorithm; 0 = they need not be
   uint32_t reserved0;
+  char forcing[RHW_FORCING];      // RAILHEAD_ALGO, as the rank has it
+  uint64_t cpus[RHW_CPU_WORDS];   // bit c: the calling thread may run on processor c; 0 = not known
 };
 
 struct rhw_joined {
@@ -127,10 +144,6 @@ struct rhw_joined {
   uint32_t reduce_group;
   uint32_t spin_ns;        // how long a wait spins before it sleeps
   uint32_t block_bytes;    // bytes a rank publishes per epoch; a heap's scratch has two such buffers
-  // Which all-reduce runs, by the bytes of a rank's buffer: pull from pull_bytes on where all buffers lie in windows, else
-  // two-shot from twoshot_bytes on, else one-shot.
-  uint64_t twoshot_bytes;
-  uint64_t pull_bytes;
   // Slots of the pipes that rooted and point-to-point operations use, see kernels/include/railhead/pipes.h.
   uint32_t pipe_slot_bytes;
   uint32_t broadcast_slot_bytes;
@@ -299,6 +312,41 @@ struct rhw_control_header {
   uint64_t reserved1[7];   // the abort word has a cache line of its own
 };
 
+// ---- Which algorithm runs: written by the daemon before the control segment is handed out, never changed ----
+
+// Collectives that have a choice, in the order of rhw_plans.plan.
+enum rhw_planned {
+  RHW_PLAN_ALL_REDUCE = 0,
+  RHW_PLAN_REDUCE_SCATTER = 1,
+  RHW_PLAN_ALL_GATHER = 2,
+  RHW_PLAN_ALL_TO_ALL = 3,
+  RHW_PLAN_BROADCAST = 4,
+  RHW_PLANS = 5,
+};
+
+// For sizes below below_bytes, and not below that of the choice before. Size: the larger of a rank's two buffers, in bytes.
+struct rhw_choice {
+  uint64_t below_bytes;    // of the last choice ~0
+  uint16_t algo;           // rhw_algo
+  uint16_t why;            // rhw_why
+  uint32_t reserved0;
+};
+
+struct rhw_plan {
+  uint32_t count;          // choices in use, at least 1
+  uint32_t reserved0;
+  struct rhw_choice choice[RHW_MAX_CHOICES];
+};
+
+struct rhw_plans {
+  uint8_t order[RHW_MAX_WORLD];   // the rank at each place of a ring; 0 beyond the world size
+  uint32_t channels;              // rings that a payload is spread over
+  uint32_t reserved0;
+  // Pull where it is chosen and possible (every rank's buffers lie in windows); AUTO = as copied.
+  struct rhw_plan zero_copy[RHW_PLANS];
+  struct rhw_plan copied[RHW_PLANS];
+};
+
 // One for each rank, at RHW_RANK_LINES_OFFSET + rank * sizeof. Everything but lease is written by its own rank only,
 // with relaxed stores, and read by others only for reports.
 struct rhw_rank_line {
@@ -308,7 +356,7 @@ struct rhw_rank_line {
   uint64_t reserved1[6];
   uint64_t seq;            // @64: operations begun
   uint32_t op;             // rhw_op of the operation seq; RHW_OP_NONE between operations
-  uint32_t algo;           // rhw_algo that ran last; RHW_ALGO_AUTO = none did
+  uint32_t chosen;         // rhw_algo that ran last, its rhw_why in the upper half; 0 = none did
   uint64_t bytes;          // of that operation
   uint64_t waiting_for;    // bit r: rank r had not arrived when this rank went to sleep; 0 = not asleep
   uint64_t call;           // what collective the rank is in or was in last: kernels/include/railhead/signature.h

@@ -23,6 +23,8 @@ class CommConfig(ctypes.Structure):
         ("timeout_ms", c_uint32),
         ("reduce_group", c_uint32),
         ("heap_bytes", c_uint64),
+        ("reproducible", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -39,8 +41,13 @@ class CommStatus(ctypes.Structure):
         ("operation_name", c_char * 32),
         ("culprit_operation_name", c_char * 32),
         ("algorithm_name", c_char * 16),
+        ("algorithm_why", c_char * 16),
         ("message", c_char * 512),
     ]
+
+
+class Choice(ctypes.Structure):
+    _fields_ = [*_HEADER, ("algorithm", c_char * 16), ("why", c_char * 16)]
 
 
 class RegisterConfig(ctypes.Structure):
@@ -83,6 +90,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "rh_comm_rank": (c_int, [_pointer, POINTER(c_int32)]),
     "rh_comm_world_size": (c_int, [_pointer, POINTER(c_int32)]),
     "rh_comm_get_status": (c_int, [_pointer, POINTER(CommStatus)]),
+    "rh_comm_get_choice": (c_int, [_pointer, c_char_p, _count, _number, POINTER(Choice)]),
     "rh_window_alloc": (c_int, [_pointer, _count, _out]),
     "rh_window_free": (c_int, [_pointer]),
     "rh_window_pointer": (c_int, [_pointer, _number, _out]),

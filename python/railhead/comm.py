@@ -7,7 +7,7 @@ import dataclasses
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple, Type, Union
 
-from ._abi import CommStatus, versioned
+from ._abi import Choice, CommStatus, versioned
 from ._buffers import Buffer
 from ._collectives import Collectives, PreMulSum
 from ._library import check, check_on, load
@@ -44,6 +44,7 @@ class Status:
     operation_name: str
     culprit_operation_name: str
     algorithm_name: str  # of the last collective that moved data
+    algorithm_why: str  # "default", "tuned", "forced", "only" or "not_zero_copy"
     message: str
 
 
@@ -113,8 +114,18 @@ class Comm(Collectives):
             operation_name=raw.operation_name.decode(),
             culprit_operation_name=raw.culprit_operation_name.decode(),
             algorithm_name=raw.algorithm_name.decode(),
+            algorithm_why=raw.algorithm_why.decode(),
             message=raw.message.decode("utf-8", "replace"),
         )
+
+    def choice(self, operation: str, nbytes: int, *, in_windows: bool = False) -> Tuple[str, str]:
+        """The algorithm that an operation ("all_reduce") runs, and why (Status.algorithm_why). nbytes: of the larger of a
+        rank's two buffers. in_windows: whether the buffers of all ranks lie in windows. Any thread."""
+        if not 0 <= nbytes < 2**64:
+            raise InvalidArgumentError(f"choice: rank {self.rank}: {nbytes} bytes")
+        raw = versioned(Choice)
+        check(load().rh_comm_get_choice(self._handle, operation.encode(), nbytes, in_windows, ctypes.byref(raw)))
+        return raw.algorithm.decode(), raw.why.decode()
 
     def split(self, color: Optional[int], key: int = 0) -> Optional[Comm]:
         """Collective: a comm of the ranks that give the same color (0 or more), in order of key, then of rank. With color

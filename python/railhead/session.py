@@ -46,10 +46,12 @@ class Session:
         timeout: Optional[float] = None,
         reduce_group: int = 0,
         heap_bytes: int = 0,
+        reproducible: Optional[bool] = None,
     ) -> Comm:
         """Joins a group and waits until all its ranks have. What is not given comes from the environment: RANK, WORLD_SIZE,
-        RAILHEAD_GROUP, RAILHEAD_TOKEN. timeout: seconds, of forming the group and of every later wait. reduce_group: ranks
-        whose contributions are added first, 0 for all. heap_bytes: the most window memory of a rank, 0 for the daemon's."""
+        RAILHEAD_GROUP, RAILHEAD_TOKEN, RAILHEAD_REPRODUCIBLE. timeout: seconds, of forming the group and of every later wait. reduce_group: ranks
+        whose contributions are added first, 0 for all. heap_bytes: the most window memory of a rank, 0 for the daemon's.
+        reproducible: sums are added in one order whatever the algorithm; without, an algorithm may have its own."""
         for name, value, limit in (("rank", rank, 2**31), ("world_size", world_size, 2**31)):
             if value is not None and not 0 <= value < limit:
                 raise InvalidArgumentError(f"comm: {name} {value}")
@@ -63,6 +65,7 @@ class Session:
             timeout_ms=_milliseconds(timeout),
             reduce_group=reduce_group,
             heap_bytes=heap_bytes,
+            reproducible={None: 0, True: 1, False: 2}[reproducible],
         )
         if group is not None:
             config.group = _text(group, "group")

@@ -18,6 +18,7 @@ STRUCTS = {
     "rh_session_config": _abi.SessionConfig,
     "rh_comm_config": _abi.CommConfig,
     "rh_comm_status": _abi.CommStatus,
+    "rh_choice": _abi.Choice,
     "rh_register_config": _abi.RegisterConfig,
     "rh_window_sharing": _abi.WindowSharing,
 }

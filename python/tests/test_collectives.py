@@ -69,6 +69,19 @@ class OneProcess(unittest.TestCase):
             self.assertEqual(before.operation_name, "none")
             comm.all_reduce(bytes(100))
             self.assertEqual(comm.status().operation, before.operation + 1)
+            self.assertEqual(comm.choice("all_reduce", 100), ("none", "none"))  # a rank alone chooses nothing
+
+    def test_choices(self) -> None:
+        with futures.ThreadPoolExecutor(2) as pool, Session(daemon().socket) as a, Session(daemon().socket) as b:
+            made = [pool.submit(s.comm, "choices", rank=r, world_size=2, reproducible=True) for r, s in enumerate((a, b))]
+            comms = [m.result() for m in made]
+            for comm in comms:
+                self.assertEqual(comm.choice("all_reduce", 1 << 20, in_windows=True), ("pull", "default"))
+                self.assertEqual(comm.choice("gather", 1), ("pipe", "only"))
+                with self.assertRaisesRegex(railhead.InvalidArgumentError, "all_reduces"):
+                    comm.choice("all_reduces", 1)
+            for end in [pool.submit(comm.finalize) for comm in comms]:
+                end.result()
 
 
 if __name__ == "__main__":

@@ -9,22 +9,25 @@ import (
 
 // GroupInfo is what the admin endpoint says of a group.
 type GroupInfo struct {
-	ID          GroupID       `json:"id"`
-	Name        string        `json:"name"`
-	Incarnation uint64        `json:"incarnation"`
-	State       State         `json:"state"`
-	WorldSize   int           `json:"world_size"`
-	HeapBytes   uint64        `json:"heap_bytes"`            // maximum of a rank's heap, its scratch included
-	WindowBytes uint64        `json:"window_bytes"`          // in windows, a rank
-	Windows     []symm.Window `json:"windows,omitempty"`     // the same on every rank
-	Registered  []RegionInfo  `json:"registered,omitempty"`  // windows of memory that the ranks own
-	Result      string        `json:"result,omitempty"`      // of a broken or ended group
-	Cause       string        `json:"cause,omitempty"`       // as a sentence
-	Culprit     *int          `json:"culprit,omitempty"`     // the rank that broke it
-	Missing     []int         `json:"missing,omitempty"`     // ranks a forming group waits for
-	Ranks       []RankInfo    `json:"ranks,omitempty"`       // of a group that is held by somebody
-	WaitingIn   string        `json:"waiting_in,omitempty"`  // a collective set-up call that is under way
-	WaitingFor  []int         `json:"waiting_for,omitempty"` // the ranks that have not made it or, when all have, not done their part
+	ID           GroupID       `json:"id"`
+	Name         string        `json:"name"`
+	Incarnation  uint64        `json:"incarnation"`
+	State        State         `json:"state"`
+	WorldSize    int           `json:"world_size"`
+	Forcing      string        `json:"forcing,omitempty"` // of algorithms, RAILHEAD_ALGO
+	Reproducible bool          `json:"reproducible"`
+	Ring         []int         `json:"ring,omitempty"`        // the rank at each place; package server fills it in
+	HeapBytes    uint64        `json:"heap_bytes"`            // maximum of a rank's heap, its scratch included
+	WindowBytes  uint64        `json:"window_bytes"`          // in windows, a rank
+	Windows      []symm.Window `json:"windows,omitempty"`     // the same on every rank
+	Registered   []RegionInfo  `json:"registered,omitempty"`  // windows of memory that the ranks own
+	Result       string        `json:"result,omitempty"`      // of a broken or ended group
+	Cause        string        `json:"cause,omitempty"`       // as a sentence
+	Culprit      *int          `json:"culprit,omitempty"`     // the rank that broke it
+	Missing      []int         `json:"missing,omitempty"`     // ranks a forming group waits for
+	Ranks        []RankInfo    `json:"ranks,omitempty"`       // of a group that is held by somebody
+	WaitingIn    string        `json:"waiting_in,omitempty"`  // a collective set-up call that is under way
+	WaitingFor   []int         `json:"waiting_for,omitempty"` // the ranks that have not made it or, when all have, not done their part
 }
 
 // RegionInfo is a registered window.
@@ -45,6 +48,8 @@ type RankInfo struct {
 	Operation  string `json:"operation,omitempty"`
 	Sequence   uint64 `json:"sequence,omitempty"`
 	Bytes      uint64 `json:"bytes,omitempty"`
+	Algorithm  string `json:"algorithm,omitempty"` // of the last collective that moved data
+	Why        string `json:"why,omitempty"`       // it was chosen
 	WaitingFor []int  `json:"waiting_for,omitempty"`
 }
 
@@ -60,7 +65,7 @@ func ranksOf(mask uint64) []int {
 
 func (g *group) info() GroupInfo {
 	i := GroupInfo{
-		ID: g.id, Name: g.name, Incarnation: g.incarnation, State: g.state, WorldSize: len(g.members),
+		ID: g.id, Name: g.name, Forcing: g.forcing, Reproducible: g.reproducible, Incarnation: g.incarnation, State: g.state, WorldSize: len(g.members),
 		HeapBytes: g.heapBytes, WindowBytes: g.heap.Used(), Windows: g.heap.Windows(),
 	}
 	for n, r := range g.regions {

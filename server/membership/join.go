@@ -46,6 +46,11 @@ func (m *Machine) first(now time.Time, s SessionID, pid int, request uint64, j *
 		m.sendError(s, request, refuse(wire.ResultInvalidArgument, int(j.Rank), "rank %d: comm_init: heap: %v", j.Rank, err))
 		return
 	}
+	forcing, err := m.config.CheckForcing(j.Forcing.String())
+	if err != nil {
+		m.sendError(s, request, wrongForcing(j, err))
+		return
+	}
 	if len(m.groups) >= m.config.MaxGroups {
 		m.sendError(s, request, refuse(wire.ResultLimit, int(j.Rank),
 			"rank %d: comm_init of group %q: the daemon has %d groups, the most there can be; finalize some", j.Rank, name,
@@ -58,7 +63,7 @@ func (m *Machine) first(now time.Time, s SessionID, pid int, request uint64, j *
 	m.incarnations[name]++
 	g := &group{
 		id: m.nextGroup, name: name, token: j.Token.String(), incarnation: m.incarnations[name], state: Forming,
-		members: make([]member, j.World), reduceGroup: reduceGroupOf(j), algo: j.Algo,
+		members: make([]member, j.World), reduceGroup: reduceGroupOf(j), forcing: forcing, reproducible: j.Reproducible != 0,
 		heapBytes: heapBytes + m.config.ScratchBytes, heap: heap, began: now,
 		regions: map[uint32]region{},
 	}
@@ -97,6 +102,7 @@ func (m *Machine) next(now time.Time, g *group, s SessionID, pid int, request ui
 func (m *Machine) misfit(g *group, s SessionID, pid int, j *wire.Join) (refusal, bool) {
 	firstRank, firstPID := g.anyone()
 	heapBytes, wanted := m.heapBytesOf(j), g.heapBytes-m.config.ScratchBytes
+	forcing, err := m.config.CheckForcing(j.Forcing.String())
 	switch {
 	case int(j.World) != len(g.members):
 		return refuse(wire.ResultWorldSizeMismatch, int(j.Rank),
@@ -118,16 +124,33 @@ func (m *Machine) misfit(g *group, s SessionID, pid int, j *wire.Join) (refusal,
 		return refuse(wire.ResultMismatch, int(j.Rank),
 			"comm_init of group %q: rank %d wants reduce_group %d, rank %d %d; they must agree", g.name, j.Rank, reduceGroupOf(j),
 			firstRank, g.reduceGroup), true
-	case j.Algo != g.algo:
+	case err != nil:
+		return wrongForcing(j, err), true
+	case forcing != g.forcing:
 		return refuse(wire.ResultMismatch, int(j.Rank),
-			"comm_init of group %q: rank %d wants algorithm %s, rank %d %s; set RAILHEAD_ALGO alike", g.name, j.Rank, j.Algo,
-			firstRank, g.algo), true
+			"comm_init of group %q: rank %d wants algorithms %q, rank %d %q; set RAILHEAD_ALGO alike", g.name, j.Rank, forcing,
+			firstRank, g.forcing), true
+	case (j.Reproducible != 0) != g.reproducible:
+		return refuse(wire.ResultMismatch, int(j.Rank),
+			"comm_init of group %q: rank %d has reproducible=%s, rank %d %s; set RAILHEAD_REPRODUCIBLE alike", g.name, j.Rank,
+			onOff(!g.reproducible), firstRank, onOff(g.reproducible)), true
 	case heapBytes != wanted:
 		return refuse(wire.ResultMismatch, int(j.Rank),
 			"comm_init of group %q: rank %d wants heap_bytes %d, rank %d %d; they must agree", g.name, j.Rank, heapBytes,
 			firstRank, wanted), true
 	}
 	return refusal{}, false
+}
+
+func wrongForcing(j *wire.Join, err error) refusal {
+	return refuse(wire.ResultInvalidArgument, int(j.Rank), "rank %d: comm_init: RAILHEAD_ALGO: %v", j.Rank, err)
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
 }
 
 func (g *group) anyone() (rank, pid int) {
@@ -151,7 +174,7 @@ func (g *group) holds(s SessionID) bool {
 // admit enters a member; the last one makes the daemon create the group's memory.
 func (m *Machine) admit(now time.Time, g *group, s SessionID, pid int, request uint64, j *wire.Join) {
 	timeout := time.Duration(j.TimeoutMS) * time.Millisecond
-	g.members[j.Rank] = member{session: s, pid: pid, request: request, timeout: timeout}
+	g.members[j.Rank] = member{session: s, pid: pid, request: request, timeout: timeout, cpus: j.CPUs}
 	if m.bySession[s] == nil {
 		m.bySession[s] = map[GroupID]int{}
 	}
@@ -163,9 +186,14 @@ func (m *Machine) admit(now time.Time, g *group, s SessionID, pid int, request u
 		return
 	}
 	g.state = Attaching
-	m.do(CreateGroup{
+	create := CreateGroup{
 		Group: g.id, Name: g.name, World: len(g.members), Incarnation: g.incarnation, HeapBytes: g.heapBytes,
-	})
+		Forcing: g.forcing, Reproducible: g.reproducible,
+	}
+	for r := range g.members {
+		create.CPUs = append(create.CPUs, g.members[r].cpus)
+	}
+	m.do(create)
 }
 
 // absent has a bit for every rank that is not there.
@@ -197,14 +225,12 @@ func (m *Machine) GroupCreated(now time.Time, id GroupID, err error) []Action {
 	}
 	g.hasMemory = true
 	g.deadline = now.Add(g.shortestTimeout())
-	twoshot, pull := m.config.Thresholds(len(g.members), g.algo)
 	for r := range g.members {
 		to := &g.members[r]
 		m.do(Send{To: to.session, Request: to.request, FD: ControlFD, Group: id, Msg: &wire.Joined{
 			Group: uint64(id), Incarnation: g.incarnation, ControlBytes: wire.ControlBytes(len(g.members)),
 			HeapBytes: g.heapBytes, ScratchBytes: m.config.ScratchBytes, World: uint32(len(g.members)),
 			ReduceGroup: g.reduceGroup, SpinNS: m.config.SpinNS(len(g.members)), YieldNS: m.config.YieldNS(len(g.members)), BlockBytes: m.config.BlockBytes,
-			TwoshotBytes: twoshot, PullBytes: pull,
 			PipeSlotBytes: m.config.PipeSlotBytes(len(g.members)), BroadcastSlotBytes: m.config.BroadcastSlotBytes,
 		}})
 		for peer := range g.members {

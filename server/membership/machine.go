@@ -24,9 +24,8 @@ type Config struct {
 	BlockBytes uint32 // published per epoch by the one-shot algorithm; two buffers of it are each heap's scratch
 	SpinNS     func(world int) uint32
 	YieldNS    func(world int) uint32
-	// From how many bytes of a rank's buffer two-shot and, between windows, pull are used; forced is AlgoAuto or what the
-	// ranks ask for.
-	Thresholds func(world int, forced wire.Algo) (twoshot, pull uint64)
+	// CheckForcing reads a text of forced algorithms and gives it in the form in which equal ones are the same text.
+	CheckForcing func(text string) (string, error)
 	// Slots of the pipes to each rank, by world size, and of broadcasts.
 	PipeSlotBytes      func(world int) uint32
 	BroadcastSlotBytes uint32
@@ -65,6 +64,10 @@ type CreateGroup struct {
 	World       int
 	Incarnation uint64
 	HeapBytes   uint64
+	// What the ranks ask of the choice of algorithms, and where each may run.
+	Forcing      string // checked
+	Reproducible bool
+	CPUs         []wire.CPUMask
 }
 
 // Poison breaks the group in shared memory, unless it is broken already, and wakes its ranks.
@@ -121,27 +124,29 @@ type member struct {
 	pid     int
 	request uint64 // the Join to answer while the group forms and attaches
 	timeout time.Duration
+	cpus    wire.CPUMask
 	attach  bool // attached
 }
 
 type group struct {
-	id          GroupID
-	name        string
-	token       string
-	incarnation uint64
-	state       State
-	members     []member
-	reduceGroup uint32    // 1..world
-	algo        wire.Algo // forced by the ranks
-	heapBytes   uint64
-	heap        *symm.Heap
-	hasMemory   bool
-	began       time.Time
-	deadline    time.Time // of forming and attaching
-	pending     *collective
-	regions     map[uint32]region // registered windows
-	cause       wire.Abort        // of Broken
-	causeText   string
+	id           GroupID
+	name         string
+	token        string
+	incarnation  uint64
+	state        State
+	members      []member
+	reduceGroup  uint32 // 1..world
+	forcing      string // of algorithms, checked
+	reproducible bool
+	heapBytes    uint64
+	heap         *symm.Heap
+	hasMemory    bool
+	began        time.Time
+	deadline     time.Time // of forming and attaching
+	pending      *collective
+	regions      map[uint32]region // registered windows
+	cause        wire.Abort        // of Broken
+	causeText    string
 }
 
 // Machine is the state.
@@ -162,7 +167,7 @@ const maxIncarnationNames = 4096
 
 // New returns a machine without groups.
 func New(c Config) (*Machine, error) {
-	if c.MaxGroups < 1 || c.HeapBytes <= c.ScratchBytes || c.SpinNS == nil || c.YieldNS == nil || c.Thresholds == nil || c.PipeSlotBytes == nil {
+	if c.MaxGroups < 1 || c.HeapBytes <= c.ScratchBytes || c.SpinNS == nil || c.YieldNS == nil || c.CheckForcing == nil || c.PipeSlotBytes == nil {
 		return nil, fmt.Errorf("membership: config %+v lacks something", c)
 	}
 	if c.ScratchBytes%symm.WindowGranule != 0 || c.BlockBytes == 0 || c.BlockBytes%128 != 0 {

@@ -28,9 +28,14 @@ const (
 func testConfig() Config {
 	return Config{
 		MaxGroups: 8, MaxHistory: 8, HeapBytes: testHeapBytes, ScratchBytes: testScratchBytes, BlockBytes: testBlockBytes,
-		Thresholds: func(int, wire.Algo) (twoshot, pull uint64) { return 1 << 14, 1 << 15 },
-		SpinNS:     func(world int) uint32 { return uint32(1000 * world) },
-		YieldNS:    func(int) uint32 { return 4000 },
+		SpinNS:  func(world int) uint32 { return uint32(1000 * world) },
+		YieldNS: func(int) uint32 { return 4000 },
+		CheckForcing: func(text string) (string, error) {
+			if text == "wrong" {
+				return "", errors.New("algorithm \"wrong\" is not known")
+			}
+			return text, nil
+		},
 
 		PipeSlotBytes: func(int) uint32 { return 256 }, BroadcastSlotBytes: 256,
 	}
@@ -94,7 +99,7 @@ func playNew(s *stage, c *command) []string {
 	return nil
 }
 
-// join s= group= rank= world= [token=] [timeout=5s] [reduce=0] [heap=0] [algo=auto]; session s has pid 100+s.
+// join s= group= rank= world= [token=] [timeout=5s] [reduce=0] [heap=0] [algo=auto] [reproducible=1]; session s has pid 100+s.
 func playJoin(s *stage, c *command) []string {
 	id := c.session()
 	group, err := wire.MakeName(c.text("group", ""))
@@ -106,8 +111,9 @@ func playJoin(s *stage, c *command) []string {
 		TimeoutMS: uint32(c.duration("timeout", 5*time.Second).Milliseconds()), ReduceGroup: uint32(c.number("reduce", 0)),
 		HeapBytes: c.number("heap", 0),
 	}
-	j.Algo, err = wire.ParseAlgo(c.text("algo", "auto"))
+	j.Forcing, err = wire.MakeForcing(c.text("algo", "auto"))
 	c.fail(err)
+	j.Reproducible = uint32(c.number("reproducible", 1))
 	_, err = wire.Encode(j, wire.VersionMax, 1) // the machine is promised checked messages
 	c.fail(err)
 	if c.err != nil {

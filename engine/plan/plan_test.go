@@ -1,0 +1,183 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"railhead/engine/tuner"
+	"railhead/internal/wire"
+)
+
+func forcing(t interface{ Fatal(...any) }, text string) tuner.Forcing {
+	f, err := tuner.ParseForcing(text, Algorithms())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func request(t *testing.T, world int, text string) Request {
+	r := Request{World: world, Forcing: forcing(t, text), Reproducible: true, Channels: 1}
+	for i := range world {
+		r.Order = append(r.Order, i)
+	}
+	return r
+}
+
+// text writes a plan as "oneshot:default<16384 twoshot:default".
+func text(p *wire.Plan) string {
+	var parts []string
+	for _, c := range p.Choice[:p.Count] {
+		s := fmt.Sprintf("%s:%s", wire.Algo(c.Algo), c.Why)
+		if c.BelowBytes != math.MaxUint64 {
+			s += fmt.Sprintf("<%d", c.BelowBytes)
+		}
+		parts = append(parts, s)
+	}
+	return strings.Join(parts, " ")
+}
+
+func table(entries ...tuner.Entry) *tuner.Table {
+	return &tuner.Table{Version: tuner.TableVersion, Fingerprint: "test", Entries: entries}
+}
+
+func ranges(r ...any) (out []tuner.Range) {
+	for i := 0; i < len(r); i += 2 {
+		out = append(out, tuner.Range{FromBytes: uint64(r[i].(int)), Algorithm: r[i+1].(string)})
+		if i > 0 {
+			out[len(out)-2].ToBytes = out[len(out)-1].FromBytes
+		}
+	}
+	return out
+}
+
+func TestPlans(t *testing.T) {
+	tuned := table(
+		tuner.Entry{Collective: "allreduce", WorldSize: 4, Memory: "any", Ranges: ranges(0, "oneshot", 4096, "ring", 1<<20, "twoshot")},
+		tuner.Entry{Collective: "allreduce", WorldSize: 4, Memory: "window", Ranges: ranges(0, "oneshot", 8192, "pull", 1<<20, "ring")},
+	)
+	for _, c := range []struct {
+		what             string
+		world            int
+		forcing          string
+		anyOrder         bool
+		table            *tuner.Table
+		index            int
+		copied, zeroCopy string
+	}{
+		{"defaults", 4, "", false, nil, wire.PlanAllReduce, "oneshot:default<16384 twoshot:default", "auto:none<32768 pull:default"},
+		{"two ranks are never two-shot", 2, "auto", false, nil, wire.PlanAllReduce, "oneshot:default", "auto:none<32768 pull:default"},
+		{"an all-gather's size is that of all parts", 4, "", false, nil, wire.PlanAllGather, "oneshot:default", "auto:none<131072 pull:default"},
+		{"one that copies", 4, "", false, nil, wire.PlanAllToAll, "oneshot:only", "auto:none<32768 pull:default"},
+		{"no zero-copy form", 4, "", false, nil, wire.PlanBroadcast, "pipe:default", "auto:none"},
+		{"measured", 4, "", false, tuned, wire.PlanAllReduce, "oneshot:tuned<4096 ring:tuned<1048576 twoshot:tuned", "auto:none<8192 pull:tuned<1048576 auto:none"},
+		{"measured with other worlds", 3, "", false, tuned, wire.PlanAllReduce, "oneshot:default<16384 twoshot:default", "auto:none<32768 pull:default"},
+		{"measured, but forbidden", 4, "^ring", false, tuned, wire.PlanAllReduce,
+			"oneshot:tuned<4096 oneshot:default<16384 twoshot:default<1048576 twoshot:tuned", "auto:none<8192 pull:tuned<1048576 pull:default"},
+		{"the default is forbidden", 4, "^twoshot,pull", false, nil, wire.PlanAllReduce, "oneshot:default<16384 oneshot:forced", "auto:none"},
+		{"forced", 4, "ring", false, tuned, wire.PlanAllReduce, "ring:forced", "auto:none"},
+		{"forced where it is not", 4, "tree", false, nil, wire.PlanAllGather, "oneshot:default", "auto:none<131072 pull:default"},
+		{"only pull", 4, "pull", false, nil, wire.PlanAllReduce, "oneshot:not_zero_copy<16384 twoshot:not_zero_copy", "pull:forced"},
+		{"only pull, of one that copies", 4, "pull", false, nil, wire.PlanReduceScatter, "oneshot:not_zero_copy", "pull:forced"},
+		{"a tree beside others is not taken", 4, "tree,oneshot", false, nil, wire.PlanAllReduce, "oneshot:forced", "auto:none"},
+		{"a classic ring neither", 4, "^twoshot,pull", true, nil, wire.PlanAllReduce, "oneshot:forced", "auto:none"},
+		{"a classic ring alone", 4, "ring", true, nil, wire.PlanAllReduce, "ring:forced", "auto:none"},
+		{"a measured chain is no classic ring", 4, "", true, tuned, wire.PlanAllReduce,
+			"oneshot:tuned<4096 oneshot:default<16384 twoshot:default<1048576 twoshot:tuned", "auto:none<8192 pull:tuned<1048576 pull:default"},
+	} {
+		r := request(t, c.world, c.forcing)
+		r.Reproducible, r.Table = !c.anyOrder, c.table
+		p, err := Make(r)
+		if err != nil {
+			t.Errorf("%s: %v", c.what, err)
+			continue
+		}
+		if got := text(&p.Copied[c.index]); got != c.copied {
+			t.Errorf("%s: copied: got %s, want %s", c.what, got, c.copied)
+		}
+		if got := text(&p.ZeroCopy[c.index]); got != c.zeroCopy {
+			t.Errorf("%s: between windows: got %s, want %s", c.what, got, c.zeroCopy)
+		}
+	}
+}
+
+func TestWrongRequestsAreErrors(t *testing.T) {
+	for what, spoil := range map[string]func(*Request){
+		"no ranks":                 func(r *Request) { r.World, r.Order = 0, nil },
+		"a ring that is too short": func(r *Request) { r.Order = r.Order[1:] },
+		"a rank twice":             func(r *Request) { r.Order[0] = 1 },
+		"a rank that is not":       func(r *Request) { r.Order[0] = 4 },
+		"no channel":               func(r *Request) { r.Channels = 0 },
+		"too many channels":        func(r *Request) { r.Channels = wire.MaxChannels + 1 },
+		"too many ranges": func(r *Request) {
+			var many []any
+			for i := range wire.MaxChoices + 1 {
+				many = append(many, i*100_000, []string{"oneshot", "ring"}[i%2])
+			}
+			r.Table = table(tuner.Entry{Collective: "allreduce", WorldSize: 4, Memory: "any", Ranges: ranges(many...)})
+		},
+	} {
+		r := request(t, 4, "")
+		spoil(&r)
+		if _, err := Make(r); err == nil || !strings.Contains(err.Error(), "plan: ") {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
+}
+
+// Whatever is forced and measured, a plan covers all sizes, takes nothing that is forbidden unless nothing else can run, and
+// never mixes orders of addition.
+func TestPlansKeepTheRules(t *testing.T) {
+	names := []string{"oneshot", "twoshot", "pull", "ring", "tree"}
+	rapid.Check(t, func(t *rapid.T) {
+		list := rapid.SliceOfNDistinct(rapid.SampledFrom(names), 1, 4, rapid.ID).Draw(t, "algorithms")
+		f, err := tuner.ParseForcing("allreduce:"+rapid.SampledFrom([]string{"", "^"}).Draw(t, "how")+strings.Join(list, ","), Algorithms())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := Request{World: rapid.IntRange(2, 64).Draw(t, "world"), Forcing: f, Reproducible: rapid.Bool().Draw(t, "reproducible"), Channels: 1}
+		r.Order = rapid.Permutation(identity(r.World)).Draw(t, "order")
+		var measured []any
+		for i := range rapid.IntRange(1, 5).Draw(t, "ranges") {
+			measured = append(measured, i*10_000, rapid.SampledFrom(names).Draw(t, "measured"))
+		}
+		r.Table = table(tuner.Entry{Collective: "allreduce", WorldSize: r.World, Memory: rapid.SampledFrom([]tuner.Memory{tuner.AnyMemory, tuner.InWindows}).Draw(t, "memory"),
+			Ranges: ranges(measured...)})
+		p, err := Make(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		orders := map[bool]bool{}
+		allowed := map[string]bool{}
+		for _, a := range f.Allowed("allreduce") {
+			allowed[a] = true
+		}
+		for _, size := range []uint64{0, 1, 9_999, 10_000, 16 << 10, 32 << 10, 45_000, 1 << 40, math.MaxUint64} {
+			a, why := Choose(&p.Copied[wire.PlanAllReduce], size)
+			if a == wire.AlgoAuto || a == wire.AlgoPull || !allowed[a.String()] && why != wire.WhyNotZeroCopy {
+				t.Fatalf("%d bytes: %s (%s), allowed are %v", size, a, why, allowed)
+			}
+			orders[treesAndClassicRings(a, r.Reproducible)] = true
+			if z, _ := Choose(&p.ZeroCopy[wire.PlanAllReduce], size); z != wire.AlgoAuto && z != wire.AlgoPull || z == wire.AlgoPull && !allowed["pull"] {
+				t.Fatalf("%d bytes between windows: %s", size, z)
+			} else if z == wire.AlgoPull {
+				orders[false] = true
+			}
+		}
+		if len(orders) > 1 {
+			t.Fatalf("%s: orders of addition are mixed: %s, %s", f, text(&p.Copied[0]), text(&p.ZeroCopy[0]))
+		}
+	})
+}
+
+func identity(n int) []int {
+	order := make([]int, n)
+	for i := range order {
+		order[i] = i
+	}
+	return order
+}

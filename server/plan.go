@@ -1,0 +1,130 @@
+package server
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/bits"
+	"os"
+
+	"railhead/engine/plan"
+	"railhead/engine/topo"
+	"railhead/engine/tuner"
+	"railhead/internal/wire"
+	"railhead/server/membership"
+	"railhead/symm"
+)
+
+// ringChannels is how many rings a payload is spread over. On a CPU one thread drives all of a rank's: a second one gains nothing.
+const ringChannels = 1
+
+// planner decides which algorithms a group runs, by what is known of the machine.
+type planner struct {
+	graph       *topo.Graph // nil: the machine could not be read
+	fingerprint string
+	table       *tuner.Table // nil: nothing was measured, or the table cannot be used
+	refused     string       // why it cannot
+}
+
+// newPlanner reads the machine, and the table that was measured on one like it. Neither is needed: the daemon serves without.
+func newPlanner(tuneDir string, log *slog.Logger) *planner {
+	p := &planner{}
+	var err error
+	if p.graph, err = topo.ReadMachine(os.DirFS("/")); err != nil {
+		log.Warn("cannot read the machine's topology: rings follow the order of ranks, and no tuning table is used", "error", err)
+		p.graph, p.refused = nil, err.Error()
+		return p
+	}
+	p.fingerprint = p.graph.Fingerprint()
+	p.table, err = loadTable(tuneDir, p.fingerprint)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		log.Info("no tuning table for this machine: the default thresholds decide; `railhead tune` makes one", "fingerprint", p.fingerprint)
+	case err != nil:
+		p.refused = err.Error()
+		log.Error("the tuning table is not used: the default thresholds decide", "error", err)
+	default:
+		log.Info("tuning table", "fingerprint", p.fingerprint, "entries", len(p.table.Entries))
+	}
+	return p
+}
+
+func (p *planner) info() TuningInfo {
+	i := TuningInfo{Fingerprint: p.fingerprint, Refused: p.refused}
+	if p.table != nil {
+		i.Entries = len(p.table.Entries)
+	}
+	return i
+}
+
+// loadTable reads the table of one topology, and holds it to what a plan can carry.
+func loadTable(dir, fingerprint string) (*tuner.Table, error) {
+	if dir == "" {
+		var err error
+		if dir, err = tuner.TableDir(); err != nil {
+			return nil, err
+		}
+	}
+	table, err := tuner.LoadTable(dir, fingerprint, plan.Algorithms())
+	if err != nil {
+		return nil, err
+	}
+	if err := plan.CheckTable(table); err != nil {
+		return nil, err
+	}
+	return table, nil
+}
+
+// checkForcing reads RAILHEAD_ALGO as a rank has it, and gives it in its short form.
+func checkForcing(text string) (string, error) {
+	f, err := tuner.ParseForcing(text, plan.Algorithms())
+	if err != nil {
+		return "", err
+	}
+	return f.String(), nil
+}
+
+func (p *planner) plansOf(a membership.CreateGroup) (wire.Plans, error) {
+	forcing, err := tuner.ParseForcing(a.Forcing, plan.Algorithms())
+	if err != nil {
+		return wire.Plans{}, fmt.Errorf("RAILHEAD_ALGO: %w", err)
+	}
+	return plan.Make(plan.Request{
+		World: a.World, Forcing: forcing, Reproducible: a.Reproducible, Table: p.table, Order: p.order(a.CPUs), Channels: ringChannels,
+	})
+}
+
+// order is a ring of near neighbours; that of the ranks where it is not known where they run.
+func (p *planner) order(ranks []wire.CPUMask) []int {
+	order := make([]int, len(ranks))
+	cpus := make([]topo.CPUSet, len(ranks))
+	known := p.graph != nil
+	for r, mask := range ranks {
+		order[r] = r
+		for w, word := range mask {
+			for ; word != 0; word &= word - 1 {
+				cpus[r] = append(cpus[r], 64*w+bits.TrailingZeros64(word))
+			}
+		}
+		known = known && len(cpus[r]) > 0
+	}
+	if !known {
+		return order
+	}
+	if ring, err := p.graph.RingOrder(cpus); err == nil {
+		return ring
+	}
+	return order
+}
+
+// writePlans fills them in before anybody else can see the segment. They never change: all ranks read the same.
+func writePlans(m *symm.Mapping, plans *wire.Plans) error {
+	b, err := binary.Append(nil, binary.LittleEndian, plans)
+	if err != nil {
+		return fmt.Errorf("plans: %w", err)
+	}
+	copy(m.Bytes(wire.PlansOffset, uint64(len(b))), b)
+	return nil
+}

@@ -1,0 +1,115 @@
+package server
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"railhead/engine/plan"
+	"railhead/engine/topo"
+	"railhead/engine/tuner"
+	"railhead/internal/wire"
+	"railhead/server/membership"
+)
+
+var noLog = slog.New(slog.DiscardHandler)
+
+func thisMachine(t *testing.T) string {
+	t.Helper()
+	g, err := topo.ReadMachine(os.DirFS("/"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g.Fingerprint()
+}
+
+// saved is a table of this machine in a directory of its own.
+func saved(t *testing.T, ranges []tuner.Range) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	table := tuner.Table{Version: tuner.TableVersion, Fingerprint: thisMachine(t), Entries: []tuner.Entry{
+		{Collective: "allreduce", WorldSize: 3, Memory: tuner.AnyMemory, Ranges: ranges},
+	}}
+	if err := table.Save(dir, plan.Algorithms()); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func allReducePlan(t *testing.T, p *planner) *wire.Plan {
+	t.Helper()
+	plans, err := p.plansOf(membership.CreateGroup{World: 3, Forcing: "auto", Reproducible: true, CPUs: make([]wire.CPUMask, 3)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &plans.Copied[wire.PlanAllReduce]
+}
+
+func TestATableOfThisMachineDecides(t *testing.T) {
+	dir := saved(t, []tuner.Range{{FromBytes: 0, ToBytes: 1000, Algorithm: "twoshot"}, {FromBytes: 1000, Algorithm: "ring"}})
+	p := newPlanner(dir, noLog)
+	chosen := allReducePlan(t, p)
+	if a, why := plan.Choose(chosen, 999); a != wire.AlgoTwoshot || why != wire.WhyTuned {
+		t.Errorf("999 bytes: %s (%s)", a, why)
+	}
+	if a, why := plan.Choose(chosen, 1000); a != wire.AlgoRing || why != wire.WhyTuned {
+		t.Errorf("1000 bytes: %s (%s)", a, why)
+	}
+	if i := p.info(); i.Entries != 1 || i.Refused != "" || i.Fingerprint == "" {
+		t.Errorf("got %+v", i)
+	}
+}
+
+func TestATableThatCannotBeUsedIsSaidAndLeftOut(t *testing.T) {
+	var many []tuner.Range
+	for i := range wire.MaxChoices {
+		many = append(many, tuner.Range{FromBytes: uint64(i) * 100, ToBytes: uint64(i+1) * 100, Algorithm: []string{"ring", "oneshot"}[i%2]})
+	}
+	many[len(many)-1].ToBytes = 0
+	torn := saved(t, []tuner.Range{{Algorithm: "ring"}})
+	if err := os.WriteFile(filepath.Join(torn, thisMachine(t)+".json"), []byte(`{"version": 1, "finger`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{torn: "delete the file", saved(t, many): "measure fewer sizes", t.TempDir(): ""} {
+		p := newPlanner(dir, noLog)
+		if i := p.info(); i.Entries != 0 || !strings.Contains(i.Refused, want) || (want == "") != (i.Refused == "") {
+			t.Errorf("%s: got %+v, want %q", dir, i, want)
+		}
+		if a, why := plan.Choose(allReducePlan(t, p), 1000); a != wire.AlgoOneshot || why != wire.WhyDefault {
+			t.Errorf("%s: %s (%s)", dir, a, why)
+		}
+	}
+}
+
+func TestRingsFollowWhereRanksMayRun(t *testing.T) {
+	f, err := os.Open("../engine/topo/testdata/pcie-two-socket.xml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	g, err := topo.ReadXML(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	on := func(cpu int) (m wire.CPUMask) {
+		m[cpu/64] |= 1 << (cpu % 64)
+		return m
+	}
+	p := &planner{graph: g}
+	apart := false // whether a CPU of the other package was found
+	for cpu := 1; cpu < 256 && !apart; cpu++ {
+		apart = slices.Equal(p.order([]wire.CPUMask{on(0), on(cpu), on(0), on(cpu)}), []int{0, 2, 1, 3})
+	}
+	if !apart {
+		t.Error("ranks pinned to two packages in turn: no ring puts neighbours together")
+	}
+	if got := p.order(make([]wire.CPUMask, 4)); !slices.Equal(got, []int{0, 1, 2, 3}) {
+		t.Errorf("ranks that may run nobody knows where: ring %v", got)
+	}
+	if got := (&planner{}).order([]wire.CPUMask{on(1), on(0)}); !slices.Equal(got, []int{0, 1}) {
+		t.Errorf("a machine that could not be read: ring %v", got)
+	}
+}
