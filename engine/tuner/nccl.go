@@ -140,8 +140,8 @@ func (n *NCCL) ring(op string, protocol int, s shape) (ncclLine, error) {
 	}, nil
 }
 
-// tree: a chain within each node, a tree of the nodes, up and down. Every byte crosses a link twice, so what the caller sees is half
-// of the bus, as in NCCL.
+// tree: a chain within each node, a tree of the nodes, up and down. The bandwidth is the reference's, which counts the bus
+// once; NCCL's source halves it (2 × the bytes cross a link).
 func (n *NCCL) tree(op string, protocol int, s shape) (ncclLine, error) {
 	if op != "allreduce" {
 		return ncclLine{}, fmt.Errorf("NCCL's model has trees for allreduce only, not for %s", op)
@@ -159,7 +159,7 @@ func (n *NCCL) tree(op string, protocol int, s shape) (ncclLine, error) {
 	chain, depth := s.ranks/s.nodes-1, bits.Len(uint(s.nodes))-1 // log2 in whole numbers, rounded down as in NCCL
 	return ncclLine{
 		latencyUs:    t.base[protocol] + 2*(float64(chain)*t.hop[n.hop()][protocol]+float64(depth)*t.hop[hopNet][protocol]),
-		bandwidthGBs: bus / 2,
+		bandwidthGBs: bus,
 		copies:       2,
 	}, nil
 }

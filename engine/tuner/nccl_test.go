@@ -56,19 +56,19 @@ func TestNCCLsModelGivesWhatItsFormulasGiveByHand(t *testing.T) {
 		// All-gather and reduce-scatter: 7 steps on a node, 15 of which 1 by the net on two.
 		{"allgather", "ring", "ll", 1, "hopper", "nvlink", 6.6 + 7*0.6, 141 * 8. / 7},
 		{"reducescatter", "ring", "simple", 2, "hopper", "nvlink", 8.4 + 14*3.4 + 14, 360 * 16. / 15},
-		// Trees on one node: 2×7 hops, half of the bus. 6.8 + 14×0.6, /3.8; 14 + 14×1.25, ×7/9; 8.4 + 14×4.
-		{"allreduce", "tree", "ll", 1, "hopper", "nvlink", 15.2, 180 / 3.8},
-		{"allreduce", "tree", "ll128", 1, "hopper", "nvlink", 31.5, 140},
-		{"allreduce", "tree", "simple", 1, "hopper", "nvlink", 64.4, 180},
-		{"allreduce", "tree", "ll", 1, "volta", "pci", 20.8, 180 / 3.8},
-		{"allreduce", "tree", "ll128", 1, "volta", "pci", 40.6, 140},
-		{"allreduce", "tree", "simple", 1, "volta", "pci", 64.4, 180},
+		// Trees on one node: 2×7 hops. 6.8 + 14×0.6, bus/3.8; 14 + 14×1.25, ×7/9; 8.4 + 14×4.
+		{"allreduce", "tree", "ll", 1, "hopper", "nvlink", 15.2, 360 / 3.8},
+		{"allreduce", "tree", "ll128", 1, "hopper", "nvlink", 31.5, 280},
+		{"allreduce", "tree", "simple", 1, "hopper", "nvlink", 64.4, 360},
+		{"allreduce", "tree", "ll", 1, "volta", "pci", 20.8, 360 / 3.8},
+		{"allreduce", "tree", "ll128", 1, "volta", "pci", 40.6, 280},
+		{"allreduce", "tree", "simple", 1, "volta", "pci", 64.4, 360},
 		// Four nodes: 2 (7 within + 2 by the net). 6.8 + 8.4 + 4×5; 14 + 17.5 + 4×8.5, ×120/128; 8.4 + 56 + 4×14.
-		{"allreduce", "tree", "ll", 4, "hopper", "nvlink", 35.2, 180 / 3.8},
-		{"allreduce", "tree", "ll128", 4, "hopper", "nvlink", 65.5, 168.75},
-		{"allreduce", "tree", "simple", 4, "hopper", "nvlink", 120.4, 180},
+		{"allreduce", "tree", "ll", 4, "hopper", "nvlink", 35.2, 360 / 3.8},
+		{"allreduce", "tree", "ll128", 4, "hopper", "nvlink", 65.5, 337.5},
+		{"allreduce", "tree", "simple", 4, "hopper", "nvlink", 120.4, 360},
 		// log2 in whole numbers: 3 nodes as 2.
-		{"allreduce", "tree", "ll", 3, "hopper", "nvlink", 25.2, 180 / 3.8},
+		{"allreduce", "tree", "ll", 3, "hopper", "nvlink", 25.2, 360 / 3.8},
 		// NVLS: 25 us, 0.85 or 0.74 of the bus.
 		{"allreduce", "nvls", "simple", 1, "hopper", "nvlink", 25, 306},
 		{"allreduce", "nvls", "simple", 1, "blackwell", "nvlink", 25, 266.4},
