@@ -152,6 +152,7 @@ func TestTheDeadlineNamesTheRanksThatDidNotCall(t *testing.T) {
 			checkStatus(t, ranks[r], client.Status{
 				Result: wire.ResultTimeout, Culprit: 3, Operation: 1, WaitingFor: 1<<3 | 1<<4, OperationName: name,
 				CulpritOperation: name, Algorithm: map[string]string{"barrier": "none", "all_reduce": "oneshot"}[name],
+				Why: map[string]string{"barrier": "none", "all_reduce": "default"}[name],
 			})
 		}
 		for _, late := range ranks[3:] {
@@ -228,7 +229,7 @@ func TestStatusOfAWorkingGroupCountsOperations(t *testing.T) {
 	}
 	all(t, ranks, barrier)
 	for _, m := range ranks {
-		checkStatus(t, m, client.Status{Culprit: -1, Reporter: -1, Operation: 4, OperationName: "none", CulpritOperation: "none", Algorithm: "oneshot"})
+		checkStatus(t, m, client.Status{Culprit: -1, Reporter: -1, Operation: 4, OperationName: "none", CulpritOperation: "none", Algorithm: "oneshot", Why: "default"})
 	}
 }
 
