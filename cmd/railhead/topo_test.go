@@ -24,6 +24,13 @@ func TestTopoShowsThisMachine(t *testing.T) {
 	if len(g.OfKind(topo.Core)) == 0 {
 		t.Errorf("no core in\n%s", stdout)
 	}
+	fingerprint := g.Fingerprint()
+	if !strings.Contains(stdout, `"fingerprint": "`+fingerprint+`"`) {
+		t.Errorf("no fingerprint %s in\n%s", fingerprint, stdout)
+	}
+	if _, text, _ := run(t, nil, "topo"); !strings.HasPrefix(text, "fingerprint "+fingerprint+"\n") {
+		t.Errorf("no fingerprint %s in\n%s", fingerprint, text)
+	}
 }
 
 func TestTopoTurnsAFileIntoEachFormat(t *testing.T) {

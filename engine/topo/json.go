@@ -13,6 +13,8 @@ const jsonVersion = 1
 
 type jsonFile struct {
 	Version int `json:"version"`
+	// Fingerprint is for readers of the file. It follows from the graph, so it is not read back.
+	Fingerprint string `json:"fingerprint,omitempty"`
 	Graph
 }
 
@@ -44,7 +46,7 @@ func ReadJSON(r io.Reader) (*Graph, error) {
 func (g *Graph) WriteJSON(w io.Writer) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", " ")
-	return enc.Encode(jsonFile{Version: jsonVersion, Graph: *g})
+	return enc.Encode(jsonFile{Version: jsonVersion, Fingerprint: g.Fingerprint(), Graph: *g})
 }
 
 func readBounded(r io.Reader) ([]byte, error) {

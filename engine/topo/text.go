@@ -13,9 +13,10 @@ import (
 // maxTableDevices bounds the table of paths that people are shown: a wider one fits no screen.
 const maxTableDevices = 24
 
-// WriteText shows a graph to a person: what lies in what, the other links, and the paths between devices.
+// WriteText shows a graph to a person: its fingerprint, what lies in what, the other links, and the paths between devices.
 func (g *Graph) WriteText(w io.Writer) error {
 	var b strings.Builder
+	fmt.Fprintf(&b, "fingerprint %s\n", g.Fingerprint())
 	children := map[string][]*Node{}
 	for i := range g.Nodes {
 		children[g.Nodes[i].Parent] = append(children[g.Nodes[i].Parent], &g.Nodes[i])
