@@ -33,7 +33,7 @@ type Measurement struct {
 //
 // Equal times are settled by name, so that the result does not depend on the order of the measurements.
 func FitRanges(measured []Measurement) ([]Range, error) {
-	sizes, err := medians(measured)
+	sizes, err := Medians(measured)
 	if err != nil {
 		return nil, err
 	}
@@ -41,20 +41,20 @@ func FitRanges(measured []Measurement) ([]Range, error) {
 	ranges := []Range{{Algorithm: current}}
 	for i, at := range sizes {
 		next := current
-		if _, ok := at.times[current]; !ok {
-			next = fastest(at.times, func(string) bool { return true })
+		if _, ok := at.TimesUs[current]; !ok {
+			next = fastest(at.TimesUs, func(string) bool { return true })
 		} else if i+1 < len(sizes) {
 			after := sizes[i+1]
 			better := func(a string) bool {
-				return clearlyFaster(at.times, a, current) && clearlyFaster(after.times, a, current)
+				return clearlyFaster(at.TimesUs, a, current) && clearlyFaster(after.TimesUs, a, current)
 			}
-			if winner := fastest(at.times, better); winner != "" {
+			if winner := fastest(at.TimesUs, better); winner != "" {
 				next = winner
 			}
 		}
 		if next != current {
-			ranges[len(ranges)-1].ToBytes = at.bytes
-			ranges = append(ranges, Range{FromBytes: at.bytes, Algorithm: next})
+			ranges[len(ranges)-1].ToBytes = at.Bytes
+			ranges = append(ranges, Range{FromBytes: at.Bytes, Algorithm: next})
 			current = next
 		}
 	}
@@ -64,14 +64,14 @@ func FitRanges(measured []Measurement) ([]Range, error) {
 	return ranges, nil
 }
 
-// sizeTimes has each algorithm's median at a size.
-type sizeTimes struct {
-	bytes uint64
-	times map[string]float64
+// SizeTimes has each algorithm's median at a size.
+type SizeTimes struct {
+	Bytes   uint64
+	TimesUs map[string]float64
 }
 
-// medians are sorted by size.
-func medians(measured []Measurement) ([]sizeTimes, error) {
+// Medians sums up the runs of each algorithm at each size, in the order of the sizes.
+func Medians(measured []Measurement) ([]SizeTimes, error) {
 	if len(measured) == 0 || len(measured) > maxMeasurements {
 		return nil, fmt.Errorf("fit: %d measurements; give 1 to %d", len(measured), maxMeasurements)
 	}
@@ -88,12 +88,12 @@ func medians(measured []Measurement) ([]sizeTimes, error) {
 		}
 		runs[m.Bytes][m.Algorithm] = append(runs[m.Bytes][m.Algorithm], m.TimeUs)
 	}
-	var sizes []sizeTimes
+	var sizes []SizeTimes
 	for _, bytes := range sortedKeys(runs) {
-		at := sizeTimes{bytes: bytes, times: map[string]float64{}}
+		at := SizeTimes{Bytes: bytes, TimesUs: map[string]float64{}}
 		for algorithm, times := range runs[bytes] {
 			slices.Sort(times)
-			at.times[algorithm] = times[len(times)/2]
+			at.TimesUs[algorithm] = times[len(times)/2]
 		}
 		sizes = append(sizes, at)
 	}
@@ -101,20 +101,20 @@ func medians(measured []Measurement) ([]sizeTimes, error) {
 }
 
 // first is the algorithm to begin with.
-func first(sizes []sizeTimes) string {
+func first(sizes []SizeTimes) string {
 	if len(sizes) == 1 {
-		return fastest(sizes[0].times, func(string) bool { return true })
+		return fastest(sizes[0].TimesUs, func(string) bool { return true })
 	}
 	both := map[string]float64{}
-	for a, t := range sizes[0].times {
-		if after, ok := sizes[1].times[a]; ok {
+	for a, t := range sizes[0].TimesUs {
+		if after, ok := sizes[1].TimesUs[a]; ok {
 			both[a] = t * after
 		}
 	}
 	if a := fastest(both, func(string) bool { return true }); a != "" {
 		return a
 	}
-	return fastest(sizes[0].times, func(string) bool { return true })
+	return fastest(sizes[0].TimesUs, func(string) bool { return true })
 }
 
 // fastest of those that may, or "".
