@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -83,7 +84,7 @@ func (b *benchFlags) bench(ctx context.Context, op ncclstyle.Operation) error {
 	var failed error
 	for _, algo := range algos {
 		j.Algo = algo
-		more, err := b.run(ctx, d, j, printer)
+		more, err := j.measureOn(ctx, d, b.ranks, b.timeout, printer.Row)
 		rows = append(rows, more...)
 		if err != nil {
 			failed = fmt.Errorf("%s: %w", algo, err)
@@ -96,15 +97,15 @@ func (b *benchFlags) bench(ctx context.Context, op ncclstyle.Operation) error {
 	return b.report(op, rows, printer, failed)
 }
 
-// run measures all rows with one algorithm, in a group of its own.
-func (b *benchFlags) run(ctx context.Context, d *privateDaemon, j benchJob, printer *ncclstyle.Printer) ([]ncclstyle.Row, error) {
-	text, err := json.Marshal(job{Bench: &j})
+// measureOn measures all rows with the job's algorithm, in a group of its own. onRow gets each row as it is complete.
+func (j *benchJob) measureOn(ctx context.Context, d *privateDaemon, ranks int, timeout time.Duration, onRow func(ncclstyle.Row) error) ([]ncclstyle.Row, error) {
+	text, err := json.Marshal(job{Bench: j})
 	if err != nil {
 		return nil, err
 	}
-	m := newBenchMerge(j, b.ranks, printer)
+	m := newBenchMerge(*j, ranks, onRow)
 	env := []string{"RAILHEAD_ALGO=" + j.Algo}
-	res, err := runRanks(ctx, d, b.ranks, b.timeout, string(text), env, func(rank int) io.Writer { return &m.ranks[rank] })
+	res, err := runRanks(ctx, d, ranks, timeout, string(text), env, func(rank int) io.Writer { return &m.ranks[rank] })
 	failed := ranksFailed(res, err)
 	rows, mergeErr := m.finish()
 	if failed == nil {

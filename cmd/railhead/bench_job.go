@@ -18,7 +18,25 @@ type benchJob struct {
 	Warmup int                 `json:"warmup"`
 	Check  int                 `json:"check"`
 	Seed   uint64              `json:"seed"`
+
+	// Volume bounds the bytes of all timed iterations of a row, so that large sizes do not take most of the time; 0: no bound.
+	Volume uint64 `json:"volume,omitempty"`
+	// OutOfPlaceOnly leaves out the other half of a row.
+	OutOfPlaceOnly bool `json:"out_of_place_only,omitempty"`
 }
+
+// iterations are those of a row of that many bytes, before timing and timed.
+func (j *benchJob) iterations(bytes uint64) (warmup, timed int) {
+	warmup, timed = j.Warmup, j.Iters
+	if j.Volume > 0 && bytes > 0 {
+		fit := int(min(maxIters, max(1, j.Volume/bytes)))
+		warmup, timed = min(warmup, fit), min(timed, fit)
+	}
+	return warmup, timed
+}
+
+// inPlace says whether rows have that half.
+func (j *benchJob) inPlace() bool { return j.Op.InPlace() && !j.OutOfPlaceOnly }
 
 // benchRow is one line of the table.
 type benchRow struct {

@@ -41,13 +41,14 @@ type ranAlgorithm struct{ name, why string }
 // side times and then checks the operation as it is laid.
 func (m *measurement) side(id int) (s benchRankSide, ran ranAlgorithm, err error) {
 	m.prepareToTime(id)
-	if _, err := m.c.Time(m.call, m.job.Warmup); err != nil {
+	warmup, timed := m.job.iterations(m.row.bytes)
+	if _, err := m.c.Time(m.call, warmup); err != nil {
 		return s, ran, err
 	}
 	if err := m.c.Barrier(); err != nil {
 		return s, ran, err
 	}
-	took, err := m.c.Time(m.call, m.job.Iters)
+	took, err := m.c.Time(m.call, timed)
 	if err != nil {
 		return s, ran, err
 	}

@@ -11,7 +11,7 @@ import (
 type benchMerge struct {
 	job     benchJob
 	planned []benchRow
-	printer *ncclstyle.Printer
+	onRow   func(ncclstyle.Row) error // gets each row as it is complete
 	ranks   []jsonLines[benchRankRow]
 
 	mu      sync.Mutex
@@ -20,10 +20,10 @@ type benchMerge struct {
 	err     error
 }
 
-func newBenchMerge(j benchJob, ranks int, p *ncclstyle.Printer) *benchMerge {
+func newBenchMerge(j benchJob, ranks int, onRow func(ncclstyle.Row) error) *benchMerge {
 	planned := j.rows(ranks)
 	m := &benchMerge{
-		job: j, planned: planned, printer: p, ranks: make([]jsonLines[benchRankRow], ranks), waiting: make([][]benchRankRow, len(planned)),
+		job: j, planned: planned, onRow: onRow, ranks: make([]jsonLines[benchRankRow], ranks), waiting: make([][]benchRankRow, len(planned)),
 	}
 	for r := range m.ranks {
 		m.ranks[r].onValue = m.add
@@ -44,7 +44,7 @@ func (m *benchMerge) add(r benchRankRow) {
 	}
 	row := m.job.merge(m.planned[r.Row], m.waiting[r.Row])
 	m.rows = append(m.rows, row)
-	if err := m.printer.Row(row); err != nil && m.err == nil {
+	if err := m.onRow(row); err != nil && m.err == nil {
 		m.err = err
 	}
 }
@@ -71,11 +71,12 @@ func (j *benchJob) merge(planned benchRow, ranks []benchRankRow) ncclstyle.Row {
 	if planned.root != noRoot {
 		row.Root = &planned.root
 	}
+	_, timed := j.iterations(planned.bytes)
 	side := func(pick func(benchRankRow) benchRankSide) ncclstyle.Side {
 		var ns float64
 		var wrong int64
 		for _, r := range ranks {
-			ns += pick(r).TotalNs / float64(j.Iters)
+			ns += pick(r).TotalNs / float64(timed)
 			wrong += pick(r).Wrong
 		}
 		var checked *int64
@@ -85,7 +86,7 @@ func (j *benchJob) merge(planned benchRow, ranks []benchRankRow) ncclstyle.Row {
 		return ncclstyle.Measured(j.Op, len(ranks), planned.bytes, ns/float64(len(ranks))/1e3, checked)
 	}
 	row.OutOfPlace = side(func(r benchRankRow) benchRankSide { return r.OutOfPlace })
-	if j.Op.InPlace() {
+	if j.inPlace() {
 		inPlace := side(func(r benchRankRow) benchRankSide { return r.InPlace })
 		row.InPlace = &inPlace
 	}

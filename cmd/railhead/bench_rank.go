@@ -112,7 +112,7 @@ func (j *benchJob) measure(c *client.Comm, number int, row benchRow, first, seco
 		return r, err
 	}
 	r.Algo, r.Why = ran.name, ran.why
-	if j.Op.InPlace() {
+	if j.inPlace() {
 		m.layInPlace(second)
 		if r.InPlace, ran, err = m.side(2*number + 1); err != nil {
 			return r, err

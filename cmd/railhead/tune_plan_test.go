@@ -1,0 +1,157 @@
+package main
+
+import (
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"railhead/engine/tuner"
+	"railhead/internal/ncclstyle"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+func TestTuneSaysWhatIsWrongWithItsFlags(t *testing.T) {
+	s := newTuneState(t)
+	for args, want := range map[string]string{
+		"extra":                       "takes no arguments",
+		"--op allreduce,sendrecv":     `"sendrecv" is not tuned; there are allgather, allreduce, alltoall, broadcast, reducescatter`,
+		"--op allreduce,allreduce":    "allreduce is there twice",
+		"--op=":                       "is not tuned",
+		"--ranks 2,1":                 `"1" is not a number from 2 to`,
+		"--ranks 2,x":                 `"x" is not a number`,
+		"--ranks 2,100000":            `"100000" is not a number`,
+		"--ranks 4,2,4":               "4 is there twice",
+		"-b 1K -e 512":                "-b must not be above -e",
+		"-b x":                        "-b: size",
+		"-e x":                        "-e: size",
+		"-f 1":                        "-f 1: sizes grow by a factor of 2 or more",
+		"--ranks 64 -b 512":           "-b 512: with 64 ranks at least 1024 bytes",
+		"--time=-1s":                  "--time -1s",
+		"--timeout 0s":                "--timeout 0s",
+		"--time soon":                 "soon",
+		"--algo oneshot":              "unknown flag: --algo",
+		"-b 1K -e 64T --ranks 2 -f 2": "-e: size",
+	} {
+		status, stdout, stderr := run(t, s.env, append([]string{"tune"}, strings.Fields(args)...)...)
+		if status != exitUsage || stdout != "" || !strings.Contains(stderr, want) {
+			t.Errorf("%s: status %d, stdout %q, stderr %q; want %q", args, status, stdout, stderr, want)
+		}
+	}
+	if got := s.files(t); len(got) != 0 {
+		t.Errorf("files %v", got)
+	}
+}
+
+func TestRanksGoUpToTheProcessors(t *testing.T) {
+	for processors, want := range map[int][]int{1: {2}, 2: {2}, 3: {2}, 8: {2, 4, 8}, 48: {2, 4, 8, 16, 32}, 256: {2, 4, 8, 16, 32, 64}} {
+		if got, err := parseRanks("", processors); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%d processors: %v, %v; want %v", processors, got, err, want)
+		}
+	}
+	if got, err := parseRanks("8,2,3", 2); err != nil || !slices.Equal(got, []int{2, 3, 8}) {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+func TestAPlanNeverHasAnAlgorithmThatAddsInAnotherOrder(t *testing.T) {
+	flags := tuneFlags{ops: "allgather,allreduce,alltoall,broadcast,reducescatter", ranks: "2,3", minBytes: "1000", maxBytes: "9000", factor: 3}
+	plan, err := planOf(&flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[tuneCase]bool{}
+	for _, c := range plan.cases(1) {
+		if seen[c] || c.operation().Reduces() && c.Algorithm == "tree" || c.Algorithm == "pull" && c.Memory != tuner.InWindows {
+			t.Errorf("%s", c)
+		}
+		seen[c] = true
+		for _, size := range plan.sizes(c.tuneSetting) {
+			op := c.operation()
+			if size == 0 || op.Bytes(op.Count(size, tuneDtype, c.Ranks), tuneDtype, c.Ranks) != size {
+				t.Errorf("%s: %d bytes cannot be measured", c, size)
+			}
+		}
+	}
+	if later := plan.cases(2); len(later) != len(seen)-2*2*5 {
+		t.Errorf("%d cases, in the first round %d", len(later), len(seen))
+	}
+}
+
+func TestAWrongElementOrAnotherAlgorithmFailsTheTune(t *testing.T) {
+	plan, err := planOf(&smallFlags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	header := journalHeader{Fingerprint: "f", Plan: *plan}
+	j, _, err := openJournal(filepath.Join(t.TempDir(), "f.journal"), header, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.close()
+	tune := newTuning(plan, j, nil, time.Second)
+	c := tuneCase{tuneSetting{"allreduce", 2, tuner.AnyMemory}, "twoshot"}
+	row := func(algo string, wrong int64) ncclstyle.Row {
+		return ncclstyle.Row{SizeBytes: 1024, Algo: algo, OutOfPlace: ncclstyle.Side{TimeUs: 1, Wrong: &wrong}}
+	}
+	if err := tune.take(c, 1, row("twoshot", 3)); err == nil || !strings.Contains(err.Error(), "3 elements are wrong with 1024 bytes") {
+		t.Error(err)
+	}
+	if err := tune.take(c, 1, row("oneshot", 0)); err == nil || !strings.Contains(err.Error(), "with 1024 bytes oneshot ran in its place") {
+		t.Error(err)
+	}
+	if len(tune.points) != 0 {
+		t.Errorf("points %v", tune.points)
+	}
+	if err := tune.take(c, 1, row("twoshot", 0)); err != nil || len(tune.points) != 1 {
+		t.Errorf("points %v, %v", tune.points, err)
+	}
+}
+
+func TestIterationsOfARowAreBoundedByTheirVolume(t *testing.T) {
+	for _, c := range []struct {
+		volume, bytes uint64
+		warmup, timed int
+	}{
+		{0, 1 << 40, 20, 200}, {1 << 26, 0, 20, 200}, {1 << 26, 1 << 10, 20, 200}, {1 << 26, 1 << 20, 20, 64}, {1 << 26, 1 << 24, 4, 4},
+		{1 << 26, 1 << 30, 1, 1},
+	} {
+		j := benchJob{Iters: 200, Warmup: 20, Volume: c.volume}
+		if warmup, timed := j.iterations(c.bytes); warmup != c.warmup || timed != c.timed {
+			t.Errorf("%+v: %d, %d", c, warmup, timed)
+		}
+	}
+}
+
+func TestTheTimeThatIsLeftIsThatOfTheRounds(t *testing.T) {
+	plan, err := planOf(&smallFlags) // 7 timed cases
+	if err != nil {
+		t.Fatal(err)
+	}
+	tune := newTuning(plan, nil, nil, time.Second)
+	tune.ran = 10
+	for _, c := range []struct {
+		round, runs int
+		budget      time.Duration
+		want        time.Duration
+	}{
+		{1, 5, 0, 10 * (5 + 2*7)}, {3, 1, 0, 10}, {1, 5, time.Hour, 10 * (5 + 8*7)}, {2, 7, 400 * time.Second, 300}, {9, 2, time.Hour, 20},
+	} {
+		// Ten runs in 100 s.
+		if got := tune.left(100*time.Second, c.round, c.runs, c.budget); got != c.want*time.Second {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+func TestSizesAreNamedInTheirUnit(t *testing.T) {
+	for bytes, want := range map[uint64]string{0: "0 B", 1: "1 B", 1000: "1000 B", 1024: "1 KiB", 1536: "1536 B", 65536: "64 KiB",
+		1 << 24: "16 MiB", 1 << 52: "4096 TiB"} {
+		if got := sizeName(bytes); got != want {
+			t.Errorf("%d: %s, not %s", bytes, got, want)
+		}
+	}
+}
