@@ -175,7 +175,7 @@ func fourSockets() *Graph {
 	return g
 }
 
-func TestTheRingOf64RanksPinnedInTurnCrossesSocketsTwice(t *testing.T) {
+func TestTheRingOf64RanksPinnedInTurnStaysInCachesAndCrossesSocketsTwice(t *testing.T) {
 	g := numbered()
 	var cpus []CPUSet
 	for i := range 64 {
@@ -186,7 +186,14 @@ func TestTheRingOf64RanksPinnedInTurnCrossesSocketsTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkRing(t, Ring{Order: order}, 64)
-	if n := crossings(g, cpus, order); n != 2 {
-		t.Errorf("%v crosses sockets %d times", order, n)
+	leaves := 0
+	for i, rank := range order {
+		next := order[(i+1)%64]
+		if rank%2 != next%2 || rank/2%4 != next/2%4 { // another cache of 8 cores
+			leaves++
+		}
+	}
+	if n := crossings(g, cpus, order); n != 2 || leaves != 8 {
+		t.Errorf("%v crosses sockets %d times and leaves caches %d times", order, n, leaves)
 	}
 }

@@ -12,7 +12,8 @@ import (
 // maxTableBytes bounds a table's file.
 const maxTableBytes = 4 << 20
 
-const remedy = "delete the file: the cost model then decides"
+// remedy is for a table that cannot be used.
+const remedy = "`railhead tune` makes a new one; without the file the defaults hold"
 
 // TableDir is where tables are kept: $XDG_STATE_HOME/railhead/tune, else in ~/.local/state.
 func TableDir() (string, error) {
@@ -38,7 +39,7 @@ func LoadTable(dir, fingerprint string, known Algorithms) (*Table, error) {
 	path := tablePath(dir, fingerprint)
 	raw, err := readBounded(path, maxTableBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("tuning table: %w; nothing was measured for this machine, the cost model decides", err)
+		return nil, fmt.Errorf("tuning table: %w; nothing was measured for this machine: `railhead tune` does, and until then the defaults hold", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("tuning table: %w; %s", err, remedy)
