@@ -104,8 +104,7 @@ func (j *benchJob) measureOn(ctx context.Context, d *privateDaemon, ranks int, t
 		return nil, err
 	}
 	m := newBenchMerge(*j, ranks, onRow)
-	env := []string{"RAILHEAD_ALGO=" + j.Algo}
-	res, err := runRanks(ctx, d, ranks, timeout, string(text), env, func(rank int) io.Writer { return &m.ranks[rank] })
+	res, err := runRanks(ctx, d, ranks, timeout, string(text), j.env(), func(rank int) io.Writer { return &m.ranks[rank] })
 	failed := ranksFailed(res, err)
 	rows, mergeErr := m.finish()
 	if failed == nil {

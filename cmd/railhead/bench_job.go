@@ -21,8 +21,22 @@ type benchJob struct {
 
 	// Volume bounds the bytes of all timed iterations of a row, so that large sizes do not take most of the time; 0: no bound.
 	Volume uint64 `json:"volume,omitempty"`
+	// Batches divides the timed iterations; the time is then that of the median batch, so that an interruption of a rank spoils one
+	// batch and not the row. 0: all are timed together, as nccl-tests does.
+	Batches int `json:"batches,omitempty"`
 	// OutOfPlaceOnly leaves out the other half of a row.
 	OutOfPlaceOnly bool `json:"out_of_place_only,omitempty"`
+	// Reproducible overrides the environment's RAILHEAD_REPRODUCIBLE.
+	Reproducible bool `json:"reproducible,omitempty"`
+}
+
+// env is what the ranks get beside this process's environment.
+func (j *benchJob) env() []string {
+	env := []string{"RAILHEAD_ALGO=" + j.Algo}
+	if j.Reproducible {
+		env = append(env, "RAILHEAD_REPRODUCIBLE=on")
+	}
+	return env
 }
 
 // iterations are those of a row of that many bytes, before timing and timed.

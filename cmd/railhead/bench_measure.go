@@ -1,6 +1,9 @@
 package main
 
 import (
+	"slices"
+	"time"
+
 	"railhead/internal/ncclstyle"
 	"railhead/internal/oracle"
 )
@@ -48,11 +51,9 @@ func (m *measurement) side(id int) (s benchRankSide, ran ranAlgorithm, err error
 	if err := m.c.Barrier(); err != nil {
 		return s, ran, err
 	}
-	took, err := m.c.Time(m.call, timed)
-	if err != nil {
+	if s.TotalNs, err = m.time(timed); err != nil {
 		return s, ran, err
 	}
-	s.TotalNs = float64(took.Nanoseconds())
 	if m.job.Op == ncclstyle.Barrier {
 		return s, ranAlgorithm{ncclstyle.None, ncclstyle.None}, nil // no algorithm, nothing to check
 	}
@@ -65,6 +66,21 @@ func (m *measurement) side(id int) (s benchRankSide, ran ranAlgorithm, err error
 	}
 	status, err := m.c.Status()
 	return s, ranAlgorithm{status.Algorithm, status.Why}, err
+}
+
+// time runs the operation so many times and returns how long that takes, in ns.
+func (m *measurement) time(iterations int) (float64, error) {
+	batches := max(1, min(m.job.Batches, iterations))
+	each := iterations / batches
+	times := make([]time.Duration, batches)
+	for i := range times {
+		var err error
+		if times[i], err = m.c.Time(m.call, each); err != nil {
+			return 0, err
+		}
+	}
+	slices.Sort(times)
+	return float64(times[batches/2].Nanoseconds()) / float64(each) * float64(iterations), nil
 }
 
 // prepareToTime fills the buffers with what every iteration can begin from. In place each reduces the results of the one

@@ -21,14 +21,23 @@ type privateDaemon struct {
 	dir string
 }
 
-func startPrivateDaemon() (*privateDaemon, error) {
+func startPrivateDaemon() (*privateDaemon, error) { return startDaemon(true) }
+
+// startUntunedDaemon starts one that chooses as if nothing had been measured.
+func startUntunedDaemon() (*privateDaemon, error) { return startDaemon(false) }
+
+func startDaemon(tuned bool) (*privateDaemon, error) {
 	dir, err := os.MkdirTemp("", "railhead-")
 	if err != nil {
 		return nil, fmt.Errorf("private daemon: %w", err)
 	}
+	tables := "" // where the user has them
+	if !tuned {
+		tables = filepath.Join(dir, "none")
+	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	s, err := server.Start(server.Config{
-		SocketPath: filepath.Join(dir, "railhead.sock"), AdminAddr: "127.0.0.1:0", Log: log,
+		SocketPath: filepath.Join(dir, "railhead.sock"), AdminAddr: "127.0.0.1:0", TuneDir: tables, Log: log,
 	})
 	if err != nil {
 		_ = os.RemoveAll(dir)

@@ -12,10 +12,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"railhead/engine/plan"
 	"railhead/engine/topo"
 	"railhead/engine/tuner"
 	"railhead/server"
 )
+
+// busySpread between rounds is what an idle machine does not have.
+const busySpread = 0.25
 
 // tuneFlags are as they come from the command line.
 type tuneFlags struct {
@@ -53,21 +57,21 @@ func tuneCommand() *cobra.Command {
 }
 
 func (f *tuneFlags) tune(ctx context.Context) error {
-	plan, err := planOf(f)
+	p, err := planOf(f)
 	if err != nil {
 		return err
 	}
 	if f.budget < 0 || f.timeout < time.Millisecond {
 		return usageError("--time %v --timeout %v: the first is not negative, the second at least 1ms", f.budget, f.timeout)
 	}
-	if err := f.run(ctx, plan); err != nil {
+	if err := f.run(ctx, p); err != nil {
 		return &exitError{status: exitFailed, err: fmt.Errorf("tune: %w", err)}
 	}
 	return nil
 }
 
 // run measures, saves and shows. Only when every point is there is anything saved.
-func (f *tuneFlags) run(ctx context.Context, plan *tunePlan) error {
+func (f *tuneFlags) run(ctx context.Context, p *tunePlan) error {
 	graph, err := topo.ReadMachine(os.DirFS("/"))
 	if err != nil {
 		return err
@@ -78,11 +82,11 @@ func (f *tuneFlags) run(ctx context.Context, plan *tunePlan) error {
 	}
 	fingerprint := graph.Fingerprint()
 	journal, points, err := openJournal(filepath.Join(dir, fingerprint+".journal"),
-		journalHeader{Railhead: server.Version, Fingerprint: fingerprint, Plan: *plan}, f.force)
+		journalHeader{Railhead: server.Version, Fingerprint: fingerprint, Plan: *p}, f.force)
 	if err != nil {
 		return err
 	}
-	t := newTuning(plan, journal, points, f.timeout)
+	t := newTuning(p, journal, points, f.timeout)
 	if err := t.measure(ctx, f.budget); err != nil {
 		journal.close()
 		return fmt.Errorf("%w; what was measured is kept, start again to go on", err)
@@ -99,6 +103,10 @@ func (f *tuneFlags) run(ctx context.Context, plan *tunePlan) error {
 	if err := journal.remove(); err != nil {
 		return err
 	}
+	if report.Spread > busySpread {
+		fmt.Fprintf(os.Stderr, "railhead: warning: half of the times differ by %.0f %% or more between rounds: something else was running; "+
+			"run it again while the machine is idle, or with more --time\n", 100*report.Spread)
+	}
 	if f.asJSON {
 		return json.NewEncoder(os.Stdout).Encode(report)
 	}
@@ -107,7 +115,7 @@ func (f *tuneFlags) run(ctx context.Context, plan *tunePlan) error {
 
 // saveTable puts the entries into the machine's table. Those of other collectives or numbers of ranks stay.
 func saveTable(dir, fingerprint string, entries []tuner.Entry) error {
-	table, err := tuner.LoadTable(dir, fingerprint, tuner.Automatic())
+	table, err := tuner.LoadTable(dir, fingerprint, plan.Algorithms())
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			fmt.Fprintf(os.Stderr, "railhead: warning: a new table takes the place of one that could not be read: %v\n", err)
@@ -115,5 +123,8 @@ func saveTable(dir, fingerprint string, entries []tuner.Entry) error {
 		table = &tuner.Table{Version: tuner.TableVersion, Fingerprint: fingerprint}
 	}
 	table.Replace(entries)
-	return table.Save(dir, tuner.Automatic())
+	if err := plan.CheckTable(table); err != nil {
+		return err
+	}
+	return table.Save(dir, plan.Algorithms())
 }

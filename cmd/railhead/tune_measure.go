@@ -20,6 +20,8 @@ const (
 	tuneIters  = 200
 	tuneWarmup = 20
 	tuneVolume = 64 << 20 // bytes
+	// An interruption takes milliseconds, a thousand times as long as a small operation.
+	tuneBatches = 10
 )
 
 // tuning is a run.
@@ -54,7 +56,7 @@ func (t *tuning) measure(ctx context.Context, budget time.Duration) error {
 	if len(t.points) > 0 {
 		fmt.Fprintf(os.Stderr, "tune: going on after %d points that an earlier run has measured\n", len(t.points))
 	}
-	d, err := startPrivateDaemon()
+	d, err := startUntunedDaemon()
 	if err != nil {
 		return err
 	}
@@ -96,7 +98,7 @@ func (t *tuning) run(ctx context.Context, d *privateDaemon, c tuneCase, round in
 	j := benchJob{
 		Op: c.operation(), Algo: c.forced(), Window: c.Memory == tuner.InWindows, Dtypes: []ncclstyle.Dtype{tuneDtype},
 		Redops: []ncclstyle.Redop{"sum"}, Roots: []int{0}, Sizes: sizes, Iters: 1, Seed: uint64(time.Now().UnixNano()),
-		Volume: tuneVolume, OutOfPlaceOnly: true,
+		Volume: tuneVolume, Batches: tuneBatches, OutOfPlaceOnly: true, Reproducible: true,
 	}
 	if c.timed() {
 		j.Iters, j.Warmup = tuneIters, tuneWarmup

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"railhead/engine/plan"
 	"railhead/engine/tuner"
 	"railhead/internal/launch"
 	"railhead/internal/ncclstyle"
@@ -81,7 +82,7 @@ func planOf(f *tuneFlags) (*tunePlan, error) {
 // parseCollectives reads --op; the order of a table is theirs.
 func parseCollectives(text string) ([]string, error) {
 	var names []string
-	known := tuner.Automatic()
+	known := plan.Algorithms()
 	for name := range strings.SplitSeq(text, ",") {
 		if _, ok := known[name]; !ok {
 			return nil, usageError("--op: %.40q is not tuned; there are allgather, allreduce, alltoall, broadcast, reducescatter", name)
@@ -134,17 +135,35 @@ func (p *tunePlan) sizes(s tuneSetting) []uint64 {
 	return slices.Compact(sizes)
 }
 
-// settings are all entries that the table gets.
+// settings are all entries that the table gets: those in which there is a choice. Of the entries of a collective, that for any
+// memory comes first.
 func (p *tunePlan) settings() []tuneSetting {
 	var settings []tuneSetting
 	for _, ranks := range p.Ranks {
 		for _, collective := range p.Collectives {
-			for _, memory := range []tuner.Memory{tuner.AnyMemory, tuner.InWindows} {
-				settings = append(settings, tuneSetting{collective, ranks, memory})
+			copying := copyingAlgorithms(collective)
+			if len(copying) > 1 {
+				settings = append(settings, tuneSetting{collective, ranks, tuner.AnyMemory})
+			}
+			if len(copying) < len(plan.Interchangeable(collective)) {
+				settings = append(settings, tuneSetting{collective, ranks, tuner.InWindows})
 			}
 		}
 	}
 	return settings
+}
+
+// copyingAlgorithms are those that an automatic choice may take wherever the buffers lie.
+func copyingAlgorithms(collective string) []string {
+	return slices.DeleteFunc(plan.Interchangeable(collective), func(name string) bool { return name == tuner.WindowAlgorithm })
+}
+
+// algorithms are those that a setting is measured with.
+func (s tuneSetting) algorithms() []string {
+	if s.Memory == tuner.InWindows {
+		return plan.Interchangeable(s.Collective)
+	}
+	return copyingAlgorithms(s.Collective)
 }
 
 // cases are what a round, from 1, measures; the algorithms that are compared come one after the other. What the default is does
@@ -155,7 +174,7 @@ func (p *tunePlan) cases(round int) []tuneCase {
 		if round == 1 {
 			cases = append(cases, tuneCase{s, defaultChoice})
 		}
-		for _, algorithm := range tuner.Automatic().In(s.Collective, s.Memory) {
+		for _, algorithm := range s.algorithms() {
 			cases = append(cases, tuneCase{s, algorithm})
 		}
 	}
@@ -169,12 +188,12 @@ func (s tuneSetting) operation() ncclstyle.Operation {
 	return ops[i] // every collective that is tuned is measured by bench
 }
 
-// forced is the RAILHEAD_ALGO that makes the case's algorithm run. Pipes are what broadcast does where nothing is forced.
+// forced is the RAILHEAD_ALGO that makes the case's algorithm run.
 func (c tuneCase) forced() string {
-	if c.Algorithm == "pipe" {
+	if !c.timed() {
 		return defaultChoice
 	}
-	return c.Algorithm
+	return c.Collective + ":" + c.Algorithm
 }
 
 // timed says whether the case is measured in every round.

@@ -76,7 +76,7 @@ func TestAPlanNeverHasAnAlgorithmThatAddsInAnotherOrder(t *testing.T) {
 			}
 		}
 	}
-	if later := plan.cases(2); len(later) != len(seen)-2*2*5 {
+	if later := plan.cases(2); len(later) != len(seen)-2*settingsOfAll {
 		t.Errorf("%d cases, in the first round %d", len(later), len(seen))
 	}
 }
@@ -152,6 +152,51 @@ func TestSizesAreNamedInTheirUnit(t *testing.T) {
 		1 << 24: "16 MiB", 1 << 52: "4096 TiB"} {
 		if got := sizeName(bytes); got != want {
 			t.Errorf("%d: %s, not %s", bytes, got, want)
+		}
+	}
+}
+
+func TestBetweenWindowsTheChoiceIsToPullOrToCopyAsAnywhere(t *testing.T) {
+	copies := []tuner.Range{{ToBytes: 4096, Algorithm: "oneshot"}, {FromBytes: 4096, ToBytes: 65536, Algorithm: "twoshot"}, {FromBytes: 65536, Algorithm: "ring"}}
+	setting := tuneSetting{"allreduce", 4, tuner.InWindows}
+	pull := func(below, from16K float64) func(uint64) float64 {
+		return func(bytes uint64) float64 {
+			if bytes < 16384 {
+				return below
+			}
+			return from16K
+		}
+	}
+	for _, c := range []struct {
+		what   string
+		pull   func(bytes uint64) float64 // us; copying as anywhere takes 10, any other way 1
+		ranges []tuner.Range
+	}{
+		{"never", pull(20, 20), copies},
+		{"always", pull(5, 5), []tuner.Range{{Algorithm: "pull"}}},
+		{"from a size on", pull(20, 5), []tuner.Range{
+			{ToBytes: 4096, Algorithm: "oneshot"}, {FromBytes: 4096, ToBytes: 16384, Algorithm: "twoshot"}, {FromBytes: 16384, Algorithm: "pull"},
+		}},
+		{"up to a size", pull(5, 20), []tuner.Range{
+			{ToBytes: 16384, Algorithm: "pull"}, {FromBytes: 16384, ToBytes: 65536, Algorithm: "twoshot"}, {FromBytes: 65536, Algorithm: "ring"},
+		}},
+	} {
+		var measured []tuner.Measurement
+		for bytes := uint64(1024); bytes <= 1<<20; bytes *= 2 {
+			here, _ := tuner.AlgorithmFor(copies, bytes)
+			for _, algorithm := range setting.algorithms() {
+				m := tuner.Measurement{Algorithm: algorithm, Bytes: bytes, TimeUs: 1}
+				switch algorithm {
+				case here:
+					m.TimeUs = 10
+				case "pull":
+					m.TimeUs = c.pull(bytes)
+				}
+				measured = append(measured, m)
+			}
+		}
+		if got, err := rangesOf(setting, measured, copies); err != nil || !slices.Equal(got, c.ranges) {
+			t.Errorf("pull is faster %s: %+v, %v; want %+v", c.what, got, err, c.ranges)
 		}
 	}
 }

@@ -16,6 +16,7 @@ type tuneReport struct {
 	Fingerprint string      `json:"fingerprint"`
 	File        string      `json:"file"` // that the table was saved in
 	Rounds      int         `json:"rounds"`
+	Spread      float64     `json:"spread"` // of a case's times: the median over its least, less 1; half of the cases have more
 	Entries     []tuneEntry `json:"entries"`
 }
 
@@ -58,8 +59,19 @@ func (t *tuning) report(fingerprint string) (*tuneReport, error) {
 		}
 		defaults[p.tuneSetting][p.Bytes] = p.Ran
 	}
+	r.Spread = spreadOf(t.points)
+	copies := map[tuneSetting][]tuner.Range{} // for any memory
 	for _, s := range t.plan.settings() {
-		e, err := entryOf(s, measured[s], defaults[s])
+		everywhere := tuneSetting{s.Collective, s.Ranks, tuner.AnyMemory}
+		if copies[everywhere] == nil {
+			copies[everywhere] = []tuner.Range{{Algorithm: copyingAlgorithms(s.Collective)[0]}} // unless there is a choice
+		}
+		ranges, err := rangesOf(s, measured[s], copies[everywhere])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s, err)
+		}
+		copies[s] = ranges
+		e, err := entryOf(s, ranges, measured[s], defaults[s])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s, err)
 		}
@@ -68,12 +80,8 @@ func (t *tuning) report(fingerprint string) (*tuneReport, error) {
 	return r, nil
 }
 
-func entryOf(s tuneSetting, measured []tuner.Measurement, defaults map[uint64]string) (tuneEntry, error) {
+func entryOf(s tuneSetting, ranges []tuner.Range, measured []tuner.Measurement, defaults map[uint64]string) (tuneEntry, error) {
 	e := tuneEntry{Collective: s.Collective, WorldSize: s.Ranks, Memory: s.Memory}
-	ranges, err := tuner.FitRanges(measured)
-	if err != nil {
-		return e, err
-	}
 	medians, err := tuner.Medians(measured)
 	if err != nil {
 		return e, err
@@ -137,7 +145,7 @@ func (r *tuneReport) write(w io.Writer) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "gain: the default's time over that of the algorithm, geometric mean of the sizes; medians of %d rounds\nsaved in %s\n",
-		r.Rounds, r.File)
+	_, err := fmt.Fprintf(w, "gain: the default's time over that of the algorithm, geometric mean of the sizes; medians of %d rounds,\nwhich differ by %.0f %%\nsaved in %s\n",
+		r.Rounds, 100*r.Spread, r.File)
 	return err
 }

@@ -29,8 +29,8 @@ const (
 
 var memories = []Memory{AnyMemory, InWindows}
 
-// windowAlgorithm is the one that runs between windows alone.
-const windowAlgorithm = "pull"
+// WindowAlgorithm is the one that runs between windows alone.
+const WindowAlgorithm = "pull"
 
 // Table says which algorithm a collective takes on one topology, by world size, memory and bytes. It is a plain value: every
 // rank of a group must be given the same one.
@@ -155,7 +155,7 @@ func (e *Entry) check(at string, known Algorithms) error {
 		switch {
 		case !slices.Contains(algorithms, r.Algorithm):
 			return fmt.Errorf("%s.algorithm: %.40q is not known for %s; there are %s", at, r.Algorithm, e.Collective, strings.Join(algorithms, ", "))
-		case r.Algorithm == windowAlgorithm && e.Memory != InWindows:
+		case r.Algorithm == WindowAlgorithm && e.Memory != InWindows:
 			return fmt.Errorf("%s.algorithm: %s runs between windows alone; it needs an entry with memory \"window\"", at, r.Algorithm)
 		case r.FromBytes != next:
 			return fmt.Errorf("%s.from_bytes: %d; ranges leave no gap, so it has to be %d", at, r.FromBytes, next)
