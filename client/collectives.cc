@@ -164,10 +164,17 @@ void runAlone(const Comm* comm, const Operation& o) {
   }
 }
 
-rh_result end(Comm* comm, const Outcome& outcome) {
-  if (__builtin_expect(outcome.stop != Stop::kNone, 0)) return stopOperation(comm, outcome);
-  endOperation(comm);
+rh_result end(Comm* comm, const Outcome& outcome, uint32_t algo) {
+  if (__builtin_expect(outcome.stop != Stop::kNone, 0)) return stopOperation(comm, outcome, algo);
+  endOperation(comm, algo);
   return RH_OK;
+}
+
+// The upper 24 bits of the first half of a Signature, where every field has a value for "none".
+uint32_t detailsOf(const Operation& o) {
+  const auto reduction = static_cast<uint32_t>(o.reduce.kind);
+  const uint32_t root = o.root < 0 ? 0xff : static_cast<uint32_t>(o.root);
+  return static_cast<uint32_t>(o.dtype) << 8 | reduction << 16 | root << 24;
 }
 
 }  // namespace
@@ -186,8 +193,9 @@ Signature signatureOf(Comm* comm, const Operation& o) {
 
 rh_result runOperation(Comm* comm, const Operation& o) {
   if (isTransfer(o)) return runTransfers(comm, &o, 1, o.op);
-  if (!beginOperation(comm, o.op, bytesOf(o))) return whyBroken(comm);
+  if (!beginOperation(comm, o.op, bytesOf(o), detailsOf(o), comm->collectives + 1)) return whyBroken(comm);
   if (comm->worldSize == 1) {
+    comm->collectives++;
     runAlone(comm, o);
     endOperation(comm);
     return RH_OK;
@@ -196,7 +204,7 @@ rh_result runOperation(Comm* comm, const Operation& o) {
   Choice choice;
   const Outcome outcome = runKernel(comm, o, &choice);
   noteChoice(comm, choice);
-  return end(comm, outcome);
+  return end(comm, outcome, choice.algo);
 }
 
 rh_result runTransfers(Comm* comm, const Operation* list, int n, uint32_t op) {
@@ -207,7 +215,7 @@ rh_result runTransfers(Comm* comm, const Operation* list, int n, uint32_t op) {
   if (transfers == nullptr) {
     return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for %d transfers; end the group earlier", operationName(op), comm->rank, n);
   }
-  if (!beginOperation(comm, op, bytes)) {
+  if (!beginOperation(comm, op, bytes, op == RHW_OP_GROUP ? kNoCallDetails : detailsOf(list[0]))) {
     if (transfers != few) free(transfers);
     return whyBroken(comm);
   }
@@ -221,7 +229,7 @@ rh_result runTransfers(Comm* comm, const Operation* list, int n, uint32_t op) {
   const Outcome outcome = comm->kernels->copies.transfers(comm->team, transfers, n);
   noteChoice(comm, {RHW_ALGO_PIPE, RHW_WHY_ONLY});
   if (transfers != few) free(transfers);
-  return end(comm, outcome);
+  return end(comm, outcome, RHW_ALGO_PIPE);
 }
 
 namespace {

@@ -35,7 +35,7 @@ rh_result checkGuard(const Comms::Exclusive& guard, const char* operation) {
   return fail(RH_ERR_INVALID_HANDLE, "%s: not a live comm: was it finalized?", operation);
 }
 
-bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes) {
+bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details, uint64_t collective) {
   // Acquire: whoever broke the group did so before this operation began.
   if (__atomic_load_n(comm->team.abortWord, __ATOMIC_ACQUIRE) != 0) return false;
   rhw_rank_line* line = comm->line(comm->rank);
@@ -43,11 +43,13 @@ bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes) {
   storeRelaxed(&line->op, op);
   storeRelaxed(&line->bytes, bytes);
   storeRelaxed(&line->waiting_for, uint64_t{0});
+  comm->flight.begin(comm->seq, op | details, bytes, collective);
   return true;
 }
 
 // After a failed operation the line is left as it is: it is the report of what was interrupted.
-void endOperation(Comm* comm) {
+void endOperation(Comm* comm, uint32_t algo) {
+  comm->flight.end(algo, Stop::kNone);
   if (__atomic_load_n(comm->team.abortWord, __ATOMIC_RELAXED) != 0) return;
   storeRelaxed(&comm->line(comm->rank)->op, uint32_t{RHW_OP_NONE});
 }
@@ -81,7 +83,8 @@ uint32_t firstInLine(const Comm* comm, uint32_t late) {
 
 }  // namespace
 
-rh_result stopOperation(Comm* comm, const host::Outcome& outcome) {
+rh_result stopOperation(Comm* comm, const host::Outcome& outcome, uint32_t algo) {
+  comm->flight.end(algo, outcome.stop);
   const uint64_t missing = outcome.missing;
   rhw_rank_line* line = comm->line(comm->rank);
   storeRelaxed(&line->waiting_for, missing);

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "flight.h"
 #include "handle_table.h"
 #include "host/kernel_set.h"
 #include "malloced.h"
@@ -66,6 +67,7 @@ struct Comm : Malloced {
   uint64_t collectives;             // of those, the ones that all ranks take part in; and
   uint64_t history;                 // a hash of their signatures, 16 bits
   uint64_t splits;
+  Flight flight;                    // the record of these operations
   char forcing[RHW_FORCING];        // RAILHEAD_ALGO, for the comms that are split off
   uint32_t reproducible;
   int32_t noted;                    // calls in groups that have not ended; atomic
@@ -102,11 +104,13 @@ Windows& windows();
 rh_result checkGuard(const Comms::Exclusive& guard, const char* operation);
 
 // Says in this rank's line what it is doing. False when the group is broken already.
-bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes);
-void endOperation(Comm* comm);
+// Of the flight record: details are type, reduction and root, where the operation has them; collective is its number among
+// those that all ranks take part in.
+bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details = kNoCallDetails, uint64_t collective = 0);
+void endOperation(Comm* comm, uint32_t algo = RHW_ALGO_AUTO);
 
 // Ends an operation that a kernel gave up: breaks the group if a deadline passed, and returns why it is broken.
-rh_result stopOperation(Comm* comm, const railhead::host::Outcome& outcome);
+rh_result stopOperation(Comm* comm, const railhead::host::Outcome& outcome, uint32_t algo = RHW_ALGO_AUTO);
 
 // The result of a broken group, with this thread's message set; RH_OK while it works.
 rh_result whyBroken(const Comm* comm);

@@ -32,6 +32,8 @@ rh_result readConfig(const rh_comm_config* c, rhw_join* out) {
   if (r == RH_OK) r = forcedAlgorithms(out->forcing);
   if (r == RH_OK) r = reproducible(c->reproducible, &out->reproducible);
   if (r == RH_OK) r = checkIsa();
+  bool recorded;
+  if (r == RH_OK) r = flightRecord(&recorded);  // before other ranks rely on this one
   if (r == RH_OK) r = requiredInt(c->rank, "RANK", "rank", &rank);
   if (r == RH_OK) r = requiredInt(c->world_size, "WORLD_SIZE", "world size", &world);
   if (r == RH_OK) r = timeoutMs(c->timeout_ms, "comm_init", &out->timeout_ms);
@@ -118,6 +120,23 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   return RH_OK;
 }
 
+// Gives this rank's part of the control segment behind the lines its pages, and begins its flight record there.
+rh_result startFlight(Comm* comm, int controlFd, int64_t deadlineNs) {
+  bool on;
+  const rh_result bad = flightRecord(&on);
+  if (bad != RH_OK || !on) return bad;
+  constexpr uint64_t bytes = RHW_FLIGHT_RECORDS * sizeof(FlightRecord);
+  const uint64_t offset = RHW_FLIGHT_OFFSET + static_cast<uint64_t>(comm->rank) * bytes;
+  const int error = commitPages(controlFd, offset, bytes, deadlineNs);
+  if (error != 0) {
+    return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: rank %d cannot get %llu bytes of shared memory for its flight record: %s; "
+                "RAILHEAD_FLIGHT_RECORD=off does without", comm->rank, static_cast<unsigned long long>(bytes), strerror(error));
+  }
+  comm->flight.start(comm->control + offset);
+  comm->team.arrivals = comm->flight.arrivals();
+  return RH_OK;
+}
+
 // Takes one rank's heap. Keeps the descriptor of the rank's own.
 rh_result takeHeap(Comm* comm, const rhw_heap& m, int fd, bool* keptFd) {
   if (m.rank >= static_cast<uint32_t>(comm->worldSize) || comm->team.heap[m.rank] != nullptr) {
@@ -146,6 +165,7 @@ rh_result attach(Comm* comm, Call* call, const uint32_t* abortWord, int64_t* dea
   const int64_t deadline = *deadlineNs = comm->deadlineNs();
   *joined = true;
   result = takeJoined(comm, r.m.joined, r.fd);
+  if (result == RH_OK) result = startFlight(comm, r.fd, deadline);
   close(r.fd);
   for (int32_t i = 0; i < comm->worldSize && result == RH_OK; i++) {
     result = call->wait(&r, deadline, abortWord);

@@ -303,7 +303,7 @@ func TestSegmentsThatCouldFaultAreRefusedBeforeTheyAreUsed(t *testing.T) {
 		{"control segment sealed against growing only", 0, func(f *fake) int { return f.segment(control, unix.F_SEAL_GROW) },
 			wire.ResultProtocol, "control segment"},
 		{"control segment too small", 0, func(f *fake) int { return f.segment(control-4096, sealed) }, wire.ResultProtocol,
-			"has 4096 bytes"},
+			fmt.Sprintf("has %d bytes", control-4096)},
 		{"control segment empty", 0, func(f *fake) int { return f.segment(0, sealed) }, wire.ResultProtocol, "has 0 bytes"},
 		{"control segment a file", 0, func(f *fake) int { return f.open(file) }, wire.ResultProtocol, "control segment"},
 		{"control segment a device", 0, func(f *fake) int { return f.open("/dev/null") }, wire.ResultProtocol, "control segment"},

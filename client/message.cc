@@ -42,8 +42,7 @@ bool goodString(const char* s, size_t size) {
 }
 
 uint64_t controlBytes(uint32_t world) {
-  const uint64_t n = RHW_RANK_LINES_OFFSET + uint64_t{world} * sizeof(rhw_rank_line);
-  return (n + 4095) / 4096 * 4096;
+  return RHW_FLIGHT_OFFSET + uint64_t{world} * RHW_FLIGHT_RECORDS * sizeof(rhw_flight_record);
 }
 
 const char* checkJoined(const rhw_joined& m) {

@@ -113,6 +113,15 @@ void ownProcessors(uint64_t out[RHW_CPU_WORDS]) {
   memcpy(out, &set, sizeof set);
 }
 
+rh_result flightRecord(bool* on) {
+  *on = true;
+  const char* text = environment("RAILHEAD_FLIGHT_RECORD");
+  if (text == nullptr || strcmp(text, "on") == 0) return RH_OK;
+  *on = false;
+  if (strcmp(text, "off") == 0) return RH_OK;
+  return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: RAILHEAD_FLIGHT_RECORD=%.40s: there are on and off", text);
+}
+
 rh_result checkIsa() {
   const char* isa = environment("RAILHEAD_ISA");
   if (isa == nullptr || host::kernelsFor(isa) != nullptr) return RH_OK;

@@ -22,6 +22,8 @@ rh_result forcedAlgorithms(char out[RHW_FORCING]);
 rh_result reproducible(uint32_t configured, uint32_t* out);
 // Where this thread may run; nothing where the machine has more processors than fit.
 void ownProcessors(uint64_t out[RHW_CPU_WORDS]);
+// $RAILHEAD_FLIGHT_RECORD: whether operations are recorded.
+rh_result flightRecord(bool* on);
 // Refuses a $RAILHEAD_ISA that this processor or build does not have.
 rh_result checkIsa();
 // A name or token of at most 63 bytes of UTF-8.

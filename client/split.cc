@@ -16,7 +16,7 @@ struct Choice {
 
 // Everybody's choice. A collective like any other.
 rh_result exchangeChoices(Comm* comm, Choice mine, Choice (&all)[RHW_MAX_WORLD]) {
-  if (!beginOperation(comm, RHW_OP_SPLIT, sizeof mine)) return whyBroken(comm);
+  if (!beginOperation(comm, RHW_OP_SPLIT, sizeof mine, kNoCallDetails, comm->collectives + 1)) return whyBroken(comm);
   all[comm->rank] = mine;
   if (comm->worldSize > 1) {
     comm->team.call = signatureOf(comm, {RHW_OP_SPLIT, nullptr, nullptr, 1, RH_F32, RH_SUM, -1, {}});

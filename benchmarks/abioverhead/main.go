@@ -1,8 +1,10 @@
-// Command abioverhead measures what the C ABI adds to the one-shot kernel: two ranks, 16 bytes, f32, in place.
+// Command abioverhead measures what the C ABI adds to the one-shot kernel, and how much of that is the flight record: two
+// ranks, 16 bytes, f32, in place.
 //
-// Both ranks are threads of this process. They run, in turn, a C loop around rh_all_reduce and a C loop around the bare
-// kernel, several times; a loop reads the clock at its two ends only and, with a core for each rank, makes no system call:
-// the program reports how often the kernel took a processor away or a rank slept meanwhile.
+// Both ranks are threads of this process, in two groups, one of which keeps no record. They run, in turn, a C loop around
+// rh_all_reduce in each group and a C loop around the bare kernel, many times; a rank alone does so as well, where nothing is
+// waited for and the record's whole time shows. A loop reads the clock at its two ends only and, with a core for each rank,
+// makes no system call: the program reports how often the kernel took a processor away or a rank slept meanwhile.
 //
 //	go run ./benchmarks/abioverhead
 package main
@@ -32,8 +34,8 @@ const (
 type loop func(c *client.Comm, buf []byte, iterations int) (time.Duration, error)
 
 func main() {
-	iterations := flag.Int("n", 200000, "iterations of a loop")
-	repeats := flag.Int("repeats", 21, "pairs of loops")
+	iterations := flag.Int("n", 5000, "iterations of a loop")
+	repeats := flag.Int("repeats", 401, "rounds of the loops")
 	flag.Parse()
 	if err := measure(*iterations, *repeats); err != nil {
 		fmt.Fprintln(os.Stderr, "abioverhead:", err)
@@ -55,7 +57,19 @@ func measure(iterations, repeats int) error {
 		return err
 	}
 	defer s.Close()
-	comms, err := form(s.SocketPath())
+	comms, err := form(s.SocketPath(), "on", ranks)
+	if err != nil {
+		return err
+	}
+	unrecorded, err := form(s.SocketPath(), "off", ranks)
+	if err != nil {
+		return err
+	}
+	alone, err := form(s.SocketPath(), "on", 1)
+	if err != nil {
+		return err
+	}
+	aloneUnrecorded, err := form(s.SocketPath(), "off", 1)
 	if err != nil {
 		return err
 	}
@@ -65,34 +79,56 @@ func measure(iterations, repeats int) error {
 	kernel := func(c *client.Comm, buf []byte, n int) (time.Duration, error) {
 		return c.TimeOneshotKernel(buf, buf, count, n)
 	}
-	if _, err := together(comms, abi, iterations); err != nil { // warm up
-		return err
+	loops := []struct {
+		name  string
+		comms []*client.Comm
+		loop
+		ns []float64
+	}{
+		{"rh_all_reduce", comms, abi, nil}, {"without flight record", unrecorded, abi, nil}, {"bare kernel", unrecorded, kernel, nil},
+		{"1 rank", alone, abi, nil}, {"1 rank without record", aloneUnrecorded, abi, nil},
 	}
-	var abiNs, kernelNs, difference []float64
+	for i := range loops { // warm up
+		if _, err := together(loops[i].comms, loops[i].loop, iterations); err != nil {
+			return err
+		}
+	}
 	before := switches()
-	for range repeats {
-		a, err := together(comms, abi, iterations)
-		if err != nil {
-			return err
+	for round := range repeats {
+		for k := range loops {
+			l := &loops[(k+round)%len(loops)] // none is always behind the same one
+			ns, err := together(l.comms, l.loop, iterations)
+			if err != nil {
+				return err
+			}
+			l.ns = append(l.ns, ns)
 		}
-		k, err := together(comms, kernel, iterations)
-		if err != nil {
-			return err
-		}
-		abiNs, kernelNs, difference = append(abiNs, a), append(kernelNs, k), append(difference, a-k)
 	}
-	fmt.Printf("%d ranks, 16 bytes, f32, %d iterations x %d pairs, %d CPUs\n", ranks, iterations, repeats, runtime.NumCPU())
-	fmt.Printf("ns an operation          min  median     max\n")
-	for _, row := range []struct {
-		name string
-		ns   []float64
-	}{{"rh_all_reduce", abiNs}, {"bare kernel", kernelNs}, {"difference", difference}} {
-		sort.Float64s(row.ns)
-		fmt.Printf("%-20s %7.1f %7.1f %7.1f\n", row.name, row.ns[0], row.ns[len(row.ns)/2], row.ns[len(row.ns)-1])
+	fmt.Printf("%d ranks, 16 bytes, f32, %d iterations x %d rounds, %d CPUs\n", ranks, iterations, repeats, runtime.NumCPU())
+	fmt.Printf("ns an operation            min  median     max\n")
+	printRow("C ABI with record", difference(loops[0].ns, loops[2].ns))
+	printRow("flight record", difference(loops[0].ns, loops[1].ns))
+	printRow("flight record, 1 rank", difference(loops[3].ns, loops[4].ns))
+	for _, l := range loops {
+		printRow(l.name, l.ns)
 	}
 	after := switches()
 	fmt.Printf("context switches of the process meanwhile: %d voluntary, %d forced\n", after.Nvcsw-before.Nvcsw, after.Nivcsw-before.Nivcsw)
 	return nil
+}
+
+func difference(a, b []float64) []float64 {
+	d := make([]float64, len(a))
+	for i := range a {
+		d[i] = a[i] - b[i]
+	}
+	return d
+}
+
+// printRow sorts ns.
+func printRow(name string, ns []float64) {
+	sort.Float64s(ns)
+	fmt.Printf("%-22s %7.1f %7.1f %7.1f\n", name, ns[0], ns[len(ns)/2], ns[len(ns)-1])
 }
 
 func switches() unix.Rusage {
@@ -101,25 +137,29 @@ func switches() unix.Rusage {
 	return u
 }
 
-func form(socket string) ([]*client.Comm, error) {
-	comms, errs := make([]*client.Comm, ranks), make([]error, ranks)
+// form makes a group whose ranks keep a flight record, or none.
+func form(socket, record string, world int) ([]*client.Comm, error) {
+	if err := os.Setenv("RAILHEAD_FLIGHT_RECORD", record); err != nil {
+		return nil, err
+	}
+	comms, errs := make([]*client.Comm, world), make([]error, world)
 	var wg sync.WaitGroup
-	for r := range ranks {
+	for r := range world {
 		wg.Go(func() {
 			var sess *client.Session
 			if sess, errs[r] = client.Connect(socket, time.Minute); errs[r] != nil {
 				return
 			}
-			comms[r], errs[r] = sess.Init(client.CommConfig{Group: "overhead", Rank: r, World: ranks, Timeout: time.Minute})
+			comms[r], errs[r] = sess.Init(client.CommConfig{Group: fmt.Sprintf("%d ranks, record %s", world, record), Rank: r, World: world, Timeout: time.Minute})
 		})
 	}
 	wg.Wait()
 	return comms, errors.Join(errs...)
 }
 
-// together runs the loop on both ranks and returns the mean of their times of an operation, in ns.
+// together runs the loop on all ranks and returns the mean of their times of an operation, in ns.
 func together(comms []*client.Comm, f loop, iterations int) (float64, error) {
-	took, errs := make([]time.Duration, ranks), make([]error, ranks)
+	took, errs := make([]time.Duration, len(comms)), make([]error, len(comms))
 	var wg sync.WaitGroup
 	for r, c := range comms {
 		wg.Go(func() {
@@ -136,5 +176,9 @@ func together(comms []*client.Comm, f loop, iterations int) (float64, error) {
 		})
 	}
 	wg.Wait()
-	return float64((took[0] + took[1]).Nanoseconds()) / ranks / float64(iterations), errors.Join(errs...)
+	var all time.Duration
+	for _, d := range took {
+		all += d
+	}
+	return float64(all.Nanoseconds()) / float64(len(comms)) / float64(iterations), errors.Join(errs...)
 }

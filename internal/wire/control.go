@@ -4,12 +4,15 @@ import "fmt"
 
 // The control segment: one memfd a group, mapped by the daemon and by every rank (wire.h has the same structs).
 const (
-	ControlMagic     = 0x4c52544e4f434852 // "RHCONTRL"
-	ControlVersion   = 1
-	PlansOffset      = 1024
-	RankLinesOffset  = 4096
-	rankLineBytes    = 128
-	controlPageBytes = 4096
+	ControlMagic    = 0x4c52544e4f434852 // "RHCONTRL"
+	ControlVersion  = 1
+	PlansOffset     = 1024
+	RankLinesOffset = 4096
+	rankLineBytes   = 128
+	FlightOffset    = RankLinesOffset + MaxWorld*rankLineBytes // of the ranks' flight records
+	FlightRecords   = 1024                                     // of a rank
+	FlightWords     = 8                                        // of a record, 64 bits each
+	flightRingBytes = FlightRecords * FlightWords * 8
 
 	// WatchOffset and AbortOffset are where those words of the header lie.
 	WatchOffset = 32
@@ -59,6 +62,18 @@ type RankLine struct {
 	OtherCount uint64
 }
 
+// FlightRecord is one operation of a rank.
+type FlightRecord struct {
+	Number       uint64
+	Call         uint64
+	Bytes        uint64
+	Collective   uint64
+	Enqueued     uint64
+	FirstArrival uint64
+	LastArrival  uint64
+	Done         uint64
+}
+
 // Offsets in a RankLine of the words that the daemon reads atomically.
 const (
 	LeaseOffset      = 8
@@ -70,13 +85,13 @@ const (
 )
 
 // ControlBytes is the size of the control segment of a group.
-func ControlBytes(world int) uint64 {
-	n := uint64(RankLinesOffset + world*rankLineBytes)
-	return (n + controlPageBytes - 1) / controlPageBytes * controlPageBytes
-}
+func ControlBytes(world int) uint64 { return FlightRingOffset(world) }
 
 // RankLineOffset is where a rank's line begins.
 func RankLineOffset(rank int) uint64 { return uint64(RankLinesOffset + rank*rankLineBytes) }
+
+// FlightRingOffset is where a rank's flight record begins.
+func FlightRingOffset(rank int) uint64 { return uint64(FlightOffset + rank*flightRingBytes) }
 
 // The lease word is the kernel's robust futex word (linux/futex.h): the holder's tid and two flags.
 const (

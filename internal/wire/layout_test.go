@@ -32,7 +32,7 @@ func snake(s string) string {
 
 // structsOnTheWire are all messages and the structs of the control segment.
 func structsOnTheWire() []any {
-	all := []any{Header{}, ControlHeader{}, RankLine{}, Choice{}, Plan{}, Plans{}}
+	all := []any{Header{}, ControlHeader{}, RankLine{}, FlightRecord{}, Choice{}, Plan{}, Plans{}}
 	for t := Type(0); t < 1000; t++ {
 		if m := New(t); m != nil {
 			all = append(all, reflect.ValueOf(m).Elem().Interface())
@@ -92,6 +92,8 @@ func goLayout() []string {
 		fmt.Sprintf("const RHW_CONTROL_VERSION %d", ControlVersion),
 		fmt.Sprintf("const RHW_RANK_LINES_OFFSET %d", RankLinesOffset),
 		fmt.Sprintf("const RHW_NO_RANK %d", NoRank),
+		fmt.Sprintf("const RHW_FLIGHT_OFFSET %d", FlightOffset),
+		fmt.Sprintf("const RHW_FLIGHT_RECORDS %d", FlightRecords),
 	)
 	sort.Strings(lines)
 	return lines
@@ -163,6 +165,9 @@ func TestRankLineOffsetsMatchTheStruct(t *testing.T) {
 	}
 	if line.Size() != rankLineBytes {
 		t.Errorf("RankLine has %d bytes, the constant says %d", line.Size(), rankLineBytes)
+	}
+	if n := reflect.TypeFor[FlightRecord]().Size(); n != FlightWords*8 {
+		t.Errorf("FlightRecord has %d bytes, the constant says %d words", n, FlightWords)
 	}
 	for name, want := range map[string]uintptr{"Watch": WatchOffset, "Abort": AbortOffset} {
 		if f, ok := reflect.TypeFor[ControlHeader]().FieldByName(name); !ok || f.Offset != want {

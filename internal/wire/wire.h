@@ -33,6 +33,8 @@
 #define RHW_CONTROL_VERSION 1u
 #define RHW_PLANS_OFFSET 1024u       // of rhw_plans in the control segment
 #define RHW_RANK_LINES_OFFSET 4096u
+#define RHW_FLIGHT_OFFSET 12288u  // of rank 0's flight record, behind the lines of 64 ranks; the other ranks' follow
+#define RHW_FLIGHT_RECORDS 1024u  // of a rank: a power of two
 
 #define RHW_FORCING 192u     // bytes of a text of forced algorithms, its NUL included
 #define RHW_CPU_WORDS 16u    // 64 processors a word
@@ -363,6 +365,21 @@ struct rhw_rank_line {
   uint64_t call_count;     // its elements
   uint64_t other_call;     // at a mismatch that this rank has found: what the culprit had called
   uint64_t other_count;
+};
+
+// One operation of a rank: kernels/include/railhead/flight_record.h says what the words mean and in which order they are
+// written and read. Rank r's ring lies at RHW_FLIGHT_OFFSET + r * RHW_FLIGHT_RECORDS * sizeof; operation n is at n modulo
+// RHW_FLIGHT_RECORDS. Writer: its rank. Readers: the daemon, at any time, also after the rank's death.
+struct rhw_flight_record {
+  uint64_t number;         // of the operation, as rhw_rank_line.seq; 0 = nothing is here, or it is being written
+  uint64_t call;           // from bit 0, 8 bits each: rhw_op, element type, reduction, root or peer, rhw_algo, outcome
+                           // (railhead::Stop), rank that was waited for last, zero; 0xff = none (rhw_algo: 0)
+  uint64_t bytes;
+  uint64_t collective;     // number of the collective, the same on every rank; 0 = not all ranks take part
+  uint64_t enqueued;       // when the call began; times are CLOCK_MONOTONIC, ns
+  uint64_t first_arrival;  // when the first of the ranks that this one had to wait for came; 0 = it had to wait for nobody
+  uint64_t last_arrival;   // and the last
+  uint64_t done;           // when the call ended, or gave up; 0 = it has not
 };
 
 #endif  // RAILHEAD_WIRE_H_

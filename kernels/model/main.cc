@@ -46,6 +46,7 @@ Outcome runSeed(const Scenario& s, uint64_t seed, bool trace) {
   Random random(mix(seed, 77));
   RandomChoices choices(seed, kMaxFibers);
   if (s.packets != nullptr) return runShape<PacketRun>(s.packets(random), choices, trace, false);
+  if (s.records != nullptr) return runShape<RecordRun>(s.records(random), choices, trace, false);
   return runShape<FlagRun>(s.flags(random), choices, trace, false);
 }
 
@@ -151,6 +152,7 @@ int run(int argc, char** argv) {
   if (!o.scenario->exhaustive || o.seeds) return runSeeds(o);
   Random unused(0);
   if (o.scenario->packets != nullptr) return runAll<PacketRun>(o, o.scenario->packets(unused), true);
+  if (o.scenario->records != nullptr) return runAll<RecordRun>(o, o.scenario->records(unused), false);
   return runAll<FlagRun>(o, o.scenario->flags(unused), false);
 }
 

@@ -71,6 +71,12 @@ constexpr MutantEntry kMutants[] = {
     {Mutant::kTransferSleepWithoutFence, "flags-transfers", "transfers sleep without a fence"},
     {Mutant::kTransferSleepIgnoresAbort, "flags-abort-transfers", "transfers do not watch the abort word"},
     {Mutant::kPipeSignatureNotCompared, "flags-odd", "signatures in pipes are not compared"},
+    {Mutant::kRecordNotInvalidated, "records", "a flight record keeps its number while it is written over"},
+    {Mutant::kRecordWithoutFence, "records", "no fence behind taking a record's number away"},
+    {Mutant::kRecordNumberRelaxed, "records", "a record's number without release"},
+    {Mutant::kRecordDoneRelaxed, "records", "a record's end without release"},
+    {Mutant::kRecordDoneReadRelaxed, "records", "a record's end read without acquire"},
+    {Mutant::kRecordReadWithoutFence, "records", "no fence before the second look at a record's number"},
 };
 
 }  // namespace railhead::model

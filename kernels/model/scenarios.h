@@ -9,15 +9,17 @@
 #include "model/choices.h"
 #include "model/flag_run.h"
 #include "model/packet_run.h"
+#include "model/record_run.h"
 
 namespace railhead::model {
 
 struct Scenario {
   const char* name;
   bool exhaustive;
-  PacketShape (*packets)(Random&);  // one of the two
+  PacketShape (*packets)(Random&);  // one of the three
   FlagShape (*flags)(Random&);
   const char* says;
+  RecordShape (*records)(Random&) = nullptr;
 };
 
 using P = PacketAlgorithm;
@@ -235,6 +237,15 @@ inline FlagShape smallCalls(uint32_t startGeneration, std::vector<Call> calls) {
   return shape;
 }
 
+inline RecordShape anyRecords(Random& random) {
+  RecordShape shape;
+  shape.records = static_cast<uint64_t>(1 + random.below(2));
+  shape.operations = static_cast<uint64_t>(2 + random.below(4));
+  shape.readers = 1 + random.below(2);
+  shape.looks = 1 + random.below(3);
+  return shape;
+}
+
 inline const std::vector<Scenario>& scenarios() {
   static const std::vector<Scenario> all = {
       {"packets-oneshot", false, oneshots, nullptr, "2 to 5 ranks, kernels of one chunk"},
@@ -256,6 +267,9 @@ inline const std::vector<Scenario>& scenarios() {
       {"flags-odd", false, nullptr, oddCalls, "a rank calls something else: nobody hangs, and nobody gets past the next exchange"},
       {"flags-mixed", false, nullptr, mixedCalls, "all algorithms and barriers in turn"},
       {"flags-abort", false, nullptr, abortedCalls, "a rank never comes; everybody leaves when the group is aborted"},
+      {"records", false, nullptr, nullptr, "a flight record that is written over while others read it", anyRecords},
+      {"records-all", true, nullptr, nullptr, "every run of two operations in one record, and a look at it",
+       [](Random&) { return RecordShape{1, 2, 1, 1}; }},
       {"packets-all-tile", true, [](Random&) { return smallKernels(3, 1, {{P::kOneshot, 4}}); }, nullptr, "every run of one oneshot of one tile"},
       {"packets-all-two", true, [](Random&) { return smallKernels(3, 2, {{P::kOneshot, 8}, {P::kOneshot, 7}}); }, nullptr,
        "every run of two oneshots of two tiles"},

@@ -8,6 +8,7 @@
 #ifndef RAILHEAD_KERNELS_FLAGS_H_
 #define RAILHEAD_KERNELS_FLAGS_H_
 
+#include "railhead/flight_record.h"
 #include "railhead/mutant.h"
 #include "railhead/signature.h"
 #include "railhead/target.h"
@@ -76,6 +77,7 @@ struct FlagTeam {
   CallWords* calls[kMaxWorldSize];    // what every rank is in
   const uint32_t* abortWord;  // low half of the group's abort word: 0 = the group works
   uint64_t* waitingFor;       // this rank's report of whom it waits for; relaxed
+  Arrivals* arrivals;         // of the operation that runs; nullptr = nobody wants to know
 };
 
 // One rank's flags. Mem is the target's memory:
@@ -158,6 +160,16 @@ class Flags {
     mismatch(r, {call, mem_.loadWord(&team_.calls[r]->count)}, team_.call);
     return true;
   }
+  // Notes that a rank has come that this one had to wait for. Not called where it came within the first turn of looks (about a
+  // microsecond): reading the clock would take longer than what there is to measure.
+  void arrived(int r) {
+    Arrivals* noted = team_.arrivals;
+    if (noted == nullptr) return;
+    noted->last = mem_.nowNs();
+    noted->lastRank = r;
+    if (noted->first == 0) noted->first = noted->last;
+  }
+
   // How long to sleep at most before these are looked at again: nobody wakes this rank because another one has gone on in
   // another operation.
   int64_t sleepUntil(int64_t deadlineNs) {
@@ -204,10 +216,13 @@ class Flags {
     const int64_t start = mem_.nowNs();
     const int64_t deadline = start + team_.timeoutNs;
     const int64_t spinUntil = start + team_.spinNs < deadline ? start + team_.spinNs : deadline;
-    int64_t now;
+    int64_t now = start;
     do {
       for (int i = looksPerTurn(team_); i > 0; i--) {
-        if (reached(look(&flag.value, Mutant::kSpinRelaxed), value)) return true;
+        if (reached(look(&flag.value, Mutant::kSpinRelaxed), value)) {
+          if (now != start) arrived(peer);
+          return true;
+        }
         mem_.relax();
       }
       if (aborted()) {
@@ -219,17 +234,17 @@ class Flags {
       if (now - start >= team_.yieldNs) mem_.yield();
     } while (now < spinUntil);
 
-    mem_.report(team_.waitingFor, behind(flag, value, peer));
-    const bool arrived = sleepOn(flag, value, peer, deadline);
+    const bool came = sleepOn(flag, value, peer, deadline);
+    if (came) arrived(peer);
     // The peer was late even if it has come since: without its bit nobody might be named.
-    if (!arrived && stop_ != Stop::kMismatch) missing_ = behind(flag, value, peer) | uint64_t{1} << peer;
+    if (!came && stop_ != Stop::kMismatch) missing_ = behind(flag, value, peer) | uint64_t{1} << peer;
     mem_.report(team_.waitingFor, missing_);
-    return arrived;
+    return came;
   }
 
   bool sleepOn(Flag& flag, uint32_t value, int peer, int64_t deadlineNs) {
     if (!mutated(Mutant::kSleepWithoutAnnouncement)) mem_.add(&flag.sleepers, 1);
-    bool arrived = false;
+    bool came = false;
     for (;;) {
       // The full fence keeps the next looks at the flag, and at what others are in, behind the announcements of this sleep and
       // of this operation; it pairs with the one in publish(), and with this one of others: of two ranks that wait in different
@@ -237,7 +252,7 @@ class Flags {
       if (!mutated(Mutant::kSleepWithoutFence)) mem_.fence();
       uint32_t seen = look(&flag.value, Mutant::kSleepRelaxed);
       if (reached(seen, value)) {
-        arrived = true;
+        came = true;
         break;
       }
       if (aborted()) {
@@ -249,13 +264,14 @@ class Flags {
         stop_ = Stop::kTimeout;
         break;
       }
+      mem_.report(team_.waitingFor, behind(flag, value, peer));  // others may have come since the last sleep
       // The kernel compares both words again before it sleeps, so neither a publish nor an abort in between is missed.
       if (mutated(Mutant::kSleepComparesFreshWord)) seen = mem_.loadRelaxed(&flag.value);
       mem_.futexWait2(&flag.value, seen, mutated(Mutant::kSleepIgnoresAbort) ? &flag.value : team_.abortWord,
                       mutated(Mutant::kSleepIgnoresAbort) ? seen : 0, sleepUntil(deadlineNs));
     }
     if (!mutated(Mutant::kSleepWithoutAnnouncement)) mem_.add(&flag.sleepers, static_cast<uint32_t>(-1));
-    return arrived;
+    return came;
   }
 
   Mem& mem_;

@@ -78,6 +78,13 @@ enum class Mutant : int {
   kTreeResultsShareAPipe = 57,
   kTreeReleasesBeforeItAdds = 58,
   kTreeForgetsTheGroup = 59,
+  // flight_record.h
+  kRecordNotInvalidated = 90,
+  kRecordWithoutFence = 91,
+  kRecordNumberRelaxed = 92,
+  kRecordDoneRelaxed = 93,
+  kRecordDoneReadRelaxed = 94,
+  kRecordReadWithoutFence = 95,
 };
 
 #if defined(RH_MODEL)

@@ -119,6 +119,12 @@ class Transfers {
     }
     return false;
   }
+  // Of several the first one of the list.
+  void noteArrival() {
+    for (int i = 0; i < waits_; i++) {
+      if (mem_.loadRelaxed(&flag_[i]->value) != seen_[i]) return flags_.arrived(peer_[i]);
+    }
+  }
   // Whether a rank is in a later collective without having moved what this one waits for.
   bool isOnePast() {
     for (int i = 0; i < waits_; i++) {
@@ -137,10 +143,13 @@ class Transfers {
     const int64_t start = mem_.nowNs();
     const int64_t deadline = start + team_.timeoutNs;
     const int64_t spinUntil = start + team_.spinNs < deadline ? start + team_.spinNs : deadline;
-    int64_t now;
+    int64_t now = start;
     do {
       for (int i = Flags<Mem>::looksPerTurn(team_); i > 0; i--) {
-        if (anyMoved()) return true;
+        if (anyMoved()) {
+          if (now != start) noteArrival();
+          return true;
+        }
         mem_.relax();
       }
       now = mem_.nowNs();
@@ -148,6 +157,7 @@ class Transfers {
     } while (now < spinUntil && !flags_.aborted());
     mem_.report(team_.waitingFor, peersWaitedFor());
     const bool moved = sleep(deadline);
+    if (moved) noteArrival();
     mem_.report(team_.waitingFor, moved ? 0 : flags_.missing());
     return moved;
   }

@@ -1,0 +1,77 @@
+// Runs of the flight record: a rank that writes over its ring again and again, and readers.
+#ifndef RAILHEAD_KERNELS_MODEL_RECORD_RUN_H_
+#define RAILHEAD_KERNELS_MODEL_RECORD_RUN_H_
+
+#include <string>
+#include <vector>
+
+#include "model/mem.h"
+#include "railhead/flight_record.h"
+
+namespace railhead::model {
+
+struct RecordShape {
+  uint64_t records = 1;     // of the ring
+  uint64_t operations = 3;
+  int readers = 1;
+  int looks = 2;            // of each reader at every record
+};
+
+// Every word of a record follows from its number, so that a reader knows a torn one.
+class RecordRun {
+ public:
+  RecordRun(World& world, const RecordShape& shape) : world_(world), shape_(shape), ring_(shape.records) {
+    world.memory.add(
+        ring_.data(), ring_.size() * sizeof(FlightRecord), 8,
+        [](size_t unit) {
+          static const char* const words[] = {"number", "call", "bytes", "collective", "enqueued", "first", "last", "done"};
+          return "record " + std::to_string(unit / 8) + " " + words[unit % 8];
+        },
+        [](size_t, int rank, uint64_t) { return rank == 0; });
+    world.addFiber(0, 0, [this] { write(); });
+    for (int r = 1; r <= shape.readers; r++) world.addFiber(r, 0, [this] { read(); });
+  }
+
+  std::string check() const { return ""; }  // readers check at once
+
+ private:
+  static uint64_t word(uint64_t number, uint64_t which) { return number * 16 + which; }
+
+  void write() {
+    FlagMem mem(world_);
+    for (uint64_t n = 1; n <= shape_.operations; n++) {
+      FlightRecord* at = &ring_[n % shape_.records];
+      beginRecord(mem, at, {n, word(n, 1), word(n, 2), word(n, 3), word(n, 4), 0, 0, 0});
+      endRecord(mem, at, word(n, 5), word(n, 6), word(n, 7), word(n, 8));
+    }
+  }
+
+  void read() {
+    FlagMem mem(world_);
+    for (int look = 0; look < shape_.looks; look++) {
+      for (const FlightRecord& at : ring_) {
+        FlightRecord r;
+        if (readRecord(mem, &at, &r)) check(r);
+      }
+    }
+  }
+  void check(const FlightRecord& r) {
+    const uint64_t n = r.number;
+    if (r.bytes != word(n, 2) || r.collective != word(n, 3) || r.enqueued != word(n, 4)) world_.fail("a torn record %lu", n);
+    if (r.done == 0) {
+      if (r.call != word(n, 1) && r.call != word(n, 5)) world_.fail("record %lu has the call of another", n);
+      return;
+    }
+    if (r.done != word(n, 8) || r.call != word(n, 5) || r.firstArrival != word(n, 6) || r.lastArrival != word(n, 7)) {
+      world_.fail("a torn end of record %lu", n);
+    }
+  }
+
+  World& world_;
+  const RecordShape& shape_;
+  std::vector<FlightRecord> ring_;
+};
+
+}  // namespace railhead::model
+
+#endif  // RAILHEAD_KERNELS_MODEL_RECORD_RUN_H_
