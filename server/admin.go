@@ -15,6 +15,7 @@ import (
 	"github.com/valyala/fasthttp"
 	"github.com/valyala/fasthttp/fasthttpadaptor"
 
+	"railhead/server/flight"
 	"railhead/server/membership"
 )
 
@@ -44,7 +45,7 @@ func startAdmin(s *Server, c Config) (*admin, error) {
 	metrics := fasthttpadaptor.NewFastHTTPHandler(promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}))
 	public := map[string]fasthttp.RequestHandler{"/livez": a.livez, "/readyz": a.readyz, "/metrics": metrics}
 	private := map[string]fasthttp.RequestHandler{
-		"/livez": a.livez, "/readyz": a.readyz, "/metrics": metrics, "/v1/groups": a.groups,
+		"/livez": a.livez, "/readyz": a.readyz, "/metrics": metrics, "/v1/groups": a.groups, "/v1/trace": a.trace,
 	}
 	var err error
 	if a.unix, err = listenUnix("unix", c.AdminSocket); err != nil {
@@ -114,7 +115,7 @@ func (quiet) Printf(string, ...any) {}
 
 func paths(routes map[string]fasthttp.RequestHandler) []string {
 	var out []string
-	for _, p := range []string{"/livez", "/readyz", "/metrics", "/v1/groups"} {
+	for _, p := range []string{"/livez", "/readyz", "/metrics", "/v1/groups", "/v1/trace"} {
 		if _, ok := routes[p]; ok {
 			out = append(out, p)
 		}
@@ -217,7 +218,7 @@ func (a *admin) readyz(ctx *fasthttp.RequestCtx) {
 	}
 	n := a.s.connections.Load()
 	sessions := check{"sessions", n < MaxSessions, fmt.Sprintf("%d of at most %d", n, MaxSessions)}
-	health(ctx, a.coreCheck(), accepting, sessions)
+	health(ctx, a.coreCheck(), accepting, sessions, a.groupsCheck())
 }
 
 func health(ctx *fasthttp.RequestCtx, checks ...check) {
@@ -247,6 +248,7 @@ func health(ctx *fasthttp.RequestCtx, checks ...check) {
 // Status is the answer of /v1/groups.
 type Status struct {
 	Daemon DaemonInfo             `json:"daemon"`
+	Health flight.Health          `json:"health"` // the worst of the groups'
 	Groups []membership.GroupInfo `json:"groups"`
 	Ended  []membership.GroupInfo `json:"ended"` // the latest last
 }
@@ -271,23 +273,35 @@ type TuningInfo struct {
 }
 
 func (a *admin) groups(ctx *fasthttp.RequestCtx) {
-	wait, cancel := context.WithTimeout(context.Background(), adminAnswer)
-	defer cancel()
-	// The core fills a fresh value and hands it over, so that an answer that comes too late touches nothing of ours.
-	answer := make(chan Status, 1)
-	if err := a.s.ask(wait, func(c *core) { answer <- c.status() }); err != nil {
-		adminError(ctx, fasthttp.StatusServiceUnavailable, "core_stuck", "the daemon's core does not answer", "see /livez and the log")
+	answer, err := askFor(a.s, (*core).status)
+	if err != nil {
+		coreStuck(ctx)
 		return
 	}
-	writeJSON(ctx, <-answer)
+	writeJSON(ctx, answer)
+}
+
+func coreStuck(ctx *fasthttp.RequestCtx) {
+	adminError(ctx, fasthttp.StatusServiceUnavailable, "core_stuck", "the daemon's core does not answer", "see /livez and the log")
+}
+
+// askFor asks the core. It fills a fresh value and hands it over, so that an answer that comes too late touches nothing of ours.
+func askFor[T any](s *Server, what func(*core) T) (T, error) {
+	wait, cancel := context.WithTimeout(context.Background(), adminAnswer)
+	defer cancel()
+	answer := make(chan T, 1)
+	if err := s.ask(wait, func(c *core) { answer <- what(c) }); err != nil {
+		var none T
+		return none, err
+	}
+	return <-answer, nil
 }
 
 func (c *core) status() Status {
 	groups, ended := c.machine.Snapshot()
+	now := monotonic()
 	for i := range groups {
-		if m := c.memory[groups[i].ID]; m != nil {
-			m.describe(&groups[i])
-		}
+		c.memory[groups[i].ID].describe(&groups[i], now)
 	}
 	if groups == nil {
 		groups = []membership.GroupInfo{}
@@ -301,6 +315,6 @@ func (c *core) status() Status {
 			Draining: c.s.draining.Load(), Sessions: len(c.sessions),
 			Tuning: c.s.planner.info(),
 		},
-		Groups: groups, Ended: ended,
+		Health: worst(groups), Groups: groups, Ended: ended,
 	}
 }

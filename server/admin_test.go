@@ -109,7 +109,7 @@ func TestOnlyGetAndHeadAreAllowed(t *testing.T) {
 func TestVerboseHealthListsTheChecks(t *testing.T) {
 	t.Parallel()
 	s := startWithTCP(t)
-	for path, want := range map[string][]string{"/livez": {"core"}, "/readyz": {"core", "accepting", "sessions"}} {
+	for path, want := range map[string][]string{"/livez": {"core"}, "/readyz": {"core", "accepting", "sessions", "groups"}} {
 		if r := adminGet(t, s, path); r.body != "ok\n" {
 			t.Errorf("%s says %q", path, r.body)
 		}

@@ -22,6 +22,10 @@ const (
 	MaxGroups   = 1024 // groups at a time
 	maxHistory  = 64   // ended groups that /v1/groups remembers
 
+	maxTraces    = 8               // ended groups whose flight record /v1/trace remembers,
+	endedRecords = 64              // and how many operations of each rank
+	stallAfter   = 5 * time.Second // in one operation, and a group counts as stalled
+
 	helloTimeout = 5 * time.Second // from connect to Hello
 	writeTimeout = 5 * time.Second // for a client to take a message
 	sendQueue    = 4096            // messages waiting for a client: the answers to Join of 63 groups of 64 ranks

@@ -2,7 +2,6 @@ package server
 
 import (
 	"encoding/binary"
-	"math/bits"
 	"sync/atomic"
 
 	"railhead/internal/wire"
@@ -38,24 +37,4 @@ func (m *memory) poison(a wire.Abort) {
 // operation is what the rank says it is doing. It may write anything there.
 func (m *memory) operation(rank int) wire.Op {
 	return wire.Op(atomic.LoadUint32(m.mapping.Word32(wire.RankLineOffset(rank) + wire.OpOffset)))
-}
-
-// describe adds to the ranks what they say of themselves in shared memory. They may write anything there.
-func (m *memory) describe(g *membership.GroupInfo) {
-	g.Ring = m.ring
-	for i := range g.Ranks {
-		r := &g.Ranks[i]
-		line := wire.RankLineOffset(r.Rank)
-		r.Sequence = atomic.LoadUint64(m.mapping.Word64(line + wire.SeqOffset))
-		r.Operation = m.operation(r.Rank).String()
-		chosen := atomic.LoadUint32(m.mapping.Word32(line + wire.ChosenOffset))
-		if algo := wire.Algo(chosen & 0xffff); algo != wire.AlgoAuto {
-			r.Algorithm, r.Why = algo.String(), wire.Why(chosen>>16).String()
-		}
-		r.Bytes = atomic.LoadUint64(m.mapping.Word64(line + wire.BytesOffset))
-		waiting := atomic.LoadUint64(m.mapping.Word64(line + wire.WaitingForOffset))
-		for ; waiting != 0; waiting &= waiting - 1 {
-			r.WaitingFor = append(r.WaitingFor, bits.TrailingZeros64(waiting))
-		}
-	}
 }

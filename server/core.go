@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"railhead/internal/wire"
+	"railhead/server/flight"
 	"railhead/server/membership"
 )
 
@@ -16,7 +17,8 @@ type core struct {
 	sessions map[membership.SessionID]*session
 	memory   map[membership.GroupID]*memory
 	events   chan func()
-	overrun  []*session // sessions whose queue was full; ended once the machine has said everything
+	traces   []flight.Trace // of groups that have ended, the latest last
+	overrun  []*session     // sessions whose queue was full; ended once the machine has said everything
 }
 
 // post hands an event to the core. It waits while the queue is full, and gives up when the server has closed.
@@ -244,6 +246,7 @@ func (c *core) releaseMemory(id membership.GroupID) {
 		return
 	}
 	delete(c.memory, id)
+	c.keepTrace(m)
 	c.s.wg.Add(1)
 	go func() { defer c.s.wg.Done(); m.release() }()
 }

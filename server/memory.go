@@ -10,6 +10,7 @@ import (
 
 // memory is a group's shared memory: the control segment, mapped here, and the heaps, which the daemon never maps.
 type memory struct {
+	group   membership.CreateGroup
 	world   int
 	ring    []int // the rank at each place
 	control *symm.Segment
@@ -20,7 +21,7 @@ type memory struct {
 }
 
 func newMemory(a membership.CreateGroup, plans *wire.Plans) (m *memory, err error) {
-	m = &memory{world: a.World}
+	m = &memory{group: a, world: a.World}
 	for _, rank := range plans.Order[:a.World] {
 		m.ring = append(m.ring, int(rank))
 	}

@@ -28,10 +28,12 @@ var mayImport = map[string][]string{
 	"railhead/client/abi":            {},
 	"railhead/python":                {},
 	"railhead/client/examples":       {},
-	"railhead/server/membership":     {"railhead/internal/wire", "railhead/symm"},
+	"railhead/server/flight":         {"railhead/internal/wire"},
+	"railhead/server/membership":     {"railhead/internal/wire", "railhead/server/flight", "railhead/symm"},
 	"railhead/engine/plan":           {"railhead/engine/tuner", "railhead/internal/wire"},
 	"railhead/server": {
-		"railhead/engine/plan", "railhead/engine/topo", "railhead/engine/tuner", "railhead/internal/wire", "railhead/symm", "railhead/server/membership",
+		"railhead/engine/plan", "railhead/engine/topo", "railhead/engine/tuner", "railhead/internal/wire", "railhead/symm",
+		"railhead/server/flight", "railhead/server/membership",
 	},
 	"railhead/benchmarks/abioverhead": {"railhead/client", "railhead/server"},
 	"railhead/benchmarks/killnotice":  {"railhead/client", "railhead/internal/wire", "railhead/server"},
@@ -41,7 +43,7 @@ var mayImport = map[string][]string{
 	},
 	"railhead/cmd/railhead": {
 		"railhead/client", "railhead/engine/plan", "railhead/engine/topo", "railhead/engine/tuner", "railhead/internal/launch", "railhead/internal/models",
-		"railhead/internal/ncclstyle", "railhead/internal/oracle", "railhead/internal/sizeplot", "railhead/internal/wire", "railhead/server", "railhead/server/membership",
+		"railhead/internal/ncclstyle", "railhead/internal/oracle", "railhead/internal/sizeplot", "railhead/internal/wire", "railhead/server", "railhead/server/flight", "railhead/server/membership",
 	},
 
 	"railhead/client/examples/go/allgather": {"railhead/client"},

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"railhead/server/flight"
 	"railhead/symm"
 )
 
@@ -28,6 +29,8 @@ type GroupInfo struct {
 	Ranks        []RankInfo    `json:"ranks,omitempty"`       // of a group that is held by somebody
 	WaitingIn    string        `json:"waiting_in,omitempty"`  // a collective set-up call that is under way
 	WaitingFor   []int         `json:"waiting_for,omitempty"` // the ranks that have not made it or, when all have, not done their part
+	// How the group does, of one that is held by somebody; package server fills it in.
+	Health *flight.Verdict `json:"health,omitempty"`
 }
 
 // RegionInfo is a registered window.
@@ -51,16 +54,8 @@ type RankInfo struct {
 	Algorithm  string `json:"algorithm,omitempty"` // of the last collective that moved data
 	Why        string `json:"why,omitempty"`       // it was chosen
 	WaitingFor []int  `json:"waiting_for,omitempty"`
-}
-
-func ranksOf(mask uint64) []int {
-	var out []int
-	for r := range 64 {
-		if mask>>r&1 != 0 {
-			out = append(out, r)
-		}
-	}
-	return out
+	Collective uint64 `json:"collective,omitempty"` // number of the operation among those that all ranks take part in
+	AgeMS      *int64 `json:"age_ms,omitempty"`     // since the operation began, between operations since the last one ended
 }
 
 func (g *group) info() GroupInfo {
@@ -88,7 +83,7 @@ func (g *group) info() GroupInfo {
 	}
 	switch g.state {
 	case Forming:
-		i.Missing = ranksOf(g.absent())
+		i.Missing = flight.List(g.absent())
 	case Broken:
 		i.Result, i.Cause = g.cause.Code.String(), g.causeText
 		if g.cause.Culprit >= 0 {
@@ -98,7 +93,7 @@ func (g *group) info() GroupInfo {
 	case Ready:
 		if g.pending != nil {
 			i.WaitingIn = g.pending.op.String()
-			i.WaitingFor = ranksOf(g.pending.missing(g))
+			i.WaitingFor = flight.List(g.pending.missing(g))
 		}
 	}
 	return i

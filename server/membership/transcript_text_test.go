@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"railhead/internal/wire"
+	"railhead/server/flight"
 )
 
 // command is a parsed line: a name, key=value pairs, and at most one word without a key. The first thing that is wrong
@@ -164,7 +165,7 @@ func printMessage(m wire.Message) string {
 	case *wire.Error:
 		missing := ""
 		if m.Missing != 0 {
-			missing = " missing=" + strings.Trim(strings.ReplaceAll(fmt.Sprint(ranksOf(m.Missing)), " ", ","), "[]")
+			missing = " missing=" + strings.Trim(strings.ReplaceAll(fmt.Sprint(flight.List(m.Missing)), " ", ","), "[]")
 		}
 		return fmt.Sprintf("error %s culprit=%d%s %q", m.Code, m.Culprit, missing, m.Text.String())
 	case *wire.Joined:

@@ -1,0 +1,184 @@
+package flight
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"railhead/internal/wire"
+)
+
+// Dump is what PyTorch's flight recorder writes for one rank; its analyser (torchfrtrace) takes one of each rank.
+type Dump struct {
+	Version  string             `json:"version"`
+	PGConfig map[string]PGGroup `json:"pg_config"` // by the group's id
+	PGStatus map[string]PGState `json:"pg_status"`
+	Entries  []Entry            `json:"entries"`
+}
+
+// PGGroup describes a process group.
+type PGGroup struct {
+	Name  string `json:"name"`
+	Desc  string `json:"desc"`
+	Ranks string `json:"ranks"` // a Python list
+}
+
+// PGState is how far a rank has come, in numbers of collectives; -1 = none.
+type PGState struct {
+	LastEnqueued  int64 `json:"last_enqueued_collective"`
+	LastStarted   int64 `json:"last_started_collective"`
+	LastCompleted int64 `json:"last_completed_collective"`
+}
+
+// Entry is one operation. Times are ns since 1970.
+type Entry struct {
+	RecordID        uint64    `json:"record_id"`
+	PGID            uint64    `json:"pg_id"`
+	ProcessGroup    [2]string `json:"process_group"` // id, description
+	CollectiveSeqID uint64    `json:"collective_seq_id"`
+	P2PSeqID        uint64    `json:"p2p_seq_id"`
+	OpID            uint64    `json:"op_id"`
+	ProfilingName   string    `json:"profiling_name"`
+	InputSizes      [][]int64 `json:"input_sizes"`
+	InputDtypes     []string  `json:"input_dtypes"`
+	OutputSizes     [][]int64 `json:"output_sizes"`
+	OutputDtypes    []string  `json:"output_dtypes"`
+	TimeCreatedNS   int64     `json:"time_created_ns"`
+	TimeStartedNS   *int64    `json:"time_discovered_started_ns"`
+	TimeCompletedNS *int64    `json:"time_discovered_completed_ns"`
+	DurationMS      *float64  `json:"duration_ms"`
+	TimeoutMS       int64     `json:"timeout_ms"` // 0: a rank's deadline is not in its record
+	State           string    `json:"state"`
+	IsP2P           bool      `json:"is_p2p"`
+	Retired         bool      `json:"retired"`
+	Frames          []Frame   `json:"frames"`
+}
+
+// Frame is where a call came from. The library does not know; the only frame says what was run.
+type Frame struct {
+	Name     string `json:"name"`
+	Filename string `json:"filename"`
+	Line     int    `json:"line"`
+}
+
+// dumpVersion is the version of the format: 2.4 has the sizes of all-to-all.
+const dumpVersion = "2.4"
+
+// firstP2P is the first number of a send or receive: the analyser takes neighbours of equal numbers, whether of collectives or
+// not, for parts of one call.
+const firstP2P = 1 << 40
+
+// PyTorch turns a trace into a dump for each rank, by the rank's number. Set-up calls, which PyTorch has no name for, are left
+// out. What a rank does not know, it is not asked for: see Entry.
+func PyTorch(t *Trace, wallOffsetNS int64) map[string]Dump {
+	id := strconv.FormatUint(t.Group, 10)
+	ranks := make([]string, t.WorldSize)
+	for r := range ranks {
+		ranks[r] = strconv.Itoa(r)
+	}
+	group := PGGroup{Name: id, Desc: t.Name, Ranks: "[" + strings.Join(ranks, ", ") + "]"}
+	out := map[string]Dump{}
+	for _, r := range t.Ranks {
+		d := Dump{Version: dumpVersion, PGConfig: map[string]PGGroup{id: group}, Entries: []Entry{}}
+		state := PGState{-1, -1, -1}
+		var collectives uint64
+		for i := range r.Records {
+			rec := &r.Records[i]
+			if rec.Collective > 0 {
+				collectives = rec.Collective
+				state.note(rec)
+			}
+			if e, ok := entryOf(t, r.Rank, rec, collectives, wallOffsetNS); ok {
+				d.Entries = append(d.Entries, e)
+			}
+		}
+		d.PGStatus = map[string]PGState{id: state}
+		out[strconv.Itoa(r.Rank)] = d
+	}
+	return out
+}
+
+func (s *PGState) note(r *Record) {
+	n := int64(r.Collective)
+	s.LastEnqueued, s.LastStarted = n, n
+	if r.State == Done {
+		s.LastCompleted = n
+	}
+}
+
+func entryOf(t *Trace, rank int, r *Record, collectives uint64, wallOffsetNS int64) (Entry, bool) {
+	name, in, out := nameAndParts(r, rank, int64(t.WorldSize))
+	if name == "" {
+		return Entry{}, false
+	}
+	dtype := torchDtypes[r.Dtype]
+	if dtype.size == 0 {
+		dtype = torchDtypes["u8"]
+	}
+	count := int64(r.Bytes / dtype.size)
+	e := Entry{
+		RecordID: r.Sequence, PGID: t.Group, ProcessGroup: [2]string{strconv.FormatUint(t.Group, 10), t.Name},
+		CollectiveSeqID: collectives, OpID: r.Sequence, ProfilingName: "nccl:" + name,
+		InputSizes: [][]int64{{count * in}}, InputDtypes: []string{dtype.name},
+		OutputSizes: [][]int64{{count * out}}, OutputDtypes: []string{dtype.name},
+		TimeCreatedNS: wall(r.EnqueuedNS, wallOffsetNS), State: "started", IsP2P: r.Collective == 0,
+		Frames: []Frame{{Name: strings.TrimSpace(r.Operation + " " + r.Algorithm), Filename: "railhead"}},
+	}
+	started := e.TimeCreatedNS
+	e.TimeStartedNS = &started
+	if e.IsP2P {
+		e.P2PSeqID = firstP2P + r.Sequence
+	}
+	if r.State == Done {
+		e.State, e.Retired = "completed", true
+		completed := max(started, wall(r.DoneNS, wallOffsetNS))
+		took := float64(completed-started) / float64(time.Millisecond)
+		e.TimeCompletedNS, e.DurationMS = &completed, &took
+	}
+	return e, true
+}
+
+func wall(ns, offset int64) int64 {
+	if ns == 0 {
+		return 0
+	}
+	return ns + offset
+}
+
+// nameAndParts is PyTorch's name of an operation and how many times its count goes in and out of a rank. A barrier is what
+// PyTorch makes of one, an all-reduce; a reduction to a root, which the analyser has no name for, too.
+func nameAndParts(r *Record, rank int, world int64) (name string, in, out int64) {
+	switch r.Op {
+	case wire.OpAllReduce, wire.OpBarrier, wire.OpReduce:
+		return "all_reduce", 1, 1
+	case wire.OpAllGather, wire.OpSplit:
+		return "all_gather", 1, world
+	case wire.OpReduceScatter:
+		return "_reduce_scatter_base", world, 1
+	case wire.OpAllToAll:
+		return "all_to_all", world, world
+	case wire.OpBroadcast:
+		return "broadcast", 1, 1
+	case wire.OpGather:
+		return "gather", 1, world
+	case wire.OpScatter:
+		return "scatter", world, 1
+	case wire.OpSend:
+		return fmt.Sprintf("send %d->%d", rank, r.Root), 1, 1
+	case wire.OpRecv:
+		return fmt.Sprintf("recv %d<-%d", rank, r.Root), 1, 1
+	case wire.OpGroup:
+		return "coalesced", 1, 1
+	}
+	return "", 0, 0
+}
+
+// torchDtypes are the names of c10::ScalarType.
+var torchDtypes = map[string]struct {
+	name string
+	size uint64
+}{
+	"f32": {"Float", 4}, "bf16": {"BFloat16", 2}, "f64": {"Double", 8}, "f16": {"Half", 2}, "fp8_e4m3": {"Float8_e4m3fn", 1},
+	"fp8_e5m2": {"Float8_e5m2", 1}, "i8": {"Char", 1}, "u8": {"Byte", 1}, "i32": {"Int", 4}, "i64": {"Long", 8}, "u64": {"UInt64", 8},
+}

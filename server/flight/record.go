@@ -1,0 +1,179 @@
+package flight
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+
+	"railhead/internal/wire"
+)
+
+// Record is one operation of a rank.
+type Record struct {
+	Sequence   uint64  `json:"sequence"` // of the rank's operations
+	Op         wire.Op `json:"-"`
+	Operation  string  `json:"operation"`
+	Collective uint64  `json:"collective,omitempty"` // number among those that all ranks take part in
+	Bytes      uint64  `json:"bytes"`
+	Dtype      string  `json:"dtype,omitempty"`
+	Reduction  string  `json:"reduction,omitempty"`
+	Root       int     `json:"root"` // or peer; -1 = none
+	Algorithm  string  `json:"algorithm,omitempty"`
+	State      State   `json:"state"`
+	// Times are ns of CLOCK_MONOTONIC; 0 = not yet, or, of arrivals, that nobody was waited for.
+	EnqueuedNS     int64 `json:"enqueued_ns"`
+	FirstArrivalNS int64 `json:"first_arrival_ns,omitempty"`
+	LastArrivalNS  int64 `json:"last_arrival_ns,omitempty"`
+	DoneNS         int64 `json:"done_ns,omitempty"`
+	LastRank       int   `json:"last_rank"` // whose arrival LastArrivalNS is; -1 = none
+}
+
+// State of a recorded operation.
+type State string
+
+// States of an operation; all but Running are its end.
+const (
+	Running    State = "running"
+	Done       State = "done"
+	Aborted    State = "aborted"
+	TimedOut   State = "timeout"
+	Mismatched State = "mismatch"
+)
+
+// Ring gives the words of a rank's flight record; word i of record k is number k*wire.FlightWords+i. It may return nil.
+type Ring func(word int) *uint64
+
+// Places of the words in a record.
+const (
+	numberWord = iota
+	callWord
+	bytesWord
+	collectiveWord
+	enqueuedWord
+	firstWord
+	lastWord
+	doneWord
+)
+
+// attempts to read a record that its rank writes over meanwhile. Each attempt that fails means that the rank has come round
+// the whole ring.
+const attempts = 3
+
+// Newest reads the last n records of a ring, the oldest first.
+func Newest(ring Ring, n int) []Record {
+	var all []wire.FlightRecord
+	for slot := range wire.FlightRecords {
+		if w, ok := read(ring, slot); ok {
+			all = append(all, w)
+		}
+	}
+	slices.SortFunc(all, func(a, b wire.FlightRecord) int {
+		if a.Number < b.Number {
+			return -1
+		}
+		return 1 // numbers of different slots are never equal
+	})
+	all = all[max(0, len(all)-n):]
+	out := make([]Record, len(all))
+	for i, w := range all {
+		out[i] = decode(w)
+	}
+	return out
+}
+
+// Numbered reads the record of one operation; ok is false where it has none, or has no more.
+func Numbered(ring Ring, sequence uint64) (r Record, ok bool) {
+	w, ok := read(ring, int(sequence%wire.FlightRecords))
+	if !ok || w.Number != sequence {
+		return Record{}, false
+	}
+	return decode(w), true
+}
+
+// read is readRecord of flight_record.h. Loads of sync/atomic are sequentially consistent, which is more than it asks for.
+func read(ring Ring, slot int) (w wire.FlightRecord, ok bool) {
+	var words [wire.FlightWords]*uint64
+	for i := range words {
+		if words[i] = ring(slot*wire.FlightWords + i); words[i] == nil {
+			return w, false
+		}
+	}
+	for range attempts {
+		w.Number = atomic.LoadUint64(words[numberWord])
+		if w.Number == 0 || w.Number%wire.FlightRecords != uint64(slot) {
+			return w, false
+		}
+		w.Done = atomic.LoadUint64(words[doneWord]) // before what it publishes
+		w.Call = atomic.LoadUint64(words[callWord])
+		w.Bytes = atomic.LoadUint64(words[bytesWord])
+		w.Collective = atomic.LoadUint64(words[collectiveWord])
+		w.Enqueued = atomic.LoadUint64(words[enqueuedWord])
+		w.FirstArrival = atomic.LoadUint64(words[firstWord])
+		w.LastArrival = atomic.LoadUint64(words[lastWord])
+		if atomic.LoadUint64(words[numberWord]) == w.Number {
+			return w, true
+		}
+	}
+	return w, false
+}
+
+var (
+	dtypes     = []string{"f32", "bf16", "f64", "f16", "fp8_e4m3", "fp8_e5m2", "i8", "u8", "i32", "i64", "u64"} // by rh_dtype
+	reductions = []string{"sum", "prod", "min", "max", "avg", "pre_mul_sum"}
+	outcomes   = []State{Done, Aborted, TimedOut, Mismatched} // by railhead::Stop
+)
+
+// noValue in a field of a call stands for none.
+const noValue = 0xff
+
+func decode(w wire.FlightRecord) Record {
+	field := func(i int) int { return int(w.Call >> (8 * i) & 0xff) }
+	r := Record{
+		Sequence: w.Number, Op: wire.Op(field(0)), Collective: w.Collective, Bytes: w.Bytes, Dtype: nameOf(dtypes, field(1)),
+		Root: -1, State: Running, EnqueuedNS: nanoseconds(w.Enqueued), LastRank: -1,
+	}
+	r.Operation = r.Op.String()
+	if r.Op == wire.OpBarrier {
+		r.Dtype = ""
+	}
+	if r.Op == wire.OpAllReduce || r.Op == wire.OpReduceScatter || r.Op == wire.OpReduce {
+		r.Reduction = nameOf(reductions, field(2))
+	}
+	if root := field(3); root != noValue {
+		r.Root = root
+	}
+	if w.Done == 0 {
+		return r // what is written at the end may be half there
+	}
+	r.DoneNS = nanoseconds(w.Done)
+	r.FirstArrivalNS, r.LastArrivalNS = nanoseconds(w.FirstArrival), nanoseconds(w.LastArrival)
+	if a := wire.Algo(field(4)); a != wire.AlgoAuto {
+		r.Algorithm = a.String()
+	}
+	if r.State = Aborted; field(5) < len(outcomes) {
+		r.State = outcomes[field(5)]
+	}
+	if last := field(6); last != noValue {
+		r.LastRank = last
+	}
+	return r
+}
+
+func nameOf(names []string, n int) string {
+	switch {
+	case n < len(names):
+		return names[n]
+	case n == noValue:
+		return ""
+	}
+	return fmt.Sprintf("number_%d", n)
+}
+
+// nanoseconds makes 0, "not known", of what no clock of this machine shows.
+func nanoseconds(v uint64) int64 {
+	if v > math.MaxInt64 {
+		return 0
+	}
+	return int64(v)
+}

@@ -1,0 +1,252 @@
+package flight
+
+import (
+	"math/bits"
+	"time"
+
+	"railhead/internal/wire"
+)
+
+// Health of a group.
+type Health string
+
+// Healths. A group that has not formed yet, or is broken, is not judged by its ranks' operations.
+const (
+	OK      Health = "ok"      // ranks are in operations, none of them for long
+	Idle    Health = "idle"    // no rank is in an operation
+	Stalled Health = "stalled" // a rank has been in one operation for longer than it should
+	Broken  Health = "broken"
+	Forming Health = "forming"
+)
+
+// Rank is what is known of one rank of a group.
+type Rank struct {
+	Rank       int
+	Here       bool    // it holds the group
+	Stopped    bool    // its process does not run: stopped by a signal or a debugger, or a zombie
+	Op         wire.Op // OpNone = between operations
+	Sequence   uint64  // of Op, else of its last operation
+	Collective uint64  // of Op, else of its last operation; 0 = none, or not known
+	WaitingFor uint64  // bit r: rank r has not come
+	Since      int64   // when Op began, else when its last operation ended; monotonic, ns; 0 = not known
+}
+
+// Verdict says how a group does.
+type Verdict struct {
+	State Health `json:"state"`
+	// Of a stalled group: the operation that ranks have been in for longest, and for how long. Of an idle one: since the last
+	// operation ended.
+	Operation  string   `json:"operation,omitempty"`
+	Collective uint64   `json:"collective,omitempty"`
+	AgeMS      *int64   `json:"age_ms,omitempty"`
+	Behind     []Behind `json:"behind,omitempty"`  // of a stalled group: the ranks that keep it
+	Waiting    []Waiter `json:"waiting,omitempty"` // of a stalled group: the ranks that are kept
+	Culprit    *int     `json:"culprit,omitempty"` // of a broken group
+	Text       string   `json:"text,omitempty"`    // all of this as a sentence
+}
+
+// Behind is a rank that others wait for and that waits for nobody itself.
+type Behind struct {
+	Rank      int    `json:"rank"`
+	How       How    `json:"how"`
+	Operation string `json:"operation,omitempty"` // that it is in, else its last one
+	Sequence  uint64 `json:"sequence"`
+	AgeMS     *int64 `json:"age_ms,omitempty"` // how long it has been in that, else how long that has been over
+}
+
+// How a rank is behind.
+type How string
+
+// Ways of being behind.
+const (
+	NotCalled    How = "not_called"   // it is between operations: the engine has not called the next one
+	Busy         How = "busy"         // it is in an operation and waits for nobody
+	Unresponsive How = "unresponsive" // its process does not run
+	Gone         How = "gone"         // its session has ended
+	Circle       How = "circle"       // all ranks that are waited for wait themselves
+)
+
+// Waiter is a rank that waits for others.
+type Waiter struct {
+	Rank       int    `json:"rank"`
+	Operation  string `json:"operation"`
+	Sequence   uint64 `json:"sequence"`
+	WaitingFor []int  `json:"waiting_for"`
+	AgeMS      *int64 `json:"age_ms,omitempty"`
+}
+
+// Judge says how a group does at the time now. Ranks may be in any order; what a rank waits for that is not among them, or
+// is itself, does not count.
+func Judge(ranks []Rank, now int64, stallAfter time.Duration) Verdict {
+	j := newJudgement(ranks, now)
+	oldest := j.oldest()
+	switch {
+	case oldest == nil && j.anyInOperation():
+		return Verdict{State: OK}
+	case oldest == nil:
+		return Verdict{State: Idle, AgeMS: j.idleFor()}
+	case now-oldest.Since < stallAfter.Nanoseconds():
+		return Verdict{State: OK}
+	}
+	v := Verdict{State: Stalled, Operation: oldest.Op.String(), Collective: oldest.Collective, AgeMS: j.age(oldest)}
+	behind, kept, how := j.behind(stallAfter)
+	for _, r := range j.in(behind) {
+		v.Behind = append(v.Behind, j.describe(r, how))
+	}
+	for _, r := range j.in(kept) {
+		v.Waiting = append(v.Waiting, Waiter{
+			Rank: r.Rank, Operation: r.Op.String(), Sequence: r.Sequence, WaitingFor: List(j.waitsFor(r)), AgeMS: j.age(r),
+		})
+	}
+	v.Text = v.sentence()
+	return v
+}
+
+type judgement struct {
+	ranks [wire.MaxWorld]*Rank
+	all   uint64 // bit r: rank r is there
+	now   int64
+}
+
+func newJudgement(ranks []Rank, now int64) *judgement {
+	j := &judgement{now: now}
+	for i := range ranks {
+		if r := ranks[i].Rank; r >= 0 && r < wire.MaxWorld {
+			j.ranks[r] = &ranks[i]
+			j.all |= 1 << r
+		}
+	}
+	return j
+}
+
+// in lists the ranks of a mask.
+func (j *judgement) in(mask uint64) []*Rank {
+	var out []*Rank
+	for mask &= j.all; mask != 0; mask &= mask - 1 {
+		out = append(out, j.ranks[bits.TrailingZeros64(mask)])
+	}
+	return out
+}
+
+func inOperation(r *Rank) bool { return r.Here && r.Op != wire.OpNone }
+
+func (j *judgement) waitsFor(r *Rank) uint64 {
+	if !inOperation(r) {
+		return 0
+	}
+	return r.WaitingFor & j.all &^ (1 << r.Rank)
+}
+
+func (j *judgement) anyInOperation() bool {
+	for _, r := range j.in(j.all) {
+		if inOperation(r) {
+			return true
+		}
+	}
+	return false
+}
+
+// oldest is the rank that has been in its operation for longest, of those where that is known.
+func (j *judgement) oldest() *Rank {
+	var oldest *Rank
+	for _, r := range j.in(j.all) {
+		if inOperation(r) && r.Since > 0 && (oldest == nil || r.Since < oldest.Since) {
+			oldest = r
+		}
+	}
+	return oldest
+}
+
+func (j *judgement) age(r *Rank) *int64 {
+	if r.Since <= 0 {
+		return nil
+	}
+	ms := max(0, j.now-r.Since) / int64(time.Millisecond)
+	return &ms
+}
+
+func (j *judgement) idleFor() (least *int64) {
+	for _, r := range j.in(j.all) {
+		if ms := j.age(r); ms != nil && (least == nil || *ms < *least) {
+			least = ms
+		}
+	}
+	return least
+}
+
+// behind follows those who have waited for long to those who wait for nobody. kept is who waits for these, for however long.
+func (j *judgement) behind(stallAfter time.Duration) (behind, kept uint64, how How) {
+	var reached uint64
+	for _, r := range j.in(j.all) {
+		if inOperation(r) && r.Since > 0 && j.now-r.Since >= stallAfter.Nanoseconds() {
+			reached |= 1 << r.Rank
+		}
+	}
+	for grown := uint64(0); grown != reached; {
+		grown = reached
+		for _, r := range j.in(reached) {
+			reached |= j.waitsFor(r)
+		}
+	}
+	for _, r := range j.in(reached) {
+		if j.waitsFor(r) == 0 {
+			behind |= 1 << r.Rank
+		} else {
+			kept |= 1 << r.Rank
+		}
+	}
+	for grown := uint64(0); grown != kept; {
+		grown = kept
+		for _, r := range j.in(j.all) {
+			if j.waitsFor(r)&(behind|kept) != 0 {
+				kept |= 1 << r.Rank
+			}
+		}
+	}
+	if behind == 0 {
+		return j.leastFar(reached), kept, Circle
+	}
+	return behind, kept, ""
+}
+
+// leastFar is, of ranks that wait for each other in a circle, those in the earliest collective.
+func (j *judgement) leastFar(mask uint64) uint64 {
+	least, out := ^uint64(0), uint64(0)
+	for _, r := range j.in(mask) {
+		switch {
+		case r.Collective < least:
+			least, out = r.Collective, 1<<r.Rank
+		case r.Collective == least:
+			out |= 1 << r.Rank
+		}
+	}
+	return out
+}
+
+func (j *judgement) describe(r *Rank, how How) Behind {
+	b := Behind{Rank: r.Rank, How: how, Sequence: r.Sequence, AgeMS: j.age(r)}
+	if r.Op != wire.OpNone {
+		b.Operation = r.Op.String()
+	}
+	switch {
+	case how == Circle:
+	case !r.Here:
+		b.How = Gone
+	case r.Stopped:
+		b.How = Unresponsive
+	case r.Op == wire.OpNone:
+		b.How = NotCalled
+	default:
+		b.How = Busy
+	}
+	return b
+}
+
+// List is a mask's ranks in order.
+func List(mask uint64) []int {
+	var out []int
+	for ; mask != 0; mask &= mask - 1 {
+		out = append(out, bits.TrailingZeros64(mask))
+	}
+	return out
+}

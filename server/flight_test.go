@@ -1,0 +1,329 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"railhead/client"
+	"railhead/internal/wire"
+	"railhead/server/flight"
+	"railhead/server/membership"
+)
+
+func tracesOf(t testing.TB, s *Server, group string) []flight.Trace {
+	t.Helper()
+	r := adminGet(t, s, "/v1/trace?group="+url.QueryEscape(group))
+	var out flight.Traces
+	if err := json.Unmarshal([]byte(r.body), &out); err != nil || r.status != http.StatusOK {
+		t.Fatalf("/v1/trace: status %d, %v: %.500s", r.status, err, r.body)
+	}
+	return out.Traces
+}
+
+func healthIs(h flight.Health) func(membership.GroupInfo) bool {
+	return func(g membership.GroupInfo) bool { return g.Health != nil && g.Health.State == h }
+}
+
+// ranksIn lists who is behind and who waits.
+func ranksIn(v *flight.Verdict) string {
+	var behind, waiting []int
+	for _, b := range v.Behind {
+		behind = append(behind, b.Rank)
+	}
+	for _, w := range v.Waiting {
+		waiting = append(waiting, w.Rank)
+	}
+	return fmt.Sprint(behind, waiting)
+}
+
+func TestAStoppedRankIsNamedAsTheOneBehind(t *testing.T) {
+	t.Parallel()
+	s := startWithTCP(t)
+	const stopped = 1
+	ranks := startRanks(t, s, "stopped", 3, never)
+	loopAll(t, ranks)
+	awaitGroup(t, s, "stopped", "works", healthIs(flight.OK))
+	if err := syscall.Kill(ranks[stopped].pid(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	g := awaitGroup(t, s, "stopped", "is stalled", healthIs(flight.Stalled))
+	v := g.Health
+	if ranksIn(v) != "[1] [0 2]" || v.Operation != "all_reduce" || v.AgeMS == nil || *v.AgeMS < stallAfter.Milliseconds() {
+		t.Fatalf("the verdict is %+v", v)
+	}
+	if b := v.Behind[0]; b.How != flight.Unresponsive || b.Sequence == 0 || b.AgeMS == nil {
+		t.Errorf("rank 1: %+v", b)
+	}
+	for _, w := range v.Waiting {
+		if w.Operation != "all_reduce" || fmt.Sprint(w.WaitingFor) != "[1]" || w.AgeMS == nil || *w.AgeMS < stallAfter.Milliseconds() {
+			t.Errorf("a rank that waits: %+v", w)
+		}
+	}
+	if st := statusOf(t, s); st.Health != flight.Stalled {
+		t.Errorf("the daemon's groups are %s", st.Health)
+	}
+	if r := adminGet(t, s, "/readyz?verbose"); r.status != 200 || !strings.Contains(r.body, `1 stalled`) || !strings.Contains(r.body, "rank 1 is behind: its process is stopped") {
+		t.Errorf("/readyz is %d: %s", r.status, r.body)
+	}
+	if err := syscall.Kill(ranks[stopped].pid(), syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	awaitGroup(t, s, "stopped", "works again", healthIs(flight.OK))
+}
+
+func TestARankThatDoesNotCallIsNamedAsTheOneBehindAndTheAgesAreTold(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	ranks := formed(t, s, client.CommConfig{Group: "late", HeapBytes: mebibyte}, 3)
+	g := awaitGroup(t, s, "late", "is idle", healthIs(flight.Idle))
+	if g.Health.AgeMS != nil {
+		t.Errorf("before the first operation: %d ms", *g.Health.AgeMS)
+	}
+	mustEach(t, ranks, "all_reduce", reduceOnce)
+	if g = awaitGroup(t, s, "late", "is idle", healthIs(flight.Idle)); g.Health.AgeMS == nil {
+		t.Errorf("after the first operation: %+v", g.Health)
+	}
+	wait := background(ranks[:2], func(r *rank) error { return r.comm.Barrier() })
+	g = awaitGroup(t, s, "late", "is stalled", healthIs(flight.Stalled))
+	v := g.Health
+	if ranksIn(v) != "[2] [0 1]" || v.Operation != "barrier" || v.Collective != 2 || v.Behind[0].How != flight.NotCalled || v.Behind[0].Sequence != 1 {
+		t.Errorf("the verdict is %+v", v)
+	}
+	for _, r := range g.Ranks {
+		want := uint64(2)
+		if r.Rank == 2 {
+			want = 1
+		}
+		if r.Collective != want || r.AgeMS == nil || *r.AgeMS < stallAfter.Milliseconds() {
+			t.Errorf("rank %d: %+v", r.Rank, r)
+		}
+	}
+	mustEach(t, ranks[2:], "barrier", func(r *rank) error { return r.comm.Barrier() })
+	for _, err := range wait() {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	// In a set-up call it is the daemon that waits.
+	wait = background(ranks[1:], func(r *rank) error { _, err := r.comm.AllocWindow(4096); return err })
+	v = awaitGroup(t, s, "late", "is stalled", healthIs(flight.Stalled)).Health
+	if ranksIn(v) != "[0] [1 2]" || v.Operation != "window_alloc" {
+		t.Errorf("in a set-up call: %+v", v)
+	}
+	mustEach(t, ranks[:1], "window_alloc", func(r *rank) error { _, err := r.comm.AllocWindow(4096); return err })
+	for _, err := range wait() {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	end(t, ranks)
+}
+
+func TestTheRecordOfAKilledRankIsStillThereAfterItAndAfterTheGroup(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	const victim = 2
+	ranks := startRanks(t, s, "traced", 3, never)
+	loopAll(t, ranks)
+	ranks[victim].kill()
+	for r, p := range ranks {
+		if r != victim {
+			p.answer()
+		}
+	}
+	g := awaitGroup(t, s, "traced", "is broken", is(membership.Broken))
+	if h := g.Health; h.State != flight.Broken || h.Culprit == nil || *h.Culprit != victim || h.Text != g.Cause {
+		t.Errorf("its health is %+v", h)
+	}
+	traces := tracesOf(t, s, "traced")
+	if len(traces) != 1 || traces[0].Ended || traces[0].Name != "traced" || len(traces[0].Ranks) != 3 {
+		t.Fatalf("%+v", traces)
+	}
+	var last [3]flight.Record
+	for r, rt := range traces[0].Ranks {
+		if len(rt.Records) == 0 {
+			t.Fatalf("no record of rank %d", r)
+		}
+		last[r] = rt.Records[len(rt.Records)-1]
+		if l := last[r]; l.Operation != "all_reduce" || l.Bytes != 400 || l.Dtype != "f32" || l.Reduction != "sum" || l.EnqueuedNS == 0 {
+			t.Errorf("rank %d: %+v", r, l)
+		}
+	}
+	for _, r := range []int{0, 1} {
+		// The group may have broken between two of its operations.
+		if last[r].State != flight.Aborted && last[r].State != flight.Done || last[r].DoneNS < last[r].EnqueuedNS {
+			t.Errorf("the survivor %d: %+v", r, last[r])
+		}
+	}
+	for r, p := range ranks {
+		if r != victim {
+			p.must(order{Do: "finalize"})
+			p.must(order{Do: "close"})
+		}
+	}
+	awaitEmpty(t, s)
+	traces = tracesOf(t, s, "traced")
+	if len(traces) != 1 || !traces[0].Ended {
+		t.Fatalf("after the group: %+v", traces)
+	}
+	for r, rt := range traces[0].Ranks {
+		if n := len(rt.Records); n == 0 || n > endedRecords || rt.Records[n-1] != last[r] {
+			// A survivor's finalize of a broken group is no operation.
+			t.Errorf("after the group: %d records of rank %d, the last is %+v, want %+v", n, r, rt.Records[n-1], last[r])
+		}
+	}
+}
+
+func TestTracesOfEndedGroupsAreBounded(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	for i := range maxTraces + 3 {
+		ranks := formed(t, s, client.CommConfig{Group: fmt.Sprint("g", i), HeapBytes: mebibyte}, 1)
+		mustEach(t, ranks, "barrier", func(r *rank) error { return r.comm.Barrier() })
+		end(t, ranks)
+	}
+	awaitEmpty(t, s)
+	traces := tracesOf(t, s, "")
+	if len(traces) != maxTraces || traces[0].Name != "g3" {
+		t.Errorf("%d traces, the first of %q", len(traces), traces[0].Name)
+	}
+}
+
+func TestARingThatHasWrappedHoldsTheNewestOperations(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	ranks := formed(t, s, client.CommConfig{Group: "wraps", HeapBytes: mebibyte}, 2)
+	const calls = wire.FlightRecords + 100
+	mustEach(t, ranks, "barriers", func(r *rank) error {
+		for range calls {
+			if err := r.comm.Barrier(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for _, rt := range tracesOf(t, s, "wraps")[0].Ranks {
+		if len(rt.Records) != wire.FlightRecords {
+			t.Fatalf("rank %d: %d records", rt.Rank, len(rt.Records))
+		}
+		for i, r := range rt.Records {
+			if want := uint64(calls - wire.FlightRecords + 1 + i); r.Sequence != want || r.Collective != want || r.State != flight.Done {
+				t.Fatalf("rank %d: record %d is %+v", rt.Rank, i, r)
+			}
+			if i > 0 && r.EnqueuedNS < rt.Records[i-1].EnqueuedNS {
+				t.Fatalf("rank %d: operation %d began before the one before it", rt.Rank, r.Sequence)
+			}
+		}
+	}
+	end(t, ranks)
+}
+
+// Ranks write round their rings while the daemon reads: what a record says follows from the number of its collective.
+func TestRecordsThatAreReadWhileRanksWorkAreNeverTorn(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	ranks := formed(t, s, client.CommConfig{Group: "torn", HeapBytes: mebibyte}, 2)
+	var stop atomic.Bool
+	var calls [2]atomic.Uint64
+	count := func(n uint64) int { return int(n%13 + 1) }
+	wait := background(ranks, func(r *rank) error {
+		buf := make([]byte, 1024)
+		// Both must make as many calls: rank 0 says in each whether it is the last.
+		for n := uint64(1); ; n++ {
+			if r.comm.Rank() == 0 && stop.Load() {
+				buf[0] = 1
+			}
+			if err := r.comm.AllReduce(buf, buf, count(n), client.U8, client.Max); err != nil {
+				return err
+			}
+			if calls[r.comm.Rank()].Store(n); buf[0] == 1 {
+				return nil
+			}
+		}
+	})
+	read := 0
+	for calls[0].Load() < 3*wire.FlightRecords {
+		for _, trace := range tracesOf(t, s, "torn") {
+			for _, rt := range trace.Ranks {
+				for _, r := range rt.Records {
+					read++
+					if r.Sequence != r.Collective || r.Bytes != uint64(count(r.Collective)) || r.Operation != "all_reduce" || r.Dtype != "u8" || r.Reduction != "max" {
+						t.Fatalf("a torn record of rank %d: %+v", rt.Rank, r)
+					}
+					if r.State == flight.Done && (r.DoneNS == 0 || r.Algorithm == "") {
+						t.Fatalf("a torn end of rank %d: %+v", rt.Rank, r)
+					}
+				}
+			}
+		}
+	}
+	stop.Store(true)
+	for _, err := range wait() {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if read < 1000 {
+		t.Errorf("only %d records were read", read)
+	}
+	end(t, ranks)
+}
+
+func TestNothingThatRanksWriteIntoTheirLinesAndRecordsHarmsTheDaemon(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	ranks := formed(t, s, client.CommConfig{Group: "hostile", HeapBytes: mebibyte}, 2)
+	random := rand.New(rand.NewPCG(1, 2))
+	for round := range 50 {
+		askCore(t, s, func(c *core) {
+			for _, m := range c.memory {
+				for r := range m.world {
+					for off := wire.RankLineOffset(r) + wire.SeqOffset; off < wire.RankLineOffset(r)+128; off += 8 {
+						atomic.StoreUint64(m.mapping.Word64(off), random.Uint64()>>(random.Uint64()%64))
+					}
+					ring := m.flightRing(r)
+					for slot := range wire.FlightRecords {
+						for w := range wire.FlightWords {
+							atomic.StoreUint64(ring(slot*wire.FlightWords+w), random.Uint64()>>(random.Uint64()%64))
+						}
+						if round%2 == 0 {
+							atomic.StoreUint64(ring(slot*wire.FlightWords), random.Uint64()/wire.FlightRecords*wire.FlightRecords+uint64(slot))
+						}
+					}
+				}
+			}
+		})
+		statusOf(t, s)
+		tracesOf(t, s, "hostile")
+		if r := adminGet(t, s, "/readyz"); r.status != 200 {
+			t.Fatalf("/readyz is %d: %s", r.status, r.body)
+		}
+	}
+	for _, r := range ranks {
+		_ = r.session.Close()
+	}
+	awaitEmpty(t, s)
+}
+
+func TestTraceRefusesNumbersThatItCannotGive(t *testing.T) {
+	t.Parallel()
+	s := startWithTCP(t)
+	for _, last := range []string{"0", "-1", "1025", "x", ""} {
+		wantJSONError(t, last, adminGet(t, s, "/v1/trace?last="+last), 400, "invalid_argument", "1 to 1024")
+	}
+	if r := adminGet(t, s, "/v1/trace?group=nobody"); r.status != 200 || !strings.Contains(r.body, `"traces": []`) {
+		t.Errorf("of no group: %d: %s", r.status, r.body)
+	}
+	for _, e := range endpoints(s) {
+		if r := request(t, e.client, http.MethodGet, e.url+"/v1/trace"); (r.status == 200) != e.groups {
+			t.Errorf("%s: /v1/trace is %d", e.what, r.status)
+		}
+	}
+}
