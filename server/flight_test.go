@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"railhead/client"
 	"railhead/internal/wire"
@@ -326,4 +327,81 @@ func TestTraceRefusesNumbersThatItCannotGive(t *testing.T) {
 			t.Errorf("%s: /v1/trace is %d", e.what, r.status)
 		}
 	}
+}
+
+// clockTolerance is far more than the time stamp may be off, and far less than what would be a wrong rate or unit.
+const clockTolerance = 5_000_000
+
+func newest(t testing.TB, s *Server, group string, rank int) flight.Record {
+	t.Helper()
+	records := tracesOf(t, s, group)[0].Ranks[rank].Records
+	if len(records) == 0 {
+		t.Fatalf("no record of rank %d", rank)
+	}
+	return records[len(records)-1]
+}
+
+func TestTimesOfRecordsAreThoseOfTheMonotonicClock(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	ranks := formed(t, s, client.CommConfig{Group: "clock", HeapBytes: mebibyte}, 1)
+	// Long enough that the rate is known and the clock has been looked at anew several times.
+	for began := time.Now(); time.Since(began) < 400*time.Millisecond; time.Sleep(7 * time.Millisecond) {
+		before := monotonic()
+		mustEach(t, ranks, "barrier", func(r *rank) error { return r.comm.Barrier() })
+		after := monotonic()
+		if r := newest(t, s, "clock", 0); r.EnqueuedNS < before-clockTolerance || r.DoneNS > after+clockTolerance || r.DoneNS < r.EnqueuedNS-clockTolerance {
+			t.Fatalf("an operation between %d and %d: %+v", before, after, r)
+		}
+	}
+	end(t, ranks)
+}
+
+func TestTheRecordSaysWhoCameLastAndWhen(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	ranks := formed(t, s, client.CommConfig{Group: "arrivals", HeapBytes: mebibyte}, 3)
+	for what, call := range map[string]func(c *client.Comm) error{
+		"barrier": func(c *client.Comm) error { return c.Barrier() },
+		"gather": func(c *client.Comm) error {
+			return c.Gather(make([]byte, 4), make([]byte, 12), 4, client.U8, 0)
+		},
+	} {
+		wait := background(ranks[:2], func(r *rank) error { return call(r.comm) })
+		awaitGroup(t, s, "arrivals", "waits for rank 2 alone", func(g membership.GroupInfo) bool { return fmt.Sprint(g.Ranks[0].WaitingFor) == "[2]" })
+		before := monotonic()
+		mustEach(t, ranks[2:], what, func(r *rank) error { return call(r.comm) })
+		for _, err := range wait() {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		r := newest(t, s, "arrivals", 0)
+		if r.Operation != what || r.LastRank != 2 || r.LastArrivalNS < before-clockTolerance || r.FirstArrivalNS > r.LastArrivalNS || r.DoneNS < r.LastArrivalNS-clockTolerance {
+			t.Errorf("rank 2 called %s after %d: %+v", what, before, r)
+		}
+	}
+	end(t, ranks)
+}
+
+func TestWithoutAFlightRecordStatusKnowsWhatButNotSinceWhen(t *testing.T) {
+	t.Setenv("RAILHEAD_FLIGHT_RECORD", "off")
+	s := startServer(t)
+	ranks := formed(t, s, client.CommConfig{Group: "off", HeapBytes: mebibyte}, 2)
+	mustEach(t, ranks, "all_reduce", reduceOnce)
+	for _, rt := range tracesOf(t, s, "off")[0].Ranks {
+		if len(rt.Records) != 0 {
+			t.Errorf("rank %d: %+v", rt.Rank, rt.Records)
+		}
+	}
+	g := awaitGroup(t, s, "off", "is idle", healthIs(flight.Idle))
+	for _, r := range g.Ranks {
+		if r.Sequence != 1 || r.AgeMS != nil {
+			t.Errorf("%+v", r)
+		}
+	}
+	end(t, ranks)
+	t.Setenv("RAILHEAD_FLIGHT_RECORD", "of")
+	bad := join(t, s, client.CommConfig{Group: "off", Rank: 0, World: 1})
+	wantError(t, "rank 0", bad[0].err, wire.ResultInvalidArgument, "RAILHEAD_FLIGHT_RECORD=of", "on and off")
 }

@@ -1,6 +1,6 @@
 // Command railhead is the whole product in one binary: the daemon (serve), a launcher (run), a demonstration (demo),
-// measurements (bench), the choice of algorithms by measurement (tune), a view of a running daemon (status) and of the machine (topo),
-// and calculated times of a described machine (predict).
+// measurements (bench), the choice of algorithms by measurement (tune), a view of a running daemon (status), its ranks' last
+// operations (trace) and the machine (topo), and calculated times of a described machine (predict).
 package main
 
 import (
@@ -60,7 +60,7 @@ func rootCommand() *cobra.Command {
 		return usageError("%w; see `%s --help`", err, cmd.CommandPath())
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(serveCommand(), runCommand(), demoCommand(), benchCommand(), statusCommand(), topoCommand(), tuneCommand(), predictCommand(), rankCommand())
+	root.AddCommand(serveCommand(), runCommand(), demoCommand(), benchCommand(), statusCommand(), traceCommand(), topoCommand(), tuneCommand(), predictCommand(), rankCommand())
 	return root
 }
 

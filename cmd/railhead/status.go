@@ -14,8 +14,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"railhead/server"
+	"railhead/server/flight"
 	"railhead/server/membership"
 )
 
@@ -32,7 +34,7 @@ func statusCommand() *cobra.Command {
 		Short: "Show the daemon's groups: who is in them, what they do, why they broke",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			raw, err := fetchStatus(cmd.Context(), server.AdminSocketBeside(socket))
+			raw, err := fetchAdmin(cmd.Context(), "status", server.AdminSocketBeside(socket), "/v1/groups")
 			if err != nil {
 				return err
 			}
@@ -49,13 +51,17 @@ func statusCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&socket, "socket", envOr("RAILHEAD_SOCKET", server.DefaultSocketPath()), "the daemon's socket [$RAILHEAD_SOCKET]; admin.sock lies beside it")
+	addAdminSocket(f, &socket)
 	f.BoolVar(&asJSON, "json", false, "print the daemon's JSON")
 	return cmd
 }
 
-// fetchStatus asks /v1/groups. A missing daemon has an exit status of its own.
-func fetchStatus(ctx context.Context, adminSocket string) ([]byte, error) {
+func addAdminSocket(f *pflag.FlagSet, socket *string) {
+	f.StringVar(socket, "socket", envOr("RAILHEAD_SOCKET", server.DefaultSocketPath()), "the daemon's socket [$RAILHEAD_SOCKET]; admin.sock lies beside it")
+}
+
+// fetchAdmin asks the daemon's admin endpoint for a command. A missing daemon has an exit status of its own.
+func fetchAdmin(ctx context.Context, command, adminSocket, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	c := http.Client{Transport: &http.Transport{
@@ -64,7 +70,7 @@ func fetchStatus(ctx context.Context, adminSocket string) ([]byte, error) {
 		},
 		DisableKeepAlives: true,
 	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://railhead/v1/groups", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://railhead"+path, nil)
 	if err != nil {
 		return nil, &exitError{status: exitFailed, err: err}
 	}
@@ -75,10 +81,10 @@ func fetchStatus(ctx context.Context, adminSocket string) ([]byte, error) {
 	defer func() { _ = res.Body.Close() }()
 	raw, err := io.ReadAll(io.LimitReader(res.Body, maxStatusBytes))
 	if err != nil {
-		return nil, &exitError{status: exitFailed, err: fmt.Errorf("status: %w", err)}
+		return nil, &exitError{status: exitFailed, err: fmt.Errorf("%s: %w", command, err)}
 	}
 	if res.StatusCode != http.StatusOK {
-		return nil, &exitError{status: exitFailed, err: fmt.Errorf("status: the daemon says %s: %s", res.Status, strings.TrimSpace(string(raw)))}
+		return nil, &exitError{status: exitFailed, err: fmt.Errorf("%s: the daemon says %s: %s", command, res.Status, strings.TrimSpace(string(raw)))}
 	}
 	return raw, nil
 }
@@ -111,8 +117,11 @@ func printStatus(out io.Writer, s server.Status) {
 }
 
 func printGroup(out io.Writer, g *membership.GroupInfo) {
-	_, _ = fmt.Fprintf(out, "group %q #%d: %s, %d ranks, %d bytes in %d windows\n", g.Name, g.Incarnation, g.State, g.WorldSize,
-		g.WindowBytes, len(g.Windows))
+	_, _ = fmt.Fprintf(out, "group %q #%d: %s, %d ranks, %d bytes in %d windows%s\n", g.Name, g.Incarnation, g.State, g.WorldSize,
+		g.WindowBytes, len(g.Windows), healthOf(g))
+	if h := g.Health; h != nil && h.State == flight.Stalled {
+		_, _ = fmt.Fprintf(out, "  %s\n", h.Text)
+	}
 	if g.Forcing != "" && g.Forcing != "auto" || !g.Reproducible {
 		_, _ = fmt.Fprintf(out, "  algorithms %q, reproducible %t\n", g.Forcing, g.Reproducible)
 	}
@@ -136,7 +145,7 @@ func printGroup(out io.Writer, g *membership.GroupInfo) {
 		_, _ = fmt.Fprintf(out, "  registered window %d, %d bytes: %s\n", r.Number, r.Bytes, how)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "  rank\tpid\tstate\toperation\tsequence\tbytes\talgorithm\twaiting for")
+	_, _ = fmt.Fprintln(w, "  rank\tpid\tstate\toperation\tsequence\tfor\tbytes\talgorithm\twaiting for")
 	for _, r := range g.Ranks {
 		waiting := ""
 		if len(r.WaitingFor) > 0 {
@@ -146,7 +155,23 @@ func printGroup(out io.Writer, g *membership.GroupInfo) {
 		if r.Algorithm != "" {
 			algorithm = fmt.Sprintf("%s (%s)", r.Algorithm, r.Why)
 		}
-		_, _ = fmt.Fprintf(w, "  %d\t%d\t%s\t%s\t%d\t%d\t%s\t%s\n", r.Rank, r.PID, r.State, r.Operation, r.Sequence, r.Bytes, algorithm, waiting)
+		age := "-"
+		if r.AgeMS != nil {
+			age = (time.Duration(*r.AgeMS) * time.Millisecond).String()
+		}
+		_, _ = fmt.Fprintf(w, "  %d\t%d\t%s\t%s\t%d\t%s\t%d\t%s\t%s\n", r.Rank, r.PID, r.State, r.Operation, r.Sequence, age, r.Bytes, algorithm, waiting)
 	}
 	_ = w.Flush()
+}
+
+// healthOf says how a group that works does, and for how long if it does nothing.
+func healthOf(g *membership.GroupInfo) string {
+	h := g.Health
+	switch {
+	case h == nil || g.State != membership.Ready:
+		return ""
+	case h.State == flight.Idle && h.AgeMS != nil:
+		return fmt.Sprintf("; idle for %v", time.Duration(*h.AgeMS)*time.Millisecond)
+	}
+	return "; " + string(h.State)
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"railhead/server"
+	"railhead/server/flight"
 	"railhead/server/membership"
 )
 
@@ -21,4 +22,12 @@ func TestStatusSaysOfRegisteredWindowsWhyTheyAreStaged(t *testing.T) {
 			t.Errorf("no line %q in\n%s", want, out.String())
 		}
 	}
+}
+
+// statusWith is of one group of two ranks.
+func statusWith(v *flight.Verdict, age *int64) server.Status {
+	return server.Status{Groups: []membership.GroupInfo{{
+		Name: "g", Incarnation: 1, State: membership.Ready, WorldSize: 2, Health: v,
+		Ranks: []membership.RankInfo{{Rank: 0, PID: 1, Operation: "barrier", AgeMS: age}, {Rank: 1, PID: 2, Operation: "none"}},
+	}}}
 }

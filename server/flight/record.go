@@ -12,7 +12,7 @@ import (
 // Record is one operation of a rank.
 type Record struct {
 	Sequence   uint64  `json:"sequence"` // of the rank's operations
-	Op         wire.Op `json:"-"`
+	Op         wire.Op `json:"op"`
 	Operation  string  `json:"operation"`
 	Collective uint64  `json:"collective,omitempty"` // number among those that all ranks take part in
 	Bytes      uint64  `json:"bytes"`

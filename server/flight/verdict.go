@@ -195,13 +195,14 @@ func (j *judgement) behind(stallAfter time.Duration) (behind, kept uint64, how H
 			kept |= 1 << r.Rank
 		}
 	}
-	for grown := uint64(0); grown != kept; {
-		grown = kept
+	for more := true; more; {
+		before := kept
 		for _, r := range j.in(j.all) {
 			if j.waitsFor(r)&(behind|kept) != 0 {
 				kept |= 1 << r.Rank
 			}
 		}
+		more = kept != before
 	}
 	if behind == 0 {
 		return j.leastFar(reached), kept, Circle

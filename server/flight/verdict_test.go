@@ -67,6 +67,7 @@ func TestTheVerdictNamesTheRanksBehind(t *testing.T) {
 		{"those that wait for a moment only do not count", []Rank{in(0, 9, 1), out(1, 9), in(2, 1, 3), out(3, 1)}, Stalled, "1 not_called", []int{0}, ""},
 		{"those that have come to wait for the same just now", []Rank{in(0, 9, 1), out(1, 9), in(2, 1, 1), in(3, 0, 2)}, Stalled, "1 not_called",
 			[]int{0, 2, 3}, ""},
+		{"the one behind has been in it for longest", []Rank{in(0, 4, 1), in(1, 6), in(2, 4, 1)}, Stalled, "1 busy", []int{0, 2}, ""},
 		{"a circle", []Rank{in(0, 9, 1), in(1, 9, 0)}, Stalled, "0 circle, 1 circle", []int{0, 1}, "rank 0 waits in all_reduce #10 for ranks that wait for it"},
 		{"a circle with one in an earlier collective", []Rank{in(0, 9, 1), with(in(1, 9, 0), func(r *Rank) { r.Collective = 7 })}, Stalled, "1 circle",
 			[]int{0, 1}, ""},
