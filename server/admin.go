@@ -218,7 +218,11 @@ func (a *admin) readyz(ctx *fasthttp.RequestCtx) {
 	}
 	n := a.s.connections.Load()
 	sessions := check{"sessions", n < MaxSessions, fmt.Sprintf("%d of at most %d", n, MaxSessions)}
-	health(ctx, a.coreCheck(), accepting, sessions, a.groupsCheck())
+	core, groups := a.coreCheck(), check{"groups", true, "not known: the core does not answer"}
+	if core.OK {
+		groups = a.groupsCheck()
+	}
+	health(ctx, core, accepting, sessions, groups)
 }
 
 func health(ctx *fasthttp.RequestCtx, checks ...check) {

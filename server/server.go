@@ -68,6 +68,7 @@ func Start(c Config) (*Server, error) {
 		sessions: map[membership.SessionID]*session{}, memory: map[membership.GroupID]*memory{},
 	}
 	s.metrics = newMetrics(s.committedBytes)
+	s.metrics.registry.MustRegister(newGroupMetrics(s))
 
 	if err := s.listen(c); err != nil {
 		s.endLife()

@@ -24,8 +24,8 @@ func serveCommand() *cobra.Command {
 		Short: "Run the node's daemon",
 		Long: "Runs the daemon until SIGTERM or SIGINT. It then takes no new groups and waits for the existing ones, at most\n" +
 			"--drain-timeout; a second signal ends it at once. Ranks that still work go on without it.\n\n" +
-			"The admin endpoint serves /livez, /readyz and /metrics on --admin, and those and /v1/groups on admin.sock beside\n" +
-			"the socket.",
+			"The admin endpoint serves /livez, /readyz and /metrics on --admin, and those, /v1/groups and /v1/trace on admin.sock\n" +
+			"beside the socket.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := newLogger(logLevel)

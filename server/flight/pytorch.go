@@ -70,17 +70,19 @@ const dumpVersion = "2.4"
 const firstP2P = 1 << 40
 
 // PyTorch turns a trace into a dump for each rank, by the rank's number. Set-up calls, which PyTorch has no name for, are left
-// out. What a rank does not know, it is not asked for: see Entry.
+// out, and so are groups of sends and receives, whose peers a record does not name.
+//
+// Sends and receives of two ranks are in a process group of their own: the analyser expects all ranks of a group in each of
+// its calls, and after one that some are missing in it looks at no other.
 func PyTorch(t *Trace, wallOffsetNS int64) map[string]Dump {
 	id := strconv.FormatUint(t.Group, 10)
-	ranks := make([]string, t.WorldSize)
+	ranks := make([]int, t.WorldSize)
 	for r := range ranks {
-		ranks[r] = strconv.Itoa(r)
+		ranks[r] = r
 	}
-	group := PGGroup{Name: id, Desc: t.Name, Ranks: "[" + strings.Join(ranks, ", ") + "]"}
 	out := map[string]Dump{}
 	for _, r := range t.Ranks {
-		d := Dump{Version: dumpVersion, PGConfig: map[string]PGGroup{id: group}, Entries: []Entry{}}
+		d := Dump{Version: dumpVersion, PGConfig: map[string]PGGroup{id: groupOf(id, t.Name, ranks)}, Entries: []Entry{}}
 		state := PGState{-1, -1, -1}
 		var collectives uint64
 		for i := range r.Records {
@@ -89,7 +91,14 @@ func PyTorch(t *Trace, wallOffsetNS int64) map[string]Dump {
 				collectives = rec.Collective
 				state.note(rec)
 			}
-			if e, ok := entryOf(t, r.Rank, rec, collectives, wallOffsetNS); ok {
+			e, ok := entryOf(t, rec, collectives, wallOffsetNS)
+			if ok && e.IsP2P {
+				pair := []int{min(r.Rank, rec.Root), max(r.Rank, rec.Root)}
+				pairID := fmt.Sprintf("%s-p2p-%d-%d", id, pair[0], pair[1])
+				d.PGConfig[pairID] = groupOf(pairID, t.Name, pair)
+				e.inPair(pairID, r.Rank == pair[0], rec)
+			}
+			if ok {
 				d.Entries = append(d.Entries, e)
 			}
 		}
@@ -97,6 +106,25 @@ func PyTorch(t *Trace, wallOffsetNS int64) map[string]Dump {
 		out[strconv.Itoa(r.Rank)] = d
 	}
 	return out
+}
+
+func groupOf(id, description string, ranks []int) PGGroup {
+	list := strings.ReplaceAll(fmt.Sprint(ranks), " ", ", ") // Python's
+	return PGGroup{Name: id, Desc: description, Ranks: list}
+}
+
+// inPair makes the entry one of the two ranks' own group, in which the lower one is rank 0.
+func (e *Entry) inPair(id string, lower bool, r *Record) {
+	self, peer := 1, 0
+	if lower {
+		self, peer = 0, 1
+	}
+	e.ProcessGroup[0], e.P2PSeqID = id, firstP2P+r.Sequence
+	if r.Op == wire.OpSend {
+		e.ProfilingName = fmt.Sprintf("nccl:send %d->%d", self, peer)
+	} else {
+		e.ProfilingName = fmt.Sprintf("nccl:recv %d<-%d", self, peer)
+	}
 }
 
 func (s *PGState) note(r *Record) {
@@ -107,8 +135,8 @@ func (s *PGState) note(r *Record) {
 	}
 }
 
-func entryOf(t *Trace, rank int, r *Record, collectives uint64, wallOffsetNS int64) (Entry, bool) {
-	name, in, out := nameAndParts(r, rank, int64(t.WorldSize))
+func entryOf(t *Trace, r *Record, collectives uint64, wallOffsetNS int64) (Entry, bool) {
+	name, in, out := nameAndParts(r.Op, int64(t.WorldSize))
 	if name == "" {
 		return Entry{}, false
 	}
@@ -122,14 +150,11 @@ func entryOf(t *Trace, rank int, r *Record, collectives uint64, wallOffsetNS int
 		CollectiveSeqID: collectives, OpID: r.Sequence, ProfilingName: "nccl:" + name,
 		InputSizes: [][]int64{{count * in}}, InputDtypes: []string{dtype.name},
 		OutputSizes: [][]int64{{count * out}}, OutputDtypes: []string{dtype.name},
-		TimeCreatedNS: wall(r.EnqueuedNS, wallOffsetNS), State: "started", IsP2P: r.Collective == 0,
+		TimeCreatedNS: wall(r.EnqueuedNS, wallOffsetNS), State: "started", IsP2P: r.Op == wire.OpSend || r.Op == wire.OpRecv,
 		Frames: []Frame{{Name: strings.TrimSpace(r.Operation + " " + r.Algorithm), Filename: "railhead"}},
 	}
 	started := e.TimeCreatedNS
 	e.TimeStartedNS = &started
-	if e.IsP2P {
-		e.P2PSeqID = firstP2P + r.Sequence
-	}
 	if r.State == Done {
 		e.State, e.Retired = "completed", true
 		completed := max(started, wall(r.DoneNS, wallOffsetNS))
@@ -148,8 +173,8 @@ func wall(ns, offset int64) int64 {
 
 // nameAndParts is PyTorch's name of an operation and how many times its count goes in and out of a rank. A barrier is what
 // PyTorch makes of one, an all-reduce; a reduction to a root, which the analyser has no name for, too.
-func nameAndParts(r *Record, rank int, world int64) (name string, in, out int64) {
-	switch r.Op {
+func nameAndParts(op wire.Op, world int64) (name string, in, out int64) {
+	switch op {
 	case wire.OpAllReduce, wire.OpBarrier, wire.OpReduce:
 		return "all_reduce", 1, 1
 	case wire.OpAllGather, wire.OpSplit:
@@ -164,12 +189,8 @@ func nameAndParts(r *Record, rank int, world int64) (name string, in, out int64)
 		return "gather", 1, world
 	case wire.OpScatter:
 		return "scatter", world, 1
-	case wire.OpSend:
-		return fmt.Sprintf("send %d->%d", rank, r.Root), 1, 1
-	case wire.OpRecv:
-		return fmt.Sprintf("recv %d<-%d", rank, r.Root), 1, 1
-	case wire.OpGroup:
-		return "coalesced", 1, 1
+	case wire.OpSend, wire.OpRecv:
+		return op.String(), 1, 1
 	}
 	return "", 0, 0
 }

@@ -73,6 +73,10 @@ func TestADumpHasExactlyTheFieldsThatPyTorchsAnalyserReads(t *testing.T) {
 		if want := map[string]any{"name": "3", "desc": "tp", "ranks": "[0, 1]"}; !reflect.DeepEqual(config, want) {
 			t.Errorf("rank %s: config %v", rank, config)
 		}
+		pair := d["pg_config"].(map[string]any)["3-p2p-0-1"].(map[string]any)
+		if want := map[string]any{"name": "3-p2p-0-1", "desc": "tp", "ranks": "[0, 1]"}; !reflect.DeepEqual(pair, want) {
+			t.Errorf("rank %s: config %v", rank, pair)
+		}
 		for _, e := range d["entries"].([]any) {
 			if got := keys(e.(map[string]any)); !reflect.DeepEqual(got, entryFields) {
 				t.Errorf("rank %s: fields %v", rank, got)
@@ -104,7 +108,11 @@ func TestEntriesSayWhatWasCalled(t *testing.T) {
 	got := func(rank string) (all []said) {
 		for _, e := range dumps[rank].Entries {
 			all = append(all, said{e.ProfilingName, e.State, e.InputSizes[0][0], e.OutputSizes[0][0], e.CollectiveSeqID, e.IsP2P})
-			if e.InputDtypes[0] != "BFloat16" || e.ProcessGroup != [2]string{"3", "tp"} || e.TimeCreatedNS != 1_000_000+int64(e.RecordID)*1000 {
+			group := "3"
+			if e.IsP2P {
+				group = "3-p2p-0-1"
+			}
+			if e.InputDtypes[0] != "BFloat16" || e.ProcessGroup != [2]string{group, "tp"} || e.TimeCreatedNS != 1_000_000+int64(e.RecordID)*1000 {
 				t.Errorf("%+v", e)
 			}
 		}

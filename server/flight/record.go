@@ -91,6 +91,18 @@ func Numbered(ring Ring, sequence uint64) (r Record, ok bool) {
 	return decode(w), true
 }
 
+// Before reads the records of the n operations up to a sequence number, as far as they are there, the oldest first: without
+// looking at the whole ring.
+func Before(ring Ring, sequence uint64, n int) []Record {
+	var out []Record
+	for s := sequence - min(sequence, uint64(n)) + 1; s <= sequence && s != 0; s++ {
+		if r, ok := Numbered(ring, s); ok {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
 // read is readRecord of flight_record.h. Loads of sync/atomic are sequentially consistent, which is more than it asks for.
 func read(ring Ring, slot int) (w wire.FlightRecord, ok bool) {
 	var words [wire.FlightWords]*uint64

@@ -103,6 +103,16 @@ func TestOnlyTheNewestRecordsOfARingThatWrapsAreLeft(t *testing.T) {
 			}
 		}
 	}
+	for _, n := range []int{0, 1, 32} {
+		if got := Before(m.ring(), written, n); len(got) != n || n > 0 && (got[0].Sequence != uint64(written-n+1) || got[n-1].Sequence != written) {
+			t.Errorf("the %d up to the last one: %+v", n, got)
+		}
+	}
+	for _, sequence := range []uint64{0, 1, math.MaxUint64} {
+		if got := Before(m.ring(), sequence, 32); len(got) != 0 {
+			t.Errorf("up to %d: %+v", sequence, got)
+		}
+	}
 	if _, ok := Numbered(m.ring(), written-wire.FlightRecords); ok {
 		t.Error("a record that was written over is still there")
 	}
