@@ -3,6 +3,7 @@
 #   make lib                                    build/librailhead.so, build/librailhead.a, build/railhead.pc
 #   make install PREFIX=/usr DESTDIR=/staging   header, libraries and railhead.pc; LIBDIR=/usr/lib64 where that is the place
 #   make clean
+#   make soak                                   hours: 10,000 kill rounds, then each fuzz target for 60 s
 #
 # Tests build the library without make, as this file says: they read the assignments of plain words (LIBRARY_..., GO_ONLY)
 # from it.
@@ -32,7 +33,7 @@ SHARED := $(BUILD)/librailhead.so.$(VERSION)
 STATIC := $(BUILD)/librailhead.a
 OBJECTS := $(patsubst client/%.cc,$(BUILD)/objects/%.o,$(filter-out $(GO_ONLY),$(wildcard client/*.cc)))
 
-.PHONY: lib install clean $(BUILD)/railhead.pc
+.PHONY: lib install clean soak $(BUILD)/railhead.pc
 .DELETE_ON_ERROR:
 
 lib: $(SHARED) $(STATIC) $(BUILD)/railhead.pc
@@ -66,5 +67,9 @@ install: lib
 
 clean:
 	rm -rf $(BUILD)
+
+soak:
+	RAILHEAD_KILL_ROUNDS=10000 go test ./internal/killrounds -count=1 -v -timeout 12h
+	.ci/fuzz 60
 
 -include $(OBJECTS:.o=.d)

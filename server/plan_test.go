@@ -73,7 +73,7 @@ func TestATableThatCannotBeUsedIsSaidAndLeftOut(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(torn, thisMachine(t)+".json"), []byte(`{"version": 1, "finger`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for dir, want := range map[string]string{torn: "delete the file", saved(t, many): "measure fewer sizes", t.TempDir(): ""} {
+	for dir, want := range map[string]string{torn: "railhead tune", saved(t, many): "measure fewer sizes", t.TempDir(): ""} {
 		p := newPlanner(dir, noLog)
 		if i := p.info(); i.Entries != 0 || !strings.Contains(i.Refused, want) || (want == "") != (i.Refused == "") {
 			t.Errorf("%s: got %+v, want %q", dir, i, want)
