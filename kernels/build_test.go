@@ -42,29 +42,65 @@ func noteSources(t *testing.T) {
 	}
 }
 
+// objects keeps what has been compiled: the kernels take long, and several programs are linked with them.
+var objects struct {
+	sync.Mutex
+	dir   string
+	built map[string]func() (path string, err error)
+}
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "kernels")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	objects.dir, objects.built = dir, map[string]func() (string, error){}
+	code := m.Run()
+	if err := os.RemoveAll(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// object returns the path of a compiled source; each compiler and set of flags compiles it once.
+func object(flags []string, source string) (string, error) {
+	objects.Lock()
+	key := fmt.Sprint(os.Getenv("CXX"), flags, source)
+	build, there := objects.built[key]
+	if !there {
+		path := fmt.Sprintf("%s/%d.o", objects.dir, len(objects.built))
+		build = sync.OnceValues(func() (string, error) {
+			return path, compile(flags, "-Wall", "-Wextra", "-Werror", "-I.", "-Iinclude", "-c", source, "-o", path)
+		})
+		objects.built[key] = build
+	}
+	objects.Unlock()
+	return build()
+}
+
 // compileProgram compiles a program of testdata with the sources of the CPU target, each on a core of its own, and returns
 // its path.
 func compileProgram(t *testing.T, flags []string, sources ...string) string {
 	t.Helper()
 	noteSources(t)
-	dir := t.TempDir()
-	objects := make([]string, len(sources))
+	paths := make([]string, len(sources))
 	errs := make([]error, len(sources))
 	slots := make(chan struct{}, runtime.NumCPU())
 	var wg sync.WaitGroup
 	for i, source := range sources {
-		objects[i] = fmt.Sprintf("%s/%d.o", dir, i)
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			errs[i] = compile(flags, "-Wall", "-Wextra", "-Werror", "-I.", "-Iinclude", "-c", source, "-o", objects[i])
+			paths[i], errs[i] = object(flags, source)
 		})
 	}
 	wg.Wait()
-	binary := dir + "/program"
+	binary := t.TempDir() + "/program"
 	err := errors.Join(errs...)
 	if err == nil {
-		err = compile(flags, append(objects, "-o", binary, "-lpthread")...)
+		err = compile(flags, append(paths, "-o", binary, "-lpthread")...)
 	}
 	if err != nil {
 		t.Fatal(err)
