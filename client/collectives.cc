@@ -40,7 +40,9 @@ Outcome allReduce(const Comm* comm, const Operation& o, Choice* choice) {
   }
   *choice = choose(comm->plans.copied[RHW_PLAN_ALL_REDUCE], bytes);
   switch (choice->algo) {
-    case RHW_ALGO_RING: return kernels.tree(comm->team, o.reduce, Tree::kChain, o.send, o.recv, o.count);
+    case RHW_ALGO_RING:
+      if (comm->reproducible == 0) return kernels.ring(comm->team, comm->ring, o.reduce, o.send, o.recv, o.count);
+      return kernels.tree(comm->team, o.reduce, Tree::kChain, o.send, o.recv, o.count);
     case RHW_ALGO_TREE: return kernels.tree(comm->team, o.reduce, Tree::kDouble, o.send, o.recv, o.count);
     case RHW_ALGO_TWOSHOT: return kernels.twoshot(comm->team, o.reduce, o.send, o.recv, o.count);
     default: return kernels.oneshot(comm->team, o.reduce, o.send, o.recv, o.count);
@@ -56,6 +58,9 @@ Outcome reduceScatter(const Comm* comm, const Operation& o, Choice* choice) {
     if (outcome.stop != Stop::kNone || zeroCopy) return outcome;
   }
   *choice = choose(comm->plans.copied[RHW_PLAN_REDUCE_SCATTER], bytes);
+  if (choice->algo == RHW_ALGO_RING && comm->reproducible == 0) {
+    return kernels.reduceScatterRing(comm->team, comm->ring, o.reduce, o.send, o.recv, o.count);
+  }
   if (choice->algo == RHW_ALGO_RING) return kernels.reduceScatterChain(comm->team, o.reduce, o.send, o.recv, o.count);
   return kernels.reduceScatter(comm->team, o.reduce, o.send, o.recv, o.count);
 }
@@ -69,7 +74,7 @@ Outcome allGather(const Comm* comm, const Operation& o, Choice* choice) {
     if (outcome.stop != Stop::kNone || zeroCopy) return outcome;
   }
   *choice = choose(comm->plans.copied[RHW_PLAN_ALL_GATHER], bytes);
-  if (choice->algo == RHW_ALGO_RING) return kernels.allGatherRing(comm->team, o.send, o.recv, part);
+  if (choice->algo == RHW_ALGO_RING) return kernels.allGatherRing(comm->team, comm->ring, o.send, o.recv, part);
   return kernels.allGather(comm->team, o.send, o.recv, part);
 }
 
@@ -98,8 +103,8 @@ Outcome broadcast(const Comm* comm, const Operation& o, Choice* choice) {
   *choice = choose(comm->plans.copied[RHW_PLAN_BROADCAST], bytes);
   Outcome outcome;
   switch (choice->algo) {
-    case RHW_ALGO_TREE: outcome = kernels.broadcastTree(comm->team, Tree::kDouble, o.root, buffer, bytes); break;
-    case RHW_ALGO_RING: outcome = kernels.broadcastTree(comm->team, Tree::kChain, o.root, buffer, bytes); break;
+    case RHW_ALGO_TREE: outcome = kernels.broadcastTree(comm->team, comm->ring, Tree::kDouble, o.root, buffer, bytes); break;
+    case RHW_ALGO_RING: outcome = kernels.broadcastTree(comm->team, comm->ring, Tree::kChain, o.root, buffer, bytes); break;
     default: outcome = kernels.broadcast(comm->team, o.root, buffer, bytes);
   }
   if (root && outcome.stop == Stop::kNone) copy(o.recv, o.send, bytes);

@@ -109,6 +109,10 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   team.blockBytes = m.block_bytes;
   team.pipeSlotBytes = m.pipe_slot_bytes;
   team.broadcastSlotBytes = m.broadcast_slot_bytes;
+  team.llSlotBytes = kLLSlotBytes;
+  memcpy(comm->ring.order, comm->plans.order, sizeof comm->ring.order);
+  comm->ring.channels = static_cast<int>(comm->plans.channels);
+  comm->ring.protocol = RingProtocol::kSimple;
   for (int32_t peer = 0; peer < comm->worldSize; peer++) {
     team.calls[peer] = reinterpret_cast<CallWords*>(&comm->line(peer)->call);
   }

@@ -57,7 +57,7 @@ const char* checkJoined(const rhw_joined& m) {
     if (slot < 2 * kSlotHeaderBytes || slot % 128 != 0) return "Joined: slot size out of range";
   }
   if (m.reserved0 != 0) return "Joined: reserved field set";
-  const uint64_t need = scratchBytes(static_cast<int>(m.world), m.block_bytes, m.broadcast_slot_bytes, m.pipe_slot_bytes);
+  const uint64_t need = scratchBytes(static_cast<int>(m.world), m.block_bytes, m.broadcast_slot_bytes, m.pipe_slot_bytes, kLLSlotBytes);
   if (m.scratch_bytes < need || m.scratch_bytes > m.heap_bytes) return "Joined: scratch size out of range";
   return nullptr;
 }

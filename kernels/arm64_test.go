@@ -32,7 +32,9 @@ func TestTheKernelsAreRightOnArm64(t *testing.T) {
 	run(compileProgram(t, []string{"-static", "-DVECTOR_BYTES=16"}, "testdata/tile.cc"))
 	binary := compileProgram(t, []string{"-static"}, team...)
 	others := compileProgram(t, []string{"-static"}, collectives...)
+	around := compileProgram(t, []string{"-static"}, rings...)
 	for _, spin := range spins[:2] {
+		run(around, "run", 3, uint32(0xffffffe0), spin, 60, rand.Uint64())
 		run(binary, "sums", 3, 2, uint32(0xffffffe0), spin, 60, rand.Uint64())
 		run(others, 3, 2, uint32(0xffffffe0), spin, 60, rand.Uint64())
 	}

@@ -75,6 +75,7 @@ func cpuFlags(t *testing.T) string {
 var (
 	team        = []string{"testdata/team.cc", "testdata/portable_only.cc", "host/dispatch.cc", "host/isa_portable.cc"}
 	collectives = append([]string{"testdata/collectives.cc"}, team[1:]...)
+	rings       = append([]string{"testdata/rings.cc"}, team[1:]...)
 )
 
 // spins: asleep at once, asleep soon, and spinning all along.
@@ -102,6 +103,7 @@ func TestEpochsGoOverTheWrapWithoutNotice(t *testing.T) {
 func TestTheProtocolHasNoDataRace(t *testing.T) {
 	binary := compileProgram(t, thread, team...)
 	others := compileProgram(t, thread, collectives...)
+	around := compileProgram(t, thread, rings...)
 	for _, world := range []int{2, 3, 5} {
 		for _, spin := range spins {
 			if world > 3 && spin > spins[1] {
@@ -110,6 +112,7 @@ func TestTheProtocolHasNoDataRace(t *testing.T) {
 			runProgram(t, binary, "sums", world, 2, uint32(0xffffffe0), spin, 200, rand.Uint64())
 			runProgram(t, binary, "abort", world, 1, 0, spin, 20, rand.Uint64())
 			runProgram(t, others, world, 2, uint32(0xffffffe0), spin, 200, rand.Uint64())
+			runProgram(t, around, "run", world, uint32(0xffffffe0), spin, 100, rand.Uint64())
 		}
 	}
 }
@@ -117,12 +120,37 @@ func TestTheProtocolHasNoDataRace(t *testing.T) {
 func TestTheProtocolStaysWithinItsMemory(t *testing.T) {
 	binary := compileProgram(t, address, team...)
 	others := compileProgram(t, address, collectives...)
+	around := compileProgram(t, address, rings...)
 	for _, world := range []int{1, 2, 7, 64} {
 		runProgram(t, binary, "sums", world, min(world, 4), uint32(0xffffffe0), 2_000, 60, rand.Uint64())
 	}
 	for _, world := range []int{2, 7, 64} {
 		runProgram(t, binary, "abort", world, 1, 0, 2_000, 5, rand.Uint64())
 		runProgram(t, others, world, world, uint32(0xffffffe0), 2_000, 60, rand.Uint64())
+		runProgram(t, around, "run", min(world, 16), uint32(0xffffffe0), 2_000, 60, rand.Uint64())
+	}
+}
+
+// Any order, channels and protocol, all types and reductions, odd counts and none, in place and not. Counters of chunks begin
+// before the wrap of the marks of LL (half the range) and before their own.
+func TestRingsAddWhatTheRanksGaveAndAllGetTheSameBits(t *testing.T) {
+	binary := compileProgram(t, plain, rings...)
+	for world := 2; world <= 9; world++ {
+		for _, first := range []uint32{0, 0x7fffff00, 0xffffff00} {
+			for _, spin := range spins[:2] {
+				runProgram(t, binary, "run", world, first, spin, 500, rand.Uint64())
+			}
+		}
+	}
+}
+
+func TestRingsEndWithTheGroupAndAtTheDeadline(t *testing.T) {
+	binary := compileProgram(t, plain, rings...)
+	for _, world := range []int{2, 3, 5} {
+		for _, spin := range spins[:2] {
+			runProgram(t, binary, "late", world, 0, spin, 10, rand.Uint64())
+			runProgram(t, binary, "abort", world, 0, spin, 50, rand.Uint64())
+		}
 	}
 }
 

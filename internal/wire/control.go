@@ -23,12 +23,18 @@ const (
 	// PipeSlots is how many chunks a pipe holds; PipeSets how many pipes a rank has to each other.
 	PipeSlots = 4
 	PipeSets  = 2
+	// LLSlotBytes is the size of a slot of an LL pipe, which has the slots of a pipe and two lines of flags; LLPipes how many of
+	// them there are.
+	LLSlotBytes  = 1024
+	LLPipes      = 4
+	llFlagsBytes = 128
 )
 
 // ScratchNeed is how many bytes of a heap the collectives of a group use: the header, two blocks, the slots of the rank's
-// broadcasts and those of its pipes to every rank.
+// broadcasts, those of its pipes to every rank and its LL pipes.
 func ScratchNeed(world int, block, broadcastSlot, pipeSlot uint32) uint64 {
-	return ScratchHeaderBytes + 2*uint64(block) + PipeSlots*(uint64(broadcastSlot)+PipeSets*uint64(world)*uint64(pipeSlot))
+	const ll = LLPipes * (llFlagsBytes + PipeSlots*LLSlotBytes)
+	return ScratchHeaderBytes + 2*uint64(block) + PipeSlots*(uint64(broadcastSlot)+PipeSets*uint64(world)*uint64(pipeSlot)) + ll
 }
 
 // ControlHeader begins the control segment.

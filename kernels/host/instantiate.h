@@ -12,6 +12,7 @@
 #include "railhead/allgather_ring.h"
 #include "railhead/allreduce_oneshot.h"
 #include "railhead/allreduce_pull.h"
+#include "railhead/allreduce_ring.h"
 #include "railhead/allreduce_tree.h"
 #include "railhead/allreduce_twoshot.h"
 #include "railhead/barrier.h"
@@ -21,6 +22,7 @@
 #include "railhead/reduce.h"
 #include "railhead/reduce_scatter.h"
 #include "railhead/reduce_scatter_chain.h"
+#include "railhead/reduce_scatter_ring.h"
 #include "railhead/transfers.h"
 
 namespace railhead::host {
@@ -91,6 +93,18 @@ struct ReductionsOf {
     ReduceScatterChain<E, Mem<Isa>>(mem, team, flags, e, in(send), out(recv), count).run();
     return outcomeOf(flags);
   }
+  static Outcome ring(const FlagTeam& team, const RingPlan& plan, const ReduceOp& op, const void* send, void* recv, size_t count) {
+    Mem<Isa> mem;
+    Flags<Mem<Isa>> flags(mem, team);
+    allReduceRing(mem, team, flags, E(op, team.worldSize), plan, in(send), out(recv), count);
+    return outcomeOf(flags);
+  }
+  static Outcome scatterRing(const FlagTeam& team, const RingPlan& plan, const ReduceOp& op, const void* send, void* recv, size_t count) {
+    Mem<Isa> mem;
+    Flags<Mem<Isa>> flags(mem, team);
+    railhead::reduceScatterRing(mem, team, flags, E(op, team.worldSize), plan, in(send), out(recv), count);
+    return outcomeOf(flags);
+  }
   static void local(const ReduceOp& op, const void* send, void* recv, size_t count) {
     if (op.kind != Reduction::kPreMulSum) {
       if (send != recv && count > 0) memcpy(recv, send, count * sizeof(T));
@@ -99,7 +113,7 @@ struct ReductionsOf {
     const E e(op, 1);
     for (size_t tile = 0; tile * E::kElements < count; tile++) e.store(out(recv), tile, count, e.load(in(send), tile, count));
   }
-  static constexpr Reductions set() { return {oneshot, twoshot, pull, scatter, scatterPull, toRoot, tree, scatterChain, local}; }
+  static constexpr Reductions set() { return {oneshot, twoshot, pull, scatter, scatterPull, toRoot, tree, scatterChain, ring, scatterRing, local}; }
 };
 
 template <class Isa>
@@ -133,16 +147,16 @@ struct CopiesOf {
     railhead::allToAllPull(lane, E(), offer, out(recv), bytes, zeroCopy);
     return outcomeOf(lane);
   }
-  static Outcome gatherRing(const FlagTeam& team, const void* send, void* recv, size_t bytes) {
+  static Outcome gatherRing(const FlagTeam& team, const RingPlan& plan, const void* send, void* recv, size_t bytes) {
     Mem<Isa> mem;
     Flags<Mem<Isa>> flags(mem, team);
-    railhead::allGatherRing(mem, team, flags, in(send), out(recv), bytes);
+    railhead::allGatherRing(mem, team, flags, E(), plan, in(send), out(recv), bytes);
     return outcomeOf(flags);
   }
-  static Outcome downTree(const FlagTeam& team, Tree tree, int root, void* buffer, size_t bytes) {
+  static Outcome downTree(const FlagTeam& team, const RingPlan& plan, Tree tree, int root, void* buffer, size_t bytes) {
     Mem<Isa> mem;
     Flags<Mem<Isa>> flags(mem, team);
-    railhead::broadcastTree(mem, team, flags, tree, root, out(buffer), bytes);
+    railhead::broadcastTree(mem, team, flags, tree, plan, root, out(buffer), bytes);
     return outcomeOf(flags);
   }
   static Outcome fromRoot(const FlagTeam& team, int root, void* buffer, size_t bytes) {

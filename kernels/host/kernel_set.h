@@ -8,6 +8,7 @@
 
 #include "host/types.h"
 #include "railhead/flags.h"
+#include "railhead/ring.h"
 #include "railhead/transfers.h"
 #include "railhead/tree.h"
 
@@ -34,6 +35,9 @@ struct Reductions {
   Outcome (*reduce)(const FlagTeam&, const ReduceOp&, int root, const void* send, void* recv, size_t count);
   Outcome (*tree)(const FlagTeam&, const ReduceOp&, Tree, const void* send, void* recv, size_t count);
   Outcome (*reduceScatterChain)(const FlagTeam&, const ReduceOp&, const void* send, void* recv, size_t count);
+  // Not with the bits of the others: ring_run.h.
+  Outcome (*ring)(const FlagTeam&, const RingPlan&, const ReduceOp&, const void* send, void* recv, size_t count);
+  Outcome (*reduceScatterRing)(const FlagTeam&, const RingPlan&, const ReduceOp&, const void* send, void* recv, size_t count);
   // The reduction of a single rank's elements.
   void (*local)(const ReduceOp&, const void* send, void* recv, size_t count);
 };
@@ -44,9 +48,9 @@ struct Copies {
   Outcome (*allGatherPull)(const FlagTeam&, uint64_t sendOffer, const void* send, void* recv, size_t bytes, bool* zeroCopy);
   Outcome (*allToAll)(const FlagTeam&, const void* send, void* recv, size_t bytes);
   Outcome (*allToAllPull)(const FlagTeam&, uint64_t sendOffer, void* recv, size_t bytes, bool* zeroCopy);
-  Outcome (*allGatherRing)(const FlagTeam&, const void* send, void* recv, size_t bytes);
+  Outcome (*allGatherRing)(const FlagTeam&, const RingPlan&, const void* send, void* recv, size_t bytes);
   Outcome (*broadcast)(const FlagTeam&, int root, void* buffer, size_t bytes);
-  Outcome (*broadcastTree)(const FlagTeam&, Tree, int root, void* buffer, size_t bytes);
+  Outcome (*broadcastTree)(const FlagTeam&, const RingPlan&, Tree, int root, void* buffer, size_t bytes);
   Outcome (*transfers)(const FlagTeam&, Transfer* list, int n);
   Outcome (*barrier)(const FlagTeam&);
 };

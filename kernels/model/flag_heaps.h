@@ -13,8 +13,9 @@ namespace railhead::model {
 
 class FlagHeaps {
  public:
-  // windowCount: elements of each of a rank's two windows. slotBytes: of pipes and broadcasts, 0 = there are none.
-  FlagHeaps(World& world, int worldSize, int reduceGroup, uint32_t blockBytes, uint32_t windowCount, uint32_t slotBytes)
+  // windowCount: elements of each of a rank's two windows. slotBytes: of pipes and broadcasts, llSlotBytes: of LL pipes; 0 =
+  // there are none.
+  FlagHeaps(World& world, int worldSize, int reduceGroup, uint32_t blockBytes, uint32_t windowCount, uint32_t slotBytes, uint32_t llSlotBytes)
       : world_(world), worldSize_(worldSize), windowBytes_(windowCount * 4) {
     const auto n = static_cast<size_t>(worldSize);
     heaps_.resize(n);
@@ -25,9 +26,9 @@ class FlagHeaps {
         calls_.data(), n * sizeof(CallWords), 8,
         [](size_t unit) { return std::string(unit % 2 == 0 ? "call" : "call's count") + " of rank " + std::to_string(unit / 2); },
         [](size_t unit, int rank, uint64_t) { return static_cast<size_t>(rank) == unit / 2; });
-    windows_ = scratchBytes(worldSize, blockBytes, slotBytes, slotBytes);
+    windows_ = scratchBytes(worldSize, blockBytes, slotBytes, slotBytes, llSlotBytes);
     for (auto& heap : heaps_) heap.resize((windows_ + 2 * windowBytes_ + 127) / 64);
-    for (int r = 0; r < worldSize; r++) makeTeam(r, reduceGroup, blockBytes, slotBytes);
+    for (int r = 0; r < worldSize; r++) makeTeam(r, reduceGroup, blockBytes, slotBytes, llSlotBytes);
     for (int r = 0; r < worldSize; r++) addHeap(r);
   }
 
@@ -44,7 +45,7 @@ class FlagHeaps {
 
   char* base(int r) { return reinterpret_cast<char*>(heaps_[static_cast<size_t>(r)].data()); }
 
-  void makeTeam(int r, int reduceGroup, uint32_t blockBytes, uint32_t slotBytes) {
+  void makeTeam(int r, int reduceGroup, uint32_t blockBytes, uint32_t slotBytes, uint32_t llSlotBytes) {
     FlagTeam& t = team(r);
     t = {};
     t.rank = r;
@@ -52,6 +53,7 @@ class FlagHeaps {
     t.reduceGroup = reduceGroup;
     t.blockBytes = blockBytes;
     t.pipeSlotBytes = t.broadcastSlotBytes = slotBytes;
+    t.llSlotBytes = llSlotBytes;
     t.spinNs = 0;
     t.timeoutNs = 1000;
     for (int q = 0; q < worldSize_; q++) {
@@ -89,6 +91,7 @@ class FlagHeaps {
         },
         [=](size_t, int rank, uint64_t) { return rank == r; });
     if (t.pipeSlotBytes != 0) addPipes(r);
+    if (t.llSlotBytes != 0) addLLPipes(r);
     if (windowBytes_ != 0) {
       const size_t count = windowBytes_ / 4;
       world_.memory.add(base(r) + windows_, 2 * windowBytes_, 4, [=](size_t unit) {
@@ -118,6 +121,21 @@ class FlagHeaps {
         addSlot(base(r) + pipeSlotsOffset(t, kMessages, q) + i * t.pipeSlotBytes, t, r, name);
         addSlot(base(r) + pipeSlotsOffset(t, kResults, q) + i * t.pipeSlotBytes, t, r, "result " + name);
       }
+    }
+  }
+  // Words belong to the writer, but for the zeros of the reader.
+  void addLLPipes(int r) {
+    FlagTeam& t = team(r);
+    for (int channel = 0; channel < kMaxRingChannels; channel++) {
+      char* at = base(r) + llPipeOffset(t, channel);
+      const std::string which = "LL " + std::to_string(channel);
+      addFlag(reinterpret_cast<Flag*>(at), r, which + " tail");
+      addFlag(reinterpret_cast<Flag*>(at + kFlagLineBytes), r, which + " head");
+      const size_t words = t.llSlotBytes / 8;
+      world_.memory.add(
+          at + kLLFlagsBytes, kPipeSlots * t.llSlotBytes, 8,
+          [=](size_t unit) { return which + " slot " + std::to_string(unit / words) + " of rank " + std::to_string(r) + " word " + std::to_string(unit % words); },
+          [=](size_t, int rank, uint64_t value) { return rank == r || value == 0; });
     }
   }
   void addSlot(char* at, const FlagTeam& t, int r, const std::string& name) {

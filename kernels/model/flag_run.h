@@ -3,6 +3,7 @@
 #define RAILHEAD_KERNELS_MODEL_FLAG_RUN_H_
 
 #include <deque>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "railhead/allreduce_oneshot.h"
 #include "railhead/allgather_ring.h"
 #include "railhead/allreduce_pull.h"
+#include "railhead/allreduce_ring.h"
 #include "railhead/allreduce_tree.h"
 #include "railhead/allreduce_twoshot.h"
 #include "railhead/barrier.h"
@@ -21,6 +23,7 @@
 #include "railhead/reduce.h"
 #include "railhead/reduce_scatter.h"
 #include "railhead/reduce_scatter_chain.h"
+#include "railhead/reduce_scatter_ring.h"
 #include "railhead/transfers.h"
 
 namespace railhead::model {
@@ -29,7 +32,7 @@ namespace railhead::model {
 enum class FlagAlgorithm {
   kOneshot, kTwoshot, kPull, kBarrier, kAllGather, kAllGatherPull, kReduceScatter, kReduceScatterPull, kAllToAll, kAllToAllPull,
   kBroadcast, kReduce, kGather, kScatter, kNeighbours, kChain, kDoubleTree, kBroadcastChain, kBroadcastTree, kAllGatherRing,
-  kReduceScatterChain,
+  kReduceScatterChain, kRing, kReduceScatterRing,
 };
 
 struct Call {
@@ -38,6 +41,7 @@ struct Call {
   bool inPlace = false;
   bool oneHasNoWindow = false;  // pull: rank 0's buffers are not in its heap, so that all step back
   int root = 0;
+  RingPlan ring = {};  // of rings and chains
 };
 
 struct FlagShape {
@@ -45,6 +49,9 @@ struct FlagShape {
   uint32_t blockTiles = 2;   // of a buffer
   uint32_t windowCount = 0;  // elements of a window
   uint32_t slotTiles = 0;    // of a pipe; 0 = no pipes
+  uint32_t llTiles = 0;      // of an LL pipe's slot, its signature apart; 0 = no LL pipes
+  uint32_t startLL = 0;      // chunks that LL pipes have carried
+  std::vector<uint8_t> order;  // of rings; empty = of the ranks
   uint32_t startGeneration = 0;
   std::vector<Call> calls;
   bool isSigned = true;
@@ -61,10 +68,11 @@ class FlagRun {
   FlagRun(World& world, const FlagShape& shape)
       : world_(world), shape_(shape),
         heaps_(world, shape.worldSize, shape.reduceGroup, bytesOf(shape.blockTiles), shape.windowCount,
-               shape.slotTiles == 0 ? 0 : kSlotHeaderBytes + bytesOf(shape.slotTiles)) {
+               shape.slotTiles == 0 ? 0 : kSlotHeaderBytes + bytesOf(shape.slotTiles), llSlotBytes(shape)) {
     for (int r = 0; r < shape.worldSize; r++) {
       heaps_.header(r)->generation = shape.startGeneration;
       world.memory.initial(&heaps_.header(r)->published.generation, shape.startGeneration);
+      if (shape.llTiles != 0) startLL(r);
       world.addFiber(r, 0, [this, r] { rank(r); });
     }
     if (shape.odd >= 0) world.letSleepsEnd();
@@ -75,6 +83,19 @@ class FlagRun {
 
  private:
   static uint32_t bytesOf(uint32_t tiles) { return tiles * static_cast<uint32_t>(sizeof(Raw8)); }
+
+  // A word of 8 bytes carries 4.
+  static uint32_t llSlotBytes(const FlagShape& shape) {
+    return shape.llTiles == 0 ? 0 : 8 * LLPipes<FlagMem>::wordsOf(bytesOf(shape.llTiles));
+  }
+  void startLL(int r) {
+    FlagMem mem(world_);
+    for (int channel = 0; channel < kMaxRingChannels; channel++) {
+      const LLPipes<FlagMem> pipes(mem, heaps_.team(r), channel);
+      world_.memory.initial(&pipes.tail(r).value, shape_.startLL);
+      world_.memory.initial(&pipes.head(r).value, shape_.startLL);
+    }
+  }
 
   using Buffer = std::vector<uint32_t>;
   using F = FlagAlgorithm;
@@ -212,7 +233,7 @@ class FlagRun {
       case F::kBroadcastTree: {
         if (root) job.out() = job.send;
         const Tree tree = call.algorithm == F::kBroadcastChain ? Tree::kChain : Tree::kDouble;
-        return broadcastTree(mem, team, flags, tree, call.root, job.to(), uint64_t{call.count} * 4);
+        return broadcastTree(mem, team, flags, tree, call.ring, call.root, job.to(), uint64_t{call.count} * 4);
       }
       case F::kChain:
       case F::kDoubleTree: {
@@ -224,7 +245,9 @@ class FlagRun {
         const Elements e;
         return ReduceScatterChain<Elements, FlagMem>(mem, team, flags, e, job.in(), job.to(), call.count).run();
       }
-      case F::kAllGatherRing: return allGatherRing(mem, team, flags, job.in(), job.to(), uint64_t{call.count} * 4);
+      case F::kAllGatherRing: return allGatherRing(mem, team, flags, Elements(), call.ring, job.in(), job.to(), call.count);
+      case F::kRing: return allReduceRing(mem, team, flags, Elements(), call.ring, job.in(), job.to(), call.count);
+      case F::kReduceScatterRing: return reduceScatterRing(mem, team, flags, Elements(), call.ring, job.in(), job.to(), call.count);
       case F::kReduce: return reduce(mem, team, flags, Elements(), call.root, job.in(), job.to(), call.count);
       default: {
         std::vector<Transfer>& list = transfers_.emplace_back(transfersOf(job));
@@ -270,6 +293,7 @@ class FlagRun {
       case F::kReduceScatter:
       case F::kReduceScatterPull:
       case F::kReduceScatterChain:
+      case F::kReduceScatterRing:
       case F::kAllToAll:
       case F::kAllToAllPull:
       case F::kScatter: return n;
@@ -298,6 +322,7 @@ class FlagRun {
 
   void check(Job& job) {
     const int r = job.team->rank;
+    if (job.call->algorithm == F::kRing || job.call->algorithm == F::kReduceScatterRing) return checkRing(job);
     for (size_t i = 0; i < job.out().size(); i++) {
       uint32_t want;
       if (expected(job, r, i, &want) && job.out()[i] != want) {
@@ -305,6 +330,31 @@ class FlagRun {
       }
     }
   }
+  // A sum in the order of the ring, one way or the other, that ends with the owner: with this rank, where every rank has a part
+  // of its own; else with any, but all ranks have the same.
+  void checkRing(const Job& job) {
+    const bool all = job.call->algorithm == F::kRing;
+    const int r = job.team->rank;
+    auto& results = ringResults_[job.operation];
+    results.resize(job.call->count);
+    for (size_t i = 0; i < job.call->count; i++) {
+      const uint32_t got = all ? const_cast<Job&>(job).out()[i] : job.recv[i];
+      bool found = false;
+      for (int owner = all ? 0 : r; owner < (all ? shape_.worldSize : r + 1); owner++) {
+        for (int way = 0; way < 2; way++) found = found || got == ringSum(job, owner, way, all ? i : static_cast<size_t>(r) * job.call->count + i);
+      }
+      if (!found) world_.fail("call %d, element %zu: %u is no sum in the order of the ring", job.operation, i, got);
+      if (all && results[i] != 0 && results[i] != got) world_.fail("call %d, element %zu: %u, another rank has %u", job.operation, i, got, results[i]);
+      results[i] = got;
+    }
+  }
+  uint32_t ringSum(const Job& job, int owner, int channel, size_t i) const {
+    const RingPlace ring(job.call->ring, channel, owner, shape_.worldSize);
+    uint32_t sum = 0;
+    for (int k = 1; k <= ring.n; k++) sum = sum * (k == 1 ? 0 : 31) + contribution(job.operation, ring.at(ring.place + k - ring.n), i);
+    return sum;
+  }
+
   // What element i of a rank's result must be; false where that is not said.
   bool expected(const Job& job, int r, size_t i, uint32_t* want) const {
     const Call& call = *job.call;
@@ -358,6 +408,7 @@ class FlagRun {
   FlagHeaps heaps_;
   std::deque<Job> jobs_;
   std::deque<std::vector<Transfer>> transfers_;
+  std::map<int, Buffer> ringResults_;  // by operation
 };
 
 }  // namespace railhead::model

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "model/choices.h"
@@ -127,6 +129,21 @@ inline FlagShape anyFlagRanks(Random& random) {
   shape.startGeneration = static_cast<uint32_t>(2 * random.below(8));
   return shape;
 }
+inline bool isRing(F algorithm) { return algorithm == F::kRing || algorithm == F::kReduceScatterRing || algorithm == F::kAllGatherRing; }
+inline std::vector<uint8_t> anyOrder(Random& random, int worldSize) {
+  std::vector<uint8_t> order(static_cast<size_t>(worldSize));
+  std::iota(order.begin(), order.end(), uint8_t{0});
+  for (int i = worldSize - 1; i > 0; i--) std::swap(order[static_cast<size_t>(i)], order[static_cast<size_t>(random.below(i + 1))]);
+  return order;
+}
+// Any number of channels; LL more often than not where the shape has LL pipes.
+inline RingPlan anyRing(Random& random, const FlagShape& shape) {
+  RingPlan plan = ringInRankOrder(shape.worldSize);
+  std::copy(shape.order.begin(), shape.order.end(), plan.order);
+  plan.channels = random.oneIn(3) ? 1 : 1 + random.below(kMaxRingChannels);
+  if (shape.llTiles != 0 && !random.oneIn(6)) plan.protocol = RingProtocol::kLL;
+  return plan;
+}
 inline Call anyCall(Random& random, const FlagShape& shape, F algorithm) {
   Call call = {algorithm, 0, random.oneIn(2), random.oneIn(4), random.below(shape.worldSize)};
   const auto n = static_cast<uint32_t>(shape.worldSize);
@@ -139,13 +156,15 @@ inline Call anyCall(Random& random, const FlagShape& shape, F algorithm) {
     case F::kReduceScatterPull:
     case F::kAllToAllPull: call.count = anyCount(random, shape.windowCount / n); break;
     case F::kChain:
-    case F::kDoubleTree: call.count = anyCount(random, 40); break;  // more chunks than a pipe has slots
+    case F::kDoubleTree:
+    case F::kRing: call.count = anyCount(random, 40); break;  // more chunks than a pipe has slots
     default: call.count = anyCount(random, 12);
   }
   // In place is one buffer only where send and recv are as large as each other.
   const bool sameSize = algorithm <= F::kBarrier || algorithm == F::kAllToAll || algorithm == F::kReduce || algorithm == F::kBroadcast ||
-                        algorithm == F::kChain || algorithm == F::kDoubleTree;
+                        algorithm == F::kChain || algorithm == F::kDoubleTree || algorithm == F::kRing;
   if (!sameSize) call.inPlace = false;
+  if (isRing(algorithm) || algorithm == F::kBroadcastChain || algorithm == F::kBroadcastTree) call.ring = anyRing(random, shape);
   return call;
 }
 inline FlagShape calls(Random& random, const std::vector<F>& kinds, FlagShape shape) {
@@ -180,6 +199,7 @@ inline FlagShape treeCalls(Random& random) {
   shape.reduceGroup = random.oneIn(2) ? shape.worldSize : 1 + random.below(shape.worldSize);
   shape.blockTiles = static_cast<uint32_t>(shape.worldSize);
   shape.slotTiles = 2;
+  shape.order = anyOrder(random, shape.worldSize);
   return calls(random, {F::kChain, F::kDoubleTree, F::kBroadcastChain, F::kBroadcastTree, F::kAllGatherRing, F::kReduceScatterChain}, shape);
 }
 inline FlagShape everyCall(Random& random) {
@@ -198,10 +218,35 @@ inline FlagShape abortedTransfers(Random& random) {
   shape.abort = true;
   return shape;
 }
-// Rank 0 calls something else somewhere, or the same with another count or root. The last call is an exchange.
-inline FlagShape oddCalls(Random& random) {
+// Rings on several channels, and what else uses their pipes, in turn.
+inline FlagShape withRings(Random& random) {
   FlagShape shape = withPipes(random);
-  const std::vector<F> kinds = {F::kOneshot, F::kBarrier, F::kAllGather, F::kBroadcast, F::kReduce, F::kGather, F::kScatter};
+  shape.worldSize = 2 + random.below(3);
+  shape.reduceGroup = shape.worldSize;
+  shape.blockTiles = static_cast<uint32_t>(shape.worldSize);
+  shape.order = anyOrder(random, shape.worldSize);
+  return shape;
+}
+inline FlagShape withLLRings(Random& random) {
+  FlagShape shape = withRings(random);
+  shape.llTiles = static_cast<uint32_t>(1 + random.below(2));
+  shape.startLL = static_cast<uint32_t>(random.below(16));
+  return shape;
+}
+inline FlagShape ringCalls(Random& random) {
+  FlagShape shape = withRings(random);
+  shape.slotTiles = 2;
+  return calls(random, {F::kRing, F::kRing, F::kReduceScatterRing, F::kAllGatherRing, F::kDoubleTree, F::kNeighbours}, shape);
+}
+inline FlagShape llRingCalls(Random& random) { return calls(random, {F::kRing, F::kReduceScatterRing, F::kAllGatherRing}, withLLRings(random)); }
+inline FlagShape abortedRings(Random& random) {
+  FlagShape shape = llRingCalls(random);
+  shape.calls.resize(1 + static_cast<size_t>(random.below(3)), shape.calls[0]);
+  shape.abort = true;
+  return shape;
+}
+// Rank 0 calls something else somewhere, or the same with another count or root. The last call is an exchange.
+inline FlagShape oneOddCall(Random& random, const std::vector<F>& kinds, FlagShape shape) {
   shape = calls(random, kinds, shape);
   shape.calls.push_back({F::kBarrier});
   shape.odd = random.below(static_cast<int>(shape.calls.size()) - 1);
@@ -212,6 +257,12 @@ inline FlagShape oddCalls(Random& random) {
     if (random.oneIn(3)) shape.oddCall.root = random.below(shape.worldSize);
   } while (shape.oddCall.algorithm == usual.algorithm && shape.oddCall.count == usual.count && shape.oddCall.root == usual.root);
   return shape;
+}
+inline FlagShape oddCalls(Random& random) {
+  return oneOddCall(random, {F::kOneshot, F::kBarrier, F::kAllGather, F::kBroadcast, F::kReduce, F::kGather, F::kScatter}, withPipes(random));
+}
+inline FlagShape oddRings(Random& random) {
+  return oneOddCall(random, {F::kRing, F::kReduceScatterRing, F::kAllGatherRing, F::kOneshot, F::kBarrier}, withLLRings(random));
 }
 
 // Two ranks of one thread.
@@ -225,6 +276,12 @@ inline PacketShape smallKernels(uint32_t startEpoch, uint32_t slotTiles, std::ve
   }
   return shape;
 }
+inline Call smallRing(F algorithm, uint32_t count, RingProtocol protocol) {
+  Call call = {algorithm, count};
+  call.ring = ringInRankOrder(2);
+  call.ring.protocol = protocol;
+  return call;
+}
 inline FlagShape smallCalls(uint32_t startGeneration, std::vector<Call> calls) {
   FlagShape shape;
   shape.startGeneration = startGeneration;
@@ -233,6 +290,7 @@ inline FlagShape smallCalls(uint32_t startGeneration, std::vector<Call> calls) {
   for (const Call& c : shape.calls) {
     if (c.algorithm == F::kPull) shape.windowCount = 4;
     if (c.algorithm >= F::kBroadcast) shape.slotTiles = 1;
+    if (c.ring.protocol == RingProtocol::kLL) shape.llTiles = 1;
   }
   return shape;
 }
@@ -263,6 +321,10 @@ inline const std::vector<Scenario>& scenarios() {
       {"flags-rooted", false, nullptr, rootedCalls, "broadcast and reduce over pipes, roots in turn"},
       {"flags-transfers", false, nullptr, transferCalls, "gather, scatter, and messages between all neighbours at the same time"},
       {"flags-trees", false, nullptr, treeCalls, "chains, rings and double trees of 2 to 5 ranks"},
+      {"flags-rings", false, nullptr, ringCalls, "rings of 2 to 4 ranks in any order on 1 to 4 channels, and trees and messages in turn"},
+      {"flags-rings-ll", false, nullptr, llRingCalls, "the same with the LL protocol, over the wrap of its marks"},
+      {"flags-rings-odd", false, nullptr, oddRings, "a rank calls something else in a turn of rings and exchanges"},
+      {"flags-rings-abort", false, nullptr, abortedRings, "a rank never comes to a ring; everybody leaves when the group is aborted"},
       {"flags-every", false, nullptr, everyCall, "exchanges and pipes in turn"},
       {"flags-odd", false, nullptr, oddCalls, "a rank calls something else: nobody hangs, and nobody gets past the next exchange"},
       {"flags-mixed", false, nullptr, mixedCalls, "all algorithms and barriers in turn"},
@@ -291,6 +353,8 @@ inline const std::vector<Scenario>& scenarios() {
       {"flags-all-pull", true, nullptr, [](Random&) { return smallCalls(4, {{F::kPull, 2}}); }, "every run of a pull of one element a rank"},
       {"flags-all-broadcast", true, nullptr, [](Random&) { return smallCalls(4, {{F::kBroadcast, 2}, {F::kBroadcast, 2, false, false, 1}}); }, "every run of two broadcasts of a chunk"},
       {"flags-all-chain", true, nullptr, [](Random&) { return smallCalls(4, {{F::kChain, 2}}); }, "every run of a chunk up and down a chain"},
+      {"flags-all-ring", true, nullptr, [](Random&) { return smallCalls(4, {smallRing(F::kReduceScatterRing, 2, RingProtocol::kSimple)}); }, "every run of a ring reduce-scatter"},
+      {"flags-all-ring-ll", true, nullptr, [](Random&) { return smallCalls(4, {smallRing(F::kReduceScatterRing, 2, RingProtocol::kLL)}); }, "the same with the LL protocol"},
       {"flags-all-transfer", true, nullptr, [](Random&) { return smallCalls(4, {{F::kGather, 2}}); }, "every run of a message"},
   };
   return all;

@@ -46,6 +46,7 @@ struct Round {
     const auto& copies = host::kernels().copies;
     const host::ReduceOp sum = {};
     const size_t bytes = count * sizeof(int32_t);
+    const RingPlan plan = ringInRankOrder(o.world);
     bool zeroCopy = false;
     switch (what) {
       case What::kAllGather:
@@ -66,13 +67,13 @@ struct Round {
       case What::kTree: ended(i32.tree(team, sum, Tree::kDouble, send, recv, count)); break;
       case What::kBroadcastTree:
         if (team.rank == root) memcpy(recv, send, bytes);
-        ended(copies.broadcastTree(team, windows ? Tree::kDouble : Tree::kChain, root, recv, bytes));
+        ended(copies.broadcastTree(team, plan, windows ? Tree::kDouble : Tree::kChain, root, recv, bytes));
         break;
       case What::kRings:
         if (windows) {
           ended(i32.reduceScatterChain(team, sum, send, recv, count));
         } else {
-          ended(copies.allGatherRing(team, send, recv, bytes));
+          ended(copies.allGatherRing(team, plan, send, recv, bytes));
         }
         break;
       default: transfers(bytes);

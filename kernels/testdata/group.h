@@ -22,7 +22,7 @@ constexpr uint32_t kBlockBytes = 128 * kMaxWorldSize;  // small: sums have many 
 constexpr size_t kMaxCount = 5000;
 constexpr uint32_t kSlotBytes = 1024;
 // Where pull's buffers lie: send, then recv.
-constexpr size_t kWindow = kScratchHeaderBytes + 2 * kBlockBytes + kPipeSlots * (1 + kPipeSets * kMaxWorldSize) * size_t{kSlotBytes};
+inline const size_t kWindow = scratchBytes(kMaxWorldSize, kBlockBytes, kSlotBytes, kSlotBytes, kLLSlotBytes);
 constexpr int64_t kMs = 1000000;
 
 struct Options {
@@ -58,6 +58,7 @@ struct Group {
       team.reduceGroup = o.reduceGroup;
       team.blockBytes = kBlockBytes;
       team.pipeSlotBytes = team.broadcastSlotBytes = kSlotBytes;
+      team.llSlotBytes = kLLSlotBytes;
       team.spinNs = o.spinNs;
       team.yieldNs = o.seed % 2 == 0 ? 0 : 4000;
       team.timeoutNs = timeoutNs;

@@ -3,35 +3,14 @@
 #ifndef RAILHEAD_KERNELS_ALLGATHER_RING_H_
 #define RAILHEAD_KERNELS_ALLGATHER_RING_H_
 
-#include "railhead/pipes.h"
+#include "railhead/ring_run.h"
 
 namespace railhead {
 
-// As allGather, in bytes. A rank is at most one chunk ahead of what it has received, so four slots are enough and nobody waits
-// in a circle. Returns false when the group broke.
-template <class Mem>
-bool allGatherRing(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, const char* send, char* recv, uint64_t bytes) {
-  Pipes<Mem> pipes(mem, team, flags);
-  flags.announce();
-  const int n = team.worldSize, next = (team.rank + 1) % n, before = (team.rank - 1 + n) % n;
-  char* own = recv + static_cast<uint64_t>(team.rank) * bytes;
-  if (own != send) mem.copyLocal(own, send, bytes);
-  const uint64_t perChunk = pipes.chunkBytes();
-  for (uint64_t done = 0; done == 0 || done < bytes; done += perChunk) {
-    const uint64_t part = bytes - done < perChunk ? bytes - done : perChunk;
-    for (int step = 0; step + 1 < n; step++) {
-      char* out = pipes.reserve(next);
-      if (out == nullptr) return false;
-      pipes.writeHeader(out, team.call, part);
-      mem.copyToSlot(out + kSlotHeaderBytes, recv + static_cast<uint64_t>((team.rank - step + n) % n) * bytes + done, part);
-      pipes.send(next);
-      const char* in = pipes.receive(before);
-      if (in == nullptr || !pipes.agrees(in, team.call, before)) return false;
-      mem.copyFromSlot(recv + static_cast<uint64_t>((team.rank - step - 1 + n) % n) * bytes + done, in + kSlotHeaderBytes, part);
-      pipes.release(before);
-    }
-  }
-  return true;
+// As allGather. Returns false when the group broke.
+template <class Elements, class Mem>
+bool allGatherRing(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, const Elements& e, const RingPlan& plan, const char* send, char* recv, size_t count) {
+  return runRing<false>(mem, team, flags, e, plan, {RingKind::kAllGather, send, recv, count});
 }
 
 }  // namespace railhead

@@ -1,22 +1,24 @@
 // Broadcast over pipes from rank to rank: along a chain that begins at the root ("ring"), or down a binary tree ("tree"). The
-// root reads its buffer once or twice, whatever the number of ranks.
+// root reads its buffer once or twice, whatever the number of ranks. Both follow the order of a ring plan.
 #ifndef RAILHEAD_KERNELS_BROADCAST_TREE_H_
 #define RAILHEAD_KERNELS_BROADCAST_TREE_H_
 
-#include "railhead/pipes.h"
+#include "railhead/ring.h"
 #include "railhead/tree.h"
 
 namespace railhead {
 
-// As broadcast.h. Ranks count from the root. Returns false when the group broke.
+// As broadcast.h. Places of the plan count from the root's. Returns false when the group broke.
 template <class Mem>
-bool broadcastTree(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, Tree tree, int root, char* buffer, uint64_t bytes) {
+bool broadcastTree(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, Tree tree, const RingPlan& plan, int root, char* buffer, uint64_t bytes) {
   Pipes<Mem> pipes(mem, team, flags);
   flags.announce();
-  const int n = team.worldSize, place = (team.rank - root + n) % n;
+  const int n = team.worldSize, first = RingPlace(plan, 0, root, n).place;
+  const RingPlace ring(plan, 0, team.rank, n);
+  const int place = (ring.place - first + n) % n;
   TreePlace at = binaryTreePlace(place, n);
   if (tree == Tree::kChain) at = {place - 1, {place + 1, -1}, place + 1 < n ? 1 : 0};
-  const auto rankOf = [&](int p) { return (p + root) % n; };
+  const auto rankOf = [&](int p) { return ring.at(p + first); };
   const uint64_t perChunk = pipes.chunkBytes();
   for (uint64_t done = 0; done == 0 || done < bytes; done += perChunk) {
     const uint64_t part = bytes - done < perChunk ? bytes - done : perChunk;

@@ -68,6 +68,7 @@ struct FlagTeam {
   uint32_t blockBytes;        // of a buffer
   uint32_t pipeSlotBytes;     // of a slot of the pipes between two ranks; a multiple of 128, like the next
   uint32_t broadcastSlotBytes;
+  uint32_t llSlotBytes;       // of a slot of an LL pipe (ll_pipes.h); a multiple of 64
   int64_t spinNs;             // a wait looks that long before it sleeps
   int64_t yieldNs;            // and from then on yields the processor between turns of looks
   int64_t timeoutNs;          // of every single wait

@@ -78,6 +78,20 @@ enum class Mutant : int {
   kTreeResultsShareAPipe = 57,
   kTreeReleasesBeforeItAdds = 58,
   kTreeForgetsTheGroup = 59,
+  // ring.h, ring_run.h, ring_links.h
+  kRingHeadRelaxed = 60,
+  kRingReleasesBeforeItReads = 61,
+  kRingSendsBeforeItWrites = 62,
+  kRingChannelsShareAPipe = 63,
+  kRingCreditsNotCounted = 64,
+  kRingTailRelaxed = 65,
+  // ll_pipes.h
+  kLLChecksOneWord = 66,
+  kLLNoWrapClear = 67,
+  kLLClearsAfterRelease = 68,
+  kLLMarkMayBeZero = 69,
+  kLLSignatureNotCompared = 70,
+  kLLTailWithoutWake = 71,
   // flight_record.h
   kRecordNotInvalidated = 90,
   kRecordWithoutFence = 91,

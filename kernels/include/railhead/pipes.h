@@ -32,7 +32,8 @@ constexpr uint64_t kResultHeadsOffset = 20480;
 constexpr uint64_t kFlagLineBytes = 64;
 static_assert(kResultHeadsOffset + kMaxWorldSize * kFlagLineBytes == kScratchHeaderBytes, "scratch layout");
 
-// Two sets of pipes between each two ranks: the second is for the results of trees (allreduce_tree.h).
+// Two sets of pipes between each two ranks: the second is for the results of trees (allreduce_tree.h) and for more channels of
+// rings (ring.h).
 constexpr int kPipeSets = 2;
 constexpr int kMessages = 0, kResults = 1;
 
@@ -42,9 +43,21 @@ static inline uint64_t pipeSlotsOffset(const FlagTeam& team, int set, int to) {
   const auto number = static_cast<uint64_t>(set * team.worldSize + to);
   return broadcastSlotsOffset(team) + kPipeSlots * (team.broadcastSlotBytes + number * team.pipeSlotBytes);
 }
+
+// LL pipes (ll_pipes.h) follow those slots, one for each channel of a ring: a line with this rank's tail to the rank behind it, one
+// with its head in the pipe of the rank before, the slots to the one behind.
+constexpr int kMaxRingChannels = 4;
+constexpr uint32_t kLLSlotBytes = 1024;
+constexpr uint64_t kLLFlagsBytes = 2 * kFlagLineBytes;
+static inline uint64_t llPipeBytes(uint64_t slotBytes) { return kLLFlagsBytes + kPipeSlots * slotBytes; }
+static inline uint64_t llPipeOffset(const FlagTeam& team, int channel) {
+  return pipeSlotsOffset(team, kPipeSets, 0) + static_cast<uint64_t>(channel) * llPipeBytes(team.llSlotBytes);
+}
+
 // Bytes of a heap's front that all of this needs (wire.ScratchNeed is the same for the daemon).
-static inline uint64_t scratchBytes(int worldSize, uint64_t blockBytes, uint64_t broadcastSlotBytes, uint64_t pipeSlotBytes) {
-  return kScratchHeaderBytes + 2 * blockBytes + kPipeSlots * (broadcastSlotBytes + static_cast<uint64_t>(kPipeSets * worldSize) * pipeSlotBytes);
+static inline uint64_t scratchBytes(int worldSize, uint64_t blockBytes, uint64_t broadcastSlotBytes, uint64_t pipeSlotBytes, uint64_t llSlotBytes) {
+  const uint64_t pipes = kPipeSlots * (broadcastSlotBytes + static_cast<uint64_t>(kPipeSets * worldSize) * pipeSlotBytes);
+  return kScratchHeaderBytes + 2 * blockBytes + pipes + kMaxRingChannels * llPipeBytes(llSlotBytes);
 }
 
 template <class Mem>
