@@ -19,7 +19,7 @@ import (
 
 // The sizes that the fake daemon promises.
 const (
-	fakeScratch = 192 << 10
+	fakeScratch = 256 << 10
 	fakeHeap    = 1 << 20
 	fakeBlock   = 16 << 10
 	fakeWindow  = 4096

@@ -5,19 +5,29 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"os"
 	"testing"
 
 	"railhead/client"
 	"railhead/internal/oracle"
+	"railhead/server"
 )
 
-// The tree adds in an order of its own. So integers must be exact, f32 near the sum in f64, and all ranks and all runs must
-// have the same bits.
-func TestTheTreeGivesTheSameOnAllRanksAndRuns(t *testing.T) {
+// The tree and the classic ring add in orders of their own. So integers must be exact, f32 near the sum in f64, and all ranks
+// and all runs must have the same bits.
+func TestTreeAndClassicRingGiveTheSameOnAllRanksAndRuns(t *testing.T) {
 	s := startDaemon(t)
-	t.Setenv("RAILHEAD_ALGO", "tree")
+	for _, algo := range []string{"tree", "ring"} {
+		t.Run(algo, func(t *testing.T) {
+			t.Setenv("RAILHEAD_ALGO", algo)
+			checkTreeSums(t, s, algo)
+		})
+	}
+}
+
+func checkTreeSums(t *testing.T, s *server.Server, algo string) {
 	for _, world := range []int{2, 3, 4, 5, 7, 8, 12, 33} {
-		ranks := formGroup(t, s, client.CommConfig{Group: fmt.Sprint("tree", world), World: world})
+		ranks := formGroup(t, s, client.CommConfig{Group: fmt.Sprint(algo, world), World: world, Reproducible: client.ReproducibleOff})
 		for _, count := range []int{0, 1, 17, 5000, 60000 / world * 4} {
 			for _, inPlace := range []bool{false, true} {
 				first := treeSums(t, ranks, oracle.F32, count, inPlace)
@@ -25,6 +35,9 @@ func TestTheTreeGivesTheSameOnAllRanksAndRuns(t *testing.T) {
 					t.Errorf("world %d, %d f32: two runs differ", world, count)
 				}
 				checkNear(t, first, world, count)
+				if fold := oracle.Reduce(oracle.F32, oracle.Sum, treeInputs(world, oracle.F32, count), world, nil); world > 2 && count > 1000 && bytes.Equal(first, fold) {
+					t.Errorf("world %d, %d f32: added in the order of the ranks", world, count)
+				}
 				exact := treeSums(t, ranks, oracle.I32, count, inPlace)
 				inputs := treeInputs(world, oracle.I32, count)
 				if wrong := oracle.Differences(exact, oracle.Reduce(oracle.I32, oracle.Sum, inputs, world, nil), oracle.I32); wrong != 0 {
@@ -62,7 +75,7 @@ func treeSums(t *testing.T, ranks []member, d oracle.Dtype, count int, inPlace b
 		}
 		results[m.Rank()] = recv
 		status, err := m.Status()
-		if err == nil && status.Algorithm != "tree" {
+		if want := os.Getenv("RAILHEAD_ALGO"); err == nil && status.Algorithm != want {
 			err = fmt.Errorf("algorithm %q", status.Algorithm)
 		}
 		return err

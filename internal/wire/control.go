@@ -26,7 +26,7 @@ const (
 	// LLSlotBytes is the size of a slot of an LL pipe, which has the slots of a pipe and two lines of flags; LLPipes how many of
 	// them there are.
 	LLSlotBytes  = 1024
-	LLPipes      = 4
+	LLPipes      = MaxChannels
 	llFlagsBytes = 128
 )
 
