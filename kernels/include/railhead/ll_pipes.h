@@ -53,11 +53,13 @@ class LLPipes {
     return {both[0], both[1]};
   }
 
-  // How many of the words up to n, from word `from` on, have come without a gap: the number of the first that has not, or n.
-  uint32_t arrived(const uint64_t* slot, uint32_t chunk, uint32_t from, uint32_t n) {
-    if (mutated(Mutant::kLLChecksOneWord) && from > 0) return n;
-    while (from < n && mem_.loadWord(slot + from) >> 32 == mark(chunk)) from++;
-    return from;
+  bool isThere(const uint64_t* slot, uint32_t chunk, uint32_t word) { return mem_.loadWord(slot + word) >> 32 == mark(chunk); }
+  // How many of the first n words are there: the number of the first that is not, or n.
+  uint32_t countThere(const uint64_t* slot, uint32_t chunk, uint32_t n) {
+    if (mutated(Mutant::kLLChecksOneWord) && n > kSignatureWords) return n;
+    uint32_t word = 0;
+    while (word < n && isThere(slot, chunk, word)) word++;
+    return word;
   }
 
   // Piece number i of a chunk. T: a whole number of 4-byte words.

@@ -100,20 +100,27 @@ class LLLink {
 
   uint32_t chunkBytes() const { return pipes_.chunkBytes(); }
 
-  // The signature is looked at as soon as it is there: a chunk of another operation may have fewer words.
+  // A reader that looked at words in their order would take each line from its writer in the middle of writing it. So it waits
+  // for the last word, and looks at all others then. But a chunk of another operation may have fewer words: the signature is
+  // looked at whenever it is there.
   bool arrived(uint32_t bytes) {
     inChunk_ = mem_.loadRelaxed(&pipes_.head(team_.rank).value);
     in_ = pipes_.slot(before_, inChunk_);
     constexpr uint32_t kFirst = LLPipes<Mem>::kSignatureWords;
-    if (come_ < kFirst) {
-      if (!come(kFirst)) return false;
+    const uint32_t n = LLPipes<Mem>::wordsOf(bytes);
+    const bool lastIsThere = pipes_.isThere(in_, inChunk_, n - 1);
+    const uint32_t there = pipes_.countThere(in_, inChunk_, lastIsThere ? n : kFirst);
+    if (there >= kFirst) {
       const Signature theirs = pipes_.signature(in_);
       if (theirs != team_.call && !mutated(Mutant::kLLSignatureNotCompared)) {
         flags_.mismatch(before_, theirs, team_.call);
         return false;
       }
     }
-    return come(LLPipes<Mem>::wordsOf(bytes));
+    if (there == n) return true;
+    const uint64_t* missing = in_ + (lastIsThere ? there : n - 1);
+    waits_.addWord(pipes_.tail(before_), Pipes<Mem>::next(inChunk_), before_, missing, LLPipes<Mem>::mark(inChunk_));
+    return false;
   }
   bool reserve() {
     outChunk_ = mem_.loadRelaxed(&pipes_.tail(team_.rank).value);
@@ -135,7 +142,6 @@ class LLLink {
     if (!mutated(Mutant::kLLClearsAfterRelease)) pipes_.clearBeforeWrap(in_, inChunk_);
     flags_.publish(pipes_.head(team_.rank), Pipes<Mem>::next(inChunk_));
     if (mutated(Mutant::kLLClearsAfterRelease)) pipes_.clearBeforeWrap(in_, inChunk_);
-    come_ = 0;
   }
   // For a reader that sleeps; release, so that one that wakes up sees all words.
   void send(uint32_t) {
@@ -149,13 +155,6 @@ class LLLink {
   }
 
  private:
-  bool come(uint32_t words) {
-    come_ = pipes_.arrived(in_, inChunk_, come_, words);
-    if (come_ == words) return true;
-    waits_.addWord(pipes_.tail(before_), Pipes<Mem>::next(inChunk_), before_, in_ + come_, LLPipes<Mem>::mark(inChunk_));
-    return false;
-  }
-
   Mem& mem_;
   const FlagTeam& team_;
   Flags<Mem>& flags_;
@@ -164,7 +163,6 @@ class LLLink {
   const int before_, next_;
   Credits<Mem> credits_;
   uint32_t inChunk_ = 0, outChunk_ = 0;
-  uint32_t come_ = 0;  // words of the chunk in in_ that are known to be there
   uint64_t* in_ = nullptr;
   uint64_t* out_ = nullptr;
 };
