@@ -354,7 +354,7 @@ inline const std::vector<Scenario>& scenarios() {
       {"flags-all-broadcast", true, nullptr, [](Random&) { return smallCalls(4, {{F::kBroadcast, 2}, {F::kBroadcast, 2, false, false, 1}}); }, "every run of two broadcasts of a chunk"},
       {"flags-all-chain", true, nullptr, [](Random&) { return smallCalls(4, {{F::kChain, 2}}); }, "every run of a chunk up and down a chain"},
       {"flags-all-ring", true, nullptr, [](Random&) { return smallCalls(4, {smallRing(F::kReduceScatterRing, 2, RingProtocol::kSimple)}); }, "every run of a ring reduce-scatter"},
-      {"flags-all-ring-ll", true, nullptr, [](Random&) { return smallCalls(4, {smallRing(F::kReduceScatterRing, 2, RingProtocol::kLL)}); }, "the same with the LL protocol"},
+      {"flags-all-ring-ll", true, nullptr, [](Random&) { return smallCalls(4, {smallRing(F::kAllGatherRing, 0, RingProtocol::kLL)}); }, "every run of an LL chunk that is a signature: sleep and wake"},
       {"flags-all-transfer", true, nullptr, [](Random&) { return smallCalls(4, {{F::kGather, 2}}); }, "every run of a message"},
   };
   return all;
