@@ -78,7 +78,9 @@ struct Round {
     type = static_cast<Type>(pick(host::kTypes));
     isExact = !(type == Type::kF32 || type == Type::kF64 || type == Type::kBF16) || pick(2) == 0;
     op = {isExact ? static_cast<Reduction>(pick(6)) : Reduction::kSum, {}};
-    if (op.kind == Reduction::kPreMulSum) storeSmall(host::bytesOf(type) > 2 ? type : type >= Type::kI8 ? type : Type::kF32, reinterpret_cast<char*>(op.scalar), 2);
+    // The factor of small floats is an f32.
+    const bool own = host::bytesOf(type) > 2 || type >= Type::kI8;
+    if (op.kind == Reduction::kPreMulSum) storeSmall(own ? type : Type::kF32, reinterpret_cast<char*>(op.scalar), 2);
     const size_t mostOf[] = {2, 40, 500, kMostCount};
     count = pick(mostOf[pick(4)] + 1);
     inPlace = pick(2) != 0;

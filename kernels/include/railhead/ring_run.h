@@ -43,7 +43,8 @@ class RingChannel {
  public:
   // Channel number `channel` of so many; one without a part of the payload has ended at once, but for the first: an operation
   // without elements sends chunks without elements, which carry the signature.
-  RingChannel(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, FlagWaits<Mem>& waits, const Elements& e, const RingPlan& plan, int channel, int channels, const RingBuffers& b)
+  RingChannel(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, FlagWaits<Mem>& waits, const Elements& e, const RingPlan& plan,
+              int channel, int channels, const RingBuffers& b)
       : e_(e), flags_(flags), b_(b), ring_(plan, channel, team.rank, team.worldSize),
         link_(mem, team, flags, waits, channel, ring_.before(), ring_.next()),
         first_(b.kind == RingKind::kAllGather ? ring_.n - 1 : 0), last_(b.kind == RingKind::kReduceScatter ? ring_.n - 1 : 2 * ring_.n - 2),
