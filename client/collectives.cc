@@ -30,6 +30,12 @@ bool mayPull(const Comm* comm, const Operation& o, int planned, uint64_t bytes, 
   return true;
 }
 
+RingPlan ringFor(const Comm* comm, uint64_t bytes) {
+  RingPlan ring = comm->ring;
+  ring.protocol = bytes < comm->plans.ll_below_bytes ? RingProtocol::kLL : RingProtocol::kSimple;
+  return ring;
+}
+
 Outcome allReduce(const Comm* comm, const Operation& o, Choice* choice) {
   const host::Reductions& kernels = reductionsOf(comm, o);
   const uint64_t bytes = bytesOf(o);
@@ -41,7 +47,7 @@ Outcome allReduce(const Comm* comm, const Operation& o, Choice* choice) {
   *choice = choose(comm->plans.copied[RHW_PLAN_ALL_REDUCE], bytes);
   switch (choice->algo) {
     case RHW_ALGO_RING:
-      if (comm->reproducible == 0) return kernels.ring(comm->team, comm->ring, o.reduce, o.send, o.recv, o.count);
+      if (comm->reproducible == 0) return kernels.ring(comm->team, ringFor(comm, bytes), o.reduce, o.send, o.recv, o.count);
       return kernels.tree(comm->team, o.reduce, Tree::kChain, o.send, o.recv, o.count);
     case RHW_ALGO_TREE: return kernels.tree(comm->team, o.reduce, Tree::kDouble, o.send, o.recv, o.count);
     case RHW_ALGO_TWOSHOT: return kernels.twoshot(comm->team, o.reduce, o.send, o.recv, o.count);
@@ -59,7 +65,7 @@ Outcome reduceScatter(const Comm* comm, const Operation& o, Choice* choice) {
   }
   *choice = choose(comm->plans.copied[RHW_PLAN_REDUCE_SCATTER], bytes);
   if (choice->algo == RHW_ALGO_RING && comm->reproducible == 0) {
-    return kernels.reduceScatterRing(comm->team, comm->ring, o.reduce, o.send, o.recv, o.count);
+    return kernels.reduceScatterRing(comm->team, ringFor(comm, bytes), o.reduce, o.send, o.recv, o.count);
   }
   if (choice->algo == RHW_ALGO_RING) return kernels.reduceScatterChain(comm->team, o.reduce, o.send, o.recv, o.count);
   return kernels.reduceScatter(comm->team, o.reduce, o.send, o.recv, o.count);
@@ -74,7 +80,7 @@ Outcome allGather(const Comm* comm, const Operation& o, Choice* choice) {
     if (outcome.stop != Stop::kNone || zeroCopy) return outcome;
   }
   *choice = choose(comm->plans.copied[RHW_PLAN_ALL_GATHER], bytes);
-  if (choice->algo == RHW_ALGO_RING) return kernels.allGatherRing(comm->team, comm->ring, o.send, o.recv, part);
+  if (choice->algo == RHW_ALGO_RING) return kernels.allGatherRing(comm->team, ringFor(comm, bytes), o.send, o.recv, part);
   return kernels.allGather(comm->team, o.send, o.recv, part);
 }
 

@@ -76,7 +76,7 @@ struct Comm : Malloced {
   const railhead::host::KernelSet* kernels;
   Region* regions[RHW_MAX_REGION + 1];  // registered windows by number; [0] is unused
   uint32_t lastRegion;              // the highest number in use
-  railhead::RingPlan ring;          // of rings and chains
+  railhead::RingPlan ring;          // of rings and chains; the protocol goes by the size
   railhead::FlagTeam team;          // heaps are mapped where team.heap says; nullptr = not mapped
 
   rhw_control_header* header() const { return reinterpret_cast<rhw_control_header*>(control); }

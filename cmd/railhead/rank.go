@@ -57,6 +57,11 @@ func runRank() error {
 	terminated := make(chan os.Signal, 1)
 	signal.Notify(terminated, syscall.SIGTERM)
 
+	if j.Bench != nil { // before the daemon is told where the rank may run
+		if err := pin(rank, world); err != nil {
+			return err
+		}
+	}
 	s, err := client.Connect("", 0)
 	if err != nil {
 		return err

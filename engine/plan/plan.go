@@ -17,11 +17,12 @@ type Request struct {
 	Table        *tuner.Table // nil: nothing was measured
 	Order        []int        // the rank at each place of a ring
 	Channels     int
+	LLBelowBytes uint32 // below this size rings use LL
 }
 
 // Make decides. Given the same request it gives the same plans.
 func Make(r Request) (wire.Plans, error) {
-	p := wire.Plans{Channels: uint32(r.Channels)}
+	p := wire.Plans{Channels: uint32(r.Channels), LlBelowBytes: r.LLBelowBytes}
 	if err := setOrder(&p, r.Order, r.World); err != nil {
 		return p, err
 	}

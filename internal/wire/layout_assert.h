@@ -189,8 +189,8 @@ static_assert(offsetof(struct rhw_plan, count) == 0 && sizeof(((struct rhw_plan*
 static_assert(offsetof(struct rhw_plan, reserved0) == 4 && sizeof(((struct rhw_plan*)0)->reserved0) == 4, "rhw_plan.reserved0");
 static_assert(offsetof(struct rhw_plans, channels) == 64 && sizeof(((struct rhw_plans*)0)->channels) == 4, "rhw_plans.channels");
 static_assert(offsetof(struct rhw_plans, copied) == 1392 && sizeof(((struct rhw_plans*)0)->copied) == 1320, "rhw_plans.copied");
+static_assert(offsetof(struct rhw_plans, ll_below_bytes) == 68 && sizeof(((struct rhw_plans*)0)->ll_below_bytes) == 4, "rhw_plans.ll_below_bytes");
 static_assert(offsetof(struct rhw_plans, order) == 0 && sizeof(((struct rhw_plans*)0)->order) == 64, "rhw_plans.order");
-static_assert(offsetof(struct rhw_plans, reserved0) == 68 && sizeof(((struct rhw_plans*)0)->reserved0) == 4, "rhw_plans.reserved0");
 static_assert(offsetof(struct rhw_plans, zero_copy) == 72 && sizeof(((struct rhw_plans*)0)->zero_copy) == 1320, "rhw_plans.zero_copy");
 static_assert(offsetof(struct rhw_rank_line, bytes) == 80 && sizeof(((struct rhw_rank_line*)0)->bytes) == 8, "rhw_rank_line.bytes");
 static_assert(offsetof(struct rhw_rank_line, call) == 96 && sizeof(((struct rhw_rank_line*)0)->call) == 8, "rhw_rank_line.call");

@@ -62,9 +62,9 @@ type Plan struct {
 
 // Plans lie in the control segment at PlansOffset. The daemon writes them before it hands the segment out.
 type Plans struct {
-	Order     [MaxWorld]uint8 // the rank at each place of a ring; 0 beyond the world size
-	Channels  uint32
-	Reserved0 uint32
-	ZeroCopy  [PlanCount]Plan // AlgoPull where it is chosen, AlgoAuto = as Copied
-	Copied    [PlanCount]Plan
+	Order        [MaxWorld]uint8 // the rank at each place of a ring; 0 beyond the world size
+	Channels     uint32
+	LlBelowBytes uint32          // below this size rings use LL
+	ZeroCopy     [PlanCount]Plan // AlgoPull where it is chosen, AlgoAuto = as Copied
+	Copied       [PlanCount]Plan
 }

@@ -343,7 +343,7 @@ struct rhw_plan {
 struct rhw_plans {
   uint8_t order[RHW_MAX_WORLD];   // the rank at each place of a ring; 0 beyond the world size
   uint32_t channels;              // rings that a payload is spread over
-  uint32_t reserved0;
+  uint32_t ll_below_bytes;        // below this size rings use LL (kernels/include/railhead/ll_pipes.h)
   // Pull where it is chosen and possible (every rank's buffers lie in windows); AUTO = as copied.
   struct rhw_plan zero_copy[RHW_PLANS];
   struct rhw_plan copied[RHW_PLANS];
