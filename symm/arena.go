@@ -119,6 +119,24 @@ func (a *Arena) Alloc(bytes uint64) (offset uint64, err error) {
 	return 0, a.noSpace(bytes)
 }
 
+// Place takes the range [offset, offset+bytes) and no other, for an arena that
+// is built up again as another one was. Both are multiples of the granule.
+func (a *Arena) Place(offset, bytes uint64) error {
+	if bytes == 0 || offset%a.granule != 0 || bytes%a.granule != 0 || offset > a.size || bytes > a.size-offset {
+		return fmt.Errorf("symm: place %d bytes at %d: no range of an arena of %d bytes in granules of %d", bytes, offset, a.size, a.granule)
+	}
+	if len(a.live) >= MaxAllocations {
+		return fmt.Errorf("symm: place %d bytes at %d: %w: the limit is %d", bytes, offset, ErrTooManyAllocations, MaxAllocations)
+	}
+	i, found := a.find(offset)
+	if lo, hi := a.gap(i); found || lo > offset || hi < offset+bytes {
+		return fmt.Errorf("symm: place %d bytes at %d: part of the range is taken", bytes, offset)
+	}
+	a.live = slices.Insert(a.live, i, span{offset, bytes})
+	a.used += bytes
+	return nil
+}
+
 // Free gives the allocation that starts at offset back and returns its rounded
 // size in bytes.
 func (a *Arena) Free(offset uint64) (bytes uint64, err error) {

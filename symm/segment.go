@@ -80,6 +80,58 @@ func NewSegment(name string, size uint64) (*Segment, error) {
 	return &Segment{name: name, size: size, fd: fd, refs: 1}, nil
 }
 
+// OpenSegment makes a segment of a descriptor that another process has sent,
+// which it takes over, whatever comes of it. It must be what NewSegment makes
+// for the same size: a memfd for reading and writing that nobody can resize.
+func OpenSegment(name string, fd int, size uint64) (*Segment, error) {
+	if err := checkOpened(fd, size); err != nil {
+		return nil, errors.Join(fmt.Errorf("symm: open segment %q: %w", name, err), unix.Close(fd))
+	}
+	return &Segment{name: name, size: size, fd: fd, refs: 1}, nil
+}
+
+// checkOpened asks for the seals first: only memory has them, and nothing else
+// is asked of a file that may be on a file system of the other process's.
+func checkOpened(fd int, size uint64) error {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return fmt.Errorf("it is no memfd: %w", err)
+	}
+	const must, mustNot = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW, unix.F_SEAL_WRITE | unix.F_SEAL_FUTURE_WRITE
+	if seals&must != must || seals&mustNot != 0 {
+		return fmt.Errorf("its seals are %#x, expected %#x and none of %#x", seals, must, mustNot)
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil || flags&unix.O_ACCMODE != unix.O_RDWR {
+		return errors.New("it is not open for reading and writing")
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return fmt.Errorf("fstat: %w", err)
+	}
+	if uint64(stat.Size) != size {
+		return fmt.Errorf("it has %d bytes, expected %d", stat.Size, size)
+	}
+	return nil
+}
+
+// File tells segments apart, in all processes: two descriptors of one memfd
+// give the same.
+func (s *Segment) File() (id FileID, err error) {
+	err = s.withFD(func(fd int) error {
+		var stat unix.Stat_t
+		if err := unix.Fstat(fd, &stat); err != nil {
+			return fmt.Errorf("symm: segment %q: fstat: %w", s.name, err)
+		}
+		id = FileID{stat.Dev, stat.Ino}
+		return nil
+	})
+	return id, err
+}
+
+// FileID is what File returns.
+type FileID struct{ device, inode uint64 }
+
 // sizeAndSeal also seals the seals, so that no holder of the descriptor can add
 // F_SEAL_WRITE and break the others.
 func sizeAndSeal(fd int, size uint64) error {
@@ -153,6 +205,21 @@ func (s *Segment) Commit(offset, bytes uint64) error {
 // multiples of the page size.
 func (s *Segment) Decommit(offset, bytes uint64) error {
 	return s.fallocate("decommit", unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, offset, bytes)
+}
+
+// Sweep is Decommit for a large range that has few pages, if any: it takes time
+// by the pages that are there, and not by the bytes of the range.
+func (s *Segment) Sweep(offset, bytes uint64) error {
+	err := s.checkRange(offset, bytes)
+	if err == nil {
+		err = s.withFD(func(fd int) error {
+			return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(offset), int64(bytes))
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("symm: sweep %d bytes at %d of segment %q: %w", bytes, offset, s.name, err)
+	}
+	return nil
 }
 
 // Committed returns the bytes of memory that the segment takes, swapped pages

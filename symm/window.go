@@ -57,6 +57,9 @@ func (h *Heap) AllocWindow(bytes uint64) (Window, error) {
 	return Window{Offset: offset, Bytes: roundUp(bytes, WindowGranule)}, nil
 }
 
+// PlaceWindow takes the very range of a window that another heap has given out.
+func (h *Heap) PlaceWindow(w Window) error { return h.arena.Place(w.Offset, w.Bytes) }
+
 // FreeWindow gives the window at offset back and returns it as it was. Its
 // error matches ErrNotAllocated.
 func (h *Heap) FreeWindow(offset uint64) (Window, error) {
@@ -81,6 +84,14 @@ func (h *Heap) Windows() []Window {
 		}
 	}
 	return windows
+}
+
+// Live returns the number of live windows.
+func (h *Heap) Live() int {
+	if h.scratch == 0 {
+		return h.arena.Allocations()
+	}
+	return h.arena.Allocations() - 1
 }
 
 // Used returns the bytes that live windows take; the scratch is not counted.
