@@ -7,6 +7,7 @@
 #include "control_thread.h"
 #include "error.h"
 #include "host/futex.h"
+#include "set_up.h"
 
 namespace railhead::client {
 
@@ -128,6 +129,7 @@ void destroyComm(Comm* comm) {
   }
   if (comm->control != nullptr) munmap(comm->control, comm->controlBytes);
   if (comm->heapFd >= 0) close(comm->heapFd);
+  if (comm->controlFd >= 0) close(comm->controlFd);
   delete comm;
 }
 
@@ -207,19 +209,28 @@ using namespace railhead::client;
 
 namespace {
 
+// A broken group has nobody to wait for: the daemon is told, and may take this long to let go of the rank's books before the
+// caller goes on.
+constexpr int64_t kBrokenLeaveNs = int64_t{2} * 1000000000;
+
 // Waits until every rank has called finalize. The lease is still held: a death in here is noticed.
-rh_result leave(Comm* comm) {
-  const int64_t deadline = comm->deadlineNs();
-  Call call(*comm->session, "finalize", comm->rank);
+rh_result leave(Comm* comm, Call* call, int64_t deadline) {
   rhw_leave request = {};
-  request.group = comm->group;
-  rh_result result = call.send(&request, RHW_LEAVE, deadline);
+  request.group = call->group();
+  rh_result result = call->send(&request, RHW_LEAVE, deadline);
   Received r;
-  if (result == RH_OK) result = call.wait(&r, deadline);
+  if (result == RH_OK) result = call->wait(&r, deadline);
   if (result != RH_OK) return result;
   if (r.fd >= 0) close(r.fd);
   return r.m.h.type == RHW_LEFT ? RH_OK
                                 : fail(RH_ERR_PROTOCOL, "finalize: rank %d: message type %d in place of Left", comm->rank, r.m.h.type);
+}
+
+void leaveBroken(Comm* comm) {
+  Call call(*comm->session, "finalize", comm->rank);
+  const int64_t now = railhead::host::nowNs();
+  // Only a daemon that knows the comm at this moment has books of it.
+  if (call.open(&comm->standing, now) == RH_OK) leave(comm, &call, now + kBrokenLeaveNs);
 }
 
 }  // namespace
@@ -229,9 +240,14 @@ extern "C" rh_result rh_comm_finalize(rh_comm* handle) {
   rh_result result = checkGuard(guard, "finalize");
   if (result == RH_OK) result = checkNoneNoted(guard.get(), "finalize");
   if (result != RH_OK) return result;
-  const bool works = beginOperation(guard.get(), RHW_OP_FINALIZE, 0);
-  result = leave(guard.get());
-  if (!works) result = RH_OK;  // a broken group has nobody to wait for
+  Comm* held = guard.get();
+  if (beginOperation(held, RHW_OP_FINALIZE, 0)) {
+    result = setUp(
+        held, RHW_OP_FINALIZE, [&](Call* call, int64_t deadline) { return leave(held, call, deadline); },
+        [](const rhw_outcome&) { return RH_OK; });
+  } else {
+    leaveBroken(held);
+  }
   // While the handle still keeps rh_close away: without sessions there is no control thread to drop a lease.
   endLease(guard.get());
   Comm* comm = comms().remove(handle);

@@ -47,9 +47,20 @@ struct Region : Malloced {
   PeerMapping peers[RHW_MAX_WORLD];
 };
 
+// How far the control thread has got in telling a new daemon of a comm.
+struct Announcement {
+  uint64_t connection;  // of the session on which it began
+  uint64_t request;     // of Reannounce, 0 = not sent
+  uint64_t group;       // from Reannounced
+  bool taken;           // Reannounced has come
+};
+
 struct Comm : Malloced {
   Session* session;
-  uint64_t group;
+  Standing standing;
+  Announcement announcement;  // the control thread's
+  int64_t nextLook;           // the same: when it looks at the peers' leases even though a daemon does
+  uint64_t birth;             // the group's number as it formed; unlike the daemon's (standing) it never changes
   char name[RHW_NAME];
   char token[RHW_NAME];
   int32_t rank;
@@ -57,6 +68,7 @@ struct Comm : Malloced {
   uint32_t timeoutMs;
 
   char* control;  // the control segment
+  int controlFd;  // for the next daemon; -1 = none
   uint64_t controlBytes;
   uint64_t heapBytes;
   uint64_t scratchBytes;
@@ -82,6 +94,9 @@ struct Comm : Malloced {
   rhw_control_header* header() const { return reinterpret_cast<rhw_control_header*>(control); }
   rhw_rank_line* line(int32_t r) const {
     return reinterpret_cast<rhw_rank_line*>(control + RHW_RANK_LINES_OFFSET) + r;
+  }
+  const rhw_ledger* ledger() const {
+    return reinterpret_cast<const rhw_ledger*>(control + ledgerOffset(static_cast<uint32_t>(worldSize)));
   }
   int64_t deadlineNs() const;
 };
@@ -134,6 +149,9 @@ const char* operationName(uint32_t op);
 
 // Breaks the group unless it is broken already, and wakes everybody.
 void poison(const Comm* comm, rh_result code, uint32_t op, uint32_t culprit, uint32_t reporter);
+
+// Looks at the leases of the other ranks: where one has died it breaks the group, as the daemon would.
+void lookAtPeers(const Comm* comm);
 
 // Unmaps and closes everything of the comm and frees it. The comm must be out of the table.
 void destroyComm(Comm* comm);

@@ -12,6 +12,7 @@
 #include "control_thread.h"
 #include "error.h"
 #include "host/futex.h"
+#include "set_up.h"
 #include "settings.h"
 
 namespace railhead::client {
@@ -83,7 +84,7 @@ rh_result mapSegment(int fd, uint64_t bytes, const char* what, int32_t rank, cha
 
 // Takes Joined: the group's parameters and the control segment.
 rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
-  comm->group = m.group;
+  comm->standing.group = comm->birth = m.group;
   comm->controlBytes = m.control_bytes;
   comm->heapBytes = m.heap_bytes;
   comm->scratchBytes = m.scratch_bytes;
@@ -168,9 +169,9 @@ rh_result attach(Comm* comm, Call* call, const uint32_t* abortWord, int64_t* dea
   // The daemon gives the ranks as long again to attach.
   const int64_t deadline = *deadlineNs = comm->deadlineNs();
   *joined = true;
+  comm->controlFd = r.fd;
   result = takeJoined(comm, r.m.joined, r.fd);
   if (result == RH_OK) result = startFlight(comm, r.fd, deadline);
-  close(r.fd);
   for (int32_t i = 0; i < comm->worldSize && result == RH_OK; i++) {
     result = call->wait(&r, deadline, abortWord);
     if (result != RH_OK) {
@@ -193,24 +194,62 @@ rh_result attach(Comm* comm, Call* call, const uint32_t* abortWord, int64_t* dea
   return RH_OK;
 }
 
-rh_result join(Session* session, rhw_join* request, const uint32_t* abortWord, Comm* comm) {
+rh_result join(Call* call, rhw_join* request, const uint32_t* abortWord, Comm* comm) {
   int64_t deadline = comm->deadlineNs();
-  Call call(*session, "comm_init", comm->rank);
-  rh_result result = call.send(request, RHW_JOIN, deadline);
+  rh_result result = call->open(nullptr, deadline, abortWord);
+  if (result == RH_OK) result = call->send(request, RHW_JOIN, deadline);
   if (result != RH_OK) return result;
+  comm->standing.connection = call->connection();
   bool joined = false;
-  const rh_result attached = attach(comm, &call, abortWord, &deadline, &joined);
+  const rh_result attached = attach(comm, call, abortWord, &deadline, &joined);
   if (!joined) return attached;
 
   rhw_attached answer = {};
-  answer.group = comm->group;
+  answer.group = comm->birth;
   answer.error = attached == RH_OK ? 0 : attached == RH_ERR_OUT_OF_MEMORY ? ENOMEM : EPROTO;
-  result = call.send(&answer, RHW_ATTACHED, deadline);
+  result = call->send(&answer, RHW_ATTACHED, deadline);
   if (attached != RH_OK) return attached;
   Received r;
-  if (result == RH_OK) result = call.wait(&r, deadline, abortWord);
+  if (result == RH_OK) result = call->wait(&r, deadline, abortWord);
   if (result != RH_OK) return result;
   return r.m.h.type == RHW_GROUP_READY ? RH_OK : unexpected(comm, r, "GroupReady");
+}
+
+Comm* newComm(Session* session, const rhw_join& request) {
+  auto* comm = new Comm();
+  if (comm == nullptr) return nullptr;
+  comm->session = session;
+  memcpy(comm->name, request.group, sizeof comm->name);
+  memcpy(comm->token, request.token, sizeof comm->token);
+  comm->rank = static_cast<int32_t>(request.rank);
+  comm->worldSize = static_cast<int32_t>(request.world);
+  comm->timeoutMs = request.timeout_ms;
+  memcpy(comm->forcing, request.forcing, sizeof comm->forcing);
+  comm->reproducible = request.reproducible;
+  comm->heapFd = comm->controlFd = -1;
+  return comm;
+}
+
+// Makes a comm that has joined the group, over as many daemons as it takes. A daemon that dies over it has written into the
+// ledger whether the group was ready, with all its ranks. If not, no rank has it, and all join it anew at the next daemon.
+rh_result joinOver(Session* session, const rhw_join& request, const uint32_t* abortWord, Comm** out) {
+  int64_t until = 0;
+  for (;;) {
+    Comm* comm = newComm(session, request);
+    if (comm == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: no memory for a comm");
+    if (until == 0) until = comm->deadlineNs();
+    Call call(*session, "comm_init", comm->rank);
+    rhw_join message = request;
+    rh_result result = join(&call, &message, abortWord, comm);
+    const bool lost = result != RH_OK && call.lost();
+    if (lost && comm->leased && endedCalls(comm) != 0) result = RH_OK;
+    if (result == RH_OK) {
+      *out = comm;
+      return RH_OK;
+    }
+    destroyComm(comm);
+    if (!lost || host::nowNs() >= until) return result;
+  }
 }
 
 rh_result tooManyComms() {
@@ -234,24 +273,15 @@ extern "C" rh_result rh_comm_init(rh_session* handle, const rh_comm_config* conf
 
 rh_result railhead::client::joinGroup(Session* session, const rhw_join& request, const Comm* parent, rh_comm** out) {
   if (comms().full()) return tooManyComms();  // before other ranks rely on this one
-  auto* comm = new Comm();
-  if (comm == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: no memory for a comm");
-  comm->session = session;
-  memcpy(comm->name, request.group, sizeof comm->name);
-  memcpy(comm->token, request.token, sizeof comm->token);
-  comm->rank = static_cast<int32_t>(request.rank);
-  comm->worldSize = static_cast<int32_t>(request.world);
-  comm->timeoutMs = request.timeout_ms;
-  memcpy(comm->forcing, request.forcing, sizeof comm->forcing);
-  comm->reproducible = request.reproducible;
-  comm->heapFd = -1;
-  rhw_join message = request;
-  rh_result result = join(session, &message, parent == nullptr ? nullptr : parent->team.abortWord, comm);
-  if (result == RH_ERR_ABORTED) result = whyBroken(parent);
-  if (result == RH_OK) {
-    *out = static_cast<rh_comm*>(comms().insert(comm));
-    if (*out == nullptr) result = tooManyComms();
+  Comm* comm = nullptr;
+  rh_result result = joinOver(session, request, parent == nullptr ? nullptr : parent->team.abortWord, &comm);
+  if (result == RH_ERR_ABORTED && parent != nullptr) return whyBroken(parent);
+  if (result != RH_OK) return result;
+  *out = static_cast<rh_comm*>(comms().insert(comm));
+  if (*out == nullptr) {
+    destroyComm(comm);
+    return tooManyComms();
   }
-  if (result != RH_OK) destroyComm(comm);
-  return result;
+  nudgeControlThread();  // from here on it looks after the comm
+  return RH_OK;
 }

@@ -1,8 +1,6 @@
 // rh_connect and rh_close.
 #include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "comm.h"
@@ -12,6 +10,7 @@
 #include "host/futex.h"
 #include "session.h"
 #include "settings.h"
+#include "socket.h"
 
 namespace railhead::client {
 
@@ -29,57 +28,17 @@ rh_result checkFutexWaitv() {
               strerror(error));
 }
 
-rh_result openSocket(const char* path, int* out) {
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  memcpy(address.sun_path, path, strlen(path));
-  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return fail(RH_ERR_SYSTEM, "connect: socket: %s", strerror(errno));
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    const int error = errno;
-    close(fd);
-    if (error == EACCES || error == EPERM) {
-      return fail(RH_ERR_PERMISSION, "connect: no access to %s: run as the daemon's user", path);
-    }
-    if (error == EAGAIN) {
-      return fail(RH_ERR_LIMIT, "connect: the daemon at %s has too many connections waiting; try again", path);
-    }
-    return fail(RH_ERR_NO_DAEMON, "connect: no daemon at %s (%s): start `railhead serve`, or set RAILHEAD_SOCKET", path,
-                strerror(error));
-  }
-  *out = fd;
-  return RH_OK;
-}
-
-// A daemon of another user could be anybody's program that listens at the path.
-rh_result checkPeer(int fd, const char* path) {
-  ucred peer = {};
-  socklen_t size = sizeof peer;
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
-    return fail(RH_ERR_SYSTEM, "connect: SO_PEERCRED: %s", strerror(errno));
-  }
-  if (peer.uid != 0 && peer.uid != geteuid()) {
-    return fail(RH_ERR_PERMISSION, "connect: the program at %s runs as uid %u; only uid %u and root are trusted", path,
-                peer.uid, geteuid());
-  }
-  return RH_OK;
-}
-
 rh_result connectSession(const char* path, uint32_t timeout, rh_session** out) {
+  const int64_t deadline = host::nowNs() + int64_t{timeout} * 1000000;
   int fd = -1;
-  rh_result result = openSocket(path, &fd);
+  rh_result result = openSocket(path, deadline, &fd);
   if (result != RH_OK) return result;
-  result = checkPeer(fd, path);
-  if (result != RH_OK) {
-    close(fd);
-    return result;
-  }
-  auto* session = new Session(fd);
+  auto* session = new Session(fd, path);
   if (session == nullptr) {
     close(fd);
     return fail(RH_ERR_OUT_OF_MEMORY, "connect: no memory for a session");
   }
-  result = session->handshake(host::nowNs() + int64_t{timeout} * 1000000);
+  result = session->handshake(deadline);
   if (result == RH_OK) result = watchSession(session);
   if (result != RH_OK) {
     delete session;

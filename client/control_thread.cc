@@ -1,6 +1,7 @@
 #include "control_thread.h"
 
 #include <errno.h>
+#include <stdint.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
@@ -10,6 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "comm.h"
 #include "error.h"
 #include "host/futex.h"
 
@@ -41,7 +43,6 @@ struct Control {
   Command* commands = nullptr;
 
   Session* sessions[kMaxSessions];
-  bool ended[kMaxSessions];
   int count = 0;
   robust_list_head leases;
 };
@@ -87,7 +88,6 @@ void doUnwatch(Session* session) {
     if (control.sessions[i] != session) continue;
     control.count--;
     control.sessions[i] = control.sessions[control.count];
-    control.ended[i] = control.ended[control.count];
     return;
   }
 }
@@ -100,10 +100,7 @@ bool runCommands() {
     Command* c = control.commands;
     control.commands = c->next;
     switch (c->what) {
-      case What::kWatch:
-        control.ended[control.count] = false;
-        control.sessions[control.count++] = c->session;
-        break;
+      case What::kWatch: control.sessions[control.count++] = c->session; break;
       case What::kUnwatch: doUnwatch(c->session); break;
       case What::kTakeLease: doTakeLease(c->line); break;
       case What::kDropLease: doDropLease(c->line); break;
@@ -116,26 +113,63 @@ bool runCommands() {
   return !stop;
 }
 
+// While no daemon watches the ranks of a comm, and while one does: it may hang.
+constexpr int64_t kLookNs = int64_t{25} * 1000 * 1000;
+constexpr int64_t kBackstopNs = int64_t{1000} * 1000 * 1000;
+
+// Does what is due for one comm; returns when something will be.
+int64_t tendComm(Comm* comm, int64_t now) {
+  // Acquire: as for every look at this word. A broken group needs nothing more.
+  if (__atomic_load_n(comm->team.abortWord, __ATOMIC_ACQUIRE) != 0) return INT64_MAX;
+  const bool watched = comm->session->tend(comm);
+  const int64_t period = watched ? kBackstopNs : kLookNs;
+  if (comm->nextLook <= now || comm->nextLook > now + period) {
+    lookAtPeers(comm);
+    comm->nextLook = now + period;
+  }
+  return comm->nextLook;
+}
+
+// Does what is due; returns when something will be, in milliseconds as for poll.
+int tick() {
+  const int64_t now = host::nowNs();
+  int64_t next = INT64_MAX;
+  for (int i = 0; i < control.count; i++) {
+    const int64_t at = control.sessions[i]->tick(now);
+    if (at < next) next = at;
+  }
+  comms().forEach([&](void* handle) {
+    Comms::Shared look(comms(), handle);
+    if (look.get() == nullptr) return;
+    const int64_t at = tendComm(look.get(), now);
+    if (at < next) next = at;
+  });
+  if (next == INT64_MAX) return -1;
+  return next <= now ? 0 : static_cast<int>((next - now) / 1000000 + 1);
+}
+
 void* run(void*) {
   pthread_setname_np(pthread_self(), "railhead");
   initLeases();
   pollfd fds[kMaxSessions + 1];
   for (;;) {
+    const int timeout = tick();
     fds[0] = {control.event, POLLIN, 0};
     for (int i = 0; i < control.count; i++) {
-      // A negative descriptor is skipped: an ended session stays until it is closed.
-      fds[i + 1] = {control.ended[i] ? -1 : control.sessions[i]->fd(), POLLIN, 0};
+      // A negative descriptor is skipped: a session between two connections, or one that has ended and is not closed yet.
+      fds[i + 1] = {control.sessions[i]->descriptor(), POLLIN, 0};
     }
     const int count = control.count;
-    if (poll(fds, static_cast<nfds_t>(count) + 1, -1) < 0 && errno != EINTR) {
+    if (poll(fds, static_cast<nfds_t>(count) + 1, timeout) < 0 && errno != EINTR) {
       // Out of kernel memory, or a limit lowered below the sessions: try again. Without this thread leases would be lost
       // and callers would wait for it forever.
       const timespec pause = {0, 10 * 1000 * 1000};
       nanosleep(&pause, nullptr);
       fds[0].revents = POLLIN;
     }
+    const int64_t now = host::nowNs();
     for (int i = 0; i < count; i++) {
-      if (fds[i + 1].revents != 0) control.ended[i] = !control.sessions[i]->receive();
+      if (fds[i + 1].revents != 0) control.sessions[i]->readable(now);
     }
     if (fds[0].revents != 0) {
       uint64_t ignored;
@@ -151,9 +185,7 @@ void tell(What what, Session* session, rhw_rank_line* line) {
   pthread_mutex_lock(&control.mutex);
   c.next = control.commands;
   control.commands = &c;
-  const uint64_t one = 1;
-  while (write(control.event, &one, sizeof one) < 0 && errno == EINTR) {
-  }
+  nudgeControlThread();
   while (!c.done) pthread_cond_wait(&control.done, &control.mutex);
   pthread_mutex_unlock(&control.mutex);
 }
@@ -216,6 +248,12 @@ void unwatchSession(Session* session) {
     control.event = -1;
   }
   pthread_mutex_unlock(&control.lifecycle);
+}
+
+void nudgeControlThread() {
+  const uint64_t one = 1;
+  while (write(control.event, &one, sizeof one) < 0 && errno == EINTR) {
+  }
 }
 
 void takeLease(rhw_rank_line* line) { tell(What::kTakeLease, nullptr, line); }

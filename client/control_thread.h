@@ -1,4 +1,5 @@
-// The one thread of the library in a process. It sleeps in poll(2) until the daemon says something.
+// The one thread of the library in a process. It sleeps in poll(2) until the daemon says something. Where there is none it looks
+// for the next, tells it of the comms, and watches the other ranks meanwhile.
 //
 // It also holds the leases: a robust futex word for each comm, which the kernel marks when this thread dies - before it
 // takes the dying process's memory apart, which is what makes a death known within milliseconds.
@@ -20,6 +21,9 @@ void unwatchSession(Session* session);
 // The session that the line's comm belongs to is being watched.
 void takeLease(rhw_rank_line* line);
 void dropLease(rhw_rank_line* line);
+
+// Makes the thread look at all comms. It returns at once.
+void nudgeControlThread();
 
 // For the child of a fork: as if no session had ever been.
 void forgetControlThread();

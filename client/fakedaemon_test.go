@@ -38,6 +38,15 @@ type fake struct {
 	conn  *net.UnixConn
 	spoil func(f *fake, turn int, answers []answer) []answer
 	fds   []int // to be closed after the turn
+	path  string
+	count int    // connections before this one
+	group uint64 // the number that the client has to use, 0 = any
+}
+
+// die ends the daemon, for good: nobody finds another one. (Its listener stays open, so that nothingLeaks counts it twice.)
+func (f *fake) die() {
+	_ = os.Remove(f.path)
+	_ = f.conn.Close()
 }
 
 // The client's messages, in the order in which live makes it send them.
@@ -68,13 +77,13 @@ func startFake(t testing.TB, spoil func(f *fake, turn int, answers []answer) []a
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for {
+		for count := 0; ; count++ {
 			conn, err := l.AcceptUnix()
 			if err != nil {
 				return
 			}
 			wg.Go(func() {
-				f := &fake{t: t, conn: conn, spoil: spoil}
+				f := &fake{t: t, conn: conn, spoil: spoil, path: path, count: count}
 				f.serve()
 				_ = conn.Close()
 			})
@@ -97,6 +106,7 @@ func (f *fake) serve() {
 			}
 			return
 		}
+		f.checkGroup(m)
 		answers := f.reply(m)
 		if f.spoil != nil {
 			answers = f.spoil(f, turn, answers)
@@ -105,6 +115,28 @@ func (f *fake) serve() {
 			f.send(a)
 		}
 		f.closeFDs()
+	}
+}
+
+// checkGroup holds the requests of a group to its number.
+func (f *fake) checkGroup(m wire.Message) {
+	var got uint64
+	switch m := m.(type) {
+	case *wire.WindowAlloc:
+		got = m.Group
+	case *wire.WindowCommitted:
+		got = m.Group
+	case *wire.WindowFree:
+		got = m.Group
+	case *wire.Leave:
+		got = m.Group
+	case *wire.ReannounceHeap:
+		got = m.Group
+	default:
+		return
+	}
+	if f.group != 0 && got != f.group {
+		f.t.Errorf("%T for group %d, want %d", m, got, f.group)
 	}
 }
 
@@ -158,6 +190,10 @@ func (f *fake) reply(m wire.Message) []answer {
 		return []answer{say(&wire.Registered{Group: 7, Region: 1, StagedRank: 0, Reason: m.Reason}, r)}
 	case *wire.Leave:
 		return []answer{say(&wire.Left{Group: 7}, r)}
+	case *wire.Reannounce:
+		return []answer{say(&wire.Reannounced{Group: m.Group}, r)}
+	case *wire.ReannounceHeap:
+		return nil
 	}
 	f.t.Errorf("the client sent %T", m)
 	return nil

@@ -30,8 +30,9 @@ void inChild() {
     }
     munmap(comm->control, comm->controlBytes);
     close(comm->heapFd);
+    close(comm->controlFd);
   });
-  sessions().forget([](Session* session) { close(session->fd()); });
+  sessions().forget([](Session* session) { session->closeDescriptors(); });
   forgetControlThread();
 }
 

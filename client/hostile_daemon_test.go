@@ -105,7 +105,7 @@ func patched(offset int, value ...byte) func(f *fake, answers []answer) []answer
 func spoiltWays() []spoilt {
 	lost, protocol := wire.ResultDaemonLost, wire.ResultProtocol
 	return []spoilt{
-		{"hangs up", func(f *fake, _ []answer) []answer { _ = f.conn.Close(); return nil }, lost, lost, "closed the connection"},
+		{"dies", func(f *fake, _ []answer) []answer { f.die(); return nil }, lost, lost, "closed the connection"},
 		{"garbage", func(*fake, []answer) []answer { return []answer{{bytes: []byte("HTTP/1.1 400 Bad Request\r\n\r\n")}} },
 			protocol, lost, "magic"},
 		{"a few bytes", func(*fake, []answer) []answer { return []answer{{bytes: []byte{1, 2, 3}}} }, protocol, lost, "header"},
@@ -156,11 +156,13 @@ func TestADaemonThatBreaksTheProtocolInAnyTurnIsRefusedAndNothingLeaks(t *testin
 				paths[turn] = startFake(t, inTurn(turn, way.spoil))
 			}
 			nothingLeaks(t, func() {
-				for turn, path := range paths {
+				// At the same time: where the daemon has died, every call waits for the next one.
+				errs := inParallel(turns, func(turn int) error { return live(paths[turn], patience) })
+				for turn, err := range errs {
 					if way.name == "the answer to something else" && (turn == turnWindowFree || turn == turnRegisteredFree) {
 						continue // there it is the right one
 					}
-					way.check(t, turn, live(path, patience))
+					way.check(t, turn, err)
 				}
 			})
 		})

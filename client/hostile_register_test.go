@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -211,10 +212,11 @@ func TestAWindowsNumberThatIsTakenIsRefused(t *testing.T) {
 	})
 }
 
-// Where the daemon goes away after a rank has mapped the others' memory, some of them may know the window and offer their
-// parts of it: they must stay mapped. (Before, nobody can know it.)
+// Where the daemon hangs after a rank has mapped the others' memory, some of them may know the window and offer their parts of
+// it: they must stay mapped. Before, nobody can know it; and of a daemon that has died, the ledger says that nobody does.
 func TestPeersMemoryStaysMappedWhereOthersMayUseIt(t *testing.T) {
-	hangUp := func(f *fake, _ uint64) []answer { _ = f.conn.Close(); return nil }
+	die := func(f *fake, _ uint64) []answer { f.die(); return nil }
+	hang := func(*fake, uint64) []answer { return nil }
 	segments := func() int {
 		maps, err := os.ReadFile("/proc/self/maps")
 		if err != nil {
@@ -227,8 +229,10 @@ func TestPeersMemoryStaysMappedWhereOthersMayUseIt(t *testing.T) {
 		spoil func(*fake, int, []answer) []answer
 		want  int // the control segment, two heaps, and the peer's memory
 	}{
-		{"before it came", fakePair(hangUp, nil), 3},
-		{"after it was mapped", fakePair(gives(peer()), hangUp), 4},
+		{"dies before it came", fakePair(die, nil), 3},
+		{"dies after it was mapped", fakePair(gives(peer()), die), 3},
+		{"hangs before it came", fakePair(hang, nil), 3},
+		{"hangs after it was mapped", fakePair(gives(peer()), hang), 4},
 	} {
 		path := startFake(t, c.spoil)
 		nothingLeaks(t, func() {
@@ -237,7 +241,7 @@ func TestPeersMemoryStaysMappedWhereOthersMayUseIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = session.Close() }()
-			comm, err := session.Init(client.CommConfig{Group: "fake", Rank: 0, World: 2, Timeout: patience})
+			comm, err := session.Init(client.CommConfig{Group: "fake", Rank: 0, World: 2, Timeout: 300 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}

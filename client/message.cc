@@ -27,6 +27,7 @@ size_t sizeOfType(uint16_t type) {
     case RHW_DRAINING: return sizeof(rhw_draining);
     case RHW_PEER_MEMORY: return sizeof(rhw_peer_memory);
     case RHW_REGISTERED: return sizeof(rhw_registered);
+    case RHW_REANNOUNCED: return sizeof(rhw_reannounced);
     default: return 0;
   }
 }
@@ -41,9 +42,7 @@ bool goodString(const char* s, size_t size) {
   return validUtf8(s, static_cast<size_t>(nul - s));
 }
 
-uint64_t controlBytes(uint32_t world) {
-  return RHW_FLIGHT_OFFSET + uint64_t{world} * RHW_FLIGHT_RECORDS * sizeof(rhw_flight_record);
-}
+uint64_t controlBytes(uint32_t world) { return ledgerOffset(world) + RHW_LEDGER_BYTES; }
 
 const char* checkJoined(const rhw_joined& m) {
   if (m.world < 1 || m.world > RHW_MAX_WORLD) return "Joined: world size out of range";

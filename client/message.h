@@ -23,6 +23,7 @@ union Message {
   rhw_draining draining;
   rhw_peer_memory peerMemory;
   rhw_registered registered;
+  rhw_reannounced reannounced;
   char bytes[RHW_MAX_MESSAGE];
 };
 
@@ -32,6 +33,11 @@ const char* parseMessage(const void* bytes, size_t size, Message* out);
 
 // Whether a message of the type comes with a file descriptor.
 bool carriesFd(uint16_t type);
+
+// Where the ledger of a group of that many ranks begins in its control segment.
+constexpr uint64_t ledgerOffset(uint32_t world) {
+  return RHW_FLIGHT_OFFSET + uint64_t{world} * RHW_FLIGHT_RECORDS * sizeof(rhw_flight_record);
+}
 
 // Fills a header in.
 template <class M>

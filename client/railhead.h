@@ -48,7 +48,7 @@ typedef enum rh_result {
   RH_ERR_OUT_OF_MEMORY = 4,        /* a heap is full, or the machine has no memory for its pages */
   RH_ERR_SYSTEM = 5,               /* a system call failed; the message has errno's text */
   RH_ERR_NO_DAEMON = 6,            /* nothing listens on the socket */
-  RH_ERR_DAEMON_LOST = 7,          /* the daemon is gone; collectives go on, set-up calls need a new session */
+  RH_ERR_DAEMON_LOST = 7,          /* no daemon answers; collectives go on, and so do set-up calls with the next daemon */
   RH_ERR_VERSION_MISMATCH = 8,     /* client and daemon have no protocol version in common */
   RH_ERR_PERMISSION = 9,           /* the other end of the socket runs as another user */
   RH_ERR_PROTOCOL = 10,            /* the other end broke the protocol */
@@ -122,7 +122,10 @@ typedef struct rh_session_config {
 
 /* Connects. config may be NULL. The daemon must run as the same user or as root.
  * Errors: NO_DAEMON, VERSION_MISMATCH (names both versions), PERMISSION, TIMEOUT, UNSUPPORTED (no futex_waitv: Linux
- * before 5.16, or a seccomp filter), DAEMON_LOST (it hung up during the call), PROTOCOL, SYSTEM, LIMIT. */
+ * before 5.16, or a seccomp filter), DAEMON_LOST (it hung up during the call), PROTOCOL, SYSTEM, LIMIT.
+ *
+ * The daemon may be restarted later on. Collectives go on without it. The session finds the next one by itself, and set-up calls
+ * under way end there; one that finds none for 5 s returns DAEMON_LOST, and can be made again. */
 rh_result rh_connect(const rh_session_config *config, rh_session **session);
 
 /* Ends the session. Comms still open on it are left as if the process had died: the other ranks are told. An rh_comm_init

@@ -8,6 +8,7 @@
 
 #include "comm.h"
 #include "error.h"
+#include "set_up.h"
 #include "shareable.h"
 
 namespace railhead::client {
@@ -76,29 +77,28 @@ rh_result takeRegistered(const Comm* comm, const Shareable& mine, const rhw_regi
   return RH_OK;
 }
 
-rh_result announce(Call* call, const Comm* comm, const Shareable& mine, uint64_t bytes, int64_t deadline) {
+rh_result offerMine(Call* call, const Shareable& mine, uint64_t bytes, int64_t deadline) {
   if (mine.fd >= 0) {
     rhw_register request = {};
-    request.group = comm->group;
+    request.group = call->group();
     request.bytes = bytes;
     request.fd_offset = mine.offset;
     return call->send(&request, RHW_REGISTER, deadline, mine.fd);
   }
   rhw_register_private request = {};
-  request.group = comm->group;
+  request.group = call->group();
   request.bytes = bytes;
   memcpy(request.reason, mine.reason, sizeof request.reason);
   return call->send(&request, RHW_REGISTER_PRIVATE, deadline);
 }
 
-// Runs the collective.
-rh_result exchange(const Comm* comm, const Shareable& mine, Region* region, Answers* answers) {
-  const int64_t deadline = comm->deadlineNs();
-  Call call(*comm->session, "window_register", comm->rank);
-  rh_result result = announce(&call, comm, mine, region->bytes, deadline);
+rh_result exchangeOnce(const Comm* comm, Call* call, int64_t deadline, const Shareable& mine, Region* region, Answers* answers) {
+  unmapPeers(region);  // of an attempt that the last daemon did not see to its end
+  *answers = {};
+  rh_result result = offerMine(call, mine, region->bytes, deadline);
   for (int peers = 0; result == RH_OK;) {
     Received r;
-    result = call.wait(&r, deadline);
+    result = call->wait(&r, deadline);
     if (result != RH_OK) break;
     if (r.m.h.type == RHW_REGISTERED) return takeRegistered(comm, mine, r.m.registered, region, answers);
     result = r.m.h.type == RHW_PEER_MEMORY ? takePeer(comm, mine, r.m.peerMemory, r.fd, region, answers)
@@ -106,13 +106,34 @@ rh_result exchange(const Comm* comm, const Shareable& mine, Region* region, Answ
     if (r.fd >= 0) close(r.fd);
     if (result != RH_OK || ++peers < comm->worldSize - 1) continue;
     rhw_register_mapped mapped = {};
-    mapped.group = comm->group;
+    mapped.group = call->group();
     mapped.region = answers->number;
     mapped.error = answers->error;
     answers->told = true;
-    result = call.send(&mapped, RHW_REGISTER_MAPPED, deadline);
+    result = call->send(&mapped, RHW_REGISTER_MAPPED, deadline);
   }
   return result;
+}
+
+// Runs the collective.
+rh_result exchange(Comm* comm, const Shareable& mine, Region* region, Answers* answers) {
+  return setUp(
+      comm, RHW_OP_WINDOW_REGISTER,
+      [&](Call* call, int64_t deadline) {
+        const rh_result result = exchangeOnce(comm, call, deadline, mine, region, answers);
+        if (call->lost()) answers->told = false;  // the ledger knows whether the window exists
+        return result;
+      },
+      [&](const rhw_outcome& o) {
+        rhw_registered m = {};
+        m.region = o.region;
+        m.staged_rank = o.staged_rank;
+        memcpy(m.reason, o.text, sizeof m.reason - 1);  // it was made to fit
+        if (o.region < 1 || o.region > RHW_MAX_REGION) {
+          return fail(RH_ERR_PROTOCOL, "window_register: rank %d: the ledger gives the window number %u", comm->rank, o.region);
+        }
+        return takeRegistered(comm, mine, m, region, answers);
+      });
 }
 
 rh_result readConfig(const Comm* comm, const rh_register_config* c) {
@@ -163,7 +184,8 @@ rh_result runRegistration(Comm* comm, const Shareable& mine, Region* region, uin
   if (result == RH_OK) {
     keepRegion(comm, answers.number, region);
   } else if (answers.told && answers.error == 0) {
-    // Where the daemon was lost just now, others may have heard that the window exists, and offer their parts in collectives.
+    // A daemon that did not answer in time may have told the others that the window exists; they offer their parts in
+    // collectives.
     region->own = nullptr;
     keepRegion(comm, answers.number, region);
   } else {

@@ -16,108 +16,6 @@ namespace railhead::client {
 
 namespace {
 
-// Room for more descriptors than the one that may come, so that a wrong message's descriptors are closed, not leaked.
-constexpr int kMaxFds = 4;
-
-// Reads one packet. Returns its size (0 = the peer has closed), or -1 with errno; fds[0, *count) belong to the caller.
-ssize_t receivePacket(int socket, char* bytes, size_t size, int fds[kMaxFds], int* count, const char** cut) {
-  alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
-  iovec io = {bytes, size};
-  msghdr m = {};
-  m.msg_iov = &io;
-  m.msg_iovlen = 1;
-  m.msg_control = control;
-  m.msg_controllen = sizeof control;
-  const ssize_t n = recvmsg(socket, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  *count = 0;
-  *cut = nullptr;
-  if ((m.msg_flags & MSG_TRUNC) != 0) *cut = "a packet was cut off: it is larger than any message";
-  if ((m.msg_flags & MSG_CTRUNC) != 0) *cut = "descriptors were cut off: more than any message has, or than `ulimit -n` allows";
-  if (n < 0) return n;
-  for (cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(&m, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    const size_t got = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < got; i++) {
-      int fd;
-      memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof fd);
-      if (*count < kMaxFds) {
-        fds[(*count)++] = fd;
-      } else {
-        close(fd);
-      }
-    }
-  }
-  return n;
-}
-
-enum class Got { kMessage, kNothing, kEnd, kNonsense };
-
-// Reads and checks one message. At kEnd and kNonsense the session must end: why is set.
-Got receiveMessage(int socket, Received* out, const char** why) {
-  char bytes[RHW_MAX_MESSAGE + 1];
-  int fds[kMaxFds];
-  int count = 0;
-  const char* cut = nullptr;
-  const ssize_t n = receivePacket(socket, bytes, sizeof bytes, fds, &count, &cut);
-  if (n < 0) {
-    if (errno == EAGAIN || errno == EINTR) return Got::kNothing;
-    *why = "the connection broke";
-    return Got::kEnd;
-  }
-  if (n == 0 && count == 0) {
-    *why = "the daemon closed the connection";
-    return Got::kEnd;
-  }
-  *why = cut != nullptr ? cut : parseMessage(bytes, static_cast<size_t>(n), &out->m);
-  if (*why == nullptr && count != (carriesFd(out->m.h.type) ? 1 : 0)) *why = "wrong number of descriptors with a message";
-  if (*why != nullptr) {
-    for (int i = 0; i < count; i++) close(fds[i]);
-    return Got::kNonsense;
-  }
-  out->fd = count == 1 ? fds[0] : -1;
-  return Got::kMessage;
-}
-
-int msUntil(int64_t deadlineNs) {
-  const int64_t left = deadlineNs - host::nowNs();
-  if (left <= 0) return 0;
-  const int64_t ms = (left + 999999) / 1000000;
-  return ms > 1000000 ? 1000000 : static_cast<int>(ms);
-}
-
-// Sends one packet on a non-blocking socket before the deadline. Returns 0 or an errno.
-int sendPacket(int socket, const void* bytes, size_t size, int fd, int64_t deadlineNs) {
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  iovec io = {const_cast<void*>(bytes), size};
-  msghdr m = {};
-  m.msg_iov = &io;
-  m.msg_iovlen = 1;
-  if (fd >= 0) {
-    m.msg_control = control;
-    m.msg_controllen = sizeof control;
-    cmsghdr* c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(c), &fd, sizeof fd);
-  }
-  for (;;) {
-    if (sendmsg(socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return 0;
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != ETOOMANYREFS) return errno;
-    const bool tooManyOnTheirWay = errno == ETOOMANYREFS;
-    if (host::nowNs() >= deadlineNs) return ETIMEDOUT;
-    if (tooManyOnTheirWay) {
-      // The kernel bounds the descriptors that a user has on their way, root excepted. Others are taken soon.
-      const timespec pause = {0, 1000 * 1000};
-      nanosleep(&pause, nullptr);
-      continue;
-    }
-    pollfd p = {socket, POLLOUT, 0};
-    poll(&p, 1, msUntil(deadlineNs));
-  }
-}
-
 rh_result failFromDaemon(const rhw_error& e) { return fail(static_cast<rh_result>(e.code), "%s", e.text); }
 
 }  // namespace
@@ -127,7 +25,8 @@ HandleTable<Session, kMaxSessions>& sessions() {
   return table;
 }
 
-Session::Session(int fd) : fd_(fd) {
+Session::Session(int fd, const char* path) : fd_(fd) {
+  snprintf(path_, sizeof path_, "%s", path);
   pthread_mutex_init(&mutex_, nullptr);
   pthread_condattr_t attributes;
   pthread_condattr_init(&attributes);
@@ -137,12 +36,17 @@ Session::Session(int fd) : fd_(fd) {
 }
 
 Session::~Session() {
-  close(fd_);
+  closeDescriptors();
   pthread_cond_destroy(&changed_);
   pthread_mutex_destroy(&mutex_);
 }
 
-rh_result Session::handshake(int64_t deadlineNs) {
+void Session::closeDescriptors() {
+  close(fd_);
+  if (freshFd_ >= 0) close(freshFd_);
+}
+
+rh_result sendHello(int socket, int64_t deadlineNs) {
   // The daemon watches this process through its pidfd; a pid would mean nothing in another pid namespace.
   const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
   if (pidfd < 0) return fail(RH_ERR_SYSTEM, "connect: pidfd_open: %s; Linux 5.3 or newer is needed", strerror(errno));
@@ -153,47 +57,40 @@ rh_result Session::handshake(int64_t deadlineNs) {
   hello.pid = static_cast<uint32_t>(getpid());
   snprintf(hello.software, sizeof hello.software, "librailhead %d.%d.%d", RH_VERSION_MAJOR, RH_VERSION_MINOR,
            RH_VERSION_PATCH);
-  const int error = sendPacket(fd_, &hello, sizeof hello, pidfd, deadlineNs);
+  const int error = sendPacket(socket, &hello, sizeof hello, pidfd, deadlineNs);
   close(pidfd);
   if (error != 0) return fail(RH_ERR_DAEMON_LOST, "connect: the daemon did not take Hello: %s", strerror(error));
+  return RH_OK;
+}
 
-  Received r;
-  for (;;) {
-    const char* why = nullptr;
-    const Got got = receiveMessage(fd_, &r, &why);
-    if (got == Got::kMessage) break;
-    if (got == Got::kEnd) return fail(RH_ERR_DAEMON_LOST, "connect: no Welcome from the daemon: %s; check its log", why);
-    if (got == Got::kNonsense) return fail(RH_ERR_PROTOCOL, "connect: no Welcome from the daemon: %s", why);
-    if (host::nowNs() >= deadlineNs) return fail(RH_ERR_TIMEOUT, "connect: the daemon did not answer Hello in time");
-    pollfd p = {fd_, POLLIN, 0};
-    poll(&p, 1, msUntil(deadlineNs));
-  }
+rh_result takeWelcome(const Received& r, uint16_t* version) {
   if (r.fd >= 0) close(r.fd);
   if (r.m.h.type == RHW_ERROR) return failFromDaemon(r.m.error);
   if (r.m.h.type != RHW_WELCOME) return fail(RH_ERR_PROTOCOL, "connect: message type %d in place of Welcome", r.m.h.type);
   if (r.m.welcome.version < RHW_VERSION_MIN || r.m.welcome.version > RHW_VERSION_MAX) {
     return fail(RH_ERR_VERSION_MISMATCH,
-                "connect: the daemon (%s) chose protocol version %d, this library (%s) speaks %u..%u; update the older one",
-                r.m.welcome.software, r.m.welcome.version, hello.software, RHW_VERSION_MIN, RHW_VERSION_MAX);
+                "connect: the daemon (%s) chose protocol version %d, this library (librailhead %d.%d.%d) speaks %u..%u; update the "
+                "older one", r.m.welcome.software, r.m.welcome.version, RH_VERSION_MAJOR, RH_VERSION_MINOR, RH_VERSION_PATCH,
+                RHW_VERSION_MIN, RHW_VERSION_MAX);
   }
-  version_ = r.m.welcome.version;
+  *version = r.m.welcome.version;
   return RH_OK;
 }
 
-bool Session::receive() {
+rh_result Session::handshake(int64_t deadlineNs) {
+  const rh_result sent = sendHello(fd_, deadlineNs);
+  if (sent != RH_OK) return sent;
   for (;;) {
     Received r;
     const char* why = nullptr;
-    const Got got = receiveMessage(fd_, &r, &why);
-    if (got == Got::kNothing) return true;
-    if (got != Got::kMessage) {
-      lose(why);
-      return false;
+    switch (receiveMessage(fd_, &r, &why)) {
+      case Got::kMessage: return takeWelcome(r, &version_);
+      case Got::kEnd: return fail(RH_ERR_DAEMON_LOST, "connect: no Welcome from the daemon: %s; check its log", why);
+      case Got::kNonsense: return fail(RH_ERR_PROTOCOL, "connect: no Welcome from the daemon: %s", why);
+      case Got::kNothing: break;
     }
-    if (!deliver(r)) {
-      lose("more answers than the request can have");
-      return false;
-    }
+    if (host::nowNs() >= deadlineNs) return fail(RH_ERR_TIMEOUT, "connect: the daemon did not answer Hello in time");
+    pollOne(fd_, POLLIN, deadlineNs);
   }
 }
 
@@ -222,6 +119,7 @@ void Session::lose(const char* why) {
   if (!lost_) {
     lost_ = true;
     snprintf(lostWhy_, sizeof lostWhy_, "%s", why);
+    attemptWhy_[0] = '\0';
   }
   pthread_cond_broadcast(&changed_);
   pthread_mutex_unlock(&mutex_);
@@ -229,7 +127,11 @@ void Session::lose(const char* why) {
 
 void Session::shutDown() {
   lose("the session was closed");  // before the control thread sees the end and gives the daemon as its reason
+  pthread_mutex_lock(&mutex_);
+  closed_ = true;
   shutdown(fd_, SHUT_RDWR);
+  pthread_cond_broadcast(&changed_);
+  pthread_mutex_unlock(&mutex_);
 }
 
 Call::Call(Session& session, const char* operation, int32_t rank) : session_(session), operation_(operation), rank_(rank) {
@@ -251,40 +153,92 @@ Call::~Call() {
   }
 }
 
-uint16_t Call::version() const { return session_.version_; }
+rh_result Call::failLost(const char* why, const char* attempt) {
+  if (attempt[0] == '\0') {
+    return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon is lost: %s; check it, this session finds the next one by itself", operation_,
+                rank_, why);
+  }
+  return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon is lost: %s, and no other one found: %s; this session goes on looking",
+              operation_, rank_, why, attempt);
+}
+
+// Sleeps until something of the session changes or, with the mutex held again, a time passes. False once the word is set.
+bool Call::sleep(int64_t deadlineNs, const uint32_t* abortWord) {
+  constexpr int64_t kLookNs = 100 * 1000 * 1000;  // nobody signals a change of the abort word
+  if (abortWord != nullptr && __atomic_load_n(abortWord, __ATOMIC_ACQUIRE) != 0) return false;
+  const int64_t look = host::nowNs() + kLookNs;
+  const int64_t next = abortWord == nullptr || deadlineNs < look ? deadlineNs : look;
+  const timespec until = {static_cast<time_t>(next / 1000000000), static_cast<long>(next % 1000000000)};
+  pthread_cond_timedwait(&session_.changed_, &session_.mutex_, &until);
+  return true;
+}
+
+rh_result Call::open(const Standing* standing, int64_t deadlineNs, const uint32_t* abortWord) {
+  const int64_t patience = host::nowNs() + kRestartNs;
+  const int64_t until = deadlineNs < patience ? deadlineNs : patience;
+  rh_result result = RH_OK;
+  pthread_mutex_lock(&session_.mutex_);
+  const auto there = [&] { return !session_.lost_ && (standing == nullptr || standing->connection == session_.connection_); };
+  while (!there() && !session_.closed_ && host::nowNs() < until) {
+    if (!sleep(until, abortWord)) {
+      result = RH_ERR_ABORTED;
+      break;
+    }
+  }
+  if (result == RH_OK && !there()) {
+    result = session_.lost_ ? failLost(session_.lostWhy_, session_.attemptWhy_) : failLost("it does not take this comm back", "");
+  } else if (result == RH_OK) {
+    connection_ = session_.connection_;
+    version_ = session_.version_;
+    if (standing != nullptr) {
+      group_ = standing->group;
+      if (standing->refused != RH_OK) result = fail(standing->refused, "%s: rank %d: %s", operation_, rank_, standing->why);
+    }
+  }
+  pthread_mutex_unlock(&session_.mutex_);
+  return result;
+}
 
 rh_result Call::sendBytes(const void* bytes, size_t size, int fd, int64_t deadlineNs) {
-  const int error = sendPacket(session_.fd_, bytes, size, fd, deadlineNs);
+  pthread_mutex_lock(&session_.mutex_);
+  lost_ = session_.lost_ || session_.connection_ != connection_;
+  char why[sizeof session_.lostWhy_];
+  snprintf(why, sizeof why, "%s", session_.lostWhy_);
+  if (!lost_) session_.senders_++;
+  const int socket = session_.fd_;
+  pthread_mutex_unlock(&session_.mutex_);
+  if (lost_) return failLost(why, "");
+
+  const int error = sendPacket(socket, bytes, size, fd, deadlineNs);
+  pthread_mutex_lock(&session_.mutex_);
+  session_.senders_--;
+  pthread_mutex_unlock(&session_.mutex_);
   if (error == 0) return RH_OK;
   if (error == ETIMEDOUT) {
     return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon does not read its socket; check it with `railhead status`", operation_,
                 rank_);
   }
-  return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon is gone (%s); start it and connect again", operation_, rank_,
-              strerror(error));
+  if (error == EPIPE || error == ECONNRESET || error == ENOTCONN) {
+    lost_ = true;
+    session_.lose("the daemon closed the connection");  // the control thread is about to see it too
+  }
+  return failLost(strerror(error), "");
 }
 
 rh_result Call::wait(Received* out, int64_t deadlineNs, const uint32_t* abortWord) {
-  constexpr int64_t kLookNs = 100 * 1000 * 1000;  // nobody signals a change of the abort word
   bool aborted = false;
   pthread_mutex_lock(&session_.mutex_);
-  for (int64_t now = host::nowNs(); taken_ == arrived_ && !session_.lost_ && now < deadlineNs; now = host::nowNs()) {
-    aborted = abortWord != nullptr && __atomic_load_n(abortWord, __ATOMIC_ACQUIRE) != 0;
-    if (aborted) break;
-    const int64_t next = abortWord == nullptr || deadlineNs - now < kLookNs ? deadlineNs : now + kLookNs;
-    const timespec until = {static_cast<time_t>(next / 1000000000), static_cast<long>(next % 1000000000)};
-    pthread_cond_timedwait(&session_.changed_, &session_.mutex_, &until);
-  }
+  const auto over = [&] { return session_.lost_ || session_.connection_ != connection_; };
+  while (taken_ == arrived_ && !over() && !aborted && host::nowNs() < deadlineNs) aborted = !sleep(deadlineNs, abortWord);
   const bool have = taken_ < arrived_;
   if (have) *out = queue_[taken_++];
+  lost_ = !have && over();
   char why[sizeof session_.lostWhy_];
-  snprintf(why, sizeof why, "%s", session_.lost_ ? session_.lostWhy_ : "it did not answer in time");
+  snprintf(why, sizeof why, "%s", lost_ ? session_.lostWhy_ : "it did not answer in time");
   pthread_mutex_unlock(&session_.mutex_);
 
   if (!have && aborted) return RH_ERR_ABORTED;
-  if (!have) {
-    return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon is lost: %s; check it and connect again", operation_, rank_, why);
-  }
+  if (!have) return failLost(why, "");
   if (out->m.h.type == RHW_ERROR) return failFromDaemon(out->m.error);
   return RH_OK;
 }

@@ -38,11 +38,11 @@ void place(const Choice (&all)[RHW_MAX_WORLD], const Comm* comm, uint32_t* rank,
   }
 }
 
-// A name that no other group has: the daemon's number of the old group, which split of it, the color. The old name comes first
+// A name that no other group has: the old group's number as it formed (daemons never give one twice), which split of it, the color. The old name comes first
 // where there is room, for people who read it.
 void nameOf(const Comm* comm, int32_t color, char (&out)[RHW_NAME]) {
   const char* prefix = strlen(comm->name) <= 16 ? comm->name : "split";
-  snprintf(out, sizeof out, "%.16s/%llx.%llx.%d", prefix, static_cast<unsigned long long>(comm->group),
+  snprintf(out, sizeof out, "%.16s/%llx.%llx.%d", prefix, static_cast<unsigned long long>(comm->birth),
            static_cast<unsigned long long>(comm->splits), color);
 }
 

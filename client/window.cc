@@ -4,6 +4,7 @@
 #include "comm.h"
 #include "commit.h"
 #include "error.h"
+#include "set_up.h"
 
 namespace railhead::client {
 
@@ -14,54 +15,72 @@ rh_result unexpected(const char* operation, const Comm* comm, const Received& r)
   return fail(RH_ERR_PROTOCOL, "%s: rank %d: unexpected message type %d from the daemon", operation, comm->rank, r.m.h.type);
 }
 
+bool fitsHeap(const Comm* comm, uint64_t offset, uint64_t given, uint64_t wanted) {
+  return given >= wanted && offset >= comm->scratchBytes && offset <= comm->heapBytes && given <= comm->heapBytes - offset;
+}
+
+rh_result badRange(const Comm* comm, uint64_t offset, uint64_t given, uint64_t wanted) {
+  return fail(RH_ERR_PROTOCOL, "window_alloc: rank %d: the daemon gave %llu bytes at %llu for a window of %llu; windows lie in "
+              "%llu..%llu", comm->rank, static_cast<unsigned long long>(given), static_cast<unsigned long long>(offset),
+              static_cast<unsigned long long>(wanted), static_cast<unsigned long long>(comm->scratchBytes),
+              static_cast<unsigned long long>(comm->heapBytes));
+}
+
 rh_result tooManyWindows() {
   return fail(RH_ERR_LIMIT, "window_alloc: this process has %d windows, the most there can be; free some", kMaxWindows);
 }
 
-rh_result allocate(Comm* comm, size_t bytes, uint64_t* offset) {
-  const int64_t deadline = comm->deadlineNs();
-  Call call(*comm->session, "window_alloc", comm->rank);
+rh_result allocateOnce(Comm* comm, Call* call, int64_t deadline, size_t bytes, uint64_t* offset) {
   rhw_window_alloc request = {};
-  request.group = comm->group;
+  request.group = call->group();
   request.bytes = bytes;
-  rh_result result = call.send(&request, RHW_WINDOW_ALLOC, deadline);
+  rh_result result = call->send(&request, RHW_WINDOW_ALLOC, deadline);
   Received r;
-  if (result == RH_OK) result = call.wait(&r, deadline);
+  if (result == RH_OK) result = call->wait(&r, deadline);
   if (result != RH_OK) return result;
   if (r.m.h.type != RHW_WINDOW_COMMIT) return unexpected("window_alloc", comm, r);
   const rhw_window_commit commit = r.m.windowCommit;
-  if (commit.bytes < bytes || commit.offset < comm->scratchBytes || commit.offset > comm->heapBytes ||
-      commit.bytes > comm->heapBytes - commit.offset) {
-    return fail(RH_ERR_PROTOCOL, "window_alloc: rank %d: the daemon gave %llu bytes at %llu for a window of %zu; windows lie in "
-                "%llu..%llu", comm->rank, static_cast<unsigned long long>(commit.bytes),
-                static_cast<unsigned long long>(commit.offset), bytes, static_cast<unsigned long long>(comm->scratchBytes),
-                static_cast<unsigned long long>(comm->heapBytes));
-  }
+  if (!fitsHeap(comm, commit.offset, commit.bytes, bytes)) return badRange(comm, commit.offset, commit.bytes, bytes);
 
   rhw_window_committed done = {};
-  done.group = comm->group;
+  done.group = call->group();
   done.offset = commit.offset;
   done.error = commitPages(comm->heapFd, commit.offset, commit.bytes, deadline);
-  result = call.send(&done, RHW_WINDOW_COMMITTED, deadline);
-  if (result == RH_OK) result = call.wait(&r, deadline);
+  result = call->send(&done, RHW_WINDOW_COMMITTED, deadline);
+  if (result == RH_OK) result = call->wait(&r, deadline);
   if (result != RH_OK) return result;
   if (r.m.h.type != RHW_WINDOW_READY) return unexpected("window_alloc", comm, r);
   *offset = commit.offset;
   return RH_OK;
 }
 
+rh_result allocate(Comm* comm, size_t bytes, uint64_t* offset) {
+  return setUp(
+      comm, RHW_OP_WINDOW_ALLOC,
+      [&](Call* call, int64_t deadline) { return allocateOnce(comm, call, deadline, bytes, offset); },
+      [&](const rhw_outcome& o) {
+        // Its pages were committed on every rank, or it would not have ended well.
+        *offset = o.offset;
+        return fitsHeap(comm, o.offset, o.bytes, bytes) ? RH_OK : badRange(comm, o.offset, o.bytes, bytes);
+      });
+}
+
 // offset is in the heap, or a region's number above RHW_REGION_SHIFT.
-rh_result release(Comm* comm, uint64_t offset) {
-  const int64_t deadline = comm->deadlineNs();
-  Call call(*comm->session, "window_free", comm->rank);
+rh_result releaseOnce(Comm* comm, Call* call, int64_t deadline, uint64_t offset) {
   rhw_window_free request = {};
-  request.group = comm->group;
+  request.group = call->group();
   request.offset = offset;
-  rh_result result = call.send(&request, RHW_WINDOW_FREE, deadline);
+  rh_result result = call->send(&request, RHW_WINDOW_FREE, deadline);
   Received r;
-  if (result == RH_OK) result = call.wait(&r, deadline);
+  if (result == RH_OK) result = call->wait(&r, deadline);
   if (result != RH_OK) return result;
   return r.m.h.type == RHW_WINDOW_FREED ? RH_OK : unexpected("window_free", comm, r);
+}
+
+rh_result release(Comm* comm, uint64_t offset) {
+  return setUp(
+      comm, RHW_OP_WINDOW_FREE, [&](Call* call, int64_t deadline) { return releaseOnce(comm, call, deadline, offset); },
+      [](const rhw_outcome&) { return RH_OK; });
 }
 
 }  // namespace

@@ -215,7 +215,7 @@ func TestMetricsParseAndCountWhatHappened(t *testing.T) {
 		t.Errorf("%v groups, want 1", n)
 	}
 	// Each rank's scratch is committed.
-	scratch := float64(2 * machineConfig().ScratchBytes)
+	scratch := float64(2 * machineConfig(time.Now()).ScratchBytes)
 	if n := metric(t, s, "railhead_heap_committed_bytes"); n != scratch {
 		t.Errorf("%v bytes are committed, want %v", n, scratch)
 	}

@@ -25,6 +25,7 @@ type order struct {
 	TimeoutMS, HeapBytes int
 	Bytes, Status        int
 	MaxFiles             uint64
+	Work, Stop           string // of "work": a key of workOf, and the file whose appearance ends it
 }
 
 type answer struct {
@@ -60,6 +61,7 @@ func init() { // not a literal: the functions reach runChild, which reads it
 		"hold":          (*child).holdSockets,
 		"raw_join":      (*child).rawJoin,
 		"serve":         (*child).serve,
+		"work":          (*child).work,
 	}
 }
 
@@ -286,10 +288,15 @@ func (a answer) error() error {
 // startRanks starts a process for each rank of a group, which forms.
 func startRanks(t testing.TB, s *Server, group string, world int, timeout time.Duration) []*process {
 	t.Helper()
+	return startRanksAt(t, s.SocketPath(), group, world, timeout)
+}
+
+func startRanksAt(t testing.TB, socket, group string, world int, timeout time.Duration) []*process {
+	t.Helper()
 	ranks := make([]*process, world)
 	for r := range ranks {
 		ranks[r] = startChild(t)
-		ranks[r].tell(order{Do: "init", Socket: s.SocketPath(), Group: group, Rank: r, World: world, TimeoutMS: int(timeout.Milliseconds())})
+		ranks[r].tell(order{Do: "init", Socket: socket, Group: group, Rank: r, World: world, TimeoutMS: int(timeout.Milliseconds())})
 	}
 	for r, p := range ranks {
 		if a := p.answer(); !a.OK {

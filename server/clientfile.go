@@ -72,6 +72,18 @@ func (f *clientFiles) get(id membership.FileID) *clientFile {
 	return f.held[id]
 }
 
+// take gives a descriptor out of the table to the caller, -1 when it is not there.
+func (f *clientFiles) take(id membership.FileID) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	file := f.held[id]
+	if file == nil {
+		return -1
+	}
+	delete(f.held, id)
+	return file.fd
+}
+
 // close lets a file go; messages that carry it and are not sent yet keep it.
 func (f *clientFiles) close(id membership.FileID) {
 	f.mu.Lock()

@@ -89,7 +89,11 @@ func AdminSocketBeside(socketPath string) string {
 	return filepath.Join(filepath.Dir(socketPath), "admin.sock")
 }
 
-func machineConfig() membership.Config {
+// groupsPerMS is how many groups a daemon could form in a millisecond, and more. So their numbers go on above those of the
+// daemons before, which the ranks of their groups bring along, and which are in the names of split groups.
+const groupsPerMS = 64
+
+func machineConfig(start time.Time) membership.Config {
 	var scratch uint64
 	for world := 1; world <= wire.MaxWorld; world++ {
 		scratch = max(scratch, wire.ScratchNeed(world, blockBytes, broadcastSlotBytes, pipeSlotBytes(world)))
@@ -97,6 +101,7 @@ func machineConfig() membership.Config {
 	return membership.Config{
 		MaxGroups:  MaxGroups,
 		MaxHistory: maxHistory,
+		FirstGroup: membership.GroupID(start.UnixMilli() * groupsPerMS),
 		HeapBytes:  defaultHeapBytes,
 		BlockBytes: blockBytes,
 		SpinNS:     spinNS,

@@ -8,6 +8,7 @@ import (
 	"railhead/internal/wire"
 	"railhead/server/flight"
 	"railhead/server/membership"
+	"railhead/symm"
 )
 
 // core runs the state machine. Everything in this file runs on its one goroutine, except post and ask.
@@ -16,6 +17,8 @@ type core struct {
 	machine  *membership.Machine
 	sessions map[membership.SessionID]*session
 	memory   map[membership.GroupID]*memory
+	segments map[symm.FileID]membership.GroupID // whose control segment a file is
+	adopting *memory                            // of a group that the machine may take over
 	events   chan func()
 	traces   []flight.Trace // of groups that have ended, the latest last
 	overrun  []*session     // sessions whose queue was full; ended once the machine has said everything
@@ -65,6 +68,7 @@ func (c *core) run() {
 			return
 		}
 		c.s.metrics.groups.Set(float64(c.machine.Groups()))
+		c.s.metrics.away.Set(float64(c.machine.Away()))
 		c.s.metrics.sessions.Set(float64(len(c.sessions)))
 	}
 }
@@ -129,6 +133,10 @@ func (c *core) message(sess *session, m wire.Message, file membership.FileID) {
 		c.do(c.machine.RegisterMapped(sess.id, request, m))
 	case *wire.Leave:
 		c.do(c.machine.Leave(now, sess.id, request, m))
+	case *wire.Reannounce:
+		c.reannounce(sess, request, m, file)
+	case *wire.ReannounceHeap:
+		c.takeHeap(sess, m, file)
 	default:
 		c.s.metrics.protocolErrors.Inc()
 		c.s.log.Warn("message that a client does not send", "session", sess.id, "pid", sess.peer.PID, "message", m)
@@ -138,7 +146,11 @@ func (c *core) message(sess *session, m wire.Message, file membership.FileID) {
 
 func (c *core) leaseLost(id membership.GroupID, rank int) {
 	c.s.metrics.leaseDeaths.Inc()
-	c.do(c.machine.LeaseLost(id, rank))
+	finalizing := false
+	if m := c.memory[id]; m != nil {
+		finalizing = m.operation(rank) == wire.OpFinalize
+	}
+	c.do(c.machine.LeaseLost(id, rank, finalizing))
 }
 
 // do carries the machine's actions out, in order. CreateGroup answers the machine, which gives further actions.
@@ -151,6 +163,14 @@ func (c *core) do(actions []membership.Action) {
 			c.send(a)
 		case membership.CreateGroup:
 			actions = append(actions, c.createGroup(a)...)
+		case membership.Conclude:
+			if m := c.memory[a.Group]; m != nil {
+				m.conclude(&a.Outcome)
+			}
+		case membership.AdoptGroup:
+			c.adopt(a)
+		case membership.CheckLeases:
+			actions = append(actions, c.checkLeases(a)...)
 		case membership.Poison:
 			if m := c.memory[a.Group]; m != nil {
 				m.poison(a.Abort)
@@ -190,15 +210,20 @@ func (c *core) createGroup(a membership.CreateGroup) []membership.Action {
 		c.s.log.Error("cannot create a group's memory", "group", a.Group, "name", a.Name, "error", err)
 		return c.machine.GroupCreated(time.Now(), a.Group, err)
 	}
-	c.memory[a.Group] = m
+	c.keep(a.Group, m)
+	return c.machine.GroupCreated(time.Now(), a.Group, nil)
+}
+
+// keep makes memory a group's, and watches its ranks.
+func (c *core) keep(id membership.GroupID, m *memory) {
+	c.memory[id], c.segments[m.file] = m, id
 	m.watch(watchEvents{
-		died:    func(rank int) { c.s.post(func() { c.leaseLost(a.Group, rank) }) },
-		aborted: func(w wire.Abort) { c.s.post(func() { c.do(c.machine.Poisoned(a.Group, w)) }) },
+		died:    func(rank int) { c.s.post(func() { c.leaseLost(id, rank) }) },
+		aborted: func(w wire.Abort) { c.s.post(func() { c.do(c.machine.Poisoned(id, w)) }) },
 		failed: func(err error) {
-			c.s.log.Error("cannot watch a group's leases; deaths are still seen by socket and pidfd", "group", a.Group, "error", err)
+			c.s.log.Error("cannot watch a group's leases; deaths are still seen by socket and pidfd", "group", id, "error", err)
 		},
 	})
-	return c.machine.GroupCreated(time.Now(), a.Group, nil)
 }
 
 func (c *core) send(a membership.Send) {
@@ -247,6 +272,7 @@ func (c *core) releaseMemory(id membership.GroupID) {
 	}
 	delete(c.memory, id)
 	c.keepTrace(m)
+	delete(c.segments, m.file)
 	c.s.wg.Add(1)
 	go func() { defer c.s.wg.Done(); m.release() }()
 }

@@ -85,7 +85,7 @@ type fuzzClient struct {
 // clientTypes are what a client may send.
 var clientTypes = []wire.Type{
 	wire.TypeJoin, wire.TypeAttached, wire.TypeWindowAlloc, wire.TypeWindowCommitted, wire.TypeWindowFree, wire.TypeLeave,
-	wire.TypeRegister, wire.TypeRegisterPrivate, wire.TypeRegisterMapped,
+	wire.TypeRegister, wire.TypeRegisterPrivate, wire.TypeRegisterMapped, wire.TypeReannounce, wire.TypeReannounceHeap,
 }
 
 // step takes what has come and answers it properly, or sends one message of the fuzzer's.
@@ -120,9 +120,27 @@ func (c *fuzzClient) step(in *fuzzInput) {
 		_ = c.trySend(b)
 		return
 	}
-	f := memfd(c.t, fuzzBytes, unix.F_SEAL_SHRINK)
+	f := c.fileFor(m, in)
 	_ = c.trySend(b, int(f.Fd()))
 	_ = f.Close()
+}
+
+// fileFor is what comes with a message. A control segment is a proper one in which the fuzzer has written a little.
+func (c *fuzzClient) fileFor(m wire.Message, in *fuzzInput) *os.File {
+	back, ok := m.(*wire.Reannounce)
+	if !ok || back.World < 1 || back.World > wire.MaxWorld {
+		return memfd(c.t, fuzzBytes, unix.F_SEAL_SHRINK)
+	}
+	return controlFile(c.t, int(back.World), func(b []byte) {
+		for range in.next() % 4 {
+			at := int(binary.LittleEndian.Uint32(in.take(4)))
+			if at%4 != 0 { // most of it is empty tables
+				at = at % (wire.EndedOffset + 512)
+				at += int(wire.LedgerOffset(int(back.World)))
+			}
+			b[at%len(b)] = byte(in.next())
+		}
+	})
 }
 
 // trySend fails where the daemon has ended the session, which is its right.
@@ -172,6 +190,11 @@ func (c *fuzzClient) tame(m wire.Message, in *fuzzInput) {
 		m.Group, m.Bytes, m.FdOffset = group, fuzzBytes, uint64(in.next()%16/15) // one in 16 ends behind the file
 	case *wire.RegisterPrivate:
 		m.Group, m.Bytes, m.Reason = group, fuzzBytes, wire.MakeReason("fuzz")
+	case *wire.Reannounce:
+		m.World = uint32(1 + in.next()%3)
+		m.Rank, m.TimeoutMS, m.Reserved0 = uint32(in.next())%m.World, 1000, 0
+	case *wire.ReannounceHeap:
+		m.Group = group
 	case *wire.RegisterMapped:
 		m.Group, m.Region, m.Error = group, uint32(1+in.next()%3), int32(in.next()%8/7*12)
 	}
@@ -193,6 +216,8 @@ func (c *fuzzClient) takeAll() {
 		}
 		request := wire.RequestOf(m)
 		switch m := m.(type) {
+		case *wire.Reannounced:
+			c.group = m.Group
 		case *wire.Joined:
 			c.group = m.Group
 			_ = c.conn.Send(&wire.Attached{Group: m.Group}, wire.VersionMax, request, -1)

@@ -133,12 +133,22 @@ func request(t testing.TB, c *http.Client, method, url string) reply {
 
 func adminGet(t testing.TB, s *Server, path string) reply {
 	t.Helper()
-	return request(t, httpOverUnix(s.AdminSocket()), http.MethodGet, "http://railhead"+path)
+	return adminGetAt(t, s.AdminSocket(), path)
+}
+
+func adminGetAt(t testing.TB, socket, path string) reply {
+	t.Helper()
+	return request(t, httpOverUnix(socket), http.MethodGet, "http://railhead"+path)
 }
 
 func statusOf(t testing.TB, s *Server) Status {
 	t.Helper()
-	r := adminGet(t, s, "/v1/groups")
+	return statusAt(t, s.AdminSocket())
+}
+
+func statusAt(t testing.TB, socket string) Status {
+	t.Helper()
+	r := adminGetAt(t, socket, "/v1/groups")
 	var out Status
 	if err := json.Unmarshal([]byte(r.body), &out); err != nil || r.status != http.StatusOK {
 		t.Fatalf("/v1/groups: status %d, %v: %s", r.status, err, r.body)

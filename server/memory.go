@@ -15,7 +15,9 @@ type memory struct {
 	ring    []int // the rank at each place
 	control *symm.Segment
 	mapping *symm.Mapping
-	heaps   []*symm.Segment
+	file    symm.FileID     // of the control segment
+	heaps   []*symm.Segment // by rank; nil = it has not come back, of a group that was taken over
+	ended   uint64          // set-up calls that have ended, as the ledger says
 	abort   *uint64
 	watcher *watcher
 }
@@ -37,10 +39,14 @@ func newMemory(a membership.CreateGroup, plans *wire.Plans) (m *memory, err erro
 	if m.mapping, err = m.control.Map(); err != nil {
 		return m, err
 	}
+	if m.file, err = m.control.File(); err != nil {
+		return m, err
+	}
 	writeControlHeader(m.mapping, a)
 	if err := writePlans(m.mapping, plans); err != nil {
 		return m, err
 	}
+	writeLedger(m.mapping, a)
 	m.abort = m.mapping.Word64(wire.AbortOffset)
 	for r := range a.World {
 		heap, err := symm.NewSegment(fmt.Sprintf("railhead-heap:%d:%d", a.Group, r), a.HeapBytes)
@@ -64,12 +70,17 @@ func (m *memory) release() {
 		_ = m.control.Release()
 	}
 	for _, h := range m.heaps {
-		_ = h.Release()
+		if h != nil {
+			_ = h.Release()
+		}
 	}
 }
 
 func (m *memory) decommit(w symm.Window) error {
 	for r, h := range m.heaps {
+		if h == nil {
+			continue // swept when it comes back
+		}
 		if err := h.Decommit(w.Offset, w.Bytes); err != nil {
 			return fmt.Errorf("rank %d: %w", r, err)
 		}
@@ -81,6 +92,9 @@ func (m *memory) decommit(w symm.Window) error {
 func (m *memory) committed() uint64 {
 	var total uint64
 	for _, h := range m.heaps {
+		if h == nil {
+			continue
+		}
 		if n, err := h.Committed(); err == nil {
 			total += n
 		}

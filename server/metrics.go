@@ -16,6 +16,9 @@ type metrics struct {
 	rendezvous      prometheus.Histogram
 	handshakeErrors prometheus.Counter
 	protocolErrors  prometheus.Counter
+	adopted         prometheus.Counter
+	away            prometheus.Gauge
+	reannounced     prometheus.Counter
 }
 
 func newMetrics(committed func() float64) *metrics {
@@ -46,6 +49,15 @@ func newMetrics(committed func() float64) *metrics {
 		protocolErrors: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "railhead_protocol_errors_total", Help: "Sessions ended because the client broke the protocol.",
 		}),
+		adopted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "railhead_groups_adopted_total", Help: "Working groups of an earlier daemon that this one has taken over.",
+		}),
+		away: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "railhead_ranks_away", Help: "Ranks of groups taken over that have not come back to this daemon yet.",
+		}),
+		reannounced: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "railhead_ranks_reannounced_total", Help: "Ranks of an earlier daemon that came back to this one.",
+		}),
 	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "railhead_build_info", Help: "1; the version is the label.", ConstLabels: prometheus.Labels{"version": Version},
@@ -55,7 +67,7 @@ func newMetrics(committed func() float64) *metrics {
 		Name: "railhead_heap_committed_bytes", Help: "Pages behind all heaps of this node's groups, summed over ranks.",
 	}, committed)
 	m.registry.MustRegister(m.sessions, m.groups, m.leaseDeaths, m.ended, m.errors, m.rendezvous, m.handshakeErrors,
-		m.protocolErrors, info, heap, collectors.NewGoCollector(),
+		m.protocolErrors, m.adopted, m.away, m.reannounced, info, heap, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -22,7 +22,12 @@ func parseMetrics(t testing.TB, text string) map[string]*dto.MetricFamily {
 // metric is the value of a counter or gauge without labels.
 func metric(t testing.TB, s *Server, name string) float64 {
 	t.Helper()
-	f := parseMetrics(t, adminGet(t, s, "/metrics").body)[name]
+	return metricAt(t, s.AdminSocket(), name)
+}
+
+func metricAt(t testing.TB, socket, name string) float64 {
+	t.Helper()
+	f := parseMetrics(t, adminGetAt(t, socket, "/metrics").body)[name]
 	if f == nil || len(f.Metric) != 1 {
 		t.Fatalf("no single metric %s: %v", name, f)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"railhead/internal/wire"
 	"railhead/server/membership"
+	"railhead/symm"
 )
 
 var software = mustName("railhead " + Version)
@@ -53,7 +54,7 @@ func Start(c Config) (*Server, error) {
 	if err := c.fill(); err != nil {
 		return nil, err
 	}
-	machine, err := membership.New(machineConfig())
+	machine, err := membership.New(machineConfig(time.Now()))
 	if err != nil {
 		return nil, err
 	}
@@ -66,6 +67,7 @@ func Start(c Config) (*Server, error) {
 	s.core = &core{
 		s: s, machine: machine, events: make(chan func(), eventQueue),
 		sessions: map[membership.SessionID]*session{}, memory: map[membership.GroupID]*memory{},
+		segments: map[symm.FileID]membership.GroupID{},
 	}
 	s.metrics = newMetrics(s.committedBytes)
 	s.metrics.registry.MustRegister(newGroupMetrics(s))

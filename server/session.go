@@ -216,10 +216,15 @@ func (s *session) read(srv *Server) {
 			return
 		}
 		file := membership.FileID(0)
-		if r, ok := m.(*wire.Register); ok {
+		switch r := m.(type) {
+		case *wire.Register:
 			m, file = srv.takeMemory(s, r, fd)
-		} else if fd >= 0 {
-			_ = unix.Close(fd) // only Hello carries another one, and there is one Hello
+		case *wire.Reannounce, *wire.ReannounceHeap:
+			file = srv.files.add(fd)
+		default:
+			if fd >= 0 {
+				_ = unix.Close(fd) // only Hello carries another one, and there is one Hello
+			}
 		}
 		handled := make(chan struct{})
 		srv.post(func() { srv.core.message(s, m, file); close(handled) })

@@ -34,6 +34,13 @@ func checkWorld(world uint32) error {
 	return nil
 }
 
+func checkRank(rank uint32) error {
+	if rank >= MaxWorld {
+		return fmt.Errorf("rank %d is outside 0..%d", rank, MaxWorld-1)
+	}
+	return nil
+}
+
 func checkNotEmpty(field string, n Name) error {
 	if n[0] == 0 {
 		return fmt.Errorf("%s is empty", field)
@@ -125,12 +132,7 @@ func (m *Joined) check() error {
 	return checkZero("reserved0", uint64(m.Reserved0))
 }
 
-func (m *Heap) check() error {
-	if m.Rank >= MaxWorld {
-		return fmt.Errorf("rank %d is outside 0..%d", m.Rank, MaxWorld-1)
-	}
-	return nil
-}
+func (m *Heap) check() error { return checkRank(m.Rank) }
 
 func (m *Attached) check() error { return checkZero("reserved0", uint64(m.Reserved0)) }
 

@@ -48,6 +48,9 @@ func samples(t testing.TB) []Message {
 		&PeerMemory{Group: 1, Bytes: 4097, FdOffset: 64, Region: 255, Rank: 63},
 		&RegisterMapped{Group: 1, Region: 1, Error: 12},
 		&Registered{Group: 1, Region: 3, StagedRank: 2, Reason: MakeReason("rank 2: malloc")},
+		&Reannounce{Group: 1, Rank: 3, World: 4, TimeoutMS: 1000},
+		&Reannounced{Group: 2},
+		&ReannounceHeap{Group: 2},
 	}
 }
 
@@ -70,7 +73,10 @@ func TestEveryMessageComesBackAsItWas(t *testing.T) {
 			t.Errorf("%T came back as %+v, sent %+v", m, got, m)
 		}
 	}
-	for typ := Type(1); New(typ) != nil; typ++ {
+	for typ := Type(1); typ < 100; typ++ {
+		if New(typ) == nil {
+			continue
+		}
 		if !seen[typ] {
 			t.Errorf("type %d has no sample", typ)
 		}
@@ -131,6 +137,8 @@ func TestBadValuesAreRefusedOnBothSides(t *testing.T) {
 		{"shared with a reason", &Registered{Region: 1, StagedRank: -1, Reason: MakeReason("x")}, "staged rank -1 with"},
 		{"staged without a reason", &Registered{Region: 1}, "staged rank 0 with"},
 		{"staged because of nobody", &Registered{Region: 1, StagedRank: -2, Reason: MakeReason("x")}, "staged rank -2 is"},
+		{"a rank taken back that cannot be", &Reannounce{Rank: 2, World: 2, TimeoutMS: 1}, "rank 2"},
+		{"a rank taken back without a timeout", &Reannounce{}, "timeout"},
 		{"scratch too small", &Joined{
 			ControlBytes: ControlBytes(1), HeapBytes: 1 << 20, ScratchBytes: 16384, World: 1, ReduceGroup: 1, BlockBytes: 8192,
 			PipeSlotBytes: 256, BroadcastSlotBytes: 256,

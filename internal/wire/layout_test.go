@@ -32,7 +32,9 @@ func snake(s string) string {
 
 // structsOnTheWire are all messages and the structs of the control segment.
 func structsOnTheWire() []any {
-	all := []any{Header{}, ControlHeader{}, RankLine{}, FlightRecord{}, Choice{}, Plan{}, Plans{}}
+	all := []any{
+		Header{}, ControlHeader{}, RankLine{}, FlightRecord{}, Choice{}, Plan{}, Plans{}, Ledger{}, Outcome{}, RegionEntry{},
+	}
 	for t := Type(0); t < 1000; t++ {
 		if m := New(t); m != nil {
 			all = append(all, reflect.ValueOf(m).Elem().Interface())
@@ -68,7 +70,10 @@ func goLayout() []string {
 	for w := WhyNone; w <= WhyNotZeroCopy; w++ {
 		lines = append(lines, fmt.Sprintf("const RHW_WHY_%s %d", strings.ToUpper(w.String()), w))
 	}
-	for t := Type(1); New(t) != nil; t++ {
+	for t := Type(1); t < 1000; t++ {
+		if New(t) == nil {
+			continue
+		}
 		n := "RHW_" + strings.ToUpper(snake(reflect.TypeOf(New(t)).Elem().Name()))
 		lines = append(lines, fmt.Sprintf("const %s %d", n, t))
 	}
@@ -94,6 +99,10 @@ func goLayout() []string {
 		fmt.Sprintf("const RHW_NO_RANK %d", NoRank),
 		fmt.Sprintf("const RHW_FLIGHT_OFFSET %d", FlightOffset),
 		fmt.Sprintf("const RHW_FLIGHT_RECORDS %d", FlightRecords),
+		fmt.Sprintf("const RHW_MAX_WINDOWS %d", MaxWindows),
+		fmt.Sprintf("const RHW_REGION_TABLE_OFFSET %d", regionTableOffset),
+		fmt.Sprintf("const RHW_WINDOW_TABLE_OFFSET %d", windowTableOffset),
+		fmt.Sprintf("const RHW_LEDGER_BYTES %d", ledgerBytes),
 	)
 	sort.Strings(lines)
 	return lines
@@ -173,5 +182,23 @@ func TestRankLineOffsetsMatchTheStruct(t *testing.T) {
 		if f, ok := reflect.TypeFor[ControlHeader]().FieldByName(name); !ok || f.Offset != want {
 			t.Errorf("ControlHeader.%s lies at %d, the constant says %d", name, f.Offset, want)
 		}
+	}
+}
+
+func TestLedgerOffsetsMatchTheStructs(t *testing.T) {
+	ledger, entry := reflect.TypeFor[Ledger](), reflect.TypeFor[RegionEntry]()
+	ended, _ := ledger.FieldByName("Ended")
+	outcomes, _ := ledger.FieldByName("Outcomes")
+	live, _ := entry.FieldByName("Live")
+	if ended.Offset != EndedOffset || outcomes.Offset != OutcomesOffset || live.Offset != LiveOffset {
+		t.Errorf("Ended lies at %d, Outcomes at %d, Live at %d; the constants say %d, %d, %d", ended.Offset, outcomes.Offset,
+			live.Offset, EndedOffset, OutcomesOffset, LiveOffset)
+	}
+	if outcomes.Type.Elem().Size() != OutcomeBytes || entry.Size() != regionEntryBytes {
+		t.Errorf("an outcome has %d bytes, an entry %d; the constants say %d, %d", outcomes.Type.Elem().Size(), entry.Size(),
+			OutcomeBytes, regionEntryBytes)
+	}
+	if ledger.Size() > regionTableOffset || ControlBytes(1)%4096 != 0 || ControlBytes(MaxWorld)%4096 != 0 {
+		t.Errorf("a ledger of %d bytes, segments of %d and %d", ledger.Size(), ControlBytes(1), ControlBytes(MaxWorld))
 	}
 }

@@ -49,6 +49,10 @@ const (
 	TypePeerMemory      Type = 20
 	TypeRegisterMapped  Type = 21
 	TypeRegistered      Type = 22
+
+	TypeReannounce     Type = 30
+	TypeReannounced    Type = 31
+	TypeReannounceHeap Type = 32
 )
 
 // Header begins every message (24 bytes).
@@ -300,6 +304,12 @@ func New(t Type) Message {
 		return &RegisterMapped{}
 	case TypeRegistered:
 		return &Registered{}
+	case TypeReannounce:
+		return &Reannounce{}
+	case TypeReannounced:
+		return &Reannounced{}
+	case TypeReannounceHeap:
+		return &ReannounceHeap{}
 	}
 	return nil
 }
@@ -307,7 +317,7 @@ func New(t Type) Message {
 // CarriesFD says whether a message of the type comes with a file descriptor.
 func (t Type) CarriesFD() bool {
 	switch t {
-	case TypeHello, TypeJoined, TypeHeap, TypeRegister, TypePeerMemory:
+	case TypeHello, TypeJoined, TypeHeap, TypeRegister, TypePeerMemory, TypeReannounce, TypeReannounceHeap:
 		return true
 	}
 	return false

@@ -92,13 +92,7 @@ func (m *RegisterPrivate) check() error {
 }
 
 func (m *PeerMemory) check() error {
-	if err := firstError(checkRange(m.Bytes, m.FdOffset), checkRegion(m.Region)); err != nil {
-		return err
-	}
-	if m.Rank >= MaxWorld {
-		return fmt.Errorf("rank %d is outside 0..%d", m.Rank, MaxWorld-1)
-	}
-	return nil
+	return firstError(checkRange(m.Bytes, m.FdOffset), checkRegion(m.Region), checkRank(m.Rank))
 }
 
 func (m *RegisterMapped) check() error { return checkRegion(m.Region) }

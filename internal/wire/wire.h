@@ -63,6 +63,9 @@ enum rhw_type {
   RHW_PEER_MEMORY = 20,      // daemon: another rank's registered memory; carries its fd
   RHW_REGISTER_MAPPED = 21,  // client: all peers' memory is mapped (or could not be)
   RHW_REGISTERED = 22,       // daemon: the window exists on every rank, shared or staged
+  RHW_REANNOUNCE = 30,       // client, to a new daemon: I am rank r of a working group; carries its control segment's fd
+  RHW_REANNOUNCED = 31,      // daemon: taken back
+  RHW_REANNOUNCE_HEAP = 32,  // client, after Reannounced: carries the fd of its heap; has no answer
 };
 
 enum rhw_algo {
@@ -267,6 +270,25 @@ struct rhw_registered {
   char reason[RHW_REASON]; // why not; "" where it is
 };
 
+struct rhw_reannounce {
+  struct rhw_header h;
+  uint64_t group;          // the number by which the last daemon knew it
+  uint32_t rank;
+  uint32_t world;
+  uint32_t timeout_ms;
+  uint32_t reserved0;
+};
+
+struct rhw_reannounced {
+  struct rhw_header h;
+  uint64_t group;          // the number by which this daemon knows it: another one where the old is taken
+};
+
+struct rhw_reannounce_heap {
+  struct rhw_header h;
+  uint64_t group;
+};
+
 // ---- The control segment: one memfd a group, mapped by the daemon and by every rank ----
 
 // What a rank is doing, as rhw_rank_line.op and in the abort word.
@@ -380,6 +402,53 @@ struct rhw_flight_record {
   uint64_t first_arrival;  // when the first of the ranks that this one had to wait for came; 0 = it had to wait for nobody
   uint64_t last_arrival;   // and the last
   uint64_t done;           // when the call ended, or gave up; 0 = it has not
+};
+
+// ---- The ledger: what another daemon needs to take the group over ----
+//
+// It follows the flight records. Only the daemon writes it, and it may be killed between
+// any two stores. So the end of a set-up call is one store: the outcome of call n is written into outcomes[n % 2], then n into
+// ended (release), and only then the call is answered and the tables are changed. Whoever reads ended (acquire) finds the
+// outcome whole; who takes over applies it to the tables once more, which changes nothing where that was done.
+
+#define RHW_MAX_WINDOWS 16384u           // of a group's heaps
+#define RHW_REGION_TABLE_OFFSET 4096u    // from the ledger's beginning: a rhw_region_entry for each number, [0] is unused
+#define RHW_WINDOW_TABLE_OFFSET 73728u   // a 64-bit word for each window: offset, 32 bits, above bytes, both in 64 KiB; 0 = none
+#define RHW_LEDGER_BYTES 204800u
+
+// How a set-up call ended, for all ranks alike.
+struct rhw_outcome {
+  uint32_t op;             // rhw_op: COMM_INIT, WINDOW_ALLOC, WINDOW_FREE, WINDOW_REGISTER or FINALIZE
+  uint32_t code;           // an rh_result
+  int32_t culprit;         // of an error, -1 = none or not known
+  int32_t staged_rank;     // of WINDOW_REGISTER, as in Registered
+  uint32_t region;         // its number
+  uint32_t reserved0;
+  uint64_t offset;         // of WINDOW_ALLOC, as in WindowReady; of WINDOW_FREE, as in WindowFree
+  uint64_t bytes;          // of WINDOW_ALLOC, in whole granules; of WINDOW_REGISTER
+  char text[RHW_TEXT];     // an error's text, or the reason why a registered window is staged
+};
+
+struct rhw_region_entry {
+  uint64_t bytes;
+  uint32_t live;           // 1 = the window exists; written last (release), read first (acquire)
+  int32_t staged_rank;
+  char reason[RHW_REASON];
+};
+
+struct rhw_ledger {
+  char name[RHW_NAME];     // this and what follows, up to forcing, never changes
+  char token[RHW_NAME];
+  uint64_t heap_bytes;     // as in Joined
+  uint64_t scratch_bytes;
+  uint32_t reduce_group;
+  uint32_t reproducible;
+  uint32_t pids[RHW_MAX_WORLD];
+  char forcing[RHW_FORCING];
+  uint64_t reserved0[5];
+  uint64_t ended;          // @640: set-up calls that have ended, comm_init first; 0 = the group is not ready yet
+  uint64_t reserved1[7];
+  struct rhw_outcome outcomes[2];
 };
 
 #endif  // RAILHEAD_WIRE_H_

@@ -60,7 +60,7 @@ class NoDaemonError(RailheadError, ConnectionError):
 
 
 class DaemonLostError(RailheadError, ConnectionError):
-    """The daemon is gone. Collectives go on; set-up calls need a new session."""
+    """No daemon answers. Collectives go on, and so do set-up calls with the next daemon."""
 
     result = Result.DAEMON_LOST
 

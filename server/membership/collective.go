@@ -91,6 +91,9 @@ func (m *Machine) arrive(now time.Time, s SessionID, request, id uint64, op wire
 			op: op, value: value, first: rank, requests: make([]uint64, len(g.members)), offers: make([]offer, len(g.members)),
 			failed: -1, deadline: now.Add(g.members[rank].timeout),
 		}
+		if op == wire.OpFinalize {
+			g.pending.arrived = g.finalized()
+		}
 	}
 	c := g.pending
 	if c.arrived>>rank&1 != 0 {
@@ -156,6 +159,11 @@ func (m *Machine) failPending(g *group, r refusal) {
 		return
 	}
 	m.closeOffers(c)
+	if g.state == Ready {
+		m.conclude(g, wire.Outcome{
+			Op: c.op, Code: r.code, Culprit: int32(r.culprit), Text: wire.MakeText(r.text),
+		})
+	}
 	for rank := range g.members {
 		if c.arrived>>rank&1 == 0 || g.members[rank].session == 0 {
 			continue
@@ -165,6 +173,11 @@ func (m *Machine) failPending(g *group, r refusal) {
 			m.leave(g, rank)
 		}
 	}
+}
+
+// conclude says how a set-up call ended that leaves the group at work, or finalizes it. Its answers come after it.
+func (m *Machine) conclude(g *group, o wire.Outcome) {
+	m.do(Conclude{Group: g.id, Outcome: o})
 }
 
 func (m *Machine) answerPending(g *group, msg func() wire.Message) {
@@ -177,6 +190,11 @@ func (m *Machine) answerPending(g *group, msg func() wire.Message) {
 // reserve picks the offset and asks every rank to back it with pages.
 func (m *Machine) reserve(g *group) {
 	c := g.pending
+	if g.heap.Live() >= wire.MaxWindows {
+		m.failPending(g, refuse(wire.ResultLimit, -1, "window_alloc in group %q: it has %d windows, the most there can be; free some",
+			g.name, wire.MaxWindows))
+		return
+	}
 	w, err := g.heap.AllocWindow(c.value)
 	if err != nil {
 		m.failPending(g, refuse(wire.ResultOutOfMemory, -1,
@@ -212,6 +230,7 @@ func (m *Machine) WindowCommitted(s SessionID, request uint64, w *wire.WindowCom
 		m.undoWindow(g)
 		return m.take()
 	}
+	m.conclude(g, wire.Outcome{Op: c.op, Offset: c.window.Offset, Bytes: c.window.Bytes})
 	m.answerPending(g, func() wire.Message { return &wire.WindowReady{Group: uint64(g.id), Offset: c.window.Offset} })
 	g.pending = nil
 	return m.take()
@@ -238,6 +257,7 @@ func (m *Machine) freeWindow(g *group) {
 		m.failPending(g, refuse(wire.ResultInvalidArgument, -1, "window_free in group %q: %v", g.name, err))
 		return
 	}
+	m.conclude(g, wire.Outcome{Op: c.op, Offset: w.Offset})
 	m.do(Decommit{Group: g.id, Window: w})
 	m.answerPending(g, func() wire.Message { return &wire.WindowFreed{Group: uint64(g.id), Offset: w.Offset} })
 	g.pending = nil
@@ -247,6 +267,7 @@ func (m *Machine) freeWindow(g *group) {
 func (m *Machine) finish(g *group) {
 	c := g.pending
 	g.pending = nil
+	m.conclude(g, wire.Outcome{Op: wire.OpFinalize})
 	for rank := range g.members {
 		if g.members[rank].session != 0 {
 			m.send(g.members[rank].session, c.requests[rank], &wire.Left{Group: uint64(g.id)})

@@ -35,7 +35,7 @@ func (d *daemon) look() {
 			d.failf("the snapshot lists group %d before %d", groups[i-1].ID, groups[i].ID)
 		}
 	}
-	if len(names) != len(d.machine.names) {
+	if len(names) != len(d.machine.names) && !d.restarted {
 		d.failf("%d names are taken by groups that form or work, %d in the machine's table", len(names), len(d.machine.names))
 	}
 	for _, g := range ended {
@@ -56,7 +56,7 @@ func (d *daemon) lookAtGroup(g *GroupInfo, names map[string]bool) {
 			d.failf("group %d is broken, but its books say %+v", g.ID, b)
 		}
 	} else {
-		if names[g.Name] {
+		if names[g.Name] && !d.restarted { // a group that comes back may find its name taken
 			d.failf("two groups %q at a time", g.Name)
 		}
 		names[g.Name] = true
@@ -78,7 +78,7 @@ func (d *daemon) lookAtGroup(g *GroupInfo, names map[string]bool) {
 		if h := d.holding(r.Session, g.ID); b != nil && b.memory && (h != nil) != (r.Session != 0) {
 			d.failf("rank %d of group %d is %s, which its client does not know", r.Rank, g.ID, r.State)
 		}
-		held = held || r.Session != 0
+		held = held || r.Session != 0 || r.State == "away"
 	}
 	if !held {
 		d.failf("nobody holds group %d: %+v", g.ID, g)
@@ -107,6 +107,9 @@ func (d *daemon) lookAtWindows(g *GroupInfo, b *books) {
 			d.failf("group %d has registered windows %v, the machine says %+v", g.ID, b.regions, g.Registered)
 		}
 	}
+	if !maps.Equal(b.windows, b.ledger.windows) || !maps.Equal(b.regions, b.ledger.regions) {
+		d.failf("group %d has windows %v and %v, its ledger says %+v", g.ID, b.windows, b.regions, b.ledger)
+	}
 	if len(g.Registered) != len(b.regions) {
 		d.failf("group %d has registered windows %v, the machine says %+v", g.ID, b.regions, g.Registered)
 	}
@@ -123,6 +126,9 @@ func (d *daemon) holding(s SessionID, id GroupID) *holding {
 func (d *daemon) lookAtMemory(groups []GroupInfo) {
 	d.Helper()
 	for id, g := range d.groups {
+		if g.orphan {
+			continue // no rank of it has come back to this daemon
+		}
 		held := slices.ContainsFunc(groups, func(i GroupInfo) bool { return i.ID == id })
 		if g.memory && held == g.released {
 			d.failf("group %d: held by somebody: %v; memory released: %v", id, held, g.released)
@@ -188,6 +194,7 @@ func (d *daemon) end() {
 			d.failf("request %+v was never answered", d.requests[id])
 		}
 	}
+	d.endAway()
 	for _, s := range d.sessions() {
 		d.endSession(s, "socket")
 	}
@@ -199,7 +206,7 @@ func (d *daemon) end() {
 		d.failf("all sessions have ended, and something is due at %s", at)
 	}
 	for id, g := range d.groups {
-		if g.memory && !g.released || !g.ended {
+		if !g.orphan && (g.memory && !g.released || !g.ended) {
 			d.failf("all sessions have ended, group %d has not: %+v", id, g)
 		}
 	}
@@ -245,7 +252,7 @@ func (d *daemon) endSession(s SessionID, how string) {
 	d.carryOut("SessionEnded", d.machine.SessionEnded(s, how))
 }
 
-func (d *daemon) loseLease(id GroupID, rank int) {
+func (d *daemon) loseLease(id GroupID, rank int, finalizing bool) {
 	for _, c := range d.clients {
 		if h := c.holds[id]; h != nil && h.rank == rank {
 			delete(c.holds, id)
@@ -256,7 +263,7 @@ func (d *daemon) loseLease(id GroupID, rank int) {
 			}
 		}
 	}
-	d.carryOut("LeaseLost", d.machine.LeaseLost(id, rank))
+	d.carryOut("LeaseLost", d.machine.LeaseLost(id, rank, finalizing))
 }
 
 func (d *daemon) join(c *client, j *wire.Join) {

@@ -28,6 +28,9 @@ type daemon struct {
 	joins       map[string]*wire.Join // the last one for a name that was not refused at once
 	files       map[FileID]bool       // those that clients have sent; true = open
 	crossing    []*request            // answered with an Error while the client's next message for it is on its way
+	crashAfter  int                   // this many actions of the next event the daemon dies; -1 = it does not
+	restarted   bool                  // it has died at least once
+	away        []awayRank            // ranks that have not come back since
 }
 
 type requestID struct {
@@ -88,6 +91,8 @@ type books struct {
 	refused  bool         // a rank could not commit its pages of reserved, or map what is being registered
 	windows  map[uint64]symm.Window
 	regions  map[uint32]bool // registered windows; true = shared
+	ledger   ledger
+	orphan   bool // its daemon has died, and it has not come back to another one
 }
 
 func newDaemon(t *rapid.T) *daemon {
@@ -100,7 +105,7 @@ func newDaemon(t *rapid.T) *daemon {
 	return &daemon{
 		T: t, machine: m, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), nextSession: 1,
 		clients: map[SessionID]*client{}, requests: map[requestID]*request{}, groups: map[GroupID]*books{},
-		joins: map[string]*wire.Join{}, files: map[FileID]bool{},
+		joins: map[string]*wire.Join{}, files: map[FileID]bool{}, crashAfter: -1,
 	}
 }
 
@@ -113,7 +118,11 @@ func (d *daemon) failf(format string, args ...any) {
 func (d *daemon) carryOut(event string, actions []Action) {
 	d.Helper()
 	d.event = event
-	for _, a := range actions {
+	for i, a := range actions {
+		if i == d.crashAfter {
+			d.restart()
+			return
+		}
 		switch a := a.(type) {
 		case Send:
 			d.send(a)
@@ -121,8 +130,15 @@ func (d *daemon) carryOut(event string, actions []Action) {
 			if d.groups[a.Group] != nil {
 				d.failf("group %d is created twice", a.Group)
 			}
-			d.groups[a.Group] = &books{world: a.World, windows: map[uint64]symm.Window{}, regions: map[uint32]bool{}}
+			d.groups[a.Group] = &books{
+				world: a.World, windows: map[uint64]symm.Window{}, regions: map[uint32]bool{}, ledger: newLedger(a),
+			}
 			d.creating = append(d.creating, a.Group)
+		case Conclude:
+			d.conclude(a)
+		case AdoptGroup:
+			d.adopt(a.Group)
+		case CheckLeases: // they are held
 		case Poison:
 			d.poison(a)
 		case Decommit:
@@ -292,6 +308,9 @@ func (d *daemon) deliver(c *client, r *request, a Send) {
 		d.deliverPeer(c, r, a, m)
 	case *wire.Registered:
 		d.deliverRegistered(c, r, m)
+	case *wire.Reannounced:
+		d.want(r, wire.TypeReannounce, GroupID(m.Group) == r.group)
+		r.answered = true
 	case *wire.Left:
 		d.want(r, wire.TypeLeave, GroupID(m.Group) == r.group)
 		r.answered = true

@@ -18,9 +18,14 @@ func (m *Machine) SessionEnded(s SessionID, how string) []Action {
 	return m.take()
 }
 
-// LeaseLost: the kernel has marked the rank's lease: its process is ending.
-func (m *Machine) LeaseLost(id GroupID, rank int) []Action {
-	if g := m.groups[id]; g != nil && rank < len(g.members) && g.members[rank].session != 0 {
+// LeaseLost: the kernel has marked the rank's lease: its process is ending. finalizing is what it said of itself last.
+func (m *Machine) LeaseLost(id GroupID, rank int, finalizing bool) []Action {
+	g := m.groups[id]
+	switch {
+	case g == nil || rank >= len(g.members):
+	case g.members[rank].away && finalizing:
+		m.finalizedAway(g, rank)
+	case g.members[rank].session != 0 || g.members[rank].away:
 		m.memberDied(g, rank, "lease")
 	}
 	return m.take()
@@ -31,6 +36,7 @@ func (m *Machine) memberDied(g *group, rank int, how string) {
 	pid := g.members[rank].pid
 	finalized := g.pending != nil && g.pending.op == wire.OpFinalize && g.pending.arrived>>rank&1 != 0
 	m.leave(g, rank)
+	g.members[rank].away = false
 	switch {
 	case g.state == Forming || g.state == Attaching:
 		abort := wire.Abort{Code: wire.ResultRankDead, Op: wire.OpCommInit, Culprit: rank, Reporter: -1}
@@ -113,6 +119,7 @@ func (m *Machine) breakGroup(g *group, a wire.Abort, text string) {
 	g.state = Broken
 	g.cause, g.causeText = a, text
 	m.freeName(g)
+	g.forgetAway() // they know by themselves that it is broken
 	m.do(Poison{Group: g.id, Abort: a})
 	op := wire.OpNone
 	if g.pending != nil {
@@ -134,7 +141,7 @@ func (g *group) broken(op wire.Op, rank int) refusal {
 }
 
 func (m *Machine) freeIfEmpty(g *group) {
-	if g.absent() == all(g) {
+	if g.absent() == all(g) && g.away() == 0 {
 		m.free(g)
 	}
 }
@@ -147,6 +154,12 @@ func (m *Machine) Tick(now time.Time) []Action {
 			m.formingLate(g)
 		case g.pending != nil && !now.Before(g.pending.deadline):
 			m.collectiveLate(g)
+		}
+		if !g.recoverBy.IsZero() && !now.Before(g.recoverBy) {
+			g.recoverBy = time.Time{}
+			if away := g.away(); away != 0 {
+				m.do(CheckLeases{Group: g.id, Ranks: away})
+			}
 		}
 	}
 	return m.take()
@@ -204,7 +217,7 @@ func plural(mask uint64, word string) string {
 // NextDeadline is when Tick has something to do; ok is false when nothing waits.
 func (m *Machine) NextDeadline() (at time.Time, ok bool) {
 	for _, g := range m.groups {
-		for _, d := range []time.Time{g.deadline, g.pendingDeadline()} {
+		for _, d := range []time.Time{g.deadline, g.pendingDeadline(), g.recoverBy} {
 			if !d.IsZero() && (!ok || d.Before(at)) {
 				at, ok = d, true
 			}

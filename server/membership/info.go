@@ -46,7 +46,7 @@ type RankInfo struct {
 	Rank    int       `json:"rank"`
 	PID     int       `json:"pid"`
 	Session SessionID `json:"session,omitempty"`
-	State   string    `json:"state"` // joined, attached, gone
+	State   string    `json:"state"` // joined, attached, away (of a group that was taken over: not back yet), gone
 	// The rest comes from shared memory; package server fills it in.
 	Operation  string `json:"operation,omitempty"`
 	Sequence   uint64 `json:"sequence,omitempty"`
@@ -71,12 +71,14 @@ func (g *group) info() GroupInfo {
 		mem := &g.members[r]
 		state := "joined"
 		switch {
+		case mem.away:
+			state = "away"
 		case mem.session == 0:
 			state = "gone"
 		case mem.attach:
 			state = "attached"
 		}
-		if mem.session == 0 && mem.pid == 0 {
+		if mem.session == 0 && mem.pid == 0 && !mem.away {
 			continue // it never came
 		}
 		i.Ranks = append(i.Ranks, RankInfo{Rank: r, PID: mem.pid, Session: mem.session, State: state})

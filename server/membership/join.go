@@ -188,12 +188,21 @@ func (m *Machine) admit(now time.Time, g *group, s SessionID, pid int, request u
 	g.state = Attaching
 	create := CreateGroup{
 		Group: g.id, Name: g.name, World: len(g.members), Incarnation: g.incarnation, HeapBytes: g.heapBytes,
-		Forcing: g.forcing, Reproducible: g.reproducible,
+		Forcing: g.forcing, Reproducible: g.reproducible, Token: g.token, ReduceGroup: g.reduceGroup,
+		ScratchBytes: m.config.ScratchBytes, PIDs: g.pids(),
 	}
 	for r := range g.members {
 		create.CPUs = append(create.CPUs, g.members[r].cpus)
 	}
 	m.do(create)
+}
+
+func (g *group) pids() []int {
+	pids := make([]int, len(g.members))
+	for r := range g.members {
+		pids[r] = g.members[r].pid
+	}
+	return pids
 }
 
 // absent has a bit for every rank that is not there.
@@ -274,6 +283,7 @@ func (m *Machine) Attached(now time.Time, s SessionID, request uint64, a *wire.A
 	}
 	g.state = Ready
 	g.deadline = time.Time{}
+	m.conclude(g, wire.Outcome{Op: wire.OpCommInit})
 	for r := range g.members {
 		m.send(g.members[r].session, g.members[r].request, &wire.GroupReady{Group: uint64(g.id)})
 	}

@@ -18,10 +18,11 @@ type (
 
 // Limits and parameters of a machine.
 type Config struct {
-	MaxGroups  int    // alive at a time, broken ones that somebody still holds included
-	MaxHistory int    // ended groups that the snapshot remembers
-	HeapBytes  uint64 // of a rank's heap where Join asks for none
-	BlockBytes uint32 // published per epoch by the one-shot algorithm; two buffers of it are each heap's scratch
+	MaxGroups  int     // alive at a time, broken ones that somebody still holds included
+	MaxHistory int     // ended groups that the snapshot remembers
+	FirstGroup GroupID // the number of the first group; above those of the daemons before, 0 is 1
+	HeapBytes  uint64  // of a rank's heap where Join asks for none
+	BlockBytes uint32  // published per epoch by the one-shot algorithm; two buffers of it are each heap's scratch
 	SpinNS     func(world int) uint32
 	YieldNS    func(world int) uint32
 	// CheckForcing reads a text of forced algorithms and gives it in the form in which equal ones are the same text.
@@ -68,6 +69,18 @@ type CreateGroup struct {
 	Forcing      string // checked
 	Reproducible bool
 	CPUs         []wire.CPUMask
+	// What the ledger keeps beyond these.
+	Token        string
+	ReduceGroup  uint32
+	ScratchBytes uint64
+	PIDs         []int // by rank
+}
+
+// Conclude writes into the group's ledger how a set-up call ended. The answers to the call follow: a rank that never gets
+// its answer, because the daemon dies, finds it there.
+type Conclude struct {
+	Group   GroupID
+	Outcome wire.Outcome
 }
 
 // Poison breaks the group in shared memory, unless it is broken already, and wakes its ranks.
@@ -100,6 +113,7 @@ type Formed struct {
 }
 
 func (Send) action()         {}
+func (Conclude) action()     {}
 func (CreateGroup) action()  {}
 func (Poison) action()       {}
 func (Decommit) action()     {}
@@ -126,6 +140,9 @@ type member struct {
 	timeout time.Duration
 	cpus    wire.CPUMask
 	attach  bool // attached
+	away    bool // of a group that was taken over: the rank has not come back to this daemon yet, and is not known to be dead
+	// finalized: it died, or let go, in finalize, while there was no daemon: it counts as having called it
+	finalized bool
 }
 
 type group struct {
@@ -143,6 +160,7 @@ type group struct {
 	hasMemory    bool
 	began        time.Time
 	deadline     time.Time // of forming and attaching
+	recoverBy    time.Time // when ranks that are away are looked at; zero = not to be
 	pending      *collective
 	regions      map[uint32]region // registered windows
 	cause        wire.Abort        // of Broken
@@ -185,7 +203,7 @@ func New(c Config) (*Machine, error) {
 		names:        map[string]*group{},
 		bySession:    map[SessionID]map[GroupID]int{},
 		incarnations: map[string]uint64{},
-		nextGroup:    1,
+		nextGroup:    max(c.FirstGroup, 1),
 	}, nil
 }
 

@@ -108,7 +108,11 @@ func (d *daemon) groupStep(t *rapid.T, g *GroupInfo) func() {
 			}
 		}
 	case g.State == Ready && g.WaitingIn == "":
-		return func() { d.drawCallOf(t, d.clients[g.Ranks[0].Session], g.ID) }
+		for _, r := range g.Ranks {
+			if r.Session != 0 {
+				return func() { d.drawCallOf(t, d.clients[r.Session], g.ID) }
+			}
+		}
 	case g.State == Ready:
 		late := g.Ranks[g.WaitingFor[0]]
 		if rapid.IntRange(0, 9).Draw(t, "mistake") == 9 && d.clients[late.Session] != nil {
@@ -266,8 +270,8 @@ func (d *daemon) drawStray(t *rapid.T) {
 func (d *daemon) drawDeath(t *rapid.T) {
 	if rapid.Bool().Draw(t, "lease") {
 		id := d.drawGroup(t)
-		if g := d.groups[id]; g != nil && g.memory { // the leases lie in the group's memory
-			d.loseLease(id, rapid.IntRange(0, wire.MaxWorld-1).Draw(t, "rank")%max(1, g.world))
+		if g := d.groups[id]; g != nil && g.memory && !d.isAway(id) { // the leases lie in the group's memory
+			d.loseLease(id, rapid.IntRange(0, wire.MaxWorld-1).Draw(t, "rank")%max(1, g.world), false)
 		}
 		return
 	}

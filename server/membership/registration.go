@@ -120,6 +120,9 @@ func (m *Machine) RegisterMapped(s SessionID, request uint64, w *wire.RegisterMa
 // answerRegistered ends the call: the window exists.
 func (m *Machine) answerRegistered(g *group, staged int, reason string) {
 	c := g.pending
+	m.conclude(g, wire.Outcome{
+		Op: c.op, StagedRank: int32(staged), Region: c.region, Bytes: c.value, Text: wire.MakeText(reason),
+	})
 	m.answerPending(g, func() wire.Message {
 		return &wire.Registered{
 			Group: uint64(g.id), Region: c.region, StagedRank: int32(staged), Reason: wire.MakeReason(reason),
@@ -139,6 +142,7 @@ func (m *Machine) freeRegion(g *group) {
 		return
 	}
 	delete(g.regions, uint32(number))
+	m.conclude(g, wire.Outcome{Op: c.op, Region: uint32(number), Offset: c.value})
 	m.answerPending(g, func() wire.Message { return &wire.WindowFreed{Group: uint64(g.id), Offset: c.value} })
 	g.pending = nil
 }

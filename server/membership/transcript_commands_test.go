@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"railhead/internal/wire"
+	"railhead/symm"
 )
 
 // stage is where a transcript plays: a machine, a clock that moves only when told, and the request numbers.
@@ -79,6 +80,7 @@ func init() { // a map literal would be an initialization cycle: form uses the o
 		"leave":     playLeave,
 		"dead":      playDead,
 		"lease":     playLease,
+		"back":      playBack,
 		"poisoned":  playPoisoned,
 		"advance":   playAdvance,
 		"tick":      playTick,
@@ -223,9 +225,40 @@ func playDead(s *stage, c *command) []string {
 	return printActions(s.machine.SessionEnded(c.session(), c.text("how", "socket")))
 }
 
-// lease group= rank=: the kernel has marked the rank's lease.
+// lease group= rank= [op=none]: the kernel has marked the rank's lease; op is what it says that it was in.
 func playLease(s *stage, c *command) []string {
-	return printActions(s.machine.LeaseLost(c.group(), int(c.number("rank", 0))))
+	finalizing := wire.Op(c.enum("op", opNamed)) == wire.OpFinalize
+	return printActions(s.machine.LeaseLost(c.group(), int(c.number("rank", 0)), finalizing))
+}
+
+// back s= rank= [group=1] [timeout=5s] [known=]: a rank comes back from another daemon. Where its group is not known=, it has
+// the ledger name= world= [incarnation=1] [token=] [reduce=world] [heap=720896] [window=offset] [window_bytes=65536] [region=]
+// [staged=-1] [finalized=0] [says=world].
+func playBack(s *stage, c *command) []string {
+	id := c.session()
+	a := &wire.Reannounce{
+		Group: c.number("group", 1), Rank: uint32(c.number("rank", 0)),
+		TimeoutMS: uint32(c.duration("timeout", 5*time.Second).Milliseconds()),
+	}
+	known := GroupID(c.number("known", 0))
+	world := c.number("world", 2)
+	a.World = uint32(c.number("says", world)) // where it contradicts its ledger
+	r := &Recovered{
+		Group: GroupID(a.Group), Name: c.text("name", ""), Token: c.text("token", ""), Incarnation: c.number("incarnation", 1),
+		World: int(world), ReduceGroup: uint32(c.number("reduce", world)), HeapBytes: c.number("heap", testHeapBytes+testScratchBytes),
+		Scratch: testScratchBytes, PIDs: make([]int, world), Finalized: c.number("finalized", 0) != 0,
+	}
+	for rank := range r.PIDs {
+		r.PIDs[rank] = 900 + rank
+	}
+	if offset := c.number("window", 0); offset != 0 {
+		r.Windows = append(r.Windows, symm.Window{Offset: offset, Bytes: c.number("window_bytes", symm.WindowGranule)})
+	}
+	if n := c.number("region", 0); n != 0 {
+		staged := c.rank("staged")
+		r.Regions = map[uint32]RecoveredRegion{uint32(n): {Bytes: 4096, Staged: staged}}
+	}
+	return printActions(s.machine.Reannounce(s.now, id, pidOf(id), s.request(id), a, known, r))
 }
 
 // poisoned group= code= [op=none] [culprit=-1] [reporter=-1]: the abort word was set. code and op are names or numbers.

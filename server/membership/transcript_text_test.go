@@ -143,6 +143,12 @@ func printAction(a Action) string {
 	case CreateGroup:
 		return fmt.Sprintf("create group=%d name=%q incarnation=%d world=%d heap=%d", a.Group, a.Name, a.Incarnation, a.World,
 			a.HeapBytes)
+	case Conclude:
+		return printOutcome(a)
+	case AdoptGroup:
+		return fmt.Sprintf("adopt group=%d name=%q", a.Group, a.Name)
+	case CheckLeases:
+		return fmt.Sprintf("check_leases group=%d ranks=%d", a.Group, flight.List(a.Ranks))
 	case Poison:
 		return fmt.Sprintf("poison group=%d %s op=%s culprit=%d reporter=%d", a.Group, a.Abort.Code, a.Abort.Op, a.Abort.Culprit,
 			a.Abort.Reporter)
@@ -158,6 +164,28 @@ func printAction(a Action) string {
 		return fmt.Sprintf("formed group=%d took=%s", a.Group, a.Took)
 	}
 	return fmt.Sprintf("unknown action %#v", a)
+}
+
+// printOutcome leaves out what is 0: most parts belong to one call.
+func printOutcome(a Conclude) string {
+	o := a.Outcome
+	s := fmt.Sprintf("conclude group=%d %s %s", a.Group, o.Op, o.Code)
+	if o.Code != wire.ResultOK {
+		return s + fmt.Sprintf(" culprit=%d %q", o.Culprit, o.Text.String())
+	}
+	if o.Offset != 0 {
+		s += fmt.Sprintf(" offset=%d", o.Offset)
+	}
+	if o.Region != 0 {
+		s += fmt.Sprintf(" region=%d", o.Region)
+	}
+	if o.Bytes != 0 {
+		s += fmt.Sprintf(" bytes=%d", o.Bytes)
+	}
+	if o.Op == wire.OpWindowRegister {
+		s += fmt.Sprintf(" staged=%d %q", o.StagedRank, o.Text.String())
+	}
+	return s
 }
 
 func printMessage(m wire.Message) string {
@@ -189,6 +217,8 @@ func printMessage(m wire.Message) string {
 			staged = fmt.Sprintf("staged by rank %d: %q", m.StagedRank, m.Reason.String())
 		}
 		return fmt.Sprintf("registered group=%d region=%d %s", m.Group, m.Region, staged)
+	case *wire.Reannounced:
+		return fmt.Sprintf("reannounced group=%d", m.Group)
 	case *wire.Left:
 		return fmt.Sprintf("left group=%d", m.Group)
 	}

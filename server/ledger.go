@@ -1,0 +1,202 @@
+package server
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"railhead/internal/wire"
+	"railhead/server/membership"
+	"railhead/symm"
+)
+
+// The ledger of a group (internal/wire): what this daemon's successor will know of it. This process may be killed between
+// any two stores, so the end of a call is one store, of the word that says how many have ended.
+
+// writeLedger fills in what never changes, before anybody else can see it.
+func writeLedger(m *symm.Mapping, a membership.CreateGroup) {
+	l := wire.Ledger{HeapBytes: a.HeapBytes, ScratchBytes: a.ScratchBytes, ReduceGroup: a.ReduceGroup}
+	if a.Reproducible {
+		l.Reproducible = 1
+	}
+	copy(l.Forcing[:wire.ForcingBytes-1], a.Forcing)
+	copy(l.Name[:wire.NameBytes-1], a.Name)
+	copy(l.Token[:wire.NameBytes-1], a.Token)
+	for r, pid := range a.PIDs {
+		l.Pids[r] = uint32(pid)
+	}
+	if b, err := binary.Append(nil, binary.LittleEndian, &l); err == nil {
+		copy(m.Bytes(wire.LedgerOffset(a.World), uint64(len(b))), b)
+	}
+}
+
+// conclude writes down how a set-up call ended. Its answers are sent after that: the core does one after the other.
+func (m *memory) conclude(o *wire.Outcome) {
+	b, err := binary.Append(nil, binary.LittleEndian, o)
+	if err != nil {
+		return // a struct of fixed size has no error
+	}
+	m.ended++
+	copy(m.mapping.Bytes(wire.OutcomeOffset(m.world, m.ended), uint64(len(b))), b)
+	// Release: whoever reads the number (acquire) finds the outcome whole. From this store on the call has ended.
+	atomic.StoreUint64(m.endedWord(), m.ended)
+	m.apply(o)
+}
+
+func (m *memory) endedWord() *uint64 {
+	return m.mapping.Word64(wire.LedgerOffset(m.world) + wire.EndedOffset)
+}
+
+// apply brings the tables up to an outcome. Where they are it changes nothing.
+func (m *memory) apply(o *wire.Outcome) {
+	switch {
+	case o.Code != wire.ResultOK:
+	case o.Op == wire.OpWindowAlloc:
+		m.enterWindow(wire.WindowEntry(o.Offset, o.Bytes))
+	case o.Op == wire.OpWindowFree && o.Region != 0:
+		if o.Region <= wire.MaxRegion {
+			atomic.StoreUint32(m.liveWord(o.Region), 0)
+		}
+	case o.Op == wire.OpWindowFree:
+		m.clearWindow(o.Offset)
+	case o.Op == wire.OpWindowRegister:
+		m.enterRegion(o)
+	}
+}
+
+// enterWindow stores a window in the first empty slot, unless it is there.
+func (m *memory) enterWindow(entry uint64) {
+	var empty *uint64
+	for slot := range wire.MaxWindows {
+		word := m.mapping.Word64(wire.WindowOffset(m.world, slot))
+		switch atomic.LoadUint64(word) {
+		case entry:
+			return
+		case 0:
+			if empty == nil {
+				empty = word
+			}
+		}
+	}
+	if empty != nil { // the machine has as many windows as there are slots, unless a rank has filled them in
+		atomic.StoreUint64(empty, entry)
+	}
+}
+
+func (m *memory) clearWindow(offset uint64) {
+	for slot := range wire.MaxWindows {
+		word := m.mapping.Word64(wire.WindowOffset(m.world, slot))
+		if at, _, ok := wire.ParseWindowEntry(atomic.LoadUint64(word)); ok && at == offset {
+			atomic.StoreUint64(word, 0)
+			return
+		}
+	}
+}
+
+func (m *memory) enterRegion(o *wire.Outcome) {
+	e := wire.RegionEntry{Bytes: o.Bytes, StagedRank: o.StagedRank, Reason: wire.MakeReason(o.Text.String())}
+	b, err := binary.Append(nil, binary.LittleEndian, &e)
+	if err != nil {
+		return
+	}
+	copy(m.mapping.Bytes(wire.RegionOffset(m.world, o.Region), uint64(len(b))), b)
+	atomic.StoreUint32(m.liveWord(o.Region), 1) // release: the rest of the entry
+}
+
+func (m *memory) liveWord(number uint32) *uint32 {
+	return m.mapping.Word32(wire.RegionOffset(m.world, number) + wire.LiveOffset)
+}
+
+// adoptMemory takes over the control segment of another daemon's group, and reads what the ledger says. It takes the segment
+// over, whatever comes of it. Any rank may have written anything there, and may go on doing so: everything is read once, and
+// checked here or by the machine.
+func adoptMemory(control *symm.Segment, world int) (m *memory, r *membership.Recovered, err error) {
+	m = &memory{world: world, control: control, heaps: make([]*symm.Segment, world)}
+	defer func() {
+		if err != nil {
+			m.release()
+		}
+	}()
+	if m.file, err = control.File(); err != nil {
+		return m, nil, err
+	}
+	if m.mapping, err = control.Map(); err != nil {
+		return m, nil, err
+	}
+	m.abort = m.mapping.Word64(wire.AbortOffset)
+	m.ring = readRing(m.mapping, world)
+	if r, err = m.readLedger(); err != nil {
+		return m, nil, err
+	}
+	m.group = membership.CreateGroup{
+		Group: r.Group, Name: r.Name, World: r.World, Incarnation: r.Incarnation, HeapBytes: r.HeapBytes,
+	}
+	return m, r, nil
+}
+
+// readRing is the order that the last daemon gave the ranks, for reports.
+func readRing(m *symm.Mapping, world int) (ring []int) {
+	for _, rank := range m.Bytes(wire.PlansOffset, uint64(world)) { // the first field of wire.Plans
+		if int(rank) >= world {
+			return nil // a rank has written there
+		}
+		ring = append(ring, int(rank))
+	}
+	return ring
+}
+
+func (m *memory) readLedger() (*membership.Recovered, error) {
+	var h wire.ControlHeader
+	if _, err := binary.Decode(m.mapping.Bytes(0, uint64(binary.Size(&h))), binary.LittleEndian, &h); err != nil {
+		return nil, fmt.Errorf("control header: %w", err)
+	}
+	if h.Magic != wire.ControlMagic || h.Version != wire.ControlVersion || int(h.World) != m.world {
+		return nil, fmt.Errorf("control segment with magic %#x, version %d, for %d ranks; expected %#x, %d, %d", h.Magic, h.Version, h.World,
+			uint64(wire.ControlMagic), wire.ControlVersion, m.world)
+	}
+	m.ended = atomic.LoadUint64(m.endedWord()) // acquire: the outcome of that number
+	b := m.mapping.Bytes(wire.LedgerOffset(m.world), uint64(binary.Size(&wire.Ledger{})))
+	l, err := wire.DecodeLedger(b)
+	if err != nil {
+		return nil, err
+	}
+	if l.Ended != m.ended {
+		return nil, errors.New("the ledger changes, while it has no daemon")
+	}
+	last := l.Last()
+	m.apply(last)
+	r := &membership.Recovered{
+		Group: membership.GroupID(h.Group), Name: l.Name.String(), Token: l.Token.String(), Incarnation: h.Incarnation,
+		World: m.world, ReduceGroup: l.ReduceGroup, Forcing: l.Forcing.String(),
+		Reproducible: l.Reproducible != 0, HeapBytes: l.HeapBytes, Scratch: l.ScratchBytes,
+		Finalized: last.Op == wire.OpFinalize && last.Code == wire.ResultOK,
+	}
+	for _, pid := range l.Pids[:m.world] {
+		r.PIDs = append(r.PIDs, int(pid))
+	}
+	for slot := range wire.MaxWindows {
+		if at, bytes, ok := wire.ParseWindowEntry(atomic.LoadUint64(m.mapping.Word64(wire.WindowOffset(m.world, slot)))); ok {
+			r.Windows = append(r.Windows, symm.Window{Offset: at, Bytes: bytes})
+		}
+	}
+	r.Regions, err = m.readRegions()
+	return r, err
+}
+
+func (m *memory) readRegions() (map[uint32]membership.RecoveredRegion, error) {
+	regions := map[uint32]membership.RecoveredRegion{}
+	for number := uint32(1); number <= wire.MaxRegion; number++ {
+		live := atomic.LoadUint32(m.liveWord(number)) // acquire: the rest of the entry
+		if live == 0 {
+			continue
+		}
+		b := m.mapping.Bytes(wire.RegionOffset(m.world, number), uint64(binary.Size(&wire.RegionEntry{})))
+		e, err := wire.DecodeRegionEntry(b, live)
+		if err != nil {
+			return nil, fmt.Errorf("number %d: %w", number, err)
+		}
+		regions[number] = membership.RecoveredRegion{Bytes: e.Bytes, Staged: int(e.StagedRank), Reason: e.Reason.String()}
+	}
+	return regions, nil
+}

@@ -1,0 +1,268 @@
+package membership
+
+import (
+	"fmt"
+	"time"
+
+	"railhead/internal/wire"
+	"railhead/symm"
+)
+
+const (
+	// recoverTimeout is how long the ranks of a group that was taken over have to come back before their leases are asked.
+	recoverTimeout = 10 * time.Second
+	// Bounds of what a ledger may say, so that nothing counts over its end: numbers that JSON can carry, and a job's life.
+	maxGroupID     = 1 << 53
+	maxIncarnation = 1 << 32
+)
+
+// Recovered is a group as its ledger describes it. Any rank of the group may have written anything there.
+type Recovered struct {
+	Group        GroupID
+	Name         string
+	Token        string
+	Incarnation  uint64
+	World        int
+	ReduceGroup  uint32
+	Forcing      string // of algorithms
+	Reproducible bool
+	HeapBytes    uint64
+	Scratch      uint64
+	PIDs         []int // by rank, as the last daemon saw them
+	Windows      []symm.Window
+	Regions      map[uint32]RecoveredRegion
+	Finalized    bool // all ranks have finalized it
+}
+
+// RecoveredRegion is a registered window of a Recovered.
+type RecoveredRegion struct {
+	Bytes  uint64
+	Staged int // as in Registered
+	Reason string
+}
+
+// AdoptGroup takes over the memory of a group that another daemon has made: the control segment that came with the
+// Reannounce. The heaps come later, each from its rank.
+type AdoptGroup struct {
+	Group GroupID
+	Name  string
+}
+
+// CheckLeases asks which of the ranks hold no lease; LeaseLost follows for each of them.
+type CheckLeases struct {
+	Group GroupID
+	Ranks uint64
+}
+
+func (AdoptGroup) action()  {}
+func (CheckLeases) action() {}
+
+// Reannounce: a rank of a working group comes back, because its daemon has died. The first one brings the group: id is 0, and
+// r describes it. For the others id is the group that has the same control segment.
+//
+// A false announcement harms no other group: it has a control segment of its own, and so is a group of its own, whatever
+// number and name it claims. What one rank writes into its own group's ledger, its group has to bear, as it has to bear what
+// a rank writes into the others' heaps.
+func (m *Machine) Reannounce(now time.Time, s SessionID, pid int, request uint64, a *wire.Reannounce, id GroupID, r *Recovered) []Action {
+	g := m.groups[id]
+	if g == nil {
+		var refused *refusal
+		if g, refused = m.adopt(now, a, r); refused != nil {
+			m.sendError(s, request, *refused)
+			return m.take()
+		}
+	}
+	rank := int(a.Rank)
+	if refused := g.comesBack(s, rank, int(a.World)); refused != nil {
+		m.sendError(s, request, *refused)
+		return m.take()
+	}
+	g.members[rank] = member{
+		session: s, pid: pid, timeout: time.Duration(a.TimeoutMS) * time.Millisecond, attach: true,
+	}
+	if m.bySession[s] == nil {
+		m.bySession[s] = map[GroupID]int{}
+	}
+	m.bySession[s][g.id] = rank
+	if g.away() == 0 {
+		g.recoverBy = time.Time{}
+	}
+	m.send(s, request, &wire.Reannounced{Group: uint64(g.id)})
+	return m.take()
+}
+
+// comesBack says why the rank of a known group cannot come back by this session.
+func (g *group) comesBack(s SessionID, rank, world int) *refusal {
+	var r refusal
+	switch {
+	case world != len(g.members): // the rank is below it
+		r = refuse(wire.ResultProtocol, -1, "reannounce: rank %d of %d of group %q, which has %d ranks", rank, world, g.name,
+			len(g.members))
+	case g.state == Broken:
+		r = refuse(g.cause.Code, g.cause.Culprit, "reannounce: rank %d of group %q, which is broken: %s", rank, g.name, g.causeText)
+	case g.state != Ready:
+		r = refuse(wire.ResultProtocol, rank, "reannounce: rank %d of group %q, which is not ready", rank, g.name)
+	case g.holds(s):
+		r = refuse(wire.ResultProtocol, rank, "reannounce: this session is another rank of group %q already", g.name)
+	case !g.members[rank].away:
+		r = refuse(wire.ResultRankTaken, rank, "reannounce: rank %d of group %q is here already, as pid %d, or has gone", rank, g.name,
+			g.members[rank].pid)
+	default:
+		return nil
+	}
+	return &r
+}
+
+// adopt enters a group whose ranks are all away. It keeps its number where that is free.
+func (m *Machine) adopt(now time.Time, a *wire.Reannounce, r *Recovered) (*group, *refusal) {
+	no := func(code wire.Result, format string, args ...any) (*group, *refusal) {
+		x := refuse(code, int(a.Rank), "reannounce: rank %d of group %q: %s", a.Rank, r.Name, fmt.Sprintf(format, args...))
+		return nil, &x
+	}
+	if r == nil { // its group has ended since it was looked up
+		x := refuse(wire.ResultProtocol, int(a.Rank), "reannounce: rank %d of a group that has ended", a.Rank)
+		return nil, &x
+	}
+	switch {
+	case m.draining:
+		return no(wire.ResultDraining, "the daemon is shutting down; its successor will take the group")
+	case len(m.groups) >= m.config.MaxGroups:
+		return no(wire.ResultLimit, "the daemon has %d groups, the most there can be", m.config.MaxGroups)
+	case r.Finalized:
+		return no(wire.ResultProtocol, "it was finalized")
+	case int(a.World) != r.World:
+		return no(wire.ResultProtocol, "it has %d ranks, not %d", r.World, a.World)
+	}
+	g, err := m.rebuild(r)
+	if err != nil {
+		return no(wire.ResultProtocol, "its ledger makes no sense: %v", err)
+	}
+	g.began, g.recoverBy = now, now.Add(recoverTimeout)
+	g.id = m.number(r.Group)
+	m.groups[g.id] = g
+	// A group of the same name may have formed before this one came back: both work, the name is the newcomer's.
+	if m.names[g.name] == nil {
+		m.names[g.name] = g
+	}
+	m.incarnations[g.name] = max(m.incarnations[g.name], g.incarnation)
+	m.do(AdoptGroup{Group: g.id, Name: g.name})
+	return g, nil
+}
+
+// number gives a group its old number where nobody has it, and numbers new groups above.
+func (m *Machine) number(old GroupID) GroupID {
+	if _, taken := m.groups[old]; taken || old == 0 || old >= maxGroupID {
+		old = m.nextGroup
+	}
+	m.nextGroup = max(m.nextGroup, old+1)
+	return old
+}
+
+// rebuild makes the group of its ledger, or says what cannot be.
+func (m *Machine) rebuild(r *Recovered) (*group, error) {
+	if r.World < 1 || r.World > wire.MaxWorld || len(r.PIDs) != r.World {
+		return nil, fmt.Errorf("%d ranks with %d pids", r.World, len(r.PIDs))
+	}
+	if r.ReduceGroup < 1 || int(r.ReduceGroup) > r.World || r.Incarnation > maxIncarnation {
+		return nil, fmt.Errorf("reduce group %d of %d ranks, incarnation %d", r.ReduceGroup, r.World, r.Incarnation)
+	}
+	heap, err := symm.NewHeap(r.HeapBytes, r.Scratch)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range r.Windows {
+		if err := heap.PlaceWindow(w); err != nil {
+			return nil, err
+		}
+	}
+	g := &group{
+		name: r.Name, token: r.Token, incarnation: r.Incarnation, state: Ready, members: make([]member, r.World),
+		reduceGroup: r.ReduceGroup, forcing: r.Forcing, reproducible: r.Reproducible, heapBytes: r.HeapBytes, heap: heap, hasMemory: true, regions: map[uint32]region{},
+	}
+	for n, x := range r.Regions {
+		if x.Staged >= r.World {
+			return nil, fmt.Errorf("registered window %d is staged by rank %d of %d", n, x.Staged, r.World)
+		}
+		g.regions[n] = region{bytes: x.Bytes, staged: x.Staged, reason: x.Reason}
+	}
+	for rank := range g.members {
+		g.members[rank] = member{pid: r.PIDs[rank], away: true}
+	}
+	return g, nil
+}
+
+// away has a bit for every rank that has not come back.
+func (g *group) away() (mask uint64) {
+	for r := range g.members {
+		if g.members[r].away {
+			mask |= 1 << r
+		}
+	}
+	return mask
+}
+
+func (g *group) forgetAway() {
+	for r := range g.members {
+		g.members[r].away = false
+	}
+	g.recoverBy = time.Time{}
+}
+
+// finalized has a bit for every rank that has let go in finalize while there was no daemon.
+func (g *group) finalized() (mask uint64) {
+	for r := range g.members {
+		if g.members[r].finalized {
+			mask |= 1 << r
+		}
+	}
+	return mask
+}
+
+// finalizedAway: a rank that is away let go, or died, in finalize. It needs no answer and counts as having called it.
+func (m *Machine) finalizedAway(g *group, rank int) {
+	g.members[rank].away, g.members[rank].finalized = false, true
+	if c := g.pending; c != nil && c.op == wire.OpFinalize {
+		if c.arrived |= 1 << rank; c.arrived == all(g) {
+			m.finish(g)
+			return
+		}
+	}
+	m.freeIfEmpty(g)
+}
+
+// Unused lists the ranges of a group's heaps that hold no window.
+func (m *Machine) Unused(id GroupID) (gaps []symm.Window) {
+	g := m.groups[id]
+	if g == nil {
+		return nil
+	}
+	at := g.heap.Scratch().Bytes
+	for _, w := range append(g.heap.Windows(), symm.Window{Offset: g.heapBytes}) {
+		if w.Offset > at {
+			gaps = append(gaps, symm.Window{Offset: at, Bytes: w.Offset - at})
+		}
+		at = w.Offset + w.Bytes
+	}
+	return gaps
+}
+
+// HeapBytes is the size of a group's heaps, where the session is one of its ranks.
+func (m *Machine) HeapBytes(s SessionID, id GroupID) (rank int, bytes uint64, ok bool) {
+	g, rank := m.member(s, uint64(id))
+	if g == nil {
+		return 0, 0, false
+	}
+	return rank, g.heapBytes, true
+}
+
+// Away is the number of ranks that have not come back, of all groups.
+func (m *Machine) Away() (n int) {
+	for _, g := range m.groups {
+		for r := range g.members {
+			if g.members[r].away {
+				n++
+			}
+		}
+	}
+	return n
+}

@@ -1,0 +1,238 @@
+package membership
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"railhead/internal/wire"
+	"railhead/symm"
+)
+
+// The same run as of property_test.go, in which the daemon dies again and again, between any two events and between any two
+// actions of one; ranks come back in any order, or die before they do. What holds without deaths must hold all the same, and a
+// group that comes back is what its ledger said.
+func TestADaemonMayDieAtAnyMomentAndItsSuccessorKnowsTheSameGroups(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := newDaemon(t)
+		t.Repeat(map[string]func(*rapid.T){
+			"progress":   d.drawProgress,
+			"progress 2": d.drawProgress,
+			"join":       d.drawJoin,
+			"call":       d.drawCall,
+			"trouble":    d.drawTrouble,
+			"death":      d.drawDeath,
+			"time":       d.drawTime,
+			"crash":      d.drawCrash,
+			"back":       d.drawBack,
+			"back 2":     d.drawBack,
+		})
+		d.end()
+	})
+}
+
+// ledger is what a group's control segment keeps of it.
+type ledger struct {
+	created   CreateGroup
+	ended     uint64
+	finalized bool
+	windows   map[uint64]symm.Window
+	regions   map[uint32]bool
+}
+
+func newLedger(a CreateGroup) ledger {
+	return ledger{created: a, windows: map[uint64]symm.Window{}, regions: map[uint32]bool{}}
+}
+
+// awayRank is a rank that lives on without a daemon.
+type awayRank struct {
+	client *client // its new session
+	group  GroupID // by its number at the last daemon
+	held   *holding
+	dead   bool
+}
+
+func (d *daemon) conclude(a Conclude) {
+	d.Helper()
+	g, o := d.live(a.Group, "Conclude"), a.Outcome
+	l := &g.ledger
+	if first := l.ended == 0; first != (o.Op == wire.OpCommInit) || l.finalized || !g.memory {
+		d.failf("outcome %+v after %d of group %d", o, l.ended, a.Group)
+	}
+	if l.ended++; o.Code != wire.ResultOK {
+		if o.Text.String() == "" {
+			d.failf("a failure without a text: %+v", o)
+		}
+		return
+	}
+	switch o.Op {
+	case wire.OpWindowAlloc:
+		l.windows[o.Offset] = symm.Window{Offset: o.Offset, Bytes: o.Bytes}
+	case wire.OpWindowFree:
+		delete(l.windows, o.Offset)
+		delete(l.regions, o.Region)
+	case wire.OpWindowRegister:
+		l.regions[o.Region] = o.StagedRank < 0
+	case wire.OpFinalize:
+		l.finalized = true
+	}
+}
+
+// restart: the daemon is gone, with all that it knew. Its clients live.
+func (d *daemon) restart() {
+	d.restarted, d.crashAfter = true, -1
+	config := testConfig()
+	config.MaxGroups, config.MaxHistory = 3+len(d.groups), 3 // those who come back to a full daemon try again: not modelled
+	config.FirstGroup = d.machine.nextGroup
+	m, err := New(config)
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.machine = m
+	old := d.clients
+	d.clients, d.creating, d.crossing, d.files, d.request = map[SessionID]*client{}, nil, nil, map[FileID]bool{}, nil
+	for _, r := range d.requests {
+		r.void = true
+	}
+	for _, g := range d.groups {
+		g.orphan, g.reserved, g.windows, g.regions = true, nil, maps.Clone(g.ledger.windows), maps.Clone(g.ledger.regions)
+		g.formed = g.ledger.ended > 0 // whether or not anybody was told
+	}
+	away := d.away
+	d.away = nil
+	for _, a := range away {
+		d.goAway(a)
+	}
+	for _, s := range slices.Sorted(maps.Keys(old)) {
+		fresh := d.newSession()
+		for _, id := range slices.Sorted(maps.Keys(old[s].holds)) {
+			old[s].holds[id].committed = map[uint64]bool{}
+			d.goAway(awayRank{client: fresh, group: id, held: old[s].holds[id]})
+		}
+	}
+}
+
+// goAway keeps a rank for drawBack, if its group is worth coming back for.
+func (d *daemon) goAway(a awayRank) {
+	g := d.groups[a.group]
+	if g.ledger.ended == 0 || g.ledger.finalized || g.poisoned {
+		return
+	}
+	if d.clients[a.client.id] == nil {
+		a.client = d.newSession()
+	}
+	d.away = append(d.away, a)
+}
+
+func (d *daemon) isAway(id GroupID) bool {
+	return slices.ContainsFunc(d.away, func(a awayRank) bool { return a.group == id })
+}
+
+func (d *daemon) drawCrash(t *rapid.T) {
+	if rapid.Bool().Draw(t, "at once") {
+		d.restart()
+		return
+	}
+	d.crashAfter = rapid.IntRange(1, 5).Draw(t, "actions")
+}
+
+// drawBack lets a rank come back, or die before it could.
+func (d *daemon) drawBack(t *rapid.T) {
+	if len(d.away) == 0 {
+		return
+	}
+	i := rapid.IntRange(0, len(d.away)-1).Draw(t, "who")
+	a := &d.away[i]
+	if !a.dead && rapid.IntRange(0, 9).Draw(t, "dies") == 9 {
+		a.dead = true
+		if !d.groups[a.group].orphan {
+			d.loseAway(i, rapid.Bool().Draw(t, "finalizing"))
+		}
+		return
+	}
+	if !a.dead {
+		d.back(i)
+	} else if !d.groups[a.group].orphan { // the watcher that came with the group sees it
+		d.loseAway(i, rapid.Bool().Draw(t, "finalizing"))
+	}
+}
+
+// loseAway: the watcher of a group sees that an away rank is dead.
+func (d *daemon) loseAway(i int, finalizing bool) {
+	a := d.away[i]
+	d.away = slices.Delete(d.away, i, i+1)
+	d.carryOut("LeaseLost of a rank that is away", d.machine.LeaseLost(a.group, a.held.rank, finalizing))
+}
+
+func (d *daemon) back(i int) {
+	a := d.away[i]
+	g := d.groups[a.group]
+	if g.released { // it broke here, and those who held it have let go: the abort word says so to the others
+		d.away = slices.Delete(d.away, i, i+1)
+		return
+	}
+	known := a.group
+	if g.orphan {
+		known = 0
+	}
+	if d.clients[a.client.id] == nil { // it died here with another group's session, or was cut off: it connects anew
+		a.client = d.newSession()
+	}
+	d.away = slices.Delete(d.away, i, i+1)
+	r := d.ask(a.client, request{kind: wire.TypeReannounce, group: a.group, timeout: a.held.join.timeout, stray: true})
+	broken := g.poisoned
+	if !broken {
+		a.client.holds[a.group] = a.held
+	}
+	d.carryOut("Reannounce", d.machine.Reannounce(d.now, a.client.id, 5000, r.id.number, &wire.Reannounce{
+		Group: uint64(a.group), Rank: uint32(a.held.rank), World: uint32(g.world), TimeoutMS: 1,
+	}, known, recovered(a.group, &g.ledger)))
+	if r.void { // the daemon has died over it
+		return
+	}
+	if !r.answered {
+		d.failf("%+v was not answered", r)
+	}
+}
+
+func recovered(id GroupID, l *ledger) *Recovered {
+	c := l.created
+	r := &Recovered{
+		Group: id, Name: c.Name, Token: c.Token, Incarnation: c.Incarnation, World: c.World, ReduceGroup: c.ReduceGroup,
+		Forcing: c.Forcing, Reproducible: c.Reproducible, HeapBytes: c.HeapBytes, Scratch: c.ScratchBytes, PIDs: c.PIDs, Regions: map[uint32]RecoveredRegion{},
+		Finalized: l.finalized,
+	}
+	for _, w := range l.windows {
+		r.Windows = append(r.Windows, w)
+	}
+	for n, shared := range l.regions {
+		x := RecoveredRegion{Bytes: 1, Staged: -1}
+		if !shared {
+			x = RecoveredRegion{Bytes: 1, Staged: 0, Reason: "malloc"}
+		}
+		r.Regions[n] = x
+	}
+	return r
+}
+
+// adopt: the group's memory is a daemon's again. Its watcher sees at once who died in the meantime.
+func (d *daemon) adopt(id GroupID) {
+	g := d.groups[id]
+	if g == nil || !g.orphan || g.ledger.finalized {
+		d.failf("group %d is adopted: %+v", id, g)
+	}
+	g.orphan = false
+}
+
+// endAway lets all ranks die that have not come back.
+func (d *daemon) endAway() {
+	for len(d.away) > 0 {
+		if d.groups[d.away[0].group].orphan {
+			d.away = d.away[1:]
+			continue
+		}
+		d.loseAway(0, false)
+	}
+}
