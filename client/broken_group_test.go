@@ -289,3 +289,33 @@ func TestCollectivesGoOnWithoutTheDaemon(t *testing.T) {
 	_, err := ranks[0].session.Init(client.CommConfig{Group: "more", Rank: 0, World: 1})
 	wantError(t, err, wire.ResultDaemonLost, "comm_init", "rank 0", "closed the connection", "goes on looking")
 }
+
+func TestFinalizeOfABrokenGroupDoesNotWaitForADaemonThatHangs(t *testing.T) {
+	path := startFake(t, func(_ *fake, turn int, answers []answer) []answer {
+		if turn > turnAttached {
+			return nil
+		}
+		return answers
+	})
+	nothingLeaks(t, func() {
+		session, err := client.Connect(path, patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = session.Close() }()
+		c, err := session.Init(client.CommConfig{Group: "fake", Rank: 0, World: 1, Timeout: patience})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Abort(); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := c.Finalize(); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > patience/2 { // its own deadline is longer than patience
+			t.Errorf("finalize took %v", took)
+		}
+	})
+}

@@ -29,6 +29,7 @@ func daemonMessages() []wire.Message {
 		&wire.WindowFreed{Group: 1, Offset: 1 << 20},
 		&wire.Left{Group: 1},
 		&wire.Draining{},
+		&wire.Reannounced{Group: 1},
 		&wire.PeerMemory{Group: 1, Bytes: 4096, FdOffset: 64, Region: 1, Rank: 63},
 		&wire.Registered{Group: 1, Region: 255, StagedRank: -1},
 		&wire.Registered{Group: 1, Region: 1, StagedRank: 63, Reason: wire.MakeReason("rank 63: mällöc")},
@@ -41,6 +42,7 @@ func clientMessages() []wire.Message {
 		&wire.Hello{VersionMin: 1, VersionMax: 1}, &wire.Join{Group: name("g"), World: 1, TimeoutMS: 1}, &wire.Attached{},
 		&wire.WindowAlloc{Bytes: 1}, &wire.WindowCommitted{}, &wire.WindowFree{}, &wire.Leave{},
 		&wire.Register{Bytes: 1}, &wire.RegisterPrivate{Bytes: 1, Reason: wire.MakeReason("r")}, &wire.RegisterMapped{Region: 1},
+		&wire.Reannounce{World: 1, TimeoutMS: 1}, &wire.ReannounceHeap{},
 	}
 }
 
@@ -52,7 +54,7 @@ func acceptedByGo(b []byte) bool {
 	}
 	switch m.(type) {
 	case *wire.Hello, *wire.Join, *wire.Attached, *wire.WindowAlloc, *wire.WindowCommitted, *wire.WindowFree, *wire.Leave,
-		*wire.Register, *wire.RegisterPrivate, *wire.RegisterMapped:
+		*wire.Register, *wire.RegisterPrivate, *wire.RegisterMapped, *wire.Reannounce, *wire.ReannounceHeap:
 		return false
 	}
 	return true
