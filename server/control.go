@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"sync/atomic"
 
 	"railhead/internal/wire"
@@ -32,6 +33,23 @@ func (m *memory) poison(a wire.Abort) {
 		old = atomic.LoadUint64(m.abort)
 	}
 	futexWakeAll(m.mapping.Word32(wire.AbortOffset))
+}
+
+// firstInLine is the rank that a late one waits for itself, and so on: the one that nobody keeps. In a circle the late one.
+// Ranks may write anything there.
+func (m *memory) firstInLine(late int) int {
+	seen := make([]bool, m.world)
+	for r := late; !seen[r]; {
+		seen[r] = true
+		waitsFor := atomic.LoadUint64(m.mapping.Word64(wire.RankLineOffset(r) + wire.WaitingForOffset))
+		if m.operation(r) == wire.OpNone || waitsFor == 0 {
+			return r
+		}
+		if r = bits.TrailingZeros64(waitsFor); r >= m.world {
+			break
+		}
+	}
+	return late
 }
 
 // operation is what the rank says it is doing. It may write anything there.

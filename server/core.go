@@ -144,6 +144,13 @@ func (c *core) message(sess *session, m wire.Message, file membership.FileID) {
 	}
 }
 
+func (c *core) firstInLine(id membership.GroupID, late int) int {
+	if m := c.memory[id]; m != nil {
+		return m.firstInLine(late)
+	}
+	return late
+}
+
 func (c *core) leaseLost(id membership.GroupID, rank int) {
 	c.s.metrics.leaseDeaths.Inc()
 	finalizing := false

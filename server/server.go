@@ -54,21 +54,23 @@ func Start(c Config) (*Server, error) {
 	if err := c.fill(); err != nil {
 		return nil, err
 	}
-	machine, err := membership.New(machineConfig(time.Now()))
-	if err != nil {
+	s := &Server{log: c.Log, started: time.Now(), planner: newPlanner(c.TuneDir, c.Log)}
+	s.core = &core{
+		s: s, events: make(chan func(), eventQueue),
+		sessions: map[membership.SessionID]*session{}, memory: map[membership.GroupID]*memory{},
+		segments: map[symm.FileID]membership.GroupID{},
+	}
+	config := machineConfig(time.Now())
+	config.FirstInLine = s.core.firstInLine
+	var err error
+	if s.core.machine, err = membership.New(config); err != nil {
 		return nil, err
 	}
-	s := &Server{log: c.Log, started: time.Now(), planner: newPlanner(c.TuneDir, c.Log)}
 	s.life, s.endLife = context.WithCancel(context.Background())
 	s.closed = s.life.Done()
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails (crypto/rand)
 	s.daemonID = binary.LittleEndian.Uint64(id[:])
-	s.core = &core{
-		s: s, machine: machine, events: make(chan func(), eventQueue),
-		sessions: map[membership.SessionID]*session{}, memory: map[membership.GroupID]*memory{},
-		segments: map[symm.FileID]membership.GroupID{},
-	}
 	s.metrics = newMetrics(s.committedBytes)
 	s.metrics.registry.MustRegister(newGroupMetrics(s))
 

@@ -15,6 +15,7 @@ var mayImport = map[string][]string{
 	"railhead/internal/layering":     {},
 	"railhead/internal/wire":         {},
 	"railhead/internal/launch":       {},
+	"railhead/internal/killrounds":   {},
 	"railhead/internal/librarybuild": {},
 	"railhead/internal/models":       {},
 	"railhead/internal/ncclstyle":    {},

@@ -196,8 +196,15 @@ func (m *Machine) collectiveLate(g *group) {
 	default:
 		what = "commit pages"
 	}
-	m.breakGroup(g, wire.Abort{Code: wire.ResultTimeout, Op: c.op, Culprit: first(missing), Reporter: -1},
-		fmt.Sprintf("%s %s did not %s in %s before the deadline", plural(missing, "rank"), listRanks(missing), what, c.op))
+	text := fmt.Sprintf("%s %s did not %s in %s before the deadline", plural(missing, "rank"), listRanks(missing), what, c.op)
+	culprit := first(missing)
+	if m.config.FirstInLine != nil {
+		if keeper := m.config.FirstInLine(g.id, culprit); keeper != culprit && keeper >= 0 && missing>>keeper&1 != 0 {
+			text += fmt.Sprintf("; rank %d waits for rank %d", culprit, keeper)
+			culprit = keeper
+		}
+	}
+	m.breakGroup(g, wire.Abort{Code: wire.ResultTimeout, Op: c.op, Culprit: culprit, Reporter: -1}, text)
 }
 
 func first(mask uint64) int {

@@ -27,6 +27,9 @@ type Config struct {
 	YieldNS    func(world int) uint32
 	// CheckForcing reads a text of forced algorithms and gives it in the form in which equal ones are the same text.
 	CheckForcing func(text string) (string, error)
+	// FirstInLine says, of a rank that is late, which rank it waits for itself, and so on to one that nobody keeps: the ranks write
+	// that into memory that the machine does not see. nil: it is not known.
+	FirstInLine func(g GroupID, late int) int
 	// Slots of the pipes to each rank, by world size, and of broadcasts.
 	PipeSlotBytes      func(world int) uint32
 	BroadcastSlotBytes uint32

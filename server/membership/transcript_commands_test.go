@@ -15,6 +15,7 @@ type stage struct {
 	start   time.Time
 	now     time.Time
 	numbers map[SessionID]*numbers
+	keeps   map[int]int // in any group: the late rank, and the one at the end of its line
 }
 
 // numbers are the request numbers that a session used last: for any request, for a Join, for a WindowAlloc, for a Register.
@@ -43,9 +44,16 @@ func testConfig() Config {
 }
 
 func newStage(c Config) (*stage, error) {
+	keeps := map[int]int{}
+	c.FirstInLine = func(_ GroupID, late int) int {
+		if keeper, ok := keeps[late]; ok {
+			return keeper
+		}
+		return late
+	}
 	m, err := New(c)
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	return &stage{machine: m, start: start, now: start, numbers: map[SessionID]*numbers{}}, err
+	return &stage{machine: m, start: start, now: start, numbers: map[SessionID]*numbers{}, keeps: keeps}, err
 }
 
 func (s *stage) of(id SessionID) *numbers {
@@ -84,6 +92,7 @@ func init() { // a map literal would be an initialization cycle: form uses the o
 		"poisoned":  playPoisoned,
 		"advance":   playAdvance,
 		"tick":      playTick,
+		"keeps":     playKeeps,
 		"deadline":  playDeadline,
 		"drain":     playDrain,
 		"snapshot":  playSnapshot,
@@ -123,6 +132,12 @@ func playJoin(s *stage, c *command) []string {
 	}
 	s.of(id).join = s.request(id)
 	return printActions(s.machine.Join(s.now, id, pidOf(id), s.of(id).join, j))
+}
+
+// keeps late= rank=: the late rank waits, at the end of a line, for the other one.
+func playKeeps(s *stage, c *command) []string {
+	s.keeps[int(c.number("late", 0))] = int(c.number("rank", 0))
+	return nil
 }
 
 func pidOf(id SessionID) int { return 100 + int(id) }

@@ -1,0 +1,66 @@
+package killrounds
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// roleVariable makes the test binary a rank or a daemon instead.
+const roleVariable = "RAILHEAD_KILLROUNDS_ROLE"
+
+func TestMain(m *testing.M) {
+	var err error
+	switch os.Getenv(roleVariable) {
+	case "rank":
+		err = rankMain()
+	case "daemon":
+		err = daemonMain()
+	default:
+		os.Exit(m.Run())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// roundsVariable says how many rounds to play; `make soak` sets it. seedVariable plays those of another seed, and with
+// firstVariable begins at a certain one, to see a failure again.
+const (
+	roundsVariable = "RAILHEAD_KILL_ROUNDS"
+	seedVariable   = "RAILHEAD_KILL_SEED"
+	firstVariable  = "RAILHEAD_KILL_FIRST"
+	defaultRounds  = 200
+)
+
+func number(t *testing.T, variable string, otherwise uint64) uint64 {
+	text := os.Getenv(variable)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s=%s: %v", variable, text, err)
+	}
+	return n
+}
+
+func TestRanksThatAreTakenAwayAreNamedAndNothingOfThemStays(t *testing.T) {
+	seed := number(t, seedVariable, uint64(time.Now().UnixNano()))
+	first := number(t, firstVariable, 0)
+	rounds := number(t, roundsVariable, defaultRounds)
+	t.Logf("%s=%d", seedVariable, seed)
+	d := newDaemon(t)
+	kinds := map[string]int{}
+	for i := first; i < first+rounds; i++ {
+		r := newRound(seed, i)
+		kinds[r.kind()]++
+		if err := r.play(d); err != nil {
+			t.Fatalf("round %d, %s: %v\nsee it again with %s=%d %s=%d", i, r, err, seedVariable, seed, firstVariable, i)
+		}
+	}
+	t.Logf("rounds by kind: %v", kinds)
+}

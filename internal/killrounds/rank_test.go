@@ -1,0 +1,256 @@
+package killrounds
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"railhead/client"
+	"railhead/internal/oracle"
+	"railhead/internal/wire"
+)
+
+// order is what a rank is told, as JSON in its environment.
+type order struct {
+	Socket, Group string
+	Rank, World   int
+	Seed          uint64
+	TimeoutMS     int
+	// Shares of operations that are not plain collectives, in percent.
+	Splits, Windows, Registers int
+}
+
+// report is the last line that a rank prints.
+type report struct {
+	Result  wire.Result
+	Culprit int // -1 = not known
+	Message string
+	AtNS    int64 // CLOCK_MONOTONIC when the call returned
+	Ops     int
+	Setup   bool // in a call that needs the daemon
+	Part    bool // in a split: in the comms that it makes rank r is r / parts
+	Stopped bool // it ended because it was told to
+}
+
+// Lines that a rank prints when it comes to a place at which it may be taken away.
+const (
+	lineStarted = "started"
+	lineWorking = "working"
+	lineSetup   = "setup" // the first split, window or registration
+)
+
+func now() int64 {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // cannot fail for this clock
+	return t.Nano()
+}
+
+// worker is a rank at work.
+type worker struct {
+	order
+	comm    *client.Comm
+	random  *rand.Rand // the same on all ranks
+	ops     int
+	setup   bool // in a call that needs the daemon
+	part    bool // in a split
+	said    bool
+	windows []*client.Window
+	stop    atomic.Bool // the parent has closed stdin
+}
+
+func rankMain() error {
+	var w worker
+	if err := json.Unmarshal([]byte(os.Getenv("RAILHEAD_KILLROUNDS_ORDER")), &w.order); err != nil {
+		return err
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		w.stop.Store(true)
+	}()
+	fmt.Println(lineStarted)
+	err := w.work()
+	r := report{Culprit: -1, AtNS: now(), Ops: w.ops, Setup: w.setup, Part: w.part}
+	var e *client.Error
+	switch {
+	case err == nil:
+		r.Stopped = true
+	case errors.As(err, &e):
+		r.Result, r.Message = e.Result, e.Message
+		if w.comm != nil {
+			if st, err := w.comm.Status(); err == nil {
+				r.Culprit = st.Culprit
+			}
+		}
+	default:
+		return err // a wrong result, say
+	}
+	return json.NewEncoder(os.Stdout).Encode(r)
+}
+
+// work runs until an error, or until rank 0 was told to stop.
+func (w *worker) work() error {
+	timeout := time.Duration(w.TimeoutMS) * time.Millisecond
+	w.setup = true
+	s, err := client.Connect(w.Socket, timeout)
+	if err != nil {
+		return err
+	}
+	if w.comm, err = s.Init(client.CommConfig{Group: w.Group, Rank: w.Rank, World: w.World, Timeout: timeout, HeapBytes: 16 << 20}); err != nil {
+		return err
+	}
+	w.setup = false
+	w.random = rand.New(rand.NewPCG(w.Seed, 1))
+	for {
+		if err := w.operation(); err != nil {
+			return err
+		}
+		if w.ops++; w.ops == 3 {
+			fmt.Println(lineWorking)
+		}
+		if w.ops%8 != 0 {
+			continue
+		}
+		if done, err := w.agreeToStop(); done || err != nil {
+			return err
+		}
+	}
+}
+
+// agreeToStop ends the work on all ranks after the same operation.
+func (w *worker) agreeToStop() (bool, error) {
+	flag := []byte{0}
+	if w.Rank == 0 && w.stop.Load() {
+		flag[0] = 1
+	}
+	if err := w.comm.Broadcast(flag, flag, 1, client.U8, 0); err != nil || flag[0] == 0 {
+		return false, err
+	}
+	w.setup = true
+	return true, w.comm.Finalize()
+}
+
+// operation runs the next one, and checks its result.
+func (w *worker) operation() error {
+	kind := w.random.IntN(100)
+	size := 1 + w.random.IntN(1<<w.random.IntN(18))
+	switch {
+	case kind < w.Splits:
+		return w.inSetup(func() error { return w.split() })
+	case kind < w.Splits+w.Windows:
+		return w.inSetup(func() error { return w.window(size) })
+	case kind < w.Splits+w.Windows+w.Registers:
+		return w.inSetup(func() error { return w.register(size) })
+	}
+	return w.collective(w.comm, size)
+}
+
+func (w *worker) inSetup(f func() error) error {
+	w.setup = true
+	if !w.said {
+		w.said = true
+		fmt.Println(lineSetup)
+	}
+	err := f()
+	if err == nil {
+		w.setup = false
+	}
+	return err
+}
+
+// parts is how many comms a split makes: rank r is rank r/parts of comm r%parts.
+const parts = 2
+
+// split works with the parts, and leaves them.
+func (w *worker) split() error {
+	w.part = true
+	part, err := w.comm.Split(w.Rank%parts, 0)
+	if err != nil {
+		return err
+	}
+	if err := part.Barrier(); err != nil {
+		return err
+	}
+	if err := part.Finalize(); err != nil {
+		return err
+	}
+	w.part = false
+	return nil
+}
+
+// window grows the memory of the group; the fifth window takes the place of all before.
+func (w *worker) window(bytes int) error {
+	if len(w.windows) == 4 {
+		for _, old := range w.windows {
+			if err := old.Free(); err != nil {
+				return err
+			}
+		}
+		w.windows = nil
+	}
+	window, err := w.comm.AllocWindow(bytes)
+	if err == nil {
+		w.windows = append(w.windows, window)
+	}
+	return err
+}
+
+func (w *worker) register(bytes int) error {
+	memory, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Munmap(memory) }()
+	window, err := w.comm.Register(client.RegisterConfig{Memory: memory, FD: -1})
+	if err != nil {
+		return err
+	}
+	return window.Free()
+}
+
+// collective runs a random one of size bytes of int32, and checks every element.
+func (w *worker) collective(c *client.Comm, size int) error {
+	count := (size + 3) / 4
+	seed := w.random.Uint64()
+	kind, root := w.random.IntN(5), w.random.IntN(w.World)
+	seeds := make([]uint64, w.World)
+	for r := range seeds {
+		seeds[r] = oracle.Seed(seed, r, 0)
+	}
+	send, recv := make([]byte, 4*count), make([]byte, 4*count*w.World)
+	oracle.Fill(send, oracle.I32, oracle.Sum, seeds[w.Rank])
+	var err error
+	wrong := int64(0)
+	switch kind {
+	case 0:
+		if err = c.AllReduce(send, recv[:4*count], count, client.I32, client.Sum); err == nil {
+			wrong = oracle.WrongSums(recv[:4*count], oracle.I32, seeds, 0)
+		}
+	case 1:
+		if err = c.AllGather(send, recv, count, client.I32); err == nil {
+			for r := range seeds {
+				wrong += oracle.WrongCopies(recv[4*count*r:4*count*(r+1)], oracle.I32, seeds[r], 0)
+			}
+		}
+	case 2:
+		if err = c.Broadcast(send, recv[:4*count], count, client.I32, root); err == nil {
+			wrong = oracle.WrongCopies(recv[:4*count], oracle.I32, seeds[root], 0)
+		}
+	case 3:
+		if err = c.Reduce(send, recv[:4*count], count, client.I32, client.Sum, root); err == nil && w.Rank == root {
+			wrong = oracle.WrongSums(recv[:4*count], oracle.I32, seeds, 0)
+		}
+	default:
+		err = c.Barrier()
+	}
+	if err == nil && wrong > 0 {
+		return fmt.Errorf("rank %d: operation %d, kind %d of %d elements: %d are wrong", w.Rank, w.ops, kind, count, wrong)
+	}
+	return err
+}
