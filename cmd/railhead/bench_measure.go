@@ -89,7 +89,7 @@ func (m *measurement) prepareToTime(id int) {
 	clear(m.call.Recv)
 	clear(m.call.Send)
 	if !m.inPlace && len(m.call.Send) > 0 {
-		oracle.Fill(m.call.Send, m.dtype, m.op, oracle.Seed(m.job.Seed, m.rank, -1-id))
+		m.inputs.Fill(m.call.Send, m.dtype, m.op, oracle.Seed(m.job.Seed, m.rank, -1-id))
 	}
 }
 
@@ -102,7 +102,7 @@ func (m *measurement) check(operation int) (int64, error) {
 	for i := range m.call.Recv {
 		m.call.Recv[i] = 0xff // a NaN of every floating-point type: nothing left from before can pass for a result
 	}
-	oracle.Fill(m.call.Send, m.dtype, m.op, seeds[m.rank])
+	m.inputs.Fill(m.call.Send, m.dtype, m.op, seeds[m.rank])
 	if _, err := m.c.Time(m.call, 1); err != nil {
 		return 0, err
 	}
@@ -112,7 +112,7 @@ func (m *measurement) check(operation int) (int64, error) {
 // wrong compares this rank's result, if it has one, with what the inputs of seeds give.
 func (m *measurement) wrong(seeds []uint64) (wrong int64) {
 	rank, world, count, recv := m.rank, m.world, m.call.Count, m.call.Recv
-	reduction := func(first int) int64 { return oracle.Wrong(recv, m.dtype, m.op, seeds, m.scalars, first, 0) }
+	reduction := func(first int) int64 { return m.inputs.Wrong(recv, m.dtype, m.op, seeds, m.scalars, first, 0) }
 	copies := func(part []byte, from, first int) int64 { return oracle.WrongCopies(part, m.dtype, seeds[from], first) }
 	everyones := func(first int) (wrong int64) {
 		for r, n := 0, m.partBytes(); r < world; r++ {

@@ -3,11 +3,13 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"runtime"
 
 	"golang.org/x/sys/unix"
 
 	"railhead/client"
+	"railhead/engine/plan"
 	"railhead/internal/ncclstyle"
 	"railhead/internal/oracle"
 	"railhead/internal/wire"
@@ -135,6 +137,7 @@ type measurement struct {
 	op      oracle.Op // the inputs are those of a sum where nothing is reduced
 	scalars [][]byte  // of all ranks, for a pre-mul sum
 	made    bool      // an op of the comm's, for that
+	inputs  oracle.Inputs
 
 	inPlace bool
 	call    client.Timed
@@ -163,16 +166,25 @@ func newMeasurement(j *benchJob, c *client.Comm, number int, row benchRow) (*mea
 		return nil, fmt.Errorf("bench: no reduction %q", row.redop)
 	}
 	m.op, m.call.Op = op.oracle, op.client
-	if m.op != oracle.PreMulSum {
-		return m, nil
+	var err error
+	if m.inputs, err = inputsFor(j.Op, c, row.bytes); err != nil || m.op != oracle.PreMulSum {
+		return m, err
 	}
 	for r := range m.world {
-		m.scalars = append(m.scalars, oracle.Scalar(m.dtype, oracle.Seed(^j.Seed, r, number)))
+		m.scalars = append(m.scalars, m.inputs.Scalar(m.dtype, oracle.Seed(^j.Seed, r, number)))
 	}
-	var err error
 	m.call.Op, err = c.CreatePreMulSum(m.call.Dtype, m.scalars[m.rank])
 	m.made = err == nil
 	return m, err
+}
+
+// inputsFor are ones whose reduction can be foretold: where the additions go in another order than the ranks', only exact sums can.
+func inputsFor(op ncclstyle.Operation, c *client.Comm, bytes uint64) (oracle.Inputs, error) {
+	algorithm, _, err := c.Choice(string(op), bytes, false) // between windows every algorithm adds in the order of the ranks
+	if reproducible := os.Getenv("RAILHEAD_REPRODUCIBLE") != "off"; err == nil && !plan.InRankOrder(op.Command(), algorithm, reproducible) {
+		return oracle.Exact, nil
+	}
+	return oracle.Ordered, err
 }
 
 // end ends what newMeasurement made.

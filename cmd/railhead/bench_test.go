@@ -100,6 +100,26 @@ func TestBenchMeasuresAndChecksEveryOperationOfEveryTypeAndReduction(t *testing.
 	}
 }
 
+// Of a tree and a classic ring, which add in other orders than the ranks', rounding must not pass for an error.
+func TestBenchChecksAlgorithmsThatAddInAnOrderOfTheirOwn(t *testing.T) {
+	for _, c := range []struct{ command, algo, reproducible string }{
+		{"allreduce", "tree", "on"}, {"allreduce", "ring", "off"}, {"reducescatter", "ring", "off"},
+	} {
+		status, stdout, stderr := run(t, []string{"RAILHEAD_REPRODUCIBLE=" + c.reproducible}, "bench", c.command, "--ranks", "4", "-b", "4K", "-e", "4K",
+			"-n", "1", "-d", "all", "-o", "all", "--algo", c.algo, "--json")
+		var r ncclstyle.Report
+		decodeStrict(t, stdout, &r)
+		if status != 0 || len(r.Rows) != 11*6 {
+			t.Errorf("%+v: status %d, %d rows, stderr %s", c, status, len(r.Rows), stderr)
+		}
+		for _, row := range r.Rows {
+			if row.Algo != c.algo || !checkedAndRight(ncclstyle.AllReduce, row) {
+				t.Errorf("%+v: got %+v", c, row)
+			}
+		}
+	}
+}
+
 func TestBenchTakesEachRankAsRoot(t *testing.T) {
 	for _, op := range []ncclstyle.Operation{ncclstyle.Broadcast, ncclstyle.Reduce, ncclstyle.Gather, ncclstyle.Scatter} {
 		r := benchReport(t, op.Command(), "--ranks", "4", "-b", "1000", "-e", "1000", "-n", "1", "-r", "-1")

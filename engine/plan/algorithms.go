@@ -74,6 +74,18 @@ func Interchangeable(name string) []string {
 	return names
 }
 
+// InRankOrder says whether an algorithm of a collective adds in the order of the ranks, or adds nothing.
+func InRankOrder(name, algorithm string, reproducible bool) bool {
+	for _, c := range collectives {
+		for _, a := range c.algorithms {
+			if c.name == name && a.String() == algorithm {
+				return !c.reassociates(a, reproducible)
+			}
+		}
+	}
+	return true
+}
+
 // allowed are the algorithms that a choice may take. Where some add in the same order as others, only those.
 func (c *collective) allowed(f tuner.Forcing, reproducible bool) (algos []wire.Algo, forced bool) {
 	for _, name := range f.Allowed(c.name) {

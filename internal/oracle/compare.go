@@ -41,7 +41,7 @@ func (f *format) isNaN(pattern uint64) bool {
 
 // Wrong compares a reduction with the one of the inputs that Fill makes of seeds, one of each rank, and returns how many
 // elements differ. got begins with element first of the operation. scalars are those of PreMulSum, else nil.
-func Wrong(got []byte, d Dtype, op Op, seeds []uint64, scalars [][]byte, first, reduceGroup int) int64 {
+func (in Inputs) Wrong(got []byte, d Dtype, op Op, seeds []uint64, scalars [][]byte, first, reduceGroup int) int64 {
 	parts := make([][]byte, len(seeds))
 	for r := range parts {
 		parts[r] = make([]byte, chunkElements*d.Size())
@@ -49,20 +49,20 @@ func Wrong(got []byte, d Dtype, op Op, seeds []uint64, scalars [][]byte, first, 
 	return wrongChunks(got, d, func(want []byte, at int) {
 		for r := range parts {
 			parts[r] = parts[r][:len(want)]
-			fill(parts[r], d, op, seeds[r], first+at)
+			in.fill(parts[r], d, op, seeds[r], first+at)
 		}
 		reduceChunk(d, op, parts, reduceGroup, scalars, want)
 	})
 }
 
-// WrongSums is Wrong for a whole sum.
+// WrongSums is Wrong for a whole sum of Ordered inputs.
 func WrongSums(got []byte, d Dtype, seeds []uint64, reduceGroup int) int64 {
-	return Wrong(got, d, Sum, seeds, nil, 0, reduceGroup)
+	return Ordered.Wrong(got, d, Sum, seeds, nil, 0, reduceGroup)
 }
 
-// WrongCopies compares with the input that Fill makes of a seed for a sum, from its element first on.
+// WrongCopies compares with the Ordered input of a seed for a sum, from its element first on.
 func WrongCopies(got []byte, d Dtype, seed uint64, first int) int64 {
-	return wrongChunks(got, d, func(want []byte, at int) { fill(want, d, Sum, seed, first+at) })
+	return wrongChunks(got, d, func(want []byte, at int) { Ordered.fill(want, d, Sum, seed, first+at) })
 }
 
 // wrongChunks compares a chunk at a time: expect writes what is wanted from got's element at on.

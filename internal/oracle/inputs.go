@@ -2,29 +2,45 @@ package oracle
 
 import "encoding/binary"
 
-// Fill writes the input of a seed for an operation. buf holds whole elements. Their values fit the operation: sums and
-// averages of floating-point numbers depend on the order of the additions where the type can show it, products stay finite
-// mostly, integers take their whole range.
-func Fill(buf []byte, d Dtype, op Op, seed uint64) { fill(buf, d, op, seed, 0) }
+// Inputs is a family of inputs.
+type Inputs int
+
+// The families. Ordered fits an algorithm that adds in the order of the ranks: sums and averages of floating-point numbers depend on
+// that order where the type can show it. Exact fits one that adds in another: the numbers are 1 and 1/2 with either sign, so that
+// whatever is made of those of 64 ranks is exact until it is rounded to the type. Integers wrap, and are the same in both.
+const (
+	Ordered Inputs = iota
+	Exact
+)
+
+// Fill writes the input of a seed for an operation. buf holds whole elements. Their values fit the operation: products stay
+// finite mostly, integers take their whole range.
+func (in Inputs) Fill(buf []byte, d Dtype, op Op, seed uint64) { in.fill(buf, d, op, seed, 0) }
+
+// Fill is that of Ordered.
+func Fill(buf []byte, d Dtype, op Op, seed uint64) { Ordered.Fill(buf, d, op, seed) }
 
 // Scalar is the factor of a seed for PreMulSum, as rh_op_create_pre_mul_sum takes it.
-func Scalar(d Dtype, seed uint64) []byte {
+func (in Inputs) Scalar(d Dtype, seed uint64) []byte {
 	if _, small := formats[d]; small {
 		d = F32
 	}
 	scalar := make([]byte, d.ScalarSize())
-	Fill(scalar, d, Prod, seed)
+	in.Fill(scalar, d, Prod, seed)
 	return scalar
 }
 
+// Scalar is that of Ordered.
+func Scalar(d Dtype, seed uint64) []byte { return Ordered.Scalar(d, seed) }
+
 // fill writes the elements from number first on.
-func fill(buf []byte, d Dtype, op Op, seed uint64, first int) {
+func (in Inputs) fill(buf []byte, d Dtype, op Op, seed uint64, first int) {
 	var patterns [256]uint64
 	size := d.Size()
 	for n := len(buf) / size; n > 0; {
 		some := patterns[:min(n, len(patterns))]
 		if f := floatFormat(d); f != nil {
-			m := mixtureOf(d, op)
+			m := in.mixtureOf(d, op)
 			f.draw(some, m, seed+uint64(first))
 			if m.cancels {
 				f.cancel(some, m, first)
@@ -63,6 +79,9 @@ func pack(buf []byte, patterns []uint64, size int) {
 func (f *format) draw(patterns []uint64, m mixture, seed uint64) {
 	signShift, mantissaBits := (64-f.bits())&63, f.mantissaBits&63 // less than 64, as the compiler can see
 	sign, mantissa, lowest, spread := f.signBit(), uint64(1)<<mantissaBits-1, m.lowest, m.spread
+	if m.powers {
+		mantissa = 0
+	}
 	for i := range patterns {
 		h := mix(seed + uint64(i))
 		patterns[i] = h>>signShift&sign | (lowest+h>>40&spread)<<mantissaBits | h&mantissa
@@ -98,6 +117,7 @@ func drawIntegers(patterns []uint64, op Op, seed uint64) {
 type mixture struct {
 	lowest uint64 // exponent
 	spread uint64 // a power of two less one: exponents are lowest to lowest + spread
+	powers bool   // of two, without a mantissa
 	// In a small type only cancellation shows the order: in a quarter of the elements half of the ranks have a value of
 	// exponent large, with either sign, and what the others have is so small that f32 loses it beside that.
 	cancels        bool
@@ -106,9 +126,11 @@ type mixture struct {
 
 // mixtureOf fits the operation. With f32 almost every sum depends on the order of its additions. A small type's sums would
 // hide most ranks with as much spread.
-func mixtureOf(d Dtype, op Op) mixture {
+func (in Inputs) mixtureOf(d Dtype, op Op) mixture {
 	one := uint64(floatFormat(d).bias())
 	switch {
+	case in == Exact:
+		return mixture{lowest: one - 1, spread: 1, powers: true}
 	case op == Prod:
 		return mixture{lowest: one - 1, spread: 1}
 	case d == F32:

@@ -55,6 +55,34 @@ func TestSumsDependOnTheOrder(t *testing.T) {
 	}
 }
 
+func TestReductionsOfExactInputsDoNotDependOnTheOrder(t *testing.T) {
+	const n, world = 1024, 64
+	for _, d := range Dtypes() {
+		for _, op := range Ops() {
+			inputs, scalars := make([][]byte, world), make([][]byte, world)
+			for r := range inputs {
+				inputs[r] = make([]byte, n*d.Size())
+				Exact.Fill(inputs[r], d, op, Seed(1, r, 0))
+				scalars[r] = Exact.Scalar(d, Seed(2, r, 0))
+			}
+			forward := Reduce(d, op, inputs, 0, scalars)
+			inGroups := Reduce(d, op, inputs, 8, scalars)
+			slices.Reverse(inputs)
+			slices.Reverse(scalars)
+			backward := Reduce(d, op, inputs, 0, scalars)
+			if a, b := Differences(forward, backward, d), Differences(forward, inGroups, d); a+b != 0 {
+				t.Errorf("%s %s: %d and %d of %d depend on the order", d, op, a, b, n)
+			}
+			if op != Sum {
+				continue
+			}
+			if without := Reduce(d, op, inputs[1:], 0, nil); Differences(forward, without, d) < n/2 {
+				t.Errorf("%s: most sums do not show whether a rank is in them", d)
+			}
+		}
+	}
+}
+
 func TestProductsStayFiniteMostly(t *testing.T) {
 	const n, world = 4096, 9
 	for _, d := range Dtypes() {
@@ -116,15 +144,15 @@ func TestWrongFindsASingleWrongElement(t *testing.T) {
 				scalars = append(scalars, Scalar(d, s))
 			}
 			got := Reduce(d, op, inputsOf(d, op, 3, n), 2, scalars)
-			if w := Wrong(got, d, op, seeds, scalars, 0, 2); w != 0 {
+			if w := Ordered.Wrong(got, d, op, seeds, scalars, 0, 2); w != 0 {
 				t.Fatalf("%s %s: %d right results found wrong", d, op, w)
 			}
-			if w := Wrong(got[7*d.Size():], d, op, seeds, scalars, 7, 2); w != 0 {
+			if w := Ordered.Wrong(got[7*d.Size():], d, op, seeds, scalars, 7, 2); w != 0 {
 				t.Fatalf("%s %s: %d right results of a part found wrong", d, op, w)
 			}
 			at := (chunkElements + 50) * d.Size()
 			got[at] ^= 1
-			if w := Wrong(got, d, op, seeds, scalars, 0, 2); w != 1 && !floatFormatIsNaN(d, got[at:at+d.Size()]) {
+			if w := Ordered.Wrong(got, d, op, seeds, scalars, 0, 2); w != 1 && !floatFormatIsNaN(d, got[at:at+d.Size()]) {
 				t.Errorf("%s %s: %d wrong, expected 1", d, op, w)
 			}
 		}
@@ -158,7 +186,7 @@ func floatFormatIsNaN(d Dtype, element []byte) bool {
 func TestAFillIsTheSameInParts(t *testing.T) {
 	whole, part := make([]byte, 400), make([]byte, 40)
 	Fill(whole, F32, Sum, 5)
-	fill(part, F32, Sum, 5, 20)
+	Ordered.fill(part, F32, Sum, 5, 20)
 	if !bytes.Equal(part, whole[80:120]) {
 		t.Error("elements 20 to 29 differ from those of the whole")
 	}
