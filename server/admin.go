@@ -169,6 +169,15 @@ func (a *admin) unixPath() string { return a.unix.Addr().String() }
 
 func writeJSON(ctx *fasthttp.RequestCtx, v any) {
 	b, err := json.MarshalIndent(v, "", "  ")
+	sendJSON(ctx, b, err)
+}
+
+func writeCompactJSON(ctx *fasthttp.RequestCtx, v any) {
+	b, err := json.Marshal(v)
+	sendJSON(ctx, b, err)
+}
+
+func sendJSON(ctx *fasthttp.RequestCtx, b []byte, err error) {
 	if err != nil {
 		adminError(ctx, fasthttp.StatusInternalServerError, "internal", err.Error(), "report this")
 		return

@@ -319,7 +319,7 @@ func TestTraceRefusesNumbersThatItCannotGive(t *testing.T) {
 	for _, last := range []string{"0", "-1", "1025", "x", ""} {
 		wantJSONError(t, last, adminGet(t, s, "/v1/trace?last="+last), 400, "invalid_argument", "1 to 1024")
 	}
-	if r := adminGet(t, s, "/v1/trace?group=nobody"); r.status != 200 || !strings.Contains(r.body, `"traces": []`) {
+	if r := adminGet(t, s, "/v1/trace?group=nobody"); r.status != 200 || !strings.Contains(r.body, `"traces":[]`) {
 		t.Errorf("of no group: %d: %s", r.status, r.body)
 	}
 	for _, e := range endpoints(s) {

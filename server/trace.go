@@ -74,5 +74,5 @@ func (a *admin) trace(ctx *fasthttp.RequestCtx) {
 		coreStuck(ctx)
 		return
 	}
-	writeJSON(ctx, answer)
+	writeCompactJSON(ctx, answer) // 65536 records of one group of 64 ranks
 }

@@ -23,7 +23,7 @@ import (
 
 const (
 	statusTimeout  = 5 * time.Second
-	maxStatusBytes = 64 << 20
+	maxAnswerBytes = 64 << 20
 )
 
 func statusCommand() *cobra.Command {
@@ -79,9 +79,13 @@ func fetchAdmin(ctx context.Context, command, adminSocket, path string) ([]byte,
 		return nil, &exitError{status: exitNoDaemon, err: fmt.Errorf("no daemon answers at %s: start `railhead serve`, or set RAILHEAD_SOCKET (%w)", adminSocket, err)}
 	}
 	defer func() { _ = res.Body.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(res.Body, maxStatusBytes))
+	raw, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
 	if err != nil {
 		return nil, &exitError{status: exitFailed, err: fmt.Errorf("%s: %w", command, err)}
+	}
+	if len(raw) > maxAnswerBytes {
+		return nil, &exitError{status: exitFailed, err: fmt.Errorf("%s: the daemon's answer has more than %d MiB; ask for less of it (`railhead %s --help`)",
+			command, maxAnswerBytes>>20, command)}
 	}
 	if res.StatusCode != http.StatusOK {
 		return nil, &exitError{status: exitFailed, err: fmt.Errorf("%s: the daemon says %s: %s", command, res.Status, strings.TrimSpace(string(raw)))}

@@ -1,6 +1,10 @@
 package main
 
 import (
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -22,6 +26,32 @@ func TestStatusSaysOfRegisteredWindowsWhyTheyAreStaged(t *testing.T) {
 			t.Errorf("no line %q in\n%s", want, out.String())
 		}
 	}
+}
+
+func TestAnAnswerThatIsTooLongIsNoAnswer(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("unix", server.AdminSocketBeside(filepath.Join(dir, "rh.sock")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	daemon := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.Copy(w, io.LimitReader(zeros{}, maxAnswerBytes+1))
+	})}
+	go func() { _ = daemon.Serve(l) }()
+	t.Cleanup(func() { _ = daemon.Close() })
+	for _, command := range [][]string{{"status"}, {"trace", "dump"}} {
+		status, stdout, stderr := run(t, []string{"RAILHEAD_SOCKET=" + filepath.Join(dir, "rh.sock")}, command...)
+		if status != exitFailed || stdout != "" || !strings.Contains(stderr, "more than 64 MiB; ask for less") {
+			t.Errorf("%v: status %d, %d bytes on stdout, stderr %q", command, status, len(stdout), stderr)
+		}
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
 }
 
 // statusWith is of one group of two ranks.
