@@ -338,7 +338,7 @@ struct rhw_control_header {
 
 // ---- Which algorithm runs: written by the daemon before the control segment is handed out, never changed ----
 
-// Collectives that have a choice, in the order of rhw_plans.plan.
+// Collectives that have a choice, in the order of the arrays of rhw_plans.
 enum rhw_planned {
   RHW_PLAN_ALL_REDUCE = 0,
   RHW_PLAN_REDUCE_SCATTER = 1,
