@@ -91,10 +91,21 @@ func (j *tuneJournal) begin(header journalHeader) ([]tunePoint, error) {
 			return nil, err
 		}
 	}
-	if len(whole) == 0 {
-		return nil, j.write(header)
+	if len(whole) > 0 && !isOtherWithoutPoints(whole, header) {
+		return parseJournal(whole, header)
 	}
-	return parseJournal(whole, header)
+	if err := j.f.Truncate(0); err != nil {
+		return nil, err
+	}
+	return nil, j.write(header)
+}
+
+// isOtherWithoutPoints says whether this is the journal of another run that has measured nothing: there is nothing in it to lose.
+func isOtherWithoutPoints(whole []byte, want journalHeader) bool {
+	d := json.NewDecoder(bytes.NewReader(whole))
+	d.DisallowUnknownFields()
+	var header journalHeader
+	return bytes.Count(whole, []byte{'\n'}) == 1 && d.Decode(&header) == nil && !reflect.DeepEqual(header, want)
 }
 
 // parseJournal reads whole lines and refuses those of another run.

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"syscall"
@@ -318,6 +319,26 @@ func TestATableThatCannotBeReadIsReplacedWithAWarning(t *testing.T) {
 	}
 	if table := s.table(t); len(table.Entries) != 2 {
 		t.Errorf("entries %+v", table.Entries)
+	}
+}
+
+// A run that failed before its first point leaves nothing that another one could lose.
+func TestAJournalOfAnotherRunWithoutPointsIsNoObstacle(t *testing.T) {
+	s := newTuneState(t)
+	s.journalOf(t, smallFlags, func(h *journalHeader) { h.Plan.ToBytes = 8192 }, someTimes)
+	header := s.lines()[0]
+	if err := os.WriteFile(s.journal(), []byte(header), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := headerOf(t, header)
+	want.Plan.ToBytes = 4096
+	j, points, err := openJournal(s.journal(), want, false)
+	if err != nil || len(points) != 0 {
+		t.Fatalf("%d points, %v", len(points), err)
+	}
+	j.close()
+	if lines := s.lines(); len(lines) != 1 || !reflect.DeepEqual(headerOf(t, lines[0]), want) {
+		t.Errorf("the journal has %q", lines)
 	}
 }
 
