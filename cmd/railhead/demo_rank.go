@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"railhead/client"
+	"railhead/internal/ncclstyle"
 	"railhead/internal/oracle"
 )
 
@@ -31,11 +32,15 @@ func (j *demoJob) run(c *client.Comm, out *json.Encoder) error {
 	send := make([]byte, j.Elements*oracle.BF16.Size())
 	recv := make([]byte, len(send))
 	seeds := make([]uint64, c.WorldSize())
+	inputs, err := inputsFor(ncclstyle.AllReduce, c, uint64(len(send)))
+	if err != nil {
+		return err
+	}
 	for call := range 2 * j.Layers * j.Steps {
 		for r := range seeds {
 			seeds[r] = oracle.Seed(j.Seed, r, call)
 		}
-		oracle.Fill(send, oracle.BF16, oracle.Sum, seeds[c.Rank()])
+		inputs.Fill(send, oracle.BF16, oracle.Sum, seeds[c.Rank()])
 		for i := range recv {
 			recv[i] = 0xff // a NaN: nothing left from the last call can pass for a result
 		}
@@ -47,7 +52,7 @@ func (j *demoJob) run(c *client.Comm, out *json.Encoder) error {
 			return err
 		}
 		report.TimesNs = append(report.TimesNs, time.Since(start).Nanoseconds())
-		if oracle.WrongSums(recv, oracle.BF16, seeds, 0) != 0 {
+		if inputs.Wrong(recv, oracle.BF16, oracle.Sum, seeds, nil, 0, 0) != 0 {
 			report.Wrong = append(report.Wrong, call)
 		}
 		report.Checked++

@@ -44,6 +44,18 @@ func TestDemoChecksEveryResultAndReportsItAsJSONAlone(t *testing.T) {
 	}
 }
 
+func TestDemoChecksAlgorithmsThatAddInAnOrderOfTheirOwn(t *testing.T) {
+	status, stdout, stderr := run(t, []string{"RAILHEAD_ALGO=ring", "RAILHEAD_REPRODUCIBLE=off"}, "demo", "--json", "--ranks", "3", "--steps", "1")
+	if status != 0 {
+		t.Fatalf("status %d: %s", status, stderr)
+	}
+	var r demoReport
+	decodeStrict(t, stdout, &r)
+	if o := r.Ops[0]; o.Algo != "ring" || o.Checked != 64 || o.Wrong != 0 {
+		t.Errorf("got %+v", o)
+	}
+}
+
 func TestDemoTakesShapesFromAHuggingFaceConfig(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.json")
 	config := `{"model_type":"tiny","hidden_size":96,"num_hidden_layers":3,"num_attention_heads":4,"vocab_size":100}`
