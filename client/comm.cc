@@ -67,19 +67,22 @@ void poison(const Comm* comm, rh_result code, uint32_t op, uint32_t culprit, uin
 
 namespace {
 
-// The rank that a late one waits for itself, and so on: the one that nobody keeps. In a circle the late one.
+// The rank that a late one waits for itself, and so on: the one that nobody keeps. The line of a rank that was stopped in its
+// sleep may be old: where it leads in a circle, the rank that has begun the fewest operations is the one that does not go on.
 uint32_t firstInLine(const Comm* comm, uint32_t late) {
   uint64_t seen = uint64_t{1} << comm->rank;
-  uint32_t r = late;
+  uint32_t r = late, behind = late;
+  const auto begun = [&](uint32_t rank) { return __atomic_load_n(&comm->line(static_cast<int32_t>(rank))->seq, __ATOMIC_RELAXED); };
   while ((seen >> r & 1) == 0) {
     seen |= uint64_t{1} << r;
+    if (begun(r) < begun(behind)) behind = r;
     const rhw_rank_line* line = comm->line(static_cast<int32_t>(r));
     const uint64_t waitsFor = __atomic_load_n(&line->waiting_for, __ATOMIC_RELAXED);
     if (__atomic_load_n(&line->op, __ATOMIC_RELAXED) == RHW_OP_NONE || waitsFor == 0) return r;
     r = static_cast<uint32_t>(__builtin_ctzll(waitsFor));
     if (r >= static_cast<uint32_t>(comm->worldSize)) return late;
   }
-  return late;
+  return behind;
 }
 
 }  // namespace

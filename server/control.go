@@ -35,21 +35,27 @@ func (m *memory) poison(a wire.Abort) {
 	futexWakeAll(m.mapping.Word32(wire.AbortOffset))
 }
 
-// firstInLine is the rank that a late one waits for itself, and so on: the one that nobody keeps. In a circle the late one.
-// Ranks may write anything there.
+// firstInLine is the rank that a late one waits for itself, and so on: the one that nobody keeps. The line of a rank that was
+// stopped in its sleep may be old: where it leads in a circle, the rank that has begun the fewest operations is the one that
+// does not go on. Ranks may write anything there.
 func (m *memory) firstInLine(late int) int {
 	seen := make([]bool, m.world)
+	begun := func(rank int) uint64 { return atomic.LoadUint64(m.mapping.Word64(wire.RankLineOffset(rank) + wire.SeqOffset)) }
+	behind := late
 	for r := late; !seen[r]; {
 		seen[r] = true
+		if begun(r) < begun(behind) {
+			behind = r
+		}
 		waitsFor := atomic.LoadUint64(m.mapping.Word64(wire.RankLineOffset(r) + wire.WaitingForOffset))
 		if m.operation(r) == wire.OpNone || waitsFor == 0 {
 			return r
 		}
 		if r = bits.TrailingZeros64(waitsFor); r >= m.world {
-			break
+			return late
 		}
 	}
-	return late
+	return behind
 }
 
 // operation is what the rank says it is doing. It may write anything there.

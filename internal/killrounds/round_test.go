@@ -297,8 +297,8 @@ func lostDaemon(result wire.Result) bool {
 }
 
 func (r *round) judgeOne(p *report, culprits, leavers map[int]bool) error {
-	if p.Result == wire.ResultRankDead && leavers[p.Culprit] {
-		return nil
+	if leavers[p.Culprit] {
+		return nil // it is late, or gone, for this group
 	}
 	if len(culprits) == 0 {
 		if !p.Stopped {
@@ -317,7 +317,7 @@ func (r *round) judgeOne(p *report, culprits, leavers map[int]bool) error {
 		return errors.New("not the error that was to be expected")
 	}
 	// While the group formed there was no comm to ask, and the daemon's text names the rank.
-	if p.Culprit >= 0 && !culprits[p.Culprit] && !leavers[p.Culprit] {
+	if p.Culprit >= 0 && !culprits[p.Culprit] {
 		return fmt.Errorf("it accuses rank %d, of %v", p.Culprit, culprits)
 	}
 	if p.Part && culprits[p.Culprit] {
