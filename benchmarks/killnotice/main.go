@@ -37,6 +37,7 @@ const (
 
 type options struct {
 	ranks, mib, busy, rounds int
+	noDaemon                 bool
 	asJSON                   bool
 }
 
@@ -129,6 +130,7 @@ func measure() error {
 	flag.IntVar(&o.mib, "mib", 1024, "MiB of window that every rank maps and touches")
 	flag.IntVar(&o.busy, "busy", 8, "busy loops beside")
 	flag.IntVar(&o.rounds, "rounds", 20, "kills")
+	flag.BoolVar(&o.noDaemon, "no-daemon", false, "end the daemon before each kill: the ranks notice by themselves")
 	flag.BoolVar(&o.asJSON, "json", false, "print JSON on stdout")
 	flag.Parse()
 	if o.ranks < 2 || o.rounds < 1 {
@@ -220,6 +222,9 @@ func (o options) round(victim int) (round, error) {
 			return round{}, fmt.Errorf("rank %d: %q, %w", r, line, err)
 		}
 	}
+	if o.noDaemon {
+		s.Close()
+	}
 	time.Sleep(50 * time.Millisecond) // into the middle of the loop
 	return kill(ranks, victim)
 }
@@ -283,6 +288,8 @@ func (o options) report(rounds []round) error {
 		at := func(p float64) float64 { return row.ms[min(int(p*float64(len(row.ms))), len(row.ms)-1)] }
 		fmt.Printf("%-23s %6.1f %6.1f %6.1f %6.1f\n", row.name, row.ms[0], at(0.5), at(0.99), row.ms[len(row.ms)-1])
 	}
+	fmt.Println("survivors' calls, by time:")
+	writeHistogram(os.Stdout, notice)
 	return nil
 }
 

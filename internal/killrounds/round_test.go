@@ -258,10 +258,10 @@ func (r *round) judge(ranks []*process, taken int64) error {
 			culprits[rank] = true
 		}
 	}
-	// A rank that a stopped one kept waiting in a part leaves, and the group then misses it too.
+	// A rank that misses another in a part leaves, and the group may then see it gone before it sees the other.
 	leavers := map[int]bool{}
 	for rank, p := range ranks {
-		if r.stops && !r.taken(rank) && p.report.Part {
+		if !r.taken(rank) && p.report.Part {
 			leavers[rank] = true
 		}
 	}
