@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"railhead/internal/wire"
@@ -104,6 +105,7 @@ func (c *core) sessionEnded(sess *session, how string) {
 	delete(c.sessions, sess.id)
 	sess.close()
 	c.s.log.Debug("session ended", "session", sess.id, "pid", sess.peer.PID, "seen_by", how)
+	c.toldDeaths()
 	c.do(c.machine.SessionEnded(sess.id, how))
 }
 
@@ -149,6 +151,17 @@ func (c *core) firstInLine(id membership.GroupID, late int) int {
 		return m.firstInLine(late)
 	}
 	return late
+}
+
+// toldDeaths takes in deaths that watchers have told the ranks of, while what they posted still waits in the core's queue: the
+// first death breaks a group, and the daemon is to name the same rank as the others do.
+func (c *core) toldDeaths() {
+	for id, m := range c.memory {
+		a, broken := wire.ParseAbort(atomic.LoadUint64(m.abort))
+		if broken && a.Code == wire.ResultRankDead && a.Reporter < 0 && m.leaseIsLost(a.Culprit) {
+			c.do(c.machine.LeaseLost(id, a.Culprit, false)) // of one that finalizes the watcher tells nobody
+		}
+	}
 }
 
 func (c *core) leaseLost(id membership.GroupID, rank int) {

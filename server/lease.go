@@ -116,3 +116,11 @@ func (w *watcher) lookAtLeases(words []futexWord) (_ []futexWord, again bool) {
 	}
 	return words, false
 }
+
+// leaseIsLost says whether the kernel has marked a rank's lease.
+func (m *memory) leaseIsLost(rank int) bool {
+	if rank < 0 || rank >= m.world {
+		return false
+	}
+	return atomic.LoadUint32(m.mapping.Word32(wire.RankLineOffset(rank)+wire.LeaseOffset))&wire.LeaseOwnerDied != 0
+}
