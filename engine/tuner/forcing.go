@@ -59,6 +59,7 @@ func ParseForcing(text string, known Algorithms) (Forcing, error) {
 		}
 		f.clauses = append(f.clauses, c)
 	}
+	slices.SortFunc(f.clauses, clause.compare)
 	for _, collective := range sortedKeys(known) {
 		if len(known[collective]) > 0 && len(f.Allowed(collective)) == 0 {
 			return Forcing{}, fmt.Errorf("forced algorithms %q leave none for %s, which has %s", text, collective, strings.Join(known[collective], ", "))
@@ -92,7 +93,16 @@ func parseClause(text string, known Algorithms) (clause, error) {
 		}
 		c.algorithms = append(c.algorithms, name)
 	}
+	slices.Sort(c.algorithms)
 	return c, nil
+}
+
+// compare puts the general clause last.
+func (c clause) compare(other clause) int {
+	if (c.collective == "") != (other.collective == "") {
+		return strings.Compare(other.collective, c.collective)
+	}
+	return strings.Compare(c.collective, other.collective)
 }
 
 // scope names what a clause is for, in messages.
@@ -133,7 +143,7 @@ func (f Forcing) Allowed(collective string) []string {
 	return allowed
 }
 
-// String is the text without spaces; ParseForcing reads it back to the same.
+// String is the text without spaces, in a fixed order: texts that mean the same give the same. ParseForcing reads it back.
 func (f Forcing) String() string {
 	if len(f.clauses) == 0 {
 		return "auto"

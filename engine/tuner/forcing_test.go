@@ -30,12 +30,12 @@ func TestForcedAlgorithmsAreWhatAChoiceMayTake(t *testing.T) {
 		{"allreduce:ring", map[string]string{"allreduce": "ring"}, ""},
 		{"allreduce:ring;^tree", map[string]string{"allreduce": "ring"}, ""},
 		{"^tree", map[string]string{"allreduce": "oneshot twoshot pull ring"}, ""},
-		{"^tree,ring", map[string]string{"allreduce": "oneshot twoshot pull", "allgather": "oneshot pull"}, ""},
+		{"^tree,ring", map[string]string{"allreduce": "oneshot twoshot pull", "allgather": "oneshot pull"}, "^ring,tree"},
 		{"ring", map[string]string{"allreduce": "ring", "allgather": "ring"}, ""},
 		{"twoshot", map[string]string{"allreduce": "twoshot"}, ""}, // the others have none, and keep theirs
-		{"ring,pipe", map[string]string{"allreduce": "ring", "allgather": "ring"}, ""},
-		{"tree,oneshot;allgather:pull", map[string]string{"allreduce": "oneshot tree", "allgather": "pull"}, ""},
-		{"^pull;allgather:pull", map[string]string{"allreduce": "oneshot twoshot ring tree", "allgather": "pull"}, ""},
+		{"ring,pipe", map[string]string{"allreduce": "ring", "allgather": "ring"}, "pipe,ring"},
+		{"tree,oneshot;allgather:pull", map[string]string{"allreduce": "oneshot tree", "allgather": "pull"}, "allgather:pull;oneshot,tree"},
+		{"^pull;allgather:pull", map[string]string{"allreduce": "oneshot twoshot ring tree", "allgather": "pull"}, "allgather:pull;^pull"},
 		{"allreduce:^oneshot,twoshot", map[string]string{"allreduce": "pull ring tree"}, ""},
 		{" allreduce : ^ oneshot , twoshot ; ring ", map[string]string{"allreduce": "pull ring tree", "allgather": "ring"}, "allreduce:^oneshot,twoshot;ring"},
 	} {
