@@ -61,6 +61,11 @@ func (c *core) run() {
 		}
 		select {
 		case f := <-c.events:
+			// Close ends the sessions, which is no death of their ranks: what is posted of that must not be played.
+			if c.s.life.Err() != nil {
+				c.closeAll()
+				return
+			}
 			f()
 		case <-timer:
 			c.do(c.machine.Tick(time.Now()))

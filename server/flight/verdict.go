@@ -130,8 +130,9 @@ func (j *judgement) in(mask uint64) []*Rank {
 
 func inOperation(r *Rank) bool { return r.Here && r.Op != wire.OpNone }
 
+// waitsFor: what a rank whose process does not run has said of its waits is old, and nobody but itself keeps it.
 func (j *judgement) waitsFor(r *Rank) uint64 {
-	if !inOperation(r) {
+	if !inOperation(r) || r.Stopped {
 		return 0
 	}
 	return r.WaitingFor & j.all &^ (1 << r.Rank)

@@ -57,6 +57,8 @@ func TestTheVerdictNamesTheRanksBehind(t *testing.T) {
 		{"two have not called", []Rank{in(0, 6, 1, 2), out(1, 7), out(2, 7)}, Stalled, "1 not_called, 2 not_called", []int{0}, ""},
 		{"the one that others wait for waits itself", []Rank{in(0, 9, 1), in(1, 9, 2), in(2, 9, 3), out(3, 9)}, Stalled, "3 not_called", []int{0, 1, 2}, ""},
 		{"one is in an operation and waits for nobody", []Rank{in(0, 9, 1), in(1, 8)}, Stalled, "1 busy", []int{0}, "waits for nobody"},
+		{"one is stopped in its sleep, and has not seen that another came", []Rank{in(0, 9, 1), with(in(1, 10, 2), func(r *Rank) { r.Stopped = true }), in(2, 9, 1)},
+			Stalled, "1 unresponsive", []int{0, 2}, ""},
 		{"one is stopped in the operation", []Rank{in(0, 9, 1), with(in(1, 8), func(r *Rank) { r.Stopped = true })}, Stalled, "1 unresponsive", []int{0},
 			"rank 1 is behind: its process is stopped, all_reduce #10"},
 		{"one is stopped between operations", []Rank{in(0, 9, 1), with(out(1, 8), func(r *Rank) { r.Stopped = true })}, Stalled, "1 unresponsive", []int{0},
