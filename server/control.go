@@ -40,7 +40,9 @@ func (m *memory) poison(a wire.Abort) {
 // does not go on. Ranks may write anything there.
 func (m *memory) firstInLine(late int) int {
 	seen := make([]bool, m.world)
-	begun := func(rank int) uint64 { return atomic.LoadUint64(m.mapping.Word64(wire.RankLineOffset(rank) + wire.SeqOffset)) }
+	begun := func(rank int) uint64 {
+		return atomic.LoadUint64(m.mapping.Word64(wire.RankLineOffset(rank) + wire.SeqOffset))
+	}
 	behind := late
 	for r := late; !seen[r]; {
 		seen[r] = true
