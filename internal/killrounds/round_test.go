@@ -210,7 +210,7 @@ func (r *round) strike(d *daemon, ranks []*process) (at int64, err error) {
 	}
 	if len(r.victims) == 0 {
 		time.Sleep(20 * time.Millisecond) // some work under the next daemon
-		_ = ranks[0].stdin.Close() // it may have ended: its report is to say why
+		_ = ranks[0].stdin.Close()        // it may have ended: its report is to say why
 	}
 	return at, nil
 }

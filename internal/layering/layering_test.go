@@ -37,6 +37,7 @@ var mayImport = map[string][]string{
 		"railhead/server/flight", "railhead/server/membership",
 	},
 	"railhead/benchmarks/abioverhead": {"railhead/client", "railhead/server"},
+	"railhead/benchmarks/daemonload":  {"railhead/internal/wire", "railhead/server"},
 	"railhead/benchmarks/killnotice":  {"railhead/client", "railhead/internal/wire", "railhead/server"},
 	"railhead/benchmarks/mpi": {
 		"railhead/internal/launch", "railhead/internal/librarybuild", "railhead/internal/ncclstyle", "railhead/internal/sizeplot",
