@@ -46,8 +46,8 @@ constexpr uint32_t bits(uint32_t a, uint32_t b = RHW_ALGO_AUTO, uint32_t c = RHW
 // Algorithms that copy, by rhw_planned.
 constexpr uint32_t kCopying[RHW_PLANS] = {
     bits(RHW_ALGO_ONESHOT, RHW_ALGO_TWOSHOT, RHW_ALGO_RING, RHW_ALGO_TREE),
-    bits(RHW_ALGO_ONESHOT, RHW_ALGO_RING),
-    bits(RHW_ALGO_ONESHOT, RHW_ALGO_RING),
+    bits(RHW_ALGO_ONESHOT, RHW_ALGO_RING, RHW_ALGO_TREE),
+    bits(RHW_ALGO_ONESHOT, RHW_ALGO_RING, RHW_ALGO_TREE),
     bits(RHW_ALGO_ONESHOT),
     bits(RHW_ALGO_PIPE, RHW_ALGO_RING, RHW_ALGO_TREE),
 };

@@ -67,7 +67,8 @@ Outcome reduceScatter(const Comm* comm, const Operation& o, Choice* choice) {
   if (choice->algo == RHW_ALGO_RING && comm->reproducible == 0) {
     return kernels.reduceScatterRing(comm->team, ringFor(comm, bytes), o.reduce, o.send, o.recv, o.count);
   }
-  if (choice->algo == RHW_ALGO_RING) return kernels.reduceScatterChain(comm->team, o.reduce, o.send, o.recv, o.count);
+  if (choice->algo == RHW_ALGO_RING) return kernels.reduceScatterTree(comm->team, o.reduce, Tree::kChain, o.send, o.recv, o.count);
+  if (choice->algo == RHW_ALGO_TREE) return kernels.reduceScatterTree(comm->team, o.reduce, Tree::kDouble, o.send, o.recv, o.count);
   return kernels.reduceScatter(comm->team, o.reduce, o.send, o.recv, o.count);
 }
 
@@ -81,6 +82,7 @@ Outcome allGather(const Comm* comm, const Operation& o, Choice* choice) {
   }
   *choice = choose(comm->plans.copied[RHW_PLAN_ALL_GATHER], bytes);
   if (choice->algo == RHW_ALGO_RING) return kernels.allGatherRing(comm->team, ringFor(comm, bytes), o.send, o.recv, part);
+  if (choice->algo == RHW_ALGO_TREE) return kernels.allGatherTree(comm->team, comm->ring, o.send, o.recv, part);
   return kernels.allGather(comm->team, o.send, o.recv, part);
 }
 

@@ -132,3 +132,44 @@ func TestRingAndTreeBroadcastFromEveryRoot(t *testing.T) {
 		}
 	}
 }
+
+// Integers, so that a sum is exact in the order of a tree too.
+func TestTreesGatherAndScatterInEveryWorld(t *testing.T) {
+	s := startDaemon(t)
+	t.Setenv("RAILHEAD_ALGO", "tree")
+	for _, world := range []int{2, 3, 4, 5, 8, 9, 33} {
+		ranks := formGroup(t, s, client.CommConfig{Group: fmt.Sprint("gathers", world), World: world})
+		for _, count := range []int{0, 1, 17, 9000, 120_000 / world} {
+			all(t, ranks, func(m member) error { return checkTreeScatter(m, world, count) })
+			all(t, ranks, func(m member) error { return checkTreeGather(m, world, count) })
+		}
+		all(t, ranks, finalize)
+	}
+}
+
+func checkTreeScatter(m member, world, count int) error {
+	inputs := treeInputs(world, oracle.I32, world*count)
+	want := oracle.ReduceScatter(oracle.I32, oracle.Sum, inputs, world, nil)[m.Rank()]
+	recv := bytes.Repeat([]byte{0xff}, 4*count)
+	if err := m.ReduceScatter(inputs[m.Rank()], recv, count, client.I32, client.Sum); err != nil {
+		return err
+	}
+	status, err := m.Status()
+	if err != nil || status.Algorithm != "tree" || !bytes.Equal(recv, want) {
+		return fmt.Errorf("reduce-scatter of %d in a world of %d: %s, right: %t, %w", count, world, status.Algorithm, bytes.Equal(recv, want), err)
+	}
+	return nil
+}
+
+func checkTreeGather(m member, world, count int) error {
+	inputs := treeInputs(world, oracle.U8, count)
+	recv := bytes.Repeat([]byte{0xff}, world*count)
+	if err := m.AllGather(inputs[m.Rank()], recv, count, client.U8); err != nil {
+		return err
+	}
+	status, err := m.Status()
+	if want := bytes.Join(inputs, nil); err != nil || status.Algorithm != "tree" || !bytes.Equal(recv, want) {
+		return fmt.Errorf("all-gather of %d in a world of %d: %s, right: %t, %w", count, world, status.Algorithm, bytes.Equal(recv, want), err)
+	}
+	return nil
+}

@@ -114,7 +114,7 @@ func TestTuneMeasuresEveryAlgorithmAndSavesATable(t *testing.T) {
 	if got := s.files(t); !slices.Equal(got, []string{".json"}) {
 		t.Errorf("files %v", got)
 	}
-	if !strings.Contains(stderr, "round 1, run 2 of 30, about ") || !strings.Contains(stderr, "round 3, run 22 of 22, about ") {
+	if !strings.Contains(stderr, "round 1, run 2 of 32, about ") || !strings.Contains(stderr, "round 3, run 24 of 24, about ") {
 		t.Errorf("no progress in\n%s", stderr)
 	}
 }

@@ -32,12 +32,12 @@ var collectives = []collective{
 		treesAndClassicRings, []wire.Algo{wire.AlgoTwoshot, wire.AlgoOneshot, wire.AlgoRing, wire.AlgoTree},
 	},
 	{
-		"reducescatter", wire.PlanReduceScatter, []wire.Algo{wire.AlgoOneshot, wire.AlgoPull, wire.AlgoRing},
-		treesAndClassicRings, []wire.Algo{wire.AlgoOneshot, wire.AlgoRing},
+		"reducescatter", wire.PlanReduceScatter, []wire.Algo{wire.AlgoOneshot, wire.AlgoPull, wire.AlgoRing, wire.AlgoTree},
+		treesAndClassicRings, []wire.Algo{wire.AlgoOneshot, wire.AlgoRing, wire.AlgoTree},
 	},
 	{
-		"allgather", wire.PlanAllGather, []wire.Algo{wire.AlgoOneshot, wire.AlgoPull, wire.AlgoRing},
-		never, []wire.Algo{wire.AlgoOneshot, wire.AlgoRing},
+		"allgather", wire.PlanAllGather, []wire.Algo{wire.AlgoOneshot, wire.AlgoPull, wire.AlgoRing, wire.AlgoTree},
+		never, []wire.Algo{wire.AlgoOneshot, wire.AlgoRing, wire.AlgoTree},
 	},
 	{
 		"alltoall", wire.PlanAllToAll, []wire.Algo{wire.AlgoOneshot, wire.AlgoPull},

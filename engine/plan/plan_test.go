@@ -80,7 +80,7 @@ func TestPlans(t *testing.T) {
 			"oneshot:tuned<4096 oneshot:default<16384 twoshot:default<1048576 twoshot:tuned", "auto:none<8192 pull:tuned<1048576 pull:default"},
 		{"the default is forbidden", 4, "^twoshot,pull", false, nil, wire.PlanAllReduce, "oneshot:default<16384 oneshot:forced", "auto:none"},
 		{"forced", 4, "ring", false, tuned, wire.PlanAllReduce, "ring:forced", "auto:none"},
-		{"forced where it is not", 4, "tree", false, nil, wire.PlanAllGather, "oneshot:default", "auto:none<131072 pull:default"},
+		{"forced where it is not", 4, "tree", false, nil, wire.PlanAllToAll, "oneshot:only", "auto:none<32768 pull:default"},
 		{"only pull", 4, "pull", false, nil, wire.PlanAllReduce, "oneshot:not_zero_copy<16384 twoshot:not_zero_copy", "pull:forced"},
 		{"only pull, of one that copies", 4, "pull", false, nil, wire.PlanReduceScatter, "oneshot:not_zero_copy", "pull:forced"},
 		{"a tree beside others is not taken", 4, "tree,oneshot", false, nil, wire.PlanAllReduce, "oneshot:forced", "auto:none"},

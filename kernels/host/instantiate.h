@@ -10,6 +10,7 @@
 #include "railhead/all_to_all.h"
 #include "railhead/allgather.h"
 #include "railhead/allgather_ring.h"
+#include "railhead/allgather_tree.h"
 #include "railhead/allreduce_oneshot.h"
 #include "railhead/allreduce_pull.h"
 #include "railhead/allreduce_ring.h"
@@ -21,7 +22,7 @@
 #include "railhead/flag_lane.h"
 #include "railhead/reduce.h"
 #include "railhead/reduce_scatter.h"
-#include "railhead/reduce_scatter_chain.h"
+#include "railhead/reduce_scatter_tree.h"
 #include "railhead/reduce_scatter_ring.h"
 #include "railhead/transfers.h"
 
@@ -86,11 +87,11 @@ struct ReductionsOf {
     TreeReduction<E, Mem<Isa>>(mem, team, flags, e, tree, in(send), out(recv), count).run();
     return outcomeOf(flags);
   }
-  static Outcome scatterChain(const FlagTeam& team, const ReduceOp& op, const void* send, void* recv, size_t count) {
+  static Outcome scatterTree(const FlagTeam& team, const ReduceOp& op, Tree tree, const void* send, void* recv, size_t count) {
     Mem<Isa> mem;
     Flags<Mem<Isa>> flags(mem, team);
     const E e(op, team.worldSize);
-    ReduceScatterChain<E, Mem<Isa>>(mem, team, flags, e, in(send), out(recv), count).run();
+    ReduceScatterTree<E, Mem<Isa>>(mem, team, flags, e, tree, in(send), out(recv), count).run();
     return outcomeOf(flags);
   }
   static Outcome ring(const FlagTeam& team, const RingPlan& plan, const ReduceOp& op, const void* send, void* recv, size_t count) {
@@ -113,7 +114,7 @@ struct ReductionsOf {
     const E e(op, 1);
     for (size_t tile = 0; tile * E::kElements < count; tile++) e.store(out(recv), tile, count, e.load(in(send), tile, count));
   }
-  static constexpr Reductions set() { return {oneshot, twoshot, pull, scatter, scatterPull, toRoot, tree, scatterChain, ring, scatterRing, local}; }
+  static constexpr Reductions set() { return {oneshot, twoshot, pull, scatter, scatterPull, toRoot, tree, scatterTree, ring, scatterRing, local}; }
 };
 
 template <class Isa>
@@ -177,7 +178,13 @@ struct CopiesOf {
     railhead::barrier(lane);
     return outcomeOf(lane);
   }
-  static constexpr Copies set() { return {gather, gatherPull, toAll, toAllPull, gatherRing, fromRoot, downTree, transfers, meet}; }
+  static Outcome gatherTree(const FlagTeam& team, const RingPlan& plan, const void* send, void* recv, size_t bytes) {
+    Mem<Isa> mem;
+    Flags<Mem<Isa>> flags(mem, team);
+    railhead::allGatherTree(mem, team, flags, plan, in(send), out(recv), bytes);
+    return outcomeOf(flags);
+  }
+  static constexpr Copies set() { return {gather, gatherPull, toAll, toAllPull, gatherRing, gatherTree, fromRoot, downTree, transfers, meet}; }
 };
 
 template <class Isa>

@@ -34,7 +34,7 @@ struct Reductions {
   Outcome (*reduceScatterPull)(const FlagTeam&, const ReduceOp&, uint64_t sendOffer, void* recv, size_t count, bool* zeroCopy);
   Outcome (*reduce)(const FlagTeam&, const ReduceOp&, int root, const void* send, void* recv, size_t count);
   Outcome (*tree)(const FlagTeam&, const ReduceOp&, Tree, const void* send, void* recv, size_t count);
-  Outcome (*reduceScatterChain)(const FlagTeam&, const ReduceOp&, const void* send, void* recv, size_t count);
+  Outcome (*reduceScatterTree)(const FlagTeam&, const ReduceOp&, Tree, const void* send, void* recv, size_t count);
   // Not with the bits of the others: ring_run.h.
   Outcome (*ring)(const FlagTeam&, const RingPlan&, const ReduceOp&, const void* send, void* recv, size_t count);
   Outcome (*reduceScatterRing)(const FlagTeam&, const RingPlan&, const ReduceOp&, const void* send, void* recv, size_t count);
@@ -49,6 +49,7 @@ struct Copies {
   Outcome (*allToAll)(const FlagTeam&, const void* send, void* recv, size_t bytes);
   Outcome (*allToAllPull)(const FlagTeam&, uint64_t sendOffer, void* recv, size_t bytes, bool* zeroCopy);
   Outcome (*allGatherRing)(const FlagTeam&, const RingPlan&, const void* send, void* recv, size_t bytes);
+  Outcome (*allGatherTree)(const FlagTeam&, const RingPlan&, const void* send, void* recv, size_t bytes);
   Outcome (*broadcast)(const FlagTeam&, int root, void* buffer, size_t bytes);
   Outcome (*broadcastTree)(const FlagTeam&, const RingPlan&, Tree, int root, void* buffer, size_t bytes);
   Outcome (*transfers)(const FlagTeam&, Transfer* list, int n);

@@ -12,6 +12,7 @@
 #include "railhead/allgather.h"
 #include "railhead/allreduce_oneshot.h"
 #include "railhead/allgather_ring.h"
+#include "railhead/allgather_tree.h"
 #include "railhead/allreduce_pull.h"
 #include "railhead/allreduce_ring.h"
 #include "railhead/allreduce_tree.h"
@@ -22,7 +23,7 @@
 #include "railhead/flag_lane.h"
 #include "railhead/reduce.h"
 #include "railhead/reduce_scatter.h"
-#include "railhead/reduce_scatter_chain.h"
+#include "railhead/reduce_scatter_tree.h"
 #include "railhead/reduce_scatter_ring.h"
 #include "railhead/transfers.h"
 
@@ -32,7 +33,7 @@ namespace railhead::model {
 enum class FlagAlgorithm {
   kOneshot, kTwoshot, kPull, kBarrier, kAllGather, kAllGatherPull, kReduceScatter, kReduceScatterPull, kAllToAll, kAllToAllPull,
   kBroadcast, kReduce, kGather, kScatter, kNeighbours, kChain, kDoubleTree, kBroadcastChain, kBroadcastTree, kAllGatherRing,
-  kReduceScatterChain, kRing, kReduceScatterRing,
+  kReduceScatterChain, kReduceScatterTree, kAllGatherTree, kRing, kReduceScatterRing,
 };
 
 struct Call {
@@ -241,10 +242,13 @@ class FlagRun {
         const Elements e;
         return TreeReduction<Elements, FlagMem>(mem, team, flags, e, tree, job.in(), job.to(), call.count).run();
       }
-      case F::kReduceScatterChain: {
+      case F::kReduceScatterChain:
+      case F::kReduceScatterTree: {
+        const Tree tree = call.algorithm == F::kReduceScatterChain ? Tree::kChain : Tree::kDouble;
         const Elements e;
-        return ReduceScatterChain<Elements, FlagMem>(mem, team, flags, e, job.in(), job.to(), call.count).run();
+        return ReduceScatterTree<Elements, FlagMem>(mem, team, flags, e, tree, job.in(), job.to(), call.count).run();
       }
+      case F::kAllGatherTree: return allGatherTree(mem, team, flags, call.ring, job.in(), job.to(), uint64_t{call.count} * 4);
       case F::kAllGatherRing: return allGatherRing(mem, team, flags, Elements(), call.ring, job.in(), job.to(), call.count);
       case F::kRing: return allReduceRing(mem, team, flags, Elements(), call.ring, job.in(), job.to(), call.count);
       case F::kReduceScatterRing: return reduceScatterRing(mem, team, flags, Elements(), call.ring, job.in(), job.to(), call.count);
@@ -293,6 +297,7 @@ class FlagRun {
       case F::kReduceScatter:
       case F::kReduceScatterPull:
       case F::kReduceScatterChain:
+      case F::kReduceScatterTree:
       case F::kReduceScatterRing:
       case F::kAllToAll:
       case F::kAllToAllPull:
@@ -307,6 +312,7 @@ class FlagRun {
       case F::kAllGather:
       case F::kAllGatherPull:
       case F::kAllGatherRing:
+      case F::kAllGatherTree:
       case F::kAllToAll:
       case F::kAllToAllPull:
       case F::kGather: return n;
@@ -363,6 +369,7 @@ class FlagRun {
     switch (call.algorithm) {
       case F::kAllGather:
       case F::kAllGatherRing:
+      case F::kAllGatherTree:
       case F::kAllGatherPull: *want = contribution(o, static_cast<int>(part), at); return true;
       case F::kAllToAll:
       case F::kAllToAllPull: *want = contribution(o, static_cast<int>(part), self * n + at); return true;
@@ -372,7 +379,10 @@ class FlagRun {
       case F::kBroadcastChain:
       case F::kBroadcastTree:
       case F::kBroadcast: *want = contribution(o, call.root, i); return true;
-      case F::kDoubleTree: *want = treeSum(o, i); return true;
+      case F::kDoubleTree: *want = treeSum(o, i / treeChunk() % 2 != 0, i); return true;
+      case F::kReduceScatterTree:
+        *want = treeSum(o, (at / treeChunk() * static_cast<size_t>(shape_.worldSize) + self) % 2 != 0, self * n + at);
+        return true;
       case F::kReduce: *want = reference(o, shape_.worldSize, shape_.reduceGroup, i); return r == call.root;
       case F::kGather: *want = contribution(o, static_cast<int>(part), at); return r == call.root && part != self;
       case F::kScatter: *want = contribution(o, call.root, self * n + at); return r != call.root;
@@ -387,14 +397,11 @@ class FlagRun {
     }
   }
 
+  // Elements of a chunk.
+  size_t treeChunk() const { return shape_.slotTiles * Elements::kElements; }
   // Element i as the double tree adds it: own, left child, right child, from the root of the tree that its chunk goes over.
-  uint32_t treeSum(int operation, size_t i) const {
-    const size_t perChunk = shape_.slotTiles * Elements::kElements;
-    const bool second = i / perChunk % 2 != 0;
-    for (int r = 0; r < shape_.worldSize; r++) {
-      if (placeIn(Tree::kDouble, second, r, shape_.worldSize).parent < 0) return below(operation, second, r, i);
-    }
-    return 0;
+  uint32_t treeSum(int operation, bool second, size_t i) const {
+    return below(operation, second, rootOf(Tree::kDouble, second, shape_.worldSize), i);
   }
   uint32_t below(int operation, bool second, int r, size_t i) const {
     const TreePlace place = placeIn(Tree::kDouble, second, r, shape_.worldSize);

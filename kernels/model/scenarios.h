@@ -164,7 +164,9 @@ inline Call anyCall(Random& random, const FlagShape& shape, F algorithm) {
   const bool sameSize = algorithm <= F::kBarrier || algorithm == F::kAllToAll || algorithm == F::kReduce || algorithm == F::kBroadcast ||
                         algorithm == F::kChain || algorithm == F::kDoubleTree || algorithm == F::kRing;
   if (!sameSize) call.inPlace = false;
-  if (isRing(algorithm) || algorithm == F::kBroadcastChain || algorithm == F::kBroadcastTree) call.ring = anyRing(random, shape);
+  if (isRing(algorithm) || algorithm == F::kBroadcastChain || algorithm == F::kBroadcastTree || algorithm == F::kAllGatherTree) {
+    call.ring = anyRing(random, shape);
+  }
   return call;
 }
 inline FlagShape calls(Random& random, const std::vector<F>& kinds, FlagShape shape) {
@@ -200,7 +202,8 @@ inline FlagShape treeCalls(Random& random) {
   shape.blockTiles = static_cast<uint32_t>(shape.worldSize);
   shape.slotTiles = 2;
   shape.order = anyOrder(random, shape.worldSize);
-  return calls(random, {F::kChain, F::kDoubleTree, F::kBroadcastChain, F::kBroadcastTree, F::kAllGatherRing, F::kReduceScatterChain}, shape);
+  return calls(random, {F::kChain, F::kDoubleTree, F::kBroadcastChain, F::kBroadcastTree, F::kAllGatherRing, F::kAllGatherTree, F::kReduceScatterChain,
+                        F::kReduceScatterTree}, shape);
 }
 inline FlagShape everyCall(Random& random) {
   return calls(random, {F::kOneshot, F::kAllToAllPull, F::kBarrier, F::kBroadcast, F::kReduce, F::kGather, F::kScatter, F::kNeighbours}, withPipes(random));

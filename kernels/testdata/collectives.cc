@@ -71,7 +71,7 @@ struct Round {
         break;
       case What::kRings:
         if (windows) {
-          ended(i32.reduceScatterChain(team, sum, send, recv, count));
+          ended(i32.reduceScatterTree(team, sum, Tree::kChain, send, recv, count));
         } else {
           ended(copies.allGatherRing(team, plan, send, recv, bytes));
         }

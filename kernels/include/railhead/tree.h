@@ -59,6 +59,12 @@ static inline TreePlace placeIn(Tree tree, bool second, int rank, int worldSize)
   return second ? secondTreePlace(rank, worldSize) : binaryTreePlace(rank, worldSize);
 }
 
+static inline int rootOf(Tree tree, bool second, int worldSize) {
+  int root = 0;
+  while (placeIn(tree, second, root, worldSize).parent >= 0) root++;
+  return root;
+}
+
 // Steps from a rank to the root.
 static inline int depthIn(Tree tree, bool second, int rank, int worldSize) {
   int depth = 0;
