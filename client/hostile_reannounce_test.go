@@ -123,15 +123,15 @@ func TestACallWhoseEndIsInTheLedgerNeedsNoDaemon(t *testing.T) {
 		{"nonsense", wire.Outcome{Op: wire.OpWindowAlloc, Offset: fakeHeap, Bytes: fakeWindow}, wire.ResultProtocol, "the daemon gave"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			var control int
+			var control atomic.Int64 // a descriptor; the daemon is a goroutine of its own
 			path := startFake(t, func(f *fake, at int, answers []answer) []answer {
 				switch at {
 				case turnJoin:
-					control = keep(t, answers[0].fds[0])
+					control.Store(int64(keep(t, answers[0].fds[0])))
 				case turnAttached:
-					writeLedger(t, control, 1, wire.Outcome{Op: wire.OpCommInit})
+					writeLedger(t, int(control.Load()), 1, wire.Outcome{Op: wire.OpCommInit})
 				case turnWindowCommitted:
-					writeLedger(t, control, 2, c.outcome)
+					writeLedger(t, int(control.Load()), 2, c.outcome)
 					f.die()
 					return nil
 				}
@@ -159,7 +159,7 @@ func TestACallWhoseEndIsInTheLedgerNeedsNoDaemon(t *testing.T) {
 				if took := time.Since(began); took > patience/2 {
 					t.Errorf("it took %v", took)
 				}
-				_ = unix.Close(control)
+				_ = unix.Close(int(control.Load()))
 			})
 		})
 	}
