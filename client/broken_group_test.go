@@ -298,15 +298,8 @@ func TestFinalizeOfABrokenGroupDoesNotWaitForADaemonThatHangs(t *testing.T) {
 		return answers
 	})
 	nothingLeaks(t, func() {
-		session, err := client.Connect(path, patience)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = session.Close() }()
-		c, err := session.Init(client.CommConfig{Group: "fake", Rank: 0, World: 1, Timeout: patience})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c, leave := joinFake(t, path, 1)
+		defer leave()
 		if err := c.Abort(); err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,6 @@ namespace railhead::client {
 namespace {
 
 constexpr uint64_t kNoEnd = ~uint64_t{0};
-constexpr uint32_t kMaxChannels = 4;
 
 bool ascends(const rhw_plan& p) {
   if (p.count < 1 || p.count > RHW_MAX_CHOICES) return false;
@@ -62,7 +61,7 @@ Choice choose(const rhw_plan& plan, uint64_t bytes) {
 
 const char* checkPlans(const rhw_plans& plans, int worldSize) {
   if (!isOrder(plans, worldSize)) return "an order of the ring that is none of the ranks";
-  if (plans.channels < 1 || plans.channels > kMaxChannels) return "a number of channels that cannot be";
+  if (plans.channels < 1 || plans.channels > static_cast<uint32_t>(kMaxRingChannels)) return "a number of channels that cannot be";
   for (int i = 0; i < RHW_PLANS; i++) {
     if (!ascends(plans.copied[i]) || !ascends(plans.zero_copy[i])) return "ranges of sizes that do not follow each other";
     if (!names(plans.copied[i], kCopying[i])) return "an algorithm that the operation does not have";
@@ -83,24 +82,18 @@ const char* whyName(uint32_t why) {
 
 namespace {
 
-constexpr const char* kPlanned[RHW_PLANS] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast"};
-
-// Operations that have one algorithm.
-bool isPiped(const char* operation) {
-  static const char* const piped[] = {"reduce", "gather", "scatter", "send", "recv"};
-  for (const char* name : piped) {
-    if (strcmp(operation, name) == 0) return true;
-  }
-  return false;
-}
+// By rhw_planned, and those that have one algorithm.
+constexpr uint32_t kPlanned[RHW_PLANS] = {RHW_OP_ALL_REDUCE, RHW_OP_REDUCE_SCATTER, RHW_OP_ALL_GATHER, RHW_OP_ALL_TO_ALL, RHW_OP_BROADCAST};
+constexpr uint32_t kPiped[] = {RHW_OP_REDUCE, RHW_OP_GATHER, RHW_OP_SCATTER, RHW_OP_SEND, RHW_OP_RECV};
 
 bool lookUp(const Comm* comm, const char* operation, size_t bytes, bool inWindows, Choice* out) {
-  if (isPiped(operation)) {
+  for (const uint32_t op : kPiped) {
+    if (strcmp(operation, operationName(op)) != 0) continue;
     *out = {RHW_ALGO_PIPE, RHW_WHY_ONLY};
     return true;
   }
   for (int i = 0; i < RHW_PLANS; i++) {
-    if (strcmp(operation, kPlanned[i]) != 0) continue;
+    if (strcmp(operation, operationName(kPlanned[i])) != 0) continue;
     *out = choose(comm->plans.zero_copy[i], bytes);
     if (!inWindows || out->algo != RHW_ALGO_PULL) *out = choose(comm->plans.copied[i], bytes);
     return true;

@@ -278,6 +278,20 @@ func simplePlans(world int) *wire.Plans {
 	return p
 }
 
+// joinFake is rank 0 of a group; leave closes its session.
+func joinFake(t *testing.T, path string, world int) (c *client.Comm, leave func()) {
+	t.Helper()
+	session, err := client.Connect(path, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err = session.Init(client.CommConfig{Group: "fake", Rank: 0, World: world, Timeout: patience}); err != nil {
+		_ = session.Close()
+		t.Fatal(err)
+	}
+	return c, func() { _ = session.Close() }
+}
+
 // live takes a rank through its whole life and returns the first error, having closed everything.
 func live(socket string, timeout time.Duration) error {
 	session, err := client.Connect(socket, timeout)

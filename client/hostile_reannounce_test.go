@@ -138,15 +138,8 @@ func TestACallWhoseEndIsInTheLedgerNeedsNoDaemon(t *testing.T) {
 				return answers
 			})
 			nothingLeaks(t, func() {
-				session, err := client.Connect(path, patience)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer func() { _ = session.Close() }()
-				comm, err := session.Init(client.CommConfig{Group: "fake", Rank: 0, World: 1, Timeout: patience})
-				if err != nil {
-					t.Fatal(err)
-				}
+				comm, leave := joinFake(t, path, 1)
+				defer leave()
 				began := time.Now()
 				w, err := comm.AllocWindow(fakeWindow)
 				if c.result != wire.ResultOK {

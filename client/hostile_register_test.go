@@ -55,15 +55,8 @@ func registerWith(t *testing.T, shared bool, spoil func(*fake, int, []answer) []
 	t.Helper()
 	path := startFake(t, spoil)
 	nothingLeaks(t, func() {
-		session, e := client.Connect(path, patience)
-		if e != nil {
-			t.Fatal(e)
-		}
-		defer func() { _ = session.Close() }()
-		c, e := session.Init(client.CommConfig{Group: "fake", Rank: 0, World: 2, Timeout: patience})
-		if e != nil {
-			t.Fatal(e)
-		}
+		c, leave := joinFake(t, path, 2)
+		defer leave()
 		o := ownMemfd(t, peerBytes)
 		if !shared {
 			o.release()
@@ -191,15 +184,9 @@ func TestPeersMemoryThatCouldFaultIsRefusedBeforeItIsUsed(t *testing.T) {
 func TestAWindowsNumberThatIsTakenIsRefused(t *testing.T) {
 	path := startFake(t, nil) // it gives every window the number 1
 	nothingLeaks(t, func() {
-		session, err := client.Connect(path, patience)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = session.Close() }()
-		c, err := session.Init(client.CommConfig{Group: "fake", Rank: 0, World: 1, Timeout: patience})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c, leave := joinFake(t, path, 1)
+		defer leave()
+		var err error
 		for i, flags := range []int{unix.MAP_PRIVATE, unix.MAP_SHARED} {
 			o := mapOwned(t, -1, 0, page, flags)
 			defer o.release()

@@ -298,12 +298,18 @@ func startRanksAt(t testing.TB, socket, group string, world int, timeout time.Du
 		ranks[r] = startChild(t)
 		ranks[r].tell(order{Do: "init", Socket: socket, Group: group, Rank: r, World: world, TimeoutMS: int(timeout.Milliseconds())})
 	}
+	allSucceeded(t, ranks, "init")
+	return ranks
+}
+
+// allSucceeded takes the answer of each rank to what it was told last.
+func allSucceeded(t testing.TB, ranks []*process, what string) {
+	t.Helper()
 	for r, p := range ranks {
 		if a := p.answer(); !a.OK {
-			t.Fatalf("rank %d: %s", r, a.Message)
+			t.Fatalf("%s: rank %d: %s", what, r, a.Message)
 		}
 	}
-	return ranks
 }
 
 // loopAll brings all ranks into an endless loop of all-reduces.
@@ -312,11 +318,7 @@ func loopAll(t testing.TB, ranks []*process) {
 	for _, p := range ranks {
 		p.tell(order{Do: "loop"})
 	}
-	for r, p := range ranks {
-		if a := p.answer(); !a.OK {
-			t.Fatalf("rank %d: %s", r, a.Message)
-		}
-	}
+	allSucceeded(t, ranks, "loop")
 }
 
 // copyOfThisBinary is one that other users may run: that of the go command lies in a private directory.

@@ -93,11 +93,7 @@ func (n *node) end(ranks []*process) {
 	if err := os.WriteFile(n.stopFile(), nil, 0o600); err != nil {
 		n.t.Fatal(err)
 	}
-	for r, p := range ranks {
-		if a := p.answer(); !a.OK {
-			n.t.Errorf("rank %d: %s", r, a.Message)
-		}
-	}
+	allSucceeded(n.t, ranks, "work")
 	if err := os.Remove(n.stopFile()); err != nil {
 		n.t.Fatal(err)
 	}
@@ -116,11 +112,7 @@ func all(t testing.TB, ranks []*process, o order) {
 	for _, p := range ranks {
 		p.tell(o)
 	}
-	for r, p := range ranks {
-		if a := p.answer(); !a.OK {
-			t.Fatalf("%s: rank %d: %s", o.Do, r, a.Message)
-		}
-	}
+	allSucceeded(t, ranks, o.Do)
 }
 
 func openIn(t testing.TB, p *process) int {
@@ -282,6 +274,11 @@ func TestTheNextDaemonSeesADeathAsTheFirstDid(t *testing.T) {
 	n.awaitEmpty()
 }
 
+// beginInit tells a process to become a rank of group "tp", and does not wait for that.
+func (n *node) beginInit(p *process, rank, world int) {
+	p.tell(order{Do: "init", Socket: n.socket, Group: "tp", Rank: rank, World: world, TimeoutMS: int(never.Milliseconds())})
+}
+
 func TestAGroupThatFormsWhenItsDaemonDiesFormsAtTheNext(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -290,11 +287,8 @@ func TestAGroupThatFormsWhenItsDaemonDiesFormsAtTheNext(t *testing.T) {
 	for r := range ranks {
 		ranks[r] = startChild(t)
 	}
-	begin := func(r int) {
-		ranks[r].tell(order{Do: "init", Socket: n.socket, Group: "tp", Rank: r, World: world, TimeoutMS: int(never.Milliseconds())})
-	}
-	begin(0)
-	begin(1)
+	n.beginInit(ranks[0], 0, world)
+	n.beginInit(ranks[1], 1, world)
 	eventually(t, func() string {
 		if st := n.status(); len(st.Groups) != 1 || fmt.Sprint(st.Groups[0].Missing) != "[2]" {
 			return fmt.Sprintf("%+v", st)
@@ -303,12 +297,8 @@ func TestAGroupThatFormsWhenItsDaemonDiesFormsAtTheNext(t *testing.T) {
 	})
 	n.kill()
 	n.start()
-	begin(2)
-	for r, p := range ranks {
-		if a := p.answer(); !a.OK {
-			t.Fatalf("rank %d: %s", r, a.Message)
-		}
-	}
+	n.beginInit(ranks[2], 2, world)
+	allSucceeded(t, ranks, "init")
 	all(t, ranks, order{Do: "alloc", Bytes: 1})
 	n.finish(ranks)
 }
@@ -324,7 +314,7 @@ func TestGroupsFormWhileDaemonsDie(t *testing.T) {
 			ranks[r] = startChild(t)
 		}
 		for r, p := range ranks {
-			p.tell(order{Do: "init", Socket: n.socket, Group: "tp", Rank: r, World: world, TimeoutMS: int(never.Milliseconds())})
+			n.beginInit(p, r, world)
 		}
 		eventually(t, func() string {
 			if st := n.status(); st.Daemon.Sessions != world { // a rank that finds no daemon at all does not wait for one
@@ -335,11 +325,7 @@ func TestGroupsFormWhileDaemonsDie(t *testing.T) {
 		time.Sleep(time.Duration(i) * time.Millisecond)
 		n.kill()
 		n.start()
-		for r, p := range ranks {
-			if a := p.answer(); !a.OK {
-				t.Fatalf("time %d, rank %d: %s", i, r, a.Message)
-			}
-		}
+		allSucceeded(t, ranks, fmt.Sprint("init, time ", i))
 		all(t, ranks, order{Do: "alloc", Bytes: 1})
 		n.finish(ranks)
 	}
@@ -360,11 +346,7 @@ func TestAFinalizeThatItsDaemonDoesNotSurviveEndsWithTheNext(t *testing.T) {
 	n.kill()
 	n.start()
 	ranks[2].tell(order{Do: "finalize"})
-	for r, p := range ranks {
-		if a := p.answer(); !a.OK {
-			t.Errorf("rank %d: %s", r, a.Message)
-		}
-	}
+	allSucceeded(t, ranks, "finalize")
 	all(t, ranks, order{Do: "close"})
 	n.awaitEmpty()
 }

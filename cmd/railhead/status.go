@@ -149,7 +149,7 @@ func printGroup(out io.Writer, g *membership.GroupInfo) {
 		_, _ = fmt.Fprintf(out, "  registered window %d, %d bytes: %s\n", r.Number, r.Bytes, how)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "  rank\tpid\tstate\toperation\tsequence\tfor\tbytes\talgorithm\twaiting for")
+	_, _ = fmt.Fprintln(w, "  rank\tpid\tstate\toperation\tsequence\tfor\tbytes\tran last\twaiting for")
 	for _, r := range g.Ranks {
 		waiting := ""
 		if len(r.WaitingFor) > 0 {
