@@ -275,7 +275,8 @@ rh_result rh_window_get_sharing(rh_window *window, rh_window_sharing *sharing);
 
 /* recv[i] = reduction over ranks of send[i]. In place: send == recv. Where send and recv of every rank lie in windows, large
  * ones are zero-copy; the result is the same. Every rank gets the same bits: contributions are added in rank order within each
- * reduce_group consecutive ranks, then group by group, in f32 (f64, integers: in dtype), and rounded to dtype once. */
+ * reduce_group consecutive ranks, then group by group, in f32 (f64, integers: in dtype), and rounded to dtype once. Only a tree that $RAILHEAD_ALGO
+ * forces, and a forced ring of a comm that is not reproducible, add in an order of their own, the same on all ranks. */
 rh_result rh_all_reduce(const void *send, void *recv, size_t count, rh_dtype dtype, rh_op op, rh_comm *comm,
                         void *stream);
 
