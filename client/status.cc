@@ -60,7 +60,9 @@ const char* operationName(uint32_t op) {
   static const char* const names[] = {
       "none", "comm_init", "all_reduce", "barrier", "window_alloc", "window_free", "finalize", "all_gather", "reduce_scatter",
       "all_to_all", "broadcast", "reduce", "gather", "scatter", "send", "recv", "group", "split", "window_register",
+      "ep_create", "ep_destroy", "ep_dispatch", "ep_dispatch_send", "ep_dispatch_recv", "ep_combine", "ep_combine_send", "ep_combine_recv",
   };  // by rhw_op
+  static_assert(sizeof names / sizeof *names == RHW_OP_EP_COMBINE_RECV + 1, "every operation has a name");
   return op < sizeof names / sizeof *names ? names[op] : "none";
 }
 

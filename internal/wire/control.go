@@ -131,11 +131,21 @@ const (
 	OpGroup          Op = 16
 	OpSplit          Op = 17
 	OpWindowRegister Op = 18
+
+	OpEPCreate       Op = 19
+	OpEPDestroy      Op = 20
+	OpEPDispatch     Op = 21
+	OpEPDispatchSend Op = 22
+	OpEPDispatchRecv Op = 23
+	OpEPCombine      Op = 24
+	OpEPCombineSend  Op = 25
+	OpEPCombineRecv  Op = 26
 )
 
 var opNames = []string{
 	"none", "comm_init", "all_reduce", "barrier", "window_alloc", "window_free", "finalize", "all_gather", "reduce_scatter",
 	"all_to_all", "broadcast", "reduce", "gather", "scatter", "send", "recv", "group", "split", "window_register",
+	"ep_create", "ep_destroy", "ep_dispatch", "ep_dispatch_send", "ep_dispatch_recv", "ep_combine", "ep_combine_send", "ep_combine_recv",
 }
 
 // String is the name that JSON and error texts use.

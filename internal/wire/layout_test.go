@@ -61,7 +61,7 @@ func goLayout() []string {
 		}
 		lines = append(lines, fmt.Sprintf("const %s %d", c, r))
 	}
-	for o := OpNone; o <= OpWindowRegister; o++ {
+	for o := OpNone; o <= OpEPCombineRecv; o++ {
 		lines = append(lines, fmt.Sprintf("const RHW_OP_%s %d", strings.ToUpper(o.String()), o))
 	}
 	for a := AlgoAuto; a <= AlgoTree; a++ {

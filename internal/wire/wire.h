@@ -312,6 +312,14 @@ enum rhw_op {
   RHW_OP_GROUP = 16,      // sends and receives between rh_group_start and rh_group_end
   RHW_OP_SPLIT = 17,
   RHW_OP_WINDOW_REGISTER = 18,
+  RHW_OP_EP_CREATE = 19,  // of MoE dispatch and combine: a buffer
+  RHW_OP_EP_DESTROY = 20,
+  RHW_OP_EP_DISPATCH = 21,
+  RHW_OP_EP_DISPATCH_SEND = 22,  // of a dispatch in two calls
+  RHW_OP_EP_DISPATCH_RECV = 23,
+  RHW_OP_EP_COMBINE = 24,
+  RHW_OP_EP_COMBINE_SEND = 25,
+  RHW_OP_EP_COMBINE_RECV = 26,
 };
 
 // The abort word, 64 bits, 0 = the group works. Whoever first replaces 0 (compare-and-swap) decides what everyone

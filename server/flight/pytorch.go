@@ -172,7 +172,8 @@ func wall(ns, offset int64) int64 {
 }
 
 // nameAndParts is PyTorch's name of an operation and how many times its count goes in and out of a rank. A barrier is what
-// PyTorch makes of one, an all-reduce; a reduction to a root, which the analyser has no name for, too.
+// PyTorch makes of one, an all-reduce; a reduction to a root, which the analyser has no name for, too. A dispatch or combine of
+// MoE in two calls is in the dump by its first, the send: that is where a rank that has not come is missing.
 func nameAndParts(op wire.Op, world int64) (name string, in, out int64) {
 	switch op {
 	case wire.OpAllReduce, wire.OpBarrier, wire.OpReduce:
@@ -181,6 +182,8 @@ func nameAndParts(op wire.Op, world int64) (name string, in, out int64) {
 		return "all_gather", 1, world
 	case wire.OpReduceScatter:
 		return "_reduce_scatter_base", world, 1
+	case wire.OpEPDispatch, wire.OpEPDispatchSend, wire.OpEPCombine, wire.OpEPCombineSend:
+		return "all_to_all", 1, 1
 	case wire.OpAllToAll:
 		return "all_to_all", world, world
 	case wire.OpBroadcast:

@@ -139,6 +139,29 @@ func TestEntriesSayWhatWasCalled(t *testing.T) {
 	}
 }
 
+func TestADispatchOrCombineOfMoEIsInTheDumpOnceHoweverItWasCalled(t *testing.T) {
+	trace := &Trace{Group: 3, Name: "ep", WorldSize: 1, Ranks: []RankTrace{{Rank: 0}}}
+	for i, op := range []wire.Op{
+		wire.OpEPCreate, wire.OpEPDispatch, wire.OpEPCombine, wire.OpEPDispatchSend, wire.OpEPDispatchRecv, wire.OpEPCombineSend,
+		wire.OpEPCombineRecv, wire.OpEPDestroy,
+	} {
+		n := uint64(i + 1)
+		trace.Ranks[0].Records = append(trace.Ranks[0].Records, Record{
+			Sequence: n, Op: op, Operation: op.String(), Collective: n, Bytes: 64, Dtype: "bf16", Root: -1, State: Done,
+		})
+	}
+	var got []string
+	for _, e := range PyTorch(trace, 0)["0"].Entries {
+		if e.ProfilingName != "nccl:all_to_all" || e.InputSizes[0][0] != 32 || e.OutputSizes[0][0] != 32 || e.IsP2P {
+			t.Errorf("%+v", e)
+		}
+		got = append(got, e.Frames[0].Name)
+	}
+	if want := []string{"ep_dispatch", "ep_combine", "ep_dispatch_send", "ep_combine_send"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("the dump has %v, want %v", got, want)
+	}
+}
+
 func TestTheTableIsInTheOrderOfTheCalls(t *testing.T) {
 	var out bytes.Buffer
 	if err := WriteText(&out, exampleTrace(), 0); err != nil {
