@@ -233,6 +233,26 @@ func (s *Segment) Committed() (uint64, error) {
 	return uint64(stat.Blocks) * statBlockBytes, nil
 }
 
+// HasData says whether anything was ever stored in a range. Reading a page through a mapping gives it memory; asking does not.
+// It may say so of a range beside which something was stored, where the kernel's pages are larger.
+func (s *Segment) HasData(offset, bytes uint64) (bool, error) {
+	if bytes == 0 || offset > s.size || bytes > s.size-offset {
+		return false, fmt.Errorf("symm: data of %d bytes at %d of segment %q: it has %d bytes", bytes, offset, s.name, s.size)
+	}
+	var at int64
+	err := s.withFD(func(fd int) (err error) {
+		at, err = unix.Seek(fd, int64(offset), unix.SEEK_DATA)
+		return err
+	})
+	switch {
+	case errors.Is(err, unix.ENXIO): // none up to the end
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("symm: data of segment %q: %w", s.name, err)
+	}
+	return uint64(at) < offset+bytes, nil
+}
+
 func (s *Segment) fallocate(op string, mode uint32, offset, bytes uint64) error {
 	if err := s.checkRange(offset, bytes); err != nil {
 		return fmt.Errorf("symm: %s %d bytes at %d of segment %q: %w", op, bytes, offset, s.name, err)

@@ -157,6 +157,50 @@ func TestCommittedFollowsAModelOfCommitAndDecommit(t *testing.T) {
 	})
 }
 
+func TestASegmentTellsWhereDataIsWithoutGivingItPages(t *testing.T) {
+	const step = 4 * mib // no page is larger
+	s := newSegment(t, 4*step)
+	m, err := s.Map()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Unmap()
+	has := func(offset, bytes uint64) bool {
+		t.Helper()
+		ok, err := s.HasData(offset, bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ok
+	}
+	if has(0, 4*step) || committed(t, s) != 0 {
+		t.Errorf("a new segment has data, or %d bytes of memory", committed(t, s))
+	}
+	*m.Word64(2*step + 8) = 1
+	before := committed(t, s)
+	for _, c := range []struct {
+		offset, bytes uint64
+		want          bool
+	}{
+		{0, 4 * step, true}, {0, 2 * step, false}, {2 * step, 16, true}, {step, step + 16, true}, {3 * step, step, false}, {4*step - 1, 1, false},
+	} {
+		if got := has(c.offset, c.bytes); got != c.want {
+			t.Errorf("data of %d bytes at %d: %t", c.bytes, c.offset, got)
+		}
+	}
+	if now := committed(t, s); now != before {
+		t.Errorf("the segment had %d bytes of memory, has %d", before, now)
+	}
+	if err := s.Decommit(2*step, step); err != nil || has(0, 4*step) {
+		t.Errorf("there is data after it was given back (%v)", err)
+	}
+	for _, c := range []struct{ offset, bytes uint64 }{{0, 0}, {4 * step, 1}, {step, 4 * step}, {8, math.MaxUint64}, {math.MaxUint64, 8}} {
+		if _, err := s.HasData(c.offset, c.bytes); err == nil {
+			t.Errorf("HasData(%d, %d) succeeded", c.offset, c.bytes)
+		}
+	}
+}
+
 func TestCommitKeepsContentsAndDecommitZeroesOnlyItsRange(t *testing.T) {
 	page := uint64(os.Getpagesize())
 	s := newSegment(t, 4*page)
@@ -253,10 +297,11 @@ func TestAReleasedSegmentRefusesEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, committedErr := s.Committed()
+	_, dataErr := s.HasData(0, page)
 	_, mapErr := s.Map()
 	for name, err := range map[string]error{
 		"Release": s.Release(), "Retain": s.Retain(), "Commit": s.Commit(0, page),
-		"Decommit": s.Decommit(0, page), "Committed": committedErr, "Map": mapErr,
+		"Decommit": s.Decommit(0, page), "Committed": committedErr, "HasData": dataErr, "Map": mapErr,
 	} {
 		if !errors.Is(err, ErrReleased) {
 			t.Errorf("%s: %v, want ErrReleased", name, err)
