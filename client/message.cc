@@ -42,7 +42,7 @@ bool goodString(const char* s, size_t size) {
   return validUtf8(s, static_cast<size_t>(nul - s));
 }
 
-uint64_t controlBytes(uint32_t world) { return ledgerOffset(world) + RHW_LEDGER_BYTES; }
+uint64_t controlBytes(uint32_t world) { return epCountersOffset(world) + world * sizeof(rhw_ep_counters); }
 
 const char* checkJoined(const rhw_joined& m) {
   if (m.world < 1 || m.world > RHW_MAX_WORLD) return "Joined: world size out of range";

@@ -39,6 +39,9 @@ constexpr uint64_t ledgerOffset(uint32_t world) {
   return RHW_FLIGHT_OFFSET + uint64_t{world} * RHW_FLIGHT_RECORDS * sizeof(rhw_flight_record);
 }
 
+// Where the counters of MoE of its ranks begin, an rhw_ep_counters each.
+constexpr uint64_t epCountersOffset(uint32_t world) { return ledgerOffset(world) + RHW_LEDGER_BYTES; }
+
 // Fills a header in.
 template <class M>
 void setHeader(M* m, uint16_t type, uint16_t version, uint64_t request) {

@@ -91,7 +91,7 @@ const (
 )
 
 // ControlBytes is the size of the control segment of a group.
-func ControlBytes(world int) uint64 { return LedgerOffset(world) + ledgerBytes }
+func ControlBytes(world int) uint64 { return EPCountersOffset(world, world) }
 
 // RankLineOffset is where a rank's line begins.
 func RankLineOffset(rank int) uint64 { return uint64(RankLinesOffset + rank*rankLineBytes) }

@@ -18,11 +18,13 @@ const (
 	assertFile = "layout_assert.h"
 )
 
-// snake turns a Go field name into the C one: VersionMin -> version_min, TimeoutMS -> timeout_ms.
+// snake turns a Go field name into the C one: VersionMin -> version_min, TimeoutMS -> timeout_ms, CPUs -> cpus,
+// EPCounters -> ep_counters.
 func snake(s string) string {
 	var b strings.Builder
 	for i, r := range s {
-		if unicode.IsUpper(r) && i > 0 && !unicode.IsUpper(rune(s[i-1])) {
+		wordBegins := i+2 < len(s) && unicode.IsLower(rune(s[i+1])) // a single letter behind capitals is their plural
+		if unicode.IsUpper(r) && i > 0 && (wordBegins || !unicode.IsUpper(rune(s[i-1]))) {
 			b.WriteByte('_')
 		}
 		b.WriteRune(unicode.ToLower(r))
@@ -34,6 +36,7 @@ func snake(s string) string {
 func structsOnTheWire() []any {
 	all := []any{
 		Header{}, ControlHeader{}, RankLine{}, FlightRecord{}, Choice{}, Plan{}, Plans{}, Ledger{}, Outcome{}, RegionEntry{},
+		EPCounters{},
 	}
 	for t := Type(0); t < 1000; t++ {
 		if m := New(t); m != nil {
@@ -103,6 +106,7 @@ func goLayout() []string {
 		fmt.Sprintf("const RHW_REGION_TABLE_OFFSET %d", regionTableOffset),
 		fmt.Sprintf("const RHW_WINDOW_TABLE_OFFSET %d", windowTableOffset),
 		fmt.Sprintf("const RHW_LEDGER_BYTES %d", ledgerBytes),
+		fmt.Sprintf("const RHW_EP_MAX_EXPERTS %d", MaxExperts),
 	)
 	sort.Strings(lines)
 	return lines
@@ -200,5 +204,23 @@ func TestLedgerOffsetsMatchTheStructs(t *testing.T) {
 	}
 	if ledger.Size() > regionTableOffset || ControlBytes(1)%4096 != 0 || ControlBytes(MaxWorld)%4096 != 0 {
 		t.Errorf("a ledger of %d bytes, segments of %d and %d", ledger.Size(), ControlBytes(1), ControlBytes(MaxWorld))
+	}
+}
+
+func TestEPCounterOffsetsMatchTheStruct(t *testing.T) {
+	counters := reflect.TypeFor[EPCounters]()
+	for name, want := range map[string]uintptr{
+		"Dispatches": EPDispatchesOffset, "Combines": EPCombinesOffset, "Tokens": EPTokensOffset, "Copies": EPCopiesOffset,
+		"FlagBytes": EPFlagBytesOffset, "InvalidIds": EPDroppedOffset, "LostCopies": EPDroppedOffset + 8*(EPDropped-1),
+		"Experts": EPExpertsOffset, "PayloadBytes": EPPayloadOffset, "HeaderBytes": EPHeaderOffset, "WaitNS": EPWaitOffset,
+		"Routed": EPRoutedOffset, "Received": EPReceivedOffset,
+	} {
+		if f, ok := counters.FieldByName(name); !ok || f.Offset != want {
+			t.Errorf("EPCounters.%s lies at %d, the constant says %d", name, f.Offset, want)
+		}
+	}
+	if counters.Size() != epCountersBytes || epCountersBytes%4096 != 0 || EPCountersOffset(MaxWorld, 0)%4096 != 0 {
+		t.Errorf("counters of %d bytes from %d on; the constant says %d, and they are whole pages", counters.Size(),
+			EPCountersOffset(MaxWorld, 0), epCountersBytes)
 	}
 }

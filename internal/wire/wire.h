@@ -459,4 +459,33 @@ struct rhw_ledger {
   struct rhw_outcome outcomes[2];
 };
 
+// ---- Counters of MoE dispatch and combine, behind the ledger: one for each rank ----
+
+#define RHW_EP_MAX_EXPERTS 2048u  // physical ones
+
+// Over all buffers of a comm, from its beginning. Writer: its rank only, relaxed stores of 64 bits. Readers: the daemon and every
+// rank, at any time, relaxed loads: each word counts for itself, and nothing orders one after another. A rank that has never had
+// a buffer has written nothing, so that its pages are not there: ask before you read (symm.Segment.HasData).
+struct rhw_ep_counters {
+  uint64_t dispatches;     // ended
+  uint64_t combines;
+  uint64_t tokens;         // that this rank has dispatched
+  uint64_t copies;         // of tokens that it has sent: one for each token and destination rank, this one too
+  uint64_t flag_bytes;     // flags and counts written to other ranks
+  uint64_t invalid_ids;    // this and the next five: as in the reports of the calls
+  uint64_t duplicate_ids;
+  uint64_t excess_tokens;
+  uint64_t non_finite;
+  uint64_t over_capacity;
+  uint64_t lost_copies;
+  uint64_t experts;        // most physical experts of a buffer: as far as routed and received are in use; 0 = there was no buffer
+  uint64_t reserved0[4];
+  uint64_t payload_bytes[RHW_MAX_WORLD];  // to rank r: rows and scales of dispatches, partial sums of combines
+  uint64_t header_bytes[RHW_MAX_WORLD];   // to rank r: headers of tokens
+  uint64_t wait_ns[RHW_MAX_WORLD];        // waited for rank r
+  uint64_t routed[RHW_EP_MAX_EXPERTS];    // token copies of this rank's tokens for physical expert e
+  uint64_t received[RHW_EP_MAX_EXPERTS];  // rows that this rank has received for its expert e
+  uint64_t reserved1[304];                // whole pages: a rank's lie on its own node
+};
+
 #endif  // RAILHEAD_WIRE_H_

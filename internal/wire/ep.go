@@ -1,0 +1,54 @@
+package wire
+
+// The counters of MoE dispatch and combine, which follow the ledger (wire.h has the same struct, and who writes and reads it).
+const (
+	// MaxExperts bounds the physical experts of a buffer.
+	MaxExperts = 2048
+
+	epCountersBytes = 36864
+)
+
+// EPCounters are those of one rank.
+type EPCounters struct {
+	Dispatches   uint64
+	Combines     uint64
+	Tokens       uint64
+	Copies       uint64
+	FlagBytes    uint64
+	InvalidIds   uint64
+	DuplicateIds uint64
+	ExcessTokens uint64
+	NonFinite    uint64
+	OverCapacity uint64
+	LostCopies   uint64
+	Experts      uint64
+	Reserved0    [4]uint64
+	PayloadBytes [MaxWorld]uint64
+	HeaderBytes  [MaxWorld]uint64
+	WaitNS       [MaxWorld]uint64
+	Routed       [MaxExperts]uint64
+	Received     [MaxExperts]uint64
+	Reserved1    [304]uint64
+}
+
+// Offsets in EPCounters of the words that the daemon reads atomically: one each, or one for each rank or expert.
+const (
+	EPDispatchesOffset = 0
+	EPCombinesOffset   = 8
+	EPTokensOffset     = 16
+	EPCopiesOffset     = 24
+	EPFlagBytesOffset  = 32
+	EPDroppedOffset    = 40 // InvalidIds to LostCopies
+	EPDropped          = 6  // how many they are
+	EPExpertsOffset    = 88
+	EPPayloadOffset    = 128
+	EPHeaderOffset     = EPPayloadOffset + 8*MaxWorld
+	EPWaitOffset       = EPHeaderOffset + 8*MaxWorld
+	EPRoutedOffset     = EPWaitOffset + 8*MaxWorld
+	EPReceivedOffset   = EPRoutedOffset + 8*MaxExperts
+)
+
+// EPCountersOffset is where a rank's counters begin in the control segment.
+func EPCountersOffset(world, rank int) uint64 {
+	return LedgerOffset(world) + ledgerBytes + uint64(rank)*epCountersBytes
+}
