@@ -72,7 +72,7 @@ func Start(c Config) (*Server, error) {
 	_, _ = rand.Read(id[:]) // never fails (crypto/rand)
 	s.daemonID = binary.LittleEndian.Uint64(id[:])
 	s.metrics = newMetrics(s.committedBytes)
-	s.metrics.registry.MustRegister(newGroupMetrics(s))
+	s.metrics.registry.MustRegister(newGroupMetrics(s), newEPMetrics(s))
 
 	if err := s.listen(c); err != nil {
 		s.endLife()

@@ -1,0 +1,128 @@
+package server
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// maxEPSeries bounds the series of MoE in a scrape. A group of 64 ranks with 2048 experts has less than a third of that, unless
+// its ranks have written what is none of their business.
+const maxEPSeries = 1 << 16
+
+// epMetrics tells what the groups' MoE dispatches and combines have moved, waited for and dropped. It reads their counters in
+// shared memory at each scrape. Unlike the daemon's other metrics these have the group's name as a label: load is a group's own.
+type epMetrics struct {
+	s                                               *Server
+	dispatches, combines, tokens, copies, flagBytes *prometheus.Desc
+	bytes, wait, dropped, expertTokens, expertRows  *prometheus.Desc
+	leftOut                                         *prometheus.Desc
+}
+
+func newEPMetrics(s *Server) *epMetrics {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("railhead_ep_"+name, help, labels, nil)
+	}
+	return &epMetrics{
+		s:          s,
+		dispatches: desc("dispatches_total", "MoE dispatches that have ended.", "group", "rank"),
+		combines:   desc("combines_total", "MoE combines that have ended.", "group", "rank"),
+		tokens:     desc("tokens_total", "Tokens that the rank has dispatched.", "group", "rank"),
+		copies: desc("copies_total", "Token copies that the rank has sent: one for each token and destination rank, itself included.",
+			"group", "rank"),
+		flagBytes: desc("flag_bytes_total", "Flags and counts that the rank has written to other ranks.", "group", "rank"),
+		bytes: desc("bytes_total", "What the rank has sent to a peer: payload (rows, scales, partial sums) and headers of tokens.",
+			"group", "rank", "kind", "peer"),
+		wait: desc("wait_seconds_total", "How long the rank has waited for a peer in dispatches and combines.", "group", "rank", "peer"),
+		dropped: desc("dropped_total", "Entries, tokens, rows and token copies that were invalid or lost, as the calls' reports count them.",
+			"group", "rank", "reason"),
+		expertTokens: desc("expert_tokens_total", "Token copies that the routers of all ranks have sent to a physical expert.", "group", "expert"),
+		expertRows:   desc("expert_rows_total", "Rows that a rank has received for one of its physical experts.", "group", "rank", "expert"),
+		leftOut:      desc("groups_left_out", "Groups whose counters this scrape leaves out, because they make too many series."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (e *epMetrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		e.dispatches, e.combines, e.tokens, e.copies, e.flagBytes, e.bytes, e.wait, e.dropped, e.expertTokens, e.expertRows, e.leftOut,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector. It asks the core for one group at a time, so that a scrape never keeps it for longer
+// than one takes. Where the core does not answer there is nothing to tell.
+func (e *epMetrics) Collect(ch chan<- prometheus.Metric) {
+	groups, err := askFor(e.s, (*core).epGroups)
+	if err != nil {
+		return
+	}
+	room, leftOut := maxEPSeries, 0
+	for _, id := range groups {
+		g, err := askFor(e.s, func(c *core) *epGroup { return c.epGroup(id) })
+		if err != nil {
+			return
+		}
+		if g == nil {
+			continue // it has ended meanwhile
+		}
+		s := epSeries{room: room}
+		e.describe(g, &s)
+		if s.full {
+			leftOut++
+			continue
+		}
+		room -= len(s.list)
+		for _, m := range s.list {
+			ch <- m
+		}
+	}
+	ch <- prometheus.MustNewConstMetric(e.leftOut, prometheus.GaugeValue, float64(leftOut))
+}
+
+// epSeries are those of one group, as far as there is room.
+type epSeries struct {
+	list []prometheus.Metric
+	room int
+	full bool
+}
+
+func (s *epSeries) add(d *prometheus.Desc, value float64, labels ...string) {
+	if s.full = s.full || len(s.list) == s.room; !s.full {
+		s.list = append(s.list, prometheus.MustNewConstMetric(d, prometheus.CounterValue, value, labels...))
+	}
+}
+
+// addNonZero adds a series for each counter that is not 0, as multiples of unit, with its place as the last label.
+func (s *epSeries) addNonZero(d *prometheus.Desc, counters []uint64, unit float64, labels ...string) {
+	for i, n := range counters {
+		if n != 0 && !s.full {
+			s.add(d, float64(n)/unit, append(labels[:len(labels):len(labels)], strconv.Itoa(i))...)
+		}
+	}
+}
+
+func (e *epMetrics) describe(g *epGroup, s *epSeries) {
+	for expert, n := range g.load() {
+		s.add(e.expertTokens, n, g.name, strconv.Itoa(expert))
+	}
+	for i := range g.ranks {
+		c := &g.ranks[i]
+		rank := strconv.Itoa(c.rank)
+		s.add(e.dispatches, float64(c.dispatches), g.name, rank)
+		s.add(e.combines, float64(c.combines), g.name, rank)
+		s.add(e.tokens, float64(c.tokens), g.name, rank)
+		s.add(e.copies, float64(c.copies), g.name, rank)
+		s.add(e.flagBytes, float64(c.flagBytes), g.name, rank)
+		s.addNonZero(e.wait, c.waitNS, 1e9, g.name, rank)
+		s.addNonZero(e.expertRows, c.received, 1, g.name, rank)
+		for why, n := range c.dropped {
+			if n != 0 {
+				s.add(e.dropped, float64(n), g.name, rank, epReasons[why])
+			}
+		}
+		s.addNonZero(e.bytes, c.payload, 1, g.name, rank, "payload")
+		s.addNonZero(e.bytes, c.header, 1, g.name, rank, "header")
+	}
+}
