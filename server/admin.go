@@ -286,7 +286,13 @@ type TuningInfo struct {
 }
 
 func (a *admin) groups(ctx *fasthttp.RequestCtx) {
-	answer, err := askFor(a.s, (*core).status)
+	answer, err := askFor(a.s, func(c *core) Status {
+		s := c.status()
+		for i := range s.Groups {
+			s.Groups[i].MoE = c.epGroup(s.Groups[i].ID).summary()
+		}
+		return s
+	})
 	if err != nil {
 		coreStuck(ctx)
 		return

@@ -88,6 +88,31 @@ func (g *epGroup) load() []float64 {
 	return total
 }
 
+// summary is nil of a group that uses no MoE.
+func (g *epGroup) summary() *membership.MoEInfo {
+	if g == nil {
+		return nil
+	}
+	out := &membership.MoEInfo{}
+	for i := range g.ranks {
+		c := &g.ranks[i]
+		out.Tokens += float64(c.tokens)
+		out.Copies += float64(c.copies)
+		for _, n := range c.dropped {
+			out.Dropped += float64(n)
+		}
+	}
+	load := g.load()
+	out.Experts = len(load)
+	for expert, n := range load {
+		out.AvgLoad += n / float64(len(load))
+		if n > out.MaxLoad {
+			out.Busiest, out.MaxLoad = expert, n
+		}
+	}
+	return out
+}
+
 // epGroup is nil where the group has ended, or uses no MoE.
 func (c *core) epGroup(id membership.GroupID) *epGroup {
 	m := c.memory[id]

@@ -118,6 +118,15 @@ func TestMetricsTellWhatEachRankHasCountedOfMoE(t *testing.T) {
 		t.Errorf("scraped\n%v, want\n%v", got, want)
 	}
 
+	summary := membership.MoEInfo{Tokens: 3, Copies: 4, Dropped: 51, Experts: 3, Busiest: 2, MaxLoad: 71, AvgLoad: 101. / 3}
+	g := awaitGroup(t, s, "moe", "works", is(membership.Ready))
+	if g.MoE == nil || math.Abs(g.MoE.AvgLoad-summary.AvgLoad) > 1e-9 {
+		t.Fatalf("/v1/groups has %+v", g.MoE)
+	}
+	if g.MoE.AvgLoad = summary.AvgLoad; *g.MoE != summary {
+		t.Errorf("/v1/groups has %+v, want %+v", *g.MoE, summary)
+	}
+
 	second.Tokens, second.Routed[1] = 50, 51
 	count(t, m, 2, 1, &second)
 	want["tokens_total moe 1"], want["expert_tokens_total 1 moe"] = 50, 51
@@ -143,6 +152,9 @@ func TestAGroupThatUsesNoMoEHasNoSeriesOfItAndAScrapeCostsItNoMemory(t *testing.
 	for range 2 {
 		if got := epScraped(t, s); len(got) != 1 || got["groups_left_out"] != 0 {
 			t.Errorf("scraped %v", got)
+		}
+		if g := statusOf(t, s).Groups[0]; g.MoE != nil {
+			t.Errorf("/v1/groups has %+v", g.MoE)
 		}
 	}
 	if now := held(); now != before || now == 0 {
@@ -212,6 +224,7 @@ func TestNothingThatRanksWriteIntoTheirCountersHarmsAScrape(t *testing.T) {
 		}
 	}
 	fill(func() uint64 { return math.MaxUint64 })
+	statusOf(t, s)
 	got, experts := epScraped(t, s), 0
 	for key, v := range got {
 		if expert, ok := strings.CutPrefix(key, "expert_tokens_total "); ok {

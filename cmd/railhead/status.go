@@ -148,6 +148,9 @@ func printGroup(out io.Writer, g *membership.GroupInfo) {
 		}
 		_, _ = fmt.Fprintf(out, "  registered window %d, %d bytes: %s\n", r.Number, r.Bytes, how)
 	}
+	if m := g.MoE; m != nil {
+		_, _ = fmt.Fprintf(out, "  MoE: %.0f tokens, %.0f copies, %.0f dropped%s\n", m.Tokens, m.Copies, m.Dropped, busiestOf(m))
+	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(w, "  rank\tpid\tstate\toperation\tsequence\tfor\tbytes\tran last\twaiting for")
 	for _, r := range g.Ranks {
@@ -166,6 +169,14 @@ func printGroup(out io.Writer, g *membership.GroupInfo) {
 		_, _ = fmt.Fprintf(w, "  %d\t%d\t%s\t%s\t%d\t%s\t%d\t%s\t%s\n", r.Rank, r.PID, r.State, r.Operation, r.Sequence, age, r.Bytes, algorithm, waiting)
 	}
 	_ = w.Flush()
+}
+
+// busiestOf says how uneven the load of a group's experts is.
+func busiestOf(m *membership.MoEInfo) string {
+	if m.AvgLoad == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; of %d experts %d is the busiest, with %.0f copies, %.2f times the average", m.Experts, m.Busiest, m.MaxLoad, m.MaxLoad/m.AvgLoad)
 }
 
 // healthOf says how a group that works does, and for how long if it does nothing.

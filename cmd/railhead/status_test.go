@@ -28,6 +28,24 @@ func TestStatusSaysOfRegisteredWindowsWhyTheyAreStaged(t *testing.T) {
 	}
 }
 
+func TestStatusSaysHowUnevenTheLoadOfExpertsIs(t *testing.T) {
+	for _, c := range []struct {
+		moe  *membership.MoEInfo
+		want string
+	}{
+		{&membership.MoEInfo{Tokens: 128, Copies: 500, Dropped: 2, Experts: 4, Busiest: 3, MaxLoad: 600, AvgLoad: 240},
+			"  MoE: 128 tokens, 500 copies, 2 dropped; of 4 experts 3 is the busiest, with 600 copies, 2.50 times the average\n"},
+		{&membership.MoEInfo{Experts: 4}, "  MoE: 0 tokens, 0 copies, 0 dropped\n"},
+		{nil, ""},
+	} {
+		var out strings.Builder
+		printStatus(&out, server.Status{Groups: []membership.GroupInfo{{Name: "g", MoE: c.moe}}})
+		if !strings.Contains(out.String(), c.want) || strings.Contains(out.String(), "MoE") != (c.want != "") {
+			t.Errorf("%+v: no line %q in\n%s", c.moe, c.want, out.String())
+		}
+	}
+}
+
 func TestAnAnswerThatIsTooLongIsNoAnswer(t *testing.T) {
 	dir := t.TempDir()
 	l, err := net.Listen("unix", server.AdminSocketBeside(filepath.Join(dir, "rh.sock")))

@@ -31,6 +31,21 @@ type GroupInfo struct {
 	WaitingFor   []int         `json:"waiting_for,omitempty"` // the ranks that have not made it or, when all have, not done their part
 	// How the group does, of one that is held by somebody; package server fills it in.
 	Health *flight.Verdict `json:"health,omitempty"`
+	MoE    *MoEInfo        `json:"moe,omitempty"` // of one that uses it; the same
+}
+
+// MoEInfo sums up what a group's ranks have counted of MoE dispatch and combine. Ranks may write anything there: sums are
+// floating point, so that they do not wrap.
+type MoEInfo struct {
+	Tokens  float64 `json:"tokens"`  // that the ranks have dispatched
+	Copies  float64 `json:"copies"`  // of tokens, one for each and destination rank
+	Dropped float64 `json:"dropped"` // entries, tokens, rows and copies that were invalid or lost
+	// Of physical experts: how many there are, which one the routers have sent most token copies to, and how many it and an expert
+	// on average have been sent.
+	Experts int     `json:"experts"`
+	Busiest int     `json:"busiest"`
+	MaxLoad float64 `json:"max_load"`
+	AvgLoad float64 `json:"avg_load"`
 }
 
 // RegionInfo is a registered window.
