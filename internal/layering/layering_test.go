@@ -20,6 +20,7 @@ var mayImport = map[string][]string{
 	"railhead/internal/models":       {},
 	"railhead/internal/ncclstyle":    {},
 	"railhead/internal/oracle":       {},
+	"railhead/alltoall":              {"railhead/internal/oracle"},
 	"railhead/engine/topo":           {},
 	"railhead/internal/sizeplot":     {},
 	"railhead/kernels":               {},
