@@ -1,0 +1,115 @@
+package alltoall
+
+import (
+	"encoding/binary"
+	"math"
+
+	"railhead/internal/oracle"
+)
+
+const (
+	largestE4M3 = 448
+	amaxFloor   = float32(1e-4) // a block of zeros needs a scale as well
+)
+
+// Encode gives a token's row as it is received: its elements of WireDtype and its scales. What has the wire's format already is
+// copied. x is one row of Dtype, scales its scales where Dtype is FP8E4M3.
+//
+// Of a block with amax = max(max |x|, 1e-4), each operation rounded to f32:
+//
+//	F32     scale = amax / 448               e4m3(x * (448 / amax))
+//	UE8M0   scale = 2^ceil(log2(amax / 448)) e4m3(x / scale)
+//	STATIC  scale = StaticScale              e4m3(x / StaticScale)
+//
+// e4m3 rounds to the nearest, ties to even, and saturates. With |x| <= 448 scale an element is off by at most
+// max(2^-4 |x|, 2^-10 scale) (1 + 2^-18): the rounding to e4m3, and for F32 three roundings to f32 of at most 2^-24 |x| each,
+// where |x| of a subnormal is below 2^-6 scale.
+func (c *Config) Encode(x, scales []byte) (row, rowScales []byte) {
+	if c.Dtype == c.WireDtype {
+		return x, scales
+	}
+	values := widen(c.Dtype, x)
+	if c.WireDtype == FP8E4M3 {
+		rowScales = c.scale(values)
+	}
+	return narrow(c.WireDtype, values), rowScales
+}
+
+// scale divides values by their scales, which it returns.
+func (c *Config) scale(values []float32) (scales []byte) {
+	if c.ScaleFormat == ScaleStatic {
+		for i, x := range values {
+			values[i] = x / c.StaticScale
+		}
+		return nil
+	}
+	for first := 0; first < len(values); first += ScaleBlock {
+		block := values[first:min(first+ScaleBlock, len(values))]
+		amax := amaxFloor
+		for _, x := range block {
+			amax = max(amax, float32(math.Abs(float64(x))))
+		}
+		if c.ScaleFormat == ScaleF32 {
+			scales = binary.LittleEndian.AppendUint32(scales, math.Float32bits(amax/largestE4M3))
+			inverse := largestE4M3 / amax
+			for i, x := range block {
+				block[i] = x * inverse
+			}
+			continue
+		}
+		e := ue8m0Exponent(amax)
+		scales = append(scales, byte(e+127))
+		for i, x := range block {
+			block[i] = x / float32(math.Ldexp(1, e))
+		}
+	}
+	return scales
+}
+
+// ue8m0Exponent is the least e with amax <= 448 * 2^e. 448 is 1.75 * 2^8, so amax's own exponent tells, and whether its
+// mantissa is above 1.75.
+func ue8m0Exponent(amax float32) int {
+	fraction, exponent := math.Frexp(float64(amax)) // fraction in [1/2, 1)
+	if fraction > 1.75/2 {
+		return exponent - 8
+	}
+	return exponent - 9
+}
+
+// isFinite is whether a row of x can travel as FP8: it has no NaN and no infinity, nor have its scales.
+func (c *Config) isFinite(x, scales []byte) bool {
+	for _, v := range widen(c.Dtype, x) {
+		if v-v != 0 {
+			return false
+		}
+	}
+	if c.Dtype != FP8E4M3 {
+		return true
+	}
+	if c.ScaleFormat == ScaleUE8M0 {
+		for _, s := range scales {
+			if s == 255 { // its NaN
+				return false
+			}
+		}
+		return true
+	}
+	for _, s := range widen(F32, scales) {
+		if s-s != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func widen(f Format, row []byte) []float32 {
+	values := make([]float32, len(row)/f.Size())
+	oracle.Widen(oracle.Dtype(f), row, values)
+	return values
+}
+
+func narrow(f Format, values []float32) []byte {
+	row := make([]byte, len(values)*f.Size())
+	oracle.Narrow(oracle.Dtype(f), values, row)
+	return row
+}
