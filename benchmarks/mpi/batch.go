@@ -59,9 +59,3 @@ func (b batch) reduceUs() float64 {
 }
 
 func (b batch) costUs() float64 { return b.costNs / float64(b.iterations) / 1e3 }
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
-}

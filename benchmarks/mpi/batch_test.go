@@ -36,14 +36,3 @@ func TestWrongElementsAreAnErrorThatNamesTheRank(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-func TestTheMedianOfAnEvenNumberIsTheMeanOfTheMiddle(t *testing.T) {
-	for _, c := range []struct {
-		values []float64
-		want   float64
-	}{{[]float64{5}, 5}, {[]float64{9, 1, 4}, 4}, {[]float64{8, 1, 2, 4}, 3}} {
-		if got := median(c.values); got != c.want {
-			t.Errorf("%v: %v, want %v", c.values, got, c.want)
-		}
-	}
-}

@@ -7,6 +7,8 @@ import (
 	"io"
 	"slices"
 	"time"
+
+	"railhead/internal/sidebyside"
 )
 
 // maxIterations of a batch: above it the clock is no longer what limits precision.
@@ -17,7 +19,7 @@ func compare(ctx context.Context, o options, sides []side, cpus, socket string, 
 	var groups []*group
 	defer func() {
 		for _, g := range groups {
-			if stopErr := g.stop(); stopErr != nil {
+			if stopErr := g.Stop(); stopErr != nil {
 				err = errors.Join(err, fmt.Errorf("%s: %w", g.Name, stopErr))
 			}
 		}
@@ -44,6 +46,44 @@ func compare(ctx context.Context, o options, sides []side, cpus, socket string, 
 		rows = append(rows, r)
 	}
 	return rows, nil
+}
+
+// group is the running ranks of a side.
+type group struct {
+	side
+	*sidebyside.Group
+}
+
+// start starts the ranks of a side, with buffers of mostBytes.
+func start(ctx context.Context, s side, ranks int, mostBytes uint64, cpus, path string, output io.Writer) (*group, error) {
+	g, err := sidebyside.Start(ctx, s.Side, ranks, path, []string{cpus, fmt.Sprint(mostBytes), s.buffers}, output)
+	if err != nil {
+		return nil, err
+	}
+	return &group{s, g}, nil
+}
+
+// measure lets all ranks run one batch.
+func (g *group) measure(bytes uint64, iterations int) (batch, error) {
+	b, err := g.batch(bytes, iterations)
+	if err != nil {
+		err = fmt.Errorf("%s, %d bytes, %d times: %w", g.Name, bytes, iterations, err)
+	}
+	return b, err
+}
+
+func (g *group) batch(bytes uint64, iterations int) (batch, error) {
+	lines, err := g.Tell(fmt.Sprint(bytes, iterations), 1)
+	if err != nil {
+		return batch{}, err
+	}
+	answers := make([]answer, len(lines))
+	for rank, line := range lines {
+		if answers[rank], err = parseAnswer(line[0]); err != nil {
+			return batch{}, fmt.Errorf("rank %d: %w", rank, err)
+		}
+	}
+	return merge(answers, iterations)
 }
 
 // measureFunc lets one side run a batch.

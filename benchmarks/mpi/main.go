@@ -24,6 +24,7 @@ import (
 
 	"railhead/internal/launch"
 	"railhead/internal/ncclstyle"
+	"railhead/internal/sidebyside"
 )
 
 // maxSeconds is the most that one side may be given for one size.
@@ -107,7 +108,7 @@ func run(ctx context.Context, o options, stdout, notes io.Writer) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	cpus, err := processors()
+	cpus, err := sidebyside.Processors()
 	if err != nil {
 		return err
 	}
@@ -117,7 +118,7 @@ func run(ctx context.Context, o options, stdout, notes io.Writer) error {
 	}
 	defer stop()
 	r := newReport(o, sides)
-	if r.Rows, err = compare(ctx, o, sides, cpuList(cpus, o.ranks), filepath.Join(dir, "s"), notes); err != nil {
+	if r.Rows, err = compare(ctx, o, sides, sidebyside.CPUList(cpus, o.ranks), filepath.Join(dir, "s"), notes); err != nil {
 		return err
 	}
 	if err := r.print(stdout, o.asJSON); err != nil {

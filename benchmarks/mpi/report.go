@@ -12,6 +12,7 @@ import (
 
 	"gonum.org/v1/plot/plotter"
 
+	"railhead/internal/sidebyside"
 	"railhead/internal/sizeplot"
 )
 
@@ -51,14 +52,14 @@ func summarise(batches []batch) summary {
 		cost = append(cost, b.costUs())
 	}
 	return summary{
-		MedianUs: median(us), MinUs: slices.Min(us), MaxUs: slices.Max(us), CostUs: median(cost),
+		MedianUs: sidebyside.Median(us), MinUs: slices.Min(us), MaxUs: slices.Max(us), CostUs: sidebyside.Median(cost),
 		Batches: len(batches), Iterations: batches[len(batches)-1].iterations,
 	}
 }
 
 func newReport(o options, sides []side) *report {
 	return &report{
-		CPU: cpuModel(), CPUs: runtime.NumCPU(), Kernel: kernelRelease(),
+		CPU: sidebyside.CPUModel(), CPUs: runtime.NumCPU(), Kernel: sidebyside.KernelRelease(),
 		Ranks: o.ranks, Rounds: o.rounds, Seconds: o.seconds, Sides: sides,
 	}
 }

@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"railhead/internal/sidebyside"
 )
 
 var fiveSides = []side{
-	{Name: "OpenMPI", Version: "4.1.4", kind: mpi}, {Name: "MPICH", Version: "4.0.2", kind: mpi},
-	{Name: "Railhead malloc", kind: railhead}, {Name: "Railhead windows", kind: railhead},
-	{Name: "Gloo", Version: "torch 2.0", kind: other},
+	{Side: sidebyside.Side{Name: "OpenMPI", Version: "4.1.4"}, kind: mpi}, {Side: sidebyside.Side{Name: "MPICH", Version: "4.0.2"}, kind: mpi},
+	{Side: sidebyside.Side{Name: "Railhead malloc"}, kind: railhead}, {Side: sidebyside.Side{Name: "Railhead windows"}, kind: railhead},
+	{Side: sidebyside.Side{Name: "Gloo", Version: "torch 2.0"}, kind: other},
 }
 
 func rowOf(sides []side, bytes uint64, us ...float64) row {

@@ -14,15 +14,14 @@ import (
 	"testing"
 
 	"railhead/internal/librarybuild"
+	"railhead/internal/sidebyside"
 )
 
 // needMPI lets a test go on where an MPI is installed. With RAILHEAD_REQUIRE_MPI=1 it must be.
 func needMPI(t *testing.T) {
 	t.Helper()
-	for _, i := range implementations {
-		if _, err := exec.LookPath("mpicc." + i.suffix); err == nil {
-			return
-		}
+	if _, err := sidebyside.InstalledMPIs(io.Discard); err == nil {
+		return
 	}
 	if os.Getenv("RAILHEAD_REQUIRE_MPI") == "1" {
 		t.Fatal("no MPI is installed, and RAILHEAD_REQUIRE_MPI=1")
@@ -32,7 +31,7 @@ func needMPI(t *testing.T) {
 
 func TestTheComparisonRunsWithTheMPIsOfThisMachine(t *testing.T) {
 	needMPI(t)
-	if err := librarybuild.NoteSources("../..", "benchmarks/mpi/ranks/*"); err != nil {
+	if err := librarybuild.NoteSources("../..", "benchmarks/mpi/ranks/*", "internal/sidebyside/rank.h"); err != nil {
 		t.Fatal(err)
 	}
 	plot := filepath.Join(t.TempDir(), "plot.svg")
@@ -76,7 +75,7 @@ func TestTheComparisonRunsWithTheMPIsOfThisMachine(t *testing.T) {
 // alone starts a side of one rank, which needs no MPI.
 func alone(t *testing.T, buffers string) *group {
 	t.Helper()
-	if err := librarybuild.NoteSources("../..", "benchmarks/mpi/ranks/*", "benchmarks/mpi/testdata/*"); err != nil {
+	if err := librarybuild.NoteSources("../..", "benchmarks/mpi/ranks/*", "internal/sidebyside/rank.h", "benchmarks/mpi/testdata/*"); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
@@ -84,12 +83,12 @@ func alone(t *testing.T, buffers string) *group {
 	if err := compile("../..", "gcc", program, "-O1", "../testdata/side_alone.c"); err != nil {
 		t.Fatal(err)
 	}
-	cpus, err := processors()
+	cpus, err := sidebyside.Processors()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := side{Name: "alone", argv: []string{program}, buffers: buffers}
-	g, err := start(t.Context(), s, 1, 1<<20, cpuList(cpus, 1), filepath.Join(dir, "s"), os.Stderr)
+	s := side{Side: sidebyside.Side{Name: "alone", Argv: []string{program}}, buffers: buffers}
+	g, err := start(t.Context(), s, 1, 1<<20, sidebyside.CPUList(cpus, 1), filepath.Join(dir, "s"), os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +103,7 @@ func TestARankMeasuresWhatItIsToldUntilNothingMoreComes(t *testing.T) {
 			t.Errorf("%d bytes: %+v, %v", bytes, b, err)
 		}
 	}
-	if err := g.stop(); err != nil {
+	if err := g.Stop(); err != nil {
 		t.Error(err)
 	}
 }
@@ -115,7 +114,7 @@ func TestWrongSumsAreFound(t *testing.T) {
 	if _, err := g.measure(4096, 3); err == nil || !strings.Contains(err.Error(), "alone, 4096 bytes, 3 times: rank 0 has 2 wrong elements") {
 		t.Error(err)
 	}
-	if err := g.stop(); err != nil {
+	if err := g.Stop(); err != nil {
 		t.Error(err)
 	}
 }
@@ -123,14 +122,14 @@ func TestWrongSumsAreFound(t *testing.T) {
 func TestARankThatEndsInTheMiddleIsNamedWithHowItEnded(t *testing.T) {
 	g := alone(t, "malloc")
 	_, err := g.measure(1<<21, 3) // more than its buffers have
-	err = errors.Join(err, g.stop())
+	err = errors.Join(err, g.Stop())
 	if !strings.Contains(err.Error(), "rank 0 did not answer") || !strings.Contains(err.Error(), "exit status 1") {
 		t.Error(err)
 	}
 }
 
 // failing is a side whose processes fail at once, without a word.
-var failing = side{Name: "failing", argv: []string{"false"}, buffers: "malloc"}
+var failing = side{Side: sidebyside.Side{Name: "failing", Argv: []string{"false"}}, buffers: "malloc"}
 
 func TestASideThatDoesNotStartIsNamedWithHowItEnded(t *testing.T) {
 	_, err := start(t.Context(), failing, 2, 64, "-", filepath.Join(t.TempDir(), "s"), io.Discard)

@@ -40,9 +40,10 @@ var mayImport = map[string][]string{
 	"railhead/benchmarks/abioverhead": {"railhead/client", "railhead/server"},
 	"railhead/benchmarks/daemonload":  {"railhead/internal/wire", "railhead/server"},
 	"railhead/benchmarks/killnotice":  {"railhead/client", "railhead/internal/wire", "railhead/server"},
+	"railhead/internal/sidebyside":    {"railhead/internal/launch"},
 	"railhead/benchmarks/mpi": {
-		"railhead/internal/launch", "railhead/internal/librarybuild", "railhead/internal/ncclstyle", "railhead/internal/sizeplot",
-		"railhead/server",
+		"railhead/internal/launch", "railhead/internal/librarybuild", "railhead/internal/ncclstyle", "railhead/internal/sidebyside",
+		"railhead/internal/sizeplot", "railhead/server",
 	},
 	"railhead/cmd/railhead": {
 		"railhead/client", "railhead/engine/plan", "railhead/engine/topo", "railhead/engine/tuner", "railhead/internal/launch", "railhead/internal/models",

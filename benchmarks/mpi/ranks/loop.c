@@ -8,16 +8,12 @@
  * began and ended (CLOCK_MONOTONIC, ns), and how many elements of the first and the last result were wrong. Between
  * commands it sleeps in read, so that it disturbs no other side. The end of the input ends it. */
 #define _GNU_SOURCE
+#include "rank.h"
+
 #include <inttypes.h>
-#include <sched.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "side.h"
 
@@ -33,17 +29,6 @@ struct rank {
 struct span {
   int64_t start, end;
 };
-
-static void fail(const char *what) {
-  perror(what);
-  exit(1);
-}
-
-static int64_t now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 static uint32_t shift_of(int rank, uint32_t iteration) { return 7 * iteration + 13 * (uint32_t)rank; }
 
@@ -108,57 +93,20 @@ static void measure(const struct rank *r, uint32_t count, uint32_t iterations, F
   if (fflush(answers) != 0) fail("answer");
 }
 
-static void bind_to_cpu(const char *cpus) {
-  if (strcmp(cpus, "-") == 0) return;
-  const char *text = NULL;
-  for (int i = 0; text == NULL && side_rank_variables[i] != NULL; i++) text = getenv(side_rank_variables[i]);
-  if (text == NULL) {
-    fprintf(stderr, "no variable says which rank this is: was it started by its launcher?\n");
-    exit(1);
-  }
-  for (int rank = atoi(text); rank > 0 && cpus != NULL; rank--) {
-    cpus = strchr(cpus, ',');
-    if (cpus != NULL) cpus++;
-  }
-  if (cpus == NULL) {
-    fprintf(stderr, "rank %s: no CPU for it in the list\n", text);
-    exit(1);
-  }
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET((size_t)atoi(cpus), &set);
-  if (sched_setaffinity(0, sizeof set, &set) != 0) fail("bind to a CPU");
-}
-
-static int connect_to(const char *path) {
-  struct sockaddr_un address = {.sun_family = AF_UNIX};
-  if (strlen(path) >= sizeof address.sun_path) {
-    fprintf(stderr, "%s: longer than a socket's path may be\n", path);
-    exit(1);
-  }
-  strcpy(address.sun_path, path);
-  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) != 0) fail(path);
-  return fd;
-}
-
 int main(int argc, char **argv) {
   if (argc != 5) {
     fprintf(stderr, "usage: %s SOCKET CPUS BYTES KIND\n", argv[0]);
     return 2;
   }
-  bind_to_cpu(argv[2]);
+  bind_to_cpu(argv[2], side_rank_variables);
   struct rank r;
   side_start(&argc, &argv, &r.rank, &r.ranks);
   size_t most = strtoull(argv[3], NULL, 10);
   side_buffers(argv[4], most, &r.send, &r.recv);
   memset(r.recv, 0, most); /* touched before any measurement */
   memset(r.send, 0, most);
-  int fd = connect_to(argv[1]);
-  FILE *commands = fdopen(fd, "r"), *answers = fdopen(dup(fd), "w");
-  if (commands == NULL || answers == NULL) fail("open the connection");
-  fprintf(answers, "%d %d\n", r.rank, r.ranks);
-  if (fflush(answers) != 0) fail("answer");
+  FILE *commands, *answers;
+  connect_to(argv[1], r.rank, r.ranks, &commands, &answers);
   size_t bytes;
   uint32_t iterations;
   while (fscanf(commands, "%zu %" SCNu32, &bytes, &iterations) == 2) {

@@ -1,17 +1,18 @@
-package main
+package sidebyside
 
 import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// processors lists the CPUs that this process may use, one of each core first: the order in which ranks get them.
-func processors() ([]int, error) {
+// Processors lists the CPUs that this process may use, one of each core first: the order in which ranks get them.
+func Processors() ([]int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
 		return nil, fmt.Errorf("ask for the own CPUs: %w", err)
@@ -48,8 +49,8 @@ func coresFirst(cpus []int, core func(int) string) []int {
 	return append(first, rest...)
 }
 
-// cpuList is loop.c's argument: a CPU for each rank, or "-" where there are not enough.
-func cpuList(cpus []int, ranks int) string {
+// CPUList is what rank.h binds by: a CPU for each rank, or "-" where there are not enough.
+func CPUList(cpus []int, ranks int) string {
 	if ranks > len(cpus) {
 		return "-"
 	}
@@ -60,7 +61,8 @@ func cpuList(cpus []int, ranks int) string {
 	return strings.Join(list, ",")
 }
 
-func cpuModel() string {
+// CPUModel is the processor's name.
+func CPUModel() string {
 	b, _ := os.ReadFile("/proc/cpuinfo") // the architecture's name will do where it cannot be read
 	for _, line := range strings.Split(string(b), "\n") {
 		if name, ok := strings.CutPrefix(line, "model name"); ok {
@@ -70,7 +72,15 @@ func cpuModel() string {
 	return runtime.GOARCH
 }
 
-func kernelRelease() string {
+// KernelRelease is the version of the running Linux.
+func KernelRelease() string {
 	b, _ := os.ReadFile("/proc/sys/kernel/osrelease") // always there
 	return strings.TrimSpace(string(b))
+}
+
+// Median of an even number of values is the mean of the middle two.
+func Median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }

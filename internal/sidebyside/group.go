@@ -1,4 +1,9 @@
-package main
+// Package sidebyside runs the sides of a comparison: groups of processes that do the same, each with another library, and that
+// sleep while another one is measured. rank.h is what their ranks have in common.
+//
+// It owns the processes and their connections. It must never know what is measured: a command is a line that a rank
+// reads, and an answer is lines that it writes. It trusts its caller with the command lines, and the ranks to be who they say.
+package sidebyside
 
 import (
 	"bufio"
@@ -8,6 +13,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"railhead/internal/launch"
@@ -19,9 +25,17 @@ const (
 	stopLimit    = 20 * time.Second
 )
 
-// group is the running ranks of one side: asleep, or measuring what they were told to.
-type group struct {
-	side
+// Side is one of those that are compared.
+type Side struct {
+	Name    string   `json:"name"`
+	Version string   `json:"version"`
+	Argv    []string `json:"-"` // of a process; the socket follows
+	Env     []string `json:"-"`
+	Starter bool     `json:"-"` // Argv starts all ranks by itself
+}
+
+// Group is the running ranks of one side: asleep, or measuring what they were told to.
+type Group struct {
 	connections []net.Conn // by rank
 	lines       []*bufio.Reader
 	ended       chan struct{} // closed when all processes have ended
@@ -29,29 +43,29 @@ type group struct {
 	kill        context.CancelFunc
 }
 
-// start starts the ranks of a side and waits until all have connected to path.
-func start(ctx context.Context, s side, ranks int, mostBytes uint64, cpus, path string, output io.Writer) (*group, error) {
+// Start starts the ranks of a side and waits until all have connected to path, which is the first of their arguments.
+func Start(ctx context.Context, s Side, ranks int, path string, arguments []string, output io.Writer) (*Group, error) {
 	listener, err := net.Listen("unix", path)
 	if err != nil {
 		return nil, err
 	}
 	defer listener.Close()
 	spec := launch.Spec{
-		N: ranks, Argv: append(append([]string{}, s.argv...), path, cpus, fmt.Sprint(mostBytes), s.buffers),
-		Env: append(os.Environ(), s.env...), Stdout: output, Stderr: output, Prefix: true,
+		N: ranks, Argv: slices.Concat(s.Argv, []string{path}, arguments),
+		Env: append(os.Environ(), s.Env...), Stdout: output, Stderr: output, Prefix: true,
 	}
-	if s.starter {
+	if s.Starter {
 		spec.N, spec.Prefix = 1, false
 	}
 	ctx, kill := context.WithCancel(ctx)
-	g := &group{side: s, connections: make([]net.Conn, ranks), lines: make([]*bufio.Reader, ranks), ended: make(chan struct{}), kill: kill}
+	g := &Group{connections: make([]net.Conn, ranks), lines: make([]*bufio.Reader, ranks), ended: make(chan struct{}), kill: kill}
 	go func() {
 		g.endedWith = ranksEnd(launch.Run(ctx, spec))
 		close(g.ended)
 		listener.Close() // nobody else will come
 	}()
 	if err := g.accept(listener.(*net.UnixListener)); err != nil {
-		return nil, fmt.Errorf("%s: %w", s.Name, errors.Join(err, g.stop()))
+		return nil, fmt.Errorf("%s: %w", s.Name, errors.Join(err, g.Stop()))
 	}
 	return g, nil
 }
@@ -63,7 +77,7 @@ func ranksEnd(r launch.Result, err error) error {
 	return err
 }
 
-func (g *group) accept(listener *net.UnixListener) error {
+func (g *Group) accept(listener *net.UnixListener) error {
 	deadline := time.Now().Add(startLimit)
 	for range g.connections {
 		if err := listener.SetDeadline(deadline); err != nil {
@@ -103,40 +117,32 @@ func hello(c net.Conn, lines *bufio.Reader, deadline time.Time, want int) (rank 
 	return rank, nil
 }
 
-// measure lets all ranks run one batch.
-func (g *group) measure(bytes uint64, iterations int) (batch, error) {
-	b, err := g.tell(bytes, iterations)
-	if err != nil {
-		err = fmt.Errorf("%s, %d bytes, %d times: %w", g.Name, bytes, iterations, err)
-	}
-	return b, err
-}
-
-func (g *group) tell(bytes uint64, iterations int) (batch, error) {
+// Tell sends every rank a line and returns the lines that each answers, by rank; lines is how many those are.
+func (g *Group) Tell(command string, lines int) ([][]string, error) {
 	deadline := time.Now().Add(measureLimit)
 	for rank, c := range g.connections {
 		if err := c.SetDeadline(deadline); err != nil {
-			return batch{}, fmt.Errorf("rank %d: %w", rank, err)
+			return nil, fmt.Errorf("rank %d: %w", rank, err)
 		}
-		if _, err := fmt.Fprintf(c, "%d %d\n", bytes, iterations); err != nil {
-			return batch{}, fmt.Errorf("rank %d does not listen: %w", rank, err)
-		}
-	}
-	answers := make([]answer, len(g.connections))
-	for rank, lines := range g.lines {
-		line, err := lines.ReadString('\n')
-		if err != nil {
-			return batch{}, fmt.Errorf("rank %d did not answer: %w", rank, err)
-		}
-		if answers[rank], err = parseAnswer(line); err != nil {
-			return batch{}, fmt.Errorf("rank %d: %w", rank, err)
+		if _, err := fmt.Fprintln(c, command); err != nil {
+			return nil, fmt.Errorf("rank %d does not listen: %w", rank, err)
 		}
 	}
-	return merge(answers, iterations)
+	answers := make([][]string, len(g.connections))
+	for rank, from := range g.lines {
+		for range lines {
+			line, err := from.ReadString('\n')
+			if err != nil {
+				return nil, fmt.Errorf("rank %d did not answer: %w", rank, err)
+			}
+			answers[rank] = append(answers[rank], line)
+		}
+	}
+	return answers, nil
 }
 
-// stop ends the ranks, which end by themselves when they hear nothing more, and says how that went.
-func (g *group) stop() error {
+// Stop ends the ranks, which end by themselves when they hear nothing more, and says how that went.
+func (g *Group) Stop() error {
 	for _, c := range g.connections {
 		if c != nil {
 			c.Close()

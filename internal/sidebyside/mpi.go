@@ -1,0 +1,101 @@
+package sidebyside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// MPI is an implementation, by the names that Debian gives it.
+type MPI struct {
+	Name, Suffix, packages string
+}
+
+// MPIs are the implementations that sides can be compiled with.
+var MPIs = []MPI{
+	{"OpenMPI", "openmpi", "openmpi-bin libopenmpi-dev"},
+	{"MPICH", "mpich", "mpich libmpich-dev"},
+}
+
+// InstalledMPIs are those of this machine; notes hears of the others. None is an error.
+func InstalledMPIs(notes io.Writer) (installed []MPI, err error) {
+	for _, m := range MPIs {
+		_, noCompiler := exec.LookPath(m.Compiler())
+		_, noStarter := exec.LookPath("mpirun." + m.Suffix)
+		if noCompiler != nil || noStarter != nil {
+			fmt.Fprintf(notes, "%s is left out: it is not installed (apt-get install %s)\n", m.Name, m.packages)
+			continue
+		}
+		installed = append(installed, m)
+	}
+	if len(installed) == 0 {
+		return nil, errors.New("no MPI is installed, so there is nothing to compare with: apt-get install openmpi-bin libopenmpi-dev, or mpich libmpich-dev")
+	}
+	return installed, nil
+}
+
+// Compiler is the C compiler that links with it.
+func (m MPI) Compiler() string { return "mpicc." + m.Suffix }
+
+// Side is program, compiled with this MPI, on ranks of a machine with so many CPUs.
+func (m MPI) Side(ctx context.Context, ranks, cpus int, program string) (Side, error) {
+	argv := starterCommand(m.Suffix, ranks, cpus, os.Getuid() == 0)
+	version, err := firstVersion(ctx, argv[0])
+	return Side{Name: m.Name, Version: version, Argv: append(argv, program), Starter: true}, err
+}
+
+// starterCommand is the mpirun of an implementation, up to the program. Ranks bind themselves (rank.h), so it must not.
+func starterCommand(suffix string, ranks, cpus int, asRoot bool) []string {
+	argv := []string{"mpirun." + suffix, "-n", fmt.Sprint(ranks)}
+	if suffix == "mpich" {
+		return append(argv, "-bind-to", "none")
+	}
+	// It looks for ssh even where all ranks are on this machine, unless told that they are.
+	argv = append(argv, "--mca", "plm", "isolated", "--bind-to", "none", "--use-hwthread-cpus")
+	if ranks > cpus {
+		// OpenMPI's ranks yield the processor while they wait, then. It would find out by itself; here it is certain.
+		argv = append(argv, "--oversubscribe", "--mca", "mpi_yield_when_idle", "1")
+	}
+	if asRoot {
+		argv = append(argv, "--allow-run-as-root")
+	}
+	return argv
+}
+
+// firstVersion is the first number with dots of what program --version prints.
+func firstVersion(ctx context.Context, program string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, program, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("%s --version: %w", program, err)
+	}
+	return versionIn(string(out)), nil
+}
+
+func versionIn(text string) string {
+	for _, word := range strings.Fields(text) {
+		if word[0] >= '0' && word[0] <= '9' && strings.Contains(word, ".") {
+			return word
+		}
+	}
+	return "unknown"
+}
+
+// RepositoryRoot is where the sources are that this command compiles.
+func RepositoryRoot(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Path}} {{.Dir}}").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the repository: go list: %w", err)
+	}
+	dir, ours := strings.CutPrefix(strings.TrimSpace(string(out)), "railhead ")
+	if !ours {
+		return "", fmt.Errorf("find the repository: run this inside of it; this is module %s", out)
+	}
+	return dir, nil
+}
