@@ -41,6 +41,9 @@ var mayImport = map[string][]string{
 	"railhead/benchmarks/daemonload":  {"railhead/internal/wire", "railhead/server"},
 	"railhead/benchmarks/killnotice":  {"railhead/client", "railhead/internal/wire", "railhead/server"},
 	"railhead/internal/sidebyside":    {"railhead/internal/launch"},
+	"railhead/benchmarks/moe": {
+		"railhead/internal/launch", "railhead/internal/librarybuild", "railhead/internal/sidebyside", "railhead/internal/sizeplot",
+	},
 	"railhead/benchmarks/mpi": {
 		"railhead/internal/launch", "railhead/internal/librarybuild", "railhead/internal/ncclstyle", "railhead/internal/sidebyside",
 		"railhead/internal/sizeplot", "railhead/server",

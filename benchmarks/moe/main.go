@@ -1,0 +1,167 @@
+// Command moe compares the dispatch and combine of a mixture of experts with the same exchange by MPI_Alltoallv, in one run.
+//
+// Every rank has tokens of bf16, and a routing that all sides share says which experts each takes; the experts are spread over
+// the ranks in blocks and give back what they were given. Every side is a group of processes with the same loop, the same clock
+// and the same checks (ranks/loop.c). There are two by hand for each MPI: "dedup" sends a token once to each rank that holds
+// some of its experts and adds there, "plain" once for each expert. For each number of tokens the sides take turns, several
+// rounds, so that what else happens on the machine meets all of them; who is not at work sleeps.
+//
+// A call lasts from a barrier to its return, and the slowest rank counts. Percentiles are of the iterations of a turn; the
+// median of the turns' counts. Ranks are bound as in benchmarks/mpi: each to a processor, where there are enough.
+//
+//	go run ./benchmarks/moe --ranks 2 --plot plot.svg
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"railhead/internal/launch"
+	"railhead/internal/sidebyside"
+)
+
+// Limits of what a rank reads (ranks/problem.c, ranks/loop.c).
+const (
+	maxTokens     = 1 << 20
+	maxHidden     = 1 << 16
+	maxExperts    = 1 << 16
+	maxTopK       = 64
+	maxIterations = 1 << 20
+)
+
+// maxSeconds is the most that a turn may be given.
+const maxSeconds = 60
+
+type options struct {
+	ranks, hidden, experts, topK int
+	tokens                       []int
+	iterations, rounds           int
+	seconds                      float64
+	seed                         uint64
+	mpis                         []string // by suffix
+	plot                         string
+	asJSON                       bool
+	optimization                 string // of all that is compiled
+}
+
+func main() {
+	o, err := parseFlags(os.Args[1:], os.Stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "moe:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o, os.Stdout, os.Stderr); err != nil {
+		stop()
+		fmt.Fprintln(os.Stderr, "moe:", err)
+		os.Exit(1)
+	}
+}
+
+func parseFlags(arguments []string, stderr io.Writer) (options, error) {
+	o := options{optimization: "-O3"}
+	f := flag.NewFlagSet("moe", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.IntVar(&o.ranks, "ranks", 2, "ranks of each side")
+	tokens := f.String("tokens", "1,8,32,128,512,1024,4096", "tokens of each rank")
+	f.IntVar(&o.hidden, "hidden", 7168, "elements of a token")
+	f.IntVar(&o.experts, "experts", 256, "experts of all ranks together")
+	f.IntVar(&o.topK, "topk", 8, "experts of a token")
+	f.IntVar(&o.iterations, "iterations", 200, "iterations of a turn, at most")
+	f.IntVar(&o.rounds, "rounds", 5, "turns of each side for one number of tokens; the median counts")
+	f.Float64Var(&o.seconds, "seconds", 2, "time of a turn, at most 60: it has fewer iterations where it would take longer")
+	f.Uint64Var(&o.seed, "seed", 1, "of the routing, which is uniform")
+	mpis := f.String("mpi", "openmpi,mpich", "which MPIs, of those that are installed")
+	f.StringVar(&o.plot, "plot", "", "draw an SVG file")
+	f.BoolVar(&o.asJSON, "json", false, "print JSON on stdout")
+	if err := f.Parse(arguments); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	for _, v := range strings.Split(*tokens, ",") {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 1 || n > maxTokens {
+			return o, fmt.Errorf("--tokens %s: expected numbers from 1 to %d, with commas", *tokens, maxTokens)
+		}
+		o.tokens = append(o.tokens, n)
+	}
+	o.mpis = strings.Split(*mpis, ",")
+	return o, o.check()
+}
+
+func (o options) check() error {
+	for _, v := range []struct {
+		flag              string
+		value, from, most int
+	}{
+		{"ranks", o.ranks, 2, launch.MaxRanks}, {"hidden", o.hidden, 1, maxHidden}, {"experts", o.experts, 1, maxExperts},
+		{"topk", o.topK, 1, min(maxTopK, o.experts)}, {"iterations", o.iterations, 1, maxIterations},
+		{"rounds", o.rounds, 1, maxIterations},
+	} {
+		if v.value < v.from || v.value > v.most {
+			return fmt.Errorf("--%s %d: expected %d..%d", v.flag, v.value, v.from, v.most)
+		}
+	}
+	if !(o.seconds > 0 && o.seconds <= maxSeconds) {
+		return fmt.Errorf("--seconds %g: expected more than 0, at most %d", o.seconds, maxSeconds)
+	}
+	for _, suffix := range o.mpis {
+		if !slices.ContainsFunc(sidebyside.MPIs, func(m sidebyside.MPI) bool { return m.Suffix == suffix }) {
+			return fmt.Errorf("--mpi %s: expected openmpi, mpich or both with a comma", strings.Join(o.mpis, ","))
+		}
+	}
+	return nil
+}
+
+// run compares and prints; what it is doing, and what is missing, goes to notes.
+func run(ctx context.Context, o options, stdout, notes io.Writer) error {
+	dir, err := os.MkdirTemp("", "rh-moe-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	cpus, err := sidebyside.Processors()
+	if err != nil {
+		return err
+	}
+	sides, err := prepare(ctx, o, len(cpus), dir, notes)
+	if err != nil {
+		return err
+	}
+	problem := filepath.Join(dir, "problem")
+	if err := uniform(o).save(problem); err != nil {
+		return err
+	}
+	r := newReport(o, sides)
+	ranks := arguments{cpus: sidebyside.CPUList(cpus, o.ranks), problem: problem, socket: filepath.Join(dir, "s")}
+	if r.Rows, err = compare(ctx, o, sides, ranks, notes); err != nil {
+		return err
+	}
+	if err := r.print(stdout, o.asJSON); err != nil {
+		return err
+	}
+	if o.plot == "" {
+		return nil
+	}
+	file, err := os.Create(o.plot)
+	if err != nil {
+		return fmt.Errorf("plot: %w", err)
+	}
+	return errors.Join(r.draw(file), file.Close())
+}
