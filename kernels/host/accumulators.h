@@ -19,7 +19,21 @@ struct Vectors {
   typedef uint32_t Word __attribute__((vector_size(kBytes)));
   typedef uint16_t Half __attribute__((vector_size(kBytes / 2)));
   typedef uint8_t Byte __attribute__((vector_size(kBytes / 4)));
+  typedef uint8_t All __attribute__((vector_size(kBytes)));
 };
+
+// A vector in memory at any address, moved whole. memcpy would move one of 32 bytes in two parts, and a processor that is to
+// load a whole vector waits until both have left its store buffer.
+template <class Vector>
+static inline Vector loadVector(const void* from) {
+  typedef Vector Unaligned __attribute__((aligned(1), may_alias));
+  return *static_cast<const Unaligned*>(from);
+}
+template <class Vector>
+static inline void storeVector(void* to, Vector v) {
+  typedef Vector Unaligned __attribute__((aligned(1), may_alias));
+  *static_cast<Unaligned*>(to) = v;
+}
 
 // What a type is added in.
 template <class T>
@@ -77,13 +91,14 @@ struct Accumulators {
         for (int i = 0; i < kVectors; i++) v[i] = (Vector)((Arithmetic)v[i] + (Arithmetic)other.v[i]);
     }
   }
+  // factor - 0 is factor in all lanes, where 0 + factor would turn -0 into 0.
   void multiply(A factor) {
-    const Arithmetic f = Arithmetic{} + static_cast<typename ArithmeticOf<A>::type>(factor);
+    const Arithmetic f = static_cast<typename ArithmeticOf<A>::type>(factor) - Arithmetic{};
     for (int i = 0; i < kVectors; i++) v[i] = (Vector)((Arithmetic)v[i] * f);
   }
   // Integers: with truncation.
   void divide(A divisor) {
-    const Vector d = Vector{} + divisor;
+    const Vector d = divisor - Vector{};
     for (int i = 0; i < kVectors; i++) v[i] = v[i] / d;
   }
 };

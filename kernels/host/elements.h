@@ -17,26 +17,35 @@ struct alignas(kCount * sizeof(T)) RawTile {
   T e[kCount];
 };
 
+// All bytes of a tile, in Isa's vectors.
+template <int kBytes, class Isa>
+static inline void copyTile(void* to, const void* from) {
+  constexpr int kPiece = kBytes < Isa::kVectorBytes ? kBytes : Isa::kVectorBytes;
+  for (int i = 0; i < kBytes; i += kPiece) {
+    storeVector(static_cast<char*>(to) + i, loadVector<typename Vectors<kPiece>::All>(static_cast<const char*>(from) + i));
+  }
+}
+
 // Tile number `tile` of count elements at any address; what lies behind the end is 0.
-template <class Raw>
+template <class Raw, class Isa>
 static inline Raw loadTileOf(const char* base, uint64_t tile, size_t count) {
   constexpr uint32_t kCount = sizeof(Raw::e) / sizeof(Raw::e[0]), kBytes = sizeof(Raw::e[0]);
   const size_t at = tile * kCount;
   Raw raw;
   if (__builtin_expect(count - at >= kCount, 1)) {
-    memcpy(&raw, base + at * kBytes, sizeof raw);
+    copyTile<sizeof raw, Isa>(&raw, base + at * kBytes);
   } else {
     memset(&raw, 0, sizeof raw);
     memcpy(&raw, base + at * kBytes, (count - at) * kBytes);
   }
   return raw;
 }
-template <class Raw>
+template <class Isa, class Raw>
 static inline void storeTileOf(char* base, uint64_t tile, size_t count, const Raw& raw) {
   constexpr uint32_t kCount = sizeof(Raw::e) / sizeof(Raw::e[0]), kBytes = sizeof(Raw::e[0]);
   const size_t at = tile * kCount;
   if (__builtin_expect(count - at >= kCount, 1)) {
-    memcpy(base + at * kBytes, &raw, sizeof raw);
+    copyTile<sizeof raw, Isa>(base + at * kBytes, &raw);
   } else {
     memcpy(base + at * kBytes, &raw, (count - at) * kBytes);
   }
@@ -48,23 +57,24 @@ struct Bytes {
   using Raw = RawTile<uint8_t, 64>;
   static constexpr uint32_t kElements = 64;
   static constexpr uint32_t kBytes = 1;
-  static Raw load(const char* base, uint64_t tile, size_t count) { return loadTileOf<Raw>(base, tile, count); }
+  static Raw load(const char* base, uint64_t tile, size_t count) { return loadTileOf<Raw, Isa>(base, tile, count); }
   static Raw loadRaw(const char* base, uint64_t tile, size_t count) { return load(base, tile, count); }
-  static void store(char* base, uint64_t tile, size_t count, const Raw& raw) { storeTileOf<Raw>(base, tile, count, raw); }
+  static void store(char* base, uint64_t tile, size_t count, const Raw& raw) { storeTileOf<Isa>(base, tile, count, raw); }
 };
 
 // Between a tile and its accumulators. Types that are added as they are; others follow.
 template <class T, class Isa>
 struct Convert {
   using Sum = Accumulators<T, Isa>;
+  static constexpr int kLanes = Sum::kBytes / static_cast<int>(sizeof(T));
   static Sum widen(const RawTile<T>& raw) {
     Sum s;
-    memcpy(&s, &raw, sizeof s);
+    for (int i = 0; i < Sum::kVectors; i++) s.v[i] = loadVector<typename Sum::Vector>(raw.e + i * kLanes);
     return s;
   }
   static RawTile<T> narrow(const Sum& s) {
     RawTile<T> raw;
-    memcpy(&raw, &s, sizeof raw);
+    for (int i = 0; i < Sum::kVectors; i++) storeVector(raw.e + i * kLanes, s.v[i]);
     return raw;
   }
 };
@@ -83,19 +93,14 @@ struct Convert<BF16, Isa> {
       typedef uint16_t Half8 __attribute__((vector_size(16)));
       const Half8 zero = {};
       for (int i = 0; i < 2; i++) {
-        Half8 h;
-        memcpy(&h, raw.e + 8 * i, sizeof h);
-        const Half8 low = __builtin_shuffle(zero, h, Half8{0, 8, 1, 9, 2, 10, 3, 11});
-        const Half8 high = __builtin_shuffle(zero, h, Half8{4, 12, 5, 13, 6, 14, 7, 15});
-        memcpy(&s.v[2 * i], &low, sizeof low);
-        memcpy(&s.v[2 * i + 1], &high, sizeof high);
+        const Half8 h = loadVector<Half8>(raw.e + 8 * i);
+        s.v[2 * i] = reinterpret_cast<typename V::Float>(__builtin_shuffle(zero, h, Half8{0, 8, 1, 9, 2, 10, 3, 11}));
+        s.v[2 * i + 1] = reinterpret_cast<typename V::Float>(__builtin_shuffle(zero, h, Half8{4, 12, 5, 13, 6, 14, 7, 15}));
       }
     } else {
       for (int i = 0; i < Sum::kVectors; i++) {
-        typename V::Half h;
-        memcpy(&h, raw.e + i * kLanes, sizeof h);
-        const typename V::Word w = __builtin_convertvector(h, typename V::Word) << 16;
-        memcpy(&s.v[i], &w, sizeof w);
+        const auto h = loadVector<typename V::Half>(raw.e + i * kLanes);
+        s.v[i] = reinterpret_cast<typename V::Float>(__builtin_convertvector(h, typename V::Word) << 16);
       }
     }
     return s;
@@ -103,22 +108,17 @@ struct Convert<BF16, Isa> {
 
   static RawTile<BF16> narrow(const Sum& s) {
     RawTile<BF16> raw;
-    typename V::Word rounded[Sum::kVectors];
-    for (int i = 0; i < Sum::kVectors; i++) {
-      memcpy(&rounded[i], &s.v[i], sizeof rounded[i]);
-      rounded[i] = roundToUpperHalf(s.v[i], rounded[i]);
-    }
     if constexpr (Isa::kVectorBytes == 16) {
       typedef uint16_t Half8 __attribute__((vector_size(16)));
       for (int i = 0; i < 2; i++) {
-        const Half8 h = __builtin_shuffle(reinterpret_cast<Half8>(rounded[2 * i]), reinterpret_cast<Half8>(rounded[2 * i + 1]),
-                                          Half8{1, 3, 5, 7, 9, 11, 13, 15});
-        memcpy(raw.e + 8 * i, &h, sizeof h);
+        const auto low = reinterpret_cast<Half8>(roundToUpperHalf(s.v[2 * i]));
+        const auto high = reinterpret_cast<Half8>(roundToUpperHalf(s.v[2 * i + 1]));
+        storeVector(raw.e + 8 * i, __builtin_shuffle(low, high, Half8{1, 3, 5, 7, 9, 11, 13, 15}));
       }
     } else {
+#pragma GCC unroll 2
       for (int i = 0; i < Sum::kVectors; i++) {
-        const typename V::Half h = __builtin_convertvector(rounded[i] >> 16, typename V::Half);
-        memcpy(raw.e + i * kLanes, &h, sizeof h);
+        storeVector(raw.e + i * kLanes, __builtin_convertvector(roundToUpperHalf(s.v[i]) >> 16, typename V::Half));
       }
     }
     return raw;
@@ -127,8 +127,9 @@ struct Convert<BF16, Isa> {
  private:
   // Rounds to nearest, ties to even; the result is in the upper halves. A NaN keeps its sign and upper payload and becomes
   // quiet: adding the rounding constant could otherwise carry it into infinity.
-  template <class Float, class Word>
-  static Word roundToUpperHalf(Float f, Word bits) {
+  static typename V::Word roundToUpperHalf(typename V::Float f) {
+    using Word = typename V::Word;
+    const Word bits = reinterpret_cast<Word>(f);
     const Word rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
     const Word isNaN = reinterpret_cast<Word>(f != f);  // all ones or zero
     return ((bits | 0x400000u) & isNaN) | (rounded & ~isNaN);
@@ -145,8 +146,7 @@ struct ConvertSmall {
   static Sum widen(const RawTile<T>& raw) {
     Sum s;
     for (int i = 0; i < Sum::kVectors; i++) {
-      Lanes l;
-      memcpy(&l, raw.e + i * kLanes, sizeof l);
+      const Lanes l = loadVector<Lanes>(raw.e + i * kLanes);
       s.v[i] = Small::template widen<typename V::Float>(__builtin_convertvector(l, typename V::Word));
     }
     return s;
@@ -154,8 +154,7 @@ struct ConvertSmall {
   static RawTile<T> narrow(const Sum& s) {
     RawTile<T> raw;
     for (int i = 0; i < Sum::kVectors; i++) {
-      const Lanes l = __builtin_convertvector(Small::template narrow<typename V::Word>(s.v[i]), Lanes);
-      memcpy(raw.e + i * kLanes, &l, sizeof l);
+      storeVector(raw.e + i * kLanes, __builtin_convertvector(Small::template narrow<typename V::Word>(s.v[i]), Lanes));
     }
     return raw;
   }
@@ -193,8 +192,8 @@ struct Elements {
     return Convert<T, Isa>::narrow(s);
   }
   // As it lies in memory.
-  static Raw loadRaw(const char* base, uint64_t tile, size_t count) { return loadTileOf<Raw>(base, tile, count); }
-  static void store(char* base, uint64_t tile, size_t count, const Raw& raw) { storeTileOf<Raw>(base, tile, count, raw); }
+  static Raw loadRaw(const char* base, uint64_t tile, size_t count) { return loadTileOf<Raw, Isa>(base, tile, count); }
+  static void store(char* base, uint64_t tile, size_t count, const Raw& raw) { storeTileOf<Isa>(base, tile, count, raw); }
 
   static Sum widen(const Raw& raw) { return Convert<T, Isa>::widen(raw); }
   void add(Sum* sum, const Sum& other) const { sum->fold(kind_, other); }

@@ -3,7 +3,6 @@
 #define RAILHEAD_KERNELS_HOST_SMALL_FLOAT_H_
 
 #include <stdint.h>
-#include <string.h>
 
 namespace railhead::host {
 
@@ -65,15 +64,11 @@ struct SmallFloat {
  private:
   template <class Float, class Word>
   static Float asFloat(Word w) {
-    Float f;
-    memcpy(&f, &w, sizeof f);
-    return f;
+    return reinterpret_cast<Float>(w);
   }
   template <class Word, class Float>
   static Word fromFloat(Float f) {
-    Word w;
-    memcpy(&w, &f, sizeof w);
-    return w;
+    return reinterpret_cast<Word>(f);
   }
   // mask: all ones or all zeros in each lane.
   template <class Mask, class Word>
