@@ -29,7 +29,9 @@ func TestTheKernelsAreRightOnArm64(t *testing.T) {
 	run := func(binary string, arguments ...any) {
 		runProgram(t, emulator, append([]any{binary}, arguments...)...)
 	}
-	run(compileProgram(t, []string{"-static", "-DVECTOR_BYTES=16"}, "testdata/tile.cc"))
+	for _, source := range []string{"testdata/tile.cc", "testdata/ep_rows.cc"} {
+		run(compileProgram(t, []string{"-static", "-DVECTOR_BYTES=16"}, source))
+	}
 	binary := compileProgram(t, []string{"-static"}, team...)
 	others := compileProgram(t, []string{"-static"}, collectives...)
 	around := compileProgram(t, []string{"-static"}, rings...)

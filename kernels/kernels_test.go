@@ -47,18 +47,28 @@ func TestTreesReachEveryRankOnce(t *testing.T) {
 }
 
 func TestTilesRoundByTheDefinitionAndTouchOnlyTheirElements(t *testing.T) {
+	onEachVector(t, address, "testdata/tile.cc")
+}
+
+// Without sanitizers, with which the compiler takes a minute: the program guards its memory itself.
+func TestRowsOfExpertsFollowTheDefinitionAndTouchOnlyTheirBytes(t *testing.T) {
+	onEachVector(t, plain, "testdata/ep_rows.cc")
+}
+
+// onEachVector compiles and runs a program for the vectors of each instruction set that this processor has.
+func onEachVector(t *testing.T, flags []string, source string) {
+	t.Helper()
 	wide := map[string][]string{
 		"32": {"-mavx2"}, "64": {"-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"},
 	}
-	flags := append([]string{"-DVECTOR_BYTES=16"}, address...)
-	runProgram(t, compileProgram(t, flags, "testdata/tile.cc"))
+	runProgram(t, compileProgram(t, append([]string{"-DVECTOR_BYTES=16"}, flags...), source))
 	for bytes, machine := range wide {
 		if !strings.Contains(cpuFlags(t), " "+strings.TrimPrefix(machine[len(machine)-1], "-m")) {
 			t.Logf("this processor has no vectors of %s bytes: nothing to test there", bytes)
 			continue
 		}
-		flags := append(append([]string{"-DVECTOR_BYTES=" + bytes, "-Wno-psabi"}, machine...), address...)
-		runProgram(t, compileProgram(t, flags, "testdata/tile.cc"))
+		all := append(append([]string{"-DVECTOR_BYTES=" + bytes, "-Wno-psabi"}, machine...), flags...)
+		runProgram(t, compileProgram(t, all, source))
 	}
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "host/elements.h"
+#include "host/ep_rows.h"
 #include "host/kernel_set.h"
 #include "host/mem.h"
 #include "railhead/all_to_all.h"
@@ -194,7 +195,8 @@ constexpr KernelSet makeKernelSet(const char* isa) {
            ReductionsOf<F16, Isa>::set(), ReductionsOf<E4M3, Isa>::set(), ReductionsOf<E5M2, Isa>::set(),
            ReductionsOf<int8_t, Isa>::set(), ReductionsOf<uint8_t, Isa>::set(), ReductionsOf<int32_t, Isa>::set(),
            ReductionsOf<int64_t, Isa>::set(), ReductionsOf<uint64_t, Isa>::set()},
-          CopiesOf<Isa>::set()};
+          CopiesOf<Isa>::set(),
+          EpRowsOf<Isa>::set()};
 }
 
 }  // namespace railhead::host

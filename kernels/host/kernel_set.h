@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "host/ep_row_kernels.h"
 #include "host/types.h"
 #include "railhead/flags.h"
 #include "railhead/ring.h"
@@ -60,6 +61,7 @@ struct KernelSet {
   const char* isa;  // "portable", "avx2", "avx512"
   Reductions reductions[kTypes];  // by Type
   Copies copies;
+  EpRowKernels rows;
 };
 
 // The best set for this processor; RAILHEAD_ISA names a lesser one (for tests and comparisons).

@@ -2,11 +2,10 @@
 // what the machine must have.
 #include "host/elements.h"
 
-#include <math.h>
-
 #include <initializer_list>
 
 #include "check.h"
+#include "formats.h"
 
 namespace host = railhead::host;
 using host::BF16;
@@ -25,46 +24,6 @@ float fromBits(uint32_t bits) {
   memcpy(&f, &bits, sizeof f);
   return f;
 }
-
-// What a type's bits mean, by its definition.
-template <class T, int kExponent, int kMantissa, bool kInfinities, bool kSaturates>
-struct Format {
-  using Type = T;
-  static constexpr int kBits = kExponent + kMantissa;
-  static constexpr uint32_t kSign = 1u << kBits;
-  static constexpr int kBias = (1 << (kExponent - 1)) - 1;
-  static constexpr uint32_t kInfinity = ((1u << kExponent) - 1) << kMantissa;  // where there are any
-  static constexpr uint32_t kLargest = kInfinities ? kInfinity - 1 : kSign - 2;
-
-  static double magnitude(uint32_t pattern) {
-    const uint32_t exponent = pattern >> kMantissa, mantissa = pattern & ((1u << kMantissa) - 1);
-    if (exponent == 0) return ldexp(mantissa, 1 - kBias - kMantissa);
-    return ldexp((1u << kMantissa) + mantissa, static_cast<int>(exponent) - kBias - kMantissa);
-  }
-  static bool isNaN(uint32_t pattern) { return (pattern & (kSign - 1)) > (kInfinities ? kInfinity : kLargest); }
-  static bool isInfinite(uint32_t pattern) { return kInfinities && (pattern & (kSign - 1)) == kInfinity; }
-
-  // The nearer of the two neighbours, of two as near the even one; all in exact double arithmetic. What would come behind the
-  // largest value counts for its distance.
-  static uint32_t nearest(float f) {
-    const uint32_t sign = signbit(f) ? kSign : 0;
-    if (isinf(f)) return sign | (kInfinities ? kInfinity : kLargest);
-    const double exact = fabs(static_cast<double>(f));
-    uint32_t below = 0, above = kLargest + 1;  // magnitude(below) <= exact < magnitude(above), or above is beyond all
-    while (above - below > 1) {
-      const uint32_t middle = (below + above) / 2;
-      (magnitude(middle) <= exact ? below : above) = middle;
-    }
-    const double down = exact - magnitude(below), up = magnitude(above) - exact;
-    const uint32_t rounded = up < down || (up == down && (below & 1) != 0) ? above : below;
-    if (rounded <= kLargest) return sign | rounded;
-    return sign | (kSaturates ? kLargest : kInfinity);
-  }
-};
-using FormatBF16 = Format<BF16, 8, 7, true, false>;
-using FormatF16 = Format<host::F16, 5, 10, true, false>;
-using FormatE4M3 = Format<host::E4M3, 4, 3, false, true>;
-using FormatE5M2 = Format<host::E5M2, 5, 2, true, true>;
 
 template <class T>
 uint32_t patternOf(const T& t) {
