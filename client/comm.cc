@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "control_thread.h"
+#include "ep.h"
 #include "error.h"
 #include "host/futex.h"
 #include "set_up.h"
@@ -39,19 +40,29 @@ rh_result checkGuard(const Comms::Exclusive& guard, const char* operation) {
 bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details, uint64_t collective) {
   // Acquire: whoever broke the group did so before this operation began.
   if (__atomic_load_n(comm->team.abortWord, __ATOMIC_ACQUIRE) != 0) return false;
+  enterOperation(comm, op, bytes, details, collective);
+  return true;
+}
+
+void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details, uint64_t collective) {
   rhw_rank_line* line = comm->line(comm->rank);
   storeRelaxed(&line->seq, ++comm->seq);
   storeRelaxed(&line->op, op);
   storeRelaxed(&line->bytes, bytes);
   storeRelaxed(&line->waiting_for, uint64_t{0});
   comm->flight.begin(comm->seq, op | details, bytes, collective);
-  return true;
 }
 
 // After a failed operation the line is left as it is: it is the report of what was interrupted.
 void endOperation(Comm* comm, uint32_t algo) {
   comm->flight.end(algo, Stop::kNone);
   if (__atomic_load_n(comm->team.abortWord, __ATOMIC_RELAXED) != 0) return;
+  storeRelaxed(&comm->line(comm->rank)->op, uint32_t{RHW_OP_NONE});
+}
+
+void leaveOperation(Comm* comm, uint32_t algo) {
+  comm->flight.end(algo, Stop::kNone);
+  storeRelaxed(&comm->line(comm->rank)->waiting_for, uint64_t{0});
   storeRelaxed(&comm->line(comm->rank)->op, uint32_t{RHW_OP_NONE});
 }
 
@@ -124,6 +135,7 @@ void endLease(Comm* comm) {
 }  // namespace
 
 void destroyComm(Comm* comm) {
+  dropEps(comm);
   dropWindows(comm);
   endLease(comm);
   while (comm->lastRegion > 0) dropRegion(comm, comm->lastRegion);

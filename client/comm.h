@@ -79,6 +79,7 @@ struct Comm : Malloced {
   uint64_t collectives;             // of those, the ones that all ranks take part in; and
   uint64_t history;                 // a hash of their signatures, 16 bits
   uint64_t splits;
+  uint64_t buffers;                 // made for expert parallelism (ep.h)
   Flight flight;                    // the record of these operations
   char forcing[RHW_FORCING];        // RAILHEAD_ALGO, for the comms that are split off
   uint32_t reproducible;
@@ -124,6 +125,9 @@ rh_result checkGuard(const Comms::Exclusive& guard, const char* operation);
 // those that all ranks take part in.
 bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details = kNoCallDetails, uint64_t collective = 0);
 void endOperation(Comm* comm, uint32_t algo = RHW_ALGO_AUTO);
+// The same where the group may be broken.
+void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details, uint64_t collective);
+void leaveOperation(Comm* comm, uint32_t algo = RHW_ALGO_AUTO);
 
 // Ends an operation that a kernel gave up: breaks the group if a deadline passed, and returns why it is broken.
 rh_result stopOperation(Comm* comm, const railhead::host::Outcome& outcome, uint32_t algo = RHW_ALGO_AUTO);

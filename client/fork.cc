@@ -9,6 +9,7 @@
 
 #include "comm.h"
 #include "control_thread.h"
+#include "ep.h"
 #include "error.h"
 #include "operation.h"
 
@@ -20,6 +21,8 @@ namespace {
 // anywhere. Descriptors and mappings go, because they would keep a dead parent's rank and pages alive.
 void inChild() {
   forgetGroup();
+  epHandles().forget([](EpDispatched*) {});
+  eps().forget([](Ep*) {});
   windows().forget([](Window*) {});
   comms().forget([](Comm* comm) {
     for (char* heap : comm->team.heap) {

@@ -339,6 +339,219 @@ rh_result rh_group_end(void);
 rh_result rh_op_create_pre_mul_sum(rh_comm *comm, rh_dtype dtype, const void *scalar, rh_op *op);
 rh_result rh_op_destroy(rh_comm *comm, rh_op op);
 
+/* ---- Mixture of experts: dispatch and combine (data path) ----
+ *
+ * Expert parallelism: every rank has tokens, a router has chosen experts for each, and the experts are spread over the ranks.
+ * rh_ep_dispatch brings each token to the ranks that hold its experts, once a rank whatever the number of experts there, and
+ * groups what a rank receives by its local experts. rh_ep_combine brings the experts' outputs back and adds them.
+ *
+ * Experts: num_experts logical ones (what topk_idx names) are held as num_physical physical ones, so that a busy expert can have
+ * replicas. physical_expert[p] says of which logical expert p is one, physical_rank[p] where it lies. Without these tables every
+ * expert is held once, and rank r holds a block of num_physical / world_size consecutive ones, the first (num_physical %
+ * world_size) ranks one more. The local experts of a rank are its physical ones in ascending order. Of several replicas a token
+ * takes the first one on its own rank, else number (rank + token) % replicas, in ascending order of p.
+ *
+ * Order of additions, the same on every run: the rank that holds a token's experts adds weight * y over its own experts in the order in
+ * which they stand in the token's topk_idx, in f32, product and sum rounded each, and rounds the sum to combine_dtype; the token's rank adds these partial sums in
+ * ascending order of ranks in f32, then `add`, and rounds to out_dtype once. The same holds for experts of the token's own rank.
+ *
+ * Two modes: RH_EP_LL (decode) has room for the worst case, max_tokens_per_rank tokens from each rank; a send phase never waits
+ * for the receiver of the same dispatch. RH_EP_HT (prefill) has room for a few chunks; counts go first, so sizes are known early,
+ * and a dispatch moves in chunks during both phases, in both directions at once.
+ *
+ * Every rank of the comm makes the same calls in the same order; a rank with no tokens too. Dispatches are received in the order
+ * in which they were sent, and so are combines; the combine of an earlier dispatch comes before that of a later one. At most two
+ * dispatches of a buffer are in flight: sent, and neither combined nor released. */
+
+#define RH_EP_LL 1
+#define RH_EP_HT 2
+
+#define RH_EP_MAX_EXPERTS 2048u     /* physical ones */
+#define RH_EP_MAX_TOPK 64u
+#define RH_EP_MAX_HIDDEN 65536u
+#define RH_EP_MAX_TOKENS 1048576u   /* max_tokens_per_rank */
+#define RH_EP_SCALE_BLOCK 128u      /* elements that share a scale; the last block of a row may be shorter */
+
+/* Scales of wire_dtype RH_FP8_E4M3. Of a block, amax = max |x|, at least 1e-4:
+ *  F32     scale = amax / 448; a value travels as e4m3(x * (448 / amax))
+ *  UE8M0   scale = 2^ceil(log2(amax / 448)), as a byte: the exponent + 127; a value travels as e4m3(x / scale)
+ *  STATIC  scale = static_scale for all of x; nothing travels; a value travels as e4m3(x / static_scale), saturating at 448 */
+#define RH_EP_SCALE_F32 0
+#define RH_EP_SCALE_UE8M0 1
+#define RH_EP_SCALE_STATIC 2
+
+/* What happens to invalid input: a topk_idx that is neither -1 nor below num_experts, an expert named twice by a token, tokens
+ * beyond max_tokens_per_rank, NaN or infinity in a token of an FP8 wire, and on the receiver rows beyond an expert's capacity (PADDED).
+ *  ERROR  RH_ERR_INVALID_ARGUMENT (capacity: RH_ERR_LIMIT); nothing was sent (capacity: nothing was taken), so the call can be made again
+ *  DROP   the entry, its second occurrence, the token or the row takes no part; the report counts and names the first of each */
+#define RH_EP_INVALID_ERROR 0
+#define RH_EP_INVALID_DROP 1
+
+/* What happens when a rank dies, or misses the deadline of a wait, within a dispatch or combine.
+ *  FAIL  the group is broken for all ranks, as in every other operation
+ *  DROP  the rank is masked: this rank neither waits for it nor sends to it again, in this buffer. What its experts would have
+ *        contributed is missing. The report says which ranks, and how many token copies were lost. Other collectives of the comm
+ *        return RH_ERR_RANK_DEAD as ever. */
+#define RH_EP_DEAD_FAIL 0
+#define RH_EP_DEAD_DROP 1
+
+/* What becomes of the other weights of a token that lost some: KEEP them, or RENORMALIZE: the token's sum is multiplied by (sum
+ * of all its weights) / (sum of those not lost), before `add`. A token that lost all of them gets 0 in either case. */
+#define RH_EP_LOST_KEEP 0
+#define RH_EP_LOST_RENORMALIZE 1
+
+typedef struct rh_ep rh_ep;
+typedef struct rh_ep_handle rh_ep_handle;
+
+/* The same on every rank. */
+typedef struct rh_ep_config {
+  uint32_t struct_size;
+  uint32_t struct_version;
+  uint32_t mode;                  /* RH_EP_LL or RH_EP_HT */
+  uint32_t max_tokens_per_rank;
+  uint32_t hidden;                /* elements of a token */
+  uint32_t num_experts;           /* logical */
+  uint32_t topk;                  /* experts of a token */
+  uint32_t num_physical;          /* 0: num_experts */
+  const int32_t *physical_expert; /* [num_physical]; NULL: expert p (num_physical must be num_experts) */
+  const int32_t *physical_rank;   /* [num_physical]; NULL: in blocks, see above */
+  rh_dtype dtype;                 /* of x: RH_F32, RH_BF16, RH_F16, or RH_FP8_E4M3 with x_scales (then wire_dtype is that too) */
+  rh_dtype wire_dtype;            /* of dispatched tokens: RH_F32, RH_BF16, RH_F16 or RH_FP8_E4M3 */
+  rh_dtype combine_dtype;         /* of partial sums on their way back: RH_F32, RH_BF16 or RH_F16 */
+  uint32_t scale_format;          /* RH_EP_SCALE_... */
+  float static_scale;
+  uint32_t on_invalid;            /* RH_EP_INVALID_... */
+  uint32_t on_dead;               /* RH_EP_DEAD_... */
+  uint32_t lost_weights;          /* RH_EP_LOST_... */
+} rh_ep_config;
+#define RH_EP_CONFIG_INIT {sizeof(rh_ep_config), 1, RH_EP_LL, 0, 0, 0, 0, 0, NULL, NULL, RH_BF16, RH_BF16, RH_BF16, 0, 0.0f, 0, 0, 0}
+
+/* Window memory that rh_ep_create takes of each rank's heap, to the byte. The caller's outputs and the library's private memory
+ * (rh_ep_info.private_bytes) come on top. Errors: INVALID_ARGUMENT. */
+rh_result rh_ep_buffer_size(const rh_ep_config *config, int32_t world_size, uint64_t *bytes);
+
+/* Collective. Errors: INVALID_ARGUMENT (nothing was done), MISMATCH (names the first field in which the ranks' configs differ), and those of rh_window_alloc. */
+rh_result rh_ep_create(rh_comm *comm, const rh_ep_config *config, rh_ep **ep);
+
+/* Collective: gives the window back. Ends handles that are still open. The handle is invalid afterwards, whatever the result. A
+ * comm that is finalized ends its buffers by itself. */
+rh_result rh_ep_destroy(rh_ep *ep);
+
+typedef struct rh_ep_info {
+  uint32_t struct_size;
+  uint32_t struct_version;
+  uint32_t local_experts;    /* of this rank */
+  uint32_t num_physical;
+  uint32_t max_local_experts; /* over the ranks */
+  uint32_t scale_columns;    /* scales of a row: ceil(hidden / 128), 0 without */
+  uint64_t buffer_bytes;     /* as rh_ep_buffer_size */
+  uint64_t private_bytes;    /* of this process, malloc */
+  uint64_t masked;           /* bit r: rank r is masked */
+} rh_ep_info;
+#define RH_EP_INFO_INIT {sizeof(rh_ep_info), 1, 0, 0, 0, 0, 0, 0, 0}
+rh_result rh_ep_get_info(rh_ep *ep, rh_ep_info *info);
+
+/* Masks a rank in this buffer for good, whatever on_dead says: every other rank calls it between the same two dispatches. */
+rh_result rh_ep_mask_rank(rh_ep *ep, int32_t rank);
+
+/* What did not go as asked; all zero where everything did. */
+typedef struct rh_ep_report {
+  uint64_t lost_ranks;       /* bit r: rank r is masked or dead, or was late */
+  uint64_t lost_copies;      /* token copies that did not reach, or did not come back from, these ranks */
+  uint64_t invalid_ids;      /* entries of topk_idx */
+  uint64_t duplicate_ids;
+  uint64_t excess_tokens;    /* beyond max_tokens_per_rank */
+  uint64_t non_finite;       /* tokens */
+  uint64_t over_capacity;    /* rows, on the receiver */
+  char message[256];         /* the first of each: rank, token, value; "" where there is none */
+} rh_ep_report;
+
+typedef struct rh_ep_dispatch_in {
+  uint32_t struct_size;
+  uint32_t struct_version;
+  const void *x;             /* [num_tokens, hidden] of dtype */
+  const void *x_scales;      /* dtype RH_FP8_E4M3 and not STATIC: [num_tokens, scale_columns], float or UE8M0 bytes; else NULL */
+  const void *topk_idx;      /* [num_tokens, topk]; -1 = none */
+  const float *topk_weights; /* [num_tokens, topk]; NULL: all 1 */
+  uint32_t num_tokens;
+  uint32_t hidden;           /* must be the config's */
+  rh_dtype idx_dtype;        /* RH_I32 or RH_I64 */
+  uint32_t reserved;
+} rh_ep_dispatch_in;
+#define RH_EP_DISPATCH_IN_INIT {sizeof(rh_ep_dispatch_in), 1, NULL, NULL, NULL, NULL, 0, 0, RH_I64, 0}
+
+/* How received tokens are laid out; "row" is one token for one local expert (TOKENS: for all of the rank's experts).
+ *  PADDED  [local_experts, capacity, hidden]: expert e's rows begin at e * capacity
+ *  FLAT    [capacity, hidden]: expert after expert; each block begins at a multiple of alignment rows
+ *  TOKENS  [capacity, hidden]: each received token once, with its local experts in topk_idx (the caller adds over them itself)
+ * Within an expert (TOKENS: within all) rows come in ascending order of rank, then of token. Rows behind an expert's last are not written. */
+#define RH_EP_PADDED 0
+#define RH_EP_FLAT 1
+#define RH_EP_TOKENS 2
+
+typedef struct rh_ep_dispatch_out {
+  uint32_t struct_size;
+  uint32_t struct_version;
+  uint32_t layout;           /* RH_EP_PADDED, ... */
+  uint32_t alignment;        /* FLAT: in rows; 0 = 1 */
+  uint64_t capacity;         /* rows: of each expert (PADDED), of all */
+  void *x;                   /* of wire_dtype */
+  void *scales;              /* [rows, scale_columns], float or UE8M0 bytes; NULL: not wanted */
+  int32_t *counts;           /* [local_experts] rows of each expert; NULL: not wanted, as with all below */
+  int64_t *offsets;          /* [local_experts + 1] where each expert's block begins, and the end; in rows */
+  float *weights;            /* [rows] the router's (not TOKENS) */
+  int32_t *source_rank;      /* [rows] */
+  int32_t *source_token;     /* [rows] */
+  int32_t *topk_idx;         /* TOKENS: [rows, topk] local experts in the token's order, then -1 */
+  float *topk_weights;       /* TOKENS: [rows, topk] */
+  uint64_t rows;             /* result: the end of the last block; TOKENS: tokens */
+  uint64_t tokens;           /* result: token copies received, whatever the layout */
+  rh_ep_report report;       /* result */
+} rh_ep_dispatch_out;
+#define RH_EP_DISPATCH_OUT_INIT {sizeof(rh_ep_dispatch_out), 1, RH_EP_PADDED, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0, {0}}}
+
+/* Sends and receives. x, topk_idx and topk_weights stay unchanged until it returns. *handle lives until the combine ends, or
+ * rh_ep_release. Zero tokens are fine.
+ * Errors: INVALID_ARGUMENT, LIMIT (two dispatches in flight; capacity: the message says how many rows there are, and
+ * rh_ep_dispatch_recv can be called again), and the cause of a broken group. */
+rh_result rh_ep_dispatch(rh_ep *ep, const rh_ep_dispatch_in *in, rh_ep_dispatch_out *out, rh_ep_handle **handle);
+
+/* The same in two phases, so that the caller can compute in between. The buffers of `in` stay unchanged until recv has returned. */
+rh_result rh_ep_dispatch_send(rh_ep *ep, const rh_ep_dispatch_in *in, rh_ep_handle **handle);
+rh_result rh_ep_dispatch_recv(rh_ep_handle *handle, rh_ep_dispatch_out *out);
+
+/* Between the two, where the caller wants to know sizes first: waits until they are known (HT: until every rank has called
+ * send; LL: until every rank's tokens have come). counts has local_experts entries and may be NULL; *tokens is the number of
+ * token copies, which is what TOKENS needs. rows of FLAT is the sum of counts, each rounded up to the alignment. */
+rh_result rh_ep_dispatch_counts(rh_ep_handle *handle, int32_t *counts, uint64_t *tokens);
+
+typedef struct rh_ep_combine_args {
+  uint32_t struct_size;
+  uint32_t struct_version;
+  const void *y;             /* the experts' outputs, laid out as dispatch's x was: same rows, `hidden` elements of y_dtype */
+  rh_dtype y_dtype;          /* RH_F32, RH_BF16 or RH_F16 */
+  rh_dtype out_dtype;        /* of out and add: the same choice */
+  uint32_t weighted;         /* 1: y has been multiplied by the weights already. TOKENS: always so */
+  uint32_t reserved;
+  const void *add;           /* [num_tokens, hidden], e.g. the shared expert's output; NULL: nothing. May be out */
+  void *out;                 /* [num_tokens, hidden]: in the order of dispatch's x; 0 (or add) for a token without experts */
+} rh_ep_combine_args;
+#define RH_EP_COMBINE_ARGS_INIT {sizeof(rh_ep_combine_args), 1, NULL, RH_BF16, RH_BF16, 0, 0, NULL, NULL}
+
+/* Ends the handle where it succeeds. report may be NULL. Errors: INVALID_ARGUMENT, INVALID_HANDLE, and the cause of a broken group. */
+rh_result rh_ep_combine(rh_ep_handle *handle, const rh_ep_combine_args *args, rh_ep_report *report);
+
+/* The same in two phases. The buffers of args, and out, belong to the library until recv has returned. */
+rh_result rh_ep_combine_send(rh_ep_handle *handle, const rh_ep_combine_args *args);
+rh_result rh_ep_combine_recv(rh_ep_handle *handle, rh_ep_report *report);
+
+/* Ends a handle whose dispatch was received and that is not to be combined; on all ranks. */
+rh_result rh_ep_release(rh_ep_handle *handle);
+
+/* How many token copies the routers of all ranks (total) and of this one (local) have sent to each physical expert, over all buffers of the
+ * comm. Either may be NULL; both have `experts` entries. No other rank is asked: the counters lie in shared memory. */
+rh_result rh_ep_get_load(rh_ep *ep, uint64_t *total, uint64_t *local, uint32_t experts);
+
 #ifdef __GNUC__
 #pragma GCC visibility pop
 #endif

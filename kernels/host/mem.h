@@ -73,6 +73,12 @@ struct Mem {
     if (bytes > 0) memcpy(to, slot, bytes);
   }
   void copyLocal(char* to, const char* from, uint64_t bytes) { copyToSlot(to, from, bytes); }  // within this rank's memory
+  void clearLocal(char* to, uint64_t bytes) {
+    if (bytes > 0) memset(to, 0, bytes);
+  }
+  // A rank is one thread: it takes every row of a kernel that works on rows.
+  uint32_t row() { return 0; }
+  uint32_t rows() { return 1; }
   template <class Raw>
   Raw loadSlotTile(const char* p) {
     return loadTile<Raw>(p);

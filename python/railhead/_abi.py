@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char, c_char_p, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char, c_char_p, c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any, Dict, List, Tuple, Type, TypeVar
 
 _HEADER: List[Tuple[str, Any]] = [("struct_size", c_uint32), ("struct_version", c_uint32)]
@@ -65,6 +65,102 @@ class WindowSharing(ctypes.Structure):
     _fields_ = [*_HEADER, ("zero_copy", c_int32), ("rank", c_int32), ("reason", c_char * 256)]
 
 
+class EpConfig(ctypes.Structure):
+    _fields_ = [
+        *_HEADER,
+        ("mode", c_uint32),
+        ("max_tokens_per_rank", c_uint32),
+        ("hidden", c_uint32),
+        ("num_experts", c_uint32),
+        ("topk", c_uint32),
+        ("num_physical", c_uint32),
+        ("physical_expert", c_void_p),
+        ("physical_rank", c_void_p),
+        ("dtype", c_int32),
+        ("wire_dtype", c_int32),
+        ("combine_dtype", c_int32),
+        ("scale_format", c_uint32),
+        ("static_scale", c_float),
+        ("on_invalid", c_uint32),
+        ("on_dead", c_uint32),
+        ("lost_weights", c_uint32),
+    ]
+
+
+class EpInfo(ctypes.Structure):
+    _fields_ = [
+        *_HEADER,
+        ("local_experts", c_uint32),
+        ("num_physical", c_uint32),
+        ("max_local_experts", c_uint32),
+        ("scale_columns", c_uint32),
+        ("buffer_bytes", c_uint64),
+        ("private_bytes", c_uint64),
+        ("masked", c_uint64),
+    ]
+
+
+class EpReport(ctypes.Structure):
+    _fields_ = [
+        ("lost_ranks", c_uint64),
+        ("lost_copies", c_uint64),
+        ("invalid_ids", c_uint64),
+        ("duplicate_ids", c_uint64),
+        ("excess_tokens", c_uint64),
+        ("non_finite", c_uint64),
+        ("over_capacity", c_uint64),
+        ("message", c_char * 256),
+    ]
+
+
+class EpDispatchIn(ctypes.Structure):
+    _fields_ = [
+        *_HEADER,
+        ("x", c_void_p),
+        ("x_scales", c_void_p),
+        ("topk_idx", c_void_p),
+        ("topk_weights", c_void_p),
+        ("num_tokens", c_uint32),
+        ("hidden", c_uint32),
+        ("idx_dtype", c_int32),
+        ("reserved", c_uint32),
+    ]
+
+
+class EpDispatchOut(ctypes.Structure):
+    _fields_ = [
+        *_HEADER,
+        ("layout", c_uint32),
+        ("alignment", c_uint32),
+        ("capacity", c_uint64),
+        ("x", c_void_p),
+        ("scales", c_void_p),
+        ("counts", c_void_p),
+        ("offsets", c_void_p),
+        ("weights", c_void_p),
+        ("source_rank", c_void_p),
+        ("source_token", c_void_p),
+        ("topk_idx", c_void_p),
+        ("topk_weights", c_void_p),
+        ("rows", c_uint64),
+        ("tokens", c_uint64),
+        ("report", EpReport),
+    ]
+
+
+class EpCombineArgs(ctypes.Structure):
+    _fields_ = [
+        *_HEADER,
+        ("y", c_void_p),
+        ("y_dtype", c_int32),
+        ("out_dtype", c_int32),
+        ("weighted", c_uint32),
+        ("reserved", c_uint32),
+        ("add", c_void_p),
+        ("out", c_void_p),
+    ]
+
+
 S = TypeVar("S", bound=ctypes.Structure)
 
 
@@ -112,4 +208,18 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "rh_group_end": (c_int, []),
     "rh_op_create_pre_mul_sum": (c_int, [_pointer, _dtype, _pointer, POINTER(c_int32)]),
     "rh_op_destroy": (c_int, [_pointer, _number]),
+    "rh_ep_buffer_size": (c_int, [POINTER(EpConfig), _number, POINTER(c_uint64)]),
+    "rh_ep_create": (c_int, [_pointer, POINTER(EpConfig), _out]),
+    "rh_ep_destroy": (c_int, [_pointer]),
+    "rh_ep_get_info": (c_int, [_pointer, POINTER(EpInfo)]),
+    "rh_ep_mask_rank": (c_int, [_pointer, _number]),
+    "rh_ep_dispatch": (c_int, [_pointer, POINTER(EpDispatchIn), POINTER(EpDispatchOut), _out]),
+    "rh_ep_dispatch_send": (c_int, [_pointer, POINTER(EpDispatchIn), _out]),
+    "rh_ep_dispatch_recv": (c_int, [_pointer, POINTER(EpDispatchOut)]),
+    "rh_ep_dispatch_counts": (c_int, [_pointer, POINTER(c_int32), POINTER(c_uint64)]),
+    "rh_ep_combine": (c_int, [_pointer, POINTER(EpCombineArgs), POINTER(EpReport)]),
+    "rh_ep_combine_send": (c_int, [_pointer, POINTER(EpCombineArgs)]),
+    "rh_ep_combine_recv": (c_int, [_pointer, POINTER(EpReport)]),
+    "rh_ep_release": (c_int, [_pointer]),
+    "rh_ep_get_load": (c_int, [_pointer, POINTER(c_uint64), POINTER(c_uint64), c_uint32]),
 }

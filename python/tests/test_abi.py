@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import unittest
-from typing import Any, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 import railhead
 from railhead import Dtype, Op, Result, _abi
@@ -21,11 +21,18 @@ STRUCTS = {
     "rh_choice": _abi.Choice,
     "rh_register_config": _abi.RegisterConfig,
     "rh_window_sharing": _abi.WindowSharing,
+    "rh_ep_config": _abi.EpConfig,
+    "rh_ep_info": _abi.EpInfo,
+    "rh_ep_report": _abi.EpReport,
+    "rh_ep_dispatch_in": _abi.EpDispatchIn,
+    "rh_ep_dispatch_out": _abi.EpDispatchOut,
+    "rh_ep_combine_args": _abi.EpCombineArgs,
 }
 
-SCALARS = {
+SCALARS: Dict[str, Any] = {
     "uint32_t": ctypes.c_uint32, "int32_t": ctypes.c_int32, "uint64_t": ctypes.c_uint64, "size_t": ctypes.c_size_t,
-    "rh_op": ctypes.c_int32, "rh_dtype": ctypes.c_int32, "rh_result": ctypes.c_int,
+    "rh_op": ctypes.c_int32, "rh_dtype": ctypes.c_int32, "rh_result": ctypes.c_int, "float": ctypes.c_float,
+    "rh_ep_report": _abi.EpReport,
 }  # fmt: skip
 
 

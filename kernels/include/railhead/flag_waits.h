@@ -49,6 +49,8 @@ class FlagWaits {
     mem_.report(team_.waitingFor, come ? 0 : flags_.missing());
     return come;
   }
+  // After a wait that was not in vain: the rank whose flag came, of several the first one noted.
+  int whoCame() const { return whoCame_; }
 
  private:
   struct Noted {
@@ -124,7 +126,7 @@ class FlagWaits {
   Mem& mem_;
   const FlagTeam& team_;
   Flags<Mem>& flags_;
-  int whoCame_ = 0;  // of several the first one noted
+  int whoCame_ = 0;
   int n_ = 0;
   Noted noted_[kMaxWaitWords - 1];
 };

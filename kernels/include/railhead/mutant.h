@@ -92,6 +92,14 @@ enum class Mutant : int {
   kLLMarkMayBeZero = 69,
   kLLSignatureNotCompared = 70,
   kLLTailWithoutWake = 71,
+  // ep_links.h, ep_dispatch.h, ep_combine.h
+  kEpOneMoreSlot = 72,
+  kEpLookRelaxed = 73,
+  kEpTailBeforeRows = 74,
+  kEpHeadBeforeRead = 75,
+  kEpCountsHeadBeforeRead = 76,
+  kEpCombineTailBeforeRows = 77,
+  kEpCombineHeadBeforeRead = 78,
   // flight_record.h
   kRecordNotInvalidated = 90,
   kRecordWithoutFence = 91,

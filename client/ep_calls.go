@@ -1,0 +1,277 @@
+package client
+
+// #include <stdlib.h>
+// #include "railhead.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+)
+
+// EPTokensIn is what a rank dispatches: Tokens rows of X, and TopK experts of each in Idx (int32) or Idx64.
+type EPTokensIn struct {
+	Tokens  int
+	Hidden  int    // 0 = the config's
+	X       []byte // [Tokens, Hidden] of the config's Dtype
+	XScales []byte // FP8 only
+	Idx     []int32
+	Idx64   []int64   // in place of Idx
+	Weights []float32 // nil: all 1
+}
+
+// EPRows is where received rows go; nil slices are not wanted. Rows and Tokens and Report are results.
+type EPRows struct {
+	Layout      EPLayout
+	Alignment   int
+	Capacity    int // rows: of each expert (padded), of all
+	X           []byte
+	Scales      []byte
+	Counts      []int32 // [local experts]
+	Offsets     []int64 // [local experts + 1]
+	Weights     []float32
+	SourceRank  []int32
+	SourceToken []int32
+	TopKIdx     []int32 // tokens: [Capacity, TopK]
+	TopKWeights []float32
+
+	Rows, Tokens uint64
+	Report       EPReport
+}
+
+// EPDispatch is a dispatch in flight.
+type EPDispatch struct {
+	h       *C.rh_ep_handle
+	ep      *EP
+	tokens  int
+	rows    int    // of y
+	pins    pinned // what dispatch was given, until it has been received
+	sumPins pinned // what combine was given
+}
+
+// DispatchSend is the first phase. The slices of in stay in use until DispatchRecv has returned.
+func (e *EP) DispatchSend(in EPTokensIn) (*EPDispatch, error) {
+	d := &EPDispatch{ep: e, tokens: in.Tokens}
+	c, err := e.in(&in, &d.pins)
+	if err != nil {
+		return nil, err
+	}
+	if err := call(func() C.rh_result { return C.rh_ep_dispatch_send(e.h, c, &d.h) }); err != nil {
+		d.pins.Unpin()
+		return nil, err
+	}
+	return d, nil
+}
+
+// Dispatch sends and receives. Where it fails for want of room the dispatch is returned with the error, and Recv can be called again.
+func (e *EP) Dispatch(in EPTokensIn, rows *EPRows) (*EPDispatch, error) {
+	d := &EPDispatch{ep: e, tokens: in.Tokens}
+	c, err := e.in(&in, &d.pins)
+	if err != nil {
+		return nil, err
+	}
+	out, err := d.out(rows)
+	if err != nil {
+		d.pins.Unpin()
+		return nil, err
+	}
+	err = call(func() C.rh_result { return C.rh_ep_dispatch(e.h, c, out, &d.h) })
+	if err != nil && d.h == nil {
+		d.pins.Unpin()
+		return nil, err
+	}
+	return d, d.received(rows, out, err)
+}
+
+// Recv is the second phase of a dispatch.
+func (d *EPDispatch) Recv(rows *EPRows) error {
+	out, err := d.out(rows)
+	if err != nil {
+		return err
+	}
+	return d.received(rows, out, call(func() C.rh_result { return C.rh_ep_dispatch_recv(d.h, out) }))
+}
+
+// Counts are the rows for each local expert and the token copies, before anything is received.
+func (d *EPDispatch) Counts() (counts []int32, tokens uint64, err error) {
+	counts = make([]int32, d.ep.local+1)
+	var n C.uint64_t
+	err = call(func() C.rh_result { return C.rh_ep_dispatch_counts(d.h, (*C.int32_t)(&counts[0]), &n) })
+	return counts[:d.ep.local], uint64(n), err
+}
+
+// Release ends a dispatch that is not to be combined.
+func (d *EPDispatch) Release() error {
+	err := call(func() C.rh_result { return C.rh_ep_release(d.h) })
+	if err == nil {
+		d.pins.Unpin()
+	}
+	return err
+}
+
+// EPSums is what a combine adds: Y has the rows of the dispatch.
+type EPSums struct {
+	Y        []byte
+	YDtype   Dtype
+	Weighted bool
+	Add      []byte // nil: nothing
+	Out      []byte
+	OutDtype Dtype
+}
+
+// Combine adds the experts' outputs.
+func (d *EPDispatch) Combine(s EPSums) (EPReport, error) {
+	c, err := d.sums(&s)
+	if err != nil {
+		return EPReport{}, err
+	}
+	var report C.rh_ep_report
+	err = call(func() C.rh_result { return C.rh_ep_combine(d.h, c, &report) })
+	d.sumPins.Unpin()
+	return reportOf(&report), err
+}
+
+// CombineSend is its first phase. The slices of s stay in use until CombineRecv has returned.
+func (d *EPDispatch) CombineSend(s EPSums) error {
+	c, err := d.sums(&s)
+	if err != nil {
+		return err
+	}
+	err = call(func() C.rh_result { return C.rh_ep_combine_send(d.h, c) })
+	if err != nil {
+		d.sumPins.Unpin()
+	}
+	return err
+}
+
+// CombineRecv is its second phase.
+func (d *EPDispatch) CombineRecv() (EPReport, error) {
+	var report C.rh_ep_report
+	err := call(func() C.rh_result { return C.rh_ep_combine_recv(d.h, &report) })
+	if err == nil {
+		d.sumPins.Unpin()
+	}
+	return reportOf(&report), err
+}
+
+// enough is an error where a slice that C will use is too short. Of results, none at all is fine.
+func enough[T any](operation, name string, s []T, need int, optional bool) error {
+	if len(s) >= need || (optional && s == nil) {
+		return nil
+	}
+	return fmt.Errorf("%s: %s has %d entries, the call needs %d", operation, name, len(s), need)
+}
+
+func (e *EP) in(in *EPTokensIn, pins *pinned) (*C.rh_ep_dispatch_in, error) {
+	hidden := in.Hidden
+	if hidden == 0 {
+		hidden = e.config.Hidden
+	}
+	entries := in.Tokens * e.config.TopK
+	if in.Idx64 != nil {
+		entries = 0
+	}
+	scales := 0
+	if e.config.Dtype == FP8E4M3 {
+		scales = in.Tokens * e.scaleBytes()
+	}
+	err := errors.Join(
+		enough("ep_dispatch", "X", in.X, in.Tokens*hidden*e.config.Dtype.Size(), false),
+		enough("ep_dispatch", "XScales", in.XScales, scales, false),
+		enough("ep_dispatch", "Idx", in.Idx, entries, false),
+		enough("ep_dispatch", "Idx64", in.Idx64, in.Tokens*e.config.TopK-entries, false),
+		enough("ep_dispatch", "Weights", in.Weights, in.Tokens*e.config.TopK, true))
+	if err != nil {
+		return nil, err
+	}
+	c := &C.rh_ep_dispatch_in{struct_size: C.sizeof_rh_ep_dispatch_in, struct_version: 1, num_tokens: C.uint32_t(in.Tokens),
+		hidden: C.uint32_t(hidden), idx_dtype: C.RH_I32}
+	pins.Pin(c)
+	c.x = pin(pins, in.X)
+	c.x_scales = pin(pins, in.XScales)
+	c.topk_idx = pin(pins, in.Idx)
+	if in.Idx64 != nil {
+		c.topk_idx = pin(pins, in.Idx64)
+		c.idx_dtype = C.RH_I64
+	}
+	c.topk_weights = (*C.float)(pin(pins, in.Weights))
+	return c, nil
+}
+
+// scaleBytes is the size of a row's scales.
+func (e *EP) scaleBytes() int {
+	if e.config.Scale == EPScaleF32 {
+		return 4 * e.columns
+	}
+	return e.columns
+}
+
+func (d *EPDispatch) out(rows *EPRows) (*C.rh_ep_dispatch_out, error) {
+	e := d.ep
+	n, perToken := rows.Capacity, 0
+	switch rows.Layout {
+	case EPPadded:
+		n *= e.local
+	case EPTokens:
+		perToken = n * e.config.TopK
+	}
+	const operation = "ep_dispatch_recv"
+	err := errors.Join(
+		enough(operation, "X", rows.X, n*e.config.Hidden*e.config.WireDtype.Size(), false),
+		enough(operation, "Scales", rows.Scales, n*e.scaleBytes(), true),
+		enough(operation, "Counts", rows.Counts, e.local, true),
+		enough(operation, "Offsets", rows.Offsets, e.local+1, true),
+		enough(operation, "Weights", rows.Weights, n, true),
+		enough(operation, "SourceRank", rows.SourceRank, n, true),
+		enough(operation, "SourceToken", rows.SourceToken, n, true),
+		enough(operation, "TopKIdx", rows.TopKIdx, perToken, true),
+		enough(operation, "TopKWeights", rows.TopKWeights, perToken, true))
+	if err != nil {
+		return nil, err
+	}
+	c := &C.rh_ep_dispatch_out{struct_size: C.sizeof_rh_ep_dispatch_out, struct_version: 1, layout: C.uint32_t(rows.Layout),
+		alignment: C.uint32_t(rows.Alignment), capacity: C.uint64_t(rows.Capacity)}
+	pins := &d.sumPins // until the call has returned
+	pins.Pin(c)
+	c.x = pin(pins, rows.X)
+	c.scales = pin(pins, rows.Scales)
+	c.counts = (*C.int32_t)(pin(pins, rows.Counts))
+	c.offsets = (*C.int64_t)(pin(pins, rows.Offsets))
+	c.weights = (*C.float)(pin(pins, rows.Weights))
+	c.source_rank = (*C.int32_t)(pin(pins, rows.SourceRank))
+	c.source_token = (*C.int32_t)(pin(pins, rows.SourceToken))
+	c.topk_idx = (*C.int32_t)(pin(pins, rows.TopKIdx))
+	c.topk_weights = (*C.float)(pin(pins, rows.TopKWeights))
+	return c, nil
+}
+
+func (d *EPDispatch) received(rows *EPRows, c *C.rh_ep_dispatch_out, err error) error {
+	d.sumPins.Unpin()
+	rows.Rows, rows.Tokens = uint64(c.rows), uint64(c.tokens)
+	if err != nil {
+		return err
+	}
+	rows.Report = reportOf(&c.report)
+	d.rows = int(c.rows)
+	d.pins.Unpin()
+	return nil
+}
+
+func (d *EPDispatch) sums(s *EPSums) (*C.rh_ep_combine_args, error) {
+	hidden := d.ep.config.Hidden
+	err := errors.Join(
+		enough("ep_combine", "Y", s.Y, d.rows*hidden*s.YDtype.Size(), false),
+		enough("ep_combine", "Add", s.Add, d.tokens*hidden*s.OutDtype.Size(), true),
+		enough("ep_combine", "Out", s.Out, d.tokens*hidden*s.OutDtype.Size(), false))
+	if err != nil {
+		return nil, err
+	}
+	c := &C.rh_ep_combine_args{struct_size: C.sizeof_rh_ep_combine_args, struct_version: 1, y_dtype: C.rh_dtype(s.YDtype),
+		out_dtype: C.rh_dtype(s.OutDtype), weighted: oneIf(s.Weighted)}
+	d.sumPins.Pin(c)
+	c.y = pin(&d.sumPins, s.Y)
+	c.add = pin(&d.sumPins, s.Add)
+	c.out = unsafe.Pointer(pin(&d.sumPins, s.Out))
+	return c, nil
+}

@@ -1,0 +1,2 @@
+// The protocol of dispatch and combine, as part of the library.
+#include "host/ep.cc"
