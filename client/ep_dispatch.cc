@@ -185,10 +185,13 @@ rh_result layOut(Ep* ep, const EpFlight& f, rh_ep_dispatch_out* out, const char*
   return RH_OK;
 }
 
+// Beyond this, rows go past the caches: they do not stay there until the experts read them.
+constexpr uint64_t kStreamBytes = uint64_t{32} << 20;
+
 EpOutput outputOf(const Ep* ep, const rh_ep_dispatch_out& o) {
   const uint32_t data = ep->format.hidden * host::bytesOf(ep->format.wire);
   return {o.layout == RH_EP_TOKENS, o.capacity, ep->begin, o.layout == RH_EP_PADDED, data, host::epScaleOffset(ep->format),
-          host::epScaleBytes(ep->format), static_cast<char*>(o.x), static_cast<char*>(o.scales), o.weights, o.source_rank,
+          host::epScaleBytes(ep->format), o.rows * data > kStreamBytes, static_cast<char*>(o.x), static_cast<char*>(o.scales), o.weights, o.source_rank,
           o.source_token, o.topk_idx, o.topk_weights};
 }
 

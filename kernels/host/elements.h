@@ -124,7 +124,6 @@ struct Convert<BF16, Isa> {
     return raw;
   }
 
- private:
   // Rounds to nearest, ties to even; the result is in the upper halves. A NaN keeps its sign and upper payload and becomes
   // quiet: adding the rounding constant could otherwise carry it into infinity.
   static typename V::Word roundToUpperHalf(typename V::Float f) {

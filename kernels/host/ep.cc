@@ -10,7 +10,17 @@ namespace railhead::host {
 namespace {
 
 struct AnyIsa {};  // no vector code here
-using EpMem = Mem<AnyIsa>;
+
+struct EpMem : Mem<AnyIsa> {
+  explicit EpMem(const EpRowKernels& kernels) : kernels_(kernels) {}
+  void fanOutFromSlot(const char* row, void* const* to, uint32_t n, uint32_t bytes, bool streams) {
+    kernels_.fanOut(row, to, static_cast<int>(n), bytes, streams);
+  }
+  void fanOutLocal(const char* row, void* const* to, uint32_t n, uint32_t bytes, bool streams) { fanOutFromSlot(row, to, n, bytes, streams); }
+
+ private:
+  const EpRowKernels& kernels_;
+};
 
 // Element types, behind function pointers: one call a row.
 class SumRows {
@@ -53,7 +63,7 @@ Outcome outcomeOf(const EpLinks<EpMem>& links, bool done) {
 
 template <class Step>
 Outcome dispatch(const FlagTeam& flags, const EpTeam& team, EpFlight* flight, Step step) {
-  EpMem mem;
+  EpMem mem(kernels().rows);
   EpLinks<EpMem> links(mem, flags, team);
   EpDispatch<EpMem> d(mem, team, links, *flight);
   return outcomeOf(links, step(d));
@@ -61,7 +71,7 @@ Outcome dispatch(const FlagTeam& flags, const EpTeam& team, EpFlight* flight, St
 
 template <class Step>
 Outcome combine(const FlagTeam& flags, const EpTeam& team, EpFlight* flight, const EpSums& sums, Step step) {
-  EpMem mem;
+  EpMem mem(kernels().rows);
   EpLinks<EpMem> links(mem, flags, team);
   SumRows rows(sums);
   EpCombine<EpMem, SumRows> c(mem, team, links, *flight, rows, sums.scratch, sums.renormalize);

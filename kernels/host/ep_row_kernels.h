@@ -55,6 +55,9 @@ struct EpRowKernels {
   // rows of type `out` (kF32, kBF16, kF16); they may be the same.
   void (*finish)(const EpRowFormat&, const void* const* partials, int n, bool scaled, float factor, const void* add, Type out,
                  void* result);
+
+  // Copies a row to n places. streams: past the caches, which pays where all that is copied is larger than those.
+  void (*fanOut)(const void* row, void* const* to, int n, uint32_t bytes, bool streams);
 };
 
 }  // namespace railhead::host

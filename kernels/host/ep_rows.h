@@ -6,7 +6,11 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <type_traits>
+
 #include "host/elements.h"
+#include "host/ep_bf16_sums.h"
+#include "host/ep_fan_out.h"
 #include "host/ep_row_kernels.h"
 #include "host/ep_scales.h"
 
@@ -64,10 +68,9 @@ struct RowSums {
   const float* weights;
   int n;
 
-  // Calls use(sum, at, count) for each tile, in order: the sum of count elements from number `at` on.
+  // Calls use(sum, at, count) for each tile, in order, from element `at` on: the sum of count elements from number `at` on.
   template <class Use>
-  void forEachTile(size_t hidden, Use use) const {
-    size_t at = 0;
+  void forEachTile(size_t hidden, Use use, size_t at = 0) const {
     for (; hidden - at >= kTiles * kTileElements; at += kTiles * kTileElements) addTiles<kTiles>(at, kTileElements, use);
     for (; at < hidden; at += kTileElements) addTiles<1>(at, hidden - at < kTileElements ? hidden - at : kTileElements, use);
   }
@@ -103,6 +106,9 @@ struct RowSums {
     return s;
   }
 };
+
+template <class From, class To>
+constexpr bool areBF16 = std::is_same_v<From, BF16> && std::is_same_v<To, BF16>;
 
 template <class Isa>
 struct EpRowsOf {
@@ -142,12 +148,15 @@ struct EpRowsOf {
   static void partial(const EpRowFormat& f, Type y, const void* const* rows, const float* weights, int n, void* wire) {
     char* to = static_cast<char*>(wire);
     withType(y, [&](auto element) {
-      const RowSums<decltype(element), Isa> sums{rows, weights, n};
+      using From = decltype(element);
+      const RowSums<From, Isa> sums{rows, weights, n};
       withType(f.combine, [&](auto other) {
         using To = decltype(other);
+        size_t done = 0;
+        if constexpr (areBF16<From, To>) done = BF16Sums<Isa>{rows, weights, n, false, 1, nullptr}.write(f.hidden, to);
         sums.forEachTile(f.hidden, [to](const Sum& s, size_t at, size_t count) {
           storeTileOf<Isa>(to + at * sizeof(To), 0, count, Convert<To, Isa>::narrow(s));
-        });
+        }, done);
       });
     });
   }
@@ -157,9 +166,14 @@ struct EpRowsOf {
     const char* added = static_cast<const char*>(add);
     char* to = static_cast<char*>(result);
     withType(f.combine, [&](auto element) {
-      const RowSums<decltype(element), Isa> sums{partials, nullptr, n};
+      using From = decltype(element);
+      const RowSums<From, Isa> sums{partials, nullptr, n};
       withType(out, [&](auto other) {
         using To = decltype(other);
+        size_t done = 0;
+        if constexpr (areBF16<From, To>) {
+          if (n > 0) done = BF16Sums<Isa>{partials, nullptr, n, scaled, factor, added}.write(f.hidden, to);
+        }
         sums.forEachTile(f.hidden, [=](Sum s, size_t at, size_t count) {
           if (scaled) s.multiply(factor);
           if (added != nullptr) {
@@ -167,12 +181,12 @@ struct EpRowsOf {
             s.fold(Reduction::kSum, Convert<To, Isa>::widen(raw));
           }
           storeTileOf<Isa>(to + at * sizeof(To), 0, count, Convert<To, Isa>::narrow(s));
-        });
+        }, done);
       });
     });
   }
 
-  static constexpr EpRowKernels set() { return {encode, isFinite, partial, finish}; }
+  static constexpr EpRowKernels set() { return {encode, isFinite, partial, finish, FanOut<Isa>::copy}; }
 };
 
 }  // namespace railhead::host

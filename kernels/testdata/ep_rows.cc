@@ -300,10 +300,35 @@ void findNonFinite(Values& values) {
   }
 }
 
+// One row in several places, past the caches where addresses and sizes allow it.
+void fanOutAll(Values& values) {
+  for (uint32_t bytes : {1u, 63u, 64u, 128u, 4160u, 14336u}) {
+    for (int n : {0, 1, 3, 4, 5, 9}) {
+      for (size_t shift : {size_t{0}, size_t{8}}) {
+        for (bool streams : {false, true}) {
+          const Row row = values.row(Type::kU8, bytes, Style::kAny, true);
+          const uint32_t stride = (bytes + 127) / 64 * 64;  // at least a byte between two
+          Guarded out(static_cast<size_t>(n) * stride, shift);
+          memset(out.p(), 0x5a, static_cast<size_t>(n) * stride);
+          void* places[9];
+          for (int i = 0; i < n; i++) places[i] = out.p() + static_cast<size_t>(n - 1 - i) * stride;
+          kRows.fanOut(row.p(), places, n, bytes, streams);
+          for (int i = 0; i < n; i++) {
+            const auto* place = static_cast<const unsigned char*>(places[i]);
+            CHECK(memcmp(place, row.p(), bytes) == 0);
+            for (uint32_t at = bytes; at < stride; at++) CHECK(place[at] == 0x5a);
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
   Values values(7);
+  fanOutAll(values);
   encodeAll(values);
   encodeHardValues(values);
   sumAll(values);

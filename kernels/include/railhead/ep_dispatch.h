@@ -1,6 +1,6 @@
 // Dispatch: tokens to the ranks of their experts, each once a rank; there each becomes a row for each of its local experts.
 //
-// Mem moves bytes: copyToSlot, copyFromSlot, copyLocal; words of slots that others read are loadWord, storeWord (64 bits) and
+// Mem moves bytes: copyToSlot, copyFromSlot, copyLocal, and the last two to several places at once, fanOutFromSlot, fanOutLocal; words of slots that others read are loadWord, storeWord (64 bits) and
 // loadRelaxed, storeRelaxed (32), ordered by the flags.
 #ifndef RAILHEAD_KERNELS_EP_DISPATCH_H_
 #define RAILHEAD_KERNELS_EP_DISPATCH_H_
@@ -17,6 +17,7 @@ struct EpOutput {
   bool padded;             // capacity is each expert's
   uint32_t dataBytes;      // of a row without its scales
   uint32_t scaleOffset, scaleBytes;  // on the wire; 0 bytes = none
+  bool streams;            // all rows together are larger than caches
   char* x;
   char* scales;            // nullptr: not wanted, as with all that follow
   float* weights;
@@ -244,7 +245,8 @@ class EpDispatch {
       const char* row = f_.rows + t * f_.rowStride;
       Copy copy = {s, i, t, f_.listOf(team_, s, i), 0};
       forEachExpert(s, t, [&](uint16_t local, float weight) { add(out, &copy, local, weight); });
-      end(out, copy, [&](char* to, uint64_t offset, uint64_t bytes) { mem_.copyLocal(to, row + offset, bytes); });
+      end(out, copy, [&](void* const* to, uint32_t n) { mem_.fanOutLocal(row, to, n, out.dataBytes, out.streams); },
+          [&](char* to) { mem_.copyLocal(to, row + out.scaleOffset, out.scaleBytes); });
     }
     f_.taken[s] = f_.copies[s];
   }
@@ -291,7 +293,8 @@ class EpDispatch {
       const auto local = static_cast<uint16_t>(word);
       if (local < team_.localExperts[team_.rank]) add(out, &copy, local, floatOf(static_cast<uint32_t>(word >> 32)));
     }
-    end(out, copy, [&](char* to, uint64_t offset, uint64_t bytes) { mem_.copyFromSlot(to, row + offset, bytes); });
+    end(out, copy, [&](void* const* to, uint32_t places) { mem_.fanOutFromSlot(row, to, places, out.dataBytes, out.streams); },
+        [&](char* to) { mem_.copyFromSlot(to, row + out.scaleOffset, out.scaleBytes); });
   }
 
   // A received copy on its way to its rows.
@@ -320,8 +323,9 @@ class EpDispatch {
     copy->list[copy->experts++] = {row, weight};
   }
 
-  template <class Get>
-  void end(const EpOutput& out, const Copy& copy, Get get) {
+  // putRow(places, n) copies the row to n places, putScales(place) its scales to one.
+  template <class PutRow, class PutScales>
+  void end(const EpOutput& out, const Copy& copy, PutRow putRow, PutScales putScales) {
     uint32_t n = copy.experts;
     if (out.perToken) {
       const uint32_t row = f_.nextRow[index(copy.source)] + copy.number;
@@ -333,10 +337,12 @@ class EpDispatch {
       n = 1;
     }
     f_.lengthOf(team_, copy.source, copy.number) = static_cast<uint8_t>(n);
+    void* rows[kEpMaxTopk] = {};
+    for (uint32_t j = 0; j < n; j++) rows[j] = out.x + copy.list[j].row * uint64_t{out.dataBytes};
+    putRow(rows, n);
     for (uint32_t j = 0; j < n; j++) {
       const uint64_t row = copy.list[j].row;
-      get(out.x + row * out.dataBytes, 0, out.dataBytes);
-      if (out.scales != nullptr && out.scaleBytes != 0) get(out.scales + row * out.scaleBytes, out.scaleOffset, out.scaleBytes);
+      if (out.scales != nullptr && out.scaleBytes != 0) putScales(out.scales + row * out.scaleBytes);
       if (out.weights != nullptr) out.weights[row] = copy.list[j].weight;
       if (out.sourceRank != nullptr) out.sourceRank[row] = copy.source;
       if (out.sourceToken != nullptr) out.sourceToken[row] = static_cast<int32_t>(copy.token);
