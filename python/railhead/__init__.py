@@ -37,6 +37,8 @@ from .errors import (
     VersionMismatchError,
     WorldSizeMismatchError,
 )
+from .expert_dispatch import Dispatch, ExpertReport, Received
+from .expert_parallel import ExpertBuffer, ExpertConfig, ExpertInfo
 from .session import Session
 from .window import Sharing, Window
 
@@ -46,8 +48,13 @@ __all__ = [
     "Comm",
     "DaemonLostError",
     "DeadlineError",
+    "Dispatch",
     "DrainingError",
     "Dtype",
+    "ExpertBuffer",
+    "ExpertConfig",
+    "ExpertInfo",
+    "ExpertReport",
     "GroupBusyError",
     "InvalidArgumentError",
     "InvalidHandleError",
@@ -63,6 +70,7 @@ __all__ = [
     "RankDeadError",
     "RankMissingError",
     "RankTakenError",
+    "Received",
     "Result",
     "Session",
     "Sharing",

@@ -1,6 +1,7 @@
 """What a caller passes as a buffer: numpy arrays, torch CPU tensors, and anything with the buffer protocol.
 
-numpy and torch are never imported here: who passes an array of theirs has imported them.
+numpy and torch are never imported here: who passes an array of theirs has imported them. ml_dtypes is, for new arrays of its
+types.
 """
 
 from __future__ import annotations
@@ -51,6 +52,31 @@ def empty_like(obj: Any, shape: Tuple[int, ...]) -> Any:
         memory = bytearray(count * view.itemsize)
         code = _CAST.get(_dtype_of_format(view))
         return memory if code is None else memoryview(memory).cast(code)
+
+
+def empty(like: Any, what: str, dtype: Dtype, shape: Tuple[int, ...]) -> Any:
+    """A new buffer of like's kind with elements of dtype: an array, a tensor, else flat memory; what names it in errors."""
+    try:
+        if _is_torch(like):
+            return like.new_empty(shape, dtype=getattr(sys.modules["torch"], dtype.array_name))
+        if _is_numpy(like):
+            return sys.modules["numpy"].empty(shape, dtype=numpy_dtype(dtype))
+    except (AttributeError, ImportError) as error:
+        raise InvalidArgumentError(
+            f"{what}: there is no {dtype.array_name} to make it of ({error}): pass memory of bytes for it"
+        ) from None
+    memory = bytearray(math.prod(shape) * dtype.itemsize)
+    code = _CAST.get(dtype)
+    return memory if code is None else memoryview(memory).cast(code)
+
+
+def numpy_dtype(dtype: Dtype) -> Any:
+    """What numpy.empty takes as dtype. The small types are those of ml_dtypes, which is imported for them."""
+    if dtype in (Dtype.BF16, Dtype.FP8_E4M3, Dtype.FP8_E5M2):
+        import ml_dtypes
+
+        return getattr(ml_dtypes, dtype.array_name)
+    return dtype.array_name
 
 
 # What a memoryview can be cast to on every version of Python. Bytes stay a bytearray.

@@ -13,6 +13,7 @@ from ._collectives import Collectives, PreMulSum
 from ._library import check, check_on, load
 from .enums import Dtype, Result
 from .errors import InvalidArgumentError
+from .expert_parallel import ExpertBuffer, ExpertConfig
 from .window import Window, register
 
 if TYPE_CHECKING:
@@ -164,3 +165,8 @@ class Comm(Collectives):
         MFD_ALLOW_SEALING): from fd at fd_offset, or from one that the library finds by the address. Window.sharing says
         whether it is, and what to do; where it is not, collectives copy and only this rank's part can be viewed."""
         return register(self, buffer, fd, fd_offset)
+
+    def expert_buffer(self, config: ExpertConfig) -> ExpertBuffer:
+        """Collective, every rank with the same config: a buffer to dispatch tokens to experts, and to combine what these make
+        of them."""
+        return ExpertBuffer(self, config)

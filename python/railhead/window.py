@@ -7,7 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ._abi import RegisterConfig, WindowSharing, versioned
-from ._buffers import buffer_of
+from ._buffers import buffer_of, numpy_dtype
 from ._library import check, check_on, load
 from .enums import Dtype
 from .errors import InvalidArgumentError
@@ -67,14 +67,7 @@ class Window:
         """rank's part, this rank's by default, as a one-dimensional array. dtype: a Dtype or what numpy.dtype takes."""
         import numpy
 
-        if isinstance(dtype, Dtype):
-            if dtype in (Dtype.BF16, Dtype.FP8_E4M3, Dtype.FP8_E5M2):
-                import ml_dtypes
-
-                dtype = getattr(ml_dtypes, dtype.array_name)
-            else:
-                dtype = dtype.array_name
-        element = numpy.dtype(dtype)
+        element: numpy.dtype[Any] = numpy.dtype(numpy_dtype(dtype) if isinstance(dtype, Dtype) else dtype)
         self._check_whole(element.itemsize, element.name)
         return numpy.frombuffer(self.memory(rank), dtype=element)
 

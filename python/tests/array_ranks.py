@@ -48,6 +48,8 @@ class Torch:
         return getattr(self.torch, dtype.array_name)
 
     def make(self, memory: bytes, dtype: Dtype, *shape: int) -> Any:
+        if not memory:  # of which frombuffer makes none
+            return self.torch.empty(shape, dtype=self.dtype(dtype))
         return self.torch.frombuffer(bytearray(memory), dtype=self.dtype(dtype)).reshape(shape)
 
     def read(self, values: Any, dtype: Dtype, *shape: int) -> bytes:

@@ -135,6 +135,13 @@ class RankTest(unittest.TestCase):
         """Runs a function of array_ranks.py on three ranks."""
         self.finish(self.start(HERE / "array_ranks.py", 3, function, *arguments))
 
+    def start_experts(self, function: str, *arguments: str) -> List[Rank]:
+        """Starts a function of expert_ranks.py on three ranks."""
+        return self.start(HERE / "expert_ranks.py", 3, function, *arguments)
+
+    def run_experts(self, function: str, *arguments: str) -> None:
+        self.finish(self.start_experts(function, *arguments))
+
     def finish(self, ranks: Sequence[Rank]) -> List[str]:
         ends = [rank.finish() for rank in ranks]
         failures = [f"rank process {r}: exit status {status}\n{err}" for r, (status, _, err) in enumerate(ends) if status != 0]

@@ -10,7 +10,7 @@ import unittest
 from typing import Any
 
 from railhead import Dtype, InvalidArgumentError
-from railhead._buffers import buffer_of
+from railhead._buffers import buffer_of, empty
 
 
 class Buffers(unittest.TestCase):
@@ -56,6 +56,11 @@ class Buffers(unittest.TestCase):
         self.assertEqual((bits.dtype, bits.count), (Dtype.BF16, 2))
         moved = buffer_of(array.array("h", [1, 2]), "test", Dtype.U8)
         self.assertEqual((moved.dtype, moved.count), (Dtype.U8, 4))
+
+    def test_new_memory_is_of_the_dtype_that_was_asked_for(self) -> None:
+        integers = empty(b"", "test", Dtype.I32, (2, 3))
+        self.assertEqual((integers.format, integers.tolist()), ("i", [0] * 6))
+        self.assertEqual(empty(bytearray(1), "test", Dtype.BF16, (2, 3)), bytearray(12))
 
     def test_what_is_refused_and_why(self) -> None:
         floats = array.array("f", [1, 2])

@@ -38,6 +38,15 @@ class Torch(RankTest):
     def test_windows_of_dtypes_that_came_later(self) -> None:
         self.run_arrays("array_windows", "torch", *late_dtypes())
 
+    def test_expert_parallelism(self) -> None:
+        needs("numpy")
+        self.run_experts("round_trips", "torch", "F32 F32 F32 f32", "BF16 BF16 BF16 f32", "F32 F16 BF16 f32")
+
+    def test_expert_parallelism_of_float8(self) -> None:
+        needs("numpy")
+        late_dtypes()
+        self.run_experts("round_trips", "torch", "BF16 FP8_E4M3 BF16 f32")
+
     def test_what_is_refused_and_shared_tensors(self) -> None:
         self.run_arrays("torch_refusals")
 

@@ -1,0 +1,255 @@
+"""A dispatch on its way: sent, received, combined."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from typing import TYPE_CHECKING, Any, Dict, List, Literal, Optional, Tuple
+
+from ._abi import EpCombineArgs, EpDispatchOut, EpReport, versioned
+from ._buffers import Buffer, buffer_of, empty
+from ._library import check_on, load
+from .enums import Dtype
+from .errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from ._collectives import Readable
+    from .expert_parallel import ExpertBuffer
+
+Layout = Literal["padded", "flat", "tokens"]
+_LAYOUTS = {"padded": 0, "flat": 1, "tokens": 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpertReport:
+    """What did not go as asked. It is false where everything did."""
+
+    lost_ranks: Tuple[int, ...]  # masked, dead or late
+    lost_copies: int  # token copies that did not reach these ranks, or did not come back
+    invalid_ids: int  # entries of topk_idx
+    duplicate_ids: int
+    excess_tokens: int  # beyond max_tokens_per_rank
+    non_finite: int  # tokens
+    over_capacity: int  # rows, on the receiver
+    message: str  # the first of each: rank, token, value
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, field.name) for field in dataclasses.fields(self))
+
+
+class Dispatch:
+    """Tokens that were sent, and are not yet received. ExpertBuffer.dispatch_send makes it."""
+
+    def __init__(self, buffer: ExpertBuffer, handle: ctypes.c_void_p, x: Any, tokens: int, inputs: Tuple[Buffer, ...]) -> None:
+        self._buffer = buffer
+        self._handle = handle
+        self._x = x  # outputs are of its kind
+        self._tokens = tokens
+        self._kept = inputs  # what the library may still read or write
+
+    def counts(self) -> Tuple[List[int], int]:
+        """Waits until sizes are known: the rows of each local expert, and the number of token copies."""
+        local = self._buffer.local_experts
+        rows, tokens = (ctypes.c_int32 * max(local, 1))(), ctypes.c_uint64()
+        self._check(load().rh_ep_dispatch_counts(self._handle, rows, ctypes.byref(tokens)))
+        return list(rows)[:local], tokens.value
+
+    def receive(
+        self, layout: Layout = "padded", *, capacity: Optional[int] = None, alignment: int = 1, out: Any = None
+    ) -> Received:
+        """The second phase: waits for the tokens, and groups them by local expert.
+
+        layout: "padded" is x [local_experts, capacity, hidden]; "flat" is [capacity, hidden], expert after expert, each from a
+        multiple of alignment rows on; "tokens" is [capacity, hidden], each token once. capacity: as many rows as came by
+        default, which costs a look at the counts. out: memory for x, whose size is then the capacity.
+
+        After a LimitError (capacity is too small) nothing was taken, and it can be called again."""
+        buffer, config = self._buffer, self._buffer.config
+        capacity = room(buffer, layout, capacity, alignment, out)
+        if capacity is None:
+            capacity = self._needed(layout, alignment)
+        shape = (buffer.local_experts, capacity) if layout == "padded" else (capacity,)
+        arrays = self._outputs(layout, shape)
+        arrays["x"] = self._empty(config.wire, (*shape, config.hidden)) if out is None else out
+        dtypes = {"x": config.wire}  # where out is of bytes
+        targets = {name: buffer_of(a, f"receive: {name}", dtypes.get(name), True) for name, a in arrays.items() if a is not None}
+        raw = versioned(
+            EpDispatchOut,
+            layout=_LAYOUTS[layout],
+            alignment=alignment,
+            capacity=capacity,
+            **{name: target.address for name, target in targets.items()},
+        )
+        self._check(load().rh_ep_dispatch_recv(self._handle, ctypes.byref(raw)))
+        self._kept = ()
+        return Received(self, layout, arrays, raw)
+
+    def _needed(self, layout: Layout, alignment: int) -> int:
+        """The capacity that what comes needs."""
+        rows, tokens = self.counts()
+        if layout == "padded":
+            return max(rows, default=0)
+        return tokens if layout == "tokens" else sum(-(-n // alignment) * alignment for n in rows)
+
+    def _outputs(self, layout: Layout, shape: Tuple[int, ...]) -> Dict[str, Any]:
+        """Memory for everything but x, by the names of the C struct. None: the layout has none."""
+        local, columns, topk = self._buffer.local_experts, self._buffer.scale_columns, self._buffer.config.topk
+        by_token = layout == "tokens"
+        return {
+            "scales": self._empty(self._buffer._scale_dtype, (*shape, columns)) if columns > 0 else None,
+            "counts": self._empty(Dtype.I32, (local,)),
+            "offsets": None if by_token else self._empty(Dtype.I64, (local + 1,)),
+            "weights": None if by_token else self._empty(Dtype.F32, shape),
+            "source_rank": self._empty(Dtype.I32, shape),
+            "source_token": self._empty(Dtype.I32, shape),
+            "topk_idx": self._empty(Dtype.I32, (*shape, topk)) if by_token else None,
+            "topk_weights": self._empty(Dtype.F32, (*shape, topk)) if by_token else None,
+        }
+
+    def _empty(self, dtype: Dtype, shape: Tuple[int, ...]) -> Any:
+        return empty(self._x, "receive: out", dtype, shape)
+
+    def _check(self, result: int) -> None:
+        check_on(result, (self._buffer._comm._handle,))
+
+    def _end(self) -> None:
+        self._kept = ()
+        self._buffer._flights.remove(self)
+
+
+class Received:
+    """What came to this rank. "Row" is one token for one local expert, in the layout "tokens" one token. Rows behind an
+    expert's last are not written."""
+
+    def __init__(self, sent: Dispatch, layout: Layout, arrays: Dict[str, Any], raw: EpDispatchOut) -> None:
+        self._sent = sent
+        self._out: Any = None  # of the combine under way
+        self.layout = layout
+        self.x = arrays["x"]  # of wire_dtype
+        self.scales = arrays["scales"]  # [rows, scale_columns], float32 or UE8M0 bytes; None: without
+        self.counts = arrays["counts"]  # [local_experts], rows of each
+        self.offsets = arrays["offsets"]  # [local_experts + 1], the row at which each expert's block begins, and the end
+        self.weights = arrays["weights"]  # [rows], the router's
+        self.source_rank = arrays["source_rank"]  # [rows]
+        self.source_token = arrays["source_token"]  # [rows]
+        self.topk_idx = arrays["topk_idx"]  # "tokens": [rows, topk], local experts, then -1
+        self.topk_weights = arrays["topk_weights"]  # "tokens": [rows, topk]
+        self.rows: int = raw.rows  # the end of the last block
+        self.tokens: int = raw.tokens  # token copies
+        self.report = _report_of(raw.report)
+        self.combine_report: Optional[ExpertReport] = None  # once combined
+
+    def combine(
+        self,
+        y: Readable,
+        *,
+        add: Optional[Readable] = None,
+        out: Any = None,
+        weighted: bool = False,
+        dtype: Optional[Dtype] = None,
+        out_dtype: Optional[Dtype] = None,
+    ) -> Any:
+        """Brings the experts' outputs back: [tokens, hidden], for each token the sum of weight * y over its experts, and add.
+
+        y: as x was laid out, of F32, BF16 or F16. add: [tokens, hidden], such as the shared expert's output; may be out.
+        weighted: y has been multiplied by the weights already; in the layout "tokens" it always has been, and added over the
+        rank's experts. Without out the result is made new: of y's kind, and of out_dtype, else add's type, else y's. dtype=
+        and out_dtype= are needed where y, and add or out, do not say what they hold. It ends the dispatch."""
+        self.combine_send(y, add=add, out=out, weighted=weighted, dtype=dtype, out_dtype=out_dtype)
+        return self.combine_receive()
+
+    def combine_send(
+        self,
+        y: Readable,
+        *,
+        add: Optional[Readable] = None,
+        out: Any = None,
+        weighted: bool = False,
+        dtype: Optional[Dtype] = None,
+        out_dtype: Optional[Dtype] = None,
+    ) -> None:
+        """The first phase of combine; combine_receive is the second. Until that has returned, y, add and out belong to the
+        library."""
+        tokens, hidden = self._sent._tokens, self._sent._buffer.config.hidden
+        rank = self._sent._buffer._comm.rank
+        source = buffer_of(y, "combine: y", dtype)
+        if rows_of(source, hidden, "combine: y", rank) < self.rows:
+            raise InvalidArgumentError(f"combine: rank {rank}: y has {source.count // hidden} rows; x had {self.rows}")
+        if out_dtype is None:
+            given = out if add is None else add
+            out_dtype = source.dtype if given is None else buffer_of(given, "combine: out or add").dtype
+        if out is None:
+            out = empty(y, "combine: out", out_dtype, (tokens, hidden))
+        buffers = {"out": buffer_of(out, "combine: out", out_dtype, writable=True)}
+        if add is not None:
+            buffers["add"] = buffer_of(add, "combine: add", out_dtype)
+        for name, buffer in buffers.items():
+            rows = rows_of(buffer, hidden, f"combine: {name}", rank)
+            if rows != tokens:
+                raise InvalidArgumentError(f"combine: rank {rank}: {name} has {rows} rows; {tokens} tokens were dispatched")
+        raw = versioned(
+            EpCombineArgs,
+            y=source.address,
+            y_dtype=source.dtype,
+            out_dtype=out_dtype,
+            weighted=weighted,
+            **{name: buffer.address for name, buffer in buffers.items()},
+        )
+        self._sent._kept += (source, *buffers.values())
+        self._sent._check(load().rh_ep_combine_send(self._sent._handle, ctypes.byref(raw)))
+        self._out = out
+
+    def combine_receive(self) -> Any:
+        """The second phase: waits for the other ranks' sums, and returns the result of combine."""
+        report = EpReport()
+        self._sent._check(load().rh_ep_combine_recv(self._sent._handle, ctypes.byref(report)))
+        self.combine_report = _report_of(report)
+        self._sent._end()
+        return self._out
+
+    def release(self) -> None:
+        """Ends a dispatch that is not to be combined; on all ranks."""
+        self._sent._check(load().rh_ep_release(self._sent._handle))
+        self._sent._end()
+
+
+def room(buffer: ExpertBuffer, layout: Layout, capacity: Optional[int], alignment: int, out: Any) -> Optional[int]:
+    """The capacity that was asked for, by number or by out; None: what is needed."""
+    rank, hidden = buffer._comm.rank, buffer.config.hidden
+    chosen("receive", "layout", layout, _LAYOUTS)
+    if not 1 <= alignment < 2**32:
+        raise InvalidArgumentError(f"receive: rank {rank}: alignment {alignment} is outside 1..{2**32 - 1}")
+    if capacity is not None and not 0 <= capacity < 2**32:
+        raise InvalidArgumentError(f"receive: rank {rank}: capacity {capacity} is outside 0..{2**32 - 1}")
+    if out is None:
+        return capacity
+    if capacity is not None:
+        raise InvalidArgumentError(f"receive: rank {rank}: out has a capacity of its own: leave capacity away")
+    rows = rows_of(buffer_of(out, "receive: out", buffer.config.wire, writable=True), hidden, "receive: out", rank)
+    return rows // max(buffer.local_experts, 1) if layout == "padded" else rows
+
+
+def rows_of(buffer: Buffer, columns: int, what: str, rank: int) -> int:
+    """Rows of a buffer [..., columns]; one without dimensions of its own is taken as such."""
+    if buffer.count % columns != 0 or (len(buffer.shape) > 1 and buffer.shape[-1] != columns):
+        name, _, argument = what.partition(": ")
+        raise InvalidArgumentError(f"{name}: rank {rank}: {argument} has shape {buffer.shape}; want rows of {columns}")
+    return buffer.count // columns
+
+
+def ranks_of(bits: int) -> Tuple[int, ...]:
+    return tuple(rank for rank in range(64) if bits >> rank & 1)
+
+
+def chosen(operation: str, name: str, value: str, choices: Dict[str, int]) -> int:
+    """The number of a choice that is made by name."""
+    if value not in choices:
+        raise InvalidArgumentError(f"{operation}: {name} {value!r}; want {', '.join(map(repr, choices))}")
+    return choices[value]
+
+
+def _report_of(raw: EpReport) -> ExpertReport:
+    fields = {field.name: getattr(raw, field.name) for field in dataclasses.fields(ExpertReport)}
+    fields["lost_ranks"] = ranks_of(raw.lost_ranks)
+    fields["message"] = raw.message.decode("utf-8", "replace")
+    return ExpertReport(**fields)

@@ -1,0 +1,266 @@
+"""Expert parallelism: the buffer through which the ranks of a comm exchange tokens of a mixture of experts."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from typing import TYPE_CHECKING, Any, List, Literal, Optional, Sequence, Tuple
+
+from ._abi import EpConfig, EpDispatchIn, EpInfo, versioned
+from ._buffers import Buffer, buffer_of, empty
+from ._library import check, check_on, load
+from .enums import Dtype, Result
+from .errors import InvalidArgumentError
+from .expert_dispatch import Dispatch, Layout, Received, chosen, ranks_of, room, rows_of
+
+if TYPE_CHECKING:
+    from ._collectives import Readable
+    from .comm import Comm
+
+_MODES = {"ll": 1, "ht": 2}
+_SCALES = {"f32": 0, "ue8m0": 1, "static": 2}
+_ON_INVALID = {"error": 0, "drop": 1}
+_ON_DEAD = {"fail": 0, "drop": 1}
+_LOST_WEIGHTS = {"keep": 0, "renormalize": 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpertConfig:
+    """What an ExpertBuffer is made for; the same on every rank. railhead.h explains each field.
+
+    mode: "ll" (decode) has room for the worst case, "ht" (prefill) for a few chunks. Without tables, rank r holds a block of
+    consecutive experts; with them physical_expert[p] says of which expert physical expert p is a replica, and
+    physical_rank[p] where it lies."""
+
+    mode: Literal["ll", "ht"]
+    max_tokens_per_rank: int
+    hidden: int  # elements of a token
+    num_experts: int
+    topk: int  # experts of a token
+    dtype: Dtype = Dtype.BF16  # of x: F32, BF16, F16, or FP8_E4M3 with x_scales
+    wire_dtype: Optional[Dtype] = None  # of dispatched tokens: F32, BF16, F16 or FP8_E4M3; None: dtype
+    combine_dtype: Optional[Dtype] = None  # of sums on their way back: F32, BF16 or F16; None: dtype, BF16 where that is FP8
+    scale: Literal["f32", "ue8m0", "static"] = "f32"  # of an FP8 wire: one of 128 elements, or static_scale for all
+    static_scale: float = 0.0
+    physical_expert: Optional[Sequence[int]] = None
+    physical_rank: Optional[Sequence[int]] = None
+    on_invalid: Literal["error", "drop"] = "error"
+    on_dead: Literal["fail", "drop"] = "fail"
+    lost_weights: Literal["keep", "renormalize"] = "keep"
+
+    @property
+    def wire(self) -> Dtype:
+        """wire_dtype, or what it follows from."""
+        return Dtype(self.dtype if self.wire_dtype is None else self.wire_dtype)
+
+    def buffer_size(self, world_size: int) -> int:
+        """Window memory, in bytes, that a buffer takes of each rank's heap. Outputs and private memory come on top."""
+        nbytes = ctypes.c_uint64()
+        raw, tables = self._raw()
+        check(load().rh_ep_buffer_size(ctypes.byref(raw), _number("world_size", world_size, 2**31), ctypes.byref(nbytes)))
+        del tables  # raw points to them
+        return nbytes.value
+
+    def _raw(self) -> Tuple[EpConfig, Tuple[Any, ...]]:
+        """The C struct, and the tables that it points to."""
+        experts = _table("physical_expert", self.physical_expert)
+        ranks = _table("physical_rank", self.physical_rank)
+        lengths = {len(table) for table in (experts, ranks) if table is not None} or {0}
+        if len(lengths) > 1:
+            raise InvalidArgumentError(
+                f"expert_buffer: physical_expert has {len(experts)} entries and physical_rank {len(ranks)}; "
+                "both have one for each physical expert"
+            )
+        numbers = ("max_tokens_per_rank", "hidden", "num_experts", "topk")
+        combine = Dtype.BF16 if self.dtype == Dtype.FP8_E4M3 else self.dtype
+        raw = versioned(
+            EpConfig,
+            mode=chosen("expert_buffer", "mode", self.mode, _MODES),
+            num_physical=lengths.pop(),
+            physical_expert=_address(experts),
+            physical_rank=_address(ranks),
+            dtype=Dtype(self.dtype),
+            wire_dtype=self.wire,
+            combine_dtype=Dtype(combine if self.combine_dtype is None else self.combine_dtype),
+            scale_format=chosen("expert_buffer", "scale", self.scale, _SCALES),
+            static_scale=self.static_scale,
+            on_invalid=chosen("expert_buffer", "on_invalid", self.on_invalid, _ON_INVALID),
+            on_dead=chosen("expert_buffer", "on_dead", self.on_dead, _ON_DEAD),
+            lost_weights=chosen("expert_buffer", "lost_weights", self.lost_weights, _LOST_WEIGHTS),
+            **{name: _number(name, getattr(self, name), 2**32) for name in numbers},
+        )
+        return raw, (experts, ranks)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpertInfo:
+    """What a buffer holds and takes."""
+
+    local_experts: int  # physical ones of this rank
+    num_physical: int
+    max_local_experts: int  # of any rank
+    scale_columns: int  # scales of a received row; 0: none
+    buffer_bytes: int  # window memory of each rank
+    private_bytes: int  # of this process
+    masked: Tuple[int, ...]  # ranks that take no part any more
+
+
+class ExpertBuffer:
+    """Memory for dispatches and combines. Comm.expert_buffer makes it; destroy() or the end of a with block gives it back, as
+    the end of the comm does.
+
+    Every rank makes the same calls in the same order, one with no tokens too. At most two dispatches are in flight: sent, and
+    neither combined nor released."""
+
+    def __init__(self, comm: Comm, config: ExpertConfig) -> None:
+        self._comm = comm
+        self._handle = ctypes.c_void_p()
+        self._destroyed = False
+        self._flights: List[Dispatch] = []
+        self.config = config
+        raw, tables = config._raw()
+        check_on(load().rh_ep_create(comm._handle, ctypes.byref(raw), ctypes.byref(self._handle)), (comm._handle,))
+        del tables  # raw points to them
+        info = self.info()
+        self.local_experts = info.local_experts
+        self.scale_columns = info.scale_columns
+
+    def __repr__(self) -> str:
+        return f"<railhead.ExpertBuffer of rank {self._comm.rank}, {self.local_experts} of {self.config.num_experts} experts>"
+
+    def __enter__(self) -> ExpertBuffer:
+        return self
+
+    def __exit__(self, kind: object, exception: object, trace: object) -> None:
+        # With an exception on its way the other ranks may never come to destroy it: the comm's end does.
+        if exception is None and not self._destroyed and not self._comm._ended:
+            self.destroy()
+
+    def destroy(self) -> None:
+        """Collective: gives the memory back, and ends dispatches that are still in flight."""
+        result = load().rh_ep_destroy(self._handle)
+        if result != Result.BUSY:
+            self._destroyed = True
+            self._flights.clear()
+        check_on(result, (self._comm._handle,))
+
+    def info(self) -> ExpertInfo:
+        raw = versioned(EpInfo)
+        check(load().rh_ep_get_info(self._handle, ctypes.byref(raw)))
+        names = [field.name for field in dataclasses.fields(ExpertInfo) if field.name != "masked"]
+        return ExpertInfo(**{name: getattr(raw, name) for name in names}, masked=ranks_of(raw.masked))
+
+    def mask_rank(self, rank: int) -> None:
+        """Leaves a rank out for good: every other rank calls it between the same two dispatches."""
+        self._comm._check_rank("mask_rank", "rank", rank)
+        check(load().rh_ep_mask_rank(self._handle, rank))
+
+    def load(self) -> Tuple[List[int], List[int]]:
+        """Token copies sent to each physical expert by the routers of all ranks, and by this rank's; over all buffers of the
+        comm."""
+        experts = self.info().num_physical
+        total, local = (ctypes.c_uint64 * experts)(), (ctypes.c_uint64 * experts)()
+        check(load().rh_ep_get_load(self._handle, total, local, experts))
+        return list(total), list(local)
+
+    @property
+    def in_flight(self) -> Tuple[Dispatch, ...]:
+        """Dispatches that have been sent, and neither combined nor released; the earliest first."""
+        return tuple(self._flights)
+
+    def dispatch(
+        self,
+        x: Readable,
+        topk_idx: Readable,
+        topk_weights: Optional[Readable] = None,
+        layout: Layout = "padded",
+        *,
+        x_scales: Optional[Readable] = None,
+        capacity: Optional[int] = None,
+        alignment: int = 1,
+        out: Any = None,
+    ) -> Received:
+        """Brings each token to the ranks that hold its experts, and returns what came here: see Dispatch.receive.
+
+        x: [tokens, hidden]. topk_idx: [tokens, topk], 32 or 64 bits; -1 is no expert. topk_weights: [tokens, topk] in float32,
+        all 1 by default. x_scales: of FP8, [tokens, scale_columns], float32 or UE8M0 bytes.
+
+        After a LimitError (capacity is too small) nothing was taken: receive in_flight[-1] again, with room."""
+        # What is wrong with them, or a type that x's library lacks, is said before anything is sent.
+        room(self, layout, capacity, alignment, out)
+        if out is None:
+            empty(x, "dispatch: out", self.config.wire, (0,))
+        sent = self.dispatch_send(x, topk_idx, topk_weights, x_scales=x_scales)
+        return sent.receive(layout, capacity=capacity, alignment=alignment, out=out)
+
+    def dispatch_send(
+        self,
+        x: Readable,
+        topk_idx: Readable,
+        topk_weights: Optional[Readable] = None,
+        *,
+        x_scales: Optional[Readable] = None,
+    ) -> Dispatch:
+        """The first phase; the second is the result's receive(). In between the caller may compute, and leaves x, topk_idx
+        and topk_weights as they are."""
+        rank, config = self._comm.rank, self.config
+        source = buffer_of(x, "dispatch: x", config.dtype)
+        tokens = rows_of(source, config.hidden, "dispatch: x", rank)
+        ids = buffer_of(topk_idx, "dispatch: topk_idx")
+        if ids.dtype not in (Dtype.I32, Dtype.I64):
+            raise InvalidArgumentError(f"dispatch: rank {rank}: topk_idx has {ids.dtype.name}; want I32 or I64")
+        inputs = {"topk_idx": (ids, config.topk)}
+        if topk_weights is not None:
+            inputs["topk_weights"] = (buffer_of(topk_weights, "dispatch: topk_weights", Dtype.F32), config.topk)
+        if x_scales is not None:
+            inputs["x_scales"] = (self._scales(x_scales), self.scale_columns)
+        for name, (buffer, columns) in inputs.items():
+            rows = rows_of(buffer, columns, f"dispatch: {name}", rank)
+            if rows != tokens:
+                raise InvalidArgumentError(f"dispatch: rank {rank}: x has {tokens} tokens and {name} {rows}")
+        raw = versioned(
+            EpDispatchIn,
+            x=source.address,
+            num_tokens=_number("tokens of x", tokens, 2**32),
+            hidden=config.hidden,
+            idx_dtype=ids.dtype,
+            **{name: buffer.address for name, (buffer, _) in inputs.items()},
+        )
+        handle = ctypes.c_void_p()
+        result = load().rh_ep_dispatch_send(self._handle, ctypes.byref(raw), ctypes.byref(handle))
+        sent = Dispatch(self, handle, x, tokens, (source, *(buffer for buffer, _ in inputs.values())))
+        if handle.value:
+            self._flights.append(sent)
+        check_on(result, (self._comm._handle,))
+        return sent
+
+    def _scales(self, x_scales: Any) -> Buffer:
+        if self.config.dtype != Dtype.FP8_E4M3 or self.scale_columns == 0:
+            raise InvalidArgumentError(
+                f"dispatch: rank {self._comm.rank}: x_scales are for x of FP8_E4M3 with scales of blocks; this buffer's dtype is "
+                f"{Dtype(self.config.dtype).name}, its scale {self.config.scale!r}"
+            )
+        return buffer_of(x_scales, "dispatch: x_scales", self._scale_dtype)
+
+    @property
+    def _scale_dtype(self) -> Dtype:
+        return Dtype.F32 if self.config.scale == "f32" else Dtype.U8
+
+
+def _number(name: str, value: int, limit: int) -> int:
+    """What ctypes would cut without a word is refused; the library knows the real bounds."""
+    if not 0 <= value < limit:
+        raise InvalidArgumentError(f"expert_buffer: {name} {value} is outside 0..{limit - 1}")
+    return value
+
+
+def _table(name: str, values: Optional[Sequence[int]]) -> Any:
+    if values is None:
+        return None
+    for p, value in enumerate(values):
+        _number(f"{name}[{p}]", int(value), 2**31)
+    return (ctypes.c_int32 * len(values))(*(int(value) for value in values))
+
+
+def _address(table: Any) -> Optional[int]:
+    return None if table is None else ctypes.addressof(table)
