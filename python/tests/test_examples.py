@@ -7,7 +7,7 @@ import subprocess
 import sys
 import unittest
 
-from support import HERE, PATIENCE, RankTest, environment
+from support import HERE, PATIENCE, RankTest, environment, needs
 
 EXAMPLES = HERE.parent / "examples"
 
@@ -20,6 +20,12 @@ class Examples(RankTest):
     def test_pipeline(self) -> None:
         printed = self.finish(self.start(EXAMPLES / "pipeline.py", 3))
         self.assertEqual(printed, ["", "", "8 batches of 1024 went through 3 stages"])
+
+    def test_moe(self) -> None:
+        needs("numpy")
+        printed = self.finish(self.start(EXAMPLES / "moe.py", 3))
+        for r, experts in enumerate(("0..2", "3..5", "6..7")):
+            self.assertRegex(printed[r], rf"^rank {r}: 16 tokens went out, \d+ came to experts {experts}$")
 
     def test_all_reduce_under_railhead_run(self) -> None:
         command = [os.environ["RAILHEAD_BIN"], "run", "-n", "2", "--daemon", "--", sys.executable, str(EXAMPLES / "all_reduce.py")]
