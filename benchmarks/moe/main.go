@@ -140,10 +140,11 @@ func run(ctx context.Context, o options, stdout, notes io.Writer) error {
 	if err != nil {
 		return err
 	}
-	sides, err := prepare(ctx, o, len(cpus), dir, notes)
+	sides, stop, err := prepare(ctx, o, len(cpus), dir, notes)
 	if err != nil {
 		return err
 	}
+	defer stop()
 	problem := filepath.Join(dir, "problem")
 	if err := uniform(o).save(problem); err != nil {
 		return err

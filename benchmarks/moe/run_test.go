@@ -56,7 +56,7 @@ func TestTheComparisonRunsWithTheMPIsOfThisMachine(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
 	}
-	if n := len(r.Sides); n < 2 || n%2 != 0 || !strings.HasSuffix(r.Sides[0].Name, " dedup") || !strings.HasSuffix(r.Sides[1].Name, " plain") {
+	if n := len(r.Sides); n < 4 || n%2 != 0 || r.Sides[n-2].Name != "Railhead ll" || r.Sides[n-1].Name != "Railhead ht" || !strings.HasSuffix(r.Sides[0].Name, " dedup") || !strings.HasSuffix(r.Sides[1].Name, " plain") {
 		t.Errorf("the sides are %+v", r.Sides)
 	}
 	if len(r.Rows) != 2 || r.Rows[0].Tokens != 1 || r.Rows[1].Tokens != 40 {
@@ -85,7 +85,7 @@ func thin(r routing) routing {
 	return r
 }
 
-func TestBothExchangesAreRightForUnevenExpertsAndTokensWithoutAny(t *testing.T) {
+func TestEverySideIsRightForUnevenExpertsAndTokensWithoutAny(t *testing.T) {
 	needMPI(t)
 	noteSources(t)
 	dir := t.TempDir()
@@ -99,10 +99,11 @@ func TestBothExchangesAreRightForUnevenExpertsAndTokensWithoutAny(t *testing.T) 
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), librarybuild.Patience)
 	defer cancel()
-	sides, err := prepare(ctx, o, 0, dir, os.Stderr)
+	sides, stop, err := prepare(ctx, o, 0, dir, os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer stop()
 	problem := filepath.Join(dir, "problem")
 	if err := thin(uniform(o)).save(problem); err != nil {
 		t.Fatal(err)

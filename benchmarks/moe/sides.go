@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 
 	"railhead/internal/librarybuild"
 	"railhead/internal/sidebyside"
+	"railhead/server"
 )
 
 // side is one of those that are compared.
@@ -28,12 +30,24 @@ const (
 // variants of the exchange by hand: ranks/mpi_<variant>.c.
 var variants = []string{"dedup", "plain"}
 
-// prepare finds and compiles the sides into dir.
-func prepare(ctx context.Context, o options, cpus int, dir string, notes io.Writer) (sides []side, err error) {
+// modes are Railhead's.
+var modes = []string{"ll", "ht"}
+
+// prepare finds and compiles the sides into dir, and starts a daemon for Railhead's; stop ends it.
+func prepare(ctx context.Context, o options, cpus int, dir string, notes io.Writer) (sides []side, stop func(), err error) {
 	root, err := sidebyside.RepositoryRoot(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	sides, err = prepareMPI(ctx, o, cpus, root, dir, notes)
+	if err != nil {
+		return nil, nil, err
+	}
+	ours, stop, err := prepareRailhead(root, dir, o.optimization, notes)
+	return append(sides, ours...), stop, err
+}
+
+func prepareMPI(ctx context.Context, o options, cpus int, root, dir string, notes io.Writer) (sides []side, err error) {
 	installed, err := sidebyside.InstalledMPIs(notes)
 	if err != nil {
 		return nil, err
@@ -61,16 +75,50 @@ func prepare(ctx context.Context, o options, cpus int, dir string, notes io.Writ
 	return sides, nil
 }
 
-// compile links the loop with the sources of a side, for the processor of this machine.
+// prepareRailhead builds the library as it stands and starts a daemon in this process.
+func prepareRailhead(root, dir, optimization string, notes io.Writer) (sides []side, stop func(), err error) {
+	fmt.Fprintln(notes, "compiling the library")
+	library := filepath.Join(dir, "library")
+	if err := os.Mkdir(library, 0o700); err != nil {
+		return nil, nil, err
+	}
+	if err := librarybuild.Build(root, library, optimization); err != nil {
+		return nil, nil, err
+	}
+	program := filepath.Join(dir, "railhead")
+	if err := compile(root, "gcc", program, optimization, "side_railhead.c", filepath.Join(library, "librailhead.a")); err != nil {
+		return nil, nil, err
+	}
+	s, err := server.Start(server.Config{SocketPath: filepath.Join(dir, "d")})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, mode := range modes {
+		sides = append(sides, side{
+			Side: sidebyside.Side{
+				Name: "Railhead " + mode, Version: "this tree", Argv: []string{program},
+				Env: []string{"RAILHEAD_SOCKET=" + s.SocketPath(), "RAILHEAD_GROUP=" + mode, "MODE=" + mode},
+			},
+			kind: railhead,
+		})
+	}
+	return sides, s.Close, nil
+}
+
+// compile links the loop with a side: sources in ranks/, or a library by its absolute path. All of it for the processor of this
+// machine.
 func compile(root, compiler, program, optimization string, side ...string) error {
 	// Where a product and a sum become one instruction is the compiler's choice otherwise, and so are the bits of the result.
 	arguments := []string{"-std=c11", optimization, "-march=native", "-ffp-contract=off",
-		"-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror", "-Iinternal/sidebyside"}
+		"-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror", "-Iclient", "-Iinternal/sidebyside"}
 	if runtime.GOARCH == "amd64" {
 		arguments = append(arguments, "-mprefer-vector-width=512") // compilers older than the processor take half of it
 	}
 	for _, source := range append([]string{"loop.c", "problem.c", "expected.c"}, side...) {
-		arguments = append(arguments, "benchmarks/moe/ranks/"+source)
+		if !filepath.IsAbs(source) {
+			source = "benchmarks/moe/ranks/" + source
+		}
+		arguments = append(arguments, source)
 	}
 	_, err := librarybuild.Tool(root, compiler, append(arguments, "-pthread", "-o", program)...)
 	return err

@@ -43,6 +43,7 @@ var mayImport = map[string][]string{
 	"railhead/internal/sidebyside":    {"railhead/internal/launch"},
 	"railhead/benchmarks/moe": {
 		"railhead/internal/launch", "railhead/internal/librarybuild", "railhead/internal/sidebyside", "railhead/internal/sizeplot",
+		"railhead/server",
 	},
 	"railhead/benchmarks/mpi": {
 		"railhead/internal/launch", "railhead/internal/librarybuild", "railhead/internal/ncclstyle", "railhead/internal/sidebyside",

@@ -1,0 +1,85 @@
+/* side_railhead.c - Railhead's side, through its C ABI as any program uses it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "railhead.h"
+#include "side.h"
+
+const char *const side_rank_variables[] = {"RANK", NULL};
+const int side_sends_sums = 1;
+
+static const struct problem *p;
+static rh_session *session;
+static rh_comm *comm;
+static rh_ep *ep;
+static rh_ep_handle *handle;
+static uint16_t *rows;
+static uint64_t capacity;
+
+static void must(rh_result result) {
+  if (result == RH_OK) return;
+  fprintf(stderr, "%s\n", rh_last_error_message());
+  exit(1);
+}
+
+void side_start(int *argc, char ***argv, int *rank, int *ranks) {
+  (void)argc;
+  (void)argv;
+  int32_t own = 0, all = 0;
+  must(rh_connect(NULL, &session));
+  must(rh_comm_init(session, NULL, &comm));
+  must(rh_comm_rank(comm, &own));
+  must(rh_comm_world_size(comm, &all));
+  *rank = own;
+  *ranks = all;
+}
+
+/* MODE=ll or MODE=ht. Rows have room for what the problem's routing sends here, as on the other sides. */
+void side_prepare(const struct problem *problem) {
+  p = problem;
+  const char *mode = getenv("MODE");
+  rh_ep_config config = RH_EP_CONFIG_INIT;
+  config.mode = mode != NULL && strcmp(mode, "ht") == 0 ? RH_EP_HT : RH_EP_LL;
+  config.max_tokens_per_rank = (uint32_t)p->tokens;
+  config.hidden = (uint32_t)p->hidden;
+  config.num_experts = (uint32_t)p->experts;
+  config.topk = (uint32_t)p->topk;
+  must(rh_ep_create(comm, &config, &ep));
+  for (int r = 0; r < p->ranks; r++) {
+    for (int t = 0; t < p->tokens; t++) {
+      const int32_t *idx = idx_of(p, r, t);
+      for (int k = 0; k < p->topk; k++) capacity += idx[k] >= 0 && p->rank_of[idx[k]] == p->rank;
+    }
+  }
+  rows = touched(capacity * row_bytes(p));
+}
+
+void side_barrier(void) { must(rh_barrier(comm, NULL)); }
+
+const uint16_t *side_dispatch(const uint16_t *x, int tokens, size_t *count) {
+  rh_ep_dispatch_in in = RH_EP_DISPATCH_IN_INIT;
+  in.x = x;
+  in.topk_idx = idx_of(p, p->rank, 0);
+  in.topk_weights = weights_of(p, p->rank, 0);
+  in.num_tokens = (uint32_t)tokens;
+  in.hidden = (uint32_t)p->hidden;
+  in.idx_dtype = RH_I32;
+  rh_ep_dispatch_out out = {.struct_size = sizeof out, .struct_version = 1, .layout = RH_EP_FLAT, .capacity = capacity, .x = rows};
+  must(rh_ep_dispatch(ep, &in, &out, &handle));
+  *count = out.rows;
+  return rows;
+}
+
+void side_combine(const uint16_t *y, uint16_t *out) {
+  rh_ep_combine_args args = RH_EP_COMBINE_ARGS_INIT;
+  args.y = y;
+  args.out = out;
+  must(rh_ep_combine(handle, &args, NULL));
+}
+
+void side_end(void) {
+  must(rh_ep_destroy(ep));
+  must(rh_comm_finalize(comm));
+  must(rh_close(session));
+}
