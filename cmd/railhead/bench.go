@@ -32,6 +32,9 @@ func benchCommand() *cobra.Command {
 		names = append(names, op.Command())
 		cmd.AddCommand(benchOpCommand(op))
 	}
+	moe := benchMoECommand()
+	names = append(names, moe.Name())
+	cmd.AddCommand(moe)
 	return cmd
 }
 

@@ -19,8 +19,9 @@ const jobVariable = "RAILHEAD_JOB"
 
 // job is what a rank does; one of the fields is set.
 type job struct {
-	Demo  *demoJob  `json:"demo,omitempty"`
-	Bench *benchJob `json:"bench,omitempty"`
+	Demo  *demoJob     `json:"demo,omitempty"`
+	Bench *benchJob    `json:"bench,omitempty"`
+	MoE   *moeBenchJob `json:"moe,omitempty"`
 }
 
 // abortDelay is how long a rank that was told to end still gives its operation to report why the group broke.
@@ -57,7 +58,7 @@ func runRank() error {
 	terminated := make(chan os.Signal, 1)
 	signal.Notify(terminated, syscall.SIGTERM)
 
-	if j.Bench != nil { // before the daemon is told where the rank may run
+	if j.Bench != nil || j.MoE != nil { // before the daemon is told where the rank may run
 		if err := pin(rank, world); err != nil {
 			return err
 		}
@@ -82,6 +83,8 @@ func runRank() error {
 		err = j.Demo.run(c, out)
 	case j.Bench != nil:
 		err = j.Bench.run(c, out)
+	case j.MoE != nil:
+		err = j.MoE.run(c, out)
 	default:
 		err = fmt.Errorf("%s names no job", jobVariable)
 	}

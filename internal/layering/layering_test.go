@@ -50,7 +50,7 @@ var mayImport = map[string][]string{
 		"railhead/internal/sizeplot", "railhead/server",
 	},
 	"railhead/cmd/railhead": {
-		"railhead/client", "railhead/engine/plan", "railhead/engine/topo", "railhead/engine/tuner", "railhead/internal/launch", "railhead/internal/models",
+		"railhead/alltoall", "railhead/client", "railhead/engine/plan", "railhead/engine/topo", "railhead/engine/tuner", "railhead/internal/launch", "railhead/internal/models",
 		"railhead/internal/ncclstyle", "railhead/internal/oracle", "railhead/internal/sizeplot", "railhead/internal/wire", "railhead/server", "railhead/server/flight", "railhead/server/membership",
 	},
 

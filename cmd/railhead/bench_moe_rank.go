@@ -1,0 +1,236 @@
+package main
+
+import (
+	"encoding/json"
+	"runtime"
+	"time"
+
+	"railhead/client"
+)
+
+// moeBenchJob is what all ranks of bench moe do.
+type moeBenchJob struct {
+	Shape      moeShape `json:"shape"`
+	Tokens     []int    `json:"tokens"` // of a rank, by row
+	Iterations int      `json:"iterations"`
+	Warmup     int      `json:"warmup"`
+	Admin      string   `json:"admin"` // the daemon's address, which has the ranks' counters
+}
+
+// moeRankRow is what a rank prints for each row. Of bytes and copies it has sums over all round trips that were counted.
+type moeRankRow struct {
+	Row          int          `json:"row"`
+	Rank         int          `json:"rank"`
+	PrivateBytes uint64       `json:"private_bytes"`
+	DispatchNs   []int64      `json:"dispatch_ns"` // of each iteration
+	CombineNs    []int64      `json:"combine_ns"`
+	RoundTripNs  []int64      `json:"round_trip_ns"`
+	Wrong        int64        `json:"wrong"`       // elements
+	RoundTrips   int          `json:"round_trips"` // that were counted
+	Copies       uint64       `json:"copies"`      // received
+	Least        uint64       `json:"least"`       // bytes that this rank had to write for others
+	Written      []moeTraffic `json:"written"`     // of all ranks, by the library's counters; rank 0 says it
+}
+
+func (j *moeBenchJob) run(c *client.Comm, out *json.Encoder) error {
+	ep, err := c.NewEP(j.Shape.ep())
+	if err != nil {
+		return err
+	}
+	router, err := j.Shape.router()
+	if err != nil {
+		return err
+	}
+	for i, tokens := range j.Tokens {
+		m := &moeMeasurement{job: j, c: c, ep: ep, report: moeRankRow{Row: i, Rank: c.Rank(), PrivateBytes: ep.PrivateBytes()}}
+		first, err := j.Shape.problem(router, c.WorldSize(), c.Rank(), 2*i, tokens)
+		if err != nil {
+			return err
+		}
+		last, err := j.Shape.problem(router, c.WorldSize(), c.Rank(), 2*i+1, tokens)
+		if err != nil {
+			return err
+		}
+		if err := m.run(first, last); err != nil {
+			return err
+		}
+		if err := out.Encode(m.report); err != nil {
+			return err
+		}
+	}
+	return ep.Destroy()
+}
+
+// moeMeasurement is one rank's part in a row.
+type moeMeasurement struct {
+	job *moeBenchJob
+	c   *client.Comm
+	ep  *client.EP
+
+	problem *moeProblem
+	in      client.EPTokensIn
+	rows    *client.EPRows
+	y, out  []byte
+	report  moeRankRow
+}
+
+// run plays all iterations with one problem, and the last with another.
+func (m *moeMeasurement) run(first, last *moeProblem) error {
+	if err := m.makeRoom(first, last); err != nil {
+		return err
+	}
+	if err := m.take(first); err != nil {
+		return err
+	}
+	for range m.job.Warmup {
+		if err := m.iterate(false); err != nil {
+			return err
+		}
+	}
+	m.report = moeRankRow{Row: m.report.Row, Rank: m.report.Rank, PrivateBytes: m.report.PrivateBytes}
+	before, err := m.counters()
+	if err != nil {
+		return err
+	}
+	for i := range m.job.Iterations {
+		isLast := i == m.job.Iterations-1
+		if isLast && i > 0 {
+			if err := m.take(last); err != nil {
+				return err
+			}
+		}
+		if err := m.iterate(i == 0 || isLast); err != nil {
+			return err
+		}
+	}
+	after, err := m.counters()
+	for r := range after {
+		m.report.Written = append(m.report.Written, after[r].minus(before[r]))
+	}
+	return err
+}
+
+func (m *moeMeasurement) makeRoom(first, last *moeProblem) error {
+	a, err := first.capacity()
+	if err != nil {
+		return err
+	}
+	b, err := last.capacity()
+	if err != nil {
+		return err
+	}
+	capacity := max(a, b)
+	if err := first.layOut(capacity); err != nil {
+		return err
+	}
+	if err := last.layOut(capacity); err != nil {
+		return err
+	}
+	m.rows = first.newRows(m.ep, capacity)
+	row := first.shape.Hidden * first.shape.sums().Size()
+	m.y, m.out = make([]byte, row*max(first.view.Rows, last.view.Rows)), make([]byte, row*first.tokens)
+	return nil
+}
+
+// take makes a problem the one that is played: its tokens are written, and its experts do their work on what they are sent.
+func (m *moeMeasurement) take(p *moeProblem) error {
+	m.problem, m.in = p, p.input()
+	d, err := m.ep.Dispatch(m.in, m.rows)
+	if err != nil {
+		return err
+	}
+	if err := p.experts(m.rows, m.y); err != nil {
+		return err
+	}
+	err = m.combine(d)
+	runtime.GC()
+	return err
+}
+
+func (m *moeMeasurement) combine(d *client.EPDispatch) error {
+	sums := moeDtypes[m.problem.shape.sums()]
+	_, err := d.Combine(client.EPSums{
+		Y: m.y, YDtype: sums, Out: m.out, OutDtype: sums, Weighted: m.rows.Layout == client.EPTokens,
+	})
+	m.count()
+	return err
+}
+
+// count notes what a round trip had to move.
+func (m *moeMeasurement) count() {
+	p := m.problem
+	m.report.RoundTrips++
+	m.report.Copies += uint64(p.received())
+	for r := range p.traffic {
+		m.report.Least += p.traffic[p.rank].Payload[r] + p.traffic[r].Partials[p.rank]
+	}
+}
+
+// iterate times one iteration. The results of one that is checked are compared before the next call spoils them.
+func (m *moeMeasurement) iterate(checked bool) error {
+	r := &m.report
+	if checked {
+		m.spoil()
+	}
+	var d *client.EPDispatch
+	err := m.time(&r.DispatchNs, func() (err error) {
+		d, err = m.ep.Dispatch(m.in, m.rows)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if checked {
+		r.Wrong += m.problem.wrongRows(m.rows)
+	}
+	if err := m.time(&r.CombineNs, func() error { return m.combine(d) }); err != nil {
+		return err
+	}
+	if checked {
+		r.Wrong += m.problem.wrongSums(m.out, nil)
+		m.spoil()
+	}
+	err = m.time(&r.RoundTripNs, func() error {
+		d, err := m.ep.Dispatch(m.in, m.rows)
+		if err != nil {
+			return err
+		}
+		return m.combine(d)
+	})
+	if checked && err == nil {
+		r.Wrong += m.problem.wrongRows(m.rows) + m.problem.wrongSums(m.out, nil)
+	}
+	return err
+}
+
+// spoil leaves nothing in the results that could pass for one, and no garbage whose collection would fall into a call.
+func (m *moeMeasurement) spoil() {
+	poisonRows(m.rows)
+	fill(m.out, poison)
+	runtime.GC()
+}
+
+// time makes a call once all ranks are ready for it.
+func (m *moeMeasurement) time(times *[]int64, call func() error) error {
+	if err := m.c.Barrier(); err != nil {
+		return err
+	}
+	start := time.Now()
+	err := call()
+	*times = append(*times, time.Since(start).Nanoseconds())
+	return err
+}
+
+// counters are the library's, of all ranks, at a moment when nothing is under way; rank 0's alone.
+func (m *moeMeasurement) counters() (all []moeTraffic, err error) {
+	if err := m.c.Barrier(); err != nil {
+		return nil, err
+	}
+	if m.c.Rank() == 0 {
+		all, err = readMoETraffic(m.job.Admin, m.c.WorldSize())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return all, m.c.Barrier()
+}
