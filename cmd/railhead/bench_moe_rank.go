@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"runtime"
+	"slices"
 	"time"
 
 	"railhead/client"
@@ -42,12 +43,13 @@ func (j *moeBenchJob) run(c *client.Comm, out *json.Encoder) error {
 		return err
 	}
 	for i, tokens := range j.Tokens {
+		everyone := slices.Repeat([]int{tokens}, c.WorldSize())
 		m := &moeMeasurement{job: j, c: c, ep: ep, report: moeRankRow{Row: i, Rank: c.Rank(), PrivateBytes: ep.PrivateBytes()}}
-		first, err := j.Shape.problem(router, c.WorldSize(), c.Rank(), 2*i, tokens)
+		first, err := j.Shape.problem(router, c.Rank(), 2*i, everyone)
 		if err != nil {
 			return err
 		}
-		last, err := j.Shape.problem(router, c.WorldSize(), c.Rank(), 2*i+1, tokens)
+		last, err := j.Shape.problem(router, c.Rank(), 2*i+1, everyone)
 		if err != nil {
 			return err
 		}
@@ -187,7 +189,7 @@ func (m *moeMeasurement) iterate(checked bool) error {
 		return err
 	}
 	if checked {
-		r.Wrong += m.problem.wrongSums(m.out, nil)
+		r.Wrong += m.problem.wrongSums(m.problem.rank, m.out)
 		m.spoil()
 	}
 	err = m.time(&r.RoundTripNs, func() error {
@@ -198,7 +200,7 @@ func (m *moeMeasurement) iterate(checked bool) error {
 		return m.combine(d)
 	})
 	if checked && err == nil {
-		r.Wrong += m.problem.wrongRows(m.rows) + m.problem.wrongSums(m.out, nil)
+		r.Wrong += m.problem.wrongRows(m.rows) + m.problem.wrongSums(m.problem.rank, m.out)
 	}
 	return err
 }

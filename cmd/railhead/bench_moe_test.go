@@ -70,7 +70,7 @@ func TestBenchMoEComparesWhatWasWrittenWithTheLeast(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := r.Shape.problem(router, 2, 0, 0, 64)
+	p, err := r.Shape.problem(router, 0, 0, []int{64, 64})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,8 +17,15 @@ type demoJob struct {
 	Seed     uint64 `json:"seed"`
 }
 
-// demoRankReport is what it prints.
+// demoRankReport is what a rank prints.
 type demoRankReport struct {
+	Ops []demoRankOp `json:"ops"`
+}
+
+// demoRankOp is all calls of one operation.
+type demoRankOp struct {
+	Op      string  `json:"op"`
+	Bytes   int     `json:"bytes"`
 	TimesNs []int64 `json:"times_ns"` // of each call
 	Checked int     `json:"checked"`
 	Wrong   []int   `json:"wrong"` // indices of calls with a wrong element
@@ -28,9 +35,9 @@ type demoRankReport struct {
 // run plays the decode steps. Every call is preceded by a barrier that is not timed: without one, the time of a call
 // would be that of the slowest rank's check of the call before.
 func (j *demoJob) run(c *client.Comm, out *json.Encoder) error {
-	var report demoRankReport
 	send := make([]byte, j.Elements*oracle.BF16.Size())
 	recv := make([]byte, len(send))
+	op := demoRankOp{Op: "all_reduce", Bytes: len(send)}
 	seeds := make([]uint64, c.WorldSize())
 	inputs, err := inputsFor(ncclstyle.AllReduce, c, uint64(len(send)))
 	if err != nil {
@@ -51,16 +58,16 @@ func (j *demoJob) run(c *client.Comm, out *json.Encoder) error {
 		if err := c.AllReduce(send, recv, j.Elements, client.BF16, client.Sum); err != nil {
 			return err
 		}
-		report.TimesNs = append(report.TimesNs, time.Since(start).Nanoseconds())
+		op.TimesNs = append(op.TimesNs, time.Since(start).Nanoseconds())
 		if inputs.Wrong(recv, oracle.BF16, oracle.Sum, seeds, nil, 0, 0) != 0 {
-			report.Wrong = append(report.Wrong, call)
+			op.Wrong = append(op.Wrong, call)
 		}
-		report.Checked++
+		op.Checked++
 	}
 	status, err := c.Status()
 	if err != nil {
 		return err
 	}
-	report.Algo = status.Algorithm
-	return out.Encode(report)
+	op.Algo = status.Algorithm
+	return out.Encode(demoRankReport{[]demoRankOp{op}})
 }

@@ -29,7 +29,7 @@ func TestDemoChecksEveryResultAndReportsItAsJSONAlone(t *testing.T) {
 	}
 	var r demoReport
 	decodeStrict(t, stdout, &r)
-	if !r.OK || r.Ranks != 3 || r.Model != "llama-3-8b" || r.Device != "cpu" || r.Steps != 2 || len(r.Ops) != 1 {
+	if !r.OK || r.Ranks != 3 || r.Model != "llama-3-8b" || r.Device != "cpu" || r.Steps != 2 || r.Layers != 32 || len(r.Ops) != 1 {
 		t.Fatalf("got %+v", r)
 	}
 	o := r.Ops[0]
@@ -94,6 +94,9 @@ func TestDemoRefusesWhatItCannotPlay(t *testing.T) {
 		"no such":     {"--config", "/no/such/config.json"},
 		"takes no":    {"please"},
 		"--timeout 0": {"--timeout", "0s"},
+		"--layers 33": {"--layers", "33"},
+		"--layers -1": {"--model", "kimi-k2", "--layers", "-1"},
+		"mixtral-8x7": {"--model", "mixtral"},
 	} {
 		status, stdout, stderr := run(t, nil, append([]string{"demo", "--json"}, args...)...)
 		if status != exitUsage || stdout != "" || !strings.Contains(stderr, want) {

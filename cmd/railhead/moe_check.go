@@ -110,17 +110,13 @@ func (p *moeProblem) wrongRow(rows *client.EPRows, at alltoall.Place, x, scales 
 	return wrong + differing(rows.TopKIdx[at.Row*k:][:k], idx) + differing(rows.TopKWeights[at.Row*k:][:n], weights[:n])
 }
 
-// wrongSums counts the elements of a combine's result that are wrong. add is what was added to the sums, nil: nothing.
-func (p *moeProblem) wrongSums(out, add []byte) (wrong int64) {
+// wrongSums counts the elements that are wrong of what a combine gives a rank for its tokens.
+func (p *moeProblem) wrongSums(rank int, out []byte) (wrong int64) {
 	row := p.shape.Hidden * p.shape.sums().Size()
 	want := make([]byte, row)
 	s := newMoESums(p)
-	for t := range p.tokens {
-		var added []byte
-		if add != nil {
-			added = add[t*row:][:row]
-		}
-		s.token(t, added, want)
+	for t := range p.sent[rank].Routing.Copies {
+		s.token(rank, t, want)
 		wrong += differingElements(out[t*row:][:row], want, p.shape.sums().Size())
 	}
 	return wrong
@@ -142,23 +138,23 @@ func newMoESums(p *moeProblem) *moeSums {
 }
 
 // token adds as railhead.h says: over a rank's experts in the order of topk_idx, rounded to the combine type, then over the ranks.
-func (s *moeSums) token(t int, add, out []byte) {
-	x, scales := s.p.wireRow(s.p.rank, t)
+func (s *moeSums) token(source, t int, out []byte) {
+	x, scales := s.p.wireRow(source, t)
 	s.p.values(x, scales, s.values)
 	fill(s.sum, 0)
-	for n, c := range s.p.sent[s.p.rank].Routing.Copies[t] {
-		s.add(c.Entries)
+	for n, c := range s.p.sent[source].Routing.Copies[t] {
+		s.addExperts(c.Entries)
 		addTo(s.sum, s.partial, n == 0)
 	}
-	if add != nil {
-		widenRow(s.p.shape.sums(), add, s.y)
+	if s.p.add != nil {
+		widenRow(s.p.shape.sums(), s.p.add(source, t), s.y)
 		addTo(s.sum, s.y, false)
 	}
 	narrowRow(s.p.shape.sums(), s.sum, out)
 }
 
-// add makes the partial sum of one rank.
-func (s *moeSums) add(entries []alltoall.Entry) {
+// addExperts makes the partial sum of one rank.
+func (s *moeSums) addExperts(entries []alltoall.Entry) {
 	groups := [][]alltoall.Entry{entries} // that have one row
 	if s.p.shape.Layout != alltoall.Tokens {
 		groups = nil

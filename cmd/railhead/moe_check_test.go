@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"railhead/alltoall"
@@ -37,8 +38,9 @@ type played struct {
 }
 
 // playPlainly computes everything with package alltoall but the experts' work.
-func playPlainly(t *testing.T, s moeShape, world int) (all played) {
+func playPlainly(t *testing.T, s moeShape, world int) *played {
 	t.Helper()
+	all := &played{}
 	config := s.config()
 	placement, err := alltoall.NewPlacement(config, world)
 	if err != nil {
@@ -50,7 +52,7 @@ func playPlainly(t *testing.T, s moeShape, world int) (all played) {
 	}
 	inputs := make([]alltoall.RankInput, world)
 	for r := range world {
-		p, err := s.problem(router, world, r, 5, s.Tokens)
+		p, err := s.problem(router, r, 5, slices.Repeat([]int{s.Tokens}, world))
 		if err == nil {
 			err = p.layOut(s.Tokens * world * s.TopK)
 		}
@@ -80,10 +82,14 @@ func playPlainly(t *testing.T, s moeShape, world int) (all played) {
 		add := make([]byte, s.Tokens*s.Hidden*s.sums().Size())
 		values := make([]float32, s.Tokens*s.Hidden)
 		for i := range values {
-			values[i] = float32(i%13) / 8
+			values[i] = float32(i%13+r) / 8
 		}
 		narrowRow(s.sums(), values, add)
 		all.adds = append(all.adds, add)
+		p.add = func(source, token int) []byte {
+			row := s.Hidden * s.sums().Size()
+			return all.adds[source][token*row:][:row]
+		}
 	}
 	combined, err := placement.Combine(sent, y, alltoall.CombineArgs{YDtype: s.sums(), OutDtype: s.sums(), Add: all.adds})
 	if err != nil {
@@ -129,7 +135,7 @@ func TestMoEResultsOfThePlainReferenceAreRight(t *testing.T) {
 			if wrong := p.wrongRows(all.rows[r]); wrong != 0 {
 				t.Errorf("%+v: rank %d: %d elements of the rows are wrong", s, r, wrong)
 			}
-			if wrong := p.wrongSums(all.outs[r], all.adds[r]); wrong != 0 {
+			if wrong := all.problems[1].wrongSums(r, all.outs[r]); wrong != 0 {
 				t.Errorf("%+v: rank %d: %d elements of the sums are wrong", s, r, wrong)
 			}
 		}
@@ -172,7 +178,7 @@ func TestOneWrongElementOfMoEResultsIsFound(t *testing.T) {
 		}
 		for _, at := range []int{0, len(out) - 1} {
 			out[at] ^= 1
-			if wrong := p.wrongSums(out, all.adds[1]); wrong != 1 {
+			if wrong := p.wrongSums(1, out); wrong != 1 {
 				t.Errorf("%+v: byte %d of the sums: %d elements are wrong", s, at, wrong)
 			}
 			out[at] ^= 1
@@ -189,7 +195,7 @@ func TestPoisonPassesForNoMoEResult(t *testing.T) {
 			t.Errorf("%+v: %d elements of poisoned rows are wrong, of %d", s, wrong, least)
 		}
 		fill(all.outs[1], poison)
-		if wrong, least := p.wrongSums(all.outs[1], nil), int64(s.Tokens*s.Hidden); wrong < least {
+		if wrong, least := p.wrongSums(1, all.outs[1]), int64(s.Tokens*s.Hidden); wrong < least {
 			t.Errorf("%+v: %d elements of poisoned sums are wrong, of %d", s, wrong, least)
 		}
 	}

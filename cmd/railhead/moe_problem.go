@@ -19,17 +19,23 @@ type moeProblem struct {
 	config    alltoall.Config
 	rank      int
 	operation int
-	tokens    int
+	tokens    int                   // of this rank
 	sent      []alltoall.RankOutput // of every rank: where its tokens go, what it receives
 	view      *alltoall.View        // how this rank's rows lie
 	idx       []int64               // of this rank
 	weights   []float32
 	worked    []float32          // what an expert makes of a row, before it is rounded
 	traffic   []alltoall.Traffic // the least, by rank
+
+	inputRow func(source, token int) (x, scales []byte) // a token as its rank has it; scales are those of FP8
+	add      func(source, token int) []byte             // what a combine adds to its sum; nil: nothing
 }
 
-func (s *moeShape) problem(router moeRouter, world, rank, operation, tokens int) (*moeProblem, error) {
-	p := &moeProblem{shape: s, config: s.config(), rank: rank, operation: operation, tokens: tokens, worked: make([]float32, s.Hidden)}
+// problem is that of a rank; tokens are those of each rank. Rows are made up from the seed.
+func (s *moeShape) problem(router moeRouter, rank, operation int, tokens []int) (*moeProblem, error) {
+	world := len(tokens)
+	p := &moeProblem{shape: s, config: s.config(), rank: rank, operation: operation, tokens: tokens[rank], worked: make([]float32, s.Hidden)}
+	p.inputRow = p.madeUpRow
 	placement, err := alltoall.NewPlacement(p.config, world)
 	if err != nil {
 		return nil, err
@@ -43,8 +49,8 @@ func (s *moeShape) problem(router moeRouter, world, rank, operation, tokens int)
 	}
 	inputs := make([]alltoall.RankInput, world)
 	for r := range inputs {
-		idx, weights := router.Route(r, operation, tokens)
-		inputs[r] = alltoall.RankInput{X: make([]byte, 4*tokens), TopKIdx: idx, TopKWeights: weights}
+		idx, weights := router.Route(r, operation, tokens[r])
+		inputs[r] = alltoall.RankInput{X: make([]byte, 4*tokens[r]), TopKIdx: idx, TopKWeights: weights}
 	}
 	p.idx, p.weights = inputs[rank].TopKIdx, inputs[rank].TopKWeights
 	if p.sent, err = routes.Dispatch(inputs, 0); err != nil {
@@ -77,8 +83,8 @@ func (p *moeProblem) layOut(capacity int) (err error) {
 // received is the number of token copies that come to this rank.
 func (p *moeProblem) received() int { return len(p.sent[p.rank].Received) }
 
-// inputRow is a token as its rank has it, values of at most 8 bits below 2; scales are those of FP8.
-func (p *moeProblem) inputRow(source, token int) (x, scales []byte) {
+// madeUpRow has values of at most 8 bits below 2, which every format but FP8 holds.
+func (p *moeProblem) madeUpRow(source, token int) (x, scales []byte) {
 	state := oracle.Seed(oracle.Seed(p.shape.Seed, source, p.operation), token, 1)
 	values := make([]float32, p.shape.Hidden)
 	for i := range values {

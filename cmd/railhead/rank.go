@@ -19,9 +19,10 @@ const jobVariable = "RAILHEAD_JOB"
 
 // job is what a rank does; one of the fields is set.
 type job struct {
-	Demo  *demoJob     `json:"demo,omitempty"`
-	Bench *benchJob    `json:"bench,omitempty"`
-	MoE   *moeBenchJob `json:"moe,omitempty"`
+	DemoMoE *demoMoEJob  `json:"demo_moe,omitempty"`
+	Demo    *demoJob     `json:"demo,omitempty"`
+	Bench   *benchJob    `json:"bench,omitempty"`
+	MoE     *moeBenchJob `json:"moe,omitempty"`
 }
 
 // abortDelay is how long a rank that was told to end still gives its operation to report why the group broke.
@@ -81,6 +82,8 @@ func runRank() error {
 	switch {
 	case j.Demo != nil:
 		err = j.Demo.run(c, out)
+	case j.DemoMoE != nil:
+		err = j.DemoMoE.run(c, out)
 	case j.Bench != nil:
 		err = j.Bench.run(c, out)
 	case j.MoE != nil:
