@@ -61,7 +61,10 @@ uint64_t takeAll(Ep* ep, char* block, Tables* tables) {
   parts.take(&tables->ownExperts, ep->team.maxLocal);
   parts.take(&ep->begin, ep->team.maxLocal + uint64_t{1});
   parts.take(&ep->scratch, ep->team.layout.combineStride);
-  for (int i = 0; i < kEpInFlight; i++) takeFlight(&parts, *ep, &ep->flights[i], &ep->encoded[i]);
+  for (int i = 0; i < kEpInFlight; i++) {
+    takeFlight(&parts, *ep, &ep->flights[i], &ep->encoded[i]);
+    ep->flights[i].other = &ep->flights[1 - i];
+  }
   return parts.used();
 }
 

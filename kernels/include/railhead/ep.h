@@ -159,7 +159,8 @@ struct EpRowRef {
 
 // A dispatch in flight, in the rank's private memory. T = maxTokens, K = topk, R = world size, L = list.
 struct EpFlight {
-  bool open;                 // sent, and neither combined nor released
+  const EpFlight* other;     // the buffer's other one
+  bool adding;               // the combine has begun and not ended
   uint32_t number;           // of the dispatch, EpState.dispatches at its begin
   uint32_t tokens;           // of this rank
   const char* rows;          // on the wire, rowStride apart
@@ -186,6 +187,13 @@ struct EpFlight {
   uint64_t lostRanks;
   uint64_t lostCopies;
   uint64_t overCapacity;
+
+  // Chunks go through a pipe in the order of their dispatches, and a reader knows them by that alone: none of this one may go
+  // before all of the dispatch before it, which may still be in flight.
+  bool waitsForOther(int rank) const { return other->number + 1 == number && other->moved[rank] < other->copies[rank]; }
+  bool waitsForOthersSums(int rank) const {
+    return other->adding && other->number + 1 == number && other->returned[rank] < other->received[rank];
+  }
 
   EpRowRef* listOf(const EpTeam& team, int source, uint32_t copy) const {
     return list + (static_cast<uint64_t>(source) * team.maxTokens + copy) * listStride;

@@ -22,6 +22,7 @@ class EpCombine {
   // The send phase. ll: everything; it waits for the receivers of the combine before the last. ht: what the pipes have room for.
   // False: the group is broken.
   bool send() {
+    f_.adding = true;
     for (;;) {
       links_.clear();
       pushAll();
@@ -36,9 +37,11 @@ class EpCombine {
       links_.clear();
       pushAll();
       finishTokens();
-      if (!links_.isWaiting()) return true;
+      if (!links_.isWaiting()) break;
       if (!links_.wait()) return false;
     }
+    f_.adding = false;
+    return true;
   }
 
  private:
@@ -47,7 +50,7 @@ class EpCombine {
   void pushAll() {
     for (int k = 1; k < team_.worldSize; k++) {
       const int s = (team_.rank + k) % team_.worldSize;
-      while (f_.returned[s] < f_.received[s] && !links_.isMasked(s)) {
+      while (f_.returned[s] < f_.received[s] && !links_.isMasked(s) && !waitsForOther(s)) {
         Flag& head = team_.line(team_.rank, s).combineHead;
         const uint32_t credit = links_.credit(state_.combineSent[s]);
         if (!links_.hasCome(head, credit)) {
@@ -58,6 +61,8 @@ class EpCombine {
       }
     }
   }
+
+  bool waitsForOther(int s) const { return f_.waitsForOthersSums(s) && !mutated(Mutant::kEpCombineOvertakes); }
 
   void pushChunk(int s) {
     const uint32_t left = f_.received[s] - f_.returned[s];

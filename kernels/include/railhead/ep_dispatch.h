@@ -150,7 +150,7 @@ class EpDispatch {
   void pushAll() {
     for (int k = 1; k < team_.worldSize; k++) {
       const int d = (team_.rank + k) % team_.worldSize;
-      while (hasToSend(d) && !links_.isMasked(d)) {
+      while (hasToSend(d) && !links_.isMasked(d) && !waitsForOther(d)) {
         Flag& head = team_.line(team_.rank, d).head;
         const uint32_t credit = links_.credit(state_.sent[d]);
         if (!links_.hasCome(head, credit)) {
@@ -161,6 +161,8 @@ class EpDispatch {
       }
     }
   }
+
+  bool waitsForOther(int d) const { return f_.waitsForOther(d) && !mutated(Mutant::kEpOvertakes); }
 
   void pushChunk(int d) {
     char* slot = team_.slot(d, team_.rank, state_.sent[d]);

@@ -100,6 +100,8 @@ enum class Mutant : int {
   kEpCountsHeadBeforeRead = 76,
   kEpCombineTailBeforeRows = 77,
   kEpCombineHeadBeforeRead = 78,
+  kEpOvertakes = 79,
+  kEpCombineOvertakes = 80,
   // flight_record.h
   kRecordNotInvalidated = 90,
   kRecordWithoutFence = 91,
