@@ -90,7 +90,10 @@ Outcome epDispatchReceive(const FlagTeam& flags, const EpTeam& team, EpFlight* f
   return dispatch(flags, team, flight, [&](auto& d) { return d.receive(out); });
 }
 Outcome epCombineSend(const FlagTeam& flags, const EpTeam& team, EpFlight* flight, const EpSums& sums) {
-  return combine(flags, team, flight, sums, [](auto& c) { return c.send(); });
+  return combine(flags, team, flight, sums, [](auto& c) {
+    c.send();
+    return true;
+  });
 }
 Outcome epCombineReceive(const FlagTeam& flags, const EpTeam& team, EpFlight* flight, const EpSums& sums) {
   return combine(flags, team, flight, sums, [](auto& c) { return c.receive(); });

@@ -19,16 +19,12 @@ class EpCombine {
   EpCombine(Mem& mem, const EpTeam& team, EpLinks<Mem>& links, EpFlight& flight, Rows& rows, char* scratch, bool renormalize)
       : mem_(mem), team_(team), links_(links), f_(flight), rows_(rows), scratch_(scratch), renormalize_(renormalize), state_(*team.state()) {}
 
-  // The send phase. ll: everything; it waits for the receivers of the combine before the last. ht: what the pipes have room for.
-  // False: the group is broken.
-  bool send() {
+  // The send phase: what the pipes have room for. In ll that is everything: a rank has sent this dispatch, so it has ended the one
+  // before the last, whose slot this is.
+  void send() {
     f_.adding = true;
-    for (;;) {
-      links_.clear();
-      pushAll();
-      if (team_.countsFirst || !links_.isWaiting()) return true;
-      if (!links_.wait()) return false;
-    }
+    links_.clear();
+    pushAll();
   }
 
   // The receive phase: moves the rest of what this rank sends, and finishes its tokens.

@@ -32,17 +32,14 @@ class EpDispatch {
   EpDispatch(Mem& mem, const EpTeam& team, EpLinks<Mem>& links, EpFlight& flight)
       : mem_(mem), team_(team), links_(links), f_(flight), state_(*team.state()) {}
 
-  // The send phase, after the plan. ll: everything; it waits for the receivers of the dispatch before the last. ht: what the
-  // pipes have room for. False: the group is broken.
+  // The send phase, after the plan. It waits only until the place of counts is free, for the receivers of the dispatch before the
+  // last; in ll the slot is free then too. ht: what the pipes have room for goes now. False: the group is broken.
   bool send() {
     countLoad();
     if (!sendCounts()) return false;
-    for (;;) {
-      links_.clear();
-      pushAll();
-      if (team_.countsFirst || !links_.isWaiting()) return true;
-      if (!links_.wait()) return false;
-    }
+    links_.clear();
+    pushAll();
+    return true;
   }
 
   // Waits for the counts of all ranks, and takes them. Again after it was done: nothing.
