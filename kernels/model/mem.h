@@ -162,10 +162,11 @@ class FlagMem {
   }
   void futexWaitAny(const uint32_t* const* words, const uint32_t* values, int n, int64_t) { world_.futexWaitAny(words, values, n); }
   void futexWakeAll(const uint32_t* p) { world_.futexWakeAll(p); }
-  // Time stands still: with spinNs = 0 the spinning ends at its first look at the clock, a deadline never passes.
+  // Time stands still unless the world lets it pass: with spinNs = 0 the spinning ends at its first look at the clock, a deadline
+  // never passes.
   int64_t nowNs() {
     world_.unspin();
-    return 0;
+    return world_.now();
   }
   void relax() { world_.relax(); }
   void yield() {}
@@ -196,6 +197,10 @@ class FlagMem {
     for (uint64_t i = 0; i < bytes; i += 4) *reinterpret_cast<uint32_t*>(to + i) = static_cast<uint32_t>(world_.load(slot + i, 4, false, "load"));
   }
   void copyLocal(char* to, const char* from, uint64_t bytes) { memcpy(to, from, bytes); }
+  void clearLocal(char* to, uint64_t bytes) { memset(to, 0, bytes); }
+  // A rank is one thread.
+  uint32_t row() const { return 0; }
+  uint32_t rows() const { return 1; }
   template <class Raw>
   Raw loadSlotTile(const char* p) {
     Raw raw;

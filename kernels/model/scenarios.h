@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/choices.h"
+#include "model/ep_scenarios.h"
 #include "model/flag_run.h"
 #include "model/packet_run.h"
 #include "model/record_run.h"
@@ -18,10 +19,11 @@ namespace railhead::model {
 struct Scenario {
   const char* name;
   bool exhaustive;
-  PacketShape (*packets)(Random&);  // one of the three
+  PacketShape (*packets)(Random&);  // one of the four
   FlagShape (*flags)(Random&);
   const char* says;
   RecordShape (*records)(Random&) = nullptr;
+  EpScript (*ep)(Random&) = nullptr;
 };
 
 using P = PacketAlgorithm;
@@ -335,6 +337,15 @@ inline const std::vector<Scenario>& scenarios() {
       {"records", false, nullptr, nullptr, "a flight record that is written over while others read it", anyRecords},
       {"records-all", true, nullptr, nullptr, "every run of two operations in one record, and a look at it",
        [](Random&) { return RecordShape{1, 2, 1, 1}; }},
+      {"ep-ll", false, nullptr, nullptr, "dispatch and combine of 2 to 4 ranks, one after the other", nullptr, epLowLatency},
+      {"ep-ht", false, nullptr, nullptr, "the same in chunks of 1 or 2 tokens", nullptr, epBulk},
+      {"ep-in-flight", false, nullptr, nullptr, "two dispatches in flight, their phases in any order", nullptr, epInFlight},
+      {"ep-abort", false, nullptr, nullptr, "a rank never comes to a dispatch or combine; everybody leaves when the group is aborted", nullptr, epAbort},
+      {"ep-death", false, nullptr, nullptr, "one or two ranks die anywhere; the others go on, and what is lost is reported", nullptr, epDeath},
+      {"ep-late", false, nullptr, nullptr, "ranks give each other up though none is dead", nullptr, epLate},
+      {"ep-all-ll", true, nullptr, nullptr, "every run of a dispatch of one token", nullptr, [](Random&) { return smallEp(false, false); }},
+      {"ep-all-ht", true, nullptr, nullptr, "the same with counts first", nullptr, [](Random&) { return smallEp(true, false); }},
+      {"ep-all-combine", true, nullptr, nullptr, "every run of a dispatch of one token and its combine", nullptr, [](Random&) { return smallEp(false, true); }},
       {"packets-all-tile", true, [](Random&) { return smallKernels(3, 1, {{P::kOneshot, 4}}); }, nullptr, "every run of one oneshot of one tile"},
       {"packets-all-two", true, [](Random&) { return smallKernels(3, 2, {{P::kOneshot, 8}, {P::kOneshot, 7}}); }, nullptr,
        "every run of two oneshots of two tiles"},

@@ -35,6 +35,8 @@ struct Fiber {
   bool justLoaded = true;  // nothing but loads since it was scheduled
   int spinsOn = -1;  // a location that has just been looked at in vain
   Look lastLook = {-1, 0, 0};
+  int stepsLeft = 0;  // until it dies; 0 = it does not
+  std::function<void()> atDeath;
 };
 
 // Threads that meet. Those that have ended are not waited for.

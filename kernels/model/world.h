@@ -59,9 +59,24 @@ class World {
   int steps() const { return step_; }
   const std::string& traceText() const { return traceText_; }
 
-  // Sleeps end by themselves when nobody can run, once between two stores: time passes. Without this a lost wake-up is a
-  // deadlock.
-  void letSleepsEnd() { sleepsEnd_ = true; }
+  // Sleeps end by themselves when nobody can run, once between two stores. Without this a lost wake-up is a deadlock.
+  void letSleepsEnd() { sleepEnds_ = 1; }
+  // The same with a clock: every sleep that ends without a wake-up takes a tick. What is looked at between two sleeps may be
+  // stale, so nobody is stuck before many sleeps have changed nothing.
+  void letTimePass() {
+    sleepEnds_ = 40;
+    timePasses_ = true;
+  }
+  static constexpr int64_t kTickNs = 1000;
+  int64_t now() const { return now_; }
+
+  // The fiber ends before its step of that number, in the middle of whatever it does; then comes what the kernel does about it,
+  // which is no rank's.
+  void killBefore(int fiber, int step, std::function<void()> then) {
+    Fiber& f = fibers_[static_cast<size_t>(fiber)];
+    f.stepsLeft = step;
+    f.atDeath = std::move(then);
+  }
 
   // What follows is called by fibers.
 
@@ -99,7 +114,7 @@ class World {
     const int back = choices_.place(memory.places(f.memory, location));
     f.hash = mix(f.hash, static_cast<uint64_t>(back));
     memory.store(f.memory, location, value, back, release, f.number, step_, f.hash);
-    stored_ = true;
+    sleepEndsLeft_ = sleepEnds_;
     if (trace_) {
       traceLine("%-14s %s = %s%s", what, memory.name(location).c_str(), show(value).c_str(),
                 back > 0 ? ", arrives before the store of step " : "");
@@ -171,7 +186,8 @@ class World {
       same = same && s.value == values[i];
     }
     if (trace_) traceLine("%-14s %s is %s%s: %s", "futexWait", memory.name(locations[0]).c_str(), show(memory.at(locations[0]).newest().value).c_str(), n > 2 ? ", and others" : "", same ? "sleeps" : "returns");
-    if (!same || choices_.spurious()) return;
+    if (!same) return;
+    if (choices_.spurious()) return tick();
     f.parkedOn = locations;
     park(Fiber::State::kAsleep);
   }
@@ -217,9 +233,20 @@ class World {
     World& w = *current_;
     w.running_->hash = mix(w.running_->hash, 6);
     w.running_->body();
-    w.running_->state = Fiber::State::kEnded;
-    w.reschedule();
+    w.endFiber();
+  }
+  [[noreturn]] void endFiber() {
+    running_->state = Fiber::State::kEnded;
+    reschedule();
     __builtin_unreachable();
+  }
+  void die() {
+    running_->rank = -1;
+    running_->atDeath();
+    endFiber();
+  }
+  void tick() {
+    if (timePasses_) now_ += kTickNs;
   }
   static Stack* stack(int number) {
     static std::deque<Stack> stacks;
@@ -232,6 +259,7 @@ class World {
     if (++step_ > kMaxSteps) fail("no end after %d steps", kMaxSteps);
     const bool goesOn = coarse_ && (kind == Kind::kStore || (kind == Kind::kLoad && running_->justLoaded));
     if (!goesOn) reschedule();
+    if (running_->stepsLeft > 0 && --running_->stepsLeft == 0) die();
     running_->justLoaded = kind == Kind::kLoad;
     running_->hash = mix(running_->hash, 2);
   }
@@ -257,8 +285,9 @@ class World {
       if (f.state == Fiber::State::kReady) ready_.push_back(f.number);
       ended = ended && f.state == Fiber::State::kEnded;
     }
-    if (ready_.empty() && sleepsEnd_ && stored_) {
-      stored_ = false;
+    if (ready_.empty() && sleepEndsLeft_ > 0) {
+      sleepEndsLeft_--;
+      tick();
       for (Fiber& f : fibers_) {
         if (f.state != Fiber::State::kAsleep) continue;
         f.parkedOn.clear();
@@ -398,7 +427,9 @@ class World {
   std::vector<int> ready_;
   void* main_ = nullptr;
   int step_ = 0;
-  bool sleepsEnd_ = false, stored_ = false;  // since sleeps have ended last
+  int sleepEnds_ = 0, sleepEndsLeft_ = 0;  // how often sleeps end by themselves between two stores, and before the next one
+  bool timePasses_ = false;
+  int64_t now_ = 0;
   End end_ = End::kPassed;
   std::string failure_, traceText_;
 };

@@ -147,7 +147,8 @@ class EpCombine {
     for (uint64_t left = ranks; left != 0; left &= left - 1) {
       const int r = __builtin_ctzll(left);
       const uint32_t copy = f_.copyOf[firstOf(r) + t];
-      if ((copy + 1) % team_.layout.chunkTokens != 0 && copy + 1 != f_.copies[r]) continue;
+      const bool isLast = (copy + 1) % team_.layout.chunkTokens == 0 || copy + 1 == f_.copies[r];
+      if (!isLast && !mutated(Mutant::kEpCombineReleasesEveryToken)) continue;
       state_.combineRead[r] = EpLinks<Mem>::next(state_.combineRead[r]);
       links_.publish(team_.line(r, team_.rank).combineHead, state_.combineRead[r]);
       addTo(&team_.counters->flagBytes, sizeof(Flag));

@@ -95,12 +95,15 @@ class EpDispatch {
     for (int k = 1; k < team_.worldSize; k++) {
       const int d = (team_.rank + k) % team_.worldSize;
       if (links_.isMasked(d)) continue;
+      if (mutated(Mutant::kEpCountsBeforeCredit)) writeCounts(d);
       // The place of these counts had those of the dispatch before the last.
       if (!(team_.countsFirst ? awaitOne(team_.line(team_.rank, d).countsHead, EpLinks<Mem>::next(f_.number, 0u - kEpInFlight), d)
                               : awaitOne(team_.line(team_.rank, d).head, links_.credit(state_.sent[d]), d))) {
         return false;
       }
       if (links_.isMasked(d)) continue;
+      if (mutated(Mutant::kEpCountsFlagBeforeCounts) && team_.countsFirst) links_.publish(team_.line(d, team_.rank).counts, f_.number);
+      if (mutated(Mutant::kEpTailBeforeCounts) && !team_.countsFirst) pushChunk(d);
       writeCounts(d);
       if (team_.countsFirst) links_.publish(team_.line(d, team_.rank).counts, f_.number);
     }
@@ -140,7 +143,7 @@ class EpDispatch {
   // A dispatch of no tokens is a chunk of none in ll, where the tail publishes the counts; in ht it is no chunk.
   bool hasToSend(int d) const {
     if (f_.moved[d] < f_.copies[d]) return true;
-    return !team_.countsFirst && !f_.pushed[d];
+    return !team_.countsFirst && !f_.pushed[d] && !mutated(Mutant::kEpEmptyWithoutTail);
   }
 
   // Fills every slot that has room. What has none is noted for a wait.
@@ -351,7 +354,7 @@ class EpDispatch {
   // A rank that died between its counts and its last chunk has left rows that nobody will write: they become 0, of no token.
   void dropMissing(int s, const EpOutput& out) {
     const uint32_t missing = f_.received[s] - f_.taken[s];
-    if (missing == 0) return;
+    if (missing == 0 || mutated(Mutant::kEpMissingNotCleared)) return;
     if (out.perToken) {
       for (uint32_t i = f_.taken[s]; i < f_.received[s]; i++) clearRow(out, f_.nextRow[index(s)] + i);
     } else {

@@ -28,7 +28,7 @@ class EpLinks {
  public:
   EpLinks(Mem& mem, const FlagTeam& flagTeam, const EpTeam& team) : mem_(mem), team_(team), flags_(mem, flagTeam), waits_(mem, flagTeam, flags_) {}
 
-  bool isMasked(int r) const { return (team_.state()->masked >> r & 1) != 0; }
+  bool isMasked(int r) const { return (team_.state()->masked >> r & 1) != 0 && !mutated(Mutant::kEpMaskedStillAwaited); }
   uint64_t masked() const { return team_.state()->masked; }
 
   static uint32_t next(uint32_t n, uint32_t by = 1) { return (n + by) & Mem::kGenerationMask; }
@@ -71,6 +71,7 @@ class EpLinks {
         mask(gone);
         return true;
       }
+      if (mutated(Mutant::kEpPieceForgets)) waits_.clear();
     }
   }
 
@@ -83,6 +84,7 @@ class EpLinks {
   // Relaxed: nothing that a dead rank has written is read because of it.
   uint64_t dead() {
     uint64_t mask = 0;
+    if (mutated(Mutant::kEpNoLookForDeaths)) return 0;
     const uint32_t abort = mem_.loadRelaxed(team_.abortWord);
     if ((abort & 0xff) == kAbortRankDead && abort >> 16 < static_cast<uint32_t>(team_.worldSize)) mask |= uint64_t{1} << (abort >> 16);
     for (int r = 0; r < team_.worldSize; r++) {
@@ -93,7 +95,7 @@ class EpLinks {
   // By an abort, or because the ranks called different collectives: not by a death.
   bool isBrokenOtherwise() {
     const uint32_t abort = mem_.loadRelaxed(team_.abortWord);
-    return abort != 0 && (abort & 0xff) != kAbortRankDead;
+    return abort != 0 && (abort & 0xff) != kAbortRankDead && !mutated(Mutant::kEpDropIgnoresAbort);
   }
   void note(int peer, int64_t ns) {
     uint64_t* waited = &team_.counters->waitNs[peer];

@@ -102,6 +102,15 @@ enum class Mutant : int {
   kEpCombineHeadBeforeRead = 78,
   kEpOvertakes = 79,
   kEpCombineOvertakes = 80,
+  kEpCountsBeforeCredit = 81,
+  kEpCountsFlagBeforeCounts = 82,
+  kEpTailBeforeCounts = 83,
+  kEpEmptyWithoutTail = 84,
+  kEpNoLookForDeaths = 85,
+  kEpPieceForgets = 86,
+  kEpMaskedStillAwaited = 87,
+  kEpMissingNotCleared = 88,
+  kEpDropIgnoresAbort = 89,
   // flight_record.h
   kRecordNotInvalidated = 90,
   kRecordWithoutFence = 91,
@@ -109,6 +118,8 @@ enum class Mutant : int {
   kRecordDoneRelaxed = 93,
   kRecordDoneReadRelaxed = 94,
   kRecordReadWithoutFence = 95,
+  // ep_combine.h
+  kEpCombineReleasesEveryToken = 96,
 };
 
 #if defined(RH_MODEL)

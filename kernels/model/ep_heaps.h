@@ -1,0 +1,233 @@
+// The memory of dispatch and combine: a buffer of each rank, lease words, and what a rank keeps of its flights.
+#ifndef RAILHEAD_KERNELS_MODEL_EP_HEAPS_H_
+#define RAILHEAD_KERNELS_MODEL_EP_HEAPS_H_
+
+#include <string>
+#include <vector>
+
+#include "model/ep_script.h"
+#include "model/mem.h"
+#include "railhead/ep_links.h"
+
+namespace railhead::model {
+
+// Counters order nothing, and no rank reads another's: they are no part of the model's memory.
+class EpMem : public FlagMem {
+ public:
+  EpMem(World& world, const EpCounters* counters) : FlagMem(world), counters_(counters) {}
+  uint64_t loadWord(const uint64_t* p) { return counts(p) ? *p : FlagMem::loadWord(p); }
+  void storeWord(uint64_t* p, uint64_t v) {
+    if (!counts(p)) return FlagMem::storeWord(p, v);
+    *p = v;
+  }
+
+ private:
+  bool counts(const uint64_t* p) const {
+    const auto at = reinterpret_cast<uintptr_t>(p), first = reinterpret_cast<uintptr_t>(counters_);
+    return at >= first && at < first + sizeof *counters_;
+  }
+  const EpCounters* counters_;
+};
+
+// A flight with its arrays.
+struct EpFlightMemory {
+  EpFlight flight = {};
+  std::vector<uint16_t> expert;
+  std::vector<float> weight;
+  std::vector<uint64_t> ranks;
+  std::vector<uint32_t> tokenOf, copyOf, counts, nextRow, endRow;
+  std::vector<uint8_t> listLength;
+  std::vector<EpRowRef> list;
+
+  explicit EpFlightMemory(const EpTeam& t) {
+    const size_t tokens = t.maxTokens, world = static_cast<size_t>(t.worldSize), local = t.maxLocal;
+    take(&expert, tokens * t.topk, &flight.expert);
+    take(&weight, tokens * t.topk, &flight.weight);
+    take(&ranks, tokens, &flight.ranks);
+    take(&tokenOf, world * tokens, &flight.tokenOf);
+    take(&copyOf, world * tokens, &flight.copyOf);
+    take(&counts, world * local, &flight.counts);
+    take(&nextRow, world * local, &flight.nextRow);
+    take(&endRow, world * local, &flight.endRow);
+    take(&listLength, world * tokens, &flight.listLength);
+    flight.listStride = t.topk < t.maxLocal ? t.topk : t.maxLocal;
+    take(&list, world * tokens * flight.listStride, &flight.list);
+  }
+
+ private:
+  template <class T>
+  static void take(std::vector<T>* memory, size_t n, T** at) {
+    memory->resize(n);
+    *at = memory->data();
+  }
+};
+
+class EpHeaps {
+ public:
+  EpHeaps(World& world, const EpScript& script) : world_(world), script_(script), layout_(layoutOf(script)) {
+    const auto n = static_cast<size_t>(script.worldSize);
+    placeExperts();
+    world.memory.add(&abort_, 4, 4, [](size_t) { return std::string("abort"); }, isNoRanks);
+    world.memory.add(&quiet_, 4, 4, [](size_t) { return std::string("quiet word"); }, [](size_t, int, uint64_t) { return false; });
+    leases_.resize(n);
+    world.memory.add(leases_.data(), 4 * n, 4, [](size_t unit) { return "lease of rank " + std::to_string(unit); }, isNoRanks);
+    buffers_.resize(n);
+    for (auto& b : buffers_) b.resize(layout_.bytes / 64 + 1);
+    teams_.resize(n);
+    flags_.resize(n);
+    for (int r = 0; r < script.worldSize; r++) makeTeam(r);
+    for (int r = 0; r < script.worldSize; r++) {
+      addBuffer(r);
+      startCounting(r);
+    }
+  }
+
+  EpTeam& team(int r) { return teams_[static_cast<size_t>(r)]; }
+  FlagTeam& flags(int r) { return flags_[static_cast<size_t>(r)]; }
+  uint32_t* abortWord() { return &abort_; }
+  uint32_t* lease(int r) { return &leases_[static_cast<size_t>(r)]; }
+
+ private:
+  struct alignas(64) Line {
+    char bytes[64];
+  };
+  static bool isNoRanks(size_t, int rank, uint64_t) { return rank < 0; }
+
+  static uint32_t mostLocal(const EpScript& s) {
+    uint32_t most = 1;
+    for (int r = 0; r < s.worldSize; r++) {
+      uint32_t n = 0;
+      for (const uint8_t owner : s.expertRank) n += owner == r;
+      most = n > most ? n : most;
+    }
+    return most;
+  }
+  // As epLayoutOf, with chunks of any number of tokens, and rows and counts without padding: each word is a location.
+  static EpLayout layoutOf(const EpScript& s) {
+    const auto world = static_cast<uint32_t>(s.worldSize);
+    const EpShape shape = {world, s.maxTokens, s.topk, mostLocal(s), sizeof(EpRow), sizeof(EpRow), s.countsFirst};
+    EpLayout l = epLayoutOf(shape);
+    const uint64_t peers = shape.worldSize - 1;
+    if (s.countsFirst) l.chunkTokens = s.chunkTokens;
+    l.rowStride = l.combineStride = sizeof(EpRow);
+    l.slotBytes = epAlign(l.chunkTokens * l.headerStride) + l.chunkTokens * l.rowStride;
+    l.combineSlotBytes = l.chunkTokens * l.combineStride;
+    l.combine = l.dispatch + peers * l.slots * l.slotBytes;
+    l.bytes = l.combine + peers * l.slots * l.combineSlotBytes;
+    return l;
+  }
+
+  void placeExperts() {
+    const auto n = static_cast<uint16_t>(script_.expertRank.size());
+    own_.resize(static_cast<size_t>(script_.worldSize));
+    for (uint16_t e = 0; e < n; e++) {
+      auto& own = own_[script_.expertRank[e]];
+      expertLocal_.push_back(static_cast<uint16_t>(own.size()));
+      own.push_back(e);
+      each_.push_back(e);
+    }
+    each_.push_back(n);
+  }
+
+  void makeTeam(int r) {
+    EpTeam& t = team(r);
+    t = {};
+    t.rank = r;
+    t.worldSize = script_.worldSize;
+    t.maxTokens = script_.maxTokens;
+    t.topk = script_.topk;
+    t.logical = t.physical = static_cast<uint32_t>(script_.expertRank.size());
+    t.maxLocal = mostLocal(script_);
+    t.countsFirst = script_.countsFirst;
+    t.dropsDead = script_.dropsDead;
+    t.layout = layout_;
+    t.rowBytes = t.combineRowBytes = sizeof(EpRow);
+    t.expertRank = script_.expertRank.data();
+    t.expertLocal = expertLocal_.data();
+    t.replicaBegin = each_.data();  // every expert is held once
+    t.replicas = each_.data();
+    t.ownExperts = own_[static_cast<size_t>(r)].data();
+    for (int q = 0; q < script_.worldSize; q++) {
+      t.localExperts[q] = static_cast<uint16_t>(own_[static_cast<size_t>(q)].size());
+      t.base[q] = reinterpret_cast<char*>(buffers_[static_cast<size_t>(q)].data());
+      t.leases[q] = lease(q);
+    }
+    t.counters = &counters_;
+    t.timeoutNs = script_.ticks == 0 ? INT64_MAX / 2 : script_.ticks * World::kTickNs;
+    t.abortWord = &abort_;
+    FlagTeam& f = flags(r);
+    f = {};
+    f.rank = r;
+    f.worldSize = script_.worldSize;
+    f.timeoutNs = World::kTickNs;
+    f.abortWord = &abort_;
+    f.waitingFor = &waitingFor_;
+    epPrepareFlags(t, &quiet_, &f);
+  }
+
+  void addBuffer(int r) {
+    const EpTeam& t = team(r);
+    const std::string of = " of rank " + std::to_string(r);
+    world_.memory.add(
+        t.base[r] + layout_.links, sizeof(EpLine) * static_cast<size_t>(t.worldSize), 4,
+        [=](size_t unit) {
+          static const char* const names[] = {"counts", "tail", "combine tail", "counts head", "head", "combine head"};
+          const size_t flag = unit % 16 / 2;
+          const std::string from = std::string(flag < 6 ? names[flag] : "nothing") + " from " + std::to_string(unit / 16) + of;
+          return unit % 2 == 0 ? from : "sleepers of " + from;
+        },
+        [](size_t unit, int rank, uint64_t) { return unit % 2 != 0 || rank == static_cast<int>(unit / 16); });
+    for (int q = 0; q < t.worldSize; q++) {
+      if (q != r) addPipes(t, q, " from " + std::to_string(q) + of);
+    }
+  }
+  void addPipes(const EpTeam& t, int q, const std::string& from) {
+    for (uint32_t i = 0; i < kEpInFlight; i++) {
+      addOf(t.counts(t.rank, q, i), layout_.countsStride, 4, q, "counts " + std::to_string(i) + from);
+    }
+    for (uint32_t i = 0; i < layout_.slots; i++) {
+      const std::string slot = "slot " + std::to_string(i) + from;
+      char* at = t.slot(t.rank, q, i);
+      addOf(t.header(at, 0), layout_.chunkTokens * layout_.headerStride, 8, q, "header word of " + slot);
+      addOf(t.row(at, 0), layout_.chunkTokens * layout_.rowStride, 4, q, "row word of " + slot);
+    }
+    addOf(t.combineRow(t.rank, q, 0, 0), layout_.slots * layout_.combineSlotBytes, 4, q, "partial sums" + from);
+  }
+  void addOf(void* at, size_t bytes, size_t unitBytes, int writer, const std::string& name) {
+    world_.memory.add(
+        at, bytes, unitBytes, [=](size_t unit) { return name + " " + std::to_string(unit); },
+        [=](size_t, int rank, uint64_t) { return rank == writer; });
+  }
+
+  // As if that many dispatches, and chunks of each kind between any two ranks, had gone before.
+  void startCounting(int r) {
+    const EpTeam& t = team(r);
+    const uint32_t n = script_.start;
+    EpState* state = t.state();
+    state->dispatches = state->combines = n;
+    for (int q = 0; q < t.worldSize; q++) {
+      state->sent[q] = state->read[q] = state->combineSent[q] = state->combineRead[q] = n;
+      EpLine& line = t.line(r, q);
+      for (Flag* flag : {&line.counts, &line.tail, &line.combineTail, &line.countsHead, &line.head, &line.combineHead}) {
+        world_.memory.initial(&flag->value, n);
+      }
+    }
+  }
+
+  World& world_;
+  const EpScript& script_;
+  const EpLayout layout_;
+  std::vector<std::vector<Line>> buffers_;
+  std::vector<EpTeam> teams_;
+  std::vector<FlagTeam> flags_;
+  std::vector<uint32_t> leases_;
+  std::vector<uint16_t> expertLocal_, each_;
+  std::vector<std::vector<uint16_t>> own_;
+  EpCounters counters_ = {};
+  uint32_t abort_ = 0, quiet_ = 0;
+  uint64_t waitingFor_ = 0;
+};
+
+}  // namespace railhead::model
+
+#endif  // RAILHEAD_KERNELS_MODEL_EP_HEAPS_H_
