@@ -198,6 +198,12 @@ class FlagMem {
   }
   void copyLocal(char* to, const char* from, uint64_t bytes) { memcpy(to, from, bytes); }
   void clearLocal(char* to, uint64_t bytes) { memset(to, 0, bytes); }
+  void fanOutFromSlot(const char* slot, void* const* to, uint32_t n, uint32_t bytes, bool) {
+    for (uint32_t i = 0; i < n; i++) copyFromSlot(static_cast<char*>(to[i]), slot, bytes);
+  }
+  void fanOutLocal(const char* from, void* const* to, uint32_t n, uint32_t bytes, bool) {
+    for (uint32_t i = 0; i < n; i++) copyLocal(static_cast<char*>(to[i]), from, bytes);
+  }
   // A rank is one thread.
   uint32_t row() const { return 0; }
   uint32_t rows() const { return 1; }
