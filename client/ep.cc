@@ -187,6 +187,7 @@ void fillTeam(Ep* ep) {
   t.timeoutNs = comm->team.timeoutNs;
   t.abortWord = comm->team.abortWord;
   for (int r = 0; r < comm->worldSize; r++) t.leases[r] = &comm->line(r)->lease;
+  for (int r = 0; r < comm->worldSize; r++) t.waitTurns[r] = &countersOf(comm, r)->waitTurns;
   t.counters = countersOf(comm, comm->rank);
 }
 
@@ -372,7 +373,8 @@ extern "C" rh_result rh_ep_mask_rank(rh_ep* handle, int32_t rank) {
     return fail(RH_ERR_INVALID_ARGUMENT, "ep_mask_rank: rank %d: cannot mask rank %d; want another one of 0..%d", team.rank, rank,
                 team.worldSize - 1);
   }
-  team.state()->masked |= uint64_t{1} << rank;
+  uint64_t* masked = &team.state()->masked;
+  __atomic_store_n(masked, *masked | uint64_t{1} << rank, __ATOMIC_RELEASE);
   return RH_OK;
 }
 

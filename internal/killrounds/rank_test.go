@@ -25,6 +25,9 @@ type order struct {
 	TimeoutMS     int
 	// Shares of operations that are not plain collectives, in percent.
 	Splits, Windows, Registers int
+	Experts, Buffers           int  // rounds of MoE, and buffers for it made anew; without Experts there are none
+	Drop, Renormalize          bool // nothing but rounds of MoE, in which survivors go on
+	Dies                       bool // the ranks that are taken away do
 }
 
 // report is the last line that a rank prints.
@@ -37,6 +40,7 @@ type report struct {
 	Setup   bool // in a call that needs the daemon
 	Part    bool // in a split: in the comms that it makes rank r is r / parts
 	Stopped bool // it ended because it was told to
+	Drop    *dropReport
 }
 
 // Lines that a rank prints when it comes to a place at which it may be taken away.
@@ -55,7 +59,10 @@ func now() int64 {
 // worker is a rank at work.
 type worker struct {
 	order
+	session *client.Session
 	comm    *client.Comm
+	experts *experts // nil: none
+	drop    *dropReport
 	random  *rand.Rand // the same on all ranks
 	ops     int
 	setup   bool // in a call that needs the daemon
@@ -76,7 +83,7 @@ func rankMain() error {
 	}()
 	fmt.Println(lineStarted)
 	err := w.work()
-	r := report{Culprit: -1, AtNS: now(), Ops: w.ops, Setup: w.setup, Part: w.part}
+	r := report{Culprit: -1, AtNS: now(), Ops: w.ops, Setup: w.setup, Part: w.part, Drop: w.drop}
 	var e *client.Error
 	switch {
 	case err == nil:
@@ -87,6 +94,11 @@ func rankMain() error {
 			if st, err := w.comm.Status(); err == nil {
 				r.Culprit = st.Culprit
 			}
+			if w.experts != nil && (e.Result == wire.ResultRankDead || e.Result == wire.ResultTimeout) {
+				if err := w.leaveBroken(); err != nil {
+					return err
+				}
+			}
 		}
 	default:
 		return err // a wrong result, say
@@ -94,19 +106,45 @@ func rankMain() error {
 	return json.NewEncoder(os.Stdout).Encode(r)
 }
 
+const heapBytes = 32 << 20
+
+// leaveBroken ends what a broken group leaves: at once, as there is nobody to wait for.
+func (w *worker) leaveBroken() error {
+	began := time.Now()
+	if err := w.experts.destroy(); err == nil {
+		return fmt.Errorf("rank %d: the buffers of a broken group were freed without an error", w.Rank)
+	}
+	if err := w.comm.Finalize(); err != nil {
+		return fmt.Errorf("rank %d: finalize of a broken group: %w", w.Rank, err)
+	}
+	if took := time.Since(began); took > bound {
+		return fmt.Errorf("rank %d took %v to leave a broken group", w.Rank, took)
+	}
+	return nil
+}
+
 // work runs until an error, or until rank 0 was told to stop.
 func (w *worker) work() error {
 	timeout := time.Duration(w.TimeoutMS) * time.Millisecond
 	w.setup = true
-	s, err := client.Connect(w.Socket, timeout)
-	if err != nil {
+	var err error
+	if w.session, err = client.Connect(w.Socket, timeout); err != nil {
 		return err
 	}
-	if w.comm, err = s.Init(client.CommConfig{Group: w.Group, Rank: w.Rank, World: w.World, Timeout: timeout, HeapBytes: 16 << 20}); err != nil {
+	config := client.CommConfig{Group: w.Group, Rank: w.Rank, World: w.World, Timeout: timeout, HeapBytes: heapBytes}
+	if w.comm, err = w.session.Init(config); err != nil {
 		return err
+	}
+	w.random = rand.New(rand.NewPCG(w.Seed, 1))
+	if w.Drop {
+		return w.dropWork()
+	}
+	if w.Experts > 0 {
+		if w.experts, err = newExperts(w.comm, false, false); err != nil {
+			return err
+		}
 	}
 	w.setup = false
-	w.random = rand.New(rand.NewPCG(w.Seed, 1))
 	for {
 		if err := w.operation(); err != nil {
 			return err
@@ -147,6 +185,10 @@ func (w *worker) operation() error {
 		return w.inSetup(func() error { return w.window(size) })
 	case kind < w.Splits+w.Windows+w.Registers:
 		return w.inSetup(func() error { return w.register(size) })
+	case kind < w.Splits+w.Windows+w.Registers+w.Experts:
+		return w.experts.round(w.random.IntN(2), rand.New(rand.NewPCG(w.Seed, uint64(w.Rank)<<32|uint64(w.ops))), false)
+	case kind < w.Splits+w.Windows+w.Registers+w.Experts+w.Buffers:
+		return w.inSetup(func() error { return w.experts.remake(w.random.IntN(2)) })
 	}
 	return w.collective(w.comm, size)
 }

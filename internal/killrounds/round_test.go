@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -50,6 +51,10 @@ func newRound(seed, number uint64) *round {
 		r.Splits, r.Windows, r.Registers = 10, 10, 10
 	case 1:
 		r.Splits, r.Windows, r.Registers = random.IntN(60), random.IntN(30), 0
+	}
+	if random.IntN(3) == 0 {
+		r.Experts, r.Buffers = 30+random.IntN(40), 3
+		r.Splits, r.Windows, r.Registers = r.Splits/4, r.Windows/4, r.Registers/4
 	}
 	if r.when == lineSetup {
 		r.Windows += 10
@@ -97,6 +102,7 @@ type process struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	lines  map[string]chan struct{} // closed when the line comes
+	masked atomic.Uint64            // ranks that it goes on without
 	report *report
 	stderr bytes.Buffer
 	ended  chan struct{} // its stdout has ended, and it has been waited for
@@ -137,6 +143,11 @@ func (p *process) read(out io.Reader) {
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		if line, ok := p.lines[lines.Text()]; ok {
 			close(line)
+			continue
+		}
+		var masked uint64
+		if n, _ := fmt.Sscanf(lines.Text(), lineMasked+" %d", &masked); n == 1 {
+			p.masked.Store(masked)
 			continue
 		}
 		var last report

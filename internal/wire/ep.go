@@ -22,7 +22,8 @@ type EPCounters struct {
 	OverCapacity uint64
 	LostCopies   uint64
 	Experts      uint64
-	Reserved0    [4]uint64
+	WaitTurns    uint64
+	Reserved0    [3]uint64
 	PayloadBytes [MaxWorld]uint64
 	HeaderBytes  [MaxWorld]uint64
 	WaitNS       [MaxWorld]uint64

@@ -479,7 +479,8 @@ struct rhw_ep_counters {
   uint64_t over_capacity;
   uint64_t lost_copies;
   uint64_t experts;        // most physical experts of a buffer: as far as routed and received are in use; 0 = there was no buffer
-  uint64_t reserved0[4];
+  uint64_t wait_turns;     // pieces of waits in vain: while it grows, its rank lives and waits for another one
+  uint64_t reserved0[3];
   uint64_t payload_bytes[RHW_MAX_WORLD];  // to rank r: rows and scales of dispatches, partial sums of combines
   uint64_t header_bytes[RHW_MAX_WORLD];   // to rank r: headers of tokens
   uint64_t wait_ns[RHW_MAX_WORLD];        // waited for rank r

@@ -34,11 +34,13 @@ struct alignas(64) EpLine {
 };
 static_assert(sizeof(EpLine) == 64, "peers address lines");
 
-// Byte 0 of a buffer. Reader and writer: its own rank. It lies here and not with the caller, so that a replayed dispatch goes on counting.
+// Byte 0 of a buffer. Writer: its own rank. Readers: its own rank; of masked others too, where ranks may be given up. It lies here and not
+// with the caller, so that a replayed dispatch goes on counting.
 struct EpState {
   uint32_t dispatches;  // begun
   uint32_t combines;
-  uint64_t masked;      // bit r: rank r takes no part any more; bits are only ever set
+  // Bit r: rank r takes no part any more; bits are only ever set. Release / acquire: all that this rank has published to rank r.
+  uint64_t masked;
   uint32_t sent[kMaxWorldSize], read[kMaxWorldSize];                // chunks of tokens to, and from, each rank
   uint32_t combineSent[kMaxWorldSize], combineRead[kMaxWorldSize];  // chunks of partial sums
 };
@@ -100,7 +102,8 @@ struct EpCounters {
   uint64_t tokens, copies, flagBytes;
   uint64_t invalidIds, duplicateIds, excessTokens, nonFinite, overCapacity, lostCopies;
   uint64_t experts;
-  uint64_t reserved[4];
+  uint64_t waitTurns;  // pieces of waits that were in vain: while it moves, its rank lives and is kept by another one
+  uint64_t reserved[3];
   uint64_t payloadBytes[kMaxWorldSize], headerBytes[kMaxWorldSize], waitNs[kMaxWorldSize];
   uint64_t routed[kEpMaxExperts], received[kEpMaxExperts];
   uint64_t reserved1[304];
@@ -127,8 +130,10 @@ struct EpTeam {
   int64_t timeoutNs;              // of waiting for a rank
   const uint32_t* abortWord;      // low half of the group's: code in bits 0..7, culprit in bits 16..31
   const uint32_t* leases[kMaxWorldSize];  // lease words: what the kernel marks when a rank dies
+  const uint64_t* waitTurns[kMaxWorldSize];  // of all ranks' counters
 
-  EpState* state() const { return reinterpret_cast<EpState*>(base[rank]); }
+  EpState* state() const { return stateOf(rank); }
+  EpState* stateOf(int r) const { return reinterpret_cast<EpState*>(base[r]); }
   // The line in rank reader's buffer that rank writer writes.
   EpLine& line(int reader, int writer) const { return reinterpret_cast<EpLine*>(base[reader] + layout.links)[writer]; }
   uint32_t* counts(int reader, int writer, uint32_t dispatch) const {

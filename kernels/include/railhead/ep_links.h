@@ -7,12 +7,16 @@
 
 namespace railhead {
 
-// The kernel's mark in the lease word of a rank that has died (linux/futex.h), and the code of a death in the abort word.
+// The kernel's mark in the lease word of a rank that has died (linux/futex.h); one that has left has put 0 there. And the code of a
+// death in the abort word.
 constexpr uint32_t kLeaseOwnerDied = 0x40000000;
 constexpr uint32_t kAbortRankDead = 17;
 
 // Where a rank may be given up, waits are cut into pieces this long, and deaths are looked for between them.
 constexpr int64_t kEpLookForDeathsNs = 5 * 1000 * 1000;
+
+// A rank that is late because it waits itself is given up after so many deadlines: it may meet several late ones in turn.
+constexpr int kEpDeadlinesOfAWaiter = 4;
 
 // The flags' team for a buffer: another abort word and deadline than the comm's where deaths are survived. quiet is a word that
 // stays 0.
@@ -56,6 +60,7 @@ class EpLinks {
   // True: something of it has come, or a rank was masked: look again. False: the group is broken.
   bool wait() {
     const int64_t start = mem_.nowNs();
+    leaving_ = watched_ = 0;
     for (;;) {
       if (waits_.wait()) {
         note(waits_.whoCame(), mem_.nowNs() - start);
@@ -66,21 +71,58 @@ class EpLinks {
         flags_.stopBecause(Stop::kAborted, pending_);
         return false;
       }
-      const uint64_t gone = mem_.nowNs() - start >= team_.timeoutNs ? pending_ : dead() & pending_;
+      const uint64_t gone = (dead() | leaving() | late(start)) & pending_;
       if (gone != 0) {
-        mask(gone);
+        mask(gone, mem_.nowNs() - start);
         return true;
       }
       if (mutated(Mutant::kEpPieceForgets)) waits_.clear();
+      mem_.storeWord(&team_.counters->waitTurns, mem_.loadWord(&team_.counters->waitTurns) + 1);
     }
   }
-
-  void mask(uint64_t ranks) { team_.state()->masked |= ranks; }
 
   Stop stop() const { return flags_.stop(); }
   uint64_t missing() const { return flags_.missing(); }
 
  private:
+  void mask(uint64_t ranks, int64_t waitedNs) {
+    for (uint64_t left = ranks; left != 0; left &= left - 1) note(__builtin_ctzll(left), waitedNs);
+    EpState* own = team_.state();
+    mem_.storeWordRelease(&own->masked, own->masked | ranks);
+  }
+
+  // Ranks that have masked this one, and so send it nothing more. What they sent before is looked for once more: they are named
+  // only when they were seen in the piece before as well.
+  uint64_t leaving() {
+    const uint64_t before = leaving_;
+    leaving_ = 0;
+    for (uint64_t left = pending_; left != 0; left &= left - 1) {
+      const int r = __builtin_ctzll(left);
+      if ((mem_.loadWordAcquire(&team_.stateOf(r)->masked) >> team_.rank & 1) != 0) leaving_ |= uint64_t{1} << r;
+    }
+    return before & leaving_;
+  }
+
+  // Ranks that have given no sign of life for a deadline. One that waits itself gives one with each piece of its wait: the rank
+  // that it waits for is the late one.
+  uint64_t late(int64_t start) {
+    const int64_t now = mem_.nowNs();
+    uint64_t mask = 0;
+    for (uint64_t left = pending_; left != 0; left &= left - 1) {
+      const int r = __builtin_ctzll(left);
+      const uint64_t turns = mem_.loadWord(team_.waitTurns[r]);
+      if ((watched_ >> r & 1) == 0) {
+        lived_[r] = start;
+      } else if (turns != turns_[r]) {
+        lived_[r] = now;
+      }
+      turns_[r] = turns;
+      if (now - lived_[r] >= team_.timeoutNs || now - start >= kEpDeadlinesOfAWaiter * team_.timeoutNs) mask |= uint64_t{1} << r;
+    }
+    watched_ |= pending_;
+    return mask;
+  }
+
   // Relaxed: nothing that a dead rank has written is read because of it.
   uint64_t dead() {
     uint64_t mask = 0;
@@ -88,7 +130,9 @@ class EpLinks {
     const uint32_t abort = mem_.loadRelaxed(team_.abortWord);
     if ((abort & 0xff) == kAbortRankDead && abort >> 16 < static_cast<uint32_t>(team_.worldSize)) mask |= uint64_t{1} << (abort >> 16);
     for (int r = 0; r < team_.worldSize; r++) {
-      if (r != team_.rank && (mem_.loadRelaxed(team_.leases[r]) & kLeaseOwnerDied) != 0) mask |= uint64_t{1} << r;
+      if (r == team_.rank) continue;
+      const uint32_t lease = mem_.loadRelaxed(team_.leases[r]);
+      if (lease == 0 || (lease & kLeaseOwnerDied) != 0) mask |= uint64_t{1} << r;
     }
     return mask;
   }
@@ -107,6 +151,11 @@ class EpLinks {
   Flags<Mem> flags_;
   FlagWaits<Mem> waits_;
   uint64_t pending_ = 0;
+  // Of a wait that has lasted for more than a piece: ranks that have masked this one; those whose lives are watched, when they last
+  // gave a sign of it, and what they had counted then.
+  uint64_t leaving_ = 0, watched_ = 0;
+  int64_t lived_[kMaxWorldSize];
+  uint64_t turns_[kMaxWorldSize];
 };
 
 }  // namespace railhead

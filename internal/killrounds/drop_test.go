@@ -1,0 +1,177 @@
+package killrounds
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// dropRound is a group whose survivors go on, over rounds of MoE, while ranks are taken away one after the other.
+type dropRound struct {
+	round
+	apart  bool // the second victim is taken away when the first one has been noticed
+	resume bool // stopped ranks go on, when they have been noticed
+
+	slowest time.Duration // to be noticed
+}
+
+func newDropRound(seed, number uint64) *dropRound {
+	random := rand.New(rand.NewPCG(seed, number|1<<63))
+	r := &dropRound{}
+	r.order = order{Group: fmt.Sprintf("drop %d", number), World: 3 + random.IntN(3), Seed: random.Uint64(), Drop: true}
+	r.Renormalize = random.IntN(2) == 0
+	r.when, r.after = lineWorking, time.Duration(random.IntN(20000))*time.Microsecond
+	r.victims = random.Perm(r.World)[:1+random.IntN(2)]
+	r.apart, r.stops = random.IntN(2) == 0, number%4 == 1 // few: they take seconds
+	r.TimeoutMS = int(patience.Milliseconds())
+	if r.stops {
+		r.TimeoutMS = int(stopDeadline.Milliseconds())
+		r.resume = random.IntN(2) == 0
+	}
+	r.Dies = !r.stops
+	return r
+}
+
+func (r *dropRound) String() string {
+	return fmt.Sprintf("%s, apart %v, resumed %v, renormalize %v", &r.round, r.apart, r.resume, r.Renormalize)
+}
+
+func (r *dropRound) play(d *daemon) (err error) {
+	ranks := make([]*process, r.World)
+	defer func() {
+		for _, p := range ranks {
+			if p != nil {
+				_ = p.cmd.Process.Kill()
+				<-p.ended
+			}
+		}
+		err = errors.Join(err, d.clean())
+	}()
+	for rank := range ranks {
+		if ranks[rank], err = r.launch(d.socket, rank); err != nil {
+			return err
+		}
+	}
+	taken := map[int]int64{}
+	var gone uint64
+	for i, v := range r.victims {
+		if i == 0 || r.apart {
+			if err := r.hear(ranks, gone); err != nil {
+				return err
+			}
+			time.Sleep(r.after)
+		}
+		signal := syscall.SIGKILL
+		if r.stops {
+			signal = syscall.SIGSTOP
+		}
+		if err := ranks[v].cmd.Process.Signal(signal); err != nil {
+			return fmt.Errorf("rank %d: %w: %+v, %s", v, err, ranks[v].report, ranks[v].stderr.String())
+		}
+		taken[v] = now()
+		gone |= 1 << v
+	}
+	if err := r.hear(ranks, gone); err != nil {
+		return err
+	}
+	time.Sleep(20 * time.Millisecond) // some rounds without them
+	for rank, p := range ranks {
+		if r.resume && r.taken(rank) {
+			_ = p.cmd.Process.Signal(syscall.SIGCONT)
+		}
+	}
+	if r.resume {
+		time.Sleep(20 * time.Millisecond) // and some with those that are not wanted
+	}
+	for _, p := range ranks {
+		_ = p.stdin.Close()
+	}
+	return r.judgeDrop(ranks, gone, taken)
+}
+
+// hear waits until every survivor plays, and has masked exactly the ranks of the mask.
+func (r *dropRound) hear(ranks []*process, gone uint64) error {
+	for rank, p := range ranks {
+		if gone>>rank&1 != 0 {
+			continue
+		}
+		for deadline := time.Now().Add(patience); !p.plays(gone); time.Sleep(time.Millisecond) {
+			select {
+			case <-p.ended:
+				return fmt.Errorf("rank %d ended early: %+v, %s", rank, p.report, p.stderr.String())
+			default:
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("rank %d goes on with another mask than %#b: %#b", rank, gone, p.masked.Load())
+			}
+		}
+	}
+	return nil
+}
+
+// plays says whether the rank works, and has masked these ranks.
+func (p *process) plays(gone uint64) bool {
+	select {
+	case <-p.lines[lineWorking]:
+		return p.masked.Load() == gone
+	default:
+		return false
+	}
+}
+
+func (r *dropRound) judgeDrop(ranks []*process, gone uint64, taken map[int]int64) error {
+	for rank, p := range ranks {
+		if r.taken(rank) && !r.resume {
+			continue
+		}
+		select {
+		case <-p.ended:
+		case <-time.After(patience):
+			return fmt.Errorf("rank %d hangs", rank)
+		}
+		if p.report == nil || !p.report.Stopped {
+			return fmt.Errorf("rank %d did not end well: %+v, %s", rank, p.report, p.stderr.String())
+		}
+		if r.taken(rank) {
+			continue // it was right in what it reported; whom it has lost is its own affair
+		}
+		if p.report.Drop.Lost != gone {
+			return fmt.Errorf("rank %d has lost %#b, want %#b", rank, p.report.Drop.Lost, gone)
+		}
+		for v, at := range taken {
+			took := time.Duration(p.report.Drop.Noticed[v] - at)
+			r.slowest = max(r.slowest, took)
+			limit := bound
+			if r.stops { // each buffer waits for it once, and for those that do
+				limit += 4 * stopDeadline
+			}
+			if took > limit {
+				return fmt.Errorf("rank %d took %v to go on without rank %d", rank, took, v)
+			}
+		}
+	}
+	return nil
+}
+
+// How many groups: each starts up to five processes.
+const defaultDropRounds = 12
+
+func TestSurvivorsOfADispatchGoOnWithoutTheRanksThatAreTakenAway(t *testing.T) {
+	seed := number(t, seedVariable, uint64(time.Now().UnixNano()))
+	first := number(t, firstVariable, 0)
+	rounds := number(t, roundsVariable, defaultDropRounds)
+	t.Logf("%s=%d", seedVariable, seed)
+	d := newDaemon(t)
+	slowest := map[bool]time.Duration{}
+	for i := first; i < first+rounds; i++ {
+		r := newDropRound(seed, i)
+		if err := r.play(d); err != nil {
+			t.Fatalf("round %d, %s: %v\nsee it again with %s=%d %s=%d", i, r, err, seedVariable, seed, firstVariable, i)
+		}
+		slowest[r.stops] = max(slowest[r.stops], r.slowest)
+	}
+	t.Logf("noticed after at most %v of deaths, %v of ranks that were stopped (deadline %v)", slowest[false], slowest[true], stopDeadline)
+}
