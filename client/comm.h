@@ -148,6 +148,9 @@ rh_result checkNoneNoted(const Comm* comm, const char* operation);
 // Of a split: ends early when the group of parent, which may be nullptr, is broken.
 rh_result joinGroup(Session* session, const rhw_join& request, const Comm* parent, rh_comm** out);
 
+// rh_window_alloc of a caller that has the comm to itself.
+rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, rh_window** out);
+
 // The name of an operation, e.g. "all_reduce".
 const char* operationName(uint32_t op);
 

@@ -220,13 +220,10 @@ rh_result tooManyEps() {
 }
 
 // Before the window: what can fail on one rank alone.
-rh_result prepare(rh_comm* handle, const rh_ep_config* config, Ep** out) {
-  Comms::Exclusive guard(comms(), handle);
-  rh_result result = checkGuard(guard, "ep_create");
-  if (result == RH_OK) result = checkEpConfig("ep_create", config, guard.get()->worldSize);
+rh_result prepare(Comm* comm, rh_comm* handle, const rh_ep_config* config, Ep** out) {
+  rh_result result = checkEpConfig("ep_create", config, comm->worldSize);
   if (result != RH_OK) return result;
   if (eps().full()) return tooManyEps();
-  Comm* comm = guard.get();
   Ep* ep = newEp(comm, handle, *config);
   if (ep == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: no memory for a buffer's books", comm->rank);
   result = agree(comm, *ep);
@@ -318,10 +315,14 @@ extern "C" rh_result rh_ep_create(rh_comm* handle, const rh_ep_config* config, r
   if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "ep_create: ep is NULL");
   *out = nullptr;
   rh_result result = refuseInGroup("ep_create");
-  Ep* ep = nullptr;
-  if (result == RH_OK) result = prepare(handle, config, &ep);
   if (result != RH_OK) return result;
-  result = rh_window_alloc(handle, ep->team.layout.bytes, &ep->window);
+  // Until the buffer is in the table: a finalize by another thread in between would not find it.
+  Comms::Exclusive guard(comms(), handle);
+  result = checkGuard(guard, "ep_create");
+  Ep* ep = nullptr;
+  if (result == RH_OK) result = prepare(guard.get(), handle, config, &ep);
+  if (result != RH_OK) return result;
+  result = allocWindow(guard.get(), handle, ep->team.layout.bytes, &ep->window);
   uint64_t offset = 0;
   if (result == RH_OK) result = rh_window_info(ep->window, nullptr, &offset);
   if (result == RH_OK) {

@@ -90,6 +90,30 @@ Windows& windows() {
   return table;
 }
 
+rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, rh_window** out) {
+  const uint64_t most = comm->heapBytes - comm->scratchBytes;
+  if (bytes == 0 || bytes > most) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_alloc: rank %d: %zu bytes; the heap can hold 1..%llu (heap_bytes of the "
+                "comm's config)", comm->rank, bytes, static_cast<unsigned long long>(most));
+  }
+  if (windows().full()) return tooManyWindows();
+  auto* window = new Window{{}, comm, handle, 0, bytes, 0};
+  if (window == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "window_alloc: no memory for a handle");
+  if (!beginOperation(comm, RHW_OP_WINDOW_ALLOC, bytes)) {
+    delete window;
+    return whyBroken(comm);
+  }
+  rh_result result = allocate(comm, bytes, &window->offset);
+  endOperation(comm);
+  if (result == RH_OK) {
+    *out = static_cast<rh_window*>(windows().insert(window));
+    if (*out != nullptr) return RH_OK;
+    result = tooManyWindows();
+  }
+  delete window;
+  return result;
+}
+
 void dropWindows(Comm* comm) {
   const auto isMine = [&](void* handle) {
     Windows::Shared look(windows(), handle);
@@ -108,30 +132,8 @@ extern "C" rh_result rh_window_alloc(rh_comm* handle, size_t bytes, rh_window** 
   if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_alloc: window is NULL");
   *out = nullptr;
   Comms::Exclusive guard(comms(), handle);
-  rh_result result = checkGuard(guard, "window_alloc");
-  if (result != RH_OK) return result;
-  Comm* comm = guard.get();
-  const uint64_t most = comm->heapBytes - comm->scratchBytes;
-  if (bytes == 0 || bytes > most) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "window_alloc: rank %d: %zu bytes; the heap can hold 1..%llu (heap_bytes of the "
-                "comm's config)", comm->rank, bytes, static_cast<unsigned long long>(most));
-  }
-  if (windows().full()) return tooManyWindows();
-  auto* window = new Window{{}, comm, handle, 0, bytes, 0};
-  if (window == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "window_alloc: no memory for a handle");
-  if (!beginOperation(comm, RHW_OP_WINDOW_ALLOC, bytes)) {
-    delete window;
-    return whyBroken(comm);
-  }
-  result = allocate(comm, bytes, &window->offset);
-  endOperation(comm);
-  if (result == RH_OK) {
-    *out = static_cast<rh_window*>(windows().insert(window));
-    if (*out != nullptr) return RH_OK;
-    result = tooManyWindows();
-  }
-  delete window;
-  return result;
+  const rh_result result = checkGuard(guard, "window_alloc");
+  return result == RH_OK ? allocWindow(guard.get(), handle, bytes, out) : result;
 }
 
 extern "C" rh_result rh_window_free(rh_window* handle) {
