@@ -19,18 +19,28 @@ type groupState struct {
 	WaitingFor []int  `json:"waiting_for"`
 }
 
-// daemonSays asks the daemon for a group; the zero value where there is none.
-func daemonSays(t testing.TB, s *server.Server, name string) groupState {
+// askDaemon returns an answer of the admin endpoint, and what ends it.
+func askDaemon(t testing.TB, s *server.Server, path string) (reply *http.Response, done func()) {
 	t.Helper()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", s.AdminSocket())
 	}}
-	defer transport.CloseIdleConnections()
-	reply, err := (&http.Client{Transport: transport, Timeout: patience}).Get("http://railhead/v1/groups")
+	reply, err := (&http.Client{Transport: transport, Timeout: patience}).Get("http://railhead" + path)
 	if err != nil {
+		transport.CloseIdleConnections()
 		t.Fatal(err)
 	}
-	defer func() { _ = reply.Body.Close() }()
+	return reply, func() {
+		_ = reply.Body.Close()
+		transport.CloseIdleConnections()
+	}
+}
+
+// daemonSays asks the daemon for a group; the zero value where there is none.
+func daemonSays(t testing.TB, s *server.Server, name string) groupState {
+	t.Helper()
+	reply, done := askDaemon(t, s, "/v1/groups")
+	defer done()
 	var all struct {
 		Groups []groupState `json:"groups"`
 	}

@@ -72,10 +72,14 @@ int Ep::earliest(EpPhase phase) const {
   return found;
 }
 
-bool beginEpOperation(Ep* ep, uint32_t op, uint64_t bytes, bool isCollective) {
+bool isBroken(const Ep* ep) {
   const uint32_t abort = __atomic_load_n(ep->comm->team.abortWord, __ATOMIC_ACQUIRE);
-  if (abort != 0 && !(ep->team.dropsDead && (abort & 0xff) == RH_ERR_RANK_DEAD)) return false;
-  enterOperation(ep->comm, op, bytes, kNoCallDetails, isCollective ? ep->comm->collectives + 1 : 0);
+  return abort != 0 && !(ep->team.dropsDead && (abort & 0xff) == RH_ERR_RANK_DEAD);
+}
+
+bool beginEpOperation(Ep* ep, uint32_t op, uint64_t bytes, bool isCollective) {
+  if (isBroken(ep)) return false;
+  enterOperation(ep->comm, op, bytes, kNoCallDetails, isCollective && countsAsCollective(ep) ? ep->comm->collectives + 1 : 0);
   return true;
 }
 

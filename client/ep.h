@@ -98,6 +98,10 @@ bool allocateEp(Ep* ep);
 // isCollective: the call begins a dispatch or a combine, which is one of the comm's collectives once it has begun.
 bool beginEpOperation(Ep* ep, uint32_t op, uint64_t bytes, bool isCollective);
 void endEpOperation(Ep* ep);
+// Whether the group is, for dispatch and combine.
+bool isBroken(const Ep* ep);
+// A masked rank makes no such calls, so the others do not count theirs: in the comm's other collectives it is one of them.
+inline bool countsAsCollective(const Ep* ep) { return ep->team.state()->masked == 0; }
 
 // Ends a flight and its handle.
 void endFlight(Ep* ep, int flight);

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"unsafe"
+
+	"railhead/internal/wire"
 )
 
 // EPTokensIn is what a rank dispatches: Tokens rows of X, and TopK experts of each in Idx (int32) or Idx64.
@@ -101,11 +103,14 @@ func (d *EPDispatch) Counts() (counts []int32, tokens uint64, err error) {
 	return counts[:d.ep.local], uint64(n), err
 }
 
-// Release ends a dispatch that is not to be combined.
+// Release ends a dispatch that is not to be combined, and one of a group that is broken, or whose buffer was destroyed: until then
+// the slices that it was given are kept in place.
 func (d *EPDispatch) Release() error {
 	err := call(func() C.rh_result { return C.rh_ep_release(d.h) })
-	if err == nil {
+	var e *Error
+	if err == nil || errors.As(err, &e) && e.Result == wire.ResultInvalidHandle {
 		d.pins.Unpin()
+		d.sumPins.Unpin()
 	}
 	return err
 }

@@ -55,7 +55,7 @@ rh_result send(Ep* ep, int i, const rh_ep_combine_args* a, const char* operation
                  static_cast<const char*>(a->add), static_cast<char*>(a->out), ep->scratch};
   ep->phases[i] = EpPhase::kAdding;
   ep->team.state()->combines++;
-  ep->comm->collectives++;
+  if (countsAsCollective(ep)) ep->comm->collectives++;
   const host::Outcome outcome = host::epCombineSend(ep->flags, ep->team, &ep->flights[i], ep->sums[i]);
   return outcome.stop == Stop::kNone ? RH_OK : stopOperation(ep->comm, outcome);
 }
@@ -116,8 +116,7 @@ extern "C" rh_result rh_ep_release(rh_ep_handle* handle) {
   EpCall call(handle, "ep_release");
   if (call.result() != RH_OK) return call.result();
   Ep* ep = call.ep();
-  const bool broken = __atomic_load_n(ep->comm->team.abortWord, __ATOMIC_RELAXED) != 0 && !ep->team.dropsDead;
-  if (ep->phases[call.flight()] != EpPhase::kReceived && !broken) {
+  if (ep->phases[call.flight()] != EpPhase::kReceived && !isBroken(ep)) {
     return fail(RH_ERR_INVALID_ARGUMENT, "ep_release: rank %d: this dispatch %s", ep->team.rank,
                 ep->phases[call.flight()] == EpPhase::kSent ? "has not been received; receive it first, the other ranks count on it"
                                                             : "is being combined; end that with ep_combine_recv");

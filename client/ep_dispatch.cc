@@ -123,7 +123,7 @@ rh_result send(rh_ep* handle, Ep* ep, const rh_ep_dispatch_in* in, const char* o
   ep->handles[i] = opened;
   ep->phases[i] = EpPhase::kSent;
   startFlight(ep, i, *in);
-  ep->comm->collectives++;
+  if (countsAsCollective(ep)) ep->comm->collectives++;
   countProblems(ep, ep->problems[i]);
   *flight = i;
   *out = opened;
@@ -215,6 +215,7 @@ rh_result receive(Ep* ep, int i, rh_ep_dispatch_out* out, const char* operation)
   if (result != RH_OK) return result;
   outcome = host::epDispatchReceive(ep->flags, ep->team, &f, outputOf(ep, *out));
   if (outcome.stop != Stop::kNone) return stopOperation(ep->comm, outcome);
+  out->tokens = host::epTokensOf(ep->team, f);  // less what a rank that died over it has counted and not sent
   ep->phases[i] = EpPhase::kReceived;
   ep->perToken[i] = out->layout == RH_EP_TOKENS;
   describeRows(ep, f, out);
