@@ -391,7 +391,9 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
  *  FAIL  the group is broken for all ranks, as in every other operation
  *  DROP  the rank is masked: this rank neither waits for it nor sends to it again, in this buffer. What its experts would have
  *        contributed is missing. The report says which ranks, and how many token copies were lost. Other collectives of the comm
- *        return RH_ERR_RANK_DEAD as ever. */
+ *        return RH_ERR_RANK_DEAD as ever, rh_ep_create and rh_ep_destroy too. A death is noticed in milliseconds; a rank that is
+ *        late because it waits for another one itself has four deadlines. One that was masked and comes back masks the others, and
+ *        goes on alone. An abort, a mismatch, or a deadline of another operation breaks the group as with FAIL. */
 #define RH_EP_DEAD_FAIL 0
 #define RH_EP_DEAD_DROP 1
 
@@ -433,8 +435,8 @@ rh_result rh_ep_buffer_size(const rh_ep_config *config, int32_t world_size, uint
 /* Collective. Errors: INVALID_ARGUMENT (nothing was done), MISMATCH (names the first field in which the ranks' configs differ), and those of rh_window_alloc. */
 rh_result rh_ep_create(rh_comm *comm, const rh_ep_config *config, rh_ep **ep);
 
-/* Collective: gives the window back. Ends handles that are still open. The handle is invalid afterwards, whatever the result. A
- * comm that is finalized ends its buffers by itself. */
+/* Collective: gives the window back. Ends handles that are still open. The handle is invalid afterwards, whatever the result: where
+ * the group is broken, its cause, at once. A comm that is finalized ends its buffers by itself. */
 rh_result rh_ep_destroy(rh_ep *ep);
 
 typedef struct rh_ep_info {
@@ -451,7 +453,8 @@ typedef struct rh_ep_info {
 #define RH_EP_INFO_INIT {sizeof(rh_ep_info), 1, 0, 0, 0, 0, 0, 0, 0}
 rh_result rh_ep_get_info(rh_ep *ep, rh_ep_info *info);
 
-/* Masks a rank in this buffer for good, whatever on_dead says: every other rank calls it between the same two dispatches. */
+/* Masks a rank in this buffer for good, whatever on_dead says: every other rank calls it between the same two dispatches. The
+ * masked rank dispatches no more; in other calls of the comm, rh_ep_destroy too, it takes part as before. */
 rh_result rh_ep_mask_rank(rh_ep *ep, int32_t rank);
 
 /* What did not go as asked; all zero where everything did. */
@@ -484,7 +487,8 @@ typedef struct rh_ep_dispatch_in {
  *  PADDED  [local_experts, capacity, hidden]: expert e's rows begin at e * capacity
  *  FLAT    [capacity, hidden]: expert after expert; each block begins at a multiple of alignment rows
  *  TOKENS  [capacity, hidden]: each received token once, with its local experts in topk_idx (the caller adds over them itself)
- * Within an expert (TOKENS: within all) rows come in ascending order of rank, then of token. Rows behind an expert's last are not written. */
+ * Within an expert (TOKENS: within all) rows come in ascending order of rank, then of token. Rows behind an expert's last are not written.
+ * Rows that a rank had counted when it died, and not sent, are 0, with source_rank and source_token -1; `tokens` is without them. */
 #define RH_EP_PADDED 0
 #define RH_EP_FLAT 1
 #define RH_EP_TOKENS 2
