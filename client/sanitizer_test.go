@@ -28,3 +28,8 @@ func TestBadArgumentsLeaveNothingBehindAndTouchNoForeignMemory(t *testing.T) {
 	output(t, command(t, s.SocketPath(), asanBuild.program(t, "ctest/two_ranks.c")))
 	output(t, command(t, s.SocketPath(), asanBuild.program(t, "ctest/group.c")))
 }
+
+func TestARankThatWritesOverTheBuffersOfOthersMakesThemTouchNoMemoryButTheirOwn(t *testing.T) {
+	s := startDaemon(t)
+	t.Log(output(t, command(t, s.SocketPath(), asanBuild.program(t, "ctest/ep_hostile.cc"), fmt.Sprint(stressSeconds))))
+}

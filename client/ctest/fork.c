@@ -9,6 +9,8 @@
 static rh_session *session;
 static rh_comm *comm;
 static rh_window *window;
+static rh_ep *ep;
+static rh_ep_handle *dispatch;
 
 static void child(void) {
   int32_t rank = 0;
@@ -20,6 +22,8 @@ static void child(void) {
   FAILS(rh_barrier(comm, NULL), RH_ERR_INVALID_HANDLE, "barrier", "");
   FAILS(rh_comm_rank(comm, &rank), RH_ERR_INVALID_HANDLE, "comm_rank", "");
   FAILS(rh_window_pointer(window, 0, &pointer), RH_ERR_INVALID_HANDLE, "window_pointer", "");
+  FAILS(rh_ep_dispatch_counts(dispatch, NULL, NULL), RH_ERR_INVALID_HANDLE, "ep_dispatch_counts", "");
+  FAILS(rh_ep_destroy(ep), RH_ERR_INVALID_HANDLE, "ep_destroy", "");
   FAILS(rh_comm_finalize(comm), RH_ERR_INVALID_HANDLE, "finalize", "");
   FAILS(rh_comm_init(session, &config, &mine), RH_ERR_INVALID_HANDLE, "comm_init", "");
   FAILS(rh_close(session), RH_ERR_INVALID_HANDLE, "close", "");
@@ -61,6 +65,41 @@ static void succeeded(pid_t pid) {
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+/* A dispatch of one token to two experts, which is in flight while the children come and go. */
+static const float token[4] = {1, 2, 3, 4};
+static const int32_t experts[2] = {0, 1};
+
+static void send_token(void) {
+  rh_ep_config config = RH_EP_CONFIG_INIT;
+  rh_ep_dispatch_in in = RH_EP_DISPATCH_IN_INIT;
+  config.max_tokens_per_rank = 1;
+  config.hidden = 4;
+  config.num_experts = config.topk = 2;
+  config.dtype = config.wire_dtype = config.combine_dtype = RH_F32;
+  OK(rh_ep_create(comm, &config, &ep));
+  in.x = token;
+  in.topk_idx = experts;
+  in.idx_dtype = RH_I32;
+  in.num_tokens = 1;
+  in.hidden = 4;
+  OK(rh_ep_dispatch_send(ep, &in, &dispatch));
+}
+
+static void combine_token(void) {
+  float rows[2 * 4], sum[4];
+  rh_ep_dispatch_out out = RH_EP_DISPATCH_OUT_INIT;
+  rh_ep_combine_args args = RH_EP_COMBINE_ARGS_INIT;
+  out.capacity = 1;
+  out.x = rows;
+  OK(rh_ep_dispatch_recv(dispatch, &out));
+  args.y = rows;
+  args.out = sum;
+  args.y_dtype = args.out_dtype = RH_F32;
+  OK(rh_ep_combine(dispatch, &args, NULL));
+  for (int i = 0; i < 4; i++) CHECK(sum[i] == 2 * token[i]);
+  OK(rh_ep_destroy(ep));
+}
+
 int main(void) {
   int over = 0;
   pthread_t thread;
@@ -68,6 +107,7 @@ int main(void) {
   session = open_session();
   OK(rh_comm_init(session, &config, &comm));
   OK(rh_window_alloc(comm, 1000, &window));
+  send_token();
   CHECK(pthread_create(&thread, NULL, busy, &over) == 0);
   for (int i = 0; i < 30; i++) {
     succeeded(fork_child());
@@ -79,6 +119,7 @@ int main(void) {
   OK(rh_group_end());
   __atomic_store_n(&over, 1, __ATOMIC_RELEASE);
   CHECK(pthread_join(thread, NULL) == 0);
+  combine_token();
   OK(rh_window_free(window));
   OK(rh_comm_finalize(comm));
   OK(rh_close(session));
