@@ -378,8 +378,9 @@ extern "C" rh_result rh_ep_mask_rank(rh_ep* handle, int32_t rank) {
     return fail(RH_ERR_INVALID_ARGUMENT, "ep_mask_rank: rank %d: cannot mask rank %d; want another one of 0..%d", team.rank, rank,
                 team.worldSize - 1);
   }
-  uint64_t* masked = &team.state()->masked;
-  __atomic_store_n(masked, *masked | uint64_t{1} << rank, __ATOMIC_RELEASE);
+  railhead::EpState* state = team.state();
+  state->masked |= uint64_t{1} << rank;
+  __atomic_store_n(&state->gaveUp, state->masked, __ATOMIC_RELEASE);
   return RH_OK;
 }
 

@@ -11,10 +11,10 @@
 
 namespace railhead::model {
 
-// Counters order nothing, and no rank reads another's: they are no part of the model's memory.
+// Counters order nothing: they are no part of the model's memory.
 class EpMem : public FlagMem {
  public:
-  EpMem(World& world, const EpCounters* counters) : FlagMem(world), counters_(counters) {}
+  EpMem(World& world, const std::vector<EpCounters>& counters) : FlagMem(world), counters_(counters) {}
   uint64_t loadWord(const uint64_t* p) { return counts(p) ? *p : FlagMem::loadWord(p); }
   void storeWord(uint64_t* p, uint64_t v) {
     if (!counts(p)) return FlagMem::storeWord(p, v);
@@ -23,10 +23,10 @@ class EpMem : public FlagMem {
 
  private:
   bool counts(const uint64_t* p) const {
-    const auto at = reinterpret_cast<uintptr_t>(p), first = reinterpret_cast<uintptr_t>(counters_);
-    return at >= first && at < first + sizeof *counters_;
+    const auto at = reinterpret_cast<uintptr_t>(p), first = reinterpret_cast<uintptr_t>(counters_.data());
+    return at >= first && at < first + counters_.size() * sizeof(EpCounters);
   }
-  const EpCounters* counters_;
+  const std::vector<EpCounters>& counters_;  // of all ranks
 };
 
 // A flight with its arrays.
@@ -69,8 +69,10 @@ class EpHeaps {
     placeExperts();
     world.memory.add(&abort_, 4, 4, [](size_t) { return std::string("abort"); }, isNoRanks);
     world.memory.add(&quiet_, 4, 4, [](size_t) { return std::string("quiet word"); }, [](size_t, int, uint64_t) { return false; });
+    counters_.resize(n);
     leases_.resize(n);
     world.memory.add(leases_.data(), 4 * n, 4, [](size_t unit) { return "lease of rank " + std::to_string(unit); }, isNoRanks);
+    for (uint32_t& l : leases_) world.memory.initial(&l, 1);  // held
     buffers_.resize(n);
     for (auto& b : buffers_) b.resize(layout_.bytes / 64 + 1);
     teams_.resize(n);
@@ -86,6 +88,7 @@ class EpHeaps {
   FlagTeam& flags(int r) { return flags_[static_cast<size_t>(r)]; }
   uint32_t* abortWord() { return &abort_; }
   uint32_t* lease(int r) { return &leases_[static_cast<size_t>(r)]; }
+  const std::vector<EpCounters>& counters() const { return counters_; }
 
  private:
   struct alignas(64) Line {
@@ -151,9 +154,10 @@ class EpHeaps {
       t.localExperts[q] = static_cast<uint16_t>(own_[static_cast<size_t>(q)].size());
       t.base[q] = reinterpret_cast<char*>(buffers_[static_cast<size_t>(q)].data());
       t.leases[q] = lease(q);
+      t.waitTurns[q] = &counters_[static_cast<size_t>(q)].waitTurns;
     }
-    t.counters = &counters_;
-    t.timeoutNs = script_.ticks == 0 ? INT64_MAX / 2 : script_.ticks * World::kTickNs;
+    t.counters = &counters_[static_cast<size_t>(r)];
+    t.timeoutNs = script_.ticks == 0 ? INT64_MAX / 16 : script_.ticks * World::kTickNs;
     t.abortWord = &abort_;
     FlagTeam& f = flags(r);
     f = {};
@@ -177,6 +181,8 @@ class EpHeaps {
           return unit % 2 == 0 ? from : "sleepers of " + from;
         },
         [](size_t unit, int rank, uint64_t) { return unit % 2 != 0 || rank == static_cast<int>(unit / 16); });
+    world_.memory.add(
+        &t.state()->gaveUp, 8, 8, [=](size_t) { return "given up by" + of.substr(3); }, [=](size_t, int rank, uint64_t) { return rank == r; });
     for (int q = 0; q < t.worldSize; q++) {
       if (q != r) addPipes(t, q, " from " + std::to_string(q) + of);
     }
@@ -223,7 +229,7 @@ class EpHeaps {
   std::vector<uint32_t> leases_;
   std::vector<uint16_t> expertLocal_, each_;
   std::vector<std::vector<uint16_t>> own_;
-  EpCounters counters_ = {};
+  std::vector<EpCounters> counters_;
   uint32_t abort_ = 0, quiet_ = 0;
   uint64_t waitingFor_ = 0;
 };

@@ -110,7 +110,7 @@ class EpRun {
   void rank(int r) {
     for (size_t i = 0; i < script_.steps.size(); i++) {
       if (static_cast<int>(i) == script_.leavesBefore && r == script_.worldSize - 1) return;
-      EpMem mem(world_, heaps_.team(r).counters);
+      EpMem mem(world_, heaps_.counters());
       EpLinks<EpMem> links(mem, heaps_.flags(r), heaps_.team(r));
       if (play(r, script_.steps[i], mem, links)) {
         if (cannotEnd(i)) world_.fail("received dispatch %d, which one of the ranks has not sent", script_.steps[i].dispatch);

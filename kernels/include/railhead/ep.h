@@ -34,13 +34,15 @@ struct alignas(64) EpLine {
 };
 static_assert(sizeof(EpLine) == 64, "peers address lines");
 
-// Byte 0 of a buffer. Writer: its own rank. Readers: its own rank; of masked others too, where ranks may be given up. It lies here and not
-// with the caller, so that a replayed dispatch goes on counting.
+// Byte 0 of a buffer. Reader and writer: its own rank, but for gaveUp. It lies here and not with the caller, so that a replayed dispatch
+// goes on counting.
 struct EpState {
   uint32_t dispatches;  // begun
   uint32_t combines;
-  // Bit r: rank r takes no part any more; bits are only ever set. Release / acquire: all that this rank has published to rank r.
-  uint64_t masked;
+  uint64_t masked;      // bit r: rank r takes no part any more; bits are only ever set
+  // The same for the others. Writer: its own rank (release). Readers: ranks that wait for it, where ranks may be given up
+  // (acquire). It publishes all that this rank has published to those it gives up.
+  uint64_t gaveUp;
   uint32_t sent[kMaxWorldSize], read[kMaxWorldSize];                // chunks of tokens to, and from, each rank
   uint32_t combineSent[kMaxWorldSize], combineRead[kMaxWorldSize];  // chunks of partial sums
 };

@@ -88,7 +88,8 @@ class EpLinks {
   void mask(uint64_t ranks, int64_t waitedNs) {
     for (uint64_t left = ranks; left != 0; left &= left - 1) note(__builtin_ctzll(left), waitedNs);
     EpState* own = team_.state();
-    mem_.storeWordRelease(&own->masked, own->masked | ranks);
+    own->masked |= ranks;
+    mem_.storeWordRelease(&own->gaveUp, own->masked);
   }
 
   // Ranks that have masked this one, and so send it nothing more. What they sent before is looked for once more: they are named
@@ -98,7 +99,7 @@ class EpLinks {
     leaving_ = 0;
     for (uint64_t left = pending_; left != 0; left &= left - 1) {
       const int r = __builtin_ctzll(left);
-      if ((mem_.loadWordAcquire(&team_.stateOf(r)->masked) >> team_.rank & 1) != 0) leaving_ |= uint64_t{1} << r;
+      if ((mem_.loadWordAcquire(&team_.stateOf(r)->gaveUp) >> team_.rank & 1) != 0) leaving_ |= uint64_t{1} << r;
     }
     return before & leaving_;
   }
