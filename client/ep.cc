@@ -215,7 +215,6 @@ Ep* newEp(Comm* comm, rh_comm* handle, const rh_ep_config& config) {
   // A rank without memory says so to all.
   const auto counters = static_cast<uint64_t>(reinterpret_cast<char*>(ep->team.counters) - comm->control);
   if (commitPages(comm->controlFd, counters, sizeof(rhw_ep_counters), comm->deadlineNs()) == 0) allocateEp(ep);
-  ep->config.physical_expert = ep->config.physical_rank = nullptr;
   return ep;
 }
 
@@ -231,6 +230,7 @@ rh_result prepare(Comm* comm, rh_comm* handle, const rh_ep_config* config, Ep** 
   Ep* ep = newEp(comm, handle, *config);
   if (ep == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: no memory for a buffer's books", comm->rank);
   result = agree(comm, *ep);
+  ep->config.physical_expert = ep->config.physical_rank = nullptr;  // the caller's
   if (result != RH_OK) {
     destroyEp(ep);
     return result;
