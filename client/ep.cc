@@ -253,19 +253,18 @@ void dropEps(const Comm* comm) {
   });
 }
 
-namespace {
-
-// Adds "; text" or "text" to a message that may be full.
-void append(char* out, size_t size, const char* text) {
+void appendSentence(char* out, size_t size, const char* text) {
   const size_t used = strlen(out);
   snprintf(out + used, size - used, "%s%s", used == 0 ? "" : "; ", text);
 }
+
+namespace {
 
 void describeEntry(char* out, size_t size, const Ep* ep, const EpProblem& p, const char* what) {
   char text[256];
   if (p.count == 0) return;
   snprintf(text, sizeof text, "rank %d: token %u: topk_idx[%u] is %lld, %s", ep->team.rank, p.token, p.k, static_cast<long long>(p.value), what);
-  append(out, size, text);
+  appendSentence(out, size, text);
 }
 
 }  // namespace
@@ -276,14 +275,14 @@ void describeProblems(const Ep* ep, const EpProblems& p, char* out, size_t size)
   if (p.excessTokens.count != 0) {
     snprintf(text, sizeof text, "rank %d: %lld tokens, max_tokens_per_rank is %u", ep->team.rank,
              static_cast<long long>(p.excessTokens.value), ep->team.maxTokens);
-    append(out, size, text);
+    appendSentence(out, size, text);
   }
   snprintf(text, sizeof text, "neither -1 nor in 0..%u", ep->team.logical - 1);
   describeEntry(out, size, ep, p.invalidIds, text);
   describeEntry(out, size, ep, p.duplicateIds, "which the token has named before");
   if (p.nonFinite.count != 0) {
     snprintf(text, sizeof text, "rank %d: token %u has a NaN or an infinity, which fp8 cannot scale", ep->team.rank, p.nonFinite.token);
-    append(out, size, text);
+    appendSentence(out, size, text);
   }
 }
 
@@ -307,7 +306,7 @@ void reportFlight(const Ep* ep, int flight, bool dispatching, rh_ep_report* repo
     formatRanks(report->lost_ranks, ranks, sizeof ranks);
     snprintf(text, sizeof text, "rank %d: %llu token copies lost with rank %s", ep->team.rank,
              static_cast<unsigned long long>(report->lost_copies), ranks);
-    append(report->message, sizeof report->message, text);
+    appendSentence(report->message, sizeof report->message, text);
   }
 }
 

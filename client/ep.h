@@ -121,6 +121,9 @@ inline void addToCounter(uint64_t* counter, uint64_t n) {
 // What is wrong with a dispatch's input, the first of each kind, as one sentence; "" where nothing is.
 void describeProblems(const Ep* ep, const EpProblems& problems, char* out, size_t size);
 
+// Adds "; text" or "text" to a message that may be full.
+void appendSentence(char* out, size_t size, const char* text);
+
 // What a call reports of a flight.
 void reportFlight(const Ep* ep, int flight, bool dispatching, rh_ep_report* report);
 

@@ -204,6 +204,19 @@ void describeRows(const Ep* ep, const EpFlight& f, rh_ep_dispatch_out* out) {
   for (uint32_t e = 0; e <= local && out->offsets != nullptr && out->layout != RH_EP_TOKENS; e++) out->offsets[e] = ep->begin[e];
 }
 
+// The first expert that had no room for all of its rows.
+void describeCapacity(const Ep* ep, const EpFlight& f, rh_ep_dispatch_out* out) {
+  for (uint32_t e = 0; e < ep->localExperts() && f.overCapacity != 0; e++) {
+    const uint64_t n = host::epRowsOf(ep->team, f, e);
+    if (n <= out->capacity) continue;
+    char text[128];
+    snprintf(text, sizeof text, "rank %d: %llu rows for local expert %u, capacity is %llu", ep->team.rank, static_cast<unsigned long long>(n),
+             e, static_cast<unsigned long long>(out->capacity));
+    appendSentence(out->report.message, sizeof out->report.message, text);
+    return;
+  }
+}
+
 rh_result receive(Ep* ep, int i, rh_ep_dispatch_out* out, const char* operation) {
   EpFlight& f = ep->flights[i];
   rh_result result = checkOrder(ep, i, operation);
@@ -220,6 +233,7 @@ rh_result receive(Ep* ep, int i, rh_ep_dispatch_out* out, const char* operation)
   ep->perToken[i] = out->layout == RH_EP_TOKENS;
   describeRows(ep, f, out);
   reportFlight(ep, i, true, &out->report);
+  describeCapacity(ep, f, out);
   addToCounter(&ep->team.counters->overCapacity, f.overCapacity);
   addToCounter(&ep->team.counters->dispatches, 1);
   return RH_OK;
