@@ -22,7 +22,7 @@ rh_result checkArgs(const Ep* ep, int i, const rh_ep_combine_args* a, const char
                 dtypeName(static_cast<uint32_t>(a->y_dtype)), dtypeName(static_cast<uint32_t>(a->out_dtype)));
   }
   const EpFlight& f = ep->flights[i];
-  const bool hasRows = host::epTokensOf(ep->team, f) > 0, hasTokens = f.tokens + ep->excess[i] > 0;
+  const bool hasRows = ep->hasRows[i], hasTokens = f.tokens + ep->excess[i] > 0;
   if ((hasRows && a->y == nullptr) || (hasTokens && a->out == nullptr)) {
     return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: %s is NULL", operation, rank, hasRows && a->y == nullptr ? "y" : "out");
   }

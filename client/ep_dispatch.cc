@@ -150,12 +150,12 @@ rh_result checkOut(const Ep* ep, const rh_ep_dispatch_out* out, const char* oper
                 "RH_EP_DISPATCH_OUT_INIT", operation, out->struct_size, out->struct_version, sizeof *out);
   }
   if (out->layout > RH_EP_TOKENS) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: layout %u; want 0..%d", operation, rank, out->layout, RH_EP_TOKENS);
-  const uint64_t each = out->layout == RH_EP_PADDED && ep->localExperts() > 0 ? ep->localExperts() : 1;
-  if (out->capacity > UINT32_MAX / each) {
+  const uint64_t each = out->layout == RH_EP_PADDED ? ep->localExperts() : 1;
+  if (each > 0 && out->capacity > UINT32_MAX / each) {
     return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: capacity %llu; a rank has at most %u rows", operation, rank,
                 static_cast<unsigned long long>(out->capacity), UINT32_MAX);
   }
-  if (out->capacity > 0 && out->x == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: x is NULL", operation, rank);
+  if (out->capacity * each > 0 && out->x == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: x is NULL", operation, rank);
   return RH_OK;
 }
 
@@ -231,6 +231,7 @@ rh_result receive(Ep* ep, int i, rh_ep_dispatch_out* out, const char* operation)
   out->tokens = host::epTokensOf(ep->team, f);  // less what a rank that died over it has counted and not sent
   ep->phases[i] = EpPhase::kReceived;
   ep->perToken[i] = out->layout == RH_EP_TOKENS;
+  ep->hasRows[i] = out->tokens > 0 && out->rows > 0;
   describeRows(ep, f, out);
   reportFlight(ep, i, true, &out->report);
   describeCapacity(ep, f, out);
