@@ -107,8 +107,8 @@ void startFlight(Ep* ep, int i, const rh_ep_dispatch_in& in) {
 rh_result send(rh_ep* handle, Ep* ep, const rh_ep_dispatch_in* in, const char* operation, int* flight, rh_ep_handle** out) {
   rh_result result = checkIn(ep, in, operation);
   if (result != RH_OK) return result;
-  const int i = static_cast<int>((ep->team.state()->dispatches + 1) % kEpInFlight);
-  if (ep->phases[i] != EpPhase::kFree) {
+  const int i = ep->earliest(EpPhase::kFree);  // not by turns: a later dispatch may be released before an earlier one
+  if (i < 0) {
     return fail(RH_ERR_LIMIT, "%s: rank %d: %d dispatches are in flight, the most there can be; combine or release the earliest", operation,
                 ep->team.rank, kEpInFlight);
   }
