@@ -29,13 +29,8 @@ rh_result checkArgs(const Ep* ep, int i, const rh_ep_combine_args* a, const char
   return RH_OK;
 }
 
-// Received, and no earlier dispatch waits to be combined; or adding, and no earlier one is.
-rh_result checkPhase(const Ep* ep, int flight, EpPhase wanted, const char* operation) {
-  if (ep->phases[flight] != wanted) {
-    const char* what = ep->phases[flight] == EpPhase::kSent ? "has not been received" : wanted == EpPhase::kAdding ? "has no combine under way"
-                                                                                                                    : "is being combined";
-    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: this dispatch %s", operation, ep->team.rank, what);
-  }
+// No earlier dispatch has yet to come to where this one is, or is to go.
+rh_result checkOrder(const Ep* ep, int flight, EpPhase wanted, const char* operation) {
   const int other = 1 - flight;
   const bool older = static_cast<int32_t>(ep->flights[other].number - ep->flights[flight].number) < 0;
   const EpPhase phase = ep->phases[other];
@@ -44,6 +39,16 @@ rh_result checkPhase(const Ep* ep, int flight, EpPhase wanted, const char* opera
                 "combine or release it first", operation, ep->team.rank);
   }
   return RH_OK;
+}
+
+// Received, and no earlier dispatch waits to be combined; or adding, and no earlier one is.
+rh_result checkPhase(const Ep* ep, int flight, EpPhase wanted, const char* operation) {
+  if (ep->phases[flight] != wanted) {
+    const char* what = ep->phases[flight] == EpPhase::kSent ? "has not been received" : wanted == EpPhase::kAdding ? "has no combine under way"
+                                                                                                                    : "is being combined";
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: this dispatch %s", operation, ep->team.rank, what);
+  }
+  return checkOrder(ep, flight, wanted, operation);
 }
 
 rh_result send(Ep* ep, int i, const rh_ep_combine_args* a, const char* operation) {
@@ -91,7 +96,8 @@ extern "C" rh_result rh_ep_combine(rh_ep_handle* handle, const rh_ep_combine_arg
   if (call.result() != RH_OK) return call.result();
   Ep* ep = call.ep();
   if (!beginEpOperation(ep, RHW_OP_EP_COMBINE, bytesOf(ep, call.flight()), true)) return whyBroken(ep->comm);
-  rh_result result = send(ep, call.flight(), args, "ep_combine");
+  rh_result result = checkOrder(ep, call.flight(), EpPhase::kAdding, "ep_combine");  // before anything is sent
+  if (result == RH_OK) result = send(ep, call.flight(), args, "ep_combine");
   if (result == RH_OK) result = receive(ep, call.flight(), report, "ep_combine");
   return ended(ep, result);
 }

@@ -260,11 +260,14 @@ extern "C" rh_result rh_ep_dispatch(rh_ep* handle, const rh_ep_dispatch_in* in, 
   EpCall call(handle, operation);
   if (call.result() != RH_OK) return call.result();
   Ep* ep = call.ep();
-  const rh_result bad = checkOut(ep, out, operation);  // before anything is sent
-  if (bad != RH_OK) return bad;
+  rh_result result = checkOut(ep, out, operation);  // before anything is sent
+  if (result != RH_OK) return result;
   if (!beginEpOperation(ep, RHW_OP_EP_DISPATCH, bytesOf(ep, in), true)) return whyBroken(ep->comm);
+  if (ep->earliest(EpPhase::kSent) >= 0) {
+    result = fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: an earlier dispatch has not been received; receive it first", operation, ep->team.rank);
+  }
   int flight = 0;
-  rh_result result = send(handle, ep, in, operation, &flight, dispatched);
+  if (result == RH_OK) result = send(handle, ep, in, operation, &flight, dispatched);
   if (result == RH_OK) result = receive(ep, flight, out, operation);
   return ended(ep, result);
 }
