@@ -7,6 +7,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"unsafe"
 
 	"railhead/internal/wire"
@@ -49,12 +50,23 @@ type EPDispatch struct {
 	tokens  int
 	rows    int    // of y
 	pins    pinned // what dispatch was given, until it has been received
-	sumPins pinned // what combine was given
+	sumPins pinned // what CombineSend was given, until CombineRecv
+}
+
+// newDispatch is one whose pins end with it at the latest: where the group broke there is no call that does it. No call means that
+// nothing reads the slices any more.
+func (e *EP) newDispatch(tokens int) *EPDispatch {
+	d := &EPDispatch{ep: e, tokens: tokens}
+	runtime.SetFinalizer(d, func(d *EPDispatch) {
+		d.pins.Unpin()
+		d.sumPins.Unpin()
+	})
+	return d
 }
 
 // DispatchSend is the first phase. The slices of in stay in use until DispatchRecv has returned.
 func (e *EP) DispatchSend(in EPTokensIn) (*EPDispatch, error) {
-	d := &EPDispatch{ep: e, tokens: in.Tokens}
+	d := e.newDispatch(in.Tokens)
 	c, err := e.in(&in, &d.pins)
 	if err != nil {
 		return nil, err
@@ -68,12 +80,14 @@ func (e *EP) DispatchSend(in EPTokensIn) (*EPDispatch, error) {
 
 // Dispatch sends and receives. Where it fails for want of room the dispatch is returned with the error, and Recv can be called again.
 func (e *EP) Dispatch(in EPTokensIn, rows *EPRows) (*EPDispatch, error) {
-	d := &EPDispatch{ep: e, tokens: in.Tokens}
+	d := e.newDispatch(in.Tokens)
 	c, err := e.in(&in, &d.pins)
 	if err != nil {
 		return nil, err
 	}
-	out, err := d.out(rows)
+	var pins pinned
+	defer pins.Unpin()
+	out, err := d.out(rows, &pins)
 	if err != nil {
 		d.pins.Unpin()
 		return nil, err
@@ -88,7 +102,9 @@ func (e *EP) Dispatch(in EPTokensIn, rows *EPRows) (*EPDispatch, error) {
 
 // Recv is the second phase of a dispatch.
 func (d *EPDispatch) Recv(rows *EPRows) error {
-	out, err := d.out(rows)
+	var pins pinned
+	defer pins.Unpin()
+	out, err := d.out(rows, &pins)
 	if err != nil {
 		return err
 	}
@@ -127,27 +143,30 @@ type EPSums struct {
 
 // Combine adds the experts' outputs.
 func (d *EPDispatch) Combine(s EPSums) (EPReport, error) {
-	c, err := d.sums(&s)
+	var pins pinned
+	defer pins.Unpin()
+	c, err := d.sums(&s, &pins)
 	if err != nil {
 		return EPReport{}, err
 	}
 	var report C.rh_ep_report
 	err = call(func() C.rh_result { return C.rh_ep_combine(d.h, c, &report) })
-	d.sumPins.Unpin()
 	return reportOf(&report), err
 }
 
 // CombineSend is its first phase. The slices of s stay in use until CombineRecv has returned.
 func (d *EPDispatch) CombineSend(s EPSums) error {
-	c, err := d.sums(&s)
+	var pins pinned
+	c, err := d.sums(&s, &pins)
 	if err != nil {
 		return err
 	}
-	err = call(func() C.rh_result { return C.rh_ep_combine_send(d.h, c) })
-	if err != nil {
-		d.sumPins.Unpin()
+	if err := call(func() C.rh_result { return C.rh_ep_combine_send(d.h, c) }); err != nil {
+		pins.Unpin() // not those of a combine that is under way
+		return err
 	}
-	return err
+	d.sumPins = pins
+	return nil
 }
 
 // CombineRecv is its second phase.
@@ -212,7 +231,7 @@ func (e *EP) scaleBytes() int {
 	return e.columns
 }
 
-func (d *EPDispatch) out(rows *EPRows) (*C.rh_ep_dispatch_out, error) {
+func (d *EPDispatch) out(rows *EPRows, pins *pinned) (*C.rh_ep_dispatch_out, error) {
 	e := d.ep
 	n, perToken := rows.Capacity, 0
 	switch rows.Layout {
@@ -237,7 +256,6 @@ func (d *EPDispatch) out(rows *EPRows) (*C.rh_ep_dispatch_out, error) {
 	}
 	c := &C.rh_ep_dispatch_out{struct_size: C.sizeof_rh_ep_dispatch_out, struct_version: 1, layout: C.uint32_t(rows.Layout),
 		alignment: C.uint32_t(rows.Alignment), capacity: C.uint64_t(rows.Capacity)}
-	pins := &d.sumPins // until the call has returned
 	pins.Pin(c)
 	c.x = pin(pins, rows.X)
 	c.scales = pin(pins, rows.Scales)
@@ -252,7 +270,6 @@ func (d *EPDispatch) out(rows *EPRows) (*C.rh_ep_dispatch_out, error) {
 }
 
 func (d *EPDispatch) received(rows *EPRows, c *C.rh_ep_dispatch_out, err error) error {
-	d.sumPins.Unpin()
 	rows.Rows, rows.Tokens = uint64(c.rows), uint64(c.tokens)
 	if err != nil {
 		return err
@@ -263,7 +280,7 @@ func (d *EPDispatch) received(rows *EPRows, c *C.rh_ep_dispatch_out, err error) 
 	return nil
 }
 
-func (d *EPDispatch) sums(s *EPSums) (*C.rh_ep_combine_args, error) {
+func (d *EPDispatch) sums(s *EPSums, pins *pinned) (*C.rh_ep_combine_args, error) {
 	hidden := d.ep.config.Hidden
 	err := errors.Join(
 		enough("ep_combine", "Y", s.Y, d.rows*hidden*s.YDtype.Size(), false),
@@ -274,9 +291,9 @@ func (d *EPDispatch) sums(s *EPSums) (*C.rh_ep_combine_args, error) {
 	}
 	c := &C.rh_ep_combine_args{struct_size: C.sizeof_rh_ep_combine_args, struct_version: 1, y_dtype: C.rh_dtype(s.YDtype),
 		out_dtype: C.rh_dtype(s.OutDtype), weighted: oneIf(s.Weighted)}
-	d.sumPins.Pin(c)
-	c.y = pin(&d.sumPins, s.Y)
-	c.add = pin(&d.sumPins, s.Add)
-	c.out = unsafe.Pointer(pin(&d.sumPins, s.Out))
+	pins.Pin(c)
+	c.y = pin(pins, s.Y)
+	c.add = pin(pins, s.Add)
+	c.out = unsafe.Pointer(pin(pins, s.Out))
 	return c, nil
 }
