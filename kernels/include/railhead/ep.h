@@ -196,11 +196,10 @@ struct EpFlight {
   uint64_t overCapacity;
 
   // Chunks go through a pipe in the order of their dispatches, and a reader knows them by that alone: none of this one may go
-  // before all of the dispatch before it, which may still be in flight.
-  bool waitsForOther(int rank) const { return other->number + 1 == number && other->moved[rank] < other->copies[rank]; }
-  bool waitsForOthersSums(int rank) const {
-    return other->adding && other->number + 1 == number && other->returned[rank] < other->received[rank];
-  }
+  // before all of an earlier one that is still in flight. (One that has ended has moved everything.)
+  bool waitsForOther(int rank) const { return isBehindOther() && other->moved[rank] < other->copies[rank]; }
+  bool waitsForOthersSums(int rank) const { return isBehindOther() && other->adding && other->returned[rank] < other->received[rank]; }
+  bool isBehindOther() const { return static_cast<int32_t>(number - other->number) > 0; }
 
   EpRowRef* listOf(const EpTeam& team, int source, uint32_t copy) const {
     return list + (static_cast<uint64_t>(source) * team.maxTokens + copy) * listStride;
