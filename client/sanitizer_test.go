@@ -25,6 +25,7 @@ func TestThreadsAtTheEdgesOfTheRulesHaveNoDataRace(t *testing.T) {
 func TestBadArgumentsLeaveNothingBehindAndTouchNoForeignMemory(t *testing.T) {
 	s := startDaemon(t)
 	output(t, command(t, s.SocketPath(), asanBuild.program(t, "ctest/arguments.cc")))
+	output(t, command(t, s.SocketPath(), asanBuild.program(t, "ctest/ep_arguments.cc")))
 	output(t, command(t, s.SocketPath(), asanBuild.program(t, "ctest/two_ranks.c")))
 	output(t, command(t, s.SocketPath(), asanBuild.program(t, "ctest/group.c")))
 }

@@ -1,0 +1,289 @@
+// Every argument that the calls of expert parallelism refuse. One rank, one thread; memory is what is said, so that a sanitizer sees
+// more.
+#include <stdint.h>
+
+#include <initializer_list>
+
+#include "check.h"
+
+namespace {
+
+constexpr uint32_t kHidden = 5, kTokens = 3, kTopk = 2, kExperts = 4;
+
+rh_ep_config small() {
+  rh_ep_config config = RH_EP_CONFIG_INIT;
+  config.max_tokens_per_rank = kTokens;
+  config.hidden = kHidden;
+  config.num_experts = kExperts;
+  config.topk = kTopk;
+  config.dtype = config.wire_dtype = config.combine_dtype = RH_F32;
+  return config;
+}
+
+// What a rank dispatches, receives and gets back.
+struct Memory {
+  float x[kTokens * kHidden] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  int32_t idx[kTokens * kTopk] = {0, 1, -1, 3, 2, -1};
+  float rows[kTokens * kTopk * kHidden] = {};
+  float out[kTokens * kHidden] = {};
+
+  rh_ep_dispatch_in in() {
+    rh_ep_dispatch_in in = RH_EP_DISPATCH_IN_INIT;
+    in.x = x;
+    in.topk_idx = idx;
+    in.num_tokens = kTokens;
+    in.hidden = kHidden;
+    in.idx_dtype = RH_I32;
+    return in;
+  }
+  rh_ep_dispatch_out room() {
+    rh_ep_dispatch_out room = RH_EP_DISPATCH_OUT_INIT;
+    room.layout = RH_EP_FLAT;
+    room.capacity = kTokens * kTopk;
+    room.x = rows;
+    return room;
+  }
+  rh_ep_combine_args sums() {
+    rh_ep_combine_args sums = RH_EP_COMBINE_ARGS_INIT;
+    sums.y = rows;
+    sums.y_dtype = sums.out_dtype = RH_F32;
+    sums.out = out;
+    return sums;
+  }
+};
+
+void sizes() {
+  rh_ep_config config = small();
+  uint64_t bytes = 1;
+  FAILS(rh_ep_buffer_size(&config, 2, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_buffer_size", "bytes is NULL");
+  FAILS(rh_ep_buffer_size(nullptr, 2, &bytes), RH_ERR_INVALID_ARGUMENT, "ep_buffer_size", "config is NULL");
+  CHECK(bytes == 0);
+  config.struct_size--;
+  FAILS(rh_ep_buffer_size(&config, 2, &bytes), RH_ERR_INVALID_ARGUMENT, "ep_buffer_size", "RH_EP_CONFIG_INIT");
+  config = small();
+  config.struct_version = 2;
+  FAILS(rh_ep_buffer_size(&config, 2, &bytes), RH_ERR_INVALID_ARGUMENT, "version 2", "RH_EP_CONFIG_INIT");
+  config = small();
+  OK(rh_ep_buffer_size(&config, 2, &bytes));
+  CHECK(bytes > 0);
+}
+
+void creating(rh_comm* comm) {
+  rh_ep_config config = small();
+  rh_ep* ep = reinterpret_cast<rh_ep*>(uintptr_t{1});
+  FAILS(rh_ep_create(comm, &config, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_create", "ep is NULL");
+  FAILS(rh_ep_create(comm, nullptr, &ep), RH_ERR_INVALID_ARGUMENT, "ep_create", "config is NULL");
+  CHECK(ep == nullptr);
+  FAILS(rh_ep_create(nullptr, &config, &ep), RH_ERR_INVALID_HANDLE, "ep_create", "");
+  config.max_tokens_per_rank = RH_EP_MAX_TOKENS;
+  config.hidden = RH_EP_MAX_HIDDEN;
+  config.topk = 0;
+  FAILS(rh_ep_create(comm, &config, &ep), RH_ERR_INVALID_ARGUMENT, "ep_create", "topk 0");
+  OK(rh_group_start());
+  config = small();
+  FAILS(rh_ep_create(comm, &config, &ep), RH_ERR_INVALID_ARGUMENT, "ep_create", "between");
+  FAILS(rh_group_end(), RH_ERR_INVALID_ARGUMENT, "nothing was run", "ep_create");
+}
+
+void asking(rh_ep* ep) {
+  rh_ep_info info = RH_EP_INFO_INIT;
+  FAILS(rh_ep_get_info(ep, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_get_info", "info is NULL");
+  info.struct_size = 0;
+  FAILS(rh_ep_get_info(ep, &info), RH_ERR_INVALID_ARGUMENT, "size 0", "RH_EP_INFO_INIT");
+  info = RH_EP_INFO_INIT;
+  OK(rh_ep_get_info(ep, &info));
+  CHECK(info.local_experts == kExperts && info.num_physical == kExperts && info.scale_columns == 0 && info.masked == 0);
+  uint64_t load[kExperts];
+  FAILS(rh_ep_get_load(ep, load, nullptr, kExperts - 1), RH_ERR_INVALID_ARGUMENT, "ep_get_load: rank 0", "4 physical");
+  FAILS(rh_ep_get_load(ep, load, nullptr, kExperts + 1), RH_ERR_INVALID_ARGUMENT, "ep_get_load: rank 0", "5 experts");
+  OK(rh_ep_get_load(ep, load, nullptr, kExperts));
+  OK(rh_ep_get_load(ep, nullptr, load, kExperts));
+  OK(rh_ep_get_load(ep, nullptr, nullptr, kExperts));
+  for (int32_t rank : {-1, 0, 1, 64}) FAILS(rh_ep_mask_rank(ep, rank), RH_ERR_INVALID_ARGUMENT, "ep_mask_rank: rank 0", "cannot mask");
+}
+
+void dispatching(rh_ep* ep) {
+  Memory m;
+  rh_ep_handle* handle = reinterpret_cast<rh_ep_handle*>(uintptr_t{1});
+  rh_ep_dispatch_out room = m.room();
+  const auto refused = [&](const rh_ep_dispatch_in& in, const char* word) {
+    FAILS(rh_ep_dispatch_send(ep, &in, &handle), RH_ERR_INVALID_ARGUMENT, "ep_dispatch_send", word);
+    CHECK(handle == nullptr);
+    FAILS(rh_ep_dispatch(ep, &in, &room, &handle), RH_ERR_INVALID_ARGUMENT, "ep_dispatch:", word);
+    CHECK(handle == nullptr);
+  };
+  rh_ep_dispatch_in in = m.in();
+  FAILS(rh_ep_dispatch_send(ep, nullptr, &handle), RH_ERR_INVALID_ARGUMENT, "ep_dispatch_send: rank 0", "in is NULL");
+  CHECK(handle == nullptr);
+  FAILS(rh_ep_dispatch_send(ep, &in, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_dispatch_send", "handle is NULL");
+  FAILS(rh_ep_dispatch(ep, &in, &room, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_dispatch", "handle is NULL");
+  FAILS(rh_ep_dispatch(ep, &in, nullptr, &handle), RH_ERR_INVALID_ARGUMENT, "ep_dispatch: rank 0", "out is NULL");
+  in.struct_size = 8;
+  refused(in, "RH_EP_DISPATCH_IN_INIT");
+  in = m.in();
+  in.struct_version = 2;
+  refused(in, "version 2");
+  in = m.in();
+  in.x = nullptr;
+  refused(in, "3 tokens and x is NULL");
+  in = m.in();
+  in.topk_idx = nullptr;
+  refused(in, "topk_idx is NULL");
+  in = m.in();
+  in.hidden = kHidden + 1;
+  refused(in, "hidden is 6");
+  in = m.in();
+  in.idx_dtype = RH_F32;
+  refused(in, "idx_dtype f32");
+  in = m.in();
+  in.num_tokens = UINT32_MAX;  // nothing of them is read beyond the most that there can be
+  refused(in, "4294967295 tokens");
+}
+
+void receiving(rh_ep* ep) {
+  Memory m;
+  const rh_ep_dispatch_in in = m.in();
+  rh_ep_handle* handle = nullptr;
+  OK(rh_ep_dispatch_send(ep, &in, &handle));
+  const auto refused = [&](rh_ep_dispatch_out room, const char* word) {
+    FAILS(rh_ep_dispatch_recv(handle, &room), RH_ERR_INVALID_ARGUMENT, "ep_dispatch_recv", word);
+  };
+  FAILS(rh_ep_dispatch_recv(handle, nullptr), RH_ERR_INVALID_ARGUMENT, "rank 0", "out is NULL");
+  rh_ep_dispatch_out room = m.room();
+  room.struct_size = 1;
+  refused(room, "RH_EP_DISPATCH_OUT_INIT");
+  room = m.room();
+  room.x = nullptr;
+  refused(room, "x is NULL");
+  room = m.room();
+  room.layout = RH_EP_TOKENS + 1;
+  refused(room, "layout 3");
+  for (uint32_t layout : {RH_EP_PADDED, RH_EP_FLAT, RH_EP_TOKENS}) {
+    room = m.room();
+    room.layout = layout;
+    room.capacity = UINT64_MAX;
+    refused(room, "capacity 18446744073709551615");
+  }
+  room = m.room();
+  room.alignment = UINT32_MAX;
+  FAILS(rh_ep_dispatch_recv(handle, &room), RH_ERR_LIMIT, "rank 0", "capacity is 6");
+  OK(rh_ep_dispatch_counts(handle, nullptr, nullptr));
+  room = m.room();
+  OK(rh_ep_dispatch_recv(handle, &room));
+  CHECK(room.rows == 4 && room.tokens == 3 && room.report.message[0] == 0);
+  OK(rh_ep_release(handle));
+}
+
+void combining(rh_ep* ep) {
+  Memory m;
+  const rh_ep_dispatch_in in = m.in();
+  rh_ep_handle* handle = nullptr;
+  rh_ep_dispatch_out room = m.room();
+  OK(rh_ep_dispatch(ep, &in, &room, &handle));
+  const auto refused = [&](const rh_ep_combine_args& sums, const char* word) {
+    FAILS(rh_ep_combine(handle, &sums, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_combine", word);
+    FAILS(rh_ep_combine_send(handle, &sums), RH_ERR_INVALID_ARGUMENT, "ep_combine_send", word);
+  };
+  FAILS(rh_ep_combine(handle, nullptr, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_combine: rank 0", "args is NULL");
+  rh_ep_combine_args sums = m.sums();
+  sums.struct_version = 0;
+  refused(sums, "RH_EP_COMBINE_ARGS_INIT");
+  sums = m.sums();
+  sums.y = nullptr;
+  refused(sums, "y is NULL");
+  sums = m.sums();
+  sums.out = nullptr;
+  refused(sums, "out is NULL");
+  sums = m.sums();
+  sums.y_dtype = RH_F64;
+  refused(sums, "y_dtype f64");
+  sums = m.sums();
+  sums.out_dtype = static_cast<rh_dtype>(-1);
+  refused(sums, "out_dtype no type");
+  sums = m.sums();
+  rh_ep_report report;
+  OK(rh_ep_combine(handle, &sums, &report));
+  CHECK(report.message[0] == 0 && m.out[0] == 2 && m.out[5] == 6 && m.out[14] == 15);
+  FAILS(rh_ep_combine(handle, &sums, &report), RH_ERR_INVALID_HANDLE, "ep_combine", "combined or released");
+}
+
+// No tokens: no address is looked at.
+void nothing(rh_ep* ep) {
+  rh_ep_dispatch_in in = RH_EP_DISPATCH_IN_INIT;
+  in.hidden = kHidden;
+  rh_ep_dispatch_out room = RH_EP_DISPATCH_OUT_INIT;
+  rh_ep_combine_args sums = RH_EP_COMBINE_ARGS_INIT;
+  rh_ep_handle* handle = nullptr;
+  OK(rh_ep_dispatch(ep, &in, &room, &handle));
+  CHECK(room.rows == 0 && room.tokens == 0);
+  OK(rh_ep_combine(handle, &sums, nullptr));
+}
+
+void strangeHandles() {
+  static int variable;
+  Memory m;
+  const rh_ep_dispatch_in in = m.in();
+  rh_ep_dispatch_out room = m.room();
+  const rh_ep_combine_args sums = m.sums();
+  for (uintptr_t bits : {uintptr_t{0}, uintptr_t{1}, uintptr_t{0xffff}, UINTPTR_MAX, reinterpret_cast<uintptr_t>(&variable)}) {
+    auto* ep = reinterpret_cast<rh_ep*>(bits);
+    auto* handle = reinterpret_cast<rh_ep_handle*>(bits);
+    rh_ep_handle* made;
+    rh_ep_info info = RH_EP_INFO_INIT;
+    FAILS(rh_ep_dispatch(ep, &in, &room, &made), RH_ERR_INVALID_HANDLE, "ep_dispatch", "not a live buffer");
+    FAILS(rh_ep_dispatch_send(ep, &in, &made), RH_ERR_INVALID_HANDLE, "ep_dispatch_send", "");
+    FAILS(rh_ep_get_info(ep, &info), RH_ERR_INVALID_HANDLE, "ep_get_info", "");
+    FAILS(rh_ep_get_load(ep, nullptr, nullptr, 1), RH_ERR_INVALID_HANDLE, "ep_get_load", "");
+    FAILS(rh_ep_mask_rank(ep, 0), RH_ERR_INVALID_HANDLE, "ep_mask_rank", "");
+    FAILS(rh_ep_destroy(ep), RH_ERR_INVALID_HANDLE, "ep_destroy", "");
+    FAILS(rh_ep_dispatch_recv(handle, &room), RH_ERR_INVALID_HANDLE, "ep_dispatch_recv", "not a dispatch in flight");
+    FAILS(rh_ep_dispatch_counts(handle, nullptr, nullptr), RH_ERR_INVALID_HANDLE, "ep_dispatch_counts", "");
+    FAILS(rh_ep_combine(handle, &sums, nullptr), RH_ERR_INVALID_HANDLE, "ep_combine", "");
+    FAILS(rh_ep_combine_send(handle, &sums), RH_ERR_INVALID_HANDLE, "ep_combine_send", "");
+    FAILS(rh_ep_combine_recv(handle, nullptr), RH_ERR_INVALID_HANDLE, "ep_combine_recv", "");
+    FAILS(rh_ep_release(handle), RH_ERR_INVALID_HANDLE, "ep_release", "");
+  }
+}
+
+// Rounds of one buffer: a sanitizer sees what is left behind.
+void manyRounds(rh_ep* ep) {
+  for (int i = 0; i < 5000; i++) {
+    Memory m;
+    const rh_ep_dispatch_in in = m.in();
+    const rh_ep_combine_args sums = m.sums();
+    rh_ep_dispatch_out room = m.room();
+    rh_ep_handle* handle = nullptr;
+    OK(rh_ep_dispatch(ep, &in, &room, &handle));
+    OK(i % 2 == 0 ? rh_ep_release(handle) : rh_ep_combine(handle, &sums, nullptr));
+  }
+}
+
+}  // namespace
+
+int main() {
+  strangeHandles();
+  sizes();
+  rh_session* session = open_session();
+  rh_comm* comm = nullptr;
+  const rh_comm_config config = comm_config("ep arguments", 0, 1);
+  OK(rh_comm_init(session, &config, &comm));
+  creating(comm);
+  for (uint32_t mode : {RH_EP_LL, RH_EP_HT}) {
+    rh_ep_config shape = small();
+    shape.mode = mode;
+    rh_ep* ep = nullptr;
+    OK(rh_ep_create(comm, &shape, &ep));
+    asking(ep);
+    // Refused arguments are no operations: the buffer works on.
+    dispatching(ep);
+    receiving(ep);
+    combining(ep);
+    nothing(ep);
+    manyRounds(ep);
+    if (mode == RH_EP_LL) OK(rh_ep_destroy(ep));  // the comm ends the other one
+  }
+  OK(rh_comm_finalize(comm));
+  OK(rh_close(session));
+  strangeHandles();
+  return 0;
+}
