@@ -351,9 +351,10 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
  * world_size) ranks one more. The local experts of a rank are its physical ones in ascending order. Of several replicas a token
  * takes the first one on its own rank, else number (rank + token) % replicas, in ascending order of p.
  *
- * Order of additions, the same on every run: the rank that holds a token's experts adds weight * y over its own experts in the order in
- * which they stand in the token's topk_idx, in f32, product and sum rounded each, and rounds the sum to combine_dtype; the token's rank adds these partial sums in
- * ascending order of ranks in f32, then `add`, and rounds to out_dtype once. The same holds for experts of the token's own rank.
+ * Order of additions, the same on every run: the rank that holds a token's experts adds weight * y over its own experts in the
+ * order in which they stand in the token's topk_idx, in f32, product and sum rounded each, and rounds the sum to combine_dtype;
+ * the token's rank adds these partial sums in ascending order of ranks in f32, then `add`, and rounds to out_dtype once. The same
+ * holds for experts of the token's own rank.
  *
  * Two modes: RH_EP_LL (decode) has room for the worst case, max_tokens_per_rank tokens from each rank; a send phase never waits
  * for the receiver of the same dispatch. RH_EP_HT (prefill) has room for a few chunks; counts go first, so sizes are known early,
@@ -432,7 +433,8 @@ typedef struct rh_ep_config {
  * (rh_ep_info.private_bytes) come on top. Errors: INVALID_ARGUMENT. */
 rh_result rh_ep_buffer_size(const rh_ep_config *config, int32_t world_size, uint64_t *bytes);
 
-/* Collective. Errors: INVALID_ARGUMENT (nothing was done), MISMATCH (names the first field in which the ranks' configs differ), and those of rh_window_alloc. */
+/* Collective. Errors: INVALID_ARGUMENT (nothing was done), MISMATCH (names the first field in which the ranks' configs differ), and
+ * those of rh_window_alloc. */
 rh_result rh_ep_create(rh_comm *comm, const rh_ep_config *config, rh_ep **ep);
 
 /* Collective: gives the window back. Ends handles that are still open. The handle is invalid afterwards, whatever the result: where
@@ -488,6 +490,8 @@ typedef struct rh_ep_dispatch_in {
  *  FLAT    [capacity, hidden]: expert after expert; each block begins at a multiple of alignment rows
  *  TOKENS  [capacity, hidden]: each received token once, with its local experts in topk_idx (the caller adds over them itself)
  * Within an expert (TOKENS: within all) rows come in ascending order of rank, then of token. Rows behind an expert's last are not written.
+ * Capacity that is always enough, with N = world_size * max_tokens_per_rank: PADDED and TOKENS N; FLAT N * min(topk, local_experts),
+ * and (alignment - 1) * local_experts more. rh_ep_dispatch_counts says how much a dispatch takes.
  * Rows that a rank had counted when it died, and not sent, are 0, with source_rank and source_token -1; `tokens` is without them. */
 #define RH_EP_PADDED 0
 #define RH_EP_FLAT 1

@@ -1,7 +1,7 @@
 // Dispatch: tokens to the ranks of their experts, each once a rank; there each becomes a row for each of its local experts.
 //
-// Mem moves bytes: copyToSlot, copyFromSlot, copyLocal, and the last two to several places at once, fanOutFromSlot, fanOutLocal; words of slots that others read are loadWord, storeWord (64 bits) and
-// loadRelaxed, storeRelaxed (32), ordered by the flags.
+// Mem moves bytes: copyToSlot, copyFromSlot, copyLocal, and the last two to several places at once, fanOutFromSlot, fanOutLocal.
+// Words of slots that others read are loadWord, storeWord (64 bits) and loadRelaxed, storeRelaxed (32), ordered by the flags.
 #ifndef RAILHEAD_KERNELS_EP_DISPATCH_H_
 #define RAILHEAD_KERNELS_EP_DISPATCH_H_
 
