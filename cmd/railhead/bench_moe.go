@@ -25,7 +25,7 @@ func benchMoECommand() *cobra.Command {
 			"algbw  of a dispatch: the token copies that a rank receives, its own included, of elements and scales on the wire each,\n" +
 			"       over the median time; of a combine: as many partial sums. A mean over ranks. A token counts once for each rank\n" +
 			"       that it goes to, not for each expert, and neither headers nor flags count.\n" +
-			"copies that a token makes: of it for other ranks and its own, after those for one rank have become one.\n" +
+			"copies how many ranks a token goes to, its own included: once to each, whatever the number of its experts there.\n" +
 			"ratio  what a rank writes for others in a round trip, payload and headers, over the least: rows and partial sums alone, once\n" +
 			"       for each rank that a token goes to. Of the rank with the largest. Payload, headers and flags are means over the\n" +
 			"       ranks of what the library has counted.",

@@ -81,6 +81,9 @@ func (b *moeFlags) plan(cmd *cobra.Command) (*moeBenchJob, error) {
 	for _, n := range tokens {
 		j.Shape.Tokens = max(j.Shape.Tokens, n)
 	}
+	if j.Shape.Tokens == 0 {
+		return nil, usageError("--tokens %s: expected a number above 0 among them", b.tokens)
+	}
 	config := j.Shape.config()
 	if err := config.Check(b.ranks); err != nil {
 		return nil, usageError("%w", err)

@@ -174,6 +174,7 @@ func TestBenchMoEPrintsATableAndDrawsIt(t *testing.T) {
 func TestBenchMoERefusesWrongFlagsBeforeItStartsAnything(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--tokens 1,,2":     {"--tokens", "1,,2"},
+		"--tokens 0,0":      {"--tokens", "0,0"},
 		"--ranks 65":        {"--ranks", "65"},
 		"--iterations 0":    {"-n", "0"},
 		"--warmup -1":       {"-w", "-1"},
