@@ -41,6 +41,7 @@ struct Ep : Malloced {
   uint32_t excess[kEpInFlight];     // tokens beyond the most that there can be
   bool perToken[kEpInFlight];       // the layout of the rows
   bool hasRows[kEpInFlight];        // any was received, and there was room for it
+  uint64_t lostCopies[kEpInFlight];  // that the dispatch has reported; the combine counts anew
   host::EpSums sums[kEpInFlight];   // of kAdding
 
   uint32_t localExperts() const { return team.localExperts[team.rank]; }

@@ -127,6 +127,7 @@ extern "C" rh_result rh_ep_release(rh_ep_handle* handle) {
                 ep->phases[call.flight()] == EpPhase::kSent ? "has not been received; receive it first, the other ranks count on it"
                                                             : "is being combined; end that with ep_combine_recv");
   }
+  if (ep->phases[call.flight()] == EpPhase::kReceived) addToCounter(&ep->team.counters->lostCopies, ep->lostCopies[call.flight()]);
   endFlight(ep, call.flight());
   return RH_OK;
 }

@@ -234,6 +234,7 @@ rh_result receive(Ep* ep, int i, rh_ep_dispatch_out* out, const char* operation)
   ep->hasRows[i] = out->tokens > 0 && out->rows > 0;
   describeRows(ep, f, out);
   reportFlight(ep, i, true, &out->report);
+  ep->lostCopies[i] = out->report.lost_copies;
   describeCapacity(ep, f, out);
   addToCounter(&ep->team.counters->overCapacity, f.overCapacity);
   addToCounter(&ep->team.counters->dispatches, 1);

@@ -124,6 +124,25 @@ func surviveRounds(ranks []member, eps []*client.EP, c client.EPConfig, rounds i
 	})
 }
 
+// releaseLost plays a dispatch that is not combined: its lost copies are counted all the same.
+func releaseLost(t testing.TB, s *server.Server, m member, ep *client.EP, group string, c client.EPConfig, lost uint64) error {
+	series := fmt.Sprintf(`railhead_ep_dropped_total{group="%s",rank="%d",reason="lost_copies"}`, group, m.Rank())
+	before := scrape(t, s)[series]
+	in := exactInputs(rand.New(rand.NewPCG(uint64(m.Rank()), 7)), c, c.MaxTokensPerRank)
+	rows := flatRows(m, ep, c)
+	d, err := ep.Dispatch(client.EPTokensIn{Tokens: in.tokens, X: in.x, Idx: in.idx, Weights: in.weights}, &rows)
+	if err != nil {
+		return err
+	}
+	if err := d.Release(); err != nil {
+		return err
+	}
+	if got, want := scrape(t, s)[series]-before, in.copies(c, m.WorldSize(), lost); got != want || want == 0 {
+		return fmt.Errorf("%d lost copies are counted of a released dispatch, want %d", got, want)
+	}
+	return nil
+}
+
 func makeEPs(t testing.TB, ranks []member, c client.EPConfig) []*client.EP {
 	t.Helper()
 	eps := make([]*client.EP, len(ranks))
@@ -146,7 +165,8 @@ func noErrors(t testing.TB, errs []error) {
 func TestARankThatAllOthersMaskTakesNoPartAndTheCommStaysWhole(t *testing.T) {
 	s := startDaemon(t)
 	for _, mode := range bothModes {
-		ranks := formGroup(t, s, client.CommConfig{Group: fmt.Sprint("mask ", mode), World: 4})
+		group := fmt.Sprint("mask ", mode)
+		ranks := formGroup(t, s, client.CommConfig{Group: group, World: 4})
 		c := faultConfig(mode)
 		c.DropDead = false // by agreement it needs no death
 		eps := makeEPs(t, ranks, c)
@@ -157,6 +177,7 @@ func TestARankThatAllOthersMaskTakesNoPartAndTheCommStaysWhole(t *testing.T) {
 			}
 		}
 		noErrors(t, surviveRounds(ranks, eps, c, 20, 1<<3))
+		noErrors(t, inParallel(3, func(i int) error { return releaseLost(t, s, ranks[i], eps[i], group, c, 1<<3) }))
 		wantError(t, eps[1].Mask(1), wire.ResultInvalidArgument, "rank 1", "another one of 0..3")
 		wantError(t, eps[1].Mask(4), wire.ResultInvalidArgument, "cannot mask rank 4")
 		all(t, ranks, barrier) // the masked rank is in the comm as before
