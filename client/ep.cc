@@ -281,7 +281,14 @@ void describeProblems(const Ep* ep, const EpProblems& p, char* out, size_t size)
   describeEntry(out, size, ep, p.invalidIds, text);
   describeEntry(out, size, ep, p.duplicateIds, "which the token has named before");
   if (p.nonFinite.count != 0) {
-    snprintf(text, sizeof text, "rank %d: token %u has a NaN or an infinity, which fp8 cannot scale", ep->team.rank, p.nonFinite.token);
+    constexpr const char* kValues[] = {"NaN", "+infinity", "-infinity"};
+    const auto what = static_cast<EpNonFinite>(p.nonFinite.value);
+    if (what == EpNonFinite::kScale) {
+      snprintf(text, sizeof text, "rank %d: token %u: a scale is not finite", ep->team.rank, p.nonFinite.token);
+    } else {
+      snprintf(text, sizeof text, "rank %d: token %u: element %u is %s, which fp8 cannot scale", ep->team.rank, p.nonFinite.token,
+               p.nonFinite.k, kValues[p.nonFinite.value]);
+    }
     appendSentence(out, size, text);
   }
 }

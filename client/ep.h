@@ -16,6 +16,9 @@ namespace railhead::client {
 
 constexpr int kMaxEps = 1024;  // of a process
 
+// What a token has that fp8 cannot scale: the value of EpProblems.nonFinite, whose k is the element.
+enum class EpNonFinite : int64_t { kNaN, kPositive, kNegative, kScale };
+
 // How far a dispatch in flight has come.
 enum class EpPhase : uint32_t { kFree, kSent, kReceived, kAdding };
 

@@ -1,5 +1,6 @@
 // rh_ep_dispatch and its two phases.
 #include <stdio.h>
+#include <string.h>
 
 #include "ep.h"
 #include "error.h"
@@ -40,12 +41,40 @@ const char* scalesOf(const Ep* ep, const rh_ep_dispatch_in& in, uint32_t t) {
   return in.x_scales == nullptr ? nullptr : static_cast<const char*>(in.x_scales) + uint64_t{t} * host::epScaleBytes(ep->format);
 }
 
+// Where the exponent of a type has all bits set, and what lies below it: 0 = an infinity. (E4M3 has only the NaN of all bits.)
+struct NonFiniteBits {
+  uint32_t exponent, mantissa, sign;
+};
+NonFiniteBits nonFiniteBitsOf(host::Type t) {
+  switch (t) {
+    case host::Type::kF32: return {0x7f800000, 0x7fffff, 0x80000000};
+    case host::Type::kBF16: return {0x7f80, 0x7f, 0x8000};
+    case host::Type::kF16: return {0x7c00, 0x3ff, 0x8000};
+    default: return {0x7f, 0x7f, 0x80};
+  }
+}
+
+// Notes the first element of a row that is not finite; where all are, one of its scales is not.
+void noteNonFinite(const Ep* ep, const char* row, uint32_t token, EpProblem* problem) {
+  const uint32_t size = host::bytesOf(ep->format.in);
+  const NonFiniteBits of = nonFiniteBitsOf(ep->format.in);
+  for (uint32_t i = 0; i < ep->format.hidden; i++) {
+    uint32_t bits = 0;
+    memcpy(&bits, row + uint64_t{i} * size, size);
+    if ((bits & of.exponent) != of.exponent) continue;
+    const EpNonFinite what = (bits & of.mantissa) != 0 ? EpNonFinite::kNaN : (bits & of.sign) != 0 ? EpNonFinite::kNegative : EpNonFinite::kPositive;
+    problem->note(token, i, static_cast<int64_t>(what));
+    return;
+  }
+  problem->note(token, 0, static_cast<int64_t>(EpNonFinite::kScale));
+}
+
 // FP8 has no place for infinities, and one of them, or a NaN, would spoil its whole block.
 void checkFinite(const Ep* ep, const rh_ep_dispatch_in& in, EpFlight* f, EpProblems* problems) {
   if (ep->format.wire != host::Type::kE4M3) return;
   for (uint32_t t = 0; t < f->tokens; t++) {
     if (epRanksOf(ep->team, *f, t) == 0 || ep->comm->kernels->rows.isFinite(ep->format, rowOf(ep, in, t), scalesOf(ep, in, t))) continue;
-    problems->nonFinite.note(t, 0, 0);
+    noteNonFinite(ep, rowOf(ep, in, t), t, &problems->nonFinite);
     epDropToken(ep->team, t, f);
   }
 }

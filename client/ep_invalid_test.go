@@ -73,16 +73,18 @@ func spoiledRoutings() []spoiled {
 
 // spoiledTokens are NaN and infinities of token 2, and of its scales.
 func spoiledTokens(c client.EPConfig) (all []spoiled) {
-	add := func(name string, spoil func(in *client.EPTokensIn)) {
-		all = append(all, spoiled{name, spoil, client.EPReport{NonFinite: 1}, []string{"rank 1: token 2 has a NaN or an infinity"}})
+	add := func(name, said string, spoil func(in *client.EPTokensIn)) {
+		all = append(all, spoiled{name, spoil, client.EPReport{NonFinite: 1}, []string{"rank 1: token 2: " + said}})
 	}
-	bits := map[client.Dtype][]uint32{
-		client.F32: {0x7f800000, 0xff800000, 0x7f800001, 0xffc00000}, client.BF16: {0x7f80, 0xff80, 0x7f81, 0xffc0},
-		client.F16: {0x7c00, 0xfc00, 0x7c01, 0xfe00}, client.FP8E4M3: {0x7f, 0xff},
+	bits := map[client.Dtype]map[uint32]string{
+		client.F32:     {0x7f800000: "+infinity", 0xff800000: "-infinity", 0x7f800001: "NaN", 0xffc00000: "NaN"},
+		client.BF16:    {0x7f80: "+infinity", 0xff80: "-infinity", 0x7f81: "NaN", 0xffc0: "NaN"},
+		client.F16:     {0x7c00: "+infinity", 0xfc00: "-infinity", 0x7c01: "NaN", 0xfe00: "NaN"},
+		client.FP8E4M3: {0x7f: "NaN", 0xff: "NaN"},
 	}
-	for _, pattern := range bits[c.Dtype] {
+	for pattern, value := range bits[c.Dtype] {
 		for _, element := range []int{0, c.Hidden - 1} {
-			add(fmt.Sprintf("%x at %d", pattern, element), func(in *client.EPTokensIn) {
+			add(fmt.Sprintf("%x at %d", pattern, element), fmt.Sprintf("element %d is %s", element, value), func(in *client.EPTokensIn) {
 				word := binary.LittleEndian.AppendUint32(nil, pattern)
 				copy(in.X[(2*c.Hidden+element)*c.Dtype.Size():], word[:c.Dtype.Size()])
 			})
@@ -92,7 +94,7 @@ func spoiledTokens(c client.EPConfig) (all []spoiled) {
 		return all
 	}
 	ref := reference(c)
-	add("a scale", func(in *client.EPTokensIn) {
+	add("a scale", "a scale is not finite", func(in *client.EPTokensIn) {
 		last := in.XScales[3*ref.ScaleBytes()-ref.ScaleBytes()/ref.ScaleColumns():][:ref.ScaleBytes()/ref.ScaleColumns()]
 		if c.Scale == client.EPScaleUE8M0 {
 			last[0] = 255

@@ -32,7 +32,7 @@ func residentKiB(t testing.TB) int {
 func TestThousandsOfRoundsOfRandomSizesAreRightAndLeaveNothingBehind(t *testing.T) {
 	s := startDaemon(t)
 	const batch, growthKiB = 100, 24 << 10
-	rounds := epCount(t, "EP_ROUNDS", 2500)
+	rounds := epCount(t, "EP_ROUNDS", 10000)
 	for _, mode := range []client.EPMode{client.EPLowLatency, client.EPHighThroughput} {
 		world := int(mode) + 1
 		c := client.EPConfig{
