@@ -50,9 +50,9 @@ constexpr uint64_t kEpStateBytes = 4096;
 static_assert(sizeof(EpState) <= kEpStateBytes, "buffer layout");
 
 // Head of a token in a slot, in 64-bit words: token | number of experts << 32, then for each expert local index | weight's bits << 32.
-constexpr uint32_t epHeaderBytes(uint32_t experts) { return 8 + 8 * experts; }
+RH_FN constexpr uint32_t epHeaderBytes(uint32_t experts) { return 8 + 8 * experts; }
 
-constexpr uint64_t epAlign(uint64_t n) { return (n + 63) & ~uint64_t{63}; }
+RH_FN constexpr uint64_t epAlign(uint64_t n) { return (n + 63) & ~uint64_t{63}; }
 
 // What the sizes of a buffer follow from; the same on all ranks.
 struct EpShape {
@@ -77,7 +77,7 @@ struct EpLayout {
   uint64_t bytes;  // of all
 };
 
-constexpr EpLayout epLayoutOf(const EpShape& s) {
+RH_FN constexpr EpLayout epLayoutOf(const EpShape& s) {
   EpLayout l = {};
   const uint64_t peers = s.worldSize - 1;
   l.rowStride = epAlign(s.rowBytes);
@@ -134,28 +134,28 @@ struct EpTeam {
   const uint32_t* leases[kMaxWorldSize];  // lease words: what the kernel marks when a rank dies
   const uint64_t* waitTurns[kMaxWorldSize];  // of all ranks' counters
 
-  EpState* state() const { return stateOf(rank); }
-  EpState* stateOf(int r) const { return reinterpret_cast<EpState*>(base[r]); }
+  RH_FN EpState* state() const { return stateOf(rank); }
+  RH_FN EpState* stateOf(int r) const { return reinterpret_cast<EpState*>(base[r]); }
   // The line in rank reader's buffer that rank writer writes.
-  EpLine& line(int reader, int writer) const { return reinterpret_cast<EpLine*>(base[reader] + layout.links)[writer]; }
-  uint32_t* counts(int reader, int writer, uint32_t dispatch) const {
+  RH_FN EpLine& line(int reader, int writer) const { return reinterpret_cast<EpLine*>(base[reader] + layout.links)[writer]; }
+  RH_FN uint32_t* counts(int reader, int writer, uint32_t dispatch) const {
     const uint64_t parity = dispatch % kEpInFlight;
     return reinterpret_cast<uint32_t*>(base[reader] + layout.counts + (parity * peers() + place(reader, writer)) * layout.countsStride);
   }
-  char* slot(int reader, int writer, uint32_t chunk) const {
+  RH_FN char* slot(int reader, int writer, uint32_t chunk) const {
     return base[reader] + layout.dispatch + (place(reader, writer) * layout.slots + chunk % layout.slots) * layout.slotBytes;
   }
-  uint64_t* header(char* slot, uint32_t i) const { return reinterpret_cast<uint64_t*>(slot + i * layout.headerStride); }
-  char* row(char* slot, uint32_t i) const { return slot + epAlign(layout.chunkTokens * layout.headerStride) + i * layout.rowStride; }
-  char* combineRow(int reader, int writer, uint32_t chunk, uint32_t i) const {
+  RH_FN uint64_t* header(char* slot, uint32_t i) const { return reinterpret_cast<uint64_t*>(slot + i * layout.headerStride); }
+  RH_FN char* row(char* slot, uint32_t i) const { return slot + epAlign(layout.chunkTokens * layout.headerStride) + i * layout.rowStride; }
+  RH_FN char* combineRow(int reader, int writer, uint32_t chunk, uint32_t i) const {
     const uint64_t slot = place(reader, writer) * layout.slots + chunk % layout.slots;
     return base[reader] + layout.combine + slot * layout.combineSlotBytes + i * layout.combineStride;
   }
 
  private:
-  uint64_t peers() const { return static_cast<uint64_t>(worldSize - 1); }
+  RH_FN uint64_t peers() const { return static_cast<uint64_t>(worldSize - 1); }
   // A rank has no slots for itself.
-  static uint64_t place(int reader, int writer) { return static_cast<uint64_t>(writer < reader ? writer : writer - 1); }
+  RH_FN static uint64_t place(int reader, int writer) { return static_cast<uint64_t>(writer < reader ? writer : writer - 1); }
 };
 
 // A received row and its weight.
@@ -197,14 +197,14 @@ struct EpFlight {
 
   // Chunks go through a pipe in the order of their dispatches, and a reader knows them by that alone: none of this one may go
   // before all of an earlier one that is still in flight. (One that has ended has moved everything.)
-  bool waitsForOther(int rank) const { return isBehindOther() && other->moved[rank] < other->copies[rank]; }
-  bool waitsForOthersSums(int rank) const { return isBehindOther() && other->adding && other->returned[rank] < other->received[rank]; }
-  bool isBehindOther() const { return static_cast<int32_t>(number - other->number) > 0; }
+  RH_FN bool waitsForOther(int rank) const { return isBehindOther() && other->moved[rank] < other->copies[rank]; }
+  RH_FN bool waitsForOthersSums(int rank) const { return isBehindOther() && other->adding && other->returned[rank] < other->received[rank]; }
+  RH_FN bool isBehindOther() const { return static_cast<int32_t>(number - other->number) > 0; }
 
-  EpRowRef* listOf(const EpTeam& team, int source, uint32_t copy) const {
+  RH_FN EpRowRef* listOf(const EpTeam& team, int source, uint32_t copy) const {
     return list + (static_cast<uint64_t>(source) * team.maxTokens + copy) * listStride;
   }
-  uint8_t& lengthOf(const EpTeam& team, int source, uint32_t copy) const {
+  RH_FN uint8_t& lengthOf(const EpTeam& team, int source, uint32_t copy) const {
     return listLength[static_cast<uint64_t>(source) * team.maxTokens + copy];
   }
 };

@@ -12,23 +12,23 @@
 
 namespace railhead {
 
-template <class Mem, class Rows>
+template <class Mem, class Rows, class Links = EpLinks<Mem>>
 class EpCombine {
  public:
   // scratch is room for one partial sum of this rank's own experts.
-  EpCombine(Mem& mem, const EpTeam& team, EpLinks<Mem>& links, EpFlight& flight, Rows& rows, char* scratch, bool renormalize)
+  RH_FN EpCombine(Mem& mem, const EpTeam& team, Links& links, EpFlight& flight, Rows& rows, char* scratch, bool renormalize)
       : mem_(mem), team_(team), links_(links), f_(flight), rows_(rows), scratch_(scratch), renormalize_(renormalize), state_(*team.state()) {}
 
   // The send phase: what the pipes have room for. In ll that is everything: a rank has sent this dispatch, so it has ended the one
   // before the last, whose slot this is.
-  void send() {
+  RH_FN void send() {
     f_.adding = true;
     links_.clear();
     pushAll();
   }
 
   // The receive phase: moves the rest of what this rank sends, and finishes its tokens.
-  bool receive() {
+  RH_FN bool receive() {
     for (;;) {
       links_.clear();
       pushAll();
@@ -41,9 +41,9 @@ class EpCombine {
   }
 
  private:
-  uint64_t firstOf(int rank) const { return static_cast<uint64_t>(rank) * team_.maxTokens; }
+  RH_FN uint64_t firstOf(int rank) const { return static_cast<uint64_t>(rank) * team_.maxTokens; }
 
-  void pushAll() {
+  RH_FN void pushAll() {
     for (int k = 1; k < team_.worldSize; k++) {
       const int s = (team_.rank + k) % team_.worldSize;
       while (f_.returned[s] < f_.received[s] && !links_.isMasked(s) && !waitsForOther(s)) {
@@ -58,12 +58,12 @@ class EpCombine {
     }
   }
 
-  bool waitsForOther(int s) const { return f_.waitsForOthersSums(s) && !mutated(Mutant::kEpCombineOvertakes); }
+  RH_FN bool waitsForOther(int s) const { return f_.waitsForOthersSums(s) && !mutated(Mutant::kEpCombineOvertakes); }
 
-  void pushChunk(int s) {
+  RH_FN void pushChunk(int s) {
     const uint32_t left = f_.received[s] - f_.returned[s];
     const uint32_t n = left < team_.layout.chunkTokens ? left : team_.layout.chunkTokens;
-    const uint32_t chunk = state_.combineSent[s], next = EpLinks<Mem>::next(chunk);
+    const uint32_t chunk = state_.combineSent[s], next = Links::next(chunk);
     Flag& tail = team_.line(s, team_.rank).combineTail;
     if (mutated(Mutant::kEpCombineTailBeforeRows)) links_.publish(tail, next);
     for (uint32_t i = mem_.row(); i < n; i += mem_.rows()) {
@@ -78,18 +78,18 @@ class EpCombine {
   }
 
   // In the order of tokens, which is the order of every rank's partial sums, until one is missing.
-  void finishTokens() {
+  RH_FN void finishTokens() {
     while (f_.finished < f_.tokens && haveAllCome(f_.finished)) finishToken(f_.finished++);
   }
 
   // Whether the partial sums of a token have. Those that have not are noted for a wait.
-  bool haveAllCome(uint32_t t) {
+  RH_FN bool haveAllCome(uint32_t t) {
     bool all = true;
     for (uint64_t left = othersOf(t); left != 0; left &= left - 1) {
-      const int r = __builtin_ctzll(left);
+      const int r = lowestBit(left);
       // The chunk that is read at the moment is the one behind those that were given back.
       Flag& tail = team_.line(team_.rank, r).combineTail;
-      const uint32_t written = EpLinks<Mem>::next(state_.combineRead[r]);
+      const uint32_t written = Links::next(state_.combineRead[r]);
       if (links_.hasCome(tail, written)) continue;
       links_.add(tail, written, r);
       all = false;
@@ -97,14 +97,14 @@ class EpCombine {
     return all;
   }
   // Ranks besides this one that have a copy of token t and are not given up.
-  uint64_t othersOf(uint32_t t) const { return f_.ranks[t] & ~links_.masked() & ~(uint64_t{1} << team_.rank); }
+  RH_FN uint64_t othersOf(uint32_t t) const { return f_.ranks[t] & ~links_.masked() & ~(uint64_t{1} << team_.rank); }
 
-  void finishToken(uint32_t t) {
+  RH_FN void finishToken(uint32_t t) {
     const char* partials[kMaxWorldSize];
     int n = 0;
     const uint64_t others = othersOf(t), here = others | (f_.ranks[t] & uint64_t{1} << team_.rank);
     for (uint64_t left = here; left != 0; left &= left - 1) {
-      const int r = __builtin_ctzll(left);
+      const int r = lowestBit(left);
       const uint32_t copy = f_.copyOf[firstOf(r) + t];
       if (r == team_.rank) {
         rows_.partial(f_.listOf(team_, r, copy), f_.lengthOf(team_, r, copy), scratch_);
@@ -124,7 +124,7 @@ class EpCombine {
   }
 
   // Whether the token has lost weights; then what makes up for them. Where nothing is left to scale, nothing is.
-  bool renormalizing(uint32_t t, uint64_t here, float* factor) const {
+  RH_FN bool renormalizing(uint32_t t, uint64_t here, float* factor) const {
     float all = 0, kept = 0;
     bool lost = false;
     for (uint32_t k = 0; k < team_.topk; k++) {
@@ -143,23 +143,23 @@ class EpCombine {
   }
 
   // Gives back chunks whose last partial sum was the token's.
-  void release(uint32_t t, uint64_t ranks) {
+  RH_FN void release(uint32_t t, uint64_t ranks) {
     for (uint64_t left = ranks; left != 0; left &= left - 1) {
-      const int r = __builtin_ctzll(left);
+      const int r = lowestBit(left);
       const uint32_t copy = f_.copyOf[firstOf(r) + t];
       const bool isLast = (copy + 1) % team_.layout.chunkTokens == 0 || copy + 1 == f_.copies[r];
       if (!isLast && !mutated(Mutant::kEpCombineReleasesEveryToken)) continue;
-      state_.combineRead[r] = EpLinks<Mem>::next(state_.combineRead[r]);
+      state_.combineRead[r] = Links::next(state_.combineRead[r]);
       links_.publish(team_.line(r, team_.rank).combineHead, state_.combineRead[r]);
       addTo(&team_.counters->flagBytes, sizeof(Flag));
     }
   }
 
-  void addTo(uint64_t* counter, uint64_t n) { mem_.storeWord(counter, mem_.loadWord(counter) + n); }
+  RH_FN void addTo(uint64_t* counter, uint64_t n) { mem_.storeWord(counter, mem_.loadWord(counter) + n); }
 
   Mem& mem_;
   const EpTeam& team_;
-  EpLinks<Mem>& links_;
+  Links& links_;
   EpFlight& f_;
   Rows& rows_;
   char* scratch_;

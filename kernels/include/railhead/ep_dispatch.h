@@ -1,7 +1,10 @@
 // Dispatch: tokens to the ranks of their experts, each once a rank; there each becomes a row for each of its local experts.
 //
-// Mem moves bytes: copyToSlot, copyFromSlot, copyLocal, and the last two to several places at once, fanOutFromSlot, fanOutLocal.
-// Words of slots that others read are loadWord, storeWord (64 bits) and loadRelaxed, storeRelaxed (32), ordered by the flags.
+// Mem moves bytes: copyToSlot, copyFromSlot, copyLocal, clearLocal, and to several places at once fanOutFromSlot, fanOutLocal; words of
+// slots that others read are loadWord, storeWord (64 bits) and loadRelaxed, storeRelaxed (32), ordered by the flags.
+//
+// Links waits for other ranks and publishes to them: next, credit, isMasked, masked, publish, hasCome, clear, add, isWaiting, wait, as
+// EpLinks has them. One thread runs the protocol; a Mem whose threads are many moves bytes with all of them within a call.
 #ifndef RAILHEAD_KERNELS_EP_DISPATCH_H_
 #define RAILHEAD_KERNELS_EP_DISPATCH_H_
 
@@ -26,15 +29,15 @@ struct EpOutput {
   float* topkWeights;
 };
 
-template <class Mem>
+template <class Mem, class Links = EpLinks<Mem>>
 class EpDispatch {
  public:
-  EpDispatch(Mem& mem, const EpTeam& team, EpLinks<Mem>& links, EpFlight& flight)
+  RH_FN EpDispatch(Mem& mem, const EpTeam& team, Links& links, EpFlight& flight)
       : mem_(mem), team_(team), links_(links), f_(flight), state_(*team.state()) {}
 
   // The send phase, after the plan. It waits only until the place of counts is free, for the receivers of the dispatch before the
   // last; in ll the slot is free then too. ht: what the pipes have room for goes now. False: the group is broken.
-  bool send() {
+  RH_FN bool send() {
     countLoad();
     if (!sendCounts()) return false;
     links_.clear();
@@ -43,14 +46,14 @@ class EpDispatch {
   }
 
   // Waits for the counts of all ranks, and takes them. Again after it was done: nothing.
-  bool awaitCounts() {
+  RH_FN bool awaitCounts() {
     for (;;) {
       links_.clear();
       for (int s = 0; s < team_.worldSize; s++) {
         if (s == team_.rank || links_.isMasked(s)) continue;
         EpLine& line = team_.line(team_.rank, s);
         Flag& flag = team_.countsFirst ? line.counts : line.tail;
-        const uint32_t value = team_.countsFirst ? f_.number : EpLinks<Mem>::next(state_.read[s]);
+        const uint32_t value = team_.countsFirst ? f_.number : Links::next(state_.read[s]);
         if (!links_.hasCome(flag, value)) links_.add(flag, value, s);
       }
       if (!links_.isWaiting()) break;
@@ -62,7 +65,7 @@ class EpDispatch {
   }
 
   // The receive phase, after awaitCounts: moves the rest of what this rank sends and all that it receives.
-  bool receive(const EpOutput& out) {
+  RH_FN bool receive(const EpOutput& out) {
     placeRows(out);
     takeOwn(out);
     for (;;) {
@@ -77,12 +80,12 @@ class EpDispatch {
   }
 
  private:
-  uint64_t index(int source) const { return static_cast<uint64_t>(source) * team_.maxLocal; }
-  uint64_t firstOf(int rank) const { return static_cast<uint64_t>(rank) * team_.maxTokens; }
+  RH_FN uint64_t index(int source) const { return static_cast<uint64_t>(source) * team_.maxLocal; }
+  RH_FN uint64_t firstOf(int rank) const { return static_cast<uint64_t>(rank) * team_.maxTokens; }
 
   // ---- Sending ----
 
-  void countLoad() {
+  RH_FN void countLoad() {
     EpCounters* c = team_.counters;
     addTo(&c->tokens, f_.tokens);
     for (int r = 0; r < team_.worldSize; r++) addTo(&c->copies, f_.copies[r]);
@@ -91,13 +94,13 @@ class EpDispatch {
     }
   }
 
-  bool sendCounts() {
+  RH_FN bool sendCounts() {
     for (int k = 1; k < team_.worldSize; k++) {
       const int d = (team_.rank + k) % team_.worldSize;
       if (links_.isMasked(d)) continue;
       if (mutated(Mutant::kEpCountsBeforeCredit)) writeCounts(d);
       // The place of these counts had those of the dispatch before the last.
-      if (!(team_.countsFirst ? awaitOne(team_.line(team_.rank, d).countsHead, EpLinks<Mem>::next(f_.number, 0u - kEpInFlight), d)
+      if (!(team_.countsFirst ? awaitOne(team_.line(team_.rank, d).countsHead, Links::next(f_.number, 0u - kEpInFlight), d)
                               : awaitOne(team_.line(team_.rank, d).head, links_.credit(state_.sent[d]), d))) {
         return false;
       }
@@ -110,7 +113,7 @@ class EpDispatch {
     return true;
   }
 
-  bool awaitOne(Flag& flag, uint32_t value, int peer) {
+  RH_FN bool awaitOne(Flag& flag, uint32_t value, int peer) {
     while (!links_.isMasked(peer) && !links_.hasCome(flag, value)) {
       links_.clear();
       links_.add(flag, value, peer);
@@ -119,7 +122,7 @@ class EpDispatch {
     return true;
   }
 
-  void writeCounts(int d) {
+  RH_FN void writeCounts(int d) {
     uint32_t n[kEpMaxExperts] = {};
     for (uint32_t i = 0; i < f_.copies[d]; i++) {
       forEachExpert(d, f_.tokenOf[firstOf(d) + i], [&](uint16_t local, float) { n[local]++; });
@@ -132,7 +135,7 @@ class EpDispatch {
 
   // Experts of token t on rank d, in the order of topk_idx.
   template <class Visit>
-  void forEachExpert(int d, uint32_t t, Visit visit) const {
+  RH_FN void forEachExpert(int d, uint32_t t, Visit visit) const {
     const uint64_t base = uint64_t{t} * team_.topk;
     for (uint32_t k = 0; k < team_.topk; k++) {
       const uint16_t e = f_.expert[base + k];
@@ -141,13 +144,13 @@ class EpDispatch {
   }
 
   // A dispatch of no tokens is a chunk of none in ll, where the tail publishes the counts; in ht it is no chunk.
-  bool hasToSend(int d) const {
+  RH_FN bool hasToSend(int d) const {
     if (f_.moved[d] < f_.copies[d]) return true;
     return !team_.countsFirst && !f_.pushed[d] && !mutated(Mutant::kEpEmptyWithoutTail);
   }
 
   // Fills every slot that has room. What has none is noted for a wait.
-  void pushAll() {
+  RH_FN void pushAll() {
     for (int k = 1; k < team_.worldSize; k++) {
       const int d = (team_.rank + k) % team_.worldSize;
       while (hasToSend(d) && !links_.isMasked(d) && !waitsForOther(d)) {
@@ -162,13 +165,13 @@ class EpDispatch {
     }
   }
 
-  bool waitsForOther(int d) const { return f_.waitsForOther(d) && !mutated(Mutant::kEpOvertakes); }
+  RH_FN bool waitsForOther(int d) const { return f_.waitsForOther(d) && !mutated(Mutant::kEpOvertakes); }
 
-  void pushChunk(int d) {
+  RH_FN void pushChunk(int d) {
     char* slot = team_.slot(d, team_.rank, state_.sent[d]);
     const uint32_t left = f_.copies[d] - f_.moved[d];
     const uint32_t n = left < team_.layout.chunkTokens ? left : team_.layout.chunkTokens;
-    const uint32_t next = EpLinks<Mem>::next(state_.sent[d]);
+    const uint32_t next = Links::next(state_.sent[d]);
     Flag& tail = team_.line(d, team_.rank).tail;
     if (mutated(Mutant::kEpTailBeforeRows)) links_.publish(tail, next);
     uint64_t headers = 0;
@@ -186,7 +189,7 @@ class EpDispatch {
     addTo(&team_.counters->flagBytes, sizeof(Flag));
   }
 
-  uint64_t writeHeader(uint64_t* words, int d, uint32_t t) {
+  RH_FN uint64_t writeHeader(uint64_t* words, int d, uint32_t t) {
     uint32_t n = 0;
     forEachExpert(d, t, [&](uint16_t local, float weight) {
       mem_.storeWord(words + 1 + n++, uint64_t{local} | uint64_t{bitsOf(weight)} << 32);
@@ -198,7 +201,7 @@ class EpDispatch {
   // ---- Receiving ----
 
   // What a rank has written is believed only as far as it leads to no place outside of what is this rank's.
-  void takeCounts(int s) {
+  RH_FN void takeCounts(int s) {
     if (f_.counted[s]) return;
     f_.counted[s] = true;
     f_.received[s] = 0;
@@ -221,7 +224,7 @@ class EpDispatch {
   }
 
   // Rows of an expert, or of all where a token is one row, come in the order of ranks.
-  void placeRows(const EpOutput& out) {
+  RH_FN void placeRows(const EpOutput& out) {
     if (out.perToken) {
       uint32_t row = 0;
       for (int s = 0; s < team_.worldSize; s++) {
@@ -240,7 +243,7 @@ class EpDispatch {
     }
   }
 
-  void takeOwn(const EpOutput& out) {
+  RH_FN void takeOwn(const EpOutput& out) {
     const int s = team_.rank;
     for (uint32_t i = mem_.row(); i < f_.copies[s]; i += mem_.rows()) {
       const uint32_t t = f_.tokenOf[firstOf(s) + i];
@@ -253,16 +256,16 @@ class EpDispatch {
     f_.taken[s] = f_.copies[s];
   }
 
-  bool hasToTake(int s) const {
+  RH_FN bool hasToTake(int s) const {
     if (s == team_.rank || links_.isMasked(s)) return false;
     return f_.taken[s] < f_.received[s] || (!team_.countsFirst && !f_.pulled[s]);
   }
 
-  void pullAll(const EpOutput& out) {
+  RH_FN void pullAll(const EpOutput& out) {
     for (int s = 0; s < team_.worldSize; s++) {
       while (hasToTake(s)) {
         Flag& tail = team_.line(team_.rank, s).tail;
-        const uint32_t written = EpLinks<Mem>::next(state_.read[s]);
+        const uint32_t written = Links::next(state_.read[s]);
         if (!links_.hasCome(tail, written)) {
           links_.add(tail, written, s);
           break;
@@ -272,10 +275,10 @@ class EpDispatch {
     }
   }
 
-  void pullChunk(int s, const EpOutput& out) {
+  RH_FN void pullChunk(int s, const EpOutput& out) {
     char* slot = team_.slot(team_.rank, s, state_.read[s]);
     const uint32_t n = atMost(f_.received[s] - f_.taken[s], team_.layout.chunkTokens);
-    const uint32_t next = EpLinks<Mem>::next(state_.read[s]);
+    const uint32_t next = Links::next(state_.read[s]);
     Flag& head = team_.line(s, team_.rank).head;
     if (mutated(Mutant::kEpHeadBeforeRead)) links_.publish(head, next);
     for (uint32_t i = mem_.row(); i < n; i += mem_.rows()) takeCopy(out, s, f_.taken[s] + i, team_.header(slot, i), team_.row(slot, i));
@@ -286,7 +289,7 @@ class EpDispatch {
     addTo(&team_.counters->flagBytes, sizeof(Flag));
   }
 
-  void takeCopy(const EpOutput& out, int s, uint32_t i, const uint64_t* words, const char* row) {
+  RH_FN void takeCopy(const EpOutput& out, int s, uint32_t i, const uint64_t* words, const char* row) {
     const uint64_t first = mem_.loadWord(words);
     const uint32_t n = atMost(static_cast<uint32_t>(first >> 32), f_.listStride);
     Copy copy = {s, i, static_cast<uint32_t>(first), f_.listOf(team_, s, i), 0};
@@ -308,7 +311,7 @@ class EpDispatch {
   };
 
   // One expert of a copy. perToken: they are listed in the caller's arrays, and end() makes the row.
-  void add(const EpOutput& out, Copy* copy, uint16_t local, float weight) {
+  RH_FN void add(const EpOutput& out, Copy* copy, uint16_t local, float weight) {
     if (out.perToken) {
       const uint64_t at = (uint64_t{f_.nextRow[index(copy->source)]} + copy->number) * team_.topk + copy->experts++;
       if (out.topkIdx != nullptr) out.topkIdx[at] = local;
@@ -327,7 +330,7 @@ class EpDispatch {
 
   // putRow(places, n) copies the row to n places, putScales(place) its scales to one.
   template <class PutRow, class PutScales>
-  void end(const EpOutput& out, const Copy& copy, PutRow putRow, PutScales putScales) {
+  RH_FN void end(const EpOutput& out, const Copy& copy, PutRow putRow, PutScales putScales) {
     uint32_t n = copy.experts;
     if (out.perToken) {
       const uint32_t row = f_.nextRow[index(copy.source)] + copy.number;
@@ -352,7 +355,7 @@ class EpDispatch {
   }
 
   // A rank that died between its counts and its last chunk has left rows that nobody will write: they become 0, of no token.
-  void dropMissing(int s, const EpOutput& out) {
+  RH_FN void dropMissing(int s, const EpOutput& out) {
     const uint32_t missing = f_.received[s] - f_.taken[s];
     if (missing == 0 || mutated(Mutant::kEpMissingNotCleared)) return;
     if (out.perToken) {
@@ -366,7 +369,7 @@ class EpDispatch {
     }
     f_.received[s] = f_.taken[s];
   }
-  void clearRow(const EpOutput& out, uint64_t row) {
+  RH_FN void clearRow(const EpOutput& out, uint64_t row) {
     mem_.clearLocal(out.x + row * out.dataBytes, out.dataBytes);
     if (out.scales != nullptr) mem_.clearLocal(out.scales + row * out.scaleBytes, out.scaleBytes);
     if (out.weights != nullptr) out.weights[row] = 0;
@@ -378,23 +381,23 @@ class EpDispatch {
     }
   }
 
-  static uint32_t atMost(uint32_t n, uint32_t most) { return n < most ? n : most; }
-  static uint32_t bitsOf(float f) {
+  RH_FN static uint32_t atMost(uint32_t n, uint32_t most) { return n < most ? n : most; }
+  RH_FN static uint32_t bitsOf(float f) {
     uint32_t bits;
     __builtin_memcpy(&bits, &f, sizeof bits);
     return bits;
   }
-  static float floatOf(uint32_t bits) {
+  RH_FN static float floatOf(uint32_t bits) {
     float f;
     __builtin_memcpy(&f, &bits, sizeof f);
     return f;
   }
   // Counters that others read: their only writer is this rank.
-  void addTo(uint64_t* counter, uint64_t n) { mem_.storeWord(counter, mem_.loadWord(counter) + n); }
+  RH_FN void addTo(uint64_t* counter, uint64_t n) { mem_.storeWord(counter, mem_.loadWord(counter) + n); }
 
   Mem& mem_;
   const EpTeam& team_;
-  EpLinks<Mem>& links_;
+  Links& links_;
   EpFlight& f_;
   EpState& state_;
 };

@@ -86,7 +86,7 @@ class EpLinks {
 
  private:
   void mask(uint64_t ranks, int64_t waitedNs) {
-    for (uint64_t left = ranks; left != 0; left &= left - 1) note(__builtin_ctzll(left), waitedNs);
+    for (uint64_t left = ranks; left != 0; left &= left - 1) note(lowestBit(left), waitedNs);
     EpState* own = team_.state();
     own->masked |= ranks;
     mem_.storeWordRelease(&own->gaveUp, own->masked);
@@ -98,7 +98,7 @@ class EpLinks {
     const uint64_t before = leaving_;
     leaving_ = 0;
     for (uint64_t left = pending_; left != 0; left &= left - 1) {
-      const int r = __builtin_ctzll(left);
+      const int r = lowestBit(left);
       if ((mem_.loadWordAcquire(&team_.stateOf(r)->gaveUp) >> team_.rank & 1) != 0) leaving_ |= uint64_t{1} << r;
     }
     return before & leaving_;
@@ -110,7 +110,7 @@ class EpLinks {
     const int64_t now = mem_.nowNs();
     uint64_t mask = 0;
     for (uint64_t left = pending_; left != 0; left &= left - 1) {
-      const int r = __builtin_ctzll(left);
+      const int r = lowestBit(left);
       const uint64_t turns = mem_.loadWord(team_.waitTurns[r]);
       if ((watched_ >> r & 1) == 0) {
         lived_[r] = start;

@@ -13,7 +13,7 @@ struct EpProblem {
   uint32_t token, k;
   int64_t value;
 
-  void note(uint32_t t, uint32_t atK, int64_t v) {
+  RH_FN void note(uint32_t t, uint32_t atK, int64_t v) {
     if (count++ == 0) {
       token = t;
       k = atK;
@@ -33,14 +33,14 @@ struct EpRouting {
   const float* weights;  // nullptr: all 1
   uint32_t tokens;
 
-  int64_t at(uint64_t i) const {
+  RH_FN int64_t at(uint64_t i) const {
     return wide ? static_cast<const int64_t*>(idx)[i] : int64_t{static_cast<const int32_t*>(idx)[i]};
   }
-  float weightAt(uint64_t i) const { return weights == nullptr ? 1.0f : weights[i]; }
+  RH_FN float weightAt(uint64_t i) const { return weights == nullptr ? 1.0f : weights[i]; }
 };
 
 // Of the replicas of an expert: the first on this rank, else one by turns, so that a busy expert's load is spread.
-inline uint16_t epReplica(const EpTeam& team, uint32_t expert, uint32_t token) {
+RH_FN uint16_t epReplica(const EpTeam& team, uint32_t expert, uint32_t token) {
   const uint16_t begin = team.replicaBegin[expert];
   const auto n = static_cast<uint32_t>(team.replicaBegin[expert + 1] - begin);
   for (uint32_t i = 0; i < n; i++) {
@@ -50,7 +50,7 @@ inline uint16_t epReplica(const EpTeam& team, uint32_t expert, uint32_t token) {
 }
 
 // Fills expert and weight of token t. An entry that is out of range, or an expert's second in a token, is none.
-inline void epMapToken(const EpTeam& team, const EpRouting& in, uint32_t t, EpFlight* f, EpProblems* problems) {
+RH_FN void epMapToken(const EpTeam& team, const EpRouting& in, uint32_t t, EpFlight* f, EpProblems* problems) {
   const uint64_t base = uint64_t{t} * team.topk;
   for (uint32_t k = 0; k < team.topk; k++) {
     const int64_t id = in.at(base + k);
@@ -72,12 +72,12 @@ inline void epMapToken(const EpTeam& team, const EpRouting& in, uint32_t t, EpFl
 }
 
 // A token that takes no part.
-inline void epDropToken(const EpTeam& team, uint32_t t, EpFlight* f) {
+RH_FN void epDropToken(const EpTeam& team, uint32_t t, EpFlight* f) {
   for (uint32_t k = 0; k < team.topk; k++) f->expert[uint64_t{t} * team.topk + k] = kNoExpert;
 }
 
 // Ranks that token t has experts on.
-inline uint64_t epRanksOf(const EpTeam& team, const EpFlight& f, uint32_t t) {
+RH_FN uint64_t epRanksOf(const EpTeam& team, const EpFlight& f, uint32_t t) {
   uint64_t mask = 0;
   for (uint32_t k = 0; k < team.topk; k++) {
     const uint16_t e = f.expert[uint64_t{t} * team.topk + k];
@@ -87,7 +87,7 @@ inline uint64_t epRanksOf(const EpTeam& team, const EpFlight& f, uint32_t t) {
 }
 
 // Places of all copies to one rank. Ranks are independent of each other; tokens of a rank keep their order.
-inline void epPlace(const EpTeam& team, int rank, EpFlight* f) {
+RH_FN void epPlace(const EpTeam& team, int rank, EpFlight* f) {
   const uint64_t base = static_cast<uint64_t>(rank) * team.maxTokens;
   uint32_t n = 0;
   for (uint32_t t = 0; t < f->tokens; t++) {
@@ -99,7 +99,7 @@ inline void epPlace(const EpTeam& team, int rank, EpFlight* f) {
 }
 
 // After every token was mapped: who gets what. Copies for masked ranks are lost.
-inline void epPlan(const EpTeam& team, EpFlight* f) {
+RH_FN void epPlan(const EpTeam& team, EpFlight* f) {
   const uint64_t masked = team.state()->masked;
   for (uint32_t t = 0; t < f->tokens; t++) {
     const uint64_t ranks = epRanksOf(team, *f, t);

@@ -27,6 +27,15 @@ constexpr uint64_t kNoOffset = ~uint64_t{0};
 // Why a kernel gave up. The numbers are the ABI between kernels and client.
 enum class Stop : uint32_t { kNone = 0, kAborted = 1, kTimeout = 2, kMismatch = 3 };
 
+// The number of the lowest bit that is set. One is.
+RH_FN int lowestBit(uint64_t bits) {
+#if defined(__CUDACC__)
+  return __ffsll(static_cast<long long>(bits)) - 1;
+#else
+  return __builtin_ctzll(bits);
+#endif
+}
+
 }  // namespace railhead
 
 #endif  // RAILHEAD_KERNELS_TARGET_H_
