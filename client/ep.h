@@ -2,6 +2,7 @@
 #ifndef RAILHEAD_CLIENT_EP_H_
 #define RAILHEAD_CLIENT_EP_H_
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "comm.h"
@@ -105,8 +106,9 @@ bool beginEpOperation(Ep* ep, uint32_t op, uint64_t bytes, bool isCollective);
 void endEpOperation(Ep* ep);
 // Whether the group is, for dispatch and combine.
 bool isBroken(const Ep* ep);
-// A masked rank makes no such calls, so the others do not count theirs: in the comm's other collectives it is one of them.
-inline bool countsAsCollective(const Ep* ep) { return ep->team.state()->masked == 0; }
+// A masked rank makes no such calls, so the others do not count theirs: in the comm's other collectives it is one of them. Where ranks
+// drop others by themselves, they do so in different calls, and none of these is counted by anybody.
+inline bool countsAsCollective(const Ep* ep) { return !ep->team.dropsDead && ep->team.state()->masked == 0; }
 
 // Ends a flight and its handle.
 void endFlight(Ep* ep, int flight);
@@ -114,7 +116,14 @@ void endFlight(Ep* ep, int flight);
 void dropEps(const Comm* comm);
 
 // The counters of a rank; their only writer is that rank.
-static_assert(sizeof(EpCounters) == sizeof(rhw_ep_counters), "the same layout for the kernels and the daemon");
+static_assert(sizeof(EpCounters) == sizeof(rhw_ep_counters) && offsetof(EpCounters, lostCopies) == offsetof(rhw_ep_counters, lost_copies) &&
+                  offsetof(EpCounters, waitTurns) == offsetof(rhw_ep_counters, wait_turns) &&
+                  offsetof(EpCounters, payloadBytes) == offsetof(rhw_ep_counters, payload_bytes) &&
+                  offsetof(EpCounters, headerBytes) == offsetof(rhw_ep_counters, header_bytes) &&
+                  offsetof(EpCounters, waitNs) == offsetof(rhw_ep_counters, wait_ns) &&
+                  offsetof(EpCounters, routed) == offsetof(rhw_ep_counters, routed) &&
+                  offsetof(EpCounters, received) == offsetof(rhw_ep_counters, received),
+              "the same layout for the kernels and the daemon");
 inline EpCounters* countersOf(const Comm* comm, int rank) {
   const uint64_t first = epCountersOffset(static_cast<uint32_t>(comm->worldSize));
   return reinterpret_cast<EpCounters*>(comm->control + first) + rank;
