@@ -217,11 +217,22 @@ rh_result layOut(Ep* ep, const EpFlight& f, rh_ep_dispatch_out* out, const char*
 // Beyond this, rows go past the caches: they do not stay there until the experts read them.
 constexpr uint64_t kStreamBytes = uint64_t{32} << 20;
 
-EpOutput outputOf(const Ep* ep, const rh_ep_dispatch_out& o) {
+// Rows that will be written; in PADDED the caller's memory may be many times as large.
+uint64_t rowsWritten(const Ep* ep, const EpFlight& f, const rh_ep_dispatch_out& o) {
+  if (o.layout == RH_EP_TOKENS) return o.tokens;
+  uint64_t rows = 0;
+  for (uint32_t e = 0; e < ep->localExperts(); e++) {
+    const uint64_t n = host::epRowsOf(ep->team, f, e);
+    rows += o.layout == RH_EP_PADDED && n > o.capacity ? o.capacity : n;
+  }
+  return rows;
+}
+
+EpOutput outputOf(const Ep* ep, const EpFlight& f, const rh_ep_dispatch_out& o) {
   const uint32_t data = ep->format.hidden * host::bytesOf(ep->format.wire);
   return {o.layout == RH_EP_TOKENS, o.capacity, ep->begin, o.layout == RH_EP_PADDED, data, host::epScaleOffset(ep->format),
-          host::epScaleBytes(ep->format), o.rows * data > kStreamBytes, static_cast<char*>(o.x), static_cast<char*>(o.scales), o.weights, o.source_rank,
-          o.source_token, o.topk_idx, o.topk_weights};
+          host::epScaleBytes(ep->format), rowsWritten(ep, f, o) * data > kStreamBytes, static_cast<char*>(o.x), static_cast<char*>(o.scales),
+          o.weights, o.source_rank, o.source_token, o.topk_idx, o.topk_weights};
 }
 
 void describeRows(const Ep* ep, const EpFlight& f, rh_ep_dispatch_out* out) {
@@ -255,7 +266,7 @@ rh_result receive(Ep* ep, int i, rh_ep_dispatch_out* out, const char* operation)
   if (outcome.stop != Stop::kNone) return stopOperation(ep->comm, outcome);
   result = layOut(ep, f, out, operation);
   if (result != RH_OK) return result;
-  outcome = host::epDispatchReceive(ep->flags, ep->team, &f, outputOf(ep, *out));
+  outcome = host::epDispatchReceive(ep->flags, ep->team, &f, outputOf(ep, f, *out));
   if (outcome.stop != Stop::kNone) return stopOperation(ep->comm, outcome);
   out->tokens = host::epTokensOf(ep->team, f);  // less what a rank that died over it has counted and not sent
   ep->phases[i] = EpPhase::kReceived;
