@@ -456,7 +456,8 @@ typedef struct rh_ep_info {
 rh_result rh_ep_get_info(rh_ep *ep, rh_ep_info *info);
 
 /* Masks a rank in this buffer for good, whatever on_dead says: every other rank calls it between the same two dispatches. The
- * masked rank dispatches no more; in other calls of the comm, rh_ep_destroy too, it takes part as before. */
+ * masked rank dispatches no more, and combines nothing: what it has received it releases. In other calls of the comm, rh_ep_destroy
+ * too, it takes part as before. */
 rh_result rh_ep_mask_rank(rh_ep *ep, int32_t rank);
 
 /* What did not go as asked; all zero where everything did. */
@@ -542,7 +543,8 @@ typedef struct rh_ep_combine_args {
   uint32_t weighted;         /* 1: y has been multiplied by the weights already. TOKENS: always so */
   uint32_t reserved;
   const void *add;           /* [num_tokens, hidden], e.g. the shared expert's output; NULL: nothing. May be out */
-  void *out;                 /* [num_tokens, hidden]: in the order of dispatch's x; 0 (or add) for a token without experts */
+  void *out;                 /* [num_tokens, hidden]: in the order of dispatch's x; 0 (or add) for a token without experts. Not y's memory: that
+                              * is read while out is written */
 } rh_ep_combine_args;
 #define RH_EP_COMBINE_ARGS_INIT {sizeof(rh_ep_combine_args), 1, NULL, RH_BF16, RH_BF16, 0, 0, NULL, NULL}
 

@@ -4,7 +4,8 @@
 // slots that others read are loadWord, storeWord (64 bits) and loadRelaxed, storeRelaxed (32), ordered by the flags.
 //
 // Links waits for other ranks and publishes to them: next, credit, isMasked, masked, publish, hasCome, clear, add, isWaiting, wait, as
-// EpLinks has them. One thread runs the protocol; a Mem whose threads are many moves bytes with all of them within a call.
+// EpLinks has them. One thread of a rank runs the protocol, as EpState and EpFlight are not for several; a Mem with more of them lets
+// them help within its calls.
 #ifndef RAILHEAD_KERNELS_EP_DISPATCH_H_
 #define RAILHEAD_KERNELS_EP_DISPATCH_H_
 
@@ -362,7 +363,7 @@ class EpDispatch {
       for (uint32_t i = f_.taken[s]; i < f_.received[s]; i++) clearRow(out, f_.nextRow[index(s)] + i);
     } else {
       for (uint32_t e = 0; e < team_.localExperts[team_.rank]; e++) {
-        for (uint64_t row = f_.nextRow[index(s) + e]; row < f_.endRow[index(s) + e]; row++) {
+        for (uint32_t row = f_.nextRow[index(s) + e]; row != f_.endRow[index(s) + e]; row++) {
           if (!out.padded || row - static_cast<uint64_t>(out.begin[e]) < out.capacity) clearRow(out, row);
         }
       }
