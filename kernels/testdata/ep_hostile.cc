@@ -48,6 +48,7 @@ struct Run {
   std::unique_ptr<char, Freer> buffers[kWorld];
   std::unique_ptr<EpCounters> counters = std::make_unique<EpCounters>();
   uint32_t abortWord = 0, quiet = 0, leases[kWorld] = {};
+  uint64_t waitTurns[kWorld] = {};
   uint64_t waitingFor = 0;
 
   std::unique_ptr<uint16_t[]> expert;
@@ -103,6 +104,7 @@ struct Run {
       buffers[r].reset(static_cast<char*>(aligned_alloc(64, team.layout.bytes)));
       team.base[r] = buffers[r].get();
       team.leases[r] = &leases[r];
+      team.waitTurns[r] = &waitTurns[r];
     }
     flags.rank = kRank;
     flags.worldSize = kWorld;
