@@ -394,7 +394,8 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
  *        contributed is missing. The report says which ranks, and how many token copies were lost. Other collectives of the comm
  *        return RH_ERR_RANK_DEAD as ever, rh_ep_create and rh_ep_destroy too. A death is noticed in milliseconds; a rank that is
  *        late because it waits for another one itself has four deadlines. One that was masked and comes back masks the others, and
- *        goes on alone. An abort, a mismatch, or a deadline of another operation breaks the group as with FAIL. */
+ *        goes on alone. An abort, a mismatch, or a deadline of another operation breaks the group as with FAIL, but where a
+ *        death has broken it before: survivors who are to stop tell each other so. */
 #define RH_EP_DEAD_FAIL 0
 #define RH_EP_DEAD_DROP 1
 
