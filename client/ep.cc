@@ -86,17 +86,14 @@ bool beginEpOperation(Ep* ep, uint32_t op, uint64_t bytes, bool isCollective) {
 void endEpOperation(Ep* ep) { leaveOperation(ep->comm); }
 
 void endFlight(Ep* ep, int flight) {
-  delete epHandles().remove(ep->handles[flight]);
-  ep->handles[flight] = nullptr;
+  ep->handles[flight] = static_cast<rh_ep_handle*>(epHandles().renew(ep->handles[flight]));
   ep->phases[flight] = EpPhase::kFree;
 }
 
 namespace {
 
 void destroyEp(Ep* ep) {
-  for (int i = 0; i < kEpInFlight; i++) {
-    if (ep->handles[i] != nullptr) endFlight(ep, i);
-  }
+  for (rh_ep_handle* handle : ep->handles) epHandles().remove(handle);
   free(ep->memory);
   delete ep;
 }
@@ -144,8 +141,9 @@ rh_result compare(const Comm* comm, const Summary (&all)[RHW_MAX_WORLD]) {
   for (int i = 0; i < kFields; i++) {
     for (int r = 1; r < comm->worldSize; r++) {
       if (all[r].field[i] == all[0].field[i]) continue;
-      const bool table = strncmp(kFieldNames[i], "physical_", 9) == 0;
-      if (table) {
+      // Of tables there is a hash, of a float its bits: nothing to print.
+      const bool opaque = strncmp(kFieldNames[i], "physical_", 9) == 0 || strcmp(kFieldNames[i], "static_scale") == 0;
+      if (opaque) {
         return fail(RH_ERR_MISMATCH, "ep_create: rank %d: %s of rank %d is another than that of rank 0; give every rank the same config",
                     comm->rank, kFieldNames[i], r);
       }
@@ -222,22 +220,40 @@ rh_result tooManyEps() {
   return fail(RH_ERR_LIMIT, "ep_create: this process has %d buffers, the most there can be; destroy some", kMaxEps);
 }
 
-// Before the window: what can fail on one rank alone.
-rh_result prepare(Comm* comm, rh_comm* handle, const rh_ep_config* config, Ep** out) {
+// Before the window: what can fail on one rank alone, a place in the table too.
+rh_result prepare(Comm* comm, rh_comm* commHandle, const rh_ep_config* config, rh_ep** out) {
   rh_result result = checkEpConfig("ep_create", config, comm->worldSize);
   if (result != RH_OK) return result;
-  if (eps().full()) return tooManyEps();
-  Ep* ep = newEp(comm, handle, *config);
+  Ep* ep = newEp(comm, commHandle, *config);
   if (ep == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: no memory for a buffer's books", comm->rank);
+  auto* handle = static_cast<rh_ep*>(eps().insert(ep));
+  if (handle == nullptr) {
+    destroyEp(ep);
+    return tooManyEps();
+  }
+  for (int i = 0; i < kEpInFlight; i++) {
+    ep->dispatched[i] = {handle, i};
+    ep->handles[i] = static_cast<rh_ep_handle*>(epHandles().insert(&ep->dispatched[i]));  // there are two for each buffer
+  }
   result = agree(comm, *ep);
   ep->config.physical_expert = ep->config.physical_rank = nullptr;  // the caller's
   if (result != RH_OK) {
-    destroyEp(ep);
+    destroyEp(eps().remove(handle));
     return result;
   }
   comm->buffers++;
-  *out = ep;
+  *out = handle;
   return RH_OK;
+}
+
+rh_result giveWindow(Comm* comm, rh_comm* commHandle, rh_ep* handle) {
+  Eps::Shared look(eps(), handle);  // nobody else knows the handle
+  Ep* ep = look.get();
+  rh_result result = allocWindow(comm, commHandle, ep->team.layout.bytes, &ep->window);
+  uint64_t offset = 0;
+  if (result == RH_OK) result = rh_window_info(ep->window, nullptr, &offset);
+  if (result == RH_OK) mapTeam(ep, offset);
+  return result;
 }
 
 }  // namespace
@@ -326,22 +342,18 @@ extern "C" rh_result rh_ep_create(rh_comm* handle, const rh_ep_config* config, r
   *out = nullptr;
   rh_result result = refuseInGroup("ep_create");
   if (result != RH_OK) return result;
-  // Until the buffer is in the table: a finalize by another thread in between would not find it.
+  // For all of it: a finalize by another thread in between would end the buffer.
   Comms::Exclusive guard(comms(), handle);
   result = checkGuard(guard, "ep_create");
-  Ep* ep = nullptr;
-  if (result == RH_OK) result = prepare(guard.get(), handle, config, &ep);
+  rh_ep* made = nullptr;
+  if (result == RH_OK) result = prepare(guard.get(), handle, config, &made);
   if (result != RH_OK) return result;
-  result = allocWindow(guard.get(), handle, ep->team.layout.bytes, &ep->window);
-  uint64_t offset = 0;
-  if (result == RH_OK) result = rh_window_info(ep->window, nullptr, &offset);
+  result = giveWindow(guard.get(), handle, made);
   if (result == RH_OK) {
-    mapTeam(ep, offset);
-    *out = static_cast<rh_ep*>(eps().insert(ep));
-    if (*out != nullptr) return RH_OK;
-    result = tooManyEps();
+    *out = made;
+  } else {
+    destroyEp(eps().remove(made));
   }
-  destroyEp(ep);
   return result;
 }
 

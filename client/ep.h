@@ -23,6 +23,12 @@ enum class EpNonFinite : int64_t { kNaN, kPositive, kNegative, kScale };
 // How far a dispatch in flight has come.
 enum class EpPhase : uint32_t { kFree, kSent, kReceived, kAdding };
 
+// What a handle names.
+struct EpDispatched {
+  rh_ep* ep;
+  int flight;
+};
+
 struct Ep : Malloced {
   Comm* comm;
   rh_comm* commHandle;
@@ -40,6 +46,8 @@ struct Ep : Malloced {
 
   EpFlight flights[kEpInFlight];
   EpPhase phases[kEpInFlight];
+  // Made with the buffer, so that a dispatch takes no memory and no lock. One that ends renews its handle for the next.
+  EpDispatched dispatched[kEpInFlight];
   rh_ep_handle* handles[kEpInFlight];
   EpProblems problems[kEpInFlight];
   uint32_t excess[kEpInFlight];     // tokens beyond the most that there can be
@@ -51,12 +59,6 @@ struct Ep : Malloced {
   uint32_t localExperts() const { return team.localExperts[team.rank]; }
   // The flight of the earliest dispatch in a phase; -1 = none is.
   int earliest(EpPhase phase) const;
-};
-
-// What a handle names.
-struct EpDispatched : Malloced {
-  rh_ep* ep;
-  int flight;
 };
 
 using Eps = HandleTable<Ep, kMaxEps>;
@@ -87,6 +89,9 @@ class EpCall {
   int flight_ = -1;
 };
 
+// Types that rows are added in.
+inline bool isSumType(rh_dtype d) { return d == RH_F32 || d == RH_BF16 || d == RH_F16; }
+
 // Everything that can be wrong with a config, and the window's layout that follows from it.
 rh_result checkEpConfig(const char* operation, const rh_ep_config* config, int worldSize);
 EpShape epShapeOf(const rh_ep_config& config, int worldSize);
@@ -110,7 +115,7 @@ bool isBroken(const Ep* ep);
 // drop others by themselves, they do so in different calls, and none of these is counted by anybody.
 inline bool countsAsCollective(const Ep* ep) { return !ep->team.dropsDead && ep->team.state()->masked == 0; }
 
-// Ends a flight and its handle.
+// Ends a flight; its handle is a handle no more.
 void endFlight(Ep* ep, int flight);
 // Ends all buffers of a comm.
 void dropEps(const Comm* comm);

@@ -7,8 +7,6 @@ namespace railhead::client {
 
 namespace {
 
-bool isSumType(rh_dtype d) { return d == RH_F32 || d == RH_BF16 || d == RH_F16; }
-
 rh_result checkArgs(const Ep* ep, int i, const rh_ep_combine_args* a, const char* operation) {
   const rh_ep_combine_args defaults = RH_EP_COMBINE_ARGS_INIT;
   const int rank = ep->team.rank;

@@ -9,7 +9,6 @@ namespace railhead::client {
 
 namespace {
 
-bool isSumType(rh_dtype d) { return d == RH_F32 || d == RH_BF16 || d == RH_F16; }
 bool isWireType(rh_dtype d) { return isSumType(d) || d == RH_FP8_E4M3; }
 
 rh_result outside(const char* operation, const char* field, uint64_t value, uint64_t least, uint64_t most) {

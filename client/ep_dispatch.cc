@@ -133,7 +133,7 @@ void startFlight(Ep* ep, int i, const rh_ep_dispatch_in& in) {
   f->rowStride = ep->team.layout.rowStride;
 }
 
-rh_result send(rh_ep* handle, Ep* ep, const rh_ep_dispatch_in* in, const char* operation, int* flight, rh_ep_handle** out) {
+rh_result send(Ep* ep, const rh_ep_dispatch_in* in, const char* operation, int* flight, rh_ep_handle** out) {
   rh_result result = checkIn(ep, in, operation);
   if (result != RH_OK) return result;
   const int i = ep->earliest(EpPhase::kFree);  // not by turns: a later dispatch may be released before an earlier one
@@ -143,19 +143,12 @@ rh_result send(rh_ep* handle, Ep* ep, const rh_ep_dispatch_in* in, const char* o
   }
   result = route(ep, i, *in, operation);
   if (result != RH_OK) return result;
-  auto* made = new EpDispatched{{}, handle, i};
-  rh_ep_handle* opened = made == nullptr ? nullptr : static_cast<rh_ep_handle*>(epHandles().insert(made));
-  if (opened == nullptr) {
-    delete made;
-    return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for a handle; nothing was sent", operation, ep->team.rank);
-  }
-  ep->handles[i] = opened;
   ep->phases[i] = EpPhase::kSent;
   startFlight(ep, i, *in);
   if (countsAsCollective(ep)) ep->comm->collectives++;
   countProblems(ep, ep->problems[i]);
   *flight = i;
-  *out = opened;
+  *out = ep->handles[i];
   const host::Outcome outcome = host::epDispatchSend(ep->flags, ep->team, &ep->flights[i]);
   return outcome.stop == Stop::kNone ? RH_OK : stopOperation(ep->comm, outcome);
 }
@@ -285,7 +278,7 @@ uint64_t bytesOf(const Ep* ep, const rh_ep_dispatch_in* in) { return in == nullp
 
 // A call that failed without breaking the group leaves no operation behind.
 rh_result ended(Ep* ep, rh_result result) {
-  if (result == RH_OK || result == RH_ERR_INVALID_ARGUMENT || result == RH_ERR_LIMIT || result == RH_ERR_OUT_OF_MEMORY) endEpOperation(ep);
+  if (result == RH_OK || result == RH_ERR_INVALID_ARGUMENT || result == RH_ERR_LIMIT) endEpOperation(ep);
   return result;
 }
 
@@ -308,7 +301,7 @@ extern "C" rh_result rh_ep_dispatch(rh_ep* handle, const rh_ep_dispatch_in* in, 
     result = fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: an earlier dispatch has not been received; receive it first", operation, ep->team.rank);
   }
   int flight = 0;
-  if (result == RH_OK) result = send(handle, ep, in, operation, &flight, dispatched);
+  if (result == RH_OK) result = send(ep, in, operation, &flight, dispatched);
   if (result == RH_OK) result = receive(ep, flight, out, operation);
   return ended(ep, result);
 }
@@ -322,7 +315,7 @@ extern "C" rh_result rh_ep_dispatch_send(rh_ep* handle, const rh_ep_dispatch_in*
   Ep* ep = call.ep();
   if (!beginEpOperation(ep, RHW_OP_EP_DISPATCH_SEND, bytesOf(ep, in), true)) return whyBroken(ep->comm);
   int flight = 0;
-  return ended(ep, send(handle, ep, in, operation, &flight, dispatched));
+  return ended(ep, send(ep, in, operation, &flight, dispatched));
 }
 
 extern "C" rh_result rh_ep_dispatch_recv(rh_ep_handle* handle, rh_ep_dispatch_out* out) {

@@ -112,6 +112,17 @@ class HandleTable {
     return object;
   }
 
+  // Ends the handle, and returns the next one of the same object, which stays: no lock, and nothing to wait for. Looks that are
+  // held go on. nullptr: the handle has ended before.
+  void* renew(const void* handle) {
+    Slot* slot = slotOf(handle);
+    if (slot == nullptr) return nullptr;
+    uint32_t generation = generationOf(handle);
+    const uint32_t next = nextGeneration(generation);
+    if (!slot->generation.compare_exchange_strong(generation, next)) return nullptr;
+    return reinterpret_cast<void*>(uintptr_t{next} << 16 | (reinterpret_cast<uintptr_t>(handle) & 0xffff));
+  }
+
   // Calls visit(handle) for every live handle. Another thread may end one at any moment: visit takes a look of its own
   // before it touches the object.
   template <class Visit>

@@ -124,7 +124,8 @@ class EpDispatch {
   }
 
   RH_FN void writeCounts(int d) {
-    uint32_t n[kEpMaxExperts] = {};
+    uint32_t n[kEpMaxExperts];
+    for (uint32_t e = 0; e < team_.localExperts[d]; e++) n[e] = 0;
     for (uint32_t i = 0; i < f_.copies[d]; i++) {
       forEachExpert(d, f_.tokenOf[firstOf(d) + i], [&](uint16_t local, float) { n[local]++; });
     }
