@@ -19,12 +19,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"railhead/internal/launch"
 	"railhead/internal/sidebyside"
@@ -54,23 +52,7 @@ type options struct {
 	optimization                 string // of all that is compiled
 }
 
-func main() {
-	o, err := parseFlags(os.Args[1:], os.Stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "moe:", err)
-		os.Exit(2)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, o, os.Stdout, os.Stderr); err != nil {
-		stop()
-		fmt.Fprintln(os.Stderr, "moe:", err)
-		os.Exit(1)
-	}
-}
+func main() { sidebyside.Main("moe", parseFlags, run) }
 
 func parseFlags(arguments []string, stderr io.Writer) (options, error) {
 	o := options{optimization: "-O3"}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"runtime"
 	"text/tabwriter"
 
 	"gonum.org/v1/plot"
@@ -16,9 +15,7 @@ import (
 
 // report is everything that a run gives, as JSON has it.
 type report struct {
-	CPU     string `json:"cpu"`
-	CPUs    int    `json:"cpus"`
-	Kernel  string `json:"kernel"`
+	sidebyside.Machine
 	Ranks   int    `json:"ranks"`
 	Hidden  int    `json:"hidden"`
 	Experts int    `json:"experts"`
@@ -46,8 +43,7 @@ var phases = []struct {
 
 func newReport(o options, sides []side) *report {
 	return &report{
-		CPU: sidebyside.CPUModel(), CPUs: runtime.NumCPU(), Kernel: sidebyside.KernelRelease(),
-		Ranks: o.ranks, Hidden: o.hidden, Experts: o.experts, TopK: o.topK, Rounds: o.rounds, Sides: sides,
+		Machine: sidebyside.ThisMachine(), Ranks: o.ranks, Hidden: o.hidden, Experts: o.experts, TopK: o.topK, Rounds: o.rounds, Sides: sides,
 	}
 }
 

@@ -25,7 +25,7 @@ func rowOf(tokens int, us ...float64) row {
 }
 
 func TestTheTableHasAPartForEachPhaseAndRatiosOfTheBestMPIToRailhead(t *testing.T) {
-	r := report{CPU: "a CPU", CPUs: 2, Kernel: "6.1", Ranks: 2, Hidden: 64, Experts: 8, TopK: 2, Rounds: 5, Sides: threeSides,
+	r := report{Machine: sidebyside.Machine{CPU: "a CPU", CPUs: 2, Kernel: "6.1"}, Ranks: 2, Hidden: 64, Experts: 8, TopK: 2, Rounds: 5, Sides: threeSides,
 		Rows: []row{rowOf(1, 6, 8, 3), rowOf(128, 9, 8, 0)}}
 	var out bytes.Buffer
 	if err := r.print(&out, false); err != nil {
@@ -53,7 +53,7 @@ round trip
 }
 
 func TestTheJSONHasShapeSidesAndRatios(t *testing.T) {
-	r := report{CPU: "a CPU", Ranks: 2, Hidden: 64, Sides: threeSides, Rows: []row{rowOf(1, 6, 8, 3)}}
+	r := report{Machine: sidebyside.Machine{CPU: "a CPU"}, Ranks: 2, Hidden: 64, Sides: threeSides, Rows: []row{rowOf(1, 6, 8, 3)}}
 	var out bytes.Buffer
 	if err := r.print(&out, true); err != nil {
 		t.Fatal(err)

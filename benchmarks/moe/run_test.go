@@ -19,25 +19,13 @@ import (
 
 func noteSources(t *testing.T) {
 	t.Helper()
-	if err := librarybuild.NoteSources("../..", "benchmarks/moe/ranks/*", "benchmarks/moe/testdata/*", "internal/sidebyside/rank.h"); err != nil {
+	if err := librarybuild.NoteSources("../..", "benchmarks/moe/ranks/*", "benchmarks/moe/testdata/*", "internal/sidebyside/*.h"); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// needMPI lets a test go on where an MPI is installed. With RAILHEAD_REQUIRE_MPI=1 it must be.
-func needMPI(t *testing.T) {
-	t.Helper()
-	if _, err := sidebyside.InstalledMPIs(io.Discard); err == nil {
-		return
-	}
-	if os.Getenv("RAILHEAD_REQUIRE_MPI") == "1" {
-		t.Fatal("no MPI is installed, and RAILHEAD_REQUIRE_MPI=1")
-	}
-	t.Skip("no MPI is installed (apt-get install openmpi-bin libopenmpi-dev)")
-}
-
 func TestTheComparisonRunsWithTheMPIsOfThisMachine(t *testing.T) {
-	needMPI(t)
+	sidebyside.NeedMPI(t)
 	noteSources(t)
 	plot := filepath.Join(t.TempDir(), "plot.svg")
 	o, err := parseFlags([]string{"--tokens", "1,40", "--hidden", "513", "--experts", "9", "--topk", "3", "--iterations", "3", "--rounds", "2",
@@ -86,7 +74,7 @@ func thin(r routing) routing {
 }
 
 func TestEverySideIsRightForUnevenExpertsAndTokensWithoutAny(t *testing.T) {
-	needMPI(t)
+	sidebyside.NeedMPI(t)
 	noteSources(t)
 	dir := t.TempDir()
 	installed, err := sidebyside.InstalledMPIs(io.Discard)

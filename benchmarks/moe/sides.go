@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -77,16 +76,12 @@ func prepareMPI(ctx context.Context, o options, cpus int, root, dir string, note
 
 // prepareRailhead builds the library as it stands and starts a daemon in this process.
 func prepareRailhead(root, dir, optimization string, notes io.Writer) (sides []side, stop func(), err error) {
-	fmt.Fprintln(notes, "compiling the library")
-	library := filepath.Join(dir, "library")
-	if err := os.Mkdir(library, 0o700); err != nil {
-		return nil, nil, err
-	}
-	if err := librarybuild.Build(root, library, optimization); err != nil {
+	library, err := sidebyside.Library(root, dir, optimization, notes)
+	if err != nil {
 		return nil, nil, err
 	}
 	program := filepath.Join(dir, "railhead")
-	if err := compile(root, "gcc", program, optimization, "side_railhead.c", filepath.Join(library, "librailhead.a")); err != nil {
+	if err := compile(root, "gcc", program, optimization, "side_railhead.c", library); err != nil {
 		return nil, nil, err
 	}
 	s, err := server.Start(server.Config{SocketPath: filepath.Join(dir, "d")})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -18,9 +17,7 @@ import (
 
 // report is everything that a run gives, as JSON has it.
 type report struct {
-	CPU     string  `json:"cpu"`
-	CPUs    int     `json:"cpus"`
-	Kernel  string  `json:"kernel"`
+	sidebyside.Machine
 	Ranks   int     `json:"ranks"`
 	Rounds  int     `json:"rounds"`
 	Seconds float64 `json:"seconds"`
@@ -59,8 +56,7 @@ func summarise(batches []batch) summary {
 
 func newReport(o options, sides []side) *report {
 	return &report{
-		CPU: sidebyside.CPUModel(), CPUs: runtime.NumCPU(), Kernel: sidebyside.KernelRelease(),
-		Ranks: o.ranks, Rounds: o.rounds, Seconds: o.seconds, Sides: sides,
+		Machine: sidebyside.ThisMachine(), Ranks: o.ranks, Rounds: o.rounds, Seconds: o.seconds, Sides: sides,
 	}
 }
 

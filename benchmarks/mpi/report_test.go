@@ -41,7 +41,7 @@ func TestATimeThatNoiseMadeNegativeHasNoRatio(t *testing.T) {
 }
 
 func TestTheTableHasAColumnForEachSideAndRatio(t *testing.T) {
-	r := report{CPU: "a CPU", CPUs: 2, Kernel: "6.1", Ranks: 2, Rounds: 9, Sides: fiveSides,
+	r := report{Machine: sidebyside.Machine{CPU: "a CPU", CPUs: 2, Kernel: "6.1"}, Ranks: 2, Rounds: 9, Sides: fiveSides,
 		Rows: []row{rowOf(fiveSides, 64, 6, 8, 3, 2, 50), rowOf(fiveSides, 256, 6, 8, -3, 4, 50)}}
 	var out bytes.Buffer
 	if err := r.print(&out, false); err != nil {
@@ -60,7 +60,7 @@ ratio: the better MPI's time / Railhead's
 }
 
 func TestTheJSONHasMachineSidesAndRatios(t *testing.T) {
-	r := report{CPU: "a CPU", Ranks: 2, Sides: fiveSides, Rows: []row{rowOf(fiveSides, 64, 6, 8, 3, 2, 50)}}
+	r := report{Machine: sidebyside.Machine{CPU: "a CPU"}, Ranks: 2, Sides: fiveSides, Rows: []row{rowOf(fiveSides, 64, 6, 8, 3, 2, 50)}}
 	var out bytes.Buffer
 	if err := r.print(&out, true); err != nil {
 		t.Fatal(err)

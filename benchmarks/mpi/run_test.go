@@ -17,21 +17,9 @@ import (
 	"railhead/internal/sidebyside"
 )
 
-// needMPI lets a test go on where an MPI is installed. With RAILHEAD_REQUIRE_MPI=1 it must be.
-func needMPI(t *testing.T) {
-	t.Helper()
-	if _, err := sidebyside.InstalledMPIs(io.Discard); err == nil {
-		return
-	}
-	if os.Getenv("RAILHEAD_REQUIRE_MPI") == "1" {
-		t.Fatal("no MPI is installed, and RAILHEAD_REQUIRE_MPI=1")
-	}
-	t.Skip("no MPI is installed (apt-get install openmpi-bin libopenmpi-dev)")
-}
-
 func TestTheComparisonRunsWithTheMPIsOfThisMachine(t *testing.T) {
-	needMPI(t)
-	if err := librarybuild.NoteSources("../..", "benchmarks/mpi/ranks/*", "internal/sidebyside/rank.h"); err != nil {
+	sidebyside.NeedMPI(t)
+	if err := librarybuild.NoteSources("../..", "benchmarks/mpi/ranks/*", "internal/sidebyside/*.h"); err != nil {
 		t.Fatal(err)
 	}
 	plot := filepath.Join(t.TempDir(), "plot.svg")
@@ -75,7 +63,7 @@ func TestTheComparisonRunsWithTheMPIsOfThisMachine(t *testing.T) {
 // alone starts a side of one rank, which needs no MPI.
 func alone(t *testing.T, buffers string) *group {
 	t.Helper()
-	if err := librarybuild.NoteSources("../..", "benchmarks/mpi/ranks/*", "internal/sidebyside/rank.h", "benchmarks/mpi/testdata/*"); err != nil {
+	if err := librarybuild.NoteSources("../..", "benchmarks/mpi/ranks/*", "internal/sidebyside/*.h", "benchmarks/mpi/testdata/*"); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -71,16 +70,12 @@ func compile(root, compiler, program, optimization, source string, more ...strin
 
 // prepareRailhead builds the library as it stands and starts a daemon in this process.
 func prepareRailhead(root, dir, optimization string, notes io.Writer) (sides []side, stop func(), err error) {
-	fmt.Fprintln(notes, "compiling the library")
-	library := filepath.Join(dir, "library")
-	if err := os.Mkdir(library, 0o700); err != nil {
-		return nil, nil, err
-	}
-	if err := librarybuild.Build(root, library, optimization); err != nil {
+	library, err := sidebyside.Library(root, dir, optimization, notes)
+	if err != nil {
 		return nil, nil, err
 	}
 	program := filepath.Join(dir, "loop-railhead")
-	if err := compile(root, "gcc", program, optimization, "side_railhead.c", filepath.Join(library, "librailhead.a")); err != nil {
+	if err := compile(root, "gcc", program, optimization, "side_railhead.c", library); err != nil {
 		return nil, nil, err
 	}
 	s, err := server.Start(server.Config{SocketPath: filepath.Join(dir, "d")})

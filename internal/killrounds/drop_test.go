@@ -40,20 +40,10 @@ func (r *dropRound) String() string {
 }
 
 func (r *dropRound) play(d *daemon) (err error) {
-	ranks := make([]*process, r.World)
-	defer func() {
-		for _, p := range ranks {
-			if p != nil {
-				_ = p.cmd.Process.Kill()
-				<-p.ended
-			}
-		}
-		err = errors.Join(err, d.clean())
-	}()
-	for rank := range ranks {
-		if ranks[rank], err = r.launch(d.socket, rank); err != nil {
-			return err
-		}
+	ranks, err := r.launchAll(d)
+	defer func() { err = errors.Join(err, r.end(d, ranks)) }()
+	if err != nil {
+		return err
 	}
 	taken := map[int]int64{}
 	var gone uint64

@@ -158,22 +158,33 @@ func (p *process) read(out io.Reader) {
 	_ = p.cmd.Wait() // how it ended is in cmd.ProcessState
 }
 
+// launchAll returns those that were launched, also with an error.
+func (r *round) launchAll(d *daemon) (ranks []*process, err error) {
+	for rank := range r.World {
+		p, err := r.launch(d.socket, rank)
+		if err != nil {
+			return ranks, err
+		}
+		ranks = append(ranks, p)
+	}
+	return ranks, nil
+}
+
+// end kills what still runs, and says what is left of the group.
+func (r *round) end(d *daemon, ranks []*process) error {
+	for _, p := range ranks {
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+	}
+	return d.clean()
+}
+
 // play returns what was wrong, nil if nothing was.
 func (r *round) play(d *daemon) (err error) {
-	ranks := make([]*process, r.World)
-	defer func() {
-		for _, p := range ranks {
-			if p != nil {
-				_ = p.cmd.Process.Kill()
-				<-p.ended
-			}
-		}
-		err = errors.Join(err, d.clean())
-	}()
-	for rank := range ranks {
-		if ranks[rank], err = r.launch(d.socket, rank); err != nil {
-			return err
-		}
+	ranks, err := r.launchAll(d)
+	defer func() { err = errors.Join(err, r.end(d, ranks)) }()
+	if err != nil {
+		return err
 	}
 	taken, err := r.strike(d, ranks)
 	if err != nil {

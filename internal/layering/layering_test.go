@@ -40,7 +40,7 @@ var mayImport = map[string][]string{
 	"railhead/benchmarks/abioverhead": {"railhead/client", "railhead/server"},
 	"railhead/benchmarks/daemonload":  {"railhead/internal/wire", "railhead/server"},
 	"railhead/benchmarks/killnotice":  {"railhead/client", "railhead/internal/wire", "railhead/server"},
-	"railhead/internal/sidebyside":    {"railhead/internal/launch"},
+	"railhead/internal/sidebyside":    {"railhead/internal/launch", "railhead/internal/librarybuild"},
 	"railhead/benchmarks/moe": {
 		"railhead/internal/launch", "railhead/internal/librarybuild", "railhead/internal/sidebyside", "railhead/internal/sizeplot",
 		"railhead/server",

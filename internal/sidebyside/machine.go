@@ -61,6 +61,16 @@ func CPUList(cpus []int, ranks int) string {
 	return strings.Join(list, ",")
 }
 
+// Machine is what a report says of where it was measured.
+type Machine struct {
+	CPU    string `json:"cpu"`
+	CPUs   int    `json:"cpus"`
+	Kernel string `json:"kernel"`
+}
+
+// ThisMachine is the one that this process runs on.
+func ThisMachine() Machine { return Machine{CPUModel(), runtime.NumCPU(), KernelRelease()} }
+
 // CPUModel is the processor's name.
 func CPUModel() string {
 	b, _ := os.ReadFile("/proc/cpuinfo") // the architecture's name will do where it cannot be read

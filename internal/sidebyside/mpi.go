@@ -39,6 +39,22 @@ func InstalledMPIs(notes io.Writer) (installed []MPI, err error) {
 	return installed, nil
 }
 
+// NeedMPI lets a test go on where an MPI is installed. With RAILHEAD_REQUIRE_MPI=1 it must be.
+func NeedMPI(t interface {
+	Helper()
+	Fatal(...any)
+	Skip(...any)
+}) {
+	t.Helper()
+	if _, err := InstalledMPIs(io.Discard); err == nil {
+		return
+	}
+	if os.Getenv("RAILHEAD_REQUIRE_MPI") == "1" {
+		t.Fatal("no MPI is installed, and RAILHEAD_REQUIRE_MPI=1")
+	}
+	t.Skip("no MPI is installed (apt-get install openmpi-bin libopenmpi-dev)")
+}
+
 // Compiler is the C compiler that links with it.
 func (m MPI) Compiler() string { return "mpicc." + m.Suffix }
 

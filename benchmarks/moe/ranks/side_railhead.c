@@ -3,36 +3,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "railhead.h"
+#include "railhead_side.h"
 #include "side.h"
 
 const char *const side_rank_variables[] = {"RANK", NULL};
 const int side_sends_sums = 1;
 
 static const struct problem *p;
-static rh_session *session;
-static rh_comm *comm;
 static rh_ep *ep;
 static rh_ep_handle *handle;
 static uint16_t *rows;
 static uint64_t capacity;
 
-static void must(rh_result result) {
-  if (result == RH_OK) return;
-  fprintf(stderr, "%s\n", rh_last_error_message());
-  exit(1);
-}
-
 void side_start(int *argc, char ***argv, int *rank, int *ranks) {
   (void)argc;
   (void)argv;
-  int32_t own = 0, all = 0;
-  must(rh_connect(NULL, &session));
-  must(rh_comm_init(session, NULL, &comm));
-  must(rh_comm_rank(comm, &own));
-  must(rh_comm_world_size(comm, &all));
-  *rank = own;
-  *ranks = all;
+  join_group(rank, ranks);
 }
 
 /* MODE=ll or MODE=ht. Rows have room for what the problem's routing sends here, as on the other sides. */
@@ -80,6 +66,5 @@ void side_combine(const uint16_t *y, uint16_t *out) {
 
 void side_end(void) {
   must(rh_ep_destroy(ep));
-  must(rh_comm_finalize(comm));
-  must(rh_close(session));
+  leave_group();
 }

@@ -3,30 +3,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "railhead.h"
+#include "railhead_side.h"
 #include "side.h"
 
 const char *const side_rank_variables[] = {"RANK", NULL};
 
-static rh_session *session;
-static rh_comm *comm;
-
-static void must(rh_result result) {
-  if (result == RH_OK) return;
-  fprintf(stderr, "%s\n", rh_last_error_message());
-  exit(1);
-}
-
 void side_start(int *argc, char ***argv, int *rank, int *ranks) {
   (void)argc;
   (void)argv;
-  int32_t own = 0, all = 0;
-  must(rh_connect(NULL, &session));
-  must(rh_comm_init(session, NULL, &comm));
-  must(rh_comm_rank(comm, &own));
-  must(rh_comm_world_size(comm, &all));
-  *rank = own;
-  *ranks = all;
+  join_group(rank, ranks);
 }
 
 static float *buffer(const char *kind, int32_t rank, size_t bytes) {
@@ -57,6 +42,5 @@ void side_reduce(const float *send, float *recv, size_t count) {
 }
 
 void side_end(void) {
-  must(rh_comm_finalize(comm));
-  must(rh_close(session));
+  leave_group();
 }
