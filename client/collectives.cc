@@ -13,7 +13,7 @@ namespace {
 
 using host::Outcome;
 
-// Where a buffer lies for the other ranks, as an offer (railhead/flags.h); kNoOffset if they cannot see it.
+// Where a buffer lies for the other ranks, as an offer (railhead/exchange/flags.h); kNoOffset if they cannot see it.
 uint64_t offerOf(const Comm* comm, const void* buffer, uint64_t bytes) {
   const uint64_t offset = reinterpret_cast<uintptr_t>(buffer) - reinterpret_cast<uintptr_t>(comm->team.heap[comm->rank]);
   const bool inside = offset >= comm->scratchBytes && offset < comm->heapBytes && bytes <= comm->heapBytes - offset;

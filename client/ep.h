@@ -11,7 +11,7 @@
 #include "malloced.h"
 #include "message.h"
 #include "railhead.h"
-#include "railhead/ep_plan.h"
+#include "railhead/ep/ep_plan.h"
 
 namespace railhead::client {
 

@@ -1,4 +1,4 @@
-// This rank's side of the flight record (kernels/include/railhead/flight_record.h): one record for each operation of a comm.
+// This rank's side of the flight record (kernels/include/railhead/base/flight_record.h): one record for each operation of a comm.
 // It is written on the path of every call, so it reads no clock but the processor's time stamp.
 #ifndef RAILHEAD_CLIENT_FLIGHT_H_
 #define RAILHEAD_CLIENT_FLIGHT_H_
@@ -7,7 +7,7 @@
 
 #include "host/mem.h"
 #include "host/ticks.h"
-#include "railhead/flight_record.h"
+#include "railhead/base/flight_record.h"
 #include "wire.h"
 
 namespace railhead::client {

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "layout_assert.h"
-#include "railhead/pipes.h"
+#include "railhead/exchange/pipes.h"
 #include "utf8.h"
 
 namespace railhead::client {

@@ -2,12 +2,12 @@
 // that share a device included: a block that waits for one that has not started waits for ever.
 #include "cuda/elements.cuh"
 #include "cuda/mem.cuh"
-#include "railhead/allreduce_oneshot.h"
-#include "railhead/allreduce_pull.h"
-#include "railhead/allreduce_rmsnorm.h"
-#include "railhead/allreduce_twoshot.h"
-#include "railhead/block_lane.h"
-#include "railhead/packet_lane.h"
+#include "railhead/collectives/allreduce_oneshot.h"
+#include "railhead/collectives/allreduce_pull.h"
+#include "railhead/collectives/allreduce_rmsnorm.h"
+#include "railhead/collectives/allreduce_twoshot.h"
+#include "railhead/exchange/block_lane.h"
+#include "railhead/exchange/packet_lane.h"
 
 namespace railhead::cuda {
 

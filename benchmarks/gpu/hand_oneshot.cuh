@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-#include "railhead/packet_lane.h"
+#include "railhead/exchange/packet_lane.h"
 
 namespace {
 

@@ -126,7 +126,7 @@ func Tool(root, name string, arguments ...string) (string, error) {
 // remembers what a test opened, does not take a cached result for the result of changed sources.
 func NoteSources(root string, patterns ...string) error {
 	library := []string{
-		"Makefile", "client/*.cc", "client/*.h", "client/railhead.*", "internal/wire/*.h", "kernels/host/*", "kernels/include/railhead/*",
+		"Makefile", "client/*.cc", "client/*.h", "client/railhead.*", "internal/wire/*.h", "kernels/host/*", "kernels/include/railhead/*/*.h",
 	}
 	for _, pattern := range append(library, patterns...) {
 		paths, err := filepath.Glob(filepath.Join(root, pattern))

@@ -149,7 +149,7 @@ struct rhw_joined {
   uint32_t reduce_group;
   uint32_t spin_ns;        // how long a wait spins before it sleeps
   uint32_t block_bytes;    // bytes a rank publishes per epoch; a heap's scratch has two such buffers
-  // Slots of the pipes that rooted and point-to-point operations use, see kernels/include/railhead/pipes.h.
+  // Slots of the pipes that rooted and point-to-point operations use, see kernels/include/railhead/exchange/pipes.h.
   uint32_t pipe_slot_bytes;
   uint32_t broadcast_slot_bytes;
   uint32_t yield_ns;       // from when on a spinning wait yields the processor between looks
@@ -373,7 +373,7 @@ struct rhw_plan {
 struct rhw_plans {
   uint8_t order[RHW_MAX_WORLD];   // the rank at each place of a ring; 0 beyond the world size
   uint32_t channels;              // rings that a payload is spread over
-  uint32_t ll_below_bytes;        // below this size rings use LL (kernels/include/railhead/ll_pipes.h)
+  uint32_t ll_below_bytes;        // below this size rings use LL (kernels/include/railhead/exchange/ll_pipes.h)
   // Pull where it is chosen and possible (every rank's buffers lie in windows); AUTO = as copied.
   struct rhw_plan zero_copy[RHW_PLANS];
   struct rhw_plan copied[RHW_PLANS];
@@ -391,13 +391,13 @@ struct rhw_rank_line {
   uint32_t chosen;         // rhw_algo that ran last, its rhw_why in the upper half; 0 = none did
   uint64_t bytes;          // of that operation
   uint64_t waiting_for;    // bit r: rank r had not arrived when this rank went to sleep; 0 = not asleep
-  uint64_t call;           // what collective the rank is in or was in last: kernels/include/railhead/signature.h
+  uint64_t call;           // what collective the rank is in or was in last: kernels/include/railhead/base/signature.h
   uint64_t call_count;     // its elements
   uint64_t other_call;     // at a mismatch that this rank has found: what the culprit had called
   uint64_t other_count;
 };
 
-// One operation of a rank: kernels/include/railhead/flight_record.h says what the words mean and in which order they are
+// One operation of a rank: kernels/include/railhead/base/flight_record.h says what the words mean and in which order they are
 // written and read. Rank r's ring lies at RHW_FLIGHT_OFFSET + r * RHW_FLIGHT_RECORDS * sizeof; operation n is at n modulo
 // RHW_FLIGHT_RECORDS. Writer: its rank. Readers: the daemon, at any time, also after the rank's death.
 struct rhw_flight_record {

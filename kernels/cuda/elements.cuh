@@ -4,8 +4,8 @@
 
 #include <cuda_bf16.h>
 
-#include "railhead/packets.h"
-#include "railhead/target.h"
+#include "railhead/base/target.h"
+#include "railhead/exchange/packets.h"
 
 namespace railhead::cuda {
 

@@ -2,9 +2,9 @@
 #ifndef RAILHEAD_KERNELS_CUDA_MEM_CUH_
 #define RAILHEAD_KERNELS_CUDA_MEM_CUH_
 
-#include "railhead/block_lane.h"
-#include "railhead/packet_lane.h"
-#include "railhead/target.h"
+#include "railhead/base/target.h"
+#include "railhead/exchange/block_lane.h"
+#include "railhead/exchange/packet_lane.h"
 
 namespace railhead::cuda {
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "host/mem.h"
-#include "railhead/ep_combine.h"
+#include "railhead/ep/ep_combine.h"
 
 namespace railhead::host {
 

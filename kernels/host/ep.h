@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "host/kernel_set.h"
-#include "railhead/ep_dispatch.h"
+#include "railhead/ep/ep_dispatch.h"
 
 namespace railhead::host {
 

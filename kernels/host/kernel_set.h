@@ -8,10 +8,10 @@
 
 #include "host/ep_row_kernels.h"
 #include "host/types.h"
-#include "railhead/flags.h"
-#include "railhead/ring.h"
-#include "railhead/transfers.h"
-#include "railhead/tree.h"
+#include "railhead/base/tree.h"
+#include "railhead/collectives/transfers.h"
+#include "railhead/exchange/flags.h"
+#include "railhead/exchange/ring.h"
 
 namespace railhead::host {
 

@@ -7,7 +7,7 @@
 
 #include "model/ep_script.h"
 #include "model/mem.h"
-#include "railhead/ep_links.h"
+#include "railhead/ep/ep_links.h"
 
 namespace railhead::model {
 

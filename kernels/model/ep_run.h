@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "model/ep_heaps.h"
-#include "railhead/ep_combine.h"
-#include "railhead/ep_dispatch.h"
-#include "railhead/ep_plan.h"
+#include "railhead/ep/ep_combine.h"
+#include "railhead/ep/ep_dispatch.h"
+#include "railhead/ep/ep_plan.h"
 
 namespace railhead::model {
 

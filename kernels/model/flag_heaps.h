@@ -7,7 +7,7 @@
 
 #include "model/mem.h"
 #include "model/tiles.h"
-#include "railhead/pipes.h"
+#include "railhead/exchange/pipes.h"
 
 namespace railhead::model {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "model/world.h"
-#include "railhead/packets.h"
+#include "railhead/exchange/packets.h"
 
 namespace railhead::model {
 

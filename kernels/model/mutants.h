@@ -2,7 +2,7 @@
 #ifndef RAILHEAD_KERNELS_MODEL_MUTANTS_H_
 #define RAILHEAD_KERNELS_MODEL_MUTANTS_H_
 
-#include "railhead/mutant.h"
+#include "railhead/base/mutant.h"
 
 namespace railhead::model {
 

@@ -8,12 +8,12 @@
 
 #include "model/mem.h"
 #include "model/tiles.h"
-#include "railhead/allreduce_oneshot.h"
-#include "railhead/allreduce_pull.h"
-#include "railhead/allreduce_rmsnorm.h"
-#include "railhead/allreduce_twoshot.h"
-#include "railhead/block_lane.h"
-#include "railhead/packet_lane.h"
+#include "railhead/collectives/allreduce_oneshot.h"
+#include "railhead/collectives/allreduce_pull.h"
+#include "railhead/collectives/allreduce_rmsnorm.h"
+#include "railhead/collectives/allreduce_twoshot.h"
+#include "railhead/exchange/block_lane.h"
+#include "railhead/exchange/packet_lane.h"
 
 namespace railhead::model {
 

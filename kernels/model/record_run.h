@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/mem.h"
-#include "railhead/flight_record.h"
+#include "railhead/base/flight_record.h"
 
 namespace railhead::model {
 

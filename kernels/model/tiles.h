@@ -10,7 +10,7 @@
 #include <functional>
 
 #include "model/memory.h"
-#include "railhead/packets.h"
+#include "railhead/exchange/packets.h"
 
 namespace railhead::model {
 

@@ -8,9 +8,9 @@
 
 #include "check.h"
 #include "host/mem.h"
-#include "railhead/ep_combine.h"
-#include "railhead/ep_dispatch.h"
-#include "railhead/ep_plan.h"
+#include "railhead/ep/ep_combine.h"
+#include "railhead/ep/ep_dispatch.h"
+#include "railhead/ep/ep_plan.h"
 
 using namespace railhead;
 

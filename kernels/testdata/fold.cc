@@ -1,7 +1,7 @@
 // Prints the order in which foldRanks adds, as an expression, for each reduce group of a world.
 //
 // Usage: fold WORLD; a line for each reduce group 1..WORLD.
-#include "railhead/fold.h"
+#include "railhead/base/fold.h"
 
 #include <string>
 

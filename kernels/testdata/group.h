@@ -14,7 +14,7 @@
 
 #include "check.h"
 #include "host/kernel_set.h"
-#include "railhead/pipes.h"
+#include "railhead/exchange/pipes.h"
 
 namespace railhead {
 

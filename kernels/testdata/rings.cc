@@ -12,8 +12,8 @@
 
 #include "group.h"
 #include "host/futex.h"
-#include "railhead/ll_pipes.h"
-#include "railhead/ring.h"
+#include "railhead/exchange/ll_pipes.h"
+#include "railhead/exchange/ring.h"
 
 using namespace railhead;
 using host::Reduction;

@@ -1,5 +1,5 @@
 // The places of ranks in chains and double binary trees, for every world size.
-#include "railhead/tree.h"
+#include "railhead/base/tree.h"
 
 #include "check.h"
 

@@ -1,0 +1,59 @@
+// The one order in which contributions are added: a left fold in rank order within each group of reduceGroup
+// consecutive ranks, then a left fold over the groups' sums, rounded to the element type once. Every algorithm that
+// promises the same bits calls this.
+#ifndef RAILHEAD_KERNELS_FOLD_H_
+#define RAILHEAD_KERNELS_FOLD_H_
+
+#include "railhead/base/target.h"
+
+namespace railhead {
+
+// Adds the first count tiles to sum, in order; the first of them replaces it where begin is set.
+template <class Elements, int kBatch, bool kFull>
+RH_FN void addTiles(const Elements& e, const typename Elements::Raw (&raw)[kBatch], int count, bool begin,
+                    typename Elements::Sum* sum) {
+  RH_UNROLL
+  for (int i = 0; i < kBatch; i++) {
+    if (!kFull && i >= count) continue;
+    if (i == 0 && begin) {
+      *sum = e.widen(raw[i]);
+    } else {
+      e.add(sum, e.widen(raw[i]));
+    }
+  }
+}
+
+// Elements says how tiles of a type are widened, added (or multiplied, compared: whatever the reduction is) and rounded.
+// Gather(first, count, raw) puts the tiles of ranks first .. first + count - 1 into raw (at most kBatch are asked for)
+// and returns false when the group is broken. out is valid where foldRanks returns true.
+template <int kBatch, class Elements, class Gather>
+RH_FN bool foldRanks(const Elements& e, int worldSize, int reduceGroup, Gather gather, typename Elements::Raw* out) {
+  using Sum = typename Elements::Sum;
+  Sum total = {}, group = {};
+  RH_ROLLED
+  for (int groupBegin = 0; groupBegin < worldSize; groupBegin += reduceGroup) {
+    const int groupEnd = groupBegin + reduceGroup < worldSize ? groupBegin + reduceGroup : worldSize;
+    RH_ROLLED
+    for (int first = groupBegin; first < groupEnd; first += kBatch) {
+      typename Elements::Raw raw[kBatch];
+      const int count = groupEnd - first < kBatch ? groupEnd - first : kBatch;
+      if (!gather(first, count, raw)) return false;
+      if (count == kBatch) {
+        addTiles<Elements, kBatch, true>(e, raw, count, first == groupBegin, &group);
+      } else {
+        addTiles<Elements, kBatch, false>(e, raw, count, first == groupBegin, &group);
+      }
+    }
+    if (groupBegin == 0) {
+      total = group;
+    } else {
+      e.add(&total, group);
+    }
+  }
+  *out = e.narrow(total);
+  return true;
+}
+
+}  // namespace railhead
+
+#endif  // RAILHEAD_KERNELS_FOLD_H_

@@ -1,0 +1,137 @@
+// Mutants: the protocols with one mistake put in, to prove that the model target would find it. Every other target is
+// built without them: mutated() is then a constant false and leaves no trace in the code.
+#ifndef RAILHEAD_KERNELS_MUTANT_H_
+#define RAILHEAD_KERNELS_MUTANT_H_
+
+#include "railhead/base/target.h"
+
+namespace railhead {
+
+// One line a mistake. The numbers are what `-DRH_MUTANT=k` and the model's `--mutant k` take; names and the scenario
+// that must catch each are in model/mutants.h.
+enum class Mutant : int {
+  kNone = 0,
+  // packets.h
+  kOneHalf = 1,
+  kFirstElementUnchecked = 2,
+  kSecondElementUnchecked = 3,
+  kSecondPacketUnchecked = 4,
+  kOnePhase = 5,
+  // packet_lane.h
+  kNoWrapClear = 6,
+  kClearOnlyLastEpoch = 7,
+  kClearBeforeRead = 8,
+  kNoFenceAfterClear = 9,
+  kNoFenceInFirstEpoch = 10,
+  kEpochZero = 11,
+  kEpochOne = 12,
+  kNoBlockSync = 13,
+  kFirstBlockWritesEpoch = 14,
+  kEpochNotKept = 15,
+  kResultWithoutFence = 16,
+  kClearByOtherThreads = 17,
+  kShortLastChunk = 18,
+  // flags.h
+  kPublishRelaxed = 20,
+  kPublishWithoutFence = 21,
+  kPublishWithoutWake = 22,
+  kAwaitRelaxed = 23,
+  kSpinRelaxed = 24,
+  kSleepRelaxed = 25,
+  kSleepWithoutAnnouncement = 26,
+  kSleepWithoutFence = 27,
+  kSleepComparesFreshWord = 28,
+  kSleepIgnoresAbort = 29,
+  kCompareWithoutWrap = 30,
+  // flag_lane.h
+  kOneBuffer = 31,
+  kOneGenerationForBothPhases = 32,
+  kAwaitBeforePublish = 33,
+  kPublishBeforeTiles = 34,
+  kAwaitOnlyTheFirst = 35,
+  // allreduce_pull.h
+  kPullWithoutFirstBarrier = 36,
+  kPullWithoutLastBarrier = 37,
+  // block_lane.h
+  kBlockOneGeneration = 38,
+  kBlockPublishesAlone = 39,
+  kBlockAwaitsAlone = 40,
+  kBlockPublishRelaxed = 41,
+  kBlockAwaitRelaxed = 42,
+  kBlockOffersLate = 43,
+  kBlockStepsBackAlone = 44,
+  kBlockGenerationNotKept = 45,
+  // flags.h, flag_lane.h: signatures
+  kNoLookAtCalls = 46,
+  kOneSignature = 47,
+  kSignatureNotCompared = 48,
+  // pipes.h, transfers.h
+  kPipeOneMoreSlot = 49,
+  kPipeReleaseBeforeRead = 50,
+  kPipePublishBeforeData = 51,
+  kBroadcastAwaitsOneReader = 52,
+  kTransferSleepWithoutFence = 53,
+  kTransferSleepIgnoresAbort = 54,
+  kPipeSignatureNotCompared = 55,
+  kNoLookAtLaterCalls = 56,
+  // allreduce_tree.h
+  kTreeResultsShareAPipe = 57,
+  kTreeReleasesBeforeItAdds = 58,
+  kTreeForgetsTheGroup = 59,
+  // ring.h, ring_run.h, ring_links.h
+  kRingHeadRelaxed = 60,
+  kRingReleasesBeforeItReads = 61,
+  kRingSendsBeforeItWrites = 62,
+  kRingChannelsShareAPipe = 63,
+  kRingCreditsNotCounted = 64,
+  kRingTailRelaxed = 65,
+  // ll_pipes.h
+  kLLChecksOneWord = 66,
+  kLLNoWrapClear = 67,
+  kLLClearsAfterRelease = 68,
+  kLLMarkMayBeZero = 69,
+  kLLSignatureNotCompared = 70,
+  kLLTailWithoutWake = 71,
+  // ep_links.h, ep_dispatch.h, ep_combine.h
+  kEpOneMoreSlot = 72,
+  kEpLookRelaxed = 73,
+  kEpTailBeforeRows = 74,
+  kEpHeadBeforeRead = 75,
+  kEpCountsHeadBeforeRead = 76,
+  kEpCombineTailBeforeRows = 77,
+  kEpCombineHeadBeforeRead = 78,
+  kEpOvertakes = 79,
+  kEpCombineOvertakes = 80,
+  kEpCountsBeforeCredit = 81,
+  kEpCountsFlagBeforeCounts = 82,
+  kEpTailBeforeCounts = 83,
+  kEpEmptyWithoutTail = 84,
+  kEpNoLookForDeaths = 85,
+  kEpPieceForgets = 86,
+  kEpMaskedStillAwaited = 87,
+  kEpMissingNotCleared = 88,
+  kEpDropIgnoresAbort = 89,
+  // flight_record.h
+  kRecordNotInvalidated = 90,
+  kRecordWithoutFence = 91,
+  kRecordNumberRelaxed = 92,
+  kRecordDoneRelaxed = 93,
+  kRecordDoneReadRelaxed = 94,
+  kRecordReadWithoutFence = 95,
+  // ep_combine.h
+  kEpCombineReleasesEveryToken = 96,
+};
+
+#if defined(RH_MODEL)
+#ifndef RH_MUTANT
+#define RH_MUTANT 0
+#endif
+inline Mutant modelMutant = static_cast<Mutant>(RH_MUTANT);
+inline bool mutated(Mutant m) { return modelMutant == m; }
+#else
+RH_FN constexpr bool mutated(Mutant) { return false; }
+#endif
+
+}  // namespace railhead
+
+#endif  // RAILHEAD_KERNELS_MUTANT_H_

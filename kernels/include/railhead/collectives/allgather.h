@@ -1,0 +1,60 @@
+// All-gather: every rank gives its elements to everybody.
+#ifndef RAILHEAD_KERNELS_ALLGATHER_H_
+#define RAILHEAD_KERNELS_ALLGATHER_H_
+
+#include "railhead/base/target.h"
+
+namespace railhead {
+
+// recv has count elements of each rank, in rank order. In place: send is where this rank's elements go in recv. Elements are
+// only copied, so any type will do. Returns false when the group broke.
+template <class Elements, class Lane>
+bool allGather(Lane& lane, const Elements& e, const char* send, char* recv, size_t count) {
+  const size_t perChunk = static_cast<size_t>(lane.chunkTiles()) * Elements::kElements;
+  const size_t part = count * Elements::kBytes;
+  for (size_t base = 0; base == 0 || base < count; base += perChunk) {
+    const size_t at = base * Elements::kBytes;
+    const size_t n = count - base < perChunk ? count - base : perChunk;
+    const uint32_t tiles = static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements);
+    lane.beginEpoch();
+    for (uint32_t i = lane.first(); i < tiles; i += lane.step()) lane.pushAll(i, e.load(send + at, i, n));
+    if (!lane.exchange(0)) return false;
+    for (int r = 0; r < lane.worldSize(); r++) {
+      char* out = recv + static_cast<size_t>(r) * part + at;
+      if (r == lane.rank() && out == send + at) continue;
+      for (uint32_t i = lane.first(); i < tiles; i += lane.step()) {
+        typename Elements::Raw raw[1];
+        if (!lane.poll(r, 1, i, r == lane.rank() ? e.load(send + at, i, n) : typename Elements::Raw{}, raw)) return false;
+        e.store(out, i, n, raw[0]);
+      }
+    }
+  }
+  return true;
+}
+
+// The same with nothing copied twice, where every rank's send lies in memory that all see: sendOffer says where. *zeroCopy is
+// false on every rank, and nothing was done, where one does not.
+template <class Elements, class Lane>
+bool allGatherPull(Lane& lane, const Elements& e, uint64_t sendOffer, const char* send, char* recv, size_t count, bool* zeroCopy) {
+  const uint64_t tiles = (count + Elements::kElements - 1) / Elements::kElements;
+  const size_t part = count * Elements::kBytes;
+  lane.beginEpoch();
+  lane.offer(sendOffer, kNoOffset);
+  if (!lane.exchange(0)) return false;
+  *zeroCopy = lane.allOfferedSend();
+  if (!*zeroCopy) return lane.stepBack();
+  for (int k = 0; k < lane.worldSize(); k++) {
+    // Beginning with this rank, so that not all read from the same one at once.
+    const int r = (lane.rank() + k) % lane.worldSize();
+    char* out = recv + static_cast<size_t>(r) * part;
+    if (r == lane.rank() && out == send) continue;
+    for (uint64_t i = lane.first(); i < tiles; i += lane.step()) {
+      e.store(out, i, count, lane.template loadRemoteAt<Elements>(r, 0, i, count));
+    }
+  }
+  return lane.exchange(1);
+}
+
+}  // namespace railhead
+
+#endif  // RAILHEAD_KERNELS_ALLGATHER_H_

@@ -1,0 +1,56 @@
+// Pull all-reduce: zero-copy between windows. Each rank owns a slice, loads it from every rank's send window, reduces it,
+// and stores it to every rank's recv window.
+#ifndef RAILHEAD_KERNELS_ALLREDUCE_PULL_H_
+#define RAILHEAD_KERNELS_ALLREDUCE_PULL_H_
+
+#include "railhead/base/fold.h"
+#include "railhead/base/mutant.h"
+#include "railhead/base/target.h"
+
+namespace railhead {
+
+// send and recv are offsets in this rank's heap, or kNoOffset; they may be the same. The first exchange is a barrier (every
+// rank's send is complete) that also tells everybody everybody's offsets. Where a rank has none, *zeroCopy is false on every
+// rank and nothing was done: all have seen the same offers. Otherwise a slice is touched by its owner only until the second
+// exchange, after which every rank's recv is complete.
+template <class Elements, class Lane>
+RH_FN bool allReducePull(Lane& lane, const Elements& e, uint64_t send, uint64_t recv, size_t count, bool* zeroCopy) {
+  using Raw = typename Elements::Raw;
+  const uint32_t worldSize = static_cast<uint32_t>(lane.worldSize());
+  const uint64_t tiles = (count + Elements::kElements - 1) / Elements::kElements;
+  const uint64_t slice = (tiles + worldSize - 1) / worldSize;
+  const uint64_t begin = slice * static_cast<uint32_t>(lane.rank());
+  const uint64_t end = begin + slice < tiles ? begin + slice : tiles;
+
+  lane.beginEpoch();
+  lane.offer(send, recv);
+  if (!mutated(Mutant::kPullWithoutFirstBarrier) && !lane.exchange(0)) return false;
+  *zeroCopy = lane.allOffered();
+  if (!*zeroCopy) return lane.stepBack();
+  RH_ROLLED
+  for (uint64_t i = begin + lane.first(); i < end; i += lane.step()) {
+    Raw sum;
+    if (!foldRanks<Lane::kBatch>(
+            e, lane.worldSize(), lane.reduceGroup(),
+            [&](int r, int ranks, Raw(&raw)[Lane::kBatch]) {
+              RH_UNROLL
+              for (int q = 0; q < Lane::kBatch; q++) {
+                if (q < ranks) raw[q] = lane.template loadRemote<Elements>(r + q, i, count);
+              }
+              return true;
+            },
+            &sum)) {
+      return false;
+    }
+    RH_ROLLED
+    for (int k = 0; k < lane.worldSize(); k++) {
+      const int r = lane.rank() + k < lane.worldSize() ? lane.rank() + k : lane.rank() + k - lane.worldSize();
+      lane.template storeRemote<Elements>(r, i, count, sum);
+    }
+  }
+  return mutated(Mutant::kPullWithoutLastBarrier) || lane.exchange(1);
+}
+
+}  // namespace railhead
+
+#endif  // RAILHEAD_KERNELS_ALLREDUCE_PULL_H_

@@ -1,0 +1,20 @@
+// Barrier: an exchange without bytes. It uses the same epochs as the all-reduces, so they may follow each other in any
+// order.
+#ifndef RAILHEAD_KERNELS_BARRIER_H_
+#define RAILHEAD_KERNELS_BARRIER_H_
+
+#include "railhead/base/target.h"
+
+namespace railhead {
+
+// What a rank wrote before is visible to every rank after: an exchange publishes with release and awaits with acquire.
+// For lanes with flags; packets carry no order for other memory. Returns false when the group broke.
+template <class Lane>
+RH_FN bool barrier(Lane& lane) {
+  lane.beginEpoch();
+  return lane.exchange(0);
+}
+
+}  // namespace railhead
+
+#endif  // RAILHEAD_KERNELS_BARRIER_H_

@@ -1,0 +1,69 @@
+// Partial sums on their way along a chain or up a tree: what a rank makes of those that it gets and of its own contribution.
+#ifndef RAILHEAD_KERNELS_PARTIAL_SUMS_H_
+#define RAILHEAD_KERNELS_PARTIAL_SUMS_H_
+
+#include "railhead/base/tree.h"
+#include "railhead/exchange/pipes.h"
+
+namespace railhead {
+
+// They travel in the type's accumulators, unrounded. Along a chain they are those of the fold in fold.h; where there are reduce
+// groups the sum of whole groups travels beside that of the group which is being added.
+template <class Elements, class Mem>
+class PartialSums {
+ public:
+  using Raw = typename Elements::Raw;
+  using Sum = typename Elements::Sum;
+
+  PartialSums(Mem& mem, const FlagTeam& team, const Elements& e, Tree tree)
+      : mem_(mem), team_(team), e_(e), chain_(tree == Tree::kChain),
+        grouped_(chain_ && team.reduceGroup > 1 && team.reduceGroup < team.worldSize) {}
+
+  // Of a tile in a slot.
+  uint32_t tileBytes() const { return (grouped_ ? 2 : 1) * static_cast<uint32_t>(sizeof(Sum)); }
+  // Elements of a chunk.
+  size_t perChunk(uint32_t chunkBytes) const { return static_cast<size_t>(chunkBytes / tileBytes()) * Elements::kElements; }
+
+  // Tile i: adds the children's partial sums, which are in the slots in, and this rank's contribution. They go to the slot out;
+  // the sum is returned, which on the root is the reduction.
+  Sum add(const TreePlace& place, const char* const (&in)[2], uint32_t i, const Raw& contribution, char* out) {
+    Sum total = e_.widen(contribution), group = total;
+    if (!chain_) {
+      for (int k = 0; k < place.n; k++) e_.add(&total, mem_.template loadSlotTile<Sum>(at(in[k], i, false)));
+    } else if (grouped_) {
+      addGrouped(in[0], i, &total, &group);
+    } else if (place.n > 0) {
+      total = followed(mem_.template loadSlotTile<Sum>(at(in[0], i, false)), total);
+    }
+    if (out == nullptr) return total;
+    mem_.storeSlotTile(at(out, i, false), total);
+    if (grouped_) mem_.storeSlotTile(at(out, i, true), group);
+    return total;
+  }
+
+ private:
+  char* at(const char* slot, uint32_t i, bool ofGroup) const {
+    return const_cast<char*>(slot) + kSlotHeaderBytes + i * tileBytes() + (ofGroup ? sizeof(Sum) : 0);
+  }
+  Sum followed(Sum first, const Sum& second) {
+    e_.add(&first, second);
+    return first;
+  }
+  // total: of the groups that are complete, this rank's included when it is the last of its group.
+  void addGrouped(const char* in, uint32_t i, Sum* total, Sum* group) {
+    const int within = team_.rank % team_.reduceGroup, number = team_.rank / team_.reduceGroup;
+    const bool ends = within == team_.reduceGroup - 1 || team_.rank == team_.worldSize - 1;
+    if (within > 0) *group = followed(mem_.template loadSlotTile<Sum>(at(in, i, true)), *group);
+    if (number > 0) *total = mem_.template loadSlotTile<Sum>(at(in, i, false));
+    if (ends && !mutated(Mutant::kTreeForgetsTheGroup)) *total = number > 0 ? followed(*total, *group) : *group;
+  }
+
+  Mem& mem_;
+  const FlagTeam& team_;
+  const Elements& e_;
+  const bool chain_, grouped_;
+};
+
+}  // namespace railhead
+
+#endif  // RAILHEAD_KERNELS_PARTIAL_SUMS_H_

@@ -1,0 +1,17 @@
+// The classic ring reduce-scatter: a partial sum of each rank's part goes around and ends with its rank.
+#ifndef RAILHEAD_KERNELS_REDUCE_SCATTER_RING_H_
+#define RAILHEAD_KERNELS_REDUCE_SCATTER_RING_H_
+
+#include "railhead/collectives/ring_run.h"
+
+namespace railhead {
+
+// As reduceScatter, but for the order of the additions, which is that of ring_run.h. Returns false when the group broke.
+template <class Elements, class Mem>
+bool reduceScatterRing(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, const Elements& e, const RingPlan& plan, const char* send, char* recv, size_t count) {
+  return runRing<true>(mem, team, flags, e, plan, {RingKind::kReduceScatter, send, recv, count});
+}
+
+}  // namespace railhead
+
+#endif  // RAILHEAD_KERNELS_REDUCE_SCATTER_RING_H_

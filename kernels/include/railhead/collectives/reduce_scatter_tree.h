@@ -1,0 +1,120 @@
+// Reduce-scatter over a tree: partial sums of every part go up to the root, which sends each part to its owner.
+//
+// As in allreduce_tree.h the tree is a chain ("ring"), in which partial sums pass all ranks in their order, so that the bits are
+// those of fold.h; or the double binary tree ("tree"), whose chunks go over one and the other tree in turn.
+#ifndef RAILHEAD_KERNELS_REDUCE_SCATTER_TREE_H_
+#define RAILHEAD_KERNELS_REDUCE_SCATTER_TREE_H_
+
+#include "railhead/base/tree.h"
+#include "railhead/collectives/partial_sums.h"
+#include "railhead/exchange/pipes.h"
+
+namespace railhead {
+
+// As reduceScatter. Chunks are numbered through, the parts in turn; step s of a rank is chunk s on its way up, then chunk s - lag,
+// where this rank owns it, from the root. The lag is even where there are two trees, so that both chunks are of the same one.
+//
+// No deadlock: number each action by its step. A chunk on its way up waits for the same step of ranks below, a credit on the way
+// up for an earlier step of the parent. A result waits for its chunk's step on the root, which is earlier, or the same and
+// the root's own; its credit for the owner's chunk four before on that pipe, at least 4 n - lag steps ago, where n is the world
+// size and the lag at most twice the depth, less than 2 n.
+template <class Elements, class Mem>
+class ReduceScatterTree {
+ public:
+  ReduceScatterTree(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, const Elements& e, Tree tree, const char* send, char* recv, size_t count)
+      : mem_(mem), team_(team), pipes_(mem, team, flags), results_(mem, team, flags, kResults), e_(e), partial_(mem, team, e, tree),
+        send_(send), recv_(recv), count_(count), perChunk_(partial_.perChunk(pipes_.chunkBytes())) {
+    flags.announce();
+    const int n = team.worldSize;
+    for (int t = 0; t < 2; t++) {
+      places_[t] = placeIn(tree, t != 0, team.rank, n);
+      roots_[t] = rootOf(tree, t != 0, n);
+      const auto depth = static_cast<size_t>(depthIn(tree, t != 0, team.rank, n));
+      lags_[t] = tree == Tree::kChain ? depth : 2 * depth;
+    }
+  }
+
+  // Returns false when the group broke.
+  bool run() {
+    const size_t perPart = count_ == 0 ? 1 : (count_ + perChunk_ - 1) / perChunk_;
+    const size_t chunks = perPart * static_cast<size_t>(team_.worldSize), last = lags_[0] > lags_[1] ? lags_[0] : lags_[1];
+    for (size_t step = 0; step < chunks + last; step++) {
+      const size_t lag = lags_[step % 2];
+      if (step < chunks && !pass(chunk(step))) return false;
+      if (step >= lag && step - lag < chunks && !take(chunk(step - lag))) return false;
+    }
+    return true;
+  }
+
+ private:
+  using Raw = typename Elements::Raw;
+  static constexpr uint32_t kTileBytes = Mem::template tileBytes<Raw>();
+
+  struct Chunk {
+    const TreePlace& place;
+    int root, owner;
+    size_t at, n;  // bytes from the begin of a part, elements
+    uint32_t tiles;
+  };
+  Chunk chunk(size_t number) const {
+    const auto n = static_cast<size_t>(team_.worldSize);
+    const size_t base = number / n * perChunk_, left = count_ - base, size = left < perChunk_ ? left : perChunk_;
+    const size_t tiles = (size + Elements::kElements - 1) / Elements::kElements;
+    return {places_[number % 2], roots_[number % 2], static_cast<int>(number % n), base * Elements::kBytes, size, static_cast<uint32_t>(tiles)};
+  }
+
+  bool pass(const Chunk& c) {
+    const bool last = c.place.parent < 0, keep = last && c.owner == team_.rank;
+    const char* in[2] = {nullptr, nullptr};
+    for (int k = 0; k < c.place.n; k++) {
+      in[k] = pipes_.receive(c.place.children[k]);
+      if (in[k] == nullptr || !pipes_.agrees(in[k], team_.call, c.place.children[k])) return false;
+    }
+    char* out = nullptr;
+    if (!keep) {
+      out = last ? results_.reserve(c.owner) : pipes_.reserve(c.place.parent);
+      if (out == nullptr) return false;
+      pipes_.writeHeader(out, team_.call, c.n);
+    }
+    const char* part = send_ + static_cast<size_t>(c.owner) * count_ * Elements::kBytes + c.at;
+    for (uint32_t i = 0; i < c.tiles; i++) {
+      const auto sum = partial_.add(c.place, in, i, e_.load(part, i, c.n), last ? nullptr : out);
+      if (keep) {
+        e_.store(recv_ + c.at, i, c.n, e_.narrow(sum));
+      } else if (last) {
+        mem_.storeSlotTile(out + kSlotHeaderBytes + i * kTileBytes, e_.narrow(sum));
+      }
+    }
+    for (int k = 0; k < c.place.n; k++) pipes_.release(c.place.children[k]);
+    if (last && !keep) results_.send(c.owner);
+    if (!last) pipes_.send(c.place.parent);
+    return true;
+  }
+
+  bool take(const Chunk& c) {
+    if (c.owner != team_.rank || c.root == team_.rank) return true;
+    const char* in = results_.receive(c.root);
+    if (in == nullptr || !results_.agrees(in, team_.call, c.root)) return false;
+    for (uint32_t i = 0; i < c.tiles; i++) {
+      e_.store(recv_ + c.at, i, c.n, mem_.template loadSlotTile<Raw>(in + kSlotHeaderBytes + i * kTileBytes));
+    }
+    results_.release(c.root);
+    return true;
+  }
+
+  Mem& mem_;
+  const FlagTeam& team_;
+  Pipes<Mem> pipes_, results_;
+  const Elements& e_;
+  PartialSums<Elements, Mem> partial_;
+  TreePlace places_[2];
+  int roots_[2];
+  size_t lags_[2];
+  const char* send_;
+  char* recv_;
+  const size_t count_, perChunk_;
+};
+
+}  // namespace railhead
+
+#endif  // RAILHEAD_KERNELS_REDUCE_SCATTER_TREE_H_

@@ -1,0 +1,164 @@
+// Waiting for ranks in dispatch and combine, where a rank may be given up and the others go on.
+#ifndef RAILHEAD_KERNELS_EP_LINKS_H_
+#define RAILHEAD_KERNELS_EP_LINKS_H_
+
+#include "railhead/ep/ep.h"
+#include "railhead/exchange/flag_waits.h"
+
+namespace railhead {
+
+// The kernel's mark in the lease word of a rank that has died (linux/futex.h); one that has left has put 0 there. And the code of a
+// death in the abort word.
+constexpr uint32_t kLeaseOwnerDied = 0x40000000;
+constexpr uint32_t kAbortRankDead = 17;
+
+// Where a rank may be given up, waits are cut into pieces this long, and deaths are looked for between them.
+constexpr int64_t kEpLookForDeathsNs = 5 * 1000 * 1000;
+
+// A rank that is late because it waits itself is given up after so many deadlines: it may meet several late ones in turn.
+constexpr int kEpDeadlinesOfAWaiter = 4;
+
+// The flags' team for a buffer: another abort word and deadline than the comm's where deaths are survived. quiet is a word that
+// stays 0.
+inline void epPrepareFlags(const EpTeam& ep, const uint32_t* quiet, FlagTeam* team) {
+  team->call = {};
+  if (!ep.dropsDead) return;
+  team->abortWord = quiet;
+  if (team->timeoutNs > kEpLookForDeathsNs) team->timeoutNs = kEpLookForDeathsNs;
+}
+
+template <class Mem>
+class EpLinks {
+ public:
+  EpLinks(Mem& mem, const FlagTeam& flagTeam, const EpTeam& team) : mem_(mem), team_(team), flags_(mem, flagTeam), waits_(mem, flagTeam, flags_) {}
+
+  bool isMasked(int r) const { return (team_.state()->masked >> r & 1) != 0 && !mutated(Mutant::kEpMaskedStillAwaited); }
+  uint64_t masked() const { return team_.state()->masked; }
+
+  static uint32_t next(uint32_t n, uint32_t by = 1) { return (n + by) & Mem::kGenerationMask; }
+  // What the reader's head must have come to before the writer may fill chunk n of a pipe.
+  uint32_t credit(uint32_t n) const {
+    return (n + 1 - team_.layout.slots - (mutated(Mutant::kEpOneMoreSlot) ? 1 : 0)) & Mem::kGenerationMask;
+  }
+
+  void publish(Flag& flag, uint32_t value) { flags_.publish(flag, value); }
+  bool hasCome(const Flag& flag, uint32_t value) {
+    return Flags<Mem>::reached(mutated(Mutant::kEpLookRelaxed) ? mem_.loadRelaxed(&flag.value) : mem_.loadAcquire(&flag.value), value);
+  }
+
+  // What has not come in a turn in which this rank looked at everything; then wait() sleeps until any of it has.
+  void clear() {
+    waits_.clear();
+    pending_ = 0;
+  }
+  void add(Flag& flag, uint32_t value, int peer) {
+    waits_.add(flag, value, peer);
+    pending_ |= uint64_t{1} << peer;
+  }
+  bool isWaiting() const { return pending_ != 0; }
+
+  // True: something of it has come, or a rank was masked: look again. False: the group is broken.
+  bool wait() {
+    const int64_t start = mem_.nowNs();
+    leaving_ = watched_ = 0;
+    for (;;) {
+      if (waits_.wait()) {
+        note(waits_.whoCame(), mem_.nowNs() - start);
+        return true;
+      }
+      if (!team_.dropsDead || flags_.stop() != Stop::kTimeout) return false;
+      if (isBrokenOtherwise()) {
+        flags_.stopBecause(Stop::kAborted, pending_);
+        return false;
+      }
+      const uint64_t gone = (dead() | leaving() | late(start)) & pending_;
+      if (gone != 0) {
+        mask(gone, mem_.nowNs() - start);
+        return true;
+      }
+      if (mutated(Mutant::kEpPieceForgets)) waits_.clear();
+      mem_.storeWord(&team_.counters->waitTurns, mem_.loadWord(&team_.counters->waitTurns) + 1);
+    }
+  }
+
+  Stop stop() const { return flags_.stop(); }
+  uint64_t missing() const { return flags_.missing(); }
+
+ private:
+  void mask(uint64_t ranks, int64_t waitedNs) {
+    for (uint64_t left = ranks; left != 0; left &= left - 1) note(lowestBit(left), waitedNs);
+    EpState* own = team_.state();
+    own->masked |= ranks;
+    mem_.storeWordRelease(&own->gaveUp, own->masked);
+  }
+
+  // Ranks that have masked this one, and so send it nothing more. What they sent before is looked for once more: they are named
+  // only when they were seen in the piece before as well.
+  uint64_t leaving() {
+    const uint64_t before = leaving_;
+    leaving_ = 0;
+    for (uint64_t left = pending_; left != 0; left &= left - 1) {
+      const int r = lowestBit(left);
+      if ((mem_.loadWordAcquire(&team_.stateOf(r)->gaveUp) >> team_.rank & 1) != 0) leaving_ |= uint64_t{1} << r;
+    }
+    return before & leaving_;
+  }
+
+  // Ranks that have given no sign of life for a deadline. One that waits itself gives one with each piece of its wait: the rank
+  // that it waits for is the late one.
+  uint64_t late(int64_t start) {
+    const int64_t now = mem_.nowNs();
+    uint64_t mask = 0;
+    for (uint64_t left = pending_; left != 0; left &= left - 1) {
+      const int r = lowestBit(left);
+      const uint64_t turns = mem_.loadWord(team_.waitTurns[r]);
+      if ((watched_ >> r & 1) == 0) {
+        lived_[r] = start;
+      } else if (turns != turns_[r]) {
+        lived_[r] = now;
+      }
+      turns_[r] = turns;
+      if (now - lived_[r] >= team_.timeoutNs || now - start >= kEpDeadlinesOfAWaiter * team_.timeoutNs) mask |= uint64_t{1} << r;
+    }
+    watched_ |= pending_;
+    return mask;
+  }
+
+  // Relaxed: nothing that a dead rank has written is read because of it.
+  uint64_t dead() {
+    uint64_t mask = 0;
+    if (mutated(Mutant::kEpNoLookForDeaths)) return 0;
+    const uint32_t abort = mem_.loadRelaxed(team_.abortWord);
+    if ((abort & 0xff) == kAbortRankDead && abort >> 16 < static_cast<uint32_t>(team_.worldSize)) mask |= uint64_t{1} << (abort >> 16);
+    for (int r = 0; r < team_.worldSize; r++) {
+      if (r == team_.rank) continue;
+      const uint32_t lease = mem_.loadRelaxed(team_.leases[r]);
+      if (lease == 0 || (lease & kLeaseOwnerDied) != 0) mask |= uint64_t{1} << r;
+    }
+    return mask;
+  }
+  // By an abort, or because the ranks called different collectives: not by a death.
+  bool isBrokenOtherwise() {
+    const uint32_t abort = mem_.loadRelaxed(team_.abortWord);
+    return abort != 0 && (abort & 0xff) != kAbortRankDead && !mutated(Mutant::kEpDropIgnoresAbort);
+  }
+  void note(int peer, int64_t ns) {
+    uint64_t* waited = &team_.counters->waitNs[peer];
+    mem_.storeWord(waited, mem_.loadWord(waited) + static_cast<uint64_t>(ns));
+  }
+
+  Mem& mem_;
+  const EpTeam& team_;
+  Flags<Mem> flags_;
+  FlagWaits<Mem> waits_;
+  uint64_t pending_ = 0;
+  // Of a wait that has lasted for more than a piece: ranks that have masked this one; those whose lives are watched, when they last
+  // gave a sign of it, and what they had counted then.
+  uint64_t leaving_ = 0, watched_ = 0;
+  int64_t lived_[kMaxWorldSize];
+  uint64_t turns_[kMaxWorldSize];
+};
+
+}  // namespace railhead
+
+#endif  // RAILHEAD_KERNELS_EP_LINKS_H_

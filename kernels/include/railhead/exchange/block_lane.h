@@ -1,0 +1,162 @@
+// One block's view of an exchange by flags: how a GPU orders accesses to windows, for messages that are not worth copying
+// into packets. Block b of a rank exchanges with block b of every other rank, so all ranks launch the same grid.
+#ifndef RAILHEAD_KERNELS_BLOCK_LANE_H_
+#define RAILHEAD_KERNELS_BLOCK_LANE_H_
+
+#include "railhead/base/mutant.h"
+#include "railhead/base/target.h"
+#include "railhead/exchange/packets.h"
+
+namespace railhead {
+
+// What rank s says to block b of rank r, at line b * worldSize + s of rank r's lines.
+struct BlockLine {
+  // The newest generation that the peer's block has published; it only grows, and 64 bits do not wrap. Writer: one thread
+  // of the peer's block (store release, system scope, behind a barrier of the block). Reader: one thread of this block
+  // (load acquire, before a barrier of the block). It publishes what the block's threads have stored to windows, here too,
+  // and says that they have ended their reads. In the first exchange it also publishes what earlier kernels of the peer's
+  // stream have stored, and the two offers.
+  uint64_t generation;
+  // Where the peer's buffers lie in its heap, kNoOffset = not in it. Writer: the thread that publishes. Readers: all
+  // threads of this block, until they publish again.
+  uint64_t sendOffset, recvOffset;
+  uint64_t pad;
+};
+static_assert(sizeof(BlockLine) == 32, "lines are addressed by peers");
+
+// Words of a rank in its own memory.
+struct BlockState {
+  // The even generation used last. It lives here so that a replayed graph goes on counting. Read by all threads of a kernel
+  // at its begin, written by its last block at its end; kernels of a rank follow each other on a stream.
+  uint64_t generation;
+  uint32_t blocksDone;  // of the kernel that runs; atomic
+};
+
+// What a kernel needs to know of its group. Filled by the host.
+struct BlockTeam {
+  int rank;
+  int worldSize;
+  int reduceGroup;
+  BlockState* state;
+  BlockLine* lines[kMaxWorldSize];  // of every rank, as this one sees them: worldSize for each block of the largest grid
+  char* heap[kMaxWorldSize];        // of every rank, as this one sees them
+};
+
+// Mem has, besides what packet_lane.h lists:
+//   loadFlagAcquire, storeFlagRelease           64-bit words, system scope
+//   loadFlag, storeFlag                         the same, relaxed (for mutants)
+//   loadOffer, storeOffer                       64-bit words, plain
+//   loadElements<Elements>, storeElements       a tile of a window, plain
+//   blockAll(v)                                 blockSync that returns whether v was true in all of the block's threads
+//   block(), blockThreads()
+template <class Mem>
+class BlockLane {
+ public:
+  static constexpr int kBatch = Packets<Mem>::kBatch;
+
+  RH_FN BlockLane(Mem& mem, const BlockTeam& team) : mem_(mem), team_(team), generation_(mem.loadState(&team.state->generation)) {}
+
+  RH_FN int rank() const { return team_.rank; }
+  RH_FN int worldSize() const { return team_.worldSize; }
+  RH_FN int reduceGroup() const { return team_.reduceGroup; }
+  RH_FN uint32_t first() const { return mem_.thread(); }
+  RH_FN uint32_t step() const { return mem_.threads(); }
+
+  RH_FN void beginEpoch() { generation_ += 2; }
+
+  // What the next exchange tells the others.
+  RH_FN void offer(uint64_t send, uint64_t recv) {
+    sendOffset_ = send;
+    recvOffset_ = recv;
+  }
+
+  // Publishes what the block's threads have done before phase 0 or 1 and waits for the same block of every rank.
+  // The first barrier puts the other threads' accesses before the release, the last puts the acquire before theirs.
+  RH_FN bool exchange(int phase) {
+    const uint64_t generation = generation_ + static_cast<uint32_t>(mutated(Mutant::kBlockOneGeneration) ? 0 : phase);
+    if (!mutated(Mutant::kBlockPublishesAlone)) mem_.blockSync();
+    bool arrived = true;
+    RH_ROLLED
+    for (uint32_t r = mem_.threadInBlock(); r < static_cast<uint32_t>(team_.worldSize); r += mem_.blockThreads()) {
+      publish(static_cast<int>(r), generation, phase);
+    }
+    RH_ROLLED
+    for (uint32_t r = mem_.threadInBlock(); r < static_cast<uint32_t>(team_.worldSize) && arrived; r += mem_.blockThreads()) {
+      arrived = await(static_cast<int>(r), generation);
+    }
+    return mutated(Mutant::kBlockAwaitsAlone) ? arrived : mem_.blockAll(arrived);
+  }
+
+  // After the first exchange: every rank has offered. The answer is the same on all ranks.
+  RH_FN bool allOffered() {
+    bool all = true;
+    RH_ROLLED
+    for (int r = 0; r < team_.worldSize; r++) {
+      const BlockLine* line = lineOf(r);
+      all = all && mem_.loadOffer(&line->sendOffset) != kNoOffset && mem_.loadOffer(&line->recvOffset) != kNoOffset;
+    }
+    return all;
+  }
+  // Where not all have: the next offers may overwrite these only after all threads have seen them, and what follows
+  // instead (packets) does not wait for threads that have no tile.
+  RH_FN bool stepBack() { return mutated(Mutant::kBlockStepsBackAlone) || exchange(1); }
+
+  template <class Elements>
+  RH_FN typename Elements::Raw loadRemote(int r, uint64_t tile, size_t count) {
+    return mem_.template loadElements<Elements>(team_.heap[r] + mem_.loadOffer(&lineOf(r)->sendOffset), tile, count);
+  }
+  template <class Elements>
+  RH_FN void storeRemote(int r, uint64_t tile, size_t count, const typename Elements::Raw& raw) {
+    mem_.template storeElements<Elements>(team_.heap[r] + mem_.loadOffer(&lineOf(r)->recvOffset), tile, count, raw);
+  }
+
+  // Every thread calls it once, at its end: the next kernel then goes on counting.
+  RH_FN void finish() {
+    mem_.blockSync();
+    if (mem_.threadInBlock() != 0) return;
+    const bool last = mem_.countBlock(&team_.state->blocksDone);
+    if (last && !mutated(Mutant::kBlockGenerationNotKept)) mem_.storeState(&team_.state->generation, generation_);
+  }
+
+ private:
+  // The line of this block that rank r writes.
+  RH_FN BlockLine* lineOf(int r) const {
+    return team_.lines[team_.rank] + mem_.block() * static_cast<uint32_t>(team_.worldSize) + static_cast<uint32_t>(r);
+  }
+
+  RH_FN void publish(int r, uint64_t generation, int phase) {
+    BlockLine* line = team_.lines[r] + mem_.block() * static_cast<uint32_t>(team_.worldSize) + static_cast<uint32_t>(team_.rank);
+    if (mutated(Mutant::kBlockOffersLate)) mem_.storeFlagRelease(&line->generation, generation);
+    if (phase == 0) {
+      mem_.storeOffer(&line->sendOffset, sendOffset_);
+      mem_.storeOffer(&line->recvOffset, recvOffset_);
+    }
+    if (mutated(Mutant::kBlockOffersLate)) return;
+    if (mutated(Mutant::kBlockPublishRelaxed)) {
+      mem_.storeFlag(&line->generation, generation);
+    } else {
+      mem_.storeFlagRelease(&line->generation, generation);
+    }
+  }
+
+  // A peer may be one generation ahead: it has seen this rank's, which was published before it was waited for.
+  RH_FN bool await(int r, uint64_t generation) {
+    const uint64_t* flag = &lineOf(r)->generation;
+    RH_ROLLED
+    while ((mutated(Mutant::kBlockAwaitRelaxed) ? mem_.loadFlag(flag) : mem_.loadFlagAcquire(flag)) < generation) {
+      if (mem_.keepWaiting()) continue;
+      mem_.missing(r);
+      return false;
+    }
+    return true;
+  }
+
+  Mem& mem_;
+  const BlockTeam& team_;
+  uint64_t generation_;
+  uint64_t sendOffset_ = kNoOffset, recvOffset_ = kNoOffset;
+};
+
+}  // namespace railhead
+
+#endif  // RAILHEAD_KERNELS_BLOCK_LANE_H_

@@ -1,0 +1,165 @@
+// One rank's view of an exchange by flags: what the algorithms see on a CPU, where a rank is one thread.
+#ifndef RAILHEAD_KERNELS_FLAG_LANE_H_
+#define RAILHEAD_KERNELS_FLAG_LANE_H_
+
+#include "railhead/base/mutant.h"
+#include "railhead/base/target.h"
+#include "railhead/exchange/flags.h"
+
+namespace railhead {
+
+// Raw is a tile as it travels. Mem has, besides what flags.h needs, plain accesses that the flags order, to memory that
+// other ranks read or write: loadTile<Raw> and storeTile of buffers, loadElements and storeElements of windows, loadOffer
+// and storeOffer of offsets.
+template <class Mem, class Raw>
+class FlagLane {
+ public:
+  static constexpr int kBatch = 1;
+  static constexpr uint32_t kTileBytes = Mem::template tileBytes<Raw>();
+
+  FlagLane(Mem& mem, const FlagTeam& team)
+      : mem_(mem), team_(team), flags_(mem, team), generation_(flags_.header(team.rank)->generation) {
+    flags_.announce();
+  }
+  ~FlagLane() { flags_.header(team_.rank)->generation = generation_; }
+  FlagLane(const FlagLane&) = delete;
+  FlagLane& operator=(const FlagLane&) = delete;
+
+  int rank() const { return team_.rank; }
+  int worldSize() const { return team_.worldSize; }
+  int reduceGroup() const { return team_.reduceGroup; }
+  uint32_t chunkTiles() const { return team_.blockBytes / kTileBytes; }
+  uint32_t sliceTiles() const { return chunkTiles() / static_cast<uint32_t>(team_.worldSize); }
+  uint32_t first() const { return 0; }
+  uint32_t step() const { return 1; }
+
+  void beginEpoch() {
+    generation_ = (generation_ + 2) & Mem::kGenerationMask;
+    half_ = kScratchHeaderBytes + (mutated(Mutant::kOneBuffer) ? 0 : generation_ >> 1 & 1) * static_cast<size_t>(team_.blockBytes);
+    if (mutated(Mutant::kPublishBeforeTiles)) publish(generation_);
+  }
+
+  // Publishes what this rank has pushed in the phase (0 or 1) and waits for everybody's. The first exchange of an operation
+  // also compares what the ranks have called.
+  bool exchange(int phase) {
+    if (compared_ || team_.call.call == 0) return meet(phase);
+    compared_ = true;
+    Signature& own = signatureOf(team_.rank);
+    mem_.storeWord(&own.call, team_.call.call);
+    mem_.storeWord(&own.count, team_.call.count);
+    return meet(phase) && allAgree();
+  }
+
+  // A rank's own tiles are taken from the caller's memory again, not from the buffer.
+  static constexpr bool kKeepsOwn = true;
+  static constexpr bool kPadsChunks = false;  // a generation speaks for the whole rank
+  void pushAll(uint32_t tile, const Raw& raw) { mem_.storeTile(at(team_.rank, tile), raw); }
+  bool poll(int first, int, uint32_t tile, const Raw& own, Raw (&out)[1]) {
+    out[0] = first == team_.rank ? own : mem_.template loadTile<Raw>(at(first, tile));
+    return true;
+  }
+  // Slices lie in the buffer in the order of the message, so that tile j of an owner's slice is where it is in the message.
+  void pushSlice(int, int owner, uint32_t j, uint32_t slice, const Raw& raw) {
+    mem_.storeTile(at(team_.rank, static_cast<uint32_t>(owner) * slice + j), raw);
+  }
+  bool pollSlice(int first, int, uint32_t j, uint32_t slice, const Raw& own, Raw (&out)[1]) {
+    out[0] = first == team_.rank ? own : mem_.template loadTile<Raw>(at(first, static_cast<uint32_t>(team_.rank) * slice + j));
+    return true;
+  }
+  // The place of a rank's own slice in its own buffer is free: it gives that slice to nobody.
+  void pushResult(uint32_t j, uint32_t slice, const Raw& raw) {
+    mem_.storeTile(at(team_.rank, static_cast<uint32_t>(team_.rank) * slice + j), raw);
+  }
+  bool pollResult(int first, int, uint32_t j, uint32_t slice, Raw (&out)[1]) {
+    if (first != team_.rank) out[0] = mem_.template loadTile<Raw>(at(first, static_cast<uint32_t>(first) * slice + j));
+    return true;
+  }
+
+  // Pull: tells the others, with the next exchange, where this rank's buffers are.
+  void offer(uint64_t send, uint64_t recv) {
+    ScratchHeader* own = flags_.header(team_.rank);
+    mem_.storeOffer(&own->sendOffset, send);
+    mem_.storeOffer(&own->recvOffset, recv);
+  }
+  // After the exchange: every rank has offered. The answer is the same on all ranks.
+  bool allOffered() {
+    for (int r = 0; r < team_.worldSize; r++) {
+      if (sendOf(r) == kNoOffset || recvOf(r) == kNoOffset) return false;
+    }
+    return true;
+  }
+  // The same for operations that store to nobody's memory but the caller's.
+  bool allOfferedSend() {
+    for (int r = 0; r < team_.worldSize; r++) {
+      if (sendOf(r) == kNoOffset) return false;
+    }
+    return true;
+  }
+  // Where not all have: the next exchange comes before the next offers, there is nothing to do.
+  bool stepBack() { return true; }
+  // Tile number `tile` of count elements that begin `offset` bytes into the send buffer of rank r.
+  template <class Elements>
+  typename Elements::Raw loadRemoteAt(int r, uint64_t offset, uint64_t tile, size_t count) {
+    return mem_.template loadElements<Elements>(remote(r, sendOf(r)) + offset, tile, count);
+  }
+  template <class Elements>
+  typename Elements::Raw loadRemote(int r, uint64_t tile, size_t count) {
+    return mem_.template loadElements<Elements>(remote(r, sendOf(r)), tile, count);
+  }
+  template <class Elements>
+  void storeRemote(int r, uint64_t tile, size_t count, const typename Elements::Raw& raw) {
+    mem_.template storeElements<Elements>(remote(r, recvOf(r)), tile, count, raw);
+  }
+
+  Stop stop() const { return flags_.stop(); }
+  uint64_t missing() const { return flags_.missing(); }
+  const Difference& difference() const { return flags_.difference(); }
+
+ private:
+  bool meet(int phase) {
+    const uint32_t generation = generation_ + static_cast<uint32_t>(mutated(Mutant::kOneGenerationForBothPhases) ? 0 : phase);
+    const int peers = mutated(Mutant::kAwaitOnlyTheFirst) ? 1 : team_.worldSize;
+    if (!mutated(Mutant::kAwaitBeforePublish)) publish(generation);
+    for (int r = 0; r < peers; r++) {
+      if (r != team_.rank && !flags_.await(flags_.header(r)->published.generation, generation, r)) return false;
+    }
+    if (mutated(Mutant::kAwaitBeforePublish)) publish(generation);
+    return true;
+  }
+  void publish(uint32_t generation) { flags_.publish(flags_.header(team_.rank)->published.generation, generation); }
+
+  Signature& signatureOf(int r) {
+    return flags_.header(r)->published.signature[mutated(Mutant::kOneSignature) ? 0 : generation_ >> 1 & 1];
+  }
+  bool allAgree() {
+    if (mutated(Mutant::kSignatureNotCompared)) return true;
+    for (int r = 0; r < team_.worldSize; r++) {
+      const Signature& words = signatureOf(r);
+      const Signature theirs = {mem_.loadWord(&words.call), mem_.loadWord(&words.count)};
+      if (theirs == team_.call) continue;
+      flags_.mismatch(r, theirs, team_.call);
+      return false;
+    }
+    return true;
+  }
+
+  char* remote(int r, uint64_t offer) const {
+    const uint64_t region = offer >> kOfferRegionShift;
+    char* base = region == 0 ? team_.heap[r] : team_.regions[region][r];
+    return base + (offer & ((uint64_t{1} << kOfferRegionShift) - 1));
+  }
+  uint64_t sendOf(int r) { return mem_.loadOffer(&flags_.header(r)->sendOffset); }
+  uint64_t recvOf(int r) { return mem_.loadOffer(&flags_.header(r)->recvOffset); }
+  char* at(int r, uint32_t tile) const { return team_.heap[r] + half_ + static_cast<size_t>(tile) * kTileBytes; }
+
+  Mem& mem_;
+  const FlagTeam& team_;
+  Flags<Mem> flags_;
+  uint32_t generation_;
+  bool compared_ = false;  // what the ranks have called
+  size_t half_ = 0;  // offset of the current buffer in every heap
+};
+
+}  // namespace railhead
+
+#endif  // RAILHEAD_KERNELS_FLAG_LANE_H_

@@ -1,0 +1,111 @@
+// LL pipes: data that is its own flag, for small chunks from a rank to the next one of a ring on a CPU ("low latency"). What
+// packets.h is to a GPU's exchange with everybody.
+//
+// A chunk is a row of 8-byte words, {data32, mark32}, each stored and loaded whole, relaxed: a word that has the chunk's mark has
+// the chunk's data. So a reader needs no tail and no fence, and fetches no line but those of the data. The first words of a
+// chunk are the signature.
+//
+// The writer publishes a tail as well. It is the writer's own count, and what a reader sleeps on: one that spins never looks
+// at it, so its line stays with the writer. Credits are as in pipes.h: the writer may fill chunk t while t - head < kPipeSlots.
+//
+// The mark of chunk t is t with the highest bit set: never 0, the value of untouched memory. Slots belong to LL pipes alone.
+// Wrap: a word that no short chunk has overwritten for half the range of t would pass for one of the chunk that has its mark
+// again. So the reader zeroes the slots of the last kPipeSlots chunks before the marks begin again, between its last read and
+// its head; it is the only one who could take the old word for a new one, and the writer writes again after it has seen the head.
+#ifndef RAILHEAD_KERNELS_LL_PIPES_H_
+#define RAILHEAD_KERNELS_LL_PIPES_H_
+
+#include <string.h>
+
+#include "railhead/exchange/pipes.h"
+
+namespace railhead {
+
+template <class Mem>
+class LLPipes {
+ public:
+  LLPipes(Mem& mem, const FlagTeam& team, int channel) : mem_(mem), team_(team), offset_(llPipeOffset(team, channel)) {}
+
+  // Data bytes of a chunk.
+  uint32_t chunkBytes() const { return 4 * (words() - kSignatureWords); }
+
+  // Of the pipe that rank `writer` writes, and of the one that rank `reader` reads.
+  Flag& tail(int writer) const { return *reinterpret_cast<Flag*>(team_.heap[writer] + offset_); }
+  Flag& head(int reader) const { return *reinterpret_cast<Flag*>(team_.heap[reader] + offset_ + kFlagLineBytes); }
+  uint64_t* slot(int writer, uint32_t chunk) const {
+    char* slots = team_.heap[writer] + offset_ + kLLFlagsBytes;
+    return reinterpret_cast<uint64_t*>(slots + (chunk % kPipeSlots) * static_cast<uint64_t>(team_.llSlotBytes));
+  }
+
+  static uint32_t mark(uint32_t chunk) { return (chunk & kMarkMask) | (mutated(Mutant::kLLMarkMayBeZero) ? 0 : kMarkMask + 1); }
+
+  static constexpr uint32_t kSignatureWords = 4;
+  static uint32_t wordsOf(uint32_t bytes) { return kSignatureWords + bytes / 4; }
+
+  void writeSignature(uint64_t* slot, uint32_t chunk, const Signature& s) {
+    const uint64_t both[2] = {s.call, s.count};
+    storeWords(slot, chunk, both, kSignatureWords);
+  }
+  // Of a chunk whose first words have come.
+  Signature signature(const uint64_t* slot) {
+    uint64_t both[2];
+    loadWords(slot, both, kSignatureWords);
+    return {both[0], both[1]};
+  }
+
+  bool isThere(const uint64_t* slot, uint32_t chunk, uint32_t word) { return mem_.loadWord(slot + word) >> 32 == mark(chunk); }
+  // How many of the first n words are there: the number of the first that is not, or n.
+  uint32_t countThere(const uint64_t* slot, uint32_t chunk, uint32_t n) {
+    if (mutated(Mutant::kLLChecksOneWord) && n > kSignatureWords) return n;
+    uint32_t word = 0;
+    while (word < n && isThere(slot, chunk, word)) word++;
+    return word;
+  }
+
+  // Piece number i of a chunk. T: a whole number of 4-byte words.
+  template <class T>
+  T load(const uint64_t* slot, uint32_t i) {
+    T value;
+    loadWords(slot + kSignatureWords + i * kWordsOf<T>, &value, kWordsOf<T>);
+    return value;
+  }
+  template <class T>
+  void store(uint64_t* slot, uint32_t chunk, uint32_t i, const T& value) {
+    storeWords(slot + kSignatureWords + i * kWordsOf<T>, chunk, &value, kWordsOf<T>);
+  }
+
+  // After the last read of a chunk: zeroes its slot where the marks are about to begin again.
+  void clearBeforeWrap(uint64_t* slot, uint32_t chunk) {
+    if ((chunk & kMarkMask) + kPipeSlots <= kMarkMask || mutated(Mutant::kLLNoWrapClear)) return;
+    for (uint32_t i = 0; i < words(); i++) mem_.storeWord(slot + i, 0);
+  }
+
+ private:
+  static constexpr uint32_t kMarkMask = Mem::kGenerationMask >> 1;
+  template <class T>
+  static constexpr uint32_t kWordsOf = sizeof(T) / 4;
+
+  uint32_t words() const { return team_.llSlotBytes / 8; }
+  void storeWords(uint64_t* to, uint32_t chunk, const void* data, uint32_t n) {
+    const uint64_t flag = uint64_t{mark(chunk)} << 32;
+    for (uint32_t i = 0; i < n; i++) {
+      uint32_t word;
+      memcpy(&word, static_cast<const char*>(data) + 4 * i, 4);
+      mem_.storeWord(to + i, flag | word);
+    }
+  }
+  void loadWords(const uint64_t* from, void* data, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+      const auto word = static_cast<uint32_t>(mem_.loadWord(from + i));
+      memcpy(static_cast<char*>(data) + 4 * i, &word, 4);
+    }
+  }
+
+  Mem& mem_;
+  const FlagTeam& team_;
+  const uint64_t offset_;
+};
+
+}  // namespace railhead
+
+#endif  // RAILHEAD_KERNELS_LL_PIPES_H_

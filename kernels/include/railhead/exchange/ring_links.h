@@ -1,0 +1,172 @@
+// A channel's two pipes, from the rank before and to the next one, as the ring sees them: the same for both protocols.
+//
+//   arrived(bytes)    whether the next chunk, of so many bytes, is there. False: what to wait for has been noted, or the chunk is
+//                     of another operation and the flags say so
+//   reserve()         whether there is a credit for the next chunk; false: what to wait for has been noted
+//   load<T>(i), store(i, value)   piece i, of sizeof(T) bytes, of the chunk that has arrived, and of the one reserved
+//   release(), send(bytes)        done with them
+#ifndef RAILHEAD_KERNELS_RING_LINKS_H_
+#define RAILHEAD_KERNELS_RING_LINKS_H_
+
+#include "railhead/exchange/flag_waits.h"
+#include "railhead/exchange/ll_pipes.h"
+#include "railhead/exchange/pipes.h"
+#include "railhead/exchange/ring.h"
+
+namespace railhead {
+
+// How many chunks a writer may still write, as far as it knows. It looks at the reader's head, a line of another rank, only
+// when it knows of none.
+template <class Mem>
+class Credits {
+ public:
+  // tail: of chunks written. Acquire on head: the reader has read the slots that are free again.
+  bool look(Mem& mem, FlagWaits<Mem>& waits, uint32_t tail, Flag& head, int reader) {
+    if (left_ > 0) return true;
+    const uint32_t first = Pipes<Mem>::credit(tail);
+    const uint32_t seen = mutated(Mutant::kRingHeadRelaxed) ? mem.loadRelaxed(&head.value) : mem.loadAcquire(&head.value);
+    if (Flags<Mem>::reached(seen, first)) {
+      left_ = ((seen - first) & Mem::kGenerationMask) + 1;
+      return true;
+    }
+    waits.add(head, first, reader);
+    return false;
+  }
+  void use() {
+    if (!mutated(Mutant::kRingCreditsNotCounted)) left_--;
+  }
+
+ private:
+  uint32_t left_ = 0;
+};
+
+template <class Mem>
+class SimpleLink {
+ public:
+  SimpleLink(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, FlagWaits<Mem>& waits, int channel, int before, int next)
+      : mem_(mem), team_(team), pipes_(mem, team, flags, ringPipeSet(channel, team.worldSize)), waits_(waits), before_(before), next_(next) {}
+
+  uint32_t chunkBytes() const { return pipes_.chunkBytes(); }
+
+  bool arrived(uint32_t) {
+    const uint32_t chunk = mem_.loadRelaxed(&pipes_.head(before_, team_.rank).value);
+    Flag& tail = pipes_.tail(before_, team_.rank);
+    const uint32_t written = Pipes<Mem>::next(chunk);
+    const uint32_t seen = mutated(Mutant::kRingTailRelaxed) ? mem_.loadRelaxed(&tail.value) : mem_.loadAcquire(&tail.value);
+    if (!Flags<Mem>::reached(seen, written)) {
+      waits_.add(tail, written, before_);
+      return false;
+    }
+    in_ = pipes_.slot(before_, team_.rank, chunk);
+    return pipes_.agrees(in_, team_.call, before_);
+  }
+  bool reserve() {
+    const uint32_t chunk = mem_.loadRelaxed(&pipes_.tail(team_.rank, next_).value);
+    if (!credits_.look(mem_, waits_, chunk, pipes_.head(team_.rank, next_), next_)) return false;
+    out_ = pipes_.slot(team_.rank, next_, chunk);
+    return true;
+  }
+  template <class T>
+  T load(uint32_t i) {
+    return mem_.template loadSlotTile<T>(in_ + kSlotHeaderBytes + i * sizeof(T));
+  }
+  template <class T>
+  void store(uint32_t i, const T& value) {
+    mem_.storeSlotTile(out_ + kSlotHeaderBytes + i * sizeof(T), value);
+  }
+  void release() { pipes_.release(before_); }
+  void send(uint32_t bytes) {
+    pipes_.writeHeader(out_, team_.call, bytes);
+    pipes_.send(next_);
+    credits_.use();
+  }
+
+ private:
+  Mem& mem_;
+  const FlagTeam& team_;
+  Pipes<Mem> pipes_;
+  FlagWaits<Mem>& waits_;
+  const int before_, next_;
+  Credits<Mem> credits_;
+  const char* in_ = nullptr;
+  char* out_ = nullptr;
+};
+
+template <class Mem>
+class LLLink {
+ public:
+  LLLink(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, FlagWaits<Mem>& waits, int channel, int before, int next)
+      : mem_(mem), team_(team), flags_(flags), pipes_(mem, team, channel), waits_(waits), before_(before), next_(next) {}
+
+  uint32_t chunkBytes() const { return pipes_.chunkBytes(); }
+
+  // A reader that looked at words in their order would take each line from its writer in the middle of writing it. So it waits
+  // for the last word, and looks at all others then. But a chunk of another operation may have fewer words: the signature is
+  // looked at whenever it is there.
+  bool arrived(uint32_t bytes) {
+    inChunk_ = mem_.loadRelaxed(&pipes_.head(team_.rank).value);
+    in_ = pipes_.slot(before_, inChunk_);
+    constexpr uint32_t kFirst = LLPipes<Mem>::kSignatureWords;
+    const uint32_t n = LLPipes<Mem>::wordsOf(bytes);
+    const bool lastIsThere = pipes_.isThere(in_, inChunk_, n - 1);
+    const uint32_t there = pipes_.countThere(in_, inChunk_, lastIsThere ? n : kFirst);
+    if (there >= kFirst) {
+      const Signature theirs = pipes_.signature(in_);
+      if (theirs != team_.call && !mutated(Mutant::kLLSignatureNotCompared)) {
+        flags_.mismatch(before_, theirs, team_.call);
+        return false;
+      }
+    }
+    if (there == n) return true;
+    const uint64_t* missing = in_ + (lastIsThere ? there : n - 1);
+    waits_.addWord(pipes_.tail(before_), Pipes<Mem>::next(inChunk_), before_, missing, LLPipes<Mem>::mark(inChunk_));
+    return false;
+  }
+  bool reserve() {
+    outChunk_ = mem_.loadRelaxed(&pipes_.tail(team_.rank).value);
+    if (!credits_.look(mem_, waits_, outChunk_, pipes_.head(next_), next_)) return false;
+    out_ = pipes_.slot(team_.rank, outChunk_);
+    pipes_.writeSignature(out_, outChunk_, team_.call);
+    return true;
+  }
+  template <class T>
+  T load(uint32_t i) {
+    return pipes_.template load<T>(in_, i);
+  }
+  template <class T>
+  void store(uint32_t i, const T& value) {
+    pipes_.store(out_, outChunk_, i, value);
+  }
+  // Release: of this rank's reads, and of the zeros that it may have written.
+  void release() {
+    if (!mutated(Mutant::kLLClearsAfterRelease)) pipes_.clearBeforeWrap(in_, inChunk_);
+    flags_.publish(pipes_.head(team_.rank), Pipes<Mem>::next(inChunk_));
+    if (mutated(Mutant::kLLClearsAfterRelease)) pipes_.clearBeforeWrap(in_, inChunk_);
+  }
+  // For a reader that sleeps; release, so that one that wakes up sees all words.
+  void send(uint32_t) {
+    Flag& tail = pipes_.tail(team_.rank);
+    if (mutated(Mutant::kLLTailWithoutWake)) {
+      mem_.storeRelease(&tail.value, Pipes<Mem>::next(outChunk_));
+    } else {
+      flags_.publish(tail, Pipes<Mem>::next(outChunk_));
+    }
+    credits_.use();
+  }
+
+ private:
+  Mem& mem_;
+  const FlagTeam& team_;
+  Flags<Mem>& flags_;
+  LLPipes<Mem> pipes_;
+  FlagWaits<Mem>& waits_;
+  const int before_, next_;
+  Credits<Mem> credits_;
+  uint32_t inChunk_ = 0, outChunk_ = 0;
+  uint64_t* in_ = nullptr;
+  uint64_t* out_ = nullptr;
+};
+
+}  // namespace railhead
+
+#endif  // RAILHEAD_KERNELS_RING_LINKS_H_
