@@ -6,8 +6,8 @@
 #include "railhead/collectives/allreduce_pull.h"
 #include "railhead/collectives/allreduce_rmsnorm.h"
 #include "railhead/collectives/allreduce_twoshot.h"
-#include "railhead/exchange/block_lane.h"
-#include "railhead/exchange/packet_lane.h"
+#include "railhead/exchange/block_exchange.h"
+#include "railhead/exchange/packet_exchange.h"
 
 namespace railhead::cuda {
 
@@ -24,17 +24,17 @@ constexpr int kMaxThreads = 256;
 template <class T>
 RH_FN void oneshot(const PacketTeam& team, const WaitControl& control, const char* send, char* recv, size_t count) {
   Mem mem(control);
-  PacketLane<Mem> lane(mem, team);
-  allReduceOneshot(lane, Elements<T>(), send, recv, count);
-  lane.finish();
+  PacketExchange<Mem> exchange(mem, team);
+  allReduceOneshot(exchange, Elements<T>(), send, recv, count);
+  exchange.finish();
 }
 
 template <class T>
 RH_FN void twoshot(const PacketTeam& team, const WaitControl& control, const char* send, char* recv, size_t count) {
   Mem mem(control);
-  PacketLane<Mem> lane(mem, team);
-  allReduceTwoshot(lane, Elements<T>(), send, recv, count);
-  lane.finish();
+  PacketExchange<Mem> exchange(mem, team);
+  allReduceTwoshot(exchange, Elements<T>(), send, recv, count);
+  exchange.finish();
 }
 
 // send and recv are this rank's buffers, sendOffset and recvOffset say where they lie in its heap (kNoOffset: not there; then
@@ -43,10 +43,10 @@ template <class T>
 RH_FN void pull(const PacketTeam& packets, const BlockTeam& blocks, const WaitControl& control, const char* send, char* recv,
                 uint64_t sendOffset, uint64_t recvOffset, size_t count) {
   Mem mem(control);
-  BlockLane<Mem> lane(mem, blocks);
+  BlockExchange<Mem> exchange(mem, blocks);
   bool zeroCopy = true;
-  const bool met = allReducePull(lane, Elements<T>(), sendOffset, recvOffset, count, &zeroCopy);
-  lane.finish();
+  const bool met = allReducePull(exchange, Elements<T>(), sendOffset, recvOffset, count, &zeroCopy);
+  exchange.finish();
   if (met && !zeroCopy) twoshot<T>(packets, control, send, recv, count);
 }
 
@@ -54,9 +54,9 @@ template <class T>
 RH_FN void rmsNorm(const PacketTeam& team, const WaitControl& control, const char* x, char* residual, const char* weight, char* out,
                    uint32_t rows, uint32_t hidden, float eps) {
   Mem mem(control);
-  PacketLane<Mem> lane(mem, team);
-  allReduceRMSNorm(lane, Elements<T>(), x, residual, weight, out, rows, hidden, eps);
-  lane.finish();
+  PacketExchange<Mem> exchange(mem, team);
+  allReduceRMSNorm(exchange, Elements<T>(), x, residual, weight, out, rows, hidden, eps);
+  exchange.finish();
 }
 
 }  // namespace railhead::cuda

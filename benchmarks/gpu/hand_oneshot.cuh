@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-#include "railhead/exchange/packet_lane.h"
+#include "railhead/exchange/packet_exchange.h"
 
 namespace {
 

@@ -3,8 +3,8 @@
 #define RAILHEAD_KERNELS_CUDA_MEM_CUH_
 
 #include "railhead/base/target.h"
-#include "railhead/exchange/block_lane.h"
-#include "railhead/exchange/packet_lane.h"
+#include "railhead/exchange/block_exchange.h"
+#include "railhead/exchange/packet_exchange.h"
 
 namespace railhead::cuda {
 

@@ -25,14 +25,14 @@
 #include "railhead/collectives/reduce_scatter_ring.h"
 #include "railhead/collectives/reduce_scatter_tree.h"
 #include "railhead/collectives/transfers.h"
-#include "railhead/exchange/flag_lane.h"
+#include "railhead/exchange/flag_exchange.h"
 
 namespace railhead::host {
 
 static inline const char* in(const void* p) { return static_cast<const char*>(p); }
 static inline char* out(void* p) { return static_cast<char*>(p); }
 
-// Of a lane or of flags.
+// Of an exchange or of flags.
 template <class Waiter>
 Outcome outcomeOf(const Waiter& w) {
   return {w.stop(), w.missing(), w.difference()};
@@ -40,40 +40,40 @@ Outcome outcomeOf(const Waiter& w) {
 
 template <class T, class Isa>
 struct ReductionsOf {
-  using Lane = FlagLane<Mem<Isa>, RawTile<T>>;
+  using Exchange = FlagExchange<Mem<Isa>, RawTile<T>>;
   using E = Elements<T, Isa>;
 
   static Outcome oneshot(const FlagTeam& team, const ReduceOp& op, const void* send, void* recv, size_t count) {
     Mem<Isa> mem;
-    Lane lane(mem, team);
-    allReduceOneshot(lane, E(op, team.worldSize), in(send), out(recv), count);
-    return outcomeOf(lane);
+    Exchange exchange(mem, team);
+    allReduceOneshot(exchange, E(op, team.worldSize), in(send), out(recv), count);
+    return outcomeOf(exchange);
   }
   static Outcome twoshot(const FlagTeam& team, const ReduceOp& op, const void* send, void* recv, size_t count) {
     Mem<Isa> mem;
-    Lane lane(mem, team);
-    allReduceTwoshot(lane, E(op, team.worldSize), in(send), out(recv), count);
-    return outcomeOf(lane);
+    Exchange exchange(mem, team);
+    allReduceTwoshot(exchange, E(op, team.worldSize), in(send), out(recv), count);
+    return outcomeOf(exchange);
   }
   static Outcome pull(const FlagTeam& team, const ReduceOp& op, uint64_t send, uint64_t recv, size_t count, bool* zeroCopy) {
     Mem<Isa> mem;
-    Lane lane(mem, team);
+    Exchange exchange(mem, team);
     *zeroCopy = true;
-    allReducePull(lane, E(op, team.worldSize), send, recv, count, zeroCopy);
-    return outcomeOf(lane);
+    allReducePull(exchange, E(op, team.worldSize), send, recv, count, zeroCopy);
+    return outcomeOf(exchange);
   }
   static Outcome scatter(const FlagTeam& team, const ReduceOp& op, const void* send, void* recv, size_t count) {
     Mem<Isa> mem;
-    Lane lane(mem, team);
-    reduceScatter(lane, E(op, team.worldSize), in(send), out(recv), count);
-    return outcomeOf(lane);
+    Exchange exchange(mem, team);
+    reduceScatter(exchange, E(op, team.worldSize), in(send), out(recv), count);
+    return outcomeOf(exchange);
   }
   static Outcome scatterPull(const FlagTeam& team, const ReduceOp& op, uint64_t send, void* recv, size_t count, bool* zeroCopy) {
     Mem<Isa> mem;
-    Lane lane(mem, team);
+    Exchange exchange(mem, team);
     *zeroCopy = true;
-    reduceScatterPull(lane, E(op, team.worldSize), send, out(recv), count, zeroCopy);
-    return outcomeOf(lane);
+    reduceScatterPull(exchange, E(op, team.worldSize), send, out(recv), count, zeroCopy);
+    return outcomeOf(exchange);
   }
   static Outcome toRoot(const FlagTeam& team, const ReduceOp& op, int root, const void* send, void* recv, size_t count) {
     Mem<Isa> mem;
@@ -121,33 +121,33 @@ struct ReductionsOf {
 template <class Isa>
 struct CopiesOf {
   using E = Bytes<Isa>;
-  using Lane = FlagLane<Mem<Isa>, typename E::Raw>;
+  using Exchange = FlagExchange<Mem<Isa>, typename E::Raw>;
 
   static Outcome gather(const FlagTeam& team, const void* send, void* recv, size_t bytes) {
     Mem<Isa> mem;
-    Lane lane(mem, team);
-    railhead::allGather(lane, E(), in(send), out(recv), bytes);
-    return outcomeOf(lane);
+    Exchange exchange(mem, team);
+    railhead::allGather(exchange, E(), in(send), out(recv), bytes);
+    return outcomeOf(exchange);
   }
   static Outcome gatherPull(const FlagTeam& team, uint64_t offer, const void* send, void* recv, size_t bytes, bool* zeroCopy) {
     Mem<Isa> mem;
-    Lane lane(mem, team);
+    Exchange exchange(mem, team);
     *zeroCopy = true;
-    railhead::allGatherPull(lane, E(), offer, in(send), out(recv), bytes, zeroCopy);
-    return outcomeOf(lane);
+    railhead::allGatherPull(exchange, E(), offer, in(send), out(recv), bytes, zeroCopy);
+    return outcomeOf(exchange);
   }
   static Outcome toAll(const FlagTeam& team, const void* send, void* recv, size_t bytes) {
     Mem<Isa> mem;
-    Lane lane(mem, team);
-    railhead::allToAll(lane, E(), in(send), out(recv), bytes);
-    return outcomeOf(lane);
+    Exchange exchange(mem, team);
+    railhead::allToAll(exchange, E(), in(send), out(recv), bytes);
+    return outcomeOf(exchange);
   }
   static Outcome toAllPull(const FlagTeam& team, uint64_t offer, void* recv, size_t bytes, bool* zeroCopy) {
     Mem<Isa> mem;
-    Lane lane(mem, team);
+    Exchange exchange(mem, team);
     *zeroCopy = true;
-    railhead::allToAllPull(lane, E(), offer, out(recv), bytes, zeroCopy);
-    return outcomeOf(lane);
+    railhead::allToAllPull(exchange, E(), offer, out(recv), bytes, zeroCopy);
+    return outcomeOf(exchange);
   }
   static Outcome gatherRing(const FlagTeam& team, const RingPlan& plan, const void* send, void* recv, size_t bytes) {
     Mem<Isa> mem;
@@ -175,9 +175,9 @@ struct CopiesOf {
   }
   static Outcome meet(const FlagTeam& team) {
     Mem<Isa> mem;
-    Lane lane(mem, team);
-    railhead::barrier(lane);
-    return outcomeOf(lane);
+    Exchange exchange(mem, team);
+    railhead::barrier(exchange);
+    return outcomeOf(exchange);
   }
   static Outcome gatherTree(const FlagTeam& team, const RingPlan& plan, const void* send, void* recv, size_t bytes) {
     Mem<Isa> mem;

@@ -25,7 +25,7 @@
 #include "railhead/collectives/reduce_scatter_ring.h"
 #include "railhead/collectives/reduce_scatter_tree.h"
 #include "railhead/collectives/transfers.h"
-#include "railhead/exchange/flag_lane.h"
+#include "railhead/exchange/flag_exchange.h"
 
 namespace railhead::model {
 
@@ -64,7 +64,7 @@ struct FlagShape {
 class FlagRun {
  public:
   using Elements = Tiles<Raw8>;
-  using Lane = FlagLane<FlagMem, Raw8>;
+  using Exchange = FlagExchange<FlagMem, Raw8>;
 
   FlagRun(World& world, const FlagShape& shape)
       : world_(world), shape_(shape),
@@ -164,9 +164,9 @@ class FlagRun {
 
   bool run(Job& job, FlagMem& mem, Flags<FlagMem>& flags, Stop* stop) {
     if (job.call->algorithm < F::kBroadcast) {
-      Lane lane(mem, *job.team);
-      const bool ok = exchange(job, lane);
-      *stop = lane.stop();
+      Exchange exchange(mem, *job.team);
+      const bool ok = collective(job, exchange);
+      *stop = exchange.stop();
       return ok;
     }
     const bool ok = pipe(job, mem, flags);
@@ -174,21 +174,21 @@ class FlagRun {
     return ok;
   }
 
-  bool exchange(Job& job, Lane& lane) {
+  bool collective(Job& job, Exchange& exchange) {
     const uint32_t n = job.call->count;
     switch (job.call->algorithm) {
-      case F::kOneshot: return allReduceOneshot(lane, Elements(), job.in(), job.to(), n);
-      case F::kTwoshot: return allReduceTwoshot(lane, Elements(), job.in(), job.to(), n);
-      case F::kAllGather: return allGather(lane, Elements(), job.in(), job.to(), n);
-      case F::kReduceScatter: return reduceScatter(lane, Elements(), job.in(), job.to(), n);
-      case F::kAllToAll: return allToAll(lane, Elements(), job.in(), job.to(), n);
-      case F::kBarrier: return barrier(lane);
-      default: return pull(job, lane);
+      case F::kOneshot: return allReduceOneshot(exchange, Elements(), job.in(), job.to(), n);
+      case F::kTwoshot: return allReduceTwoshot(exchange, Elements(), job.in(), job.to(), n);
+      case F::kAllGather: return allGather(exchange, Elements(), job.in(), job.to(), n);
+      case F::kReduceScatter: return reduceScatter(exchange, Elements(), job.in(), job.to(), n);
+      case F::kAllToAll: return allToAll(exchange, Elements(), job.in(), job.to(), n);
+      case F::kBarrier: return barrier(exchange);
+      default: return pull(job, exchange);
     }
   }
 
   // Zero-copy. Each rank has its own idea of which of its two windows is for what; the others' recv is not in one.
-  bool pull(Job& job, Lane& lane) {
+  bool pull(Job& job, Exchange& exchange) {
     const Call& call = *job.call;
     const int r = job.team->rank;
     const bool second = ((mix(static_cast<uint64_t>(job.operation), static_cast<uint64_t>(r)) >> 20) & 1) != 0;
@@ -198,26 +198,26 @@ class FlagRun {
     for (size_t i = 0; has && i < job.send.size(); i++) world_.store(job.team->heap[r] + from + 4 * i, 4, job.send[i], false, "store");
     bool zeroCopy = true, ok = false;
     switch (call.algorithm) {
-      case F::kPull: ok = allReducePull(lane, Elements(), offer, has ? to : kNoOffset, call.count, &zeroCopy); break;
-      case F::kAllGatherPull: ok = allGatherPull(lane, Elements(), offer, nullptr, job.to(), call.count, &zeroCopy); break;
-      case F::kReduceScatterPull: ok = reduceScatterPull(lane, Elements(), offer, job.to(), call.count, &zeroCopy); break;
-      default: ok = allToAllPull(lane, Elements(), offer, job.to(), call.count, &zeroCopy); break;
+      case F::kPull: ok = allReducePull(exchange, Elements(), offer, has ? to : kNoOffset, call.count, &zeroCopy); break;
+      case F::kAllGatherPull: ok = allGatherPull(exchange, Elements(), offer, nullptr, job.to(), call.count, &zeroCopy); break;
+      case F::kReduceScatterPull: ok = reduceScatterPull(exchange, Elements(), offer, job.to(), call.count, &zeroCopy); break;
+      default: ok = allToAllPull(exchange, Elements(), offer, job.to(), call.count, &zeroCopy); break;
     }
     if (!ok) return false;
     if (zeroCopy == call.oneHasNoWindow) world_.fail("call %d: wrong about who has a window", job.operation);
-    if (!zeroCopy) return stepBack(job, lane);
+    if (!zeroCopy) return stepBack(job, exchange);
     for (size_t i = 0; call.algorithm == F::kPull && i < job.out().size(); i++) {
       job.out()[i] = static_cast<uint32_t>(world_.load(job.team->heap[r] + to + 4 * i, 4, false, "load"));
     }
     return true;
   }
-  bool stepBack(Job& job, Lane& lane) {
+  bool stepBack(Job& job, Exchange& exchange) {
     const uint32_t n = job.call->count;
     switch (job.call->algorithm) {
-      case F::kPull: return allReduceOneshot(lane, Elements(), job.in(), job.to(), n);
-      case F::kAllGatherPull: return allGather(lane, Elements(), job.in(), job.to(), n);
-      case F::kReduceScatterPull: return reduceScatter(lane, Elements(), job.in(), job.to(), n);
-      default: return allToAll(lane, Elements(), job.in(), job.to(), n);
+      case F::kPull: return allReduceOneshot(exchange, Elements(), job.in(), job.to(), n);
+      case F::kAllGatherPull: return allGather(exchange, Elements(), job.in(), job.to(), n);
+      case F::kReduceScatterPull: return reduceScatter(exchange, Elements(), job.in(), job.to(), n);
+      default: return allToAll(exchange, Elements(), job.in(), job.to(), n);
     }
   }
 

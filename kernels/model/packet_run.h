@@ -12,8 +12,8 @@
 #include "railhead/collectives/allreduce_pull.h"
 #include "railhead/collectives/allreduce_rmsnorm.h"
 #include "railhead/collectives/allreduce_twoshot.h"
-#include "railhead/exchange/block_lane.h"
-#include "railhead/exchange/packet_lane.h"
+#include "railhead/exchange/block_exchange.h"
+#include "railhead/exchange/packet_exchange.h"
 
 namespace railhead::model {
 
@@ -208,13 +208,13 @@ class PacketRun {
     const bool second = (mix(k, static_cast<uint64_t>(r)) >> 20 & 1) != 0;
     return send == second || (shape_.kernels[k].inPlace && second) ? shape_.windowCount * 4 : 0;
   }
-  bool pull(int r, size_t k, PacketMem& mem, PacketLane<PacketMem>& packets, const char* send, char* recv) {
+  bool pull(int r, size_t k, PacketMem& mem, PacketExchange<PacketMem>& packets, const char* send, char* recv) {
     const Kernel& what = shape_.kernels[k];
     const bool has = hasWindow(r, what);
-    BlockLane<PacketMem> lane(mem, blockTeams_[size(r)]);
+    BlockExchange<PacketMem> exchange(mem, blockTeams_[size(r)]);
     bool zeroCopy = true;
-    bool ok = allReducePull(lane, Elements(), has ? windowOf(r, k, true) : kNoOffset, has ? windowOf(r, k, false) : kNoOffset, what.count, &zeroCopy);
-    lane.finish();
+    bool ok = allReducePull(exchange, Elements(), has ? windowOf(r, k, true) : kNoOffset, has ? windowOf(r, k, false) : kNoOffset, what.count, &zeroCopy);
+    exchange.finish();
     if (ok && zeroCopy == what.oneHasNoWindow) world_.fail("kernel %zu: wrong about who has a window", k);
     if (ok && !zeroCopy) ok = allReduceTwoshot(packets, Elements(), send, recv, what.count);
     return ok;
@@ -223,24 +223,24 @@ class PacketRun {
   void kernel(int r, int t, size_t k, Job& job) {
     const Kernel& kernel = shape_.kernels[k];
     PacketMem mem(world_, job.grid, t, shape_.abort ? &abort_ : nullptr);
-    PacketLane<PacketMem> lane(mem, teams_[size(r)]);
+    PacketExchange<PacketMem> exchange(mem, teams_[size(r)]);
     const char* send = reinterpret_cast<const char*>(job.send.data());
     char* recv = reinterpret_cast<char*>(kernel.inPlace ? job.send.data() : job.recv.data());
     bool ok = false;
     job.ran = true;
     switch (kernel.algorithm) {
-      case PacketAlgorithm::kOneshot: ok = allReduceOneshot(lane, Elements(), send, recv, kernel.count); break;
-      case PacketAlgorithm::kTwoshot: ok = allReduceTwoshot(lane, Elements(), send, recv, kernel.count); break;
-      case PacketAlgorithm::kPull: ok = pull(r, k, mem, lane, send, recv); break;
+      case PacketAlgorithm::kOneshot: ok = allReduceOneshot(exchange, Elements(), send, recv, kernel.count); break;
+      case PacketAlgorithm::kTwoshot: ok = allReduceTwoshot(exchange, Elements(), send, recv, kernel.count); break;
+      case PacketAlgorithm::kPull: ok = pull(r, k, mem, exchange, send, recv); break;
       case PacketAlgorithm::kRMSNorm: {
         const uint32_t hidden = kernel.count / kernel.rows;
         uint32_t weights[64];
         for (uint32_t i = 0; i < hidden; i++) weights[i] = weight(i);
-        ok = allReduceRMSNorm(lane, Elements(), send, reinterpret_cast<char*>(job.recv.data()), reinterpret_cast<const char*>(weights),
+        ok = allReduceRMSNorm(exchange, Elements(), send, reinterpret_cast<char*>(job.recv.data()), reinterpret_cast<const char*>(weights),
                                         reinterpret_cast<char*>(job.out.data()), kernel.rows, hidden, 0);
       }
     }
-    lane.finish();
+    exchange.finish();
     if (ok) return;
     job.broken = true;
     if (!shape_.abort) world_.fail("gave up");

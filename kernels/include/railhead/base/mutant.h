@@ -17,7 +17,7 @@ enum class Mutant : int {
   kSecondElementUnchecked = 3,
   kSecondPacketUnchecked = 4,
   kOnePhase = 5,
-  // packet_lane.h
+  // packet_exchange.h
   kNoWrapClear = 6,
   kClearOnlyLastEpoch = 7,
   kClearBeforeRead = 8,
@@ -43,7 +43,7 @@ enum class Mutant : int {
   kSleepComparesFreshWord = 28,
   kSleepIgnoresAbort = 29,
   kCompareWithoutWrap = 30,
-  // flag_lane.h
+  // flag_exchange.h
   kOneBuffer = 31,
   kOneGenerationForBothPhases = 32,
   kAwaitBeforePublish = 33,
@@ -52,7 +52,7 @@ enum class Mutant : int {
   // allreduce_pull.h
   kPullWithoutFirstBarrier = 36,
   kPullWithoutLastBarrier = 37,
-  // block_lane.h
+  // block_exchange.h
   kBlockOneGeneration = 38,
   kBlockPublishesAlone = 39,
   kBlockAwaitsAlone = 40,
@@ -61,7 +61,7 @@ enum class Mutant : int {
   kBlockOffersLate = 43,
   kBlockStepsBackAlone = 44,
   kBlockGenerationNotKept = 45,
-  // flags.h, flag_lane.h: signatures
+  // flags.h, flag_exchange.h: signatures
   kNoLookAtCalls = 46,
   kOneSignature = 47,
   kSignatureNotCompared = 48,

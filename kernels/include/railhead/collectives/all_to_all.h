@@ -8,29 +8,29 @@ namespace railhead {
 
 // send and recv have count elements for each rank, in rank order. In place (send == recv) is safe: what is overwritten by a
 // chunk has been given away in the same chunk. Elements are only copied. Returns false when the group broke.
-template <class Elements, class Lane>
-bool allToAll(Lane& lane, const Elements& e, const char* send, char* recv, size_t count) {
-  const int worldSize = lane.worldSize(), self = lane.rank();
-  const size_t perChunk = static_cast<size_t>(lane.sliceTiles()) * Elements::kElements;
+template <class Elements, class Exchange>
+bool allToAll(Exchange& exchange, const Elements& e, const char* send, char* recv, size_t count) {
+  const int worldSize = exchange.worldSize(), self = exchange.rank();
+  const size_t perChunk = static_cast<size_t>(exchange.sliceTiles()) * Elements::kElements;
   const size_t part = count * Elements::kBytes;
   for (size_t base = 0; base == 0 || base < count; base += perChunk) {
     const size_t at = base * Elements::kBytes;
     const size_t n = count - base < perChunk ? count - base : perChunk;
     const uint32_t slice = static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements);
-    lane.beginEpoch();
-    for (int k = Lane::kKeepsOwn ? 1 : 0; k < worldSize; k++) {
+    exchange.beginEpoch();
+    for (int k = Exchange::kKeepsOwn ? 1 : 0; k < worldSize; k++) {
       const int owner = (self + k) % worldSize;
       const char* in = send + static_cast<size_t>(owner) * part + at;
-      for (uint32_t j = lane.first(); j < slice; j += lane.step()) lane.pushSlice(k, owner, j, slice, e.load(in, j, n));
+      for (uint32_t j = exchange.first(); j < slice; j += exchange.step()) exchange.pushSlice(k, owner, j, slice, e.load(in, j, n));
     }
-    if (!lane.exchange(0)) return false;
+    if (!exchange.meet(0)) return false;
     for (int r = 0; r < worldSize; r++) {
       const size_t place = static_cast<size_t>(r) * part + at;
       if (r == self && send == recv) continue;
-      for (uint32_t j = lane.first(); j < slice; j += lane.step()) {
+      for (uint32_t j = exchange.first(); j < slice; j += exchange.step()) {
         typename Elements::Raw raw[1];
         const auto own = r == self ? e.load(send + place, j, n) : typename Elements::Raw{};
-        if (!lane.pollSlice(r, 1, j, slice, own, raw)) return false;
+        if (!exchange.pollSlice(r, 1, j, slice, own, raw)) return false;
         e.store(recv + place, j, n, raw[0]);
       }
     }
@@ -40,23 +40,23 @@ bool allToAll(Lane& lane, const Elements& e, const char* send, char* recv, size_
 
 // The same with nothing copied twice, where every rank's send lies in memory that all see and is not recv: sendOffer says where.
 // *zeroCopy is false on every rank, and nothing was done, where one's is not so.
-template <class Elements, class Lane>
-bool allToAllPull(Lane& lane, const Elements& e, uint64_t sendOffer, char* recv, size_t count, bool* zeroCopy) {
+template <class Elements, class Exchange>
+bool allToAllPull(Exchange& exchange, const Elements& e, uint64_t sendOffer, char* recv, size_t count, bool* zeroCopy) {
   const uint64_t tiles = (count + Elements::kElements - 1) / Elements::kElements;
   const size_t part = count * Elements::kBytes;
-  lane.beginEpoch();
-  lane.offer(sendOffer, kNoOffset);
-  if (!lane.exchange(0)) return false;
-  *zeroCopy = lane.allOfferedSend();
-  if (!*zeroCopy) return lane.stepBack();
-  for (int k = 0; k < lane.worldSize(); k++) {
-    const int r = (lane.rank() + k) % lane.worldSize();
+  exchange.beginEpoch();
+  exchange.offer(sendOffer, kNoOffset);
+  if (!exchange.meet(0)) return false;
+  *zeroCopy = exchange.allOfferedSend();
+  if (!*zeroCopy) return exchange.stepBack();
+  for (int k = 0; k < exchange.worldSize(); k++) {
+    const int r = (exchange.rank() + k) % exchange.worldSize();
     char* out = recv + static_cast<size_t>(r) * part;
-    for (uint64_t i = lane.first(); i < tiles; i += lane.step()) {
-      e.store(out, i, count, lane.template loadRemoteAt<Elements>(r, static_cast<uint64_t>(lane.rank()) * part, i, count));
+    for (uint64_t i = exchange.first(); i < tiles; i += exchange.step()) {
+      e.store(out, i, count, exchange.template loadRemoteAt<Elements>(r, static_cast<uint64_t>(exchange.rank()) * part, i, count));
     }
   }
-  return lane.exchange(1);
+  return exchange.meet(1);
 }
 
 }  // namespace railhead

@@ -8,23 +8,23 @@ namespace railhead {
 
 // recv has count elements of each rank, in rank order. In place: send is where this rank's elements go in recv. Elements are
 // only copied, so any type will do. Returns false when the group broke.
-template <class Elements, class Lane>
-bool allGather(Lane& lane, const Elements& e, const char* send, char* recv, size_t count) {
-  const size_t perChunk = static_cast<size_t>(lane.chunkTiles()) * Elements::kElements;
+template <class Elements, class Exchange>
+bool allGather(Exchange& exchange, const Elements& e, const char* send, char* recv, size_t count) {
+  const size_t perChunk = static_cast<size_t>(exchange.chunkTiles()) * Elements::kElements;
   const size_t part = count * Elements::kBytes;
   for (size_t base = 0; base == 0 || base < count; base += perChunk) {
     const size_t at = base * Elements::kBytes;
     const size_t n = count - base < perChunk ? count - base : perChunk;
     const uint32_t tiles = static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements);
-    lane.beginEpoch();
-    for (uint32_t i = lane.first(); i < tiles; i += lane.step()) lane.pushAll(i, e.load(send + at, i, n));
-    if (!lane.exchange(0)) return false;
-    for (int r = 0; r < lane.worldSize(); r++) {
+    exchange.beginEpoch();
+    for (uint32_t i = exchange.first(); i < tiles; i += exchange.step()) exchange.pushAll(i, e.load(send + at, i, n));
+    if (!exchange.meet(0)) return false;
+    for (int r = 0; r < exchange.worldSize(); r++) {
       char* out = recv + static_cast<size_t>(r) * part + at;
-      if (r == lane.rank() && out == send + at) continue;
-      for (uint32_t i = lane.first(); i < tiles; i += lane.step()) {
+      if (r == exchange.rank() && out == send + at) continue;
+      for (uint32_t i = exchange.first(); i < tiles; i += exchange.step()) {
         typename Elements::Raw raw[1];
-        if (!lane.poll(r, 1, i, r == lane.rank() ? e.load(send + at, i, n) : typename Elements::Raw{}, raw)) return false;
+        if (!exchange.poll(r, 1, i, r == exchange.rank() ? e.load(send + at, i, n) : typename Elements::Raw{}, raw)) return false;
         e.store(out, i, n, raw[0]);
       }
     }
@@ -34,25 +34,25 @@ bool allGather(Lane& lane, const Elements& e, const char* send, char* recv, size
 
 // The same with nothing copied twice, where every rank's send lies in memory that all see: sendOffer says where. *zeroCopy is
 // false on every rank, and nothing was done, where one does not.
-template <class Elements, class Lane>
-bool allGatherPull(Lane& lane, const Elements& e, uint64_t sendOffer, const char* send, char* recv, size_t count, bool* zeroCopy) {
+template <class Elements, class Exchange>
+bool allGatherPull(Exchange& exchange, const Elements& e, uint64_t sendOffer, const char* send, char* recv, size_t count, bool* zeroCopy) {
   const uint64_t tiles = (count + Elements::kElements - 1) / Elements::kElements;
   const size_t part = count * Elements::kBytes;
-  lane.beginEpoch();
-  lane.offer(sendOffer, kNoOffset);
-  if (!lane.exchange(0)) return false;
-  *zeroCopy = lane.allOfferedSend();
-  if (!*zeroCopy) return lane.stepBack();
-  for (int k = 0; k < lane.worldSize(); k++) {
+  exchange.beginEpoch();
+  exchange.offer(sendOffer, kNoOffset);
+  if (!exchange.meet(0)) return false;
+  *zeroCopy = exchange.allOfferedSend();
+  if (!*zeroCopy) return exchange.stepBack();
+  for (int k = 0; k < exchange.worldSize(); k++) {
     // Beginning with this rank, so that not all read from the same one at once.
-    const int r = (lane.rank() + k) % lane.worldSize();
+    const int r = (exchange.rank() + k) % exchange.worldSize();
     char* out = recv + static_cast<size_t>(r) * part;
-    if (r == lane.rank() && out == send) continue;
-    for (uint64_t i = lane.first(); i < tiles; i += lane.step()) {
-      e.store(out, i, count, lane.template loadRemoteAt<Elements>(r, 0, i, count));
+    if (r == exchange.rank() && out == send) continue;
+    for (uint64_t i = exchange.first(); i < tiles; i += exchange.step()) {
+      e.store(out, i, count, exchange.template loadRemoteAt<Elements>(r, 0, i, count));
     }
   }
-  return lane.exchange(1);
+  return exchange.meet(1);
 }
 
 }  // namespace railhead

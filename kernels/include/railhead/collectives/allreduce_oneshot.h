@@ -11,40 +11,40 @@ namespace railhead {
 // Reduces count elements at any address. send and recv may be the same memory: a thread stores a tile of recv after it
 // has read the same tile of send for the last time.
 //
-// Lane is one thread's view of the exchange (packet_lane.h on a GPU, flag_lane.h on a CPU, either in the model).
+// Exchange is how one thread exchanges with the other ranks (packet_exchange.h on a GPU, flag_exchange.h on a CPU, either in the model).
 // Returns false when the group broke; recv is then partly written.
-template <class Elements, class Lane>
-RH_FN bool allReduceOneshot(Lane& lane, const Elements& e, const char* send, char* recv, size_t count) {
+template <class Elements, class Exchange>
+RH_FN bool allReduceOneshot(Exchange& exchange, const Elements& e, const char* send, char* recv, size_t count) {
   using Raw = typename Elements::Raw;
-  const size_t perChunk = static_cast<size_t>(lane.chunkTiles()) * Elements::kElements;
+  const size_t perChunk = static_cast<size_t>(exchange.chunkTiles()) * Elements::kElements;
   RH_ROLLED
   for (size_t base = 0; base == 0 || base < count; base += perChunk) {  // count 0 is an exchange of nothing
     const char* in = send + base * Elements::kBytes;
     char* out = recv + base * Elements::kBytes;
     const size_t n = count - base < perChunk ? count - base : perChunk;
     const uint32_t tiles = static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements);
-    const uint32_t first = lane.first(), step = lane.step();
-    // What is exchanged: of several chunks the last one is padded where the lane needs it (see PacketLane).
-    const bool padded = Lane::kPadsChunks && count > perChunk && !mutated(Mutant::kShortLastChunk);
-    const uint32_t exchanged = padded ? lane.chunkTiles() : tiles;
+    const uint32_t first = exchange.first(), step = exchange.step();
+    // What is exchanged: of several chunks the last one is padded where the exchange needs it (see PacketExchange).
+    const bool padded = Exchange::kPadsChunks && count > perChunk && !mutated(Mutant::kShortLastChunk);
+    const uint32_t exchanged = padded ? exchange.chunkTiles() : tiles;
 
     // The first tile is loaded before the epoch is looked at, so that the two loads are in flight together.
     Raw mine = {};
     if (first < tiles) mine = e.load(in, first, n);
-    lane.beginEpoch();
+    exchange.beginEpoch();
     RH_ROLLED
     for (uint32_t i = first; i < exchanged; i += step) {
-      lane.pushAll(i, i == first ? mine : i < tiles ? e.load(in, i, n) : Raw{});
+      exchange.pushAll(i, i == first ? mine : i < tiles ? e.load(in, i, n) : Raw{});
     }
-    if (!lane.exchange(0)) return false;
+    if (!exchange.meet(0)) return false;
     RH_ROLLED
     for (uint32_t i = first; i < exchanged; i += step) {
       Raw own = {};
-      if (Lane::kKeepsOwn) own = e.load(in, i, n);
+      if (Exchange::kKeepsOwn) own = e.load(in, i, n);
       Raw sum;
-      if (!foldRanks<Lane::kBatch>(
-              e, lane.worldSize(), lane.reduceGroup(),
-              [&](int r, int ranks, Raw(&raw)[Lane::kBatch]) { return lane.poll(r, ranks, i, own, raw); }, &sum)) {
+      if (!foldRanks<Exchange::kBatch>(
+              e, exchange.worldSize(), exchange.reduceGroup(),
+              [&](int r, int ranks, Raw(&raw)[Exchange::kBatch]) { return exchange.poll(r, ranks, i, own, raw); }, &sum)) {
         return false;
       }
       if (i < tiles) e.store(out, i, n, sum);

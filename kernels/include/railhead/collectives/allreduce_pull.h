@@ -13,29 +13,29 @@ namespace railhead {
 // rank's send is complete) that also tells everybody everybody's offsets. Where a rank has none, *zeroCopy is false on every
 // rank and nothing was done: all have seen the same offers. Otherwise a slice is touched by its owner only until the second
 // exchange, after which every rank's recv is complete.
-template <class Elements, class Lane>
-RH_FN bool allReducePull(Lane& lane, const Elements& e, uint64_t send, uint64_t recv, size_t count, bool* zeroCopy) {
+template <class Elements, class Exchange>
+RH_FN bool allReducePull(Exchange& exchange, const Elements& e, uint64_t send, uint64_t recv, size_t count, bool* zeroCopy) {
   using Raw = typename Elements::Raw;
-  const uint32_t worldSize = static_cast<uint32_t>(lane.worldSize());
+  const uint32_t worldSize = static_cast<uint32_t>(exchange.worldSize());
   const uint64_t tiles = (count + Elements::kElements - 1) / Elements::kElements;
   const uint64_t slice = (tiles + worldSize - 1) / worldSize;
-  const uint64_t begin = slice * static_cast<uint32_t>(lane.rank());
+  const uint64_t begin = slice * static_cast<uint32_t>(exchange.rank());
   const uint64_t end = begin + slice < tiles ? begin + slice : tiles;
 
-  lane.beginEpoch();
-  lane.offer(send, recv);
-  if (!mutated(Mutant::kPullWithoutFirstBarrier) && !lane.exchange(0)) return false;
-  *zeroCopy = lane.allOffered();
-  if (!*zeroCopy) return lane.stepBack();
+  exchange.beginEpoch();
+  exchange.offer(send, recv);
+  if (!mutated(Mutant::kPullWithoutFirstBarrier) && !exchange.meet(0)) return false;
+  *zeroCopy = exchange.allOffered();
+  if (!*zeroCopy) return exchange.stepBack();
   RH_ROLLED
-  for (uint64_t i = begin + lane.first(); i < end; i += lane.step()) {
+  for (uint64_t i = begin + exchange.first(); i < end; i += exchange.step()) {
     Raw sum;
-    if (!foldRanks<Lane::kBatch>(
-            e, lane.worldSize(), lane.reduceGroup(),
-            [&](int r, int ranks, Raw(&raw)[Lane::kBatch]) {
+    if (!foldRanks<Exchange::kBatch>(
+            e, exchange.worldSize(), exchange.reduceGroup(),
+            [&](int r, int ranks, Raw(&raw)[Exchange::kBatch]) {
               RH_UNROLL
-              for (int q = 0; q < Lane::kBatch; q++) {
-                if (q < ranks) raw[q] = lane.template loadRemote<Elements>(r + q, i, count);
+              for (int q = 0; q < Exchange::kBatch; q++) {
+                if (q < ranks) raw[q] = exchange.template loadRemote<Elements>(r + q, i, count);
               }
               return true;
             },
@@ -43,12 +43,12 @@ RH_FN bool allReducePull(Lane& lane, const Elements& e, uint64_t send, uint64_t 
       return false;
     }
     RH_ROLLED
-    for (int k = 0; k < lane.worldSize(); k++) {
-      const int r = lane.rank() + k < lane.worldSize() ? lane.rank() + k : lane.rank() + k - lane.worldSize();
-      lane.template storeRemote<Elements>(r, i, count, sum);
+    for (int k = 0; k < exchange.worldSize(); k++) {
+      const int r = exchange.rank() + k < exchange.worldSize() ? exchange.rank() + k : exchange.rank() + k - exchange.worldSize();
+      exchange.template storeRemote<Elements>(r, i, count, sum);
     }
   }
-  return mutated(Mutant::kPullWithoutLastBarrier) || lane.exchange(1);
+  return mutated(Mutant::kPullWithoutLastBarrier) || exchange.meet(1);
 }
 
 }  // namespace railhead

@@ -10,42 +10,42 @@ namespace railhead {
 // x, residual, out: rows x hidden elements, row-major; weight: hidden elements. For every row:
 //   residual = round(sum over ranks of x + residual);  out = round(residual / sqrt(mean(residual^2) + eps) * weight)
 // in f32. hidden is a multiple of Elements::kElements and rows * hidden fits in one chunk; the caller checks.
-// A row belongs to a block, or a cluster of blocks: lane.row() and lane.rows() deal them out.
-template <class Elements, class Lane>
-RH_FN bool allReduceRMSNorm(Lane& lane, const Elements& e, const char* x, char* residual, const char* weight, char* out, uint32_t rows,
-                            uint32_t hidden, float eps) {
+// A row belongs to a block, or a cluster of blocks: exchange.row() and exchange.rows() deal them out.
+template <class Elements, class Exchange>
+RH_FN bool allReduceRMSNorm(Exchange& exchange, const Elements& e, const char* x, char* residual, const char* weight, char* out,
+                            uint32_t rows, uint32_t hidden, float eps) {
   using Raw = typename Elements::Raw;
   const uint32_t perRow = hidden / Elements::kElements;
   const size_t total = static_cast<size_t>(rows) * hidden;
-  const uint32_t first = lane.firstInRow(), step = lane.stepInRow();
+  const uint32_t first = exchange.firstInRow(), step = exchange.stepInRow();
   Raw mine = {};
-  if (lane.row() < rows && first < perRow) mine = e.load(x, lane.row() * perRow + first, total);
-  lane.beginEpochOfRows(perRow);
+  if (exchange.row() < rows && first < perRow) mine = e.load(x, exchange.row() * perRow + first, total);
+  exchange.beginEpochOfRows(perRow);
   RH_ROLLED
-  for (uint32_t row = lane.row(); row < rows; row += lane.rows()) {
+  for (uint32_t row = exchange.row(); row < rows; row += exchange.rows()) {
     RH_ROLLED
     for (uint32_t i = first; i < perRow; i += step) {
-      const bool have = row == lane.row() && i == first;
-      lane.pushAll(row * perRow + i, have ? mine : e.load(x, row * perRow + i, total));
+      const bool have = row == exchange.row() && i == first;
+      exchange.pushAll(row * perRow + i, have ? mine : e.load(x, row * perRow + i, total));
     }
   }
-  if (!lane.exchange(0)) return false;
+  if (!exchange.meet(0)) return false;
 
   bool good = true;
   RH_ROLLED
-  for (uint32_t row = lane.row(); row < rows; row += lane.rows()) {
+  for (uint32_t row = exchange.row(); row < rows; row += exchange.rows()) {
     float squares = 0;
     Raw kept = {};
     RH_ROLLED
     for (uint32_t i = first; i < perRow && good; i += step) {
       const uint32_t tile = row * perRow + i;
       Raw own = {};
-      if (Lane::kKeepsOwn) own = e.load(x, tile, total);
+      if (Exchange::kKeepsOwn) own = e.load(x, tile, total);
       const Raw before = e.load(residual, tile, total);
       Raw sum;
-      good = foldRanks<Lane::kBatch>(
-          e, lane.worldSize(), lane.reduceGroup(),
-          [&](int r, int ranks, Raw(&raw)[Lane::kBatch]) { return lane.poll(r, ranks, tile, own, raw); }, &sum);
+      good = foldRanks<Exchange::kBatch>(
+          e, exchange.worldSize(), exchange.reduceGroup(),
+          [&](int r, int ranks, Raw(&raw)[Exchange::kBatch]) { return exchange.poll(r, ranks, tile, own, raw); }, &sum);
       if (!good) break;
       typename Elements::Sum s = e.widen(sum);
       e.add(&s, e.widen(before));
@@ -54,7 +54,7 @@ RH_FN bool allReduceRMSNorm(Lane& lane, const Elements& e, const char* x, char* 
       squares += e.sumOfSquares(e.widen(kept));
     }
     // Every thread of the row comes here, also after a failed wait: the sum is a barrier.
-    const float scale = lane.rsqrt(lane.rowSum(squares) / static_cast<float>(hidden) + eps);
+    const float scale = exchange.rsqrt(exchange.rowSum(squares) / static_cast<float>(hidden) + eps);
     RH_ROLLED
     for (uint32_t i = first; i < perRow && good; i += step) {
       const uint32_t tile = row * perRow + i;

@@ -12,62 +12,62 @@ namespace railhead {
 // Rank r owns the tiles r * slice .. (r + 1) * slice - 1 of a chunk; the last slices may be short or empty. A thread
 // handles the same tile numbers within every slice, so send and recv may be the same memory: it has given a tile away
 // before it stores the result there. The rest is as for allReduceOneshot.
-template <class Elements, class Lane>
-RH_FN bool allReduceTwoshot(Lane& lane, const Elements& e, const char* send, char* recv, size_t count) {
+template <class Elements, class Exchange>
+RH_FN bool allReduceTwoshot(Exchange& exchange, const Elements& e, const char* send, char* recv, size_t count) {
   using Raw = typename Elements::Raw;
-  const int worldSize = lane.worldSize(), self = lane.rank();
+  const int worldSize = exchange.worldSize(), self = exchange.rank();
   // A chunk fills one slot for each slice.
-  const size_t perChunk = static_cast<size_t>(lane.sliceTiles()) * static_cast<size_t>(worldSize) * Elements::kElements;
+  const size_t perChunk = static_cast<size_t>(exchange.sliceTiles()) * static_cast<size_t>(worldSize) * Elements::kElements;
   RH_ROLLED
   for (size_t base = 0; base == 0 || base < count; base += perChunk) {  // count 0 is an exchange of nothing
     const char* in = send + base * Elements::kBytes;
     char* out = recv + base * Elements::kBytes;
     const size_t n = count - base < perChunk ? count - base : perChunk;
     const uint32_t tiles = static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements);
-    // What is exchanged: of several chunks the last one is padded where the lane needs it (see PacketLane).
-    const bool padded = Lane::kPadsChunks && count > perChunk && !mutated(Mutant::kShortLastChunk);
-    const uint32_t exchanged = padded ? lane.sliceTiles() * static_cast<uint32_t>(worldSize) : tiles;
+    // What is exchanged: of several chunks the last one is padded where the exchange needs it (see PacketExchange).
+    const bool padded = Exchange::kPadsChunks && count > perChunk && !mutated(Mutant::kShortLastChunk);
+    const uint32_t exchanged = padded ? exchange.sliceTiles() * static_cast<uint32_t>(worldSize) : tiles;
     const uint32_t slice = (exchanged + static_cast<uint32_t>(worldSize) - 1) / static_cast<uint32_t>(worldSize);
     const uint32_t begin = static_cast<uint32_t>(self) * slice;  // of this rank's slice
-    const uint32_t first = lane.first(), step = lane.step();
+    const uint32_t first = exchange.first(), step = exchange.step();
 
-    lane.beginEpoch();
+    exchange.beginEpoch();
     RH_ROLLED
     for (uint32_t j = first; j < slice; j += step) {
       RH_ROLLED
-      for (int k = Lane::kKeepsOwn ? 1 : 0; k < worldSize; k++) {
+      for (int k = Exchange::kKeepsOwn ? 1 : 0; k < worldSize; k++) {
         // Beginning behind this rank, so that not all send to the same one at once.
         const int owner = self + k < worldSize ? self + k : self + k - worldSize;
         const uint32_t i = static_cast<uint32_t>(owner) * slice + j;
-        if (i < exchanged) lane.pushSlice(k, owner, j, slice, i < tiles ? e.load(in, i, n) : Raw{});
+        if (i < exchanged) exchange.pushSlice(k, owner, j, slice, i < tiles ? e.load(in, i, n) : Raw{});
       }
     }
-    if (!lane.exchange(0)) return false;
+    if (!exchange.meet(0)) return false;
     RH_ROLLED
     for (uint32_t j = first; j < slice && begin + j < exchanged; j += step) {
       Raw own = {};
-      if (Lane::kKeepsOwn) own = e.load(in, begin + j, n);
+      if (Exchange::kKeepsOwn) own = e.load(in, begin + j, n);
       Raw sum;
-      if (!foldRanks<Lane::kBatch>(
-              e, worldSize, lane.reduceGroup(),
-              [&](int r, int ranks, Raw(&raw)[Lane::kBatch]) { return lane.pollSlice(r, ranks, j, slice, own, raw); }, &sum)) {
+      if (!foldRanks<Exchange::kBatch>(
+              e, worldSize, exchange.reduceGroup(),
+              [&](int r, int ranks, Raw(&raw)[Exchange::kBatch]) { return exchange.pollSlice(r, ranks, j, slice, own, raw); }, &sum)) {
         return false;
       }
-      lane.pushResult(j, slice, sum);
+      exchange.pushResult(j, slice, sum);
       if (begin + j < tiles) e.store(out, begin + j, n, sum);
     }
-    if (!lane.exchange(1)) return false;
+    if (!exchange.meet(1)) return false;
     RH_ROLLED
     for (uint32_t j = first; j < slice; j += step) {
       RH_ROLLED
-      for (int r = 0; r < worldSize; r += Lane::kBatch) {
+      for (int r = 0; r < worldSize; r += Exchange::kBatch) {
         // Of the owners in this batch, those whose slice has a tile j are the first few.
-        int owners = worldSize - r < Lane::kBatch ? worldSize - r : Lane::kBatch;
+        int owners = worldSize - r < Exchange::kBatch ? worldSize - r : Exchange::kBatch;
         while (owners > 0 && static_cast<uint32_t>(r + owners - 1) * slice + j >= exchanged) owners--;
-        Raw raw[Lane::kBatch];
-        if (!lane.pollResult(r, owners, j, slice, raw)) return false;
+        Raw raw[Exchange::kBatch];
+        if (!exchange.pollResult(r, owners, j, slice, raw)) return false;
         RH_UNROLL
-        for (int q = 0; q < Lane::kBatch; q++) {
+        for (int q = 0; q < Exchange::kBatch; q++) {
           const uint32_t i = static_cast<uint32_t>(r + q) * slice + j;
           if (q < owners && r + q != self && i < tiles) e.store(out, i, n, raw[q]);
         }

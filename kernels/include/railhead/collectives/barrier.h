@@ -8,11 +8,11 @@
 namespace railhead {
 
 // What a rank wrote before is visible to every rank after: an exchange publishes with release and awaits with acquire.
-// For lanes with flags; packets carry no order for other memory. Returns false when the group broke.
-template <class Lane>
-RH_FN bool barrier(Lane& lane) {
-  lane.beginEpoch();
-  return lane.exchange(0);
+// For exchanges with flags; packets carry no order for other memory. Returns false when the group broke.
+template <class Exchange>
+RH_FN bool barrier(Exchange& exchange) {
+  exchange.beginEpoch();
+  return exchange.meet(0);
 }
 
 }  // namespace railhead

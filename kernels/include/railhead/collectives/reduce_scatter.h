@@ -9,31 +9,31 @@ namespace railhead {
 
 // send has count elements for each rank, in rank order; recv gets this rank's, reduced in the order of fold.h. In place: recv
 // is where this rank's elements are in send. Returns false when the group broke.
-template <class Elements, class Lane>
-bool reduceScatter(Lane& lane, const Elements& e, const char* send, char* recv, size_t count) {
+template <class Elements, class Exchange>
+bool reduceScatter(Exchange& exchange, const Elements& e, const char* send, char* recv, size_t count) {
   using Raw = typename Elements::Raw;
-  const int worldSize = lane.worldSize(), self = lane.rank();
+  const int worldSize = exchange.worldSize(), self = exchange.rank();
   // A chunk is a slice for each rank.
-  const size_t perChunk = static_cast<size_t>(lane.sliceTiles()) * Elements::kElements;
+  const size_t perChunk = static_cast<size_t>(exchange.sliceTiles()) * Elements::kElements;
   const size_t part = count * Elements::kBytes;
   for (size_t base = 0; base == 0 || base < count; base += perChunk) {
     const size_t at = base * Elements::kBytes;
     const size_t n = count - base < perChunk ? count - base : perChunk;
     const uint32_t slice = static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements);
     const char* own = send + static_cast<size_t>(self) * part + at;
-    lane.beginEpoch();
-    for (int k = Lane::kKeepsOwn ? 1 : 0; k < worldSize; k++) {
+    exchange.beginEpoch();
+    for (int k = Exchange::kKeepsOwn ? 1 : 0; k < worldSize; k++) {
       const int owner = (self + k) % worldSize;
       const char* in = send + static_cast<size_t>(owner) * part + at;
-      for (uint32_t j = lane.first(); j < slice; j += lane.step()) lane.pushSlice(k, owner, j, slice, e.load(in, j, n));
+      for (uint32_t j = exchange.first(); j < slice; j += exchange.step()) exchange.pushSlice(k, owner, j, slice, e.load(in, j, n));
     }
-    if (!lane.exchange(0)) return false;
-    for (uint32_t j = lane.first(); j < slice; j += lane.step()) {
+    if (!exchange.meet(0)) return false;
+    for (uint32_t j = exchange.first(); j < slice; j += exchange.step()) {
       const Raw mine = e.load(own, j, n);
       Raw sum;
-      if (!foldRanks<Lane::kBatch>(
-              e, worldSize, lane.reduceGroup(),
-              [&](int r, int ranks, Raw(&raw)[Lane::kBatch]) { return lane.pollSlice(r, ranks, j, slice, mine, raw); }, &sum)) {
+      if (!foldRanks<Exchange::kBatch>(
+              e, worldSize, exchange.reduceGroup(),
+              [&](int r, int ranks, Raw(&raw)[Exchange::kBatch]) { return exchange.pollSlice(r, ranks, j, slice, mine, raw); }, &sum)) {
         return false;
       }
       e.store(recv + at, j, n, sum);
@@ -44,23 +44,23 @@ bool reduceScatter(Lane& lane, const Elements& e, const char* send, char* recv, 
 
 // The same with nothing copied, where every rank's send lies in memory that all see: sendOffer says where. *zeroCopy is false
 // on every rank, and nothing was done, where one does not. In place is safe: nobody else reads what this rank writes.
-template <class Elements, class Lane>
-bool reduceScatterPull(Lane& lane, const Elements& e, uint64_t sendOffer, char* recv, size_t count, bool* zeroCopy) {
+template <class Elements, class Exchange>
+bool reduceScatterPull(Exchange& exchange, const Elements& e, uint64_t sendOffer, char* recv, size_t count, bool* zeroCopy) {
   using Raw = typename Elements::Raw;
   const uint64_t tiles = (count + Elements::kElements - 1) / Elements::kElements;
-  const uint64_t own = static_cast<uint64_t>(lane.rank()) * count * Elements::kBytes;
-  lane.beginEpoch();
-  lane.offer(sendOffer, kNoOffset);
-  if (!lane.exchange(0)) return false;
-  *zeroCopy = lane.allOfferedSend();
-  if (!*zeroCopy) return lane.stepBack();
-  for (uint64_t i = lane.first(); i < tiles; i += lane.step()) {
+  const uint64_t own = static_cast<uint64_t>(exchange.rank()) * count * Elements::kBytes;
+  exchange.beginEpoch();
+  exchange.offer(sendOffer, kNoOffset);
+  if (!exchange.meet(0)) return false;
+  *zeroCopy = exchange.allOfferedSend();
+  if (!*zeroCopy) return exchange.stepBack();
+  for (uint64_t i = exchange.first(); i < tiles; i += exchange.step()) {
     Raw sum;
-    if (!foldRanks<Lane::kBatch>(
-            e, lane.worldSize(), lane.reduceGroup(),
-            [&](int r, int ranks, Raw(&raw)[Lane::kBatch]) {
-              raw[0] = lane.template loadRemoteAt<Elements>(r, own, i, count);
-              for (int q = 1; q < Lane::kBatch && q < ranks; q++) raw[q] = lane.template loadRemoteAt<Elements>(r + q, own, i, count);
+    if (!foldRanks<Exchange::kBatch>(
+            e, exchange.worldSize(), exchange.reduceGroup(),
+            [&](int r, int ranks, Raw(&raw)[Exchange::kBatch]) {
+              raw[0] = exchange.template loadRemoteAt<Elements>(r, own, i, count);
+              for (int q = 1; q < Exchange::kBatch && q < ranks; q++) raw[q] = exchange.template loadRemoteAt<Elements>(r + q, own, i, count);
               return true;
             },
             &sum)) {
@@ -68,7 +68,7 @@ bool reduceScatterPull(Lane& lane, const Elements& e, uint64_t sendOffer, char* 
     }
     e.store(recv, i, count, sum);
   }
-  return lane.exchange(1);
+  return exchange.meet(1);
 }
 
 }  // namespace railhead

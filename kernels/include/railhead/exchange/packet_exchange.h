@@ -1,6 +1,6 @@
 // One thread's view of an exchange by packets: what the algorithms see on a GPU.
-#ifndef RAILHEAD_KERNELS_PACKET_LANE_H_
-#define RAILHEAD_KERNELS_PACKET_LANE_H_
+#ifndef RAILHEAD_KERNELS_PACKET_EXCHANGE_H_
+#define RAILHEAD_KERNELS_PACKET_EXCHANGE_H_
 
 #include "railhead/base/mutant.h"
 #include "railhead/base/target.h"
@@ -36,11 +36,11 @@ struct PacketTeam {
 //   thread(), threads()         of the whole grid; threadInBlock()
 //   row(), rows(), threadInRow(), rowThreads(), rowSum(v), rsqrt(v)   for kernels that work on rows
 template <class Mem>
-class PacketLane {
+class PacketExchange {
  public:
   static constexpr int kBatch = Packets<Mem>::kBatch;
 
-  RH_FN PacketLane(Mem& mem, const PacketTeam& team)
+  RH_FN PacketExchange(Mem& mem, const PacketTeam& team)
       : mem_(mem), team_(team), packets_(mem, team.inboxes, team.rank, team.worldSize), epoch_(mem.loadState(&team.state->epoch)) {}
 
   RH_FN int rank() const { return team_.rank; }
@@ -74,7 +74,7 @@ class PacketLane {
   }
 
   // Packets carry their own flags: there is nothing to publish and nothing to wait for.
-  RH_FN bool exchange(int) { return true; }
+  RH_FN bool meet(int) { return true; }
 
   // A rank's own tiles come back to it like everybody's.
   static constexpr bool kKeepsOwn = false;
@@ -149,4 +149,4 @@ class PacketLane {
 
 }  // namespace railhead
 
-#endif  // RAILHEAD_KERNELS_PACKET_LANE_H_
+#endif  // RAILHEAD_KERNELS_PACKET_EXCHANGE_H_

@@ -1,6 +1,6 @@
 // One rank's view of an exchange by flags: what the algorithms see on a CPU, where a rank is one thread.
-#ifndef RAILHEAD_KERNELS_FLAG_LANE_H_
-#define RAILHEAD_KERNELS_FLAG_LANE_H_
+#ifndef RAILHEAD_KERNELS_FLAG_EXCHANGE_H_
+#define RAILHEAD_KERNELS_FLAG_EXCHANGE_H_
 
 #include "railhead/base/mutant.h"
 #include "railhead/base/target.h"
@@ -12,18 +12,18 @@ namespace railhead {
 // other ranks read or write: loadTile<Raw> and storeTile of buffers, loadElements and storeElements of windows, loadOffer
 // and storeOffer of offsets.
 template <class Mem, class Raw>
-class FlagLane {
+class FlagExchange {
  public:
   static constexpr int kBatch = 1;
   static constexpr uint32_t kTileBytes = Mem::template tileBytes<Raw>();
 
-  FlagLane(Mem& mem, const FlagTeam& team)
+  FlagExchange(Mem& mem, const FlagTeam& team)
       : mem_(mem), team_(team), flags_(mem, team), generation_(flags_.header(team.rank)->generation) {
     flags_.announce();
   }
-  ~FlagLane() { flags_.header(team_.rank)->generation = generation_; }
-  FlagLane(const FlagLane&) = delete;
-  FlagLane& operator=(const FlagLane&) = delete;
+  ~FlagExchange() { flags_.header(team_.rank)->generation = generation_; }
+  FlagExchange(const FlagExchange&) = delete;
+  FlagExchange& operator=(const FlagExchange&) = delete;
 
   int rank() const { return team_.rank; }
   int worldSize() const { return team_.worldSize; }
@@ -41,13 +41,13 @@ class FlagLane {
 
   // Publishes what this rank has pushed in the phase (0 or 1) and waits for everybody's. The first exchange of an operation
   // also compares what the ranks have called.
-  bool exchange(int phase) {
-    if (compared_ || team_.call.call == 0) return meet(phase);
+  bool meet(int phase) {
+    if (compared_ || team_.call.call == 0) return publishAndAwait(phase);
     compared_ = true;
     Signature& own = signatureOf(team_.rank);
     mem_.storeWord(&own.call, team_.call.call);
     mem_.storeWord(&own.count, team_.call.count);
-    return meet(phase) && allAgree();
+    return publishAndAwait(phase) && allAgree();
   }
 
   // A rank's own tiles are taken from the caller's memory again, not from the buffer.
@@ -116,7 +116,7 @@ class FlagLane {
   const Difference& difference() const { return flags_.difference(); }
 
  private:
-  bool meet(int phase) {
+  bool publishAndAwait(int phase) {
     const uint32_t generation = generation_ + static_cast<uint32_t>(mutated(Mutant::kOneGenerationForBothPhases) ? 0 : phase);
     const int peers = mutated(Mutant::kAwaitOnlyTheFirst) ? 1 : team_.worldSize;
     if (!mutated(Mutant::kAwaitBeforePublish)) publish(generation);
@@ -162,4 +162,4 @@ class FlagLane {
 
 }  // namespace railhead
 
-#endif  // RAILHEAD_KERNELS_FLAG_LANE_H_
+#endif  // RAILHEAD_KERNELS_FLAG_EXCHANGE_H_

@@ -1,7 +1,7 @@
 // One block's view of an exchange by flags: how a GPU orders accesses to windows, for messages that are not worth copying
 // into packets. Block b of a rank exchanges with block b of every other rank, so all ranks launch the same grid.
-#ifndef RAILHEAD_KERNELS_BLOCK_LANE_H_
-#define RAILHEAD_KERNELS_BLOCK_LANE_H_
+#ifndef RAILHEAD_KERNELS_BLOCK_EXCHANGE_H_
+#define RAILHEAD_KERNELS_BLOCK_EXCHANGE_H_
 
 #include "railhead/base/mutant.h"
 #include "railhead/base/target.h"
@@ -42,7 +42,7 @@ struct BlockTeam {
   char* heap[kMaxWorldSize];        // of every rank, as this one sees them
 };
 
-// Mem has, besides what packet_lane.h lists:
+// Mem has, besides what packet_exchange.h lists:
 //   loadFlagAcquire, storeFlagRelease           64-bit words, system scope
 //   loadFlag, storeFlag                         the same, relaxed (for mutants)
 //   loadOffer, storeOffer                       64-bit words, plain
@@ -50,11 +50,11 @@ struct BlockTeam {
 //   blockAll(v)                                 blockSync that returns whether v was true in all of the block's threads
 //   block(), blockThreads()
 template <class Mem>
-class BlockLane {
+class BlockExchange {
  public:
   static constexpr int kBatch = Packets<Mem>::kBatch;
 
-  RH_FN BlockLane(Mem& mem, const BlockTeam& team) : mem_(mem), team_(team), generation_(mem.loadState(&team.state->generation)) {}
+  RH_FN BlockExchange(Mem& mem, const BlockTeam& team) : mem_(mem), team_(team), generation_(mem.loadState(&team.state->generation)) {}
 
   RH_FN int rank() const { return team_.rank; }
   RH_FN int worldSize() const { return team_.worldSize; }
@@ -72,7 +72,7 @@ class BlockLane {
 
   // Publishes what the block's threads have done before phase 0 or 1 and waits for the same block of every rank.
   // The first barrier puts the other threads' accesses before the release, the last puts the acquire before theirs.
-  RH_FN bool exchange(int phase) {
+  RH_FN bool meet(int phase) {
     const uint64_t generation = generation_ + static_cast<uint32_t>(mutated(Mutant::kBlockOneGeneration) ? 0 : phase);
     if (!mutated(Mutant::kBlockPublishesAlone)) mem_.blockSync();
     bool arrived = true;
@@ -99,7 +99,7 @@ class BlockLane {
   }
   // Where not all have: the next offers may overwrite these only after all threads have seen them, and what follows
   // instead (packets) does not wait for threads that have no tile.
-  RH_FN bool stepBack() { return mutated(Mutant::kBlockStepsBackAlone) || exchange(1); }
+  RH_FN bool stepBack() { return mutated(Mutant::kBlockStepsBackAlone) || meet(1); }
 
   template <class Elements>
   RH_FN typename Elements::Raw loadRemote(int r, uint64_t tile, size_t count) {
@@ -159,4 +159,4 @@ class BlockLane {
 
 }  // namespace railhead
 
-#endif  // RAILHEAD_KERNELS_BLOCK_LANE_H_
+#endif  // RAILHEAD_KERNELS_BLOCK_EXCHANGE_H_

@@ -1,0 +1,48 @@
+package kernels_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+)
+
+// mayInclude says, for each folder of include/railhead, whose headers it may include besides its own.
+var mayInclude = map[string][]string{
+	"base":        nil,
+	"exchange":    {"base"},
+	"collectives": {"base", "exchange"},
+	"ep":          {"base", "exchange"},
+}
+
+func TestHeadersIncludeOnlyTheFoldersBelowTheirs(t *testing.T) {
+	const root = "include/railhead"
+	folders, err := os.ReadDir(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	included := regexp.MustCompile(`(?m)^#include "(?:railhead/([a-z]+)/)?`)
+	for _, folder := range folders {
+		allowed, known := mayInclude[folder.Name()]
+		if !known {
+			t.Errorf("%s/%s is not in the table: say what it may include", root, folder.Name())
+			continue
+		}
+		headers, err := filepath.Glob(filepath.Join(root, folder.Name(), "*.h"))
+		if err != nil || len(headers) == 0 {
+			t.Fatalf("%s: %d headers, %v", folder.Name(), len(headers), err)
+		}
+		for _, header := range headers {
+			text, err := os.ReadFile(header)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range included.FindAllStringSubmatch(string(text), -1) {
+				if m[1] != folder.Name() && !slices.Contains(allowed, m[1]) {
+					t.Errorf("%s includes a header of %q, which only folders above it may", header, m[1])
+				}
+			}
+		}
+	}
+}
