@@ -186,7 +186,15 @@ struct EpRowsOf {
     });
   }
 
-  static constexpr EpRowKernels set() { return {encode, isFinite, partial, finish, FanOut<Isa>::copy}; }
+  static constexpr EpRowKernels set() {
+    EpRowKernels k{};
+    k.encode = encode;
+    k.isFinite = isFinite;
+    k.partial = partial;
+    k.finish = finish;
+    k.fanOut = FanOut<Isa>::copy;
+    return k;
+  }
 };
 
 }  // namespace railhead::host

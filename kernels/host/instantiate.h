@@ -115,7 +115,21 @@ struct ReductionsOf {
     const E e(op, 1);
     for (size_t tile = 0; tile * E::kElements < count; tile++) e.store(out(recv), tile, count, e.load(in(send), tile, count));
   }
-  static constexpr Reductions set() { return {oneshot, twoshot, pull, scatter, scatterPull, toRoot, tree, scatterTree, ring, scatterRing, local}; }
+  static constexpr Reductions set() {
+    Reductions k{};
+    k.oneshot = oneshot;
+    k.twoshot = twoshot;
+    k.pull = pull;
+    k.reduceScatter = scatter;
+    k.reduceScatterPull = scatterPull;
+    k.reduce = toRoot;
+    k.tree = tree;
+    k.reduceScatterTree = scatterTree;
+    k.ring = ring;
+    k.reduceScatterRing = scatterRing;
+    k.local = local;
+    return k;
+  }
 };
 
 template <class Isa>
@@ -185,18 +199,41 @@ struct CopiesOf {
     railhead::allGatherTree(mem, team, flags, plan, in(send), out(recv), bytes);
     return outcomeOf(flags);
   }
-  static constexpr Copies set() { return {gather, gatherPull, toAll, toAllPull, gatherRing, gatherTree, fromRoot, downTree, transfers, meet}; }
+  static constexpr Copies set() {
+    Copies k{};
+    k.allGather = gather;
+    k.allGatherPull = gatherPull;
+    k.allToAll = toAll;
+    k.allToAllPull = toAllPull;
+    k.allGatherRing = gatherRing;
+    k.allGatherTree = gatherTree;
+    k.broadcast = fromRoot;
+    k.broadcastTree = downTree;
+    k.transfers = transfers;
+    k.barrier = meet;
+    return k;
+  }
 };
 
 template <class Isa>
 constexpr KernelSet makeKernelSet(const char* isa) {
-  return {isa,
-          {ReductionsOf<float, Isa>::set(), ReductionsOf<BF16, Isa>::set(), ReductionsOf<double, Isa>::set(),
-           ReductionsOf<F16, Isa>::set(), ReductionsOf<E4M3, Isa>::set(), ReductionsOf<E5M2, Isa>::set(),
-           ReductionsOf<int8_t, Isa>::set(), ReductionsOf<uint8_t, Isa>::set(), ReductionsOf<int32_t, Isa>::set(),
-           ReductionsOf<int64_t, Isa>::set(), ReductionsOf<uint64_t, Isa>::set()},
-          CopiesOf<Isa>::set(),
-          EpRowsOf<Isa>::set()};
+  KernelSet set{};
+  set.isa = isa;
+  Reductions* const of = set.reductions;
+  of[indexOf(Type::kF32)] = ReductionsOf<float, Isa>::set();
+  of[indexOf(Type::kBF16)] = ReductionsOf<BF16, Isa>::set();
+  of[indexOf(Type::kF64)] = ReductionsOf<double, Isa>::set();
+  of[indexOf(Type::kF16)] = ReductionsOf<F16, Isa>::set();
+  of[indexOf(Type::kE4M3)] = ReductionsOf<E4M3, Isa>::set();
+  of[indexOf(Type::kE5M2)] = ReductionsOf<E5M2, Isa>::set();
+  of[indexOf(Type::kI8)] = ReductionsOf<int8_t, Isa>::set();
+  of[indexOf(Type::kU8)] = ReductionsOf<uint8_t, Isa>::set();
+  of[indexOf(Type::kI32)] = ReductionsOf<int32_t, Isa>::set();
+  of[indexOf(Type::kI64)] = ReductionsOf<int64_t, Isa>::set();
+  of[indexOf(Type::kU64)] = ReductionsOf<uint64_t, Isa>::set();
+  set.copies = CopiesOf<Isa>::set();
+  set.rows = EpRowsOf<Isa>::set();
+  return set;
 }
 
 }  // namespace railhead::host

@@ -22,10 +22,11 @@ struct E5M2 {
 // By the numbers of railhead.h's rh_dtype.
 enum class Type : uint32_t { kF32, kBF16, kF64, kF16, kE4M3, kE5M2, kI8, kU8, kI32, kI64, kU64 };
 constexpr int kTypes = 11;
+constexpr int indexOf(Type t) { return static_cast<int>(t); }
 
 constexpr uint32_t bytesOf(Type t) {
   constexpr uint32_t kBytes[kTypes] = {4, 2, 8, 2, 1, 1, 1, 1, 4, 8, 8};
-  return kBytes[static_cast<uint32_t>(t)];
+  return kBytes[indexOf(t)];
 }
 
 // By the numbers of railhead.h's rh_op; a pre-mul-sum has any number above.
