@@ -4,24 +4,25 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"railhead/alltoall"
+	"railhead/cmd/railhead/bench/moe"
+	"railhead/cmd/railhead/internal/cli"
 )
 
 // benchMoE runs bench moe of a small shape, which is to succeed.
-func benchMoE(t *testing.T, args ...string) moeReport {
+func benchMoE(t *testing.T, args ...string) moe.Report {
 	t.Helper()
 	args = append([]string{"bench", "moe", "--json", "--hidden", "320", "--experts", "13", "--topk", "4", "-n", "3", "-w", "1"}, args...)
-	status, stdout, stderr := run(t, nil, args...)
+	status, stdout, stderr := railhead(t, nil, args...)
 	if status != 0 {
 		t.Fatalf("%v: status %d: %s", args, status, stderr)
 	}
-	var r moeReport
+	var r moe.Report
 	decodeStrict(t, stdout, &r)
 	if !r.OK {
 		t.Fatalf("%v: got %+v", args, r)
@@ -34,7 +35,7 @@ func TestBenchMoEMeasuresAndChecksEveryNumberOfTokens(t *testing.T) {
 	if r.Device != "cpu" || r.Ranks != 3 || r.Mode != "ll" || r.Layout != "flat" || r.Iterations != 3 || r.Warmup != 1 || r.Shape.Tokens != 40 {
 		t.Fatalf("got %+v", r)
 	}
-	config := r.Shape.config()
+	config := r.Shape.Config()
 	if want, err := alltoall.BufferBytes(config, 3); err != nil || r.BufferBytes != want || r.PrivateBytes == 0 {
 		t.Errorf("window %d, want %d, private %d, %v", r.BufferBytes, want, r.PrivateBytes, err)
 	}
@@ -45,7 +46,7 @@ func TestBenchMoEMeasuresAndChecksEveryNumberOfTokens(t *testing.T) {
 		if row.Tokens != []int{0, 1, 40}[i] || row.Wrong != 0 || len(row.Written) != 3 || len(row.Least) != 3 {
 			t.Fatalf("got %+v", row)
 		}
-		for _, l := range []moeLatency{row.Dispatch, row.Combine, row.RoundTrip} {
+		for _, l := range []moe.Latency{row.Dispatch, row.Combine, row.RoundTrip} {
 			if l.P50us <= 0 || l.P99us < l.P50us {
 				t.Errorf("%d tokens: got %+v", row.Tokens, row)
 			}
@@ -66,17 +67,17 @@ func TestBenchMoEComparesWhatWasWrittenWithTheLeast(t *testing.T) {
 	if row.CopiesPerToken <= 1 || row.CopiesPerToken > 2 {
 		t.Errorf("%v copies of a token for 2 ranks", row.CopiesPerToken)
 	}
-	router, err := r.Shape.router()
+	router, err := r.Shape.Router()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := r.Shape.problem(router, 0, 0, []int{64, 64})
+	p, err := r.Shape.Problem(router, 0, 0, []int{64, 64})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for rank, written := range row.Written {
-		sent := p.traffic[rank]
-		least := float64(sent.Payload[1-rank] + p.traffic[1-rank].Partials[rank])
+		sent := p.Traffic[rank]
+		least := float64(sent.Payload[1-rank] + p.Traffic[1-rank].Partials[rank])
 		if written.Payload != least || row.Least[rank] != least || written.Headers != float64(sent.Headers[1-rank]) || written.Flags <= 0 {
 			t.Errorf("rank %d: written %+v, least %v; want %v and headers %d", rank, written, row.Least[rank], least, sent.Headers[1-rank])
 		}
@@ -88,8 +89,8 @@ func TestBenchMoEComparesWhatWasWrittenWithTheLeast(t *testing.T) {
 
 func TestBenchMoEOfEveryModeLayoutAndWireIsRight(t *testing.T) {
 	n := 0
-	for mode := range moeModes {
-		for layout := range moeLayouts {
+	for _, mode := range []string{"ll", "ht"} {
+		for _, layout := range []string{"padded", "flat", "tokens"} {
 			for _, types := range [][]string{
 				{"bf16", "fp8_e4m3", "bf16", "ue8m0"}, {"f16", "f16", "f32", "f32"},
 				{"fp8_e4m3", "fp8_e4m3", "bf16", "f32"}, {"f32", "fp8_e4m3", "f32", "static"},
@@ -133,16 +134,16 @@ func TestBenchMoETakesARecordedRouting(t *testing.T) {
 		"topk 4": npy(t, 2, 0, 1), "expert 13": npy(t, 4, 0, 1, 2, 13), "twice": npy(t, 4, 0, 1, 2, 2),
 		"no such": "/no/such.npy", "numpy": os.Args[0],
 	} {
-		status, _, stderr := run(t, nil, "bench", "moe", "--experts", "13", "--topk", "4", "--routing", path)
-		if status != exitUsage || !strings.Contains(stderr, want) {
+		status, _, stderr := railhead(t, nil, "bench", "moe", "--experts", "13", "--topk", "4", "--routing", path)
+		if status != cli.Usage || !strings.Contains(stderr, want) {
 			t.Errorf("%s: status %d, stderr %q, want %q", path, status, stderr, want)
 		}
 	}
 }
 
 func TestBenchMoETakesItsShapeFromAModelWhereNoFlagSaysIt(t *testing.T) {
-	status, stdout, stderr := run(t, nil, "bench", "moe", "--model", "gpt-oss-120b", "--hidden", "96", "--tokens", "2", "-n", "1", "--json")
-	var r moeReport
+	status, stdout, stderr := railhead(t, nil, "bench", "moe", "--model", "gpt-oss-120b", "--hidden", "96", "--tokens", "2", "-n", "1", "--json")
+	var r moe.Report
 	decodeStrict(t, stdout, &r)
 	if status != 0 || r.Shape.Hidden != 96 || r.Shape.Experts != 128 || r.Shape.TopK != 4 {
 		t.Errorf("status %d, %+v, stderr %q", status, r, stderr)
@@ -151,7 +152,7 @@ func TestBenchMoETakesItsShapeFromAModelWhereNoFlagSaysIt(t *testing.T) {
 
 func TestBenchMoEPrintsATableAndDrawsIt(t *testing.T) {
 	svg := t.TempDir() + "/plot.svg"
-	status, stdout, stderr := run(t, nil, "bench", "moe", "--hidden", "64", "--tokens", "0,2,8", "-n", "2", "-w", "0", "--plot", svg)
+	status, stdout, stderr := railhead(t, nil, "bench", "moe", "--hidden", "64", "--tokens", "0,2,8", "-n", "2", "-w", "0", "--plot", svg)
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
@@ -190,26 +191,9 @@ func TestBenchMoERefusesWrongFlagsBeforeItStartsAnything(t *testing.T) {
 		"--timeout":         {"--timeout", "0s"},
 		"takes no":          {"now"},
 	} {
-		status, stdout, stderr := run(t, nil, append([]string{"bench", "moe"}, args...)...)
-		if status != exitUsage || !strings.Contains(stderr, want) || stdout != "" {
+		status, stdout, stderr := railhead(t, nil, append([]string{"bench", "moe"}, args...)...)
+		if status != cli.Usage || !strings.Contains(stderr, want) || stdout != "" {
 			t.Errorf("%v: status %d, stdout %q, stderr %q, want %q", args, status, stdout, stderr, want)
 		}
-	}
-}
-
-func TestTheSlowestRankOfEachIterationCounts(t *testing.T) {
-	ranks := []moeRankRow{
-		{Rank: 1, DispatchNs: []int64{1000, 5000}, CombineNs: []int64{1, 1}, RoundTripNs: []int64{1, 1}, RoundTrips: 2, Copies: 8, Least: 200, Wrong: 1},
-		{Rank: 0, DispatchNs: []int64{3000, 2000}, CombineNs: []int64{1, 1}, RoundTripNs: []int64{1, 1}, RoundTrips: 2, Copies: 4, Least: 100, Wrong: 2,
-			Written: []moeTraffic{{Payload: 100, Headers: 10, Flags: 4}, {Payload: 200, Headers: 40, Flags: 4}}},
-	}
-	shape := moeShape{Hidden: 500, Wire: alltoall.BF16, Combine: alltoall.F32}
-	row := moeRowOf(&shape, 2, ranks)
-	if row.Dispatch.P50us != 3 || row.Dispatch.P99us != 5 || row.Wrong != 3 || row.CopiesPerToken != 1.5 {
-		t.Errorf("got %+v", row)
-	}
-	// 3 copies of 1000 bytes in 3 us; rank 1 writes 240 bytes for at least 200.
-	if math.Abs(row.Dispatch.AlgBW-1) > 1e-9 || math.Abs(row.Ratio-1.2) > 1e-9 || row.Least[0] != 50 || row.Written[0].Flags != 2 {
-		t.Errorf("got %+v", row)
 	}
 }

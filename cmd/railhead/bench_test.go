@@ -7,13 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"railhead/cmd/railhead/internal/cli"
 	"railhead/internal/ncclstyle"
 )
 
 // benchReport runs bench, which is to succeed, and returns its JSON.
 func benchReport(t *testing.T, args ...string) ncclstyle.Report {
 	t.Helper()
-	status, stdout, stderr := run(t, nil, append(append([]string{"bench"}, args...), "--json")...)
+	status, stdout, stderr := railhead(t, nil, append(append([]string{"bench"}, args...), "--json")...)
 	if status != 0 {
 		t.Fatalf("bench %v: status %d: %s", args, status, stderr)
 	}
@@ -105,7 +106,7 @@ func TestBenchChecksAlgorithmsThatAddInAnOrderOfTheirOwn(t *testing.T) {
 	for _, c := range []struct{ command, algo, reproducible string }{
 		{"allreduce", "tree", "on"}, {"allreduce", "ring", "off"}, {"reducescatter", "ring", "off"},
 	} {
-		status, stdout, stderr := run(t, []string{"RAILHEAD_REPRODUCIBLE=" + c.reproducible}, "bench", c.command, "--ranks", "4", "-b", "4K", "-e", "4K",
+		status, stdout, stderr := railhead(t, []string{"RAILHEAD_REPRODUCIBLE=" + c.reproducible}, "bench", c.command, "--ranks", "4", "-b", "4K", "-e", "4K",
 			"-n", "1", "-d", "all", "-o", "all", "--algo", c.algo, "--json")
 		var r ncclstyle.Report
 		decodeStrict(t, stdout, &r)
@@ -164,7 +165,7 @@ func TestBenchOfARankAloneIsRightToo(t *testing.T) {
 }
 
 func TestBenchPrintsNCCLTestsTable(t *testing.T) {
-	status, stdout, stderr := run(t, nil, "bench", "allreduce", "-b", "1K", "-e", "2K", "-f", "2", "-n", "2", "-c", "0")
+	status, stdout, stderr := railhead(t, nil, "bench", "allreduce", "-b", "1K", "-e", "2K", "-f", "2", "-n", "2", "-c", "0")
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
@@ -176,7 +177,7 @@ func TestBenchPrintsNCCLTestsTable(t *testing.T) {
 }
 
 func TestBenchBarrierHasOneRowWithoutASize(t *testing.T) {
-	status, stdout, stderr := run(t, nil, "bench", "barrier", "--ranks", "5", "-n", "50", "--json")
+	status, stdout, stderr := railhead(t, nil, "bench", "barrier", "--ranks", "5", "-n", "50", "--json")
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
@@ -208,15 +209,15 @@ func TestBenchRefusesWrongFlagsBeforeItStartsAnything(t *testing.T) {
 		"unknown flag":          {"bench", "allreduce", "--quick"},
 		"unknown flag: --win":   {"bench", "barrier", "--window"},
 	} {
-		status, stdout, stderr := run(t, nil, args...)
-		if status != exitUsage || !strings.Contains(stderr, want) || strings.Contains(stdout, "#wrong") {
+		status, stdout, stderr := railhead(t, nil, args...)
+		if status != cli.Usage || !strings.Contains(stderr, want) || strings.Contains(stdout, "#wrong") {
 			t.Errorf("%v: status %d, stderr %q, want %q", args, status, stderr, want)
 		}
 	}
 }
 
 func TestBenchTakesAForcingTextFromTheEnvironment(t *testing.T) {
-	status, stdout, stderr := run(t, []string{"RAILHEAD_ALGO=allreduce:ring;^tree"}, "bench", "allreduce", "-b", "1K", "-e", "1K", "-n", "1")
+	status, stdout, stderr := railhead(t, []string{"RAILHEAD_ALGO=allreduce:ring;^tree"}, "bench", "allreduce", "-b", "1K", "-e", "1K", "-n", "1")
 	if status != 0 || !strings.Contains(stdout, "# algo: ring (forced)") {
 		t.Errorf("status %d, stdout %q, stderr %q", status, stdout, stderr)
 	}
@@ -224,7 +225,7 @@ func TestBenchTakesAForcingTextFromTheEnvironment(t *testing.T) {
 
 func TestBenchDrawsSeveralAlgorithmsAndSaysWhichRan(t *testing.T) {
 	svg := t.TempDir() + "/plot.svg"
-	status, stdout, stderr := run(t, nil, "bench", "allreduce", "--ranks", "3", "-b", "4", "-e", "256K", "-f", "16", "-n", "2",
+	status, stdout, stderr := railhead(t, nil, "bench", "allreduce", "--ranks", "3", "-b", "4", "-e", "256K", "-f", "16", "-n", "2",
 		"--algo", "oneshot,twoshot,pull,auto", "--plot", svg, "--json")
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
@@ -254,8 +255,8 @@ func TestBenchDrawsSeveralAlgorithmsAndSaysWhichRan(t *testing.T) {
 }
 
 func TestAPlotThatCannotBeWrittenIsAFailure(t *testing.T) {
-	status, _, stderr := run(t, nil, "bench", "allreduce", "-b", "8", "-e", "8", "-n", "1", "--plot", t.TempDir()+"/no/such/dir.svg")
-	if status != exitFailed || !strings.Contains(stderr, "plot") {
+	status, _, stderr := railhead(t, nil, "bench", "allreduce", "-b", "8", "-e", "8", "-n", "1", "--plot", t.TempDir()+"/no/such/dir.svg")
+	if status != cli.Failed || !strings.Contains(stderr, "plot") {
 		t.Errorf("status %d, stderr %q", status, stderr)
 	}
 }

@@ -1,19 +1,20 @@
 package main
 
 import (
-	"fmt"
 	"strings"
 	"testing"
+
+	"railhead/cmd/railhead/demo"
 )
 
 // demoMoE runs the demo of a model with experts, which is to succeed.
-func demoMoE(t *testing.T, args ...string) demoReport {
+func demoMoE(t *testing.T, args ...string) demo.Report {
 	t.Helper()
-	status, stdout, stderr := run(t, nil, append([]string{"demo", "--json"}, args...)...)
+	status, stdout, stderr := railhead(t, nil, append([]string{"demo", "--json"}, args...)...)
 	if status != 0 {
 		t.Fatalf("%v: status %d: %s", args, status, stderr)
 	}
-	var r demoReport
+	var r demo.Report
 	decodeStrict(t, stdout, &r)
 	return r
 }
@@ -42,7 +43,7 @@ func TestDemoOfAModelWithExpertsTakesRanksWithoutTokensOrExperts(t *testing.T) {
 }
 
 func TestDemoOfAModelWithExpertsSaysHowManyLayersItPlaysAndWhatTheyDo(t *testing.T) {
-	status, stdout, stderr := run(t, nil, "demo", "--model", "deepseek-v3", "--steps", "1", "--batch", "2")
+	status, stdout, stderr := railhead(t, nil, "demo", "--model", "deepseek-v3", "--steps", "1", "--batch", "2")
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
@@ -53,21 +54,5 @@ func TestDemoOfAModelWithExpertsSaysHowManyLayersItPlaysAndWhatTheyDo(t *testing
 		if !strings.Contains(stdout, want) {
 			t.Errorf("no %q in %q", want, stdout)
 		}
-	}
-}
-
-func TestAWrongCallOnOneRankIsOneWrongCallOfTheDemo(t *testing.T) {
-	results := make([]jsonLines[demoRankReport], 2)
-	for r, wrong := range []string{"[]", "[1,2]"} {
-		_, _ = fmt.Fprintf(&results[r], `{"ops":[{"op":"dispatch","bytes":8,"times_ns":[%d000,2000,3000],"checked":%d,"wrong":%s,"algo":"ll"}]}`,
-			7+r, 3-r, wrong)
-		_, _ = fmt.Fprintln(&results[r])
-	}
-	ops, err := mergeDemo(results, 3)
-	if err != nil || len(ops) != 1 {
-		t.Fatalf("%v, %v", ops, err)
-	}
-	if want := (demoOp{Op: "dispatch", Bytes: 8, Algo: "ll", Calls: 3, P50us: 3, P99us: 8, Checked: 2, Wrong: 2}); ops[0] != want {
-		t.Errorf("got %+v, want %+v", ops[0], want)
 	}
 }

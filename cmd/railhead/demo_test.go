@@ -8,6 +8,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"railhead/cmd/railhead/demo"
+	"railhead/cmd/railhead/internal/cli"
 )
 
 func decodeStrict(t *testing.T, text string, into any) {
@@ -23,11 +26,11 @@ func decodeStrict(t *testing.T, text string, into any) {
 }
 
 func TestDemoChecksEveryResultAndReportsItAsJSONAlone(t *testing.T) {
-	status, stdout, stderr := run(t, nil, "demo", "--json", "--ranks", "3", "--steps", "2", "--batch", "2")
+	status, stdout, stderr := railhead(t, nil, "demo", "--json", "--ranks", "3", "--steps", "2", "--batch", "2")
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
-	var r demoReport
+	var r demo.Report
 	decodeStrict(t, stdout, &r)
 	if !r.OK || r.Ranks != 3 || r.Model != "llama-3-8b" || r.Device != "cpu" || r.Steps != 2 || r.Layers != 32 || len(r.Ops) != 1 {
 		t.Fatalf("got %+v", r)
@@ -45,11 +48,11 @@ func TestDemoChecksEveryResultAndReportsItAsJSONAlone(t *testing.T) {
 }
 
 func TestDemoChecksAlgorithmsThatAddInAnOrderOfTheirOwn(t *testing.T) {
-	status, stdout, stderr := run(t, []string{"RAILHEAD_ALGO=ring", "RAILHEAD_REPRODUCIBLE=off"}, "demo", "--json", "--ranks", "3", "--steps", "1")
+	status, stdout, stderr := railhead(t, []string{"RAILHEAD_ALGO=ring", "RAILHEAD_REPRODUCIBLE=off"}, "demo", "--json", "--ranks", "3", "--steps", "1")
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
-	var r demoReport
+	var r demo.Report
 	decodeStrict(t, stdout, &r)
 	if o := r.Ops[0]; o.Algo != "ring" || o.Checked != 64 || o.Wrong != 0 {
 		t.Errorf("got %+v", o)
@@ -62,11 +65,11 @@ func TestDemoTakesShapesFromAHuggingFaceConfig(t *testing.T) {
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	status, stdout, stderr := run(t, nil, "demo", "--json", "--ranks", "2", "--steps", "1", "--config", path)
+	status, stdout, stderr := railhead(t, nil, "demo", "--json", "--ranks", "2", "--steps", "1", "--config", path)
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
-	var r demoReport
+	var r demo.Report
 	decodeStrict(t, stdout, &r)
 	if r.Model != "tiny" || r.Ops[0].Bytes != 8*96*2 || r.Ops[0].Calls != 6 {
 		t.Errorf("got %+v", r)
@@ -74,7 +77,7 @@ func TestDemoTakesShapesFromAHuggingFaceConfig(t *testing.T) {
 }
 
 func TestDemoPrintsATableForAPerson(t *testing.T) {
-	status, stdout, stderr := run(t, nil, "demo", "--ranks", "2", "--steps", "1")
+	status, stdout, stderr := railhead(t, nil, "demo", "--ranks", "2", "--steps", "1")
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
@@ -98,8 +101,8 @@ func TestDemoRefusesWhatItCannotPlay(t *testing.T) {
 		"--layers -1": {"--model", "kimi-k2", "--layers", "-1"},
 		"mixtral-8x7": {"--model", "mixtral"},
 	} {
-		status, stdout, stderr := run(t, nil, append([]string{"demo", "--json"}, args...)...)
-		if status != exitUsage || stdout != "" || !strings.Contains(stderr, want) {
+		status, stdout, stderr := railhead(t, nil, append([]string{"demo", "--json"}, args...)...)
+		if status != cli.Usage || stdout != "" || !strings.Contains(stderr, want) {
 			t.Errorf("%v: status %d, stdout %q, stderr %q, want %q", args, status, stdout, stderr, want)
 		}
 	}
@@ -122,10 +125,10 @@ func TestKillingAnyRankOfTheDemoMakesEveryOtherRankNameIt(t *testing.T) {
 		if err := syscall.Kill(pids[victim], syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		if status := c.wait(t); status != exitFailed {
+		if status := c.wait(t); status != cli.Failed {
 			t.Errorf("victim %d: status %d", victim, status)
 		}
-		var r demoReport
+		var r demo.Report
 		decodeStrict(t, c.stdout.String(), &r)
 		if r.OK || !strings.Contains(r.Error, fmt.Sprintf("rank %d failed", victim)) {
 			t.Errorf("victim %d: %+v", victim, r)

@@ -13,33 +13,24 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"railhead/cmd/railhead/bench"
+	"railhead/cmd/railhead/bench/moe"
+	"railhead/cmd/railhead/demo"
+	"railhead/cmd/railhead/internal/cli"
+	"railhead/cmd/railhead/internal/measure"
+	"railhead/cmd/railhead/internal/ranks"
+	"railhead/cmd/railhead/predict"
+	"railhead/cmd/railhead/run"
+	"railhead/cmd/railhead/serve"
+	"railhead/cmd/railhead/status"
+	"railhead/cmd/railhead/topo"
+	"railhead/cmd/railhead/trace"
+	"railhead/cmd/railhead/tune"
 	"railhead/server"
 )
 
-// Exit statuses; `run` adds 128 + signal and its command's own.
-const (
-	exitFailed   = 1 // what was asked for does not hold
-	exitUsage    = 2
-	exitNoDaemon = 3
-)
-
-// exitError carries the exit status of a failure. An empty message means that everything has been said.
-type exitError struct {
-	status int
-	err    error
-}
-
-func (e *exitError) Error() string {
-	if e.err == nil {
-		return ""
-	}
-	return e.err.Error()
-}
-func (e *exitError) Unwrap() error { return e.err }
-
-func usageError(format string, args ...any) error {
-	return &exitError{status: exitUsage, err: fmt.Errorf(format, args...)}
-}
+// rankKinds are the jobs of the rank processes that demo, bench and tune start.
+func rankKinds() []ranks.Kind { return append(demo.Kinds, measure.Kind, moe.Kind) }
 
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{
@@ -53,23 +44,16 @@ func rootCommand() *cobra.Command {
 		Args:          cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_ = cmd.Help()
-			return usageError("no command given")
+			return cli.Usagef("no command given")
 		},
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError("%w; see `%s --help`", err, cmd.CommandPath())
+		return cli.Usagef("%w; see `%s --help`", err, cmd.CommandPath())
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(serveCommand(), runCommand(), demoCommand(), benchCommand(), statusCommand(), traceCommand(), topoCommand(), tuneCommand(), predictCommand(), rankCommand())
+	root.AddCommand(serve.Command(), run.Command(), demo.Command(), bench.Command(moe.Command()), tune.Command(), status.Command(),
+		trace.Command(), topo.Command(), predict.Command(), ranks.Command(rankKinds()...))
 	return root
-}
-
-// noArgs and its like make wrong arguments a usage error.
-func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usageError("%s takes no arguments, got %q", cmd.CommandPath(), args)
-	}
-	return nil
 }
 
 // execute returns the exit status.
@@ -82,15 +66,12 @@ func execute(args []string) int {
 	if err == nil {
 		return 0
 	}
-	var e *exitError
+	fmt.Fprintln(os.Stderr, "railhead:", err)
+	var e *cli.Error
 	if !errors.As(err, &e) {
-		// cobra itself: an unknown command or flag.
-		e = &exitError{status: exitUsage, err: err}
+		return cli.Usage // cobra itself: an unknown command or flag
 	}
-	if msg := e.Error(); msg != "" {
-		fmt.Fprintln(os.Stderr, "railhead:", msg)
-	}
-	return e.status
+	return e.Status
 }
 
 func main() { os.Exit(execute(os.Args[1:])) }

@@ -58,20 +58,20 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// cli is a started railhead command.
-type cli struct {
+// process is a started railhead command.
+type process struct {
 	cmd            *exec.Cmd
 	stdout, stderr syncBuffer
 }
 
-func start(t *testing.T, env []string, args ...string) *cli {
+func start(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), testDeadline)
-	c := &cli{cmd: exec.CommandContext(ctx, self, args...)}
+	c := &process{cmd: exec.CommandContext(ctx, self, args...)}
 	c.cmd.Env = append(append(os.Environ(), asCLI+"=1"), env...)
 	c.cmd.Stdout, c.cmd.Stderr = &c.stdout, &c.stderr
 	if err := c.cmd.Start(); err != nil {
@@ -85,7 +85,7 @@ func start(t *testing.T, env []string, args ...string) *cli {
 }
 
 // wait returns the exit status; 128 + signal as a shell would say.
-func (c *cli) wait(t *testing.T) int {
+func (c *process) wait(t *testing.T) int {
 	t.Helper()
 	err := c.cmd.Wait()
 	var exit *exec.ExitError
@@ -99,8 +99,8 @@ func (c *cli) wait(t *testing.T) int {
 	return ws.ExitStatus()
 }
 
-// run runs a command to its end.
-func run(t *testing.T, env []string, args ...string) (status int, stdout, stderr string) {
+// railhead runs a command to its end.
+func railhead(t *testing.T, env []string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	c := start(t, env, args...)
 	status = c.wait(t)

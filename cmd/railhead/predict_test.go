@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"railhead/cmd/railhead/internal/cli"
 	"railhead/engine/tuner"
 )
 
@@ -28,7 +29,7 @@ func writeMachine(t *testing.T, nodes string) string {
 // predictJSON runs predict --json; stdout has to be JSON alone.
 func predictJSON(t *testing.T, args ...string) tuner.Prediction {
 	t.Helper()
-	status, stdout, stderr := run(t, nil, append([]string{"predict", "--json"}, args...)...)
+	status, stdout, stderr := railhead(t, nil, append([]string{"predict", "--json"}, args...)...)
 	if status != 0 || stderr != "" {
 		t.Fatalf("%v: status %d: %s", args, status, stderr)
 	}
@@ -73,7 +74,7 @@ func TestPredictAnswersOnTheCommandLine(t *testing.T) {
 }
 
 func TestPredictPrintsTheParts(t *testing.T) {
-	status, stdout, stderr := run(t, nil, "predict", "--op", "dispatch", "--model", "deepseek-v3", "--tokens", "128", "--machine", writeMachine(t, "4"))
+	status, stdout, stderr := railhead(t, nil, "predict", "--op", "dispatch", "--model", "deepseek-v3", "--tokens", "128", "--machine", writeMachine(t, "4"))
 	if status != 0 || stderr != "" {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
@@ -117,8 +118,8 @@ func TestPredictRefusesWhatItDoesNotKnow(t *testing.T) {
 		"--op allreduce --bytes 8 --cost-model nccl " + link:             "no nccl section",
 		"--op allreduce --bytes 8 extra " + link:                         "takes no arguments",
 	} {
-		status, stdout, stderr := run(t, nil, append([]string{"predict"}, strings.Fields(args)...)...)
-		if status != exitUsage || stdout != "" || !strings.Contains(stderr, want) {
+		status, stdout, stderr := railhead(t, nil, append([]string{"predict"}, strings.Fields(args)...)...)
+		if status != cli.Usage || stdout != "" || !strings.Contains(stderr, want) {
 			t.Errorf("%s: status %d, %q, want %q", args, status, stderr, want)
 		}
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,12 +8,15 @@ import (
 	"syscall"
 	"testing"
 
+	"railhead/cmd/railhead/internal/cli"
+	"railhead/cmd/railhead/internal/measure"
+	"railhead/cmd/railhead/internal/ranks"
 	"railhead/internal/ncclstyle"
 	"railhead/server"
 )
 
 func TestRunPrefixesOutputAndTellsEachRankWhoItIs(t *testing.T) {
-	status, stdout, stderr := run(t, nil, "run", "-n", "3", "--group", "g", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE in $RAILHEAD_GROUP")
+	status, stdout, stderr := railhead(t, nil, "run", "-n", "3", "--group", "g", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE in $RAILHEAD_GROUP")
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
@@ -30,7 +32,7 @@ func TestRunKeepsTheFirstFailuresStatusAndEndsTheRest(t *testing.T) {
 		3:       `test $RANK = 1 && exit 3; exec sleep 1000`,
 		128 + 9: `test $RANK = 2 && kill -9 $$; exec sleep 1000`,
 	} {
-		status, _, stderr := run(t, nil, "run", "-n", "3", "--", "sh", "-c", script)
+		status, _, stderr := railhead(t, nil, "run", "-n", "3", "--", "sh", "-c", script)
 		if status != want {
 			t.Errorf("%q: status %d, want %d: %s", script, status, want, stderr)
 		}
@@ -44,24 +46,24 @@ func TestRunRefusesABadCallAndAMissingCommand(t *testing.T) {
 		"unknown":     {"run", "--ranks-of", "2", "--", "true"},
 		"no-such-cmd": {"run", "-n", "2", "--", "no-such-cmd"},
 	} {
-		status, _, stderr := run(t, nil, args...)
+		status, _, stderr := railhead(t, nil, args...)
 		if status == 0 || !strings.Contains(stderr, want) {
 			t.Errorf("%v: status %d, stderr %q, want %q", args, status, stderr, want)
 		}
 	}
 }
 
-// benchJobText is a small job for `railhead rank`, our stand-in for an engine.
-func benchJobText(t *testing.T) string {
+// jobEnv is a small job for `railhead rank`, our stand-in for an engine.
+func jobEnv(t *testing.T, iters int) string {
 	t.Helper()
-	text, err := json.Marshal(job{Bench: &benchJob{
-		Op: "all_reduce", Dtypes: []ncclstyle.Dtype{"float"}, Redops: []ncclstyle.Redop{"sum"}, Roots: []int{noRoot}, Sizes: []uint64{4000},
-		Iters: 2, Check: 1,
-	}})
+	env, err := ranks.JobEnv(measure.Kind, &measure.Job{
+		Op: "all_reduce", Dtypes: []ncclstyle.Dtype{"float"}, Redops: []ncclstyle.Redop{"sum"}, Roots: []int{measure.NoRoot}, Sizes: []uint64{4000},
+		Iters: iters, Check: 1,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(text)
+	return env
 }
 
 func TestRunServesItsRanksWithADaemonOfItsOwn(t *testing.T) {
@@ -69,7 +71,7 @@ func TestRunServesItsRanksWithADaemonOfItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	status, stdout, stderr := run(t, []string{jobVariable + "=" + benchJobText(t)}, "run", "--daemon", "-n", "3", "--", self, "rank")
+	status, stdout, stderr := railhead(t, []string{jobEnv(t, 2)}, "run", "--daemon", "-n", "3", "--", self, "rank")
 	if status != 0 || strings.Count(stdout, `"wrong":0`) != 6 {
 		t.Errorf("status %d, stdout %q, stderr %q", status, stdout, stderr)
 	}
@@ -80,22 +82,22 @@ func TestWithoutADaemonRanksFailWithTheWayToGetOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := []string{jobVariable + "=" + benchJobText(t), "RAILHEAD_SOCKET=" + t.TempDir() + "/none.sock"}
-	status, _, stderr := run(t, env, "run", "-n", "2", "--", self, "rank")
-	if status != exitFailed || !strings.Contains(stderr, "no daemon at") || !strings.Contains(stderr, "railhead serve") {
+	env := []string{jobEnv(t, 2), "RAILHEAD_SOCKET=" + t.TempDir() + "/none.sock"}
+	status, _, stderr := railhead(t, env, "run", "-n", "2", "--", self, "rank")
+	if status != cli.Failed || !strings.Contains(stderr, "no daemon at") || !strings.Contains(stderr, "railhead serve") {
 		t.Errorf("status %d, stderr %q", status, stderr)
 	}
-	if status, _, stderr := run(t, env, "status"); status != exitNoDaemon || !strings.Contains(stderr, "railhead serve") {
+	if status, _, stderr := railhead(t, env, "status"); status != cli.NoDaemon || !strings.Contains(stderr, "railhead serve") {
 		t.Errorf("status: exit %d, stderr %q", status, stderr)
 	}
 }
 
 // serveAt starts `railhead serve` and waits until it answers.
-func serveAt(t *testing.T, socket string) *cli {
+func serveAt(t *testing.T, socket string) *process {
 	t.Helper()
 	c := start(t, nil, "serve", "--socket", socket, "--admin", "127.0.0.1:0")
 	eventually(t, "the daemon answers", func() bool {
-		status, _, _ := run(t, nil, "status", "--socket", socket)
+		status, _, _ := railhead(t, nil, "status", "--socket", socket)
 		return status == 0
 	})
 	return c
@@ -108,20 +110,20 @@ func TestServeRunsGroupsShowsThemAndDrainsOnSIGTERM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := []string{jobVariable + "=" + benchJobText(t)}
-	if status, _, stderr := run(t, env, "run", "--socket", socket, "--group", "seen", "-n", "2", "--", self, "rank"); status != 0 {
+	env := []string{jobEnv(t, 2)}
+	if status, _, stderr := railhead(t, env, "run", "--socket", socket, "--group", "seen", "-n", "2", "--", self, "rank"); status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
-	status, stdout, stderr := run(t, nil, "status", "--socket", socket, "--json")
+	status, stdout, stderr := railhead(t, nil, "status", "--socket", socket, "--json")
 	var s server.Status
 	decodeStrict(t, stdout, &s)
 	if status != 0 || len(s.Groups) != 0 || len(s.Ended) != 1 || s.Ended[0].Name != "seen" || s.Ended[0].Result != "ok" {
 		t.Errorf("status %d, %+v, %s", status, s, stderr)
 	}
-	if status, stdout, _ := run(t, nil, "status", "--socket", socket); status != 0 || !strings.Contains(stdout, `group "seen" #1: ok`) {
+	if status, stdout, _ := railhead(t, nil, "status", "--socket", socket); status != 0 || !strings.Contains(stdout, `group "seen" #1: ok`) {
 		t.Errorf("status %d, %q", status, stdout)
 	}
-	if status, _, stderr := run(t, nil, "serve", "--socket", socket, "--admin", "127.0.0.1:0"); status != exitFailed || !strings.Contains(stderr, "another daemon") {
+	if status, _, stderr := railhead(t, nil, "serve", "--socket", socket, "--admin", "127.0.0.1:0"); status != cli.Failed || !strings.Contains(stderr, "another daemon") {
 		t.Errorf("a second daemon: status %d, %q", status, stderr)
 	}
 	if err := daemon.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -142,13 +144,9 @@ func TestStatusOfAWorkingGroupNamesItsRanks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	long, err := json.Marshal(job{Demo: &demoJob{Layers: 1, Steps: 1 << 30, Elements: 100}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := start(t, []string{jobVariable + "=" + string(long)}, "run", "--socket", socket, "--group", "long", "-n", "3", "--", self, "rank")
+	r := start(t, []string{jobEnv(t, 1<<30)}, "run", "--socket", socket, "--group", "long", "-n", "3", "--", self, "rank")
 	eventually(t, "the group is ready", func() bool {
-		_, stdout, _ := run(t, nil, "status", "--socket", socket)
+		_, stdout, _ := railhead(t, nil, "status", "--socket", socket)
 		return strings.Contains(stdout, `group "long" #1: ready, 3 ranks`) && strings.Contains(stdout, "attached")
 	})
 	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {

@@ -7,13 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"railhead/cmd/railhead/internal/cli"
 	"railhead/engine/topo"
 )
 
 const topoFixture = "../../engine/topo/testdata/gb200-tray.xml"
 
 func TestTopoShowsThisMachine(t *testing.T) {
-	status, stdout, stderr := run(t, nil, "topo", "--output", "json")
+	status, stdout, stderr := railhead(t, nil, "topo", "--output", "json")
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
@@ -28,7 +29,7 @@ func TestTopoShowsThisMachine(t *testing.T) {
 	if !strings.Contains(stdout, `"fingerprint": "`+fingerprint+`"`) {
 		t.Errorf("no fingerprint %s in\n%s", fingerprint, stdout)
 	}
-	if _, text, _ := run(t, nil, "topo"); !strings.HasPrefix(text, "fingerprint "+fingerprint+"\n") {
+	if _, text, _ := railhead(t, nil, "topo"); !strings.HasPrefix(text, "fingerprint "+fingerprint+"\n") {
 		t.Errorf("no fingerprint %s in\n%s", fingerprint, text)
 	}
 }
@@ -37,7 +38,7 @@ func TestTopoTurnsAFileIntoEachFormat(t *testing.T) {
 	for output, want := range map[string]string{
 		"text": "gpu0 gpu1 gpu2 gpu3", "json": `"kind": "nvswitch"`, "xml": `<c2c bw="44712" count="5"/>`, "svg": `class="gpu"`,
 	} {
-		status, stdout, stderr := run(t, nil, "topo", "--file", topoFixture, "--output", output)
+		status, stdout, stderr := railhead(t, nil, "topo", "--file", topoFixture, "--output", output)
 		if status != 0 || stderr != "" || !strings.Contains(stdout, want) {
 			t.Errorf("--output %s: status %d, %q, no %q in\n%s", output, status, stderr, want, stdout)
 		}
@@ -45,14 +46,14 @@ func TestTopoTurnsAFileIntoEachFormat(t *testing.T) {
 }
 
 func TestTopoReadsItsOwnJSONAndXML(t *testing.T) {
-	_, text, _ := run(t, nil, "topo", "--file", topoFixture)
+	_, text, _ := railhead(t, nil, "topo", "--file", topoFixture)
 	for _, format := range []string{"json", "xml"} {
-		_, out, _ := run(t, nil, "topo", "--file", topoFixture, "--output", format)
+		_, out, _ := railhead(t, nil, "topo", "--file", topoFixture, "--output", format)
 		file := filepath.Join(t.TempDir(), "machine") // the content tells the format
 		if err := os.WriteFile(file, bytes.Join([][]byte{nil, []byte(out)}, []byte("\n")), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if status, again, stderr := run(t, nil, "topo", "--file", file); status != 0 || again != text {
+		if status, again, stderr := railhead(t, nil, "topo", "--file", file); status != 0 || again != text {
 			t.Errorf("by way of %s: status %d %s\n%s\nnot\n%s", format, status, stderr, again, text)
 		}
 	}
@@ -68,13 +69,13 @@ func TestTopoSaysWhatIsWrongWithItsArguments(t *testing.T) {
 		status int
 		want   string
 	}{
-		{[]string{"--output", "png"}, exitUsage, `"png"`},
-		{[]string{"extra"}, exitUsage, "extra"},
-		{[]string{"--file", "/nonexistent"}, exitFailed, "/nonexistent"},
-		{[]string{"--file", empty}, exitFailed, empty},
-		{[]string{"--file", "topo_test.go"}, exitFailed, "topo_test.go: topology JSON"},
+		{[]string{"--output", "png"}, cli.Usage, `"png"`},
+		{[]string{"extra"}, cli.Usage, "extra"},
+		{[]string{"--file", "/nonexistent"}, cli.Failed, "/nonexistent"},
+		{[]string{"--file", empty}, cli.Failed, empty},
+		{[]string{"--file", "topo_test.go"}, cli.Failed, "topo_test.go: topology JSON"},
 	} {
-		status, stdout, stderr := run(t, nil, append([]string{"topo"}, c.args...)...)
+		status, stdout, stderr := railhead(t, nil, append([]string{"topo"}, c.args...)...)
 		if status != c.status || stdout != "" || !strings.Contains(stderr, c.want) {
 			t.Errorf("topo %q: status %d, stdout %q, stderr %q; want %d and %q", c.args, status, stdout, stderr, c.status, c.want)
 		}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"railhead/client"
-	"railhead/internal/wire"
+	"railhead/cmd/railhead/internal/cli"
 	"railhead/server"
 	"railhead/server/flight"
 )
@@ -75,7 +75,7 @@ func TestTraceDumpShowsEveryRanksOperations(t *testing.T) {
 	env := []string{"RAILHEAD_SOCKET=" + socket}
 	var text string
 	eventually(t, "rank 1 is in the barrier", func() bool {
-		status, stdout, stderr := run(t, env, "trace", "dump")
+		status, stdout, stderr := railhead(t, env, "trace", "dump")
 		if status != 0 {
 			t.Fatalf("status %d: %s", status, stderr)
 		}
@@ -87,7 +87,7 @@ func TestTraceDumpShowsEveryRanksOperations(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	status, stdout, stderr := run(t, env, "trace", "dump", "--group", "a", "--json")
+	status, stdout, stderr := railhead(t, env, "trace", "dump", "--group", "a", "--json")
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
@@ -119,39 +119,15 @@ func TestTraceDumpRefusesWhatItCannotDo(t *testing.T) {
 		words  string
 		args   []string
 	}{
-		{exitUsage, "no command", []string{"trace"}},
-		{exitUsage, "--last 0", []string{"trace", "dump", "--last", "0"}},
-		{exitUsage, `choose one of the groups with --group: "a", "b"`, []string{"trace", "dump", "--json"}},
-		{exitFailed, `no group "c" has one`, []string{"trace", "dump", "--group", "c"}},
-		{exitNoDaemon, "no daemon answers", []string{"trace", "dump", "--socket", socket + "/no/x"}},
+		{cli.Usage, "no command", []string{"trace"}},
+		{cli.Usage, "--last 0", []string{"trace", "dump", "--last", "0"}},
+		{cli.Usage, `choose one of the groups with --group: "a", "b"`, []string{"trace", "dump", "--json"}},
+		{cli.Failed, `no group "c" has one`, []string{"trace", "dump", "--group", "c"}},
+		{cli.NoDaemon, "no daemon answers", []string{"trace", "dump", "--socket", socket + "/no/x"}},
 	} {
-		status, _, stderr := run(t, []string{"RAILHEAD_SOCKET=" + socket}, c.args...)
+		status, _, stderr := railhead(t, []string{"RAILHEAD_SOCKET=" + socket}, c.args...)
 		if status != c.status || !strings.Contains(stderr, c.words) {
 			t.Errorf("%v: status %d, want %d with %q: %s", c.args, status, c.status, c.words, stderr)
 		}
-	}
-}
-
-func TestStatusSaysWhoIsBehind(t *testing.T) {
-	var out strings.Builder
-	age := int64(7000)
-	v := flight.Judge([]flight.Rank{
-		{Rank: 0, Here: true, Op: wire.OpBarrier, Sequence: 4, Collective: 4, WaitingFor: 2, Since: 1},
-		{Rank: 1, Here: true, Sequence: 3, Collective: 3, Since: 1},
-	}, int64(9*time.Second)+1, 5*time.Second)
-	printStatus(&out, statusWith(&v, &age))
-	for _, want := range []string{
-		`group "g" #1: ready, 2 ranks, 0 bytes in 0 windows; stalled`,
-		"  stalled for 9s in barrier, collective 4; rank 1 is behind: it has called nothing since #3 ended 9s ago\n",
-		"7s",
-	} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("no %q in\n%s", want, out.String())
-		}
-	}
-	out.Reset()
-	printStatus(&out, statusWith(&flight.Verdict{State: flight.Idle, AgeMS: &age}, &age))
-	if !strings.Contains(out.String(), "windows; idle for 7s\n") {
-		t.Errorf("%s", out.String())
 	}
 }

@@ -5,12 +5,15 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
+	"railhead/cmd/railhead/internal/cli"
+	"railhead/cmd/railhead/tune"
 	"railhead/engine/plan"
 	"railhead/engine/topo"
 	"railhead/engine/tuner"
@@ -82,20 +85,29 @@ var long = []string{"tune", "--ranks", "2", "-b", "1K", "-e", "64K", "-f", "4", 
 // broadcast, which always copies.
 const settingsOfAll = 2*5 - 2
 
+const minRounds = 3
+
+// algorithms are those that are measured for an entry of the table: pull only where buffers lie in windows.
+func algorithms(collective string, memory tuner.Memory) []string {
+	return slices.DeleteFunc(plan.Interchangeable(collective), func(name string) bool {
+		return name == tuner.WindowAlgorithm && memory != tuner.InWindows
+	})
+}
+
 func TestTuneMeasuresEveryAlgorithmAndSavesATable(t *testing.T) {
 	s := newTuneState(t)
-	status, stdout, stderr := run(t, s.env, "tune", "--ranks", "3", "-b", "1K", "-e", "4K", "-f", "4", "--time", "0s", "--json")
+	status, stdout, stderr := railhead(t, s.env, "tune", "--ranks", "3", "-b", "1K", "-e", "4K", "-f", "4", "--time", "0s", "--json")
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
-	var r tuneReport
+	var r tune.Report
 	decodeStrict(t, stdout, &r)
-	if r.Rounds != minTuneRounds || r.Fingerprint != s.fingerprint || len(r.Entries) != settingsOfAll {
+	if r.Rounds != minRounds || r.Fingerprint != s.fingerprint || len(r.Entries) != settingsOfAll {
 		t.Errorf("%d rounds of %s, %d entries", r.Rounds, r.Fingerprint, len(r.Entries))
 	}
 	table := s.table(t)
 	for _, e := range r.Entries {
-		want := slices.Sorted(slices.Values(tuneSetting{e.Collective, e.WorldSize, e.Memory}.algorithms()))
+		want := slices.Sorted(slices.Values(algorithms(e.Collective, e.Memory)))
 		if len(e.Sizes) != 2 {
 			t.Errorf("%s of %d in %s: %d sizes", e.Collective, e.WorldSize, e.Memory, len(e.Sizes))
 		}
@@ -132,8 +144,8 @@ func TestATuneThatWasKilledGoesOnWhereItWas(t *testing.T) {
 	}
 	for rank, pid := range ranks {
 		eventually(t, "a rank ends with the command", func() bool {
-			env, err := os.ReadFile("/proc/" + itoa(pid) + "/environ") // empty of a zombie
-			return err != nil || !strings.Contains(string(env), "RANK="+itoa(rank)+"\x00")
+			env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ") // empty of a zombie
+			return err != nil || !strings.Contains(string(env), "RANK="+strconv.Itoa(rank)+"\x00")
 		})
 	}
 	before := s.lines()
@@ -148,16 +160,16 @@ func TestATuneThatWasKilledGoesOnWhereItWas(t *testing.T) {
 	if got := s.files(t); !slices.Equal(got, []string{".journal"}) {
 		t.Errorf("files after the kill: %v", got)
 	}
-	status, stdout, stderr := run(t, s.env, append(long, "--time", "0s", "--json")...)
-	if status != 0 || !strings.Contains(stderr, "going on after "+itoa(len(before)-1)+" points") {
+	status, stdout, stderr := railhead(t, s.env, append(long, "--time", "0s", "--json")...)
+	if status != 0 || !strings.Contains(stderr, "going on after "+strconv.Itoa(len(before)-1)+" points") {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
 	if strings.Contains(stderr, "round 1, run 1 of") {
 		t.Errorf("it began again:\n%s", stderr)
 	}
-	var r tuneReport
+	var r tune.Report
 	decodeStrict(t, stdout, &r)
-	if len(r.Entries) != settingsOfAll || len(r.Entries[0].Sizes) != 4 || r.Rounds != minTuneRounds {
+	if len(r.Entries) != settingsOfAll || len(r.Entries[0].Sizes) != 4 || r.Rounds != minRounds {
 		t.Errorf("got %+v", r)
 	}
 	if got := s.files(t); !slices.Equal(got, []string{".json"}) {
@@ -172,7 +184,7 @@ func TestAnInterruptedTuneSavesNoTableAndSaysHowToGoOn(t *testing.T) {
 	if err := c.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if status := c.wait(t); status != exitFailed || !strings.Contains(c.stderr.String(), "start again to go on") {
+	if status := c.wait(t); status != cli.Failed || !strings.Contains(c.stderr.String(), "start again to go on") {
 		t.Errorf("status %d: %s", status, c.stderr.String())
 	}
 	if got := s.files(t); !slices.Equal(got, []string{".journal"}) || c.stdout.String() != "" {
@@ -180,247 +192,103 @@ func TestAnInterruptedTuneSavesNoTableAndSaysHowToGoOn(t *testing.T) {
 	}
 }
 
-// smallFlags are those of small, as the command reads them.
-var smallFlags = tuneFlags{ops: "allreduce", ranks: "2", minBytes: "1K", maxBytes: "4K", factor: 4}
-
-// journalOf writes a journal whose points have the times of a function, in us, for as many rounds as a tune has at least.
-func (s tuneState) journalOf(t *testing.T, flags tuneFlags, change func(*journalHeader), timeUs func(c tuneCase, round int, bytes uint64) float64) {
+// journalOf writes the journal of a run of small that was killed when it had measured everything. Two-shot is the fastest.
+func (s tuneState) journalOf(t *testing.T, fingerprint string) {
 	t.Helper()
-	p, err := planOf(&flags)
-	if err != nil {
-		t.Fatal(err)
-	}
-	header := journalHeader{Railhead: server.Version, Fingerprint: s.fingerprint, Plan: *p}
-	if change != nil {
-		change(&header)
-	}
 	f, err := os.Create(s.journal())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }()
-	enc := json.NewEncoder(f)
-	err = enc.Encode(header)
-	for round := 1; round <= minTuneRounds; round++ {
-		for _, c := range p.cases(round) {
-			for _, bytes := range p.sizes(c.tuneSetting) {
-				point := tunePoint{tuneCase: c, Round: round, Bytes: bytes, TimeUs: timeUs(c, round, bytes), Ran: c.Algorithm}
-				if !c.timed() {
-					point.Ran = "oneshot"
+	lines := json.NewEncoder(f)
+	write := func(line map[string]any) {
+		if err := lines.Encode(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(map[string]any{"railhead": server.Version, "fingerprint": fingerprint, "plan": map[string]any{
+		"collectives": []string{"allreduce"}, "ranks": []int{2}, "from_bytes": 1024, "to_bytes": 4096, "factor": 4, "processors": runtime.NumCPU(),
+	}})
+	for round := 1; round <= minRounds; round++ {
+		for _, memory := range []tuner.Memory{tuner.AnyMemory, tuner.InWindows} {
+			for _, algorithm := range append([]string{"auto"}, algorithms("allreduce", memory)...) {
+				ran, us := algorithm, 2
+				switch algorithm {
+				case "auto":
+					ran = "oneshot"
+				case "twoshot":
+					us = 1
 				}
-				if err == nil {
-					err = enc.Encode(point)
+				for _, bytes := range []int{1024, 4096} {
+					if algorithm == "auto" && round > 1 {
+						continue // is measured once
+					}
+					write(map[string]any{"collective": "allreduce", "ranks": 2, "memory": memory, "algorithm": algorithm, "round": round,
+						"bytes": bytes, "time_us": us, "ran": ran})
 				}
 			}
 		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// Two-shot is twice as fast from 16 KiB on, in ordinary memory; pull is faster by a quarter from 64 KiB on. One round in three is odd.
-func someTimes(c tuneCase, round int, bytes uint64) float64 {
-	us := float64(bytes) / 1024
-	switch {
-	case round == 2:
-		return 100 * us
-	case c.Algorithm == "twoshot" && bytes >= 16384 && c.Memory == tuner.AnyMemory:
-		return us / 2
-	case c.Algorithm == "pull" && bytes >= 65536:
-		return us / 1.25
-	case c.Algorithm == "oneshot":
-		return us
-	}
-	return 1.01 * us
-}
-
-func TestTheTableFollowsFromTheMediansOfTheJournal(t *testing.T) {
-	s := newTuneState(t)
-	other := tuner.Entry{Collective: "allgather", WorldSize: 2, Memory: tuner.AnyMemory, Ranges: []tuner.Range{{Algorithm: "ring"}}}
-	old := tuner.Entry{Collective: "allreduce", WorldSize: 2, Memory: tuner.AnyMemory, Ranges: []tuner.Range{{Algorithm: "ring"}}}
-	was := tuner.Table{Version: tuner.TableVersion, Fingerprint: s.fingerprint, Entries: []tuner.Entry{other, old}}
-	if err := was.Save(s.dir, plan.Algorithms()); err != nil {
-		t.Fatal(err)
-	}
-	flags := smallFlags
-	flags.maxBytes = "256K"
-	s.journalOf(t, flags, nil, someTimes)
-	status, stdout, stderr := run(t, s.env, append(small, "-e", "256K")...)
-	want := `collective  ranks  memory  from    algorithm  by default  gain
-allreduce   2      any     0 B     oneshot    oneshot     1.00
-allreduce   2      any     16 KiB  twoshot    oneshot     2.00
-allreduce   2      window  0 B     oneshot    oneshot     1.00
-allreduce   2      window  16 KiB  twoshot    oneshot     0.99
-allreduce   2      window  64 KiB  pull       oneshot     1.25
-gain: the default's time over that of the algorithm, geometric mean of the sizes; medians of 3 rounds,
-which differ by 0 %
-saved in ` + filepath.Join(s.dir, s.fingerprint+".json") + "\n"
-	if status != 0 || stdout != want || strings.Contains(stderr, "tune: round") || strings.Contains(stderr, "warning") {
-		t.Fatalf("status %d, %s\n%s\nwant\n%s", status, stderr, stdout, want)
-	}
-	table := s.table(t)
-	if len(table.Entries) != 3 { // what was not measured stays
-		t.Errorf("entries %+v", table.Entries)
-	}
-	if ranges, ok := table.Ranges("allreduce", 2, tuner.AnyMemory); !ok || !slices.Equal(ranges, []tuner.Range{
-		{ToBytes: 16384, Algorithm: "oneshot"}, {FromBytes: 16384, Algorithm: "twoshot"},
-	}) {
-		t.Errorf("ranges %+v", ranges)
-	}
-	if got := s.files(t); !slices.Equal(got, []string{".json"}) {
-		t.Errorf("files %v", got)
 	}
 }
 
 func TestWhatTunedSavesIsWhatRunsButNotWhileItMeasures(t *testing.T) {
 	s := newTuneState(t)
-	s.journalOf(t, smallFlags, nil, func(c tuneCase, _ int, _ uint64) float64 {
-		if c.Algorithm == "twoshot" {
-			return 1
-		}
-		return 2
-	})
-	if status, _, stderr := run(t, s.env, small...); status != 0 {
+	s.journalOf(t, s.fingerprint)
+	if status, _, stderr := railhead(t, s.env, small...); status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
-	status, stdout, stderr := run(t, s.env, "bench", "allreduce", "-b", "4K", "-e", "4K", "-n", "1", "--json")
+	status, stdout, stderr := railhead(t, s.env, "bench", "allreduce", "-b", "4K", "-e", "4K", "-n", "1", "--json")
 	var b ncclstyle.Report
 	decodeStrict(t, stdout, &b)
 	if status != 0 || len(b.Rows) != 1 || b.Rows[0].Algo != "twoshot" || b.Rows[0].Why != "tuned" {
 		t.Errorf("bench: status %d, %+v, %s", status, b, stderr)
 	}
-	status, stdout, stderr = run(t, s.env, append(small, "--json")...)
-	var r tuneReport
+	status, stdout, stderr = railhead(t, s.env, append(small, "--json")...)
+	var r tune.Report
 	decodeStrict(t, stdout, &r)
 	if status != 0 || r.Entries[0].Sizes[0].Default != "oneshot" {
 		t.Errorf("tune: status %d, %+v, %s", status, r, stderr)
 	}
 }
 
-func TestRoundsThatDifferAreAWarning(t *testing.T) {
+func TestAForcedTuneStartsAnewOverAnotherMachinesJournal(t *testing.T) {
 	s := newTuneState(t)
-	s.journalOf(t, smallFlags, nil, func(_ tuneCase, round int, bytes uint64) float64 { return float64(round) * float64(bytes) })
-	status, stdout, stderr := run(t, s.env, small...)
-	if status != 0 || !strings.Contains(stderr, "warning: half of the times differ by 100 %") || !strings.Contains(stdout, "which differ by 100 %") {
-		t.Errorf("status %d, %s\n%s", status, stderr, stdout)
+	s.journalOf(t, "1p-other")
+	if status, _, stderr := railhead(t, s.env, small...); status != cli.Failed || !strings.Contains(stderr, "of another machine, 1p-other") {
+		t.Errorf("status %d, %s", status, stderr)
 	}
-}
-
-func TestATableThatCannotBeReadIsReplacedWithAWarning(t *testing.T) {
-	s := newTuneState(t)
-	if err := os.WriteFile(filepath.Join(s.dir, s.fingerprint+".json"), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.journalOf(t, smallFlags, nil, someTimes)
-	status, _, stderr := run(t, s.env, small...)
-	if status != 0 || !strings.Contains(stderr, "warning: a new table takes the place") {
-		t.Errorf("status %d: %s", status, stderr)
-	}
-	if table := s.table(t); len(table.Entries) != 2 {
-		t.Errorf("entries %+v", table.Entries)
-	}
-}
-
-// A run that failed before its first point leaves nothing that another one could lose.
-func TestAJournalOfAnotherRunWithoutPointsIsNoObstacle(t *testing.T) {
-	s := newTuneState(t)
-	s.journalOf(t, smallFlags, func(h *journalHeader) { h.Plan.ToBytes = 8192 }, someTimes)
-	header := s.lines()[0]
-	if err := os.WriteFile(s.journal(), []byte(header), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	want := headerOf(t, header)
-	want.Plan.ToBytes = 4096
-	j, points, err := openJournal(s.journal(), want, false)
-	if err != nil || len(points) != 0 {
-		t.Fatalf("%d points, %v", len(points), err)
-	}
-	j.close()
-	if lines := s.lines(); len(lines) != 1 || !reflect.DeepEqual(headerOf(t, lines[0]), want) {
-		t.Errorf("the journal has %q", lines)
-	}
-}
-
-func TestAJournalOfAnotherRunIsRefusedUntilForced(t *testing.T) {
-	s := newTuneState(t)
-	for name, c := range map[string]struct {
-		change func(*journalHeader)
-		want   string
-	}{
-		"machine":    {func(h *journalHeader) { h.Fingerprint = "1p-other" }, "of another machine, 1p-other"},
-		"version":    {func(h *journalHeader) { h.Railhead = "0.0.0-old" }, "of version 0.0.0-old"},
-		"sizes":      {func(h *journalHeader) { h.Plan.ToBytes = 8192 }, "of other parameters"},
-		"processors": {func(h *journalHeader) { h.Plan.Processors += 3 }, "of other parameters"},
-	} {
-		s.journalOf(t, smallFlags, c.change, someTimes)
-		before := s.lines()
-		status, stdout, stderr := run(t, s.env, small...)
-		if status != exitFailed || stdout != "" || !strings.Contains(stderr, c.want) || !strings.Contains(stderr, "--force") {
-			t.Errorf("%s: status %d, %s", name, status, stderr)
-		}
-		if !slices.Equal(s.lines(), before) || !slices.Equal(s.files(t), []string{".journal"}) {
-			t.Errorf("%s: files %v, or the journal was changed", name, s.files(t))
-		}
-	}
-	status, _, stderr := run(t, s.env, append(small, "--force")...)
+	status, _, stderr := railhead(t, s.env, append(small, "--force")...)
 	if status != 0 || strings.Contains(stderr, "going on") || !slices.Equal(s.files(t), []string{".json"}) {
 		t.Errorf("--force: status %d, %s, files %v", status, stderr, s.files(t))
 	}
 }
 
-func TestALineOfTheJournalThatMakesNoSenseIsRefused(t *testing.T) {
+func TestTuneSaysWhatIsWrongWithItsFlags(t *testing.T) {
 	s := newTuneState(t)
-	s.journalOf(t, smallFlags, nil, someTimes)
-	good := s.lines()
-	point := `{"collective":"allreduce","ranks":2,"memory":"any","algorithm":"ring","round":1,"bytes":1024,"time_us":1,"ran":"ring"}`
-	for from, to := range map[string]string{
-		`"time_us":1`: `"time_us":-1`, `"round":1`: `"round":10`, `"bytes":1024`: `"bytes":1000`, `"ran":"ring"`: `"ran":"oneshot"`,
-		`"algorithm":"ring"`: `"algorithm":"tree"`, `"ranks":2`: `"ranks":4`, `"memory":"any"`: `"memory":""`, `{"collective"`: `{"more":1,"collective"`,
-		`allreduce`: `allgather`, `{`: `nonsense`,
+	for args, want := range map[string]string{
+		"extra":                       "takes no arguments",
+		"--op allreduce,sendrecv":     `"sendrecv" is not tuned; there are allgather, allreduce, alltoall, broadcast, reducescatter`,
+		"--op allreduce,allreduce":    "allreduce is there twice",
+		"--op=":                       "is not tuned",
+		"--ranks 2,1":                 `"1" is not a number from 2 to`,
+		"--ranks 2,x":                 `"x" is not a number`,
+		"--ranks 2,100000":            `"100000" is not a number`,
+		"--ranks 4,2,4":               "4 is there twice",
+		"-b 1K -e 512":                "-b must not be above -e",
+		"-b x":                        "-b: size",
+		"-e x":                        "-e: size",
+		"-f 1":                        "-f 1: sizes grow by a factor of 2 or more",
+		"--ranks 64 -b 512":           "-b 512: with 64 ranks at least 1024 bytes",
+		"--time=-1s":                  "--time -1s",
+		"--timeout 0s":                "--timeout 0s",
+		"--time soon":                 "soon",
+		"--algo oneshot":              "unknown flag: --algo",
+		"-b 1K -e 64T --ranks 2 -f 2": "-e: size",
 	} {
-		bad := strings.Replace(point, from, to, 1)
-		text := strings.Join(append(slices.Clone(good[:4]), bad+"\n"), "")
-		if err := os.WriteFile(s.journal(), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
+		status, stdout, stderr := railhead(t, s.env, append([]string{"tune"}, strings.Fields(args)...)...)
+		if status != cli.Usage || stdout != "" || !strings.Contains(stderr, want) {
+			t.Errorf("%s: status %d, stdout %q, stderr %q; want %q", args, status, stdout, stderr, want)
 		}
-		_, _, err := openJournal(s.journal(), headerOf(t, good[0]), false)
-		if err == nil || !strings.Contains(err.Error(), "line 5: ") || !strings.Contains(err.Error(), "--force") {
-			t.Errorf("%s: %v", bad, err)
-		}
-	}
-	if err := os.WriteFile(s.journal(), []byte(strings.Join(good[:4], "")+point+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	j, points, err := openJournal(s.journal(), headerOf(t, good[0]), false)
-	if err != nil || len(points) != 4 {
-		t.Fatalf("the line as it should be: %d points, %v", len(points), err)
-	}
-	j.close()
-}
-
-func headerOf(t *testing.T, line string) (h journalHeader) {
-	t.Helper()
-	if err := json.Unmarshal([]byte(line), &h); err != nil {
-		t.Fatal(err)
-	}
-	return h
-}
-
-func TestTwoTunesDoNotWriteIntoOneJournal(t *testing.T) {
-	s := newTuneState(t)
-	s.journalOf(t, smallFlags, nil, someTimes)
-	header := headerOf(t, s.lines()[0])
-	first, _, err := openJournal(s.journal(), header, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	status, _, stderr := run(t, s.env, append(small, "--force")...)
-	if status != exitFailed || !strings.Contains(stderr, "another `railhead tune`") {
-		t.Errorf("status %d: %s", status, stderr)
-	}
-	if err := first.remove(); err != nil {
-		t.Fatal(err)
 	}
 	if got := s.files(t); len(got) != 0 {
 		t.Errorf("files %v", got)

@@ -49,9 +49,51 @@ var mayImport = map[string][]string{
 		"railhead/internal/launch", "railhead/internal/librarybuild", "railhead/internal/ncclstyle", "railhead/internal/sidebyside",
 		"railhead/internal/sizeplot", "railhead/server",
 	},
+	// A command family imports no other one: what two of them do is in cmd/railhead/internal.
 	"railhead/cmd/railhead": {
-		"railhead/alltoall", "railhead/client", "railhead/engine/plan", "railhead/engine/topo", "railhead/engine/tuner", "railhead/internal/launch", "railhead/internal/models",
-		"railhead/internal/ncclstyle", "railhead/internal/oracle", "railhead/internal/sizeplot", "railhead/internal/wire", "railhead/server", "railhead/server/flight", "railhead/server/membership",
+		"railhead/cmd/railhead/bench", "railhead/cmd/railhead/bench/moe", "railhead/cmd/railhead/demo", "railhead/cmd/railhead/internal/cli",
+		"railhead/cmd/railhead/internal/measure", "railhead/cmd/railhead/internal/ranks", "railhead/cmd/railhead/predict", "railhead/cmd/railhead/run",
+		"railhead/cmd/railhead/serve", "railhead/cmd/railhead/status", "railhead/cmd/railhead/topo", "railhead/cmd/railhead/trace",
+		"railhead/cmd/railhead/tune", "railhead/server",
+	},
+	"railhead/cmd/railhead/bench": {
+		"railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/measure", "railhead/cmd/railhead/internal/private", "railhead/engine/plan",
+		"railhead/engine/tuner", "railhead/internal/ncclstyle", "railhead/internal/sizeplot", "railhead/internal/wire",
+	},
+	"railhead/cmd/railhead/bench/moe": {
+		"railhead/alltoall", "railhead/client", "railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/experts",
+		"railhead/cmd/railhead/internal/private", "railhead/cmd/railhead/internal/ranks", "railhead/internal/models", "railhead/internal/sizeplot",
+	},
+	"railhead/cmd/railhead/demo": {
+		"railhead/alltoall", "railhead/client", "railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/experts",
+		"railhead/cmd/railhead/internal/private", "railhead/cmd/railhead/internal/ranks", "railhead/internal/models", "railhead/internal/ncclstyle",
+		"railhead/internal/oracle",
+	},
+	"railhead/cmd/railhead/predict": {"railhead/cmd/railhead/internal/cli", "railhead/engine/tuner", "railhead/internal/models", "railhead/internal/ncclstyle"},
+	"railhead/cmd/railhead/run": {
+		"railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/private", "railhead/cmd/railhead/internal/ranks", "railhead/internal/launch",
+	},
+	"railhead/cmd/railhead/serve": {"railhead/cmd/railhead/internal/cli", "railhead/server"},
+	"railhead/cmd/railhead/status": {
+		"railhead/cmd/railhead/internal/admin", "railhead/cmd/railhead/internal/cli", "railhead/server", "railhead/server/flight", "railhead/server/membership",
+	},
+	"railhead/cmd/railhead/topo":  {"railhead/cmd/railhead/internal/cli", "railhead/engine/topo"},
+	"railhead/cmd/railhead/trace": {"railhead/cmd/railhead/internal/admin", "railhead/cmd/railhead/internal/cli", "railhead/internal/wire", "railhead/server/flight"},
+	"railhead/cmd/railhead/tune": {
+		"railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/measure", "railhead/cmd/railhead/internal/private", "railhead/engine/plan",
+		"railhead/engine/topo", "railhead/engine/tuner", "railhead/internal/launch", "railhead/internal/ncclstyle", "railhead/server",
+	},
+	"railhead/cmd/railhead/internal/admin":   {"railhead/cmd/railhead/internal/cli", "railhead/server"},
+	"railhead/cmd/railhead/internal/cli":     {"railhead/internal/launch", "railhead/server"},
+	"railhead/cmd/railhead/internal/experts": {"railhead/alltoall", "railhead/client", "railhead/internal/oracle"},
+	"railhead/cmd/railhead/internal/measure": {
+		"railhead/client", "railhead/cmd/railhead/internal/private", "railhead/cmd/railhead/internal/ranks", "railhead/internal/ncclstyle",
+		"railhead/internal/oracle", "railhead/internal/wire",
+	},
+	"railhead/cmd/railhead/internal/private": {"railhead/server"},
+	"railhead/cmd/railhead/internal/ranks": {
+		"railhead/client", "railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/private", "railhead/engine/plan", "railhead/internal/launch",
+		"railhead/internal/ncclstyle", "railhead/internal/oracle",
 	},
 
 	"railhead/client/examples/go/allgather": {"railhead/client"},

@@ -1,0 +1,123 @@
+// Package bench is `railhead bench`: it measures an operation with nccl-tests' flags and columns.
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"railhead/cmd/railhead/internal/cli"
+	"railhead/cmd/railhead/internal/private"
+	"railhead/internal/ncclstyle"
+)
+
+// Command is `railhead bench` with a subcommand for each collective, and more.
+func Command(more ...*cobra.Command) *cobra.Command {
+	var names []string
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure an operation with nccl-tests' flags and columns",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return cli.Usagef("no operation %q; there are %s", args[0], strings.Join(names, ", "))
+			}
+			_ = cmd.Help()
+			return cli.Usagef("name an operation: %s", strings.Join(names, ", "))
+		},
+	}
+	for _, op := range ncclstyle.Operations() {
+		names = append(names, op.Command())
+		cmd.AddCommand(opCommand(op))
+	}
+	for _, c := range more {
+		names = append(names, c.Name())
+		cmd.AddCommand(c)
+	}
+	return cmd
+}
+
+func opCommand(op ncclstyle.Operation) *cobra.Command {
+	var b flags
+	cmd := &cobra.Command{
+		Use:   op.Command(),
+		Short: fmt.Sprintf("Measure %s between ranks of this machine", op.Command()),
+		Long: "Starts a daemon and the ranks, all on this machine's CPU, each pinned to a\n" +
+			"processor where there are enough. -b -e -f -i -n -w -c -o -d -r mean what they mean in\n" +
+			"nccl-tests (https://github.com/NVIDIA/nccl-tests), defaults included.",
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return b.bench(cmd.Context(), op) },
+	}
+	b.addTo(cmd, op)
+	return cmd
+}
+
+func (b *flags) bench(ctx context.Context, op ncclstyle.Operation) error {
+	j, cfg, err := b.plan(op)
+	if err != nil {
+		return err
+	}
+	algos, err := parseAlgos(b.algo)
+	if err != nil {
+		return err
+	}
+	var svg *os.File
+	if b.plot != "" {
+		// Now, not after a long run.
+		if svg, err = os.Create(b.plot); err != nil {
+			return cli.Failuref("--plot: %w", err)
+		}
+		defer func() { _ = svg.Close() }()
+	}
+	d, err := private.Start()
+	if err != nil {
+		return cli.Failure(err)
+	}
+	defer d.Stop()
+	table := io.Discard
+	if !b.asJSON {
+		table = os.Stdout
+	}
+	printer := ncclstyle.NewPrinter(table, cfg)
+	if err := printer.Header(); err != nil {
+		return cli.Failure(err)
+	}
+	var rows []ncclstyle.Row
+	var failed error
+	for _, algo := range algos {
+		j.Algo = algo
+		of, err := j.MeasureOn(ctx, d, b.ranks, b.timeout, printer.Row)
+		rows = append(rows, of...)
+		if err != nil {
+			failed = fmt.Errorf("%s: %w", algo, err)
+			break
+		}
+	}
+	if svg != nil && failed == nil {
+		failed = writePlot(svg, op, b.ranks, rows)
+	}
+	return b.report(op, rows, printer, failed)
+}
+
+func (b *flags) report(op ncclstyle.Operation, rows []ncclstyle.Row, printer *ncclstyle.Printer, failed error) error {
+	report := ncclstyle.NewReport(rows)
+	report.OK = report.OK && failed == nil
+	var err error
+	if b.asJSON {
+		err = json.NewEncoder(os.Stdout).Encode(report)
+	} else {
+		err = printer.Footer(report)
+	}
+	if failed = errors.Join(failed, err); failed == nil && !report.OK {
+		failed = errors.New("results were wrong")
+	}
+	if failed != nil {
+		return cli.Failuref("bench %s: %w", op, failed)
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"railhead/cmd/railhead/internal/cli"
+	"railhead/cmd/railhead/internal/measure"
+	"railhead/engine/plan"
+	"railhead/engine/tuner"
+	"railhead/internal/ncclstyle"
+	"railhead/internal/wire"
+)
+
+// flags are nccl-tests' flags by their letters, and ours.
+type flags struct {
+	minBytes, maxBytes, stepBytes string
+	stepFactor                    uint64
+	iters, warmup, check, root    int
+	op, dtype                     string
+
+	ranks   int
+	algo    string // names, comma-separated
+	window  bool
+	plot    string // file
+	timeout time.Duration
+	asJSON  bool
+}
+
+// maxRows bounds a run: sizes times types, reductions and roots.
+const maxRows = 1 << 16
+
+// allRoots is -r's value for one root after the other.
+const allRoots = -1
+
+func (b *flags) addTo(cmd *cobra.Command, op ncclstyle.Operation) {
+	f := cmd.Flags()
+	f.StringVarP(&b.minBytes, "minbytes", "b", "32M", "smallest size: of the larger of a rank's two buffers")
+	f.StringVarP(&b.maxBytes, "maxbytes", "e", "32M", "largest size")
+	f.StringVarP(&b.stepBytes, "stepbytes", "i", "1M", "size added from row to row")
+	f.Uint64VarP(&b.stepFactor, "stepfactor", "f", 1, "factor between rows; above 1 it replaces -i")
+	f.IntVarP(&b.iters, "iters", "n", ncclstyle.DefaultIters, "timed iterations")
+	f.IntVarP(&b.warmup, "warmup_iters", "w", ncclstyle.DefaultWarmupIters, "iterations before those")
+	f.IntVarP(&b.check, "check", "c", ncclstyle.DefaultCheckIters, "iterations whose results are checked, with new inputs; 0: none")
+	f.StringVarP(&b.op, "op", "o", "sum", "reduction: sum, prod, max, min, avg, mulsum or all; of no meaning to operations without one")
+	f.StringVarP(&b.dtype, "datatype", "d", "float", "element type: int8, uint8, int32, int64, uint64, half, float, double, bfloat16, "+
+		"f8e4m3, f8e5m2 (or i8 ... f32 ... fp8_e5m2) or all")
+	f.IntVarP(&b.root, "root", "r", 0, "root rank, -1: each in turn; of no meaning to operations without one")
+	f.IntVar(&b.ranks, "ranks", 2, "rank processes")
+	f.StringVar(&b.algo, "algo", cli.EnvOr("RAILHEAD_ALGO", wire.AlgoAuto.String()), "algorithm, or several with commas, each in a run of its own: auto, oneshot, "+
+		"twoshot, pull (between windows), ring, tree, pipe; or a text for one run, as 'allreduce:ring;^tree'; an operation without the algorithm runs "+
+		"another, which the output names [$RAILHEAD_ALGO]")
+	if op != ncclstyle.Barrier {
+		f.BoolVar(&b.window, "window", false, "put the buffers into windows, where operations may be zero-copy; pull always has them there")
+		f.StringVar(&b.plot, "plot", "", "draw latency and bus bandwidth over size into this SVG file")
+	}
+	cli.AddTimeout(f, &b.timeout)
+	cli.AddJSON(f, &b.asJSON)
+}
+
+// plan checks the flags and makes a job of them.
+func (b *flags) plan(op ncclstyle.Operation) (measure.Job, ncclstyle.Config, error) {
+	j := measure.Job{Op: op, Window: b.window, Iters: b.iters, Warmup: b.warmup, Check: b.check, Seed: uint64(time.Now().UnixNano())}
+	cfg := ncclstyle.Config{Op: op, Algo: b.algo, Device: "cpu", Ranks: b.ranks, Warmup: b.warmup, Iters: b.iters, Check: b.check}
+	if err := b.checkNumbers(); err != nil {
+		return j, cfg, err
+	}
+	var err error
+	if j.Redops, err = ncclstyle.ParseOps(b.op); err != nil {
+		return j, cfg, cli.Usagef("-o: %w", err)
+	}
+	if j.Dtypes, err = ncclstyle.ParseDtypes(b.dtype); err != nil {
+		return j, cfg, cli.Usagef("-d: %w", err)
+	}
+	if j.Sizes, err = b.sweep(&cfg); err != nil {
+		return j, cfg, cli.Usagef("%w", err)
+	}
+	j.Roots = b.roots()
+	j.LeaveOutWhatHasNoMeaning()
+	if op == ncclstyle.Barrier {
+		cfg.Sweep = ncclstyle.Sweep{}
+	}
+	if n := len(j.Dtypes) * len(j.Redops) * len(j.Roots) * len(j.Sizes); n > maxRows {
+		return j, cfg, cli.Usagef("%d sizes of %d types, %d reductions and %d roots are %d rows, more than %d; take fewer", len(j.Sizes), len(j.Dtypes),
+			len(j.Redops), len(j.Roots), n, maxRows)
+	}
+	return j, cfg, nil
+}
+
+func (b *flags) checkNumbers() error {
+	if err := cli.CheckRanks(b.ranks); err != nil {
+		return err
+	}
+	if b.iters < 1 || b.iters > measure.MaxIters || b.warmup < 0 || b.warmup > measure.MaxIters || b.check < 0 || b.check > measure.MaxIters {
+		return cli.Usagef("-n %d -w %d -c %d: -n is at least 1, none is negative or above %d", b.iters, b.warmup, b.check, measure.MaxIters)
+	}
+	if b.root < allRoots || b.root >= b.ranks {
+		return cli.Usagef("-r %d is outside 0..%d, and is not -1 for all roots", b.root, b.ranks-1)
+	}
+	return cli.CheckTimeout(b.timeout)
+}
+
+func (b *flags) roots() []int {
+	if b.root != allRoots {
+		return []int{b.root}
+	}
+	roots := make([]int, b.ranks)
+	for r := range roots {
+		roots[r] = r
+	}
+	return roots
+}
+
+func (b *flags) sweep(cfg *ncclstyle.Config) ([]uint64, error) {
+	var err error
+	s := ncclstyle.Sweep{StepFactor: b.stepFactor}
+	for _, p := range []struct {
+		flag, text string
+		out        *uint64
+	}{{"-b", b.minBytes, &s.Min}, {"-e", b.maxBytes, &s.Max}, {"-i", b.stepBytes, &s.StepBytes}} {
+		if *p.out, err = ncclstyle.ParseBytes(p.text); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.flag, err)
+		}
+	}
+	cfg.Sweep = s
+	return s.Sizes()
+}
+
+// parseAlgos reads --algo: what each run forces.
+func parseAlgos(list string) ([]string, error) {
+	names := []string{list}
+	if !strings.ContainsAny(list, ";:^") {
+		names = strings.Split(list, ",")
+	}
+	for i, n := range names {
+		if _, err := tuner.ParseForcing(n, plan.Algorithms()); err != nil {
+			return nil, cli.Usagef("--algo: %w", err)
+		}
+		if slices.Contains(names[:i], n) {
+			return nil, cli.Usagef("--algo: %s is there twice", n)
+		}
+	}
+	return names, nil
+}

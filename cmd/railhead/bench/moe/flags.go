@@ -1,0 +1,180 @@
+package moe
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"railhead/alltoall"
+	"railhead/cmd/railhead/internal/cli"
+	"railhead/cmd/railhead/internal/experts"
+	"railhead/internal/models"
+)
+
+// flags are those of bench moe, as they are given.
+type flags struct {
+	ranks, iterations, warmup   int
+	hidden, experts, topk       int
+	tokens, model, routing      string
+	dtype, wire, combine, scale string
+	mode, layout, plot          string
+	seed                        uint64
+	timeout                     time.Duration
+	asJSON                      bool
+}
+
+// Bounds of a run.
+const (
+	maxIterations = 1 << 16 // of all rows together
+	maxRows       = 64
+)
+
+var (
+	modes   = map[string]alltoall.Mode{"ll": alltoall.LL, "ht": alltoall.HT}
+	layouts = map[string]alltoall.Arrangement{"padded": alltoall.Padded, "flat": alltoall.Flat, "tokens": alltoall.Tokens}
+	scales  = map[string]alltoall.ScaleFormat{"f32": alltoall.ScaleF32, "ue8m0": alltoall.ScaleUE8M0, "static": alltoall.ScaleStatic}
+)
+
+func (b *flags) addTo(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.IntVar(&b.ranks, "ranks", 2, "rank processes")
+	f.StringVar(&b.tokens, "tokens", "1,8,32,128",
+		"tokens of each rank: one row of the table for each number; the buffer has room for the largest")
+	f.IntVar(&b.hidden, "hidden", 7168, "elements of a token")
+	f.IntVar(&b.experts, "experts", 256, "experts of all ranks together")
+	f.IntVar(&b.topk, "topk", 8, "experts of a token")
+	f.StringVar(&b.model, "model", "",
+		"take hidden, experts and topk from a model, where no flag gives them: "+strings.Join(modelsWithExperts(), ", "))
+	f.StringVar(&b.dtype, "dtype", "bf16", "tokens as they are given: f32, bf16, f16, fp8_e4m3")
+	f.StringVar(&b.wire, "wire-dtype", "", "tokens as they travel: f32, bf16, f16, fp8_e4m3; the default is --dtype")
+	f.StringVar(&b.combine, "combine-dtype", "bf16", "partial sums as they travel: f32, bf16, f16")
+	f.StringVar(&b.scale, "scale", "f32", "scales of fp8_e4m3: f32, ue8m0, static (1/128 for all)")
+	f.StringVar(&b.mode, "mode", "ll", "ll: low latency, room for the worst case; ht: high throughput, room for a few chunks")
+	f.StringVar(&b.layout, "layout", "flat", "received rows: flat, padded (both by expert) or tokens")
+	f.StringVar(&b.routing, "routing", "uniform", "uniform, zipf (the n-th most popular expert is taken 1/n times as often as the "+
+		"first), or a .npy file of topk_idx, [tokens, topk] of int32 or int64, dealt out to the ranks in order")
+	f.IntVarP(&b.iterations, "iterations", "n", 100, "timed iterations")
+	f.IntVarP(&b.warmup, "warmup", "w", 10, "iterations before those")
+	f.Uint64Var(&b.seed, "seed", 1, "of routing and tokens")
+	f.StringVar(&b.plot, "plot", "", "draw latency and bandwidth over the number of tokens into this SVG file")
+	cli.AddTimeout(f, &b.timeout)
+	cli.AddJSON(f, &b.asJSON)
+}
+
+// plan checks the flags and makes a job of them.
+func (b *flags) plan(cmd *cobra.Command) (*job, error) {
+	tokens, err := b.parseTokens()
+	if err != nil {
+		return nil, err
+	}
+	if err := b.checkNumbers(len(tokens)); err != nil {
+		return nil, err
+	}
+	if err := b.takeModel(cmd); err != nil {
+		return nil, err
+	}
+	j := &job{Tokens: tokens, Iterations: b.iterations, Warmup: b.warmup}
+	if j.Shape, err = b.shape(); err != nil {
+		return nil, err
+	}
+	for _, n := range tokens {
+		j.Shape.Tokens = max(j.Shape.Tokens, n)
+	}
+	if j.Shape.Tokens == 0 {
+		return nil, cli.Usagef("--tokens %s: expected a number above 0 among them", b.tokens)
+	}
+	config := j.Shape.Config()
+	if err := config.Check(b.ranks); err != nil {
+		return nil, cli.Usagef("%w", err)
+	}
+	if _, err := j.Shape.Router(); err != nil {
+		return nil, cli.Usagef("--%w", err)
+	}
+	return j, nil
+}
+
+func (b *flags) parseTokens() (tokens []int, err error) {
+	for _, text := range strings.Split(b.tokens, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 || n > alltoall.MaxTokens {
+			return nil, cli.Usagef("--tokens %s: expected numbers from 0 to %d, with commas", b.tokens, alltoall.MaxTokens)
+		}
+		tokens = append(tokens, n)
+	}
+	return tokens, nil
+}
+
+func (b *flags) checkNumbers(rows int) error {
+	if err := cli.CheckRanks(b.ranks); err != nil {
+		return err
+	}
+	switch {
+	case rows > maxRows:
+		return cli.Usagef("--tokens has %d numbers, more than %d", rows, maxRows)
+	case b.iterations < 1 || b.iterations > maxIterations/rows:
+		return cli.Usagef("--iterations %d is outside 1..%d for %d rows", b.iterations, maxIterations/rows, rows)
+	case b.warmup < 0 || b.warmup > maxIterations:
+		return cli.Usagef("--warmup %d is outside 0..%d", b.warmup, maxIterations)
+	}
+	return cli.CheckTimeout(b.timeout)
+}
+
+// takeModel fills in what no flag says.
+func (b *flags) takeModel(cmd *cobra.Command) error {
+	if b.model == "" {
+		return nil
+	}
+	s, err := models.Named(b.model)
+	if err != nil {
+		return cli.Usagef("--model: %w", err)
+	}
+	if s.Experts == 0 {
+		return cli.Usagef("--model %s has no experts; expected one of %s", b.model, strings.Join(modelsWithExperts(), ", "))
+	}
+	for flag, v := range map[string]struct {
+		to   *int
+		from int
+	}{"hidden": {&b.hidden, s.Hidden}, "experts": {&b.experts, s.Experts}, "topk": {&b.topk, s.TopK}} {
+		if !cmd.Flags().Changed(flag) {
+			*v.to = v.from
+		}
+	}
+	return nil
+}
+
+// modelsWithExperts are the names of the models that have experts.
+func modelsWithExperts() (names []string) {
+	for _, name := range models.Names() {
+		if s, err := models.Named(name); err == nil && s.Experts > 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// shape is all but the number of tokens.
+func (b *flags) shape() (experts.Shape, error) {
+	s := experts.Shape{
+		Hidden: b.hidden, Experts: b.experts, TopK: b.topk, Dtype: alltoall.Format(b.dtype), Wire: alltoall.Format(b.wire),
+		Combine: alltoall.Format(b.combine), Routing: b.routing, Seed: b.seed,
+	}
+	if b.wire == "" {
+		s.Wire = s.Dtype
+	}
+	var ok bool
+	if s.Mode, ok = modes[b.mode]; !ok {
+		return s, cli.Usagef("--mode %q: expected ll or ht", b.mode)
+	}
+	if s.Layout, ok = layouts[b.layout]; !ok {
+		return s, cli.Usagef("--layout %q: expected flat, padded or tokens", b.layout)
+	}
+	if s.Scale, ok = scales[b.scale]; !ok {
+		return s, cli.Usagef("--scale %q: expected f32, ue8m0 or static", b.scale)
+	}
+	if s.TopK > s.Experts {
+		return s, cli.Usagef("--topk %d is more than --experts %d", s.TopK, s.Experts)
+	}
+	return s, nil
+}

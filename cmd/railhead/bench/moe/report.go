@@ -1,0 +1,150 @@
+package moe
+
+import (
+	"fmt"
+	"io"
+
+	"gonum.org/v1/plot/plotter"
+
+	"railhead/alltoall"
+	"railhead/cmd/railhead/internal/experts"
+	"railhead/internal/sizeplot"
+)
+
+// Report is a whole run, as --json prints it.
+type Report struct {
+	Device       string        `json:"device"`
+	Ranks        int           `json:"ranks"`
+	Shape        experts.Shape `json:"shape"` // its numbers for mode, layout and scale are those of railhead.h
+	Mode         string        `json:"mode"`
+	Layout       string        `json:"layout"`
+	Scale        string        `json:"scale"`
+	Iterations   int           `json:"iterations"`
+	Warmup       int           `json:"warmup"`
+	BufferBytes  uint64        `json:"buffer_bytes"`  // window memory of a rank
+	PrivateBytes uint64        `json:"private_bytes"` // of the library, of the rank that has the most
+	Rows         []Row         `json:"rows"`
+	OK           bool          `json:"ok"` // all rows were measured, and no element was wrong
+}
+
+// Row is one number of tokens.
+type Row struct {
+	Tokens         int       `json:"tokens"` // of each rank
+	Dispatch       Latency   `json:"dispatch"`
+	Combine        Latency   `json:"combine"`
+	RoundTrip      Latency   `json:"round_trip"`
+	CopiesPerToken float64   `json:"copies_per_token"`
+	Written        []traffic `json:"written"` // by rank: bytes of a round trip
+	Least          []float64 `json:"least"`   // by rank: bytes of a round trip without headers
+	Ratio          float64   `json:"ratio"`   // payload and headers over the least, of the rank with the largest; 0: nothing to write
+	Wrong          int64     `json:"wrong"`
+}
+
+// Latency is of the slowest rank of each iteration.
+type Latency struct {
+	P50us float64 `json:"p50_us"`
+	P99us float64 `json:"p99_us"`
+	AlgBW float64 `json:"algbw,omitempty"` // GB/s; a round trip has none
+}
+
+func newReport(j *job, ranks int) *Report {
+	return &Report{
+		Device: "cpu", Ranks: ranks, Shape: j.Shape, Mode: nameOf(modes, j.Shape.Mode), Layout: nameOf(layouts, j.Shape.Layout),
+		Scale: nameOf(scales, j.Shape.Scale), Iterations: j.Iterations, Warmup: j.Warmup, Rows: []Row{},
+	}
+}
+
+func nameOf[T comparable](names map[string]T, value T) string {
+	for name, v := range names {
+		if v == value {
+			return name
+		}
+	}
+	return ""
+}
+
+const mib = 1 << 20
+
+func (r *Report) header(w io.Writer) {
+	s := &r.Shape
+	wire := string(s.Wire)
+	if s.Wire == alltoall.FP8E4M3 {
+		wire += " with scales " + r.Scale
+	}
+	_, _ = fmt.Fprintf(w, "# MoE dispatch and combine: %s, %s rows, routing %s, seed %d\n", r.Mode, r.Layout, s.Routing, s.Seed)
+	_, _ = fmt.Fprintf(w, "# nRanks %d hidden %d experts %d topk %d warmup iters: %d iters: %d validation: all of the first and the last\n",
+		r.Ranks, s.Hidden, s.Experts, s.TopK, r.Warmup, r.Iterations)
+	_, _ = fmt.Fprintf(w, "# device: %s, tokens %s, on the wire %s, partial sums %s\n", r.Device, s.Dtype, wire, s.Combine)
+	_, _ = fmt.Fprintf(w, "# memory of a rank, for %d tokens: window %.2f MiB (%d B), private %.2f MiB (%d B)\n#\n", s.Tokens,
+		float64(r.BufferBytes)/mib, r.BufferBytes, float64(r.PrivateBytes)/mib, r.PrivateBytes)
+	_, _ = fmt.Fprintf(w, "# %7s  %28s  %28s  %19s  %47s\n", "", "dispatch          ", "combine          ", "round trip    ",
+		"written by a rank in a round trip       ")
+	for _, line := range [][]any{
+		{"tokens", "p50", "p99", "algbw", "p50", "p99", "algbw", "p50", "p99", "copies", "payload", "headers", "flags", "ratio", "#wrong"},
+		{"", "(us)", "(us)", "(GB/s)", "(us)", "(us)", "(GB/s)", "(us)", "(us)", "", "(B)", "(B)", "(B)", "", ""},
+	} {
+		_, _ = fmt.Fprintf(w, "# %7s  %9s %9s  %7s  %9s %9s  %7s  %9s %9s  %6s  %11s  %9s  %7s  %6s  %6s\n", line...)
+	}
+}
+
+func (r *Row) print(w io.Writer) {
+	var mean traffic
+	for _, t := range r.Written {
+		t = t.over(float64(len(r.Written)))
+		mean = traffic{mean.Payload + t.Payload, mean.Headers + t.Headers, mean.Flags + t.Flags}
+	}
+	ratio := "N/A"
+	if r.Ratio > 0 {
+		ratio = fmt.Sprintf("%.3f", r.Ratio)
+	}
+	_, _ = fmt.Fprintf(w, "  %7d  %9.1f %9.1f  %7.2f  %9.1f %9.1f  %7.2f  %9.1f %9.1f  %6.2f  %11.0f  %9.0f  %7.0f  %6s  %6d\n",
+		r.Tokens, r.Dispatch.P50us, r.Dispatch.P99us, r.Dispatch.AlgBW, r.Combine.P50us, r.Combine.P99us, r.Combine.AlgBW,
+		r.RoundTrip.P50us, r.RoundTrip.P99us, r.CopiesPerToken, mean.Payload, mean.Headers, mean.Flags, ratio, r.Wrong)
+}
+
+func (r *Report) footer(w io.Writer) {
+	verdict := "OK"
+	if !r.OK {
+		verdict = "FAILED"
+	}
+	var wrong int64
+	for _, row := range r.Rows {
+		wrong += row.Wrong
+	}
+	_, _ = fmt.Fprintf(w, "# Wrong elements : %d %s\n", wrong, verdict)
+}
+
+// draw draws latency and bandwidth of dispatch and combine over the number of tokens.
+func (r *Report) draw(w io.Writer) error {
+	title := fmt.Sprintf("MoE %s, hidden %d, %d experts, top %d, %s, %d ranks on the CPU", r.Mode, r.Shape.Hidden, r.Shape.Experts,
+		r.Shape.TopK, r.Shape.Wire, r.Ranks)
+	latency, bandwidth := sizeplot.NewPanel(title, "time (us)"), sizeplot.NewPanel("", "algorithm bandwidth (GB/s)")
+	latency.X.Label.Text, bandwidth.X.Label.Text = "tokens of a rank", "tokens of a rank"
+	for i, phase := range []struct {
+		name string
+		of   func(Row) Latency
+	}{{"dispatch", func(r Row) Latency { return r.Dispatch }}, {"combine", func(r Row) Latency { return r.Combine }}} {
+		line := func(of func(Latency) float64) (points plotter.XYs) {
+			for _, row := range r.Rows {
+				if y := of(phase.of(row)); row.Tokens > 0 && y > 0 { // a logarithmic axis has no place for 0
+					points = append(points, plotter.XY{X: float64(row.Tokens), Y: y})
+				}
+			}
+			return points
+		}
+		p50 := line(func(l Latency) float64 { return l.P50us })
+		if len(p50) == 0 {
+			return fmt.Errorf("plot: there is nothing to draw")
+		}
+		if err := sizeplot.AddLine(latency, 2*i, phase.name+" p50", p50); err != nil {
+			return err
+		}
+		if err := sizeplot.AddLine(latency, 2*i+1, phase.name+" p99", line(func(l Latency) float64 { return l.P99us })); err != nil {
+			return err
+		}
+		if err := sizeplot.AddLine(bandwidth, i, phase.name, line(func(l Latency) float64 { return l.AlgBW })); err != nil {
+			return err
+		}
+	}
+	return sizeplot.WriteSVG(w, latency, bandwidth)
+}

@@ -1,0 +1,261 @@
+// Package demo is `railhead demo`: it plays what the decode steps of a model communicate, and checks every result.
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"sort"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"railhead/cmd/railhead/internal/cli"
+	"railhead/cmd/railhead/internal/private"
+	"railhead/cmd/railhead/internal/ranks"
+	"railhead/internal/models"
+)
+
+// Report is what `demo --json` prints.
+type Report struct {
+	OK     bool   `json:"ok"`
+	Ranks  int    `json:"ranks"`
+	Model  string `json:"model"`
+	Device string `json:"device"`
+	Steps  int    `json:"steps"`
+	Layers int    `json:"layers"` // of a step
+	Ops    []Op   `json:"ops"`
+	Error  string `json:"error,omitempty"`
+}
+
+// Op is one kind of operation: all calls of the same operation and size.
+type Op struct {
+	Op      string  `json:"op"`
+	Bytes   int     `json:"bytes"` // a rank's buffer
+	Algo    string  `json:"algo"`
+	Calls   int     `json:"calls"`
+	P50us   float64 `json:"p50_us"` // over all calls of all ranks
+	P99us   float64 `json:"p99_us"`
+	Checked int     `json:"checked"` // calls whose result was compared on every rank, element by element
+	Wrong   int     `json:"wrong"`   // calls with a wrong element on some rank
+}
+
+// Bounds of the demo's flags.
+const (
+	maxBatch = 4096
+	maxSteps = 100000
+	maxBytes = 1 << 30 // of one operation
+)
+
+// Command is `railhead demo`.
+func Command() *cobra.Command {
+	var model, config string
+	var p play
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Play a model's decode steps on this machine and check every result",
+		Long: "Starts a daemon and the ranks of a tensor-parallel group, all on this machine's CPU, and plays what one decode\n" +
+			"step after the other communicates: two all-reduces a layer, of batch x hidden bf16 elements. Of a model with\n" +
+			"experts a few layers are played, with expert parallelism: an all-reduce, dispatch, combine and an all-gather.\n" +
+			"Every element of every result is compared with an independent computation.",
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			shape, err := modelShape(model, config)
+			if err != nil {
+				return err
+			}
+			if err := p.plan(cmd, shape); err != nil {
+				return err
+			}
+			return p.demo(cmd.Context())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&model, "model", "llama-3-8b", fmt.Sprintf("built-in model: %v", models.Names()))
+	f.StringVar(&config, "config", "", "a Hugging Face config.json, in place of --model")
+	f.IntVar(&p.ranks, "ranks", 4, fmt.Sprintf("rank processes; of a model with experts the default is %d", moeRanks))
+	f.IntVar(&p.batch, "batch", 8, "sequences that decode together")
+	f.IntVar(&p.steps, "steps", 16, "decode steps")
+	f.IntVar(&p.layers, "layers", 0, fmt.Sprintf("layers to play of each step; 0: all, or %d of a model with experts", moeLayers))
+	cli.AddTimeout(f, &p.timeout)
+	cli.AddJSON(f, &p.asJSON)
+	return cmd
+}
+
+func modelShape(model, config string) (models.Shape, error) {
+	var s models.Shape
+	var err error
+	if config != "" {
+		s, err = models.LoadHFConfig(config)
+	} else {
+		s, err = models.Named(model)
+	}
+	if err != nil {
+		return s, cli.Usagef("%w", err)
+	}
+	return s, nil
+}
+
+// play is what a demo plays, and for whom.
+type play struct {
+	shape                       models.Shape
+	ranks, batch, steps, layers int
+	calls                       int // of each operation
+	timeout                     time.Duration
+	asJSON                      bool
+	kind                        ranks.Kind // of the job
+	job                         ranks.Job
+	words                       string // what is played, for a person
+	explain                     func(*Report) string
+}
+
+// plan checks the flags and makes a job of them.
+func (p *play) plan(cmd *cobra.Command, shape models.Shape) error {
+	p.shape = shape
+	all := shape.Layers
+	if shape.Experts > 0 {
+		all = shape.MoELayers
+		if !cmd.Flags().Changed("ranks") {
+			p.ranks = moeRanks
+		}
+		if p.layers == 0 {
+			p.layers = min(moeLayers, all)
+		}
+	} else if p.layers == 0 {
+		p.layers = all
+	}
+	if err := cli.CheckRanks(p.ranks); err != nil {
+		return err
+	}
+	switch {
+	case p.batch < 1 || p.batch > maxBatch:
+		return cli.Usagef("--batch %d is outside 1..%d", p.batch, maxBatch)
+	case p.steps < 1 || p.steps > maxSteps:
+		return cli.Usagef("--steps %d is outside 1..%d", p.steps, maxSteps)
+	case p.layers < 1 || p.layers > all:
+		return cli.Usagef("--layers %d is outside 1..%d, which %s has", p.layers, all, shape.Name)
+	case p.batch*shape.Hidden*2 > maxBytes:
+		return cli.Usagef("--batch %d x hidden %d is more than %d bytes an operation", p.batch, shape.Hidden, maxBytes)
+	}
+	if err := cli.CheckTimeout(p.timeout); err != nil {
+		return err
+	}
+	seed := uint64(time.Now().UnixNano())
+	if shape.Experts > 0 {
+		return p.planMoE(seed)
+	}
+	p.words = fmt.Sprintf("%d decode steps of %d layers", p.steps, p.layers)
+	p.calls = 2 * p.layers * p.steps
+	p.kind, p.job = denseKind, &denseJob{Layers: p.layers, Steps: p.steps, Elements: p.batch * shape.Hidden, Seed: seed}
+	return nil
+}
+
+func (p *play) demo(ctx context.Context) error {
+	d, err := private.Start()
+	if err != nil {
+		return cli.Failure(err)
+	}
+	defer d.Stop()
+	words := io.Writer(os.Stdout)
+	if p.asJSON {
+		words = os.Stderr
+	}
+	_, _ = fmt.Fprintf(words, "Railhead demo: %s, %d ranks on the CPU, batch %d, %s\n", p.shape.Name, p.ranks, p.batch, p.words)
+	_, _ = fmt.Fprintf(words, "daemon: in this process; admin http://%s (/livez /readyz /metrics), groups: curl --unix-socket %s http://railhead/v1/groups\n",
+		d.AdminAddr(), d.AdminSocket())
+
+	results := make([]ranks.Lines[rankReport], p.ranks)
+	group := ranks.Group{Daemon: d, Ranks: p.ranks, Timeout: p.timeout, Stdout: func(rank int) io.Writer { return &results[rank] }}
+	failed := group.Run(ctx, p.kind, p.job)
+	report := Report{Ranks: p.ranks, Model: p.shape.Name, Device: "cpu", Steps: p.steps, Layers: p.layers}
+	if failed == nil {
+		report.Ops, failed = merge(results, p.calls)
+	}
+	report.OK = failed == nil
+	if failed != nil {
+		report.Error = failed.Error()
+	}
+	for _, o := range report.Ops {
+		report.OK = report.OK && o.Wrong == 0 && o.Checked == o.Calls
+	}
+	return report.print(p)
+}
+
+// merge makes one report of all ranks' reports: of each operation there were that many calls.
+func merge(results []ranks.Lines[rankReport], calls int) ([]Op, error) {
+	var ops []Op
+	times, wrong := map[string][]float64{}, map[string]map[int]bool{}
+	for r := range results {
+		all, err := results[r].Values()
+		if err != nil {
+			return nil, fmt.Errorf("rank %d's report: %w", r, err)
+		}
+		if len(all) != 1 || r > 0 && len(all[0].Ops) != len(ops) {
+			return nil, fmt.Errorf("rank %d gave %d reports, expected 1 of as many operations as the other ranks", r, len(all))
+		}
+		for i, o := range all[0].Ops {
+			if r == 0 {
+				ops = append(ops, Op{Op: o.Op, Bytes: o.Bytes, Algo: o.Algo, Calls: calls, Checked: calls})
+				wrong[o.Op] = map[int]bool{}
+			}
+			ops[i].Checked = min(ops[i].Checked, o.Checked)
+			for _, c := range o.Wrong {
+				wrong[o.Op][c] = true
+			}
+			for _, ns := range o.TimesNs {
+				times[o.Op] = append(times[o.Op], float64(ns)/1e3)
+			}
+		}
+	}
+	for i := range ops {
+		o := &ops[i]
+		o.Wrong = len(wrong[o.Op])
+		sort.Float64s(times[o.Op])
+		o.P50us, o.P99us = ranks.Percentile(times[o.Op], 0.50), ranks.Percentile(times[o.Op], 0.99)
+	}
+	return ops, nil
+}
+
+func (r *Report) print(p *play) error {
+	if r.Ops == nil {
+		r.Ops = []Op{}
+	}
+	if p.asJSON {
+		if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
+			return cli.Failure(err)
+		}
+	} else {
+		r.table(p)
+	}
+	if !r.OK {
+		if r.Error == "" {
+			r.Error = "results were wrong"
+		}
+		return cli.Failuref("demo: %s", r.Error)
+	}
+	return nil
+}
+
+func (r *Report) table(p *play) {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	_, _ = fmt.Fprintln(w, "\noperation\tbytes\talgorithm\tcalls\tp50 us\tp99 us\tchecked\twrong\t")
+	for _, o := range r.Ops {
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%.1f\t%.1f\t%d\t%d\t\n", o.Op, o.Bytes, o.Algo, o.Calls, o.P50us, o.P99us, o.Checked, o.Wrong)
+	}
+	_ = w.Flush()
+	if !r.OK {
+		return
+	}
+	explained := " "
+	if p.explain != nil {
+		explained = p.explain(r) + "\n"
+	}
+	fmt.Print("\nEvery element of every result was right." + explained + "Try next:\n" +
+		"  go run ./cmd/railhead demo --model llama-3-70b --ranks 8        another model (--help lists them)\n" +
+		"  go run ./cmd/railhead demo --model deepseek-v3                    one with experts: dispatch and combine\n" +
+		"  go run ./cmd/railhead bench allreduce --ranks 2 -b 1K -e 8M -f 2   latency and bandwidth by size\n" +
+		"  go run ./cmd/railhead serve                                       a daemon for your own ranks, see README.md\n")
+}

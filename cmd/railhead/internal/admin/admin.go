@@ -1,0 +1,61 @@
+// Package admin asks a daemon's admin endpoint, for the commands that show what the daemon knows.
+package admin
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"railhead/cmd/railhead/internal/cli"
+	"railhead/server"
+)
+
+const (
+	answerTimeout  = 5 * time.Second
+	maxAnswerBytes = 64 << 20
+)
+
+// AddSocket adds --socket.
+func AddSocket(f *pflag.FlagSet, socket *string) {
+	cli.AddSocket(f, socket, "; admin.sock lies beside it")
+}
+
+// Get asks the daemon at a socket for a path, for a command. A missing daemon has an exit status of its own.
+func Get(ctx context.Context, command, socket, path string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	adminSocket := server.AdminSocketBeside(socket)
+	c := http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", adminSocket)
+		},
+		DisableKeepAlives: true,
+	}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://railhead"+path, nil)
+	if err != nil {
+		return nil, cli.Failure(err)
+	}
+	res, err := c.Do(req)
+	if err != nil {
+		return nil, &cli.Error{Status: cli.NoDaemon, Err: fmt.Errorf("no daemon answers at %s: start `railhead serve`, or set RAILHEAD_SOCKET (%w)", adminSocket, err)}
+	}
+	defer func() { _ = res.Body.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
+	if err != nil {
+		return nil, cli.Failuref("%s: %w", command, err)
+	}
+	if len(raw) > maxAnswerBytes {
+		return nil, cli.Failuref("%s: the daemon's answer has more than %d MiB; ask for less of it (`railhead %s --help`)",
+			command, maxAnswerBytes>>20, command)
+	}
+	if res.StatusCode != http.StatusOK {
+		return nil, cli.Failuref("%s: the daemon says %s: %s", command, res.Status, strings.TrimSpace(string(raw)))
+	}
+	return raw, nil
+}

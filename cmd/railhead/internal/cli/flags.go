@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"railhead/internal/launch"
+	"railhead/server"
+)
+
+// NoArgs refuses arguments.
+func NoArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return Usagef("%s takes no arguments, got %q", cmd.CommandPath(), args)
+	}
+	return nil
+}
+
+// EnvOr is an environment variable's value, or another where it is not set.
+func EnvOr(variable, fallback string) string {
+	if v := os.Getenv(variable); v != "" {
+		return v
+	}
+	return fallback
+}
+
+// AddJSON adds --json, for a report on stdout.
+func AddJSON(f *pflag.FlagSet, asJSON *bool) {
+	f.BoolVar(asJSON, "json", false, "print JSON on stdout")
+}
+
+// AddTimeout adds --timeout, of the ranks' waits.
+func AddTimeout(f *pflag.FlagSet, timeout *time.Duration) {
+	f.DurationVar(timeout, "timeout", 30*time.Second, "deadline of every wait")
+}
+
+// CheckTimeout checks --timeout.
+func CheckTimeout(timeout time.Duration) error {
+	if timeout < time.Millisecond {
+		return Usagef("--timeout %v is too short", timeout)
+	}
+	return nil
+}
+
+// CheckRanks checks --ranks.
+func CheckRanks(n int) error {
+	if n < 1 || n > launch.MaxRanks {
+		return Usagef("--ranks %d is outside 1..%d", n, launch.MaxRanks)
+	}
+	return nil
+}
+
+// AddSocket adds --socket of a command that uses a daemon; note follows what it says of that.
+func AddSocket(f *pflag.FlagSet, socket *string, note string) {
+	f.StringVar(socket, "socket", EnvOr("RAILHEAD_SOCKET", server.DefaultSocketPath()), "the daemon's socket [$RAILHEAD_SOCKET]"+note)
+}

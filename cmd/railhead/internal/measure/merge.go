@@ -1,0 +1,57 @@
+package measure
+
+import (
+	"context"
+	"time"
+
+	"railhead/cmd/railhead/internal/private"
+	"railhead/cmd/railhead/internal/ranks"
+	"railhead/internal/ncclstyle"
+)
+
+// MeasureOn measures all rows with the job's algorithm, in a group of its own. onRow gets each row as it is complete.
+func (j *Job) MeasureOn(ctx context.Context, d *private.Daemon, n int, timeout time.Duration, onRow func(ncclstyle.Row) error) ([]ncclstyle.Row, error) {
+	planned := j.rows(n)
+	var rows []ncclstyle.Row
+	reports := ranks.NewRows(n, len(planned), func(r rankRow) int { return r.Row }, func(number int, all []rankRow) error {
+		row := j.merge(planned[number], all)
+		rows = append(rows, row)
+		return onRow(row)
+	})
+	group := ranks.Group{Daemon: d, Ranks: n, Timeout: timeout, Env: j.env(), Stdout: reports.Stdout}
+	err := group.Run(ctx, Kind, j)
+	if incomplete := reports.Finish(); err == nil {
+		err = incomplete
+	}
+	return rows, err
+}
+
+// merge averages the ranks' times, as nccl-tests does by default, and adds up their wrong elements.
+func (j *Job) merge(planned plannedRow, ranks []rankRow) ncclstyle.Row {
+	row := ncclstyle.Row{
+		SizeBytes: planned.bytes, Count: planned.count, Type: string(planned.dtype), Redop: string(planned.redop), Algo: ranks[0].Algo, Why: ranks[0].Why,
+	}
+	if planned.root != NoRoot {
+		row.Root = &planned.root
+	}
+	_, timed := j.iterations(planned.bytes)
+	side := func(pick func(rankRow) rankSide) ncclstyle.Side {
+		var ns float64
+		var wrong int64
+		for _, r := range ranks {
+			ns += pick(r).TotalNs / float64(timed)
+			wrong += pick(r).Wrong
+		}
+		var checked *int64
+		if j.Check > 0 && j.Op != ncclstyle.Barrier {
+			checked = &wrong
+		}
+		return ncclstyle.Measured(j.Op, len(ranks), planned.bytes, ns/float64(len(ranks))/1e3, checked)
+	}
+	row.OutOfPlace = side(func(r rankRow) rankSide { return r.OutOfPlace })
+	if j.inPlace() {
+		inPlace := side(func(r rankRow) rankSide { return r.InPlace })
+		row.InPlace = &inPlace
+	}
+	return row
+}

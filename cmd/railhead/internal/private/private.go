@@ -1,0 +1,49 @@
+// Package private runs a daemon inside this process, for one command alone.
+package private
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"railhead/server"
+)
+
+// Daemon has its socket in a directory of its own, and its admin endpoint on a free port.
+type Daemon struct {
+	*server.Server
+	dir string
+}
+
+// Start starts a daemon that uses the user's tuning tables.
+func Start() (*Daemon, error) { return start(true) }
+
+// StartUntuned starts one that chooses as if nothing had been measured.
+func StartUntuned() (*Daemon, error) { return start(false) }
+
+func start(tuned bool) (*Daemon, error) {
+	dir, err := os.MkdirTemp("", "railhead-")
+	if err != nil {
+		return nil, fmt.Errorf("private daemon: %w", err)
+	}
+	tables := "" // where the user has them
+	if !tuned {
+		tables = filepath.Join(dir, "none")
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	s, err := server.Start(server.Config{
+		SocketPath: filepath.Join(dir, "railhead.sock"), AdminAddr: "127.0.0.1:0", TuneDir: tables, Log: log,
+	})
+	if err != nil {
+		_ = os.RemoveAll(dir)
+		return nil, fmt.Errorf("private daemon: %w", err)
+	}
+	return &Daemon{Server: s, dir: dir}, nil
+}
+
+// Stop ends the daemon and removes its directory.
+func (d *Daemon) Stop() {
+	d.Close()
+	_ = os.RemoveAll(d.dir)
+}

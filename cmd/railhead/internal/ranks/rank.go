@@ -1,0 +1,112 @@
+// Package ranks starts ranks of demo, bench and tune, which are processes of this binary, and is what runs in each of them:
+// the hidden command `railhead rank`. A rank gets its job in the environment and reports on its stdout.
+package ranks
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"railhead/client"
+	"railhead/cmd/railhead/internal/cli"
+)
+
+// jobVariable carries a job to the ranks, as JSON: an object with the job under its kind's name.
+const jobVariable = "RAILHEAD_JOB"
+
+// Job is what a rank does. It writes its report, one JSON value a line.
+type Job interface {
+	Run(c *client.Comm, report *json.Encoder) error
+}
+
+// Kind is a kind of job.
+type Kind struct {
+	Name   string
+	New    func() Job // that JSON is decoded into
+	Pinned bool       // each rank gets a processor of its own
+}
+
+// abortDelay is how long a rank that was told to end still gives its operation to report why the group broke.
+const abortDelay = 2 * time.Second
+
+// Command is one rank of those kinds. It is hidden: a person starts the commands that start ranks.
+func Command(kinds ...Kind) *cobra.Command {
+	return &cobra.Command{
+		Use: "rank", Hidden: true, Args: cli.NoArgs, Short: "One rank of demo or bench",
+		RunE: func(*cobra.Command, []string) error {
+			kind, job, err := decode(os.Getenv(jobVariable), kinds)
+			if err == nil {
+				err = runRank(kind, job)
+			}
+			if err != nil {
+				return cli.Failure(err)
+			}
+			return nil
+		},
+	}
+}
+
+// decode reads the job.
+func decode(text string, kinds []Kind) (Kind, Job, error) {
+	var named map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &named); err != nil {
+		return Kind{}, nil, fmt.Errorf("%s: %w; `railhead demo` and `railhead bench` start ranks", jobVariable, err)
+	}
+	for _, kind := range kinds {
+		raw, ok := named[kind.Name]
+		if !ok {
+			continue
+		}
+		job := kind.New()
+		if err := json.Unmarshal(raw, job); err != nil {
+			return Kind{}, nil, fmt.Errorf("%s: %s: %w", jobVariable, kind.Name, err)
+		}
+		return kind, job, nil
+	}
+	return Kind{}, nil, fmt.Errorf("%s names no job", jobVariable)
+}
+
+func runRank(kind Kind, job Job) error {
+	rank, err := strconv.Atoi(os.Getenv("RANK"))
+	if err != nil {
+		return fmt.Errorf("RANK: %w", err)
+	}
+	world, err := strconv.Atoi(os.Getenv("WORLD_SIZE"))
+	if err != nil {
+		return fmt.Errorf("WORLD_SIZE: %w", err)
+	}
+	// Caught before there is a group: SIGTERM comes when another rank has failed, and by then this rank is about to
+	// learn why from its group.
+	terminated := make(chan os.Signal, 1)
+	signal.Notify(terminated, syscall.SIGTERM)
+
+	if kind.Pinned { // before the daemon is told where the rank may run
+		if err := pin(rank, world); err != nil {
+			return err
+		}
+	}
+	s, err := client.Connect("", 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.Close() }()
+	c, err := s.Init(client.CommConfig{Rank: rank, World: world})
+	if err != nil {
+		return err
+	}
+	go func() { // ends with the process
+		<-terminated
+		time.Sleep(abortDelay)
+		_ = c.Abort()
+	}()
+	if err := job.Run(c, json.NewEncoder(os.Stdout)); err != nil {
+		return err
+	}
+	return c.Finalize()
+}

@@ -1,0 +1,71 @@
+package ranks
+
+import (
+	"fmt"
+	"io"
+	"sync"
+)
+
+// Rows collects what ranks report of the rows of a table. A row is complete once all ranks have reported theirs.
+type Rows[T any] struct {
+	numberOf func(T) int
+	complete func(row int, reports []T) error
+	lines    []Lines[T] // by rank
+
+	mu      sync.Mutex
+	reports [][]T // by row
+	done    int   // rows that are complete
+	err     error // the first
+}
+
+// NewRows is for so many ranks and rows. numberOf is the row, from 0, that a report is of; complete gets each row as soon as all
+// ranks have reported it.
+func NewRows[T any](ranks, rows int, numberOf func(T) int, complete func(row int, reports []T) error) *Rows[T] {
+	t := &Rows[T]{numberOf: numberOf, complete: complete, lines: make([]Lines[T], ranks), reports: make([][]T, rows)}
+	for r := range t.lines {
+		t.lines[r].OnValue = t.add
+	}
+	return t
+}
+
+// Stdout is where a rank's report goes.
+func (t *Rows[T]) Stdout(rank int) io.Writer { return &t.lines[rank] }
+
+func (t *Rows[T]) add(report T) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	row := t.numberOf(report)
+	if row < 0 || row >= len(t.reports) {
+		t.fail(fmt.Errorf("a rank reported row %d of %d", row, len(t.reports)))
+		return
+	}
+	t.reports[row] = append(t.reports[row], report)
+	if len(t.reports[row]) < len(t.lines) {
+		return
+	}
+	t.done++
+	if err := t.complete(row, t.reports[row]); err != nil {
+		t.fail(err)
+	}
+}
+
+func (t *Rows[T]) fail(err error) {
+	if t.err == nil {
+		t.err = err
+	}
+}
+
+// Finish says, once the ranks have ended, why there are not all rows; nil if there are.
+func (t *Rows[T]) Finish() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for r := range t.lines {
+		if _, err := t.lines[r].Values(); err != nil {
+			t.fail(fmt.Errorf("rank %d's report: %w", r, err))
+		}
+	}
+	if t.done != len(t.reports) {
+		t.fail(fmt.Errorf("%d of %d rows were measured", t.done, len(t.reports)))
+	}
+	return t.err
+}

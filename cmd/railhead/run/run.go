@@ -1,0 +1,78 @@
+// Package run is `railhead run`: it starts the ranks of a group on this machine.
+package run
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"railhead/cmd/railhead/internal/cli"
+	"railhead/cmd/railhead/internal/private"
+	"railhead/cmd/railhead/internal/ranks"
+	"railhead/internal/launch"
+)
+
+// Command is `railhead run`.
+func Command() *cobra.Command {
+	var n int
+	var socket, group string
+	var ownDaemon bool
+	var grace time.Duration
+	cmd := &cobra.Command{
+		Use:   "run -n N [flags] -- command [argument...]",
+		Short: "Start the ranks of a group on this machine",
+		Long: "Starts command N times with RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and RAILHEAD_SOCKET, _GROUP and _TOKEN\n" +
+			"set. Output is prefixed by rank. The first rank that fails ends the others (SIGTERM, then SIGKILL); its exit status\n" +
+			"is this command's, or 128 + the signal that ended it.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cli.Usagef("no command to run; write it after --")
+			}
+			if n < 1 || n > launch.MaxRanks {
+				return cli.Usagef("-n %d is outside 1..%d", n, launch.MaxRanks)
+			}
+			if ownDaemon {
+				d, err := private.Start()
+				if err != nil {
+					return cli.Failure(err)
+				}
+				defer d.Stop()
+				socket = d.SocketPath()
+			} else {
+				warnWithoutDaemon(socket)
+			}
+			res, err := launch.Run(cmd.Context(), launch.Spec{
+				N: n, Argv: args, Env: append(os.Environ(), ranks.GroupEnv(socket, group, ranks.RandomName(""))...),
+				Stdout: os.Stdout, Stderr: os.Stderr, Prefix: true, Grace: grace,
+			})
+			if err != nil {
+				return &cli.Error{Status: max(cli.Failed, res.ExitStatus()), Err: err}
+			}
+			if res.FirstFailed >= 0 {
+				return &cli.Error{Status: res.ExitStatus(), Err: fmt.Errorf("rank %d: %s", res.FirstFailed, res.Exits[res.FirstFailed])}
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false)
+	f.IntVarP(&n, "ranks", "n", 1, "number of ranks")
+	cli.AddSocket(f, &socket, "")
+	f.StringVar(&group, "group", ranks.RandomName("run-"), "name of the group; the default is a name of its own for each run")
+	f.BoolVar(&ownDaemon, "daemon", false, "serve the ranks from this process, without a daemon on the node")
+	f.DurationVar(&grace, "grace", launch.DefaultGrace, "time from SIGTERM to SIGKILL for the ranks that are ended")
+	return cmd
+}
+
+// warnWithoutDaemon: the command may have no use for a daemon, so that there is none is not an error here.
+func warnWithoutDaemon(socket string) {
+	c, err := net.DialTimeout("unixpacket", socket, time.Second)
+	if err == nil {
+		_ = c.Close()
+		return
+	}
+	fmt.Fprintf(os.Stderr, "railhead: no daemon at %s; ranks that connect will fail. Start `railhead serve`, or add --daemon\n", socket)
+}

@@ -1,0 +1,149 @@
+// Package status is `railhead status`: it shows the daemon's groups.
+package status
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"railhead/cmd/railhead/internal/admin"
+	"railhead/cmd/railhead/internal/cli"
+	"railhead/server"
+	"railhead/server/flight"
+	"railhead/server/membership"
+)
+
+// Command is `railhead status`.
+func Command() *cobra.Command {
+	var socket string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the daemon's groups: who is in them, what they do, why they broke",
+		Args:  cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			raw, err := admin.Get(cmd.Context(), "status", socket, "/v1/groups")
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				_, err := os.Stdout.Write(raw)
+				return err
+			}
+			var s server.Status
+			if err := json.Unmarshal(raw, &s); err != nil {
+				return cli.Failuref("status: the daemon's answer: %w", err)
+			}
+			printStatus(os.Stdout, s)
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	admin.AddSocket(f, &socket)
+	f.BoolVar(&asJSON, "json", false, "print the daemon's JSON")
+	return cmd
+}
+
+func printStatus(out io.Writer, s server.Status) {
+	state := "serving"
+	if s.Daemon.Draining {
+		state = "draining"
+	}
+	_, _ = fmt.Fprintf(out, "railhead %s, pid %d, %s since %s, %d sessions at %s\n", s.Daemon.Version, s.Daemon.PID, state,
+		s.Daemon.Started.Format(time.RFC3339), s.Daemon.Sessions, s.Daemon.Socket)
+	switch t := s.Daemon.Tuning; {
+	case t.Refused != "":
+		_, _ = fmt.Fprintf(out, "tuning: not used: %s\n", t.Refused)
+	case t.Entries > 0:
+		_, _ = fmt.Fprintf(out, "tuning: %d entries for %s\n", t.Entries, t.Fingerprint)
+	default:
+		_, _ = fmt.Fprintf(out, "tuning: none for %s, default thresholds\n", t.Fingerprint)
+	}
+	if len(s.Groups) == 0 {
+		_, _ = fmt.Fprintln(out, "no groups")
+	}
+	for i := range s.Groups {
+		printGroup(out, &s.Groups[i])
+	}
+	for i := range s.Ended {
+		g := &s.Ended[i]
+		_, _ = fmt.Fprintf(out, "ended: group %q #%d: %s: %s\n", g.Name, g.Incarnation, g.Result, g.Cause)
+	}
+}
+
+func printGroup(out io.Writer, g *membership.GroupInfo) {
+	_, _ = fmt.Fprintf(out, "group %q #%d: %s, %d ranks, %d bytes in %d windows%s\n", g.Name, g.Incarnation, g.State, g.WorldSize,
+		g.WindowBytes, len(g.Windows), healthOf(g))
+	if h := g.Health; h != nil && h.State == flight.Stalled {
+		_, _ = fmt.Fprintf(out, "  %s\n", h.Text)
+	}
+	if g.Forcing != "" && g.Forcing != "auto" || !g.Reproducible {
+		_, _ = fmt.Fprintf(out, "  algorithms %q, reproducible %t\n", g.Forcing, g.Reproducible)
+	}
+	if !slices.IsSorted(g.Ring) {
+		_, _ = fmt.Fprintf(out, "  rings go through ranks %v\n", g.Ring)
+	}
+	if g.Cause != "" {
+		_, _ = fmt.Fprintf(out, "  %s: %s\n", g.Result, g.Cause)
+	}
+	if len(g.Missing) > 0 {
+		_, _ = fmt.Fprintf(out, "  waiting for ranks %v\n", g.Missing)
+	}
+	if g.WaitingIn != "" {
+		_, _ = fmt.Fprintf(out, "  in %s, waiting for ranks %v\n", g.WaitingIn, g.WaitingFor)
+	}
+	for _, r := range g.Registered {
+		how := "shared"
+		if !r.Shared {
+			how = fmt.Sprintf("staged: %q", r.Reason) // the rank's own words
+		}
+		_, _ = fmt.Fprintf(out, "  registered window %d, %d bytes: %s\n", r.Number, r.Bytes, how)
+	}
+	if m := g.MoE; m != nil {
+		_, _ = fmt.Fprintf(out, "  MoE: %.0f tokens, %.0f copies, %.0f dropped%s\n", m.Tokens, m.Copies, m.Dropped, busiestOf(m))
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "  rank\tpid\tstate\toperation\tsequence\tfor\tbytes\tran last\twaiting for")
+	for _, r := range g.Ranks {
+		waiting := ""
+		if len(r.WaitingFor) > 0 {
+			waiting = fmt.Sprint(r.WaitingFor)
+		}
+		algorithm := ""
+		if r.Algorithm != "" {
+			algorithm = fmt.Sprintf("%s (%s)", r.Algorithm, r.Why)
+		}
+		age := "-"
+		if r.AgeMS != nil {
+			age = (time.Duration(*r.AgeMS) * time.Millisecond).String()
+		}
+		_, _ = fmt.Fprintf(w, "  %d\t%d\t%s\t%s\t%d\t%s\t%d\t%s\t%s\n", r.Rank, r.PID, r.State, r.Operation, r.Sequence, age, r.Bytes, algorithm, waiting)
+	}
+	_ = w.Flush()
+}
+
+// busiestOf says how uneven the load of a group's experts is.
+func busiestOf(m *membership.MoEInfo) string {
+	if m.AvgLoad == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; of %d experts %d is the busiest, with %.0f copies, %.2f times the average", m.Experts, m.Busiest, m.MaxLoad, m.MaxLoad/m.AvgLoad)
+}
+
+// healthOf says how a group that works does, and for how long if it does nothing.
+func healthOf(g *membership.GroupInfo) string {
+	h := g.Health
+	switch {
+	case h == nil || g.State != membership.Ready:
+		return ""
+	case h.State == flight.Idle && h.AgeMS != nil:
+		return fmt.Sprintf("; idle for %v", time.Duration(*h.AgeMS)*time.Millisecond)
+	}
+	return "; " + string(h.State)
+}

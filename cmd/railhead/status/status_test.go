@@ -1,0 +1,77 @@
+package status
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"railhead/internal/wire"
+	"railhead/server"
+	"railhead/server/flight"
+	"railhead/server/membership"
+)
+
+func TestStatusSaysOfRegisteredWindowsWhyTheyAreStaged(t *testing.T) {
+	var out strings.Builder
+	printStatus(&out, server.Status{Groups: []membership.GroupInfo{{Name: "g", Registered: []membership.RegionInfo{
+		{Number: 1, Bytes: 4096, Shared: true},
+		{Number: 3, Bytes: 12, Reason: "rank 2: malloc\x1b[2J"}, // the rank's own words, whatever they do to a terminal
+	}}}})
+	for _, want := range []string{
+		"  registered window 1, 4096 bytes: shared\n", `  registered window 3, 12 bytes: staged: "rank 2: malloc\x1b[2J"` + "\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no line %q in\n%s", want, out.String())
+		}
+	}
+}
+
+func TestStatusSaysHowUnevenTheLoadOfExpertsIs(t *testing.T) {
+	for _, c := range []struct {
+		moe  *membership.MoEInfo
+		want string
+	}{
+		{&membership.MoEInfo{Tokens: 128, Copies: 500, Dropped: 2, Experts: 4, Busiest: 3, MaxLoad: 600, AvgLoad: 240},
+			"  MoE: 128 tokens, 500 copies, 2 dropped; of 4 experts 3 is the busiest, with 600 copies, 2.50 times the average\n"},
+		{&membership.MoEInfo{Experts: 4}, "  MoE: 0 tokens, 0 copies, 0 dropped\n"},
+		{nil, ""},
+	} {
+		var out strings.Builder
+		printStatus(&out, server.Status{Groups: []membership.GroupInfo{{Name: "g", MoE: c.moe}}})
+		if !strings.Contains(out.String(), c.want) || strings.Contains(out.String(), "MoE") != (c.want != "") {
+			t.Errorf("%+v: no line %q in\n%s", c.moe, c.want, out.String())
+		}
+	}
+}
+
+// statusWith is of one group of two ranks.
+func statusWith(v *flight.Verdict, age *int64) server.Status {
+	return server.Status{Groups: []membership.GroupInfo{{
+		Name: "g", Incarnation: 1, State: membership.Ready, WorldSize: 2, Health: v,
+		Ranks: []membership.RankInfo{{Rank: 0, PID: 1, Operation: "barrier", AgeMS: age}, {Rank: 1, PID: 2, Operation: "none"}},
+	}}}
+}
+
+func TestStatusSaysWhoIsBehind(t *testing.T) {
+	var out strings.Builder
+	age := int64(7000)
+	v := flight.Judge([]flight.Rank{
+		{Rank: 0, Here: true, Op: wire.OpBarrier, Sequence: 4, Collective: 4, WaitingFor: 2, Since: 1},
+		{Rank: 1, Here: true, Sequence: 3, Collective: 3, Since: 1},
+	}, int64(9*time.Second)+1, 5*time.Second)
+	printStatus(&out, statusWith(&v, &age))
+	for _, want := range []string{
+		`group "g" #1: ready, 2 ranks, 0 bytes in 0 windows; stalled`,
+		"  stalled for 9s in barrier, collective 4; rank 1 is behind: it has called nothing since #3 ended 9s ago\n",
+		"7s",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+	out.Reset()
+	printStatus(&out, statusWith(&flight.Verdict{State: flight.Idle, AgeMS: &age}, &age))
+	if !strings.Contains(out.String(), "windows; idle for 7s\n") {
+		t.Errorf("%s", out.String())
+	}
+}

@@ -1,0 +1,80 @@
+// Package topo is `railhead topo`: it shows what a machine is made of, and the paths between its devices.
+package topo
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"railhead/cmd/railhead/internal/cli"
+	"railhead/engine/topo"
+)
+
+// outputs are the ways to show a graph.
+var outputs = map[string]func(*topo.Graph, io.Writer) error{
+	"text": (*topo.Graph).WriteText,
+	"json": (*topo.Graph).WriteJSON,
+	"xml":  (*topo.Graph).WriteXML,
+	"svg":  (*topo.Graph).WriteSVG,
+}
+
+// Command is `railhead topo`.
+func Command() *cobra.Command {
+	var file, output string
+	cmd := &cobra.Command{
+		Use:   "topo",
+		Short: "Show what this machine, or one described by a file, is made of, and the paths between its devices",
+		Args:  cli.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			write, known := outputs[output]
+			if !known {
+				return cli.Usagef("topo: --output %.40q is none of text, json, xml, svg", output)
+			}
+			g, err := readTopology(file)
+			if err != nil {
+				return cli.Failure(err)
+			}
+			for _, w := range g.Warnings {
+				fmt.Fprintln(os.Stderr, "railhead: warning:", w)
+			}
+			if err := write(g, os.Stdout); err != nil {
+				return cli.Failure(err)
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&file, "file", "", "a topology in NCCL's XML (NCCL_TOPO_DUMP_FILE) or in our JSON, instead of this machine")
+	f.StringVar(&output, "output", "text", "text, json, xml (for NCCL_TOPO_FILE) or svg")
+	return cmd
+}
+
+// readTopology reads a file, whose first character tells which format it is, or this machine.
+func readTopology(file string) (*topo.Graph, error) {
+	if file == "" {
+		return topo.ReadMachine(os.DirFS("/"))
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("topo: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	first := make([]byte, 512)
+	n, err := io.ReadFull(f, first)
+	if n == 0 {
+		return nil, fmt.Errorf("topo: %s: %w", file, err)
+	}
+	all := io.MultiReader(bytes.NewReader(first[:n]), f)
+	read := topo.ReadJSON
+	if bytes.HasPrefix(bytes.TrimSpace(first[:n]), []byte("<")) {
+		read = topo.ReadXML
+	}
+	g, err := read(all)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return g, nil
+}

@@ -1,0 +1,105 @@
+// Package trace is `railhead trace`: it shows what the ranks have done last.
+package trace
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"railhead/cmd/railhead/internal/admin"
+	"railhead/cmd/railhead/internal/cli"
+	"railhead/internal/wire"
+	"railhead/server/flight"
+)
+
+// Command is `railhead trace`.
+func Command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "trace",
+		Short: "Show what the ranks have done last: their flight record",
+		Args:  cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_ = cmd.Help()
+			return cli.Usagef("trace: no command given; there is dump")
+		},
+	}
+	cmd.AddCommand(dumpCommand())
+	return cmd
+}
+
+func dumpCommand() *cobra.Command {
+	var socket, group string
+	var last int
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "dump",
+		Short: "Write the last operations of every rank, also of ranks that have died and of groups that have ended",
+		Long: "Writes the flight record of the daemon's groups as a table or, with --json, of one group as PyTorch's flight recorder\n" +
+			"does: an object with each rank's dump, by the rank's number.",
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if last < 1 || last > wire.FlightRecords {
+				return cli.Usagef("trace dump: --last %d is outside 1..%d", last, wire.FlightRecords)
+			}
+			path := fmt.Sprintf("/v1/trace?last=%d&group=%s", last, url.QueryEscape(group))
+			raw, err := admin.Get(cmd.Context(), "trace dump", socket, path)
+			if err != nil {
+				return err
+			}
+			var traces flight.Traces
+			if err := json.Unmarshal(raw, &traces); err != nil {
+				return cli.Failuref("trace dump: the daemon's answer: %w", err)
+			}
+			return dumpTraces(os.Stdout, &traces, group, asJSON)
+		},
+	}
+	f := cmd.Flags()
+	admin.AddSocket(f, &socket)
+	f.StringVar(&group, "group", "", "name of the group; \"\" = all")
+	f.IntVar(&last, "last", 64, "operations of each rank")
+	f.BoolVar(&asJSON, "json", false, "what PyTorch's analyser reads, by rank, of one group: the latest of its name")
+	return cmd
+}
+
+func dumpTraces(out io.Writer, t *flight.Traces, group string, asJSON bool) error {
+	if len(t.Traces) == 0 {
+		what := "no group has a flight record"
+		if group != "" {
+			what = fmt.Sprintf("no group %q has one", group)
+		}
+		return cli.Failuref("trace dump: %s; see `railhead status`", what)
+	}
+	if asJSON {
+		latest := &t.Traces[len(t.Traces)-1]
+		if names := namesOf(t); len(names) > 1 {
+			return cli.Usagef("trace dump: choose one of the groups with --group: %s", strings.Join(names, ", "))
+		}
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		return e.Encode(flight.PyTorch(latest, t.WallOffsetNS))
+	}
+	for i := range t.Traces {
+		if err := flight.WriteText(out, &t.Traces[i], t.WallOffsetNS); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// namesOf are the groups' names, quoted, each once.
+func namesOf(t *flight.Traces) []string {
+	seen := map[string]bool{}
+	var names []string
+	for _, trace := range t.Traces {
+		if !seen[trace.Name] {
+			seen[trace.Name] = true
+			names = append(names, fmt.Sprintf("%q", trace.Name))
+		}
+	}
+	return names
+}

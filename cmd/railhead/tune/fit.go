@@ -1,0 +1,83 @@
+package tune
+
+import (
+	"math"
+	"slices"
+
+	"railhead/engine/tuner"
+)
+
+// spreadOf says how far the rounds agree.
+func spreadOf(points []point) float64 {
+	times := map[pointKey][]float64{} // of all rounds
+	for _, p := range points {
+		key := pointKey{algoCase: p.algoCase, bytes: p.Bytes}
+		times[key] = append(times[key], p.TimeUs)
+	}
+	var spreads []float64
+	for key, of := range times {
+		if key.timed() {
+			slices.Sort(of)
+			spreads = append(spreads, of[len(of)/2]/of[0]-1)
+		}
+	}
+	slices.Sort(spreads)
+	return spreads[len(spreads)/2]
+}
+
+// rangesOf makes ranges of the measurements of a setting. Whether buffers lie in windows shows only while ranks meet to pull; if
+// they are not to pull, they copy as they do anywhere. So between windows the choice is that, or pull.
+func rangesOf(s setting, measured []tuner.Measurement, copies []tuner.Range) ([]tuner.Range, error) {
+	if s.Memory != tuner.InWindows {
+		return tuner.FitRanges(measured)
+	}
+	const copied = "copied"
+	var two []tuner.Measurement
+	for _, m := range measured {
+		chosen, _ := tuner.AlgorithmFor(copies, m.Bytes)
+		switch m.Algorithm {
+		case chosen:
+			m.Algorithm = copied
+		case tuner.WindowAlgorithm:
+		default:
+			continue
+		}
+		two = append(two, m)
+	}
+	ranges, err := tuner.FitRanges(two)
+	if err != nil {
+		return nil, err
+	}
+	var out []tuner.Range
+	for _, r := range ranges {
+		if r.Algorithm == copied {
+			out = append(out, within(copies, r)...)
+		} else {
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+// within are the parts of ranges that lie in one.
+func within(ranges []tuner.Range, outer tuner.Range) []tuner.Range {
+	const endless = math.MaxUint64
+	end := func(r tuner.Range) uint64 {
+		if r.ToBytes == 0 {
+			return endless
+		}
+		return r.ToBytes
+	}
+	var parts []tuner.Range
+	for _, r := range ranges {
+		part := tuner.Range{FromBytes: max(r.FromBytes, outer.FromBytes), ToBytes: min(end(r), end(outer)), Algorithm: r.Algorithm}
+		if part.FromBytes >= part.ToBytes {
+			continue
+		}
+		if part.ToBytes == endless {
+			part.ToBytes = 0
+		}
+		parts = append(parts, part)
+	}
+	return parts
+}

@@ -1,0 +1,167 @@
+package tune
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxJournalBytes bounds what is read of a journal. A point takes less than 200 bytes.
+const maxJournalBytes = 64 << 20
+
+// journalHeader is the first line: whose points follow.
+type journalHeader struct {
+	Railhead    string   `json:"railhead"` // version
+	Fingerprint string   `json:"fingerprint"`
+	Plan        schedule `json:"plan"`
+}
+
+// point is every other line: one size of a case, measured once.
+type point struct {
+	algoCase
+	Round  int     `json:"round"` // from 1
+	Bytes  uint64  `json:"bytes"`
+	TimeUs float64 `json:"time_us"`
+	Ran    string  `json:"ran"` // the algorithm
+}
+
+// journal is a file with what has been measured so far. Lines are only added, and while the file is locked, so that a run that
+// was killed goes on where it stopped; a line that it could not finish is cut off.
+type journal struct {
+	f *os.File
+}
+
+// openJournal opens or makes a journal and returns its points. force empties it first.
+func openJournal(path string, header journalHeader, force bool) (*journal, []point, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, nil, fmt.Errorf("journal: %w; make the directory writable, or set XDG_STATE_HOME", err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, nil, fmt.Errorf("journal: %w; make the directory writable, or set XDG_STATE_HOME", err)
+	}
+	j := &journal{f: f}
+	if err = j.lock(); err == nil && force {
+		err = f.Truncate(0)
+	}
+	var points []point
+	if err == nil {
+		points, err = j.begin(header)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, nil, fmt.Errorf("journal %s: %w", path, err)
+	}
+	return j, points, nil
+}
+
+// lock keeps a second run from writing into the same file, and finds that the one before has just removed it.
+func (j *journal) lock() error {
+	if err := unix.Flock(int(j.f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("another `railhead tune` is measuring this machine (%w): wait for it", err)
+	}
+	mine, err1 := j.f.Stat()
+	named, err2 := os.Stat(j.f.Name())
+	if err1 != nil || err2 != nil || !os.SameFile(mine, named) {
+		return errors.New("another `railhead tune` has just ended: its table is there; start again to measure again")
+	}
+	return nil
+}
+
+// begin reads the journal, or writes the header of a new one.
+func (j *journal) begin(header journalHeader) ([]point, error) {
+	raw, err := io.ReadAll(io.LimitReader(j.f, maxJournalBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) > maxJournalBytes {
+		return nil, fmt.Errorf("more than %d bytes; --force starts a new one", maxJournalBytes)
+	}
+	whole := raw[:bytes.LastIndexByte(raw, '\n')+1]
+	if len(whole) < len(raw) {
+		if err := j.f.Truncate(int64(len(whole))); err != nil {
+			return nil, err
+		}
+	}
+	if len(whole) > 0 && !isOtherWithoutPoints(whole, header) {
+		return parseJournal(whole, header)
+	}
+	if err := j.f.Truncate(0); err != nil {
+		return nil, err
+	}
+	return nil, j.write(header)
+}
+
+// isOtherWithoutPoints says whether this is the journal of another run that has measured nothing: there is nothing in it to lose.
+func isOtherWithoutPoints(whole []byte, want journalHeader) bool {
+	d := json.NewDecoder(bytes.NewReader(whole))
+	d.DisallowUnknownFields()
+	var header journalHeader
+	return bytes.Count(whole, []byte{'\n'}) == 1 && d.Decode(&header) == nil && !reflect.DeepEqual(header, want)
+}
+
+// parseJournal reads whole lines and refuses those of another run.
+func parseJournal(raw []byte, want journalHeader) ([]point, error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	var header journalHeader
+	if err := d.Decode(&header); err != nil {
+		return nil, fmt.Errorf("line 1: %w; --force starts a new one", err)
+	}
+	switch {
+	case header.Fingerprint != want.Fingerprint:
+		return nil, fmt.Errorf("it is of another machine, %s, and this one is %s; --force starts a new one", header.Fingerprint, want.Fingerprint)
+	case header.Railhead != want.Railhead:
+		return nil, fmt.Errorf("it is of version %s, and this is %s; go on with that one, or --force starts a new one", header.Railhead, want.Railhead)
+	case !reflect.DeepEqual(header.Plan, want.Plan):
+		return nil, fmt.Errorf("it is of other parameters, %+v, not %+v; give the same to go on, or --force to start a new one", header.Plan, want.Plan)
+	}
+	sizes := map[algoCase][]uint64{}
+	for _, c := range want.Plan.cases(1) {
+		sizes[c] = want.Plan.sizes(c.setting)
+	}
+	var points []point
+	for line := 2; ; line++ {
+		var p point
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return points, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("line %d: %w; --force starts a new one", line, err)
+		}
+		if !slices.Contains(sizes[p.algoCase], p.Bytes) || p.Round < 1 || p.Round > maxRounds || p.timed() && p.Ran != p.Algorithm || !(p.TimeUs > 0) {
+			return nil, fmt.Errorf("line %d: %s, %d bytes, round %d, %v us of %q is no point of this run; --force starts a new one",
+				line, p.algoCase, p.Bytes, p.Round, p.TimeUs, p.Ran)
+		}
+		points = append(points, p)
+	}
+}
+
+func (j *journal) write(line any) error {
+	raw, err := json.Marshal(line)
+	if err != nil {
+		return err
+	}
+	_, err = j.f.Write(append(raw, '\n'))
+	return err
+}
+
+func (j *journal) add(p point) error {
+	if err := j.write(p); err != nil {
+		return fmt.Errorf("journal: %w; make room, and start again to go on", err)
+	}
+	return nil
+}
+
+// remove ends the journal of a run that is over.
+func (j *journal) remove() error { return errors.Join(os.Remove(j.f.Name()), j.f.Close()) }
+
+// close leaves the journal for the next run.
+func (j *journal) close() { _ = j.f.Close() }

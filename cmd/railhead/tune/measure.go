@@ -1,0 +1,141 @@
+package tune
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"railhead/cmd/railhead/internal/measure"
+	"railhead/cmd/railhead/internal/private"
+	"railhead/engine/tuner"
+	"railhead/internal/ncclstyle"
+)
+
+// What is measured of each point. An operation of a large size says as much in a few iterations as one of a small size in many.
+const (
+	minRounds = 3 // fewer have no median that leaves an odd one out
+	maxRounds = 9
+
+	dtype  = ncclstyle.BFloat16 // what inference engines reduce
+	iters  = 200
+	warmup = 20
+	volume = 64 << 20 // bytes
+	// An interruption takes milliseconds, a thousand times as long as a small operation.
+	batches = 10
+)
+
+// tuning is a run.
+type tuning struct {
+	plan     *schedule
+	journal  *journal
+	timeout  time.Duration
+	progress io.Writer // for a person who waits
+
+	points []point
+	done   map[pointKey]bool
+
+	began time.Time
+	ran   int // runs of ranks since then
+}
+
+type pointKey struct {
+	algoCase
+	round int
+	bytes uint64
+}
+
+func newTuning(plan *schedule, journal *journal, points []point, timeout time.Duration, progress io.Writer) *tuning {
+	t := &tuning{plan: plan, journal: journal, timeout: timeout, progress: progress, points: points, done: map[pointKey]bool{}}
+	for _, p := range points {
+		t.done[pointKey{p.algoCase, p.Round, p.Bytes}] = true
+	}
+	return t
+}
+
+// measure goes through the cases again and again, so that what disturbs the machine for a while disturbs all of them.
+func (t *tuning) measure(ctx context.Context, budget time.Duration) error {
+	if len(t.points) > 0 {
+		_, _ = fmt.Fprintf(t.progress, "tune: going on after %d points that an earlier run has measured\n", len(t.points))
+	}
+	d, err := private.StartUntuned()
+	if err != nil {
+		return err
+	}
+	defer d.Stop()
+	t.began = time.Now()
+	begun := 0 // rounds that an earlier run has begun
+	for _, p := range t.points {
+		begun = max(begun, p.Round)
+	}
+	var longest time.Duration // round
+	for round := 1; round <= maxRounds; round++ {
+		if round > max(minRounds, begun) && time.Since(t.began)+longest > budget {
+			return nil
+		}
+		start := time.Now()
+		cases := t.plan.cases(round)
+		for number, c := range cases {
+			progress := fmt.Sprintf("round %d, run %d of %d", round, number+1, len(cases))
+			left := func() time.Duration { return t.left(time.Since(t.began), round, len(cases)-number, budget) }
+			if err := t.run(ctx, d, c, round, progress, left); err != nil {
+				return err
+			}
+		}
+		longest = max(longest, time.Since(start))
+	}
+	return nil
+}
+
+// run measures those sizes of a case that are missing in a round.
+func (t *tuning) run(ctx context.Context, d *private.Daemon, c algoCase, round int, progress string, left func() time.Duration) error {
+	sizes := slices.DeleteFunc(t.plan.sizes(c.setting), func(bytes uint64) bool { return t.done[pointKey{c, round, bytes}] })
+	if len(sizes) == 0 {
+		return nil
+	}
+	if t.ran > 0 {
+		progress += fmt.Sprintf(", about %s left", left().Round(time.Second))
+	}
+	_, _ = fmt.Fprintf(t.progress, "tune: %s: %s, %s to %s\n", progress, c, sizeName(sizes[0]), sizeName(sizes[len(sizes)-1]))
+	j := measure.Job{
+		Op: c.operation(), Algo: c.forced(), Window: c.Memory == tuner.InWindows, Dtypes: []ncclstyle.Dtype{dtype},
+		Redops: []ncclstyle.Redop{"sum"}, Roots: []int{0}, Sizes: sizes, Iters: 1, Seed: uint64(time.Now().UnixNano()),
+		Volume: volume, Batches: batches, OutOfPlaceOnly: true, Reproducible: true,
+	}
+	if c.timed() {
+		j.Iters, j.Warmup = iters, warmup
+	}
+	if round == 1 { // results do not change from round to round, and comparing them takes longer than timing
+		j.Check = 1
+	}
+	j.LeaveOutWhatHasNoMeaning()
+	if _, err := j.MeasureOn(ctx, d, c.Ranks, t.timeout, func(row ncclstyle.Row) error { return t.take(c, round, row) }); err != nil {
+		return fmt.Errorf("%s: %w", c, err)
+	}
+	t.ran++
+	return nil
+}
+
+// take adds a row to what has been measured, unless it is wrong.
+func (t *tuning) take(c algoCase, round int, row ncclstyle.Row) error {
+	side := row.OutOfPlace
+	switch {
+	case side.Wrong != nil && *side.Wrong != 0:
+		return fmt.Errorf("%d elements are wrong with %d bytes: no table is made of that; please report it", *side.Wrong, row.SizeBytes)
+	case c.timed() && row.Algo != c.Algorithm:
+		return fmt.Errorf("with %d bytes %s ran in its place", row.SizeBytes, row.Algo)
+	}
+	p := point{algoCase: c, Round: round, Bytes: row.SizeBytes, TimeUs: side.TimeUs, Ran: row.Algo}
+	t.points = append(t.points, p)
+	t.done[pointKey{c, round, row.SizeBytes}] = true
+	return t.journal.add(p)
+}
+
+// left is about how much time the run still takes: the rounds that there are at least, or the budget where that is more.
+func (t *tuning) left(spent time.Duration, round, runsOfRound int, budget time.Duration) time.Duration {
+	each := spent / time.Duration(t.ran)
+	perRound := len(t.plan.cases(2))
+	roundsTo := func(last int) time.Duration { return each * time.Duration(runsOfRound+max(0, last-round)*perRound) }
+	return min(max(roundsTo(minRounds), budget-spent), roundsTo(maxRounds))
+}

@@ -1,0 +1,151 @@
+package tune
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"railhead/engine/tuner"
+)
+
+// Report is what was found, as --json prints it.
+type Report struct {
+	Fingerprint string  `json:"fingerprint"`
+	File        string  `json:"file"` // that the table was saved in
+	Rounds      int     `json:"rounds"`
+	Spread      float64 `json:"spread"` // of a case's times: the median over its least, less 1; half of the cases have more
+	Entries     []Entry `json:"entries"`
+}
+
+// Entry is an entry of the table, and why it is so.
+type Entry struct {
+	Collective string       `json:"collective"`
+	WorldSize  int          `json:"world_size"`
+	Memory     tuner.Memory `json:"memory"`
+	Ranges     []Range      `json:"ranges"`
+	Sizes      []Size       `json:"sizes"`
+}
+
+type Range struct {
+	tuner.Range
+	Default []string `json:"default"` // what would run without the table, at the range's sizes
+	Gain    float64  `json:"gain"`    // geometric mean of the sizes' gains
+}
+
+type Size struct {
+	Bytes     uint64             `json:"bytes"`
+	Algorithm string             `json:"algorithm"`
+	Default   string             `json:"default"`
+	Gain      float64            `json:"gain"`    // time of the default over that of the chosen one
+	TimeUs    map[string]float64 `json:"time_us"` // medians of the rounds
+}
+
+// report sums up the points.
+func (t *tuning) report(fingerprint string) (*Report, error) {
+	r := &Report{Fingerprint: fingerprint}
+	measured := map[setting][]tuner.Measurement{}
+	defaults := map[setting]map[uint64]string{} // by size
+	for _, p := range t.points {
+		r.Rounds = max(r.Rounds, p.Round)
+		if p.timed() {
+			measured[p.setting] = append(measured[p.setting], tuner.Measurement{Algorithm: p.Algorithm, Bytes: p.Bytes, TimeUs: p.TimeUs})
+			continue
+		}
+		if defaults[p.setting] == nil {
+			defaults[p.setting] = map[uint64]string{}
+		}
+		defaults[p.setting][p.Bytes] = p.Ran
+	}
+	r.Spread = spreadOf(t.points)
+	copies := map[setting][]tuner.Range{} // for any memory
+	for _, s := range t.plan.settings() {
+		everywhere := setting{s.Collective, s.Ranks, tuner.AnyMemory}
+		if copies[everywhere] == nil {
+			copies[everywhere] = []tuner.Range{{Algorithm: copyingAlgorithms(s.Collective)[0]}} // unless there is a choice
+		}
+		ranges, err := rangesOf(s, measured[s], copies[everywhere])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s, err)
+		}
+		copies[s] = ranges
+		e, err := entryOf(s, ranges, measured[s], defaults[s])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s, err)
+		}
+		r.Entries = append(r.Entries, e)
+	}
+	return r, nil
+}
+
+func entryOf(s setting, ranges []tuner.Range, measured []tuner.Measurement, defaults map[uint64]string) (Entry, error) {
+	e := Entry{Collective: s.Collective, WorldSize: s.Ranks, Memory: s.Memory}
+	medians, err := tuner.Medians(measured)
+	if err != nil {
+		return e, err
+	}
+	for _, at := range medians {
+		chosen, _ := tuner.AlgorithmFor(ranges, at.Bytes)
+		byDefault := defaults[at.Bytes]
+		was, ok := at.TimesUs[byDefault]
+		if !ok {
+			return e, fmt.Errorf("with %d bytes %q runs by default, which was not measured", at.Bytes, byDefault)
+		}
+		e.Sizes = append(e.Sizes, Size{
+			Bytes: at.Bytes, Algorithm: chosen, Default: byDefault, Gain: was / at.TimesUs[chosen], TimeUs: at.TimesUs,
+		})
+	}
+	for _, r := range ranges {
+		e.Ranges = append(e.Ranges, rangeOf(r, e.Sizes))
+	}
+	return e, nil
+}
+
+// rangeOf sums up the sizes of a range; there is always one, since ranges begin at sizes.
+func rangeOf(r tuner.Range, sizes []Size) Range {
+	sum, n := 0.0, 0
+	out := Range{Range: r}
+	for _, s := range sizes {
+		if s.Bytes < r.FromBytes || r.ToBytes != 0 && s.Bytes >= r.ToBytes {
+			continue
+		}
+		sum, n = sum+math.Log(s.Gain), n+1
+		if !slices.Contains(out.Default, s.Default) {
+			out.Default = append(out.Default, s.Default)
+		}
+	}
+	out.Gain = math.Exp(sum / float64(n))
+	return out
+}
+
+func (r *Report) tableEntries() []tuner.Entry {
+	var entries []tuner.Entry
+	for _, e := range r.Entries {
+		entry := tuner.Entry{Collective: e.Collective, WorldSize: e.WorldSize, Memory: e.Memory}
+		for _, g := range e.Ranges {
+			entry.Ranges = append(entry.Ranges, g.Range)
+		}
+		entries = append(entries, entry)
+	}
+	return entries
+}
+
+// write shows the table to a person.
+func (r *Report) write(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(table, "collective\tranks\tmemory\tfrom\talgorithm\tby default\tgain")
+	for _, e := range r.Entries {
+		for _, g := range e.Ranges {
+			_, _ = fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%.2f\n", e.Collective, e.WorldSize, e.Memory, sizeName(g.FromBytes), g.Algorithm,
+				strings.Join(g.Default, ", "), g.Gain)
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "gain: the default's time over that of the algorithm, geometric mean of the sizes; medians of %d rounds,\nwhich differ by %.0f %%\nsaved in %s\n",
+		r.Rounds, 100*r.Spread, r.File)
+	return err
+}

@@ -1,0 +1,212 @@
+package tune
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"railhead/cmd/railhead/internal/cli"
+	"railhead/engine/plan"
+	"railhead/engine/tuner"
+	"railhead/internal/launch"
+	"railhead/internal/ncclstyle"
+)
+
+// partBytes is the least part of a buffer that is divided among ranks (nccl-tests' and ours).
+const partBytes = 16
+
+// defaultChoice is, among the algorithms of a case, what runs where nothing is forced and no table is there. It is not timed: the
+// algorithm that it turns out to be is.
+const defaultChoice = "auto"
+
+// schedule is what is measured: the same flags give the same one.
+type schedule struct {
+	Collectives []string `json:"collectives"`
+	Ranks       []int    `json:"ranks"`
+	FromBytes   uint64   `json:"from_bytes"`
+	ToBytes     uint64   `json:"to_bytes"`
+	Factor      uint64   `json:"factor"`
+	Processors  int      `json:"processors"` // that this process may use
+}
+
+// setting is what an entry of the table is for.
+type setting struct {
+	Collective string       `json:"collective"`
+	Ranks      int          `json:"ranks"`
+	Memory     tuner.Memory `json:"memory"`
+}
+
+func (s setting) String() string {
+	return fmt.Sprintf("%s, %d ranks, memory %s", s.Collective, s.Ranks, s.Memory)
+}
+
+// algoCase is one algorithm of a collective in a setting.
+type algoCase struct {
+	setting
+	Algorithm string `json:"algorithm"`
+}
+
+func (c algoCase) String() string { return c.setting.String() + ", " + c.Algorithm }
+
+// planOf checks the flags.
+func planOf(f *flags) (*schedule, error) {
+	p := &schedule{Factor: f.factor, Processors: runtime.NumCPU()}
+	var err error
+	if p.Collectives, err = parseCollectives(f.ops); err != nil {
+		return nil, err
+	}
+	if p.Ranks, err = parseRanks(f.ranks, p.Processors); err != nil {
+		return nil, err
+	}
+	for _, size := range []struct {
+		flag, text string
+		out        *uint64
+	}{{"-b", f.minBytes, &p.FromBytes}, {"-e", f.maxBytes, &p.ToBytes}} {
+		if *size.out, err = ncclstyle.ParseBytes(size.text); err != nil {
+			return nil, cli.Usagef("%s: %w", size.flag, err)
+		}
+	}
+	if p.Factor < 2 {
+		return nil, cli.Usagef("-f %d: sizes grow by a factor of 2 or more", p.Factor)
+	}
+	if least := uint64(partBytes * slices.Max(p.Ranks)); p.FromBytes < least {
+		return nil, cli.Usagef("-b %d: with %d ranks at least %d bytes, of which each rank has a part", p.FromBytes, slices.Max(p.Ranks), least)
+	}
+	if _, err := p.asked().Sizes(); err != nil {
+		return nil, cli.Usagef("%w", err)
+	}
+	return p, nil
+}
+
+// parseCollectives reads --op; the order of a table is theirs.
+func parseCollectives(text string) ([]string, error) {
+	var names []string
+	known := plan.Algorithms()
+	for name := range strings.SplitSeq(text, ",") {
+		if _, ok := known[name]; !ok {
+			return nil, cli.Usagef("--op: %.40q is not tuned; there are allgather, allreduce, alltoall, broadcast, reducescatter", name)
+		}
+		if slices.Contains(names, name) {
+			return nil, cli.Usagef("--op: %s is there twice", name)
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// parseRanks reads --ranks. Without it, the powers of two from 2 up to a rank for each processor.
+func parseRanks(text string, processors int) ([]int, error) {
+	var ranks []int
+	if text == "" {
+		for n := 2; n <= min(max(processors, 2), launch.MaxRanks); n *= 2 {
+			ranks = append(ranks, n)
+		}
+		return ranks, nil
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(part)
+		if err != nil || n < 2 || n > launch.MaxRanks {
+			return nil, cli.Usagef("--ranks: %.40q is not a number from 2 to %d", part, launch.MaxRanks)
+		}
+		if slices.Contains(ranks, n) {
+			return nil, cli.Usagef("--ranks: %d is there twice", n)
+		}
+		ranks = append(ranks, n)
+	}
+	slices.Sort(ranks)
+	return ranks, nil
+}
+
+// asked are the sizes as asked for.
+func (p *schedule) asked() ncclstyle.Sweep {
+	return ncclstyle.Sweep{Min: p.FromBytes, Max: p.ToBytes, StepFactor: p.Factor}
+}
+
+// sizes are those of a setting: of the larger buffer, in whole elements and parts of equal size.
+func (p *schedule) sizes(s setting) []uint64 {
+	asked, _ := p.asked().Sizes() // which planOf has checked
+	op := s.operation()
+	sizes := make([]uint64, len(asked))
+	for i, size := range asked {
+		sizes[i] = op.Bytes(op.Count(size, dtype, s.Ranks), dtype, s.Ranks)
+	}
+	return slices.Compact(sizes)
+}
+
+// settings are all entries that the table gets: those in which there is a choice. Of the entries of a collective, that for any
+// memory comes first.
+func (p *schedule) settings() []setting {
+	var settings []setting
+	for _, ranks := range p.Ranks {
+		for _, collective := range p.Collectives {
+			copying := copyingAlgorithms(collective)
+			if len(copying) > 1 {
+				settings = append(settings, setting{collective, ranks, tuner.AnyMemory})
+			}
+			if len(copying) < len(plan.Interchangeable(collective)) {
+				settings = append(settings, setting{collective, ranks, tuner.InWindows})
+			}
+		}
+	}
+	return settings
+}
+
+// copyingAlgorithms are those that an automatic choice may take wherever the buffers lie.
+func copyingAlgorithms(collective string) []string {
+	return slices.DeleteFunc(plan.Interchangeable(collective), func(name string) bool { return name == tuner.WindowAlgorithm })
+}
+
+// algorithms are those that a setting is measured with.
+func (s setting) algorithms() []string {
+	if s.Memory == tuner.InWindows {
+		return plan.Interchangeable(s.Collective)
+	}
+	return copyingAlgorithms(s.Collective)
+}
+
+// cases are what a round, from 1, measures; the algorithms that are compared come one after the other. What the default is does
+// not change from round to round.
+func (p *schedule) cases(round int) []algoCase {
+	var cases []algoCase
+	for _, s := range p.settings() {
+		if round == 1 {
+			cases = append(cases, algoCase{s, defaultChoice})
+		}
+		for _, algorithm := range s.algorithms() {
+			cases = append(cases, algoCase{s, algorithm})
+		}
+	}
+	return cases
+}
+
+// operation is the collective as bench knows it.
+func (s setting) operation() ncclstyle.Operation {
+	ops := ncclstyle.Operations()
+	i := slices.IndexFunc(ops, func(op ncclstyle.Operation) bool { return op.Command() == s.Collective })
+	return ops[i] // every collective that is tuned is measured by bench
+}
+
+// forced is the RAILHEAD_ALGO that makes the case's algorithm run.
+func (c algoCase) forced() string {
+	if !c.timed() {
+		return defaultChoice
+	}
+	return c.Collective + ":" + c.Algorithm
+}
+
+// timed says whether the case is measured in every round.
+func (c algoCase) timed() bool { return c.Algorithm != defaultChoice }
+
+// sizeName writes a size in the largest unit of which it is a whole number.
+func sizeName(bytes uint64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	unit := 0
+	for bytes > 0 && bytes%1024 == 0 && unit < len(units)-1 {
+		bytes /= 1024
+		unit++
+	}
+	return fmt.Sprintf("%d %s", bytes, units[unit])
+}
