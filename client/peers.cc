@@ -1,4 +1,4 @@
-// What the daemon's watcher does (server/lease.go), for the time without one: a rank that dies must not leave the others waiting.
+// What the daemon's watcher does (server/group/lease.go), for the time without one: a rank that dies must not leave the others waiting.
 //
 // The watcher sleeps on the lease words. The control thread cannot: it sleeps in poll(2). It looks at them from time to time,
 // which needs no FUTEX_WAITERS: the kernel marks the word of a dead holder in any case.

@@ -14,6 +14,7 @@ import (
 
 	"railhead/client"
 	"railhead/internal/wire"
+	"railhead/server/group"
 	"railhead/server/membership"
 )
 
@@ -116,7 +117,10 @@ func TestVerboseHealthListsTheChecks(t *testing.T) {
 		r := adminGet(t, s, path+"?verbose")
 		var got struct {
 			OK     bool
-			Checks []check
+			Checks []struct {
+				Name, Text string
+				OK         bool
+			}
 		}
 		if err := json.Unmarshal([]byte(r.body), &got); err != nil || !got.OK || len(got.Checks) != len(want) {
 			t.Fatalf("%s: %v: %s", path, err, r.body)
@@ -133,7 +137,7 @@ func TestACoreThatHangsIsNotLiveAndEveryAnswerStillComes(t *testing.T) {
 	t.Parallel()
 	s := startWithTCP(t)
 	release, hangs := make(chan struct{}), make(chan struct{})
-	go s.post(func() { close(hangs); <-release })
+	go s.core.Post(func() { close(hangs); <-release })
 	<-hangs
 	defer close(release)
 	for _, path := range []string{"/livez", "/readyz"} {
@@ -215,7 +219,7 @@ func TestMetricsParseAndCountWhatHappened(t *testing.T) {
 		t.Errorf("%v groups, want 1", n)
 	}
 	// Each rank's scratch is committed.
-	scratch := float64(2 * machineConfig(time.Now()).ScratchBytes)
+	scratch := float64(2 * group.ScratchBytes())
 	if n := metric(t, s, "railhead_heap_committed_bytes"); n != scratch {
 		t.Errorf("%v bytes are committed, want %v", n, scratch)
 	}

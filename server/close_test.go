@@ -3,12 +3,14 @@ package server
 import (
 	"encoding/binary"
 	"maps"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"railhead/internal/wire"
+	"railhead/server/session"
 )
 
 // Close ends the sessions, and their ends come to the core like deaths. The ranks go on without a daemon: no group may be broken.
@@ -16,18 +18,17 @@ func TestAClosingDaemonTakesNoSessionsEndForADeath(t *testing.T) {
 	for range 20 { // the core may find either first: that it is to close, or the ends
 		s := startServer(t)
 		ranks := rawGroup(t, s, "g", 2)
-		sessions, err := askFor(s, func(c *core) []*session { return slices.Collect(maps.Values(c.sessions)) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		held := make(chan []*session.Session, 1)
+		askCore(t, s, func(c *core) { held <- slices.Collect(maps.Values(c.sessions)) })
+		sessions := <-held
 		release := make(chan struct{})
-		s.post(func() { <-release })
+		s.core.Post(func() { <-release })
 		for _, sess := range sessions {
-			s.post(func() { s.core.sessionEnded(sess, "socket") })
+			s.core.Ended(sess, "socket")
 		}
 		closed := make(chan struct{})
 		go func() { defer close(closed); s.Close() }()
-		<-s.closed
+		<-s.core.life.Done()
 		close(release)
 		<-closed
 		var word [8]byte
@@ -37,5 +38,21 @@ func TestAClosingDaemonTakesNoSessionsEndForADeath(t *testing.T) {
 		if a, broken := wire.ParseAbort(binary.LittleEndian.Uint64(word[:])); broken {
 			t.Fatalf("the daemon closed, and broke the group: %+v", a)
 		}
+	}
+}
+
+func TestADaemonCanBeClosedAsSoonAsItHasStarted(t *testing.T) {
+	dir := shortDir(t)
+	for range 100 {
+		s, err := Start(Config{SocketPath: filepath.Join(dir, "rh.sock"), AdminAddr: "127.0.0.1:0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed := make(chan struct{})
+		go func() { s.Close(); close(closed) }()
+		next(t, "Close", closed)
+	}
+	if left := awaitNothingLeft(); left != "" {
+		t.Error(left)
 	}
 }

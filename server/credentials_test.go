@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -18,25 +17,7 @@ import (
 // stranger is a user that is neither root nor, most likely, the one who runs the tests.
 const stranger = 65534
 
-func TestOnlyTheDaemonsUserAndRootAreAdmitted(t *testing.T) {
-	s := startServer(t)
-	for uid, ok := range map[int]bool{os.Geteuid(): true, 0: true, os.Geteuid() + 1: false, stranger: os.Geteuid() == stranger} {
-		sess, code, err := s.admit(nil, wire.Peer{PID: 4711, UID: uid}, helloMessage(), pidfd(t))
-		if ok {
-			if err != nil {
-				t.Errorf("uid %d is refused: %v", uid, err)
-			} else {
-				_ = sess.process.Close()
-			}
-			continue
-		}
-		if err == nil || code != wire.ResultPermission || !strings.Contains(err.Error(), fmt.Sprintf("process 4711 runs as uid %d", uid)) {
-			t.Errorf("uid %d: %s, %v", uid, code, err)
-		}
-	}
-}
-
-// Changing the user takes root; without it the rule above is all that can be tested.
+// Changing the user takes root; without it the rule of package session is all that can be tested.
 func TestAProcessOfAnotherUserIsRefusedByTheSocketAndByTheDaemon(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Log("not root: no process of another user can be started")

@@ -6,6 +6,7 @@ import (
 
 	"railhead/internal/wire"
 	"railhead/server/membership"
+	"railhead/server/session"
 )
 
 // Rank 1 dies and a launcher ends the others. The watcher has told the ranks of rank 1, but the end of rank 0's session comes
@@ -13,19 +14,14 @@ import (
 func TestTheDaemonBlamesTheRankThatTheOthersWereToldOf(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	rawGroup(t, s, "g", 3)
+	m := controlOf(t, rawGroup(t, s, "g", 3)[2])
 	group := groupOf(t, s, "g")
-	_, err := askFor(s, func(c *core) struct{} {
-		m := c.memory[group.ID]
-		word := m.mapping.Word32(wire.RankLineOffset(1) + wire.LeaseOffset)
-		atomic.StoreUint32(word, atomic.LoadUint32(word)|wire.LeaseOwnerDied) // as the kernel
-		m.poison(wire.Abort{Code: wire.ResultRankDead, Culprit: 1, Reporter: -1})
-		c.sessionEnded(c.sessions[group.Ranks[0].Session], "socket")
-		return struct{}{}
+	askCore(t, s, func(c *core) {
+		word := m.Word32(wire.RankLineOffset(1) + wire.LeaseOffset)
+		atomic.StoreUint32(word, atomic.LoadUint32(word)|wire.LeaseOwnerDied)                                                  // as the kernel
+		atomic.StoreUint64(m.Word64(wire.AbortOffset), wire.Abort{Code: wire.ResultRankDead, Culprit: 1, Reporter: -1}.Word()) // as the watcher
+		c.end(c.sessions[session.ID(group.Ranks[0].Session)], "socket")
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	g := groupOf(t, s, "g")
 	if g.State != membership.Broken || g.Culprit == nil || *g.Culprit != 1 {
 		t.Errorf("got %s, %q, want rank 1 to be the culprit", g.State, g.Cause)

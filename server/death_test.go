@@ -82,10 +82,10 @@ func TestAKilledRankEndsTheAllReduceOfAllOthersAndTheDaemonKeepsNothing(t *testi
 		if fds := descriptors("[pidfd]"); len(fds) > world-1 { // package os has one of each child that lives
 			return fmt.Sprint("still open: ", fds)
 		}
-		if g := goroutinesOf("railhead/server.(*watcher)"); len(g) > 0 {
+		if g := goroutinesOf("railhead/server/group.(*watcher)"); len(g) > 0 {
 			return g[0]
 		}
-		if g := goroutinesOf("railhead/server.(*session)"); len(g) > 0 {
+		if g := goroutinesOf("railhead/server/session.(*Session)"); len(g) > 0 {
 			return g[0]
 		}
 		return ""

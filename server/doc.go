@@ -1,11 +1,7 @@
-// Package server is the node daemon: sessions over a unix socket, groups and their memory, leases, the admin endpoint
-// and metrics.
+// Package server is the node daemon, put together: sockets and their locks, the core's goroutine, sessions, groups, metrics and
+// the admin endpoint.
 //
-// It owns everything that is shared between the ranks of a node: descriptors, the control segments, deadlines of set-up
-// calls, and the verdict that a rank is dead. It must never touch a rank's data: after set-up nothing of a collective
-// passes through it. It trusts its own user and root (peer credentials), but none of their messages, and nothing it
-// reads from a control segment.
-//
-// One goroutine (core.go) owns the state machine of package membership; every other goroutine belongs to a listener, a
-// session or a group, and ends with it.
+// It owns the daemon's beginning and end, and the one goroutine (core.go) on which sessions come and go and groups change; every
+// other goroutine belongs to a listener, a session or a group, and ends with it. It must never touch a rank's data: after set-up
+// nothing of a collective passes through the daemon. It trusts its own user and root, and none of their messages.
 package server

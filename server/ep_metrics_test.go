@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/binary"
+	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -17,21 +18,45 @@ import (
 	"railhead/client"
 	"railhead/internal/wire"
 	"railhead/server/membership"
+	"railhead/server/metrics"
 	"railhead/symm"
 )
 
 // controlOf maps the control segment that a raw client was given.
 func controlOf(t testing.TB, r *rawClient) *symm.Mapping {
 	t.Helper()
-	segment, err := symm.OpenSegment("mapped by a test", dup(t, r.control), r.joined.ControlBytes)
+	return mapped(t, opened(t, r.control, r.joined.ControlBytes))
+}
+
+// openControl is the control segment of a group, as this process has it, which is the daemon's and the ranks'.
+func openControl(t testing.TB, g membership.GroupInfo) *symm.Segment {
+	t.Helper()
+	var fd int
+	for _, d := range descriptors(fmt.Sprintf("memfd:railhead-control:%d ", g.ID)) {
+		if _, err := fmt.Sscan(d, &fd); err == nil {
+			return opened(t, fd, wire.ControlBytes(g.WorldSize))
+		}
+	}
+	t.Fatalf("this process has no control segment of group %q", g.Name)
+	return nil
+}
+
+func opened(t testing.TB, fd int, bytes uint64) *symm.Segment {
+	t.Helper()
+	segment, err := symm.OpenSegment("opened by a test", dup(t, fd), bytes)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = segment.Release() })
+	return segment
+}
+
+func mapped(t testing.TB, segment *symm.Segment) *symm.Mapping {
+	t.Helper()
 	m, err := segment.Map()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = segment.Release()
 	t.Cleanup(func() { _ = m.Unmap() })
 	return m
 }
@@ -140,12 +165,11 @@ func TestAGroupThatUsesNoMoEHasNoSeriesOfItAndAScrapeCostsItNoMemory(t *testing.
 	s := startServer(t)
 	ranks := formed(t, s, client.CommConfig{Group: "dense", HeapBytes: mebibyte}, 2)
 	mustEach(t, ranks, "all_reduce", reduceOnce)
-	held := func() (bytes uint64) {
-		askCore(t, s, func(c *core) {
-			for _, m := range c.memory {
-				bytes, _ = m.control.Committed()
-			}
-		})
+	held := func() uint64 {
+		bytes, err := openControl(t, groupOf(t, s, "dense")).Committed()
+		if err != nil {
+			t.Fatal(err)
+		}
 		return bytes
 	}
 	before := held()
@@ -242,7 +266,7 @@ func TestNothingThatRanksWriteIntoTheirCountersHarmsAScrape(t *testing.T) {
 func TestAGroupWithMoreSeriesThanAScrapeHasRoomForIsLeftOutAndTheOthersAreThere(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	const world = maxEPSeries/wire.MaxExperts + 1
+	const world = metrics.MaxEPSeries/wire.MaxExperts + 1
 	m := controlOf(t, rawGroup(t, s, "vast", world)[0])
 	c := wire.EPCounters{Experts: wire.MaxExperts}
 	for e := range c.Received {

@@ -12,9 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"railhead/client"
 	"railhead/internal/wire"
 	"railhead/server/flight"
+	"railhead/server/group"
 	"railhead/server/membership"
 )
 
@@ -56,7 +59,7 @@ func TestAStoppedRankIsNamedAsTheOneBehind(t *testing.T) {
 	}
 	g := awaitGroup(t, s, "stopped", "is stalled", healthIs(flight.Stalled))
 	v := g.Health
-	if ranksIn(v) != "[1] [0 2]" || v.Operation != "all_reduce" || v.AgeMS == nil || *v.AgeMS < stallAfter.Milliseconds() {
+	if ranksIn(v) != "[1] [0 2]" || v.Operation != "all_reduce" || v.AgeMS == nil || *v.AgeMS < group.StallAfter.Milliseconds() {
 		t.Fatalf("the verdict is %+v", v)
 	}
 	if b := v.Behind[0]; b.How != flight.Unresponsive || b.Sequence == 0 || b.AgeMS == nil {
@@ -102,7 +105,7 @@ func TestARankThatDoesNotCallIsNamedAsTheOneBehindAndTheAgesAreTold(t *testing.T
 		if r.Rank == 2 {
 			want = 1
 		}
-		if r.Collective != want || r.AgeMS == nil || *r.AgeMS < stallAfter.Milliseconds() {
+		if r.Collective != want || r.AgeMS == nil || *r.AgeMS < group.StallAfter.Milliseconds() {
 			t.Errorf("rank %d: %+v", r.Rank, r)
 		}
 	}
@@ -175,7 +178,7 @@ func TestTheRecordOfAKilledRankIsStillThereAfterItAndAfterTheGroup(t *testing.T)
 		t.Fatalf("after the group: %+v", traces)
 	}
 	for r, rt := range traces[0].Ranks {
-		if n := len(rt.Records); n == 0 || n > endedRecords || rt.Records[n-1] != last[r] {
+		if n := len(rt.Records); n == 0 || n > group.EndedRecords || rt.Records[n-1] != last[r] {
 			// A survivor's finalize of a broken group is no operation.
 			t.Errorf("after the group: %d records of rank %d, the last is %+v, want %+v", n, r, rt.Records[n-1], last[r])
 		}
@@ -185,14 +188,14 @@ func TestTheRecordOfAKilledRankIsStillThereAfterItAndAfterTheGroup(t *testing.T)
 func TestTracesOfEndedGroupsAreBounded(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	for i := range maxTraces + 3 {
+	for i := range group.MaxTraces + 3 {
 		ranks := formed(t, s, client.CommConfig{Group: fmt.Sprint("g", i), HeapBytes: mebibyte}, 1)
 		mustEach(t, ranks, "barrier", func(r *rank) error { return r.comm.Barrier() })
 		end(t, ranks)
 	}
 	awaitEmpty(t, s)
 	traces := tracesOf(t, s, "")
-	if len(traces) != maxTraces || traces[0].Name != "g3" {
+	if len(traces) != group.MaxTraces || traces[0].Name != "g3" {
 		t.Errorf("%d traces, the first of %q", len(traces), traces[0].Name)
 	}
 }
@@ -250,7 +253,7 @@ func TestRecordsThatAreReadWhileRanksWorkAreNeverTorn(t *testing.T) {
 		}
 	})
 	read := 0
-	for calls[0].Load() < 3*wire.FlightRecords {
+	for calls[0].Load() < 3*wire.FlightRecords || read < 1000 { // a busy machine answers few requests in that many calls
 		for _, trace := range tracesOf(t, s, "torn") {
 			for _, rt := range trace.Ranks {
 				for _, r := range rt.Records {
@@ -271,9 +274,6 @@ func TestRecordsThatAreReadWhileRanksWorkAreNeverTorn(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if read < 1000 {
-		t.Errorf("only %d records were read", read)
-	}
 	end(t, ranks)
 }
 
@@ -282,21 +282,20 @@ func TestNothingThatRanksWriteIntoTheirLinesAndRecordsHarmsTheDaemon(t *testing.
 	s := startServer(t)
 	ranks := formed(t, s, client.CommConfig{Group: "hostile", HeapBytes: mebibyte}, 2)
 	random := rand.New(rand.NewPCG(1, 2))
+	m := mapped(t, openControl(t, groupOf(t, s, "hostile")))
 	for round := range 50 {
-		askCore(t, s, func(c *core) {
-			for _, m := range c.memory {
-				for r := range m.world {
-					for off := wire.RankLineOffset(r) + wire.SeqOffset; off < wire.RankLineOffset(r)+128; off += 8 {
-						atomic.StoreUint64(m.mapping.Word64(off), random.Uint64()>>(random.Uint64()%64))
+		askCore(t, s, func(*core) {
+			for r := range ranks {
+				for off := wire.RankLineOffset(r) + wire.SeqOffset; off < wire.RankLineOffset(r)+128; off += 8 {
+					atomic.StoreUint64(m.Word64(off), random.Uint64()>>(random.Uint64()%64))
+				}
+				for slot := range wire.FlightRecords {
+					first := wire.FlightRingOffset(r) + uint64(slot*wire.FlightWords)*8
+					for w := range uint64(wire.FlightWords) {
+						atomic.StoreUint64(m.Word64(first+8*w), random.Uint64()>>(random.Uint64()%64))
 					}
-					ring := m.flightRing(r)
-					for slot := range wire.FlightRecords {
-						for w := range wire.FlightWords {
-							atomic.StoreUint64(ring(slot*wire.FlightWords+w), random.Uint64()>>(random.Uint64()%64))
-						}
-						if round%2 == 0 {
-							atomic.StoreUint64(ring(slot*wire.FlightWords), random.Uint64()/wire.FlightRecords*wire.FlightRecords+uint64(slot))
-						}
+					if round%2 == 0 {
+						atomic.StoreUint64(m.Word64(first), random.Uint64()/wire.FlightRecords*wire.FlightRecords+uint64(slot))
 					}
 				}
 			}
@@ -339,6 +338,13 @@ func newest(t testing.TB, s *Server, group string, rank int) flight.Record {
 		t.Fatalf("no record of rank %d", rank)
 	}
 	return records[len(records)-1]
+}
+
+// monotonic is the clock of the flight records, ns.
+func monotonic() int64 {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // cannot fail
+	return t.Nano()
 }
 
 func TestTimesOfRecordsAreThoseOfTheMonotonicClock(t *testing.T) {

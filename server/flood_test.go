@@ -11,7 +11,7 @@ import (
 
 	"railhead/client"
 	"railhead/internal/wire"
-	"railhead/server/membership"
+	"railhead/server/session"
 )
 
 func TestABurstOfConnectionsIsServedToTheLastOne(t *testing.T) {
@@ -88,11 +88,10 @@ func TestAnHonestClientIsServedWhileOthersConnectAndVanish(t *testing.T) {
 	awaitEmpty(t, s)
 }
 
-// The bound itself; 8192 connections would need as many descriptors thrice.
+// A small bound: 8192 connections would need as many descriptors thrice.
 func TestAConnectionBeyondTheMostSessionsIsRefused(t *testing.T) {
-	s := startServer(t)
-	last := dialHello(t, s)
-	s.connections.Add(MaxSessions - 1)
+	s := startConfig(t, Config{maxSessions: 3})
+	first, second, last := dialHello(t, s), dialHello(t, s), dialHello(t, s)
 	r := dialRaw(t, s.SocketPath())
 	r.sendHello(helloMessage())
 	if e := r.expectEnd(); e == nil || e.Code != wire.ResultLimit {
@@ -105,9 +104,10 @@ func TestAConnectionBeyondTheMostSessionsIsRefused(t *testing.T) {
 		t.Errorf("/livez is %d: %s", r.status, r.body)
 	}
 	last.sync()
-	s.connections.Add(1 - MaxSessions)
+	first.close()
+	second.close()
 	eventually(t, func() string {
-		if n := s.connections.Load(); n != 1 {
+		if n := connections(s); n != 1 {
 			return fmt.Sprintf("%d connections are counted, want 1", n)
 		}
 		return ""
@@ -130,13 +130,18 @@ func fillQueue(t *testing.T, s *Server, r *rawClient, session uint64, want int) 
 	})
 }
 
-func queued(t *testing.T, s *Server, session uint64) int {
+func connections(s *Server) int {
+	n, _ := s.sessions.Connections()
+	return n
+}
+
+func queued(t *testing.T, s *Server, id uint64) int {
 	t.Helper()
 	answer := make(chan int, 1)
 	if err := s.ask(t.Context(), func(c *core) {
 		n := -1
-		if sess := c.sessions[membership.SessionID(session)]; sess != nil {
-			n = sess.unsent()
+		if sess := c.sessions[session.ID(id)]; sess != nil {
+			n = sess.Unsent()
 		}
 		answer <- n
 	}); err != nil {
@@ -185,15 +190,15 @@ func TestASessionWhoseQueueIsFullEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	deaf := dialRaw(t, s.SocketPath())
-	id := membership.SessionID(deaf.hello().Session)
+	id := session.ID(deaf.hello().Session)
 	const socketHolds = 2000 // messages, at most
 	answer := make(chan bool, 1)
 	askCore(t, s, func(c *core) {
-		for range sendQueue + socketHolds { // by the time that the writer gives up, this is long over
-			c.do([]membership.Action{membership.Send{To: id, Msg: &wire.Draining{}}})
+		for range session.SendQueue + socketHolds { // by the time that the writer gives up, this is long over
+			c.tellAll(&wire.Draining{})
 		}
-		answer <- c.sessions[id] == nil
 	})
+	askCore(t, s, func(c *core) { answer <- c.sessions[id] == nil })
 	if !<-answer {
 		t.Error("the session goes on although more messages wait for it than may")
 	}

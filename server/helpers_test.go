@@ -97,6 +97,17 @@ func eventually(t testing.TB, wrong func() string) {
 	}
 }
 
+func next[T any](t *testing.T, what string, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("no news of %s", what)
+	}
+	panic("not reached")
+}
+
 // httpOverUnix is a client of the admin socket.
 func httpOverUnix(path string) *http.Client {
 	return &http.Client{Timeout: patience, Transport: &http.Transport{

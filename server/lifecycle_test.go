@@ -18,7 +18,9 @@ import (
 
 	"railhead/client"
 	"railhead/internal/wire"
+	"railhead/server/admin"
 	"railhead/server/membership"
+	"railhead/server/session"
 )
 
 func filesIn(t *testing.T, dir string) []string {
@@ -260,7 +262,7 @@ func TestCloseLeavesNothingWhateverTheClientsAreDoing(t *testing.T) {
 		select {
 		case <-done:
 		case <-time.After(patience):
-			t.Fatalf("time %d: Close does not end; of the goroutines left this is one:\n%v", i, goroutinesOf("railhead/server.(*")[0])
+			t.Fatalf("time %d: Close does not end; of the goroutines left this is one:\n%v", i, goroutinesOfDaemons()[0])
 		}
 		s.Close()
 		if left := filesIn(t, dir); len(left) > 0 {
@@ -283,7 +285,7 @@ func TestCloseDoesNotWaitForAClientThatSaysNothing(t *testing.T) {
 	s := startServer(t)
 	silent := dialRaw(t, s.SocketPath())
 	eventually(t, func() string {
-		if s.connections.Load() != 1 {
+		if connections(s) != 1 {
 			return "the connection is not accepted"
 		}
 		return ""
@@ -291,8 +293,8 @@ func TestCloseDoesNotWaitForAClientThatSaysNothing(t *testing.T) {
 	start := time.Now()
 	s.Close()
 	silent.expectEnd()
-	// helloTimeout is what it would have waited; the rest is Close's own grace.
-	if took := time.Since(start); took > helloTimeout-adminGrace {
+	// HelloTimeout is what it would have waited; the rest is Close's own grace.
+	if took := time.Since(start); took > session.HelloTimeout-admin.Grace {
 		t.Errorf("Close took %v", took)
 	}
 }

@@ -40,7 +40,7 @@ func awaitNothingLeft() string {
 }
 
 func whatIsLeft() string {
-	if g := goroutinesOf("railhead/server.(*"); len(g) > 0 {
+	if g := goroutinesOfDaemons(); len(g) > 0 {
 		return fmt.Sprintf("%d goroutines of a daemon are left, one of them:\n%s", len(g), g[0])
 	}
 	for _, kind := range []string{"memfd:railhead", "[pidfd]"} {
@@ -52,6 +52,14 @@ func whatIsLeft() string {
 		return "a control segment is still mapped"
 	}
 	return ""
+}
+
+// goroutinesOfDaemons returns the stacks that have a method of the daemon's packages.
+func goroutinesOfDaemons() (out []string) {
+	for _, p := range []string{"", "/session", "/group", "/admin", "/metrics"} {
+		out = append(out, goroutinesOf("railhead/server"+p+".(*")...)
+	}
+	return out
 }
 
 // goroutinesOf returns the stacks that have a function whose name begins so.

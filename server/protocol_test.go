@@ -14,6 +14,7 @@ import (
 	"railhead/client"
 	"railhead/internal/wire"
 	"railhead/server/membership"
+	"railhead/server/session"
 )
 
 // packet is a message's bytes, with some of them changed.
@@ -185,8 +186,8 @@ func TestAConnectionThatSaysNothingIsEnded(t *testing.T) {
 	r := dialRaw(t, s.SocketPath())
 	start := time.Now()
 	r.expectEnd()
-	if took := time.Since(start); took < helloTimeout/2 {
-		t.Errorf("it was ended after %v, although it had %v", took, helloTimeout)
+	if took := time.Since(start); took < session.HelloTimeout/2 {
+		t.Errorf("it was ended after %v, although it had %v", took, session.HelloTimeout)
 	}
 }
 

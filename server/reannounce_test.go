@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"railhead/internal/leaseholder"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 	"railhead/symm"
@@ -304,9 +305,9 @@ func TestRanksThatNeverComeBackAndHoldNoLeaseAreDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = m.Unmap() })
-	one := newHolder()
-	one.take(m, 1) // it lives, and is only late
-	t.Cleanup(one.die)
+	one := leaseholder.New()
+	one.Take(m, 1) // it lives, and is only late
+	t.Cleanup(one.Die)
 	r := dialHello(t, s)
 	r.back(0, 3, control)
 	expect[*wire.Reannounced](r)

@@ -275,7 +275,7 @@ func TestANameCanBeUsedOverAndOverAndItsIncarnationCountsUp(t *testing.T) {
 func awaitNoWatchers(t *testing.T) {
 	t.Helper()
 	eventually(t, func() string {
-		for _, f := range []string{"railhead/server.(*watcher)", "railhead/server.(*memory)"} {
+		for _, f := range []string{"railhead/server/group.(*watcher)", "railhead/server/group.(*memory)"} {
 			if g := goroutinesOf(f); len(g) > 0 {
 				return g[0]
 			}

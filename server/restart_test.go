@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"railhead/server/group"
 	"railhead/server/membership"
 )
 
@@ -177,7 +178,7 @@ func TestSetUpCallsGoOnWithTheNextDaemonAndLeaveNothing(t *testing.T) {
 			if len(g.Windows) != 0 || len(g.Registered) != 0 || len(n.status().Groups) != 1 {
 				t.Errorf("left: %+v", n.status())
 			}
-			scratch := float64(3 * machineConfig(time.Now()).ScratchBytes)
+			scratch := float64(3 * group.ScratchBytes())
 			eventually(t, func() string {
 				if v := n.metric("railhead_heap_committed_bytes"); v != scratch {
 					return fmt.Sprintf("the heaps hold %v bytes, the scratch is %v", v, scratch)

@@ -4,17 +4,19 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"railhead/internal/wire"
-	"railhead/server/membership"
-	"railhead/symm"
+	"railhead/server/admin"
+	"railhead/server/group"
+	"railhead/server/metrics"
+	"railhead/server/session"
 )
 
 var software = mustName("railhead " + Version)
@@ -27,26 +29,23 @@ func mustName(s string) wire.Name {
 	return n
 }
 
+// Status is the answer of /v1/groups.
+type Status = admin.Status
+
 // Server is a running daemon.
 type Server struct {
-	log         *slog.Logger
-	metrics     *metrics
-	core        *core
-	planner     *planner
-	files       clientFiles
-	listener    *net.UnixListener
-	locks       []*pathLock
-	admin       *admin
-	daemonID    uint64
-	started     time.Time
-	nextSession atomic.Uint64
-	connections atomic.Int64
-	draining    atomic.Bool
-	life        context.Context // ends with Close
-	closed      <-chan struct{} // life's
-	endLife     context.CancelFunc
-	closeOnce   sync.Once
-	wg          sync.WaitGroup
+	log       *slog.Logger
+	core      *core
+	sessions  *session.Listener
+	admin     *admin.Admin
+	socket    *net.UnixListener // of clients
+	adminUnix *net.UnixListener
+	locks     []*pathLock
+	started   time.Time
+	draining  atomic.Bool
+	endLife   context.CancelFunc
+	closeOnce sync.Once
+	wg        sync.WaitGroup // of the core
 }
 
 // Start listens and serves until Close. An error leaves nothing behind.
@@ -54,40 +53,40 @@ func Start(c Config) (*Server, error) {
 	if err := c.fill(); err != nil {
 		return nil, err
 	}
-	s := &Server{log: c.Log, started: time.Now(), planner: newPlanner(c.TuneDir, c.Log)}
-	s.core = &core{
-		s: s, events: make(chan func(), eventQueue),
-		sessions: map[membership.SessionID]*session{}, memory: map[membership.GroupID]*memory{},
-		segments: map[symm.FileID]membership.GroupID{},
-	}
-	config := machineConfig(time.Now())
-	config.FirstInLine = s.core.firstInLine
-	var err error
-	if s.core.machine, err = membership.New(config); err != nil {
-		return nil, err
-	}
-	s.life, s.endLife = context.WithCancel(context.Background())
-	s.closed = s.life.Done()
+	s := &Server{log: c.Log, started: time.Now()}
+	life, endLife := context.WithCancel(context.Background())
+	s.endLife = endLife
+	s.core = &core{life: life, log: c.Log, events: make(chan func(), eventQueue), sessions: map[session.ID]*session.Session{}}
+	s.core.metrics = metrics.New(Version, s.core)
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails (crypto/rand)
-	s.daemonID = binary.LittleEndian.Uint64(id[:])
-	s.metrics = newMetrics(s.committedBytes)
-	s.metrics.registry.MustRegister(newGroupMetrics(s), newEPMetrics(s))
-
-	if err := s.listen(c); err != nil {
+	s.sessions = session.New(session.Config{
+		Core: s.core, Observer: s.core.metrics, Log: c.Log, Max: c.maxSessions, Life: life,
+		Daemon: binary.LittleEndian.Uint64(id[:]), Software: software,
+	})
+	var err error
+	s.core.groups, err = group.New(group.Config{
+		Core: s.core, Observer: s.core.metrics, Log: c.Log, TuneDir: c.TuneDir, Started: s.started,
+	})
+	if err == nil {
+		err = s.core.register(s.core.groups)
+	}
+	if err == nil {
+		err = s.listen(c)
+	}
+	if err != nil {
 		s.endLife()
 		s.unlock()
 		return nil, err
 	}
-	s.wg.Add(2)
-	go func() { defer s.wg.Done(); s.core.run() }()
-	go func() { defer s.wg.Done(); s.accept() }()
+	s.wg.Go(s.core.run)
+	s.sessions.Serve(s.socket)
 	s.log.Info("serving", "socket", c.SocketPath, "admin_socket", c.AdminSocket, "admin", s.AdminAddr(), "version", Version)
 	return s, nil
 }
 
 // listen opens both sockets and the admin endpoint. The caller unlocks after an error.
-func (s *Server) listen(c Config) error {
+func (s *Server) listen(c Config) (err error) {
 	for _, path := range []string{c.SocketPath, c.AdminSocket} {
 		lock, err := lockPath(path)
 		if err != nil {
@@ -95,12 +94,20 @@ func (s *Server) listen(c Config) error {
 		}
 		s.locks = append(s.locks, lock)
 	}
-	var err error
-	if s.listener, err = listenUnix("unixpacket", c.SocketPath); err != nil {
+	if s.socket, err = listenUnix("unixpacket", c.SocketPath); err != nil {
 		return err
 	}
-	if s.admin, err = startAdmin(s, c); err != nil {
-		_ = s.listener.Close()
+	if s.adminUnix, err = listenUnix("unix", c.AdminSocket); err != nil {
+		_ = s.socket.Close()
+		return err
+	}
+	s.admin, err = admin.Start(admin.Config{
+		Core: s.core, Unix: s.adminUnix, TCP: c.AdminAddr, Metrics: s.core.metrics.Handler(), Log: c.Log,
+		Daemon: s.info, Draining: s.draining.Load, Connections: s.sessions.Connections,
+	})
+	if err != nil {
+		_ = s.adminUnix.Close()
+		_ = s.socket.Close()
 	}
 	return err
 }
@@ -111,56 +118,28 @@ func (s *Server) unlock() {
 	}
 }
 
-func (s *Server) accept() {
-	for {
-		c, err := s.listener.AcceptUnix()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			// Out of descriptors, most likely; connections wait in the backlog meanwhile.
-			s.log.Error("accept", "error", err)
-			select {
-			case <-time.After(50 * time.Millisecond):
-				continue
-			case <-s.closed:
-				return
-			}
-		}
-		s.connections.Add(1)
-		s.wg.Add(1)
-		go func() {
-			defer s.wg.Done()
-			defer s.connections.Add(-1)
-			s.handle(c)
-		}()
-	}
-}
-
 // SocketPath is where clients connect.
-func (s *Server) SocketPath() string { return s.listener.Addr().String() }
+func (s *Server) SocketPath() string { return s.socket.Addr().String() }
 
 // AdminAddr is the TCP address of the admin endpoint, "" if there is none.
-func (s *Server) AdminAddr() string { return s.admin.tcpAddr() }
+func (s *Server) AdminAddr() string { return s.admin.TCPAddr() }
 
 // AdminSocket is the unix socket of the admin endpoint.
-func (s *Server) AdminSocket() string { return s.admin.unixPath() }
+func (s *Server) AdminSocket() string { return s.adminUnix.Addr().String() }
 
 // Drain refuses new groups, tells the clients, and waits until no group is left and the clients have been told so, or
 // until ctx ends.
 func (s *Server) Drain(ctx context.Context) error {
 	s.draining.Store(true)
 	if err := s.ask(ctx, func(c *core) {
-		c.machine.Drain()
-		for id := range c.sessions {
-			c.do([]membership.Action{membership.Send{To: id, Msg: &wire.Draining{}}})
-		}
+		c.groups.Drain()
+		c.tellAll(&wire.Draining{})
 	}); err != nil {
 		return fmt.Errorf("server: drain: the core did not answer: %w", err)
 	}
 	for {
 		left := -1
-		if err := s.ask(ctx, func(c *core) { left = c.machine.Groups() + c.unsent() }); err != nil {
+		if err := s.ask(ctx, func(c *core) { held, _ := c.groups.Count(); left = held + c.unsent() }); err != nil {
 			return fmt.Errorf("server: drain: groups are still held when its time is over; their ranks go on without a daemon: %w", err)
 		}
 		if left == 0 {
@@ -176,29 +155,25 @@ func (s *Server) Drain(ctx context.Context) error {
 // Close ends the daemon. Working groups go on without it.
 func (s *Server) Close() {
 	s.closeOnce.Do(func() {
-		s.admin.close()
-		_ = s.listener.Close()
+		s.admin.Close()
+		_ = s.socket.Close()
 		s.endLife()
+		s.sessions.Wait()
 		s.wg.Wait()
-		s.files.closeAll()
+		s.core.groups.Wait()
 		s.unlock()
 	})
 }
 
-// committedBytes runs on the metrics handler's goroutine.
-func (s *Server) committedBytes() float64 {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	// Sent, not stored: an answer that comes too late must touch nothing of ours.
-	answer := make(chan uint64, 1)
-	if err := s.ask(ctx, func(c *core) {
-		var total uint64
-		for _, m := range c.memory {
-			total += m.committed()
-		}
-		answer <- total
-	}); err != nil {
-		return 0
+// ask runs f on the core and waits for it. After an error f may still run, later.
+func (s *Server) ask(ctx context.Context, f func(*core)) error {
+	return s.core.ask(ctx, func() { f(s.core) })
+}
+
+// info is what reports say of the daemon. On the core's goroutine.
+func (s *Server) info() admin.DaemonInfo {
+	return admin.DaemonInfo{
+		Version: Version, PID: os.Getpid(), Started: s.started, Socket: s.SocketPath(), Admin: s.AdminAddr(),
+		Draining: s.draining.Load(), Sessions: len(s.core.sessions), Tuning: s.core.groups.Tuning(),
 	}
-	return float64(<-answer)
 }

@@ -15,6 +15,7 @@ var mayImport = map[string][]string{
 	"railhead/internal/layering":     {},
 	"railhead/internal/wire":         {},
 	"railhead/internal/launch":       {},
+	"railhead/internal/leaseholder":  {"railhead/internal/wire", "railhead/symm"},
 	"railhead/internal/killrounds":   {},
 	"railhead/internal/librarybuild": {},
 	"railhead/internal/models":       {},
@@ -33,9 +34,15 @@ var mayImport = map[string][]string{
 	"railhead/server/flight":         {"railhead/internal/wire"},
 	"railhead/server/membership":     {"railhead/internal/wire", "railhead/server/flight", "railhead/symm"},
 	"railhead/engine/plan":           {"railhead/engine/tuner", "railhead/internal/wire"},
-	"railhead/server": {
+	"railhead/server/session":        {"railhead/internal/wire"},
+	"railhead/server/group": {
 		"railhead/engine/plan", "railhead/engine/topo", "railhead/engine/tuner", "railhead/internal/wire", "railhead/symm",
-		"railhead/server/flight", "railhead/server/membership",
+		"railhead/server/flight", "railhead/server/membership", "railhead/server/session",
+	},
+	"railhead/server/metrics": {"railhead/internal/wire", "railhead/server/flight", "railhead/server/group", "railhead/server/membership"},
+	"railhead/server/admin":   {"railhead/internal/wire", "railhead/server/flight", "railhead/server/group", "railhead/server/membership"},
+	"railhead/server": {
+		"railhead/internal/wire", "railhead/server/admin", "railhead/server/group", "railhead/server/metrics", "railhead/server/session",
 	},
 	"railhead/benchmarks/abioverhead": {"railhead/client", "railhead/server"},
 	"railhead/benchmarks/daemonload":  {"railhead/internal/wire", "railhead/server"},

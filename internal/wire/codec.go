@@ -76,5 +76,8 @@ func Decode(b []byte) (Message, error) {
 // RequestOf is the request number that the message carries.
 func RequestOf(m Message) uint64 { return m.header().Request }
 
+// TypeOf is the message's type, also of a nil pointer to one.
+func TypeOf(m Message) Type { return m.kind() }
+
 // VersionOf is the protocol version that the message carries.
 func VersionOf(m Message) uint16 { return m.header().Version }

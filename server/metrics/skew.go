@@ -1,18 +1,17 @@
-package server
+package metrics
 
 import (
 	"strconv"
-	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"railhead/internal/wire"
 	"railhead/server/flight"
+	"railhead/server/group"
 	"railhead/server/membership"
 )
 
-// skewRecords is how many of each rank's last operations the metrics of lateness look at; skewGroups of how many groups, the
-// oldest first, so that a scrape keeps the core for a bounded time.
+// skewRecords is how many of each rank's last operations the metrics of lateness are made of; skewGroups of how many groups, the
+// oldest first.
 const (
 	skewRecords = 32
 	skewGroups  = 64
@@ -21,14 +20,14 @@ const (
 // groupMetrics tells of the groups' health and their ranks' lateness. It reads the flight records at each scrape. Its only
 // labels are healths and numbers of ranks.
 type groupMetrics struct {
-	s        *Server
+	core     group.Asker
 	health   *prometheus.Desc
 	lateness *prometheus.Desc
 }
 
-func newGroupMetrics(s *Server) *groupMetrics {
+func newGroupMetrics(core group.Asker) *groupMetrics {
 	return &groupMetrics{
-		s:      s,
+		core:   core,
 		health: prometheus.NewDesc("railhead_groups_by_health", "Groups that at least one rank holds, by what `railhead status` says of them.", []string{"health"}, nil),
 		lateness: prometheus.NewDesc("railhead_arrival_lateness_seconds",
 			"How much later than its group's first rank a rank began its last collectives, on average; of several groups the largest.", []string{"rank"}, nil),
@@ -43,18 +42,18 @@ func (g *groupMetrics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector. Where the core does not answer there is nothing to tell.
 func (g *groupMetrics) Collect(ch chan<- prometheus.Metric) {
-	status, err := askFor(g.s, (*core).status)
+	groups, err := group.AskFor(g.core, func(g *group.Groups) []membership.GroupInfo { groups, _ := g.Snapshot(); return groups })
 	if err != nil {
 		return
 	}
 	counts := map[flight.Health]float64{flight.OK: 0, flight.Idle: 0, flight.Stalled: 0, flight.Broken: 0, flight.Forming: 0}
-	for i := range status.Groups {
-		counts[status.Groups[i].Health.State]++
+	for i := range groups {
+		counts[groups[i].Health.State]++
 	}
 	for h, n := range counts {
 		ch <- prometheus.MustNewConstMetric(g.health, prometheus.GaugeValue, n, string(h))
 	}
-	lateness, err := askFor(g.s, (*core).lateness)
+	lateness, err := g.worstLateness()
 	if err != nil {
 		return
 	}
@@ -63,17 +62,20 @@ func (g *groupMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// lateness is, by rank, the largest of the groups that work, in ns.
-func (c *core) lateness() []float64 {
-	groups, _ := c.machine.Snapshot()
+// worstLateness is, by rank, the largest of the groups that work, in ns. It asks for one group at a time, so that a scrape never
+// keeps the core for longer than one takes.
+func (g *groupMetrics) worstLateness() ([]float64, error) {
+	ready, err := group.AskFor(g.core, (*group.Groups).Ready)
+	if err != nil {
+		return nil, err
+	}
 	var worst []float64
-	for i, left := 0, skewGroups; i < len(groups) && left > 0; i++ {
-		m := c.memory[groups[i].ID]
-		if groups[i].State != membership.Ready || m == nil {
-			continue
+	for _, id := range ready[:min(len(ready), skewGroups)] {
+		records, err := group.AskFor(g.core, func(g *group.Groups) []flight.RankTrace { return g.LastRecords(id, skewRecords) })
+		if err != nil {
+			return nil, err
 		}
-		left--
-		mean, n := flight.Lateness(m.lastRecords(skewRecords))
+		mean, n := flight.Lateness(records)
 		if n == 0 {
 			continue
 		}
@@ -84,14 +86,5 @@ func (c *core) lateness() []float64 {
 			worst[rank] = max(worst[rank], ns)
 		}
 	}
-	return worst
-}
-
-func (m *memory) lastRecords(n int) []flight.RankTrace {
-	out := make([]flight.RankTrace, m.world)
-	for r := range out {
-		sequence := atomic.LoadUint64(m.mapping.Word64(wire.RankLineOffset(r) + wire.SeqOffset))
-		out[r] = flight.RankTrace{Rank: r, Records: flight.Before(m.flightRing(r), sequence, n)}
-	}
-	return out
+	return worst, nil
 }

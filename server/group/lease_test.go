@@ -1,4 +1,4 @@
-package server
+package group
 
 import (
 	"math/rand"
@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"railhead/internal/leaseholder"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 )
@@ -39,17 +40,6 @@ func (w *watched) start(t *testing.T) {
 	})
 }
 
-func next[T any](t *testing.T, what string, c <-chan T) T {
-	t.Helper()
-	select {
-	case v := <-c:
-		return v
-	case <-time.After(patience):
-		t.Fatalf("no news of %s", what)
-	}
-	panic("not reached")
-}
-
 func (w *watched) lease(rank int) *uint32 {
 	return w.mapping.Word32(wire.RankLineOffset(rank) + wire.LeaseOffset)
 }
@@ -68,19 +58,19 @@ func (w *watched) awaitWatched(t *testing.T, rank int) {
 func TestTheDeathOfALeaseHolderIsSeenAndBreaksTheGroup(t *testing.T) {
 	for _, takenFirst := range []bool{false, true} {
 		w := newWatchedMemory(t, 4)
-		h := newHolder()
+		h := leaseholder.New()
 		atomic.StoreUint32(w.mapping.Word32(wire.RankLineOffset(2)+wire.OpOffset), uint32(wire.OpBarrier))
 		if takenFirst {
-			h.take(w.mapping, 2)
+			h.Take(w.mapping, 2)
 		}
 		w.start(t)
 		if !takenFirst {
-			h.take(w.mapping, 2)
+			h.Take(w.mapping, 2)
 		}
 		w.awaitWatched(t, 2)
 		woken := make(chan error, 1)
 		go func() { woken <- futexWaitAny([]futexWord{{w.mapping.Word32(wire.AbortOffset), 0}}, never) }()
-		h.die()
+		h.Die()
 		if got := next(t, "the death", w.died); got != 2 {
 			t.Errorf("rank %d is said to be dead, want 2", got)
 		}
@@ -101,22 +91,22 @@ func TestEveryDeathIsReportedOnceWhateverTheOrder(t *testing.T) {
 	const world = wire.MaxWorld
 	w := newWatchedMemory(t, world)
 	w.start(t)
-	holders := make([]*holder, world)
+	holders := make([]*leaseholder.Holder, world)
 	for r := range holders {
-		holders[r] = newHolder()
-		holders[r].take(w.mapping, r)
+		holders[r] = leaseholder.New()
+		holders[r].Take(w.mapping, r)
 	}
 	order := rand.Perm(world)
 	for _, r := range order[:world/2] { // some one by one
 		w.awaitWatched(t, r)
-		holders[r].die()
+		holders[r].Die()
 		if got := next(t, "a death", w.died); got != r {
 			t.Fatalf("rank %d is said to be dead, want %d", got, r)
 		}
 	}
 	for _, r := range order[world/2:] { // the rest as fast as it goes
 		w.awaitWatched(t, r)
-		go holders[r].die()
+		go holders[r].Die()
 	}
 	var seen []int
 	for range order[world/2:] {
@@ -133,14 +123,14 @@ func TestEveryDeathIsReportedOnceWhateverTheOrder(t *testing.T) {
 func TestADroppedLeaseIsNoDeath(t *testing.T) {
 	w := newWatchedMemory(t, 3)
 	w.start(t)
-	leaver, victim := newHolder(), newHolder()
-	leaver.take(w.mapping, 0)
-	victim.take(w.mapping, 1)
+	leaver, victim := leaseholder.New(), leaseholder.New()
+	leaver.Take(w.mapping, 0)
+	victim.Take(w.mapping, 1)
 	w.awaitWatched(t, 0)
-	leaver.drop(w.mapping, 0)
-	leaver.die()
+	leaver.Drop(w.mapping, 0)
+	leaver.Die()
 	w.awaitWatched(t, 1)
-	victim.die()
+	victim.Die()
 	if got := next(t, "the death", w.died); got != 1 {
 		t.Errorf("rank %d is said to be dead, want 1", got)
 	}
@@ -153,15 +143,15 @@ func TestADroppedLeaseIsNoDeath(t *testing.T) {
 func TestALeaseCanBeTakenAgainAfterItWasDropped(t *testing.T) {
 	w := newWatchedMemory(t, 1)
 	w.start(t)
-	h := newHolder()
+	h := leaseholder.New()
 	for range 20 {
-		h.take(w.mapping, 0)
+		h.Take(w.mapping, 0)
 		w.awaitWatched(t, 0)
-		h.drop(w.mapping, 0)
+		h.Drop(w.mapping, 0)
 	}
-	h.take(w.mapping, 0)
+	h.Take(w.mapping, 0)
 	w.awaitWatched(t, 0)
-	h.die()
+	h.Die()
 	next(t, "the death", w.died)
 }
 
@@ -189,10 +179,10 @@ func TestAnAbortWordThatARankSetsReachesTheCore(t *testing.T) {
 			t.Errorf("the abort word became %#x", got)
 		}
 		// Deaths are still watched.
-		h := newHolder()
-		h.take(w.mapping, 2)
+		h := leaseholder.New()
+		h.Take(w.mapping, 2)
 		w.awaitWatched(t, 2)
-		h.die()
+		h.Die()
 		next(t, "the death", w.died)
 	}
 }
@@ -201,10 +191,10 @@ func TestTheDeathOfARankInFinalizeIsTheCoresToJudge(t *testing.T) {
 	w := newWatchedMemory(t, 2)
 	w.start(t)
 	atomic.StoreUint32(w.mapping.Word32(wire.RankLineOffset(1)+wire.OpOffset), uint32(wire.OpFinalize))
-	h := newHolder()
-	h.take(w.mapping, 1)
+	h := leaseholder.New()
+	h.Take(w.mapping, 1)
 	w.awaitWatched(t, 1)
-	h.die()
+	h.Die()
 	if got := next(t, "the death", w.died); got != 1 {
 		t.Errorf("rank %d is said to be dead, want 1", got)
 	}

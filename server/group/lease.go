@@ -1,4 +1,4 @@
-package server
+package group
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/internal/wire"
+	"railhead/server/membership"
 )
 
 // watchRescan bounds every sleep of a watcher: a rank may die after it has taken its lease and before it has woken us.
@@ -123,4 +124,31 @@ func (m *memory) leaseIsLost(rank int) bool {
 		return false
 	}
 	return atomic.LoadUint32(m.mapping.Word32(wire.RankLineOffset(rank)+wire.LeaseOffset))&wire.LeaseOwnerDied != 0
+}
+
+func (g *Groups) firstInLine(id membership.GroupID, late int) int {
+	if m := g.memory[id]; m != nil {
+		return m.firstInLine(late)
+	}
+	return late
+}
+
+// toldDeaths takes in deaths that watchers have told the ranks of, while what they posted still waits in the core's queue: the
+// first death breaks a group, and the daemon is to name the same rank as the others do.
+func (g *Groups) toldDeaths() {
+	for id, m := range g.memory {
+		a, broken := wire.ParseAbort(atomic.LoadUint64(m.abort))
+		if broken && a.Code == wire.ResultRankDead && a.Reporter < 0 && m.leaseIsLost(a.Culprit) {
+			g.do(g.machine.LeaseLost(id, a.Culprit, false)) // of one that finalizes the watcher tells nobody
+		}
+	}
+}
+
+func (g *Groups) leaseLost(id membership.GroupID, rank int) {
+	g.observer.LeaseDied()
+	finalizing := false
+	if m := g.memory[id]; m != nil {
+		finalizing = m.operation(rank) == wire.OpFinalize
+	}
+	g.do(g.machine.LeaseLost(id, rank, finalizing))
 }

@@ -1,4 +1,4 @@
-package server
+package group
 
 import (
 	"fmt"
@@ -35,7 +35,7 @@ const (
 // lie in mapped memory that outlives the call; the garbage collector does not know it.
 func futexWaitAny(words []futexWord, most time.Duration) error {
 	if len(words) > futexWaitvMax {
-		return fmt.Errorf("server: %d futex words, the kernel takes %d", len(words), futexWaitvMax)
+		return fmt.Errorf("group: %d futex words, the kernel takes %d", len(words), futexWaitvMax)
 	}
 	list := make([]futexWaitv, len(words))
 	for i, w := range words {
@@ -43,7 +43,7 @@ func futexWaitAny(words []futexWord, most time.Duration) error {
 	}
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return fmt.Errorf("server: clock: %w", err)
+		return fmt.Errorf("group: clock: %w", err)
 	}
 	until := unix.NsecToTimespec(now.Nano() + most.Nanoseconds())
 	_, _, errno := unix.Syscall6(sysFutexWaitv, uintptr(unsafe.Pointer(&list[0])), uintptr(len(list)), 0,

@@ -1,12 +1,19 @@
-package server
+package metrics
 
 import (
+	"net/http"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"railhead/internal/wire"
+	"railhead/server/group"
 )
 
-// metrics are the daemon's own. Every label has a bounded set of values: the results.
-type metrics struct {
+// Metrics are the daemon's own. Every label has a bounded set of values: the results.
+type Metrics struct {
 	registry        *prometheus.Registry
 	sessions        prometheus.Gauge
 	groups          prometheus.Gauge
@@ -21,8 +28,9 @@ type metrics struct {
 	reannounced     prometheus.Counter
 }
 
-func newMetrics(committed func() float64) *metrics {
-	m := &metrics{
+// New registers everything. Collectors ask the core at each scrape.
+func New(version string, core group.Asker) *Metrics {
+	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		sessions: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "railhead_sessions", Help: "Client sessions connected to this daemon; one is one rank of a process.",
@@ -60,14 +68,53 @@ func newMetrics(committed func() float64) *metrics {
 		}),
 	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "railhead_build_info", Help: "1; the version is the label.", ConstLabels: prometheus.Labels{"version": Version},
+		Name: "railhead_build_info", Help: "1; the version is the label.", ConstLabels: prometheus.Labels{"version": version},
 	})
 	info.Set(1)
 	heap := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "railhead_heap_committed_bytes", Help: "Pages behind all heaps of this node's groups, summed over ranks.",
-	}, committed)
+	}, func() float64 {
+		committed, _ := group.AskFor(core, (*group.Groups).Committed) // 0 where the core does not answer
+		return float64(committed)
+	})
 	m.registry.MustRegister(m.sessions, m.groups, m.leaseDeaths, m.ended, m.errors, m.rendezvous, m.handshakeErrors,
 		m.protocolErrors, m.adopted, m.away, m.reannounced, info, heap, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newGroupMetrics(core), newEPMetrics(core))
 	return m
 }
+
+// Handler answers a scrape.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// Held is told after each event what the daemon holds.
+func (m *Metrics) Held(sessions, groups, away int) {
+	m.sessions.Set(float64(sessions))
+	m.groups.Set(float64(groups))
+	m.away.Set(float64(away))
+}
+
+// ConnectionRefused implements session.Observer.
+func (m *Metrics) ConnectionRefused() { m.handshakeErrors.Inc() }
+
+// ProtocolBroken implements session.Observer.
+func (m *Metrics) ProtocolBroken() { m.protocolErrors.Inc() }
+
+// GroupFormed implements group.Observer, as all that follow.
+func (m *Metrics) GroupFormed(took time.Duration) { m.rendezvous.Observe(took.Seconds()) }
+
+// GroupEnded counts by result.
+func (m *Metrics) GroupEnded(result wire.Result) { m.ended.WithLabelValues(result.String()).Inc() }
+
+// GroupAdopted counts groups that were taken over.
+func (m *Metrics) GroupAdopted() { m.adopted.Inc() }
+
+// RankReannounced counts ranks that have come back.
+func (m *Metrics) RankReannounced() { m.reannounced.Inc() }
+
+// LeaseDied counts deaths that a lease has shown.
+func (m *Metrics) LeaseDied() { m.leaseDeaths.Inc() }
+
+// ErrorSent counts by result.
+func (m *Metrics) ErrorSent(code wire.Result) { m.errors.WithLabelValues(code.String()).Inc() }

@@ -1,4 +1,4 @@
-package server
+package group
 
 import (
 	"log/slog"
@@ -85,7 +85,7 @@ func TestATableThatCannotBeUsedIsSaidAndLeftOut(t *testing.T) {
 }
 
 func TestRingsFollowWhereRanksMayRun(t *testing.T) {
-	f, err := os.Open("../engine/topo/testdata/pcie-two-socket.xml")
+	f, err := os.Open("../../engine/topo/testdata/pcie-two-socket.xml")
 	if err != nil {
 		t.Fatal(err)
 	}

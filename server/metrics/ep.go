@@ -1,30 +1,32 @@
-package server
+package metrics
 
 import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"railhead/server/group"
 )
 
-// maxEPSeries bounds the series of MoE in a scrape. A group of 64 ranks with 2048 experts has less than a third of that, unless
+// MaxEPSeries bounds the series of MoE in a scrape. A group of 64 ranks with 2048 experts has less than a third of that, unless
 // its ranks have written what is none of their business.
-const maxEPSeries = 1 << 16
+const MaxEPSeries = 1 << 16
 
 // epMetrics tells what the groups' MoE dispatches and combines have moved, waited for and dropped. It reads their counters in
 // shared memory at each scrape. Unlike the daemon's other metrics these have the group's name as a label: load is a group's own.
 type epMetrics struct {
-	s                                               *Server
+	core                                            group.Asker
 	dispatches, combines, tokens, copies, flagBytes *prometheus.Desc
 	bytes, wait, dropped, expertTokens, expertRows  *prometheus.Desc
 	leftOut                                         *prometheus.Desc
 }
 
-func newEPMetrics(s *Server) *epMetrics {
+func newEPMetrics(core group.Asker) *epMetrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("railhead_ep_"+name, help, labels, nil)
 	}
 	return &epMetrics{
-		s:          s,
+		core:       core,
 		dispatches: desc("dispatches_total", "MoE dispatches that have ended.", "group", "rank"),
 		combines:   desc("combines_total", "MoE combines that have ended.", "group", "rank"),
 		tokens:     desc("tokens_total", "Tokens that the rank has dispatched.", "group", "rank"),
@@ -54,13 +56,13 @@ func (e *epMetrics) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. It asks the core for one group at a time, so that a scrape never keeps it for longer
 // than one takes. Where the core does not answer there is nothing to tell.
 func (e *epMetrics) Collect(ch chan<- prometheus.Metric) {
-	groups, err := askFor(e.s, (*core).epGroups)
+	groups, err := group.AskFor(e.core, (*group.Groups).UsingEP)
 	if err != nil {
 		return
 	}
-	room, leftOut := maxEPSeries, 0
+	room, leftOut := MaxEPSeries, 0
 	for _, id := range groups {
-		g, err := askFor(e.s, func(c *core) *epGroup { return c.epGroup(id) })
+		g, err := group.AskFor(e.core, func(g *group.Groups) *group.EPGroup { return g.EP(id) })
 		if err != nil {
 			return
 		}
@@ -103,26 +105,26 @@ func (s *epSeries) addNonZero(d *prometheus.Desc, counters []uint64, unit float6
 	}
 }
 
-func (e *epMetrics) describe(g *epGroup, s *epSeries) {
-	for expert, n := range g.load() {
-		s.add(e.expertTokens, n, g.name, strconv.Itoa(expert))
+func (e *epMetrics) describe(g *group.EPGroup, s *epSeries) {
+	for expert, n := range g.Load() {
+		s.add(e.expertTokens, n, g.Name, strconv.Itoa(expert))
 	}
-	for i := range g.ranks {
-		c := &g.ranks[i]
-		rank := strconv.Itoa(c.rank)
-		s.add(e.dispatches, float64(c.dispatches), g.name, rank)
-		s.add(e.combines, float64(c.combines), g.name, rank)
-		s.add(e.tokens, float64(c.tokens), g.name, rank)
-		s.add(e.copies, float64(c.copies), g.name, rank)
-		s.add(e.flagBytes, float64(c.flagBytes), g.name, rank)
-		s.addNonZero(e.wait, c.waitNS, 1e9, g.name, rank)
-		s.addNonZero(e.expertRows, c.received, 1, g.name, rank)
-		for why, n := range c.dropped {
+	for i := range g.Ranks {
+		c := &g.Ranks[i]
+		rank := strconv.Itoa(c.Rank)
+		s.add(e.dispatches, float64(c.Dispatches), g.Name, rank)
+		s.add(e.combines, float64(c.Combines), g.Name, rank)
+		s.add(e.tokens, float64(c.Tokens), g.Name, rank)
+		s.add(e.copies, float64(c.Copies), g.Name, rank)
+		s.add(e.flagBytes, float64(c.FlagBytes), g.Name, rank)
+		s.addNonZero(e.wait, c.WaitNS, 1e9, g.Name, rank)
+		s.addNonZero(e.expertRows, c.Received, 1, g.Name, rank)
+		for why, n := range c.Dropped {
 			if n != 0 {
-				s.add(e.dropped, float64(n), g.name, rank, epReasons[why])
+				s.add(e.dropped, float64(n), g.Name, rank, group.EPReasons[why])
 			}
 		}
-		s.addNonZero(e.bytes, c.payload, 1, g.name, rank, "payload")
-		s.addNonZero(e.bytes, c.header, 1, g.name, rank, "header")
+		s.addNonZero(e.bytes, c.Payload, 1, g.Name, rank, "payload")
+		s.addNonZero(e.bytes, c.Header, 1, g.Name, rank, "header")
 	}
 }

@@ -1,4 +1,4 @@
-package server
+package group
 
 import (
 	"encoding/binary"
@@ -55,8 +55,18 @@ func newPlanner(tuneDir string, log *slog.Logger) *planner {
 	return p
 }
 
-func (p *planner) info() TuningInfo {
-	i := TuningInfo{Fingerprint: p.fingerprint, Refused: p.refused}
+// Tuning is what the choice of algorithms goes by.
+type Tuning struct {
+	Fingerprint string `json:"fingerprint,omitempty"` // of the machine
+	Entries     int    `json:"entries"`               // of the tuning table; 0 = the default thresholds decide
+	Refused     string `json:"refused,omitempty"`     // why a table that is there is not used
+}
+
+// Tuning does not change while the daemon runs. Any goroutine.
+func (g *Groups) Tuning() Tuning { return g.planner.info() }
+
+func (p *planner) info() Tuning {
+	i := Tuning{Fingerprint: p.fingerprint, Refused: p.refused}
 	if p.table != nil {
 		i.Entries = len(p.table.Entries)
 	}

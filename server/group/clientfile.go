@@ -1,4 +1,4 @@
-package server
+package group
 
 import (
 	"errors"
@@ -9,14 +9,8 @@ import (
 
 	"railhead/internal/wire"
 	"railhead/server/membership"
+	"railhead/server/session"
 )
-
-// descriptor is what a message carries: a *symm.Segment or a *clientFile.
-type descriptor interface {
-	FD() int
-	Retain() error
-	Release() error
-}
 
 // clientFile is memory that a client owns, on its way to the other ranks. The descriptor is closed with the last reference.
 type clientFile struct {
@@ -31,7 +25,7 @@ func (f *clientFile) Retain() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.refs == 0 {
-		return errors.New("server: a client's file was closed already")
+		return errors.New("group: a client's file was closed already")
 	}
 	f.refs++
 	return nil
@@ -106,16 +100,16 @@ func (f *clientFiles) closeAll() {
 
 // takeMemory decides, on the session's goroutine, whether a client's descriptor may go to the other ranks. One that may not
 // is closed, and the message becomes that of a rank whose memory cannot be shared.
-func (s *Server) takeMemory(sess *session, r *wire.Register, fd int) (wire.Message, membership.FileID) {
+func (g *Groups) takeMemory(s *session.Session, r *wire.Register, fd int) (wire.Message, membership.FileID) {
 	err := checkShareable(fd, r.FdOffset, r.Bytes)
 	if err == nil {
-		return r, s.files.add(fd)
+		return r, g.files.add(fd)
 	}
 	_ = unix.Close(fd)
-	s.log.Warn("a client's memory cannot be shared", "session", sess.id, "pid", sess.peer.PID, "error", err)
+	g.log.Warn("a client's memory cannot be shared", "session", s.ID(), "pid", s.PID(), "error", err)
 	return &wire.RegisterPrivate{
 		H: r.H, Group: r.Group, Bytes: r.Bytes,
-		Reason: wire.MakeReason(fmt.Sprintf("the daemon cannot give the memory of pid %d to other ranks: %v", sess.peer.PID, err)),
+		Reason: wire.MakeReason(fmt.Sprintf("the daemon cannot give the memory of pid %d to other ranks: %v", s.PID(), err)),
 	}, 0
 }
 

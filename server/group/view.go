@@ -1,4 +1,4 @@
-package server
+package group
 
 import (
 	"bytes"
@@ -43,9 +43,9 @@ func (m *memory) describe(g *membership.GroupInfo, now int64) {
 	}
 	switch g.State {
 	case membership.Ready:
-		v := flight.Judge(ranks, now, stallAfter)
+		v := flight.Judge(ranks, now, StallAfter)
 		if markStopped(g, ranks, v.Behind) {
-			v = flight.Judge(ranks, now, stallAfter)
+			v = flight.Judge(ranks, now, StallAfter)
 		}
 		g.Health = &v
 	case membership.Broken:
@@ -101,7 +101,7 @@ func markStopped(g *membership.GroupInfo, ranks []flight.Rank, behind []flight.B
 	return found
 }
 
-// processIsStopped looks at the state in /proc/PID/stat, which follows the name in brackets: T and t are stopped, by a signal
+// processIsStopped reads the state in /proc/PID/stat, which follows the name in brackets: T and t are stopped, by a signal
 // and by a debugger, Z and X are dead. Where there is nothing to be read nothing is claimed.
 func processIsStopped(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -112,38 +112,46 @@ func processIsStopped(pid int) bool {
 	return ok && len(rest) > 0 && strings.IndexByte("TtZX", rest[0]) >= 0
 }
 
-// worst is the health that somebody should look at first.
-func worst(groups []membership.GroupInfo) flight.Health {
-	order := []flight.Health{flight.Idle, flight.Forming, flight.OK, flight.Stalled, flight.Broken}
-	at := 0
+// Snapshot describes the groups that somebody holds, with what their ranks say of themselves, and those that have ended, the
+// latest last.
+func (g *Groups) Snapshot() (groups, ended []membership.GroupInfo) {
+	groups, ended = g.machine.Snapshot()
+	now := monotonic()
 	for i := range groups {
-		at = max(at, slices.Index(order, groups[i].Health.State))
+		g.memory[groups[i].ID].describe(&groups[i], now)
 	}
-	return order[at]
+	return groups, ended
 }
 
-// groupsCheck tells of the groups' health. A group that is stalled or broken keeps nobody from forming another one, so it is
-// no reason not to be ready.
-func (a *admin) groupsCheck() check {
-	s, err := askFor(a.s, (*core).status)
-	if err != nil {
-		return check{"groups", true, "not known: the core does not answer"}
-	}
-	counts := map[flight.Health]int{}
-	var stalled []string
-	for _, g := range s.Groups {
-		counts[g.Health.State]++
-		if g.Health.State == flight.Stalled {
-			stalled = append(stalled, fmt.Sprintf("%q %s", g.Name, g.Health.Text))
+// Ready are the groups that work, the oldest first.
+func (g *Groups) Ready() (ready []membership.GroupID) {
+	groups, _ := g.machine.Snapshot()
+	for i := range groups {
+		if groups[i].State == membership.Ready && g.memory[groups[i].ID] != nil {
+			ready = append(ready, groups[i].ID)
 		}
 	}
-	text := fmt.Sprintf("%d ok, %d idle, %d forming, %d stalled, %d broken", counts[flight.OK], counts[flight.Idle], counts[flight.Forming],
-		counts[flight.Stalled], counts[flight.Broken])
-	if len(stalled) > 0 {
-		text += ": " + strings.Join(stalled[:min(len(stalled), maxNamedGroups)], "; ")
-	}
-	return check{"groups", true, text}
+	return ready
 }
 
-// maxNamedGroups is how many stalled groups a health check describes.
-const maxNamedGroups = 4
+// LastRecords are the n last flight records of each rank, none where the group has ended.
+func (g *Groups) LastRecords(id membership.GroupID, n int) []flight.RankTrace {
+	m := g.memory[id]
+	if m == nil {
+		return nil
+	}
+	out := make([]flight.RankTrace, m.world)
+	for r := range out {
+		sequence := atomic.LoadUint64(m.mapping.Word64(wire.RankLineOffset(r) + wire.SeqOffset))
+		out[r] = flight.RankTrace{Rank: r, Records: flight.Before(m.flightRing(r), sequence, n)}
+	}
+	return out
+}
+
+// Committed is the memory that all heaps hold, in bytes.
+func (g *Groups) Committed() (total uint64) {
+	for _, m := range g.memory {
+		total += m.committed()
+	}
+	return total
+}

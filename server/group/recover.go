@@ -1,0 +1,104 @@
+package group
+
+import (
+	"sync/atomic"
+
+	"railhead/internal/wire"
+	"railhead/server/membership"
+	"railhead/symm"
+)
+
+// Taking over the groups of a daemon that is gone. All of it runs on the core's goroutine.
+
+// reannounce: a rank of a working group comes back. Its control segment says which group: the one that has the same file, or
+// one that this daemon does not know yet.
+func (g *Groups) reannounce(from from, m *wire.Reannounce) []membership.Action {
+	refuse := func(err error) []membership.Action {
+		g.log.Warn("a rank cannot come back", "session", from.id, "pid", from.pid, "rank", m.Rank, "error", err)
+		return []membership.Action{membership.Send{To: from.id, Request: from.request, Msg: &wire.Error{
+			Code: wire.ResultProtocol, Culprit: int32(m.Rank), Text: wire.MakeText("reannounce: " + err.Error()),
+		}}}
+	}
+	control, err := symm.OpenSegment("railhead-control", g.files.take(from.file), wire.ControlBytes(int(m.World)))
+	if err != nil {
+		return refuse(err)
+	}
+	id, err := control.File()
+	if err != nil {
+		_ = control.Release()
+		return refuse(err)
+	}
+	if group, known := g.segments[id]; known {
+		_ = control.Release()
+		return g.comeBack(from, m, group, nil)
+	}
+	var recovered *membership.Recovered
+	if g.adopting, recovered, err = adoptMemory(control, int(m.World)); err != nil {
+		g.adopting = nil
+		return refuse(err)
+	}
+	g.do(g.comeBack(from, m, 0, recovered))
+	if g.adopting != nil { // the machine does not want it
+		g.adopting.release()
+		g.adopting = nil
+	}
+	return nil
+}
+
+func (g *Groups) comeBack(from from, m *wire.Reannounce, id membership.GroupID, r *membership.Recovered) []membership.Action {
+	actions := g.machine.Reannounce(from.now, from.id, from.pid, from.request, m, id, r)
+	for _, a := range actions {
+		if send, ok := a.(membership.Send); ok {
+			if _, ok := send.Msg.(*wire.Reannounced); ok {
+				g.observer.RankReannounced()
+			}
+		}
+	}
+	return actions
+}
+
+func (g *Groups) adopt(a membership.AdoptGroup) {
+	g.observer.GroupAdopted()
+	g.log.Info("group taken over", "group", a.Group, "name", a.Name)
+	g.adopting.group.Group = a.Group // it may have been given another number
+	g.keep(a.Group, g.adopting)
+	g.adopting = nil
+}
+
+// takeHeap keeps the heap of a rank that has come back, and gives the pages back that no window has: of one that was freed
+// when the last daemon died, or that never came to be.
+func (g *Groups) takeHeap(from from, m *wire.ReannounceHeap) []membership.Action {
+	id := membership.GroupID(m.Group)
+	rank, bytes, ok := g.machine.HeapBytes(from.id, id)
+	memory := g.memory[id]
+	if !ok || memory == nil || memory.heaps[rank] != nil {
+		g.files.close(from.file)
+		return nil // its group has broken on the way, or it has a heap
+	}
+	heap, err := symm.OpenSegment("railhead-heap", g.files.take(from.file), bytes)
+	if err != nil {
+		g.log.Warn("a rank came back with a heap that is none; freed windows keep their pages there", "session", from.id,
+			"pid", from.pid, "error", err)
+		return nil
+	}
+	memory.heaps[rank] = heap
+	for _, gap := range g.machine.Unused(id) {
+		if err := heap.Sweep(gap.Offset, gap.Bytes); err != nil {
+			g.log.Error("pages that no window has stay", "group", id, "error", err)
+		}
+	}
+	return nil
+}
+
+// checkLeases finds, of the ranks that have not come back in time, those that nobody is: a lease that is marked, the watcher
+// has seen.
+func (g *Groups) checkLeases(a membership.CheckLeases) (out []membership.Action) {
+	m := g.memory[a.Group]
+	for rank := 0; m != nil && rank < m.world; rank++ {
+		lease := atomic.LoadUint32(m.mapping.Word32(wire.RankLineOffset(rank) + wire.LeaseOffset))
+		if a.Ranks>>rank&1 != 0 && lease&wire.LeaseTIDMask == 0 {
+			out = append(out, g.machine.LeaseLost(a.Group, rank, m.operation(rank) == wire.OpFinalize)...)
+		}
+	}
+	return out
+}

@@ -1,0 +1,216 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"railhead/internal/wire"
+)
+
+// Max is how many connections there can be at a time: 64 groups of 64 ranks, twice.
+const Max = 8192
+
+// HelloTimeout is how long a client may take from connect to Hello.
+const HelloTimeout = 5 * time.Second
+
+const acceptPause = 50 * time.Millisecond // before another attempt, where no connection can be accepted
+
+// Core is told of sessions. Its methods are called on the sessions' goroutines.
+type Core interface {
+	Started(s *Session)
+	// Message is given a message that came whole, and the descriptor that came with it (-1 = none), which it takes over.
+	Message(s *Session, m wire.Message, fd int)
+	Ended(s *Session, how string)
+}
+
+// Observer counts what goes wrong. Its methods are called on the sessions' goroutines.
+type Observer interface {
+	ConnectionRefused()
+	ProtocolBroken()
+}
+
+// Config of a Listener.
+type Config struct {
+	Core     Core
+	Observer Observer
+	Log      *slog.Logger
+	Max      int             // sessions at a time
+	Life     context.Context // ends all connections
+	Daemon   uint64          // the daemon's number, for Welcome
+	Software wire.Name       // what the daemon calls itself
+}
+
+// Listener accepts connections and runs their sessions.
+type Listener struct {
+	config      Config
+	connections atomic.Int64
+	last        atomic.Uint64 // session
+	wg          sync.WaitGroup
+}
+
+// New serves nobody yet.
+func New(c Config) *Listener { return &Listener{config: c} }
+
+// Serve accepts connections until the socket is closed or Life ends.
+func (l *Listener) Serve(socket *net.UnixListener) {
+	l.wg.Go(func() { l.accept(socket) })
+}
+
+// Connections is how many there are, and how many there can be.
+func (l *Listener) Connections() (now, most int) { return int(l.connections.Load()), l.config.Max }
+
+// Wait waits for the goroutines of all connections.
+func (l *Listener) Wait() { l.wg.Wait() }
+
+func (l *Listener) accept(socket *net.UnixListener) {
+	for {
+		c, err := socket.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			// Out of descriptors, most likely; connections wait in the backlog meanwhile.
+			l.config.Log.Error("accept", "error", err)
+			select {
+			case <-time.After(acceptPause):
+				continue
+			case <-l.config.Life.Done():
+				return
+			}
+		}
+		l.connections.Add(1)
+		l.wg.Go(func() {
+			defer l.connections.Add(-1)
+			l.handle(c)
+		})
+	}
+}
+
+// handle runs a connection from its accept to its end.
+func (l *Listener) handle(c *net.UnixConn) {
+	conn := wire.NewConn(c)
+	defer func() { _ = conn.Close() }()
+	// Close ends those connections too that the core does not know: in their greeting, or just before Started.
+	stop := context.AfterFunc(l.config.Life, func() { _ = conn.Close() })
+	defer stop()
+	s, err := l.greet(conn)
+	if err != nil {
+		l.config.Observer.ConnectionRefused()
+		l.config.Log.Warn("connection refused", "error", err)
+		return
+	}
+	defer s.Close()
+	l.config.Core.Started(s)
+	if err := conn.Send(&wire.Welcome{
+		Version: s.version, Session: uint64(s.id), Daemon: l.config.Daemon, Software: l.config.Software,
+	}, s.version, 0, -1); err != nil {
+		l.config.Core.Ended(s, "socket")
+		return
+	}
+	l.wg.Go(func() { s.write(l.config.Core) })
+	l.wg.Go(func() { s.watchProcess(l.config.Core) })
+	l.read(s)
+}
+
+// read passes the client's messages to the core until the connection ends.
+func (l *Listener) read(s *Session) {
+	for {
+		m, fd, err := s.conn.Recv()
+		if err != nil {
+			how := "socket"
+			if pe := (*wire.ProtocolError)(nil); errors.As(err, &pe) {
+				how = "protocol"
+				l.config.Observer.ProtocolBroken()
+				l.config.Log.Warn("client broke the protocol", "session", s.id, "pid", s.peer.PID, "error", err)
+			} else if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+				l.config.Log.Warn("connection broke", "session", s.id, "pid", s.peer.PID, "error", err)
+			}
+			l.config.Core.Ended(s, how)
+			return
+		}
+		l.config.Core.Message(s, m, fd)
+	}
+}
+
+// greet reads Hello and decides whether to serve the client. The error that a client gets comes after its Hello has
+// been read: closing a socket with unread data would discard the error.
+func (l *Listener) greet(conn *wire.Conn) (*Session, error) {
+	if err := conn.SetDeadline(time.Now().Add(HelloTimeout)); err != nil {
+		return nil, err
+	}
+	peer, err := conn.Peer()
+	if err != nil {
+		return nil, err
+	}
+	m, fd, err := conn.Recv()
+	if err != nil {
+		err = fmt.Errorf("pid %d: no Hello: %w", peer.PID, err)
+		if pe := (*wire.ProtocolError)(nil); errors.As(err, &pe) {
+			refuse(conn, wire.ResultProtocol, 0, err)
+		}
+		return nil, err
+	}
+	hello, ok := m.(*wire.Hello)
+	if !ok {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+		err := fmt.Errorf("pid %d: %T in place of Hello", peer.PID, m)
+		refuse(conn, wire.ResultProtocol, wire.RequestOf(m), err)
+		return nil, err
+	}
+	sess, code, err := l.admit(conn, peer, hello, fd)
+	if err != nil {
+		_ = unix.Close(fd)
+		refuse(conn, code, wire.RequestOf(m), err)
+		return nil, err
+	}
+	return sess, conn.SetDeadline(time.Time{})
+}
+
+// refuse tells a client why its connection ends, as well as it can.
+func refuse(conn *wire.Conn, code wire.Result, request uint64, why error) {
+	_ = conn.Send(&wire.Error{Code: code, Culprit: -1, Text: wire.MakeText("connect: " + why.Error())},
+		wire.VersionMin, request, -1)
+}
+
+func (l *Listener) admit(conn *wire.Conn, peer wire.Peer, hello *wire.Hello, pidfd int) (*Session, wire.Result, error) {
+	if err := peer.Allowed(); err != nil {
+		return nil, wire.ResultPermission, err
+	}
+	version := min(hello.VersionMax, wire.VersionMax)
+	if version < hello.VersionMin || version < wire.VersionMin {
+		return nil, wire.ResultVersionMismatch, fmt.Errorf(
+			"the client (%s, pid %d) speaks protocol versions %d..%d, the daemon (%s) %d..%d; update the older one",
+			hello.Software, peer.PID, hello.VersionMin, hello.VersionMax, l.config.Software, wire.VersionMin, wire.VersionMax)
+	}
+	// Signal 0 asks whether the descriptor is a pidfd at all. EPERM and ESRCH mean that it is one.
+	if err := unix.PidfdSendSignal(pidfd, 0, nil, 0); errors.Is(err, unix.EBADF) || errors.Is(err, unix.EINVAL) {
+		return nil, wire.ResultProtocol, fmt.Errorf("pid %d sent something that is no pidfd with Hello", peer.PID)
+	}
+	if now, most := l.Connections(); now > most {
+		return nil, wire.ResultLimit, fmt.Errorf("the daemon has %d sessions, the most there can be", most)
+	}
+	if err := unix.SetNonblock(pidfd, true); err != nil {
+		return nil, wire.ResultSystem, fmt.Errorf("pidfd: %w", err)
+	}
+	return &Session{
+		id:      ID(l.last.Add(1)),
+		conn:    conn,
+		peer:    peer,
+		version: version,
+		process: os.NewFile(uintptr(pidfd), "pidfd"),
+		done:    make(chan struct{}),
+		ready:   make(chan struct{}, 1),
+	}, wire.ResultOK, nil
+}
