@@ -22,9 +22,17 @@ bool ascends(const rhw_plan& p) {
   return from == kNoEnd;
 }
 
-bool names(const rhw_plan& p, uint32_t algorithms) {
+// By rhw_planned.
+constexpr uint32_t kPlanned[RHW_PLANS] = {RHW_OP_ALL_REDUCE, RHW_OP_REDUCE_SCATTER, RHW_OP_ALL_GATHER, RHW_OP_ALL_TO_ALL, RHW_OP_BROADCAST};
+
+constexpr uint64_t bitOf(uint32_t op) { return uint64_t{1} << op; }
+
+// Whether all choices are algorithms of the operation, for buffers in windows or for any; `or` is one more that may be.
+bool areOf(const rhw_plan& p, uint32_t op, uint32_t windows, uint32_t orAlgo) {
   for (uint32_t i = 0; i < p.count; i++) {
-    if (p.choice[i].algo > RHW_ALGO_TREE || (algorithms >> p.choice[i].algo & 1) == 0) return false;
+    const uint32_t algo = p.choice[i].algo;
+    if (algo == orAlgo) continue;
+    if (algo >= RHW_ALGOS || rhw_algorithms[algo].windows != windows || (rhw_algorithms[algo].operations & bitOf(op)) == 0) return false;
   }
   return true;
 }
@@ -37,19 +45,6 @@ bool isOrder(const rhw_plans& p, int worldSize) {
   }
   return seen == (worldSize == 64 ? ~uint64_t{0} : (uint64_t{1} << worldSize) - 1);
 }
-
-constexpr uint32_t bits(uint32_t a, uint32_t b = RHW_ALGO_AUTO, uint32_t c = RHW_ALGO_AUTO, uint32_t d = RHW_ALGO_AUTO) {
-  return (1u << a | 1u << b | 1u << c | 1u << d) & ~1u;
-}
-
-// Algorithms that copy, by rhw_planned.
-constexpr uint32_t kCopying[RHW_PLANS] = {
-    bits(RHW_ALGO_ONESHOT, RHW_ALGO_TWOSHOT, RHW_ALGO_RING, RHW_ALGO_TREE),
-    bits(RHW_ALGO_ONESHOT, RHW_ALGO_RING, RHW_ALGO_TREE),
-    bits(RHW_ALGO_ONESHOT, RHW_ALGO_RING, RHW_ALGO_TREE),
-    bits(RHW_ALGO_ONESHOT),
-    bits(RHW_ALGO_PIPE, RHW_ALGO_RING, RHW_ALGO_TREE),
-};
 
 }  // namespace
 
@@ -64,16 +59,13 @@ const char* checkPlans(const rhw_plans& plans, int worldSize) {
   if (plans.channels < 1 || plans.channels > static_cast<uint32_t>(kMaxRingChannels)) return "a number of channels that cannot be";
   for (int i = 0; i < RHW_PLANS; i++) {
     if (!ascends(plans.copied[i]) || !ascends(plans.zero_copy[i])) return "ranges of sizes that do not follow each other";
-    if (!names(plans.copied[i], kCopying[i])) return "an algorithm that the operation does not have";
-    if (!names(plans.zero_copy[i], 1u << RHW_ALGO_AUTO | 1u << RHW_ALGO_PULL)) return "an algorithm that is not zero-copy";
+    if (!areOf(plans.copied[i], kPlanned[i], 0, RHW_ALGOS)) return "an algorithm that the operation does not have";
+    if (!areOf(plans.zero_copy[i], kPlanned[i], 1, RHW_ALGO_AUTO)) return "an algorithm that is not zero-copy";
   }
   return nullptr;
 }
 
-const char* algorithmName(uint32_t algo) {
-  static const char* const names[] = {"none", "oneshot", "twoshot", "pull", "pipe", "ring", "tree"};  // by rhw_algo
-  return algo < sizeof names / sizeof *names ? names[algo] : "none";
-}
+const char* algorithmName(uint32_t algo) { return rhw_algorithms[algo < RHW_ALGOS ? algo : uint32_t{RHW_ALGO_AUTO}].name; }
 
 const char* whyName(uint32_t why) {
   static const char* const names[] = {"none", "default", "tuned", "forced", "only", "not_zero_copy"};  // by rhw_why
@@ -82,20 +74,17 @@ const char* whyName(uint32_t why) {
 
 namespace {
 
-// By rhw_planned, and those that have one algorithm.
-constexpr uint32_t kPlanned[RHW_PLANS] = {RHW_OP_ALL_REDUCE, RHW_OP_REDUCE_SCATTER, RHW_OP_ALL_GATHER, RHW_OP_ALL_TO_ALL, RHW_OP_BROADCAST};
-constexpr uint32_t kPiped[] = {RHW_OP_REDUCE, RHW_OP_GATHER, RHW_OP_SCATTER, RHW_OP_SEND, RHW_OP_RECV};
-
 bool lookUp(const Comm* comm, const char* operation, size_t bytes, bool inWindows, Choice* out) {
-  for (const uint32_t op : kPiped) {
-    if (strcmp(operation, operationName(op)) != 0) continue;
-    *out = {RHW_ALGO_PIPE, RHW_WHY_ONLY};
-    return true;
-  }
   for (int i = 0; i < RHW_PLANS; i++) {
     if (strcmp(operation, operationName(kPlanned[i])) != 0) continue;
     *out = choose(comm->plans.zero_copy[i], bytes);
     if (!inWindows || out->algo != RHW_ALGO_PULL) *out = choose(comm->plans.copied[i], bytes);
+    return true;
+  }
+  // The others that have an algorithm have one.
+  for (uint32_t op = 0; op < 64; op++) {
+    if ((rhw_algorithms[RHW_ALGO_PIPE].operations & bitOf(op)) == 0 || strcmp(operation, operationName(op)) != 0) continue;
+    *out = {RHW_ALGO_PIPE, RHW_WHY_ONLY};
     return true;
   }
   return false;

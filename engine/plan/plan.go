@@ -34,10 +34,10 @@ func Make(r Request) (wire.Plans, error) {
 		x := newChooser(c, r)
 		var err error
 		if p.ZeroCopy[c.index], err = x.plan(x.zeroCopy); err != nil {
-			return p, fmt.Errorf("plan: %s between windows: %w", c.name, err)
+			return p, fmt.Errorf("plan: %s between windows: %w", c.name(), err)
 		}
 		if p.Copied[c.index], err = x.plan(x.copied); err != nil {
-			return p, fmt.Errorf("plan: %s: %w", c.name, err)
+			return p, fmt.Errorf("plan: %s: %w", c.name(), err)
 		}
 	}
 	return p, nil
@@ -77,12 +77,12 @@ func (x *chooser) may(a wire.Algo) bool { return slices.Contains(x.allowed, a) }
 
 // copied is the algorithm for buffers that not all ranks can see.
 func (x *chooser) copied(size uint64) (wire.Algo, wire.Why) {
-	copying := slices.DeleteFunc(slices.Clone(x.allowed), func(a wire.Algo) bool { return a == wire.AlgoPull })
+	copying := slices.DeleteFunc(slices.Clone(x.allowed), wire.Algo.Windows)
 	why := wire.WhyForced
 	switch {
 	case len(copying) == 0:
 		// Only pull is allowed. A call must not fail for where its buffers lie: it runs as if nothing were forced.
-		return x.byDefault(size, x.c.fallback), wire.WhyNotZeroCopy
+		return x.byDefault(size, x.c.fallback()), wire.WhyNotZeroCopy
 	case len(copying) == 1:
 		if !x.forced {
 			why = wire.WhyOnly
@@ -92,7 +92,7 @@ func (x *chooser) copied(size uint64) (wire.Algo, wire.Why) {
 	if a, ok := x.measured(size, tuner.AnyMemory); ok && slices.Contains(copying, a) {
 		return a, wire.WhyTuned
 	}
-	a := x.byDefault(size, x.c.fallback)
+	a := x.byDefault(size, x.c.fallback())
 	if slices.Contains(copying, a) {
 		return a, wire.WhyDefault
 	}
@@ -101,7 +101,7 @@ func (x *chooser) copied(size uint64) (wire.Algo, wire.Why) {
 
 // inPreference orders algorithms as the collective's fallback does.
 func (x *chooser) inPreference(algos []wire.Algo) []wire.Algo {
-	return slices.DeleteFunc(slices.Clone(x.c.fallback), func(a wire.Algo) bool { return !slices.Contains(algos, a) })
+	return slices.DeleteFunc(slices.Clone(x.c.fallback()), func(a wire.Algo) bool { return !slices.Contains(algos, a) })
 }
 
 // zeroCopy is AlgoPull where buffers that all ranks can see are to be read where they lie, else AlgoAuto.
@@ -137,7 +137,7 @@ func (x *chooser) ranges(memory tuner.Memory) []tuner.Range {
 	if x.table == nil {
 		return nil
 	}
-	ranges, _ := x.table.Ranges(x.c.name, x.world, memory)
+	ranges, _ := x.table.Ranges(x.c.name(), x.world, memory)
 	return ranges
 }
 

@@ -161,7 +161,7 @@ func TestPlansKeepTheRules(t *testing.T) {
 			if a == wire.AlgoAuto || a == wire.AlgoPull || !allowed[a.String()] && why != wire.WhyNotZeroCopy {
 				t.Fatalf("%d bytes: %s (%s), allowed are %v", size, a, why, allowed)
 			}
-			orders[treesAndClassicRings(a, r.Reproducible)] = true
+			orders[a == wire.AlgoTree || a == wire.AlgoRing && !r.Reproducible] = true
 			if z, _ := Choose(&p.ZeroCopy[wire.PlanAllReduce], size); z != wire.AlgoAuto && z != wire.AlgoPull || z == wire.AlgoPull && !allowed["pull"] {
 				t.Fatalf("%d bytes between windows: %s", size, z)
 			} else if z == wire.AlgoPull {
@@ -172,6 +172,22 @@ func TestPlansKeepTheRules(t *testing.T) {
 			t.Fatalf("%s: orders of addition are mixed: %s, %s", f, text(&p.Copied[0]), text(&p.ZeroCopy[0]))
 		}
 	})
+}
+
+func TestEveryCollectiveHasOneAlgorithmAtLeastThatCopiesAndTheTunersNameForThoseThatDoNot(t *testing.T) {
+	for _, c := range collectives {
+		copies := 0
+		for _, a := range c.algorithms() {
+			if a.Windows() && a.String() != tuner.WindowAlgorithm {
+				t.Errorf("%s: %s runs between windows, the tuner calls such a one %s", c.name(), a, tuner.WindowAlgorithm)
+			} else if !a.Windows() {
+				copies++
+			}
+		}
+		if fallback := c.fallback(); len(fallback) != copies || copies == 0 {
+			t.Errorf("%s: falls back to %v", c.name(), fallback)
+		}
+	}
 }
 
 func identity(n int) []int {

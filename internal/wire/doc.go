@@ -5,7 +5,8 @@
 // hold state, policy or a goroutine, and it imports nothing of ours. It trusts neither side of the socket.
 //
 // The C++ client reads the same layouts from wire.h. testdata/layout.golden lists every size, offset and constant;
-// TestGoLayoutsEqualTheGoldenFile holds the Go structs to it and layout_assert.h (generated) the C++ structs.
+// TestGoLayoutsEqualTheGoldenFile holds the Go structs to it and layout_assert.h (generated) the C++ structs. algorithms.txt
+// is the table of algorithms, from which algorithms.go and algorithms.h are made.
 package wire
 
 import "embed"
@@ -13,7 +14,8 @@ import "embed"
 // Sources are the C headers of this package. They are embedded for one reason: the go command then sees that they
 // changed and rebuilds the cgo package that includes them (it does not look at headers outside a package's folder).
 //
-//go:embed wire.h layout_assert.h
+//go:embed wire.h algorithms.h layout_assert.h
 var Sources embed.FS
 
+//go:generate go test -run TestAlgorithmsInGoAndCAreMadeFromTheTable -update .
 //go:generate go test -run TestGoLayoutsEqualTheGoldenFile -update .

@@ -67,7 +67,7 @@ func goLayout() []string {
 	for o := OpNone; o <= OpEPCombineRecv; o++ {
 		lines = append(lines, fmt.Sprintf("const RHW_OP_%s %d", strings.ToUpper(o.String()), o))
 	}
-	for a := AlgoAuto; a <= AlgoTree; a++ {
+	for a := AlgoAuto; int(a) < len(algorithms); a++ {
 		lines = append(lines, fmt.Sprintf("const RHW_ALGO_%s %d", strings.ToUpper(a.String()), a))
 	}
 	for w := WhyNone; w <= WhyNotZeroCopy; w++ {

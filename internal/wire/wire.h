@@ -68,16 +68,6 @@ enum rhw_type {
   RHW_REANNOUNCE_HEAP = 32,  // client, after Reannounced: carries the fd of its heap; has no answer
 };
 
-enum rhw_algo {
-  RHW_ALGO_AUTO = 0,
-  RHW_ALGO_ONESHOT = 1,
-  RHW_ALGO_TWOSHOT = 2,
-  RHW_ALGO_PULL = 3,
-  RHW_ALGO_PIPE = 4,      // of rooted and point-to-point operations
-  RHW_ALGO_RING = 5,
-  RHW_ALGO_TREE = 6,
-};
-
 // Why an algorithm was chosen.
 enum rhw_why {
   RHW_WHY_NONE = 0,           // nothing was chosen
@@ -321,6 +311,8 @@ enum rhw_op {
   RHW_OP_EP_COMBINE_SEND = 25,
   RHW_OP_EP_COMBINE_RECV = 26,
 };
+
+#include "algorithms.h"  // enum rhw_algo, rhw_algorithms
 
 // The abort word, 64 bits, 0 = the group works. Whoever first replaces 0 (compare-and-swap) decides what everyone
 // reports; it never changes again. The low 32 bits are what waits poll and what futexes sleep on.

@@ -1,0 +1,39 @@
+// Made from algorithms.txt by `go generate ./internal/wire`. Do not edit. wire.h includes it.
+#ifndef RAILHEAD_WIRE_ALGORITHMS_H_
+#define RAILHEAD_WIRE_ALGORITHMS_H_
+
+enum rhw_algo {
+  RHW_ALGO_AUTO = 0,
+  RHW_ALGO_ONESHOT = 1,
+  RHW_ALGO_TWOSHOT = 2,
+  RHW_ALGO_PULL = 3,
+  RHW_ALGO_PIPE = 4,
+  RHW_ALGO_RING = 5,
+  RHW_ALGO_TREE = 6,
+  RHW_ALGOS = 7,
+};
+
+struct rhw_algorithm {
+  const char* name;
+  uint32_t windows;     // 1 = buffers of all ranks must lie in windows: nothing is copied
+  uint64_t operations;  // that it has on a CPU: bit n = rhw_op n
+};
+
+// By rhw_algo.
+static const struct rhw_algorithm rhw_algorithms[RHW_ALGOS] = {
+    {"none", 0, 0},
+    {"oneshot", 0,
+     1ull << RHW_OP_ALL_REDUCE | 1ull << RHW_OP_REDUCE_SCATTER | 1ull << RHW_OP_ALL_GATHER | 1ull << RHW_OP_ALL_TO_ALL},
+    {"twoshot", 0,
+     1ull << RHW_OP_ALL_REDUCE},
+    {"pull", 1,
+     1ull << RHW_OP_ALL_REDUCE | 1ull << RHW_OP_REDUCE_SCATTER | 1ull << RHW_OP_ALL_GATHER | 1ull << RHW_OP_ALL_TO_ALL},
+    {"pipe", 0,
+     1ull << RHW_OP_BROADCAST | 1ull << RHW_OP_REDUCE | 1ull << RHW_OP_GATHER | 1ull << RHW_OP_SCATTER | 1ull << RHW_OP_SEND | 1ull << RHW_OP_RECV},
+    {"ring", 0,
+     1ull << RHW_OP_ALL_REDUCE | 1ull << RHW_OP_REDUCE_SCATTER | 1ull << RHW_OP_ALL_GATHER | 1ull << RHW_OP_BROADCAST},
+    {"tree", 0,
+     1ull << RHW_OP_ALL_REDUCE | 1ull << RHW_OP_REDUCE_SCATTER | 1ull << RHW_OP_ALL_GATHER | 1ull << RHW_OP_BROADCAST},
+};
+
+#endif  // RAILHEAD_WIRE_ALGORITHMS_H_

@@ -1,0 +1,185 @@
+package wire
+
+import (
+	"fmt"
+	"go/format"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const algorithmsFile = "algorithms.txt"
+
+// algorithmLine is a line of algorithms.txt as it is written there.
+type algorithmLine struct {
+	number    int
+	name      string
+	windows   bool
+	adds      string   // an AdditionOrder's constant
+	cpu, cuda []string // by the names of Op
+	constant  string
+	macro     string
+}
+
+func readAlgorithms(t *testing.T) []algorithmLine {
+	t.Helper()
+	text, err := os.ReadFile(algorithmsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	orders := map[string]string{"rank_order": "RankOrder", "chain": "ChainOrder", "own_order": "OwnOrder"}
+	var lines []algorithmLine
+	for i, l := range strings.Split(string(text), "\n") {
+		f := strings.Fields(l)
+		if len(f) == 0 || strings.HasPrefix(f[0], "#") {
+			continue
+		}
+		if len(f) != 6 {
+			t.Fatalf("%s:%d: %d columns, expected 6", algorithmsFile, i+1, len(f))
+		}
+		n, err := strconv.Atoi(f[0])
+		if err != nil || n != len(lines)+1 {
+			t.Fatalf("%s:%d: number %q, expected %d: they follow each other, and a number is never given anew", algorithmsFile, i+1, f[0], len(lines)+1)
+		}
+		if orders[f[3]] == "" || f[2] != "any" && f[2] != "windows" {
+			t.Fatalf("%s:%d: buffers %q, adds %q", algorithmsFile, i+1, f[2], f[3])
+		}
+		a := algorithmLine{number: n, name: f[1], windows: f[2] == "windows", adds: orders[f[3]]}
+		a.constant, a.macro = "Algo"+strings.ToUpper(f[1][:1])+f[1][1:], "RHW_ALGO_"+strings.ToUpper(f[1])
+		a.cpu, a.cuda = operationsIn(t, f[4]), operationsIn(t, f[5])
+		lines = append(lines, a)
+	}
+	return lines
+}
+
+// operationsIn reads a column of operations.
+func operationsIn(t *testing.T, column string) []string {
+	t.Helper()
+	if column == "-" {
+		return nil
+	}
+	names := strings.Split(column, ",")
+	for _, n := range names {
+		if !slices.Contains(opNames, n) {
+			t.Fatalf("%s: operation %q", algorithmsFile, n)
+		}
+	}
+	return names
+}
+
+// goOps writes a list of operations with the constants of control.go.
+func goOps(names []string) string {
+	var list []string
+	for _, n := range names {
+		var b strings.Builder
+		for _, word := range strings.Split(n, "_") {
+			b.WriteString(strings.ToUpper(word[:1]) + word[1:])
+		}
+		list = append(list, "Op"+b.String())
+	}
+	return "[]Op{" + strings.Join(list, ", ") + "}"
+}
+
+func algorithmsInGo(t *testing.T, lines []algorithmLine) string {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString("// Code generated from algorithms.txt by `go generate ./internal/wire`. DO NOT EDIT.\n\npackage wire\n\n// Algorithms.\nconst (\nAlgoAuto Algo = 0\n")
+	for _, a := range lines {
+		fmt.Fprintf(&b, "%s Algo = %d\n", a.constant, a.number)
+	}
+	b.WriteString(")\n\nvar algorithms = [...]algorithm{\nAlgoAuto: {name: \"auto\"},\n")
+	for _, a := range lines {
+		fmt.Fprintf(&b, "%s: {name: %q, windows: %t, adds: %s, cpu: %s, cuda: %s},\n", a.constant, a.name, a.windows, a.adds, goOps(a.cpu), goOps(a.cuda))
+	}
+	b.WriteString("}\n")
+	text, err := format.Source([]byte(b.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// cOps writes a set of operations as a mask by rhw_op.
+func cOps(names []string) string {
+	var bits []string
+	for _, n := range names {
+		bits = append(bits, "1ull << RHW_OP_"+strings.ToUpper(n))
+	}
+	return strings.Join(bits, " | ")
+}
+
+func algorithmsInC(lines []algorithmLine) string {
+	var b strings.Builder
+	b.WriteString(`// Made from algorithms.txt by ` + "`go generate ./internal/wire`" + `. Do not edit. wire.h includes it.
+#ifndef RAILHEAD_WIRE_ALGORITHMS_H_
+#define RAILHEAD_WIRE_ALGORITHMS_H_
+
+enum rhw_algo {
+  RHW_ALGO_AUTO = 0,
+`)
+	for _, a := range lines {
+		fmt.Fprintf(&b, "  %s = %d,\n", a.macro, a.number)
+	}
+	fmt.Fprintf(&b, "  RHW_ALGOS = %d,\n};\n", len(lines)+1)
+	b.WriteString(`
+struct rhw_algorithm {
+  const char* name;
+  uint32_t windows;     // 1 = buffers of all ranks must lie in windows: nothing is copied
+  uint64_t operations;  // that it has on a CPU: bit n = rhw_op n
+};
+
+// By rhw_algo.
+static const struct rhw_algorithm rhw_algorithms[RHW_ALGOS] = {
+    {"none", 0, 0},
+`)
+	for _, a := range lines {
+		windows := 0
+		if a.windows {
+			windows = 1
+		}
+		fmt.Fprintf(&b, "    {%q, %d,\n     %s},\n", a.name, windows, cOps(a.cpu))
+	}
+	b.WriteString("};\n\n#endif  // RAILHEAD_WIRE_ALGORITHMS_H_\n")
+	return b.String()
+}
+
+func TestAlgorithmsInGoAndCAreMadeFromTheTable(t *testing.T) {
+	lines := readAlgorithms(t)
+	for file, want := range map[string]string{"algorithms.go": algorithmsInGo(t, lines), "algorithms.h": algorithmsInC(lines)} {
+		if *update {
+			if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		have, err := os.ReadFile(file)
+		if err != nil || string(have) != want {
+			t.Errorf("%s is not made from %s (%v): run `go generate ./internal/wire`", file, algorithmsFile, err)
+		}
+	}
+}
+
+func TestAlgorithmsHaveTheNamesAndOperationsOfTheTable(t *testing.T) {
+	for _, line := range readAlgorithms(t) {
+		a, err := ParseAlgo(line.name)
+		if err != nil || a != Algo(line.number) || a.String() != line.name || a.Windows() != line.windows {
+			t.Errorf("%s: parsed as %d (%v), called %s, of windows: %v", line.name, a, err, a, a.Windows())
+		}
+		for op := OpNone; op <= OpEPCombineRecv; op++ {
+			for device, lists := range map[string]struct {
+				got  []Algo
+				want []string
+			}{"CPU": {op.Algorithms(), line.cpu}, "CUDA": {op.CUDAAlgorithms(), line.cuda}} {
+				if got, want := slices.Contains(lists.got, a), slices.Contains(lists.want, op.String()); got != want {
+					t.Errorf("%s has %s on %s: %v, the table says %v", op, line.name, device, got, want)
+				}
+			}
+		}
+	}
+	for _, unknown := range []string{"", "none", "Ring", "ring "} {
+		if a, err := ParseAlgo(unknown); err == nil || !strings.Contains(err.Error(), "oneshot") {
+			t.Errorf("%q is %s, %v", unknown, a, err)
+		}
+	}
+}
