@@ -199,7 +199,7 @@ func TestBenchRefusesWrongFlagsBeforeItStartsAnything(t *testing.T) {
 		"-b":                    {"bench", "allreduce", "-b", "many"},
 		"--algo":                {"bench", "allreduce", "--algo", "rings"},
 		"leave none":            {"bench", "alltoall", "--algo", "alltoall:^oneshot,pull"},
-		"there twice":           {"bench", "allreduce", "--algo", "pull,pull"},
+		"given twice":           {"bench", "allreduce", "--algo", "pull,pull"},
 		"--ranks 0":             {"bench", "allreduce", "--ranks", "0"},
 		"-r 2 is outside 0..1":  {"bench", "reduce", "-r", "2"},
 		"-r -2":                 {"bench", "reduce", "-r", "-2"},

@@ -91,7 +91,7 @@ var mayImport = map[string][]string{
 		"railhead/engine/topo", "railhead/engine/tuner", "railhead/internal/launch", "railhead/internal/ncclstyle", "railhead/server",
 	},
 	"railhead/cmd/railhead/internal/admin":   {"railhead/cmd/railhead/internal/cli", "railhead/server"},
-	"railhead/cmd/railhead/internal/cli":     {"railhead/internal/launch", "railhead/server"},
+	"railhead/cmd/railhead/internal/cli":     {"railhead/internal/launch", "railhead/internal/ncclstyle", "railhead/server"},
 	"railhead/cmd/railhead/internal/experts": {"railhead/alltoall", "railhead/client", "railhead/internal/oracle"},
 	"railhead/cmd/railhead/internal/measure": {
 		"railhead/client", "railhead/cmd/railhead/internal/private", "railhead/cmd/railhead/internal/ranks", "railhead/internal/ncclstyle",

@@ -66,14 +66,11 @@ func (b *flags) bench(ctx context.Context, op ncclstyle.Operation) error {
 	if err != nil {
 		return err
 	}
-	var svg *os.File
-	if b.plot != "" {
-		// Now, not after a long run.
-		if svg, err = os.Create(b.plot); err != nil {
-			return cli.Failuref("--plot: %w", err)
-		}
-		defer func() { _ = svg.Close() }()
+	svg, err := cli.CreatePlot(b.plot)
+	if err != nil {
+		return err
 	}
+	defer func() { _ = svg.Close() }() // without --plot there is nothing to close
 	d, err := private.Start()
 	if err != nil {
 		return cli.Failure(err)

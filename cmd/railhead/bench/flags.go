@@ -1,8 +1,6 @@
 package bench
 
 import (
-	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,10 +16,9 @@ import (
 
 // flags are nccl-tests' flags by their letters, and ours.
 type flags struct {
-	minBytes, maxBytes, stepBytes string
-	stepFactor                    uint64
-	iters, warmup, check, root    int
-	op, dtype                     string
+	sizes                      cli.Sweep
+	iters, warmup, check, root int
+	op, dtype                  string
 
 	ranks   int
 	algo    string // names, comma-separated
@@ -39,10 +36,8 @@ const allRoots = -1
 
 func (b *flags) addTo(cmd *cobra.Command, op ncclstyle.Operation) {
 	f := cmd.Flags()
-	f.StringVarP(&b.minBytes, "minbytes", "b", "32M", "smallest size: of the larger of a rank's two buffers")
-	f.StringVarP(&b.maxBytes, "maxbytes", "e", "32M", "largest size")
-	f.StringVarP(&b.stepBytes, "stepbytes", "i", "1M", "size added from row to row")
-	f.Uint64VarP(&b.stepFactor, "stepfactor", "f", 1, "factor between rows; above 1 it replaces -i")
+	b.sizes.AddTo(f, "32M", "32M", 1, "factor between message sizes; above 1 it replaces -i")
+	b.sizes.AddStep(f, "1M")
 	f.IntVarP(&b.iters, "iters", "n", ncclstyle.DefaultIters, "timed iterations")
 	f.IntVarP(&b.warmup, "warmup_iters", "w", ncclstyle.DefaultWarmupIters, "iterations before those")
 	f.IntVarP(&b.check, "check", "c", ncclstyle.DefaultCheckIters, "iterations whose results are checked, with new inputs; 0: none")
@@ -56,7 +51,7 @@ func (b *flags) addTo(cmd *cobra.Command, op ncclstyle.Operation) {
 		"another, which the output names [$RAILHEAD_ALGO]")
 	if op != ncclstyle.Barrier {
 		f.BoolVar(&b.window, "window", false, "put the buffers into windows, where operations may be zero-copy; pull always has them there")
-		f.StringVar(&b.plot, "plot", "", "draw latency and bus bandwidth over size into this SVG file")
+		cli.AddPlot(f, &b.plot, "latency and bus bandwidth against message size")
 	}
 	cli.AddTimeout(f, &b.timeout)
 	cli.AddJSON(f, &b.asJSON)
@@ -76,7 +71,10 @@ func (b *flags) plan(op ncclstyle.Operation) (measure.Job, ncclstyle.Config, err
 	if j.Dtypes, err = ncclstyle.ParseDtypes(b.dtype); err != nil {
 		return j, cfg, cli.Usagef("-d: %w", err)
 	}
-	if j.Sizes, err = b.sweep(&cfg); err != nil {
+	if cfg.Sweep, err = b.sizes.Parse(); err != nil {
+		return j, cfg, err
+	}
+	if j.Sizes, err = cfg.Sweep.Sizes(); err != nil {
 		return j, cfg, cli.Usagef("%w", err)
 	}
 	j.Roots = b.roots()
@@ -115,34 +113,17 @@ func (b *flags) roots() []int {
 	return roots
 }
 
-func (b *flags) sweep(cfg *ncclstyle.Config) ([]uint64, error) {
-	var err error
-	s := ncclstyle.Sweep{StepFactor: b.stepFactor}
-	for _, p := range []struct {
-		flag, text string
-		out        *uint64
-	}{{"-b", b.minBytes, &s.Min}, {"-e", b.maxBytes, &s.Max}, {"-i", b.stepBytes, &s.StepBytes}} {
-		if *p.out, err = ncclstyle.ParseBytes(p.text); err != nil {
-			return nil, fmt.Errorf("%s: %w", p.flag, err)
-		}
-	}
-	cfg.Sweep = s
-	return s.Sizes()
-}
-
 // parseAlgos reads --algo: what each run forces.
 func parseAlgos(list string) ([]string, error) {
-	names := []string{list}
+	check := func(text string) (string, error) {
+		_, err := tuner.ParseForcing(text, plan.Algorithms())
+		return text, err
+	}
 	if !strings.ContainsAny(list, ";:^") {
-		names = strings.Split(list, ",")
+		return cli.List("--algo", list, check)
 	}
-	for i, n := range names {
-		if _, err := tuner.ParseForcing(n, plan.Algorithms()); err != nil {
-			return nil, cli.Usagef("--algo: %w", err)
-		}
-		if slices.Contains(names[:i], n) {
-			return nil, cli.Usagef("--algo: %s is there twice", n)
-		}
+	if _, err := check(list); err != nil {
+		return nil, cli.Usagef("--algo: %w", err)
 	}
-	return names, nil
+	return []string{list}, nil
 }

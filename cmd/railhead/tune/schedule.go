@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 
 	"railhead/cmd/railhead/internal/cli"
 	"railhead/engine/plan"
@@ -52,7 +51,7 @@ func (c algoCase) String() string { return c.setting.String() + ", " + c.Algorit
 
 // planOf checks the flags.
 func planOf(f *flags) (*schedule, error) {
-	p := &schedule{Factor: f.factor, Processors: runtime.NumCPU()}
+	p := &schedule{Processors: runtime.NumCPU()}
 	var err error
 	if p.Collectives, err = parseCollectives(f.ops); err != nil {
 		return nil, err
@@ -60,14 +59,11 @@ func planOf(f *flags) (*schedule, error) {
 	if p.Ranks, err = parseRanks(f.ranks, p.Processors); err != nil {
 		return nil, err
 	}
-	for _, size := range []struct {
-		flag, text string
-		out        *uint64
-	}{{"-b", f.minBytes, &p.FromBytes}, {"-e", f.maxBytes, &p.ToBytes}} {
-		if *size.out, err = ncclstyle.ParseBytes(size.text); err != nil {
-			return nil, cli.Usagef("%s: %w", size.flag, err)
-		}
+	sweep, err := f.sizes.Parse()
+	if err != nil {
+		return nil, err
 	}
+	p.FromBytes, p.ToBytes, p.Factor = sweep.Min, sweep.Max, sweep.StepFactor
 	if p.Factor < 2 {
 		return nil, cli.Usagef("-f %d: sizes grow by a factor of 2 or more", p.Factor)
 	}
@@ -82,42 +78,35 @@ func planOf(f *flags) (*schedule, error) {
 
 // parseCollectives reads --op; the order of a table is theirs.
 func parseCollectives(text string) ([]string, error) {
-	var names []string
 	known := plan.Algorithms()
-	for name := range strings.SplitSeq(text, ",") {
+	names, err := cli.List("--op", text, func(name string) (string, error) {
 		if _, ok := known[name]; !ok {
-			return nil, cli.Usagef("--op: %.40q is not tuned; there are allgather, allreduce, alltoall, broadcast, reducescatter", name)
+			return "", fmt.Errorf("%.40q is not tuned; there are allgather, allreduce, alltoall, broadcast, reducescatter", name)
 		}
-		if slices.Contains(names, name) {
-			return nil, cli.Usagef("--op: %s is there twice", name)
-		}
-		names = append(names, name)
-	}
+		return name, nil
+	})
 	slices.Sort(names)
-	return names, nil
+	return names, err
 }
 
 // parseRanks reads --ranks. Without it, the powers of two from 2 up to a rank for each processor.
 func parseRanks(text string, processors int) ([]int, error) {
-	var ranks []int
 	if text == "" {
+		var ranks []int
 		for n := 2; n <= min(max(processors, 2), launch.MaxRanks); n *= 2 {
 			ranks = append(ranks, n)
 		}
 		return ranks, nil
 	}
-	for part := range strings.SplitSeq(text, ",") {
+	ranks, err := cli.List("--ranks", text, func(part string) (int, error) {
 		n, err := strconv.Atoi(part)
 		if err != nil || n < 2 || n > launch.MaxRanks {
-			return nil, cli.Usagef("--ranks: %.40q is not a number from 2 to %d", part, launch.MaxRanks)
+			return 0, fmt.Errorf("%.40q is not a number from 2 to %d", part, launch.MaxRanks)
 		}
-		if slices.Contains(ranks, n) {
-			return nil, cli.Usagef("--ranks: %d is there twice", n)
-		}
-		ranks = append(ranks, n)
-	}
+		return n, nil
+	})
 	slices.Sort(ranks)
-	return ranks, nil
+	return ranks, err
 }
 
 // asked are the sizes as asked for.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"railhead/cmd/railhead/internal/cli"
 	"railhead/engine/tuner"
 	"railhead/internal/ncclstyle"
 )
@@ -24,7 +25,7 @@ func TestRanksGoUpToTheProcessors(t *testing.T) {
 }
 
 func TestAPlanNeverHasAnAlgorithmThatAddsInAnotherOrder(t *testing.T) {
-	flags := flags{ops: "allgather,allreduce,alltoall,broadcast,reducescatter", ranks: "2,3", minBytes: "1000", maxBytes: "9000", factor: 3}
+	flags := flags{ops: "allgather,allreduce,alltoall,broadcast,reducescatter", ranks: "2,3", sizes: cli.Sweep{Min: "1000", Max: "9000", Factor: 3}}
 	plan, err := planOf(&flags)
 	if err != nil {
 		t.Fatal(err)

@@ -26,12 +26,11 @@ const busySpread = 0.25
 
 // flags are as they come from the command line.
 type flags struct {
-	ops, ranks         string // with commas
-	minBytes, maxBytes string
-	factor             uint64
-	budget             time.Duration
-	timeout            time.Duration
-	force, asJSON      bool
+	ops, ranks    string // with commas
+	sizes         cli.Sweep
+	budget        time.Duration
+	timeout       time.Duration
+	force, asJSON bool
 }
 
 // Command is `railhead tune`.
@@ -51,9 +50,7 @@ func Command() *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringVar(&f.ops, "op", "allgather,allreduce,alltoall,broadcast,reducescatter", "collectives, with commas")
 	fs.StringVar(&f.ranks, "ranks", "", "numbers of ranks, with commas (default: powers of two, from 2 to a rank for each processor)")
-	fs.StringVarP(&f.minBytes, "minbytes", "b", "1K", "smallest size: of the larger of a rank's two buffers")
-	fs.StringVarP(&f.maxBytes, "maxbytes", "e", "16M", "largest size")
-	fs.Uint64VarP(&f.factor, "stepfactor", "f", 2, "factor between sizes")
+	f.sizes.AddTo(fs, "1K", "16M", 2, "factor between message sizes")
 	fs.DurationVar(&f.budget, "time", 5*time.Minute,
 		fmt.Sprintf("no round is begun that would end later; but there are at least %d, and at most %d", minRounds, maxRounds))
 	fs.BoolVar(&f.force, "force", false, "start anew where an earlier run was stopped")
@@ -67,8 +64,11 @@ func (f *flags) tune(ctx context.Context, out, progress io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if f.budget < 0 || f.timeout < time.Millisecond {
-		return cli.Usagef("--time %v --timeout %v: the first is not negative, the second at least 1ms", f.budget, f.timeout)
+	if f.budget < 0 {
+		return cli.Usagef("--time %v is negative", f.budget)
+	}
+	if err := cli.CheckTimeout(f.timeout); err != nil {
+		return err
 	}
 	if err := f.run(ctx, p, out, progress); err != nil {
 		return cli.Failuref("tune: %w", err)

@@ -96,7 +96,7 @@ func (s state) lines() []string {
 const settingsOfAll = 2*5 - 2
 
 // smallFlags are those of small, as the command reads them.
-var smallFlags = flags{ops: "allreduce", ranks: "2", minBytes: "1K", maxBytes: "4K", factor: 4}
+var smallFlags = flags{ops: "allreduce", ranks: "2", sizes: cli.Sweep{Min: "1K", Max: "4K", Factor: 4}}
 
 // journalOf writes a journal whose points have the times of a function, in us, for as many rounds as a tune has at least.
 func (s state) journalOf(t *testing.T, flags flags, change func(*journalHeader), timeUs func(c algoCase, round int, bytes uint64) float64) {
@@ -159,7 +159,7 @@ func TestTheTableFollowsFromTheMediansOfTheJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	flags := smallFlags
-	flags.maxBytes = "256K"
+	flags.sizes.Max = "256K"
 	s.journalOf(t, flags, nil, someTimes)
 	status, stdout, stderr := s.tune(t, "-e", "256K")
 	want := `collective  ranks  memory  from    algorithm  by default  gain

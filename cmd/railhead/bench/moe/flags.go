@@ -58,7 +58,7 @@ func (b *flags) addTo(cmd *cobra.Command) {
 	f.IntVarP(&b.iterations, "iterations", "n", 100, "timed iterations")
 	f.IntVarP(&b.warmup, "warmup", "w", 10, "iterations before those")
 	f.Uint64Var(&b.seed, "seed", 1, "of routing and tokens")
-	f.StringVar(&b.plot, "plot", "", "draw latency and bandwidth over the number of tokens into this SVG file")
+	cli.AddPlot(f, &b.plot, "latency and bandwidth against tokens per rank")
 	cli.AddTimeout(f, &b.timeout)
 	cli.AddJSON(f, &b.asJSON)
 }

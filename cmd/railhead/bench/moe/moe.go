@@ -50,14 +50,11 @@ func Command() *cobra.Command {
 }
 
 func (b *flags) bench(ctx context.Context, j *job) error {
-	var svg *os.File
-	var err error
-	if b.plot != "" {
-		if svg, err = os.Create(b.plot); err != nil {
-			return cli.Failuref("--plot: %w", err)
-		}
-		defer func() { _ = svg.Close() }()
+	svg, err := cli.CreatePlot(b.plot)
+	if err != nil {
+		return err
 	}
+	defer func() { _ = svg.Close() }() // without --plot there is nothing to close
 	report := newReport(j, b.ranks)
 	if report.BufferBytes, err = client.EPBufferSize(j.Shape.EPConfig(), b.ranks); err != nil {
 		return cli.Usagef("%w", err)

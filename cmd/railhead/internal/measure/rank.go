@@ -2,12 +2,8 @@ package measure
 
 import (
 	"encoding/json"
-	"fmt"
 
 	"railhead/client"
-	"railhead/cmd/railhead/internal/ranks"
-	"railhead/internal/ncclstyle"
-	"railhead/internal/oracle"
 	"railhead/internal/wire"
 )
 
@@ -94,89 +90,4 @@ func (j *Job) measure(c *client.Comm, number int, row plannedRow, first, second 
 		}
 	}
 	return r, m.end()
-}
-
-// measurement is one rank's part in a row.
-type measurement struct {
-	job     *Job
-	c       *client.Comm
-	rank    int
-	world   int
-	row     plannedRow
-	dtype   oracle.Dtype
-	op      oracle.Op // the inputs are those of a sum where nothing is reduced
-	scalars [][]byte  // of all ranks, for a pre-mul sum
-	made    bool      // an op of the comm's, for that
-	inputs  oracle.Inputs
-
-	inPlace bool
-	call    client.Timed
-}
-
-func newMeasurement(j *Job, c *client.Comm, number int, row plannedRow) (*measurement, error) {
-	m := &measurement{job: j, c: c, rank: c.Rank(), world: c.WorldSize(), row: row, op: oracle.Sum}
-	kind, ok := timedKinds[j.Op]
-	if !ok {
-		return nil, fmt.Errorf("bench: no operation %q", j.Op)
-	}
-	m.call = client.Timed{Kind: kind, Count: int(row.count), Root: max(row.root, 0)}
-	if j.Op == ncclstyle.Barrier {
-		return m, nil
-	}
-	dtype, ok := dtypes[row.dtype]
-	if !ok {
-		return nil, fmt.Errorf("bench: no dtype %q", row.dtype)
-	}
-	m.dtype, m.call.Dtype = dtype.oracle, dtype.client
-	if !j.Op.Reduces() {
-		return m, nil
-	}
-	op, ok := reductions[row.redop]
-	if !ok {
-		return nil, fmt.Errorf("bench: no reduction %q", row.redop)
-	}
-	m.op, m.call.Op = op.oracle, op.client
-	var err error
-	if m.inputs, err = ranks.InputsFor(j.Op, c, row.bytes); err != nil || m.op != oracle.PreMulSum {
-		return m, err
-	}
-	for r := range m.world {
-		m.scalars = append(m.scalars, m.inputs.Scalar(m.dtype, oracle.Seed(^j.Seed, r, number)))
-	}
-	m.call.Op, err = c.CreatePreMulSum(m.call.Dtype, m.scalars[m.rank])
-	m.made = err == nil
-	return m, err
-}
-
-// end ends what newMeasurement made.
-func (m *measurement) end() error {
-	if !m.made {
-		return nil
-	}
-	return m.c.DestroyOp(m.call.Op)
-}
-
-var timedKinds = map[ncclstyle.Operation]client.Kind{
-	ncclstyle.AllReduce: client.KindAllReduce, ncclstyle.AllGather: client.KindAllGather,
-	ncclstyle.ReduceScatter: client.KindReduceScatter, ncclstyle.AllToAll: client.KindAllToAll,
-	ncclstyle.Broadcast: client.KindBroadcast, ncclstyle.Reduce: client.KindReduce, ncclstyle.Gather: client.KindGather,
-	ncclstyle.Scatter: client.KindScatter, ncclstyle.Sendrecv: client.KindSendrecv, ncclstyle.Barrier: client.KindBarrier,
-}
-
-var dtypes = map[ncclstyle.Dtype]struct {
-	client client.Dtype
-	oracle oracle.Dtype
-}{
-	ncclstyle.Int8: {client.I8, oracle.I8}, ncclstyle.Uint8: {client.U8, oracle.U8}, ncclstyle.Int32: {client.I32, oracle.I32},
-	ncclstyle.Int64: {client.I64, oracle.I64}, ncclstyle.Uint64: {client.U64, oracle.U64}, ncclstyle.Half: {client.F16, oracle.F16},
-	ncclstyle.Float: {client.F32, oracle.F32}, ncclstyle.Double: {client.F64, oracle.F64}, ncclstyle.BFloat16: {client.BF16, oracle.BF16},
-	ncclstyle.F8E4M3: {client.FP8E4M3, oracle.FP8E4M3}, ncclstyle.F8E5M2: {client.FP8E5M2, oracle.FP8E5M2},
-}
-
-var reductions = map[ncclstyle.Redop]struct {
-	client client.Op // of no meaning for mulsum, which each comm makes
-	oracle oracle.Op
-}{
-	ncclstyle.Sum: {client.Sum, oracle.Sum}, ncclstyle.Prod: {client.Prod, oracle.Prod}, ncclstyle.Max: {client.Max, oracle.Max},
-	ncclstyle.Min: {client.Min, oracle.Min}, ncclstyle.Avg: {client.Avg, oracle.Avg}, ncclstyle.MulSum: {oracle: oracle.PreMulSum},
 }

@@ -1,0 +1,22 @@
+package cli
+
+import (
+	"slices"
+	"strings"
+)
+
+// List reads a flag's values, which are separated by commas. None may be there twice.
+func List[T comparable](flag, text string, parse func(string) (T, error)) ([]T, error) {
+	var all []T
+	for part := range strings.SplitSeq(text, ",") {
+		v, err := parse(part)
+		if err != nil {
+			return nil, Usagef("%s: %w", flag, err)
+		}
+		if slices.Contains(all, v) {
+			return nil, Usagef("%s: %v is given twice", flag, v)
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}

@@ -1,0 +1,71 @@
+package measure
+
+import (
+	"railhead/internal/ncclstyle"
+	"railhead/internal/oracle"
+)
+
+// prepareToTime fills the buffers with what every iteration can begin from. In place each reduces the results of the one
+// before: from zeros, which stay finite and cost the same.
+func (m *measurement) prepareToTime(id int) {
+	clear(m.call.Recv)
+	clear(m.call.Send)
+	if !m.inPlace && len(m.call.Send) > 0 {
+		m.inputs.Fill(m.call.Send, m.dtype, m.op, oracle.Seed(m.job.Seed, m.rank, -1-id))
+	}
+}
+
+// check runs the operation once on new inputs and returns how many elements of this rank's result are wrong.
+func (m *measurement) check(operation int) (int64, error) {
+	seeds := make([]uint64, m.world)
+	for r := range seeds {
+		seeds[r] = oracle.Seed(m.job.Seed, r, operation)
+	}
+	for i := range m.call.Recv {
+		m.call.Recv[i] = 0xff // a NaN of every floating-point type: nothing left from before can pass for a result
+	}
+	m.inputs.Fill(m.call.Send, m.dtype, m.op, seeds[m.rank])
+	if _, err := m.c.Time(m.call, 1); err != nil {
+		return 0, err
+	}
+	return m.wrong(seeds), nil
+}
+
+// wrong compares this rank's result, if it has one, with what the inputs of seeds give.
+func (m *measurement) wrong(seeds []uint64) (wrong int64) {
+	rank, world, count, recv := m.rank, m.world, m.call.Count, m.call.Recv
+	reduction := func(first int) int64 { return m.inputs.Wrong(recv, m.dtype, m.op, seeds, m.scalars, first, 0) }
+	copies := func(part []byte, from, first int) int64 { return oracle.WrongCopies(part, m.dtype, seeds[from], first) }
+	everyones := func(first int) (wrong int64) {
+		for r, n := 0, m.partBytes(); r < world; r++ {
+			wrong += copies(recv[r*n:(r+1)*n], r, first)
+		}
+		return wrong
+	}
+	hasResult := rank == m.row.root
+	switch m.job.Op {
+	case ncclstyle.AllReduce:
+		return reduction(0)
+	case ncclstyle.ReduceScatter:
+		return reduction(rank * count)
+	case ncclstyle.Reduce:
+		if hasResult {
+			return reduction(0)
+		}
+	case ncclstyle.AllGather:
+		return everyones(0)
+	case ncclstyle.Gather:
+		if hasResult {
+			return everyones(0)
+		}
+	case ncclstyle.AllToAll:
+		return everyones(rank * count)
+	case ncclstyle.Broadcast:
+		return copies(recv, m.row.root, 0)
+	case ncclstyle.Scatter:
+		return copies(recv, m.row.root, rank*count)
+	case ncclstyle.Sendrecv:
+		return copies(recv, (rank+world-1)%world, 0)
+	}
+	return 0
+}
