@@ -8,10 +8,12 @@
 # Tests build the library without make, as this file says: they read the assignments of plain words (LIBRARY_..., GO_ONLY)
 # from it.
 
-# What only the Go package needs, for its tests and benchmarks.
-GO_ONLY := client/parse_hook.cc client/timing.cc
+# Where its sources are. Go builds them as well, with a package for each of these folders (their doc.go).
+LIBRARY_FOLDERS := client client/base client/session client/comm client/memory client/collectives client/ep client/device/cpu
+# What only the Go package needs, for its benchmarks.
+GO_ONLY := client/timing.cc
 
-LIBRARY_INCLUDES := -Iclient -Ikernels -Ikernels/include -Iinternal/wire
+LIBRARY_INCLUDES := -Iclient -Iclient/include -Ikernels -Ikernels/include -Iinternal/wire
 LIBRARY_CXXFLAGS := -std=c++17 -fno-exceptions -fno-rtti -fPIC -fvisibility=hidden -pthread
 # The C compiler links, so that the library needs no C++ run-time library. It is never unloaded (nodelete): a thread of its
 # own may be running in it.
@@ -24,14 +26,14 @@ LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 INSTALL ?= install
 
-part = $(shell awk '$$2 == "RH_VERSION_$(1)" { print $$3 }' client/railhead.h)
+part = $(shell awk '$$2 == "RH_VERSION_$(1)" { print $$3 }' client/include/railhead.h)
 MAJOR := $(call part,MAJOR)
 VERSION := $(MAJOR).$(call part,MINOR).$(call part,PATCH)
 
 SONAME := librailhead.so.$(MAJOR)
 SHARED := $(BUILD)/librailhead.so.$(VERSION)
 STATIC := $(BUILD)/librailhead.a
-OBJECTS := $(patsubst client/%.cc,$(BUILD)/objects/%.o,$(filter-out $(GO_ONLY),$(wildcard client/*.cc)))
+OBJECTS := $(patsubst client/%.cc,$(BUILD)/objects/%.o,$(filter-out $(GO_ONLY),$(wildcard $(LIBRARY_FOLDERS:%=%/*.cc))))
 
 .PHONY: lib install clean soak $(BUILD)/railhead.pc
 .DELETE_ON_ERROR:
@@ -58,7 +60,7 @@ $(BUILD)/railhead.pc: client/railhead.pc.in
 
 install: lib
 	$(INSTALL) -d $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(LIBDIR)/pkgconfig
-	$(INSTALL) -m 644 client/railhead.h $(DESTDIR)$(INCLUDEDIR)/railhead.h
+	$(INSTALL) -m 644 client/include/railhead.h $(DESTDIR)$(INCLUDEDIR)/railhead.h
 	$(INSTALL) -m 644 $(STATIC) $(DESTDIR)$(LIBDIR)/librailhead.a
 	$(INSTALL) -m 755 $(SHARED) $(DESTDIR)$(LIBDIR)/librailhead.so.$(VERSION)
 	ln -sf librailhead.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
@@ -70,7 +72,7 @@ clean:
 
 soak:
 	RAILHEAD_KILL_ROUNDS=10000 go test ./internal/killrounds -count=1 -v -timeout 12h
-	EP_SEEDS=20000 EP_ROUNDS=100000 go test ./client -count=1 -v -timeout 12h -run "AnyDispatchAndCombine|ThousandsOfRounds"
+	EP_SEEDS=20000 EP_ROUNDS=100000 go test ./client/tests -count=1 -v -timeout 12h -run "AnyDispatchAndCombine|ThousandsOfRounds"
 	.ci/fuzz 60
 
 -include $(OBJECTS:.o=.d)

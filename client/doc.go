@@ -1,20 +1,30 @@
-// Package client is Railhead's client library: the C ABI of railhead.h, its C++ source (which cgo builds into the Go
-// binary), and a thin Go wrapper that `railhead demo`, `bench` and the tests use.
+// Package client is Railhead's client library for Go programs: a thin wrapper of the C ABI, which `railhead demo`, `bench` and
+// the tests use. The library itself is C++, in the folders base, session, comm, memory, collectives, ep and device; cgo builds
+// each into the Go binary as a package of its own. The ABI is include/railhead.h.
 //
-// It owns a rank's side of the control protocol, the mappings and the calls on the data path. It must never hold policy
+// The library owns a rank's side of the control protocol, the mappings and the calls on the data path. It must never hold policy
 // (the daemon's tables say what to run), exit the process, throw, or wait without a deadline. It trusts the daemon's
 // user (the same one, or root) but not the daemon's bytes, and it trusts the ranks of its own group, with which it
 // shares memory.
 package client
 
-// The C++ sources include headers of these packages; the go command rebuilds this package when they change only because
-// it imports (and they embed) them.
 import (
+	// The library. All of its packages are here: the linker needs them all, and so does the go command, which looks at no header
+	// outside a package's folder.
+	_ "railhead/client/base"
+	_ "railhead/client/collectives"
+	_ "railhead/client/comm"
+	_ "railhead/client/device/cpu"
+	_ "railhead/client/ep"
+	_ "railhead/client/include"
+	_ "railhead/client/memory"
+	_ "railhead/client/session"
 	_ "railhead/internal/wire"
 	_ "railhead/kernels"
 )
 
+// #cgo CFLAGS: -I${SRCDIR}/include
 // #cgo CXXFLAGS: -std=c++17 -O3 -fno-exceptions -fno-rtti -Wall -Wextra
-// #cgo CXXFLAGS: -I${SRCDIR}/../kernels -I${SRCDIR}/../kernels/include -I${SRCDIR}/../internal/wire
+// #cgo CXXFLAGS: -I${SRCDIR} -I${SRCDIR}/include -I${SRCDIR}/../kernels -I${SRCDIR}/../kernels/include -I${SRCDIR}/../internal/wire
 // #cgo LDFLAGS: -lpthread
 import "C"

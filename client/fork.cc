@@ -1,17 +1,17 @@
 // A child has the parent's memory but not its control thread: a call that asks that thread would wait forever, and a rank
 // would be in two processes. So its handles end, and it may connect anew. (A child that calls exec sees none of this.)
-#include "fork.h"
+#include "base/fork.h"
 
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "comm.h"
-#include "control_thread.h"
-#include "ep.h"
-#include "error.h"
-#include "operation.h"
+#include "base/error.h"
+#include "collectives/operation.h"
+#include "comm/comm.h"
+#include "ep/ep.h"
+#include "session/control_thread.h"
 
 namespace railhead::client {
 

@@ -1,7 +1,7 @@
 #include "timing.h"
 
-#include "comm.h"
-#include "error.h"
+#include "base/error.h"
+#include "comm/comm.h"
 #include "host/futex.h"
 
 namespace {

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"railhead/internal/librarybuild"
 )
 
 // patience is far beyond what anything here takes on a busy machine: reaching it means a hang.
@@ -89,7 +91,7 @@ func noteFiles(t *testing.T) {
 // build makes the binary, and the shared library by the compiler alone.
 func build(t *testing.T, binary, library string) {
 	t.Helper()
-	sources, err := filepath.Glob("../client/*.cc")
+	sources, err := librarybuild.Sources("..")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,10 +102,10 @@ func build(t *testing.T, binary, library string) {
 	steps := []*exec.Cmd{command(t, "go", "build", "-o", binary, "../cmd/railhead")}
 	link := []string{"-shared", "-pthread", "-Wl,--version-script=../client/railhead.map", "-Wl,-z,nodelete", "-o", library}
 	for _, source := range sources {
-		object := filepath.Join(filepath.Dir(library), filepath.Base(source)+".o")
+		object := filepath.Join(filepath.Dir(library), strings.ReplaceAll(source, "/", "-")+".o")
 		link = append(link, object)
 		steps = append(steps, command(t, compiler, "-std=c++17", "-O1", "-fno-exceptions", "-fno-rtti", "-fPIC", "-fvisibility=hidden",
-			"-pthread", "-I../client", "-I../kernels", "-I../kernels/include", "-I../internal/wire", "-c", source, "-o", object))
+			"-pthread", "-I../client", "-I../client/include", "-I../kernels", "-I../kernels/include", "-I../internal/wire", "-c", filepath.Join("..", source), "-o", object))
 	}
 	slots := make(chan struct{}, runtime.NumCPU())
 	var wg sync.WaitGroup

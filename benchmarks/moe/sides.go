@@ -105,7 +105,7 @@ func prepareRailhead(root, dir, optimization string, notes io.Writer) (sides []s
 func compile(root, compiler, program, optimization string, side ...string) error {
 	// Where a product and a sum become one instruction is the compiler's choice otherwise, and so are the bits of the result.
 	arguments := []string{"-std=c11", optimization, "-march=native", "-ffp-contract=off",
-		"-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror", "-Iclient", "-Iinternal/sidebyside"}
+		"-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror", "-Iclient/include", "-Iinternal/sidebyside"}
 	if runtime.GOARCH == "amd64" {
 		arguments = append(arguments, "-mprefer-vector-width=512") // compilers older than the processor take half of it
 	}

@@ -62,7 +62,7 @@ func prepare(ctx context.Context, o options, cpus int, dir string, notes io.Writ
 }
 
 func compile(root, compiler, program, optimization, source string, more ...string) error {
-	arguments := []string{"-std=c11", optimization, "-Wall", "-Wextra", "-Wconversion", "-Werror", "-Iclient", "-Iinternal/sidebyside",
+	arguments := []string{"-std=c11", optimization, "-Wall", "-Wextra", "-Wconversion", "-Werror", "-Iclient/include", "-Iinternal/sidebyside",
 		"benchmarks/mpi/ranks/loop.c", "benchmarks/mpi/ranks/" + source}
 	_, err := librarybuild.Tool(root, compiler, append(append(arguments, more...), "-pthread", "-o", program)...)
 	return err

@@ -121,7 +121,7 @@ func TestTheSharedLibraryNeedsTheCLibraryAlone(t *testing.T) {
 	allowed := regexp.MustCompile(`^(libc\.so\.6|libpthread\.so\.0|ld-linux.*\.so\.[0-9]+)$`)
 	for _, name := range needed {
 		if !allowed.MatchString(name) {
-			t.Errorf("librailhead.so needs %s; see client/malloced.h for the C++ run-time library", name)
+			t.Errorf("librailhead.so needs %s; see client/base/malloced.h for the C++ run-time library", name)
 		}
 	}
 }

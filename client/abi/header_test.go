@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-const headerPath = "../railhead.h"
+const headerPath = "../include/railhead.h"
 
 // header is what railhead.h declares, in its order.
 type header struct {

@@ -20,7 +20,7 @@ func program(t *testing.T, source string, link ...string) string {
 	t.Helper()
 	sharedLibrary(t)
 	binary := filepath.Join(t.TempDir(), "program")
-	compile := []string{"-std=c11", "-Wall", "-Wextra", "-Werror", "-Iclient", "-Iclient/ctest", source, "-o", binary, "-pthread"}
+	compile := []string{"-std=c11", "-Wall", "-Wextra", "-Werror", "-Iclient/include", "-Iclient/tests/c", source, "-o", binary, "-pthread"}
 	if err := tool("gcc", append(compile, link...)...); err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestAProgramLinkedWithEitherLibraryWorksAndFailsCleanly(t *testing.T) {
 func TestRanksThatLinkEitherLibraryComputeTheSum(t *testing.T) {
 	startDaemon(t)
 	for _, link := range [][]string{sharedLink(), staticLink()} {
-		if _, err := toolOutput(program(t, "client/ctest/two_ranks.c", link...)); err != nil {
+		if _, err := toolOutput(program(t, "client/tests/c/two_ranks.c", link...)); err != nil {
 			t.Error(err)
 		}
 	}

@@ -54,7 +54,7 @@ func build(dir string) error {
 			if filepath.Ext(source) == ".cc" {
 				name, arguments = "g++", []string{"-std=c++17"}
 			}
-			arguments = append(arguments, "-Wall", "-Wextra", "-Werror", "-pedantic", "-O2", "-Iclient", "client/examples/"+source,
+			arguments = append(arguments, "-Wall", "-Wextra", "-Werror", "-pedantic", "-O2", "-Iclient/include", "client/examples/"+source,
 				filepath.Join(dir, "librailhead.a"), "-pthread", "-o", binary(source))
 		}
 		if _, err := librarybuild.Tool(root, name, arguments...); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -27,14 +28,33 @@ var mayImport = map[string][]string{
 	"railhead/kernels":               {},
 	"railhead/symm":                  {},
 	"railhead/engine/tuner":          {},
-	"railhead/client":                {"railhead/internal/wire", "railhead/kernels"},
-	"railhead/client/abi":            {},
-	"railhead/python":                {},
-	"railhead/client/examples":       {},
-	"railhead/server/flight":         {"railhead/internal/wire"},
-	"railhead/server/membership":     {"railhead/internal/wire", "railhead/server/flight", "railhead/symm"},
-	"railhead/engine/plan":           {"railhead/engine/tuner", "railhead/internal/wire"},
-	"railhead/server/session":        {"railhead/internal/wire"},
+	"railhead/client/include":        {},
+	"railhead/client/base":           {"railhead/client/include", "railhead/internal/wire", "railhead/kernels"},
+	"railhead/client/session":        {"railhead/client/base", "railhead/client/include", "railhead/internal/wire", "railhead/kernels"},
+	"railhead/client/comm":           {"railhead/client/base", "railhead/client/include", "railhead/client/session", "railhead/internal/wire", "railhead/kernels"},
+	"railhead/client/memory": {
+		"railhead/client/base", "railhead/client/comm", "railhead/client/include", "railhead/client/session", "railhead/internal/wire", "railhead/kernels",
+	},
+	"railhead/client/collectives": {
+		"railhead/client/base", "railhead/client/comm", "railhead/client/include", "railhead/client/session", "railhead/internal/wire", "railhead/kernels",
+	},
+	"railhead/client/ep": {
+		"railhead/client/base", "railhead/client/collectives", "railhead/client/comm", "railhead/client/include", "railhead/client/session",
+		"railhead/internal/wire", "railhead/kernels",
+	},
+	"railhead/client/device/cpu": {"railhead/kernels"},
+	"railhead/client": {
+		"railhead/client/base", "railhead/client/collectives", "railhead/client/comm", "railhead/client/device/cpu", "railhead/client/ep",
+		"railhead/client/include", "railhead/client/memory", "railhead/client/session", "railhead/internal/wire", "railhead/kernels",
+	},
+	"railhead/client/tests":      {"railhead/client/base", "railhead/client/include", "railhead/client/session", "railhead/internal/wire", "railhead/kernels"},
+	"railhead/client/abi":        {},
+	"railhead/python":            {},
+	"railhead/client/examples":   {},
+	"railhead/server/flight":     {"railhead/internal/wire"},
+	"railhead/server/membership": {"railhead/internal/wire", "railhead/server/flight", "railhead/symm"},
+	"railhead/engine/plan":       {"railhead/engine/tuner", "railhead/internal/wire"},
+	"railhead/server/session":    {"railhead/internal/wire"},
 	"railhead/server/group": {
 		"railhead/engine/plan", "railhead/engine/topo", "railhead/engine/tuner", "railhead/internal/wire", "railhead/symm",
 		"railhead/server/flight", "railhead/server/membership", "railhead/server/session",
@@ -106,42 +126,49 @@ var mayImport = map[string][]string{
 	"railhead/client/examples/go/allgather": {"railhead/client"},
 }
 
-func TestPackagesImportOnlyWhatTheArchitectureAllows(t *testing.T) {
-	cmd := exec.Command("go", "list", "-json=ImportPath,Imports", "./...")
-	cmd.Dir = "../.."
+// modulePackage is what the tests look at in a package.
+type modulePackage struct {
+	ImportPath                    string
+	Imports, CXXFiles, EmbedFiles []string
+}
+
+// modulePackages lists the packages of the module by their import paths.
+func modulePackages(t *testing.T) map[string]modulePackage {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,CXXFiles,EmbedFiles", "./...")
+	cmd.Dir = root
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
-	seen := map[string]bool{}
+	packages := map[string]modulePackage{}
 	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
-		var p struct {
-			ImportPath string
-			Imports    []string
-		}
+		var p modulePackage
 		if err := d.Decode(&p); errors.Is(err, io.EOF) {
-			break
+			return packages
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		seen[p.ImportPath] = true
+		packages[p.ImportPath] = p
+	}
+}
+
+func TestPackagesImportOnlyWhatTheArchitectureAllows(t *testing.T) {
+	packages := modulePackages(t)
+	for _, p := range packages {
 		allowed, known := mayImport[p.ImportPath]
 		if !known {
 			t.Errorf("%s is not in the table: say what it may import", p.ImportPath)
 			continue
 		}
-		ok := map[string]bool{}
-		for _, a := range allowed {
-			ok[a] = true
-		}
 		for _, i := range p.Imports {
-			if strings.HasPrefix(i, "railhead/") && !ok[i] {
+			if strings.HasPrefix(i, "railhead/") && !slices.Contains(allowed, i) {
 				t.Errorf("%s imports %s, which the architecture does not allow", p.ImportPath, i)
 			}
 		}
 	}
 	for p := range mayImport {
-		if !seen[p] {
+		if _, ok := packages[p]; !ok {
 			t.Errorf("%s is in the table but not in the module", p)
 		}
 	}

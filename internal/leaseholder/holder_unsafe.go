@@ -68,7 +68,7 @@ func (h *Holder) Die() {
 	<-h.gone
 }
 
-// Take is doTakeLease of client/control_thread.cc.
+// Take is doTakeLease of client/comm/control_thread.cc.
 func (h *Holder) Take(m *symm.Mapping, rank int) {
 	h.do(func() {
 		node := m.Word64(wire.RankLineOffset(rank))
@@ -80,7 +80,7 @@ func (h *Holder) Take(m *symm.Mapping, rank int) {
 	})
 }
 
-// Drop is doDropLease of client/control_thread.cc, for the lease taken last.
+// Drop is doDropLease of client/comm/control_thread.cc, for the lease taken last.
 func (h *Holder) Drop(m *symm.Mapping, rank int) {
 	h.do(func() {
 		h.head.next = uintptr(atomic.LoadUint64(m.Word64(wire.RankLineOffset(rank))))

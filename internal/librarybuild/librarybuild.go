@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,7 +44,7 @@ func Build(root, dir, optimization string) error {
 	}
 	link := append(assigned["LIBRARY_LDFLAGS"], "-Wl,-soname,"+soname, "-o", filepath.Join(dir, "librailhead.so"))
 	if _, err := Tool(root, "gcc", append(link, objects...)...); err != nil {
-		return fmt.Errorf("%w\nIs a function of the C++ run-time library missing? client/malloced.h says why it is not linked", err)
+		return fmt.Errorf("%w\nIs a function of the C++ run-time library missing? client/base/malloced.h says why it is not linked", err)
 	}
 	_, err = Tool(root, "ar", append([]string{"rcs", filepath.Join(dir, "librailhead.a")}, objects...)...)
 	return errors.Join(err, os.Symlink("librailhead.so", filepath.Join(dir, soname)))
@@ -59,7 +60,7 @@ func makefileAssignments(root string) (map[string][]string, error) {
 	for _, m := range regexp.MustCompile(`(?m)^(\w+) := ([^$\\\n]+)$`).FindAllStringSubmatch(string(text), -1) {
 		assigned[m[1]] = strings.Fields(m[2])
 	}
-	for _, name := range []string{"GO_ONLY", "LIBRARY_INCLUDES", "LIBRARY_CXXFLAGS", "LIBRARY_LDFLAGS"} {
+	for _, name := range []string{"LIBRARY_FOLDERS", "GO_ONLY", "LIBRARY_INCLUDES", "LIBRARY_CXXFLAGS", "LIBRARY_LDFLAGS"} {
 		if len(assigned[name]) == 0 {
 			return nil, fmt.Errorf("the Makefile has no line %q with plain words", name+" := ")
 		}
@@ -68,7 +69,7 @@ func makefileAssignments(root string) (map[string][]string, error) {
 }
 
 func sonameOf(root string) (string, error) {
-	header, err := os.ReadFile(filepath.Join(root, "client/railhead.h"))
+	header, err := os.ReadFile(filepath.Join(root, "client/include/railhead.h"))
 	if err != nil {
 		return "", err
 	}
@@ -80,7 +81,7 @@ func sonameOf(root string) (string, error) {
 }
 
 func compileObjects(root, dir, optimization string, assigned map[string][]string) ([]string, error) {
-	sources, err := filepath.Glob(filepath.Join(root, "client/*.cc"))
+	sources, err := sourcesIn(root, assigned)
 	if err != nil {
 		return nil, err
 	}
@@ -90,11 +91,7 @@ func compileObjects(root, dir, optimization string, assigned map[string][]string
 	errs := make([]error, len(sources))
 	slots := make(chan struct{}, runtime.NumCPU())
 	for i, source := range sources {
-		source = "client/" + filepath.Base(source)
-		if slices.Contains(assigned["GO_ONLY"], source) {
-			continue
-		}
-		object := filepath.Join(dir, filepath.Base(source)+".o")
+		object := filepath.Join(dir, strings.ReplaceAll(source, "/", "-")+".o")
 		objects = append(objects, object)
 		wg.Go(func() {
 			slots <- struct{}{}
@@ -104,6 +101,39 @@ func compileObjects(root, dir, optimization string, assigned map[string][]string
 	}
 	wg.Wait()
 	return objects, errors.Join(errs...)
+}
+
+// Sources lists the library's sources, by their paths from root.
+func Sources(root string) ([]string, error) {
+	assigned, err := makefileAssignments(root)
+	if err != nil {
+		return nil, err
+	}
+	return sourcesIn(root, assigned)
+}
+
+// GoOnly lists the sources in the library's folders that only the Go package needs.
+func GoOnly(root string) ([]string, error) {
+	assigned, err := makefileAssignments(root)
+	return assigned["GO_ONLY"], err
+}
+
+func sourcesIn(root string, assigned map[string][]string) (sources []string, err error) {
+	for _, folder := range assigned["LIBRARY_FOLDERS"] {
+		paths, err := filepath.Glob(filepath.Join(root, folder, "*.cc"))
+		if err != nil {
+			return nil, err
+		}
+		if len(paths) == 0 {
+			return nil, fmt.Errorf("the Makefile's LIBRARY_FOLDERS has %s, where no source is", folder)
+		}
+		for _, path := range paths {
+			if source := folder + "/" + filepath.Base(path); !slices.Contains(assigned["GO_ONLY"], source) {
+				sources = append(sources, source)
+			}
+		}
+	}
+	return sources, nil
 }
 
 // Tool runs a program of the tool chain at root and returns what it printed; $CC, $CXX and $AR replace gcc, g++ and ar.
@@ -125,10 +155,12 @@ func Tool(root, name string, arguments ...string) (string, error) {
 // NoteSources opens what the compilers read, and the files at root that match patterns, so that the go command, which
 // remembers what a test opened, does not take a cached result for the result of changed sources.
 func NoteSources(root string, patterns ...string) error {
-	library := []string{
-		"Makefile", "client/*.cc", "client/*.h", "client/railhead.*", "internal/wire/*.h", "kernels/host/*", "kernels/include/railhead/*/*.h",
+	for _, folder := range []string{"client", "internal/wire", "kernels"} {
+		if err := noteFolder(filepath.Join(root, folder)); err != nil {
+			return err
+		}
 	}
-	for _, pattern := range append(library, patterns...) {
+	for _, pattern := range append([]string{"Makefile", "client/railhead.*"}, patterns...) {
 		paths, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			return err
@@ -143,4 +175,14 @@ func NoteSources(root string, patterns ...string) error {
 		}
 	}
 	return nil
+}
+
+// noteFolder opens the C and C++ below a folder.
+func noteFolder(folder string) error {
+	return filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.Type().IsRegular() && slices.Contains([]string{".c", ".cc", ".h"}, filepath.Ext(path)) {
+			_, err = os.ReadFile(path)
+		}
+		return err
+	})
 }

@@ -2,7 +2,7 @@ package wire
 
 import "fmt"
 
-// Result is an rh_result of the C ABI (client/railhead.h). The numbers never change.
+// Result is an rh_result of the C ABI (client/include/railhead.h). The numbers never change.
 type Result uint32
 
 // The results; railhead.h has them as RH_ERR_TIMEOUT and so on, with the same numbers.

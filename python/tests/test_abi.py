@@ -1,4 +1,4 @@
-"""The numbers, structs and functions of this package are those of client/railhead.h."""
+"""The numbers, structs and functions of this package are those of client/include/railhead.h."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import railhead
 from railhead import Dtype, Op, Result, _abi
 from support import HERE
 
-HEADER = HERE.parent.parent / "client" / "railhead.h"
+HEADER = HERE.parent.parent / "client" / "include" / "railhead.h"
 TEXT = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
 
 STRUCTS = {

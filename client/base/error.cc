@@ -1,0 +1,71 @@
+#include "base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+namespace railhead::client {
+
+namespace {
+thread_local char lastMessage[768];
+}
+
+rh_result fail(rh_result result, const char* format, ...) {
+  va_list args;
+  va_start(args, format);
+  vsnprintf(lastMessage, sizeof lastMessage, format, args);
+  va_end(args);
+  return result;
+}
+
+void formatRanks(uint64_t mask, char* out, size_t size) {
+  size_t used = 0;
+  out[0] = '\0';
+  for (int first = 0; first < 64 && mask >> first != 0 && used < size; first++) {
+    if ((mask >> first & 1) == 0) continue;
+    int last = first;
+    while (last < 63 && (mask >> (last + 1) & 1) != 0) last++;
+    if (last < first + 2) last = first;
+    const bool end = last == 63 || mask >> (last + 1) == 0;
+    const char* separator = used == 0 ? "" : end ? " and " : ", ";
+    const int n = last == first ? snprintf(out + used, size - used, "%s%d", separator, first)
+                                : snprintf(out + used, size - used, "%s%d-%d", separator, first, last);
+    if (n < 0) return;
+    used += static_cast<size_t>(n);
+    first = last;
+  }
+}
+
+}  // namespace railhead::client
+
+extern "C" const char* rh_last_error_message(void) { return railhead::client::lastMessage; }
+
+extern "C" uint32_t rh_get_version(void) { return RH_VERSION_MAJOR * 10000 + RH_VERSION_MINOR * 100 + RH_VERSION_PATCH; }
+
+extern "C" const char* rh_result_string(rh_result result) {
+  switch (result) {
+    case RH_OK: return "ok";
+    case RH_ERR_INVALID_ARGUMENT: return "invalid_argument";
+    case RH_ERR_INVALID_HANDLE: return "invalid_handle";
+    case RH_ERR_UNSUPPORTED: return "unsupported";
+    case RH_ERR_OUT_OF_MEMORY: return "out_of_memory";
+    case RH_ERR_SYSTEM: return "system";
+    case RH_ERR_NO_DAEMON: return "no_daemon";
+    case RH_ERR_DAEMON_LOST: return "daemon_lost";
+    case RH_ERR_VERSION_MISMATCH: return "version_mismatch";
+    case RH_ERR_PERMISSION: return "permission";
+    case RH_ERR_PROTOCOL: return "protocol";
+    case RH_ERR_TIMEOUT: return "timeout";
+    case RH_ERR_RANK_MISSING: return "rank_missing";
+    case RH_ERR_WORLD_SIZE_MISMATCH: return "world_size_mismatch";
+    case RH_ERR_TOKEN_MISMATCH: return "token_mismatch";
+    case RH_ERR_RANK_TAKEN: return "rank_taken";
+    case RH_ERR_GROUP_BUSY: return "group_busy";
+    case RH_ERR_RANK_DEAD: return "rank_dead";
+    case RH_ERR_ABORTED: return "aborted";
+    case RH_ERR_DRAINING: return "draining";
+    case RH_ERR_MISMATCH: return "mismatch";
+    case RH_ERR_LIMIT: return "limit";
+    case RH_ERR_BUSY: return "busy";
+  }
+  return "unknown_result";
+}

@@ -1,0 +1,320 @@
+// rh_group_start and rh_group_end: calls of a thread are noted and run together.
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <new>
+
+#include "base/error.h"
+#include "collectives/operation.h"
+
+namespace railhead::client {
+
+namespace {
+
+constexpr int kMaxNoted = 4096;  // calls of a group
+constexpr size_t kMessage = 768;
+
+struct Noted {
+  rh_comm* handle;
+  Operation operation;
+};
+
+// A thread's group. It is made by the first rh_group_start and ends with the thread.
+struct Group {
+  int depth;
+  int n, capacity;
+  Noted* noted;
+  rh_result failed;  // why rh_group_end will run nothing
+  char message[kMessage];
+};
+
+thread_local Group* group = nullptr;
+
+// Of the comm, or gone with it.
+void countNoted(rh_comm* handle, int32_t change) {
+  Comms::Shared look(comms(), handle);
+  if (look.get() != nullptr) __atomic_fetch_add(&look.get()->noted, change, __ATOMIC_RELAXED);
+}
+
+void clear(Group* g) {
+  for (int i = 0; i < g->n; i++) countNoted(g->noted[i].handle, -1);
+  g->n = 0;
+  g->depth = 0;
+  g->failed = RH_OK;
+}
+
+// At the end of a thread, within a group or not. Destructors of the engine that run later may make a new one.
+void dropGroup(void* p) {
+  auto* g = static_cast<Group*>(p);
+  group = nullptr;
+  clear(g);
+  free(g->noted);
+  free(g);
+}
+
+pthread_key_t endOfThread;
+int keyError = 0;
+void makeKey() { keyError = pthread_key_create(&endOfThread, dropGroup); }
+
+Group* groupOfThread() {
+  if (group != nullptr) return group;
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, makeKey);
+  auto* g = static_cast<Group*>(calloc(1, sizeof(Group)));
+  if (g == nullptr) return nullptr;
+  if (keyError != 0 || pthread_setspecific(endOfThread, g) != 0) {
+    free(g);
+    return nullptr;
+  }
+  return group = g;
+}
+
+// The first failure of a group counts. Returns result.
+rh_result spoil(rh_result result) {
+  if (group->failed == RH_OK) {
+    group->failed = result;
+    snprintf(group->message, sizeof group->message, "%s", rh_last_error_message());
+  }
+  return result;
+}
+
+bool grow(Group* g) {
+  if (g->n < g->capacity) return true;
+  const int capacity = g->capacity == 0 ? 64 : 2 * g->capacity;
+  auto* more = static_cast<Noted*>(realloc(g->noted, static_cast<size_t>(capacity) * sizeof(Noted)));
+  if (more == nullptr) return false;
+  g->noted = more;
+  g->capacity = capacity;
+  return true;
+}
+
+struct Gate;
+
+// The calls of one comm, and how they went.
+struct Share {
+  rh_comm* handle;
+  Comm* comm;
+  const Noted* noted;
+  int n;
+  rh_result result;
+  char message[kMessage];
+  pthread_t thread;
+  Gate* gate;
+  alignas(Comms::Exclusive) unsigned char guard[sizeof(Comms::Exclusive)];
+
+  Comms::Exclusive* exclusive() { return reinterpret_cast<Comms::Exclusive*>(guard); }
+};
+
+bool toItself(const Operation& o, const Comm* comm) { return isTransfer(o) && o.root == comm->rank; }
+
+// Sends of a rank to itself match its receives from itself, in their order.
+template <class Visit>
+rh_result forEachOwnPair(const Share& s, Visit visit) {
+  int send = -1, receive = -1;
+  const auto next = [&](int from, uint32_t op) {
+    for (int i = from + 1; i < s.n; i++) {
+      const Noted& n = s.noted[i];
+      if (n.handle == s.handle && toItself(n.operation, s.comm) && n.operation.op == op) return i;
+    }
+    return s.n;
+  };
+  for (;;) {
+    send = next(send, RHW_OP_SEND);
+    receive = next(receive, RHW_OP_RECV);
+    if (send == s.n && receive == s.n) return RH_OK;
+    if (send == s.n || receive == s.n) {
+      return fail(RH_ERR_INVALID_ARGUMENT, "group_end: rank %d: a %s itself has no match", s.comm->rank, send == s.n ? "receive from" : "send to");
+    }
+    const Operation &from = s.noted[send].operation, &to = s.noted[receive].operation;
+    if (from.count != to.count || from.dtype != to.dtype) {
+      return fail(RH_ERR_INVALID_ARGUMENT, "group_end: rank %d sends %zu %s to itself and receives %zu %s", s.comm->rank, from.count,
+                  dtypeName(from.dtype), to.count, dtypeName(to.dtype));
+    }
+    visit(from, to);
+  }
+}
+
+// First all transfers, at the same time, then the collectives in their order.
+rh_result runShare(const Share& s) {
+  auto* transfers = static_cast<Operation*>(malloc(static_cast<size_t>(s.n) * sizeof(Operation)));
+  if (transfers == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "group_end: rank %d: no memory for %d calls", s.comm->rank, s.n);
+  int n = 0;
+  for (int i = 0; i < s.n; i++) {
+    const Noted& call = s.noted[i];
+    if (call.handle == s.handle && isTransfer(call.operation) && !toItself(call.operation, s.comm)) transfers[n++] = call.operation;
+  }
+  rh_result result = whyBroken(s.comm);
+  if (result == RH_OK) {
+    // The two are different calls, so nobody has looked whether their buffers overlap.
+    result = forEachOwnPair(s, [](const Operation& from, const Operation& to) {
+      if (from.count > 0) memmove(to.recv, from.send, bytesOf(from));
+    });
+  }
+  if (result == RH_OK && n > 0) result = runTransfers(s.comm, transfers, n, RHW_OP_GROUP);
+  free(transfers);
+  for (int i = 0; i < s.n && result == RH_OK; i++) {
+    const Noted& call = s.noted[i];
+    if (call.handle == s.handle && !isTransfer(call.operation)) result = runOperation(s.comm, call.operation);
+  }
+  return result;
+}
+
+void runAndKeepMessage(Share* s) {
+  s->result = runShare(*s);
+  if (s->result != RH_OK) snprintf(s->message, sizeof s->message, "%s", rh_last_error_message());
+}
+
+// Holds the threads of a group back until all of them are there. Their wait needs no deadline: the thread that made them sets
+// the gate as soon as it has made, or could not make, the last one, whatever happens.
+struct Gate {
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
+  enum class State { kShut, kOpen, kCancelled } state = State::kShut;
+
+  bool pass() {
+    pthread_mutex_lock(&mutex);
+    while (state == State::kShut) pthread_cond_wait(&opened, &mutex);
+    pthread_mutex_unlock(&mutex);
+    return state == State::kOpen;
+  }
+  void set(State to) {
+    pthread_mutex_lock(&mutex);
+    state = to;
+    pthread_cond_broadcast(&opened);
+    pthread_mutex_unlock(&mutex);
+  }
+};
+
+void* shareThread(void* p) {
+  auto* s = static_cast<Share*>(p);
+  if (s->gate->pass()) runAndKeepMessage(s);
+  return nullptr;
+}
+
+// A thread for each comm but the first, with all signals blocked: those are the engine's. All or none: ranks that run one after
+// the other would wait for each other.
+rh_result runShares(Share* shares, int n) {
+  Gate gate;
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int threads = 1, error = 0;
+  for (; threads < n && error == 0; threads++) {
+    shares[threads].gate = &gate;
+    error = pthread_create(&shares[threads].thread, nullptr, shareThread, &shares[threads]);
+    if (error != 0) break;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  gate.set(error == 0 ? Gate::State::kOpen : Gate::State::kCancelled);
+  if (error == 0) runAndKeepMessage(&shares[0]);
+  for (int i = 1; i < threads; i++) pthread_join(shares[i].thread, nullptr);
+  if (error == 0) return RH_OK;
+  return fail(RH_ERR_SYSTEM, "group_end: rank %d: nothing was run: no thread for comm %d of %d of the group: %s",
+              shares[0].comm->rank, threads + 1, n, strerror(error));
+}
+
+// The comms of the group, each to this thread alone. *n counts those that were taken, also when one could not be.
+rh_result takeComms(const Group* g, Share* shares, int* n) {
+  for (int i = 0; i < g->n; i++) {
+    rh_comm* handle = g->noted[i].handle;
+    bool known = false;
+    for (int k = 0; k < *n && !known; k++) known = shares[k].handle == handle;
+    if (known) continue;
+    Share& s = shares[*n];
+    s.handle = handle;
+    s.noted = g->noted;
+    s.n = g->n;
+    new (s.guard) Comms::Exclusive(comms(), handle);
+    (*n)++;
+    s.comm = s.exclusive()->get();
+    rh_result result = s.comm == nullptr ? checkGuard(*s.exclusive(), "group_end") : RH_OK;
+    if (result == RH_OK) result = forEachOwnPair(s, [](const Operation&, const Operation&) {});
+    if (result != RH_OK) return result;
+  }
+  return RH_OK;
+}
+
+rh_result runGroup(const Group* g) {
+  if (g->n == 0) return RH_OK;
+  int comms = 0;
+  const size_t most = g->n < kMaxComms ? static_cast<size_t>(g->n) : size_t{kMaxComms};
+  auto* shares = static_cast<Share*>(calloc(most, sizeof(Share)));
+  if (shares == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "group_end: no memory for %zu comms", most);
+  rh_result result = takeComms(g, shares, &comms);
+  if (result == RH_OK) {
+    result = runShares(shares, comms);
+    for (int i = 0; i < comms && result == RH_OK; i++) {
+      if (shares[i].result != RH_OK) result = fail(shares[i].result, "%s", shares[i].message);
+    }
+  }
+  for (int i = 0; i < comms; i++) shares[i].exclusive()->~Exclusive();
+  free(shares);
+  return result;
+}
+
+}  // namespace
+
+void forgetGroup() {
+  if (group == nullptr) return;
+  group->n = 0;
+  group->depth = 0;
+  group->failed = RH_OK;
+}
+
+bool inGroup() { return group != nullptr && group->depth > 0; }
+
+rh_result noteOperation(rh_comm* handle, const Operation& operation, const void* stream) {
+  Group* g = group;
+  Comms::Shared look(comms(), handle);
+  Comm* comm = look.get();
+  if (comm == nullptr) return spoil(fail(RH_ERR_INVALID_HANDLE, "%s: not a live comm: was it finalized?", operationName(operation.op)));
+  Noted call = {handle, operation};
+  const rh_result bad = checkOperation(comm, &call.operation, stream);
+  if (bad != RH_OK) return spoil(bad);
+  if (g->n == kMaxNoted) {
+    return spoil(fail(RH_ERR_LIMIT, "%s: rank %d: the group has %d calls, the most there can be; end it earlier", operationName(operation.op),
+                      comm->rank, kMaxNoted));
+  }
+  if (!grow(g)) return spoil(fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to note the call", operationName(operation.op), comm->rank));
+  g->noted[g->n++] = call;
+  __atomic_fetch_add(&comm->noted, 1, __ATOMIC_RELAXED);
+  return RH_OK;
+}
+
+rh_result refuseInGroup(const char* operation) {
+  if (!inGroup()) return RH_OK;
+  return spoil(fail(RH_ERR_INVALID_ARGUMENT, "%s: cannot be called between rh_group_start and rh_group_end", operation));
+}
+
+rh_result checkNoneNoted(const Comm* comm, const char* operation) {
+  const int32_t noted = __atomic_load_n(&comm->noted, __ATOMIC_RELAXED);
+  if (noted == 0) return RH_OK;
+  return fail(RH_ERR_BUSY, "%s: rank %d: a group that has not ended has noted %d calls on this comm; call rh_group_end first", operation,
+              comm->rank, noted);
+}
+
+}  // namespace railhead::client
+
+using namespace railhead::client;
+
+extern "C" rh_result rh_group_start(void) {
+  Group* g = groupOfThread();
+  if (g == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "group_start: no memory for this thread's group");
+  g->depth++;
+  return RH_OK;
+}
+
+extern "C" rh_result rh_group_end(void) {
+  if (!inGroup()) return fail(RH_ERR_INVALID_ARGUMENT, "group_end: this thread is in no group; call rh_group_start first");
+  Group* g = group;
+  if (g->depth > 1) {
+    g->depth--;
+    return RH_OK;
+  }
+  const rh_result result = g->failed == RH_OK ? runGroup(g) : fail(g->failed, "group_end: nothing was run: %s", g->message);
+  clear(g);
+  return result;
+}

@@ -1,0 +1,86 @@
+// rh_comm_split: the ranks tell each other their colors, and those of a color form a group of their own.
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/settings.h"
+#include "collectives/operation.h"
+
+namespace railhead::client {
+
+namespace {
+
+struct ColorAndKey {
+  int32_t color, key;
+};
+
+// Everybody's choice. A collective like any other.
+rh_result exchangeChoices(Comm* comm, ColorAndKey mine, ColorAndKey (&all)[RHW_MAX_WORLD]) {
+  if (!beginOperation(comm, RHW_OP_SPLIT, sizeof mine, kNoCallDetails, comm->collectives + 1)) return whyBroken(comm);
+  all[comm->rank] = mine;
+  if (comm->worldSize > 1) {
+    comm->team.call = signatureOf(comm, {RHW_OP_SPLIT, nullptr, nullptr, 1, RH_F32, RH_SUM, -1, {}});
+    const host::Outcome outcome = comm->kernels->copies.allGather(comm->team, &mine, all, sizeof mine);
+    if (outcome.stop != Stop::kNone) return stopOperation(comm, outcome);
+  }
+  endOperation(comm);
+  return RH_OK;
+}
+
+// This rank's place among those of its color: by key, then by rank.
+void place(const ColorAndKey (&all)[RHW_MAX_WORLD], const Comm* comm, uint32_t* rank, uint32_t* world) {
+  const ColorAndKey mine = all[comm->rank];
+  *rank = *world = 0;
+  for (int r = 0; r < comm->worldSize; r++) {
+    if (all[r].color != mine.color) continue;
+    (*world)++;
+    if (all[r].key < mine.key || (all[r].key == mine.key && r < comm->rank)) (*rank)++;
+  }
+}
+
+// A name that no other group has: the old group's number as it formed (daemons never give one twice), which split of it, the color. The old name comes first
+// where there is room, for people who read it.
+void nameOf(const Comm* comm, int32_t color, char (&out)[RHW_NAME]) {
+  const char* prefix = strlen(comm->name) <= 16 ? comm->name : "split";
+  snprintf(out, sizeof out, "%.16s/%llx.%llx.%d", prefix, static_cast<unsigned long long>(comm->birth),
+           static_cast<unsigned long long>(comm->splits), color);
+}
+
+rh_result split(Comm* comm, ColorAndKey mine, rh_comm** out) {
+  ColorAndKey all[RHW_MAX_WORLD];
+  const rh_result result = exchangeChoices(comm, mine, all);
+  if (result != RH_OK) return result;
+  comm->splits++;
+  if (mine.color == RH_SPLIT_NONE) return RH_OK;
+  rhw_join request = {};
+  place(all, comm, &request.rank, &request.world);
+  nameOf(comm, mine.color, request.group);
+  memcpy(request.token, comm->token, sizeof request.token);
+  request.timeout_ms = comm->timeoutMs;
+  const auto reduceGroup = static_cast<uint32_t>(comm->team.reduceGroup);
+  request.reduce_group = reduceGroup < request.world ? reduceGroup : 0;
+  request.heap_bytes = comm->heapBytes - comm->scratchBytes;
+  memcpy(request.forcing, comm->forcing, sizeof request.forcing);
+  request.reproducible = comm->reproducible;
+  ownProcessors(request.cpus);
+  return joinGroup(comm->session, request, comm, out);
+}
+
+}  // namespace
+}  // namespace railhead::client
+
+using namespace railhead::client;
+
+extern "C" rh_result rh_comm_split(rh_comm* handle, int32_t color, int32_t key, rh_comm** out) {
+  if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "comm_split: out is NULL");
+  *out = nullptr;
+  rh_result result = refuseInGroup("comm_split");
+  if (result != RH_OK) return result;
+  Comms::Exclusive guard(comms(), handle);
+  result = checkGuard(guard, "comm_split");
+  if (result != RH_OK) return result;
+  if (color < 0 && color != RH_SPLIT_NONE) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_split: rank %d: color %d; colors are 0 and above, or RH_SPLIT_NONE", guard.get()->rank, color);
+  }
+  return split(guard.get(), {color, key}, out);
+}

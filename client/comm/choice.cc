@@ -1,0 +1,117 @@
+#include "comm/choice.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "comm/comm.h"
+
+namespace railhead::client {
+
+namespace {
+
+constexpr uint64_t kNoEnd = ~uint64_t{0};
+
+bool ascends(const rhw_plan& p) {
+  if (p.count < 1 || p.count > RHW_MAX_CHOICES) return false;
+  uint64_t from = 0;
+  for (uint32_t i = 0; i < p.count; i++) {
+    if (p.choice[i].below_bytes <= from) return false;
+    from = p.choice[i].below_bytes;
+  }
+  return from == kNoEnd;
+}
+
+// By rhw_planned.
+constexpr uint32_t kPlanned[RHW_PLANS] = {RHW_OP_ALL_REDUCE, RHW_OP_REDUCE_SCATTER, RHW_OP_ALL_GATHER, RHW_OP_ALL_TO_ALL, RHW_OP_BROADCAST};
+
+constexpr uint64_t bitOf(uint32_t op) { return uint64_t{1} << op; }
+
+// Whether all choices are algorithms of the operation, for buffers in windows or for any; `or` is one more that may be.
+bool areOf(const rhw_plan& p, uint32_t op, uint32_t windows, uint32_t orAlgo) {
+  for (uint32_t i = 0; i < p.count; i++) {
+    const uint32_t algo = p.choice[i].algo;
+    if (algo == orAlgo) continue;
+    if (algo >= RHW_ALGOS || rhw_algorithms[algo].windows != windows || (rhw_algorithms[algo].operations & bitOf(op)) == 0) return false;
+  }
+  return true;
+}
+
+bool isOrder(const rhw_plans& p, int worldSize) {
+  uint64_t seen = 0;
+  for (int i = 0; i < worldSize; i++) {
+    if (p.order[i] >= worldSize) return false;
+    seen |= uint64_t{1} << p.order[i];
+  }
+  return seen == (worldSize == 64 ? ~uint64_t{0} : (uint64_t{1} << worldSize) - 1);
+}
+
+}  // namespace
+
+Choice choose(const rhw_plan& plan, uint64_t bytes) {
+  uint32_t i = 0;
+  while (i + 1 < plan.count && bytes >= plan.choice[i].below_bytes) i++;
+  return {plan.choice[i].algo, plan.choice[i].why};
+}
+
+const char* checkPlans(const rhw_plans& plans, int worldSize) {
+  if (!isOrder(plans, worldSize)) return "an order of the ring that is none of the ranks";
+  if (plans.channels < 1 || plans.channels > static_cast<uint32_t>(kMaxRingChannels)) return "a number of channels that cannot be";
+  for (int i = 0; i < RHW_PLANS; i++) {
+    if (!ascends(plans.copied[i]) || !ascends(plans.zero_copy[i])) return "ranges of sizes that do not follow each other";
+    if (!areOf(plans.copied[i], kPlanned[i], 0, RHW_ALGOS)) return "an algorithm that the operation does not have";
+    if (!areOf(plans.zero_copy[i], kPlanned[i], 1, RHW_ALGO_AUTO)) return "an algorithm that is not zero-copy";
+  }
+  return nullptr;
+}
+
+const char* algorithmName(uint32_t algo) { return rhw_algorithms[algo < RHW_ALGOS ? algo : uint32_t{RHW_ALGO_AUTO}].name; }
+
+const char* whyName(uint32_t why) {
+  static const char* const names[] = {"none", "default", "tuned", "forced", "only", "not_zero_copy"};  // by rhw_why
+  return why < sizeof names / sizeof *names ? names[why] : "none";
+}
+
+namespace {
+
+bool lookUp(const Comm* comm, const char* operation, size_t bytes, bool inWindows, Choice* out) {
+  for (int i = 0; i < RHW_PLANS; i++) {
+    if (strcmp(operation, operationName(kPlanned[i])) != 0) continue;
+    *out = choose(comm->plans.zero_copy[i], bytes);
+    if (!inWindows || out->algo != RHW_ALGO_PULL) *out = choose(comm->plans.copied[i], bytes);
+    return true;
+  }
+  // The others that have an algorithm have one.
+  for (uint32_t op = 0; op < 64; op++) {
+    if ((rhw_algorithms[RHW_ALGO_PIPE].operations & bitOf(op)) == 0 || strcmp(operation, operationName(op)) != 0) continue;
+    *out = {RHW_ALGO_PIPE, RHW_WHY_ONLY};
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+}  // namespace railhead::client
+
+using namespace railhead::client;
+
+extern "C" rh_result rh_comm_get_choice(rh_comm* handle, const char* operation, size_t bytes, int32_t in_windows, rh_choice* out) {
+  const rh_choice defaults = RH_CHOICE_INIT;
+  if (operation == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "comm_get_choice: operation is NULL");
+  if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "comm_get_choice: choice is NULL");
+  if (out->struct_size != sizeof defaults || out->struct_version != 1) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_get_choice: choice has size %u and version %u, this library knows size %zu, version 1; "
+                "begin with RH_CHOICE_INIT", out->struct_size, out->struct_version, sizeof defaults);
+  }
+  Comms::Shared guard(comms(), handle);
+  const Comm* comm = guard.get();
+  if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_get_choice: not a live comm: was it finalized?");
+  Choice choice = {RHW_ALGO_AUTO, RHW_WHY_NONE};
+  if (comm->worldSize > 1 && !lookUp(comm, operation, bytes, in_windows != 0, &choice)) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_get_choice: rank %d: no operation \"%.32s\" has an algorithm; there are all_reduce, reduce_scatter, "
+                "all_gather, all_to_all, broadcast, reduce, gather, scatter, send, recv", comm->rank, operation);
+  }
+  snprintf(out->algorithm, sizeof out->algorithm, "%s", algorithmName(choice.algo));
+  snprintf(out->why, sizeof out->why, "%s", whyName(choice.why));
+  return RH_OK;
+}

@@ -1,0 +1,295 @@
+// The rest of a comm's life: operations begun and ended, breaking, finalizing.
+#include "comm/comm.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "comm/set_up.h"
+#include "host/futex.h"
+#include "session/control_thread.h"
+
+namespace railhead::client {
+
+namespace {
+
+// Words of the control segment that other processes read while this one writes.
+template <class T>
+void storeRelaxed(T* p, T value) {
+  __atomic_store_n(p, value, __ATOMIC_RELAXED);
+}
+
+}  // namespace
+
+Comms& comms() {
+  static Comms table;
+  return table;
+}
+
+int64_t Comm::deadlineNs() const { return host::nowNs() + int64_t{timeoutMs} * 1000000 + kAnswerGraceNs; }
+
+rh_result checkGuard(const Comms::Exclusive& guard, const char* operation) {
+  if (guard.get() != nullptr) return RH_OK;
+  if (guard.busy()) {
+    return fail(RH_ERR_BUSY, "%s: another thread is inside a call on this comm; give each thread a comm of its own", operation);
+  }
+  return fail(RH_ERR_INVALID_HANDLE, "%s: not a live comm: was it finalized?", operation);
+}
+
+bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details, uint64_t collective) {
+  // Acquire: whoever broke the group did so before this operation began.
+  if (__atomic_load_n(comm->team.abortWord, __ATOMIC_ACQUIRE) != 0) return false;
+  enterOperation(comm, op, bytes, details, collective);
+  return true;
+}
+
+void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details, uint64_t collective) {
+  rhw_rank_line* line = comm->line(comm->rank);
+  storeRelaxed(&line->seq, ++comm->seq);
+  storeRelaxed(&line->op, op);
+  storeRelaxed(&line->bytes, bytes);
+  storeRelaxed(&line->waiting_for, uint64_t{0});
+  comm->flight.begin(comm->seq, op | details, bytes, collective);
+}
+
+// After a failed operation the line is left as it is: it is the report of what was interrupted.
+void endOperation(Comm* comm, uint32_t algo) {
+  comm->flight.end(algo, Stop::kNone);
+  if (__atomic_load_n(comm->team.abortWord, __ATOMIC_RELAXED) != 0) return;
+  storeRelaxed(&comm->line(comm->rank)->op, uint32_t{RHW_OP_NONE});
+}
+
+void leaveOperation(Comm* comm, uint32_t algo) {
+  comm->flight.end(algo, Stop::kNone);
+  storeRelaxed(&comm->line(comm->rank)->waiting_for, uint64_t{0});
+  storeRelaxed(&comm->line(comm->rank)->op, uint32_t{RHW_OP_NONE});
+}
+
+void poison(const Comm* comm, rh_result code, uint32_t op, uint32_t culprit, uint32_t reporter) {
+  uint64_t free = 0;
+  const auto number = static_cast<uint32_t>(code);
+  const uint64_t word = uint64_t{number & 0xffu} | (uint64_t{op} & 0xff) << 8 |
+                        (uint64_t{culprit} & 0xffff) << 16 | (uint64_t{reporter} & 0xffff) << 32;
+  // Release: the rank lines that explain it were written before. Only the first one counts.
+  __atomic_compare_exchange_n(&comm->header()->abort, &free, word, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  host::futexWakeAll(comm->team.abortWord);
+}
+
+namespace {
+
+// The rank that a late one waits for itself, and so on: the one that nobody keeps. The line of a rank that was stopped in its
+// sleep may be old: where it leads in a circle, the rank that has begun the fewest operations is the one that does not go on.
+uint32_t firstInLine(const Comm* comm, uint32_t late) {
+  uint64_t seen = uint64_t{1} << comm->rank;
+  uint32_t r = late, behind = late;
+  const auto begun = [&](uint32_t rank) { return __atomic_load_n(&comm->line(static_cast<int32_t>(rank))->seq, __ATOMIC_RELAXED); };
+  while ((seen >> r & 1) == 0) {
+    seen |= uint64_t{1} << r;
+    if (begun(r) < begun(behind)) behind = r;
+    const rhw_rank_line* line = comm->line(static_cast<int32_t>(r));
+    const uint64_t waitsFor = __atomic_load_n(&line->waiting_for, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&line->op, __ATOMIC_RELAXED) == RHW_OP_NONE || waitsFor == 0) return r;
+    r = static_cast<uint32_t>(__builtin_ctzll(waitsFor));
+    if (r >= static_cast<uint32_t>(comm->worldSize)) return late;
+  }
+  return behind;
+}
+
+}  // namespace
+
+rh_result stopOperation(Comm* comm, const host::Outcome& outcome, uint32_t algo) {
+  comm->flight.end(algo, outcome.stop);
+  const uint64_t missing = outcome.missing;
+  rhw_rank_line* line = comm->line(comm->rank);
+  storeRelaxed(&line->waiting_for, missing);
+  if (outcome.stop == Stop::kMismatch) {
+    storeRelaxed(&line->call, outcome.difference.ours.call);
+    storeRelaxed(&line->call_count, outcome.difference.ours.count);
+    storeRelaxed(&line->other_call, outcome.difference.theirs.call);
+    storeRelaxed(&line->other_count, outcome.difference.theirs.count);
+  }
+  if (outcome.stop == Stop::kTimeout || outcome.stop == Stop::kMismatch) {
+    // Of several late ranks the lowest is named; the message lists them all.
+    uint32_t culprit = missing != 0 ? static_cast<uint32_t>(__builtin_ctzll(missing)) : RHW_NO_RANK;
+    if (outcome.stop == Stop::kTimeout && culprit != RHW_NO_RANK) culprit = firstInLine(comm, culprit);
+    const uint32_t op = __atomic_load_n(&line->op, __ATOMIC_RELAXED);
+    poison(comm, outcome.stop == Stop::kTimeout ? RH_ERR_TIMEOUT : RH_ERR_MISMATCH, op, culprit, static_cast<uint32_t>(comm->rank));
+  }
+  return whyBroken(comm);
+}
+
+rh_result whyBroken(const Comm* comm) {
+  char text[512];
+  const rh_result result = describe(comm, text, sizeof text);
+  return result == RH_OK ? RH_OK : fail(result, "%s", text);
+}
+
+namespace {
+
+void endLease(Comm* comm) {
+  if (comm->leased) dropLease(comm->line(comm->rank));
+  comm->leased = false;
+}
+
+}  // namespace
+
+void destroyComm(Comm* comm) {
+  dropEps(comm);
+  dropWindows(comm);
+  endLease(comm);
+  while (comm->lastRegion > 0) dropRegion(comm, comm->lastRegion);
+  for (char* heap : comm->team.heap) {
+    if (heap != nullptr) munmap(heap, comm->heapBytes);
+  }
+  if (comm->control != nullptr) munmap(comm->control, comm->controlBytes);
+  if (comm->heapFd >= 0) close(comm->heapFd);
+  if (comm->controlFd >= 0) close(comm->controlFd);
+  delete comm;
+}
+
+namespace {
+
+bool belongsTo(void* handle, const Session* session) {
+  Comms::Shared look(comms(), handle);
+  return look.get() != nullptr && look.get()->session == session;
+}
+
+}  // namespace
+
+namespace {
+
+bool hasNoted(void* handle) {
+  Comms::Shared look(comms(), handle);
+  return look.get() != nullptr && __atomic_load_n(&look.get()->noted, __ATOMIC_RELAXED) != 0;
+}
+
+}  // namespace
+
+bool anyCommBusy(const Session* session) {
+  bool busy = false;
+  comms().forEach([&](void* handle) { busy = busy || (belongsTo(handle, session) && (comms().busy(handle) || hasNoted(handle))); });
+  return busy;
+}
+
+namespace {
+
+// Breaks the group of a comm of the session. False when the handle is no comm of it.
+bool breakFor(void* handle, const Session* session) {
+  Comms::Shared look(comms(), handle);
+  const Comm* comm = look.get();
+  if (comm == nullptr || comm->session != session) return false;
+  const auto rank = static_cast<uint32_t>(comm->rank);
+  poison(comm, RH_ERR_RANK_DEAD, __atomic_load_n(&comm->line(comm->rank)->op, __ATOMIC_RELAXED), rank, rank);
+  return true;
+}
+
+}  // namespace
+
+namespace {
+
+// False when there was none.
+bool abandonSome(const Session* session) {
+  bool found = false;
+  comms().forEach([&](void* handle) {
+    if (!breakFor(handle, session)) return;
+    found = true;
+    // A call may have begun since rh_close looked for one. It returns soon, because its group is broken and its session
+    // shut down; until then its mappings must stay.
+    for (;;) {
+      Comms::Exclusive guard(comms(), handle);
+      if (guard.get() != nullptr) {
+        destroyComm(comms().remove(handle));
+        return;
+      }
+      if (!guard.busy()) return;  // it was finalize
+      const timespec pause = {0, 50 * 1000};
+      nanosleep(&pause, nullptr);
+    }
+  });
+  return found;
+}
+
+}  // namespace
+
+void abandonComms(const Session* session) {
+  // A split that was under way may have put its new comm into a slot that a pass had left behind.
+  while (abandonSome(session)) {
+  }
+}
+
+}  // namespace railhead::client
+
+using namespace railhead::client;
+
+namespace {
+
+// A broken group has nobody to wait for: the daemon is told, and may take this long to let go of the rank's books before the
+// caller goes on.
+constexpr int64_t kBrokenLeaveNs = int64_t{2} * 1000000000;
+
+// Waits until every rank has called finalize. The lease is still held: a death in here is noticed.
+rh_result leave(Comm* comm, Call* call, int64_t deadline) {
+  rhw_leave request = {};
+  request.group = call->group();
+  rh_result result = call->send(&request, RHW_LEAVE, deadline);
+  Received r;
+  if (result == RH_OK) result = call->wait(&r, deadline);
+  if (result != RH_OK) return result;
+  if (r.fd >= 0) close(r.fd);
+  return r.m.h.type == RHW_LEFT ? RH_OK
+                                : fail(RH_ERR_PROTOCOL, "finalize: rank %d: message type %d in place of Left", comm->rank, r.m.h.type);
+}
+
+void leaveBroken(Comm* comm) {
+  Call call(*comm->session, "finalize", comm->rank);
+  const int64_t now = railhead::host::nowNs();
+  // Only a daemon that knows the comm at this moment has books of it.
+  if (call.open(&comm->standing, now) == RH_OK) leave(comm, &call, now + kBrokenLeaveNs);
+}
+
+}  // namespace
+
+extern "C" rh_result rh_comm_finalize(rh_comm* handle) {
+  Comms::Exclusive guard(comms(), handle);
+  rh_result result = checkGuard(guard, "finalize");
+  if (result == RH_OK) result = checkNoneNoted(guard.get(), "finalize");
+  if (result != RH_OK) return result;
+  Comm* held = guard.get();
+  if (beginOperation(held, RHW_OP_FINALIZE, 0)) {
+    result = setUp(
+        held, RHW_OP_FINALIZE, [&](Call* call, int64_t deadline) { return leave(held, call, deadline); },
+        [](const rhw_outcome&) { return RH_OK; });
+  } else {
+    leaveBroken(held);
+  }
+  // While the handle still keeps rh_close away: without sessions there is no control thread to drop a lease.
+  endLease(guard.get());
+  Comm* comm = comms().remove(handle);
+  if (comm != nullptr) destroyComm(comm);
+  return result;
+}
+
+extern "C" rh_result rh_comm_abort(rh_comm* handle) {
+  Comms::Shared look(comms(), handle);
+  const Comm* comm = look.get();
+  if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "abort: not a live comm: was it finalized?");
+  const auto rank = static_cast<uint32_t>(comm->rank);
+  poison(comm, RH_ERR_ABORTED, __atomic_load_n(&comm->line(comm->rank)->op, __ATOMIC_RELAXED), rank, rank);
+  return RH_OK;
+}
+
+extern "C" rh_result rh_comm_rank(rh_comm* handle, int32_t* rank) {
+  if (rank == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "comm_rank: rank is NULL");
+  Comms::Shared look(comms(), handle);
+  if (look.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_rank: not a live comm: was it finalized?");
+  *rank = look.get()->rank;
+  return RH_OK;
+}
+
+extern "C" rh_result rh_comm_world_size(rh_comm* handle, int32_t* worldSize) {
+  if (worldSize == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "comm_world_size: world_size is NULL");
+  Comms::Shared look(comms(), handle);
+  if (look.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_world_size: not a live comm: was it finalized?");
+  *worldSize = look.get()->worldSize;
+  return RH_OK;
+}

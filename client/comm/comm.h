@@ -1,0 +1,189 @@
+// A comm: one rank of a group, and everything of the group that this process has mapped.
+#ifndef RAILHEAD_CLIENT_COMM_COMM_H_
+#define RAILHEAD_CLIENT_COMM_COMM_H_
+
+#include <stdint.h>
+
+#include "base/handle_table.h"
+#include "base/malloced.h"
+#include "comm/flight.h"
+#include "host/kernel_set.h"
+#include "railhead.h"
+#include "session/session.h"
+
+namespace railhead::client {
+
+constexpr int kMaxComms = 1024;     // of a process
+constexpr int kMaxWindows = 16384;  // of a process
+
+// How much longer than the daemon's own deadline a client waits for its answer: the daemon's error says more.
+constexpr int64_t kAnswerGraceNs = int64_t{5} * 1000000000;
+
+constexpr int kMaxPreMulSums = 64;   // of a comm
+constexpr rh_op kFirstPreMulSum = 64;
+
+// What rh_op_create_pre_mul_sum made. Its number says where it is (modulo kMaxPreMulSums) and is given once in a process (up to
+// 2^25 of them), so that an op of another comm, or one that was destroyed, is told from it.
+struct PreMulSum {
+  rh_op number;  // 0 = there is none
+  rh_dtype dtype;
+  unsigned char scalar[8];
+};
+
+// A peer's registered memory, as it was mapped.
+struct PeerMapping {
+  void* base;  // nullptr = none
+  size_t bytes;
+  char* part;  // where the registered memory begins
+};
+
+// A registered window: memory that the ranks own.
+struct Region : Malloced {
+  uint64_t bytes;
+  int32_t stagedRank;        // the rank because of which nothing is shared, -1 = everything is
+  char reason[RHW_REASON];   // why not
+  char* own;                 // this rank's memory; nullptr once it has given the window back
+  char* parts[RHW_MAX_WORLD];  // where each rank's part lies; own, and those of peers that are mapped
+  PeerMapping peers[RHW_MAX_WORLD];
+};
+
+// How far the control thread has got in telling a new daemon of a comm.
+struct Announcement {
+  uint64_t connection;  // of the session on which it began
+  uint64_t request;     // of Reannounce, 0 = not sent
+  uint64_t group;       // from Reannounced
+  bool taken;           // Reannounced has come
+};
+
+struct Comm : Malloced {
+  Session* session;
+  Standing standing;
+  Announcement announcement;  // the control thread's
+  int64_t nextLook;           // the same: when it looks at the peers' leases even though a daemon does
+  uint64_t birth;             // the group's number as it formed; unlike the daemon's (standing) it never changes
+  char name[RHW_NAME];
+  char token[RHW_NAME];
+  int32_t rank;
+  int32_t worldSize;
+  uint32_t timeoutMs;
+
+  char* control;  // the control segment
+  int controlFd;  // for the next daemon; -1 = none
+  uint64_t controlBytes;
+  uint64_t heapBytes;
+  uint64_t scratchBytes;
+  int heapFd;                       // of this rank's heap, for committing pages; -1 = none
+  uint32_t pids[RHW_MAX_WORLD];     // of the ranks' processes, as the daemon sees them
+  bool leased;
+  uint64_t seq;                     // operations begun
+  uint64_t collectives;             // of those, the ones that all ranks take part in; and
+  uint64_t history;                 // a hash of their signatures, 16 bits
+  uint64_t splits;
+  uint64_t buffers;                 // made for expert parallelism (ep.h)
+  Flight flight;                    // the record of these operations
+  char forcing[RHW_FORCING];        // RAILHEAD_ALGO, for the comms that are split off
+  uint32_t reproducible;
+  int32_t noted;                    // calls in groups that have not ended; atomic
+  PreMulSum preMulSums[kMaxPreMulSums];
+  rhw_plans plans;                  // this rank's copy of the group's
+  const railhead::host::KernelSet* kernels;
+  Region* regions[RHW_MAX_REGION + 1];  // registered windows by number; [0] is unused
+  uint32_t lastRegion;              // the highest number in use
+  railhead::RingPlan ring;          // of rings and chains; the protocol goes by the size
+  railhead::FlagTeam team;          // heaps are mapped where team.heap says; nullptr = not mapped
+
+  rhw_control_header* header() const { return reinterpret_cast<rhw_control_header*>(control); }
+  rhw_rank_line* line(int32_t r) const {
+    return reinterpret_cast<rhw_rank_line*>(control + RHW_RANK_LINES_OFFSET) + r;
+  }
+  const rhw_ledger* ledger() const {
+    return reinterpret_cast<const rhw_ledger*>(control + ledgerOffset(static_cast<uint32_t>(worldSize)));
+  }
+  int64_t deadlineNs() const;
+};
+
+struct Window : Malloced {
+  Comm* comm;
+  rh_comm* commHandle;
+  uint64_t offset;  // in the heap
+  size_t bytes;
+  uint32_t region;  // 0 = it lies in the heap, else its number among the registered ones
+
+  const Region* registered() const { return region == 0 ? nullptr : comm->regions[region]; }
+};
+
+using Comms = HandleTable<Comm, kMaxComms>;
+using Windows = HandleTable<Window, kMaxWindows>;
+Comms& comms();
+Windows& windows();
+
+// RH_OK when guard has the comm; else the error of a bad handle or of a second thread.
+rh_result checkGuard(const Comms::Exclusive& guard, const char* operation);
+
+// Says in this rank's line what it is doing. False when the group is broken already.
+// Of the flight record: details are type, reduction and root, where the operation has them; collective is its number among
+// those that all ranks take part in.
+bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details = kNoCallDetails, uint64_t collective = 0);
+void endOperation(Comm* comm, uint32_t algo = RHW_ALGO_AUTO);
+// The same where the group may be broken.
+void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details, uint64_t collective);
+void leaveOperation(Comm* comm, uint32_t algo = RHW_ALGO_AUTO);
+
+// Ends an operation that a kernel gave up: breaks the group if a deadline passed, and returns why it is broken.
+rh_result stopOperation(Comm* comm, const railhead::host::Outcome& outcome, uint32_t algo = RHW_ALGO_AUTO);
+
+// The result of a broken group, with this thread's message set; RH_OK while it works.
+rh_result whyBroken(const Comm* comm);
+
+// Writes the sentence for a broken group (or "" while it works) and returns the result.
+rh_result describe(const Comm* comm, char* out, size_t size);
+
+// The op of that number, nullptr where the comm has none.
+const PreMulSum* preMulSum(const Comm* comm, rh_op number);
+
+// BUSY where calls of the comm are noted in a group that has not ended.
+rh_result checkNoneNoted(const Comm* comm, const char* operation);
+
+// Joins a group as a rank and maps everything. request is complete. The caller has a look at the session.
+// Of a split: ends early when the group of parent, which may be nullptr, is broken.
+rh_result joinGroup(Session* session, const rhw_join& request, const Comm* parent, rh_comm** out);
+
+// rh_window_alloc of a caller that has the comm to itself.
+rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, rh_window** out);
+
+// The name of an operation, e.g. "all_reduce".
+const char* operationName(uint32_t op);
+
+// Breaks the group unless it is broken already, and wakes everybody.
+void poison(const Comm* comm, rh_result code, uint32_t op, uint32_t culprit, uint32_t reporter);
+
+// Looks at the leases of the other ranks: where one has died it breaks the group, as the daemon would.
+void lookAtPeers(const Comm* comm);
+
+// Unmaps and closes everything of the comm and frees it. The comm must be out of the table.
+void destroyComm(Comm* comm);
+
+// Whether a thread is inside a call on a comm of the session.
+bool anyCommBusy(const Session* session);
+
+// Breaks and destroys all comms of a session that was shut down. Calls under way on them return first.
+void abandonComms(const Session* session);
+
+// Ends all windows of a comm.
+void dropWindows(Comm* comm);
+// Ends all its buffers for expert parallelism.
+void dropEps(const Comm* comm);
+
+// Unmaps what a region has of other ranks. Frees no memory: the child of a fork calls it too.
+void unmapPeers(Region* region);
+
+// Ends a registered window, if there is one of that number.
+void dropRegion(Comm* comm, uint32_t number);
+
+// Where a buffer lies in this rank's registered memory that the others have mapped: the region's number and the offset in it
+// (RHW_REGION_SHIFT). kNoOffset if it does not.
+uint64_t offerInRegions(const Comm* comm, const void* buffer, uint64_t bytes);
+
+}  // namespace railhead::client
+
+#endif  // RAILHEAD_CLIENT_COMM_COMM_H_

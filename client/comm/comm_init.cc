@@ -1,0 +1,287 @@
+// rh_comm_init: rendezvous, mapping, lease.
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/commit.h"
+#include "base/error.h"
+#include "base/settings.h"
+#include "comm/choice.h"
+#include "comm/comm.h"
+#include "comm/set_up.h"
+#include "host/futex.h"
+#include "session/control_thread.h"
+
+namespace railhead::client {
+
+namespace {
+
+rh_result readConfig(const rh_comm_config* c, rhw_join* out) {
+  const rh_comm_config defaults = RH_COMM_CONFIG_INIT;
+  if (c == nullptr) c = &defaults;
+  if (c->struct_size != sizeof defaults || c->struct_version != 1) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: config has size %u and version %u, this library knows size %zu, version 1; "
+                "begin with RH_COMM_CONFIG_INIT", c->struct_size, c->struct_version, sizeof defaults);
+  }
+  *out = {};
+  int32_t rank, world;
+  rh_result r = shortString(c->group, "RAILHEAD_GROUP", "default", "group name", out->group);
+  if (r == RH_OK) r = shortString(c->token, "RAILHEAD_TOKEN", "", "token", out->token);
+  if (r == RH_OK) r = forcedAlgorithms(out->forcing);
+  if (r == RH_OK) r = reproducible(c->reproducible, &out->reproducible);
+  if (r == RH_OK) r = checkIsa();
+  bool recorded;
+  if (r == RH_OK) r = flightRecord(&recorded);  // before other ranks rely on this one
+  if (r == RH_OK) r = requiredInt(c->rank, "RANK", "rank", &rank);
+  if (r == RH_OK) r = requiredInt(c->world_size, "WORLD_SIZE", "world size", &world);
+  if (r == RH_OK) r = timeoutMs(c->timeout_ms, "comm_init", &out->timeout_ms);
+  if (r != RH_OK) return r;
+  if (out->group[0] == '\0') return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: the group name is empty");
+  if (world < 1 || world > RH_MAX_WORLD_SIZE) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: world size %d is outside 1..%d", world, RH_MAX_WORLD_SIZE);
+  }
+  if (rank < 0 || rank >= world) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: rank %d is outside 0..%d", rank, world - 1);
+  }
+  if (c->reduce_group > static_cast<uint32_t>(world)) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: reduce_group %u is larger than the world size %d", c->reduce_group,
+                world);
+  }
+  if (c->heap_bytes > uint64_t{1} << 40) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: heap_bytes %llu is more than 1 TiB",
+                static_cast<unsigned long long>(c->heap_bytes));
+  }
+  ownProcessors(out->cpus);
+  out->rank = static_cast<uint32_t>(rank);
+  out->world = static_cast<uint32_t>(world);
+  out->reduce_group = c->reduce_group;
+  out->heap_bytes = c->heap_bytes;
+  return RH_OK;
+}
+
+// Maps a segment that the daemon promised to be at least bytes long and unable to shrink: without the seal another
+// process could truncate it and every later access would be a SIGBUS.
+rh_result mapSegment(int fd, uint64_t bytes, const char* what, int32_t rank, char** out) {
+  struct stat st;
+  if (fstat(fd, &st) != 0) return fail(RH_ERR_SYSTEM, "comm_init: fstat of the %s: %s", what, strerror(errno));
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (static_cast<uint64_t>(st.st_size) < bytes || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: the %s of rank %d has %lld bytes (seals %#x), the daemon promised %llu, sealed",
+                what, rank, static_cast<long long>(st.st_size), static_cast<unsigned>(seals),
+                static_cast<unsigned long long>(bytes));
+  }
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (p == MAP_FAILED) {
+    return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: cannot map %llu bytes, the %s of rank %d: %s; a smaller heap_bytes or a "
+                "larger `ulimit -v` helps", static_cast<unsigned long long>(bytes), what, rank, strerror(errno));
+  }
+  *out = static_cast<char*>(p);
+  return RH_OK;
+}
+
+// Takes Joined: the group's parameters and the control segment.
+rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
+  comm->standing.group = comm->birth = m.group;
+  comm->controlBytes = m.control_bytes;
+  comm->heapBytes = m.heap_bytes;
+  comm->scratchBytes = m.scratch_bytes;
+  if (m.world != static_cast<uint32_t>(comm->worldSize)) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: the daemon formed a group of %u ranks, asked for were %d", m.world,
+                comm->worldSize);
+  }
+  const rh_result r = mapSegment(fd, comm->controlBytes, "control segment", comm->rank, &comm->control);
+  if (r != RH_OK) return r;
+  if (comm->header()->magic != RHW_CONTROL_MAGIC || comm->header()->version != RHW_CONTROL_VERSION) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: the control segment is not one of version %u", RHW_CONTROL_VERSION);
+  }
+  // A copy: the segment can be written by every rank.
+  memcpy(&comm->plans, comm->control + RHW_PLANS_OFFSET, sizeof comm->plans);
+  if (const char* wrong = checkPlans(comm->plans, comm->worldSize)) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the daemon's choice of algorithms has %s", comm->rank, wrong);
+  }
+  comm->kernels = &host::kernels();
+  FlagTeam& team = comm->team;
+  team.rank = comm->rank;
+  team.worldSize = comm->worldSize;
+  team.reduceGroup = static_cast<int>(m.reduce_group);
+  team.blockBytes = m.block_bytes;
+  team.pipeSlotBytes = m.pipe_slot_bytes;
+  team.broadcastSlotBytes = m.broadcast_slot_bytes;
+  team.llSlotBytes = kLLSlotBytes;
+  memcpy(comm->ring.order, comm->plans.order, sizeof comm->ring.order);
+  comm->ring.channels = static_cast<int>(comm->plans.channels);
+  comm->ring.protocol = RingProtocol::kSimple;
+  for (int32_t peer = 0; peer < comm->worldSize; peer++) {
+    team.calls[peer] = reinterpret_cast<CallWords*>(&comm->line(peer)->call);
+  }
+  team.spinNs = m.spin_ns;
+  team.yieldNs = m.yield_ns;
+  team.timeoutNs = int64_t{comm->timeoutMs} * 1000000;
+  team.abortWord = reinterpret_cast<const uint32_t*>(&comm->header()->abort);  // little-endian: the low half comes first
+  team.waitingFor = &comm->line(comm->rank)->waiting_for;
+  return RH_OK;
+}
+
+// Gives this rank's part of the control segment behind the lines its pages, and begins its flight record there.
+rh_result startFlight(Comm* comm, int controlFd, int64_t deadlineNs) {
+  bool on;
+  const rh_result bad = flightRecord(&on);
+  if (bad != RH_OK || !on) return bad;
+  constexpr uint64_t bytes = RHW_FLIGHT_RECORDS * sizeof(FlightRecord);
+  const uint64_t offset = RHW_FLIGHT_OFFSET + static_cast<uint64_t>(comm->rank) * bytes;
+  const int error = commitPages(controlFd, offset, bytes, deadlineNs);
+  if (error != 0) {
+    return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: rank %d cannot get %llu bytes of shared memory for its flight record: %s; "
+                "RAILHEAD_FLIGHT_RECORD=off does without", comm->rank, static_cast<unsigned long long>(bytes), strerror(error));
+  }
+  comm->flight.start(comm->control + offset);
+  comm->team.arrivals = comm->flight.arrivals();
+  return RH_OK;
+}
+
+// Takes one rank's heap. Keeps the descriptor of the rank's own.
+rh_result takeHeap(Comm* comm, const rhw_heap& m, int fd, bool* keptFd) {
+  if (m.rank >= static_cast<uint32_t>(comm->worldSize) || comm->team.heap[m.rank] != nullptr) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: an unexpected heap, of rank %u", m.rank);
+  }
+  const auto rank = static_cast<int32_t>(m.rank);
+  comm->pids[rank] = m.pid;
+  *keptFd = rank == comm->rank;
+  if (*keptFd) comm->heapFd = fd;
+  return mapSegment(fd, comm->heapBytes, "heap", rank, &comm->team.heap[rank]);
+}
+
+rh_result unexpected(const Comm* comm, const Received& r, const char* expected) {
+  if (r.fd >= 0) close(r.fd);
+  return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: message type %d in place of %s", comm->rank, r.m.h.type, expected);
+}
+
+// Receives Joined and the heaps. Stops at the first thing that is wrong: the call drops the messages that follow.
+// *joined says whether the daemon waits for Attached.
+rh_result attach(Comm* comm, Call* call, const uint32_t* abortWord, int64_t* deadlineNs, bool* joined) {
+  Received r;
+  rh_result result = call->wait(&r, *deadlineNs, abortWord);
+  if (result != RH_OK) return result;
+  if (r.m.h.type != RHW_JOINED) return unexpected(comm, r, "Joined");
+  // The daemon gives the ranks as long again to attach.
+  const int64_t deadline = *deadlineNs = comm->deadlineNs();
+  *joined = true;
+  comm->controlFd = r.fd;
+  result = takeJoined(comm, r.m.joined, r.fd);
+  if (result == RH_OK) result = startFlight(comm, r.fd, deadline);
+  for (int32_t i = 0; i < comm->worldSize && result == RH_OK; i++) {
+    result = call->wait(&r, deadline, abortWord);
+    if (result != RH_OK) {
+      *joined = false;  // the daemon has given the group up (or is gone): nothing more to tell it
+      return result;
+    }
+    if (r.m.h.type != RHW_HEAP) return unexpected(comm, r, "Heap");
+    bool keptFd = false;
+    result = takeHeap(comm, r.m.heap, r.fd, &keptFd);
+    if (!keptFd) close(r.fd);
+  }
+  if (result != RH_OK) return result;
+  const int error = commitPages(comm->heapFd, 0, comm->scratchBytes, deadline);
+  if (error != 0) {
+    return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: rank %d cannot get %llu bytes of shared memory for its scratch: %s",
+                comm->rank, static_cast<unsigned long long>(comm->scratchBytes), strerror(error));
+  }
+  takeLease(comm->line(comm->rank));
+  comm->leased = true;
+  return RH_OK;
+}
+
+rh_result join(Call* call, rhw_join* request, const uint32_t* abortWord, Comm* comm) {
+  int64_t deadline = comm->deadlineNs();
+  rh_result result = call->open(nullptr, deadline, abortWord);
+  if (result == RH_OK) result = call->send(request, RHW_JOIN, deadline);
+  if (result != RH_OK) return result;
+  comm->standing.connection = call->connection();
+  bool joined = false;
+  const rh_result attached = attach(comm, call, abortWord, &deadline, &joined);
+  if (!joined) return attached;
+
+  rhw_attached answer = {};
+  answer.group = comm->birth;
+  answer.error = attached == RH_OK ? 0 : attached == RH_ERR_OUT_OF_MEMORY ? ENOMEM : EPROTO;
+  result = call->send(&answer, RHW_ATTACHED, deadline);
+  if (attached != RH_OK) return attached;
+  Received r;
+  if (result == RH_OK) result = call->wait(&r, deadline, abortWord);
+  if (result != RH_OK) return result;
+  return r.m.h.type == RHW_GROUP_READY ? RH_OK : unexpected(comm, r, "GroupReady");
+}
+
+Comm* newComm(Session* session, const rhw_join& request) {
+  auto* comm = new Comm();
+  if (comm == nullptr) return nullptr;
+  comm->session = session;
+  memcpy(comm->name, request.group, sizeof comm->name);
+  memcpy(comm->token, request.token, sizeof comm->token);
+  comm->rank = static_cast<int32_t>(request.rank);
+  comm->worldSize = static_cast<int32_t>(request.world);
+  comm->timeoutMs = request.timeout_ms;
+  memcpy(comm->forcing, request.forcing, sizeof comm->forcing);
+  comm->reproducible = request.reproducible;
+  comm->heapFd = comm->controlFd = -1;
+  return comm;
+}
+
+// Makes a comm that has joined the group, over as many daemons as it takes. A daemon that dies over it has written into the
+// ledger whether the group was ready, with all its ranks. If not, no rank has it, and all join it anew at the next daemon.
+rh_result joinOver(Session* session, const rhw_join& request, const uint32_t* abortWord, Comm** out) {
+  int64_t until = 0;
+  for (;;) {
+    Comm* comm = newComm(session, request);
+    if (comm == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: no memory for a comm");
+    if (until == 0) until = comm->deadlineNs();
+    Call call(*session, "comm_init", comm->rank);
+    rhw_join message = request;
+    rh_result result = join(&call, &message, abortWord, comm);
+    const bool lost = result != RH_OK && call.lost();
+    if (lost && comm->leased && endedCalls(comm) != 0) result = RH_OK;
+    if (result == RH_OK) {
+      *out = comm;
+      return RH_OK;
+    }
+    destroyComm(comm);
+    if (!lost || host::nowNs() >= until) return result;
+  }
+}
+
+rh_result tooManyComms() {
+  return fail(RH_ERR_LIMIT, "comm_init: this process has %d comms, the most there can be; finalize some", kMaxComms);
+}
+
+}  // namespace
+}  // namespace railhead::client
+
+using namespace railhead::client;
+
+extern "C" rh_result rh_comm_init(rh_session* handle, const rh_comm_config* config, rh_comm** out) {
+  if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: comm is NULL");
+  *out = nullptr;
+  HandleTable<Session, kMaxSessions>::Shared session(sessions(), handle);
+  if (session.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_init: not a live session: was it closed?");
+  rhw_join request;
+  const rh_result result = readConfig(config, &request);
+  return result == RH_OK ? joinGroup(session.get(), request, nullptr, out) : result;
+}
+
+rh_result railhead::client::joinGroup(Session* session, const rhw_join& request, const Comm* parent, rh_comm** out) {
+  if (comms().full()) return tooManyComms();  // before other ranks rely on this one
+  Comm* comm = nullptr;
+  rh_result result = joinOver(session, request, parent == nullptr ? nullptr : parent->team.abortWord, &comm);
+  if (result == RH_ERR_ABORTED && parent != nullptr) return whyBroken(parent);
+  if (result != RH_OK) return result;
+  *out = static_cast<rh_comm*>(comms().insert(comm));
+  if (*out == nullptr) {
+    destroyComm(comm);
+    return tooManyComms();
+  }
+  nudgeControlThread();  // from here on it looks after the comm
+  return RH_OK;
+}

@@ -1,0 +1,95 @@
+// rh_connect and rh_close.
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/fork.h"
+#include "base/settings.h"
+#include "comm/comm.h"
+#include "host/futex.h"
+#include "session/control_thread.h"
+#include "session/session.h"
+#include "session/socket.h"
+
+namespace railhead::client {
+
+namespace {
+
+// Waits sleep on two words at once; say so here and not by burning a core later.
+rh_result checkFutexWaitv() {
+  const uint32_t word = 0;
+  // The words differ from what is expected, so a kernel that has the call returns at once.
+  const int error = host::futexWait2(&word, 1, &word, 1, host::nowNs());
+  if (error == EAGAIN || error == ETIMEDOUT || error == 0) return RH_OK;
+  return fail(RH_ERR_UNSUPPORTED,
+              "connect: futex_waitv does not work here (%s): Linux 5.16 or newer is needed, and a container's seccomp "
+              "profile must allow it",
+              strerror(error));
+}
+
+rh_result connectSession(const char* path, uint32_t timeout, rh_session** out) {
+  const int64_t deadline = host::nowNs() + int64_t{timeout} * 1000000;
+  int fd = -1;
+  rh_result result = openSocket(path, deadline, &fd);
+  if (result != RH_OK) return result;
+  auto* session = new Session(fd, path);
+  if (session == nullptr) {
+    close(fd);
+    return fail(RH_ERR_OUT_OF_MEMORY, "connect: no memory for a session");
+  }
+  result = session->handshake(deadline);
+  if (result == RH_OK) result = watchSession(session);
+  if (result != RH_OK) {
+    delete session;
+    return result;
+  }
+  *out = static_cast<rh_session*>(sessions().insert(session));
+  if (*out != nullptr) return RH_OK;
+  unwatchSession(session);
+  delete session;
+  return fail(RH_ERR_LIMIT, "connect: this process has %d sessions, the most there can be", kMaxSessions);
+}
+
+}  // namespace
+}  // namespace railhead::client
+
+using namespace railhead::client;
+
+extern "C" rh_result rh_connect(const rh_session_config* config, rh_session** out) {
+  if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "connect: session is NULL");
+  *out = nullptr;
+  const rh_session_config defaults = RH_SESSION_CONFIG_INIT;
+  if (config == nullptr) config = &defaults;
+  if (config->struct_size != sizeof defaults || config->struct_version != 1) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "connect: config has size %u and version %u, this library knows size %zu, version 1; "
+                "begin with RH_SESSION_CONFIG_INIT", config->struct_size, config->struct_version, sizeof defaults);
+  }
+  char path[kMaxSocketPath + 1];
+  uint32_t timeout;
+  rh_result result = socketPath(config->socket_path, path);
+  if (result == RH_OK) result = timeoutMs(config->timeout_ms, "connect", &timeout);
+  if (result == RH_OK) result = checkFutexWaitv();
+  if (result == RH_OK) result = watchForks();
+  if (result != RH_OK) return result;
+  return connectSession(path, timeout, out);
+}
+
+extern "C" rh_result rh_close(rh_session* handle) {
+  {
+    HandleTable<Session, kMaxSessions>::Shared look(sessions(), handle);
+    if (look.get() == nullptr) {
+      return fail(RH_ERR_INVALID_HANDLE, "close: not a live session: was it closed before?");
+    }
+    if (anyCommBusy(look.get())) {
+      return fail(RH_ERR_BUSY, "close: another thread is inside a call on a comm of this session; rh_comm_abort ends it");
+    }
+    look.get()->shutDown();  // a comm_init under way in another thread returns, so that remove() does not wait long
+  }
+  Session* session = sessions().remove(handle);
+  if (session == nullptr) return fail(RH_ERR_INVALID_HANDLE, "close: another thread closed this session");
+  abandonComms(session);
+  unwatchSession(session);
+  delete session;
+  return RH_OK;
+}

@@ -1,0 +1,262 @@
+#include "session/control_thread.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "comm/comm.h"
+#include "host/futex.h"
+
+namespace railhead::client {
+
+namespace {
+
+constexpr size_t kStackBytes = 256 * 1024;
+
+enum class What { kWatch, kUnwatch, kTakeLease, kDropLease, kStop };
+
+struct Command {
+  What what;
+  Session* session;
+  rhw_rank_line* line;
+  bool done;
+  Command* next;
+};
+
+// All state of the thread. mutex guards commands and the start and stop; the rest belongs to the thread.
+struct Control {
+  pthread_mutex_t lifecycle = PTHREAD_MUTEX_INITIALIZER;  // one start or stop at a time
+  int users = 0;                                          // sessions; guarded by lifecycle
+  pthread_t thread;
+  int event = -1;
+
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t done = PTHREAD_COND_INITIALIZER;
+  Command* commands = nullptr;
+
+  Session* sessions[kMaxSessions];
+  int count = 0;
+  robust_list_head leases;
+};
+
+Control control;
+
+rhw_rank_line* lineOf(robust_list* node) { return reinterpret_cast<rhw_rank_line*>(node); }
+robust_list* nodeOf(rhw_rank_line* line) { return reinterpret_cast<robust_list*>(line); }
+
+// The list is the kernel's (linux/futex.h): a node is the first word of a rank line, its futex word lies futex_offset
+// bytes behind. Nothing but this thread may touch a lease word: the kernel frees words that hold this thread's id.
+void initLeases() {
+  static_assert(offsetof(rhw_rank_line, lease_next) == 0, "the node is the line's first word");
+  control.leases.list.next = &control.leases.list;
+  control.leases.futex_offset = offsetof(rhw_rank_line, lease);
+  control.leases.list_op_pending = nullptr;
+  syscall(SYS_set_robust_list, &control.leases, sizeof control.leases);
+}
+
+// The node goes in before the word is set: a death in between leaves a word that nobody holds, which the socket covers.
+void doTakeLease(rhw_rank_line* line) {
+  nodeOf(line)->next = control.leases.list.next;
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);
+  control.leases.list.next = nodeOf(line);
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);
+  // Release: a daemon that sees the lease may read the line. It sleeps on the word's old value.
+  __atomic_store_n(&line->lease, static_cast<uint32_t>(syscall(SYS_gettid)), __ATOMIC_RELEASE);
+  host::futexWakeAll(&line->lease);
+}
+
+void doDropLease(rhw_rank_line* line) {
+  for (robust_list* n = &control.leases.list; n->next != &control.leases.list; n = n->next) {
+    if (lineOf(n->next) != line) continue;
+    n->next = nodeOf(line)->next;
+    break;
+  }
+  __atomic_store_n(&line->lease, 0, __ATOMIC_RELEASE);
+  host::futexWakeAll(&line->lease);
+}
+
+void doUnwatch(Session* session) {
+  for (int i = 0; i < control.count; i++) {
+    if (control.sessions[i] != session) continue;
+    control.count--;
+    control.sessions[i] = control.sessions[control.count];
+    return;
+  }
+}
+
+// Returns false when the thread is to stop.
+bool runCommands() {
+  bool stop = false;
+  pthread_mutex_lock(&control.mutex);
+  while (control.commands != nullptr) {
+    Command* c = control.commands;
+    control.commands = c->next;
+    switch (c->what) {
+      case What::kWatch: control.sessions[control.count++] = c->session; break;
+      case What::kUnwatch: doUnwatch(c->session); break;
+      case What::kTakeLease: doTakeLease(c->line); break;
+      case What::kDropLease: doDropLease(c->line); break;
+      case What::kStop: stop = true; break;
+    }
+    c->done = true;
+  }
+  pthread_cond_broadcast(&control.done);
+  pthread_mutex_unlock(&control.mutex);
+  return !stop;
+}
+
+// While no daemon watches the ranks of a comm, and while one does: it may hang.
+constexpr int64_t kLookNs = int64_t{25} * 1000 * 1000;
+constexpr int64_t kBackstopNs = int64_t{1000} * 1000 * 1000;
+
+// Does what is due for one comm; returns when something will be.
+int64_t tendComm(Comm* comm, int64_t now) {
+  // Acquire: as for every look at this word. A broken group needs nothing more.
+  if (__atomic_load_n(comm->team.abortWord, __ATOMIC_ACQUIRE) != 0) return INT64_MAX;
+  const bool watched = comm->session->tend(comm);
+  const int64_t period = watched ? kBackstopNs : kLookNs;
+  if (comm->nextLook <= now || comm->nextLook > now + period) {
+    lookAtPeers(comm);
+    comm->nextLook = now + period;
+  }
+  return comm->nextLook;
+}
+
+// Does what is due; returns when something will be, in milliseconds as for poll.
+int tick() {
+  const int64_t now = host::nowNs();
+  int64_t next = INT64_MAX;
+  for (int i = 0; i < control.count; i++) {
+    const int64_t at = control.sessions[i]->tick(now);
+    if (at < next) next = at;
+  }
+  comms().forEach([&](void* handle) {
+    Comms::Shared look(comms(), handle);
+    if (look.get() == nullptr) return;
+    const int64_t at = tendComm(look.get(), now);
+    if (at < next) next = at;
+  });
+  if (next == INT64_MAX) return -1;
+  return next <= now ? 0 : static_cast<int>((next - now) / 1000000 + 1);
+}
+
+void* run(void*) {
+  pthread_setname_np(pthread_self(), "railhead");
+  initLeases();
+  pollfd fds[kMaxSessions + 1];
+  for (;;) {
+    const int timeout = tick();
+    fds[0] = {control.event, POLLIN, 0};
+    for (int i = 0; i < control.count; i++) {
+      // A negative descriptor is skipped: a session between two connections, or one that has ended and is not closed yet.
+      fds[i + 1] = {control.sessions[i]->descriptor(), POLLIN, 0};
+    }
+    const int count = control.count;
+    if (poll(fds, static_cast<nfds_t>(count) + 1, timeout) < 0 && errno != EINTR) {
+      // Out of kernel memory, or a limit lowered below the sessions: try again. Without this thread leases would be lost
+      // and callers would wait for it forever.
+      const timespec pause = {0, 10 * 1000 * 1000};
+      nanosleep(&pause, nullptr);
+      fds[0].revents = POLLIN;
+    }
+    const int64_t now = host::nowNs();
+    for (int i = 0; i < count; i++) {
+      if (fds[i + 1].revents != 0) control.sessions[i]->readable(now);
+    }
+    if (fds[0].revents != 0) {
+      uint64_t ignored;
+      // Only a wake-up: nothing to read, or a signal's interruption, changes nothing.
+      (void)!read(control.event, &ignored, sizeof ignored);
+      if (!runCommands()) return nullptr;
+    }
+  }
+}
+
+void tell(What what, Session* session, rhw_rank_line* line) {
+  Command c = {what, session, line, false, nullptr};
+  pthread_mutex_lock(&control.mutex);
+  c.next = control.commands;
+  control.commands = &c;
+  nudgeControlThread();
+  while (!c.done) pthread_cond_wait(&control.done, &control.mutex);
+  pthread_mutex_unlock(&control.mutex);
+}
+
+rh_result start() {
+  control.event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (control.event < 0) return fail(RH_ERR_SYSTEM, "connect: eventfd: %s", strerror(errno));
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  // The thread inherits the mask: the application's signal handlers never run on it.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = pthread_create(&control.thread, &attributes, run, nullptr);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_attr_destroy(&attributes);
+  if (error == 0) return RH_OK;
+  close(control.event);
+  control.event = -1;
+  return fail(RH_ERR_SYSTEM, "connect: cannot start the control thread: %s", strerror(error));
+}
+
+}  // namespace
+
+void forgetControlThread() {
+  pthread_mutex_init(&control.lifecycle, nullptr);
+  pthread_mutex_init(&control.mutex, nullptr);
+  pthread_cond_init(&control.done, nullptr);
+  if (control.event >= 0) close(control.event);
+  control.event = -1;
+  control.users = 0;
+  control.count = 0;
+  control.commands = nullptr;
+}
+
+rh_result watchSession(Session* session) {
+  pthread_mutex_lock(&control.lifecycle);
+  rh_result result = RH_OK;
+  if (control.users == kMaxSessions) {
+    result = fail(RH_ERR_LIMIT, "connect: this process has %d sessions, the most there can be", kMaxSessions);
+  } else if (control.users == 0) {
+    result = start();
+  }
+  if (result == RH_OK) {
+    control.users++;
+    tell(What::kWatch, session, nullptr);
+  }
+  pthread_mutex_unlock(&control.lifecycle);
+  return result;
+}
+
+void unwatchSession(Session* session) {
+  pthread_mutex_lock(&control.lifecycle);
+  tell(What::kUnwatch, session, nullptr);
+  if (--control.users == 0) {
+    tell(What::kStop, nullptr, nullptr);
+    pthread_join(control.thread, nullptr);
+    close(control.event);
+    control.event = -1;
+  }
+  pthread_mutex_unlock(&control.lifecycle);
+}
+
+void nudgeControlThread() {
+  const uint64_t one = 1;
+  while (write(control.event, &one, sizeof one) < 0 && errno == EINTR) {
+  }
+}
+
+void takeLease(rhw_rank_line* line) { tell(What::kTakeLease, nullptr, line); }
+void dropLease(rhw_rank_line* line) { tell(What::kDropLease, nullptr, line); }
+
+}  // namespace railhead::client

@@ -1,0 +1,26 @@
+// Package comm holds a rank of a group: joining and leaving, the control segment, the flight record, the reason why a group is
+// broken, the tables that say which algorithm runs.
+//
+// It must never touch a caller's buffers. It trusts the ranks of its own group, with which it shares memory, but checks what
+// the daemon and the ledger say.
+package comm
+
+import (
+	"embed"
+
+	_ "railhead/client/base"
+	_ "railhead/client/include"
+	_ "railhead/client/session"
+	_ "railhead/internal/wire"
+	_ "railhead/kernels"
+)
+
+// #cgo CXXFLAGS: -std=c++17 -O3 -fno-exceptions -fno-rtti -Wall -Wextra
+// #cgo CXXFLAGS: -I${SRCDIR}/.. -I${SRCDIR}/../include -I${SRCDIR}/../../kernels -I${SRCDIR}/../../kernels/include -I${SRCDIR}/../../internal/wire
+import "C"
+
+// Sources are embedded, and the packages above imported, so that the go command compiles again what includes a header that
+// has changed: it looks at no header outside a package's folder.
+//
+//go:embed *.h *.cc
+var Sources embed.FS

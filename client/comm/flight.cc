@@ -1,0 +1,78 @@
+#include "comm/flight.h"
+
+#include <fcntl.h>
+#include <stddef.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "host/futex.h"
+
+namespace railhead::client {
+
+static_assert(sizeof(FlightRecord) == sizeof(rhw_flight_record), "flight_record.h and wire.h");
+static_assert(offsetof(FlightRecord, number) == offsetof(rhw_flight_record, number), "flight_record.h and wire.h");
+static_assert(offsetof(FlightRecord, call) == offsetof(rhw_flight_record, call), "flight_record.h and wire.h");
+static_assert(offsetof(FlightRecord, bytes) == offsetof(rhw_flight_record, bytes), "flight_record.h and wire.h");
+static_assert(offsetof(FlightRecord, collective) == offsetof(rhw_flight_record, collective), "flight_record.h and wire.h");
+static_assert(offsetof(FlightRecord, enqueued) == offsetof(rhw_flight_record, enqueued), "flight_record.h and wire.h");
+static_assert(offsetof(FlightRecord, firstArrival) == offsetof(rhw_flight_record, first_arrival), "flight_record.h and wire.h");
+static_assert(offsetof(FlightRecord, lastArrival) == offsetof(rhw_flight_record, last_arrival), "flight_record.h and wire.h");
+static_assert(offsetof(FlightRecord, done) == offsetof(rhw_flight_record, done), "flight_record.h and wire.h");
+
+namespace {
+
+// What an error of 100 ns in a pair of clock and stamp does: 10 ppm over kCalibrateNs, and so 0.5 us until the next pair.
+constexpr int64_t kCalibrateNs = 10 * 1000 * 1000;
+constexpr int64_t kRefreshNs = 50 * 1000 * 1000;
+
+// The kernel watches whether the stamps of all processors agree, and takes another clock where they do not. With the clocks of
+// hypervisors named here it has found nothing against them; they are made of the same stamp.
+bool kernelTrustsTicks() {
+  char name[32] = "";
+  const int fd = open("/sys/devices/system/clocksource/clocksource0/current_clocksource", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const ssize_t n = read(fd, name, sizeof name - 1);
+  close(fd);
+  if (n <= 0) return false;
+  name[strcspn(name, "\n")] = '\0';
+  static const char* const trusted[] = {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"};
+  for (const char* t : trusted) {
+    if (strcmp(name, t) == 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void FlightClock::start() {
+  steady_ = host::ticksAreSteady() && kernelTrustsTicks();
+  firstTicks_ = host::ticks();
+  firstNs_ = host::nowNs();
+}
+
+int64_t FlightClock::refresh() {
+  const int64_t ns = host::nowNs();
+  const uint64_t ticks = host::ticks();
+  if (!steady_ || ns - firstNs_ < kCalibrateNs) return ns;
+  const double nsOfATick = static_cast<double>(ns - firstNs_) / static_cast<double>(ticks - firstTicks_);
+  // From 16 GHz to 1 MHz; anything else is no clock, nor is one that went back.
+  if (!(nsOfATick > 0.0625 && nsOfATick < 1000)) {
+    steady_ = false;
+    refreshTicks_ = 0;
+    return ns;
+  }
+  scale_ = static_cast<uint64_t>(nsOfATick * 4294967296.0);
+  refreshTicks_ = static_cast<uint64_t>(static_cast<double>(kRefreshNs) / nsOfATick);
+  baseNs_ = ns;
+  baseTicks_ = ticks;
+  return ns;
+}
+
+void Flight::start(void* ring) {
+  // Touched here, so that no operation finds a page missing.
+  memset(ring, 0, RHW_FLIGHT_RECORDS * sizeof(FlightRecord));
+  ring_ = static_cast<FlightRecord*>(ring);
+  clock_.start();
+}
+
+}  // namespace railhead::client

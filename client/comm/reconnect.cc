@@ -1,0 +1,214 @@
+// How a session gets over its daemon's death. All of it runs on the control thread, and nothing of it waits: an attempt that
+// takes time (Welcome has to come) goes on when poll(2) says so.
+//
+//   up --(the connection ends)--> down --(connected, Hello sent)--> greeting --(Welcome)--> greeted --(nobody sends)--> up
+//                                  ^------(refused, nobody there, too late)------'
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "comm/comm.h"
+#include "host/futex.h"
+#include "session/session.h"
+#include "session/socket.h"
+
+namespace railhead::client {
+
+namespace {
+
+constexpr int64_t kMs = 1000 * 1000;
+// Pauses between attempts: they double, from the first to the most. A daemon that is there and refuses this client (another
+// version, no room) is not about to change its mind.
+constexpr int64_t kFirstPauseNs = 50 * kMs;
+constexpr int64_t kMostPauseNs = 200 * kMs;
+constexpr int64_t kRefusedPauseNs = 2000 * kMs;
+constexpr int64_t kWelcomeNs = 5000 * kMs;  // for a daemon to answer Hello; it may have many to answer
+constexpr int64_t kSenderPauseNs = 5 * kMs;  // for a caller to leave sendmsg, or for room in the socket
+
+// Request numbers of the control thread's own, which no call has.
+constexpr uint64_t kAnnounceBit = uint64_t{1} << 63;
+
+}  // namespace
+
+int Session::descriptor() const {
+  return link_ == Link::kUp ? fd_ : link_ == Link::kGreeting ? freshFd_ : -1;
+}
+
+void Session::readable(int64_t now) {
+  if (link_ == Link::kUp && !receive()) goDown(now);
+  if (link_ == Link::kGreeting) greet(now);
+}
+
+int64_t Session::tick(int64_t now) {
+  if (link_ == Link::kDown && now >= next_) attempt(now);
+  if (link_ == Link::kGreeting && now >= next_) {
+    fail(RH_ERR_TIMEOUT, "the daemon at %s did not answer Hello in time", path_);
+    failAttempt(now, kMostPauseNs);
+  }
+  if (link_ == Link::kGreeted && !install()) next_ = now + kSenderPauseNs;
+  return link_ == Link::kUp || link_ == Link::kClosed ? INT64_MAX : next_;
+}
+
+// False when the connection has ended.
+bool Session::receive() {
+  for (;;) {
+    Received r;
+    const char* why = nullptr;
+    const Got got = receiveMessage(fd_, &r, &why);
+    if (got == Got::kNothing) return true;
+    if (got == Got::kMessage) {
+      if ((r.m.h.request & kAnnounceBit) != 0) {
+        takeAnnounced(r);
+        continue;
+      }
+      if (deliver(r)) continue;
+      why = "more answers than the request can have";
+    }
+    lose(why);
+    if (got == Got::kEnd) return false;
+    // A daemon that breaks the protocol is not one to come back to.
+    pthread_mutex_lock(&mutex_);
+    closed_ = true;
+    shutdown(fd_, SHUT_RDWR);
+    pthread_cond_broadcast(&changed_);
+    pthread_mutex_unlock(&mutex_);
+    return false;
+  }
+}
+
+void Session::goDown(int64_t now) {
+  pthread_mutex_lock(&mutex_);
+  link_ = closed_ ? Link::kClosed : Link::kDown;
+  pthread_mutex_unlock(&mutex_);
+  pauseNs_ = kFirstPauseNs;
+  // Not all at the same moment: the ranks of a node lose their daemon together.
+  next_ = now + kFirstPauseNs * (getpid() % 16) / 16;
+}
+
+void Session::attempt(int64_t now) {
+  rh_result result = openSocket(path_, 0, &freshFd_);
+  const bool there = result == RH_OK;
+  if (there) result = sendHello(freshFd_, now);
+  if (result != RH_OK) {
+    failAttempt(now, kMostPauseNs);
+    return;
+  }
+  link_ = Link::kGreeting;
+  next_ = now + kWelcomeNs;
+}
+
+// The thread's message says why.
+void Session::failAttempt(int64_t now, int64_t mostNs) {
+  if (freshFd_ >= 0) close(freshFd_);
+  freshFd_ = -1;
+  next_ = now + pauseNs_;
+  pauseNs_ = pauseNs_ * 2 < mostNs ? pauseNs_ * 2 : mostNs;
+  pthread_mutex_lock(&mutex_);
+  link_ = closed_ ? Link::kClosed : Link::kDown;
+  snprintf(attemptWhy_, sizeof attemptWhy_, "%s", rh_last_error_message());
+  pthread_mutex_unlock(&mutex_);
+}
+
+void Session::greet(int64_t now) {
+  Received r;
+  const char* why = nullptr;
+  const Got got = receiveMessage(freshFd_, &r, &why);
+  if (got == Got::kNothing) return;
+  if (got == Got::kMessage && takeWelcome(r, &freshVersion_) == RH_OK) {
+    link_ = Link::kGreeted;
+    next_ = now;
+    return;
+  }
+  if (got != Got::kMessage) fail(RH_ERR_DAEMON_LOST, "no Welcome from the daemon at %s: %s", path_, why);
+  failAttempt(now, kRefusedPauseNs);
+}
+
+// Puts the fresh connection in the place of the last one. False while a caller may still be using that.
+bool Session::install() {
+  pthread_mutex_lock(&mutex_);
+  const bool free = senders_ == 0;
+  if (closed_) {
+    link_ = Link::kClosed;
+  } else if (free) {
+    close(fd_);
+    fd_ = freshFd_;
+    freshFd_ = -1;
+    version_ = freshVersion_;
+    connection_++;
+    lost_ = false;
+    link_ = Link::kUp;
+    pthread_cond_broadcast(&changed_);
+  }
+  pthread_mutex_unlock(&mutex_);
+  return free;
+}
+
+bool Session::tend(Comm* comm) {
+  if (link_ != Link::kUp) return false;
+  if (comm->standing.connection == connection_) return comm->standing.refused == RH_OK;
+  // Nobody else needs to hear of a broken group: its ranks know by its abort word.
+  if (__atomic_load_n(comm->team.abortWord, __ATOMIC_ACQUIRE) != 0) return false;
+  announce(comm);
+  return false;
+}
+
+// Goes on with telling the daemon of a comm, as far as the socket has room. From the first message on the connection stays: the
+// daemon takes its end for the rank's.
+void Session::announce(Comm* comm) {
+  Announcement& a = comm->announcement;
+  if (a.connection != connection_) a = {connection_, 0, 0, false};
+  if (a.request == 0) {
+    rhw_reannounce m = {};
+    const uint64_t request = kAnnounceBit | ++announced_;
+    setHeader(&m, RHW_REANNOUNCE, version_, request);
+    m.group = comm->standing.group;
+    m.rank = static_cast<uint32_t>(comm->rank);
+    m.world = static_cast<uint32_t>(comm->worldSize);
+    m.timeout_ms = comm->timeoutMs;
+    if (sendPacket(fd_, &m, sizeof m, comm->controlFd, 0) == 0) a.request = request;
+    return;
+  }
+  if (!a.taken) return;
+  rhw_reannounce_heap m = {};
+  setHeader(&m, RHW_REANNOUNCE_HEAP, version_, a.request);
+  m.group = a.group;
+  if (sendPacket(fd_, &m, sizeof m, comm->heapFd, 0) != 0) return;
+  pthread_mutex_lock(&mutex_);
+  comm->standing.connection = connection_;
+  comm->standing.group = a.group;
+  comm->standing.refused = RH_OK;
+  pthread_cond_broadcast(&changed_);
+  pthread_mutex_unlock(&mutex_);
+}
+
+// The answer to an announcement. A refusal is final for this daemon; the comm's ranks go on watching each other.
+void Session::takeAnnounced(const Received& r) {
+  if (r.fd >= 0) close(r.fd);
+  comms().forEach([&](void* handle) {
+    Comms::Shared look(comms(), handle);
+    Comm* comm = look.get();
+    if (comm == nullptr || comm->session != this || comm->announcement.request != r.m.h.request) return;
+    if (comm->announcement.connection != connection_ || comm->announcement.taken) return;
+    if (r.m.h.type == RHW_REANNOUNCED) {
+      comm->announcement.group = r.m.reannounced.group;
+      comm->announcement.taken = true;
+      announce(comm);
+      return;
+    }
+    pthread_mutex_lock(&mutex_);
+    comm->standing.connection = connection_;
+    comm->standing.refused = RH_ERR_PROTOCOL;
+    snprintf(comm->standing.why, sizeof comm->standing.why, "the daemon answers Reannounce with message type %d", r.m.h.type);
+    if (r.m.h.type == RHW_ERROR) {
+      comm->standing.refused = static_cast<rh_result>(r.m.error.code);
+      memcpy(comm->standing.why, r.m.error.text, sizeof comm->standing.why);
+    }
+    pthread_cond_broadcast(&changed_);
+    pthread_mutex_unlock(&mutex_);
+  });
+}
+
+}  // namespace railhead::client

@@ -1,0 +1,182 @@
+// Why a group is broken, as a sentence and as fields.
+#include <stdio.h>
+#include <string.h>
+
+#include "base/element_types.h"
+#include "base/error.h"
+#include "comm/choice.h"
+#include "comm/comm.h"
+
+namespace railhead::client {
+
+namespace {
+
+// The abort word taken apart (wire.h says where each part lies).
+struct Cause {
+  rh_result code;
+  uint32_t op;
+  int32_t culprit;   // -1 = not known
+  int32_t reporter;  // -1 = the daemon
+};
+
+int32_t rankOf(uint64_t bits) { return bits == RHW_NO_RANK ? -1 : static_cast<int32_t>(bits); }
+
+// Acquire: the rank lines that explain the word were written before it.
+bool causeOf(const Comm* comm, Cause* out) {
+  const uint64_t w = __atomic_load_n(&comm->header()->abort, __ATOMIC_ACQUIRE);
+  *out = {static_cast<rh_result>(w & 0xff), static_cast<uint32_t>(w >> 8 & 0xff), rankOf(w >> 16 & 0xffff),
+          rankOf(w >> 32 & 0xffff)};
+  return w != 0;
+}
+
+template <class T>
+T relaxed(const T& word) {
+  return __atomic_load_n(&word, __ATOMIC_RELAXED);
+}
+
+void describeCulprit(const Comm* comm, const Cause& c, char* out, size_t size) {
+  char who[48] = "a rank that is not known";
+  if (c.culprit >= 0 && c.culprit < comm->worldSize) {
+    snprintf(who, sizeof who, "rank %d (pid %u)", c.culprit, comm->pids[c.culprit]);
+  }
+  char finder[16] = "the daemon";
+  if (c.reporter >= 0) snprintf(finder, sizeof finder, "rank %d", c.reporter);
+  switch (c.code) {
+    case RH_ERR_RANK_DEAD:
+      snprintf(out, size, "%s has died or closed its session%s%s", who, c.op == RHW_OP_NONE ? "" : " while in ",
+               c.op == RHW_OP_NONE ? " between operations" : operationName(c.op));
+      break;
+    case RH_ERR_TIMEOUT:
+      snprintf(out, size, "%s did not arrive in %s within %u ms, as %s found", who, operationName(c.op), comm->timeoutMs, finder);
+      break;
+    case RH_ERR_ABORTED: snprintf(out, size, "%s called rh_comm_abort", who); break;
+    default: snprintf(out, size, "%s broke the group (%s)", who, rh_result_string(c.code)); break;
+  }
+}
+
+}  // namespace
+
+const char* operationName(uint32_t op) {
+  static const char* const names[] = {
+      "none", "comm_init", "all_reduce", "barrier", "window_alloc", "window_free", "finalize", "all_gather", "reduce_scatter",
+      "all_to_all", "broadcast", "reduce", "gather", "scatter", "send", "recv", "group", "split", "window_register",
+      "ep_create", "ep_destroy", "ep_dispatch", "ep_dispatch_send", "ep_dispatch_recv", "ep_combine", "ep_combine_send", "ep_combine_recv",
+  };  // by rhw_op
+  static_assert(sizeof names / sizeof *names == RHW_OP_EP_COMBINE_RECV + 1, "every operation has a name");
+  return op < sizeof names / sizeof *names ? names[op] : "none";
+}
+
+namespace {
+
+// A collective as a rank called it, e.g. "all_reduce of 12 f32 sum".
+void describeCall(const Signature& s, char* out, size_t size) {
+  const auto op = static_cast<uint32_t>(s.call & 0xff);
+  const auto root = static_cast<unsigned>(s.call >> 24 & 0xff);
+  char reduction[24] = "", from[24] = "";
+  if (op == RHW_OP_ALL_REDUCE || op == RHW_OP_REDUCE_SCATTER || op == RHW_OP_REDUCE) {
+    snprintf(reduction, sizeof reduction, " %s", reductionName(static_cast<uint32_t>(s.call >> 16 & 0xff)));
+  }
+  if (root != 0xff) snprintf(from, sizeof from, " with root %u", root);
+  if (op == RHW_OP_BARRIER || op == RHW_OP_SPLIT) {
+    snprintf(out, size, "%s", operationName(op));
+  } else {
+    snprintf(out, size, "%s of %llu %s%s%s", operationName(op), static_cast<unsigned long long>(s.count),
+             dtypeName(static_cast<uint32_t>(s.call >> 8 & 0xff)), reduction, from);
+  }
+}
+
+unsigned sequenceOf(const Signature& s) { return static_cast<unsigned>((s.call & kSequenceMask) >> kSequenceShift) + 1; }
+
+// What two ranks called in place of the same. The one that found it has written both down.
+void describeMismatch(const Comm* comm, const Cause& c, char* out, size_t size) {
+  if (c.reporter < 0 || c.reporter >= comm->worldSize) {
+    snprintf(out, size, "rank %d was in %s, others in another operation", c.culprit, operationName(c.op));
+    return;
+  }
+  const rhw_rank_line* line = comm->line(c.reporter);
+  const Signature theirs = {relaxed(line->other_call), relaxed(line->other_count)};
+  const Signature ours = {relaxed(line->call), relaxed(line->call_count)};
+  char a[96], b[96];
+  describeCall(theirs, a, sizeof a);
+  describeCall(ours, b, sizeof b);
+  if ((ours.call & 0xff) == RHW_OP_SEND && (theirs.call & 0xff) == RHW_OP_SEND) {
+    snprintf(out, size, "rank %d receives %llu %s from rank %d, which sends %llu %s", c.reporter, static_cast<unsigned long long>(ours.count),
+             dtypeName(static_cast<uint32_t>(ours.call >> 8 & 0xff)), c.culprit, static_cast<unsigned long long>(theirs.count),
+             dtypeName(static_cast<uint32_t>(theirs.call >> 8 & 0xff)));
+    return;
+  }
+  if ((theirs.call & 0xff) == RHW_OP_SEND || (ours.call & 0xff) == RHW_OP_SEND) {
+    snprintf(out, size, "rank %d called %s where rank %d called %s", c.culprit, a, c.reporter, b);
+    return;
+  }
+  const bool earlier = strcmp(a, b) == 0 && sequenceOf(theirs) == sequenceOf(ours);
+  snprintf(out, size, "rank %d called %s as its collective #%u, rank %d %s as its #%u%s", c.culprit, a, sequenceOf(theirs), c.reporter, b,
+           sequenceOf(ours), earlier ? "; a call before these differed" : "");
+}
+
+}  // namespace
+
+rh_result describe(const Comm* comm, char* out, size_t size) {
+  Cause cause;
+  out[0] = '\0';
+  if (!causeOf(comm, &cause)) return RH_OK;
+  char culprit[320], where[96], waiting[kRanksText + 40] = "";
+  if (cause.code == RH_ERR_MISMATCH) {
+    describeMismatch(comm, cause, culprit, sizeof culprit);
+  } else {
+    describeCulprit(comm, cause, culprit, sizeof culprit);
+  }
+  const rhw_rank_line* line = comm->line(comm->rank);
+  const uint64_t waitingFor = relaxed(line->waiting_for);
+  if (waitingFor != 0) {
+    char ranks[kRanksText];
+    formatRanks(waitingFor, ranks, sizeof ranks);
+    snprintf(waiting, sizeof waiting, "; this rank was waiting for %s %s", (waitingFor & (waitingFor - 1)) != 0 ? "ranks" : "rank",
+             ranks);
+  }
+  const uint32_t op = relaxed(line->op);
+  const auto seq = static_cast<unsigned long long>(relaxed(line->seq));
+  if (op == RHW_OP_NONE) {
+    snprintf(where, sizeof where, "after %llu operations", seq);
+  } else {
+    snprintf(where, sizeof where, "%s #%llu (%llu bytes) stopped", operationName(op), seq,
+             static_cast<unsigned long long>(relaxed(line->bytes)));
+  }
+  snprintf(out, size, "rank %d of group \"%s\": %s: %s%s. The group is broken: finalize this comm and form a new group", comm->rank,
+           comm->name, where, culprit, waiting);
+  return cause.code;
+}
+
+}  // namespace railhead::client
+
+using namespace railhead::client;
+
+extern "C" rh_result rh_comm_get_status(rh_comm* handle, rh_comm_status* status) {
+  const rh_comm_status defaults = RH_COMM_STATUS_INIT;
+  if (status == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "comm_get_status: status is NULL");
+  if (status->struct_size != sizeof defaults || status->struct_version != 1) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_get_status: status has size %u and version %u, this library knows size %zu, "
+                "version 1; begin with RH_COMM_STATUS_INIT", status->struct_size, status->struct_version, sizeof defaults);
+  }
+  Comms::Shared look(comms(), handle);
+  const Comm* comm = look.get();
+  if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_get_status: not a live comm: was it finalized?");
+  *status = defaults;
+  const rhw_rank_line* line = comm->line(comm->rank);
+  status->rank = comm->rank;
+  status->operation = relaxed(line->seq);
+  status->bytes = relaxed(line->bytes);
+  status->waiting_for = relaxed(line->waiting_for);
+  snprintf(status->operation_name, sizeof status->operation_name, "%s", operationName(relaxed(line->op)));
+  snprintf(status->culprit_operation_name, sizeof status->culprit_operation_name, "none");
+  const uint32_t chosen = relaxed(line->chosen);
+  snprintf(status->algorithm_name, sizeof status->algorithm_name, "%s", algorithmName(chosen & 0xffff));
+  snprintf(status->algorithm_why, sizeof status->algorithm_why, "%s", whyName(chosen >> 16));
+  Cause cause;
+  if (!causeOf(comm, &cause)) return RH_OK;
+  status->culprit = cause.culprit;
+  status->reporter = cause.reporter;
+  snprintf(status->culprit_operation_name, sizeof status->culprit_operation_name, "%s", operationName(cause.op));
+  status->result = describe(comm, status->message, sizeof status->message);
+  return RH_OK;
+}

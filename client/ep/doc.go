@@ -1,0 +1,27 @@
+// Package ep holds expert parallelism: buffers of a comm, dispatch and combine.
+//
+// It must never lay out a buffer by itself (railhead/ep_plan.h does, on every rank alike). Other ranks write into its memory:
+// it reads what they write once, and bounds it.
+package ep
+
+import (
+	"embed"
+
+	_ "railhead/client/base"
+	_ "railhead/client/collectives"
+	_ "railhead/client/comm"
+	_ "railhead/client/include"
+	_ "railhead/client/session"
+	_ "railhead/internal/wire"
+	_ "railhead/kernels"
+)
+
+// #cgo CXXFLAGS: -std=c++17 -O3 -fno-exceptions -fno-rtti -Wall -Wextra
+// #cgo CXXFLAGS: -I${SRCDIR}/.. -I${SRCDIR}/../include -I${SRCDIR}/../../kernels -I${SRCDIR}/../../kernels/include -I${SRCDIR}/../../internal/wire
+import "C"
+
+// Sources are embedded, and the packages above imported, so that the go command compiles again what includes a header that
+// has changed: it looks at no header outside a package's folder.
+//
+//go:embed *.h *.cc
+var Sources embed.FS

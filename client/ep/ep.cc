@@ -1,0 +1,420 @@
+// The life of a buffer: made, asked, masked, destroyed.
+#include "ep/ep.h"
+
+#include <new>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/commit.h"
+#include "base/error.h"
+#include "collectives/operation.h"
+
+namespace railhead::client {
+
+Eps& eps() {
+  static Eps table;
+  return table;
+}
+EpHandles& epHandles() {
+  static EpHandles table;
+  return table;
+}
+
+EpCall::EpCall(rh_ep* handle, const char* operation) { open(handle, operation); }
+
+EpCall::EpCall(rh_ep_handle* handle, const char* operation) {
+  rh_ep* ep = nullptr;
+  {
+    EpHandles::Shared look(epHandles(), handle);
+    if (look.get() != nullptr) {
+      ep = look.get()->ep;
+      flight_ = look.get()->flight;
+    }
+  }
+  if (ep != nullptr) open(ep, operation);
+  // Another thread may have ended it meanwhile.
+  if (ep == nullptr || (result_ == RH_OK && ep_->handles[flight_] != handle)) {
+    result_ = fail(RH_ERR_INVALID_HANDLE, "%s: not a dispatch in flight: was it combined or released?", operation);
+  }
+}
+
+void EpCall::open(rh_ep* handle, const char* operation) {
+  result_ = refuseInGroup(operation);
+  if (result_ != RH_OK) return;
+  rh_comm* comm = nullptr;
+  {
+    Eps::Shared look(eps(), handle);
+    if (look.get() != nullptr) comm = look.get()->commHandle;
+  }
+  if (comm != nullptr) {
+    auto* guard = new (guard_) Comms::Exclusive(comms(), comm);
+    guarded_ = true;
+    result_ = checkGuard(*guard, operation);
+    if (result_ != RH_OK) return;
+    // With the comm to itself this thread is the only one that could end the buffer.
+    Eps::Shared look(eps(), handle);
+    ep_ = look.get();
+  }
+  if (ep_ == nullptr) result_ = fail(RH_ERR_INVALID_HANDLE, "%s: not a live buffer: was it destroyed?", operation);
+}
+
+EpCall::~EpCall() {
+  if (guarded_) reinterpret_cast<Comms::Exclusive*>(guard_)->~Exclusive();
+}
+
+int Ep::earliest(EpPhase phase) const {
+  int found = -1;
+  for (int i = 0; i < kEpInFlight; i++) {
+    if (phases[i] != phase) continue;
+    if (found < 0 || static_cast<int32_t>(flights[i].number - flights[found].number) < 0) found = i;
+  }
+  return found;
+}
+
+bool isBroken(const Ep* ep) {
+  const uint32_t abort = __atomic_load_n(ep->comm->team.abortWord, __ATOMIC_ACQUIRE);
+  return abort != 0 && !(ep->team.dropsDead && (abort & 0xff) == RH_ERR_RANK_DEAD);
+}
+
+bool beginEpOperation(Ep* ep, uint32_t op, uint64_t bytes, bool isCollective) {
+  if (isBroken(ep)) return false;
+  enterOperation(ep->comm, op, bytes, kNoCallDetails, isCollective && countsAsCollective(ep) ? ep->comm->collectives + 1 : 0);
+  return true;
+}
+
+void endEpOperation(Ep* ep) { leaveOperation(ep->comm); }
+
+void endFlight(Ep* ep, int flight) {
+  ep->handles[flight] = static_cast<rh_ep_handle*>(epHandles().renew(ep->handles[flight]));
+  ep->phases[flight] = EpPhase::kFree;
+}
+
+namespace {
+
+void destroyEp(Ep* ep) {
+  for (rh_ep_handle* handle : ep->handles) epHandles().remove(handle);
+  free(ep->memory);
+  delete ep;
+}
+
+// What every rank tells the others of its config; field by field, so that a difference can be named.
+constexpr int kFields = 18;
+constexpr const char* kFieldNames[kFields] = {
+    "mode", "max_tokens_per_rank", "hidden", "num_experts", "topk", "num_physical", "physical_expert", "physical_rank", "dtype",
+    "wire_dtype", "combine_dtype", "scale_format", "static_scale", "on_invalid", "on_dead", "lost_weights", "buffers made before", "memory"};
+constexpr int kMemory = kFields - 1;  // 1 = this rank has it
+
+struct Summary {
+  uint64_t field[kFields];
+};
+
+uint64_t mix(uint64_t hash, uint64_t value) { return (hash ^ value) * 0xbf58476d1ce4e5b9u ^ hash >> 29; }
+
+// Tables are compared by what they say, whether they were given or follow from the rule.
+uint64_t hashOf(const rh_ep_config& c, int worldSize, bool ranks) {
+  uint64_t hash = 0x9e3779b97f4a7c15u;
+  for (uint32_t p = 0; p < epPhysical(c); p++) {
+    const uint64_t expert = c.physical_expert == nullptr ? p : static_cast<uint64_t>(c.physical_expert[p]);
+    hash = mix(hash, ranks ? epRankOf(c, worldSize, p) : expert);
+  }
+  return hash;
+}
+
+Summary summaryOf(const Ep& ep, int worldSize, uint64_t number) {
+  const rh_ep_config& c = ep.config;
+  uint32_t scale;
+  memcpy(&scale, &c.static_scale, sizeof scale);
+  const bool isStatic = c.wire_dtype == RH_FP8_E4M3 && c.scale_format == RH_EP_SCALE_STATIC;
+  const auto type = [](rh_dtype d) { return static_cast<uint64_t>(d); };
+  return {{c.mode, c.max_tokens_per_rank, c.hidden, c.num_experts, c.topk, epPhysical(c), hashOf(c, worldSize, false),
+           hashOf(c, worldSize, true), type(c.dtype), type(c.wire_dtype), type(c.combine_dtype), c.scale_format, isStatic ? scale : 0,
+           c.on_invalid, c.on_dead, c.lost_weights, number, ep.memory != nullptr}};
+}
+
+// All ranks see the same, so they all fail or none does.
+rh_result compare(const Comm* comm, const Summary (&all)[RHW_MAX_WORLD]) {
+  for (int r = 0; r < comm->worldSize; r++) {
+    if (all[r].field[kMemory] != 0) continue;
+    return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: rank %d has no memory for counters and for what it keeps of dispatches", comm->rank, r);
+  }
+  for (int i = 0; i < kFields; i++) {
+    for (int r = 1; r < comm->worldSize; r++) {
+      if (all[r].field[i] == all[0].field[i]) continue;
+      // Of tables there is a hash, of a float its bits: nothing to print.
+      const bool opaque = strncmp(kFieldNames[i], "physical_", 9) == 0 || strcmp(kFieldNames[i], "static_scale") == 0;
+      if (opaque) {
+        return fail(RH_ERR_MISMATCH, "ep_create: rank %d: %s of rank %d is another than that of rank 0; give every rank the same config",
+                    comm->rank, kFieldNames[i], r);
+      }
+      return fail(RH_ERR_MISMATCH, "ep_create: rank %d: %s is %llu on rank %d and %llu on rank 0; give every rank the same config",
+                  comm->rank, kFieldNames[i], static_cast<unsigned long long>(all[r].field[i]), r,
+                  static_cast<unsigned long long>(all[0].field[i]));
+    }
+  }
+  return RH_OK;
+}
+
+rh_result agree(Comm* comm, const Ep& ep) {
+  Summary all[RHW_MAX_WORLD];
+  const Summary mine = summaryOf(ep, comm->worldSize, comm->buffers);
+  if (!beginOperation(comm, RHW_OP_EP_CREATE, sizeof mine, kNoCallDetails, comm->collectives + 1)) return whyBroken(comm);
+  all[comm->rank] = mine;
+  if (comm->worldSize > 1) {
+    comm->team.call = signatureOf(comm, {RHW_OP_EP_CREATE, nullptr, nullptr, 1, RH_F32, RH_SUM, -1, {}});
+    const host::Outcome outcome = comm->kernels->copies.allGather(comm->team, &mine, all, sizeof mine);
+    if (outcome.stop != Stop::kNone) return stopOperation(comm, outcome);
+  }
+  endOperation(comm);
+  return compare(comm, all);
+}
+
+void fillTeam(Ep* ep) {
+  const Comm* comm = ep->comm;
+  const rh_ep_config& c = ep->config;
+  EpTeam& t = ep->team;
+  const EpShape shape = epShapeOf(c, comm->worldSize);
+  t.rank = comm->rank;
+  t.worldSize = comm->worldSize;
+  t.maxTokens = c.max_tokens_per_rank;
+  t.topk = c.topk;
+  t.logical = c.num_experts;
+  t.physical = epPhysical(c);
+  t.maxLocal = shape.maxLocal;
+  t.countsFirst = shape.countsFirst;
+  t.dropsDead = c.on_dead == RH_EP_DEAD_DROP;
+  t.layout = epLayoutOf(shape);
+  t.rowBytes = static_cast<uint32_t>(shape.rowBytes);
+  t.combineRowBytes = static_cast<uint32_t>(shape.combineRowBytes);
+  t.timeoutNs = comm->team.timeoutNs;
+  t.abortWord = comm->team.abortWord;
+  for (int r = 0; r < comm->worldSize; r++) t.leases[r] = &comm->line(r)->lease;
+  for (int r = 0; r < comm->worldSize; r++) t.waitTurns[r] = &countersOf(comm, r)->waitTurns;
+  t.counters = countersOf(comm, comm->rank);
+}
+
+// Where the buffers of all ranks lie.
+void mapTeam(Ep* ep, uint64_t offset) {
+  for (int r = 0; r < ep->team.worldSize; r++) ep->team.base[r] = ep->comm->team.heap[r] + offset;
+  ep->flags = ep->comm->team;
+  epPrepareFlags(ep->team, &ep->quiet, &ep->flags);
+  uint64_t* experts = &ep->team.counters->experts;
+  if (*experts < ep->team.physical) __atomic_store_n(experts, uint64_t{ep->team.physical}, __ATOMIC_RELAXED);
+}
+
+Ep* newEp(Comm* comm, rh_comm* handle, const rh_ep_config& config) {
+  auto* ep = new Ep();
+  if (ep == nullptr) return nullptr;
+  ep->comm = comm;
+  ep->commHandle = handle;
+  ep->config = config;
+  ep->format = epFormatOf(config);
+  fillTeam(ep);
+  // A rank without memory says so to all.
+  const auto counters = static_cast<uint64_t>(reinterpret_cast<char*>(ep->team.counters) - comm->control);
+  if (commitPages(comm->controlFd, counters, sizeof(rhw_ep_counters), comm->deadlineNs()) == 0) allocateEp(ep);
+  return ep;
+}
+
+rh_result tooManyEps() {
+  return fail(RH_ERR_LIMIT, "ep_create: this process has %d buffers, the most there can be; destroy some", kMaxEps);
+}
+
+// Before the window: what can fail on one rank alone, a place in the table too.
+rh_result prepare(Comm* comm, rh_comm* commHandle, const rh_ep_config* config, rh_ep** out) {
+  rh_result result = checkEpConfig("ep_create", config, comm->worldSize);
+  if (result != RH_OK) return result;
+  Ep* ep = newEp(comm, commHandle, *config);
+  if (ep == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: no memory for a buffer's books", comm->rank);
+  auto* handle = static_cast<rh_ep*>(eps().insert(ep));
+  if (handle == nullptr) {
+    destroyEp(ep);
+    return tooManyEps();
+  }
+  for (int i = 0; i < kEpInFlight; i++) {
+    ep->dispatched[i] = {handle, i};
+    ep->handles[i] = static_cast<rh_ep_handle*>(epHandles().insert(&ep->dispatched[i]));  // there are two for each buffer
+  }
+  result = agree(comm, *ep);
+  ep->config.physical_expert = ep->config.physical_rank = nullptr;  // the caller's
+  if (result != RH_OK) {
+    destroyEp(eps().remove(handle));
+    return result;
+  }
+  comm->buffers++;
+  *out = handle;
+  return RH_OK;
+}
+
+rh_result giveWindow(Comm* comm, rh_comm* commHandle, rh_ep* handle) {
+  Eps::Shared look(eps(), handle);  // nobody else knows the handle
+  Ep* ep = look.get();
+  rh_result result = allocWindow(comm, commHandle, ep->team.layout.bytes, &ep->window);
+  uint64_t offset = 0;
+  if (result == RH_OK) result = rh_window_info(ep->window, nullptr, &offset);
+  if (result == RH_OK) mapTeam(ep, offset);
+  return result;
+}
+
+}  // namespace
+
+void dropEps(const Comm* comm) {
+  eps().forEach([&](void* handle) {
+    Ep* mine = nullptr;
+    {
+      Eps::Shared look(eps(), handle);
+      if (look.get() != nullptr && look.get()->comm == comm) mine = look.get();
+    }
+    if (mine != nullptr) destroyEp(eps().remove(handle));
+  });
+}
+
+void appendSentence(char* out, size_t size, const char* text) {
+  const size_t used = strlen(out);
+  snprintf(out + used, size - used, "%s%s", used == 0 ? "" : "; ", text);
+}
+
+namespace {
+
+void describeEntry(char* out, size_t size, const Ep* ep, const EpProblem& p, const char* what) {
+  char text[256];
+  if (p.count == 0) return;
+  snprintf(text, sizeof text, "rank %d: token %u: topk_idx[%u] is %lld, %s", ep->team.rank, p.token, p.k, static_cast<long long>(p.value), what);
+  appendSentence(out, size, text);
+}
+
+}  // namespace
+
+void describeProblems(const Ep* ep, const EpProblems& p, char* out, size_t size) {
+  char text[160];
+  out[0] = 0;
+  if (p.excessTokens.count != 0) {
+    snprintf(text, sizeof text, "rank %d: %lld tokens, max_tokens_per_rank is %u", ep->team.rank,
+             static_cast<long long>(p.excessTokens.value), ep->team.maxTokens);
+    appendSentence(out, size, text);
+  }
+  snprintf(text, sizeof text, "neither -1 nor in 0..%u", ep->team.logical - 1);
+  describeEntry(out, size, ep, p.invalidIds, text);
+  describeEntry(out, size, ep, p.duplicateIds, "which the token has named before");
+  if (p.nonFinite.count != 0) {
+    constexpr const char* kValues[] = {"NaN", "+infinity", "-infinity"};
+    const auto what = static_cast<EpNonFinite>(p.nonFinite.value);
+    if (what == EpNonFinite::kScale) {
+      snprintf(text, sizeof text, "rank %d: token %u: a scale is not finite", ep->team.rank, p.nonFinite.token);
+    } else {
+      snprintf(text, sizeof text, "rank %d: token %u: element %u is %s, which fp8 cannot scale", ep->team.rank, p.nonFinite.token,
+               p.nonFinite.k, kValues[p.nonFinite.value]);
+    }
+    appendSentence(out, size, text);
+  }
+}
+
+void reportFlight(const Ep* ep, int flight, bool dispatching, rh_ep_report* report) {
+  const EpFlight& f = ep->flights[flight];
+  const EpProblems& p = ep->problems[flight];
+  *report = {};
+  report->lost_ranks = f.lostRanks | ep->team.state()->masked;
+  report->lost_copies = f.lostCopies;
+  if (dispatching) {
+    for (uint64_t left = report->lost_ranks; left != 0; left &= left - 1) report->lost_copies += f.copies[__builtin_ctzll(left)];
+    report->invalid_ids = p.invalidIds.count;
+    report->duplicate_ids = p.duplicateIds.count;
+    report->excess_tokens = p.excessTokens.count;
+    report->non_finite = p.nonFinite.count;
+    report->over_capacity = f.overCapacity;
+    describeProblems(ep, p, report->message, sizeof report->message);
+  }
+  if (report->lost_ranks != 0) {
+    char ranks[kRanksText], text[kRanksText + 96];
+    formatRanks(report->lost_ranks, ranks, sizeof ranks);
+    snprintf(text, sizeof text, "rank %d: %llu token copies lost with rank %s", ep->team.rank,
+             static_cast<unsigned long long>(report->lost_copies), ranks);
+    appendSentence(report->message, sizeof report->message, text);
+  }
+}
+
+}  // namespace railhead::client
+
+using namespace railhead::client;
+
+extern "C" rh_result rh_ep_create(rh_comm* handle, const rh_ep_config* config, rh_ep** out) {
+  if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "ep_create: ep is NULL");
+  *out = nullptr;
+  rh_result result = refuseInGroup("ep_create");
+  if (result != RH_OK) return result;
+  // For all of it: a finalize by another thread in between would end the buffer.
+  Comms::Exclusive guard(comms(), handle);
+  result = checkGuard(guard, "ep_create");
+  rh_ep* made = nullptr;
+  if (result == RH_OK) result = prepare(guard.get(), handle, config, &made);
+  if (result != RH_OK) return result;
+  result = giveWindow(guard.get(), handle, made);
+  if (result == RH_OK) {
+    *out = made;
+  } else {
+    destroyEp(eps().remove(made));
+  }
+  return result;
+}
+
+extern "C" rh_result rh_ep_destroy(rh_ep* handle) {
+  rh_window* window = nullptr;
+  {
+    EpCall call(handle, "ep_destroy");
+    if (call.result() != RH_OK) return call.result();
+    window = call.ep()->window;
+    destroyEp(eps().remove(handle));
+  }
+  return rh_window_free(window);
+}
+
+extern "C" rh_result rh_ep_get_info(rh_ep* handle, rh_ep_info* info) {
+  const rh_ep_info defaults = RH_EP_INFO_INIT;
+  if (info == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "ep_get_info: info is NULL");
+  if (info->struct_size != sizeof defaults || info->struct_version != 1) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "ep_get_info: info has size %u and version %u; this library knows size %zu, version 1; begin "
+                "with RH_EP_INFO_INIT", info->struct_size, info->struct_version, sizeof defaults);
+  }
+  EpCall call(handle, "ep_get_info");
+  if (call.result() != RH_OK) return call.result();
+  const Ep* ep = call.ep();
+  info->local_experts = ep->localExperts();
+  info->num_physical = ep->team.physical;
+  info->max_local_experts = ep->team.maxLocal;
+  info->scale_columns = railhead::host::epScaleColumns(ep->format);
+  info->buffer_bytes = ep->team.layout.bytes;
+  info->private_bytes = ep->memoryBytes;
+  info->masked = ep->team.state()->masked;
+  return RH_OK;
+}
+
+extern "C" rh_result rh_ep_mask_rank(rh_ep* handle, int32_t rank) {
+  EpCall call(handle, "ep_mask_rank");
+  if (call.result() != RH_OK) return call.result();
+  const railhead::EpTeam& team = call.ep()->team;
+  if (rank < 0 || rank >= team.worldSize || rank == team.rank) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "ep_mask_rank: rank %d: cannot mask rank %d; want another one of 0..%d", team.rank, rank,
+                team.worldSize - 1);
+  }
+  railhead::EpState* state = team.state();
+  state->masked |= uint64_t{1} << rank;
+  __atomic_store_n(&state->gaveUp, state->masked, __ATOMIC_RELEASE);
+  return RH_OK;
+}
+
+extern "C" rh_result rh_ep_get_load(rh_ep* handle, uint64_t* total, uint64_t* local, uint32_t experts) {
+  EpCall call(handle, "ep_get_load");
+  if (call.result() != RH_OK) return call.result();
+  const Ep* ep = call.ep();
+  if (experts != ep->team.physical) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "ep_get_load: rank %d: %u experts; the buffer has %u physical ones", ep->team.rank, experts,
+                ep->team.physical);
+  }
+  for (uint32_t e = 0; e < experts; e++) {
+    uint64_t sum = 0;
+    for (int r = 0; r < ep->team.worldSize; r++) sum += __atomic_load_n(&countersOf(ep->comm, r)->routed[e], __ATOMIC_RELAXED);
+    if (total != nullptr) total[e] = sum;
+    if (local != nullptr) local[e] = __atomic_load_n(&ep->team.counters->routed[e], __ATOMIC_RELAXED);
+  }
+  return RH_OK;
+}

@@ -1,0 +1,108 @@
+// The private memory of a buffer: tables of where experts lie, and what is known of dispatches in flight. All of it is taken when
+// the buffer is made: dispatch and combine allocate nothing.
+#include <stdlib.h>
+#include <string.h>
+
+#include "ep/ep.h"
+
+namespace railhead::client {
+
+namespace {
+
+// Gives out parts of one block; without a block it only counts.
+class Parts {
+ public:
+  explicit Parts(char* block) : block_(block) {}
+  template <class T>
+  void take(T** part, uint64_t n) {
+    if (block_ != nullptr) *part = reinterpret_cast<T*>(block_ + used_);
+    used_ += epAlign(n * sizeof(T));
+  }
+  uint64_t used() const { return used_; }
+
+ private:
+  char* block_;
+  uint64_t used_ = 0;
+};
+
+struct Tables {
+  uint8_t* expertRank;
+  uint16_t *expertLocal, *replicaBegin, *replicas, *ownExperts;
+};
+
+// x travels as it is.
+bool sendsAsItIs(const host::EpRowFormat& f) {
+  return f.in == f.wire && (f.wire != host::Type::kE4M3 || f.scale == host::EpScale::kStatic);
+}
+
+void takeFlight(Parts* parts, const Ep& ep, EpFlight* f, char** encoded) {
+  const EpTeam& t = ep.team;
+  const uint64_t world = static_cast<uint64_t>(t.worldSize), tokens = t.maxTokens;
+  parts->take(&f->expert, tokens * t.topk);
+  parts->take(&f->weight, tokens * t.topk);
+  parts->take(&f->ranks, tokens);
+  parts->take(&f->tokenOf, world * tokens);
+  parts->take(&f->copyOf, world * tokens);
+  parts->take(&f->counts, world * t.maxLocal);
+  parts->take(&f->nextRow, world * t.maxLocal);
+  parts->take(&f->endRow, world * t.maxLocal);
+  parts->take(&f->listLength, world * tokens);
+  f->listStride = t.topk < t.maxLocal ? t.topk : t.maxLocal;
+  parts->take(&f->list, world * tokens * f->listStride);
+  if (!sendsAsItIs(ep.format)) parts->take(encoded, tokens * t.layout.rowStride);
+}
+
+uint64_t takeAll(Ep* ep, char* block, Tables* tables) {
+  Parts parts(block);
+  parts.take(&tables->expertRank, ep->team.physical);
+  parts.take(&tables->expertLocal, ep->team.physical);
+  parts.take(&tables->replicaBegin, ep->team.logical + uint64_t{1});
+  parts.take(&tables->replicas, ep->team.physical);
+  parts.take(&tables->ownExperts, ep->team.maxLocal);
+  parts.take(&ep->begin, ep->team.maxLocal + uint64_t{1});
+  parts.take(&ep->scratch, ep->team.layout.combineStride);
+  for (int i = 0; i < kEpInFlight; i++) {
+    takeFlight(&parts, *ep, &ep->flights[i], &ep->encoded[i]);
+    ep->flights[i].other = &ep->flights[1 - i];
+  }
+  return parts.used();
+}
+
+void fillTables(Ep* ep, const Tables& t) {
+  const rh_ep_config& c = ep->config;
+  EpTeam& team = ep->team;
+  for (uint32_t p = 0; p < team.physical; p++) {
+    const uint32_t rank = epRankOf(c, team.worldSize, p);
+    t.expertRank[p] = static_cast<uint8_t>(rank);
+    t.expertLocal[p] = team.localExperts[rank]++;
+    if (rank == static_cast<uint32_t>(team.rank)) t.ownExperts[t.expertLocal[p]] = static_cast<uint16_t>(p);
+  }
+  uint16_t n = 0;
+  for (uint32_t e = 0; e < team.logical; e++) {
+    t.replicaBegin[e] = n;
+    for (uint32_t p = 0; p < team.physical; p++) {
+      const bool of = c.physical_expert == nullptr ? p == e : c.physical_expert[p] == static_cast<int32_t>(e);
+      if (of) t.replicas[n++] = static_cast<uint16_t>(p);
+    }
+  }
+  t.replicaBegin[team.logical] = n;
+  team.expertRank = t.expertRank;
+  team.expertLocal = t.expertLocal;
+  team.replicaBegin = t.replicaBegin;
+  team.replicas = t.replicas;
+  team.ownExperts = t.ownExperts;
+}
+
+}  // namespace
+
+bool allocateEp(Ep* ep) {
+  Tables tables = {};
+  const uint64_t bytes = takeAll(ep, nullptr, &tables);
+  ep->memory = static_cast<char*>(aligned_alloc(64, bytes));
+  if (ep->memory == nullptr) return false;
+  ep->memoryBytes = takeAll(ep, ep->memory, &tables);
+  fillTables(ep, tables);
+  return true;
+}
+
+}  // namespace railhead::client

@@ -1,4 +1,0 @@
-package client
-
-// WhyRefused is the hook into the C++ parser, for the tests outside the package.
-var WhyRefused = whyRefused

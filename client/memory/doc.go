@@ -1,0 +1,26 @@
+// Package memory holds windows: memory of the heap, and memory of the caller's that is registered.
+//
+// It must never run a collective of the data path. It maps what the daemon passes on only as far as descriptors are sealed or
+// sized as promised.
+package memory
+
+import (
+	"embed"
+
+	_ "railhead/client/base"
+	_ "railhead/client/comm"
+	_ "railhead/client/include"
+	_ "railhead/client/session"
+	_ "railhead/internal/wire"
+	_ "railhead/kernels"
+)
+
+// #cgo CXXFLAGS: -std=c++17 -O3 -fno-exceptions -fno-rtti -Wall -Wextra
+// #cgo CXXFLAGS: -I${SRCDIR}/.. -I${SRCDIR}/../include -I${SRCDIR}/../../kernels -I${SRCDIR}/../../kernels/include -I${SRCDIR}/../../internal/wire
+import "C"
+
+// Sources are embedded, and the packages above imported, so that the go command compiles again what includes a header that
+// has changed: it looks at no header outside a package's folder.
+//
+//go:embed *.h *.cc
+var Sources embed.FS

@@ -1,0 +1,290 @@
+// Windows of memory that the callers own.
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "comm/comm.h"
+#include "comm/set_up.h"
+#include "memory/shareable.h"
+
+namespace railhead::client {
+
+namespace {
+
+rh_result unexpected(const Comm* comm, const Received& r, const char* expected) {
+  return fail(RH_ERR_PROTOCOL, "window_register: rank %d: message type %d in place of %s", comm->rank, r.m.h.type, expected);
+}
+
+// Maps bytes at offset of a peer's file. Returns 0 or an errno.
+int mapPeer(int fd, uint64_t offset, uint64_t bytes, PeerMapping* out) {
+  struct stat st;
+  if (fstat(fd, &st) != 0) return errno;
+  // The same holds here as for a heap: without the seal every later access could be a SIGBUS.
+  const int seals = fcntl(fd, F_GET_SEALS);
+  const auto size = static_cast<uint64_t>(st.st_size);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || offset > size || bytes > size - offset) return EPERM;
+  // The block of memory is a page of its size: mappings of huge pages begin and end with one.
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t block = static_cast<uint64_t>(st.st_blksize) > page ? static_cast<uint64_t>(st.st_blksize) : page;
+  const uint64_t begin = offset / block * block;
+  const uint64_t end = (offset + bytes + block - 1) / block * block;
+  void* p = mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, static_cast<off_t>(begin));
+  if (p == MAP_FAILED) return errno;
+  *out = {p, end - begin, static_cast<char*>(p) + (offset - begin)};
+  return 0;
+}
+
+// The answers to a registration, as far as they have come.
+struct Answers {
+  uint32_t number = 0;  // the window's, 0 = no answer has come
+  uint64_t peers = 0;   // bit r: rank r's memory has come
+  int error = 0;        // the first errno of mapping it
+  bool told = false;    // the daemon was told that all of it is mapped, or that it is not
+};
+
+bool freeNumber(const Comm* comm, const Answers& a, uint32_t number) {
+  return comm->regions[number] == nullptr && (a.number == 0 || a.number == number);
+}
+
+rh_result takePeer(const Comm* comm, const Shareable& mine, const rhw_peer_memory& m, int fd, Region* region, Answers* a) {
+  const bool known = m.rank < static_cast<uint32_t>(comm->worldSize) && m.rank != static_cast<uint32_t>(comm->rank);
+  if (!known || (a->peers >> m.rank & 1) != 0 || mine.fd < 0 || m.bytes != region->bytes || !freeNumber(comm, *a, m.region)) {
+    return fail(RH_ERR_PROTOCOL, "window_register: rank %d: memory of rank %u, %llu bytes of window %u, which was not asked for",
+                comm->rank, m.rank, static_cast<unsigned long long>(m.bytes), m.region);
+  }
+  a->number = m.region;
+  a->peers |= uint64_t{1} << m.rank;
+  const int error = mapPeer(fd, m.fd_offset, m.bytes, &region->peers[m.rank]);
+  if (a->error == 0) a->error = error;
+  region->parts[m.rank] = region->peers[m.rank].part;
+  return RH_OK;
+}
+
+rh_result takeRegistered(const Comm* comm, const Shareable& mine, const rhw_registered& m, Region* region, Answers* a) {
+  const bool allMapped = mine.fd >= 0 && __builtin_popcountll(a->peers) == comm->worldSize - 1 && a->error == 0;
+  if (!freeNumber(comm, *a, m.region) || m.staged_rank >= comm->worldSize || (m.staged_rank < 0 && !allMapped)) {
+    return fail(RH_ERR_PROTOCOL, "window_register: rank %d: the daemon says that window %u is %s by rank %d, which cannot be",
+                comm->rank, m.region, m.staged_rank < 0 ? "shared" : "staged", m.staged_rank);
+  }
+  a->number = m.region;
+  region->stagedRank = m.staged_rank;
+  memcpy(region->reason, m.reason, sizeof region->reason);
+  if (m.staged_rank >= 0) unmapPeers(region);
+  return RH_OK;
+}
+
+rh_result offerMine(Call* call, const Shareable& mine, uint64_t bytes, int64_t deadline) {
+  if (mine.fd >= 0) {
+    rhw_register request = {};
+    request.group = call->group();
+    request.bytes = bytes;
+    request.fd_offset = mine.offset;
+    return call->send(&request, RHW_REGISTER, deadline, mine.fd);
+  }
+  rhw_register_private request = {};
+  request.group = call->group();
+  request.bytes = bytes;
+  memcpy(request.reason, mine.reason, sizeof request.reason);
+  return call->send(&request, RHW_REGISTER_PRIVATE, deadline);
+}
+
+rh_result exchangeOnce(const Comm* comm, Call* call, int64_t deadline, const Shareable& mine, Region* region, Answers* answers) {
+  unmapPeers(region);  // of an attempt that the last daemon did not see to its end
+  *answers = {};
+  rh_result result = offerMine(call, mine, region->bytes, deadline);
+  for (int peers = 0; result == RH_OK;) {
+    Received r;
+    result = call->wait(&r, deadline);
+    if (result != RH_OK) break;
+    if (r.m.h.type == RHW_REGISTERED) return takeRegistered(comm, mine, r.m.registered, region, answers);
+    result = r.m.h.type == RHW_PEER_MEMORY ? takePeer(comm, mine, r.m.peerMemory, r.fd, region, answers)
+                                           : unexpected(comm, r, "Registered");
+    if (r.fd >= 0) close(r.fd);
+    if (result != RH_OK || ++peers < comm->worldSize - 1) continue;
+    rhw_register_mapped mapped = {};
+    mapped.group = call->group();
+    mapped.region = answers->number;
+    mapped.error = answers->error;
+    answers->told = true;
+    result = call->send(&mapped, RHW_REGISTER_MAPPED, deadline);
+  }
+  return result;
+}
+
+// Runs the collective.
+rh_result exchange(Comm* comm, const Shareable& mine, Region* region, Answers* answers) {
+  return setUp(
+      comm, RHW_OP_WINDOW_REGISTER,
+      [&](Call* call, int64_t deadline) {
+        const rh_result result = exchangeOnce(comm, call, deadline, mine, region, answers);
+        if (call->lost()) answers->told = false;  // the ledger knows whether the window exists
+        return result;
+      },
+      [&](const rhw_outcome& o) {
+        rhw_registered m = {};
+        m.region = o.region;
+        m.staged_rank = o.staged_rank;
+        memcpy(m.reason, o.text, sizeof m.reason - 1);  // it was made to fit
+        if (o.region < 1 || o.region > RHW_MAX_REGION) {
+          return fail(RH_ERR_PROTOCOL, "window_register: rank %d: the ledger gives the window number %u", comm->rank, o.region);
+        }
+        return takeRegistered(comm, mine, m, region, answers);
+      });
+}
+
+rh_result readConfig(const Comm* comm, const rh_register_config* c) {
+  const rh_register_config defaults = RH_REGISTER_CONFIG_INIT;
+  const int rank = comm->rank;
+  if (c == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: config is NULL", rank);
+  if (c->struct_size != sizeof defaults || c->struct_version != 1) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: config has size %u and version %u, this library knows size %zu, "
+                "version 1; begin with RH_REGISTER_CONFIG_INIT", c->struct_size, c->struct_version, sizeof defaults);
+  }
+  if (c->pointer == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: pointer is NULL", rank);
+  if (c->bytes == 0 || c->bytes > RHW_MAX_REGISTERED) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: %zu bytes; 1 to 1 TiB can be registered", rank, c->bytes);
+  }
+  if (c->fd < 0 && c->fd_offset != 0) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: fd_offset %llu without an fd", rank,
+                static_cast<unsigned long long>(c->fd_offset));
+  }
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  if (c->fd_offset % page != 0 || c->fd_offset > RHW_MAX_FILE_OFFSET) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: fd_offset %llu; it must be a multiple of the page size, %llu, as "
+                "for mmap", rank, static_cast<unsigned long long>(c->fd_offset), static_cast<unsigned long long>(page));
+  }
+  return RH_OK;
+}
+
+rh_result tooManyWindows(const Comm* comm) {
+  return fail(RH_ERR_LIMIT, "window_register: rank %d: this process has %d windows, the most there can be; free some", comm->rank,
+              kMaxWindows);
+}
+
+void keepRegion(Comm* comm, uint32_t number, Region* region) {
+  comm->regions[number] = region;
+  if (number > comm->lastRegion) comm->lastRegion = number;
+  if (region->stagedRank < 0) comm->team.regions[number] = region->parts;
+}
+
+// Runs the operation and gives the region to the comm or, where it came to nothing, ends it.
+rh_result runRegistration(Comm* comm, const Shareable& mine, Region* region, uint32_t* number) {
+  if (!beginOperation(comm, RHW_OP_WINDOW_REGISTER, region->bytes)) {
+    delete region;
+    return whyBroken(comm);
+  }
+  Answers answers;
+  const rh_result result = exchange(comm, mine, region, &answers);
+  endOperation(comm);
+  *number = answers.number;
+  if (result == RH_OK) {
+    keepRegion(comm, answers.number, region);
+  } else if (answers.told && answers.error == 0) {
+    // A daemon that did not answer in time may have told the others that the window exists; they offer their parts in
+    // collectives.
+    region->own = nullptr;
+    keepRegion(comm, answers.number, region);
+  } else {
+    unmapPeers(region);
+    delete region;
+  }
+  return result;
+}
+
+// Everything between the checks and the handle.
+rh_result registerMemory(Comm* comm, const rh_register_config& config, uint32_t* number) {
+  Shareable mine;
+  rh_result result = findShareable(comm->rank, config, &mine);
+  if (result != RH_OK) return result;
+  auto* region = new Region();
+  if (region == nullptr) {
+    result = fail(RH_ERR_OUT_OF_MEMORY, "window_register: rank %d: no memory for a table of mappings", comm->rank);
+  } else {
+    region->bytes = config.bytes;
+    region->stagedRank = -1;
+    region->own = static_cast<char*>(config.pointer);
+    region->parts[comm->rank] = region->own;
+    result = runRegistration(comm, mine, region, number);
+  }
+  if (mine.fd >= 0) close(mine.fd);
+  return result;
+}
+
+}  // namespace
+
+void unmapPeers(Region* region) {
+  for (PeerMapping& peer : region->peers) {
+    if (peer.base != nullptr) munmap(peer.base, peer.bytes);
+    peer = {};
+  }
+}
+
+void dropRegion(Comm* comm, uint32_t number) {
+  if (comm->regions[number] == nullptr) return;
+  unmapPeers(comm->regions[number]);
+  delete comm->regions[number];
+  comm->regions[number] = nullptr;
+  comm->team.regions[number] = nullptr;
+  while (comm->lastRegion > 0 && comm->regions[comm->lastRegion] == nullptr) comm->lastRegion--;
+}
+
+static_assert(RHW_REGION_SHIFT == kOfferRegionShift && RHW_MAX_REGION < kMaxRegions, "a region's number has a place in an offer");
+
+uint64_t offerInRegions(const Comm* comm, const void* buffer, uint64_t bytes) {
+  for (uint32_t k = 1; k <= comm->lastRegion; k++) {
+    const Region* region = comm->regions[k];
+    if (region == nullptr || region->own == nullptr || region->stagedRank >= 0) continue;
+    const uint64_t offset = reinterpret_cast<uintptr_t>(buffer) - reinterpret_cast<uintptr_t>(region->own);
+    if (offset < region->bytes && bytes <= region->bytes - offset) return uint64_t{k} << RHW_REGION_SHIFT | offset;
+  }
+  return kNoOffset;
+}
+
+}  // namespace railhead::client
+
+using namespace railhead::client;
+
+extern "C" rh_result rh_window_register(rh_comm* handle, const rh_register_config* config, rh_window** out) {
+  if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_register: window is NULL");
+  *out = nullptr;
+  Comms::Exclusive guard(comms(), handle);
+  rh_result result = checkGuard(guard, "window_register");
+  if (result != RH_OK) return result;
+  Comm* comm = guard.get();
+  result = readConfig(comm, config);
+  if (result != RH_OK) return result;
+  if (windows().full()) return tooManyWindows(comm);
+  auto* window = new Window{{}, comm, handle, 0, config->bytes, 0};
+  if (window == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "window_register: no memory for a handle");
+  result = registerMemory(comm, *config, &window->region);
+  if (result == RH_OK) {
+    *out = static_cast<rh_window*>(windows().insert(window));
+    if (*out != nullptr) return RH_OK;
+    comm->regions[window->region]->own = nullptr;  // the others have the window: their memory stays mapped until the comm ends
+    result = tooManyWindows(comm);
+  }
+  delete window;
+  return result;
+}
+
+extern "C" rh_result rh_window_get_sharing(rh_window* handle, rh_window_sharing* sharing) {
+  const rh_window_sharing defaults = RH_WINDOW_SHARING_INIT;
+  if (sharing == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_get_sharing: sharing is NULL");
+  if (sharing->struct_size != sizeof defaults || sharing->struct_version != 1) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_get_sharing: sharing has size %u and version %u, this library knows size %zu, "
+                "version 1; begin with RH_WINDOW_SHARING_INIT", sharing->struct_size, sharing->struct_version, sizeof defaults);
+  }
+  Windows::Shared window(windows(), handle);
+  if (window.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_get_sharing: not a live window: was it freed?");
+  *sharing = defaults;
+  const Region* region = window.get()->registered();
+  sharing->rank = region == nullptr ? -1 : region->stagedRank;
+  sharing->zero_copy = sharing->rank < 0;
+  static_assert(sizeof sharing->reason == RHW_REASON, "a reason fits");
+  if (region != nullptr) memcpy(sharing->reason, region->reason, sizeof sharing->reason);
+  return RH_OK;
+}

@@ -1,0 +1,172 @@
+#include "memory/shareable.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "memory/mappings.h"
+
+namespace railhead::client {
+
+namespace {
+
+constexpr const char* kInstead = "allocate a window with rh_window_alloc, or map a memfd MAP_SHARED and register it with its fd";
+
+// Why the memory cannot be shared. Always RH_OK: that is an answer too.
+__attribute__((format(printf, 2, 3))) rh_result cannot(Shareable* out, const char* format, ...) {
+  if (out->fd >= 0) close(out->fd);
+  out->fd = -1;
+  va_list args;
+  va_start(args, format);
+  vsnprintf(out->reason, sizeof out->reason, format, args);
+  va_end(args);
+  return RH_OK;
+}
+
+bool isFile(int fd, dev_t device, ino_t inode) {
+  struct stat st;
+  return fstat(fd, &st) == 0 && st.st_dev == device && st.st_ino == inode;
+}
+
+bool openForBoth(int fd) {
+  const int flags = fcntl(fd, F_GETFL);
+  return flags >= 0 && (flags & O_ACCMODE) == O_RDWR;
+}
+
+// A copy of a descriptor of this process that is the file and open for reading and writing, -1 = there is none.
+int findDescriptor(dev_t device, ino_t inode) {
+  DIR* all = opendir("/proc/self/fd");
+  if (all == nullptr) return -1;
+  int found = -1;
+  for (const dirent* entry = readdir(all); entry != nullptr && found < 0; entry = readdir(all)) {
+    if (entry->d_name[0] == '.') continue;
+    const int fd = atoi(entry->d_name);
+    if (!isFile(fd, device, inode) || !openForBoth(fd)) continue;
+    found = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    // Another thread may have closed it, and opened something else, before it was copied.
+    if (found >= 0 && (!isFile(found, device, inode) || !openForBoth(found))) {
+      close(found);
+      found = -1;
+    }
+  }
+  closedir(all);
+  return found;
+}
+
+// The file of a mapping, opened anew: where the kernel allows that (CAP_CHECKPOINT_RESTORE), it needs no descriptor.
+int openMapped(const Mapped& m) {
+  char path[80];
+  snprintf(path, sizeof path, "/proc/self/map_files/%llx-%llx", static_cast<unsigned long long>(m.start),
+           static_cast<unsigned long long>(m.end));
+  const int fd = open(path, O_RDWR | O_CLOEXEC);
+  if (fd >= 0 && !isFile(fd, m.device, m.inode)) {
+    close(fd);
+    return -1;
+  }
+  return fd;
+}
+
+bool beginsWith(const char* s, const char* prefix) { return strncmp(s, prefix, strlen(prefix)) == 0; }
+
+// Finds a descriptor for memory whose caller named none.
+rh_result discover(int32_t rank, const void* p, const Mapped& m, Shareable* out) {
+  if (!m.shared) {
+    return cannot(out, "rank %d: %p is private memory (malloc, or a private mapping); %s", rank, p, kInstead);
+  }
+  if (!m.writable) {
+    return cannot(out, "rank %d: %p is not mapped for reading and writing (mprotect may have changed that)", rank, p);
+  }
+  if (!m.onePiece) {
+    return cannot(out, "rank %d: %p lies in several mappings that are no consecutive part of one file; register each by itself",
+                  rank, p);
+  }
+  if (beginsWith(m.path, "/dev/zero") || beginsWith(m.path, "/SYSV")) {
+    return cannot(out, "rank %d: %p is shared memory without a descriptor (%s); %s", rank, p, m.path, kInstead);
+  }
+  if (!beginsWith(m.path, "/memfd:")) {
+    return cannot(out, "rank %d: %p is mapped from %s, which may be cut short at any time; %s", rank, p, m.path, kInstead);
+  }
+  out->offset = m.offset;
+  out->fd = findDescriptor(m.device, m.inode);
+  if (out->fd < 0) out->fd = openMapped(m);
+  if (out->fd >= 0) return RH_OK;
+  return cannot(out, "rank %d: %p is mapped from %s, which is not open in this process for reading and writing; keep its fd open "
+                "until the window is registered", rank, p, m.path);
+}
+
+// Copies the descriptor that the caller named, once it is seen to be what the memory is mapped from.
+rh_result takeNamed(int32_t rank, const rh_register_config& c, const Mapped& m, Shareable* out) {
+  struct stat st;
+  if (fstat(c.fd, &st) != 0) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: fd %d: %s", rank, c.fd, strerror(errno));
+  }
+  if (!S_ISREG(st.st_mode)) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: fd %d is neither a memfd nor a file", rank, c.fd);
+  }
+  // A file that has no seals cannot be shared, whatever is mapped from it. (Some file systems show maps another device than
+  // fstat.)
+  if (fcntl(c.fd, F_GET_SEALS) < 0) {
+    return cannot(out, "rank %d: %p is mapped from a file (fd %d), which may be cut short at any time; %s", rank, c.pointer, c.fd,
+                  kInstead);
+  }
+  if (!m.shared || !m.onePiece || m.device != st.st_dev || m.inode != st.st_ino || m.offset != c.fd_offset) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: %p is not mapped MAP_SHARED from fd %d at %llu: it is %s memory "
+                "of \"%s\" at %llu; give the fd and the offset that mmap got, or fd -1", rank, c.pointer, c.fd,
+                static_cast<unsigned long long>(c.fd_offset), m.shared ? "shared" : "private", m.path,
+                static_cast<unsigned long long>(m.offset));
+  }
+  if (!m.writable || !openForBoth(c.fd)) {
+    return cannot(out, "rank %d: %p is not mapped, or fd %d not open, for reading and writing; open it with O_RDWR", rank, c.pointer,
+                  c.fd);
+  }
+  out->offset = c.fd_offset;
+  out->fd = fcntl(c.fd, F_DUPFD_CLOEXEC, 0);
+  if (out->fd >= 0) return RH_OK;
+  return fail(RH_ERR_SYSTEM, "window_register: rank %d: cannot duplicate fd %d: %s", rank, c.fd, strerror(errno));
+}
+
+// Sees that the file cannot be cut short beneath those who map it.
+rh_result seal(int32_t rank, const rh_register_config& c, Shareable* out) {
+  int seals = fcntl(out->fd, F_GET_SEALS);
+  if (seals >= 0 && (seals & F_SEAL_SHRINK) == 0 && fcntl(out->fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0) seals |= F_SEAL_SHRINK;
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return cannot(out, "rank %d: %p lies in a file that cannot be sealed, so it may be cut short at any time; map a memfd made with "
+                  "MFD_ALLOW_SEALING", rank, c.pointer);
+  }
+  if ((seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0) {
+    return cannot(out, "rank %d: %p lies in a memfd that is sealed against writing; register it before it is, or use another", rank,
+                  c.pointer);
+  }
+  struct stat st;
+  if (fstat(out->fd, &st) != 0) return cannot(out, "rank %d: %p lies in a memfd whose fstat fails: %s", rank, c.pointer, strerror(errno));
+  const auto size = static_cast<uint64_t>(st.st_size);
+  if (out->offset <= size && c.bytes <= size - out->offset) return RH_OK;
+  return cannot(out, "rank %d: %p lies in a memfd that ends at %llu, within the registered memory; make it larger with ftruncate", rank,
+                c.pointer, static_cast<unsigned long long>(size));
+}
+
+}  // namespace
+
+rh_result findShareable(int32_t rank, const rh_register_config& c, Shareable* out) {
+  Mapped m;
+  const int error = findMapped(reinterpret_cast<uintptr_t>(c.pointer), c.bytes, &m);
+  if (error != 0) {
+    return cannot(out, "rank %d: /proc/self/maps cannot be read (%s), so nothing is known of %p; mount /proc", rank, strerror(error),
+                  c.pointer);
+  }
+  if (m.bytes < c.bytes) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: of the %zu bytes at %p only %llu are mapped", rank, c.bytes,
+                c.pointer, static_cast<unsigned long long>(m.bytes));
+  }
+  const rh_result result = c.fd >= 0 ? takeNamed(rank, c, m, out) : discover(rank, c.pointer, m, out);
+  return result == RH_OK && out->fd >= 0 ? seal(rank, c, out) : result;
+}
+
+}  // namespace railhead::client

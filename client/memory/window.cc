@@ -1,0 +1,194 @@
+// Windows: symmetric memory at the same offset of every rank's heap. (registration.cc: memory that the callers own.)
+#include <unistd.h>
+
+#include "base/commit.h"
+#include "base/error.h"
+#include "comm/comm.h"
+#include "comm/set_up.h"
+
+namespace railhead::client {
+
+namespace {
+
+rh_result unexpected(const char* operation, const Comm* comm, const Received& r) {
+  if (r.fd >= 0) close(r.fd);
+  return fail(RH_ERR_PROTOCOL, "%s: rank %d: unexpected message type %d from the daemon", operation, comm->rank, r.m.h.type);
+}
+
+bool fitsHeap(const Comm* comm, uint64_t offset, uint64_t given, uint64_t wanted) {
+  return given >= wanted && offset >= comm->scratchBytes && offset <= comm->heapBytes && given <= comm->heapBytes - offset;
+}
+
+rh_result badRange(const Comm* comm, uint64_t offset, uint64_t given, uint64_t wanted) {
+  return fail(RH_ERR_PROTOCOL, "window_alloc: rank %d: the daemon gave %llu bytes at %llu for a window of %llu; windows lie in "
+              "%llu..%llu", comm->rank, static_cast<unsigned long long>(given), static_cast<unsigned long long>(offset),
+              static_cast<unsigned long long>(wanted), static_cast<unsigned long long>(comm->scratchBytes),
+              static_cast<unsigned long long>(comm->heapBytes));
+}
+
+rh_result tooManyWindows() {
+  return fail(RH_ERR_LIMIT, "window_alloc: this process has %d windows, the most there can be; free some", kMaxWindows);
+}
+
+rh_result allocateOnce(Comm* comm, Call* call, int64_t deadline, size_t bytes, uint64_t* offset) {
+  rhw_window_alloc request = {};
+  request.group = call->group();
+  request.bytes = bytes;
+  rh_result result = call->send(&request, RHW_WINDOW_ALLOC, deadline);
+  Received r;
+  if (result == RH_OK) result = call->wait(&r, deadline);
+  if (result != RH_OK) return result;
+  if (r.m.h.type != RHW_WINDOW_COMMIT) return unexpected("window_alloc", comm, r);
+  const rhw_window_commit commit = r.m.windowCommit;
+  if (!fitsHeap(comm, commit.offset, commit.bytes, bytes)) return badRange(comm, commit.offset, commit.bytes, bytes);
+
+  rhw_window_committed done = {};
+  done.group = call->group();
+  done.offset = commit.offset;
+  done.error = commitPages(comm->heapFd, commit.offset, commit.bytes, deadline);
+  result = call->send(&done, RHW_WINDOW_COMMITTED, deadline);
+  if (result == RH_OK) result = call->wait(&r, deadline);
+  if (result != RH_OK) return result;
+  if (r.m.h.type != RHW_WINDOW_READY) return unexpected("window_alloc", comm, r);
+  *offset = commit.offset;
+  return RH_OK;
+}
+
+rh_result allocate(Comm* comm, size_t bytes, uint64_t* offset) {
+  return setUp(
+      comm, RHW_OP_WINDOW_ALLOC,
+      [&](Call* call, int64_t deadline) { return allocateOnce(comm, call, deadline, bytes, offset); },
+      [&](const rhw_outcome& o) {
+        // Its pages were committed on every rank, or it would not have ended well.
+        *offset = o.offset;
+        return fitsHeap(comm, o.offset, o.bytes, bytes) ? RH_OK : badRange(comm, o.offset, o.bytes, bytes);
+      });
+}
+
+// offset is in the heap, or a region's number above RHW_REGION_SHIFT.
+rh_result releaseOnce(Comm* comm, Call* call, int64_t deadline, uint64_t offset) {
+  rhw_window_free request = {};
+  request.group = call->group();
+  request.offset = offset;
+  rh_result result = call->send(&request, RHW_WINDOW_FREE, deadline);
+  Received r;
+  if (result == RH_OK) result = call->wait(&r, deadline);
+  if (result != RH_OK) return result;
+  return r.m.h.type == RHW_WINDOW_FREED ? RH_OK : unexpected("window_free", comm, r);
+}
+
+rh_result release(Comm* comm, uint64_t offset) {
+  return setUp(
+      comm, RHW_OP_WINDOW_FREE, [&](Call* call, int64_t deadline) { return releaseOnce(comm, call, deadline, offset); },
+      [](const rhw_outcome&) { return RH_OK; });
+}
+
+}  // namespace
+
+Windows& windows() {
+  static Windows table;
+  return table;
+}
+
+rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, rh_window** out) {
+  const uint64_t most = comm->heapBytes - comm->scratchBytes;
+  if (bytes == 0 || bytes > most) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_alloc: rank %d: %zu bytes; the heap can hold 1..%llu (heap_bytes of the "
+                "comm's config)", comm->rank, bytes, static_cast<unsigned long long>(most));
+  }
+  if (windows().full()) return tooManyWindows();
+  auto* window = new Window{{}, comm, handle, 0, bytes, 0};
+  if (window == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "window_alloc: no memory for a handle");
+  if (!beginOperation(comm, RHW_OP_WINDOW_ALLOC, bytes)) {
+    delete window;
+    return whyBroken(comm);
+  }
+  rh_result result = allocate(comm, bytes, &window->offset);
+  endOperation(comm);
+  if (result == RH_OK) {
+    *out = static_cast<rh_window*>(windows().insert(window));
+    if (*out != nullptr) return RH_OK;
+    result = tooManyWindows();
+  }
+  delete window;
+  return result;
+}
+
+void dropWindows(Comm* comm) {
+  const auto isMine = [&](void* handle) {
+    Windows::Shared look(windows(), handle);
+    return look.get() != nullptr && look.get()->comm == comm;
+  };
+  windows().forEach([&](void* handle) {
+    if (isMine(handle)) delete windows().remove(handle);
+  });
+}
+
+}  // namespace railhead::client
+
+using namespace railhead::client;
+
+extern "C" rh_result rh_window_alloc(rh_comm* handle, size_t bytes, rh_window** out) {
+  if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_alloc: window is NULL");
+  *out = nullptr;
+  Comms::Exclusive guard(comms(), handle);
+  const rh_result result = checkGuard(guard, "window_alloc");
+  return result == RH_OK ? allocWindow(guard.get(), handle, bytes, out) : result;
+}
+
+extern "C" rh_result rh_window_free(rh_window* handle) {
+  rh_comm* commHandle = nullptr;
+  {
+    Windows::Shared look(windows(), handle);
+    if (look.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_free: not a live window: was it freed before?");
+    commHandle = look.get()->commHandle;
+  }
+  Comms::Exclusive guard(comms(), commHandle);
+  rh_result result = checkGuard(guard, "window_free");
+  if (result == RH_OK) result = checkNoneNoted(guard.get(), "window_free");
+  if (result != RH_OK) return result;
+  Comm* comm = guard.get();
+  Window* window = windows().remove(handle);
+  if (window == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_free: another thread freed this window");
+  // The caller may unmap memory of its own from here on, whatever the result: it is offered no more.
+  if (window->region != 0) comm->regions[window->region]->own = nullptr;
+  if (beginOperation(comm, RHW_OP_WINDOW_FREE, window->bytes)) {
+    result = release(comm, uint64_t{window->region} << RHW_REGION_SHIFT | window->offset);
+    endOperation(comm);
+  } else {
+    result = whyBroken(comm);
+  }
+  if (result == RH_OK && window->region != 0) dropRegion(comm, window->region);
+  delete window;
+  return result;
+}
+
+extern "C" rh_result rh_window_pointer(rh_window* handle, int32_t rank, void** out) {
+  if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_pointer: pointer is NULL");
+  *out = nullptr;
+  Windows::Shared window(windows(), handle);
+  if (window.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_pointer: not a live window: was it freed?");
+  const Comm* comm = window.get()->comm;
+  if (rank < 0 || rank >= comm->worldSize) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_pointer: rank %d is outside 0..%d", rank, comm->worldSize - 1);
+  }
+  const Region* region = window.get()->registered();
+  if (region == nullptr) {
+    *out = comm->team.heap[rank] + window.get()->offset;
+    return RH_OK;
+  }
+  if (region->stagedRank >= 0 && rank != comm->rank) {
+    return fail(RH_ERR_UNSUPPORTED, "window_pointer: rank %d: the memory of rank %d is not mapped here, the window is staged: %s",
+                comm->rank, rank, region->reason);
+  }
+  *out = region->parts[rank];
+  return RH_OK;
+}
+
+extern "C" rh_result rh_window_info(rh_window* handle, size_t* bytes, uint64_t* offset) {
+  Windows::Shared window(windows(), handle);
+  if (window.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_info: not a live window: was it freed?");
+  if (bytes != nullptr) *bytes = window.get()->bytes;
+  if (offset != nullptr) *offset = window.get()->offset;
+  return RH_OK;
+}

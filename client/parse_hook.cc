@@ -1,8 +1,0 @@
-#include "parse_hook.h"
-
-#include "message.h"
-
-extern "C" const char* rh_parse_message(const void* bytes, size_t size) {
-  railhead::client::Message out;
-  return railhead::client::parseMessage(bytes, size, &out);
-}

@@ -1,0 +1,33 @@
+// The one thread of the library in a process. It sleeps in poll(2) until the daemon says something. Where there is none it looks
+// for the next, tells it of the comms, and watches the other ranks meanwhile.
+//
+// It also holds the leases: a robust futex word for each comm, which the kernel marks when this thread dies - before it
+// takes the dying process's memory apart, which is what makes a death known within milliseconds.
+#ifndef RAILHEAD_CLIENT_SESSION_CONTROL_THREAD_H_
+#define RAILHEAD_CLIENT_SESSION_CONTROL_THREAD_H_
+
+#include "railhead.h"
+#include "session/session.h"
+
+namespace railhead::client {
+
+// Each returns when the thread has done it. The thread never blocks on anything but poll, so that is soon.
+
+// Starts the thread with the first session. In a forked child there is neither thread nor session: see fork.cc.
+rh_result watchSession(Session* session);
+// Afterwards the thread no longer touches the session. Stops the thread with the last one.
+void unwatchSession(Session* session);
+
+// The session that the line's comm belongs to is being watched.
+void takeLease(rhw_rank_line* line);
+void dropLease(rhw_rank_line* line);
+
+// Makes the thread look at all comms. It returns at once.
+void nudgeControlThread();
+
+// For the child of a fork: as if no session had ever been.
+void forgetControlThread();
+
+}  // namespace railhead::client
+
+#endif  // RAILHEAD_CLIENT_SESSION_CONTROL_THREAD_H_

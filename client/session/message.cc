@@ -1,0 +1,127 @@
+#include "session/message.h"
+
+#include <string.h>
+
+#include "base/utf8.h"
+#include "layout_assert.h"
+#include "railhead/exchange/pipes.h"
+
+namespace railhead::client {
+
+namespace {
+
+// 1 TiB and the scratch, as in the daemon: 64 heaps of it fit in 47 bits of address space.
+constexpr uint64_t kMaxHeapBytes = (uint64_t{1} << 40) + (uint64_t{1} << 30);
+
+size_t sizeOfType(uint16_t type) {
+  switch (type) {
+    case RHW_WELCOME: return sizeof(rhw_welcome);
+    case RHW_ERROR: return sizeof(rhw_error);
+    case RHW_JOINED: return sizeof(rhw_joined);
+    case RHW_HEAP: return sizeof(rhw_heap);
+    case RHW_GROUP_READY: return sizeof(rhw_group_ready);
+    case RHW_WINDOW_COMMIT: return sizeof(rhw_window_commit);
+    case RHW_WINDOW_READY: return sizeof(rhw_window_ready);
+    case RHW_WINDOW_FREED: return sizeof(rhw_window_freed);
+    case RHW_LEFT: return sizeof(rhw_left);
+    case RHW_DRAINING: return sizeof(rhw_draining);
+    case RHW_PEER_MEMORY: return sizeof(rhw_peer_memory);
+    case RHW_REGISTERED: return sizeof(rhw_registered);
+    case RHW_REANNOUNCED: return sizeof(rhw_reannounced);
+    default: return 0;
+  }
+}
+
+// A string field is UTF-8, has a NUL and nothing but zeros behind it.
+bool goodString(const char* s, size_t size) {
+  const auto* nul = static_cast<const char*>(memchr(s, 0, size));
+  if (nul == nullptr) return false;
+  for (const char* p = nul; p < s + size; p++) {
+    if (*p != 0) return false;
+  }
+  return validUtf8(s, static_cast<size_t>(nul - s));
+}
+
+uint64_t controlBytes(uint32_t world) { return epCountersOffset(world) + world * sizeof(rhw_ep_counters); }
+
+const char* checkJoined(const rhw_joined& m) {
+  if (m.world < 1 || m.world > RHW_MAX_WORLD) return "Joined: world size out of range";
+  if (m.reduce_group < 1 || m.reduce_group > m.world) return "Joined: reduce group out of range";
+  if (m.heap_bytes == 0 || m.heap_bytes > kMaxHeapBytes) return "Joined: heap size out of range";
+  if (m.control_bytes != controlBytes(m.world)) return "Joined: wrong size of the control segment";
+  // A slice of a block for each rank has at least a tile, of 128 bytes.
+  if (m.block_bytes < 128 * RHW_MAX_WORLD || m.block_bytes % 128 != 0) return "Joined: block size out of range";
+  const uint32_t slots[] = {m.pipe_slot_bytes, m.broadcast_slot_bytes};
+  for (const uint32_t slot : slots) {
+    if (slot < 2 * kSlotHeaderBytes || slot % 128 != 0) return "Joined: slot size out of range";
+  }
+  if (m.reserved0 != 0) return "Joined: reserved field set";
+  const uint64_t need = scratchBytes(static_cast<int>(m.world), m.block_bytes, m.broadcast_slot_bytes, m.pipe_slot_bytes, kLLSlotBytes);
+  if (m.scratch_bytes < need || m.scratch_bytes > m.heap_bytes) return "Joined: scratch size out of range";
+  return nullptr;
+}
+
+const char* checkPeerMemory(const rhw_peer_memory& m) {
+  if (m.bytes == 0 || m.bytes > RHW_MAX_REGISTERED) return "PeerMemory: size out of range";
+  if (m.fd_offset > RHW_MAX_FILE_OFFSET) return "PeerMemory: offset out of range";
+  if (m.region < 1 || m.region > RHW_MAX_REGION) return "PeerMemory: region out of range";
+  return m.rank < RHW_MAX_WORLD ? nullptr : "PeerMemory: rank out of range";
+}
+
+const char* checkRegistered(const rhw_registered& m) {
+  if (m.region < 1 || m.region > RHW_MAX_REGION) return "Registered: region out of range";
+  if (m.staged_rank < -1 || m.staged_rank >= static_cast<int32_t>(RHW_MAX_WORLD)) return "Registered: rank out of range";
+  if ((m.staged_rank < 0) != (m.reason[0] == '\0')) return "Registered: a reason without a rank, or a rank without a reason";
+  return goodString(m.reason, RHW_REASON) ? nullptr : "Registered: bad string";
+}
+
+const char* checkBody(const Message& m) {
+  switch (m.h.type) {
+    case RHW_WELCOME:
+      if (m.welcome.reserved0 != 0 || m.welcome.reserved1 != 0) return "Welcome: reserved field set";
+      return goodString(m.welcome.software, RHW_NAME) ? nullptr : "Welcome: bad string";
+    case RHW_ERROR:
+      if (m.error.code == RH_OK) return "Error: code 0";
+      if (m.error.culprit < -1 || m.error.culprit >= static_cast<int32_t>(RHW_MAX_WORLD)) {
+        return "Error: culprit out of range";
+      }
+      return goodString(m.error.text, RHW_TEXT) ? nullptr : "Error: bad string";
+    case RHW_JOINED:
+      return checkJoined(m.joined);
+    case RHW_HEAP:
+      return m.heap.rank < RHW_MAX_WORLD ? nullptr : "Heap: rank out of range";
+    case RHW_WINDOW_COMMIT:
+      if (m.windowCommit.bytes == 0 || m.windowCommit.bytes > kMaxHeapBytes || m.windowCommit.offset > kMaxHeapBytes) {
+        return "WindowCommit: range out of bounds";
+      }
+      return nullptr;
+    case RHW_PEER_MEMORY:
+      return checkPeerMemory(m.peerMemory);
+    case RHW_REGISTERED:
+      return checkRegistered(m.registered);
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+bool carriesFd(uint16_t type) { return type == RHW_JOINED || type == RHW_HEAP || type == RHW_PEER_MEMORY; }
+
+const char* parseMessage(const void* bytes, size_t size, Message* out) {
+  rhw_header h;
+  if (size < sizeof h) return "shorter than a header";
+  if (size > RHW_MAX_MESSAGE) return "larger than any message";
+  memcpy(&h, bytes, sizeof h);
+  if (h.magic != RHW_MAGIC) return "wrong magic: the other end is not a railhead daemon";
+  const size_t want = sizeOfType(h.type);
+  if (want == 0) return "unknown type, or one that a daemon does not send";
+  const bool frozen = h.type == RHW_WELCOME || h.type == RHW_ERROR;  // the same in every version
+  if (!frozen && (h.version < RHW_VERSION_MIN || h.version > RHW_VERSION_MAX)) return "protocol version not spoken here";
+  if (size != want || h.size != want) return "wrong size for its type";
+  if (h.reserved != 0) return "reserved header field set";
+  memcpy(out, bytes, size);
+  return checkBody(*out);
+}
+
+}  // namespace railhead::client

@@ -1,0 +1,58 @@
+// A received message: the daemon's bytes, checked before anything reads them.
+#ifndef RAILHEAD_CLIENT_SESSION_MESSAGE_H_
+#define RAILHEAD_CLIENT_SESSION_MESSAGE_H_
+
+#include <stddef.h>
+
+#include "railhead.h"
+#include "wire.h"
+
+namespace railhead::client {
+
+union Message {
+  rhw_header h;
+  rhw_welcome welcome;
+  rhw_error error;
+  rhw_joined joined;
+  rhw_heap heap;
+  rhw_group_ready groupReady;
+  rhw_window_commit windowCommit;
+  rhw_window_ready windowReady;
+  rhw_window_freed windowFreed;
+  rhw_left left;
+  rhw_draining draining;
+  rhw_peer_memory peerMemory;
+  rhw_registered registered;
+  rhw_reannounced reannounced;
+  char bytes[RHW_MAX_MESSAGE];
+};
+
+// Copies size bytes into out if they are a message that a daemon may send, whole and with every value in its range.
+// Returns nullptr, or what is wrong (a constant string). It trusts nothing about bytes.
+const char* parseMessage(const void* bytes, size_t size, Message* out);
+
+// Whether a message of the type comes with a file descriptor.
+bool carriesFd(uint16_t type);
+
+// Where the ledger of a group of that many ranks begins in its control segment.
+constexpr uint64_t ledgerOffset(uint32_t world) {
+  return RHW_FLIGHT_OFFSET + uint64_t{world} * RHW_FLIGHT_RECORDS * sizeof(rhw_flight_record);
+}
+
+// Where the counters of MoE of its ranks begin, an rhw_ep_counters each.
+constexpr uint64_t epCountersOffset(uint32_t world) { return ledgerOffset(world) + RHW_LEDGER_BYTES; }
+
+// Fills a header in.
+template <class M>
+void setHeader(M* m, uint16_t type, uint16_t version, uint64_t request) {
+  m->h.magic = RHW_MAGIC;
+  m->h.type = type;
+  m->h.version = version;
+  m->h.size = sizeof(M);
+  m->h.reserved = 0;
+  m->h.request = request;
+}
+
+}  // namespace railhead::client
+
+#endif  // RAILHEAD_CLIENT_SESSION_MESSAGE_H_

@@ -1,0 +1,246 @@
+#include "session/session.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "host/futex.h"
+
+namespace railhead::client {
+
+namespace {
+
+rh_result failFromDaemon(const rhw_error& e) { return fail(static_cast<rh_result>(e.code), "%s", e.text); }
+
+}  // namespace
+
+HandleTable<Session, kMaxSessions>& sessions() {
+  static HandleTable<Session, kMaxSessions> table;
+  return table;
+}
+
+Session::Session(int fd, const char* path) : fd_(fd) {
+  snprintf(path_, sizeof path_, "%s", path);
+  pthread_mutex_init(&mutex_, nullptr);
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(&changed_, &attributes);
+  pthread_condattr_destroy(&attributes);
+}
+
+Session::~Session() {
+  closeDescriptors();
+  pthread_cond_destroy(&changed_);
+  pthread_mutex_destroy(&mutex_);
+}
+
+void Session::closeDescriptors() {
+  close(fd_);
+  if (freshFd_ >= 0) close(freshFd_);
+}
+
+rh_result sendHello(int socket, int64_t deadlineNs) {
+  // The daemon watches this process through its pidfd; a pid would mean nothing in another pid namespace.
+  const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
+  if (pidfd < 0) return fail(RH_ERR_SYSTEM, "connect: pidfd_open: %s; Linux 5.3 or newer is needed", strerror(errno));
+  rhw_hello hello = {};
+  setHeader(&hello, RHW_HELLO, RHW_VERSION_MAX, 0);
+  hello.version_min = RHW_VERSION_MIN;
+  hello.version_max = RHW_VERSION_MAX;
+  hello.pid = static_cast<uint32_t>(getpid());
+  snprintf(hello.software, sizeof hello.software, "librailhead %d.%d.%d", RH_VERSION_MAJOR, RH_VERSION_MINOR,
+           RH_VERSION_PATCH);
+  const int error = sendPacket(socket, &hello, sizeof hello, pidfd, deadlineNs);
+  close(pidfd);
+  if (error != 0) return fail(RH_ERR_DAEMON_LOST, "connect: the daemon did not take Hello: %s", strerror(error));
+  return RH_OK;
+}
+
+rh_result takeWelcome(const Received& r, uint16_t* version) {
+  if (r.fd >= 0) close(r.fd);
+  if (r.m.h.type == RHW_ERROR) return failFromDaemon(r.m.error);
+  if (r.m.h.type != RHW_WELCOME) return fail(RH_ERR_PROTOCOL, "connect: message type %d in place of Welcome", r.m.h.type);
+  if (r.m.welcome.version < RHW_VERSION_MIN || r.m.welcome.version > RHW_VERSION_MAX) {
+    return fail(RH_ERR_VERSION_MISMATCH,
+                "connect: the daemon (%s) chose protocol version %d, this library (librailhead %d.%d.%d) speaks %u..%u; update the "
+                "older one", r.m.welcome.software, r.m.welcome.version, RH_VERSION_MAJOR, RH_VERSION_MINOR, RH_VERSION_PATCH,
+                RHW_VERSION_MIN, RHW_VERSION_MAX);
+  }
+  *version = r.m.welcome.version;
+  return RH_OK;
+}
+
+rh_result Session::handshake(int64_t deadlineNs) {
+  const rh_result sent = sendHello(fd_, deadlineNs);
+  if (sent != RH_OK) return sent;
+  for (;;) {
+    Received r;
+    const char* why = nullptr;
+    switch (receiveMessage(fd_, &r, &why)) {
+      case Got::kMessage: return takeWelcome(r, &version_);
+      case Got::kEnd: return fail(RH_ERR_DAEMON_LOST, "connect: no Welcome from the daemon: %s; check its log", why);
+      case Got::kNonsense: return fail(RH_ERR_PROTOCOL, "connect: no Welcome from the daemon: %s", why);
+      case Got::kNothing: break;
+    }
+    if (host::nowNs() >= deadlineNs) return fail(RH_ERR_TIMEOUT, "connect: the daemon did not answer Hello in time");
+    pollOne(fd_, POLLIN, deadlineNs);
+  }
+}
+
+// Hands a message to the call it answers. One that nobody waits for any more is dropped.
+bool Session::deliver(const Received& r) {
+  bool fits = true;
+  bool kept = false;
+  pthread_mutex_lock(&mutex_);
+  for (Call* c = calls_; c != nullptr; c = c->next_) {
+    if (c->request_ != r.m.h.request) continue;
+    fits = c->arrived_ < Call::kQueue;
+    if (fits) {
+      c->queue_[c->arrived_++] = r;
+      kept = true;
+      pthread_cond_broadcast(&changed_);
+    }
+    break;
+  }
+  pthread_mutex_unlock(&mutex_);
+  if (!kept && r.fd >= 0) close(r.fd);
+  return fits;
+}
+
+void Session::lose(const char* why) {
+  pthread_mutex_lock(&mutex_);
+  if (!lost_) {
+    lost_ = true;
+    snprintf(lostWhy_, sizeof lostWhy_, "%s", why);
+    attemptWhy_[0] = '\0';
+  }
+  pthread_cond_broadcast(&changed_);
+  pthread_mutex_unlock(&mutex_);
+}
+
+void Session::shutDown() {
+  lose("the session was closed");  // before the control thread sees the end and gives the daemon as its reason
+  pthread_mutex_lock(&mutex_);
+  closed_ = true;
+  shutdown(fd_, SHUT_RDWR);
+  pthread_cond_broadcast(&changed_);
+  pthread_mutex_unlock(&mutex_);
+}
+
+Call::Call(Session& session, const char* operation, int32_t rank) : session_(session), operation_(operation), rank_(rank) {
+  pthread_mutex_lock(&session_.mutex_);
+  request_ = session_.nextRequest_++;
+  next_ = session_.calls_;
+  session_.calls_ = this;
+  pthread_mutex_unlock(&session_.mutex_);
+}
+
+Call::~Call() {
+  pthread_mutex_lock(&session_.mutex_);
+  Call** p = &session_.calls_;
+  while (*p != this) p = &(*p)->next_;
+  *p = next_;
+  pthread_mutex_unlock(&session_.mutex_);
+  for (int i = taken_; i < arrived_; i++) {
+    if (queue_[i].fd >= 0) close(queue_[i].fd);
+  }
+}
+
+rh_result Call::failLost(const char* why, const char* attempt) {
+  if (attempt[0] == '\0') {
+    return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon is lost: %s; check it, this session finds the next one by itself", operation_,
+                rank_, why);
+  }
+  return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon is lost: %s, and no other one found: %s; this session goes on looking",
+              operation_, rank_, why, attempt);
+}
+
+// Sleeps until something of the session changes or, with the mutex held again, a time passes. False once the word is set.
+bool Call::sleep(int64_t deadlineNs, const uint32_t* abortWord) {
+  constexpr int64_t kLookNs = 100 * 1000 * 1000;  // nobody signals a change of the abort word
+  if (abortWord != nullptr && __atomic_load_n(abortWord, __ATOMIC_ACQUIRE) != 0) return false;
+  const int64_t look = host::nowNs() + kLookNs;
+  const int64_t next = abortWord == nullptr || deadlineNs < look ? deadlineNs : look;
+  const timespec until = {static_cast<time_t>(next / 1000000000), static_cast<long>(next % 1000000000)};
+  pthread_cond_timedwait(&session_.changed_, &session_.mutex_, &until);
+  return true;
+}
+
+rh_result Call::open(const Standing* standing, int64_t deadlineNs, const uint32_t* abortWord) {
+  const int64_t patience = host::nowNs() + kRestartNs;
+  const int64_t until = deadlineNs < patience ? deadlineNs : patience;
+  rh_result result = RH_OK;
+  pthread_mutex_lock(&session_.mutex_);
+  const auto there = [&] { return !session_.lost_ && (standing == nullptr || standing->connection == session_.connection_); };
+  while (!there() && !session_.closed_ && host::nowNs() < until) {
+    if (!sleep(until, abortWord)) {
+      result = RH_ERR_ABORTED;
+      break;
+    }
+  }
+  if (result == RH_OK && !there()) {
+    result = session_.lost_ ? failLost(session_.lostWhy_, session_.attemptWhy_) : failLost("it does not take this comm back", "");
+  } else if (result == RH_OK) {
+    connection_ = session_.connection_;
+    version_ = session_.version_;
+    if (standing != nullptr) {
+      group_ = standing->group;
+      if (standing->refused != RH_OK) result = fail(standing->refused, "%s: rank %d: %s", operation_, rank_, standing->why);
+    }
+  }
+  pthread_mutex_unlock(&session_.mutex_);
+  return result;
+}
+
+rh_result Call::sendBytes(const void* bytes, size_t size, int fd, int64_t deadlineNs) {
+  pthread_mutex_lock(&session_.mutex_);
+  lost_ = session_.lost_ || session_.connection_ != connection_;
+  char why[sizeof session_.lostWhy_];
+  snprintf(why, sizeof why, "%s", session_.lostWhy_);
+  if (!lost_) session_.senders_++;
+  const int socket = session_.fd_;
+  pthread_mutex_unlock(&session_.mutex_);
+  if (lost_) return failLost(why, "");
+
+  const int error = sendPacket(socket, bytes, size, fd, deadlineNs);
+  pthread_mutex_lock(&session_.mutex_);
+  session_.senders_--;
+  pthread_mutex_unlock(&session_.mutex_);
+  if (error == 0) return RH_OK;
+  if (error == ETIMEDOUT) {
+    return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon does not read its socket; check it with `railhead status`", operation_,
+                rank_);
+  }
+  if (error == EPIPE || error == ECONNRESET || error == ENOTCONN) {
+    lost_ = true;
+    session_.lose("the daemon closed the connection");  // the control thread is about to see it too
+  }
+  return failLost(strerror(error), "");
+}
+
+rh_result Call::wait(Received* out, int64_t deadlineNs, const uint32_t* abortWord) {
+  bool aborted = false;
+  pthread_mutex_lock(&session_.mutex_);
+  const auto over = [&] { return session_.lost_ || session_.connection_ != connection_; };
+  while (taken_ == arrived_ && !over() && !aborted && host::nowNs() < deadlineNs) aborted = !sleep(deadlineNs, abortWord);
+  const bool have = taken_ < arrived_;
+  if (have) *out = queue_[taken_++];
+  lost_ = !have && over();
+  char why[sizeof session_.lostWhy_];
+  snprintf(why, sizeof why, "%s", lost_ ? session_.lostWhy_ : "it did not answer in time");
+  pthread_mutex_unlock(&session_.mutex_);
+
+  if (!have && aborted) return RH_ERR_ABORTED;
+  if (!have) return failLost(why, "");
+  if (out->m.h.type == RHW_ERROR) return failFromDaemon(out->m.error);
+  return RH_OK;
+}
+
+}  // namespace railhead::client

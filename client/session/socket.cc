@@ -1,0 +1,70 @@
+#include "session/socket.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "host/futex.h"
+
+namespace railhead::client {
+
+namespace {
+
+// A daemon of another user could be anybody's program that listens at the path.
+rh_result checkPeer(int fd, const char* path) {
+  ucred peer = {};
+  socklen_t size = sizeof peer;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    return fail(RH_ERR_SYSTEM, "connect: SO_PEERCRED: %s", strerror(errno));
+  }
+  if (peer.uid != 0 && peer.uid != geteuid()) {
+    return fail(RH_ERR_PERMISSION, "connect: the program at %s runs as uid %u; only uid %u and root are trusted", path,
+                peer.uid, geteuid());
+  }
+  return RH_OK;
+}
+
+// Returns 0 or an errno. A unix socket that does not block connects at once or, where the backlog is full, says EAGAIN.
+int connectOnce(int fd, const sockaddr_un& address) {
+  return connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 0 : errno;
+}
+
+rh_result describeError(int error, const char* path) {
+  if (error == EACCES || error == EPERM) {
+    return fail(RH_ERR_PERMISSION, "connect: no access to %s: run as the daemon's user", path);
+  }
+  if (error == EAGAIN) {
+    return fail(RH_ERR_LIMIT, "connect: the daemon at %s has had too many connections waiting all the time; does it hang?", path);
+  }
+  return fail(RH_ERR_NO_DAEMON, "connect: no daemon at %s (%s): start `railhead serve`, or set RAILHEAD_SOCKET", path,
+              strerror(error));
+}
+
+}  // namespace
+
+rh_result openSocket(const char* path, int64_t deadlineNs, int* out) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  memcpy(address.sun_path, path, strlen(path));
+  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return fail(RH_ERR_SYSTEM, "connect: socket: %s", strerror(errno));
+  int error = connectOnce(fd, address);
+  while ((error == EAGAIN || error == EINTR) && host::nowNs() < deadlineNs) {
+    const timespec pause = {0, 5 * 1000 * 1000};
+    nanosleep(&pause, nullptr);
+    error = connectOnce(fd, address);
+  }
+  const rh_result result = error == 0 ? checkPeer(fd, path) : describeError(error, path);
+  if (result == RH_OK) {
+    *out = fd;
+  } else {
+    close(fd);
+  }
+  return result;
+}
+
+}  // namespace railhead::client

@@ -1,0 +1,88 @@
+package tests
+
+import (
+	"testing"
+	"time"
+
+	"railhead/client"
+	"railhead/internal/wire"
+)
+
+// Rank 2 waits for the root, which is in the reduce and waits for rank 1: that one is late, not the root.
+func TestADeadlineNamesTheRankThatNobodyKeeps(t *testing.T) {
+	s := startDaemon(t)
+	const timeout = 4 * time.Second
+	ranks := formGroup(t, s, client.CommConfig{World: 3, Timeout: timeout})
+	const count = 1 << 20 // more than a pipe holds
+	reduce := func(m member) error {
+		return m.Reduce(make([]byte, 4*count), make([]byte, 4*count), count, client.F32, client.Sum, 0)
+	}
+	errs := together(ranks, func(m member) error {
+		switch m.Rank() {
+		case 0:
+			time.Sleep(timeout / 3) // so that rank 2's deadline comes first
+		case 1:
+			return nil // never comes
+		}
+		return reduce(m)
+	})
+	for _, r := range []int{0, 2} {
+		wantError(t, errs[r], wire.ResultTimeout, "rank 1 (pid", "reduce")
+		if st, err := ranks[r].Status(); err != nil || st.Culprit != 1 {
+			t.Errorf("rank %d: culprit %d, %v", r, st.Culprit, err)
+		}
+	}
+}
+
+func TestAnOpIsOfOneCommAndGoneForGood(t *testing.T) {
+	s := startDaemon(t)
+	a := formGroup(t, s, client.CommConfig{Group: "a", World: 1})[0]
+	b := formGroup(t, s, client.CommConfig{Group: "b", World: 1})[0]
+	buf := make([]byte, 4)
+	scalar := []byte{0, 0, 0, 0x40} // 2.0
+	ofA, err := a.CreatePreMulSum(client.F32, scalar)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.CreatePreMulSum(client.F32, scalar); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, b.AllReduce(buf, buf, 1, client.F32, ofA), wire.ResultInvalidArgument, "no live op of this comm")
+	if err := a.DestroyOp(ofA); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.CreatePreMulSum(client.F32, scalar); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, a.AllReduce(buf, buf, 1, client.F32, ofA), wire.ResultInvalidArgument, "no live op of this comm")
+	wantError(t, a.DestroyOp(ofA), wire.ResultInvalidArgument, "no live op of this comm")
+}
+
+// A daemon that says nothing to the second half of a split; meanwhile the old group breaks.
+func TestASplitEndsWhenItsGroupBreaks(t *testing.T) {
+	path := startFake(t, func(_ *fake, turn int, answers []answer) []answer {
+		if turn == turnWindowAlloc { // the third message after Hello: the split's Join
+			return nil
+		}
+		return answers
+	})
+	session, err := client.Connect(path, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = session.Close() }()
+	c, err := session.Init(client.CommConfig{Group: "tp", Rank: 0, World: 1, Timeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		time.Sleep(50 * time.Millisecond)
+		_ = c.Abort()
+	}()
+	began := time.Now()
+	_, err = c.Split(0, 0)
+	wantError(t, err, wire.ResultAborted, "rank 0", "rh_comm_abort")
+	if took := time.Since(began); took > patience/2 {
+		t.Errorf("it took %v", took)
+	}
+}

@@ -1,0 +1,54 @@
+package tests
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+const (
+	guardBytes = 64
+	guardByte  = 0xa5
+	poison     = 0xee
+)
+
+// buffer is memory at a chosen misalignment with guards around it.
+type buffer struct{ before, data, after []byte }
+
+// newBuffer gives n bytes at an address of offset modulo 16, filled with poison.
+func newBuffer(n, offset int) buffer {
+	b, _ := carve(make([]byte, roomFor(n)), n, offset)
+	return b
+}
+
+// roomFor is what carve needs for n bytes.
+func roomFor(n int) int { return guardBytes + 16 + n + guardBytes }
+
+// carve makes a buffer of the beginning of memory and returns the rest.
+func carve(memory []byte, n, offset int) (buffer, []byte) {
+	start := guardBytes
+	for uintptr(unsafe.Pointer(&memory[start]))%16 != uintptr(offset) {
+		start++
+	}
+	end := start + n
+	b := buffer{memory[:start], memory[start:end:end], memory[end : end+guardBytes]}
+	for _, part := range []struct {
+		bytes []byte
+		value byte
+	}{{b.before, guardByte}, {b.data, poison}, {b.after, guardByte}} {
+		for i := range part.bytes {
+			part.bytes[i] = part.value
+		}
+	}
+	return b, memory[end+guardBytes:]
+}
+
+func (b buffer) checkGuards() error {
+	for _, guard := range [][]byte{b.before, b.after} {
+		for i, g := range guard {
+			if g != guardByte {
+				return fmt.Errorf("byte %d of a guard of %d was overwritten with %#x", i, len(guard), g)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+package tests
+
+import (
+	"fmt"
+	"testing"
+
+	"railhead/client"
+	"railhead/internal/wire"
+)
+
+// choices are what a rank of a group is told of an operation at some sizes, in ordinary memory and in windows.
+func choicesOf(t *testing.T, c *client.Comm, operation string) string {
+	t.Helper()
+	var text string
+	for _, bytes := range []uint64{0, 64 << 10, 1 << 40} {
+		for _, windows := range []bool{false, true} {
+			algorithm, why, err := c.Choice(operation, bytes, windows)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text += fmt.Sprintf("%s:%s ", algorithm, why)
+		}
+	}
+	return text
+}
+
+func TestForcedAlgorithmsRunAndSayWhy(t *testing.T) {
+	s := startDaemon(t)
+	for i, c := range []struct {
+		forcing, operation, choices string
+		ran                         string // at 64 KiB in ordinary memory
+	}{
+		{"", "all_reduce", "oneshot:default oneshot:default twoshot:default pull:default twoshot:default pull:default ", "twoshot:default"},
+		{"auto", "all_to_all", "oneshot:only oneshot:only oneshot:only pull:default oneshot:only pull:default ", "oneshot:only"},
+		{"allreduce:ring;^tree", "all_reduce", "ring:forced ring:forced ring:forced ring:forced ring:forced ring:forced ", "ring:forced"},
+		{"allreduce:ring;^tree", "broadcast", "pipe:default pipe:default pipe:default pipe:default pipe:default pipe:default ", "pipe:default"},
+		{"tree", "all_reduce", "tree:forced tree:forced tree:forced tree:forced tree:forced tree:forced ", "tree:forced"},
+		{"tree", "all_gather", "tree:forced tree:forced tree:forced tree:forced tree:forced tree:forced ", "tree:forced"},
+		{"twoshot", "all_gather", "oneshot:default oneshot:default oneshot:default oneshot:default oneshot:default pull:default ", "oneshot:default"},
+		{"^twoshot, pull", "all_reduce", "oneshot:default oneshot:default oneshot:forced oneshot:forced oneshot:forced oneshot:forced ", "oneshot:forced"},
+		{"pull", "all_reduce", "oneshot:not_zero_copy pull:forced twoshot:not_zero_copy pull:forced twoshot:not_zero_copy pull:forced ", "twoshot:not_zero_copy"},
+		{"broadcast:tree,ring", "broadcast", "ring:forced ring:forced ring:forced ring:forced ring:forced ring:forced ", "ring:forced"},
+		{"oneshot", "reduce", "pipe:only pipe:only pipe:only pipe:only pipe:only pipe:only ", "pipe:only"},
+	} {
+		t.Setenv("RAILHEAD_ALGO", c.forcing)
+		ranks := formGroup(t, s, client.CommConfig{Group: fmt.Sprint(i), World: 3})
+		all(t, ranks, func(m member) error {
+			const part, whole = 64 << 10 / 3, 64 << 10
+			send, recv := make([]byte, whole), make([]byte, whole)
+			var err error
+			switch c.operation {
+			case "all_reduce":
+				err = m.AllReduce(send, recv, whole/4, client.F32, client.Sum)
+			case "all_gather":
+				err = m.AllGather(send[:part], recv[:3*part], part, client.U8)
+			case "all_to_all":
+				err = m.AllToAll(send[:3*part], recv[:3*part], part, client.U8)
+			case "broadcast":
+				err = m.Broadcast(send, recv, whole, client.U8, 1)
+			case "reduce":
+				err = m.Reduce(send, recv, whole/4, client.F32, client.Sum, 1)
+			}
+			if err != nil {
+				return err
+			}
+			status, err := m.Status()
+			if got := status.Algorithm + ":" + status.Why; err == nil && got != c.ran {
+				return fmt.Errorf("%q: %s ran %s, want %s", c.forcing, c.operation, got, c.ran)
+			}
+			return err
+		})
+		for _, m := range ranks {
+			if got := choicesOf(t, m.Comm, c.operation); got != c.choices {
+				t.Errorf("%q: rank %d: %s: got %q, want %q", c.forcing, m.Rank(), c.operation, got, c.choices)
+			}
+		}
+		all(t, ranks, finalize)
+	}
+}
+
+func TestForcedAlgorithmsThatDoNotExistAreRefused(t *testing.T) {
+	s := startDaemon(t)
+	for text, want := range map[string]string{
+		"rings":                    "rings",
+		"allreduce:pipe":           "oneshot, twoshot, pull, ring, tree",
+		"allreduces:ring":          "allgather",
+		"alltoall:^oneshot,pull":   "leave none",
+		fmt.Sprintf("%0200d", 1):   "at most 191",
+		"allreduce:ring;ring;tree": "two clauses",
+	} {
+		t.Setenv("RAILHEAD_ALGO", text)
+		_, err := connect(t, s).Init(client.CommConfig{Group: "refused", Rank: 0, World: 1})
+		wantError(t, err, wire.ResultInvalidArgument, "comm_init", "RAILHEAD_ALGO", want)
+	}
+}
+
+func TestReproducibleIsReadFromConfigAndEnvironment(t *testing.T) {
+	s := startDaemon(t)
+	init := func(c client.CommConfig) error {
+		session := connect(t, s)
+		c.Rank, c.World = 0, 1
+		comm, err := session.Init(c)
+		if err == nil {
+			err = comm.Finalize()
+		}
+		return err
+	}
+	t.Setenv("RAILHEAD_REPRODUCIBLE", "yes")
+	wantError(t, init(client.CommConfig{Group: "a"}), wire.ResultInvalidArgument, "RAILHEAD_REPRODUCIBLE=yes", "on or off")
+	if err := init(client.CommConfig{Group: "a", Reproducible: client.ReproducibleOff}); err != nil {
+		t.Error(err) // the config comes first
+	}
+	wantError(t, init(client.CommConfig{Group: "a", Reproducible: 3}), wire.ResultInvalidArgument, "reproducible is 3")
+}
+
+func TestChoicesOfWhatDoesNotExistAreErrors(t *testing.T) {
+	ranks := formGroup(t, startDaemon(t), client.CommConfig{Group: "g", World: 2})
+	_, _, err := ranks[1].Choice("all_reduces", 1, false)
+	wantError(t, err, wire.ResultInvalidArgument, "rank 1", "all_reduces", "reduce_scatter")
+	all(t, ranks, finalize)
+	_, _, err = ranks[0].Choice("all_reduce", 1, false)
+	wantError(t, err, wire.ResultInvalidHandle, "comm_get_choice")
+}

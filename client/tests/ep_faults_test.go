@@ -1,0 +1,343 @@
+package tests
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"railhead/client"
+	"railhead/internal/wire"
+	"railhead/server"
+)
+
+func faultConfig(mode client.EPMode) client.EPConfig {
+	return client.EPConfig{Mode: mode, MaxTokensPerRank: 20, Hidden: 40, NumExperts: 9, TopK: 4, Dtype: client.F32, WireDtype: client.F32,
+		CombineDtype: client.F32, DropDead: true}
+}
+
+var bothModes = []client.EPMode{client.EPLowLatency, client.EPHighThroughput}
+
+// without is the same input where experts of the ranks of the mask are none.
+func (in epInputs) without(c client.EPConfig, world int, lost uint64) epInputs {
+	in.idx = append([]int32(nil), in.idx...)
+	for r := range world {
+		first, n := ownExperts(c.NumExperts, world, r)
+		for i, e := range in.idx {
+			if lost>>r&1 != 0 && int(e) >= first && int(e) < first+n {
+				in.idx[i] = -1
+			}
+		}
+	}
+	return in
+}
+
+// copies counts a rank's token copies to the ranks of the mask.
+func (in epInputs) copies(c client.EPConfig, world int, mask uint64) (n uint64) {
+	for token := range in.tokens {
+		for r := range world {
+			first, local := ownExperts(c.NumExperts, world, r)
+			goes := false
+			for _, e := range in.idx[token*c.TopK:][:c.TopK] {
+				goes = goes || int(e) >= first && int(e) < first+local
+			}
+			if goes && mask>>r&1 != 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// flatRows is room for all that a rank can receive.
+func flatRows(m member, ep *client.EP, c client.EPConfig) client.EPRows {
+	local := ep.LocalExperts()
+	rows := client.EPRows{Layout: client.EPFlat, Capacity: m.WorldSize() * c.MaxTokensPerRank * c.TopK, Offsets: make([]int64, local+1),
+		Counts: make([]int32, local)}
+	rows.X = make([]byte, 4*rows.Capacity*c.Hidden)
+	return rows
+}
+
+// multiply lets expert e multiply by e + 1.
+func multiply(m member, c client.EPConfig, rows client.EPRows) []byte {
+	first, _ := ownExperts(c.NumExperts, m.WorldSize(), m.Rank())
+	for e, n := range rows.Counts {
+		block := rows.X[4*c.Hidden*int(rows.Offsets[e]):][:4*c.Hidden*int(n)]
+		for i := 0; i < len(block); i += 4 {
+			x := math.Float32frombits(binary.LittleEndian.Uint32(block[i:]))
+			binary.LittleEndian.PutUint32(block[i:], math.Float32bits(x*float32(first+e+1)))
+		}
+	}
+	return rows.X
+}
+
+// survive plays a round in which the ranks of the mask are lost from its begin, and checks results and reports.
+func survive(m member, ep *client.EP, c client.EPConfig, r *rand.Rand, lost uint64) error {
+	in := exactInputs(r, c, r.IntN(c.MaxTokensPerRank+1))
+	rows := flatRows(m, ep, c)
+	d, err := ep.Dispatch(client.EPTokensIn{Tokens: in.tokens, X: in.x, Idx: in.idx, Weights: in.weights}, &rows)
+	if err != nil {
+		return err
+	}
+	out := make([]byte, len(in.x))
+	report, err := d.Combine(client.EPSums{Y: multiply(m, c, rows), YDtype: client.F32, Out: out, OutDtype: client.F32})
+	if err != nil {
+		return err
+	}
+	copies := in.copies(c, m.WorldSize(), lost)
+	if report.LostRanks != lost || report.LostCopies != copies || rows.Report.LostCopies != copies {
+		return fmt.Errorf("reports of %d and %d copies lost with ranks %#b, want %d with %#b", rows.Report.LostCopies, report.LostCopies,
+			report.LostRanks, copies, lost)
+	}
+	return sameFloats(out, in.without(c, m.WorldSize(), lost).want(c))
+}
+
+func sameFloats(got, want []byte) error {
+	for i := 0; i < len(want); i += 4 {
+		g, w := math.Float32frombits(binary.LittleEndian.Uint32(got[i:])), math.Float32frombits(binary.LittleEndian.Uint32(want[i:]))
+		if g != w {
+			return fmt.Errorf("element %d is %g, want %g", i/4, g, w)
+		}
+	}
+	return nil
+}
+
+func surviveRounds(ranks []member, eps []*client.EP, c client.EPConfig, rounds int, lost uint64) []error {
+	return inParallel(len(ranks), func(i int) error {
+		m := ranks[i]
+		if lost>>m.Rank()&1 != 0 {
+			return nil
+		}
+		r := rand.New(rand.NewPCG(uint64(m.Rank()), lost))
+		for n := range rounds {
+			if err := survive(m, eps[i], c, r, lost); err != nil {
+				return fmt.Errorf("rank %d, round %d: %w", m.Rank(), n, err)
+			}
+		}
+		return nil
+	})
+}
+
+// releaseLost plays a dispatch that is not combined: its lost copies are counted all the same.
+func releaseLost(t testing.TB, s *server.Server, m member, ep *client.EP, group string, c client.EPConfig, lost uint64) error {
+	series := fmt.Sprintf(`railhead_ep_dropped_total{group="%s",rank="%d",reason="lost_copies"}`, group, m.Rank())
+	before := scrape(t, s)[series]
+	in := exactInputs(rand.New(rand.NewPCG(uint64(m.Rank()), 7)), c, c.MaxTokensPerRank)
+	rows := flatRows(m, ep, c)
+	d, err := ep.Dispatch(client.EPTokensIn{Tokens: in.tokens, X: in.x, Idx: in.idx, Weights: in.weights}, &rows)
+	if err != nil {
+		return err
+	}
+	if err := d.Release(); err != nil {
+		return err
+	}
+	if got, want := scrape(t, s)[series]-before, in.copies(c, m.WorldSize(), lost); got != want || want == 0 {
+		return fmt.Errorf("%d lost copies are counted of a released dispatch, want %d", got, want)
+	}
+	return nil
+}
+
+func makeEPs(t testing.TB, ranks []member, c client.EPConfig) []*client.EP {
+	t.Helper()
+	eps := make([]*client.EP, len(ranks))
+	all(t, ranks, func(m member) (err error) {
+		eps[m.Rank()], err = m.NewEP(c)
+		return err
+	})
+	return eps
+}
+
+func noErrors(t testing.TB, errs []error) {
+	t.Helper()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestARankThatAllOthersMaskTakesNoPartAndTheCommStaysWhole(t *testing.T) {
+	s := startDaemon(t)
+	for _, mode := range bothModes {
+		group := fmt.Sprint("mask ", mode)
+		ranks := formGroup(t, s, client.CommConfig{Group: group, World: 4})
+		c := faultConfig(mode)
+		c.DropDead = false // by agreement it needs no death
+		eps := makeEPs(t, ranks, c)
+		noErrors(t, surviveRounds(ranks, eps, c, 5, 0))
+		for r := range 3 {
+			if err := eps[r].Mask(3); err != nil {
+				t.Fatal(err)
+			}
+		}
+		noErrors(t, surviveRounds(ranks, eps, c, 20, 1<<3))
+		noErrors(t, inParallel(3, func(i int) error { return releaseLost(t, s, ranks[i], eps[i], group, c, 1<<3) }))
+		wantError(t, eps[1].Mask(1), wire.ResultInvalidArgument, "rank 1", "another one of 0..3")
+		wantError(t, eps[1].Mask(4), wire.ResultInvalidArgument, "cannot mask rank 4")
+		all(t, ranks, barrier) // the masked rank is in the comm as before
+		all(t, ranks, func(m member) error { return eps[m.Rank()].Destroy() })
+		all(t, ranks, finalize)
+	}
+}
+
+// A session that is closed is a death: the first is in the abort word, the second in its lease only.
+func TestSurvivorsGoOnAfterOneDeathAndAnotherAndWaitForNoneOfThemAgain(t *testing.T) {
+	s := startDaemon(t)
+	nothingLeaks(t, func() {
+		for _, mode := range bothModes {
+			ranks := formGroup(t, s, client.CommConfig{Group: fmt.Sprint("deaths ", mode), World: 4})
+			c := faultConfig(mode)
+			eps := makeEPs(t, ranks, c)
+			noErrors(t, surviveRounds(ranks, eps, c, 5, 0))
+			var lost uint64
+			for _, dead := range []int{2, 0} {
+				if err := ranks[dead].session.Close(); err != nil {
+					t.Fatal(err)
+				}
+				lost |= 1 << dead
+				began := time.Now()
+				// In the round that finds out, the report of the dispatch may not have it yet.
+				for r, err := range together(ranks, func(m member) error {
+					if lost>>m.Rank()&1 != 0 {
+						return nil
+					}
+					return findOut(m, eps[m.Rank()], c)
+				}) {
+					if err != nil {
+						t.Fatalf("rank %d: %v", r, err)
+					}
+				}
+				t.Logf("mode %d: the death of rank %d was found in %v", mode, dead, time.Since(began))
+				if took := time.Since(began); took > patience/2 {
+					t.Errorf("found after %v, close to the deadline", took)
+				}
+				noErrors(t, surviveRounds(ranks, eps, c, 1, lost))
+				waited := waitedFor(t, s, fmt.Sprint("deaths ", mode), dead)
+				noErrors(t, surviveRounds(ranks, eps, c, 50, lost))
+				if again := waitedFor(t, s, fmt.Sprint("deaths ", mode), dead); again != waited || waited == "" {
+					t.Errorf("mode %d: they wait for rank %d again:\n%s\n%s", mode, dead, waited, again)
+				}
+			}
+			for _, r := range []int{1, 3} {
+				wantError(t, ranks[r].Barrier(), wire.ResultRankDead, "rank 2 (pid")
+				wantError(t, eps[r].Destroy(), wire.ResultRankDead, "rank 2 (pid")
+				if err := ranks[r].Finalize(); err != nil {
+					t.Error(err)
+				}
+				if err := ranks[r].session.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+}
+
+// findOut dispatches until the deaths so far are known.
+func findOut(m member, ep *client.EP, c client.EPConfig) error {
+	in := exactInputs(rand.New(rand.NewPCG(1, 1)), c, c.MaxTokensPerRank)
+	rows := flatRows(m, ep, c)
+	d, err := ep.Dispatch(client.EPTokensIn{Tokens: in.tokens, X: in.x, Idx: in.idx, Weights: in.weights}, &rows)
+	if err != nil {
+		return err
+	}
+	_, err = d.Combine(client.EPSums{Y: rows.X, YDtype: client.F32, Out: make([]byte, len(in.x)), OutDtype: client.F32})
+	return err
+}
+
+// waitedFor is what /metrics says of the waits of all ranks for one.
+func waitedFor(t testing.TB, s *server.Server, group string, rank int) string {
+	t.Helper()
+	var lines []string
+	for line := range strings.Lines(metrics(t, s)) {
+		if strings.Contains(line, "wait") && strings.Contains(line, fmt.Sprintf("%q", group)) && strings.Contains(line, fmt.Sprintf("peer=%q", fmt.Sprint(rank))) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "")
+}
+
+func metrics(t testing.TB, s *server.Server) string {
+	t.Helper()
+	reply, done := askDaemon(t, s, "/metrics")
+	defer done()
+	body, err := io.ReadAll(reply.Body)
+	if err != nil || reply.StatusCode != http.StatusOK {
+		t.Fatalf("/metrics: %s, %v", reply.Status, err)
+	}
+	return string(body)
+}
+
+// ht, with rows of a chunk each: of what a rank has counted four chunks have come when it dies.
+func TestRowsThatADeadRankHasCountedAndNotSentAreZeroAndOfNoToken(t *testing.T) {
+	s := startDaemon(t)
+	ranks := formGroup(t, s, client.CommConfig{World: 3, HeapBytes: 16 << 20})
+	c := client.EPConfig{Mode: client.EPHighThroughput, MaxTokensPerRank: 7, Hidden: 65536, NumExperts: 3, TopK: 1, Dtype: client.F32,
+		WireDtype: client.F32, CombineDtype: client.F32, DropDead: true}
+	eps := makeEPs(t, ranks, c)
+	in := epInputs{tokens: 7, x: bytes.Repeat([]byte{0, 0, 128, 63}, 7*c.Hidden), idx: make([]int32, 7)} // ones, all to rank 0
+	d, err := eps[2].DispatchSend(client.EPTokensIn{Tokens: in.tokens, X: in.x, Idx: in.idx})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ranks[2].session.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, d.Release(), wire.ResultInvalidHandle, "ep_release")
+	noErrors(t, inParallel(2, func(r int) error {
+		rows := client.EPRows{Layout: client.EPFlat, Capacity: 10, X: bytes.Repeat([]byte{7}, 10*4*c.Hidden), Counts: make([]int32, 1),
+			Offsets: make([]int64, 2), SourceRank: make([]int32, 10), SourceToken: make([]int32, 10)}
+		tokens := (1 - r) * 2 // of rank 0, for the experts of ranks 0 and 2
+		d, err := eps[r].Dispatch(client.EPTokensIn{Tokens: tokens, X: in.x, Idx: []int32{0, 2}}, &rows)
+		if err != nil {
+			return err
+		}
+		if r == 0 {
+			if err := checkMissing(rows, c); err != nil {
+				return err
+			}
+		}
+		out := make([]byte, tokens*4*c.Hidden)
+		report, err := d.Combine(client.EPSums{Y: rows.X, YDtype: client.F32, Out: out, OutDtype: client.F32})
+		if err != nil {
+			return err
+		}
+		// Rank 1 has neither sent anything to the dead rank nor waited for anything from it, but for its counts.
+		if report.LostRanks != 1<<2 && r == 0 || report.LostCopies != uint64(tokens/2) {
+			return fmt.Errorf("rank %d: %d copies lost with ranks %#b", r, report.LostCopies, report.LostRanks)
+		}
+		if tokens == 0 {
+			return nil
+		}
+		return sameFloats(out, append(bytes.Clone(in.x[:4*c.Hidden]), make([]byte, 4*c.Hidden)...))
+	}))
+}
+
+func checkMissing(rows client.EPRows, c client.EPConfig) error {
+	if rows.Rows != 8 || rows.Counts[0] != 8 || rows.Tokens != 5 {
+		return fmt.Errorf("%d rows, %d of the expert, %d tokens; want 8, 8 and the 5 that came", rows.Rows, rows.Counts[0], rows.Tokens)
+	}
+	for row := range 9 {
+		wantRank, wantToken, value := int32(2), int32(row-1), []byte{0, 0, 128, 63}
+		switch {
+		case row == 0:
+			wantRank, wantToken = 0, 0
+		case row == 8: // behind the last one
+			wantRank, wantToken, value = 0, 0, []byte{7, 7, 7, 7}
+		case row > 4:
+			wantRank, wantToken, value = -1, -1, make([]byte, 4)
+		}
+		if rows.SourceRank[row] != wantRank || rows.SourceToken[row] != wantToken {
+			return fmt.Errorf("row %d is token %d of rank %d", row, rows.SourceToken[row], rows.SourceRank[row])
+		}
+		if !bytes.Equal(rows.X[row*4*c.Hidden:][:4*c.Hidden], bytes.Repeat(value, c.Hidden)) {
+			return fmt.Errorf("row %d begins with %v", row, rows.X[row*4*c.Hidden:][:8])
+		}
+	}
+	return nil
+}

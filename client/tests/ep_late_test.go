@@ -1,0 +1,30 @@
+package tests
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"railhead/client"
+)
+
+// A late rank lives: unlike a death, its loss breaks nothing but the buffer, whose ranks may not agree on when it was.
+func TestOtherCollectivesWorkAfterALateRankWasDropped(t *testing.T) {
+	ranks := formGroup(t, startDaemon(t), client.CommConfig{Group: "late", World: 3, Timeout: time.Second})
+	c := faultConfig(client.EPLowLatency)
+	eps := makeEPs(t, ranks, c)
+	noErrors(t, surviveRounds(ranks, eps, c, 2, 0))
+	noErrors(t, inParallel(2, func(r int) error { return findOut(ranks[r], eps[r], c) })) // rank 2 is not there
+	for r := range 2 {
+		if masked, err := eps[r].Masked(); err != nil || masked != 1<<2 {
+			t.Fatalf("rank %d has dropped ranks %#b, %v; want rank 2", r, masked, err)
+		}
+	}
+	all(t, ranks, barrier)
+	noErrors(t, inParallel(2, func(r int) error {
+		return survive(ranks[r], eps[r], c, rand.New(rand.NewPCG(uint64(r), 7)), 1<<2)
+	}))
+	all(t, ranks, barrier)
+	all(t, ranks, func(m member) error { return eps[m.Rank()].Destroy() })
+	all(t, ranks, finalize)
+}

@@ -1,0 +1,127 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+
+	"railhead/alltoall"
+	"railhead/client"
+	"railhead/internal/wire"
+	"railhead/server"
+)
+
+// epCount is how often a test of dispatch and combine repeats; the variable makes a soak of it.
+func epCount(t testing.TB, variable string, usual int) int {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return usual
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s=%s: %v", variable, text, err)
+	}
+	return n
+}
+
+// newEPs makes a group and a buffer of the play's config on each rank, in a heap that has just room for it.
+func newEPs(t testing.TB, s *server.Server, group string, p *epPlay) ([]member, []*client.EP) {
+	t.Helper()
+	bytes, err := client.EPBufferSize(p.config, p.world)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ranks := formGroup(t, s, client.CommConfig{Group: group, World: p.world, HeapBytes: bytes + 1<<20})
+	eps := make([]*client.EP, p.world)
+	all(t, ranks, func(m member) (err error) {
+		eps[m.Rank()], err = m.NewEP(p.config)
+		return err
+	})
+	return ranks, eps
+}
+
+// endEPs ends the group: sessions and windows of many plays do not pile up.
+func endEPs(t testing.TB, ranks []member, eps []*client.EP) {
+	t.Helper()
+	all(t, ranks, func(m member) error { return eps[m.Rank()].Destroy() })
+	all(t, ranks, finalize)
+	all(t, ranks, func(m member) error { return m.session.Close() })
+}
+
+func TestAnyDispatchAndCombineIsWhatTheReferenceSaysBitForBit(t *testing.T) {
+	s := startDaemon(t)
+	first := epCount(t, "EP_FIRST_SEED", 0)
+	for seed := first; seed < first+epCount(t, "EP_SEEDS", 80); seed++ {
+		p := drawEPPlay(t, uint64(seed), 4)
+		ranks, eps := newEPs(t, s, fmt.Sprint("play ", seed), p)
+		playAll(t, fmt.Sprintf("EP_FIRST_SEED=%d EP_SEEDS=1", seed), p, ranks, eps)
+		endEPs(t, ranks, eps)
+	}
+}
+
+// In ht a rank that is still in its send phase must not put a later dispatch's tokens, or partial sums, between those of an earlier one.
+func TestTwoDispatchesOfManyChunksInFlightDoNotMix(t *testing.T) {
+	s := startDaemon(t)
+	c := client.EPConfig{
+		Mode: client.EPHighThroughput, MaxTokensPerRank: 40, Hidden: 16384, NumExperts: 2, TopK: 1,
+		Dtype: client.F32, WireDtype: client.F32, CombineDtype: client.F32,
+	}
+	p, err := newEPPlay(c, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(7, 7))
+	for range 3 {
+		inputs := make([]alltoall.RankInput, p.world)
+		for rank := range inputs {
+			inputs[rank].TopKIdx = slices.Repeat([]int64{int64(1 - rank)}, c.MaxTokensPerRank)
+			inputs[rank].X = drawNumbers(r, c.Dtype, c.MaxTokensPerRank*c.Hidden)
+		}
+		p.drawRound(t, r, inputs)
+	}
+	for i := range p.rounds {
+		if round := &p.rounds[i]; round.combined == nil {
+			if round.combined, err = p.placement.Combine(round.sent, round.y, round.args); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	ranks, eps := newEPs(t, s, "many chunks", p)
+	p.script = []epStep{{"send", 0}, {"wait", 0}, {"send", 1}, {"recv", 0}, {"recv", 1},
+		{"combine_send", 0}, {"wait", 0}, {"combine_send", 1}, {"combine_recv", 0}, {"combine_recv", 1}}
+	playAll(t, "one behind the other", p, ranks, eps)
+	p.script = []epStep{{"send", 0}, {"recv", 0}, {"send", 1}, {"recv", 1}, {"release", 1}, {"send", 2}, {"recv", 2},
+		{"combine_send", 0}, {"wait", 0}, {"combine_send", 2}, {"combine_recv", 0}, {"combine_recv", 2}}
+	playAll(t, "with one released between them", p, ranks, eps)
+	endEPs(t, ranks, eps)
+}
+
+// playAll fails the test with what each rank found. One that finds something wrong does not let the others wait for it.
+func playAll(t testing.TB, name string, p *epPlay, ranks []member, eps []*client.EP) (players []*epPlayer) {
+	t.Helper()
+	for _, m := range ranks {
+		players = append(players, newEPPlayer(p, m, eps[m.Rank()]))
+	}
+	errs := together(ranks, func(m member) error {
+		err := players[m.Rank()].play()
+		if err != nil {
+			_ = m.Abort()
+		}
+		return err
+	})
+	for rank, err := range errs {
+		var e *client.Error
+		if err != nil && (!errors.As(err, &e) || e.Result != wire.ResultAborted) {
+			t.Errorf("%s, %v: rank %d: %v", name, p, rank, err)
+		}
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+	return players
+}

@@ -1,0 +1,69 @@
+package tests
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"testing"
+
+	"railhead/client"
+)
+
+// residentKiB is the memory of this process that is there, after Go has given back what it can.
+func residentKiB(t testing.TB) int {
+	t.Helper()
+	debug.FreeOSMemory()
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, line, _ := strings.Cut(string(status), "VmRSS:")
+	kib, err := strconv.Atoi(strings.Fields(line)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kib
+}
+
+// EP_ROUNDS=10000 makes a soak of it. Memory may grow by what a heap in fragments takes, which does not depend on the rounds.
+func TestThousandsOfRoundsOfRandomSizesAreRightAndLeaveNothingBehind(t *testing.T) {
+	s := startDaemon(t)
+	const batch, growthKiB = 100, 24 << 10
+	rounds := epCount(t, "EP_ROUNDS", 10000)
+	for _, mode := range []client.EPMode{client.EPLowLatency, client.EPHighThroughput} {
+		world := int(mode) + 1
+		c := client.EPConfig{
+			Mode: mode, MaxTokensPerRank: 9, Hidden: 64, NumExperts: 11, TopK: 3, DropInvalid: true,
+			Dtype: client.BF16, WireDtype: client.FP8E4M3, CombineDtype: client.BF16,
+		}
+		p, err := newEPPlay(c, world)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ranks, eps := newEPs(t, s, fmt.Sprint("rounds ", mode), p)
+		r := rand.New(rand.NewPCG(uint64(mode), 10))
+		var before int
+		var held resources
+		for done := 0; done < rounds; done += batch {
+			p.rounds, p.script = nil, nil
+			for range batch {
+				p.drawRound(t, r, drawInputs(r, c, p.placement))
+			}
+			p.drawScript(r)
+			playAll(t, fmt.Sprint("rounds from ", done), p, ranks, eps)
+			if done == 3*batch {
+				before, held = residentKiB(t), countResources(t)
+			}
+		}
+		now := residentKiB(t)
+		t.Logf("%d ranks, %d rounds: %d KiB, then %d KiB", world, rounds, before, now)
+		if now > before+growthKiB || countResources(t) != held {
+			t.Errorf("%d ranks: %d KiB after %d rounds and %d KiB after %d; %+v and %+v",
+				world, before, 4*batch, now, rounds, held, countResources(t))
+		}
+		endEPs(t, ranks, eps)
+	}
+}

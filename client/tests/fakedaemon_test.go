@@ -1,0 +1,349 @@
+package tests
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"math"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"railhead/client"
+	"railhead/internal/wire"
+)
+
+// The sizes that the fake daemon promises.
+const (
+	fakeScratch = 256 << 10
+	fakeHeap    = 1 << 20
+	fakeBlock   = 16 << 10
+	fakeWindow  = 4096
+)
+
+// answer is one packet of a daemon.
+type answer struct {
+	bytes []byte
+	fds   []int
+}
+
+// fake is a connection to a daemon that forms a group of one. It answers turn by turn; spoil may change, drop or add to
+// the answers of each turn, or close the connection.
+type fake struct {
+	t     testing.TB
+	conn  *net.UnixConn
+	spoil func(f *fake, turn int, answers []answer) []answer
+	fds   []int // to be closed after the turn
+	path  string
+	count int    // connections before this one
+	group uint64 // the number that the client has to use, 0 = any
+}
+
+// die ends the daemon, for good: nobody finds another one. (Its listener stays open, so that nothingLeaks counts it twice.)
+func (f *fake) die() {
+	_ = os.Remove(f.path)
+	_ = f.conn.Close()
+}
+
+// The client's messages, in the order in which live makes it send them.
+const (
+	turnHello = iota
+	turnJoin
+	turnAttached
+	turnWindowAlloc
+	turnWindowCommitted
+	turnWindowFree
+	turnRegister
+	turnRegisteredFree
+	turnLeave
+	turns
+)
+
+// Which call of live waits for the answer to a turn.
+var callOf = [turns]string{"connect", "comm_init", "comm_init", "window_alloc", "window_alloc", "window_free", "window_register",
+	"window_free", "finalize"}
+
+// startFake listens until the test ends and returns the socket's path.
+func startFake(t testing.TB, spoil func(f *fake, turn int, answers []answer) []answer) string {
+	t.Helper()
+	path := t.TempDir() + "/fake.sock"
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for count := 0; ; count++ {
+			conn, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				f := &fake{t: t, conn: conn, spoil: spoil, path: path, count: count}
+				f.serve()
+				_ = conn.Close()
+			})
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
+	return path
+}
+
+func (f *fake) serve() {
+	in := wire.NewConn(f.conn)
+	for turn := 0; ; turn++ {
+		m, fd, err := in.Recv()
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+				f.t.Errorf("turn %d: the client sent nonsense: %v", turn, err)
+			}
+			return
+		}
+		f.checkGroup(m)
+		answers := f.reply(m)
+		if f.spoil != nil {
+			answers = f.spoil(f, turn, answers)
+		}
+		for _, a := range answers {
+			f.send(a)
+		}
+		f.closeFDs()
+	}
+}
+
+// checkGroup holds the requests of a group to its number.
+func (f *fake) checkGroup(m wire.Message) {
+	var got uint64
+	switch m := m.(type) {
+	case *wire.WindowAlloc:
+		got = m.Group
+	case *wire.WindowCommitted:
+		got = m.Group
+	case *wire.WindowFree:
+		got = m.Group
+	case *wire.Leave:
+		got = m.Group
+	case *wire.ReannounceHeap:
+		got = m.Group
+	default:
+		return
+	}
+	if f.group != 0 && got != f.group {
+		f.t.Errorf("%T for group %d, want %d", m, got, f.group)
+	}
+}
+
+// send does not mind a client that has gone.
+func (f *fake) send(a answer) {
+	_ = f.conn.SetWriteDeadline(time.Now().Add(patience))
+	_, _, _ = f.conn.WriteMsgUnix(a.bytes, unix.UnixRights(a.fds...), nil)
+}
+
+func (f *fake) closeFDs() {
+	for _, fd := range f.fds {
+		_ = unix.Close(fd)
+	}
+	f.fds = nil
+}
+
+// reply is what a daemon says to a group of one.
+func (f *fake) reply(m wire.Message) []answer {
+	say := func(m wire.Message, request uint64, fds ...int) answer {
+		b, err := wire.Encode(m, wire.VersionMax, request)
+		if err != nil {
+			f.t.Error(err)
+		}
+		return answer{b, fds}
+	}
+	r := wire.RequestOf(m)
+	switch m := m.(type) {
+	case *wire.Hello:
+		return []answer{say(&wire.Welcome{Version: wire.VersionMax, Session: 1, Software: name("fake")}, r)}
+	case *wire.Join:
+		return []answer{
+			say(&wire.Joined{
+				Group: 7, Incarnation: 1, ControlBytes: wire.ControlBytes(1), HeapBytes: fakeHeap, ScratchBytes: fakeScratch,
+				World: 1, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
+			}, r, f.controlSegment()),
+			say(&wire.Heap{Group: 7, Rank: 0, PID: 1}, r, f.segment(fakeHeap, sealed)),
+		}
+	case *wire.Attached:
+		return []answer{say(&wire.GroupReady{Group: 7}, r)}
+	case *wire.WindowAlloc:
+		return []answer{say(&wire.WindowCommit{Group: 7, Offset: fakeScratch, Bytes: fakeWindow}, r)}
+	case *wire.WindowCommitted:
+		return []answer{say(&wire.WindowReady{Group: 7, Offset: m.Offset}, r)}
+	case *wire.WindowFree:
+		return []answer{say(&wire.WindowFreed{Group: 7, Offset: m.Offset}, r)}
+	case *wire.Register:
+		return []answer{say(&wire.Registered{Group: 7, Region: 1, StagedRank: -1}, r)}
+	case *wire.RegisterMapped:
+		return []answer{say(&wire.Registered{Group: 7, Region: m.Region, StagedRank: -1}, r)}
+	case *wire.RegisterPrivate:
+		return []answer{say(&wire.Registered{Group: 7, Region: 1, StagedRank: 0, Reason: m.Reason}, r)}
+	case *wire.Leave:
+		return []answer{say(&wire.Left{Group: 7}, r)}
+	case *wire.Reannounce:
+		return []answer{say(&wire.Reannounced{Group: m.Group}, r)}
+	case *wire.ReannounceHeap:
+		return nil
+	}
+	f.t.Errorf("the client sent %T", m)
+	return nil
+}
+
+func name(s string) wire.Name {
+	n, err := wire.MakeName(s)
+	if err != nil {
+		panic(err) // a constant of a test
+	}
+	return n
+}
+
+const sealed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+
+// segment makes a memfd; the fake closes it after the turn.
+func (f *fake) segment(size int64, seals int) int {
+	fd, err := unix.MemfdCreate("railhead-fake", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		f.t.Error(err)
+		return -1
+	}
+	f.fds = append(f.fds, fd)
+	if err := unix.Ftruncate(fd, size); err != nil {
+		f.t.Error(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		f.t.Error(err)
+	}
+	return fd
+}
+
+// open gives a descriptor of a file; the fake closes it after the turn.
+func (f *fake) open(path string) int {
+	fd, err := unix.Open(path, os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		f.t.Error(err)
+	}
+	f.fds = append(f.fds, fd)
+	return fd
+}
+
+func (f *fake) controlSegment() int {
+	fd := f.segment(int64(wire.ControlBytes(1)), sealed)
+	f.writeHeader(fd, wire.ControlHeader{Magic: wire.ControlMagic, Version: wire.ControlVersion, World: 1, Group: 7})
+	return fd
+}
+
+func (f *fake) writeHeader(fd int, h wire.ControlHeader) {
+	b, err := binary.Append(nil, binary.LittleEndian, h)
+	if err == nil {
+		_, err = unix.Pwrite(fd, b, 0)
+	}
+	if err != nil {
+		f.t.Error(err)
+	}
+	f.writePlans(fd, simplePlans(int(h.World)))
+}
+
+func (f *fake) writePlans(fd int, p *wire.Plans) {
+	b, err := binary.Append(nil, binary.LittleEndian, p)
+	if err == nil {
+		_, err = unix.Pwrite(fd, b, wire.PlansOffset)
+	}
+	if err != nil {
+		f.t.Error(err)
+	}
+}
+
+// simplePlans are one-shot, or a pipe, for all sizes.
+func simplePlans(world int) *wire.Plans {
+	p := &wire.Plans{Channels: 1}
+	for r := range world {
+		p.Order[r] = uint8(r)
+	}
+	for i := range wire.PlanCount {
+		p.ZeroCopy[i] = wire.Plan{Count: 1, Choice: [wire.MaxChoices]wire.Choice{{BelowBytes: math.MaxUint64}}}
+		p.Copied[i] = p.ZeroCopy[i]
+		p.Copied[i].Choice[0].Algo = uint16(wire.AlgoOneshot)
+	}
+	p.Copied[wire.PlanBroadcast].Choice[0].Algo = uint16(wire.AlgoPipe)
+	return p
+}
+
+// joinFake is rank 0 of a group; leave closes its session.
+func joinFake(t *testing.T, path string, world int) (c *client.Comm, leave func()) {
+	t.Helper()
+	session, err := client.Connect(path, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err = session.Init(client.CommConfig{Group: "fake", Rank: 0, World: world, Timeout: patience}); err != nil {
+		_ = session.Close()
+		t.Fatal(err)
+	}
+	return c, func() { _ = session.Close() }
+}
+
+// live takes a rank through its whole life and returns the first error, having closed everything.
+func live(socket string, timeout time.Duration) error {
+	session, err := client.Connect(socket, timeout)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = session.Close() }()
+	c, err := session.Init(client.CommConfig{Group: "fake", Rank: 0, World: 1, Timeout: timeout})
+	if err != nil {
+		return err
+	}
+	w, err := c.AllocWindow(fakeWindow)
+	if err != nil {
+		return err
+	}
+	local, err := w.Local()
+	if err != nil {
+		return err
+	}
+	for i := range local {
+		local[i] = 1
+	}
+	if err := c.Barrier(); err != nil {
+		return err
+	}
+	if err := w.Free(); err != nil {
+		return err
+	}
+	if err := registerAndFree(c); err != nil {
+		return err
+	}
+	return c.Finalize()
+}
+
+// registerAndFree takes a window of the rank's own memory through its life.
+func registerAndFree(c *client.Comm) error {
+	fd, err := unix.MemfdCreate("test-owned", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.Ftruncate(fd, fakeWindow); err != nil {
+		return err
+	}
+	memory, err := unix.Mmap(fd, 0, fakeWindow, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Munmap(memory) }()
+	w, err := c.Register(client.RegisterConfig{Memory: memory, FD: fd})
+	if err != nil {
+		return err
+	}
+	return w.Free()
+}

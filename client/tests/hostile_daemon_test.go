@@ -1,0 +1,369 @@
+package tests
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"railhead/client"
+	"railhead/internal/wire"
+)
+
+func encode(m wire.Message, request uint64) []byte {
+	b, err := wire.Encode(m, wire.VersionMax, request)
+	if err != nil {
+		panic(err) // a constant of a test
+	}
+	return b
+}
+
+// requestOf is the request that an answer answers.
+func requestOf(a answer) uint64 { return binary.LittleEndian.Uint64(a.bytes[16:]) }
+
+// liveWith takes a rank through its life with a fake daemon, after which nothing may be left. (The daemon is there before
+// and afterwards: its own descriptors do not count.)
+func liveWith(t *testing.T, spoil func(f *fake, turn int, answers []answer) []answer) (err error) {
+	t.Helper()
+	path := startFake(t, spoil)
+	nothingLeaks(t, func() { err = live(path, patience) })
+	return err
+}
+
+// inTurn spoils the answers of one turn.
+func inTurn(turn int, spoil func(f *fake, answers []answer) []answer) func(*fake, int, []answer) []answer {
+	return func(f *fake, at int, answers []answer) []answer {
+		if at != turn {
+			return answers
+		}
+		return spoil(f, answers)
+	}
+}
+
+func TestTheFakeDaemonBehavesWhenItIsNotSpoilt(t *testing.T) {
+	if err := liveWith(t, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNoticesAndAnswersToNobodyAreIgnored(t *testing.T) {
+	noise := func(f *fake, turn int, answers []answer) []answer {
+		if turn == turnHello {
+			return answers // the answer to Hello is the first packet
+		}
+		late := encode(&wire.Error{Code: wire.ResultTimeout, Culprit: -1, Text: wire.MakeText("too late")}, 1000)
+		heap := answer{encode(&wire.Heap{Group: 9, Rank: 3}, 1000), []int{f.segment(4096, sealed)}}
+		return append([]answer{{bytes: encode(&wire.Draining{}, 0)}, {bytes: late}, heap}, answers...)
+	}
+	if err := liveWith(t, noise); err != nil {
+		t.Error(err)
+	}
+}
+
+// spoilt is a way to break the protocol in any turn.
+type spoilt struct {
+	name   string
+	spoil  func(f *fake, answers []answer) []answer
+	hello  wire.Result // what the answer to Hello leads to
+	result wire.Result // what later ones lead to
+	word   string
+}
+
+// check holds what live returned to what this way leads to in the turn.
+func (way spoilt) check(t *testing.T, turn int, err error) {
+	t.Helper()
+	want := way.result
+	if turn == turnHello {
+		want = way.hello
+	}
+	words := []string{way.word}
+	if want == wire.ResultDaemonLost || want == wire.ResultProtocol {
+		words = append(words, callOf[turn])
+	}
+	wantError(t, err, want, words...)
+}
+
+func each(answers []answer, change func(a answer) answer) []answer {
+	for i := range answers {
+		answers[i] = change(answers[i])
+	}
+	return answers
+}
+
+// patched overwrites bytes of the first answer.
+func patched(offset int, value ...byte) func(f *fake, answers []answer) []answer {
+	return func(_ *fake, answers []answer) []answer {
+		copy(answers[0].bytes[offset:], value)
+		return answers
+	}
+}
+
+func spoiltWays() []spoilt {
+	lost, protocol := wire.ResultDaemonLost, wire.ResultProtocol
+	return []spoilt{
+		{"dies", func(f *fake, _ []answer) []answer { f.die(); return nil }, lost, lost, "closed the connection"},
+		{"garbage", func(*fake, []answer) []answer { return []answer{{bytes: []byte("HTTP/1.1 400 Bad Request\r\n\r\n")}} },
+			protocol, lost, "magic"},
+		{"a few bytes", func(*fake, []answer) []answer { return []answer{{bytes: []byte{1, 2, 3}}} }, protocol, lost, "header"},
+		{"an enormous packet", func(*fake, []answer) []answer { return []answer{{bytes: make([]byte, 60000)}} }, protocol, lost, "cut off"},
+		{"a cut message", func(_ *fake, answers []answer) []answer {
+			return each(answers, func(a answer) answer { a.bytes = a.bytes[:len(a.bytes)-1]; return a })
+		}, protocol, lost, "size"},
+		{"a longer message", func(_ *fake, answers []answer) []answer {
+			return each(answers, func(a answer) answer { a.bytes = append(a.bytes, 0); return a })
+		}, protocol, lost, "size"},
+		{"a size that is not the packet's", patched(8, 1), protocol, lost, "size"},
+		{"an unknown type", patched(4, 99), protocol, lost, "type"},
+		{"a client's type", patched(4, byte(wire.TypeJoin)), protocol, lost, "type"},
+		{"a reserved field", patched(12, 1), protocol, lost, "reserved"},
+		{"a descriptor too many", func(f *fake, answers []answer) []answer {
+			return each(answers, func(a answer) answer { a.fds = append(a.fds, f.segment(4096, 0)); return a })
+		}, protocol, lost, "descriptors"},
+		{"nine descriptors", func(f *fake, answers []answer) []answer {
+			fd := f.segment(4096, 0)
+			return each(answers, func(a answer) answer { a.fds = []int{fd, fd, fd, fd, fd, fd, fd, fd, fd}; return a })
+		}, protocol, lost, "cut off"},
+		{"the answer to something else", func(_ *fake, answers []answer) []answer {
+			return []answer{{bytes: encode(&wire.WindowFreed{Group: 7}, requestOf(answers[0]))}}
+		}, protocol, protocol, "type"},
+		{"an Error", func(_ *fake, answers []answer) []answer {
+			e := &wire.Error{Code: wire.ResultLimit, Culprit: -1, Text: wire.MakeText("full up: come back later")}
+			return []answer{{bytes: encode(e, requestOf(answers[0]))}}
+		}, wire.ResultLimit, wire.ResultLimit, "come back later"},
+		{"an Error of a later version", func(_ *fake, answers []answer) []answer {
+			e := &wire.Error{Code: 4711, Culprit: -1, Text: wire.MakeText("news")}
+			b := encode(e, requestOf(answers[0]))
+			b[6] = 200
+			return []answer{{bytes: b}}
+		}, 4711, 4711, "news"},
+		{"an Error that is none", func(_ *fake, answers []answer) []answer {
+			b := encode(&wire.Error{Code: 1, Culprit: -1}, requestOf(answers[0]))
+			b[24] = 0
+			return []answer{{bytes: b}}
+		}, protocol, lost, "code 0"},
+	}
+}
+
+func TestADaemonThatBreaksTheProtocolInAnyTurnIsRefusedAndNothingLeaks(t *testing.T) {
+	for _, way := range spoiltWays() {
+		t.Run(way.name, func(t *testing.T) {
+			var paths [turns]string
+			for turn := range turns {
+				paths[turn] = startFake(t, inTurn(turn, way.spoil))
+			}
+			nothingLeaks(t, func() {
+				// At the same time: where the daemon has died, every call waits for the next one.
+				errs := inParallel(turns, func(turn int) error { return live(paths[turn], patience) })
+				for turn, err := range errs {
+					if way.name == "the answer to something else" && (turn == turnWindowFree || turn == turnRegisteredFree) {
+						continue // there it is the right one
+					}
+					way.check(t, turn, err)
+				}
+			})
+		})
+	}
+}
+
+func TestMessagesOfAnotherVersionAreRefusedAfterTheHandshake(t *testing.T) {
+	for turn := turnJoin; turn < turns; turn++ {
+		err := liveWith(t, inTurn(turn, patched(6, wire.VersionMax+1)))
+		wantError(t, err, wire.ResultDaemonLost, callOf[turn], "version")
+	}
+}
+
+func TestAVersionThatIsNotSpokenIsNamedOnBothSides(t *testing.T) {
+	welcome := func(_ *fake, _ int, answers []answer) []answer {
+		return []answer{{bytes: encode(&wire.Welcome{Version: 9, Software: name("railhead 7.1")}, requestOf(answers[0]))}}
+	}
+	text := "the client speaks protocol versions 1..1, the daemon 5..9; update the older one"
+	refusal := func(_ *fake, _ int, answers []answer) []answer {
+		e := &wire.Error{Code: wire.ResultVersionMismatch, Culprit: -1, Text: wire.MakeText(text)}
+		return []answer{{bytes: encode(e, requestOf(answers[0]))}}
+	}
+	wantError(t, liveWith(t, welcome), wire.ResultVersionMismatch, "connect", "version 9", "railhead 7.1", "librailhead 0.1.0",
+		"1..1", "update the older one")
+	wantError(t, liveWith(t, refusal), wire.ResultVersionMismatch, text)
+}
+
+func TestADaemonThatNeverAnswersCostsADeadlineInEveryTurn(t *testing.T) {
+	silence := func(turn int) func(*fake, int, []answer) []answer {
+		return func(_ *fake, at int, answers []answer) []answer {
+			if at < turn {
+				return answers
+			}
+			return nil
+		}
+	}
+	paths := make([]string, 0, turns)
+	for turn := range turns {
+		paths = append(paths, startFake(t, silence(turn)))
+	}
+	nothingLeaks(t, func() {
+		errs := inParallel(turns, func(turn int) error {
+			began := time.Now()
+			err := live(paths[turn], 300*time.Millisecond)
+			if took := time.Since(began); took > patience/2 {
+				return fmt.Errorf("turn %d took %v: %w", turn, took, err)
+			}
+			return err
+		})
+		wantError(t, errs[turnHello], wire.ResultTimeout, "connect", "Hello")
+		for turn := turnJoin; turn < turns; turn++ {
+			wantError(t, errs[turn], wire.ResultDaemonLost, callOf[turn], "rank 0", "did not answer in time")
+		}
+	})
+}
+
+func TestAnswersWithoutEndLeaveNothingBehind(t *testing.T) {
+	flood := func(f *fake, turn int, answers []answer) []answer {
+		if turn == turnHello {
+			return answers
+		}
+		for range 200 {
+			answers = append(answers, answers[len(answers)-1])
+		}
+		return answers
+	}
+	// How many arrive before the call is over is not certain, but it is over, well or not.
+	if err := liveWith(t, flood); err != nil {
+		t.Logf("refused: %v", err)
+	}
+}
+
+// A call keeps the answers that it has not taken yet: as many as the largest group needs, and no more.
+func TestMoreAnswersThanACallCanKeepEndTheSession(t *testing.T) {
+	path := startFake(t, inTurn(turnJoin, func(f *fake, answers []answer) []answer {
+		request := requestOf(answers[0])
+		joined := wire.Joined{
+			Group: 7, Incarnation: 1, ControlBytes: wire.ControlBytes(wire.MaxWorld), HeapBytes: fakeHeap, ScratchBytes: fakeScratch,
+			World: wire.MaxWorld, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
+		}
+		control := f.segment(int64(joined.ControlBytes), sealed)
+		f.writeHeader(control, wire.ControlHeader{Magic: wire.ControlMagic, Version: wire.ControlVersion, World: wire.MaxWorld})
+		heap := f.segment(fakeHeap, sealed)
+		answers = []answer{{encode(&joined, request), []int{control}}}
+		for i := range 3 * wire.MaxWorld { // the heaps of all ranks, and then more
+			answers = append(answers, answer{encode(&wire.Heap{Group: 7, Rank: uint32(i % wire.MaxWorld)}, request), []int{heap}})
+		}
+		return answers
+	}))
+	nothingLeaks(t, func() {
+		for range 20 {
+			session, err := client.Connect(path, patience)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Whether the call is over before the 69th answer is a matter of luck, and so is the reason.
+			if _, err = session.Init(client.CommConfig{Group: "fake", Rank: 0, World: wire.MaxWorld, Timeout: patience}); err == nil {
+				t.Error("a group out of nonsense")
+			}
+			if err := session.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestWindowsOutsideTheHeapAreRefused(t *testing.T) {
+	for _, commit := range []wire.WindowCommit{
+		{Offset: 0, Bytes: fakeWindow},                           // the scratch
+		{Offset: fakeScratch - 4096, Bytes: fakeWindow},          // its end
+		{Offset: fakeHeap, Bytes: fakeWindow},                    // behind the heap
+		{Offset: fakeHeap - 4096, Bytes: 2 * fakeWindow},         // partly behind it
+		{Offset: fakeScratch, Bytes: fakeWindow - 1},             // smaller than asked for
+		{Offset: fakeScratch, Bytes: fakeHeap - fakeScratch + 1}, // larger than the heap
+		{Offset: 1 << 40, Bytes: 1 << 40},                        // both in bounds for some heap, not for this one
+	} {
+		commit.Group = 7
+		err := liveWith(t, inTurn(turnWindowAlloc, func(_ *fake, answers []answer) []answer {
+			return []answer{{bytes: encode(&commit, requestOf(answers[0]))}}
+		}))
+		wantError(t, err, wire.ResultProtocol, "window_alloc: rank 0", fmt.Sprint(commit.Bytes), fmt.Sprint(commit.Offset))
+	}
+}
+
+// A segment that could shrink under the client, or is smaller than promised, would be a SIGBUS later.
+func TestSegmentsThatCouldFaultAreRefusedBeforeTheyAreUsed(t *testing.T) {
+	file := t.TempDir() + "/file"
+	if err := os.WriteFile(file, bytes.Repeat([]byte{0}, fakeHeap), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	control := int64(wire.ControlBytes(1))
+	for _, c := range []struct {
+		what   string
+		answer int // 0: the control segment, 1: the heap
+		make   func(f *fake) int
+		result wire.Result
+		word   string
+	}{
+		{"control segment unsealed", 0, func(f *fake) int { return f.segment(control, 0) }, wire.ResultProtocol, "control segment"},
+		{"control segment sealed against growing only", 0, func(f *fake) int { return f.segment(control, unix.F_SEAL_GROW) },
+			wire.ResultProtocol, "control segment"},
+		{"control segment too small", 0, func(f *fake) int { return f.segment(control-4096, sealed) }, wire.ResultProtocol,
+			fmt.Sprintf("has %d bytes", control-4096)},
+		{"control segment empty", 0, func(f *fake) int { return f.segment(0, sealed) }, wire.ResultProtocol, "has 0 bytes"},
+		{"control segment a file", 0, func(f *fake) int { return f.open(file) }, wire.ResultProtocol, "control segment"},
+		{"control segment a device", 0, func(f *fake) int { return f.open("/dev/null") }, wire.ResultProtocol, "control segment"},
+		{"control segment without magic", 0, func(f *fake) int { return f.segment(control, sealed) }, wire.ResultProtocol, "version 1"},
+		{"control segment with another magic", 0, func(f *fake) int {
+			fd := f.segment(control, sealed)
+			f.writeHeader(fd, wire.ControlHeader{Magic: wire.ControlMagic + 1, Version: wire.ControlVersion})
+			return fd
+		}, wire.ResultProtocol, "version 1"},
+		{"control segment of another version", 0, func(f *fake) int {
+			fd := f.segment(control, sealed)
+			f.writeHeader(fd, wire.ControlHeader{Magic: wire.ControlMagic, Version: 2})
+			return fd
+		}, wire.ResultProtocol, "version 1"},
+		{"heap unsealed", 1, func(f *fake) int { return f.segment(fakeHeap, 0) }, wire.ResultProtocol, "heap of rank 0"},
+		{"heap a page too small", 1, func(f *fake) int { return f.segment(fakeHeap-4096, sealed) }, wire.ResultProtocol,
+			"promised 1048576, sealed"},
+		{"heap a file", 1, func(f *fake) int { return f.open(file) }, wire.ResultProtocol, "heap of rank 0"},
+		{"heap read-only for ever", 1, func(f *fake) int { return f.segment(fakeHeap, sealed|unix.F_SEAL_WRITE) },
+			wire.ResultOutOfMemory, "cannot map"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			err := liveWith(t, inTurn(turnJoin, func(f *fake, answers []answer) []answer {
+				answers[c.answer].fds = []int{c.make(f)}
+				return answers
+			}))
+			wantError(t, err, c.result, "comm_init", c.word)
+		})
+	}
+}
+
+func TestGroupsThatWereNotAskedForAreRefused(t *testing.T) {
+	joined := wire.Joined{
+		Group: 7, Incarnation: 1, ControlBytes: wire.ControlBytes(2), HeapBytes: fakeHeap, ScratchBytes: fakeScratch, World: 2,
+		ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
+	}
+	for _, c := range []struct {
+		what  string
+		spoil func(f *fake, answers []answer) []answer
+		words []string
+	}{
+		{"a larger world", func(f *fake, answers []answer) []answer {
+			answers[0].bytes = encode(&joined, requestOf(answers[0]))
+			return answers
+		}, []string{"2 ranks", "asked for were 1"}},
+		{"the heap of another rank", func(f *fake, answers []answer) []answer {
+			answers[1].bytes = encode(&wire.Heap{Group: 7, Rank: 1}, requestOf(answers[0]))
+			return answers
+		}, []string{"unexpected heap", "rank 1"}},
+		{"the heap before the control segment", func(f *fake, answers []answer) []answer {
+			return []answer{answers[1], answers[0]}
+		}, []string{"rank 0", "in place of Joined"}},
+		{"the control segment twice", func(f *fake, answers []answer) []answer {
+			return []answer{answers[0], answers[0]}
+		}, []string{"rank 0", "in place of Heap"}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			wantError(t, liveWith(t, inTurn(turnJoin, c.spoil)), wire.ResultProtocol, append(c.words, "comm_init")...)
+		})
+	}
+}

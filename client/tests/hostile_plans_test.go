@@ -1,0 +1,46 @@
+package tests
+
+import (
+	"math"
+	"testing"
+
+	"railhead/internal/wire"
+)
+
+// Plans that cannot be would make a rank run off their end, or wait where nobody else does.
+func TestPlansThatCannotBeAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		what  string
+		spoil func(p *wire.Plans)
+		word  string
+	}{
+		{"none at all", func(p *wire.Plans) { *p = wire.Plans{} }, "channels"},
+		{"a rank twice in the ring", func(p *wire.Plans) { p.Order[0] = 1 }, "order"},
+		{"too many channels", func(p *wire.Plans) { p.Channels = wire.MaxChannels + 1 }, "channels"},
+		{"no choice", func(p *wire.Plans) { p.Copied[wire.PlanAllReduce].Count = 0 }, "ranges"},
+		{"more choices than fit", func(p *wire.Plans) { p.ZeroCopy[wire.PlanAllToAll].Count = wire.MaxChoices + 1 }, "ranges"},
+		{"an end", func(p *wire.Plans) { p.Copied[wire.PlanAllGather].Choice[0].BelowBytes-- }, "ranges"},
+		{"ranges that go back", func(p *wire.Plans) {
+			plan := &p.Copied[wire.PlanReduceScatter]
+			plan.Count = 3
+			for i, below := range []uint64{10, 10, math.MaxUint64} {
+				plan.Choice[i] = wire.Choice{BelowBytes: below, Algo: uint16(wire.AlgoOneshot)}
+			}
+		}, "ranges"},
+		{"an algorithm of another operation", func(p *wire.Plans) { p.Copied[wire.PlanBroadcast].Choice[0].Algo = uint16(wire.AlgoTwoshot) },
+			"algorithm that the operation"},
+		{"no algorithm where something must run", func(p *wire.Plans) { p.Copied[wire.PlanAllReduce].Choice[0].Algo = 0 }, "algorithm that the operation"},
+		{"an algorithm that does not exist", func(p *wire.Plans) { p.Copied[wire.PlanAllReduce].Choice[0].Algo = 200 }, "algorithm that the operation"},
+		{"a copy between windows", func(p *wire.Plans) { p.ZeroCopy[wire.PlanAllReduce].Choice[0].Algo = uint16(wire.AlgoRing) }, "zero-copy"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			err := liveWith(t, inTurn(turnJoin, func(f *fake, answers []answer) []answer {
+				p := simplePlans(1)
+				c.spoil(p)
+				f.writePlans(answers[0].fds[0], p)
+				return answers
+			}))
+			wantError(t, err, wire.ResultProtocol, "comm_init", "rank 0", c.word)
+		})
+	}
+}

@@ -1,0 +1,182 @@
+package tests
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"railhead/client"
+	"railhead/internal/wire"
+)
+
+// The turns of a daemon's connection to a client that was with another one before.
+const turnReannounce = turnHello + 1
+
+// second spoils a turn of every connection but the first, which ends when the group of one works.
+func second(turn int, spoil func(f *fake, answers []answer) []answer) func(*fake, int, []answer) []answer {
+	return func(f *fake, at int, answers []answer) []answer {
+		if f.count == 0 && at == turnAttached+1 {
+			_ = f.conn.Close()
+			return nil
+		}
+		if f.count > 0 && at == turn {
+			return spoil(f, answers)
+		}
+		return answers
+	}
+}
+
+// outlive forms the group, loses the daemon in a window_alloc, and returns how that ended. Whatever the next daemon says, the
+// collectives go on.
+func outlive(t *testing.T, path string) error {
+	session, err := client.Connect(path, patience)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = session.Close() }()
+	c, err := session.Init(client.CommConfig{Group: "fake", Rank: 0, World: 1, Timeout: patience})
+	if err != nil {
+		return err
+	}
+	w, err := c.AllocWindow(fakeWindow)
+	if barrierErr := c.Barrier(); barrierErr != nil {
+		t.Errorf("barrier: %v", barrierErr)
+	}
+	if err != nil {
+		return err
+	}
+	if err := w.Free(); err != nil {
+		return err
+	}
+	return c.Finalize()
+}
+
+func TestACallThatItsDaemonDoesNotSurviveIsMadeAgainAtTheNext(t *testing.T) {
+	path := startFake(t, second(-1, nil))
+	nothingLeaks(t, func() {
+		if err := outlive(t, path); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestASuccessorThatBreaksTheProtocolIsRefusedAndCollectivesGoOn(t *testing.T) {
+	ways := spoiltWays()
+	paths := make([]string, len(ways))
+	for i, way := range ways {
+		paths[i] = startFake(t, second(turnReannounce, way.spoil))
+	}
+	nothingLeaks(t, func() {
+		errs := inParallel(len(ways), func(i int) error { return outlive(t, paths[i]) })
+		for i, way := range ways {
+			want, word := way.result, way.word
+			if way.name == "the answer to something else" {
+				word = "message type 14"
+			}
+			t.Run(way.name, func(t *testing.T) { wantError(t, errs[i], want, word) })
+		}
+	})
+}
+
+func TestASuccessorThatRefusesHelloIsTriedAgainUntilAnotherOneServes(t *testing.T) {
+	var hellos atomic.Int32
+	path := startFake(t, second(turnHello, func(_ *fake, answers []answer) []answer {
+		if hellos.Add(1) > 2 {
+			return answers
+		}
+		e := &wire.Error{Code: wire.ResultVersionMismatch, Culprit: -1, Text: wire.MakeText("update the older one")}
+		return []answer{{bytes: encode(e, requestOf(answers[0]))}}
+	}))
+	if err := outlive(t, path); err != nil {
+		t.Error(err)
+	}
+	if n := hellos.Load(); n != 3 {
+		t.Errorf("Hello was sent %d times to the successors, want 3", n)
+	}
+}
+
+// The number by which the daemon knows the group changes, and every later request has the new one.
+func TestTheSuccessorsNumberOfTheGroupIsUsed(t *testing.T) {
+	path := startFake(t, second(turnReannounce, func(f *fake, answers []answer) []answer {
+		f.group = 4711
+		return []answer{{bytes: encode(&wire.Reannounced{Group: 4711}, requestOf(answers[0]))}}
+	}))
+	if err := outlive(t, path); err != nil {
+		t.Error(err)
+	}
+}
+
+// The daemon has written into the ledger how the call ended, and dies before it says so.
+func TestACallWhoseEndIsInTheLedgerNeedsNoDaemon(t *testing.T) {
+	for _, c := range []struct {
+		what    string
+		outcome wire.Outcome
+		result  wire.Result
+		word    string
+	}{
+		{"done", wire.Outcome{Op: wire.OpWindowAlloc, Offset: fakeScratch, Bytes: fakeWindow}, wire.ResultOK, ""},
+		{"failed", wire.Outcome{Op: wire.OpWindowAlloc, Code: wire.ResultOutOfMemory, Text: wire.MakeText("no room, rank 3")},
+			wire.ResultOutOfMemory, "no room, rank 3"},
+		{"nonsense", wire.Outcome{Op: wire.OpWindowAlloc, Offset: fakeHeap, Bytes: fakeWindow}, wire.ResultProtocol, "the daemon gave"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			var control atomic.Int64 // a descriptor; the daemon is a goroutine of its own
+			path := startFake(t, func(f *fake, at int, answers []answer) []answer {
+				switch at {
+				case turnJoin:
+					control.Store(int64(keep(t, answers[0].fds[0])))
+				case turnAttached:
+					writeLedger(t, int(control.Load()), 1, wire.Outcome{Op: wire.OpCommInit})
+				case turnWindowCommitted:
+					writeLedger(t, int(control.Load()), 2, c.outcome)
+					f.die()
+					return nil
+				}
+				return answers
+			})
+			nothingLeaks(t, func() {
+				comm, leave := joinFake(t, path, 1)
+				defer leave()
+				began := time.Now()
+				w, err := comm.AllocWindow(fakeWindow)
+				if c.result != wire.ResultOK {
+					wantError(t, err, c.result, c.word)
+				} else if err != nil {
+					t.Error(err)
+				} else if at, err := w.Offset(); err != nil || at != fakeScratch {
+					t.Errorf("the window lies at %d (%v)", at, err)
+				}
+				if took := time.Since(began); took > patience/2 {
+					t.Errorf("it took %v", took)
+				}
+				_ = unix.Close(int(control.Load()))
+			})
+		})
+	}
+}
+
+// keep is another descriptor of the same file.
+func keep(t *testing.T, fd int) int {
+	other, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Error(err)
+	}
+	return other
+}
+
+// writeLedger is what a daemon does at the end of a set-up call of a group of one.
+func writeLedger(t *testing.T, control int, ended uint64, o wire.Outcome) {
+	b, err := binary.Append(nil, binary.LittleEndian, &o)
+	if err == nil {
+		_, err = unix.Pwrite(control, b, int64(wire.OutcomeOffset(1, ended)))
+	}
+	if err == nil {
+		_, err = unix.Pwrite(control, binary.LittleEndian.AppendUint64(nil, ended), int64(wire.LedgerOffset(1)+wire.EndedOffset))
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,58 @@
+package tests
+
+import (
+	"testing"
+
+	"railhead/client"
+)
+
+func TestManyLivesLeaveNothingBehind(t *testing.T) {
+	s := startDaemon(t)
+	life := func() {
+		ranks := formGroup(t, s, client.CommConfig{World: 2})
+		all(t, ranks, func(m member) error {
+			w, err := m.AllocWindow(200_000)
+			if err != nil {
+				return err
+			}
+			b, err := w.Local()
+			if err != nil {
+				return err
+			}
+			clear(b)
+			if err := m.Barrier(); err != nil {
+				return err
+			}
+			return w.Free()
+		})
+		all(t, ranks, finalize)
+		all(t, ranks, func(m member) error { return m.session.Close() })
+	}
+	nothingLeaks(t, func() {
+		for range 300 {
+			life()
+		}
+	})
+}
+
+func TestLivesThatEndBadlyLeaveNothingBehind(t *testing.T) {
+	s := startDaemon(t)
+	nothingLeaks(t, func() {
+		for i := range 100 {
+			ranks := formGroup(t, s, client.CommConfig{World: 3})
+			all(t, ranks, func(m member) error { _, err := m.AllocWindow(70_000); return err })
+			switch i % 3 {
+			case 0: // the session takes the comm and the window with it
+				_ = ranks[1].session.Close()
+			case 1:
+				_ = ranks[1].Abort()
+			case 2: // ranks that finalize without freeing
+				all(t, ranks, finalize)
+			}
+			for _, m := range ranks {
+				_ = m.Finalize()
+				_ = m.session.Close()
+			}
+		}
+	})
+}

@@ -1,0 +1,26 @@
+package tests
+
+import (
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// overlay maps fd at offset over b, which lies in another mapping.
+func overlay(t testing.TB, b []byte, fd int, offset int64) {
+	t.Helper()
+	_, err := unix.MmapPtr(fd, offset, unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b)), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED|unix.MAP_FIXED)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hole unmaps b, which lies in a larger mapping.
+func hole(t testing.TB, b []byte) {
+	t.Helper()
+	if err := unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b))); err != nil {
+		t.Fatal(err)
+	}
+}

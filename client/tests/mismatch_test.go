@@ -1,0 +1,258 @@
+package tests
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"railhead/client"
+	"railhead/internal/wire"
+)
+
+// one is a rank's call; buffers are as long as any call here needs.
+type one struct {
+	name string
+	call func(m member) error
+}
+
+// memory gives a rank its send and recv, of n bytes each.
+type memory func(m member, n int) (send, recv []byte)
+
+func ownMemory(_ member, n int) (send, recv []byte) { return make([]byte, n), make([]byte, n) }
+
+// callsWith are one of every kind, with count elements of a type, an operation and a root.
+func callsWith(in memory, count int, d client.Dtype, op client.Op, root int) []one {
+	call := func(f func(m member, send, recv []byte) error) func(m member) error {
+		return func(m member) error {
+			send, recv := in(m, m.WorldSize()*count*d.Size())
+			return f(m, send, recv)
+		}
+	}
+	return []one{
+		{"all_reduce", call(func(m member, send, recv []byte) error { return m.AllReduce(send, recv, count, d, op) })},
+		{"reduce_scatter", call(func(m member, send, recv []byte) error { return m.ReduceScatter(send, recv, count, d, op) })},
+		{"reduce", call(func(m member, send, recv []byte) error { return m.Reduce(send, recv, count, d, op, root) })},
+		{"all_gather", call(func(m member, send, recv []byte) error { return m.AllGather(send, recv, count, d) })},
+		{"all_to_all", call(func(m member, send, recv []byte) error { return m.AllToAll(send, recv, count, d) })},
+		{"broadcast", call(func(m member, send, recv []byte) error { return m.Broadcast(send, recv, count, d, root) })},
+		{"gather", call(func(m member, send, recv []byte) error { return m.Gather(send, recv, count, d, root) })},
+		{"scatter", call(func(m member, send, recv []byte) error { return m.Scatter(send, recv, count, d, root) })},
+	}
+}
+
+func named(calls []one, name string) one {
+	for _, c := range calls {
+		if c.name == name {
+			return c
+		}
+	}
+	panic("no call " + name)
+}
+
+// checkMismatch makes one rank call something else than the others. All must learn of it, in this operation or, where it
+// needs nothing of the odd one, in the next that involves everybody.
+func checkMismatch(t *testing.T, ranks []member, odd int, usual, other one, words ...string) {
+	t.Helper()
+	began := time.Now()
+	errs := together(ranks, func(m member) error {
+		c := usual
+		if m.Rank() == odd {
+			c = other
+		}
+		if err := c.call(m); err != nil {
+			return err
+		}
+		return m.Barrier()
+	})
+	for _, err := range errs {
+		wantError(t, err, wire.ResultMismatch, words...)
+	}
+	if took := time.Since(began); took > patience/2 {
+		t.Errorf("%v passed, close to the deadline", took)
+	}
+	if t.Failed() {
+		t.Fatalf("rank %d of %d called %s, the others %s: %v", odd, len(ranks), other.name, usual.name, errs)
+	}
+	for r, err := range together(ranks, finalize) {
+		if err != nil {
+			t.Errorf("finalize of rank %d after a mismatch: %v", r, err)
+		}
+	}
+	all(t, ranks, func(m member) error { return m.session.Close() })
+}
+
+func TestDifferentKindsOfOperationAreRefusedOnAllRanks(t *testing.T) {
+	s := startDaemon(t)
+	calls := append(callsWith(ownMemory, 100, client.F32, client.Sum, 0), one{"barrier", barrier})
+	for i, usual := range calls {
+		for j, other := range calls {
+			if i == j {
+				continue
+			}
+			for _, world := range []int{2, 3} {
+				for odd := range world {
+					ranks := formGroup(t, s, client.CommConfig{Group: usual.name + other.name, World: world})
+					checkMismatch(t, ranks, odd, usual, other, bothWords(usual, other, usual.name, other.name)...)
+				}
+			}
+		}
+	}
+}
+
+func TestDifferentArgumentsOfTheSameOperationAreRefusedOnAllRanks(t *testing.T) {
+	s := startDaemon(t)
+	for _, algo := range []string{"", "oneshot", "twoshot", "pull", "ring", "tree"} {
+		if algo != "" {
+			t.Setenv("RAILHEAD_ALGO", algo)
+		}
+		var windows [][]byte // of the group that is there
+		in := ownMemory
+		if algo == "pull" {
+			in = func(m member, n int) (send, recv []byte) {
+				w := windows[m.Rank()]
+				return w[:n:n], w[len(w)/2 : len(w)/2+n]
+			}
+		}
+		calls := func(count int, d client.Dtype, op client.Op, root int) []one {
+			return callsWith(in, count, d, op, root)
+		}
+		usual := calls(100, client.F32, client.Sum, 0)
+		reducing := []string{"all_reduce", "reduce_scatter", "reduce"}
+		for what, c := range map[string]struct {
+			other []one
+			kinds []string
+			words []string
+		}{
+			"count":          {calls(101, client.F32, client.Sum, 0), names(usual), []string{"100", "101"}},
+			"count of 0":     {calls(0, client.F32, client.Sum, 0), names(usual), []string{"100"}},
+			"large count":    {calls(100_000, client.F32, client.Sum, 0), names(usual), []string{"100", "100000"}},
+			"dtype":          {calls(100, client.I32, client.Sum, 0), names(usual), []string{"f32", "i32"}},
+			"size of dtype":  {calls(100, client.F16, client.Sum, 0), names(usual), []string{"f32", "f16"}},
+			"dtype of bytes": {calls(200, client.BF16, client.Sum, 0), names(usual), []string{"f32", "bf16"}},
+			"op":             {calls(100, client.F32, client.Max, 0), reducing, []string{"sum", "max"}},
+			"avg":            {calls(100, client.F32, client.Avg, 0), reducing, []string{"sum", "avg"}},
+			"root":           {calls(100, client.F32, client.Sum, 1), []string{"broadcast", "reduce", "gather", "scatter"}, nil},
+		} {
+			for i, name := range c.kinds {
+				world := 2 + i%3
+				ranks := formGroup(t, s, client.CommConfig{Group: what + name, World: world, HeapBytes: 8 << 20})
+				if algo == "pull" {
+					windows = windowsOf(t, ranks, 4<<20)
+				}
+				usual, other := named(usual, name), named(c.other, name)
+				checkMismatch(t, ranks, i%world, usual, other, bothWords(usual, other, append(c.words, name)...)...)
+			}
+		}
+	}
+}
+
+// bothWords are words of the message where it must name both calls: where no rank can have gone on to its next operation
+// before it knows, since it needs all others in this one.
+func bothWords(a, b one, words ...string) []string {
+	for _, c := range []one{a, b} {
+		switch c.name {
+		case "broadcast", "reduce", "gather", "scatter":
+			return nil
+		}
+	}
+	return words
+}
+
+func names(calls []one) (out []string) {
+	for _, c := range calls {
+		out = append(out, c.name)
+	}
+	return out
+}
+
+func TestAnotherOrderOfTheSameOperationsIsRefusedOnAllRanks(t *testing.T) {
+	s := startDaemon(t)
+	calls := callsWith(ownMemory, 100, client.F32, client.Sum, 0)
+	inOrder := func(first, second one) one {
+		return one{first.name + ", " + second.name, func(m member) error {
+			if err := first.call(m); err != nil {
+				return err
+			}
+			return second.call(m)
+		}}
+	}
+	for i, first := range calls {
+		second := calls[(i+1)%len(calls)]
+		ranks := formGroup(t, s, client.CommConfig{Group: "order " + first.name, World: 3})
+		checkMismatch(t, ranks, i%3, inOrder(first, second), inOrder(second, first))
+	}
+}
+
+// The scalars may differ, that one rank has none may not.
+func TestAPreMulSumAndASumAreDifferentOperations(t *testing.T) {
+	s := startDaemon(t)
+	sum := callsWith(ownMemory, 100, client.I32, client.Sum, 0)
+	for i := range 3 { // the kinds that reduce come first
+		ranks := formGroup(t, s, client.CommConfig{Group: "scalar " + sum[i].name, World: 3})
+		scaled := one{"pre_mul_sum", func(m member) error {
+			op, err := m.CreatePreMulSum(client.I32, []byte{2, 0, 0, 0})
+			if err != nil {
+				return err
+			}
+			return callsWith(ownMemory, 100, client.I32, op, 0)[i].call(m)
+		}}
+		checkMismatch(t, ranks, i, sum[i], scaled)
+	}
+}
+
+// Rank 0 is far ahead when the others make their wrong calls, as far as its operations need nobody.
+func TestAMismatchManyOperationsLaterIsRefusedOnAllRanks(t *testing.T) {
+	s := startDaemon(t)
+	for _, name := range []string{"broadcast", "reduce", "gather", "scatter", "all_reduce"} {
+		ranks := formGroup(t, s, client.CommConfig{Group: "later " + name, World: 3})
+		usual := named(callsWith(ownMemory, 10, client.F32, client.Sum, 0), name)
+		wrong := named(callsWith(ownMemory, 11, client.F32, client.Sum, 0), name)
+		many := func(last one) one {
+			return one{name, func(m member) error {
+				for range 50 {
+					if err := usual.call(m); err != nil {
+						return fmt.Errorf("not the wrong one: %w", err)
+					}
+				}
+				return last.call(m)
+			}}
+		}
+		checkMismatch(t, ranks, 1, many(usual), many(wrong), bothWords(usual, wrong, name, "10 f32", "11 f32")...)
+	}
+}
+
+func TestSendsAndReceivesThatDoNotFitAreRefusedOnBothSides(t *testing.T) {
+	s := startDaemon(t)
+	buf := make([]byte, 1<<20)
+	for what, c := range map[string]struct {
+		count int
+		dtype client.Dtype
+	}{
+		"count":        {99, client.F32},
+		"zero":         {0, client.F32},
+		"dtype":        {100, client.I32},
+		"same bytes":   {50, client.F64},
+		"larger count": {200_000, client.F32},
+	} {
+		for _, grouped := range []bool{false, true} {
+			ranks := formGroup(t, s, client.CommConfig{Group: fmt.Sprint(what, grouped), World: 3})
+			inGroup := func(f func() error) error {
+				if grouped {
+					return client.Group(f)
+				}
+				return f()
+			}
+			send := func(m member) error { // rank 0 to rank 1; rank 2 has nothing to do
+				if m.Rank() != 0 {
+					return nil
+				}
+				return inGroup(func() error { return m.Send(buf, 100, client.F32, 1) })
+			}
+			recv := func(m member) error {
+				return inGroup(func() error { return m.Recv(make([]byte, 1<<20), c.count, c.dtype, 0) })
+			}
+			checkMismatch(t, ranks, 1, one{"send", send}, one{"recv", recv},
+				fmt.Sprintf("rank 1 receives %d %s from rank 0, which sends 100 f32", c.count, c.dtype))
+		}
+	}
+}

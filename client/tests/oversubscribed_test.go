@@ -1,0 +1,26 @@
+package tests
+
+import (
+	"testing"
+
+	"railhead/client"
+	"railhead/internal/oracle"
+)
+
+// With more ranks than cores a rank that waits must let the one it waits for run. A collapse shows as the test's
+// deadline, or as the comm's.
+func TestManyMoreRanksThanCoresGetThrough(t *testing.T) {
+	for _, c := range []struct{ world, rounds int }{{16, 900}, {64, 300}} {
+		s := startDaemon(t)
+		ranks := formGroup(t, s, client.CommConfig{World: c.world, ReduceGroup: 8})
+		steps := make([]step, c.rounds)
+		for i := range steps {
+			steps[i] = step{dtype: oracle.BF16, count: 1 + i%100}
+			if i%3 != 0 {
+				steps[i] = step{barrier: true}
+			}
+		}
+		checkSteps(t, ranks, steps, 8, 3)
+		all(t, ranks, finalize)
+	}
+}

@@ -1,0 +1,198 @@
+package tests
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"railhead/internal/wire"
+)
+
+// Every type that a daemon sends, with a valid message of it.
+func daemonMessages() []wire.Message {
+	return []wire.Message{
+		&wire.Welcome{Version: 1, Session: 7, Daemon: 9, Software: name("railhead tést")},
+		&wire.Error{Code: wire.ResultRankMissing, Culprit: 3, Missing: 1 << 3, Text: wire.MakeText("rank 3 is missing – really")},
+		&wire.Joined{
+			Group: 1, Incarnation: 2, ControlBytes: wire.ControlBytes(4), HeapBytes: 1 << 30, ScratchBytes: 1 << 20,
+			World: 4, ReduceGroup: 4, SpinNS: 2000, BlockBytes: 65536, PipeSlotBytes: 1024, BroadcastSlotBytes: 4096,
+		},
+		&wire.Heap{Group: 1, Rank: 3, PID: 99},
+		&wire.GroupReady{Group: 1},
+		&wire.WindowCommit{Group: 1, Offset: 1 << 20, Bytes: 65536},
+		&wire.WindowReady{Group: 1, Offset: 1 << 20},
+		&wire.WindowFreed{Group: 1, Offset: 1 << 20},
+		&wire.Left{Group: 1},
+		&wire.Draining{},
+		&wire.Reannounced{Group: 1},
+		&wire.PeerMemory{Group: 1, Bytes: 4096, FdOffset: 64, Region: 1, Rank: 63},
+		&wire.Registered{Group: 1, Region: 255, StagedRank: -1},
+		&wire.Registered{Group: 1, Region: 1, StagedRank: 63, Reason: wire.MakeReason("rank 63: mällöc")},
+	}
+}
+
+// clientMessages are those that a client must refuse whatever they say.
+func clientMessages() []wire.Message {
+	return []wire.Message{
+		&wire.Hello{VersionMin: 1, VersionMax: 1}, &wire.Join{Group: name("g"), World: 1, TimeoutMS: 1}, &wire.Attached{},
+		&wire.WindowAlloc{Bytes: 1}, &wire.WindowCommitted{}, &wire.WindowFree{}, &wire.Leave{},
+		&wire.Register{Bytes: 1}, &wire.RegisterPrivate{Bytes: 1, Reason: wire.MakeReason("r")}, &wire.RegisterMapped{Region: 1},
+		&wire.Reannounce{World: 1, TimeoutMS: 1}, &wire.ReannounceHeap{},
+	}
+}
+
+// acceptedByGo says whether Go's decoder takes the bytes, as a message that a daemon sends.
+func acceptedByGo(b []byte) bool {
+	m, err := wire.Decode(b)
+	if err != nil {
+		return false
+	}
+	switch m.(type) {
+	case *wire.Hello, *wire.Join, *wire.Attached, *wire.WindowAlloc, *wire.WindowCommitted, *wire.WindowFree, *wire.Leave,
+		*wire.Register, *wire.RegisterPrivate, *wire.RegisterMapped, *wire.Reannounce, *wire.ReannounceHeap:
+		return false
+	}
+	return true
+}
+
+func TestTheParserTakesEveryMessageOfADaemonAndNoneOfAClient(t *testing.T) {
+	for _, m := range daemonMessages() {
+		b := encode(m, 5)
+		if why := whyRefused(b); why != "" {
+			t.Errorf("%T: %s", m, why)
+		}
+		for n := range len(b) {
+			if whyRefused(b[:n]) == "" {
+				t.Errorf("%T cut to %d of %d bytes is taken", m, n, len(b))
+			}
+		}
+		if whyRefused(append(b, 0)) == "" {
+			t.Errorf("%T with a byte more is taken", m)
+		}
+	}
+	for _, m := range clientMessages() {
+		if whyRefused(encode(m, 5)) == "" {
+			t.Errorf("%T is taken", m)
+		}
+	}
+}
+
+// interesting values for a field of 1, 2, 4 or 8 bytes.
+var interesting = []uint64{
+	0, 1, 2, 3, 4, 63, 64, 65, 128, 4095, 4096, 8192, 65535, 65536, 1 << 20, 1 << 30, 1 << 40, 1<<40 + 1<<30, 1<<40 + 1<<30 + 1,
+	1<<31 - 1, 1 << 31, 1<<32 - 1, 1<<63 - 1, 1 << 63, ^uint64(0),
+}
+
+// Strings that are UTF-8, and some that are nearly.
+var stringish = []string{
+	"", "a", "é", "€", "\U0010ffff", "\xff", "\x80", "\xc0\x80", "\xc2", "\xe0\x80\x80", "\xed\x9f\xbf", "\xed\xa0\x80", "\xee\x80\x80",
+	"\xf0\x80\x80\x80", "\xf4\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xe2\x82", "a\x00b", "\xf0\x9f\x98\x80",
+}
+
+// drawMutated gives a message of a daemon with a few changes, near what is allowed.
+func drawMutated(t *rapid.T) []byte {
+	messages := append(daemonMessages(), clientMessages()...)
+	b := encode(messages[rapid.IntRange(0, len(messages)-1).Draw(t, "message")], 1)
+	for range rapid.IntRange(0, 3).Draw(t, "changes") {
+		switch rapid.IntRange(0, 9).Draw(t, "kind") {
+		case 0:
+			b = b[:rapid.IntRange(0, len(b)).Draw(t, "cut")]
+		case 1:
+			b = append(b, make([]byte, rapid.IntRange(1, 200).Draw(t, "more"))...)
+		case 2, 3, 4: // of the body's strings, where it has any
+			if at := rapid.IntRange(24, 120).Draw(t, "text at"); at < len(b) {
+				copy(b[at:], rapid.SampledFrom(stringish).Draw(t, "text"))
+			}
+		default:
+			width := rapid.SampledFrom([]int{1, 2, 4, 8}).Draw(t, "width")
+			if len(b) >= 8 {
+				var raw [8]byte
+				binary.LittleEndian.PutUint64(raw[:], rapid.SampledFrom(interesting).Draw(t, "value"))
+				at := rapid.IntRange(0, len(b)/width-1).Draw(t, "field") * width
+				copy(b[at:at+width], raw[:])
+			}
+		}
+	}
+	return b
+}
+
+func TestGoAndCppTakeTheSameMessages(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		for range 500 {
+			b := drawMutated(t)
+			if why := whyRefused(b); acceptedByGo(b) != (why == "") {
+				_, err := wire.Decode(b)
+				t.Fatalf("%x: Go says %v, C++ %q", b, err, why)
+			}
+		}
+	})
+}
+
+func TestEveryStringIsUTF8ForBothOrForNeither(t *testing.T) {
+	for _, s := range stringish {
+		messages := daemonMessages()
+		for _, m := range append(messages[:2:2], messages[len(messages)-2:]...) {
+			b := encode(m, 1)
+			field := b[len(b)-len(wire.Name{}):]
+			switch m.(type) {
+			case *wire.Error:
+				field = b[len(b)-len(wire.Text{}):]
+			case *wire.Registered:
+				field = b[len(b)-len(wire.Reason{}):]
+			}
+			clear(field)
+			copy(field, s)
+			if why := whyRefused(b); acceptedByGo(b) != (why == "") {
+				t.Errorf("%T with %q: C++ says %q", m, s, why)
+			}
+		}
+	}
+}
+
+// FuzzClientParse: bytes that Go takes as a message of a daemon C++ takes too, and no others.
+func FuzzClientParse(f *testing.F) {
+	for _, m := range append(daemonMessages(), clientMessages()...) {
+		f.Add(encode(m, 3))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if why := whyRefused(b); acceptedByGo(b) != (why == "") {
+			_, err := wire.Decode(b)
+			t.Fatalf("%x: Go says %v, C++ %q", b, err, why)
+		}
+	})
+}
+
+// The same under AddressSanitizer, with a seed of its own on every run.
+func TestTheParserReadsNothingBeyondAPacket(t *testing.T) {
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 0))
+	messages := append(daemonMessages(), clientMessages()...)
+	var packets [][]byte
+	var in []byte
+	for range 20000 {
+		b := encode(messages[random.IntN(len(messages))], 1)
+		for range random.IntN(3) {
+			b[random.IntN(len(b))] = byte(random.IntN(256))
+		}
+		if random.IntN(4) == 0 {
+			b = b[:random.IntN(len(b)+1)]
+		}
+		packets = append(packets, b)
+		in = append(binary.LittleEndian.AppendUint32(in, uint32(len(b))), b...)
+	}
+	c := command(t, "", asanBuild.program(t, "c/parse.cc"))
+	c.Stdin = bytes.NewReader(in)
+	lines := strings.Split(strings.TrimSpace(output(t, c)), "\n")
+	if len(lines) != len(packets) {
+		t.Fatalf("%d lines for %d packets (seed %d)", len(lines), len(packets), seed)
+	}
+	for i, line := range lines {
+		if acceptedByGo(packets[i]) != (line == "accepted") {
+			t.Errorf("seed %d, packet %d: %x: C++ says %q", seed, i, packets[i], line)
+		}
+	}
+}

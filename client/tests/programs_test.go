@@ -1,0 +1,159 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"railhead/internal/librarybuild"
+)
+
+// root is the top of the repository, where the paths of librarybuild begin.
+const root = "../.."
+
+// build is the library compiled by g++ alone from its sources: no Go, no make.
+type build struct {
+	name  string
+	flags []string
+	once  sync.Once
+	dir   string
+	err   error
+}
+
+var (
+	plainBuild = &build{name: "plain"}
+	asanBuild  = &build{name: "asan", flags: []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all"}}
+	// GCC warns that ThreadSanitizer does not understand fences. That is right and does no harm: the fences order a flag
+	// against a count of sleepers, both atomic, and no plain data depends on them.
+	// Without -fno-builtin it would expand memcpy in place, where nothing watches it.
+	tsanBuild = &build{name: "tsan", flags: []string{"-fsanitize=thread", "-Wno-tsan", "-fno-builtin"}}
+)
+
+// buildDir is where the builds lie, for all tests.
+var buildDir string
+
+func TestMain(m *testing.M) {
+	var err error
+	if buildDir, err = os.MkdirTemp("", "railhead-ctest"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(buildDir)
+	os.Exit(code)
+}
+
+func compiler(variable, fallback string) string {
+	if v := os.Getenv(variable); v != "" {
+		return v
+	}
+	return fallback
+}
+
+// commonFlags hold the sources to what CI does, and to the ABI's promises: no exceptions, no run-time types.
+func (b *build) commonFlags() []string {
+	return append([]string{
+		"-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I.", "-Ic",
+		"-I..", "-I../include", "-I../../kernels", "-I../../kernels/include", "-I../../internal/wire",
+	}, b.flags...)
+}
+
+func (b *build) cxxFlags() []string {
+	return append(b.commonFlags(), "-std=c++17", "-fno-exceptions", "-fno-rtti")
+}
+
+// library compiles the library once and returns its objects.
+func (b *build) library(t *testing.T) []string {
+	t.Helper()
+	b.once.Do(func() { b.err = b.compileLibrary() })
+	if err := librarybuild.NoteSources(root); err != nil {
+		t.Fatal(err)
+	}
+	if b.err != nil {
+		t.Fatal(b.err)
+	}
+	objects, err := filepath.Glob(b.dir + "/*.o")
+	if err != nil || len(objects) < 10 {
+		t.Fatalf("%d objects in %s: %v", len(objects), b.dir, err)
+	}
+	return objects
+}
+
+func (b *build) compileLibrary() error {
+	b.dir = filepath.Join(buildDir, b.name)
+	if err := os.Mkdir(b.dir, 0o755); err != nil {
+		return err
+	}
+	sources, err := librarybuild.Sources(root)
+	if err != nil {
+		return err
+	}
+	sources = append(sources, "client/tests/parse_hook.cc")
+	slots := make(chan struct{}, runtime.NumCPU())
+	errs := inParallel(len(sources), func(i int) error {
+		slots <- struct{}{}
+		defer func() { <-slots }()
+		object := filepath.Join(b.dir, strings.ReplaceAll(sources[i], "/", "-")+".o")
+		return compile(compiler("CXX", "g++"), append(b.cxxFlags(), "-c", filepath.Join(root, sources[i]), "-o", object))
+	})
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func compile(compiler string, arguments []string) error {
+	if out, err := exec.Command(compiler, arguments...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w\n%s", compiler, strings.Join(arguments, " "), err, out)
+	}
+	return nil
+}
+
+// program compiles a program of folder c that uses railhead.h alone and links it with the library.
+func (b *build) program(t *testing.T, source string) string {
+	t.Helper()
+	objects := b.library(t)
+	base := filepath.Join(buildDir, b.name+"-"+filepath.Base(source))
+	object, binary := base+".o", base+".bin"
+	var err error
+	if strings.HasSuffix(source, ".c") {
+		err = compile(compiler("CC", "gcc"), append(b.commonFlags(), "-std=c11", "-pedantic", "-c", source, "-o", object))
+	} else {
+		err = compile(compiler("CXX", "g++"), append(b.cxxFlags(), "-pedantic", "-c", source, "-o", object))
+	}
+	if err == nil {
+		err = compile(compiler("CXX", "g++"), append(append([]string{object, "-o", binary, "-lpthread"}, b.flags...), objects...))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return binary
+}
+
+// command runs a program against a daemon. Sanitizers end a process that they have found something in with status 66.
+func command(t *testing.T, socket, binary string, arguments ...string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	t.Cleanup(cancel)
+	c := exec.CommandContext(ctx, binary, arguments...)
+	c.Env = append(os.Environ(), "RAILHEAD_SOCKET="+socket, "RAILHEAD_TIMEOUT_MS=60000",
+		"ASAN_OPTIONS=detect_leaks=1:exitcode=66", "TSAN_OPTIONS=exitcode=66:second_deadlock_stack=1", "UBSAN_OPTIONS=print_stacktrace=1")
+	return c
+}
+
+func output(t *testing.T, c *exec.Cmd) string {
+	t.Helper()
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", c, err, out)
+	}
+	return string(out)
+}

@@ -1,0 +1,132 @@
+package tests
+
+import (
+	"fmt"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"railhead/client"
+	"railhead/internal/oracle"
+)
+
+// reduceIn fills send of every rank, reduces, and holds the sums and the algorithm to what they should be.
+func reduceIn(t *testing.T, ranks []member, d oracle.Dtype, algorithm string, buffers func(rank int) (send, recv []byte)) {
+	t.Helper()
+	seeds := make([]uint64, len(ranks))
+	for r := range seeds {
+		seeds[r] = oracle.Seed(7, r, 0)
+	}
+	all(t, ranks, func(m member) error {
+		send, recv := buffers(m.Rank())
+		oracle.Fill(send, d, oracle.Sum, seeds[m.Rank()])
+		if err := m.AllReduce(send, recv, len(send)/d.Size(), clientDtype(d), client.Sum); err != nil {
+			return err
+		}
+		if wrong := oracle.WrongSums(recv, d, seeds, len(ranks)); wrong != 0 {
+			return fmt.Errorf("rank %d has %d wrong sums", m.Rank(), wrong)
+		}
+		st, err := m.Status()
+		if err == nil && st.Algorithm != algorithm {
+			err = fmt.Errorf("rank %d ran %s, want %s", m.Rank(), st.Algorithm, algorithm)
+		}
+		return err
+	})
+}
+
+func TestAllReduceIsZeroCopyOnRegisteredMemoryWherever(t *testing.T) {
+	s := startDaemon(t)
+	const world, size = 3, 64 * page
+	const bytes = 20 * page
+	ranks := formGroup(t, s, client.CommConfig{World: world})
+	first, second := make([]owned, world), make([]owned, world)
+	for r := range world {
+		// No two ranks have it at the same offset of their files.
+		first[r] = mapOwned(t, memfd(t, size+int64(r)*page, unix.MFD_ALLOW_SEALING), int64(r)*page, size, unix.MAP_SHARED)
+		second[r] = ownMemfd(t, size)
+		defer first[r].release()
+		defer second[r].release()
+	}
+	part := func(o owned, start int) []byte { return o.memory[start : start+bytes] }
+	config := func(o owned) client.RegisterConfig { return client.RegisterConfig{Memory: o.memory, FD: -1} }
+
+	reduceIn(t, ranks, oracle.F32, "twoshot", func(r int) ([]byte, []byte) { return part(first[r], 0), part(second[r], 0) })
+	windows := [][]*client.Window{
+		registerAll(t, ranks, func(r int) client.RegisterConfig { return config(first[r]) }),
+		registerAll(t, ranks, func(r int) client.RegisterConfig { return config(second[r]) }),
+	}
+	heap := make([]*client.Window, world)
+	all(t, ranks, func(m member) (err error) { heap[m.Rank()], err = m.AllocWindow(size); return err })
+	inHeap := func(r int) []byte {
+		b, err := heap[r].Local()
+		if err != nil {
+			t.Error(err)
+		}
+		return b[4*r : 4*r+bytes]
+	}
+	for what, buffers := range map[string]func(r int) ([]byte, []byte){
+		"one region to the other":       func(r int) ([]byte, []byte) { return part(first[r], 0), part(second[r], 0) },
+		"at another place on each rank": func(r int) ([]byte, []byte) { return part(first[r], 4*r), part(second[r], size-bytes-4*r) },
+		"within a region":               func(r int) ([]byte, []byte) { return part(second[r], 0), part(second[r], bytes) },
+		"in place":                      func(r int) ([]byte, []byte) { return part(first[r], 68), part(first[r], 68) },
+		"from the heap":                 func(r int) ([]byte, []byte) { return inHeap(r), part(first[r], 0) },
+		"to the heap":                   func(r int) ([]byte, []byte) { return part(first[r], 0), inHeap(r) },
+		"in another region on each rank": func(r int) ([]byte, []byte) {
+			return [][]byte{part(first[r], 0), part(second[r], 0), inHeap(r)}[r], part(second[r], bytes+64)
+		},
+		"up to the last byte of a region":  func(r int) ([]byte, []byte) { return part(first[r], size-bytes), part(second[r], size-bytes) },
+		"of the other region on some rank": func(r int) ([]byte, []byte) { return part([][]owned{first, second}[r%2][r], 0), part(first[r], bytes) },
+	} {
+		for _, d := range []oracle.Dtype{oracle.F32, oracle.BF16} {
+			reduceIn(t, ranks, d, "pull", buffers)
+			if t.Failed() {
+				t.Fatalf("so far with buffers %s, %s", what, d)
+			}
+		}
+	}
+	// One rank's buffer lies elsewhere.
+	private := mapOwned(t, -1, 0, bytes, unix.MAP_PRIVATE)
+	defer private.release()
+	reduceIn(t, ranks, oracle.F32, "twoshot", func(r int) ([]byte, []byte) {
+		if r == 1 {
+			return private.memory, part(second[r], 0)
+		}
+		return part(first[r], 0), part(second[r], 0)
+	})
+	freeAll(t, ranks, windows[0])
+	reduceIn(t, ranks, oracle.F32, "twoshot", func(r int) ([]byte, []byte) { return part(first[r], 0), part(second[r], 0) })
+	reduceIn(t, ranks, oracle.F32, "pull", func(r int) ([]byte, []byte) { return part(second[r], 0), part(second[r], 0) })
+}
+
+func TestAllReduceOnAStagedWindowCopies(t *testing.T) {
+	const world, size = 3, 20 * page
+	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: world})
+	memory := []owned{ownMemfd(t, size), mapOwned(t, -1, 0, size, unix.MAP_PRIVATE), ownMemfd(t, size)}
+	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return client.RegisterConfig{Memory: memory[r].memory, FD: -1} })
+	wantSharing(t, windows, 1, "private")
+	reduceIn(t, ranks, oracle.F32, "twoshot", func(r int) ([]byte, []byte) { return memory[r].memory, memory[r].memory })
+	freeAll(t, ranks, windows)
+	for _, o := range memory {
+		o.release()
+	}
+}
+
+// Registered memory may go away, on one rank and then on the others, while nobody uses it: reductions elsewhere go on.
+func TestAllReduceGoesOnAfterRegisteredMemoryIsGone(t *testing.T) {
+	const world, size = 2, 20 * page
+	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: world})
+	memory := []owned{ownMemfd(t, size), ownMemfd(t, size)}
+	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].config() })
+	reduceIn(t, ranks, oracle.F32, "pull", func(r int) ([]byte, []byte) { return memory[r].memory, memory[r].memory })
+	freeAll(t, ranks, windows)
+	for r := range memory {
+		_ = unix.Munmap(memory[r].memory)
+		// The same address with other memory in it is not what was registered.
+		memory[r].memory = nil
+		other := mapOwned(t, -1, 0, size, unix.MAP_PRIVATE)
+		defer other.release()
+		memory[r].release()
+		memory[r] = other
+	}
+	reduceIn(t, ranks, oracle.F32, "oneshot", func(r int) ([]byte, []byte) { return memory[r].memory, memory[r].memory })
+}

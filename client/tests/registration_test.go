@@ -1,0 +1,479 @@
+package tests
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"railhead/client"
+	"railhead/internal/wire"
+)
+
+const page = 4096
+
+// memfd makes a memory file of size bytes. The caller closes it.
+func memfd(t testing.TB, size int64, flags int) int {
+	t.Helper()
+	fd, err := unix.MemfdCreate("test-owned", unix.MFD_CLOEXEC|flags)
+	if err == nil {
+		err = unix.Ftruncate(fd, size)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+// owned is memory that a rank owns, and the descriptor that it is mapped from.
+type owned struct {
+	fd     int // -1 = none
+	memory []byte
+}
+
+// mapOwned maps size bytes at offset of fd; -1 maps anonymous memory.
+func mapOwned(t testing.TB, fd int, offset int64, size, flags int) owned {
+	t.Helper()
+	if fd < 0 {
+		flags |= unix.MAP_ANONYMOUS
+	}
+	b, err := unix.Mmap(fd, offset, size, unix.PROT_READ|unix.PROT_WRITE, flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return owned{fd, b}
+}
+
+// ownMemfd is the usual case: a whole memfd, mapped.
+func ownMemfd(t testing.TB, size int) owned {
+	t.Helper()
+	return mapOwned(t, memfd(t, int64(size), unix.MFD_ALLOW_SEALING), 0, size, unix.MAP_SHARED)
+}
+
+func (o owned) release() {
+	if o.memory != nil {
+		_ = unix.Munmap(o.memory)
+	}
+	if o.fd >= 0 {
+		_ = unix.Close(o.fd)
+	}
+}
+
+func (o owned) config() client.RegisterConfig {
+	return client.RegisterConfig{Memory: o.memory, FD: o.fd}
+}
+
+// registerAll registers each rank's own and returns the windows.
+func registerAll(t testing.TB, ranks []member, config func(rank int) client.RegisterConfig) []*client.Window {
+	t.Helper()
+	windows := make([]*client.Window, len(ranks))
+	all(t, ranks, func(m member) (err error) {
+		windows[m.Rank()], err = m.Register(config(m.Rank()))
+		return err
+	})
+	return windows
+}
+
+// wantSharing holds the answers of all ranks to one answer.
+func wantSharing(t testing.TB, windows []*client.Window, staged int, words ...string) {
+	t.Helper()
+	for rank, w := range windows {
+		s, err := w.Sharing()
+		if err != nil || s.ZeroCopy != (staged < 0) || s.Rank != staged || (s.Reason == "") != (staged < 0) {
+			t.Errorf("rank %d: %+v, %v; want staged by %d", rank, s, err, staged)
+		}
+		for _, word := range words {
+			if !strings.Contains(s.Reason, word) {
+				t.Errorf("rank %d: the reason lacks %q: %s", rank, word, s.Reason)
+			}
+		}
+	}
+}
+
+// seesAllStores: what a rank writes to its own memory every other one sees, and the other way round.
+func seesAllStores(t testing.TB, ranks []member, windows []*client.Window, memory func(rank int) []byte) {
+	t.Helper()
+	at := func(n, writer int) int { return (writer * 97) % n }
+	all(t, ranks, func(m member) error {
+		mine, err := windows[m.Rank()].Local()
+		if err != nil {
+			return err
+		}
+		if own := memory(m.Rank()); len(own) != len(mine) || &own[0] != &mine[0] {
+			return fmt.Errorf("rank %d's own pointer is not its memory", m.Rank())
+		}
+		for r := range ranks {
+			peer, err := windows[m.Rank()].Peer(r)
+			if err != nil {
+				return err
+			}
+			peer[at(len(peer), m.Rank())] = byte(100 + m.Rank()) // a byte of its own in everybody's
+		}
+		if err := m.Barrier(); err != nil {
+			return err
+		}
+		for r := range ranks {
+			peer, err := windows[m.Rank()].Peer(r)
+			if err != nil {
+				return err
+			}
+			for writer := range ranks {
+				own := memory(r)
+				if got := peer[at(len(peer), writer)]; got != byte(100+writer) || own[at(len(own), writer)] != got {
+					return fmt.Errorf("rank %d sees %d of rank %d in rank %d's memory", m.Rank(), got, writer, r)
+				}
+			}
+		}
+		return m.Barrier()
+	})
+}
+
+func freeAll(t testing.TB, ranks []member, windows []*client.Window) {
+	t.Helper()
+	all(t, ranks, func(m member) error { return windows[m.Rank()].Free() })
+}
+
+func TestMemoryOfAMemfdIsSharedHoweverItIsNamed(t *testing.T) {
+	s := startDaemon(t)
+	const world, size = 3, 3 * page
+	for _, c := range []struct {
+		name   string
+		make   func() owned
+		config func(o owned) client.RegisterConfig
+	}{
+		{"with its descriptor", func() owned { return ownMemfd(t, size) }, owned.config},
+		{"at an offset of its descriptor", func() owned {
+			return mapOwned(t, memfd(t, 8*page, unix.MFD_ALLOW_SEALING), 5*page, size, unix.MAP_SHARED)
+		}, func(o owned) client.RegisterConfig {
+			return client.RegisterConfig{Memory: o.memory, FD: o.fd, Offset: 5 * page}
+		}},
+		{"the rest of a mapping", func() owned { return ownMemfd(t, size) }, func(o owned) client.RegisterConfig {
+			return client.RegisterConfig{Memory: o.memory[2*page:], FD: o.fd, Offset: 2 * page}
+		}},
+		{"by its address alone", func() owned { return ownMemfd(t, size) }, func(o owned) client.RegisterConfig {
+			return client.RegisterConfig{Memory: o.memory, FD: -1}
+		}},
+		{"by an address within a page", func() owned {
+			return mapOwned(t, memfd(t, 8*page, unix.MFD_ALLOW_SEALING), 2*page, size, unix.MAP_SHARED)
+		}, func(o owned) client.RegisterConfig {
+			return client.RegisterConfig{Memory: o.memory[page+68 : 2*page+99], FD: -1}
+		}},
+		{"sealed already", func() owned {
+			o := ownMemfd(t, size)
+			seals := unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+			if _, err := unix.FcntlInt(uintptr(o.fd), unix.F_ADD_SEALS, seals); err != nil {
+				t.Fatal(err)
+			}
+			return o
+		}, owned.config},
+		{"in two mappings", func() owned {
+			o := ownMemfd(t, size)
+			if err := unix.Madvise(o.memory[page:], unix.MADV_DONTFORK); err != nil { // makes the kernel split it
+				t.Fatal(err)
+			}
+			return o
+		}, func(o owned) client.RegisterConfig {
+			return client.RegisterConfig{Memory: o.memory[1 : 2*page], FD: -1}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			nothingLeaks(t, func() {
+				ranks := formGroup(t, s, client.CommConfig{World: world})
+				memory := make([]owned, world)
+				for r := range memory {
+					memory[r] = c.make()
+				}
+				windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return c.config(memory[r]) })
+				wantSharing(t, windows, -1)
+				part := func(r int) []byte { return c.config(memory[r]).Memory }
+				seesAllStores(t, ranks, windows, part)
+				if offset, err := windows[0].Offset(); offset != 0 || err != nil {
+					t.Errorf("offset %d, %v", offset, err)
+				}
+				freeAll(t, ranks, windows)
+				_, err := windows[0].Peer(1)
+				wantError(t, err, wire.ResultInvalidHandle, "window_pointer")
+				for r := range memory {
+					part(r)[0] = 1 // still the caller's
+					memory[r].release()
+				}
+				all(t, ranks, finalize)
+				all(t, ranks, func(m member) error { return m.session.Close() })
+			})
+		})
+	}
+}
+
+func TestAGroupOfOneRegistersToo(t *testing.T) {
+	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 1})
+	o := ownMemfd(t, page)
+	defer o.release()
+	windows := registerAll(t, ranks, func(int) client.RegisterConfig { return o.config() })
+	wantSharing(t, windows, -1)
+	seesAllStores(t, ranks, windows, func(int) []byte { return o.memory })
+	freeAll(t, ranks, windows)
+}
+
+func TestARegisteredMemfdCannotBeCutShortAnyMore(t *testing.T) {
+	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 2})
+	memory := []owned{ownMemfd(t, 2*page), ownMemfd(t, 2*page)}
+	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].config() })
+	if err := unix.Ftruncate(memory[1].fd, page); err != unix.EPERM {
+		t.Errorf("cutting it short: %v", err)
+	}
+	if err := unix.Ftruncate(memory[1].fd, 3*page); err != nil {
+		t.Errorf("making it longer: %v", err)
+	}
+	// Its owner may even take it away: the others have it still, and finalize without an error.
+	memory[1].release()
+	peer, err := windows[0].Peer(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer[2*page-1] = 7
+	memory[0].release()
+	all(t, ranks, finalize)
+}
+
+func TestARegistrationThatSaysWhatIsNotSoIsRefusedBeforeAnybodyHearsOfIt(t *testing.T) {
+	s := startDaemon(t)
+	ranks := formGroup(t, s, client.CommConfig{World: 2})
+	o, other := ownMemfd(t, 4*page), ownMemfd(t, 4*page)
+	defer o.release()
+	defer other.release()
+	private := mapOwned(t, o.fd, 0, page, unix.MAP_PRIVATE)
+	defer func() { _ = unix.Munmap(private.memory) }()
+	holey := ownMemfd(t, 3*page)
+	defer holey.release()
+	hole(t, holey.memory[page:2*page])
+	dir, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dir.Close() }()
+	socket, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(socket) }()
+	free := memfd(t, page, 0)
+	_ = unix.Close(free)
+	for _, c := range []struct {
+		name   string
+		config client.RegisterConfig
+		words  []string
+	}{
+		{"no bytes", client.RegisterConfig{Memory: o.memory[:0], FD: -1}, []string{"0 bytes"}},
+		{"an offset within a page", client.RegisterConfig{Memory: o.memory, FD: o.fd, Offset: 64}, []string{"fd_offset 64", "4096"}},
+		{"an offset without a descriptor", client.RegisterConfig{Memory: o.memory, FD: -1, Offset: page}, []string{"without an fd"}},
+		{"an offset beyond any file", client.RegisterConfig{Memory: o.memory, FD: o.fd, Offset: 1 << 63}, []string{"fd_offset"}},
+		{"another file", client.RegisterConfig{Memory: o.memory, FD: other.fd}, []string{"not mapped MAP_SHARED from fd", "memfd:test-owned"}},
+		{"another offset", client.RegisterConfig{Memory: o.memory, FD: o.fd, Offset: page}, []string{"not mapped", "at 4096", "at 0;"}},
+		{"another page", client.RegisterConfig{Memory: o.memory[page:], FD: o.fd}, []string{"not mapped", "at 4096;"}},
+		{"an address within a page", client.RegisterConfig{Memory: o.memory[64:], FD: o.fd}, []string{"not mapped", "at 64;"}},
+		{"a private mapping", client.RegisterConfig{Memory: private.memory, FD: o.fd}, []string{"not mapped MAP_SHARED", "private memory"}},
+		{"a closed descriptor", client.RegisterConfig{Memory: o.memory, FD: free}, []string{fmt.Sprint("fd ", free), "Bad file descriptor"}},
+		{"a directory", client.RegisterConfig{Memory: o.memory, FD: int(dir.Fd())}, []string{"neither a memfd nor a file"}},
+		{"a socket", client.RegisterConfig{Memory: o.memory, FD: socket}, []string{"neither a memfd nor a file"}},
+		{"a hole", client.RegisterConfig{Memory: holey.memory, FD: holey.fd}, []string{"12288 bytes", "only 4096 are mapped"}},
+		{"a hole, of no descriptor", client.RegisterConfig{Memory: holey.memory[1 : 2*page], FD: -1}, []string{"only 4095 are mapped"}},
+		{"nothing mapped at all", client.RegisterConfig{Memory: holey.memory[page : 2*page], FD: -1}, []string{"only 0 are mapped"}},
+	} {
+		_, err := ranks[1].Register(c.config)
+		wantError(t, err, wire.ResultInvalidArgument, append(c.words, "window_register: rank 1")...)
+		if t.Failed() {
+			t.Fatalf("so far with %s", c.name)
+		}
+	}
+	// Rank 0 was not waiting for any of them.
+	all(t, ranks, barrier)
+	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return []owned{o, other}[r].config() })
+	wantSharing(t, windows, -1)
+}
+
+func TestRanksThatRegisterDifferentSizesHearOfItAndGoOn(t *testing.T) {
+	s := startDaemon(t)
+	nothingLeaks(t, func() {
+		ranks := formGroup(t, s, client.CommConfig{World: 3})
+		memory := []owned{ownMemfd(t, 2*page), ownMemfd(t, page), mapOwned(t, -1, 0, 2*page, unix.MAP_PRIVATE)}
+		for range 3 {
+			for _, err := range together(ranks, func(m member) error {
+				_, err := m.Register(memory[m.Rank()].config())
+				return err
+			}) {
+				wantError(t, err, wire.ResultMismatch, "window_register(4096)", "window_register(8192)")
+			}
+		}
+		all(t, ranks, barrier)
+		windows := registerAll(t, ranks, func(r int) client.RegisterConfig {
+			return client.RegisterConfig{Memory: memory[r].memory[:page], FD: -1}
+		})
+		wantSharing(t, windows, 2, "rank 2")
+		// Freed by some while others free something else.
+		heap := make([]*client.Window, len(ranks))
+		all(t, ranks, func(m member) (err error) { heap[m.Rank()], err = m.AllocWindow(1); return err })
+		for _, err := range together(ranks, func(m member) error {
+			if m.Rank() == 1 {
+				return heap[1].Free()
+			}
+			return windows[m.Rank()].Free()
+		}) {
+			wantError(t, err, wire.ResultMismatch, "window_free(registered window 1)", "window_free(")
+		}
+		all(t, ranks, finalize)
+		all(t, ranks, func(m member) error { return m.session.Close() })
+		for _, o := range memory {
+			o.release()
+		}
+	})
+}
+
+func TestACommHas255RegisteredWindows(t *testing.T) {
+	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 2})
+	memory := []owned{ownMemfd(t, 256*page), ownMemfd(t, 256*page)}
+	defer memory[0].release()
+	defer memory[1].release()
+	piece := func(i int) func(r int) client.RegisterConfig {
+		return func(r int) client.RegisterConfig {
+			return client.RegisterConfig{Memory: memory[r].memory[i*page : (i+1)*page], FD: memory[r].fd, Offset: uint64(i * page)}
+		}
+	}
+	var windows [][]*client.Window
+	for i := range 255 {
+		windows = append(windows, registerAll(t, ranks, piece(i)))
+	}
+	for _, err := range together(ranks, func(m member) error { _, err := m.Register(piece(255)(m.Rank())); return err }) {
+		wantError(t, err, wire.ResultLimit, "window_register", "255 registered windows", "free some")
+	}
+	for i, w := range windows {
+		peer, err := w[0].Peer(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		peer[0] = byte(i)
+		if got := memory[1].memory[i*page]; got != byte(i) {
+			t.Errorf("window %d: rank 1 sees %d", i, got)
+		}
+	}
+	freeAll(t, ranks, windows[100])
+	again := registerAll(t, ranks, piece(255))
+	wantSharing(t, again, -1)
+	wantSharing(t, windows[101], -1)
+}
+
+// Ends of a group while rank 0 waits in window_register.
+func TestARegistrationEndsWithItsGroupAndLeavesNothing(t *testing.T) {
+	s := startDaemon(t)
+	for _, c := range []struct {
+		name string
+		end  func(m member) error
+		want wire.Result
+		word string
+	}{
+		{"a session that closes", func(m member) error { return m.session.Close() }, wire.ResultRankDead, "rank 2"},
+		{"an abort", func(m member) error { return m.Abort() }, wire.ResultAborted, "rank 2"},
+		{"a finalize", func(m member) error { _ = m.Finalize(); return nil }, wire.ResultMismatch, "group \"TestARegistration"},
+	} {
+		nothingLeaks(t, func() {
+			for range 20 {
+				ranks := formGroup(t, s, client.CommConfig{World: 3})
+				o := ownMemfd(t, page)
+				errs := together(ranks, func(m member) error {
+					if m.Rank() == 2 {
+						return c.end(m)
+					}
+					_, err := m.Register(o.config())
+					return err
+				})
+				if errs[2] != nil {
+					t.Errorf("%s: %v", c.name, errs[2])
+				}
+				wantError(t, errs[0], c.want, c.word)
+				wantError(t, errs[1], c.want, c.word)
+				_, err := ranks[0].Register(o.config())
+				wantError(t, err, c.want, c.word)
+				for _, m := range ranks {
+					_ = m.Finalize()
+					_ = m.session.Close()
+				}
+				o.release()
+			}
+		})
+	}
+}
+
+func TestARankThatDoesNotRegisterIsNamedAtTheDeadline(t *testing.T) {
+	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 2, Timeout: 500 * 1e6})
+	o := ownMemfd(t, page)
+	defer o.release()
+	_, err := ranks[0].Register(o.config())
+	wantError(t, err, wire.ResultTimeout, "rank 1", "window_register")
+	if st, err := ranks[0].Status(); err != nil || st.OperationName != "window_register" || st.Bytes != page {
+		t.Errorf("status %+v, %v", st, err)
+	}
+}
+
+func TestManyRegistrationsLeaveNothingBehind(t *testing.T) {
+	s := startDaemon(t)
+	nothingLeaks(t, func() {
+		for i := range 60 {
+			ranks := formGroup(t, s, client.CommConfig{World: 2})
+			memory := []owned{ownMemfd(t, 2*page), ownMemfd(t, 2*page)}
+			var windows []*client.Window
+			for range 5 {
+				windows = registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].config() })
+			}
+			switch i % 4 {
+			case 0:
+				freeAll(t, ranks, windows)
+				all(t, ranks, finalize)
+			case 1: // not freed
+				all(t, ranks, finalize)
+			case 2:
+				_ = ranks[1].Abort()
+				wantError(t, windows[0].Free(), wire.ResultAborted, "rank 1")
+			case 3:
+				_ = ranks[1].session.Close()
+			}
+			for _, m := range ranks {
+				_ = m.Finalize()
+				_ = m.session.Close()
+			}
+			for _, o := range memory {
+				if !bytes.Equal(o.memory, make([]byte, 2*page)) {
+					t.Error("the memory has changed")
+				}
+				o.release()
+			}
+		}
+	})
+}
+
+func TestRegistrationTouchesNoForeignMemoryAndSurvivesAFork(t *testing.T) {
+	s := startDaemon(t)
+	output(t, command(t, s.SocketPath(), asanBuild.program(t, "c/registration.cc")))
+}
+
+// Every rank is given 63 descriptors at once: as many answers as a call can keep, but for two.
+func TestSixtyFourRanksRegister(t *testing.T) {
+	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: wire.MaxWorld, HeapBytes: 1 << 20})
+	memory := make([]owned, len(ranks))
+	for r := range memory {
+		memory[r] = ownMemfd(t, page)
+		defer memory[r].release()
+	}
+	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].config() })
+	wantSharing(t, windows, -1)
+	first, err := windows[0].Peer(wire.MaxWorld - 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first[0] = 9
+	if memory[wire.MaxWorld-1].memory[0] != 9 {
+		t.Error("rank 63 does not see what rank 0 has written to its memory")
+	}
+	freeAll(t, ranks, windows)
+}

@@ -1,0 +1,117 @@
+package tests
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"railhead/client"
+	"railhead/internal/wire"
+	"railhead/server"
+)
+
+// The library's own look at it: no data race, no leak, no error, however often the daemon goes.
+func TestSanitizersFindNothingWhileDaemonsComeAndGo(t *testing.T) {
+	for _, b := range []*build{asanBuild, tsanBuild} {
+		t.Run(b.name, func(t *testing.T) {
+			socket := t.TempDir() + "/rh.sock"
+			binary := b.program(t, "c/restart_loop.cc")
+			s, err := server.Start(server.Config{SocketPath: socket})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { s.Close() })
+			program := command(t, socket, binary)
+			in, err := program.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var words bytes.Buffer
+			program.Stdout, program.Stderr = &words, &words
+			if err := program.Start(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "three ranks are there", func() bool { return ranksThatCame(t, s, "loop") == 3 })
+			for i := range 12 {
+				time.Sleep(time.Duration(i*i%37) * time.Millisecond) // wherever they are
+				s.Close()
+				if s, err = server.Start(server.Config{SocketPath: socket}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_ = in.Close()
+			if err := program.Wait(); err != nil {
+				t.Errorf("%v\n%s", err, &words)
+			}
+		})
+	}
+}
+
+func TestAChildForkedWithoutADaemonKeepsNothingOfItsRankAlive(t *testing.T) {
+	socket := t.TempDir() + "/rh.sock"
+	start := func() *server.Server {
+		s, err := server.Start(server.Config{SocketPath: socket})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		return s
+	}
+	first := start()
+	program := command(t, socket, plainBuild.program(t, "c/fork_restart.c"))
+	in, err := program.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := program.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := program.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = in.Close(); _ = program.Wait() })
+	said := bufio.NewScanner(out)
+	hear := func(want ...string) {
+		t.Helper()
+		for range want {
+			if !said.Scan() {
+				t.Fatalf("it ended before it said one of %v: %v", want, said.Err())
+			}
+			if w := said.Text(); w != want[0] && w != want[len(want)-1] {
+				t.Fatalf("it said %q, want one of %v", w, want)
+			}
+		}
+	}
+
+	session := connect(t, first)
+	comm, err := session.Init(client.CommConfig{Group: "forks", Rank: 0, World: 2, Timeout: patience, HeapBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hear("joined")
+	first.Close()
+	if _, err := in.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	start()
+	if _, err := comm.AllocWindow(4096); err != nil {
+		t.Fatal(err)
+	}
+	if err := comm.Barrier(); err != nil {
+		t.Fatal(err)
+	}
+	hear("forked", "allocated")
+	if err := program.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		err = comm.Barrier()
+	}
+	wantError(t, err, wire.ResultRankDead, fmt.Sprintf("rank 1 (pid %d)", program.Process.Pid))
+	if err := comm.Finalize(); err != nil {
+		t.Error(err)
+	}
+}

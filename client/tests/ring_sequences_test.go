@@ -1,0 +1,47 @@
+package tests
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"railhead/client"
+	"railhead/internal/oracle"
+)
+
+// wraps are the types whose sums are the same in every order.
+var wraps = []oracle.Dtype{oracle.I8, oracle.U8, oracle.I32, oracle.I64, oracle.U64}
+
+// inAnyOrder makes of an operation one whose result no order of additions changes.
+func inAnyOrder(t *rapid.T, o operation) operation {
+	if !o.kind.reduces() {
+		return o
+	}
+	o.special = false // of 0 and -0 the smaller one is the one that comes first
+	if o.op != oracle.Min && o.op != oracle.Max {
+		o.dtype = rapid.SampledFrom(wraps).Draw(t, "type that wraps")
+	}
+	return o
+}
+
+// Channels of rings, trees, and sends and receives use the same pipes. Whatever is called one after the other, none takes
+// another's chunks.
+func TestAnySequenceIsRightWithTheClassicRing(t *testing.T) {
+	s := startDaemon(t)
+	sets := instructionSets(t, s)
+	rapid.Check(t, func(rt *rapid.T) {
+		t.Setenv("RAILHEAD_ALGO", rapid.SampledFrom([]string{
+			"ring", "tree", "ring;broadcast:tree", "allreduce:tree;ring", "allreduce:ring;broadcast:tree",
+		}).Draw(rt, "algorithms"))
+		t.Setenv("RAILHEAD_ISA", rapid.SampledFrom(sets).Draw(rt, "instructions"))
+		world := rapid.IntRange(2, 7).Draw(rt, "world")
+		operations := make([]operation, rapid.IntRange(1, 25).Draw(rt, "operations"))
+		for i := range operations {
+			operations[i] = inAnyOrder(rt, drawOperation(rt, world))
+		}
+		ranks := drawGroup(t, rt, s, client.CommConfig{World: world, Reproducible: client.ReproducibleOff, HeapBytes: 4 << 20})
+		runAll(rt, ranks, windowsOf(rt, ranks, windowBytes), operations, 0)
+		all(t, ranks, finalize)
+		all(t, ranks, func(m member) error { return m.session.Close() })
+	})
+}

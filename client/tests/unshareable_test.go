@@ -1,0 +1,173 @@
+package tests
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"railhead/client"
+	"railhead/internal/wire"
+)
+
+// A way to own memory that others cannot map, with the words that say why.
+type unshareable struct {
+	name  string
+	make  func(t *testing.T) (owned, client.RegisterConfig)
+	words []string
+}
+
+func withoutFD(o owned) (owned, client.RegisterConfig) {
+	return o, client.RegisterConfig{Memory: o.memory, FD: -1}
+}
+
+func withFD(o owned) (owned, client.RegisterConfig) { return o, o.config() }
+
+// mapFile makes a file in dir and maps it.
+func mapFile(t *testing.T, dir string) owned {
+	t.Helper()
+	f, err := os.CreateTemp(dir, "railhead-test-ü-with a name that is longer than any name of a file should be, by far")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(f.Name()) })
+	defer func() { _ = f.Close() }()
+	if err := f.Truncate(2 * page); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mapOwned(t, fd, 0, 2*page, unix.MAP_SHARED)
+}
+
+func unshareables() []unshareable {
+	const size = 2 * page
+	sealed := func(t *testing.T, seal int) owned {
+		o := ownMemfd(t, size)
+		if _, err := unix.FcntlInt(uintptr(o.fd), unix.F_ADD_SEALS, seal); err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	return []unshareable{
+		{"anonymous memory", func(t *testing.T) (owned, client.RegisterConfig) {
+			return withoutFD(mapOwned(t, -1, 0, size, unix.MAP_PRIVATE))
+		}, []string{"private memory", "malloc", "rh_window_alloc", "memfd"}},
+		{"shared anonymous memory", func(t *testing.T) (owned, client.RegisterConfig) {
+			return withoutFD(mapOwned(t, -1, 0, size, unix.MAP_SHARED))
+		}, []string{"without a descriptor", "/dev/zero", "memfd"}},
+		{"a private mapping of a memfd", func(t *testing.T) (owned, client.RegisterConfig) {
+			return withoutFD(mapOwned(t, memfd(t, size, unix.MFD_ALLOW_SEALING), 0, size, unix.MAP_PRIVATE))
+		}, []string{"private memory"}},
+		{"a file of /dev/shm", func(t *testing.T) (owned, client.RegisterConfig) {
+			return withoutFD(mapFile(t, "/dev/shm"))
+		}, []string{"mapped from /dev/shm/railhead-test-??-with", "cut short", "memfd"}},
+		{"a file of /dev/shm with its descriptor", func(t *testing.T) (owned, client.RegisterConfig) {
+			return withFD(mapFile(t, "/dev/shm"))
+		}, []string{"cut short", "memfd"}},
+		{"a file", func(t *testing.T) (owned, client.RegisterConfig) {
+			return withoutFD(mapFile(t, t.TempDir()))
+		}, []string{"mapped from /", "cut short", "memfd"}},
+		{"a file with its descriptor", func(t *testing.T) (owned, client.RegisterConfig) {
+			return withFD(mapFile(t, t.TempDir()))
+		}, []string{"cut short", "memfd"}},
+		{"a memfd without seals", func(t *testing.T) (owned, client.RegisterConfig) {
+			return withFD(mapOwned(t, memfd(t, size, 0), 0, size, unix.MAP_SHARED))
+		}, []string{"cannot be sealed", "MFD_ALLOW_SEALING"}},
+		{"a memfd whose seals are sealed", func(t *testing.T) (owned, client.RegisterConfig) {
+			return withoutFD(sealed(t, unix.F_SEAL_SEAL))
+		}, []string{"cannot be sealed", "MFD_ALLOW_SEALING"}},
+		{"a memfd sealed against later writing", func(t *testing.T) (owned, client.RegisterConfig) {
+			return withFD(sealed(t, unix.F_SEAL_FUTURE_WRITE))
+		}, []string{"sealed against writing"}},
+		{"a descriptor for reading", func(t *testing.T) (owned, client.RegisterConfig) {
+			o := ownMemfd(t, size)
+			fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", o.fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = unix.Close(o.fd)
+			return withFD(owned{fd, o.memory})
+		}, []string{"O_RDWR"}},
+		{"a mapping for reading", func(t *testing.T) (owned, client.RegisterConfig) {
+			o := ownMemfd(t, size)
+			if err := unix.Mprotect(o.memory, unix.PROT_READ); err != nil {
+				t.Fatal(err)
+			}
+			return withoutFD(o)
+		}, []string{"reading and writing"}},
+		{"a memfd that ends within it", func(t *testing.T) (owned, client.RegisterConfig) {
+			return withFD(mapOwned(t, memfd(t, size-1, unix.MFD_ALLOW_SEALING), 0, size, unix.MAP_SHARED))
+		}, []string{"ends at 8191", "ftruncate"}},
+		{"two files side by side", func(t *testing.T) (owned, client.RegisterConfig) {
+			o := ownMemfd(t, size)
+			other := memfd(t, size, unix.MFD_ALLOW_SEALING)
+			defer func() { _ = unix.Close(other) }()
+			overlay(t, o.memory[page:], other, page)
+			return withoutFD(o)
+		}, []string{"several mappings"}},
+		{"a file's pages in another order", func(t *testing.T) (owned, client.RegisterConfig) {
+			o := ownMemfd(t, size)
+			overlay(t, o.memory[page:], o.fd, 0)
+			return withoutFD(o)
+		}, []string{"several mappings"}},
+	}
+}
+
+func TestMemoryThatCannotBeSharedIsStagedOnAllRanksWithTheReason(t *testing.T) {
+	s := startDaemon(t)
+	for _, c := range unshareables() {
+		t.Run(c.name, func(t *testing.T) {
+			nothingLeaks(t, func() {
+				ranks := formGroup(t, s, client.CommConfig{World: 3})
+				bad, config := c.make(t)
+				memory := []owned{ownMemfd(t, 2*page), bad, mapOwned(t, -1, 0, 2*page, unix.MAP_PRIVATE)}
+				windows := registerAll(t, ranks, func(r int) client.RegisterConfig {
+					if r == 1 {
+						return config
+					}
+					return client.RegisterConfig{Memory: memory[r].memory, FD: -1}
+				})
+				// Rank 2's malloc is no better, but the lowest rank is named.
+				wantSharing(t, windows, 1, append([]string{"rank 1: 0x"}, c.words...)...)
+				all(t, ranks, func(m member) error {
+					own, err := windows[m.Rank()].Local()
+					if err == nil && &own[0] != &memory[m.Rank()].memory[0] {
+						err = fmt.Errorf("rank %d's own pointer is not its memory", m.Rank())
+					}
+					return err
+				})
+				_, err := windows[0].Peer(2)
+				wantError(t, err, wire.ResultUnsupported, "window_pointer: rank 0", "rank 2", "staged", c.words[0])
+				freeAll(t, ranks, windows)
+				for _, o := range memory {
+					o.release()
+				}
+				all(t, ranks, finalize)
+				all(t, ranks, func(m member) error { return m.session.Close() })
+			})
+		})
+	}
+}
+
+// A memfd whose descriptor is closed can be opened again through the mapping by a process with the right to do so.
+func TestAMemfdThatIsClosedIsSharedWhereTheKernelLetsItBeOpened(t *testing.T) {
+	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 2})
+	closed, open := ownMemfd(t, page), ownMemfd(t, page)
+	defer open.release()
+	_ = unix.Close(closed.fd)
+	closed.fd = -1
+	defer closed.release()
+	memory := []owned{open, closed}
+	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].config() })
+	if s, err := windows[0].Sharing(); err != nil || s.ZeroCopy {
+		wantSharing(t, windows, -1)
+		seesAllStores(t, ranks, windows, func(r int) []byte { return memory[r].memory })
+	} else {
+		wantSharing(t, windows, 1, "rank 1: 0x", "not open in this process", "keep its fd open")
+	}
+	freeAll(t, ranks, windows)
+}
