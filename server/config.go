@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"railhead/server/group"
+	"railhead/server/membership"
 	"railhead/server/session"
 )
 
@@ -29,7 +30,9 @@ type Config struct {
 	TuneDir     string // of tuning tables; "" = tuner.TableDir()
 	Log         *slog.Logger
 
-	maxSessions int // 0 = MaxSessions; tests cannot have as many
+	// Of tests:
+	maxSessions int                            // 0 = MaxSessions
+	beforePunch func(group membership.GroupID) // group.Config has it
 }
 
 // DefaultSocketPath is where clients look when nobody tells them.

@@ -67,6 +67,7 @@ func Start(c Config) (*Server, error) {
 	var err error
 	s.core.groups, err = group.New(group.Config{
 		Core: s.core, Observer: s.core.metrics, Log: c.Log, TuneDir: c.TuneDir, Started: s.started,
+		BeforePunch: c.beforePunch,
 	})
 	if err == nil {
 		err = s.core.register(s.core.groups)

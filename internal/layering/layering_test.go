@@ -62,7 +62,8 @@ var mayImport = map[string][]string{
 	"railhead/server/metrics": {"railhead/internal/wire", "railhead/server/flight", "railhead/server/group", "railhead/server/membership"},
 	"railhead/server/admin":   {"railhead/internal/wire", "railhead/server/flight", "railhead/server/group", "railhead/server/membership"},
 	"railhead/server": {
-		"railhead/internal/wire", "railhead/server/admin", "railhead/server/group", "railhead/server/metrics", "railhead/server/session",
+		"railhead/internal/wire", "railhead/server/admin", "railhead/server/group", "railhead/server/membership", "railhead/server/metrics",
+		"railhead/server/session",
 	},
 	"railhead/benchmarks/abioverhead": {"railhead/client", "railhead/server"},
 	"railhead/benchmarks/daemonload":  {"railhead/internal/wire", "railhead/server"},

@@ -1,11 +1,13 @@
 package group
 
 import (
+	"slices"
 	"time"
 
 	"railhead/internal/wire"
 	"railhead/server/membership"
 	"railhead/server/session"
+	"railhead/symm"
 )
 
 // do carries the machine's actions out, in order. CreateGroup answers the machine, which gives further actions.
@@ -32,9 +34,7 @@ func (g *Groups) do(actions []membership.Action) {
 			}
 		case membership.Decommit:
 			if m := g.memory[a.Group]; m != nil {
-				if err := m.decommit(a.Window); err != nil {
-					g.log.Error("pages of a freed window stay", "group", a.Group, "error", err)
-				}
+				g.punch(a.Group, m, punch{heaps: slices.Clone(m.heaps), ranges: []symm.Window{a.Window}})
 			}
 		case membership.CloseFile:
 			g.files.close(a.File)

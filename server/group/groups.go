@@ -37,6 +37,8 @@ type Config struct {
 	Log      *slog.Logger
 	TuneDir  string // of tuning tables; "" = tuner.TableDir()
 	Started  time.Time
+	// BeforePunch is called before a group's pages are given back, on the goroutine that does it. For tests; nil = nothing to do.
+	BeforePunch func(id membership.GroupID)
 }
 
 // Groups are all groups of this node.
@@ -51,7 +53,12 @@ type Groups struct {
 	traces   []flight.Trace                     // of groups that have ended, the latest last
 	planner  *planner
 	files    clientFiles
-	wg       sync.WaitGroup // of goroutines that let memory go
+	wg       sync.WaitGroup // of goroutines that let memory go, or give pages back
+
+	life        context.Context // ends with Close
+	endLife     context.CancelFunc
+	punching    chan struct{}               // has an element for each punch that runs
+	beforePunch func(id membership.GroupID) // tests hold punches up; nil = nothing to do
 }
 
 // New returns no groups yet. The caller does not use it before Core works.
@@ -59,7 +66,9 @@ func New(c Config) (*Groups, error) {
 	g := &Groups{
 		core: c.Core, observer: c.Observer, log: c.Log, planner: newPlanner(c.TuneDir, c.Log),
 		memory: map[membership.GroupID]*memory{}, segments: map[symm.FileID]membership.GroupID{},
+		punching: make(chan struct{}, punchers), beforePunch: c.BeforePunch,
 	}
+	g.life, g.endLife = context.WithCancel(context.Background())
 	config := machineConfig(c.Started)
 	config.FirstInLine = g.firstInLine
 	var err error
@@ -81,6 +90,7 @@ func (g *Groups) Count() (held, away int) { return g.machine.Groups(), g.machine
 
 // Close lets go of everything. Groups are not broken by it: their ranks go on without the daemon.
 func (g *Groups) Close() {
+	g.endLife()
 	for id, m := range g.memory {
 		m.release()
 		delete(g.memory, id)

@@ -20,6 +20,7 @@ type memory struct {
 	ended   uint64          // set-up calls that have ended, as the ledger says
 	abort   *uint64
 	watcher *watcher
+	punches []punch // the first is under way
 }
 
 func newMemory(a membership.CreateGroup, plans *wire.Plans) (m *memory, err error) {
@@ -74,18 +75,6 @@ func (m *memory) release() {
 			_ = h.Release()
 		}
 	}
-}
-
-func (m *memory) decommit(w symm.Window) error {
-	for r, h := range m.heaps {
-		if h == nil {
-			continue // swept when it comes back
-		}
-		if err := h.Decommit(w.Offset, w.Bytes); err != nil {
-			return fmt.Errorf("rank %d: %w", r, err)
-		}
-	}
-	return nil
 }
 
 // committed is the memory that the ranks' heaps hold, in bytes.

@@ -82,11 +82,7 @@ func (g *Groups) takeHeap(from from, m *wire.ReannounceHeap) []membership.Action
 		return nil
 	}
 	memory.heaps[rank] = heap
-	for _, gap := range g.machine.Unused(id) {
-		if err := heap.Sweep(gap.Offset, gap.Bytes); err != nil {
-			g.log.Error("pages that no window has stay", "group", id, "error", err)
-		}
-	}
+	g.punch(id, memory, punch{heaps: []*symm.Segment{heap}, ranges: g.machine.Sweep(id), sweep: true})
 	return nil
 }
 

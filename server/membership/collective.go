@@ -23,6 +23,8 @@ type collective struct {
 	offers   []offer     // of window_register, by rank
 	region   uint32      // of window_register, once all ranks have called
 	deadline time.Time
+	// next goes on with the call when pages have been given back; nil = the call waits for ranks. late: the deadline came first.
+	next func(late bool)
 }
 
 func all(g *group) uint64 { return ^uint64(0) >> (64 - len(g.members)) }
@@ -38,7 +40,15 @@ func (c *collective) missing(g *group) uint64 {
 // WindowAlloc: a rank asks for a window.
 func (m *Machine) WindowAlloc(now time.Time, s SessionID, request uint64, w *wire.WindowAlloc) []Action {
 	if g, ok := m.arrive(now, s, request, w.Group, wire.OpWindowAlloc, w.Bytes, offer{}); ok {
-		m.reserve(g)
+		m.whenPunched(g, func(late bool) {
+			if late {
+				m.failPending(g, refuse(wire.ResultTimeout, -1,
+					"window_alloc of %d bytes in group %q: the daemon was still giving back pages of freed windows at the deadline; call again",
+					w.Bytes, g.name))
+				return
+			}
+			m.reserve(g)
+		})
 	}
 	return m.take()
 }
@@ -239,11 +249,51 @@ func (m *Machine) WindowCommitted(s SessionID, request uint64, w *wire.WindowCom
 func (m *Machine) undoWindow(g *group) {
 	c := g.pending
 	if _, err := g.heap.FreeWindow(c.window.Offset); err == nil {
-		m.do(Decommit{Group: g.id, Window: c.window})
+		m.decommit(g, c.window)
 	}
-	m.failPending(g, refuse(wire.ResultOutOfMemory, c.failed,
+	r := refuse(wire.ResultOutOfMemory, c.failed,
 		"window_alloc of %d bytes in group %q: rank %d (pid %d) could not get the pages (errno %d); no rank keeps the window",
-		c.value, g.name, c.failed, g.members[c.failed].pid, c.errno))
+		c.value, g.name, c.failed, g.members[c.failed].pid, c.errno)
+	m.whenPunched(g, func(bool) { m.failPending(g, r) })
+}
+
+// decommit asks for pages back. Until Punched tells that they are, no range of the group's heaps is handed out: windows begin as
+// zeros, and what is punched must not be anybody's by then.
+func (m *Machine) decommit(g *group, w symm.Window) {
+	g.punching++
+	m.do(Decommit{Group: g.id, Window: w})
+}
+
+// whenPunched goes on with the call under way when all pages have been given back, or is told by the deadline that they have not.
+func (m *Machine) whenPunched(g *group, next func(late bool)) {
+	if g.punching == 0 {
+		next(false)
+		return
+	}
+	g.pending.next = next
+}
+
+// Punched: a Decommit, or the sweep of a heap, is done.
+func (m *Machine) Punched(id GroupID) []Action {
+	g := m.groups[id]
+	if g == nil || g.punching == 0 {
+		return nil
+	}
+	if g.punching--; g.punching == 0 {
+		g.goOn(false)
+	}
+	return m.take()
+}
+
+// goOn says whether the call under way waited for pages to be given back, and goes on with it.
+func (g *group) goOn(late bool) bool {
+	if g.pending == nil || g.pending.next == nil {
+		return false
+	}
+	next := g.pending.next
+	g.pending.next = nil
+	next(late)
+	return true
 }
 
 func (m *Machine) freeWindow(g *group) {
@@ -258,9 +308,12 @@ func (m *Machine) freeWindow(g *group) {
 		return
 	}
 	m.conclude(g, wire.Outcome{Op: c.op, Offset: w.Offset})
-	m.do(Decommit{Group: g.id, Window: w})
-	m.answerPending(g, func() wire.Message { return &wire.WindowFreed{Group: uint64(g.id), Offset: w.Offset} })
-	g.pending = nil
+	m.decommit(g, w)
+	// The call has ended; its ranks hear of it when the memory is the node's again, or at the deadline.
+	m.whenPunched(g, func(bool) {
+		m.answerPending(g, func() wire.Message { return &wire.WindowFreed{Group: uint64(g.id), Offset: w.Offset} })
+		g.pending = nil
+	})
 }
 
 // finish ends a group that every rank has finalized. Ranks that died after they had called finalize count.

@@ -282,6 +282,13 @@ func (d *daemon) created(err error) {
 	d.carryOut("GroupCreated", d.machine.GroupCreated(d.now, id, err))
 }
 
+// punched ends one of what is under way. Of groups that are gone there may be some, too.
+func (d *daemon) punched(i int) {
+	id := d.punching[i].group
+	d.punching = slices.Delete(d.punching, i, i+1)
+	d.carryOut("Punched", d.machine.Punched(id))
+}
+
 func (d *daemon) attach(c *client, id GroupID, errno int32) {
 	h := c.holds[id]
 	h.attached = true

@@ -25,6 +25,7 @@ type daemon struct {
 	requests    map[requestID]*request
 	groups      map[GroupID]*books
 	creating    []GroupID             // CreateGroup is done, GroupCreated is not yet called
+	punching    []punch               // under way: Punched is not yet called
 	joins       map[string]*wire.Join // the last one for a name that was not refused at once
 	files       map[FileID]bool       // those that clients have sent; true = open
 	crossing    []*request            // answered with an Error while the client's next message for it is on its way
@@ -68,6 +69,12 @@ type client struct {
 	id    SessionID
 	last  uint64 // request number
 	holds map[GroupID]*holding
+}
+
+// punch is a Decommit or the sweep of a heap: ranges whose pages are about to go.
+type punch struct {
+	group  GroupID
+	ranges []symm.Window
 }
 
 // holding is a client's part in a group whose memory it was given.
@@ -202,6 +209,7 @@ func (d *daemon) decommit(a Decommit) {
 	default:
 		d.failf("Decommit of %+v, which is no window of group %d (%v, reserved %v)", a.Window, a.Group, g.windows, g.reserved)
 	}
+	d.punching = append(d.punching, punch{a.Group, []symm.Window{a.Window}})
 }
 
 func (d *daemon) release(id GroupID) {
@@ -404,6 +412,13 @@ func (d *daemon) reserve(r *request) {
 	}
 	if w.Offset < testScratchBytes {
 		d.failf("window %+v of group %d lies in the scratch", w, r.group)
+	}
+	for _, p := range d.punching {
+		for _, other := range p.ranges {
+			if p.group == r.group && w.Offset < other.Offset+other.Bytes && other.Offset < w.Offset+w.Bytes {
+				d.failf("window %+v of group %d overlaps %+v, whose pages are still to go", w, r.group, other)
+			}
+		}
 	}
 	for _, other := range g.windows {
 		if w.Offset < other.Offset+other.Bytes && other.Offset < w.Offset+w.Bytes {

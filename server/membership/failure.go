@@ -187,6 +187,9 @@ func (m *Machine) formingLate(g *group) {
 }
 
 func (m *Machine) collectiveLate(g *group) {
+	if g.goOn(true) {
+		return // no rank is late
+	}
 	c := g.pending
 	missing, what := c.missing(g), "arrive"
 	switch {

@@ -108,7 +108,7 @@ func (g *group) info() GroupInfo {
 			i.Culprit = &c
 		}
 	case Ready:
-		if g.pending != nil {
+		if g.pending != nil && g.pending.next == nil {
 			i.WaitingIn = g.pending.op.String()
 			i.WaitingFor = flight.List(g.pending.missing(g))
 		}

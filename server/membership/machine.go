@@ -92,7 +92,7 @@ type Poison struct {
 	Abort wire.Abort // Op is OpNone where the culprit's rank line knows better
 }
 
-// Decommit gives a freed window's pages back on every rank.
+// Decommit gives a freed window's pages back on every rank. That may take its time; Punched follows.
 type Decommit struct {
 	Group GroupID
 	symm.Window
@@ -165,6 +165,7 @@ type group struct {
 	deadline     time.Time // of forming and attaching
 	recoverBy    time.Time // when ranks that are away are looked at; zero = not to be
 	pending      *collective
+	punching     int               // Decommits and sweeps of which Punched has not told yet
 	regions      map[uint32]region // registered windows
 	cause        wire.Abort        // of Broken
 	causeText    string

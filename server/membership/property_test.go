@@ -65,6 +65,9 @@ func (d *daemon) rightSteps(t *rapid.T) (steps []func()) {
 	if len(d.creating) > 0 {
 		steps = append(steps, func() { d.created(nil) })
 	}
+	for i := range d.punching {
+		steps = append(steps, func() { d.punched(i) })
+	}
 	for _, r := range d.crossing {
 		steps = append(steps, func() { d.cross(r) })
 	}

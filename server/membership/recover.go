@@ -230,12 +230,14 @@ func (m *Machine) finalizedAway(g *group, rank int) {
 	m.freeIfEmpty(g)
 }
 
-// Unused lists the ranges of a group's heaps that hold no window.
-func (m *Machine) Unused(id GroupID) (gaps []symm.Window) {
+// Sweep lists the ranges of a group's heaps that hold no window, for one of them to be swept. Punched follows, where there is such
+// a group; no range is handed out before it.
+func (m *Machine) Sweep(id GroupID) (gaps []symm.Window) {
 	g := m.groups[id]
 	if g == nil {
 		return nil
 	}
+	g.punching++
 	at := g.heap.Scratch().Bytes
 	for _, w := range append(g.heap.Windows(), symm.Window{Offset: g.heapBytes}) {
 		if w.Offset > at {

@@ -93,6 +93,7 @@ func (d *daemon) restart() {
 	d.machine = m
 	old := d.clients
 	d.clients, d.creating, d.crossing, d.files, d.request = map[SessionID]*client{}, nil, nil, map[FileID]bool{}, nil
+	d.punching = nil
 	for _, r := range d.requests {
 		r.void = true
 	}
@@ -194,6 +195,9 @@ func (d *daemon) back(i int) {
 	}
 	if !r.answered {
 		d.failf("%+v was not answered", r)
+	}
+	if c := d.clients[a.client.id]; c != nil && c.holds[a.group] != nil { // its heap comes, too
+		d.punching = append(d.punching, punch{a.group, d.machine.Sweep(a.group)})
 	}
 }
 

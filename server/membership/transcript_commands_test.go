@@ -82,6 +82,8 @@ func init() { // a map literal would be an initialization cycle: form uses the o
 		"alloc":     playAlloc,
 		"committed": playCommitted,
 		"free":      playFree,
+		"punched":   playPunched,
+		"sweep":     playSweep,
 		"register":  playRegister,
 		"private":   playPrivate,
 		"mapped":    playMapped,
@@ -195,6 +197,14 @@ func playCommitted(s *stage, c *command) []string {
 	id := c.session()
 	w := &wire.WindowCommitted{Group: uint64(c.group()), Offset: c.number("offset", 0), Error: int32(c.number("errno", 0))}
 	return printActions(s.machine.WindowCommitted(id, s.of(id).alloc, w))
+}
+
+// punched group=: the pages of a decommit have been given back.
+func playPunched(s *stage, c *command) []string { return printActions(s.machine.Punched(c.group())) }
+
+// sweep group=: a heap has come back, and its unused ranges are swept; punched follows.
+func playSweep(s *stage, c *command) []string {
+	return []string{fmt.Sprintf("sweep %d", s.machine.Sweep(c.group()))}
 }
 
 // register s= group= bytes= file= [offset=0]

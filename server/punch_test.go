@@ -1,0 +1,108 @@
+package server
+
+import (
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"railhead/client"
+	"railhead/server/group"
+	"railhead/server/membership"
+)
+
+// heldPunches is a daemon's Config in which no pages of one group are given back before let.
+type heldPunches struct {
+	group   atomic.Uint64 // membership.GroupID
+	reached chan struct{} // has an element when a punch of the group is held
+	let     chan struct{}
+	once    sync.Once
+}
+
+func holdPunches() *heldPunches {
+	return &heldPunches{reached: make(chan struct{}, 8), let: make(chan struct{})}
+}
+
+func (h *heldPunches) letGo() { h.once.Do(func() { close(h.let) }) }
+
+func (h *heldPunches) before(id membership.GroupID) {
+	if uint64(id) == h.group.Load() {
+		h.reached <- struct{}{}
+		<-h.let
+	}
+}
+
+// useAndFree gives every rank's window a content, and frees it.
+func useAndFree(r *rank) error { return useWindow(r.comm, mebibyte) }
+
+// A group whose pages take long to give back keeps no other group waiting, and gets its range again only when it is empty.
+func TestPagesThatAreGivenBackKeepOnlyTheirOwnGroupWaiting(t *testing.T) {
+	t.Parallel()
+	h := holdPunches()
+	s := startConfig(t, Config{beforePunch: h.before})
+	t.Cleanup(h.letGo)                                                             // before the daemon is closed, which waits
+	slow := formed(t, s, client.CommConfig{Group: "slow", HeapBytes: mebibyte}, 2) // room for one window
+	h.group.Store(uint64(groupOf(t, s, "slow").ID))
+	var returned atomic.Int64
+	wait := background(slow, func(r *rank) error {
+		err := useAndFree(r)
+		returned.Add(1)
+		return err
+	})
+	next(t, "the pages of the slow group", h.reached)
+
+	other := formed(t, s, client.CommConfig{Group: "other", HeapBytes: mebibyte}, 2)
+	for range 3 {
+		mustEach(t, other, "a window of the other group", useAndFree)
+	}
+	end(t, other)
+	if n := returned.Load(); n != 0 {
+		t.Errorf("%d ranks were told that their window was freed, and its pages are still there", n)
+	}
+	if g := groupOf(t, s, "slow"); g.State != membership.Ready || g.WaitingIn != "" || len(g.WaitingFor) != 0 {
+		t.Errorf("no rank of the slow group is late, and it is %+v", g)
+	}
+	h.letGo()
+	for r, err := range wait() {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+	mustEach(t, slow, "the same range again", useAndFree) // which looks whether it is empty
+	end(t, slow)
+}
+
+// A daemon that ends before it has given pages back leaves them to the next one. The call has ended all the same.
+func TestTheNextDaemonGivesBackThePagesThatTheLastOneDidNot(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(shortDir(t), "rh.sock")
+	h := holdPunches()
+	first := startConfig(t, Config{SocketPath: socket, beforePunch: h.before})
+	t.Cleanup(h.letGo) // before the daemon is closed, which waits
+	ranks := formed(t, first, client.CommConfig{Group: "g", HeapBytes: mebibyte}, 2)
+	h.group.Store(uint64(groupOf(t, first, "g").ID))
+	wait := background(ranks, useAndFree)
+	next(t, "the pages", h.reached)
+	closed := make(chan struct{})
+	go func() { first.Close(); close(closed) }()
+	next(t, "the end of the first daemon's life", first.core.life.Done())
+	h.letGo()
+	next(t, "Close", closed)
+
+	second := startConfig(t, Config{SocketPath: socket})
+	for r, err := range wait() {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+	scratch := float64(2 * group.ScratchBytes())
+	eventually(t, func() string {
+		if v := metric(t, second, "railhead_heap_committed_bytes"); v != scratch {
+			return fmt.Sprintf("the heaps hold %v bytes, the scratch is %v", v, scratch)
+		}
+		return ""
+	})
+	mustEach(t, ranks, "the same range again", useAndFree)
+	end(t, ranks)
+}
