@@ -156,7 +156,7 @@ func TestBenchMoEPrintsATableAndDrawsIt(t *testing.T) {
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
-	for _, want := range []string{"# memory of a rank, for 8 tokens: window ", "private ", "algbw", "ratio", "#wrong", "# Wrong elements : 0 OK"} {
+	for _, want := range []string{"# memory per rank for 8 tokens: window ", "private ", "algbw", "ratio", "#wrong", "# Wrong elements : 0 OK"} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("no %q in %q", want, stdout)
 		}
@@ -165,7 +165,7 @@ func TestBenchMoEPrintsATableAndDrawsIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"<svg", "dispatch p99", "combine p50", "tokens of a rank"} {
+	for _, want := range []string{"<svg", "dispatch p99", "combine p50", "tokens per rank"} {
 		if !strings.Contains(string(drawn), want) {
 			t.Errorf("no %q in the plot", want)
 		}

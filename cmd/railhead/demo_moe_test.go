@@ -48,7 +48,7 @@ func TestDemoOfAModelWithExpertsSaysHowManyLayersItPlaysAndWhatTheyDo(t *testing
 		t.Fatalf("status %d: %s", status, stderr)
 	}
 	for _, want := range []string{
-		"1 decode steps of 4 of its 58 MoE layers", "256 experts, 8 of them a token and 1 shared", "p99 us", "all_gather",
+		"1 decode step, 4 of 58 MoE layers", "256 experts, top-8 routing + 1 shared", "p99 us", "all_gather",
 		"shared expert", "58 x ", "Try next",
 	} {
 		if !strings.Contains(stdout, want) {

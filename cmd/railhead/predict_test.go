@@ -81,8 +81,8 @@ func TestPredictPrintsTheParts(t *testing.T) {
 	for _, want := range []string{
 		"dispatch of 1835008 bytes, 32 ranks on 4 nodes: per_node (alpha-beta)\n",
 		"102.48 us = 3.00 latency + 99.48 bandwidth\n", // 2.71 copies at 50 GB/s; over the NIC, then within the node
-		"6.00 one an expert, 5.45 one a rank, 2.71 one a node\n",
-		" bytes: both parts are equal; 90 % of the plateau from ",
+		"6.00 if sent per expert, 5.45 per rank, 2.71 per node\n",
+		" bytes, where both parts are equal; 90 % of peak bandwidth from ",
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("no %q in\n%s", want, stdout)
@@ -94,24 +94,24 @@ func TestPredictRefusesWhatItDoesNotKnow(t *testing.T) {
 	machine := writeMachine(t, "4")
 	link := "--ranks 8 --alpha-us 10 --beta-gbs 25 "
 	for args, want := range map[string]string{
-		"":                                                               `--op "" is not known; there are allreduce, `,
-		"--op all_reduce --bytes 8 " + link:                              `"all_reduce" is not known; there are allreduce, `,
+		"":                                                               `--op "" is unknown; available: allreduce, `,
+		"--op all_reduce --bytes 8 " + link:                              `"all_reduce" is unknown; available: allreduce, `,
 		"--op allreduce --bytes 8":                                       "give --machine, or --alpha-us",
 		"--op allreduce " + link:                                         "--bytes is missing",
 		"--op allreduce --bytes 8X " + link:                              `size "8X"`,
 		"--op allreduce --bytes 8 --algo x " + link:                      "there are oneshot, twoshot, ring, tree",
-		"--op allreduce --bytes 8 --tokens 5 " + link:                    "--tokens is not for allreduce",
-		"--op kv --bytes 8 " + link:                                      "--bytes is not for kv",
+		"--op allreduce --bytes 8 --tokens 5 " + link:                    "--tokens does not apply to allreduce",
+		"--op kv --bytes 8 " + link:                                      "--bytes does not apply to kv",
 		"--op kv --model nope --tokens 8 " + link:                        `unknown model "nope"`,
-		"--op kv --tokens 8 --dtype all --model llama-3-8b " + link:      "--dtype all: give one",
+		"--op kv --tokens 8 --dtype all --model llama-3-8b " + link:      "--dtype all: expected one type",
 		"--op kv --tokens 8 --dtype f12 --model llama-3-8b " + link:      `datatype "f12"`,
 		"--op dispatch --tokens 8 --model llama-3-8b " + link:            "model llama-3-8b has no experts",
-		"--op dispatch --tokens 8 --topk 2 " + link:                      "give --bytes, --hidden or --model",
-		"--op dispatch --tokens 8 --topk 2 --bytes 8 --hidden 8 " + link: "give --bytes, --hidden or --model",
-		"--op dispatch --tokens 8 --topk 2 --hidden -8 " + link:          "--hidden is -8",
+		"--op dispatch --tokens 8 --topk 2 " + link:                      "give one of --bytes, --hidden and --model",
+		"--op dispatch --tokens 8 --topk 2 --bytes 8 --hidden 8 " + link: "give one of --bytes, --hidden and --model",
+		"--op dispatch --tokens 8 --topk 2 --hidden -8 " + link:          "--hidden -8 is outside 1..",
 		"--op allreduce --bytes 8 --alpha-us 10 --beta-gbs 25":           "ranks_per_node is 0",
 		"--op allreduce --bytes 8 --alpha-us 10 --ranks 8":               "link.bandwidth_GBs is 0",
-		"--op allreduce --bytes 8 --machine " + machine + " " + link:     "exclude each other",
+		"--op allreduce --bytes 8 --machine " + machine + " " + link:     "--machine excludes --alpha-us and --beta-gbs",
 		"--op allreduce --bytes 8 --ranks 33 --machine " + machine:       "give 2 to 32",
 		"--op allreduce --bytes 8 --machine " + machine + ".old":         "machine.json.old: no such file",
 		"--op allreduce --bytes 8 --cost-model x --machine " + machine:   "there are alpha-beta, nccl",

@@ -25,7 +25,7 @@ func TestAnAnswerThatIsTooLongIsNoAnswer(t *testing.T) {
 	t.Cleanup(func() { _ = daemon.Close() })
 	for _, command := range [][]string{{"status"}, {"trace", "dump"}} {
 		status, stdout, stderr := railhead(t, []string{"RAILHEAD_SOCKET=" + filepath.Join(dir, "rh.sock")}, command...)
-		if status != cli.Failed || stdout != "" || !strings.Contains(stderr, "more than 64 MiB; ask for less") {
+		if status != cli.Failed || stdout != "" || !strings.Contains(stderr, "larger than 64 MiB; ask for less") {
 			t.Errorf("%v: status %d, %d bytes on stdout, stderr %q", command, status, len(stdout), stderr)
 		}
 	}

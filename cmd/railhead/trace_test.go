@@ -122,7 +122,7 @@ func TestTraceDumpRefusesWhatItCannotDo(t *testing.T) {
 		{cli.Usage, "no command", []string{"trace"}},
 		{cli.Usage, "--last 0", []string{"trace", "dump", "--last", "0"}},
 		{cli.Usage, `choose one of the groups with --group: "a", "b"`, []string{"trace", "dump", "--json"}},
-		{cli.Failed, `no group "c" has one`, []string{"trace", "dump", "--group", "c"}},
+		{cli.Failed, `no group "c" has a flight record`, []string{"trace", "dump", "--group", "c"}},
 		{cli.NoDaemon, "no daemon answers", []string{"trace", "dump", "--socket", socket + "/no/x"}},
 	} {
 		status, _, stderr := railhead(t, []string{"RAILHEAD_SOCKET=" + socket}, c.args...)

@@ -161,7 +161,7 @@ func TestATuneThatWasKilledGoesOnWhereItWas(t *testing.T) {
 		t.Errorf("files after the kill: %v", got)
 	}
 	status, stdout, stderr := railhead(t, s.env, append(long, "--time", "0s", "--json")...)
-	if status != 0 || !strings.Contains(stderr, "going on after "+strconv.Itoa(len(before)-1)+" points") {
+	if status != 0 || !strings.Contains(stderr, "continuing an interrupted run, which has measured "+strconv.Itoa(len(before)-1)+" points") {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
 	if strings.Contains(stderr, "round 1, run 1 of") {
@@ -184,7 +184,7 @@ func TestAnInterruptedTuneSavesNoTableAndSaysHowToGoOn(t *testing.T) {
 	if err := c.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if status := c.wait(t); status != cli.Failed || !strings.Contains(c.stderr.String(), "start again to go on") {
+	if status := c.wait(t); status != cli.Failed || !strings.Contains(c.stderr.String(), "start again to continue") {
 		t.Errorf("status %d: %s", status, c.stderr.String())
 	}
 	if got := s.files(t); !slices.Equal(got, []string{".journal"}) || c.stdout.String() != "" {
@@ -254,11 +254,11 @@ func TestWhatTunedSavesIsWhatRunsButNotWhileItMeasures(t *testing.T) {
 func TestAForcedTuneStartsAnewOverAnotherMachinesJournal(t *testing.T) {
 	s := newTuneState(t)
 	s.journalOf(t, "1p-other")
-	if status, _, stderr := railhead(t, s.env, small...); status != cli.Failed || !strings.Contains(stderr, "of another machine, 1p-other") {
+	if status, _, stderr := railhead(t, s.env, small...); status != cli.Failed || !strings.Contains(stderr, "on another machine, 1p-other") {
 		t.Errorf("status %d, %s", status, stderr)
 	}
 	status, _, stderr := railhead(t, s.env, append(small, "--force")...)
-	if status != 0 || strings.Contains(stderr, "going on") || !slices.Equal(s.files(t), []string{".json"}) {
+	if status != 0 || strings.Contains(stderr, "continuing") || !slices.Equal(s.files(t), []string{".json"}) {
 		t.Errorf("--force: status %d, %s, files %v", status, stderr, s.files(t))
 	}
 }
@@ -267,9 +267,9 @@ func TestTuneSaysWhatIsWrongWithItsFlags(t *testing.T) {
 	s := newTuneState(t)
 	for args, want := range map[string]string{
 		"extra":                       "takes no arguments",
-		"--op allreduce,sendrecv":     `"sendrecv" is not tuned; there are allgather, allreduce, alltoall, broadcast, reducescatter`,
+		"--op allreduce,sendrecv":     `"sendrecv" cannot be tuned; available: allgather, allreduce, alltoall, broadcast, reducescatter`,
 		"--op allreduce,allreduce":    "allreduce is given twice",
-		"--op=":                       "is not tuned",
+		"--op=":                       "cannot be tuned",
 		"--ranks 2,1":                 `"1" is not a number from 2 to`,
 		"--ranks 2,x":                 `"x" is not a number`,
 		"--ranks 2,100000":            `"100000" is not a number`,
@@ -277,8 +277,8 @@ func TestTuneSaysWhatIsWrongWithItsFlags(t *testing.T) {
 		"-b 1K -e 512":                "-b must not be above -e",
 		"-b x":                        "-b: size",
 		"-e x":                        "-e: size",
-		"-f 1":                        "-f 1: sizes grow by a factor of 2 or more",
-		"--ranks 64 -b 512":           "-b 512: with 64 ranks at least 1024 bytes",
+		"-f 1":                        "-f 1 is below 2",
+		"--ranks 64 -b 512":           "-b 512 is too small: 64 ranks need at least 1024 bytes",
 		"--time=-1s":                  "--time -1s",
 		"--timeout 0s":                "--timeout 0s",
 		"--time soon":                 "soon",

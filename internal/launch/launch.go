@@ -98,7 +98,7 @@ func commands(spec Spec) ([]*exec.Cmd, error) {
 	}
 	for i, arg := range spec.Argv {
 		if strings.ContainsRune(arg, 0) {
-			return nil, fmt.Errorf("start %d ranks: argument %d has a zero byte, which no program can be given", spec.N, i)
+			return nil, fmt.Errorf("start %d ranks: argument %d contains a zero byte", spec.N, i)
 		}
 	}
 	cmds := make([]*exec.Cmd, spec.N)

@@ -81,7 +81,7 @@ func (r Result) lost() error {
 // this process has waited for all children.
 func exitOf(rank, pid int, state *os.ProcessState, waitErr error) Exit {
 	if state == nil {
-		return Exit{Rank: rank, PID: pid, Code: -1, Err: fmt.Errorf("its end could not be read: %w", waitErr)}
+		return Exit{Rank: rank, PID: pid, Code: -1, Err: fmt.Errorf("its exit status could not be read: %w", waitErr)}
 	}
 	e := Exit{Rank: rank, PID: pid, Code: state.ExitCode()}
 	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {

@@ -22,13 +22,13 @@ func Command(more ...*cobra.Command) *cobra.Command {
 	var names []string
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure an operation with nccl-tests' flags and columns",
+		Short: "Measure an operation, with the flags and columns of nccl-tests",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return cli.Usagef("no operation %q; there are %s", args[0], strings.Join(names, ", "))
+				return cli.Usagef("unknown operation %q; available: %s", args[0], strings.Join(names, ", "))
 			}
 			_ = cmd.Help()
-			return cli.Usagef("name an operation: %s", strings.Join(names, ", "))
+			return cli.Usagef("no operation given; available: %s", strings.Join(names, ", "))
 		},
 	}
 	for _, op := range ncclstyle.Operations() {
@@ -46,10 +46,12 @@ func opCommand(op ncclstyle.Operation) *cobra.Command {
 	var b flags
 	cmd := &cobra.Command{
 		Use:   op.Command(),
-		Short: fmt.Sprintf("Measure %s between ranks of this machine", op.Command()),
-		Long: "Starts a daemon and the ranks, all on this machine's CPU, each pinned to a\n" +
-			"processor where there are enough. -b -e -f -i -n -w -c -o -d -r mean what they mean in\n" +
-			"nccl-tests (https://github.com/NVIDIA/nccl-tests), defaults included.",
+		Short: fmt.Sprintf("Measure %s between ranks on this machine", op.Command()),
+		Long: "Starts a daemon and the ranks on this machine's CPU. Each rank is pinned to a processor of its own if there are enough.\n" +
+			"The flags -b -e -i -f -n -w -c -o -d -r have the meaning and the defaults that they have in nccl-tests\n" +
+			"(https://github.com/NVIDIA/nccl-tests).\n\n" +
+			"--algo forces an algorithm. A list is measured one algorithm after the other. pull works on buffers in windows only, and\n" +
+			"allocates them there. An operation that lacks the algorithm runs another; the output shows which.",
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.bench(cmd.Context(), op) },
 	}
@@ -111,7 +113,7 @@ func (b *flags) report(op ncclstyle.Operation, rows []ncclstyle.Row, printer *nc
 		err = printer.Footer(report)
 	}
 	if failed = errors.Join(failed, err); failed == nil && !report.OK {
-		failed = errors.New("results were wrong")
+		failed = errors.New("some results are wrong")
 	}
 	if failed != nil {
 		return cli.Failuref("bench %s: %w", op, failed)

@@ -39,18 +39,17 @@ func (b *flags) addTo(cmd *cobra.Command, op ncclstyle.Operation) {
 	b.sizes.AddTo(f, "32M", "32M", 1, "factor between message sizes; above 1 it replaces -i")
 	b.sizes.AddStep(f, "1M")
 	f.IntVarP(&b.iters, "iters", "n", ncclstyle.DefaultIters, "timed iterations")
-	f.IntVarP(&b.warmup, "warmup_iters", "w", ncclstyle.DefaultWarmupIters, "iterations before those")
-	f.IntVarP(&b.check, "check", "c", ncclstyle.DefaultCheckIters, "iterations whose results are checked, with new inputs; 0: none")
-	f.StringVarP(&b.op, "op", "o", "sum", "reduction: sum, prod, max, min, avg, mulsum or all; of no meaning to operations without one")
+	f.IntVarP(&b.warmup, "warmup_iters", "w", ncclstyle.DefaultWarmupIters, "warm-up iterations")
+	f.IntVarP(&b.check, "check", "c", ncclstyle.DefaultCheckIters, "iterations with new inputs whose results are checked; 0 means no check")
+	f.StringVarP(&b.op, "op", "o", "sum", "reduction: sum, prod, max, min, avg, mulsum or all; ignored if the operation does not reduce")
 	f.StringVarP(&b.dtype, "datatype", "d", "float", "element type: int8, uint8, int32, int64, uint64, half, float, double, bfloat16, "+
 		"f8e4m3, f8e5m2 (or i8 ... f32 ... fp8_e5m2) or all")
-	f.IntVarP(&b.root, "root", "r", 0, "root rank, -1: each in turn; of no meaning to operations without one")
-	f.IntVar(&b.ranks, "ranks", 2, "rank processes")
-	f.StringVar(&b.algo, "algo", cli.EnvOr("RAILHEAD_ALGO", wire.AlgoAuto.String()), "algorithm, or several with commas, each in a run of its own: auto, oneshot, "+
-		"twoshot, pull (between windows), ring, tree, pipe; or a text for one run, as 'allreduce:ring;^tree'; an operation without the algorithm runs "+
-		"another, which the output names [$RAILHEAD_ALGO]")
+	f.IntVarP(&b.root, "root", "r", 0, "root rank; -1 means every rank in turn; ignored if the operation has no root")
+	f.IntVar(&b.ranks, "ranks", 2, "number of ranks")
+	f.StringVar(&b.algo, "algo", cli.EnvOr("RAILHEAD_ALGO", wire.AlgoAuto.String()), "algorithm: auto, oneshot, twoshot, pull, ring, tree or "+
+		"pipe; a list separated by commas; or a rule such as 'allreduce:ring;^tree' [$RAILHEAD_ALGO]")
 	if op != ncclstyle.Barrier {
-		f.BoolVar(&b.window, "window", false, "put the buffers into windows, where operations may be zero-copy; pull always has them there")
+		f.BoolVar(&b.window, "window", false, "allocate the buffers in windows, which operations may access without a copy; pull always does")
 		cli.AddPlot(f, &b.plot, "latency and bus bandwidth against message size")
 	}
 	cli.AddTimeout(f, &b.timeout)
@@ -83,7 +82,7 @@ func (b *flags) plan(op ncclstyle.Operation) (measure.Job, ncclstyle.Config, err
 		cfg.Sweep = ncclstyle.Sweep{}
 	}
 	if n := len(j.Dtypes) * len(j.Redops) * len(j.Roots) * len(j.Sizes); n > maxRows {
-		return j, cfg, cli.Usagef("%d sizes of %d types, %d reductions and %d roots are %d rows, more than %d; take fewer", len(j.Sizes), len(j.Dtypes),
+		return j, cfg, cli.Usagef("%d sizes x %d types x %d reductions x %d roots = %d rows, more than the limit of %d", len(j.Sizes), len(j.Dtypes),
 			len(j.Redops), len(j.Roots), n, maxRows)
 	}
 	return j, cfg, nil
@@ -94,10 +93,10 @@ func (b *flags) checkNumbers() error {
 		return err
 	}
 	if b.iters < 1 || b.iters > measure.MaxIters || b.warmup < 0 || b.warmup > measure.MaxIters || b.check < 0 || b.check > measure.MaxIters {
-		return cli.Usagef("-n %d -w %d -c %d: -n is at least 1, none is negative or above %d", b.iters, b.warmup, b.check, measure.MaxIters)
+		return cli.Usagef("-n %d -w %d -c %d: -n must be in 1..%d, -w and -c in 0..%[4]d", b.iters, b.warmup, b.check, measure.MaxIters)
 	}
 	if b.root < allRoots || b.root >= b.ranks {
-		return cli.Usagef("-r %d is outside 0..%d, and is not -1 for all roots", b.root, b.ranks-1)
+		return cli.Usagef("-r %d is outside 0..%d; -1 means every rank in turn", b.root, b.ranks-1)
 	}
 	return cli.CheckTimeout(b.timeout)
 }

@@ -38,7 +38,7 @@ func writePlot(w io.Writer, op ncclstyle.Operation, ranks int, rows []ncclstyle.
 		}
 	}
 	if len(lines) == 0 {
-		return errors.New("plot: there is nothing to draw")
+		return errors.New("--plot: no row has both a size and a time")
 	}
 	for i, name := range lines {
 		if err := sizeplot.AddLine(latency, i, name, times[name]); err != nil {

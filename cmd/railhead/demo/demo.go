@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"sort"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -56,11 +57,11 @@ func Command() *cobra.Command {
 	var p play
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Play a model's decode steps on this machine and check every result",
-		Long: "Starts a daemon and the ranks of a tensor-parallel group, all on this machine's CPU, and plays what one decode\n" +
-			"step after the other communicates: two all-reduces a layer, of batch x hidden bf16 elements. Of a model with\n" +
-			"experts a few layers are played, with expert parallelism: an all-reduce, dispatch, combine and an all-gather.\n" +
-			"Every element of every result is compared with an independent computation.",
+		Short: "Run the communication of a model's decode steps on this machine and check every result",
+		Long: "Starts a daemon and the ranks of a tensor-parallel group on this machine's CPU, and runs the communication of decode steps:\n" +
+			"two all-reduces per layer, each of batch x hidden bf16 elements. For a model with experts it runs a few layers with expert\n" +
+			"parallelism: all-reduce, dispatch, combine and all-gather. Every element of every result is compared with an independent\n" +
+			"computation.",
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			shape, err := modelShape(model, config)
@@ -74,12 +75,12 @@ func Command() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&model, "model", "llama-3-8b", fmt.Sprintf("built-in model: %v", models.Names()))
-	f.StringVar(&config, "config", "", "a Hugging Face config.json, in place of --model")
-	f.IntVar(&p.ranks, "ranks", 4, fmt.Sprintf("rank processes; of a model with experts the default is %d", moeRanks))
-	f.IntVar(&p.batch, "batch", 8, "sequences that decode together")
-	f.IntVar(&p.steps, "steps", 16, "decode steps")
-	f.IntVar(&p.layers, "layers", 0, fmt.Sprintf("layers to play of each step; 0: all, or %d of a model with experts", moeLayers))
+	f.StringVar(&model, "model", "llama-3-8b", "built-in model: "+strings.Join(models.Names(), ", "))
+	f.StringVar(&config, "config", "", "a Hugging Face config.json, instead of --model")
+	f.IntVar(&p.ranks, "ranks", 4, fmt.Sprintf("number of ranks; for a model with experts the default is %d", moeRanks))
+	f.IntVar(&p.batch, "batch", 8, "sequences decoded together")
+	f.IntVar(&p.steps, "steps", 16, "number of decode steps")
+	f.IntVar(&p.layers, "layers", 0, fmt.Sprintf("layers per decode step; 0 means all, or %d for a model with experts", moeLayers))
 	cli.AddTimeout(f, &p.timeout)
 	cli.AddJSON(f, &p.asJSON)
 	return cmd
@@ -136,9 +137,9 @@ func (p *play) plan(cmd *cobra.Command, shape models.Shape) error {
 	case p.steps < 1 || p.steps > maxSteps:
 		return cli.Usagef("--steps %d is outside 1..%d", p.steps, maxSteps)
 	case p.layers < 1 || p.layers > all:
-		return cli.Usagef("--layers %d is outside 1..%d, which %s has", p.layers, all, shape.Name)
+		return cli.Usagef("--layers %d is outside 1..%d, the number of layers of %s", p.layers, all, shape.Name)
 	case p.batch*shape.Hidden*2 > maxBytes:
-		return cli.Usagef("--batch %d x hidden %d is more than %d bytes an operation", p.batch, shape.Hidden, maxBytes)
+		return cli.Usagef("--batch %d x hidden %d is more than %d bytes per operation", p.batch, shape.Hidden, maxBytes)
 	}
 	if err := cli.CheckTimeout(p.timeout); err != nil {
 		return err
@@ -147,7 +148,7 @@ func (p *play) plan(cmd *cobra.Command, shape models.Shape) error {
 	if shape.Experts > 0 {
 		return p.planMoE(seed)
 	}
-	p.words = fmt.Sprintf("%d decode steps of %d layers", p.steps, p.layers)
+	p.words = fmt.Sprintf("%s of %s", cli.Count(p.steps, "decode step"), cli.Count(p.layers, "layer"))
 	p.calls = 2 * p.layers * p.steps
 	p.kind, p.job = denseKind, &denseJob{Layers: p.layers, Steps: p.steps, Elements: p.batch * shape.Hidden, Seed: seed}
 	return nil
@@ -164,7 +165,7 @@ func (p *play) demo(ctx context.Context) error {
 		words = os.Stderr
 	}
 	_, _ = fmt.Fprintf(words, "Railhead demo: %s, %d ranks on the CPU, batch %d, %s\n", p.shape.Name, p.ranks, p.batch, p.words)
-	_, _ = fmt.Fprintf(words, "daemon: in this process; admin http://%s (/livez /readyz /metrics), groups: curl --unix-socket %s http://railhead/v1/groups\n",
+	_, _ = fmt.Fprintf(words, "daemon: in this process; admin http://%s (/livez /readyz /metrics); groups: curl --unix-socket %s http://railhead/v1/groups\n",
 		d.AdminAddr(), d.AdminSocket())
 
 	results := make([]ranks.Lines[rankReport], p.ranks)
@@ -194,7 +195,7 @@ func merge(results []ranks.Lines[rankReport], calls int) ([]Op, error) {
 			return nil, fmt.Errorf("rank %d's report: %w", r, err)
 		}
 		if len(all) != 1 || r > 0 && len(all[0].Ops) != len(ops) {
-			return nil, fmt.Errorf("rank %d gave %d reports, expected 1 of as many operations as the other ranks", r, len(all))
+			return nil, fmt.Errorf("rank %d printed %d reports; expected 1, of the same operations as the other ranks", r, len(all))
 		}
 		for i, o := range all[0].Ops {
 			if r == 0 {
@@ -232,7 +233,7 @@ func (r *Report) print(p *play) error {
 	}
 	if !r.OK {
 		if r.Error == "" {
-			r.Error = "results were wrong"
+			r.Error = "some results are wrong"
 		}
 		return cli.Failuref("demo: %s", r.Error)
 	}
@@ -253,9 +254,9 @@ func (r *Report) table(p *play) {
 	if p.explain != nil {
 		explained = p.explain(r) + "\n"
 	}
-	fmt.Print("\nEvery element of every result was right." + explained + "Try next:\n" +
-		"  go run ./cmd/railhead demo --model llama-3-70b --ranks 8        another model (--help lists them)\n" +
-		"  go run ./cmd/railhead demo --model deepseek-v3                    one with experts: dispatch and combine\n" +
-		"  go run ./cmd/railhead bench allreduce --ranks 2 -b 1K -e 8M -f 2   latency and bandwidth by size\n" +
-		"  go run ./cmd/railhead serve                                       a daemon for your own ranks, see README.md\n")
+	fmt.Print("\nEvery element of every result is correct." + explained + "Try next:\n" +
+		"  go run ./cmd/railhead demo --model llama-3-70b --ranks 8           another model (see --help)\n" +
+		"  go run ./cmd/railhead demo --model deepseek-v3                     a model with experts: dispatch and combine\n" +
+		"  go run ./cmd/railhead bench allreduce --ranks 2 -b 1K -e 8M -f 2   latency and bandwidth by message size\n" +
+		"  go run ./cmd/railhead serve                                        a daemon for your own ranks (docs/usage.md)\n")
 }

@@ -29,13 +29,13 @@ func (p *play) planMoE(seed uint64) error {
 		return cli.Usagef("%s: %w", s.Name, err)
 	}
 	if bytes := 2 * s.Hidden * p.batch * s.TopK; bytes > maxBytes {
-		return cli.Usagef("--batch %d x topk %d x hidden %d is more than %d bytes an operation", p.batch, s.TopK, s.Hidden, maxBytes)
+		return cli.Usagef("--batch %d x topk %d x hidden %d is more than %d bytes per operation", p.batch, s.TopK, s.Hidden, maxBytes)
 	}
 	p.kind, p.job = moeKind, j
 	p.calls = p.layers * p.steps
-	p.words = fmt.Sprintf("%d decode steps of %d of its %d MoE layers\n"+
-		"hidden %d, %d experts, %d of them a token%s; the model's shapes, made-up numbers",
-		p.steps, p.layers, s.MoELayers, s.Hidden, s.Experts, s.TopK, sharedWords(s))
+	p.words = fmt.Sprintf("%s, %d of %d MoE layers\n"+
+		"hidden %d, %d experts, top-%d routing%s; the shapes are the model's, the data is synthetic",
+		cli.Count(p.steps, "decode step"), p.layers, s.MoELayers, s.Hidden, s.Experts, s.TopK, sharedWords(s))
 	p.explain = func(r *Report) string { return explainMoE(p, r) }
 	return nil
 }
@@ -44,7 +44,7 @@ func sharedWords(s models.Shape) string {
 	if s.SharedExperts == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" and %d shared", s.SharedExperts)
+	return fmt.Sprintf(" + %d shared", s.SharedExperts)
 }
 
 // explainMoE says what was measured to someone who sees a mixture of experts for the first time.
@@ -57,20 +57,20 @@ func explainMoE(p *play, r *Report) string {
 	}
 	s, shared := p.shape, ""
 	if s.SharedExperts > 0 {
-		shared = ";\n              so is the output of the shared expert, which the rank has itself"
+		shared = ";\n              the output of the shared expert, which each rank computes for its own tokens, is added too"
 	}
 	step := layer * float64(s.MoELayers) / 1e3
 	return fmt.Sprintf(`
 
-What a layer of a mixture of experts communicates where tensor and expert parallelism work together:
-  all_reduce  each rank has worked on some heads of attention for all %d tokens; the parts are added up
-  dispatch    a router names %d of the %d experts for each token, and each rank holds a part of the experts: a rank sends
-              its share of the tokens there, each once a rank, and gets those for its own experts, sorted by expert
-  combine     the experts' outputs come back, times the router's weights, and are added up%s
-  all_gather  every rank gets the results of all tokens, for the attention of the next layer
-  layer       the four of them without a pause
-Half of all calls took no longer than p50, 99 of 100 no longer than p99.
-A decode step of all %d MoE layers would communicate for %d x %.1f us = %.1f ms on this machine. Were computing to take no
-time at all, each of the %d sequences would get %.0f tokens a second.
+Communication of one MoE layer with tensor-parallel attention and expert parallelism:
+  all_reduce  sums the ranks' partial results of attention, for all %d tokens
+  dispatch    sends each token to the ranks of the %d experts (of %d) that the router chose for it, once per rank; a rank receives
+              the tokens of its own experts, sorted by expert
+  combine     returns the experts' outputs and sums them with the router's weights%s
+  all_gather  gives every rank the results of all tokens, for the attention of the next layer
+  layer       the four operations back to back, without the experts' computation
+p50 is the median of all calls, p99 the 99th percentile.
+The communication of all %d MoE layers of a decode step takes %d x %.1f us = %.1f ms on this machine. If computation took no time,
+each of the %d sequences would get %.0f tokens per second.
 `, p.batch, s.TopK, s.Experts, shared, s.MoELayers, s.MoELayers, layer, step, p.batch, 1e3/max(step, 1e-9))
 }

@@ -96,7 +96,7 @@ func (j *moeJob) newLayer(c *client.Comm) (*moeLayer, error) {
 	l.ops = map[string]*rankOp{
 		opAllReduce: {Op: opAllReduce, Bytes: len(l.partial)}, opDispatch: {Op: opDispatch, Bytes: len(l.sums), Algo: "ll"},
 		opCombine: {Op: opCombine, Bytes: len(l.sums), Algo: "ll"}, opAllGather: {Op: opAllGather, Bytes: len(l.gathered)},
-		opLayer: {Op: opLayer, Bytes: len(l.partial), Algo: "all of them"},
+		opLayer: {Op: opLayer, Bytes: len(l.partial), Algo: "all four"},
 	}
 	var err error
 	l.ep, err = c.NewEP(j.Shape.EPConfig())

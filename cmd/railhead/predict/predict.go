@@ -33,9 +33,10 @@ func Command() *cobra.Command {
 	var p flags
 	cmd := &cobra.Command{
 		Use:   "predict",
-		Short: "Calculate what an operation takes on a described machine",
-		Long: "Calculate what an operation takes on a described machine: the time with its latency and bandwidth parts, bytes,\n" +
-			"copies and the knee. Nothing is run or measured. docs/tuning.md has the formulas and the machine file.",
+		Short: "Estimate the time of an operation with a cost model",
+		Long: "Estimates the time of an operation on a described machine with a cost model: its latency and bandwidth parts, the bytes sent, and\n" +
+			"the knee, which is the message size at which both parts are equal. Runs and measures nothing. docs/tuning.md has the formulas\n" +
+			"and the format of the machine file.",
 		Example: "  railhead predict --op allreduce --bytes 64K --ranks 8 --alpha-us 10 --beta-gbs 25\n" +
 			"  railhead predict --op allreduce --bytes 1G --machine two-nodes.json --algo ring --json\n" +
 			"  railhead predict --op dispatch --model deepseek-v3 --dtype f8e4m3 --tokens 128 --machine four-nodes.json",
@@ -55,25 +56,25 @@ func Command() *cobra.Command {
 		},
 	}
 	f, r := cmd.Flags(), &p.request
-	f.StringVar(&p.machine, "machine", "", "file that describes the machine (docs/tuning.md)")
-	f.Float64Var(&p.alphaUs, "alpha-us", 0, "in place of --machine: one node, latency of a step in microseconds")
-	f.Float64Var(&p.betaGBs, "beta-gbs", 0, "in place of --machine: one-way bandwidth of a rank in GB/s")
+	f.StringVar(&p.machine, "machine", "", "machine file (docs/tuning.md)")
+	f.Float64Var(&p.alphaUs, "alpha-us", 0, "latency per step in microseconds, of a machine with one node (instead of --machine)")
+	f.Float64Var(&p.betaGBs, "beta-gbs", 0, "one-way bandwidth per rank in GB/s, of a machine with one node (instead of --machine)")
 	f.StringVar(&r.Op, "op", "", "operation: "+strings.Join(tuner.Ops(), ", "))
-	f.StringVar(&p.bytes, "bytes", "", "size as in bench's size column; of dispatch and combine, of one copy of a token")
-	f.IntVar(&r.Ranks, "ranks", 0, "ranks (default all of the machine's)")
-	f.StringVar(&r.Algorithm, "algo", "", "algorithm (default the fastest)")
-	f.StringVar(&r.CostModel, "cost-model", tuner.AlphaBeta, tuner.AlphaBeta+" or "+tuner.NCCLModel)
-	f.StringVar(&r.Protocol, "protocol", "", "of the cost model nccl: ll, ll128 or simple (default the fastest)")
-	f.IntVar(&r.LatCount, "lat-count", 0, "of the cost model nccl: pipelined operations, each with its latency (default 1)")
-	f.IntVar(&r.Tokens, "tokens", 0, "of kv: tokens cached; of dispatch and combine: tokens of a rank")
-	f.IntVar(&r.Routing.TopK, "topk", 0, "experts of a token")
-	f.IntVar(&r.Routing.Experts, "experts", 0, "experts, of which a token takes each at most once (default: independent choices)")
-	f.IntVar(&p.hidden, "hidden", 0, "elements of a token, in place of --bytes")
-	f.IntVar(&r.Cache.Layers, "layers", 0, "of kv: layers")
-	f.IntVar(&r.Cache.KVHeads, "kv-heads", 0, "of kv: heads with keys and values")
-	f.IntVar(&r.Cache.HeadDim, "head-dim", 0, "of kv: elements of a head")
-	f.StringVar(&p.dtype, "dtype", "bfloat16", "element type of kv, dispatch and combine; FP8 tokens have a scale for each 128 elements")
-	f.StringVar(&p.model, "model", "", fmt.Sprintf("built-in model, for what is not given of kv, dispatch and combine: %v", models.Names()))
+	f.StringVar(&p.bytes, "bytes", "", "message size as in the size column of bench; for dispatch and combine, size of one token")
+	f.IntVar(&r.Ranks, "ranks", 0, "number of ranks (default: all ranks of the machine)")
+	f.StringVar(&r.Algorithm, "algo", "", "algorithm (default: the fastest)")
+	f.StringVar(&r.CostModel, "cost-model", tuner.AlphaBeta, "cost model: "+tuner.AlphaBeta+" or "+tuner.NCCLModel)
+	f.StringVar(&r.Protocol, "protocol", "", "cost model nccl: ll, ll128 or simple (default: the fastest)")
+	f.IntVar(&r.LatCount, "lat-count", 0, "cost model nccl: number of pipelined operations, each with its own latency (default: 1)")
+	f.IntVar(&r.Tokens, "tokens", 0, "kv: cached tokens; dispatch and combine: tokens per rank")
+	f.IntVar(&r.Routing.TopK, "topk", 0, "dispatch and combine: experts per token")
+	f.IntVar(&r.Routing.Experts, "experts", 0, "dispatch and combine: number of experts; a token chooses each at most once (default: independent choices)")
+	f.IntVar(&p.hidden, "hidden", 0, "dispatch and combine: elements per token, instead of --bytes")
+	f.IntVar(&r.Cache.Layers, "layers", 0, "kv: layers")
+	f.IntVar(&r.Cache.KVHeads, "kv-heads", 0, "kv: heads of keys and values")
+	f.IntVar(&r.Cache.HeadDim, "head-dim", 0, "kv: elements per head")
+	f.StringVar(&p.dtype, "dtype", "bfloat16", "kv, dispatch and combine: element type; FP8 tokens have an f32 scale per 128 elements")
+	f.StringVar(&p.model, "model", "", "kv, dispatch and combine: take what is not given from this model: "+strings.Join(models.Names(), ", "))
 	cli.AddJSON(f, &p.asJSON)
 	return cmd
 }
@@ -90,7 +91,7 @@ var onlyFor = map[string][]string{
 func (p *flags) checkOp(cmd *cobra.Command) error {
 	op := p.request.Op
 	if !slices.Contains(tuner.Ops(), op) {
-		return fmt.Errorf("--op %.40q is not known; there are %s", op, strings.Join(tuner.Ops(), ", "))
+		return fmt.Errorf("--op %.40q is unknown; available: %s", op, strings.Join(tuner.Ops(), ", "))
 	}
 	group := op
 	if op != "kv" && op != "dispatch" && op != "combine" {
@@ -98,7 +99,7 @@ func (p *flags) checkOp(cmd *cobra.Command) error {
 	}
 	for name, ops := range onlyFor {
 		if cmd.Flags().Changed(name) && !slices.Contains(ops, group) {
-			return fmt.Errorf("--%s is not for %s; leave it out", name, op)
+			return fmt.Errorf("--%s does not apply to %s", name, op)
 		}
 	}
 	return nil
@@ -131,7 +132,7 @@ func (p *flags) loadMachine() (*tuner.Machine, error) {
 	uniform := p.alphaUs != 0 || p.betaGBs != 0
 	switch {
 	case p.machine != "" && uniform:
-		return nil, fmt.Errorf("--machine and --alpha-us or --beta-gbs exclude each other")
+		return nil, fmt.Errorf("--machine excludes --alpha-us and --beta-gbs")
 	case p.machine != "":
 		return tuner.LoadMachine(p.machine)
 	case !uniform:
@@ -184,7 +185,7 @@ func (p *flags) fillExperts(r *tuner.Request) error {
 			return err
 		}
 		if s.Experts == 0 {
-			return fmt.Errorf("model %s has no experts; %s is not for it", p.model, r.Op)
+			return fmt.Errorf("model %s has no experts, so it has no %s", p.model, r.Op)
 		}
 		orElse(&r.Routing.TopK, s.TopK)
 		orElse(&r.Routing.Experts, s.Experts)
@@ -193,7 +194,7 @@ func (p *flags) fillExperts(r *tuner.Request) error {
 		}
 	}
 	if (p.bytes == "") == (hidden == 0) {
-		return fmt.Errorf("give --bytes, --hidden or --model: the size of one copy of a token")
+		return fmt.Errorf("give one of --bytes, --hidden and --model for the size of a token")
 	}
 	if p.bytes != "" {
 		var err error
@@ -206,7 +207,7 @@ func (p *flags) fillExperts(r *tuner.Request) error {
 	}
 	const maxHidden = 1 << 24
 	if hidden < 1 || hidden > maxHidden {
-		return fmt.Errorf("--hidden is %d; give 1 to %d", hidden, maxHidden)
+		return fmt.Errorf("--hidden %d is outside 1..%d", hidden, maxHidden)
 	}
 	r.Bytes = uint64(hidden) * d.Size()
 	if d == ncclstyle.F8E4M3 || d == ncclstyle.F8E5M2 {
@@ -221,7 +222,7 @@ func (p *flags) oneDtype() (ncclstyle.Dtype, error) {
 		return "", err
 	}
 	if len(all) != 1 {
-		return "", fmt.Errorf("--dtype %s: give one", p.dtype)
+		return "", fmt.Errorf("--dtype %s: expected one type", p.dtype)
 	}
 	return all[0], nil
 }
@@ -238,19 +239,12 @@ func printPrediction(out io.Writer, p tuner.Prediction) {
 	if p.Protocol != "" {
 		how += ", " + p.Protocol
 	}
-	_, _ = fmt.Fprintf(out, "%s of %d bytes, %d ranks on %s: %s (%s)\n", p.Op, p.Bytes, p.Ranks, count(p.Nodes, "node"), how, p.CostModel)
+	_, _ = fmt.Fprintf(out, "%s of %d bytes, %d ranks on %s: %s (%s)\n", p.Op, p.Bytes, p.Ranks, cli.Count(p.Nodes, "node"), how, p.CostModel)
 	_, _ = fmt.Fprintf(out, "  time       %12.2f us = %.2f latency + %.2f bandwidth\n", p.TimeUs, p.LatencyUs, p.BandwidthUs)
-	_, _ = fmt.Fprintf(out, "  sent       %12.0f bytes by the busiest rank, %.4g copies\n", p.BytesPerRank, p.Copies)
-	_, _ = fmt.Fprintf(out, "  bandwidth  %12.2f GB/s, bus %.2f\n", p.AlgGBs, p.BusGBs)
-	_, _ = fmt.Fprintf(out, "  knee       %12.0f bytes: both parts are equal; 90 %% of the plateau from %.0f\n", p.KneeBytes, 9*p.KneeBytes)
+	_, _ = fmt.Fprintf(out, "  sent       %12.0f bytes by the rank that sends most (%.4g x %d)\n", p.BytesPerRank, p.Copies, p.Bytes)
+	_, _ = fmt.Fprintf(out, "  bandwidth  %12.2f GB/s algbw, %.2f GB/s busbw\n", p.AlgGBs, p.BusGBs)
+	_, _ = fmt.Fprintf(out, "  knee       %12.0f bytes, where both parts are equal; 90 %% of peak bandwidth from %.0f bytes\n", p.KneeBytes, 9*p.KneeBytes)
 	if c := p.RemoteCopies; c != nil {
-		_, _ = fmt.Fprintf(out, "  a token's copies to other nodes: %.2f one an expert, %.2f one a rank, %.2f one a node\n", c.PerExpert, c.PerRank, c.PerNode)
+		_, _ = fmt.Fprintf(out, "  copies of a token to other nodes: %.2f if sent per expert, %.2f per rank, %.2f per node\n", c.PerExpert, c.PerRank, c.PerNode)
 	}
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

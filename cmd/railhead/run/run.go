@@ -24,15 +24,19 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run -n N [flags] -- command [argument...]",
 		Short: "Start the ranks of a group on this machine",
-		Long: "Starts command N times with RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and RAILHEAD_SOCKET, _GROUP and _TOKEN\n" +
-			"set. Output is prefixed by rank. The first rank that fails ends the others (SIGTERM, then SIGKILL); its exit status\n" +
-			"is this command's, or 128 + the signal that ended it.",
+		Long: "Starts command N times. Each process gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, RAILHEAD_SOCKET, RAILHEAD_GROUP\n" +
+			"and RAILHEAD_TOKEN in its environment. Each line of its output is prefixed with its rank. When a rank fails, the others get\n" +
+			"SIGTERM, and SIGKILL after --grace. The exit status is that of the first rank that failed, or 128 + the signal that\n" +
+			"killed it.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cli.Usagef("no command to run; write it after --")
 			}
 			if n < 1 || n > launch.MaxRanks {
 				return cli.Usagef("-n %d is outside 1..%d", n, launch.MaxRanks)
+			}
+			if group == "" {
+				group = ranks.RandomName("run-")
 			}
 			if ownDaemon {
 				d, err := private.Start()
@@ -61,9 +65,9 @@ func Command() *cobra.Command {
 	f.SetInterspersed(false)
 	f.IntVarP(&n, "ranks", "n", 1, "number of ranks")
 	cli.AddSocket(f, &socket, "")
-	f.StringVar(&group, "group", ranks.RandomName("run-"), "name of the group; the default is a name of its own for each run")
-	f.BoolVar(&ownDaemon, "daemon", false, "serve the ranks from this process, without a daemon on the node")
-	f.DurationVar(&grace, "grace", launch.DefaultGrace, "time from SIGTERM to SIGKILL for the ranks that are ended")
+	f.StringVar(&group, "group", "", "group name (default: a random name)")
+	f.BoolVar(&ownDaemon, "daemon", false, "run a private daemon in this process, for these ranks only")
+	f.DurationVar(&grace, "grace", launch.DefaultGrace, "time between SIGTERM and SIGKILL")
 	return cmd
 }
 

@@ -23,11 +23,11 @@ func Command() *cobra.Command {
 	var drain time.Duration
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Run the node's daemon",
-		Long: "Runs the daemon until SIGTERM or SIGINT. It then takes no new groups and waits for the existing ones, at most\n" +
-			"--drain-timeout; a second signal ends it at once. Ranks that still work go on without it.\n\n" +
-			"The admin endpoint serves /livez, /readyz and /metrics on --admin, and those, /v1/groups and /v1/trace on admin.sock\n" +
-			"beside the socket.",
+		Short: "Run the daemon of this node",
+		Long: "Runs the daemon until SIGTERM or SIGINT. Then it drains: it accepts no new groups and exits when the last group has ended,\n" +
+			"or after --drain-timeout. A second signal makes it exit at once. Ranks keep running without the daemon.\n\n" +
+			"The admin endpoint serves /livez, /readyz and /metrics at the TCP address --admin. The unix socket admin.sock, in the\n" +
+			"directory of the client socket, serves the same, /v1/groups and /v1/trace.",
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := newLogger(logLevel)
@@ -38,10 +38,10 @@ func Command() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&socket, "socket", os.Getenv("RAILHEAD_SOCKET"), "unix socket for clients [$RAILHEAD_SOCKET]; empty: the default path")
-	f.StringVar(&admin, "admin", cli.EnvOr("RAILHEAD_ADMIN", defaultAdminAddr), "loopback address of the admin endpoint [$RAILHEAD_ADMIN]; port 0 picks one")
-	f.StringVar(&logLevel, "log", cli.EnvOr("RAILHEAD_LOG", "info"), "debug, info, warn or error [$RAILHEAD_LOG]")
-	f.DurationVar(&drain, "drain-timeout", 30*time.Second, "how long groups have to finish after SIGTERM")
+	cli.AddSocket(f, &socket, "")
+	f.StringVar(&admin, "admin", cli.EnvOr("RAILHEAD_ADMIN", defaultAdminAddr), "loopback address of the admin endpoint; port 0 means a free port [$RAILHEAD_ADMIN]")
+	f.StringVar(&logLevel, "log", cli.EnvOr("RAILHEAD_LOG", "info"), "log level: debug, info, warn or error [$RAILHEAD_LOG]")
+	f.DurationVar(&drain, "drain-timeout", 30*time.Second, "how long to wait for groups to end after SIGTERM or SIGINT")
 	return cmd
 }
 

@@ -25,7 +25,7 @@ func Command() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show the daemon's groups: who is in them, what they do, why they broke",
+		Short: "Show the daemon's groups: their ranks, current operations and failures",
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			raw, err := admin.Get(cmd.Context(), "status", socket, "/v1/groups")
@@ -38,7 +38,7 @@ func Command() *cobra.Command {
 			}
 			var s server.Status
 			if err := json.Unmarshal(raw, &s); err != nil {
-				return cli.Failuref("status: the daemon's answer: %w", err)
+				return cli.Failuref("status: cannot read the daemon's answer: %w", err)
 			}
 			printStatus(os.Stdout, s)
 			return nil
@@ -46,7 +46,7 @@ func Command() *cobra.Command {
 	}
 	f := cmd.Flags()
 	admin.AddSocket(f, &socket)
-	f.BoolVar(&asJSON, "json", false, "print the daemon's JSON")
+	f.BoolVar(&asJSON, "json", false, "print the daemon's JSON answer")
 	return cmd
 }
 
@@ -59,11 +59,11 @@ func printStatus(out io.Writer, s server.Status) {
 		s.Daemon.Started.Format(time.RFC3339), s.Daemon.Sessions, s.Daemon.Socket)
 	switch t := s.Daemon.Tuning; {
 	case t.Refused != "":
-		_, _ = fmt.Fprintf(out, "tuning: not used: %s\n", t.Refused)
+		_, _ = fmt.Fprintf(out, "tuning table: not used: %s\n", t.Refused)
 	case t.Entries > 0:
-		_, _ = fmt.Fprintf(out, "tuning: %d entries for %s\n", t.Entries, t.Fingerprint)
+		_, _ = fmt.Fprintf(out, "tuning table: %d entries for machine %s\n", t.Entries, t.Fingerprint)
 	default:
-		_, _ = fmt.Fprintf(out, "tuning: none for %s, default thresholds\n", t.Fingerprint)
+		_, _ = fmt.Fprintf(out, "tuning table: none for machine %s, default thresholds are used\n", t.Fingerprint)
 	}
 	if len(s.Groups) == 0 {
 		_, _ = fmt.Fprintln(out, "no groups")
@@ -87,7 +87,7 @@ func printGroup(out io.Writer, g *membership.GroupInfo) {
 		_, _ = fmt.Fprintf(out, "  algorithms %q, reproducible %t\n", g.Forcing, g.Reproducible)
 	}
 	if !slices.IsSorted(g.Ring) {
-		_, _ = fmt.Fprintf(out, "  rings go through ranks %v\n", g.Ring)
+		_, _ = fmt.Fprintf(out, "  order of ranks in rings: %v\n", g.Ring)
 	}
 	if g.Cause != "" {
 		_, _ = fmt.Fprintf(out, "  %s: %s\n", g.Result, g.Cause)
@@ -109,7 +109,7 @@ func printGroup(out io.Writer, g *membership.GroupInfo) {
 		_, _ = fmt.Fprintf(out, "  MoE: %.0f tokens, %.0f copies, %.0f dropped%s\n", m.Tokens, m.Copies, m.Dropped, busiestOf(m))
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "  rank\tpid\tstate\toperation\tsequence\tfor\tbytes\tran last\twaiting for")
+	_, _ = fmt.Fprintln(w, "  rank\tpid\tstate\toperation\tsequence\tage\tbytes\tlast algorithm\twaiting for")
 	for _, r := range g.Ranks {
 		waiting := ""
 		if len(r.WaitingFor) > 0 {
@@ -133,7 +133,7 @@ func busiestOf(m *membership.MoEInfo) string {
 	if m.AvgLoad == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; of %d experts %d is the busiest, with %.0f copies, %.2f times the average", m.Experts, m.Busiest, m.MaxLoad, m.MaxLoad/m.AvgLoad)
+	return fmt.Sprintf("; busiest of %d experts: %d with %.0f copies, %.2f times the average", m.Experts, m.Busiest, m.MaxLoad, m.MaxLoad/m.AvgLoad)
 }
 
 // healthOf says how a group that works does, and for how long if it does nothing.

@@ -32,7 +32,7 @@ func TestStatusSaysHowUnevenTheLoadOfExpertsIs(t *testing.T) {
 		want string
 	}{
 		{&membership.MoEInfo{Tokens: 128, Copies: 500, Dropped: 2, Experts: 4, Busiest: 3, MaxLoad: 600, AvgLoad: 240},
-			"  MoE: 128 tokens, 500 copies, 2 dropped; of 4 experts 3 is the busiest, with 600 copies, 2.50 times the average\n"},
+			"  MoE: 128 tokens, 500 copies, 2 dropped; busiest of 4 experts: 3 with 600 copies, 2.50 times the average\n"},
 		{&membership.MoEInfo{Experts: 4}, "  MoE: 0 tokens, 0 copies, 0 dropped\n"},
 		{nil, ""},
 	} {

@@ -26,12 +26,12 @@ func Command() *cobra.Command {
 	var file, output string
 	cmd := &cobra.Command{
 		Use:   "topo",
-		Short: "Show what this machine, or one described by a file, is made of, and the paths between its devices",
+		Short: "Show the hardware topology: devices, and the paths between them",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			write, known := outputs[output]
 			if !known {
-				return cli.Usagef("topo: --output %.40q is none of text, json, xml, svg", output)
+				return cli.Usagef("topo: --output %.40q is unknown; use text, json, xml or svg", output)
 			}
 			g, err := readTopology(file)
 			if err != nil {
@@ -47,8 +47,8 @@ func Command() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&file, "file", "", "a topology in NCCL's XML (NCCL_TOPO_DUMP_FILE) or in our JSON, instead of this machine")
-	f.StringVar(&output, "output", "text", "text, json, xml (for NCCL_TOPO_FILE) or svg")
+	f.StringVar(&file, "file", "", "topology file to show instead of this machine: NCCL XML (NCCL_TOPO_DUMP_FILE) or the JSON of --output json")
+	f.StringVar(&output, "output", "text", "format: text, json, xml (for NCCL_TOPO_FILE) or svg")
 	return cmd
 }
 

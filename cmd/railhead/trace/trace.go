@@ -21,11 +21,11 @@ import (
 func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace",
-		Short: "Show what the ranks have done last: their flight record",
+		Short: "Show the last operations of each rank (flight recorder)",
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_ = cmd.Help()
-			return cli.Usagef("trace: no command given; there is dump")
+			return cli.Usagef("trace: no command given; available: dump")
 		},
 	}
 	cmd.AddCommand(dumpCommand())
@@ -38,9 +38,9 @@ func dumpCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "dump",
-		Short: "Write the last operations of every rank, also of ranks that have died and of groups that have ended",
-		Long: "Writes the flight record of the daemon's groups as a table or, with --json, of one group as PyTorch's flight recorder\n" +
-			"does: an object with each rank's dump, by the rank's number.",
+		Short: "Print the last operations of every rank, also of dead ranks and of groups that have ended",
+		Long: "Prints the flight records of all groups as tables. With --json, prints that of one group in the format of PyTorch's flight\n" +
+			"recorder: an object with a dump per rank.",
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if last < 1 || last > wire.FlightRecords {
@@ -53,16 +53,16 @@ func dumpCommand() *cobra.Command {
 			}
 			var traces flight.Traces
 			if err := json.Unmarshal(raw, &traces); err != nil {
-				return cli.Failuref("trace dump: the daemon's answer: %w", err)
+				return cli.Failuref("trace dump: cannot read the daemon's answer: %w", err)
 			}
 			return dumpTraces(os.Stdout, &traces, group, asJSON)
 		},
 	}
 	f := cmd.Flags()
 	admin.AddSocket(f, &socket)
-	f.StringVar(&group, "group", "", "name of the group; \"\" = all")
-	f.IntVar(&last, "last", 64, "operations of each rank")
-	f.BoolVar(&asJSON, "json", false, "what PyTorch's analyser reads, by rank, of one group: the latest of its name")
+	f.StringVar(&group, "group", "", "group name (default: all groups)")
+	f.IntVar(&last, "last", 64, "number of operations per rank")
+	f.BoolVar(&asJSON, "json", false, "print one group as JSON for PyTorch's flight recorder analyser; of groups of the same name, the latest")
 	return cmd
 }
 
@@ -70,7 +70,7 @@ func dumpTraces(out io.Writer, t *flight.Traces, group string, asJSON bool) erro
 	if len(t.Traces) == 0 {
 		what := "no group has a flight record"
 		if group != "" {
-			what = fmt.Sprintf("no group %q has one", group)
+			what = fmt.Sprintf("no group %q has a flight record", group)
 		}
 		return cli.Failuref("trace dump: %s; see `railhead status`", what)
 	}

@@ -66,12 +66,12 @@ func openJournal(path string, header journalHeader, force bool) (*journal, []poi
 // lock keeps a second run from writing into the same file, and finds that the one before has just removed it.
 func (j *journal) lock() error {
 	if err := unix.Flock(int(j.f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("another `railhead tune` is measuring this machine (%w): wait for it", err)
+		return fmt.Errorf("another `railhead tune` is running on this machine (%w): wait for it to end", err)
 	}
 	mine, err1 := j.f.Stat()
 	named, err2 := os.Stat(j.f.Name())
 	if err1 != nil || err2 != nil || !os.SameFile(mine, named) {
-		return errors.New("another `railhead tune` has just ended: its table is there; start again to measure again")
+		return errors.New("another `railhead tune` has just saved its table; start again to measure again")
 	}
 	return nil
 }
@@ -83,7 +83,7 @@ func (j *journal) begin(header journalHeader) ([]point, error) {
 		return nil, err
 	}
 	if len(raw) > maxJournalBytes {
-		return nil, fmt.Errorf("more than %d bytes; --force starts a new one", maxJournalBytes)
+		return nil, fmt.Errorf("more than %d bytes; --force discards it", maxJournalBytes)
 	}
 	whole := raw[:bytes.LastIndexByte(raw, '\n')+1]
 	if len(whole) < len(raw) {
@@ -114,15 +114,15 @@ func parseJournal(raw []byte, want journalHeader) ([]point, error) {
 	d.DisallowUnknownFields()
 	var header journalHeader
 	if err := d.Decode(&header); err != nil {
-		return nil, fmt.Errorf("line 1: %w; --force starts a new one", err)
+		return nil, fmt.Errorf("line 1: %w; --force discards the journal", err)
 	}
 	switch {
 	case header.Fingerprint != want.Fingerprint:
-		return nil, fmt.Errorf("it is of another machine, %s, and this one is %s; --force starts a new one", header.Fingerprint, want.Fingerprint)
+		return nil, fmt.Errorf("it was measured on another machine, %s, not on %s; --force discards it", header.Fingerprint, want.Fingerprint)
 	case header.Railhead != want.Railhead:
-		return nil, fmt.Errorf("it is of version %s, and this is %s; go on with that one, or --force starts a new one", header.Railhead, want.Railhead)
+		return nil, fmt.Errorf("it was measured by version %s, not by %s; continue with that version, or discard it with --force", header.Railhead, want.Railhead)
 	case !reflect.DeepEqual(header.Plan, want.Plan):
-		return nil, fmt.Errorf("it is of other parameters, %+v, not %+v; give the same to go on, or --force to start a new one", header.Plan, want.Plan)
+		return nil, fmt.Errorf("it was measured with other flags, %+v, not %+v; continue with the same flags, or discard it with --force", header.Plan, want.Plan)
 	}
 	sizes := map[algoCase][]uint64{}
 	for _, c := range want.Plan.cases(1) {
@@ -134,10 +134,10 @@ func parseJournal(raw []byte, want journalHeader) ([]point, error) {
 		if err := d.Decode(&p); errors.Is(err, io.EOF) {
 			return points, nil
 		} else if err != nil {
-			return nil, fmt.Errorf("line %d: %w; --force starts a new one", line, err)
+			return nil, fmt.Errorf("line %d: %w; --force discards the journal", line, err)
 		}
 		if !slices.Contains(sizes[p.algoCase], p.Bytes) || p.Round < 1 || p.Round > maxRounds || p.timed() && p.Ran != p.Algorithm || !(p.TimeUs > 0) {
-			return nil, fmt.Errorf("line %d: %s, %d bytes, round %d, %v us of %q is no point of this run; --force starts a new one",
+			return nil, fmt.Errorf("line %d: %s, %d bytes, round %d, %v us, ran %q: not a point of this run; --force discards the journal",
 				line, p.algoCase, p.Bytes, p.Round, p.TimeUs, p.Ran)
 		}
 		points = append(points, p)
@@ -155,7 +155,7 @@ func (j *journal) write(line any) error {
 
 func (j *journal) add(p point) error {
 	if err := j.write(p); err != nil {
-		return fmt.Errorf("journal: %w; make room, and start again to go on", err)
+		return fmt.Errorf("journal: %w; free disk space and start again to continue", err)
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ func newTuning(plan *schedule, journal *journal, points []point, timeout time.Du
 // measure goes through the cases again and again, so that what disturbs the machine for a while disturbs all of them.
 func (t *tuning) measure(ctx context.Context, budget time.Duration) error {
 	if len(t.points) > 0 {
-		_, _ = fmt.Fprintf(t.progress, "tune: going on after %d points that an earlier run has measured\n", len(t.points))
+		_, _ = fmt.Fprintf(t.progress, "tune: continuing an interrupted run, which has measured %d points\n", len(t.points))
 	}
 	d, err := private.StartUntuned()
 	if err != nil {
@@ -122,9 +122,9 @@ func (t *tuning) take(c algoCase, round int, row ncclstyle.Row) error {
 	side := row.OutOfPlace
 	switch {
 	case side.Wrong != nil && *side.Wrong != 0:
-		return fmt.Errorf("%d elements are wrong with %d bytes: no table is made of that; please report it", *side.Wrong, row.SizeBytes)
+		return fmt.Errorf("%d elements of the result are wrong at %d bytes: no table is saved; please report this as a bug", *side.Wrong, row.SizeBytes)
 	case c.timed() && row.Algo != c.Algorithm:
-		return fmt.Errorf("with %d bytes %s ran in its place", row.SizeBytes, row.Algo)
+		return fmt.Errorf("at %d bytes %s ran instead", row.SizeBytes, row.Algo)
 	}
 	p := point{algoCase: c, Round: round, Bytes: row.SizeBytes, TimeUs: side.TimeUs, Ran: row.Algo}
 	t.points = append(t.points, p)

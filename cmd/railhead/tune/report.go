@@ -91,7 +91,7 @@ func entryOf(s setting, ranges []tuner.Range, measured []tuner.Measurement, defa
 		byDefault := defaults[at.Bytes]
 		was, ok := at.TimesUs[byDefault]
 		if !ok {
-			return e, fmt.Errorf("with %d bytes %q runs by default, which was not measured", at.Bytes, byDefault)
+			return e, fmt.Errorf("at %d bytes the default is %q, which was not measured", at.Bytes, byDefault)
 		}
 		e.Sizes = append(e.Sizes, Size{
 			Bytes: at.Bytes, Algorithm: chosen, Default: byDefault, Gain: was / at.TimesUs[chosen], TimeUs: at.TimesUs,
@@ -135,7 +135,7 @@ func (r *Report) tableEntries() []tuner.Entry {
 // write shows the table to a person.
 func (r *Report) write(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(table, "collective\tranks\tmemory\tfrom\talgorithm\tby default\tgain")
+	_, _ = fmt.Fprintln(table, "collective\tranks\tmemory\tfrom\talgorithm\tdefault\tgain")
 	for _, e := range r.Entries {
 		for _, g := range e.Ranges {
 			_, _ = fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%.2f\n", e.Collective, e.WorldSize, e.Memory, sizeName(g.FromBytes), g.Algorithm,
@@ -145,7 +145,7 @@ func (r *Report) write(w io.Writer) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "gain: the default's time over that of the algorithm, geometric mean of the sizes; medians of %d rounds,\nwhich differ by %.0f %%\nsaved in %s\n",
+	_, err := fmt.Fprintf(w, "gain: time of the default / time of the algorithm, medians of %d rounds, geometric mean over the sizes\nhalf of the times vary by %.0f %% or more between rounds\nsaved in %s\n",
 		r.Rounds, 100*r.Spread, r.File)
 	return err
 }

@@ -65,10 +65,10 @@ func planOf(f *flags) (*schedule, error) {
 	}
 	p.FromBytes, p.ToBytes, p.Factor = sweep.Min, sweep.Max, sweep.StepFactor
 	if p.Factor < 2 {
-		return nil, cli.Usagef("-f %d: sizes grow by a factor of 2 or more", p.Factor)
+		return nil, cli.Usagef("-f %d is below 2", p.Factor)
 	}
 	if least := uint64(partBytes * slices.Max(p.Ranks)); p.FromBytes < least {
-		return nil, cli.Usagef("-b %d: with %d ranks at least %d bytes, of which each rank has a part", p.FromBytes, slices.Max(p.Ranks), least)
+		return nil, cli.Usagef("-b %d is too small: %d ranks need at least %d bytes", p.FromBytes, slices.Max(p.Ranks), least)
 	}
 	if _, err := p.asked().Sizes(); err != nil {
 		return nil, cli.Usagef("%w", err)
@@ -81,7 +81,7 @@ func parseCollectives(text string) ([]string, error) {
 	known := plan.Algorithms()
 	names, err := cli.List("--op", text, func(name string) (string, error) {
 		if _, ok := known[name]; !ok {
-			return "", fmt.Errorf("%.40q is not tuned; there are allgather, allreduce, alltoall, broadcast, reducescatter", name)
+			return "", fmt.Errorf("%.40q cannot be tuned; available: allgather, allreduce, alltoall, broadcast, reducescatter", name)
 		}
 		return name, nil
 	})

@@ -64,10 +64,10 @@ func TestAWrongElementOrAnotherAlgorithmFailsTheTune(t *testing.T) {
 	row := func(algo string, wrong int64) ncclstyle.Row {
 		return ncclstyle.Row{SizeBytes: 1024, Algo: algo, OutOfPlace: ncclstyle.Side{TimeUs: 1, Wrong: &wrong}}
 	}
-	if err := tune.take(c, 1, row("twoshot", 3)); err == nil || !strings.Contains(err.Error(), "3 elements are wrong with 1024 bytes") {
+	if err := tune.take(c, 1, row("twoshot", 3)); err == nil || !strings.Contains(err.Error(), "3 elements of the result are wrong at 1024 bytes") {
 		t.Error(err)
 	}
-	if err := tune.take(c, 1, row("oneshot", 0)); err == nil || !strings.Contains(err.Error(), "with 1024 bytes oneshot ran in its place") {
+	if err := tune.take(c, 1, row("oneshot", 0)); err == nil || !strings.Contains(err.Error(), "at 1024 bytes oneshot ran instead") {
 		t.Error(err)
 	}
 	if len(tune.points) != 0 {

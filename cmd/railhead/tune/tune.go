@@ -38,22 +38,23 @@ func Command() *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
 		Use:   "tune",
-		Short: "Measure which algorithm is the fastest on this machine, and keep the answer",
-		Long: "Measures every algorithm that adds in the order of the ranks, in ordinary memory and in windows, with a daemon and ranks\n" +
-			"of its own, and saves which one to take in $XDG_STATE_HOME/railhead/tune (~/.local/state). Whatever else runs on the\n" +
-			"machine meanwhile is measured with it. A run that was stopped goes on where it was when it is started again.",
+		Short: "Measure which algorithm is fastest on this machine, and save the result",
+		Long: "Measures every algorithm that adds in rank order, with buffers in ordinary memory and in windows, on a daemon and ranks of its\n" +
+			"own. Saves the fastest for each collective, number of ranks and message size in $XDG_STATE_HOME/railhead/tune (by default\n" +
+			"~/.local/state/railhead/tune), where a daemon reads it when it starts. Run it on an idle machine. An interrupted run\n" +
+			"continues where it stopped when it is started again with the same flags.",
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.tune(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.ops, "op", "allgather,allreduce,alltoall,broadcast,reducescatter", "collectives, with commas")
-	fs.StringVar(&f.ranks, "ranks", "", "numbers of ranks, with commas (default: powers of two, from 2 to a rank for each processor)")
+	fs.StringVar(&f.ops, "op", "allgather,allreduce,alltoall,broadcast,reducescatter", "collectives, separated by commas")
+	fs.StringVar(&f.ranks, "ranks", "", "numbers of ranks, separated by commas (default: powers of two from 2 to the number of processors)")
 	f.sizes.AddTo(fs, "1K", "16M", 2, "factor between message sizes")
 	fs.DurationVar(&f.budget, "time", 5*time.Minute,
-		fmt.Sprintf("no round is begun that would end later; but there are at least %d, and at most %d", minRounds, maxRounds))
-	fs.BoolVar(&f.force, "force", false, "start anew where an earlier run was stopped")
+		fmt.Sprintf("time limit: no round starts that would end later, but at least %d rounds run; at most %d run", minRounds, maxRounds))
+	fs.BoolVar(&f.force, "force", false, "discard the measurements of an interrupted run")
 	cli.AddTimeout(fs, &f.timeout)
 	cli.AddJSON(fs, &f.asJSON)
 	return cmd
@@ -95,7 +96,7 @@ func (f *flags) run(ctx context.Context, p *schedule, out, progress io.Writer) e
 	t := newTuning(p, journal, points, f.timeout, progress)
 	if err := t.measure(ctx, f.budget); err != nil {
 		journal.close()
-		return fmt.Errorf("%w; what was measured is kept, start again to go on", err)
+		return fmt.Errorf("%w; the measurements are kept: start again to continue", err)
 	}
 	report, err := t.report(fingerprint)
 	if err == nil {
@@ -110,8 +111,8 @@ func (f *flags) run(ctx context.Context, p *schedule, out, progress io.Writer) e
 		return err
 	}
 	if report.Spread > busySpread {
-		_, _ = fmt.Fprintf(progress, "railhead: warning: half of the times differ by %.0f %% or more between rounds: something else was running; "+
-			"run it again while the machine is idle, or with more --time\n", 100*report.Spread)
+		_, _ = fmt.Fprintf(progress, "railhead: warning: half of the times vary by %.0f %% or more between rounds, so other programs were probably running; "+
+			"measure again on an idle machine, or with a larger --time\n", 100*report.Spread)
 	}
 	if f.asJSON {
 		return json.NewEncoder(out).Encode(report)
@@ -124,7 +125,7 @@ func saveTable(dir, fingerprint string, entries []tuner.Entry, warnings io.Write
 	table, err := tuner.LoadTable(dir, fingerprint, plan.Algorithms())
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			_, _ = fmt.Fprintf(warnings, "railhead: warning: a new table takes the place of one that could not be read: %v\n", err)
+			_, _ = fmt.Fprintf(warnings, "railhead: warning: replacing a table that cannot be read: %v\n", err)
 		}
 		table = &tuner.Table{Version: tuner.TableVersion, Fingerprint: fingerprint}
 	}

@@ -162,14 +162,14 @@ func TestTheTableFollowsFromTheMediansOfTheJournal(t *testing.T) {
 	flags.sizes.Max = "256K"
 	s.journalOf(t, flags, nil, someTimes)
 	status, stdout, stderr := s.tune(t, "-e", "256K")
-	want := `collective  ranks  memory  from    algorithm  by default  gain
-allreduce   2      any     0 B     oneshot    oneshot     1.00
-allreduce   2      any     16 KiB  twoshot    oneshot     2.00
-allreduce   2      window  0 B     oneshot    oneshot     1.00
-allreduce   2      window  16 KiB  twoshot    oneshot     0.99
-allreduce   2      window  64 KiB  pull       oneshot     1.25
-gain: the default's time over that of the algorithm, geometric mean of the sizes; medians of 3 rounds,
-which differ by 0 %
+	want := `collective  ranks  memory  from    algorithm  default  gain
+allreduce   2      any     0 B     oneshot    oneshot  1.00
+allreduce   2      any     16 KiB  twoshot    oneshot  2.00
+allreduce   2      window  0 B     oneshot    oneshot  1.00
+allreduce   2      window  16 KiB  twoshot    oneshot  0.99
+allreduce   2      window  64 KiB  pull       oneshot  1.25
+gain: time of the default / time of the algorithm, medians of 3 rounds, geometric mean over the sizes
+half of the times vary by 0 % or more between rounds
 saved in ` + filepath.Join(s.dir, s.fingerprint+".json") + "\n"
 	if status != 0 || stdout != want || strings.Contains(stderr, "tune: round") || strings.Contains(stderr, "warning") {
 		t.Fatalf("status %d, %s\n%s\nwant\n%s", status, stderr, stdout, want)
@@ -192,7 +192,7 @@ func TestRoundsThatDifferAreAWarning(t *testing.T) {
 	s := newState(t)
 	s.journalOf(t, smallFlags, nil, func(_ algoCase, round int, bytes uint64) float64 { return float64(round) * float64(bytes) })
 	status, stdout, stderr := s.tune(t)
-	if status != 0 || !strings.Contains(stderr, "warning: half of the times differ by 100 %") || !strings.Contains(stdout, "which differ by 100 %") {
+	if status != 0 || !strings.Contains(stderr, "warning: half of the times vary by 100 %") || !strings.Contains(stdout, "half of the times vary by 100 %") {
 		t.Errorf("status %d, %s\n%s", status, stderr, stdout)
 	}
 }
@@ -204,7 +204,7 @@ func TestATableThatCannotBeReadIsReplacedWithAWarning(t *testing.T) {
 	}
 	s.journalOf(t, smallFlags, nil, someTimes)
 	status, _, stderr := s.tune(t)
-	if status != 0 || !strings.Contains(stderr, "warning: a new table takes the place") {
+	if status != 0 || !strings.Contains(stderr, "warning: replacing a table") {
 		t.Errorf("status %d: %s", status, stderr)
 	}
 	if table := s.table(t); len(table.Entries) != 2 {
@@ -238,10 +238,10 @@ func TestAJournalOfAnotherRunIsRefusedUntilForced(t *testing.T) {
 		change func(*journalHeader)
 		want   string
 	}{
-		"machine":    {func(h *journalHeader) { h.Fingerprint = "1p-other" }, "of another machine, 1p-other"},
-		"version":    {func(h *journalHeader) { h.Railhead = "0.0.0-old" }, "of version 0.0.0-old"},
-		"sizes":      {func(h *journalHeader) { h.Plan.ToBytes = 8192 }, "of other parameters"},
-		"processors": {func(h *journalHeader) { h.Plan.Processors += 3 }, "of other parameters"},
+		"machine":    {func(h *journalHeader) { h.Fingerprint = "1p-other" }, "on another machine, 1p-other"},
+		"version":    {func(h *journalHeader) { h.Railhead = "0.0.0-old" }, "by version 0.0.0-old"},
+		"sizes":      {func(h *journalHeader) { h.Plan.ToBytes = 8192 }, "with other flags"},
+		"processors": {func(h *journalHeader) { h.Plan.Processors += 3 }, "with other flags"},
 	} {
 		s.journalOf(t, smallFlags, c.change, someTimes)
 		before := s.lines()

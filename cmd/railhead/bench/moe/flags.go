@@ -39,25 +39,25 @@ var (
 
 func (b *flags) addTo(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.IntVar(&b.ranks, "ranks", 2, "rank processes")
+	f.IntVar(&b.ranks, "ranks", 2, "number of ranks")
 	f.StringVar(&b.tokens, "tokens", "1,8,32,128",
-		"tokens of each rank: one row of the table for each number; the buffer has room for the largest")
-	f.IntVar(&b.hidden, "hidden", 7168, "elements of a token")
-	f.IntVar(&b.experts, "experts", 256, "experts of all ranks together")
-	f.IntVar(&b.topk, "topk", 8, "experts of a token")
+		"tokens per rank, separated by commas: one row of the table each; the buffer is sized for the largest")
+	f.IntVar(&b.hidden, "hidden", 7168, "elements per token")
+	f.IntVar(&b.experts, "experts", 256, "number of experts, of all ranks together")
+	f.IntVar(&b.topk, "topk", 8, "experts per token")
 	f.StringVar(&b.model, "model", "",
-		"take hidden, experts and topk from a model, where no flag gives them: "+strings.Join(modelsWithExperts(), ", "))
-	f.StringVar(&b.dtype, "dtype", "bf16", "tokens as they are given: f32, bf16, f16, fp8_e4m3")
-	f.StringVar(&b.wire, "wire-dtype", "", "tokens as they travel: f32, bf16, f16, fp8_e4m3; the default is --dtype")
-	f.StringVar(&b.combine, "combine-dtype", "bf16", "partial sums as they travel: f32, bf16, f16")
-	f.StringVar(&b.scale, "scale", "f32", "scales of fp8_e4m3: f32, ue8m0, static (1/128 for all)")
-	f.StringVar(&b.mode, "mode", "ll", "ll: low latency, room for the worst case; ht: high throughput, room for a few chunks")
-	f.StringVar(&b.layout, "layout", "flat", "received rows: flat, padded (both by expert) or tokens")
-	f.StringVar(&b.routing, "routing", "uniform", "uniform, zipf (the n-th most popular expert is taken 1/n times as often as the "+
-		"first), or a .npy file of topk_idx, [tokens, topk] of int32 or int64, dealt out to the ranks in order")
+		"take hidden, experts and topk from this model, unless given: "+strings.Join(modelsWithExperts(), ", "))
+	f.StringVar(&b.dtype, "dtype", "bf16", "type of the input tokens: f32, bf16, f16 or fp8_e4m3")
+	f.StringVar(&b.wire, "wire-dtype", "", "type in which tokens are sent: f32, bf16, f16 or fp8_e4m3 (default: --dtype)")
+	f.StringVar(&b.combine, "combine-dtype", "bf16", "type in which partial sums are sent: f32, bf16 or f16")
+	f.StringVar(&b.scale, "scale", "f32", "format of the scales of fp8_e4m3: f32, ue8m0 or static (1/128 for every block)")
+	f.StringVar(&b.mode, "mode", "ll", "ll: low latency, buffers for the worst case; ht: high throughput, buffers for a few chunks")
+	f.StringVar(&b.layout, "layout", "flat", "layout of the received rows: flat or padded (grouped by expert), or tokens (one row per token)")
+	f.StringVar(&b.routing, "routing", "uniform", "uniform, zipf (the n-th most popular expert is chosen 1/n times as often as the "+
+		"first), or a .npy file of topk_idx ([tokens, topk], int32 or int64), whose tokens are given to the ranks in order")
 	f.IntVarP(&b.iterations, "iterations", "n", 100, "timed iterations")
-	f.IntVarP(&b.warmup, "warmup", "w", 10, "iterations before those")
-	f.Uint64Var(&b.seed, "seed", 1, "of routing and tokens")
+	f.IntVarP(&b.warmup, "warmup", "w", 10, "warm-up iterations")
+	f.Uint64Var(&b.seed, "seed", 1, "seed of routing and tokens")
 	cli.AddPlot(f, &b.plot, "latency and bandwidth against tokens per rank")
 	cli.AddTimeout(f, &b.timeout)
 	cli.AddJSON(f, &b.asJSON)
@@ -83,7 +83,7 @@ func (b *flags) plan(cmd *cobra.Command) (*job, error) {
 		j.Shape.Tokens = max(j.Shape.Tokens, n)
 	}
 	if j.Shape.Tokens == 0 {
-		return nil, cli.Usagef("--tokens %s: expected a number above 0 among them", b.tokens)
+		return nil, cli.Usagef("--tokens %s: at least one number must be above 0", b.tokens)
 	}
 	config := j.Shape.Config()
 	if err := config.Check(b.ranks); err != nil {
@@ -99,7 +99,7 @@ func (b *flags) parseTokens() (tokens []int, err error) {
 	for _, text := range strings.Split(b.tokens, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 || n > alltoall.MaxTokens {
-			return nil, cli.Usagef("--tokens %s: expected numbers from 0 to %d, with commas", b.tokens, alltoall.MaxTokens)
+			return nil, cli.Usagef("--tokens %s: expected numbers from 0 to %d, separated by commas", b.tokens, alltoall.MaxTokens)
 		}
 		tokens = append(tokens, n)
 	}
@@ -112,7 +112,7 @@ func (b *flags) checkNumbers(rows int) error {
 	}
 	switch {
 	case rows > maxRows:
-		return cli.Usagef("--tokens has %d numbers, more than %d", rows, maxRows)
+		return cli.Usagef("--tokens has %d numbers, more than the limit of %d", rows, maxRows)
 	case b.iterations < 1 || b.iterations > maxIterations/rows:
 		return cli.Usagef("--iterations %d is outside 1..%d for %d rows", b.iterations, maxIterations/rows, rows)
 	case b.warmup < 0 || b.warmup > maxIterations:

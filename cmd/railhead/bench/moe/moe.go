@@ -24,18 +24,17 @@ func Command() *cobra.Command {
 	var b flags
 	cmd := &cobra.Command{
 		Use:   "moe",
-		Short: "Measure the dispatch and combine of a mixture of experts between ranks of this machine",
-		Long: "Starts a daemon and the ranks, all on this machine's CPU, each pinned to a processor where there are enough. Each\n" +
-			"iteration is a dispatch, a combine and a round trip of both, each from a barrier to its return; the slowest rank counts.\n" +
-			"The experts' outputs are there already. Every element of the first and of the last iteration, which have inputs of\n" +
-			"their own, is compared with an independent computation, and so is every list that comes with the rows.\n\n" +
-			"algbw  of a dispatch: the token copies that a rank receives, its own included, of elements and scales on the wire each,\n" +
-			"       over the median time; of a combine: as many partial sums. A mean over ranks. A token counts once for each rank\n" +
-			"       that it goes to, not for each expert, and neither headers nor flags count.\n" +
-			"copies how many ranks a token goes to, its own included: once to each, whatever the number of its experts there.\n" +
-			"ratio  what a rank writes for others in a round trip, payload and headers, over the least: rows and partial sums alone, once\n" +
-			"       for each rank that a token goes to. Of the rank with the largest. Payload, headers and flags are means over the\n" +
-			"       ranks of what the library has counted.",
+		Short: "Measure MoE dispatch and combine between ranks on this machine",
+		Long: "Starts a daemon and the ranks on this machine's CPU. Each rank is pinned to a processor of its own if there are enough. An\n" +
+			"iteration times a dispatch, a combine, and a round trip: a dispatch and a combine without a barrier between them. Each begins\n" +
+			"at a barrier, and its time is that of the slowest rank. The experts' computation is not part of it. In the first and the last\n" +
+			"iteration every element, and every list that describes the received rows, is compared with an independent computation.\n\n" +
+			"algbw   bytes that a rank receives, divided by the median time; mean over the ranks. Dispatch: elements and scales of each token\n" +
+			"        copy, also of copies from the rank itself, without headers and flags. Combine: as many partial sums.\n" +
+			"copies  number of ranks that a token is sent to, its own included. A rank gets one copy, however many of its experts are chosen.\n" +
+			"payload, headers, flags  bytes that a rank writes to other ranks in a round trip, by the library's counters; mean over the ranks.\n" +
+			"ratio   payload and headers, divided by the least possible payload: one row and one partial sum per token and destination rank.\n" +
+			"        Largest value of all ranks.",
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			j, err := b.plan(cmd)
@@ -80,7 +79,7 @@ func (b *flags) bench(ctx context.Context, j *job) error {
 		report.footer(table)
 	}
 	if failed == nil && !report.OK {
-		failed = errors.New("results were wrong")
+		failed = errors.New("some results are wrong")
 	}
 	if failed != nil {
 		return cli.Failuref("bench moe: %w", failed)

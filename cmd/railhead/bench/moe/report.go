@@ -72,13 +72,13 @@ func (r *Report) header(w io.Writer) {
 		wire += " with scales " + r.Scale
 	}
 	_, _ = fmt.Fprintf(w, "# MoE dispatch and combine: %s, %s rows, routing %s, seed %d\n", r.Mode, r.Layout, s.Routing, s.Seed)
-	_, _ = fmt.Fprintf(w, "# nRanks %d hidden %d experts %d topk %d warmup iters: %d iters: %d validation: all of the first and the last\n",
+	_, _ = fmt.Fprintf(w, "# nRanks %d hidden %d experts %d topk %d warmup iters: %d iters: %d validation: first and last iteration\n",
 		r.Ranks, s.Hidden, s.Experts, s.TopK, r.Warmup, r.Iterations)
 	_, _ = fmt.Fprintf(w, "# device: %s, tokens %s, on the wire %s, partial sums %s\n", r.Device, s.Dtype, wire, s.Combine)
-	_, _ = fmt.Fprintf(w, "# memory of a rank, for %d tokens: window %.2f MiB (%d B), private %.2f MiB (%d B)\n#\n", s.Tokens,
+	_, _ = fmt.Fprintf(w, "# memory per rank for %d tokens: window %.2f MiB (%d B), private %.2f MiB (%d B)\n#\n", s.Tokens,
 		float64(r.BufferBytes)/mib, r.BufferBytes, float64(r.PrivateBytes)/mib, r.PrivateBytes)
 	_, _ = fmt.Fprintf(w, "# %7s  %28s  %28s  %19s  %47s\n", "", "dispatch          ", "combine          ", "round trip    ",
-		"written by a rank in a round trip       ")
+		"written per rank and round trip        ")
 	for _, line := range [][]any{
 		{"tokens", "p50", "p99", "algbw", "p50", "p99", "algbw", "p50", "p99", "copies", "payload", "headers", "flags", "ratio", "#wrong"},
 		{"", "(us)", "(us)", "(GB/s)", "(us)", "(us)", "(GB/s)", "(us)", "(us)", "", "(B)", "(B)", "(B)", "", ""},
@@ -119,7 +119,7 @@ func (r *Report) draw(w io.Writer) error {
 	title := fmt.Sprintf("MoE %s, hidden %d, %d experts, top %d, %s, %d ranks on the CPU", r.Mode, r.Shape.Hidden, r.Shape.Experts,
 		r.Shape.TopK, r.Shape.Wire, r.Ranks)
 	latency, bandwidth := sizeplot.NewPanel(title, "time (us)"), sizeplot.NewPanel("", "algorithm bandwidth (GB/s)")
-	latency.X.Label.Text, bandwidth.X.Label.Text = "tokens of a rank", "tokens of a rank"
+	latency.X.Label.Text, bandwidth.X.Label.Text = "tokens per rank", "tokens per rank"
 	for i, phase := range []struct {
 		name string
 		of   func(Row) Latency
@@ -134,7 +134,7 @@ func (r *Report) draw(w io.Writer) error {
 		}
 		p50 := line(func(l Latency) float64 { return l.P50us })
 		if len(p50) == 0 {
-			return fmt.Errorf("plot: there is nothing to draw")
+			return fmt.Errorf("--plot: no row has both tokens and a time")
 		}
 		if err := sizeplot.AddLine(latency, 2*i, phase.name+" p50", p50); err != nil {
 			return err

@@ -23,7 +23,7 @@ const (
 
 // AddSocket adds --socket.
 func AddSocket(f *pflag.FlagSet, socket *string) {
-	cli.AddSocket(f, socket, "; admin.sock lies beside it")
+	cli.AddSocket(f, socket, "; admin.sock is in the same directory")
 }
 
 // Get asks the daemon at a socket for a path, for a command. A missing daemon has an exit status of its own.
@@ -51,11 +51,11 @@ func Get(ctx context.Context, command, socket, path string) ([]byte, error) {
 		return nil, cli.Failuref("%s: %w", command, err)
 	}
 	if len(raw) > maxAnswerBytes {
-		return nil, cli.Failuref("%s: the daemon's answer has more than %d MiB; ask for less of it (`railhead %s --help`)",
+		return nil, cli.Failuref("%s: the daemon's answer is larger than %d MiB; ask for less (`railhead %s --help`)",
 			command, maxAnswerBytes>>20, command)
 	}
 	if res.StatusCode != http.StatusOK {
-		return nil, cli.Failuref("%s: the daemon says %s: %s", command, res.Status, strings.TrimSpace(string(raw)))
+		return nil, cli.Failuref("%s: the daemon answered %s: %s", command, res.Status, strings.TrimSpace(string(raw)))
 	}
 	return raw, nil
 }

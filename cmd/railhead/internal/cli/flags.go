@@ -29,18 +29,18 @@ func EnvOr(variable, fallback string) string {
 
 // AddJSON adds --json, for a report on stdout.
 func AddJSON(f *pflag.FlagSet, asJSON *bool) {
-	f.BoolVar(asJSON, "json", false, "print JSON on stdout")
+	f.BoolVar(asJSON, "json", false, "print the report as JSON on stdout")
 }
 
 // AddTimeout adds --timeout, of the ranks' waits.
 func AddTimeout(f *pflag.FlagSet, timeout *time.Duration) {
-	f.DurationVar(timeout, "timeout", 30*time.Second, "deadline of every wait")
+	f.DurationVar(timeout, "timeout", 30*time.Second, "how long a rank waits for the others before its call fails")
 }
 
 // CheckTimeout checks --timeout.
 func CheckTimeout(timeout time.Duration) error {
 	if timeout < time.Millisecond {
-		return Usagef("--timeout %v is too short", timeout)
+		return Usagef("--timeout %v is below 1ms", timeout)
 	}
 	return nil
 }

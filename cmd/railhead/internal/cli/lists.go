@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -19,4 +20,12 @@ func List[T comparable](flag, text string, parse func(string) (T, error)) ([]T, 
 		all = append(all, v)
 	}
 	return all, nil
+}
+
+// Count writes a number of things; what is the singular.
+func Count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -181,7 +181,7 @@ func (p *Problem) entriesOf(at alltoall.Place) []alltoall.Entry {
 func (p *Problem) Experts(rows *client.EPRows, y []byte) error {
 	wire, scales, out := p.shape.Hidden*p.shape.Wire.Size(), p.config.ScaleBytes(), p.shape.Hidden*p.shape.Sums().Size()
 	if need := p.view.Rows * out; len(y) < need {
-		return fmt.Errorf("rank %d: y has %d bytes for %d", p.rank, len(y), need)
+		return fmt.Errorf("rank %d: y has %d bytes, expected at least %d", p.rank, len(y), need)
 	}
 	values := make([]float32, p.shape.Hidden)
 	for _, at := range p.view.Places {

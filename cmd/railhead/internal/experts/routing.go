@@ -32,7 +32,7 @@ func recordedRouter(path string, s *Shape) (Router, error) {
 		return nil, fmt.Errorf("routing %s: %w", path, err)
 	}
 	if t.Tokens == 0 || t.K != s.TopK {
-		return nil, fmt.Errorf("routing %s: %d tokens of %d experts; expected at least 1 token, and topk %d", path, t.Tokens, t.K, s.TopK)
+		return nil, fmt.Errorf("routing %s: %d tokens x %d experts; expected at least 1 token, and topk %d", path, t.Tokens, t.K, s.TopK)
 	}
 	p, err := alltoall.NewPlacement(alltoall.Config{
 		Mode: alltoall.LL, MaxTokensPerRank: t.Tokens, Hidden: 1, NumExperts: s.Experts, TopK: t.K,

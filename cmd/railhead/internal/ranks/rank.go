@@ -38,7 +38,7 @@ const abortDelay = 2 * time.Second
 // Command is one rank of those kinds. It is hidden: a person starts the commands that start ranks.
 func Command(kinds ...Kind) *cobra.Command {
 	return &cobra.Command{
-		Use: "rank", Hidden: true, Args: cli.NoArgs, Short: "One rank of demo or bench",
+		Use: "rank", Hidden: true, Args: cli.NoArgs, Short: "One rank of demo, bench or tune",
 		RunE: func(*cobra.Command, []string) error {
 			kind, job, err := decode(os.Getenv(jobVariable), kinds)
 			if err == nil {
@@ -56,7 +56,7 @@ func Command(kinds ...Kind) *cobra.Command {
 func decode(text string, kinds []Kind) (Kind, Job, error) {
 	var named map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(text), &named); err != nil {
-		return Kind{}, nil, fmt.Errorf("%s: %w; `railhead demo` and `railhead bench` start ranks", jobVariable, err)
+		return Kind{}, nil, fmt.Errorf("%s: %w; this command is started by `railhead demo`, `bench` and `tune` only", jobVariable, err)
 	}
 	for _, kind := range kinds {
 		raw, ok := named[kind.Name]
@@ -69,7 +69,7 @@ func decode(text string, kinds []Kind) (Kind, Job, error) {
 		}
 		return kind, job, nil
 	}
-	return Kind{}, nil, fmt.Errorf("%s names no job", jobVariable)
+	return Kind{}, nil, fmt.Errorf("%s: no job of a known kind", jobVariable)
 }
 
 func runRank(kind Kind, job Job) error {

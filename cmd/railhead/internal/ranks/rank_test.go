@@ -29,7 +29,7 @@ func TestARankGetsTheJobThatItWasStartedWith(t *testing.T) {
 func TestAJobThatCannotBeReadIsAnError(t *testing.T) {
 	kind := Kind{Name: "b", New: func() Job { return new(testJob) }}
 	for text, want := range map[string]string{
-		"": "start ranks", "{}": "names no job", `{"c":{}}`: "names no job", `{"b":{"N":"many"}}`: "RAILHEAD_JOB: b: json",
+		"": "started by", "{}": "no job of a known kind", `{"c":{}}`: "no job of a known kind", `{"b":{"N":"many"}}`: "RAILHEAD_JOB: b: json",
 	} {
 		if _, _, err := decode(text, []Kind{kind}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)

@@ -46,7 +46,7 @@ type Group struct {
 func (g *Group) Run(ctx context.Context, kind Kind, job Job) error {
 	self, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("own path: %w", err)
+		return fmt.Errorf("path of this program: %w", err)
 	}
 	text, err := JobEnv(kind, job)
 	if err != nil {
