@@ -163,7 +163,7 @@ func TestWrongSpecIsRefusedBeforeAnythingStarts(t *testing.T) {
 		{Spec{N: 1, Argv: []string{"no-such-program-here"}}, `cannot run "no-such-program-here": exec: "no-such-program-here": executable file not found in $PATH`},
 		{Spec{N: 1, Argv: []string{"/no/such/file"}}, "no such file"},
 		{Spec{N: 1, Argv: []string{notExecutable}}, "permission denied"},
-		{Spec{N: 1, Argv: append(touch, "a\x00b")}, "argument 3 has a zero byte"},
+		{Spec{N: 1, Argv: append(touch, "a\x00b")}, "argument 3 contains a zero byte"},
 		{Spec{N: 1, Argv: touch, Grace: -1}, "grace of -1ns"},
 		{Spec{N: 4, Argv: touch, Env: []string{"novalue"}}, `rank 0: environment entry "novalue"`},
 		{Spec{N: 4, Argv: touch, RankEnv: lastRank("=x")}, `rank 3: environment entry "=x"`},

@@ -155,7 +155,7 @@ func TestExitsReadAsAShellWouldSayThem(t *testing.T) {
 		{Exit{Code: -1, Signal: syscall.SIGKILL}, 137, true, "signal 9 (killed)"},
 		{Exit{Code: -1, Signal: syscall.SIGTERM}, 143, true, "signal 15 (terminated)"},
 		{Exit{Code: -1, Err: errNotEnded}, 1, true, "did not end after SIGKILL"},
-		{exitOf(0, 7, nil, syscall.ECHILD), 1, true, "its end could not be read: no child processes"},
+		{exitOf(0, 7, nil, syscall.ECHILD), 1, true, "its exit status could not be read: no child processes"},
 	} {
 		if c.exit.Status() != c.status || c.exit.Failed() != c.failed || c.exit.String() != c.text {
 			t.Errorf("%#v: status %d, failed %v, %q", c.exit, c.exit.Status(), c.exit.Failed(), c.exit)
