@@ -178,7 +178,7 @@ func (m *Machine) failPending(g *group, r refusal) {
 		if c.arrived>>rank&1 == 0 || g.members[rank].session == 0 {
 			continue
 		}
-		m.sendError(g.members[rank].session, c.requests[rank], r)
+		m.end(g, g.members[rank].session, c.requests[rank], r.message())
 		if c.op == wire.OpFinalize {
 			m.leave(g, rank)
 		}
@@ -190,11 +190,19 @@ func (m *Machine) conclude(g *group, o wire.Outcome) {
 	m.do(Conclude{Group: g.id, Outcome: o})
 }
 
-func (m *Machine) answerPending(g *group, msg func() wire.Message) {
-	c := g.pending
+// askPending asks every rank for its part in the call under way.
+func (m *Machine) askPending(g *group, msg func() wire.Message) {
 	for rank := range g.members {
-		m.send(g.members[rank].session, c.requests[rank], msg())
+		m.send(g.members[rank].session, g.pending.requests[rank], msg())
 	}
+}
+
+// endPending tells every rank that the call under way has ended well.
+func (m *Machine) endPending(g *group, msg func() wire.Message) {
+	for rank := range g.members {
+		m.end(g, g.members[rank].session, g.pending.requests[rank], msg())
+	}
+	g.pending = nil
 }
 
 // reserve picks the offset and asks every rank to back it with pages.
@@ -212,7 +220,7 @@ func (m *Machine) reserve(g *group) {
 		return
 	}
 	c.window = w
-	m.answerPending(g, func() wire.Message {
+	m.askPending(g, func() wire.Message {
 		return &wire.WindowCommit{Group: uint64(g.id), Offset: w.Offset, Bytes: w.Bytes}
 	})
 }
@@ -241,8 +249,7 @@ func (m *Machine) WindowCommitted(s SessionID, request uint64, w *wire.WindowCom
 		return m.take()
 	}
 	m.conclude(g, wire.Outcome{Op: c.op, Offset: c.window.Offset, Bytes: c.window.Bytes})
-	m.answerPending(g, func() wire.Message { return &wire.WindowReady{Group: uint64(g.id), Offset: c.window.Offset} })
-	g.pending = nil
+	m.endPending(g, func() wire.Message { return &wire.WindowReady{Group: uint64(g.id), Offset: c.window.Offset} })
 	return m.take()
 }
 
@@ -311,8 +318,7 @@ func (m *Machine) freeWindow(g *group) {
 	m.decommit(g, w)
 	// The call has ended; its ranks hear of it when the memory is the node's again, or at the deadline.
 	m.whenPunched(g, func(bool) {
-		m.answerPending(g, func() wire.Message { return &wire.WindowFreed{Group: uint64(g.id), Offset: w.Offset} })
-		g.pending = nil
+		m.endPending(g, func() wire.Message { return &wire.WindowFreed{Group: uint64(g.id), Offset: w.Offset} })
 	})
 }
 
@@ -323,7 +329,7 @@ func (m *Machine) finish(g *group) {
 	m.conclude(g, wire.Outcome{Op: wire.OpFinalize})
 	for rank := range g.members {
 		if g.members[rank].session != 0 {
-			m.send(g.members[rank].session, c.requests[rank], &wire.Left{Group: uint64(g.id)})
+			m.end(g, g.members[rank].session, c.requests[rank], &wire.Left{Group: uint64(g.id)})
 		}
 	}
 	m.remember(g, wire.ResultOK, -1, "finalized")

@@ -285,7 +285,7 @@ func (m *Machine) Attached(now time.Time, s SessionID, request uint64, a *wire.A
 	g.deadline = time.Time{}
 	m.conclude(g, wire.Outcome{Op: wire.OpCommInit})
 	for r := range g.members {
-		m.send(g.members[r].session, g.members[r].request, &wire.GroupReady{Group: uint64(g.id)})
+		m.end(g, g.members[r].session, g.members[r].request, &wire.GroupReady{Group: uint64(g.id)})
 	}
 	m.do(Formed{Group: g.id, Took: now.Sub(g.began)})
 	return m.take()
@@ -313,7 +313,7 @@ func (m *Machine) crossed(g *group, id uint64) bool {
 func (m *Machine) failForming(g *group, r refusal) {
 	for rank := range g.members {
 		if to := g.members[rank]; to.session != 0 {
-			m.sendError(to.session, to.request, r)
+			m.end(g, to.session, to.request, r.message())
 		}
 	}
 	m.remember(g, r.code, r.culprit, r.text)

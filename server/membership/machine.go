@@ -59,6 +59,7 @@ type Send struct {
 	Group   GroupID // of ControlFD and HeapFD
 	Rank    int     // of HeapFD
 	File    FileID  // of ClientFD
+	Ends    GroupID // the group whose set-up call this answer ends for its rank, 0 = none
 }
 
 // CreateGroup makes the group's memory. GroupCreated follows.
@@ -211,10 +212,14 @@ func New(c Config) (*Machine, error) {
 	}, nil
 }
 
-// take returns the actions collected since the last call.
+// take returns the outputs of a step. They must be in the order that the ledger and the ranks depend on (order.go): carried out in
+// another one, they would tell ranks what a daemon that takes over does not know. That is a fault of this package, and better found.
 func (m *Machine) take() []Action {
 	out := m.out
 	m.out = nil
+	if err := checkOrder(out); err != nil {
+		panic("membership: " + err.Error())
+	}
 	return out
 }
 
@@ -237,9 +242,16 @@ func refuse(code wire.Result, culprit int, format string, args ...any) refusal {
 }
 
 func (m *Machine) sendError(to SessionID, request uint64, r refusal) {
-	m.send(to, request, &wire.Error{
-		Code: r.code, Culprit: int32(r.culprit), Missing: r.missing, Text: wire.MakeText(r.text),
-	})
+	m.send(to, request, r.message())
+}
+
+func (r refusal) message() *wire.Error {
+	return &wire.Error{Code: r.code, Culprit: int32(r.culprit), Missing: r.missing, Text: wire.MakeText(r.text)}
+}
+
+// end answers a rank's part in the set-up call under way.
+func (m *Machine) end(g *group, to SessionID, request uint64, msg wire.Message) {
+	m.do(Send{To: to, Request: request, Msg: msg, Ends: g.id})
 }
 
 // Drain makes every later Join an error.

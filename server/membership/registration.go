@@ -123,13 +123,12 @@ func (m *Machine) answerRegistered(g *group, staged int, reason string) {
 	m.conclude(g, wire.Outcome{
 		Op: c.op, StagedRank: int32(staged), Region: c.region, Bytes: c.value, Text: wire.MakeText(reason),
 	})
-	m.answerPending(g, func() wire.Message {
+	g.regions[c.region] = region{bytes: c.value, staged: staged, reason: reason}
+	m.endPending(g, func() wire.Message {
 		return &wire.Registered{
 			Group: uint64(g.id), Region: c.region, StagedRank: int32(staged), Reason: wire.MakeReason(reason),
 		}
 	})
-	g.regions[c.region] = region{bytes: c.value, staged: staged, reason: reason}
-	g.pending = nil
 }
 
 // freeRegion ends a registered window that every rank has given back.
@@ -143,8 +142,7 @@ func (m *Machine) freeRegion(g *group) {
 	}
 	delete(g.regions, uint32(number))
 	m.conclude(g, wire.Outcome{Op: c.op, Region: uint32(number), Offset: c.value})
-	m.answerPending(g, func() wire.Message { return &wire.WindowFreed{Group: uint64(g.id), Offset: c.value} })
-	g.pending = nil
+	m.endPending(g, func() wire.Message { return &wire.WindowFreed{Group: uint64(g.id), Offset: c.value} })
 }
 
 // closeOffers lets go of the descriptors that came with a call.

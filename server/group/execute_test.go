@@ -1,0 +1,104 @@
+package group
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"railhead/internal/wire"
+	"railhead/server/membership"
+	"railhead/server/session"
+)
+
+// fakeCore has no sessions. It is asked for one when a message is about to be sent, and notes what a daemon that took over in that
+// moment would read in the ledger.
+type fakeCore struct {
+	t      *testing.T
+	groups *Groups
+	sends  []string
+	posted chan func()
+}
+
+func (c *fakeCore) Post(f func())              { c.posted <- f }
+func (c *fakeCore) Overrun(s *session.Session) {}
+
+func (c *fakeCore) Session(id session.ID) *session.Session {
+	m := c.groups.memory[1]
+	if m == nil || m.ended == 0 {
+		c.sends = append(c.sends, fmt.Sprintf("s%d: nothing has ended", id))
+		return nil
+	}
+	r := readBack(c.t, bytes.Clone(m.mapping.Bytes(0, wire.ControlBytes(m.world))))
+	c.sends = append(c.sends, fmt.Sprintf("s%d: %d ended, windows %v, finalized %v", id, m.ended, r.Windows, r.Finalized))
+	return nil
+}
+
+// unobserved counts nothing.
+type unobserved struct{}
+
+func (unobserved) GroupFormed(time.Duration) {}
+func (unobserved) GroupEnded(wire.Result)    {}
+func (unobserved) GroupAdopted()             {}
+func (unobserved) RankReannounced()          {}
+func (unobserved) LeaseDied()                {}
+func (unobserved) ErrorSent(wire.Result)     {}
+
+// Whoever is told how a set-up call ended, a daemon that takes over in that moment knows it too.
+func TestNoAnswerIsSentBeforeTheLedgerHasTheOutcome(t *testing.T) {
+	core := &fakeCore{t: t, posted: make(chan func(), 8)}
+	g, err := New(Config{Core: core, Observer: unobserved{}, Log: noLog, TuneDir: t.TempDir(), Started: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	core.groups = g
+	g.machine, err = membership.New(func() membership.Config { c := machineConfig(time.Now()); c.FirstGroup = 1; return c }())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { g.Close(); g.Wait() }()
+	now := time.Now()
+	name, err := wire.MakeName("g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := ScratchBytes()
+	step := func(what string, want string, actions func(membership.SessionID) []membership.Action) {
+		t.Helper()
+		core.sends = nil
+		for s := membership.SessionID(1); s <= 2; s++ {
+			g.do(actions(s))
+		}
+		if sends := slices.Compact(core.sends); !slices.Equal(sends, []string{"s1: " + want, "s2: " + want}) {
+			t.Errorf("%s: answers were sent at %q, want %q", what, sends, want)
+		}
+	}
+	step("join", "nothing has ended", func(s membership.SessionID) []membership.Action {
+		return g.machine.Join(now, s, 1, 1, &wire.Join{Group: name, Rank: uint32(s - 1), World: 2, HeapBytes: 1 << 20, TimeoutMS: 60_000})
+	})
+	step("attached", "1 ended, windows [], finalized false", func(s membership.SessionID) []membership.Action {
+		return g.machine.Attached(now, s, 1, &wire.Attached{Group: 1})
+	})
+	windows := fmt.Sprintf("[{%d 65536}]", at)
+	g.do(g.machine.WindowAlloc(now, 1, 2, &wire.WindowAlloc{Group: 1, Bytes: 1}))
+	g.do(g.machine.WindowAlloc(now, 2, 2, &wire.WindowAlloc{Group: 1, Bytes: 1}))
+	step("window_alloc", "2 ended, windows "+windows+", finalized false", func(s membership.SessionID) []membership.Action {
+		return g.machine.WindowCommitted(s, 2, &wire.WindowCommitted{Group: 1, Offset: at})
+	})
+	core.sends = nil
+	for s := membership.SessionID(1); s <= 2; s++ {
+		g.do(g.machine.WindowFree(now, s, 3, &wire.WindowFree{Group: 1, Offset: at}))
+	}
+	if len(core.sends) != 0 {
+		t.Errorf("window_free: the pages are still there, and answers were sent at %q", core.sends)
+	}
+	next(t, "the punch", core.posted)()
+	want := "3 ended, windows [], finalized false"
+	if !slices.Equal(core.sends, []string{"s1: " + want, "s2: " + want}) {
+		t.Errorf("window_free: the answers were sent at %q, want %q", core.sends, want)
+	}
+	step("finalize", "4 ended, windows [], finalized true", func(s membership.SessionID) []membership.Action {
+		return g.machine.Leave(now, s, 4, &wire.Leave{Group: 1})
+	})
+}
