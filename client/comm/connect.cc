@@ -16,12 +16,16 @@ namespace railhead::client {
 
 namespace {
 
-// Waits sleep on two words at once; say so here and not by burning a core later.
+// Waits sleep on two words at once; say so here and not by burning a core later. Works, does not work and could not find out are
+// three answers. Each rh_connect asks anew.
 rh_result checkFutexWaitv() {
   const uint32_t word = 0;
   // The words differ from what is expected, so a kernel that has the call returns at once.
   const int error = host::futexWait2(&word, 1, &word, 1, host::nowNs());
   if (error == EAGAIN || error == ETIMEDOUT || error == 0) return RH_OK;
+  if (error != ENOSYS && error != EPERM && error != EACCES && error != EINVAL) {
+    return fail(RH_ERR_SYSTEM, "connect: cannot find out whether futex_waitv works here (%s); try again", strerror(error));
+  }
   return fail(RH_ERR_UNSUPPORTED,
               "connect: futex_waitv does not work here (%s): Linux 5.16 or newer is needed, and a container's seccomp "
               "profile must allow it",

@@ -33,3 +33,30 @@ func TestOnlyTheDaemonsUserAndRootAreAdmitted(t *testing.T) {
 		}
 	}
 }
+
+func TestWhetherADescriptorIsAPidfdHasThreeAnswers(t *testing.T) {
+	self, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(self) }()
+	other, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	for what, c := range map[string]struct {
+		signalled error
+		is, known bool
+	}{
+		"a pidfd":                        {unix.PidfdSendSignal(self, 0, nil, 0), true, true},
+		"another file":                   {unix.PidfdSendSignal(int(other.Fd()), 0, nil, 0), false, true},
+		"a process of another user":      {unix.EPERM, true, true},
+		"a process that has ended":       {unix.ESRCH, true, true},
+		"a kernel that has no such call": {unix.ENOSYS, false, false},
+	} {
+		if is, err := isPidfd(c.signalled); is != c.is || (err == nil) != c.known {
+			t.Errorf("%s (%v): %v, %v", what, c.signalled, is, err)
+		}
+	}
+}

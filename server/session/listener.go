@@ -194,8 +194,10 @@ func (l *Listener) admit(conn *wire.Conn, peer wire.Peer, hello *wire.Hello, pid
 			"the client (%s, pid %d) speaks protocol versions %d..%d, the daemon (%s) %d..%d; update the older one",
 			hello.Software, peer.PID, hello.VersionMin, hello.VersionMax, l.config.Software, wire.VersionMin, wire.VersionMax)
 	}
-	// Signal 0 asks whether the descriptor is a pidfd at all. EPERM and ESRCH mean that it is one.
-	if err := unix.PidfdSendSignal(pidfd, 0, nil, 0); errors.Is(err, unix.EBADF) || errors.Is(err, unix.EINVAL) {
+	switch is, err := isPidfd(unix.PidfdSendSignal(pidfd, 0, nil, 0)); {
+	case err != nil:
+		return nil, wire.ResultSystem, fmt.Errorf("pid %d sent a descriptor with Hello; cannot find out whether it is a pidfd: %w", peer.PID, err)
+	case !is:
 		return nil, wire.ResultProtocol, fmt.Errorf("pid %d sent something that is no pidfd with Hello", peer.PID)
 	}
 	if now, most := l.Connections(); now > most {
@@ -213,4 +215,15 @@ func (l *Listener) admit(conn *wire.Conn, peer wire.Peer, hello *wire.Hello, pid
 		done:    make(chan struct{}),
 		ready:   make(chan struct{}, 1),
 	}, wire.ResultOK, nil
+}
+
+// isPidfd reads what came of sending signal 0 to a descriptor: it is a pidfd, it is none, or err says why that is not known.
+func isPidfd(signalled error) (is bool, err error) {
+	switch {
+	case signalled == nil, errors.Is(signalled, unix.EPERM), errors.Is(signalled, unix.ESRCH): // of another user, or it has ended
+		return true, nil
+	case errors.Is(signalled, unix.EBADF), errors.Is(signalled, unix.EINVAL):
+		return false, nil
+	}
+	return false, signalled
 }
