@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/abi.h"
 #include "base/error.h"
 #include "comm/comm.h"
 
@@ -96,13 +97,9 @@ bool lookUp(const Comm* comm, const char* operation, size_t bytes, bool inWindow
 using namespace railhead::client;
 
 extern "C" rh_result rh_comm_get_choice(rh_comm* handle, const char* operation, size_t bytes, int32_t in_windows, rh_choice* out) {
-  const rh_choice defaults = RH_CHOICE_INIT;
   if (operation == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "comm_get_choice: operation is NULL");
-  if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "comm_get_choice: choice is NULL");
-  if (out->struct_size != sizeof defaults || out->struct_version != 1) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "comm_get_choice: choice has size %u and version %u, this library knows size %zu, version 1; "
-                "begin with RH_CHOICE_INIT", out->struct_size, out->struct_version, sizeof defaults);
-  }
+  const rh_result result = checkStruct("comm_get_choice", "choice", out);
+  if (result != RH_OK) return result;
   Comms::Shared guard(comms(), handle);
   const Comm* comm = guard.get();
   if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_get_choice: not a live comm: was it finalized?");
@@ -111,7 +108,9 @@ extern "C" rh_result rh_comm_get_choice(rh_comm* handle, const char* operation, 
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_get_choice: rank %d: no operation \"%.32s\" has an algorithm; there are all_reduce, reduce_scatter, "
                 "all_gather, all_to_all, broadcast, reduce, gather, scatter, send, recv", comm->rank, operation);
   }
-  snprintf(out->algorithm, sizeof out->algorithm, "%s", algorithmName(choice.algo));
-  snprintf(out->why, sizeof out->why, "%s", whyName(choice.why));
+  rh_choice results = RH_CHOICE_INIT;
+  snprintf(results.algorithm, sizeof results.algorithm, "%s", algorithmName(choice.algo));
+  snprintf(results.why, sizeof results.why, "%s", whyName(choice.why));
+  writeStruct(out, results);
   return RH_OK;
 }

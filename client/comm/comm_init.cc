@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/abi.h"
 #include "base/commit.h"
 #include "base/error.h"
 #include "base/settings.h"
@@ -19,25 +20,21 @@ namespace railhead::client {
 
 namespace {
 
-rh_result readConfig(const rh_comm_config* c, rhw_join* out) {
-  const rh_comm_config defaults = RH_COMM_CONFIG_INIT;
-  if (c == nullptr) c = &defaults;
-  if (c->struct_size != sizeof defaults || c->struct_version != 1) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: config has size %u and version %u, this library knows size %zu, version 1; "
-                "begin with RH_COMM_CONFIG_INIT", c->struct_size, c->struct_version, sizeof defaults);
-  }
+rh_result readConfig(const rh_comm_config* config, rhw_join* out) {
+  rh_comm_config c = RH_COMM_CONFIG_INIT;
+  rh_result r = config == nullptr ? RH_OK : readStruct("comm_init", "config", config, &c);
   *out = {};
   int32_t rank, world;
-  rh_result r = shortString(c->group, "RAILHEAD_GROUP", "default", "group name", out->group);
-  if (r == RH_OK) r = shortString(c->token, "RAILHEAD_TOKEN", "", "token", out->token);
+  if (r == RH_OK) r = shortString(c.group, "RAILHEAD_GROUP", "default", "group name", out->group);
+  if (r == RH_OK) r = shortString(c.token, "RAILHEAD_TOKEN", "", "token", out->token);
   if (r == RH_OK) r = forcedAlgorithms(out->forcing);
-  if (r == RH_OK) r = reproducible(c->reproducible, &out->reproducible);
+  if (r == RH_OK) r = reproducible(c.reproducible, &out->reproducible);
   if (r == RH_OK) r = checkIsa();
   bool recorded;
   if (r == RH_OK) r = flightRecord(&recorded);  // before other ranks rely on this one
-  if (r == RH_OK) r = requiredInt(c->rank, "RANK", "rank", &rank);
-  if (r == RH_OK) r = requiredInt(c->world_size, "WORLD_SIZE", "world size", &world);
-  if (r == RH_OK) r = timeoutMs(c->timeout_ms, "comm_init", &out->timeout_ms);
+  if (r == RH_OK) r = requiredInt(c.rank, "RANK", "rank", &rank);
+  if (r == RH_OK) r = requiredInt(c.world_size, "WORLD_SIZE", "world size", &world);
+  if (r == RH_OK) r = timeoutMs(c.timeout_ms, "comm_init", &out->timeout_ms);
   if (r != RH_OK) return r;
   if (out->group[0] == '\0') return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: the group name is empty");
   if (world < 1 || world > RH_MAX_WORLD_SIZE) {
@@ -46,19 +43,19 @@ rh_result readConfig(const rh_comm_config* c, rhw_join* out) {
   if (rank < 0 || rank >= world) {
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: rank %d is outside 0..%d", rank, world - 1);
   }
-  if (c->reduce_group > static_cast<uint32_t>(world)) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: reduce_group %u is larger than the world size %d", c->reduce_group,
+  if (c.reduce_group > static_cast<uint32_t>(world)) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: reduce_group %u is larger than the world size %d", c.reduce_group,
                 world);
   }
-  if (c->heap_bytes > uint64_t{1} << 40) {
+  if (c.heap_bytes > uint64_t{1} << 40) {
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: heap_bytes %llu is more than 1 TiB",
-                static_cast<unsigned long long>(c->heap_bytes));
+                static_cast<unsigned long long>(c.heap_bytes));
   }
   ownProcessors(out->cpus);
   out->rank = static_cast<uint32_t>(rank);
   out->world = static_cast<uint32_t>(world);
-  out->reduce_group = c->reduce_group;
-  out->heap_bytes = c->heap_bytes;
+  out->reduce_group = c.reduce_group;
+  out->heap_bytes = c.heap_bytes;
   return RH_OK;
 }
 

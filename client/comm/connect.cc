@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/abi.h"
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/settings.h"
@@ -63,16 +64,12 @@ using namespace railhead::client;
 extern "C" rh_result rh_connect(const rh_session_config* config, rh_session** out) {
   if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "connect: session is NULL");
   *out = nullptr;
-  const rh_session_config defaults = RH_SESSION_CONFIG_INIT;
-  if (config == nullptr) config = &defaults;
-  if (config->struct_size != sizeof defaults || config->struct_version != 1) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "connect: config has size %u and version %u, this library knows size %zu, version 1; "
-                "begin with RH_SESSION_CONFIG_INIT", config->struct_size, config->struct_version, sizeof defaults);
-  }
+  rh_session_config c = RH_SESSION_CONFIG_INIT;
+  rh_result result = config == nullptr ? RH_OK : readStruct("connect", "config", config, &c);
   char path[kMaxSocketPath + 1];
   uint32_t timeout;
-  rh_result result = socketPath(config->socket_path, path);
-  if (result == RH_OK) result = timeoutMs(config->timeout_ms, "connect", &timeout);
+  if (result == RH_OK) result = socketPath(c.socket_path, path);
+  if (result == RH_OK) result = timeoutMs(c.timeout_ms, "connect", &timeout);
   if (result == RH_OK) result = checkFutexWaitv();
   if (result == RH_OK) result = watchForks();
   if (result != RH_OK) return result;

@@ -2,8 +2,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/abi.h"
 #include "base/element_types.h"
 #include "base/error.h"
+#include "base/rank_list.h"
 #include "comm/choice.h"
 #include "comm/comm.h"
 
@@ -147,36 +149,48 @@ rh_result describe(const Comm* comm, char* out, size_t size) {
   return cause.code;
 }
 
-}  // namespace railhead::client
+namespace {
 
-using namespace railhead::client;
-
-extern "C" rh_result rh_comm_get_status(rh_comm* handle, rh_comm_status* status) {
-  const rh_comm_status defaults = RH_COMM_STATUS_INIT;
-  if (status == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "comm_get_status: status is NULL");
-  if (status->struct_size != sizeof defaults || status->struct_version != 1) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "comm_get_status: status has size %u and version %u, this library knows size %zu, "
-                "version 1; begin with RH_COMM_STATUS_INIT", status->struct_size, status->struct_version, sizeof defaults);
-  }
-  Comms::Shared look(comms(), handle);
-  const Comm* comm = look.get();
-  if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_get_status: not a live comm: was it finalized?");
-  *status = defaults;
+// As rh_comm_get_status says. *status is as RH_COMM_STATUS_INIT has it.
+void fillStatus(const Comm* comm, rh_comm_status* status) {
   const rhw_rank_line* line = comm->line(comm->rank);
   status->rank = comm->rank;
   status->operation = relaxed(line->seq);
   status->bytes = relaxed(line->bytes);
-  status->waiting_for = relaxed(line->waiting_for);
+  status->waiting_count = listRanks(relaxed(line->waiting_for), nullptr, 0);
   snprintf(status->operation_name, sizeof status->operation_name, "%s", operationName(relaxed(line->op)));
   snprintf(status->culprit_operation_name, sizeof status->culprit_operation_name, "none");
   const uint32_t chosen = relaxed(line->chosen);
   snprintf(status->algorithm_name, sizeof status->algorithm_name, "%s", algorithmName(chosen & 0xffff));
   snprintf(status->algorithm_why, sizeof status->algorithm_why, "%s", whyName(chosen >> 16));
   Cause cause;
-  if (!causeOf(comm, &cause)) return RH_OK;
+  if (!causeOf(comm, &cause)) return;
   status->culprit = cause.culprit;
   status->reporter = cause.reporter;
   snprintf(status->culprit_operation_name, sizeof status->culprit_operation_name, "%s", operationName(cause.op));
   status->result = describe(comm, status->message, sizeof status->message);
+}
+
+}  // namespace
+}  // namespace railhead::client
+
+using namespace railhead::client;
+
+extern "C" rh_result rh_comm_get_status(rh_comm* handle, rh_comm_status* status) {
+  const rh_result result = checkStruct("comm_get_status", "status", status);
+  if (result != RH_OK) return result;
+  Comms::Shared look(comms(), handle);
+  const Comm* comm = look.get();
+  if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_get_status: not a live comm: was it finalized?");
+  rh_comm_status results = RH_COMM_STATUS_INIT;
+  fillStatus(comm, &results);
+  writeStruct(status, results);
   return RH_OK;
+}
+
+extern "C" rh_result rh_comm_get_waiting_for(rh_comm* handle, int32_t* ranks, int32_t capacity, int32_t* count) {
+  Comms::Shared look(comms(), handle);
+  const Comm* comm = look.get();
+  if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_get_waiting_for: not a live comm: was it finalized?");
+  return giveRanks("comm_get_waiting_for", comm->rank, relaxed(comm->line(comm->rank)->waiting_for), ranks, capacity, count);
 }

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/abi.h"
 #include "base/commit.h"
 #include "base/error.h"
+#include "base/rank_list.h"
 #include "collectives/operation.h"
 
 namespace railhead::client {
@@ -222,9 +224,10 @@ rh_result tooManyEps() {
 
 // Before the window: what can fail on one rank alone, a place in the table too.
 rh_result prepare(Comm* comm, rh_comm* commHandle, const rh_ep_config* config, rh_ep** out) {
-  rh_result result = checkEpConfig("ep_create", config, comm->worldSize);
+  rh_ep_config c;
+  rh_result result = readEpConfig("ep_create", config, comm->worldSize, &c);
   if (result != RH_OK) return result;
-  Ep* ep = newEp(comm, commHandle, *config);
+  Ep* ep = newEp(comm, commHandle, c);
   if (ep == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: no memory for a buffer's books", comm->rank);
   auto* handle = static_cast<rh_ep*>(eps().insert(ep));
   if (handle == nullptr) {
@@ -309,14 +312,26 @@ void describeProblems(const Ep* ep, const EpProblems& p, char* out, size_t size)
   }
 }
 
+rh_result readReport(const Ep* ep, const char* operation, const rh_ep_report* given, rh_ep_report* report) {
+  *report = RH_EP_REPORT_INIT;
+  if (given == nullptr) return RH_OK;
+  const rh_result result = readStruct(operation, "report", given, report);
+  return result == RH_OK ? checkRankList(operation, ep->team.rank, "lost_ranks", report->lost_ranks, report->lost_capacity) : result;
+}
+
 void reportFlight(const Ep* ep, int flight, bool dispatching, rh_ep_report* report) {
   const EpFlight& f = ep->flights[flight];
   const EpProblems& p = ep->problems[flight];
-  *report = {};
-  report->lost_ranks = f.lostRanks | ep->team.state()->masked;
+  int32_t* const list = report->lost_ranks;
+  const int32_t capacity = report->lost_capacity;
+  *report = RH_EP_REPORT_INIT;
+  report->lost_ranks = list;
+  report->lost_capacity = capacity;
+  const uint64_t lost = f.lostRanks | ep->team.state()->masked;
+  report->lost_count = listRanks(lost, list, capacity);
   report->lost_copies = f.lostCopies;
   if (dispatching) {
-    for (uint64_t left = report->lost_ranks; left != 0; left &= left - 1) report->lost_copies += f.copies[__builtin_ctzll(left)];
+    for (uint64_t left = lost; left != 0; left &= left - 1) report->lost_copies += f.copies[__builtin_ctzll(left)];
     report->invalid_ids = p.invalidIds.count;
     report->duplicate_ids = p.duplicateIds.count;
     report->excess_tokens = p.excessTokens.count;
@@ -324,9 +339,9 @@ void reportFlight(const Ep* ep, int flight, bool dispatching, rh_ep_report* repo
     report->over_capacity = f.overCapacity;
     describeProblems(ep, p, report->message, sizeof report->message);
   }
-  if (report->lost_ranks != 0) {
+  if (lost != 0) {
     char ranks[kRanksText], text[kRanksText + 96];
-    formatRanks(report->lost_ranks, ranks, sizeof ranks);
+    formatRanks(lost, ranks, sizeof ranks);
     snprintf(text, sizeof text, "rank %d: %llu token copies lost with rank %s", ep->team.rank,
              static_cast<unsigned long long>(report->lost_copies), ranks);
     appendSentence(report->message, sizeof report->message, text);
@@ -369,23 +384,28 @@ extern "C" rh_result rh_ep_destroy(rh_ep* handle) {
 }
 
 extern "C" rh_result rh_ep_get_info(rh_ep* handle, rh_ep_info* info) {
-  const rh_ep_info defaults = RH_EP_INFO_INIT;
-  if (info == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "ep_get_info: info is NULL");
-  if (info->struct_size != sizeof defaults || info->struct_version != 1) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "ep_get_info: info has size %u and version %u; this library knows size %zu, version 1; begin "
-                "with RH_EP_INFO_INIT", info->struct_size, info->struct_version, sizeof defaults);
-  }
+  const rh_result result = checkStruct("ep_get_info", "info", info);
+  if (result != RH_OK) return result;
   EpCall call(handle, "ep_get_info");
   if (call.result() != RH_OK) return call.result();
   const Ep* ep = call.ep();
-  info->local_experts = ep->localExperts();
-  info->num_physical = ep->team.physical;
-  info->max_local_experts = ep->team.maxLocal;
-  info->scale_columns = railhead::host::epScaleColumns(ep->format);
-  info->buffer_bytes = ep->team.layout.bytes;
-  info->private_bytes = ep->memoryBytes;
-  info->masked = ep->team.state()->masked;
+  rh_ep_info results = RH_EP_INFO_INIT;
+  results.local_experts = ep->localExperts();
+  results.num_physical = ep->team.physical;
+  results.max_local_experts = ep->team.maxLocal;
+  results.scale_columns = railhead::host::epScaleColumns(ep->format);
+  results.buffer_bytes = ep->team.layout.bytes;
+  results.private_bytes = ep->memoryBytes;
+  results.masked_count = listRanks(ep->team.state()->masked, nullptr, 0);
+  writeStruct(info, results);
   return RH_OK;
+}
+
+extern "C" rh_result rh_ep_get_masked(rh_ep* handle, int32_t* ranks, int32_t capacity, int32_t* count) {
+  EpCall call(handle, "ep_get_masked");
+  if (call.result() != RH_OK) return call.result();
+  const railhead::EpTeam& team = call.ep()->team;
+  return giveRanks("ep_get_masked", team.rank, team.state()->masked, ranks, capacity, count);
 }
 
 extern "C" rh_result rh_ep_mask_rank(rh_ep* handle, int32_t rank) {

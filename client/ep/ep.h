@@ -92,8 +92,9 @@ class EpCall {
 // Types that rows are added in.
 inline bool isSumType(rh_dtype d) { return d == RH_F32 || d == RH_BF16 || d == RH_F16; }
 
-// Everything that can be wrong with a config, and the window's layout that follows from it.
-rh_result checkEpConfig(const char* operation, const rh_ep_config* config, int worldSize);
+// Copies a caller's config that has nothing wrong with it.
+rh_result readEpConfig(const char* operation, const rh_ep_config* given, int worldSize, rh_ep_config* config);
+// The window's layout that follows from it.
 EpShape epShapeOf(const rh_ep_config& config, int worldSize);
 host::EpRowFormat epFormatOf(const rh_ep_config& config);
 // Most experts of a rank.
@@ -141,7 +142,9 @@ void describeProblems(const Ep* ep, const EpProblems& problems, char* out, size_
 // Adds "; text" or "text" to a message that may be full.
 void appendSentence(char* out, size_t size, const char* text);
 
-// What a call reports of a flight.
+// Copies a caller's report, of which given may be nullptr: not wanted.
+rh_result readReport(const Ep* ep, const char* operation, const rh_ep_report* given, rh_ep_report* report);
+// What a call reports of a flight. *report was read.
 void reportFlight(const Ep* ep, int flight, bool dispatching, rh_ep_report* report);
 
 }  // namespace railhead::client

@@ -1,4 +1,5 @@
 // rh_ep_combine and its two phases; rh_ep_release.
+#include "base/abi.h"
 #include "base/error.h"
 #include "collectives/operation.h"
 #include "ep/ep.h"
@@ -7,14 +8,11 @@ namespace railhead::client {
 
 namespace {
 
-rh_result checkArgs(const Ep* ep, int i, const rh_ep_combine_args* a, const char* operation) {
-  const rh_ep_combine_args defaults = RH_EP_COMBINE_ARGS_INIT;
+rh_result readArgs(const Ep* ep, int i, const rh_ep_combine_args* given, const char* operation, rh_ep_combine_args* a) {
   const int rank = ep->team.rank;
-  if (a == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: args is NULL", operation, rank);
-  if (a->struct_size != sizeof defaults || a->struct_version != 1) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "%s: args has size %u and version %u; this library knows size %zu, version 1; begin with "
-                "RH_EP_COMBINE_ARGS_INIT", operation, a->struct_size, a->struct_version, sizeof defaults);
-  }
+  if (given == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: args is NULL", operation, rank);
+  const rh_result result = readStruct(operation, "args", given, a);
+  if (result != RH_OK) return result;
   if (!isSumType(a->y_dtype) || !isSumType(a->out_dtype)) {
     return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: y_dtype %s, out_dtype %s; each is f32, bf16 or f16", operation, rank,
                 dtypeName(static_cast<uint32_t>(a->y_dtype)), dtypeName(static_cast<uint32_t>(a->out_dtype)));
@@ -49,13 +47,14 @@ rh_result checkPhase(const Ep* ep, int flight, EpPhase wanted, const char* opera
   return checkOrder(ep, flight, wanted, operation);
 }
 
-rh_result send(Ep* ep, int i, const rh_ep_combine_args* a, const char* operation) {
+rh_result send(Ep* ep, int i, const rh_ep_combine_args* args, const char* operation) {
+  rh_ep_combine_args a;
   rh_result result = checkPhase(ep, i, EpPhase::kReceived, operation);
-  if (result == RH_OK) result = checkArgs(ep, i, a, operation);
+  if (result == RH_OK) result = readArgs(ep, i, args, operation, &a);
   if (result != RH_OK) return result;
-  ep->sums[i] = {&ep->comm->kernels->rows, &ep->format, static_cast<host::Type>(a->y_dtype), static_cast<host::Type>(a->out_dtype),
-                 a->weighted != 0 || ep->perToken[i], ep->config.lost_weights == RH_EP_LOST_RENORMALIZE, static_cast<const char*>(a->y),
-                 static_cast<const char*>(a->add), static_cast<char*>(a->out), ep->scratch};
+  ep->sums[i] = {&ep->comm->kernels->rows, &ep->format, static_cast<host::Type>(a.y_dtype), static_cast<host::Type>(a.out_dtype),
+                 a.weighted != 0 || ep->perToken[i], ep->config.lost_weights == RH_EP_LOST_RENORMALIZE, static_cast<const char*>(a.y),
+                 static_cast<const char*>(a.add), static_cast<char*>(a.out), ep->scratch};
   ep->phases[i] = EpPhase::kAdding;
   ep->team.state()->combines++;
   if (countsAsCollective(ep)) ep->comm->collectives++;
@@ -63,14 +62,18 @@ rh_result send(Ep* ep, int i, const rh_ep_combine_args* a, const char* operation
   return outcome.stop == Stop::kNone ? RH_OK : stopOperation(ep->comm, outcome);
 }
 
-rh_result receive(Ep* ep, int i, rh_ep_report* report, const char* operation) {
+// report: the caller's; nullptr = not wanted. copy: the library's, which was read from it.
+rh_result receive(Ep* ep, int i, rh_ep_report* report, rh_ep_report* copy, const char* operation) {
   const rh_result result = checkPhase(ep, i, EpPhase::kAdding, operation);
   if (result != RH_OK) return result;
   EpFlight* f = &ep->flights[i];
   const host::Outcome outcome = host::epCombineReceive(ep->flags, ep->team, f, ep->sums[i]);
   if (outcome.stop != Stop::kNone) return stopOperation(ep->comm, outcome);
   host::epFinishWithout(ep->sums[i], f->tokens, f->tokens + ep->excess[i]);
-  if (report != nullptr) reportFlight(ep, i, false, report);
+  if (report != nullptr) {
+    reportFlight(ep, i, false, copy);
+    writeStruct(report, *copy);
+  }
   addToCounter(&ep->team.counters->lostCopies, f->lostCopies);
   addToCounter(&ep->team.counters->combines, 1);
   endFlight(ep, i);
@@ -93,10 +96,13 @@ extern "C" rh_result rh_ep_combine(rh_ep_handle* handle, const rh_ep_combine_arg
   EpCall call(handle, "ep_combine");
   if (call.result() != RH_OK) return call.result();
   Ep* ep = call.ep();
+  rh_ep_report copy;
+  rh_result result = readReport(ep, "ep_combine", report, &copy);  // before anything is sent
+  if (result != RH_OK) return result;
   if (!beginEpOperation(ep, RHW_OP_EP_COMBINE, bytesOf(ep, call.flight()), true)) return whyBroken(ep->comm);
-  rh_result result = checkOrder(ep, call.flight(), EpPhase::kAdding, "ep_combine");  // before anything is sent
+  result = checkOrder(ep, call.flight(), EpPhase::kAdding, "ep_combine");
   if (result == RH_OK) result = send(ep, call.flight(), args, "ep_combine");
-  if (result == RH_OK) result = receive(ep, call.flight(), report, "ep_combine");
+  if (result == RH_OK) result = receive(ep, call.flight(), report, &copy, "ep_combine");
   return ended(ep, result);
 }
 
@@ -112,8 +118,11 @@ extern "C" rh_result rh_ep_combine_recv(rh_ep_handle* handle, rh_ep_report* repo
   EpCall call(handle, "ep_combine_recv");
   if (call.result() != RH_OK) return call.result();
   Ep* ep = call.ep();
+  rh_ep_report copy;
+  const rh_result result = readReport(ep, "ep_combine_recv", report, &copy);
+  if (result != RH_OK) return result;
   if (!beginEpOperation(ep, RHW_OP_EP_COMBINE_RECV, 0, false)) return whyBroken(ep->comm);
-  return ended(ep, receive(ep, call.flight(), report, "ep_combine_recv"));
+  return ended(ep, receive(ep, call.flight(), report, &copy, "ep_combine_recv"));
 }
 
 extern "C" rh_result rh_ep_release(rh_ep_handle* handle) {

@@ -1,6 +1,7 @@
 // What can be wrong with a buffer's config, and what follows from it.
 #include <math.h>
 
+#include "base/abi.h"
 #include "base/error.h"
 #include "collectives/operation.h"
 #include "ep/ep.h"
@@ -111,17 +112,13 @@ EpShape epShapeOf(const rh_ep_config& c, int worldSize) {
           host::epCombineRowBytes(format), c.mode == RH_EP_HT};
 }
 
-rh_result checkEpConfig(const char* operation, const rh_ep_config* c, int worldSize) {
-  const rh_ep_config defaults = RH_EP_CONFIG_INIT;
-  if (c == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: config is NULL", operation);
-  if (c->struct_size != sizeof defaults || c->struct_version != 1) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "%s: config has size %u and version %u; this library knows size %zu, version 1; begin with "
-                "RH_EP_CONFIG_INIT", operation, c->struct_size, c->struct_version, sizeof defaults);
-  }
+rh_result readEpConfig(const char* operation, const rh_ep_config* given, int worldSize, rh_ep_config* c) {
+  rh_result result = readStruct(operation, "config", given, c);
+  if (result != RH_OK) return result;
   if (worldSize < 1 || worldSize > RH_MAX_WORLD_SIZE) {
     return outside(operation, "world_size", static_cast<uint64_t>(worldSize), 1, RH_MAX_WORLD_SIZE);
   }
-  rh_result result = checkNumbers(operation, *c);
+  result = checkNumbers(operation, *c);
   if (result == RH_OK) result = checkTypes(operation, *c);
   if (result == RH_OK) result = checkTables(operation, *c, worldSize);
   return result;
@@ -134,7 +131,8 @@ using namespace railhead::client;
 extern "C" rh_result rh_ep_buffer_size(const rh_ep_config* config, int32_t worldSize, uint64_t* bytes) {
   if (bytes == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "ep_buffer_size: bytes is NULL");
   *bytes = 0;
-  const rh_result result = checkEpConfig("ep_buffer_size", config, worldSize);
-  if (result == RH_OK) *bytes = railhead::epLayoutOf(epShapeOf(*config, worldSize)).bytes;
+  rh_ep_config c;
+  const rh_result result = readEpConfig("ep_buffer_size", config, worldSize, &c);
+  if (result == RH_OK) *bytes = railhead::epLayoutOf(epShapeOf(c, worldSize)).bytes;
   return result;
 }

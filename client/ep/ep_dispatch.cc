@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/abi.h"
 #include "base/error.h"
 #include "collectives/operation.h"
 #include "ep/ep.h"
@@ -10,14 +11,11 @@ namespace railhead::client {
 
 namespace {
 
-rh_result checkIn(const Ep* ep, const rh_ep_dispatch_in* in, const char* operation) {
-  const rh_ep_dispatch_in defaults = RH_EP_DISPATCH_IN_INIT;
+rh_result readIn(const Ep* ep, const rh_ep_dispatch_in* given, const char* operation, rh_ep_dispatch_in* in) {
   const int rank = ep->team.rank;
-  if (in == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: in is NULL", operation, rank);
-  if (in->struct_size != sizeof defaults || in->struct_version != 1) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "%s: in has size %u and version %u; this library knows size %zu, version 1; begin with "
-                "RH_EP_DISPATCH_IN_INIT", operation, in->struct_size, in->struct_version, sizeof defaults);
-  }
+  if (given == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: in is NULL", operation, rank);
+  const rh_result result = readStruct(operation, "in", given, in);
+  if (result != RH_OK) return result;
   if (in->hidden != ep->config.hidden) {
     return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: hidden is %u; the buffer was made for %u", operation, rank, in->hidden, ep->config.hidden);
   }
@@ -133,18 +131,19 @@ void startFlight(Ep* ep, int i, const rh_ep_dispatch_in& in) {
   f->rowStride = ep->team.layout.rowStride;
 }
 
-rh_result send(Ep* ep, const rh_ep_dispatch_in* in, const char* operation, int* flight, rh_ep_handle** out) {
-  rh_result result = checkIn(ep, in, operation);
+rh_result send(Ep* ep, const rh_ep_dispatch_in* given, const char* operation, int* flight, rh_ep_handle** out) {
+  rh_ep_dispatch_in in;
+  rh_result result = readIn(ep, given, operation, &in);
   if (result != RH_OK) return result;
   const int i = ep->earliest(EpPhase::kFree);  // not by turns: a later dispatch may be released before an earlier one
   if (i < 0) {
     return fail(RH_ERR_LIMIT, "%s: rank %d: %d dispatches are in flight, the most there can be; combine or release the earliest", operation,
                 ep->team.rank, kEpInFlight);
   }
-  result = route(ep, i, *in, operation);
+  result = route(ep, i, in, operation);
   if (result != RH_OK) return result;
   ep->phases[i] = EpPhase::kSent;
-  startFlight(ep, i, *in);
+  startFlight(ep, i, in);
   if (countsAsCollective(ep)) ep->comm->collectives++;
   countProblems(ep, ep->problems[i]);
   *flight = i;
@@ -164,13 +163,21 @@ rh_result checkOrder(const Ep* ep, int flight, const char* operation) {
   return RH_OK;
 }
 
-rh_result checkOut(const Ep* ep, const rh_ep_dispatch_out* out, const char* operation) {
+// Where a caller wants its rows, and its report: copies.
+struct Room {
+  rh_ep_dispatch_out* given;
+  rh_ep_dispatch_out out;
+  rh_ep_report report;
+};
+
+rh_result readRoom(const Ep* ep, rh_ep_dispatch_out* given, const char* operation, Room* room) {
   const int rank = ep->team.rank;
-  if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: out is NULL", operation, rank);
-  if (out->struct_size != sizeof *out || out->struct_version != 1) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "%s: out has size %u and version %u; this library knows size %zu, version 1; begin with "
-                "RH_EP_DISPATCH_OUT_INIT", operation, out->struct_size, out->struct_version, sizeof *out);
-  }
+  if (given == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: out is NULL", operation, rank);
+  room->given = given;
+  rh_result result = readStruct(operation, "out", given, &room->out);
+  if (result == RH_OK) result = readReport(ep, operation, room->out.report, &room->report);
+  if (result != RH_OK) return result;
+  const rh_ep_dispatch_out* out = &room->out;
   if (out->layout > RH_EP_TOKENS) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: layout %u; want 0..%d", operation, rank, out->layout, RH_EP_TOKENS);
   const uint64_t each = out->layout == RH_EP_PADDED ? ep->localExperts() : 1;
   if (each > 0 && out->capacity > UINT32_MAX / each) {
@@ -238,22 +245,21 @@ void describeRows(const Ep* ep, const EpFlight& f, rh_ep_dispatch_out* out) {
 }
 
 // The first expert that had no room for all of its rows.
-void describeCapacity(const Ep* ep, const EpFlight& f, rh_ep_dispatch_out* out) {
+void describeCapacity(const Ep* ep, const EpFlight& f, uint64_t capacity, rh_ep_report* report) {
   for (uint32_t e = 0; e < ep->localExperts() && f.overCapacity != 0; e++) {
     const uint64_t n = host::epRowsOf(ep->team, f, e);
-    if (n <= out->capacity) continue;
+    if (n <= capacity) continue;
     char text[128];
     snprintf(text, sizeof text, "rank %d: %llu rows for local expert %u, capacity is %llu", ep->team.rank, static_cast<unsigned long long>(n),
-             e, static_cast<unsigned long long>(out->capacity));
-    appendSentence(out->report.message, sizeof out->report.message, text);
+             e, static_cast<unsigned long long>(capacity));
+    appendSentence(report->message, sizeof report->message, text);
     return;
   }
 }
 
-rh_result receive(Ep* ep, int i, rh_ep_dispatch_out* out, const char* operation) {
+rh_result receiveRows(Ep* ep, int i, rh_ep_dispatch_out* out, rh_ep_report* report, const char* operation) {
   EpFlight& f = ep->flights[i];
   rh_result result = checkOrder(ep, i, operation);
-  if (result == RH_OK) result = checkOut(ep, out, operation);
   if (result != RH_OK) return result;
   host::Outcome outcome = host::epAwaitCounts(ep->flags, ep->team, &f);
   if (outcome.stop != Stop::kNone) return stopOperation(ep->comm, outcome);
@@ -266,12 +272,20 @@ rh_result receive(Ep* ep, int i, rh_ep_dispatch_out* out, const char* operation)
   ep->perToken[i] = out->layout == RH_EP_TOKENS;
   ep->hasRows[i] = out->tokens > 0 && out->rows > 0;
   describeRows(ep, f, out);
-  reportFlight(ep, i, true, &out->report);
-  ep->lostCopies[i] = out->report.lost_copies;
-  describeCapacity(ep, f, out);
+  reportFlight(ep, i, true, report);
+  ep->lostCopies[i] = report->lost_copies;
+  describeCapacity(ep, f, out->capacity, report);
   addToCounter(&ep->team.counters->overCapacity, f.overCapacity);
   addToCounter(&ep->team.counters->dispatches, 1);
   return RH_OK;
+}
+
+// Rows and tokens are written where there is too little room as well: the caller makes more of it.
+rh_result receive(Ep* ep, int i, Room* room, const char* operation) {
+  const rh_result result = receiveRows(ep, i, &room->out, &room->report, operation);
+  writeStruct(room->given, room->out);
+  if (result == RH_OK && room->out.report != nullptr) writeStruct(room->out.report, room->report);
+  return result;
 }
 
 uint64_t bytesOf(const Ep* ep, const rh_ep_dispatch_in* in) { return in == nullptr ? 0 : uint64_t{in->num_tokens} * ep->team.rowBytes; }
@@ -294,7 +308,8 @@ extern "C" rh_result rh_ep_dispatch(rh_ep* handle, const rh_ep_dispatch_in* in, 
   EpCall call(handle, operation);
   if (call.result() != RH_OK) return call.result();
   Ep* ep = call.ep();
-  rh_result result = checkOut(ep, out, operation);  // before anything is sent
+  Room room;
+  rh_result result = readRoom(ep, out, operation, &room);  // before anything is sent
   if (result != RH_OK) return result;
   if (!beginEpOperation(ep, RHW_OP_EP_DISPATCH, bytesOf(ep, in), true)) return whyBroken(ep->comm);
   if (ep->earliest(EpPhase::kSent) >= 0) {
@@ -302,7 +317,7 @@ extern "C" rh_result rh_ep_dispatch(rh_ep* handle, const rh_ep_dispatch_in* in, 
   }
   int flight = 0;
   if (result == RH_OK) result = send(ep, in, operation, &flight, dispatched);
-  if (result == RH_OK) result = receive(ep, flight, out, operation);
+  if (result == RH_OK) result = receive(ep, flight, &room, operation);
   return ended(ep, result);
 }
 
@@ -322,8 +337,11 @@ extern "C" rh_result rh_ep_dispatch_recv(rh_ep_handle* handle, rh_ep_dispatch_ou
   EpCall call(handle, "ep_dispatch_recv");
   if (call.result() != RH_OK) return call.result();
   Ep* ep = call.ep();
+  Room room;
+  const rh_result result = readRoom(ep, out, "ep_dispatch_recv", &room);
+  if (result != RH_OK) return result;
   if (!beginEpOperation(ep, RHW_OP_EP_DISPATCH_RECV, 0, false)) return whyBroken(ep->comm);
-  return ended(ep, receive(ep, call.flight(), out, "ep_dispatch_recv"));
+  return ended(ep, receive(ep, call.flight(), &room, "ep_dispatch_recv"));
 }
 
 extern "C" rh_result rh_ep_dispatch_counts(rh_ep_handle* handle, int32_t* counts, uint64_t* tokens) {

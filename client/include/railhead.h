@@ -9,7 +9,13 @@
  *    thread, which rank, which operation, what happened and what to do. No call exits, throws or raises a signal.
  *  - Every wait has a deadline (timeout_ms); a group one of whose ranks dies or misses a deadline is broken for all its
  *    ranks: each call on it returns the same cause at once, until it is finalized and a new group is formed.
- *  - Structs begin with their own size and version: set both (RH_..._INIT does), the rest may stay 0 = default.
+ *  - Structs begin with their own size and version: set both (RH_..._INIT does). They only grow, at the end, and 0 in a field that
+ *    was added means what the struct meant before. So a caller and a library may have different versions of this header. Where the
+ *    caller's struct is shorter, what it lacks is 0, and no result is written beyond its struct_size. Where it is longer, the fields
+ *    that the library does not know must be 0, else RH_ERR_INVALID_ARGUMENT says how many bytes it knows; results among them are
+ *    left as they are. struct_version is 1; a greater one is taken too. No struct has more than 4096 bytes.
+ *  - Sets of ranks are lists of world ranks in ascending order. The caller gives an array and its capacity; of the set as many are
+ *    written as fit, and the count is always that of the whole set. NULL with capacity 0 asks for the count alone.
  *  - Sizes are bytes, times milliseconds, unless a name says otherwise.
  *  - Threads: different comms may be used from different threads at the same time. One comm belongs to one thread at a
  *    time; a second one gets RH_ERR_BUSY. rh_comm_abort and rh_comm_get_status may be called from any thread.
@@ -188,7 +194,8 @@ typedef struct rh_comm_status {
   int32_t reporter;      /* the rank that noticed; -1 = the daemon */
   uint64_t operation;    /* count of operations this rank has begun on the comm */
   uint64_t bytes;        /* of the current (or, when broken, the interrupted) operation, per rank */
-  uint64_t waiting_for;  /* bit r: this rank is (or was, when broken) waiting for rank r */
+  int32_t waiting_count; /* ranks that this rank is (or was, when broken) waiting for: see rh_comm_get_waiting_for */
+  int32_t reserved;
   char operation_name[32];         /* what this rank is (was) in: "all_reduce", ..., "none" */
   char culprit_operation_name[32]; /* what the culprit was in */
   char algorithm_name[16];         /* of the last collective that moved data: "oneshot", "twoshot", "pull", "pipe", "ring" or
@@ -196,10 +203,13 @@ typedef struct rh_comm_status {
   char algorithm_why[16];          /* why that one, see rh_choice */
   char message[512];               /* all of it as one sentence */
 } rh_comm_status;
-#define RH_COMM_STATUS_INIT {sizeof(rh_comm_status), 1, RH_OK, -1, -1, -1, 0, 0, 0, {0}, {0}, {0}, {0}, {0}}
+#define RH_COMM_STATUS_INIT {sizeof(rh_comm_status), 1, RH_OK, -1, -1, -1, 0, 0, 0, 0, {0}, {0}, {0}, {0}, {0}}
 
 /* What this rank is doing, or why the group is broken. Any thread. */
 rh_result rh_comm_get_status(rh_comm *comm, rh_comm_status *status);
+
+/* The ranks that this rank is (or was, when broken) waiting for. Any thread. */
+rh_result rh_comm_get_waiting_for(rh_comm *comm, int32_t *ranks, int32_t capacity, int32_t *count);
 
 typedef struct rh_choice {
   uint32_t struct_size;
@@ -451,10 +461,14 @@ typedef struct rh_ep_info {
   uint32_t scale_columns;    /* scales of a row: ceil(hidden / 128), 0 without */
   uint64_t buffer_bytes;     /* as rh_ep_buffer_size */
   uint64_t private_bytes;    /* of this process, malloc */
-  uint64_t masked;           /* bit r: rank r is masked */
+  int32_t masked_count;      /* ranks that are masked: see rh_ep_get_masked */
+  int32_t reserved;
 } rh_ep_info;
-#define RH_EP_INFO_INIT {sizeof(rh_ep_info), 1, 0, 0, 0, 0, 0, 0, 0}
+#define RH_EP_INFO_INIT {sizeof(rh_ep_info), 1, 0, 0, 0, 0, 0, 0, 0, 0}
 rh_result rh_ep_get_info(rh_ep *ep, rh_ep_info *info);
+
+/* The ranks that take no part any more. */
+rh_result rh_ep_get_masked(rh_ep *ep, int32_t *ranks, int32_t capacity, int32_t *count);
 
 /* Masks a rank in this buffer for good, whatever on_dead says: every other rank calls it between the same two dispatches. The
  * masked rank dispatches no more, and combines nothing: what it has received it releases. In other calls of the comm, rh_ep_destroy
@@ -463,7 +477,11 @@ rh_result rh_ep_mask_rank(rh_ep *ep, int32_t rank);
 
 /* What did not go as asked; all zero where everything did. */
 typedef struct rh_ep_report {
-  uint64_t lost_ranks;       /* bit r: rank r is masked or dead, or was late */
+  uint32_t struct_size;
+  uint32_t struct_version;
+  int32_t *lost_ranks;       /* input: the caller's array for the ranks that are masked or dead, or were late; NULL: not wanted */
+  int32_t lost_capacity;     /* input: of lost_ranks */
+  int32_t lost_count;        /* of all these ranks */
   uint64_t lost_copies;      /* token copies that did not reach, or did not come back from, these ranks */
   uint64_t invalid_ids;      /* entries of topk_idx */
   uint64_t duplicate_ids;
@@ -472,6 +490,7 @@ typedef struct rh_ep_report {
   uint64_t over_capacity;    /* rows, on the receiver */
   char message[256];         /* the first of each: rank, token, value; "" where there is none */
 } rh_ep_report;
+#define RH_EP_REPORT_INIT {sizeof(rh_ep_report), 1, NULL, 0, 0, 0, 0, 0, 0, 0, 0, {0}}
 
 typedef struct rh_ep_dispatch_in {
   uint32_t struct_size;
@@ -516,9 +535,9 @@ typedef struct rh_ep_dispatch_out {
   float *topk_weights;       /* TOKENS: [rows, topk] */
   uint64_t rows;             /* result: the end of the last block; TOKENS: tokens */
   uint64_t tokens;           /* result: token copies received, whatever the layout */
-  rh_ep_report report;       /* result */
+  rh_ep_report *report;      /* written to; NULL: not wanted */
 } rh_ep_dispatch_out;
-#define RH_EP_DISPATCH_OUT_INIT {sizeof(rh_ep_dispatch_out), 1, RH_EP_PADDED, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0, {0}}}
+#define RH_EP_DISPATCH_OUT_INIT {sizeof(rh_ep_dispatch_out), 1, RH_EP_PADDED, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, NULL}
 
 /* Sends and receives. x, topk_idx and topk_weights stay unchanged until it returns. *handle lives until the combine ends, or
  * rh_ep_release. Zero tokens are fine.

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/abi.h"
 #include "base/error.h"
 #include "comm/comm.h"
 #include "comm/set_up.h"
@@ -136,14 +137,11 @@ rh_result exchange(Comm* comm, const Shareable& mine, Region* region, Answers* a
       });
 }
 
-rh_result readConfig(const Comm* comm, const rh_register_config* c) {
-  const rh_register_config defaults = RH_REGISTER_CONFIG_INIT;
+rh_result readConfig(const Comm* comm, const rh_register_config* config, rh_register_config* c) {
   const int rank = comm->rank;
-  if (c == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: config is NULL", rank);
-  if (c->struct_size != sizeof defaults || c->struct_version != 1) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: config has size %u and version %u, this library knows size %zu, "
-                "version 1; begin with RH_REGISTER_CONFIG_INIT", c->struct_size, c->struct_version, sizeof defaults);
-  }
+  if (config == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: config is NULL", rank);
+  const rh_result result = readStruct("window_register", "config", config, c);
+  if (result != RH_OK) return result;
   if (c->pointer == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: pointer is NULL", rank);
   if (c->bytes == 0 || c->bytes > RHW_MAX_REGISTERED) {
     return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: %zu bytes; 1 to 1 TiB can be registered", rank, c->bytes);
@@ -248,19 +246,20 @@ uint64_t offerInRegions(const Comm* comm, const void* buffer, uint64_t bytes) {
 
 using namespace railhead::client;
 
-extern "C" rh_result rh_window_register(rh_comm* handle, const rh_register_config* config, rh_window** out) {
+extern "C" rh_result rh_window_register(rh_comm* handle, const rh_register_config* given, rh_window** out) {
   if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_register: window is NULL");
   *out = nullptr;
   Comms::Exclusive guard(comms(), handle);
   rh_result result = checkGuard(guard, "window_register");
   if (result != RH_OK) return result;
   Comm* comm = guard.get();
-  result = readConfig(comm, config);
+  rh_register_config config;
+  result = readConfig(comm, given, &config);
   if (result != RH_OK) return result;
   if (windows().full()) return tooManyWindows(comm);
-  auto* window = new Window{{}, comm, handle, 0, config->bytes, 0};
+  auto* window = new Window{{}, comm, handle, 0, config.bytes, 0};
   if (window == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "window_register: no memory for a handle");
-  result = registerMemory(comm, *config, &window->region);
+  result = registerMemory(comm, config, &window->region);
   if (result == RH_OK) {
     *out = static_cast<rh_window*>(windows().insert(window));
     if (*out != nullptr) return RH_OK;
@@ -272,19 +271,16 @@ extern "C" rh_result rh_window_register(rh_comm* handle, const rh_register_confi
 }
 
 extern "C" rh_result rh_window_get_sharing(rh_window* handle, rh_window_sharing* sharing) {
-  const rh_window_sharing defaults = RH_WINDOW_SHARING_INIT;
-  if (sharing == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_get_sharing: sharing is NULL");
-  if (sharing->struct_size != sizeof defaults || sharing->struct_version != 1) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "window_get_sharing: sharing has size %u and version %u, this library knows size %zu, "
-                "version 1; begin with RH_WINDOW_SHARING_INIT", sharing->struct_size, sharing->struct_version, sizeof defaults);
-  }
+  const rh_result result = checkStruct("window_get_sharing", "sharing", sharing);
+  if (result != RH_OK) return result;
   Windows::Shared window(windows(), handle);
   if (window.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_get_sharing: not a live window: was it freed?");
-  *sharing = defaults;
+  rh_window_sharing results = RH_WINDOW_SHARING_INIT;
   const Region* region = window.get()->registered();
-  sharing->rank = region == nullptr ? -1 : region->stagedRank;
-  sharing->zero_copy = sharing->rank < 0;
-  static_assert(sizeof sharing->reason == RHW_REASON, "a reason fits");
-  if (region != nullptr) memcpy(sharing->reason, region->reason, sizeof sharing->reason);
+  results.rank = region == nullptr ? -1 : region->stagedRank;
+  results.zero_copy = results.rank < 0;
+  static_assert(sizeof results.reason == RHW_REASON, "a reason fits");
+  if (region != nullptr) memcpy(results.reason, region->reason, sizeof results.reason);
+  writeStruct(sharing, results);
   return RH_OK;
 }

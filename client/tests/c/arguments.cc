@@ -15,8 +15,8 @@ void connecting() {
   FAILS(rh_connect(&config, &session), RH_ERR_INVALID_ARGUMENT, "size 8", "RH_SESSION_CONFIG_INIT");
   CHECK(session == nullptr);
   config.struct_size = sizeof config;
-  config.struct_version = 2;
-  FAILS(rh_connect(&config, &session), RH_ERR_INVALID_ARGUMENT, "version 2", "RH_SESSION_CONFIG_INIT");
+  config.struct_version = 0;
+  FAILS(rh_connect(&config, &session), RH_ERR_INVALID_ARGUMENT, "version 0", "RH_SESSION_CONFIG_INIT");
   config.struct_version = 1;
   config.socket_path = "";
   FAILS(rh_connect(&config, &session), RH_ERR_INVALID_ARGUMENT, "connect", "socket path is empty");
@@ -163,8 +163,20 @@ void asking(rh_comm* comm) {
   status.struct_size -= 8;
   FAILS(rh_comm_get_status(comm, &status), RH_ERR_INVALID_ARGUMENT, "comm_get_status", "RH_COMM_STATUS_INIT");
   status = RH_COMM_STATUS_INIT;
+  status.struct_version = 0;
+  FAILS(rh_comm_get_status(comm, &status), RH_ERR_INVALID_ARGUMENT, "version 0", "RH_COMM_STATUS_INIT");
   status.struct_version = 7;
-  FAILS(rh_comm_get_status(comm, &status), RH_ERR_INVALID_ARGUMENT, "version 7", "RH_COMM_STATUS_INIT");
+  OK(rh_comm_get_status(comm, &status));
+  CHECK(status.waiting_count == 0);
+  int32_t ranks[1] = {-1}, count = -1;
+  FAILS(rh_comm_get_waiting_for(comm, ranks, 1, nullptr), RH_ERR_INVALID_ARGUMENT, "comm_get_waiting_for: rank 0", "count is NULL");
+  FAILS(rh_comm_get_waiting_for(comm, nullptr, 1, &count), RH_ERR_INVALID_ARGUMENT, "comm_get_waiting_for: rank 0", "capacity 1");
+  FAILS(rh_comm_get_waiting_for(comm, ranks, -1, &count), RH_ERR_INVALID_ARGUMENT, "comm_get_waiting_for: rank 0", "capacity -1");
+  CHECK(count == -1);
+  OK(rh_comm_get_waiting_for(comm, nullptr, 0, &count));
+  CHECK(count == 0);
+  OK(rh_comm_get_waiting_for(comm, ranks, 1, &count));
+  CHECK(count == 0 && ranks[0] == -1);
 }
 
 void windows(rh_comm* comm) {
@@ -217,6 +229,7 @@ void strangeHandles() {
     FAILS(rh_comm_rank(comm, &n), RH_ERR_INVALID_HANDLE, "comm_rank", "");
     FAILS(rh_comm_world_size(comm, &n), RH_ERR_INVALID_HANDLE, "comm_world_size", "");
     FAILS(rh_comm_get_status(comm, &status), RH_ERR_INVALID_HANDLE, "comm_get_status", "");
+    FAILS(rh_comm_get_waiting_for(comm, nullptr, 0, &n), RH_ERR_INVALID_HANDLE, "comm_get_waiting_for", "");
     FAILS(rh_window_alloc(comm, 1, &window), RH_ERR_INVALID_HANDLE, "window_alloc", "");
     FAILS(rh_window_free(reinterpret_cast<rh_window*>(bits)), RH_ERR_INVALID_HANDLE, "window_free", "");
   }

@@ -61,8 +61,8 @@ void sizes() {
   config.struct_size--;
   FAILS(rh_ep_buffer_size(&config, 2, &bytes), RH_ERR_INVALID_ARGUMENT, "ep_buffer_size", "RH_EP_CONFIG_INIT");
   config = small();
-  config.struct_version = 2;
-  FAILS(rh_ep_buffer_size(&config, 2, &bytes), RH_ERR_INVALID_ARGUMENT, "version 2", "RH_EP_CONFIG_INIT");
+  config.struct_version = 0;
+  FAILS(rh_ep_buffer_size(&config, 2, &bytes), RH_ERR_INVALID_ARGUMENT, "version 0", "RH_EP_CONFIG_INIT");
   config = small();
   OK(rh_ep_buffer_size(&config, 2, &bytes));
   CHECK(bytes > 0);
@@ -92,7 +92,12 @@ void asking(rh_ep* ep) {
   FAILS(rh_ep_get_info(ep, &info), RH_ERR_INVALID_ARGUMENT, "size 0", "RH_EP_INFO_INIT");
   info = RH_EP_INFO_INIT;
   OK(rh_ep_get_info(ep, &info));
-  CHECK(info.local_experts == kExperts && info.num_physical == kExperts && info.scale_columns == 0 && info.masked == 0);
+  CHECK(info.local_experts == kExperts && info.num_physical == kExperts && info.scale_columns == 0 && info.masked_count == 0);
+  int32_t ranks[1] = {-1}, count = -1;
+  FAILS(rh_ep_get_masked(ep, ranks, 1, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_get_masked: rank 0", "count is NULL");
+  FAILS(rh_ep_get_masked(ep, nullptr, 1, &count), RH_ERR_INVALID_ARGUMENT, "ep_get_masked: rank 0", "capacity 1");
+  OK(rh_ep_get_masked(ep, ranks, 1, &count));
+  CHECK(count == 0 && ranks[0] == -1);
   uint64_t load[kExperts];
   FAILS(rh_ep_get_load(ep, load, nullptr, kExperts - 1), RH_ERR_INVALID_ARGUMENT, "ep_get_load: rank 0", "4 physical");
   FAILS(rh_ep_get_load(ep, load, nullptr, kExperts + 1), RH_ERR_INVALID_ARGUMENT, "ep_get_load: rank 0", "5 experts");
@@ -121,8 +126,8 @@ void dispatching(rh_ep* ep) {
   in.struct_size = 8;
   refused(in, "RH_EP_DISPATCH_IN_INIT");
   in = m.in();
-  in.struct_version = 2;
-  refused(in, "version 2");
+  in.struct_version = 0;
+  refused(in, "version 0");
   in = m.in();
   in.x = nullptr;
   refused(in, "3 tokens and x is NULL");
@@ -168,9 +173,18 @@ void receiving(rh_ep* ep) {
   room.alignment = UINT32_MAX;
   FAILS(rh_ep_dispatch_recv(handle, &room), RH_ERR_LIMIT, "rank 0", "capacity is 6");
   OK(rh_ep_dispatch_counts(handle, nullptr, nullptr));
+  rh_ep_report report = RH_EP_REPORT_INIT;
   room = m.room();
+  room.report = &report;
+  report.struct_size = 8;
+  refused(room, "RH_EP_REPORT_INIT");
+  report = RH_EP_REPORT_INIT;
+  report.lost_capacity = 1;
+  refused(room, "lost_ranks");
+  report = RH_EP_REPORT_INIT;
+  report.message[0] = 'x';
   OK(rh_ep_dispatch_recv(handle, &room));
-  CHECK(room.rows == 4 && room.tokens == 3 && room.report.message[0] == 0);
+  CHECK(room.rows == 4 && room.tokens == 3 && report.lost_count == 0 && report.message[0] == 0);
   OK(rh_ep_release(handle));
 }
 
@@ -201,7 +215,10 @@ void combining(rh_ep* ep) {
   sums.out_dtype = static_cast<rh_dtype>(-1);
   refused(sums, "out_dtype no type");
   sums = m.sums();
-  rh_ep_report report;
+  rh_ep_report report = RH_EP_REPORT_INIT;
+  report.struct_version = 0;
+  FAILS(rh_ep_combine(handle, &sums, &report), RH_ERR_INVALID_ARGUMENT, "ep_combine", "RH_EP_REPORT_INIT");
+  report.struct_version = 1;
   OK(rh_ep_combine(handle, &sums, &report));
   CHECK(report.message[0] == 0 && m.out[0] == 2 && m.out[5] == 6 && m.out[14] == 15);
   FAILS(rh_ep_combine(handle, &sums, &report), RH_ERR_INVALID_HANDLE, "ep_combine", "combined or released");
@@ -232,7 +249,9 @@ void strangeHandles() {
     rh_ep_info info = RH_EP_INFO_INIT;
     FAILS(rh_ep_dispatch(ep, &in, &room, &made), RH_ERR_INVALID_HANDLE, "ep_dispatch", "not a live buffer");
     FAILS(rh_ep_dispatch_send(ep, &in, &made), RH_ERR_INVALID_HANDLE, "ep_dispatch_send", "");
+    int32_t count;
     FAILS(rh_ep_get_info(ep, &info), RH_ERR_INVALID_HANDLE, "ep_get_info", "");
+    FAILS(rh_ep_get_masked(ep, nullptr, 0, &count), RH_ERR_INVALID_HANDLE, "ep_get_masked", "");
     FAILS(rh_ep_get_load(ep, nullptr, nullptr, 1), RH_ERR_INVALID_HANDLE, "ep_get_load", "");
     FAILS(rh_ep_mask_rank(ep, 0), RH_ERR_INVALID_HANDLE, "ep_mask_rank", "");
     FAILS(rh_ep_destroy(ep), RH_ERR_INVALID_HANDLE, "ep_destroy", "");

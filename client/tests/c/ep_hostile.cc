@@ -83,7 +83,7 @@ rh_result combine(rh_ep_handle* handle, uint32_t tokens, const float* y) {
   args.y = y;
   args.y_dtype = args.out_dtype = RH_F32;
   args.out = sums.data;
-  rh_ep_report report;
+  rh_ep_report report = RH_EP_REPORT_INIT;
   return rh_ep_combine(handle, &args, &report);
 }
 

@@ -36,8 +36,8 @@ void refusals(rh_comm* comm, void* memory, int fd) {
   config.struct_size = 8;
   FAILS(rh_window_register(comm, &config, &window), RH_ERR_INVALID_ARGUMENT, "size 8", "RH_REGISTER_CONFIG_INIT");
   config.struct_size = sizeof config;
-  config.struct_version = 2;
-  FAILS(rh_window_register(comm, &config, &window), RH_ERR_INVALID_ARGUMENT, "version 2", "RH_REGISTER_CONFIG_INIT");
+  config.struct_version = 0;
+  FAILS(rh_window_register(comm, &config, &window), RH_ERR_INVALID_ARGUMENT, "version 0", "RH_REGISTER_CONFIG_INIT");
   config.struct_version = 1;
   config.pointer = nullptr;
   FAILS(rh_window_register(comm, &config, &window), RH_ERR_INVALID_ARGUMENT, "window_register: rank 0", "pointer is NULL");
