@@ -150,7 +150,7 @@ type Status struct {
 	Reporter         int
 	Operation        uint64
 	Bytes            uint64
-	WaitingFor       uint64
+	WaitingFor       []int // ranks, ascending
 	OperationName    string
 	CulpritOperation string
 	Algorithm        string // of the last collective that moved data
@@ -167,15 +167,39 @@ func (c *Comm) Status() (Status, error) {
 	if err := call(func() C.rh_result { return C.rh_comm_get_status(c.h, st) }); err != nil {
 		return Status{}, err
 	}
+	waitingFor, err := ranksOf(c.world, func(ranks *C.int32_t, capacity C.int32_t, count *C.int32_t) C.rh_result {
+		return C.rh_comm_get_waiting_for(c.h, ranks, capacity, count)
+	})
+	if err != nil {
+		return Status{}, err
+	}
 	return Status{
 		Result: Result(st.result), Culprit: int(st.culprit), Reporter: int(st.reporter),
-		Operation: uint64(st.operation), Bytes: uint64(st.bytes), WaitingFor: uint64(st.waiting_for),
+		Operation: uint64(st.operation), Bytes: uint64(st.bytes), WaitingFor: waitingFor,
 		OperationName:    C.GoString(&st.operation_name[0]),
 		CulpritOperation: C.GoString(&st.culprit_operation_name[0]),
 		Algorithm:        C.GoString(&st.algorithm_name[0]),
 		Why:              C.GoString(&st.algorithm_why[0]),
 		Message:          C.GoString(&st.message[0]),
 	}, nil
+}
+
+// ranksOf asks for a set of ranks, of which there are at most world.
+func ranksOf(world int, ask func(ranks *C.int32_t, capacity C.int32_t, count *C.int32_t) C.rh_result) ([]int, error) {
+	list := make([]C.int32_t, world)
+	var count C.int32_t
+	if err := call(func() C.rh_result { return ask(&list[0], C.int32_t(world), &count) }); err != nil {
+		return nil, err
+	}
+	return goRanks(list[:count]), nil
+}
+
+func goRanks(list []C.int32_t) []int {
+	var ranks []int
+	for _, r := range list {
+		ranks = append(ranks, int(r))
+	}
+	return ranks
 }
 
 // Choice is rh_comm_get_choice: the algorithm that an operation ("all_reduce") of that size runs, and why.

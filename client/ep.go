@@ -132,6 +132,7 @@ func EPBufferSize(c EPConfig, world int) (uint64, error) {
 // EP is a buffer for expert parallelism.
 type EP struct {
 	h           *C.rh_ep
+	world       int
 	config      EPConfig
 	local       int
 	columns     int // scales of a row
@@ -147,7 +148,7 @@ func (c *Comm) NewEP(config EPConfig) (*EP, error) {
 	}
 	cc, free := config.c()
 	defer free()
-	ep := &EP{config: config}
+	ep := &EP{config: config, world: c.world}
 	if err := call(func() C.rh_result { return C.rh_ep_create(c.h, cc, &ep.h) }); err != nil {
 		return nil, err
 	}
@@ -183,10 +184,11 @@ func (e *EP) BufferBytes() uint64 { return e.bufferBytes }
 // PrivateBytes is what the library keeps besides.
 func (e *EP) PrivateBytes() uint64 { return e.private }
 
-// Masked has bit r set where rank r takes no part any more.
-func (e *EP) Masked() (uint64, error) {
-	info, err := e.info()
-	return uint64(info.masked), err
+// Masked are the ranks that take no part any more, ascending.
+func (e *EP) Masked() ([]int, error) {
+	return ranksOf(e.world, func(ranks *C.int32_t, capacity C.int32_t, count *C.int32_t) C.rh_result {
+		return C.rh_ep_get_masked(e.h, ranks, capacity, count)
+	})
 }
 
 // Mask leaves a rank out for good.
@@ -205,14 +207,23 @@ func (e *EP) Load() (total, local []uint64, err error) {
 
 // EPReport is rh_ep_report.
 type EPReport struct {
-	LostRanks                                                                   uint64
+	LostRanks                                                                   []int
 	LostCopies, InvalidIDs, DuplicateIDs, ExcessTokens, NonFinite, OverCapacity uint64
 	Message                                                                     string
 }
 
+// newReport is one that has room for every rank.
+func (e *EP) newReport(pins *pinned) *C.rh_ep_report {
+	lost := make([]int32, e.world)
+	r := &C.rh_ep_report{struct_size: C.sizeof_rh_ep_report, struct_version: 1, lost_capacity: C.int32_t(e.world)}
+	pins.Pin(r)
+	r.lost_ranks = (*C.int32_t)(pin(pins, lost))
+	return r
+}
+
 func reportOf(r *C.rh_ep_report) EPReport {
 	return EPReport{
-		LostRanks: uint64(r.lost_ranks), LostCopies: uint64(r.lost_copies), InvalidIDs: uint64(r.invalid_ids),
+		LostRanks: goRanks(unsafe.Slice(r.lost_ranks, r.lost_count)), LostCopies: uint64(r.lost_copies), InvalidIDs: uint64(r.invalid_ids),
 		DuplicateIDs: uint64(r.duplicate_ids), ExcessTokens: uint64(r.excess_tokens), NonFinite: uint64(r.non_finite),
 		OverCapacity: uint64(r.over_capacity), Message: C.GoString(&r.message[0]),
 	}

@@ -149,9 +149,9 @@ func (d *EPDispatch) Combine(s EPSums) (EPReport, error) {
 	if err != nil {
 		return EPReport{}, err
 	}
-	var report C.rh_ep_report
-	err = call(func() C.rh_result { return C.rh_ep_combine(d.h, c, &report) })
-	return reportOf(&report), err
+	report := d.ep.newReport(&pins)
+	err = call(func() C.rh_result { return C.rh_ep_combine(d.h, c, report) })
+	return reportOf(report), err
 }
 
 // CombineSend is its first phase. The slices of s stay in use until CombineRecv has returned.
@@ -171,12 +171,14 @@ func (d *EPDispatch) CombineSend(s EPSums) error {
 
 // CombineRecv is its second phase.
 func (d *EPDispatch) CombineRecv() (EPReport, error) {
-	var report C.rh_ep_report
-	err := call(func() C.rh_result { return C.rh_ep_combine_recv(d.h, &report) })
+	var pins pinned
+	defer pins.Unpin()
+	report := d.ep.newReport(&pins)
+	err := call(func() C.rh_result { return C.rh_ep_combine_recv(d.h, report) })
 	if err == nil {
 		d.sumPins.Unpin()
 	}
-	return reportOf(&report), err
+	return reportOf(report), err
 }
 
 // enough is an error where a slice that C will use is too short. Of results, none at all is fine.
@@ -266,6 +268,7 @@ func (d *EPDispatch) out(rows *EPRows, pins *pinned) (*C.rh_ep_dispatch_out, err
 	c.source_token = (*C.int32_t)(pin(pins, rows.SourceToken))
 	c.topk_idx = (*C.int32_t)(pin(pins, rows.TopKIdx))
 	c.topk_weights = (*C.float)(pin(pins, rows.TopKWeights))
+	c.report = e.newReport(pins)
 	return c, nil
 }
 
@@ -274,7 +277,7 @@ func (d *EPDispatch) received(rows *EPRows, c *C.rh_ep_dispatch_out, err error) 
 	if err != nil {
 		return err
 	}
-	rows.Report = reportOf(&c.report)
+	rows.Report = reportOf(c.report)
 	d.rows = int(c.rows)
 	d.pins.Unpin()
 	return nil

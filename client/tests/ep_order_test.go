@@ -122,7 +122,7 @@ func TestADestroyedBufferIsRefusedByEveryCallAndSoAreItsDispatches(t *testing.T)
 		_, _, load := p.ep.Load()
 		errs := []error{p.isEnded(p.flights[0])}
 		for name, err := range map[string]error{
-			"ep_dispatch": dispatch, "ep_dispatch_send": send, "ep_get_info": masked, "ep_get_load": load, "ep_destroy": p.ep.Destroy(),
+			"ep_dispatch": dispatch, "ep_dispatch_send": send, "ep_get_masked": masked, "ep_get_load": load, "ep_destroy": p.ep.Destroy(),
 			"ep_mask_rank": p.ep.Mask(1 - p.rank),
 		} {
 			errs = append(errs, refused(name, err, ended, name, "destroyed"))

@@ -48,11 +48,11 @@ func (w *worker) dropWork() error {
 func (w *worker) notice(x *experts) error {
 	both := ^uint64(0)
 	for _, b := range x.buffers {
-		masked, err := b.Masked()
+		gone, err := masked(b)
 		if err != nil {
 			return err
 		}
-		both &= masked
+		both &= gone
 	}
 	for fresh := both &^ w.drop.Lost; fresh != 0; fresh &= fresh - 1 {
 		w.drop.Noticed[bits.TrailingZeros64(fresh)] = now()

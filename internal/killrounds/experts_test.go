@@ -129,10 +129,23 @@ func (t *tokens) times(x float32, token int, lost uint64, renorm bool) float32 {
 
 func float(b []byte, i int) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:])) }
 
+// masked has bit r set where rank r takes no part in the buffer any more.
+func masked(b *client.EP) (uint64, error) {
+	ranks, err := b.Masked()
+	return maskOf(ranks), err
+}
+
+func maskOf(ranks []int) (mask uint64) {
+	for _, r := range ranks {
+		mask |= 1 << r
+	}
+	return mask
+}
+
 // round is one dispatch and its combine, in one of the buffers. own is this rank's own choice of tokens.
 func (x *experts) round(i int, own *rand.Rand, marked bool) error {
 	rank, config := x.comm.Rank(), x.configs[i]
-	before, err := x.buffers[i].Masked()
+	before, err := masked(x.buffers[i])
 	if err != nil {
 		return err
 	}
@@ -146,12 +159,12 @@ func (x *experts) round(i int, own *rand.Rand, marked bool) error {
 	if err != nil {
 		return errors.Join(err, d.Release())
 	}
-	after, err := x.buffers[i].Masked()
+	after, err := masked(x.buffers[i])
 	if err != nil {
 		return err
 	}
-	if report.LostRanks != after {
-		return fmt.Errorf("rank %d: the report names ranks %#b of %#b: %s", rank, report.LostRanks, after, report.Message)
+	if maskOf(report.LostRanks) != after {
+		return fmt.Errorf("rank %d: the report names ranks %d of those of %#b: %s", rank, report.LostRanks, after, report.Message)
 	}
 	if err := in.check(out, before, after, report.LostCopies, x.renorm); err != nil {
 		return fmt.Errorf("rank %d, mode %d: %w", rank, config.Mode, err)

@@ -37,7 +37,8 @@ class CommStatus(ctypes.Structure):
         ("reporter", c_int32),
         ("operation", c_uint64),
         ("bytes", c_uint64),
-        ("waiting_for", c_uint64),
+        ("waiting_count", c_int32),
+        ("reserved", c_int32),
         ("operation_name", c_char * 32),
         ("culprit_operation_name", c_char * 32),
         ("algorithm_name", c_char * 16),
@@ -96,13 +97,17 @@ class EpInfo(ctypes.Structure):
         ("scale_columns", c_uint32),
         ("buffer_bytes", c_uint64),
         ("private_bytes", c_uint64),
-        ("masked", c_uint64),
+        ("masked_count", c_int32),
+        ("reserved", c_int32),
     ]
 
 
 class EpReport(ctypes.Structure):
     _fields_ = [
-        ("lost_ranks", c_uint64),
+        *_HEADER,
+        ("lost_ranks", c_void_p),
+        ("lost_capacity", c_int32),
+        ("lost_count", c_int32),
         ("lost_copies", c_uint64),
         ("invalid_ids", c_uint64),
         ("duplicate_ids", c_uint64),
@@ -144,7 +149,7 @@ class EpDispatchOut(ctypes.Structure):
         ("topk_weights", c_void_p),
         ("rows", c_uint64),
         ("tokens", c_uint64),
-        ("report", EpReport),
+        ("report", c_void_p),
     ]
 
 
@@ -186,6 +191,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "rh_comm_rank": (c_int, [_pointer, POINTER(c_int32)]),
     "rh_comm_world_size": (c_int, [_pointer, POINTER(c_int32)]),
     "rh_comm_get_status": (c_int, [_pointer, POINTER(CommStatus)]),
+    "rh_comm_get_waiting_for": (c_int, [_pointer, POINTER(c_int32), _number, POINTER(c_int32)]),
     "rh_comm_get_choice": (c_int, [_pointer, c_char_p, _count, _number, POINTER(Choice)]),
     "rh_window_alloc": (c_int, [_pointer, _count, _out]),
     "rh_window_free": (c_int, [_pointer]),
@@ -212,6 +218,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "rh_ep_create": (c_int, [_pointer, POINTER(EpConfig), _out]),
     "rh_ep_destroy": (c_int, [_pointer]),
     "rh_ep_get_info": (c_int, [_pointer, POINTER(EpInfo)]),
+    "rh_ep_get_masked": (c_int, [_pointer, POINTER(c_int32), _number, POINTER(c_int32)]),
     "rh_ep_mask_rank": (c_int, [_pointer, _number]),
     "rh_ep_dispatch": (c_int, [_pointer, POINTER(EpDispatchIn), POINTER(EpDispatchOut), _out]),
     "rh_ep_dispatch_send": (c_int, [_pointer, POINTER(EpDispatchIn), _out]),

@@ -6,7 +6,7 @@ import ctypes
 import functools
 import os
 from pathlib import Path
-from typing import Any, Iterable
+from typing import Any, Callable, Iterable, Tuple
 
 from ._abi import FUNCTIONS, CommStatus, versioned
 from ._version import __version__
@@ -73,6 +73,13 @@ def check_on(result: int, comms: Iterable[Any]) -> None:
         if load().rh_comm_get_status(handle, ctypes.byref(status)) == 0 and status.result == result and status.culprit >= 0:
             raise error_of(result, message, status.culprit)
     raise error_of(result, message)
+
+
+def ranks_of(world_size: int, ask: Callable[[Any, int, Any], int]) -> Tuple[int, ...]:
+    """The set of ranks that a call of the library gives: ask(array, capacity, count)."""
+    ranks, count = (ctypes.c_int32 * world_size)(), ctypes.c_int32()
+    check(ask(ranks, world_size, ctypes.byref(count)))
+    return tuple(ranks[: count.value])
 
 
 def last_error_message() -> str:

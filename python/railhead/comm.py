@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple, Type, Union
 
 from ._abi import Choice, CommStatus, versioned
 from ._buffers import Buffer
 from ._collectives import Collectives, PreMulSum
-from ._library import check, check_on, load
+from ._library import check, check_on, load, ranks_of
 from .enums import Dtype, Result
 from .errors import InvalidArgumentError
 from .expert_parallel import ExpertBuffer, ExpertConfig
@@ -103,6 +104,7 @@ class Comm(Collectives):
         """What this rank is doing, or why the group is broken. Any thread."""
         raw = versioned(CommStatus)
         check(load().rh_comm_get_status(self._handle, ctypes.byref(raw)))
+        waiting_for = ranks_of(self.world_size, partial(load().rh_comm_get_waiting_for, self._handle))
         known = raw.result in Result.__members__.values()
         return Status(
             result=Result(raw.result) if known else raw.result,
@@ -111,7 +113,7 @@ class Comm(Collectives):
             reporter=raw.reporter if raw.reporter >= 0 else None,
             operation=raw.operation,
             bytes=raw.bytes,
-            waiting_for=tuple(rank for rank in range(64) if raw.waiting_for >> rank & 1),
+            waiting_for=waiting_for,
             operation_name=raw.operation_name.decode(),
             culprit_operation_name=raw.culprit_operation_name.decode(),
             algorithm_name=raw.algorithm_name.decode(),

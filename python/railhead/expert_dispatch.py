@@ -73,8 +73,10 @@ class Dispatch:
         arrays["x"] = self._empty(config.wire, (*shape, config.hidden)) if out is None else out
         dtypes = {"x": config.wire}  # where out is of bytes
         targets = {name: buffer_of(a, f"receive: {name}", dtypes.get(name), True) for name, a in arrays.items() if a is not None}
+        report = _Report(buffer._comm.world_size)
         raw = versioned(
             EpDispatchOut,
+            report=ctypes.addressof(report.raw),
             layout=_LAYOUTS[layout],
             alignment=alignment,
             capacity=capacity,
@@ -82,7 +84,7 @@ class Dispatch:
         )
         self._check(load().rh_ep_dispatch_recv(self._handle, ctypes.byref(raw)))
         self._kept = ()
-        return Received(self, layout, arrays, raw)
+        return Received(self, layout, arrays, raw, report.read())
 
     def _needed(self, layout: Layout, alignment: int) -> int:
         """The capacity that what comes needs."""
@@ -121,7 +123,7 @@ class Received:
     """What came to this rank. "Row" is one token for one local expert, in the layout "tokens" one token. Rows behind an
     expert's last are not written."""
 
-    def __init__(self, sent: Dispatch, layout: Layout, arrays: Dict[str, Any], raw: EpDispatchOut) -> None:
+    def __init__(self, sent: Dispatch, layout: Layout, arrays: Dict[str, Any], raw: EpDispatchOut, report: ExpertReport) -> None:
         self._sent = sent
         self._out: Any = None  # of the combine under way
         self.layout = layout
@@ -136,7 +138,7 @@ class Received:
         self.topk_weights = arrays["topk_weights"]  # "tokens": [rows, topk]
         self.rows: int = raw.rows  # the end of the last block
         self.tokens: int = raw.tokens  # token copies
-        self.report = _report_of(raw.report)
+        self.report = report
         self.combine_report: Optional[ExpertReport] = None  # once combined
 
     def combine(
@@ -201,9 +203,9 @@ class Received:
 
     def combine_receive(self) -> Any:
         """The second phase: waits for the other ranks' sums, and returns the result of combine."""
-        report = EpReport()
-        self._sent._check(load().rh_ep_combine_recv(self._sent._handle, ctypes.byref(report)))
-        self.combine_report = _report_of(report)
+        report = _Report(self._sent._buffer._comm.world_size)
+        self._sent._check(load().rh_ep_combine_recv(self._sent._handle, ctypes.byref(report.raw)))
+        self.combine_report = report.read()
         self._sent._end()
         return self._out
 
@@ -237,10 +239,6 @@ def rows_of(buffer: Buffer, columns: int, what: str, rank: int) -> int:
     return buffer.count // columns
 
 
-def ranks_of(bits: int) -> Tuple[int, ...]:
-    return tuple(rank for rank in range(64) if bits >> rank & 1)
-
-
 def chosen(operation: str, name: str, value: str, choices: Dict[str, int]) -> int:
     """The number of a choice that is made by name."""
     if value not in choices:
@@ -248,8 +246,15 @@ def chosen(operation: str, name: str, value: str, choices: Dict[str, int]) -> in
     return choices[value]
 
 
-def _report_of(raw: EpReport) -> ExpertReport:
-    fields = {field.name: getattr(raw, field.name) for field in dataclasses.fields(ExpertReport)}
-    fields["lost_ranks"] = ranks_of(raw.lost_ranks)
-    fields["message"] = raw.message.decode("utf-8", "replace")
-    return ExpertReport(**fields)
+class _Report:
+    """What the library writes a report to, with room for every rank."""
+
+    def __init__(self, world_size: int) -> None:
+        self._ranks = (ctypes.c_int32 * world_size)()
+        self.raw = versioned(EpReport, lost_ranks=ctypes.addressof(self._ranks), lost_capacity=world_size)
+
+    def read(self) -> ExpertReport:
+        fields = {field.name: getattr(self.raw, field.name) for field in dataclasses.fields(ExpertReport)}
+        fields["lost_ranks"] = tuple(self._ranks[: self.raw.lost_count])
+        fields["message"] = self.raw.message.decode("utf-8", "replace")
+        return ExpertReport(**fields)

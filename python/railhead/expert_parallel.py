@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING, Any, List, Literal, Optional, Sequence, Tuple
 
 from ._abi import EpConfig, EpDispatchIn, EpInfo, versioned
 from ._buffers import Buffer, buffer_of, empty
-from ._library import check, check_on, load
+from ._library import check, check_on, load, ranks_of
 from .enums import Dtype, Result
 from .errors import InvalidArgumentError
-from .expert_dispatch import Dispatch, Layout, Received, chosen, ranks_of, room, rows_of
+from .expert_dispatch import Dispatch, Layout, Received, chosen, room, rows_of
 
 if TYPE_CHECKING:
     from ._collectives import Readable
@@ -148,7 +149,10 @@ class ExpertBuffer:
         raw = versioned(EpInfo)
         check(load().rh_ep_get_info(self._handle, ctypes.byref(raw)))
         names = [field.name for field in dataclasses.fields(ExpertInfo) if field.name != "masked"]
-        return ExpertInfo(**{name: getattr(raw, name) for name in names}, masked=ranks_of(raw.masked))
+        return ExpertInfo(**{name: getattr(raw, name) for name in names}, masked=self._masked())
+
+    def _masked(self) -> Tuple[int, ...]:
+        return ranks_of(self._comm.world_size, partial(load().rh_ep_get_masked, self._handle))
 
     def mask_rank(self, rank: int) -> None:
         """Leaves a rank out for good: every other rank calls it between the same two dispatches."""

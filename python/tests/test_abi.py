@@ -32,7 +32,6 @@ STRUCTS = {
 SCALARS: Dict[str, Any] = {
     "uint32_t": ctypes.c_uint32, "int32_t": ctypes.c_int32, "uint64_t": ctypes.c_uint64, "size_t": ctypes.c_size_t,
     "rh_op": ctypes.c_int32, "rh_dtype": ctypes.c_int32, "rh_result": ctypes.c_int, "float": ctypes.c_float,
-    "rh_ep_report": _abi.EpReport,
 }  # fmt: skip
 
 
