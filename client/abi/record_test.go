@@ -27,7 +27,7 @@ func abiLines(t *testing.T) []string {
 	for _, s := range exportedSymbols(t, sharedLibrary(t)) {
 		lines = append(lines, "symbol "+s.name+"@"+s.version)
 	}
-	return append(lines, headerLines(t, headerPath)...)
+	return slices.Concat(lines, version1Lines(t), headerLines(t, headerPath))
 }
 
 // headerLines is the part of the ABI that is in the header: what it says, and what the compiler makes of it.

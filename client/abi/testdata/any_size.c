@@ -1,0 +1,227 @@
+/* Every struct of railhead.h with every struct_size, as callers with older and newer headers have them. One rank.
+ *
+ * sizes.h, which the test writes, has for each struct its size in version 1 and the size that the library knows. */
+#include <stdint.h>
+
+#include "check.h"
+#include "sizes.h"
+
+enum { BEYOND = 40, MEMORY = 8192, CANARY = 0xa5 };
+
+static rh_session *session;
+static rh_comm *comm;
+static rh_window *window;
+static rh_ep *ep;
+
+static float x[4], rows[4], sums[4];
+static const int32_t expert[1] = {0};
+
+static rh_ep_dispatch_in tokens(void) {
+  rh_ep_dispatch_in in = RH_EP_DISPATCH_IN_INIT;
+  in.x = x;
+  in.topk_idx = expert;
+  in.num_tokens = 1;
+  in.hidden = 4;
+  in.idx_dtype = RH_I32;
+  return in;
+}
+
+static rh_ep_dispatch_out room(void) {
+  rh_ep_dispatch_out out = RH_EP_DISPATCH_OUT_INIT;
+  out.capacity = 1;
+  out.x = rows;
+  return out;
+}
+
+static rh_ep_combine_args outputs(void) {
+  rh_ep_combine_args args = RH_EP_COMBINE_ARGS_INIT;
+  args.y = rows;
+  args.y_dtype = args.out_dtype = RH_F32;
+  args.out = sums;
+  return args;
+}
+
+static rh_ep_handle *dispatched(void) {
+  const rh_ep_dispatch_in in = tokens();
+  rh_ep_dispatch_out out = room();
+  rh_ep_handle *handle = NULL;
+  OK(rh_ep_dispatch(ep, &in, &out, &handle));
+  return handle;
+}
+
+static rh_ep_config shape(void) {
+  rh_ep_config config = RH_EP_CONFIG_INIT;
+  config.max_tokens_per_rank = 1;
+  config.hidden = 4;
+  config.num_experts = config.topk = 1;
+  config.dtype = config.wire_dtype = config.combine_dtype = RH_F32;
+  return config;
+}
+
+/* For each struct: its first contents, and the call that takes it. What the call makes is given back. */
+
+static void fill_session_config(void *s) { *(rh_session_config *)s = (rh_session_config)RH_SESSION_CONFIG_INIT; }
+static rh_result call_session_config(void *s) {
+  rh_session *made = NULL;
+  const rh_result result = rh_connect(s, &made);
+  if (result == RH_OK) OK(rh_close(made));
+  return result;
+}
+
+static void fill_comm_config(void *s) { *(rh_comm_config *)s = comm_config("any size", 0, 1); }
+static rh_result call_comm_config(void *s) {
+  rh_comm *made = NULL;
+  const rh_result result = rh_comm_init(session, s, &made);
+  if (result == RH_OK) OK(rh_comm_finalize(made));
+  return result;
+}
+
+static void fill_comm_status(void *s) { *(rh_comm_status *)s = (rh_comm_status)RH_COMM_STATUS_INIT; }
+static rh_result call_comm_status(void *s) { return rh_comm_get_status(comm, s); }
+
+static void fill_choice(void *s) { *(rh_choice *)s = (rh_choice)RH_CHOICE_INIT; }
+static rh_result call_choice(void *s) { return rh_comm_get_choice(comm, "all_reduce", 64, 0, s); }
+
+static void fill_register_config(void *s) {
+  rh_register_config config = RH_REGISTER_CONFIG_INIT;
+  config.pointer = rows;
+  config.bytes = sizeof rows;
+  *(rh_register_config *)s = config;
+}
+static rh_result call_register_config(void *s) {
+  rh_window *made = NULL;
+  const rh_result result = rh_window_register(comm, s, &made);
+  if (result == RH_OK) OK(rh_window_free(made));
+  return result;
+}
+
+static void fill_window_sharing(void *s) { *(rh_window_sharing *)s = (rh_window_sharing)RH_WINDOW_SHARING_INIT; }
+static rh_result call_window_sharing(void *s) { return rh_window_get_sharing(window, s); }
+
+static void fill_ep_config(void *s) { *(rh_ep_config *)s = shape(); }
+static rh_result call_ep_config(void *s) {
+  uint64_t bytes;
+  return rh_ep_buffer_size(s, 1, &bytes);
+}
+
+static void fill_ep_info(void *s) { *(rh_ep_info *)s = (rh_ep_info)RH_EP_INFO_INIT; }
+static rh_result call_ep_info(void *s) { return rh_ep_get_info(ep, s); }
+
+static void fill_ep_report(void *s) { *(rh_ep_report *)s = (rh_ep_report)RH_EP_REPORT_INIT; }
+static rh_result call_ep_report(void *s) {
+  const rh_ep_combine_args args = outputs();
+  rh_ep_handle *handle = dispatched();
+  const rh_result result = rh_ep_combine(handle, &args, s);
+  if (result != RH_OK) OK(rh_ep_release(handle));
+  return result;
+}
+
+static void fill_ep_dispatch_in(void *s) { *(rh_ep_dispatch_in *)s = tokens(); }
+static rh_result call_ep_dispatch_in(void *s) {
+  rh_ep_dispatch_out out = room();
+  rh_ep_handle *handle = NULL;
+  const rh_result result = rh_ep_dispatch(ep, s, &out, &handle);
+  if (result == RH_OK) OK(rh_ep_release(handle));
+  return result;
+}
+
+static void fill_ep_dispatch_out(void *s) { *(rh_ep_dispatch_out *)s = room(); }
+static rh_result call_ep_dispatch_out(void *s) {
+  const rh_ep_dispatch_in in = tokens();
+  rh_ep_handle *handle = NULL;
+  const rh_result result = rh_ep_dispatch(ep, &in, s, &handle);
+  if (result == RH_OK) OK(rh_ep_release(handle));
+  return result;
+}
+
+static void fill_ep_combine_args(void *s) { *(rh_ep_combine_args *)s = outputs(); }
+static rh_result call_ep_combine_args(void *s) {
+  rh_ep_handle *handle = dispatched();
+  const rh_result result = rh_ep_combine(handle, s, NULL);
+  if (result != RH_OK) OK(rh_ep_release(handle));
+  return result;
+}
+
+struct kind {
+  const char *name;
+  size_t size, version1, known;
+  int reads, writes;
+  void (*fill)(void *);
+  rh_result (*call)(void *);
+};
+
+#define KIND(name, reads, writes) \
+  {#name, sizeof(rh_##name), VERSION1_rh_##name, KNOWN_rh_##name, reads, writes, fill_##name, call_##name}
+
+static const struct kind kinds[] = {
+    KIND(session_config, 1, 0), KIND(comm_config, 1, 0),     KIND(comm_status, 0, 1),    KIND(choice, 0, 1),
+    KIND(register_config, 1, 0), KIND(window_sharing, 0, 1), KIND(ep_config, 1, 0),      KIND(ep_info, 0, 1),
+    KIND(ep_report, 1, 1),      KIND(ep_dispatch_in, 1, 0),  KIND(ep_dispatch_out, 1, 1), KIND(ep_combine_args, 1, 0),
+};
+
+/* A caller's struct of that size, with canaries behind it. Bytes that the library does not know are 0, but for one, if any. */
+static void prepare(const struct kind *k, size_t size, size_t odd, unsigned char *memory) {
+  union {
+    unsigned char bytes[4096];
+    uint64_t aligned;
+  } filled;
+  memset(&filled, 0, sizeof filled);
+  k->fill(&filled);
+  memset(memory, CANARY, MEMORY);
+  memcpy(memory, &filled, size);
+  const uint32_t header[2] = {(uint32_t)size, 1};
+  memcpy(memory, header, sizeof header);
+  if (odd != 0) memory[odd] = 1;
+}
+
+/* Nothing of the caller's memory has changed outside of its first bytes. */
+static void unchanged_from(const struct kind *k, size_t size, size_t first, const unsigned char *before, const unsigned char *after) {
+  for (size_t i = first; i < MEMORY; i++) {
+    if (before[i] == after[i]) continue;
+    fprintf(stderr, "%s with struct_size %zu: byte %zu was written\n", k->name, size, i);
+    abort();
+  }
+}
+
+static void try(const struct kind *k, size_t size, size_t odd) {
+  static _Alignas(16) unsigned char before[MEMORY], memory[MEMORY];
+  prepare(k, size, odd, memory);
+  memcpy(before, memory, MEMORY);
+  const rh_result result = k->call(memory);
+  const int taken = size >= k->version1 && (odd == 0 || !k->reads);
+  if ((result == RH_OK) != taken) {
+    fprintf(stderr, "%s with struct_size %zu of %zu, %zu known, byte %zu not 0: %s: %s\n", k->name, size, k->size, k->known, odd,
+            rh_result_string(result), rh_last_error_message());
+    abort();
+  }
+  if (!taken) {
+    char word[48];
+    snprintf(word, sizeof word, odd == 0 ? "struct_size %zu" : "not 0 at byte %zu", odd == 0 ? size : odd);
+    check_result(result, RH_ERR_INVALID_ARGUMENT, word, odd == 0 ? "_INIT" : "Update librailhead", __FILE__, __LINE__, k->name);
+  }
+  const size_t writable = !taken || !k->writes ? 0 : size < k->known ? size : k->known;
+  unchanged_from(k, size, writable, before, memory);
+}
+
+int main(void) {
+  session = open_session();
+  rh_comm_config config = comm_config("structs", 0, 1);
+  config.heap_bytes = 1 << 24;
+  OK(rh_comm_init(session, &config, &comm));
+  OK(rh_window_alloc(comm, 1, &window));
+  const rh_ep_config buffer = shape();
+  OK(rh_ep_create(comm, &buffer, &ep));
+  size_t tried = 0;
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+    const struct kind *k = &kinds[i];
+    const size_t longest = k->size > k->known ? k->size : k->known;
+    for (size_t size = 0; size <= longest + BEYOND; size++, tried++) try(k, size, 0);
+    for (size_t odd = k->known; odd < longest + BEYOND; odd++, tried++) try(k, longest + BEYOND, odd);
+    try(k, 4096, 4095);
+    try(k, 4096, 0);
+  }
+  printf("%zu structs, %zu sizes\n", sizeof kinds / sizeof *kinds, tried);
+  OK(rh_comm_finalize(comm));
+  OK(rh_close(session));
+  return 0;
+}

@@ -1,0 +1,176 @@
+package abi
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"railhead/internal/librarybuild"
+)
+
+// version1Lines is the library's table of structs, a line for each: what a caller's struct_size must at least be.
+func version1Lines(t *testing.T) (lines []string) {
+	t.Helper()
+	text, err := os.ReadFile(root + "/client/base/abi.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := regexp.MustCompile(`kindOf\(const (rh_\w+)\*\) \{ return \{"(\w+)", (\d+)\}; \}`)
+	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
+		if want := strings.ToUpper(m[1]) + "_INIT"; m[2] != want {
+			t.Errorf("client/base/abi.h: the initializer of %s is %s, want %s", m[1], m[2], want)
+		}
+		lines = append(lines, fmt.Sprintf("version1 %s size %s", m[1], m[3]))
+	}
+	return lines
+}
+
+func TestEveryStructBeginsWithItsSizeAndHasAPlaceInTheTable(t *testing.T) {
+	table := strings.Join(version1Lines(t), "\n")
+	for _, s := range readHeader(t, headerPath).structs {
+		if len(s.fields) < 2 || s.fields[0] != (field{"struct_size", "uint32_t"}) || s.fields[1] != (field{"struct_version", "uint32_t"}) {
+			t.Errorf("%s does not begin with struct_size and struct_version", s.name)
+		}
+		if !strings.Contains(table, "version1 "+s.name+" size ") {
+			t.Errorf("%s has no kindOf in client/base/abi.h", s.name)
+		}
+	}
+}
+
+// Everything else goes through client/base/abi.h.
+func TestNoOtherSourceComparesSizes(t *testing.T) {
+	sources, err := librarybuild.Sources(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, source := range sources {
+		text, err := os.ReadFile(filepath.Join(root, source))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if source == "client/base/abi.cc" {
+			continue
+		}
+		if strings.Contains(string(text), "struct_version") || strings.Contains(string(text), "->struct_size") {
+			t.Errorf("%s looks at the size or version of a struct: readStruct, checkStruct and writeStruct do that", source)
+		}
+	}
+}
+
+// grown is what a later header may add to the end of each struct.
+const grown = 16
+
+// growHeader writes railhead.h as a later version may have it.
+func growHeader(t *testing.T, dir string) {
+	t.Helper()
+	text, err := os.ReadFile(headerPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := string(text)
+	for _, s := range readHeader(t, headerPath).structs {
+		end := "\n} " + s.name + ";\n"
+		if strings.Count(later, end) != 1 {
+			t.Fatalf("%q is not once in %s", end, headerPath)
+		}
+		later = strings.Replace(later, end, "\n  uint64_t added[2];"+end, 1)
+	}
+	if err := os.WriteFile(dir+"/railhead.h", []byte(later), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// laterLibrary builds the library as it is with the later header.
+func laterLibrary(t *testing.T) string {
+	t.Helper()
+	noteSources(t)
+	tree, dir := t.TempDir(), t.TempDir()
+	if err := os.MkdirAll(tree+"/client/include", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	growHeader(t, tree+"/client/include")
+	top, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(top + "/client")
+	if err != nil {
+		t.Fatal(err)
+	}
+	same := []string{"Makefile", "internal", "kernels"}
+	for _, e := range entries {
+		if e.Name() != "include" {
+			same = append(same, "client/"+e.Name())
+		}
+	}
+	for _, path := range same {
+		if err := os.Symlink(filepath.Join(top, path), filepath.Join(tree, path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := librarybuild.Build(tree, dir, "-O0"); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// writeSizes tells testdata/any_size.c what the library knows.
+func writeSizes(t *testing.T, dir string, more int) {
+	t.Helper()
+	var b strings.Builder
+	for _, line := range slices.Concat(version1Lines(t), headerLines(t, headerPath)) {
+		var name string
+		var size int
+		if n, _ := fmt.Sscanf(line, "version1 %s size %d", &name, &size); n == 2 {
+			fmt.Fprintf(&b, "#define VERSION1_%s %d\n", name, size)
+		}
+		if n, _ := fmt.Sscanf(line, "struct %s size %d", &name, &size); n == 2 {
+			fmt.Fprintf(&b, "#define KNOWN_%s %d\n", name, size+more)
+		}
+	}
+	if err := os.WriteFile(dir+"/sizes.h", []byte(b.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tryAllSizes runs testdata/any_size.c, compiled with the header in include, against the library in a folder, which knows more
+// bytes of each struct than railhead.h has.
+func tryAllSizes(t *testing.T, include, library string, more int) {
+	t.Helper()
+	startDaemon(t)
+	dir := t.TempDir()
+	writeSizes(t, dir, more)
+	binary := dir + "/any_size"
+	err := tool("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", "-I"+include, "-I"+dir, "-Iclient/tests/c",
+		"client/abi/testdata/any_size.c", "-o", binary, "-L"+library, "-lrailhead", "-Wl,-rpath,"+library)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := toolOutput(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("%d structs, ", len(readHeader(t, headerPath).structs)); !strings.HasPrefix(out, want) {
+		t.Errorf("tried %q, want %q", out, want)
+	}
+}
+
+func TestEveryStructIsTakenInAnySizeFromVersion1Up(t *testing.T) {
+	sharedLibrary(t)
+	tryAllSizes(t, "client/include", libraryDir, 0)
+}
+
+func TestACallerWithALaterHeaderIsServed(t *testing.T) {
+	sharedLibrary(t)
+	later := t.TempDir()
+	growHeader(t, later)
+	tryAllSizes(t, later, libraryDir, 0)
+}
+
+func TestACallerWithThisHeaderIsServedByALaterLibrary(t *testing.T) {
+	tryAllSizes(t, "client/include", laterLibrary(t), grown)
+}
