@@ -12,7 +12,7 @@ import (
 )
 
 // Version is what the daemon calls itself.
-const Version = "0.1.0"
+const Version = "0.2.0"
 
 // Bounds of the daemon.
 const (

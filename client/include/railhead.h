@@ -40,7 +40,7 @@ extern "C" {
 #endif
 
 #define RH_VERSION_MAJOR 0
-#define RH_VERSION_MINOR 1
+#define RH_VERSION_MINOR 2
 #define RH_VERSION_PATCH 0
 
 #define RH_MAX_WORLD_SIZE 64 /* ranks of a group on one node */

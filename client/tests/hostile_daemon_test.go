@@ -185,7 +185,7 @@ func TestAVersionThatIsNotSpokenIsNamedOnBothSides(t *testing.T) {
 		e := &wire.Error{Code: wire.ResultVersionMismatch, Culprit: -1, Text: wire.MakeText(text)}
 		return []answer{{bytes: encode(e, requestOf(answers[0]))}}
 	}
-	wantError(t, liveWith(t, welcome), wire.ResultVersionMismatch, "connect", "version 9", "railhead 7.1", "librailhead 0.1.0",
+	wantError(t, liveWith(t, welcome), wire.ResultVersionMismatch, "connect", "version 9", "railhead 7.1", "librailhead 0.2.0",
 		"1..1", "update the older one")
 	wantError(t, liveWith(t, refusal), wire.ResultVersionMismatch, text)
 }

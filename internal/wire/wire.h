@@ -92,7 +92,7 @@ struct rhw_hello {
   uint16_t version_min;
   uint16_t version_max;
   uint32_t pid;            // as the client sees itself; informational (pids do not cross namespaces)
-  char software[RHW_NAME]; // e.g. "librailhead 0.1.0"
+  char software[RHW_NAME]; // e.g. "librailhead 0.2.0"
 };
 
 struct rhw_welcome {

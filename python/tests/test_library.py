@@ -62,7 +62,7 @@ class Library(unittest.TestCase):
 
         functions = "".join(f"int {name}(void) {{ return 0; }}\n" for name in FUNCTIONS if name != "rh_get_version")
         message = load(self.compiled(functions + "unsigned rh_get_version(void) { return 10203; }"))
-        for words in ("LibraryError", "version 1.2.3", "0.1.*"):
+        for words in ("LibraryError", "version 1.2.3", "0.2.*"):
             self.assertIn(words, message)
 
 
