@@ -1,6 +1,6 @@
-// Command railhead is the whole product in one binary: the daemon (serve), a launcher (run), a demonstration (demo),
-// measurements (bench), the choice of algorithms by measurement (tune), a view of a running daemon (status), its ranks' last
-// operations (trace) and the machine (topo), and calculated times of a described machine (predict).
+// Command railhead is the binary of the project: the daemon (serve), a launcher (run), a demonstration (demo), benchmarks (bench,
+// tune), views of a running daemon (status, trace) and of the hardware (topo), and a cost model (predict). This package puts the
+// commands together and turns errors into exit statuses.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Package bench is `railhead bench`: it measures an operation with nccl-tests' flags and columns.
+// Package bench is `railhead bench`: it measures an operation, with the flags and columns of nccl-tests.
 package bench
 
 import (
@@ -17,7 +17,7 @@ import (
 	"railhead/internal/ncclstyle"
 )
 
-// Command is `railhead bench` with a subcommand for each collective, and more.
+// Command is `railhead bench` with a subcommand for each operation of nccl-tests, and the subcommands in more.
 func Command(more ...*cobra.Command) *cobra.Command {
 	var names []string
 	cmd := &cobra.Command{

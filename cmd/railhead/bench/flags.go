@@ -14,7 +14,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// flags are nccl-tests' flags by their letters, and ours.
+// flags are the flags of nccl-tests, then our own.
 type flags struct {
 	sizes                      cli.Sweep
 	iters, warmup, check, root int
@@ -28,10 +28,10 @@ type flags struct {
 	asJSON  bool
 }
 
-// maxRows bounds a run: sizes times types, reductions and roots.
+// maxRows limits sizes x types x reductions x roots.
 const maxRows = 1 << 16
 
-// allRoots is -r's value for one root after the other.
+// allRoots is the value of -r for every rank in turn.
 const allRoots = -1
 
 func (b *flags) addTo(cmd *cobra.Command, op ncclstyle.Operation) {
@@ -56,7 +56,7 @@ func (b *flags) addTo(cmd *cobra.Command, op ncclstyle.Operation) {
 	cli.AddJSON(f, &b.asJSON)
 }
 
-// plan checks the flags and makes a job of them.
+// plan checks the flags and makes the job of the ranks and the header of the table.
 func (b *flags) plan(op ncclstyle.Operation) (measure.Job, ncclstyle.Config, error) {
 	j := measure.Job{Op: op, Window: b.window, Iters: b.iters, Warmup: b.warmup, Check: b.check, Seed: uint64(time.Now().UnixNano())}
 	cfg := ncclstyle.Config{Op: op, Algo: b.algo, Device: "cpu", Ranks: b.ranks, Warmup: b.warmup, Iters: b.iters, Check: b.check}
@@ -77,7 +77,7 @@ func (b *flags) plan(op ncclstyle.Operation) (measure.Job, ncclstyle.Config, err
 		return j, cfg, cli.Usagef("%w", err)
 	}
 	j.Roots = b.roots()
-	j.LeaveOutWhatHasNoMeaning()
+	j.DropUnused()
 	if op == ncclstyle.Barrier {
 		cfg.Sweep = ncclstyle.Sweep{}
 	}
@@ -112,7 +112,7 @@ func (b *flags) roots() []int {
 	return roots
 }
 
-// parseAlgos reads --algo: what each run forces.
+// parseAlgos parses --algo into a value of RAILHEAD_ALGO for each run.
 func parseAlgos(list string) ([]string, error) {
 	check := func(text string) (string, error) {
 		_, err := tuner.ParseForcing(text, plan.Algorithms())

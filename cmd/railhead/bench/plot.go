@@ -13,8 +13,8 @@ import (
 	"railhead/internal/sizeplot"
 )
 
-// writePlot draws the out-of-place time and bus bandwidth of each algorithm (and type, reduction and root, where there are
-// several) over the size, both axes logarithmic.
+// writePlot plots the out-of-place time and bus bandwidth against message size, with logarithmic axes: a line for each algorithm, and
+// for each type, reduction and root if there are several.
 func writePlot(w io.Writer, op ncclstyle.Operation, ranks int, rows []ncclstyle.Row) error {
 	common, names := nameLines(rows)
 	title := fmt.Sprintf("%s, %d ranks on the CPU", strings.Join(append([]string{string(op)}, common...), ", "), ranks)
@@ -23,11 +23,11 @@ func writePlot(w io.Writer, op ncclstyle.Operation, ranks int, rows []ncclstyle.
 	times, rates := map[string]plotter.XYs{}, map[string]plotter.XYs{}
 	for i, r := range rows {
 		if r.SizeBytes == 0 || r.OutOfPlace.TimeUs <= 0 {
-			continue // a logarithmic axis has no place for it
+			continue // not on a logarithmic axis
 		}
 		name, x := names[i], float64(r.SizeBytes)
 		if slices.ContainsFunc(times[name], func(p plotter.XY) bool { return p.X == x }) {
-			continue // auto, or an operation with one algorithm, measured it again
+			continue // measured twice: by auto, or because the operation has one algorithm
 		}
 		if times[name] == nil {
 			lines = append(lines, name)
@@ -45,7 +45,7 @@ func writePlot(w io.Writer, op ncclstyle.Operation, ranks int, rows []ncclstyle.
 			return err
 		}
 		if len(rates[name]) == 0 {
-			continue // one rank: nothing crosses a link
+			continue // a single rank has no bus bandwidth
 		}
 		if err := sizeplot.AddLine(bandwidth, i, name, rates[name]); err != nil {
 			return err
@@ -54,8 +54,8 @@ func writePlot(w io.Writer, op ncclstyle.Operation, ranks int, rows []ncclstyle.
 	return sizeplot.WriteSVG(w, latency, bandwidth)
 }
 
-// nameLines gives what all rows have in common, for the title, and the name of each row's line: its algorithm and what
-// distinguishes it.
+// nameLines returns the properties that all rows have in common, for the title, and for each row the name of its line: the algorithm
+// and the properties that differ between rows.
 func nameLines(rows []ncclstyle.Row) (common, names []string) {
 	names = make([]string, len(rows))
 	for i, r := range rows {

@@ -1,4 +1,4 @@
-// Package demo is `railhead demo`: it plays what the decode steps of a model communicate, and checks every result.
+// Package demo is `railhead demo`: it runs the communication of a model's decode steps, and checks every result.
 package demo
 
 import (
@@ -44,11 +44,11 @@ type Op struct {
 	Wrong   int     `json:"wrong"`   // calls with a wrong element on some rank
 }
 
-// Bounds of the demo's flags.
+// Limits of the flags.
 const (
 	maxBatch = 4096
 	maxSteps = 100000
-	maxBytes = 1 << 30 // of one operation
+	maxBytes = 1 << 30 // per operation
 )
 
 // Command is `railhead demo`.
@@ -100,7 +100,7 @@ func modelShape(model, config string) (models.Shape, error) {
 	return s, nil
 }
 
-// play is what a demo plays, and for whom.
+// play is a run of the demo: its flags and what follows from them.
 type play struct {
 	shape                       models.Shape
 	ranks, batch, steps, layers int
@@ -109,11 +109,11 @@ type play struct {
 	asJSON                      bool
 	kind                        ranks.Kind // of the job
 	job                         ranks.Job
-	words                       string // what is played, for a person
+	words                       string // describes the run
 	explain                     func(*Report) string
 }
 
-// plan checks the flags and makes a job of them.
+// plan checks the flags and makes the ranks' job.
 func (p *play) plan(cmd *cobra.Command, shape models.Shape) error {
 	p.shape = shape
 	all := shape.Layers
@@ -185,7 +185,7 @@ func (p *play) demo(ctx context.Context) error {
 	return report.print(p)
 }
 
-// merge makes one report of all ranks' reports: of each operation there were that many calls.
+// merge combines the reports of all ranks. Each operation was called so many times.
 func merge(results []ranks.Lines[rankReport], calls int) ([]Op, error) {
 	var ops []Op
 	times, wrong := map[string][]float64{}, map[string]map[int]bool{}

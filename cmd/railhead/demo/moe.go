@@ -9,13 +9,13 @@ import (
 	"railhead/internal/models"
 )
 
-// Defaults for models with experts, which take a few seconds on two processors.
+// Defaults for models with experts: a run takes a few seconds on two processors.
 const (
 	moeRanks  = 2
 	moeLayers = 4
 )
 
-// planMoE makes a job for a model with experts.
+// planMoE makes the ranks' job for a model with experts.
 func (p *play) planMoE(seed uint64) error {
 	s := p.shape
 	j := &moeJob{Layers: p.layers, Steps: p.steps, Batch: p.batch, Shared: s.SharedExperts > 0}
@@ -47,7 +47,7 @@ func sharedWords(s models.Shape) string {
 	return fmt.Sprintf(" + %d shared", s.SharedExperts)
 }
 
-// explainMoE says what was measured to someone who sees a mixture of experts for the first time.
+// explainMoE explains the result to a reader who is new to mixtures of experts.
 func explainMoE(p *play, r *Report) string {
 	var layer float64
 	for _, o := range r.Ops {

@@ -12,7 +12,7 @@ import (
 
 var moeKind = ranks.Kind{Name: "demo_moe", New: func() ranks.Job { return new(moeJob) }}
 
-// moeJob is what a rank of the demo does for a model with experts.
+// moeJob is the job of a rank for a model with experts.
 type moeJob struct {
 	Shape  experts.Shape `json:"shape"`
 	Layers int           `json:"layers"`
@@ -21,7 +21,7 @@ type moeJob struct {
 	Shared bool          `json:"shared"` // the model has shared experts
 }
 
-// What is timed, in this order.
+// The timed operations, in the order in which they run.
 const (
 	opAllReduce = "all_reduce"
 	opDispatch  = "dispatch"
@@ -30,7 +30,7 @@ const (
 	opLayer     = "layer"
 )
 
-// moeLayer is one rank's part in a MoE layer of a decode step.
+// moeLayer is one rank's state of a MoE layer.
 type moeLayer struct {
 	job    *moeJob
 	c      *client.Comm
@@ -39,17 +39,17 @@ type moeLayer struct {
 	ops    map[string]*rankOp
 
 	seeds    []uint64
-	partial  []byte // what this rank's heads of attention make of all tokens
-	hidden   []byte // their sum over the ranks
+	partial  []byte // this rank's partial result of attention, for all tokens
+	hidden   []byte // the sum of all ranks' partial results
 	rows     *client.EPRows
 	y        []byte
 	add      []byte // nil: no shared expert
-	sums     []byte // of this rank's tokens; as long as any rank's
+	sums     []byte // results of this rank's tokens; sized for the rank with the most
 	gathered []byte
 	problem  *experts.Problem
 }
 
-// Run plays the decode steps.
+// Run runs the decode steps.
 func (j *moeJob) Run(c *client.Comm, out *json.Encoder) error {
 	router, err := j.Shape.Router()
 	if err != nil {
@@ -103,17 +103,17 @@ func (j *moeJob) newLayer(c *client.Comm) (*moeLayer, error) {
 	return l, err
 }
 
-// first is the first of a rank's tokens: every rank has its share of the batch.
+// first is the index of a rank's first token: the batch is divided among the ranks.
 func (j *moeJob) first(c *client.Comm, rank int) int { return j.Batch * rank / c.WorldSize() }
 
 func (l *moeLayer) row() int { return l.job.Shape.Hidden * l.job.Shape.Sums().Size() }
 
-// token is a token as the all-reduce has left it.
+// token is a token after the all-reduce.
 func (l *moeLayer) token(source, token int) []byte {
 	return l.hidden[(l.job.first(l.c, source)+token)*l.row():][:l.row()]
 }
 
-// shared is what the made-up shared expert makes of a token.
+// shared is the output of the (synthetic) shared expert for a token.
 func (l *moeLayer) shared(source, token int) []byte {
 	values, out := make([]float32, l.job.Shape.Hidden), make([]byte, l.row())
 	experts.WidenRow(l.job.Shape.Sums(), l.token(source, token), values)
@@ -124,9 +124,9 @@ func (l *moeLayer) shared(source, token int) []byte {
 	return out
 }
 
-// play plays a layer twice: operation by operation, each checked, and then all of them in one go.
+// play runs a layer twice: each operation by itself with a check, then all of them back to back.
 func (l *moeLayer) play(call int) error {
-	// Exact inputs: whatever algorithm runs, the sum is the same, and small enough for the experts.
+	// Exact inputs: the sum does not depend on the algorithm, and is small enough for the experts.
 	wrongHidden := func() bool {
 		return oracle.Exact.Wrong(l.hidden, oracle.BF16, oracle.Sum, l.seeds, nil, 0, 0) != 0
 	}
@@ -148,11 +148,11 @@ func (l *moeLayer) play(call int) error {
 	if err := l.time(opAllGather, call, l.allGather, l.wrongGathered); err != nil {
 		return err
 	}
-	l.spoil()
+	l.poison()
 	return l.time(opLayer, call, l.inOneGo, func() bool { return wrongHidden() || wrongRows() || wrongSums() || l.wrongGathered() })
 }
 
-// prepare writes inputs that no other layer has.
+// prepare writes the inputs of a call, which differ from those of every other.
 func (l *moeLayer) prepare(call int) error {
 	for r := range l.seeds {
 		l.seeds[r] = oracle.Seed(l.job.Shape.Seed, r, call)
@@ -166,17 +166,17 @@ func (l *moeLayer) prepare(call int) error {
 	if l.rows == nil {
 		l.rows = l.problem.NewRows(l.ep, capacity)
 	}
-	l.spoil()
+	l.poison()
 	return l.problem.LayOut(capacity)
 }
 
-// spoil leaves nothing in the results that could pass for one.
-func (l *moeLayer) spoil() {
-	experts.Spoil(l.hidden, l.sums, l.gathered)
-	experts.SpoilRows(l.rows)
+// poison overwrites the results, so that old ones cannot pass the check.
+func (l *moeLayer) poison() {
+	experts.Poison(l.hidden, l.sums, l.gathered)
+	experts.PoisonRows(l.rows)
 }
 
-// time makes a call once all ranks are ready for it, and checks what it gave.
+// time times a call from a barrier on, and checks its results.
 func (l *moeLayer) time(name string, number int, call func() error, wrong func() bool) error {
 	if err := l.c.Barrier(); err != nil {
 		return err
@@ -211,7 +211,7 @@ func (l *moeLayer) dispatch() (*client.EPDispatch, error) {
 	}, l.rows)
 }
 
-// experts do this rank's work between the two: its own experts', and the shared one's for its own tokens.
+// experts computes, between dispatch and combine, this rank's experts, and the shared expert for its own tokens.
 func (l *moeLayer) experts() error {
 	for t := range l.tokens[l.c.Rank()] {
 		if l.add != nil {
@@ -226,7 +226,7 @@ func (l *moeLayer) combine(d *client.EPDispatch) error {
 	return err
 }
 
-// allGather gives every rank all tokens. Ranks whose share is smaller than the largest give a row that means nothing.
+// allGather gathers the results of all tokens. A rank with fewer tokens than the largest share sends padding.
 func (l *moeLayer) allGather() error {
 	return l.c.AllGather(l.sums, l.gathered, len(l.sums)/client.BF16.Size(), client.BF16)
 }
@@ -240,7 +240,7 @@ func (l *moeLayer) wrongGathered() bool {
 	return false
 }
 
-// inOneGo is the layer without a pause; the experts have done their work already.
+// inOneGo runs the four operations back to back. The experts' outputs have been computed before.
 func (l *moeLayer) inOneGo() error {
 	if err := l.allReduce(); err != nil {
 		return err

@@ -10,12 +10,12 @@ import (
 	"railhead/internal/oracle"
 )
 
-// Kinds are the jobs of ranks.
+// Kinds are the jobs of the demo's ranks.
 var Kinds = []ranks.Kind{denseKind, moeKind}
 
 var denseKind = ranks.Kind{Name: "demo", New: func() ranks.Job { return new(denseJob) }}
 
-// denseJob is what a rank does for a model without experts.
+// denseJob is the job of a rank for a model without experts.
 type denseJob struct {
 	Layers   int    `json:"layers"`
 	Steps    int    `json:"steps"`
@@ -38,8 +38,8 @@ type rankOp struct {
 	Algo    string  `json:"algo"`
 }
 
-// Run plays the decode steps. Every call is preceded by a barrier that is not timed: without one, the time of a call
-// would be that of the slowest rank's check of the call before.
+// Run runs the decode steps. A barrier, which is not timed, precedes every call: without it the time of a call would include the
+// slowest rank's check of the call before.
 func (j *denseJob) Run(c *client.Comm, out *json.Encoder) error {
 	send := make([]byte, j.Elements*oracle.BF16.Size())
 	recv := make([]byte, len(send))
@@ -55,7 +55,7 @@ func (j *denseJob) Run(c *client.Comm, out *json.Encoder) error {
 		}
 		inputs.Fill(send, oracle.BF16, oracle.Sum, seeds[c.Rank()])
 		for i := range recv {
-			recv[i] = 0xff // a NaN: nothing left from the last call can pass for a result
+			recv[i] = 0xff // a NaN: a result of the last call cannot pass the check
 		}
 		if err := c.Barrier(); err != nil {
 			return err

@@ -1,4 +1,4 @@
-// Package predict is `railhead predict`: it calculates what an operation takes on a described machine.
+// Package predict is `railhead predict`: it estimates the time of an operation with a cost model.
 package predict
 
 import (
@@ -17,7 +17,7 @@ import (
 	"railhead/internal/ncclstyle"
 )
 
-// flags are what the command line says; a model's shape fills in what is left out.
+// flags are the command line's values. The shape of a model replaces values that are not given.
 type flags struct {
 	machine          string
 	alphaUs, betaGBs float64
@@ -79,7 +79,7 @@ func Command() *cobra.Command {
 	return cmd
 }
 
-// onlyFor are the flags that only some operations have.
+// onlyFor lists the flags that apply only to some operations, and those; "" stands for all collectives.
 var onlyFor = map[string][]string{
 	"bytes": {"", "dispatch", "combine"}, "hidden": {"dispatch", "combine"},
 	"topk": {"dispatch", "combine"}, "experts": {"dispatch", "combine"},
@@ -87,7 +87,7 @@ var onlyFor = map[string][]string{
 	"tokens": {"kv", "dispatch", "combine"}, "model": {"kv", "dispatch", "combine"}, "dtype": {"kv", "dispatch", "combine"},
 }
 
-// checkOp refuses what would be ignored.
+// checkOp refuses flags that do not apply to the operation.
 func (p *flags) checkOp(cmd *cobra.Command) error {
 	op := p.request.Op
 	if !slices.Contains(tuner.Ops(), op) {
@@ -211,7 +211,7 @@ func (p *flags) fillExperts(r *tuner.Request) error {
 	}
 	r.Bytes = uint64(hidden) * d.Size()
 	if d == ncclstyle.F8E4M3 || d == ncclstyle.F8E5M2 {
-		r.Bytes += (uint64(hidden) + 127) / 128 * 4 // an f32 scale for each 128
+		r.Bytes += (uint64(hidden) + 127) / 128 * 4 // an f32 scale per 128 elements
 	}
 	return nil
 }
@@ -227,7 +227,7 @@ func (p *flags) oneDtype() (ncclstyle.Dtype, error) {
 	return all[0], nil
 }
 
-// orElse fills in what was not given.
+// orElse sets v where it was not given.
 func orElse(v *int, other int) {
 	if *v == 0 {
 		*v = other

@@ -71,7 +71,7 @@ func Command() *cobra.Command {
 	return cmd
 }
 
-// warnWithoutDaemon: the command may have no use for a daemon, so that there is none is not an error here.
+// warnWithoutDaemon warns if there is no daemon. That is not an error: the command may not need one.
 func warnWithoutDaemon(socket string) {
 	c, err := net.DialTimeout("unixpacket", socket, time.Second)
 	if err == nil {

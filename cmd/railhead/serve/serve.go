@@ -1,4 +1,4 @@
-// Package serve is `railhead serve`: it runs the node's daemon.
+// Package serve is `railhead serve`: it runs the daemon of a node.
 package serve
 
 import (
@@ -61,7 +61,7 @@ func serve(ctx context.Context, c server.Config, drain time.Duration) error {
 	defer s.Close()
 	<-ctx.Done()
 
-	// From here a second signal is the default action again would leave the socket behind; it cuts the drain short.
+	// A second signal cuts the drain short. Its default action would leave the socket behind.
 	second, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	limit, cancel := context.WithTimeout(second, drain)

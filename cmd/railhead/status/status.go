@@ -1,4 +1,4 @@
-// Package status is `railhead status`: it shows the daemon's groups.
+// Package status is `railhead status`: it shows the groups of a daemon.
 package status
 
 import (
@@ -128,7 +128,7 @@ func printGroup(out io.Writer, g *membership.GroupInfo) {
 	_ = w.Flush()
 }
 
-// busiestOf says how uneven the load of a group's experts is.
+// busiestOf describes the load balance of a group's experts.
 func busiestOf(m *membership.MoEInfo) string {
 	if m.AvgLoad == 0 {
 		return ""
@@ -136,7 +136,7 @@ func busiestOf(m *membership.MoEInfo) string {
 	return fmt.Sprintf("; busiest of %d experts: %d with %.0f copies, %.2f times the average", m.Experts, m.Busiest, m.MaxLoad, m.MaxLoad/m.AvgLoad)
 }
 
-// healthOf says how a group that works does, and for how long if it does nothing.
+// healthOf describes the health of a working group; of an idle one, for how long.
 func healthOf(g *membership.GroupInfo) string {
 	h := g.Health
 	switch {

@@ -1,4 +1,4 @@
-// Package topo is `railhead topo`: it shows what a machine is made of, and the paths between its devices.
+// Package topo is `railhead topo`: it shows a machine's hardware topology.
 package topo
 
 import (
@@ -13,7 +13,7 @@ import (
 	"railhead/engine/topo"
 )
 
-// outputs are the ways to show a graph.
+// outputs are the formats of --output.
 var outputs = map[string]func(*topo.Graph, io.Writer) error{
 	"text": (*topo.Graph).WriteText,
 	"json": (*topo.Graph).WriteJSON,
@@ -52,7 +52,7 @@ func Command() *cobra.Command {
 	return cmd
 }
 
-// readTopology reads a file, whose first character tells which format it is, or this machine.
+// readTopology reads a file, or this machine where none is given. A file that begins with '<' is XML, any other is JSON.
 func readTopology(file string) (*topo.Graph, error) {
 	if file == "" {
 		return topo.ReadMachine(os.DirFS("/"))

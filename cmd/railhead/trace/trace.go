@@ -1,4 +1,4 @@
-// Package trace is `railhead trace`: it shows what the ranks have done last.
+// Package trace is `railhead trace`: it shows the last operations of each rank, from the flight recorder.
 package trace
 
 import (
@@ -91,7 +91,7 @@ func dumpTraces(out io.Writer, t *flight.Traces, group string, asJSON bool) erro
 	return nil
 }
 
-// namesOf are the groups' names, quoted, each once.
+// namesOf returns the distinct names of the groups, quoted.
 func namesOf(t *flight.Traces) []string {
 	seen := map[string]bool{}
 	var names []string

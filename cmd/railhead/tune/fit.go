@@ -7,7 +7,7 @@ import (
 	"railhead/engine/tuner"
 )
 
-// spreadOf says how far the rounds agree.
+// spreadOf returns how much the rounds differ: for each point the median divided by the minimum, less 1; of these the median.
 func spreadOf(points []point) float64 {
 	times := map[pointKey][]float64{} // of all rounds
 	for _, p := range points {
@@ -25,8 +25,8 @@ func spreadOf(points []point) float64 {
 	return spreads[len(spreads)/2]
 }
 
-// rangesOf makes ranges of the measurements of a setting. Whether buffers lie in windows shows only while ranks meet to pull; if
-// they are not to pull, they copy as they do anywhere. So between windows the choice is that, or pull.
+// rangesOf fits ranges to the measurements of a setting. Ranks learn whether all buffers are in windows only during pull's first
+// exchange; without pull they copy as for any memory. So between windows the choice is pull, or the algorithm for any memory (copies).
 func rangesOf(s setting, measured []tuner.Measurement, copies []tuner.Range) ([]tuner.Range, error) {
 	if s.Memory != tuner.InWindows {
 		return tuner.FitRanges(measured)
@@ -59,7 +59,7 @@ func rangesOf(s setting, measured []tuner.Measurement, copies []tuner.Range) ([]
 	return out, nil
 }
 
-// within are the parts of ranges that lie in one.
+// within returns the parts of ranges that are inside outer.
 func within(ranges []tuner.Range, outer tuner.Range) []tuner.Range {
 	const endless = math.MaxUint64
 	end := func(r tuner.Range) uint64 {

@@ -14,17 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxJournalBytes bounds what is read of a journal. A point takes less than 200 bytes.
+// maxJournalBytes limits the size of a journal. A point takes less than 200 bytes.
 const maxJournalBytes = 64 << 20
 
-// journalHeader is the first line: whose points follow.
+// journalHeader is the first line. It identifies the run that the points belong to.
 type journalHeader struct {
 	Railhead    string   `json:"railhead"` // version
 	Fingerprint string   `json:"fingerprint"`
 	Plan        schedule `json:"plan"`
 }
 
-// point is every other line: one size of a case, measured once.
+// point is each further line: one measurement of a case at one message size.
 type point struct {
 	algoCase
 	Round  int     `json:"round"` // from 1
@@ -33,13 +33,13 @@ type point struct {
 	Ran    string  `json:"ran"` // the algorithm
 }
 
-// journal is a file with what has been measured so far. Lines are only added, and while the file is locked, so that a run that
-// was killed goes on where it stopped; a line that it could not finish is cut off.
+// journal is a file with the points measured so far, so that a run that was killed can continue. It is locked while a run appends
+// to it. A last line without a newline was not written completely, and is removed.
 type journal struct {
 	f *os.File
 }
 
-// openJournal opens or makes a journal and returns its points. force empties it first.
+// openJournal opens or creates a journal and returns its points. With force it discards them.
 func openJournal(path string, header journalHeader, force bool) (*journal, []point, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, nil, fmt.Errorf("journal: %w; make the directory writable, or set XDG_STATE_HOME", err)
@@ -63,7 +63,7 @@ func openJournal(path string, header journalHeader, force bool) (*journal, []poi
 	return j, points, nil
 }
 
-// lock keeps a second run from writing into the same file, and finds that the one before has just removed it.
+// lock fails if another run has locked the file, or has removed it since it was opened.
 func (j *journal) lock() error {
 	if err := unix.Flock(int(j.f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("another `railhead tune` is running on this machine (%w): wait for it to end", err)
@@ -76,7 +76,7 @@ func (j *journal) lock() error {
 	return nil
 }
 
-// begin reads the journal, or writes the header of a new one.
+// begin reads the points, or writes the header if the journal is new.
 func (j *journal) begin(header journalHeader) ([]point, error) {
 	raw, err := io.ReadAll(io.LimitReader(j.f, maxJournalBytes+1))
 	if err != nil {
@@ -100,7 +100,7 @@ func (j *journal) begin(header journalHeader) ([]point, error) {
 	return nil, j.write(header)
 }
 
-// isOtherWithoutPoints says whether this is the journal of another run that has measured nothing: there is nothing in it to lose.
+// isOtherWithoutPoints says whether this is the journal of another run without any points. It can be overwritten: nothing is lost.
 func isOtherWithoutPoints(whole []byte, want journalHeader) bool {
 	d := json.NewDecoder(bytes.NewReader(whole))
 	d.DisallowUnknownFields()
@@ -108,7 +108,7 @@ func isOtherWithoutPoints(whole []byte, want journalHeader) bool {
 	return bytes.Count(whole, []byte{'\n'}) == 1 && d.Decode(&header) == nil && !reflect.DeepEqual(header, want)
 }
 
-// parseJournal reads whole lines and refuses those of another run.
+// parseJournal reads complete lines. It refuses those of another run.
 func parseJournal(raw []byte, want journalHeader) ([]point, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
@@ -160,8 +160,8 @@ func (j *journal) add(p point) error {
 	return nil
 }
 
-// remove ends the journal of a run that is over.
+// remove deletes the journal, when its run has ended.
 func (j *journal) remove() error { return errors.Join(os.Remove(j.f.Name()), j.f.Close()) }
 
-// close leaves the journal for the next run.
+// close keeps the journal for the next run.
 func (j *journal) close() { _ = j.f.Close() }

@@ -13,16 +13,16 @@ import (
 	"railhead/internal/ncclstyle"
 )
 
-// What is measured of each point. An operation of a large size says as much in a few iterations as one of a small size in many.
+// How a point is measured. Large messages need fewer iterations than small ones for the same precision.
 const (
-	minRounds = 3 // fewer have no median that leaves an odd one out
+	minRounds = 3 // the median of three ignores one outlier
 	maxRounds = 9
 
 	dtype  = ncclstyle.BFloat16 // what inference engines reduce
 	iters  = 200
 	warmup = 20
 	volume = 64 << 20 // bytes
-	// An interruption takes milliseconds, a thousand times as long as a small operation.
+	// A preemption takes milliseconds, a thousand times as long as a small operation; it then spoils one batch of ten.
 	batches = 10
 )
 
@@ -31,13 +31,13 @@ type tuning struct {
 	plan     *schedule
 	journal  *journal
 	timeout  time.Duration
-	progress io.Writer // for a person who waits
+	progress io.Writer // progress messages
 
 	points []point
 	done   map[pointKey]bool
 
 	began time.Time
-	ran   int // runs of ranks since then
+	ran   int // groups of ranks started since then
 }
 
 type pointKey struct {
@@ -54,7 +54,7 @@ func newTuning(plan *schedule, journal *journal, points []point, timeout time.Du
 	return t
 }
 
-// measure goes through the cases again and again, so that what disturbs the machine for a while disturbs all of them.
+// measure measures all cases once per round, so that a temporary disturbance affects all cases alike.
 func (t *tuning) measure(ctx context.Context, budget time.Duration) error {
 	if len(t.points) > 0 {
 		_, _ = fmt.Fprintf(t.progress, "tune: continuing an interrupted run, which has measured %d points\n", len(t.points))
@@ -65,7 +65,7 @@ func (t *tuning) measure(ctx context.Context, budget time.Duration) error {
 	}
 	defer d.Stop()
 	t.began = time.Now()
-	begun := 0 // rounds that an earlier run has begun
+	begun := 0 // last round that an interrupted run began
 	for _, p := range t.points {
 		begun = max(begun, p.Round)
 	}
@@ -88,7 +88,7 @@ func (t *tuning) measure(ctx context.Context, budget time.Duration) error {
 	return nil
 }
 
-// run measures those sizes of a case that are missing in a round.
+// run measures the sizes of a case that are missing in a round.
 func (t *tuning) run(ctx context.Context, d *private.Daemon, c algoCase, round int, progress string, left func() time.Duration) error {
 	sizes := slices.DeleteFunc(t.plan.sizes(c.setting), func(bytes uint64) bool { return t.done[pointKey{c, round, bytes}] })
 	if len(sizes) == 0 {
@@ -106,10 +106,10 @@ func (t *tuning) run(ctx context.Context, d *private.Daemon, c algoCase, round i
 	if c.timed() {
 		j.Iters, j.Warmup = iters, warmup
 	}
-	if round == 1 { // results do not change from round to round, and comparing them takes longer than timing
+	if round == 1 { // checking takes longer than timing, and results are the same in every round
 		j.Check = 1
 	}
-	j.LeaveOutWhatHasNoMeaning()
+	j.DropUnused()
 	if _, err := j.MeasureOn(ctx, d, c.Ranks, t.timeout, func(row ncclstyle.Row) error { return t.take(c, round, row) }); err != nil {
 		return fmt.Errorf("%s: %w", c, err)
 	}
@@ -117,7 +117,7 @@ func (t *tuning) run(ctx context.Context, d *private.Daemon, c algoCase, round i
 	return nil
 }
 
-// take adds a row to what has been measured, unless it is wrong.
+// take adds a row to the points, unless its results are wrong.
 func (t *tuning) take(c algoCase, round int, row ncclstyle.Row) error {
 	side := row.OutOfPlace
 	switch {
@@ -132,7 +132,7 @@ func (t *tuning) take(c algoCase, round int, row ncclstyle.Row) error {
 	return t.journal.add(p)
 }
 
-// left is about how much time the run still takes: the rounds that there are at least, or the budget where that is more.
+// left estimates the remaining time: that of the minimum number of rounds, or of the budget if that is more.
 func (t *tuning) left(spent time.Duration, round, runsOfRound int, budget time.Duration) time.Duration {
 	each := spent / time.Duration(t.ran)
 	perRound := len(t.plan.cases(2))

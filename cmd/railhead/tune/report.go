@@ -11,16 +11,16 @@ import (
 	"railhead/engine/tuner"
 )
 
-// Report is what was found, as --json prints it.
+// Report is the result, as --json prints it.
 type Report struct {
 	Fingerprint string  `json:"fingerprint"`
-	File        string  `json:"file"` // that the table was saved in
+	File        string  `json:"file"` // of the saved table
 	Rounds      int     `json:"rounds"`
-	Spread      float64 `json:"spread"` // of a case's times: the median over its least, less 1; half of the cases have more
+	Spread      float64 `json:"spread"` // median over all points of (median time / least time - 1)
 	Entries     []Entry `json:"entries"`
 }
 
-// Entry is an entry of the table, and why it is so.
+// Entry is an entry of the table with its measurements.
 type Entry struct {
 	Collective string       `json:"collective"`
 	WorldSize  int          `json:"world_size"`
@@ -31,19 +31,19 @@ type Entry struct {
 
 type Range struct {
 	tuner.Range
-	Default []string `json:"default"` // what would run without the table, at the range's sizes
-	Gain    float64  `json:"gain"`    // geometric mean of the sizes' gains
+	Default []string `json:"default"` // algorithms without the table, at the sizes of the range
+	Gain    float64  `json:"gain"`    // geometric mean over the sizes
 }
 
 type Size struct {
 	Bytes     uint64             `json:"bytes"`
 	Algorithm string             `json:"algorithm"`
 	Default   string             `json:"default"`
-	Gain      float64            `json:"gain"`    // time of the default over that of the chosen one
+	Gain      float64            `json:"gain"`    // time of the default / time of the chosen algorithm
 	TimeUs    map[string]float64 `json:"time_us"` // medians of the rounds
 }
 
-// report sums up the points.
+// report evaluates the points.
 func (t *tuning) report(fingerprint string) (*Report, error) {
 	r := &Report{Fingerprint: fingerprint}
 	measured := map[setting][]tuner.Measurement{}
@@ -64,7 +64,7 @@ func (t *tuning) report(fingerprint string) (*Report, error) {
 	for _, s := range t.plan.settings() {
 		everywhere := setting{s.Collective, s.Ranks, tuner.AnyMemory}
 		if copies[everywhere] == nil {
-			copies[everywhere] = []tuner.Range{{Algorithm: copyingAlgorithms(s.Collective)[0]}} // unless there is a choice
+			copies[everywhere] = []tuner.Range{{Algorithm: copyingAlgorithms(s.Collective)[0]}} // the only one; replaced below if there are more
 		}
 		ranges, err := rangesOf(s, measured[s], copies[everywhere])
 		if err != nil {
@@ -103,7 +103,7 @@ func entryOf(s setting, ranges []tuner.Range, measured []tuner.Measurement, defa
 	return e, nil
 }
 
-// rangeOf sums up the sizes of a range; there is always one, since ranges begin at sizes.
+// rangeOf summarizes the sizes of a range. There is at least one: ranges begin at measured sizes.
 func rangeOf(r tuner.Range, sizes []Size) Range {
 	sum, n := 0.0, 0
 	out := Range{Range: r}
@@ -132,7 +132,7 @@ func (r *Report) tableEntries() []tuner.Entry {
 	return entries
 }
 
-// write shows the table to a person.
+// write prints the table.
 func (r *Report) write(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(table, "collective\tranks\tmemory\tfrom\talgorithm\tdefault\tgain")

@@ -13,14 +13,14 @@ import (
 	"railhead/internal/ncclstyle"
 )
 
-// partBytes is the least part of a buffer that is divided among ranks (nccl-tests' and ours).
+// partBytes is the smallest part of a rank in a buffer that is divided among ranks, as in nccl-tests.
 const partBytes = 16
 
-// defaultChoice is, among the algorithms of a case, what runs where nothing is forced and no table is there. It is not timed: the
-// algorithm that it turns out to be is.
+// defaultChoice, as the algorithm of a case, finds out which algorithm runs without a table. It is not timed, because that algorithm
+// has a case of its own.
 const defaultChoice = "auto"
 
-// schedule is what is measured: the same flags give the same one.
+// schedule is what a run measures. It is determined by the flags and the machine.
 type schedule struct {
 	Collectives []string `json:"collectives"`
 	Ranks       []int    `json:"ranks"`
@@ -30,7 +30,7 @@ type schedule struct {
 	Processors  int      `json:"processors"` // that this process may use
 }
 
-// setting is what an entry of the table is for.
+// setting is the key of a table entry.
 type setting struct {
 	Collective string       `json:"collective"`
 	Ranks      int          `json:"ranks"`
@@ -41,7 +41,7 @@ func (s setting) String() string {
 	return fmt.Sprintf("%s, %d ranks, memory %s", s.Collective, s.Ranks, s.Memory)
 }
 
-// algoCase is one algorithm of a collective in a setting.
+// algoCase is one algorithm in a setting.
 type algoCase struct {
 	setting
 	Algorithm string `json:"algorithm"`
@@ -76,7 +76,7 @@ func planOf(f *flags) (*schedule, error) {
 	return p, nil
 }
 
-// parseCollectives reads --op; the order of a table is theirs.
+// parseCollectives reads --op. It returns the collectives in the order of a table.
 func parseCollectives(text string) ([]string, error) {
 	known := plan.Algorithms()
 	names, err := cli.List("--op", text, func(name string) (string, error) {
@@ -89,7 +89,7 @@ func parseCollectives(text string) ([]string, error) {
 	return names, err
 }
 
-// parseRanks reads --ranks. Without it, the powers of two from 2 up to a rank for each processor.
+// parseRanks reads --ranks. The default is the powers of two from 2 to the number of processors.
 func parseRanks(text string, processors int) ([]int, error) {
 	if text == "" {
 		var ranks []int
@@ -109,14 +109,14 @@ func parseRanks(text string, processors int) ([]int, error) {
 	return ranks, err
 }
 
-// asked are the sizes as asked for.
+// asked returns the message sizes of the flags.
 func (p *schedule) asked() ncclstyle.Sweep {
 	return ncclstyle.Sweep{Min: p.FromBytes, Max: p.ToBytes, StepFactor: p.Factor}
 }
 
-// sizes are those of a setting: of the larger buffer, in whole elements and parts of equal size.
+// sizes returns the message sizes of a setting: those of the flags, rounded to whole elements and equal parts.
 func (p *schedule) sizes(s setting) []uint64 {
-	asked, _ := p.asked().Sizes() // which planOf has checked
+	asked, _ := p.asked().Sizes() // checked by planOf
 	op := s.operation()
 	sizes := make([]uint64, len(asked))
 	for i, size := range asked {
@@ -125,8 +125,8 @@ func (p *schedule) sizes(s setting) []uint64 {
 	return slices.Compact(sizes)
 }
 
-// settings are all entries that the table gets: those in which there is a choice. Of the entries of a collective, that for any
-// memory comes first.
+// settings returns the table entries to measure: those with more than one possible algorithm. For each collective the entry for
+// any memory comes first.
 func (p *schedule) settings() []setting {
 	var settings []setting
 	for _, ranks := range p.Ranks {
@@ -143,12 +143,12 @@ func (p *schedule) settings() []setting {
 	return settings
 }
 
-// copyingAlgorithms are those that an automatic choice may take wherever the buffers lie.
+// copyingAlgorithms returns the algorithms that an automatic choice may use for buffers outside windows.
 func copyingAlgorithms(collective string) []string {
 	return slices.DeleteFunc(plan.Interchangeable(collective), func(name string) bool { return name == tuner.WindowAlgorithm })
 }
 
-// algorithms are those that a setting is measured with.
+// algorithms returns the candidates of a setting.
 func (s setting) algorithms() []string {
 	if s.Memory == tuner.InWindows {
 		return plan.Interchangeable(s.Collective)
@@ -156,8 +156,8 @@ func (s setting) algorithms() []string {
 	return copyingAlgorithms(s.Collective)
 }
 
-// cases are what a round, from 1, measures; the algorithms that are compared come one after the other. What the default is does
-// not change from round to round.
+// cases returns the cases of a round (from 1). Algorithms that are compared with each other follow one another. The default choice is
+// looked up in the first round only, since it is the same in all.
 func (p *schedule) cases(round int) []algoCase {
 	var cases []algoCase
 	for _, s := range p.settings() {
@@ -171,14 +171,14 @@ func (p *schedule) cases(round int) []algoCase {
 	return cases
 }
 
-// operation is the collective as bench knows it.
+// operation is the collective as an operation of bench.
 func (s setting) operation() ncclstyle.Operation {
 	ops := ncclstyle.Operations()
 	i := slices.IndexFunc(ops, func(op ncclstyle.Operation) bool { return op.Command() == s.Collective })
-	return ops[i] // every collective that is tuned is measured by bench
+	return ops[i] // bench has every collective that can be tuned
 }
 
-// forced is the RAILHEAD_ALGO that makes the case's algorithm run.
+// forced is the value of RAILHEAD_ALGO that makes the algorithm of the case run.
 func (c algoCase) forced() string {
 	if !c.timed() {
 		return defaultChoice
@@ -186,10 +186,10 @@ func (c algoCase) forced() string {
 	return c.Collective + ":" + c.Algorithm
 }
 
-// timed says whether the case is measured in every round.
+// timed says whether the case is timed, in every round.
 func (c algoCase) timed() bool { return c.Algorithm != defaultChoice }
 
-// sizeName writes a size in the largest unit of which it is a whole number.
+// sizeName formats a size in the largest unit that gives a whole number.
 func sizeName(bytes uint64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	unit := 0

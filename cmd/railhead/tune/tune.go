@@ -1,4 +1,4 @@
-// Package tune is `railhead tune`: it measures which algorithm is the fastest on this machine, and saves the answer.
+// Package tune is `railhead tune`: it measures which algorithm is fastest on this machine, and saves the result.
 package tune
 
 import (
@@ -21,12 +21,12 @@ import (
 	"railhead/server"
 )
 
-// busySpread between rounds is what an idle machine does not have.
+// busySpread is the spread between rounds above which the machine was probably not idle.
 const busySpread = 0.25
 
-// flags are as they come from the command line.
+// flags are the command line's values.
 type flags struct {
-	ops, ranks    string // with commas
+	ops, ranks    string // comma-separated
 	sizes         cli.Sweep
 	budget        time.Duration
 	timeout       time.Duration
@@ -77,7 +77,7 @@ func (f *flags) tune(ctx context.Context, out, progress io.Writer) error {
 	return nil
 }
 
-// run measures, saves and shows. Only when every point is there is anything saved.
+// run measures, saves the table and prints the report. The table is saved only when every point has been measured.
 func (f *flags) run(ctx context.Context, p *schedule, out, progress io.Writer) error {
 	graph, err := topo.ReadMachine(os.DirFS("/"))
 	if err != nil {
@@ -120,7 +120,7 @@ func (f *flags) run(ctx context.Context, p *schedule, out, progress io.Writer) e
 	return report.write(out)
 }
 
-// saveTable puts the entries into the machine's table. Those of other collectives or numbers of ranks stay.
+// saveTable replaces entries of the machine's table. Entries of other collectives or numbers of ranks stay.
 func saveTable(dir, fingerprint string, entries []tuner.Entry, warnings io.Writer) error {
 	table, err := tuner.LoadTable(dir, fingerprint, plan.Algorithms())
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"railhead/internal/models"
 )
 
-// flags are those of bench moe, as they are given.
+// flags are the command line's values.
 type flags struct {
 	ranks, iterations, warmup   int
 	hidden, experts, topk       int
@@ -25,7 +25,7 @@ type flags struct {
 	asJSON                      bool
 }
 
-// Bounds of a run.
+// Limits of a run.
 const (
 	maxIterations = 1 << 16 // of all rows together
 	maxRows       = 64
@@ -63,7 +63,7 @@ func (b *flags) addTo(cmd *cobra.Command) {
 	cli.AddJSON(f, &b.asJSON)
 }
 
-// plan checks the flags and makes a job of them.
+// plan checks the flags and makes the ranks' job.
 func (b *flags) plan(cmd *cobra.Command) (*job, error) {
 	tokens, err := b.parseTokens()
 	if err != nil {
@@ -121,7 +121,7 @@ func (b *flags) checkNumbers(rows int) error {
 	return cli.CheckTimeout(b.timeout)
 }
 
-// takeModel fills in what no flag says.
+// takeModel takes values that no flag gives from the model.
 func (b *flags) takeModel(cmd *cobra.Command) error {
 	if b.model == "" {
 		return nil
@@ -144,7 +144,7 @@ func (b *flags) takeModel(cmd *cobra.Command) error {
 	return nil
 }
 
-// modelsWithExperts are the names of the models that have experts.
+// modelsWithExperts returns the names of the built-in models with experts.
 func modelsWithExperts() (names []string) {
 	for _, name := range models.Names() {
 		if s, err := models.Named(name); err == nil && s.Experts > 0 {
@@ -154,7 +154,7 @@ func modelsWithExperts() (names []string) {
 	return names
 }
 
-// shape is all but the number of tokens.
+// shape makes the shape, without the number of tokens.
 func (b *flags) shape() (experts.Shape, error) {
 	s := experts.Shape{
 		Hidden: b.hidden, Experts: b.experts, TopK: b.topk, Dtype: alltoall.Format(b.dtype), Wire: alltoall.Format(b.wire),

@@ -9,14 +9,14 @@ import (
 	"railhead/cmd/railhead/internal/ranks"
 )
 
-// measure makes rows of what the ranks of a group report, and prints each as soon as it is complete.
+// measure runs a group of ranks, adds its rows to the report, and prints each row when it is complete.
 func (r *Report) measure(ctx context.Context, group *ranks.Group, j *job, table io.Writer) error {
 	reports := ranks.NewRows(group.Ranks, len(j.Tokens), func(of rankRow) int { return of.Row }, func(number int, all []rankRow) error {
 		for _, of := range all {
 			r.PrivateBytes = max(r.PrivateBytes, of.PrivateBytes)
 		}
 		if len(r.Rows) == 0 {
-			r.header(table) // now that all ranks have said how much memory they take
+			r.header(table) // here, because the ranks have now reported their memory
 		}
 		row := rowOf(&r.Shape, j.Tokens[number], all)
 		row.print(table)
@@ -32,7 +32,7 @@ func (r *Report) measure(ctx context.Context, group *ranks.Group, j *job, table 
 	return err
 }
 
-// rowOf makes a row of what all ranks have reported of it.
+// rowOf merges the reports of all ranks about a row.
 func rowOf(shape *experts.Shape, tokens int, all []rankRow) Row {
 	slices.SortFunc(all, func(a, b rankRow) int { return a.Rank - b.Rank })
 	row := Row{Tokens: tokens}
@@ -59,7 +59,7 @@ func rowOf(shape *experts.Shape, tokens int, all []rankRow) Row {
 	return row
 }
 
-// slowest takes the slowest rank of each iteration.
+// slowest summarizes the times of the slowest rank of each iteration.
 func slowest(all []rankRow, pick func(rankRow) []int64, bytes float64) (l Latency) {
 	times := make([]float64, len(pick(all[0])))
 	for _, r := range all {

@@ -16,7 +16,7 @@ import (
 	"railhead/cmd/railhead/internal/ranks"
 )
 
-// Kind is the job of a rank.
+// Kind is the kind of the ranks' job.
 var Kind = ranks.Kind{Name: "moe", New: func() ranks.Job { return new(job) }, Pinned: true}
 
 // Command is `railhead bench moe`.

@@ -10,16 +10,16 @@ import (
 	"railhead/cmd/railhead/internal/experts"
 )
 
-// job is what all ranks of bench moe do.
+// job is the job of the ranks.
 type job struct {
 	Shape      experts.Shape `json:"shape"`
-	Tokens     []int         `json:"tokens"` // of a rank, by row
+	Tokens     []int         `json:"tokens"` // per rank, by row
 	Iterations int           `json:"iterations"`
 	Warmup     int           `json:"warmup"`
-	Admin      string        `json:"admin"` // the daemon's address, which has the ranks' counters
+	Admin      string        `json:"admin"` // address of the daemon's /metrics, which has the ranks' counters
 }
 
-// rankRow is what a rank prints for each row. Of bytes and copies it has sums over all round trips that were counted.
+// rankRow is what a rank reports for each row. Copies, Least and Written are totals of RoundTrips round trips.
 type rankRow struct {
 	Row          int       `json:"row"`
 	Rank         int       `json:"rank"`
@@ -28,13 +28,13 @@ type rankRow struct {
 	CombineNs    []int64   `json:"combine_ns"`
 	RoundTripNs  []int64   `json:"round_trip_ns"`
 	Wrong        int64     `json:"wrong"`       // elements
-	RoundTrips   int       `json:"round_trips"` // that were counted
-	Copies       uint64    `json:"copies"`      // received
-	Least        uint64    `json:"least"`       // bytes that this rank had to write for others
-	Written      []traffic `json:"written"`     // of all ranks, by the library's counters; rank 0 says it
+	RoundTrips   int       `json:"round_trips"` // in Copies, Least and Written
+	Copies       uint64    `json:"copies"`      // token copies received
+	Least        uint64    `json:"least"`       // least payload that this rank had to write to others, in bytes
+	Written      []traffic `json:"written"`     // of all ranks, by the library's counters; reported by rank 0 only
 }
 
-// Run is a rank's part.
+// Run measures all rows.
 func (j *job) Run(c *client.Comm, out *json.Encoder) error {
 	ep, err := c.NewEP(j.Shape.EPConfig())
 	if err != nil {
@@ -65,7 +65,7 @@ func (j *job) Run(c *client.Comm, out *json.Encoder) error {
 	return ep.Destroy()
 }
 
-// measurement is one rank's part in a row.
+// measurement is one rank's state of a row.
 type measurement struct {
 	job *job
 	c   *client.Comm
@@ -78,7 +78,7 @@ type measurement struct {
 	report  rankRow
 }
 
-// run plays all iterations with one problem, and the last with another.
+// run runs all iterations: the last with inputs of its own.
 func (m *measurement) run(first, last *experts.Problem) error {
 	if err := m.makeRoom(first, last); err != nil {
 		return err
@@ -136,7 +136,7 @@ func (m *measurement) makeRoom(first, last *experts.Problem) error {
 	return nil
 }
 
-// take makes a problem the one that is played: its tokens are written, and its experts do their work on what they are sent.
+// take switches to another problem: it dispatches its tokens once and computes the experts' outputs, which the timed combines then use.
 func (m *measurement) take(p *experts.Problem) error {
 	m.problem, m.in = p, p.Input()
 	d, err := m.ep.Dispatch(m.in, m.rows)
@@ -160,7 +160,7 @@ func (m *measurement) combine(d *client.EPDispatch) error {
 	return err
 }
 
-// count notes what a round trip had to move.
+// count adds a round trip to the totals.
 func (m *measurement) count() {
 	p := m.problem
 	m.report.RoundTrips++
@@ -170,11 +170,11 @@ func (m *measurement) count() {
 	}
 }
 
-// iterate times one iteration. The results of one that is checked are compared before the next call spoils them.
+// iterate times one iteration. If it is checked, results are compared before the next call overwrites them.
 func (m *measurement) iterate(checked bool) error {
 	r := &m.report
 	if checked {
-		m.spoil()
+		m.poison()
 	}
 	var d *client.EPDispatch
 	err := m.time(&r.DispatchNs, func() (err error) {
@@ -192,7 +192,7 @@ func (m *measurement) iterate(checked bool) error {
 	}
 	if checked {
 		r.Wrong += m.problem.WrongSums(m.c.Rank(), m.out)
-		m.spoil()
+		m.poison()
 	}
 	err = m.time(&r.RoundTripNs, func() error {
 		d, err := m.ep.Dispatch(m.in, m.rows)
@@ -207,14 +207,14 @@ func (m *measurement) iterate(checked bool) error {
 	return err
 }
 
-// spoil leaves nothing in the results that could pass for one, and no garbage whose collection would fall into a call.
-func (m *measurement) spoil() {
-	experts.SpoilRows(m.rows)
-	experts.Spoil(m.out)
+// poison overwrites the results, so that old ones cannot pass the check, and collects garbage, so that this does not happen in a timed call.
+func (m *measurement) poison() {
+	experts.PoisonRows(m.rows)
+	experts.Poison(m.out)
 	runtime.GC()
 }
 
-// time makes a call once all ranks are ready for it.
+// time times a call from a barrier on.
 func (m *measurement) time(times *[]int64, call func() error) error {
 	if err := m.c.Barrier(); err != nil {
 		return err
@@ -225,7 +225,7 @@ func (m *measurement) time(times *[]int64, call func() error) error {
 	return err
 }
 
-// counters are the library's, of all ranks, at a moment when nothing is under way; rank 0's alone.
+// counters reads the library's counters of all ranks while no operation runs. Only rank 0 returns them.
 func (m *measurement) counters() (all []traffic, err error) {
 	if err := m.c.Barrier(); err != nil {
 		return nil, err

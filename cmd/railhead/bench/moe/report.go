@@ -11,36 +11,36 @@ import (
 	"railhead/internal/sizeplot"
 )
 
-// Report is a whole run, as --json prints it.
+// Report is the result of a run, as --json prints it.
 type Report struct {
 	Device       string        `json:"device"`
 	Ranks        int           `json:"ranks"`
-	Shape        experts.Shape `json:"shape"` // its numbers for mode, layout and scale are those of railhead.h
+	Shape        experts.Shape `json:"shape"` // mode, layout and scale are the constants of railhead.h
 	Mode         string        `json:"mode"`
 	Layout       string        `json:"layout"`
 	Scale        string        `json:"scale"`
 	Iterations   int           `json:"iterations"`
 	Warmup       int           `json:"warmup"`
-	BufferBytes  uint64        `json:"buffer_bytes"`  // window memory of a rank
-	PrivateBytes uint64        `json:"private_bytes"` // of the library, of the rank that has the most
+	BufferBytes  uint64        `json:"buffer_bytes"`  // window memory per rank
+	PrivateBytes uint64        `json:"private_bytes"` // private memory of the library per rank; the maximum
 	Rows         []Row         `json:"rows"`
-	OK           bool          `json:"ok"` // all rows were measured, and no element was wrong
+	OK           bool          `json:"ok"` // all rows were measured, and no element is wrong
 }
 
-// Row is one number of tokens.
+// Row is the result for one number of tokens.
 type Row struct {
-	Tokens         int       `json:"tokens"` // of each rank
+	Tokens         int       `json:"tokens"` // per rank
 	Dispatch       Latency   `json:"dispatch"`
 	Combine        Latency   `json:"combine"`
 	RoundTrip      Latency   `json:"round_trip"`
 	CopiesPerToken float64   `json:"copies_per_token"`
-	Written        []traffic `json:"written"` // by rank: bytes of a round trip
-	Least          []float64 `json:"least"`   // by rank: bytes of a round trip without headers
-	Ratio          float64   `json:"ratio"`   // payload and headers over the least, of the rank with the largest; 0: nothing to write
+	Written        []traffic `json:"written"` // by rank: bytes per round trip
+	Least          []float64 `json:"least"`   // by rank: least possible payload of a round trip, in bytes
+	Ratio          float64   `json:"ratio"`   // (payload + headers) / least, the maximum over the ranks; 0 if there is nothing to write
 	Wrong          int64     `json:"wrong"`
 }
 
-// Latency is of the slowest rank of each iteration.
+// Latency summarizes the times of the slowest rank of each iteration.
 type Latency struct {
 	P50us float64 `json:"p50_us"`
 	P99us float64 `json:"p99_us"`
@@ -114,7 +114,7 @@ func (r *Report) footer(w io.Writer) {
 	_, _ = fmt.Fprintf(w, "# Wrong elements : %d %s\n", wrong, verdict)
 }
 
-// draw draws latency and bandwidth of dispatch and combine over the number of tokens.
+// draw plots latency and bandwidth of dispatch and combine against the number of tokens.
 func (r *Report) draw(w io.Writer) error {
 	title := fmt.Sprintf("MoE %s, hidden %d, %d experts, top %d, %s, %d ranks on the CPU", r.Mode, r.Shape.Hidden, r.Shape.Experts,
 		r.Shape.TopK, r.Shape.Wire, r.Ranks)
@@ -126,7 +126,7 @@ func (r *Report) draw(w io.Writer) error {
 	}{{"dispatch", func(r Row) Latency { return r.Dispatch }}, {"combine", func(r Row) Latency { return r.Combine }}} {
 		line := func(of func(Latency) float64) (points plotter.XYs) {
 			for _, row := range r.Rows {
-				if y := of(phase.of(row)); row.Tokens > 0 && y > 0 { // a logarithmic axis has no place for 0
+				if y := of(phase.of(row)); row.Tokens > 0 && y > 0 { // 0 is not on a logarithmic axis
 					points = append(points, plotter.XY{X: float64(row.Tokens), Y: y})
 				}
 			}

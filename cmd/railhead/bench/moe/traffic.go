@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// traffic is what a rank has written for others, in bytes.
+// traffic is the bytes that a rank has written to other ranks.
 type traffic struct {
 	Payload float64 `json:"payload"` // rows with their scales, partial sums
 	Headers float64 `json:"headers"` // of tokens
@@ -24,7 +24,7 @@ func (t traffic) over(n float64) traffic {
 	return traffic{t.Payload / n, t.Headers / n, t.Flags / n}
 }
 
-// metricsDeadline is far longer than a scrape takes.
+// metricsDeadline limits a request to /metrics; one takes milliseconds.
 const metricsDeadline = 10 * time.Second
 
 var (
@@ -32,7 +32,7 @@ var (
 	flagsLine = regexp.MustCompile(`^railhead_ep_flag_bytes_total\{.*rank="([0-9]+)"\} (\S+)$`)
 )
 
-// readTraffic reads the daemon's /metrics. It has one group, so that the sums over all groups are this group's.
+// readTraffic reads the counters of all ranks from the daemon's /metrics. The daemon has one group only, so it need not be selected.
 func readTraffic(admin string, ranks int) ([]traffic, error) {
 	c := http.Client{Timeout: metricsDeadline}
 	answer, err := c.Get("http://" + admin + "/metrics")

@@ -1,4 +1,4 @@
-// Package admin asks a daemon's admin endpoint, for the commands that show what the daemon knows.
+// Package admin queries the admin endpoint of a daemon.
 package admin
 
 import (
@@ -26,7 +26,8 @@ func AddSocket(f *pflag.FlagSet, socket *string) {
 	cli.AddSocket(f, socket, "; admin.sock is in the same directory")
 }
 
-// Get asks the daemon at a socket for a path, for a command. A missing daemon has an exit status of its own.
+// Get requests a path from the admin endpoint of the daemon at socket. Errors name the command. If there is no daemon, the error has
+// the exit status NoDaemon.
 func Get(ctx context.Context, command, socket, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()

@@ -1,11 +1,11 @@
-// Package cli has what the commands of railhead do alike: exit statuses, errors that carry one, and flags with one meaning.
+// Package cli has what the commands of railhead share: exit statuses, errors that carry them, and common flags.
 package cli
 
 import "fmt"
 
-// Exit statuses. `railhead run` ends with its command's own, or with 128 and the number of the signal that ended that.
+// Exit statuses. `railhead run` also returns those of its command, or 128 + the signal that killed it.
 const (
-	Failed   = 1 // the command was understood, and what it was asked for failed
+	Failed   = 1 // the command failed
 	Usage    = 2 // the command line is wrong
 	NoDaemon = 3 // no daemon answers
 )
@@ -19,13 +19,13 @@ type Error struct {
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Failure makes an error the process's failure.
+// Failure wraps an error with the exit status Failed.
 func Failure(err error) error { return &Error{Status: Failed, Err: err} }
 
-// Failuref is Failure of a text.
+// Failuref makes an error with the exit status Failed.
 func Failuref(format string, args ...any) error { return Failure(fmt.Errorf(format, args...)) }
 
-// Usagef is an error of the command line.
+// Usagef makes an error with the exit status Usage.
 func Usagef(format string, args ...any) error {
 	return &Error{Status: Usage, Err: fmt.Errorf(format, args...)}
 }

@@ -11,7 +11,7 @@ import (
 	"railhead/server"
 )
 
-// NoArgs refuses arguments.
+// NoArgs is for commands without arguments.
 func NoArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return Usagef("%s takes no arguments, got %q", cmd.CommandPath(), args)
@@ -19,7 +19,7 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// EnvOr is an environment variable's value, or another where it is not set.
+// EnvOr returns the value of an environment variable, or the fallback if it is empty.
 func EnvOr(variable, fallback string) string {
 	if v := os.Getenv(variable); v != "" {
 		return v
@@ -27,12 +27,12 @@ func EnvOr(variable, fallback string) string {
 	return fallback
 }
 
-// AddJSON adds --json, for a report on stdout.
+// AddJSON adds --json.
 func AddJSON(f *pflag.FlagSet, asJSON *bool) {
 	f.BoolVar(asJSON, "json", false, "print the report as JSON on stdout")
 }
 
-// AddTimeout adds --timeout, of the ranks' waits.
+// AddTimeout adds --timeout, the deadline of the ranks' blocking calls.
 func AddTimeout(f *pflag.FlagSet, timeout *time.Duration) {
 	f.DurationVar(timeout, "timeout", 30*time.Second, "how long a rank waits for the others before its call fails")
 }
@@ -53,7 +53,7 @@ func CheckRanks(n int) error {
 	return nil
 }
 
-// AddSocket adds --socket of a command that uses a daemon; note follows what it says of that.
+// AddSocket adds --socket, the socket of a daemon. note is appended to the usage text.
 func AddSocket(f *pflag.FlagSet, socket *string, note string) {
 	f.StringVar(socket, "socket", EnvOr("RAILHEAD_SOCKET", server.DefaultSocketPath()), "the daemon's socket [$RAILHEAD_SOCKET]"+note)
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// List reads a flag's values, which are separated by commas. None may be there twice.
+// List parses a comma-separated flag. A value may be given once only.
 func List[T comparable](flag, text string, parse func(string) (T, error)) ([]T, error) {
 	var all []T
 	for part := range strings.SplitSeq(text, ",") {
@@ -22,7 +22,7 @@ func List[T comparable](flag, text string, parse func(string) (T, error)) ([]T, 
 	return all, nil
 }
 
-// Count writes a number of things; what is the singular.
+// Count formats a number of things; what is the singular.
 func Count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

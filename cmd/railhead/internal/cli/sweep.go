@@ -6,7 +6,7 @@ import (
 	"railhead/internal/ncclstyle"
 )
 
-// Sweep is the flags -b, -e, -i and -f: the message sizes to measure.
+// Sweep holds the flags -b, -e, -i and -f: the message sizes to measure.
 type Sweep struct {
 	Min, Max, Step string // as given
 	Factor         uint64
@@ -24,7 +24,7 @@ func (s *Sweep) AddStep(f *pflag.FlagSet, step string) {
 	f.StringVarP(&s.Step, "stepbytes", "i", step, "increment between message sizes")
 }
 
-// Parse reads the flags.
+// Parse parses the values.
 func (s *Sweep) Parse() (ncclstyle.Sweep, error) {
 	sweep := ncclstyle.Sweep{StepFactor: s.Factor}
 	for _, size := range []struct {

@@ -7,11 +7,11 @@ import (
 	"railhead/client"
 )
 
-// poison is what results are filled with before an operation that is checked: a NaN of every format, and no count or rank, so
-// that nothing left from before passes for a result.
+// poison is the byte that results are filled with before an operation that is checked. It makes a NaN of every format, and no valid
+// count or rank, so an old result cannot pass the check.
 const poison = 0xff
 
-// NewRows makes room for this rank's rows, for everything that a dispatch can say of them.
+// NewRows allocates this rank's received rows, with every list that a dispatch can fill.
 func (p *Problem) NewRows(ep *client.EP, capacity int) *client.EPRows {
 	n := capacity
 	if p.shape.Layout == alltoall.Padded {
@@ -32,15 +32,15 @@ func (p *Problem) NewRows(ep *client.EP, capacity int) *client.EPRows {
 	return rows
 }
 
-// Spoil leaves nothing in results that could pass for one.
-func Spoil(results ...[]byte) {
+// Poison overwrites results, so that old ones cannot pass the check.
+func Poison(results ...[]byte) {
 	for _, r := range results {
 		fill(r, poison)
 	}
 }
 
-// SpoilRows does so to the rows of a dispatch and their lists.
-func SpoilRows(rows *client.EPRows) {
+// PoisonRows does the same with received rows and their lists.
+func PoisonRows(rows *client.EPRows) {
 	fill(rows.X, poison)
 	fill(rows.Scales, poison)
 	fill(rows.Counts, -1)
@@ -58,7 +58,7 @@ func fill[T any](s []T, v T) {
 	}
 }
 
-// WrongRows counts the elements of a dispatch that are not what they must be, those of its lists included.
+// WrongRows returns the number of wrong elements in received rows and their lists.
 func (p *Problem) WrongRows(rows *client.EPRows) (wrong int64) {
 	wrong += differing(rows.Counts, p.view.Counts)
 	if p.shape.Layout != alltoall.Tokens {
@@ -81,7 +81,7 @@ func (p *Problem) WrongRows(rows *client.EPRows) (wrong int64) {
 	return wrong
 }
 
-// placesByCopy brings the rows of one token copy together: what must be in them is computed once.
+// placesByCopy groups the rows by token copy, so that the expected row of a copy is computed once.
 func (p *Problem) placesByCopy() [][]alltoall.Place {
 	all := make([][]alltoall.Place, p.Received())
 	for _, at := range p.view.Places {
@@ -90,7 +90,7 @@ func (p *Problem) placesByCopy() [][]alltoall.Place {
 	return all
 }
 
-// wrongBetween counts elements of rows that nobody may write, and somebody has.
+// wrongBetween counts overwritten bytes in rows that must stay untouched.
 func (p *Problem) wrongBetween(rows *client.EPRows, from, to int) (wrong int64) {
 	row := p.shape.Hidden * p.shape.Wire.Size()
 	for _, b := range rows.X[from*row : max(from, to)*row] {
@@ -114,11 +114,11 @@ func (p *Problem) wrongRow(rows *client.EPRows, at alltoall.Place, x, scales []b
 	}
 	k := p.shape.TopK
 	idx, weights := c.LocalTopK(k)
-	n := len(c.Entries) // weights behind the last expert mean nothing
+	n := len(c.Entries) // weights after the last expert are undefined
 	return wrong + differing(rows.TopKIdx[at.Row*k:][:k], idx) + differing(rows.TopKWeights[at.Row*k:][:n], weights[:n])
 }
 
-// WrongSums counts the elements that are wrong of what a combine gives a rank for its tokens.
+// WrongSums returns the number of wrong elements in the results that a rank gets from a combine.
 func (p *Problem) WrongSums(rank int, out []byte) (wrong int64) {
 	row := p.shape.Hidden * p.shape.Sums().Size()
 	want := make([]byte, row)
@@ -130,7 +130,7 @@ func (p *Problem) WrongSums(rank int, out []byte) (wrong int64) {
 	return wrong
 }
 
-// combiner computes a combine one token after the other.
+// combiner computes the results of a combine, token by token.
 type combiner struct {
 	p                       *Problem
 	values, y, partial, sum []float32
@@ -145,7 +145,8 @@ func newCombiner(p *Problem) *combiner {
 	}
 }
 
-// token adds as railhead.h says: over a rank's experts in the order of topk_idx, rounded to the combine type, then over the ranks.
+// token adds in the order that railhead.h defines: over a rank's experts in the order of topk_idx, rounded to the combine type, then over
+// the ranks.
 func (s *combiner) token(source, t int, out []byte) {
 	x, scales := s.p.wireRow(source, t)
 	s.p.values(x, scales, s.values)
@@ -161,9 +162,9 @@ func (s *combiner) token(source, t int, out []byte) {
 	NarrowRow(s.p.shape.Sums(), s.sum, out)
 }
 
-// addExperts makes the partial sum of one rank.
+// addExperts computes the partial sum of one rank.
 func (s *combiner) addExperts(entries []alltoall.Entry) {
-	groups := [][]alltoall.Entry{entries} // that have one row
+	groups := [][]alltoall.Entry{entries} // of one row
 	if s.p.shape.Layout != alltoall.Tokens {
 		groups = nil
 		for i := range entries {
@@ -184,7 +185,7 @@ func (s *combiner) addExperts(entries []alltoall.Entry) {
 	WidenRow(s.p.shape.Combine, s.partialRow, s.partial)
 }
 
-// addTo adds in f32; the first summand is taken as it is.
+// addTo adds a row in f32, or copies it if it is the first.
 func addTo(sum, row []float32, first bool) {
 	if first {
 		copy(sum, row)

@@ -110,7 +110,7 @@ func plainRows(p *Problem, o *alltoall.RankOutput, view *alltoall.View) *client.
 		TopKIdx: make([]int32, (n+1)*k), TopKWeights: make([]float32, (n+1)*k), Rows: uint64(n), Tokens: uint64(len(o.Received)),
 	}
 	counts, offsets := append([]int32{}, view.Counts...), append([]int64{}, view.Offsets...)
-	SpoilRows(rows)
+	PoisonRows(rows)
 	rows.Counts, rows.Offsets = counts, offsets
 	for _, at := range view.Places {
 		c := &o.Received[at.Received]
@@ -190,11 +190,11 @@ func TestPoisonPassesForNoMoEResult(t *testing.T) {
 	for _, s := range testShapes() {
 		all := playPlainly(t, s, 3)
 		p, rows := all.problems[1], all.rows[1]
-		SpoilRows(rows)
+		PoisonRows(rows)
 		if wrong, least := p.WrongRows(rows), int64(len(p.view.Places)*s.Hidden); wrong < least {
 			t.Errorf("%+v: %d elements of poisoned rows are wrong, of %d", s, wrong, least)
 		}
-		Spoil(all.outs[1])
+		Poison(all.outs[1])
 		if wrong, least := p.WrongSums(1, all.outs[1]), int64(s.Tokens*s.Hidden); wrong < least {
 			t.Errorf("%+v: %d elements of poisoned sums are wrong, of %d", s, wrong, least)
 		}

@@ -11,36 +11,36 @@ import (
 	"railhead/internal/oracle"
 )
 
-// Problem is one operation from one rank's view: what it dispatches, what it must receive, what its experts make of that, and
-// what it must get back. Where tokens go is the plain reference's; what a row is made of is computed here, row by row, for the
-// reference would hold all rows of all ranks and take minutes for thousands of tokens.
+// Problem is a dispatch and a combine as one rank sees them: its inputs, the expected received rows, the experts' outputs and the
+// expected results. The routing is computed by the reference in package alltoall. The contents of rows are computed here, row by row:
+// the reference would hold all rows of all ranks, and take minutes for thousands of tokens.
 type Problem struct {
 	shape     *Shape
 	config    alltoall.Config
 	rank      int
 	operation int
 	Tokens    int                   // of this rank
-	sent      []alltoall.RankOutput // of every rank: where its tokens go, what it receives
-	view      *alltoall.View        // how this rank's rows lie
+	sent      []alltoall.RankOutput // of every rank: destinations of its tokens, copies that it receives
+	view      *alltoall.View        // layout of this rank's received rows
 	Idx       []int64               // of this rank
 	Weights   []float32
-	worked    []float32          // what an expert makes of a row, before it is rounded
-	Traffic   []alltoall.Traffic // the least, by rank
+	worked    []float32          // output of an expert for a row, before rounding
+	Traffic   []alltoall.Traffic // least possible traffic, by rank
 
-	InputRow func(source, token int) (x, scales []byte) // a token as its rank has it; scales are those of FP8
-	Add      func(source, token int) []byte             // what a combine adds to its sum; nil: nothing
+	InputRow func(source, token int) (x, scales []byte) // a token before it is sent; scales for FP8 only
+	Add      func(source, token int) []byte             // what a combine adds to a token's sum; nil: nothing
 }
 
-// Problem is that of a rank; tokens are those of each rank. Rows are made up from the seed.
+// Problem makes the problem of a rank. tokens has the number of tokens of each rank; their contents follow from the seed.
 func (s *Shape) Problem(router Router, rank, operation int, tokens []int) (*Problem, error) {
 	world := len(tokens)
 	p := &Problem{shape: s, config: s.Config(), rank: rank, operation: operation, Tokens: tokens[rank], worked: make([]float32, s.Hidden)}
-	p.InputRow = p.madeUpRow
+	p.InputRow = p.syntheticRow
 	placement, err := alltoall.NewPlacement(p.config, world)
 	if err != nil {
 		return nil, err
 	}
-	// The rows of this one, an element each, are not looked at.
+	// For the routing only: its rows, of one element each, are not used.
 	where := alltoall.Config{Mode: s.Mode, MaxTokensPerRank: s.Tokens, Hidden: 1, NumExperts: s.Experts, TopK: s.TopK,
 		Dtype: alltoall.F32, WireDtype: alltoall.F32, CombineDtype: alltoall.F32}
 	routes, err := alltoall.NewPlacement(where, world)
@@ -62,7 +62,7 @@ func (s *Shape) Problem(router Router, rank, operation int, tokens []int) (*Prob
 	return p, nil
 }
 
-// Capacity is the rows that this rank needs room for: of its busiest expert where that counts.
+// Capacity returns the number of rows to allocate: in the padded layout those of the busiest expert, else all received rows.
 func (p *Problem) Capacity() (int, error) {
 	v, err := p.sent[p.rank].View(p.shape.Layout, p.shape.Tokens*len(p.sent)*p.shape.TopK, 1)
 	if err != nil {
@@ -74,20 +74,20 @@ func (p *Problem) Capacity() (int, error) {
 	return int(slices.Max(append(v.Counts, 1))), nil
 }
 
-// LayOut says how much room there is, without which there is no telling where rows lie.
+// LayOut sets the allocated capacity, which determines where rows are.
 func (p *Problem) LayOut(capacity int) (err error) {
 	p.view, err = p.sent[p.rank].View(p.shape.Layout, capacity, 1)
 	return err
 }
 
-// Rows is the number of rows that this rank receives, by its layout.
+// Rows is the number of rows that this rank receives in its layout.
 func (p *Problem) Rows() int { return p.view.Rows }
 
-// Received is the number of token copies that come to this rank.
+// Received is the number of token copies that this rank receives.
 func (p *Problem) Received() int { return len(p.sent[p.rank].Received) }
 
-// madeUpRow has values of at most 8 bits below 2, which every format but FP8 holds.
-func (p *Problem) madeUpRow(source, token int) (x, scales []byte) {
+// syntheticRow has values below 2 with at most 8 significant bits, which every format but FP8 represents exactly.
+func (p *Problem) syntheticRow(source, token int) (x, scales []byte) {
 	state := oracle.Seed(oracle.Seed(p.shape.Seed, source, p.operation), token, 1)
 	values := make([]float32, p.shape.Hidden)
 	for i := range values {
@@ -112,7 +112,7 @@ func (p *Problem) madeUpRow(source, token int) (x, scales []byte) {
 	return quantized.Encode(row, nil)
 }
 
-// wireRow is the token as it is received.
+// wireRow is a token as it is received.
 func (p *Problem) wireRow(source, token int) (row, scales []byte) {
 	return p.config.Encode(p.InputRow(source, token))
 }
@@ -128,7 +128,7 @@ func (p *Problem) Input() client.EPTokensIn {
 	return in
 }
 
-// values are what a received row means.
+// values decodes a received row.
 func (p *Problem) values(row, scales []byte, values []float32) {
 	WidenRow(p.shape.Wire, row, values)
 	if p.shape.Wire != alltoall.FP8E4M3 {
@@ -149,7 +149,8 @@ func (p *Problem) scaleOf(scales []byte, block int) float32 {
 	return staticScale
 }
 
-// work is what the experts make of one row: each element times the expert's factor. With Tokens the rank adds over its experts itself.
+// work computes the experts' output for one row: each element times the expert's factor. In the tokens layout it is the weighted sum over
+// the rank's experts.
 func (p *Problem) work(values []float32, entries []alltoall.Entry, y []byte) {
 	result := p.worked
 	for n, e := range entries {
@@ -168,7 +169,7 @@ func (p *Problem) work(values []float32, entries []alltoall.Entry, y []byte) {
 	NarrowRow(p.shape.Sums(), result, y)
 }
 
-// entriesOf are the experts that a row stands for.
+// entriesOf returns the experts that a row is for.
 func (p *Problem) entriesOf(at alltoall.Place) []alltoall.Entry {
 	entries := p.sent[p.rank].Received[at.Received].Entries
 	if at.Entry < 0 {
@@ -177,7 +178,7 @@ func (p *Problem) entriesOf(at alltoall.Place) []alltoall.Entry {
 	return entries[at.Entry:][:1]
 }
 
-// Experts do their work on the rows that this rank has received, which lie as the view says.
+// Experts computes the outputs of this rank's experts for its received rows.
 func (p *Problem) Experts(rows *client.EPRows, y []byte) error {
 	wire, scales, out := p.shape.Hidden*p.shape.Wire.Size(), p.config.ScaleBytes(), p.shape.Hidden*p.shape.Sums().Size()
 	if need := p.view.Rows * out; len(y) < need {

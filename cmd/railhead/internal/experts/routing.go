@@ -9,13 +9,13 @@ import (
 	"railhead/internal/oracle"
 )
 
-// Router is an alltoall.Router, or a recorded routing.
+// Router is an alltoall.Router or a recorded routing.
 type Router interface {
-	// Route is topk_idx and topk_weights of a rank's tokens in an operation, [tokens, K] each.
+	// Route returns topk_idx and topk_weights of a rank's tokens in an operation, each [tokens, K].
 	Route(rank, operation, tokens int) (topkIdx []int64, weights []float32)
 }
 
-// recorded deals a file's tokens out to the ranks, in order, and begins anew behind the last. The weights are made up.
+// recorded assigns the tokens of a file to the ranks in order, and starts over after the last. The weights are synthetic.
 type recorded struct {
 	alltoall.TopK
 	seed uint64
@@ -39,7 +39,7 @@ func recordedRouter(path string, s *Shape) (Router, error) {
 		Dtype: alltoall.F32, WireDtype: alltoall.F32, CombineDtype: alltoall.F32,
 	}, 1)
 	if err == nil {
-		_, err = p.Route(0, t.Idx, nil) // refuses what a dispatch would
+		_, err = p.Route(0, t.Idx, nil) // refuses what a dispatch would refuse
 	}
 	if err != nil {
 		return nil, fmt.Errorf("routing %s: %w", path, err)

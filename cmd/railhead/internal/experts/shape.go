@@ -1,5 +1,5 @@
-// Package experts is the mixture of experts that `bench moe` and `demo` play: shapes, routings, tokens and experts that are made
-// up from a seed, and what the results must be. The check computes every element again, apart from the library that it checks.
+// Package experts is the synthetic mixture of experts that `bench moe` and `demo` run: its shape, routing, tokens and experts, made from
+// a seed, and the check of the results. The check computes every element independently of the library.
 package experts
 
 import (
@@ -11,9 +11,9 @@ import (
 	"railhead/internal/oracle"
 )
 
-// Shape is what the ranks agree on.
+// Shape is the configuration that all ranks share.
 type Shape struct {
-	Tokens  int                  `json:"tokens"` // of a rank, at most
+	Tokens  int                  `json:"tokens"` // of a rank, maximum
 	Hidden  int                  `json:"hidden"`
 	Experts int                  `json:"experts"`
 	TopK    int                  `json:"topk"`
@@ -27,13 +27,13 @@ type Shape struct {
 	Seed    uint64               `json:"seed"`
 }
 
-// zipfExponent makes the most popular of 256 experts take about 16 % of all entries.
+// zipfExponent gives the most popular of 256 experts about 16 % of all entries.
 const zipfExponent = 1
 
-// staticScale suits the inputs, which are below 2: they keep clear of 448, and small ones of subnormals.
+// staticScale suits the inputs, which are below 2: scaled values are below 448, the largest FP8 value, and small ones are not subnormal.
 const staticScale = 1.0 / 128
 
-// Config is the shape for the plain reference.
+// Config is the shape as package alltoall takes it.
 func (s *Shape) Config() alltoall.Config {
 	return alltoall.Config{
 		Mode: s.Mode, MaxTokensPerRank: s.Tokens, Hidden: s.Hidden, NumExperts: s.Experts, TopK: s.TopK,
@@ -41,7 +41,7 @@ func (s *Shape) Config() alltoall.Config {
 	}
 }
 
-// EPConfig is the shape for the library.
+// EPConfig is the shape as the library takes it.
 func (s *Shape) EPConfig() client.EPConfig {
 	return client.EPConfig{
 		Mode: client.EPMode(s.Mode), MaxTokensPerRank: s.Tokens, Hidden: s.Hidden, NumExperts: s.Experts, TopK: s.TopK,
@@ -50,12 +50,12 @@ func (s *Shape) EPConfig() client.EPConfig {
 	}
 }
 
-// Dtypes are the library's names of the formats.
+// Dtypes maps formats to the library's element types.
 var Dtypes = map[alltoall.Format]client.Dtype{
 	alltoall.F32: client.F32, alltoall.BF16: client.BF16, alltoall.F16: client.F16, alltoall.FP8E4M3: client.FP8E4M3,
 }
 
-// Sums is the type of the experts' outputs and of the results: that of the tokens, and bf16 of tokens that are FP8 already.
+// Sums is the type of the experts' outputs and of the results: that of the tokens, or bf16 if the tokens are FP8.
 func (s *Shape) Sums() alltoall.Format {
 	if s.Dtype == alltoall.FP8E4M3 {
 		return alltoall.BF16
@@ -63,7 +63,7 @@ func (s *Shape) Sums() alltoall.Format {
 	return s.Dtype
 }
 
-// Router gives every rank's routing of an operation.
+// Router makes the router.
 func (s *Shape) Router() (Router, error) {
 	switch s.Routing {
 	case "uniform":
@@ -74,10 +74,10 @@ func (s *Shape) Router() (Router, error) {
 	return recordedRouter(s.Routing, s)
 }
 
-// expertFactor is what a made-up expert multiplies a token by: its own, so that a token at the wrong one shows.
+// expertFactor is what a synthetic expert multiplies its tokens by. It differs between experts, so that a misrouted token is noticed.
 func expertFactor(physical int) float32 { return float32(1+physical%61) / 32 }
 
-// WidenRow reads a row; the format of most rows has a way of its own, because tests of large shapes would take minutes otherwise.
+// WidenRow converts a row to f32. bf16, the format of most rows, has a fast path: checks of large shapes would take minutes otherwise.
 func WidenRow(f alltoall.Format, row []byte, values []float32) {
 	if f != alltoall.BF16 {
 		oracle.Widen(oracle.Dtype(f), row, values)
@@ -88,7 +88,7 @@ func WidenRow(f alltoall.Format, row []byte, values []float32) {
 	}
 }
 
-// NarrowRow rounds finite values to a format, to the nearest, of two as near the even one.
+// NarrowRow rounds finite values to a format, to nearest even.
 func NarrowRow(f alltoall.Format, values []float32, row []byte) {
 	if f != alltoall.BF16 {
 		oracle.Narrow(oracle.Dtype(f), values, row)

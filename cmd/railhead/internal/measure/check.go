@@ -5,8 +5,8 @@ import (
 	"railhead/internal/oracle"
 )
 
-// prepareToTime fills the buffers with what every iteration can begin from. In place each reduces the results of the one
-// before: from zeros, which stay finite and cost the same.
+// prepareToTime fills the buffers for timing. In place every iteration reduces the results of the one before, so the buffers are zero:
+// sums stay finite, and the time is the same.
 func (m *measurement) prepareToTime(id int) {
 	clear(m.call.Recv)
 	clear(m.call.Send)
@@ -22,7 +22,7 @@ func (m *measurement) check(operation int) (int64, error) {
 		seeds[r] = oracle.Seed(m.job.Seed, r, operation)
 	}
 	for i := range m.call.Recv {
-		m.call.Recv[i] = 0xff // a NaN of every floating-point type: nothing left from before can pass for a result
+		m.call.Recv[i] = 0xff // a NaN of every floating-point type: an old result cannot pass the check
 	}
 	m.inputs.Fill(m.call.Send, m.dtype, m.op, seeds[m.rank])
 	if _, err := m.c.Time(m.call, 1); err != nil {
@@ -31,7 +31,7 @@ func (m *measurement) check(operation int) (int64, error) {
 	return m.wrong(seeds), nil
 }
 
-// wrong compares this rank's result, if it has one, with what the inputs of seeds give.
+// wrong returns the number of wrong elements in this rank's result, if it has one. The seeds are those of the ranks' inputs.
 func (m *measurement) wrong(seeds []uint64) (wrong int64) {
 	rank, world, count, recv := m.rank, m.world, m.call.Count, m.call.Recv
 	reduction := func(first int) int64 { return m.inputs.Wrong(recv, m.dtype, m.op, seeds, m.scalars, first, 0) }

@@ -1,5 +1,5 @@
-// Package measure times and checks collectives, row by row as nccl-tests does, for bench and tune: a job, what each rank makes of
-// it, and what comes of the ranks' reports.
+// Package measure times and checks collectives as nccl-tests does, for bench and tune. A Job describes the rows of a table; every rank
+// runs it and reports its rows, which are merged.
 package measure
 
 import (
@@ -7,20 +7,20 @@ import (
 	"railhead/internal/ncclstyle"
 )
 
-// Kind is a Job's.
+// Kind is the kind of a Job.
 var Kind = ranks.Kind{Name: "bench", New: func() ranks.Job { return new(Job) }, Pinned: true}
 
-// MaxIters bounds the iterations of each kind.
+// MaxIters limits Iters, Warmup and Check.
 const MaxIters = 1 << 20
 
 // NoRoot is the root of an operation that has none.
 const NoRoot = -1
 
-// Job is what all ranks do: the command and each rank make the same rows of it.
+// Job is the job of the ranks. The command and every rank derive the same rows from it.
 type Job struct {
 	Op     ncclstyle.Operation `json:"op"`
 	Algo   string              `json:"algo"`   // forced, or auto
-	Window bool                `json:"window"` // buffers lie in windows
+	Window bool                `json:"window"` // buffers are in windows
 	Dtypes []ncclstyle.Dtype   `json:"dtypes"`
 	Redops []ncclstyle.Redop   `json:"redops"`
 	Roots  []int               `json:"roots"`
@@ -30,18 +30,18 @@ type Job struct {
 	Check  int                 `json:"check"`
 	Seed   uint64              `json:"seed"`
 
-	// Volume bounds the bytes of all timed iterations of a row, so that large sizes do not take most of the time; 0: no bound.
+	// Volume limits iterations x message size of a row, so that large sizes do not dominate the run; 0: no limit.
 	Volume uint64 `json:"volume,omitempty"`
-	// Batches divides the timed iterations; the time is then that of the median batch, so that an interruption of a rank spoils one
-	// batch and not the row. 0: all are timed together, as nccl-tests does.
+	// Batches divides the timed iterations. The median batch counts, so that the preemption of a rank spoils a batch and not the row.
+	// 0: one batch, as in nccl-tests.
 	Batches int `json:"batches,omitempty"`
-	// OutOfPlaceOnly leaves out the other half of a row.
+	// OutOfPlaceOnly omits the in-place half of a row.
 	OutOfPlaceOnly bool `json:"out_of_place_only,omitempty"`
-	// Reproducible overrides the environment's RAILHEAD_REPRODUCIBLE.
+	// Reproducible sets RAILHEAD_REPRODUCIBLE=on for the ranks.
 	Reproducible bool `json:"reproducible,omitempty"`
 }
 
-// env is what the ranks get beside this process's environment.
+// env is what the job adds to the environment of the ranks.
 func (j *Job) env() []string {
 	env := []string{"RAILHEAD_ALGO=" + j.Algo}
 	if j.Reproducible {
@@ -50,7 +50,7 @@ func (j *Job) env() []string {
 	return env
 }
 
-// iterations are those of a row of that many bytes, before timing and timed.
+// iterations returns the numbers of warm-up and timed iterations at a message size.
 func (j *Job) iterations(bytes uint64) (warmup, timed int) {
 	warmup, timed = j.Warmup, j.Iters
 	if j.Volume > 0 && bytes > 0 {
@@ -60,7 +60,7 @@ func (j *Job) iterations(bytes uint64) (warmup, timed int) {
 	return warmup, timed
 }
 
-// inPlace says whether rows have that half.
+// inPlace says whether rows have an in-place half.
 func (j *Job) inPlace() bool { return j.Op.InPlace() && !j.OutOfPlaceOnly }
 
 // plannedRow is one line of the table.
@@ -72,8 +72,8 @@ type plannedRow struct {
 	bytes uint64 // of the larger buffer
 }
 
-// LeaveOutWhatHasNoMeaning keeps the operation from running once for each root, or type, that it does not have.
-func (j *Job) LeaveOutWhatHasNoMeaning() {
+// DropUnused reduces the lists of reductions, roots, types and sizes to one entry where the operation has no such parameter.
+func (j *Job) DropUnused() {
 	if !j.Op.Reduces() {
 		j.Redops = []ncclstyle.Redop{ncclstyle.None}
 	}
@@ -85,7 +85,7 @@ func (j *Job) LeaveOutWhatHasNoMeaning() {
 	}
 }
 
-// rows are in the order of nccl-tests.
+// rows returns the rows, in the order of nccl-tests.
 func (j *Job) rows(ranks int) []plannedRow {
 	var rows []plannedRow
 	for _, dtype := range j.Dtypes {

@@ -11,7 +11,7 @@ import (
 	"railhead/internal/oracle"
 )
 
-// measurement is one rank's part in a row.
+// measurement is one rank's state of a row.
 type measurement struct {
 	job     *Job
 	c       *client.Comm
@@ -19,9 +19,9 @@ type measurement struct {
 	world   int
 	row     plannedRow
 	dtype   oracle.Dtype
-	op      oracle.Op // the inputs are those of a sum where nothing is reduced
-	scalars [][]byte  // of all ranks, for a pre-mul sum
-	made    bool      // an op of the comm's, for that
+	op      oracle.Op // of the inputs; sum if the operation does not reduce
+	scalars [][]byte  // of all ranks, for mulsum
+	made    bool      // call.Op was created, for mulsum
 	inputs  oracle.Inputs
 
 	inPlace bool
@@ -63,7 +63,7 @@ func newMeasurement(j *Job, c *client.Comm, number int, row plannedRow) (*measur
 	return m, err
 }
 
-// end ends what newMeasurement made.
+// end frees what newMeasurement created.
 func (m *measurement) end() error {
 	if !m.made {
 		return nil
@@ -71,7 +71,7 @@ func (m *measurement) end() error {
 	return m.c.DestroyOp(m.call.Op)
 }
 
-// partBytes is the size of count elements. A barrier has none, and no type.
+// partBytes is the size of call.Count elements; 0 of a barrier.
 func (m *measurement) partBytes() int {
 	if m.row.count == 0 {
 		return 0
@@ -79,7 +79,7 @@ func (m *measurement) partBytes() int {
 	return m.call.Count * m.dtype.Size()
 }
 
-// layOutOfPlace gives each buffer memory of its own.
+// layOutOfPlace puts the two buffers into separate memory.
 func (m *measurement) layOutOfPlace(first, second []byte) {
 	send, recv := m.job.Op.Parts(m.world)
 	m.call.Send, m.call.Recv = first[:send*m.partBytes()], second[:recv*m.partBytes()]
@@ -101,10 +101,10 @@ func (m *measurement) layInPlace(memory []byte) {
 	m.inPlace = true
 }
 
-// ranAlgorithm is what a side ran, and why.
+// ranAlgorithm is the algorithm that ran, and why.
 type ranAlgorithm struct{ name, why string }
 
-// side times and then checks the operation as it is laid.
+// side times and then checks the operation with the buffers as they are laid out.
 func (m *measurement) side(id int) (s rankSide, ran ranAlgorithm, err error) {
 	m.prepareToTime(id)
 	warmup, timed := m.job.iterations(m.row.bytes)
@@ -131,7 +131,7 @@ func (m *measurement) side(id int) (s rankSide, ran ranAlgorithm, err error) {
 	return s, ranAlgorithm{status.Algorithm, status.Why}, err
 }
 
-// time runs the operation so many times and returns how long that takes, in ns.
+// time returns the time of all iterations in ns: that of the median batch, scaled.
 func (m *measurement) time(iterations int) (float64, error) {
 	batches := max(1, min(m.job.Batches, iterations))
 	each := iterations / batches

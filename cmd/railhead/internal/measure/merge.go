@@ -9,7 +9,7 @@ import (
 	"railhead/internal/ncclstyle"
 )
 
-// MeasureOn measures all rows with the job's algorithm, in a group of its own. onRow gets each row as it is complete.
+// MeasureOn starts a group of n ranks for the job and returns the rows. onRow is called with each row when it is complete.
 func (j *Job) MeasureOn(ctx context.Context, d *private.Daemon, n int, timeout time.Duration, onRow func(ncclstyle.Row) error) ([]ncclstyle.Row, error) {
 	planned := j.rows(n)
 	var rows []ncclstyle.Row
@@ -26,7 +26,7 @@ func (j *Job) MeasureOn(ctx context.Context, d *private.Daemon, n int, timeout t
 	return rows, err
 }
 
-// merge averages the ranks' times, as nccl-tests does by default, and adds up their wrong elements.
+// merge averages the times of the ranks, as nccl-tests does by default, and adds up their numbers of wrong elements.
 func (j *Job) merge(planned plannedRow, ranks []rankRow) ncclstyle.Row {
 	row := ncclstyle.Row{
 		SizeBytes: planned.bytes, Count: planned.count, Type: string(planned.dtype), Redop: string(planned.redop), Algo: ranks[0].Algo, Why: ranks[0].Why,

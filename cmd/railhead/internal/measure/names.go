@@ -24,7 +24,7 @@ var dtypes = map[ncclstyle.Dtype]struct {
 }
 
 var reductions = map[ncclstyle.Redop]struct {
-	client client.Op // of no meaning for mulsum, which each comm makes
+	client client.Op // unused for mulsum, which is created per comm
 	oracle oracle.Op
 }{
 	ncclstyle.Sum: {client.Sum, oracle.Sum}, ncclstyle.Prod: {client.Prod, oracle.Prod}, ncclstyle.Max: {client.Max, oracle.Max},

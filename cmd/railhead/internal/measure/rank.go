@@ -10,18 +10,18 @@ import (
 // rankRow is what a rank prints for each row.
 type rankRow struct {
 	Row        int      `json:"row"`
-	Algo       string   `json:"algo"` // that ran; "a/b" where it was b in place
+	Algo       string   `json:"algo"` // that ran; "a/b" if b ran in place
 	Why        string   `json:"why"`  // likewise
 	OutOfPlace rankSide `json:"out_of_place"`
-	InPlace    rankSide `json:"in_place"` // zero where there is no such form
+	InPlace    rankSide `json:"in_place"` // zero if the operation has no in-place form
 }
 
 type rankSide struct {
 	TotalNs float64 `json:"total_ns"` // of all timed iterations
-	Wrong   int64   `json:"wrong"`    // elements, over all checked iterations
+	Wrong   int64   `json:"wrong"`    // elements, of all checked iterations
 }
 
-// Run is a rank's part.
+// Run measures all rows.
 func (j *Job) Run(c *client.Comm, out *json.Encoder) error {
 	rows := j.rows(c.WorldSize())
 	var largest uint64
@@ -44,10 +44,10 @@ func (j *Job) Run(c *client.Comm, out *json.Encoder) error {
 	return nil
 }
 
-// lineBytes keeps the second buffer of a window from sharing a cache line with the first.
+// lineBytes aligns the second buffer in a window, so that the two share no cache line.
 const lineBytes = 64
 
-// buffers are two of the size: in a window where that was asked for, and for pull, else the caller's own.
+// buffers returns two buffers of the size: in a window for --window and for pull, else in ordinary memory.
 func (j *Job) buffers(c *client.Comm, bytes int) (first, second []byte, err error) {
 	if !j.Window && j.Algo != wire.AlgoPull.String() || bytes == 0 {
 		return make([]byte, bytes), make([]byte, bytes), nil
@@ -64,7 +64,7 @@ func (j *Job) buffers(c *client.Comm, bytes int) (first, second []byte, err erro
 	return both[:bytes:bytes], both[bytes:], nil
 }
 
-// measure times and checks a row, both ways where the operation has both.
+// measure times and checks a row: out of place and, if the operation can, in place.
 func (j *Job) measure(c *client.Comm, number int, row plannedRow, first, second []byte) (rankRow, error) {
 	r := rankRow{Row: number}
 	m, err := newMeasurement(j, c, number, row)

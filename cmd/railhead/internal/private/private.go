@@ -1,4 +1,4 @@
-// Package private runs a daemon inside this process, for one command alone.
+// Package private runs a daemon inside this process, for the ranks of one command.
 package private
 
 import (
@@ -10,7 +10,7 @@ import (
 	"railhead/server"
 )
 
-// Daemon has its socket in a directory of its own, and its admin endpoint on a free port.
+// Daemon is a daemon with its socket in a temporary directory and its admin endpoint on a free port.
 type Daemon struct {
 	*server.Server
 	dir string
@@ -19,7 +19,7 @@ type Daemon struct {
 // Start starts a daemon that uses the user's tuning tables.
 func Start() (*Daemon, error) { return start(true) }
 
-// StartUntuned starts one that chooses as if nothing had been measured.
+// StartUntuned starts one that uses no tuning table.
 func StartUntuned() (*Daemon, error) { return start(false) }
 
 func start(tuned bool) (*Daemon, error) {
@@ -27,7 +27,7 @@ func start(tuned bool) (*Daemon, error) {
 	if err != nil {
 		return nil, fmt.Errorf("private daemon: %w", err)
 	}
-	tables := "" // where the user has them
+	tables := "" // the default directory
 	if !tuned {
 		tables = filepath.Join(dir, "none")
 	}

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pin gives each rank a processor of its own where there are enough, as mpirun does: the scheduler would put two on one
-// for a while, and a small operation would then take as long as a switch between them.
+// pin pins a rank to a processor of its own if there are enough, as mpirun does. Otherwise the scheduler may run two ranks on one
+// processor for a while, and a small operation would take as long as a context switch.
 func pin(rank, world int) error {
 	var allowed, one unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
@@ -27,7 +27,7 @@ func pin(rank, world int) error {
 		}
 		left--
 	}
-	runtime.LockOSThread() // for good: this goroutine makes all calls of the rank
+	runtime.LockOSThread() // never unlocked: this goroutine makes all calls of the rank
 	if err := unix.SchedSetaffinity(0, &one); err != nil {
 		return fmt.Errorf("pin rank %d: %w", rank, err)
 	}

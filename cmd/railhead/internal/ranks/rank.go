@@ -1,5 +1,5 @@
-// Package ranks starts ranks of demo, bench and tune, which are processes of this binary, and is what runs in each of them:
-// the hidden command `railhead rank`. A rank gets its job in the environment and reports on its stdout.
+// Package ranks starts the rank processes of demo, bench and tune, and runs in them: each is this binary with the hidden command
+// `railhead rank`. A rank gets its job in an environment variable and prints its report on stdout.
 package ranks
 
 import (
@@ -17,10 +17,10 @@ import (
 	"railhead/cmd/railhead/internal/cli"
 )
 
-// jobVariable carries a job to the ranks, as JSON: an object with the job under its kind's name.
+// jobVariable is the environment variable with the job: a JSON object whose only key is the name of the kind.
 const jobVariable = "RAILHEAD_JOB"
 
-// Job is what a rank does. It writes its report, one JSON value a line.
+// Job is what a rank does. Run writes the rank's report, one JSON value per line.
 type Job interface {
 	Run(c *client.Comm, report *json.Encoder) error
 }
@@ -28,14 +28,15 @@ type Job interface {
 // Kind is a kind of job.
 type Kind struct {
 	Name   string
-	New    func() Job // that JSON is decoded into
-	Pinned bool       // each rank gets a processor of its own
+	New    func() Job // a job to decode JSON into
+	Pinned bool       // each rank is pinned to a processor of its own
 }
 
-// abortDelay is how long a rank that was told to end still gives its operation to report why the group broke.
+// abortDelay is the time between SIGTERM and the abort of the group, in which an operation may still return with the cause of a
+// failure.
 const abortDelay = 2 * time.Second
 
-// Command is one rank of those kinds. It is hidden: a person starts the commands that start ranks.
+// Command is the hidden command `railhead rank`, for jobs of these kinds.
 func Command(kinds ...Kind) *cobra.Command {
 	return &cobra.Command{
 		Use: "rank", Hidden: true, Args: cli.NoArgs, Short: "One rank of demo, bench or tune",
@@ -81,12 +82,12 @@ func runRank(kind Kind, job Job) error {
 	if err != nil {
 		return fmt.Errorf("WORLD_SIZE: %w", err)
 	}
-	// Caught before there is a group: SIGTERM comes when another rank has failed, and by then this rank is about to
-	// learn why from its group.
+	// Caught before the group exists. SIGTERM means that another rank has failed; this rank's operation is then about to return
+	// with the cause.
 	terminated := make(chan os.Signal, 1)
 	signal.Notify(terminated, syscall.SIGTERM)
 
-	if kind.Pinned { // before the daemon is told where the rank may run
+	if kind.Pinned { // before Connect, which tells the daemon the rank's processors
 		if err := pin(rank, world); err != nil {
 			return err
 		}

@@ -7,10 +7,10 @@ import (
 	"fmt"
 )
 
-// maxReportBytes bounds what a rank may report.
+// maxReportBytes limits the size of a rank's report.
 const maxReportBytes = 64 << 20
 
-// Lines collects a rank's stdout, which is one JSON value a line. OnValue, if set, gets each as it comes.
+// Lines parses the stdout of a rank: one JSON value per line. OnValue, if set, is called with each as it arrives.
 type Lines[T any] struct {
 	OnValue func(T)
 	partial []byte
@@ -19,7 +19,7 @@ type Lines[T any] struct {
 	err     error
 }
 
-// Write takes output as it comes. It never fails: the rank should run on, and Values reports what was wrong.
+// Write never fails, so that the rank is not disturbed: Values returns the error.
 func (j *Lines[T]) Write(p []byte) (int, error) {
 	j.size += len(p)
 	if j.size > maxReportBytes {
@@ -49,6 +49,7 @@ func (j *Lines[T]) take(line []byte) {
 	}
 }
 
+// Values returns all values, and the first error, if there was one.
 func (j *Lines[T]) Values() ([]T, error) {
 	if len(j.partial) > 0 && j.err == nil {
 		j.err = fmt.Errorf("the last line is cut off: %.80q", j.partial)
@@ -56,7 +57,7 @@ func (j *Lines[T]) Values() ([]T, error) {
 	return j.all, j.err
 }
 
-// Percentile of sorted values: the smallest that at least the share p of them do not exceed.
+// Percentile returns the smallest of the sorted values that is not below a share p of all of them.
 func Percentile(sorted []float64, p float64) float64 {
 	if len(sorted) == 0 {
 		return 0

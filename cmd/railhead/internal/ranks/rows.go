@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Rows collects what ranks report of the rows of a table. A row is complete once all ranks have reported theirs.
+// Rows collects the reports of ranks about the rows of a table. A row is complete when all ranks have reported it.
 type Rows[T any] struct {
 	numberOf func(T) int
 	complete func(row int, reports []T) error
@@ -18,8 +18,8 @@ type Rows[T any] struct {
 	err     error // the first
 }
 
-// NewRows is for so many ranks and rows. numberOf is the row, from 0, that a report is of; complete gets each row as soon as all
-// ranks have reported it.
+// NewRows makes a collector for a number of ranks and rows. numberOf returns the row (from 0) of a report; complete is called with
+// the reports of a row when it is complete.
 func NewRows[T any](ranks, rows int, numberOf func(T) int, complete func(row int, reports []T) error) *Rows[T] {
 	t := &Rows[T]{numberOf: numberOf, complete: complete, lines: make([]Lines[T], ranks), reports: make([][]T, rows)}
 	for r := range t.lines {
@@ -28,7 +28,7 @@ func NewRows[T any](ranks, rows int, numberOf func(T) int, complete func(row int
 	return t
 }
 
-// Stdout is where a rank's report goes.
+// Stdout returns the writer for a rank's stdout.
 func (t *Rows[T]) Stdout(rank int) io.Writer { return &t.lines[rank] }
 
 func (t *Rows[T]) add(report T) {
@@ -55,7 +55,7 @@ func (t *Rows[T]) fail(err error) {
 	}
 }
 
-// Finish says, once the ranks have ended, why there are not all rows; nil if there are.
+// Finish is called when the ranks have ended. It returns an error if a row is not complete.
 func (t *Rows[T]) Finish() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -21,12 +21,12 @@ func RandomName(prefix string) string {
 	return prefix + hex.EncodeToString(b[:])
 }
 
-// GroupEnv is what a rank needs to find its group.
+// GroupEnv returns the environment variables by which a rank finds its group.
 func GroupEnv(socket, group, token string) []string {
 	return []string{"RAILHEAD_SOCKET=" + socket, "RAILHEAD_GROUP=" + group, "RAILHEAD_TOKEN=" + token}
 }
 
-// JobEnv is what a rank needs to know its job.
+// JobEnv returns the environment variable with a rank's job.
 func JobEnv(kind Kind, job Job) (string, error) {
 	text, err := json.Marshal(map[string]Job{kind.Name: job})
 	return jobVariable + "=" + string(text), err
@@ -36,9 +36,9 @@ func JobEnv(kind Kind, job Job) (string, error) {
 type Group struct {
 	Daemon  *private.Daemon
 	Ranks   int
-	Timeout time.Duration            // of the ranks' waits
-	Env     []string                 // beside this process's environment
-	Stdout  func(rank int) io.Writer // gets a rank's report
+	Timeout time.Duration            // of the ranks' blocking calls
+	Env     []string                 // in addition to this process's environment
+	Stdout  func(rank int) io.Writer // returns the writer for a rank's report
 }
 
 // Run starts this binary once for each rank, as `railhead rank`, with the job in the environment, and waits for all. A rank
