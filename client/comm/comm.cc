@@ -244,7 +244,7 @@ void leaveBroken(Comm* comm) {
   Call call(*comm->session, "finalize", comm->rank);
   const int64_t now = railhead::host::nowNs();
   // Only a daemon that knows the comm at this moment has books of it.
-  if (call.open(&comm->standing, now) == RH_OK) leave(comm, &call, now + kBrokenLeaveNs);
+  if (call.open(&comm->daemon, now) == RH_OK) leave(comm, &call, now + kBrokenLeaveNs);
 }
 
 }  // namespace

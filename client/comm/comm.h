@@ -47,20 +47,9 @@ struct Region : Malloced {
   PeerMapping peers[RHW_MAX_WORLD];
 };
 
-// How far the control thread has got in telling a new daemon of a comm.
-struct Announcement {
-  uint64_t connection;  // of the session on which it began
-  uint64_t request;     // of Reannounce, 0 = not sent
-  uint64_t group;       // from Reannounced
-  bool taken;           // Reannounced has come
-};
-
-struct Comm : Malloced {
-  Session* session;
-  Standing standing;
-  Announcement announcement;  // the control thread's
-  int64_t nextLook;           // the same: when it looks at the peers' leases even though a daemon does
-  uint64_t birth;             // the group's number as it formed; unlike the daemon's (standing) it never changes
+struct Comm : Malloced, Member {
+  int64_t nextLeaseCheck;     // the control thread's: when it checks the peers' leases, even though a daemon does
+  uint64_t birth;             // the group's number as it formed; unlike the daemon's it never changes
   char name[RHW_NAME];
   char token[RHW_NAME];
   int32_t rank;
@@ -157,8 +146,8 @@ const char* operationName(uint32_t op);
 // Breaks the group unless it is broken already, and wakes everybody.
 void poison(const Comm* comm, rh_result code, uint32_t op, uint32_t culprit, uint32_t reporter);
 
-// Looks at the leases of the other ranks: where one has died it breaks the group, as the daemon would.
-void lookAtPeers(const Comm* comm);
+// Comms as members of their sessions. Makes the kind known.
+const MemberKind* commKind();
 
 // Unmaps and closes everything of the comm and frees it. The comm must be out of the table.
 void destroyComm(Comm* comm);

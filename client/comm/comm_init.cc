@@ -81,7 +81,7 @@ rh_result mapSegment(int fd, uint64_t bytes, const char* what, int32_t rank, cha
 
 // Takes Joined: the group's parameters and the control segment.
 rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
-  comm->standing.group = comm->birth = m.group;
+  comm->daemon.group = comm->birth = m.group;
   comm->controlBytes = m.control_bytes;
   comm->heapBytes = m.heap_bytes;
   comm->scratchBytes = m.scratch_bytes;
@@ -196,7 +196,7 @@ rh_result join(Call* call, rhw_join* request, const uint32_t* abortWord, Comm* c
   rh_result result = call->open(nullptr, deadline, abortWord);
   if (result == RH_OK) result = call->send(request, RHW_JOIN, deadline);
   if (result != RH_OK) return result;
-  comm->standing.connection = call->connection();
+  comm->daemon.connection = call->connection();
   bool joined = false;
   const rh_result attached = attach(comm, call, abortWord, &deadline, &joined);
   if (!joined) return attached;
@@ -215,6 +215,7 @@ rh_result join(Call* call, rhw_join* request, const uint32_t* abortWord, Comm* c
 Comm* newComm(Session* session, const rhw_join& request) {
   auto* comm = new Comm();
   if (comm == nullptr) return nullptr;
+  comm->kind = commKind();
   comm->session = session;
   memcpy(comm->name, request.group, sizeof comm->name);
   memcpy(comm->token, request.token, sizeof comm->token);

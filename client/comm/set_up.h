@@ -29,7 +29,7 @@ rh_result setUp(Comm* comm, uint32_t op, Attempt attempt, Apply apply) {
   for (;;) {
     Call call(*comm->session, operationName(op), comm->rank);
     const int64_t deadline = comm->deadlineNs();
-    rh_result result = call.open(&comm->standing, deadline, comm->team.abortWord);
+    rh_result result = call.open(&comm->daemon, deadline, comm->team.abortWord);
     if (result == RH_OK) result = attempt(&call, deadline);
     if (result == RH_ERR_ABORTED) return whyBroken(comm);
     if (result == RH_OK || !call.lost()) return result;

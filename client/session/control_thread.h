@@ -1,7 +1,7 @@
 // The one thread of the library in a process. It sleeps in poll(2) until the daemon says something. Where there is none it looks
-// for the next, tells it of the comms, and watches the other ranks meanwhile.
+// for the next, tells it of the sessions' members, and has those do without one meanwhile.
 //
-// It also holds the leases: a robust futex word for each comm, which the kernel marks when this thread dies - before it
+// It also holds the leases: a robust futex word for each rank, which the kernel marks when this thread dies - before it
 // takes the dying process's memory apart, which is what makes a death known within milliseconds.
 #ifndef RAILHEAD_CLIENT_SESSION_CONTROL_THREAD_H_
 #define RAILHEAD_CLIENT_SESSION_CONTROL_THREAD_H_
@@ -22,7 +22,7 @@ void unwatchSession(Session* session);
 void takeLease(rhw_rank_line* line);
 void dropLease(rhw_rank_line* line);
 
-// Makes the thread look at all comms. It returns at once.
+// Makes the thread look after all members now. It returns at once.
 void nudgeControlThread();
 
 // For the child of a fork: as if no session had ever been.

@@ -164,21 +164,21 @@ rh_result Call::failLost(const char* why, const char* attempt) {
 
 // Sleeps until something of the session changes or, with the mutex held again, a time passes. False once the word is set.
 bool Call::sleep(int64_t deadlineNs, const uint32_t* abortWord) {
-  constexpr int64_t kLookNs = 100 * 1000 * 1000;  // nobody signals a change of the abort word
+  constexpr int64_t kCheckNs = 100 * 1000 * 1000;  // nobody signals a change of the abort word
   if (abortWord != nullptr && __atomic_load_n(abortWord, __ATOMIC_ACQUIRE) != 0) return false;
-  const int64_t look = host::nowNs() + kLookNs;
-  const int64_t next = abortWord == nullptr || deadlineNs < look ? deadlineNs : look;
+  const int64_t check = host::nowNs() + kCheckNs;
+  const int64_t next = abortWord == nullptr || deadlineNs < check ? deadlineNs : check;
   const timespec until = {static_cast<time_t>(next / 1000000000), static_cast<long>(next % 1000000000)};
   pthread_cond_timedwait(&session_.changed_, &session_.mutex_, &until);
   return true;
 }
 
-rh_result Call::open(const Standing* standing, int64_t deadlineNs, const uint32_t* abortWord) {
+rh_result Call::open(const DaemonView* view, int64_t deadlineNs, const uint32_t* abortWord) {
   const int64_t patience = host::nowNs() + kRestartNs;
   const int64_t until = deadlineNs < patience ? deadlineNs : patience;
   rh_result result = RH_OK;
   pthread_mutex_lock(&session_.mutex_);
-  const auto there = [&] { return !session_.lost_ && (standing == nullptr || standing->connection == session_.connection_); };
+  const auto there = [&] { return !session_.lost_ && (view == nullptr || view->connection == session_.connection_); };
   while (!there() && !session_.closed_ && host::nowNs() < until) {
     if (!sleep(until, abortWord)) {
       result = RH_ERR_ABORTED;
@@ -190,9 +190,9 @@ rh_result Call::open(const Standing* standing, int64_t deadlineNs, const uint32_
   } else if (result == RH_OK) {
     connection_ = session_.connection_;
     version_ = session_.version_;
-    if (standing != nullptr) {
-      group_ = standing->group;
-      if (standing->refused != RH_OK) result = fail(standing->refused, "%s: rank %d: %s", operation_, rank_, standing->why);
+    if (view != nullptr) {
+      group_ = view->group;
+      if (view->refused != RH_OK) result = fail(view->refused, "%s: rank %d: %s", operation_, rank_, view->why);
     }
   }
   pthread_mutex_unlock(&session_.mutex_);

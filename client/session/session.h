@@ -1,5 +1,5 @@
 // A session: the connection to the daemon, and the requests under way on it. When the daemon dies the control thread connects
-// to the next one (reconnect.cc), which takes the session's comms over.
+// to the next one (reconnect.cc), which takes the session's members over.
 #ifndef RAILHEAD_CLIENT_SESSION_SESSION_H_
 #define RAILHEAD_CLIENT_SESSION_SESSION_H_
 
@@ -11,6 +11,7 @@
 #include "base/malloced.h"
 #include "base/settings.h"
 #include "railhead.h"
+#include "session/member.h"
 #include "session/message.h"
 
 namespace railhead::client {
@@ -25,18 +26,6 @@ struct Received {
   int fd;  // -1 = none; whoever takes the message owns it
 };
 
-class Session;
-struct Comm;
-
-// What the daemon at the other end of a session knows of a comm. Guarded by the session's mutex; the control thread alone
-// writes it once the comm is in its table.
-struct Standing {
-  uint64_t connection = 0;      // that of the session on which the daemon was told of the comm and has answered
-  uint64_t group = 0;           // the daemon's number of the group
-  rh_result refused = RH_OK;    // why the daemon does not take the comm over
-  char why[RHW_TEXT] = {0};
-};
-
 // One request and the answers to it that the control thread has received. It lives on the caller's side of the call.
 class Call {
  public:
@@ -46,14 +35,14 @@ class Call {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  // Begins the call on the connection that there is. Where there is none, or its daemon does not know the comm yet (standing,
-  // nullptr = of no comm), it waits for that, until deadlineNs and no longer than kRestartNs. ABORTED as for wait.
-  rh_result open(const Standing* standing, int64_t deadlineNs, const uint32_t* abortWord = nullptr);
+  // Begins the call on the connection that there is. Where there is none, or its daemon does not know the member yet (view,
+  // nullptr = of no member), it waits for that, until deadlineNs and no longer than kRestartNs. ABORTED as for wait.
+  rh_result open(const DaemonView* view, int64_t deadlineNs, const uint32_t* abortWord = nullptr);
 
   // Whether the connection was lost after open: nobody will answer any more.
   bool lost() const { return lost_; }
   uint64_t connection() const { return connection_; }
-  uint64_t group() const { return group_; }  // standing's, on this connection
+  uint64_t group() const { return group_; }  // the view's, on this connection
 
   // Sends a message of this call, with a descriptor if fd is not -1. deadlineNs is monotonic.
   template <class M>
@@ -113,8 +102,8 @@ class Session : public Malloced {
   void readable(int64_t now);
   // Does what is due; returns when something will be (monotonic ns).
   int64_t tick(int64_t now);
-  // Tells the daemon of a comm that it does not know yet. Returns whether it knows it, and so watches its ranks.
-  bool tend(Comm* comm);
+  // Tells the daemon of a member that it does not know yet. Returns whether it knows it, and so watches it.
+  bool tend(Member* member);
 
  private:
   friend class Call;
@@ -130,7 +119,7 @@ class Session : public Malloced {
   void failAttempt(int64_t now, int64_t mostNs);
   void greet(int64_t now);
   bool install();
-  void announce(Comm* comm);
+  void announce(Member* member);
   void takeAnnounced(const Received& r);
 
   char path_[kMaxSocketPath + 1];
@@ -158,9 +147,6 @@ class Session : public Malloced {
 };
 
 HandleTable<Session, kMaxSessions>& sessions();
-
-// Sends one packet on a non-blocking socket before the deadline. Returns 0 or an errno, ETIMEDOUT where there was no room.
-int sendPacket(int socket, const void* bytes, size_t size, int fd, int64_t deadlineNs);
 
 // Sleeps until the descriptor is ready for the events of poll(2), or deadlineNs passes.
 void pollOne(int fd, short events, int64_t deadlineNs);

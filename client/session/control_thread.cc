@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "comm/comm.h"
 #include "host/futex.h"
 
 namespace railhead::client {
@@ -113,21 +112,11 @@ bool runCommands() {
   return !stop;
 }
 
-// While no daemon watches the ranks of a comm, and while one does: it may hang.
-constexpr int64_t kLookNs = int64_t{25} * 1000 * 1000;
-constexpr int64_t kBackstopNs = int64_t{1000} * 1000 * 1000;
-
-// Does what is due for one comm; returns when something will be.
-int64_t tendComm(Comm* comm, int64_t now) {
-  // Acquire: as for every look at this word. A broken group needs nothing more.
-  if (__atomic_load_n(comm->team.abortWord, __ATOMIC_ACQUIRE) != 0) return INT64_MAX;
-  const bool watched = comm->session->tend(comm);
-  const int64_t period = watched ? kBackstopNs : kLookNs;
-  if (comm->nextLook <= now || comm->nextLook > now + period) {
-    lookAtPeers(comm);
-    comm->nextLook = now + period;
-  }
-  return comm->nextLook;
+// Does what is due for one member; returns when something will be.
+int64_t tend(Member* member, int64_t now) {
+  if (member->kind->isBroken(member)) return INT64_MAX;
+  const bool watched = member->session->tend(member);
+  return member->kind->tick(member, watched, now);
 }
 
 // Does what is due; returns when something will be, in milliseconds as for poll.
@@ -138,10 +127,8 @@ int tick() {
     const int64_t at = control.sessions[i]->tick(now);
     if (at < next) next = at;
   }
-  comms().forEach([&](void* handle) {
-    Comms::Shared look(comms(), handle);
-    if (look.get() == nullptr) return;
-    const int64_t at = tendComm(look.get(), now);
+  forEachMember([&](Member* member) {
+    const int64_t at = tend(member, now);
     if (at < next) next = at;
   });
   if (next == INT64_MAX) return -1;

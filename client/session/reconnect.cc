@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "comm/comm.h"
 #include "host/futex.h"
 #include "session/session.h"
 #include "session/socket.h"
@@ -146,65 +145,52 @@ bool Session::install() {
   return free;
 }
 
-bool Session::tend(Comm* comm) {
+bool Session::tend(Member* member) {
   if (link_ != Link::kUp) return false;
-  if (comm->standing.connection == connection_) return comm->standing.refused == RH_OK;
-  // Nobody else needs to hear of a broken group: its ranks know by its abort word.
-  if (__atomic_load_n(comm->team.abortWord, __ATOMIC_ACQUIRE) != 0) return false;
-  announce(comm);
+  if (member->daemon.connection == connection_) return member->daemon.refused == RH_OK;
+  announce(member);
   return false;
 }
 
-// Goes on with telling the daemon of a comm, as far as the socket has room. From the first message on the connection stays: the
-// daemon takes its end for the rank's.
-void Session::announce(Comm* comm) {
-  Announcement& a = comm->announcement;
+// Goes on with telling the daemon of a member, as far as the socket has room. From the first message on the connection stays: the
+// daemon takes its end for the member's.
+void Session::announce(Member* member) {
+  Announcement& a = member->announcement;
   if (a.connection != connection_) a = {connection_, 0, 0, false};
   if (a.request == 0) {
-    rhw_reannounce m = {};
     const uint64_t request = kAnnounceBit | ++announced_;
-    setHeader(&m, RHW_REANNOUNCE, version_, request);
-    m.group = comm->standing.group;
-    m.rank = static_cast<uint32_t>(comm->rank);
-    m.world = static_cast<uint32_t>(comm->worldSize);
-    m.timeout_ms = comm->timeoutMs;
-    if (sendPacket(fd_, &m, sizeof m, comm->controlFd, 0) == 0) a.request = request;
+    if (member->kind->announce(member, {fd_, version_, request})) a.request = request;
     return;
   }
-  if (!a.taken) return;
-  rhw_reannounce_heap m = {};
-  setHeader(&m, RHW_REANNOUNCE_HEAP, version_, a.request);
-  m.group = a.group;
-  if (sendPacket(fd_, &m, sizeof m, comm->heapFd, 0) != 0) return;
+  if (!a.taken || !member->kind->complete(member, a.group, {fd_, version_, a.request})) return;
   pthread_mutex_lock(&mutex_);
-  comm->standing.connection = connection_;
-  comm->standing.group = a.group;
-  comm->standing.refused = RH_OK;
+  member->daemon.connection = connection_;
+  member->daemon.group = a.group;
+  member->daemon.refused = RH_OK;
   pthread_cond_broadcast(&changed_);
   pthread_mutex_unlock(&mutex_);
 }
 
-// The answer to an announcement. A refusal is final for this daemon; the comm's ranks go on watching each other.
+// The answer to an announcement. A refusal is final for this daemon; the member does without one.
 void Session::takeAnnounced(const Received& r) {
   if (r.fd >= 0) close(r.fd);
-  comms().forEach([&](void* handle) {
-    Comms::Shared look(comms(), handle);
-    Comm* comm = look.get();
-    if (comm == nullptr || comm->session != this || comm->announcement.request != r.m.h.request) return;
-    if (comm->announcement.connection != connection_ || comm->announcement.taken) return;
+  forEachMember([&](Member* member) {
+    Announcement& a = member->announcement;
+    if (member->session != this || a.request != r.m.h.request || a.connection != connection_ || a.taken) return;
     if (r.m.h.type == RHW_REANNOUNCED) {
-      comm->announcement.group = r.m.reannounced.group;
-      comm->announcement.taken = true;
-      announce(comm);
+      a.group = r.m.reannounced.group;
+      a.taken = true;
+      announce(member);
       return;
     }
+    DaemonView& view = member->daemon;
     pthread_mutex_lock(&mutex_);
-    comm->standing.connection = connection_;
-    comm->standing.refused = RH_ERR_PROTOCOL;
-    snprintf(comm->standing.why, sizeof comm->standing.why, "the daemon answers Reannounce with message type %d", r.m.h.type);
+    view.connection = connection_;
+    view.refused = RH_ERR_PROTOCOL;
+    snprintf(view.why, sizeof view.why, "the daemon answers Reannounce with message type %d", r.m.h.type);
     if (r.m.h.type == RHW_ERROR) {
-      comm->standing.refused = static_cast<rh_result>(r.m.error.code);
-      memcpy(comm->standing.why, r.m.error.text, sizeof comm->standing.why);
+      view.refused = static_cast<rh_result>(r.m.error.code);
+      memcpy(view.why, r.m.error.text, sizeof view.why);
     }
     pthread_cond_broadcast(&changed_);
     pthread_mutex_unlock(&mutex_);

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/settings.h"
-#include "comm/comm.h"
 #include "host/futex.h"
 #include "session/control_thread.h"
 #include "session/session.h"
@@ -31,6 +30,12 @@ rh_result checkFutexWaitv() {
               "connect: futex_waitv does not work here (%s): Linux 5.16 or newer is needed, and a container's seccomp "
               "profile must allow it",
               strerror(error));
+}
+
+bool anyMemberBusy(const Session* session) {
+  bool busy = false;
+  for (const MemberKind* k = memberKinds(); k != nullptr; k = k->next) busy = busy || k->anyBusy(session);
+  return busy;
 }
 
 rh_result connectSession(const char* path, uint32_t timeout, rh_session** out) {
@@ -82,14 +87,14 @@ extern "C" rh_result rh_close(rh_session* handle) {
     if (look.get() == nullptr) {
       return fail(RH_ERR_INVALID_HANDLE, "close: not a live session: was it closed before?");
     }
-    if (anyCommBusy(look.get())) {
+    if (anyMemberBusy(look.get())) {
       return fail(RH_ERR_BUSY, "close: another thread is inside a call on a comm of this session; rh_comm_abort ends it");
     }
     look.get()->shutDown();  // a comm_init under way in another thread returns, so that remove() does not wait long
   }
   Session* session = sessions().remove(handle);
   if (session == nullptr) return fail(RH_ERR_INVALID_HANDLE, "close: another thread closed this session");
-  abandonComms(session);
+  for (const MemberKind* k = memberKinds(); k != nullptr; k = k->next) k->abandon(session);
   unwatchSession(session);
   delete session;
   return RH_OK;

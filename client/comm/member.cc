@@ -1,0 +1,83 @@
+// A comm as a member of its session: what a new daemon is told of it, and what is done for it without a daemon.
+#include <linux/futex.h>
+#include <pthread.h>
+
+#include "comm/comm.h"
+
+namespace railhead::client {
+
+namespace {
+
+Comm* commOf(Member* member) { return static_cast<Comm*>(member); }
+const Comm* commOf(const Member* member) { return static_cast<const Comm*>(member); }
+
+void forEachComm(void (*visit)(Member* member, void* argument), void* argument) {
+  comms().forEach([&](void* handle) {
+    Comms::Shared comm(comms(), handle);
+    if (comm.get() != nullptr) visit(comm.get(), argument);
+  });
+}
+
+// The ranks of a broken group know by its abort word.
+bool isBroken(const Member* member) {
+  // Acquire: as for every look at this word.
+  return __atomic_load_n(commOf(member)->team.abortWord, __ATOMIC_ACQUIRE) != 0;
+}
+
+// The first rank of a group that a daemon hears of brings the control segment.
+bool announce(const Member* member, const Announcer& to) {
+  const Comm* comm = commOf(member);
+  rhw_reannounce m = {};
+  m.group = comm->daemon.group;
+  m.rank = static_cast<uint32_t>(comm->rank);
+  m.world = static_cast<uint32_t>(comm->worldSize);
+  m.timeout_ms = comm->timeoutMs;
+  return to.send(&m, RHW_REANNOUNCE, comm->controlFd);
+}
+
+bool completeAnnouncement(const Member* member, uint64_t group, const Announcer& to) {
+  rhw_reannounce_heap m = {};
+  m.group = group;
+  return to.send(&m, RHW_REANNOUNCE_HEAP, commOf(member)->heapFd);
+}
+
+// Breaks the group where another rank has died, as the daemon's watcher would (server/group/lease.go). The watcher sleeps on the lease
+// words; the control thread sleeps in poll(2) and checks them from time to time. That needs no FUTEX_WAITERS: the kernel marks
+// the word of a dead holder in any case.
+void checkPeerLeases(const Comm* comm) {
+  for (int32_t r = 0; r < comm->worldSize; r++) {
+    const rhw_rank_line* line = comm->line(r);
+    // Acquire: what the rank wrote into its line before it died.
+    if (r == comm->rank || (__atomic_load_n(&line->lease, __ATOMIC_ACQUIRE) & FUTEX_OWNER_DIED) == 0) continue;
+    const uint32_t op = __atomic_load_n(&line->op, __ATOMIC_RELAXED);
+    if (op == RHW_OP_FINALIZE) continue;  // it may have been done
+    poison(comm, RH_ERR_RANK_DEAD, op, static_cast<uint32_t>(r), static_cast<uint32_t>(comm->rank));
+    return;
+  }
+}
+
+// Between two checks of the leases, while no daemon watches the ranks; and while one does, which may hang.
+constexpr int64_t kUnwatchedNs = int64_t{25} * 1000 * 1000;
+constexpr int64_t kWatchedNs = int64_t{1000} * 1000 * 1000;
+
+int64_t tick(Member* member, bool watched, int64_t now) {
+  Comm* comm = commOf(member);
+  const int64_t period = watched ? kWatchedNs : kUnwatchedNs;
+  if (comm->nextLeaseCheck <= now || comm->nextLeaseCheck > now + period) {
+    checkPeerLeases(comm);
+    comm->nextLeaseCheck = now + period;
+  }
+  return comm->nextLeaseCheck;
+}
+
+MemberKind kind = {forEachComm, isBroken, announce, completeAnnouncement, tick, anyCommBusy, abandonComms};
+
+}  // namespace
+
+const MemberKind* commKind() {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, [] { addMemberKind(&kind); });
+  return &kind;
+}
+
+}  // namespace railhead::client
