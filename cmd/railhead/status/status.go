@@ -61,9 +61,9 @@ func printStatus(out io.Writer, s server.Status) {
 	case t.Refused != "":
 		_, _ = fmt.Fprintf(out, "tuning table: not used: %s\n", t.Refused)
 	case t.Entries > 0:
-		_, _ = fmt.Fprintf(out, "tuning table: %d entries for machine %s\n", t.Entries, t.Fingerprint)
+		_, _ = fmt.Fprintf(out, "tuning table: %d entries for this machine (%s)\n", t.Entries, t.Fingerprint)
 	default:
-		_, _ = fmt.Fprintf(out, "tuning table: none for machine %s, default thresholds are used\n", t.Fingerprint)
+		_, _ = fmt.Fprintf(out, "tuning table: none for this machine (%s), default thresholds are used\n", t.Fingerprint)
 	}
 	if len(s.Groups) == 0 {
 		_, _ = fmt.Fprintln(out, "no groups")
