@@ -1,6 +1,6 @@
 // Package ep holds expert parallelism: buffers of a comm, dispatch and combine.
 //
-// It must never lay out a buffer by itself (railhead/ep_plan.h does, on every rank alike). Other ranks write into its memory:
+// It must never lay out a buffer by itself (railhead/ep/ep_plan.h does, on every rank alike). Other ranks write into its memory:
 // it reads what they write once, and bounds it.
 package ep
 

@@ -29,14 +29,12 @@ EpCall::EpCall(rh_ep_handle* handle, const char* operation) {
   rh_ep* ep = nullptr;
   {
     EpHandles::Shared look(epHandles(), handle);
-    if (look.get() != nullptr) {
-      ep = look.get()->ep;
-      flight_ = look.get()->flight;
-    }
+    dispatched_ = look.get();
+    if (dispatched_ != nullptr) ep = dispatched_->ep;
   }
   if (ep != nullptr) open(ep, operation);
-  // Another thread may have ended it meanwhile.
-  if (ep == nullptr || (result_ == RH_OK && ep_->handles[flight_] != handle)) {
+  // Another thread may have ended it meanwhile; then the buffer, and what the handle named, may be gone as well.
+  if (ep == nullptr || (result_ == RH_OK && !(dispatched_->open && dispatched_->handle == handle))) {
     result_ = fail(RH_ERR_INVALID_HANDLE, "%s: not a dispatch in flight: was it combined or released?", operation);
   }
 }
@@ -65,37 +63,15 @@ EpCall::~EpCall() {
   if (guarded_) reinterpret_cast<Comms::Exclusive*>(guard_)->~Exclusive();
 }
 
-int Ep::earliest(EpPhase phase) const {
-  int found = -1;
-  for (int i = 0; i < kEpInFlight; i++) {
-    if (phases[i] != phase) continue;
-    if (found < 0 || static_cast<int32_t>(flights[i].number - flights[found].number) < 0) found = i;
-  }
-  return found;
-}
-
 bool isBroken(const Ep* ep) {
   const uint32_t abort = __atomic_load_n(ep->comm->team.abortWord, __ATOMIC_ACQUIRE);
-  return abort != 0 && !(ep->team.dropsDead && (abort & 0xff) == RH_ERR_RANK_DEAD);
-}
-
-bool beginEpOperation(Ep* ep, uint32_t op, uint64_t bytes, bool isCollective) {
-  if (isBroken(ep)) return false;
-  enterOperation(ep->comm, op, bytes, kNoCallDetails, isCollective && countsAsCollective(ep) ? ep->comm->collectives + 1 : 0);
-  return true;
-}
-
-void endEpOperation(Ep* ep) { leaveOperation(ep->comm); }
-
-void endFlight(Ep* ep, int flight) {
-  ep->handles[flight] = static_cast<rh_ep_handle*>(epHandles().renew(ep->handles[flight]));
-  ep->phases[flight] = EpPhase::kFree;
+  return abort != 0 && !(ep->team().dropsDead && (abort & 0xff) == RH_ERR_RANK_DEAD);
 }
 
 namespace {
 
 void destroyEp(Ep* ep) {
-  for (rh_ep_handle* handle : ep->handles) epHandles().remove(handle);
+  for (EpDispatched& d : ep->dispatched) epHandles().remove(d.handle);
   free(ep->memory);
   delete ep;
 }
@@ -174,7 +150,7 @@ rh_result agree(Comm* comm, const Ep& ep) {
 void fillTeam(Ep* ep) {
   const Comm* comm = ep->comm;
   const rh_ep_config& c = ep->config;
-  EpTeam& t = ep->team;
+  EpTeam& t = ep->buffer.team;
   const EpShape shape = epShapeOf(c, comm->worldSize);
   t.rank = comm->rank;
   t.worldSize = comm->worldSize;
@@ -197,11 +173,12 @@ void fillTeam(Ep* ep) {
 
 // Where the buffers of all ranks lie.
 void mapTeam(Ep* ep, uint64_t offset) {
-  for (int r = 0; r < ep->team.worldSize; r++) ep->team.base[r] = ep->comm->team.heap[r] + offset;
-  ep->flags = ep->comm->team;
-  epPrepareFlags(ep->team, &ep->quiet, &ep->flags);
-  uint64_t* experts = &ep->team.counters->experts;
-  if (*experts < ep->team.physical) __atomic_store_n(experts, uint64_t{ep->team.physical}, __ATOMIC_RELAXED);
+  EpTeam& team = ep->buffer.team;
+  for (int r = 0; r < team.worldSize; r++) team.base[r] = ep->comm->team.heap[r] + offset;
+  ep->buffer.flags = ep->comm->team;
+  epPrepareFlags(team, &ep->quiet, &ep->buffer.flags);
+  uint64_t* experts = &team.counters->experts;
+  if (*experts < team.physical) __atomic_store_n(experts, uint64_t{team.physical}, __ATOMIC_RELAXED);
 }
 
 Ep* newEp(Comm* comm, rh_comm* handle, const rh_ep_config& config) {
@@ -210,10 +187,14 @@ Ep* newEp(Comm* comm, rh_comm* handle, const rh_ep_config& config) {
   ep->comm = comm;
   ep->commHandle = handle;
   ep->config = config;
-  ep->format = epFormatOf(config);
+  host::EpBuffer& buffer = ep->buffer;
+  buffer.format = epFormatOf(config);
+  buffer.rows = &comm->kernels->rows;
+  buffer.dropsInvalid = config.on_invalid == RH_EP_INVALID_DROP;
+  buffer.renormalizes = config.lost_weights == RH_EP_LOST_RENORMALIZE;
   fillTeam(ep);
   // A rank without memory says so to all.
-  const auto counters = static_cast<uint64_t>(reinterpret_cast<char*>(ep->team.counters) - comm->control);
+  const auto counters = static_cast<uint64_t>(reinterpret_cast<char*>(ep->team().counters) - comm->control);
   if (commitPages(comm->controlFd, counters, sizeof(rhw_ep_counters), comm->deadlineNs()) == 0) allocateEp(ep);
   return ep;
 }
@@ -234,9 +215,10 @@ rh_result prepare(Comm* comm, rh_comm* commHandle, const rh_ep_config* config, r
     destroyEp(ep);
     return tooManyEps();
   }
-  for (int i = 0; i < kEpInFlight; i++) {
-    ep->dispatched[i] = {handle, i};
-    ep->handles[i] = static_cast<rh_ep_handle*>(epHandles().insert(&ep->dispatched[i]));  // there are two for each buffer
+  for (EpDispatched& d : ep->dispatched) {
+    d.ep = handle;
+    d.cell.flight = -1;
+    d.handle = static_cast<rh_ep_handle*>(epHandles().insert(&d));  // the table has as many for each buffer
   }
   result = agree(comm, *ep);
   ep->config.physical_expert = ep->config.physical_rank = nullptr;  // the caller's
@@ -252,7 +234,7 @@ rh_result prepare(Comm* comm, rh_comm* commHandle, const rh_ep_config* config, r
 rh_result giveWindow(Comm* comm, rh_comm* commHandle, rh_ep* handle) {
   Eps::Shared look(eps(), handle);  // nobody else knows the handle
   Ep* ep = look.get();
-  rh_result result = allocWindow(comm, commHandle, ep->team.layout.bytes, &ep->window);
+  rh_result result = allocWindow(comm, commHandle, ep->team().layout.bytes, &ep->window);
   uint64_t offset = 0;
   if (result == RH_OK) result = rh_window_info(ep->window, nullptr, &offset);
   if (result == RH_OK) mapTeam(ep, offset);
@@ -270,82 +252,6 @@ void dropEps(const Comm* comm) {
     }
     if (mine != nullptr) destroyEp(eps().remove(handle));
   });
-}
-
-void appendSentence(char* out, size_t size, const char* text) {
-  const size_t used = strlen(out);
-  snprintf(out + used, size - used, "%s%s", used == 0 ? "" : "; ", text);
-}
-
-namespace {
-
-void describeEntry(char* out, size_t size, const Ep* ep, const EpProblem& p, const char* what) {
-  char text[256];
-  if (p.count == 0) return;
-  snprintf(text, sizeof text, "rank %d: token %u: topk_idx[%u] is %lld, %s", ep->team.rank, p.token, p.k, static_cast<long long>(p.value), what);
-  appendSentence(out, size, text);
-}
-
-}  // namespace
-
-void describeProblems(const Ep* ep, const EpProblems& p, char* out, size_t size) {
-  char text[160];
-  out[0] = 0;
-  if (p.excessTokens.count != 0) {
-    snprintf(text, sizeof text, "rank %d: %lld tokens, max_tokens_per_rank is %u", ep->team.rank,
-             static_cast<long long>(p.excessTokens.value), ep->team.maxTokens);
-    appendSentence(out, size, text);
-  }
-  snprintf(text, sizeof text, "neither -1 nor in 0..%u", ep->team.logical - 1);
-  describeEntry(out, size, ep, p.invalidIds, text);
-  describeEntry(out, size, ep, p.duplicateIds, "which the token has named before");
-  if (p.nonFinite.count != 0) {
-    constexpr const char* kValues[] = {"NaN", "+infinity", "-infinity"};
-    const auto what = static_cast<EpNonFinite>(p.nonFinite.value);
-    if (what == EpNonFinite::kScale) {
-      snprintf(text, sizeof text, "rank %d: token %u: a scale is not finite", ep->team.rank, p.nonFinite.token);
-    } else {
-      snprintf(text, sizeof text, "rank %d: token %u: element %u is %s, which fp8 cannot scale", ep->team.rank, p.nonFinite.token,
-               p.nonFinite.k, kValues[p.nonFinite.value]);
-    }
-    appendSentence(out, size, text);
-  }
-}
-
-rh_result readReport(const Ep* ep, const char* operation, const rh_ep_report* given, rh_ep_report* report) {
-  *report = RH_EP_REPORT_INIT;
-  if (given == nullptr) return RH_OK;
-  const rh_result result = readStruct(operation, "report", given, report);
-  return result == RH_OK ? checkRankList(operation, ep->team.rank, "lost_ranks", report->lost_ranks, report->lost_capacity) : result;
-}
-
-void reportFlight(const Ep* ep, int flight, bool dispatching, rh_ep_report* report) {
-  const EpFlight& f = ep->flights[flight];
-  const EpProblems& p = ep->problems[flight];
-  int32_t* const list = report->lost_ranks;
-  const int32_t capacity = report->lost_capacity;
-  *report = RH_EP_REPORT_INIT;
-  report->lost_ranks = list;
-  report->lost_capacity = capacity;
-  const uint64_t lost = f.lostRanks | ep->team.state()->masked;
-  report->lost_count = listRanks(lost, list, capacity);
-  report->lost_copies = f.lostCopies;
-  if (dispatching) {
-    for (uint64_t left = lost; left != 0; left &= left - 1) report->lost_copies += f.copies[__builtin_ctzll(left)];
-    report->invalid_ids = p.invalidIds.count;
-    report->duplicate_ids = p.duplicateIds.count;
-    report->excess_tokens = p.excessTokens.count;
-    report->non_finite = p.nonFinite.count;
-    report->over_capacity = f.overCapacity;
-    describeProblems(ep, p, report->message, sizeof report->message);
-  }
-  if (lost != 0) {
-    char ranks[kRanksText], text[kRanksText + 96];
-    formatRanks(lost, ranks, sizeof ranks);
-    snprintf(text, sizeof text, "rank %d: %llu token copies lost with rank %s", ep->team.rank,
-             static_cast<unsigned long long>(report->lost_copies), ranks);
-    appendSentence(report->message, sizeof report->message, text);
-  }
 }
 
 }  // namespace railhead::client
@@ -390,13 +296,13 @@ extern "C" rh_result rh_ep_get_info(rh_ep* handle, rh_ep_info* info) {
   if (call.result() != RH_OK) return call.result();
   const Ep* ep = call.ep();
   rh_ep_info results = RH_EP_INFO_INIT;
-  results.local_experts = ep->localExperts();
-  results.num_physical = ep->team.physical;
-  results.max_local_experts = ep->team.maxLocal;
-  results.scale_columns = railhead::host::epScaleColumns(ep->format);
-  results.buffer_bytes = ep->team.layout.bytes;
+  results.local_experts = ep->buffer.localExperts();
+  results.num_physical = ep->team().physical;
+  results.max_local_experts = ep->team().maxLocal;
+  results.scale_columns = railhead::host::epScaleColumns(ep->buffer.format);
+  results.buffer_bytes = ep->team().layout.bytes;
   results.private_bytes = ep->memoryBytes;
-  results.masked_count = listRanks(ep->team.state()->masked, nullptr, 0);
+  results.masked_count = listRanks(ep->team().state()->masked, nullptr, 0);
   writeStruct(info, results);
   return RH_OK;
 }
@@ -404,14 +310,14 @@ extern "C" rh_result rh_ep_get_info(rh_ep* handle, rh_ep_info* info) {
 extern "C" rh_result rh_ep_get_masked(rh_ep* handle, int32_t* ranks, int32_t capacity, int32_t* count) {
   EpCall call(handle, "ep_get_masked");
   if (call.result() != RH_OK) return call.result();
-  const railhead::EpTeam& team = call.ep()->team;
+  const railhead::EpTeam& team = call.ep()->team();
   return giveRanks("ep_get_masked", team.rank, team.state()->masked, ranks, capacity, count);
 }
 
 extern "C" rh_result rh_ep_mask_rank(rh_ep* handle, int32_t rank) {
   EpCall call(handle, "ep_mask_rank");
   if (call.result() != RH_OK) return call.result();
-  const railhead::EpTeam& team = call.ep()->team;
+  const railhead::EpTeam& team = call.ep()->team();
   if (rank < 0 || rank >= team.worldSize || rank == team.rank) {
     return fail(RH_ERR_INVALID_ARGUMENT, "ep_mask_rank: rank %d: cannot mask rank %d; want another one of 0..%d", team.rank, rank,
                 team.worldSize - 1);
@@ -426,15 +332,15 @@ extern "C" rh_result rh_ep_get_load(rh_ep* handle, uint64_t* total, uint64_t* lo
   EpCall call(handle, "ep_get_load");
   if (call.result() != RH_OK) return call.result();
   const Ep* ep = call.ep();
-  if (experts != ep->team.physical) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "ep_get_load: rank %d: %u experts; the buffer has %u physical ones", ep->team.rank, experts,
-                ep->team.physical);
+  if (experts != ep->team().physical) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "ep_get_load: rank %d: %u experts; the buffer has %u physical ones", ep->team().rank, experts,
+                ep->team().physical);
   }
   for (uint32_t e = 0; e < experts; e++) {
     uint64_t sum = 0;
-    for (int r = 0; r < ep->team.worldSize; r++) sum += __atomic_load_n(&countersOf(ep->comm, r)->routed[e], __ATOMIC_RELAXED);
+    for (int r = 0; r < ep->team().worldSize; r++) sum += __atomic_load_n(&countersOf(ep->comm, r)->routed[e], __ATOMIC_RELAXED);
     if (total != nullptr) total[e] = sum;
-    if (local != nullptr) local[e] = __atomic_load_n(&ep->team.counters->routed[e], __ATOMIC_RELAXED);
+    if (local != nullptr) local[e] = __atomic_load_n(&ep->team().counters->routed[e], __ATOMIC_RELAXED);
   }
   return RH_OK;
 }

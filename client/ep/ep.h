@@ -17,16 +17,16 @@ namespace railhead::client {
 
 constexpr int kMaxEps = 1024;  // of a process
 
-// What a token has that fp8 cannot scale: the value of EpProblems.nonFinite, whose k is the element.
-enum class EpNonFinite : int64_t { kNaN, kPositive, kNegative, kScale };
+// Dispatches of a buffer that the host has handles for: as many as can be in flight, one to be refused, and one more.
+constexpr int kEpHandles = kEpInFlight + 2;
 
-// How far a dispatch in flight has come.
-enum class EpPhase : uint32_t { kFree, kSent, kReceived, kAdding };
-
-// What a handle names.
+// What a handle names. Made with the buffer, so that a dispatch takes no memory and no lock. One that ends renews its handle for
+// the next.
 struct EpDispatched {
   rh_ep* ep;
-  int flight;
+  rh_ep_handle* handle;
+  bool open;    // the caller has the handle
+  EpCell cell;
 };
 
 struct Ep : Malloced {
@@ -34,35 +34,17 @@ struct Ep : Malloced {
   rh_comm* commHandle;
   rh_window* window;
   rh_ep_config config;      // its tables are in the team
-  host::EpRowFormat format;
-  EpTeam team;
-  FlagTeam flags;           // the comm's, for this buffer's waits
   uint32_t quiet;           // a word that stays 0
   char* memory;             // tables and flights
   uint64_t memoryBytes;
-  char* encoded[kEpInFlight];  // rows as they travel, where x is not sent as it is; else nullptr
-  char* scratch;            // a row of partial sums
-  int64_t* begin;           // [local experts + 1] where each one's rows begin
+  host::EpBuffer buffer;    // where calls run
+  EpDispatched dispatched[kEpHandles];
 
-  EpFlight flights[kEpInFlight];
-  EpPhase phases[kEpInFlight];
-  // Made with the buffer, so that a dispatch takes no memory and no lock. One that ends renews its handle for the next.
-  EpDispatched dispatched[kEpInFlight];
-  rh_ep_handle* handles[kEpInFlight];
-  EpProblems problems[kEpInFlight];
-  uint32_t excess[kEpInFlight];     // tokens beyond the most that there can be
-  bool perToken[kEpInFlight];       // the layout of the rows
-  bool hasRows[kEpInFlight];        // any was received, and there was room for it
-  uint64_t lostCopies[kEpInFlight];  // that the dispatch has reported; the combine counts anew
-  host::EpSums sums[kEpInFlight];   // of kAdding
-
-  uint32_t localExperts() const { return team.localExperts[team.rank]; }
-  // The flight of the earliest dispatch in a phase; -1 = none is.
-  int earliest(EpPhase phase) const;
+  const EpTeam& team() const { return buffer.team; }
 };
 
 using Eps = HandleTable<Ep, kMaxEps>;
-using EpHandles = HandleTable<EpDispatched, kEpInFlight * kMaxEps>;
+using EpHandles = HandleTable<EpDispatched, kEpHandles * kMaxEps>;
 Eps& eps();
 EpHandles& epHandles();
 
@@ -77,7 +59,7 @@ class EpCall {
 
   rh_result result() const { return result_; }  // RH_OK, or why there is nothing to do
   Ep* ep() const { return ep_; }
-  int flight() const { return flight_; }
+  EpDispatched* dispatched() const { return dispatched_; }
 
  private:
   void open(rh_ep* handle, const char* operation);
@@ -86,7 +68,7 @@ class EpCall {
   bool guarded_ = false;
   rh_result result_ = RH_OK;
   Ep* ep_ = nullptr;
-  int flight_ = -1;
+  EpDispatched* dispatched_ = nullptr;
 };
 
 // Types that rows are added in.
@@ -106,18 +88,34 @@ inline uint32_t epPhysical(const rh_ep_config& config) { return config.num_physi
 // Tables and flights, in memory of the buffer's own. False: there is none.
 bool allocateEp(Ep* ep);
 
-// Like beginOperation and endOperation: where deaths are survived, a group that is broken by one works on.
-// isCollective: the call begins a dispatch or a combine, which is one of the comm's collectives once it has begun.
-bool beginEpOperation(Ep* ep, uint32_t op, uint64_t bytes, bool isCollective);
-void endEpOperation(Ep* ep);
-// Whether the group is, for dispatch and combine.
+// Whether the group is broken for dispatch and combine: where deaths are survived, one that is broken by a death works on.
 bool isBroken(const Ep* ep);
-// A masked rank makes no such calls, so the others do not count theirs: in the comm's other collectives it is one of them. Where ranks
-// drop others by themselves, they do so in different calls, and none of these is counted by anybody.
-inline bool countsAsCollective(const Ep* ep) { return !ep->team.dropsDead && ep->team.state()->masked == 0; }
 
-// Ends a flight; its handle is a handle no more.
-void endFlight(Ep* ep, int flight);
+// Where a caller wants a report; its struct was read. given: nullptr = it wants none.
+struct EpReportTo {
+  rh_ep_report* given;
+  int32_t* lostRanks;
+  int32_t lostCapacity;
+};
+rh_result readReport(const Ep* ep, const char* operation, rh_ep_report* given, EpReportTo* to);
+void writeReport(const Ep* ep, const EpReport& report, const EpReportTo& to);
+
+// A call on the data path, checked by the host as far as it can be without the state of the buffer. It holds all that it takes to run.
+struct EpRequest {
+  enum Kind : uint32_t { kDispatch, kDispatchSend, kDispatchCounts, kDispatchReceive, kCombine, kCombineSend, kCombineReceive, kRelease };
+  Kind kind;
+  Ep* ep;
+  EpCell* cell;
+  EpSend send;
+  EpReceive receive;
+  host::EpCombineSend combine;
+  EpReportTo report;
+};
+// Runs it, where the device runs. What came of it is in the cell's reports.
+EpError runEp(const EpRequest& request);
+
+// The result of a call that has run, with a message unless it is RH_OK.
+rh_result resultOf(const EpRequest& request, EpError error, const char* operation);
 
 // The counters of a rank; their only writer is that rank.
 static_assert(sizeof(EpCounters) == sizeof(rhw_ep_counters) && offsetof(EpCounters, lostCopies) == offsetof(rhw_ep_counters, lost_copies) &&
@@ -132,20 +130,6 @@ inline EpCounters* countersOf(const Comm* comm, int rank) {
   const uint64_t first = epCountersOffset(static_cast<uint32_t>(comm->worldSize));
   return reinterpret_cast<EpCounters*>(comm->control + first) + rank;
 }
-inline void addToCounter(uint64_t* counter, uint64_t n) {
-  __atomic_store_n(counter, __atomic_load_n(counter, __ATOMIC_RELAXED) + n, __ATOMIC_RELAXED);
-}
-
-// What is wrong with a dispatch's input, the first of each kind, as one sentence; "" where nothing is.
-void describeProblems(const Ep* ep, const EpProblems& problems, char* out, size_t size);
-
-// Adds "; text" or "text" to a message that may be full.
-void appendSentence(char* out, size_t size, const char* text);
-
-// Copies a caller's report, of which given may be nullptr: not wanted.
-rh_result readReport(const Ep* ep, const char* operation, const rh_ep_report* given, rh_ep_report* report);
-// What a call reports of a flight. *report was read.
-void reportFlight(const Ep* ep, int flight, bool dispatching, rh_ep_report* report);
 
 }  // namespace railhead::client
 

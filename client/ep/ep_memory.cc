@@ -35,42 +35,48 @@ bool sendsAsItIs(const host::EpRowFormat& f) {
   return f.in == f.wire && (f.wire != host::Type::kE4M3 || f.scale == host::EpScale::kStatic);
 }
 
-void takeFlight(Parts* parts, const Ep& ep, EpFlight* f, char** encoded) {
-  const EpTeam& t = ep.team;
+void takePlan(Parts* parts, const EpTeam& t, EpPlanArrays* p) {
   const uint64_t world = static_cast<uint64_t>(t.worldSize), tokens = t.maxTokens;
-  parts->take(&f->expert, tokens * t.topk);
-  parts->take(&f->weight, tokens * t.topk);
-  parts->take(&f->ranks, tokens);
-  parts->take(&f->tokenOf, world * tokens);
-  parts->take(&f->copyOf, world * tokens);
+  parts->take(&p->expert, tokens * t.topk);
+  parts->take(&p->weight, tokens * t.topk);
+  parts->take(&p->ranks, tokens);
+  parts->take(&p->tokenOf, world * tokens);
+  parts->take(&p->copyOf, world * tokens);
+}
+
+void takeFlight(Parts* parts, const Ep& ep, EpFlight* f, char** encoded) {
+  const EpTeam& t = ep.team();
+  const uint64_t world = static_cast<uint64_t>(t.worldSize), tokens = t.maxTokens;
+  takePlan(parts, t, &f->own);
   parts->take(&f->counts, world * t.maxLocal);
   parts->take(&f->nextRow, world * t.maxLocal);
   parts->take(&f->endRow, world * t.maxLocal);
   parts->take(&f->listLength, world * tokens);
   f->listStride = t.topk < t.maxLocal ? t.topk : t.maxLocal;
   parts->take(&f->list, world * tokens * f->listStride);
-  if (!sendsAsItIs(ep.format)) parts->take(encoded, tokens * t.layout.rowStride);
+  if (!sendsAsItIs(ep.buffer.format)) parts->take(encoded, tokens * t.layout.rowStride);
 }
 
 uint64_t takeAll(Ep* ep, char* block, Tables* tables) {
   Parts parts(block);
-  parts.take(&tables->expertRank, ep->team.physical);
-  parts.take(&tables->expertLocal, ep->team.physical);
-  parts.take(&tables->replicaBegin, ep->team.logical + uint64_t{1});
-  parts.take(&tables->replicas, ep->team.physical);
-  parts.take(&tables->ownExperts, ep->team.maxLocal);
-  parts.take(&ep->begin, ep->team.maxLocal + uint64_t{1});
-  parts.take(&ep->scratch, ep->team.layout.combineStride);
+  host::EpBuffer* b = &ep->buffer;
+  parts.take(&tables->expertRank, b->team.physical);
+  parts.take(&tables->expertLocal, b->team.physical);
+  parts.take(&tables->replicaBegin, b->team.logical + uint64_t{1});
+  parts.take(&tables->replicas, b->team.physical);
+  parts.take(&tables->ownExperts, b->team.maxLocal);
+  parts.take(&b->begin, b->team.maxLocal + uint64_t{1});
+  parts.take(&b->scratch, b->team.layout.combineStride);
   for (int i = 0; i < kEpInFlight; i++) {
-    takeFlight(&parts, *ep, &ep->flights[i], &ep->encoded[i]);
-    ep->flights[i].other = &ep->flights[1 - i];
+    takeFlight(&parts, *ep, &b->flights[i], &b->encoded[i]);
+    b->flights[i].other = &b->flights[1 - i];
   }
   return parts.used();
 }
 
 void fillTables(Ep* ep, const Tables& t) {
   const rh_ep_config& c = ep->config;
-  EpTeam& team = ep->team;
+  EpTeam& team = ep->buffer.team;
   for (uint32_t p = 0; p < team.physical; p++) {
     const uint32_t rank = epRankOf(c, team.worldSize, p);
     t.expertRank[p] = static_cast<uint8_t>(rank);

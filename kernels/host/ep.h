@@ -1,41 +1,55 @@
-// Dispatch and combine of the CPU target: what the client calls. The protocol is one for all instruction sets; rows go through
-// functions of the chosen one.
+// Dispatch and combine of the CPU target, as they run: what the client calls where the device runs. The protocol is one for all
+// instruction sets; rows go through functions of the chosen one.
 #ifndef RAILHEAD_KERNELS_HOST_EP_H_
 #define RAILHEAD_KERNELS_HOST_EP_H_
 
 #include <stdint.h>
 
 #include "host/kernel_set.h"
-#include "railhead/ep/ep_dispatch.h"
+#include "railhead/ep/ep_calls.h"
 
 namespace railhead::host {
 
 // What a combine adds up, and to where.
 struct EpSums {
-  const EpRowKernels* kernels;
-  const EpRowFormat* format;
   Type y, out;
   bool weighted;      // y has been multiplied by the weights
-  bool renormalize;
   const char* yRows;  // hidden elements each
   const char* addRows;  // nullptr: none
   char* outRows;
-  char* scratch;      // a row of partial sums
 };
 
-// flags is the buffer's own (epPrepareFlags).
-Outcome epDispatchSend(const FlagTeam& flags, const EpTeam& team, EpFlight* flight);
-Outcome epAwaitCounts(const FlagTeam& flags, const EpTeam& team, EpFlight* flight);
-Outcome epDispatchReceive(const FlagTeam& flags, const EpTeam& team, EpFlight* flight, const EpOutput& out);
-Outcome epCombineSend(const FlagTeam& flags, const EpTeam& team, EpFlight* flight, const EpSums& sums);
-Outcome epCombineReceive(const FlagTeam& flags, const EpTeam& team, EpFlight* flight, const EpSums& sums);
+struct EpCombineSend {
+  EpCell* cell;
+  EpSums sums;
+};
 
-// Results of tokens that took no part: from .. to - 1.
-void epFinishWithout(const EpSums& sums, uint32_t from, uint32_t to);
+// What a token has that fp8 cannot scale: the value of EpProblems.nonFinite, whose k is the element.
+enum class EpNonFinite : int64_t { kNaN, kPositive, kNegative, kScale };
 
-// After epAwaitCounts: rows of a local expert, and token copies, from all ranks.
-uint64_t epRowsOf(const EpTeam& team, const EpFlight& flight, uint32_t local);
-uint64_t epTokensOf(const EpTeam& team, const EpFlight& flight);
+struct EpBuffer : railhead::EpBuffer {
+  FlagTeam flags;  // the comm's, for this buffer's waits (epPrepareFlags)
+  EpRowFormat format;
+  const EpRowKernels* rows;
+  bool renormalizes;
+  char* encoded[kEpInFlight];  // rows as they travel, where x is not sent as it is; else nullptr
+  char* scratch;               // a row of partial sums
+  EpSums sums[kEpInFlight];    // of kAdding
+
+  uint32_t scaleBytes() const { return epScaleBytes(format); }
+};
+
+// What each leaves in its cell's report says why it did not do it.
+EpError epSend(EpBuffer* buffer, const EpSend& call);
+EpError epAwaitCounts(EpBuffer* buffer, EpCell* cell);
+EpError epReceive(EpBuffer* buffer, const EpReceive& call);
+EpError epCombineSend(EpBuffer* buffer, const EpCombineSend& call);
+EpError epCombineReceive(EpBuffer* buffer, EpCell* cell);
+// broken: the group is; then a dispatch ends wherever it is.
+EpError epRelease(EpBuffer* buffer, EpCell* cell, bool broken);
+
+// Checks a routing, and gives each copy its place.
+void epMakePlan(const EpBuffer& buffer, const EpRouting& routing, EpPlan* plan);
 
 }  // namespace railhead::host
 

@@ -175,17 +175,18 @@ class EpRun {
       d.x.push_back(epToken(number, r, t));
     }
     d.result.resize(f->tokens);
-    EpProblems problems = {};
     const EpRouting routing = {d.route.data(), true, d.weights.data(), f->tokens};
-    for (uint32_t t = 0; t < f->tokens; t++) epMapToken(team, routing, t, f, &problems);
+    for (uint32_t t = 0; t < f->tokens; t++) epMapToken(team, routing, t, f);
+    epPlace(team, f);
     for (int q = 0; q < team.worldSize; q++) {
       f->moved[q] = f->taken[q] = f->received[q] = f->returned[q] = 0;
       f->pushed[q] = f->pulled[q] = f->counted[q] = false;
     }
     f->finished = 0;
-    f->lostRanks = f->lostCopies = f->overCapacity = 0;
+    f->lostRanks = f->masked;
+    f->lostCopies = f->maskedCopies;
+    f->overCapacity = 0;
     f->number = ++team.state()->dispatches;
-    epPlan(team, f);
     f->rows = reinterpret_cast<const char*>(d.x.data());
     f->rowStride = sizeof(EpRow);
   }

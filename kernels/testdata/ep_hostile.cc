@@ -176,11 +176,12 @@ struct Run {
     memset(x.get(), kOwnByte, uint64_t{flight.tokens} * kRowBytes);
     flight.rows = x.get();
     flight.rowStride = kRowBytes;
-    EpProblems problems = {};
     const EpRouting routing = {route.data(), false, nullptr, flight.tokens};
-    for (uint32_t t = 0; t < flight.tokens; t++) epMapToken(team, routing, t, &flight, &problems);
+    for (uint32_t t = 0; t < flight.tokens; t++) epMapToken(team, routing, t, &flight);
     flight.number = ++team.state()->dispatches;
-    epPlan(team, &flight);
+    epPlace(team, &flight);
+    flight.lostRanks = flight.masked;
+    flight.lostCopies = flight.maskedCopies;
   }
 
   // As the client lays rows out.

@@ -158,27 +158,69 @@ struct EpTeam {
   RH_FN static uint64_t place(int reader, int writer) { return static_cast<uint64_t>(writer < reader ? writer : writer - 1); }
 };
 
+// The first of a kind of what is wrong with a dispatch's input, and how many there are.
+struct EpProblem {
+  uint64_t count;
+  uint32_t token, k;
+  int64_t value;
+
+  RH_FN void note(uint32_t t, uint32_t atK, int64_t v) {
+    if (count++ == 0) {
+      token = t;
+      k = atK;
+      value = v;
+    }
+  }
+};
+
+struct EpProblems {
+  EpProblem invalidIds, duplicateIds, excessTokens, nonFinite;
+
+  RH_FN uint64_t count() const { return invalidIds.count + duplicateIds.count + excessTokens.count + nonFinite.count; }
+};
+
+// T = maxTokens, K = topk, R = world size, L = list.
+struct EpPlanArrays {
+  uint16_t* expert;   // [T, K] physical experts, kNoExpert
+  float* weight;      // [T, K]
+  uint64_t* ranks;    // [T] bit r: a copy goes to rank r
+  uint32_t* tokenOf;  // [R, T] token of copy i to rank r
+  uint32_t* copyOf;   // [R, T] number of token t's copy to rank r
+};
+
+// What a rank sends where: routing that was checked, and a place for each copy of a token. A dispatch makes its own, or takes one
+// that was made before (a cached routing).
+struct EpPlan : EpPlanArrays {
+  uint32_t tokens;     // of this rank
+  uint32_t excess;     // tokens beyond the most that there can be; they take no part
+  uint64_t masked;     // ranks that took no part when it was made
+  uint64_t maskedCopies;  // to them
+  uint32_t copies[kMaxWorldSize];  // to each rank
+  EpProblems problems;
+};
+
 // A received row and its weight.
 struct EpRowRef {
   uint32_t row;  // in the caller's layout
   float weight;
 };
 
-// A dispatch in flight, in the rank's private memory. T = maxTokens, K = topk, R = world size, L = list.
-struct EpFlight {
+// How far a dispatch in flight has come.
+enum class EpPhase : uint32_t { kFree, kSent, kReceived, kAdding };
+
+// A dispatch in flight, in the rank's private memory.
+struct EpFlight : EpPlan {
+  EpPlanArrays own;          // of a plan that the dispatch makes itself
+  const EpPlan* cached;      // the plan made before that it uses in place of that; nullptr
   const EpFlight* other;     // the buffer's other one
+  EpPhase phase;
   bool adding;               // the combine has begun and not ended
+  bool perToken;             // the layout of the rows
+  bool hasRows;              // any was received, and there was room for it
   uint32_t number;           // of the dispatch, EpState.dispatches at its begin
-  uint32_t tokens;           // of this rank
   const char* rows;          // on the wire, rowStride apart
   uint64_t rowStride;
-  uint16_t* expert;          // [T, K] physical experts, kNoExpert
-  float* weight;             // [T, K]
-  uint64_t* ranks;           // [T] bit r: a copy goes to rank r
-  uint32_t* tokenOf;         // [R, T] token of copy i to rank r
-  uint32_t* copyOf;          // [R, T] number of token t's copy to rank r
-  uint32_t copies[kMaxWorldSize];    // to each rank
-  uint32_t moved[kMaxWorldSize];     // of those, written into slots
+  uint32_t moved[kMaxWorldSize];     // of the copies to each rank, those written into slots
   bool pushed[kMaxWorldSize];        // whether any chunk was
   uint32_t* counts;          // [R, maxLocal] copies for each of this rank's experts from each rank
   uint32_t *nextRow, *endRow;  // [R, maxLocal] the row for the next copy from that rank, and the one behind its last
@@ -193,6 +235,7 @@ struct EpFlight {
   uint32_t finished;                 // tokens of this rank that are complete
   uint64_t lostRanks;
   uint64_t lostCopies;
+  uint64_t dispatchLostCopies;  // that the dispatch has reported; the combine counts anew
   uint64_t overCapacity;
 
   // Chunks go through a pipe in the order of their dispatches, and a reader knows them by that alone: none of this one may go

@@ -7,25 +7,6 @@
 
 namespace railhead {
 
-// The first of a kind, and how many there are.
-struct EpProblem {
-  uint64_t count;
-  uint32_t token, k;
-  int64_t value;
-
-  RH_FN void note(uint32_t t, uint32_t atK, int64_t v) {
-    if (count++ == 0) {
-      token = t;
-      k = atK;
-      value = v;
-    }
-  }
-};
-
-struct EpProblems {
-  EpProblem invalidIds, duplicateIds, excessTokens, nonFinite;
-};
-
 // The caller's routing, [tokens, topk].
 struct EpRouting {
   const void* idx;
@@ -50,64 +31,74 @@ RH_FN uint16_t epReplica(const EpTeam& team, uint32_t expert, uint32_t token) {
 }
 
 // Fills expert and weight of token t. An entry that is out of range, or an expert's second in a token, is none.
-RH_FN void epMapToken(const EpTeam& team, const EpRouting& in, uint32_t t, EpFlight* f, EpProblems* problems) {
+RH_FN void epMapToken(const EpTeam& team, const EpRouting& in, uint32_t t, EpPlan* p) {
   const uint64_t base = uint64_t{t} * team.topk;
   for (uint32_t k = 0; k < team.topk; k++) {
     const int64_t id = in.at(base + k);
     uint16_t physical = kNoExpert;
     if (id < -1 || id >= static_cast<int64_t>(team.logical)) {
-      problems->invalidIds.note(t, k, id);
+      p->problems.invalidIds.note(t, k, id);
     } else if (id >= 0) {
       bool twice = false;
       for (uint32_t j = 0; j < k; j++) twice = twice || in.at(base + j) == id;
       if (twice) {
-        problems->duplicateIds.note(t, k, id);
+        p->problems.duplicateIds.note(t, k, id);
       } else {
         physical = epReplica(team, static_cast<uint32_t>(id), t);
       }
     }
-    f->expert[base + k] = physical;
-    f->weight[base + k] = in.weightAt(base + k);
+    p->expert[base + k] = physical;
+    p->weight[base + k] = in.weightAt(base + k);
   }
 }
 
 // A token that takes no part.
-RH_FN void epDropToken(const EpTeam& team, uint32_t t, EpFlight* f) {
-  for (uint32_t k = 0; k < team.topk; k++) f->expert[uint64_t{t} * team.topk + k] = kNoExpert;
+RH_FN void epDropToken(const EpTeam& team, uint32_t t, EpPlan* p) {
+  for (uint32_t k = 0; k < team.topk; k++) p->expert[uint64_t{t} * team.topk + k] = kNoExpert;
 }
 
 // Ranks that token t has experts on.
-RH_FN uint64_t epRanksOf(const EpTeam& team, const EpFlight& f, uint32_t t) {
+RH_FN uint64_t epRanksOf(const EpTeam& team, const EpPlan& p, uint32_t t) {
   uint64_t mask = 0;
   for (uint32_t k = 0; k < team.topk; k++) {
-    const uint16_t e = f.expert[uint64_t{t} * team.topk + k];
+    const uint16_t e = p.expert[uint64_t{t} * team.topk + k];
     if (e != kNoExpert) mask |= uint64_t{1} << team.expertRank[e];
   }
   return mask;
 }
 
 // Places of all copies to one rank. Ranks are independent of each other; tokens of a rank keep their order.
-RH_FN void epPlace(const EpTeam& team, int rank, EpFlight* f) {
+RH_FN void epPlaceCopiesTo(const EpTeam& team, int rank, EpPlan* p) {
   const uint64_t base = static_cast<uint64_t>(rank) * team.maxTokens;
   uint32_t n = 0;
-  for (uint32_t t = 0; t < f->tokens; t++) {
-    if ((f->ranks[t] >> rank & 1) == 0) continue;
-    f->tokenOf[base + n] = t;
-    f->copyOf[base + t] = n++;
+  for (uint32_t t = 0; t < p->tokens; t++) {
+    if ((p->ranks[t] >> rank & 1) == 0) continue;
+    p->tokenOf[base + n] = t;
+    p->copyOf[base + t] = n++;
   }
-  f->copies[rank] = n;
+  p->copies[rank] = n;
 }
 
 // After every token was mapped: who gets what. Copies for masked ranks are lost.
-RH_FN void epPlan(const EpTeam& team, EpFlight* f) {
-  const uint64_t masked = team.state()->masked;
-  for (uint32_t t = 0; t < f->tokens; t++) {
-    const uint64_t ranks = epRanksOf(team, *f, t);
-    f->ranks[t] = ranks & ~masked;
-    f->lostCopies += static_cast<uint64_t>(__builtin_popcountll(ranks & masked));
+RH_FN void epPlace(const EpTeam& team, EpPlan* p) {
+  p->masked = team.state()->masked;
+  p->maskedCopies = 0;
+  for (uint32_t t = 0; t < p->tokens; t++) {
+    const uint64_t ranks = epRanksOf(team, *p, t);
+    p->ranks[t] = ranks & ~p->masked;
+    p->maskedCopies += static_cast<uint64_t>(__builtin_popcountll(ranks & p->masked));
   }
-  f->lostRanks |= masked;
-  for (int r = 0; r < team.worldSize; r++) epPlace(team, r, f);
+  for (int r = 0; r < team.worldSize; r++) epPlaceCopiesTo(team, r, p);
+}
+
+// A plan of the flight's own, before tokens are mapped into it.
+RH_FN void epNewPlan(const EpTeam& team, uint32_t tokens, EpPlan* p) {
+  p->problems = {};
+  p->excess = tokens > team.maxTokens ? tokens - team.maxTokens : 0;
+  p->tokens = tokens - p->excess;
+  if (p->excess == 0) return;
+  p->problems.excessTokens.note(team.maxTokens, 0, tokens);
+  p->problems.excessTokens.count = p->excess;
 }
 
 }  // namespace railhead

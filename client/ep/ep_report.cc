@@ -1,0 +1,150 @@
+// What came of a call of expert parallelism, in numbers and in words.
+#include <stdio.h>
+#include <string.h>
+
+#include <initializer_list>
+
+#include "base/abi.h"
+#include "base/error.h"
+#include "base/rank_list.h"
+#include "ep/ep.h"
+
+namespace railhead::client {
+
+namespace {
+
+// Adds "; text" or "text" to a message that may be full.
+void appendSentence(char* out, size_t size, const char* text) {
+  size_t used = strlen(out);
+  for (const char* part : {used == 0 ? "" : "; ", text}) {
+    for (; *part != 0 && used + 1 < size; part++) out[used++] = *part;
+  }
+  out[used] = 0;
+}
+
+void describeEntry(char* out, size_t size, const Ep* ep, const EpProblem& p, const char* what) {
+  char text[256];
+  if (p.count == 0) return;
+  snprintf(text, sizeof text, "rank %d: token %u: topk_idx[%u] is %lld, %s", ep->team().rank, p.token, p.k, static_cast<long long>(p.value), what);
+  appendSentence(out, size, text);
+}
+
+// What is wrong with a dispatch's input, the first of each kind, as one sentence; "" where nothing is.
+void describeProblems(const Ep* ep, const EpProblems& p, char* out, size_t size) {
+  char text[160];
+  out[0] = 0;
+  if (p.excessTokens.count != 0) {
+    snprintf(text, sizeof text, "rank %d: %lld tokens, max_tokens_per_rank is %u", ep->team().rank,
+             static_cast<long long>(p.excessTokens.value), ep->team().maxTokens);
+    appendSentence(out, size, text);
+  }
+  snprintf(text, sizeof text, "neither -1 nor in 0..%u", ep->team().logical - 1);
+  describeEntry(out, size, ep, p.invalidIds, text);
+  describeEntry(out, size, ep, p.duplicateIds, "which the token has named before");
+  if (p.nonFinite.count != 0) {
+    constexpr const char* kValues[] = {"NaN", "+infinity", "-infinity"};
+    const auto what = static_cast<host::EpNonFinite>(p.nonFinite.value);
+    if (what == host::EpNonFinite::kScale) {
+      snprintf(text, sizeof text, "rank %d: token %u: a scale is not finite", ep->team().rank, p.nonFinite.token);
+    } else {
+      snprintf(text, sizeof text, "rank %d: token %u: element %u is %s, which fp8 cannot scale", ep->team().rank, p.nonFinite.token,
+               p.nonFinite.k, kValues[p.nonFinite.value]);
+    }
+    appendSentence(out, size, text);
+  }
+}
+
+// Local experts, or all of them, that had no room.
+void describeRoom(const Ep* ep, const EpReport& r, char* out, size_t size) {
+  const auto wanted = static_cast<unsigned long long>(r.wanted), capacity = static_cast<unsigned long long>(r.capacity);
+  if (r.wantedBy == kNoExpert) {
+    snprintf(out, size, "rank %d: %llu rows, capacity is %llu", ep->team().rank, wanted, capacity);
+  } else {
+    snprintf(out, size, "rank %d: %llu rows for local expert %u, capacity is %llu", ep->team().rank, wanted, r.wantedBy, capacity);
+  }
+}
+
+// What is wrong with the order of calls, or with a call's place in it.
+const char* misuseOf(const EpRequest& request, EpError error) {
+  const bool releases = request.kind == EpRequest::kRelease;
+  switch (error) {
+    case EpError::kStillInFlight: return "this handle's dispatch is still in flight; combine or release it first";
+    case EpError::kOtherNotReceived: return "an earlier dispatch has not been received; receive it first";
+    case EpError::kNotInFlight: return "this handle has no dispatch in flight: it was refused, or has ended";
+    case EpError::kReceivedBefore: return "this dispatch has been received already";
+    case EpError::kEarlierToReceive: return "dispatches are received in the order in which they were sent; there is an earlier one";
+    case EpError::kNotReceived:
+      return releases ? "this dispatch has not been received; receive it first, the other ranks count on it" : "this dispatch has not been received";
+    case EpError::kNoCombine: return "this dispatch has no combine under way";
+    case EpError::kBeingCombined:
+      return releases ? "this dispatch is being combined; end that with ep_combine_recv" : "this dispatch is being combined";
+    case EpError::kEarlierToCombine:
+      return "dispatches are combined in the order in which they were sent; there is an earlier one: combine or release it first";
+    case EpError::kNoY: return "y is NULL";
+    default: return "out is NULL";
+  }
+}
+
+}  // namespace
+
+rh_result resultOf(const EpRequest& request, EpError error, const char* operation) {
+  const Ep* ep = request.ep;
+  const EpReport& report = request.cell->dispatched;
+  const int rank = ep->team().rank;
+  char text[400];
+  switch (error) {
+    case EpError::kNone: return RH_OK;
+    case EpError::kStopped: return whyBroken(ep->comm);
+    case EpError::kTooManyInFlight:
+      return fail(RH_ERR_LIMIT, "%s: rank %d: %d dispatches are in flight, the most there can be; combine or release the earliest", operation,
+                  rank, kEpInFlight);
+    case EpError::kInvalidInput:
+      describeProblems(ep, report.problems, text, sizeof text);
+      return fail(RH_ERR_INVALID_ARGUMENT, "%s: %s; nothing was sent (on_invalid = RH_EP_INVALID_DROP would leave it out)", operation, text);
+    case EpError::kNoRoom:
+      describeRoom(ep, report, text, sizeof text);
+      return fail(RH_ERR_LIMIT, "%s: %s; nothing was taken: receive again with room", operation, text);
+    default: return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: %s", operation, rank, misuseOf(request, error));
+  }
+}
+
+rh_result readReport(const Ep* ep, const char* operation, rh_ep_report* given, EpReportTo* to) {
+  *to = {given, nullptr, 0};
+  if (given == nullptr) return RH_OK;
+  rh_ep_report report;
+  const rh_result result = readStruct(operation, "report", given, &report);
+  if (result != RH_OK) return result;
+  to->lostRanks = report.lost_ranks;
+  to->lostCapacity = report.lost_capacity;
+  return checkRankList(operation, ep->team().rank, "lost_ranks", report.lost_ranks, report.lost_capacity);
+}
+
+void writeReport(const Ep* ep, const EpReport& from, const EpReportTo& to) {
+  if (to.given == nullptr) return;
+  rh_ep_report report = RH_EP_REPORT_INIT;
+  report.lost_ranks = to.lostRanks;
+  report.lost_capacity = to.lostCapacity;
+  report.lost_count = listRanks(from.lostRanks, to.lostRanks, to.lostCapacity);
+  report.lost_copies = from.lostCopies;
+  report.invalid_ids = from.problems.invalidIds.count;
+  report.duplicate_ids = from.problems.duplicateIds.count;
+  report.excess_tokens = from.problems.excessTokens.count;
+  report.non_finite = from.problems.nonFinite.count;
+  report.over_capacity = from.overCapacity;
+  describeProblems(ep, from.problems, report.message, sizeof report.message);
+  if (from.lostRanks != 0) {
+    char ranks[kRanksText], text[kRanksText + 96];
+    formatRanks(from.lostRanks, ranks, sizeof ranks);
+    snprintf(text, sizeof text, "rank %d: %llu token copies lost with rank %s", ep->team().rank,
+             static_cast<unsigned long long>(from.lostCopies), ranks);
+    appendSentence(report.message, sizeof report.message, text);
+  }
+  if (from.overCapacity != 0) {
+    char text[128];
+    describeRoom(ep, from, text, sizeof text);
+    appendSentence(report.message, sizeof report.message, text);
+  }
+  writeStruct(to.given, report);
+}
+
+}  // namespace railhead::client

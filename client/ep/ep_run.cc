@@ -1,0 +1,119 @@
+// The calls of expert parallelism as they run. On a device that runs later than the host calls, this is what it runs: all that a call
+// decides by the state of the buffer is decided here and beneath.
+#include "collectives/operation.h"
+#include "ep/ep.h"
+
+namespace railhead::client {
+
+namespace {
+
+// As an operation of the comm: its number, and whether it begins a dispatch or a combine, which is one of the comm's collectives once
+// it has begun.
+struct EpOperation {
+  uint32_t op;
+  bool isCollective;
+};
+
+EpOperation operationOf(EpRequest::Kind kind) {
+  switch (kind) {
+    case EpRequest::kDispatch: return {RHW_OP_EP_DISPATCH, true};
+    case EpRequest::kDispatchSend: return {RHW_OP_EP_DISPATCH_SEND, true};
+    case EpRequest::kCombine: return {RHW_OP_EP_COMBINE, true};
+    case EpRequest::kCombineSend: return {RHW_OP_EP_COMBINE_SEND, true};
+    case EpRequest::kCombineReceive: return {RHW_OP_EP_COMBINE_RECV, false};
+    default: return {RHW_OP_EP_DISPATCH_RECV, false};
+  }
+}
+
+uint64_t bytesOf(const EpRequest& r) {
+  const EpTeam& team = r.ep->team();
+  switch (r.kind) {
+    case EpRequest::kDispatch:
+    case EpRequest::kDispatchSend: return uint64_t{r.send.routing.tokens} * team.rowBytes;
+    case EpRequest::kCombine:
+    case EpRequest::kCombineSend: return r.cell->flight < 0 ? 0 : uint64_t{r.ep->buffer.flightOf(*r.cell)->tokens} * team.combineRowBytes;
+    default: return 0;
+  }
+}
+
+// A masked rank makes no such calls, so the others do not count theirs: in the comm's other collectives it is one of them. Where ranks
+// drop others by themselves, they do so in different calls, and none of these is counted by anybody.
+bool countsAsCollective(const Ep* ep) { return !ep->team().dropsDead && ep->team().state()->masked == 0; }
+
+EpError refuse(EpReport* report, EpError why) {
+  *report = {};
+  return report->error = why;
+}
+
+// The phase that sends: one of the comm's collectives, unless it was refused.
+template <class Phase>
+EpError begin(Ep* ep, Phase phase) {
+  const bool counts = countsAsCollective(ep);
+  const EpError error = phase();
+  if (counts && (error == EpError::kNone || error == EpError::kStopped)) ep->comm->collectives++;
+  return error;
+}
+
+EpError dispatch(const EpRequest& r) {
+  host::EpBuffer* buffer = &r.ep->buffer;
+  if (buffer->earliest(EpPhase::kSent) != nullptr) return refuse(&r.cell->dispatched, EpError::kOtherNotReceived);
+  const EpError error = begin(r.ep, [&] { return host::epSend(buffer, r.send); });
+  return error == EpError::kNone ? host::epReceive(buffer, r.receive) : error;
+}
+
+EpError counts(const EpRequest& r) {
+  const host::EpBuffer& b = r.ep->buffer;
+  const EpError error = host::epAwaitCounts(&r.ep->buffer, r.cell);
+  if (error != EpError::kNone) return error;
+  const EpFlight& f = *r.ep->buffer.flightOf(*r.cell);
+  for (uint32_t e = 0; e < b.localExperts() && r.receive.counts != nullptr; e++) r.receive.counts[e] = static_cast<int32_t>(b.rowsOf(f, e));
+  if (r.receive.tokens != nullptr) *r.receive.tokens = b.tokensOf(f);
+  return EpError::kNone;
+}
+
+EpError combine(const EpRequest& r) {
+  host::EpBuffer* buffer = &r.ep->buffer;
+  const EpFlight* f = buffer->flightOf(*r.cell);
+  // Before anything is sent: an earlier dispatch whose combine has not ended would keep the second phase.
+  if (f != nullptr && epIsNextToCombine(*f, EpPhase::kAdding) != EpError::kNone) return refuse(&r.cell->combined, EpError::kEarlierToCombine);
+  const EpError error = begin(r.ep, [&] { return host::epCombineSend(buffer, r.combine); });
+  return error == EpError::kNone ? host::epCombineReceive(buffer, r.cell) : error;
+}
+
+EpError run(const EpRequest& r) {
+  host::EpBuffer* buffer = &r.ep->buffer;
+  switch (r.kind) {
+    case EpRequest::kDispatch: return dispatch(r);
+    case EpRequest::kDispatchSend: return begin(r.ep, [&] { return host::epSend(buffer, r.send); });
+    case EpRequest::kDispatchCounts: return counts(r);
+    case EpRequest::kDispatchReceive: return host::epReceive(buffer, r.receive);
+    case EpRequest::kCombine: return combine(r);
+    case EpRequest::kCombineSend: return begin(r.ep, [&] { return host::epCombineSend(buffer, r.combine); });
+    case EpRequest::kCombineReceive: return host::epCombineReceive(buffer, r.cell);
+    case EpRequest::kRelease: return host::epRelease(buffer, r.cell, isBroken(r.ep));
+  }
+  return EpError::kNone;
+}
+
+EpReport* reportOf(const EpRequest& r) { return r.kind >= EpRequest::kCombine ? &r.cell->combined : &r.cell->dispatched; }
+
+}  // namespace
+
+EpError runEp(const EpRequest& r) {
+  Comm* comm = r.ep->comm;
+  if (r.kind == EpRequest::kRelease) return run(r);
+  if (isBroken(r.ep)) return refuse(reportOf(r), EpError::kStopped);
+  const EpOperation o = operationOf(r.kind);
+  enterOperation(comm, o.op, bytesOf(r), kNoCallDetails, o.isCollective && countsAsCollective(r.ep) ? comm->collectives + 1 : 0);
+  const EpError error = run(r);
+  if (error == EpError::kStopped) {
+    const EpReport* report = reportOf(r);
+    stopOperation(comm, {report->stop, report->missing, {}});
+  } else {
+    leaveOperation(comm);
+  }
+  if (error == EpError::kNone) writeReport(r.ep, *reportOf(r), r.report);
+  return error;
+}
+
+}  // namespace railhead::client
