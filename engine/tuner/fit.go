@@ -58,8 +58,8 @@ func FitRanges(measured []Measurement) ([]Range, error) {
 			current = next
 		}
 	}
-	if len(ranges) > maxRanges {
-		return nil, fmt.Errorf("fit: %d ranges; at most %d: measure at fewer sizes", len(ranges), maxRanges)
+	if len(ranges) > MaxRanges {
+		return nil, fmt.Errorf("fit: %d ranges; at most %d: measure at fewer sizes", len(ranges), MaxRanges)
 	}
 	return ranges, nil
 }

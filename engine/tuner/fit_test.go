@@ -99,7 +99,7 @@ func TestMeasurementsThatCannotBeAreRefused(t *testing.T) {
 		}
 	}
 	var flips []Measurement
-	for i := range uint64(2 * (maxRanges + 1)) {
+	for i := range uint64(2 * (MaxRanges + 1)) {
 		name := []string{"a", "b"}[i/2%2]
 		flips = append(flips, Measurement{name, i, 1}) // the other is not measured there
 	}

@@ -147,7 +147,7 @@ func TestWrongTablesAreRefusedByLineOrField(t *testing.T) {
 		{`"memory": "any"`, `"memory": "host"`, "entries[0].memory: \"host\" is not known; there are any, window"},
 		{`"memory": "any",`, ``, "entries[0].memory: \"\" is not known"},
 		{`"algorithm": "twoshot"`, `"algorithm": "pull"`, "entries[1].ranges[1].algorithm: pull runs between windows alone"},
-		{`{"from_bytes": 0, "algorithm": "tree"}`, ``, "entries[3].ranges is 0; give 1 to 64"},
+		{`{"from_bytes": 0, "algorithm": "tree"}`, ``, "entries[3].ranges: there are 0; give 1 to 14"},
 		{`{"from_bytes": 0, "algorithm": "tree"}`, `{"from_bytes": 8, "algorithm": "tree"}`, "entries[3].ranges[0].from_bytes: 8; ranges leave no gap, so it has to be 0"},
 		{`"from_bytes": 65536`, `"from_bytes": 65537`, "entries[1].ranges[1].from_bytes: 65537; ranges leave no gap, so it has to be 65536"},
 		{`"from_bytes": 65536`, `"from_bytes": 65535`, "it has to be 65536"},
@@ -173,8 +173,8 @@ func TestMoreThanATableHoldsIsRefused(t *testing.T) {
 	if err := table.Check(someAlgorithms); err == nil || !strings.Contains(err.Error(), "entries: 4097; at most 4096") {
 		t.Error(err)
 	}
-	table.Entries = []Entry{{Collective: "allreduce", WorldSize: 2, Memory: InWindows, Ranges: make([]Range, maxRanges+1)}}
-	if err := table.Check(someAlgorithms); err == nil || !strings.Contains(err.Error(), "entries[0].ranges is 65") {
+	table.Entries = []Entry{{Collective: "allreduce", WorldSize: 2, Memory: InWindows, Ranges: make([]Range, MaxRanges+1)}}
+	if err := table.Check(someAlgorithms); err == nil || !strings.Contains(err.Error(), "entries[0].ranges: there are 15; give 1 to 14") {
 		t.Error(err)
 	}
 }
@@ -197,6 +197,9 @@ func TestASavedTableIsLoadedAgain(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, table) {
 			t.Fatalf("%+v, %v", got, err)
 		}
+		if got, err := LoadTable("", "2x8-nvlink", someAlgorithms); err != nil || !reflect.DeepEqual(got, table) {
+			t.Fatalf("from the directory of tables: %+v, %v", got, err)
+		}
 		table.Entries = table.Entries[:1]
 	}
 	entries, err := os.ReadDir(filepath.Join(os.Getenv("XDG_STATE_HOME"), "railhead", "tune"))
@@ -217,7 +220,7 @@ func TestASaveThatFailsLeavesTheOldTableAndNothingElse(t *testing.T) {
 	}
 	wrong := *table
 	wrong.Entries = []Entry{{Collective: "allreduce", WorldSize: 4, Memory: AnyMemory}}
-	if err := wrong.Save(dir, someAlgorithms); err == nil || !strings.Contains(err.Error(), "not saved: the number of entries[0].ranges is 0") {
+	if err := wrong.Save(dir, someAlgorithms); err == nil || !strings.Contains(err.Error(), "not saved: entries[0].ranges: there are 0") {
 		t.Error(err)
 	}
 	if got, err := LoadTable(dir, table.Fingerprint, someAlgorithms); err != nil || !reflect.DeepEqual(got, table) {
@@ -312,6 +315,9 @@ func TestFittedRangesMakeATableThatIsAccepted(t *testing.T) {
 		}), 1, 40).Draw(t, "measured")
 		ranges, err := FitRanges(measured)
 		if err != nil {
+			if len(measured) > MaxRanges && strings.Contains(err.Error(), "measure at fewer sizes") {
+				return // a range for almost every size
+			}
 			t.Fatal(err)
 		}
 		table := &Table{Version: TableVersion, Fingerprint: "f", Entries: []Entry{{Collective: "allreduce", WorldSize: 2, Memory: InWindows, Ranges: ranges}}}

@@ -42,7 +42,7 @@ func newPlanner(tuneDir string, log *slog.Logger) *planner {
 		return p
 	}
 	p.fingerprint = p.graph.Fingerprint()
-	p.table, err = loadTable(tuneDir, p.fingerprint)
+	p.table, err = tuner.LoadTable(tuneDir, p.fingerprint, plan.Algorithms())
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		log.Info("no tuning table for this machine: the default thresholds decide; `railhead tune` makes one", "fingerprint", p.fingerprint)
@@ -71,24 +71,6 @@ func (p *planner) info() Tuning {
 		i.Entries = len(p.table.Entries)
 	}
 	return i
-}
-
-// loadTable reads the table of one topology, and holds it to what a plan can carry.
-func loadTable(dir, fingerprint string) (*tuner.Table, error) {
-	if dir == "" {
-		var err error
-		if dir, err = tuner.TableDir(); err != nil {
-			return nil, err
-		}
-	}
-	table, err := tuner.LoadTable(dir, fingerprint, plan.Algorithms())
-	if err != nil {
-		return nil, err
-	}
-	if err := plan.CheckTable(table); err != nil {
-		return nil, err
-	}
-	return table, nil
 }
 
 // checkForcing reads RAILHEAD_ALGO as a rank has it, and gives it in its short form.

@@ -130,8 +130,5 @@ func saveTable(dir, fingerprint string, entries []tuner.Entry, warnings io.Write
 		table = &tuner.Table{Version: tuner.TableVersion, Fingerprint: fingerprint}
 	}
 	table.Replace(entries)
-	if err := plan.CheckTable(table); err != nil {
-		return err
-	}
 	return table.Save(dir, plan.Algorithms())
 }
