@@ -5,7 +5,9 @@
 #include "base/error.h"
 #include "collectives/operation.h"
 #include "comm/choice.h"
+#include "comm/thread_group.h"
 #include "host/kernel_set.h"
+#include "memory/window.h"
 
 namespace railhead::client {
 

@@ -8,30 +8,28 @@
 #include <new>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "collectives/operation.h"
+#include "comm/thread_group.h"
 
 namespace railhead::client {
 
 namespace {
 
 constexpr int kMaxNoted = 4096;  // calls of a group
-constexpr size_t kMessage = 768;
 
 struct Noted {
   rh_comm* handle;
   Operation operation;
 };
 
-// A thread's group. It is made by the first rh_group_start and ends with the thread.
-struct Group {
-  int depth;
+// A thread's group, with the calls that it has noted.
+struct Group : ThreadGroup {
   int n, capacity;
   Noted* noted;
-  rh_result failed;  // why rh_group_end will run nothing
-  char message[kMessage];
 };
 
-thread_local Group* group = nullptr;
+Group* groupOfThread() { return static_cast<Group*>(threadGroup()); }
 
 // Of the comm, or gone with it.
 void countNoted(rh_comm* handle, int32_t change) {
@@ -49,7 +47,7 @@ void clear(Group* g) {
 // At the end of a thread, within a group or not. Destructors of the engine that run later may make a new one.
 void dropGroup(void* p) {
   auto* g = static_cast<Group*>(p);
-  group = nullptr;
+  setThreadGroup(nullptr);
   clear(g);
   free(g->noted);
   free(g);
@@ -57,10 +55,23 @@ void dropGroup(void* p) {
 
 pthread_key_t endOfThread;
 int keyError = 0;
-void makeKey() { keyError = pthread_key_create(&endOfThread, dropGroup); }
 
-Group* groupOfThread() {
-  if (group != nullptr) return group;
+// The child's thread is in no group.
+ForkHandler forkHandler = {[] {
+  Group* g = groupOfThread();
+  if (g == nullptr) return;
+  g->n = 0;
+  g->depth = 0;
+  g->failed = RH_OK;
+}};
+
+void makeKey() {
+  keyError = pthread_key_create(&endOfThread, dropGroup);
+  addForkHandler(&forkHandler);
+}
+
+Group* makeGroup() {
+  if (Group* made = groupOfThread()) return made;
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, makeKey);
   auto* g = static_cast<Group*>(calloc(1, sizeof(Group)));
@@ -69,16 +80,8 @@ Group* groupOfThread() {
     free(g);
     return nullptr;
   }
-  return group = g;
-}
-
-// The first failure of a group counts. Returns result.
-rh_result spoil(rh_result result) {
-  if (group->failed == RH_OK) {
-    group->failed = result;
-    snprintf(group->message, sizeof group->message, "%s", rh_last_error_message());
-  }
-  return result;
+  setThreadGroup(g);
+  return g;
 }
 
 bool grow(Group* g) {
@@ -100,7 +103,7 @@ struct Share {
   const Noted* noted;
   int n;
   rh_result result;
-  char message[kMessage];
+  char message[sizeof(ThreadGroup::message)];
   pthread_t thread;
   Gate* gate;
   alignas(Comms::Exclusive) unsigned char guard[sizeof(Comms::Exclusive)];
@@ -257,43 +260,22 @@ rh_result runGroup(const Group* g) {
 
 }  // namespace
 
-void forgetGroup() {
-  if (group == nullptr) return;
-  group->n = 0;
-  group->depth = 0;
-  group->failed = RH_OK;
-}
-
-bool inGroup() { return group != nullptr && group->depth > 0; }
-
 rh_result noteOperation(rh_comm* handle, const Operation& operation, const void* stream) {
-  Group* g = group;
+  Group* g = groupOfThread();
   Comms::Shared look(comms(), handle);
   Comm* comm = look.get();
-  if (comm == nullptr) return spoil(fail(RH_ERR_INVALID_HANDLE, "%s: not a live comm: was it finalized?", operationName(operation.op)));
+  if (comm == nullptr) return failGroup(fail(RH_ERR_INVALID_HANDLE, "%s: not a live comm: was it finalized?", operationName(operation.op)));
   Noted call = {handle, operation};
   const rh_result bad = checkOperation(comm, &call.operation, stream);
-  if (bad != RH_OK) return spoil(bad);
+  if (bad != RH_OK) return failGroup(bad);
   if (g->n == kMaxNoted) {
-    return spoil(fail(RH_ERR_LIMIT, "%s: rank %d: the group has %d calls, the most there can be; end it earlier", operationName(operation.op),
+    return failGroup(fail(RH_ERR_LIMIT, "%s: rank %d: the group has %d calls, the most there can be; end it earlier", operationName(operation.op),
                       comm->rank, kMaxNoted));
   }
-  if (!grow(g)) return spoil(fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to note the call", operationName(operation.op), comm->rank));
+  if (!grow(g)) return failGroup(fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to note the call", operationName(operation.op), comm->rank));
   g->noted[g->n++] = call;
   __atomic_fetch_add(&comm->noted, 1, __ATOMIC_RELAXED);
   return RH_OK;
-}
-
-rh_result refuseInGroup(const char* operation) {
-  if (!inGroup()) return RH_OK;
-  return spoil(fail(RH_ERR_INVALID_ARGUMENT, "%s: cannot be called between rh_group_start and rh_group_end", operation));
-}
-
-rh_result checkNoneNoted(const Comm* comm, const char* operation) {
-  const int32_t noted = __atomic_load_n(&comm->noted, __ATOMIC_RELAXED);
-  if (noted == 0) return RH_OK;
-  return fail(RH_ERR_BUSY, "%s: rank %d: a group that has not ended has noted %d calls on this comm; call rh_group_end first", operation,
-              comm->rank, noted);
 }
 
 }  // namespace railhead::client
@@ -301,7 +283,7 @@ rh_result checkNoneNoted(const Comm* comm, const char* operation) {
 using namespace railhead::client;
 
 extern "C" rh_result rh_group_start(void) {
-  Group* g = groupOfThread();
+  Group* g = makeGroup();
   if (g == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "group_start: no memory for this thread's group");
   g->depth++;
   return RH_OK;
@@ -309,7 +291,7 @@ extern "C" rh_result rh_group_start(void) {
 
 extern "C" rh_result rh_group_end(void) {
   if (!inGroup()) return fail(RH_ERR_INVALID_ARGUMENT, "group_end: this thread is in no group; call rh_group_start first");
-  Group* g = group;
+  Group* g = groupOfThread();
   if (g->depth > 1) {
     g->depth--;
     return RH_OK;

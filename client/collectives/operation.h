@@ -39,14 +39,8 @@ rh_result runTransfers(Comm* comm, const Operation* list, int n, uint32_t op);
 // What all ranks must have called alike, as the comm's next collective.
 railhead::Signature signatureOf(Comm* comm, const Operation& o);
 
-// Whether this thread is between rh_group_start and rh_group_end.
-bool inGroup();
-// In the child of a fork: its thread is in no group. Frees no memory.
-void forgetGroup();
 // Notes a call in this thread's group.
 rh_result noteOperation(rh_comm* handle, const Operation& o, const void* stream);
-// A call that cannot be in a group, in one: the group fails.
-rh_result refuseInGroup(const char* operation);
 
 }  // namespace railhead::client
 

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/settings.h"
 #include "collectives/operation.h"
+#include "comm/thread_group.h"
 
 namespace railhead::client {
 

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/registry.h"
 #include "comm/set_up.h"
+#include "comm/thread_group.h"
 #include "host/futex.h"
 #include "session/control_thread.h"
 
@@ -24,6 +26,28 @@ void storeRelaxed(T* p, T value) {
 Comms& comms() {
   static Comms table;
   return table;
+}
+
+namespace {
+
+Registry<CommUser> users;
+
+}  // namespace
+
+void addCommUser(CommUser* user) { users.add(user); }
+
+void forgetComms() {
+  comms().forget([](Comm* comm) {
+    for (const CommUser* u = users.first(); u != nullptr; u = u->next) {
+      if (u->inChild != nullptr) u->inChild(comm);
+    }
+    for (char* heap : comm->team.heap) {
+      if (heap != nullptr) munmap(heap, comm->heapBytes);
+    }
+    munmap(comm->control, comm->controlBytes);
+    close(comm->heapFd);
+    close(comm->controlFd);
+  });
 }
 
 int64_t Comm::deadlineNs() const { return host::nowNs() + int64_t{timeoutMs} * 1000000 + kAnswerGraceNs; }
@@ -134,10 +158,13 @@ void endLease(Comm* comm) {
 }  // namespace
 
 void destroyComm(Comm* comm) {
-  dropEps(comm);
-  dropWindows(comm);
+  for (const CommUser* u = users.first(); u != nullptr; u = u->next) {
+    if (u->end != nullptr) u->end(comm);
+  }
   endLease(comm);
-  while (comm->lastRegion > 0) dropRegion(comm, comm->lastRegion);
+  for (const CommUser* u = users.first(); u != nullptr; u = u->next) {
+    if (u->unmap != nullptr) u->unmap(comm);
+  }
   for (char* heap : comm->team.heap) {
     if (heap != nullptr) munmap(heap, comm->heapBytes);
   }

@@ -14,7 +14,6 @@
 namespace railhead::client {
 
 constexpr int kMaxComms = 1024;     // of a process
-constexpr int kMaxWindows = 16384;  // of a process
 
 // How much longer than the daemon's own deadline a client waits for its answer: the daemon's error says more.
 constexpr int64_t kAnswerGraceNs = int64_t{5} * 1000000000;
@@ -30,22 +29,7 @@ struct PreMulSum {
   unsigned char scalar[8];
 };
 
-// A peer's registered memory, as it was mapped.
-struct PeerMapping {
-  void* base;  // nullptr = none
-  size_t bytes;
-  char* part;  // where the registered memory begins
-};
-
-// A registered window: memory that the ranks own.
-struct Region : Malloced {
-  uint64_t bytes;
-  int32_t stagedRank;        // the rank because of which nothing is shared, -1 = everything is
-  char reason[RHW_REASON];   // why not
-  char* own;                 // this rank's memory; nullptr once it has given the window back
-  char* parts[RHW_MAX_WORLD];  // where each rank's part lies; own, and those of peers that are mapped
-  PeerMapping peers[RHW_MAX_WORLD];
-};
+struct Region;  // memory/window.h
 
 struct Comm : Malloced, Member {
   int64_t nextLeaseCheck;     // the control thread's: when it checks the peers' leases, even though a daemon does
@@ -91,20 +75,18 @@ struct Comm : Malloced, Member {
   int64_t deadlineNs() const;
 };
 
-struct Window : Malloced {
-  Comm* comm;
-  rh_comm* commHandle;
-  uint64_t offset;  // in the heap
-  size_t bytes;
-  uint32_t region;  // 0 = it lies in the heap, else its number among the registered ones
-
-  const Region* registered() const { return region == 0 ? nullptr : comm->regions[region]; }
-};
-
 using Comms = HandleTable<Comm, kMaxComms>;
-using Windows = HandleTable<Window, kMaxWindows>;
 Comms& comms();
-Windows& windows();
+
+// What a folder above keeps of comms, and ends with them. Any function may be nullptr.
+struct CommUser {
+  void (*end)(Comm* comm);      // ends handles of what is the comm's
+  void (*unmap)(Comm* comm);    // unmaps and frees the rest
+  void (*inChild)(Comm* comm);  // as a ForkHandler, for each comm
+  CommUser* next = nullptr;     // set by addCommUser
+};
+// Once for each, before it keeps anything of a comm.
+void addCommUser(CommUser* user);
 
 // RH_OK when guard has the comm; else the error of a bad handle or of a second thread.
 rh_result checkGuard(const Comms::Exclusive& guard, const char* operation);
@@ -130,15 +112,9 @@ rh_result describe(const Comm* comm, char* out, size_t size);
 // The op of that number, nullptr where the comm has none.
 const PreMulSum* preMulSum(const Comm* comm, rh_op number);
 
-// BUSY where calls of the comm are noted in a group that has not ended.
-rh_result checkNoneNoted(const Comm* comm, const char* operation);
-
 // Joins a group as a rank and maps everything. request is complete. The caller has a look at the session.
 // Of a split: ends early when the group of parent, which may be nullptr, is broken.
 rh_result joinGroup(Session* session, const rhw_join& request, const Comm* parent, rh_comm** out);
-
-// rh_window_alloc of a caller that has the comm to itself.
-rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, rh_window** out);
 
 // The name of an operation, e.g. "all_reduce".
 const char* operationName(uint32_t op);
@@ -152,26 +128,14 @@ const MemberKind* commKind();
 // Unmaps and closes everything of the comm and frees it. The comm must be out of the table.
 void destroyComm(Comm* comm);
 
+// Ends all comms in the child of a fork.
+void forgetComms();
+
 // Whether a thread is inside a call on a comm of the session.
 bool anyCommBusy(const Session* session);
 
 // Breaks and destroys all comms of a session that was shut down. Calls under way on them return first.
 void abandonComms(const Session* session);
-
-// Ends all windows of a comm.
-void dropWindows(Comm* comm);
-// Ends all its buffers for expert parallelism.
-void dropEps(const Comm* comm);
-
-// Unmaps what a region has of other ranks. Frees no memory: the child of a fork calls it too.
-void unmapPeers(Region* region);
-
-// Ends a registered window, if there is one of that number.
-void dropRegion(Comm* comm, uint32_t number);
-
-// Where a buffer lies in this rank's registered memory that the others have mapped: the region's number and the offset in it
-// (RHW_REGION_SHIFT). kNoOffset if it does not.
-uint64_t offerInRegions(const Comm* comm, const void* buffer, uint64_t bytes);
 
 }  // namespace railhead::client
 

@@ -2,6 +2,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 
+#include "base/fork.h"
 #include "comm/comm.h"
 
 namespace railhead::client {
@@ -71,12 +72,16 @@ int64_t tick(Member* member, bool watched, int64_t now) {
 }
 
 MemberKind kind = {forEachComm, isBroken, announce, completeAnnouncement, tick, anyCommBusy, abandonComms};
+ForkHandler forkHandler = {forgetComms};
 
 }  // namespace
 
 const MemberKind* commKind() {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, [] { addMemberKind(&kind); });
+  pthread_once(&once, [] {
+    addMemberKind(&kind);
+    addForkHandler(&forkHandler);
+  });
   return &kind;
 }
 

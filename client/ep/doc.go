@@ -11,6 +11,7 @@ import (
 	_ "railhead/client/collectives"
 	_ "railhead/client/comm"
 	_ "railhead/client/include"
+	_ "railhead/client/memory"
 	_ "railhead/client/session"
 	_ "railhead/internal/wire"
 	_ "railhead/kernels"

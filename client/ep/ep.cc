@@ -2,6 +2,7 @@
 #include "ep/ep.h"
 
 #include <new>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +10,11 @@
 #include "base/abi.h"
 #include "base/commit.h"
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/rank_list.h"
 #include "collectives/operation.h"
+#include "comm/thread_group.h"
+#include "memory/window.h"
 
 namespace railhead::client {
 
@@ -243,7 +247,9 @@ rh_result giveWindow(Comm* comm, rh_comm* commHandle, rh_ep* handle) {
 
 }  // namespace
 
-void dropEps(const Comm* comm) {
+namespace {
+
+void endEps(Comm* comm) {
   eps().forEach([&](void* handle) {
     Ep* mine = nullptr;
     {
@@ -253,6 +259,24 @@ void dropEps(const Comm* comm) {
     if (mine != nullptr) destroyEp(eps().remove(handle));
   });
 }
+
+CommUser user = {endEps, nullptr, nullptr};
+ForkHandler forkHandler = {[] {
+  epHandles().forget([](EpDispatched*) {});
+  eps().forget([](Ep*) {});
+}};
+
+// Makes comms end their buffers with them, and before the windows that these lie in.
+void watchEps() {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, [] {
+    watchWindows();
+    addCommUser(&user);
+    addForkHandler(&forkHandler);
+  });
+}
+
+}  // namespace
 
 }  // namespace railhead::client
 
@@ -267,6 +291,7 @@ extern "C" rh_result rh_ep_create(rh_comm* handle, const rh_ep_config* config, r
   Comms::Exclusive guard(comms(), handle);
   result = checkGuard(guard, "ep_create");
   rh_ep* made = nullptr;
+  watchEps();
   if (result == RH_OK) result = prepare(guard.get(), handle, config, &made);
   if (result != RH_OK) return result;
   result = giveWindow(guard.get(), handle, made);

@@ -1,7 +1,7 @@
 // rh_ep_combine and its two phases; rh_ep_release.
 #include "base/abi.h"
+#include "base/element_types.h"
 #include "base/error.h"
-#include "collectives/operation.h"
 #include "ep/ep.h"
 
 namespace railhead::client {

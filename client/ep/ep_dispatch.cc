@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "base/abi.h"
+#include "base/element_types.h"
 #include "base/error.h"
-#include "collectives/operation.h"
 #include "ep/ep.h"
 
 namespace railhead::client {

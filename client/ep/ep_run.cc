@@ -1,6 +1,5 @@
 // The calls of expert parallelism as they run. On a device that runs later than the host calls, this is what it runs: all that a call
 // decides by the state of the buffer is decided here and beneath.
-#include "collectives/operation.h"
 #include "ep/ep.h"
 
 namespace railhead::client {

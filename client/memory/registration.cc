@@ -8,9 +8,9 @@
 
 #include "base/abi.h"
 #include "base/error.h"
-#include "comm/comm.h"
 #include "comm/set_up.h"
 #include "memory/shareable.h"
+#include "memory/window.h"
 
 namespace railhead::client {
 
@@ -256,6 +256,7 @@ extern "C" rh_result rh_window_register(rh_comm* handle, const rh_register_confi
   rh_register_config config;
   result = readConfig(comm, given, &config);
   if (result != RH_OK) return result;
+  watchWindows();
   if (windows().full()) return tooManyWindows(comm);
   auto* window = new Window{{}, comm, handle, 0, config.bytes, 0};
   if (window == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "window_register: no memory for a handle");

@@ -1,10 +1,13 @@
 // Windows: symmetric memory at the same offset of every rank's heap. (registration.cc: memory that the callers own.)
+#include <pthread.h>
 #include <unistd.h>
 
 #include "base/commit.h"
 #include "base/error.h"
-#include "comm/comm.h"
+#include "base/fork.h"
 #include "comm/set_up.h"
+#include "comm/thread_group.h"
+#include "memory/window.h"
 
 namespace railhead::client {
 
@@ -90,12 +93,48 @@ Windows& windows() {
   return table;
 }
 
+namespace {
+
+void endWindows(Comm* comm) {
+  const auto isMine = [&](void* handle) {
+    Windows::Shared window(windows(), handle);
+    return window.get() != nullptr && window.get()->comm == comm;
+  };
+  windows().forEach([&](void* handle) {
+    if (isMine(handle)) delete windows().remove(handle);
+  });
+}
+
+void dropRegions(Comm* comm) {
+  while (comm->lastRegion > 0) dropRegion(comm, comm->lastRegion);
+}
+
+void unmapRegions(Comm* comm) {
+  for (Region* region : comm->regions) {
+    if (region != nullptr) unmapPeers(region);
+  }
+}
+
+CommUser user = {endWindows, dropRegions, unmapRegions};
+ForkHandler forkHandler = {[] { windows().forget([](Window*) {}); }};
+
+}  // namespace
+
+void watchWindows() {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, [] {
+    addCommUser(&user);
+    addForkHandler(&forkHandler);
+  });
+}
+
 rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, rh_window** out) {
   const uint64_t most = comm->heapBytes - comm->scratchBytes;
   if (bytes == 0 || bytes > most) {
     return fail(RH_ERR_INVALID_ARGUMENT, "window_alloc: rank %d: %zu bytes; the heap can hold 1..%llu (heap_bytes of the "
                 "comm's config)", comm->rank, bytes, static_cast<unsigned long long>(most));
   }
+  watchWindows();
   if (windows().full()) return tooManyWindows();
   auto* window = new Window{{}, comm, handle, 0, bytes, 0};
   if (window == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "window_alloc: no memory for a handle");
@@ -112,16 +151,6 @@ rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, rh_window** out
   }
   delete window;
   return result;
-}
-
-void dropWindows(Comm* comm) {
-  const auto isMine = [&](void* handle) {
-    Windows::Shared look(windows(), handle);
-    return look.get() != nullptr && look.get()->comm == comm;
-  };
-  windows().forEach([&](void* handle) {
-    if (isMine(handle)) delete windows().remove(handle);
-  });
 }
 
 }  // namespace railhead::client

@@ -1,5 +1,6 @@
 // rh_connect and rh_close.
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -36,6 +37,17 @@ bool anyMemberBusy(const Session* session) {
   bool busy = false;
   for (const MemberKind* k = memberKinds(); k != nullptr; k = k->next) busy = busy || k->anyBusy(session);
   return busy;
+}
+
+ForkHandler forkHandler = {[] {
+  sessions().forget([](Session* session) { session->closeDescriptors(); });
+  forgetControlThread();
+}};
+
+rh_result prepareForForks() {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, [] { addForkHandler(&forkHandler); });
+  return watchForks();
 }
 
 rh_result connectSession(const char* path, uint32_t timeout, rh_session** out) {
@@ -76,7 +88,7 @@ extern "C" rh_result rh_connect(const rh_session_config* config, rh_session** ou
   if (result == RH_OK) result = socketPath(c.socket_path, path);
   if (result == RH_OK) result = timeoutMs(c.timeout_ms, "connect", &timeout);
   if (result == RH_OK) result = checkFutexWaitv();
-  if (result == RH_OK) result = watchForks();
+  if (result == RH_OK) result = prepareForForks();
   if (result != RH_OK) return result;
   return connectSession(path, timeout, out);
 }

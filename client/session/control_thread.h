@@ -13,7 +13,7 @@ namespace railhead::client {
 
 // Each returns when the thread has done it. The thread never blocks on anything but poll, so that is soon.
 
-// Starts the thread with the first session. In a forked child there is neither thread nor session: see fork.cc.
+// Starts the thread with the first session. In a forked child there is neither thread nor session: see base/fork.h.
 rh_result watchSession(Session* session);
 // Afterwards the thread no longer touches the session. Stops the thread with the last one.
 void unwatchSession(Session* session);

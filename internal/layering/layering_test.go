@@ -36,11 +36,12 @@ var mayImport = map[string][]string{
 		"railhead/client/base", "railhead/client/comm", "railhead/client/include", "railhead/client/session", "railhead/internal/wire", "railhead/kernels",
 	},
 	"railhead/client/collectives": {
-		"railhead/client/base", "railhead/client/comm", "railhead/client/include", "railhead/client/session", "railhead/internal/wire", "railhead/kernels",
+		"railhead/client/base", "railhead/client/comm", "railhead/client/include", "railhead/client/memory", "railhead/client/session",
+		"railhead/internal/wire", "railhead/kernels",
 	},
 	"railhead/client/ep": {
-		"railhead/client/base", "railhead/client/collectives", "railhead/client/comm", "railhead/client/include", "railhead/client/session",
-		"railhead/internal/wire", "railhead/kernels",
+		"railhead/client/base", "railhead/client/collectives", "railhead/client/comm", "railhead/client/include", "railhead/client/memory",
+		"railhead/client/session", "railhead/internal/wire", "railhead/kernels",
 	},
 	"railhead/client/device/cpu": {"railhead/kernels"},
 	"railhead/client": {
