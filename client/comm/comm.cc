@@ -101,9 +101,9 @@ void poison(const Comm* comm, rh_result code, uint32_t op, uint32_t culprit, uin
 
 namespace {
 
-// The rank that a late one waits for itself, and so on: the one that nobody keeps. The line of a rank that was stopped in its
+// The root of the wait-for chain that begins at a late rank: each rank waits for the next, the last one for nobody. The line of a rank that was stopped in its
 // sleep may be old: where it leads in a circle, the rank that has begun the fewest operations is the one that does not go on.
-uint32_t firstInLine(const Comm* comm, uint32_t late) {
+uint32_t rootOfWaitChain(const Comm* comm, uint32_t late) {
   uint64_t seen = uint64_t{1} << comm->rank;
   uint32_t r = late, behind = late;
   const auto begun = [&](uint32_t rank) { return __atomic_load_n(&comm->line(static_cast<int32_t>(rank))->seq, __ATOMIC_RELAXED); };
@@ -135,7 +135,7 @@ rh_result stopOperation(Comm* comm, const host::Outcome& outcome, uint32_t algo)
   if (outcome.stop == Stop::kTimeout || outcome.stop == Stop::kMismatch) {
     // Of several late ranks the lowest is named; the message lists them all.
     uint32_t culprit = missing != 0 ? static_cast<uint32_t>(__builtin_ctzll(missing)) : RHW_NO_RANK;
-    if (outcome.stop == Stop::kTimeout && culprit != RHW_NO_RANK) culprit = firstInLine(comm, culprit);
+    if (outcome.stop == Stop::kTimeout && culprit != RHW_NO_RANK) culprit = rootOfWaitChain(comm, culprit);
     const uint32_t op = __atomic_load_n(&line->op, __ATOMIC_RELAXED);
     poison(comm, outcome.stop == Stop::kTimeout ? RH_ERR_TIMEOUT : RH_ERR_MISMATCH, op, culprit, static_cast<uint32_t>(comm->rank));
   }
@@ -250,7 +250,7 @@ using namespace railhead::client;
 
 namespace {
 
-// A broken group has nobody to wait for: the daemon is told, and may take this long to let go of the rank's books before the
+// A broken group has nobody to wait for: the daemon is told, and may take this long to forget the rank before the
 // caller goes on.
 constexpr int64_t kBrokenLeaveNs = int64_t{2} * 1000000000;
 
@@ -270,7 +270,7 @@ rh_result leave(Comm* comm, Call* call, int64_t deadline) {
 void leaveBroken(Comm* comm) {
   Call call(*comm->session, "finalize", comm->rank);
   const int64_t now = railhead::host::nowNs();
-  // Only a daemon that knows the comm at this moment has books of it.
+  // Only a daemon that knows the comm at this moment has anything to forget.
   if (call.open(&comm->daemon, now) == RH_OK) leave(comm, &call, now + kBrokenLeaveNs);
 }
 

@@ -213,7 +213,7 @@ rh_result prepare(Comm* comm, rh_comm* commHandle, const rh_ep_config* config, r
   rh_result result = readEpConfig("ep_create", config, comm->worldSize, &c);
   if (result != RH_OK) return result;
   Ep* ep = newEp(comm, commHandle, c);
-  if (ep == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: no memory for a buffer's books", comm->rank);
+  if (ep == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: no memory for what is kept of a buffer", comm->rank);
   auto* handle = static_cast<rh_ep*>(eps().insert(ep));
   if (handle == nullptr) {
     destroyEp(ep);
