@@ -9,7 +9,7 @@
 # from it.
 
 # Where its sources are. Go builds them as well, with a package for each of these folders (their doc.go).
-LIBRARY_FOLDERS := client client/base client/session client/comm client/memory client/collectives client/ep client/device/cpu
+LIBRARY_FOLDERS := client client/base client/session client/comm client/memory client/collectives client/ep client/device client/device/cpu
 # What only the Go package needs, for its benchmarks.
 GO_ONLY := client/timing.cc
 

@@ -14,6 +14,7 @@ import (
 	_ "railhead/client/base"
 	_ "railhead/client/collectives"
 	_ "railhead/client/comm"
+	_ "railhead/client/device"
 	_ "railhead/client/device/cpu"
 	_ "railhead/client/ep"
 	_ "railhead/client/include"

@@ -3,18 +3,9 @@
 
 #include "base/error.h"
 #include "collectives/operation.h"
+#include "memory/streams.h"
 
 namespace railhead::client {
-
-namespace {
-
-bool reduces(uint32_t op) { return op == RHW_OP_ALL_REDUCE || op == RHW_OP_REDUCE_SCATTER || op == RHW_OP_REDUCE; }
-
-// The bytes that a call reads and writes on this rank. Where they overlap, recv must be at this distance from send.
-struct Buffers {
-  size_t sendBytes, recvBytes;
-  ptrdiff_t inPlace;
-};
 
 Buffers buffersOf(const Comm* comm, const Operation& o) {
   const size_t part = bytesOf(o), whole = part * static_cast<size_t>(comm->worldSize);
@@ -33,6 +24,10 @@ Buffers buffersOf(const Comm* comm, const Operation& o) {
     default: return {part, part, 0};  // all_reduce
   }
 }
+
+namespace {
+
+bool reduces(uint32_t op) { return op == RHW_OP_ALL_REDUCE || op == RHW_OP_REDUCE_SCATTER || op == RHW_OP_REDUCE; }
 
 rh_result checkBuffers(const Comm* comm, const Operation& o) {
   const Buffers b = buffersOf(comm, o);
@@ -80,9 +75,9 @@ rh_result resolveReduction(const Comm* comm, Operation* o) {
 rh_result checkOperation(const Comm* comm, Operation* o, const void* stream) {
   const char* name = operationName(o->op);
   const int rank = comm->rank;
-  if (stream != nullptr) {
-    return fail(RH_ERR_UNSUPPORTED, "%s: rank %d: a stream was given to a CPU comm; pass NULL", name, rank);
-  }
+  rh_result bad = RH_OK;
+  if (stream != nullptr || comm->device->streams != nullptr) bad = checkStream(comm, name, stream);
+  if (bad != RH_OK) return bad;
   if (o->op == RHW_OP_BARRIER) return RH_OK;
   const size_t size = sizeOf(o->dtype);
   if (size == 0) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: dtype %d is none of RH_F32 .. RH_U64", name, rank, o->dtype);
@@ -95,7 +90,7 @@ rh_result checkOperation(const Comm* comm, Operation* o, const void* stream) {
                 comm->worldSize - 1);
   }
   if (reduces(o->op)) {
-    const rh_result bad = resolveReduction(comm, o);
+    bad = resolveReduction(comm, o);
     if (bad != RH_OK) return bad;
   }
   return checkBuffers(comm, *o);

@@ -20,6 +20,7 @@ constexpr int kMaxNoted = 4096;  // calls of a group
 
 struct Noted {
   rh_comm* handle;
+  void* stream;
   Operation operation;
 };
 
@@ -100,6 +101,7 @@ struct Gate;
 struct Share {
   rh_comm* handle;
   Comm* comm;
+  void* stream;  // of all its calls
   const Noted* noted;
   int n;
   rh_result result;
@@ -110,6 +112,8 @@ struct Share {
 
   Comms::Exclusive* exclusive() { return reinterpret_cast<Comms::Exclusive*>(guard); }
 };
+
+bool onStreams(const Share& s) { return s.comm->device->streams != nullptr; }
 
 bool toItself(const Operation& o, const Comm* comm) { return isTransfer(o) && o.root == comm->rank; }
 
@@ -142,25 +146,23 @@ rh_result forEachOwnPair(const Share& s, Visit visit) {
 
 // First all transfers, at the same time, then the collectives in their order.
 rh_result runShare(const Share& s) {
+  // Transfers of this rank to itself come first, each with its receive.
   auto* transfers = static_cast<Operation*>(malloc(static_cast<size_t>(s.n) * sizeof(Operation)));
   if (transfers == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "group_end: rank %d: no memory for %d calls", s.comm->rank, s.n);
-  int n = 0;
+  int pairs = 0, n = 0;
+  rh_result result = forEachOwnPair(s, [&](const Operation& from, const Operation& to) {
+    transfers[2 * pairs] = from;
+    transfers[2 * pairs++ + 1] = to;
+  });
   for (int i = 0; i < s.n; i++) {
     const Noted& call = s.noted[i];
-    if (call.handle == s.handle && isTransfer(call.operation) && !toItself(call.operation, s.comm)) transfers[n++] = call.operation;
+    if (call.handle == s.handle && isTransfer(call.operation) && !toItself(call.operation, s.comm)) transfers[2 * pairs + n++] = call.operation;
   }
-  rh_result result = whyBroken(s.comm);
-  if (result == RH_OK) {
-    // The two are different calls, so nobody has looked whether their buffers overlap.
-    result = forEachOwnPair(s, [](const Operation& from, const Operation& to) {
-      if (from.count > 0) memmove(to.recv, from.send, bytesOf(from));
-    });
-  }
-  if (result == RH_OK && n > 0) result = runTransfers(s.comm, transfers, n, RHW_OP_GROUP);
+  if (result == RH_OK && pairs + n > 0) result = submitTransfers(s.comm, transfers, pairs, n, RHW_OP_GROUP, s.stream);
   free(transfers);
   for (int i = 0; i < s.n && result == RH_OK; i++) {
     const Noted& call = s.noted[i];
-    if (call.handle == s.handle && !isTransfer(call.operation)) result = runOperation(s.comm, call.operation);
+    if (call.handle == s.handle && !isTransfer(call.operation)) result = submitOperation(s.comm, call.operation, s.stream);
   }
   return result;
 }
@@ -198,25 +200,68 @@ void* shareThread(void* p) {
 }
 
 // A thread for each comm but the first, with all signals blocked: those are the engine's. All or none: ranks that run one after
-// the other would wait for each other.
+// the other would wait for each other. Comms whose calls run later, on streams, need none, and come before.
 rh_result runShares(Share* shares, int n) {
   Gate gate;
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  int threads = 1, error = 0;
-  for (; threads < n && error == 0; threads++) {
-    shares[threads].gate = &gate;
-    error = pthread_create(&shares[threads].thread, nullptr, shareThread, &shares[threads]);
-    if (error != 0) break;
+  Share* first = nullptr;
+  int last = -1, error = 0;
+  for (int i = 0; i < n && error == 0; i++) {
+    if (onStreams(shares[i])) continue;
+    if (first == nullptr) {
+      first = &shares[i];
+      continue;
+    }
+    shares[i].gate = &gate;
+    error = pthread_create(&shares[i].thread, nullptr, shareThread, &shares[i]);
+    if (error != 0) shares[i].gate = nullptr;
+    last = i;
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  for (int i = 0; i < n && error == 0; i++) {
+    if (onStreams(shares[i])) runAndKeepMessage(&shares[i]);
+  }
   gate.set(error == 0 ? Gate::State::kOpen : Gate::State::kCancelled);
-  if (error == 0) runAndKeepMessage(&shares[0]);
-  for (int i = 1; i < threads; i++) pthread_join(shares[i].thread, nullptr);
+  if (error == 0 && first != nullptr) runAndKeepMessage(first);
+  for (int i = 0; i <= last; i++) {
+    if (shares[i].gate != nullptr) pthread_join(shares[i].thread, nullptr);
+  }
   if (error == 0) return RH_OK;
   return fail(RH_ERR_SYSTEM, "group_end: rank %d: nothing was run: no thread for comm %d of %d of the group: %s",
-              shares[0].comm->rank, threads + 1, n, strerror(error));
+              shares[0].comm->rank, last + 1, n, strerror(error));
+}
+
+// A comm's calls of a group go to one stream, which no other comm of the group uses: they are to run at the same time.
+rh_result checkStreams(const Share* shares, int n) {
+  for (int i = 0; i < n; i++) {
+    const Share& s = shares[i];
+    if (!onStreams(s)) continue;
+    for (int k = 0; k < s.n; k++) {
+      if (s.noted[k].handle != s.handle || s.noted[k].stream == s.stream) continue;
+      return fail(RH_ERR_INVALID_ARGUMENT, "group_end: rank %d: calls of one comm on two streams; end the group between them", s.comm->rank);
+    }
+    for (int k = 0; k < i; k++) {
+      if (shares[k].stream != s.stream) continue;
+      return fail(RH_ERR_INVALID_ARGUMENT, "group_end: rank %d: two comms on one stream, where one would wait for the other; give each comm "
+                  "a stream of its own", s.comm->rank);
+    }
+  }
+  return RH_OK;
+}
+
+// A replay runs what was captured and nothing else: all comms of a group are captured, or none is. Before anything is recorded.
+rh_result checkCaptures(const Share* shares, int n) {
+  int captured = -1, run = -1;
+  for (int i = 0; i < n; i++) {
+    const bool captures = onStreams(shares[i]) && shares[i].comm->device->streams->captureOf(shares[i].stream) != 0;
+    (captures ? captured : run) = i;
+  }
+  if (captured < 0 || run < 0) return RH_OK;
+  return fail(RH_ERR_UNSUPPORTED, "group_end: rank %d: nothing was run or captured: the stream of group \"%s\" is being captured, that of group "
+              "\"%s\" is not: calls of a group run together; end the group between them", shares[captured].comm->rank,
+              shares[captured].comm->name, shares[run].comm->name);
 }
 
 // The comms of the group, each to this thread alone. *n counts those that were taken, also when one could not be.
@@ -228,6 +273,7 @@ rh_result takeComms(const Group* g, Share* shares, int* n) {
     if (known) continue;
     Share& s = shares[*n];
     s.handle = handle;
+    s.stream = g->noted[i].stream;
     s.noted = g->noted;
     s.n = g->n;
     new (s.guard) Comms::Exclusive(comms(), handle);
@@ -247,6 +293,8 @@ rh_result runGroup(const Group* g) {
   auto* shares = static_cast<Share*>(calloc(most, sizeof(Share)));
   if (shares == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "group_end: no memory for %zu comms", most);
   rh_result result = takeComms(g, shares, &comms);
+  if (result == RH_OK) result = checkStreams(shares, comms);
+  if (result == RH_OK) result = checkCaptures(shares, comms);
   if (result == RH_OK) {
     result = runShares(shares, comms);
     for (int i = 0; i < comms && result == RH_OK; i++) {
@@ -260,12 +308,12 @@ rh_result runGroup(const Group* g) {
 
 }  // namespace
 
-rh_result noteOperation(rh_comm* handle, const Operation& operation, const void* stream) {
+rh_result noteOperation(rh_comm* handle, const Operation& operation, void* stream) {
   Group* g = groupOfThread();
   Comms::Shared look(comms(), handle);
   Comm* comm = look.get();
   if (comm == nullptr) return failGroup(fail(RH_ERR_INVALID_HANDLE, "%s: not a live comm: was it finalized?", operationName(operation.op)));
-  Noted call = {handle, operation};
+  Noted call = {handle, stream, operation};
   const rh_result bad = checkOperation(comm, &call.operation, stream);
   if (bad != RH_OK) return failGroup(bad);
   if (g->n == kMaxNoted) {

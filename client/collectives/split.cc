@@ -15,19 +15,6 @@ struct ColorAndKey {
   int32_t color, key;
 };
 
-// Everybody's choice. A collective like any other.
-rh_result exchangeChoices(Comm* comm, ColorAndKey mine, ColorAndKey (&all)[RHW_MAX_WORLD]) {
-  if (!beginOperation(comm, RHW_OP_SPLIT, sizeof mine, kNoCallDetails, comm->collectives + 1)) return whyBroken(comm);
-  all[comm->rank] = mine;
-  if (comm->worldSize > 1) {
-    comm->team.call = signatureOf(comm, {RHW_OP_SPLIT, nullptr, nullptr, 1, RH_F32, RH_SUM, -1, {}});
-    const host::Outcome outcome = comm->kernels->copies.allGather(comm->team, &mine, all, sizeof mine);
-    if (outcome.stop != Stop::kNone) return stopOperation(comm, outcome);
-  }
-  endOperation(comm);
-  return RH_OK;
-}
-
 // This rank's place among those of its color: by key, then by rank.
 void place(const ColorAndKey (&all)[RHW_MAX_WORLD], const Comm* comm, uint32_t* rank, uint32_t* world) {
   const ColorAndKey mine = all[comm->rank];
@@ -49,7 +36,7 @@ void nameOf(const Comm* comm, int32_t color, char (&out)[RHW_NAME]) {
 
 rh_result split(Comm* comm, ColorAndKey mine, rh_comm** out) {
   ColorAndKey all[RHW_MAX_WORLD];
-  const rh_result result = exchangeChoices(comm, mine, all);
+  const rh_result result = comm->device->gather(comm, RHW_OP_SPLIT, &mine, all, sizeof mine);
   if (result != RH_OK) return result;
   comm->splits++;
   if (mine.color == RH_SPLIT_NONE) return RH_OK;
@@ -64,7 +51,7 @@ rh_result split(Comm* comm, ColorAndKey mine, rh_comm** out) {
   memcpy(request.forcing, comm->forcing, sizeof request.forcing);
   request.reproducible = comm->reproducible;
   ownProcessors(request.cpus);
-  return joinGroup(comm->session, request, comm, out);
+  return joinGroup(comm->session, request, comm->device, comm, out);
 }
 
 }  // namespace
@@ -79,6 +66,7 @@ extern "C" rh_result rh_comm_split(rh_comm* handle, int32_t color, int32_t key, 
   if (result != RH_OK) return result;
   Comms::Exclusive guard(comms(), handle);
   result = checkGuard(guard, "comm_split");
+  if (result == RH_OK) result = checkNotCapturing(guard.get(), "comm_split");
   if (result != RH_OK) return result;
   if (color < 0 && color != RH_SPLIT_NONE) {
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_split: rank %d: color %d; colors are 0 and above, or RH_SPLIT_NONE", guard.get()->rank, color);

@@ -4,14 +4,10 @@
 
 #include <stdint.h>
 
+#include "device/device.h"
 #include "wire.h"
 
 namespace railhead::client {
-
-struct Choice {
-  uint32_t algo;  // rhw_algo
-  uint32_t why;   // rhw_why
-};
 
 // bytes: the larger of a rank's two buffers.
 Choice choose(const rhw_plan& plan, uint64_t bytes);

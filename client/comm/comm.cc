@@ -60,6 +60,13 @@ rh_result checkGuard(const Comms::Exclusive& guard, const char* operation) {
   return fail(RH_ERR_INVALID_HANDLE, "%s: not a live comm: was it finalized?", operation);
 }
 
+rh_result checkNotCapturing(const Comm* comm, const char* operation) {
+  const Streams* streams = comm->device->streams;
+  if (streams == nullptr || comm->capture == 0 || !streams->isCapturing(comm->capture)) return RH_OK;
+  return fail(RH_ERR_BUSY, "%s: rank %d: calls on this comm are being captured on a stream, and %s cannot be; end the capture first", operation,
+              comm->rank, operation);
+}
+
 bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details, uint64_t collective) {
   // Acquire: whoever broke the group did so before this operation began.
   if (__atomic_load_n(comm->team.abortWord, __ATOMIC_ACQUIRE) != 0) return false;
@@ -67,13 +74,22 @@ bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details, u
   return true;
 }
 
+bool beginSetUp(Comm* comm, uint32_t op, uint64_t bytes) {
+  if (!comm->device->synchronize(comm, comm->deadlineNs())) {
+    const auto rank = static_cast<uint32_t>(comm->rank);
+    poison(comm, RH_ERR_TIMEOUT, op, rank, rank);  // its own streams keep this rank from the call
+  }
+  return beginOperation(comm, op, bytes);
+}
+
 void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details, uint64_t collective) {
   rhw_rank_line* line = comm->line(comm->rank);
-  storeRelaxed(&line->seq, ++comm->seq);
+  const uint64_t number = ++comm->state()->begun;
+  storeRelaxed(&line->seq, number);
   storeRelaxed(&line->op, op);
   storeRelaxed(&line->bytes, bytes);
   storeRelaxed(&line->waiting_for, uint64_t{0});
-  comm->flight.begin(comm->seq, op | details, bytes, collective);
+  comm->flight.begin(number, op | details, bytes, collective);
 }
 
 // After a failed operation the line is left as it is: it is the report of what was interrupted.
@@ -157,11 +173,10 @@ void endLease(Comm* comm) {
 
 }  // namespace
 
+namespace {
+
 void destroyComm(Comm* comm) {
-  for (const CommUser* u = users.first(); u != nullptr; u = u->next) {
-    if (u->end != nullptr) u->end(comm);
-  }
-  endLease(comm);
+  if (comm->onDevice != nullptr) comm->device->close(comm);
   for (const CommUser* u = users.first(); u != nullptr; u = u->next) {
     if (u->unmap != nullptr) u->unmap(comm);
   }
@@ -172,6 +187,25 @@ void destroyComm(Comm* comm) {
   if (comm->heapFd >= 0) close(comm->heapFd);
   if (comm->controlFd >= 0) close(comm->controlFd);
   delete comm;
+}
+
+}  // namespace
+
+void retainComm(Comm* comm) { __atomic_fetch_add(&comm->references, 1, __ATOMIC_RELAXED); }
+
+void releaseComm(Comm* comm) {
+  // Acquire and release: whoever had the other references is done with the comm.
+  if (__atomic_sub_fetch(&comm->references, 1, __ATOMIC_ACQ_REL) == 0) destroyComm(comm);
+}
+
+void endComm(Comm* comm) {
+  for (const CommUser* u = users.first(); u != nullptr; u = u->next) {
+    if (u->end != nullptr) u->end(comm);
+  }
+  endLease(comm);
+  // Release: what is replayed from here on finds that the rank has left.
+  if (comm->team.heap[comm->rank] != nullptr) __atomic_store_n(&comm->state()->left, 1, __ATOMIC_RELEASE);
+  releaseComm(comm);
 }
 
 namespace {
@@ -225,7 +259,7 @@ bool abandonSome(const Session* session) {
     for (;;) {
       Comms::Exclusive guard(comms(), handle);
       if (guard.get() != nullptr) {
-        destroyComm(comms().remove(handle));
+        endComm(comms().remove(handle));
         return;
       }
       if (!guard.busy()) return;  // it was finalize
@@ -282,7 +316,7 @@ extern "C" rh_result rh_comm_finalize(rh_comm* handle) {
   if (result == RH_OK) result = checkNoneNoted(guard.get(), "finalize");
   if (result != RH_OK) return result;
   Comm* held = guard.get();
-  if (beginOperation(held, RHW_OP_FINALIZE, 0)) {
+  if (beginSetUp(held, RHW_OP_FINALIZE, 0)) {
     result = setUp(
         held, RHW_OP_FINALIZE, [&](Call* call, int64_t deadline) { return leave(held, call, deadline); },
         [](const rhw_outcome&) { return RH_OK; });
@@ -292,7 +326,7 @@ extern "C" rh_result rh_comm_finalize(rh_comm* handle) {
   // While the handle still keeps rh_close away: without sessions there is no control thread to drop a lease.
   endLease(guard.get());
   Comm* comm = comms().remove(handle);
-  if (comm != nullptr) destroyComm(comm);
+  if (comm != nullptr) endComm(comm);
   return result;
 }
 

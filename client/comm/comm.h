@@ -7,6 +7,7 @@
 #include "base/handle_table.h"
 #include "base/malloced.h"
 #include "comm/flight.h"
+#include "device/device.h"
 #include "host/kernel_set.h"
 #include "railhead.h"
 #include "session/session.h"
@@ -48,12 +49,14 @@ struct Comm : Malloced, Member {
   int heapFd;                       // of this rank's heap, for committing pages; -1 = none
   uint32_t pids[RHW_MAX_WORLD];     // of the ranks' processes, as the daemon sees them
   bool leased;
-  uint64_t seq;                     // operations begun
-  uint64_t collectives;             // of those, the ones that all ranks take part in; and
-  uint64_t history;                 // a hash of their signatures, 16 bits
+  const Device* device;
+  void* onDevice;                   // what the device keeps of the comm
+  uint32_t references;              // the handle's, and one for each call that is queued or captured; atomic. The last one ends the mappings
+  uint64_t capture;                 // the newest graph that calls were captured for (Streams); and
+  uint32_t captured;                // how many
   uint64_t splits;
   uint64_t buffers;                 // made for expert parallelism (ep.h)
-  Flight flight;                    // the record of these operations
+  Flight flight;                    // the record of its operations
   char forcing[RHW_FORCING];        // RAILHEAD_ALGO, for the comms that are split off
   uint32_t reproducible;
   int32_t noted;                    // calls in groups that have not ended; atomic
@@ -72,6 +75,8 @@ struct Comm : Malloced, Member {
   const rhw_ledger* ledger() const {
     return reinterpret_cast<const rhw_ledger*>(control + ledgerOffset(static_cast<uint32_t>(worldSize)));
   }
+  // What its operations count; written by what runs them.
+  railhead::DeviceState* state() const { return &reinterpret_cast<railhead::ScratchHeader*>(team.heap[rank])->device; }
   int64_t deadlineNs() const;
 };
 
@@ -80,8 +85,8 @@ Comms& comms();
 
 // What a folder above keeps of comms, and ends with them. Any function may be nullptr.
 struct CommUser {
-  void (*end)(Comm* comm);      // ends handles of what is the comm's
-  void (*unmap)(Comm* comm);    // unmaps and frees the rest
+  void (*end)(Comm* comm);      // ends handles of what is the comm's, with the comm's own
+  void (*unmap)(Comm* comm);    // unmaps and frees the rest, once nothing of the comm can run any more
   void (*inChild)(Comm* comm);  // as a ForkHandler, for each comm
   CommUser* next = nullptr;     // set by addCommUser
 };
@@ -91,12 +96,15 @@ void addCommUser(CommUser* user);
 // RH_OK when guard has the comm; else the error of a bad handle or of a second thread.
 rh_result checkGuard(const Comms::Exclusive& guard, const char* operation);
 
-// Says in this rank's line what it is doing. False when the group is broken already.
+// What runs an operation begins and ends it here, on the thread that runs it: counts it (DeviceState), and says in this rank's
+// line what it is doing. False when the group is broken already.
 // Of the flight record: details are type, reduction and root, where the operation has them; collective is its number among
 // those that all ranks take part in.
 bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details = kNoCallDetails, uint64_t collective = 0);
 void endOperation(Comm* comm, uint32_t algo = RHW_ALGO_AUTO);
-// The same where the group may be broken.
+// The same of a set-up call, which the host runs: waits first until nothing of the comm runs any more on its device.
+bool beginSetUp(Comm* comm, uint32_t op, uint64_t bytes);
+// As beginOperation and endOperation, where the group may be broken.
 void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details, uint64_t collective);
 void leaveOperation(Comm* comm, uint32_t algo = RHW_ALGO_AUTO);
 
@@ -112,9 +120,12 @@ rh_result describe(const Comm* comm, char* out, size_t size);
 // The op of that number, nullptr where the comm has none.
 const PreMulSum* preMulSum(const Comm* comm, rh_op number);
 
+// BUSY where calls of the comm have been captured on a stream whose capture has not ended: a set-up call runs at once, before them.
+rh_result checkNotCapturing(const Comm* comm, const char* operation);
+
 // Joins a group as a rank and maps everything. request is complete. The caller has a look at the session.
 // Of a split: ends early when the group of parent, which may be nullptr, is broken.
-rh_result joinGroup(Session* session, const rhw_join& request, const Comm* parent, rh_comm** out);
+rh_result joinGroup(Session* session, const rhw_join& request, const Device* device, const Comm* parent, rh_comm** out);
 
 // The name of an operation, e.g. "all_reduce".
 const char* operationName(uint32_t op);
@@ -125,8 +136,12 @@ void poison(const Comm* comm, rh_result code, uint32_t op, uint32_t culprit, uin
 // Comms as members of their sessions. Makes the kind known.
 const MemberKind* commKind();
 
-// Unmaps and closes everything of the comm and frees it. The comm must be out of the table.
-void destroyComm(Comm* comm);
+// Ends this rank's part in the group. The comm must be out of the table. It is freed, and its memory unmapped, with the last
+// reference.
+void endComm(Comm* comm);
+// For what was queued or captured, and may run after the handle has ended.
+void retainComm(Comm* comm);
+void releaseComm(Comm* comm);
 
 // Ends all comms in the child of a fork.
 void forgetComms();

@@ -20,7 +20,7 @@ namespace railhead::client {
 
 namespace {
 
-rh_result readConfig(const rh_comm_config* config, rhw_join* out) {
+rh_result readConfig(const rh_comm_config* config, rhw_join* out, const Device** device) {
   rh_comm_config c = RH_COMM_CONFIG_INIT;
   rh_result r = config == nullptr ? RH_OK : readStruct("comm_init", "config", config, &c);
   *out = {};
@@ -36,6 +36,10 @@ rh_result readConfig(const rh_comm_config* config, rhw_join* out) {
   if (r == RH_OK) r = requiredInt(c.world_size, "WORLD_SIZE", "world size", &world);
   if (r == RH_OK) r = timeoutMs(c.timeout_ms, "comm_init", &out->timeout_ms);
   if (r != RH_OK) return r;
+  *device = deviceOf(c.reserved);
+  if (*device == nullptr) {
+    return fail(RH_ERR_UNSUPPORTED, "comm_init: rank %d: this library has no device of kind %u; 0 is the CPU", rank, c.reserved);
+  }
   if (out->group[0] == '\0') return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: the group name is empty");
   if (world < 1 || world > RH_MAX_WORLD_SIZE) {
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: world size %d is outside 1..%d", world, RH_MAX_WORLD_SIZE);
@@ -181,7 +185,7 @@ rh_result attach(Comm* comm, Call* call, const uint32_t* abortWord, int64_t* dea
     if (!keptFd) close(r.fd);
   }
   if (result != RH_OK) return result;
-  const int error = commitPages(comm->heapFd, 0, comm->scratchBytes, deadline);
+  const int error = comm->device->commit(comm->heapFd, 0, comm->scratchBytes, deadline);
   if (error != 0) {
     return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: rank %d cannot get %llu bytes of shared memory for its scratch: %s",
                 comm->rank, static_cast<unsigned long long>(comm->scratchBytes), strerror(error));
@@ -212,9 +216,9 @@ rh_result join(Call* call, rhw_join* request, const uint32_t* abortWord, Comm* c
   return r.m.h.type == RHW_GROUP_READY ? RH_OK : unexpected(comm, r, "GroupReady");
 }
 
-Comm* newComm(Session* session, const rhw_join& request) {
+rh_result newComm(Session* session, const rhw_join& request, const Device* device, Comm** out) {
   auto* comm = new Comm();
-  if (comm == nullptr) return nullptr;
+  if (comm == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: no memory for a comm");
   comm->kind = commKind();
   comm->session = session;
   memcpy(comm->name, request.group, sizeof comm->name);
@@ -225,27 +229,36 @@ Comm* newComm(Session* session, const rhw_join& request) {
   memcpy(comm->forcing, request.forcing, sizeof comm->forcing);
   comm->reproducible = request.reproducible;
   comm->heapFd = comm->controlFd = -1;
-  return comm;
+  comm->references = 1;
+  comm->device = device;
+  const rh_result result = device->open(comm);
+  if (result == RH_OK) {
+    *out = comm;
+  } else {
+    endComm(comm);
+  }
+  return result;
 }
 
 // Makes a comm that has joined the group, over as many daemons as it takes. A daemon that dies over it has written into the
 // ledger whether the group was ready, with all its ranks. If not, no rank has it, and all join it anew at the next daemon.
-rh_result joinOver(Session* session, const rhw_join& request, const uint32_t* abortWord, Comm** out) {
+rh_result joinOver(Session* session, const rhw_join& request, const Device* device, const uint32_t* abortWord, Comm** out) {
   int64_t until = 0;
   for (;;) {
-    Comm* comm = newComm(session, request);
-    if (comm == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: no memory for a comm");
+    Comm* comm = nullptr;
+    rh_result result = newComm(session, request, device, &comm);
+    if (result != RH_OK) return result;
     if (until == 0) until = comm->deadlineNs();
     Call call(*session, "comm_init", comm->rank);
     rhw_join message = request;
-    rh_result result = join(&call, &message, abortWord, comm);
+    result = join(&call, &message, abortWord, comm);
     const bool lost = result != RH_OK && call.lost();
     if (lost && comm->leased && endedCalls(comm) != 0) result = RH_OK;
     if (result == RH_OK) {
       *out = comm;
       return RH_OK;
     }
-    destroyComm(comm);
+    endComm(comm);
     if (!lost || host::nowNs() >= until) return result;
   }
 }
@@ -265,19 +278,20 @@ extern "C" rh_result rh_comm_init(rh_session* handle, const rh_comm_config* conf
   HandleTable<Session, kMaxSessions>::Shared session(sessions(), handle);
   if (session.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_init: not a live session: was it closed?");
   rhw_join request;
-  const rh_result result = readConfig(config, &request);
-  return result == RH_OK ? joinGroup(session.get(), request, nullptr, out) : result;
+  const Device* device = nullptr;
+  const rh_result result = readConfig(config, &request, &device);
+  return result == RH_OK ? joinGroup(session.get(), request, device, nullptr, out) : result;
 }
 
-rh_result railhead::client::joinGroup(Session* session, const rhw_join& request, const Comm* parent, rh_comm** out) {
+rh_result railhead::client::joinGroup(Session* session, const rhw_join& request, const Device* device, const Comm* parent, rh_comm** out) {
   if (comms().full()) return tooManyComms();  // before other ranks rely on this one
   Comm* comm = nullptr;
-  rh_result result = joinOver(session, request, parent == nullptr ? nullptr : parent->team.abortWord, &comm);
+  rh_result result = joinOver(session, request, device, parent == nullptr ? nullptr : parent->team.abortWord, &comm);
   if (result == RH_ERR_ABORTED && parent != nullptr) return whyBroken(parent);
   if (result != RH_OK) return result;
   *out = static_cast<rh_comm*>(comms().insert(comm));
   if (*out == nullptr) {
-    destroyComm(comm);
+    endComm(comm);
     return tooManyComms();
   }
   nudgeControlThread();  // from here on it looks after the comm

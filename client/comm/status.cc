@@ -36,6 +36,17 @@ T relaxed(const T& word) {
   return __atomic_load_n(&word, __ATOMIC_RELAXED);
 }
 
+// A rank knows the numbers of its own streams only.
+void describeClash(const Comm* comm, const Cause& c, const char* who, char* out, size_t size) {
+  char streams[64] = "two streams";
+  const uint64_t clash = c.culprit == comm->rank ? relaxed(comm->state()->clash) : 0;
+  if (clash != 0) {
+    snprintf(streams, sizeof streams, "streams %u and %u", static_cast<unsigned>(clash & 0xffffffff), static_cast<unsigned>(clash >> 32));
+  }
+  snprintf(out, size, "%s ran operations of this comm on %s at the same time, the later one %s: give each stream a comm of its own, or order "
+           "them with an event", who, streams, operationName(c.op));
+}
+
 void describeCulprit(const Comm* comm, const Cause& c, char* out, size_t size) {
   char who[48] = "a rank that is not known";
   if (c.culprit >= 0 && c.culprit < comm->worldSize) {
@@ -52,6 +63,7 @@ void describeCulprit(const Comm* comm, const Cause& c, char* out, size_t size) {
       snprintf(out, size, "%s did not arrive in %s within %u ms, as %s found", who, operationName(c.op), comm->timeoutMs, finder);
       break;
     case RH_ERR_ABORTED: snprintf(out, size, "%s called rh_comm_abort", who); break;
+    case RH_ERR_BUSY: describeClash(comm, c, who, out, size); break;
     default: snprintf(out, size, "%s broke the group (%s)", who, rh_result_string(c.code)); break;
   }
 }
@@ -74,16 +86,18 @@ namespace {
 void describeCall(const Signature& s, char* out, size_t size) {
   const auto op = static_cast<uint32_t>(s.call & 0xff);
   const auto root = static_cast<unsigned>(s.call >> 24 & 0xff);
-  char reduction[24] = "", from[24] = "";
+  const auto captured = static_cast<unsigned>(s.count >> kCapturedShift);
+  char reduction[24] = "", from[24] = "", graph[48] = "";
   if (op == RHW_OP_ALL_REDUCE || op == RHW_OP_REDUCE_SCATTER || op == RHW_OP_REDUCE) {
     snprintf(reduction, sizeof reduction, " %s", reductionName(static_cast<uint32_t>(s.call >> 16 & 0xff)));
   }
   if (root != 0xff) snprintf(from, sizeof from, " with root %u", root);
+  if (captured != 0) snprintf(graph, sizeof graph, " (number %u of a captured graph)", captured);
   if (op == RHW_OP_BARRIER || op == RHW_OP_SPLIT) {
-    snprintf(out, size, "%s", operationName(op));
+    snprintf(out, size, "%s%s", operationName(op), graph);
   } else {
-    snprintf(out, size, "%s of %llu %s%s%s", operationName(op), static_cast<unsigned long long>(s.count),
-             dtypeName(static_cast<uint32_t>(s.call >> 8 & 0xff)), reduction, from);
+    snprintf(out, size, "%s of %llu %s%s%s%s", operationName(op), static_cast<unsigned long long>(s.count & kElementsMask),
+             dtypeName(static_cast<uint32_t>(s.call >> 8 & 0xff)), reduction, from, graph);
   }
 }
 
@@ -98,7 +112,7 @@ void describeMismatch(const Comm* comm, const Cause& c, char* out, size_t size) 
   const rhw_rank_line* line = comm->line(c.reporter);
   const Signature theirs = {relaxed(line->other_call), relaxed(line->other_count)};
   const Signature ours = {relaxed(line->call), relaxed(line->call_count)};
-  char a[96], b[96];
+  char a[128], b[128];
   describeCall(theirs, a, sizeof a);
   describeCall(ours, b, sizeof b);
   if ((ours.call & 0xff) == RHW_OP_SEND && (theirs.call & 0xff) == RHW_OP_SEND) {
@@ -122,7 +136,7 @@ rh_result describe(const Comm* comm, char* out, size_t size) {
   Cause cause;
   out[0] = '\0';
   if (!causeOf(comm, &cause)) return RH_OK;
-  char culprit[320], where[96], waiting[kRanksText + 40] = "";
+  char culprit[384], where[96], waiting[kRanksText + 40] = "";
   if (cause.code == RH_ERR_MISMATCH) {
     describeMismatch(comm, cause, culprit, sizeof culprit);
   } else {

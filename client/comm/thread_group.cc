@@ -33,7 +33,7 @@ rh_result refuseInGroup(const char* operation) {
 
 rh_result checkNoneNoted(const Comm* comm, const char* operation) {
   const int32_t noted = __atomic_load_n(&comm->noted, __ATOMIC_RELAXED);
-  if (noted == 0) return RH_OK;
+  if (noted == 0) return checkNotCapturing(comm, operation);
   return fail(RH_ERR_BUSY, "%s: rank %d: a group that has not ended has noted %d calls on this comm; call rh_group_end first", operation,
               comm->rank, noted);
 }

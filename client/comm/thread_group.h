@@ -25,7 +25,7 @@ bool inGroup();
 rh_result failGroup(rh_result result);
 // A call that cannot be in a group, in one: the group fails.
 rh_result refuseInGroup(const char* operation);
-// BUSY where calls of the comm are noted in a group that has not ended.
+// BUSY where calls of the comm are noted in a group that has not ended, or being captured.
 rh_result checkNoneNoted(const Comm* comm, const char* operation);
 
 }  // namespace railhead::client

@@ -10,6 +10,7 @@ import (
 	_ "railhead/client/base"
 	_ "railhead/client/collectives"
 	_ "railhead/client/comm"
+	_ "railhead/client/device"
 	_ "railhead/client/include"
 	_ "railhead/client/memory"
 	_ "railhead/client/session"

@@ -140,14 +140,8 @@ rh_result compare(const Comm* comm, const Summary (&all)[RHW_MAX_WORLD]) {
 rh_result agree(Comm* comm, const Ep& ep) {
   Summary all[RHW_MAX_WORLD];
   const Summary mine = summaryOf(ep, comm->worldSize, comm->buffers);
-  if (!beginOperation(comm, RHW_OP_EP_CREATE, sizeof mine, kNoCallDetails, comm->collectives + 1)) return whyBroken(comm);
-  all[comm->rank] = mine;
-  if (comm->worldSize > 1) {
-    comm->team.call = signatureOf(comm, {RHW_OP_EP_CREATE, nullptr, nullptr, 1, RH_F32, RH_SUM, -1, {}});
-    const host::Outcome outcome = comm->kernels->copies.allGather(comm->team, &mine, all, sizeof mine);
-    if (outcome.stop != Stop::kNone) return stopOperation(comm, outcome);
-  }
-  endOperation(comm);
+  const rh_result result = comm->device->gather(comm, RHW_OP_EP_CREATE, &mine, all, sizeof mine);
+  if (result != RH_OK) return result;
   return compare(comm, all);
 }
 

@@ -49,7 +49,7 @@ template <class Phase>
 EpError begin(Ep* ep, Phase phase) {
   const bool counts = countsAsCollective(ep);
   const EpError error = phase();
-  if (counts && (error == EpError::kNone || error == EpError::kStopped)) ep->comm->collectives++;
+  if (counts && (error == EpError::kNone || error == EpError::kStopped)) ep->comm->state()->collectives++;
   return error;
 }
 
@@ -103,7 +103,7 @@ EpError runEp(const EpRequest& r) {
   if (r.kind == EpRequest::kRelease) return run(r);
   if (isBroken(r.ep)) return refuse(reportOf(r), EpError::kStopped);
   const EpOperation o = operationOf(r.kind);
-  enterOperation(comm, o.op, bytesOf(r), kNoCallDetails, o.isCollective && countsAsCollective(r.ep) ? comm->collectives + 1 : 0);
+  enterOperation(comm, o.op, bytesOf(r), kNoCallDetails, o.isCollective && countsAsCollective(r.ep) ? comm->state()->collectives + 1 : 0);
   const EpError error = run(r);
   if (error == EpError::kStopped) {
     const EpReport* report = reportOf(r);

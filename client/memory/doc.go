@@ -9,6 +9,7 @@ import (
 
 	_ "railhead/client/base"
 	_ "railhead/client/comm"
+	_ "railhead/client/device"
 	_ "railhead/client/include"
 	_ "railhead/client/session"
 	_ "railhead/internal/wire"

@@ -171,7 +171,7 @@ void keepRegion(Comm* comm, uint32_t number, Region* region) {
 
 // Runs the operation and gives the region to the comm or, where it came to nothing, ends it.
 rh_result runRegistration(Comm* comm, const Shareable& mine, Region* region, uint32_t* number) {
-  if (!beginOperation(comm, RHW_OP_WINDOW_REGISTER, region->bytes)) {
+  if (!beginSetUp(comm, RHW_OP_WINDOW_REGISTER, region->bytes)) {
     delete region;
     return whyBroken(comm);
   }
@@ -254,11 +254,12 @@ extern "C" rh_result rh_window_register(rh_comm* handle, const rh_register_confi
   if (result != RH_OK) return result;
   Comm* comm = guard.get();
   rh_register_config config;
-  result = readConfig(comm, given, &config);
+  result = checkNotCapturing(comm, "window_register");
+  if (result == RH_OK) result = readConfig(comm, given, &config);
   if (result != RH_OK) return result;
   watchWindows();
   if (windows().full()) return tooManyWindows(comm);
-  auto* window = new Window{{}, comm, handle, 0, config.bytes, 0};
+  auto* window = new Window{{}, comm, handle, 0, config.bytes, 0, 0};
   if (window == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "window_register: no memory for a handle");
   result = registerMemory(comm, config, &window->region);
   if (result == RH_OK) {

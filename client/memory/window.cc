@@ -2,7 +2,6 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "base/commit.h"
 #include "base/error.h"
 #include "base/fork.h"
 #include "comm/set_up.h"
@@ -12,6 +11,17 @@
 namespace railhead::client {
 
 namespace {
+
+// A graph that is replayed would run into memory that the window has given back.
+rh_result checkNotCaptured(const Comm* comm, const void* handle) {
+  Windows::Shared look(windows(), handle);
+  const Window* w = look.get();
+  // Acquire: the replays of those that have let go of it.
+  const uint32_t captured = w == nullptr ? 0 : __atomic_load_n(&w->captured, __ATOMIC_ACQUIRE);
+  if (captured == 0) return RH_OK;
+  return fail(RH_ERR_BUSY, "window_free: rank %d: the window of %zu bytes at %s %llu is used by %u calls of captured graphs; destroy those "
+              "first", comm->rank, w->bytes, w->region == 0 ? "offset" : "registration", static_cast<unsigned long long>(w->region == 0 ? w->offset : w->region), captured);
+}
 
 rh_result unexpected(const char* operation, const Comm* comm, const Received& r) {
   if (r.fd >= 0) close(r.fd);
@@ -48,7 +58,7 @@ rh_result allocateOnce(Comm* comm, Call* call, int64_t deadline, size_t bytes, u
   rhw_window_committed done = {};
   done.group = call->group();
   done.offset = commit.offset;
-  done.error = commitPages(comm->heapFd, commit.offset, commit.bytes, deadline);
+  done.error = comm->device->commit(comm->heapFd, commit.offset, commit.bytes, deadline);
   result = call->send(&done, RHW_WINDOW_COMMITTED, deadline);
   if (result == RH_OK) result = call->wait(&r, deadline);
   if (result != RH_OK) return result;
@@ -136,9 +146,9 @@ rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, rh_window** out
   }
   watchWindows();
   if (windows().full()) return tooManyWindows();
-  auto* window = new Window{{}, comm, handle, 0, bytes, 0};
+  auto* window = new Window{{}, comm, handle, 0, bytes, 0, 0};
   if (window == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "window_alloc: no memory for a handle");
-  if (!beginOperation(comm, RHW_OP_WINDOW_ALLOC, bytes)) {
+  if (!beginSetUp(comm, RHW_OP_WINDOW_ALLOC, bytes)) {
     delete window;
     return whyBroken(comm);
   }
@@ -161,7 +171,8 @@ extern "C" rh_result rh_window_alloc(rh_comm* handle, size_t bytes, rh_window** 
   if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_alloc: window is NULL");
   *out = nullptr;
   Comms::Exclusive guard(comms(), handle);
-  const rh_result result = checkGuard(guard, "window_alloc");
+  rh_result result = checkGuard(guard, "window_alloc");
+  if (result == RH_OK) result = checkNotCapturing(guard.get(), "window_alloc");
   return result == RH_OK ? allocWindow(guard.get(), handle, bytes, out) : result;
 }
 
@@ -175,13 +186,14 @@ extern "C" rh_result rh_window_free(rh_window* handle) {
   Comms::Exclusive guard(comms(), commHandle);
   rh_result result = checkGuard(guard, "window_free");
   if (result == RH_OK) result = checkNoneNoted(guard.get(), "window_free");
+  if (result == RH_OK) result = checkNotCaptured(guard.get(), handle);
   if (result != RH_OK) return result;
   Comm* comm = guard.get();
   Window* window = windows().remove(handle);
   if (window == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_free: another thread freed this window");
   // The caller may unmap memory of its own from here on, whatever the result: it is offered no more.
   if (window->region != 0) comm->regions[window->region]->own = nullptr;
-  if (beginOperation(comm, RHW_OP_WINDOW_FREE, window->bytes)) {
+  if (beginSetUp(comm, RHW_OP_WINDOW_FREE, window->bytes)) {
     result = release(comm, uint64_t{window->region} << RHW_REGION_SHIFT | window->offset);
     endOperation(comm);
   } else {

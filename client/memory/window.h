@@ -38,6 +38,7 @@ struct Window : Malloced {
   uint64_t offset;  // in the heap
   size_t bytes;
   uint32_t region;  // 0 = it lies in the heap, else its number among the registered ones
+  uint32_t captured;  // calls with buffers in it, of graphs that have not been destroyed; atomic
 
   const Region* registered() const { return region == 0 ? nullptr : comm->regions[region]; }
 };

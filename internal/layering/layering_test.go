@@ -31,21 +31,25 @@ var mayImport = map[string][]string{
 	"railhead/client/include":        {},
 	"railhead/client/base":           {"railhead/client/include", "railhead/internal/wire", "railhead/kernels"},
 	"railhead/client/session":        {"railhead/client/base", "railhead/client/include", "railhead/internal/wire", "railhead/kernels"},
-	"railhead/client/comm":           {"railhead/client/base", "railhead/client/include", "railhead/client/session", "railhead/internal/wire", "railhead/kernels"},
+	"railhead/client/device":         {"railhead/client/base", "railhead/client/include", "railhead/internal/wire", "railhead/kernels"},
+	"railhead/client/comm":           {"railhead/client/base", "railhead/client/device", "railhead/client/include", "railhead/client/session", "railhead/internal/wire", "railhead/kernels"},
 	"railhead/client/memory": {
-		"railhead/client/base", "railhead/client/comm", "railhead/client/include", "railhead/client/session", "railhead/internal/wire", "railhead/kernels",
+		"railhead/client/base", "railhead/client/comm", "railhead/client/device", "railhead/client/include", "railhead/client/session", "railhead/internal/wire", "railhead/kernels",
 	},
 	"railhead/client/collectives": {
-		"railhead/client/base", "railhead/client/comm", "railhead/client/include", "railhead/client/memory", "railhead/client/session",
-		"railhead/internal/wire", "railhead/kernels",
-	},
-	"railhead/client/ep": {
-		"railhead/client/base", "railhead/client/collectives", "railhead/client/comm", "railhead/client/include", "railhead/client/memory",
+		"railhead/client/base", "railhead/client/comm", "railhead/client/device", "railhead/client/include", "railhead/client/memory",
 		"railhead/client/session", "railhead/internal/wire", "railhead/kernels",
 	},
-	"railhead/client/device/cpu": {"railhead/kernels"},
+	"railhead/client/ep": {
+		"railhead/client/base", "railhead/client/collectives", "railhead/client/comm", "railhead/client/device", "railhead/client/include",
+		"railhead/client/memory", "railhead/client/session", "railhead/internal/wire", "railhead/kernels",
+	},
+	"railhead/client/device/cpu": {
+		"railhead/client/base", "railhead/client/comm", "railhead/client/device", "railhead/client/include", "railhead/client/session",
+		"railhead/internal/wire", "railhead/kernels",
+	},
 	"railhead/client": {
-		"railhead/client/base", "railhead/client/collectives", "railhead/client/comm", "railhead/client/device/cpu", "railhead/client/ep",
+		"railhead/client/base", "railhead/client/collectives", "railhead/client/comm", "railhead/client/device", "railhead/client/device/cpu", "railhead/client/ep",
 		"railhead/client/include", "railhead/client/memory", "railhead/client/session", "railhead/internal/wire", "railhead/kernels",
 	},
 	"railhead/client/tests":      {"railhead/client/base", "railhead/client/include", "railhead/client/session", "railhead/internal/wire", "railhead/kernels"},

@@ -1,21 +1,28 @@
-// Package cpu compiles the kernels of the CPU into the library: one file for each of their sources, because each is compiled for
-// processors of its own.
+// Package cpu is the CPU as a device: a call runs on the calling thread, before it returns. It compiles the kernels too, one file
+// for each of their sources, because each is compiled for processors of its own.
 //
-// It must never hold code of its own.
+// It must never check arguments or choose an algorithm: a call comes checked and decided.
 package cpu
 
 import (
 	"embed"
 
+	_ "railhead/client/base"
+	_ "railhead/client/comm"
+	_ "railhead/client/device"
+	_ "railhead/client/include"
+	_ "railhead/client/session"
+	_ "railhead/internal/wire"
 	_ "railhead/kernels"
 )
 
 // #cgo CXXFLAGS: -std=c++17 -O3 -fno-exceptions -fno-rtti -Wall -Wextra
-// #cgo CXXFLAGS: -I${SRCDIR}/../../../kernels -I${SRCDIR}/../../../kernels/include
+// #cgo CXXFLAGS: -I${SRCDIR}/../.. -I${SRCDIR}/../../include -I${SRCDIR}/../../../kernels -I${SRCDIR}/../../../kernels/include
+// #cgo CXXFLAGS: -I${SRCDIR}/../../../internal/wire
 import "C"
 
 // Sources are embedded, and the packages above imported, so that the go command compiles again what includes a header that
 // has changed: it looks at no header outside a package's folder.
 //
-//go:embed *.cc
+//go:embed *.h *.cc
 var Sources embed.FS

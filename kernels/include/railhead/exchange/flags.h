@@ -8,6 +8,7 @@
 #ifndef RAILHEAD_KERNELS_FLAGS_H_
 #define RAILHEAD_KERNELS_FLAGS_H_
 
+#include "railhead/base/device_state.h"
 #include "railhead/base/flight_record.h"
 #include "railhead/base/mutant.h"
 #include "railhead/base/signature.h"
@@ -42,6 +43,8 @@ struct ScratchHeader {
   // The generation used last. It lives here and not in the caller's state so that a replayed operation goes on counting.
   // Reader and writer: its own rank.
   alignas(64) uint32_t generation;
+  // The same for what else operations count (device_state.h).
+  DeviceState device;
   PublishedLine published;
   // Pull: where this rank's buffers lie, kNoOffset = nowhere that the others can see. The upper 16 bits name a region (0 =
   // the heap, else memory that the ranks have registered), the rest is the offset in it. Writer: its rank, before it publishes

@@ -1,0 +1,98 @@
+#include "memory/streams.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "memory/window.h"
+
+namespace railhead::client {
+
+namespace {
+
+// What a captured call keeps.
+struct Kept {
+  Comm* comm;
+  int n;
+  void* windows[];  // handles: a comm that ends takes its windows with it
+};
+
+const char* ownPartOf(const Window* w) {
+  const Comm* comm = w->comm;
+  return w->region == 0 ? comm->team.heap[comm->rank] + w->offset : comm->regions[w->region]->own;
+}
+
+bool touches(const Window* w, const Extent* extents, int n) {
+  const auto begin = reinterpret_cast<uintptr_t>(ownPartOf(w));
+  for (int i = 0; i < n; i++) {
+    const auto at = reinterpret_cast<uintptr_t>(extents[i].at);
+    if (extents[i].bytes > 0 && begin != 0 && at < begin + w->bytes && begin < at + extents[i].bytes) return true;
+  }
+  return false;
+}
+
+// Visits the windows of the comm that the extents touch. The caller has the comm to itself: none of them is freed meanwhile.
+template <class Visit>
+void forEachTouched(const Comm* comm, const Extent* extents, int n, Visit visit) {
+  windows().forEach([&](void* handle) {
+    Windows::Shared look(windows(), handle);
+    Window* w = look.get();
+    if (w != nullptr && w->comm == comm && touches(w, extents, n)) visit(handle, w);
+  });
+}
+
+void letGo(void* p) {
+  auto* kept = static_cast<Kept*>(p);
+  for (int i = 0; i < kept->n; i++) {
+    Windows::Shared look(windows(), kept->windows[i]);
+    if (look.get() != nullptr) __atomic_fetch_sub(&look.get()->captured, 1, __ATOMIC_RELEASE);
+  }
+  releaseComm(kept->comm);
+  free(kept);
+}
+
+Kept* keep(Comm* comm, const Extent* extents, int n) {
+  size_t touched = 0;
+  forEachTouched(comm, extents, n, [&](void*, Window*) { touched++; });
+  auto* kept = static_cast<Kept*>(malloc(sizeof(Kept) + touched * sizeof(void*)));
+  if (kept == nullptr) return nullptr;
+  kept->comm = comm;
+  kept->n = 0;
+  retainComm(comm);
+  forEachTouched(comm, extents, n, [&](void* handle, Window* w) {
+    __atomic_fetch_add(&w->captured, 1, __ATOMIC_RELAXED);
+    kept->windows[kept->n++] = handle;
+  });
+  return kept;
+}
+
+}  // namespace
+
+rh_result checkStream(const Comm* comm, const char* operation, const void* stream) {
+  const Device* device = comm->device;
+  if (device->streams == nullptr) {
+    return stream == nullptr ? RH_OK
+                             : fail(RH_ERR_UNSUPPORTED, "%s: rank %d: a stream was given to a %s comm; pass NULL", operation, comm->rank, device->name);
+  }
+  if (device->streams->isStream(stream)) return RH_OK;
+  return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: %p is no live stream of the comm's device (%s)", operation, comm->rank, stream, device->name);
+}
+
+rh_result admitCall(Comm* comm, const char* operation, void* stream, const Extent* extents, int n, uint32_t* captured) {
+  if (captured != nullptr) *captured = 0;
+  const rh_result broken = whyBroken(comm);
+  if (broken != RH_OK) return broken;
+  const Streams* streams = comm->device->streams;
+  const uint64_t capture = streams->captureOf(stream);
+  if (capture == 0) return RH_OK;
+  Kept* kept = keep(comm, extents, n);
+  if (kept == nullptr || !streams->keep(stream, letGo, kept)) {
+    if (kept != nullptr) letGo(kept);
+    return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to note what the captured call keeps", operation, comm->rank);
+  }
+  if (comm->capture != capture) comm->captured = 0;
+  comm->capture = capture;
+  if (captured != nullptr) *captured = comm->captured++ % kMaxCaptured + 1;
+  return RH_OK;
+}
+
+}  // namespace railhead::client
