@@ -1,6 +1,6 @@
-// Package plan decides which algorithm runs: for each collective that has a choice, by the bytes of its buffers.
+// Package plan decides which algorithm each collective of a group runs, by the size of its buffers.
 //
-// It owns the default thresholds, which algorithms add in the same order, and how a forced choice, a measured table and
-// the defaults go together. Its result is a plain table that all ranks of a group share. It must never measure, and has no
-// I/O.
+// It combines three inputs: algorithms that a user forces or forbids, a measured table, and default thresholds, which it owns.
+// It never mixes algorithms that add in different orders. Its result is a plain table that all ranks of a group share. It must
+// never measure, and it has no I/O.
 package plan

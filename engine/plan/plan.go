@@ -10,18 +10,18 @@ import (
 	"railhead/internal/wire"
 )
 
-// Request is what the ranks of a group have asked for, and what is known of where they are.
+// Request describes a group and what its ranks have asked for.
 type Request struct {
 	World        int
-	Forcing      tuner.Forcing // of Algorithms()
+	Forcing      tuner.Forcing // parsed with Algorithms()
 	Reproducible bool
-	Table        *tuner.Table // nil: nothing was measured
-	Order        []int        // the rank at each place of a ring
+	Table        *tuner.Table // nil: the default thresholds apply
+	Order        []int        // the rank at each position of a ring
 	Channels     int
 	LLBelowBytes uint32 // below this size rings use LL
 }
 
-// Make decides. Given the same request it gives the same plans.
+// Make makes the plans of a group. They depend on the request only.
 func Make(r Request) (wire.Plans, error) {
 	p := wire.Plans{Channels: uint32(r.Channels), LlBelowBytes: r.LLBelowBytes}
 	if err := setOrder(&p, r.Order, r.World); err != nil {
@@ -46,12 +46,12 @@ func Make(r Request) (wire.Plans, error) {
 
 func setOrder(p *wire.Plans, order []int, world int) error {
 	if len(order) != world || world < 1 || world > wire.MaxWorld {
-		return fmt.Errorf("plan: %d places in the ring of %d ranks", len(order), world)
+		return fmt.Errorf("plan: a ring order of %d entries for %d ranks", len(order), world)
 	}
 	var seen [wire.MaxWorld]bool
 	for i, rank := range order {
 		if rank < 0 || rank >= world || seen[rank] {
-			return fmt.Errorf("plan: ring order %v is no order of %d ranks", order, world)
+			return fmt.Errorf("plan: ring order %v is no permutation of %d ranks", order, world)
 		}
 		seen[rank] = true
 		p.Order[i] = uint8(rank)
@@ -59,12 +59,12 @@ func setOrder(p *wire.Plans, order []int, world int) error {
 	return nil
 }
 
-// chooser decides for one collective of a group.
+// chooser makes the plans of one collective.
 type chooser struct {
 	c       *collective
 	world   int
 	allowed []wire.Algo
-	forced  bool // something was forbidden
+	forced  bool // allowed is not all algorithms
 	table   *tuner.Table
 }
 
@@ -76,13 +76,13 @@ func newChooser(c *collective, r Request) *chooser {
 
 func (x *chooser) may(a wire.Algo) bool { return slices.Contains(x.allowed, a) }
 
-// copied is the algorithm for buffers that not all ranks can see.
+// copied chooses the algorithm for buffers that are not all in windows.
 func (x *chooser) copied(size uint64) (wire.Algo, wire.Why) {
 	copying := slices.DeleteFunc(slices.Clone(x.allowed), wire.Algo.Windows)
 	why := wire.WhyForced
 	switch {
 	case len(copying) == 0:
-		// Only pull is allowed. A call must not fail for where its buffers lie: it runs as if nothing were forced.
+		// Only pull is allowed. A call must not fail because its buffers are in no window, so the default runs.
 		return x.byDefault(size, x.c.fallback()), wire.WhyNotZeroCopy
 	case len(copying) == 1:
 		if !x.forced {
@@ -100,12 +100,12 @@ func (x *chooser) copied(size uint64) (wire.Algo, wire.Why) {
 	return x.byDefault(size, x.inPreference(copying)), why
 }
 
-// inPreference orders algorithms as the collective's fallback does.
+// inPreference sorts algorithms as fallback does.
 func (x *chooser) inPreference(algos []wire.Algo) []wire.Algo {
 	return slices.DeleteFunc(slices.Clone(x.c.fallback()), func(a wire.Algo) bool { return !slices.Contains(algos, a) })
 }
 
-// zeroCopy is AlgoPull where buffers that all ranks can see are to be read where they lie, else AlgoAuto.
+// zeroCopy chooses for buffers that are all in windows: AlgoPull, or AlgoAuto where the choice of copied applies.
 func (x *chooser) zeroCopy(size uint64) (wire.Algo, wire.Why) {
 	if !x.may(wire.AlgoPull) {
 		return wire.AlgoAuto, wire.WhyNone
@@ -142,7 +142,7 @@ func (x *chooser) ranges(memory tuner.Memory) []tuner.Range {
 	return ranges
 }
 
-// byDefault takes the first of algos, unless the thresholds say another that is among them.
+// byDefault returns the algorithm that the thresholds say if it is among algos, else the first of algos.
 func (x *chooser) byDefault(size uint64, algos []wire.Algo) wire.Algo {
 	if x.c.index == wire.PlanAllReduce && size < twoshotFrom(x.world) && slices.Contains(algos, wire.AlgoOneshot) {
 		return wire.AlgoOneshot
@@ -150,7 +150,7 @@ func (x *chooser) byDefault(size uint64, algos []wire.Algo) wire.Algo {
 	return algos[0]
 }
 
-// A plan has room for every range of a table, and for the two edges that the default thresholds add.
+// A plan has room for all ranges of a table and the two edges that the default thresholds add.
 const _ = uint(wire.MaxChoices - 2 - tuner.MaxRanges)
 
 // edges are the sizes at which a choice may change.
@@ -165,7 +165,7 @@ func (x *chooser) edges() []uint64 {
 	return slices.Compact(edges)
 }
 
-// plan lists what choose says, from the smallest size on.
+// plan calls choose at every edge and joins neighbouring ranges with the same choice.
 func (x *chooser) plan(choose func(size uint64) (wire.Algo, wire.Why)) (wire.Plan, error) {
 	var p wire.Plan
 	for _, from := range x.edges() {
@@ -188,7 +188,7 @@ func (x *chooser) plan(choose func(size uint64) (wire.Algo, wire.Why)) (wire.Pla
 	return p, nil
 }
 
-// Choose looks a size up.
+// Choose returns the algorithm of a plan for a size, and why.
 func Choose(p *wire.Plan, size uint64) (wire.Algo, wire.Why) {
 	for _, c := range p.Choice[:p.Count] {
 		if size < c.BelowBytes || c.BelowBytes == math.MaxUint64 {
@@ -198,13 +198,12 @@ func Choose(p *wire.Plan, size uint64) (wire.Algo, wire.Why) {
 	return wire.AlgoAuto, wire.WhyNone
 }
 
-// collective is one of those that have a choice; wire's table of algorithms says which it has.
+// collective is an operation with several algorithms. wire's table of algorithms lists them.
 type collective struct {
 	op    wire.Op
-	index int  // in wire.Plans
-	adds  bool // what the ranks contribute
-	// first is what copies where nothing else is chosen; behind it come the others, by number.
-	first wire.Algo
+	index int       // in wire.Plans
+	adds  bool      // it reduces
+	first wire.Algo // the default
 }
 
 var collectives = []collective{
@@ -215,24 +214,24 @@ var collectives = []collective{
 	{op: wire.OpBroadcast, index: wire.PlanBroadcast, first: wire.AlgoPipe},
 }
 
-// name is the collective's on the command line.
+// name is the collective's name on the command line.
 func (c *collective) name() string { return strings.ReplaceAll(c.op.String(), "_", "") }
 
 func (c *collective) algorithms() []wire.Algo { return c.op.Algorithms() }
 
-// fallback is what copies where nothing else is chosen, by preference.
+// fallback lists the algorithms that need no windows, by preference: the default, then the others by number.
 func (c *collective) fallback() []wire.Algo {
 	others := slices.DeleteFunc(c.algorithms(), func(a wire.Algo) bool { return a == c.first || a.Windows() })
 	return append([]wire.Algo{c.first}, others...)
 }
 
-// reassociates says whether an algorithm adds in another order than the others. Such a one is never chosen beside those others,
-// or sums would depend on the size of a call.
+// reassociates says whether an algorithm adds in another order than rank order. It must never be mixed with one that does not:
+// the bits of a sum would depend on the size of the call.
 func (c *collective) reassociates(a wire.Algo, reproducible bool) bool {
 	return c.adds && (a.Adds() == wire.OwnOrder || a.Adds() == wire.ChainOrder && !reproducible)
 }
 
-// Algorithms are the names that RAILHEAD_ALGO and tuning tables know.
+// Algorithms lists the names that RAILHEAD_ALGO and tuning tables may use.
 func Algorithms() tuner.Algorithms {
 	known := tuner.Algorithms{}
 	for _, c := range collectives {
@@ -243,8 +242,7 @@ func Algorithms() tuner.Algorithms {
 	return known
 }
 
-// Interchangeable are the algorithms of a collective that an automatic choice may take one beside the other: all those that
-// add in the order of a reproducible comm.
+// Interchangeable lists the algorithms of a collective that a plan of a reproducible comm may mix: they add in the same order.
 func Interchangeable(name string) []string {
 	var names []string
 	for _, c := range collectives {
@@ -257,7 +255,7 @@ func Interchangeable(name string) []string {
 	return names
 }
 
-// InRankOrder says whether an algorithm of a collective adds in the order of the ranks, or adds nothing.
+// InRankOrder says whether an algorithm of a collective adds in rank order. True for a collective that does not reduce.
 func InRankOrder(name, algorithm string, reproducible bool) bool {
 	for _, c := range collectives {
 		for _, a := range c.algorithms() {
@@ -269,7 +267,7 @@ func InRankOrder(name, algorithm string, reproducible bool) bool {
 	return true
 }
 
-// allowed are the algorithms that a choice may take. Where some add in the same order as others, only those.
+// allowed lists the algorithms that a plan may use. If any of them adds in rank order, it leaves out those that do not.
 func (c *collective) allowed(f tuner.Forcing, reproducible bool) (algos []wire.Algo, forced bool) {
 	all, names := c.algorithms(), f.Allowed(c.name())
 	algos = slices.DeleteFunc(slices.Clone(all), func(a wire.Algo) bool { return !slices.Contains(names, a.String()) })
@@ -284,9 +282,9 @@ func (c *collective) allowed(f tuner.Forcing, reproducible bool) (algos []wire.A
 // unreachable is a threshold that no buffer reaches.
 const unreachable = math.MaxUint64
 
-// twoshotFrom is the size in bytes from which on an all-reduce that copies is two-shot. One-shot has one exchange and reads
-// everybody's whole buffer; two-shot has two, and reads each element twice however many ranks there are. Two ranks would save
-// nothing but a second read of a half.
+// twoshotFrom is the smallest size in bytes at which two-shot is the default of an all-reduce. One-shot has one exchange, and
+// every rank reads all buffers whole. Two-shot has two exchanges, and reads each element twice whatever the number of ranks. So
+// with two ranks it saves almost nothing.
 func twoshotFrom(world int) uint64 {
 	if world == 2 {
 		return unreachable
@@ -294,7 +292,8 @@ func twoshotFrom(world int) uint64 {
 	return 16 << 10
 }
 
-// pullFrom is the size from which on a second exchange costs less than copying into a buffer that all can see.
+// pullFrom is the smallest size in bytes at which pull is the default: from there its second exchange costs less than the copy
+// that it saves.
 func pullFrom(index, world int) uint64 {
 	const part = 32 << 10
 	switch index {

@@ -5,7 +5,7 @@ import "math/bits"
 // bytesPerUs is 1 GB/s.
 const bytesPerUs = 1000
 
-// shape is how the ranks of an operation lie on the nodes.
+// shape is how the ranks of an operation are spread over nodes.
 type shape struct {
 	ranks, nodes, perNode int
 }
@@ -16,9 +16,9 @@ type cost struct {
 	intraSteps, interSteps int     // steps of the longest chain of messages
 	copies                 float64 // what the busiest rank sends in all
 	intra                  float64 // what a rank sends over its link within the node
-	inter                  float64 // what a sender sends over its NICs …
-	nics                   float64 // … and how many of a node's NICs it has for itself
-	sequential             bool    // one message after another: the links' times add up; else they overlap
+	inter                  float64 // what a sender sends over NICs
+	nics                   float64 // NICs that the sender has for itself; may be a fraction
+	sequential             bool    // true: the times of link and NICs add up; false: they overlap
 }
 
 // algorithm is a name and its cost.
@@ -27,7 +27,7 @@ type algorithm struct {
 	cost func(s shape, nics float64) cost
 }
 
-// collective is what the model knows of an operation.
+// collective is an operation of the model: its algorithms, and the factor from algorithm to bus bandwidth.
 type collective struct {
 	name       string // as on the command line
 	algorithms []algorithm
@@ -37,7 +37,7 @@ type collective struct {
 func share(n float64) float64 { return (n - 1) / n }
 func one(float64) float64     { return 1 }
 
-// collectives in the order in which they are listed to a person; the first algorithm wins a tie.
+// collectives are in the order of listings. Of two algorithms with the same time the first is chosen.
 var collectives = []collective{
 	{"allreduce", []algorithm{
 		{"oneshot", oneshot},
@@ -53,8 +53,8 @@ var collectives = []collective{
 	{"sendrecv", []algorithm{{"pipe", pipe}}, one},
 }
 
-// ring: passes times n-1 steps, of which passes times nodes-1 leave a node. Every rank sends copies times the size to the
-// next; at a node's edge the rings of its NICs share the same bytes.
+// ring: passes × (n-1) steps, of which passes × (nodes-1) leave a node. Every rank sends copies × the size to the
+// next. Between nodes there is one ring a NIC, and the rings divide these bytes.
 func ring(passes int, copies func(ranks float64) float64) func(shape, float64) cost {
 	return func(s shape, nics float64) cost {
 		c := copies(float64(s.ranks))
@@ -66,8 +66,8 @@ func ring(passes int, copies func(ranks float64) float64) func(shape, float64) c
 	}
 }
 
-// tree: up, and for an all-reduce down as well (passes 2). In a node alone it is binary, ceil(log2 n) steps deep; over
-// nodes it is a chain within each and a binary tree of the nodes, (p-1) + log2 N.
+// tree: up only (passes 1), or up and down (passes 2, an all-reduce). On one node it is binary, ceil(log2 n) steps deep. On
+// several it is a chain within each node and a binary tree over the N nodes: (p-1) + log2 N steps.
 func tree(passes int) func(shape, float64) cost {
 	return func(s shape, nics float64) cost {
 		c := cost{copies: float64(passes), intra: float64(passes), inter: float64(passes), nics: nics}
@@ -80,18 +80,18 @@ func tree(passes int) func(shape, float64) cost {
 	}
 }
 
-// oneshot: everybody sends everything to everybody, at once.
+// oneshot: every rank sends its whole buffer to all others at once.
 func oneshot(s shape, nics float64) cost {
 	return atOnce(s, nics, 1, float64(s.ranks-1), 1)
 }
 
-// twoshot: each rank reduces its part for all, and sends the sum to all.
+// twoshot: a reduce-scatter, then an all-gather. Each rank sends to all others at once.
 func twoshot(s shape, nics float64) cost {
 	return atOnce(s, nics, 2, float64(s.ranks-1), 2/float64(s.ranks))
 }
 
-// atOnce sends a part, a multiple of the size, to each peer in one or several steps; links within the node and NICs work at
-// the same time, and the ranks of a node share its NICs.
+// atOnce sends part × the size to each peer, in one or several steps. Links within the node and NICs work at the same time.
+// The ranks of a node share its NICs.
 func atOnce(s shape, nics float64, steps int, peers, part float64) cost {
 	local := float64(s.perNode - 1)
 	c := cost{copies: peers * part, intra: local * part, inter: (peers - local) * part, nics: nics / float64(s.perNode)}
@@ -103,7 +103,7 @@ func atOnce(s shape, nics float64, steps int, peers, part float64) cost {
 	return c
 }
 
-// pairwise: a part to each other rank, one after another.
+// pairwise: each rank sends a part to one other rank after another.
 func pairwise(s shape, nics float64) cost {
 	n, p := float64(s.ranks), float64(s.perNode)
 	return cost{
@@ -112,7 +112,7 @@ func pairwise(s shape, nics float64) cost {
 	}
 }
 
-// pipe: one message, to another node if there is one, by one NIC.
+// pipe: one message. On several nodes it goes to another node, over one NIC.
 func pipe(s shape, _ float64) cost {
 	if s.nodes > 1 {
 		return cost{interSteps: 1, copies: 1, inter: 1, nics: 1}
@@ -123,12 +123,12 @@ func pipe(s shape, _ float64) cost {
 // ceilLog2 of n >= 1.
 func ceilLog2(n int) int { return bits.Len(uint(n - 1)) }
 
-// parts are the latency part, and the bandwidth part for a size in bytes.
+// parts splits the time of an operation into latency and bandwidth.
 func (m *Machine) parts(c cost, sizeBytes float64) (latencyUs, bandwidthUs float64) {
 	latencyUs = float64(c.intraSteps) * m.Link.LatencyUs
 	intraUs := c.intra * sizeBytes / (bytesPerUs * m.Link.BandwidthGBs)
 	interUs := 0.0
-	// Without a step between nodes there may be no NICs to ask.
+	// A machine of one node may have no NICs.
 	if c.interSteps > 0 {
 		latencyUs += float64(c.interSteps) * m.NICs.LatencyUs
 		interUs = c.inter * sizeBytes / (bytesPerUs * m.NICs.effectiveGBs() * c.nics)

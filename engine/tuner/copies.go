@@ -5,18 +5,18 @@ import (
 	"math"
 )
 
-// Copies are expected copies of a token that leave a rank for the experts it was routed to, by what shares a copy: nothing
-// (one an expert), the experts of a rank, or those of a node.
+// Copies are the expected numbers of copies of a token that leave a rank, for three schemes: one copy for each expert, for
+// each rank with such experts, or for each node.
 type Copies struct {
 	PerExpert float64 `json:"per_expert"`
 	PerRank   float64 `json:"per_rank"`
 	PerNode   float64 `json:"per_node"`
 }
 
-// Routing is how tokens choose experts. Experts lie evenly on the ranks.
+// Routing is how tokens choose experts. All ranks have equally many experts.
 type Routing struct {
 	TopK    int
-	Experts int // chosen uniformly, none twice; 0: every choice is independent of the others, of any number of experts
+	Experts int // TopK of them are chosen uniformly without repetition; 0: the choices are independent, of any number of experts
 }
 
 // Bounds of a routing.
@@ -36,17 +36,17 @@ func (r Routing) check(s shape) error {
 		return err
 	}
 	if r.Experts%s.ranks != 0 {
-		return fmt.Errorf("%d experts do not lie evenly on %d ranks; give a multiple", r.Experts, s.ranks)
+		return fmt.Errorf("%d experts cannot be divided evenly over %d ranks; give a multiple of the number of ranks", r.Experts, s.ranks)
 	}
 	return nil
 }
 
-// hit is the probability that a token goes to at least one expert of so many of all ranks.
+// hit is the probability that a token goes to at least one expert on a given set of `part` ranks, out of all ranks.
 func (r Routing) hit(part, ranks int) float64 {
 	if r.Experts == 0 {
 		return 1 - math.Pow(1-float64(part)/float64(ranks), float64(r.TopK))
 	}
-	// Those who choose none of e experts choose all from the other E-e: C(E-e, k) / C(E, k).
+	// A token that misses e experts chooses all of its k from the other E-e: C(E-e, k) / C(E, k).
 	others := r.Experts - r.Experts/ranks*part
 	miss := 1.0
 	for i := range r.TopK {
@@ -65,8 +65,8 @@ func (r Routing) remote(s shape) Copies {
 	}
 }
 
-// local are copies to the other ranks of the node. With one copy a node they include those that a rank forwards: it gets
-// as many tokens from other nodes as it sends there, and is itself one of the perNode ranks that they are for.
+// local are copies to the other ranks of the node. With one copy a node they include those that a rank forwards. It receives
+// as many tokens from other nodes as it sends there, and one in perNode of these is for itself.
 func (r Routing) local(s shape) Copies {
 	near := float64(s.perNode - 1)
 	c := Copies{
@@ -77,7 +77,7 @@ func (r Routing) local(s shape) Copies {
 	return c
 }
 
-// of is the member by the name of its algorithm, one of copyAlgorithms.
+// of returns the copies of an algorithm, one of copyAlgorithms.
 func (c Copies) of(algorithm string) float64 {
 	switch algorithm {
 	case "per_node":
@@ -89,22 +89,22 @@ func (c Copies) of(algorithm string) float64 {
 	}
 }
 
-// copyAlgorithms: the first wins a tie.
+// copyAlgorithms: of two with the same time the first is chosen.
 var copyAlgorithms = []string{"per_node", "per_rank", "per_expert"}
 
 // Cache is the shape of a KV cache.
 type Cache struct {
 	Layers     int
-	KVHeads    int // of a cache of heads, with HeadDim
+	KVHeads    int // with HeadDim: a cache of keys and values of heads
 	HeadDim    int
-	LatentRank int // of a cache of latent vectors instead: their elements, rotary part included
+	LatentRank int // in place of these: elements of a latent vector, rotary part included
 	DtypeBytes int
 	Tokens     int
 }
 
 const maxCacheNumber = 1 << 24
 
-// Bytes of the whole cache: keys and values of all heads, or one latent vector, for each token and layer.
+// Bytes is the size of the whole cache: for each token and layer, keys and values of all heads, or one latent vector.
 func (c Cache) Bytes() (uint64, error) {
 	perLayer := []field{{"kv_heads", c.KVHeads}, {"head_dim", c.HeadDim}}
 	elements := 2 * float64(c.KVHeads) * float64(c.HeadDim)
@@ -129,7 +129,7 @@ type field struct {
 	value int
 }
 
-// parts is how many ranks hold a part of their own: a head is not divided, and a latent vector is on every rank.
+// parts is the number of ranks over which the cache is divided. A head is never divided. A latent vector is on every rank.
 func (c Cache) parts(ranks int) int {
 	if c.LatentRank > 0 {
 		return 1

@@ -10,8 +10,8 @@ const (
 	maxMeasurements = 1 << 20
 	minTimeUs       = 1e-6
 	maxTimeUs       = 1e12
-	// SwitchMargin is how much faster another algorithm must be to take over: more than the noise of medians, less than
-	// what a user would notice.
+	// SwitchMargin is how much faster another algorithm must be to be chosen in place of the current one: more than the
+	// noise of medians, less than a user would notice.
 	SwitchMargin = 0.05
 )
 
@@ -22,16 +22,16 @@ type Measurement struct {
 	TimeUs    float64
 }
 
-// FitRanges makes ranges of the measurements of one collective at one world size. What counts of several runs is the median.
+// FitRanges makes ranges from the measurements of one collective at one world size. Of several runs it takes the median.
 //
 // The rule: begin with the algorithm that is fastest over the two smallest sizes together (the least product of times). Go
-// up through the sizes. Another algorithm takes over from a size on if it is more than SwitchMargin faster than the current
-// one at this size and at the next; the fastest at this size, if there are several. So noise below the margin never
-// switches, one odd size does not either, and there is no way back without as much of a difference the other way. The
-// largest size alone never switches: a sweep should end one size beyond the last that matters. An algorithm that was not
-// measured at a size is not used for it: the fastest that was measured takes over at once.
+// up through the sizes. Switch to another algorithm if it is more than SwitchMargin faster than the current one at this size
+// and at the next; if there are several such, to the fastest at this size. So neither noise below the margin nor one odd
+// size causes a switch, and switching back takes as large a difference (hysteresis). The largest size alone never causes a
+// switch: a sweep should end one size beyond the last that matters. Where the current algorithm was not measured at a size,
+// the fastest that was is chosen, whatever the margin.
 //
-// Equal times are settled by name, so that the result does not depend on the order of the measurements.
+// Of equal times the first by name is chosen, so that the result does not depend on the order of the measurements.
 func FitRanges(measured []Measurement) ([]Range, error) {
 	sizes, err := Medians(measured)
 	if err != nil {
@@ -70,7 +70,7 @@ type SizeTimes struct {
 	TimesUs map[string]float64
 }
 
-// Medians sums up the runs of each algorithm at each size, in the order of the sizes.
+// Medians takes the median over the runs of each algorithm at each size. Sizes ascend.
 func Medians(measured []Measurement) ([]SizeTimes, error) {
 	if len(measured) == 0 || len(measured) > maxMeasurements {
 		return nil, fmt.Errorf("fit: %d measurements; give 1 to %d", len(measured), maxMeasurements)
@@ -100,7 +100,7 @@ func Medians(measured []Measurement) ([]SizeTimes, error) {
 	return sizes, nil
 }
 
-// first is the algorithm to begin with.
+// first is the algorithm that FitRanges begins with.
 func first(sizes []SizeTimes) string {
 	if len(sizes) == 1 {
 		return fastest(sizes[0].TimesUs, func(string) bool { return true })
@@ -117,7 +117,7 @@ func first(sizes []SizeTimes) string {
 	return fastest(sizes[0].TimesUs, func(string) bool { return true })
 }
 
-// fastest of those that may, or "".
+// fastest returns the fastest algorithm for which may is true, or "".
 func fastest(times map[string]float64, may func(string) bool) string {
 	best := ""
 	for _, a := range sortedKeys(times) {
@@ -128,7 +128,7 @@ func fastest(times map[string]float64, may func(string) bool) string {
 	return best
 }
 
-// clearlyFaster needs both to have been measured.
+// clearlyFaster is whether a is faster than the other by more than SwitchMargin. False where either was not measured.
 func clearlyFaster(times map[string]float64, a, than string) bool {
 	ta, oka := times[a]
 	tb, okb := times[than]

@@ -9,7 +9,7 @@ import (
 // maxForcingBytes bounds a forcing text.
 const maxForcingBytes = 1024
 
-// Algorithms are the names that exist: for each collective, by the name of the command line, its algorithms.
+// Algorithms lists the algorithms of each collective. Collectives have their names of the command line.
 type Algorithms map[string][]string
 
 // all names every algorithm once, in order.
@@ -27,8 +27,9 @@ func (a Algorithms) all() []string {
 //	text   = "" | "auto" | clause { ";" clause }
 //	clause = [ collective ":" ] [ "^" ] algorithm { "," algorithm }
 //
-// A clause allows its algorithms and no others, or with ^ all but those. Without a collective it holds for every collective
-// that has no clause of its own and at least one of the algorithms. At most one clause names a collective, and one none.
+// A clause allows its algorithms only, or with ^ all except these. A clause without a collective applies to every collective
+// that has at least one of the algorithms and no clause of its own. There is at most one clause a collective, and at most
+// one without a collective.
 type Forcing struct {
 	clauses []clause
 	known   Algorithms
@@ -40,7 +41,7 @@ type clause struct {
 	algorithms []string
 }
 
-// ParseForcing reads a text. A name that does not exist, and a collective that is left without an algorithm, are errors.
+// ParseForcing parses a text. An unknown name is an error, and so is a collective for which no algorithm would be left.
 func ParseForcing(text string, known Algorithms) (Forcing, error) {
 	if len(text) > maxForcingBytes {
 		return Forcing{}, fmt.Errorf("forced algorithms: %d bytes; at most %d", len(text), maxForcingBytes)
@@ -55,14 +56,14 @@ func ParseForcing(text string, known Algorithms) (Forcing, error) {
 			return Forcing{}, fmt.Errorf("forced algorithms %q: %w", text, err)
 		}
 		if _, twice := f.clause(c.collective); twice {
-			return Forcing{}, fmt.Errorf("forced algorithms %q: two clauses %s; put their algorithms into one list", text, c.scope())
+			return Forcing{}, fmt.Errorf("forced algorithms %q: two clauses %s; put their algorithms into one", text, c.scope())
 		}
 		f.clauses = append(f.clauses, c)
 	}
 	slices.SortFunc(f.clauses, clause.compare)
 	for _, collective := range sortedKeys(known) {
 		if len(known[collective]) > 0 && len(f.Allowed(collective)) == 0 {
-			return Forcing{}, fmt.Errorf("forced algorithms %q leave none for %s, which has %s", text, collective, strings.Join(known[collective], ", "))
+			return Forcing{}, fmt.Errorf("forced algorithms %q: none is left for %s; its algorithms are %s", text, collective, strings.Join(known[collective], ", "))
 		}
 	}
 	return f, nil
@@ -85,7 +86,7 @@ func parseClause(text string, known Algorithms) (clause, error) {
 		name = strings.TrimSpace(name)
 		switch {
 		case strings.HasPrefix(name, "^"):
-			return c, fmt.Errorf("%.40q: one ^, before the first algorithm, is for the whole list", name)
+			return c, fmt.Errorf("%.40q: put one ^ before the first algorithm; it applies to the whole list", name)
 		case !slices.Contains(names, name):
 			return c, fmt.Errorf("algorithm %.40q is not known %s; there are %s", name, c.scope(), strings.Join(names, ", "))
 		case slices.Contains(c.algorithms, name):
@@ -105,7 +106,7 @@ func (c clause) compare(other clause) int {
 	return strings.Compare(c.collective, other.collective)
 }
 
-// scope names what a clause is for, in messages.
+// scope says in messages what a clause applies to.
 func (c clause) scope() string {
 	if c.collective == "" {
 		return "for all collectives"
@@ -121,8 +122,8 @@ func (f Forcing) clause(collective string) (clause, bool) {
 	return f.clauses[i], true
 }
 
-// Allowed are the algorithms that a choice for a collective may take, in the order in which they were made known: all of
-// them where nothing is forced, none for a collective that is not known.
+// Allowed lists the algorithms that may be chosen for a collective, in the order of Algorithms: all where nothing is forced,
+// none for an unknown collective.
 func (f Forcing) Allowed(collective string) []string {
 	all := f.known[collective]
 	c, own := f.clause(collective)
@@ -143,7 +144,7 @@ func (f Forcing) Allowed(collective string) []string {
 	return allowed
 }
 
-// String is the text without spaces, in a fixed order: texts that mean the same give the same. ParseForcing reads it back.
+// String is the text in canonical form: two texts with the same meaning give the same string. ParseForcing reads it back.
 func (f Forcing) String() string {
 	if len(f.clauses) == 0 {
 		return "auto"

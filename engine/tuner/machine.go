@@ -19,11 +19,11 @@ const (
 	maxRanksPerNode = 1 << 16
 	maxNICs         = 1 << 10
 	maxLatencyUs    = 1e9
-	minGBs          = 1e-6 // a time stays a number
+	minGBs          = 1e-6 // keeps times finite
 	maxGBs          = 1e9
 )
 
-// Machine is what a prediction is for: equal nodes, equal ranks, one kind of link within a node and one kind of NIC.
+// Machine describes the machine of a prediction: equal nodes, equal ranks, one kind of link within a node, one kind of NIC.
 type Machine struct {
 	Version      int    `json:"version"`
 	Name         string `json:"name,omitempty"`
@@ -31,25 +31,25 @@ type Machine struct {
 	RanksPerNode int    `json:"ranks_per_node"`
 	Link         Link   `json:"link"` // from a rank to the others of its node
 	NICs         *NICs  `json:"nics,omitempty"`
-	NCCL         *NCCL  `json:"nccl,omitempty"` // what only NCCL's cost model asks for
+	NCCL         *NCCL  `json:"nccl,omitempty"` // used by NCCL's cost model only
 }
 
-// Link is an α and a β. The bandwidth is one way; a kind gives it where it is left out.
+// Link is an α and a β. The bandwidth is one way; 0: that of the kind.
 type Link struct {
 	Kind         string  `json:"kind,omitempty"`
 	LatencyUs    float64 `json:"latency_us"`
 	BandwidthGBs float64 `json:"bandwidth_GBs,omitempty"`
 }
 
-// NICs are a node's.
+// NICs are the NICs of one node.
 type NICs struct {
 	Link
 	PerNode int     `json:"per_node"`
-	PCIe    string  `json:"pcie,omitempty"`     // kind of the slot, or …
-	PCIeGBs float64 `json:"pcie_GBs,omitempty"` // … its bandwidth; without both the slot is no limit
+	PCIe    string  `json:"pcie,omitempty"`     // kind of the slot
+	PCIeGBs float64 `json:"pcie_GBs,omitempty"` // bandwidth of the slot; 0: that of its kind, or without a kind no limit
 }
 
-// effectiveGBs is the bandwidth of one NIC, which its slot may limit.
+// effectiveGBs is the bandwidth of one NIC in its slot.
 func (n *NICs) effectiveGBs() float64 {
 	if n.PCIeGBs > 0 {
 		return min(n.BandwidthGBs, n.PCIeGBs)
@@ -57,7 +57,7 @@ func (n *NICs) effectiveGBs() float64 {
 	return n.BandwidthGBs
 }
 
-// linkKinds, nicKinds and pcieKinds are one-way bandwidths in GB/s of what can be bought.
+// linkKinds, nicKinds and pcieKinds are one-way bandwidths in GB/s.
 var (
 	linkKinds = map[string]float64{
 		"nvlink-a100": 300, "nvlink-h100": 450, "nvlink-blackwell": 900,
@@ -80,7 +80,7 @@ func LoadMachine(path string) (*Machine, error) {
 	return m, nil
 }
 
-// ParseMachine reads a machine's JSON, fills in what kinds stand for and checks it.
+// ParseMachine parses a machine's JSON, fills in the bandwidths of kinds and checks all numbers.
 func ParseMachine(raw []byte) (*Machine, error) {
 	m := &Machine{}
 	if err := decodeStrict(raw, m); err != nil {
@@ -95,7 +95,7 @@ func ParseMachine(raw []byte) (*Machine, error) {
 	return m, nil
 }
 
-// UniformMachine is one node whose ranks have one kind of link.
+// UniformMachine is one node without NICs.
 func UniformMachine(ranks int, alphaUs, betaGBs float64) (*Machine, error) {
 	m := &Machine{Version: machineVersion, Nodes: 1, RanksPerNode: ranks, Link: Link{LatencyUs: alphaUs, BandwidthGBs: betaGBs}}
 	if err := m.complete(); err != nil {
@@ -104,7 +104,7 @@ func UniformMachine(ranks int, alphaUs, betaGBs float64) (*Machine, error) {
 	return m, nil
 }
 
-// complete fills in the bandwidths that kinds stand for and checks every number.
+// complete fills in the bandwidths of kinds and checks every number.
 func (m *Machine) complete() error {
 	if err := within("nodes", float64(m.Nodes), 1, maxNodes); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (m *Machine) complete() error {
 		return m.NICs.complete()
 	}
 	if m.Nodes > 1 {
-		return fmt.Errorf("nics: missing; %d nodes need them", m.Nodes)
+		return fmt.Errorf("nics: missing; a machine of %d nodes needs them", m.Nodes)
 	}
 	return nil
 }
@@ -159,7 +159,7 @@ func (n *NICs) complete() error {
 	return within("nics.pcie_GBs", n.PCIeGBs, minGBs, maxGBs)
 }
 
-// kindOrGBs is the bandwidth that was given, or the kind's.
+// kindOrGBs returns the given bandwidth, or where it is 0 that of the kind.
 func kindOrGBs(parent, kindField, kind, gbsField string, gbs float64, kinds map[string]float64) (float64, error) {
 	if kind == "" {
 		return gbs, nil
@@ -174,14 +174,14 @@ func kindOrGBs(parent, kindField, kind, gbsField string, gbs float64, kinds map[
 	return known, nil
 }
 
-// shapeOf lays ranks on nodes; 0 is all the machine has.
+// shapeOf spreads ranks over nodes. ranks 0 means all of the machine.
 func (m *Machine) shapeOf(ranks, least int) (shape, error) {
 	if ranks == 0 {
 		ranks = m.Nodes * m.RanksPerNode
 	}
 	switch p := m.RanksPerNode; {
 	case ranks < least || ranks > m.Nodes*p:
-		return shape{}, fmt.Errorf("ranks is %d; give %d to %d, of %d nodes with %d ranks", ranks, least, m.Nodes*p, m.Nodes, p)
+		return shape{}, fmt.Errorf("ranks is %d; give %d to %d (%d nodes of %d ranks)", ranks, least, m.Nodes*p, m.Nodes, p)
 	case ranks <= p:
 		return shape{ranks: ranks, nodes: 1, perNode: ranks}, nil
 	case ranks%p != 0:
@@ -207,7 +207,7 @@ func within(field string, v, low, high float64) error {
 
 func sortedKeys[M ~map[K]V, K cmp.Ordered, V any](of M) []K { return slices.Sorted(maps.Keys(of)) }
 
-// list names what a map has, in order.
+// list joins the keys of a map, sorted, for messages.
 func list[M ~map[string]V, V any](of M) string { return strings.Join(sortedKeys(of), ", ") }
 
 // readBounded reads a file of at most limit bytes.

@@ -64,7 +64,7 @@ func TestWrongMachinesAreRefusedByLineOrField(t *testing.T) {
 		{`"pcie4"`, `"pcie9"`, "nics.pcie: \"pcie9\" is not known"},
 		{`"pcie": "pcie4"`, `"pcie_GBs": -1`, "nics.pcie_GBs is -1"},
 		{`"per_node": 8`, `"per_node": 0`, "nics.per_node is 0"},
-		{`"nics": {"per_node": 8, "kind": "ndr", "latency_us": 2, "pcie": "pcie4"},`, ``, "nics: missing; 2 nodes need them"},
+		{`"nics": {"per_node": 8, "kind": "ndr", "latency_us": 2, "pcie": "pcie4"},`, ``, "nics: missing; a machine of 2 nodes needs them"},
 		{`hopper`, `maxwell`, "there are ampere, blackwell, hopper, volta"},
 		{`"gpu": "hopper"`, `"gpu": "hopper", "intra": "net"`, "there are nvlink, pci"},
 		{`"channels": 16`, `"channels": 65`, "nccl.channels is 65"},
@@ -79,7 +79,7 @@ func TestWrongMachinesAreRefusedByLineOrField(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"": "line 1: the file ends early", "{\n": "line 2: the file ends early", twoNodes + "\n{}": "more than one value", "[]": "line 1: the file: a JSON array",
+		"": "line 1: the file ends early", "{\n": "line 2: the file ends early", twoNodes + "\n{}": "more than one JSON value", "[]": "line 1: the file: a JSON array",
 	} {
 		if _, err := ParseMachine([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// NCCL is what NCCL's cost model asks for beside ranks and nodes.
+// NCCL has the parameters of NCCL's cost model.
 type NCCL struct {
 	GPU      string  `json:"gpu"`             // generation: volta, ampere, hopper, blackwell
 	Intra    string  `json:"intra,omitempty"` // hops within a node: nvlink (default) or pci
@@ -15,7 +15,7 @@ type NCCL struct {
 	BusGBs   float64 `json:"bus_GBs"` // of all channels together
 }
 
-// maxChannels is NCCL's; maxLatCount is beyond any message.
+// maxChannels is NCCL's limit. No message needs as many as maxLatCount pipelined operations.
 const (
 	maxChannels = 64
 	maxLatCount = 1 << 20
@@ -37,7 +37,7 @@ const (
 	hopNet
 )
 
-// latencyTable has microseconds by protocol, and for hops by kind of hop and protocol.
+// latencyTable has latencies in microseconds: a base by protocol, and those of a hop by kind of hop and protocol.
 type latencyTable struct {
 	base [3]float64
 	hop  [3][3]float64
@@ -55,12 +55,12 @@ var (
 	}
 )
 
-// nvlsLatencyUs stands for the whole latency of NVLS.
+// nvlsLatencyUs is the whole latency of NVLS.
 const nvlsLatencyUs = 25
 
-// generation is what differs between GPUs. 0 means that the reference has no figure.
+// generation has the figures of one generation of GPUs. 0: the model has no figure.
 type generation struct {
-	llMaxGBs        [3]float64 // of all channels, on 1, 2 and more nodes
+	llMaxGBs        [3]float64 // of all channels together; on 1, on 2, on more nodes
 	ll128ChannelGBs float64    // of one channel
 	nvlsEfficiency  float64
 }
@@ -72,14 +72,14 @@ var generations = map[string]generation{
 	"blackwell": {llMaxGBs: [3]float64{282, 90, 70}, ll128ChannelGBs: 40, nvlsEfficiency: 0.74},
 }
 
-// ncclSteps are the steps of a ring over so many ranks or nodes, of the collectives that the model has.
+// ncclSteps gives the steps of a ring over n ranks or nodes, for each collective of the model.
 var ncclSteps = map[string]func(n int) int{
 	"allreduce":     func(n int) int { return 2 * (n - 1) },
 	"allgather":     func(n int) int { return n - 1 },
 	"reducescatter": func(n int) int { return n - 1 },
 }
 
-// check makes NVLink the default.
+// check checks every field, and fills in NVLink where Intra is empty.
 func (n *NCCL) check() error {
 	if _, ok := generations[n.GPU]; !ok {
 		return fmt.Errorf("nccl.gpu: %.40q is not known; there are %s", n.GPU, list(generations))
@@ -102,7 +102,7 @@ type ncclLine struct {
 	copies                  float64 // what a rank sends, as a multiple of the size
 }
 
-// line has the reason where the model has none.
+// line returns the line of an algorithm and protocol, or as an error why the model has none.
 func (n *NCCL) line(op, algo string, protocol int, s shape) (ncclLine, error) {
 	switch algo {
 	case "ring":
@@ -112,13 +112,13 @@ func (n *NCCL) line(op, algo string, protocol int, s shape) (ncclLine, error) {
 	case "nvls":
 		return n.nvls(op, protocol, s)
 	}
-	return ncclLine{}, fmt.Errorf("algorithm %.40q is not in NCCL's model; there are %s", algo, strings.Join(ncclAlgorithms, ", "))
+	return ncclLine{}, fmt.Errorf("algorithm %.40q is not in NCCL's model; its algorithms are %s", algo, strings.Join(ncclAlgorithms, ", "))
 }
 
-// ncclAlgorithms: the first wins a tie.
+// ncclAlgorithms: of two with the same time the first is chosen.
 var ncclAlgorithms = []string{"ring", "tree", "nvls"}
 
-// ring: every step crosses a hop; those that leave a node are as many as a ring of the nodes would have.
+// ring: every step is a hop. As many steps leave a node as a ring over the nodes has.
 func (n *NCCL) ring(op string, protocol int, s shape) (ncclLine, error) {
 	steps, inter := ncclSteps[op](s.ranks), ncclSteps[op](s.nodes)
 	bus := n.BusGBs
@@ -140,8 +140,8 @@ func (n *NCCL) ring(op string, protocol int, s shape) (ncclLine, error) {
 	}, nil
 }
 
-// tree: a chain within each node, a tree of the nodes, up and down. The bandwidth is the reference's, which counts the bus
-// once; NCCL's source halves it (2 × the bytes cross a link).
+// tree: a chain within each node and a tree over the nodes, up and down. The model omits the factor 1/2 by which
+// NCCL's source turns the bus bandwidth into algorithm bandwidth: docs/tuning.md.
 func (n *NCCL) tree(op string, protocol int, s shape) (ncclLine, error) {
 	if op != "allreduce" {
 		return ncclLine{}, fmt.Errorf("NCCL's model has trees for allreduce only, not for %s", op)
@@ -156,7 +156,7 @@ func (n *NCCL) tree(op string, protocol int, s shape) (ncclLine, error) {
 		bus *= 120.0 / 128
 	}
 	t := treeLatency
-	chain, depth := s.ranks/s.nodes-1, bits.Len(uint(s.nodes))-1 // log2 in whole numbers, rounded down as in NCCL
+	chain, depth := s.ranks/s.nodes-1, bits.Len(uint(s.nodes))-1 // floor(log2 nodes), as in NCCL
 	return ncclLine{
 		latencyUs:    t.base[protocol] + 2*(float64(chain)*t.hop[n.hop()][protocol]+float64(depth)*t.hop[hopNet][protocol]),
 		bandwidthGBs: bus,
@@ -164,7 +164,7 @@ func (n *NCCL) tree(op string, protocol int, s shape) (ncclLine, error) {
 	}, nil
 }
 
-// nvls reduces in the switch of one node.
+// nvls: the NVSwitch of one node reduces.
 func (n *NCCL) nvls(op string, protocol int, s shape) (ncclLine, error) {
 	efficiency := generations[n.GPU].nvlsEfficiency
 	switch {

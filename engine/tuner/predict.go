@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// MaxBytes bounds every size: 64 TiB.
+// MaxBytes is the largest size: 64 TiB.
 const MaxBytes = 1 << 46
 
 // Cost models by name.
@@ -15,21 +15,23 @@ const (
 	NCCLModel = "nccl"
 )
 
-// Request is an operation whose time is asked for. Zero values: the fastest algorithm and protocol, all of the machine's ranks.
+// Request is an operation whose time is to be predicted. Zero values: the fastest algorithm and protocol, all ranks of the
+// machine.
 type Request struct {
 	Op        string // by the name of the command line
 	CostModel string // AlphaBeta or NCCLModel
 	Algorithm string
 	Protocol  string // of NCCL's model
-	LatCount  int    // of NCCL's model: pipelined operations that pay the latency one after another; 0 is 1
+	LatCount  int    // of NCCL's model: by how much the latency is multiplied, for pipelined operations; 0: 1
 	Ranks     int
-	Bytes     uint64 // as in bench's size column; of dispatch and combine: of one copy of a token
+	Bytes     uint64 // as in the size column of bench; for dispatch and combine, of one copy of a token
 	Routing   Routing
-	Tokens    int // that a rank dispatches or combines
+	Tokens    int // of one rank, for dispatch and combine
 	Cache     Cache
 }
 
-// Prediction is the answer. A size is what the operation is given, bytes_per_rank what the busiest rank sends for it.
+// Prediction is the predicted time of an operation. Bytes is the size of the operation, BytesPerRank what the busiest rank
+// sends.
 type Prediction struct {
 	Op           string  `json:"op"`
 	CostModel    string  `json:"cost_model"`
@@ -42,7 +44,7 @@ type Prediction struct {
 	BandwidthUs  float64 `json:"bandwidth_us"`
 	Bytes        uint64  `json:"bytes"`
 	BytesPerRank float64 `json:"bytes_per_rank"`
-	Copies       float64 `json:"copies"` // bytes_per_rank / bytes: how often the data is sent
+	Copies       float64 `json:"copies"` // bytes_per_rank / bytes
 	KneeBytes    float64 `json:"knee_bytes"`
 	AlgGBs       float64 `json:"algbw_GBs"`
 	BusGBs       float64 `json:"busbw_GBs"`
@@ -50,7 +52,7 @@ type Prediction struct {
 	RemoteCopies *Copies `json:"remote_copies,omitempty"` // of a token, to other nodes
 }
 
-// Ops lists what can be predicted.
+// Ops lists the operations that Predict knows.
 func Ops() []string {
 	var names []string
 	for _, c := range collectives {
@@ -59,14 +61,14 @@ func Ops() []string {
 	return append(names, "dispatch", "combine", "kv")
 }
 
-// Predict answers, or says what is wrong with the question.
+// Predict predicts the time of an operation.
 func (m *Machine) Predict(r Request) (Prediction, error) {
 	if !slices.Contains(Ops(), r.Op) {
 		return Prediction{}, fmt.Errorf("operation %.40q is not known; there are %s", r.Op, strings.Join(Ops(), ", "))
 	}
 	least := 2
 	if r.Op == "kv" {
-		least = 1 // the peers are not among them
+		least = 1 // ranks are the senders only
 	}
 	s, err := m.shapeOf(r.Ranks, least)
 	if err != nil {
@@ -78,7 +80,7 @@ func (m *Machine) Predict(r Request) (Prediction, error) {
 	switch r.CostModel {
 	case AlphaBeta:
 		if r.Protocol != "" || r.LatCount != 0 {
-			return Prediction{}, fmt.Errorf("protocol and latency count belong to the cost model %s; leave them out, or choose it", NCCLModel)
+			return Prediction{}, fmt.Errorf("protocol and latency count are for the cost model %s; leave them out, or choose that model", NCCLModel)
 		}
 	case NCCLModel:
 		return m.predictNCCL(r, s)
@@ -95,7 +97,7 @@ func (m *Machine) Predict(r Request) (Prediction, error) {
 	return m.predictCollective(r, collectives[i], s)
 }
 
-// choose returns the candidate that takes the least time; the first wins a tie.
+// choose returns the candidate with the least time, of equal ones the first.
 func choose(candidates []Prediction) Prediction {
 	best := candidates[0]
 	for _, p := range candidates[1:] {
@@ -106,7 +108,7 @@ func choose(candidates []Prediction) Prediction {
 	return best
 }
 
-// wanted are the names of a list, or the one that was asked for.
+// wanted returns all known names, or the one name that was asked for.
 func wanted(name, op string, known []string) ([]string, error) {
 	if name == "" {
 		return known, nil
@@ -117,7 +119,7 @@ func wanted(name, op string, known []string) ([]string, error) {
 	return []string{name}, nil
 }
 
-// price is the α-β model's prediction.
+// price is the prediction of the α-β model for one algorithm.
 func (m *Machine) price(r Request, name string, s shape, sizeBytes uint64, k cost, busFactor float64) Prediction {
 	latencyUs, bandwidthUs := m.parts(k, float64(sizeBytes))
 	_, perByteUs := m.parts(k, 1)
@@ -128,8 +130,8 @@ func (m *Machine) price(r Request, name string, s shape, sizeBytes uint64, k cos
 	}, perByteUs, busFactor)
 }
 
-// finish makes the derived numbers. The knee is the size whose latency and bandwidth parts are equal, nαβ for a ring; half
-// of the plateau's bandwidth is reached there, 90 % at nine times it.
+// finish fills in the derived numbers. The knee is the size at which latency and bandwidth take equal time, nαβ for a ring.
+// There half of the peak bandwidth is reached, and 90 % at nine times that size.
 func finish(p Prediction, perByteUs, busFactor float64) Prediction {
 	p.TimeUs = p.LatencyUs + p.BandwidthUs
 	p.KneeBytes = p.LatencyUs / perByteUs
@@ -158,8 +160,8 @@ func (m *Machine) predictCollective(r Request, c collective, s shape) (Predictio
 	return choose(candidates), nil
 }
 
-// predictExperts is a floor: a message to every peer at once, copies over NICs and links at the same time. One copy a node
-// is forwarded there, for another latency.
+// predictExperts is a lower bound: messages to all peers at once, NICs and links at the same time. With one copy a node the
+// receiver forwards it, which costs another latency.
 func (m *Machine) predictExperts(r Request, s shape) (Prediction, error) {
 	if err := r.Routing.check(s); err != nil {
 		return Prediction{}, err
@@ -193,14 +195,14 @@ func (m *Machine) predictExperts(r Request, s shape) (Prediction, error) {
 	return choose(candidates), nil
 }
 
-// predictCache is a KV cache that the ranks of a node send one-sided: to another node if the machine has one, else over the
-// link.
+// predictCache predicts the transfer of a KV cache by one-sided writes of the ranks of a node: to another node if the machine
+// has several, else over the link.
 func (m *Machine) predictCache(r Request, s shape) (Prediction, error) {
 	if _, err := wanted(r.Algorithm, r.Op, []string{"put"}); err != nil {
 		return Prediction{}, err
 	}
 	if r.Bytes != 0 {
-		return Prediction{}, fmt.Errorf("bytes is given; a cache's follow from its shape")
+		return Prediction{}, fmt.Errorf("bytes is given, but the size of a cache follows from its shape; leave it out")
 	}
 	bytes, err := r.Cache.Bytes()
 	if err != nil {
@@ -214,7 +216,7 @@ func (m *Machine) predictCache(r Request, s shape) (Prediction, error) {
 	return m.price(r, "put", s, bytes, k, 1), nil
 }
 
-// predictNCCL asks NCCL's model. Without a name it takes the fastest of those for which the model has figures.
+// predictNCCL predicts with NCCL's model. Where no algorithm or protocol is given it takes the fastest that the model has.
 func (m *Machine) predictNCCL(r Request, s shape) (Prediction, error) {
 	steps, ok := ncclSteps[r.Op]
 	if !ok {

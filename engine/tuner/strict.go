@@ -8,7 +8,7 @@ import (
 	"io"
 )
 
-// decodeStrict reads one JSON value and nothing else, without unknown fields. Its errors say the line.
+// decodeStrict decodes exactly one JSON value. Unknown fields are errors. Errors name the line.
 func decodeStrict(raw []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
@@ -16,12 +16,12 @@ func decodeStrict(raw []byte, into any) error {
 		return lineError(raw, d.InputOffset(), err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("line %d: more than one value; keep the first", lineOf(raw, d.InputOffset()))
+		return fmt.Errorf("line %d: more than one JSON value; keep only the first", lineOf(raw, d.InputOffset()))
 	}
 	return nil
 }
 
-// lineError adds the line to what encoding/json says, whose own errors have offsets at best.
+// lineError adds the line to an error of encoding/json, which has an offset at best.
 func lineError(raw []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var typed *json.UnmarshalTypeError
@@ -37,7 +37,7 @@ func lineError(raw []byte, offset int64, err error) error {
 		}
 		return fmt.Errorf("line %d: %s: a JSON %s cannot be %s", lineOf(raw, typed.Offset), where, typed.Value, typed.Type)
 	}
-	// An unknown field; the decoder has read the whole value, so look for the name.
+	// An unknown field. The decoder is at the end of the value, so find the field by its name.
 	var name string
 	if n, _ := fmt.Sscanf(err.Error(), "json: unknown field %q", &name); n == 1 {
 		if at := bytes.Index(raw, []byte(`"`+name+`"`)); at >= 0 {
@@ -48,7 +48,7 @@ func lineError(raw []byte, offset int64, err error) error {
 	return fmt.Errorf("line %d: %w", lineOf(raw, offset), err)
 }
 
-// lineOf is the line, from 1, of a byte.
+// lineOf is the line of a byte, counted from 1.
 func lineOf(raw []byte, offset int64) int {
 	return 1 + bytes.Count(raw[:min(max(offset, 0), int64(len(raw)))], []byte("\n"))
 }

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// TableVersion is the version of the table's file that is written and read.
+// TableVersion is the version of a table's file.
 const TableVersion = 1
 
 // Bounds of a table.
@@ -21,33 +21,32 @@ const (
 	maxEntries   = 4096
 	maxWorldSize = 1 << 16
 
-	MaxRanges = 14 // of an entry: as many as fit into the plan of a collective
+	MaxRanges = 14 // of an entry; the plan of a collective has room for them
 )
 
-// Memory is where the buffers of a call lie: an algorithm that copies nothing needs all of them, of all ranks, in windows.
+// Memory is where the buffers of a call are. A zero-copy algorithm needs the buffers of all ranks in windows.
 type Memory string
 
 // The kinds of memory, in the order of a table's entries.
 const (
 	AnyMemory Memory = "any"
-	InWindows Memory = "window" // all buffers of all ranks
+	InWindows Memory = "window" // all buffers of all ranks are in windows
 )
 
 var memories = []Memory{AnyMemory, InWindows}
 
-// WindowAlgorithm is the one that runs between windows alone.
+// WindowAlgorithm is the algorithm that needs all buffers in windows.
 const WindowAlgorithm = "pull"
 
-// Table says which algorithm a collective takes on one topology, by world size, memory and bytes. It is a plain value: every
-// rank of a group must be given the same one.
+// Table says which algorithm a collective runs on one topology, by world size, memory and size. All ranks of a group must be
+// given the same table.
 type Table struct {
 	Version     int     `json:"version"`
 	Fingerprint string  `json:"fingerprint"` // of the topology that was measured
 	Entries     []Entry `json:"entries"`     // sorted by collective, then world size, then memory
 }
 
-// Entry is a collective's at one world size and in one kind of memory. Its ranges begin at 0 and follow each other without a gap;
-// the last has no end.
+// Entry is for one collective, world size and kind of memory. Its ranges begin at 0 and have no gaps; the last has no end.
 type Entry struct {
 	Collective string  `json:"collective"` // by the name of the command line
 	WorldSize  int     `json:"world_size"`
@@ -55,15 +54,15 @@ type Entry struct {
 	Ranges     []Range `json:"ranges"`
 }
 
-// Range is from FromBytes to before ToBytes; 0 there is no end. Bytes are those of the larger buffer of a rank, as in bench's size
-// column.
+// Range is the sizes from FromBytes to below ToBytes; ToBytes 0: no end. A size is that of the larger buffer of a rank, in bytes,
+// as in the size column of bench.
 type Range struct {
 	FromBytes uint64 `json:"from_bytes"`
 	ToBytes   uint64 `json:"to_bytes,omitempty"`
 	Algorithm string `json:"algorithm"`
 }
 
-// fingerprintPattern keeps a fingerprint the name of one file.
+// fingerprintPattern makes a fingerprint safe as the name of a file.
 var fingerprintPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 func checkFingerprint(f string) error {
@@ -73,8 +72,8 @@ func checkFingerprint(f string) error {
 	return fmt.Errorf("fingerprint: %.140q is not 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit", f)
 }
 
-// Ranges returns what the table says of a collective at a world size for one kind of memory, and false where that is nothing.
-// The ranges are the table's own: they are not to be changed.
+// Ranges returns the ranges for a collective, world size and kind of memory, and false where there are none. The slice is the
+// table's: the caller must not change it.
 func (t *Table) Ranges(collective string, worldSize int, memory Memory) ([]Range, bool) {
 	i, found := slices.BinarySearchFunc(t.Entries, Entry{Collective: collective, WorldSize: worldSize, Memory: memory}, compareEntries)
 	if !found {
@@ -89,7 +88,7 @@ func (t *Table) Choose(collective string, worldSize int, memory Memory, sizeByte
 	return AlgorithmFor(ranges, sizeBytes)
 }
 
-// AlgorithmFor finds the range that a size lies in; false where there is no range.
+// AlgorithmFor returns the algorithm of the range that contains a size, false where there is none.
 func AlgorithmFor(ranges []Range, sizeBytes uint64) (string, bool) {
 	for _, r := range slices.Backward(ranges) {
 		if sizeBytes >= r.FromBytes {
@@ -99,7 +98,7 @@ func AlgorithmFor(ranges []Range, sizeBytes uint64) (string, bool) {
 	return "", false
 }
 
-// Replace puts entries in the places of those for the same, or between the others.
+// Replace inserts entries. An entry replaces the one for the same collective, world size and memory.
 func (t *Table) Replace(entries []Entry) {
 	for _, e := range entries {
 		i, found := slices.BinarySearchFunc(t.Entries, e, compareEntries)
@@ -115,7 +114,7 @@ func compareEntries(a, b Entry) int {
 	return cmp.Or(cmp.Compare(a.Collective, b.Collective), cmp.Compare(a.WorldSize, b.WorldSize), cmp.Compare(a.Memory, b.Memory))
 }
 
-// Check finds what is wrong with a table, by the name of its field.
+// Check checks a table. Its error names the field.
 func (t *Table) Check(known Algorithms) error {
 	if t.Version != TableVersion {
 		return fmt.Errorf("version: %d; this program reads %d", t.Version, TableVersion)
@@ -133,7 +132,7 @@ func (t *Table) Check(known Algorithms) error {
 		}
 		if i > 0 && compareEntries(t.Entries[i-1], e) >= 0 {
 			before := t.Entries[i-1]
-			return fmt.Errorf("%s: %s with %d ranks in memory %q does not come after %s with %d in %q; sort by collective, then world size, then memory",
+			return fmt.Errorf("%s: %s with %d ranks in memory %q must not follow %s with %d in %q; sort by collective, then world size, then memory",
 				at, e.Collective, e.WorldSize, e.Memory, before.Collective, before.WorldSize, before.Memory)
 		}
 	}
@@ -162,11 +161,11 @@ func (e *Entry) check(at string, known Algorithms) error {
 		case !slices.Contains(algorithms, r.Algorithm):
 			return fmt.Errorf("%s.algorithm: %.40q is not known for %s; there are %s", at, r.Algorithm, e.Collective, strings.Join(algorithms, ", "))
 		case r.Algorithm == WindowAlgorithm && e.Memory != InWindows:
-			return fmt.Errorf("%s.algorithm: %s runs between windows alone; it needs an entry with memory \"window\"", at, r.Algorithm)
+			return fmt.Errorf("%s.algorithm: %s needs all buffers in windows; put it into an entry with memory \"window\"", at, r.Algorithm)
 		case r.FromBytes != next:
-			return fmt.Errorf("%s.from_bytes: %d; ranges leave no gap, so it has to be %d", at, r.FromBytes, next)
+			return fmt.Errorf("%s.from_bytes: %d; ranges must have no gaps, so it must be %d", at, r.FromBytes, next)
 		case last && r.ToBytes != 0:
-			return fmt.Errorf("%s.to_bytes: %d; the last range has no end, leave it out", at, r.ToBytes)
+			return fmt.Errorf("%s.to_bytes: %d; the last range has no end: leave it out", at, r.ToBytes)
 		case !last && (r.ToBytes <= r.FromBytes || r.ToBytes > MaxBytes):
 			return fmt.Errorf("%s.to_bytes: %d; more than %d, at most %d", at, r.ToBytes, r.FromBytes, uint64(MaxBytes))
 		}
@@ -175,16 +174,16 @@ func (e *Entry) check(at string, known Algorithms) error {
 	return nil
 }
 
-// maxTableBytes bounds a table's file.
+// maxTableBytes is the largest file of a table.
 const maxTableBytes = 4 << 20
 
-// remedy is for a table that cannot be used.
-const remedy = "`railhead tune` makes a new one; without the file the defaults hold"
+// remedy is what a user can do where a table cannot be used.
+const remedy = "`railhead tune` makes a new one; without the file the default thresholds apply"
 
-// TableDir is where tables are kept: $XDG_STATE_HOME/railhead/tune, else in ~/.local/state.
+// TableDir is the directory of tables: railhead/tune in $XDG_STATE_HOME, or where that is not set in ~/.local/state.
 func TableDir() (string, error) {
 	state := os.Getenv("XDG_STATE_HOME")
-	// The XDG specification has relative paths ignored.
+	// The XDG specification says to ignore relative paths.
 	if !filepath.IsAbs(state) {
 		home, err := os.UserHomeDir()
 		if err != nil || !filepath.IsAbs(home) {
@@ -212,7 +211,7 @@ func LoadTable(dir, fingerprint string, known Algorithms) (*Table, error) {
 	path := tablePath(dir, fingerprint)
 	raw, err := readBounded(path, maxTableBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("tuning table: %w; nothing was measured for this machine: `railhead tune` does, and until then the defaults hold", err)
+		return nil, fmt.Errorf("tuning table: %w; nothing was measured for this machine: `railhead tune` measures; until then the default thresholds apply", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("tuning table: %w; %s", err, remedy)
@@ -222,7 +221,7 @@ func LoadTable(dir, fingerprint string, known Algorithms) (*Table, error) {
 		return nil, fmt.Errorf("tuning table %s: %w; %s", path, err, remedy)
 	}
 	if t.Fingerprint != fingerprint {
-		return nil, fmt.Errorf("tuning table %s: fingerprint: it is of another machine, %s; %s", path, t.Fingerprint, remedy)
+		return nil, fmt.Errorf("tuning table %s: fingerprint: the table is of another machine, %s; %s", path, t.Fingerprint, remedy)
 	}
 	return t, nil
 }
@@ -239,8 +238,8 @@ func ParseTable(raw []byte, known Algorithms) (*Table, error) {
 	return t, nil
 }
 
-// Save writes the table beside its place and renames it, so that a reader sees the old one or the new one whole, also after
-// a crash. It checks first what LoadTable would.
+// Save checks the table as LoadTable does, and replaces its file atomically: a reader sees either the old or the new table,
+// also after a crash.
 func (t *Table) Save(dir string, known Algorithms) error {
 	if err := t.Check(known); err != nil {
 		return fmt.Errorf("tuning table: not saved: %w", err)
@@ -262,7 +261,7 @@ func (t *Table) Save(dir string, known Algorithms) error {
 	return nil
 }
 
-// replaceFile leaves nothing behind when it fails.
+// replaceFile writes a temporary file and renames it. Where it fails it removes the temporary file.
 func replaceFile(path string, raw []byte) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -274,7 +273,7 @@ func replaceFile(path string, raw []byte) (err error) {
 		}
 	}()
 	_, err = f.Write(raw)
-	// The content must be on the disk before the name is.
+	// The content must be on the disk before the rename is.
 	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
 	if err != nil {
 		return err
