@@ -98,6 +98,8 @@ func (s *Session) Init(c CommConfig) (*Comm, error) {
 	defer C.free(unsafe.Pointer(config))
 	config.struct_size = C.sizeof_rh_comm_config
 	config.struct_version = 1
+	config.device_kind = C.RH_DEVICE_CPU
+	config.device_ordinal, config.local_rank, config.local_size, config.node = -1, -1, -1, -1
 	config.rank = C.int32_t(c.Rank)
 	config.world_size = C.int32_t(c.World)
 	config.timeout_ms = milliseconds(c.Timeout)
@@ -230,7 +232,7 @@ type Window struct {
 // AllocWindow allocates on every rank; collective.
 func (c *Comm) AllocWindow(bytes int) (*Window, error) {
 	w := &Window{bytes: bytes, rank: c.rank}
-	if err := call(func() C.rh_result { return C.rh_window_alloc(c.h, C.size_t(bytes), &w.h) }); err != nil {
+	if err := call(func() C.rh_result { return C.rh_window_alloc(c.h, C.size_t(bytes), nil, &w.h) }); err != nil {
 		return nil, err
 	}
 	return w, nil
@@ -241,7 +243,7 @@ func (w *Window) Free() error { return call(func() C.rh_result { return C.rh_win
 
 // Offset is where the window lies in every rank's heap.
 func (w *Window) Offset() (uint64, error) {
-	var offset C.uint64_t
-	err := call(func() C.rh_result { return C.rh_window_info(w.h, nil, &offset) })
-	return uint64(offset), err
+	info := C.rh_window_info{struct_size: C.sizeof_rh_window_info, struct_version: 1}
+	err := call(func() C.rh_result { return C.rh_window_get_info(w.h, &info) })
+	return uint64(info.offset), err
 }

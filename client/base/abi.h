@@ -26,10 +26,13 @@ struct StructKind {
 
 // Every struct of railhead.h. client/abi/railhead.abi records these sizes.
 constexpr StructKind kindOf(const rh_session_config*) { return {"RH_SESSION_CONFIG_INIT", 24}; }
-constexpr StructKind kindOf(const rh_comm_config*) { return {"RH_COMM_CONFIG_INIT", 56}; }
+constexpr StructKind kindOf(const rh_comm_config*) { return {"RH_COMM_CONFIG_INIT", 80}; }
 constexpr StructKind kindOf(const rh_comm_status*) { return {"RH_COMM_STATUS_INIT", 656}; }
+constexpr StructKind kindOf(const rh_comm_info*) { return {"RH_COMM_INFO_INIT", 48}; }
 constexpr StructKind kindOf(const rh_choice*) { return {"RH_CHOICE_INIT", 40}; }
 constexpr StructKind kindOf(const rh_register_config*) { return {"RH_REGISTER_CONFIG_INIT", 40}; }
+constexpr StructKind kindOf(const rh_window_config*) { return {"RH_WINDOW_CONFIG_INIT", 16}; }
+constexpr StructKind kindOf(const rh_window_info*) { return {"RH_WINDOW_INFO_INIT", 32}; }
 constexpr StructKind kindOf(const rh_window_sharing*) { return {"RH_WINDOW_SHARING_INIT", 272}; }
 constexpr StructKind kindOf(const rh_ep_config*) { return {"RH_EP_CONFIG_INIT", 80}; }
 constexpr StructKind kindOf(const rh_ep_info*) { return {"RH_EP_INFO_INIT", 48}; }

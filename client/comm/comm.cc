@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/abi.h"
 #include "base/error.h"
 #include "base/registry.h"
 #include "comm/set_up.h"
@@ -352,5 +353,22 @@ extern "C" rh_result rh_comm_world_size(rh_comm* handle, int32_t* worldSize) {
   Comms::Shared look(comms(), handle);
   if (look.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_world_size: not a live comm: was it finalized?");
   *worldSize = look.get()->worldSize;
+  return RH_OK;
+}
+
+extern "C" rh_result rh_comm_get_info(rh_comm* handle, rh_comm_info* info) {
+  const rh_result result = checkStruct("comm_get_info", "info", info);
+  if (result != RH_OK) return result;
+  Comms::Shared look(comms(), handle);
+  const Comm* comm = look.get();
+  if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_get_info: not a live comm: was it finalized?");
+  rh_comm_info results = RH_COMM_INFO_INIT;
+  // All ranks of a group are on one node.
+  results.rank = results.local_rank = comm->rank;
+  results.world_size = results.local_size = comm->worldSize;
+  results.node = 0;
+  results.device_kind = static_cast<int32_t>(comm->device->kind);
+  results.granularity = comm->device->granularity();
+  writeStruct(info, results);
   return RH_OK;
 }

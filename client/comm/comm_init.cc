@@ -20,6 +20,33 @@ namespace railhead::client {
 
 namespace {
 
+// Ranks of one node are placed as in the world.
+rh_result checkPlace(const rh_comm_config& c, int32_t rank, int32_t world) {
+  const struct {
+    const char* name;
+    int32_t given, only;
+  } places[] = {{"local_rank", c.local_rank, rank}, {"local_size", c.local_size, world}, {"node", c.node, 0}};
+  for (const auto& p : places) {
+    if (p.given == -1 || p.given == p.only) continue;
+    return fail(RH_ERR_UNSUPPORTED, "comm_init: rank %d: %s %d, where all ranks of a group are on one node: it can be %d, or -1 for that", rank,
+                p.name, p.given, p.only);
+  }
+  return RH_OK;
+}
+
+rh_result findDevice(const rh_comm_config& c, int32_t rank, const Device** device) {
+  *device = deviceOf(static_cast<uint32_t>(c.device_kind));
+  if (*device == nullptr) {
+    return fail(RH_ERR_UNSUPPORTED, "comm_init: rank %d: this library has no device of kind %d%s; the CPU is RH_DEVICE_CPU, %d", rank, c.device_kind,
+                c.device_kind == RH_DEVICE_CUDA ? ", CUDA" : "", RH_DEVICE_CPU);
+  }
+  if (c.device_kind == RH_DEVICE_CPU && (c.device_ordinal != -1 || c.device_uuid != nullptr)) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: rank %d: device_ordinal %d, device_uuid %s%.40s; the CPU has neither: leave them -1 and NULL",
+                rank, c.device_ordinal, c.device_uuid == nullptr ? "NULL" : "", c.device_uuid == nullptr ? "" : c.device_uuid);
+  }
+  return RH_OK;
+}
+
 rh_result readConfig(const rh_comm_config* config, rhw_join* out, const Device** device) {
   rh_comm_config c = RH_COMM_CONFIG_INIT;
   rh_result r = config == nullptr ? RH_OK : readStruct("comm_init", "config", config, &c);
@@ -36,17 +63,17 @@ rh_result readConfig(const rh_comm_config* config, rhw_join* out, const Device**
   if (r == RH_OK) r = requiredInt(c.world_size, "WORLD_SIZE", "world size", &world);
   if (r == RH_OK) r = timeoutMs(c.timeout_ms, "comm_init", &out->timeout_ms);
   if (r != RH_OK) return r;
-  *device = deviceOf(c.reserved);
-  if (*device == nullptr) {
-    return fail(RH_ERR_UNSUPPORTED, "comm_init: rank %d: this library has no device of kind %u; 0 is the CPU", rank, c.reserved);
-  }
   if (out->group[0] == '\0') return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: the group name is empty");
-  if (world < 1 || world > RH_MAX_WORLD_SIZE) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: world size %d is outside 1..%d", world, RH_MAX_WORLD_SIZE);
+  if (world < 1 || world > RH_MAX_LOCAL_RANKS) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: world size %d is outside 1..%d: all ranks of a group are on one node", world,
+                RH_MAX_LOCAL_RANKS);
   }
   if (rank < 0 || rank >= world) {
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: rank %d is outside 0..%d", rank, world - 1);
   }
+  r = checkPlace(c, rank, world);
+  if (r == RH_OK) r = findDevice(c, rank, device);
+  if (r != RH_OK) return r;
   if (c.reduce_group > static_cast<uint32_t>(world)) {
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: reduce_group %u is larger than the world size %d", c.reduce_group,
                 world);

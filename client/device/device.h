@@ -81,6 +81,7 @@ struct Streams {
 struct Device {
   uint32_t kind;         // what a comm's config calls it by
   const char* name;      // in messages
+  int32_t memory;        // what windows are made of: RH_MEMORY_HOST or RH_MEMORY_DEVICE
   const Streams* streams;  // nullptr: calls run before they return, and take no stream
 
   // Of a comm that is formed, and of one that ends: what the device keeps of it, in comm->onDevice. open sets the thread's message
@@ -99,6 +100,9 @@ struct Device {
   // Waits until nothing of the comm runs, or waits on a stream to run. False: the deadline (monotonic) has passed.
   bool (*synchronize)(Comm* comm, int64_t deadlineNs);
 
+  // The device backs memory in multiples of so many bytes.
+  uint64_t (*granularity)();
+
   // Backs a range of the rank's heap with pages. Returns 0 or an errno.
   int (*commit)(int fd, uint64_t offset, uint64_t bytes, int64_t deadlineNs);
 };
@@ -106,7 +110,7 @@ struct Device {
 // The calling thread and its memory.
 extern const Device kCpuDevice;
 
-constexpr uint32_t kCpuKind = 0;
+constexpr uint32_t kCpuKind = RH_DEVICE_CPU;
 constexpr uint32_t kDeviceKinds = 8;
 
 // The device of that kind; nullptr = this process has none.

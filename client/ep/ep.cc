@@ -233,9 +233,9 @@ rh_result giveWindow(Comm* comm, rh_comm* commHandle, rh_ep* handle) {
   Eps::Shared look(eps(), handle);  // nobody else knows the handle
   Ep* ep = look.get();
   rh_result result = allocWindow(comm, commHandle, ep->team().layout.bytes, &ep->window);
-  uint64_t offset = 0;
-  if (result == RH_OK) result = rh_window_info(ep->window, nullptr, &offset);
-  if (result == RH_OK) mapTeam(ep, offset);
+  rh_window_info info = RH_WINDOW_INFO_INIT;
+  if (result == RH_OK) result = rh_window_get_info(ep->window, &info);
+  if (result == RH_OK) mapTeam(ep, info.offset);
   return result;
 }
 

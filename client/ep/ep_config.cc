@@ -93,7 +93,7 @@ uint32_t epRankOf(const rh_ep_config& c, int worldSize, uint32_t physical) {
 }
 
 uint32_t epMostLocal(const rh_ep_config& c, int worldSize) {
-  uint32_t n[RH_MAX_WORLD_SIZE] = {}, most = 0;
+  uint32_t n[RH_MAX_LOCAL_RANKS] = {}, most = 0;
   for (uint32_t p = 0; p < epPhysical(c); p++) {
     const uint32_t now = ++n[epRankOf(c, worldSize, p)];
     if (now > most) most = now;
@@ -115,8 +115,8 @@ EpShape epShapeOf(const rh_ep_config& c, int worldSize) {
 rh_result readEpConfig(const char* operation, const rh_ep_config* given, int worldSize, rh_ep_config* c) {
   rh_result result = readStruct(operation, "config", given, c);
   if (result != RH_OK) return result;
-  if (worldSize < 1 || worldSize > RH_MAX_WORLD_SIZE) {
-    return outside(operation, "world_size", static_cast<uint64_t>(worldSize), 1, RH_MAX_WORLD_SIZE);
+  if (worldSize < 1 || worldSize > RH_MAX_LOCAL_RANKS) {
+    return outside(operation, "world_size", static_cast<uint64_t>(worldSize), 1, RH_MAX_LOCAL_RANKS);
   }
   result = checkNumbers(operation, *c);
   if (result == RH_OK) result = checkTypes(operation, *c);

@@ -43,7 +43,8 @@ extern "C" {
 #define RH_VERSION_MINOR 2
 #define RH_VERSION_PATCH 0
 
-#define RH_MAX_WORLD_SIZE 64 /* ranks of a group on one node */
+#define RH_MAX_LOCAL_RANKS 64   /* ranks of a group on one node */
+#define RH_MAX_WORLD_SIZE 65536 /* ranks of a group; those of this version are all on one node */
 
 /* Results. The numbers never change. */
 typedef enum rh_result {
@@ -146,6 +147,10 @@ rh_result rh_close(rh_session *session);
 #define RH_REPRODUCIBLE_ON 1
 #define RH_REPRODUCIBLE_OFF 2
 
+/* Where the operations of a comm run, and where its memory lies. */
+#define RH_DEVICE_CPU 0
+#define RH_DEVICE_CUDA 1 /* no library has it yet: UNSUPPORTED */
+
 typedef struct rh_comm_config {
   uint32_t struct_size;
   uint32_t struct_version;
@@ -157,15 +162,21 @@ typedef struct rh_comm_config {
   uint32_t reduce_group; /* ranks whose contributions are added first, see rh_all_reduce; 0: all */
   uint64_t heap_bytes; /* most window memory a rank can have; address space only, no pages; 0: the daemon's default */
   uint32_t reproducible; /* RH_REPRODUCIBLE_...; 0: $RAILHEAD_REPRODUCIBLE (on or off), else on */
-  uint32_t reserved;
+  int32_t device_kind;   /* RH_DEVICE_... */
+  int32_t device_ordinal; /* which device of that kind, as its driver counts them; -1: not given. The CPU has none */
+  int32_t local_rank;    /* among the group's ranks on this node; -1: in the order of the world's ranks */
+  int32_t local_size;    /* of the group's ranks on this node; -1: all of them are */
+  int32_t node;          /* -1: the only one */
+  const char *device_uuid; /* in place of device_ordinal; NULL: not given */
 } rh_comm_config;
-#define RH_COMM_CONFIG_INIT {sizeof(rh_comm_config), 1, NULL, NULL, -1, -1, 0, 0, 0, 0, 0}
+#define RH_COMM_CONFIG_INIT {sizeof(rh_comm_config), 1, NULL, NULL, -1, -1, 0, 0, 0, 0, RH_DEVICE_CPU, -1, -1, -1, -1, NULL}
 
 /* Joins a group and waits until all its ranks are there and have mapped each other's memory. A process may hold
  * several ranks; each needs a thread of its own inside this call.
  * Errors: RANK_MISSING (lists the ranks that did not come), WORLD_SIZE_MISMATCH, TOKEN_MISMATCH, RANK_TAKEN,
  * GROUP_BUSY, RANK_DEAD, DRAINING, OUT_OF_MEMORY, DAEMON_LOST, MISMATCH (configs, RAILHEAD_ALGO or RAILHEAD_REPRODUCIBLE differ),
- * INVALID_ARGUMENT (RAILHEAD_ALGO names what does not exist), UNSUPPORTED (RAILHEAD_ISA). */
+ * INVALID_ARGUMENT (RAILHEAD_ALGO names what does not exist), UNSUPPORTED (RAILHEAD_ISA; a device that this library does not have;
+ * ranks on several nodes). */
 rh_result rh_comm_init(rh_session *session, const rh_comm_config *config, rh_comm **comm);
 
 /* Collective: waits until every rank has called it, then gives everything back, windows too. On a broken group it
@@ -184,6 +195,24 @@ rh_result rh_comm_abort(rh_comm *comm);
 
 rh_result rh_comm_rank(rh_comm *comm, int32_t *rank);
 rh_result rh_comm_world_size(rh_comm *comm, int32_t *world_size);
+
+typedef struct rh_comm_info {
+  uint32_t struct_size;
+  uint32_t struct_version;
+  int32_t rank;
+  int32_t world_size;
+  int32_t local_rank;    /* among the group's ranks on this node */
+  int32_t local_size;
+  int32_t node;
+  int32_t device_kind;   /* RH_DEVICE_... */
+  int32_t device_ordinal; /* -1: the device has none */
+  int32_t reserved;
+  uint64_t granularity;  /* the device backs memory in multiples of so many bytes; of the CPU: a page */
+} rh_comm_info;
+#define RH_COMM_INFO_INIT {sizeof(rh_comm_info), 1, -1, 0, -1, 0, -1, 0, -1, 0, 0}
+
+/* Who this rank is, and where. Any thread. */
+rh_result rh_comm_get_info(rh_comm *comm, rh_comm_info *info);
 
 typedef struct rh_comm_status {
   uint32_t struct_size;
@@ -227,9 +256,23 @@ rh_result rh_comm_get_choice(rh_comm *comm, const char *operation, size_t bytes,
 
 /* ---- Windows: symmetric memory ---- */
 
-/* Collective, every rank with the same bytes: memory at the same offset of every rank's heap, zeroed. It never moves;
- * allocating more never changes an address. Errors: OUT_OF_MEMORY (no rank keeps anything), MISMATCH, TIMEOUT. */
-rh_result rh_window_alloc(rh_comm *comm, size_t bytes, rh_window **window);
+/* The memory that a window is made of. */
+#define RH_MEMORY_DEFAULT 0 /* the device's own: of the CPU, HOST */
+#define RH_MEMORY_HOST 1
+#define RH_MEMORY_DEVICE 2 /* the CPU has none: UNSUPPORTED */
+
+typedef struct rh_window_config {
+  uint32_t struct_size;
+  uint32_t struct_version;
+  int32_t memory; /* RH_MEMORY_... */
+  uint32_t reserved;
+} rh_window_config;
+#define RH_WINDOW_CONFIG_INIT {sizeof(rh_window_config), 1, RH_MEMORY_DEFAULT, 0}
+
+/* Collective, every rank with the same bytes and config (which may be NULL): memory at the same offset of every rank's heap, zeroed. It never moves;
+ * allocating more never changes an address. Errors: OUT_OF_MEMORY (no rank keeps anything), MISMATCH, TIMEOUT, UNSUPPORTED (memory
+ * that the device does not have). */
+rh_result rh_window_alloc(rh_comm *comm, size_t bytes, const rh_window_config *config, rh_window **window);
 
 /* Collective. The pages go back to the machine once every rank has called it. The handle is invalid afterwards, whatever
  * the result; after a failure the pages stay until the comm is finalized. */
@@ -239,8 +282,16 @@ rh_result rh_window_free(rh_window *window);
  * Errors: UNSUPPORTED (another rank's part of a staged window: see rh_window_register). */
 rh_result rh_window_pointer(rh_window *window, int32_t rank, void **pointer);
 
-/* The window's size as asked for and its offset in every heap (0 for registered memory). Either output may be NULL. */
-rh_result rh_window_info(rh_window *window, size_t *bytes, uint64_t *offset);
+typedef struct rh_window_info {
+  uint32_t struct_size;
+  uint32_t struct_version;
+  uint64_t bytes;  /* as asked for */
+  uint64_t offset; /* in every rank's heap; 0 for registered memory */
+  int32_t memory;  /* RH_MEMORY_HOST or RH_MEMORY_DEVICE */
+  uint32_t reserved;
+} rh_window_info;
+#define RH_WINDOW_INFO_INIT {sizeof(rh_window_info), 1, 0, 0, 0, 0}
+rh_result rh_window_get_info(rh_window *window, rh_window_info *info);
 
 /* Collective: makes a window of memory that the caller owns; each rank gives its own, all with the same bytes. It is shared
  * with the other ranks where it can be:

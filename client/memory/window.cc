@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "base/abi.h"
 #include "base/error.h"
 #include "base/fork.h"
 #include "comm/set_up.h"
@@ -37,6 +38,15 @@ rh_result badRange(const Comm* comm, uint64_t offset, uint64_t given, uint64_t w
               "%llu..%llu", comm->rank, static_cast<unsigned long long>(given), static_cast<unsigned long long>(offset),
               static_cast<unsigned long long>(wanted), static_cast<unsigned long long>(comm->scratchBytes),
               static_cast<unsigned long long>(comm->heapBytes));
+}
+
+rh_result checkMemory(const Comm* comm, int32_t memory) {
+  if (memory == RH_MEMORY_DEFAULT || memory == comm->device->memory) return RH_OK;
+  if (memory != RH_MEMORY_HOST && memory != RH_MEMORY_DEVICE) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_alloc: rank %d: memory %d; want RH_MEMORY_DEFAULT, RH_MEMORY_HOST or RH_MEMORY_DEVICE", comm->rank, memory);
+  }
+  return fail(RH_ERR_UNSUPPORTED, "window_alloc: rank %d: device %s makes no windows of %s memory; ask for RH_MEMORY_DEFAULT", comm->rank,
+              comm->device->name, memory == RH_MEMORY_HOST ? "host" : "device");
 }
 
 rh_result tooManyWindows() {
@@ -167,11 +177,15 @@ rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, rh_window** out
 
 using namespace railhead::client;
 
-extern "C" rh_result rh_window_alloc(rh_comm* handle, size_t bytes, rh_window** out) {
+extern "C" rh_result rh_window_alloc(rh_comm* handle, size_t bytes, const rh_window_config* config, rh_window** out) {
   if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_alloc: window is NULL");
   *out = nullptr;
+  rh_window_config c = RH_WINDOW_CONFIG_INIT;
+  rh_result result = config == nullptr ? RH_OK : readStruct("window_alloc", "config", config, &c);
+  if (result != RH_OK) return result;
   Comms::Exclusive guard(comms(), handle);
-  rh_result result = checkGuard(guard, "window_alloc");
+  result = checkGuard(guard, "window_alloc");
+  if (result == RH_OK) result = checkMemory(guard.get(), c.memory);
   if (result == RH_OK) result = checkNotCapturing(guard.get(), "window_alloc");
   return result == RH_OK ? allocWindow(guard.get(), handle, bytes, out) : result;
 }
@@ -226,10 +240,15 @@ extern "C" rh_result rh_window_pointer(rh_window* handle, int32_t rank, void** o
   return RH_OK;
 }
 
-extern "C" rh_result rh_window_info(rh_window* handle, size_t* bytes, uint64_t* offset) {
+extern "C" rh_result rh_window_get_info(rh_window* handle, rh_window_info* info) {
+  const rh_result result = checkStruct("window_get_info", "info", info);
+  if (result != RH_OK) return result;
   Windows::Shared window(windows(), handle);
-  if (window.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_info: not a live window: was it freed?");
-  if (bytes != nullptr) *bytes = window.get()->bytes;
-  if (offset != nullptr) *offset = window.get()->offset;
+  if (window.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_get_info: not a live window: was it freed?");
+  rh_window_info results = RH_WINDOW_INFO_INIT;
+  results.bytes = window.get()->bytes;
+  results.offset = window.get()->offset;
+  results.memory = window.get()->region != 0 ? RH_MEMORY_HOST : window.get()->comm->device->memory;
+  writeStruct(info, results);
   return RH_OK;
 }

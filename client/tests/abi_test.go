@@ -67,6 +67,11 @@ func TestEveryBadArgumentIsRefusedWithItsReason(t *testing.T) {
 	output(t, command(t, s.SocketPath(), plainBuild.program(t, "c/arguments.cc")))
 }
 
+func TestSetsOfRanksFitArraysOfAnySize(t *testing.T) {
+	s := startDaemon(t)
+	output(t, command(t, s.SocketPath(), plainBuild.program(t, "c/rank_lists.cc")))
+}
+
 func TestConnectSurvivesAProcessWithoutDescriptors(t *testing.T) {
 	s := startDaemon(t)
 	output(t, command(t, s.SocketPath(), plainBuild.program(t, "c/limits.c"), "descriptors"))

@@ -24,7 +24,27 @@ class CommConfig(ctypes.Structure):
         ("reduce_group", c_uint32),
         ("heap_bytes", c_uint64),
         ("reproducible", c_uint32),
-        ("reserved", c_uint32),
+        ("device_kind", c_int32),
+        ("device_ordinal", c_int32),
+        ("local_rank", c_int32),
+        ("local_size", c_int32),
+        ("node", c_int32),
+        ("device_uuid", c_char_p),
+    ]
+
+
+class CommInfo(ctypes.Structure):
+    _fields_ = [
+        *_HEADER,
+        ("rank", c_int32),
+        ("world_size", c_int32),
+        ("local_rank", c_int32),
+        ("local_size", c_int32),
+        ("node", c_int32),
+        ("device_kind", c_int32),
+        ("device_ordinal", c_int32),
+        ("reserved", c_int32),
+        ("granularity", c_uint64),
     ]
 
 
@@ -49,6 +69,14 @@ class CommStatus(ctypes.Structure):
 
 class Choice(ctypes.Structure):
     _fields_ = [*_HEADER, ("algorithm", c_char * 16), ("why", c_char * 16)]
+
+
+class WindowConfig(ctypes.Structure):
+    _fields_ = [*_HEADER, ("memory", c_int32), ("reserved", c_uint32)]
+
+
+class WindowInfo(ctypes.Structure):
+    _fields_ = [*_HEADER, ("bytes", c_uint64), ("offset", c_uint64), ("memory", c_int32), ("reserved", c_uint32)]
 
 
 class RegisterConfig(ctypes.Structure):
@@ -190,13 +218,14 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "rh_comm_abort": (c_int, [_pointer]),
     "rh_comm_rank": (c_int, [_pointer, POINTER(c_int32)]),
     "rh_comm_world_size": (c_int, [_pointer, POINTER(c_int32)]),
+    "rh_comm_get_info": (c_int, [_pointer, POINTER(CommInfo)]),
     "rh_comm_get_status": (c_int, [_pointer, POINTER(CommStatus)]),
     "rh_comm_get_waiting_for": (c_int, [_pointer, POINTER(c_int32), _number, POINTER(c_int32)]),
     "rh_comm_get_choice": (c_int, [_pointer, c_char_p, _count, _number, POINTER(Choice)]),
-    "rh_window_alloc": (c_int, [_pointer, _count, _out]),
+    "rh_window_alloc": (c_int, [_pointer, _count, POINTER(WindowConfig), _out]),
     "rh_window_free": (c_int, [_pointer]),
     "rh_window_pointer": (c_int, [_pointer, _number, _out]),
-    "rh_window_info": (c_int, [_pointer, POINTER(c_size_t), POINTER(c_uint64)]),
+    "rh_window_get_info": (c_int, [_pointer, POINTER(WindowInfo)]),
     "rh_window_register": (c_int, [_pointer, POINTER(RegisterConfig), _out]),
     "rh_window_get_sharing": (c_int, [_pointer, POINTER(WindowSharing)]),
     "rh_all_reduce": (c_int, [_pointer, _pointer, _count, _dtype, _number, _pointer, _pointer]),

@@ -158,7 +158,7 @@ class Comm(Collectives):
         if nbytes < 0:
             raise InvalidArgumentError(f"alloc_window: rank {self.rank}: {nbytes} bytes")
         handle = ctypes.c_void_p()
-        check_on(load().rh_window_alloc(self._handle, nbytes, ctypes.byref(handle)), (self._handle,))
+        check_on(load().rh_window_alloc(self._handle, nbytes, None, ctypes.byref(handle)), (self._handle,))
         return Window(self, handle)
 
     def register_window(self, buffer: Readable, *, fd: Optional[int] = None, fd_offset: int = 0) -> Window:

@@ -60,6 +60,10 @@ class Session:
                 raise InvalidArgumentError(f"comm: {name} {value}")
         config = versioned(
             CommConfig,
+            device_ordinal=-1,
+            local_rank=-1,
+            local_size=-1,
+            node=-1,
             rank=-1 if rank is None else rank,
             world_size=-1 if world_size is None else world_size,
             timeout_ms=_milliseconds(timeout),

@@ -6,7 +6,7 @@ import ctypes
 import dataclasses
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from ._abi import RegisterConfig, WindowSharing, versioned
+from ._abi import RegisterConfig, WindowInfo, WindowSharing, versioned
 from ._buffers import buffer_of, numpy_dtype
 from ._library import check, check_on, load
 from .enums import Dtype
@@ -35,10 +35,10 @@ class Window:
         self._comm = comm
         self._handle = handle
         self._freed = False
-        nbytes, offset = ctypes.c_size_t(), ctypes.c_uint64()
-        check(load().rh_window_info(handle, ctypes.byref(nbytes), ctypes.byref(offset)))
-        self.nbytes = nbytes.value
-        self.offset = offset.value  # in every rank's heap; 0 for registered memory
+        info = versioned(WindowInfo)
+        check(load().rh_window_get_info(handle, ctypes.byref(info)))
+        self.nbytes: int = info.bytes
+        self.offset: int = info.offset  # in every rank's heap; 0 for registered memory
 
     def __enter__(self) -> Window:
         return self

@@ -18,7 +18,7 @@ static float *buffer(const char *kind, int32_t rank, size_t bytes) {
   void *memory = NULL;
   if (strcmp(kind, "windows") == 0) {
     rh_window *window;
-    must(rh_window_alloc(comm, bytes, &window));
+    must(rh_window_alloc(comm, bytes, NULL, &window));
     must(rh_window_pointer(window, rank, &memory));
   } else if (strcmp(kind, "malloc") == 0) {
     memory = malloc(bytes);

@@ -79,6 +79,20 @@ static rh_result call_comm_config(void *s) {
 static void fill_comm_status(void *s) { *(rh_comm_status *)s = (rh_comm_status)RH_COMM_STATUS_INIT; }
 static rh_result call_comm_status(void *s) { return rh_comm_get_status(comm, s); }
 
+static void fill_comm_info(void *s) { *(rh_comm_info *)s = (rh_comm_info)RH_COMM_INFO_INIT; }
+static rh_result call_comm_info(void *s) { return rh_comm_get_info(comm, s); }
+
+static void fill_window_config(void *s) { *(rh_window_config *)s = (rh_window_config)RH_WINDOW_CONFIG_INIT; }
+static rh_result call_window_config(void *s) {
+  rh_window *made = NULL;
+  const rh_result result = rh_window_alloc(comm, 1, s, &made);
+  if (result == RH_OK) OK(rh_window_free(made));
+  return result;
+}
+
+static void fill_window_info(void *s) { *(rh_window_info *)s = (rh_window_info)RH_WINDOW_INFO_INIT; }
+static rh_result call_window_info(void *s) { return rh_window_get_info(window, s); }
+
 static void fill_choice(void *s) { *(rh_choice *)s = (rh_choice)RH_CHOICE_INIT; }
 static rh_result call_choice(void *s) { return rh_comm_get_choice(comm, "all_reduce", 64, 0, s); }
 
@@ -155,6 +169,7 @@ struct kind {
 
 static const struct kind kinds[] = {
     KIND(session_config, 1, 0), KIND(comm_config, 1, 0),     KIND(comm_status, 0, 1),    KIND(choice, 0, 1),
+    KIND(comm_info, 0, 1),      KIND(window_config, 1, 0),   KIND(window_info, 0, 1),
     KIND(register_config, 1, 0), KIND(window_sharing, 0, 1), KIND(ep_config, 1, 0),      KIND(ep_info, 0, 1),
     KIND(ep_report, 1, 1),      KIND(ep_dispatch_in, 1, 0),  KIND(ep_dispatch_out, 1, 1), KIND(ep_combine_args, 1, 0),
 };
@@ -208,7 +223,7 @@ int main(void) {
   rh_comm_config config = comm_config("structs", 0, 1);
   config.heap_bytes = 1 << 24;
   OK(rh_comm_init(session, &config, &comm));
-  OK(rh_window_alloc(comm, 1, &window));
+  OK(rh_window_alloc(comm, 1, NULL, &window));
   const rh_ep_config buffer = shape();
   OK(rh_ep_create(comm, &buffer, &ep));
   size_t tried = 0;

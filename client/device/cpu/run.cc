@@ -1,6 +1,7 @@
 #include "device/cpu/run.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "base/commit.h"
 
@@ -221,10 +222,13 @@ rh_result collective(Comm* comm, const CollectiveCall& call, void*) { return run
 rh_result transfers(Comm* comm, const TransfersCall& call, void*) { return runTransfers(comm, call); }
 bool synchronize(Comm*, int64_t) { return true; }
 
+uint64_t granularity() { return static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
+
 constexpr Device makeDevice() {
   Device d = {};
   d.kind = kCpuKind;
   d.name = "CPU";
+  d.memory = RH_MEMORY_HOST;
   d.streams = nullptr;
   d.open = open;
   d.close = close;
@@ -232,6 +236,7 @@ constexpr Device makeDevice() {
   d.transfers = transfers;
   d.gather = runGather;
   d.synchronize = synchronize;
+  d.granularity = granularity;
   d.commit = commitPages;
   return d;
 }

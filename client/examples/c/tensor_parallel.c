@@ -46,7 +46,7 @@ static int work(rh_comm *comm) {
   if (failed(rh_comm_rank(comm, &rank)) || failed(rh_comm_world_size(comm, &world))) return 1;
 
   /* Once, when the engine starts; collective, and the memory is zero. */
-  if (failed(rh_window_alloc(comm, ROWS * sizeof(float), &window))) return 1;
+  if (failed(rh_window_alloc(comm, ROWS * sizeof(float), NULL, &window))) return 1;
   if (failed(rh_window_pointer(window, rank, &pointer))) return 1;
   float *y = pointer;
 

@@ -34,6 +34,31 @@ void initialising(rh_session* session) {
   config.struct_version = 0;
   FAILS(rh_comm_init(session, &config, &comm), RH_ERR_INVALID_ARGUMENT, "version 0", "RH_COMM_CONFIG_INIT");
   config.struct_version = 1;
+  const struct {
+    int32_t rh_comm_config::*field;
+    int32_t value;
+    rh_result result;
+    const char* words;
+  } places[] = {
+      {&rh_comm_config::device_kind, RH_DEVICE_CUDA, RH_ERR_UNSUPPORTED, "no device of kind 1, CUDA"},
+      {&rh_comm_config::device_kind, -1, RH_ERR_UNSUPPORTED, "no device of kind -1"},
+      {&rh_comm_config::device_ordinal, 0, RH_ERR_INVALID_ARGUMENT, "device_ordinal 0"},
+      {&rh_comm_config::local_rank, 1, RH_ERR_UNSUPPORTED, "local_rank 1"},
+      {&rh_comm_config::local_size, 2, RH_ERR_UNSUPPORTED, "local_size 2"},
+      {&rh_comm_config::node, 1, RH_ERR_UNSUPPORTED, "node 1"},
+      {&rh_comm_config::node, -2, RH_ERR_UNSUPPORTED, "node -2"},
+  };
+  for (const auto& p : places) {
+    rh_comm_config other = config;
+    other.*p.field = p.value;
+    FAILS(rh_comm_init(session, &other, &comm), p.result, "comm_init: rank 0", p.words);
+  }
+  rh_comm_config named = config;
+  named.device_uuid = "GPU-5";
+  FAILS(rh_comm_init(session, &named, &comm), RH_ERR_INVALID_ARGUMENT, "device_uuid GPU-5", "the CPU has neither");
+  named = config;
+  named.world_size = RH_MAX_LOCAL_RANKS + 1;
+  FAILS(rh_comm_init(session, &named, &comm), RH_ERR_INVALID_ARGUMENT, "world size 65", "on one node");
   config.group = "";
   FAILS(rh_comm_init(session, &config, &comm), RH_ERR_INVALID_ARGUMENT, "comm_init", "group name is empty");
 }
@@ -158,6 +183,11 @@ void groups(rh_comm* comm) {
 void asking(rh_comm* comm) {
   FAILS(rh_comm_rank(comm, nullptr), RH_ERR_INVALID_ARGUMENT, "comm_rank", "NULL");
   FAILS(rh_comm_world_size(comm, nullptr), RH_ERR_INVALID_ARGUMENT, "comm_world_size", "NULL");
+  rh_comm_info info = RH_COMM_INFO_INIT;
+  FAILS(rh_comm_get_info(comm, nullptr), RH_ERR_INVALID_ARGUMENT, "comm_get_info", "info is NULL");
+  OK(rh_comm_get_info(comm, &info));
+  CHECK(info.rank == 0 && info.local_rank == 0 && info.world_size == 1 && info.local_size == 1 && info.node == 0);
+  CHECK(info.device_kind == RH_DEVICE_CPU && info.device_ordinal == -1 && info.granularity >= 4096);
   FAILS(rh_comm_get_status(comm, nullptr), RH_ERR_INVALID_ARGUMENT, "comm_get_status", "NULL");
   rh_comm_status status = RH_COMM_STATUS_INIT;
   status.struct_size -= 8;
@@ -182,23 +212,32 @@ void asking(rh_comm* comm) {
 void windows(rh_comm* comm) {
   rh_window* window = nullptr;
   void* p = nullptr;
-  FAILS(rh_window_alloc(comm, 1, nullptr), RH_ERR_INVALID_ARGUMENT, "window_alloc", "NULL");
-  FAILS(rh_window_alloc(comm, 0, &window), RH_ERR_INVALID_ARGUMENT, "window_alloc: rank 0", "0 bytes");
-  FAILS(rh_window_alloc(comm, size_t{1} << 50, &window), RH_ERR_INVALID_ARGUMENT, "1125899906842624 bytes", "heap_bytes");
-  FAILS(rh_window_alloc(comm, (1 << 20) + 1, &window), RH_ERR_INVALID_ARGUMENT, "1048577 bytes", "1..1048576");
-  OK(rh_window_alloc(comm, 1 << 20, &window));
+  FAILS(rh_window_alloc(comm, 1, nullptr, nullptr), RH_ERR_INVALID_ARGUMENT, "window_alloc", "NULL");
+  rh_window_config config = RH_WINDOW_CONFIG_INIT;
+  config.memory = RH_MEMORY_DEVICE;
+  FAILS(rh_window_alloc(comm, 1, &config, &window), RH_ERR_UNSUPPORTED, "window_alloc: rank 0: device CPU", "RH_MEMORY_DEFAULT");
+  config.memory = 3;
+  FAILS(rh_window_alloc(comm, 1, &config, &window), RH_ERR_INVALID_ARGUMENT, "window_alloc: rank 0", "memory 3");
+  FAILS(rh_window_alloc(comm, 0, nullptr, &window), RH_ERR_INVALID_ARGUMENT, "window_alloc: rank 0", "0 bytes");
+  FAILS(rh_window_alloc(comm, size_t{1} << 50, nullptr, &window), RH_ERR_INVALID_ARGUMENT, "1125899906842624 bytes", "heap_bytes");
+  FAILS(rh_window_alloc(comm, (1 << 20) + 1, nullptr, &window), RH_ERR_INVALID_ARGUMENT, "1048577 bytes", "1..1048576");
+  OK(rh_window_alloc(comm, 1 << 20, nullptr, &window));
   OK(rh_window_free(window));
-  OK(rh_window_alloc(comm, 1 << 19, &window));
+  config.memory = RH_MEMORY_HOST;
+  OK(rh_window_alloc(comm, 1 << 19, &config, &window));
   FAILS(rh_window_pointer(window, 0, nullptr), RH_ERR_INVALID_ARGUMENT, "window_pointer", "NULL");
   FAILS(rh_window_pointer(window, 1, &p), RH_ERR_INVALID_ARGUMENT, "rank 1", "0..0");
   FAILS(rh_window_pointer(window, -1, &p), RH_ERR_INVALID_ARGUMENT, "rank -1", "0..0");
   CHECK(p == nullptr);
-  OK(rh_window_info(window, nullptr, nullptr));
+  rh_window_info info = RH_WINDOW_INFO_INIT;
+  FAILS(rh_window_get_info(window, nullptr), RH_ERR_INVALID_ARGUMENT, "window_get_info", "info is NULL");
+  OK(rh_window_get_info(window, &info));
+  CHECK(info.bytes == 1 << 19 && info.memory == RH_MEMORY_HOST);
   // The heap has 1 MiB for windows: a second half fits beside the first, three quarters do not.
   rh_window* other = nullptr;
-  FAILS(rh_window_alloc(comm, 3 << 18, &other), RH_ERR_OUT_OF_MEMORY, "window_alloc of 786432 bytes", "heap_bytes");
+  FAILS(rh_window_alloc(comm, 3 << 18, nullptr, &other), RH_ERR_OUT_OF_MEMORY, "window_alloc of 786432 bytes", "heap_bytes");
   CHECK(other == nullptr);
-  OK(rh_window_alloc(comm, 1 << 19, &other));
+  OK(rh_window_alloc(comm, 1 << 19, nullptr, &other));
   // A noted call uses it.
   OK(rh_window_pointer(window, 0, &p));
   OK(rh_group_start());
@@ -208,7 +247,7 @@ void windows(rh_comm* comm) {
   OK(rh_window_free(window));
   FAILS(rh_window_free(window), RH_ERR_INVALID_HANDLE, "window_free", "freed before");
   FAILS(rh_window_pointer(window, 0, &p), RH_ERR_INVALID_HANDLE, "window_pointer", "freed");
-  FAILS(rh_window_info(window, nullptr, nullptr), RH_ERR_INVALID_HANDLE, "window_info", "freed");
+  FAILS(rh_window_get_info(window, &info), RH_ERR_INVALID_HANDLE, "window_get_info", "freed");
   OK(rh_window_free(other));
 }
 
@@ -228,9 +267,11 @@ void strangeHandles() {
     FAILS(rh_comm_abort(comm), RH_ERR_INVALID_HANDLE, "abort", "");
     FAILS(rh_comm_rank(comm, &n), RH_ERR_INVALID_HANDLE, "comm_rank", "");
     FAILS(rh_comm_world_size(comm, &n), RH_ERR_INVALID_HANDLE, "comm_world_size", "");
+    rh_comm_info info = RH_COMM_INFO_INIT;
+    FAILS(rh_comm_get_info(comm, &info), RH_ERR_INVALID_HANDLE, "comm_get_info", "");
     FAILS(rh_comm_get_status(comm, &status), RH_ERR_INVALID_HANDLE, "comm_get_status", "");
     FAILS(rh_comm_get_waiting_for(comm, nullptr, 0, &n), RH_ERR_INVALID_HANDLE, "comm_get_waiting_for", "");
-    FAILS(rh_window_alloc(comm, 1, &window), RH_ERR_INVALID_HANDLE, "window_alloc", "");
+    FAILS(rh_window_alloc(comm, 1, nullptr, &window), RH_ERR_INVALID_HANDLE, "window_alloc", "");
     FAILS(rh_window_free(reinterpret_cast<rh_window*>(bits)), RH_ERR_INVALID_HANDLE, "window_free", "");
   }
 }

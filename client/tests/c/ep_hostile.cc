@@ -156,7 +156,7 @@ void* member(void* argument) {
   rh_comm* comm = nullptr;
   OK(rh_comm_init(session, &config, &comm));
   rh_window* window = nullptr;
-  OK(rh_window_alloc(comm, kWindow, &window));
+  OK(rh_window_alloc(comm, kWindow, nullptr, &window));
   const rh_ep_config c = epConfig(me->group);
   rh_ep* ep = nullptr;
   OK(rh_ep_create(comm, &c, &ep));

@@ -42,7 +42,7 @@ static void *busy(void *over) {
     rh_comm *c = NULL;
     rh_window *w = NULL;
     OK(rh_comm_init(s, &config, &c));
-    OK(rh_window_alloc(c, 1, &w));
+    OK(rh_window_alloc(c, 1, NULL, &w));
     OK(rh_comm_finalize(c));
     OK(rh_close(s));
   }
@@ -106,7 +106,7 @@ int main(void) {
   rh_comm_config config = comm_config("parent", 0, 1);
   session = open_session();
   OK(rh_comm_init(session, &config, &comm));
-  OK(rh_window_alloc(comm, 1000, &window));
+  OK(rh_window_alloc(comm, 1000, NULL, &window));
   send_token();
   CHECK(pthread_create(&thread, NULL, busy, &over) == 0);
   for (int i = 0; i < 30; i++) {

@@ -34,7 +34,7 @@ int main(void) {
     wait_for_word(); /* until the test is over */
     _exit(0);
   }
-  OK(rh_window_alloc(comm, 4096, &window));
+  OK(rh_window_alloc(comm, 4096, NULL, &window));
   OK(rh_barrier(comm, NULL));
   say("allocated\n");
   for (;;) OK(rh_barrier(comm, NULL)); /* until it is killed */

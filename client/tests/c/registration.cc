@@ -109,12 +109,11 @@ int main() {
 
   rh_window* window = registerMemory(comm, shared, fd);
   sharing(window, 1, "");
-  size_t bytes = 0;
-  uint64_t offset = 1;
+  rh_window_info info = RH_WINDOW_INFO_INIT;
   void* pointer = nullptr;
-  OK(rh_window_info(window, &bytes, &offset));
+  OK(rh_window_get_info(window, &info));
   OK(rh_window_pointer(window, 0, &pointer));
-  CHECK(bytes == kBytes && offset == 0 && pointer == shared);
+  CHECK(info.bytes == kBytes && info.offset == 0 && info.memory == RH_MEMORY_HOST && pointer == shared);
   forked(window, shared);
 
   auto* heap = static_cast<char*>(malloc(kBytes));
@@ -128,7 +127,7 @@ int main() {
   free(heap);
 
   rh_window* allocated = nullptr;
-  OK(rh_window_alloc(comm, 1, &allocated));
+  OK(rh_window_alloc(comm, 1, nullptr, &allocated));
   sharing(allocated, 1, "");
   OK(rh_window_free(window));
   OK(rh_comm_finalize(comm));

@@ -15,7 +15,7 @@ int over = 0;  // atomic
 void useWindow(rh_comm* comm, int rank) {
   rh_window* window = nullptr;
   void* memory = nullptr;
-  OK(rh_window_alloc(comm, 100000, &window));
+  OK(rh_window_alloc(comm, 100000, nullptr, &window));
   OK(rh_window_pointer(window, rank, &memory));
   memset(memory, rank, 100000);
   OK(rh_barrier(comm, nullptr));

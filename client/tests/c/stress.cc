@@ -79,7 +79,7 @@ rh_result sum(rh_comm* comm, int32_t rank, int round, size_t count) {
 
 rh_result share(rh_comm* comm, int32_t rank) {
   rh_window* window = nullptr;
-  rh_result r = rh_window_alloc(comm, 5000, &window);
+  rh_result r = rh_window_alloc(comm, 5000, nullptr, &window);
   if (r != RH_OK) return r;
   void* theirs = nullptr;
   OK(rh_window_pointer(window, (rank + 1) % kWorld, &theirs));
@@ -150,7 +150,7 @@ void manyComms(int) {
       for (int i = 0; i < 5; i++) {
         rh_comm* comm = join(session, "own", groups++, 0, 1);
         rh_window* windows[3];
-        for (auto& w : windows) OK(rh_window_alloc(comm, 100, &w));
+        for (auto& w : windows) OK(rh_window_alloc(comm, 100, nullptr, &w));
         OK(rh_window_free(windows[1]));
         OK(rh_comm_finalize(comm));
         void* p;
@@ -194,7 +194,7 @@ void closeUnderFinalize(int) {
   rh_session* session = open_session();
   rh_comm* comm = join(session, "raced", groups++, 0, 1);
   rh_window* window = nullptr;
-  OK(rh_window_alloc(comm, 100, &window));
+  OK(rh_window_alloc(comm, 100, nullptr, &window));
   auto work = [&] {
     CHECK(oneOf(rh_comm_finalize(comm), {RH_OK, RH_ERR_BUSY, RH_ERR_INVALID_HANDLE, RH_ERR_DAEMON_LOST, RH_ERR_RANK_DEAD}));
   };

@@ -24,18 +24,17 @@ static void sum(rh_comm *comm, int32_t rank) {
 static void share(rh_comm *comm, int32_t rank) {
   rh_window *window = NULL;
   void *mine = NULL, *theirs = NULL;
-  size_t bytes = 0;
-  uint64_t offset = 0;
-  OK(rh_window_alloc(comm, 1000, &window));
-  OK(rh_window_info(window, &bytes, &offset));
-  CHECK(bytes == 1000);
+  rh_window_info info = RH_WINDOW_INFO_INIT;
+  OK(rh_window_alloc(comm, 1000, NULL, &window));
+  OK(rh_window_get_info(window, &info));
+  CHECK(info.bytes == 1000);
   OK(rh_window_pointer(window, rank, &mine));
   OK(rh_window_pointer(window, 1 - rank, &theirs));
-  for (size_t i = 0; i < bytes; i++) CHECK(((unsigned char *)mine)[i] == 0);
+  for (size_t i = 0; i < info.bytes; i++) CHECK(((unsigned char *)mine)[i] == 0);
   OK(rh_barrier(comm, NULL));
-  memset(theirs, 10 + rank, bytes);
+  memset(theirs, 10 + rank, info.bytes);
   OK(rh_barrier(comm, NULL));
-  for (size_t i = 0; i < bytes; i++) CHECK(((unsigned char *)mine)[i] == 10 + 1 - rank);
+  for (size_t i = 0; i < info.bytes; i++) CHECK(((unsigned char *)mine)[i] == 10 + 1 - rank);
   OK(rh_window_free(window));
 }
 
