@@ -5,13 +5,10 @@
 #   make clean
 #   make soak                                   hours: 10,000 kill rounds, MoE, then each fuzz target for 60 s
 #
-# Tests build the library without make, as this file says: they read the assignments of plain words (LIBRARY_..., GO_ONLY)
-# from it.
+# Tests build the library without make, as this file says: they read the assignments of plain words (LIBRARY_...) from it.
 
 # Where its sources are. Go builds them as well, with a package for each of these folders (their doc.go).
-LIBRARY_FOLDERS := client client/base client/session client/comm client/memory client/collectives client/ep client/device client/device/cpu
-# What only the Go package needs, for its benchmarks.
-GO_ONLY := client/timing.cc
+LIBRARY_FOLDERS := client/base client/session client/comm client/memory client/collectives client/ep client/device client/device/cpu
 
 LIBRARY_INCLUDES := -Iclient -Iclient/include -Ikernels -Ikernels/include -Iinternal/wire
 LIBRARY_CXXFLAGS := -std=c++17 -fno-exceptions -fno-rtti -fPIC -fvisibility=hidden -pthread
@@ -33,7 +30,7 @@ VERSION := $(MAJOR).$(call part,MINOR).$(call part,PATCH)
 SONAME := librailhead.so.$(MAJOR)
 SHARED := $(BUILD)/librailhead.so.$(VERSION)
 STATIC := $(BUILD)/librailhead.a
-OBJECTS := $(patsubst client/%.cc,$(BUILD)/objects/%.o,$(filter-out $(GO_ONLY),$(wildcard $(LIBRARY_FOLDERS:%=%/*.cc))))
+OBJECTS := $(patsubst client/%.cc,$(BUILD)/objects/%.o,$(wildcard $(LIBRARY_FOLDERS:%=%/*.cc)))
 
 .PHONY: lib install clean soak $(BUILD)/railhead.pc
 .DELETE_ON_ERROR:

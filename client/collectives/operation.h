@@ -16,6 +16,17 @@ namespace railhead::client {
 inline bool isTransfer(const Operation& o) { return o.op == RHW_OP_SEND || o.op == RHW_OP_RECV; }
 inline size_t bytesOf(const Operation& o) { return o.count * sizeOf(o.dtype); }
 
+// What rh_op_create_pre_mul_sum made. Its number says where it is (modulo kMaxPreMulSums) and is given once in a process (up to
+// 2^25 of them), so that an op of another comm, or one that was destroyed, is told from it.
+struct PreMulSum {
+  rh_op number;  // 0 = there is none
+  rh_dtype dtype;
+  unsigned char scalar[8];
+};
+
+// The op of that number, nullptr where the comm has none.
+const PreMulSum* preMulSum(const Comm* comm, rh_op number);
+
 // Everything that can be wrong with a call before anything is done; fills o->reduce.
 rh_result checkOperation(const Comm* comm, Operation* o, const void* stream);
 

@@ -1,5 +1,7 @@
 // Reductions that a comm has besides the named ones.
+#include <pthread.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -8,6 +10,24 @@
 using namespace railhead::client;
 
 namespace {
+
+constexpr int kMaxPreMulSums = 64;  // of a comm
+constexpr rh_op kFirstPreMulSum = 64;
+
+void freePreMulSums(Comm* comm) {
+  free(comm->preMulSums);
+  comm->preMulSums = nullptr;
+}
+
+CommUser user = {nullptr, freePreMulSums, nullptr};
+
+// Memory for the comm's, made with the first of them. False: there is none.
+bool allocatePreMulSums(Comm* comm) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, [] { addCommUser(&user); });
+  if (comm->preMulSums == nullptr) comm->preMulSums = static_cast<PreMulSum*>(calloc(kMaxPreMulSums, sizeof(PreMulSum)));
+  return comm->preMulSums != nullptr;
+}
 
 // A float for the types that are added in f32, else one element.
 size_t scalarBytes(rh_dtype dtype) {
@@ -32,7 +52,7 @@ rh_op nextNumber(int index) {
 }  // namespace
 
 const PreMulSum* railhead::client::preMulSum(const Comm* comm, rh_op number) {
-  if (number < kFirstPreMulSum) return nullptr;
+  if (number < kFirstPreMulSum || comm->preMulSums == nullptr) return nullptr;
   const PreMulSum& p = comm->preMulSums[number % kMaxPreMulSums];
   return p.number == number ? &p : nullptr;
 }
@@ -49,6 +69,7 @@ extern "C" rh_result rh_op_create_pre_mul_sum(rh_comm* handle, rh_dtype dtype, c
                              : fail(RH_ERR_INVALID_ARGUMENT, "op_create_pre_mul_sum: rank %d: dtype %d is none of RH_F32 .. RH_U64",
                                     comm->rank, dtype);
   }
+  if (!allocatePreMulSums(comm)) return fail(RH_ERR_OUT_OF_MEMORY, "op_create_pre_mul_sum: rank %d: no memory for an op", comm->rank);
   for (int i = 0; i < kMaxPreMulSums; i++) {
     PreMulSum& p = comm->preMulSums[i];
     if (p.number != 0) continue;

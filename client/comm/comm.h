@@ -19,18 +19,8 @@ constexpr int kMaxComms = 1024;     // of a process
 // How much longer than the daemon's own deadline a client waits for its answer: the daemon's error says more.
 constexpr int64_t kAnswerGraceNs = int64_t{5} * 1000000000;
 
-constexpr int kMaxPreMulSums = 64;   // of a comm
-constexpr rh_op kFirstPreMulSum = 64;
-
-// What rh_op_create_pre_mul_sum made. Its number says where it is (modulo kMaxPreMulSums) and is given once in a process (up to
-// 2^25 of them), so that an op of another comm, or one that was destroyed, is told from it.
-struct PreMulSum {
-  rh_op number;  // 0 = there is none
-  rh_dtype dtype;
-  unsigned char scalar[8];
-};
-
-struct Region;  // memory/window.h
+struct Region;     // memory/window.h
+struct PreMulSum;  // collectives/operation.h
 
 struct Comm : Malloced, Member {
   int64_t nextLeaseCheck;     // the control thread's: when it checks the peers' leases, even though a daemon does
@@ -60,7 +50,7 @@ struct Comm : Malloced, Member {
   char forcing[RHW_FORCING];        // RAILHEAD_ALGO, for the comms that are split off
   uint32_t reproducible;
   int32_t noted;                    // calls in groups that have not ended; atomic
-  PreMulSum preMulSums[kMaxPreMulSums];
+  PreMulSum* preMulSums;            // nullptr until there is one
   rhw_plans plans;                  // this rank's copy of the group's
   const railhead::host::KernelSet* kernels;
   Region* regions[RHW_MAX_REGION + 1];  // registered windows by number; [0] is unused
@@ -116,9 +106,6 @@ rh_result whyBroken(const Comm* comm);
 
 // Writes the sentence for a broken group (or "" while it works) and returns the result.
 rh_result describe(const Comm* comm, char* out, size_t size);
-
-// The op of that number, nullptr where the comm has none.
-const PreMulSum* preMulSum(const Comm* comm, rh_op number);
 
 // BUSY where calls of the comm have been captured on a stream whose capture has not ended: a set-up call runs at once, before them.
 rh_result checkNotCapturing(const Comm* comm, const char* operation);

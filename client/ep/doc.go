@@ -8,7 +8,6 @@ import (
 	"embed"
 
 	_ "railhead/client/base"
-	_ "railhead/client/collectives"
 	_ "railhead/client/comm"
 	_ "railhead/client/device"
 	_ "railhead/client/include"

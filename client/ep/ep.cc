@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/rank_list.h"
-#include "collectives/operation.h"
 #include "comm/thread_group.h"
 #include "memory/window.h"
 

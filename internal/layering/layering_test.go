@@ -41,8 +41,8 @@ var mayImport = map[string][]string{
 		"railhead/client/session", "railhead/internal/wire", "railhead/kernels",
 	},
 	"railhead/client/ep": {
-		"railhead/client/base", "railhead/client/collectives", "railhead/client/comm", "railhead/client/device", "railhead/client/include",
-		"railhead/client/memory", "railhead/client/session", "railhead/internal/wire", "railhead/kernels",
+		"railhead/client/base", "railhead/client/comm", "railhead/client/device", "railhead/client/include", "railhead/client/memory",
+		"railhead/client/session", "railhead/internal/wire", "railhead/kernels",
 	},
 	"railhead/client/device/cpu": {
 		"railhead/client/base", "railhead/client/comm", "railhead/client/device", "railhead/client/include", "railhead/client/session",

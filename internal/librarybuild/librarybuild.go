@@ -60,7 +60,7 @@ func makefileAssignments(root string) (map[string][]string, error) {
 	for _, m := range regexp.MustCompile(`(?m)^(\w+) := ([^$\\\n]+)$`).FindAllStringSubmatch(string(text), -1) {
 		assigned[m[1]] = strings.Fields(m[2])
 	}
-	for _, name := range []string{"LIBRARY_FOLDERS", "GO_ONLY", "LIBRARY_INCLUDES", "LIBRARY_CXXFLAGS", "LIBRARY_LDFLAGS"} {
+	for _, name := range []string{"LIBRARY_FOLDERS", "LIBRARY_INCLUDES", "LIBRARY_CXXFLAGS", "LIBRARY_LDFLAGS"} {
 		if len(assigned[name]) == 0 {
 			return nil, fmt.Errorf("the Makefile has no line %q with plain words", name+" := ")
 		}
@@ -91,7 +91,7 @@ func compileObjects(root, dir, optimization string, assigned map[string][]string
 	errs := make([]error, len(sources))
 	slots := make(chan struct{}, runtime.NumCPU())
 	for i, source := range sources {
-		object := filepath.Join(dir, strings.ReplaceAll(source, "/", "-")+".o")
+		object := Object(dir, source)
 		objects = append(objects, object)
 		wg.Go(func() {
 			slots <- struct{}{}
@@ -103,6 +103,11 @@ func compileObjects(root, dir, optimization string, assigned map[string][]string
 	return objects, errors.Join(errs...)
 }
 
+// Object is where Build leaves what it has made of a source.
+func Object(dir, source string) string {
+	return filepath.Join(dir, strings.ReplaceAll(source, "/", "-")+".o")
+}
+
 // Sources lists the library's sources, by their paths from root.
 func Sources(root string) ([]string, error) {
 	assigned, err := makefileAssignments(root)
@@ -110,12 +115,6 @@ func Sources(root string) ([]string, error) {
 		return nil, err
 	}
 	return sourcesIn(root, assigned)
-}
-
-// GoOnly lists the sources in the library's folders that only the Go package needs.
-func GoOnly(root string) ([]string, error) {
-	assigned, err := makefileAssignments(root)
-	return assigned["GO_ONLY"], err
 }
 
 func sourcesIn(root string, assigned map[string][]string) (sources []string, err error) {
@@ -128,9 +127,7 @@ func sourcesIn(root string, assigned map[string][]string) (sources []string, err
 			return nil, fmt.Errorf("the Makefile's LIBRARY_FOLDERS has %s, where no source is", folder)
 		}
 		for _, path := range paths {
-			if source := folder + "/" + filepath.Base(path); !slices.Contains(assigned["GO_ONLY"], source) {
-				sources = append(sources, source)
-			}
+			sources = append(sources, folder+"/"+filepath.Base(path))
 		}
 	}
 	return sources, nil

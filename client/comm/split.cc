@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/settings.h"
-#include "collectives/operation.h"
+#include "comm/comm.h"
 #include "comm/thread_group.h"
 
 namespace railhead::client {
