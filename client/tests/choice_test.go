@@ -84,7 +84,7 @@ func TestForcedAlgorithmsThatDoNotExistAreRefused(t *testing.T) {
 		"rings":                    "rings",
 		"allreduce:pipe":           "oneshot, twoshot, pull, ring, tree",
 		"allreduces:ring":          "allgather",
-		"alltoall:^oneshot,pull":   "leave none",
+		"alltoall:^oneshot,pull":   "none is left for alltoall",
 		fmt.Sprintf("%0200d", 1):   "at most 191",
 		"allreduce:ring;ring;tree": "two clauses",
 	} {

@@ -5,26 +5,26 @@ import (
 	"strings"
 )
 
-// Bandwidths in GB/s, one way. They are nominal: what a link carries is somewhat less.
+// Nominal bandwidths in GB/s, one way. Real transfers reach somewhat less.
 const (
-	// localGBps stands for "never the narrowest hop". NCCL has the same number.
+	// localGBps is more than any link has, so that a local hop never limits a path. NCCL uses the same number.
 	localGBps = 5000
 
-	// A link of NVLink: an A100 has 12 for 300 GB/s, an H100 18 for 450, a Blackwell GPU 18 for 900; V100 as A100.
+	// One NVLink. An A100 has 12 (300 GB/s), an H100 18 (450), a Blackwell GPU 18 (900); a V100's are like an A100's.
 	nvlinkPascalGBps    = 20
 	nvlinkGBps          = 25
 	nvlinkGA102GBps     = 14.0625 // A40 and the like: 4 for 56.25
 	nvlinkBlackwellGBps = 50
 
-	// Where the kernel knows neither speed nor width (virtual machines), as NCCL assumes: generation 3, 16 lanes.
+	// Assumed where the kernel reports no speed or width (virtual machines), as in NCCL: generation 3, 16 lanes.
 	unknownPCIGTps  = 8
 	unknownPCIWidth = 16
 
-	// Where a NIC does not know its speed (virtual ones), as NCCL assumes.
+	// Assumed where a NIC reports no speed (virtual ones), as in NCCL.
 	unknownNetMbps = 10000
 )
 
-// nvlinkBandwidth is that of one NVLink of a GPU with this compute capability; 0 is unknown.
+// nvlinkBandwidth is the bandwidth of one NVLink, by the compute capability of its GPU; sm 0: unknown.
 func nvlinkBandwidth(sm int) float64 {
 	switch {
 	case sm >= 100:
@@ -37,7 +37,7 @@ func nvlinkBandwidth(sm int) float64 {
 	return nvlinkGBps
 }
 
-// pciGTps reads "32.0 GT/s PCIe" (older kernels: "32 GT/s"); 0 for anything else.
+// pciGTps parses "32.0 GT/s PCIe" (older kernels: "32 GT/s"). It returns 0 for anything else.
 func pciGTps(speed string) float64 {
 	number, rest, _ := strings.Cut(strings.TrimSpace(speed), " ")
 	v, err := strconv.ParseFloat(number, 64)
@@ -47,7 +47,7 @@ func pciGTps(speed string) float64 {
 	return v
 }
 
-// pciBandwidth is lanes times transfers, without the encoding: 16, 32, 64 GB/s for 16 lanes of generation 3, 4, 5.
+// pciBandwidth is lanes × transfer rate, encoding not subtracted: 16, 32, 64 GB/s for 16 lanes of generation 3, 4, 5.
 func pciBandwidth(p *PCIInfo) float64 {
 	speed, width := pciGTps(p.Speed), p.Width
 	if speed == 0 {
@@ -66,8 +66,8 @@ func netBandwidth(mbps int) float64 {
 	return float64(mbps) / 8000
 }
 
-// socketBandwidth is what traffic between devices gets from one NUMA node to another: the values that NCCL assumes, which are
-// far below those of the links since devices' reads and writes are small there.
+// socketBandwidth is the bandwidth of traffic between devices on two NUMA nodes, as NCCL assumes it. It is far below that of the
+// links, since the reads and writes of devices are small.
 func socketBandwidth(c *CPUInfo) float64 {
 	switch {
 	case c.Arch == "ppc64" || c.Arch == "ppc64le":

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The identifiers that all readers give.
+// Identifiers of nodes, the same from all readers.
 func numaID(number int) string       { return "numa" + strconv.Itoa(number) }
 func packageID(number int) string    { return "package" + strconv.Itoa(number) }
 func gpuID(dev int) string           { return "gpu" + strconv.Itoa(dev) }
@@ -21,7 +21,7 @@ func netID(n *NetInfo) string {
 	return fmt.Sprintf("net/%s:%d", n.Name, n.Port)
 }
 
-// busIDOf brings a bus identifier to the form of /sys; "" if it is none.
+// busIDOf converts a PCI bus id to the form of /sys. It returns "" for anything else.
 func busIDOf(s string) string {
 	s = strings.ToLower(s)
 	if len(s) < len("00:00.0") || len(s) > 16 || !strings.Contains(s, ":") || strings.Trim(s, "0123456789abcdef:.") != "" {
@@ -32,20 +32,20 @@ func busIDOf(s string) string {
 
 func (g *Graph) add(n Node) { g.Nodes = append(g.Nodes, n) }
 
-// addDevice adds a node that has a PCI link to its parent.
+// addDevice adds a node and its PCI link to the parent.
 func (g *Graph) addDevice(n Node) {
 	g.add(n)
 	g.Links = append(g.Links, Link{A: n.Parent, B: n.ID, Kind: LinkPCI, GBps: pciBandwidth(n.PCI)})
 }
 
-// addPort adds a port of a NIC.
+// addPort adds a port of a NIC and the link between them.
 func (g *Graph) addPort(nic string, info NetInfo) {
 	id := netID(&info)
 	g.add(Node{ID: id, Kind: Net, Parent: nic, Net: &info})
 	g.Links = append(g.Links, Link{A: nic, B: id, Kind: LinkNET, GBps: netBandwidth(info.SpeedMbps)})
 }
 
-// linkNUMA joins every two NUMA nodes.
+// linkNUMA adds a link between every two NUMA nodes.
 func (g *Graph) linkNUMA() {
 	nodes := g.OfKind(NUMA)
 	for i, a := range nodes {

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// maxCPUs bounds the numbers of CPUs; Linux itself is built for at most 8192.
+// maxCPUs bounds CPU numbers: Linux supports at most 8192 CPUs.
 const maxCPUs = 8192
 
-// parseCPUList reads a list as in /sys: "0-3,8". The result is sorted, without repetition.
+// parseCPUList parses a list as in /sys: "0-3,8". The result is sorted and has no duplicates.
 func parseCPUList(s string) ([]int, error) {
 	s = strings.TrimSpace(s)
 	if s == "" {
@@ -40,7 +40,7 @@ func parseCPUList(s string) ([]int, error) {
 	return cpus, nil
 }
 
-// formatCPUList is parseCPUList's inverse for sorted numbers.
+// formatCPUList is the inverse of parseCPUList. The numbers are sorted.
 func formatCPUList(cpus []int) string {
 	var b strings.Builder
 	for i := 0; i < len(cpus); {
@@ -60,7 +60,7 @@ func formatCPUList(cpus []int) string {
 	return b.String()
 }
 
-// parseCPUMask reads an affinity mask: hexadecimal words of 32 bits, the highest first, "00000000,0000ffff".
+// parseCPUMask parses an affinity mask: hexadecimal words of 32 bits, most significant first, "00000000,0000ffff".
 func parseCPUMask(s string) ([]int, error) {
 	s = strings.TrimSpace(s)
 	if s == "" {
@@ -86,7 +86,7 @@ func parseCPUMask(s string) ([]int, error) {
 	return cpus, nil
 }
 
-// formatCPUMask is parseCPUMask's inverse.
+// formatCPUMask is the inverse of parseCPUMask.
 func formatCPUMask(cpus []int) string {
 	top := 0
 	for _, c := range cpus {

@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// fingerprintVersion is part of what is hashed. A change to what counts raises it, so that no table is taken for another's.
+// fingerprintVersion is hashed too. A change of what is hashed must raise it, so that no table is used on another topology.
 const fingerprintVersion = "railhead topology 1"
 
-// fingerprintHexDigits of the hash are shown: 48 bits, which no two kinds of machines of a fleet share by chance.
+// fingerprintHexDigits is how much of the hash is shown: 48 bits, enough to tell the models of a fleet apart.
 const fingerprintHexDigits = 12
 
-// Fingerprint names what a machine is made of, such as "2p-2n-96c-192t-8gpu-10nic-" and 12 hexadecimal digits: packages, NUMA
-// nodes, cores, threads, GPUs, NICs, and a hash of the whole structure. It is fit for a file's name.
+// Fingerprint names the model of a machine: "2p-2n-96c-192t-8gpu-10nic-" and 12 hexadecimal digits, which are the numbers of
+// packages, NUMA nodes, cores, threads, GPUs and NICs, and a hash of the whole structure. It can be used as a file name.
 //
-// Machines of one model have the same: identifiers, bus numbers, GUIDs, CPU numbers, ranks and the order of equal parts do not
-// count, nor does what changes without the machine being another one: the size of the memory that the kernel found, the rate
-// that a port has agreed on with its switch. A part more or less, its vendor, model, size or lanes, where it lies and what it is
-// linked to do count.
+// Machines of one model have the same fingerprint. It depends on which parts there are, their vendor, model, size and lanes,
+// where they are and what they are linked to. It does not depend on identifiers, bus numbers, GUIDs, CPU numbers, ranks or the
+// order of equal parts, nor on what may vary on one machine: the memory that the kernel found, the rate that a port has
+// negotiated.
 func (g *Graph) Fingerprint() string {
 	colours := g.stableColours()
 	slices.SortFunc(colours, func(a, b colour) int { return slices.Compare(a[:], b[:]) })
@@ -33,7 +33,7 @@ func (g *Graph) Fingerprint() string {
 	return g.counts() + hex.EncodeToString(h.Sum(nil))[:fingerprintHexDigits]
 }
 
-// counts is the readable beginning. What there is none of is left out.
+// counts is the readable first part of the fingerprint. It leaves out kinds of parts that the machine does not have.
 func (g *Graph) counts() string {
 	threads := 0
 	for i := range g.Nodes {
@@ -56,17 +56,17 @@ func (g *Graph) counts() string {
 	return b.String()
 }
 
-// cpuCount is how many CPUs a node has, of a list that Check has passed.
+// cpuCount is the number of CPUs of a node. Check has parsed the list before.
 func (n *Node) cpuCount() int {
 	cpus, _ := parseCPUList(n.CPUs)
 	return len(cpus)
 }
 
-// colour stands for what a node is and how it is surrounded: nodes that no one can tell apart have the same.
+// colour is a hash of a node and its surroundings. Nodes that cannot be told apart have the same colour.
 type colour [sha256.Size]byte
 
-// stableColours refines the nodes' colours by those of their neighbours until no two more are told apart (the method of
-// Weisfeiler and Leman). Each round sees one step further; more than maxDepth steps away nothing counts.
+// stableColours refines the nodes' colours by those of their neighbours until the number of colours stays the same
+// (Weisfeiler-Leman colour refinement). Each round reaches one step further, up to maxDepth steps.
 func (g *Graph) stableColours() []colour {
 	index := g.index()
 	colours := make([]colour, len(g.Nodes))
@@ -92,7 +92,7 @@ func distinctColours(colours []colour) int {
 	return len(set)
 }
 
-// refined mixes into each node's colour those of what it lies in, of what lies in it, and of what it is linked to.
+// refined is one round: it hashes each node's colour with those of its parent, its children and the nodes that it has links to.
 func (g *Graph) refined(index map[string]int, colours []colour) []colour {
 	around := make([][]string, len(g.Nodes))
 	add := func(at int, relation string, other int) {
@@ -118,7 +118,7 @@ func (g *Graph) refined(index map[string]int, colours []colour) []colour {
 	return next
 }
 
-// traits is what counts of a node by itself.
+// traits is the part of a node that is hashed.
 func (n *Node) traits() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s cpus %d", n.Kind, n.cpuCount())
@@ -137,7 +137,7 @@ func (n *Node) traits() string {
 	return b.String()
 }
 
-// traits is what counts of a link. That of a NIC and its port is as fast as the cable at the moment.
+// traits is the part of a link that is hashed. The rate of a port depends on its cable, so it is left out.
 func (l *Link) traits() string {
 	gbps := l.GBps
 	if l.Kind == LinkNET {

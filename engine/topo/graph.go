@@ -9,18 +9,18 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds on a graph, whatever it was read from.
+// Bounds of a graph, and of its input.
 const (
 	maxNodes      = 1 << 14
 	maxLinks      = 1 << 16
 	maxTextBytes  = 256 // of an identifier or a name
 	maxListBytes  = 64 << 10
-	maxDepth      = 64 // of nodes within each other
+	maxDepth      = 64 // of nesting
 	maxWarnings   = 256
 	maxInputBytes = 8 << 20
 )
 
-// Kind is what a node is.
+// Kind is the kind of a node.
 type Kind string
 
 // The kinds of nodes. A NUMA node is what NCCL calls a CPU.
@@ -38,7 +38,7 @@ const (
 
 var kinds = []Kind{Package, NUMA, Cache, Core, PCI, GPU, NIC, Net, NVSwitch}
 
-// LinkKind is what a link is made of.
+// LinkKind is the kind of a link.
 type LinkKind string
 
 // The kinds of links.
@@ -53,18 +53,18 @@ const (
 
 var linkKinds = []LinkKind{LinkLOC, LinkNVL, LinkC2C, LinkPCI, LinkSYS, LinkNET}
 
-// Graph is a machine, or several whose ports are linked.
+// Graph is the topology of a machine, or of several with linked ports.
 type Graph struct {
 	Nodes    []Node   `json:"nodes"` // a parent before its children
 	Links    []Link   `json:"links"` // both directions alike
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// Node is one part of the machine. The pointers are set as its kind has them.
+// Node is a part of the machine. Its kind says which pointers are set.
 type Node struct {
 	ID     string     `json:"id"`
 	Kind   Kind       `json:"kind"`
-	Parent string     `json:"parent,omitempty"` // within which part it lies
+	Parent string     `json:"parent,omitempty"` // the part that contains it
 	CPUs   string     `json:"cpus,omitempty"`   // of a NUMA node, a cache, a core: a list as in /sys, "0-3,8"
 	CPU    *CPUInfo   `json:"cpu,omitempty"`
 	Cache  *CacheInfo `json:"cache,omitempty"`
@@ -75,7 +75,7 @@ type Node struct {
 
 // CPUInfo describes a NUMA node.
 type CPUInfo struct {
-	Number      int    `json:"number"` // the kernel's; -1 where it knows of none
+	Number      int    `json:"number"` // the kernel's; -1 where it has none
 	Arch        string `json:"arch,omitempty"`
 	Vendor      string `json:"vendor,omitempty"`
 	Family      int    `json:"family,omitempty"`
@@ -89,7 +89,7 @@ type CacheInfo struct {
 	SizeBytes int64 `json:"size_bytes,omitempty"`
 }
 
-// PCIInfo describes a PCI device and its link towards the root. The hexadecimal numbers are text, as in /sys.
+// PCIInfo describes a PCI device and its link towards the root. Class, vendor and device are hexadecimal, as in /sys.
 type PCIInfo struct {
 	BusID  string `json:"bus_id"`
 	Class  string `json:"class,omitempty"`
@@ -99,7 +99,7 @@ type PCIInfo struct {
 	Width  int    `json:"width,omitempty"` // lanes
 }
 
-// GPUInfo describes a GPU. Rank and SM are known to its driver alone; without it they are -1 and 0.
+// GPUInfo describes a GPU. Only its driver knows rank and SM. Where they are unknown they are -1 and 0.
 type GPUInfo struct {
 	Dev  int  `json:"dev"`
 	Rank int  `json:"rank"`
@@ -128,7 +128,7 @@ type Link struct {
 	Count int      `json:"count,omitempty"` // of NVLinks or C2C links that make it up
 }
 
-// Node returns the node of that identifier, or nil.
+// Node returns the node with an identifier, or nil.
 func (g *Graph) Node(id string) *Node {
 	i := slices.IndexFunc(g.Nodes, func(n Node) bool { return n.ID == id })
 	if i < 0 {
@@ -137,7 +137,7 @@ func (g *Graph) Node(id string) *Node {
 	return &g.Nodes[i]
 }
 
-// OfKind lists the identifiers of all nodes of the kinds, kind by kind.
+// OfKind lists the identifiers of all nodes of some kinds, in the order of the kinds.
 func (g *Graph) OfKind(kinds ...Kind) []string {
 	var ids []string
 	for _, k := range kinds {
@@ -150,7 +150,7 @@ func (g *Graph) OfKind(kinds ...Kind) []string {
 	return ids
 }
 
-// warn adds a warning, fit for a terminal whatever the names in it are.
+// warn adds a warning. It removes control characters, so that the text is safe on a terminal.
 func (g *Graph) warn(format string, args ...any) {
 	switch {
 	case len(g.Warnings) < maxWarnings-1:
@@ -162,7 +162,7 @@ func (g *Graph) warn(format string, args ...any) {
 
 func isControl(r rune) bool { return unicode.IsControl(r) || r == utf8.RuneError }
 
-// clean makes text of any bytes: no control characters, and no more than fits.
+// clean removes control characters and cuts text to maxTextBytes.
 func clean(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if isControl(r) {
@@ -177,7 +177,7 @@ func clean(s string) string {
 	return s
 }
 
-// within returns the node and what it lies in, innermost first.
+// within returns the node and all that contain it, innermost first.
 func (g *Graph) within(index map[string]int, id string) []*Node {
 	var chain []*Node
 	for id != "" {
@@ -195,7 +195,7 @@ func (g *Graph) index() map[string]int {
 	return at
 }
 
-// Check says what is wrong with a graph, if anything is.
+// Check validates a graph.
 func (g *Graph) Check() error {
 	if len(g.Nodes) > maxNodes || len(g.Links) > maxLinks {
 		return fmt.Errorf("topology: %d nodes and %d links; at most %d and %d are allowed", len(g.Nodes), len(g.Links), maxNodes, maxLinks)
@@ -210,20 +210,20 @@ func (g *Graph) Check() error {
 			return fmt.Errorf("topology: node %.40q: %w", n.ID, err)
 		}
 		if depth[n.ID] > 0 {
-			return fmt.Errorf("topology: two nodes are called %q: every identifier names one", n.ID)
+			return fmt.Errorf("topology: two nodes are called %q: identifiers must be unique", n.ID)
 		}
 		if n.Parent != "" && depth[n.Parent] == 0 {
 			return fmt.Errorf("topology: node %q lies in %.40q, which is not listed before it", n.ID, n.Parent)
 		}
 		if depth[n.ID] = depth[n.Parent] + 1; depth[n.ID] > maxDepth {
-			return fmt.Errorf("topology: node %q is the innermost of more than %d", n.ID, maxDepth)
+			return fmt.Errorf("topology: node %q is nested more than %d deep", n.ID, maxDepth)
 		}
 	}
 	for i := range g.Links {
 		l := &g.Links[i]
 		switch {
 		case depth[l.A] == 0 || depth[l.B] == 0 || l.A == l.B:
-			return fmt.Errorf("topology: link %d joins %.40q and %.40q: give two nodes that are listed", i, l.A, l.B)
+			return fmt.Errorf("topology: link %d is between %.40q and %.40q: give two different nodes of the list", i, l.A, l.B)
 		case !slices.Contains(linkKinds, l.Kind):
 			return fmt.Errorf("topology: link %d has the kind %.40q; known are %v", i, l.Kind, linkKinds)
 		case !(l.GBps > 0) || math.IsInf(l.GBps, 0) || l.Count < 0:
@@ -233,7 +233,7 @@ func (g *Graph) Check() error {
 	return nil
 }
 
-// check bounds a node and makes sure that it has what the code relies on for its kind.
+// check validates a node: its bounds, and the fields that its kind needs.
 func (n *Node) check() error {
 	text := []string{n.ID}
 	if n.CPU != nil {

@@ -8,17 +8,17 @@ import (
 	"io"
 )
 
-// jsonVersion is the version of our JSON. A change that an older reader would misunderstand raises it.
+// jsonVersion is the version of our JSON. An incompatible change must raise it.
 const jsonVersion = 1
 
 type jsonFile struct {
 	Version int `json:"version"`
-	// Fingerprint is for readers of the file. It follows from the graph, so it is not read back.
+	// Fingerprint is for people who read the file. ReadJSON ignores it: it is computed from the graph.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	Graph
 }
 
-// ReadJSON reads what WriteJSON wrote, or a person.
+// ReadJSON reads a graph that WriteJSON or a person has written.
 func ReadJSON(r io.Reader) (*Graph, error) {
 	raw, err := readBounded(r)
 	if err != nil {
@@ -31,7 +31,7 @@ func ReadJSON(r io.Reader) (*Graph, error) {
 		return nil, fmt.Errorf("topology JSON: %w", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("topology JSON: something follows the object")
+		return nil, errors.New("topology JSON: there is more text after the object; remove it")
 	}
 	if f.Version != jsonVersion {
 		return nil, fmt.Errorf("topology JSON: version %d; this program reads version %d", f.Version, jsonVersion)
@@ -42,7 +42,7 @@ func ReadJSON(r io.Reader) (*Graph, error) {
 	return &f.Graph, nil
 }
 
-// WriteJSON writes all of a graph.
+// WriteJSON writes a graph completely.
 func (g *Graph) WriteJSON(w io.Writer) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", " ")

@@ -52,7 +52,7 @@ func TestJSONThatMakesNoSenseIsRefused(t *testing.T) {
 	}{
 		{``, []string{"JSON"}},
 		{`{}`, []string{"version 0", "version 1"}},
-		{`{"version":1}{}`, []string{"follows"}},
+		{`{"version":1}{}`, []string{"more text after the object"}},
 		{`{"version":1,"gpus":[]}`, []string{"gpus"}},
 		{nodes(`{"kind":"numa"}`), []string{"no identifier"}},
 		{nodes(`{"id":"a","kind":"tpu"}`), []string{`"tpu"`, "nvswitch"}},

@@ -6,13 +6,13 @@ import (
 	"slices"
 )
 
-// maxDevices bounds what paths are asked for between: they are kept for every pair.
+// maxDevices bounds the devices of Paths, which keeps a path for every pair.
 const maxDevices = 256
 
-// Path is the best way between two devices: the best type; of those the widest; of those the one with the fewest hops.
+// Path is the best path between two devices: that with the best type, then the highest bandwidth, then the fewest hops.
 type Path struct {
 	Type PathType `json:"type"`     // its worst hop
-	GBps float64  `json:"gb_per_s"` // its narrowest hop
+	GBps float64  `json:"gb_per_s"` // of its narrowest hop
 	Hops int      `json:"hops"`
 	Via  []string `json:"via,omitempty"` // the nodes between
 }
@@ -22,7 +22,7 @@ func (p *Path) compare(q *Path) int {
 	return cmp.Or(cmp.Compare(p.Type, q.Type), cmp.Compare(q.GBps, p.GBps), cmp.Compare(p.Hops, q.Hops))
 }
 
-// then joins the paths to and from a node.
+// then joins a path to a node and a path from it.
 func (p *Path) then(node string, q *Path, kind PathType) Path {
 	via := append(append(slices.Clone(p.Via), node), q.Via...)
 	return Path{Type: kind, GBps: min(p.GBps, q.GBps), Hops: p.Hops + q.Hops, Via: via}
@@ -35,7 +35,7 @@ func (p *Path) reversed() Path {
 	return r
 }
 
-// Paths are the paths between any two of some devices.
+// Paths has the paths between any two of its devices.
 type Paths struct {
 	Devices []string `json:"devices"`
 	Rows    [][]Path `json:"rows"` // Rows[i][j] leads from Devices[i] to Devices[j]
@@ -90,7 +90,7 @@ type pathSearch struct {
 	numa   []int
 }
 
-// direct is the best path that goes through no GPU.
+// direct is the best path that does not pass through a GPU.
 func (s *pathSearch) direct(from, to int) (Path, error) {
 	from, to = s.w.merged[from], s.w.merged[to]
 	routes, known := s.routes[from]
@@ -131,7 +131,7 @@ func (s *pathSearch) between(from, to int) (Path, error) {
 	return s.direct(from, to)
 }
 
-// gpuToNet is the way of a GPU by itself, or by way of a GPU that NVLink reaches and that is nearer to the port.
+// gpuToNet is the best path from a GPU to a port: its own, or one through a GPU that is nearer to the port, reached by NVLink (PXN).
 func (s *pathSearch) gpuToNet(gpu, port int) (Path, error) {
 	alone, err := s.aloneToNet(gpu, port)
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *pathSearch) gpuToNet(gpu, port int) (Path, error) {
 	})
 }
 
-// aloneToNet also tries the CPU at the other end of a GPU's C2C link.
+// aloneToNet is the best path without another GPU: direct, or through the CPU at the other end of the GPU's C2C link (P2C).
 func (s *pathSearch) aloneToNet(gpu, port int) (Path, error) {
 	return s.bestVia(gpu, port, s.numa, s.direct, func(first, second PathType) PathType {
 		if first == C2C && second == PHB {
@@ -155,7 +155,7 @@ func (s *pathSearch) aloneToNet(gpu, port int) (Path, error) {
 	})
 }
 
-// bestVia is the direct path or a better one by way of another device.
+// bestVia is the direct path, or a better one through another device.
 func (s *pathSearch) bestVia(from, to int, others []int, rest pathFinder, kindOf pathKind) (Path, error) {
 	direct, err := s.direct(from, to)
 	if err != nil {
@@ -166,10 +166,10 @@ func (s *pathSearch) bestVia(from, to int, others []int, rest pathFinder, kindOf
 
 type (
 	pathFinder func(from, to int) (Path, error)
-	pathKind   func(first, second PathType) PathType // of a path, from those of its halves
+	pathKind   func(first, second PathType) PathType // type of a path, from the types of its two parts
 )
 
-// betterVia is best, or a better path that goes directly to one of the others and on by what rest finds.
+// betterVia returns best, or a better path: directly to one of the others, and from there the path that rest finds.
 func (s *pathSearch) betterVia(best Path, from, to int, others []int, rest pathFinder, kindOf pathKind) (Path, error) {
 	for _, other := range others {
 		if other == from || other == to {

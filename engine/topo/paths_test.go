@@ -58,7 +58,7 @@ func TestTheNetworkIsAPathTypeAndNoPathIsOneToo(t *testing.T) {
 		t.Errorf("to a node without links: %+v", p)
 	}
 	_, err := g.Rings([]string{"a", "b", "alone"}, 1)
-	wantError(t, err, "no path joins")
+	wantError(t, err, "there is no path between")
 }
 
 func TestPathsAreAskedForBetweenKnownDevicesAndNotTooMany(t *testing.T) {

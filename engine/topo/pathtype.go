@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// PathType is what the worst hop of a path is. A smaller one is better.
+// PathType is the type of a path, which is that of its worst hop. Smaller is better.
 type PathType int
 
 // NCCL's path types, best first.
 const (
 	LOC PathType = iota // the same device, or cores of one NUMA node
 	NVL                 // NVLink, through a switch or not
-	NVB                 // NVLink by way of another GPU
+	NVB                 // NVLink through another GPU
 	C2C                 // the link of a GPU to its own CPU
 	PIX                 // one PCI switch
 	PXB                 // several PCI switches, not the CPU
 	P2C                 // a NIC behind the CPU that the GPU has a C2C link to
-	PXN                 // a NIC near another GPU, which NVLink reaches
+	PXN                 // a NIC near another GPU that NVLink reaches
 	PHB                 // the CPU
 	SYS                 // several NUMA nodes
 	NET                 // the network
@@ -53,7 +53,7 @@ func (t *PathType) UnmarshalText(text []byte) error {
 	return err
 }
 
-// hopType is the path type that one link alone makes of a path between a and b.
+// hopType is the type of the path that consists of one link, between a and b.
 func hopType(l *Link, a, b Kind) PathType {
 	either := func(k Kind) bool { return a == k || b == k }
 	switch l.Kind {

@@ -7,33 +7,33 @@ import (
 	"slices"
 )
 
-// wires is a graph made ready for searching: nodes are numbers, parallel links of a kind are one, and NVSwitches that share a GPU
-// are one node, since a GPU spreads its stores over all its switches.
+// wires is a graph prepared for searching. Nodes are numbers. Parallel links of one kind are merged into one. NVSwitches that share
+// a GPU are merged into one node, since a GPU spreads its stores over all its switches.
 type wires struct {
 	g      *Graph
 	index  map[string]int
-	merged []int // the node that stands for this one
+	merged []int // the node that this one was merged into, or itself
 	hops   [][]hop
-	kinds  [DIS]bool // of which there are hops
-	wanted []bool    // whether the way to this node is asked for
-	steps  int       // taken so far
+	kinds  [DIS]bool // types of which there are hops
+	wanted []bool    // nodes for which routes have via
+	steps  int       // so far, of maxSteps
 }
 
-// maxSteps bounds a search: of real machines it takes some thousand for each pair.
+// maxSteps bounds a search. Real machines take some thousand steps a pair.
 const maxSteps = 1 << 30
 
-// hop is a link as seen from one end.
+// hop is a link, seen from one end.
 type hop struct {
 	to   int
 	kind PathType
 	gbps float64
 }
 
-// route is the best path from a fixed source to a node, without a way through another GPU.
+// route is the best path from a fixed source to a node that does not pass through another GPU.
 type route struct {
 	kind PathType
 	gbps float64
-	via  []int // the nodes between, where they are wanted
+	via  []int // the nodes between; only for wanted nodes
 }
 
 func newWires(g *Graph) *wires {
@@ -56,7 +56,7 @@ func newWires(g *Graph) *wires {
 	return w
 }
 
-// mergeSwitches lets the first NVSwitch stand for all that the same GPUs reach.
+// mergeSwitches merges NVSwitches that share a GPU into the first of them.
 func (w *wires) mergeSwitches() {
 	for i := range w.merged {
 		w.merged[i] = i
@@ -91,7 +91,7 @@ func (w *wires) mergeSwitches() {
 	}
 }
 
-// mergeParallel adds up the links of a kind to the same node.
+// mergeParallel adds up the bandwidths of links of one kind to the same node.
 func (w *wires) mergeParallel(v int) {
 	slices.SortStableFunc(w.hops[v], func(a, b hop) int { return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.to, b.to)) })
 	var merged []hop
@@ -105,8 +105,8 @@ func (w *wires) mergeParallel(v int) {
 	w.hops[v] = merged
 }
 
-// from returns the best route to every node: the best type; of those the widest; of those the one with the fewest hops. Each is
-// decided in its own pass, since the best path to a node need not go along the best paths to the nodes on it.
+// from returns the best route to every node: by type, then by bandwidth, then by the number of hops. Each of these has a pass of its
+// own, since a part of a best path need not be a best path.
 func (w *wires) from(source int) ([]route, error) {
 	best := make([]route, len(w.hops))
 	for i := range best {
@@ -128,7 +128,7 @@ func (w *wires) from(source int) ([]route, error) {
 		slices.Sort(widths)
 		for _, gbps := range slices.Compact(widths) {
 			if w.steps > maxSteps {
-				return nil, fmt.Errorf("topology: more than %d steps to find the paths of %d nodes and %d links: give a smaller graph",
+				return nil, fmt.Errorf("topology: finding the paths of %[2]d nodes and %[3]d links takes more than %[1]d steps: give a smaller graph",
 					maxSteps, len(w.g.Nodes), len(w.g.Links))
 			}
 			w.fewestHops(source, kind, gbps, best)
@@ -137,10 +137,10 @@ func (w *wires) from(source int) ([]route, error) {
 	return best, nil
 }
 
-// passable tells whether a path may go on from a node that it has reached.
+// passable says whether a path may continue beyond a node.
 func (w *wires) passable(v, source int) bool { return v == source || w.g.Nodes[v].Kind != GPU }
 
-// widest returns the width of the widest path to each node over hops no worse than kind; 0 where there is none.
+// widest returns the bandwidth of the widest path to each node over hops no worse than kind, 0 where there is no path.
 func (w *wires) widest(source int, kind PathType) []float64 {
 	width := make([]float64, len(w.hops))
 	width[source] = localGBps
@@ -167,7 +167,7 @@ type reached struct {
 	gbps float64
 }
 
-// widestFirst is a heap.
+// widestFirst is a priority queue.
 type widestFirst []reached
 
 func (q widestFirst) Len() int           { return len(q) }
@@ -181,7 +181,7 @@ func (q *widestFirst) Pop() any {
 	return x
 }
 
-// fewestHops fills in the way to the nodes whose type and width these are.
+// fewestHops fills in via of the nodes whose routes have this type and bandwidth.
 func (w *wires) fewestHops(source int, kind PathType, gbps float64, best []route) {
 	prev := make([]int, len(w.hops))
 	for i := range prev {

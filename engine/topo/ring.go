@@ -10,27 +10,27 @@ import (
 // Bounds on a ring search.
 const (
 	maxRings = 64
-	// maxRingSteps bounds the exact part. Eight ranks need 13700 at most; with more, the search may end before it has
-	// proven that there is no better ring.
+	// maxRingSteps bounds the exact search. Eight ranks take at most 13700 steps. With more ranks the search may stop before it
+	// has proven its ring to be the best.
 	maxRingSteps = 1 << 15
 )
 
-// Ring is an order of ranks: each sends to the next, the last one to the first.
+// Ring is an order of ranks: each sends to the next, and the last to the first.
 type Ring struct {
 	Order []int `json:"order"` // starts with 0
-	// Worst and GBps are the type and bandwidth of the worst hop, which the ring is as fast as.
+	// Worst and GBps are the type and bandwidth of the worst hop, which limits the ring.
 	Worst     PathType `json:"worst"`
 	GBps      float64  `json:"gb_per_s"`
 	Crossings int      `json:"crossings"` // hops from one socket to another
-	Exact     bool     `json:"exact"`     // no ring is better; otherwise only none was found
+	Exact     bool     `json:"exact"`     // true: no ring is better; false: no better one was found
 }
 
-// Rings searches count rings over ranks that lie on the given devices (several ranks may share one). What counts, in this order:
-// the worst hop, the crossings between sockets, how many hops an earlier ring has too, how far the neighbours are. The answer
-// depends on nothing but the graph and the arguments.
+// Rings searches count rings over ranks on the given devices, one device a rank; ranks may share a device. It minimises, in this
+// order: the worst hop, the crossings between sockets, the hops that an earlier ring has too, the distance of neighbours. It is
+// deterministic.
 func (g *Graph) Rings(devices []string, count int) ([]Ring, error) {
 	if len(devices) == 0 || count < 1 || count > maxRings {
-		return nil, fmt.Errorf("topology: %d rings of %d ranks: ask for 1 to %d rings of one rank or more", count, len(devices), maxRings)
+		return nil, fmt.Errorf("topology: %d rings of %d ranks: give 1 to %d rings, and at least one rank", count, len(devices), maxRings)
 	}
 	paths, err := g.Paths(devices)
 	if err != nil {
@@ -41,14 +41,14 @@ func (g *Graph) Rings(devices []string, count int) ([]Ring, error) {
 	for i := range rings {
 		rings[i] = s.search()
 		if rings[i].Worst == DIS {
-			return nil, errors.New("topology: no path joins all of the ranks' devices; `railhead topo` shows what is linked")
+			return nil, errors.New("topology: there is no path between some of the ranks' devices; `railhead topo` shows the links")
 		}
 	}
 	return rings, nil
 }
 
-// Ranks lists where ranks would run, one each: on the GPUs, in the order of their ranks or else of their numbers, or on the NUMA
-// nodes of a machine without GPUs.
+// Ranks lists the devices that ranks would run on, one a rank: the GPUs, by their rank, then by their number; on a machine without
+// GPUs the NUMA nodes.
 func (g *Graph) Ranks() []string {
 	var gpus []*Node
 	for i := range g.Nodes {
@@ -69,7 +69,7 @@ func (g *Graph) Ranks() []string {
 	return ids
 }
 
-// sockets numbers the packages of the devices. A NUMA node of which no package is known counts as one.
+// sockets returns the number of each device's package. A NUMA node without a package counts as one.
 func (g *Graph) sockets(devices []string) []int {
 	index := g.index()
 	numbers := map[string]int{}
@@ -85,12 +85,12 @@ func (g *Graph) sockets(devices []string) []int {
 	return sockets
 }
 
-// ringCost compares rings, and the beginnings of rings: no part of it falls as a beginning gets longer.
+// ringCost is the cost of a ring, or of a beginning of one. No field falls as the beginning gets longer.
 type ringCost struct {
-	worst     int // place of the worst hop among all pairs by type and bandwidth
+	worst     int // of all hops, by its rank among all pairs by type and bandwidth
 	crossings int
 	reused    int
-	far       int // sum over the hops of their place by type, bandwidth and hops
+	far       int // sum over the hops of their rank among all pairs by type, bandwidth and hops
 }
 
 func (c ringCost) compare(d ringCost) int {
@@ -102,7 +102,7 @@ func (c ringCost) plus(d ringCost) ringCost {
 	return ringCost{max(c.worst, d.worst), c.crossings + d.crossings, c.reused + d.reused, c.far + d.far}
 }
 
-// ringSearch holds the cost of every hop.
+// ringSearch is a search for rings. It has the cost of every hop.
 type ringSearch struct {
 	n     int
 	paths *Paths
@@ -143,7 +143,7 @@ func distinct(paths []*Path, compare func(p, q *Path) int) []*Path {
 	return slices.CompactFunc(sorted, func(p, q *Path) bool { return compare(p, q) == 0 })
 }
 
-// search finds a ring, and lets the next search avoid its hops.
+// search finds a ring, and makes its hops dearer for the next search.
 func (s *ringSearch) search() Ring {
 	s.nearest()
 	s.untangle()
@@ -157,7 +157,7 @@ func (s *ringSearch) search() Ring {
 			worst = p
 		}
 		s.cost[a][b].reused++
-		if s.n > 2 { // a link carries as much each way, but a ring turned round is no new one
+		if s.n > 2 { // links are full duplex, but the same ring backwards is not a new one
 			s.cost[b][a].reused++
 		}
 	}

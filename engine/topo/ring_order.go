@@ -5,28 +5,28 @@ import (
 	"slices"
 )
 
-// CPUSet is the numbers of the CPUs on which a rank may run: its affinity mask.
+// CPUSet is a rank's affinity mask: the numbers of the CPUs on which it may run.
 type CPUSet []int
 
-// anywhere is the place of a rank that is bound to no part of the machine.
+// anywhere is the place of a rank that is not bound to one part of the machine.
 const anywhere = -1
 
-// RingOrder orders ranks on CPUs as a ring: near neighbours, and few hops between sockets. The first rank is 0. A rank lies at the
-// innermost part that has all of its CPUs. Ranks that may run on the whole machine, on several packages, or on CPUs that the graph
-// does not have are anywhere: each comes after the rank before it.
+// RingOrder orders ranks on CPUs as a ring of near neighbours with few hops between sockets. It begins with rank 0. A rank's place is
+// the innermost part that contains all of its CPUs. A rank that may run on the whole machine, on several packages, or on CPUs that
+// the graph does not have, has no place: it follows the rank before it.
 //
-// Ranks at one place follow each other in their order, and where no ring is better than the ranks' own order, that is the answer.
-// There are never more hops between sockets than in it. The answer depends on nothing but the graph and the sets.
+// Ranks at one place stay together, in rank order. Rank order itself is returned where no ring is better, and no ring has more hops
+// between sockets than rank order. The result is deterministic.
 func (g *Graph) RingOrder(cpus []CPUSet) ([]int, error) {
 	if len(cpus) == 0 || len(cpus) > maxDevices {
 		return nil, fmt.Errorf("topology: a ring of %d ranks; give 1 to %d", len(cpus), maxDevices)
 	}
 	places := g.newPlaces()
-	var parts []string           // where ranks lie, each once, in the order of the ranks
-	at := make([]int, len(cpus)) // a rank's number in parts
+	var parts []string           // places of ranks, each once, in rank order
+	at := make([]int, len(cpus)) // index of each rank's place in parts
 	for rank, set := range cpus {
 		if len(set) == 0 {
-			return nil, fmt.Errorf("topology: rank %d may run on no CPU; give the affinity mask of its process", rank)
+			return nil, fmt.Errorf("topology: rank %d has an empty set of CPUs; give the affinity mask of its process", rank)
 		}
 		at[rank] = anywhere
 		if id := places.of(set); id != "" {
@@ -43,7 +43,7 @@ func (g *Graph) RingOrder(cpus []CPUSet) ([]int, error) {
 	return orderOfRanks(around, at), nil
 }
 
-// ringOfParts is the order in which a ring goes through the parts, or nil where the ranks' own is as good.
+// ringOfParts is the order in which a ring visits the parts, nil where rank order is as good.
 func (g *Graph) ringOfParts(parts []string, at []int) ([]int, error) {
 	bound := slices.DeleteFunc(slices.Clone(at), func(part int) bool { return part == anywhere })
 	if len(bound) == 0 {
@@ -62,7 +62,7 @@ func (g *Graph) ringOfParts(parts []string, at []int) ([]int, error) {
 	return ring.Order, nil
 }
 
-// orderOfRanks puts the ranks of each part together, and those that are anywhere after the ranks before them.
+// orderOfRanks puts the ranks of each part together, and each rank without a place after the rank before it.
 func orderOfRanks(around, at []int) []int {
 	var order []int
 	for _, part := range around {
@@ -80,16 +80,16 @@ func orderOfRanks(around, at []int) []int {
 	return order
 }
 
-// places finds where in the machine a set of CPUs lies.
+// places finds the part of the machine that contains a set of CPUs.
 type places struct {
 	all   map[int]bool // the machine's CPUs
-	parts []place      // NUMA nodes, caches and cores; what lies in another comes after it
+	parts []place      // NUMA nodes, caches and cores; a part comes after the one that contains it
 }
 
 type place struct {
 	id   string
 	kind Kind
-	root string // the outermost part that this one lies in: its package
+	root string // the outermost part that contains this one: its package
 	cpus map[int]bool
 }
 
@@ -103,7 +103,7 @@ func (g *Graph) newPlaces() *places {
 		}
 		chain := g.within(index, n.ID)
 		part := place{id: n.ID, kind: n.Kind, root: chain[len(chain)-1].ID, cpus: map[int]bool{}}
-		cpus, _ := parseCPUList(n.CPUs) // which Check has passed
+		cpus, _ := parseCPUList(n.CPUs) // Check has parsed it before
 		for _, cpu := range cpus {
 			part.cpus[cpu], p.all[cpu] = true, true
 		}
@@ -112,8 +112,8 @@ func (g *Graph) newPlaces() *places {
 	return p
 }
 
-// of is the innermost part that has the CPUs of a set, or the first NUMA node where they are those of several within one package;
-// "" if the rank is anywhere.
+// of is the innermost part that contains a set of CPUs. For CPUs of several NUMA nodes of one package it is the first of these nodes.
+// It is "" for a set that has no place.
 func (p *places) of(set CPUSet) string {
 	known := map[int]bool{}
 	for _, cpu := range set {

@@ -2,7 +2,7 @@ package topo
 
 import "slices"
 
-// nearest begins with rank 0 and always goes on to the cheapest rank that is left: the first ring, to be improved.
+// nearest makes a first ring by the nearest-neighbour heuristic, from rank 0.
 func (s *ringSearch) nearest() {
 	left := make([]int, 0, s.n)
 	for r := 1; r < s.n; r++ {
@@ -31,8 +31,8 @@ func (s *ringSearch) total(order []int) ringCost {
 	return c
 }
 
-// untangle is 2-opt: it turns round any stretch of the ring whose turning makes it cheaper, until there is none. It ends, since
-// the cost falls each time; the number of rounds is bounded as well.
+// untangle improves the ring by 2-opt: it reverses a segment wherever that lowers the cost, until no reversal does. The number of
+// rounds is bounded.
 func (s *ringSearch) untangle() {
 	for range s.n {
 		improved := false
@@ -52,7 +52,8 @@ func (s *ringSearch) untangle() {
 	}
 }
 
-// extend tries all rings that begin with order, nearest ranks first, and leaves a beginning that is as dear as the best ring.
+// extend is branch and bound: it tries all rings that begin with order, nearest ranks first, and abandons a beginning that costs
+// as much as the best ring so far.
 func (s *ringSearch) extend(order []int, used []bool, soFar ringCost) {
 	if s.steps >= maxRingSteps {
 		return

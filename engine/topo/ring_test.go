@@ -228,7 +228,7 @@ func TestRingsOfOneAndTwoRanks(t *testing.T) {
 	}
 	for _, count := range []int{0, maxRings + 1} {
 		_, err = g.Rings([]string{"gpu0"}, count)
-		wantError(t, err, "ask for 1 to 64")
+		wantError(t, err, "give 1 to 64 rings")
 	}
 	_, err = g.Rings(nil, 1)
 	wantError(t, err, "0 ranks")

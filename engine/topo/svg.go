@@ -6,10 +6,10 @@ import (
 	"io"
 )
 
-// legendHeight is the room for the meaning of the colours, below the boxes.
+// legendHeight is the height of the legend below the boxes.
 const legendHeight = 34
 
-// picture is what the template draws.
+// picture is the input of the template.
 type picture struct {
 	Width, Height int
 	Boxes         []*box
@@ -37,7 +37,7 @@ line { stroke-width: 1.5; opacity: 0.55 } .NVL { stroke: #3a8a1f } .C2C { stroke
 {{end}}</svg>
 `))
 
-// WriteSVG draws a graph: boxes in each other as the parts lie, PCI links thereby, and lines for all other links.
+// WriteSVG draws a graph: nested boxes for the parts, lines for the links. PCI links are shown by the nesting.
 func (g *Graph) WriteSVG(w io.Writer) error {
 	var p picture
 	p.Boxes, p.Width, p.Height = g.layOut()
@@ -66,7 +66,7 @@ func (g *Graph) WriteSVG(w io.Writer) error {
 	return svgTemplate.Execute(w, &p)
 }
 
-// between draws a line from head to head, where a box has its name and others do not cover it.
+// between is a line between the headers of two boxes, which no other box covers.
 func between(a, b *box, l *Link) wire {
 	return wire{
 		Kind: l.Kind, Text: fmt.Sprintf("%s - %s: %s%s", l.A, l.B, l.Kind, bandwidthOf(l)),
@@ -74,11 +74,11 @@ func between(a, b *box, l *Link) wire {
 	}
 }
 
-// shortAbout is the second line of a box, which has room for a few words.
+// shortAbout is the second line of a box.
 func (g *Graph) shortAbout(n *Node) string {
 	switch n.Kind {
 	case NUMA:
-		cpus, _ := parseCPUList(n.CPUs) // Check has read it
+		cpus, _ := parseCPUList(n.CPUs) // Check has parsed it before
 		return fmt.Sprintf("%s %s, %d CPUs", n.CPU.Arch, n.CPU.Vendor, len(cpus))
 	case GPU:
 		return fmt.Sprintf("%s, PCI %.4g GB/s", n.PCI.BusID, pciBandwidth(n.PCI))

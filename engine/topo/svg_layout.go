@@ -1,14 +1,14 @@
 package topo
 
-// Sizes of the picture, in its units (pixels of a screen).
+// Sizes in pixels.
 const (
 	boxWidth  = 168
 	boxHeight = 40
-	headRoom  = 40 // of a box with others in it, for its own text
+	headRoom  = 40 // height of the header of a box that contains others
 	boxGap    = 14
 )
 
-// box is a node of the picture. Boxes lie in each other as the nodes do.
+// box is the box of a node. Boxes are nested as the nodes are.
 type box struct {
 	Node     *Node
 	Title    string
@@ -18,8 +18,8 @@ type box struct {
 	children []*box
 }
 
-// layOut makes boxes of all nodes but cores and caches, which would hide the rest; it returns them outermost first, and the size
-// of the picture.
+// layOut makes a box for every node, outermost first, and returns the size of the picture. It leaves out cores and caches, which
+// are too many to show.
 func (g *Graph) layOut() (boxes []*box, width, height int) {
 	byID := map[string]*box{}
 	top := &box{}
@@ -37,7 +37,7 @@ func (g *Graph) layOut() (boxes []*box, width, height int) {
 			top.children = append(top.children, b)
 		}
 	}
-	// NVSwitches go below what they join, in a row of their own.
+	// NVSwitches are in a row of their own, at the bottom.
 	var machine, switches box
 	for _, b := range top.children {
 		if b.Node.Kind == NVSwitch {
@@ -53,7 +53,7 @@ func (g *Graph) layOut() (boxes []*box, width, height int) {
 	return boxes, max(machine.W, switches.W), machine.H + switches.H
 }
 
-// columns is how many boxes go beside each other: few devices, one above the other, so that the sockets fit beside each other.
+// columns is the number of columns of child boxes. Packages have few within them, so that they fit side by side.
 func (b *box) columns() int {
 	switch {
 	case b.Node.Kind == NUMA:
@@ -64,7 +64,7 @@ func (b *box) columns() int {
 	return 1
 }
 
-// arrange sets the sizes, and the places within the box, in rows of that many.
+// arrange lays the children out in rows, and sets sizes and positions relative to the box.
 func (b *box) arrange(columns int) {
 	b.W, b.H = boxWidth, boxHeight
 	x, y, rowHeight := boxGap, headRoom, 0
@@ -86,7 +86,7 @@ func (b *box) arrange(columns int) {
 	}
 }
 
-// move turns places within the outer box into places of the picture.
+// move makes positions absolute.
 func (b *box) move(x, y int) {
 	b.X, b.Y = b.X+x, b.Y+y
 	for _, c := range b.children {

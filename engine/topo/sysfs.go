@@ -10,15 +10,14 @@ import (
 	"strings"
 )
 
-// maxSysFile bounds what is read of a file of /sys or /proc. Files of /sys have a page; /proc/cpuinfo, of which the beginning is
-// enough, has more.
+// maxSysFile bounds how much of a file is read. Files of /sys are at most a page; of /proc/cpuinfo the beginning is enough.
 const maxSysFile = 64 << 10
 
-// ReadMachine makes the graph of a machine from sys and proc beneath root, which is os.DirFS("/") but in tests. A file that is
-// missing is no error: kernels, virtual machines and containers all leave some out. What cannot be read for another reason, or
-// makes no sense, is a warning of the graph. An error means that there is no machine there at all.
+// ReadMachine reads the topology of a machine from sys and proc below root, which is os.DirFS("/") except in tests. A missing file is
+// no error: kernels, virtual machines and containers leave some out. A file that cannot be read for another reason, or that makes no
+// sense, is a warning of the graph. The error is for a root without any CPU.
 //
-// GPUs appear as far as the PCI bus knows them: ranks, compute capability and NVLinks are their driver's knowledge.
+// Of GPUs it has what the PCI bus reports. Only their driver knows ranks, compute capability and NVLinks.
 func ReadMachine(root fs.FS) (*Graph, error) {
 	m := machine{fs: root, g: &Graph{}, numaOf: map[int]string{}, caches: map[string]bool{}}
 	if err := m.readCPUs(); err != nil {
@@ -32,7 +31,7 @@ func ReadMachine(root fs.FS) (*Graph, error) {
 	return m.g, nil
 }
 
-// machine is a graph being read.
+// machine is the state of ReadMachine.
 type machine struct {
 	fs     fs.FS
 	g      *Graph
@@ -40,7 +39,7 @@ type machine struct {
 	caches map[string]bool // that have been added
 }
 
-// text is a file's content without surrounding space; "" where there is none.
+// text is the trimmed content of a file, "" for a missing one.
 func (m *machine) text(name string) string {
 	f, err := m.fs.Open(name)
 	if err == nil {
@@ -50,17 +49,17 @@ func (m *machine) text(name string) string {
 			return strings.ToValidUTF8(strings.TrimSpace(string(raw)), "?")
 		}
 	}
-	// A network interface that is down answers EINVAL when asked for its speed.
+	// Reading the speed of a network interface that is down fails with EINVAL.
 	if !errors.Is(err, fs.ErrNotExist) && path.Base(name) != "speed" {
 		m.g.warn("/%s: %v", name, err)
 	}
 	return ""
 }
 
-// word is a file's content as the graph can hold it.
+// word is a file's content, cleaned for the graph.
 func (m *machine) word(name string) string { return clean(m.text(name)) }
 
-// integer is a file's number, in decimal or with 0x.
+// integer is the number in a file, decimal or with 0x; absent where there is none.
 func (m *machine) integer(name string, absent int) int {
 	s := m.text(name)
 	if s == "" {
@@ -82,7 +81,7 @@ func (m *machine) cpuList(name string) []int {
 	return cpus
 }
 
-// numbered lists the entries of a directory that are prefix and a number, as the numbers in order.
+// numbered lists the numbers of directory entries of the form prefix + number, ascending.
 func (m *machine) numbered(dir, prefix string, limit int) []int {
 	var numbers []int
 	for _, name := range m.names(dir) {
@@ -92,7 +91,7 @@ func (m *machine) numbered(dir, prefix string, limit int) []int {
 			continue
 		}
 		if n >= limit {
-			m.g.warn("/%s/%s: left out, since only numbers below %d are read", dir, name, limit)
+			m.g.warn("/%s/%s is left out: only numbers below %d are supported", dir, name, limit)
 			continue
 		}
 		numbers = append(numbers, n)
@@ -113,10 +112,10 @@ func (m *machine) names(dir string) []string {
 	return names
 }
 
-// target is one of a directory's symbolic links: its name and where it leads, from the root.
+// target is a symbolic link: its name, and its target as a path from the root.
 type target struct{ name, dir string }
 
-// targets follows the links of a class's or bus's directory. What is no link there (bonding_masters) is no device.
+// targets follows the symbolic links in the directory of a class or bus. Other entries (bonding_masters) are no devices.
 func (m *machine) targets(dir string) []target {
 	entries, err := fs.ReadDir(m.fs, dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -127,8 +126,8 @@ func (m *machine) targets(dir string) []target {
 		if e.Type()&fs.ModeSymlink == 0 {
 			continue
 		}
-		if clean(e.Name()) != e.Name() { // an interface may be called so
-			m.g.warn("/%s: %q is left out because of its name", dir, e.Name())
+		if clean(e.Name()) != e.Name() { // interfaces may have such names
+			m.g.warn("/%s: %q is left out: its name is too long or has control characters", dir, e.Name())
 			continue
 		}
 		to, err := fs.ReadLink(m.fs, dir+"/"+e.Name())

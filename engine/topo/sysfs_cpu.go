@@ -17,7 +17,7 @@ const (
 	maxCacheLevel = 8
 )
 
-// core is what is read of a core before nodes are made of it.
+// core is a core as read, before it becomes a node.
 type core struct {
 	cpus   []int
 	pack   int // -1: unknown
@@ -34,7 +34,7 @@ type cacheOf struct {
 func (m *machine) readCPUs() error {
 	cores := m.readCores()
 	if len(cores) == 0 {
-		return errors.New("topology: /" + cpuDir + " has no CPU with a topology folder: is /sys mounted?")
+		return errors.New("topology: no CPU in /" + cpuDir + " has a topology folder: is /sys mounted?")
 	}
 	cpusOf := m.assignNUMA(cores)
 	slices.SortStableFunc(cores, func(a, b *core) int { return cmp.Or(cmp.Compare(a.numa, b.numa), cmp.Compare(a.cpus[0], b.cpus[0])) })
@@ -43,14 +43,14 @@ func (m *machine) readCPUs() error {
 		if i == 0 || cores[i-1].numa != c.numa {
 			m.addNUMA(c, cpusOf[c.numa], info)
 		} else if c.pack != cores[i-1].pack {
-			m.g.warn("numa%d holds cores of packages %d and %d: it is shown within one of them", c.numa, cores[i-1].pack, c.pack)
+			m.g.warn("numa%d has cores of packages %d and %d: it is shown in the first", c.numa, cores[i-1].pack, c.pack)
 		}
 		m.addCore(c)
 	}
 	return nil
 }
 
-// readCores lists the cores that are online: only they have a topology folder.
+// readCores lists the cores that are online. Others have no topology folder.
 func (m *machine) readCores() []*core {
 	var cores []*core
 	taken := map[int]bool{}
@@ -77,7 +77,7 @@ func (m *machine) readCores() []*core {
 	return cores
 }
 
-// readCaches leaves out instruction caches: no data passes them.
+// readCaches reads data and unified caches.
 func (m *machine) readCaches(dir string) []cacheOf {
 	var caches []cacheOf
 	for _, i := range m.numbered(dir, "index", maxCaches) {
@@ -96,7 +96,7 @@ func (m *machine) readCaches(dir string) []cacheOf {
 	return caches
 }
 
-// size reads "2048K".
+// size parses "2048K".
 func (m *machine) size(name string) int64 {
 	s := m.text(name)
 	if s == "" {
@@ -116,8 +116,8 @@ func (m *machine) size(name string) int64 {
 	return v << shift
 }
 
-// assignNUMA gives each core its NUMA node, and returns the CPUs of each. A kernel without NUMA has one node, 0. Nodes that are
-// memory alone have no rank and are left out.
+// assignNUMA sets each core's NUMA node, and returns the CPUs of each node. A kernel without NUMA has one node, 0. Nodes without CPUs
+// are left out.
 func (m *machine) assignNUMA(cores []*core) map[int][]int {
 	nodeOf := map[int]int{}
 	for _, node := range m.numbered(nodeDir, "node", maxNUMA) {
@@ -129,7 +129,7 @@ func (m *machine) assignNUMA(cores []*core) map[int][]int {
 	for _, c := range cores {
 		node, known := nodeOf[c.cpus[0]]
 		if !known && len(nodeOf) > 0 {
-			m.g.warn("cpu%d is in no NUMA node: it is shown in numa0", c.cpus[0])
+			m.g.warn("cpu%d has no NUMA node: it is shown in numa0", c.cpus[0])
 		}
 		c.numa = node
 		cpusOf[node] = append(cpusOf[node], c.cpus...)
@@ -161,7 +161,7 @@ func (m *machine) addNUMA(c *core, cpus []int, info CPUInfo) {
 func (m *machine) addCore(c *core) {
 	parent := numaID(c.numa)
 	for _, cache := range c.caches {
-		// A cache that several NUMA nodes share, of which there are few, is shown in each.
+		// A cache that several NUMA nodes share is shown in each. Few machines have such.
 		id := fmt.Sprintf("%s/L%d/cpu%d", numaID(c.numa), cache.Level, cache.cpus[0])
 		if !m.caches[id] {
 			m.caches[id] = true
@@ -176,7 +176,7 @@ func (m *machine) addCore(c *core) {
 	m.g.Links = append(m.g.Links, Link{A: parent, B: id, Kind: LinkLOC, GBps: localGBps})
 }
 
-// memory reads "Node 0 MemTotal:  32864000 kB".
+// memory parses "Node 0 MemTotal:  32864000 kB".
 func (m *machine) memory(node int) int64 {
 	name := fmt.Sprintf("%s/node%d/meminfo", nodeDir, node)
 	for line := range strings.Lines(m.text(name)) {
@@ -194,7 +194,7 @@ func (m *machine) memory(node int) int64 {
 	return 0
 }
 
-// cpuInfo reads what the first processor says of itself in /proc/cpuinfo. All are taken to be alike.
+// cpuInfo reads the first processor of /proc/cpuinfo. It assumes that all are alike.
 func (m *machine) cpuInfo() CPUInfo {
 	var info CPUInfo
 	for line := range strings.Lines(m.text("proc/cpuinfo")) {

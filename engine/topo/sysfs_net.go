@@ -15,8 +15,8 @@ const (
 	maxRDMAPorts = 64      // of a device
 )
 
-// readPorts lists the network ports by the folder of the PCI device that they belong to. A device with RDMA has its RDMA ports;
-// its interfaces are the same ports seen by the kernel's network.
+// readPorts lists the network ports by the folder of their PCI device. For a device with RDMA it lists the RDMA ports only, since its
+// network interfaces are the same ports.
 func (m *machine) readPorts() map[string][]NetInfo {
 	ports := map[string][]NetInfo{}
 	total := 0
@@ -41,7 +41,7 @@ func (m *machine) readPorts() map[string][]NetInfo {
 	}
 	for _, device := range m.targets(netDir) {
 		if total >= maxPorts {
-			m.g.warn("/%s: more than %d ports; the others are left out", netDir, maxPorts)
+			m.g.warn("/%s: there are more than %d ports; the rest is left out", netDir, maxPorts)
 			break
 		}
 		if dir := owner(device.dir); dir != "" && !withRDMA[dir] {
@@ -54,7 +54,7 @@ func (m *machine) readPorts() map[string][]NetInfo {
 	return ports
 }
 
-// owner is the folder of the PCI device that a class's entry lies in; "" for a virtual one.
+// owner is the folder of the PCI device of a class's entry, "" for a virtual device.
 func owner(dir string) string {
 	for ; dir != "." && dir != "/"; dir = path.Dir(dir) {
 		if base := path.Base(dir); busIDOf(base) == base {
@@ -64,7 +64,7 @@ func owner(dir string) string {
 	return ""
 }
 
-// rate reads "400 Gb/sec (4X NDR)".
+// rate parses "400 Gb/sec (4X NDR)".
 func (m *machine) rate(name string) int {
 	s := m.text(name)
 	if s == "" {

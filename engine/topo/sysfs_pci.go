@@ -14,7 +14,7 @@ const (
 	maxPCIDevices = 1 << 13
 )
 
-// readPCI adds the GPUs, NVSwitches and NICs, and the switches that they are behind.
+// readPCI adds GPUs, NVSwitches and NICs, and the PCI switches above them.
 func (m *machine) readPCI() {
 	p := pciReader{machine: m, ports: m.readPorts(), added: map[string]bool{}}
 	devices := m.targets(pciDir)
@@ -42,7 +42,7 @@ type pciReader struct {
 	nets  int
 }
 
-// device adds the device whose folder this is, if it is one of those that matter.
+// device adds the device in a folder if it is a GPU, an NVSwitch or a NIC.
 func (p *pciReader) device(busID, dir string) {
 	class, vendor := p.word(dir+"/class"), p.word(dir+"/vendor")
 	ports, isNIC := p.ports[dir]
@@ -68,7 +68,7 @@ func (p *pciReader) device(busID, dir string) {
 	}
 }
 
-// bridges lists the folders of the bridges above a device, from the host down. They are what a folder's path is made of.
+// bridges lists the folders of the bridges above a device, from the host down: the parents in the device's path.
 func bridges(dir string) []string {
 	var above []string
 	for parent := path.Dir(dir); busIDOf(path.Base(parent)) != ""; parent = path.Dir(parent) {
@@ -78,9 +78,9 @@ func bridges(dir string) []string {
 	return above
 }
 
-// parent adds the switches above a device and returns the nearest, or its NUMA node. PCI Express has the bridges in pairs: a root
-// port, then a switch's port up and its port down. A switch is one node, named after its port up; the root port belongs to the
-// CPU.
+// parent adds the switches above a device and returns the nearest, or without a switch its NUMA node. The bridges of PCI Express are
+// a root port, which belongs to the CPU, and for each switch its upstream port and a downstream port. A switch is one node, named
+// after its upstream port.
 func (p *pciReader) parent(dir string) string {
 	above := bridges(dir)
 	parent := p.numaNode(append(above, dir))
@@ -96,8 +96,8 @@ func (p *pciReader) parent(dir string) string {
 	return parent
 }
 
-// numaNode is the NUMA node of a device: what the kernel says of it or of a bridge above, else that of the CPUs near it, else the
-// first. All devices behind one root port get the same answer, since the topmost bridge is asked first.
+// numaNode is the NUMA node of a device: numa_node of it or of a bridge above, else the node of its local CPUs, else the first node.
+// The topmost bridge comes first, so all devices below one root port have the same node.
 func (p *pciReader) numaNode(dirs []string) string {
 	for _, dir := range dirs {
 		if id := numaID(p.integer(dir+"/numa_node", -1)); p.g.Node(id) != nil {
@@ -112,7 +112,7 @@ func (p *pciReader) numaNode(dirs []string) string {
 	return p.g.OfKind(NUMA)[0]
 }
 
-// info describes a device and its link. A link is no better than the worse of its two ends.
+// info describes a device and its link. A link runs at what both of its ends support.
 func (p *pciReader) info(busID, dir string) *PCIInfo {
 	info := &PCIInfo{BusID: busID, Class: p.word(dir + "/class"), Vendor: p.word(dir + "/vendor"), Device: p.word(dir + "/device")}
 	info.Speed, info.Width = p.word(dir+"/max_link_speed"), max(0, p.integer(dir+"/max_link_width", 0))
@@ -126,9 +126,9 @@ func (p *pciReader) info(busID, dir string) *PCIInfo {
 	if width := p.integer(up+"/max_link_width", 0); width > 0 {
 		info.Width = min(info.Width, width)
 	}
-	// Speeds fall while a link is idle; a width that is too small is a slot, a riser or a contact.
+	// The speed may be reduced while a link is idle, the width not: fewer lanes come from the slot, a riser or a bad contact.
 	if now := p.integer(dir+"/current_link_width", 0); now > 0 && now < info.Width {
-		p.g.warn("%s has %d of %d PCI lanes: look at its slot", busID, now, info.Width)
+		p.g.warn("%s runs with %d of %d PCI lanes: check its slot", busID, now, info.Width)
 	}
 	return info
 }

@@ -10,10 +10,10 @@ import (
 	"text/tabwriter"
 )
 
-// maxTableDevices bounds the table of paths that people are shown: a wider one fits no screen.
+// maxTableDevices bounds the table of paths, so that it fits a screen.
 const maxTableDevices = 24
 
-// WriteText shows a graph to a person: its fingerprint, what lies in what, the other links, and the paths between devices.
+// WriteText writes a graph for people: fingerprint, tree of the parts, other links, paths between devices, a ring.
 func (g *Graph) WriteText(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "fingerprint %s\n", g.Fingerprint())
@@ -36,7 +36,7 @@ func (g *Graph) WriteText(w io.Writer) error {
 	return err
 }
 
-// nested tells whether a link only says that one node lies in the other.
+// nested says whether a link is between a NIC and its own port, which the tree shows already.
 func (g *Graph) nested(l *Link) bool {
 	return l.Kind == LinkNET && (g.Node(l.A).Parent == l.B || g.Node(l.B).Parent == l.A)
 }
@@ -59,7 +59,7 @@ func (g *Graph) writeNode(b *strings.Builder, children map[string][]*Node, n *No
 	}
 }
 
-// about describes a node in a few words, with a colon before them.
+// about describes a node in a few words, after a colon.
 func (g *Graph) about(n *Node) string {
 	var words []string
 	switch {

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// noRank stands where a tree has no parent or child.
+// noRank is the number of a parent or child that does not exist.
 const noRank = -1
 
 // TreeNode is a rank's place in a tree.
@@ -14,8 +14,8 @@ type TreeNode struct {
 	Down [2]int `json:"down"` // -1: none
 }
 
-// DoubleTree returns two binary trees over the ranks 0 to n-1, each of which spans them all: half of the data goes along each. With
-// an even n no rank passes data on in both, so that every rank's links carry the same.
+// DoubleTree returns a double binary tree: two trees that each span the ranks 0 to n-1 and carry half of the data. With an even n
+// every rank is a leaf in one of them, so that all ranks send equally much.
 func DoubleTree(n int) ([2][]TreeNode, error) {
 	if n < 1 {
 		return [2][]TreeNode{}, fmt.Errorf("topology: a tree of %d ranks: there must be one at least", n)
@@ -24,8 +24,8 @@ func DoubleTree(n int) ([2][]TreeNode, error) {
 	for r := range n {
 		first[r] = binaryTree(n, r)
 	}
-	// The second is the first seen by other numbers: mirrored, leaves become inner ranks; with an odd n the middle rank would stay
-	// what it is, so they are shifted by one.
+	// The second tree is the first with other numbers. Mirroring turns leaves into inner ranks. With an odd n that would leave the
+	// middle rank as it is, so the numbers are shifted by one instead.
 	there := func(r int) int { return n - 1 - r }
 	back := there
 	if n%2 == 1 {
@@ -44,8 +44,8 @@ func DoubleTree(n int) ([2][]TreeNode, error) {
 	return [2][]TreeNode{first, second}, nil
 }
 
-// binaryTree is rank r's place in the first tree. A rank's lowest set bit is its height: odd ranks are leaves, and 0, which has no
-// set bit, is above all.
+// binaryTree is rank r's position in the first tree. Its height is the position of r's lowest set bit: odd ranks are leaves. Rank 0 is
+// the root.
 func binaryTree(n, r int) TreeNode {
 	if r == 0 {
 		t := TreeNode{Up: noRank, Down: [2]int{noRank, noRank}}
@@ -64,7 +64,7 @@ func binaryTree(n, r int) TreeNode {
 		return t
 	}
 	t.Down[0] = r - half
-	for ; half > 0; half >>= 1 { // the far side may be cut off by n: then a smaller subtree is there
+	for ; half > 0; half >>= 1 { // where n cuts the right subtree off, a smaller one takes its place
 		if r+half < n {
 			t.Down[1] = r + half
 			break

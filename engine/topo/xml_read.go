@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// maxNUMA bounds the NUMA nodes, each of which has a link to each other.
+// maxNUMA bounds the NUMA nodes, since there is a link between every two.
 const maxNUMA = 256
 
 // PCI classes, as /sys and NCCL write them.
@@ -15,11 +15,11 @@ const (
 	classDisplay   = "0x03"
 	classNetwork   = "0x02"
 	classNVSwitch  = "0x068000"
-	classNVLinkCPU = "0x068001" // the CPU's end of an NVLink of Power9
+	classNVLinkCPU = "0x068001" // CPU end of an NVLink (POWER9)
 )
 
-// ReadXML reads NCCL's dialect: what NCCL_TOPO_DUMP_FILE writes and NCCL_TOPO_FILE reads. It has NUMA nodes (<cpu>) and no
-// packages: each counts as a socket.
+// ReadXML reads NCCL's topology XML, as NCCL_TOPO_DUMP_FILE writes it. That has NUMA nodes (<cpu>) but no packages, so each NUMA node
+// counts as a socket.
 func ReadXML(r io.Reader) (*Graph, error) {
 	raw, err := readBounded(r)
 	if err != nil {
@@ -58,7 +58,7 @@ type xmlReader struct {
 	g        *Graph
 	gpus     int
 	nets     int
-	gpuLinks []xmlGPULink // read last: they may lead to a GPU that comes later
+	gpuLinks []xmlGPULink // added last, since they may name a GPU that comes later
 }
 
 type xmlGPULink struct {
@@ -69,7 +69,7 @@ type xmlGPULink struct {
 }
 
 func (x *xmlReader) skip(e *element) {
-	x.g.warn("line %d: <%.40s> is not known here and was left out", e.line, e.name)
+	x.g.warn("line %d: <%.40s> is unknown and was left out", e.line, e.name)
 }
 
 func (x *xmlReader) cpu(e *element) error {
@@ -89,7 +89,7 @@ func (x *xmlReader) cpu(e *element) error {
 		switch child.name {
 		case "pci":
 			err = x.pci(child, id, id)
-		case "nic": // one that is on no PCI bus
+		case "nic": // without a PCI device
 			nic := Node{ID: nicID(fmt.Sprintf("%s/%d", id, len(x.g.Nodes))), Kind: NIC, Parent: id}
 			x.g.add(nic)
 			x.g.Links = append(x.g.Links, Link{A: id, B: nic.ID, Kind: LinkPCI, GBps: localGBps})
@@ -110,11 +110,11 @@ func (x *xmlReader) pci(e *element, parent, numa string) error {
 	info := PCIInfo{BusID: busIDOf(e.attrs["busid"]), Class: e.attrs["class"], Vendor: e.attrs["vendor"],
 		Device: e.attrs["device"], Speed: e.attrs["link_speed"], Width: n.count("link_width")}
 	if info.BusID == "" {
-		return e.errorf("busid=%.40q is not one such as 0000:1b:00.0", e.attrs["busid"])
+		return e.errorf("busid=%.40q is not a bus id such as 0000:1b:00.0", e.attrs["busid"])
 	}
 	if info.Speed != "" && pciGTps(info.Speed) == 0 {
 		if info.Speed != "Unknown" && !strings.HasPrefix(info.Speed, "Unknown ") {
-			return e.errorf("link_speed=%.40q is not one such as \"32.0 GT/s PCIe\"", info.Speed)
+			return e.errorf("link_speed=%.40q is not a speed such as \"32.0 GT/s PCIe\"", info.Speed)
 		}
 	}
 	if n.err != nil {
@@ -193,7 +193,7 @@ func (x *xmlReader) ports(e *element, nic string) error {
 	return nil
 }
 
-// gpuLink adds what <nvlink> or <c2c> says. Both GPUs tell of an NVLink between them: the first one counts.
+// gpuLink adds the link of an <nvlink> or <c2c>. An NVLink between two GPUs is listed at both; the first counts.
 func (x *xmlReader) gpuLink(l xmlGPULink) error {
 	n := numbers{e: l.e}
 	count := n.integer("count", 1)
@@ -203,7 +203,7 @@ func (x *xmlReader) gpuLink(l xmlGPULink) error {
 	if l.e.name == "c2c" {
 		perLinkMBps := n.count("bw")
 		if n.err == nil && perLinkMBps == 0 {
-			n.err = l.e.errorf("bw is missing: give MB/s of one link")
+			n.err = l.e.errorf("bw is missing: give the MB/s of one link")
 		}
 		gbps := float64(perLinkMBps*count) / 1000
 		x.g.Links = append(x.g.Links, Link{A: l.numa, B: l.gpu, Kind: LinkC2C, GBps: gbps, Count: count})
@@ -225,7 +225,8 @@ func (x *xmlReader) gpuLink(l xmlGPULink) error {
 	return nil
 }
 
-// nvlinkTarget is the node at the other end; "" if the file has none. An NVSwitch is known from links to it alone.
+// nvlinkTarget is the node at the other end of an NVLink, "" if the file does not have it. An NVSwitch has no element of its own, so
+// it is added here.
 func (x *xmlReader) nvlinkTarget(l xmlGPULink) (string, error) {
 	class := l.e.attrs["tclass"]
 	if class == classNVLinkCPU {
@@ -247,6 +248,6 @@ func (x *xmlReader) nvlinkTarget(l xmlGPULink) (string, error) {
 			return n.ID, nil
 		}
 	}
-	x.g.warn("line %d: <nvlink> leads to %s, which is no GPU of this file, and was left out", l.e.line, busID)
+	x.g.warn("line %d: <nvlink> was left out: its target %s is no GPU of this file", l.e.line, busID)
 	return "", nil
 }

@@ -58,7 +58,7 @@ func TestXMLThatMakesNoSenseIsRefusedWithItsPlaceAndValue(t *testing.T) {
 		{system(`<cpu><nic><net name="a" speed="1e5"/></nic></cpu>`), []string{"speed", `"1e5"`}},
 		{system(`<cpu><nic><net name="a"/><net name="a"/></nic></cpu>`), []string{`"net/a"`, "two nodes"}},
 		{system(`<cpu><nic><net name="` + strings.Repeat("a", maxTextBytes+1) + `"/></nic></cpu>`), []string{"longer than 256"}},
-		{strings.Repeat(`<system>`, maxDepth+1), []string{"64 in each other"}},
+		{strings.Repeat(`<system>`, maxDepth+1), []string{"64 levels of nesting"}},
 		{system(strings.Repeat(`<x/>`, maxNodes)), []string{"16384 elements"}},
 		{system(strings.Repeat(" ", maxInputBytes)), []string{"bytes"}},
 	} {
@@ -84,7 +84,7 @@ func TestXMLLeavesOutWhatItDoesNotKnowAndSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(some.Warnings) != 1 || !strings.Contains(some.Warnings[0], "0000:02:00.0, which is no GPU of this file") {
+	if len(some.Warnings) != 1 || !strings.Contains(some.Warnings[0], "its target 0000:02:00.0 is no GPU of this file") {
 		t.Errorf("warnings %q", some.Warnings)
 	}
 	if g.Node("net/eth0") == nil {

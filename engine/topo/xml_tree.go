@@ -11,7 +11,7 @@ import (
 
 const maxXMLAttributes = 32
 
-// element is an XML element without its text, which NCCL's dialect does not use.
+// element is an XML element without text, which NCCL's XML does not use.
 type element struct {
 	name     string
 	line     int
@@ -19,7 +19,7 @@ type element struct {
 	children []*element
 }
 
-// parseXML reads one document into a tree.
+// parseXML parses a document.
 func parseXML(raw []byte) (*element, error) {
 	dec := xml.NewDecoder(bytes.NewReader(raw))
 	top := &element{}
@@ -38,7 +38,7 @@ func parseXML(raw []byte) (*element, error) {
 		case xml.StartElement:
 			count++
 			if count > maxNodes || len(stack) > maxDepth || len(t.Attr) > maxXMLAttributes {
-				return nil, fmt.Errorf("topology XML, line %d: more than %d elements, %d in each other, or %d attributes",
+				return nil, fmt.Errorf("topology XML, line %d: more than %d elements, %d levels of nesting, or %d attributes",
 					line, maxNodes, maxDepth, maxXMLAttributes)
 			}
 			e := &element{name: t.Name.Local, line: line, attrs: map[string]string{}}
@@ -62,7 +62,7 @@ func (e *element) errorf(format string, args ...any) error {
 	return fmt.Errorf("topology XML, line %d, <%.40s>: %s", e.line, e.name, fmt.Sprintf(format, args...))
 }
 
-// integer reads an attribute, in decimal or with 0x; absent or empty is the default.
+// integer parses an attribute, decimal or with 0x. For a missing or empty one it returns absent.
 func (e *element) integer(name string, absent int) (int, error) {
 	s := e.attrs[name]
 	if s == "" {
@@ -70,12 +70,12 @@ func (e *element) integer(name string, absent int) (int, error) {
 	}
 	v, err := strconv.ParseInt(s, 0, 32)
 	if err != nil {
-		return 0, e.errorf("%s=%.40q is not a number of 32 bits", name, s)
+		return 0, e.errorf("%s=%.40q is not a 32-bit number", name, s)
 	}
 	return int(v), nil
 }
 
-// numbers reads several attributes and stops at the first error. It keeps the readers of elements short.
+// numbers parses several attributes of an element and keeps the first error.
 type numbers struct {
 	e   *element
 	err error
@@ -90,7 +90,7 @@ func (n *numbers) integer(name string, absent int) int {
 	return v
 }
 
-// count is an integer that may not be negative.
+// count parses an integer that must not be negative.
 func (n *numbers) count(name string) int {
 	v := n.integer(name, 0)
 	if n.err == nil && v < 0 {

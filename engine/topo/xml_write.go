@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// WriteXML writes NCCL's dialect, for NCCL_TOPO_FILE. Packages, caches, cores and links that the dialect has no word for (those
-// between NUMA nodes and between ports) are left out.
+// WriteXML writes NCCL's topology XML, for NCCL_TOPO_FILE. That has no elements for packages, caches, cores, and links between NUMA
+// nodes or between ports, so they are left out.
 func (g *Graph) WriteXML(w io.Writer) error {
 	out := xmlWriter{g: g, children: map[string][]*Node{}}
 	for i := range g.Nodes {
@@ -37,7 +37,7 @@ type xmlWriter struct {
 	b        bytes.Buffer
 }
 
-// start writes a tag up to its last attribute; empty values are left out.
+// start writes a tag up to its last attribute, without attributes that are empty.
 func (x *xmlWriter) start(depth int, name string, attrs ...string) {
 	fmt.Fprintf(&x.b, "%*s<%s", 2*depth, "", name)
 	for i := 0; i+1 < len(attrs); i += 2 {
@@ -133,7 +133,7 @@ func (x *xmlWriter) gpu(depth int, n *Node) {
 	x.end(depth, "gpu")
 }
 
-// gpuLinks lists a GPU's elements in an order that does not depend on that of the links: NVLinks by target, then C2C.
+// gpuLinks lists the link elements of a GPU in a fixed order: NVLinks by target, then C2C.
 func (x *xmlWriter) gpuLinks(n *Node) [][]string {
 	var nvlinks, c2c [][]string
 	for i := range x.g.Links {
@@ -163,7 +163,7 @@ func (x *xmlWriter) gpuLinks(n *Node) [][]string {
 	return append(nvlinks, c2c...)
 }
 
-// positive and yes are attributes that are left out where they say nothing.
+// positive and yes format attributes; "" leaves the attribute out.
 func positive(v int) string {
 	if v <= 0 {
 		return ""
