@@ -19,50 +19,29 @@ uint64_t offerOf(const Comm* comm, const void* buffer, uint64_t bytes) {
   return inside ? offset : offerInRegions(comm, buffer, bytes);
 }
 
-// Takes the algorithms that the plans name for that many bytes, the larger of a rank's two buffers.
-void choosePlanned(const Comm* comm, int planned, uint64_t bytes, CollectiveCall* c) {
-  c->copied = choose(comm->plans.copied[planned], bytes);
-  c->ll = bytes < comm->plans.ll_below_bytes;
-}
-
-// The same of collectives that can do without copies. Ranks multiply their contributions themselves: nobody else may take them
-// from where they lie.
-bool chooseZeroCopy(const Comm* comm, int planned, uint64_t bytes, CollectiveCall* c) {
-  choosePlanned(comm, planned, bytes, c);
-  const Choice pull = choose(comm->plans.zero_copy[planned], bytes);
-  if (pull.algo != RHW_ALGO_PULL || c->operation.reduce.kind == host::Reduction::kPreMulSum) return false;
-  c->zeroCopy = pull;
-  return true;
-}
-
-// Which algorithm an operation runs, and where its buffers lie for the others. What is left as it was made is none.
-void decide(const Comm* comm, CollectiveCall* c) {
+// Fills in the offers of a call that may run zero-copy.
+void offerBuffers(const Comm* comm, CollectiveCall* c) {
+  if (c->zeroCopy.algo != RHW_ALGO_PULL) return;
   const Operation& o = c->operation;
   const uint64_t part = bytesOf(o), whole = part * static_cast<uint64_t>(comm->worldSize);
   switch (o.op) {
     case RHW_OP_ALL_REDUCE:
-      if (!chooseZeroCopy(comm, RHW_PLAN_ALL_REDUCE, part, c)) return;
       c->sendOffer = offerOf(comm, o.send, part);
       c->recvOffer = offerOf(comm, o.recv, part);
       return;
-    case RHW_OP_REDUCE_SCATTER:
-      if (chooseZeroCopy(comm, RHW_PLAN_REDUCE_SCATTER, whole, c)) c->sendOffer = offerOf(comm, o.send, whole);
-      return;
-    case RHW_OP_ALL_GATHER:
-      if (chooseZeroCopy(comm, RHW_PLAN_ALL_GATHER, whole, c)) c->sendOffer = offerOf(comm, o.send, part);
-      return;
-    case RHW_OP_ALL_TO_ALL:
-      if (chooseZeroCopy(comm, RHW_PLAN_ALL_TO_ALL, whole, c) && o.send != o.recv) c->sendOffer = offerOf(comm, o.send, whole);
-      return;
-    case RHW_OP_BROADCAST: choosePlanned(comm, RHW_PLAN_BROADCAST, part, c); return;
-    case RHW_OP_BARRIER: return;
-    default: c->copied = {RHW_ALGO_PIPE, RHW_WHY_ONLY}; return;
+    case RHW_OP_ALL_GATHER: c->sendOffer = offerOf(comm, o.send, part); return;
+    case RHW_OP_REDUCE_SCATTER: c->sendOffer = offerOf(comm, o.send, whole); return;
+    default:
+      if (o.send != o.recv) c->sendOffer = offerOf(comm, o.send, whole);
   }
 }
 
 rh_result submitCollective(Comm* comm, CollectiveCall* c, void* stream) {
   const Operation& o = c->operation;
-  if (comm->worldSize > 1) decide(comm, c);
+  if (comm->worldSize > 1) {
+    choose(comm, c);
+    offerBuffers(comm, c);
+  }
   if (comm->device->streams != nullptr) {
     const Buffers b = buffersOf(comm, o);
     const Extent extents[] = {{o.send, b.sendBytes}, {o.recv, b.recvBytes}};

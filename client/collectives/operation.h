@@ -14,7 +14,6 @@
 namespace railhead::client {
 
 inline bool isTransfer(const Operation& o) { return o.op == RHW_OP_SEND || o.op == RHW_OP_RECV; }
-inline size_t bytesOf(const Operation& o) { return o.count * sizeOf(o.dtype); }
 
 // What rh_op_create_pre_mul_sum made. Its number says where it is (modulo kMaxPreMulSums) and is given once in a process (up to
 // 2^25 of them), so that an op of another comm, or one that was destroyed, is told from it.

@@ -47,12 +47,37 @@ bool isOrder(const rhw_plans& p, int worldSize) {
   return seen == (worldSize == 64 ? ~uint64_t{0} : (uint64_t{1} << worldSize) - 1);
 }
 
-}  // namespace
+// rhw_planned of an operation, RHW_PLANS for one that has no plan.
+uint32_t plannedOf(uint32_t op) {
+  uint32_t i = 0;
+  while (i < RHW_PLANS && kPlanned[i] != op) i++;
+  return i;
+}
 
-Choice choose(const rhw_plan& plan, uint64_t bytes) {
+Choice lookUp(const rhw_plan& plan, uint64_t bytes) {
   uint32_t i = 0;
   while (i + 1 < plan.count && bytes >= plan.choice[i].below_bytes) i++;
   return {plan.choice[i].algo, plan.choice[i].why};
+}
+
+}  // namespace
+
+void choose(const Comm* comm, CollectiveCall* call) {
+  const Operation& o = call->operation;
+  const uint32_t planned = plannedOf(o.op);
+  if (planned == RHW_PLANS) {
+    if (o.op != RHW_OP_BARRIER) call->copied = {RHW_ALGO_PIPE, RHW_WHY_ONLY};
+    return;
+  }
+  // A plan's size is that of the larger of a rank's two buffers.
+  const bool parts = o.op != RHW_OP_ALL_REDUCE && o.op != RHW_OP_BROADCAST;
+  const uint64_t bytes = bytesOf(o) * (parts ? static_cast<uint64_t>(comm->worldSize) : 1);
+  call->copied = lookUp(comm->plans.copied[planned], bytes);
+  call->ll = bytes < comm->plans.ll_below_bytes;
+  // Each rank multiplies its own contribution, so the others cannot read that from the caller's buffer.
+  if (o.reduce.kind == host::Reduction::kPreMulSum) return;
+  const Choice zeroCopy = lookUp(comm->plans.zero_copy[planned], bytes);
+  if (zeroCopy.algo == RHW_ALGO_PULL) call->zeroCopy = zeroCopy;
 }
 
 const char* checkPlans(const rhw_plans& plans, int worldSize) {
@@ -75,14 +100,14 @@ const char* whyName(uint32_t why) {
 
 namespace {
 
-bool lookUp(const Comm* comm, const char* operation, size_t bytes, bool inWindows, Choice* out) {
+bool lookUpByName(const Comm* comm, const char* operation, size_t bytes, bool inWindows, Choice* out) {
   for (int i = 0; i < RHW_PLANS; i++) {
     if (strcmp(operation, operationName(kPlanned[i])) != 0) continue;
-    *out = choose(comm->plans.zero_copy[i], bytes);
-    if (!inWindows || out->algo != RHW_ALGO_PULL) *out = choose(comm->plans.copied[i], bytes);
+    *out = lookUp(comm->plans.zero_copy[i], bytes);
+    if (!inWindows || out->algo != RHW_ALGO_PULL) *out = lookUp(comm->plans.copied[i], bytes);
     return true;
   }
-  // The others that have an algorithm have one.
+  // All other operations have the algorithm pipe or none.
   for (uint32_t op = 0; op < 64; op++) {
     if ((rhw_algorithms[RHW_ALGO_PIPE].operations & bitOf(op)) == 0 || strcmp(operation, operationName(op)) != 0) continue;
     *out = {RHW_ALGO_PIPE, RHW_WHY_ONLY};
@@ -104,7 +129,7 @@ extern "C" rh_result rh_comm_get_choice(rh_comm* handle, const char* operation, 
   const Comm* comm = guard.get();
   if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_get_choice: not a live comm: was it finalized?");
   Choice choice = {RHW_ALGO_AUTO, RHW_WHY_NONE};
-  if (comm->worldSize > 1 && !lookUp(comm, operation, bytes, in_windows != 0, &choice)) {
+  if (comm->worldSize > 1 && !lookUpByName(comm, operation, bytes, in_windows != 0, &choice)) {
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_get_choice: rank %d: no operation \"%.32s\" has an algorithm; there are all_reduce, reduce_scatter, "
                 "all_gather, all_to_all, broadcast, reduce, gather, scatter, send, recv", comm->rank, operation);
   }

@@ -1,4 +1,4 @@
-// Which algorithm a collective runs: what the daemon has decided for the group, looked up by size.
+// Which algorithm a collective runs: a lookup by size in the plans that the daemon has made for the group.
 #ifndef RAILHEAD_CLIENT_COMM_CHOICE_H_
 #define RAILHEAD_CLIENT_COMM_CHOICE_H_
 
@@ -9,8 +9,8 @@
 
 namespace railhead::client {
 
-// bytes: the larger of a rank's two buffers.
-Choice choose(const rhw_plan& plan, uint64_t bytes);
+// Fills in which algorithms a checked call runs. The world has at least two ranks.
+void choose(const Comm* comm, CollectiveCall* call);
 
 // What is wrong with plans that another process wrote; nullptr = nothing.
 const char* checkPlans(const rhw_plans& plans, int worldSize);

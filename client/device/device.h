@@ -31,6 +31,9 @@ struct Operation {
   railhead::host::ReduceOp reduce;  // what reduction means; filled by checkOperation
 };
 
+// Bytes of count elements; the call has been checked.
+inline size_t bytesOf(const Operation& o) { return o.count * railhead::host::bytesOf(static_cast<railhead::host::Type>(o.dtype)); }
+
 // Type, reduction and root, as a Signature and a flight record have them; each has a value for "none".
 inline uint32_t callDetails(const Operation& o) {
   const auto reduction = static_cast<uint32_t>(o.reduce.kind);

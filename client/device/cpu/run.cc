@@ -13,8 +13,6 @@ using host::Outcome;
 
 const host::Reductions& reductionsOf(const Comm* comm, const Operation& o) { return comm->kernels->reductions[o.dtype]; }
 
-size_t bytesOf(const Operation& o) { return o.count * host::bytesOf(static_cast<host::Type>(o.dtype)); }
-
 RingPlan ringFor(const Comm* comm, const CollectiveCall& c) {
   RingPlan ring = comm->ring;
   ring.protocol = c.ll ? RingProtocol::kLL : RingProtocol::kSimple;
