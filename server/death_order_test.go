@@ -17,7 +17,7 @@ func TestTheDaemonBlamesTheRankThatTheOthersWereToldOf(t *testing.T) {
 	m := controlOf(t, rawGroup(t, s, "g", 3)[2])
 	group := groupOf(t, s, "g")
 	askCore(t, s, func(c *core) {
-		word := m.Word32(wire.RankLineOffset(1) + wire.LeaseOffset)
+		word := m.Word32(wire.PartsOf(3).Lines.At(1) + wire.LeaseOffset)
 		atomic.StoreUint32(word, atomic.LoadUint32(word)|wire.LeaseOwnerDied)                                                  // as the kernel
 		atomic.StoreUint64(m.Word64(wire.AbortOffset), wire.Abort{Code: wire.ResultRankDead, Culprit: 1, Reporter: -1}.Word()) // as the watcher
 		c.end(c.sessions[session.ID(group.Ranks[0].Session)], "socket")

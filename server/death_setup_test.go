@@ -181,7 +181,7 @@ func TestADeathBetweenWindowCommitAndItsAnswerEndsTheCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait = background(here, func(r *rank) error { _, err := r.comm.AllocWindow(mebibyte / 2); return err })
-	raw.send(&wire.WindowAlloc{Group: raw.joined.Group, Bytes: mebibyte / 2})
+	raw.send(&wire.WindowAlloc{Group: raw.joined.Group, Bytes: mebibyte / 2, Memory: wire.MemoryCPU})
 	expect[*wire.WindowCommit](raw)
 	awaitGroup(t, s, "uncommitted", "has committed one rank's pages", func(g membership.GroupInfo) bool { return g.WindowBytes > 0 })
 	raw.close()

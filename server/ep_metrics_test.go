@@ -79,7 +79,7 @@ func count(t testing.TB, m *symm.Mapping, world, rank int, c *wire.EPCounters) {
 	}
 	for at := 0; at < len(b); at += 8 {
 		if v := binary.LittleEndian.Uint64(b[at:]); v != 0 {
-			atomic.StoreUint64(m.Word64(wire.EPCountersOffset(world, rank)+uint64(at)), v)
+			atomic.StoreUint64(m.Word64(wire.PartsOf(world).Counters.At(rank)+uint64(at)), v)
 		}
 	}
 }
@@ -235,7 +235,8 @@ func TestNothingThatRanksWriteIntoTheirCountersHarmsAScrape(t *testing.T) {
 	m := controlOf(t, rawGroup(t, s, "hostile", world)[0])
 	random := rand.New(rand.NewPCG(3, 4))
 	fill := func(value func() uint64) {
-		for at := wire.EPCountersOffset(world, 0); at < wire.EPCountersOffset(world, world); at += 8 {
+		counters := wire.PartsOf(world).Counters
+		for at := counters.Offset; at < counters.At(world); at += 8 {
 			atomic.StoreUint64(m.Word64(at), value())
 		}
 	}

@@ -283,14 +283,15 @@ func TestNothingThatRanksWriteIntoTheirLinesAndRecordsHarmsTheDaemon(t *testing.
 	ranks := formed(t, s, client.CommConfig{Group: "hostile", HeapBytes: mebibyte}, 2)
 	random := rand.New(rand.NewPCG(1, 2))
 	m := mapped(t, openControl(t, groupOf(t, s, "hostile")))
+	parts := wire.PartsOf(2)
 	for round := range 50 {
 		askCore(t, s, func(*core) {
 			for r := range ranks {
-				for off := wire.RankLineOffset(r) + wire.SeqOffset; off < wire.RankLineOffset(r)+128; off += 8 {
+				for off := parts.Lines.At(r) + wire.SeqOffset; off < parts.Lines.At(r+1); off += 8 {
 					atomic.StoreUint64(m.Word64(off), random.Uint64()>>(random.Uint64()%64))
 				}
 				for slot := range wire.FlightRecords {
-					first := wire.FlightRingOffset(r) + uint64(slot*wire.FlightWords)*8
+					first := parts.Flights.At(r) + uint64(slot*wire.FlightWords)*8
 					for w := range uint64(wire.FlightWords) {
 						atomic.StoreUint64(m.Word64(first+8*w), random.Uint64()>>(random.Uint64()%64))
 					}

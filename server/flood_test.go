@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/client"
+	ranks "railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/server/session"
 )
@@ -176,7 +177,7 @@ func TestAClientThatNeverReadsIsEndedAndTheOthersGoOn(t *testing.T) {
 			t.Fatal("a million answers were taken for a client that reads none")
 		}
 	}
-	other.send(&wire.WindowAlloc{Group: other.joined.Group, Bytes: 1})
+	other.send(&wire.WindowAlloc{Group: other.joined.Group, Bytes: 1, Memory: wire.MemoryCPU})
 	if e := expect[*wire.Error](other); e.Code != wire.ResultRankDead || e.Culprit != 0 {
 		t.Errorf("the other rank got %s: %s", e.Code, e.Text)
 	}
@@ -219,7 +220,7 @@ func TestAClientThatFloodsTheDaemonDoesNotKeepItFromTheOthers(t *testing.T) {
 					return
 				default:
 				}
-				if err := r.conn.Send(&wire.WindowAlloc{Group: 1 << 60, Bytes: 1}, wire.VersionMax, n, -1); err != nil {
+				if err := r.conn.Send(&wire.WindowAlloc{Group: 1 << 60, Bytes: 1, Memory: wire.MemoryCPU}, wire.VersionMax, n, -1); err != nil {
 					return
 				}
 			}
@@ -250,7 +251,7 @@ func TestAClientThatFloodsTheDaemonDoesNotKeepItFromTheOthers(t *testing.T) {
 func TestASessionThatReadsCanTakeTheAnswersOfManyGroupsAtOnce(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	const world, groups = wire.MaxWorld, 8
+	const world, groups = ranks.MaxPerNode, 8
 	ranks := make([]*rawClient, world)
 	for i := range ranks {
 		ranks[i] = dialHello(t, s)

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	ranks "railhead/internal/rank"
 	"railhead/internal/wire"
 )
 
@@ -128,15 +129,19 @@ func (c *fuzzClient) step(in *fuzzInput) {
 // fileFor is what comes with a message. A control segment is a proper one in which the fuzzer has written a little.
 func (c *fuzzClient) fileFor(m wire.Message, in *fuzzInput) *os.File {
 	back, ok := m.(*wire.Reannounce)
-	if !ok || back.World < 1 || back.World > wire.MaxWorld {
+	if !ok || back.Place.LocalSize < 1 || back.Place.LocalSize > ranks.MaxPerNode {
 		return memfd(c.t, fuzzBytes, unix.F_SEAL_SHRINK)
 	}
-	return controlFile(c.t, int(back.World), func(b []byte) {
+	return controlFile(c.t, int(back.Place.LocalSize), func(b []byte) {
 		for range in.next() % 4 {
 			at := int(binary.LittleEndian.Uint32(in.take(4)))
-			if at%4 != 0 { // most of it is empty tables
-				at = at % (wire.EndedOffset + 512)
-				at += int(wire.LedgerOffset(int(back.World)))
+			switch at % 8 { // most of it is empty tables
+			case 0:
+			case 1:
+				at %= binary.Size(wire.ControlHeader{})
+			default:
+				at %= wire.EndedOffset + 512
+				at += int(wire.PartsOf(int(back.Place.LocalSize)).Ledger.Offset)
 			}
 			b[at%len(b)] = byte(in.next())
 		}
@@ -155,6 +160,13 @@ func (c *fuzzClient) trySend(b []byte, fds ...int) (err error) {
 	return err
 }
 
+func tamePlace(in *fuzzInput, world int) wire.Place { return wire.OneNode(int(in.next())%world, world) }
+
+// tameMemory is now and then none that there is.
+func tameMemory(in *fuzzInput) wire.MemoryKind {
+	return wire.MemoryCPU + wire.MemoryKind(in.next()%16/15)
+}
+
 // tame gives fields values that other messages have, too.
 func (c *fuzzClient) tame(m wire.Message, in *fuzzInput) {
 	group := c.group
@@ -163,23 +175,25 @@ func (c *fuzzClient) tame(m wire.Message, in *fuzzInput) {
 	}
 	switch m := m.(type) {
 	case *wire.Join:
-		m.Group, m.Token = name(string("ab"[in.next()%2])), name("")
-		m.World = uint32(1 + in.next()%3)
-		m.Rank = uint32(in.next()) % m.World
-		m.TimeoutMS = 1 << (in.next() % 20)
-		m.ReduceGroup, m.HeapBytes = 0, 1<<20
+		m.Group, m.Common = name(string("ab"[in.next()%2])), wire.Common{World: uint32(1 + in.next()%3), Nodes: 1, HeapBytes: 1 << 20}
+		m.Own.Place = tamePlace(in, int(m.Common.World))
+		m.Own.TimeoutMS, m.Own.Device = 1<<(in.next()%20), 0
 		switch in.next() % 32 {
 		case 0:
-			m.Token = name("t")
+			m.Common.Token = name("t")
 		case 1:
-			m.ReduceGroup = 1
+			m.Common.ReduceGroup = 1
 		case 2:
-			m.HeapBytes = uint64(in.next()) << (in.next() % 32)
+			m.Common.HeapBytes = uint64(in.next()) << (in.next() % 32)
+		case 3:
+			m.Common.World, m.Common.Nodes = 2*m.Common.World, 2
+		case 4:
+			m.Own.Device = 1
 		}
 	case *wire.Attached:
 		m.Group, m.Error, m.Reserved0 = group, int32(in.next()%8/7*12), 0
 	case *wire.WindowAlloc:
-		m.Group, m.Bytes = group, uint64(1+in.next()%3)<<(in.next()%22)
+		m.Group, m.Bytes, m.Memory, m.Reserved0 = group, uint64(1+in.next()%3)<<(in.next()%22), tameMemory(in), 0
 	case *wire.WindowCommitted:
 		m.Group, m.Offset, m.Error, m.Reserved0 = group, c.offset, int32(in.next()%8/7*28), 0
 	case *wire.WindowFree:
@@ -188,11 +202,13 @@ func (c *fuzzClient) tame(m wire.Message, in *fuzzInput) {
 		m.Group = group
 	case *wire.Register:
 		m.Group, m.Bytes, m.FdOffset = group, fuzzBytes, uint64(in.next()%16/15) // one in 16 ends behind the file
+		m.Memory, m.Reserved0 = tameMemory(in), 0
 	case *wire.RegisterPrivate:
 		m.Group, m.Bytes, m.Reason = group, fuzzBytes, wire.MakeReason("fuzz")
 	case *wire.Reannounce:
-		m.World = uint32(1 + in.next()%3)
-		m.Rank, m.TimeoutMS, m.Reserved0 = uint32(in.next())%m.World, 1000, 0
+		m.World, m.Nodes = uint32(1+in.next()%3), 1
+		m.Place, m.ControlBytes = tamePlace(in, int(m.World)), wire.ControlBytes(int(m.World))
+		m.TimeoutMS, m.Reserved0 = 1000, 0
 	case *wire.ReannounceHeap:
 		m.Group = group
 	case *wire.RegisterMapped:

@@ -205,33 +205,33 @@ func TestASessionThatBreaksTheProtocolEndsAndItsGroupsHearOfIt(t *testing.T) {
 		{"a descriptor where none belongs", packet(t, &wire.Leave{Group: 1}, nil), []int{pid}},
 		{"a version that was not chosen", packet(t, &wire.Leave{Group: 1}, func(b []byte) { b[6] = wire.VersionMax + 1 }), nil},
 		{"a reserved field", packet(t, &wire.Leave{Group: 1}, func(b []byte) { b[12] = 1 }), nil},
-		{"a rank outside its world", packet(t, joinMessage("x", 0, 1), func(b []byte) { binary.LittleEndian.PutUint32(b[152:], 1) }), nil},
+		{"a rank outside its world", packet(t, joinMessage("x", 0, 1), func(b []byte) { binary.LittleEndian.PutUint32(b[368:], 1) }), nil},
 		{"a name without a NUL", packet(t, joinMessage("x", 0, 1), func(b []byte) { copy(b[24:88], strings.Repeat("n", 64)) }), nil},
-		{"a window of nothing", packet(t, &wire.WindowAlloc{Group: 1, Bytes: 1}, func(b []byte) { clear(b[32:40]) }), nil},
+		{"a window of nothing", packet(t, &wire.WindowAlloc{Group: 1, Bytes: 1, Memory: wire.MemoryCPU}, func(b []byte) { clear(b[32:40]) }), nil},
 		{"Welcome", packet(t, &wire.Welcome{Software: software}, nil), nil},
 		{"Error", packet(t, &wire.Error{Code: wire.ResultAborted, Culprit: -1}, nil), nil},
 		{"Heap", packet(t, &wire.Heap{}, nil), []int{pid}},
 		{"GroupReady", packet(t, &wire.GroupReady{Group: 1}, nil), nil},
-		{"WindowCommit", packet(t, &wire.WindowCommit{Group: 1, Bytes: 1}, nil), nil},
+		{"WindowCommit", packet(t, &wire.WindowCommit{Group: 1, Bytes: 1, Granularity: 1}, nil), nil},
 		{"WindowReady", packet(t, &wire.WindowReady{Group: 1}, nil), nil},
 		{"WindowFreed", packet(t, &wire.WindowFreed{Group: 1}, nil), nil},
 		{"Left", packet(t, &wire.Left{Group: 1}, nil), nil},
 		{"Draining", packet(t, &wire.Draining{}, nil), nil},
-		{"Register without a descriptor", packet(t, &wire.Register{Group: 1, Bytes: 1}, nil), nil},
-		{"Register with two descriptors", packet(t, &wire.Register{Group: 1, Bytes: 1}, nil), []int{pid, pid}},
-		{"Register of nothing", packet(t, &wire.Register{Group: 1, Bytes: 1}, func(b []byte) { clear(b[32:40]) }), []int{pid}},
+		{"Register without a descriptor", packet(t, &wire.Register{Group: 1, Bytes: 1, Memory: wire.MemoryCPU}, nil), nil},
+		{"Register with two descriptors", packet(t, &wire.Register{Group: 1, Bytes: 1, Memory: wire.MemoryCPU}, nil), []int{pid, pid}},
+		{"Register of nothing", packet(t, &wire.Register{Group: 1, Bytes: 1, Memory: wire.MemoryCPU}, func(b []byte) { clear(b[32:40]) }), []int{pid}},
 		{"private memory with a descriptor", packet(t, &wire.RegisterPrivate{Group: 1, Bytes: 1, Reason: wire.MakeReason("x")}, nil), []int{pid}},
 		{"private memory without a reason", packet(t, &wire.RegisterPrivate{Group: 1, Bytes: 1, Reason: wire.MakeReason("x")},
 			func(b []byte) { b[40] = 0 }), nil},
 		{"PeerMemory", packet(t, &wire.PeerMemory{Group: 1, Bytes: 1, Region: 1}, nil), []int{pid}},
-		{"Registered", packet(t, &wire.Registered{Group: 1, Region: 1, StagedRank: -1}, nil), nil},
+		{"Registered", packet(t, &wire.Registered{Group: 1, Region: 1, StagedLocal: -1}, nil), nil},
 	} {
 		before := metric(t, s, "railhead_protocol_errors_total")
 		group := rawGroup(t, s, "abused", 2)
 		group[0].put(c.bytes, c.fds...)
 		group[0].expectEnd()
 		// The other one waits in window_alloc, or comes to it later.
-		group[1].send(&wire.WindowAlloc{Group: group[1].joined.Group, Bytes: 1})
+		group[1].send(&wire.WindowAlloc{Group: group[1].joined.Group, Bytes: 1, Memory: wire.MemoryCPU})
 		if e := expect[*wire.Error](group[1]); e.Code != wire.ResultRankDead || e.Culprit != 0 {
 			t.Errorf("%s: the other rank got %s: %s", c.what, e.Code, e.Text)
 		}
@@ -256,7 +256,7 @@ func TestRequestsForForeignGroupsAreErrorsOfTheSenderAlone(t *testing.T) {
 		id   uint64
 	}{{"a stranger", stranger, id}, {"a stranger", stranger, 0}, {"a member", group[0], id + 1}, {"a member", group[0], math.MaxUint64}} {
 		for _, m := range []wire.Message{
-			&wire.WindowAlloc{Group: who.id, Bytes: 1}, &wire.WindowFree{Group: who.id}, &wire.Leave{Group: who.id},
+			&wire.WindowAlloc{Group: who.id, Bytes: 1, Memory: wire.MemoryCPU}, &wire.WindowFree{Group: who.id}, &wire.Leave{Group: who.id},
 		} {
 			who.r.send(m)
 			if e := expect[*wire.Error](who.r); e.Code != wire.ResultProtocol || wire.RequestOf(e) != who.r.request {
@@ -282,7 +282,7 @@ func TestRequestsForForeignGroupsAreErrorsOfTheSenderAlone(t *testing.T) {
 		}
 	}
 	for _, r := range group {
-		r.send(&wire.WindowAlloc{Group: id, Bytes: 1})
+		r.send(&wire.WindowAlloc{Group: id, Bytes: 1, Memory: wire.MemoryCPU})
 	}
 	for _, r := range group {
 		c := expect[*wire.WindowCommit](r)
@@ -308,7 +308,7 @@ func TestAWildAbortWordEndsTheGroupAndNotTheSessionsOfItsRanks(t *testing.T) {
 		writeAbort(t, group[1].control, word)
 		awaitGroup(t, s, fmt.Sprint("wild", i), "is broken", is(membership.Broken))
 		for _, r := range group {
-			r.send(&wire.WindowAlloc{Group: r.joined.Group, Bytes: 1})
+			r.send(&wire.WindowAlloc{Group: r.joined.Group, Bytes: 1, Memory: wire.MemoryCPU})
 			if e := expect[*wire.Error](r); e.Code == wire.ResultOK || e.Culprit >= 2 {
 				t.Errorf("%#x: %+v", word, e)
 			}

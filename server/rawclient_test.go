@@ -150,8 +150,9 @@ func name(s string) wire.Name {
 
 func joinMessage(group string, rank, world int) *wire.Join {
 	return &wire.Join{
-		Group: name(group), Rank: uint32(rank), World: uint32(world), TimeoutMS: uint32(never.Milliseconds()), HeapBytes: 1 << 20,
-		Reproducible: 1,
+		Group:  name(group),
+		Common: wire.Common{World: uint32(world), Nodes: 1, HeapBytes: 1 << 20, Reproducible: 1},
+		Own:    wire.Own{Place: wire.OneNode(rank, world), TimeoutMS: uint32(never.Milliseconds())},
 	}
 }
 

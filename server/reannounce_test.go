@@ -23,6 +23,14 @@ const (
 	forgedGroup    = 77
 )
 
+// forged is where the parts of the control segment of two ranks lie.
+var forged = wire.PartsOf(2)
+
+// windowWord is a window of CPU memory in its table, whatever its place.
+func windowWord(offset, bytes uint64) uint64 {
+	return bytes/symm.WindowGranule | offset/symm.WindowGranule<<28
+}
+
 // controlFile is a control segment as a daemon leaves it, of a group "forged" without windows, which change may spoil.
 func controlFile(t complainer, world int, change func(b []byte)) *os.File {
 	t.Helper()
@@ -33,10 +41,12 @@ func controlFile(t complainer, world int, change func(b []byte)) *os.File {
 		}
 	}
 	put(0, &wire.ControlHeader{
-		Magic: wire.ControlMagic, Version: wire.ControlVersion, World: uint32(world), Group: forgedGroup, Incarnation: 3,
+		Magic: wire.ControlMagic, Version: wire.ControlVersion, World: uint32(world), Group: forgedGroup, Incarnation: 3, LocalSize: uint32(world),
+		Nodes: 1, Bytes: wire.ControlBytes(world), Parts: wire.PartsOf(world),
 	})
-	put(wire.LedgerOffset(world), &wire.Ledger{
+	put(wire.PartsOf(world).Ledger.Offset, &wire.Ledger{
 		Name: name("forged"), HeapBytes: forgedHeap, ScratchBytes: forgedScratch, ReduceGroup: uint32(world), Ended: 1,
+		Memory:   [wire.MaxMemories]wire.Memory{{Kind: wire.MemoryCPU, Granularity: symm.WindowGranule}},
 		Outcomes: [2]wire.Outcome{1: {Op: wire.OpCommInit}},
 	})
 	change(b)
@@ -61,7 +71,10 @@ func asItIs([]byte) {}
 func (r *rawClient) back(rank, world int, control *os.File) {
 	r.t.Helper()
 	r.request++
-	m := &wire.Reannounce{Group: forgedGroup, Rank: uint32(rank), World: uint32(world), TimeoutMS: uint32(never.Milliseconds())}
+	m := &wire.Reannounce{
+		Group: forgedGroup, ControlBytes: wire.ControlBytes(world), Place: wire.OneNode(rank, world), World: uint32(world), Nodes: 1,
+		TimeoutMS: uint32(never.Milliseconds()),
+	}
 	if err := r.conn.Send(m, wire.VersionMax, r.request, int(control.Fd())); err != nil {
 		r.t.Fatal(err)
 	}
@@ -80,11 +93,11 @@ func TestAGroupIsTakenOverAsItsLedgerSays(t *testing.T) {
 	control := controlFile(t, 2, func(b []byte) {
 		// The daemon died after it had written down that the window is there, and before it was in the table.
 		o := wire.Outcome{Op: wire.OpWindowAlloc, Offset: forgedScratch, Bytes: 2 * symm.WindowGranule}
-		_, _ = binary.Encode(b[wire.OutcomeOffset(2, 2):], binary.LittleEndian, &o)
-		binary.LittleEndian.PutUint64(b[wire.LedgerOffset(2)+wire.EndedOffset:], 2)
-		binary.LittleEndian.PutUint64(b[wire.WindowOffset(2, 9):], wire.WindowEntry(forgedHeap-symm.WindowGranule, symm.WindowGranule))
-		e := wire.RegionEntry{Bytes: 99, Live: 1, StagedRank: 1, Reason: wire.MakeReason("rank 1: malloc")}
-		_, _ = binary.Encode(b[wire.RegionOffset(2, 7):], binary.LittleEndian, &e)
+		_, _ = binary.Encode(b[forged.OutcomeOffset(2):], binary.LittleEndian, &o)
+		binary.LittleEndian.PutUint64(b[forged.Ledger.Offset+wire.EndedOffset:], 2)
+		binary.LittleEndian.PutUint64(b[forged.Windows.At(9):], windowWord(forgedHeap-symm.WindowGranule, symm.WindowGranule))
+		e := wire.RegionEntry{Bytes: 99, Live: 1, StagedLocal: 1, Reason: wire.MakeReason("rank 1: malloc")}
+		_, _ = binary.Encode(b[forged.Regions.At(7):], binary.LittleEndian, &e)
 	})
 	one, two := dialHello(t, s), dialHello(t, s)
 	one.back(1, 2, control)
@@ -118,9 +131,9 @@ func TestAGroupIsTakenOverAsItsLedgerSays(t *testing.T) {
 	if _, err := control.ReadAt(b, 0); err != nil {
 		t.Fatal(err)
 	}
-	ended := binary.LittleEndian.Uint64(b[wire.LedgerOffset(2)+wire.EndedOffset:])
-	first, ninth := binary.LittleEndian.Uint64(b[wire.WindowOffset(2, 0):]), binary.LittleEndian.Uint64(b[wire.WindowOffset(2, 9):])
-	live := binary.LittleEndian.Uint32(b[wire.RegionOffset(2, 7)+wire.LiveOffset:])
+	ended := binary.LittleEndian.Uint64(b[forged.Ledger.Offset+wire.EndedOffset:])
+	first, ninth := binary.LittleEndian.Uint64(b[forged.Windows.At(0):]), binary.LittleEndian.Uint64(b[forged.Windows.At(9):])
+	live := binary.LittleEndian.Uint32(b[forged.Regions.At(7)+wire.LiveOffset:])
 	if ended != 4 || first != 0 || ninth == 0 || live != 0 {
 		t.Errorf("the ledger says: %d calls, windows %#x and %#x, registered window 7 live: %d", ended, first, ninth, live)
 	}
@@ -131,10 +144,10 @@ func TestAControlSegmentThatIsNoneIsRefusedAndNothingOfItIsKept(t *testing.T) {
 	at := func(offset uint64, bytes ...byte) func([]byte) {
 		return func(b []byte) { copy(b[offset:], bytes) }
 	}
-	ledger := wire.LedgerOffset(2)
+	ledger := forged.Ledger.Offset
 	window := func(slot int, offset, bytes uint64) func([]byte) {
 		return func(b []byte) {
-			binary.LittleEndian.PutUint64(b[wire.WindowOffset(2, slot):], wire.WindowEntry(offset, bytes))
+			binary.LittleEndian.PutUint64(b[forged.Windows.At(slot):], windowWord(offset, bytes))
 		}
 	}
 	pipe, other, err := os.Pipe()
@@ -164,25 +177,31 @@ func TestAControlSegmentThatIsNoneIsRefusedAndNothingOfItIsKept(t *testing.T) {
 		{"nothing in it", sealedFile(t, whole, sealsOfSegment), "magic"},
 		{"another version", controlFile(t, 2, at(8, 99)), "version 99"},
 		{"another world", controlFile(t, 2, at(12, 1)), "for 1 ranks"},
+		{"more nodes than this one", controlFile(t, 2, at(36, 2)), "2 nodes"},
+		{"lines of nothing", controlFile(t, 2, at(128+16+12, 0, 0, 0, 0)), "rank lines of 64 times 0 bytes"},
+		{"a ledger in the header", controlFile(t, 2, at(128+3*16, make([]byte, 8)...)), "ledger of 1 times 4096 bytes at 0"},
+		{"windows beyond the segment", controlFile(t, 2, at(128+5*16+7, 1)), "windows of 16384 times 8 bytes at"},
+		{"memory in granules of 3 bytes", controlFile(t, 2, at(ledger+152+4, 3, 0, 0, 0)), "granules of 3 bytes"},
+		{"memory of no kind", controlFile(t, 2, at(ledger+152, make([]byte, 8)...)), "granules of 0"},
 		{"no name", controlFile(t, 2, at(ledger, make([]byte, 64)...)), "name is empty"},
 		{"a name without an end", controlFile(t, 2, at(ledger+63, 'x')), "after its NUL"},
 		{"a token that is no text", controlFile(t, 2, at(ledger+64, 0xff)), "UTF-8"},
 		{"a heap of nothing", controlFile(t, 2, at(ledger+128, make([]byte, 8)...)), "heap of 0"},
 		{"a heap of everything", controlFile(t, 2, at(ledger+135, 0xff)), "heap of"},
-		{"an odd heap", controlFile(t, 2, at(ledger+128, 1)), "multiples"},
+		{"an odd heap", controlFile(t, 2, at(ledger+128, 1)), "granules"},
 		{"scratch beyond the heap", controlFile(t, 2, at(ledger+136+3, 1)), "scratch"},
 		{"a reduce group of 3", controlFile(t, 2, at(ledger+144, 3)), "reduce group 3"},
 		{"not ready", controlFile(t, 2, at(ledger+wire.EndedOffset, 0)), "not ready"},
-		{"a last outcome that is none", controlFile(t, 2, at(wire.OutcomeOffset(2, 1)+4, 0xff, 0xff)), "result"},
+		{"a last outcome that is none", controlFile(t, 2, at(forged.OutcomeOffset(1)+4, 0xff, 0xff)), "result"},
 		{"a window in the scratch", controlFile(t, 2, window(0, 0, 65536)), "taken"},
 		{"a window beyond the heap", controlFile(t, 2, window(1, forgedHeap, 65536)), "no range"},
-		{"a window that wraps", controlFile(t, 2, window(1, 0xffffffff*65536, 0xffffffff*65536)), "no range"},
+		{"a window that wraps", controlFile(t, 2, window(1, 0xfffffff*65536, 0xfffffff*65536)), "no range"},
 		{"windows that overlap", controlFile(t, 2, func(b []byte) {
 			window(3, forgedScratch, 2<<16)(b)
 			window(4, forgedScratch+65536, 65536)(b)
 		}), "taken"},
-		{"a registered window of nothing", controlFile(t, 2, at(wire.RegionOffset(2, 1)+wire.LiveOffset, 1)), "0 bytes"},
-		{"finalized", controlFile(t, 2, at(wire.OutcomeOffset(2, 1), byte(wire.OpFinalize))), "finalized"},
+		{"a registered window of nothing", controlFile(t, 2, at(forged.Regions.At(1)+wire.LiveOffset, 1)), "0 bytes"},
+		{"finalized", controlFile(t, 2, at(forged.OutcomeOffset(1), byte(wire.OpFinalize))), "finalized"},
 		{"an endless incarnation", controlFile(t, 2, at(31, 1)), "incarnation"},
 	}
 	for _, c := range cases {
@@ -277,7 +296,7 @@ func TestAHeapThatIsNoneIsNotKept(t *testing.T) {
 	if err := unix.Fstat(int(heap.Fd()), &stat); err != nil || stat.Blocks*512 != forgedScratch {
 		t.Errorf("the heap has %d bytes, its scratch %d (%v)", stat.Blocks*512, forgedScratch, err)
 	}
-	r.send(&wire.WindowAlloc{Group: group, Bytes: 1})
+	r.send(&wire.WindowAlloc{Group: group, Bytes: 1, Memory: wire.MemoryCPU})
 	w := expect[*wire.WindowCommit](r)
 	r.answer(&wire.WindowCommitted{Group: group, Offset: w.Offset})
 	expect[*wire.WindowReady](r)

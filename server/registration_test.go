@@ -68,7 +68,7 @@ func TestRegisteredMemoryReachesTheOtherRanksAndTheDaemonKeepsNoneOfIt(t *testin
 			t.Fatal(err)
 		}
 		files = append(files, f)
-		r.register(&wire.Register{Group: r.joined.Group, Bytes: 4000, FdOffset: 4096}, f)
+		r.register(&wire.Register{Group: r.joined.Group, Bytes: 4000, FdOffset: 4096, Memory: wire.MemoryCPU}, f)
 	}
 	for i, r := range group {
 		for range len(group) - 1 {
@@ -79,7 +79,7 @@ func TestRegisteredMemoryReachesTheOtherRanksAndTheDaemonKeepsNoneOfIt(t *testin
 			}
 			got := make([]byte, 1)
 			_, err = unix.Pread(fd, got, int64(peer.FdOffset))
-			if err != nil || got[0] != byte(100+peer.Rank) || int(peer.Rank) == i || peer.Region != 1 || peer.Bytes != 4000 {
+			if err != nil || got[0] != byte(100+peer.Local) || int(peer.Local) == i || peer.Region != 1 || peer.Bytes != 4000 {
 				t.Errorf("rank %d got %+v, which reads as %d, %v", i, peer, got, err)
 			}
 			_ = unix.Close(fd)
@@ -93,7 +93,7 @@ func TestRegisteredMemoryReachesTheOtherRanksAndTheDaemonKeepsNoneOfIt(t *testin
 		r.answer(&wire.RegisterMapped{Group: r.joined.Group, Region: 1})
 	}
 	for i, r := range group {
-		if m := expect[*wire.Registered](r); m.StagedRank != -1 || m.Region != 1 {
+		if m := expect[*wire.Registered](r); m.StagedLocal != -1 || m.Region != 1 {
 			t.Errorf("rank %d got %+v", i, m)
 		}
 	}
@@ -180,11 +180,11 @@ func TestADescriptorThatIsNoShareableMemoryNeverReachesAnotherRank(t *testing.T)
 			if i == 1 {
 				f = c.file
 			}
-			r.register(&wire.Register{Group: r.joined.Group, Bytes: ownedBytes}, f)
+			r.register(&wire.Register{Group: r.joined.Group, Bytes: ownedBytes, Memory: wire.MemoryCPU}, f)
 		}
 		for i, r := range group {
 			m := expect[*wire.Registered](r)
-			if reason := m.Reason.String(); m.StagedRank != 1 || !strings.Contains(reason, c.word) || !strings.Contains(reason, "pid ") {
+			if reason := m.Reason.String(); m.StagedLocal != 1 || !strings.Contains(reason, c.word) || !strings.Contains(reason, "pid ") {
 				t.Errorf("%s: rank %d got %+v: %s", what, i, m, reason)
 			}
 			r.close()
@@ -201,10 +201,10 @@ func TestRegisteringWhenItIsNotDueCostsTheSenderAnErrorAndKeepsNoDescriptor(t *t
 	stranger := dialHello(t, s)
 	before := openDescriptors(t)
 	id := group[0].joined.Group
-	group[0].register(&wire.Register{Group: id, Bytes: ownedBytes}, owned)
+	group[0].register(&wire.Register{Group: id, Bytes: ownedBytes, Memory: wire.MemoryCPU}, owned)
 	wrong := func(r *rawClient, group uint64) {
 		t.Helper()
-		r.register(&wire.Register{Group: group, Bytes: ownedBytes}, owned)
+		r.register(&wire.Register{Group: group, Bytes: ownedBytes, Memory: wire.MemoryCPU}, owned)
 		if e := expect[*wire.Error](r); e.Code != wire.ResultProtocol || wire.RequestOf(e) != r.request {
 			t.Errorf("got %+v: %s", e, e.Text)
 		}
@@ -226,7 +226,7 @@ func TestRegisteringWhenItIsNotDueCostsTheSenderAnErrorAndKeepsNoDescriptor(t *t
 	}
 	group[1].private(ownedBytes)
 	for i, r := range group {
-		if m := expect[*wire.Registered](r); m.StagedRank != 1 || m.Reason.String() != "malloc" {
+		if m := expect[*wire.Registered](r); m.StagedLocal != 1 || m.Reason.String() != "malloc" {
 			t.Errorf("rank %d got %+v", i, m)
 		}
 	}
@@ -246,14 +246,14 @@ func TestARegistrationThatEndsEarlyKeepsNoDescriptor(t *testing.T) {
 		{"a finalize", func(ranks []*rawClient) { ranks[1].send(&wire.Leave{Group: ranks[1].joined.Group}) }, wire.ResultMismatch},
 		{"another size", func(ranks []*rawClient) { ranks[1].private(1) }, wire.ResultMismatch},
 		{"another call", func(ranks []*rawClient) {
-			ranks[1].send(&wire.WindowAlloc{Group: ranks[1].joined.Group, Bytes: ownedBytes})
+			ranks[1].send(&wire.WindowAlloc{Group: ranks[1].joined.Group, Bytes: ownedBytes, Memory: wire.MemoryCPU})
 		}, wire.ResultMismatch},
 		{"an abort", func(ranks []*rawClient) {
 			writeAbort(t, ranks[1].control, wire.Abort{Code: wire.ResultAborted, Culprit: 1, Reporter: 1}.Word())
 		}, wire.ResultAborted},
 	} {
 		ranks := rawGroup(t, s, "early end", 2)
-		ranks[0].register(&wire.Register{Group: ranks[0].joined.Group, Bytes: ownedBytes}, owned)
+		ranks[0].register(&wire.Register{Group: ranks[0].joined.Group, Bytes: ownedBytes, Memory: wire.MemoryCPU}, owned)
 		awaitGroup(t, s, "early end", "waits in window_register", func(g membership.GroupInfo) bool {
 			return g.WaitingIn == wire.OpWindowRegister.String()
 		})
@@ -276,7 +276,7 @@ func TestADeadlineEndsARegistrationAndItsDescriptors(t *testing.T) {
 	for i := range ranks {
 		ranks[i] = dialHello(t, s)
 		m := joinMessage("late", i, 2)
-		m.TimeoutMS = 1000
+		m.Own.TimeoutMS = 1000
 		ranks[i].send(m)
 	}
 	for _, r := range ranks {
@@ -285,7 +285,7 @@ func TestADeadlineEndsARegistrationAndItsDescriptors(t *testing.T) {
 	for _, r := range ranks {
 		expect[*wire.GroupReady](r)
 	}
-	ranks[1].register(&wire.Register{Group: ranks[1].joined.Group, Bytes: ownedBytes}, owned)
+	ranks[1].register(&wire.Register{Group: ranks[1].joined.Group, Bytes: ownedBytes, Memory: wire.MemoryCPU}, owned)
 	if e := expect[*wire.Error](ranks[1]); e.Code != wire.ResultTimeout || e.Culprit != 0 {
 		t.Errorf("got %+v: %s", e, e.Text)
 	}
@@ -303,7 +303,7 @@ func TestADaemonThatClosesHoldsNoClientsDescriptors(t *testing.T) {
 		s := startServer(t)
 		ranks := rawGroup(t, s, "closing", 2)
 		for range 5 { // on their way in all states
-			ranks[0].register(&wire.Register{Group: ranks[0].joined.Group, Bytes: ownedBytes}, owned)
+			ranks[0].register(&wire.Register{Group: ranks[0].joined.Group, Bytes: ownedBytes, Memory: wire.MemoryCPU}, owned)
 		}
 		s.Close()
 		for _, r := range ranks {

@@ -46,7 +46,7 @@ func TestRanksThatNeverArriveAreNamedToEveryRankThatWaits(t *testing.T) {
 		// One of them without the library, which does not show the mask.
 		raw := dialHello(t, s)
 		m := joinMessage(group, c.come[0], c.world)
-		m.TimeoutMS, m.HeapBytes = 400, 0
+		m.Own.TimeoutMS, m.Common.HeapBytes = 400, 0
 		raw.send(m)
 		var configs []client.CommConfig
 		for _, r := range c.come[1:] {
@@ -55,7 +55,7 @@ func TestRanksThatNeverArriveAreNamedToEveryRankThatWaits(t *testing.T) {
 		for _, r := range join(t, s, configs...) {
 			wantError(t, fmt.Sprint("rank ", r.config.Rank), r.err, wire.ResultRankMissing, c.words, group)
 		}
-		if e := expect[*wire.Error](raw); e.Code != wire.ResultRankMissing || e.Missing != c.missing {
+		if e := expect[*wire.Error](raw); e.Code != wire.ResultRankMissing || uint64(e.Missing) != c.missing {
 			t.Errorf("world %d: %s with missing ranks %#x, want %#x: %s", c.world, e.Code, e.Missing, c.missing, e.Text)
 		}
 	}

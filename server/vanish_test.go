@@ -89,13 +89,15 @@ func (r *rawClient) liveUntil(group string, rank, world, messages int) {
 		step(receive) && step(receive) && step(receive) &&
 		step(func() { r.answer(&wire.Attached{Group: id}) }) &&
 		step(receive) &&
-		step(func() { r.send(&wire.WindowAlloc{Group: id, Bytes: 1 << 17}) }) &&
+		step(func() { r.send(&wire.WindowAlloc{Group: id, Bytes: 1 << 17, Memory: wire.MemoryCPU}) }) &&
 		step(receive) &&
 		step(func() { r.answer(&wire.WindowCommitted{Group: id, Offset: got.(*wire.WindowCommit).Offset}) }) &&
 		step(receive) &&
 		step(func() { r.send(&wire.WindowFree{Group: id, Offset: got.(*wire.WindowReady).Offset}) }) &&
 		step(receive) &&
-		step(func() { r.register(&wire.Register{Group: id, Bytes: ownedBytes}, shareable(r.t)) }) &&
+		step(func() {
+			r.register(&wire.Register{Group: id, Bytes: ownedBytes, Memory: wire.MemoryCPU}, shareable(r.t))
+		}) &&
 		step(receive) && step(receive) &&
 		step(func() { r.answer(&wire.RegisterMapped{Group: id, Region: got.(*wire.PeerMemory).Region}) }) &&
 		step(receive) &&
@@ -194,7 +196,7 @@ func waitWithStandIn(t *testing.T, s *Server, wait func() []error) []error {
 			}
 			r := dialHello(t, s)
 			m := joinMessage(g.Name, g.Missing[0], 3)
-			m.HeapBytes = 0
+			m.Common.HeapBytes = 0
 			r.send(m)
 			r.close()
 		}

@@ -16,7 +16,7 @@ import (
 func TestAHeapOfPlacedWindowsGoesOnAsTheFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const size, scratch = 64 * WindowGranule, 3 * WindowGranule
-		first, err := NewHeap(size, scratch)
+		first, err := NewHeap(size, scratch, WindowGranule)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -27,7 +27,7 @@ func TestAHeapOfPlacedWindowsGoesOnAsTheFirst(t *testing.T) {
 			}
 			_, _ = first.AllocWindow(rapid.Uint64Range(1, 6*WindowGranule).Draw(t, "bytes"))
 		}
-		second, err := NewHeap(size, scratch)
+		second, err := NewHeap(size, scratch, WindowGranule)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +54,7 @@ func TestAHeapOfPlacedWindowsGoesOnAsTheFirst(t *testing.T) {
 
 func TestAWindowThatCannotLieThereIsNotPlaced(t *testing.T) {
 	const g = WindowGranule
-	h, err := NewHeap(8*g, 2*g)
+	h, err := NewHeap(8*g, 2*g, g)
 	if err != nil {
 		t.Fatal(err)
 	}

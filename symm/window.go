@@ -2,7 +2,7 @@ package symm
 
 import "fmt"
 
-// WindowGranule is the unit of windows, in bytes. 64 KiB is the largest base
+// WindowGranule is the unit of windows of CPU memory, in bytes. 64 KiB is the largest base
 // page of amd64 and arm64 (which has 4, 16 and 64 KiB kernels), so on every
 // machine a window starts and ends on a page and can be committed and
 // decommitted without its neighbours. 2 MiB, a huge page, would waste most of a
@@ -10,7 +10,7 @@ import "fmt"
 const WindowGranule = 64 << 10
 
 // Window is a range of symmetric memory: the same offset from the heap's base
-// on every rank of the group. Both are multiples of WindowGranule.
+// on every rank of the group. Both are multiples of the heap's granule.
 type Window struct {
 	Offset uint64 `json:"offset"`
 	Bytes  uint64 `json:"bytes"`
@@ -22,39 +22,41 @@ type Window struct {
 // The scratch, at the bottom, belongs to the collectives: it is never a window.
 type Heap struct {
 	arena   *Arena
-	scratch uint64 // bytes, a multiple of WindowGranule
+	granule uint64
+	scratch uint64 // bytes, a multiple of granule
 }
 
-// NewHeap returns a heap of maxBytes, a multiple of WindowGranule, of which the
-// first scratchBytes, rounded up to WindowGranule, are the scratch. Either the
-// scratch or the room for windows may be empty.
-func NewHeap(maxBytes, scratchBytes uint64) (*Heap, error) {
-	arena, err := NewArena(maxBytes, WindowGranule)
+// NewHeap returns a heap of maxBytes, a multiple of granule, of which the first
+// scratchBytes, rounded up to granule, are the scratch. Either the scratch or
+// the room for windows may be empty. granule is what the heap's memory comes
+// in: WindowGranule of a CPU's.
+func NewHeap(maxBytes, scratchBytes, granule uint64) (*Heap, error) {
+	arena, err := NewArena(maxBytes, granule)
 	if err != nil {
 		return nil, fmt.Errorf("new heap of %d bytes: %w", maxBytes, err)
 	}
 	if scratchBytes == 0 {
-		return &Heap{arena: arena}, nil
+		return &Heap{arena: arena, granule: granule}, nil
 	}
 	// The first allocation of an arena is at 0. Taking the scratch from the
 	// arena keeps every offset, in errors too, an offset from the heap's base.
 	if _, err := arena.Alloc(scratchBytes); err != nil {
 		return nil, fmt.Errorf("new heap: scratch: %w", err)
 	}
-	return &Heap{arena: arena, scratch: arena.Used()}, nil
+	return &Heap{arena: arena, granule: granule, scratch: arena.Used()}, nil
 }
 
 // Scratch returns the range that is reserved for the collectives, as rounded.
 func (h *Heap) Scratch() Window { return Window{Offset: 0, Bytes: h.scratch} }
 
-// AllocWindow takes the lowest free range of bytes, rounded up to
-// WindowGranule. Its error matches ErrNoSpace or ErrTooManyAllocations.
+// AllocWindow takes the lowest free range of bytes, rounded up to the heap's
+// granule. Its error matches ErrNoSpace or ErrTooManyAllocations.
 func (h *Heap) AllocWindow(bytes uint64) (Window, error) {
 	offset, err := h.arena.Alloc(bytes)
 	if err != nil {
 		return Window{}, err
 	}
-	return Window{Offset: offset, Bytes: roundUp(bytes, WindowGranule)}, nil
+	return Window{Offset: offset, Bytes: roundUp(bytes, h.granule)}, nil
 }
 
 // PlaceWindow takes the very range of a window that another heap has given out.

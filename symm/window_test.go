@@ -14,7 +14,7 @@ func TestWindowsAreDisjointSortedAndNeverInTheScratch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		maxBytes := rapid.Uint64Range(1, 40).Draw(t, "granules") * WindowGranule
 		scratch := rapid.Uint64Range(0, maxBytes).Draw(t, "scratch bytes")
-		h, err := NewHeap(maxBytes, scratch)
+		h, err := NewHeap(maxBytes, scratch, WindowGranule)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +75,7 @@ func TestTwoHeapsGivenTheSameCallsGiveTheSameOffsets(t *testing.T) {
 		var heaps [2]*Heap
 		for i := range heaps {
 			var err error
-			if heaps[i], err = NewHeap(64*WindowGranule, 5); err != nil {
+			if heaps[i], err = NewHeap(64*WindowGranule, 5, WindowGranule); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -102,7 +102,7 @@ func TestTwoHeapsGivenTheSameCallsGiveTheSameOffsets(t *testing.T) {
 }
 
 func TestTheScratchIsRoundedUpAndCannotBeFreed(t *testing.T) {
-	h, err := NewHeap(4*WindowGranule, WindowGranule+1)
+	h, err := NewHeap(4*WindowGranule, WindowGranule+1, WindowGranule)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,14 +120,14 @@ func TestTheScratchIsRoundedUpAndCannotBeFreed(t *testing.T) {
 }
 
 func TestAHeapMayBeAllScratchOrHaveNone(t *testing.T) {
-	full, err := NewHeap(WindowGranule, WindowGranule)
+	full, err := NewHeap(WindowGranule, WindowGranule, WindowGranule)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := full.AllocWindow(1); !errors.Is(err, ErrNoSpace) {
 		t.Errorf("AllocWindow in a heap of scratch: %v, want ErrNoSpace", err)
 	}
-	empty, err := NewHeap(WindowGranule, 0)
+	empty, err := NewHeap(WindowGranule, 0, WindowGranule)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestNewHeapRefusesSizesThatCannotBe(t *testing.T) {
 		{0, 0}, {WindowGranule - 1, 0}, {WindowGranule + 4096, 0},
 		{WindowGranule, WindowGranule + 1}, {WindowGranule, math.MaxUint64},
 	} {
-		if h, err := NewHeap(c.maxBytes, c.scratch); err == nil || h != nil {
+		if h, err := NewHeap(c.maxBytes, c.scratch, WindowGranule); err == nil || h != nil {
 			t.Errorf("NewHeap(%d, %d) = %v, %v; want an error", c.maxBytes, c.scratch, h, err)
 		}
 	}

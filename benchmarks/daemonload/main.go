@@ -191,7 +191,8 @@ func join(c *wire.Conn, group, rank, world int) error {
 	}
 	const request = 1
 	if err := c.Send(&wire.Join{
-		Group: name, Rank: uint32(rank), World: uint32(world), TimeoutMS: uint32(limit.Milliseconds()), HeapBytes: 1 << 20, Reproducible: 1,
+		Group: name, Common: wire.Common{World: uint32(world), Nodes: 1, HeapBytes: 1 << 20, Reproducible: 1},
+		Own: wire.Own{Place: wire.OneNode(rank, world), TimeoutMS: uint32(limit.Milliseconds())},
 	}, wire.VersionMax, request, -1); err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ rh_result submitCollective(Comm* comm, CollectiveCall* c, void* stream) {
 
 // What sender and receiver must have called alike.
 Signature transferSignature(const Operation& o) {
-  return {RHW_OP_SEND | static_cast<uint64_t>(o.dtype) << 8 | uint64_t{0xff} << 24, o.count};
+  return sign({RHW_OP_SEND, static_cast<uint32_t>(o.dtype), 0, kNoRoot, o.count, 0, 0, 0});
 }
 
 Transfer transferOf(const Operation& o) {

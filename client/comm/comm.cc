@@ -68,7 +68,7 @@ rh_result checkNotCapturing(const Comm* comm, const char* operation) {
               comm->rank, operation);
 }
 
-bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details, uint64_t collective) {
+bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& details, uint64_t collective) {
   // Acquire: whoever broke the group did so before this operation began.
   if (__atomic_load_n(comm->team.abortWord, __ATOMIC_ACQUIRE) != 0) return false;
   enterOperation(comm, op, bytes, details, collective);
@@ -83,14 +83,14 @@ bool beginSetUp(Comm* comm, uint32_t op, uint64_t bytes) {
   return beginOperation(comm, op, bytes);
 }
 
-void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details, uint64_t collective) {
+void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& details, uint64_t collective) {
   rhw_rank_line* line = comm->line(comm->rank);
   const uint64_t number = ++comm->state()->begun;
   storeRelaxed(&line->seq, number);
   storeRelaxed(&line->op, op);
   storeRelaxed(&line->bytes, bytes);
   storeRelaxed(&line->waiting_for, uint64_t{0});
-  comm->flight.begin(number, op | details, bytes, collective);
+  comm->flight.begin(number, op, details, bytes, collective);
 }
 
 // After a failed operation the line is left as it is: it is the report of what was interrupted.
@@ -107,12 +107,15 @@ void leaveOperation(Comm* comm, uint32_t algo) {
 }
 
 void poison(const Comm* comm, rh_result code, uint32_t op, uint32_t culprit, uint32_t reporter) {
-  uint64_t free = 0;
   const auto number = static_cast<uint32_t>(code);
-  const uint64_t word = uint64_t{number & 0xffu} | (uint64_t{op} & 0xff) << 8 |
-                        (uint64_t{culprit} & 0xffff) << 16 | (uint64_t{reporter} & 0xffff) << 32;
-  // Release: the rank lines that explain it were written before. Only the first one counts.
-  __atomic_compare_exchange_n(&comm->header()->abort, &free, word, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  const uint64_t word = uint64_t{number & 0xffu} | (uint64_t{culprit} & RHW_NO_RANK) << 8 | (uint64_t{op} & 0xff) << 32 |
+                        (uint64_t{reporter} & RHW_NO_RANK) << 40;
+  // Release: the rank lines that explain it were written before. Only the first word with a low half that is not 0 counts, since
+  // that is what everybody polls; so the daemon has it, too.
+  uint64_t seen = 0;
+  while (!__atomic_compare_exchange_n(&comm->header()->abort, &seen, word, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) &&
+         static_cast<uint32_t>(seen) == 0) {
+  }
   host::futexWakeAll(comm->team.abortWord);
 }
 
@@ -146,8 +149,10 @@ rh_result stopOperation(Comm* comm, const host::Outcome& outcome, uint32_t algo)
   if (outcome.stop == Stop::kMismatch) {
     storeRelaxed(&line->call, outcome.difference.ours.call);
     storeRelaxed(&line->call_count, outcome.difference.ours.count);
+    storeRelaxed(&line->call_detail, outcome.difference.ours.detail);
     storeRelaxed(&line->other_call, outcome.difference.theirs.call);
     storeRelaxed(&line->other_count, outcome.difference.theirs.count);
+    storeRelaxed(&line->other_detail, outcome.difference.theirs.detail);
   }
   if (outcome.stop == Stop::kTimeout || outcome.stop == Stop::kMismatch) {
     // Of several late ranks the lowest is named; the message lists them all.
@@ -168,7 +173,7 @@ rh_result whyBroken(const Comm* comm) {
 namespace {
 
 void endLease(Comm* comm) {
-  if (comm->leased) dropLease(comm->line(comm->rank));
+  if (comm->leased) dropLease(&comm->line(comm->rank)->lease);
   comm->leased = false;
 }
 

@@ -7,6 +7,7 @@
 #include "base/handle_table.h"
 #include "base/malloced.h"
 #include "comm/flight.h"
+#include "comm/parts.h"
 #include "device/device.h"
 #include "host/kernel_set.h"
 #include "railhead.h"
@@ -31,13 +32,14 @@ struct Comm : Malloced, Member {
   int32_t worldSize;
   uint32_t timeoutMs;
 
-  char* control;  // the control segment
+  char* control;    // the control segment, and
+  rhw_parts parts;  // where its parts lie: a copy, since every rank can write there
   int controlFd;  // for the next daemon; -1 = none
   uint64_t controlBytes;
   uint64_t heapBytes;
   uint64_t scratchBytes;
   int heapFd;                       // of this rank's heap, for committing pages; -1 = none
-  uint32_t pids[RHW_MAX_WORLD];     // of the ranks' processes, as the daemon sees them
+  uint32_t pids[RHW_MAX_LOCAL];     // of the ranks' processes, as the daemon sees them
   bool leased;
   const Device* device;
   void* onDevice;                   // what the device keeps of the comm
@@ -59,12 +61,8 @@ struct Comm : Malloced, Member {
   railhead::FlagTeam team;          // heaps are mapped where team.heap says; nullptr = not mapped
 
   rhw_control_header* header() const { return reinterpret_cast<rhw_control_header*>(control); }
-  rhw_rank_line* line(int32_t r) const {
-    return reinterpret_cast<rhw_rank_line*>(control + RHW_RANK_LINES_OFFSET) + r;
-  }
-  const rhw_ledger* ledger() const {
-    return reinterpret_cast<const rhw_ledger*>(control + ledgerOffset(static_cast<uint32_t>(worldSize)));
-  }
+  rhw_rank_line* line(int32_t r) const { return elementOf<rhw_rank_line>(control, parts.lines, r); }
+  const rhw_ledger* ledger() const { return elementOf<const rhw_ledger>(control, parts.ledger, 0); }
   // What its operations count; written by what runs them.
   railhead::DeviceState* state() const { return &reinterpret_cast<railhead::ScratchHeader*>(team.heap[rank])->device; }
   int64_t deadlineNs() const;
@@ -90,12 +88,12 @@ rh_result checkGuard(const Comms::Exclusive& guard, const char* operation);
 // line what it is doing. False when the group is broken already.
 // Of the flight record: details are type, reduction and root, where the operation has them; collective is its number among
 // those that all ranks take part in.
-bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details = kNoCallDetails, uint64_t collective = 0);
+bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& details = kNoCallDetails, uint64_t collective = 0);
 void endOperation(Comm* comm, uint32_t algo = RHW_ALGO_AUTO);
 // The same of a set-up call, which the host runs: waits first until nothing of the comm runs any more on its device.
 bool beginSetUp(Comm* comm, uint32_t op, uint64_t bytes);
 // As beginOperation and endOperation, where the group may be broken.
-void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, uint32_t details, uint64_t collective);
+void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& details, uint64_t collective);
 void leaveOperation(Comm* comm, uint32_t algo = RHW_ALGO_AUTO);
 
 // Ends an operation that a kernel gave up: breaks the group if a deadline passed, and returns why it is broken.
@@ -109,6 +107,9 @@ rh_result describe(const Comm* comm, char* out, size_t size);
 
 // BUSY where calls of the comm have been captured on a stream whose capture has not ended: a set-up call runs at once, before them.
 rh_result checkNotCapturing(const Comm* comm, const char* operation);
+
+// Says of a request, whose common.world is filled in, that all ranks of the group are on this node.
+void placeOnOneNode(rhw_join* request, int32_t rank);
 
 // Joins a group as a rank and maps everything. request is complete. The caller has a look at the session.
 // Of a split: ends early when the group of parent, which may be nullptr, is broken.

@@ -53,15 +53,15 @@ rh_result readConfig(const rh_comm_config* config, rhw_join* out, const Device**
   *out = {};
   int32_t rank, world;
   if (r == RH_OK) r = shortString(c.group, "RAILHEAD_GROUP", "default", "group name", out->group);
-  if (r == RH_OK) r = shortString(c.token, "RAILHEAD_TOKEN", "", "token", out->token);
-  if (r == RH_OK) r = forcedAlgorithms(out->forcing);
-  if (r == RH_OK) r = reproducible(c.reproducible, &out->reproducible);
+  if (r == RH_OK) r = shortString(c.token, "RAILHEAD_TOKEN", "", "token", out->common.token);
+  if (r == RH_OK) r = forcedAlgorithms(out->common.forcing);
+  if (r == RH_OK) r = reproducible(c.reproducible, &out->common.reproducible);
   if (r == RH_OK) r = checkIsa();
   bool recorded;
   if (r == RH_OK) r = flightRecord(&recorded);  // before other ranks rely on this one
   if (r == RH_OK) r = requiredInt(c.rank, "RANK", "rank", &rank);
   if (r == RH_OK) r = requiredInt(c.world_size, "WORLD_SIZE", "world size", &world);
-  if (r == RH_OK) r = timeoutMs(c.timeout_ms, "comm_init", &out->timeout_ms);
+  if (r == RH_OK) r = timeoutMs(c.timeout_ms, "comm_init", &out->own.timeout_ms);
   if (r != RH_OK) return r;
   if (out->group[0] == '\0') return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: the group name is empty");
   if (world < 1 || world > RH_MAX_LOCAL_RANKS) {
@@ -82,11 +82,11 @@ rh_result readConfig(const rh_comm_config* config, rhw_join* out, const Device**
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: heap_bytes %llu is more than 1 TiB",
                 static_cast<unsigned long long>(c.heap_bytes));
   }
-  ownProcessors(out->cpus);
-  out->rank = static_cast<uint32_t>(rank);
-  out->world = static_cast<uint32_t>(world);
-  out->reduce_group = c.reduce_group;
-  out->heap_bytes = c.heap_bytes;
+  ownProcessors(out->own.cpus);
+  out->common.world = static_cast<uint32_t>(world);
+  placeOnOneNode(out, rank);
+  out->common.reduce_group = c.reduce_group;
+  out->common.heap_bytes = c.heap_bytes;
   return RH_OK;
 }
 
@@ -110,23 +110,36 @@ rh_result mapSegment(int fd, uint64_t bytes, const char* what, int32_t rank, cha
   return RH_OK;
 }
 
+// Copies the plans for the device of this rank.
+bool findPlans(Comm* comm) {
+  for (uint32_t i = 0; i < comm->parts.plans.count; i++) {
+    memcpy(&comm->plans, elementOf<char>(comm->control, comm->parts.plans, static_cast<int>(i)), sizeof comm->plans);
+    if (comm->plans.device == RHW_DEVICE_CPU) return true;
+  }
+  return false;
+}
+
 // Takes Joined: the group's parameters and the control segment.
 rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   comm->daemon.group = comm->birth = m.group;
   comm->controlBytes = m.control_bytes;
   comm->heapBytes = m.heap_bytes;
   comm->scratchBytes = m.scratch_bytes;
-  if (m.world != static_cast<uint32_t>(comm->worldSize)) {
-    return fail(RH_ERR_PROTOCOL, "comm_init: the daemon formed a group of %u ranks, asked for were %d", m.world,
-                comm->worldSize);
+  if (m.world != static_cast<uint32_t>(comm->worldSize) || m.local_size != m.world) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: the daemon formed a group of %u ranks, %u of them on this node; asked for were %d, all here", m.world,
+                m.local_size, comm->worldSize);
   }
   const rh_result r = mapSegment(fd, comm->controlBytes, "control segment", comm->rank, &comm->control);
   if (r != RH_OK) return r;
   if (comm->header()->magic != RHW_CONTROL_MAGIC || comm->header()->version != RHW_CONTROL_VERSION) {
     return fail(RH_ERR_PROTOCOL, "comm_init: the control segment is not one of version %u", RHW_CONTROL_VERSION);
   }
-  // A copy: the segment can be written by every rank.
-  memcpy(&comm->plans, comm->control + RHW_PLANS_OFFSET, sizeof comm->plans);
+  // Copies: the segment can be written by every rank.
+  comm->parts = comm->header()->parts;
+  if (const char* wrong = checkParts(comm->parts, m.local_size, comm->controlBytes)) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the control segment has %s", comm->rank, wrong);
+  }
+  if (!findPlans(comm)) return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the control segment has no plans for a CPU", comm->rank);
   if (const char* wrong = checkPlans(comm->plans, comm->worldSize)) {
     return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the daemon's choice of algorithms has %s", comm->rank, wrong);
   }
@@ -158,8 +171,8 @@ rh_result startFlight(Comm* comm, int controlFd, int64_t deadlineNs) {
   bool on;
   const rh_result bad = flightRecord(&on);
   if (bad != RH_OK || !on) return bad;
-  constexpr uint64_t bytes = RHW_FLIGHT_RECORDS * sizeof(FlightRecord);
-  const uint64_t offset = RHW_FLIGHT_OFFSET + static_cast<uint64_t>(comm->rank) * bytes;
+  const uint64_t bytes = comm->parts.flights.stride;
+  const uint64_t offset = comm->parts.flights.offset + static_cast<uint64_t>(comm->rank) * bytes;
   const int error = commitPages(controlFd, offset, bytes, deadlineNs);
   if (error != 0) {
     return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: rank %d cannot get %llu bytes of shared memory for its flight record: %s; "
@@ -172,10 +185,10 @@ rh_result startFlight(Comm* comm, int controlFd, int64_t deadlineNs) {
 
 // Takes one rank's heap. Keeps the descriptor of the rank's own.
 rh_result takeHeap(Comm* comm, const rhw_heap& m, int fd, bool* keptFd) {
-  if (m.rank >= static_cast<uint32_t>(comm->worldSize) || comm->team.heap[m.rank] != nullptr) {
-    return fail(RH_ERR_PROTOCOL, "comm_init: an unexpected heap, of rank %u", m.rank);
+  const int32_t rank = m.local;
+  if (rank >= comm->worldSize || comm->team.heap[rank] != nullptr) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: an unexpected heap, of rank %d", rank);
   }
-  const auto rank = static_cast<int32_t>(m.rank);
   comm->pids[rank] = m.pid;
   *keptFd = rank == comm->rank;
   if (*keptFd) comm->heapFd = fd;
@@ -217,7 +230,7 @@ rh_result attach(Comm* comm, Call* call, const uint32_t* abortWord, int64_t* dea
     return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: rank %d cannot get %llu bytes of shared memory for its scratch: %s",
                 comm->rank, static_cast<unsigned long long>(comm->scratchBytes), strerror(error));
   }
-  takeLease(comm->line(comm->rank));
+  takeLease(&comm->line(comm->rank)->lease);
   comm->leased = true;
   return RH_OK;
 }
@@ -249,12 +262,12 @@ rh_result newComm(Session* session, const rhw_join& request, const Device* devic
   comm->kind = commKind();
   comm->session = session;
   memcpy(comm->name, request.group, sizeof comm->name);
-  memcpy(comm->token, request.token, sizeof comm->token);
-  comm->rank = static_cast<int32_t>(request.rank);
-  comm->worldSize = static_cast<int32_t>(request.world);
-  comm->timeoutMs = request.timeout_ms;
-  memcpy(comm->forcing, request.forcing, sizeof comm->forcing);
-  comm->reproducible = request.reproducible;
+  memcpy(comm->token, request.common.token, sizeof comm->token);
+  comm->rank = request.own.place.rank;
+  comm->worldSize = static_cast<int32_t>(request.common.world);
+  comm->timeoutMs = request.own.timeout_ms;
+  memcpy(comm->forcing, request.common.forcing, sizeof comm->forcing);
+  comm->reproducible = request.common.reproducible;
   comm->heapFd = comm->controlFd = -1;
   comm->references = 1;
   comm->device = device;
@@ -308,6 +321,12 @@ extern "C" rh_result rh_comm_init(rh_session* handle, const rh_comm_config* conf
   const Device* device = nullptr;
   const rh_result result = readConfig(config, &request, &device);
   return result == RH_OK ? joinGroup(session.get(), request, device, nullptr, out) : result;
+}
+
+void railhead::client::placeOnOneNode(rhw_join* request, int32_t rank) {
+  request->common.nodes = 1;
+  request->own.device = RHW_DEVICE_CPU;
+  request->own.place = {rank, rank, 0, request->common.world};
 }
 
 rh_result railhead::client::joinGroup(Session* session, const rhw_join& request, const Device* device, const Comm* parent, rh_comm** out) {

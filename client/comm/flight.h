@@ -35,8 +35,6 @@ class FlightClock {
   uint64_t refreshTicks_ = 0;  // how long the newest pair is good; scale_ times it fits 64 bits. 0 = read the clock
 };
 
-constexpr uint32_t kNoCallDetails = 0xffffff00u;  // no type, reduction, root
-
 class Flight {
  public:
   // ring is this rank's, in the control segment; nullptr = no record is kept.
@@ -44,36 +42,31 @@ class Flight {
   bool on() const { return ring_ != nullptr; }
   Arrivals* arrivals() { return on() ? &arrivals_ : nullptr; }
 
-  // call: operation, type, reduction and root, as in a FlightRecord.
-  void begin(uint64_t number, uint32_t call, uint64_t bytes, uint64_t collective) {
+  void begin(uint64_t number, uint32_t op, const CallDetails& details, uint64_t bytes, uint64_t collective) {
     if (!on()) return;
-    arrivals_ = {0, 0, kNoRank};
+    arrivals_ = {};
     record_ = ring_ + number % RHW_FLIGHT_RECORDS;
-    call_ = call;
+    call_ = op | details.dtype << 8 | details.reduction << 16;
     Memory memory;
-    beginRecord(memory, record_, {number, call | kNobody, bytes, collective, static_cast<uint64_t>(clock_.now()), 0, 0, 0});
+    beginRecord(memory, record_, {number, call_, details.root, bytes, collective, static_cast<uint64_t>(clock_.now())});
   }
   // Of the operation begun last. stop: why it gave up.
   void end(uint32_t algo, Stop stop) {
     if (!on() || record_ == nullptr) return;
-    const auto waitedFor = static_cast<uint64_t>(arrivals_.lastRank);
-    const uint64_t call = call_ | uint64_t{algo & 0xff} << 32 | static_cast<uint64_t>(stop) << 40 | waitedFor << 48;
+    const uint64_t call = call_ | uint64_t{algo & 0xff} << 24 | static_cast<uint64_t>(stop) << 32;
     Memory memory;
-    endRecord(memory, record_, call, static_cast<uint64_t>(arrivals_.first), static_cast<uint64_t>(arrivals_.last),
-              static_cast<uint64_t>(clock_.now()));
+    endRecord(memory, record_, call, arrivals_, static_cast<uint64_t>(clock_.now()));
     record_ = nullptr;
   }
 
  private:
   struct Isa;  // of no instruction set in particular
   using Memory = host::Mem<Isa>;
-  static constexpr int kNoRank = 0xff;
-  static constexpr uint64_t kNobody = uint64_t{kNoRank} << 48;
 
   FlightRecord* ring_ = nullptr;
   FlightRecord* record_ = nullptr;  // of the operation that runs
   uint32_t call_ = 0;
-  Arrivals arrivals_ = {0, 0, kNoRank};
+  Arrivals arrivals_ = {};
   FlightClock clock_;
 };
 

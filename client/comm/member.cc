@@ -30,8 +30,10 @@ bool announce(const Member* member, const Announcer& to) {
   const Comm* comm = commOf(member);
   rhw_reannounce m = {};
   m.group = comm->daemon.group;
-  m.rank = static_cast<uint32_t>(comm->rank);
+  m.control_bytes = comm->controlBytes;
   m.world = static_cast<uint32_t>(comm->worldSize);
+  m.nodes = 1;
+  m.place = {comm->rank, comm->rank, 0, m.world};
   m.timeout_ms = comm->timeoutMs;
   return to.send(&m, RHW_REANNOUNCE, comm->controlFd);
 }
@@ -49,7 +51,7 @@ void checkPeerLeases(const Comm* comm) {
   for (int32_t r = 0; r < comm->worldSize; r++) {
     const rhw_rank_line* line = comm->line(r);
     // Acquire: what the rank wrote into its line before it died.
-    if (r == comm->rank || (__atomic_load_n(&line->lease, __ATOMIC_ACQUIRE) & FUTEX_OWNER_DIED) == 0) continue;
+    if (r == comm->rank || (__atomic_load_n(&line->lease.word, __ATOMIC_ACQUIRE) & FUTEX_OWNER_DIED) == 0) continue;
     const uint32_t op = __atomic_load_n(&line->op, __ATOMIC_RELAXED);
     if (op == RHW_OP_FINALIZE) continue;  // it may have been done
     poison(comm, RH_ERR_RANK_DEAD, op, static_cast<uint32_t>(r), static_cast<uint32_t>(comm->rank));

@@ -16,9 +16,10 @@ struct ColorAndKey {
 };
 
 // This rank's place among those of its color: by key, then by rank.
-void place(const ColorAndKey (&all)[RHW_MAX_WORLD], const Comm* comm, uint32_t* rank, uint32_t* world) {
+void place(const ColorAndKey (&all)[RHW_MAX_LOCAL], const Comm* comm, int32_t* rank, uint32_t* world) {
   const ColorAndKey mine = all[comm->rank];
-  *rank = *world = 0;
+  *rank = 0;
+  *world = 0;
   for (int r = 0; r < comm->worldSize; r++) {
     if (all[r].color != mine.color) continue;
     (*world)++;
@@ -35,22 +36,25 @@ void nameOf(const Comm* comm, int32_t color, char (&out)[RHW_NAME]) {
 }
 
 rh_result split(Comm* comm, ColorAndKey mine, rh_comm** out) {
-  ColorAndKey all[RHW_MAX_WORLD];
+  ColorAndKey all[RHW_MAX_LOCAL];
   const rh_result result = comm->device->gather(comm, RHW_OP_SPLIT, &mine, all, sizeof mine);
   if (result != RH_OK) return result;
   comm->splits++;
   if (mine.color == RH_SPLIT_NONE) return RH_OK;
   rhw_join request = {};
-  place(all, comm, &request.rank, &request.world);
+  rhw_common& common = request.common;
+  int32_t rank;
+  place(all, comm, &rank, &common.world);
+  placeOnOneNode(&request, rank);
   nameOf(comm, mine.color, request.group);
-  memcpy(request.token, comm->token, sizeof request.token);
-  request.timeout_ms = comm->timeoutMs;
+  memcpy(common.token, comm->token, sizeof common.token);
+  request.own.timeout_ms = comm->timeoutMs;
   const auto reduceGroup = static_cast<uint32_t>(comm->team.reduceGroup);
-  request.reduce_group = reduceGroup < request.world ? reduceGroup : 0;
-  request.heap_bytes = comm->heapBytes - comm->scratchBytes;
-  memcpy(request.forcing, comm->forcing, sizeof request.forcing);
-  request.reproducible = comm->reproducible;
-  ownProcessors(request.cpus);
+  common.reduce_group = reduceGroup < common.world ? reduceGroup : 0;
+  common.heap_bytes = comm->heapBytes - comm->scratchBytes;
+  memcpy(common.forcing, comm->forcing, sizeof common.forcing);
+  common.reproducible = comm->reproducible;
+  ownProcessors(request.own.cpus);
   return joinGroup(comm->session, request, comm->device, comm, out);
 }
 

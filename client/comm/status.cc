@@ -26,9 +26,8 @@ int32_t rankOf(uint64_t bits) { return bits == RHW_NO_RANK ? -1 : static_cast<in
 // Acquire: the rank lines that explain the word were written before it.
 bool causeOf(const Comm* comm, Cause* out) {
   const uint64_t w = __atomic_load_n(&comm->header()->abort, __ATOMIC_ACQUIRE);
-  *out = {static_cast<rh_result>(w & 0xff), static_cast<uint32_t>(w >> 8 & 0xff), rankOf(w >> 16 & 0xffff),
-          rankOf(w >> 32 & 0xffff)};
-  return w != 0;
+  *out = {static_cast<rh_result>(w & 0xff), static_cast<uint32_t>(w >> 32 & 0xff), rankOf(w >> 8 & RHW_NO_RANK), rankOf(w >> 40)};
+  return static_cast<uint32_t>(w) != 0;
 }
 
 template <class T>
@@ -84,24 +83,22 @@ namespace {
 
 // A collective as a rank called it, e.g. "all_reduce of 12 f32 sum".
 void describeCall(const Signature& s, char* out, size_t size) {
-  const auto op = static_cast<uint32_t>(s.call & 0xff);
-  const auto root = static_cast<unsigned>(s.call >> 24 & 0xff);
-  const auto captured = static_cast<unsigned>(s.count >> kCapturedShift);
+  const uint32_t op = s.operation();
   char reduction[24] = "", from[24] = "", graph[48] = "";
   if (op == RHW_OP_ALL_REDUCE || op == RHW_OP_REDUCE_SCATTER || op == RHW_OP_REDUCE) {
-    snprintf(reduction, sizeof reduction, " %s", reductionName(static_cast<uint32_t>(s.call >> 16 & 0xff)));
+    snprintf(reduction, sizeof reduction, " %s", reductionName(s.reduction()));
   }
-  if (root != 0xff) snprintf(from, sizeof from, " with root %u", root);
-  if (captured != 0) snprintf(graph, sizeof graph, " (number %u of a captured graph)", captured);
+  if (s.root() != kNoRoot) snprintf(from, sizeof from, " with root %u", s.root());
+  if (s.captured() != 0) snprintf(graph, sizeof graph, " (number %u of a captured graph)", s.captured());
   if (op == RHW_OP_BARRIER || op == RHW_OP_SPLIT) {
     snprintf(out, size, "%s%s", operationName(op), graph);
   } else {
-    snprintf(out, size, "%s of %llu %s%s%s%s", operationName(op), static_cast<unsigned long long>(s.count & kElementsMask),
-             dtypeName(static_cast<uint32_t>(s.call >> 8 & 0xff)), reduction, from, graph);
+    snprintf(out, size, "%s of %llu %s%s%s%s", operationName(op), static_cast<unsigned long long>(s.count), dtypeName(s.dtype()), reduction,
+             from, graph);
   }
 }
 
-unsigned sequenceOf(const Signature& s) { return static_cast<unsigned>((s.call & kSequenceMask) >> kSequenceShift) + 1; }
+unsigned sequenceOf(const Signature& s) { return s.sequence() + 1; }
 
 // What two ranks called in place of the same. The one that found it has written both down.
 void describeMismatch(const Comm* comm, const Cause& c, char* out, size_t size) {
@@ -110,18 +107,18 @@ void describeMismatch(const Comm* comm, const Cause& c, char* out, size_t size) 
     return;
   }
   const rhw_rank_line* line = comm->line(c.reporter);
-  const Signature theirs = {relaxed(line->other_call), relaxed(line->other_count)};
-  const Signature ours = {relaxed(line->call), relaxed(line->call_count)};
+  const Signature theirs = {relaxed(line->other_call), relaxed(line->other_count), relaxed(line->other_detail)};
+  const Signature ours = {relaxed(line->call), relaxed(line->call_count), relaxed(line->call_detail)};
   char a[128], b[128];
   describeCall(theirs, a, sizeof a);
   describeCall(ours, b, sizeof b);
-  if ((ours.call & 0xff) == RHW_OP_SEND && (theirs.call & 0xff) == RHW_OP_SEND) {
+  if (ours.operation() == RHW_OP_SEND && theirs.operation() == RHW_OP_SEND) {
     snprintf(out, size, "rank %d receives %llu %s from rank %d, which sends %llu %s", c.reporter, static_cast<unsigned long long>(ours.count),
-             dtypeName(static_cast<uint32_t>(ours.call >> 8 & 0xff)), c.culprit, static_cast<unsigned long long>(theirs.count),
-             dtypeName(static_cast<uint32_t>(theirs.call >> 8 & 0xff)));
+             dtypeName(ours.dtype()), c.culprit, static_cast<unsigned long long>(theirs.count),
+             dtypeName(theirs.dtype()));
     return;
   }
-  if ((theirs.call & 0xff) == RHW_OP_SEND || (ours.call & 0xff) == RHW_OP_SEND) {
+  if (theirs.operation() == RHW_OP_SEND || ours.operation() == RHW_OP_SEND) {
     snprintf(out, size, "rank %d called %s where rank %d called %s", c.culprit, a, c.reporter, b);
     return;
   }

@@ -34,11 +34,9 @@ struct Operation {
 // Bytes of count elements; the call has been checked.
 inline size_t bytesOf(const Operation& o) { return o.count * railhead::host::bytesOf(static_cast<railhead::host::Type>(o.dtype)); }
 
-// Type, reduction and root, as a Signature and a flight record have them; each has a value for "none".
-inline uint32_t callDetails(const Operation& o) {
-  const auto reduction = static_cast<uint32_t>(o.reduce.kind);
-  const uint32_t root = o.root < 0 ? 0xff : static_cast<uint32_t>(o.root);
-  return static_cast<uint32_t>(o.dtype) << 8 | reduction << 16 | root << 24;
+// Type, reduction and root, as a flight record has them.
+inline railhead::CallDetails callDetails(const Operation& o) {
+  return {static_cast<uint32_t>(o.dtype), static_cast<uint32_t>(o.reduce.kind), o.root < 0 ? railhead::kNobody : static_cast<uint32_t>(o.root)};
 }
 
 // An algorithm, and why that one.
@@ -60,8 +58,8 @@ struct CollectiveCall {
 
 // Sends and receives of one comm that run at the same time.
 struct TransfersCall {
-  uint32_t op;       // rhw_op: send, recv or group
-  uint32_t details;  // of the flight record
+  uint32_t op;                    // rhw_op: send, recv or group
+  railhead::CallDetails details;  // of the flight record
   uint64_t bytes;
   // pairs of a send of this rank to itself and its receive come first, 2 entries each; then n transfers with other ranks. The
   // list is the caller's until the device's function returns.

@@ -114,7 +114,7 @@ Summary summaryOf(const Ep& ep, int worldSize, uint64_t number) {
 }
 
 // All ranks see the same, so they all fail or none does.
-rh_result compare(const Comm* comm, const Summary (&all)[RHW_MAX_WORLD]) {
+rh_result compare(const Comm* comm, const Summary (&all)[RHW_MAX_LOCAL]) {
   for (int r = 0; r < comm->worldSize; r++) {
     if (all[r].field[kMemory] != 0) continue;
     return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: rank %d has no memory for counters and for what it keeps of dispatches", comm->rank, r);
@@ -137,7 +137,7 @@ rh_result compare(const Comm* comm, const Summary (&all)[RHW_MAX_WORLD]) {
 }
 
 rh_result agree(Comm* comm, const Ep& ep) {
-  Summary all[RHW_MAX_WORLD];
+  Summary all[RHW_MAX_LOCAL];
   const Summary mine = summaryOf(ep, comm->worldSize, comm->buffers);
   const rh_result result = comm->device->gather(comm, RHW_OP_EP_CREATE, &mine, all, sizeof mine);
   if (result != RH_OK) return result;
@@ -163,7 +163,7 @@ void fillTeam(Ep* ep) {
   t.combineRowBytes = static_cast<uint32_t>(shape.combineRowBytes);
   t.timeoutNs = comm->team.timeoutNs;
   t.abortWord = comm->team.abortWord;
-  for (int r = 0; r < comm->worldSize; r++) t.leases[r] = &comm->line(r)->lease;
+  for (int r = 0; r < comm->worldSize; r++) t.leases[r] = &comm->line(r)->lease.word;
   for (int r = 0; r < comm->worldSize; r++) t.waitTurns[r] = &countersOf(comm, r)->waitTurns;
   t.counters = countersOf(comm, comm->rank);
 }

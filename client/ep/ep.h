@@ -127,8 +127,7 @@ static_assert(sizeof(EpCounters) == sizeof(rhw_ep_counters) && offsetof(EpCounte
                   offsetof(EpCounters, received) == offsetof(rhw_ep_counters, received),
               "the same layout for the kernels and the daemon");
 inline EpCounters* countersOf(const Comm* comm, int rank) {
-  const uint64_t first = epCountersOffset(static_cast<uint32_t>(comm->worldSize));
-  return reinterpret_cast<EpCounters*>(comm->control + first) + rank;
+  return elementOf<EpCounters>(comm->control, comm->parts.counters, rank);
 }
 
 }  // namespace railhead::client

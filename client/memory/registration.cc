@@ -52,29 +52,29 @@ bool freeNumber(const Comm* comm, const Answers& a, uint32_t number) {
 }
 
 rh_result takePeer(const Comm* comm, const Shareable& mine, const rhw_peer_memory& m, int fd, Region* region, Answers* a) {
-  const bool known = m.rank < static_cast<uint32_t>(comm->worldSize) && m.rank != static_cast<uint32_t>(comm->rank);
-  if (!known || (a->peers >> m.rank & 1) != 0 || mine.fd < 0 || m.bytes != region->bytes || !freeNumber(comm, *a, m.region)) {
-    return fail(RH_ERR_PROTOCOL, "window_register: rank %d: memory of rank %u, %llu bytes of window %u, which was not asked for",
-                comm->rank, m.rank, static_cast<unsigned long long>(m.bytes), m.region);
+  const bool known = m.local < comm->worldSize && m.local != comm->rank && m.memory == RHW_MEMORY_CPU;
+  if (!known || (a->peers >> m.local & 1) != 0 || mine.fd < 0 || m.bytes != region->bytes || !freeNumber(comm, *a, m.region)) {
+    return fail(RH_ERR_PROTOCOL, "window_register: rank %d: memory of rank %d, %llu bytes of window %u, which was not asked for",
+                comm->rank, m.local, static_cast<unsigned long long>(m.bytes), m.region);
   }
   a->number = m.region;
-  a->peers |= uint64_t{1} << m.rank;
-  const int error = mapPeer(fd, m.fd_offset, m.bytes, &region->peers[m.rank]);
+  a->peers |= uint64_t{1} << m.local;
+  const int error = mapPeer(fd, m.fd_offset, m.bytes, &region->peers[m.local]);
   if (a->error == 0) a->error = error;
-  region->parts[m.rank] = region->peers[m.rank].part;
+  region->parts[m.local] = region->peers[m.local].part;
   return RH_OK;
 }
 
 rh_result takeRegistered(const Comm* comm, const Shareable& mine, const rhw_registered& m, Region* region, Answers* a) {
   const bool allMapped = mine.fd >= 0 && __builtin_popcountll(a->peers) == comm->worldSize - 1 && a->error == 0;
-  if (!freeNumber(comm, *a, m.region) || m.staged_rank >= comm->worldSize || (m.staged_rank < 0 && !allMapped)) {
+  if (!freeNumber(comm, *a, m.region) || m.staged_local >= comm->worldSize || (m.staged_local < 0 && !allMapped)) {
     return fail(RH_ERR_PROTOCOL, "window_register: rank %d: the daemon says that window %u is %s by rank %d, which cannot be",
-                comm->rank, m.region, m.staged_rank < 0 ? "shared" : "staged", m.staged_rank);
+                comm->rank, m.region, m.staged_local < 0 ? "shared" : "staged", m.staged_local);
   }
   a->number = m.region;
-  region->stagedRank = m.staged_rank;
+  region->stagedLocal = m.staged_local;
   memcpy(region->reason, m.reason, sizeof region->reason);
-  if (m.staged_rank >= 0) unmapPeers(region);
+  if (m.staged_local >= 0) unmapPeers(region);
   return RH_OK;
 }
 
@@ -84,6 +84,7 @@ rh_result offerMine(Call* call, const Shareable& mine, uint64_t bytes, int64_t d
     request.group = call->group();
     request.bytes = bytes;
     request.fd_offset = mine.offset;
+    request.memory = RHW_MEMORY_CPU;
     return call->send(&request, RHW_REGISTER, deadline, mine.fd);
   }
   rhw_register_private request = {};
@@ -128,7 +129,7 @@ rh_result exchange(Comm* comm, const Shareable& mine, Region* region, Answers* a
       [&](const rhw_outcome& o) {
         rhw_registered m = {};
         m.region = o.region;
-        m.staged_rank = o.staged_rank;
+        m.staged_local = o.staged_local;
         memcpy(m.reason, o.text, sizeof m.reason - 1);  // it was made to fit
         if (o.region < 1 || o.region > RHW_MAX_REGION) {
           return fail(RH_ERR_PROTOCOL, "window_register: rank %d: the ledger gives the window number %u", comm->rank, o.region);
@@ -166,7 +167,7 @@ rh_result tooManyWindows(const Comm* comm) {
 void keepRegion(Comm* comm, uint32_t number, Region* region) {
   comm->regions[number] = region;
   if (number > comm->lastRegion) comm->lastRegion = number;
-  if (region->stagedRank < 0) comm->team.regions[number] = region->parts;
+  if (region->stagedLocal < 0) comm->team.regions[number] = region->parts;
 }
 
 // Runs the operation and gives the region to the comm or, where it came to nothing, ends it.
@@ -203,7 +204,7 @@ rh_result registerMemory(Comm* comm, const rh_register_config& config, uint32_t*
     result = fail(RH_ERR_OUT_OF_MEMORY, "window_register: rank %d: no memory for a table of mappings", comm->rank);
   } else {
     region->bytes = config.bytes;
-    region->stagedRank = -1;
+    region->stagedLocal = -1;
     region->own = static_cast<char*>(config.pointer);
     region->parts[comm->rank] = region->own;
     result = runRegistration(comm, mine, region, number);
@@ -235,7 +236,7 @@ static_assert(RHW_REGION_SHIFT == kOfferRegionShift && RHW_MAX_REGION < kMaxRegi
 uint64_t offerInRegions(const Comm* comm, const void* buffer, uint64_t bytes) {
   for (uint32_t k = 1; k <= comm->lastRegion; k++) {
     const Region* region = comm->regions[k];
-    if (region == nullptr || region->own == nullptr || region->stagedRank >= 0) continue;
+    if (region == nullptr || region->own == nullptr || region->stagedLocal >= 0) continue;
     const uint64_t offset = reinterpret_cast<uintptr_t>(buffer) - reinterpret_cast<uintptr_t>(region->own);
     if (offset < region->bytes && bytes <= region->bytes - offset) return uint64_t{k} << RHW_REGION_SHIFT | offset;
   }
@@ -279,7 +280,7 @@ extern "C" rh_result rh_window_get_sharing(rh_window* handle, rh_window_sharing*
   if (window.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_get_sharing: not a live window: was it freed?");
   rh_window_sharing results = RH_WINDOW_SHARING_INIT;
   const Region* region = window.get()->registered();
-  results.rank = region == nullptr ? -1 : region->stagedRank;
+  results.rank = region == nullptr ? -1 : region->stagedLocal;
   results.zero_copy = results.rank < 0;
   static_assert(sizeof results.reason == RHW_REASON, "a reason fits");
   if (region != nullptr) memcpy(results.reason, region->reason, sizeof results.reason);

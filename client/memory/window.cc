@@ -57,12 +57,16 @@ rh_result allocateOnce(Comm* comm, Call* call, int64_t deadline, size_t bytes, u
   rhw_window_alloc request = {};
   request.group = call->group();
   request.bytes = bytes;
+  request.memory = RHW_MEMORY_CPU;
   rh_result result = call->send(&request, RHW_WINDOW_ALLOC, deadline);
   Received r;
   if (result == RH_OK) result = call->wait(&r, deadline);
   if (result != RH_OK) return result;
   if (r.m.h.type != RHW_WINDOW_COMMIT) return unexpected("window_alloc", comm, r);
   const rhw_window_commit commit = r.m.windowCommit;
+  if (commit.memory != RHW_MEMORY_CPU) {
+    return fail(RH_ERR_PROTOCOL, "window_alloc: rank %d: the daemon gives memory of kind %u, asked for was a CPU's", comm->rank, commit.memory);
+  }
   if (!fitsHeap(comm, commit.offset, commit.bytes, bytes)) return badRange(comm, commit.offset, commit.bytes, bytes);
 
   rhw_window_committed done = {};
@@ -232,7 +236,7 @@ extern "C" rh_result rh_window_pointer(rh_window* handle, int32_t rank, void** o
     *out = comm->team.heap[rank] + window.get()->offset;
     return RH_OK;
   }
-  if (region->stagedRank >= 0 && rank != comm->rank) {
+  if (region->stagedLocal >= 0 && rank != comm->rank) {
     return fail(RH_ERR_UNSUPPORTED, "window_pointer: rank %d: the memory of rank %d is not mapped here, the window is staged: %s",
                 comm->rank, rank, region->reason);
   }

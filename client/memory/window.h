@@ -25,11 +25,11 @@ struct PeerMapping {
 // A registered window: memory that the ranks own.
 struct Region : Malloced {
   uint64_t bytes;
-  int32_t stagedRank;        // the rank because of which nothing is shared, -1 = everything is
+  int32_t stagedLocal;       // the rank because of which nothing is shared, -1 = everything is
   char reason[RHW_REASON];   // why not
   char* own;                 // this rank's memory; nullptr once it has given the window back
-  char* parts[RHW_MAX_WORLD];  // where each rank's part lies; own, and those of peers that are mapped
-  PeerMapping peers[RHW_MAX_WORLD];
+  char* parts[RHW_MAX_LOCAL];  // where each rank's part lies; own, and those of peers that are mapped
+  PeerMapping peers[RHW_MAX_LOCAL];
 };
 
 struct Window : Malloced {

@@ -25,7 +25,7 @@ enum class What { kWatch, kUnwatch, kTakeLease, kDropLease, kStop };
 struct Command {
   What what;
   Session* session;
-  rhw_rank_line* line;
+  rhw_lease* lease;
   bool done;
   Command* next;
 };
@@ -48,38 +48,38 @@ struct Control {
 
 Control control;
 
-rhw_rank_line* lineOf(robust_list* node) { return reinterpret_cast<rhw_rank_line*>(node); }
-robust_list* nodeOf(rhw_rank_line* line) { return reinterpret_cast<robust_list*>(line); }
+rhw_lease* leaseOf(robust_list* node) { return reinterpret_cast<rhw_lease*>(node); }
+robust_list* nodeOf(rhw_lease* lease) { return reinterpret_cast<robust_list*>(lease); }
 
-// The list is the kernel's (linux/futex.h): a node is the first word of a rank line, its futex word lies futex_offset
+// The list is the kernel's (linux/futex.h): a node is the first word of a lease, its futex word lies futex_offset
 // bytes behind. Nothing but this thread may touch a lease word: the kernel frees words that hold this thread's id.
 void initLeases() {
-  static_assert(offsetof(rhw_rank_line, lease_next) == 0, "the node is the line's first word");
+  static_assert(offsetof(rhw_lease, next) == 0, "the node is a lease's first word");
   control.leases.list.next = &control.leases.list;
-  control.leases.futex_offset = offsetof(rhw_rank_line, lease);
+  control.leases.futex_offset = offsetof(rhw_lease, word);
   control.leases.list_op_pending = nullptr;
   syscall(SYS_set_robust_list, &control.leases, sizeof control.leases);
 }
 
 // The node goes in before the word is set: a death in between leaves a word that nobody holds, which the socket covers.
-void doTakeLease(rhw_rank_line* line) {
-  nodeOf(line)->next = control.leases.list.next;
+void doTakeLease(rhw_lease* lease) {
+  nodeOf(lease)->next = control.leases.list.next;
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
-  control.leases.list.next = nodeOf(line);
+  control.leases.list.next = nodeOf(lease);
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
-  // Release: a daemon that sees the lease may read the line. It sleeps on the word's old value.
-  __atomic_store_n(&line->lease, static_cast<uint32_t>(syscall(SYS_gettid)), __ATOMIC_RELEASE);
-  host::futexWakeAll(&line->lease);
+  // Release: whoever sees the lease may read what its holder has written before. A daemon sleeps on the word's old value.
+  __atomic_store_n(&lease->word, static_cast<uint32_t>(syscall(SYS_gettid)), __ATOMIC_RELEASE);
+  host::futexWakeAll(&lease->word);
 }
 
-void doDropLease(rhw_rank_line* line) {
+void doDropLease(rhw_lease* lease) {
   for (robust_list* n = &control.leases.list; n->next != &control.leases.list; n = n->next) {
-    if (lineOf(n->next) != line) continue;
-    n->next = nodeOf(line)->next;
+    if (leaseOf(n->next) != lease) continue;
+    n->next = nodeOf(lease)->next;
     break;
   }
-  __atomic_store_n(&line->lease, 0, __ATOMIC_RELEASE);
-  host::futexWakeAll(&line->lease);
+  __atomic_store_n(&lease->word, 0, __ATOMIC_RELEASE);
+  host::futexWakeAll(&lease->word);
 }
 
 void doUnwatch(Session* session) {
@@ -101,8 +101,8 @@ bool runCommands() {
     switch (c->what) {
       case What::kWatch: control.sessions[control.count++] = c->session; break;
       case What::kUnwatch: doUnwatch(c->session); break;
-      case What::kTakeLease: doTakeLease(c->line); break;
-      case What::kDropLease: doDropLease(c->line); break;
+      case What::kTakeLease: doTakeLease(c->lease); break;
+      case What::kDropLease: doDropLease(c->lease); break;
       case What::kStop: stop = true; break;
     }
     c->done = true;
@@ -167,8 +167,8 @@ void* run(void*) {
   }
 }
 
-void tell(What what, Session* session, rhw_rank_line* line) {
-  Command c = {what, session, line, false, nullptr};
+void tell(What what, Session* session, rhw_lease* lease) {
+  Command c = {what, session, lease, false, nullptr};
   pthread_mutex_lock(&control.mutex);
   c.next = control.commands;
   control.commands = &c;
@@ -243,7 +243,7 @@ void nudgeControlThread() {
   }
 }
 
-void takeLease(rhw_rank_line* line) { tell(What::kTakeLease, nullptr, line); }
-void dropLease(rhw_rank_line* line) { tell(What::kDropLease, nullptr, line); }
+void takeLease(rhw_lease* lease) { tell(What::kTakeLease, nullptr, lease); }
+void dropLease(rhw_lease* lease) { tell(What::kDropLease, nullptr, lease); }
 
 }  // namespace railhead::client

@@ -18,9 +18,9 @@ rh_result watchSession(Session* session);
 // Afterwards the thread no longer touches the session. Stops the thread with the last one.
 void unwatchSession(Session* session);
 
-// The session that the line's comm belongs to is being watched.
-void takeLease(rhw_rank_line* line);
-void dropLease(rhw_rank_line* line);
+// The session that the lease is of is being watched.
+void takeLease(rhw_lease* lease);
+void dropLease(rhw_lease* lease);
 
 // Makes the thread look after all members now. It returns at once.
 void nudgeControlThread();

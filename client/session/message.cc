@@ -42,22 +42,29 @@ bool goodString(const char* s, size_t size) {
   return validUtf8(s, static_cast<size_t>(nul - s));
 }
 
-uint64_t controlBytes(uint32_t world) { return epCountersOffset(world) + world * sizeof(rhw_ep_counters); }
-
 const char* checkJoined(const rhw_joined& m) {
   if (m.world < 1 || m.world > RHW_MAX_WORLD) return "Joined: world size out of range";
+  if (m.local_size < 1 || m.local_size > m.world || m.local_size > RHW_MAX_LOCAL) return "Joined: ranks of this node out of range";
   if (m.reduce_group < 1 || m.reduce_group > m.world) return "Joined: reduce group out of range";
   if (m.heap_bytes == 0 || m.heap_bytes > kMaxHeapBytes) return "Joined: heap size out of range";
-  if (m.control_bytes != controlBytes(m.world)) return "Joined: wrong size of the control segment";
+  if (m.control_bytes == 0 || m.control_bytes > RHW_MAX_CONTROL || m.control_bytes % 4096 != 0) return "Joined: wrong size of the control segment";
   // A slice of a block for each rank has at least a tile, of 128 bytes.
-  if (m.block_bytes < 128 * RHW_MAX_WORLD || m.block_bytes % 128 != 0) return "Joined: block size out of range";
+  if (m.block_bytes < 128 * RHW_MAX_LOCAL || m.block_bytes % 128 != 0) return "Joined: block size out of range";
   const uint32_t slots[] = {m.pipe_slot_bytes, m.broadcast_slot_bytes};
   for (const uint32_t slot : slots) {
     if (slot < 2 * kSlotHeaderBytes || slot % 128 != 0) return "Joined: slot size out of range";
   }
-  if (m.reserved0 != 0) return "Joined: reserved field set";
-  const uint64_t need = scratchBytes(static_cast<int>(m.world), m.block_bytes, m.broadcast_slot_bytes, m.pipe_slot_bytes, kLLSlotBytes);
+  const uint64_t need = scratchBytes(static_cast<int>(m.local_size), m.block_bytes, m.broadcast_slot_bytes, m.pipe_slot_bytes, kLLSlotBytes);
   if (m.scratch_bytes < need || m.scratch_bytes > m.heap_bytes) return "Joined: scratch size out of range";
+  return nullptr;
+}
+
+bool isLocal(int32_t rank) { return rank >= 0 && rank < static_cast<int32_t>(RHW_MAX_LOCAL); }
+
+const char* checkWindowCommit(const rhw_window_commit& m) {
+  if (m.bytes == 0 || m.bytes > kMaxHeapBytes || m.offset > kMaxHeapBytes) return "WindowCommit: range out of bounds";
+  const uint32_t g = m.granularity;
+  if (g == 0 || (g & (g - 1)) != 0 || m.bytes % g != 0 || m.offset % g != 0) return "WindowCommit: no whole granules";
   return nullptr;
 }
 
@@ -65,13 +72,14 @@ const char* checkPeerMemory(const rhw_peer_memory& m) {
   if (m.bytes == 0 || m.bytes > RHW_MAX_REGISTERED) return "PeerMemory: size out of range";
   if (m.fd_offset > RHW_MAX_FILE_OFFSET) return "PeerMemory: offset out of range";
   if (m.region < 1 || m.region > RHW_MAX_REGION) return "PeerMemory: region out of range";
-  return m.rank < RHW_MAX_WORLD ? nullptr : "PeerMemory: rank out of range";
+  if (m.reserved0 != 0) return "PeerMemory: reserved field set";
+  return isLocal(m.local) ? nullptr : "PeerMemory: rank out of range";
 }
 
 const char* checkRegistered(const rhw_registered& m) {
   if (m.region < 1 || m.region > RHW_MAX_REGION) return "Registered: region out of range";
-  if (m.staged_rank < -1 || m.staged_rank >= static_cast<int32_t>(RHW_MAX_WORLD)) return "Registered: rank out of range";
-  if ((m.staged_rank < 0) != (m.reason[0] == '\0')) return "Registered: a reason without a rank, or a rank without a reason";
+  if (m.staged_local != -1 && !isLocal(m.staged_local)) return "Registered: rank out of range";
+  if ((m.staged_local < 0) != (m.reason[0] == '\0')) return "Registered: a reason without a rank, or a rank without a reason";
   return goodString(m.reason, RHW_REASON) ? nullptr : "Registered: bad string";
 }
 
@@ -89,12 +97,9 @@ const char* checkBody(const Message& m) {
     case RHW_JOINED:
       return checkJoined(m.joined);
     case RHW_HEAP:
-      return m.heap.rank < RHW_MAX_WORLD ? nullptr : "Heap: rank out of range";
+      return isLocal(m.heap.local) ? nullptr : "Heap: rank out of range";
     case RHW_WINDOW_COMMIT:
-      if (m.windowCommit.bytes == 0 || m.windowCommit.bytes > kMaxHeapBytes || m.windowCommit.offset > kMaxHeapBytes) {
-        return "WindowCommit: range out of bounds";
-      }
-      return nullptr;
+      return checkWindowCommit(m.windowCommit);
     case RHW_PEER_MEMORY:
       return checkPeerMemory(m.peerMemory);
     case RHW_REGISTERED:

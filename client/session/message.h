@@ -24,7 +24,6 @@ union Message {
   rhw_peer_memory peerMemory;
   rhw_registered registered;
   rhw_reannounced reannounced;
-  char bytes[RHW_MAX_MESSAGE];
 };
 
 // Copies size bytes into out if they are a message that a daemon may send, whole and with every value in its range.
@@ -33,14 +32,6 @@ const char* parseMessage(const void* bytes, size_t size, Message* out);
 
 // Whether a message of the type comes with a file descriptor.
 bool carriesFd(uint16_t type);
-
-// Where the ledger of a group of that many ranks begins in its control segment.
-constexpr uint64_t ledgerOffset(uint32_t world) {
-  return RHW_FLIGHT_OFFSET + uint64_t{world} * RHW_FLIGHT_RECORDS * sizeof(rhw_flight_record);
-}
-
-// Where the counters of MoE of its ranks begin, an rhw_ep_counters each.
-constexpr uint64_t epCountersOffset(uint32_t world) { return ledgerOffset(world) + RHW_LEDGER_BYTES; }
 
 // Fills a header in.
 template <class M>

@@ -59,7 +59,7 @@ class Call {
  private:
   friend class Session;
   // The longest answer: Joined, a Heap for each rank, GroupReady, and room for an Error.
-  static constexpr int kQueue = RHW_MAX_WORLD + 4;
+  static constexpr int kQueue = RHW_MAX_LOCAL + 4;
 
   rh_result sendBytes(const void* bytes, size_t size, int fd, int64_t deadlineNs);
   bool sleep(int64_t deadlineNs, const uint32_t* abortWord);

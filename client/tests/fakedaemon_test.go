@@ -170,24 +170,24 @@ func (f *fake) reply(m wire.Message) []answer {
 		return []answer{
 			say(&wire.Joined{
 				Group: 7, Incarnation: 1, ControlBytes: wire.ControlBytes(1), HeapBytes: fakeHeap, ScratchBytes: fakeScratch,
-				World: 1, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
+				World: 1, LocalSize: 1, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
 			}, r, f.controlSegment()),
-			say(&wire.Heap{Group: 7, Rank: 0, PID: 1}, r, f.segment(fakeHeap, sealed)),
+			say(&wire.Heap{Group: 7, Local: 0, PID: 1}, r, f.segment(fakeHeap, sealed)),
 		}
 	case *wire.Attached:
 		return []answer{say(&wire.GroupReady{Group: 7}, r)}
 	case *wire.WindowAlloc:
-		return []answer{say(&wire.WindowCommit{Group: 7, Offset: fakeScratch, Bytes: fakeWindow}, r)}
+		return []answer{say(&wire.WindowCommit{Group: 7, Offset: fakeScratch, Bytes: fakeWindow, Memory: wire.MemoryCPU, Granularity: fakeWindow}, r)}
 	case *wire.WindowCommitted:
 		return []answer{say(&wire.WindowReady{Group: 7, Offset: m.Offset}, r)}
 	case *wire.WindowFree:
 		return []answer{say(&wire.WindowFreed{Group: 7, Offset: m.Offset}, r)}
 	case *wire.Register:
-		return []answer{say(&wire.Registered{Group: 7, Region: 1, StagedRank: -1}, r)}
+		return []answer{say(&wire.Registered{Group: 7, Region: 1, StagedLocal: -1}, r)}
 	case *wire.RegisterMapped:
-		return []answer{say(&wire.Registered{Group: 7, Region: m.Region, StagedRank: -1}, r)}
+		return []answer{say(&wire.Registered{Group: 7, Region: m.Region, StagedLocal: -1}, r)}
 	case *wire.RegisterPrivate:
-		return []answer{say(&wire.Registered{Group: 7, Region: 1, StagedRank: 0, Reason: m.Reason}, r)}
+		return []answer{say(&wire.Registered{Group: 7, Region: 1, StagedLocal: 0, Reason: m.Reason}, r)}
 	case *wire.Leave:
 		return []answer{say(&wire.Left{Group: 7}, r)}
 	case *wire.Reannounce:
@@ -243,6 +243,10 @@ func (f *fake) controlSegment() int {
 }
 
 func (f *fake) writeHeader(fd int, h wire.ControlHeader) {
+	h.LocalSize, h.Nodes, h.Bytes = h.World, 1, wire.ControlBytes(int(h.World))
+	if h.Parts == (wire.Parts{}) {
+		h.Parts = wire.PartsOf(int(h.World))
+	}
 	b, err := binary.Append(nil, binary.LittleEndian, h)
 	if err == nil {
 		_, err = unix.Pwrite(fd, b, 0)
@@ -256,7 +260,7 @@ func (f *fake) writeHeader(fd int, h wire.ControlHeader) {
 func (f *fake) writePlans(fd int, p *wire.Plans) {
 	b, err := binary.Append(nil, binary.LittleEndian, p)
 	if err == nil {
-		_, err = unix.Pwrite(fd, b, wire.PlansOffset)
+		_, err = unix.Pwrite(fd, b, int64(wire.PartsOf(1).Plans.Offset)) // of any number of ranks
 	}
 	if err != nil {
 		f.t.Error(err)
@@ -265,7 +269,7 @@ func (f *fake) writePlans(fd int, p *wire.Plans) {
 
 // simplePlans are one-shot, or a pipe, for all sizes.
 func simplePlans(world int) *wire.Plans {
-	p := &wire.Plans{Channels: 1}
+	p := &wire.Plans{Collectives: wire.PlanCount, Channels: 1}
 	for r := range world {
 		p.Order[r] = uint8(r)
 	}

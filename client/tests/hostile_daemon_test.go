@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"os"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/client"
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 )
 
@@ -56,7 +58,7 @@ func TestNoticesAndAnswersToNobodyAreIgnored(t *testing.T) {
 			return answers // the answer to Hello is the first packet
 		}
 		late := encode(&wire.Error{Code: wire.ResultTimeout, Culprit: -1, Text: wire.MakeText("too late")}, 1000)
-		heap := answer{encode(&wire.Heap{Group: 9, Rank: 3}, 1000), []int{f.segment(4096, sealed)}}
+		heap := answer{encode(&wire.Heap{Group: 9, Local: 3}, 1000), []int{f.segment(4096, sealed)}}
 		return append([]answer{{bytes: encode(&wire.Draining{}, 0)}, {bytes: late}, heap}, answers...)
 	}
 	if err := liveWith(t, noise); err != nil {
@@ -240,15 +242,15 @@ func TestMoreAnswersThanACallCanKeepEndTheSession(t *testing.T) {
 	path := startFake(t, inTurn(turnJoin, func(f *fake, answers []answer) []answer {
 		request := requestOf(answers[0])
 		joined := wire.Joined{
-			Group: 7, Incarnation: 1, ControlBytes: wire.ControlBytes(wire.MaxWorld), HeapBytes: fakeHeap, ScratchBytes: fakeScratch,
-			World: wire.MaxWorld, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
+			Group: 7, Incarnation: 1, ControlBytes: wire.ControlBytes(rank.MaxPerNode), HeapBytes: fakeHeap, ScratchBytes: fakeScratch,
+			World: rank.MaxPerNode, LocalSize: rank.MaxPerNode, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
 		}
 		control := f.segment(int64(joined.ControlBytes), sealed)
-		f.writeHeader(control, wire.ControlHeader{Magic: wire.ControlMagic, Version: wire.ControlVersion, World: wire.MaxWorld})
+		f.writeHeader(control, wire.ControlHeader{Magic: wire.ControlMagic, Version: wire.ControlVersion, World: rank.MaxPerNode})
 		heap := f.segment(fakeHeap, sealed)
 		answers = []answer{{encode(&joined, request), []int{control}}}
-		for i := range 3 * wire.MaxWorld { // the heaps of all ranks, and then more
-			answers = append(answers, answer{encode(&wire.Heap{Group: 7, Rank: uint32(i % wire.MaxWorld)}, request), []int{heap}})
+		for i := range 3 * rank.MaxPerNode { // the heaps of all ranks, and then more
+			answers = append(answers, answer{encode(&wire.Heap{Group: 7, Local: rank.Local(i % rank.MaxPerNode)}, request), []int{heap}})
 		}
 		return answers
 	}))
@@ -259,7 +261,7 @@ func TestMoreAnswersThanACallCanKeepEndTheSession(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Whether the call is over before the 69th answer is a matter of luck, and so is the reason.
-			if _, err = session.Init(client.CommConfig{Group: "fake", Rank: 0, World: wire.MaxWorld, Timeout: patience}); err == nil {
+			if _, err = session.Init(client.CommConfig{Group: "fake", Rank: 0, World: rank.MaxPerNode, Timeout: patience}); err == nil {
 				t.Error("a group out of nonsense")
 			}
 			if err := session.Close(); err != nil {
@@ -279,7 +281,7 @@ func TestWindowsOutsideTheHeapAreRefused(t *testing.T) {
 		{Offset: fakeScratch, Bytes: fakeHeap - fakeScratch + 1}, // larger than the heap
 		{Offset: 1 << 40, Bytes: 1 << 40},                        // both in bounds for some heap, not for this one
 	} {
-		commit.Group = 7
+		commit.Group, commit.Memory, commit.Granularity = 7, wire.MemoryCPU, 1
 		err := liveWith(t, inTurn(turnWindowAlloc, func(_ *fake, answers []answer) []answer {
 			return []answer{{bytes: encode(&commit, requestOf(answers[0]))}}
 		}))
@@ -309,17 +311,17 @@ func TestSegmentsThatCouldFaultAreRefusedBeforeTheyAreUsed(t *testing.T) {
 		{"control segment empty", 0, func(f *fake) int { return f.segment(0, sealed) }, wire.ResultProtocol, "has 0 bytes"},
 		{"control segment a file", 0, func(f *fake) int { return f.open(file) }, wire.ResultProtocol, "control segment"},
 		{"control segment a device", 0, func(f *fake) int { return f.open("/dev/null") }, wire.ResultProtocol, "control segment"},
-		{"control segment without magic", 0, func(f *fake) int { return f.segment(control, sealed) }, wire.ResultProtocol, "version 1"},
+		{"control segment without magic", 0, func(f *fake) int { return f.segment(control, sealed) }, wire.ResultProtocol, "version 2"},
 		{"control segment with another magic", 0, func(f *fake) int {
 			fd := f.segment(control, sealed)
 			f.writeHeader(fd, wire.ControlHeader{Magic: wire.ControlMagic + 1, Version: wire.ControlVersion})
 			return fd
-		}, wire.ResultProtocol, "version 1"},
+		}, wire.ResultProtocol, "version 2"},
 		{"control segment of another version", 0, func(f *fake) int {
 			fd := f.segment(control, sealed)
-			f.writeHeader(fd, wire.ControlHeader{Magic: wire.ControlMagic, Version: 2})
+			f.writeHeader(fd, wire.ControlHeader{Magic: wire.ControlMagic, Version: 3})
 			return fd
-		}, wire.ResultProtocol, "version 1"},
+		}, wire.ResultProtocol, "version 2"},
 		{"heap unsealed", 1, func(f *fake) int { return f.segment(fakeHeap, 0) }, wire.ResultProtocol, "heap of rank 0"},
 		{"heap a page too small", 1, func(f *fake) int { return f.segment(fakeHeap-4096, sealed) }, wire.ResultProtocol,
 			"promised 1048576, sealed"},
@@ -337,10 +339,47 @@ func TestSegmentsThatCouldFaultAreRefusedBeforeTheyAreUsed(t *testing.T) {
 	}
 }
 
+func TestAControlSegmentOfWhichPartsLieElsewhereIsRefused(t *testing.T) {
+	for what, spoil := range map[string]func(p *wire.Parts){
+		"plans that are no part of it":          func(p *wire.Parts) { p.Plans.Offset = 0 },
+		"rank lines that are no part of it":     func(p *wire.Parts) { p.Lines.Offset = math.MaxUint64 &^ 4095 },
+		"flight records that are no part of it": func(p *wire.Parts) { p.Flights.Stride /= 2 },
+		"a ledger that is no part of it":        func(p *wire.Parts) { p.Ledger.Offset += wire.ControlBytes(1) },
+		"counters that are no part of it":       func(p *wire.Parts) { p.Counters.Count = math.MaxUint32 },
+	} {
+		err := liveWith(t, inTurn(turnJoin, func(f *fake, answers []answer) []answer {
+			h := wire.ControlHeader{Magic: wire.ControlMagic, Version: wire.ControlVersion, World: 1, Group: 7, Parts: wire.PartsOf(1)}
+			spoil(&h.Parts)
+			f.writeHeader(answers[0].fds[0], h)
+			return answers
+		}))
+		wantError(t, err, wire.ResultProtocol, "comm_init", "rank 0", what)
+	}
+}
+
+// Another device's plans come first.
+func TestARankTakesThePlansOfItsOwnDevice(t *testing.T) {
+	err := liveWith(t, inTurn(turnJoin, func(f *fake, answers []answer) []answer {
+		p := simplePlans(1)
+		p.Device = 7
+		f.writePlans(answers[0].fds[0], p)
+		return answers
+	}))
+	wantError(t, err, wire.ResultProtocol, "comm_init", "rank 0", "no plans for a CPU")
+}
+
+func TestMemoryOfAnotherKindIsRefused(t *testing.T) {
+	err := liveWith(t, inTurn(turnWindowAlloc, func(_ *fake, answers []answer) []answer {
+		commit := wire.WindowCommit{Group: 7, Offset: fakeScratch, Bytes: fakeWindow, Memory: 2, Granularity: fakeWindow}
+		return []answer{{bytes: encode(&commit, requestOf(answers[0]))}}
+	}))
+	wantError(t, err, wire.ResultProtocol, "window_alloc: rank 0", "kind 2")
+}
+
 func TestGroupsThatWereNotAskedForAreRefused(t *testing.T) {
 	joined := wire.Joined{
 		Group: 7, Incarnation: 1, ControlBytes: wire.ControlBytes(2), HeapBytes: fakeHeap, ScratchBytes: fakeScratch, World: 2,
-		ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
+		LocalSize: 2, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
 	}
 	for _, c := range []struct {
 		what  string
@@ -352,7 +391,7 @@ func TestGroupsThatWereNotAskedForAreRefused(t *testing.T) {
 			return answers
 		}, []string{"2 ranks", "asked for were 1"}},
 		{"the heap of another rank", func(f *fake, answers []answer) []answer {
-			answers[1].bytes = encode(&wire.Heap{Group: 7, Rank: 1}, requestOf(answers[0]))
+			answers[1].bytes = encode(&wire.Heap{Group: 7, Local: 1}, requestOf(answers[0]))
 			return answers
 		}, []string{"unexpected heap", "rank 1"}},
 		{"the heap before the control segment", func(f *fake, answers []answer) []answer {

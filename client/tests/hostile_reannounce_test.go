@@ -169,12 +169,13 @@ func keep(t *testing.T, fd int) int {
 
 // writeLedger is what a daemon does at the end of a set-up call of a group of one.
 func writeLedger(t *testing.T, control int, ended uint64, o wire.Outcome) {
+	parts := wire.PartsOf(1)
 	b, err := binary.Append(nil, binary.LittleEndian, &o)
 	if err == nil {
-		_, err = unix.Pwrite(control, b, int64(wire.OutcomeOffset(1, ended)))
+		_, err = unix.Pwrite(control, b, int64(parts.OutcomeOffset(ended)))
 	}
 	if err == nil {
-		_, err = unix.Pwrite(control, binary.LittleEndian.AppendUint64(nil, ended), int64(wire.LedgerOffset(1)+wire.EndedOffset))
+		_, err = unix.Pwrite(control, binary.LittleEndian.AppendUint64(nil, ended), int64(parts.Ledger.Offset+wire.EndedOffset))
 	}
 	if err != nil {
 		t.Error(err)

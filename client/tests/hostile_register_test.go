@@ -32,12 +32,12 @@ func fakePair(peers, mapped func(f *fake, request uint64) []answer) func(*fake, 
 			f.writeHeader(control, wire.ControlHeader{Magic: wire.ControlMagic, Version: wire.ControlVersion, World: 2, Group: 7})
 			joined := wire.Joined{
 				Group: 7, Incarnation: 1, ControlBytes: wire.ControlBytes(2), HeapBytes: fakeHeap, ScratchBytes: fakeScratch, World: 2,
-				ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
+				LocalSize: 2, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
 			}
 			return []answer{
 				{encode(&joined, request), []int{control}},
-				{encode(&wire.Heap{Group: 7, Rank: 0, PID: 1}, request), []int{f.segment(fakeHeap, sealed)}},
-				{encode(&wire.Heap{Group: 7, Rank: 1, PID: 2}, request), []int{f.segment(fakeHeap, sealed)}},
+				{encode(&wire.Heap{Group: 7, Local: 0, PID: 1}, request), []int{f.segment(fakeHeap, sealed)}},
+				{encode(&wire.Heap{Group: 7, Local: 1, PID: 2}, request), []int{f.segment(fakeHeap, sealed)}},
 			}
 		case turnPairRegister:
 			return peers(f, requestOf(answers[0]))
@@ -79,7 +79,7 @@ func registerWith(t *testing.T, shared bool, spoil func(*fake, int, []answer) []
 
 // peer is rank 1's memory, as it should be.
 func peer() wire.PeerMemory {
-	return wire.PeerMemory{Group: 7, Bytes: peerBytes, Region: 1, Rank: 1}
+	return wire.PeerMemory{Group: 7, Bytes: peerBytes, Region: 1, Local: 1, Memory: wire.MemoryCPU}
 }
 
 // gives answers with PeerMemory messages of sealed memory.
@@ -104,7 +104,7 @@ func TestAPairRegistersWithAFakeDaemonThatBehaves(t *testing.T) {
 	if s, err := registerWith(t, true, fakePair(gives(peer()), nil)); err != nil || !s.ZeroCopy {
 		t.Errorf("shared: %+v, %v", s, err)
 	}
-	staged := says(wire.Registered{Region: 1, StagedRank: 1, Reason: wire.MakeReason("rank 1: out of luck")})
+	staged := says(wire.Registered{Region: 1, StagedLocal: 1, Reason: wire.MakeReason("rank 1: out of luck")})
 	for what, spoil := range map[string]func(*fake, int, []answer) []answer{
 		"at once":      fakePair(staged, nil),
 		"after it all": fakePair(gives(peer()), staged),
@@ -121,24 +121,24 @@ func TestPeersMemoryThatWasNotAskedForIsRefused(t *testing.T) {
 		f(&m)
 		return m
 	}
-	shared := says(wire.Registered{Region: 1, StagedRank: -1})
+	shared := says(wire.Registered{Region: 1, StagedLocal: -1})
 	for _, c := range []struct {
 		what   string
 		shared bool // whether this rank's memory can be
 		spoil  func(*fake, int, []answer) []answer
 		word   string
 	}{
-		{"its own", true, fakePair(gives(change(func(m *wire.PeerMemory) { m.Rank = 0 })), nil), "memory of rank 0"},
-		{"of a rank that is not there", true, fakePair(gives(change(func(m *wire.PeerMemory) { m.Rank = 2 })), nil), "memory of rank 2"},
+		{"its own", true, fakePair(gives(change(func(m *wire.PeerMemory) { m.Local = 0 })), nil), "memory of rank 0"},
+		{"of a rank that is not there", true, fakePair(gives(change(func(m *wire.PeerMemory) { m.Local = 2 })), nil), "memory of rank 2"},
 		{"of another size", true, fakePair(gives(change(func(m *wire.PeerMemory) { m.Bytes = 1 })), nil), "1 bytes"},
 		{"twice", true, fakePair(gives(peer()), gives(peer())), "memory of rank 1"},
 		{"although its own is private", false, fakePair(gives(peer()), nil), "memory of rank 1"},
 		{"shared, but nothing came", true, fakePair(shared, nil), "shared"},
 		{"shared, but its own is private", false, fakePair(shared, nil), "shared"},
 		{"another window than was mapped", true,
-			fakePair(gives(peer()), says(wire.Registered{Region: 2, StagedRank: -1})), "window 2"},
+			fakePair(gives(peer()), says(wire.Registered{Region: 2, StagedLocal: -1})), "window 2"},
 		{"staged by a rank that is not there", true,
-			fakePair(says(wire.Registered{Region: 1, StagedRank: 2, Reason: wire.MakeReason("x")}), nil), "by rank 2"},
+			fakePair(says(wire.Registered{Region: 1, StagedLocal: 2, Reason: wire.MakeReason("x")}), nil), "by rank 2"},
 	} {
 		_, err := registerWith(t, c.shared, c.spoil)
 		wantError(t, err, wire.ResultProtocol, "window_register: rank 0", c.word)
@@ -174,7 +174,7 @@ func TestPeersMemoryThatCouldFaultIsRefusedBeforeItIsUsed(t *testing.T) {
 			t.Fatalf("so far with memory %s", c.what)
 		}
 		// An honest daemon stages it.
-		staged := says(wire.Registered{Region: 1, StagedRank: 0, Reason: wire.MakeReason("rank 0 could not map it")})
+		staged := says(wire.Registered{Region: 1, StagedLocal: 0, Reason: wire.MakeReason("rank 0 could not map it")})
 		if s, err := registerWith(t, true, fakePair(peers, staged)); err != nil || s.ZeroCopy {
 			t.Errorf("%s: %+v, %v", c.what, s, err)
 		}

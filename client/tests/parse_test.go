@@ -19,29 +19,30 @@ func daemonMessages() []wire.Message {
 		&wire.Error{Code: wire.ResultRankMissing, Culprit: 3, Missing: 1 << 3, Text: wire.MakeText("rank 3 is missing – really")},
 		&wire.Joined{
 			Group: 1, Incarnation: 2, ControlBytes: wire.ControlBytes(4), HeapBytes: 1 << 30, ScratchBytes: 1 << 20,
-			World: 4, ReduceGroup: 4, SpinNS: 2000, BlockBytes: 65536, PipeSlotBytes: 1024, BroadcastSlotBytes: 4096,
+			World: 4, LocalSize: 4, ReduceGroup: 4, SpinNS: 2000, BlockBytes: 65536, PipeSlotBytes: 1024, BroadcastSlotBytes: 4096,
 		},
-		&wire.Heap{Group: 1, Rank: 3, PID: 99},
+		&wire.Heap{Group: 1, Local: 3, PID: 99},
 		&wire.GroupReady{Group: 1},
-		&wire.WindowCommit{Group: 1, Offset: 1 << 20, Bytes: 65536},
+		&wire.WindowCommit{Group: 1, Offset: 1 << 20, Bytes: 65536, Memory: wire.MemoryCPU, Granularity: 65536},
 		&wire.WindowReady{Group: 1, Offset: 1 << 20},
 		&wire.WindowFreed{Group: 1, Offset: 1 << 20},
 		&wire.Left{Group: 1},
 		&wire.Draining{},
 		&wire.Reannounced{Group: 1},
-		&wire.PeerMemory{Group: 1, Bytes: 4096, FdOffset: 64, Region: 1, Rank: 63},
-		&wire.Registered{Group: 1, Region: 255, StagedRank: -1},
-		&wire.Registered{Group: 1, Region: 1, StagedRank: 63, Reason: wire.MakeReason("rank 63: mällöc")},
+		&wire.PeerMemory{Group: 1, Bytes: 4096, FdOffset: 64, Region: 1, Local: 63, Memory: wire.MemoryCPU},
+		&wire.Registered{Group: 1, Region: 255, StagedLocal: -1},
+		&wire.Registered{Group: 1, Region: 1, StagedLocal: 63, Reason: wire.MakeReason("rank 63: mällöc")},
 	}
 }
 
 // clientMessages are those that a client must refuse whatever they say.
 func clientMessages() []wire.Message {
 	return []wire.Message{
-		&wire.Hello{VersionMin: 1, VersionMax: 1}, &wire.Join{Group: name("g"), World: 1, TimeoutMS: 1}, &wire.Attached{},
+		&wire.Hello{VersionMin: 1, VersionMax: 1},
+		&wire.Join{Group: name("g"), Common: wire.Common{World: 1, Nodes: 1}, Own: wire.Own{Place: wire.OneNode(0, 1), TimeoutMS: 1}}, &wire.Attached{},
 		&wire.WindowAlloc{Bytes: 1}, &wire.WindowCommitted{}, &wire.WindowFree{}, &wire.Leave{},
 		&wire.Register{Bytes: 1}, &wire.RegisterPrivate{Bytes: 1, Reason: wire.MakeReason("r")}, &wire.RegisterMapped{Region: 1},
-		&wire.Reannounce{World: 1, TimeoutMS: 1}, &wire.ReannounceHeap{},
+		&wire.Reannounce{ControlBytes: wire.ControlBytes(1), Place: wire.OneNode(0, 1), World: 1, Nodes: 1, TimeoutMS: 1}, &wire.ReannounceHeap{},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/client"
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 )
 
@@ -459,7 +460,7 @@ func TestRegistrationTouchesNoForeignMemoryAndSurvivesAFork(t *testing.T) {
 
 // Every rank is given 63 descriptors at once: as many answers as a call can keep, but for two.
 func TestSixtyFourRanksRegister(t *testing.T) {
-	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: wire.MaxWorld, HeapBytes: 1 << 20})
+	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: rank.MaxPerNode, HeapBytes: 1 << 20})
 	memory := make([]owned, len(ranks))
 	for r := range memory {
 		memory[r] = ownMemfd(t, page)
@@ -467,12 +468,12 @@ func TestSixtyFourRanksRegister(t *testing.T) {
 	}
 	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].config() })
 	wantSharing(t, windows, -1)
-	first, err := windows[0].Peer(wire.MaxWorld - 1)
+	first, err := windows[0].Peer(rank.MaxPerNode - 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	first[0] = 9
-	if memory[wire.MaxWorld-1].memory[0] != 9 {
+	if memory[rank.MaxPerNode-1].memory[0] != 9 {
 		t.Error("rank 63 does not see what rank 0 has written to its memory")
 	}
 	freeAll(t, ranks, windows)

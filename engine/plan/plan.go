@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"railhead/engine/tuner"
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 )
 
@@ -23,7 +24,9 @@ type Request struct {
 
 // Make makes the plans of a group. They depend on the request only.
 func Make(r Request) (wire.Plans, error) {
-	p := wire.Plans{Channels: uint32(r.Channels), LlBelowBytes: r.LLBelowBytes}
+	p := wire.Plans{
+		Device: wire.DeviceCPU, Collectives: wire.PlanCount, Channels: uint32(r.Channels), LlBelowBytes: r.LLBelowBytes,
+	}
 	if err := setOrder(&p, r.Order, r.World); err != nil {
 		return p, err
 	}
@@ -45,16 +48,16 @@ func Make(r Request) (wire.Plans, error) {
 }
 
 func setOrder(p *wire.Plans, order []int, world int) error {
-	if len(order) != world || world < 1 || world > wire.MaxWorld {
+	if len(order) != world || world < 1 || world > rank.MaxPerNode {
 		return fmt.Errorf("plan: a ring order of %d entries for %d ranks", len(order), world)
 	}
-	var seen [wire.MaxWorld]bool
-	for i, rank := range order {
-		if rank < 0 || rank >= world || seen[rank] {
+	var seen [rank.MaxPerNode]bool
+	for i, r := range order {
+		if r < 0 || r >= world || seen[r] {
 			return fmt.Errorf("plan: ring order %v is no permutation of %d ranks", order, world)
 		}
-		seen[rank] = true
-		p.Order[i] = uint8(rank)
+		seen[r] = true
+		p.Order[i] = uint8(r)
 	}
 	return nil
 }

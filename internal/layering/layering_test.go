@@ -14,7 +14,8 @@ import (
 // here fails the test: decide where it belongs, here and in docs/architecture.md.
 var mayImport = map[string][]string{
 	"railhead/internal/layering":     {},
-	"railhead/internal/wire":         {},
+	"railhead/internal/rank":         {},
+	"railhead/internal/wire":         {"railhead/internal/rank"},
 	"railhead/internal/launch":       {},
 	"railhead/internal/leaseholder":  {"railhead/internal/wire", "railhead/symm"},
 	"railhead/internal/killrounds":   {},
@@ -56,12 +57,12 @@ var mayImport = map[string][]string{
 	"railhead/client/abi":        {},
 	"railhead/python":            {},
 	"railhead/client/examples":   {},
-	"railhead/server/flight":     {"railhead/internal/wire"},
-	"railhead/server/membership": {"railhead/internal/wire", "railhead/server/flight", "railhead/symm"},
-	"railhead/engine/plan":       {"railhead/engine/tuner", "railhead/internal/wire"},
+	"railhead/server/flight":     {"railhead/internal/rank", "railhead/internal/wire"},
+	"railhead/server/membership": {"railhead/internal/rank", "railhead/internal/wire", "railhead/server/flight", "railhead/symm"},
+	"railhead/engine/plan":       {"railhead/engine/tuner", "railhead/internal/rank", "railhead/internal/wire"},
 	"railhead/server/session":    {"railhead/internal/wire"},
 	"railhead/server/group": {
-		"railhead/engine/plan", "railhead/engine/topo", "railhead/engine/tuner", "railhead/internal/wire", "railhead/symm",
+		"railhead/engine/plan", "railhead/engine/topo", "railhead/engine/tuner", "railhead/internal/rank", "railhead/internal/wire", "railhead/symm",
 		"railhead/server/flight", "railhead/server/membership", "railhead/server/session",
 	},
 	"railhead/server/metrics": {"railhead/internal/wire", "railhead/server/flight", "railhead/server/group", "railhead/server/membership"},

@@ -4,6 +4,7 @@
 package leaseholder
 
 import (
+	"encoding/binary"
 	"math"
 	"os"
 	"runtime"
@@ -71,10 +72,10 @@ func (h *Holder) Die() {
 // Take is doTakeLease of client/comm/control_thread.cc.
 func (h *Holder) Take(m *symm.Mapping, rank int) {
 	h.do(func() {
-		node := m.Word64(wire.RankLineOffset(rank))
+		node := m.Word64(lineOf(m, rank))
 		atomic.StoreUint64(node, uint64(h.head.next))
 		h.head.next = uintptr(unsafe.Pointer(node))
-		lease := m.Word32(wire.RankLineOffset(rank) + wire.LeaseOffset)
+		lease := m.Word32(lineOf(m, rank) + wire.LeaseOffset)
 		atomic.StoreUint32(lease, uint32(unix.Gettid()))
 		wakeAll(lease)
 	})
@@ -83,11 +84,20 @@ func (h *Holder) Take(m *symm.Mapping, rank int) {
 // Drop is doDropLease of client/comm/control_thread.cc, for the lease taken last.
 func (h *Holder) Drop(m *symm.Mapping, rank int) {
 	h.do(func() {
-		h.head.next = uintptr(atomic.LoadUint64(m.Word64(wire.RankLineOffset(rank))))
-		lease := m.Word32(wire.RankLineOffset(rank) + wire.LeaseOffset)
+		h.head.next = uintptr(atomic.LoadUint64(m.Word64(lineOf(m, rank))))
+		lease := m.Word32(lineOf(m, rank) + wire.LeaseOffset)
 		atomic.StoreUint32(lease, 0)
 		wakeAll(lease)
 	})
+}
+
+// lineOf is where the rank's line begins.
+func lineOf(m *symm.Mapping, rank int) uint64 {
+	var h wire.ControlHeader
+	if _, err := binary.Decode(m.Bytes(0, uint64(binary.Size(h))), binary.LittleEndian, &h); err != nil {
+		panic(err) // a segment is larger than its header
+	}
+	return h.Parts.Lines.At(rank)
 }
 
 // wakeAll wakes everybody who sleeps on the word, in every process.

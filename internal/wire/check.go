@@ -3,6 +3,8 @@ package wire
 import (
 	"errors"
 	"fmt"
+
+	"railhead/internal/rank"
 )
 
 // Bounds of a rank's address space: 64 ranks of 1 TiB fit in 47 bits. The scratch comes on top of what Join asks for.
@@ -27,16 +29,30 @@ func checkZero(field string, v uint64) error {
 	return nil
 }
 
-func checkWorld(world uint32) error {
-	if world < 1 || world > MaxWorld {
-		return fmt.Errorf("world size %d is outside 1..%d", world, MaxWorld)
+func checkLocal(local rank.Local) error {
+	if local < 0 || local >= rank.MaxPerNode {
+		return fmt.Errorf("local rank %d is outside 0..%d", local, rank.MaxPerNode-1)
 	}
 	return nil
 }
 
-func checkRank(rank uint32) error {
-	if rank >= MaxWorld {
-		return fmt.Errorf("rank %d is outside 0..%d", rank, MaxWorld-1)
+// check holds a place to a world of so many ranks and nodes. Whether a node can have that many is not the protocol's to say.
+func (p Place) check(world, nodes uint32) error {
+	switch {
+	case world < 1 || world > rank.MaxWorld:
+		return fmt.Errorf("world size %d is outside 1..%d", world, rank.MaxWorld)
+	case nodes < 1 || nodes > world:
+		return fmt.Errorf("%d nodes, expected 1..%d", nodes, world)
+	case p.Rank < 0 || uint32(p.Rank) >= world:
+		return fmt.Errorf("rank %d is outside 0..%d", p.Rank, world-1)
+	case p.Node < 0 || uint32(p.Node) >= nodes:
+		return fmt.Errorf("node %d is outside 0..%d", p.Node, nodes-1)
+	case p.LocalSize < 1 || p.LocalSize > world || (nodes == 1) != (p.LocalSize == world):
+		return fmt.Errorf("%d ranks on this node, of a world of %d on %d nodes", p.LocalSize, world, nodes)
+	case p.Local < 0 || uint32(p.Local) >= p.LocalSize || int64(p.Local) > int64(p.Rank):
+		return fmt.Errorf("local rank %d of rank %d is outside 0..%d", p.Local, p.Rank, p.LocalSize-1)
+	case nodes == 1 && int64(p.Local) != int64(p.Rank):
+		return fmt.Errorf("local rank %d of rank %d, which has the whole world on its node", p.Local, p.Rank)
 	}
 	return nil
 }
@@ -67,45 +83,41 @@ func (m *Error) check() error {
 	if m.Code == ResultOK {
 		return errors.New("an error with code 0")
 	}
-	if m.Culprit < -1 || m.Culprit >= MaxWorld {
-		return fmt.Errorf("culprit %d is outside -1..%d", m.Culprit, MaxWorld-1)
+	if m.Culprit < rank.None || m.Culprit >= rank.MaxWorld {
+		return fmt.Errorf("culprit %d is outside -1..%d", m.Culprit, rank.MaxWorld-1)
 	}
 	return checkCString("text", m.Text[:])
 }
 
 func (m *Join) check() error {
+	c, own := &m.Common, &m.Own
 	if err := firstError(
 		checkCString("group", m.Group[:]),
-		checkCString("token", m.Token[:]),
+		checkCString("token", c.Token[:]),
 		checkNotEmpty("group", m.Group),
-		checkWorld(m.World),
+		own.Place.check(c.World, c.Nodes),
+		checkCString("forcing", c.Forcing[:]),
 	); err != nil {
 		return err
 	}
-	if m.Rank >= m.World {
-		return fmt.Errorf("rank %d is outside 0..%d", m.Rank, m.World-1)
+	if c.ReduceGroup > c.World {
+		return fmt.Errorf("reduce group %d is larger than the world size %d", c.ReduceGroup, c.World)
 	}
-	if m.ReduceGroup > m.World {
-		return fmt.Errorf("reduce group %d is larger than the world size %d", m.ReduceGroup, m.World)
-	}
-	if m.TimeoutMS == 0 {
+	if own.TimeoutMS == 0 {
 		return errors.New("timeout is 0 ms")
 	}
-	if m.HeapBytes > maxHeapBytes {
-		return fmt.Errorf("heap of %d bytes, at most %d", m.HeapBytes, uint64(maxHeapBytes))
+	if c.HeapBytes > maxHeapBytes {
+		return fmt.Errorf("heap of %d bytes, at most %d", c.HeapBytes, uint64(maxHeapBytes))
 	}
-	if m.Reproducible > 1 {
-		return fmt.Errorf("reproducible is %d, must be 0 or 1", m.Reproducible)
+	if c.Reproducible > 1 {
+		return fmt.Errorf("reproducible is %d, must be 0 or 1", c.Reproducible)
 	}
-	if err := checkCString("forcing", m.Forcing[:]); err != nil {
-		return err
-	}
-	return checkZero("reserved0", uint64(m.Reserved0))
+	return nil
 }
 
 func (m *Joined) check() error {
-	if err := checkWorld(m.World); err != nil {
-		return err
+	if m.World < 1 || m.World > rank.MaxWorld || m.LocalSize < 1 || m.LocalSize > min(m.World, rank.MaxPerNode) {
+		return fmt.Errorf("%d ranks on this node, of a world of %d", m.LocalSize, m.World)
 	}
 	if m.ReduceGroup < 1 || m.ReduceGroup > m.World {
 		return fmt.Errorf("reduce group %d is outside 1..%d", m.ReduceGroup, m.World)
@@ -113,12 +125,12 @@ func (m *Joined) check() error {
 	if m.HeapBytes == 0 || m.HeapBytes > maxSegmentBytes {
 		return fmt.Errorf("heap of %d bytes, expected 1..%d", m.HeapBytes, uint64(maxSegmentBytes))
 	}
-	if m.ControlBytes != ControlBytes(int(m.World)) {
-		return fmt.Errorf("control segment of %d bytes, expected %d", m.ControlBytes, ControlBytes(int(m.World)))
+	if m.ControlBytes == 0 || m.ControlBytes > MaxControl || m.ControlBytes%segmentUnit != 0 {
+		return fmt.Errorf("control segment of %d bytes, expected a multiple of %d, at most %d", m.ControlBytes, segmentUnit, uint64(MaxControl))
 	}
 	// A slice of a block for each rank has at least a tile, of 128 bytes.
-	if m.BlockBytes < 128*MaxWorld || m.BlockBytes%128 != 0 {
-		return fmt.Errorf("block of %d bytes, expected a multiple of 128, at least %d", m.BlockBytes, 128*MaxWorld)
+	if m.BlockBytes < 128*rank.MaxPerNode || m.BlockBytes%128 != 0 {
+		return fmt.Errorf("block of %d bytes, expected a multiple of 128, at least %d", m.BlockBytes, 128*rank.MaxPerNode)
 	}
 	// Two buffers of a block each follow the scratch header.
 	for _, slot := range []uint32{m.PipeSlotBytes, m.BroadcastSlotBytes} {
@@ -126,13 +138,13 @@ func (m *Joined) check() error {
 			return fmt.Errorf("slot of %d bytes, expected a multiple of 128, at least 256", slot)
 		}
 	}
-	if need := ScratchNeed(int(m.World), m.BlockBytes, m.BroadcastSlotBytes, m.PipeSlotBytes); m.ScratchBytes < need || m.ScratchBytes > m.HeapBytes {
+	if need := ScratchNeed(int(m.LocalSize), m.BlockBytes, m.BroadcastSlotBytes, m.PipeSlotBytes); m.ScratchBytes < need || m.ScratchBytes > m.HeapBytes {
 		return fmt.Errorf("scratch of %d bytes, expected %d..%d", m.ScratchBytes, need, m.HeapBytes)
 	}
-	return checkZero("reserved0", uint64(m.Reserved0))
+	return nil
 }
 
-func (m *Heap) check() error { return checkRank(m.Rank) }
+func (m *Heap) check() error { return checkLocal(m.Local) }
 
 func (m *Attached) check() error { return checkZero("reserved0", uint64(m.Reserved0)) }
 
@@ -142,12 +154,16 @@ func (m *WindowAlloc) check() error {
 	if m.Bytes == 0 || m.Bytes > maxHeapBytes {
 		return fmt.Errorf("window of %d bytes, expected 1..%d", m.Bytes, uint64(maxHeapBytes))
 	}
-	return nil
+	return checkZero("reserved0", uint64(m.Reserved0))
 }
 
 func (m *WindowCommit) check() error {
 	if m.Bytes == 0 || m.Bytes > maxSegmentBytes || m.Offset > maxSegmentBytes {
 		return fmt.Errorf("range of %d bytes at %d is outside any heap", m.Bytes, m.Offset)
+	}
+	g := uint64(m.Granularity)
+	if g == 0 || g&(g-1) != 0 || m.Bytes%g != 0 || m.Offset%g != 0 {
+		return fmt.Errorf("range of %d bytes at %d, which are no granules of %d", m.Bytes, m.Offset, g)
 	}
 	return nil
 }

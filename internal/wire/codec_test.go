@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"railhead/internal/rank"
 )
 
 func name(t testing.TB, s string) Name {
@@ -26,16 +28,20 @@ func samples(t testing.TB) []Message {
 		&Hello{VersionMin: 1, VersionMax: 3, PID: 42, Software: name(t, "librailhead test")},
 		&Welcome{Version: 1, Session: 7, Daemon: 9, Software: name(t, "railhead test")},
 		&Error{Code: ResultRankMissing, Culprit: 3, Missing: 1 << 3, Text: MakeText("rank 3 is missing")},
-		&Join{Group: name(t, "g"), Token: name(t, "t"), Rank: 2, World: 4, TimeoutMS: 1000, HeapBytes: 1 << 30, Reproducible: 1, CPUs: CPUMask{3, 0, 1}},
+		&Join{
+			Group:  name(t, "g"),
+			Common: Common{Token: name(t, "t"), World: 4, Nodes: 1, HeapBytes: 1 << 30, Reproducible: 1},
+			Own:    Own{Place: OneNode(2, 4), TimeoutMS: 1000, CPUs: CPUMask{3, 0, 1}},
+		},
 		&Joined{
 			Group: 1, Incarnation: 2, ControlBytes: ControlBytes(4), HeapBytes: 1 << 30, ScratchBytes: 1 << 20,
-			World: 4, ReduceGroup: 4, SpinNS: 2000, BlockBytes: 65536, PipeSlotBytes: 1024, BroadcastSlotBytes: 4096,
+			World: 4, LocalSize: 4, ReduceGroup: 4, SpinNS: 2000, BlockBytes: 65536, PipeSlotBytes: 1024, BroadcastSlotBytes: 4096,
 		},
-		&Heap{Group: 1, Rank: 3, PID: 99},
+		&Heap{Group: 1, Local: 3, PID: 99},
 		&Attached{Group: 1, Error: 12},
 		&GroupReady{Group: 1},
-		&WindowAlloc{Group: 1, Bytes: 4096},
-		&WindowCommit{Group: 1, Offset: 1 << 20, Bytes: 65536},
+		&WindowAlloc{Group: 1, Bytes: 4096, Memory: MemoryCPU},
+		&WindowCommit{Group: 1, Offset: 1 << 20, Bytes: 65536, Memory: MemoryCPU, Granularity: 65536},
 		&WindowCommitted{Group: 1, Offset: 1 << 20, Error: 28},
 		&WindowReady{Group: 1, Offset: 1 << 20},
 		&WindowFree{Group: 1, Offset: 1 << 20},
@@ -43,12 +49,12 @@ func samples(t testing.TB) []Message {
 		&Leave{Group: 1},
 		&Left{Group: 1},
 		&Draining{},
-		&Register{Group: 1, Bytes: 4097, FdOffset: 64},
+		&Register{Group: 1, Bytes: 4097, FdOffset: 64, Memory: MemoryCPU},
 		&RegisterPrivate{Group: 1, Bytes: 4096, Reason: MakeReason("rank 2: malloc – not shareable")},
-		&PeerMemory{Group: 1, Bytes: 4097, FdOffset: 64, Region: 255, Rank: 63},
+		&PeerMemory{Group: 1, Bytes: 4097, FdOffset: 64, Region: 255, Local: 63, Memory: MemoryCPU},
 		&RegisterMapped{Group: 1, Region: 1, Error: 12},
-		&Registered{Group: 1, Region: 3, StagedRank: 2, Reason: MakeReason("rank 2: malloc")},
-		&Reannounce{Group: 1, Rank: 3, World: 4, TimeoutMS: 1000},
+		&Registered{Group: 1, Region: 3, StagedLocal: 2, Reason: MakeReason("rank 2: malloc")},
+		&Reannounce{Group: 1, ControlBytes: ControlBytes(4), Place: OneNode(3, 4), World: 4, Nodes: 1, TimeoutMS: 1000},
 		&Reannounced{Group: 2},
 		&ReannounceHeap{Group: 2},
 	}
@@ -102,27 +108,39 @@ func TestTruncatedAndExtendedMessagesAreRefused(t *testing.T) {
 
 func TestBadValuesAreRefusedOnBothSides(t *testing.T) {
 	good := func() *Join {
-		return &Join{Group: name(t, "g"), Rank: 1, World: 2, TimeoutMS: 1}
+		return &Join{Group: name(t, "g"), Common: Common{World: 2, Nodes: 1}, Own: Own{Place: OneNode(1, 2), TimeoutMS: 1}}
 	}
 	cases := []struct {
 		what string
 		m    Message
 		want string
 	}{
-		{"rank outside the world", func() Message { m := good(); m.Rank = 2; return m }(), "rank 2 is outside 0..1"},
-		{"no rank", func() Message { m := good(); m.World = 0; return m }(), "world size 0"},
-		{"too many ranks", func() Message { m := good(); m.World = 65; return m }(), "world size 65"},
+		{"rank outside the world", func() Message { m := good(); m.Own.Place = OneNode(2, 2); return m }(), "rank 2 is outside 0..1"},
+		{"no rank", func() Message { m := good(); m.Common.World = 0; return m }(), "world size 0"},
+		{"too many ranks", func() Message { m := good(); m.Common.World = 65537; return m }(), "world size 65537"},
+		{"a rank below the world", func() Message { m := good(); m.Own.Place.Rank = -1; return m }(), "rank -1 is outside 0..1"},
+		{"no nodes", func() Message { m := good(); m.Common.Nodes = 0; return m }(), "0 nodes"},
+		{"more nodes than ranks", func() Message { m := good(); m.Common.Nodes = 3; return m }(), "3 nodes"},
+		{"a node that is none of them", func() Message { m := good(); m.Own.Place.Node = 1; return m }(), "node 1 is outside 0..0"},
+		{"one node with a part of the world", func() Message { m := good(); m.Own.Place.LocalSize = 1; return m }(), "1 ranks on this node"},
+		{"two nodes, and the world on this one", func() Message { m := good(); m.Common.Nodes = 2; return m }(), "2 ranks on this node"},
+		{"a local rank outside its node", func() Message {
+			m := good()
+			m.Common.Nodes, m.Own.Place.LocalSize = 2, 1
+			return m
+		}(), "local rank 1 of rank 1"},
+		{"two numbers on one node", func() Message { m := good(); m.Own.Place.Local = 0; return m }(), "local rank 0 of rank 1"},
 		{"no name", func() Message { m := good(); m.Group = Name{}; return m }(), "group is empty"},
-		{"no timeout", func() Message { m := good(); m.TimeoutMS = 0; return m }(), "timeout"},
-		{"text after the NUL", func() Message { m := good(); m.Token[5] = 'x'; return m }(), "after its NUL"},
+		{"no timeout", func() Message { m := good(); m.Own.TimeoutMS = 0; return m }(), "timeout"},
+		{"text after the NUL", func() Message { m := good(); m.Common.Token[5] = 'x'; return m }(), "after its NUL"},
 		{"no NUL", func() Message { m := good(); copy(m.Group[:], strings.Repeat("x", NameBytes)); return m }(), "no NUL"},
 		{"not UTF-8", func() Message { m := good(); m.Group[0] = 0xff; return m }(), "UTF-8"},
-		{"reduce group too large", func() Message { m := good(); m.ReduceGroup = 3; return m }(), "reduce group 3"},
-		{"heap too large", func() Message { m := good(); m.HeapBytes = 1 << 41; return m }(), "heap of"},
-		{"reproducible that is no switch", func() Message { m := good(); m.Reproducible = 2; return m }(), "reproducible is 2"},
-		{"forcing without a NUL", func() Message { m := good(); copy(m.Forcing[:], strings.Repeat("x", ForcingBytes)); return m }(), "forcing has no NUL"},
+		{"reduce group too large", func() Message { m := good(); m.Common.ReduceGroup = 3; return m }(), "reduce group 3"},
+		{"heap too large", func() Message { m := good(); m.Common.HeapBytes = 1 << 41; return m }(), "heap of"},
+		{"reproducible that is no switch", func() Message { m := good(); m.Common.Reproducible = 2; return m }(), "reproducible is 2"},
+		{"forcing without a NUL", func() Message { m := good(); copy(m.Common.Forcing[:], strings.Repeat("x", ForcingBytes)); return m }(), "forcing has no NUL"},
 		{"block without a tile for each rank", &Joined{
-			ControlBytes: ControlBytes(1), HeapBytes: 1 << 20, ScratchBytes: 1 << 19, World: 1, ReduceGroup: 1, BlockBytes: 64,
+			ControlBytes: ControlBytes(1), HeapBytes: 1 << 20, ScratchBytes: 1 << 19, World: 1, LocalSize: 1, ReduceGroup: 1, BlockBytes: 64,
 		}, "block of 64"},
 		{"error that is none", &Error{}, "code 0"},
 		{"window of nothing", &WindowAlloc{}, "window of 0 bytes"},
@@ -131,20 +149,27 @@ func TestBadValuesAreRefusedOnBothSides(t *testing.T) {
 		{"registration beyond any file", &Register{Bytes: 1, FdOffset: 1 << 63}, "at 9223372036854775808"},
 		{"private memory without a reason", &RegisterPrivate{Bytes: 1}, "reason is empty"},
 		{"private memory of too many bytes", &RegisterPrivate{Bytes: 1<<40 + 1, Reason: MakeReason("x")}, "memory of 1099511627777"},
-		{"memory of a rank that cannot be", &PeerMemory{Bytes: 1, Region: 1, Rank: 64}, "rank 64"},
+		{"memory of a rank that cannot be", &PeerMemory{Bytes: 1, Region: 1, Local: 64}, "rank 64"},
 		{"memory of no region", &PeerMemory{Bytes: 1}, "region 0"},
 		{"mapped region out of range", &RegisterMapped{Region: 256}, "region 256"},
-		{"shared with a reason", &Registered{Region: 1, StagedRank: -1, Reason: MakeReason("x")}, "staged rank -1 with"},
+		{"shared with a reason", &Registered{Region: 1, StagedLocal: -1, Reason: MakeReason("x")}, "staged rank -1 with"},
 		{"staged without a reason", &Registered{Region: 1}, "staged rank 0 with"},
-		{"staged because of nobody", &Registered{Region: 1, StagedRank: -2, Reason: MakeReason("x")}, "staged rank -2 is"},
-		{"a rank taken back that cannot be", &Reannounce{Rank: 2, World: 2, TimeoutMS: 1}, "rank 2"},
+		{"staged because of nobody", &Registered{Region: 1, StagedLocal: -2, Reason: MakeReason("x")}, "staged rank -2 is"},
+		{"a rank taken back that cannot be", &Reannounce{ControlBytes: 4096, Place: OneNode(2, 2), World: 2, Nodes: 1, TimeoutMS: 1}, "rank 2"},
+		{"a group taken back without a segment", &Reannounce{Place: OneNode(1, 2), World: 2, Nodes: 1, TimeoutMS: 1}, "segment of 0 bytes"},
+		{"a group of no segment", func() Message {
+			return &Joined{ControlBytes: 1 << 31, HeapBytes: 1 << 20, World: 1, LocalSize: 1, ReduceGroup: 1}
+		}(), "segment of 2147483648 bytes"},
+		{"more ranks on a node than there can be", &Joined{World: 65, LocalSize: 65}, "65 ranks on this node"},
+		{"pages that are no granules", &WindowCommit{Bytes: 4096, Granularity: 65536}, "no granules of 65536"},
+		{"granules of nothing", &WindowCommit{Bytes: 4096}, "no granules of 0"},
 		{"a rank taken back without a timeout", &Reannounce{}, "timeout"},
 		{"scratch too small", &Joined{
-			ControlBytes: ControlBytes(1), HeapBytes: 1 << 20, ScratchBytes: 16384, World: 1, ReduceGroup: 1, BlockBytes: 8192,
+			ControlBytes: ControlBytes(1), HeapBytes: 1 << 20, ScratchBytes: 16384, World: 1, LocalSize: 1, ReduceGroup: 1, BlockBytes: 8192,
 			PipeSlotBytes: 256, BroadcastSlotBytes: 256,
 		}, "scratch"},
 		{"slot without room for a tile", &Joined{
-			ControlBytes: ControlBytes(1), HeapBytes: 1 << 20, ScratchBytes: 1 << 19, World: 1, ReduceGroup: 1, BlockBytes: 8192,
+			ControlBytes: ControlBytes(1), HeapBytes: 1 << 20, ScratchBytes: 1 << 19, World: 1, LocalSize: 1, ReduceGroup: 1, BlockBytes: 8192,
 			PipeSlotBytes: 256,
 		}, "slot of 0"},
 	}
@@ -220,8 +245,8 @@ func TestTheAbortWordKeepsItsParts(t *testing.T) {
 		a := Abort{
 			Code:     Result(rapid.IntRange(1, 255).Draw(t, "code")),
 			Op:       Op(rapid.IntRange(0, 255).Draw(t, "op")),
-			Culprit:  rapid.IntRange(-1, NoRank-1).Draw(t, "culprit"),
-			Reporter: rapid.IntRange(-1, NoRank-1).Draw(t, "reporter"),
+			Culprit:  rank.World(rapid.IntRange(-1, noRank-1).Draw(t, "culprit")),
+			Reporter: rank.World(rapid.IntRange(-1, noRank-1).Draw(t, "reporter")),
 		}
 		got, ok := ParseAbort(a.Word())
 		if !ok || got != a {
@@ -231,8 +256,10 @@ func TestTheAbortWordKeepsItsParts(t *testing.T) {
 			t.Fatal("the low half is 0: a futex could not see it")
 		}
 	})
-	if _, ok := ParseAbort(0); ok {
-		t.Error("0 reads as an abort")
+	for _, works := range []uint64{0, 1 << 32, 0xffffff << 40} {
+		if _, ok := ParseAbort(works); ok {
+			t.Errorf("%#x, which nobody polls, reads as an abort", works)
+		}
 	}
 }
 

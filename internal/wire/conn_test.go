@@ -51,7 +51,7 @@ func TestAMessageArrivesWithItsDescriptor(t *testing.T) {
 	if _, err := f.WriteString("seen"); err != nil {
 		t.Fatal(err)
 	}
-	if err := NewConn(a).Send(&Heap{Group: 1, Rank: 2}, VersionMax, 9, int(f.Fd())); err != nil {
+	if err := NewConn(a).Send(&Heap{Group: 1, Local: 2}, VersionMax, 9, int(f.Fd())); err != nil {
 		t.Fatal(err)
 	}
 	m, fd, err := NewConn(b).Recv()
@@ -59,7 +59,7 @@ func TestAMessageArrivesWithItsDescriptor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if h, ok := m.(*Heap); !ok || h.Rank != 2 || RequestOf(m) != 9 {
+	if h, ok := m.(*Heap); !ok || h.Local != 2 || RequestOf(m) != 9 {
 		t.Fatalf("got %+v", m)
 	}
 	got := make([]byte, 4)

@@ -1,21 +1,23 @@
 package wire
 
-import "fmt"
+import (
+	"fmt"
 
-// The control segment: one memfd a group, mapped by the daemon and by every rank (wire.h has the same structs).
+	"railhead/internal/rank"
+)
+
+// The control segment: one memfd a group, mapped by the daemon and by every rank (wire.h has the same structs). Where its parts
+// lie is in parts.go.
 const (
 	ControlMagic    = 0x4c52544e4f434852 // "RHCONTRL"
-	ControlVersion  = 1
-	PlansOffset     = 1024
-	RankLinesOffset = 4096
-	rankLineBytes   = 128
-	FlightOffset    = RankLinesOffset + MaxWorld*rankLineBytes // of the ranks' flight records
-	FlightRecords   = 1024                                     // of a rank
-	FlightWords     = 8                                        // of a record, 64 bits each
+	ControlVersion  = 2
+	MaxControl      = 1 << 30 // bytes of a control segment
+	rankLineBytes   = 256
+	FlightRecords   = 1024 // of a rank
+	FlightWords     = 16   // of a record, 64 bits each
 	flightRingBytes = FlightRecords * FlightWords * 8
 
-	// WatchOffset and AbortOffset are where those words of the header lie.
-	WatchOffset = 32
+	// AbortOffset is where the abort word of the header lies.
 	AbortOffset = 64
 
 	// ScratchHeaderBytes is the front of a heap's scratch: the epoch and all flags of its rank.
@@ -44,43 +46,65 @@ type ControlHeader struct {
 	World       uint32
 	Group       uint64
 	Incarnation uint64
-	Watch       uint32
-	Reserved2   uint32
-	Reserved0   [3]uint64
+	LocalSize   uint32
+	Nodes       uint32
+	Node        rank.Node
+	FirstRank   rank.World // that of local rank 0; the others follow
+	Bytes       uint64     // of the segment
+	Reserved0   uint64
 	Abort       uint64
 	Reserved1   [7]uint64
+	Parts       Parts
+}
+
+// Lease is a futex word that its holder's control thread has in its robust list.
+type Lease struct {
+	Next      uint64
+	Word      uint32
+	Reserved0 uint32
+	Client    uint64 // id of the session that holds it
+	Reserved1 [5]uint64
 }
 
 // RankLine is one rank's part of the control segment.
 type RankLine struct {
-	LeaseNext  uint64
-	Lease      uint32
-	Reserved0  uint32
-	Reserved1  [6]uint64
-	Seq        uint64
-	Op         Op
-	Chosen     uint32 // the Algo that ran last, its Why in the upper half
-	Bytes      uint64
-	WaitingFor uint64
-	Call       uint64
-	CallCount  uint64
-	OtherCall  uint64
-	OtherCount uint64
+	Lease       Lease
+	Seq         uint64
+	Op          Op
+	Chosen      uint32 // the Algo that ran last, its Why in the upper half
+	Bytes       uint64
+	WaitingFor  rank.LocalSet
+	Call        uint64
+	CallCount   uint64
+	CallDetail  uint64
+	Reserved0   uint64
+	OtherCall   uint64
+	OtherCount  uint64
+	OtherDetail uint64
+	Rank        rank.World
+	Reserved1   uint32
+	Reserved2   [12]uint64
 }
 
 // FlightRecord is one operation of a rank.
 type FlightRecord struct {
 	Number       uint64
 	Call         uint64
+	Place        uint64
 	Bytes        uint64
 	Collective   uint64
 	Enqueued     uint64
+	Done         uint64
+	Replay       uint64
 	FirstArrival uint64
 	LastArrival  uint64
-	Done         uint64
+	LastRank     uint64
+	DeviceBegin  uint64
+	DeviceEnd    uint64
+	Reserved0    [3]uint64
 }
 
-// Offsets in a RankLine of the words that the daemon reads atomically.
+// Offsets in a RankLine of the words that are read or written atomically.
 const (
 	LeaseOffset      = 8
 	SeqOffset        = 64
@@ -88,16 +112,8 @@ const (
 	ChosenOffset     = 76
 	BytesOffset      = 80
 	WaitingForOffset = 88
+	RankOffset       = 152
 )
-
-// ControlBytes is the size of the control segment of a group.
-func ControlBytes(world int) uint64 { return EPCountersOffset(world, world) }
-
-// RankLineOffset is where a rank's line begins.
-func RankLineOffset(rank int) uint64 { return uint64(RankLinesOffset + rank*rankLineBytes) }
-
-// FlightRingOffset is where a rank's flight record begins.
-func FlightRingOffset(rank int) uint64 { return uint64(FlightOffset + rank*flightRingBytes) }
 
 // The lease word is the kernel's robust futex word (linux/futex.h): the holder's tid and two flags.
 const (
@@ -156,45 +172,48 @@ func (o Op) String() string {
 	return fmt.Sprintf("op_%d", uint32(o))
 }
 
-// NoRank stands for "not known" (culprit) or "the daemon" (reporter) in the abort word.
-const NoRank = 0xffff
+// noRank stands for "not known" (culprit) or "the daemon" (reporter) in the abort word.
+const noRank = 0xffffff
 
-// Abort is the abort word taken apart; wire.h says where each part lies. The zero word means: the group works.
+// Abort is the abort word taken apart; wire.h says where each part lies. While the low half of the word is 0 the group works.
 type Abort struct {
 	Code     Result
 	Op       Op
-	Culprit  int // -1 = not known
-	Reporter int // -1 = the daemon
+	Culprit  rank.World // rank.None = not known
+	Reporter rank.World // rank.None = the daemon
 }
 
 // Word puts the abort word together.
 func (a Abort) Word() uint64 {
-	return uint64(a.Code)&0xff | uint64(a.Op)&0xff<<8 | rank16(a.Culprit)<<16 | rank16(a.Reporter)<<32
+	return uint64(a.Code)&0xff | rank24(a.Culprit)<<8 | uint64(a.Op)&0xff<<32 | rank24(a.Reporter)<<40
 }
+
+// IsBroken says whether an abort word has broken its group: ranks look at its low half alone.
+func IsBroken(w uint64) bool { return uint32(w) != 0 }
 
 // ParseAbort takes the word apart; ok is false while the group works.
 func ParseAbort(w uint64) (a Abort, ok bool) {
-	if w == 0 {
+	if !IsBroken(w) {
 		return Abort{}, false
 	}
 	return Abort{
 		Code:     Result(w & 0xff),
-		Op:       Op(w >> 8 & 0xff),
-		Culprit:  rankInt(w >> 16 & 0xffff),
-		Reporter: rankInt(w >> 32 & 0xffff),
+		Op:       Op(w >> 32 & 0xff),
+		Culprit:  worldRank(w >> 8 & noRank),
+		Reporter: worldRank(w >> 40),
 	}, true
 }
 
-func rank16(r int) uint64 {
-	if r < 0 || r >= NoRank {
-		return NoRank
+func rank24(r rank.World) uint64 {
+	if r < 0 || r >= noRank {
+		return noRank
 	}
 	return uint64(r)
 }
 
-func rankInt(v uint64) int {
-	if v == NoRank {
-		return -1
+func worldRank(v uint64) rank.World {
+	if v == noRank {
+		return rank.None
 	}
-	return int(v)
+	return rank.World(v)
 }

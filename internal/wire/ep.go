@@ -1,6 +1,8 @@
 package wire
 
-// The counters of MoE dispatch and combine, which follow the ledger (wire.h has the same struct, and who writes and reads it).
+import "railhead/internal/rank"
+
+// The counters of MoE dispatch and combine (wire.h has the same struct, and who writes and reads it).
 const (
 	// MaxExperts bounds the physical experts of a buffer.
 	MaxExperts = 2048
@@ -24,9 +26,9 @@ type EPCounters struct {
 	Experts      uint64
 	WaitTurns    uint64
 	Reserved0    [3]uint64
-	PayloadBytes [MaxWorld]uint64
-	HeaderBytes  [MaxWorld]uint64
-	WaitNS       [MaxWorld]uint64
+	PayloadBytes [rank.MaxPerNode]uint64
+	HeaderBytes  [rank.MaxPerNode]uint64
+	WaitNS       [rank.MaxPerNode]uint64
 	Routed       [MaxExperts]uint64
 	Received     [MaxExperts]uint64
 	Reserved1    [304]uint64
@@ -43,13 +45,8 @@ const (
 	EPDropped          = 6  // how many they are
 	EPExpertsOffset    = 88
 	EPPayloadOffset    = 128
-	EPHeaderOffset     = EPPayloadOffset + 8*MaxWorld
-	EPWaitOffset       = EPHeaderOffset + 8*MaxWorld
-	EPRoutedOffset     = EPWaitOffset + 8*MaxWorld
+	EPHeaderOffset     = EPPayloadOffset + 8*rank.MaxPerNode
+	EPWaitOffset       = EPHeaderOffset + 8*rank.MaxPerNode
+	EPRoutedOffset     = EPWaitOffset + 8*rank.MaxPerNode
 	EPReceivedOffset   = EPRoutedOffset + 8*MaxExperts
 )
-
-// EPCountersOffset is where a rank's counters begin in the control segment.
-func EPCountersOffset(world, rank int) uint64 {
-	return LedgerOffset(world) + ledgerBytes + uint64(rank)*epCountersBytes
-}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"railhead/internal/rank"
 )
 
 var update = flag.Bool("update", false, "write testdata/layout.golden and layout_assert.h from the Go structs")
@@ -35,8 +37,8 @@ func snake(s string) string {
 // structsOnTheWire are all messages and the structs of the control segment.
 func structsOnTheWire() []any {
 	all := []any{
-		Header{}, ControlHeader{}, RankLine{}, FlightRecord{}, Choice{}, Plan{}, Plans{}, Ledger{}, Outcome{}, RegionEntry{},
-		EPCounters{},
+		Header{}, Place{}, Common{}, Own{}, ControlHeader{}, Part{}, Parts{}, Lease{}, RankLine{}, FlightRecord{}, Choice{}, Plan{}, Plans{},
+		Ledger{}, Memory{}, Outcome{}, RegionEntry{}, EPCounters{},
 	}
 	for t := Type(0); t < 1000; t++ {
 		if m := New(t); m != nil {
@@ -85,27 +87,27 @@ func goLayout() []string {
 		fmt.Sprintf("const RHW_VERSION_MIN %d", VersionMin),
 		fmt.Sprintf("const RHW_VERSION_MAX %d", VersionMax),
 		fmt.Sprintf("const RHW_MAX_MESSAGE %d", MaxMessage),
-		fmt.Sprintf("const RHW_MAX_WORLD %d", MaxWorld),
+		fmt.Sprintf("const RHW_MAX_LOCAL %d", rank.MaxPerNode),
+		fmt.Sprintf("const RHW_MAX_WORLD %d", rank.MaxWorld),
+		fmt.Sprintf("const RHW_DEVICE_CPU %d", DeviceCPU),
+		fmt.Sprintf("const RHW_MEMORY_CPU %d", MemoryCPU),
 		fmt.Sprintf("const RHW_REASON %d", ReasonBytes),
 		fmt.Sprintf("const RHW_FORCING %d", ForcingBytes),
 		fmt.Sprintf("const RHW_CPU_WORDS %d", cpuWords),
 		fmt.Sprintf("const RHW_MAX_CHOICES %d", MaxChoices),
 		fmt.Sprintf("const RHW_PLANS %d", PlanCount),
-		fmt.Sprintf("const RHW_PLANS_OFFSET %d", PlansOffset),
+		fmt.Sprintf("const RHW_MAX_PLANS %d", MaxPlans),
+		fmt.Sprintf("const RHW_MAX_MEMORIES %d", MaxMemories),
 		fmt.Sprintf("const RHW_MAX_REGION %d", MaxRegion),
 		fmt.Sprintf("const RHW_MAX_REGISTERED %d", uint64(MaxRegistered)),
 		fmt.Sprintf("const RHW_MAX_FILE_OFFSET %d", uint64(MaxFileOffset)),
 		fmt.Sprintf("const RHW_REGION_SHIFT %d", RegionShift),
 		fmt.Sprintf("const RHW_CONTROL_MAGIC %d", uint64(ControlMagic)),
 		fmt.Sprintf("const RHW_CONTROL_VERSION %d", ControlVersion),
-		fmt.Sprintf("const RHW_RANK_LINES_OFFSET %d", RankLinesOffset),
-		fmt.Sprintf("const RHW_NO_RANK %d", NoRank),
-		fmt.Sprintf("const RHW_FLIGHT_OFFSET %d", FlightOffset),
+		fmt.Sprintf("const RHW_MAX_CONTROL %d", MaxControl),
+		fmt.Sprintf("const RHW_NO_RANK %d", noRank),
 		fmt.Sprintf("const RHW_FLIGHT_RECORDS %d", FlightRecords),
 		fmt.Sprintf("const RHW_MAX_WINDOWS %d", MaxWindows),
-		fmt.Sprintf("const RHW_REGION_TABLE_OFFSET %d", regionTableOffset),
-		fmt.Sprintf("const RHW_WINDOW_TABLE_OFFSET %d", windowTableOffset),
-		fmt.Sprintf("const RHW_LEDGER_BYTES %d", ledgerBytes),
 		fmt.Sprintf("const RHW_EP_MAX_EXPERTS %d", MaxExperts),
 	)
 	sort.Strings(lines)
@@ -169,12 +171,15 @@ func TestTheCAssertionsAreMadeFromTheGoldenFile(t *testing.T) {
 func TestRankLineOffsetsMatchTheStruct(t *testing.T) {
 	line := reflect.TypeFor[RankLine]()
 	for name, want := range map[string]uintptr{
-		"Lease": LeaseOffset, "Seq": SeqOffset, "Op": OpOffset, "Chosen": ChosenOffset, "Bytes": BytesOffset, "WaitingFor": WaitingForOffset,
+		"Rank": RankOffset, "Seq": SeqOffset, "Op": OpOffset, "Chosen": ChosenOffset, "Bytes": BytesOffset, "WaitingFor": WaitingForOffset,
 	} {
 		f, ok := line.FieldByName(name)
 		if !ok || f.Offset != want {
 			t.Errorf("RankLine.%s lies at %d, the constant says %d", name, f.Offset, want)
 		}
+	}
+	if word, ok := reflect.TypeFor[Lease]().FieldByName("Word"); !ok || line.Field(0).Name != "Lease" || word.Offset != LeaseOffset {
+		t.Errorf("a lease's word lies at %d of it, the constant says %d of the line", word.Offset, LeaseOffset)
 	}
 	if line.Size() != rankLineBytes {
 		t.Errorf("RankLine has %d bytes, the constant says %d", line.Size(), rankLineBytes)
@@ -182,10 +187,8 @@ func TestRankLineOffsetsMatchTheStruct(t *testing.T) {
 	if n := reflect.TypeFor[FlightRecord]().Size(); n != FlightWords*8 {
 		t.Errorf("FlightRecord has %d bytes, the constant says %d words", n, FlightWords)
 	}
-	for name, want := range map[string]uintptr{"Watch": WatchOffset, "Abort": AbortOffset} {
-		if f, ok := reflect.TypeFor[ControlHeader]().FieldByName(name); !ok || f.Offset != want {
-			t.Errorf("ControlHeader.%s lies at %d, the constant says %d", name, f.Offset, want)
-		}
+	if f, ok := reflect.TypeFor[ControlHeader]().FieldByName("Abort"); !ok || f.Offset != AbortOffset {
+		t.Errorf("ControlHeader.Abort lies at %d, the constant says %d", f.Offset, AbortOffset)
 	}
 }
 
@@ -202,8 +205,8 @@ func TestLedgerOffsetsMatchTheStructs(t *testing.T) {
 		t.Errorf("an outcome has %d bytes, an entry %d; the constants say %d, %d", outcomes.Type.Elem().Size(), entry.Size(),
 			OutcomeBytes, regionEntryBytes)
 	}
-	if ledger.Size() > regionTableOffset || ControlBytes(1)%4096 != 0 || ControlBytes(MaxWorld)%4096 != 0 {
-		t.Errorf("a ledger of %d bytes, segments of %d and %d", ledger.Size(), ControlBytes(1), ControlBytes(MaxWorld))
+	if ledger.Size() > ledgerBytes {
+		t.Errorf("a ledger has %d bytes, the constant says %d", ledger.Size(), ledgerBytes)
 	}
 }
 
@@ -219,8 +222,7 @@ func TestEPCounterOffsetsMatchTheStruct(t *testing.T) {
 			t.Errorf("EPCounters.%s lies at %d, the constant says %d", name, f.Offset, want)
 		}
 	}
-	if counters.Size() != epCountersBytes || epCountersBytes%4096 != 0 || EPCountersOffset(MaxWorld, 0)%4096 != 0 {
-		t.Errorf("counters of %d bytes from %d on; the constant says %d, and they are whole pages", counters.Size(),
-			EPCountersOffset(MaxWorld, 0), epCountersBytes)
+	if counters.Size() != epCountersBytes || epCountersBytes%4096 != 0 {
+		t.Errorf("counters of %d bytes; the constant says %d, and they are whole pages", counters.Size(), epCountersBytes)
 	}
 }

@@ -4,31 +4,35 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"railhead/internal/rank"
 )
 
-// The ledger: the part of a control segment from which another daemon can take the group over. It follows the flight records.
-// Only the daemon writes it; the ranks read how their set-up calls ended. (wire.h has the same structs, and the order in which
+// The ledger: the part of a control segment from which another daemon can take the group over, and its tables of windows. Only the
+// daemon writes them; the ranks read how their set-up calls ended. (wire.h has the same structs, and the order in which
 // they are written.)
 const (
 	// MaxWindows bounds the windows of a group that lie in its heaps, as the table has room.
 	MaxWindows = 16384
+	// MaxMemories bounds the kinds of memory that a group's windows are of.
+	MaxMemories = 4
 
-	// Where the parts lie, from the ledger's beginning.
-	regionTableOffset = 4096
-	regionEntryBytes  = 272
-	windowTableOffset = regionTableOffset + (MaxRegion+1)*regionEntryBytes
-	ledgerBytes       = windowTableOffset + 8*MaxWindows
+	ledgerBytes      = 4096
+	regionEntryBytes = 280
 
 	// EndedOffset is where Ledger.Ended lies, OutcomesOffset Ledger.Outcomes.
-	EndedOffset    = 640
-	OutcomesOffset = 704
+	EndedOffset    = 704
+	OutcomesOffset = 768
 	OutcomeBytes   = 360
 	// LiveOffset is where RegionEntry.Live lies.
 	LiveOffset = 8
-
-	// WindowUnit is what an entry of the window table counts in.
-	WindowUnit = 64 << 10
 )
+
+// Memory is what windows are made of. Offsets and sizes of such windows are multiples of the granularity, a power of two of bytes.
+type Memory struct {
+	Kind        MemoryKind // 0 = the entry is not in use
+	Granularity uint32
+}
 
 // Ledger is its first page.
 type Ledger struct {
@@ -37,9 +41,10 @@ type Ledger struct {
 	ScratchBytes uint64
 	ReduceGroup  uint32
 	Reproducible uint32
-	Pids         [MaxWorld]uint32
+	Memory       [MaxMemories]Memory // windows name them by their place here
+	Pids         [rank.MaxPerNode]uint32
 	Forcing      Forcing
-	Reserved0    [5]uint64
+	Reserved0    [9]uint64
 	Ended        uint64
 	Reserved1    [7]uint64
 	Outcomes     [2]Outcome
@@ -47,51 +52,60 @@ type Ledger struct {
 
 // Outcome is how a set-up call ended, for all ranks alike.
 type Outcome struct {
-	Op         Op
-	Code       Result
-	Culprit    int32
-	StagedRank int32
-	Region     uint32
-	Reserved0  uint32
-	Offset     uint64
-	Bytes      uint64
-	Text       Text
+	Op          Op
+	Code        Result
+	Culprit     rank.World
+	StagedLocal rank.Local
+	Region      uint32
+	Memory      uint32 // of window_alloc: its place in Ledger.Memory
+	Offset      uint64
+	Bytes       uint64
+	Text        Text
 }
 
 // RegionEntry is a registered window in its table, at its number.
 type RegionEntry struct {
-	Bytes      uint64
-	Live       uint32
-	StagedRank int32
-	Reason     Reason
+	Bytes       uint64
+	Live        uint32
+	StagedLocal rank.Local
+	Memory      MemoryKind
+	Reserved0   uint32
+	Reason      Reason
 }
 
-// LedgerOffset is where a group's ledger begins in its control segment: behind the flight records.
-func LedgerOffset(world int) uint64 { return FlightRingOffset(world) }
+// The word of a window's slot in its table (wire.h): a field has windowBits, in granules of the window's memory.
+const windowBits = 28
 
-// OutcomeOffset is where the outcome of the n-th set-up call lies in the control segment. The next but one overwrites it.
-func OutcomeOffset(world int, n uint64) uint64 {
-	return LedgerOffset(world) + OutcomesOffset + n%2*OutcomeBytes
+// WindowEntry puts a slot's word together, so that one store makes a window or ends it: 0 is an empty slot. memory is the place of
+// the window's in l.Memory.
+func (l *Ledger) WindowEntry(offset, bytes uint64, memory uint32) (uint64, error) {
+	if memory >= MaxMemories || l.Memory[memory].Kind == 0 {
+		return 0, fmt.Errorf("wire: window of memory %d, which the group has none of", memory)
+	}
+	g := uint64(l.Memory[memory].Granularity)
+	if offset%g != 0 || bytes%g != 0 || bytes == 0 || offset/g >= 1<<windowBits || bytes/g >= 1<<windowBits {
+		return 0, fmt.Errorf("wire: window of %d bytes at %d, in granules of %d", bytes, offset, g)
+	}
+	return bytes/g | offset/g<<windowBits | uint64(memory)<<(2*windowBits), nil
 }
 
-// RegionOffset is where a registered window's entry lies in the control segment.
-func RegionOffset(world int, number uint32) uint64 {
-	return LedgerOffset(world) + regionTableOffset + uint64(number)*regionEntryBytes
+// ParseWindowEntry takes the word apart; ok is false for an empty slot, and for one of memory that the ledger does not have.
+func (l *Ledger) ParseWindowEntry(w uint64) (offset, bytes uint64, memory uint32, ok bool) {
+	const field = 1<<windowBits - 1
+	memory = uint32(w >> (2 * windowBits))
+	if w&field == 0 || memory >= MaxMemories || l.Memory[memory].Kind == 0 {
+		return 0, 0, 0, false
+	}
+	g := uint64(l.Memory[memory].Granularity)
+	return w >> windowBits & field * g, w & field * g, memory, true
 }
 
-// WindowOffset is where a slot of the window table lies in the control segment.
-func WindowOffset(world, slot int) uint64 {
-	return LedgerOffset(world) + windowTableOffset + 8*uint64(slot)
-}
-
-// WindowEntry puts a slot's word together, so that one store makes a window or ends it: 0 is an empty slot.
-func WindowEntry(offset, bytes uint64) uint64 {
-	return offset/WindowUnit<<32 | bytes/WindowUnit
-}
-
-// ParseWindowEntry takes the word apart; ok is false for an empty slot.
-func ParseWindowEntry(w uint64) (offset, bytes uint64, ok bool) {
-	return w >> 32 * WindowUnit, w & 0xffffffff * WindowUnit, w&0xffffffff != 0
+func (m Memory) check() error {
+	switch g := m.Granularity; {
+	case m.Kind == 0 && g != 0, m.Kind != 0 && (g < 4096 || g > 1<<30 || g&(g-1) != 0):
+		return fmt.Errorf("kind %d with granules of %d bytes", m.Kind, g)
+	}
+	return nil
 }
 
 // DecodeLedger reads the first page's struct. Any rank may have written anything there: nothing is taken as it is.
@@ -114,8 +128,13 @@ func (l *Ledger) check() error {
 	if l.HeapBytes == 0 || l.HeapBytes > maxSegmentBytes || l.ScratchBytes == 0 || l.ScratchBytes > l.HeapBytes {
 		return fmt.Errorf("heap of %d bytes with %d of scratch", l.HeapBytes, l.ScratchBytes)
 	}
-	if l.HeapBytes%WindowUnit != 0 || l.ScratchBytes%WindowUnit != 0 {
-		return fmt.Errorf("heap of %d bytes with %d of scratch, expected multiples of %d", l.HeapBytes, l.ScratchBytes, WindowUnit)
+	for i, m := range l.Memory {
+		if err := m.check(); err != nil {
+			return fmt.Errorf("memory %d: %w", i, err)
+		}
+	}
+	if g := uint64(l.Memory[0].Granularity); g == 0 || l.HeapBytes%g != 0 || l.ScratchBytes%g != 0 {
+		return fmt.Errorf("heap of %d bytes with %d of scratch, expected granules of %d", l.HeapBytes, l.ScratchBytes, g)
 	}
 	if l.Ended == 0 {
 		return errors.New("the group was not ready")
@@ -130,8 +149,11 @@ func (o *Outcome) check() error {
 	if !o.Code.Known() {
 		return fmt.Errorf("outcome with result %d", o.Code)
 	}
-	if o.StagedRank < -1 || o.StagedRank >= MaxWorld {
-		return fmt.Errorf("outcome with staged rank %d", o.StagedRank)
+	if o.StagedLocal < rank.None || o.StagedLocal >= rank.MaxPerNode {
+		return fmt.Errorf("outcome with staged rank %d", o.StagedLocal)
+	}
+	if o.Memory >= MaxMemories {
+		return fmt.Errorf("outcome with memory %d, there are %d", o.Memory, MaxMemories)
 	}
 	if o.Op == OpWindowRegister && o.Code == ResultOK {
 		if err := checkRegion(o.Region); err != nil {
@@ -152,8 +174,8 @@ func DecodeRegionEntry(b []byte, live uint32) (RegionEntry, error) {
 		return e, nil
 	}
 	err := firstError(checkRange(e.Bytes, 0), checkCString("reason", e.Reason[:]))
-	if err == nil && (e.StagedRank < -1 || e.StagedRank >= MaxWorld || (e.StagedRank < 0) != (e.Reason[0] == 0)) {
-		err = fmt.Errorf("staged rank %d with the reason %q", e.StagedRank, e.Reason)
+	if err == nil {
+		err = checkStaged(e.StagedLocal, e.Reason)
 	}
 	if err != nil {
 		return e, fmt.Errorf("wire: registered window: %w", err)

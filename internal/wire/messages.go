@@ -1,15 +1,16 @@
 package wire
 
-// Bounds of the protocol, equal to those of wire.h.
+import "railhead/internal/rank"
+
+// Bounds of the protocol, equal to those of wire.h; those of ranks are in internal/rank.
 const (
 	Magic      = 0x57484c52 // "RLHW"
-	VersionMin = 1
-	VersionMax = 1
+	VersionMin = 2
+	VersionMax = 2
 
-	MaxMessage = 512 // bytes
-	MaxWorld   = 64  // ranks of a group on one node
-	NameBytes  = 64  // a name or token with its NUL
-	TextBytes  = 320 // an error's text with its NUL
+	MaxMessage = 1024 // bytes
+	NameBytes  = 64   // a name or token with its NUL
+	TextBytes  = 320  // an error's text with its NUL
 
 	ForcingBytes = 192 // a text of forced algorithms with its NUL
 
@@ -21,6 +22,18 @@ const (
 
 	RegionShift = 48 // the bit from which a region's number lies in the offset of WindowFree
 )
+
+// Device is where a collective runs (rhw_device).
+type Device uint32
+
+// Devices.
+const DeviceCPU Device = 0
+
+// MemoryKind is what a window is made of (rhw_memory_kind).
+type MemoryKind uint32
+
+// Kinds of memory.
+const MemoryCPU MemoryKind = 1 // a range of a memfd
 
 // Type tells what a message is.
 type Type uint16
@@ -96,26 +109,49 @@ type Welcome struct {
 type Error struct {
 	H       Header
 	Code    Result
-	Culprit int32 // rank, -1 = none or not known
-	Missing uint64
+	Culprit rank.World
+	Missing rank.LocalSet
 	Text    Text
+}
+
+// Place is which rank a process is. The ranks of a node follow each other in the world.
+type Place struct {
+	Rank      rank.World
+	Local     rank.Local
+	Node      rank.Node
+	LocalSize uint32 // ranks of the group on this node
+}
+
+// Common is what all ranks of a group must have alike; the daemon compares every field.
+type Common struct {
+	Token        Name
+	World        uint32
+	Nodes        uint32
+	ReduceGroup  uint32
+	Reproducible uint32 // 1 = sums are added in one order, whatever the algorithm
+	HeapBytes    uint64
+	Forcing      Forcing // RAILHEAD_ALGO, as the rank has it
+}
+
+// Own is what each process may have of its own.
+type Own struct {
+	Place     Place
+	TimeoutMS uint32
+	Device    Device
+	CPUs      CPUMask // processors that the calling thread may run on; empty = not known
 }
 
 // Join asks to become a rank of a group.
 type Join struct {
-	H           Header
-	Group       Name
-	Token       Name
-	Rank        uint32
-	World       uint32
-	TimeoutMS   uint32
-	ReduceGroup uint32
-	HeapBytes   uint64
+	H      Header
+	Group  Name
+	Common Common
+	Own    Own
+}
 
-	Reproducible uint32 // 1 = sums are added in one order, whatever the algorithm
-	Reserved0    uint32
-	Forcing      Forcing // RAILHEAD_ALGO, as the rank has it
-	CPUs         CPUMask // processors that the calling thread may run on; empty = not known
+// OneNode is the place of a rank in a group that has all of its ranks on one node.
+func OneNode(r, world int) Place {
+	return Place{Rank: rank.World(r), Local: rank.Local(r), LocalSize: uint32(world)}
 }
 
 // Joined says that every rank of the group has come; it carries the control segment's fd.
@@ -127,21 +163,21 @@ type Joined struct {
 	HeapBytes    uint64
 	ScratchBytes uint64
 	World        uint32
+	LocalSize    uint32
 	ReduceGroup  uint32
 	SpinNS       uint32
+	YieldNS      uint32
 	BlockBytes   uint32
 
 	PipeSlotBytes      uint32
 	BroadcastSlotBytes uint32
-	YieldNS            uint32
-	Reserved0          uint32
 }
 
 // Heap carries the fd of one rank's heap.
 type Heap struct {
 	H     Header
 	Group uint64
-	Rank  uint32
+	Local rank.Local
 	PID   uint32
 }
 
@@ -161,17 +197,21 @@ type GroupReady struct {
 
 // WindowAlloc asks, on every rank, for a window.
 type WindowAlloc struct {
-	H     Header
-	Group uint64
-	Bytes uint64
+	H         Header
+	Group     uint64
+	Bytes     uint64
+	Memory    MemoryKind
+	Reserved0 uint32
 }
 
 // WindowCommit asks a client to back a range of its heap with pages.
 type WindowCommit struct {
-	H      Header
-	Group  uint64
-	Offset uint64
-	Bytes  uint64
+	H           Header
+	Group       uint64
+	Offset      uint64
+	Bytes       uint64
+	Memory      MemoryKind
+	Granularity uint32 // bytes of a granule of that memory
 }
 
 // WindowCommitted answers WindowCommit.

@@ -1,10 +1,15 @@
 package wire
 
-import "fmt"
+import (
+	"fmt"
+
+	"railhead/internal/rank"
+)
 
 // Bounds of plans.
 const (
-	MaxChoices  = 16 // ranges of sizes of a plan
+	MaxChoices  = 24 // ranges of sizes of a plan
+	MaxPlans    = 16 // collectives that the plans of a device have room for
 	MaxChannels = 4  // rings that a payload is spread over
 	cpuWords    = 16
 )
@@ -45,12 +50,18 @@ const (
 // CPUMask is a set of processors, 64 a word.
 type CPUMask [cpuWords]uint64
 
-// Choice is the algorithm for sizes below BelowBytes, and not below that of the choice before.
+// Choice is the algorithm for sizes below BelowBytes, and not below that of the choice before. What is 0 from Protocol on is the
+// group's, or has no meaning for the device.
 type Choice struct {
 	BelowBytes uint64 // of the last choice all ones
 	Algo       uint16 // an Algo
 	Why        Why
-	Reserved0  uint32
+	Protocol   uint16
+	Channels   uint16
+	Blocks     uint16 // of a GPU's kernel
+	Threads    uint16 // of each of these
+	ChunkBytes uint32
+	Reserved0  uint64
 }
 
 // Plan is what a collective runs, by the larger of a rank's two buffers.
@@ -60,11 +71,15 @@ type Plan struct {
 	Choice    [MaxChoices]Choice
 }
 
-// Plans lie in the control segment at PlansOffset. The daemon writes them before it hands the segment out.
+// Plans lie in the control segment, one for each device that the group has ranks on. The daemon writes them before it hands the
+// segment out.
 type Plans struct {
-	Order        [MaxWorld]uint8 // the rank at each place of a ring; 0 beyond the world size
+	Device       Device
+	Collectives  uint32 // plans in use
 	Channels     uint32
-	LlBelowBytes uint32          // below this size rings use LL
-	ZeroCopy     [PlanCount]Plan // AlgoPull where it is chosen, AlgoAuto = as Copied
-	Copied       [PlanCount]Plan
+	LlBelowBytes uint32                 // below this size rings use LL
+	Order        [rank.MaxPerNode]uint8 // the local rank at each place of a ring; 0 beyond their number
+	Reserved0    [6]uint64
+	ZeroCopy     [MaxPlans]Plan // AlgoPull where it is chosen, AlgoAuto = as Copied
+	Copied       [MaxPlans]Plan
 }

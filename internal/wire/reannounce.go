@@ -9,12 +9,14 @@ import (
 
 // Reannounce says which rank of which group a client is; it carries the group's control segment, whose ledger says the rest.
 type Reannounce struct {
-	H         Header
-	Group     uint64 // the number by which the last daemon knew it
-	Rank      uint32
-	World     uint32
-	TimeoutMS uint32
-	Reserved0 uint32
+	H            Header
+	Group        uint64 // the number by which the last daemon knew it
+	ControlBytes uint64
+	Place        Place
+	World        uint32
+	Nodes        uint32
+	TimeoutMS    uint32
+	Reserved0    uint32
 }
 
 // Reannounced says that the daemon has taken the rank back.
@@ -41,13 +43,10 @@ func (m *Reannounce) check() error {
 	if m.TimeoutMS == 0 {
 		return errors.New("timeout is 0 ms")
 	}
-	if err := firstError(checkWorld(m.World), checkZero("reserved0", uint64(m.Reserved0))); err != nil {
-		return err
+	if m.ControlBytes == 0 || m.ControlBytes > MaxControl || m.ControlBytes%segmentUnit != 0 {
+		return fmt.Errorf("control segment of %d bytes, expected a multiple of %d, at most %d", m.ControlBytes, segmentUnit, uint64(MaxControl))
 	}
-	if m.Rank >= m.World {
-		return fmt.Errorf("rank %d is outside 0..%d", m.Rank, m.World-1)
-	}
-	return nil
+	return firstError(m.Place.check(m.World, m.Nodes), checkZero("reserved0", uint64(m.Reserved0)))
 }
 
 func (*Reannounced) check() error    { return nil }

@@ -3,16 +3,20 @@ package wire
 import (
 	"errors"
 	"fmt"
+
+	"railhead/internal/rank"
 )
 
 // The messages of a window that is memory of its callers.
 
 // Register gives a rank's memory to the other ranks; it carries the descriptor of the file that it is mapped from.
 type Register struct {
-	H        Header
-	Group    uint64
-	Bytes    uint64
-	FdOffset uint64 // where the memory begins in the file
+	H         Header
+	Group     uint64
+	Bytes     uint64
+	FdOffset  uint64 // where the memory begins in the file
+	Memory    MemoryKind
+	Reserved0 uint32
 }
 
 // RegisterPrivate is the same call of a rank whose memory cannot be shared.
@@ -25,12 +29,14 @@ type RegisterPrivate struct {
 
 // PeerMemory carries the descriptor of another rank's registered memory.
 type PeerMemory struct {
-	H        Header
-	Group    uint64
-	Bytes    uint64
-	FdOffset uint64
-	Region   uint32 // the window's number, the same on every rank
-	Rank     uint32
+	H         Header
+	Group     uint64
+	Bytes     uint64
+	FdOffset  uint64
+	Region    uint32 // the window's number, the same on every rank
+	Local     rank.Local
+	Memory    MemoryKind
+	Reserved0 uint32
 }
 
 // RegisterMapped says that the client has mapped all peers' memory, or why not.
@@ -43,11 +49,11 @@ type RegisterMapped struct {
 
 // Registered says that the window exists on every rank.
 type Registered struct {
-	H          Header
-	Group      uint64
-	Region     uint32
-	StagedRank int32 // the rank because of which nothing is shared, -1 = everything is
-	Reason     Reason
+	H           Header
+	Group       uint64
+	Region      uint32
+	StagedLocal rank.Local // because of which nothing is shared, rank.None = everything is
+	Reason      Reason
 }
 
 func (m *Register) header() *Header        { return &m.H }
@@ -79,7 +85,20 @@ func checkRegion(region uint32) error {
 	return nil
 }
 
-func (m *Register) check() error { return checkRange(m.Bytes, m.FdOffset) }
+// checkStaged: a rank because of which memory is not shared, and why; or neither.
+func checkStaged(local rank.Local, reason Reason) error {
+	if local < rank.None || local >= rank.MaxPerNode {
+		return fmt.Errorf("staged rank %d is outside -1..%d", local, rank.MaxPerNode-1)
+	}
+	if (local < 0) != (reason[0] == 0) {
+		return fmt.Errorf("staged rank %d with the reason %q", local, reason)
+	}
+	return nil
+}
+
+func (m *Register) check() error {
+	return firstError(checkRange(m.Bytes, m.FdOffset), checkZero("reserved0", uint64(m.Reserved0)))
+}
 
 func (m *RegisterPrivate) check() error {
 	if err := firstError(checkRange(m.Bytes, 0), checkCString("reason", m.Reason[:])); err != nil {
@@ -92,7 +111,7 @@ func (m *RegisterPrivate) check() error {
 }
 
 func (m *PeerMemory) check() error {
-	return firstError(checkRange(m.Bytes, m.FdOffset), checkRegion(m.Region), checkRank(m.Rank))
+	return firstError(checkRange(m.Bytes, m.FdOffset), checkRegion(m.Region), checkLocal(m.Local), checkZero("reserved0", uint64(m.Reserved0)))
 }
 
 func (m *RegisterMapped) check() error { return checkRegion(m.Region) }
@@ -101,11 +120,5 @@ func (m *Registered) check() error {
 	if err := firstError(checkRegion(m.Region), checkCString("reason", m.Reason[:])); err != nil {
 		return err
 	}
-	if m.StagedRank < -1 || m.StagedRank >= MaxWorld {
-		return fmt.Errorf("staged rank %d is outside -1..%d", m.StagedRank, MaxWorld-1)
-	}
-	if (m.StagedRank < 0) != (m.Reason[0] == 0) {
-		return fmt.Errorf("staged rank %d with the reason %q", m.StagedRank, m.Reason)
-	}
-	return nil
+	return checkStaged(m.StagedLocal, m.Reason)
 }

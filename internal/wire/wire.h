@@ -17,11 +17,12 @@
 
 #define RHW_MAGIC 0x57484c52u  // "RLHW"
 // The range of protocol versions this code speaks. Hello, Welcome and Error keep their layout in every version.
-#define RHW_VERSION_MIN 1u
-#define RHW_VERSION_MAX 1u
+#define RHW_VERSION_MIN 2u
+#define RHW_VERSION_MAX 2u
 
-#define RHW_MAX_MESSAGE 512u  // bytes; no message of any version is larger
-#define RHW_MAX_WORLD 64u     // ranks of a group on one node
+#define RHW_MAX_MESSAGE 1024u  // bytes; no message of this version is larger, and Hello, Welcome and Error have less than 512
+#define RHW_MAX_LOCAL 64u      // ranks of a group on one node: local ranks, of which there are masks
+#define RHW_MAX_WORLD 65536u   // ranks of a group: world ranks
 #define RHW_NAME 64u          // bytes of a name or token, its NUL included
 #define RHW_TEXT 320u         // bytes of an error's text, its NUL included
 #define RHW_REASON 256u       // bytes of the reason why memory cannot be shared, its NUL included
@@ -30,15 +31,15 @@
 #define RHW_MAX_FILE_OFFSET (1ull << 62)  // of registered memory in its file
 
 #define RHW_CONTROL_MAGIC 0x4c52544e4f434852ull  // "RHCONTRL"
-#define RHW_CONTROL_VERSION 1u
-#define RHW_PLANS_OFFSET 1024u       // of rhw_plans in the control segment
-#define RHW_RANK_LINES_OFFSET 4096u
-#define RHW_FLIGHT_OFFSET 12288u  // of rank 0's flight record, behind the lines of 64 ranks; the other ranks' follow
-#define RHW_FLIGHT_RECORDS 1024u  // of a rank: a power of two
+#define RHW_CONTROL_VERSION 2u
+#define RHW_MAX_CONTROL (1ull << 30)  // bytes of a control segment
+#define RHW_FLIGHT_RECORDS 1024u      // of a rank: a power of two
 
 #define RHW_FORCING 192u     // bytes of a text of forced algorithms, its NUL included
 #define RHW_CPU_WORDS 16u    // 64 processors a word
-#define RHW_MAX_CHOICES 16u  // ranges of sizes of a plan
+#define RHW_MAX_CHOICES 24u  // ranges of sizes of a plan
+#define RHW_MAX_PLANS 16u    // collectives that the plans of a device have room for
+#define RHW_MAX_MEMORIES 4u  // kinds of memory that the windows of a group are of
 
 enum rhw_type {
   RHW_HELLO = 1,             // client: first message; carries the client's pidfd
@@ -66,6 +67,16 @@ enum rhw_type {
   RHW_REANNOUNCE = 30,       // client, to a new daemon: I am rank r of a working group; carries its control segment's fd
   RHW_REANNOUNCED = 31,      // daemon: taken back
   RHW_REANNOUNCE_HEAP = 32,  // client, after Reannounced: carries the fd of its heap; has no answer
+};
+
+// Where a collective runs.
+enum rhw_device {
+  RHW_DEVICE_CPU = 0,
+};
+
+// What a window is made of.
+enum rhw_memory_kind {
+  RHW_MEMORY_CPU = 1,     // a range of a memfd
 };
 
 // Why an algorithm was chosen.
@@ -108,24 +119,43 @@ struct rhw_welcome {
 struct rhw_error {
   struct rhw_header h;
   uint32_t code;           // an rh_result
-  int32_t culprit;         // rank, -1 = none or not known
-  uint64_t missing;        // bit r: rank r did not arrive
+  int32_t culprit;         // world rank, -1 = none or not known
+  uint64_t missing;        // bit r: local rank r did not arrive
   char text[RHW_TEXT];
+};
+
+// Which rank a process is. The ranks of a node follow each other in the world.
+struct rhw_place {
+  int32_t rank;            // in the world
+  int32_t local;           // on its node
+  int32_t node;
+  uint32_t local_size;     // ranks of the group on this node
+};
+
+// What all ranks of a group must have alike: the daemon compares every field.
+struct rhw_common {
+  char token[RHW_NAME];
+  uint32_t world;          // ranks of the group
+  uint32_t nodes;          // that they are on
+  uint32_t reduce_group;   // ranks folded together first; 0 = all ranks of the node
+  uint32_t reproducible;   // 1 = sums are added in one order, whatever the algorithm; 0 = they need not be
+  uint64_t heap_bytes;     // maximum size of a rank's heap; 0 = the daemon's default
+  char forcing[RHW_FORCING];      // RAILHEAD_ALGO, as the rank has it
+};
+
+// What each process may have of its own.
+struct rhw_own {
+  struct rhw_place place;
+  uint32_t timeout_ms;
+  uint32_t device;         // rhw_device that the rank runs on
+  uint64_t cpus[RHW_CPU_WORDS];   // bit c: the calling thread may run on processor c; 0 = not known
 };
 
 struct rhw_join {
   struct rhw_header h;
   char group[RHW_NAME];
-  char token[RHW_NAME];
-  uint32_t rank;
-  uint32_t world;
-  uint32_t timeout_ms;
-  uint32_t reduce_group;   // ranks folded together first; 0 = all ranks of the node
-  uint64_t heap_bytes;     // maximum size of a rank's heap; 0 = the daemon's default
-  uint32_t reproducible;   // 1 = sums are added in one order, whatever the algorithm; 0 = they need not be
-  uint32_t reserved0;
-  char forcing[RHW_FORCING];      // RAILHEAD_ALGO, as the rank has it
-  uint64_t cpus[RHW_CPU_WORDS];   // bit c: the calling thread may run on processor c; 0 = not known
+  struct rhw_common common;
+  struct rhw_own own;
 };
 
 struct rhw_joined {
@@ -136,20 +166,20 @@ struct rhw_joined {
   uint64_t heap_bytes;
   uint64_t scratch_bytes;  // the front of every heap, committed by its rank, used by the collectives
   uint32_t world;
+  uint32_t local_size;     // ranks on this node: as many Heap messages follow
   uint32_t reduce_group;
   uint32_t spin_ns;        // how long a wait spins before it sleeps
+  uint32_t yield_ns;       // from when on a spinning wait yields the processor between looks
   uint32_t block_bytes;    // bytes a rank publishes per epoch; a heap's scratch has two such buffers
   // Slots of the pipes that rooted and point-to-point operations use, see kernels/include/railhead/exchange/pipes.h.
   uint32_t pipe_slot_bytes;
   uint32_t broadcast_slot_bytes;
-  uint32_t yield_ns;       // from when on a spinning wait yields the processor between looks
-  uint32_t reserved0;
 };
 
 struct rhw_heap {
   struct rhw_header h;
   uint64_t group;
-  uint32_t rank;
+  int32_t local;           // whose it is
   uint32_t pid;            // of the process that holds the rank, for error texts
 };
 
@@ -169,13 +199,17 @@ struct rhw_window_alloc {
   struct rhw_header h;
   uint64_t group;
   uint64_t bytes;
+  uint32_t memory;         // rhw_memory_kind
+  uint32_t reserved0;
 };
 
 struct rhw_window_commit {
   struct rhw_header h;
   uint64_t group;
   uint64_t offset;         // in every rank's heap
-  uint64_t bytes;          // rounded up to pages
+  uint64_t bytes;          // in whole granules
+  uint32_t memory;         // rhw_memory_kind
+  uint32_t granularity;    // bytes of a granule of that memory
 };
 
 struct rhw_window_committed {
@@ -227,6 +261,8 @@ struct rhw_register {
   uint64_t group;
   uint64_t bytes;
   uint64_t fd_offset;      // where the memory begins in the file
+  uint32_t memory;         // rhw_memory_kind
+  uint32_t reserved0;
 };
 
 struct rhw_register_private {
@@ -242,7 +278,9 @@ struct rhw_peer_memory {
   uint64_t bytes;
   uint64_t fd_offset;
   uint32_t region;         // the window's number, the same on every rank
-  uint32_t rank;
+  int32_t local;           // whose it is
+  uint32_t memory;         // rhw_memory_kind
+  uint32_t reserved0;
 };
 
 struct rhw_register_mapped {
@@ -256,15 +294,17 @@ struct rhw_registered {
   struct rhw_header h;
   uint64_t group;
   uint32_t region;
-  int32_t staged_rank;     // -1: every rank's memory is mapped in every rank; else the rank because of which it is not
+  int32_t staged_local;    // -1: every rank's memory is mapped in every rank; else the local rank because of which it is not
   char reason[RHW_REASON]; // why not; "" where it is
 };
 
 struct rhw_reannounce {
   struct rhw_header h;
   uint64_t group;          // the number by which the last daemon knew it
-  uint32_t rank;
+  uint64_t control_bytes;
+  struct rhw_place place;
   uint32_t world;
+  uint32_t nodes;
   uint32_t timeout_ms;
   uint32_t reserved0;
 };
@@ -314,26 +354,48 @@ enum rhw_op {
 
 #include "algorithms.h"  // enum rhw_algo, rhw_algorithms
 
-// The abort word, 64 bits, 0 = the group works. Whoever first replaces 0 (compare-and-swap) decides what everyone
-// reports; it never changes again. The low 32 bits are what waits poll and what futexes sleep on.
+// The abort word, 64 bits. The group works while its low 32 bits are 0: waits poll them and futexes sleep on them. Whoever first
+// replaces such a word (compare-and-swap) decides what everyone reports; it never changes again.
 //   bits  0..7   rh_result: RH_ERR_RANK_DEAD, RH_ERR_TIMEOUT, RH_ERR_ABORTED or RH_ERR_MISMATCH
-//   bits  8..15  rhw_op the culprit was last in (the reporter, where the culprit is not known)
-//   bits 16..31  culprit rank, 0xffff = not known
-//   bits 32..47  rank that reported it, 0xffff = the daemon
-//   bits 48..63  zero
-#define RHW_NO_RANK 0xffffu
+//   bits  8..31  culprit, a world rank; RHW_NO_RANK = not known
+//   bits 32..39  rhw_op the culprit was last in (the reporter, where the culprit is not known)
+//   bits 40..63  world rank that reported it, RHW_NO_RANK = the daemon
+#define RHW_NO_RANK 0xffffffu
+
+// Where a part of the segment lies: count elements, stride bytes apart. The numbers are what the daemon has made, and whoever
+// maps the segment goes by them. An element is at least as large as the struct below; what is behind it is of a later version.
+struct rhw_part {
+  uint64_t offset;         // a multiple of 4096
+  uint32_t count;
+  uint32_t stride;         // bytes, a multiple of 8
+};
+
+struct rhw_parts {
+  struct rhw_part plans;    // rhw_plans, one for each device that the group has ranks on
+  struct rhw_part lines;    // rhw_rank_line, by local rank; more than there are ranks
+  struct rhw_part flights;  // RHW_FLIGHT_RECORDS rhw_flight_record each, by local rank
+  struct rhw_part ledger;   // rhw_ledger, one
+  struct rhw_part regions;  // rhw_region_entry, by number of the registered window; [0] is unused
+  struct rhw_part windows;  // a 64-bit word for each window
+  struct rhw_part counters; // rhw_ep_counters, by local rank
+  struct rhw_part reserved[9];
+};
 
 struct rhw_control_header {
-  uint64_t magic;          // written by the daemon before the fd is handed out
+  uint64_t magic;          // this and all but abort is written by the daemon before the fd is handed out, and never changes
   uint32_t version;
   uint32_t world;
   uint64_t group;
   uint64_t incarnation;
-  uint32_t watch;          // the daemon's own futex word: it wakes its watcher of this group; no rank touches it
-  uint32_t reserved2;
-  uint64_t reserved0[3];
+  uint32_t local_size;
+  uint32_t nodes;
+  int32_t node;
+  int32_t first_rank;      // world rank of local rank 0; the others follow
+  uint64_t bytes;          // of the segment
+  uint64_t reserved0;
   uint64_t abort;          // @64, see above. Writers: daemon, any rank (CAS, release). Readers: every wait (acquire).
   uint64_t reserved1[7];   // the abort word has a cache line of its own
+  struct rhw_parts parts;  // @128
 };
 
 // ---- Which algorithm runs: written by the daemon before the control segment is handed out, never changed ----
@@ -348,12 +410,18 @@ enum rhw_planned {
   RHW_PLANS = 5,
 };
 
-// For sizes below below_bytes, and not below that of the choice before. Size: the larger of a rank's two buffers, in bytes.
+// For sizes below below_bytes, and not below that of the choice before. Size: the larger of a rank's two buffers, in bytes. What
+// is 0 from protocol on is the group's (rhw_plans, Joined), or has no meaning for the device.
 struct rhw_choice {
   uint64_t below_bytes;    // of the last choice ~0
   uint16_t algo;           // rhw_algo
   uint16_t why;            // rhw_why
-  uint32_t reserved0;
+  uint16_t protocol;
+  uint16_t channels;
+  uint16_t blocks;         // of a GPU's kernel
+  uint16_t threads;        // of each of these
+  uint32_t chunk_bytes;
+  uint64_t reserved0;
 };
 
 struct rhw_plan {
@@ -363,67 +431,91 @@ struct rhw_plan {
 };
 
 struct rhw_plans {
-  uint8_t order[RHW_MAX_WORLD];   // the rank at each place of a ring; 0 beyond the world size
+  uint32_t device;                // rhw_device that they are for
+  uint32_t collectives;           // plans in use
   uint32_t channels;              // rings that a payload is spread over
   uint32_t ll_below_bytes;        // below this size rings use LL (kernels/include/railhead/exchange/ll_pipes.h)
+  uint8_t order[RHW_MAX_LOCAL];   // the local rank at each place of a ring; 0 beyond their number
+  uint64_t reserved0[6];
   // Pull where it is chosen and possible (every rank's buffers lie in windows); AUTO = as copied.
-  struct rhw_plan zero_copy[RHW_PLANS];
-  struct rhw_plan copied[RHW_PLANS];
+  struct rhw_plan zero_copy[RHW_MAX_PLANS];
+  struct rhw_plan copied[RHW_MAX_PLANS];
 };
 
-// One for each rank, at RHW_RANK_LINES_OFFSET + rank * sizeof. Everything but lease is written by its own rank only,
-// with relaxed stores, and read by others only for reports.
-struct rhw_rank_line {
-  uint64_t lease_next;     // robust list node: the kernel follows it when the rank's control thread dies
-  uint32_t lease;          // futex word: 0 = not held, else the control thread's tid; the kernel sets FUTEX_OWNER_DIED
+// ---- Ranks ----
+
+// A lease: a futex word in the robust list of its holder's control thread. While that thread lives the word has its tid; the
+// kernel sets FUTEX_OWNER_DIED when the thread dies, before it takes the process's memory apart. Writers: the holder (release: it
+// has mapped everything), the kernel, and whoever sleeps on the word (FUTEX_WAITERS).
+struct rhw_lease {
+  uint64_t next;           // robust list node: the kernel follows it
+  uint32_t word;           // 0 = not held, else the holder's tid and the kernel's two bits
   uint32_t reserved0;
-  uint64_t reserved1[6];
+  uint64_t client;         // id of the session that holds it
+  uint64_t reserved1[5];   // a cache line
+};
+
+// Everything but lease and rank is written by the line's own rank only, with relaxed stores, and read by others only for reports.
+struct rhw_rank_line {
+  struct rhw_lease lease;
   uint64_t seq;            // @64: operations begun
   uint32_t op;             // rhw_op of the operation seq; RHW_OP_NONE between operations
   uint32_t chosen;         // rhw_algo that ran last, its rhw_why in the upper half; 0 = none did
   uint64_t bytes;          // of that operation
-  uint64_t waiting_for;    // bit r: rank r had not arrived when this rank went to sleep; 0 = not asleep
+  uint64_t waiting_for;    // bit r: local rank r had not arrived when this rank went to sleep; 0 = not asleep
   uint64_t call;           // what collective the rank is in or was in last: kernels/include/railhead/base/signature.h
-  uint64_t call_count;     // its elements
-  uint64_t other_call;     // at a mismatch that this rank has found: what the culprit had called
+  uint64_t call_count;
+  uint64_t call_detail;
+  uint64_t reserved0;
+  uint64_t other_call;     // @128: at a mismatch that this rank has found: what the culprit had called
   uint64_t other_count;
+  uint64_t other_detail;
+  int32_t rank;            // of the line, in the world; written by the daemon before it hands the segment out
+  uint32_t reserved1;
+  uint64_t reserved2[12];
 };
 
 // One operation of a rank: kernels/include/railhead/base/flight_record.h says what the words mean and in which order they are
-// written and read. Rank r's ring lies at RHW_FLIGHT_OFFSET + r * RHW_FLIGHT_RECORDS * sizeof; operation n is at n modulo
-// RHW_FLIGHT_RECORDS. Writer: its rank. Readers: the daemon, at any time, also after the rank's death.
+// written and read. Operation n of a rank is at n modulo RHW_FLIGHT_RECORDS of its ring. Writer: its rank. Readers: the daemon, at
+// any time, also after the rank's death.
 struct rhw_flight_record {
   uint64_t number;         // of the operation, as rhw_rank_line.seq; 0 = nothing is here, or it is being written
-  uint64_t call;           // from bit 0, 8 bits each: rhw_op, element type, reduction, root or peer, rhw_algo, outcome
-                           // (railhead::Stop), rank that was waited for last, zero; 0xff = none (rhw_algo: 0)
+  uint64_t call;           // from bit 0, 8 bits each: rhw_op, element type, reduction, rhw_algo, outcome (railhead::Stop), flags (bit
+                           // 0: the second line has arrivals); 16: index in a captured graph, from 1
+  uint64_t place;          // root or peer, a world rank, in the lower half, ~0 = none; stream in the upper
   uint64_t bytes;
   uint64_t collective;     // number of the collective, the same on every rank; 0 = not all ranks take part
   uint64_t enqueued;       // when the call began; times are CLOCK_MONOTONIC, ns
-  uint64_t first_arrival;  // when the first of the ranks that this one had to wait for came; 0 = it had to wait for nobody
-  uint64_t last_arrival;   // and the last
   uint64_t done;           // when the call ended, or gave up; 0 = it has not
+  uint64_t replay;         // captured graph in the lower half, its replay in the upper; 0 = called eagerly
+  uint64_t first_arrival;  // @64: when the first of the ranks that this one had to wait for came
+  uint64_t last_arrival;   // and the last
+  uint64_t last_rank;      // world rank
+  uint64_t device_begin;   // when a GPU began and ended it
+  uint64_t device_end;
+  uint64_t reserved0[3];
 };
 
 // ---- The ledger: what another daemon needs to take the group over ----
 //
-// It follows the flight records. Only the daemon writes it, and it may be killed between
-// any two stores. So the end of a set-up call is one store: the outcome of call n is written into outcomes[n % 2], then n into
+// Only the daemon writes it, and the tables of windows and registered windows, and it may be killed between any two stores. So the end of a set-up call is one store: the outcome of call n is written into outcomes[n % 2], then n into
 // ended (release), and only then the call is answered and the tables are changed. Whoever reads ended (acquire) finds the
 // outcome whole; who takes over applies it to the tables once more, which changes nothing where that was done.
 
-#define RHW_MAX_WINDOWS 16384u           // of a group's heaps
-#define RHW_REGION_TABLE_OFFSET 4096u    // from the ledger's beginning: a rhw_region_entry for each number, [0] is unused
-#define RHW_WINDOW_TABLE_OFFSET 73728u   // a 64-bit word for each window: offset, 32 bits, above bytes, both in 64 KiB; 0 = none
-#define RHW_LEDGER_BYTES 204800u
+#define RHW_MAX_WINDOWS 16384u  // of a group's heaps
 
+// A window's word, 0 = there is none. Both sizes are in granules of its memory.
+//   bits  0..27  its size
+//   bits 28..55  offset in every heap
+//   bits 56..63  its place in rhw_ledger.memory
 // How a set-up call ended, for all ranks alike.
 struct rhw_outcome {
   uint32_t op;             // rhw_op: COMM_INIT, WINDOW_ALLOC, WINDOW_FREE, WINDOW_REGISTER or FINALIZE
   uint32_t code;           // an rh_result
-  int32_t culprit;         // of an error, -1 = none or not known
-  int32_t staged_rank;     // of WINDOW_REGISTER, as in Registered
+  int32_t culprit;         // of an error, a world rank, -1 = none or not known
+  int32_t staged_local;    // of WINDOW_REGISTER, as in Registered
   uint32_t region;         // its number
-  uint32_t reserved0;
+  uint32_t memory;         // of WINDOW_ALLOC: its place in rhw_ledger.memory
   uint64_t offset;         // of WINDOW_ALLOC, as in WindowReady; of WINDOW_FREE, as in WindowFree
   uint64_t bytes;          // of WINDOW_ALLOC, in whole granules; of WINDOW_REGISTER
   char text[RHW_TEXT];     // an error's text, or the reason why a registered window is staged
@@ -432,8 +524,15 @@ struct rhw_outcome {
 struct rhw_region_entry {
   uint64_t bytes;
   uint32_t live;           // 1 = the window exists; written last (release), read first (acquire)
-  int32_t staged_rank;
+  int32_t staged_local;
+  uint32_t memory;         // rhw_memory_kind
+  uint32_t reserved0;
   char reason[RHW_REASON];
+};
+
+struct rhw_memory {
+  uint32_t kind;           // rhw_memory_kind, 0 = the entry is not in use
+  uint32_t granularity;    // what offsets and sizes of its windows are multiples of, a power of two of bytes
 };
 
 struct rhw_ledger {
@@ -443,15 +542,16 @@ struct rhw_ledger {
   uint64_t scratch_bytes;
   uint32_t reduce_group;
   uint32_t reproducible;
-  uint32_t pids[RHW_MAX_WORLD];
+  struct rhw_memory memory[RHW_MAX_MEMORIES];
+  uint32_t pids[RHW_MAX_LOCAL];
   char forcing[RHW_FORCING];
-  uint64_t reserved0[5];
-  uint64_t ended;          // @640: set-up calls that have ended, comm_init first; 0 = the group is not ready yet
+  uint64_t reserved0[9];
+  uint64_t ended;          // @704: set-up calls that have ended, comm_init first; 0 = the group is not ready yet
   uint64_t reserved1[7];
   struct rhw_outcome outcomes[2];
 };
 
-// ---- Counters of MoE dispatch and combine, behind the ledger: one for each rank ----
+// ---- Counters of MoE dispatch and combine ----
 
 #define RHW_EP_MAX_EXPERTS 2048u  // physical ones
 
@@ -473,9 +573,9 @@ struct rhw_ep_counters {
   uint64_t experts;        // most physical experts of a buffer: as far as routed and received are in use; 0 = there was no buffer
   uint64_t wait_turns;     // pieces of waits in vain: while it grows, its rank lives and waits for another one
   uint64_t reserved0[3];
-  uint64_t payload_bytes[RHW_MAX_WORLD];  // to rank r: rows and scales of dispatches, partial sums of combines
-  uint64_t header_bytes[RHW_MAX_WORLD];   // to rank r: headers of tokens
-  uint64_t wait_ns[RHW_MAX_WORLD];        // waited for rank r
+  uint64_t payload_bytes[RHW_MAX_LOCAL];  // to rank r: rows and scales of dispatches, partial sums of combines
+  uint64_t header_bytes[RHW_MAX_LOCAL];   // to rank r: headers of tokens
+  uint64_t wait_ns[RHW_MAX_LOCAL];        // waited for rank r
   uint64_t routed[RHW_EP_MAX_EXPERTS];    // token copies of this rank's tokens for physical expert e
   uint64_t received[RHW_EP_MAX_EXPERTS];  // rows that this rank has received for its expert e
   uint64_t reserved1[304];                // whole pages: a rank's lie on its own node

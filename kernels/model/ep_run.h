@@ -98,7 +98,7 @@ class EpRun {
     if (d.marksLease) {
       mem.storeRelaxed(heaps_.lease(d.rank), kLeaseOwnerDied | 7);
     } else {
-      mem.storeRelaxed(heaps_.abortWord(), kAbortRankDead | static_cast<uint32_t>(d.rank) << 16);
+      mem.storeRelaxed(heaps_.abortWord(), kAbortRankDead | static_cast<uint32_t>(d.rank) << kAbortCulpritShift);
     }
   }
   void abort() {

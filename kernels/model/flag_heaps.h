@@ -24,8 +24,11 @@ class FlagHeaps {
     world.memory.add(&abort_, 4, 4, [](size_t) { return std::string("abort"); });
     world.memory.add(
         calls_.data(), n * sizeof(CallWords), 8,
-        [](size_t unit) { return std::string(unit % 2 == 0 ? "call" : "call's count") + " of rank " + std::to_string(unit / 2); },
-        [](size_t unit, int rank, uint64_t) { return static_cast<size_t>(rank) == unit / 2; });
+        [](size_t unit) {
+          static const char* const words[] = {"call", "call's count", "call's detail"};
+          return words[unit % 3] + (" of rank " + std::to_string(unit / 3));
+        },
+        [](size_t unit, int rank, uint64_t) { return static_cast<size_t>(rank) == unit / 3; });
     windows_ = scratchBytes(worldSize, blockBytes, slotBytes, slotBytes, llSlotBytes);
     for (auto& heap : heaps_) heap.resize((windows_ + 2 * windowBytes_ + 127) / 64);
     for (int r = 0; r < worldSize; r++) makeTeam(r, reduceGroup, blockBytes, slotBytes, llSlotBytes);

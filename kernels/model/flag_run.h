@@ -119,7 +119,7 @@ class FlagRun {
   }
 
   void rank(int r) {
-    uint64_t history = 0;
+    uint32_t history = 0;
     for (size_t c = 0; c < shape_.calls.size(); c++) {
       const bool lacksARank = shape_.abort && c + 1 == shape_.calls.size();
       if (lacksARank && r == shape_.worldSize - 1) return;
@@ -154,12 +154,12 @@ class FlagRun {
     }
   }
 
-  Signature signatureOf(const Job& job, uint64_t* history) const {
-    if (!shape_.isSigned || job.call->algorithm == F::kNeighbours) return {0, 0};
-    const uint64_t call = (static_cast<uint64_t>(job.call->algorithm) + 1) | static_cast<uint64_t>(job.call->root) << 24 |
-                          static_cast<uint64_t>(job.operation) * kSequenceOne | *history << kHistoryShift;
-    *history = mix(call, job.call->count) >> kHistoryShift;
-    return {call, job.call->count};
+  Signature signatureOf(const Job& job, uint32_t* history) const {
+    if (!shape_.isSigned || job.call->algorithm == F::kNeighbours) return {};
+    const Signature s = sign({static_cast<uint32_t>(job.call->algorithm) + 1, 0, 0, static_cast<uint32_t>(job.call->root), job.call->count, 0,
+                              static_cast<uint32_t>(job.operation), *history});
+    *history = historyAfter(s);
+    return s;
   }
 
   bool run(Job& job, FlagMem& mem, Flags<FlagMem>& flags, Stop* stop) {
@@ -268,7 +268,7 @@ class FlagRun {
     std::vector<Transfer> list;
     const auto add = [&](int peer, bool sends, const char* buffer, uint64_t number) {
       Signature s = team.call;
-      if (call.algorithm == F::kNeighbours) s = {1000, call.count + number};
+      if (call.algorithm == F::kNeighbours) s = sign({100, 0, 0, kNoRoot, call.count + number, 0, 0, 0});
       list.push_back({peer, sends, const_cast<char*>(buffer), part, s, 0, false});
     };
     const auto slice = [&](const char* of, int r) { return of + static_cast<uint64_t>(r) * part; };

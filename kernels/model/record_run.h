@@ -24,8 +24,9 @@ class RecordRun {
     world.memory.add(
         ring_.data(), ring_.size() * sizeof(FlightRecord), 8,
         [](size_t unit) {
-          static const char* const words[] = {"number", "call", "bytes", "collective", "enqueued", "first", "last", "done"};
-          return "record " + std::to_string(unit / 8) + " " + words[unit % 8];
+          static const char* const words[] = {"number", "call", "place", "bytes", "collective", "enqueued", "done", "replay",
+                                              "first", "last", "last rank", "device begin", "device end", "", "", ""};
+          return "record " + std::to_string(unit / 16) + " " + words[unit % 16];
         },
         [](size_t, int rank, uint64_t) { return rank == 0; });
     world.addFiber(0, 0, [this] { write(); });
@@ -35,14 +36,20 @@ class RecordRun {
   std::string check() const { return ""; }  // readers check at once
 
  private:
-  static uint64_t word(uint64_t number, uint64_t which) { return number * 16 + which; }
+  // Below the bit of kHasArrivals.
+  static uint64_t word(uint64_t number, uint64_t which) { return number * 32 + which; }
+  // Every other operation has waited for somebody.
+  static Arrivals waited(uint64_t number) {
+    if (number % 2 == 0) return {0, 0, 0};
+    return {static_cast<int64_t>(word(number, 6)), static_cast<int64_t>(word(number, 7)), static_cast<int>(word(number, 8))};
+  }
 
   void write() {
     FlagMem mem(world_);
     for (uint64_t n = 1; n <= shape_.operations; n++) {
       FlightRecord* at = &ring_[n % shape_.records];
-      beginRecord(mem, at, {n, word(n, 1), word(n, 2), word(n, 3), word(n, 4), 0, 0, 0});
-      endRecord(mem, at, word(n, 5), word(n, 6), word(n, 7), word(n, 8));
+      beginRecord(mem, at, {n, word(n, 1), word(n, 2), word(n, 3), word(n, 4), word(n, 5)});
+      endRecord(mem, at, word(n, 9), waited(n), word(n, 10));
     }
   }
 
@@ -57,13 +64,20 @@ class RecordRun {
   }
   void check(const FlightRecord& r) {
     const uint64_t n = r.number;
-    if (r.bytes != word(n, 2) || r.collective != word(n, 3) || r.enqueued != word(n, 4)) world_.fail("a torn record %lu", n);
+    const Arrivals w = waited(n);
+    const uint64_t ended = word(n, 9) | (w.last != 0 ? kHasArrivals : 0);
+    if (r.place != word(n, 2) || r.bytes != word(n, 3) || r.collective != word(n, 4) || r.enqueued != word(n, 5)) {
+      world_.fail("a torn record %lu", n);
+    }
     if (r.done == 0) {
-      if (r.call != word(n, 1) && r.call != word(n, 5)) world_.fail("record %lu has the call of another", n);
+      if (r.call != word(n, 1) && r.call != ended) world_.fail("record %lu has the call of another", n);
       return;
     }
-    if (r.done != word(n, 8) || r.call != word(n, 5) || r.firstArrival != word(n, 6) || r.lastArrival != word(n, 7)) {
-      world_.fail("a torn end of record %lu", n);
+    if (r.done != word(n, 10) || r.call != ended) world_.fail("a torn end of record %lu", n);
+    if (w.last == 0) return;
+    if (r.firstArrival != static_cast<uint64_t>(w.first) || r.lastArrival != static_cast<uint64_t>(w.last) ||
+        r.lastRank != static_cast<uint64_t>(w.lastRank)) {
+      world_.fail("torn arrivals of record %lu", n);
     }
   }
 

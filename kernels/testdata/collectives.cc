@@ -83,7 +83,7 @@ struct Round {
   void transfers(size_t bytes) const {
     std::vector<Transfer> list;
     const auto add = [&](int peer, bool sends, int32_t* buffer) {
-      list.push_back({peer, sends, reinterpret_cast<char*>(buffer), bytes, what == What::kGather ? team.call : Signature{1, count}, 0, false});
+      list.push_back({peer, sends, reinterpret_cast<char*>(buffer), bytes, what == What::kGather ? team.call : sign({1, 0, 0, kNoRoot, count, 0, 0, 0}), 0, false});
     };
     for (int k = 1; k < o.world; k++) {
       const int peer = (team.rank + k) % o.world;
@@ -122,7 +122,7 @@ struct Round {
 
 void rank(const Options& o, FlagTeam& team) {
   std::vector<int32_t> own(2 * kMaxCount);
-  uint64_t history = 0;
+  uint32_t history = 0;
   for (int n = 0; n < o.rounds; n++) {
     const uint64_t shared = mix(o.seed ^ static_cast<uint64_t>(n));  // the same on all ranks
     dawdle(mix(shared + static_cast<uint64_t>(team.rank)));
@@ -133,8 +133,8 @@ void rank(const Options& o, FlagTeam& team) {
                    static_cast<size_t>(shared >> 16) % (kMaxCount / static_cast<size_t>(o.world)), memory, memory + kMaxCount};
     for (size_t i = 0; i < round.count * static_cast<size_t>(o.world); i++) round.send[i] = input(o.seed, team.rank, n, i);
     std::fill_n(round.recv, kMaxCount, -1);
-    team.call = {1 + static_cast<uint64_t>(round.what) + static_cast<uint64_t>(n) * kSequenceOne % (kSequenceMask + kSequenceOne) + (history << kHistoryShift), round.count};
-    history = mix(team.call.call) >> kHistoryShift;
+    team.call = sign({1 + static_cast<uint32_t>(round.what), 0, 0, kNoRoot, round.count, 0, static_cast<uint32_t>(n), history});
+    history = historyAfter(team.call);
     round.run();
     round.check();
   }

@@ -119,7 +119,7 @@ class Rank {
     const size_t bytes = host::bytesOf(r.type), part = r.count * bytes, self = static_cast<size_t>(team_.rank);
     const size_t sendParts = r.what == What::kReduceScatter ? parts_ : 1, recvParts = r.what == What::kAllGather ? parts_ : 1;
     fill(r, number, team_.rank, send_.data(), sendParts);
-    team_.call = {1 + static_cast<uint64_t>(r.what) + static_cast<uint64_t>(number) * kSequenceOne % (kSequenceMask + kSequenceOne), r.count};
+    team_.call = sign({1 + static_cast<uint32_t>(r.what), 0, 0, kNoRoot, r.count, 0, static_cast<uint32_t>(number), 0});
     std::fill(recv_.begin(), recv_.end(), '\x5a');
     char* send = send_.data();
     char* recv = recv_.data();

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 )
 
@@ -48,13 +49,19 @@ type Ring func(word int) *uint64
 const (
 	numberWord = iota
 	callWord
+	placeWord
 	bytesWord
 	collectiveWord
 	enqueuedWord
+	doneWord
+	_ // which replay of which graph
 	firstWord
 	lastWord
-	doneWord
+	lastRankWord
 )
+
+// hasArrivals is the flag of a call whose record says who was waited for.
+const hasArrivals = 1 << 40
 
 // attempts to read a record that its rank writes over meanwhile. Each attempt that fails means that the rank has come round
 // the whole ring.
@@ -103,7 +110,7 @@ func Before(ring Ring, sequence uint64, n int) []Record {
 	return out
 }
 
-// read is readRecord of flight_record.h. Loads of sync/atomic are sequentially consistent, which is more than it asks for.
+// read is readRecord of flight_record.h: the second line of a record is written by operations that have waited only. Loads of sync/atomic are sequentially consistent, which is more than it asks for.
 func read(ring Ring, slot int) (w wire.FlightRecord, ok bool) {
 	var words [wire.FlightWords]*uint64
 	for i := range words {
@@ -118,11 +125,15 @@ func read(ring Ring, slot int) (w wire.FlightRecord, ok bool) {
 		}
 		w.Done = atomic.LoadUint64(words[doneWord]) // before what it publishes
 		w.Call = atomic.LoadUint64(words[callWord])
+		w.Place = atomic.LoadUint64(words[placeWord])
 		w.Bytes = atomic.LoadUint64(words[bytesWord])
 		w.Collective = atomic.LoadUint64(words[collectiveWord])
 		w.Enqueued = atomic.LoadUint64(words[enqueuedWord])
-		w.FirstArrival = atomic.LoadUint64(words[firstWord])
-		w.LastArrival = atomic.LoadUint64(words[lastWord])
+		if w.FirstArrival, w.LastArrival, w.LastRank = 0, 0, 0; w.Done != 0 && w.Call&hasArrivals != 0 {
+			w.FirstArrival = atomic.LoadUint64(words[firstWord])
+			w.LastArrival = atomic.LoadUint64(words[lastWord])
+			w.LastRank = atomic.LoadUint64(words[lastRankWord])
+		}
 		if atomic.LoadUint64(words[numberWord]) == w.Number {
 			return w, true
 		}
@@ -136,8 +147,11 @@ var (
 	outcomes   = []State{Done, Aborted, TimedOut, Mismatched} // by railhead::Stop
 )
 
-// noValue in a field of a call stands for none.
-const noValue = 0xff
+// noValue in a field of a call stands for none, nobody in place of a root or peer.
+const (
+	noValue = 0xff
+	nobody  = 0xffffffff
+)
 
 func decode(w wire.FlightRecord) Record {
 	field := func(i int) int { return int(w.Call >> (8 * i) & 0xff) }
@@ -152,22 +166,22 @@ func decode(w wire.FlightRecord) Record {
 	if r.Op == wire.OpAllReduce || r.Op == wire.OpReduceScatter || r.Op == wire.OpReduce {
 		r.Reduction = nameOf(reductions, field(2))
 	}
-	if root := field(3); root != noValue {
-		r.Root = root
+	if root := w.Place & nobody; root < rank.MaxWorld {
+		r.Root = int(root)
 	}
 	if w.Done == 0 {
 		return r // what is written at the end may be half there
 	}
 	r.DoneNS = nanoseconds(w.Done)
 	r.FirstArrivalNS, r.LastArrivalNS = nanoseconds(w.FirstArrival), nanoseconds(w.LastArrival)
-	if a := wire.Algo(field(4)); a != wire.AlgoAuto {
+	if a := wire.Algo(field(3)); a != wire.AlgoAuto {
 		r.Algorithm = a.String()
 	}
-	if r.State = Aborted; field(5) < len(outcomes) {
-		r.State = outcomes[field(5)]
+	if r.State = Aborted; field(4) < len(outcomes) {
+		r.State = outcomes[field(4)]
 	}
-	if last := field(6); last != noValue {
-		r.LastRank = last
+	if w.Call&hasArrivals != 0 && w.LastRank < rank.MaxWorld {
+		r.LastRank = int(w.LastRank)
 	}
 	return r
 }

@@ -21,15 +21,15 @@ func (m *memory) ring() Ring { return func(w int) *uint64 { return &m[w] } }
 func (m *memory) put(w wire.FlightRecord) {
 	at := int(w.Number%wire.FlightRecords) * wire.FlightWords
 	atomic.StoreUint64(&m[at], 0)
-	for i, v := range []uint64{w.Call, w.Bytes, w.Collective, w.Enqueued, w.FirstArrival, w.LastArrival, w.Done} {
+	for i, v := range []uint64{w.Call, w.Place, w.Bytes, w.Collective, w.Enqueued, w.Done, 0, w.FirstArrival, w.LastArrival, w.LastRank} {
 		atomic.StoreUint64(&m[at+1+i], v)
 	}
 	atomic.StoreUint64(&m[at], w.Number)
 }
 
 // call puts a record's call together.
-func call(op wire.Op, dtype, reduction, root int, algo wire.Algo, outcome, last int) uint64 {
-	return uint64(op) | uint64(dtype)<<8 | uint64(reduction)<<16 | uint64(root)<<24 | uint64(algo)<<32 | uint64(outcome)<<40 | uint64(last)<<48
+func call(op wire.Op, dtype, reduction int, algo wire.Algo, outcome int) uint64 {
+	return uint64(op) | uint64(dtype)<<8 | uint64(reduction)<<16 | uint64(algo)<<24 | uint64(outcome)<<32
 }
 
 func TestARecordIsWhatTheRankWrote(t *testing.T) {
@@ -39,8 +39,8 @@ func TestARecordIsWhatTheRankWrote(t *testing.T) {
 	}{
 		"an all-reduce": {
 			wire.FlightRecord{
-				Number: 7, Call: call(wire.OpAllReduce, 1, 0, 0xff, wire.AlgoTwoshot, 0, 3), Bytes: 64, Collective: 5, Enqueued: 100,
-				FirstArrival: 110, LastArrival: 120, Done: 130,
+				Number: 7, Call: call(wire.OpAllReduce, 1, 0, wire.AlgoTwoshot, 0) | hasArrivals, Place: nobody, Bytes: 64, Collective: 5,
+				Enqueued: 100, FirstArrival: 110, LastArrival: 120, LastRank: 3, Done: 130,
 			},
 			Record{
 				Sequence: 7, Op: wire.OpAllReduce, Operation: "all_reduce", Collective: 5, Bytes: 64, Dtype: "bf16", Reduction: "sum", Root: -1,
@@ -48,7 +48,7 @@ func TestARecordIsWhatTheRankWrote(t *testing.T) {
 			},
 		},
 		"a receive that gave up": {
-			wire.FlightRecord{Number: 1, Call: call(wire.OpRecv, 7, 0, 2, wire.AlgoPipe, 2, 0xff), Bytes: 9, Enqueued: 1, Done: 2},
+			wire.FlightRecord{Number: 1, Call: call(wire.OpRecv, 7, 0, wire.AlgoPipe, 2), Place: 2, Bytes: 9, Enqueued: 1, Done: 2, LastArrival: 7, LastRank: 1},
 			Record{
 				Sequence: 1, Op: wire.OpRecv, Operation: "recv", Bytes: 9, Dtype: "u8", Root: 2, Algorithm: "pipe", State: TimedOut, EnqueuedNS: 1,
 				DoneNS: 2, LastRank: -1,
@@ -56,13 +56,14 @@ func TestARecordIsWhatTheRankWrote(t *testing.T) {
 		},
 		"one under way, its end half written": {
 			wire.FlightRecord{
-				Number: 2048, Call: call(wire.OpBarrier, 0, 0, 0xff, wire.AlgoPull, 1, 4), Enqueued: 50, FirstArrival: 60, LastArrival: 70, Collective: 1,
+				Number: 2048, Call: call(wire.OpBarrier, 0, 0, wire.AlgoPull, 1) | hasArrivals, Place: nobody, Enqueued: 50, FirstArrival: 60,
+				LastArrival: 70, LastRank: 4, Collective: 1,
 			},
 			Record{Sequence: 2048, Op: wire.OpBarrier, Operation: "barrier", Collective: 1, Root: -1, State: Running, EnqueuedNS: 50, LastRank: -1},
 		},
 		"nonsense": {
 			wire.FlightRecord{
-				Number: 3, Call: math.MaxUint64, Bytes: math.MaxUint64, Collective: math.MaxUint64, Enqueued: math.MaxUint64, FirstArrival: math.MaxUint64,
+				Number: 3, Call: math.MaxUint64, Place: math.MaxUint64, LastRank: math.MaxUint64, Bytes: math.MaxUint64, Collective: math.MaxUint64, Enqueued: math.MaxUint64, FirstArrival: math.MaxUint64,
 				LastArrival: 1, Done: math.MaxUint64,
 			},
 			Record{
@@ -140,7 +141,7 @@ func TestAReaderBesideAWriterNeverGetsATornRecord(t *testing.T) {
 			// All in few places, so that readers meet the writer.
 			at := n%3 + n*wire.FlightRecords
 			m.put(wire.FlightRecord{
-				Number: at, Call: call(wire.OpSend, 7, 0, int(at%251), wire.AlgoPipe, 0, 0xff), Bytes: at, Collective: at, Enqueued: at, FirstArrival: at,
+				Number: at, Call: call(wire.OpSend, 7, 0, wire.AlgoPipe, 0) | at%2*hasArrivals, Place: at % 251, LastRank: at, Bytes: at, Collective: at, Enqueued: at, FirstArrival: at,
 				LastArrival: at, Done: at,
 			})
 		}
@@ -153,7 +154,8 @@ func TestAReaderBesideAWriterNeverGetsATornRecord(t *testing.T) {
 		}
 		seen++
 		n := w.Number
-		if w.Bytes != n || w.Collective != n || w.Enqueued != n || w.FirstArrival != n || w.LastArrival != n || w.Done != n || w.Call>>24&0xff != n%251 {
+		if w.Bytes != n || w.Collective != n || w.Enqueued != n || w.Done != n || w.Place != n%251 ||
+			n%2 != 0 && (w.FirstArrival != n || w.LastArrival != n || w.LastRank != n) {
 			t.Fatalf("a torn record: %+v", w)
 		}
 	}
@@ -168,7 +170,7 @@ func TestAReaderBesideAWriterNeverGetsATornRecord(t *testing.T) {
 func FuzzRecords(f *testing.F) {
 	f.Add([]byte{})
 	var seed []byte
-	for _, v := range []uint64{1, call(wire.OpAllReduce, 0, 0, 0xff, 1, 0, 2), 16, 1, 100, 0, 0, 200} {
+	for _, v := range []uint64{1, call(wire.OpAllReduce, 0, 0, 1, 0) | hasArrivals, nobody, 16, 1, 100, 200, 0, 120, 150, 2} {
 		seed = binary.LittleEndian.AppendUint64(seed, v)
 	}
 	f.Add(seed)

@@ -1,6 +1,6 @@
 package flight
 
-import "railhead/internal/wire"
+import "railhead/internal/rank"
 
 // Lateness says of each rank how much later than the first rank it began collectives, on average, in ns: of those among the
 // ranks' records that all ranks still have. n is how many those are; 0 = nothing is known.
@@ -14,7 +14,7 @@ func Lateness(ranks []RankTrace) (mean []float64, n int) {
 			}
 		}
 	}
-	if len(ranks) == 0 || len(ranks) > wire.MaxWorld {
+	if len(ranks) == 0 || len(ranks) > rank.MaxPerNode {
 		return nil, 0
 	}
 	mean = make([]float64, len(ranks))

@@ -1,6 +1,6 @@
 package flight
 
-import "railhead/internal/wire"
+import "railhead/internal/rank"
 
 // Trace is the flight record of a group, or what is left of it after its end.
 type Trace struct {
@@ -27,7 +27,7 @@ type Traces struct {
 
 // Gather reads the last n records of each rank of a group.
 func Gather(world, n int, ring func(rank int) Ring) []RankTrace {
-	out := make([]RankTrace, min(world, wire.MaxWorld))
+	out := make([]RankTrace, min(world, rank.MaxPerNode))
 	for r := range out {
 		out[r] = RankTrace{Rank: r, Records: Newest(ring(r), n)}
 	}

@@ -1,9 +1,9 @@
 package flight
 
 import (
-	"math/bits"
 	"time"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 )
 
@@ -21,14 +21,14 @@ const (
 
 // Rank is what is known of one rank of a group.
 type Rank struct {
-	Rank       int
-	Here       bool    // it holds the group
-	Stopped    bool    // its process does not run: stopped by a signal or a debugger, or a zombie
-	Op         wire.Op // OpNone = between operations
-	Sequence   uint64  // of Op, else of its last operation
-	Collective uint64  // of Op, else of its last operation; 0 = none, or not known
-	WaitingFor uint64  // bit r: rank r has not come
-	Since      int64   // when Op began, else when its last operation ended; monotonic, ns; 0 = not known
+	Rank       rank.Local
+	Here       bool          // it holds the group
+	Stopped    bool          // its process does not run: stopped by a signal or a debugger, or a zombie
+	Op         wire.Op       // OpNone = between operations
+	Sequence   uint64        // of Op, else of its last operation
+	Collective uint64        // of Op, else of its last operation; 0 = none, or not known
+	WaitingFor rank.LocalSet // have not come
+	Since      int64         // when Op began, else when its last operation ended; monotonic, ns; 0 = not known
 }
 
 // Verdict says how a group does.
@@ -95,7 +95,7 @@ func Judge(ranks []Rank, now int64, stallAfter time.Duration) Verdict {
 	}
 	for _, r := range j.in(kept) {
 		v.Waiting = append(v.Waiting, Waiter{
-			Rank: r.Rank, Operation: r.Op.String(), Sequence: r.Sequence, WaitingFor: List(j.waitsFor(r)), AgeMS: j.age(r),
+			Rank: int(r.Rank), Operation: r.Op.String(), Sequence: r.Sequence, WaitingFor: List(j.waitsFor(r)), AgeMS: j.age(r),
 		})
 	}
 	v.Text = v.sentence()
@@ -103,27 +103,27 @@ func Judge(ranks []Rank, now int64, stallAfter time.Duration) Verdict {
 }
 
 type judgement struct {
-	ranks [wire.MaxWorld]*Rank
-	all   uint64 // bit r: rank r is there
+	ranks [rank.MaxPerNode]*Rank
+	all   rank.LocalSet // are there
 	now   int64
 }
 
 func newJudgement(ranks []Rank, now int64) *judgement {
 	j := &judgement{now: now}
 	for i := range ranks {
-		if r := ranks[i].Rank; r >= 0 && r < wire.MaxWorld {
+		if r := ranks[i].Rank; r >= 0 && r < rank.MaxPerNode {
 			j.ranks[r] = &ranks[i]
-			j.all |= 1 << r
+			j.all = j.all.With(r)
 		}
 	}
 	return j
 }
 
-// in lists the ranks of a mask.
-func (j *judgement) in(mask uint64) []*Rank {
+// in lists the ranks of a set.
+func (j *judgement) in(set rank.LocalSet) []*Rank {
 	var out []*Rank
-	for mask &= j.all; mask != 0; mask &= mask - 1 {
-		out = append(out, j.ranks[bits.TrailingZeros64(mask)])
+	for r := range (set & j.all).All() {
+		out = append(out, j.ranks[r])
 	}
 	return out
 }
@@ -131,11 +131,11 @@ func (j *judgement) in(mask uint64) []*Rank {
 func inOperation(r *Rank) bool { return r.Here && r.Op != wire.OpNone }
 
 // waitsFor: what a rank whose process does not run has said of its waits is old, and nobody but itself keeps it.
-func (j *judgement) waitsFor(r *Rank) uint64 {
+func (j *judgement) waitsFor(r *Rank) rank.LocalSet {
 	if !inOperation(r) || r.Stopped {
 		return 0
 	}
-	return r.WaitingFor & j.all &^ (1 << r.Rank)
+	return r.WaitingFor & j.all &^ rank.Of(r.Rank)
 }
 
 func (j *judgement) anyInOperation() bool {
@@ -176,14 +176,14 @@ func (j *judgement) idleFor() (least *int64) {
 }
 
 // behind follows those who have waited for long to those who wait for nobody. kept is who waits for these, for however long.
-func (j *judgement) behind(stallAfter time.Duration) (behind, kept uint64, how How) {
-	var reached uint64
+func (j *judgement) behind(stallAfter time.Duration) (behind, kept rank.LocalSet, how How) {
+	var reached rank.LocalSet
 	for _, r := range j.in(j.all) {
 		if inOperation(r) && r.Since > 0 && j.now-r.Since >= stallAfter.Nanoseconds() {
-			reached |= 1 << r.Rank
+			reached = reached.With(r.Rank)
 		}
 	}
-	for grown := uint64(0); grown != reached; {
+	for grown := rank.LocalSet(0); grown != reached; {
 		grown = reached
 		for _, r := range j.in(reached) {
 			reached |= j.waitsFor(r)
@@ -191,16 +191,16 @@ func (j *judgement) behind(stallAfter time.Duration) (behind, kept uint64, how H
 	}
 	for _, r := range j.in(reached) {
 		if j.waitsFor(r) == 0 {
-			behind |= 1 << r.Rank
+			behind = behind.With(r.Rank)
 		} else {
-			kept |= 1 << r.Rank
+			kept = kept.With(r.Rank)
 		}
 	}
 	for more := true; more; {
 		before := kept
 		for _, r := range j.in(j.all) {
 			if j.waitsFor(r)&(behind|kept) != 0 {
-				kept |= 1 << r.Rank
+				kept = kept.With(r.Rank)
 			}
 		}
 		more = kept != before
@@ -212,21 +212,21 @@ func (j *judgement) behind(stallAfter time.Duration) (behind, kept uint64, how H
 }
 
 // leastFar is, of ranks that wait for each other in a circle, those in the earliest collective.
-func (j *judgement) leastFar(mask uint64) uint64 {
-	least, out := ^uint64(0), uint64(0)
-	for _, r := range j.in(mask) {
+func (j *judgement) leastFar(set rank.LocalSet) (out rank.LocalSet) {
+	least := ^uint64(0)
+	for _, r := range j.in(set) {
 		switch {
 		case r.Collective < least:
-			least, out = r.Collective, 1<<r.Rank
+			least, out = r.Collective, rank.Of(r.Rank)
 		case r.Collective == least:
-			out |= 1 << r.Rank
+			out = out.With(r.Rank)
 		}
 	}
 	return out
 }
 
 func (j *judgement) describe(r *Rank, how How) Behind {
-	b := Behind{Rank: r.Rank, How: how, Sequence: r.Sequence, AgeMS: j.age(r)}
+	b := Behind{Rank: int(r.Rank), How: how, Sequence: r.Sequence, AgeMS: j.age(r)}
 	if r.Op != wire.OpNone {
 		b.Operation = r.Op.String()
 	}
@@ -244,11 +244,12 @@ func (j *judgement) describe(r *Rank, how How) Behind {
 	return b
 }
 
-// List is a mask's ranks in order.
-func List(mask uint64) []int {
+// List is a set's ranks in order. Reports name world ranks, and a judgement is of a group that has all of its ranks on this node,
+// where local ones are the same.
+func List(set rank.LocalSet) []int {
 	var out []int
-	for ; mask != 0; mask &= mask - 1 {
-		out = append(out, bits.TrailingZeros64(mask))
+	for r := range set.All() {
+		out = append(out, int(r))
 	}
 	return out
 }

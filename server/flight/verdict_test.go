@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 )
 
@@ -18,17 +19,17 @@ const (
 )
 
 // in is a rank that has been in an all-reduce, its number 8 of 10 operations, for so many seconds.
-func in(rank int, seconds int64, waitingFor ...int) Rank {
-	r := Rank{Rank: rank, Here: true, Op: wire.OpAllReduce, Sequence: 10, Collective: 8, Since: now - seconds*second}
+func in(local int, seconds int64, waitingFor ...int) Rank {
+	r := Rank{Rank: rank.Local(local), Here: true, Op: wire.OpAllReduce, Sequence: 10, Collective: 8, Since: now - seconds*second}
 	for _, w := range waitingFor {
-		r.WaitingFor |= 1 << w
+		r.WaitingFor = r.WaitingFor.With(rank.Local(w))
 	}
 	return r
 }
 
 // out is a rank whose last operation ended so many seconds ago.
-func out(rank int, seconds int64) Rank {
-	return Rank{Rank: rank, Here: true, Sequence: 9, Collective: 7, Since: now - seconds*second}
+func out(local int, seconds int64) Rank {
+	return Rank{Rank: rank.Local(local), Here: true, Sequence: 9, Collective: 7, Since: now - seconds*second}
 }
 
 func with(r Rank, change func(*Rank)) Rank {
@@ -73,7 +74,7 @@ func TestTheVerdictNamesTheRanksBehind(t *testing.T) {
 		{"a circle", []Rank{in(0, 9, 1), in(1, 9, 0)}, Stalled, "0 circle, 1 circle", []int{0, 1}, "rank 0 waits in all_reduce #10 for ranks that wait for it"},
 		{"a circle with one in an earlier collective", []Rank{in(0, 9, 1), with(in(1, 9, 0), func(r *Rank) { r.Collective = 7 })}, Stalled, "1 circle",
 			[]int{0, 1}, ""},
-		{"masks of nonsense", []Rank{with(in(0, 9), func(r *Rank) { r.WaitingFor = ^uint64(0) }), out(1, 9)}, Stalled, "1 not_called", []int{0}, ""},
+		{"masks of nonsense", []Rank{with(in(0, 9), func(r *Rank) { r.WaitingFor = ^rank.LocalSet(0) }), out(1, 9)}, Stalled, "1 not_called", []int{0}, ""},
 		{"a rank that waits for itself", []Rank{in(0, 9, 0)}, Stalled, "0 busy", nil, ""},
 		{"a time in the future", []Rank{in(0, -50, 1), out(1, 1)}, OK, "", nil, ""},
 	} {
@@ -121,7 +122,7 @@ func TestASentenceNamesAFewRanksOnly(t *testing.T) {
 func TestTheRanksBehindAreThoseThatKeepTheOthers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		world := rapid.IntRange(2, 64).Draw(t, "world")
-		late := uint64(1) << rapid.IntRange(0, world-1).Draw(t, "late")
+		late := rank.LocalSet(1) << rapid.IntRange(0, world-1).Draw(t, "late")
 		for range rapid.IntRange(0, 3).Draw(t, "more") {
 			late |= 1 << rapid.IntRange(0, world-1).Draw(t, "another")
 		}
@@ -137,13 +138,13 @@ func TestTheRanksBehindAreThoseThatKeepTheOthers(t *testing.T) {
 			}
 			ranks = append(ranks, w)
 		}
-		all := uint64(1)<<world - 1
+		all := rank.First(world)
 		if late == all {
 			return
 		}
 		shuffled := rapid.Permutation(ranks).Draw(t, "order")
 		v := Judge(shuffled, now, stallAfter)
-		var behind, kept uint64
+		var behind, kept rank.LocalSet
 		for _, b := range v.Behind {
 			behind |= 1 << b.Rank
 		}
@@ -164,9 +165,9 @@ func TestNoLinesOfRanksBreakTheVerdict(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ranks := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Rank {
 			return Rank{
-				Rank: rapid.IntRange(-2, 70).Draw(t, "rank"), Here: rapid.Bool().Draw(t, "here"), Stopped: rapid.Bool().Draw(t, "stopped"),
+				Rank: rank.Local(rapid.IntRange(-2, 70).Draw(t, "rank")), Here: rapid.Bool().Draw(t, "here"), Stopped: rapid.Bool().Draw(t, "stopped"),
 				Op: wire.Op(rapid.Uint32Range(0, 25).Draw(t, "op")), Sequence: rapid.Uint64().Draw(t, "sequence"),
-				Collective: rapid.Uint64().Draw(t, "collective"), WaitingFor: rapid.Uint64().Draw(t, "waiting"), Since: rapid.Int64().Draw(t, "since"),
+				Collective: rapid.Uint64().Draw(t, "collective"), WaitingFor: rank.LocalSet(rapid.Uint64().Draw(t, "waiting")), Since: rapid.Int64().Draw(t, "since"),
 			}
 		}), 0, 10).Draw(t, "ranks")
 		v := Judge(ranks, rapid.Int64Range(0, 1<<60).Draw(t, "now"), stallAfter)

@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"time"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 	"railhead/symm"
@@ -49,12 +50,13 @@ func machineConfig(start time.Time) membership.Config {
 		BroadcastSlotBytes: broadcastSlotBytes,
 
 		ScratchBytes: ScratchBytes(),
+		Memory:       wire.Memory{Kind: wire.MemoryCPU, Granularity: symm.WindowGranule},
 	}
 }
 
 // ScratchBytes is the part of a heap that holds no windows.
 func ScratchBytes() (scratch uint64) {
-	for world := 1; world <= wire.MaxWorld; world++ {
+	for world := 1; world <= rank.MaxPerNode; world++ {
 		scratch = max(scratch, wire.ScratchNeed(world, blockBytes, broadcastSlotBytes, pipeSlotBytes(world)))
 	}
 	return (scratch + symm.WindowGranule - 1) / symm.WindowGranule * symm.WindowGranule

@@ -2,34 +2,49 @@ package group
 
 import (
 	"encoding/binary"
-	"math/bits"
 	"sync/atomic"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/server/membership"
-	"railhead/symm"
 )
 
-// writeControlHeader fills page 0 in before anybody else can see it.
-func writeControlHeader(m *symm.Mapping, a membership.CreateGroup) {
+// writeControlHeader fills in the header, and which rank each line is of, before anybody else can see it.
+func (m *memory) writeControlHeader(a membership.CreateGroup) {
 	h := wire.ControlHeader{
-		Magic: wire.ControlMagic, Version: wire.ControlVersion, World: uint32(a.World),
-		Group: uint64(a.Group), Incarnation: a.Incarnation,
+		Magic: wire.ControlMagic, Version: wire.ControlVersion, World: uint32(a.World), Group: uint64(a.Group), Incarnation: a.Incarnation,
+		LocalSize: uint32(a.World), Nodes: 1, Bytes: wire.ControlBytes(a.World), Parts: m.parts,
 	}
-	b, err := binary.Append(nil, binary.LittleEndian, h)
-	if err == nil {
-		copy(m.Bytes(0, uint64(len(b))), b)
+	if b, err := binary.Append(nil, binary.LittleEndian, h); err == nil {
+		copy(m.mapping.Bytes(0, uint64(len(b))), b)
 	}
+	for r := range rank.First(a.World).All() {
+		atomic.StoreUint32(m.mapping.Word32(m.line(r)+wire.RankOffset), uint32(m.rankOf(r)))
+	}
+}
+
+// line is where a rank's line begins.
+func (m *memory) line(r rank.Local) uint64 { return m.parts.Lines.At(int(r)) }
+
+// rankOf is the world rank of a local one, and localOf the local one of a world rank, rank.None where it is not of this node. All
+// ranks of a group are on this node: see membership.
+func (m *memory) rankOf(r rank.Local) rank.World { return rank.World(r) }
+
+func (m *memory) localOf(r rank.World) rank.Local {
+	if r < 0 || int(r) >= m.world {
+		return rank.None
+	}
+	return rank.Local(r)
 }
 
 // poison breaks the group unless it is broken already, and wakes everybody who waits in it. Any goroutine, as long as
 // the memory is held.
 func (m *memory) poison(a wire.Abort) {
-	if a.Op == wire.OpNone && a.Culprit >= 0 && a.Culprit < m.world {
-		a.Op = m.operation(a.Culprit)
+	if culprit := m.localOf(a.Culprit); a.Op == wire.OpNone && culprit >= 0 {
+		a.Op = m.operation(culprit)
 	}
 	// Ranks poll the low half alone: a word in which that is 0 has broken nothing yet, whoever wrote the rest.
-	for old := uint64(0); uint32(old) == 0 && !atomic.CompareAndSwapUint64(m.abort, old, a.Word()); {
+	for old := uint64(0); !wire.IsBroken(old) && !atomic.CompareAndSwapUint64(m.abort, old, a.Word()); {
 		old = atomic.LoadUint64(m.abort)
 	}
 	futexWakeAll(m.mapping.Word32(wire.AbortOffset))
@@ -38,22 +53,20 @@ func (m *memory) poison(a wire.Abort) {
 // firstInLine is the rank that a late one waits for itself, and so on: the one that nobody keeps. The line of a rank that was
 // stopped in its sleep may be old: where it leads in a circle, the rank that has begun the fewest operations is the one that
 // does not go on. Ranks may write anything there.
-func (m *memory) firstInLine(late int) int {
-	seen := make([]bool, m.world)
-	begun := func(rank int) uint64 {
-		return atomic.LoadUint64(m.mapping.Word64(wire.RankLineOffset(rank) + wire.SeqOffset))
-	}
+func (m *memory) firstInLine(late rank.Local) rank.Local {
+	var seen rank.LocalSet
+	begun := func(r rank.Local) uint64 { return atomic.LoadUint64(m.mapping.Word64(m.line(r) + wire.SeqOffset)) }
 	behind := late
-	for r := late; !seen[r]; {
-		seen[r] = true
+	for r := late; !seen.Has(r); {
+		seen = seen.With(r)
 		if begun(r) < begun(behind) {
 			behind = r
 		}
-		waitsFor := atomic.LoadUint64(m.mapping.Word64(wire.RankLineOffset(r) + wire.WaitingForOffset))
+		waitsFor := m.waitingFor(r)
 		if m.operation(r) == wire.OpNone || waitsFor == 0 {
 			return r
 		}
-		if r = bits.TrailingZeros64(waitsFor); r >= m.world {
+		if r = waitsFor.Lowest(); int(r) >= m.world {
 			return late
 		}
 	}
@@ -61,6 +74,11 @@ func (m *memory) firstInLine(late int) int {
 }
 
 // operation is what the rank says it is doing. It may write anything there.
-func (m *memory) operation(rank int) wire.Op {
-	return wire.Op(atomic.LoadUint32(m.mapping.Word32(wire.RankLineOffset(rank) + wire.OpOffset)))
+func (m *memory) operation(r rank.Local) wire.Op {
+	return wire.Op(atomic.LoadUint32(m.mapping.Word32(m.line(r) + wire.OpOffset)))
+}
+
+// waitingFor is whom the rank says it waits for; the same.
+func (m *memory) waitingFor(r rank.Local) rank.LocalSet {
+	return rank.LocalSet(atomic.LoadUint64(m.mapping.Word64(m.line(r) + wire.WaitingForOffset)))
 }

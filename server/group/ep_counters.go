@@ -23,7 +23,7 @@ var EPReasons = [wire.EPDropped]string{"invalid_ids", "duplicate_ids", "excess_t
 // epUsed says how many experts a rank's counters are in use for, and whether they are at all. Memory of a rank that uses no MoE
 // is not touched: reading a page would allocate it.
 func (m *memory) epUsed(rank int) (experts int, ok bool) {
-	begin := wire.EPCountersOffset(m.world, rank)
+	begin := m.parts.Counters.At(rank)
 	if written, err := m.control.HasData(begin, wire.EPRoutedOffset); err != nil || !written {
 		return 0, false
 	}
@@ -34,8 +34,8 @@ func (m *memory) epUsed(rank int) (experts int, ok bool) {
 
 // usesEP says whether a rank of the group has counted anything.
 func (m *memory) usesEP() bool {
-	begin := wire.EPCountersOffset(m.world, 0)
-	written, err := m.control.HasData(begin, wire.EPCountersOffset(m.world, m.world)-begin)
+	counters := m.parts.Counters
+	written, err := m.control.HasData(counters.Offset, counters.Bytes())
 	for r := 0; err == nil && written && r < m.world; r++ {
 		if _, ok := m.epUsed(r); ok {
 			return true
@@ -50,7 +50,7 @@ func (m *memory) epRank(rank int) (c EPCounters, ok bool) {
 	if !ok {
 		return c, false
 	}
-	begin := wire.EPCountersOffset(m.world, rank)
+	begin := m.parts.Counters.At(rank)
 	words := func(offset uint64, n int) []uint64 {
 		out := make([]uint64, n)
 		for i := range out {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 	"railhead/server/session"
@@ -68,7 +69,7 @@ func (g *Groups) createGroup(a membership.CreateGroup) []membership.Action {
 func (g *Groups) keep(id membership.GroupID, m *memory) {
 	g.memory[id], g.segments[m.file] = m, id
 	m.watch(watchEvents{
-		died:    func(rank int) { g.core.Post(func() { g.leaseLost(id, rank) }) },
+		died:    func(r rank.Local) { g.core.Post(func() { g.leaseLost(id, r) }) },
 		aborted: func(w wire.Abort) { g.core.Post(func() { g.do(g.machine.Poisoned(id, w)) }) },
 		failed: func(err error) {
 			g.log.Error("cannot watch a group's leases; deaths are still seen by socket and pidfd", "group", id, "error", err)
@@ -109,7 +110,7 @@ func (g *Groups) descriptorOf(a membership.Send) session.Descriptor {
 	case m == nil:
 		return nil
 	case a.FD == membership.HeapFD:
-		return m.heaps[a.Rank]
+		return m.heaps[a.Local]
 	}
 	return m.control
 }

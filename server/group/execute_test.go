@@ -75,14 +75,17 @@ func TestNoAnswerIsSentBeforeTheLedgerHasTheOutcome(t *testing.T) {
 		}
 	}
 	step("join", "nothing has ended", func(s membership.SessionID) []membership.Action {
-		return g.machine.Join(now, s, 1, 1, &wire.Join{Group: name, Rank: uint32(s - 1), World: 2, HeapBytes: 1 << 20, TimeoutMS: 60_000})
+		return g.machine.Join(now, s, 1, 1, &wire.Join{
+			Group: name, Common: wire.Common{World: 2, Nodes: 1, HeapBytes: 1 << 20},
+			Own: wire.Own{Place: wire.OneNode(int(s)-1, 2), TimeoutMS: 60_000},
+		})
 	})
 	step("attached", "1 ended, windows [], finalized false", func(s membership.SessionID) []membership.Action {
 		return g.machine.Attached(now, s, 1, &wire.Attached{Group: 1})
 	})
 	windows := fmt.Sprintf("[{%d 65536}]", at)
-	g.do(g.machine.WindowAlloc(now, 1, 2, &wire.WindowAlloc{Group: 1, Bytes: 1}))
-	g.do(g.machine.WindowAlloc(now, 2, 2, &wire.WindowAlloc{Group: 1, Bytes: 1}))
+	g.do(g.machine.WindowAlloc(now, 1, 2, &wire.WindowAlloc{Group: 1, Bytes: 1, Memory: wire.MemoryCPU}))
+	g.do(g.machine.WindowAlloc(now, 2, 2, &wire.WindowAlloc{Group: 1, Bytes: 1, Memory: wire.MemoryCPU}))
 	step("window_alloc", "2 ended, windows "+windows+", finalized false", func(s membership.SessionID) []membership.Action {
 		return g.machine.WindowCommitted(s, 2, &wire.WindowCommitted{Group: 1, Offset: at})
 	})

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 )
@@ -16,7 +17,7 @@ const watchRescan = time.Second
 
 // watchEvents are called from the watcher's goroutine.
 type watchEvents struct {
-	died    func(rank int)
+	died    func(rank.Local)
 	aborted func(wire.Abort)
 	failed  func(error)
 }
@@ -30,7 +31,7 @@ type watcher struct {
 	word     *uint32 // wakes the watcher itself; nobody else uses it
 	stopping atomic.Bool
 	done     chan struct{}
-	dead     []bool
+	dead     rank.LocalSet
 	aborted  bool
 }
 
@@ -38,8 +39,7 @@ func (m *memory) watch(e watchEvents) { m.watchEvery(watchRescan, e) }
 
 func (m *memory) watchEvery(rescan time.Duration, e watchEvents) {
 	m.watcher = &watcher{
-		m: m, events: e, rescan: rescan, word: m.mapping.Word32(wire.WatchOffset), done: make(chan struct{}),
-		dead: make([]bool, m.world),
+		m: m, events: e, rescan: rescan, word: new(uint32), done: make(chan struct{}),
 	}
 	go m.watcher.run()
 }
@@ -91,19 +91,16 @@ func (w *watcher) lookAtAbort(words []futexWord) []futexWord {
 // A lease word: written by its rank's control thread (its tid when it takes the lease, 0 when it drops it, each followed
 // by a wake), by the kernel (FUTEX_OWNER_DIED), and here (FUTEX_WAITERS, without which the kernel would wake nobody).
 func (w *watcher) lookAtLeases(words []futexWord) (_ []futexWord, again bool) {
-	for r := range w.dead {
-		if w.dead[r] {
-			continue
-		}
-		word := w.m.mapping.Word32(wire.RankLineOffset(r) + wire.LeaseOffset)
+	for r := range (rank.First(w.m.world) &^ w.dead).All() {
+		word := w.m.leaseWord(r)
 		v := atomic.LoadUint32(word)
 		switch {
 		case v&wire.LeaseOwnerDied != 0:
-			w.dead[r] = true
+			w.dead = w.dead.With(r)
 			// At once, not by way of the core's queue: this is what the other ranks wait for. But a rank that has
 			// called finalize may die without harm; the core knows.
 			if w.m.operation(r) != wire.OpFinalize {
-				w.m.poison(wire.Abort{Code: wire.ResultRankDead, Culprit: r, Reporter: -1})
+				w.m.poison(wire.Abort{Code: wire.ResultRankDead, Culprit: w.m.rankOf(r), Reporter: rank.None})
 			}
 			w.events.died(r)
 			continue
@@ -119,14 +116,15 @@ func (w *watcher) lookAtLeases(words []futexWord) (_ []futexWord, again bool) {
 }
 
 // leaseIsLost says whether the kernel has marked a rank's lease.
-func (m *memory) leaseIsLost(rank int) bool {
-	if rank < 0 || rank >= m.world {
-		return false
-	}
-	return atomic.LoadUint32(m.mapping.Word32(wire.RankLineOffset(rank)+wire.LeaseOffset))&wire.LeaseOwnerDied != 0
+func (m *memory) leaseIsLost(r rank.Local) bool {
+	return r >= 0 && int(r) < m.world && atomic.LoadUint32(m.leaseWord(r))&wire.LeaseOwnerDied != 0
 }
 
-func (g *Groups) firstInLine(id membership.GroupID, late int) int {
+func (m *memory) leaseWord(r rank.Local) *uint32 {
+	return m.mapping.Word32(m.line(r) + wire.LeaseOffset)
+}
+
+func (g *Groups) firstInLine(id membership.GroupID, late rank.Local) rank.Local {
 	if m := g.memory[id]; m != nil {
 		return m.firstInLine(late)
 	}
@@ -138,17 +136,17 @@ func (g *Groups) firstInLine(id membership.GroupID, late int) int {
 func (g *Groups) toldDeaths() {
 	for id, m := range g.memory {
 		a, broken := wire.ParseAbort(atomic.LoadUint64(m.abort))
-		if broken && a.Code == wire.ResultRankDead && a.Reporter < 0 && m.leaseIsLost(a.Culprit) {
-			g.do(g.machine.LeaseLost(id, a.Culprit, false)) // of one that finalizes the watcher tells nobody
+		if broken && a.Code == wire.ResultRankDead && a.Reporter < 0 && m.leaseIsLost(m.localOf(a.Culprit)) {
+			g.do(g.machine.LeaseLost(id, m.localOf(a.Culprit), false)) // of one that finalizes the watcher tells nobody
 		}
 	}
 }
 
-func (g *Groups) leaseLost(id membership.GroupID, rank int) {
+func (g *Groups) leaseLost(id membership.GroupID, r rank.Local) {
 	g.observer.LeaseDied()
 	finalizing := false
 	if m := g.memory[id]; m != nil {
-		finalizing = m.operation(rank) == wire.OpFinalize
+		finalizing = m.operation(r) == wire.OpFinalize
 	}
-	g.do(g.machine.LeaseLost(id, rank, finalizing))
+	g.do(g.machine.LeaseLost(id, r, finalizing))
 }

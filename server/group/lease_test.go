@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/internal/leaseholder"
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 )
@@ -17,7 +18,7 @@ import (
 // watched is the memory of a group and what its watcher has said.
 type watched struct {
 	*memory
-	died    chan int
+	died    chan rank.Local
 	aborted chan wire.Abort
 }
 
@@ -28,21 +29,19 @@ func newWatchedMemory(t *testing.T, world int) *watched {
 		t.Fatal(err)
 	}
 	t.Cleanup(m.release)
-	return &watched{memory: m, died: make(chan int, 2*world), aborted: make(chan wire.Abort, 2)}
+	return &watched{memory: m, died: make(chan rank.Local, 2*world), aborted: make(chan wire.Abort, 2)}
 }
 
 // start watches without ever looking again by itself: whatever is seen, the kernel or a rank has woken the watcher for.
 func (w *watched) start(t *testing.T) {
 	w.watchEvery(never, watchEvents{
-		died:    func(rank int) { w.died <- rank },
+		died:    func(r rank.Local) { w.died <- r },
 		aborted: func(a wire.Abort) { w.aborted <- a },
 		failed:  func(err error) { t.Error(err) },
 	})
 }
 
-func (w *watched) lease(rank int) *uint32 {
-	return w.mapping.Word32(wire.RankLineOffset(rank) + wire.LeaseOffset)
-}
+func (w *watched) lease(r int) *uint32 { return w.leaseWord(rank.Local(r)) }
 
 // awaitWatched waits until the watcher has asked the kernel to be woken for the rank.
 func (w *watched) awaitWatched(t *testing.T, rank int) {
@@ -59,7 +58,7 @@ func TestTheDeathOfALeaseHolderIsSeenAndBreaksTheGroup(t *testing.T) {
 	for _, takenFirst := range []bool{false, true} {
 		w := newWatchedMemory(t, 4)
 		h := leaseholder.New()
-		atomic.StoreUint32(w.mapping.Word32(wire.RankLineOffset(2)+wire.OpOffset), uint32(wire.OpBarrier))
+		atomic.StoreUint32(w.mapping.Word32(w.line(2)+wire.OpOffset), uint32(wire.OpBarrier))
 		if takenFirst {
 			h.Take(w.mapping, 2)
 		}
@@ -88,7 +87,7 @@ func TestTheDeathOfALeaseHolderIsSeenAndBreaksTheGroup(t *testing.T) {
 }
 
 func TestEveryDeathIsReportedOnceWhateverTheOrder(t *testing.T) {
-	const world = wire.MaxWorld
+	const world = rank.MaxPerNode
 	w := newWatchedMemory(t, world)
 	w.start(t)
 	holders := make([]*leaseholder.Holder, world)
@@ -100,7 +99,7 @@ func TestEveryDeathIsReportedOnceWhateverTheOrder(t *testing.T) {
 	for _, r := range order[:world/2] { // some one by one
 		w.awaitWatched(t, r)
 		holders[r].Die()
-		if got := next(t, "a death", w.died); got != r {
+		if got := next(t, "a death", w.died); int(got) != r {
 			t.Fatalf("rank %d is said to be dead, want %d", got, r)
 		}
 	}
@@ -110,7 +109,7 @@ func TestEveryDeathIsReportedOnceWhateverTheOrder(t *testing.T) {
 	}
 	var seen []int
 	for range order[world/2:] {
-		seen = append(seen, next(t, "a death", w.died))
+		seen = append(seen, int(next(t, "a death", w.died)))
 	}
 	want := order[world/2:]
 	slices.Sort(seen)
@@ -190,7 +189,7 @@ func TestAnAbortWordThatARankSetsReachesTheCore(t *testing.T) {
 func TestTheDeathOfARankInFinalizeIsTheCoresToJudge(t *testing.T) {
 	w := newWatchedMemory(t, 2)
 	w.start(t)
-	atomic.StoreUint32(w.mapping.Word32(wire.RankLineOffset(1)+wire.OpOffset), uint32(wire.OpFinalize))
+	atomic.StoreUint32(w.mapping.Word32(w.line(1)+wire.OpOffset), uint32(wire.OpFinalize))
 	h := leaseholder.New()
 	h.Take(w.mapping, 1)
 	w.awaitWatched(t, 1)
@@ -226,14 +225,13 @@ func TestStopEndsAWatcherWhateverTheRanksDo(t *testing.T) {
 			default:
 			}
 			atomic.StoreUint32(w.lease(int(i%8)), i*2654435761&^wire.LeaseOwnerDied)
-			atomic.StoreUint32(w.mapping.Word32(wire.WatchOffset), i%3)
 			if i%64 == 0 {
 				futexWakeAll(w.lease(int(i / 64 % 8)))
 			}
 		}
 	}()
 	for i := range 300 {
-		w.watch(watchEvents{died: func(int) {}, aborted: func(wire.Abort) {}, failed: func(err error) { t.Error(err) }})
+		w.watch(watchEvents{died: func(rank.Local) {}, aborted: func(wire.Abort) {}, failed: func(err error) { t.Error(err) }})
 		stopped := make(chan struct{})
 		go func() { w.watcher.stop(); close(stopped) }()
 		select {

@@ -15,8 +15,10 @@ import (
 // any two stores, so the end of a call is one store, of the word that says how many have ended.
 
 // writeLedger fills in what never changes, before anybody else can see it.
-func writeLedger(m *symm.Mapping, a membership.CreateGroup) {
-	l := wire.Ledger{HeapBytes: a.HeapBytes, ScratchBytes: a.ScratchBytes, ReduceGroup: a.ReduceGroup}
+func (m *memory) writeLedger(a membership.CreateGroup) {
+	l := &m.ledger
+	l.HeapBytes, l.ScratchBytes, l.ReduceGroup = a.HeapBytes, a.ScratchBytes, a.ReduceGroup
+	l.Memory[0] = a.Memory
 	if a.Reproducible {
 		l.Reproducible = 1
 	}
@@ -26,8 +28,8 @@ func writeLedger(m *symm.Mapping, a membership.CreateGroup) {
 	for r, pid := range a.PIDs {
 		l.Pids[r] = uint32(pid)
 	}
-	if b, err := binary.Append(nil, binary.LittleEndian, &l); err == nil {
-		copy(m.Bytes(wire.LedgerOffset(a.World), uint64(len(b))), b)
+	if b, err := binary.Append(nil, binary.LittleEndian, l); err == nil {
+		copy(m.mapping.Bytes(m.parts.Ledger.Offset, uint64(len(b))), b)
 	}
 }
 
@@ -38,14 +40,14 @@ func (m *memory) conclude(o *wire.Outcome) {
 		return // a struct of fixed size has no error
 	}
 	m.ended++
-	copy(m.mapping.Bytes(wire.OutcomeOffset(m.world, m.ended), uint64(len(b))), b)
+	copy(m.mapping.Bytes(m.parts.OutcomeOffset(m.ended), uint64(len(b))), b)
 	// Release: whoever reads the number (acquire) finds the outcome whole. From this store on the call has ended.
 	atomic.StoreUint64(m.endedWord(), m.ended)
 	m.apply(o)
 }
 
 func (m *memory) endedWord() *uint64 {
-	return m.mapping.Word64(wire.LedgerOffset(m.world) + wire.EndedOffset)
+	return m.mapping.Word64(m.parts.Ledger.Offset + wire.EndedOffset)
 }
 
 // apply brings the tables up to an outcome. Where they are it changes nothing.
@@ -53,7 +55,10 @@ func (m *memory) apply(o *wire.Outcome) {
 	switch {
 	case o.Code != wire.ResultOK:
 	case o.Op == wire.OpWindowAlloc:
-		m.enterWindow(wire.WindowEntry(o.Offset, o.Bytes))
+		// A rank may have written the outcome that is applied once more: a window that cannot be is none.
+		if entry, err := m.ledger.WindowEntry(o.Offset, o.Bytes, o.Memory); err == nil {
+			m.enterWindow(entry)
+		}
 	case o.Op == wire.OpWindowFree && o.Region != 0:
 		if o.Region <= wire.MaxRegion {
 			atomic.StoreUint32(m.liveWord(o.Region), 0)
@@ -69,7 +74,7 @@ func (m *memory) apply(o *wire.Outcome) {
 func (m *memory) enterWindow(entry uint64) {
 	var empty *uint64
 	for slot := range wire.MaxWindows {
-		word := m.mapping.Word64(wire.WindowOffset(m.world, slot))
+		word := m.mapping.Word64(m.parts.Windows.At(slot))
 		switch atomic.LoadUint64(word) {
 		case entry:
 			return
@@ -86,8 +91,8 @@ func (m *memory) enterWindow(entry uint64) {
 
 func (m *memory) clearWindow(offset uint64) {
 	for slot := range wire.MaxWindows {
-		word := m.mapping.Word64(wire.WindowOffset(m.world, slot))
-		if at, _, ok := wire.ParseWindowEntry(atomic.LoadUint64(word)); ok && at == offset {
+		word := m.mapping.Word64(m.parts.Windows.At(slot))
+		if at, _, _, ok := m.ledger.ParseWindowEntry(atomic.LoadUint64(word)); ok && at == offset {
 			atomic.StoreUint64(word, 0)
 			return
 		}
@@ -95,17 +100,17 @@ func (m *memory) clearWindow(offset uint64) {
 }
 
 func (m *memory) enterRegion(o *wire.Outcome) {
-	e := wire.RegionEntry{Bytes: o.Bytes, StagedRank: o.StagedRank, Reason: wire.MakeReason(o.Text.String())}
+	e := wire.RegionEntry{Bytes: o.Bytes, StagedLocal: o.StagedLocal, Memory: m.ledger.Memory[0].Kind, Reason: wire.MakeReason(o.Text.String())}
 	b, err := binary.Append(nil, binary.LittleEndian, &e)
 	if err != nil {
 		return
 	}
-	copy(m.mapping.Bytes(wire.RegionOffset(m.world, o.Region), uint64(len(b))), b)
+	copy(m.mapping.Bytes(m.parts.Regions.At(int(o.Region)), uint64(len(b))), b)
 	atomic.StoreUint32(m.liveWord(o.Region), 1) // release: the rest of the entry
 }
 
 func (m *memory) liveWord(number uint32) *uint32 {
-	return m.mapping.Word32(wire.RegionOffset(m.world, number) + wire.LiveOffset)
+	return m.mapping.Word32(m.parts.Regions.At(int(number)) + wire.LiveOffset)
 }
 
 // adoptMemory takes over the control segment of another daemon's group, and reads what the ledger says. It takes the segment
@@ -125,10 +130,10 @@ func adoptMemory(control *symm.Segment, world int) (m *memory, r *membership.Rec
 		return m, nil, err
 	}
 	m.abort = m.mapping.Word64(wire.AbortOffset)
-	m.ring = readRing(m.mapping, world)
 	if r, err = m.readLedger(); err != nil {
 		return m, nil, err
 	}
+	m.ring = readRing(m.mapping.Bytes(m.parts.Plans.Offset, uint64(m.parts.Plans.Stride)), world)
 	m.group = membership.CreateGroup{
 		Group: r.Group, Name: r.Name, World: r.World, Incarnation: r.Incarnation, HeapBytes: r.HeapBytes,
 	}
@@ -136,8 +141,12 @@ func adoptMemory(control *symm.Segment, world int) (m *memory, r *membership.Rec
 }
 
 // readRing is the order that the last daemon gave the ranks, for reports.
-func readRing(m *symm.Mapping, world int) (ring []int) {
-	for _, rank := range m.Bytes(wire.PlansOffset, uint64(world)) { // the first field of wire.Plans
+func readRing(b []byte, world int) (ring []int) {
+	var plans wire.Plans
+	if _, err := binary.Decode(b, binary.LittleEndian, &plans); err != nil {
+		return nil
+	}
+	for _, rank := range plans.Order[:world] {
 		if int(rank) >= world {
 			return nil // a rank has written there
 		}
@@ -155,12 +164,21 @@ func (m *memory) readLedger() (*membership.Recovered, error) {
 		return nil, fmt.Errorf("control segment with magic %#x, version %d, for %d ranks; expected %#x, %d, %d", h.Magic, h.Version, h.World,
 			uint64(wire.ControlMagic), wire.ControlVersion, m.world)
 	}
+	if h.Nodes != 1 || int(h.LocalSize) != m.world || h.FirstRank != 0 {
+		return nil, fmt.Errorf("control segment of %d ranks from rank %d on, of a group on %d nodes; this daemon serves groups of one node",
+			h.LocalSize, h.FirstRank, h.Nodes)
+	}
+	if err := h.Parts.Check(m.world, m.control.Size()); err != nil {
+		return nil, err
+	}
+	m.parts = h.Parts
 	m.ended = atomic.LoadUint64(m.endedWord()) // acquire: the outcome of that number
-	b := m.mapping.Bytes(wire.LedgerOffset(m.world), uint64(binary.Size(&wire.Ledger{})))
+	b := m.mapping.Bytes(m.parts.Ledger.Offset, uint64(binary.Size(&wire.Ledger{})))
 	l, err := wire.DecodeLedger(b)
 	if err != nil {
 		return nil, err
 	}
+	m.ledger = l
 	if l.Ended != m.ended {
 		return nil, errors.New("the ledger changes, while it has no daemon")
 	}
@@ -169,14 +187,14 @@ func (m *memory) readLedger() (*membership.Recovered, error) {
 	r := &membership.Recovered{
 		Group: membership.GroupID(h.Group), Name: l.Name.String(), Token: l.Token.String(), Incarnation: h.Incarnation,
 		World: m.world, ReduceGroup: l.ReduceGroup, Forcing: l.Forcing.String(),
-		Reproducible: l.Reproducible != 0, HeapBytes: l.HeapBytes, Scratch: l.ScratchBytes,
+		Reproducible: l.Reproducible != 0, HeapBytes: l.HeapBytes, Scratch: l.ScratchBytes, Memory: l.Memory[0],
 		Finalized: last.Op == wire.OpFinalize && last.Code == wire.ResultOK,
 	}
 	for _, pid := range l.Pids[:m.world] {
 		r.PIDs = append(r.PIDs, int(pid))
 	}
 	for slot := range wire.MaxWindows {
-		if at, bytes, ok := wire.ParseWindowEntry(atomic.LoadUint64(m.mapping.Word64(wire.WindowOffset(m.world, slot)))); ok {
+		if at, bytes, _, ok := l.ParseWindowEntry(atomic.LoadUint64(m.mapping.Word64(m.parts.Windows.At(slot)))); ok {
 			r.Windows = append(r.Windows, symm.Window{Offset: at, Bytes: bytes})
 		}
 	}
@@ -191,12 +209,12 @@ func (m *memory) readRegions() (map[uint32]membership.RecoveredRegion, error) {
 		if live == 0 {
 			continue
 		}
-		b := m.mapping.Bytes(wire.RegionOffset(m.world, number), uint64(binary.Size(&wire.RegionEntry{})))
+		b := m.mapping.Bytes(m.parts.Regions.At(int(number)), uint64(binary.Size(&wire.RegionEntry{})))
 		e, err := wire.DecodeRegionEntry(b, live)
 		if err != nil {
 			return nil, fmt.Errorf("number %d: %w", number, err)
 		}
-		regions[number] = membership.RecoveredRegion{Bytes: e.Bytes, Staged: int(e.StagedRank), Reason: e.Reason.String()}
+		regions[number] = membership.RecoveredRegion{Bytes: e.Bytes, Staged: e.StagedLocal, Reason: e.Reason.String()}
 	}
 	return regions, nil
 }

@@ -12,6 +12,9 @@ import (
 	"railhead/symm"
 )
 
+// cpu is what windows are made of.
+var cpu = wire.Memory{Kind: wire.MemoryCPU, Granularity: symm.WindowGranule}
+
 // readBack is what another daemon makes of the bytes of a control segment.
 func readBack(t *testing.T, b []byte) *membership.Recovered {
 	t.Helper()
@@ -47,7 +50,7 @@ func copyOf(t *testing.T, b []byte) *symm.Segment {
 func TestALedgerReadsAsBeforeOrAsAfterACallWhereverItsDaemonWasKilled(t *testing.T) {
 	create := membership.CreateGroup{
 		Group: 9, Name: "tp", World: 2, Incarnation: 1, HeapBytes: 1 << 20, ScratchBytes: 1 << 17, ReduceGroup: 2, Token: "secret",
-		Reproducible: true, PIDs: []int{11, 12},
+		Reproducible: true, PIDs: []int{11, 12}, Memory: cpu,
 	}
 	m, err := newMemory(create, &wire.Plans{})
 	if err != nil {
@@ -60,12 +63,12 @@ func TestALedgerReadsAsBeforeOrAsAfterACallWhereverItsDaemonWasKilled(t *testing
 	for i, o := range []wire.Outcome{
 		{Op: wire.OpWindowAlloc, Offset: 1 << 17, Bytes: 1 << 16},
 		{Op: wire.OpWindowAlloc, Offset: 1 << 18, Bytes: 1 << 18},
-		{Op: wire.OpWindowRegister, Region: 3, Bytes: 77, StagedRank: 1, Text: text},
-		{Op: wire.OpWindowRegister, Region: 4, Bytes: 78, StagedRank: -1},
+		{Op: wire.OpWindowRegister, Region: 3, Bytes: 77, StagedLocal: 1, Text: text},
+		{Op: wire.OpWindowRegister, Region: 4, Bytes: 78, StagedLocal: -1},
 		{Op: wire.OpWindowAlloc, Code: wire.ResultOutOfMemory, Text: text},
 		{Op: wire.OpWindowFree, Offset: 1 << 17},
 		{Op: wire.OpWindowFree, Offset: 3 << wire.RegionShift, Region: 3},
-		{Op: wire.OpWindowRegister, Region: 3, Bytes: 5, StagedRank: -1},
+		{Op: wire.OpWindowRegister, Region: 3, Bytes: 5, StagedLocal: -1},
 		{Op: wire.OpFinalize},
 	} {
 		before := all()
@@ -77,7 +80,7 @@ func TestALedgerReadsAsBeforeOrAsAfterACallWhereverItsDaemonWasKilled(t *testing
 			t.Fatalf("call %d, %s: nothing has changed: %+v", i, o.Op, is)
 		}
 
-		outcome, ended := wire.OutcomeOffset(2, m.ended), wire.LedgerOffset(2)+wire.EndedOffset
+		outcome, ended := m.parts.OutcomeOffset(m.ended), m.parts.Ledger.Offset+wire.EndedOffset
 		half := bytes.Clone(before)
 		check := func(where string, want *membership.Recovered) {
 			t.Helper()
@@ -91,7 +94,7 @@ func TestALedgerReadsAsBeforeOrAsAfterACallWhereverItsDaemonWasKilled(t *testing
 		}
 		copy(half[ended:ended+8], after[ended:])
 		check("after the number", is)
-		for n := wire.LedgerOffset(2) + 4096; n < uint64(len(after)); n += 8 {
+		for n := m.parts.Regions.Offset; n < uint64(len(after)); n += 8 {
 			if !bytes.Equal(half[n:n+8], after[n:n+8]) {
 				copy(half[n:n+8], after[n:])
 				check(fmt.Sprintf("after byte %d", n), is)
@@ -109,7 +112,7 @@ func TestALedgerReadsAsBeforeOrAsAfterACallWhereverItsDaemonWasKilled(t *testing
 
 func TestTheWindowTableHasRoomForAllWindowsOfAGroup(t *testing.T) {
 	m, err := newMemory(membership.CreateGroup{
-		Group: 9, Name: "tp", World: 2, HeapBytes: 2 << 30, ScratchBytes: 1 << 17, ReduceGroup: 2, PIDs: []int{1, 2},
+		Group: 9, Name: "tp", World: 2, HeapBytes: 2 << 30, ScratchBytes: 1 << 17, ReduceGroup: 2, PIDs: []int{1, 2}, Memory: cpu,
 	}, &wire.Plans{})
 	if err != nil {
 		t.Fatal(err)
@@ -119,8 +122,11 @@ func TestTheWindowTableHasRoomForAllWindowsOfAGroup(t *testing.T) {
 	for n := range uint64(wire.MaxWindows) {
 		o := wire.Outcome{Op: wire.OpWindowAlloc, Offset: 1<<17 + n<<16, Bytes: 1 << 16}
 		if n < wire.MaxWindows-2 { // the last two as the daemon does, the others without its search
-			word := m.mapping.Bytes(wire.WindowOffset(2, int(n)), 8)
-			binary.LittleEndian.PutUint64(word, wire.WindowEntry(o.Offset, o.Bytes))
+			entry, err := m.ledger.WindowEntry(o.Offset, o.Bytes, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			binary.LittleEndian.PutUint64(m.mapping.Bytes(m.parts.Windows.At(int(n)), 8), entry)
 			continue
 		}
 		m.conclude(&o)

@@ -11,12 +11,14 @@ import (
 // memory is a group's shared memory: the control segment, mapped here, and the heaps, which the daemon never maps.
 type memory struct {
 	group   membership.CreateGroup
-	world   int
-	ring    []int // the rank at each place
+	world   int // ranks of this node, which is all of them
+	parts   wire.Parts
+	ledger  wire.Ledger // what it says that never changes
+	ring    []int       // the rank at each place
 	control *symm.Segment
 	mapping *symm.Mapping
 	file    symm.FileID     // of the control segment
-	heaps   []*symm.Segment // by rank; nil = it has not come back, of a group that was taken over
+	heaps   []*symm.Segment // by local rank; nil = it has not come back, of a group that was taken over
 	ended   uint64          // set-up calls that have ended, as the ledger says
 	abort   *uint64
 	watcher *watcher
@@ -43,11 +45,12 @@ func newMemory(a membership.CreateGroup, plans *wire.Plans) (m *memory, err erro
 	if m.file, err = m.control.File(); err != nil {
 		return m, err
 	}
-	writeControlHeader(m.mapping, a)
-	if err := writePlans(m.mapping, plans); err != nil {
+	m.parts = wire.PartsOf(a.World)
+	m.writeControlHeader(a)
+	if err := m.writePlans(plans); err != nil {
 		return m, err
 	}
-	writeLedger(m.mapping, a)
+	m.writeLedger(a)
 	m.abort = m.mapping.Word64(wire.AbortOffset)
 	for r := range a.World {
 		heap, err := symm.NewSegment(fmt.Sprintf("railhead-heap:%d:%d", a.Group, r), a.HeapBytes)

@@ -14,7 +14,6 @@ import (
 	"railhead/engine/tuner"
 	"railhead/internal/wire"
 	"railhead/server/membership"
-	"railhead/symm"
 )
 
 // ringChannels is how many rings a payload is spread over. On a CPU one thread drives all of a rank's: a second one gains nothing.
@@ -117,11 +116,11 @@ func (p *planner) order(ranks []wire.CPUMask) []int {
 }
 
 // writePlans fills them in before anybody else can see the segment. They never change: all ranks read the same.
-func writePlans(m *symm.Mapping, plans *wire.Plans) error {
+func (m *memory) writePlans(plans *wire.Plans) error {
 	b, err := binary.Append(nil, binary.LittleEndian, plans)
 	if err != nil {
 		return fmt.Errorf("plans: %w", err)
 	}
-	copy(m.Bytes(wire.PlansOffset, uint64(len(b))), b)
+	copy(m.mapping.Bytes(m.parts.Plans.Offset, uint64(len(b))), b)
 	return nil
 }

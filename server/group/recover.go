@@ -1,8 +1,10 @@
 package group
 
 import (
+	"fmt"
 	"sync/atomic"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 	"railhead/symm"
@@ -14,12 +16,17 @@ import (
 // one that this daemon does not know yet.
 func (g *Groups) reannounce(from from, m *wire.Reannounce) []membership.Action {
 	refuse := func(err error) []membership.Action {
-		g.log.Warn("a rank cannot come back", "session", from.id, "pid", from.pid, "rank", m.Rank, "error", err)
+		g.log.Warn("a rank cannot come back", "session", from.id, "pid", from.pid, "rank", m.Place.Rank, "error", err)
 		return []membership.Action{membership.Send{To: from.id, Request: from.request, Msg: &wire.Error{
-			Code: wire.ResultProtocol, Culprit: int32(m.Rank), Text: wire.MakeText("reannounce: " + err.Error()),
+			Code: wire.ResultProtocol, Culprit: m.Place.Rank, Text: wire.MakeText("reannounce: " + err.Error()),
 		}}}
 	}
-	control, err := symm.OpenSegment("railhead-control", g.files.take(from.file), wire.ControlBytes(int(m.World)))
+	if m.Place.LocalSize > rank.MaxPerNode || m.Nodes != 1 {
+		g.files.close(from.file)
+		return refuse(fmt.Errorf("%d ranks here, of a group on %d nodes; this daemon serves groups of one node, of %d ranks", m.Place.LocalSize,
+			m.Nodes, rank.MaxPerNode))
+	}
+	control, err := symm.OpenSegment("railhead-control", g.files.take(from.file), m.ControlBytes)
 	if err != nil {
 		return refuse(err)
 	}
@@ -33,7 +40,7 @@ func (g *Groups) reannounce(from from, m *wire.Reannounce) []membership.Action {
 		return g.comeBack(from, m, group, nil)
 	}
 	var recovered *membership.Recovered
-	if g.adopting, recovered, err = adoptMemory(control, int(m.World)); err != nil {
+	if g.adopting, recovered, err = adoptMemory(control, int(m.Place.LocalSize)); err != nil {
 		g.adopting = nil
 		return refuse(err)
 	}
@@ -69,9 +76,9 @@ func (g *Groups) adopt(a membership.AdoptGroup) {
 // when the last daemon died, or that never came to be.
 func (g *Groups) takeHeap(from from, m *wire.ReannounceHeap) []membership.Action {
 	id := membership.GroupID(m.Group)
-	rank, bytes, ok := g.machine.HeapBytes(from.id, id)
+	r, bytes, ok := g.machine.HeapBytes(from.id, id)
 	memory := g.memory[id]
-	if !ok || memory == nil || memory.heaps[rank] != nil {
+	if !ok || memory == nil || memory.heaps[r] != nil {
 		g.files.close(from.file)
 		return nil // its group has broken on the way, or it has a heap
 	}
@@ -81,7 +88,7 @@ func (g *Groups) takeHeap(from from, m *wire.ReannounceHeap) []membership.Action
 			"pid", from.pid, "error", err)
 		return nil
 	}
-	memory.heaps[rank] = heap
+	memory.heaps[r] = heap
 	g.punch(id, memory, punch{heaps: []*symm.Segment{heap}, ranges: g.machine.Sweep(id), sweep: true})
 	return nil
 }
@@ -90,10 +97,12 @@ func (g *Groups) takeHeap(from from, m *wire.ReannounceHeap) []membership.Action
 // has seen.
 func (g *Groups) checkLeases(a membership.CheckLeases) (out []membership.Action) {
 	m := g.memory[a.Group]
-	for rank := 0; m != nil && rank < m.world; rank++ {
-		lease := atomic.LoadUint32(m.mapping.Word32(wire.RankLineOffset(rank) + wire.LeaseOffset))
-		if a.Ranks>>rank&1 != 0 && lease&wire.LeaseTIDMask == 0 {
-			out = append(out, g.machine.LeaseLost(a.Group, rank, m.operation(rank) == wire.OpFinalize)...)
+	if m == nil {
+		return nil
+	}
+	for r := range a.Ranks.All() {
+		if lease := atomic.LoadUint32(m.leaseWord(r)); lease&wire.LeaseTIDMask == 0 {
+			out = append(out, g.machine.LeaseLost(a.Group, r, m.operation(r) == wire.OpFinalize)...)
 		}
 	}
 	return out

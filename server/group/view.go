@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/server/flight"
 	"railhead/server/membership"
@@ -24,7 +25,7 @@ func monotonic() int64 {
 
 // flightRing is a rank's flight record.
 func (m *memory) flightRing(rank int) flight.Ring {
-	begin := wire.FlightRingOffset(rank)
+	begin := m.parts.Flights.At(rank)
 	return func(word int) *uint64 { return m.mapping.Word64(begin + uint64(word)*8) }
 }
 
@@ -56,11 +57,12 @@ func (m *memory) describe(g *membership.GroupInfo, now int64) {
 }
 
 func (m *memory) rank(g *membership.GroupInfo, r *membership.RankInfo, now int64) flight.Rank {
-	line := wire.RankLineOffset(r.Rank)
+	local := m.localOf(rank.World(r.Rank))
+	line := m.line(local)
 	out := flight.Rank{
-		Rank: r.Rank, Here: r.State != "gone", Op: m.operation(r.Rank),
+		Rank: local, Here: r.State != "gone", Op: m.operation(local),
 		Sequence:   atomic.LoadUint64(m.mapping.Word64(line + wire.SeqOffset)),
-		WaitingFor: atomic.LoadUint64(m.mapping.Word64(line + wire.WaitingForOffset)),
+		WaitingFor: m.waitingFor(local),
 	}
 	r.Sequence, r.Operation = out.Sequence, out.Op.String()
 	r.Bytes = atomic.LoadUint64(m.mapping.Word64(line + wire.BytesOffset))
@@ -69,7 +71,7 @@ func (m *memory) rank(g *membership.GroupInfo, r *membership.RankInfo, now int64
 		r.Algorithm, r.Why = algo.String(), wire.Why(chosen>>16).String()
 	}
 	r.WaitingFor = flight.List(out.WaitingFor)
-	if record, ok := flight.Numbered(m.flightRing(r.Rank), out.Sequence); ok {
+	if record, ok := flight.Numbered(m.flightRing(int(local)), out.Sequence); ok {
 		out.Collective = record.Collective
 		if out.Since = record.EnqueuedNS; out.Op == wire.OpNone {
 			out.Since = record.DoneNS
@@ -83,7 +85,7 @@ func (m *memory) rank(g *membership.GroupInfo, r *membership.RankInfo, now int64
 	// In a set-up call it is the daemon that knows who has not come.
 	if g.WaitingIn != "" && r.Operation == g.WaitingIn && !slices.Contains(g.WaitingFor, r.Rank) {
 		for _, late := range g.WaitingFor {
-			out.WaitingFor |= 1 << late
+			out.WaitingFor = out.WaitingFor.With(m.localOf(rank.World(late)))
 		}
 	}
 	return out
@@ -93,7 +95,7 @@ func (m *memory) rank(g *membership.GroupInfo, r *membership.RankInfo, now int64
 func markStopped(g *membership.GroupInfo, ranks []flight.Rank, behind []flight.Behind) bool {
 	found := false
 	for _, b := range behind {
-		i := slices.IndexFunc(ranks, func(r flight.Rank) bool { return r.Rank == b.Rank })
+		i := slices.IndexFunc(ranks, func(r flight.Rank) bool { return int(r.Rank) == b.Rank })
 		if ranks[i].Here && processIsStopped(g.Ranks[i].PID) {
 			ranks[i].Stopped, found = true, true
 		}
@@ -142,7 +144,7 @@ func (g *Groups) LastRecords(id membership.GroupID, n int) []flight.RankTrace {
 	}
 	out := make([]flight.RankTrace, m.world)
 	for r := range out {
-		sequence := atomic.LoadUint64(m.mapping.Word64(wire.RankLineOffset(r) + wire.SeqOffset))
+		sequence := atomic.LoadUint64(m.mapping.Word64(m.line(rank.Local(r)) + wire.SeqOffset))
 		out[r] = flight.RankTrace{Rank: r, Records: flight.Before(m.flightRing(r), sequence, n)}
 	}
 	return out

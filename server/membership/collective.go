@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/symm"
 )
@@ -11,13 +12,13 @@ import (
 // collective is a set-up call that every rank of a group must make: window_alloc, window_register, window_free or finalize.
 type collective struct {
 	op       wire.Op
-	value    uint64 // bytes of window_alloc and window_register, offset of window_free
-	first    int    // the rank that called first, and so said what op and value are
+	value    uint64     // bytes of window_alloc and window_register, offset of window_free
+	first    rank.Local // the rank that called first, and so said what op and value are
 	mismatch *refusal
 	requests []uint64
-	arrived  uint64 // bit r: rank r has called
-	done     uint64 // bit r: rank r has committed its pages (window_alloc), or mapped the others' memory (window_register)
-	failed   int    // a rank that could not, -1 = none
+	arrived  rank.LocalSet // have called
+	done     rank.LocalSet // have committed their pages (window_alloc), or mapped the others' memory (window_register)
+	failed   rank.Local    // a rank that could not, rank.None = all could
 	errno    int32
 	window   symm.Window // of window_alloc
 	offers   []offer     // of window_register, by rank
@@ -27,18 +28,22 @@ type collective struct {
 	next func(late bool)
 }
 
-func all(g *group) uint64 { return ^uint64(0) >> (64 - len(g.members)) }
+func (g *group) all() rank.LocalSet { return rank.First(len(g.members)) }
 
-// missing has a bit for every rank that the call waits for: to make it or, when all have, to do its part.
-func (c *collective) missing(g *group) uint64 {
-	if late := all(g) &^ c.arrived; late != 0 {
+// missing are the ranks that the call waits for: to make it or, when all have, to do their part.
+func (c *collective) missing(g *group) rank.LocalSet {
+	if late := g.all() &^ c.arrived; late != 0 {
 		return late
 	}
-	return all(g) &^ c.done
+	return g.all() &^ c.done
 }
 
 // WindowAlloc: a rank asks for a window.
 func (m *Machine) WindowAlloc(now time.Time, s SessionID, request uint64, w *wire.WindowAlloc) []Action {
+	if w.Memory != m.config.Memory.Kind {
+		m.sendError(s, request, otherMemory(wire.OpWindowAlloc, w.Memory))
+		return m.take()
+	}
 	if g, ok := m.arrive(now, s, request, w.Group, wire.OpWindowAlloc, w.Bytes, offer{}); ok {
 		m.whenPunched(g, func(late bool) {
 			if late {
@@ -51,6 +56,11 @@ func (m *Machine) WindowAlloc(now time.Time, s SessionID, request uint64, w *wir
 		})
 	}
 	return m.take()
+}
+
+// otherMemory refuses a window of memory that this daemon has none of. The rank's library should have done so.
+func otherMemory(op wire.Op, kind wire.MemoryKind) refusal {
+	return refuse(wire.ResultUnsupported, rank.None, "%s: memory of kind %d is none that this daemon knows; use the CPU's", op, kind)
 }
 
 // WindowFree: a rank gives a window back.
@@ -77,7 +87,7 @@ func (m *Machine) Leave(now time.Time, s SessionID, request uint64, l *wire.Leav
 
 // arrive enters a rank into the group's collective call, with what it offers in it. It returns true for the last one.
 func (m *Machine) arrive(now time.Time, s SessionID, request, id uint64, op wire.Op, value uint64, o offer) (*group, bool) {
-	g, rank := m.member(s, id)
+	g, r := m.member(s, id)
 	entered := false
 	defer func() {
 		if !entered {
@@ -85,50 +95,50 @@ func (m *Machine) arrive(now time.Time, s SessionID, request, id uint64, op wire
 		}
 	}()
 	if g == nil {
-		m.sendError(s, request, refuse(wire.ResultProtocol, -1, "%s for group %d, which this session is not in", op, id))
+		m.sendError(s, request, refuse(wire.ResultProtocol, rank.None, "%s for group %d, which this session is not in", op, id))
 		return nil, false
 	}
 	switch {
 	case g.state == Broken:
-		m.sendError(s, request, g.broken(op, rank))
+		m.sendError(s, request, g.broken(op, r))
 		return nil, false
 	case g.state != Ready:
-		m.sendError(s, request, refuse(wire.ResultProtocol, rank, "rank %d: %s before group %q is ready", rank, op, g.name))
+		m.sendError(s, request, refuse(wire.ResultProtocol, g.world(r), "rank %d: %s before group %q is ready", g.world(r), op, g.name))
 		return nil, false
 	}
 	if g.pending == nil {
 		g.pending = &collective{
-			op: op, value: value, first: rank, requests: make([]uint64, len(g.members)), offers: make([]offer, len(g.members)),
-			failed: -1, deadline: now.Add(g.members[rank].timeout),
+			op: op, value: value, first: r, requests: make([]uint64, len(g.members)), offers: make([]offer, len(g.members)),
+			failed: rank.None, deadline: now.Add(g.members[r].timeout),
 		}
 		if op == wire.OpFinalize {
 			g.pending.arrived = g.finalized()
 		}
 	}
 	c := g.pending
-	if c.arrived>>rank&1 != 0 {
-		m.sendError(s, request, refuse(wire.ResultProtocol, rank, "rank %d: %s while its %s is under way", rank, op, c.op))
+	if c.arrived.Has(r) {
+		m.sendError(s, request, refuse(wire.ResultProtocol, g.world(r), "rank %d: %s while its %s is under way", g.world(r), op, c.op))
 		return nil, false
 	}
 	if c.op != op || c.value != value {
-		r := refuse(wire.ResultMismatch, rank, "group %q: rank %d calls %s, rank %d calls %s; all ranks must make the same call",
-			g.name, rank, callText(op, value), c.first, callText(c.op, c.value))
+		why := refuse(wire.ResultMismatch, g.world(r), "group %q: rank %d calls %s, rank %d calls %s; all ranks must make the same call",
+			g.name, g.world(r), callText(op, value), g.world(c.first), callText(c.op, c.value))
 		if op == wire.OpFinalize || c.op == wire.OpFinalize {
-			m.finalizeMismatch(g, s, request, rank, op, r)
+			m.finalizeMismatch(g, s, request, r, op, why)
 			return nil, false
 		}
 		if c.mismatch == nil {
-			c.mismatch = &r
+			c.mismatch = &why
 		}
 	}
-	c.requests[rank], c.offers[rank] = request, o
-	c.arrived |= 1 << rank
+	c.requests[r], c.offers[r] = request, o
+	c.arrived = c.arrived.With(r)
 	entered = true
 	// The least patient rank decides: it must hear from the daemon before it gives the daemon up.
-	if d := now.Add(g.members[rank].timeout); d.Before(c.deadline) {
+	if d := now.Add(g.members[r].timeout); d.Before(c.deadline) {
 		c.deadline = d
 	}
-	if c.arrived != all(g) {
+	if c.arrived != g.all() {
 		return nil, false
 	}
 	if c.mismatch != nil {
@@ -150,19 +160,19 @@ func callText(op wire.Op, value uint64) string {
 
 // finalizeMismatch: some rank finalizes while another calls something else. The one that finalizes is gone whatever it
 // is told, so the group breaks.
-func (m *Machine) finalizeMismatch(g *group, s SessionID, request uint64, rank int, op wire.Op, r refusal) {
+func (m *Machine) finalizeMismatch(g *group, s SessionID, request uint64, r rank.Local, op wire.Op, why refusal) {
 	if op == wire.OpFinalize {
-		m.leave(g, rank)
+		m.leave(g, r)
 	} else {
-		r.culprit = g.pending.first
+		why.culprit = g.world(g.pending.first)
 	}
-	m.sendError(s, request, r)
-	m.breakGroup(g, wire.Abort{Code: wire.ResultMismatch, Op: wire.OpFinalize, Culprit: r.culprit, Reporter: -1}, r.text)
+	m.sendError(s, request, why)
+	m.breakGroup(g, wire.Abort{Code: wire.ResultMismatch, Op: wire.OpFinalize, Culprit: why.culprit, Reporter: rank.None}, why.text)
 }
 
 // failPending ends the collective call under way with an error for all that have made it. Those that called finalize
 // have let go of the group even so.
-func (m *Machine) failPending(g *group, r refusal) {
+func (m *Machine) failPending(g *group, why refusal) {
 	c := g.pending
 	g.pending = nil
 	if c == nil {
@@ -171,16 +181,16 @@ func (m *Machine) failPending(g *group, r refusal) {
 	m.closeOffers(c)
 	if g.state == Ready {
 		m.conclude(g, wire.Outcome{
-			Op: c.op, Code: r.code, Culprit: int32(r.culprit), Text: wire.MakeText(r.text),
+			Op: c.op, Code: why.code, Culprit: why.culprit, StagedLocal: rank.None, Text: wire.MakeText(why.text),
 		})
 	}
-	for rank := range g.members {
-		if c.arrived>>rank&1 == 0 || g.members[rank].session == 0 {
+	for r := range c.arrived.All() {
+		if g.members[r].session == 0 {
 			continue
 		}
-		m.end(g, g.members[rank].session, c.requests[rank], r.message())
+		m.end(g, g.members[r].session, c.requests[r], why.message())
 		if c.op == wire.OpFinalize {
-			m.leave(g, rank)
+			m.leave(g, r)
 		}
 	}
 }
@@ -192,8 +202,8 @@ func (m *Machine) conclude(g *group, o wire.Outcome) {
 
 // askPending asks every rank for its part in the call under way.
 func (m *Machine) askPending(g *group, msg func() wire.Message) {
-	for rank := range g.members {
-		m.send(g.members[rank].session, g.pending.requests[rank], msg())
+	for r := range g.members {
+		m.send(g.members[r].session, g.pending.requests[r], msg())
 	}
 }
 
@@ -209,39 +219,41 @@ func (m *Machine) endPending(g *group, msg func() wire.Message) {
 func (m *Machine) reserve(g *group) {
 	c := g.pending
 	if g.heap.Live() >= wire.MaxWindows {
-		m.failPending(g, refuse(wire.ResultLimit, -1, "window_alloc in group %q: it has %d windows, the most there can be; free some",
+		m.failPending(g, refuse(wire.ResultLimit, rank.None, "window_alloc in group %q: it has %d windows, the most there can be; free some",
 			g.name, wire.MaxWindows))
 		return
 	}
 	w, err := g.heap.AllocWindow(c.value)
 	if err != nil {
-		m.failPending(g, refuse(wire.ResultOutOfMemory, -1,
+		m.failPending(g, refuse(wire.ResultOutOfMemory, rank.None,
 			"window_alloc of %d bytes in group %q: %v; free windows, or set a larger heap_bytes", c.value, g.name, err))
 		return
 	}
 	c.window = w
 	m.askPending(g, func() wire.Message {
-		return &wire.WindowCommit{Group: uint64(g.id), Offset: w.Offset, Bytes: w.Bytes}
+		return &wire.WindowCommit{
+			Group: uint64(g.id), Offset: w.Offset, Bytes: w.Bytes, Memory: g.memory.Kind, Granularity: g.memory.Granularity,
+		}
 	})
 }
 
 // WindowCommitted: a rank has backed the window with pages, or could not. All or none keep it.
 func (m *Machine) WindowCommitted(s SessionID, request uint64, w *wire.WindowCommitted) []Action {
-	g, rank := m.member(s, w.Group)
+	g, r := m.member(s, w.Group)
 	if m.crossed(g, w.Group) {
 		return nil
 	}
 	if g == nil || g.pending == nil || g.pending.window.Bytes == 0 || g.pending.window.Offset != w.Offset ||
-		g.pending.done>>rank&1 != 0 {
-		m.sendError(s, request, refuse(wire.ResultProtocol, -1, "WindowCommitted at %d, which was not asked for", w.Offset))
+		g.pending.done.Has(r) {
+		m.sendError(s, request, refuse(wire.ResultProtocol, rank.None, "WindowCommitted at %d, which was not asked for", w.Offset))
 		return m.take()
 	}
 	c := g.pending
-	c.done |= 1 << rank
+	c.done = c.done.With(r)
 	if w.Error != 0 && c.failed < 0 {
-		c.failed, c.errno = rank, w.Error
+		c.failed, c.errno = r, w.Error
 	}
-	if c.done != all(g) {
+	if c.done != g.all() {
 		return nil
 	}
 	if c.failed >= 0 {
@@ -258,9 +270,9 @@ func (m *Machine) undoWindow(g *group) {
 	if _, err := g.heap.FreeWindow(c.window.Offset); err == nil {
 		m.decommit(g, c.window)
 	}
-	r := refuse(wire.ResultOutOfMemory, c.failed,
+	r := refuse(wire.ResultOutOfMemory, g.world(c.failed),
 		"window_alloc of %d bytes in group %q: rank %d (pid %d) could not get the pages (errno %d); no rank keeps the window",
-		c.value, g.name, c.failed, g.members[c.failed].pid, c.errno)
+		c.value, g.name, g.world(c.failed), g.members[c.failed].pid, c.errno)
 	m.whenPunched(g, func(bool) { m.failPending(g, r) })
 }
 
@@ -311,7 +323,7 @@ func (m *Machine) freeWindow(g *group) {
 	}
 	w, err := g.heap.FreeWindow(c.value)
 	if err != nil {
-		m.failPending(g, refuse(wire.ResultInvalidArgument, -1, "window_free in group %q: %v", g.name, err))
+		m.failPending(g, refuse(wire.ResultInvalidArgument, rank.None, "window_free in group %q: %v", g.name, err))
 		return
 	}
 	m.conclude(g, wire.Outcome{Op: c.op, Offset: w.Offset})
@@ -327,11 +339,11 @@ func (m *Machine) finish(g *group) {
 	c := g.pending
 	g.pending = nil
 	m.conclude(g, wire.Outcome{Op: wire.OpFinalize})
-	for rank := range g.members {
-		if g.members[rank].session != 0 {
-			m.end(g, g.members[rank].session, c.requests[rank], &wire.Left{Group: uint64(g.id)})
+	for r := range g.members {
+		if g.members[r].session != 0 {
+			m.end(g, g.members[r].session, c.requests[r], &wire.Left{Group: uint64(g.id)})
 		}
 	}
-	m.remember(g, wire.ResultOK, -1, "finalized")
+	m.remember(g, wire.ResultOK, rank.None, "finalized")
 	m.free(g)
 }

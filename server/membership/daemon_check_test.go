@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/symm"
 )
@@ -252,9 +253,9 @@ func (d *daemon) endSession(s SessionID, how string) {
 	d.carryOut("SessionEnded", d.machine.SessionEnded(s, how))
 }
 
-func (d *daemon) loseLease(id GroupID, rank int, finalizing bool) {
+func (d *daemon) loseLease(id GroupID, r rank.Local, finalizing bool) {
 	for _, c := range d.clients {
-		if h := c.holds[id]; h != nil && h.rank == rank {
+		if h := c.holds[id]; h != nil && h.rank == r {
 			delete(c.holds, id)
 			for rid, r := range d.requests {
 				if rid.session == c.id && r.group == id {
@@ -263,11 +264,11 @@ func (d *daemon) loseLease(id GroupID, rank int, finalizing bool) {
 			}
 		}
 	}
-	d.carryOut("LeaseLost", d.machine.LeaseLost(id, rank, finalizing))
+	d.carryOut("LeaseLost", d.machine.LeaseLost(id, r, finalizing))
 }
 
 func (d *daemon) join(c *client, j *wire.Join) {
-	r := d.ask(c, request{kind: wire.TypeJoin, rank: int(j.Rank), timeout: time.Duration(j.TimeoutMS) * time.Millisecond})
+	r := d.ask(c, request{kind: wire.TypeJoin, rank: j.Own.Place.Local, timeout: time.Duration(j.Own.TimeoutMS) * time.Millisecond})
 	d.carryOut("Join", d.machine.Join(d.now, c.id, int(1000+c.id), r.id.number, j))
 	if r.open() {
 		d.joins[j.Group.String()] = j
@@ -322,14 +323,14 @@ func (d *daemon) call(c *client, kind wire.Type, id GroupID, value uint64) {
 	case wire.TypeRegister:
 		asked.file = FileID(len(d.files) + 1)
 		d.files[asked.file] = true
-		d.carryOut("Register", d.machine.Register(d.now, c.id, n, &wire.Register{Group: uint64(id), Bytes: value}, asked.file))
+		d.carryOut("Register", d.machine.Register(d.now, c.id, n, &wire.Register{Group: uint64(id), Bytes: value, Memory: wire.MemoryCPU}, asked.file))
 	case wire.TypeRegisterPrivate:
 		asked.kind = wire.TypeRegister
 		d.carryOut("RegisterPrivate", d.machine.RegisterPrivate(d.now, c.id, n, &wire.RegisterPrivate{
 			Group: uint64(id), Bytes: value, Reason: wire.MakeReason("malloc"),
 		}))
 	case wire.TypeWindowAlloc:
-		d.carryOut("WindowAlloc", d.machine.WindowAlloc(d.now, c.id, n, &wire.WindowAlloc{Group: uint64(id), Bytes: value}))
+		d.carryOut("WindowAlloc", d.machine.WindowAlloc(d.now, c.id, n, &wire.WindowAlloc{Group: uint64(id), Bytes: value, Memory: wire.MemoryCPU}))
 	case wire.TypeWindowFree:
 		d.carryOut("WindowFree", d.machine.WindowFree(d.now, c.id, n, &wire.WindowFree{Group: uint64(id), Offset: value}))
 	case wire.TypeLeave:

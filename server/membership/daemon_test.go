@@ -1,12 +1,12 @@
 package membership
 
 import (
-	"math/bits"
 	"reflect"
 	"time"
 
 	"pgregory.net/rapid"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/symm"
 )
@@ -43,17 +43,17 @@ type requestID struct {
 type request struct {
 	id       requestID
 	kind     wire.Type
-	group    GroupID // of a Join: 0 until Joined
-	value    uint64  // bytes of WindowAlloc and Register, offset of WindowFree
-	rank     int     // of a Join
+	group    GroupID    // of a Join: 0 until Joined
+	value    uint64     // bytes of WindowAlloc and Register, offset of WindowFree
+	rank     rank.Local // of a Join
 	timeout  time.Duration
 	due      time.Time // an answer later than that comes when the client has given up
 	joined   bool
 	heaps    int // Heap messages that have come
 	commit   *symm.Window
-	file     FileID // of a Register that has one
-	region   uint32 // of a Register that was given peers' memory
-	peers    uint64 // bit r: rank r's memory has come
+	file     FileID        // of a Register that has one
+	region   uint32        // of a Register that was given peers' memory
+	peers    rank.LocalSet // their memory has come
 	answered bool
 	void     bool // its rank or session is dead: no answer is due, and none may come
 	stray    bool // a message out of nowhere: it may be answered, with an Error and at once
@@ -79,7 +79,7 @@ type punch struct {
 
 // holding is a client's part in a group whose memory it was given.
 type holding struct {
-	rank      int
+	rank      rank.Local
 	join      *request
 	attached  bool
 	ready     bool
@@ -193,7 +193,7 @@ func (d *daemon) poison(a Poison) {
 	default:
 		d.failf("Poison with %s", a.Abort.Code)
 	}
-	if a.Abort.Culprit < -1 || a.Abort.Culprit >= g.world || a.Abort.Reporter < -1 || a.Abort.Reporter >= g.world {
+	if a.Abort.Culprit < -1 || int(a.Abort.Culprit) >= g.world || a.Abort.Reporter < -1 || int(a.Abort.Reporter) >= g.world {
 		d.failf("Poison names ranks that group %d has not: %+v", a.Group, a.Abort)
 	}
 	g.poisoned = true
@@ -290,7 +290,7 @@ func (d *daemon) deliver(c *client, r *request, a Send) {
 		r.due = d.now.Add(r.timeout)
 		c.holds[a.Group] = &holding{rank: r.rank, join: r, committed: map[uint64]bool{}}
 	case *wire.Heap:
-		d.want(r, wire.TypeJoin, r.joined && a.FD == HeapFD && int(m.Rank) == r.heaps && a.Rank == r.heaps && GroupID(m.Group) == r.group)
+		d.want(r, wire.TypeJoin, r.joined && a.FD == HeapFD && int(m.Local) == r.heaps && int(a.Local) == r.heaps && GroupID(m.Group) == r.group)
 		r.heaps++
 	case *wire.GroupReady:
 		d.want(r, wire.TypeJoin, r.joined && r.heaps == d.groups[r.group].world && GroupID(m.Group) == r.group && c.holds[r.group].attached)
@@ -330,29 +330,29 @@ func (d *daemon) deliver(c *client, r *request, a Send) {
 
 // deliverPeer: the memory comes once from each other rank, from that rank's own file, and only where every rank has one.
 func (d *daemon) deliverPeer(c *client, r *request, a Send, m *wire.PeerMemory) {
-	g, rank := d.groups[r.group], c.holds[r.group].rank
+	g, own := d.groups[r.group], c.holds[r.group].rank
 	d.want(r, wire.TypeRegister, a.FD == ClientFD && GroupID(m.Group) == r.group && m.Bytes == r.value && r.file != 0 &&
-		int(m.Rank) < g.world && int(m.Rank) != rank && r.peers>>m.Rank&1 == 0 && (r.region == 0 || r.region == m.Region))
+		int(m.Local) < g.world && m.Local != own && !r.peers.Has(m.Local) && (r.region == 0 || r.region == m.Region))
 	g.refused = false // all of these come before any rank can say that it has mapped them
 	r.region = m.Region
-	r.peers |= 1 << m.Rank
+	r.peers = r.peers.With(m.Local)
 	for _, other := range d.requests {
 		if other.file == a.File && d.clients[other.id.session] != nil && other.group == r.group {
-			if h := d.clients[other.id.session].holds[r.group]; h != nil && h.rank == int(m.Rank) {
+			if h := d.clients[other.id.session].holds[r.group]; h != nil && h.rank == m.Local {
 				return
 			}
 		}
 	}
-	d.failf("rank %d's memory comes with file %d, which is another's", m.Rank, a.File)
+	d.failf("rank %d's memory comes with file %d, which is another's", m.Local, a.File)
 }
 
 // deliverRegistered: shared only where every rank has a file and has mapped the others', and alike on all ranks.
 func (d *daemon) deliverRegistered(c *client, r *request, m *wire.Registered) {
 	g := d.live(r.group, "Registered")
-	shared := m.StagedRank < 0
+	shared := m.StagedLocal < 0
 	d.want(r, wire.TypeRegister, GroupID(m.Group) == r.group && (r.region == 0 || r.region == m.Region))
 	r.answered = true
-	mapped := g.world == 1 || bits.OnesCount64(r.peers) == g.world-1 && c.holds[r.group].committed[r.id.number] && !g.refused
+	mapped := g.world == 1 || r.peers.Len() == g.world-1 && c.holds[r.group].committed[r.id.number] && !g.refused
 	if shared && (r.file == 0 || !mapped) {
 		d.failf("window %d of group %d is shared, but %+v", m.Region, r.group, r)
 	}

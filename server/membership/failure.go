@@ -2,55 +2,55 @@ package membership
 
 import (
 	"fmt"
-	"math/bits"
 	"time"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 )
 
 // SessionEnded: the session's socket closed or its process ended; how says which was seen first.
 func (m *Machine) SessionEnded(s SessionID, how string) []Action {
 	for _, g := range m.sortedGroups() {
-		if rank, ok := m.bySession[s][g.id]; ok {
-			m.memberDied(g, rank, how)
+		if r, ok := m.bySession[s][g.id]; ok {
+			m.memberDied(g, r, how)
 		}
 	}
 	return m.take()
 }
 
 // LeaseLost: the kernel has marked the rank's lease: its process is ending. finalizing is what it said of itself last.
-func (m *Machine) LeaseLost(id GroupID, rank int, finalizing bool) []Action {
+func (m *Machine) LeaseLost(id GroupID, r rank.Local, finalizing bool) []Action {
 	g := m.groups[id]
 	switch {
-	case g == nil || rank >= len(g.members):
-	case g.members[rank].away && finalizing:
-		m.finalizedAway(g, rank)
-	case g.members[rank].session != 0 || g.members[rank].away:
-		m.memberDied(g, rank, "lease")
+	case g == nil || r < 0 || int(r) >= len(g.members):
+	case g.members[r].away && finalizing:
+		m.finalizedAway(g, r)
+	case g.members[r].session != 0 || g.members[r].away:
+		m.memberDied(g, r, "lease")
 	}
 	return m.take()
 }
 
 // memberDied takes a dead rank out of its group. What that means depends on what the group was doing.
-func (m *Machine) memberDied(g *group, rank int, how string) {
-	pid := g.members[rank].pid
-	finalized := g.pending != nil && g.pending.op == wire.OpFinalize && g.pending.arrived>>rank&1 != 0
-	m.leave(g, rank)
-	g.members[rank].away = false
+func (m *Machine) memberDied(g *group, r rank.Local, how string) {
+	dead, pid := g.world(r), g.members[r].pid
+	finalized := g.pending != nil && g.pending.op == wire.OpFinalize && g.pending.arrived.Has(r)
+	m.leave(g, r)
+	g.members[r].away = false
 	switch {
 	case g.state == Forming || g.state == Attaching:
-		abort := wire.Abort{Code: wire.ResultRankDead, Op: wire.OpCommInit, Culprit: rank, Reporter: -1}
+		abort := wire.Abort{Code: wire.ResultRankDead, Op: wire.OpCommInit, Culprit: dead, Reporter: rank.None}
 		if g.hasMemory {
 			m.do(Poison{Group: g.id, Abort: abort})
 		}
-		m.failForming(g, refuse(wire.ResultRankDead, rank,
+		m.failForming(g, refuse(wire.ResultRankDead, dead,
 			"comm_init of group %q: rank %d (pid %d) died or closed its session (%s) while the group formed; start all ranks again",
-			g.name, rank, pid, how))
+			g.name, dead, pid, how))
 	case g.state == Ready && finalized:
 		// It had said that it was done, counts as arrived, and needs no answer.
 	case g.state == Ready:
-		m.breakGroup(g, wire.Abort{Code: wire.ResultRankDead, Culprit: rank, Reporter: -1},
-			fmt.Sprintf("rank %d (pid %d) died or closed its session (%s)", rank, pid, how))
+		m.breakGroup(g, wire.Abort{Code: wire.ResultRankDead, Culprit: dead, Reporter: rank.None},
+			fmt.Sprintf("rank %d (pid %d) died or closed its session (%s)", dead, pid, how))
 	default:
 		m.freeIfEmpty(g)
 	}
@@ -77,12 +77,7 @@ func (m *Machine) Poisoned(id GroupID, a wire.Abort) []Action {
 
 // reported makes of an abort word what an Error message can carry, and a sentence.
 func (g *group) reported(a wire.Abort) (wire.Abort, string) {
-	if a.Culprit >= len(g.members) {
-		a.Culprit = -1
-	}
-	if a.Reporter >= len(g.members) {
-		a.Reporter = -1
-	}
+	a.Culprit, a.Reporter = g.known(a.Culprit), g.known(a.Reporter)
 	culprit, reporter := g.who(a.Culprit), nameOf(a.Reporter)
 	switch a.Code {
 	case wire.ResultTimeout:
@@ -99,18 +94,22 @@ func (g *group) reported(a wire.Abort) (wire.Abort, string) {
 	return a, text
 }
 
-func (g *group) who(rank int) string {
-	if rank < 0 {
-		return nameOf(rank)
+// known is the rank where the group has it, else None.
+func (g *group) known(r rank.World) rank.World { return g.world(g.local(r)) }
+
+func (g *group) who(r rank.World) string {
+	at := g.local(r)
+	if at < 0 {
+		return nameOf(r)
 	}
-	return fmt.Sprintf("rank %d (pid %d)", rank, g.members[rank].pid)
+	return fmt.Sprintf("rank %d (pid %d)", r, g.members[at].pid)
 }
 
-func nameOf(rank int) string {
-	if rank < 0 {
+func nameOf(r rank.World) string {
+	if r < 0 {
 		return "an unknown rank"
 	}
-	return fmt.Sprintf("rank %d", rank)
+	return fmt.Sprintf("rank %d", r)
 }
 
 // breakGroup ends a working group. Its name is free at once; its memory stays in quarantine until the last rank lets go,
@@ -125,23 +124,23 @@ func (m *Machine) breakGroup(g *group, a wire.Abort, text string) {
 	if g.pending != nil {
 		op = g.pending.op
 	}
-	m.failPending(g, g.broken(op, -1))
+	m.failPending(g, g.broken(op, rank.None))
 	m.remember(g, a.Code, a.Culprit, text)
 	m.freeIfEmpty(g)
 }
 
 // broken is the answer to a call on a broken group.
-func (g *group) broken(op wire.Op, rank int) refusal {
+func (g *group) broken(op wire.Op, r rank.Local) refusal {
 	who := "this rank"
-	if rank >= 0 {
-		who = fmt.Sprintf("rank %d", rank)
+	if r >= 0 {
+		who = nameOf(g.world(r))
 	}
 	return refuse(g.cause.Code, g.cause.Culprit, "%s: %s in group %q stopped: %s. The group is broken: finalize this comm and form a new group",
 		who, op, g.name, g.causeText)
 }
 
 func (m *Machine) freeIfEmpty(g *group) {
-	if g.absent() == all(g) && g.away() == 0 {
+	if g.absent() == g.all() && g.away() == 0 {
 		m.free(g)
 	}
 }
@@ -171,17 +170,19 @@ func (m *Machine) formingLate(g *group) {
 	if g.state == Attaching {
 		what = "came but did not map the group's memory before the deadline; check whether they hang, or set a longer timeout"
 		missing = 0
-		for r := range g.members {
+		for r := range g.ranks() {
 			if !g.members[r].attach {
-				missing |= 1 << r
+				missing = missing.With(r)
 			}
 		}
 		if g.hasMemory {
-			m.do(Poison{Group: g.id, Abort: wire.Abort{Code: wire.ResultTimeout, Op: wire.OpCommInit, Culprit: first(missing), Reporter: -1}})
+			m.do(Poison{Group: g.id, Abort: wire.Abort{
+				Code: wire.ResultTimeout, Op: wire.OpCommInit, Culprit: g.world(missing.Lowest()), Reporter: rank.None,
+			}})
 		}
 	}
-	r := refuse(wire.ResultRankMissing, first(missing),
-		"comm_init of group %q: %s %s of %d %s", g.name, plural(missing, "rank"), listRanks(missing), len(g.members), what)
+	r := refuse(wire.ResultRankMissing, g.world(missing.Lowest()),
+		"comm_init of group %q: %s %s of %d %s", g.name, plural(missing, "rank"), g.list(missing), len(g.members), what)
 	r.missing = missing
 	m.failForming(g, r)
 }
@@ -193,32 +194,25 @@ func (m *Machine) collectiveLate(g *group) {
 	c := g.pending
 	missing, what := c.missing(g), "arrive"
 	switch {
-	case c.arrived != all(g):
+	case c.arrived != g.all():
 	case c.op == wire.OpWindowRegister:
 		what = "map the others' memory"
 	default:
 		what = "commit pages"
 	}
-	text := fmt.Sprintf("%s %s did not %s in %s before the deadline", plural(missing, "rank"), listRanks(missing), what, c.op)
-	culprit := first(missing)
+	text := fmt.Sprintf("%s %s did not %s in %s before the deadline", plural(missing, "rank"), g.list(missing), what, c.op)
+	culprit := missing.Lowest()
 	if m.config.FirstInLine != nil {
-		if keeper := m.config.FirstInLine(g.id, culprit); keeper != culprit && keeper >= 0 && missing>>keeper&1 != 0 {
-			text += fmt.Sprintf("; rank %d waits for rank %d", culprit, keeper)
+		if keeper := m.config.FirstInLine(g.id, culprit); keeper != culprit && missing.Has(keeper) {
+			text += fmt.Sprintf("; rank %d waits for rank %d", g.world(culprit), g.world(keeper))
 			culprit = keeper
 		}
 	}
-	m.breakGroup(g, wire.Abort{Code: wire.ResultTimeout, Op: c.op, Culprit: culprit, Reporter: -1}, text)
+	m.breakGroup(g, wire.Abort{Code: wire.ResultTimeout, Op: c.op, Culprit: g.world(culprit), Reporter: rank.None}, text)
 }
 
-func first(mask uint64) int {
-	if mask == 0 {
-		return -1
-	}
-	return bits.TrailingZeros64(mask)
-}
-
-func plural(mask uint64, word string) string {
-	if bits.OnesCount64(mask) == 1 {
+func plural(s rank.LocalSet, word string) string {
+	if s.Len() == 1 {
 		return word
 	}
 	return word + "s"

@@ -8,7 +8,7 @@ import (
 	"railhead/symm"
 )
 
-// GroupInfo is what the admin endpoint says of a group.
+// GroupInfo is what the admin endpoint says of a group. Ranks are world ranks.
 type GroupInfo struct {
 	ID           GroupID       `json:"id"`
 	Name         string        `json:"name"`
@@ -82,7 +82,7 @@ func (g *group) info() GroupInfo {
 		i.Registered = append(i.Registered, RegionInfo{Number: n, Bytes: r.bytes, Shared: r.staged < 0, Reason: r.reason})
 	}
 	slices.SortFunc(i.Registered, func(a, b RegionInfo) int { return cmp.Compare(a.Number, b.Number) })
-	for r := range g.members {
+	for r := range g.ranks() {
 		mem := &g.members[r]
 		state := "joined"
 		switch {
@@ -96,21 +96,20 @@ func (g *group) info() GroupInfo {
 		if mem.session == 0 && mem.pid == 0 && !mem.away {
 			continue // it never came
 		}
-		i.Ranks = append(i.Ranks, RankInfo{Rank: r, PID: mem.pid, Session: mem.session, State: state})
+		i.Ranks = append(i.Ranks, RankInfo{Rank: int(g.world(r)), PID: mem.pid, Session: mem.session, State: state})
 	}
 	switch g.state {
 	case Forming:
-		i.Missing = flight.List(g.absent())
+		i.Missing = g.numbers(g.absent())
 	case Broken:
 		i.Result, i.Cause = g.cause.Code.String(), g.causeText
 		if g.cause.Culprit >= 0 {
-			c := g.cause.Culprit
-			i.Culprit = &c
+			i.Culprit = number(g.cause.Culprit)
 		}
 	case Ready:
 		if g.pending != nil && g.pending.next == nil {
 			i.WaitingIn = g.pending.op.String()
-			i.WaitingFor = flight.List(g.pending.missing(g))
+			i.WaitingFor = g.numbers(g.pending.missing(g))
 		}
 	}
 	return i

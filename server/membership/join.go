@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/symm"
 )
@@ -15,6 +16,10 @@ import (
 // that works is not disturbed: only the newcomer gets the error.
 func (m *Machine) Join(now time.Time, s SessionID, pid int, request uint64, j *wire.Join) []Action {
 	name := j.Group.String()
+	if r, no := beyondANode(j); no {
+		m.sendError(s, request, r)
+		return m.take()
+	}
 	switch g := m.names[name]; {
 	case m.draining:
 		r := refuse(wire.ResultDraining, -1,
@@ -27,33 +32,50 @@ func (m *Machine) Join(now time.Time, s SessionID, pid int, request uint64, j *w
 		m.first(now, s, pid, request, j)
 	case g.state == Forming:
 		m.next(now, g, s, pid, request, j)
-	case g.token != j.Token.String():
-		m.sendError(s, request, refuse(wire.ResultTokenMismatch, int(j.Rank),
-			"rank %d: comm_init: group %q is at work and has another token; use another group name", j.Rank, name))
+	case g.token != j.Common.Token.String():
+		m.sendError(s, request, refuse(wire.ResultTokenMismatch, j.Own.Place.Rank,
+			"rank %d: comm_init: group %q is at work and has another token; use another group name", j.Own.Place.Rank, name))
 	default:
-		m.sendError(s, request, refuse(wire.ResultGroupBusy, int(j.Rank),
-			"rank %d: comm_init: group %q is at work with %d ranks; finalize it, or use another group name", j.Rank, name,
+		m.sendError(s, request, refuse(wire.ResultGroupBusy, j.Own.Place.Rank,
+			"rank %d: comm_init: group %q is at work with %d ranks; finalize it, or use another group name", j.Own.Place.Rank, name,
 			len(g.members)))
 	}
 	return m.take()
 }
 
+// beyondANode refuses what one node's machine cannot hold.
+func beyondANode(j *wire.Join) (refusal, bool) {
+	at := j.Own.Place
+	switch {
+	case j.Own.Device != wire.DeviceCPU:
+		return refuse(wire.ResultUnsupported, at.Rank, "rank %d: comm_init of group %q: device %d is none that this daemon knows; use the CPU",
+			at.Rank, j.Group, j.Own.Device), true
+	case at.LocalSize > rank.MaxPerNode:
+		return refuse(wire.ResultLimit, at.Rank, "rank %d: comm_init of group %q: %d ranks on this node, %d are the most that there can be; "+
+			"start fewer, or spread them over nodes", at.Rank, j.Group, at.LocalSize, rank.MaxPerNode), true
+	case j.Common.Nodes > 1:
+		return refuse(wire.ResultUnsupported, at.Rank, "rank %d: comm_init of group %q: its ranks are on %d nodes, this daemon serves groups "+
+			"of one node; start all ranks here", at.Rank, j.Group, j.Common.Nodes), true
+	}
+	return refusal{}, false
+}
+
 func (m *Machine) first(now time.Time, s SessionID, pid int, request uint64, j *wire.Join) {
 	name := j.Group.String()
 	heapBytes := m.heapBytesOf(j)
-	heap, err := symm.NewHeap(heapBytes+m.config.ScratchBytes, m.config.ScratchBytes)
+	heap, err := symm.NewHeap(heapBytes+m.config.ScratchBytes, m.config.ScratchBytes, uint64(m.config.Memory.Granularity))
 	if err != nil {
-		m.sendError(s, request, refuse(wire.ResultInvalidArgument, int(j.Rank), "rank %d: comm_init: heap: %v", j.Rank, err))
+		m.sendError(s, request, refuse(wire.ResultInvalidArgument, j.Own.Place.Rank, "rank %d: comm_init: heap: %v", j.Own.Place.Rank, err))
 		return
 	}
-	forcing, err := m.config.CheckForcing(j.Forcing.String())
+	forcing, err := m.config.CheckForcing(j.Common.Forcing.String())
 	if err != nil {
 		m.sendError(s, request, wrongForcing(j, err))
 		return
 	}
 	if len(m.groups) >= m.config.MaxGroups {
-		m.sendError(s, request, refuse(wire.ResultLimit, int(j.Rank),
-			"rank %d: comm_init of group %q: the daemon has %d groups, the most there can be; finalize some", j.Rank, name,
+		m.sendError(s, request, refuse(wire.ResultLimit, j.Own.Place.Rank,
+			"rank %d: comm_init of group %q: the daemon has %d groups, the most there can be; finalize some", j.Own.Place.Rank, name,
 			m.config.MaxGroups))
 		return
 	}
@@ -62,9 +84,9 @@ func (m *Machine) first(now time.Time, s SessionID, pid int, request uint64, j *
 	}
 	m.incarnations[name]++
 	g := &group{
-		id: m.nextGroup, name: name, token: j.Token.String(), incarnation: m.incarnations[name], state: Forming,
-		members: make([]member, j.World), reduceGroup: reduceGroupOf(j), forcing: forcing, reproducible: j.Reproducible != 0,
-		heapBytes: heapBytes + m.config.ScratchBytes, heap: heap, began: now,
+		id: m.nextGroup, name: name, token: j.Common.Token.String(), incarnation: m.incarnations[name], state: Forming,
+		members: make([]member, j.Common.World), reduceGroup: reduceGroupOf(j), forcing: forcing, reproducible: j.Common.Reproducible != 0,
+		heapBytes: heapBytes + m.config.ScratchBytes, memory: m.config.Memory, heap: heap, began: now,
 		regions: map[uint32]region{},
 	}
 	m.nextGroup++
@@ -75,18 +97,19 @@ func (m *Machine) first(now time.Time, s SessionID, pid int, request uint64, j *
 
 // heapBytesOf is the window memory that a Join asks for, in whole granules.
 func (m *Machine) heapBytesOf(j *wire.Join) uint64 {
-	n := j.HeapBytes
+	n := j.Common.HeapBytes
 	if n == 0 {
 		n = m.config.HeapBytes
 	}
-	return (n + symm.WindowGranule - 1) / symm.WindowGranule * symm.WindowGranule
+	g := uint64(m.config.Memory.Granularity)
+	return (n + g - 1) / g * g
 }
 
 func reduceGroupOf(j *wire.Join) uint32 {
-	if j.ReduceGroup == 0 {
-		return j.World
+	if j.Common.ReduceGroup == 0 {
+		return j.Common.World
 	}
-	return j.ReduceGroup
+	return j.Common.ReduceGroup
 }
 
 func (m *Machine) next(now time.Time, g *group, s SessionID, pid int, request uint64, j *wire.Join) {
@@ -102,48 +125,48 @@ func (m *Machine) next(now time.Time, g *group, s SessionID, pid int, request ui
 func (m *Machine) misfit(g *group, s SessionID, pid int, j *wire.Join) (refusal, bool) {
 	firstRank, firstPID := g.anyone()
 	heapBytes, wanted := m.heapBytesOf(j), g.heapBytes-m.config.ScratchBytes
-	forcing, err := m.config.CheckForcing(j.Forcing.String())
+	forcing, err := m.config.CheckForcing(j.Common.Forcing.String())
 	switch {
-	case int(j.World) != len(g.members):
-		return refuse(wire.ResultWorldSizeMismatch, int(j.Rank),
+	case int(j.Common.World) != len(g.members):
+		return refuse(wire.ResultWorldSizeMismatch, j.Own.Place.Rank,
 			"comm_init of group %q: rank %d (pid %d) says the world size is %d, rank %d (pid %d) says %d; start all ranks with the same WORLD_SIZE",
-			g.name, j.Rank, pid, j.World, firstRank, firstPID, len(g.members)), true
-	case j.Token.String() != g.token:
-		return refuse(wire.ResultTokenMismatch, int(j.Rank),
+			g.name, j.Own.Place.Rank, pid, j.Common.World, firstRank, firstPID, len(g.members)), true
+	case j.Common.Token.String() != g.token:
+		return refuse(wire.ResultTokenMismatch, j.Own.Place.Rank,
 			"comm_init of group %q: rank %d (pid %d) gave another token than rank %d (pid %d); two jobs may share the name: set RAILHEAD_TOKEN alike, or RAILHEAD_GROUP apart",
-			g.name, j.Rank, pid, firstRank, firstPID), true
-	case g.members[j.Rank].session != 0:
-		return refuse(wire.ResultRankTaken, int(j.Rank),
-			"comm_init of group %q: rank %d is claimed by pid %d and by pid %d; give every process its own RANK", g.name, j.Rank,
-			g.members[j.Rank].pid, pid), true
+			g.name, j.Own.Place.Rank, pid, firstRank, firstPID), true
+	case g.members[j.Own.Place.Local].session != 0:
+		return refuse(wire.ResultRankTaken, j.Own.Place.Rank,
+			"comm_init of group %q: rank %d is claimed by pid %d and by pid %d; give every process its own RANK", g.name, j.Own.Place.Rank,
+			g.members[j.Own.Place.Local].pid, pid), true
 	case g.holds(s):
-		return refuse(wire.ResultInvalidArgument, int(j.Rank),
+		return refuse(wire.ResultInvalidArgument, j.Own.Place.Rank,
 			"comm_init of group %q: rank %d: this session is another rank of the group; connect once for each rank", g.name,
-			j.Rank), true
+			j.Own.Place.Rank), true
 	case reduceGroupOf(j) != g.reduceGroup:
-		return refuse(wire.ResultMismatch, int(j.Rank),
-			"comm_init of group %q: rank %d wants reduce_group %d, rank %d %d; they must agree", g.name, j.Rank, reduceGroupOf(j),
+		return refuse(wire.ResultMismatch, j.Own.Place.Rank,
+			"comm_init of group %q: rank %d wants reduce_group %d, rank %d %d; they must agree", g.name, j.Own.Place.Rank, reduceGroupOf(j),
 			firstRank, g.reduceGroup), true
 	case err != nil:
 		return wrongForcing(j, err), true
 	case forcing != g.forcing:
-		return refuse(wire.ResultMismatch, int(j.Rank),
-			"comm_init of group %q: rank %d wants algorithms %q, rank %d %q; set RAILHEAD_ALGO alike", g.name, j.Rank, forcing,
+		return refuse(wire.ResultMismatch, j.Own.Place.Rank,
+			"comm_init of group %q: rank %d wants algorithms %q, rank %d %q; set RAILHEAD_ALGO alike", g.name, j.Own.Place.Rank, forcing,
 			firstRank, g.forcing), true
-	case (j.Reproducible != 0) != g.reproducible:
-		return refuse(wire.ResultMismatch, int(j.Rank),
-			"comm_init of group %q: rank %d has reproducible=%s, rank %d %s; set RAILHEAD_REPRODUCIBLE alike", g.name, j.Rank,
+	case (j.Common.Reproducible != 0) != g.reproducible:
+		return refuse(wire.ResultMismatch, j.Own.Place.Rank,
+			"comm_init of group %q: rank %d has reproducible=%s, rank %d %s; set RAILHEAD_REPRODUCIBLE alike", g.name, j.Own.Place.Rank,
 			onOff(!g.reproducible), firstRank, onOff(g.reproducible)), true
 	case heapBytes != wanted:
-		return refuse(wire.ResultMismatch, int(j.Rank),
-			"comm_init of group %q: rank %d wants heap_bytes %d, rank %d %d; they must agree", g.name, j.Rank, heapBytes,
+		return refuse(wire.ResultMismatch, j.Own.Place.Rank,
+			"comm_init of group %q: rank %d wants heap_bytes %d, rank %d %d; they must agree", g.name, j.Own.Place.Rank, heapBytes,
 			firstRank, wanted), true
 	}
 	return refusal{}, false
 }
 
 func wrongForcing(j *wire.Join, err error) refusal {
-	return refuse(wire.ResultInvalidArgument, int(j.Rank), "rank %d: comm_init: RAILHEAD_ALGO: %v", j.Rank, err)
+	return refuse(wire.ResultInvalidArgument, j.Own.Place.Rank, "rank %d: comm_init: RAILHEAD_ALGO: %v", j.Own.Place.Rank, err)
 }
 
 func onOff(on bool) string {
@@ -153,13 +176,13 @@ func onOff(on bool) string {
 	return "off"
 }
 
-func (g *group) anyone() (rank, pid int) {
-	for r := range g.members {
+func (g *group) anyone() (r rank.World, pid int) {
+	for r := range g.ranks() {
 		if g.members[r].session != 0 {
-			return r, g.members[r].pid
+			return g.world(r), g.members[r].pid
 		}
 	}
-	return -1, 0
+	return rank.None, 0
 }
 
 func (g *group) holds(s SessionID) bool {
@@ -173,12 +196,12 @@ func (g *group) holds(s SessionID) bool {
 
 // admit enters a member; the last one makes the daemon create the group's memory.
 func (m *Machine) admit(now time.Time, g *group, s SessionID, pid int, request uint64, j *wire.Join) {
-	timeout := time.Duration(j.TimeoutMS) * time.Millisecond
-	g.members[j.Rank] = member{session: s, pid: pid, request: request, timeout: timeout, cpus: j.CPUs}
+	timeout := time.Duration(j.Own.TimeoutMS) * time.Millisecond
+	g.members[j.Own.Place.Local] = member{session: s, pid: pid, request: request, timeout: timeout, cpus: j.Own.CPUs}
 	if m.bySession[s] == nil {
-		m.bySession[s] = map[GroupID]int{}
+		m.bySession[s] = map[GroupID]rank.Local{}
 	}
-	m.bySession[s][g.id] = int(j.Rank)
+	m.bySession[s][g.id] = j.Own.Place.Local
 	if d := now.Add(timeout); g.deadline.IsZero() || d.Before(g.deadline) {
 		g.deadline = d
 	}
@@ -189,7 +212,7 @@ func (m *Machine) admit(now time.Time, g *group, s SessionID, pid int, request u
 	create := CreateGroup{
 		Group: g.id, Name: g.name, World: len(g.members), Incarnation: g.incarnation, HeapBytes: g.heapBytes,
 		Forcing: g.forcing, Reproducible: g.reproducible, Token: g.token, ReduceGroup: g.reduceGroup,
-		ScratchBytes: m.config.ScratchBytes, PIDs: g.pids(),
+		ScratchBytes: m.config.ScratchBytes, Memory: g.memory, PIDs: g.pids(),
 	}
 	for r := range g.members {
 		create.CPUs = append(create.CPUs, g.members[r].cpus)
@@ -206,14 +229,13 @@ func (g *group) pids() []int {
 }
 
 // absent has a bit for every rank that is not there.
-func (g *group) absent() uint64 {
-	var mask uint64
-	for r := range g.members {
+func (g *group) absent() (s rank.LocalSet) {
+	for r := range g.ranks() {
 		if g.members[r].session == 0 {
-			mask |= 1 << r
+			s = s.With(r)
 		}
 	}
-	return mask
+	return s
 }
 
 // GroupCreated: the group's memory exists, or err says why not.
@@ -238,13 +260,13 @@ func (m *Machine) GroupCreated(now time.Time, id GroupID, err error) []Action {
 		to := &g.members[r]
 		m.do(Send{To: to.session, Request: to.request, FD: ControlFD, Group: id, Msg: &wire.Joined{
 			Group: uint64(id), Incarnation: g.incarnation, ControlBytes: wire.ControlBytes(len(g.members)),
-			HeapBytes: g.heapBytes, ScratchBytes: m.config.ScratchBytes, World: uint32(len(g.members)),
+			HeapBytes: g.heapBytes, ScratchBytes: m.config.ScratchBytes, World: uint32(len(g.members)), LocalSize: uint32(len(g.members)),
 			ReduceGroup: g.reduceGroup, SpinNS: m.config.SpinNS(len(g.members)), YieldNS: m.config.YieldNS(len(g.members)), BlockBytes: m.config.BlockBytes,
 			PipeSlotBytes: m.config.PipeSlotBytes(len(g.members)), BroadcastSlotBytes: m.config.BroadcastSlotBytes,
 		}})
-		for peer := range g.members {
-			m.do(Send{To: to.session, Request: to.request, FD: HeapFD, Group: id, Rank: peer, Msg: &wire.Heap{
-				Group: uint64(id), Rank: uint32(peer), PID: uint32(g.members[peer].pid),
+		for peer := range g.ranks() {
+			m.do(Send{To: to.session, Request: to.request, FD: HeapFD, Group: id, Local: peer, Msg: &wire.Heap{
+				Group: uint64(id), Local: peer, PID: uint32(g.members[peer].pid),
 			}})
 		}
 	}
@@ -261,21 +283,21 @@ func (g *group) shortestTimeout() time.Duration {
 
 // Attached: a rank has mapped everything and holds its lease, or could not.
 func (m *Machine) Attached(now time.Time, s SessionID, request uint64, a *wire.Attached) []Action {
-	g, rank := m.member(s, a.Group)
+	g, r := m.member(s, a.Group)
 	if m.crossed(g, a.Group) {
 		return nil
 	}
-	if g == nil || g.state != Attaching || !g.hasMemory || g.members[rank].attach {
+	if g == nil || g.state != Attaching || !g.hasMemory || g.members[r].attach {
 		m.sendError(s, request, refuse(wire.ResultProtocol, -1, "Attached for group %d, which expects none from this session", a.Group))
 		return m.take()
 	}
 	if a.Error != 0 {
-		m.failForming(g, refuse(wire.ResultOutOfMemory, rank,
-			"comm_init of group %q: rank %d (pid %d) could not attach (errno %d); its own error says why", g.name, rank,
-			g.members[rank].pid, a.Error))
+		m.failForming(g, refuse(wire.ResultOutOfMemory, g.world(r),
+			"comm_init of group %q: rank %d (pid %d) could not attach (errno %d); its own error says why", g.name, g.world(r),
+			g.members[r].pid, a.Error))
 		return m.take()
 	}
-	g.members[rank].attach = true
+	g.members[r].attach = true
 	for r := range g.members {
 		if !g.members[r].attach {
 			return nil
@@ -283,7 +305,7 @@ func (m *Machine) Attached(now time.Time, s SessionID, request uint64, a *wire.A
 	}
 	g.state = Ready
 	g.deadline = time.Time{}
-	m.conclude(g, wire.Outcome{Op: wire.OpCommInit})
+	m.conclude(g, wire.Outcome{Op: wire.OpCommInit, StagedLocal: rank.None})
 	for r := range g.members {
 		m.end(g, g.members[r].session, g.members[r].request, &wire.GroupReady{Group: uint64(g.id)})
 	}
@@ -292,12 +314,12 @@ func (m *Machine) Attached(now time.Time, s SessionID, request uint64, a *wire.A
 }
 
 // member finds the group among those of the session.
-func (m *Machine) member(s SessionID, id uint64) (*group, int) {
-	rank, ok := m.bySession[s][GroupID(id)]
+func (m *Machine) member(s SessionID, id uint64) (*group, rank.Local) {
+	r, ok := m.bySession[s][GroupID(id)]
 	if !ok {
-		return nil, -1
+		return nil, rank.None
 	}
-	return m.groups[GroupID(id)], rank
+	return m.groups[GroupID(id)], r
 }
 
 // crossed says whether an Attached, WindowCommitted or RegisterMapped may have met the end of its group on the way. They go on
@@ -310,13 +332,13 @@ func (m *Machine) crossed(g *group, id uint64) bool {
 }
 
 // failForming ends a group that does not work yet, with the same error for everybody who waits for it.
-func (m *Machine) failForming(g *group, r refusal) {
-	for rank := range g.members {
-		if to := g.members[rank]; to.session != 0 {
-			m.end(g, to.session, to.request, r.message())
+func (m *Machine) failForming(g *group, why refusal) {
+	for r := range g.members {
+		if to := g.members[r]; to.session != 0 {
+			m.end(g, to.session, to.request, why.message())
 		}
 	}
-	m.remember(g, r.code, r.culprit, r.text)
+	m.remember(g, why.code, why.culprit, why.text)
 	m.free(g)
 }
 

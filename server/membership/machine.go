@@ -2,10 +2,10 @@ package membership
 
 import (
 	"fmt"
-	"math/bits"
 	"sort"
 	"time"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/symm"
 )
@@ -29,11 +29,12 @@ type Config struct {
 	CheckForcing func(text string) (string, error)
 	// FirstInLine says, of a rank that is late, which rank it waits for itself, and so on to one that nobody keeps: the ranks write
 	// that into memory that the machine does not see. nil: it is not known.
-	FirstInLine func(g GroupID, late int) int
+	FirstInLine func(g GroupID, late rank.Local) rank.Local
 	// Slots of the pipes to each rank, by world size, and of broadcasts.
 	PipeSlotBytes      func(world int) uint32
 	BroadcastSlotBytes uint32
-	ScratchBytes       uint64 // at least wire.ScratchNeed of every world size, a multiple of symm.WindowGranule
+	ScratchBytes       uint64      // at least wire.ScratchNeed of every world size, in whole granules of Memory
+	Memory             wire.Memory // what windows are made of
 }
 
 // FDKind says which descriptor goes with a message.
@@ -56,28 +57,29 @@ type Send struct {
 	Request uint64
 	Msg     wire.Message
 	FD      FDKind
-	Group   GroupID // of ControlFD and HeapFD
-	Rank    int     // of HeapFD
-	File    FileID  // of ClientFD
-	Ends    GroupID // the group whose set-up call this answer ends for its rank, 0 = none
+	Group   GroupID    // of ControlFD and HeapFD
+	Local   rank.Local // of HeapFD
+	File    FileID     // of ClientFD
+	Ends    GroupID    // the group whose set-up call this answer ends for its rank, 0 = none
 }
 
 // CreateGroup makes the group's memory. GroupCreated follows.
 type CreateGroup struct {
 	Group       GroupID
 	Name        string
-	World       int
+	World       int // all of them on this node
 	Incarnation uint64
 	HeapBytes   uint64
 	// What the ranks ask of the choice of algorithms, and where each may run.
 	Forcing      string // checked
 	Reproducible bool
-	CPUs         []wire.CPUMask
+	CPUs         []wire.CPUMask // by local rank
 	// What the ledger keeps beyond these.
 	Token        string
 	ReduceGroup  uint32
 	ScratchBytes uint64
-	PIDs         []int // by rank
+	Memory       wire.Memory
+	PIDs         []int // by local rank
 }
 
 // Conclude writes into the group's ledger how a set-up call ended. The answers to the call follow: a rank that never gets
@@ -155,11 +157,12 @@ type group struct {
 	token        string
 	incarnation  uint64
 	state        State
-	members      []member
-	reduceGroup  uint32 // 1..world
-	forcing      string // of algorithms, checked
+	members      []member // by local rank
+	reduceGroup  uint32   // 1..world
+	forcing      string   // of algorithms, checked
 	reproducible bool
 	heapBytes    uint64
+	memory       wire.Memory // what windows are made of
 	heap         *symm.Heap
 	hasMemory    bool
 	began        time.Time
@@ -177,7 +180,7 @@ type Machine struct {
 	config       Config
 	groups       map[GroupID]*group
 	names        map[string]*group // forming, attaching and ready ones
-	bySession    map[SessionID]map[GroupID]int
+	bySession    map[SessionID]map[GroupID]rank.Local
 	incarnations map[string]uint64
 	nextGroup    GroupID
 	draining     bool
@@ -193,11 +196,11 @@ func New(c Config) (*Machine, error) {
 	if c.MaxGroups < 1 || c.HeapBytes <= c.ScratchBytes || c.SpinNS == nil || c.YieldNS == nil || c.CheckForcing == nil || c.PipeSlotBytes == nil {
 		return nil, fmt.Errorf("membership: config %+v lacks something", c)
 	}
-	if c.ScratchBytes%symm.WindowGranule != 0 || c.BlockBytes == 0 || c.BlockBytes%128 != 0 {
+	if g := uint64(c.Memory.Granularity); c.Memory.Kind == 0 || g == 0 || c.ScratchBytes%g != 0 || c.BlockBytes == 0 || c.BlockBytes%128 != 0 {
 		return nil, fmt.Errorf("membership: scratch of %d bytes and blocks of %d, expected multiples of %d and of 128",
-			c.ScratchBytes, c.BlockBytes, symm.WindowGranule)
+			c.ScratchBytes, c.BlockBytes, g)
 	}
-	for world := 1; world <= wire.MaxWorld; world++ {
+	for world := 1; world <= rank.MaxPerNode; world++ {
 		if need := wire.ScratchNeed(world, c.BlockBytes, c.BroadcastSlotBytes, c.PipeSlotBytes(world)); c.ScratchBytes < need {
 			return nil, fmt.Errorf("membership: scratch of %d bytes, a group of %d ranks needs %d", c.ScratchBytes, world, need)
 		}
@@ -206,7 +209,7 @@ func New(c Config) (*Machine, error) {
 		config:       c,
 		groups:       map[GroupID]*group{},
 		names:        map[string]*group{},
-		bySession:    map[SessionID]map[GroupID]int{},
+		bySession:    map[SessionID]map[GroupID]rank.Local{},
 		incarnations: map[string]uint64{},
 		nextGroup:    max(c.FirstGroup, 1),
 	}, nil
@@ -232,12 +235,12 @@ func (m *Machine) send(to SessionID, request uint64, msg wire.Message) {
 // refusal is an Error message in the making.
 type refusal struct {
 	code    wire.Result
-	culprit int
-	missing uint64
+	culprit rank.World
+	missing rank.LocalSet
 	text    string
 }
 
-func refuse(code wire.Result, culprit int, format string, args ...any) refusal {
+func refuse(code wire.Result, culprit rank.World, format string, args ...any) refusal {
 	return refusal{code: code, culprit: culprit, text: fmt.Sprintf(format, args...)}
 }
 
@@ -246,7 +249,7 @@ func (m *Machine) sendError(to SessionID, request uint64, r refusal) {
 }
 
 func (r refusal) message() *wire.Error {
-	return &wire.Error{Code: r.code, Culprit: int32(r.culprit), Missing: r.missing, Text: wire.MakeText(r.text)}
+	return &wire.Error{Code: r.code, Culprit: r.culprit, Missing: r.missing, Text: wire.MakeText(r.text)}
 }
 
 // end answers a rank's part in the set-up call under way.
@@ -261,12 +264,12 @@ func (m *Machine) Drain() { m.draining = true }
 func (m *Machine) Groups() int { return len(m.groups) }
 
 // leave takes one member out of a group's books.
-func (m *Machine) leave(g *group, rank int) {
-	s := g.members[rank].session
+func (m *Machine) leave(g *group, r rank.Local) {
+	s := g.members[r].session
 	if s == 0 {
 		return
 	}
-	g.members[rank].session = 0
+	g.members[r].session = 0
 	delete(m.bySession[s], g.id)
 	if len(m.bySession[s]) == 0 {
 		delete(m.bySession, s)
@@ -275,7 +278,7 @@ func (m *Machine) leave(g *group, rank int) {
 
 // free ends a group: nobody holds it any more.
 func (m *Machine) free(g *group) {
-	for r := range g.members {
+	for r := range g.ranks() {
 		m.leave(g, r)
 	}
 	m.freeName(g)
@@ -291,7 +294,7 @@ func (m *Machine) freeName(g *group) {
 	}
 }
 
-func (m *Machine) remember(g *group, result wire.Result, culprit int, text string) {
+func (m *Machine) remember(g *group, result wire.Result, culprit rank.World, text string) {
 	info := g.info()
 	if result == wire.ResultOK {
 		info.State = StateEnded
@@ -300,7 +303,7 @@ func (m *Machine) remember(g *group, result wire.Result, culprit int, text strin
 	}
 	info.Result, info.Cause = result.String(), text
 	if culprit >= 0 {
-		info.Culprit = &culprit
+		info.Culprit = number(culprit)
 	}
 	if m.config.MaxHistory > 0 {
 		if len(m.history) == m.config.MaxHistory {
@@ -319,22 +322,4 @@ func (m *Machine) sortedGroups() []*group {
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i].id < all[j].id })
 	return all
-}
-
-// listRanks writes a mask's ranks as "2" or "2, 5 and 7".
-func listRanks(mask uint64) string {
-	s := ""
-	for n := bits.OnesCount64(mask); mask != 0; mask &= mask - 1 {
-		r := bits.TrailingZeros64(mask)
-		left := bits.OnesCount64(mask)
-		switch {
-		case left == n:
-			s = fmt.Sprint(r)
-		case left == 1:
-			s += fmt.Sprintf(" and %d", r)
-		default:
-			s += fmt.Sprintf(", %d", r)
-		}
-	}
-	return s
 }

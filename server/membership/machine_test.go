@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 )
 
@@ -36,13 +37,26 @@ func TestNewRefusesAConfigWithWhichNoGroupCouldForm(t *testing.T) {
 	}
 }
 
-func TestListsOfRanksReadAsASentence(t *testing.T) {
-	for mask, want := range map[uint64]string{
-		0: "", 1: "0", 1 << 63: "63", 0b11: "0 and 1", 0b10110: "1, 2 and 4", 1<<63 | 1<<7 | 1<<6 | 1: "0, 6, 7 and 63",
-	} {
-		if got := listRanks(mask); got != want {
-			t.Errorf("listRanks(%#x) = %q, expected %q", mask, got, want)
+func oneNode(group wire.Name, r, world int, timeoutMS uint32) *wire.Join {
+	return &wire.Join{
+		Group: group, Common: wire.Common{World: uint32(world), Nodes: 1}, Own: wire.Own{Place: wire.OneNode(r, world), TimeoutMS: timeoutMS},
+	}
+}
+
+func TestAWorldRankIsALocalOneOnlyWhereItsNodeHasIt(t *testing.T) {
+	g := &group{members: make([]member, 3)}
+	for r := range g.ranks() {
+		if w := g.world(r); w != rank.World(r) || g.local(w) != r {
+			t.Errorf("local rank %d is world rank %d, which is local rank %d", r, w, g.local(w))
 		}
+	}
+	for _, r := range []rank.World{rank.None, 3, rank.MaxWorld} {
+		if at := g.local(r); at != rank.None || g.known(r) != rank.None {
+			t.Errorf("world rank %d is local rank %d of a node that does not have it", r, at)
+		}
+	}
+	if g.world(rank.None) != rank.None {
+		t.Error("nobody is a world rank")
 	}
 }
 
@@ -59,7 +73,7 @@ func TestTheTableOfIncarnationsIsBoundedAndCountsOnForAName(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.Join(now, next, 1, 1, &wire.Join{Group: name, World: 1, TimeoutMS: 1})
+		m.Join(now, next, 1, 1, oneNode(name, 0, 1, 1))
 		groups, _ := m.Snapshot()
 		if len(groups) != 1 {
 			t.Fatalf("%d groups after a join, expected 1", len(groups))

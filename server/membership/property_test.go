@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 )
 
@@ -100,8 +101,7 @@ func (d *daemon) groupStep(t *rapid.T, g *GroupInfo) func() {
 	case g.State == Forming:
 		return func() {
 			j := *d.joins[g.Name]
-			j.Rank = uint32(g.Missing[0])
-			j.TimeoutMS = drawTimeout(t)
+			j.Own = wire.Own{Place: wire.OneNode(g.Missing[0], int(j.Common.World)), TimeoutMS: drawTimeout(t)}
 			d.join(d.stranger(g), &j)
 		}
 	case g.State == Broken:
@@ -151,10 +151,13 @@ func (d *daemon) newJoin(t *rapid.T) *wire.Join {
 		t.Fatal(err)
 	}
 	return &wire.Join{
-		Group: group, Token: token, World: world, Rank: rapid.Uint32Range(0, world-1).Draw(t, "rank"),
-		TimeoutMS:   drawTimeout(t),
-		ReduceGroup: rapid.SampledFrom([]uint32{0, 0, 1, world}).Draw(t, "reduce"),
-		HeapBytes:   rapid.SampledFrom([]uint64{0, 0, 0, 1, testHeapBytes, 1 << 40}).Draw(t, "heap"),
+		Group: group,
+		Own:   wire.Own{Place: wire.OneNode(rapid.IntRange(0, int(world)-1).Draw(t, "rank"), int(world)), TimeoutMS: drawTimeout(t)},
+		Common: wire.Common{
+			Token: token, World: world, Nodes: 1,
+			ReduceGroup: rapid.SampledFrom([]uint32{0, 0, 1, world}).Draw(t, "reduce"),
+			HeapBytes:   rapid.SampledFrom([]uint64{0, 0, 0, 1, testHeapBytes, 1 << 40}).Draw(t, "heap"),
+		},
 	}
 }
 
@@ -166,9 +169,10 @@ func drawTimeout(t *rapid.T) uint32 {
 func (d *daemon) drawJoin(t *rapid.T) {
 	j := d.newJoin(t)
 	if other := d.joins[j.Group.String()]; other != nil && rapid.Bool().Draw(t, "same group") {
-		rank := j.Rank % other.World
+		world := int(other.Common.World)
+		place := wire.OneNode(int(j.Own.Place.Rank)%world, world)
 		*j = *other
-		j.Rank = rank
+		j.Own.Place = place
 	}
 	d.join(d.drawClient(t), j)
 }
@@ -274,7 +278,7 @@ func (d *daemon) drawDeath(t *rapid.T) {
 	if rapid.Bool().Draw(t, "lease") {
 		id := d.drawGroup(t)
 		if g := d.groups[id]; g != nil && g.memory && !d.isAway(id) { // the leases lie in the group's memory
-			d.loseLease(id, rapid.IntRange(0, wire.MaxWorld-1).Draw(t, "rank")%max(1, g.world), false)
+			d.loseLease(id, rank.Local(rapid.IntRange(0, rank.MaxPerNode-1).Draw(t, "rank")%max(1, g.world)), false)
 		}
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/symm"
 )
@@ -28,7 +29,8 @@ type Recovered struct {
 	Reproducible bool
 	HeapBytes    uint64
 	Scratch      uint64
-	PIDs         []int // by rank, as the last daemon saw them
+	Memory       wire.Memory
+	PIDs         []int // by local rank, as the last daemon saw them
 	Windows      []symm.Window
 	Regions      map[uint32]RecoveredRegion
 	Finalized    bool // all ranks have finalized it
@@ -37,7 +39,7 @@ type Recovered struct {
 // RecoveredRegion is a registered window of a Recovered.
 type RecoveredRegion struct {
 	Bytes  uint64
-	Staged int // as in Registered
+	Staged rank.Local // as in Registered
 	Reason string
 }
 
@@ -51,39 +53,39 @@ type AdoptGroup struct {
 // CheckLeases asks which of the ranks hold no lease; LeaseLost follows for each of them.
 type CheckLeases struct {
 	Group GroupID
-	Ranks uint64
+	Ranks rank.LocalSet
 }
 
 func (AdoptGroup) action()  {}
 func (CheckLeases) action() {}
 
 // Reannounce: a rank of a working group comes back, because its daemon has died. The first one brings the group: id is 0, and
-// r describes it. For the others id is the group that has the same control segment.
+// the ledger describes it. For the others id is the group that has the same control segment.
 //
 // A false announcement harms no other group: it has a control segment of its own, and so is a group of its own, whatever
 // number and name it claims. What one rank writes into its own group's ledger, its group has to bear, as it has to bear what
 // a rank writes into the others' heaps.
-func (m *Machine) Reannounce(now time.Time, s SessionID, pid int, request uint64, a *wire.Reannounce, id GroupID, r *Recovered) []Action {
+func (m *Machine) Reannounce(now time.Time, s SessionID, pid int, request uint64, a *wire.Reannounce, id GroupID, ledger *Recovered) []Action {
 	g := m.groups[id]
 	if g == nil {
 		var refused *refusal
-		if g, refused = m.adopt(now, a, r); refused != nil {
+		if g, refused = m.adopt(now, a, ledger); refused != nil {
 			m.sendError(s, request, *refused)
 			return m.take()
 		}
 	}
-	rank := int(a.Rank)
-	if refused := g.comesBack(s, rank, int(a.World)); refused != nil {
+	r := a.Place.Local
+	if refused := g.comesBack(s, a); refused != nil {
 		m.sendError(s, request, *refused)
 		return m.take()
 	}
-	g.members[rank] = member{
+	g.members[r] = member{
 		session: s, pid: pid, timeout: time.Duration(a.TimeoutMS) * time.Millisecond, attach: true,
 	}
 	if m.bySession[s] == nil {
-		m.bySession[s] = map[GroupID]int{}
+		m.bySession[s] = map[GroupID]rank.Local{}
 	}
-	m.bySession[s][g.id] = rank
+	m.bySession[s][g.id] = r
 	if g.away() == 0 {
 		g.recoverBy = time.Time{}
 	}
@@ -92,21 +94,22 @@ func (m *Machine) Reannounce(now time.Time, s SessionID, pid int, request uint64
 }
 
 // comesBack says why the rank of a known group cannot come back by this session.
-func (g *group) comesBack(s SessionID, rank, world int) *refusal {
+func (g *group) comesBack(s SessionID, a *wire.Reannounce) *refusal {
 	var r refusal
+	back, at := a.Place.Rank, a.Place.Local
 	switch {
-	case world != len(g.members): // the rank is below it
-		r = refuse(wire.ResultProtocol, -1, "reannounce: rank %d of %d of group %q, which has %d ranks", rank, world, g.name,
+	case int(a.World) != len(g.members) || g.local(back) != at: // the rank is below the world
+		r = refuse(wire.ResultProtocol, rank.None, "reannounce: rank %d of %d of group %q, which has %d ranks", back, a.World, g.name,
 			len(g.members))
 	case g.state == Broken:
-		r = refuse(g.cause.Code, g.cause.Culprit, "reannounce: rank %d of group %q, which is broken: %s", rank, g.name, g.causeText)
+		r = refuse(g.cause.Code, g.cause.Culprit, "reannounce: rank %d of group %q, which is broken: %s", back, g.name, g.causeText)
 	case g.state != Ready:
-		r = refuse(wire.ResultProtocol, rank, "reannounce: rank %d of group %q, which is not ready", rank, g.name)
+		r = refuse(wire.ResultProtocol, back, "reannounce: rank %d of group %q, which is not ready", back, g.name)
 	case g.holds(s):
-		r = refuse(wire.ResultProtocol, rank, "reannounce: this session is another rank of group %q already", g.name)
-	case !g.members[rank].away:
-		r = refuse(wire.ResultRankTaken, rank, "reannounce: rank %d of group %q is here already, as pid %d, or has gone", rank, g.name,
-			g.members[rank].pid)
+		r = refuse(wire.ResultProtocol, back, "reannounce: this session is another rank of group %q already", g.name)
+	case !g.members[at].away:
+		r = refuse(wire.ResultRankTaken, back, "reannounce: rank %d of group %q is here already, as pid %d, or has gone", back, g.name,
+			g.members[at].pid)
 	default:
 		return nil
 	}
@@ -116,11 +119,11 @@ func (g *group) comesBack(s SessionID, rank, world int) *refusal {
 // adopt enters a group whose ranks are all away. It keeps its number where that is free.
 func (m *Machine) adopt(now time.Time, a *wire.Reannounce, r *Recovered) (*group, *refusal) {
 	no := func(code wire.Result, format string, args ...any) (*group, *refusal) {
-		x := refuse(code, int(a.Rank), "reannounce: rank %d of group %q: %s", a.Rank, r.Name, fmt.Sprintf(format, args...))
+		x := refuse(code, a.Place.Rank, "reannounce: rank %d of group %q: %s", a.Place.Rank, r.Name, fmt.Sprintf(format, args...))
 		return nil, &x
 	}
 	if r == nil { // its group has ended since it was looked up
-		x := refuse(wire.ResultProtocol, int(a.Rank), "reannounce: rank %d of a group that has ended", a.Rank)
+		x := refuse(wire.ResultProtocol, a.Place.Rank, "reannounce: rank %d of a group that has ended", a.Place.Rank)
 		return nil, &x
 	}
 	switch {
@@ -160,13 +163,13 @@ func (m *Machine) number(old GroupID) GroupID {
 
 // rebuild makes the group of its ledger, or says what cannot be.
 func (m *Machine) rebuild(r *Recovered) (*group, error) {
-	if r.World < 1 || r.World > wire.MaxWorld || len(r.PIDs) != r.World {
+	if r.World < 1 || r.World > rank.MaxPerNode || len(r.PIDs) != r.World {
 		return nil, fmt.Errorf("%d ranks with %d pids", r.World, len(r.PIDs))
 	}
 	if r.ReduceGroup < 1 || int(r.ReduceGroup) > r.World || r.Incarnation > maxIncarnation {
 		return nil, fmt.Errorf("reduce group %d of %d ranks, incarnation %d", r.ReduceGroup, r.World, r.Incarnation)
 	}
-	heap, err := symm.NewHeap(r.HeapBytes, r.Scratch)
+	heap, err := symm.NewHeap(r.HeapBytes, r.Scratch, uint64(r.Memory.Granularity))
 	if err != nil {
 		return nil, err
 	}
@@ -177,28 +180,28 @@ func (m *Machine) rebuild(r *Recovered) (*group, error) {
 	}
 	g := &group{
 		name: r.Name, token: r.Token, incarnation: r.Incarnation, state: Ready, members: make([]member, r.World),
-		reduceGroup: r.ReduceGroup, forcing: r.Forcing, reproducible: r.Reproducible, heapBytes: r.HeapBytes, heap: heap, hasMemory: true, regions: map[uint32]region{},
+		reduceGroup: r.ReduceGroup, forcing: r.Forcing, reproducible: r.Reproducible, heapBytes: r.HeapBytes, memory: r.Memory, heap: heap, hasMemory: true, regions: map[uint32]region{},
 	}
 	for n, x := range r.Regions {
-		if x.Staged >= r.World {
+		if int(x.Staged) >= r.World {
 			return nil, fmt.Errorf("registered window %d is staged by rank %d of %d", n, x.Staged, r.World)
 		}
 		g.regions[n] = region{bytes: x.Bytes, staged: x.Staged, reason: x.Reason}
 	}
-	for rank := range g.members {
-		g.members[rank] = member{pid: r.PIDs[rank], away: true}
+	for local := range g.members {
+		g.members[local] = member{pid: r.PIDs[local], away: true}
 	}
 	return g, nil
 }
 
-// away has a bit for every rank that has not come back.
-func (g *group) away() (mask uint64) {
-	for r := range g.members {
+// away are the ranks that have not come back.
+func (g *group) away() (s rank.LocalSet) {
+	for r := range g.ranks() {
 		if g.members[r].away {
-			mask |= 1 << r
+			s = s.With(r)
 		}
 	}
-	return mask
+	return s
 }
 
 func (g *group) forgetAway() {
@@ -208,21 +211,21 @@ func (g *group) forgetAway() {
 	g.recoverBy = time.Time{}
 }
 
-// finalized has a bit for every rank that has let go in finalize while there was no daemon.
-func (g *group) finalized() (mask uint64) {
-	for r := range g.members {
+// finalized are the ranks that have let go in finalize while there was no daemon.
+func (g *group) finalized() (s rank.LocalSet) {
+	for r := range g.ranks() {
 		if g.members[r].finalized {
-			mask |= 1 << r
+			s = s.With(r)
 		}
 	}
-	return mask
+	return s
 }
 
 // finalizedAway: a rank that is away let go, or died, in finalize. It needs no answer and counts as having called it.
-func (m *Machine) finalizedAway(g *group, rank int) {
-	g.members[rank].away, g.members[rank].finalized = false, true
+func (m *Machine) finalizedAway(g *group, r rank.Local) {
+	g.members[r].away, g.members[r].finalized = false, true
 	if c := g.pending; c != nil && c.op == wire.OpFinalize {
-		if c.arrived |= 1 << rank; c.arrived == all(g) {
+		if c.arrived = c.arrived.With(r); c.arrived == g.all() {
 			m.finish(g)
 			return
 		}
@@ -249,22 +252,18 @@ func (m *Machine) Sweep(id GroupID) (gaps []symm.Window) {
 }
 
 // HeapBytes is the size of a group's heaps, where the session is one of its ranks.
-func (m *Machine) HeapBytes(s SessionID, id GroupID) (rank int, bytes uint64, ok bool) {
-	g, rank := m.member(s, uint64(id))
+func (m *Machine) HeapBytes(s SessionID, id GroupID) (r rank.Local, bytes uint64, ok bool) {
+	g, r := m.member(s, uint64(id))
 	if g == nil {
-		return 0, 0, false
+		return rank.None, 0, false
 	}
-	return rank, g.heapBytes, true
+	return r, g.heapBytes, true
 }
 
 // Away is the number of ranks that have not come back, of all groups.
 func (m *Machine) Away() (n int) {
 	for _, g := range m.groups {
-		for r := range g.members {
-			if g.members[r].away {
-				n++
-			}
-		}
+		n += g.away().Len()
 	}
 	return n
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 )
 
@@ -26,12 +27,17 @@ type offer struct {
 // region is a registered window: memory that the ranks own.
 type region struct {
 	bytes  uint64
-	staged int // the rank because of which nothing is shared, -1 = everything is
+	staged rank.Local // because of which nothing is shared, rank.None = everything is
 	reason string
 }
 
 // Register: a rank registers memory that the others can map from file.
 func (m *Machine) Register(now time.Time, s SessionID, request uint64, w *wire.Register, file FileID) []Action {
+	if w.Memory != m.config.Memory.Kind {
+		m.closeFile(file)
+		m.sendError(s, request, otherMemory(wire.OpWindowRegister, w.Memory))
+		return m.take()
+	}
 	return m.register(now, s, request, w.Group, w.Bytes, offer{file: file, offset: w.FdOffset})
 }
 
@@ -51,30 +57,31 @@ func (m *Machine) register(now time.Time, s SessionID, request, id, bytes uint64
 func (m *Machine) broker(g *group) {
 	c := g.pending
 	if c.region = g.freeNumber(); c.region == 0 {
-		m.failPending(g, refuse(wire.ResultLimit, -1,
+		m.failPending(g, refuse(wire.ResultLimit, rank.None,
 			"window_register in group %q: it has %d registered windows, the most there can be; free some", g.name, wire.MaxRegion))
 		return
 	}
-	for rank, o := range c.offers {
-		if o.file == 0 {
+	for r := range g.ranks() {
+		if o := c.offers[r]; o.file == 0 {
 			m.closeOffers(c)
-			m.answerRegistered(g, rank, o.reason)
+			m.answerRegistered(g, r, o.reason)
 			return
 		}
 	}
-	for to := range g.members {
-		for peer, o := range c.offers {
+	for to := range g.ranks() {
+		for peer := range g.ranks() {
+			o := c.offers[peer]
 			if peer == to {
 				continue
 			}
 			m.do(Send{To: g.members[to].session, Request: c.requests[to], FD: ClientFD, File: o.file, Msg: &wire.PeerMemory{
-				Group: uint64(g.id), Bytes: c.value, FdOffset: o.offset, Region: c.region, Rank: uint32(peer),
+				Group: uint64(g.id), Bytes: c.value, FdOffset: o.offset, Region: c.region, Local: peer, Memory: g.memory.Kind,
 			}})
 		}
 	}
 	m.closeOffers(c)
 	if len(g.members) == 1 { // there is nothing to map
-		m.answerRegistered(g, -1, "")
+		m.answerRegistered(g, rank.None, "")
 	}
 }
 
@@ -90,43 +97,43 @@ func (g *group) freeNumber() uint32 {
 
 // RegisterMapped: a rank has mapped the others' memory, or could not. Where one could not, the window is staged for all.
 func (m *Machine) RegisterMapped(s SessionID, request uint64, w *wire.RegisterMapped) []Action {
-	g, rank := m.member(s, w.Group)
+	g, r := m.member(s, w.Group)
 	if m.crossed(g, w.Group) {
 		return nil
 	}
-	if g == nil || g.pending == nil || g.pending.region == 0 || g.pending.region != w.Region || g.pending.done>>rank&1 != 0 {
-		m.sendError(s, request, refuse(wire.ResultProtocol, -1, "RegisterMapped for window %d, which was not asked for", w.Region))
+	if g == nil || g.pending == nil || g.pending.region == 0 || g.pending.region != w.Region || g.pending.done.Has(r) {
+		m.sendError(s, request, refuse(wire.ResultProtocol, rank.None, "RegisterMapped for window %d, which was not asked for", w.Region))
 		return m.take()
 	}
 	c := g.pending
-	c.done |= 1 << rank
-	if w.Error != 0 && (c.failed < 0 || rank < c.failed) {
-		c.failed, c.errno = rank, w.Error
+	c.done = c.done.With(r)
+	if w.Error != 0 && (c.failed < 0 || r < c.failed) {
+		c.failed, c.errno = r, w.Error
 	}
-	if c.done != all(g) {
+	if c.done != g.all() {
 		return nil
 	}
 	if c.failed < 0 {
-		m.answerRegistered(g, -1, "")
+		m.answerRegistered(g, rank.None, "")
 		return m.take()
 	}
 	reason := fmt.Sprintf(
-		"rank %d (pid %d) could not map the other ranks' memory (errno %d); raise its `ulimit -v` or vm.max_map_count", c.failed,
+		"rank %d (pid %d) could not map the other ranks' memory (errno %d); raise its `ulimit -v` or vm.max_map_count", g.world(c.failed),
 		g.members[c.failed].pid, c.errno)
 	m.answerRegistered(g, c.failed, reason)
 	return m.take()
 }
 
 // answerRegistered ends the call: the window exists.
-func (m *Machine) answerRegistered(g *group, staged int, reason string) {
+func (m *Machine) answerRegistered(g *group, staged rank.Local, reason string) {
 	c := g.pending
 	m.conclude(g, wire.Outcome{
-		Op: c.op, StagedRank: int32(staged), Region: c.region, Bytes: c.value, Text: wire.MakeText(reason),
+		Op: c.op, StagedLocal: staged, Region: c.region, Bytes: c.value, Text: wire.MakeText(reason),
 	})
 	g.regions[c.region] = region{bytes: c.value, staged: staged, reason: reason}
 	m.endPending(g, func() wire.Message {
 		return &wire.Registered{
-			Group: uint64(g.id), Region: c.region, StagedRank: int32(staged), Reason: wire.MakeReason(reason),
+			Group: uint64(g.id), Region: c.region, StagedLocal: staged, Reason: wire.MakeReason(reason),
 		}
 	})
 }
@@ -136,7 +143,7 @@ func (m *Machine) freeRegion(g *group) {
 	c := g.pending
 	number := c.value >> wire.RegionShift
 	if _, ok := g.regions[uint32(number)]; !ok || c.value != number<<wire.RegionShift {
-		m.failPending(g, refuse(wire.ResultInvalidArgument, -1,
+		m.failPending(g, refuse(wire.ResultInvalidArgument, rank.None,
 			"window_free in group %q: there is no registered window %d; it was freed already or never registered", g.name, number))
 		return
 	}
@@ -147,9 +154,9 @@ func (m *Machine) freeRegion(g *group) {
 
 // closeOffers lets go of the descriptors that came with a call.
 func (m *Machine) closeOffers(c *collective) {
-	for rank := range c.offers {
-		m.closeFile(c.offers[rank].file)
-		c.offers[rank].file = 0
+	for r := range c.offers {
+		m.closeFile(c.offers[r].file)
+		c.offers[r].file = 0
 	}
 }
 

@@ -74,7 +74,7 @@ func (d *daemon) conclude(a Conclude) {
 		delete(l.windows, o.Offset)
 		delete(l.regions, o.Region)
 	case wire.OpWindowRegister:
-		l.regions[o.Region] = o.StagedRank < 0
+		l.regions[o.Region] = o.StagedLocal < 0
 	case wire.OpFinalize:
 		l.finalized = true
 	}
@@ -188,7 +188,8 @@ func (d *daemon) back(i int) {
 		a.client.holds[a.group] = a.held
 	}
 	d.carryOut("Reannounce", d.machine.Reannounce(d.now, a.client.id, 5000, r.id.number, &wire.Reannounce{
-		Group: uint64(a.group), Rank: uint32(a.held.rank), World: uint32(g.world), TimeoutMS: 1,
+		Group: uint64(a.group), ControlBytes: wire.ControlBytes(g.world), Place: wire.OneNode(int(a.held.rank), g.world), World: uint32(g.world),
+		Nodes: 1, TimeoutMS: 1,
 	}, known, recovered(a.group, &g.ledger)))
 	if r.void { // the daemon has died over it
 		return
@@ -205,7 +206,7 @@ func recovered(id GroupID, l *ledger) *Recovered {
 	c := l.created
 	r := &Recovered{
 		Group: id, Name: c.Name, Token: c.Token, Incarnation: c.Incarnation, World: c.World, ReduceGroup: c.ReduceGroup,
-		Forcing: c.Forcing, Reproducible: c.Reproducible, HeapBytes: c.HeapBytes, Scratch: c.ScratchBytes, PIDs: c.PIDs, Regions: map[uint32]RecoveredRegion{},
+		Forcing: c.Forcing, Reproducible: c.Reproducible, HeapBytes: c.HeapBytes, Scratch: c.ScratchBytes, Memory: c.Memory, PIDs: c.PIDs, Regions: map[uint32]RecoveredRegion{},
 		Finalized: l.finalized,
 	}
 	for _, w := range l.windows {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 )
 
@@ -68,7 +69,7 @@ func formAll(t *testing.T, groups, ranks int, session func(group, rank int) Sess
 			if err != nil {
 				t.Fatal(err)
 			}
-			n.add(m.Join(now, session(g, r), 1+r, 1, &wire.Join{Group: name, Rank: uint32(r), World: uint32(ranks), TimeoutMS: 1000}))
+			n.add(m.Join(now, session(g, r), 1+r, 1, oneNode(name, r, ranks, 1000)))
 		}
 	}
 	for g := range groups {
@@ -90,7 +91,7 @@ func expect(t *testing.T, what string, got, want int) {
 }
 
 func TestSixtyFourGroupsOfSixtyFourRanksFormWorkAndFinalize(t *testing.T) {
-	const groups, ranks = 64, wire.MaxWorld
+	const groups, ranks = 64, rank.MaxPerNode
 	session := func(g, r int) SessionID { return SessionID(1 + g*ranks + r) }
 	m, n, now := formAll(t, groups, ranks, session)
 	expect(t, "groups created", n.created, groups)
@@ -101,7 +102,7 @@ func TestSixtyFourGroupsOfSixtyFourRanksFormWorkAndFinalize(t *testing.T) {
 
 	for r := range ranks {
 		for g := range groups {
-			n.add(m.WindowAlloc(now, session(g, r), 2, &wire.WindowAlloc{Group: uint64(g + 1), Bytes: 1}))
+			n.add(m.WindowAlloc(now, session(g, r), 2, &wire.WindowAlloc{Group: uint64(g + 1), Bytes: 1, Memory: wire.MemoryCPU}))
 		}
 	}
 	for r := range ranks {
@@ -124,7 +125,7 @@ func TestSixtyFourGroupsOfSixtyFourRanksFormWorkAndFinalize(t *testing.T) {
 }
 
 func TestTheDeathOfASessionInSixtyFourGroupsBreaksThemAllAndNoOther(t *testing.T) {
-	const groups, ranks = 64, wire.MaxWorld
+	const groups, ranks = 64, rank.MaxPerNode
 	// Session 1+r is rank r of every group but the last, which has sessions of its own.
 	session := func(g, r int) SessionID {
 		if g == groups-1 {

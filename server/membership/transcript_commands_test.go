@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/symm"
 )
@@ -15,7 +16,7 @@ type stage struct {
 	start   time.Time
 	now     time.Time
 	numbers map[SessionID]*numbers
-	keeps   map[int]int // in any group: the late rank, and the one at the end of its line
+	keeps   map[rank.Local]rank.Local // in any group: the late rank, and the one at the end of its line
 }
 
 // numbers are the request numbers that a session used last: for any request, for a Join, for a WindowAlloc, for a Register.
@@ -29,7 +30,7 @@ const (
 
 func testConfig() Config {
 	return Config{
-		MaxGroups: 8, MaxHistory: 8, HeapBytes: testHeapBytes, ScratchBytes: testScratchBytes, BlockBytes: testBlockBytes,
+		MaxGroups: 8, MaxHistory: 8, HeapBytes: testHeapBytes, ScratchBytes: testScratchBytes, Memory: testMemory, BlockBytes: testBlockBytes,
 		SpinNS:  func(world int) uint32 { return uint32(1000 * world) },
 		YieldNS: func(int) uint32 { return 4000 },
 		CheckForcing: func(text string) (string, error) {
@@ -43,9 +44,17 @@ func testConfig() Config {
 	}
 }
 
+// testMemory is what windows are made of in tests.
+var testMemory = wire.Memory{Kind: wire.MemoryCPU, Granularity: symm.WindowGranule}
+
+// memoryOf is the kind= of memory that a call is for.
+func memoryOf(c *command) wire.MemoryKind {
+	return wire.MemoryKind(c.number("kind", uint64(wire.MemoryCPU)))
+}
+
 func newStage(c Config) (*stage, error) {
-	keeps := map[int]int{}
-	c.FirstInLine = func(_ GroupID, late int) int {
+	keeps := map[rank.Local]rank.Local{}
+	c.FirstInLine = func(_ GroupID, late rank.Local) rank.Local {
 		if keeper, ok := keeps[late]; ok {
 			return keeper
 		}
@@ -112,7 +121,8 @@ func playNew(s *stage, c *command) []string {
 	return nil
 }
 
-// join s= group= rank= world= [token=] [timeout=5s] [reduce=0] [heap=0] [algo=auto] [reproducible=1]; session s has pid 100+s.
+// join s= group= rank= world= [nodes=1] [on_node=world] [device=0] [token=] [timeout=5s] [reduce=0] [heap=0] [algo=auto]
+// [reproducible=1]; session s has pid 100+s.
 func playJoin(s *stage, c *command) []string {
 	id := c.session()
 	group, err := wire.MakeName(c.text("group", ""))
@@ -120,13 +130,21 @@ func playJoin(s *stage, c *command) []string {
 	token, err := wire.MakeName(c.text("token", ""))
 	c.fail(err)
 	j := &wire.Join{
-		Group: group, Token: token, Rank: uint32(c.number("rank", 0)), World: uint32(c.number("world", 0)),
-		TimeoutMS: uint32(c.duration("timeout", 5*time.Second).Milliseconds()), ReduceGroup: uint32(c.number("reduce", 0)),
-		HeapBytes: c.number("heap", 0),
+		Group: group,
+		Common: wire.Common{
+			Token: token, World: uint32(c.number("world", 0)), Nodes: uint32(c.number("nodes", 1)), ReduceGroup: uint32(c.number("reduce", 0)),
+			HeapBytes: c.number("heap", 0),
+		},
+		Own: wire.Own{
+			Place:     wire.OneNode(int(c.number("rank", 0)), int(c.number("world", 0))),
+			TimeoutMS: uint32(c.duration("timeout", 5*time.Second).Milliseconds()),
+			Device:    wire.Device(c.number("device", 0)),
+		},
 	}
-	j.Forcing, err = wire.MakeForcing(c.text("algo", "auto"))
+	j.Own.Place.LocalSize = uint32(c.number("on_node", uint64(j.Common.World)))
+	j.Common.Forcing, err = wire.MakeForcing(c.text("algo", "auto"))
 	c.fail(err)
-	j.Reproducible = uint32(c.number("reproducible", 1))
+	j.Common.Reproducible = uint32(c.number("reproducible", 1))
 	_, err = wire.Encode(j, wire.VersionMax, 1) // the machine is promised checked messages
 	c.fail(err)
 	if c.err != nil {
@@ -138,7 +156,7 @@ func playJoin(s *stage, c *command) []string {
 
 // keeps late= rank=: the late rank waits, at the end of a line, for the other one.
 func playKeeps(s *stage, c *command) []string {
-	s.keeps[int(c.number("late", 0))] = int(c.number("rank", 0))
+	s.keeps[rank.Local(c.number("late", 0))] = rank.Local(c.number("rank", 0))
 	return nil
 }
 
@@ -184,10 +202,10 @@ func playForm(s *stage, c *command) []string {
 	return []string{fmt.Sprintf("group %d works: sessions %d..%d are its ranks 0..%d", id, first, first+world-1, world-1)}
 }
 
-// alloc s= group= bytes=
+// alloc s= group= bytes= [kind=1]
 func playAlloc(s *stage, c *command) []string {
 	id := c.session()
-	w := &wire.WindowAlloc{Group: uint64(c.group()), Bytes: c.number("bytes", 0)}
+	w := &wire.WindowAlloc{Group: uint64(c.group()), Bytes: c.number("bytes", 0), Memory: memoryOf(c)}
 	s.of(id).alloc = s.request(id)
 	return printActions(s.machine.WindowAlloc(s.now, id, s.of(id).alloc, w))
 }
@@ -207,10 +225,10 @@ func playSweep(s *stage, c *command) []string {
 	return []string{fmt.Sprintf("sweep %d", s.machine.Sweep(c.group()))}
 }
 
-// register s= group= bytes= file= [offset=0]
+// register s= group= bytes= file= [offset=0] [kind=1]
 func playRegister(s *stage, c *command) []string {
 	id := c.session()
-	w := &wire.Register{Group: uint64(c.group()), Bytes: c.number("bytes", 0), FdOffset: c.number("offset", 0)}
+	w := &wire.Register{Group: uint64(c.group()), Bytes: c.number("bytes", 0), FdOffset: c.number("offset", 0), Memory: memoryOf(c)}
 	s.of(id).register = s.request(id)
 	return printActions(s.machine.Register(s.now, id, s.of(id).register, w, FileID(c.number("file", 0))))
 }
@@ -253,7 +271,7 @@ func playDead(s *stage, c *command) []string {
 // lease group= rank= [op=none]: the kernel has marked the rank's lease; op is what it says that it was in.
 func playLease(s *stage, c *command) []string {
 	finalizing := wire.Op(c.enum("op", opNamed)) == wire.OpFinalize
-	return printActions(s.machine.LeaseLost(c.group(), int(c.number("rank", 0)), finalizing))
+	return printActions(s.machine.LeaseLost(c.group(), rank.Local(c.number("rank", 0)), finalizing))
 }
 
 // back s= rank= [group=1] [timeout=5s] [known=]: a rank comes back from another daemon. Where its group is not known=, it has
@@ -262,26 +280,27 @@ func playLease(s *stage, c *command) []string {
 func playBack(s *stage, c *command) []string {
 	id := c.session()
 	a := &wire.Reannounce{
-		Group: c.number("group", 1), Rank: uint32(c.number("rank", 0)),
+		Group: c.number("group", 1), Nodes: 1,
 		TimeoutMS: uint32(c.duration("timeout", 5*time.Second).Milliseconds()),
 	}
 	known := GroupID(c.number("known", 0))
 	world := c.number("world", 2)
 	a.World = uint32(c.number("says", world)) // where it contradicts its ledger
+	a.Place, a.ControlBytes = wire.OneNode(int(c.number("rank", 0)), int(a.World)), wire.ControlBytes(int(a.World))
 	r := &Recovered{
 		Group: GroupID(a.Group), Name: c.text("name", ""), Token: c.text("token", ""), Incarnation: c.number("incarnation", 1),
 		World: int(world), ReduceGroup: uint32(c.number("reduce", world)), HeapBytes: c.number("heap", testHeapBytes+testScratchBytes),
-		Scratch: testScratchBytes, PIDs: make([]int, world), Finalized: c.number("finalized", 0) != 0,
+		Scratch: testScratchBytes, Memory: testMemory, PIDs: make([]int, world), Finalized: c.number("finalized", 0) != 0,
 	}
-	for rank := range r.PIDs {
-		r.PIDs[rank] = 900 + rank
+	for i := range r.PIDs {
+		r.PIDs[i] = 900 + i
 	}
 	if offset := c.number("window", 0); offset != 0 {
 		r.Windows = append(r.Windows, symm.Window{Offset: offset, Bytes: c.number("window_bytes", symm.WindowGranule)})
 	}
 	if n := c.number("region", 0); n != 0 {
 		staged := c.rank("staged")
-		r.Regions = map[uint32]RecoveredRegion{uint32(n): {Bytes: 4096, Staged: staged}}
+		r.Regions = map[uint32]RecoveredRegion{uint32(n): {Bytes: 4096, Staged: rank.Local(staged)}}
 	}
 	return printActions(s.machine.Reannounce(s.now, id, pidOf(id), s.request(id), a, known, r))
 }
@@ -290,7 +309,7 @@ func playBack(s *stage, c *command) []string {
 func playPoisoned(s *stage, c *command) []string {
 	a := wire.Abort{
 		Code: wire.Result(c.enum("code", resultNamed)), Op: wire.Op(c.enum("op", opNamed)),
-		Culprit: c.rank("culprit"), Reporter: c.rank("reporter"),
+		Culprit: rank.World(c.rank("culprit")), Reporter: rank.World(c.rank("reporter")),
 	}
 	return printActions(s.machine.Poisoned(c.group(), a))
 }

@@ -135,7 +135,7 @@ func printAction(a Action) string {
 		case ControlFD:
 			fd = fmt.Sprintf(" +fd of group %d's control segment", a.Group)
 		case HeapFD:
-			fd = fmt.Sprintf(" +fd of group %d's heap %d", a.Group, a.Rank)
+			fd = fmt.Sprintf(" +fd of group %d's heap %d", a.Group, a.Local)
 		case ClientFD:
 			fd = fmt.Sprintf(" +file %d", a.File)
 		}
@@ -183,7 +183,7 @@ func printOutcome(a Conclude) string {
 		s += fmt.Sprintf(" bytes=%d", o.Bytes)
 	}
 	if o.Op == wire.OpWindowRegister {
-		s += fmt.Sprintf(" staged=%d %q", o.StagedRank, o.Text.String())
+		s += fmt.Sprintf(" staged=%d %q", o.StagedLocal, o.Text.String())
 	}
 	return s
 }
@@ -200,7 +200,7 @@ func printMessage(m wire.Message) string {
 		return fmt.Sprintf("joined group=%d incarnation=%d world=%d reduce=%d heap=%d scratch=%d block=%d control=%d spin=%dns", m.Group,
 			m.Incarnation, m.World, m.ReduceGroup, m.HeapBytes, m.ScratchBytes, m.BlockBytes, m.ControlBytes, m.SpinNS)
 	case *wire.Heap:
-		return fmt.Sprintf("heap group=%d rank=%d pid=%d", m.Group, m.Rank, m.PID)
+		return fmt.Sprintf("heap group=%d rank=%d pid=%d", m.Group, m.Local, m.PID)
 	case *wire.GroupReady:
 		return fmt.Sprintf("group_ready group=%d", m.Group)
 	case *wire.WindowCommit:
@@ -210,11 +210,11 @@ func printMessage(m wire.Message) string {
 	case *wire.WindowFreed:
 		return fmt.Sprintf("window_freed group=%d offset=%d", m.Group, m.Offset)
 	case *wire.PeerMemory:
-		return fmt.Sprintf("peer_memory group=%d region=%d rank=%d bytes=%d offset=%d", m.Group, m.Region, m.Rank, m.Bytes, m.FdOffset)
+		return fmt.Sprintf("peer_memory group=%d region=%d rank=%d bytes=%d offset=%d", m.Group, m.Region, m.Local, m.Bytes, m.FdOffset)
 	case *wire.Registered:
 		staged := "shared"
-		if m.StagedRank >= 0 {
-			staged = fmt.Sprintf("staged by rank %d: %q", m.StagedRank, m.Reason.String())
+		if m.StagedLocal >= 0 {
+			staged = fmt.Sprintf("staged by rank %d: %q", m.StagedLocal, m.Reason.String())
 		}
 		return fmt.Sprintf("registered group=%d region=%d %s", m.Group, m.Region, staged)
 	case *wire.Reannounced:

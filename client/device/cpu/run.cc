@@ -97,7 +97,7 @@ Outcome broadcast(const Comm* comm, const CollectiveCall& c) {
 Outcome rootTransfers(const Comm* comm, const Operation& o) {
   const size_t part = bytesOf(o);
   const bool scatters = o.op == RHW_OP_SCATTER;
-  Transfer list[RHW_MAX_WORLD];
+  Transfer list[RHW_MAX_LOCAL];
   int n = 0;
   const auto add = [&](int peer, bool sends, const void* buffer) {
     list[n++] = {peer, sends, static_cast<char*>(const_cast<void*>(buffer)), part, comm->team.call, 0, false};
@@ -166,7 +166,7 @@ rh_result end(Comm* comm, const Outcome& outcome, uint32_t algo) {
 rh_result runCollective(Comm* comm, const CollectiveCall& c) {
   const Operation& o = c.operation;
   DeviceState* state = comm->state();
-  const uint32_t details = callDetails(o);
+  const CallDetails details = callDetails(o);
   if (!beginOperation(comm, o.op, bytesOf(o), details, state->collectives + 1)) return whyBroken(comm);
   if (comm->worldSize == 1) {
     state->collectives++;
@@ -174,7 +174,8 @@ rh_result runCollective(Comm* comm, const CollectiveCall& c) {
     endOperation(comm);
     return RH_OK;
   }
-  comm->team.call = signNext(state, o.op | details, o.count, c.captured);
+  const uint32_t root = o.root < 0 ? kNoRoot : details.root;
+  comm->team.call = signNext(state, {o.op, details.dtype, details.reduction, root, o.count, c.captured, 0, 0});
   Choice ran;
   const Outcome outcome = runKernel(comm, c, &ran);
   noteChoice(comm, ran);
@@ -203,7 +204,7 @@ rh_result runGather(Comm* comm, uint32_t op, const void* mine, void* all, size_t
   if (comm->worldSize == 1) {
     memcpy(all, mine, bytes);
   } else {
-    comm->team.call = signNext(state, op | uint32_t{0xff} << 24, 1, 0);
+    comm->team.call = signNext(state, {op, 0, 0, kNoRoot, 1, 0, 0, 0});
     const Outcome outcome = comm->kernels->copies.allGather(comm->team, mine, all, bytes);
     if (outcome.stop != Stop::kNone) return stopOperation(comm, outcome);
   }

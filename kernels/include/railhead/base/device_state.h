@@ -13,7 +13,7 @@ namespace railhead {
 struct DeviceState {
   uint64_t begun;        // operations; also the number of the newest flight record
   uint64_t collectives;  // of those, the ones that all ranks take part in; and
-  uint64_t history;      // a hash of their signatures, 16 bits
+  uint64_t history;      // a hash of their signatures, 32 bits
   // The stream that runs an operation, 0 = none does. Taken by compare-and-swap with acquire, given back with release: the
   // words of the rank's heap that the last operation wrote.
   uint32_t holder;
@@ -24,16 +24,12 @@ struct DeviceState {
   uint64_t clash;
 };
 
-// Signs the rank's next collective. call: operation, element type, reduction and root, as in a Signature. captured: its number in
-// the graph with which it was captured, from 1; 0 = it is in none.
-RH_FN Signature signNext(DeviceState* state, uint32_t call, uint64_t count, uint32_t captured) {
-  Signature s;
-  s.call = call | (state->collectives++ * kSequenceOne & kSequenceMask) | state->history << kHistoryShift;
-  s.count = (count & kElementsMask) | static_cast<uint64_t>(captured) << kCapturedShift;
-  // SplitMix64's multiplier and a fold to 16 bits: any difference in a call changes the history of those behind it, but for
-  // one in 65536.
-  const uint64_t mixed = (s.call ^ s.count * 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
-  state->history = mixed >> kHistoryShift;
+// Signs the rank's next collective: sequence and history of the call are filled in here.
+RH_FN Signature signNext(DeviceState* state, SignedCall call) {
+  call.sequence = static_cast<uint32_t>(state->collectives++);
+  call.history = static_cast<uint32_t>(state->history);
+  const Signature s = sign(call);
+  state->history = historyAfter(s);
   return s;
 }
 

@@ -19,6 +19,8 @@
 
 namespace railhead {
 
+// Ranks of a team. The kernels know the ranks of one node only and count them from 0: local ranks, as plain ints. Where a team is
+// the whole world, as it is today, they are world ranks too; who fills a team in converts them.
 constexpr int kMaxWorldSize = 64;
 
 // Pull: the offset of a buffer that is not in its rank's heap.

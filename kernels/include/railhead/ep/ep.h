@@ -130,7 +130,7 @@ struct EpTeam {
   char* base[kMaxWorldSize];      // the buffers of all ranks
   EpCounters* counters;
   int64_t timeoutNs;              // of waiting for a rank
-  const uint32_t* abortWord;      // low half of the group's: code in bits 0..7, culprit in bits 16..31
+  const uint32_t* abortWord;      // low half of the group's, which has code and culprit (ep_links.h)
   const uint32_t* leases[kMaxWorldSize];  // lease words: what the kernel marks when a rank dies
   const uint64_t* waitTurns[kMaxWorldSize];  // of all ranks' counters
 

@@ -7,10 +7,12 @@
 
 namespace railhead {
 
-// The kernel's mark in the lease word of a rank that has died (linux/futex.h); one that has left has put 0 there. And the code of a
-// death in the abort word.
+// The kernel's mark in the lease word of a rank that has died (linux/futex.h); one that has left has put 0 there.
 constexpr uint32_t kLeaseOwnerDied = 0x40000000;
-constexpr uint32_t kAbortRankDead = 17;
+// The low half of the abort word (internal/wire/wire.h): the code in bits 0..7, that of a death; the culprit above. It is a world
+// rank; the ranks of a team are those of one node, which is the whole world today, so it is the number in the team too.
+constexpr uint32_t kAbortCode = 0xff, kAbortRankDead = 17;
+constexpr int kAbortCulpritShift = 8;
 
 // Where a rank may be given up, waits are cut into pieces this long, and deaths are looked for between them.
 constexpr int64_t kEpLookForDeathsNs = 5 * 1000 * 1000;
@@ -129,7 +131,8 @@ class EpLinks {
     uint64_t mask = 0;
     if (mutated(Mutant::kEpNoLookForDeaths)) return 0;
     const uint32_t abort = mem_.loadRelaxed(team_.abortWord);
-    if ((abort & 0xff) == kAbortRankDead && abort >> 16 < static_cast<uint32_t>(team_.worldSize)) mask |= uint64_t{1} << (abort >> 16);
+    const uint32_t culprit = abort >> kAbortCulpritShift;
+    if ((abort & kAbortCode) == kAbortRankDead && culprit < static_cast<uint32_t>(team_.worldSize)) mask |= uint64_t{1} << culprit;
     for (int r = 0; r < team_.worldSize; r++) {
       if (r == team_.rank) continue;
       const uint32_t lease = mem_.loadRelaxed(team_.leases[r]);
@@ -140,7 +143,7 @@ class EpLinks {
   // By an abort, or because the ranks called different collectives: not by a death.
   bool isBrokenOtherwise() {
     const uint32_t abort = mem_.loadRelaxed(team_.abortWord);
-    return abort != 0 && (abort & 0xff) != kAbortRankDead && !mutated(Mutant::kEpDropIgnoresAbort);
+    return abort != 0 && (abort & kAbortCode) != kAbortRankDead && !mutated(Mutant::kEpDropIgnoresAbort);
   }
   void note(int peer, int64_t ns) {
     uint64_t* waited = &team_.counters->waitNs[peer];

@@ -44,9 +44,7 @@ class FlagExchange {
   bool meet(int phase) {
     if (compared_ || team_.call.call == 0) return publishAndAwait(phase);
     compared_ = true;
-    Signature& own = signatureOf(team_.rank);
-    mem_.storeWord(&own.call, team_.call.call);
-    mem_.storeWord(&own.count, team_.call.count);
+    storeSignature(mem_, &signatureOf(team_.rank), team_.call);
     return publishAndAwait(phase) && allAgree();
   }
 
@@ -134,8 +132,7 @@ class FlagExchange {
   bool allAgree() {
     if (mutated(Mutant::kSignatureNotCompared)) return true;
     for (int r = 0; r < team_.worldSize; r++) {
-      const Signature& words = signatureOf(r);
-      const Signature theirs = {mem_.loadWord(&words.call), mem_.loadWord(&words.count)};
+      const Signature theirs = loadSignature(mem_, &signatureOf(r));
       if (theirs == team_.call) continue;
       flags_.mismatch(r, theirs, team_.call);
       return false;

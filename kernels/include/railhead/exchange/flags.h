@@ -35,7 +35,7 @@ struct alignas(64) PublishedLine {
   // generation. Readers: all ranks, after they have seen that and before they publish the next epoch: a rank writes here
   // again two epochs later, as with the buffers.
   Signature signature[2];
-  uint64_t pad[3];
+  uint64_t pad;
 };
 
 // Byte 0 of a heap. The two buffers follow at kScratchHeaderBytes.
@@ -102,6 +102,7 @@ class Flags {
     mem_.storeWord(&own->call, 0);
     mem_.fenceRelease();
     mem_.storeWord(&own->count, team_.call.count);
+    mem_.storeWord(&own->detail, team_.call.detail);
     mem_.storeWordRelease(&own->call, team_.call.call);
   }
 
@@ -144,10 +145,10 @@ class Flags {
       const CallWords* words = team_.calls[r];
       const uint64_t call = mem_.loadWordAcquire(&words->call);
       if (call == 0 || ((call ^ team_.call.call) & kSequenceMask) != 0) continue;
-      const uint64_t count = mem_.loadWord(&words->count);
+      const Signature theirs = {call, mem_.loadWord(&words->count), mem_.loadWord(&words->detail)};
       mem_.fenceAcquire();
-      if (mem_.loadWord(&words->call) != call || Signature{call, count} == team_.call) continue;
-      mismatch(r, {call, count}, team_.call);
+      if (mem_.loadWord(&words->call) != call || theirs == team_.call) continue;
+      mismatch(r, theirs, team_.call);
       return true;
     }
     return false;
@@ -158,10 +159,11 @@ class Flags {
   template <class Reached>
   bool isPast(int r, Reached flagHasMoved) {
     if (team_.call.call == 0 || mutated(Mutant::kNoLookAtLaterCalls)) return false;
-    const uint64_t call = mem_.loadWordAcquire(&team_.calls[r]->call);
-    const auto ahead = static_cast<int16_t>((call >> kSequenceShift) - (team_.call.call >> kSequenceShift));
-    if (call == 0 || ahead <= 0 || flagHasMoved()) return false;
-    mismatch(r, {call, mem_.loadWord(&team_.calls[r]->count)}, team_.call);
+    const CallWords* words = team_.calls[r];
+    const Signature theirs = {mem_.loadWordAcquire(&words->call), mem_.loadWord(&words->count), mem_.loadWord(&words->detail)};
+    const auto ahead = static_cast<int32_t>(theirs.sequence() - team_.call.sequence());
+    if (theirs.call == 0 || ahead <= 0 || flagHasMoved()) return false;
+    mismatch(r, theirs, team_.call);
     return true;
   }
   // Notes that a rank has come that this one had to wait for. Not called where it came within the first turn of looks (about a

@@ -39,18 +39,17 @@ class LLPipes {
 
   static uint32_t mark(uint32_t chunk) { return (chunk & kMarkMask) | (mutated(Mutant::kLLMarkMayBeZero) ? 0 : kMarkMask + 1); }
 
-  static constexpr uint32_t kSignatureWords = 4;
+  static constexpr uint32_t kSignatureWords = sizeof(Signature) / 4;
   static uint32_t wordsOf(uint32_t bytes) { return kSignatureWords + bytes / 4; }
 
   void writeSignature(uint64_t* slot, uint32_t chunk, const Signature& s) {
-    const uint64_t both[2] = {s.call, s.count};
-    storeWords(slot, chunk, both, kSignatureWords);
+    storeWords(slot, chunk, &s, kSignatureWords);
   }
   // Of a chunk whose first words have come.
   Signature signature(const uint64_t* slot) {
-    uint64_t both[2];
-    loadWords(slot, both, kSignatureWords);
-    return {both[0], both[1]};
+    Signature s;
+    loadWords(slot, &s, kSignatureWords);
+    return s;
   }
 
   bool isThere(const uint64_t* slot, uint32_t chunk, uint32_t word) { return mem_.loadWord(slot + word) >> 32 == mark(chunk); }

@@ -88,14 +88,13 @@ class Pipes {
 
   void writeHeader(char* slot, const Signature& signature, uint64_t bytes) {
     auto* h = reinterpret_cast<SlotHeader*>(slot);
-    mem_.storeWord(&h->signature.call, signature.call);
-    mem_.storeWord(&h->signature.count, signature.count);
+    storeSignature(mem_, &h->signature, signature);
     mem_.storeWord(&h->bytes, bytes);
   }
   // Whether the slot is of the operation that this rank is in; if not, the operation ends.
   bool agrees(const char* slot, const Signature& signature, int from) {
     const auto* h = reinterpret_cast<const SlotHeader*>(slot);
-    const Signature theirs = {mem_.loadWord(&h->signature.call), mem_.loadWord(&h->signature.count)};
+    const Signature theirs = loadSignature(mem_, &h->signature);
     if (theirs == signature || mutated(Mutant::kPipeSignatureNotCompared)) return true;
     flags_.mismatch(from, theirs, signature);
     return false;
