@@ -98,7 +98,7 @@ func TestAConnectionThatBeginsWronglyIsEnded(t *testing.T) {
 		{"garbage", []byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), nil, "not a railhead program"},
 		{"garbage with descriptors", []byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), []int{pid, pid}, "not a railhead program"},
 		{"the largest packet", make([]byte, wire.MaxMessage), nil, "magic"},
-		{"a packet too large", make([]byte, wire.MaxMessage+1), nil, "at most 512"},
+		{"a packet too large", make([]byte, wire.MaxMessage+1), nil, "at most 1024"},
 		{"a packet far too large", make([]byte, 60000), []int{pid}, "cut off"},
 		{"half a Hello", hello[:len(hello)/2], []int{pid}, "expected"},
 		{"Hello and more", append(hello[:len(hello):len(hello)], 0), []int{pid}, "expected"},
@@ -155,7 +155,7 @@ func TestDescriptorsOfAnEmptyPacketAreClosed(t *testing.T) {
 func TestVersionsThatDoNotMeetAreNamedOnBothSides(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	for _, c := range []struct{ low, high uint16 }{{wire.VersionMax + 1, wire.VersionMax + 3}, {math.MaxUint16, math.MaxUint16}, {0, 0}} {
+	for _, c := range []struct{ low, high uint16 }{{wire.VersionMax + 1, wire.VersionMax + 3}, {math.MaxUint16, math.MaxUint16}, {0, 0}, {1, 1}} {
 		r := dialRaw(t, s.SocketPath())
 		h := helloMessage()
 		h.VersionMin, h.VersionMax, h.Software = c.low, c.high, name("librailhead 9.8.7")
@@ -303,7 +303,7 @@ func TestRequestsForForeignGroupsAreErrorsOfTheSenderAlone(t *testing.T) {
 func TestAWildAbortWordEndsTheGroupAndNotTheSessionsOfItsRanks(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	for i, word := range []uint64{0x100, 0xfffefffe00ee, 1 << 40, uint64(wire.ResultTimeout) | 900<<16 | 901<<32} {
+	for i, word := range []uint64{0x100, 0xfffefffe00ee, 1 << 31, uint64(wire.ResultTimeout) | 900<<8 | 901<<40} {
 		group := rawGroup(t, s, fmt.Sprint("wild", i), 2)
 		writeAbort(t, group[1].control, word)
 		awaitGroup(t, s, fmt.Sprint("wild", i), "is broken", is(membership.Broken))

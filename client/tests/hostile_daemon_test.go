@@ -188,8 +188,15 @@ func TestAVersionThatIsNotSpokenIsNamedOnBothSides(t *testing.T) {
 		return []answer{{bytes: encode(e, requestOf(answers[0]))}}
 	}
 	wantError(t, liveWith(t, welcome), wire.ResultVersionMismatch, "connect", "version 9", "railhead 7.1", "librailhead 0.2.0",
-		"1..1", "update the older one")
+		fmt.Sprintf("%d..%d", wire.VersionMin, wire.VersionMax), "update the older one")
 	wantError(t, liveWith(t, refusal), wire.ResultVersionMismatch, text)
+	// A daemon of version 1 writes that into the header of its refusal.
+	first := func(f *fake, turn int, answers []answer) []answer {
+		answers = refusal(f, turn, answers)
+		binary.LittleEndian.PutUint16(answers[0].bytes[6:], 1)
+		return answers
+	}
+	wantError(t, liveWith(t, first), wire.ResultVersionMismatch, text)
 }
 
 func TestADaemonThatNeverAnswersCostsADeadlineInEveryTurn(t *testing.T) {

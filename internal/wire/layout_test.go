@@ -168,6 +168,29 @@ func TestTheCAssertionsAreMadeFromTheGoldenFile(t *testing.T) {
 	}
 }
 
+// By these, two versions tell each other that they do not understand each other: what version 1 has is what every version has.
+func TestTheFrozenMessagesAreThoseOfVersion1(t *testing.T) {
+	for _, f := range []struct {
+		m      Message
+		kind   Type
+		layout string
+	}{
+		{&Hello{}, 1, "H@0:24 VersionMin@24:2 VersionMax@26:2 PID@28:4 Software@32:64"},
+		{&Welcome{}, 2, "H@0:24 Version@24:2 Reserved0@26:2 Reserved1@28:4 Session@32:8 Daemon@40:8 Software@48:64"},
+		{&Error{}, 3, "H@0:24 Code@24:4 Culprit@28:4 Missing@32:8 Text@40:320"},
+	} {
+		var fields []string
+		s := reflect.TypeOf(f.m).Elem()
+		for i := range s.NumField() {
+			field := s.Field(i)
+			fields = append(fields, fmt.Sprintf("%s@%d:%d", field.Name, field.Offset, field.Type.Size()))
+		}
+		if got := strings.Join(fields, " "); got != f.layout || f.m.kind() != f.kind || s.Size() > 512 {
+			t.Errorf("%s has number %d and %d bytes: %s, want %s", s.Name(), f.m.kind(), s.Size(), got, f.layout)
+		}
+	}
+}
+
 func TestRankLineOffsetsMatchTheStruct(t *testing.T) {
 	line := reflect.TypeFor[RankLine]()
 	for name, want := range map[string]uintptr{
