@@ -74,6 +74,7 @@ type CommConfig struct {
 	ReduceGroup  int
 	HeapBytes    uint64
 	Reproducible Reproducible
+	Device       uint32 // kind; 0 is the CPU
 }
 
 // Reproducible says whether sums are added in one order; 0 leaves it to the environment, then on.
@@ -87,9 +88,10 @@ const (
 
 // Comm is one rank of a group.
 type Comm struct {
-	h     *C.rh_comm
-	rank  int
-	world int
+	h      *C.rh_comm
+	rank   int
+	world  int
+	stream unsafe.Pointer // of its calls
 }
 
 // Init joins a group and waits until all ranks have.
@@ -98,7 +100,7 @@ func (s *Session) Init(c CommConfig) (*Comm, error) {
 	defer C.free(unsafe.Pointer(config))
 	config.struct_size = C.sizeof_rh_comm_config
 	config.struct_version = 1
-	config.device_kind = C.RH_DEVICE_CPU
+	config.device_kind = C.int32_t(c.Device)
 	config.device_ordinal, config.local_rank, config.local_size, config.node = -1, -1, -1, -1
 	config.rank = C.int32_t(c.Rank)
 	config.world_size = C.int32_t(c.World)
@@ -138,6 +140,14 @@ func (c *Comm) Rank() int { return c.rank }
 
 // WorldSize is the number of ranks.
 func (c *Comm) WorldSize() int { return c.world }
+
+// OnStream is the same comm, whose calls go to a stream of its device, and return before they have run. Buffers are then memory that
+// Go does not move or free.
+func (c *Comm) OnStream(stream unsafe.Pointer) *Comm {
+	on := *c
+	on.stream = stream
+	return &on
+}
 
 // Finalize waits for every rank's Finalize and gives everything back.
 func (c *Comm) Finalize() error { return call(func() C.rh_result { return C.rh_comm_finalize(c.h) }) }

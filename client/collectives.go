@@ -19,7 +19,7 @@ func (c *Comm) AllReduce(send, recv []byte, count int, dtype Dtype, op Op) error
 		return err
 	}
 	return call(func() C.rh_result {
-		return C.rh_all_reduce(start(send), start(recv), C.size_t(count), C.rh_dtype(dtype), C.rh_op(op), c.h, nil)
+		return C.rh_all_reduce(start(send), start(recv), C.size_t(count), C.rh_dtype(dtype), C.rh_op(op), c.h, c.stream)
 	})
 }
 
@@ -29,7 +29,7 @@ func (c *Comm) AllGather(send, recv []byte, count int, dtype Dtype) error {
 		return err
 	}
 	return call(func() C.rh_result {
-		return C.rh_all_gather(start(send), start(recv), C.size_t(count), C.rh_dtype(dtype), c.h, nil)
+		return C.rh_all_gather(start(send), start(recv), C.size_t(count), C.rh_dtype(dtype), c.h, c.stream)
 	})
 }
 
@@ -39,7 +39,7 @@ func (c *Comm) ReduceScatter(send, recv []byte, count int, dtype Dtype, op Op) e
 		return err
 	}
 	return call(func() C.rh_result {
-		return C.rh_reduce_scatter(start(send), start(recv), C.size_t(count), C.rh_dtype(dtype), C.rh_op(op), c.h, nil)
+		return C.rh_reduce_scatter(start(send), start(recv), C.size_t(count), C.rh_dtype(dtype), C.rh_op(op), c.h, c.stream)
 	})
 }
 
@@ -49,7 +49,7 @@ func (c *Comm) AllToAll(send, recv []byte, count int, dtype Dtype) error {
 		return err
 	}
 	return call(func() C.rh_result {
-		return C.rh_all_to_all(start(send), start(recv), C.size_t(count), C.rh_dtype(dtype), c.h, nil)
+		return C.rh_all_to_all(start(send), start(recv), C.size_t(count), C.rh_dtype(dtype), c.h, c.stream)
 	})
 }
 
@@ -59,7 +59,7 @@ func (c *Comm) Broadcast(send, recv []byte, count int, dtype Dtype, root int) er
 		return err
 	}
 	return call(func() C.rh_result {
-		return C.rh_broadcast(start(send), start(recv), C.size_t(count), C.rh_dtype(dtype), C.int32_t(root), c.h, nil)
+		return C.rh_broadcast(start(send), start(recv), C.size_t(count), C.rh_dtype(dtype), C.int32_t(root), c.h, c.stream)
 	})
 }
 
@@ -69,7 +69,7 @@ func (c *Comm) Reduce(send, recv []byte, count int, dtype Dtype, op Op, root int
 		return err
 	}
 	return call(func() C.rh_result {
-		return C.rh_reduce(start(send), start(recv), C.size_t(count), C.rh_dtype(dtype), C.rh_op(op), C.int32_t(root), c.h, nil)
+		return C.rh_reduce(start(send), start(recv), C.size_t(count), C.rh_dtype(dtype), C.rh_op(op), C.int32_t(root), c.h, c.stream)
 	})
 }
 
@@ -79,7 +79,7 @@ func (c *Comm) Gather(send, recv []byte, count int, dtype Dtype, root int) error
 		return err
 	}
 	return call(func() C.rh_result {
-		return C.rh_gather(start(send), start(recv), C.size_t(count), C.rh_dtype(dtype), C.int32_t(root), c.h, nil)
+		return C.rh_gather(start(send), start(recv), C.size_t(count), C.rh_dtype(dtype), C.int32_t(root), c.h, c.stream)
 	})
 }
 
@@ -89,7 +89,7 @@ func (c *Comm) Scatter(send, recv []byte, count int, dtype Dtype, root int) erro
 		return err
 	}
 	return call(func() C.rh_result {
-		return C.rh_scatter(start(send), start(recv), C.size_t(count), C.rh_dtype(dtype), C.int32_t(root), c.h, nil)
+		return C.rh_scatter(start(send), start(recv), C.size_t(count), C.rh_dtype(dtype), C.int32_t(root), c.h, c.stream)
 	})
 }
 
@@ -99,7 +99,7 @@ func (c *Comm) Send(send []byte, count int, dtype Dtype, peer int) error {
 		return err
 	}
 	return call(func() C.rh_result {
-		return C.rh_send(start(send), C.size_t(count), C.rh_dtype(dtype), C.int32_t(peer), c.h, nil)
+		return C.rh_send(start(send), C.size_t(count), C.rh_dtype(dtype), C.int32_t(peer), c.h, c.stream)
 	})
 }
 
@@ -109,12 +109,14 @@ func (c *Comm) Recv(recv []byte, count int, dtype Dtype, peer int) error {
 		return err
 	}
 	return call(func() C.rh_result {
-		return C.rh_recv(start(recv), C.size_t(count), C.rh_dtype(dtype), C.int32_t(peer), c.h, nil)
+		return C.rh_recv(start(recv), C.size_t(count), C.rh_dtype(dtype), C.int32_t(peer), c.h, c.stream)
 	})
 }
 
 // Barrier waits for every rank.
-func (c *Comm) Barrier() error { return call(func() C.rh_result { return C.rh_barrier(c.h, nil) }) }
+func (c *Comm) Barrier() error {
+	return call(func() C.rh_result { return C.rh_barrier(c.h, c.stream) })
+}
 
 // part is a buffer of an operation and how many times count elements it must hold.
 type part struct {

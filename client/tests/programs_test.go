@@ -94,7 +94,7 @@ func (b *build) compileLibrary() error {
 	if err != nil {
 		return err
 	}
-	sources = append(sources, "client/tests/parse_hook.cc")
+	sources = append(sources, "client/tests/parse_hook.cc", "client/device/threads/device.cc", "client/device/threads/graph.cc", "client/device/threads/stream.cc")
 	slots := make(chan struct{}, runtime.NumCPU())
 	errs := inParallel(len(sources), func(i int) error {
 		slots <- struct{}{}

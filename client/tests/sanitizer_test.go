@@ -22,6 +22,14 @@ func TestThreadsAtTheEdgesOfTheRulesHaveNoDataRace(t *testing.T) {
 	})
 }
 
+// Calls that run later, on other threads than those that made them.
+func TestStreamsAndReplaysHaveNoDataRaceAndFindNoMemoryErrors(t *testing.T) {
+	s := startDaemon(t)
+	for _, b := range []*build{tsanBuild, asanBuild} {
+		nothingLeaks(t, func() { output(t, command(t, s.SocketPath(), b.program(t, "c/streams.cc"), "1")) })
+	}
+}
+
 func TestBadArgumentsLeaveNothingBehindAndTouchNoForeignMemory(t *testing.T) {
 	s := startDaemon(t)
 	output(t, command(t, s.SocketPath(), asanBuild.program(t, "c/arguments.cc")))

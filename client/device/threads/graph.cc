@@ -1,0 +1,215 @@
+// Events, captures and graphs.
+#include <stdio.h>
+
+#include "base/error.h"
+#include "device/threads/stream.h"
+#include "host/futex.h"
+
+using namespace railhead::client;
+using namespace railhead::client::threads;
+
+namespace {
+
+// A wait ends with a record that was queued before it, and so does not depend on itself: this bounds the work in between.
+constexpr int64_t kEventNs = int64_t{300} * 1000000000;
+
+rh_result noStream(const char* operation) { return fail(RH_ERR_INVALID_HANDLE, "%s: not a live stream: was it destroyed?", operation); }
+
+// What is being captured on the stream.
+uint64_t captureOf(Stream* s) {
+  pthread_mutex_lock(&s->mutex);
+  const uint64_t capture = s->capture;
+  pthread_mutex_unlock(&s->mutex);
+  return capture;
+}
+
+}  // namespace
+
+struct rht_event : Malloced {
+  uint32_t references;  // the caller's, and one for each work with it; atomic
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  uint64_t recorded, reached;  // records queued, and the newest that its stream has come to
+};
+
+namespace {
+
+struct EventArgs {
+  rht_event* event;
+  uint64_t record;
+};
+
+void release(rht_event* e) {
+  if (__atomic_sub_fetch(&e->references, 1, __ATOMIC_ACQ_REL) != 0) return;
+  pthread_mutex_destroy(&e->mutex);
+  pthread_cond_destroy(&e->changed);
+  delete e;
+}
+
+rh_result runRecord(Stream*, Work* work) {
+  const EventArgs* a = work->as<EventArgs>();
+  pthread_mutex_lock(&a->event->mutex);
+  if (a->event->reached < a->record) a->event->reached = a->record;
+  pthread_cond_broadcast(&a->event->changed);
+  pthread_mutex_unlock(&a->event->mutex);
+  return RH_OK;
+}
+
+rh_result runWait(Stream* s, Work* work) {
+  const EventArgs* a = work->as<EventArgs>();
+  const int64_t deadline = railhead::host::nowNs() + kEventNs;
+  pthread_mutex_lock(&a->event->mutex);
+  bool inTime = true;
+  while (a->event->reached < a->record && inTime) inTime = waitUntil(&a->event->changed, &a->event->mutex, deadline);
+  const bool came = a->event->reached >= a->record;
+  pthread_mutex_unlock(&a->event->mutex);
+  return came ? RH_OK : fail(RH_ERR_TIMEOUT, "stream_wait: stream %u: the event's stream did not come to its record", s->number);
+}
+
+rh_result submitEvent(const char* operation, rht_event* e, rht_stream* handle, rh_result (*run)(Stream*, Work*), bool records) {
+  StreamTable::Shared look(streams(), handle);
+  if (look.get() == nullptr) return noStream(operation);
+  if (captureOf(look.get()) != 0) {
+    return fail(RH_ERR_UNSUPPORTED, "%s: stream %u is being captured; a graph is of one stream", operation, look.get()->number);
+  }
+  Work* work = newWork(run, sizeof(EventArgs));
+  if (work == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "%s: no memory", operation);
+  __atomic_fetch_add(&e->references, 1, __ATOMIC_RELAXED);
+  work->drop = [](Work* w) { release(w->as<EventArgs>()->event); };
+  pthread_mutex_lock(&e->mutex);
+  if (records) e->recorded++;
+  *work->as<EventArgs>() = {e, e->recorded};
+  pthread_mutex_unlock(&e->mutex);
+  submit(look.get(), work);
+  return RH_OK;
+}
+
+}  // namespace
+
+extern "C" rh_result rht_event_create(rht_event** out) {
+  *out = new rht_event();
+  if (*out == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "event_create: no memory");
+  (*out)->references = 1;
+  initialize(&(*out)->mutex, &(*out)->changed);
+  return RH_OK;
+}
+
+extern "C" rh_result rht_event_destroy(rht_event* event) {
+  release(event);
+  return RH_OK;
+}
+
+extern "C" rh_result rht_event_record(rht_event* event, rht_stream* stream) {
+  return submitEvent("event_record", event, stream, runRecord, true);
+}
+
+extern "C" rh_result rht_stream_wait(rht_stream* stream, rht_event* event) {
+  return submitEvent("stream_wait", event, stream, runWait, false);
+}
+
+// Both are a reference to what was captured.
+struct rht_graph : Malloced {
+  Sequence* sequence;
+};
+struct rht_exec : Malloced {
+  Sequence* sequence;
+};
+
+namespace {
+
+Sequence* refer(Sequence* sequence) {
+  __atomic_fetch_add(&sequence->references, 1, __ATOMIC_RELAXED);
+  return sequence;
+}
+
+// Runs all of it, whatever fails; the first failure counts.
+rh_result runSequence(Stream* s, Work* work) {
+  rh_result result = RH_OK;
+  char message[512] = "";
+  for (Work* w = (*work->as<Sequence*>())->first; w != nullptr; w = w->next) {
+    const rh_result r = w->run(s, w);
+    removePending(w);
+    if (r == RH_OK || result != RH_OK) continue;
+    result = r;
+    snprintf(message, sizeof message, "%s", rh_last_error_message());
+  }
+  return result == RH_OK ? RH_OK : fail(result, "%s", message);
+}
+
+}  // namespace
+
+extern "C" rh_result rht_begin_capture(rht_stream* handle) {
+  static uint64_t given = 0;
+  StreamTable::Shared look(streams(), handle);
+  Stream* s = look.get();
+  if (s == nullptr) return noStream("begin_capture");
+  if (captureOf(s) != 0) return fail(RH_ERR_INVALID_ARGUMENT, "begin_capture: stream %u is being captured already", s->number);
+  auto* sequence = new Sequence();
+  if (sequence == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "begin_capture: no memory");
+  sequence->references = 1;
+  sequence->end = &sequence->first;
+  pthread_mutex_lock(&s->mutex);
+  s->sequence = sequence;
+  s->capture = __atomic_add_fetch(&given, 1, __ATOMIC_RELAXED);
+  pthread_mutex_unlock(&s->mutex);
+  return RH_OK;
+}
+
+extern "C" rh_result rht_end_capture(rht_stream* handle, rht_graph** out) {
+  *out = nullptr;
+  StreamTable::Shared look(streams(), handle);
+  Stream* s = look.get();
+  if (s == nullptr) return noStream("end_capture");
+  if (captureOf(s) == 0) return fail(RH_ERR_INVALID_ARGUMENT, "end_capture: stream %u is not being captured", s->number);
+  pthread_mutex_lock(&s->mutex);
+  Sequence* sequence = s->sequence;
+  s->sequence = nullptr;
+  s->capture = 0;
+  pthread_mutex_unlock(&s->mutex);
+  *out = new rht_graph();
+  if (*out == nullptr) {
+    dropSequence(sequence);
+    return fail(RH_ERR_OUT_OF_MEMORY, "end_capture: no memory");
+  }
+  (*out)->sequence = sequence;
+  return RH_OK;
+}
+
+extern "C" rh_result rht_graph_size(rht_graph* graph, uint32_t* size) {
+  *size = graph->sequence->size;
+  return RH_OK;
+}
+
+extern "C" rh_result rht_graph_instantiate(rht_graph* graph, rht_exec** out) {
+  *out = new rht_exec();
+  if (*out == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "graph_instantiate: no memory");
+  (*out)->sequence = refer(graph->sequence);
+  return RH_OK;
+}
+
+extern "C" rh_result rht_graph_destroy(rht_graph* graph) {
+  dropSequence(graph->sequence);
+  delete graph;
+  return RH_OK;
+}
+
+extern "C" rh_result rht_exec_launch(rht_exec* exec, rht_stream* handle) {
+  StreamTable::Shared look(streams(), handle);
+  if (look.get() == nullptr) return noStream("exec_launch");
+  if (captureOf(look.get()) != 0) {
+    return fail(RH_ERR_UNSUPPORTED, "exec_launch: stream %u is being captured; a graph holds no other", look.get()->number);
+  }
+  Work* work = newWork(runSequence, sizeof(Sequence*));
+  if (work == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "exec_launch: no memory");
+  *work->as<Sequence*>() = refer(exec->sequence);
+  work->drop = [](Work* w) { dropSequence(*w->as<Sequence*>()); };
+  for (const Work* w = exec->sequence->first; w != nullptr; w = w->next) addPending(w);
+  submit(look.get(), work);
+  return RH_OK;
+}
+
+extern "C" rh_result rht_exec_destroy(rht_exec* exec) {
+  dropSequence(exec->sequence);
+  delete exec;
+  return RH_OK;
+}

@@ -1,0 +1,308 @@
+package tests
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"railhead/client"
+	"railhead/client/device/threads"
+	"railhead/internal/wire"
+	"railhead/server/flight"
+)
+
+// replaying puts launches of a graph of calls on every rank's stream but the last one's.
+func replaying(t *testing.T, config client.CommConfig) (ranks []onStreams) {
+	t.Helper()
+	ranks = formOnStreams(t, config)
+	last := config.World - 1
+	for _, r := range ranks {
+		buf := threads.Alloc(4000)
+		g := r.capture(t, func() error { return errors.Join(r.allReduce(buf), r.on().Barrier(), r.allReduce(buf)) })
+		for i := 0; i < 2; i++ {
+			if i == 1 && r.Rank() == last {
+				break
+			}
+			if err := g.exec.Launch(r.stream); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, r := range ranks[:last] {
+		eventually(t, "the others wait in their second replay", func() bool { return waitingIn(t, r.member, "all_reduce", 1<<last) })
+	}
+	return ranks
+}
+
+func TestAnAbortInTheMiddleOfAReplayEndsIt(t *testing.T) {
+	ranks := replaying(t, client.CommConfig{World: 3, HeapBytes: 8 << 20})
+	if err := ranks[2].Abort(); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range ranks[:2] {
+		wantError(t, r.wait(), wire.ResultAborted, fmt.Sprintf("rank %d of group", r.Rank()), "all_reduce #4", "rank 2 (pid", "rh_comm_abort")
+		wantError(t, r.allReduce(threads.Alloc(4)), wire.ResultAborted, "rank 2 (pid") // refused at once: nothing is queued
+		st, err := r.Status()
+		if err != nil || st.Result != wire.ResultAborted || st.Culprit != 2 || st.Operation != 4 {
+			t.Errorf("status of rank %d: %+v, %v", r.Rank(), st, err)
+		}
+		if err := r.Finalize(); err != nil {
+			t.Errorf("finalize of rank %d: %v", r.Rank(), err)
+		}
+	}
+}
+
+func TestARankThatIsMissingFromAReplayIsNamedByTheDeadline(t *testing.T) {
+	ranks := replaying(t, client.CommConfig{World: 3, HeapBytes: 8 << 20, Timeout: soon})
+	for _, r := range ranks[:2] {
+		wantError(t, r.wait(), wire.ResultTimeout, "rank 2 (pid", "did not arrive in all_reduce", "waiting for rank 2")
+	}
+}
+
+// A rank of the test below: says when it replays, and what ended that.
+func TestARankThatReplaysUntilItsGroupBreaks(t *testing.T) {
+	socket, rank := os.Getenv("RAILHEAD_TEST_REPLAYS"), 0
+	if socket == "" {
+		t.Skip("it is a process of another test")
+	}
+	if _, err := fmt.Sscan(os.Getenv("RANK"), &rank); err != nil {
+		t.Fatal(err)
+	}
+	session, err := client.Connect(socket, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	comm, err := session.Init(client.CommConfig{Group: "killed", Rank: rank, World: 3, Timeout: patience, HeapBytes: 8 << 20, Device: threads.Kind()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := onStreams{member{comm, session}, newStream(t)}
+	buf := threads.Alloc(1 << 20)
+	g := r.capture(t, func() error {
+		for range 20 {
+			if err := r.allReduce(buf); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for range 500 { // far more than there is time for
+		if err := g.exec.Launch(r.stream); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the second replay", func() bool {
+		st, err := r.Status()
+		return err != nil || st.Operation > 20
+	})
+	fmt.Println("replays")
+	err = r.wait()
+	var e *client.Error
+	if !errors.As(err, &e) {
+		t.Fatal(err)
+	}
+	fmt.Printf("ended %s %s\n", e.Result, e.Message)
+}
+
+func TestTheDeathOfARankInTheMiddleOfAReplayIsNamedToTheOthers(t *testing.T) {
+	s := startDaemon(t)
+	const world = 3
+	var ranks [world]*exec.Cmd
+	var lines [world]*bufio.Scanner
+	for i := range ranks {
+		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestARankThatReplaysUntilItsGroupBreaks$")
+		c.Env = append(os.Environ(), "RAILHEAD_TEST_REPLAYS="+s.SocketPath(), fmt.Sprint("RANK=", i))
+		c.Stderr = os.Stderr
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ranks[i], lines[i] = c, bufio.NewScanner(out)
+		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	}
+	next := func(i int, prefix string) string {
+		for lines[i].Scan() {
+			if text, ok := strings.CutPrefix(lines[i].Text(), prefix); ok {
+				return text
+			}
+		}
+		t.Fatalf("rank %d ended without a line of %q", i, prefix)
+		return ""
+	}
+	for i := range ranks {
+		next(i, "replays")
+	}
+	const victim = 1
+	if err := ranks[victim].Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	for i := range ranks {
+		if i == victim {
+			continue
+		}
+		said := next(i, "ended ")
+		for _, w := range []string{"rank_dead", fmt.Sprintf("rank %d of group \"killed\": ", i), fmt.Sprintf("rank %d (pid %d) has died", victim, ranks[victim].Process.Pid)} {
+			if !strings.Contains(said, w) {
+				t.Errorf("rank %d: %q lacks %q", i, said, w)
+			}
+		}
+	}
+	if took := time.Since(killed); took > patience/4 {
+		t.Errorf("the others knew after %v, their deadline is %v", took, patience)
+	}
+}
+
+func TestAWindowThatACapturedGraphUsesIsNotFreed(t *testing.T) {
+	ranks := formOnStreams(t, client.CommConfig{World: 2, HeapBytes: 16 << 20})
+	const count = 1000
+	windows := make([]*client.Window, 2)
+	graphs := make([]*graph, 2)
+	eachRank(t, ranks, func(r onStreams) (err error) {
+		i := r.Rank()
+		if _, err = r.AllocWindow(4096); err != nil { // one that is used by nothing
+			return err
+		}
+		windows[i], err = r.AllocWindow(4 * count)
+		return err
+	})
+	for i, r := range ranks {
+		buf, err := windows[i].Local()
+		if err != nil {
+			t.Fatal(err)
+		}
+		graphs[i] = r.capture(t, func() error { return errors.Join(r.allReduce(buf), r.allReduce(threads.Alloc(4))) })
+	}
+	for i, r := range ranks {
+		wantError(t, windows[i].Free(), wire.ResultBusy, fmt.Sprintf("window_free: rank %d", i), "the window of 4000 bytes at offset", "1 calls")
+		if st, err := r.Status(); err != nil || st.Operation != 2 {
+			t.Errorf("rank %d: a refused call was begun: %+v, %v", i, st, err)
+		}
+	}
+	eachRank(t, ranks, func(r onStreams) error { // it is still there
+		return errors.Join(graphs[r.Rank()].exec.Launch(r.stream), r.wait())
+	})
+	for i, g := range graphs { // whichever of the two is left
+		if err := errors.Join(g.Destroy(), ranks[i].wait()); err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, windows[i].Free(), wire.ResultBusy, "captured graphs")
+		if err := g.exec.Destroy(); err != nil {
+			t.Fatal(err)
+		}
+		g.ended = true
+	}
+	eachRank(t, ranks, func(r onStreams) error { return windows[r.Rank()].Free() })
+}
+
+// Membership ends with finalize, the mappings with the last graph.
+func TestFinalizeLeavesWhatGraphsUseUntilTheyAreDestroyed(t *testing.T) {
+	s := startDaemon(t)
+	nothingLeaks(t, func() {
+		sessions := make([]*client.Session, 2)
+		ranks := make([]onStreams, 2)
+		for i := range ranks {
+			session, err := client.Connect(s.SocketPath(), patience)
+			if err != nil {
+				t.Fatal(err)
+			}
+			stream, err := threads.NewStream()
+			if err != nil {
+				t.Fatal(err)
+			}
+			sessions[i], ranks[i] = session, onStreams{member{nil, session}, stream}
+		}
+		for _, err := range inParallel(2, func(i int) (err error) {
+			ranks[i].Comm, err = sessions[i].Init(client.CommConfig{Rank: i, World: 2, Timeout: patience, HeapBytes: 8 << 20, Device: threads.Kind()})
+			return err
+		}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		graphs := make([]*graph, 2)
+		eachRank(t, ranks, func(r onStreams) error {
+			w, err := r.AllocWindow(4096)
+			if err != nil {
+				return err
+			}
+			buf, err := w.Local()
+			if err != nil {
+				return err
+			}
+			graphs[r.Rank()] = r.capture(t, func() error { return r.allReduce(buf) })
+			if err := graphs[r.Rank()].exec.Launch(r.stream); err != nil {
+				return err
+			}
+			return r.Finalize() // waits for the launch
+		})
+		for i, r := range ranks {
+			if err := errors.Join(r.wait(), sessions[i].Close()); err != nil {
+				t.Fatal(err)
+			}
+			wantError(t, r.on().Barrier(), wire.ResultInvalidHandle, "finalized")
+			if err := graphs[i].exec.Launch(r.stream); err != nil {
+				t.Fatal(err)
+			}
+			wantError(t, r.wait(), wire.ResultInvalidHandle, "all_reduce", fmt.Sprintf("rank %d of group", i), "has been finalized", "nothing was done")
+		}
+		if now := countResources(t); now.mappings == 0 {
+			t.Error("the graphs have no memory left")
+		}
+		for i, r := range ranks {
+			graphs[i].end()
+			if err := r.stream.Destroy(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func TestReplaysHaveTheirOwnNumbersInTheFlightRecord(t *testing.T) {
+	s := startDaemon(t)
+	const world, launches = 2, 5
+	ranks := make([]onStreams, world)
+	for i, m := range formGroup(t, s, client.CommConfig{Group: "numbers", World: world, HeapBytes: 8 << 20, Device: threads.Kind()}) {
+		ranks[i] = onStreams{m, newStream(t)}
+	}
+	eachRank(t, ranks, func(r onStreams) error {
+		buf := threads.Alloc(400)
+		g := r.capture(t, func() error { return errors.Join(r.allReduce(buf), r.on().Barrier(), r.allReduce(buf)) })
+		for range launches {
+			if err := errors.Join(g.exec.Launch(r.stream), r.on().Barrier()); err != nil {
+				return err
+			}
+		}
+		return r.wait()
+	})
+	reply, done := askDaemon(t, s, "/v1/trace?group=numbers")
+	defer done()
+	var traces flight.Traces
+	if err := json.NewDecoder(reply.Body).Decode(&traces); err != nil {
+		t.Fatal(err)
+	}
+	if len(traces.Traces) != 1 || len(traces.Traces[0].Ranks) != world {
+		t.Fatalf("traces: %+v", traces)
+	}
+	inOrder := []string{"all_reduce", "barrier", "all_reduce", "barrier"}
+	for _, rank := range traces.Traces[0].Ranks {
+		if len(rank.Records) != 4*launches {
+			t.Errorf("%d records, want %d", len(rank.Records), 4*launches)
+		}
+		for i, rec := range rank.Records {
+			want := uint64(i + 1)
+			if rec.Sequence != want || rec.Collective != want || rec.Operation != inOrder[i%4] || rec.State != flight.Done {
+				t.Errorf("record %d: %+v", i, rec)
+			}
+		}
+	}
+}
