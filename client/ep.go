@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"runtime"
 	"unsafe"
+
+	"railhead/internal/wire"
 )
 
 // EPMode is how a buffer moves tokens.
@@ -132,6 +134,7 @@ func EPBufferSize(c EPConfig, world int) (uint64, error) {
 // EP is a buffer for expert parallelism.
 type EP struct {
 	h           *C.rh_ep
+	stream      unsafe.Pointer // of its calls; nil on the CPU
 	world       int
 	config      EPConfig
 	local       int
@@ -207,6 +210,9 @@ func (e *EP) Load() (total, local []uint64, err error) {
 
 // EPReport is rh_ep_report.
 type EPReport struct {
+	Result                                                                      wire.Result // what the call came to
+	Dispatch                                                                    int         // its number among those of the buffer, from 1; 0 = none began
+	Rows, Tokens                                                                uint64      // received
 	LostRanks                                                                   []int
 	LostCopies, InvalidIDs, DuplicateIDs, ExcessTokens, NonFinite, OverCapacity uint64
 	Message                                                                     string
@@ -223,6 +229,7 @@ func (e *EP) newReport(pins *pinned) *C.rh_ep_report {
 
 func reportOf(r *C.rh_ep_report) EPReport {
 	return EPReport{
+		Result: wire.Result(r.result), Dispatch: int(r.dispatch), Rows: uint64(r.rows), Tokens: uint64(r.tokens),
 		LostRanks: goRanks(unsafe.Slice(r.lost_ranks, r.lost_count)), LostCopies: uint64(r.lost_copies), InvalidIDs: uint64(r.invalid_ids),
 		DuplicateIDs: uint64(r.duplicate_ids), ExcessTokens: uint64(r.excess_tokens), NonFinite: uint64(r.non_finite),
 		OverCapacity: uint64(r.over_capacity), Message: C.GoString(&r.message[0]),

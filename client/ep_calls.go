@@ -20,8 +20,9 @@ type EPTokensIn struct {
 	X       []byte // [Tokens, Hidden] of the config's Dtype
 	XScales []byte // FP8 only
 	Idx     []int32
-	Idx64   []int64   // in place of Idx
-	Weights []float32 // nil: all 1
+	Idx64   []int64    // in place of Idx
+	Weights []float32  // nil: all 1
+	Routing *EPRouting // in place of Idx, Idx64 and Weights
 }
 
 // EPRows is where received rows go; nil slices are not wanted. Rows and Tokens and Report are results.
@@ -47,6 +48,7 @@ type EPRows struct {
 type EPDispatch struct {
 	h       *C.rh_ep_handle
 	ep      *EP
+	stream  unsafe.Pointer // of its calls; nil on the CPU
 	tokens  int
 	rows    int    // of y
 	pins    pinned // what dispatch was given, until it has been received
@@ -56,7 +58,7 @@ type EPDispatch struct {
 // newDispatch is one whose pins end with it at the latest: where the group broke there is no call that does it. No call means that
 // nothing reads the slices any more.
 func (e *EP) newDispatch(tokens int) *EPDispatch {
-	d := &EPDispatch{ep: e, tokens: tokens}
+	d := &EPDispatch{ep: e, stream: e.stream, tokens: tokens}
 	runtime.SetFinalizer(d, func(d *EPDispatch) {
 		d.pins.Unpin()
 		d.sumPins.Unpin()
@@ -71,7 +73,7 @@ func (e *EP) DispatchSend(in EPTokensIn) (*EPDispatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := call(func() C.rh_result { return C.rh_ep_dispatch_send(e.h, c, &d.h) }); err != nil {
+	if err := call(func() C.rh_result { return C.rh_ep_dispatch_send(e.h, c, &d.h, d.stream) }); err != nil {
 		d.pins.Unpin()
 		return nil, err
 	}
@@ -92,7 +94,7 @@ func (e *EP) Dispatch(in EPTokensIn, rows *EPRows) (*EPDispatch, error) {
 		d.pins.Unpin()
 		return nil, err
 	}
-	err = call(func() C.rh_result { return C.rh_ep_dispatch(e.h, c, out, &d.h) })
+	err = call(func() C.rh_result { return C.rh_ep_dispatch(e.h, c, out, &d.h, d.stream) })
 	if err != nil && d.h == nil {
 		d.pins.Unpin()
 		return nil, err
@@ -108,21 +110,21 @@ func (d *EPDispatch) Recv(rows *EPRows) error {
 	if err != nil {
 		return err
 	}
-	return d.received(rows, out, call(func() C.rh_result { return C.rh_ep_dispatch_recv(d.h, out) }))
+	return d.received(rows, out, call(func() C.rh_result { return C.rh_ep_dispatch_recv(d.h, out, d.stream) }))
 }
 
 // Counts are the rows for each local expert and the token copies, before anything is received.
 func (d *EPDispatch) Counts() (counts []int32, tokens uint64, err error) {
 	counts = make([]int32, d.ep.local+1)
 	var n C.uint64_t
-	err = call(func() C.rh_result { return C.rh_ep_dispatch_counts(d.h, (*C.int32_t)(&counts[0]), &n) })
+	err = call(func() C.rh_result { return C.rh_ep_dispatch_counts(d.h, (*C.int32_t)(&counts[0]), &n, d.stream) })
 	return counts[:d.ep.local], uint64(n), err
 }
 
 // Release ends a dispatch that is not to be combined, and one of a group that is broken, or whose buffer was destroyed: until then
 // the slices that it was given are kept in place.
 func (d *EPDispatch) Release() error {
-	err := call(func() C.rh_result { return C.rh_ep_release(d.h) })
+	err := call(func() C.rh_result { return C.rh_ep_release(d.h, d.stream) })
 	var e *Error
 	if err == nil || errors.As(err, &e) && e.Result == wire.ResultInvalidHandle {
 		d.pins.Unpin()
@@ -150,7 +152,7 @@ func (d *EPDispatch) Combine(s EPSums) (EPReport, error) {
 		return EPReport{}, err
 	}
 	report := d.ep.newReport(&pins)
-	err = call(func() C.rh_result { return C.rh_ep_combine(d.h, c, report) })
+	err = call(func() C.rh_result { return C.rh_ep_combine(d.h, c, report, d.stream) })
 	return reportOf(report), err
 }
 
@@ -161,7 +163,7 @@ func (d *EPDispatch) CombineSend(s EPSums) error {
 	if err != nil {
 		return err
 	}
-	if err := call(func() C.rh_result { return C.rh_ep_combine_send(d.h, c) }); err != nil {
+	if err := call(func() C.rh_result { return C.rh_ep_combine_send(d.h, c, d.stream) }); err != nil {
 		pins.Unpin() // not those of a combine that is under way
 		return err
 	}
@@ -174,7 +176,7 @@ func (d *EPDispatch) CombineRecv() (EPReport, error) {
 	var pins pinned
 	defer pins.Unpin()
 	report := d.ep.newReport(&pins)
-	err := call(func() C.rh_result { return C.rh_ep_combine_recv(d.h, report) })
+	err := call(func() C.rh_result { return C.rh_ep_combine_recv(d.h, report, d.stream) })
 	if err == nil {
 		d.sumPins.Unpin()
 	}
@@ -190,32 +192,51 @@ func enough[T any](operation, name string, s []T, need int, optional bool) error
 }
 
 func (e *EP) in(in *EPTokensIn, pins *pinned) (*C.rh_ep_dispatch_in, error) {
-	hidden := in.Hidden
-	if hidden == 0 {
-		hidden = e.config.Hidden
-	}
-	entries := in.Tokens * e.config.TopK
-	if in.Idx64 != nil {
-		entries = 0
+	c, err := e.routes(in, pins)
+	if err != nil {
+		return nil, err
 	}
 	scales := 0
 	if e.config.Dtype == FP8E4M3 {
 		scales = in.Tokens * e.scaleBytes()
 	}
+	err = errors.Join(
+		enough("ep_dispatch", "X", in.X, in.Tokens*int(c.hidden)*e.config.Dtype.Size(), false),
+		enough("ep_dispatch", "XScales", in.XScales, scales, false))
+	if err != nil {
+		return nil, err
+	}
+	c.x = pin(pins, in.X)
+	c.x_scales = pin(pins, in.XScales)
+	return c, nil
+}
+
+// routes is what says where tokens go.
+func (e *EP) routes(in *EPTokensIn, pins *pinned) (*C.rh_ep_dispatch_in, error) {
+	hidden := in.Hidden
+	if hidden == 0 {
+		hidden = e.config.Hidden
+	}
+	entries, wide := in.Tokens*e.config.TopK, 0
+	switch {
+	case in.Routing != nil:
+		entries = 0
+	case in.Idx64 != nil:
+		entries, wide = 0, entries
+	}
 	err := errors.Join(
-		enough("ep_dispatch", "X", in.X, in.Tokens*hidden*e.config.Dtype.Size(), false),
-		enough("ep_dispatch", "XScales", in.XScales, scales, false),
 		enough("ep_dispatch", "Idx", in.Idx, entries, false),
-		enough("ep_dispatch", "Idx64", in.Idx64, in.Tokens*e.config.TopK-entries, false),
-		enough("ep_dispatch", "Weights", in.Weights, in.Tokens*e.config.TopK, true))
+		enough("ep_dispatch", "Idx64", in.Idx64, wide, false),
+		enough("ep_dispatch", "Weights", in.Weights, entries+wide, true))
 	if err != nil {
 		return nil, err
 	}
 	c := &C.rh_ep_dispatch_in{struct_size: C.sizeof_rh_ep_dispatch_in, struct_version: 1, num_tokens: C.uint32_t(in.Tokens),
 		hidden: C.uint32_t(hidden), idx_dtype: C.RH_I32}
 	pins.Pin(c)
-	c.x = pin(pins, in.X)
-	c.x_scales = pin(pins, in.XScales)
+	if in.Routing != nil {
+		c.routing = in.Routing.h
+	}
 	c.topk_idx = pin(pins, in.Idx)
 	if in.Idx64 != nil {
 		c.topk_idx = pin(pins, in.Idx64)

@@ -36,9 +36,9 @@ constexpr StructKind kindOf(const rh_window_info*) { return {"RH_WINDOW_INFO_INI
 constexpr StructKind kindOf(const rh_window_sharing*) { return {"RH_WINDOW_SHARING_INIT", 272}; }
 constexpr StructKind kindOf(const rh_ep_config*) { return {"RH_EP_CONFIG_INIT", 80}; }
 constexpr StructKind kindOf(const rh_ep_info*) { return {"RH_EP_INFO_INIT", 48}; }
-constexpr StructKind kindOf(const rh_ep_report*) { return {"RH_EP_REPORT_INIT", 328}; }
-constexpr StructKind kindOf(const rh_ep_dispatch_in*) { return {"RH_EP_DISPATCH_IN_INIT", 56}; }
-constexpr StructKind kindOf(const rh_ep_dispatch_out*) { return {"RH_EP_DISPATCH_OUT_INIT", 120}; }
+constexpr StructKind kindOf(const rh_ep_report*) { return {"RH_EP_REPORT_INIT", 352}; }
+constexpr StructKind kindOf(const rh_ep_dispatch_in*) { return {"RH_EP_DISPATCH_IN_INIT", 64}; }
+constexpr StructKind kindOf(const rh_ep_dispatch_out*) { return {"RH_EP_DISPATCH_OUT_INIT", 136}; }
 constexpr StructKind kindOf(const rh_ep_combine_args*) { return {"RH_EP_COMBINE_ARGS_INIT", 48}; }
 
 struct StructHeader {

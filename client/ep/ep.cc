@@ -13,6 +13,7 @@
 #include "base/fork.h"
 #include "base/rank_list.h"
 #include "comm/thread_group.h"
+#include "memory/streams.h"
 #include "memory/window.h"
 
 namespace railhead::client {
@@ -26,9 +27,14 @@ EpHandles& epHandles() {
   return table;
 }
 
-EpCall::EpCall(rh_ep* handle, const char* operation) { open(handle, operation); }
+EpRoutings& epRoutings() {
+  static EpRoutings table;
+  return table;
+}
 
-EpCall::EpCall(rh_ep_handle* handle, const char* operation) {
+EpCall::EpCall(rh_ep* handle, const char* operation) : operation_(operation) { open(handle, operation); }
+
+EpCall::EpCall(rh_ep_handle* handle, const char* operation) : operation_(operation) {
   rh_ep* ep = nullptr;
   {
     EpHandles::Shared look(epHandles(), handle);
@@ -40,6 +46,25 @@ EpCall::EpCall(rh_ep_handle* handle, const char* operation) {
   if (ep == nullptr || (result_ == RH_OK && !(dispatched_->open && dispatched_->handle == handle))) {
     result_ = fail(RH_ERR_INVALID_HANDLE, "%s: not a dispatch in flight: was it combined or released?", operation);
   }
+}
+
+EpCall::EpCall(rh_ep_routing* handle, const char* operation) : operation_(operation) {
+  rh_ep* ep = nullptr;
+  {
+    EpRoutings::Shared look(epRoutings(), handle);
+    if (look.get() != nullptr) ep = look.get()->ep;
+  }
+  if (ep != nullptr) open(ep, operation);
+  if (result_ != RH_OK && ep != nullptr) return;
+  // With the comm to itself this thread is the only one that could end the routing.
+  EpRoutings::Shared look(epRoutings(), handle);
+  cached_ = look.get();
+  if (cached_ == nullptr) result_ = fail(RH_ERR_INVALID_HANDLE, "%s: not a live routing: was it destroyed?", operation);
+}
+
+rh_result EpCall::onStream(const void* stream) {
+  if (result_ == RH_OK) result_ = checkStream(ep_->comm, operation_, stream);
+  return result_;
 }
 
 void EpCall::open(rh_ep* handle, const char* operation) {
@@ -66,6 +91,13 @@ EpCall::~EpCall() {
   if (guarded_) reinterpret_cast<Comms::Exclusive*>(guard_)->~Exclusive();
 }
 
+EpDispatched* findDispatched(Ep* ep, const rh_ep_handle* handle) {
+  for (EpDispatched& d : ep->dispatched) {
+    if (d.open && d.handle == handle) return &d;
+  }
+  return nullptr;
+}
+
 bool isBroken(const Ep* ep) {
   const uint32_t abort = __atomic_load_n(ep->comm->team.abortWord, __ATOMIC_ACQUIRE);
   return abort != 0 && !(ep->team().dropsDead && (abort & 0xff) == RH_ERR_RANK_DEAD);
@@ -75,6 +107,7 @@ namespace {
 
 void destroyEp(Ep* ep) {
   for (EpDispatched& d : ep->dispatched) epHandles().remove(d.handle);
+  while (ep->routings != nullptr) destroyRouting(ep, ep->routings);
   free(ep->memory);
   delete ep;
 }
@@ -256,6 +289,7 @@ void endEps(Comm* comm) {
 CommUser user = {endEps, nullptr, nullptr};
 ForkHandler forkHandler = {[] {
   epHandles().forget([](EpDispatched*) {});
+  epRoutings().forget([](EpCached*) {});
   eps().forget([](Ep*) {});
 }};
 

@@ -16,6 +16,7 @@
 namespace railhead::client {
 
 constexpr int kMaxEps = 1024;  // of a process
+constexpr int kMaxEpRoutings = 1024;
 
 // Dispatches of a buffer that the host has handles for: as many as can be in flight, one to be refused, and one more.
 constexpr int kEpHandles = kEpInFlight + 2;
@@ -29,6 +30,17 @@ struct EpDispatched {
   EpCell cell;
 };
 
+// A cached routing: a plan in memory of its own.
+struct EpCached : Malloced {
+  rh_ep* ep;
+  rh_ep_routing* handle;
+  EpCached* next;   // of the buffer's
+  uint32_t tokens;  // of the caller
+  char* memory;
+  EpPlan plan;
+  EpCell cell;      // for what is found when it is made
+};
+
 struct Ep : Malloced {
   Comm* comm;
   rh_comm* commHandle;
@@ -39,36 +51,45 @@ struct Ep : Malloced {
   uint64_t memoryBytes;
   host::EpBuffer buffer;    // where calls run
   EpDispatched dispatched[kEpHandles];
+  EpCached* routings;
 
   const EpTeam& team() const { return buffer.team; }
 };
 
 using Eps = HandleTable<Ep, kMaxEps>;
 using EpHandles = HandleTable<EpDispatched, kEpHandles * kMaxEps>;
+using EpRoutings = HandleTable<EpCached, kMaxEpRoutings>;
 Eps& eps();
 EpHandles& epHandles();
+EpRoutings& epRoutings();
 
 // A call on a buffer: its comm is this thread's alone as long as it lives.
 class EpCall {
  public:
   EpCall(rh_ep* handle, const char* operation);
   EpCall(rh_ep_handle* handle, const char* operation);
+  EpCall(rh_ep_routing* handle, const char* operation);
   ~EpCall();
   EpCall(const EpCall&) = delete;
   EpCall& operator=(const EpCall&) = delete;
 
   rh_result result() const { return result_; }  // RH_OK, or why there is nothing to do
+  // The same, of a call that is made on a stream.
+  rh_result onStream(const void* stream);
   Ep* ep() const { return ep_; }
   EpDispatched* dispatched() const { return dispatched_; }
+  EpCached* cached() const { return cached_; }
 
  private:
   void open(rh_ep* handle, const char* operation);
 
+  const char* operation_;
   alignas(Comms::Exclusive) char guard_[sizeof(Comms::Exclusive)];
   bool guarded_ = false;
   rh_result result_ = RH_OK;
   Ep* ep_ = nullptr;
   EpDispatched* dispatched_ = nullptr;
+  EpCached* cached_ = nullptr;
 };
 
 // Types that rows are added in.
@@ -85,8 +106,14 @@ uint32_t epMostLocal(const rh_ep_config& config, int worldSize);
 uint32_t epRankOf(const rh_ep_config& config, int worldSize, uint32_t physical);
 inline uint32_t epPhysical(const rh_ep_config& config) { return config.num_physical != 0 ? config.num_physical : config.num_experts; }
 
+// The open handle of that name; nullptr = the buffer has none.
+EpDispatched* findDispatched(Ep* ep, const rh_ep_handle* handle);
+
 // Tables and flights, in memory of the buffer's own. False: there is none.
 bool allocateEp(Ep* ep);
+// Memory of a cached plan.
+bool allocatePlan(const Ep* ep, EpCached* cached);
+void destroyRouting(Ep* ep, EpCached* cached);
 
 // Whether the group is broken for dispatch and combine: where deaths are survived, one that is broken by a death works on.
 bool isBroken(const Ep* ep);
@@ -97,25 +124,37 @@ struct EpReportTo {
   int32_t* lostRanks;
   int32_t lostCapacity;
 };
-rh_result readReport(const Ep* ep, const char* operation, rh_ep_report* given, EpReportTo* to);
-void writeReport(const Ep* ep, const EpReport& report, const EpReportTo& to);
 
 // A call on the data path, checked by the host as far as it can be without the state of the buffer. It holds all that it takes to run.
 struct EpRequest {
-  enum Kind : uint32_t { kDispatch, kDispatchSend, kDispatchCounts, kDispatchReceive, kCombine, kCombineSend, kCombineReceive, kRelease };
+  enum Kind : uint32_t {
+    kMakePlan, kDispatch, kDispatchSend, kDispatchCounts, kDispatchReceive, kCombine, kCombineSend, kCombineReceive, kRelease
+  };
   Kind kind;
+  const char* operation;
   Ep* ep;
   EpCell* cell;
   EpSend send;
   EpReceive receive;
   host::EpCombineSend combine;
   EpReportTo report;
+  EpPlan* plan;
 };
+// Gives a call to the comm's device. RH_OK on one that runs it later.
+rh_result submitEp(const EpRequest& request, void* stream);
 // Runs it, where the device runs. What came of it is in the cell's reports.
 EpError runEp(const EpRequest& request);
 
-// The result of a call that has run, with a message unless it is RH_OK.
-rh_result resultOf(const EpRequest& request, EpError error, const char* operation);
+// What a caller dispatches, as far as it says where tokens go. Of a cached routing nothing else is looked at.
+rh_result readRouting(const Ep* ep, const char* operation, const rh_ep_dispatch_in& in, EpRouting* routing);
+
+// The report of a call, of the half that it belongs to.
+inline const EpReport& reportOf(const EpRequest& r) { return r.kind >= EpRequest::kCombine ? r.cell->combined : r.cell->dispatched; }
+// The result of a call that has run, and, where it has failed, the sentence for it.
+rh_result resultOf(const Ep* ep, EpRequest::Kind kind, const EpReport& report, char* text, size_t size);
+
+rh_result readReport(const Ep* ep, const char* operation, rh_ep_report* given, EpReportTo* to);
+void writeReport(const Ep* ep, EpRequest::Kind kind, const EpReport& report, const EpReportTo& to);
 
 // The counters of a rank; their only writer is that rank.
 static_assert(sizeof(EpCounters) == sizeof(rhw_ep_counters) && offsetof(EpCounters, lostCopies) == offsetof(rhw_ep_counters, lost_copies) &&

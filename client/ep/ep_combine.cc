@@ -23,23 +23,28 @@ rh_result readArgs(const Ep* ep, const rh_ep_combine_args* given, const char* op
   return RH_OK;
 }
 
-// Runs a call on a dispatch; one that ends it ends its handle.
-rh_result run(const EpCall& call, EpRequest::Kind kind, const rh_ep_combine_args* args, rh_ep_report* report, const char* operation) {
-  if (call.result() != RH_OK) return call.result();
+// A call on a dispatch; one that ends it ends its handle.
+rh_result submit(rh_ep_handle* handle, EpRequest::Kind kind, const char* operation, const rh_ep_combine_args* args, rh_ep_report* report,
+                 void* stream) {
+  EpCall call(handle, operation);
+  if (call.onStream(stream) != RH_OK) return call.result();
   EpDispatched* d = call.dispatched();
-  EpRequest request = {kind, call.ep(), &d->cell, {}, {}, {}, {}};
+  EpRequest request = {};
+  request.kind = kind;
+  request.operation = operation;
+  request.ep = call.ep();
+  request.cell = request.combine.cell = &d->cell;
   rh_result result = readReport(call.ep(), operation, report, &request.report);
   if (result == RH_OK && (kind == EpRequest::kCombine || kind == EpRequest::kCombineSend)) {
-    request.combine.cell = &d->cell;
     result = readArgs(call.ep(), args, operation, &request.combine.sums);
   }
   if (result != RH_OK) return result;
-  const EpError error = runEp(request);
+  result = submitEp(request, stream);
   if (d->cell.flight < 0) {
     d->handle = static_cast<rh_ep_handle*>(epHandles().renew(d->handle));
     d->open = false;
   }
-  return resultOf(request, error, operation);
+  return result;
 }
 
 }  // namespace
@@ -47,22 +52,18 @@ rh_result run(const EpCall& call, EpRequest::Kind kind, const rh_ep_combine_args
 
 using namespace railhead::client;
 
-extern "C" rh_result rh_ep_combine(rh_ep_handle* handle, const rh_ep_combine_args* args, rh_ep_report* report) {
-  const EpCall call(handle, "ep_combine");
-  return run(call, EpRequest::kCombine, args, report, "ep_combine");
+extern "C" rh_result rh_ep_combine(rh_ep_handle* handle, const rh_ep_combine_args* args, rh_ep_report* report, void* stream) {
+  return submit(handle, EpRequest::kCombine, "ep_combine", args, report, stream);
 }
 
-extern "C" rh_result rh_ep_combine_send(rh_ep_handle* handle, const rh_ep_combine_args* args) {
-  const EpCall call(handle, "ep_combine_send");
-  return run(call, EpRequest::kCombineSend, args, nullptr, "ep_combine_send");
+extern "C" rh_result rh_ep_combine_send(rh_ep_handle* handle, const rh_ep_combine_args* args, void* stream) {
+  return submit(handle, EpRequest::kCombineSend, "ep_combine_send", args, nullptr, stream);
 }
 
-extern "C" rh_result rh_ep_combine_recv(rh_ep_handle* handle, rh_ep_report* report) {
-  const EpCall call(handle, "ep_combine_recv");
-  return run(call, EpRequest::kCombineReceive, nullptr, report, "ep_combine_recv");
+extern "C" rh_result rh_ep_combine_recv(rh_ep_handle* handle, rh_ep_report* report, void* stream) {
+  return submit(handle, EpRequest::kCombineReceive, "ep_combine_recv", nullptr, report, stream);
 }
 
-extern "C" rh_result rh_ep_release(rh_ep_handle* handle) {
-  const EpCall call(handle, "ep_release");
-  return run(call, EpRequest::kRelease, nullptr, nullptr, "ep_release");
+extern "C" rh_result rh_ep_release(rh_ep_handle* handle, void* stream) {
+  return submit(handle, EpRequest::kRelease, "ep_release", nullptr, nullptr, stream);
 }

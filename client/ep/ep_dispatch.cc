@@ -10,26 +10,49 @@ namespace railhead::client {
 
 namespace {
 
-rh_result readIn(const Ep* ep, const rh_ep_dispatch_in* given, const char* operation, EpRequest* request) {
-  rh_ep_dispatch_in in;
+bool belongsTo(const Ep* ep, const EpCached* cached) {
+  for (const EpCached* c = ep->routings; c != nullptr; c = c->next) {
+    if (c == cached) return true;
+  }
+  return false;
+}
+
+// Where the tokens go: by a cached routing, or by what the caller says.
+rh_result readRoute(const Ep* ep, const rh_ep_dispatch_in& in, EpRequest* request) {
+  if (in.routing == nullptr) return readRouting(ep, request->operation, in, &request->send.routing);
   const int rank = ep->team().rank;
-  if (given == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: in is NULL", operation, rank);
-  const rh_result result = readStruct(operation, "in", given, &in);
+  EpRoutings::Shared look(epRoutings(), in.routing);
+  const EpCached* cached = look.get();
+  if (cached == nullptr || !belongsTo(ep, cached)) {
+    return fail(RH_ERR_INVALID_HANDLE, "%s: rank %d: not a live routing of this buffer", request->operation, rank);
+  }
+  if (in.topk_idx != nullptr || in.topk_weights != nullptr) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: a routing is given and %s as well; one of them", request->operation, rank,
+                in.topk_idx != nullptr ? "topk_idx" : "topk_weights");
+  }
+  if (in.num_tokens != cached->tokens) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: %u tokens; the routing was made of %u", request->operation, rank, in.num_tokens,
+                cached->tokens);
+  }
+  request->send.routing.tokens = in.num_tokens;
+  request->send.cached = &cached->plan;
+  return RH_OK;
+}
+
+rh_result readIn(const Ep* ep, const rh_ep_dispatch_in* given, EpRequest* request) {
+  const int rank = ep->team().rank;
+  rh_ep_dispatch_in in;
+  if (given == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: in is NULL", request->operation, rank);
+  rh_result result = readStruct(request->operation, "in", given, &in);
+  if (result == RH_OK) result = readRoute(ep, in, request);
   if (result != RH_OK) return result;
-  if (in.hidden != ep->config.hidden) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: hidden is %u; the buffer was made for %u", operation, rank, in.hidden, ep->config.hidden);
-  }
-  if (in.idx_dtype != RH_I32 && in.idx_dtype != RH_I64) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: idx_dtype %s (%d); topk_idx is i32 or i64", operation, rank,
-                dtypeName(static_cast<uint32_t>(in.idx_dtype)), in.idx_dtype);
-  }
   const bool scaled = ep->buffer.format.in == host::Type::kE4M3 && ep->buffer.format.scale != host::EpScale::kStatic;
-  if (in.num_tokens > 0 && (in.x == nullptr || in.topk_idx == nullptr || (scaled && in.x_scales == nullptr))) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: %u tokens and %s is NULL", operation, rank, in.num_tokens,
-                in.x == nullptr ? "x" : in.topk_idx == nullptr ? "topk_idx" : "x_scales");
+  if (in.num_tokens > 0 && (in.x == nullptr || (scaled && in.x_scales == nullptr))) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: %u tokens and %s is NULL", request->operation, rank, in.num_tokens,
+                in.x == nullptr ? "x" : "x_scales");
   }
-  request->send = {nullptr, {in.topk_idx, in.idx_dtype == RH_I64, in.topk_weights, in.num_tokens}, nullptr, static_cast<const char*>(in.x),
-                   static_cast<const char*>(in.x_scales)};
+  request->send.x = static_cast<const char*>(in.x);
+  request->send.scales = static_cast<const char*>(in.x_scales);
   return RH_OK;
 }
 
@@ -46,7 +69,8 @@ rh_result checkRoom(const Ep* ep, const rh_ep_dispatch_out* out, const char* ope
 }
 
 // Where a caller wants its rows, and its report.
-rh_result readOut(const Ep* ep, const rh_ep_dispatch_out* given, const char* operation, EpRequest* request) {
+rh_result readOut(const Ep* ep, const rh_ep_dispatch_out* given, EpRequest* request) {
+  const char* operation = request->operation;
   if (given == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: out is NULL", operation, ep->team().rank);
   rh_ep_dispatch_out out;
   rh_result result = readStruct(operation, "out", given, &out);
@@ -55,7 +79,7 @@ rh_result readOut(const Ep* ep, const rh_ep_dispatch_out* given, const char* ope
   if (result != RH_OK) return result;
   request->receive = {nullptr, static_cast<EpRowLayout>(out.layout), out.alignment, out.capacity, static_cast<char*>(out.x),
                       static_cast<char*>(out.scales), out.counts, out.offsets, out.weights, out.source_rank, out.source_token, out.topk_idx,
-                      out.topk_weights, nullptr, nullptr};
+                      out.topk_weights, out.rows_ptr, out.tokens_ptr};
   return RH_OK;
 }
 
@@ -67,44 +91,63 @@ EpDispatched* freeHandle(Ep* ep) {
   return nullptr;
 }
 
-// Runs a call that receives. Rows and tokens are told where there is too little room as well: the caller makes more of it.
-rh_result runWithResults(EpRequest* request, EpCell* cell, rh_ep_dispatch_out* given, const char* operation) {
+// Gives a call that receives to the device. Rows and tokens are told where there is too little room as well: the caller makes more.
+rh_result submit(EpRequest* request, EpCell* cell, rh_ep_dispatch_out* given, void* stream) {
   request->cell = request->send.cell = request->receive.cell = cell;
-  const EpError error = runEp(*request);
-  if (given != nullptr && (error == EpError::kNone || error == EpError::kNoRoom)) {
+  const rh_result result = submitEp(*request, stream);
+  const EpReport& report = cell->dispatched;
+  if (given != nullptr && (report.error == EpError::kNone || report.error == EpError::kNoRoom)) {
     rh_ep_dispatch_out out;
     memcpy(&out, given, commonBytes(given));
-    out.rows = cell->dispatched.rows;
-    out.tokens = cell->dispatched.tokens;
+    out.rows = report.rows;
+    out.tokens = report.tokens;
     writeStruct(given, out);
   }
-  return resultOf(*request, error, operation);
+  return result;
 }
 
 // A dispatch, whose handle is open where it is in flight afterwards. out: nullptr = its first phase only.
-rh_result start(Ep* ep, const rh_ep_dispatch_in* in, rh_ep_dispatch_out* out, rh_ep_handle** handle, const char* operation) {
-  EpRequest request = {out == nullptr ? EpRequest::kDispatchSend : EpRequest::kDispatch, ep, nullptr, {}, {}, {}, {}};
-  rh_result result = out == nullptr ? RH_OK : readOut(ep, out, operation, &request);
-  if (result == RH_OK) result = readIn(ep, in, operation, &request);
+rh_result start(const EpCall& call, EpRequest* request, const rh_ep_dispatch_in* in, rh_ep_dispatch_out* out, rh_ep_handle** handle,
+                void* stream) {
+  Ep* ep = request->ep = call.ep();
+  rh_result result = request->kind == EpRequest::kDispatch ? readOut(ep, out, request) : RH_OK;
+  if (result == RH_OK) result = readIn(ep, in, request);
   if (result != RH_OK) return result;
   EpDispatched* d = freeHandle(ep);
-  result = runWithResults(&request, &d->cell, out, operation);
+  result = submit(request, &d->cell, out, stream);
   d->open = d->cell.flight >= 0;
   if (d->open) *handle = d->handle;
   return result;
 }
 
-rh_result receive(const EpCall& call, rh_ep_dispatch_out* out, const char* operation) {
-  EpRequest request = {EpRequest::kDispatchReceive, call.ep(), nullptr, {}, {}, {}, {}};
-  const rh_result result = readOut(call.ep(), out, operation, &request);
-  return result == RH_OK ? runWithResults(&request, &call.dispatched()->cell, out, operation) : result;
+rh_result receive(const EpCall& call, rh_ep_dispatch_out* out, const char* operation, void* stream) {
+  EpRequest request = {};
+  request.kind = EpRequest::kDispatchReceive;
+  request.operation = operation;
+  request.ep = call.ep();
+  const rh_result result = readOut(call.ep(), out, &request);
+  return result == RH_OK ? submit(&request, &call.dispatched()->cell, out, stream) : result;
 }
 
-rh_result count(const EpCall& call, int32_t* counts, uint64_t* tokens, const char* operation) {
-  EpRequest request = {EpRequest::kDispatchCounts, call.ep(), nullptr, {}, {}, {}, {}};
+rh_result count(const EpCall& call, int32_t* counts, uint64_t* tokens, const char* operation, void* stream) {
+  EpRequest request = {};
+  request.kind = EpRequest::kDispatchCounts;
+  request.operation = operation;
+  request.ep = call.ep();
   request.receive.counts = counts;
   request.receive.tokens = tokens;
-  return runWithResults(&request, &call.dispatched()->cell, nullptr, operation);
+  return submit(&request, &call.dispatched()->cell, nullptr, stream);
+}
+
+rh_result dispatch(rh_ep* handle, EpRequest::Kind kind, const char* operation, const rh_ep_dispatch_in* in, rh_ep_dispatch_out* out,
+                   rh_ep_handle** dispatched, void* stream) {
+  if (dispatched == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: handle is NULL", operation);
+  *dispatched = nullptr;
+  EpCall call(handle, operation);
+  EpRequest request = {};
+  request.kind = kind;
+  request.operation = operation;
+  return call.onStream(stream) == RH_OK ? start(call, &request, in, out, dispatched, stream) : call.result();
 }
 
 }  // namespace
@@ -112,31 +155,21 @@ rh_result count(const EpCall& call, int32_t* counts, uint64_t* tokens, const cha
 
 using namespace railhead::client;
 
-extern "C" rh_result rh_ep_dispatch(rh_ep* handle, const rh_ep_dispatch_in* in, rh_ep_dispatch_out* out, rh_ep_handle** dispatched) {
-  const char* operation = "ep_dispatch";
-  if (dispatched == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: handle is NULL", operation);
-  *dispatched = nullptr;
-  EpCall call(handle, operation);
-  if (call.result() != RH_OK) return call.result();
-  const int rank = call.ep()->team().rank;
-  if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: out is NULL", operation, rank);
-  return start(call.ep(), in, out, dispatched, operation);
+extern "C" rh_result rh_ep_dispatch(rh_ep* handle, const rh_ep_dispatch_in* in, rh_ep_dispatch_out* out, rh_ep_handle** dispatched,
+                                    void* stream) {
+  return dispatch(handle, EpRequest::kDispatch, "ep_dispatch", in, out, dispatched, stream);
 }
 
-extern "C" rh_result rh_ep_dispatch_send(rh_ep* handle, const rh_ep_dispatch_in* in, rh_ep_handle** dispatched) {
-  const char* operation = "ep_dispatch_send";
-  if (dispatched == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: handle is NULL", operation);
-  *dispatched = nullptr;
-  EpCall call(handle, operation);
-  return call.result() == RH_OK ? start(call.ep(), in, nullptr, dispatched, operation) : call.result();
+extern "C" rh_result rh_ep_dispatch_send(rh_ep* handle, const rh_ep_dispatch_in* in, rh_ep_handle** dispatched, void* stream) {
+  return dispatch(handle, EpRequest::kDispatchSend, "ep_dispatch_send", in, nullptr, dispatched, stream);
 }
 
-extern "C" rh_result rh_ep_dispatch_recv(rh_ep_handle* handle, rh_ep_dispatch_out* out) {
+extern "C" rh_result rh_ep_dispatch_recv(rh_ep_handle* handle, rh_ep_dispatch_out* out, void* stream) {
   EpCall call(handle, "ep_dispatch_recv");
-  return call.result() == RH_OK ? receive(call, out, "ep_dispatch_recv") : call.result();
+  return call.onStream(stream) == RH_OK ? receive(call, out, "ep_dispatch_recv", stream) : call.result();
 }
 
-extern "C" rh_result rh_ep_dispatch_counts(rh_ep_handle* handle, int32_t* counts, uint64_t* tokens) {
+extern "C" rh_result rh_ep_dispatch_counts(rh_ep_handle* handle, int32_t* counts, uint64_t* tokens, void* stream) {
   EpCall call(handle, "ep_dispatch_counts");
-  return call.result() == RH_OK ? count(call, counts, tokens, "ep_dispatch_counts") : call.result();
+  return call.onStream(stream) == RH_OK ? count(call, counts, tokens, "ep_dispatch_counts", stream) : call.result();
 }

@@ -111,4 +111,14 @@ bool allocateEp(Ep* ep) {
   return true;
 }
 
+bool allocatePlan(const Ep* ep, EpCached* cached) {
+  Parts size(nullptr);
+  takePlan(&size, ep->team(), &cached->plan);
+  cached->memory = static_cast<char*>(aligned_alloc(64, size.used()));
+  if (cached->memory == nullptr) return false;
+  Parts parts(cached->memory);
+  takePlan(&parts, ep->team(), &cached->plan);
+  return true;
+}
+
 }  // namespace railhead::client

@@ -65,8 +65,8 @@ void describeRoom(const Ep* ep, const EpReport& r, char* out, size_t size) {
 }
 
 // What is wrong with the order of calls, or with a call's place in it.
-const char* misuseOf(const EpRequest& request, EpError error) {
-  const bool releases = request.kind == EpRequest::kRelease;
+const char* misuseOf(EpRequest::Kind kind, EpError error) {
+  const bool releases = kind == EpRequest::kRelease;
   switch (error) {
     case EpError::kStillInFlight: return "this handle's dispatch is still in flight; combine or release it first";
     case EpError::kOtherNotReceived: return "an earlier dispatch has not been received; receive it first";
@@ -85,26 +85,44 @@ const char* misuseOf(const EpRequest& request, EpError error) {
   }
 }
 
+// What has been lost, or left out.
+void describeLosses(const Ep* ep, const EpReport& report, char* out, size_t size) {
+  describeProblems(ep, report.problems, out, size);
+  char text[kRanksText + 96];
+  if (report.lostRanks != 0) {
+    char ranks[kRanksText];
+    formatRanks(report.lostRanks, ranks, sizeof ranks);
+    snprintf(text, sizeof text, "rank %d: %llu token copies lost with rank %s", ep->team().rank,
+             static_cast<unsigned long long>(report.lostCopies), ranks);
+    appendSentence(out, size, text);
+  }
+  if (report.overCapacity != 0) {
+    describeRoom(ep, report, text, sizeof text);
+    appendSentence(out, size, text);
+  }
+}
+
 }  // namespace
 
-rh_result resultOf(const EpRequest& request, EpError error, const char* operation) {
-  const Ep* ep = request.ep;
-  const EpReport& report = request.cell->dispatched;
+rh_result resultOf(const Ep* ep, EpRequest::Kind kind, const EpReport& report, char* text, size_t size) {
   const int rank = ep->team().rank;
-  char text[400];
-  switch (error) {
+  text[0] = 0;
+  switch (report.error) {
     case EpError::kNone: return RH_OK;
-    case EpError::kStopped: return whyBroken(ep->comm);
+    case EpError::kStopped: return describe(ep->comm, text, size);
     case EpError::kTooManyInFlight:
-      return fail(RH_ERR_LIMIT, "%s: rank %d: %d dispatches are in flight, the most there can be; combine or release the earliest", operation,
-                  rank, kEpInFlight);
-    case EpError::kInvalidInput:
-      describeProblems(ep, report.problems, text, sizeof text);
-      return fail(RH_ERR_INVALID_ARGUMENT, "%s: %s; nothing was sent (on_invalid = RH_EP_INVALID_DROP would leave it out)", operation, text);
+      snprintf(text, size, "rank %d: %d dispatches are in flight, the most there can be; combine or release the earliest", rank, kEpInFlight);
+      return RH_ERR_LIMIT;
     case EpError::kNoRoom:
-      describeRoom(ep, report, text, sizeof text);
-      return fail(RH_ERR_LIMIT, "%s: %s; nothing was taken: receive again with room", operation, text);
-    default: return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: %s", operation, rank, misuseOf(request, error));
+      describeRoom(ep, report, text, size);
+      appendSentence(text, size, "nothing was taken: receive again with room");
+      return RH_ERR_LIMIT;
+    case EpError::kInvalidInput:
+      describeProblems(ep, report.problems, text, size);
+      appendSentence(text, size, kind == EpRequest::kMakePlan ? "there is no routing" : "nothing was sent");
+      appendSentence(text, size, "on_invalid = RH_EP_INVALID_DROP would leave it out");
+      return RH_ERR_INVALID_ARGUMENT;
+    default: snprintf(text, size, "rank %d: %s", rank, misuseOf(kind, report.error)); return RH_ERR_INVALID_ARGUMENT;
   }
 }
 
@@ -119,9 +137,13 @@ rh_result readReport(const Ep* ep, const char* operation, rh_ep_report* given, E
   return checkRankList(operation, ep->team().rank, "lost_ranks", report.lost_ranks, report.lost_capacity);
 }
 
-void writeReport(const Ep* ep, const EpReport& from, const EpReportTo& to) {
+void writeReport(const Ep* ep, EpRequest::Kind kind, const EpReport& from, const EpReportTo& to) {
   if (to.given == nullptr) return;
   rh_ep_report report = RH_EP_REPORT_INIT;
+  report.result = resultOf(ep, kind, from, report.message, sizeof report.message);
+  report.dispatch = from.number;
+  report.rows = from.rows;
+  report.tokens = from.tokens;
   report.lost_ranks = to.lostRanks;
   report.lost_capacity = to.lostCapacity;
   report.lost_count = listRanks(from.lostRanks, to.lostRanks, to.lostCapacity);
@@ -131,20 +153,30 @@ void writeReport(const Ep* ep, const EpReport& from, const EpReportTo& to) {
   report.excess_tokens = from.problems.excessTokens.count;
   report.non_finite = from.problems.nonFinite.count;
   report.over_capacity = from.overCapacity;
-  describeProblems(ep, from.problems, report.message, sizeof report.message);
-  if (from.lostRanks != 0) {
-    char ranks[kRanksText], text[kRanksText + 96];
-    formatRanks(from.lostRanks, ranks, sizeof ranks);
-    snprintf(text, sizeof text, "rank %d: %llu token copies lost with rank %s", ep->team().rank,
-             static_cast<unsigned long long>(from.lostCopies), ranks);
-    appendSentence(report.message, sizeof report.message, text);
-  }
-  if (from.overCapacity != 0) {
-    char text[128];
-    describeRoom(ep, from, text, sizeof text);
-    appendSentence(report.message, sizeof report.message, text);
-  }
+  if (report.result == RH_OK) describeLosses(ep, from, report.message, sizeof report.message);
   writeStruct(to.given, report);
 }
 
 }  // namespace railhead::client
+
+using namespace railhead::client;
+
+extern "C" rh_result rh_ep_get_report(rh_ep* handle, rh_ep_handle* dispatch, rh_ep_report* dispatched, rh_ep_report* combined) {
+  const char* operation = "ep_get_report";
+  EpCall call(handle, operation);
+  if (call.result() != RH_OK) return call.result();
+  Ep* ep = call.ep();
+  EpReportTo first, second;
+  rh_result result = readReport(ep, operation, dispatched, &first);
+  if (result == RH_OK) result = readReport(ep, operation, combined, &second);
+  if (result != RH_OK) return result;
+  railhead::EpEnded reports = ep->buffer.ended;
+  if (dispatch != nullptr) {
+    const EpDispatched* d = findDispatched(ep, dispatch);
+    if (d == nullptr) return fail(RH_ERR_INVALID_HANDLE, "%s: not a dispatch of this buffer: was it combined or released?", operation);
+    reports = {d->cell.dispatched, d->cell.combined};
+  }
+  writeReport(ep, EpRequest::kDispatch, reports.dispatched, first);
+  writeReport(ep, EpRequest::kCombine, reports.combined, second);
+  return RH_OK;
+}

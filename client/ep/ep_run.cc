@@ -1,5 +1,6 @@
 // The calls of expert parallelism as they run. On a device that runs later than the host calls, this is what it runs: all that a call
 // decides by the state of the buffer is decided here and beneath.
+#include "base/error.h"
 #include "ep/ep.h"
 
 namespace railhead::client {
@@ -38,6 +39,8 @@ uint64_t bytesOf(const EpRequest& r) {
 // A masked rank makes no such calls, so the others do not count theirs: in the comm's other collectives it is one of them. Where ranks
 // drop others by themselves, they do so in different calls, and none of these is counted by anybody.
 bool countsAsCollective(const Ep* ep) { return !ep->team().dropsDead && ep->team().state()->masked == 0; }
+
+EpReport* reportTo(const EpRequest& r) { return r.kind >= EpRequest::kCombine ? &r.cell->combined : &r.cell->dispatched; }
 
 EpError refuse(EpReport* report, EpError why) {
   *report = {};
@@ -82,6 +85,7 @@ EpError combine(const EpRequest& r) {
 EpError run(const EpRequest& r) {
   host::EpBuffer* buffer = &r.ep->buffer;
   switch (r.kind) {
+    case EpRequest::kMakePlan: return host::epMakePlan(*buffer, r.send.routing, r.plan, reportTo(r));
     case EpRequest::kDispatch: return dispatch(r);
     case EpRequest::kDispatchSend: return begin(r.ep, [&] { return host::epSend(buffer, r.send); });
     case EpRequest::kDispatchCounts: return counts(r);
@@ -94,25 +98,36 @@ EpError run(const EpRequest& r) {
   return EpError::kNone;
 }
 
-EpReport* reportOf(const EpRequest& r) { return r.kind >= EpRequest::kCombine ? &r.cell->combined : &r.cell->dispatched; }
-
-}  // namespace
-
-EpError runEp(const EpRequest& r) {
+// A call that is an operation of the comm.
+EpError runOperation(const EpRequest& r) {
   Comm* comm = r.ep->comm;
-  if (r.kind == EpRequest::kRelease) return run(r);
-  if (isBroken(r.ep)) return refuse(reportOf(r), EpError::kStopped);
+  if (isBroken(r.ep)) return refuse(reportTo(r), EpError::kStopped);
   const EpOperation o = operationOf(r.kind);
   enterOperation(comm, o.op, bytesOf(r), kNoCallDetails, o.isCollective && countsAsCollective(r.ep) ? comm->state()->collectives + 1 : 0);
   const EpError error = run(r);
   if (error == EpError::kStopped) {
-    const EpReport* report = reportOf(r);
-    stopOperation(comm, {report->stop, report->missing, {}});
+    const EpReport& report = reportOf(r);
+    stopOperation(comm, {report.stop, report.missing, {}});
   } else {
     leaveOperation(comm);
   }
-  if (error == EpError::kNone) writeReport(r.ep, *reportOf(r), r.report);
   return error;
+}
+
+}  // namespace
+
+EpError runEp(const EpRequest& r) {
+  const bool isOperation = r.kind != EpRequest::kRelease && r.kind != EpRequest::kMakePlan;
+  const EpError error = isOperation ? runOperation(r) : run(r);
+  writeReport(r.ep, r.kind, reportOf(r), r.report);
+  return error;
+}
+
+rh_result submitEp(const EpRequest& r, void*) {
+  if (runEp(r) == EpError::kNone) return RH_OK;
+  char text[640];
+  const rh_result result = resultOf(r.ep, r.kind, reportOf(r), text, sizeof text);
+  return reportOf(r).error == EpError::kStopped ? fail(result, "%s", text) : fail(result, "%s: %s", r.operation, text);
 }
 
 }  // namespace railhead::client

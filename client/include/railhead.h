@@ -465,6 +465,21 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
 #define RH_EP_LOST_KEEP 0
 #define RH_EP_LOST_RENORMALIZE 1
 
+/* Streams. `stream` is NULL on the CPU, where every call returns when it has run. On a device that runs later, calls of a buffer run in
+ * the order of streams; the caller orders those of two streams with an event. What a call needs to know of the buffer (which dispatch a
+ * handle means, how far that has come, which slot is next) lies in the buffer's memory and is looked at when the call runs. So a captured
+ * sequence can be replayed any number of times, an odd one too, in any mix with calls that are not captured, and with a dispatch of
+ * either kind in flight over it. There:
+ *  - a call returns RH_OK once it is queued. What it finds when it runs is in `result` and in the rest of its report. A call that is
+ *    refused then (out of order, a third dispatch in flight, invalid input) does nothing, and leaves the group as it is;
+ *  - results are written in the order of the stream: the arrays, rows_ptr, tokens_ptr, counts and tokens of rh_ep_dispatch_counts, and
+ *    reports, which lie in memory that the host can reach. `message` may be empty there; rh_ep_get_report has it;
+ *  - a handle that a graph has captured lives until the graph is destroyed, whatever combines or releases it there; one that was not
+ *    ends with the call of its combine or release. A graph holds dispatch, receive and combine of a handle in one.
+ * What other libraries have for this: previous_event is cudaStreamWaitEvent before the call, async_finish an event recorded behind it,
+ * return_recv_hook the call of ..._recv, a cached handle an rh_ep_routing. To wait for nothing on the host, take capacity from the
+ * formulas below, and leave rh_ep_dispatch_counts away. */
+
 typedef struct rh_ep rh_ep;
 typedef struct rh_ep_handle rh_ep_handle;
 
@@ -526,10 +541,14 @@ rh_result rh_ep_get_masked(rh_ep *ep, int32_t *ranks, int32_t capacity, int32_t 
  * too, it takes part as before. */
 rh_result rh_ep_mask_rank(rh_ep *ep, int32_t rank);
 
-/* What did not go as asked; all zero where everything did. */
+/* What came of a dispatch or a combine; all counts are zero where everything went as asked. */
 typedef struct rh_ep_report {
   uint32_t struct_size;
   uint32_t struct_version;
+  rh_result result;          /* what the call returned, or would have returned had it not run later */
+  uint32_t dispatch;         /* its number among the dispatches of this buffer, from 1, counted as they run: by a replay too; 0 = none began */
+  uint64_t rows;             /* of a dispatch, as in rh_ep_dispatch_out; of a combine 0 */
+  uint64_t tokens;           /* as rows */
   int32_t *lost_ranks;       /* input: the caller's array for the ranks that are masked or dead, or were late; NULL: not wanted */
   int32_t lost_capacity;     /* input: of lost_ranks */
   int32_t lost_count;        /* of all these ranks */
@@ -541,7 +560,10 @@ typedef struct rh_ep_report {
   uint64_t over_capacity;    /* rows, on the receiver */
   char message[256];         /* the first of each: rank, token, value; "" where there is none */
 } rh_ep_report;
-#define RH_EP_REPORT_INIT {sizeof(rh_ep_report), 1, NULL, 0, 0, 0, 0, 0, 0, 0, 0, {0}}
+#define RH_EP_REPORT_INIT {sizeof(rh_ep_report), 1, RH_OK, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, {0}}
+
+/* A routing that was checked once: what topk_idx, topk_weights and num_tokens of a dispatch come to. */
+typedef struct rh_ep_routing rh_ep_routing;
 
 typedef struct rh_ep_dispatch_in {
   uint32_t struct_size;
@@ -554,8 +576,18 @@ typedef struct rh_ep_dispatch_in {
   uint32_t hidden;           /* must be the config's */
   rh_dtype idx_dtype;        /* RH_I32 or RH_I64 */
   uint32_t reserved;
+  rh_ep_routing *routing;    /* in place of topk_idx and topk_weights, which then are NULL; NULL: those */
 } rh_ep_dispatch_in;
-#define RH_EP_DISPATCH_IN_INIT {sizeof(rh_ep_dispatch_in), 1, NULL, NULL, NULL, NULL, 0, 0, RH_I64, 0}
+#define RH_EP_DISPATCH_IN_INIT {sizeof(rh_ep_dispatch_in), 1, NULL, NULL, NULL, NULL, 0, 0, RH_I64, 0, NULL}
+
+/* Cached routing: copies and checks topk_idx and topk_weights, and finds each token's place, so that any number of dispatches of the
+ * same tokens to the same experts (the layers of a backward pass, say) cost neither. x is not looked at. A dispatch with it gives the
+ * same bytes as one with its topk_idx. It lives until it is destroyed, or its buffer is.
+ * Errors: INVALID_ARGUMENT (invalid input with RH_EP_INVALID_ERROR too), LIMIT (1024 of a process), OUT_OF_MEMORY. */
+rh_result rh_ep_routing_create(rh_ep *ep, const rh_ep_dispatch_in *in, rh_ep_routing **routing, void *stream);
+
+/* BUSY while a dispatch with it is in flight, or a graph has captured one. */
+rh_result rh_ep_routing_destroy(rh_ep_routing *routing);
 
 /* How received tokens are laid out; "row" is one token for one local expert (TOKENS: for all of the rank's experts).
  *  PADDED  [local_experts, capacity, hidden]: expert e's rows begin at e * capacity
@@ -584,26 +616,28 @@ typedef struct rh_ep_dispatch_out {
   int32_t *source_token;     /* [rows] */
   int32_t *topk_idx;         /* TOKENS: [rows, topk] local experts in the token's order, then -1 */
   float *topk_weights;       /* TOKENS: [rows, topk] */
-  uint64_t rows;             /* result: the end of the last block; TOKENS: tokens */
-  uint64_t tokens;           /* result: token copies received, whatever the layout */
-  rh_ep_report *report;      /* written to; NULL: not wanted */
+  uint64_t rows;             /* result: the end of the last block; TOKENS: tokens. Not on a device that runs later */
+  uint64_t tokens;           /* result: token copies received, whatever the layout. As rows */
+  rh_ep_report *report;      /* written to, in the order of the stream; NULL: not wanted */
+  uint64_t *rows_ptr;        /* the same as rows, written in the order of the stream; NULL: not wanted */
+  uint64_t *tokens_ptr;      /* the same as tokens */
 } rh_ep_dispatch_out;
-#define RH_EP_DISPATCH_OUT_INIT {sizeof(rh_ep_dispatch_out), 1, RH_EP_PADDED, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, NULL}
+#define RH_EP_DISPATCH_OUT_INIT {sizeof(rh_ep_dispatch_out), 1, RH_EP_PADDED, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL}
 
 /* Sends and receives. x, topk_idx and topk_weights stay unchanged until it returns. *handle lives until the combine ends, or
  * rh_ep_release. Zero tokens are fine.
  * Errors: INVALID_ARGUMENT, LIMIT (two dispatches in flight; capacity: the message says how many rows there are, and
  * rh_ep_dispatch_recv can be called again), and the cause of a broken group. */
-rh_result rh_ep_dispatch(rh_ep *ep, const rh_ep_dispatch_in *in, rh_ep_dispatch_out *out, rh_ep_handle **handle);
+rh_result rh_ep_dispatch(rh_ep *ep, const rh_ep_dispatch_in *in, rh_ep_dispatch_out *out, rh_ep_handle **handle, void *stream);
 
 /* The same in two phases, so that the caller can compute in between. The buffers of `in` stay unchanged until recv has returned. */
-rh_result rh_ep_dispatch_send(rh_ep *ep, const rh_ep_dispatch_in *in, rh_ep_handle **handle);
-rh_result rh_ep_dispatch_recv(rh_ep_handle *handle, rh_ep_dispatch_out *out);
+rh_result rh_ep_dispatch_send(rh_ep *ep, const rh_ep_dispatch_in *in, rh_ep_handle **handle, void *stream);
+rh_result rh_ep_dispatch_recv(rh_ep_handle *handle, rh_ep_dispatch_out *out, void *stream);
 
 /* Between the two, where the caller wants to know sizes first: waits until they are known (HT: until every rank has called
  * send; LL: until every rank's tokens have come). counts has local_experts entries and may be NULL; *tokens is the number of
  * token copies, which is what TOKENS needs. rows of FLAT is the sum of counts, each rounded up to the alignment. */
-rh_result rh_ep_dispatch_counts(rh_ep_handle *handle, int32_t *counts, uint64_t *tokens);
+rh_result rh_ep_dispatch_counts(rh_ep_handle *handle, int32_t *counts, uint64_t *tokens, void *stream);
 
 typedef struct rh_ep_combine_args {
   uint32_t struct_size;
@@ -620,14 +654,19 @@ typedef struct rh_ep_combine_args {
 #define RH_EP_COMBINE_ARGS_INIT {sizeof(rh_ep_combine_args), 1, NULL, RH_BF16, RH_BF16, 0, 0, NULL, NULL}
 
 /* Ends the handle where it succeeds. report may be NULL. Errors: INVALID_ARGUMENT, INVALID_HANDLE, and the cause of a broken group. */
-rh_result rh_ep_combine(rh_ep_handle *handle, const rh_ep_combine_args *args, rh_ep_report *report);
+rh_result rh_ep_combine(rh_ep_handle *handle, const rh_ep_combine_args *args, rh_ep_report *report, void *stream);
 
 /* The same in two phases. The buffers of args, and out, belong to the library until recv has returned. */
-rh_result rh_ep_combine_send(rh_ep_handle *handle, const rh_ep_combine_args *args);
-rh_result rh_ep_combine_recv(rh_ep_handle *handle, rh_ep_report *report);
+rh_result rh_ep_combine_send(rh_ep_handle *handle, const rh_ep_combine_args *args, void *stream);
+rh_result rh_ep_combine_recv(rh_ep_handle *handle, rh_ep_report *report, void *stream);
 
 /* Ends a handle whose dispatch was received and that is not to be combined; on all ranks. */
-rh_result rh_ep_release(rh_ep_handle *handle);
+rh_result rh_ep_release(rh_ep_handle *handle, void *stream);
+
+/* The reports of a dispatch and of its combine, read later: waits until nothing of the comm runs any more, at most for its deadline.
+ * handle: a dispatch's, of a captured one after any of its replays. NULL: the dispatch of the buffer that has ended last. Either report
+ * may be NULL. Errors: INVALID_HANDLE, and TIMEOUT. */
+rh_result rh_ep_get_report(rh_ep *ep, rh_ep_handle *handle, rh_ep_report *dispatched, rh_ep_report *combined);
 
 /* How many token copies the routers of all ranks (total) and of this one (local) have sent to each physical expert, over all buffers of the
  * comm. Either may be NULL; both have `experts` entries. No other rank is asked: the counters lie in shared memory. */

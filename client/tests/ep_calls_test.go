@@ -43,7 +43,9 @@ type epPlayer struct {
 	flights map[int]*client.EPDispatch
 	rows    map[int]*client.EPRows
 	outs    map[int][]byte
-	record  []byte // all rows and sums
+	// of rounds that are sent with one
+	routings []*client.EPRouting
+	record   []byte // all rows and sums
 }
 
 func newEPPlayer(p *epPlay, m member, ep *client.EP) *epPlayer {
@@ -58,7 +60,7 @@ func (p *epPlayer) play() error {
 			return fmt.Errorf("step %d of %v: %w", n, p.script, err)
 		}
 	}
-	return nil
+	return p.endRoutings()
 }
 
 func (p *epPlayer) step(s epStep) (err error) {
@@ -66,13 +68,21 @@ func (p *epPlayer) step(s epStep) (err error) {
 	d := p.flights[s.round]
 	switch s.call {
 	case "send":
-		p.flights[s.round], err = p.ep.DispatchSend(p.in(round))
+		if in, err := p.routed(s.round); err != nil {
+			return err
+		} else if p.flights[s.round], err = p.ep.DispatchSend(in); err != nil {
+			return err
+		}
 	case "counts":
 		err = p.counts(round, d)
 	case "dispatch":
 		at := round.places[p.rank]
 		rows := p.roomFor(round, firstCapacity(at))
-		d, err = p.ep.Dispatch(p.in(round), rows)
+		in, routedErr := p.routed(s.round)
+		if routedErr != nil {
+			return routedErr
+		}
+		d, err = p.ep.Dispatch(in, rows)
 		p.flights[s.round] = d
 		if at.tooSmall >= 0 {
 			if err = wantLimit(err); err == nil {
@@ -124,6 +134,31 @@ func wantLimit(err error) error {
 		return fmt.Errorf("too little room gave %v", err)
 	}
 	return nil
+}
+
+// routed is the input of a round, with its routing made before where the round says so.
+func (p *epPlayer) routed(round int) (client.EPTokensIn, error) {
+	in := p.in(&p.rounds[round])
+	if !p.rounds[round].cached {
+		return in, nil
+	}
+	routing, err := p.ep.NewRouting(in)
+	if err != nil {
+		return in, err
+	}
+	p.routings = append(p.routings, routing)
+	in.Idx, in.Idx64, in.Weights, in.Routing = nil, nil, nil, routing
+	return in, nil
+}
+
+// endRoutings destroys them; nothing is in flight.
+func (p *epPlayer) endRoutings() error {
+	var errs []error
+	for _, r := range p.routings {
+		errs = append(errs, r.Destroy())
+	}
+	p.routings = nil
+	return errors.Join(errs...)
 }
 
 func (p *epPlayer) in(round *epRound) client.EPTokensIn {

@@ -168,6 +168,8 @@ func TestInvalidInputThatIsDroppedIsReportedByNameAndTheRestIsRight(t *testing.T
 			if m.Rank() == 1 {
 				err = missing(bad.name, rows.Report.Message, bad.words...)
 				rows.Report.Message = ""
+				err = errors.Join(err, same("dispatch and its rows", []uint64{rows.Report.Rows, rows.Report.Tokens}, []uint64{rows.Rows, rows.Tokens}))
+				rows.Report.Dispatch, rows.Report.Rows, rows.Report.Tokens = 0, 0, 0
 				if !reflect.DeepEqual(rows.Report, bad.counts) {
 					err = errors.Join(err, fmt.Errorf("%s: the report is %+v", bad.name, rows.Report))
 				}

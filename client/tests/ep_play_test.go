@@ -30,6 +30,7 @@ type epRound struct {
 	combined  []alltoall.Combined // nil: released instead
 	addIsOut  bool
 	wideIndex bool
+	cached    bool // its routing is made before
 }
 
 // epPlace is where a rank wants its rows.
@@ -82,7 +83,7 @@ func (p *epPlay) String() string {
 // drawRound adds a round with these inputs.
 func (p *epPlay) drawRound(t testing.TB, r *rand.Rand, inputs []alltoall.RankInput) {
 	t.Helper()
-	round := epRound{inputs: inputs, wideIndex: r.IntN(2) == 0, addIsOut: r.IntN(2) == 0}
+	round := epRound{inputs: inputs, wideIndex: r.IntN(2) == 0, cached: r.IntN(3) == 0, addIsOut: r.IntN(2) == 0}
 	var err error
 	if round.sent, err = p.placement.Dispatch(round.inputs, 0); err != nil {
 		t.Fatal(err)

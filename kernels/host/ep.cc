@@ -211,9 +211,13 @@ EpError refuse(EpReport* report, EpError why) { return report->error = why; }
 
 }  // namespace
 
-void epMakePlan(const EpBuffer& b, const EpRouting& routing, EpPlan* plan) {
+EpError epMakePlan(const EpBuffer& b, const EpRouting& routing, EpPlan* plan, EpReport* report) {
+  *report = {};
   mapTokens(b, routing, plan);
+  report->problems = plan->problems;
+  if (!b.dropsInvalid && plan->problems.count() != 0) return refuse(report, EpError::kInvalidInput);
   epPlace(b.team, plan);
+  return EpError::kNone;
 }
 
 EpError epSend(EpBuffer* b, const EpSend& call) {
@@ -227,6 +231,7 @@ EpError epSend(EpBuffer* b, const EpSend& call) {
   if (!b->dropsInvalid && f->problems.count() != 0) return refuse(report, EpError::kInvalidInput);
   if (!isPlaced) epPlace(b->team, f);
   epStartFlight(b, f, call.cell);
+  report->number = f->number;
   encode(*b, call, f, b->encoded[call.cell->flight]);
   countProblems(b->team.counters, f->problems);
   return dispatch(*b, f, report, [](auto& d) { return d.send(); });

@@ -48,8 +48,8 @@ EpError epCombineReceive(EpBuffer* buffer, EpCell* cell);
 // broken: the group is; then a dispatch ends wherever it is.
 EpError epRelease(EpBuffer* buffer, EpCell* cell, bool broken);
 
-// Checks a routing, and gives each copy its place.
-void epMakePlan(const EpBuffer& buffer, const EpRouting& routing, EpPlan* plan);
+// Checks a routing, and gives each copy its place: a plan for dispatches to come.
+EpError epMakePlan(const EpBuffer& buffer, const EpRouting& routing, EpPlan* plan, EpReport* report);
 
 }  // namespace railhead::host
 

@@ -133,6 +133,10 @@ class EpInfo(ctypes.Structure):
 class EpReport(ctypes.Structure):
     _fields_ = [
         *_HEADER,
+        ("result", c_int32),
+        ("dispatch", c_uint32),
+        ("rows", c_uint64),
+        ("tokens", c_uint64),
         ("lost_ranks", c_void_p),
         ("lost_capacity", c_int32),
         ("lost_count", c_int32),
@@ -157,6 +161,7 @@ class EpDispatchIn(ctypes.Structure):
         ("hidden", c_uint32),
         ("idx_dtype", c_int32),
         ("reserved", c_uint32),
+        ("routing", c_void_p),
     ]
 
 
@@ -178,6 +183,8 @@ class EpDispatchOut(ctypes.Structure):
         ("rows", c_uint64),
         ("tokens", c_uint64),
         ("report", c_void_p),
+        ("rows_ptr", c_void_p),
+        ("tokens_ptr", c_void_p),
     ]
 
 
@@ -249,13 +256,16 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "rh_ep_get_info": (c_int, [_pointer, POINTER(EpInfo)]),
     "rh_ep_get_masked": (c_int, [_pointer, POINTER(c_int32), _number, POINTER(c_int32)]),
     "rh_ep_mask_rank": (c_int, [_pointer, _number]),
-    "rh_ep_dispatch": (c_int, [_pointer, POINTER(EpDispatchIn), POINTER(EpDispatchOut), _out]),
-    "rh_ep_dispatch_send": (c_int, [_pointer, POINTER(EpDispatchIn), _out]),
-    "rh_ep_dispatch_recv": (c_int, [_pointer, POINTER(EpDispatchOut)]),
-    "rh_ep_dispatch_counts": (c_int, [_pointer, POINTER(c_int32), POINTER(c_uint64)]),
-    "rh_ep_combine": (c_int, [_pointer, POINTER(EpCombineArgs), POINTER(EpReport)]),
-    "rh_ep_combine_send": (c_int, [_pointer, POINTER(EpCombineArgs)]),
-    "rh_ep_combine_recv": (c_int, [_pointer, POINTER(EpReport)]),
-    "rh_ep_release": (c_int, [_pointer]),
+    "rh_ep_routing_create": (c_int, [_pointer, POINTER(EpDispatchIn), _out, _pointer]),
+    "rh_ep_routing_destroy": (c_int, [_pointer]),
+    "rh_ep_dispatch": (c_int, [_pointer, POINTER(EpDispatchIn), POINTER(EpDispatchOut), _out, _pointer]),
+    "rh_ep_dispatch_send": (c_int, [_pointer, POINTER(EpDispatchIn), _out, _pointer]),
+    "rh_ep_dispatch_recv": (c_int, [_pointer, POINTER(EpDispatchOut), _pointer]),
+    "rh_ep_dispatch_counts": (c_int, [_pointer, POINTER(c_int32), POINTER(c_uint64), _pointer]),
+    "rh_ep_combine": (c_int, [_pointer, POINTER(EpCombineArgs), POINTER(EpReport), _pointer]),
+    "rh_ep_combine_send": (c_int, [_pointer, POINTER(EpCombineArgs), _pointer]),
+    "rh_ep_combine_recv": (c_int, [_pointer, POINTER(EpReport), _pointer]),
+    "rh_ep_release": (c_int, [_pointer, _pointer]),
+    "rh_ep_get_report": (c_int, [_pointer, _pointer, POINTER(EpReport), POINTER(EpReport)]),
     "rh_ep_get_load": (c_int, [_pointer, POINTER(c_uint64), POINTER(c_uint64), c_uint32]),
 }

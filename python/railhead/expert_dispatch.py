@@ -40,9 +40,12 @@ class ExpertReport:
 class Dispatch:
     """Tokens that were sent, and are not yet received. ExpertBuffer.dispatch_send makes it."""
 
-    def __init__(self, buffer: ExpertBuffer, handle: ctypes.c_void_p, x: Any, tokens: int, inputs: Tuple[Buffer, ...]) -> None:
+    def __init__(
+        self, buffer: ExpertBuffer, handle: ctypes.c_void_p, stream: Optional[int], x: Any, tokens: int, inputs: Tuple[Any, ...]
+    ) -> None:
         self._buffer = buffer
         self._handle = handle
+        self._stream = stream  # of its calls
         self._x = x  # outputs are of its kind
         self._tokens = tokens
         self._kept = inputs  # what the library may still read or write
@@ -51,7 +54,7 @@ class Dispatch:
         """Waits until sizes are known: the rows of each local expert, and the number of token copies."""
         local = self._buffer.local_experts
         rows, tokens = (ctypes.c_int32 * max(local, 1))(), ctypes.c_uint64()
-        self._check(load().rh_ep_dispatch_counts(self._handle, rows, ctypes.byref(tokens)))
+        self._check(load().rh_ep_dispatch_counts(self._handle, rows, ctypes.byref(tokens), self._stream))
         return list(rows)[:local], tokens.value
 
     def receive(
@@ -82,7 +85,7 @@ class Dispatch:
             capacity=capacity,
             **{name: target.address for name, target in targets.items()},
         )
-        self._check(load().rh_ep_dispatch_recv(self._handle, ctypes.byref(raw)))
+        self._check(load().rh_ep_dispatch_recv(self._handle, ctypes.byref(raw), self._stream))
         self._kept = ()
         return Received(self, layout, arrays, raw, report.read())
 
@@ -198,20 +201,20 @@ class Received:
             **{name: buffer.address for name, buffer in buffers.items()},
         )
         self._sent._kept += (source, *buffers.values())
-        self._sent._check(load().rh_ep_combine_send(self._sent._handle, ctypes.byref(raw)))
+        self._sent._check(load().rh_ep_combine_send(self._sent._handle, ctypes.byref(raw), self._sent._stream))
         self._out = out
 
     def combine_receive(self) -> Any:
         """The second phase: waits for the other ranks' sums, and returns the result of combine."""
         report = _Report(self._sent._buffer._comm.world_size)
-        self._sent._check(load().rh_ep_combine_recv(self._sent._handle, ctypes.byref(report.raw)))
+        self._sent._check(load().rh_ep_combine_recv(self._sent._handle, ctypes.byref(report.raw), self._sent._stream))
         self.combine_report = report.read()
         self._sent._end()
         return self._out
 
     def release(self) -> None:
         """Ends a dispatch that is not to be combined; on all ranks."""
-        self._sent._check(load().rh_ep_release(self._sent._handle))
+        self._sent._check(load().rh_ep_release(self._sent._handle, self._sent._stream))
         self._sent._end()
 
 

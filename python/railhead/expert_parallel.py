@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 from functools import partial
-from typing import TYPE_CHECKING, Any, List, Literal, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Literal, Optional, Sequence, Tuple
 
 from ._abi import EpConfig, EpDispatchIn, EpInfo, versioned
 from ._buffers import Buffer, buffer_of, empty
@@ -172,71 +172,100 @@ class ExpertBuffer:
         """Dispatches that have been sent, and neither combined nor released; the earliest first."""
         return tuple(self._flights)
 
+    def routing(self, topk_idx: Readable, topk_weights: Optional[Readable] = None, *, stream: Optional[int] = None) -> ExpertRouting:
+        """Checks a routing once, and finds each token's place, for any number of dispatches: see dispatch."""
+        return ExpertRouting(self, topk_idx, topk_weights, stream)
+
     def dispatch(
         self,
         x: Readable,
-        topk_idx: Readable,
+        topk_idx: Optional[Readable] = None,
         topk_weights: Optional[Readable] = None,
         layout: Layout = "padded",
         *,
+        routing: Optional[ExpertRouting] = None,
         x_scales: Optional[Readable] = None,
         capacity: Optional[int] = None,
         alignment: int = 1,
         out: Any = None,
+        stream: Optional[int] = None,
     ) -> Received:
         """Brings each token to the ranks that hold its experts, and returns what came here: see Dispatch.receive.
 
         x: [tokens, hidden]. topk_idx: [tokens, topk], 32 or 64 bits; -1 is no expert. topk_weights: [tokens, topk] in float32,
-        all 1 by default. x_scales: of FP8, [tokens, scale_columns], float32 or UE8M0 bytes.
+        all 1 by default. routing: what routing() made, in place of these two. x_scales: of FP8, [tokens, scale_columns], float32
+        or UE8M0 bytes. stream: the device's, for this and all later calls on the result; None on the CPU.
 
         After a LimitError (capacity is too small) nothing was taken: receive in_flight[-1] again, with room."""
         # What is wrong with them, or a type that x's library lacks, is said before anything is sent.
         room(self, layout, capacity, alignment, out)
         if out is None:
             empty(x, "dispatch: out", self.config.wire, (0,))
-        sent = self.dispatch_send(x, topk_idx, topk_weights, x_scales=x_scales)
+        sent = self.dispatch_send(x, topk_idx, topk_weights, routing=routing, x_scales=x_scales, stream=stream)
         return sent.receive(layout, capacity=capacity, alignment=alignment, out=out)
 
     def dispatch_send(
         self,
         x: Readable,
-        topk_idx: Readable,
+        topk_idx: Optional[Readable] = None,
         topk_weights: Optional[Readable] = None,
         *,
+        routing: Optional[ExpertRouting] = None,
         x_scales: Optional[Readable] = None,
+        stream: Optional[int] = None,
     ) -> Dispatch:
         """The first phase; the second is the result's receive(). In between the caller may compute, and leaves x, topk_idx
         and topk_weights as they are."""
         rank, config = self._comm.rank, self.config
         source = buffer_of(x, "dispatch: x", config.dtype)
         tokens = rows_of(source, config.hidden, "dispatch: x", rank)
-        ids = buffer_of(topk_idx, "dispatch: topk_idx")
-        if ids.dtype not in (Dtype.I32, Dtype.I64):
-            raise InvalidArgumentError(f"dispatch: rank {rank}: topk_idx has {ids.dtype.name}; want I32 or I64")
-        inputs = {"topk_idx": (ids, config.topk)}
-        if topk_weights is not None:
-            inputs["topk_weights"] = (buffer_of(topk_weights, "dispatch: topk_weights", Dtype.F32), config.topk)
+        inputs = self._routing_inputs("dispatch", topk_idx, topk_weights, routing)
         if x_scales is not None:
             inputs["x_scales"] = (self._scales(x_scales), self.scale_columns)
         for name, (buffer, columns) in inputs.items():
             rows = rows_of(buffer, columns, f"dispatch: {name}", rank)
             if rows != tokens:
                 raise InvalidArgumentError(f"dispatch: rank {rank}: x has {tokens} tokens and {name} {rows}")
-        raw = versioned(
-            EpDispatchIn,
-            x=source.address,
-            num_tokens=_number("tokens of x", tokens, 2**32),
-            hidden=config.hidden,
-            idx_dtype=ids.dtype,
-            **{name: buffer.address for name, (buffer, _) in inputs.items()},
-        )
+        raw = self._tokens_in(tokens, inputs)
+        raw.x = source.address
+        if routing is not None:
+            raw.routing = routing._handle.value
         handle = ctypes.c_void_p()
-        result = load().rh_ep_dispatch_send(self._handle, ctypes.byref(raw), ctypes.byref(handle))
-        sent = Dispatch(self, handle, x, tokens, (source, *(buffer for buffer, _ in inputs.values())))
+        result = load().rh_ep_dispatch_send(self._handle, ctypes.byref(raw), ctypes.byref(handle), stream)
+        sent = Dispatch(self, handle, stream, x, tokens, (source, routing, *(buffer for buffer, _ in inputs.values())))
         if handle.value:
             self._flights.append(sent)
         check_on(result, (self._comm._handle,))
         return sent
+
+    def _routing_inputs(
+        self, operation: str, topk_idx: Optional[Readable], topk_weights: Optional[Readable], routing: Optional[ExpertRouting]
+    ) -> Dict[str, Tuple[Buffer, int]]:
+        """What says where tokens go, and its columns."""
+        rank, topk = self._comm.rank, self.config.topk
+        if routing is not None:
+            if topk_idx is not None or topk_weights is not None:
+                raise InvalidArgumentError(f"{operation}: rank {rank}: a routing is given, and topk_idx or topk_weights as well")
+            return {}
+        if topk_idx is None:
+            raise InvalidArgumentError(f"{operation}: rank {rank}: topk_idx and routing are None; give one of them")
+        ids = buffer_of(topk_idx, f"{operation}: topk_idx")
+        if ids.dtype not in (Dtype.I32, Dtype.I64):
+            raise InvalidArgumentError(f"{operation}: rank {rank}: topk_idx has {ids.dtype.name}; want I32 or I64")
+        inputs = {"topk_idx": (ids, topk)}
+        if topk_weights is not None:
+            inputs["topk_weights"] = (buffer_of(topk_weights, f"{operation}: topk_weights", Dtype.F32), topk)
+        return inputs
+
+    def _tokens_in(self, tokens: int, inputs: Dict[str, Tuple[Buffer, int]]) -> EpDispatchIn:
+        ids = inputs.get("topk_idx")
+        return versioned(
+            EpDispatchIn,
+            num_tokens=_number("tokens of x", tokens, 2**32),
+            hidden=self.config.hidden,
+            idx_dtype=Dtype.I64 if ids is None else ids[0].dtype,
+            **{name: buffer.address for name, (buffer, _) in inputs.items()},
+        )
 
     def _scales(self, x_scales: Any) -> Buffer:
         if self.config.dtype != Dtype.FP8_E4M3 or self.scale_columns == 0:
@@ -249,6 +278,35 @@ class ExpertBuffer:
     @property
     def _scale_dtype(self) -> Dtype:
         return Dtype.F32 if self.config.scale == "f32" else Dtype.U8
+
+
+class ExpertRouting:
+    """Where tokens go: checked and placed once, for any number of dispatches. ExpertBuffer.routing makes it; destroy() or the end
+    of a with block ends it, as the end of its buffer does."""
+
+    def __init__(self, buffer: ExpertBuffer, topk_idx: Readable, topk_weights: Optional[Readable], stream: Optional[int]) -> None:
+        self._buffer = buffer
+        self._handle = ctypes.c_void_p()
+        inputs = buffer._routing_inputs("routing", topk_idx, topk_weights, None)
+        rank = buffer._comm.rank
+        rows = {name: rows_of(array, columns, f"routing: {name}", rank) for name, (array, columns) in inputs.items()}
+        self.tokens = rows["topk_idx"]
+        if rows.get("topk_weights", self.tokens) != self.tokens:
+            raise InvalidArgumentError(f"routing: rank {rank}: topk_idx has {self.tokens} tokens and topk_weights {rows['topk_weights']}")
+        raw = buffer._tokens_in(self.tokens, inputs)
+        check(load().rh_ep_routing_create(buffer._handle, ctypes.byref(raw), ctypes.byref(self._handle), stream))
+
+    def __enter__(self) -> ExpertRouting:
+        return self
+
+    def __exit__(self, kind: object, exception: object, trace: object) -> None:
+        # With an exception on its way a dispatch may be in flight with it: the buffer's end does.
+        if exception is None and not self._buffer._destroyed and not self._buffer._comm._ended:
+            self.destroy()
+
+    def destroy(self) -> None:
+        """Ends it. No dispatch with it may be in flight."""
+        check(load().rh_ep_routing_destroy(self._handle))
 
 
 def _number(name: str, value: int, limit: int) -> int:

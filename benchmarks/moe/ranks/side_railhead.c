@@ -52,7 +52,7 @@ const uint16_t *side_dispatch(const uint16_t *x, int tokens, size_t *count) {
   in.hidden = (uint32_t)p->hidden;
   in.idx_dtype = RH_I32;
   rh_ep_dispatch_out out = {.struct_size = sizeof out, .struct_version = 1, .layout = RH_EP_FLAT, .capacity = capacity, .x = rows};
-  must(rh_ep_dispatch(ep, &in, &out, &handle));
+  must(rh_ep_dispatch(ep, &in, &out, &handle, NULL));
   *count = out.rows;
   return rows;
 }
@@ -61,7 +61,7 @@ void side_combine(const uint16_t *y, uint16_t *out) {
   rh_ep_combine_args args = RH_EP_COMBINE_ARGS_INIT;
   args.y = y;
   args.out = out;
-  must(rh_ep_combine(handle, &args, NULL));
+  must(rh_ep_combine(handle, &args, NULL, NULL));
 }
 
 void side_end(void) {

@@ -45,7 +45,7 @@ static rh_ep_handle *dispatched(void) {
   const rh_ep_dispatch_in in = tokens();
   rh_ep_dispatch_out out = room();
   rh_ep_handle *handle = NULL;
-  OK(rh_ep_dispatch(ep, &in, &out, &handle));
+  OK(rh_ep_dispatch(ep, &in, &out, &handle, NULL));
   return handle;
 }
 
@@ -125,8 +125,8 @@ static void fill_ep_report(void *s) { *(rh_ep_report *)s = (rh_ep_report)RH_EP_R
 static rh_result call_ep_report(void *s) {
   const rh_ep_combine_args args = outputs();
   rh_ep_handle *handle = dispatched();
-  const rh_result result = rh_ep_combine(handle, &args, s);
-  if (result != RH_OK) OK(rh_ep_release(handle));
+  const rh_result result = rh_ep_combine(handle, &args, s, NULL);
+  if (result != RH_OK) OK(rh_ep_release(handle, NULL));
   return result;
 }
 
@@ -134,8 +134,8 @@ static void fill_ep_dispatch_in(void *s) { *(rh_ep_dispatch_in *)s = tokens(); }
 static rh_result call_ep_dispatch_in(void *s) {
   rh_ep_dispatch_out out = room();
   rh_ep_handle *handle = NULL;
-  const rh_result result = rh_ep_dispatch(ep, s, &out, &handle);
-  if (result == RH_OK) OK(rh_ep_release(handle));
+  const rh_result result = rh_ep_dispatch(ep, s, &out, &handle, NULL);
+  if (result == RH_OK) OK(rh_ep_release(handle, NULL));
   return result;
 }
 
@@ -143,16 +143,16 @@ static void fill_ep_dispatch_out(void *s) { *(rh_ep_dispatch_out *)s = room(); }
 static rh_result call_ep_dispatch_out(void *s) {
   const rh_ep_dispatch_in in = tokens();
   rh_ep_handle *handle = NULL;
-  const rh_result result = rh_ep_dispatch(ep, &in, s, &handle);
-  if (result == RH_OK) OK(rh_ep_release(handle));
+  const rh_result result = rh_ep_dispatch(ep, &in, s, &handle, NULL);
+  if (result == RH_OK) OK(rh_ep_release(handle, NULL));
   return result;
 }
 
 static void fill_ep_combine_args(void *s) { *(rh_ep_combine_args *)s = outputs(); }
 static rh_result call_ep_combine_args(void *s) {
   rh_ep_handle *handle = dispatched();
-  const rh_result result = rh_ep_combine(handle, s, NULL);
-  if (result != RH_OK) OK(rh_ep_release(handle));
+  const rh_result result = rh_ep_combine(handle, s, NULL, NULL);
+  if (result != RH_OK) OK(rh_ep_release(handle, NULL));
   return result;
 }
 

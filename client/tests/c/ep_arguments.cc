@@ -112,17 +112,17 @@ void dispatching(rh_ep* ep) {
   rh_ep_handle* handle = reinterpret_cast<rh_ep_handle*>(uintptr_t{1});
   rh_ep_dispatch_out room = m.room();
   const auto refused = [&](const rh_ep_dispatch_in& in, const char* word) {
-    FAILS(rh_ep_dispatch_send(ep, &in, &handle), RH_ERR_INVALID_ARGUMENT, "ep_dispatch_send", word);
+    FAILS(rh_ep_dispatch_send(ep, &in, &handle, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_dispatch_send", word);
     CHECK(handle == nullptr);
-    FAILS(rh_ep_dispatch(ep, &in, &room, &handle), RH_ERR_INVALID_ARGUMENT, "ep_dispatch:", word);
+    FAILS(rh_ep_dispatch(ep, &in, &room, &handle, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_dispatch:", word);
     CHECK(handle == nullptr);
   };
   rh_ep_dispatch_in in = m.in();
-  FAILS(rh_ep_dispatch_send(ep, nullptr, &handle), RH_ERR_INVALID_ARGUMENT, "ep_dispatch_send: rank 0", "in is NULL");
+  FAILS(rh_ep_dispatch_send(ep, nullptr, &handle, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_dispatch_send: rank 0", "in is NULL");
   CHECK(handle == nullptr);
-  FAILS(rh_ep_dispatch_send(ep, &in, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_dispatch_send", "handle is NULL");
-  FAILS(rh_ep_dispatch(ep, &in, &room, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_dispatch", "handle is NULL");
-  FAILS(rh_ep_dispatch(ep, &in, nullptr, &handle), RH_ERR_INVALID_ARGUMENT, "ep_dispatch: rank 0", "out is NULL");
+  FAILS(rh_ep_dispatch_send(ep, &in, nullptr, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_dispatch_send", "handle is NULL");
+  FAILS(rh_ep_dispatch(ep, &in, &room, nullptr, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_dispatch", "handle is NULL");
+  FAILS(rh_ep_dispatch(ep, &in, nullptr, &handle, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_dispatch: rank 0", "out is NULL");
   in.struct_size = 8;
   refused(in, "RH_EP_DISPATCH_IN_INIT");
   in = m.in();
@@ -149,11 +149,11 @@ void receiving(rh_ep* ep) {
   Memory m;
   const rh_ep_dispatch_in in = m.in();
   rh_ep_handle* handle = nullptr;
-  OK(rh_ep_dispatch_send(ep, &in, &handle));
+  OK(rh_ep_dispatch_send(ep, &in, &handle, nullptr));
   const auto refused = [&](rh_ep_dispatch_out room, const char* word) {
-    FAILS(rh_ep_dispatch_recv(handle, &room), RH_ERR_INVALID_ARGUMENT, "ep_dispatch_recv", word);
+    FAILS(rh_ep_dispatch_recv(handle, &room, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_dispatch_recv", word);
   };
-  FAILS(rh_ep_dispatch_recv(handle, nullptr), RH_ERR_INVALID_ARGUMENT, "rank 0", "out is NULL");
+  FAILS(rh_ep_dispatch_recv(handle, nullptr, nullptr), RH_ERR_INVALID_ARGUMENT, "rank 0", "out is NULL");
   rh_ep_dispatch_out room = m.room();
   room.struct_size = 1;
   refused(room, "RH_EP_DISPATCH_OUT_INIT");
@@ -171,8 +171,8 @@ void receiving(rh_ep* ep) {
   }
   room = m.room();
   room.alignment = UINT32_MAX;
-  FAILS(rh_ep_dispatch_recv(handle, &room), RH_ERR_LIMIT, "rank 0", "capacity is 6");
-  OK(rh_ep_dispatch_counts(handle, nullptr, nullptr));
+  FAILS(rh_ep_dispatch_recv(handle, &room, nullptr), RH_ERR_LIMIT, "rank 0", "capacity is 6");
+  OK(rh_ep_dispatch_counts(handle, nullptr, nullptr, nullptr));
   rh_ep_report report = RH_EP_REPORT_INIT;
   room = m.room();
   room.report = &report;
@@ -183,9 +183,9 @@ void receiving(rh_ep* ep) {
   refused(room, "lost_ranks");
   report = RH_EP_REPORT_INIT;
   report.message[0] = 'x';
-  OK(rh_ep_dispatch_recv(handle, &room));
+  OK(rh_ep_dispatch_recv(handle, &room, nullptr));
   CHECK(room.rows == 4 && room.tokens == 3 && report.lost_count == 0 && report.message[0] == 0);
-  OK(rh_ep_release(handle));
+  OK(rh_ep_release(handle, nullptr));
 }
 
 void combining(rh_ep* ep) {
@@ -193,12 +193,12 @@ void combining(rh_ep* ep) {
   const rh_ep_dispatch_in in = m.in();
   rh_ep_handle* handle = nullptr;
   rh_ep_dispatch_out room = m.room();
-  OK(rh_ep_dispatch(ep, &in, &room, &handle));
+  OK(rh_ep_dispatch(ep, &in, &room, &handle, nullptr));
   const auto refused = [&](const rh_ep_combine_args& sums, const char* word) {
-    FAILS(rh_ep_combine(handle, &sums, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_combine", word);
-    FAILS(rh_ep_combine_send(handle, &sums), RH_ERR_INVALID_ARGUMENT, "ep_combine_send", word);
+    FAILS(rh_ep_combine(handle, &sums, nullptr, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_combine", word);
+    FAILS(rh_ep_combine_send(handle, &sums, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_combine_send", word);
   };
-  FAILS(rh_ep_combine(handle, nullptr, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_combine: rank 0", "args is NULL");
+  FAILS(rh_ep_combine(handle, nullptr, nullptr, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_combine: rank 0", "args is NULL");
   rh_ep_combine_args sums = m.sums();
   sums.struct_version = 0;
   refused(sums, "RH_EP_COMBINE_ARGS_INIT");
@@ -217,11 +217,11 @@ void combining(rh_ep* ep) {
   sums = m.sums();
   rh_ep_report report = RH_EP_REPORT_INIT;
   report.struct_version = 0;
-  FAILS(rh_ep_combine(handle, &sums, &report), RH_ERR_INVALID_ARGUMENT, "ep_combine", "RH_EP_REPORT_INIT");
+  FAILS(rh_ep_combine(handle, &sums, &report, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_combine", "RH_EP_REPORT_INIT");
   report.struct_version = 1;
-  OK(rh_ep_combine(handle, &sums, &report));
+  OK(rh_ep_combine(handle, &sums, &report, nullptr));
   CHECK(report.message[0] == 0 && m.out[0] == 2 && m.out[5] == 6 && m.out[14] == 15);
-  FAILS(rh_ep_combine(handle, &sums, &report), RH_ERR_INVALID_HANDLE, "ep_combine", "combined or released");
+  FAILS(rh_ep_combine(handle, &sums, &report, nullptr), RH_ERR_INVALID_HANDLE, "ep_combine", "combined or released");
 }
 
 // No tokens: no address is looked at.
@@ -231,9 +231,9 @@ void nothing(rh_ep* ep) {
   rh_ep_dispatch_out room = RH_EP_DISPATCH_OUT_INIT;
   rh_ep_combine_args sums = RH_EP_COMBINE_ARGS_INIT;
   rh_ep_handle* handle = nullptr;
-  OK(rh_ep_dispatch(ep, &in, &room, &handle));
+  OK(rh_ep_dispatch(ep, &in, &room, &handle, nullptr));
   CHECK(room.rows == 0 && room.tokens == 0);
-  OK(rh_ep_combine(handle, &sums, nullptr));
+  OK(rh_ep_combine(handle, &sums, nullptr, nullptr));
 }
 
 void strangeHandles() {
@@ -247,20 +247,20 @@ void strangeHandles() {
     auto* handle = reinterpret_cast<rh_ep_handle*>(bits);
     rh_ep_handle* made;
     rh_ep_info info = RH_EP_INFO_INIT;
-    FAILS(rh_ep_dispatch(ep, &in, &room, &made), RH_ERR_INVALID_HANDLE, "ep_dispatch", "not a live buffer");
-    FAILS(rh_ep_dispatch_send(ep, &in, &made), RH_ERR_INVALID_HANDLE, "ep_dispatch_send", "");
+    FAILS(rh_ep_dispatch(ep, &in, &room, &made, nullptr), RH_ERR_INVALID_HANDLE, "ep_dispatch", "not a live buffer");
+    FAILS(rh_ep_dispatch_send(ep, &in, &made, nullptr), RH_ERR_INVALID_HANDLE, "ep_dispatch_send", "");
     int32_t count;
     FAILS(rh_ep_get_info(ep, &info), RH_ERR_INVALID_HANDLE, "ep_get_info", "");
     FAILS(rh_ep_get_masked(ep, nullptr, 0, &count), RH_ERR_INVALID_HANDLE, "ep_get_masked", "");
     FAILS(rh_ep_get_load(ep, nullptr, nullptr, 1), RH_ERR_INVALID_HANDLE, "ep_get_load", "");
     FAILS(rh_ep_mask_rank(ep, 0), RH_ERR_INVALID_HANDLE, "ep_mask_rank", "");
     FAILS(rh_ep_destroy(ep), RH_ERR_INVALID_HANDLE, "ep_destroy", "");
-    FAILS(rh_ep_dispatch_recv(handle, &room), RH_ERR_INVALID_HANDLE, "ep_dispatch_recv", "not a dispatch in flight");
-    FAILS(rh_ep_dispatch_counts(handle, nullptr, nullptr), RH_ERR_INVALID_HANDLE, "ep_dispatch_counts", "");
-    FAILS(rh_ep_combine(handle, &sums, nullptr), RH_ERR_INVALID_HANDLE, "ep_combine", "");
-    FAILS(rh_ep_combine_send(handle, &sums), RH_ERR_INVALID_HANDLE, "ep_combine_send", "");
-    FAILS(rh_ep_combine_recv(handle, nullptr), RH_ERR_INVALID_HANDLE, "ep_combine_recv", "");
-    FAILS(rh_ep_release(handle), RH_ERR_INVALID_HANDLE, "ep_release", "");
+    FAILS(rh_ep_dispatch_recv(handle, &room, nullptr), RH_ERR_INVALID_HANDLE, "ep_dispatch_recv", "not a dispatch in flight");
+    FAILS(rh_ep_dispatch_counts(handle, nullptr, nullptr, nullptr), RH_ERR_INVALID_HANDLE, "ep_dispatch_counts", "");
+    FAILS(rh_ep_combine(handle, &sums, nullptr, nullptr), RH_ERR_INVALID_HANDLE, "ep_combine", "");
+    FAILS(rh_ep_combine_send(handle, &sums, nullptr), RH_ERR_INVALID_HANDLE, "ep_combine_send", "");
+    FAILS(rh_ep_combine_recv(handle, nullptr, nullptr), RH_ERR_INVALID_HANDLE, "ep_combine_recv", "");
+    FAILS(rh_ep_release(handle, nullptr), RH_ERR_INVALID_HANDLE, "ep_release", "");
   }
 }
 
@@ -272,8 +272,8 @@ void manyRounds(rh_ep* ep) {
     const rh_ep_combine_args sums = m.sums();
     rh_ep_dispatch_out room = m.room();
     rh_ep_handle* handle = nullptr;
-    OK(rh_ep_dispatch(ep, &in, &room, &handle));
-    OK(i % 2 == 0 ? rh_ep_release(handle) : rh_ep_combine(handle, &sums, nullptr));
+    OK(rh_ep_dispatch(ep, &in, &room, &handle, nullptr));
+    OK(i % 2 == 0 ? rh_ep_release(handle, nullptr) : rh_ep_combine(handle, &sums, nullptr, nullptr));
   }
 }
 

@@ -74,7 +74,7 @@ rh_result receive(rh_ep_handle* handle, uint32_t layout, size_t rows, size_t cap
   o.source_token = token.data;
   o.topk_idx = layout == RH_EP_TOKENS ? experts.data : nullptr;
   o.topk_weights = layout == RH_EP_TOKENS ? listed.data : nullptr;
-  return rh_ep_dispatch_recv(handle, &o);
+  return rh_ep_dispatch_recv(handle, &o, nullptr);
 }
 
 rh_result combine(rh_ep_handle* handle, uint32_t tokens, const float* y) {
@@ -84,7 +84,7 @@ rh_result combine(rh_ep_handle* handle, uint32_t tokens, const float* y) {
   args.y_dtype = args.out_dtype = RH_F32;
   args.out = sums.data;
   rh_ep_report report = RH_EP_REPORT_INIT;
-  return rh_ep_combine(handle, &args, &report);
+  return rh_ep_combine(handle, &args, &report, nullptr);
 }
 
 // False: the rank can play no more.
@@ -102,8 +102,8 @@ bool play(rh_ep* ep, uint32_t local, std::mt19937* random) {
   in.hidden = kHidden;
   rh_ep_handle* handle = nullptr;
   uint64_t copies = 0;
-  rh_result result = rh_ep_dispatch_send(ep, &in, &handle);
-  if (result == RH_OK) result = rh_ep_dispatch_counts(handle, counts.data, &copies);
+  rh_result result = rh_ep_dispatch_send(ep, &in, &handle, nullptr);
+  if (result == RH_OK) result = rh_ep_dispatch_counts(handle, counts.data, &copies, nullptr);
   CHECK(mayBe(result));
   if (result != RH_OK) return false;
   size_t sum = 0, most = 1;

@@ -22,7 +22,7 @@ static void child(void) {
   FAILS(rh_barrier(comm, NULL), RH_ERR_INVALID_HANDLE, "barrier", "");
   FAILS(rh_comm_rank(comm, &rank), RH_ERR_INVALID_HANDLE, "comm_rank", "");
   FAILS(rh_window_pointer(window, 0, &pointer), RH_ERR_INVALID_HANDLE, "window_pointer", "");
-  FAILS(rh_ep_dispatch_counts(dispatch, NULL, NULL), RH_ERR_INVALID_HANDLE, "ep_dispatch_counts", "");
+  FAILS(rh_ep_dispatch_counts(dispatch, NULL, NULL, NULL), RH_ERR_INVALID_HANDLE, "ep_dispatch_counts", "");
   FAILS(rh_ep_destroy(ep), RH_ERR_INVALID_HANDLE, "ep_destroy", "");
   FAILS(rh_comm_finalize(comm), RH_ERR_INVALID_HANDLE, "finalize", "");
   FAILS(rh_comm_init(session, &config, &mine), RH_ERR_INVALID_HANDLE, "comm_init", "");
@@ -82,7 +82,7 @@ static void send_token(void) {
   in.idx_dtype = RH_I32;
   in.num_tokens = 1;
   in.hidden = 4;
-  OK(rh_ep_dispatch_send(ep, &in, &dispatch));
+  OK(rh_ep_dispatch_send(ep, &in, &dispatch, NULL));
 }
 
 static void combine_token(void) {
@@ -91,11 +91,11 @@ static void combine_token(void) {
   rh_ep_combine_args args = RH_EP_COMBINE_ARGS_INIT;
   out.capacity = 1;
   out.x = rows;
-  OK(rh_ep_dispatch_recv(dispatch, &out));
+  OK(rh_ep_dispatch_recv(dispatch, &out, NULL));
   args.y = rows;
   args.out = sum;
   args.y_dtype = args.out_dtype = RH_F32;
-  OK(rh_ep_combine(dispatch, &args, NULL));
+  OK(rh_ep_combine(dispatch, &args, NULL, NULL));
   for (int i = 0; i < 4; i++) CHECK(sum[i] == 2 * token[i]);
   OK(rh_ep_destroy(ep));
 }

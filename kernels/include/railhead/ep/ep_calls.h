@@ -39,12 +39,18 @@ struct EpReport {
   uint64_t wanted;         // its rows; 0 = everything had room
   uint64_t capacity;
   uint64_t rows, tokens;   // received
+  uint32_t number;         // of the dispatch; 0 = none began
   EpProblems problems;
 };
 
 // What a handle is where calls run. Writer: the handle's calls. Readers: they; and the host, once they have run.
 struct EpCell {
   int flight;  // of its dispatch as long as that is in flight; else -1
+  EpReport dispatched, combined;
+};
+
+// The reports of a dispatch that has ended.
+struct EpEnded {
   EpReport dispatched, combined;
 };
 
@@ -80,6 +86,7 @@ struct EpBuffer {
   bool dropsInvalid;   // else invalid input is an error
   EpFlight flights[kEpInFlight];
   int64_t* begin;      // [local experts + 1] where each one's rows begin
+  EpEnded ended;       // the last one
 
   // The flight of the earliest dispatch in a phase; nullptr = none is.
   RH_FN EpFlight* earliest(EpPhase phase) {
@@ -137,6 +144,7 @@ RH_FN EpError epMayCombine(EpBuffer* b, const EpCell& cell, EpPhase wanted) {
 }
 
 RH_FN void epEndFlight(EpBuffer* b, EpCell* cell) {
+  b->ended = {cell->dispatched, cell->combined};
   b->flights[cell->flight].phase = EpPhase::kFree;
   cell->flight = -1;
 }
@@ -210,6 +218,7 @@ RH_FN void epDescribeRows(const EpBuffer& b, const EpFlight& f, const EpReceive&
 // ---- Reports ----
 
 RH_FN void epReportLosses(const EpBuffer& b, const EpFlight& f, EpReport* report) {
+  report->number = f.number;
   report->lostRanks = f.lostRanks | b.team.state()->masked;
   report->lostCopies = f.lostCopies;
 }

@@ -1,0 +1,116 @@
+// Cached routing: made once, given to any number of dispatches.
+#include <stdlib.h>
+
+#include "base/abi.h"
+#include "base/element_types.h"
+#include "base/error.h"
+#include "ep/ep.h"
+
+namespace railhead::client {
+
+rh_result readRouting(const Ep* ep, const char* operation, const rh_ep_dispatch_in& in, EpRouting* routing) {
+  const int rank = ep->team().rank;
+  if (in.hidden != ep->config.hidden) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: hidden is %u; the buffer was made for %u", operation, rank, in.hidden, ep->config.hidden);
+  }
+  if (in.idx_dtype != RH_I32 && in.idx_dtype != RH_I64) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: idx_dtype %s (%d); topk_idx is i32 or i64", operation, rank,
+                dtypeName(static_cast<uint32_t>(in.idx_dtype)), in.idx_dtype);
+  }
+  if (in.num_tokens > 0 && in.topk_idx == nullptr) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: %u tokens and topk_idx is NULL", operation, rank, in.num_tokens);
+  }
+  *routing = {in.topk_idx, in.idx_dtype == RH_I64, in.topk_weights, in.num_tokens};
+  return RH_OK;
+}
+
+namespace {
+
+rh_result readIn(const Ep* ep, const rh_ep_dispatch_in* given, EpRequest* request) {
+  rh_ep_dispatch_in in;
+  if (given == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: in is NULL", request->operation, ep->team().rank);
+  const rh_result result = readStruct(request->operation, "in", given, &in);
+  if (result != RH_OK) return result;
+  if (in.routing != nullptr) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: in has a routing already", request->operation, ep->team().rank);
+  }
+  return readRouting(ep, request->operation, in, &request->send.routing);
+}
+
+rh_result make(rh_ep* handle, Ep* ep, EpRequest* request, EpCached** out, void* stream) {
+  auto* cached = new EpCached();
+  if (cached == nullptr || !allocatePlan(ep, cached)) {
+    delete cached;
+    return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for a routing", request->operation, ep->team().rank);
+  }
+  cached->tokens = request->send.routing.tokens;
+  cached->cell.flight = -1;
+  cached->ep = handle;
+  request->cell = &cached->cell;
+  request->plan = &cached->plan;
+  rh_result result = submitEp(*request, stream);
+  if (result == RH_OK) {
+    cached->handle = static_cast<rh_ep_routing*>(epRoutings().insert(cached));
+    if (cached->handle == nullptr) {
+      result = fail(RH_ERR_LIMIT, "%s: this process has %d routings, the most there can be; destroy some", request->operation, kMaxEpRoutings);
+    }
+  }
+  cached->next = ep->routings;
+  ep->routings = cached;
+  if (result == RH_OK) {
+    *out = cached;
+  } else {
+    destroyRouting(ep, cached);
+  }
+  return result;
+}
+
+bool isInUse(const Ep* ep, const EpCached* cached) {
+  for (const railhead::EpFlight& f : ep->buffer.flights) {
+    if (f.phase != EpPhase::kFree && f.cached == &cached->plan) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void destroyRouting(Ep* ep, EpCached* cached) {
+  EpCached** at = &ep->routings;
+  while (*at != cached) at = &(*at)->next;
+  *at = cached->next;
+  if (cached->handle != nullptr) epRoutings().remove(cached->handle);
+  free(cached->memory);
+  delete cached;
+}
+
+}  // namespace railhead::client
+
+using namespace railhead::client;
+
+extern "C" rh_result rh_ep_routing_create(rh_ep* handle, const rh_ep_dispatch_in* in, rh_ep_routing** routing, void* stream) {
+  const char* operation = "ep_routing_create";
+  if (routing == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: routing is NULL", operation);
+  *routing = nullptr;
+  EpCall call(handle, operation);
+  if (call.onStream(stream) != RH_OK) return call.result();
+  EpRequest request = {};
+  request.kind = EpRequest::kMakePlan;
+  request.operation = operation;
+  request.ep = call.ep();
+  rh_result result = readIn(call.ep(), in, &request);
+  EpCached* made = nullptr;
+  if (result == RH_OK) result = make(handle, call.ep(), &request, &made, stream);
+  if (made != nullptr) *routing = made->handle;
+  return result;
+}
+
+extern "C" rh_result rh_ep_routing_destroy(rh_ep_routing* handle) {
+  EpCall call(handle, "ep_routing_destroy");
+  if (call.result() != RH_OK) return call.result();
+  if (isInUse(call.ep(), call.cached())) {
+    return fail(RH_ERR_BUSY, "ep_routing_destroy: rank %d: a dispatch with this routing is in flight; combine or release it first",
+                call.ep()->team().rank);
+  }
+  destroyRouting(call.ep(), call.cached());
+  return RH_OK;
+}
