@@ -38,7 +38,7 @@ from .errors import (
     WorldSizeMismatchError,
 )
 from .expert_dispatch import Dispatch, ExpertReport, Received
-from .expert_parallel import ExpertBuffer, ExpertConfig, ExpertInfo
+from .expert_parallel import ExpertBuffer, ExpertConfig, ExpertInfo, ExpertRouting
 from .session import Session
 from .window import Sharing, Window
 
@@ -55,6 +55,7 @@ __all__ = [
     "ExpertConfig",
     "ExpertInfo",
     "ExpertReport",
+    "ExpertRouting",
     "GroupBusyError",
     "InvalidArgumentError",
     "InvalidHandleError",

@@ -234,6 +234,32 @@ def outlives_a_rank(comm: Comm, victim: str, on_dead: Literal["fail", "drop"]) -
 
 
 @rank
+def cached_routing(comm: Comm) -> None:
+    """A routing made once serves as its topk_idx and topk_weights do."""
+    x, idx, weights = arrays_of(plain_tokens(), 0)
+    with comm.expert_buffer(PLAIN) as buffer:
+        with buffer.routing(idx, weights) as routing:
+            equal(routing.tokens, len(x), "tokens")
+            plain = buffer.dispatch(x, idx, weights, "flat")
+            for _ in range(3):
+                got = buffer.dispatch(x, layout="flat", routing=routing, capacity=plain.rows)
+                equal(got.x.tolist(), plain.x.tolist(), "rows")
+                raises(errors.BusyError, routing.destroy, "in flight")
+                got.release()
+            plain.release()
+            check_refusals(
+                [
+                    (lambda: buffer.dispatch(x, idx, routing=routing), "topk_idx or topk_weights as well"),
+                    (lambda: buffer.dispatch(x), "topk_idx and routing are None"),
+                    (lambda: buffer.dispatch(x[1:].copy(), routing=routing), f"{len(x) - 1} tokens.*made of {len(x)}"),
+                    (lambda: buffer.routing(idx, weights[:2]), "topk_weights 2"),
+                ]
+            )
+            raises(errors.UnsupportedError, lambda: buffer.dispatch(x, idx, stream=64), "CPU comm")
+        raises(errors.InvalidHandleError, lambda: buffer.dispatch(x, routing=routing))
+
+
+@rank
 def configs(comm: Comm) -> None:
     """What a config must not say; and one that the ranks do not have alike."""
 

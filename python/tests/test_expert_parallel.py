@@ -33,6 +33,9 @@ class ExpertParallel(RankTest):
         for mode in ("ll", "ht"):
             self.run_experts("two_in_flight", mode)
 
+    def test_a_cached_routing(self) -> None:
+        self.run_experts("cached_routing")
+
     def test_memory_is_held_between_two_phases(self) -> None:
         self.run_experts("held_memory")
 

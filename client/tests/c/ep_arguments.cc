@@ -145,6 +145,84 @@ void dispatching(rh_ep* ep) {
   refused(in, "4294967295 tokens");
 }
 
+// Streams that are none, on a device that has none.
+void streaming(rh_ep* ep) {
+  Memory m;
+  void* stream = &m;
+  const rh_ep_dispatch_in in = m.in();
+  const rh_ep_combine_args sums = m.sums();
+  rh_ep_dispatch_out room = m.room();
+  rh_ep_handle* handle = nullptr;
+  rh_ep_routing* routing = nullptr;
+  FAILS(rh_ep_dispatch(ep, &in, &room, &handle, stream), RH_ERR_UNSUPPORTED, "ep_dispatch: rank 0", "pass NULL");
+  FAILS(rh_ep_dispatch_send(ep, &in, &handle, stream), RH_ERR_UNSUPPORTED, "ep_dispatch_send", "CPU comm");
+  FAILS(rh_ep_routing_create(ep, &in, &routing, stream), RH_ERR_UNSUPPORTED, "ep_routing_create", "CPU comm");
+  CHECK(handle == nullptr && routing == nullptr);
+  OK(rh_ep_dispatch_send(ep, &in, &handle, nullptr));
+  FAILS(rh_ep_dispatch_counts(handle, nullptr, nullptr, stream), RH_ERR_UNSUPPORTED, "ep_dispatch_counts", "CPU comm");
+  FAILS(rh_ep_dispatch_recv(handle, &room, stream), RH_ERR_UNSUPPORTED, "ep_dispatch_recv", "CPU comm");
+  OK(rh_ep_dispatch_recv(handle, &room, nullptr));
+  FAILS(rh_ep_combine(handle, &sums, nullptr, stream), RH_ERR_UNSUPPORTED, "ep_combine:", "CPU comm");
+  FAILS(rh_ep_combine_send(handle, &sums, stream), RH_ERR_UNSUPPORTED, "ep_combine_send", "CPU comm");
+  FAILS(rh_ep_combine_recv(handle, nullptr, stream), RH_ERR_UNSUPPORTED, "ep_combine_recv", "CPU comm");
+  FAILS(rh_ep_release(handle, stream), RH_ERR_UNSUPPORTED, "ep_release", "CPU comm");
+  OK(rh_ep_release(handle, nullptr));
+}
+
+void routings(rh_ep* ep) {
+  Memory m;
+  rh_ep_dispatch_in in = m.in();
+  rh_ep_routing* routing = reinterpret_cast<rh_ep_routing*>(uintptr_t{1});
+  FAILS(rh_ep_routing_create(ep, &in, nullptr, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_routing_create", "routing is NULL");
+  FAILS(rh_ep_routing_create(ep, nullptr, &routing, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_routing_create: rank 0", "in is NULL");
+  CHECK(routing == nullptr);
+  in.topk_idx = nullptr;
+  FAILS(rh_ep_routing_create(ep, &in, &routing, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_routing_create", "topk_idx is NULL");
+  in = m.in();
+  in.num_tokens = UINT32_MAX;
+  FAILS(rh_ep_routing_create(ep, &in, &routing, nullptr), RH_ERR_INVALID_ARGUMENT, "4294967295 tokens", "no routing");
+  in = m.in();
+  in.x = nullptr;
+  OK(rh_ep_routing_create(ep, &in, &routing, nullptr));
+  in.routing = routing;
+  rh_ep_routing* other = nullptr;
+  FAILS(rh_ep_routing_create(ep, &in, &other, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_routing_create", "has a routing already");
+  rh_ep_handle* handle = nullptr;
+  FAILS(rh_ep_dispatch_send(ep, &in, &handle, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_dispatch_send", "topk_idx as well");
+  in.topk_idx = nullptr;
+  FAILS(rh_ep_dispatch_send(ep, &in, &handle, nullptr), RH_ERR_INVALID_ARGUMENT, "ep_dispatch_send", "x is NULL");
+  in.x = m.x;
+  uint64_t rows = 0, tokens = 0;
+  rh_ep_report report = RH_EP_REPORT_INIT;
+  rh_ep_dispatch_out room = m.room();
+  room.rows_ptr = &rows;
+  room.tokens_ptr = &tokens;
+  room.report = &report;
+  OK(rh_ep_dispatch(ep, &in, &room, &handle, nullptr));
+  CHECK(rows == 4 && rows == room.rows && tokens == 3 && tokens == room.tokens);
+  CHECK(report.result == RH_OK && report.dispatch > 0 && report.rows == rows && report.tokens == tokens);
+  FAILS(rh_ep_routing_destroy(routing), RH_ERR_BUSY, "ep_routing_destroy: rank 0", "in flight");
+  rh_ep_report dispatched = RH_EP_REPORT_INIT, combined = RH_EP_REPORT_INIT;
+  OK(rh_ep_get_report(ep, handle, &dispatched, nullptr));
+  CHECK(dispatched.dispatch == report.dispatch && dispatched.rows == rows);
+  const rh_ep_combine_args sums = m.sums();
+  OK(rh_ep_combine(handle, &sums, nullptr, nullptr));
+  FAILS(rh_ep_get_report(ep, handle, &dispatched, nullptr), RH_ERR_INVALID_HANDLE, "ep_get_report", "not a dispatch of this buffer");
+  OK(rh_ep_get_report(ep, nullptr, &dispatched, &combined));
+  CHECK(dispatched.dispatch == report.dispatch && combined.dispatch == report.dispatch && combined.rows == 0);
+  combined.struct_size = 3;
+  FAILS(rh_ep_get_report(ep, nullptr, nullptr, &combined), RH_ERR_INVALID_ARGUMENT, "ep_get_report", "RH_EP_REPORT_INIT");
+  for (int i = 0; i < 1000; i++) {
+    OK(rh_ep_dispatch(ep, &in, &room, &handle, nullptr));
+    OK(rh_ep_release(handle, nullptr));
+  }
+  OK(rh_ep_routing_destroy(routing));
+  FAILS(rh_ep_routing_destroy(routing), RH_ERR_INVALID_HANDLE, "ep_routing_destroy", "destroyed");
+  FAILS(rh_ep_dispatch_send(ep, &in, &handle, nullptr), RH_ERR_INVALID_HANDLE, "ep_dispatch_send", "not a live routing");
+  in = m.in();
+  OK(rh_ep_routing_create(ep, &in, &routing, nullptr));  // ends with the buffer
+}
+
 void receiving(rh_ep* ep) {
   Memory m;
   const rh_ep_dispatch_in in = m.in();
@@ -261,6 +339,10 @@ void strangeHandles() {
     FAILS(rh_ep_combine_send(handle, &sums, nullptr), RH_ERR_INVALID_HANDLE, "ep_combine_send", "");
     FAILS(rh_ep_combine_recv(handle, nullptr, nullptr), RH_ERR_INVALID_HANDLE, "ep_combine_recv", "");
     FAILS(rh_ep_release(handle, nullptr), RH_ERR_INVALID_HANDLE, "ep_release", "");
+    rh_ep_routing* routing;
+    FAILS(rh_ep_routing_create(ep, &in, &routing, nullptr), RH_ERR_INVALID_HANDLE, "ep_routing_create", "not a live buffer");
+    FAILS(rh_ep_routing_destroy(reinterpret_cast<rh_ep_routing*>(bits)), RH_ERR_INVALID_HANDLE, "ep_routing_destroy", "");
+    FAILS(rh_ep_get_report(ep, nullptr, nullptr, nullptr), RH_ERR_INVALID_HANDLE, "ep_get_report", "");
   }
 }
 
@@ -295,6 +377,8 @@ int main() {
     asking(ep);
     // Refused arguments are no operations: the buffer works on.
     dispatching(ep);
+    streaming(ep);
+    routings(ep);
     receiving(ep);
     combining(ep);
     nothing(ep);
