@@ -24,7 +24,8 @@ type punch struct {
 	sweep  bool // the ranges are large, and most have no pages
 }
 
-// punch does the punches of a group one after the other: at most one is under way, and one for each heap that comes back waits.
+// punch queues a punch behind the others of its group, of which one is under way at a time. There can be as many as the group has
+// windows and heaps: new windows wait for all of them.
 func (g *Groups) punch(id membership.GroupID, m *memory, p punch) {
 	if m.punches = append(m.punches, p); len(m.punches) == 1 {
 		g.startPunch(id, m)
