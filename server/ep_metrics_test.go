@@ -199,7 +199,7 @@ func TestOfGroupsWithOneNameTheNewestIsCounted(t *testing.T) {
 	}
 	next := rawGroup(t, s, "moe", 2)
 	count(t, controlOf(t, next[0]), 2, 0, &wire.EPCounters{Experts: 1, Tokens: 2})
-	for range 16 { // whatever the order in which the daemon looks at them
+	for range 16 { // whatever the order in which the daemon reads them
 		if got := epScraped(t, s); got["tokens_total moe 0"] != 2 {
 			t.Fatalf("with a broken group of the same name: %v", got)
 		}

@@ -69,7 +69,7 @@ func TestPagesThatAreGivenBackKeepOnlyTheirOwnGroupWaiting(t *testing.T) {
 			t.Errorf("rank %d: %v", r, err)
 		}
 	}
-	mustEach(t, slow, "the same range again", useAndFree) // which looks whether it is empty
+	mustEach(t, slow, "the same range again", useAndFree) // which fails unless it is empty
 	end(t, slow)
 }
 

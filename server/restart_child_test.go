@@ -31,7 +31,7 @@ func (c *child) work(o order) (a answer, err error) {
 	return a, err
 }
 
-// heardStop: rank 0 looks for the file and tells the others, so that all end after the same round.
+// heardStop: rank 0 tests for the file and tells the others, so that all end after the same round.
 func heardStop(c *client.Comm, file string) (bool, error) {
 	in, out := make([]byte, 4), make([]byte, 4)
 	if _, err := os.Stat(file); err == nil && c.Rank() == 0 {

@@ -2,6 +2,6 @@
 // is behind, and writes records down for people and for PyTorch's flight recorder analyser.
 //
 // It owns the reader's half of the records' protocol (kernels/include/railhead/base/flight_record.h has the writer's) and the
-// verdict. It must never do I/O or look at a clock: package server hands it words of memory and the time. It trusts nothing
+// verdict. It must never do I/O or read a clock: package group hands it words of memory and the time. It trusts nothing
 // that it reads: a rank can write anything into its record, at any time.
 package flight

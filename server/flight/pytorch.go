@@ -73,7 +73,7 @@ const firstP2P = 1 << 40
 // out, and so are groups of sends and receives, whose peers a record does not name.
 //
 // Sends and receives of two ranks are in a process group of their own: the analyser expects all ranks of a group in each of
-// its calls, and after one that some are missing in it looks at no other.
+// its calls, and after one that some are missing in it reads no other.
 func PyTorch(t *Trace, wallOffsetNS int64) map[string]Dump {
 	id := strconv.FormatUint(t.Group, 10)
 	ranks := make([]int, t.WorldSize)

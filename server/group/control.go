@@ -50,10 +50,10 @@ func (m *memory) poison(a wire.Abort) {
 	futexWakeAll(m.mapping.Word32(wire.AbortOffset))
 }
 
-// firstInLine is the rank that a late one waits for itself, and so on: the one that nobody keeps. The line of a rank that was
-// stopped in its sleep may be old: where it leads in a circle, the rank that has begun the fewest operations is the one that
-// does not go on. Ranks may write anything there.
-func (m *memory) firstInLine(late rank.Local) rank.Local {
+// rootOfWaitChain is the root of the wait-for chain that begins at a late rank: each rank waits for the next, the last one for nobody.
+// What a rank that was stopped in its sleep has said may be old: where the chain is a circle, the rank that has begun the fewest
+// operations is the one that does not go on. Ranks may write anything there.
+func (m *memory) rootOfWaitChain(late rank.Local) rank.Local {
 	var seen rank.LocalSet
 	begun := func(r rank.Local) uint64 { return atomic.LoadUint64(m.mapping.Word64(m.line(r) + wire.SeqOffset)) }
 	behind := late

@@ -70,7 +70,7 @@ func New(c Config) (*Groups, error) {
 	}
 	g.life, g.endLife = context.WithCancel(context.Background())
 	config := machineConfig(c.Started)
-	config.FirstInLine = g.firstInLine
+	config.RootOfWaitChain = g.rootOfWaitChain
 	var err error
 	g.machine, err = membership.New(config)
 	return g, err

@@ -55,14 +55,14 @@ func (w *watcher) stop() {
 func (w *watcher) run() {
 	defer close(w.done)
 	for {
-		// Read before the look at stopping: stop changes both, and the sleep below compares the word again.
+		// Read before stopping: stop changes both, and the sleep below compares the word again.
 		seen := atomic.LoadUint32(w.word)
 		if w.stopping.Load() {
 			return
 		}
 		words := append(make([]futexWord, 0, w.m.world+2), futexWord{w.word, seen})
-		words = w.lookAtAbort(words)
-		words, again := w.lookAtLeases(words)
+		words = w.readAbort(words)
+		words, again := w.readLeases(words)
 		if again {
 			continue
 		}
@@ -74,7 +74,7 @@ func (w *watcher) run() {
 	}
 }
 
-func (w *watcher) lookAtAbort(words []futexWord) []futexWord {
+func (w *watcher) readAbort(words []futexWord) []futexWord {
 	if w.aborted {
 		return words
 	}
@@ -86,11 +86,11 @@ func (w *watcher) lookAtAbort(words []futexWord) []futexWord {
 	return append(words, futexWord{w.m.mapping.Word32(wire.AbortOffset), 0})
 }
 
-// lookAtLeases reports the dead and appends the words of the living. again is true when a word changed meanwhile.
+// readLeases reports the dead and appends the words of the living. again is true when a word changed meanwhile.
 //
 // A lease word: written by its rank's control thread (its tid when it takes the lease, 0 when it drops it, each followed
 // by a wake), by the kernel (FUTEX_OWNER_DIED), and here (FUTEX_WAITERS, without which the kernel would wake nobody).
-func (w *watcher) lookAtLeases(words []futexWord) (_ []futexWord, again bool) {
+func (w *watcher) readLeases(words []futexWord) (_ []futexWord, again bool) {
 	for r := range (rank.First(w.m.world) &^ w.dead).All() {
 		word := w.m.leaseWord(r)
 		v := atomic.LoadUint32(word)
@@ -124,9 +124,9 @@ func (m *memory) leaseWord(r rank.Local) *uint32 {
 	return m.mapping.Word32(m.line(r) + wire.LeaseOffset)
 }
 
-func (g *Groups) firstInLine(id membership.GroupID, late rank.Local) rank.Local {
+func (g *Groups) rootOfWaitChain(id membership.GroupID, late rank.Local) rank.Local {
 	if m := g.memory[id]; m != nil {
-		return m.firstInLine(late)
+		return m.rootOfWaitChain(late)
 	}
 	return late
 }

@@ -12,8 +12,8 @@ import (
 	"railhead/symm"
 )
 
-// look checks what must be true between any two events.
-func (d *daemon) look() {
+// check tests what must be true between any two events.
+func (d *daemon) check() {
 	d.Helper()
 	if len(d.machine.out) != 0 {
 		d.failf("%d actions were kept back", len(d.machine.out))
@@ -31,7 +31,7 @@ func (d *daemon) look() {
 	}
 	names := map[string]bool{}
 	for i := range groups {
-		d.lookAtGroup(&groups[i], names)
+		d.checkGroup(&groups[i], names)
 		if i > 0 && groups[i-1].ID >= groups[i].ID {
 			d.failf("the snapshot lists group %d before %d", groups[i-1].ID, groups[i].ID)
 		}
@@ -44,17 +44,17 @@ func (d *daemon) look() {
 			d.failf("an ended group is described as %+v", g)
 		}
 	}
-	d.lookAtMemory(groups)
-	d.lookAtFiles()
-	d.lookAtWaits()
+	d.checkMemory(groups)
+	d.checkFiles()
+	d.checkWaits()
 }
 
-func (d *daemon) lookAtGroup(g *GroupInfo, names map[string]bool) {
+func (d *daemon) checkGroup(g *GroupInfo, names map[string]bool) {
 	d.Helper()
 	b := d.groups[g.ID]
 	if g.State == Broken {
 		if b == nil || !b.poisoned || !b.ended {
-			d.failf("group %d is broken, but its books say %+v", g.ID, b)
+			d.failf("group %d is broken, but it is known as %+v", g.ID, b)
 		}
 	} else {
 		if names[g.Name] && !d.restarted { // a group that comes back may find its name taken
@@ -66,10 +66,10 @@ func (d *daemon) lookAtGroup(g *GroupInfo, names map[string]bool) {
 		}
 	}
 	if (g.State == Ready) != (b != nil && b.formed && !b.ended) {
-		d.failf("group %d is %s, its books say %+v", g.ID, g.State, b)
+		d.failf("group %d is %s, it is known as %+v", g.ID, g.State, b)
 	}
 	if g.State == Ready {
-		d.lookAtWindows(g, b)
+		d.checkWindows(g, b)
 	}
 	held := false
 	for _, r := range g.Ranks {
@@ -89,8 +89,8 @@ func (d *daemon) lookAtGroup(g *GroupInfo, names map[string]bool) {
 	}
 }
 
-// lookAtWindows: the machine and the daemon know of the same windows, and one is in the making only during window_alloc.
-func (d *daemon) lookAtWindows(g *GroupInfo, b *books) {
+// checkWindows: the machine and the daemon know of the same windows, and one is in the making only during window_alloc.
+func (d *daemon) checkWindows(g *GroupInfo, b *known) {
 	d.Helper()
 	windows := slices.Collect(maps.Values(b.windows))
 	if b.reserved != nil {
@@ -123,8 +123,8 @@ func (d *daemon) holding(s SessionID, id GroupID) *holding {
 	return nil
 }
 
-// lookAtMemory: memory is there exactly as long as somebody holds the group.
-func (d *daemon) lookAtMemory(groups []GroupInfo) {
+// checkMemory: memory is there exactly as long as somebody holds the group.
+func (d *daemon) checkMemory(groups []GroupInfo) {
 	d.Helper()
 	for id, g := range d.groups {
 		if g.orphan {
@@ -144,8 +144,8 @@ func (d *daemon) lookAtMemory(groups []GroupInfo) {
 	}
 }
 
-// lookAtFiles: a client's descriptor is held exactly while its call waits for the other ranks'.
-func (d *daemon) lookAtFiles() {
+// checkFiles: a client's descriptor is held exactly while its call waits for the other ranks'.
+func (d *daemon) checkFiles() {
 	d.Helper()
 	waiting := map[FileID]bool{}
 	for _, r := range d.requests {
@@ -160,8 +160,8 @@ func (d *daemon) lookAtFiles() {
 	}
 }
 
-// lookAtWaits: whoever waits for the machine has a deadline.
-func (d *daemon) lookAtWaits() {
+// checkWaits: whoever waits for the machine has a deadline.
+func (d *daemon) checkWaits() {
 	d.Helper()
 	at, ok := d.machine.NextDeadline()
 	for _, r := range d.requests {
@@ -171,8 +171,8 @@ func (d *daemon) lookAtWaits() {
 	}
 }
 
-// lookAfterTick: what was due has been done.
-func (d *daemon) lookAfterTick() {
+// checkAfterTick: what was due has been done.
+func (d *daemon) checkAfterTick() {
 	d.Helper()
 	if at, ok := d.machine.NextDeadline(); ok && !at.After(d.now) {
 		d.failf("it is %s, the next deadline is %s", d.now, at)
@@ -213,7 +213,7 @@ func (d *daemon) end() {
 	}
 }
 
-// What follows are the events, as package server brings them to the machine.
+// What follows are the events, as package group brings them to the machine.
 
 func (d *daemon) sessions() []SessionID { return slices.Sorted(maps.Keys(d.clients)) }
 
@@ -380,5 +380,5 @@ func (d *daemon) stray(c *client, kind wire.Type, id GroupID, offset uint64, err
 func (d *daemon) tick(later time.Duration) {
 	d.now = d.now.Add(later)
 	d.carryOut("Tick", d.machine.Tick(d.now))
-	d.lookAfterTick()
+	d.checkAfterTick()
 }

@@ -11,7 +11,7 @@ import (
 	"railhead/symm"
 )
 
-// daemon stands for package server and all its clients in the property test. It knows what they know: the events it has
+// daemon stands for package group and all its clients in the property test. It knows what they know: the events it has
 // sent, and the actions that came out. An action that no daemon could carry out, or that no client could understand, is
 // a failure.
 type daemon struct {
@@ -23,7 +23,7 @@ type daemon struct {
 	nextSession SessionID
 	clients     map[SessionID]*client
 	requests    map[requestID]*request
-	groups      map[GroupID]*books
+	groups      map[GroupID]*known
 	creating    []GroupID             // CreateGroup is done, GroupCreated is not yet called
 	punching    []punch               // under way: Punched is not yet called
 	joins       map[string]*wire.Join // the last one for a name that was not refused at once
@@ -86,8 +86,8 @@ type holding struct {
 	committed map[uint64]bool // requests of WindowAlloc and Register for which WindowCommitted or RegisterMapped was sent
 }
 
-// books are what the daemon knows of a group.
-type books struct {
+// known is what the daemon knows of a group.
+type known struct {
 	world    int
 	formed   bool
 	poisoned bool
@@ -111,7 +111,7 @@ func newDaemon(t *rapid.T) *daemon {
 	}
 	return &daemon{
 		T: t, machine: m, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), nextSession: 1,
-		clients: map[SessionID]*client{}, requests: map[requestID]*request{}, groups: map[GroupID]*books{},
+		clients: map[SessionID]*client{}, requests: map[requestID]*request{}, groups: map[GroupID]*known{},
 		joins: map[string]*wire.Join{}, files: map[FileID]bool{}, crashAfter: -1,
 	}
 }
@@ -121,7 +121,7 @@ func (d *daemon) failf(format string, args ...any) {
 	d.Fatalf("after "+d.event+": "+format, args...)
 }
 
-// carryOut does what the machine says, in order, and then looks at everything.
+// carryOut does what the machine says, in order, and then checks everything.
 func (d *daemon) carryOut(event string, actions []Action) {
 	d.Helper()
 	d.event = event
@@ -137,7 +137,7 @@ func (d *daemon) carryOut(event string, actions []Action) {
 			if d.groups[a.Group] != nil {
 				d.failf("group %d is created twice", a.Group)
 			}
-			d.groups[a.Group] = &books{
+			d.groups[a.Group] = &known{
 				world: a.World, windows: map[uint64]symm.Window{}, regions: map[uint32]bool{}, ledger: newLedger(a),
 			}
 			d.creating = append(d.creating, a.Group)
@@ -170,11 +170,11 @@ func (d *daemon) carryOut(event string, actions []Action) {
 		}
 	}
 	d.request = nil
-	d.look()
+	d.check()
 }
 
-// live returns the books of a group for which an action still makes sense.
-func (d *daemon) live(id GroupID, what string) *books {
+// live returns what is known of a group for which an action still makes sense.
+func (d *daemon) live(id GroupID, what string) *known {
 	d.Helper()
 	g := d.groups[id]
 	if g == nil || g.released {
@@ -232,7 +232,7 @@ func (d *daemon) release(id GroupID) {
 func (d *daemon) endGroup(a Ended) {
 	g := d.groups[a.Group]
 	if g == nil {
-		g = &books{}
+		g = &known{}
 		d.groups[a.Group] = g
 	}
 	if g.ended || g.released {

@@ -202,10 +202,10 @@ func (m *Machine) collectiveLate(g *group) {
 	}
 	text := fmt.Sprintf("%s %s did not %s in %s before the deadline", plural(missing, "rank"), g.list(missing), what, c.op)
 	culprit := missing.Lowest()
-	if m.config.FirstInLine != nil {
-		if keeper := m.config.FirstInLine(g.id, culprit); keeper != culprit && missing.Has(keeper) {
-			text += fmt.Sprintf("; rank %d waits for rank %d", g.world(culprit), g.world(keeper))
-			culprit = keeper
+	if m.config.RootOfWaitChain != nil {
+		if root := m.config.RootOfWaitChain(g.id, culprit); root != culprit && missing.Has(root) {
+			text += fmt.Sprintf("; rank %d waits for rank %d", g.world(culprit), g.world(root))
+			culprit = root
 		}
 	}
 	m.breakGroup(g, wire.Abort{Code: wire.ResultTimeout, Op: c.op, Culprit: g.world(culprit), Reporter: rank.None}, text)

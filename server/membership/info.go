@@ -17,7 +17,7 @@ type GroupInfo struct {
 	WorldSize    int           `json:"world_size"`
 	Forcing      string        `json:"forcing,omitempty"` // of algorithms, RAILHEAD_ALGO
 	Reproducible bool          `json:"reproducible"`
-	Ring         []int         `json:"ring,omitempty"`        // the rank at each place; package server fills it in
+	Ring         []int         `json:"ring,omitempty"`        // the rank at each place; package group fills it in
 	HeapBytes    uint64        `json:"heap_bytes"`            // maximum of a rank's heap, its scratch included
 	WindowBytes  uint64        `json:"window_bytes"`          // in windows, a rank
 	Windows      []symm.Window `json:"windows,omitempty"`     // the same on every rank
@@ -29,7 +29,7 @@ type GroupInfo struct {
 	Ranks        []RankInfo    `json:"ranks,omitempty"`       // of a group that is held by somebody
 	WaitingIn    string        `json:"waiting_in,omitempty"`  // a collective set-up call that is under way
 	WaitingFor   []int         `json:"waiting_for,omitempty"` // the ranks that have not made it or, when all have, not done their part
-	// How the group does, of one that is held by somebody; package server fills it in.
+	// How the group does, of one that is held by somebody; package group fills it in.
 	Health *flight.Verdict `json:"health,omitempty"`
 	MoE    *MoEInfo        `json:"moe,omitempty"` // of one that uses it; the same
 }
@@ -62,7 +62,7 @@ type RankInfo struct {
 	PID     int       `json:"pid"`
 	Session SessionID `json:"session,omitempty"`
 	State   string    `json:"state"` // joined, attached, away (of a group that was taken over: not back yet), gone
-	// The rest comes from shared memory; package server fills it in.
+	// The rest comes from shared memory; package group fills it in.
 	Operation  string `json:"operation,omitempty"`
 	Sequence   uint64 `json:"sequence,omitempty"`
 	Bytes      uint64 `json:"bytes,omitempty"`

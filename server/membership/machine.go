@@ -27,9 +27,9 @@ type Config struct {
 	YieldNS    func(world int) uint32
 	// CheckForcing reads a text of forced algorithms and gives it in the form in which equal ones are the same text.
 	CheckForcing func(text string) (string, error)
-	// FirstInLine says, of a rank that is late, which rank it waits for itself, and so on to one that nobody keeps: the ranks write
+	// RootOfWaitChain is the root of the wait-for chain that begins at a late rank: each waits for the next, the last for nobody. The ranks write
 	// that into memory that the machine does not see. nil: it is not known.
-	FirstInLine func(g GroupID, late rank.Local) rank.Local
+	RootOfWaitChain func(g GroupID, late rank.Local) rank.Local
 	// Slots of the pipes to each rank, by world size, and of broadcasts.
 	PipeSlotBytes      func(world int) uint32
 	BroadcastSlotBytes uint32
@@ -48,7 +48,7 @@ const (
 	ClientFD // a client's own
 )
 
-// Action is something package server does for the machine; the types below.
+// Action is something package group does for the machine; the types below.
 type Action interface{ action() }
 
 // Send sends a message in answer to a request.
@@ -263,7 +263,7 @@ func (m *Machine) Drain() { m.draining = true }
 // Groups is the number of groups that are held by somebody.
 func (m *Machine) Groups() int { return len(m.groups) }
 
-// leave takes one member out of a group's books.
+// leave takes one member out of a group and its session's list.
 func (m *Machine) leave(g *group, r rank.Local) {
 	s := g.members[r].session
 	if s == 0 {

@@ -8,7 +8,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// FileID names a descriptor that a client has sent: package server holds the file. The machine says CloseFile for each one
+// FileID names a descriptor that a client has sent: package group holds the file. The machine says CloseFile for each one
 // that it is given, once.
 type FileID uint64
 

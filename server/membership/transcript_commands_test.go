@@ -54,9 +54,9 @@ func memoryOf(c *command) wire.MemoryKind {
 
 func newStage(c Config) (*stage, error) {
 	keeps := map[rank.Local]rank.Local{}
-	c.FirstInLine = func(_ GroupID, late rank.Local) rank.Local {
-		if keeper, ok := keeps[late]; ok {
-			return keeper
+	c.RootOfWaitChain = func(_ GroupID, late rank.Local) rank.Local {
+		if root, ok := keeps[late]; ok {
+			return root
 		}
 		return late
 	}

@@ -8,7 +8,7 @@ import (
 	"railhead/internal/wire"
 )
 
-func TestTheRankAtTheEndOfALineOfWaitingRanksIsFound(t *testing.T) {
+func TestTheRootOfAWaitForChainIsFound(t *testing.T) {
 	for what, c := range map[string]struct {
 		op        [4]wire.Op
 		waitsFor  [4]rank.LocalSet
@@ -30,7 +30,7 @@ func TestTheRankAtTheEndOfALineOfWaitingRanksIsFound(t *testing.T) {
 			atomic.StoreUint32(w.mapping.Word32(w.line(r)+wire.OpOffset), uint32(c.op[r]))
 			atomic.StoreUint64(w.mapping.Word64(w.line(r)+wire.WaitingForOffset), uint64(c.waitsFor[r]))
 		}
-		if got := w.firstInLine(c.late); got != c.end {
+		if got := w.rootOfWaitChain(c.late); got != c.end {
 			t.Errorf("%s: rank %d, want %d", what, got, c.end)
 		}
 	}
