@@ -21,29 +21,29 @@ var (
 	ErrTooManyAllocations = errors.New("too many live allocations")
 )
 
-// NoSpaceError says how far an Alloc was from fitting. All fields are bytes.
-// When Requested <= TotalFree, the space is there but in pieces.
+// NoSpaceError says why an Alloc failed. All fields are in bytes. When
+// Requested <= TotalFree, the free space is fragmented.
 type NoSpaceError struct {
-	Requested   uint64 // as asked for, before rounding
+	Requested   uint64 // before rounding
 	LargestFree uint64
 	TotalFree   uint64
 	Size        uint64
 }
 
 func (e *NoSpaceError) Error() string {
-	return fmt.Sprintf("symm: alloc %d bytes: %v: largest free range %d, free in all %d of %d bytes; free something or reserve a larger heap",
+	return fmt.Sprintf("symm: alloc %d bytes: %v: the largest has %d bytes, and %d of %d bytes are free in all; free something or reserve a larger heap",
 		e.Requested, ErrNoSpace, e.LargestFree, e.TotalFree, e.Size)
 }
 
 func (e *NoSpaceError) Unwrap() error { return ErrNoSpace }
 
-// NotAllocatedError says what lies at an offset that is not the start of an
-// allocation: the inside of one, free space, or nothing at all.
+// NotAllocatedError says what is at an offset at which no allocation starts:
+// the inside of an allocation, free space, or the end of the arena.
 type NotAllocatedError struct {
 	Offset uint64
 	Size   uint64 // of the arena, bytes
 
-	InsideLive bool   // Offset is within the live allocation that follows
+	InsideLive bool   // Offset is inside a live allocation, which is:
 	LiveOffset uint64 // 0 unless InsideLive
 	LiveBytes  uint64 // 0 unless InsideLive
 }
@@ -51,31 +51,30 @@ type NotAllocatedError struct {
 func (e *NotAllocatedError) Error() string {
 	switch {
 	case e.InsideLive:
-		return fmt.Sprintf("symm: free offset %d: %v: it lies inside the live allocation of %d bytes at %d; free that offset instead",
+		return fmt.Sprintf("symm: free offset %d: %v: it is inside the live allocation of %d bytes at %d; free that offset instead",
 			e.Offset, ErrNotAllocated, e.LiveBytes, e.LiveOffset)
 	case e.Offset >= e.Size:
-		return fmt.Sprintf("symm: free offset %d: %v: it lies beyond the arena of %d bytes", e.Offset, ErrNotAllocated, e.Size)
+		return fmt.Sprintf("symm: free offset %d: %v: it is beyond the arena of %d bytes", e.Offset, ErrNotAllocated, e.Size)
 	default:
-		return fmt.Sprintf("symm: free offset %d: %v: it lies in free space; it was freed already or never allocated", e.Offset, ErrNotAllocated)
+		return fmt.Sprintf("symm: free offset %d: %v: it is in free space: freed already, or never allocated", e.Offset, ErrNotAllocated)
 	}
 }
 
 func (e *NotAllocatedError) Unwrap() error { return ErrNotAllocated }
 
-// span is one live allocation. Its two ends are cuts of the address space.
+// span is one live allocation.
 type span struct {
 	offset, bytes uint64 // bytes > 0, both multiples of the granule
 }
 
-// end cannot overflow: a span lies within the arena, whose size is a uint64.
+// end cannot overflow: a span is within the arena, whose size is a uint64.
 func (s span) end() uint64 { return s.offset + s.bytes }
 
-// Arena gives out ranges of [0, size), lowest address first. The same calls
-// give the same offsets on every run.
+// Arena allocates ranges of [0, size), first fit. It is deterministic: the same
+// calls give the same offsets.
 //
-// Only what is taken is stored, in order of address; free space is what lies
-// between. So two freed neighbours are one free range with no code to merge
-// them, and there is no second list that could disagree with the first.
+// It stores live allocations only, sorted by offset. Free ranges are the gaps
+// between them, so neighbouring free ranges need no merging.
 type Arena struct {
 	size    uint64
 	granule uint64
@@ -95,8 +94,8 @@ func NewArena(size, granule uint64) (*Arena, error) {
 	return &Arena{size: size, granule: granule}, nil
 }
 
-// Alloc takes the lowest free range of bytes, rounded up to the granule, and
-// returns its offset.
+// Alloc allocates bytes, rounded up to the granule, at the lowest offset where
+// they fit.
 func (a *Arena) Alloc(bytes uint64) (offset uint64, err error) {
 	if bytes == 0 {
 		return 0, errors.New("symm: alloc 0 bytes: ask for at least one byte")
@@ -105,7 +104,7 @@ func (a *Arena) Alloc(bytes uint64) (offset uint64, err error) {
 		return 0, fmt.Errorf("symm: alloc %d bytes: %w: the limit is %d; free some or allocate fewer, larger ranges",
 			bytes, ErrTooManyAllocations, MaxAllocations)
 	}
-	if bytes > a.size { // also what keeps the rounding below from overflowing
+	if bytes > a.size { // also keeps roundUp from overflowing
 		return 0, a.noSpace(bytes)
 	}
 	rounded := roundUp(bytes, a.granule)
@@ -119,26 +118,26 @@ func (a *Arena) Alloc(bytes uint64) (offset uint64, err error) {
 	return 0, a.noSpace(bytes)
 }
 
-// Place takes the range [offset, offset+bytes) and no other, for an arena that
-// is built up again as another one was. Both are multiples of the granule.
+// Place allocates the range [offset, offset+bytes), to make a copy of another
+// arena. Both are multiples of the granule.
 func (a *Arena) Place(offset, bytes uint64) error {
 	if bytes == 0 || offset%a.granule != 0 || bytes%a.granule != 0 || offset > a.size || bytes > a.size-offset {
-		return fmt.Errorf("symm: place %d bytes at %d: no range of an arena of %d bytes in granules of %d", bytes, offset, a.size, a.granule)
+		return fmt.Errorf("symm: place %d bytes at %d: the arena has %d bytes in granules of %d; give a range of whole granules within it", bytes, offset, a.size, a.granule)
 	}
 	if len(a.live) >= MaxAllocations {
 		return fmt.Errorf("symm: place %d bytes at %d: %w: the limit is %d", bytes, offset, ErrTooManyAllocations, MaxAllocations)
 	}
 	i, found := a.find(offset)
 	if lo, hi := a.gap(i); found || lo > offset || hi < offset+bytes {
-		return fmt.Errorf("symm: place %d bytes at %d: part of the range is taken", bytes, offset)
+		return fmt.Errorf("symm: place %d bytes at %d: part of the range is allocated already", bytes, offset)
 	}
 	a.live = slices.Insert(a.live, i, span{offset, bytes})
 	a.used += bytes
 	return nil
 }
 
-// Free gives the allocation that starts at offset back and returns its rounded
-// size in bytes.
+// Free frees the allocation that starts at offset and returns its rounded size
+// in bytes.
 func (a *Arena) Free(offset uint64) (bytes uint64, err error) {
 	i, found := a.find(offset)
 	if !found {
@@ -166,16 +165,16 @@ func (a *Arena) Used() uint64 { return a.used }
 // Allocations returns the number of live allocations.
 func (a *Arena) Allocations() int { return len(a.live) }
 
-// find returns the index of the allocation that starts at offset or, with
-// false, the index at which one would stand.
+// find returns the index of the allocation that starts at offset. Where there
+// is none it returns false and the index to insert one at.
 func (a *Arena) find(offset uint64) (int, bool) {
 	return slices.BinarySearchFunc(a.live, offset, func(s span, offset uint64) int {
 		return cmp.Compare(s.offset, offset)
 	})
 }
 
-// gap returns the free range before live[i], or the last one for len(live).
-// It may be empty.
+// gap returns the free range before live[i]; for i = len(live) the one at the
+// end. It may be empty.
 func (a *Arena) gap(i int) (lo, hi uint64) {
 	lo, hi = 0, a.size
 	if i > 0 {
@@ -196,8 +195,8 @@ func (a *Arena) noSpace(requested uint64) error {
 	return &NoSpaceError{Requested: requested, LargestFree: largest, TotalFree: a.size - a.used, Size: a.size}
 }
 
-// notAllocated describes offset, at which no allocation starts; i is its place
-// in live.
+// notAllocated describes offset, at which no allocation starts; i is the index
+// from find.
 func (a *Arena) notAllocated(offset uint64, i int) error {
 	e := &NotAllocatedError{Offset: offset, Size: a.size}
 	if i > 0 && offset < a.live[i-1].end() {
@@ -207,5 +206,5 @@ func (a *Arena) notAllocated(offset uint64, i int) error {
 }
 
 // roundUp rounds n up to a multiple of granule, a power of two. The caller
-// makes sure that the result fits.
+// ensures that the result does not overflow.
 func roundUp(n, granule uint64) uint64 { return (n + granule - 1) &^ (granule - 1) }

@@ -249,7 +249,7 @@ func TestNoSpaceErrorsSaySoWhenTheSpaceIsThereButInPieces(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := "alloc 100 bytes: no free range is large enough: largest free range 64, free in all 128 of 256 bytes"
+	want := "alloc 100 bytes: no free range is large enough: the largest has 64 bytes, and 128 of 256 bytes are free in all"
 	if _, err := a.Alloc(100); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("Alloc(100): %v, want %q", err, want)
 	}
@@ -264,9 +264,9 @@ func TestFreeErrorsNameTheOffsetAndWhatLiesThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	for offset, want := range map[uint64]string{
-		192:  "free offset 192: no allocation starts at this offset: it lies inside the live allocation of 256 bytes at 0",
-		256:  "free offset 256: no allocation starts at this offset: it lies in free space",
-		4096: "free offset 4096: no allocation starts at this offset: it lies beyond the arena of 4096 bytes",
+		192:  "free offset 192: no allocation starts at this offset: it is inside the live allocation of 256 bytes at 0",
+		256:  "free offset 256: no allocation starts at this offset: it is in free space",
+		4096: "free offset 4096: no allocation starts at this offset: it is beyond the arena of 4096 bytes",
 	} {
 		if _, err := a.Free(offset); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Free(%d): %v, want %q", offset, err, want)

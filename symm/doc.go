@@ -1,29 +1,28 @@
-// Package symm owns the symmetric memory of one node: which addresses of a
-// heap are taken, the CPU pages beneath them, and which ranks share them.
+// Package symm owns the symmetric memory of one node: the address space of
+// heaps, the CPU pages that back it, and the teams of ranks that share it.
 //
-// It trusts its caller to be one process that knows the whole group, and it
-// trusts none of the caller's numbers: every size, offset and rank is checked
-// before anything changes. The processes that are given a segment's descriptor
-// are trusted with its contents, since each of them may store anywhere in it
-// and may punch holes in it; they are not trusted with its size, which the
-// seals hold fixed, so that no process can make another one die of SIGBUS by
-// truncating what both have mapped.
+// It trusts its caller to be one process that knows the whole group. It checks
+// all numbers: every size, offset and rank, before anything changes. A process
+// that is given a segment's descriptor is trusted with its contents, since it
+// can store anywhere in it and can punch holes in it. It is not trusted with
+// the size: seals fix that, so that no process can make another one die of
+// SIGBUS by truncating a file that both have mapped.
 //
 // The parts, one a file:
 //
-//   - Arena gives out ranges of an address space. Heap is an Arena over the
-//     heap of a group; its windows lie at the same offset on every rank because
-//     one Heap speaks for all of them.
+//   - Arena allocates ranges of an address space. Heap is the Arena of a
+//     group's windows. There is one Heap for all ranks, so a window has the
+//     same offset on every rank.
 //   - Segment is the CPU memory of one rank: a memfd of the heap's maximum size,
-//     sparse until committed. Mapping is a view of it in this process.
-//   - Team numbers the ranks that take part in something together.
+//     sparse until committed. Mapping is a mapping of it in this process.
+//   - Team numbers the ranks of a set.
 //
-// Arena, Heap and Team are plain values with no I/O and no locks: whoever owns
+// Arena, Heap and Team are plain values with no I/O and no locks: the owner of
 // the group serialises the calls. Segment and Mapping are safe for concurrent
-// use, except that memory seen through a Mapping is shared with other processes
-// and is ordered by sync/atomic alone.
+// use, but other processes access the memory of a Mapping at the same time:
+// only sync/atomic orders these accesses.
 //
-// It must never pick an algorithm, speak to a socket, or touch GPU memory, and
-// no address given out may move or change size while it is allocated: captured
-// graphs hold it. Raw memory is handled in *_unsafe.go only.
+// The package must never pick an algorithm, use a socket, or touch GPU memory.
+// An allocation must not move or change its size, since captured graphs hold
+// its address. Raw memory is handled in *_unsafe.go only.
 package symm

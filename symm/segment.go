@@ -19,18 +19,18 @@ const (
 	MaxSegmentBytes = 1 << 46
 
 	// maxSegmentName is the kernel's limit for the name of a memfd, in bytes:
-	// NAME_MAX less the "memfd:" that it puts before it.
+	// NAME_MAX less the length of its prefix "memfd:".
 	maxSegmentName = 249
 
-	// commitStep is the most that one fallocate call is asked to do, in bytes.
-	// Before Linux 6.11 (ca86a5d2f9fe) any signal ends the call with EINTR and
-	// undoes its work, so that one call for a large range would never get done
-	// under the 100 Hz of a CPU profile. 2 MiB take well under a millisecond,
-	// and are a huge page where shared memory has them.
+	// commitStep is the largest range of one fallocate call, in bytes. Before
+	// Linux 6.11 (ca86a5d2f9fe) any signal ends the call with EINTR and undoes
+	// its work, so a call for a large range would never finish while a CPU
+	// profile sends 100 signals a second. 2 MiB take well under a millisecond,
+	// and are the size of a huge page.
 	commitStep = 2 << 20
 
-	// maxInterrupts bounds the attempts at one step. Signals that keep coming
-	// faster than a step completes are a fault of the machine, to be reported.
+	// maxInterrupts bounds the attempts at one step. Signals that keep arriving
+	// faster than a step completes are an error of the machine.
 	maxInterrupts = 1000
 
 	// statBlockBytes is the unit of st_blocks, whatever the page size: stat(2).
@@ -41,12 +41,13 @@ const (
 // gone, or on a mapping that is unmapped.
 var ErrReleased = errors.New("released already")
 
-// Segment is the CPU memory of one rank's heap: a memfd whose size is the
-// heap's maximum for good and whose pages come and go beneath it. A reserved
-// byte costs nothing; a committed one is memory.
+// Segment is the CPU memory of one rank's heap: a memfd of the heap's maximum
+// size, which is fixed, while pages are committed and decommitted. Reserved
+// bytes cost no memory; committed ones do.
 //
 // A new segment has one reference, its creator's. The descriptor is closed when
-// the last one is released; mappings, here and in other processes, stay valid.
+// the last reference is released. Mappings, here and in other processes, stay
+// valid.
 type Segment struct {
 	name string
 	size uint64
@@ -54,7 +55,7 @@ type Segment struct {
 	mu   sync.Mutex
 	fd   int // -1 once closed
 	refs int // held by callers
-	busy int // operations that are using fd; it is not closed beneath them
+	busy int // operations that use fd, which stays open until they end
 }
 
 // NewSegment creates a sparse memfd of size bytes, a multiple of the page size,
@@ -80,9 +81,10 @@ func NewSegment(name string, size uint64) (*Segment, error) {
 	return &Segment{name: name, size: size, fd: fd, refs: 1}, nil
 }
 
-// OpenSegment makes a segment of a descriptor that another process has sent,
-// which it takes over, whatever comes of it. It must be what NewSegment makes
-// for the same size: a memfd for reading and writing that nobody can resize.
+// OpenSegment makes a segment from a descriptor that another process has sent.
+// It takes ownership of the descriptor, also where it fails. The descriptor
+// must be as NewSegment makes it for the same size: a memfd for reading and
+// writing that cannot be resized.
 func OpenSegment(name string, fd int, size uint64) (*Segment, error) {
 	if err := checkOpened(fd, size); err != nil {
 		return nil, errors.Join(fmt.Errorf("symm: open segment %q: %w", name, err), unix.Close(fd))
@@ -90,12 +92,12 @@ func OpenSegment(name string, fd int, size uint64) (*Segment, error) {
 	return &Segment{name: name, size: size, fd: fd, refs: 1}, nil
 }
 
-// checkOpened asks for the seals first: only memory has them, and nothing else
-// is asked of a file that may be on a file system of the other process's.
+// checkOpened checks the seals first. Only memfds have them, so no other system
+// call is made on a file that may be on a file system of the other process.
 func checkOpened(fd int, size uint64) error {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
-		return fmt.Errorf("it is no memfd: %w", err)
+		return fmt.Errorf("it is not a memfd: %w", err)
 	}
 	const must, mustNot = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW, unix.F_SEAL_WRITE | unix.F_SEAL_FUTURE_WRITE
 	if seals&must != must || seals&mustNot != 0 {
@@ -115,8 +117,8 @@ func checkOpened(fd int, size uint64) error {
 	return nil
 }
 
-// File tells segments apart, in all processes: two descriptors of one memfd
-// give the same.
+// File identifies the segment's memory in all processes: two descriptors of one
+// memfd have the same FileID.
 func (s *Segment) File() (id FileID, err error) {
 	err = s.withFD(func(fd int) error {
 		var stat unix.Stat_t
@@ -129,11 +131,11 @@ func (s *Segment) File() (id FileID, err error) {
 	return id, err
 }
 
-// FileID is what File returns.
+// FileID identifies a memfd.
 type FileID struct{ device, inode uint64 }
 
-// sizeAndSeal also seals the seals, so that no holder of the descriptor can add
-// F_SEAL_WRITE and break the others.
+// sizeAndSeal also seals the set of seals, so that no holder of the descriptor
+// can add F_SEAL_WRITE, which would break the others.
 func sizeAndSeal(fd int, size uint64) error {
 	if err := unix.Ftruncate(fd, int64(size)); err != nil {
 		return fmt.Errorf("ftruncate to %d bytes: %w", size, err)
@@ -152,7 +154,7 @@ func (s *Segment) Name() string { return s.name }
 func (s *Segment) Size() uint64 { return s.size }
 
 // FD returns the descriptor, to be passed to another process. It is valid as
-// long as the caller holds a reference, and -1 when nobody holds one.
+// long as the caller holds a reference, and -1 after the last release.
 func (s *Segment) FD() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,8 +164,8 @@ func (s *Segment) FD() int {
 	return s.fd
 }
 
-// Retain adds a reference. It fails when the last one is gone: the descriptor
-// number may be another file by now.
+// Retain adds a reference. It fails after the last release: the descriptor is
+// closed, and its number may belong to another file.
 func (s *Segment) Retain() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,9 +176,9 @@ func (s *Segment) Retain() error {
 	return nil
 }
 
-// Release drops a reference and closes the descriptor with the last one, or,
-// where an operation is under way in another goroutine, when that is done. One
-// Release too many changes nothing and is an error.
+// Release drops a reference. With the last one it closes the descriptor, or
+// leaves that to an operation that another goroutine has under way. One Release
+// too many changes nothing and is an error.
 func (s *Segment) Release() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,25 +192,25 @@ func (s *Segment) Release() error {
 	return nil
 }
 
-// Commit makes sure that a range has pages, so that touching it cannot fail for
-// want of memory later. What the range holds already is kept. Offset and bytes
-// are multiples of the page size.
+// Commit backs a range with pages, so that a later access cannot fail for lack
+// of memory. It keeps the contents. Offset and bytes are multiples of the page
+// size.
 //
-// After an error any part of the range may be committed or not, except that
-// pages that were ever touched keep their contents: call again, or Decommit.
+// After an error any part of the range may be committed. Contents are kept.
+// Call it again, or Decommit.
 func (s *Segment) Commit(offset, bytes uint64) error {
 	return s.fallocate("commit", 0, offset, bytes)
 }
 
-// Decommit gives the pages of a range back. The range stays reserved and mapped
-// and reads as zero; touching it commits it again. Offset and bytes are
-// multiples of the page size.
+// Decommit frees the pages of a range. The range stays reserved and mapped, and
+// reads as zero. An access commits it again. Offset and bytes are multiples of
+// the page size.
 func (s *Segment) Decommit(offset, bytes uint64) error {
 	return s.fallocate("decommit", unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, offset, bytes)
 }
 
-// Sweep is Decommit for a large range that has few pages, if any: it takes time
-// by the pages that are there, and not by the bytes of the range.
+// Sweep is Decommit for a large range with few pages or none. It makes one
+// system call, so its time depends on the number of pages, not on the range.
 func (s *Segment) Sweep(offset, bytes uint64) error {
 	err := s.checkRange(offset, bytes)
 	if err == nil {
@@ -222,8 +224,8 @@ func (s *Segment) Sweep(offset, bytes uint64) error {
 	return nil
 }
 
-// Committed returns the bytes of memory that the segment takes, swapped pages
-// included, whoever touched them.
+// Committed returns the bytes of committed pages, swapped ones included,
+// whichever process has committed them.
 func (s *Segment) Committed() (uint64, error) {
 	var stat unix.Stat_t
 	err := s.withFD(func(fd int) error { return unix.Fstat(fd, &stat) })
@@ -233,8 +235,9 @@ func (s *Segment) Committed() (uint64, error) {
 	return uint64(stat.Blocks) * statBlockBytes, nil
 }
 
-// HasData says whether anything was ever stored in a range. Reading a page through a mapping gives it memory; asking does not.
-// It may say so of a range beside which something was stored, where the kernel's pages are larger.
+// HasData says whether a range has pages. Unlike a read through a mapping it
+// commits none. With huge pages it may be true because of a store beside the
+// range.
 func (s *Segment) HasData(offset, bytes uint64) (bool, error) {
 	if bytes == 0 || offset > s.size || bytes > s.size-offset {
 		return false, fmt.Errorf("symm: data of %d bytes at %d of segment %q: it has %d bytes", bytes, offset, s.name, s.size)
@@ -268,8 +271,8 @@ func (s *Segment) fallocate(op string, mode uint32, offset, bytes uint64) error 
 	return nil
 }
 
-// checkRange accepts whole pages within the segment. Parts of pages are refused
-// because a hole in one would zero the bytes and free nothing.
+// checkRange accepts whole pages within the segment. It refuses parts of pages,
+// since a hole in a part would zero the bytes and free no memory.
 func (s *Segment) checkRange(offset, bytes uint64) error {
 	page := uint64(os.Getpagesize())
 	switch {
@@ -283,8 +286,8 @@ func (s *Segment) checkRange(offset, bytes uint64) error {
 	return nil
 }
 
-// inSteps calls do for the pieces of a range between multiples of commitStep,
-// in order, each until it is not interrupted.
+// inSteps splits a range at multiples of commitStep and calls do for each piece,
+// in order. It repeats a call that was interrupted.
 func inSteps(offset, bytes uint64, do func(offset, bytes uint64) error) error {
 	for bytes > 0 {
 		step := min(bytes, commitStep-offset%commitStep)
@@ -300,7 +303,7 @@ func inSteps(offset, bytes uint64, do func(offset, bytes uint64) error) error {
 	return nil
 }
 
-// withFD calls use with the descriptor and keeps it open meanwhile.
+// withFD calls use with the descriptor, which stays open during the call.
 func (s *Segment) withFD(use func(fd int) error) error {
 	s.mu.Lock()
 	if s.refs == 0 {
@@ -316,11 +319,11 @@ func (s *Segment) withFD(use func(fd int) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.busy--
-	_ = s.closeIfUnused() // the operation's own result stands, whatever close says
+	_ = s.closeIfUnused() // an error of close does not change the operation's result
 	return err
 }
 
-// closeIfUnused is called with mu held.
+// closeIfUnused must be called with mu held.
 func (s *Segment) closeIfUnused() error {
 	if s.refs > 0 || s.busy > 0 || s.fd < 0 {
 		return nil

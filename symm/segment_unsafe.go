@@ -10,24 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mapping is a shared, writable view of a whole segment in this process. It
-// needs neither the segment nor its descriptor to live on.
+// Mapping is a shared, writable mapping of a whole segment in this process. It
+// stays valid after the segment is released.
 //
-// Other processes store into the same memory at any time. Words that they share
-// with this one are read and written with sync/atomic; bytes are read after a
-// word says that they are complete.
+// Other processes may store into the same memory at any time. Shared words are
+// read and written with sync/atomic. Bytes are read after a word says that they
+// are complete.
 //
-// Preconditions that no check can enforce:
-//   - what Word32, Word64 and Bytes returned is not used after Unmap: it would
-//     fault, or reach whatever the address has become;
-//   - no Go pointer is stored in it: the collector does not look there, and
-//     another process could not follow it.
+// Preconditions that are not checked:
+//   - results of Word32, Word64 and Bytes are not used after Unmap: an access
+//     would fault, or reach other memory;
+//   - no Go pointer is stored in it: the garbage collector does not see it, and
+//     it is invalid in other processes.
 type Mapping struct {
 	mem atomic.Pointer[[]byte] // nil once unmapped
 }
 
-// Map maps the whole segment. Reserved pages cost address space only; touching
-// one that is not committed commits it.
+// Map maps the whole segment. Reserved pages cost address space only. The first
+// access to a page commits it.
 func (s *Segment) Map() (*Mapping, error) {
 	m := new(Mapping)
 	err := s.withFD(func(fd int) error {
@@ -43,22 +43,22 @@ func (s *Segment) Map() (*Mapping, error) {
 	return m, nil
 }
 
-// Word32 returns the word at off for sync/atomic, or nil when off is not a
-// multiple of 4, the word is not within the segment, or it is unmapped.
+// Word32 returns the word at off, for sync/atomic. It returns nil when off is not
+// a multiple of 4, the word is not within the segment, or after Unmap.
 func (m *Mapping) Word32(off uint64) *uint32 {
 	b := m.word(off, unsafe.Sizeof(uint32(0)))
 	return (*uint32)(unsafe.Pointer(unsafe.SliceData(b)))
 }
 
-// Word64 returns the word at off for sync/atomic, or nil when off is not a
-// multiple of 8, the word is not within the segment, or it is unmapped.
+// Word64 returns the word at off, for sync/atomic. It returns nil when off is not
+// a multiple of 8, the word is not within the segment, or after Unmap.
 func (m *Mapping) Word64(off uint64) *uint64 {
 	b := m.word(off, unsafe.Sizeof(uint64(0)))
 	return (*uint64)(unsafe.Pointer(unsafe.SliceData(b)))
 }
 
 // Bytes returns n bytes at off, or nil when they are not within the segment or
-// it is unmapped. The slice cannot be grown over what follows.
+// after Unmap. The slice has no spare capacity.
 func (m *Mapping) Bytes(off, n uint64) []byte {
 	mem := m.mem.Load()
 	if mem == nil {
@@ -70,7 +70,7 @@ func (m *Mapping) Bytes(off, n uint64) []byte {
 	return (*mem)[off : off+n : off+n]
 }
 
-// Unmap ends the view. A second Unmap changes nothing and is an error.
+// Unmap unmaps the memory. A second Unmap changes nothing and is an error.
 func (m *Mapping) Unmap() error {
 	mem := m.mem.Swap(nil)
 	if mem == nil {
@@ -82,8 +82,8 @@ func (m *Mapping) Unmap() error {
 	return nil
 }
 
-// word returns the bytes of an aligned word. The base of a mapping is a
-// multiple of the page size, so an aligned offset is an aligned address.
+// word returns the bytes of an aligned word. The base of a mapping is
+// page-aligned, so an aligned offset is an aligned address.
 func (m *Mapping) word(off uint64, size uintptr) []byte {
 	if off%uint64(size) != 0 {
 		return nil

@@ -5,24 +5,24 @@ import (
 	"slices"
 )
 
-// MaxWorldSize bounds the ranks of a world, and so the memory of a Team.
+// MaxWorldSize bounds the world size, and so the memory of a Team.
 const MaxWorldSize = 65536
 
-// Names of the three kinds of team.
+// Names of teams.
 const (
 	TeamWorld = "world"
 	TeamNode  = "node"
 	TeamRail  = "rail"
 )
 
-// Team is a set of ranks that take part in something together. A rank's place
-// in Ranks is its team rank, so all members agree on the numbering.
+// Team is a set of ranks. A rank's index in Ranks is its team rank, so all
+// members agree on the numbering.
 //
-// Ranks of a world are numbered node by node: with k ranks a node, ranks
-// [i*k, (i+1)*k) are those of node i.
+// World ranks are numbered node by node: with k ranks a node, node i has the
+// ranks [i*k, (i+1)*k).
 type Team struct {
 	Name  string
-	Ranks []int // world ranks, ascending, no duplicates; not to be changed
+	Ranks []int // world ranks, ascending, no duplicates; read-only
 }
 
 // WorldTeam returns the team of all ranks.
@@ -33,8 +33,8 @@ func WorldTeam(worldSize int) (Team, error) {
 	return newTeam(TeamWorld, 0, 1, worldSize), nil
 }
 
-// NodeTeam returns the team of the ranks that share rank's node. The last node
-// may have fewer than ranksPerNode ranks.
+// NodeTeam returns the team of the ranks on rank's node. The last node may have
+// fewer than ranksPerNode ranks.
 func NodeTeam(rank, worldSize, ranksPerNode int) (Team, error) {
 	if err := checkPlace(TeamNode, rank, worldSize, ranksPerNode); err != nil {
 		return Team{}, err
@@ -43,21 +43,21 @@ func NodeTeam(rank, worldSize, ranksPerNode int) (Team, error) {
 	return newTeam(TeamNode, first, 1, min(ranksPerNode, worldSize-first)), nil
 }
 
-// RailTeam returns the team of the ranks with rank's index on each node. All
-// nodes must have ranksPerNode ranks: with an uneven last node some rails would
-// be a node short, and what is reduced over them would be too.
+// RailTeam returns the team of the ranks that have rank's local rank, one a node.
+// All nodes must have ranksPerNode ranks: with a smaller last node some rails
+// would lack it, and so would a reduction over these rails.
 func RailTeam(rank, worldSize, ranksPerNode int) (Team, error) {
 	if err := checkPlace(TeamRail, rank, worldSize, ranksPerNode); err != nil {
 		return Team{}, err
 	}
 	if worldSize%ranksPerNode != 0 {
-		return Team{}, fmt.Errorf("symm: rail team: world size %d is not a multiple of %d ranks per node, so the last node is short; start the same number of ranks on every node",
+		return Team{}, fmt.Errorf("symm: rail team: world size %d is not a multiple of %d ranks per node, so the last node has fewer; start the same number of ranks on every node",
 			worldSize, ranksPerNode)
 	}
 	return newTeam(TeamRail, rank%ranksPerNode, ranksPerNode, worldSize/ranksPerNode), nil
 }
 
-// TeamRank translates a world rank, and says whether it is in the team.
+// TeamRank converts a world rank to a team rank. False: it is not in the team.
 func (t Team) TeamRank(worldRank int) (int, bool) {
 	i, found := slices.BinarySearch(t.Ranks, worldRank)
 	if !found {
@@ -66,7 +66,7 @@ func (t Team) TeamRank(worldRank int) (int, bool) {
 	return i, true
 }
 
-// WorldRank translates a team rank.
+// WorldRank converts a team rank to a world rank.
 func (t Team) WorldRank(teamRank int) (int, error) {
 	if teamRank < 0 || teamRank >= len(t.Ranks) {
 		return 0, fmt.Errorf("symm: %s team: team rank %d is outside [0, %d)", t.Name, teamRank, len(t.Ranks))

@@ -2,34 +2,35 @@ package symm
 
 import "fmt"
 
-// WindowGranule is the unit of windows of CPU memory, in bytes. 64 KiB is the largest base
-// page of amd64 and arm64 (which has 4, 16 and 64 KiB kernels), so on every
-// machine a window starts and ends on a page and can be committed and
-// decommitted without its neighbours. 2 MiB, a huge page, would waste most of a
-// heap on the small windows that hold flags and counters.
+// WindowGranule is the unit of windows of CPU memory, in bytes. 64 KiB is the
+// largest base page of amd64 and arm64 (which has 4, 16 and 64 KiB kernels). So
+// on every machine a window consists of whole pages and can be committed and
+// decommitted by itself. With 2 MiB, a huge page, small windows of flags and
+// counters would waste most of a heap.
 const WindowGranule = 64 << 10
 
-// Window is a range of symmetric memory: the same offset from the heap's base
-// on every rank of the group. Both are multiples of the heap's granule.
+// Window is a range of symmetric memory: it has the same offset from the heap's
+// base on every rank of the group. Both fields are multiples of the heap's
+// granule.
 type Window struct {
 	Offset uint64 `json:"offset"`
 	Bytes  uint64 `json:"bytes"`
 }
 
-// Heap gives out the windows of a group. It holds addresses, not memory, and
-// one Heap describes all ranks, so they cannot disagree about an offset.
+// Heap allocates the windows of a group. It has offsets, not memory. One Heap is
+// for all ranks, so their offsets cannot differ.
 //
-// The scratch, at the bottom, belongs to the collectives: it is never a window.
+// The scratch, at the bottom, belongs to the collectives and is no window.
 type Heap struct {
 	arena   *Arena
 	granule uint64
 	scratch uint64 // bytes, a multiple of granule
 }
 
-// NewHeap returns a heap of maxBytes, a multiple of granule, of which the first
-// scratchBytes, rounded up to granule, are the scratch. Either the scratch or
-// the room for windows may be empty. granule is what the heap's memory comes
-// in: WindowGranule of a CPU's.
+// NewHeap returns a heap of maxBytes, a multiple of granule. The first
+// scratchBytes, rounded up to granule, are the scratch. The scratch may be
+// empty, or take the whole heap. granule depends on the kind of memory; it is
+// WindowGranule for CPU memory.
 func NewHeap(maxBytes, scratchBytes, granule uint64) (*Heap, error) {
 	arena, err := NewArena(maxBytes, granule)
 	if err != nil {
@@ -38,15 +39,15 @@ func NewHeap(maxBytes, scratchBytes, granule uint64) (*Heap, error) {
 	if scratchBytes == 0 {
 		return &Heap{arena: arena, granule: granule}, nil
 	}
-	// The first allocation of an arena is at 0. Taking the scratch from the
-	// arena keeps every offset, in errors too, an offset from the heap's base.
+	// An arena's first allocation is at 0. With the scratch in the arena, all
+	// offsets, in errors too, are relative to the heap's base.
 	if _, err := arena.Alloc(scratchBytes); err != nil {
 		return nil, fmt.Errorf("new heap: scratch: %w", err)
 	}
 	return &Heap{arena: arena, granule: granule, scratch: arena.Used()}, nil
 }
 
-// Scratch returns the range that is reserved for the collectives, as rounded.
+// Scratch returns the range of the scratch, rounded up.
 func (h *Heap) Scratch() Window { return Window{Offset: 0, Bytes: h.scratch} }
 
 // AllocWindow takes the lowest free range of bytes, rounded up to the heap's
@@ -59,14 +60,14 @@ func (h *Heap) AllocWindow(bytes uint64) (Window, error) {
 	return Window{Offset: offset, Bytes: roundUp(bytes, h.granule)}, nil
 }
 
-// PlaceWindow takes the very range of a window that another heap has given out.
+// PlaceWindow allocates a window of another heap at the same place.
 func (h *Heap) PlaceWindow(w Window) error { return h.arena.Place(w.Offset, w.Bytes) }
 
-// FreeWindow gives the window at offset back and returns it as it was. Its
-// error matches ErrNotAllocated.
+// FreeWindow frees the window at offset and returns it. Its error matches
+// ErrNotAllocated.
 func (h *Heap) FreeWindow(offset uint64) (Window, error) {
 	if offset < h.scratch {
-		return Window{}, fmt.Errorf("symm: free window at %d: the offset lies in the scratch, the first %d bytes, which is never freed: %w",
+		return Window{}, fmt.Errorf("symm: free window at %d: the offset is in the scratch, the first %d bytes, which cannot be freed: %w",
 			offset, h.scratch, ErrNotAllocated)
 	}
 	bytes, err := h.arena.Free(offset)
@@ -76,8 +77,7 @@ func (h *Heap) FreeWindow(offset uint64) (Window, error) {
 	return Window{Offset: offset, Bytes: bytes}, nil
 }
 
-// Windows returns the live windows in order of offset. The slice is the
-// caller's.
+// Windows returns a copy of the list of live windows, by offset.
 func (h *Heap) Windows() []Window {
 	windows := make([]Window, 0, len(h.arena.live))
 	for _, s := range h.arena.live {
@@ -96,5 +96,5 @@ func (h *Heap) Live() int {
 	return h.arena.Allocations() - 1
 }
 
-// Used returns the bytes that live windows take; the scratch is not counted.
+// Used returns the bytes of all live windows, without the scratch.
 func (h *Heap) Used() uint64 { return h.arena.Used() - h.scratch }
