@@ -2,14 +2,14 @@ package alltoall
 
 import "math"
 
-// Bounded is a rank's combine in float64, and how far from that its Combined may be. Any order of additions stays within, and
-// so do fused ones.
+// Bounded is a rank's combine in float64, with a bound on the error of its Combined. The bound holds for any order of additions,
+// also with fused multiply-adds.
 type Bounded struct {
 	Value, Bound []float64 // [tokens, H]
 }
 
-// CombineBounds is Combine without its roundings. The bound holds while nothing overflows, and with LostRenormalize where weights
-// are not negative (a sum that cancels has no bound). With u and v the relative errors of f32 and of a rounding to another
+// CombineBounds is Combine without rounding, with error bounds. They hold if nothing overflows and, with LostRenormalize, no
+// weight is negative (a sum with cancellation has no bound). With u and v the relative rounding errors of f32 and of another
 // format, n summands, and M the sum of their magnitudes:
 //
 //	|out - value| <= M ((1+u)^(n+k) (1+v_combine) (1+v_out) - 1) + what underflows
@@ -39,7 +39,7 @@ func (p *Placement) CombineBounds(sent []RankOutput, y []ExpertOutput, args Comb
 	return all, nil
 }
 
-// factor64 is factor, and how many roundings the f32 one has.
+// factor64 is factor in float64, with the number of roundings of the f32 one.
 func (p *Placement) factor64(entries []Entry, lost Ranks) (factor float64, roundings int) {
 	if _, scaled := p.factor(entries, lost); !scaled {
 		return 1, 0
@@ -54,10 +54,10 @@ func (p *Placement) factor64(entries []Entry, lost Ranks) (factor float64, round
 	return all / left, 2*len(entries) + 2
 }
 
-// sum64 is a token's sum, with what its error depends on.
+// sum64 is a token's sum, with the terms of its error bound.
 type sum64 struct {
 	value, magnitude []float64
-	roundings        int     // relative ones of f32, of each summand at most
+	roundings        int     // relative ones, in f32; at most so many a summand
 	underflow        float64 // absolute
 }
 
@@ -99,13 +99,13 @@ func (s *sum64) bounds(combine, out Format) []float64 {
 	growth := math.Pow(1+roundoff(F32), float64(s.roundings)) * (1 + roundoff(combine)) * (1 + roundoff(out))
 	bounds := make([]float64, len(s.magnitude))
 	for i, m := range s.magnitude {
-		// float64's own errors, and the growth of what underflowed, are far within a thousandth and a half.
+		// The factors 1.001 and 2 cover the errors of float64 and the growth of underflows.
 		bounds[i] = 1.001*m*(growth-1) + 2*(s.underflow+halfSubnormal(out))
 	}
 	return bounds
 }
 
-// roundoff is the largest relative error of rounding to a format, halfSubnormal the largest absolute one below its smallest
+// roundoff is the largest relative error of rounding to a format. halfSubnormal is the largest absolute error below the smallest
 // normal value.
 func roundoff(f Format) float64 {
 	return math.Ldexp(1, map[Format]int{F32: -24, BF16: -8, F16: -11}[f])

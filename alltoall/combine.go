@@ -2,36 +2,36 @@ package alltoall
 
 import "fmt"
 
-// ExpertOutput is what the experts of a rank give back: rows where its view has them.
+// ExpertOutput is the output of a rank's experts, in the layout of its view.
 type ExpertOutput struct {
 	View *View
 	Y    []byte // [View.Rows, H] of CombineArgs.YDtype
 }
 
-// CombineArgs is what a combine is asked for, by all ranks alike.
+// CombineArgs are the arguments of a combine, the same on all ranks.
 type CombineArgs struct {
 	YDtype, OutDtype Format
-	Weighted         bool     // y has been multiplied by the weights; with Tokens it always has
+	Weighted         bool     // y is multiplied by the weights already; always so with Tokens
 	Add              [][]byte // [rank][tokens, H] of OutDtype; nil: nothing
-	Lost             Ranks    // besides those that were lost in the dispatch
+	Lost             Ranks    // in addition to those lost in the dispatch
 }
 
-// Combined is what a rank gets back.
+// Combined is the result of a combine on one rank.
 type Combined struct {
 	Out    []byte // [tokens, H] of OutDtype; nil on a rank that is lost
 	Report Report
 }
 
-// Combine plays the combine of a dispatch. Sums are made in f32, each operation rounded, always in the same order:
+// Combine computes the combine of a dispatch. Sums are in f32. Every operation rounds, and the order is fixed:
 //
 //	partial of a rank  round_combine(w y + w y + ...) over its experts, in the order of topk_idx
 //	out                round_out((partial + partial + ...) * factor + add) over ranks, ascending
 //
-// A sum begins with its first summand; one of none is +0 (the partial of a copy whose rows all were over capacity is one). The
-// factor is there only with LostRenormalize, for a token that lost some of its weights and has others left, whose sum is not 0:
-// (sum of all its weights) / (sum of those not lost), each sum in the order of topk_idx. Where Add is nil nothing is added.
+// A sum begins with its first summand. An empty sum is +0 (a copy whose rows were all over capacity has one). The factor applies
+// only with LostRenormalize, to a token that lost some of its weights but not all, if the sum of the rest is not 0. It is
+// (sum of all weights) / (sum of those not lost), both in the order of topk_idx. Where Add is nil nothing is added.
 //
-// LostCopies counts a token's copies to ranks that are lost, whether they were before the dispatch or only before the combine.
+// LostCopies counts a token's copies to lost ranks, whether these were lost before the dispatch or before the combine.
 func (p *Placement) Combine(sent []RankOutput, y []ExpertOutput, args CombineArgs) ([]Combined, error) {
 	parts, err := p.gather(sent, y, args)
 	if err != nil {
@@ -68,8 +68,8 @@ func (p *Placement) Combine(sent []RankOutput, y []ExpertOutput, args CombineArg
 	return all, nil
 }
 
-// addRow adds in f32. The first summand is taken as it is: 0 and -0 is 0. Products that are added have been converted to
-// float32, without which Go may fuse the two operations, across statements as well.
+// addRow adds in f32. It copies the first summand, since 0 + -0 would be 0. Callers convert products to float32 explicitly: else
+// Go may fuse multiplication and addition, even across statements.
 func addRow(sum, row []float32, first bool) {
 	for i := range sum {
 		if first {
@@ -80,7 +80,7 @@ func addRow(sum, row []float32, first bool) {
 	}
 }
 
-// factor is what a token's sum is multiplied by, and whether it is.
+// factor is the factor of a token's sum; scaled is false where there is none.
 func (p *Placement) factor(entries []Entry, lost Ranks) (factor float32, scaled bool) {
 	if p.config.LostWeights != LostRenormalize {
 		return 1, false
@@ -101,14 +101,14 @@ func (p *Placement) factor(entries []Entry, lost Ranks) (factor float32, scaled 
 	return all / left, true
 }
 
-// partial is what one rank adds for a token: a summand for each entry that has a row.
+// partial is the contribution of one rank to a token: a summand for each entry with a row.
 type partial struct {
 	format  Format
 	rows    [][]byte  // in the order of topk_idx; nil: over capacity
-	weights []float32 // nil: y has been multiplied already
+	weights []float32 // nil: y is multiplied already
 }
 
-// sum adds in f32 and rounds to the combine format.
+// sum adds up in f32 and rounds to the combine format.
 func (s *partial) sum(c *Config) []float32 {
 	sum := make([]float32, c.Hidden)
 	first := true
@@ -134,10 +134,10 @@ type parts struct {
 	tokens [][][]partial // [rank][token] by rank of the experts, ascending
 }
 
-// gather finds each token's rows in the outputs of the ranks.
+// gather collects each token's rows from the outputs of the ranks.
 func (p *Placement) gather(sent []RankOutput, y []ExpertOutput, args CombineArgs) (*parts, error) {
 	if len(sent) != p.World || len(y) != p.World || args.Add != nil && len(args.Add) != p.World {
-		return nil, fmt.Errorf("ep: dispatches, y and add of %d, %d and %d ranks; want %d, the world size",
+		return nil, fmt.Errorf("ep: dispatches of %d ranks, y of %d, add of %d; want %d each, the world size",
 			len(sent), len(y), len(args.Add), p.World)
 	}
 	if !args.YDtype.isSum() || !args.OutDtype.isSum() {
@@ -169,7 +169,7 @@ func (p *Placement) gather(sent []RankOutput, y []ExpertOutput, args CombineArgs
 	return all, nil
 }
 
-// partials are what a rank sends back, for each copy that it has received.
+// partials has the partial of each copy that a rank has received.
 func (p *Placement) partials(o *RankOutput, y ExpertOutput, args CombineArgs) []partial {
 	all := make([]partial, len(o.Received))
 	for i, c := range o.Received {

@@ -216,7 +216,7 @@ func TestACombineOfAnotherShapeIsRefused(t *testing.T) {
 		args CombineArgs
 		want string
 	}{
-		{y[:1], f32, "ep: dispatches, y and add of 2, 1 and 0 ranks; want 2, the world size"},
+		{y[:1], f32, "ep: dispatches of 2 ranks, y of 1, add of 0; want 2 each, the world size"},
 		{y, CombineArgs{YDtype: FP8E4M3, OutDtype: F32}, `ep: y_dtype "fp8_e4m3" and out_dtype "f32"; want f32, bf16 or f16`},
 		{y, CombineArgs{YDtype: F32, OutDtype: F32, Add: [][]byte{nil, nil}}, "ep: rank 0: add has 0 bytes; want 4"},
 		{y, CombineArgs{YDtype: BF16, OutDtype: F32}, "ep: rank 1: y has 4 bytes; want 2 for 1 rows"},

@@ -8,19 +8,20 @@ import (
 	"railhead/internal/oracle"
 )
 
-// Bounds of a Config, those of railhead.h.
+// Bounds of a Config, as in railhead.h.
 const (
 	MaxWorld   = 64
 	MaxExperts = 2048 // physical ones
 	MaxTopK    = 64
 	MaxHidden  = 65536
-	MaxTokens  = 1 << 20 // of a rank
+	MaxTokens  = 1 << 20 // a rank
 )
 
-// ScaleBlock is how many elements of a row share a scale. The last block of a row may be shorter.
+// ScaleBlock is the number of elements that share a scale. The last block of a row may be shorter.
 const ScaleBlock = 128
 
-// Mode is how a buffer is used. LL (decode) has room for the worst case; HT (prefill) has room for a few chunks.
+// Mode is the mode of a buffer: LL (low latency, decode) has room for the worst case, HT (high throughput, prefill) for a few
+// chunks.
 type Mode int
 
 // The modes, with the numbers of railhead.h.
@@ -29,10 +30,10 @@ const (
 	HT Mode = 2
 )
 
-// Format is an element type by the name that railhead.h gives it, in lower case.
+// Format is an element type, named as in railhead.h, in lower case.
 type Format string
 
-// The formats of tokens. FP8E4M3 is none of sums.
+// The formats of tokens. Sums may have all but FP8E4M3.
 const (
 	F32     Format = "f32"
 	BF16    Format = "bf16"
@@ -45,38 +46,39 @@ func (f Format) Size() int { return oracle.Dtype(f).Size() }
 
 func (f Format) isSum() bool { return f == F32 || f == BF16 || f == F16 }
 
-// ScaleFormat is what the scales of a wire of FP8E4M3 are.
+// ScaleFormat is the format of the scales, with WireDtype FP8E4M3.
 type ScaleFormat int
 
-// The scale formats: a float, a power of two in one byte (the exponent + 127), or StaticScale for all, which does not travel.
+// The scale formats: a float; a power of two in one byte (exponent + 127); StaticScale for all blocks, which is not sent.
 const (
 	ScaleF32 ScaleFormat = iota
 	ScaleUE8M0
 	ScaleStatic
 )
 
-// OnInvalid is what happens to invalid input.
+// OnInvalid is the policy for invalid input.
 type OnInvalid int
 
-// InvalidError fails the call, InvalidDrop leaves the entry, token or row out.
+// InvalidError: the call fails. InvalidDrop: the entry, token or row is left out.
 const (
 	InvalidError OnInvalid = iota
 	InvalidDrop
 )
 
-// OnDead is what happens where a rank dies.
+// OnDead is the policy for the death of a rank.
 type OnDead int
 
-// DeadFail breaks the group, DeadDrop goes on without the rank.
+// DeadFail: the group breaks. DeadDrop: the others go on without the rank.
 const (
 	DeadFail OnDead = iota
 	DeadDrop
 )
 
-// LostWeights is what becomes of the other weights of a token that lost some.
+// LostWeights is the policy for a token that lost some of its weights.
 type LostWeights int
 
-// LostKeep leaves them, LostRenormalize multiplies the token's sum by (sum of all its weights) / (sum of those not lost).
+// LostKeep: the other weights stay as they are. LostRenormalize: the token's sum is multiplied by (sum of all its weights) /
+// (sum of those not lost).
 const (
 	LostKeep LostWeights = iota
 	LostRenormalize
@@ -90,8 +92,8 @@ type Config struct {
 	NumExperts       int     // E, logical
 	TopK             int     // K, experts of a token
 	NumPhysical      int     // 0: NumExperts
-	PhysicalExpert   []int32 // [NumPhysical] of which logical expert each is one; nil: expert p
-	PhysicalRank     []int32 // [NumPhysical] where each lies; nil: in blocks
+	PhysicalExpert   []int32 // [NumPhysical] the logical expert of each; nil: p of physical expert p
+	PhysicalRank     []int32 // [NumPhysical] the rank of each; nil: in blocks
 	Dtype            Format  // of x
 	WireDtype        Format  // of dispatched tokens
 	CombineDtype     Format  // of partial sums
@@ -102,7 +104,7 @@ type Config struct {
 	LostWeights      LostWeights
 }
 
-// physical is NumPhysical, as it is meant.
+// physical is the number of physical experts.
 func (c *Config) physical() int {
 	if c.NumPhysical == 0 {
 		return c.NumExperts
@@ -110,8 +112,7 @@ func (c *Config) physical() int {
 	return c.NumPhysical
 }
 
-// Check returns one error that has a line for each thing that is wrong, nil where nothing is. The library's own checks say the
-// same of the first.
+// Check returns an error with a line for each problem, or nil. The library reports the first of them, in the same words.
 func (c *Config) Check(world int) error {
 	var p problems
 	p.within("world size", world, 1, MaxWorld)
@@ -127,7 +128,7 @@ func (c *Config) Check(world int) error {
 	if c.NumPhysical != 0 {
 		p.within("num_physical", c.NumPhysical, c.NumExperts, MaxExperts)
 	}
-	if len(p) == 0 { // the tables are looked at by numbers that are sound
+	if len(p) == 0 { // the checks of the tables index by these numbers
 		c.checkTables(&p, world)
 	}
 	return errors.Join(p...)
@@ -167,10 +168,10 @@ func (c *Config) checkTables(p *problems, world int) {
 	}
 }
 
-// problems are what is wrong with a config, in the order in which it was found.
+// problems are the errors of a config, in the order of the checks.
 type problems []error
 
-// require returns whether it is so.
+// require adds a problem unless so is true. It returns so.
 func (p *problems) require(so bool, format string, args ...any) bool {
 	if !so {
 		*p = append(*p, fmt.Errorf("ep: "+format, args...))

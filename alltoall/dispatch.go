@@ -2,7 +2,7 @@ package alltoall
 
 import "fmt"
 
-// RankInput is what a rank dispatches. Its number of tokens is that of TopKIdx's rows.
+// RankInput is the input of a dispatch on one rank. TopKIdx has a row for each token.
 type RankInput struct {
 	X           []byte    // [tokens, H] of Dtype
 	Scales      []byte    // [tokens, Config.ScaleBytes]; only where Dtype is FP8E4M3
@@ -10,8 +10,8 @@ type RankInput struct {
 	TopKWeights []float32 // [tokens, K]; nil: all 1
 }
 
-// RankOutput is what becomes of a rank's dispatch: where its own tokens went, and the one list of what it has received, by
-// rank, then by token. Views lay that list out.
+// RankOutput is the result of a dispatch on one rank: the routing of its own tokens, and the copies that it has received, by
+// source rank, then by token. A View lays these out in a buffer.
 type RankOutput struct {
 	Routing  *Routing
 	Received []Copy
@@ -21,10 +21,10 @@ type RankOutput struct {
 	placement *Placement
 }
 
-// Dispatch plays a dispatch of all ranks. Ranks that are lost neither send nor receive. What InvalidError refuses is an error;
-// the library gives it to the one rank only.
+// Dispatch computes a dispatch of all ranks. Lost ranks neither send nor receive. Input that InvalidError refuses is an error; in
+// the library it is an error of that rank only.
 //
-// Only a token that goes anywhere is looked at for NaN and infinity: what a padding token holds never matters.
+// Only tokens that go to an expert are checked for NaN and infinity. Padding tokens may hold anything.
 func (p *Placement) Dispatch(inputs []RankInput, lost Ranks) ([]RankOutput, error) {
 	if len(inputs) != p.World {
 		return nil, fmt.Errorf("ep: inputs of %d ranks; want %d, the world size", len(inputs), p.World)
@@ -53,7 +53,7 @@ func (p *Placement) Dispatch(inputs []RankInput, lost Ranks) ([]RankOutput, erro
 	return outputs, nil
 }
 
-// send routes and encodes one rank's tokens.
+// send routes and encodes the tokens of one rank.
 func (p *Placement) send(rank int, in RankInput, out *RankOutput) error {
 	routing, err := p.Route(rank, in.TopKIdx, in.TopKWeights)
 	if err != nil {

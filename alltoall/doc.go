@@ -1,10 +1,10 @@
-// Package alltoall is what is known about MoE dispatch and combine without any communication: which rank holds which expert
-// (Placement), how large a rank's window is (Layout), which token goes where (Routing), what every rank must receive and get
-// back (Dispatch, Combine), and routings to measure with (Router, FromNPY).
+// Package alltoall defines MoE dispatch and combine, without the communication: which rank holds which expert (Placement), the
+// layout of a rank's window (Layout), which token goes where (Routing), the results on every rank (Dispatch, Combine), and
+// routings for measurements (Router, FromNPY).
 //
-// It owns those definitions and nothing that lives: no memory is shared, nothing waits, and the only input is FromNPY's. It must
-// never call the client library, since tests and bench compare that with what is computed here, slowly and plainly. It trusts
-// no topk_idx and no file; a Config is checked before it is used.
+// It is a plain, slow reference that tests and bench compare the client library with, so it must never call that library. It
+// shares no memory, never waits, and reads no input except in FromNPY. It trusts no topk_idx and no file. A Config is checked
+// before use.
 //
-// Names of shapes: R ranks (the world size), T max_tokens_per_rank, H hidden, E logical experts, K topk.
+// Symbols in shapes: R ranks (the world size), T max_tokens_per_rank, H hidden, E logical experts, K topk.
 package alltoall

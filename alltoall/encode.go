@@ -9,21 +9,21 @@ import (
 
 const (
 	largestE4M3 = 448
-	amaxFloor   = float32(1e-4) // a block of zeros needs a scale as well
+	amaxFloor   = float32(1e-4) // keeps the scale of a block of zeros above 0
 )
 
-// Encode gives a token's row as it is received: its elements of WireDtype and its scales. What has the wire's format already is
-// copied. x is one row of Dtype, scales its scales where Dtype is FP8E4M3.
+// Encode converts a token's row to WireDtype and returns it with its scales. A row that has WireDtype already is unchanged. x is one
+// row of Dtype; scales are its scales where Dtype is FP8E4M3.
 //
-// Of a block with amax = max(max |x|, 1e-4), each operation rounded to f32:
+// For a block with amax = max(max |x|, 1e-4), every operation rounded to f32:
 //
 //	F32     scale = amax / 448               e4m3(x * (448 / amax))
 //	UE8M0   scale = 2^ceil(log2(amax / 448)) e4m3(x / scale)
 //	STATIC  scale = StaticScale              e4m3(x / StaticScale)
 //
-// e4m3 rounds to the nearest, ties to even, and saturates. With |x| <= 448 scale an element is off by at most
-// max(2^-4 |x|, 2^-10 scale) (1 + 2^-18): the rounding to e4m3, and for F32 three roundings to f32 of at most 2^-24 |x| each,
-// where |x| of a subnormal is below 2^-6 scale.
+// e4m3 rounds to nearest, ties to even, and saturates. With |x| <= 448 scale the error of an element is at most
+// max(2^-4 |x|, 2^-10 scale) (1 + 2^-18): the rounding to e4m3 and, for F32, three roundings to f32 of at most 2^-24 |x| each
+// (a subnormal has |x| < 2^-6 scale).
 func (c *Config) Encode(x, scales []byte) (row, rowScales []byte) {
 	if c.Dtype == c.WireDtype {
 		return x, scales
@@ -35,7 +35,7 @@ func (c *Config) Encode(x, scales []byte) (row, rowScales []byte) {
 	return narrow(c.WireDtype, values), rowScales
 }
 
-// scale divides values by their scales, which it returns.
+// scale divides values by the scales of their blocks, and returns the scales.
 func (c *Config) scale(values []float32) (scales []byte) {
 	if c.ScaleFormat == ScaleStatic {
 		for i, x := range values {
@@ -66,7 +66,7 @@ func (c *Config) scale(values []float32) (scales []byte) {
 	return scales
 }
 
-// ue8m0Exponent is the least e with amax <= 448 * 2^e. 448 is 1.75 * 2^8, so amax's own exponent tells, and whether its
+// ue8m0Exponent is the least e with amax <= 448 * 2^e. Since 448 = 1.75 * 2^8, it depends on amax's exponent and on whether its
 // mantissa is above 1.75.
 func ue8m0Exponent(amax float32) int {
 	fraction, exponent := math.Frexp(float64(amax)) // fraction in [1/2, 1)
@@ -76,7 +76,7 @@ func ue8m0Exponent(amax float32) int {
 	return exponent - 9
 }
 
-// isFinite is whether a row of x can travel as FP8: it has no NaN and no infinity, nor have its scales.
+// isFinite is whether a row and its scales have no NaN and no infinity, so that it can be sent as FP8.
 func (c *Config) isFinite(x, scales []byte) bool {
 	for _, v := range widen(c.Dtype, x) {
 		if v-v != 0 {
@@ -88,7 +88,7 @@ func (c *Config) isFinite(x, scales []byte) bool {
 	}
 	if c.ScaleFormat == ScaleUE8M0 {
 		for _, s := range scales {
-			if s == 255 { // its NaN
+			if s == 255 { // NaN of UE8M0
 				return false
 			}
 		}

@@ -1,14 +1,14 @@
 package alltoall
 
-// Bytes of a window that do not depend on the config.
+// Sizes in bytes that do not depend on the config.
 const (
-	stateBytes = 4096 // own rank's counters
-	linkBytes  = 64   // flags of one rank: a line, so that ranks do not write the same one
+	stateBytes = 4096 // counters of the rank itself
+	linkBytes  = 64   // flags of one peer: a cache line of its own, against false sharing
 	line       = 64
 )
 
-// Layout is where the parts of a rank's window begin, and how large their pieces are, in bytes. With P = R - 1 peers, Lmax the
-// most local experts of a rank, and align64 rounding up to a multiple of 64:
+// Layout is the layout of a rank's window: offsets and sizes of its parts, in bytes. With P = R - 1 peers, Lmax the largest number
+// of experts on a rank, and align64 rounding up to a multiple of 64:
 //
 //	state     4096
 //	links     64 R
@@ -22,24 +22,24 @@ const (
 //	LL             S = 2 slots (two dispatches in flight) of C = T tokens
 //	HT             S = 4 slots of C = min(T, max(1, floor(262144 / rowStride))) tokens
 //
-// A rank's own tokens do not go through its window: with R = 1 there are only state and links.
+// A rank's tokens to itself do not pass through the window, so with R = 1 it has state and links only.
 type Layout struct {
-	Links, Counts, Dispatch, Combine uint64 // where these parts begin; the state begins at 0
+	Links, Counts, Dispatch, Combine uint64 // offsets of the parts; the state is at 0
 	Bytes                            uint64 // of the window
 
-	CountsStride  uint64 // counts of one peer and dispatch
-	Slots         int    // S, of each peer
+	CountsStride  uint64 // of the counts of one peer and dispatch
+	Slots         int    // S, for each peer
 	SlotTokens    int    // C
 	HeaderStride  uint64
 	RowStride     uint64
-	SlotBytes     uint64 // headers and rows of a slot
+	SlotBytes     uint64 // of the headers and rows of a slot
 	CombineStride uint64
 }
 
-// htChunkBytes is about what a slot of HT holds: a chunk that stays in a cache between its writer and its reader.
+// htChunkBytes is about the size of a slot of HT: a chunk that stays in the cache until it is read.
 const htChunkBytes = 262144
 
-// NewLayout checks the config.
+// NewLayout checks a config and computes the layout.
 func NewLayout(c Config, world int) (Layout, error) {
 	p, err := NewPlacement(c, world)
 	if err != nil {
@@ -66,7 +66,7 @@ func NewLayout(c Config, world int) (Layout, error) {
 	return l, nil
 }
 
-// BufferBytes is the size of a rank's window, to the byte.
+// BufferBytes is the exact size of a rank's window.
 func BufferBytes(c Config, world int) (uint64, error) {
 	l, err := NewLayout(c, world)
 	return l.Bytes, err
@@ -74,7 +74,7 @@ func BufferBytes(c Config, world int) (uint64, error) {
 
 func align(bytes, to uint64) uint64 { return (bytes + to - 1) / to * to }
 
-// ScaleColumns is how many scales travel with a row: one for each block of 128 elements, none without FP8 or with a static scale.
+// ScaleColumns is the number of scales of a row on the wire: one a block of 128 elements, none without FP8 or with a static scale.
 func (c *Config) ScaleColumns() int {
 	if c.WireDtype != FP8E4M3 || c.ScaleFormat == ScaleStatic {
 		return 0
@@ -82,7 +82,7 @@ func (c *Config) ScaleColumns() int {
 	return (c.Hidden + ScaleBlock - 1) / ScaleBlock
 }
 
-// ScaleBytes is the size of a row's scales: floats, or one byte each.
+// ScaleBytes is the size of a row's scales: 4 bytes each (F32) or 1.
 func (c *Config) ScaleBytes() int {
 	if c.ScaleFormat == ScaleF32 {
 		return 4 * c.ScaleColumns()
@@ -90,7 +90,7 @@ func (c *Config) ScaleBytes() int {
 	return c.ScaleColumns()
 }
 
-// RowBytes is the size of a row on the wire: its elements, then at a multiple of 4 its scales.
+// RowBytes is the size of a row on the wire: its elements, then, at a multiple of 4, its scales.
 func (c *Config) RowBytes() int {
 	elements := c.Hidden * c.WireDtype.Size()
 	if c.ScaleColumns() == 0 {
@@ -99,5 +99,5 @@ func (c *Config) RowBytes() int {
 	return int(align(uint64(elements), 4)) + c.ScaleBytes()
 }
 
-// CombineRowBytes is the size of a partial sum on its way back.
+// CombineRowBytes is the size of a partial sum on the wire.
 func (c *Config) CombineRowBytes() int { return c.Hidden * c.CombineDtype.Size() }

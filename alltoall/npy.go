@@ -10,21 +10,21 @@ import (
 	"strconv"
 )
 
-// TopK is a recorded routing: [Tokens, K] experts, as the file had them.
+// TopK is a recorded routing: experts, [Tokens, K], not validated.
 type TopK struct {
 	Tokens, K int
 	Idx       []int64
 }
 
-// maxNPYHeader is far above what numpy writes for two dimensions, 118 bytes.
+// maxNPYHeader bounds the header. numpy writes 118 bytes for two dimensions.
 const maxNPYHeader = 4096
 
-// npyHeader is the dictionary as numpy writes it, its keys in their order; what else there may be in one is refused.
+// npyHeader matches the header dictionary exactly as numpy writes it. Other forms are refused.
 var npyHeader = regexp.MustCompile(
 	`^\{'descr': *'([^']{1,16})', *'fortran_order': *(True|False) *, *'shape': *\(([0-9]{1,9}), *([0-9]{1,9}),?\) *,? *\} *\n$`)
 
-// FromNPY reads a topk_idx that numpy.save has written: an array [T, K] of int32 or int64 in C order, format version 1 or 2, and
-// nothing behind it. It takes no more memory than there are bytes to read, whatever the header says.
+// FromNPY reads a topk_idx written by numpy.save: an array [T, K] of int32 or int64 in C order, format version 1 or 2, with nothing
+// after it. Its memory is bounded by the bytes that can be read, whatever the header says.
 func FromNPY(r io.Reader) (TopK, error) {
 	t, size, err := readNPYHeader(r)
 	if err != nil {
@@ -37,7 +37,7 @@ func FromNPY(r io.Reader) (TopK, error) {
 	if want := t.Tokens * t.K * size; len(data) < want {
 		return TopK{}, fmt.Errorf("npy: %d bytes of data; want %d for shape (%d, %d)", len(data), want, t.Tokens, t.K)
 	} else if len(data) > want {
-		return TopK{}, fmt.Errorf("npy: more than the %d bytes of data that shape (%d, %d) has", want, t.Tokens, t.K)
+		return TopK{}, fmt.Errorf("npy: there are more than %d bytes of data, the size of shape (%d, %d)", want, t.Tokens, t.K)
 	}
 	t.Idx = make([]int64, t.Tokens*t.K)
 	for i := range t.Idx {
@@ -50,7 +50,7 @@ func FromNPY(r io.Reader) (TopK, error) {
 	return t, nil
 }
 
-// readNPYHeader returns the shape, and the size of an element.
+// readNPYHeader returns the shape and the size of an element.
 func readNPYHeader(r io.Reader) (t TopK, size int, err error) {
 	header, err := readNPYDictionary(r)
 	if err != nil {
@@ -66,10 +66,10 @@ func readNPYHeader(r io.Reader) (t TopK, size int, err error) {
 	case "<i8":
 		size = 8
 	default:
-		return TopK{}, 0, fmt.Errorf("elements are %q; want '<i4' or '<i8', as numpy.int32 and int64 are", descr)
+		return TopK{}, 0, fmt.Errorf("elements are %q; want '<i4' (numpy.int32) or '<i8' (numpy.int64)", descr)
 	}
 	if string(m[2]) == "True" {
-		return TopK{}, 0, errors.New("fortran_order is True; save numpy.ascontiguousarray of it")
+		return TopK{}, 0, errors.New("fortran_order is True; save numpy.ascontiguousarray(array)")
 	}
 	t.Tokens, _ = strconv.Atoi(string(m[3])) // digits, at most nine
 	t.K, _ = strconv.Atoi(string(m[4]))
@@ -79,11 +79,11 @@ func readNPYHeader(r io.Reader) (t TopK, size int, err error) {
 	return t, size, nil
 }
 
-// readNPYDictionary reads the magic, the version and the length, and returns what is behind them.
+// readNPYDictionary reads the magic, the version and the length, and returns the dictionary.
 func readNPYDictionary(r io.Reader) ([]byte, error) {
 	var start [8]byte
 	if _, err := io.ReadFull(r, start[:]); err != nil || !bytes.HasPrefix(start[:], []byte("\x93NUMPY")) {
-		return nil, errors.New("it does not begin as numpy.save begins; is this a .npy file?")
+		return nil, errors.New("the magic \\x93NUMPY is missing; is this a .npy file?")
 	}
 	var length uint32
 	var err error

@@ -1,20 +1,20 @@
 package alltoall
 
-// Placement says where the physical experts of a config lie.
+// Placement says which rank holds which physical experts.
 type Placement struct {
 	World    int
-	Logical  []int   // [physical] of which logical expert it is one
-	Rank     []int   // [physical] where it lies
-	Local    []int   // [physical] its number among the experts of its rank
-	Experts  [][]int // [rank] its physical experts, ascending; Local counts these
+	Logical  []int   // [physical] its logical expert
+	Rank     []int   // [physical] the rank that holds it
+	Local    []int   // [physical] its index in Experts of that rank
+	Experts  [][]int // [rank] its physical experts, ascending
 	Replicas [][]int // [logical] its physical experts, ascending
-	MaxLocal int     // most experts of a rank
+	MaxLocal int     // largest number of experts on a rank
 
 	config Config
 }
 
-// NewPlacement checks the config. Without PhysicalRank a rank holds a block of NumPhysical / world consecutive experts, the
-// first NumPhysical % world ranks one more.
+// NewPlacement checks a config and places its experts. Without PhysicalRank each rank holds a block of NumPhysical / world
+// consecutive experts, and each of the first NumPhysical % world ranks one more.
 func NewPlacement(c Config, world int) (*Placement, error) {
 	if err := c.Check(world); err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func NewPlacement(c Config, world int) (*Placement, error) {
 	return p, nil
 }
 
-// blockOf is the rank of expert e of n. The first n % world blocks, which are one longer, hold the experts below `longer`.
+// blockOf is the rank of expert e of n. The first n % world blocks are one longer; they hold the experts below `longer`.
 func blockOf(e, n, world int) int {
 	size, more := n/world, n%world
 	if longer := more * (size + 1); e >= longer {
@@ -51,8 +51,8 @@ func blockOf(e, n, world int) int {
 	return e / (size + 1)
 }
 
-// Replica is the physical expert that a token of a rank takes: the first one on its own rank, else number (rank + token) %
-// replicas, so that neighbouring tokens take turns and every rank can tell without asking.
+// Replica is the physical expert that serves a token: the first replica on the token's own rank, else replica (rank + token) %
+// replicas. So tokens are spread over replicas, and every rank can compute the choice by itself.
 func (p *Placement) Replica(logical, rank, token int) int {
 	replicas := p.Replicas[logical]
 	for _, e := range replicas {
@@ -63,7 +63,7 @@ func (p *Placement) Replica(logical, rank, token int) int {
 	return replicas[(rank+token)%len(replicas)]
 }
 
-// RankLoads adds the loads of physical experts (token copies, say) over those of each rank.
+// RankLoads adds up the loads of the physical experts of each rank.
 func (p *Placement) RankLoads(physical []uint64) []uint64 {
 	loads := make([]uint64, p.World)
 	for e, load := range physical {
@@ -72,8 +72,7 @@ func (p *Placement) RankLoads(physical []uint64) []uint64 {
 	return loads
 }
 
-// Imbalance is how much longer the busiest of all is at work than if all had the same: max / mean. 1 is even, also where nobody
-// has anything to do.
+// Imbalance is the largest load over the mean load. It is 1 where all loads are equal, also where all are 0.
 func Imbalance(loads []uint64) float64 {
 	var most, sum float64
 	for _, load := range loads {

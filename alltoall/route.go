@@ -5,33 +5,33 @@ import (
 	"fmt"
 )
 
-// Entry is an expert that a token goes to.
+// Entry is an expert that a token is routed to.
 type Entry struct {
 	Physical int
-	Rank     int // where it lies
-	Local    int // its number there
+	Rank     int // that holds it
+	Local    int // its index there
 	Weight   float32
 }
 
-// Copy is a token on its way to a rank: one, whatever the number of its experts there.
+// Copy is the copy of a token for one rank. There is one whatever the number of the token's experts there.
 type Copy struct {
-	Source, Token int     // the token's rank, and its number there
-	Rank          int     // where the experts are
+	Source, Token int     // the token's rank, and its index there
+	Rank          int     // the destination
 	Entries       []Entry // in the order of topk_idx
-	X, Scales     []byte  // the row on the wire; Dispatch fills it in
+	X, Scales     []byte  // the row on the wire; set by Dispatch
 }
 
-// Routing is where the tokens of one rank go.
+// Routing has the destinations of one rank's tokens.
 type Routing struct {
 	Rank    int
 	Entries [][]Entry // [token] its valid entries, in the order of topk_idx
-	Copies  [][]Copy  // [token] the same by rank, ascending
+	Copies  [][]Copy  // [token] its entries grouped by rank, ascending
 	Report  Report
 }
 
-// Route reads a rank's topk_idx, [tokens, K], and its weights, of the same shape; nil: all 1. An entry that is neither -1 nor
-// below E, an expert's second occurrence in a token and tokens from T on are invalid: they take no part with InvalidDrop, and
-// are an error with InvalidError, which comes with the routing of the rest. Entries of tokens from T on are not looked at.
+// Route routes a rank's tokens by topk_idx, [tokens, K], and weights of the same shape (nil: all 1). Invalid are: an entry that is
+// neither -1 nor in 0..E-1, the second occurrence of an expert in a token, and every token from number T on, whose entries are
+// not checked. With InvalidDrop invalid input is left out. With InvalidError it is an error, returned with the routing of the rest.
 func (p *Placement) Route(rank int, topkIdx []int64, weights []float32) (*Routing, error) {
 	k := p.config.TopK
 	switch {
@@ -40,7 +40,7 @@ func (p *Placement) Route(rank int, topkIdx []int64, weights []float32) (*Routin
 	case len(topkIdx)%k != 0:
 		return nil, fmt.Errorf("ep: rank %d: topk_idx has %d entries; want a multiple of topk, which is %d", rank, len(topkIdx), k)
 	case weights != nil && len(weights) != len(topkIdx):
-		return nil, fmt.Errorf("ep: rank %d: topk_weights has %d entries; want %d, as topk_idx", rank, len(weights), len(topkIdx))
+		return nil, fmt.Errorf("ep: rank %d: topk_weights has %d entries; want %d, the number of entries of topk_idx", rank, len(weights), len(topkIdx))
 	}
 	tokens := len(topkIdx) / k
 	r := &Routing{Rank: rank, Entries: make([][]Entry, tokens), Copies: make([][]Copy, tokens)}
@@ -60,7 +60,7 @@ func (p *Placement) Route(rank int, topkIdx []int64, weights []float32) (*Routin
 	return r, r.Report.refusal(p.config.OnInvalid)
 }
 
-// entries are the valid ones of a token.
+// entries returns the valid entries of a token.
 func (p *Placement) entries(rank, token int, topkIdx []int64, weights []float32, report *Report) (valid []Entry) {
 	seen := map[int64]bool{}
 	for i, logical := range topkIdx {
@@ -116,16 +116,16 @@ func (r *Routing) Loads(p *Placement) []uint64 {
 	return loads
 }
 
-// Traffic is the least that a rank must write for other ranks, [rank], where each token travels once to each rank. Its own
-// copies are counted; their bytes are 0.
+// Traffic is the minimum that a rank must write to each rank, [rank], if each token is sent once to each rank. Copies counts the
+// rank's copies to itself too; their bytes are 0.
 type Traffic struct {
-	Copies   []uint64 // of its tokens, to each rank
+	Copies   []uint64 // of tokens
 	Payload  []uint64 // bytes of a dispatch: Config.RowBytes a copy
-	Headers  []uint64 // bytes of a dispatch: 8 a copy, and 8 for each expert there
-	Partials []uint64 // bytes that come back to it in the combine, from each rank: Config.CombineRowBytes a copy
+	Headers  []uint64 // bytes of a dispatch: 8 a copy and 8 an entry
+	Partials []uint64 // bytes that each rank writes to it in the combine: Config.CombineRowBytes a copy
 }
 
-// Traffic adds up the routing's copies. What a rank writes in a combine is the sum of the others' Partials from it.
+// Traffic computes the traffic of a routing. A rank writes in a combine what the Partials of the others have for it.
 func (r *Routing) Traffic(p *Placement) Traffic {
 	t := Traffic{make([]uint64, p.World), make([]uint64, p.World), make([]uint64, p.World), make([]uint64, p.World)}
 	for _, copies := range r.Copies {
@@ -142,10 +142,10 @@ func (r *Routing) Traffic(p *Placement) Traffic {
 	return t
 }
 
-// Report is rh_ep_report: what did not go as asked. All zero where everything did.
+// Report is rh_ep_report: what was lost, invalid or over capacity. It is zero where there was nothing of that.
 type Report struct {
 	LostRanks    Ranks
-	LostCopies   uint64 // token copies that did not reach, or did not come back from, these ranks
+	LostCopies   uint64 // token copies that did not reach these ranks, or did not return from them
 	InvalidIDs   uint64 // entries of topk_idx
 	DuplicateIDs uint64
 	ExcessTokens uint64
@@ -154,7 +154,7 @@ type Report struct {
 	Message      string // the first of each kind
 }
 
-// note counts, and keeps the message of the first.
+// note adds 1 to a counter, and for the first adds the message.
 func (r *Report) note(counter *uint64, format string, args ...any) {
 	if *counter++; *counter > 1 {
 		return
@@ -165,7 +165,7 @@ func (r *Report) note(counter *uint64, format string, args ...any) {
 	r.Message += fmt.Sprintf(format, args...)
 }
 
-// refusal is the error that the report is where invalid input is one.
+// refusal turns the report of invalid input into an error, with InvalidError.
 func (r *Report) refusal(policy OnInvalid) error {
 	if policy == InvalidDrop || r.InvalidIDs+r.DuplicateIDs+r.ExcessTokens+r.NonFinite+r.OverCapacity == 0 {
 		return nil
@@ -173,8 +173,8 @@ func (r *Report) refusal(policy OnInvalid) error {
 	return errors.New("ep: " + r.Message)
 }
 
-// Ranks is a set: bit r is rank r.
+// Ranks is a set of ranks: bit r is rank r.
 type Ranks uint64
 
-// Has is whether the rank is in the set.
+// Has says whether a rank is in the set.
 func (s Ranks) Has(rank int) bool { return s>>rank&1 != 0 }

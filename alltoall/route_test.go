@@ -47,7 +47,7 @@ func TestARoutingOfAnotherShapeIsRefused(t *testing.T) {
 	}{
 		{4, 3, 3, "ep: rank 4; want 0..3"},
 		{0, 4, 4, "ep: rank 0: topk_idx has 4 entries; want a multiple of topk, which is 3"},
-		{2, 6, 3, "ep: rank 2: topk_weights has 3 entries; want 6, as topk_idx"},
+		{2, 6, 3, "ep: rank 2: topk_weights has 3 entries; want 6, the number of entries of topk_idx"},
 	} {
 		if _, err := p.Route(c.rank, make([]int64, c.entries), make([]float32, c.weights)); err == nil || err.Error() != c.want {
 			t.Errorf("error %v; want %s", err, c.want)

@@ -7,19 +7,19 @@ import (
 	"railhead/internal/oracle"
 )
 
-// Router makes routings to measure and test with: K distinct experts a token, the same from the same seed.
+// Router generates routings for measurements and tests: K distinct experts a token, deterministic by its seed.
 type Router struct {
 	topk       int
 	seed       uint64
-	popularity []float64 // [logical expert] how often it is taken, beside the others; 0: never
-	always     int       // an expert that every token names first; -1: none
+	popularity []float64 // [logical expert] its relative frequency; 0: never
+	always     int       // the first expert of every token; -1: none
 }
 
-// Uniform takes every expert as often.
+// Uniform chooses all experts equally often.
 func Uniform(experts, topk int, seed uint64) *Router { return Zipf(experts, topk, 0, seed) }
 
-// Zipf takes the n-th most popular expert 1 / n^exponent times as often as the first. The seed says which expert is
-// which: popular ones are spread over the ranks.
+// Zipf chooses the n-th most popular expert 1 / n^exponent times as often as the first. The order of popularity is a random
+// permutation, so popular experts are spread over the ranks.
 func Zipf(experts, topk int, exponent float64, seed uint64) *Router {
 	r := &Router{topk: topk, seed: seed, popularity: make([]float64, experts), always: -1}
 	for n, expert := range rand.New(rand.NewPCG(seed, 1)).Perm(experts) {
@@ -28,14 +28,14 @@ func Zipf(experts, topk int, exponent float64, seed uint64) *Router {
 	return r
 }
 
-// Hot is Uniform, but that every token of every rank names one expert first.
+// Hot is Uniform, except that one expert is the first of every token.
 func Hot(experts, topk, hot int, seed uint64) *Router {
 	r := Uniform(experts, topk, seed)
 	r.always = hot
 	return r
 }
 
-// OneRank takes only experts that this rank holds, and no other.
+// OneRank chooses only experts that no other rank holds.
 func OneRank(p *Placement, rank int, seed uint64) *Router {
 	r := Uniform(p.config.NumExperts, p.config.TopK, seed)
 	for logical, replicas := range p.Replicas {
@@ -48,8 +48,8 @@ func OneRank(p *Placement, rank int, seed uint64) *Router {
 	return r
 }
 
-// Route is the routing of a rank's tokens in an operation: topk_idx and weights, [tokens, K] each. Where there are fewer
-// experts than K the rest is -1. Weights are positive and sum to about 1.
+// Route generates topk_idx and weights, [tokens, K] each, for a rank in one operation. Where there are fewer than K experts the rest
+// is -1. The weights of experts are positive and add up to about 1.
 func (r *Router) Route(rank, operation, tokens int) (topkIdx []int64, weights []float32) {
 	random := rand.New(rand.NewPCG(oracle.Seed(r.seed, rank, operation), 0))
 	topkIdx, weights = make([]int64, tokens*r.topk), make([]float32, tokens*r.topk)
@@ -62,8 +62,8 @@ func (r *Router) Route(rank, operation, tokens int) (topkIdx []int64, weights []
 	return topkIdx, weights
 }
 
-// draw is a race: experts arrive after exponentially distributed times, popular ones sooner, and the first K are taken. That is
-// the same as drawing one after the other without putting back.
+// draw samples K experts without replacement, weighted by popularity: each expert has an exponentially distributed arrival time
+// with its popularity as rate, and the K earliest are taken.
 func (r *Router) draw(random *rand.Rand, taken []int64, arrivals []float64) {
 	for i := range taken {
 		taken[i], arrivals[i] = -1, math.Inf(1)
@@ -77,7 +77,7 @@ func (r *Router) draw(random *rand.Rand, taken []int64, arrivals []float64) {
 			continue
 		}
 		next := int64(expert)
-		for i := range taken { // an insertion; the last falls out
+		for i := range taken { // insertion sort; the last one drops out
 			if arrival < arrivals[i] {
 				arrival, arrivals[i] = arrivals[i], arrival
 				next, taken[i] = taken[i], next

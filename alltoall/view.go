@@ -2,36 +2,36 @@ package alltoall
 
 import "fmt"
 
-// Arrangement is how received tokens are laid out in the caller's buffer, in rows of H elements. Within an expert (Tokens: within
-// all) rows come in ascending order of rank, then of token.
+// Arrangement is the layout of received tokens in the caller's buffer, in rows of H elements. Rows of one expert (Tokens: all rows)
+// are sorted by rank, then by token.
 type Arrangement int
 
 // The arrangements, with the numbers of railhead.h.
 const (
-	Padded Arrangement = iota // [local experts, capacity, H]: expert e's rows begin at e * capacity
-	Flat                      // [capacity, H]: expert after expert, each from a multiple of alignment rows on
+	Padded Arrangement = iota // [local experts, capacity, H]: expert e's rows begin at row e * capacity
+	Flat                      // [capacity, H]: one expert after another, each beginning at a multiple of alignment
 	Tokens                    // [capacity, H]: each received token once
 )
 
-// Place is a row that was written.
+// Place is the place of a received token in the buffer.
 type Place struct {
 	Row      int
 	Received int // index into RankOutput.Received
-	Entry    int // of that copy's entries; Tokens: -1, as the row is for all of them
+	Entry    int // index into that copy's entries; -1 with Tokens, where the row is for all entries
 }
 
-// View is what a rank's received tokens look like in one arrangement. Rows that no place names are not written.
+// View is the layout of a rank's received tokens in one arrangement. Rows without a place are not written.
 type View struct {
 	Arrangement Arrangement
-	Counts      []int32 // [local experts] rows of each; Tokens: as many as it would have
-	Offsets     []int64 // [local experts + 1] where each expert's block begins, and the end; Tokens: nil
-	Rows        int     // the end of the last block; Tokens: tokens
+	Counts      []int32 // [local experts] tokens of each
+	Offsets     []int64 // [local experts + 1] first row of each expert's block, and the end; nil with Tokens
+	Rows        int     // the end of the last block; with Tokens the number of tokens
 	Places      []Place // by row, ascending
 	Report      Report  // rows over capacity
 }
 
-// View lays out what the rank has received. capacity counts rows: of each expert (Padded), of all. alignment is that of Flat; 0
-// is 1. Rows beyond the capacity of Padded are left out with InvalidDrop; everything else that does not fit is an error.
+// View lays out the received tokens. capacity is the number of rows of each expert (Padded) or in all. alignment is for Flat, in
+// rows; 0 is 1. With Padded and InvalidDrop rows beyond the capacity are left out; else they are an error.
 func (o *RankOutput) View(a Arrangement, capacity, alignment int) (*View, error) {
 	v := &View{Arrangement: a, Counts: make([]int32, len(o.placement.Experts[o.rank]))}
 	if a == Tokens {
@@ -86,7 +86,7 @@ func (o *RankOutput) viewExperts(v *View, capacity, alignment int) {
 	v.Rows = begin
 }
 
-// fit counts and leaves out what is beyond an expert's capacity.
+// fit leaves out and counts the rows beyond an expert's capacity.
 func (o *RankOutput) fit(v *View, expert int, places []Place, capacity int) []Place {
 	for i := capacity; i < len(places); i++ {
 		c := o.Received[places[i].Received]
@@ -96,7 +96,7 @@ func (o *RankOutput) fit(v *View, expert int, places []Place, capacity int) []Pl
 	return places[:min(len(places), capacity)]
 }
 
-// LocalTopK is a row of Tokens' topk_idx and topk_weights, [K]: local experts in the token's order, then -1 (and 0).
+// LocalTopK is a row of topk_idx and topk_weights, [K], for Tokens: local experts in the token's order, then -1 with weight 0.
 func (c *Copy) LocalTopK(k int) (topkIdx []int32, weights []float32) {
 	topkIdx, weights = make([]int32, k), make([]float32, k)
 	for i := range topkIdx {
