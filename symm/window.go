@@ -50,8 +50,8 @@ func NewHeap(maxBytes, scratchBytes, granule uint64) (*Heap, error) {
 // Scratch returns the range of the scratch, rounded up.
 func (h *Heap) Scratch() Window { return Window{Offset: 0, Bytes: h.scratch} }
 
-// AllocWindow takes the lowest free range of bytes, rounded up to the heap's
-// granule. Its error matches ErrNoSpace or ErrTooManyAllocations.
+// AllocWindow allocates bytes, rounded up to the heap's granule, at the lowest
+// offset where they fit. Its error matches ErrNoSpace or ErrTooManyAllocations.
 func (h *Heap) AllocWindow(bytes uint64) (Window, error) {
 	offset, err := h.arena.Alloc(bytes)
 	if err != nil {

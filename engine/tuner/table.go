@@ -21,7 +21,7 @@ const (
 	maxEntries   = 4096
 	maxWorldSize = 1 << 16
 
-	MaxRanges = 14 // of an entry; the plan of a collective has room for them
+	MaxRanges = 22 // of an entry; the plan of a collective has room for them
 )
 
 // Memory is where the buffers of a call are. A zero-copy algorithm needs the buffers of all ranks in windows.
