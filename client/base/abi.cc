@@ -23,6 +23,14 @@ rh_result readHeader(const char* operation, const char* argument, const void* gi
   return checkHeader(operation, argument, *header, kind);
 }
 
+// Between two offsets, of which the first is not 0; 0 = all are.
+size_t firstNotZero(const unsigned char* bytes, size_t from, size_t to) {
+  for (size_t i = from; i < to; i++) {
+    if (bytes[i] != 0) return i;
+  }
+  return 0;
+}
+
 }  // namespace
 
 rh_result checkInput(const char* operation, const char* argument, const void* given, const StructKind& kind, size_t known) {
@@ -30,13 +38,13 @@ rh_result checkInput(const char* operation, const char* argument, const void* gi
   const rh_result result = readHeader(operation, argument, given, kind, &header);
   if (result != RH_OK) return result;
   const auto* bytes = static_cast<const unsigned char*>(given);
-  for (size_t i = known; i < header.size; i++) {
-    if (bytes[i] == 0) continue;
-    return fail(RH_ERR_INVALID_ARGUMENT, "%s: %s has struct_size %u and is not 0 at byte %zu; this library, %d.%d.%d, knows %zu bytes of it. "
-                "Update librailhead, or leave the field 0", operation, argument, header.size, i, RH_VERSION_MAJOR, RH_VERSION_MINOR,
-                RH_VERSION_PATCH, known);
-  }
-  return RH_OK;
+  size_t odd = 0;
+  if (kind.reserved != 0) odd = firstNotZero(bytes, kind.reserved, kind.reserved + sizeof(uint32_t));
+  if (odd == 0) odd = firstNotZero(bytes, known, header.size);
+  if (odd == 0) return RH_OK;
+  return fail(RH_ERR_INVALID_ARGUMENT, "%s: %s has struct_size %u and is not 0 at byte %zu, which this library, %d.%d.%d, does not know: it knows "
+              "%zu bytes of the struct. Update librailhead, or leave the field 0", operation, argument, header.size, odd, RH_VERSION_MAJOR,
+              RH_VERSION_MINOR, RH_VERSION_PATCH, known);
 }
 
 rh_result checkOutput(const char* operation, const char* argument, const void* given, const StructKind& kind) {

@@ -2,8 +2,8 @@
 //
 // A struct only grows, at its end, and 0 in a field that was added means what the struct meant before. So every size from that of
 // version 1 up is taken:
-//  - read: what the caller's struct lacks is 0. What it has beyond this library's struct must be 0, else the call is refused: the
-//    caller asks for something that this library does not know.
+//  - read: what the caller's struct lacks is 0. What it has beyond this library's struct, and what is reserved, must be 0, else the
+//    call is refused: the caller asks for something that this library does not know.
 //  - written: nothing beyond the caller's size. Fields that this library does not know keep what the caller put there.
 #ifndef RAILHEAD_CLIENT_ABI_H_
 #define RAILHEAD_CLIENT_ABI_H_
@@ -22,24 +22,25 @@ constexpr uint32_t kMaxStructSize = 4096;
 struct StructKind {
   const char* initializer;
   uint32_t version1;  // its size in version 1, which never changes
+  size_t reserved;    // where a 32-bit input lies that has no meaning yet; 0 = it has none
 };
 
 // Every struct of railhead.h. client/abi/railhead.abi records these sizes.
-constexpr StructKind kindOf(const rh_session_config*) { return {"RH_SESSION_CONFIG_INIT", 24}; }
-constexpr StructKind kindOf(const rh_comm_config*) { return {"RH_COMM_CONFIG_INIT", 80}; }
-constexpr StructKind kindOf(const rh_comm_status*) { return {"RH_COMM_STATUS_INIT", 656}; }
-constexpr StructKind kindOf(const rh_comm_info*) { return {"RH_COMM_INFO_INIT", 48}; }
-constexpr StructKind kindOf(const rh_choice*) { return {"RH_CHOICE_INIT", 40}; }
-constexpr StructKind kindOf(const rh_register_config*) { return {"RH_REGISTER_CONFIG_INIT", 40}; }
-constexpr StructKind kindOf(const rh_window_config*) { return {"RH_WINDOW_CONFIG_INIT", 16}; }
-constexpr StructKind kindOf(const rh_window_info*) { return {"RH_WINDOW_INFO_INIT", 32}; }
-constexpr StructKind kindOf(const rh_window_sharing*) { return {"RH_WINDOW_SHARING_INIT", 272}; }
-constexpr StructKind kindOf(const rh_ep_config*) { return {"RH_EP_CONFIG_INIT", 80}; }
-constexpr StructKind kindOf(const rh_ep_info*) { return {"RH_EP_INFO_INIT", 48}; }
-constexpr StructKind kindOf(const rh_ep_report*) { return {"RH_EP_REPORT_INIT", 352}; }
-constexpr StructKind kindOf(const rh_ep_dispatch_in*) { return {"RH_EP_DISPATCH_IN_INIT", 64}; }
-constexpr StructKind kindOf(const rh_ep_dispatch_out*) { return {"RH_EP_DISPATCH_OUT_INIT", 136}; }
-constexpr StructKind kindOf(const rh_ep_combine_args*) { return {"RH_EP_COMBINE_ARGS_INIT", 48}; }
+constexpr StructKind kindOf(const rh_session_config*) { return {"RH_SESSION_CONFIG_INIT", 24, offsetof(rh_session_config, reserved)}; }
+constexpr StructKind kindOf(const rh_comm_config*) { return {"RH_COMM_CONFIG_INIT", 80, 0}; }
+constexpr StructKind kindOf(const rh_comm_status*) { return {"RH_COMM_STATUS_INIT", 656, 0}; }
+constexpr StructKind kindOf(const rh_comm_info*) { return {"RH_COMM_INFO_INIT", 48, 0}; }
+constexpr StructKind kindOf(const rh_choice*) { return {"RH_CHOICE_INIT", 40, 0}; }
+constexpr StructKind kindOf(const rh_register_config*) { return {"RH_REGISTER_CONFIG_INIT", 40, offsetof(rh_register_config, reserved)}; }
+constexpr StructKind kindOf(const rh_window_config*) { return {"RH_WINDOW_CONFIG_INIT", 16, offsetof(rh_window_config, reserved)}; }
+constexpr StructKind kindOf(const rh_window_info*) { return {"RH_WINDOW_INFO_INIT", 32, 0}; }
+constexpr StructKind kindOf(const rh_window_sharing*) { return {"RH_WINDOW_SHARING_INIT", 272, 0}; }
+constexpr StructKind kindOf(const rh_ep_config*) { return {"RH_EP_CONFIG_INIT", 80, 0}; }
+constexpr StructKind kindOf(const rh_ep_info*) { return {"RH_EP_INFO_INIT", 48, 0}; }
+constexpr StructKind kindOf(const rh_ep_report*) { return {"RH_EP_REPORT_INIT", 352, 0}; }
+constexpr StructKind kindOf(const rh_ep_dispatch_in*) { return {"RH_EP_DISPATCH_IN_INIT", 64, offsetof(rh_ep_dispatch_in, reserved)}; }
+constexpr StructKind kindOf(const rh_ep_dispatch_out*) { return {"RH_EP_DISPATCH_OUT_INIT", 136, 0}; }
+constexpr StructKind kindOf(const rh_ep_combine_args*) { return {"RH_EP_COMBINE_ARGS_INIT", 48, offsetof(rh_ep_combine_args, reserved)}; }
 
 struct StructHeader {
   uint32_t size;

@@ -12,8 +12,9 @@
  *  - Structs begin with their own size and version: set both (RH_..._INIT does). They only grow, at the end, and 0 in a field that
  *    was added means what the struct meant before. So a caller and a library may have different versions of this header. Where the
  *    caller's struct is shorter, what it lacks is 0, and no result is written beyond its struct_size. Where it is longer, the fields
- *    that the library does not know must be 0, else RH_ERR_INVALID_ARGUMENT says how many bytes it knows; results among them are
- *    left as they are. struct_version is 1; a greater one is taken too. No struct has more than 4096 bytes.
+ *    that the library does not know must be 0, as "reserved" must be of a struct that is read, else RH_ERR_INVALID_ARGUMENT says how
+ *    many bytes it knows; results among them are left as they are. struct_version is 1; a greater one is taken too. No struct has more
+ *    than 4096 bytes.
  *  - Sets of ranks are lists of world ranks in ascending order. The caller gives an array and its capacity; of the set as many are
  *    written as fit, and the count is always that of the whole set. NULL with capacity 0 asks for the count alone.
  *  - Sizes are bytes, times milliseconds, unless a name says otherwise.
@@ -184,7 +185,7 @@ rh_result rh_comm_init(rh_session *session, const rh_comm_config *config, rh_com
 rh_result rh_comm_finalize(rh_comm *comm);
 
 /* Collective: makes a comm of the ranks that give the same color, in order of key, then of rank. color is RH_SPLIT_NONE (the
- * rank gets no comm: *out is NULL) or at least 0. The new comm has the timeout, heap_bytes and, where it is not larger than
+ * rank gets no comm: *out is NULL) or at least 0. The new comm has the device, timeout, heap_bytes and, where it is not larger than
  * the new world size, the reduce_group of the old one; it lives as long as its session. Both go on.
  * Errors: as rh_comm_init; a group that is broken by one. */
 #define RH_SPLIT_NONE (-1)
@@ -269,9 +270,9 @@ typedef struct rh_window_config {
 } rh_window_config;
 #define RH_WINDOW_CONFIG_INIT {sizeof(rh_window_config), 1, RH_MEMORY_DEFAULT, 0}
 
-/* Collective, every rank with the same bytes and config (which may be NULL): memory at the same offset of every rank's heap, zeroed. It never moves;
- * allocating more never changes an address. Errors: OUT_OF_MEMORY (no rank keeps anything), MISMATCH, TIMEOUT, UNSUPPORTED (memory
- * that the device does not have). */
+/* Collective, every rank with the same bytes and config (NULL: the defaults): memory at the same offset of every rank's heap, zeroed.
+ * It never moves; allocating more never changes an address. Errors: OUT_OF_MEMORY (no rank keeps anything), MISMATCH, TIMEOUT,
+ * UNSUPPORTED (memory that the device does not have). */
 rh_result rh_window_alloc(rh_comm *comm, size_t bytes, const rh_window_config *config, rh_window **window);
 
 /* Collective. The pages go back to the machine once every rank has called it. The handle is invalid afterwards, whatever

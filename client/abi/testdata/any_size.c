@@ -160,18 +160,32 @@ struct kind {
   const char *name;
   size_t size, version1, known;
   int reads, writes;
+  size_t reserved;
   void (*fill)(void *);
   rh_result (*call)(void *);
 };
 
-#define KIND(name, reads, writes) \
-  {#name, sizeof(rh_##name), VERSION1_rh_##name, KNOWN_rh_##name, reads, writes, fill_##name, call_##name}
+/* reserved: where an input lies that must be 0, or 0. */
+#define KIND(name, reads, writes, reserved) \
+  {#name, sizeof(rh_##name), VERSION1_rh_##name, KNOWN_rh_##name, reads, writes, reserved, fill_##name, call_##name}
+#define RESERVED(name) offsetof(rh_##name, reserved)
 
 static const struct kind kinds[] = {
-    KIND(session_config, 1, 0), KIND(comm_config, 1, 0),     KIND(comm_status, 0, 1),    KIND(choice, 0, 1),
-    KIND(comm_info, 0, 1),      KIND(window_config, 1, 0),   KIND(window_info, 0, 1),
-    KIND(register_config, 1, 0), KIND(window_sharing, 0, 1), KIND(ep_config, 1, 0),      KIND(ep_info, 0, 1),
-    KIND(ep_report, 1, 1),      KIND(ep_dispatch_in, 1, 0),  KIND(ep_dispatch_out, 1, 1), KIND(ep_combine_args, 1, 0),
+    KIND(session_config, 1, 0, RESERVED(session_config)),
+    KIND(comm_config, 1, 0, 0),
+    KIND(comm_status, 0, 1, 0),
+    KIND(comm_info, 0, 1, 0),
+    KIND(choice, 0, 1, 0),
+    KIND(window_config, 1, 0, RESERVED(window_config)),
+    KIND(window_info, 0, 1, 0),
+    KIND(register_config, 1, 0, RESERVED(register_config)),
+    KIND(window_sharing, 0, 1, 0),
+    KIND(ep_config, 1, 0, 0),
+    KIND(ep_info, 0, 1, 0),
+    KIND(ep_report, 1, 1, 0),
+    KIND(ep_dispatch_in, 1, 0, RESERVED(ep_dispatch_in)),
+    KIND(ep_dispatch_out, 1, 1, 0),
+    KIND(ep_combine_args, 1, 0, RESERVED(ep_combine_args)),
 };
 
 /* A caller's struct of that size, with canaries behind it. Bytes that the library does not know are 0, but for one, if any. */
@@ -232,6 +246,7 @@ int main(void) {
     const size_t longest = k->size > k->known ? k->size : k->known;
     for (size_t size = 0; size <= longest + BEYOND; size++, tried++) try(k, size, 0);
     for (size_t odd = k->known; odd < longest + BEYOND; odd++, tried++) try(k, longest + BEYOND, odd);
+    for (size_t byte = 0; byte < 4 && k->reserved != 0; byte++) try(k, k->size, k->reserved + byte);
     try(k, 4096, 4095);
     try(k, 4096, 0);
   }
