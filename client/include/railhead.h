@@ -71,7 +71,7 @@ typedef enum rh_result {
   RH_ERR_DRAINING = 19,            /* the daemon is shutting down and takes no new groups */
   RH_ERR_MISMATCH = 20,            /* the ranks called different collective operations, or with different arguments */
   RH_ERR_LIMIT = 21,               /* a named bound was reached */
-  RH_ERR_BUSY = 22                 /* another thread is inside a call on this comm */
+  RH_ERR_BUSY = 22                 /* another thread or stream is inside a call on this comm, or a captured graph uses it */
 } rh_result;
 
 /* Element types. The numbers never change. */
@@ -276,7 +276,8 @@ typedef struct rh_window_config {
 rh_result rh_window_alloc(rh_comm *comm, size_t bytes, const rh_window_config *config, rh_window **window);
 
 /* Collective. The pages go back to the machine once every rank has called it. The handle is invalid afterwards, whatever
- * the result; after a failure the pages stay until the comm is finalized. */
+ * the result; after a failure the pages stay until the comm is finalized. BUSY, with nothing done and the handle valid: calls of
+ * captured graphs, or of a group that has not ended, use it. */
 rh_result rh_window_free(rh_window *window);
 
 /* Where this process sees rank's part of the window. Valid until the window is freed or the comm finalized.
@@ -331,9 +332,14 @@ rh_result rh_window_get_sharing(rh_window *window, rh_window_sharing *sharing);
  * Common to all: every rank of the comm calls the same operation in the same order, with the same count, dtype, op and root.
  * Where they do not, all ranks get RH_ERR_MISMATCH, with both calls in the message, at the latest in the next operation that
  * involves everybody (which is then the one in the message). count is in elements; any count (0 too), any alignment. In place
- * as each says, no other overlap of send and recv. stream must be NULL (CPU memory; the call returns when its result is complete).
+ * as each says, no other overlap of send and recv.
+ * On the CPU stream must be NULL, and the call returns when its result is complete. A device with streams (no library has one yet)
+ * runs the call later, in the order of stream, or, where stream is captured into a graph, with each launch of that. Buffers must
+ * live as long. A failure then breaks the group: later calls and rh_comm_get_status say why. One stream at a time may run calls of a
+ * comm. A window that a captured call uses is not freed (BUSY); other memory is the caller's to keep. A graph that outlives its comm
+ * keeps the comm's mappings, and its launches do nothing but fail.
  * Errors: INVALID_ARGUMENT, INVALID_HANDLE, UNSUPPORTED, BUSY, MISMATCH, and the cause of a broken group (RANK_DEAD, TIMEOUT,
- * ABORTED). */
+ * ABORTED; BUSY: two streams at once). */
 
 /* recv[i] = reduction over ranks of send[i]. In place: send == recv. Where send and recv of every rank lie in windows, large
  * ones are zero-copy; the result is the same. Every rank gets the same bits: contributions are added in rank order within each

@@ -59,7 +59,7 @@ void* runRank(void* p) {
   OK(rht_event_create(&event));
   rh_window* window = nullptr;
   void* part = nullptr;
-  OK(rh_window_alloc(comm, 2 * kCount * sizeof(float), &window));
+  OK(rh_window_alloc(comm, 2 * kCount * sizeof(float), nullptr, &window));
   OK(rh_window_pointer(window, r->rank, &part));
   float *in = static_cast<float*>(part), *out = in + kCount, *plain = floats();
   rht_graph* graph = nullptr;
