@@ -17,13 +17,13 @@ class HandleTable {
   struct Slot {
     std::atomic<uint32_t> generation{1};
     std::atomic<T*> object{nullptr};
-    std::atomic<int> users{0};      // shared looks under way (Shared)
+    std::atomic<int> users{0};      // shared references held (Shared)
     std::atomic<uint32_t> busy{0};  // 1 while one thread has it to itself (Exclusive)
-    std::atomic<bool> leaving{false};  // remove() still waits for looks at the last object
+    std::atomic<bool> leaving{false};  // remove() still waits for references to the last object
   };
 
  public:
-  // A shared look: the object cannot go away while it is held. Any number of threads.
+  // A shared reference: the object cannot go away while it is held. Any number of threads.
   class Shared {
    public:
     Shared(HandleTable& table, const void* handle) : slot_(table.slotOf(handle)) {
@@ -93,14 +93,14 @@ class HandleTable {
     return handle;
   }
 
-  // Ends the handle; returns its object to the one caller who did, after all shared looks have ended. Looks are short
-  // (or end by their own deadline), so this wait ends. The caller holds no look at it itself.
+  // Ends the handle; returns its object to the one caller who did, after all shared references have ended. They are short
+  // (or end by a deadline of their own), so this wait ends. The caller holds none itself.
   T* remove(const void* handle) {
     Slot* slot = slotOf(handle);
     if (slot == nullptr) return nullptr;
     uint32_t generation = generationOf(handle);
     if (!slot->generation.compare_exchange_strong(generation, nextGeneration(generation))) return nullptr;
-    // The object goes before the wait: forEach makes handles of the new generation already, and a look by one of those
+    // The object goes before the wait: forEach makes handles of the new generation already, and a reference by one of those
     // must not find what is about to be destroyed.
     slot->leaving.store(true);
     T* object = slot->object.exchange(nullptr);
@@ -123,7 +123,7 @@ class HandleTable {
     return reinterpret_cast<void*>(uintptr_t{next} << 16 | (reinterpret_cast<uintptr_t>(handle) & 0xffff));
   }
 
-  // Calls visit(handle) for every live handle. Another thread may end one at any moment: visit takes a look of its own
+  // Calls visit(handle) for every live handle. Another thread may end one at any moment: visit takes a reference of its own
   // before it touches the object.
   template <class Visit>
   void forEach(Visit visit) {

@@ -34,8 +34,8 @@ Group* groupOfThread() { return static_cast<Group*>(threadGroup()); }
 
 // Of the comm, or gone with it.
 void countNoted(rh_comm* handle, int32_t change) {
-  Comms::Shared look(comms(), handle);
-  if (look.get() != nullptr) __atomic_fetch_add(&look.get()->noted, change, __ATOMIC_RELAXED);
+  Comms::Shared ref(comms(), handle);
+  if (ref.get() != nullptr) __atomic_fetch_add(&ref.get()->noted, change, __ATOMIC_RELAXED);
 }
 
 void clear(Group* g) {
@@ -310,8 +310,8 @@ rh_result runGroup(const Group* g) {
 
 rh_result noteOperation(rh_comm* handle, const Operation& operation, void* stream) {
   Group* g = groupOfThread();
-  Comms::Shared look(comms(), handle);
-  Comm* comm = look.get();
+  Comms::Shared ref(comms(), handle);
+  Comm* comm = ref.get();
   if (comm == nullptr) return failGroup(fail(RH_ERR_INVALID_HANDLE, "%s: not a live comm: was it finalized?", operationName(operation.op)));
   Noted call = {handle, stream, operation};
   const rh_result bad = checkOperation(comm, &call.operation, stream);

@@ -217,8 +217,8 @@ void endComm(Comm* comm) {
 namespace {
 
 bool belongsTo(void* handle, const Session* session) {
-  Comms::Shared look(comms(), handle);
-  return look.get() != nullptr && look.get()->session == session;
+  Comms::Shared ref(comms(), handle);
+  return ref.get() != nullptr && ref.get()->session == session;
 }
 
 }  // namespace
@@ -226,8 +226,8 @@ bool belongsTo(void* handle, const Session* session) {
 namespace {
 
 bool hasNoted(void* handle) {
-  Comms::Shared look(comms(), handle);
-  return look.get() != nullptr && __atomic_load_n(&look.get()->noted, __ATOMIC_RELAXED) != 0;
+  Comms::Shared ref(comms(), handle);
+  return ref.get() != nullptr && __atomic_load_n(&ref.get()->noted, __ATOMIC_RELAXED) != 0;
 }
 
 }  // namespace
@@ -242,8 +242,8 @@ namespace {
 
 // Breaks the group of a comm of the session. False when the handle is no comm of it.
 bool breakFor(void* handle, const Session* session) {
-  Comms::Shared look(comms(), handle);
-  const Comm* comm = look.get();
+  Comms::Shared ref(comms(), handle);
+  const Comm* comm = ref.get();
   if (comm == nullptr || comm->session != session) return false;
   const auto rank = static_cast<uint32_t>(comm->rank);
   poison(comm, RH_ERR_RANK_DEAD, __atomic_load_n(&comm->line(comm->rank)->op, __ATOMIC_RELAXED), rank, rank);
@@ -337,8 +337,8 @@ extern "C" rh_result rh_comm_finalize(rh_comm* handle) {
 }
 
 extern "C" rh_result rh_comm_abort(rh_comm* handle) {
-  Comms::Shared look(comms(), handle);
-  const Comm* comm = look.get();
+  Comms::Shared ref(comms(), handle);
+  const Comm* comm = ref.get();
   if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "abort: not a live comm: was it finalized?");
   const auto rank = static_cast<uint32_t>(comm->rank);
   poison(comm, RH_ERR_ABORTED, __atomic_load_n(&comm->line(comm->rank)->op, __ATOMIC_RELAXED), rank, rank);
@@ -347,25 +347,25 @@ extern "C" rh_result rh_comm_abort(rh_comm* handle) {
 
 extern "C" rh_result rh_comm_rank(rh_comm* handle, int32_t* rank) {
   if (rank == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "comm_rank: rank is NULL");
-  Comms::Shared look(comms(), handle);
-  if (look.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_rank: not a live comm: was it finalized?");
-  *rank = look.get()->rank;
+  Comms::Shared ref(comms(), handle);
+  if (ref.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_rank: not a live comm: was it finalized?");
+  *rank = ref.get()->rank;
   return RH_OK;
 }
 
 extern "C" rh_result rh_comm_world_size(rh_comm* handle, int32_t* worldSize) {
   if (worldSize == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "comm_world_size: world_size is NULL");
-  Comms::Shared look(comms(), handle);
-  if (look.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_world_size: not a live comm: was it finalized?");
-  *worldSize = look.get()->worldSize;
+  Comms::Shared ref(comms(), handle);
+  if (ref.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_world_size: not a live comm: was it finalized?");
+  *worldSize = ref.get()->worldSize;
   return RH_OK;
 }
 
 extern "C" rh_result rh_comm_get_info(rh_comm* handle, rh_comm_info* info) {
   const rh_result result = checkStruct("comm_get_info", "info", info);
   if (result != RH_OK) return result;
-  Comms::Shared look(comms(), handle);
-  const Comm* comm = look.get();
+  Comms::Shared ref(comms(), handle);
+  const Comm* comm = ref.get();
   if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_get_info: not a live comm: was it finalized?");
   rh_comm_info results = RH_COMM_INFO_INIT;
   // All ranks of a group are on one node.

@@ -111,7 +111,7 @@ rh_result checkNotCapturing(const Comm* comm, const char* operation);
 // Says of a request, whose common.world is filled in, that all ranks of the group are on this node.
 void placeOnOneNode(rhw_join* request, int32_t rank);
 
-// Joins a group as a rank and maps everything. request is complete. The caller has a look at the session.
+// Joins a group as a rank and maps everything. request is complete. The caller holds a reference to the session.
 // Of a split: ends early when the group of parent, which may be nullptr, is broken.
 rh_result joinGroup(Session* session, const rhw_join& request, const Device* device, const Comm* parent, rh_comm** out);
 

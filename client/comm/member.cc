@@ -21,7 +21,7 @@ void forEachComm(void (*visit)(Member* member, void* argument), void* argument) 
 
 // The ranks of a broken group know by its abort word.
 bool isBroken(const Member* member) {
-  // Acquire: as for every look at this word.
+  // Acquire: as wherever this word is read.
   return __atomic_load_n(commOf(member)->team.abortWord, __ATOMIC_ACQUIRE) != 0;
 }
 

@@ -190,8 +190,8 @@ using namespace railhead::client;
 extern "C" rh_result rh_comm_get_status(rh_comm* handle, rh_comm_status* status) {
   const rh_result result = checkStruct("comm_get_status", "status", status);
   if (result != RH_OK) return result;
-  Comms::Shared look(comms(), handle);
-  const Comm* comm = look.get();
+  Comms::Shared ref(comms(), handle);
+  const Comm* comm = ref.get();
   if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_get_status: not a live comm: was it finalized?");
   rh_comm_status results = RH_COMM_STATUS_INIT;
   fillStatus(comm, &results);
@@ -200,8 +200,8 @@ extern "C" rh_result rh_comm_get_status(rh_comm* handle, rh_comm_status* status)
 }
 
 extern "C" rh_result rh_comm_get_waiting_for(rh_comm* handle, int32_t* ranks, int32_t capacity, int32_t* count) {
-  Comms::Shared look(comms(), handle);
-  const Comm* comm = look.get();
+  Comms::Shared ref(comms(), handle);
+  const Comm* comm = ref.get();
   if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_get_waiting_for: not a live comm: was it finalized?");
   return giveRanks("comm_get_waiting_for", comm->rank, relaxed(comm->line(comm->rank)->waiting_for), ranks, capacity, count);
 }

@@ -37,8 +37,8 @@ EpCall::EpCall(rh_ep* handle, const char* operation) : operation_(operation) { o
 EpCall::EpCall(rh_ep_handle* handle, const char* operation) : operation_(operation) {
   rh_ep* ep = nullptr;
   {
-    EpHandles::Shared look(epHandles(), handle);
-    dispatched_ = look.get();
+    EpHandles::Shared ref(epHandles(), handle);
+    dispatched_ = ref.get();
     if (dispatched_ != nullptr) ep = dispatched_->ep;
   }
   if (ep != nullptr) open(ep, operation);
@@ -72,8 +72,8 @@ void EpCall::open(rh_ep* handle, const char* operation) {
   if (result_ != RH_OK) return;
   rh_comm* comm = nullptr;
   {
-    Eps::Shared look(eps(), handle);
-    if (look.get() != nullptr) comm = look.get()->commHandle;
+    Eps::Shared ref(eps(), handle);
+    if (ref.get() != nullptr) comm = ref.get()->commHandle;
   }
   if (comm != nullptr) {
     auto* guard = new (guard_) Comms::Exclusive(comms(), comm);
@@ -81,8 +81,8 @@ void EpCall::open(rh_ep* handle, const char* operation) {
     result_ = checkGuard(*guard, operation);
     if (result_ != RH_OK) return;
     // With the comm to itself this thread is the only one that could end the buffer.
-    Eps::Shared look(eps(), handle);
-    ep_ = look.get();
+    Eps::Shared ref(eps(), handle);
+    ep_ = ref.get();
   }
   if (ep_ == nullptr) result_ = fail(RH_ERR_INVALID_HANDLE, "%s: not a live buffer: was it destroyed?", operation);
 }
@@ -262,8 +262,8 @@ rh_result prepare(Comm* comm, rh_comm* commHandle, const rh_ep_config* config, r
 }
 
 rh_result giveWindow(Comm* comm, rh_comm* commHandle, rh_ep* handle) {
-  Eps::Shared look(eps(), handle);  // nobody else knows the handle
-  Ep* ep = look.get();
+  Eps::Shared ref(eps(), handle);  // nobody else knows the handle
+  Ep* ep = ref.get();
   rh_result result = allocWindow(comm, commHandle, ep->team().layout.bytes, &ep->window);
   rh_window_info info = RH_WINDOW_INFO_INIT;
   if (result == RH_OK) result = rh_window_get_info(ep->window, &info);
@@ -279,8 +279,8 @@ void endEps(Comm* comm) {
   eps().forEach([&](void* handle) {
     Ep* mine = nullptr;
     {
-      Eps::Shared look(eps(), handle);
-      if (look.get() != nullptr && look.get()->comm == comm) mine = look.get();
+      Eps::Shared ref(eps(), handle);
+      if (ref.get() != nullptr && ref.get()->comm == comm) mine = ref.get();
     }
     if (mine != nullptr) destroyEp(eps().remove(handle));
   });

@@ -34,8 +34,8 @@ bool touches(const Window* w, const Extent* extents, int n) {
 template <class Visit>
 void forEachTouched(const Comm* comm, const Extent* extents, int n, Visit visit) {
   windows().forEach([&](void* handle) {
-    Windows::Shared look(windows(), handle);
-    Window* w = look.get();
+    Windows::Shared ref(windows(), handle);
+    Window* w = ref.get();
     if (w != nullptr && w->comm == comm && touches(w, extents, n)) visit(handle, w);
   });
 }
@@ -43,8 +43,8 @@ void forEachTouched(const Comm* comm, const Extent* extents, int n, Visit visit)
 void letGo(void* p) {
   auto* kept = static_cast<Kept*>(p);
   for (int i = 0; i < kept->n; i++) {
-    Windows::Shared look(windows(), kept->windows[i]);
-    if (look.get() != nullptr) __atomic_fetch_sub(&look.get()->captured, 1, __ATOMIC_RELEASE);
+    Windows::Shared ref(windows(), kept->windows[i]);
+    if (ref.get() != nullptr) __atomic_fetch_sub(&ref.get()->captured, 1, __ATOMIC_RELEASE);
   }
   releaseComm(kept->comm);
   free(kept);

@@ -15,8 +15,8 @@ namespace {
 
 // A graph that is replayed would run into memory that the window has given back.
 rh_result checkNotCaptured(const Comm* comm, const void* handle) {
-  Windows::Shared look(windows(), handle);
-  const Window* w = look.get();
+  Windows::Shared ref(windows(), handle);
+  const Window* w = ref.get();
   // Acquire: the replays of those that have let go of it.
   const uint32_t captured = w == nullptr ? 0 : __atomic_load_n(&w->captured, __ATOMIC_ACQUIRE);
   if (captured == 0) return RH_OK;
@@ -197,9 +197,9 @@ extern "C" rh_result rh_window_alloc(rh_comm* handle, size_t bytes, const rh_win
 extern "C" rh_result rh_window_free(rh_window* handle) {
   rh_comm* commHandle = nullptr;
   {
-    Windows::Shared look(windows(), handle);
-    if (look.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_free: not a live window: was it freed before?");
-    commHandle = look.get()->commHandle;
+    Windows::Shared ref(windows(), handle);
+    if (ref.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_free: not a live window: was it freed before?");
+    commHandle = ref.get()->commHandle;
   }
   Comms::Exclusive guard(comms(), commHandle);
   rh_result result = checkGuard(guard, "window_free");

@@ -95,14 +95,14 @@ extern "C" rh_result rh_connect(const rh_session_config* config, rh_session** ou
 
 extern "C" rh_result rh_close(rh_session* handle) {
   {
-    HandleTable<Session, kMaxSessions>::Shared look(sessions(), handle);
-    if (look.get() == nullptr) {
+    HandleTable<Session, kMaxSessions>::Shared ref(sessions(), handle);
+    if (ref.get() == nullptr) {
       return fail(RH_ERR_INVALID_HANDLE, "close: not a live session: was it closed before?");
     }
-    if (anyMemberBusy(look.get())) {
+    if (anyMemberBusy(ref.get())) {
       return fail(RH_ERR_BUSY, "close: another thread is inside a call on a comm of this session; rh_comm_abort ends it");
     }
-    look.get()->shutDown();  // a comm_init under way in another thread returns, so that remove() does not wait long
+    ref.get()->shutDown();  // a comm_init under way in another thread returns, so that remove() does not wait long
   }
   Session* session = sessions().remove(handle);
   if (session == nullptr) return fail(RH_ERR_INVALID_HANDLE, "close: another thread closed this session");
