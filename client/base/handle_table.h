@@ -50,7 +50,7 @@ class HandleTable {
     Exclusive(HandleTable& table, const void* handle) : slot_(table.slotOf(handle)) {
       if (slot_ == nullptr) return;
       const uint32_t generation = generationOf(handle);
-      // Looked at first as well, so that a stale handle never makes the slot's new owner busy.
+      // The generation is compared first as well, so that a stale handle never makes the slot's new owner busy.
       uint32_t idle = 0;
       if (slot_->generation.load(std::memory_order_relaxed) != generation ||
           !slot_->busy.compare_exchange_strong(idle, 1, std::memory_order_acquire)) {
@@ -112,8 +112,8 @@ class HandleTable {
     return object;
   }
 
-  // Ends the handle, and returns the next one of the same object, which stays: no lock, and nothing to wait for. Looks that are
-  // held go on. nullptr: the handle has ended before.
+  // Ends the handle, and returns the next one of the same object, which stays: no lock, and nothing to wait for. References that are
+  // held stay. nullptr: the handle has ended before.
   void* renew(const void* handle) {
     Slot* slot = slotOf(handle);
     if (slot == nullptr) return nullptr;
