@@ -53,7 +53,7 @@ func TestAFinalizedCommIsRefusedByEveryCallEvenWhenItsSlotIsUsedAgain(t *testing
 		_, err := window.Local()
 		wantError(t, err, wire.ResultInvalidHandle, "window_pointer", "freed")
 		_, err = window.Offset()
-		wantError(t, err, wire.ResultInvalidHandle, "window_info", "freed")
+		wantError(t, err, wire.ResultInvalidHandle, "window_get_info", "freed")
 		wantError(t, window.Free(), wire.ResultInvalidHandle, "window_free", "freed")
 	}
 	refused()
