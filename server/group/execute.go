@@ -52,10 +52,11 @@ func (g *Groups) do(actions []membership.Action) {
 }
 
 func (g *Groups) createGroup(a membership.CreateGroup) []membership.Action {
-	plans, err := g.planner.plansOf(a)
-	var m *memory
+	m, err := newMemory(a)
 	if err == nil {
-		m, err = newMemory(a, &plans)
+		if err = g.planner.writePlans(m); err != nil {
+			m.release()
+		}
 	}
 	if err != nil {
 		g.log.Error("cannot create a group's memory", "group", a.Group, "name", a.Name, "error", err)

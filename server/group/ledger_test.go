@@ -52,7 +52,7 @@ func TestALedgerReadsAsBeforeOrAsAfterACallWhereverItsDaemonWasKilled(t *testing
 		Group: 9, Name: "tp", World: 2, Incarnation: 1, HeapBytes: 1 << 20, ScratchBytes: 1 << 17, ReduceGroup: 2, Token: "secret",
 		Reproducible: true, PIDs: []int{11, 12}, Memory: cpu,
 	}
-	m, err := newMemory(create, &wire.Plans{})
+	m, err := newMemory(create)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestALedgerReadsAsBeforeOrAsAfterACallWhereverItsDaemonWasKilled(t *testing
 func TestTheWindowTableHasRoomForAllWindowsOfAGroup(t *testing.T) {
 	m, err := newMemory(membership.CreateGroup{
 		Group: 9, Name: "tp", World: 2, HeapBytes: 2 << 30, ScratchBytes: 1 << 17, ReduceGroup: 2, PIDs: []int{1, 2}, Memory: cpu,
-	}, &wire.Plans{})
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

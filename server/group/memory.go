@@ -25,11 +25,9 @@ type memory struct {
 	punches []punch // the first is under way
 }
 
-func newMemory(a membership.CreateGroup, plans *wire.Plans) (m *memory, err error) {
+// newMemory makes the memory of a new group: all but the plans, which are the planner's.
+func newMemory(a membership.CreateGroup) (m *memory, err error) {
 	m = &memory{group: a, world: a.World}
-	for _, rank := range plans.Order[:a.World] {
-		m.ring = append(m.ring, int(rank))
-	}
 	defer func() {
 		if err != nil {
 			m.release()
@@ -47,9 +45,6 @@ func newMemory(a membership.CreateGroup, plans *wire.Plans) (m *memory, err erro
 	}
 	m.parts = wire.PartsOf(a.World)
 	m.writeControlHeader(a)
-	if err := m.writePlans(plans); err != nil {
-		return m, err
-	}
 	m.writeLedger(a)
 	m.abort = m.mapping.Word64(wire.AbortOffset)
 	for r := range a.World {

@@ -81,6 +81,24 @@ func checkForcing(text string) (string, error) {
 	return f.String(), nil
 }
 
+// writePlans decides which algorithms a new group runs, and writes the plans into its control segment, before any rank has that.
+// They never change, so all ranks read the same.
+func (p *planner) writePlans(m *memory) error {
+	plans, err := p.plansOf(m.group)
+	if err != nil {
+		return err
+	}
+	b, err := binary.Append(nil, binary.LittleEndian, plans)
+	if err != nil {
+		return fmt.Errorf("plans: %w", err)
+	}
+	copy(m.mapping.Bytes(m.parts.Plans.Offset, uint64(len(b))), b)
+	for _, rank := range plans.Order[:m.world] {
+		m.ring = append(m.ring, int(rank))
+	}
+	return nil
+}
+
 func (p *planner) plansOf(a membership.CreateGroup) (wire.Plans, error) {
 	forcing, err := tuner.ParseForcing(a.Forcing, plan.Algorithms())
 	if err != nil {
@@ -113,14 +131,4 @@ func (p *planner) order(ranks []wire.CPUMask) []int {
 		return ring
 	}
 	return order
-}
-
-// writePlans fills them in before anybody else can see the segment. They never change: all ranks read the same.
-func (m *memory) writePlans(plans *wire.Plans) error {
-	b, err := binary.Append(nil, binary.LittleEndian, plans)
-	if err != nil {
-		return fmt.Errorf("plans: %w", err)
-	}
-	copy(m.mapping.Bytes(m.parts.Plans.Offset, uint64(len(b))), b)
-	return nil
 }
