@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint64_t kNoEnd = ~uint64_t{0};
 
+// Whether the sizes of a plan ascend and the last choice has no end.
 bool ascends(const rhw_plan& p) {
   if (p.count < 1 || p.count > RHW_MAX_CHOICES) return false;
   uint64_t from = 0;
@@ -28,7 +29,7 @@ constexpr uint32_t kPlanned[RHW_PLANS] = {RHW_OP_ALL_REDUCE, RHW_OP_REDUCE_SCATT
 
 constexpr uint64_t bitOf(uint32_t op) { return uint64_t{1} << op; }
 
-// Whether all choices are algorithms of the operation, for buffers in windows or for any; `or` is one more that may be.
+// Whether all choices are algorithms of the operation for that kind of buffers (1 = in windows). orAlgo is valid too.
 bool areOf(const rhw_plan& p, uint32_t op, uint32_t windows, uint32_t orAlgo) {
   for (uint32_t i = 0; i < p.count; i++) {
     const uint32_t algo = p.choice[i].algo;
@@ -38,6 +39,7 @@ bool areOf(const rhw_plan& p, uint32_t op, uint32_t windows, uint32_t orAlgo) {
   return true;
 }
 
+// Whether the ring's order is a permutation of the ranks.
 bool isOrder(const rhw_plans& p, int worldSize) {
   uint64_t seen = 0;
   for (int i = 0; i < worldSize; i++) {
@@ -46,6 +48,42 @@ bool isOrder(const rhw_plans& p, int worldSize) {
   }
   return seen == (worldSize == 64 ? ~uint64_t{0} : (uint64_t{1} << worldSize) - 1);
 }
+
+// What is wrong with plans; nullptr = nothing.
+const char* checkPlans(const rhw_plans& plans, int worldSize) {
+  if (!isOrder(plans, worldSize)) return "an order of the ring that is none of the ranks";
+  if (plans.channels < 1 || plans.channels > static_cast<uint32_t>(kMaxRingChannels)) return "a number of channels that cannot be";
+  for (int i = 0; i < RHW_PLANS; i++) {
+    if (!ascends(plans.copied[i]) || !ascends(plans.zero_copy[i])) return "ranges of sizes that do not follow each other";
+    if (!areOf(plans.copied[i], kPlanned[i], 0, RHW_ALGOS)) return "an algorithm that the operation does not have";
+    if (!areOf(plans.zero_copy[i], kPlanned[i], 1, RHW_ALGO_AUTO)) return "an algorithm that is not zero-copy";
+  }
+  return nullptr;
+}
+
+// Any rank can write the control segment at any time, so what is checked is the copy.
+bool copyPlans(Comm* comm) {
+  for (uint32_t i = 0; i < comm->parts.plans.count; i++) {
+    memcpy(&comm->plans, elementOf<char>(comm->control, comm->parts.plans, static_cast<int>(i)), sizeof comm->plans);
+    if (comm->plans.device == RHW_DEVICE_CPU) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+rh_result takePlans(Comm* comm) {
+  if (!copyPlans(comm)) return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the control segment has no plans for a CPU", comm->rank);
+  if (const char* wrong = checkPlans(comm->plans, comm->worldSize)) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the daemon's choice of algorithms has %s", comm->rank, wrong);
+  }
+  memcpy(comm->ring.order, comm->plans.order, sizeof comm->ring.order);
+  comm->ring.channels = static_cast<int>(comm->plans.channels);
+  comm->ring.protocol = RingProtocol::kSimple;
+  return RH_OK;
+}
+
+namespace {
 
 // rhw_planned of an operation, RHW_PLANS for one that has no plan.
 uint32_t plannedOf(uint32_t op) {
@@ -78,17 +116,6 @@ void choose(const Comm* comm, CollectiveCall* call) {
   if (o.reduce.kind == host::Reduction::kPreMulSum) return;
   const Choice zeroCopy = lookUp(comm->plans.zero_copy[planned], bytes);
   if (zeroCopy.algo == RHW_ALGO_PULL) call->zeroCopy = zeroCopy;
-}
-
-const char* checkPlans(const rhw_plans& plans, int worldSize) {
-  if (!isOrder(plans, worldSize)) return "an order of the ring that is none of the ranks";
-  if (plans.channels < 1 || plans.channels > static_cast<uint32_t>(kMaxRingChannels)) return "a number of channels that cannot be";
-  for (int i = 0; i < RHW_PLANS; i++) {
-    if (!ascends(plans.copied[i]) || !ascends(plans.zero_copy[i])) return "ranges of sizes that do not follow each other";
-    if (!areOf(plans.copied[i], kPlanned[i], 0, RHW_ALGOS)) return "an algorithm that the operation does not have";
-    if (!areOf(plans.zero_copy[i], kPlanned[i], 1, RHW_ALGO_AUTO)) return "an algorithm that is not zero-copy";
-  }
-  return nullptr;
 }
 
 const char* algorithmName(uint32_t algo) { return rhw_algorithms[algo < RHW_ALGOS ? algo : uint32_t{RHW_ALGO_AUTO}].name; }

@@ -12,8 +12,8 @@ namespace railhead::client {
 // Fills in which algorithms a checked call runs. The world has at least two ranks.
 void choose(const Comm* comm, CollectiveCall* call);
 
-// What is wrong with plans that another process wrote; nullptr = nothing.
-const char* checkPlans(const rhw_plans& plans, int worldSize);
+// Copies the plans for the comm's device from the control segment, checks the copy, and sets the comm's ring.
+rh_result takePlans(Comm* comm);
 
 const char* algorithmName(uint32_t algo);
 const char* whyName(uint32_t why);

@@ -110,15 +110,6 @@ rh_result mapSegment(int fd, uint64_t bytes, const char* what, int32_t rank, cha
   return RH_OK;
 }
 
-// Copies the plans for the device of this rank.
-bool findPlans(Comm* comm) {
-  for (uint32_t i = 0; i < comm->parts.plans.count; i++) {
-    memcpy(&comm->plans, elementOf<char>(comm->control, comm->parts.plans, static_cast<int>(i)), sizeof comm->plans);
-    if (comm->plans.device == RHW_DEVICE_CPU) return true;
-  }
-  return false;
-}
-
 // Takes Joined: the group's parameters and the control segment.
 rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   comm->daemon.group = comm->birth = m.group;
@@ -129,20 +120,18 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
     return fail(RH_ERR_PROTOCOL, "comm_init: the daemon formed a group of %u ranks, %u of them on this node; asked for were %d, all here", m.world,
                 m.local_size, comm->worldSize);
   }
-  const rh_result r = mapSegment(fd, comm->controlBytes, "control segment", comm->rank, &comm->control);
+  rh_result r = mapSegment(fd, comm->controlBytes, "control segment", comm->rank, &comm->control);
   if (r != RH_OK) return r;
   if (comm->header()->magic != RHW_CONTROL_MAGIC || comm->header()->version != RHW_CONTROL_VERSION) {
     return fail(RH_ERR_PROTOCOL, "comm_init: the control segment is not one of version %u", RHW_CONTROL_VERSION);
   }
-  // Copies: the segment can be written by every rank.
+  // A copy: the segment can be written by every rank.
   comm->parts = comm->header()->parts;
   if (const char* wrong = checkParts(comm->parts, m.local_size, comm->controlBytes)) {
     return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the control segment has %s", comm->rank, wrong);
   }
-  if (!findPlans(comm)) return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the control segment has no plans for a CPU", comm->rank);
-  if (const char* wrong = checkPlans(comm->plans, comm->worldSize)) {
-    return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the daemon's choice of algorithms has %s", comm->rank, wrong);
-  }
+  r = takePlans(comm);
+  if (r != RH_OK) return r;
   comm->kernels = &host::kernels();
   FlagTeam& team = comm->team;
   team.rank = comm->rank;
@@ -152,9 +141,6 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   team.pipeSlotBytes = m.pipe_slot_bytes;
   team.broadcastSlotBytes = m.broadcast_slot_bytes;
   team.llSlotBytes = kLLSlotBytes;
-  memcpy(comm->ring.order, comm->plans.order, sizeof comm->ring.order);
-  comm->ring.channels = static_cast<int>(comm->plans.channels);
-  comm->ring.protocol = RingProtocol::kSimple;
   for (int32_t peer = 0; peer < comm->worldSize; peer++) {
     team.calls[peer] = reinterpret_cast<CallWords*>(&comm->line(peer)->call);
   }
