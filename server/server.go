@@ -37,6 +37,7 @@ type Server struct {
 	log       *slog.Logger
 	core      *core
 	sessions  *session.Listener
+	leases    *session.Leases
 	admin     *admin.Admin
 	socket    *net.UnixListener // of clients
 	adminUnix *net.UnixListener
@@ -70,7 +71,8 @@ func Start(c Config) (*Server, error) {
 		BeforePunch: c.beforePunch,
 	})
 	if err == nil {
-		err = s.core.register(s.core.groups)
+		s.leases = session.NewLeases(s.core, c.Log)
+		err = s.core.register(s.core.groups, s.leases)
 	}
 	if err == nil {
 		err = s.listen(c)
@@ -162,6 +164,7 @@ func (s *Server) Close() {
 		s.sessions.Wait()
 		s.wg.Wait()
 		s.core.groups.Wait()
+		s.leases.Wait()
 		s.unlock()
 	})
 }

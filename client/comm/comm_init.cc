@@ -216,7 +216,9 @@ rh_result attach(Comm* comm, Call* call, const uint32_t* abortWord, int64_t* dea
     return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: rank %d cannot get %llu bytes of shared memory for its scratch: %s",
                 comm->rank, static_cast<unsigned long long>(comm->scratchBytes), strerror(error));
   }
-  takeLease(&comm->line(comm->rank)->lease);
+  rhw_lease* lease = &comm->line(comm->rank)->lease;
+  lease->client = comm->session->lease().client();  // before the lease is taken, which publishes it
+  takeLease(lease);
   comm->leased = true;
   return RH_OK;
 }

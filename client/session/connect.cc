@@ -62,6 +62,7 @@ rh_result connectSession(const char* path, uint32_t timeout, rh_session** out) {
   }
   result = session->handshake(deadline);
   if (result == RH_OK) result = watchSession(session);
+  if (result == RH_OK) session->announceLease(deadline);
   if (result != RH_OK) {
     delete session;
     return result;

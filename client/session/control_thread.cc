@@ -99,8 +99,14 @@ bool runCommands() {
     Command* c = control.commands;
     control.commands = c->next;
     switch (c->what) {
-      case What::kWatch: control.sessions[control.count++] = c->session; break;
-      case What::kUnwatch: doUnwatch(c->session); break;
+      case What::kWatch:
+        control.sessions[control.count++] = c->session;
+        doTakeLease(c->session->lease().lease());
+        break;
+      case What::kUnwatch:
+        doDropLease(c->session->lease().lease());
+        doUnwatch(c->session);
+        break;
       case What::kTakeLease: doTakeLease(c->lease); break;
       case What::kDropLease: doDropLease(c->lease); break;
       case What::kStop: stop = true; break;

@@ -142,6 +142,7 @@ bool Session::install() {
     pthread_cond_broadcast(&changed_);
   }
   pthread_mutex_unlock(&mutex_);
+  if (link_ == Link::kUp) lease_.announce(fd_, version_, 0);  // first of all: the fresh socket has room
   return free;
 }
 

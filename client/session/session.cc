@@ -44,6 +44,7 @@ Session::~Session() {
 void Session::closeDescriptors() {
   close(fd_);
   if (freshFd_ >= 0) close(freshFd_);
+  lease_.drop();
 }
 
 rh_result sendHello(int socket, int64_t deadlineNs) {
@@ -78,6 +79,8 @@ rh_result takeWelcome(const Received& r, uint16_t* version) {
 }
 
 rh_result Session::handshake(int64_t deadlineNs) {
+  const rh_result made = lease_.make();
+  if (made != RH_OK) return made;
   const rh_result sent = sendHello(fd_, deadlineNs);
   if (sent != RH_OK) return sent;
   for (;;) {

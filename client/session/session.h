@@ -11,6 +11,7 @@
 #include "base/malloced.h"
 #include "base/settings.h"
 #include "railhead.h"
+#include "session/lease.h"
 #include "session/member.h"
 #include "session/message.h"
 
@@ -86,8 +87,11 @@ class Session : public Malloced {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Hello and Welcome, before the control thread knows the session.
+  // The lease's segment, Hello and Welcome, before the control thread knows the session.
   rh_result handshake(int64_t deadlineNs);
+  // Tells the daemon of the lease, once it is held.
+  void announceLease(int64_t deadlineNs) { lease_.announce(fd_, version_, deadlineNs); }
+  const SessionLease& lease() const { return lease_; }
 
   // Ends the connection, and there is no other: calls under way return DAEMON_LOST. Any thread.
   void shutDown();
@@ -123,6 +127,7 @@ class Session : public Malloced {
   void takeAnnounced(const Received& r);
 
   char path_[kMaxSocketPath + 1];
+  SessionLease lease_;  // made before the first message, and the same until the session ends
 
   // The control thread's.
   Link link_ = Link::kUp;

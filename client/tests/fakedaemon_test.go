@@ -100,6 +100,10 @@ func (f *fake) serve() {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
+		if _, ok := m.(*wire.SessionLease); ok {
+			turn-- // it comes unasked, and has no answer
+			continue
+		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
 				f.t.Errorf("turn %d: the client sent nonsense: %v", turn, err)

@@ -42,7 +42,7 @@ func clientMessages() []wire.Message {
 		&wire.Join{Group: name("g"), Common: wire.Common{World: 1, Nodes: 1}, Own: wire.Own{Place: wire.OneNode(0, 1), TimeoutMS: 1}}, &wire.Attached{},
 		&wire.WindowAlloc{Bytes: 1}, &wire.WindowCommitted{}, &wire.WindowFree{}, &wire.Leave{},
 		&wire.Register{Bytes: 1}, &wire.RegisterPrivate{Bytes: 1, Reason: wire.MakeReason("r")}, &wire.RegisterMapped{Region: 1},
-		&wire.Reannounce{ControlBytes: wire.ControlBytes(1), Place: wire.OneNode(0, 1), World: 1, Nodes: 1, TimeoutMS: 1}, &wire.ReannounceHeap{},
+		&wire.Reannounce{ControlBytes: wire.ControlBytes(1), Place: wire.OneNode(0, 1), World: 1, Nodes: 1, TimeoutMS: 1}, &wire.ReannounceHeap{}, &wire.SessionLease{},
 	}
 }
 
@@ -54,7 +54,7 @@ func acceptedByGo(b []byte) bool {
 	}
 	switch m.(type) {
 	case *wire.Hello, *wire.Join, *wire.Attached, *wire.WindowAlloc, *wire.WindowCommitted, *wire.WindowFree, *wire.Leave,
-		*wire.Register, *wire.RegisterPrivate, *wire.RegisterMapped, *wire.Reannounce, *wire.ReannounceHeap:
+		*wire.Register, *wire.RegisterPrivate, *wire.RegisterMapped, *wire.Reannounce, *wire.ReannounceHeap, *wire.SessionLease:
 		return false
 	}
 	return true

@@ -64,10 +64,11 @@ var mayImport = map[string][]string{
 	"railhead/server/flight":     {"railhead/internal/rank", "railhead/internal/wire"},
 	"railhead/server/membership": {"railhead/internal/rank", "railhead/internal/wire", "railhead/server/flight", "railhead/symm"},
 	"railhead/engine/plan":       {"railhead/engine/tuner", "railhead/internal/rank", "railhead/internal/wire"},
-	"railhead/server/session":    {"railhead/internal/wire"},
+	"railhead/server/lease":      {"railhead/internal/wire"},
+	"railhead/server/session":    {"railhead/internal/wire", "railhead/server/lease", "railhead/symm"},
 	"railhead/server/group": {
 		"railhead/engine/plan", "railhead/engine/topo", "railhead/engine/tuner", "railhead/internal/rank", "railhead/internal/wire", "railhead/symm",
-		"railhead/server/flight", "railhead/server/membership", "railhead/server/session",
+		"railhead/server/flight", "railhead/server/lease", "railhead/server/membership", "railhead/server/session",
 	},
 	"railhead/server/metrics": {"railhead/internal/wire", "railhead/server/flight", "railhead/server/group", "railhead/server/membership"},
 	"railhead/server/admin":   {"railhead/internal/wire", "railhead/server/flight", "railhead/server/group", "railhead/server/membership"},

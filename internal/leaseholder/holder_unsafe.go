@@ -69,15 +69,18 @@ func (h *Holder) Die() {
 	<-h.gone
 }
 
-// Take is doTakeLease of client/comm/control_thread.cc.
-func (h *Holder) Take(m *symm.Mapping, rank int) {
+// Take is doTakeLease of client/session/control_thread.cc, of a rank's lease.
+func (h *Holder) Take(m *symm.Mapping, rank int) { h.TakeAt(m, lineOf(m, rank)) }
+
+// TakeAt takes the lease at an offset.
+func (h *Holder) TakeAt(m *symm.Mapping, at uint64) {
 	h.do(func() {
-		node := m.Word64(lineOf(m, rank))
+		node := m.Word64(at)
 		atomic.StoreUint64(node, uint64(h.head.next))
 		h.head.next = uintptr(unsafe.Pointer(node))
-		lease := m.Word32(lineOf(m, rank) + wire.LeaseOffset)
-		atomic.StoreUint32(lease, uint32(unix.Gettid()))
-		wakeAll(lease)
+		word := m.Word32(at + wire.LeaseOffset)
+		atomic.StoreUint32(word, uint32(unix.Gettid()))
+		wakeAll(word)
 	})
 }
 

@@ -56,6 +56,7 @@ func samples(t testing.TB) []Message {
 		&Registered{Group: 1, Region: 3, StagedLocal: 2, Reason: MakeReason("rank 2: malloc")},
 		&Reannounce{Group: 1, ControlBytes: ControlBytes(4), Place: OneNode(3, 4), World: 4, Nodes: 1, TimeoutMS: 1000},
 		&Reannounced{Group: 2},
+		&SessionLease{Client: 7},
 		&ReannounceHeap{Group: 2},
 	}
 }

@@ -66,6 +66,25 @@ type Lease struct {
 	Reserved1 [5]uint64
 }
 
+// The session segment: one memfd a session, made by its client.
+const (
+	SessionMagic   = 0x4e4f495353455352 // "RSESSION"
+	SessionVersion = 1
+	SessionBytes   = 4096
+	// SessionLeaseOffset is where the lease's word lies.
+	SessionLeaseOffset = 64 + LeaseOffset
+)
+
+// Session begins the session segment.
+type Session struct {
+	Magic     uint64
+	Version   uint32
+	Reserved0 uint32
+	Client    uint64 // id of the session, chosen by the client; the same at all daemons that it meets
+	Reserved1 [5]uint64
+	Lease     Lease
+}
+
 // RankLine is one rank's part of the control segment.
 type RankLine struct {
 	Lease       Lease

@@ -37,7 +37,7 @@ func snake(s string) string {
 // structsOnTheWire are all messages and the structs of the control segment.
 func structsOnTheWire() []any {
 	all := []any{
-		Header{}, Place{}, Common{}, Own{}, ControlHeader{}, Part{}, Parts{}, Lease{}, RankLine{}, FlightRecord{}, Choice{}, Plan{}, Plans{},
+		Header{}, Place{}, Common{}, Own{}, ControlHeader{}, Part{}, Parts{}, Lease{}, Session{}, RankLine{}, FlightRecord{}, Choice{}, Plan{}, Plans{},
 		Ledger{}, Memory{}, Outcome{}, RegionEntry{}, EPCounters{},
 	}
 	for t := Type(0); t < 1000; t++ {
@@ -105,6 +105,9 @@ func goLayout() []string {
 		fmt.Sprintf("const RHW_CONTROL_MAGIC %d", uint64(ControlMagic)),
 		fmt.Sprintf("const RHW_CONTROL_VERSION %d", ControlVersion),
 		fmt.Sprintf("const RHW_MAX_CONTROL %d", MaxControl),
+		fmt.Sprintf("const RHW_SESSION_MAGIC %d", uint64(SessionMagic)),
+		fmt.Sprintf("const RHW_SESSION_VERSION %d", SessionVersion),
+		fmt.Sprintf("const RHW_SESSION_BYTES %d", SessionBytes),
 		fmt.Sprintf("const RHW_NO_RANK %d", noRank),
 		fmt.Sprintf("const RHW_FLIGHT_RECORDS %d", FlightRecords),
 		fmt.Sprintf("const RHW_MAX_WINDOWS %d", MaxWindows),
@@ -203,6 +206,9 @@ func TestRankLineOffsetsMatchTheStruct(t *testing.T) {
 	}
 	if word, ok := reflect.TypeFor[Lease]().FieldByName("Word"); !ok || line.Field(0).Name != "Lease" || word.Offset != LeaseOffset {
 		t.Errorf("a lease's word lies at %d of it, the constant says %d of the line", word.Offset, LeaseOffset)
+	}
+	if f, ok := reflect.TypeFor[Session]().FieldByName("Lease"); !ok || f.Offset+LeaseOffset != SessionLeaseOffset {
+		t.Errorf("a session's lease lies at %d, its word at %d, says the constant", f.Offset, SessionLeaseOffset)
 	}
 	if line.Size() != rankLineBytes {
 		t.Errorf("RankLine has %d bytes, the constant says %d", line.Size(), rankLineBytes)

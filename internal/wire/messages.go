@@ -62,6 +62,7 @@ const (
 	TypePeerMemory      Type = 20
 	TypeRegisterMapped  Type = 21
 	TypeRegistered      Type = 22
+	TypeSessionLease    Type = 23
 
 	TypeReannounce     Type = 30
 	TypeReannounced    Type = 31
@@ -344,6 +345,8 @@ func New(t Type) Message {
 		return &RegisterMapped{}
 	case TypeRegistered:
 		return &Registered{}
+	case TypeSessionLease:
+		return &SessionLease{}
 	case TypeReannounce:
 		return &Reannounce{}
 	case TypeReannounced:
@@ -357,7 +360,7 @@ func New(t Type) Message {
 // CarriesFD says whether a message of the type comes with a file descriptor.
 func (t Type) CarriesFD() bool {
 	switch t {
-	case TypeHello, TypeJoined, TypeHeap, TypeRegister, TypePeerMemory, TypeReannounce, TypeReannounceHeap:
+	case TypeHello, TypeJoined, TypeHeap, TypeRegister, TypePeerMemory, TypeSessionLease, TypeReannounce, TypeReannounceHeap:
 		return true
 	}
 	return false

@@ -51,3 +51,13 @@ func (m *Reannounce) check() error {
 
 func (*Reannounced) check() error    { return nil }
 func (*ReannounceHeap) check() error { return nil }
+
+// SessionLease brings the segment with the lease of its session. It has no answer.
+type SessionLease struct {
+	H      Header
+	Client uint64 // as in the segment
+}
+
+func (m *SessionLease) header() *Header { return &m.H }
+func (*SessionLease) kind() Type        { return TypeSessionLease }
+func (*SessionLease) check() error      { return nil }

@@ -64,6 +64,7 @@ enum rhw_type {
   RHW_PEER_MEMORY = 20,      // daemon: another rank's registered memory; carries its fd
   RHW_REGISTER_MAPPED = 21,  // client: all peers' memory is mapped (or could not be)
   RHW_REGISTERED = 22,       // daemon: the window exists on every rank, shared or staged
+  RHW_SESSION_LEASE = 23,    // client, once a connection: carries the fd of its session segment; has no answer
   RHW_REANNOUNCE = 30,       // client, to a new daemon: I am rank r of a working group; carries its control segment's fd
   RHW_REANNOUNCED = 31,      // daemon: taken back
   RHW_REANNOUNCE_HEAP = 32,  // client, after Reannounced: carries the fd of its heap; has no answer
@@ -298,6 +299,11 @@ struct rhw_registered {
   char reason[RHW_REASON]; // why not; "" where it is
 };
 
+struct rhw_session_lease {
+  struct rhw_header h;
+  uint64_t client;         // as in the segment
+};
+
 struct rhw_reannounce {
   struct rhw_header h;
   uint64_t group;          // the number by which the last daemon knew it
@@ -455,9 +461,24 @@ struct rhw_lease {
   uint64_t reserved1[5];   // a cache line
 };
 
+// The session segment: one memfd a session, made by the client and mapped by it and the daemons that it meets. It has the lease of the
+// session, which may be in any number of groups, or in none.
+#define RHW_SESSION_MAGIC 0x4e4f495353455352ull  // "RSESSION"
+#define RHW_SESSION_VERSION 1u
+#define RHW_SESSION_BYTES 4096u
+
+struct rhw_session {
+  uint64_t magic;          // written by the client before it gives the fd away, like all but lease
+  uint32_t version;
+  uint32_t reserved0;
+  uint64_t client;         // id of the session, chosen by the client at random; the same at all daemons that it meets
+  uint64_t reserved1[5];
+  struct rhw_lease lease;
+};
+
 // Everything but lease and rank is written by the line's own rank only, with relaxed stores, and read by others only for reports.
 struct rhw_rank_line {
-  struct rhw_lease lease;
+  struct rhw_lease lease;  // of the rank's session, once more: peers have this segment mapped, not that of the session
   uint64_t seq;            // @64: operations begun
   uint32_t op;             // rhw_op of the operation seq; RHW_OP_NONE between operations
   uint32_t chosen;         // rhw_algo that ran last, its rhw_why in the upper half; 0 = none did

@@ -6,6 +6,7 @@ import (
 
 	"railhead/internal/rank"
 	"railhead/internal/wire"
+	"railhead/server/lease"
 	"railhead/server/membership"
 )
 
@@ -47,7 +48,7 @@ func (m *memory) poison(a wire.Abort) {
 	for old := uint64(0); !wire.IsBroken(old) && !atomic.CompareAndSwapUint64(m.abort, old, a.Word()); {
 		old = atomic.LoadUint64(m.abort)
 	}
-	futexWakeAll(m.mapping.Word32(wire.AbortOffset))
+	lease.WakeAll(m.mapping.Word32(wire.AbortOffset))
 }
 
 // rootOfWaitChain is the root of the wait-for chain that begins at a late rank: each rank waits for the next, the last one for nobody.

@@ -7,11 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"railhead/internal/leaseholder"
 	"railhead/internal/rank"
 	"railhead/internal/wire"
+	"railhead/server/lease"
 	"railhead/server/membership"
 )
 
@@ -67,8 +66,14 @@ func TestTheDeathOfALeaseHolderIsSeenAndBreaksTheGroup(t *testing.T) {
 			h.Take(w.mapping, 2)
 		}
 		w.awaitWatched(t, 2)
-		woken := make(chan error, 1)
-		go func() { woken <- futexWaitAny([]futexWord{{w.mapping.Word32(wire.AbortOffset), 0}}, never) }()
+		woken := make(chan bool, 1)
+		sleeper := lease.Start(never, func(err error) { t.Error(err) }, lease.Until(w.mapping.Word32(wire.AbortOffset), func() bool {
+			set := atomic.LoadUint64(w.abort) != 0
+			if set {
+				woken <- true
+			}
+			return set
+		}))
 		h.Die()
 		if got := next(t, "the death", w.died); got != 2 {
 			t.Errorf("rank %d is said to be dead, want 2", got)
@@ -77,9 +82,8 @@ func TestTheDeathOfALeaseHolderIsSeenAndBreaksTheGroup(t *testing.T) {
 		if got, ok := wire.ParseAbort(atomic.LoadUint64(w.abort)); !ok || got != want {
 			t.Errorf("the abort word is %+v, want %+v", got, want)
 		}
-		if err := next(t, "the sleeper on the abort word", woken); err != nil && err != unix.EAGAIN {
-			t.Errorf("the sleeper was woken by %v", err)
-		}
+		next(t, "the sleeper on the abort word", woken)
+		sleeper.Stop()
 		if got := next(t, "the abort word", w.aborted); got != want {
 			t.Errorf("the watcher reports %+v, want %+v", got, want)
 		}
@@ -133,7 +137,7 @@ func TestADroppedLeaseIsNoDeath(t *testing.T) {
 	if got := next(t, "the death", w.died); got != 1 {
 		t.Errorf("rank %d is said to be dead, want 1", got)
 	}
-	w.watcher.stop()
+	w.watcher.Stop()
 	if len(w.died) > 0 {
 		t.Errorf("rank %d is said to be dead as well", <-w.died)
 	}
@@ -160,7 +164,7 @@ func TestAnAbortWordThatARankSetsReachesTheCore(t *testing.T) {
 		want := wire.Abort{Code: wire.ResultTimeout, Op: wire.OpAllReduce, Culprit: 3, Reporter: 1}
 		set := func() {
 			atomic.StoreUint64(w.abort, want.Word())
-			futexWakeAll(w.mapping.Word32(wire.AbortOffset))
+			lease.WakeAll(w.mapping.Word32(wire.AbortOffset))
 		}
 		if early {
 			set()
@@ -197,7 +201,7 @@ func TestTheDeathOfARankInFinalizeIsTheCoresToJudge(t *testing.T) {
 	if got := next(t, "the death", w.died); got != 1 {
 		t.Errorf("rank %d is said to be dead, want 1", got)
 	}
-	w.watcher.stop()
+	w.watcher.Stop()
 	if got := atomic.LoadUint64(w.abort); got != 0 {
 		t.Errorf("the abort word is %#x, although the rank may have been done", got)
 	}
@@ -226,14 +230,14 @@ func TestStopEndsAWatcherWhateverTheRanksDo(t *testing.T) {
 			}
 			atomic.StoreUint32(w.lease(int(i%8)), i*2654435761&^wire.LeaseOwnerDied)
 			if i%64 == 0 {
-				futexWakeAll(w.lease(int(i / 64 % 8)))
+				lease.WakeAll(w.lease(int(i / 64 % 8)))
 			}
 		}
 	}()
 	for i := range 300 {
 		w.watch(watchEvents{died: func(rank.Local) {}, aborted: func(wire.Abort) {}, failed: func(err error) { t.Error(err) }})
 		stopped := make(chan struct{})
-		go func() { w.watcher.stop(); close(stopped) }()
+		go func() { w.watcher.Stop(); close(stopped) }()
 		select {
 		case <-stopped:
 		case <-time.After(patience):
@@ -255,7 +259,7 @@ func TestStopNeedsNoSecondLook(t *testing.T) {
 			for range rand.Intn(5000) { // some tens of microseconds: the watcher is on its way to sleep
 				spun.Add(1)
 			}
-			w.watcher.stop()
+			w.watcher.Stop()
 		}
 	}()
 	next(t, "the last watcher's end", done)

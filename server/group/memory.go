@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"railhead/internal/wire"
+	"railhead/server/lease"
 	"railhead/server/membership"
 	"railhead/symm"
 )
@@ -21,7 +22,7 @@ type memory struct {
 	heaps   []*symm.Segment // by local rank; nil = it has not come back, of a group that was taken over
 	ended   uint64          // set-up calls that have ended, as the ledger says
 	abort   *uint64
-	watcher *watcher
+	watcher *lease.Watcher
 	punches []punch // the first is under way
 }
 
@@ -60,7 +61,7 @@ func newMemory(a membership.CreateGroup) (m *memory, err error) {
 // release drops the daemon's hold; the memory lives on in the ranks that still map it.
 func (m *memory) release() {
 	if m.watcher != nil {
-		m.watcher.stop()
+		m.watcher.Stop()
 	}
 	if m.mapping != nil {
 		_ = m.mapping.Unmap()

@@ -12,7 +12,7 @@ import (
 var notHandled = []wire.Type{
 	wire.TypeHello, wire.TypeWelcome, wire.TypeError, wire.TypeJoined, wire.TypeHeap, wire.TypeGroupReady, wire.TypeWindowCommit,
 	wire.TypeWindowReady, wire.TypeWindowFreed, wire.TypeLeft, wire.TypeDraining, wire.TypePeerMemory, wire.TypeRegistered,
-	wire.TypeReannounced,
+	wire.TypeReannounced, wire.TypeSessionLease,
 }
 
 func TestEveryMessageOfARankHasAHandler(t *testing.T) {

@@ -1,4 +1,4 @@
-package group
+package lease
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// futexWord is a word in shared memory and the value it has while there is nothing to do.
-type futexWord struct {
+// wordValue is a word in shared memory and the value it has while there is nothing to do.
+type wordValue struct {
 	word  *uint32
 	value uint32
 }
@@ -31,11 +31,11 @@ const (
 	futexWake     = 1
 )
 
-// futexWaitAny sleeps until a word differs from its value, somebody wakes one of them, or the time is over. The words
+// waitAny sleeps until a word differs from its value, somebody wakes one of them, or the time is over. The words
 // lie in mapped memory that outlives the call; the garbage collector does not know it.
-func futexWaitAny(words []futexWord, most time.Duration) error {
+func waitAny(words []wordValue, most time.Duration) error {
 	if len(words) > futexWaitvMax {
-		return fmt.Errorf("group: %d futex words, the kernel takes %d", len(words), futexWaitvMax)
+		return fmt.Errorf("lease: %d futex words, the kernel takes %d", len(words), futexWaitvMax)
 	}
 	list := make([]futexWaitv, len(words))
 	for i, w := range words {
@@ -43,7 +43,7 @@ func futexWaitAny(words []futexWord, most time.Duration) error {
 	}
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return fmt.Errorf("group: clock: %w", err)
+		return fmt.Errorf("lease: clock: %w", err)
 	}
 	until := unix.NsecToTimespec(now.Nano() + most.Nanoseconds())
 	_, _, errno := unix.Syscall6(sysFutexWaitv, uintptr(unsafe.Pointer(&list[0])), uintptr(len(list)), 0,
@@ -55,7 +55,7 @@ func futexWaitAny(words []futexWord, most time.Duration) error {
 	return nil
 }
 
-// futexWakeAll wakes everybody who sleeps on the word, in every process.
-func futexWakeAll(word *uint32) {
+// WakeAll wakes everybody who sleeps on the word, in every process.
+func WakeAll(word *uint32) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, math.MaxInt32, 0, 0, 0)
 }
