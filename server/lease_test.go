@@ -46,9 +46,11 @@ func holdSession(t *testing.T, r *rawClient) *leaseholder.Holder {
 		t.Fatal(err)
 	}
 	m := mapped(t, segment)
+	_ = segment.Release()
 	h := leaseholder.New()
 	h.TakeAt(m, wire.SessionLeaseOffset-wire.LeaseOffset)
 	r.sendLease(5, f)
+	_ = f.Close()
 	r.sync()
 	return h
 }
