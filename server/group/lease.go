@@ -50,9 +50,9 @@ func (m *memory) leaseWord(r rank.Local) *uint32 {
 	return m.mapping.Word32(m.line(r) + wire.LeaseOffset)
 }
 
-func (g *Groups) firstInLine(id membership.GroupID, late rank.Local) rank.Local {
+func (g *Groups) rootOfWaitChain(id membership.GroupID, late rank.Local) rank.Local {
 	if m := g.memory[id]; m != nil {
-		return m.firstInLine(late)
+		return m.rootOfWaitChain(late)
 	}
 	return late
 }
