@@ -168,7 +168,7 @@ func TestAControlSegmentThatIsNoneIsRefusedAndNothingOfItIsKept(t *testing.T) {
 		file *os.File
 		want string
 	}{
-		{"a pipe", pipe, "no memfd"},
+		{"a pipe", pipe, "not a memfd"},
 		{"read only", readOnly, "reading and writing"},
 		{"not sealed", sealedFile(t, whole, unix.F_SEAL_GROW), "seals"},
 		{"sealed against writing", sealedFile(t, whole, sealsOfSegment|unix.F_SEAL_WRITE), "seals"},
@@ -193,13 +193,13 @@ func TestAControlSegmentThatIsNoneIsRefusedAndNothingOfItIsKept(t *testing.T) {
 		{"a reduce group of 3", controlFile(t, 2, at(ledger+144, 3)), "reduce group 3"},
 		{"not ready", controlFile(t, 2, at(ledger+wire.EndedOffset, 0)), "not ready"},
 		{"a last outcome that is none", controlFile(t, 2, at(forged.OutcomeOffset(1)+4, 0xff, 0xff)), "result"},
-		{"a window in the scratch", controlFile(t, 2, window(0, 0, 65536)), "taken"},
-		{"a window beyond the heap", controlFile(t, 2, window(1, forgedHeap, 65536)), "no range"},
-		{"a window that wraps", controlFile(t, 2, window(1, 0xfffffff*65536, 0xfffffff*65536)), "no range"},
+		{"a window in the scratch", controlFile(t, 2, window(0, 0, 65536)), "allocated already"},
+		{"a window beyond the heap", controlFile(t, 2, window(1, forgedHeap, 65536)), "whole granules"},
+		{"a window that wraps", controlFile(t, 2, window(1, 0xfffffff*65536, 0xfffffff*65536)), "whole granules"},
 		{"windows that overlap", controlFile(t, 2, func(b []byte) {
 			window(3, forgedScratch, 2<<16)(b)
 			window(4, forgedScratch+65536, 65536)(b)
-		}), "taken"},
+		}), "allocated already"},
 		{"a registered window of nothing", controlFile(t, 2, at(forged.Regions.At(1)+wire.LiveOffset, 1)), "0 bytes"},
 		{"finalized", controlFile(t, 2, at(forged.OutcomeOffset(1), byte(wire.OpFinalize))), "finalized"},
 		{"an endless incarnation", controlFile(t, 2, at(31, 1)), "incarnation"},
