@@ -239,10 +239,11 @@ struct EpFlight : EpPlan {
   uint64_t overCapacity;
 
   // Chunks go through a pipe in the order of their dispatches, and a reader knows them by that alone: none of this one may go
-  // before all of an earlier one that is still in flight. (One that has ended has moved everything.)
+  // before all of an earlier one that is still in flight. One that has ended has moved everything, and its plan may have been written
+  // over by a dispatch that was refused.
   RH_FN bool waitsForOther(int rank) const { return isBehindOther() && other->moved[rank] < other->copies[rank]; }
   RH_FN bool waitsForOthersSums(int rank) const { return isBehindOther() && other->adding && other->returned[rank] < other->received[rank]; }
-  RH_FN bool isBehindOther() const { return static_cast<int32_t>(number - other->number) > 0; }
+  RH_FN bool isBehindOther() const { return other->phase != EpPhase::kFree && static_cast<int32_t>(number - other->number) > 0; }
 
   RH_FN EpRowRef* listOf(const EpTeam& team, int source, uint32_t copy) const {
     return list + (static_cast<uint64_t>(source) * team.maxTokens + copy) * listStride;
