@@ -158,7 +158,7 @@ func TestARankThatIsAskedForTooMuchIsNamedWithHowItEnded(t *testing.T) {
 	g := alone(t, "")
 	_, err := g.measure(9, 1, 1)
 	err = errors.Join(err, g.Stop())
-	if !strings.Contains(fmt.Sprint(err), "rank 0 did not answer") || !strings.Contains(err.Error(), "exit status 1") {
+	if !strings.Contains(fmt.Sprint(err), "rank 0 has not answered") || !strings.Contains(err.Error(), "exit status 1") {
 		t.Error(err)
 	}
 }

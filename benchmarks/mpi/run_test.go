@@ -111,7 +111,7 @@ func TestARankThatEndsInTheMiddleIsNamedWithHowItEnded(t *testing.T) {
 	g := alone(t, "malloc")
 	_, err := g.measure(1<<21, 3) // more than its buffers have
 	err = errors.Join(err, g.Stop())
-	if !strings.Contains(err.Error(), "rank 0 did not answer") || !strings.Contains(err.Error(), "exit status 1") {
+	if !strings.Contains(err.Error(), "rank 0 has not answered") || !strings.Contains(err.Error(), "exit status 1") {
 		t.Error(err)
 	}
 }
@@ -121,7 +121,7 @@ var failing = side{Side: sidebyside.Side{Name: "failing", Argv: []string{"false"
 
 func TestASideThatDoesNotStartIsNamedWithHowItEnded(t *testing.T) {
 	_, err := start(t.Context(), failing, 2, 64, "-", filepath.Join(t.TempDir(), "s"), io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "failing: not all ranks came") || !strings.Contains(err.Error(), "exit status 1") {
+	if err == nil || !strings.Contains(err.Error(), "failing: not all ranks have connected") || !strings.Contains(err.Error(), "exit status 1") {
 		t.Error(err)
 	}
 }

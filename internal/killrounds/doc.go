@@ -1,7 +1,7 @@
-// Package killrounds has tests only: real processes that are killed, stopped and left without a daemon, over and over.
+// Package killrounds has tests only: in many rounds, real processes are killed or stopped, or their daemon is.
 //
-// Each round starts the ranks of a group, lets them work on random checked operations, and takes some of them away at a
-// random moment. Afterwards every rank that is left must have said who is missing, within seconds, and nothing of the group
-// may be left in the daemon. In other groups the survivors go on with rounds of MoE, whose results and reports must say who is
-// missing. `go test` plays a few hundred rounds, `make soak` ten thousand.
+// Each round starts the ranks of a group, lets them run random checked operations, and kills or stops some of them at a random
+// moment. Every survivor must report within seconds which ranks are missing, and the daemon must keep nothing of the group. In
+// other groups the survivors go on with MoE, whose results and reports must name the missing ranks. `go test` runs a few hundred
+// rounds, `make soak` ten thousand.
 package killrounds

@@ -1,11 +1,11 @@
 // Package launch runs the ranks of a group as processes: it starts them, carries their output and ends all of them when
 // one fails.
 //
-// It owns the processes that it starts and their pipes, from Run's call to its return; it leaves no goroutine, file
-// descriptor or child behind. It must never interpret what a rank prints, start one again, or signal a process that it
-// did not start: what ranks start themselves (data loaders and the like) is theirs to end.
-// It trusts the caller with the command and the environment, and the ranks with nothing: they may ignore signals, print
-// without end or hand their output to a process that outlives them.
+// It owns the processes that it starts, and their pipes, while Run runs. Afterwards no goroutine, file descriptor or child is
+// left. It must never interpret the output of a rank, restart a rank, or signal a process that it did not start: ranks must end
+// their own children (data loaders and the like).
+// It trusts the caller with the command and the environment. It does not trust the ranks: they may ignore signals, print
+// without end, or pass their output to a process that outlives them.
 package launch
 
 import (
@@ -22,7 +22,7 @@ import (
 // MaxRanks is the largest world of one node.
 const MaxRanks = 64
 
-// DefaultGrace is how long ranks have between SIGTERM and SIGKILL when Spec does not say.
+// DefaultGrace is the time between SIGTERM and SIGKILL where Spec has none.
 const DefaultGrace = 5 * time.Second
 
 // Spec says what to run.
@@ -31,25 +31,25 @@ type Spec struct {
 	Argv []string // the command of every rank; Argv[0] is looked up in this process's PATH
 
 	Env     []string                // base environment; nil: this process's
-	RankEnv func(rank int) []string // more variables of one rank; they win over Env and over RANK and its like; may be nil
+	RankEnv func(rank int) []string // variables of one rank, which override Env, RANK and the like; may be nil
 
-	// Where output goes, line by line: every Write is one whole line, and no two Writes overlap, even if both are the
-	// same writer. nil discards. Run does not return before the last line is written, so a writer must not block forever.
+	// Output, line by line. Every Write is one whole line, and Writes never overlap, even if both are the same writer. nil
+	// discards. Run returns after the last line is written, so a writer must not block forever.
 	Stdout, Stderr io.Writer
 	Prefix         bool                     // put "[rank] " before each line
-	ExtraStdout    func(rank int) io.Writer // where this rank's stdout goes instead, as it comes; asked once a rank; may be or return nil
+	ExtraStdout    func(rank int) io.Writer // receives this rank's raw stdout instead; called once a rank; may be or return nil
 
 	Grace time.Duration // from SIGTERM to SIGKILL; 0: DefaultGrace
 }
 
-// Run starts the ranks, as direct children in this process's group (so that Ctrl-C in a terminal reaches them), and
-// waits for all of them. Each has stdin from /dev/null and RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE set. They
-// die with this process, however it dies (a program that changes its user id on start escapes that).
+// Run starts the ranks as direct children in this process group (so that Ctrl-C in a terminal reaches them) and waits for all
+// of them. Each has stdin from /dev/null, and RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE set. They are killed when this
+// process dies, however it dies (except a program that changes its user id).
 //
-// When a rank fails (an exit status other than 0, or a signal), the others get SIGTERM, and SIGKILL after Grace. That
-// is a result, not an error. The end of ctx ends them in the same way and is an error that wraps context.Cause(ctx), with
-// a full Result beside it. So are output that could not be written, and a rank that does not end even after SIGKILL.
-// A wrong Spec or a failed start is an error with a zero Result; ranks started before the failure have been ended.
+// When a rank fails (an exit status other than 0, or a signal), the others get SIGTERM, and SIGKILL after Grace. That is a
+// result, not an error. When ctx ends, all ranks are ended in the same way, and the error wraps context.Cause(ctx). Output that
+// could not be written is an error too, and so is a rank that does not end after SIGKILL. These errors come with a full Result.
+// A wrong Spec or a failed start is an error with a zero Result; ranks that were started already have been ended.
 func Run(ctx context.Context, spec Spec) (Result, error) {
 	cmds, err := commands(spec)
 	if err != nil {
@@ -61,7 +61,7 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 	out := newOutput(spec)
 	j, startErr := startAll(cmds, out)
 	if startErr != nil {
-		// Those that started before the failure are ended as if the run had been cancelled.
+		// Ranks that were started before the failure are ended, as if ctx had ended.
 		stopped, cancel := context.WithCancel(context.Background())
 		cancel()
 		ctx = stopped
@@ -82,7 +82,7 @@ func (s Spec) grace() time.Duration {
 	return s.Grace
 }
 
-// commands checks the whole Spec and prepares every rank, so that a bad one is refused before anything has started.
+// commands checks the whole Spec and prepares every rank, so that a wrong Spec is refused before any rank is started.
 func commands(spec Spec) ([]*exec.Cmd, error) {
 	switch {
 	case spec.N < 1 || spec.N > MaxRanks:
@@ -112,13 +112,13 @@ func commands(spec Spec) ([]*exec.Cmd, error) {
 	return cmds, nil
 }
 
-// rankEnv lists a rank's variables; of several with one name, the last counts (os/exec sees to that).
+// rankEnv lists a rank's variables. Of several with one name os/exec takes the last.
 func (s Spec) rankEnv(rank int) ([]string, error) {
 	base := s.Env
 	if base == nil {
 		base = os.Environ()
 	}
-	// As torchrun sets them on one node.
+	// The same as torchrun sets on one node.
 	env := append(append([]string{}, base...),
 		fmt.Sprintf("RANK=%d", rank), fmt.Sprintf("LOCAL_RANK=%d", rank),
 		fmt.Sprintf("WORLD_SIZE=%d", s.N), fmt.Sprintf("LOCAL_WORLD_SIZE=%d", s.N))

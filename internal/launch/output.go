@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// maxLine is the longest line, in bytes without its newline; a longer one is cut into lines of this length, so that
-	// a rank that never ends a line costs no more memory than this.
+	// maxLine is the longest line, in bytes without its newline. A longer one is split, which bounds the memory for a rank
+	// that never ends a line.
 	maxLine = 64 << 10
-	// heldPipe is how long a pipe may stay open after its rank has ended: then something that the rank started holds it.
+	// heldPipe is how long a pipe may stay open after its rank has ended, held by a process that the rank started.
 	heldPipe = 2 * time.Second
-	// maxPipe is the most a pipe can hold (the limit of /proc/sys/fs/pipe-max-size for a plain user), and so the most
-	// that a rank can have left behind in one.
+	// maxPipe is the largest capacity of a pipe (/proc/sys/fs/pipe-max-size for an unprivileged user), and so the most that
+	// a rank can leave unread.
 	maxPipe = 1 << 20
 )
 
-// output is where the lines of all ranks meet.
+// output writes the lines of all ranks.
 type output struct {
 	mu       sync.Mutex
 	out, erw io.Writer
 	extra    func(int) io.Writer
 	prefix   bool
-	firstErr error // the first failed write; ranks go on, as their output is not what they are for
+	firstErr error // the first failed write, which does not end the ranks
 }
 
 func newOutput(spec Spec) *output {
@@ -77,7 +77,7 @@ func (o *output) err() error {
 	return nil
 }
 
-// rawWriter passes one rank's stdout on unchanged. It holds no lock while it writes: the writer is that rank's alone.
+// rawWriter passes the stdout of one rank on unchanged. It writes without the lock, since no other rank has this writer.
 type rawWriter struct {
 	to *output
 	w  io.Writer
@@ -94,7 +94,7 @@ func (r *rawWriter) Write(p []byte) (int, error) {
 
 func (r *rawWriter) Close() error { return nil }
 
-// lineWriter turns one pipe's bytes into whole lines. Write never fails: a rank must not die of a full disk here.
+// lineWriter splits the bytes of one pipe into lines. Write never fails, so that a full disk does not end a rank.
 type lineWriter struct {
 	to     *output
 	w      io.Writer
@@ -106,7 +106,7 @@ func (l *lineWriter) Write(p []byte) (int, error) {
 	n := len(p)
 	for len(p) > 0 {
 		room := maxLine - len(l.part)
-		end := bytes.IndexByte(p[:min(len(p), room+1)], '\n') // a full line's newline still belongs to it
+		end := bytes.IndexByte(p[:min(len(p), room+1)], '\n') // a line of maxLine bytes may be followed by its newline
 		switch {
 		case end >= 0:
 			l.part = append(l.part, p[:end]...)
@@ -124,7 +124,7 @@ func (l *lineWriter) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close writes what is left of an unfinished line.
+// Close writes an unfinished line.
 func (l *lineWriter) Close() error {
 	if len(l.part) > 0 {
 		l.flush()
@@ -132,7 +132,7 @@ func (l *lineWriter) Close() error {
 	return nil
 }
 
-// flush hands the line on in one Write, so that not even another process on the same terminal can get in between.
+// flush writes the line with one Write, so that it stays whole even where other processes write to the same terminal.
 func (l *lineWriter) flush() {
 	line := make([]byte, 0, len(l.prefix)+len(l.part)+1)
 	line = append(append(append(line, l.prefix...), l.part...), '\n')
@@ -144,7 +144,7 @@ func (l *lineWriter) flush() {
 	}
 }
 
-// carry moves everything from the pipe to w, until the last writer has closed it or endSoon's deadline has passed.
+// carry copies from the pipe to w until the end of file or endSoon's deadline.
 func carry(pipe *os.File, w io.WriteCloser) {
 	defer pipe.Close()
 	defer w.Close()
@@ -162,14 +162,14 @@ func carry(pipe *os.File, w io.WriteCloser) {
 	}
 }
 
-// endSoon puts an end to carry when a rank has ended but something else holds its pipe.
+// endSoon sets carry a deadline. It is called when a rank has ended, since another process may keep its pipe open.
 func endSoon(pipe *os.File) {
-	// It fails only if carry has seen the end of file already and closed the pipe.
+	// This fails only if carry has closed the pipe already, at the end of file.
 	_ = pipe.SetReadDeadline(time.Now().Add(heldPipe))
 }
 
-// drain takes what lies in the pipe and waits for no more. There is some when w was slow: then the deadline passed
-// while the rank's last lines were still in the pipe.
+// drain copies what is in the pipe, without waiting for more. If w is slow, the rank's last lines may still be there at the
+// deadline.
 func drain(pipe *os.File, w io.Writer, buf []byte) {
 	raw, err := pipe.SyscallConn()
 	if err != nil || pipe.SetReadDeadline(time.Time{}) != nil {

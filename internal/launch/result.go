@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// signalStatus is what shells add to a signal's number to make an exit status of it.
+// signalStatus + signal is the exit status that shells report for a process ended by a signal.
 const signalStatus = 128
 
 // Exit says how one rank ended.
@@ -16,19 +16,19 @@ type Exit struct {
 	PID     int
 	Code    int            // exit status; -1 if a signal ended it, or where Err is set
 	Signal  syscall.Signal // 0 if it exited by itself
-	Stopped bool           // it ended after Run had begun to end the ranks: its status may be Run's doing
-	Foreign bool           // a signal ended it that Run had not sent
-	Err     error          // why nothing is known of its end; nil: all is known
+	Stopped bool           // it ended after Run had begun to end the ranks, maybe because of that
+	Foreign bool           // it was ended by a signal that Run had not sent
+	Err     error          // why its exit status is not known; nil: it is known
 }
 
-// errNotEnded is the Err of a rank that outlived SIGKILL. That happens to a process that hangs inside the kernel (a
-// dead network disk, a stuck driver).
+// errNotEnded is the Err of a rank that did not end after SIGKILL: it hangs inside the kernel (a dead network disk, a stuck
+// driver).
 var errNotEnded = errors.New("did not end after SIGKILL")
 
-// Failed reports any end but exit status 0.
+// Failed says whether the rank ended otherwise than with exit status 0.
 func (e Exit) Failed() bool { return e.Code != 0 }
 
-// Status is the exit status as a shell would give it: the code, or 128 + signal; 1 where nothing is known.
+// Status is the exit status as shells report it: the code, or 128 + signal. It is 1 where it is not known.
 func (e Exit) Status() int {
 	switch {
 	case e.Err != nil:
@@ -53,8 +53,8 @@ func (e Exit) String() string {
 // Result says how a run ended.
 type Result struct {
 	Exits []Exit // by rank
-	// The rank whose failure was seen first, -1: none failed. A rank that a foreign signal ended counts before those that
-	// exited by themselves: it takes longer to die than its peers take to notice and exit.
+	// The rank that failed first, -1: none failed. A rank that was ended by a foreign signal comes before ranks that exited by
+	// themselves, since its peers may notice its death and exit before its own end is reported.
 	FirstFailed int
 }
 
@@ -77,8 +77,7 @@ func (r Result) lost() error {
 	return errors.Join(errs...)
 }
 
-// exitOf reads what the kernel said about a process that has ended. There is nothing to read where something else in
-// this process has waited for all children.
+// exitOf converts the state of an ended process. state is nil where other code of this process has already waited for it.
 func exitOf(rank, pid int, state *os.ProcessState, waitErr error) Exit {
 	if state == nil {
 		return Exit{Rank: rank, PID: pid, Code: -1, Err: fmt.Errorf("its exit status could not be read: %w", waitErr)}

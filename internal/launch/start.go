@@ -9,21 +9,20 @@ import (
 	"syscall"
 )
 
-// job is a set of started processes: whose ends arrive on exits, and whose output is being carried.
+// job is a set of started processes. Their ends arrive on exits, and their output is copied to the writers.
 type job struct {
-	cmds    []*exec.Cmd // those that have started, by rank
-	exits   chan Exit   // with room for all, so that no waiter ever blocks on it
+	cmds    []*exec.Cmd // that were started, by rank
+	exits   chan Exit   // with capacity for all, so that sending never blocks
 	output  sync.WaitGroup
 	waiters sync.WaitGroup
-	release chan struct{} // closed to let the starting thread go
-	freed   chan struct{} // closed when it has gone
+	release chan struct{} // closed to release the starting thread
+	freed   chan struct{} // closed when it is released
 }
 
-// startAll starts every command. On an error the job still holds those started before.
+// startAll starts every command. On an error the job has those that were started before.
 //
-// The kernel sends a child's parent-death signal when the *thread* that forked it ends, not the process. So one
-// goroutine starts them all, locked to a thread that it keeps until finish: no other goroutine can then run there and
-// end the thread.
+// The kernel sends a child the parent-death signal when the *thread* that forked it ends, not the process. So one goroutine
+// starts all of them, locked to a thread that it keeps until finish.
 func startAll(cmds []*exec.Cmd, out *output) (*job, error) {
 	j := &job{exits: make(chan Exit, len(cmds)), release: make(chan struct{}), freed: make(chan struct{})}
 	result := make(chan error, 1)
@@ -61,7 +60,7 @@ func (j *job) start(rank int, cmd *exec.Cmd, out *output) error {
 	cmd.Stdout, cmd.Stderr = stdoutW, stderrW
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	err = cmd.Start()
-	closeAll(stdoutW, stderrW) // the child has its own; with ours open, no end of file would come
+	closeAll(stdoutW, stderrW) // the child has copies; while ours are open there is no end of file
 	if err != nil {
 		closeAll(stdoutR, stderrR)
 		return fmt.Errorf("start rank %d: %w", rank, err)
@@ -92,8 +91,8 @@ func (j *job) ranks() []started {
 	return ranks
 }
 
-// finish waits until the output is through and gives the thread back. Where a rank could not be ended, its goroutines
-// and the thread must stay as long as it does: to wait for them would hang.
+// finish waits until all output is written, and releases the thread. Where a rank did not end it does nothing: the rank's
+// goroutines and the thread must stay as long as it lives, and waiting for them would hang.
 func (j *job) finish(allEnded bool) {
 	if !allEnded {
 		return

@@ -19,7 +19,7 @@ type started struct {
 	process interface{ Signal(os.Signal) error }
 }
 
-// supervisor decides whom to end and when. It does no other input or output, so that tests can play every case.
+// supervisor decides when to end which ranks. It has no other I/O, so that tests can simulate every case.
 type supervisor struct {
 	ranks []started
 	exits <-chan Exit
@@ -27,19 +27,19 @@ type supervisor struct {
 	reap  time.Duration // from SIGKILL to giving up
 }
 
-// run waits until all have ended, or until nothing more can be done to end them; Result.lost tells. The error is ctx's.
+// run waits until all ranks have ended, or have not ended after SIGKILL (Result.lost). Its error is that of ctx.
 func (s supervisor) run(ctx context.Context) (Result, error) {
 	r := Result{Exits: make([]Exit, len(s.ranks)), FirstFailed: -1}
 	live := map[int]started{}
 	for rank, p := range s.ranks {
 		live[rank] = p
-		r.Exits[rank] = Exit{Rank: rank, PID: p.pid, Code: -1, Err: errNotEnded} // until it is heard of
+		r.Exits[rank] = Exit{Rank: rank, PID: p.pid, Code: -1, Err: errNotEnded} // until its exit arrives
 	}
 	var (
 		stopping  bool // SIGTERM was sent
 		killed    bool // SIGKILL was sent
 		cancelled error
-		killAt    <-chan time.Time // both nil, and so never ready, until the ranks are being ended
+		killAt    <-chan time.Time // both nil, and so never ready, until SIGTERM is sent
 		giveUpAt  <-chan time.Time
 		done      = ctx.Done()
 	)
@@ -78,7 +78,7 @@ func (s supervisor) run(ctx context.Context) (Result, error) {
 	return r, cancelled
 }
 
-// signalAll ignores errors: the only one that can come is that the process has ended, which its exit will tell.
+// signalAll ignores errors: the only possible one is that a process has ended, and its exit arrives anyway.
 func signalAll(live map[int]started, sig os.Signal) {
 	for _, p := range live {
 		_ = p.process.Signal(sig)

@@ -1,3 +1,3 @@
-// Package layering holds one test: that packages import only what the architecture lets them (docs/architecture.md,
-// "Folders"). Arrows that point upward make a leaf depend on policy, and in the end everything on everything.
+// Package layering tests that packages import only what the architecture allows (docs/architecture.md, "Folders"). An import that
+// points upward makes a leaf depend on policy.
 package layering

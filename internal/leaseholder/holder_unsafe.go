@@ -1,6 +1,6 @@
-// Package leaseholder is for tests: threads that hold leases the way a rank's control thread does, and die.
+// Package leaseholder is for tests: threads that hold leases as a rank's control thread does, and die.
 //
-// It owns its threads. It must never be imported by anything but a test. It trusts its caller.
+// It owns its threads. Only tests may import it. It trusts its caller.
 package leaseholder
 
 import (
@@ -17,8 +17,8 @@ import (
 	"railhead/symm"
 )
 
-// Holder is a thread of this process that holds leases the way a rank's control thread does. Its death is seen by the
-// kernel's walk of the robust list and by nothing else: the process, its sockets and its pidfds live on.
+// Holder is a thread of this process that holds leases as a rank's control thread does. Only the kernel's walk of the robust list
+// shows its death: the process, its sockets and its pidfds stay alive.
 type Holder struct {
 	orders chan func()
 	gone   chan struct{}
@@ -32,7 +32,7 @@ type robustHead struct {
 	pending uintptr
 }
 
-// New starts a thread that holds nothing.
+// New starts a thread without leases.
 func New() *Holder {
 	h := &Holder{orders: make(chan func()), gone: make(chan struct{}), head: new(robustHead)}
 	h.head.next, h.head.offset = uintptr(unsafe.Pointer(h.head)), wire.LeaseOffset
@@ -40,11 +40,11 @@ func New() *Holder {
 	return h
 }
 
-// run ends its goroutine with the thread locked, and so the thread.
+// run ends its goroutine while that is locked to the thread, which ends the thread.
 func (h *Holder) run() {
 	runtime.LockOSThread()
 	if unix.Gettid() == os.Getpid() {
-		// The main thread does not end with a goroutine. Occupied like this it cannot be the next one's, either.
+		// The main thread does not end with a goroutine. This one keeps it busy, so that the next does not get it.
 		go h.run()
 		<-h.gone
 		runtime.UnlockOSThread()
@@ -63,7 +63,7 @@ func (h *Holder) do(f func()) {
 	<-done
 }
 
-// Die ends the thread. The kernel walks the list when the thread is gone for Go already: await what that causes.
+// Die ends the thread. The kernel walks the list shortly after Die returns, so a test must wait for the effect.
 func (h *Holder) Die() {
 	close(h.orders)
 	<-h.gone
@@ -94,16 +94,16 @@ func (h *Holder) Drop(m *symm.Mapping, rank int) {
 	})
 }
 
-// lineOf is where the rank's line begins.
+// lineOf is the offset of the rank's line.
 func lineOf(m *symm.Mapping, rank int) uint64 {
 	var h wire.ControlHeader
 	if _, err := binary.Decode(m.Bytes(0, uint64(binary.Size(h))), binary.LittleEndian, &h); err != nil {
-		panic(err) // a segment is larger than its header
+		panic(err) // cannot be: a segment is larger than its header
 	}
 	return h.Parts.Lines.At(rank)
 }
 
-// wakeAll wakes everybody who sleeps on the word, in every process.
+// wakeAll wakes all threads that sleep on the word, in every process.
 func wakeAll(word *uint32) {
 	const futexWake = 1
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, math.MaxInt32, 0, 0, 0)

@@ -1,7 +1,6 @@
-// Package librarybuild makes the client library as the Makefile says, by the compilers alone, for tests and
-// measurements on a machine without make.
+// Package librarybuild builds the client library with the flags of the Makefile, but without make, for tests and measurements.
 //
-// It owns nothing but the folder that it is given. It trusts the Makefile to assign plain words to the variables it reads.
+// It owns only the folder that it is given. It trusts the Makefile to assign plain words to the variables that it reads.
 package librarybuild
 
 import (
@@ -20,11 +19,11 @@ import (
 	"time"
 )
 
-// Patience is far beyond what a tool takes on a busy machine: reaching it means a hang.
+// Patience is the time limit of a tool: far more than it needs on a busy machine, so reaching it means a hang.
 const Patience = 5 * time.Minute
 
-// Build makes librailhead.so, as its soname too, and librailhead.a in dir. root is the top of the repository. The compiler
-// gets optimization, such as -O1 for a short build or the Makefile's -O3 to measure.
+// Build builds librailhead.so, a link with its soname, and librailhead.a in dir. root is the root of the repository. optimization is
+// a compiler flag: -O1 for a fast build, or -O3, the Makefile's, for measurements.
 func Build(root, dir, optimization string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -50,7 +49,7 @@ func Build(root, dir, optimization string) error {
 	return errors.Join(err, os.Symlink("librailhead.so", filepath.Join(dir, soname)))
 }
 
-// makefileAssignments returns the words that the Makefile assigns to the variables that a build without it needs.
+// makefileAssignments returns the Makefile's variables, each as a list of words.
 func makefileAssignments(root string) (map[string][]string, error) {
 	text, err := os.ReadFile(filepath.Join(root, "Makefile"))
 	if err != nil {
@@ -62,7 +61,7 @@ func makefileAssignments(root string) (map[string][]string, error) {
 	}
 	for _, name := range []string{"LIBRARY_FOLDERS", "LIBRARY_INCLUDES", "LIBRARY_CXXFLAGS", "LIBRARY_LDFLAGS"} {
 		if len(assigned[name]) == 0 {
-			return nil, fmt.Errorf("the Makefile has no line %q with plain words", name+" := ")
+			return nil, fmt.Errorf("the Makefile has no line %q with plain words; add it", name+" := ")
 		}
 	}
 	return assigned, nil
@@ -103,12 +102,12 @@ func compileObjects(root, dir, optimization string, assigned map[string][]string
 	return objects, errors.Join(errs...)
 }
 
-// Object is where Build leaves what it has made of a source.
+// Object is the path of the object file that Build makes from a source.
 func Object(dir, source string) string {
 	return filepath.Join(dir, strings.ReplaceAll(source, "/", "-")+".o")
 }
 
-// Sources lists the library's sources, by their paths from root.
+// Sources lists the library's sources, as paths relative to root.
 func Sources(root string) ([]string, error) {
 	assigned, err := makefileAssignments(root)
 	if err != nil {
@@ -124,7 +123,7 @@ func sourcesIn(root string, assigned map[string][]string) (sources []string, err
 			return nil, err
 		}
 		if len(paths) == 0 {
-			return nil, fmt.Errorf("the Makefile's LIBRARY_FOLDERS has %s, where no source is", folder)
+			return nil, fmt.Errorf("the Makefile's LIBRARY_FOLDERS has %s, which has no source", folder)
 		}
 		for _, path := range paths {
 			sources = append(sources, folder+"/"+filepath.Base(path))
@@ -133,7 +132,7 @@ func sourcesIn(root string, assigned map[string][]string) (sources []string, err
 	return sources, nil
 }
 
-// Tool runs a program of the tool chain at root and returns what it printed; $CC, $CXX and $AR replace gcc, g++ and ar.
+// Tool runs a program of the tool chain in root and returns its output. $CC, $CXX and $AR replace gcc, g++ and ar.
 func Tool(root, name string, arguments ...string) (string, error) {
 	if v := os.Getenv(map[string]string{"gcc": "CC", "g++": "CXX", "ar": "AR"}[name]); v != "" {
 		name = v
@@ -149,8 +148,8 @@ func Tool(root, name string, arguments ...string) (string, error) {
 	return string(out), nil
 }
 
-// NoteSources opens what the compilers read, and the files at root that match patterns, so that the go command, which
-// remembers what a test opened, does not take a cached result for the result of changed sources.
+// NoteSources reads the files that the compilers read, and those in root that match patterns. The go command records which files a
+// test reads. So when a source has changed it does not use the test's cached result.
 func NoteSources(root string, patterns ...string) error {
 	for _, folder := range []string{"client", "internal/wire", "kernels"} {
 		if err := noteFolder(filepath.Join(root, folder)); err != nil {
@@ -174,7 +173,7 @@ func NoteSources(root string, patterns ...string) error {
 	return nil
 }
 
-// noteFolder opens the C and C++ below a folder.
+// noteFolder reads the C and C++ files below a folder.
 func noteFolder(folder string) error {
 	return filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && entry.Type().IsRegular() && slices.Contains([]string{".c", ".cc", ".h"}, filepath.Ext(path)) {

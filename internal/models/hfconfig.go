@@ -11,8 +11,8 @@ import (
 	"unicode"
 )
 
-// Bounds of what a config may say. They are far above any model there is and keep every product of two of them within
-// 64 bits, so that the sizes computed from a shape cannot overflow.
+// Bounds of the numbers of a config. They are far above those of any model, and products of two of them fit into 64 bits, so that
+// sizes computed from a shape cannot overflow.
 const (
 	maxConfigBytes  = 4 << 20
 	maxHidden       = 1 << 20
@@ -25,7 +25,7 @@ const (
 	maxNameBytes    = 128
 )
 
-// nestedKeys are where multimodal configs keep the config of their language model, most common first.
+// nestedKeys are the keys of the language model's config in multimodal configs, most common first.
 var nestedKeys = []string{"text_config", "llm_config", "language_config"}
 
 // LoadHFConfig reads the Hugging Face config.json at path.
@@ -41,7 +41,7 @@ func LoadHFConfig(path string) (Shape, error) {
 	return s, nil
 }
 
-// readBounded looks before it opens: opening a pipe that nobody writes to would wait for ever.
+// readBounded checks the type of the file first: opening a pipe without a writer would block.
 func readBounded(path string) ([]byte, error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -55,11 +55,11 @@ func readBounded(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	// One byte more than is allowed, so that the parser can tell a file that is too large.
+	// One byte more than is allowed, so that the parser can detect a file that is too large.
 	return io.ReadAll(io.LimitReader(f, maxConfigBytes+1))
 }
 
-// ParseHFConfig reads the text of a Hugging Face config.json. Every error names the key and what it should hold.
+// ParseHFConfig parses a Hugging Face config.json. Every error names the key and the value that was expected.
 func ParseHFConfig(data []byte) (Shape, error) {
 	if len(data) > maxConfigBytes {
 		return Shape{}, fmt.Errorf("parse model config: larger than %d bytes; is this a config.json?", maxConfigBytes)
@@ -80,8 +80,8 @@ func ParseHFConfig(data []byte) (Shape, error) {
 	return s, nil
 }
 
-// languageModel picks the object that describes the language model: a nested one where there is one with a hidden
-// size, else the whole. A nested object without it (some configs keep a stub there) is passed over.
+// languageModel returns the object that describes the language model: a nested object with a hidden size, or else the top one. A
+// nested object without a hidden size is a stub and is ignored.
 func languageModel(top map[string]json.RawMessage) *config {
 	for _, key := range nestedKeys {
 		var nested map[string]json.RawMessage
@@ -96,7 +96,7 @@ func languageModel(top map[string]json.RawMessage) *config {
 	return &config{keys: top}
 }
 
-// configName is the model's path or id without its folders, else its type, else its class.
+// configName is the last element of the model's path or id, or else its type, or else its class.
 func configName(objects ...map[string]json.RawMessage) string {
 	for _, key := range []string{"_name_or_path", "model_type", "architectures"} {
 		for _, o := range objects {
@@ -119,7 +119,7 @@ func configName(objects ...map[string]json.RawMessage) string {
 	return "unnamed"
 }
 
-// printableName refuses what would spoil a terminal or a table: the name is printed as it is.
+// printableName says whether a name can be printed unchanged, on a terminal and in a table.
 func printableName(s string) bool {
 	return strings.Trim(s, "./ ") != "" && len(s) <= maxNameBytes &&
 		!strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar })

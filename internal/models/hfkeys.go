@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The names that model families give to one thing. The first that is present and not null counts.
+// The keys that model families use for the same number. The first one that is present and not null counts.
 var (
 	hiddenKeys       = []string{"hidden_size", "n_embd", "d_model"}
 	layersKeys       = []string{"num_hidden_layers", "n_layer", "n_layers", "num_layers"}
@@ -29,15 +29,14 @@ var (
 	denseLayerListed = "mlp_only_layers"
 )
 
-// config is one JSON object of a config.json, with the first error met in it: the shape is read in one go and the
-// error looked at once.
+// config is one JSON object of a config.json. It keeps the first error, which is checked after the whole shape is read.
 type config struct {
 	keys   map[string]json.RawMessage
-	prefix string // "text_config." for a nested object, so that an error names the key where it stands
+	prefix string // "text_config." for a nested object; for errors
 	err    error
 }
 
-// find returns the value under the first of the names that is present and not null.
+// find returns the first of the names that is present and not null, and its value.
 func (c *config) find(names []string) (name string, value json.RawMessage, ok bool) {
 	for _, n := range names {
 		if v, present := c.keys[n]; present && string(v) != "null" {
@@ -53,7 +52,7 @@ func (c *config) fail(format string, args ...any) {
 	}
 }
 
-// need reads an integer that every model has.
+// need reads an integer that must be present.
 func (c *config) need(names []string, low, high int) int {
 	if _, _, ok := c.find(names); !ok {
 		found := ""
@@ -66,7 +65,7 @@ func (c *config) need(names []string, low, high int) int {
 	return c.optional(names, low, high, low)
 }
 
-// optional reads an integer that may be absent or null.
+// optional reads an integer. It returns absent where it is missing or null.
 func (c *config) optional(names []string, low, high, absent int) int {
 	name, value, ok := c.find(names)
 	if !ok {
@@ -80,7 +79,7 @@ func (c *config) optional(names []string, low, high, absent int) int {
 	return n
 }
 
-// brief shows a wrong value within one short line.
+// brief shows a wrong value in one short line.
 func brief(value json.RawMessage) string {
 	switch value[0] {
 	case '{':
@@ -103,8 +102,8 @@ func (c *config) shape() Shape {
 	return s
 }
 
-// attention fills in what a token's cache holds. With latent attention the cache is the latent vector and the rotary
-// part; num_key_value_heads and head_dim, where such a config has them, describe nothing that is stored or moved.
+// attention fills in the shape of a token's cache. With latent attention the cache is a latent vector and a rotary part. Then
+// num_key_value_heads and head_dim, if present, do not matter for the cache.
 func (c *config) attention(s *Shape) {
 	if s.KVLoraRank = c.optional(kvLoraKeys, 1, maxHidden, 0); s.KVLoraRank > 0 {
 		s.QKRopeHeadDim = c.need(ropeDimKeys, 1, maxHeadDim)
@@ -113,12 +112,12 @@ func (c *config) attention(s *Shape) {
 	s.KVHeads = c.optional(kvHeadsKeys, 1, s.Heads, s.Heads)
 	s.HeadDim = c.optional(headDimKeys, 1, maxHeadDim, s.Hidden/s.Heads)
 	if _, _, given := c.find(headDimKeys); !given && s.Hidden%s.Heads != 0 {
-		c.fail("no %shead_dim, and hidden size %d is not a multiple of %d heads; expected one or the other",
+		c.fail("no %shead_dim, and hidden size %d is not a multiple of %d heads; give head_dim, or a multiple",
 			c.prefix, s.Hidden, s.Heads)
 	}
 }
 
-// experts fills in the mixture of experts; a model with none, or with one expert for all, is dense.
+// experts fills in the mixture of experts. A model with at most one expert is dense.
 func (c *config) experts(s *Shape) {
 	n := c.optional(expertsKeys, 0, maxExperts, 0)
 	if n <= 1 {
@@ -129,14 +128,14 @@ func (c *config) experts(s *Shape) {
 	s.SharedExperts = c.optional(sharedKeys, 0, maxExperts, 0)
 	s.MoEIntermediate = c.optional(expertSizeKeys, 1, maxIntermediate, 0)
 	s.MoELayers = c.moeLayers(s.Layers)
-	// One group is no grouping (Kimi K2 writes it so).
+	// One group means no groups (Kimi K2).
 	if g := c.optional(groupsKeys, 1, n, 1); g > 1 {
 		s.Groups = g
 		s.TopKGroups = c.need(topKGroupsKeys, 1, g)
 	}
 }
 
-// moeLayers counts the layers that have routed experts, by the rules of the families that mix them with dense ones.
+// moeLayers counts the layers with routed experts, by the rules of the model families that have dense layers too.
 func (c *config) moeLayers(layers int) int {
 	first := c.optional(denseFirstKeys, 0, layers, 0)
 	stepOne := c.optional(everyFromOne, 1, layers, 1)
@@ -168,7 +167,7 @@ func (c *config) moeFreq(layers int) (step int, perLayer []int) {
 	return 1, perLayer
 }
 
-// denseLayers reads the list of layers that a config names as having no experts.
+// denseLayers reads the list of layers without experts.
 func (c *config) denseLayers(layers int) map[int]bool {
 	name, value, ok := c.find([]string{denseLayerListed})
 	if !ok {

@@ -1,9 +1,9 @@
-// Package models knows the shapes of language models: the numbers that decide how many bytes a decode step moves.
+// Package models has the shapes of language models: the numbers that decide how many bytes a decode step moves.
 //
-// It owns a built-in table (models.json) and the reading of a Hugging Face config.json. It must never fetch anything,
-// run a model's code or guess a number that a config leaves out and no Hugging Face rule defines.
-// It trusts the built-in table and nothing else: a config is a file from anywhere, so its size, its nesting and
-// every number in it are bounded before they are used.
+// It owns a built-in table (models.json) and a parser for Hugging Face's config.json. It must never fetch anything, run a model's
+// code, or guess a number that is neither in the config nor defined by a Hugging Face default.
+// It trusts only the built-in table. A config may come from anywhere, so its size, its nesting and its numbers are bounded
+// before use.
 package models
 
 import (
@@ -16,8 +16,8 @@ import (
 	"sync"
 )
 
-// Shape is what communication needs to know of a model. Zero means that the model has no such thing, or, in the
-// built-in table, that nothing here needs it.
+// Shape has the numbers of a model that matter for communication. Zero means that the model has no such part, or, in the built-in
+// table, that the number is not used.
 type Shape struct {
 	Name string `json:"name"`
 
@@ -29,8 +29,8 @@ type Shape struct {
 	KVHeads int `json:"kv_heads,omitempty"` // 0 with latent attention (KVLoraRank > 0), which caches no heads
 	HeadDim int `json:"head_dim,omitempty"` // 0 with latent attention
 
-	KVLoraRank    int `json:"kv_lora_rank,omitempty"`     // latent attention: cached elements a token and layer …
-	QKRopeHeadDim int `json:"qk_rope_head_dim,omitempty"` // … and the rotary part cached beside them
+	KVLoraRank    int `json:"kv_lora_rank,omitempty"`     // latent attention: cached elements a token and layer
+	QKRopeHeadDim int `json:"qk_rope_head_dim,omitempty"` // latent attention: cached elements of the rotary part
 
 	Experts         int `json:"experts,omitempty"` // routed experts a layer; 0: a dense model
 	TopK            int `json:"topk,omitempty"`    // routed experts a token
@@ -44,7 +44,7 @@ type Shape struct {
 //go:embed models.json
 var builtinJSON []byte
 
-// builtin panics on a broken table: that is a broken build, which the tests of this package refuse, not an input.
+// builtin panics on a broken table, since that is no input: the tests of this package would fail.
 var builtin = sync.OnceValue(func() map[string]Shape {
 	dec := json.NewDecoder(bytes.NewReader(builtinJSON))
 	dec.DisallowUnknownFields()
@@ -59,7 +59,7 @@ var builtin = sync.OnceValue(func() map[string]Shape {
 	return table
 })
 
-// Named returns the built-in shape of that name. An unknown name is an error that suggests the nearest known one.
+// Named returns a built-in shape. For an unknown name the error suggests the nearest known one.
 func Named(name string) (Shape, error) {
 	if s, ok := builtin()[name]; ok {
 		return s, nil

@@ -2,11 +2,11 @@ package models
 
 import "strings"
 
-// maxSuggestLen bounds the work on a mistyped name; no built-in name comes near it.
+// maxSuggestLen is the longest name for which nearest searches. Built-in names are much shorter.
 const maxSuggestLen = 64
 
-// nearest returns the candidate that takes the fewest edits to reach from name, ignoring case, or "" where even that
-// one would share less than half of its letters: a far-fetched suggestion is worse than none.
+// nearest returns the candidate with the smallest edit distance from name, ignoring case, or "" where that is more than half of
+// the candidate's length: a wrong suggestion is worse than none.
 func nearest(name string, candidates []string) string {
 	if len(name) > maxSuggestLen {
 		return ""
@@ -22,7 +22,7 @@ func nearest(name string, candidates []string) string {
 	return best
 }
 
-// editDistance counts the insertions, deletions and replacements of bytes that turn a into b (Levenshtein).
+// editDistance is the Levenshtein distance of a and b, in bytes.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

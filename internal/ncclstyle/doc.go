@@ -1,11 +1,11 @@
-// Package ncclstyle makes `railhead bench` speak as NVIDIA's nccl-tests do: the same meaning of sizes and flags, the
-// same columns, the same footer, so that results can be laid side by side and existing scripts read both.
+// Package ncclstyle gives `railhead bench` the interface of NVIDIA's nccl-tests: the same meaning of sizes and flags, the same
+// columns and footer, so that results can be compared and existing scripts read both.
 //
-// It owns formats and arithmetic only. It must never measure, start anything, parse a command line or decide whether a
-// result is right. It trusts its caller with the figures, and not with the text of flags, which a person typed.
+// It owns formats and arithmetic only. It must never measure, start anything, parse a command line or decide whether a result is
+// right. It trusts the caller's figures, but not the text of flags.
 //
-// Formats, defaults and meanings were read off nccl-tests 2.19.6 (commit a0b82b2, src/common.cu, src/util.cu,
-// src/*.cu for the bandwidths); the code here is written anew.
+// Formats, defaults and meanings are those of nccl-tests 2.19.6 (commit a0b82b2; src/common.cu, src/util.cu, and src/*.cu for the
+// bandwidths). The code is our own.
 package ncclstyle
 
 // nccl-tests' defaults of the flags that `bench` shares with it.

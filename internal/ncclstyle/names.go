@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// all selects every type or reduction.
+// all stands for every type or reduction.
 const all = "all"
 
-// None is what nccl-tests prints in the type and redop columns of an operation that has none, such as a barrier.
+// None is what nccl-tests prints for the type or redop of an operation that has none, such as a barrier.
 const None = "none"
 
-// Dtype is an element type under the name that nccl-tests prints.
+// Dtype is an element type, named as nccl-tests prints it.
 type Dtype string
 
 // The element types of Railhead. nccl-tests has uint32 as well.
@@ -30,11 +30,11 @@ const (
 	F8E5M2   Dtype = "f8e5m2"
 )
 
-// dtypes are in the order of nccl-tests, which is that of -d all.
+// dtypes are in the order of nccl-tests, which -d all uses.
 var dtypes = []struct {
 	name    Dtype
 	size    uint64
-	aliases []string // the first is railhead.h's
+	aliases []string // the first is the name in railhead.h
 }{
 	{Int8, 1, []string{"i8"}},
 	{Uint8, 1, []string{"u8"}},
@@ -49,7 +49,7 @@ var dtypes = []struct {
 	{F8E5M2, 1, []string{"fp8_e5m2"}},
 }
 
-// ParseDtypes reads -d: one type, by nccl-tests' name or a short one, or all.
+// ParseDtypes parses -d: one type, by nccl-tests' name or an alias, or all.
 func ParseDtypes(s string) ([]Dtype, error) {
 	var every []Dtype
 	var known []string
@@ -76,7 +76,7 @@ func (d Dtype) Size() uint64 {
 	panic(fmt.Sprintf("ncclstyle: dtype %q", string(d))) // a constant of the caller
 }
 
-// Redop is a reduction under the name that nccl-tests prints.
+// Redop is a reduction, named as nccl-tests prints it.
 type Redop string
 
 // The reductions of Railhead.
@@ -89,10 +89,10 @@ const (
 	MulSum Redop = "mulsum" // a sum of contributions that each rank multiplies by its own scalar
 )
 
-// redops are in the order of nccl-tests, which is that of -o all.
+// redops are in the order of nccl-tests, which -o all uses.
 var redops = []Redop{Sum, Prod, Max, Min, Avg, MulSum}
 
-// ParseOps reads -o: one reduction or all. premulsum is another name of mulsum.
+// ParseOps parses -o: one reduction or all. premulsum is an alias of mulsum.
 func ParseOps(s string) ([]Redop, error) {
 	switch {
 	case s == all:

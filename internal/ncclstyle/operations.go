@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Operation is what nccl-tests has a program for, by the name that JSON and C use.
+// Operation is an operation for which nccl-tests has a program. Its names are those of JSON and C.
 type Operation string
 
 // The operations.
@@ -18,30 +18,30 @@ const (
 	Reduce        Operation = "reduce"
 	Gather        Operation = "gather"
 	Scatter       Operation = "scatter"
-	Sendrecv      Operation = "sendrecv" // a ring: to the next rank, from the one before
+	Sendrecv      Operation = "sendrecv" // each rank sends to the next and receives from the one before
 	Barrier       Operation = "barrier"
 )
 
-// Operations are all of them.
+// Operations lists all operations.
 func Operations() []Operation {
 	return []Operation{AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, Reduce, Gather, Scatter, Sendrecv, Barrier}
 }
 
-// Command is the name on the command line: allreduce.
+// Command is the name on the command line, such as allreduce.
 func (o Operation) Command() string { return strings.ReplaceAll(string(o), "_", "") }
 
-// Reduces says whether -o has a meaning.
+// Reduces says whether the operation has a reduction (-o).
 func (o Operation) Reduces() bool { return o == AllReduce || o == ReduceScatter || o == Reduce }
 
-// Rooted says whether -r has a meaning.
+// Rooted says whether the operation has a root (-r).
 func (o Operation) Rooted() bool {
 	return o == Broadcast || o == Reduce || o == Gather || o == Scatter
 }
 
-// InPlace says whether send and receive buffer may be one.
+// InPlace says whether the operation can run in place.
 func (o Operation) InPlace() bool { return o != Sendrecv && o != Barrier }
 
-// Parts says how many times a row's count of elements the send and the receive buffer hold.
+// Parts is the size of the send and the receive buffer, in multiples of a row's count of elements.
 func (o Operation) Parts(ranks int) (send, recv int) {
 	switch o {
 	case AllGather, Gather:
@@ -56,8 +56,8 @@ func (o Operation) Parts(ranks int) (send, recv int) {
 	return 1, 1
 }
 
-// Count says how many elements a call is given for a size that was asked for: as many as fit. Where a buffer has a part for
-// each rank, nccl-tests makes parts of whole 16 bytes, so that a size below 16 bytes a rank gives none.
+// Count is the number of elements of a call for a given size: as many as fit. Where a buffer has a part for each rank, nccl-tests
+// rounds a part down to whole 16 bytes, so a size below 16 bytes a rank has a count of 0.
 func (o Operation) Count(sizeBytes uint64, d Dtype, ranks int) uint64 {
 	count := sizeBytes / d.Size()
 	switch o {
@@ -69,15 +69,14 @@ func (o Operation) Count(sizeBytes uint64, d Dtype, ranks int) uint64 {
 	return count
 }
 
-// Bytes is what the size column says: the larger of the two buffers.
+// Bytes is the size of the larger of the two buffers, for the size column.
 func (o Operation) Bytes(count uint64, d Dtype, ranks int) uint64 {
 	send, recv := o.Parts(ranks)
 	return count * d.Size() * uint64(max(send, recv))
 }
 
-// BusFactor is what algbw is multiplied by to compare with a link's bandwidth: the share of the buffer that a rank must at
-// least send or receive, independent of the algorithm. An operation or a number of ranks that it does not know gives NaN,
-// which shows, rather than a factor that looks right.
+// BusFactor is busbw / algbw: the part of the buffer that a rank must at least send or receive, whatever the algorithm. So busbw
+// can be compared with the bandwidth of a link. For an unknown operation or number of ranks it is NaN.
 func (o Operation) BusFactor(ranks int) float64 {
 	if ranks < 1 {
 		return math.NaN()

@@ -5,20 +5,20 @@ import (
 	"io"
 )
 
-// Config is what the lines above the table say.
+// Config has the values of the lines above the table.
 type Config struct {
 	Op     Operation
-	Algo   string // as asked for: a name, or auto
+	Algo   string // as requested: a name, or auto
 	Device string // cpu, or the GPU's name
 	Ranks  int
 	Sweep  Sweep
 	Warmup int
 	Iters  int
-	Check  int // checked iterations a side; 0: results are not checked
+	Check  int // checked iterations of each side; 0: results are not checked
 }
 
-// Printer writes a run as nccl-tests would. Lines that begin with # are comments to every reader of that format, so
-// what nccl-tests has no column for (the algorithm) stands in such a line.
+// Printer prints a run as nccl-tests does. Lines that begin with # are comments in that format. They have what nccl-tests has no
+// column for: the algorithm.
 type Printer struct {
 	w    io.Writer
 	cfg  Config
@@ -26,7 +26,7 @@ type Printer struct {
 	err  error  // first write error; nothing is written after it
 }
 
-// NewPrinter returns a printer onto w: call Header, then Row for each size, then Footer.
+// NewPrinter returns a printer to w. Call Header, then Row for each size, then Footer.
 func NewPrinter(w io.Writer, cfg Config) *Printer {
 	return &Printer{w: w, cfg: cfg}
 }
@@ -52,7 +52,7 @@ func (p *Printer) Header() error {
 		step, unit = p.cfg.Sweep.StepFactor, "factor"
 	}
 	p.printf("# Collective test starting: %s\n", p.cfg.Op)
-	// nccl-tests begins this line with its threads and GPUs; a rank here is a process.
+	// In nccl-tests this line begins with the numbers of threads and GPUs. Here a rank is a process.
 	p.printf("# nRanks %d minBytes %d maxBytes %d step: %d(%s) warmup iters: %d iters: %d validation: %d\n",
 		p.cfg.Ranks, p.cfg.Sweep.Min, p.cfg.Sweep.Max, step, unit, p.cfg.Warmup, p.cfg.Iters, p.cfg.Check)
 	p.printf("# device: %s\n", p.cfg.Device)
@@ -66,7 +66,7 @@ func (p *Printer) Header() error {
 
 func (p *Printer) headerLine(size, count, dtype, redop, root, time, algbw, busbw, wrong string) {
 	const side = "  %7s  %6s  %6s  %6s"
-	// The blank at the end is nccl-tests' empty timestamp column.
+	// nccl-tests has an empty column for a timestamp at the end, hence the blank.
 	p.printf("# %10s  %12s  %8s  %6s  %6s"+side+side+" \n", size, count, dtype, redop, root,
 		time, algbw, busbw, wrong, time, algbw, busbw, wrong)
 }
@@ -76,7 +76,7 @@ func (p *Printer) algoLine(algo string) {
 	p.algo = algo
 }
 
-// Row prints one size. Where its algorithm, or why it ran, is not what was printed last, a line says so first.
+// Row prints the row of one size. Where its algorithm or the reason for it differs from the last row's, it prints that first.
 func (p *Printer) Row(r Row) error {
 	algo := r.Algo
 	if r.Why != "" && r.Why != None {
@@ -103,14 +103,14 @@ func (p *Printer) Row(r Row) error {
 func (p *Printer) side(s Side) {
 	p.printf("  %s  %s  %s", fitted(s.TimeUs, 7), fitted(s.AlgBW, 6), fitted(s.BusBW, 6))
 	if s.Wrong == nil {
-		p.printf("    N/A") // one narrower than a number, as in nccl-tests
+		p.printf("    N/A") // one column narrower than a number, as in nccl-tests
 		return
 	}
-	// C's %g has six digits where Go's has as many as it takes.
+	// C's %g has six digits; Go's has as many as are needed.
 	p.printf("  %6.6g", float64(*s.Wrong))
 }
 
-// fitted writes v in width characters: with two decimals, or one, or none, or as a power of ten.
+// fitted formats v in width characters: with two decimals, one, none, or in scientific notation.
 func fitted(v float64, width int) string {
 	for decimals := 2; decimals >= 0; decimals-- {
 		if s := fmt.Sprintf("%*.*f", width, decimals, v); len(s) <= width {

@@ -7,8 +7,8 @@ const gb = 1e9
 type Side struct {
 	TimeUs float64 `json:"time_us"` // mean time of one operation
 	AlgBW  float64 `json:"algbw"`   // GB/s: bytes over time
-	BusBW  float64 `json:"busbw"`   // GB/s: what each link carried, by BusFactor
-	Wrong  *int64  `json:"wrong"`   // elements that differ from the expected, over all ranks; nil: not checked (-c 0)
+	BusBW  float64 `json:"busbw"`   // GB/s: algbw × BusFactor
+	Wrong  *int64  `json:"wrong"`   // wrong elements of all ranks; nil: not checked (-c 0)
 }
 
 // Row is one size.
@@ -19,19 +19,19 @@ type Row struct {
 	Redop     string `json:"redop"`
 	Root      *int   `json:"root,omitempty"` // nil where the operation has none
 	Algo      string `json:"algo"`
-	Why       string `json:"why,omitempty"` // that algorithm ran
+	Why       string `json:"why,omitempty"` // why that algorithm ran
 
 	OutOfPlace Side  `json:"out_of_place"`
-	InPlace    *Side `json:"in_place"` // nil for an operation that has no such form (sendrecv, barrier)
+	InPlace    *Side `json:"in_place"` // nil for an operation that cannot run in place (sendrecv, barrier)
 }
 
 // Report is a whole run, as --json prints it.
 type Report struct {
 	Rows []Row `json:"rows"`
-	OK   bool  `json:"ok"` // rows were measured and no checked element was wrong
+	OK   bool  `json:"ok"` // there are rows, and no checked element was wrong
 }
 
-// NewReport sums up rows.
+// NewReport makes the report of rows.
 func NewReport(rows []Row) Report {
 	r := Report{Rows: append([]Row{}, rows...)} // never nil: the JSON is a list even when it is empty
 	r.OK = len(rows) > 0 && r.OutOfBounds() == 0
@@ -45,7 +45,7 @@ func (r Row) sides() []Side {
 	return []Side{r.OutOfPlace, *r.InPlace}
 }
 
-// OutOfBounds counts the sides that had wrong elements: the number in nccl-tests' footer.
+// OutOfBounds counts the sides with wrong elements, for the footer.
 func (r Report) OutOfBounds() int {
 	n := 0
 	for _, row := range r.Rows {
@@ -73,8 +73,8 @@ func (r Report) AvgBusBW() float64 {
 	return sum / float64(n)
 }
 
-// Measured computes a side from a mean time. wrong is nil where nothing was checked. A time that is not above zero
-// gives bandwidths of zero rather than infinity, which JSON cannot carry.
+// Measured computes a side from a mean time. wrong is nil where nothing was checked. For a time of zero or less the bandwidths are
+// zero, since JSON has no infinity.
 func Measured(op Operation, ranks int, sizeBytes uint64, timeUs float64, wrong *int64) Side {
 	s := Side{TimeUs: timeUs, Wrong: wrong}
 	if timeUs > 0 {

@@ -2,29 +2,29 @@ package ncclstyle
 
 import "fmt"
 
-// MaxRows bounds the rows of one run: a mistyped step must not become a run of days.
+// MaxRows bounds the rows of a run, so that a mistyped step does not make it last for days.
 const MaxRows = 4096
 
 // Sweep is the range of sizes of a run, in bytes: nccl-tests' -b, -e, -i and -f.
 type Sweep struct {
 	Min, Max   uint64
 	StepBytes  uint64 // added from row to row where StepFactor is 0 or 1
-	StepFactor uint64 // multiplied from row to row where it is above 1; StepBytes does not count then
+	StepFactor uint64 // multiplied from row to row where it is above 1; then StepBytes is not used
 }
 
-// DefaultSweep is the sweep of nccl-tests without flags: 32 MiB alone.
+// DefaultSweep is the sweep of nccl-tests without flags: 32 MiB only.
 func DefaultSweep() Sweep {
 	return Sweep{Min: DefaultMinBytes, Max: DefaultMaxBytes, StepBytes: DefaultStepBytes, StepFactor: DefaultStepFactor}
 }
 
-// Sizes lists the sizes from Min to at most Max. A range that nccl-tests would loop over for ever is an error here.
+// Sizes lists the sizes from Min to at most Max. A range for which nccl-tests would loop forever is an error.
 func (s Sweep) Sizes() ([]uint64, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
 	sizes := []uint64{s.Min}
 	for size := s.Min; ; {
-		// Both comparisons are arranged so that the next size is never computed where it would overflow.
+		// Both conditions are written so that nothing can overflow.
 		switch {
 		case s.StepFactor > 1 && size <= s.Max/s.StepFactor && size > 0:
 			size *= s.StepFactor
@@ -48,7 +48,7 @@ func (s Sweep) check() error {
 	case s.Max > MaxBytes:
 		return fmt.Errorf("sizes up to %d bytes: -e may be at most %d (64 TiB)", s.Max, uint64(MaxBytes))
 	case s.Min == s.Max:
-		return nil // one row: no step is taken
+		return nil // one row
 	case s.StepFactor > 1 && s.Min == 0:
 		return fmt.Errorf("sizes from 0 to %d bytes by a factor of %d: zero times any factor is zero; give -b 1 or more, or steps with -i",
 			s.Max, s.StepFactor)

@@ -2,24 +2,24 @@ package oracle
 
 import "bytes"
 
-// The functions below give all ranks' outputs for all ranks' inputs; nil is the output of a rank that has none.
+// The functions below compute the outputs of all ranks from the inputs of all ranks. A rank without an output has nil.
 
-// AllReduce gives every rank the reduction.
+// AllReduce: every rank has the reduction.
 func AllReduce(d Dtype, op Op, inputs [][]byte, reduceGroup int, scalars [][]byte) [][]byte {
 	return everyone(len(inputs), Reduce(d, op, inputs, reduceGroup, scalars))
 }
 
-// ReduceScatter gives every rank its part of the reduction.
+// ReduceScatter: every rank has its part of the reduction.
 func ReduceScatter(d Dtype, op Op, inputs [][]byte, reduceGroup int, scalars [][]byte) [][]byte {
 	return split(Reduce(d, op, inputs, reduceGroup, scalars), len(inputs))
 }
 
-// AllGather gives every rank all inputs, in rank order.
+// AllGather: every rank has all inputs, in rank order.
 func AllGather(inputs [][]byte) [][]byte {
 	return everyone(len(inputs), bytes.Join(inputs, nil))
 }
 
-// AllToAll gives rank r the parts that all ranks have for it.
+// AllToAll: rank r has part r of every input.
 func AllToAll(inputs [][]byte) [][]byte {
 	outputs := make([][]byte, len(inputs))
 	for _, input := range inputs {
@@ -30,22 +30,22 @@ func AllToAll(inputs [][]byte) [][]byte {
 	return outputs
 }
 
-// Broadcast gives every rank root's input.
+// Broadcast: every rank has root's input.
 func Broadcast(inputs [][]byte, root int) [][]byte {
 	return everyone(len(inputs), inputs[root])
 }
 
-// Gather gives root all inputs, in rank order.
+// Gather: root has all inputs, in rank order.
 func Gather(inputs [][]byte, root int) [][]byte {
 	return only(len(inputs), root, bytes.Join(inputs, nil))
 }
 
-// Scatter gives every rank its part of root's input.
+// Scatter: every rank has its part of root's input.
 func Scatter(inputs [][]byte, root int) [][]byte {
 	return split(inputs[root], len(inputs))
 }
 
-// ReduceToRoot gives root the reduction.
+// ReduceToRoot: root has the reduction.
 func ReduceToRoot(d Dtype, op Op, inputs [][]byte, root, reduceGroup int, scalars [][]byte) [][]byte {
 	return only(len(inputs), root, Reduce(d, op, inputs, reduceGroup, scalars))
 }
@@ -64,7 +64,7 @@ func only(world, root int, output []byte) [][]byte {
 	return outputs
 }
 
-// split cuts into equal parts.
+// split divides into equal parts.
 func split(whole []byte, parts int) [][]byte {
 	each := len(whole) / parts
 	out := make([][]byte, parts)

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 )
 
-// Differences counts the elements whose bits differ. Any NaN is as good as any other.
+// Differences counts the elements whose bits differ. All NaNs are equal.
 func Differences(got, want []byte, d Dtype) int {
 	if len(got) != len(want) {
 		return max(len(got), len(want)) / d.Size()
@@ -24,7 +24,7 @@ func Differences(got, want []byte, d Dtype) int {
 	return different
 }
 
-// pattern is an element's bits.
+// pattern is the bit pattern of an element.
 func pattern(element []byte) uint64 {
 	var padded [8]byte
 	copy(padded[:], element)
@@ -39,8 +39,8 @@ func (f *format) isNaN(pattern uint64) bool {
 	return pattern&(f.signBit()-1) > last
 }
 
-// Wrong compares a reduction with the one of the inputs that Fill makes of seeds, one of each rank, and returns how many
-// elements differ. got begins with element first of the operation. scalars are those of PreMulSum, else nil.
+// Wrong compares a result with the reduction of the inputs of seeds, one a rank, and returns the number of elements that differ.
+// got begins at element first of the operation. scalars are for PreMulSum; nil otherwise.
 func (in Inputs) Wrong(got []byte, d Dtype, op Op, seeds []uint64, scalars [][]byte, first, reduceGroup int) int64 {
 	parts := make([][]byte, len(seeds))
 	for r := range parts {
@@ -55,17 +55,17 @@ func (in Inputs) Wrong(got []byte, d Dtype, op Op, seeds []uint64, scalars [][]b
 	})
 }
 
-// WrongSums is Wrong for a whole sum of Ordered inputs.
+// WrongSums is Wrong for a complete sum of Ordered inputs.
 func WrongSums(got []byte, d Dtype, seeds []uint64, reduceGroup int) int64 {
 	return Ordered.Wrong(got, d, Sum, seeds, nil, 0, reduceGroup)
 }
 
-// WrongCopies compares with the Ordered input of a seed for a sum, from its element first on.
+// WrongCopies compares with the Ordered input of a seed for a sum, beginning at element first.
 func WrongCopies(got []byte, d Dtype, seed uint64, first int) int64 {
 	return wrongChunks(got, d, func(want []byte, at int) { Ordered.fill(want, d, Sum, seed, first+at) })
 }
 
-// wrongChunks compares a chunk at a time: expect writes what is wanted from got's element at on.
+// wrongChunks compares chunk by chunk. expect writes the expected elements, beginning at element at of got.
 func wrongChunks(got []byte, d Dtype, expect func(want []byte, at int)) (wrong int64) {
 	size := d.Size()
 	want := make([]byte, chunkElements*size)

@@ -1,9 +1,9 @@
 package oracle
 
-// Widen reads elements of a type that is folded in f32, as many as out has.
+// Widen converts elements to f32. The type must be one that is reduced in f32.
 func Widen(d Dtype, in []byte, out []float32) { foldedInF32(d).widen(in, out) }
 
-// Narrow rounds to such a type: to the nearest, of two as near the even one.
+// Narrow rounds f32 to such a type: to nearest, ties to even.
 func Narrow(d Dtype, in []float32, out []byte) { foldedInF32(d).narrow(in, out) }
 
 func foldedInF32(d Dtype) elements[float32] {

@@ -1,13 +1,13 @@
 package oracle
 
-// number is a type in which a reduction is folded.
+// number is a type in which reductions are computed.
 type number interface {
 	float32 | float64 | int8 | uint8 | int32 | int64 | uint64
 }
 
-// fold reduces world contributions in the order of railhead.h: by rank within each reduceGroup consecutive ranks, then
-// by group. contribution(r, into) writes rank r's elements. Every operation is rounded by a conversion, without which Go
-// may fuse two.
+// fold reduces the contributions of all ranks in the order of railhead.h: in rank order within each group of reduceGroup consecutive
+// ranks, then over the groups. contribution(r, into) writes rank r's elements. Conversions round every operation: without them Go may
+// fuse two.
 func fold[T number](op Op, world, reduceGroup int, contribution func(r int, into []T), total []T) {
 	if reduceGroup <= 0 {
 		reduceGroup = world
@@ -32,7 +32,7 @@ func fold[T number](op Op, world, reduceGroup int, contribution func(r int, into
 	}
 }
 
-// combine folds with into acc.
+// combine reduces with into acc.
 func combine[T number](op Op, acc, with []T) {
 	with = with[:len(acc)]
 	switch op {
@@ -57,7 +57,7 @@ func combine[T number](op Op, acc, with []T) {
 	}
 }
 
-// choose is b where it is better or a NaN, unless a is a NaN: of equal values the first stays.
+// choose returns b where it is better or NaN and a is no NaN, else a.
 func choose[T number](a, b T, better bool) T {
 	switch {
 	case a != a:

@@ -5,20 +5,20 @@ import (
 	"sync"
 )
 
-// format is a binary floating-point type, as IEEE 754 describes one: sign, exponent, mantissa, from the highest bit down.
+// format is a binary floating-point type as in IEEE 754: from the highest bit down sign, exponent, mantissa.
 type format struct {
 	exponentBits, mantissaBits int
-	largest                    uint64 // the pattern of the largest finite value
-	saturates                  bool   // what is beyond it becomes it; else infinity, the pattern behind it
+	largest                    uint64 // pattern of the largest finite value
+	saturates                  bool   // larger values become the largest; else infinity, which is the next pattern
 	hasInfinity                bool
-	values                     func() []float32 // of every pattern; for the types that are folded in f32
+	values                     func() []float32 // by pattern; for types that are reduced in f32
 }
 
 func (f *format) bits() int       { return 1 + f.exponentBits + f.mantissaBits }
 func (f *format) bias() int       { return 1<<(f.exponentBits-1) - 1 }
 func (f *format) signBit() uint64 { return 1 << (f.bits() - 1) }
 
-// nan is the pattern of all ones but the sign: a NaN in every format here.
+// nan is the pattern of ones except for the sign: a NaN in every format here.
 func (f *format) nan() uint64 { return f.signBit() - 1 }
 
 var (
@@ -26,7 +26,7 @@ var (
 	ieee64 = format{exponentBits: 11, mantissaBits: 52, largest: 0x7fefffffffffffff, hasInfinity: true}
 )
 
-// formats are the types that are folded in f32 and rounded at the end.
+// formats are the types that are reduced in f32 and rounded at the end.
 var formats = map[Dtype]*format{
 	BF16:    withValues(format{exponentBits: 8, mantissaBits: 7, largest: 0x7f7f, hasInfinity: true}),
 	F16:     withValues(format{exponentBits: 5, mantissaBits: 10, largest: 0x7bff, hasInfinity: true}),
@@ -56,7 +56,7 @@ func withValues(f format) *format {
 	return &f
 }
 
-// value is what a pattern means, by the definition.
+// value is the value of a pattern, by definition.
 func (f *format) value(pattern uint64) float64 {
 	magnitude := pattern & (f.signBit() - 1)
 	mantissa := float64(magnitude & (1<<f.mantissaBits - 1))
@@ -78,8 +78,8 @@ func (f *format) value(pattern uint64) float64 {
 	return v
 }
 
-// round gives the pattern of the nearest value, of two as near the one with an even pattern. It counts the steps between
-// neighbours at this magnitude: x = steps * 2^scale, where all but the rounding is exact in float64.
+// round returns the pattern of the nearest value, ties to even. It expresses x in units of the last place at its magnitude, which is
+// exact in float64, and rounds that number of steps.
 func (f *format) round(x float32) uint64 {
 	var sign uint64
 	if math.Signbit(float64(x)) {
@@ -98,8 +98,8 @@ func (f *format) round(x float32) uint64 {
 	smallest := 1 - f.bias()                                // the exponent of the smallest normal
 	binade := max(exponent, smallest)
 	steps := math.RoundToEven(magnitude * powerOfTwo(f.mantissaBits-binade))
-	// Each binade has 2^mantissaBits patterns; those of the lowest begin with the subnormals. Steps that reach the next
-	// binade land on its first pattern.
+	// Each binade has 2^mantissaBits patterns; the lowest begins with the subnormals. Where rounding reaches the next binade, this is
+	// its first pattern.
 	pattern := uint64(binade-smallest)<<f.mantissaBits + uint64(steps)
 	if pattern > f.largest {
 		pattern = f.beyond(!f.saturates)
@@ -107,7 +107,7 @@ func (f *format) round(x float32) uint64 {
 	return sign | pattern
 }
 
-// powerOfTwo is 2^n where that is a normal float64.
+// powerOfTwo is 2^n, which must be a normal float64.
 func powerOfTwo(n int) float64 { return math.Float64frombits(uint64(n+1023) << 52) }
 
 func (f *format) beyond(infinity bool) uint64 {

@@ -2,25 +2,25 @@ package oracle
 
 import "encoding/binary"
 
-// Inputs is a family of inputs.
+// Inputs is a kind of inputs.
 type Inputs int
 
-// The families. Ordered fits an algorithm that adds in the order of the ranks: sums and averages of floating-point numbers depend on
-// that order where the type can show it. Exact fits one that adds in another: the numbers are 1 and 1/2 with either sign, so that
-// whatever is made of those of 64 ranks is exact until it is rounded to the type. Integers wrap, and are the same in both.
+// Kinds of inputs. Ordered is for algorithms that add in rank order: sums and averages of floating-point numbers depend on the order,
+// where the type is precise enough. Exact is for algorithms that add in another order: the numbers are ±1 and ±1/2, so every result
+// of 64 ranks is exact until it is rounded to the type. Integers wrap, and are the same in both kinds.
 const (
 	Ordered Inputs = iota
 	Exact
 )
 
-// Fill writes the input of a seed for an operation. buf holds whole elements. Their values fit the operation: products stay
-// finite mostly, integers take their whole range.
+// Fill writes the input of a seed for an operation. buf has whole elements. The values suit the operation: most products are finite,
+// integers have their whole range.
 func (in Inputs) Fill(buf []byte, d Dtype, op Op, seed uint64) { in.fill(buf, d, op, seed, 0) }
 
-// Fill is that of Ordered.
+// Fill is Fill of Ordered.
 func Fill(buf []byte, d Dtype, op Op, seed uint64) { Ordered.Fill(buf, d, op, seed) }
 
-// Scalar is the factor of a seed for PreMulSum, as rh_op_create_pre_mul_sum takes it.
+// Scalar is the scalar of a seed for PreMulSum, as rh_op_create_pre_mul_sum takes it.
 func (in Inputs) Scalar(d Dtype, seed uint64) []byte {
 	if _, small := formats[d]; small {
 		d = F32
@@ -30,10 +30,10 @@ func (in Inputs) Scalar(d Dtype, seed uint64) []byte {
 	return scalar
 }
 
-// Scalar is that of Ordered.
+// Scalar is Scalar of Ordered.
 func Scalar(d Dtype, seed uint64) []byte { return Ordered.Scalar(d, seed) }
 
-// fill writes the elements from number first on.
+// fill writes elements, beginning at number first of the input.
 func (in Inputs) fill(buf []byte, d Dtype, op Op, seed uint64, first int) {
 	var patterns [256]uint64
 	size := d.Size()
@@ -53,7 +53,7 @@ func (in Inputs) fill(buf []byte, d Dtype, op Op, seed uint64, first int) {
 	}
 }
 
-// pack writes the lowest size bytes of each pattern.
+// pack writes the low `size` bytes of each pattern.
 func pack(buf []byte, patterns []uint64, size int) {
 	switch size {
 	case 1:
@@ -75,9 +75,9 @@ func pack(buf []byte, patterns []uint64, size int) {
 	}
 }
 
-// draw makes patterns of the mixture, with random signs and mantissas.
+// draw generates patterns with exponents of the mixture and random signs and mantissas.
 func (f *format) draw(patterns []uint64, m mixture, seed uint64) {
-	signShift, mantissaBits := (64-f.bits())&63, f.mantissaBits&63 // less than 64, as the compiler can see
+	signShift, mantissaBits := (64-f.bits())&63, f.mantissaBits&63 // & 63: the compiler sees that shifts are below 64
 	sign, mantissa, lowest, spread := f.signBit(), uint64(1)<<mantissaBits-1, m.lowest, m.spread
 	if m.powers {
 		mantissa = 0
@@ -88,7 +88,7 @@ func (f *format) draw(patterns []uint64, m mixture, seed uint64) {
 	}
 }
 
-// cancel changes a quarter of the patterns, of the elements from number first on, to what may cancel.
+// cancel replaces a quarter of the patterns by values that may cancel. first is the number of the first element.
 func (f *format) cancel(patterns []uint64, m mixture, first int) {
 	for i, p := range patterns {
 		if (first+i)%4 != 3 {
@@ -102,7 +102,7 @@ func (f *format) cancel(patterns []uint64, m mixture, first int) {
 	}
 }
 
-// drawIntegers leaves few even factors: a product of many is 0, whatever the others are.
+// drawIntegers makes most factors of a product odd: with many even ones it would be 0.
 func drawIntegers(patterns []uint64, op Op, seed uint64) {
 	for i := range patterns {
 		h := mix(seed + uint64(i))
@@ -113,19 +113,19 @@ func drawIntegers(patterns []uint64, op Op, seed uint64) {
 	}
 }
 
-// mixture is how large an input's elements are. Exponents are the biased ones of patterns.
+// mixture is the distribution of an input's exponents. They are biased, as in patterns.
 type mixture struct {
 	lowest uint64 // exponent
-	spread uint64 // a power of two less one: exponents are lowest to lowest + spread
-	powers bool   // of two, without a mantissa
-	// In a small type only cancellation shows the order: in a quarter of the elements half of the ranks have a value of
-	// exponent large, with either sign, and what the others have is so small that f32 loses it beside that.
+	spread uint64 // 2^n - 1: exponents are lowest to lowest + spread
+	powers bool   // the mantissa is 0
+	// With small types only cancellation makes the order visible: in a quarter of the elements half of the ranks have a value with
+	// exponent large and either sign. The values of the others are so small that f32 loses them in a sum with those.
 	cancels        bool
 	smaller, large uint64
 }
 
-// mixtureOf fits the operation. With f32 almost every sum depends on the order of its additions. A small type's sums would
-// hide most ranks with as much spread.
+// mixtureOf returns the mixture for an operation. With f32 almost every sum depends on the order. Small types have less spread: else
+// most ranks would not change the sum.
 func (in Inputs) mixtureOf(d Dtype, op Op) mixture {
 	one := uint64(floatFormat(d).bias())
 	switch {
@@ -150,8 +150,8 @@ func (in Inputs) mixtureOf(d Dtype, op Op) mixture {
 	return m
 }
 
-// FillSpecial writes an input of a seed in which NaNs, infinities, zeros of both signs, subnormals and the largest values
-// meet: each of four elements has its own mixture, the same on all ranks.
+// FillSpecial writes an input of a seed in which NaNs, infinities, zeros of both signs, subnormals and the largest values are
+// combined. The choice of values depends on the element's number modulo 4, which is the same on all ranks.
 func FillSpecial(buf []byte, d Dtype, op Op, seed uint64) {
 	Fill(buf, d, op, seed)
 	size := d.Size()
@@ -174,7 +174,7 @@ func FillSpecial(buf []byte, d Dtype, op Op, seed uint64) {
 	}
 }
 
-// specials are the patterns at which a type's arithmetic changes its ways.
+// specials are the patterns of the special cases of a type's arithmetic.
 func specials(d Dtype) []uint64 {
 	f := floatFormat(d)
 	if f == nil {

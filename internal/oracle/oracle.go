@@ -1,12 +1,12 @@
-// Package oracle computes what a collective must give, independently of the kernels: plain Go over inputs that any rank
-// can make for any other from a seed, so that every element of every result can be checked on every rank.
+// Package oracle computes the expected results of collectives, in plain Go and independently of the kernels. Inputs are generated
+// from a seed, so every rank can compute the inputs of all ranks and check every element of its result.
 //
-// It owns test inputs and expected results. It must never call the client library. It trusts nobody's results.
+// It owns test inputs and expected results. It must never call the client library. It trusts no results.
 package oracle
 
 import "fmt"
 
-// Dtype is an element type by the name that railhead.h gives it, in lower case.
+// Dtype is an element type, named as in railhead.h, in lower case.
 type Dtype string
 
 // Element types.
@@ -24,7 +24,7 @@ const (
 	U64     Dtype = "u64"
 )
 
-// Dtypes are all element types, in the order of their numbers.
+// Dtypes lists all element types, by number.
 func Dtypes() []Dtype {
 	return []Dtype{F32, BF16, F64, F16, FP8E4M3, FP8E5M2, I8, U8, I32, I64, U64}
 }
@@ -52,7 +52,7 @@ func (d Dtype) ScalarSize() int {
 	return d.Size()
 }
 
-// Op is a reduction by the name that railhead.h gives it, in lower case.
+// Op is a reduction, named as in railhead.h, in lower case.
 type Op string
 
 // Reductions.
@@ -65,10 +65,10 @@ const (
 	PreMulSum Op = "pre_mul_sum"
 )
 
-// Ops are all reductions.
+// Ops lists all reductions.
 func Ops() []Op { return []Op{Sum, Prod, Min, Max, Avg, PreMulSum} }
 
-// Seed makes one number of what identifies an input: whose it is, and of which operation.
+// Seed is the seed of a rank's input for an operation.
 func Seed(base uint64, rank, operation int) uint64 {
 	return mix(mix(base+uint64(rank)) + uint64(operation))
 }

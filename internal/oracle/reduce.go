@@ -5,11 +5,11 @@ import (
 	"math"
 )
 
-// chunkElements are reduced at a time, so that all ranks' parts stay in a cache.
+// chunkElements is how many elements are reduced at a time, so that the parts of all ranks stay in the cache.
 const chunkElements = 2048
 
-// Reduce is the reduction of the ranks' inputs: what all_reduce gives every rank and reduce gives root. reduceGroup is the
-// comm's (0: all ranks). scalars are those of PreMulSum, one of each rank, as rh_op_create_pre_mul_sum takes them.
+// Reduce reduces the inputs of all ranks. reduceGroup is that of the comm (0: all ranks). scalars are for PreMulSum, one a rank, as
+// rh_op_create_pre_mul_sum takes them.
 func Reduce(d Dtype, op Op, inputs [][]byte, reduceGroup int, scalars [][]byte) []byte {
 	out := make([]byte, len(inputs[0]))
 	parts := make([][]byte, len(inputs))
@@ -44,20 +44,20 @@ func reduceChunk(d Dtype, op Op, parts [][]byte, reduceGroup int, scalars [][]by
 	}
 }
 
-// elements is how a type lies in memory, and the type in which it is folded.
+// elements is the representation of a type in memory, with conversions to and from T, in which it is reduced.
 type elements[T number] struct {
 	size   int
 	widen  func(in []byte, out []T)
 	narrow func(in []T, out []byte) // rounds
 }
 
-// plain is a type that is folded in itself.
+// plain is a type that is reduced in itself.
 func plain[T number]() elements[T] {
 	return elements[T]{size: binary.Size(T(0)), widen: decode[T], narrow: encode[T]}
 }
 
-// decode reads elements. It has a loop of its own for f32, which large benchmarks check: binary calls an interface for
-// each element. Errors of decode and encode are those of sizes that do not fit, which are the caller's mistake.
+// decode reads elements. It has a loop of its own for f32, since large benchmarks check that, and encoding/binary is slow (an
+// interface call an element). decode and encode panic where sizes do not fit: that is a bug of the caller.
 func decode[T number](in []byte, out []T) {
 	if out, ok := any(out).([]float32); ok {
 		in = in[:4*len(out)]
@@ -77,7 +77,7 @@ func encode[T number](in []T, out []byte) {
 	}
 }
 
-// elements of a type that is folded in f32.
+// elements is for types that are reduced in f32.
 func (f *format) elements() elements[float32] {
 	values := f.values()
 	if f.bits() == 8 {

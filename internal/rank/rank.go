@@ -1,8 +1,8 @@
-// Package rank has the numbers of a rank, each of a type of its own: which of the world it is, which of its node, and which node
-// that is. A world rank is what engines, messages for people and other nodes know. A local rank is a place in what a node keeps
-// of a group: members, rank lines, heaps, bits of a set.
+// Package rank has a type for each number of a rank: world rank, local rank and node. World ranks are used by engines, in messages
+// for people and between nodes. Local ranks index what a node keeps of a group: members, rank lines, heaps, bits of a set.
 //
-// One is made of the other only where a group knows how its ranks lie on nodes, never by a conversion of numbers in passing.
+// A local rank is converted to a world rank, or back, only by code that knows which ranks a node has, never by a type conversion
+// elsewhere.
 package rank
 
 import (
@@ -15,25 +15,25 @@ import (
 // World is a rank of a group, over all nodes.
 type World int32
 
-// Local is a rank among those of the same group and node.
+// Local is a rank of a group on one node.
 type Local int32
 
-// Node is a node among those of a group.
+// Node is a node of a group.
 type Node int32
 
-// None, of any of them, stands for nobody, or not known.
+// None, in any of these types, is no rank or node, or one that is not known.
 const None = -1
 
 const (
-	// MaxPerNode bounds the ranks that a group has on a node, MaxWorld those of a group.
+	// MaxPerNode is the largest number of ranks that a group may have on a node, MaxWorld on all nodes.
 	MaxPerNode = 64
 	MaxWorld   = 65536
 )
 
-// LocalSet is a set of local ranks: bit r is rank r. There are no sets of world ranks.
+// LocalSet is a set of local ranks: bit r is rank r. World ranks have no such sets.
 type LocalSet uint64
 
-// Of is the set of some ranks; ones that no set can have (None) are left out.
+// Of returns the set of some ranks. Ranks that cannot be in a set (None) are left out.
 func Of(ranks ...Local) (s LocalSet) {
 	for _, r := range ranks {
 		s = s.With(r)
@@ -41,7 +41,7 @@ func Of(ranks ...Local) (s LocalSet) {
 	return s
 }
 
-// First ranks of a node: 0 to n-1.
+// First is the set of the ranks 0 to n-1.
 func First(n int) LocalSet {
 	if n <= 0 {
 		return 0
@@ -60,10 +60,10 @@ func (s LocalSet) With(r Local) LocalSet {
 // Has says whether the rank is in the set.
 func (s LocalSet) Has(r Local) bool { return r >= 0 && r < MaxPerNode && s>>r&1 != 0 }
 
-// Len is how many they are.
+// Len is the number of ranks in the set.
 func (s LocalSet) Len() int { return bits.OnesCount64(uint64(s)) }
 
-// Lowest is the lowest of them, None of an empty set.
+// Lowest is the lowest rank, None of an empty set.
 func (s LocalSet) Lowest() Local {
 	if s == 0 {
 		return None
@@ -71,7 +71,7 @@ func (s LocalSet) Lowest() Local {
 	return Local(bits.TrailingZeros64(uint64(s)))
 }
 
-// All goes through them from the lowest on.
+// All iterates over the ranks, ascending.
 func (s LocalSet) All() iter.Seq[Local] {
 	return func(yield func(Local) bool) {
 		for ; s != 0; s &= s - 1 {
@@ -82,10 +82,10 @@ func (s LocalSet) All() iter.Seq[Local] {
 	}
 }
 
-// String lists them as List does.
+// String formats the ranks as List does.
 func (s LocalSet) String() string { return List(slices.Collect(s.All())) }
 
-// List writes ranks as "2" or "2, 5 and 7".
+// List formats ranks as "2" or "2, 5 and 7".
 func List[R World | Local | Node](ranks []R) string {
 	text := ""
 	for i, r := range ranks {

@@ -1,8 +1,8 @@
-// Package sidebyside runs the sides of a comparison: groups of processes that do the same, each with another library, and that
-// sleep while another one is measured. rank.h is what their ranks have in common.
+// Package sidebyside runs the sides of a comparison: groups of processes that do the same with different libraries. A group sleeps
+// while another one is measured. rank.h is common to their ranks.
 //
-// It owns the processes and their connections. It must never know what is measured: a command is a line that a rank
-// reads, and an answer is lines that it writes. It trusts its caller with the command lines, and the ranks to be who they say.
+// It owns the processes and their connections. It must never know what is measured: a command is a line that a rank reads, and an
+// answer is lines that it writes. It trusts its caller with the command lines, and each rank with its number.
 package sidebyside
 
 import (
@@ -20,30 +20,30 @@ import (
 )
 
 const (
-	startLimit   = 2 * time.Minute // until all ranks of a side have said who they are
-	measureLimit = 5 * time.Minute // for one batch; far beyond what any takes
+	startLimit   = 2 * time.Minute // until all ranks of a side have sent their numbers
+	measureLimit = 5 * time.Minute // for one batch; far more than any needs
 	stopLimit    = 20 * time.Second
 )
 
-// Side is one of those that are compared.
+// Side is one side of a comparison.
 type Side struct {
 	Name    string   `json:"name"`
 	Version string   `json:"version"`
-	Argv    []string `json:"-"` // of a process; the socket follows
+	Argv    []string `json:"-"` // the command of a process; the path of the socket is appended
 	Env     []string `json:"-"`
-	Starter bool     `json:"-"` // Argv starts all ranks by itself
+	Starter bool     `json:"-"` // Argv starts all ranks
 }
 
-// Group is the running ranks of one side: asleep, or measuring what they were told to.
+// Group is the running ranks of one side.
 type Group struct {
 	connections []net.Conn // by rank
 	lines       []*bufio.Reader
 	ended       chan struct{} // closed when all processes have ended
-	endedWith   error         // once ended is closed
+	endedWith   error         // set when ended is closed
 	kill        context.CancelFunc
 }
 
-// Start starts the ranks of a side and waits until all have connected to path, which is the first of their arguments.
+// Start starts the ranks of a side and waits until all have connected to the socket at path, their first argument.
 func Start(ctx context.Context, s Side, ranks int, path string, arguments []string, output io.Writer) (*Group, error) {
 	listener, err := net.Listen("unix", path)
 	if err != nil {
@@ -62,7 +62,7 @@ func Start(ctx context.Context, s Side, ranks int, path string, arguments []stri
 	go func() {
 		g.endedWith = ranksEnd(launch.Run(ctx, spec))
 		close(g.ended)
-		listener.Close() // nobody else will come
+		listener.Close() // ends accept
 	}()
 	if err := g.accept(listener.(*net.UnixListener)); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Name, errors.Join(err, g.Stop()))
@@ -85,12 +85,12 @@ func (g *Group) accept(listener *net.UnixListener) error {
 		}
 		c, err := listener.Accept()
 		if err != nil {
-			return fmt.Errorf("not all ranks came: %w", err)
+			return fmt.Errorf("not all ranks have connected: %w", err)
 		}
 		lines := bufio.NewReader(c)
 		rank, err := hello(c, lines, deadline, len(g.connections))
 		if err == nil && g.connections[rank] != nil {
-			err = fmt.Errorf("rank %d came twice", rank)
+			err = fmt.Errorf("rank %d has connected twice", rank)
 		}
 		if err != nil {
 			c.Close()
@@ -101,23 +101,23 @@ func (g *Group) accept(listener *net.UnixListener) error {
 	return nil
 }
 
-// hello reads who a rank says it is.
+// hello reads the number of a rank.
 func hello(c net.Conn, lines *bufio.Reader, deadline time.Time, want int) (rank int, err error) {
 	if err := c.SetReadDeadline(deadline); err != nil {
 		return 0, err
 	}
 	line, err := lines.ReadString('\n')
 	if err != nil {
-		return 0, fmt.Errorf("a rank did not say which it is: %w", err)
+		return 0, fmt.Errorf("a rank has not sent its number: %w", err)
 	}
 	var ranks int
 	if _, err := fmt.Sscanf(line, "%d %d\n", &rank, &ranks); err != nil || ranks != want || rank < 0 || rank >= ranks {
-		return 0, fmt.Errorf("a rank says %q; expected a rank of %d", line, want)
+		return 0, fmt.Errorf("a rank has sent %q; expected its number and %d, the number of ranks", line, want)
 	}
 	return rank, nil
 }
 
-// Tell sends every rank a line and returns the lines that each answers, by rank; lines is how many those are.
+// Tell sends a command to every rank and returns the answers, by rank. An answer has the given number of lines.
 func (g *Group) Tell(command string, lines int) ([][]string, error) {
 	deadline := time.Now().Add(measureLimit)
 	for rank, c := range g.connections {
@@ -125,7 +125,7 @@ func (g *Group) Tell(command string, lines int) ([][]string, error) {
 			return nil, fmt.Errorf("rank %d: %w", rank, err)
 		}
 		if _, err := fmt.Fprintln(c, command); err != nil {
-			return nil, fmt.Errorf("rank %d does not listen: %w", rank, err)
+			return nil, fmt.Errorf("cannot send to rank %d: %w", rank, err)
 		}
 	}
 	answers := make([][]string, len(g.connections))
@@ -133,7 +133,7 @@ func (g *Group) Tell(command string, lines int) ([][]string, error) {
 		for range lines {
 			line, err := from.ReadString('\n')
 			if err != nil {
-				return nil, fmt.Errorf("rank %d did not answer: %w", rank, err)
+				return nil, fmt.Errorf("rank %d has not answered: %w", rank, err)
 			}
 			answers[rank] = append(answers[rank], line)
 		}
@@ -141,7 +141,7 @@ func (g *Group) Tell(command string, lines int) ([][]string, error) {
 	return answers, nil
 }
 
-// Stop ends the ranks, which end by themselves when they hear nothing more, and says how that went.
+// Stop closes the connections, upon which ranks end by themselves, and kills those that do not. It returns their error.
 func (g *Group) Stop() error {
 	for _, c := range g.connections {
 		if c != nil {

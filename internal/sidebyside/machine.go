@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Processors lists the CPUs that this process may use, one of each core first: the order in which ranks get them.
+// Processors lists the CPUs that this process may use, in the order in which ranks are bound: one CPU of each core first.
 func Processors() ([]int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		return nil, fmt.Errorf("ask for the own CPUs: %w", err)
+		return nil, fmt.Errorf("cannot read this process's affinity mask: %w", err)
 	}
 	var allowed []int
 	for cpu := 0; len(allowed) < set.Count(); cpu++ {
@@ -26,7 +26,7 @@ func Processors() ([]int, error) {
 	return coresFirst(allowed, coreOf), nil
 }
 
-// coreOf names the core of a CPU; each is one of its own where the kernel does not tell.
+// coreOf identifies the core of a CPU. Where the kernel does not report it, each CPU counts as a core.
 func coreOf(cpu int) string {
 	siblings, err := os.ReadFile(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu))
 	if err != nil {
@@ -49,7 +49,7 @@ func coresFirst(cpus []int, core func(int) string) []int {
 	return append(first, rest...)
 }
 
-// CPUList is what rank.h binds by: a CPU for each rank, or "-" where there are not enough.
+// CPUList is the argument by which rank.h binds ranks: a CPU for each rank, or "-" where there are too few.
 func CPUList(cpus []int, ranks int) string {
 	if ranks > len(cpus) {
 		return "-"
@@ -61,19 +61,19 @@ func CPUList(cpus []int, ranks int) string {
 	return strings.Join(list, ",")
 }
 
-// Machine is what a report says of where it was measured.
+// Machine describes the machine of a measurement.
 type Machine struct {
 	CPU    string `json:"cpu"`
 	CPUs   int    `json:"cpus"`
 	Kernel string `json:"kernel"`
 }
 
-// ThisMachine is the one that this process runs on.
+// ThisMachine describes this machine.
 func ThisMachine() Machine { return Machine{CPUModel(), runtime.NumCPU(), KernelRelease()} }
 
 // CPUModel is the processor's name.
 func CPUModel() string {
-	b, _ := os.ReadFile("/proc/cpuinfo") // the architecture's name will do where it cannot be read
+	b, _ := os.ReadFile("/proc/cpuinfo") // where it cannot be read, the architecture is returned
 	for _, line := range strings.Split(string(b), "\n") {
 		if name, ok := strings.CutPrefix(line, "model name"); ok {
 			return strings.TrimLeft(name, "\t :")
@@ -88,7 +88,7 @@ func KernelRelease() string {
 	return strings.TrimSpace(string(b))
 }
 
-// Median of an even number of values is the mean of the middle two.
+// Median returns the median; for an even number of values, the mean of the middle two.
 func Median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	n := len(sorted)

@@ -11,7 +11,8 @@ import (
 	"syscall"
 )
 
-// Main is the main function of a comparison: exit status 2 where its flags are wrong, 1 where it fails. An interrupt ends run's context.
+// Main is the main function of a comparison. It exits with status 2 where flags are wrong, 1 where run fails. An interrupt cancels
+// run's context.
 func Main[Options any](
 	name string, parse func(arguments []string, stderr io.Writer) (Options, error),
 	run func(ctx context.Context, o Options, stdout, notes io.Writer) error,

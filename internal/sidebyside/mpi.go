@@ -11,18 +11,18 @@ import (
 	"time"
 )
 
-// MPI is an implementation, by the names that Debian gives it.
+// MPI is an implementation of MPI, with its names in Debian.
 type MPI struct {
 	Name, Suffix, packages string
 }
 
-// MPIs are the implementations that sides can be compiled with.
+// MPIs are the supported implementations.
 var MPIs = []MPI{
 	{"OpenMPI", "openmpi", "openmpi-bin libopenmpi-dev"},
 	{"MPICH", "mpich", "mpich libmpich-dev"},
 }
 
-// InstalledMPIs are those of this machine; notes hears of the others. None is an error.
+// InstalledMPIs lists the installed implementations and writes a note about the others. It is an error if none is installed.
 func InstalledMPIs(notes io.Writer) (installed []MPI, err error) {
 	for _, m := range MPIs {
 		_, noCompiler := exec.LookPath(m.Compiler())
@@ -39,7 +39,7 @@ func InstalledMPIs(notes io.Writer) (installed []MPI, err error) {
 	return installed, nil
 }
 
-// NeedMPI lets a test go on where an MPI is installed. With RAILHEAD_REQUIRE_MPI=1 it must be.
+// NeedMPI skips a test where no MPI is installed. With RAILHEAD_REQUIRE_MPI=1 the test fails instead.
 func NeedMPI(t interface {
 	Helper()
 	Fatal(...any)
@@ -55,26 +55,27 @@ func NeedMPI(t interface {
 	t.Skip("no MPI is installed (apt-get install openmpi-bin libopenmpi-dev)")
 }
 
-// Compiler is the C compiler that links with it.
+// Compiler is the compiler wrapper for C.
 func (m MPI) Compiler() string { return "mpicc." + m.Suffix }
 
-// Side is program, compiled with this MPI, on ranks of a machine with so many CPUs.
+// Side is the side that runs program, which was compiled with this MPI, on a machine with that number of CPUs.
 func (m MPI) Side(ctx context.Context, ranks, cpus int, program string) (Side, error) {
 	argv := starterCommand(m.Suffix, ranks, cpus, os.Getuid() == 0)
 	version, err := firstVersion(ctx, argv[0])
 	return Side{Name: m.Name, Version: version, Argv: append(argv, program), Starter: true}, err
 }
 
-// starterCommand is the mpirun of an implementation, up to the program. Ranks bind themselves (rank.h), so it must not.
+// starterCommand is the mpirun command of an implementation, up to the program. mpirun must not bind ranks: they bind themselves
+// (rank.h).
 func starterCommand(suffix string, ranks, cpus int, asRoot bool) []string {
 	argv := []string{"mpirun." + suffix, "-n", fmt.Sprint(ranks)}
 	if suffix == "mpich" {
 		return append(argv, "-bind-to", "none")
 	}
-	// It looks for ssh even where all ranks are on this machine, unless told that they are.
+	// Without "isolated" it needs ssh even where all ranks are on this machine.
 	argv = append(argv, "--mca", "plm", "isolated", "--bind-to", "none", "--use-hwthread-cpus")
 	if ranks > cpus {
-		// OpenMPI's ranks yield the processor while they wait, then. It would find out by itself; here it is certain.
+		// Then ranks must yield the processor while they wait. OpenMPI detects that itself in most cases; this makes it certain.
 		argv = append(argv, "--oversubscribe", "--mca", "mpi_yield_when_idle", "1")
 	}
 	if asRoot {
@@ -83,7 +84,7 @@ func starterCommand(suffix string, ranks, cpus int, asRoot bool) []string {
 	return argv
 }
 
-// firstVersion is the first number with dots of what program --version prints.
+// firstVersion is the first dotted number in the output of program --version.
 func firstVersion(ctx context.Context, program string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -103,7 +104,7 @@ func versionIn(text string) string {
 	return "unknown"
 }
 
-// RepositoryRoot is where the sources are that this command compiles.
+// RepositoryRoot is the root of the repository, whose sources the command compiles.
 func RepositoryRoot(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Path}} {{.Dir}}").Output()
 	if err != nil {
@@ -111,7 +112,7 @@ func RepositoryRoot(ctx context.Context) (string, error) {
 	}
 	dir, ours := strings.CutPrefix(strings.TrimSpace(string(out)), "railhead ")
 	if !ours {
-		return "", fmt.Errorf("find the repository: run this inside of it; this is module %s", out)
+		return "", fmt.Errorf("find the repository: the current directory is in module %s; run this inside the repository", out)
 	}
 	return dir, nil
 }

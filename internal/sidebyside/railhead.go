@@ -9,7 +9,7 @@ import (
 	"railhead/internal/librarybuild"
 )
 
-// Library builds the client library as it stands into a folder of dir, and returns the archive that Railhead's sides link.
+// Library builds the client library in a folder of dir and returns the static library, which Railhead's sides link.
 func Library(root, dir, optimization string, notes io.Writer) (archive string, err error) {
 	fmt.Fprintln(notes, "compiling the library")
 	library := filepath.Join(dir, "library")

@@ -1,4 +1,4 @@
-/* railhead_side.h - what all sides of Railhead have in common: how a rank joins its group, through the C ABI as any program does. */
+/* railhead_side.h - common code of Railhead's sides: a rank joins its group through the C ABI, as any program does. */
 #ifndef SIDEBYSIDE_RAILHEAD_SIDE_H_
 #define SIDEBYSIDE_RAILHEAD_SIDE_H_
 
@@ -16,7 +16,7 @@ static void must(rh_result result) {
   exit(1);
 }
 
-/* RAILHEAD_SOCKET, RAILHEAD_GROUP, RANK and WORLD_SIZE say which group. */
+/* Joins the group of RAILHEAD_SOCKET, RAILHEAD_GROUP, RANK and WORLD_SIZE. */
 static void join_group(int *rank, int *ranks) {
   int32_t own = 0, all = 0;
   must(rh_connect(NULL, &session));

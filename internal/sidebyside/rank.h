@@ -1,7 +1,7 @@
-/* rank.h - what the ranks of a comparison have in common, whatever they measure and with which library. Define _GNU_SOURCE first.
+/* rank.h - common code of the ranks of a comparison, for every measurement and library. Define _GNU_SOURCE first.
  *
- * A rank binds itself to a CPU, joins its group, connects and says "RANK RANKS\n"; then it answers each line that it reads, until
- * there are no more. Between commands it sleeps in read, so that it disturbs no other side. */
+ * A rank binds itself to a CPU, joins its group, connects and sends "RANK RANKS\n". Then it answers each line that it reads, until
+ * the connection ends. Between commands it sleeps in read, so that it does not disturb other sides. */
 #ifndef SIDEBYSIDE_RANK_H_
 #define SIDEBYSIDE_RANK_H_
 
@@ -20,21 +20,21 @@ static void fail(const char *what) {
   exit(1);
 }
 
-/* CLOCK_MONOTONIC, which all processes share, in ns. */
+/* CLOCK_MONOTONIC in ns, the same for all processes. */
 static int64_t now(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Binds this process to the rank'th of cpus ("0,1", or "-" to stay unbound). variables are those of the environment that may
- * hold the rank, ended by NULL. */
+/* Binds this process to CPU number `rank` of the list cpus ("0,1"; "-": does not bind). variables are the names of environment
+ * variables that may have the rank, ended by NULL. */
 static void bind_to_cpu(const char *cpus, const char *const *variables) {
   if (strcmp(cpus, "-") == 0) return;
   const char *text = NULL;
   for (int i = 0; text == NULL && variables[i] != NULL; i++) text = getenv(variables[i]);
   if (text == NULL) {
-    fprintf(stderr, "no variable says which rank this is: was it started by its launcher?\n");
+    fprintf(stderr, "no environment variable has the rank: was this process started by its launcher?\n");
     exit(1);
   }
   for (int rank = atoi(text); rank > 0 && cpus != NULL; rank--) {
@@ -42,7 +42,7 @@ static void bind_to_cpu(const char *cpus, const char *const *variables) {
     if (cpus != NULL) cpus++;
   }
   if (cpus == NULL) {
-    fprintf(stderr, "rank %s: no CPU for it in the list\n", text);
+    fprintf(stderr, "rank %s: the list has no CPU for it\n", text);
     exit(1);
   }
   cpu_set_t set;
@@ -51,11 +51,11 @@ static void bind_to_cpu(const char *cpus, const char *const *variables) {
   if (sched_setaffinity(0, sizeof set, &set) != 0) fail("bind to a CPU");
 }
 
-/* Connects to the unix socket at path and says who this is. */
+/* Connects to the unix socket at path and sends this rank's number. */
 static void connect_to(const char *path, int rank, int ranks, FILE **commands, FILE **answers) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   if (strlen(path) >= sizeof address.sun_path) {
-    fprintf(stderr, "%s: longer than a socket's path may be\n", path);
+    fprintf(stderr, "%s: too long for the path of a socket\n", path);
     exit(1);
   }
   strcpy(address.sun_path, path);

@@ -1,4 +1,4 @@
-// Package sizeplot draws what was measured over the size of a message: panels with logarithmic axes, as an SVG file.
+// Package sizeplot plots measurements by message size: panels with logarithmic axes, in an SVG file.
 //
 // It must never know what was measured.
 package sizeplot
@@ -20,7 +20,7 @@ const (
 	height = 20 * vg.Centimeter
 )
 
-// NewPanel is a plot of y over the size in bytes.
+// NewPanel returns an empty plot of y by size in bytes.
 func NewPanel(title, y string) *plot.Plot {
 	p := plot.New()
 	p.Title.Text = title
@@ -33,7 +33,7 @@ func NewPanel(title, y string) *plot.Plot {
 	return p
 }
 
-// AddLine adds the i'th line, in a colour and with marks of its own, and names it in the legend.
+// AddLine adds line number i, with its own colour and marks, and its name in the legend.
 func AddLine(p *plot.Plot, i int, name string, points plotter.XYs) error {
 	line, marks, err := plotter.NewLinePoints(points)
 	if err != nil {
@@ -45,7 +45,7 @@ func AddLine(p *plot.Plot, i int, name string, points plotter.XYs) error {
 	return nil
 }
 
-// WriteSVG writes the panels, one below the other.
+// WriteSVG writes the panels, from top to bottom.
 func WriteSVG(w io.Writer, panels ...*plot.Plot) error {
 	canvas := vgsvg.New(width, height)
 	tiles := draw.Tiles{Rows: len(panels), Cols: 1, PadY: vg.Centimeter / 2}
@@ -60,7 +60,7 @@ func WriteSVG(w io.Writer, panels ...*plot.Plot) error {
 	return nil
 }
 
-// widen makes room around the values: a logarithmic axis needs two ends, both above 0, even for one value or none.
+// widen adds a margin. A logarithmic axis needs two different limits above 0, also where there is only one value or none.
 func widen(a *plot.Axis) {
 	if a.Min > a.Max {
 		a.Min, a.Max = 1, 10
