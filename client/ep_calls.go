@@ -40,19 +40,25 @@ type EPRows struct {
 	TopKIdx     []int32 // tokens: [Capacity, TopK]
 	TopKWeights []float32
 
+	// Written in the order of the stream; nil: not wanted.
+	RowsTo, TokensTo []uint64
+	ReportTo         *EPReportMemory
+
+	// On the CPU.
 	Rows, Tokens uint64
 	Report       EPReport
 }
 
 // EPDispatch is a dispatch in flight.
 type EPDispatch struct {
-	h       *C.rh_ep_handle
-	ep      *EP
-	stream  unsafe.Pointer // of its calls; nil on the CPU
-	tokens  int
-	rows    int    // of y
-	pins    pinned // what dispatch was given, until it has been received
-	sumPins pinned // what CombineSend was given, until CombineRecv
+	h        *C.rh_ep_handle
+	ep       *EP
+	stream   unsafe.Pointer // of its calls; nil on the CPU
+	tokens   int
+	rows     int             // of y
+	pins     pinned          // what dispatch was given, until it has been received
+	sumPins  pinned          // what CombineSend was given, until CombineRecv
+	reportTo *EPReportMemory // CombineSend's
 }
 
 // newDispatch is one whose pins end with it at the latest: where the group broke there is no call that does it. No call means that
@@ -121,6 +127,18 @@ func (d *EPDispatch) Counts() (counts []int32, tokens uint64, err error) {
 	return counts[:d.ep.local], uint64(n), err
 }
 
+// CountsTo are the same on a stream: written there, to memory that Go neither moves nor frees.
+func (d *EPDispatch) CountsTo(counts []int32, tokens []uint64) error {
+	var pins pinned
+	defer pins.Unpin()
+	if err := enough("ep_dispatch_counts", "counts", counts, d.ep.local, true); err != nil {
+		return err
+	}
+	return call(func() C.rh_result {
+		return C.rh_ep_dispatch_counts(d.h, (*C.int32_t)(pin(&pins, counts)), (*C.uint64_t)(pin(&pins, tokens)), d.stream)
+	})
+}
+
 // Release ends a dispatch that is not to be combined, and one of a group that is broken, or whose buffer was destroyed: until then
 // the slices that it was given are kept in place.
 func (d *EPDispatch) Release() error {
@@ -141,6 +159,7 @@ type EPSums struct {
 	Add      []byte // nil: nothing
 	Out      []byte
 	OutDtype Dtype
+	ReportTo *EPReportMemory // written in the order of the stream, when the combine ends; nil: not wanted
 }
 
 // Combine adds the experts' outputs.
@@ -151,9 +170,9 @@ func (d *EPDispatch) Combine(s EPSums) (EPReport, error) {
 	if err != nil {
 		return EPReport{}, err
 	}
-	report := d.ep.newReport(&pins)
+	report := d.combineReport(s.ReportTo, &pins)
 	err = call(func() C.rh_result { return C.rh_ep_combine(d.h, c, report, d.stream) })
-	return reportOf(report), err
+	return d.combined(report), err
 }
 
 // CombineSend is its first phase. The slices of s stay in use until CombineRecv has returned.
@@ -168,6 +187,7 @@ func (d *EPDispatch) CombineSend(s EPSums) error {
 		return err
 	}
 	d.sumPins = pins
+	d.reportTo = s.ReportTo
 	return nil
 }
 
@@ -175,12 +195,30 @@ func (d *EPDispatch) CombineSend(s EPSums) error {
 func (d *EPDispatch) CombineRecv() (EPReport, error) {
 	var pins pinned
 	defer pins.Unpin()
-	report := d.ep.newReport(&pins)
+	report := d.combineReport(d.reportTo, &pins)
 	err := call(func() C.rh_result { return C.rh_ep_combine_recv(d.h, report, d.stream) })
-	if err == nil {
+	if err == nil && d.stream == nil {
 		d.sumPins.Unpin()
 	}
-	return reportOf(report), err
+	return d.combined(report), err
+}
+
+// combineReport is where a combine writes its report; on a stream there must be memory for it.
+func (d *EPDispatch) combineReport(to *EPReportMemory, pins *pinned) *C.rh_ep_report {
+	switch {
+	case to != nil:
+		return to.r
+	case d.stream == nil:
+		return d.ep.newReport(pins)
+	}
+	return nil
+}
+
+func (d *EPDispatch) combined(r *C.rh_ep_report) EPReport {
+	if d.stream != nil {
+		return EPReport{} // it runs later
+	}
+	return reportOf(r)
 }
 
 // enough is an error where a slice that C will use is too short. Of results, none at all is fine.
@@ -289,11 +327,21 @@ func (d *EPDispatch) out(rows *EPRows, pins *pinned) (*C.rh_ep_dispatch_out, err
 	c.source_token = (*C.int32_t)(pin(pins, rows.SourceToken))
 	c.topk_idx = (*C.int32_t)(pin(pins, rows.TopKIdx))
 	c.topk_weights = (*C.float)(pin(pins, rows.TopKWeights))
-	c.report = e.newReport(pins)
+	c.rows_ptr = (*C.uint64_t)(pin(pins, rows.RowsTo))
+	c.tokens_ptr = (*C.uint64_t)(pin(pins, rows.TokensTo))
+	switch {
+	case rows.ReportTo != nil:
+		c.report = rows.ReportTo.r
+	case d.stream == nil:
+		c.report = e.newReport(pins)
+	}
 	return c, nil
 }
 
 func (d *EPDispatch) received(rows *EPRows, c *C.rh_ep_dispatch_out, err error) error {
+	if d.stream != nil {
+		return err // it runs later
+	}
 	rows.Rows, rows.Tokens = uint64(c.rows), uint64(c.tokens)
 	if err != nil {
 		return err

@@ -1,5 +1,6 @@
 package client
 
+// #include <stdlib.h>
 // #include "railhead.h"
 import "C"
 
@@ -34,6 +35,27 @@ func (e *EP) OnStream(stream unsafe.Pointer) *EP {
 	other := *e
 	other.stream = stream
 	return &other
+}
+
+// EPReportMemory is where a call writes its report in the order of its stream. It is no memory of Go.
+type EPReportMemory struct{ r *C.rh_ep_report }
+
+// NewReportMemory makes one with room for every rank.
+func (e *EP) NewReportMemory() *EPReportMemory {
+	r := (*C.rh_ep_report)(C.calloc(1, C.sizeof_rh_ep_report))
+	r.struct_size, r.struct_version = C.sizeof_rh_ep_report, 1
+	r.lost_ranks = (*C.int32_t)(C.calloc(C.size_t(e.world), 4))
+	r.lost_capacity = C.int32_t(e.world)
+	return &EPReportMemory{r}
+}
+
+// Report is what was written last. The stream has come past it.
+func (m *EPReportMemory) Report() EPReport { return reportOf(m.r) }
+
+// Free gives the memory back. No call is to write it any more.
+func (m *EPReportMemory) Free() {
+	C.free(unsafe.Pointer(m.r.lost_ranks))
+	C.free(unsafe.Pointer(m.r))
 }
 
 // Reports are those of the dispatch that has ended last, and of its combine.

@@ -18,6 +18,7 @@
 namespace railhead::client {
 
 struct Comm;
+struct EpRequest;  // ep/ep.h
 
 // One call of the data path, as the engine made it.
 struct Operation {
@@ -94,6 +95,9 @@ struct Device {
   // that runs later breaks the group where it fails.
   rh_result (*collective)(Comm* comm, const CollectiveCall& call, void* stream);
   rh_result (*transfers)(Comm* comm, const TransfersCall& call, void* stream);
+
+  // The same for a call of expert parallelism. Not of a device without streams: there the caller's thread runs it.
+  rh_result (*expert)(Comm* comm, const EpRequest& call, void* stream);
 
   // An all-gather of bytes that the host has, for set-up calls: it has run when it returns. op: rhw_op.
   rh_result (*gather)(Comm* comm, uint32_t op, const void* mine, void* all, size_t bytes);

@@ -43,7 +43,7 @@ EpCall::EpCall(rh_ep_handle* handle, const char* operation) : operation_(operati
   }
   if (ep != nullptr) open(ep, operation);
   // Another thread may have ended it meanwhile; then the buffer, and what the handle named, may be gone as well.
-  if (ep == nullptr || (result_ == RH_OK && !(dispatched_->open && dispatched_->handle == handle))) {
+  if (ep == nullptr || (result_ == RH_OK && !(__atomic_load_n(&dispatched_->open, __ATOMIC_ACQUIRE) && dispatched_->handle == handle))) {
     result_ = fail(RH_ERR_INVALID_HANDLE, "%s: not a dispatch in flight: was it combined or released?", operation);
   }
 }
@@ -95,7 +95,19 @@ EpDispatched* findDispatched(Ep* ep, const rh_ep_handle* handle) {
   for (EpDispatched& d : ep->dispatched) {
     if (d.open && d.handle == handle) return &d;
   }
+  for (EpDispatched* d = ep->graphs; d != nullptr; d = d->next) {
+    if (__atomic_load_n(&d->open, __ATOMIC_ACQUIRE) && d->handle == handle) return d;
+  }
   return nullptr;
+}
+
+// As the other ranks see it: the state itself belongs to what runs.
+static uint64_t maskedIn(const Ep* ep) { return __atomic_load_n(&ep->team().state()->gaveUp, __ATOMIC_ACQUIRE); }
+
+rh_result awaitQuiet(const Ep* ep, const char* operation) {
+  Comm* comm = ep->comm;
+  if (comm->device->synchronize(comm, comm->deadlineNs())) return RH_OK;
+  return fail(RH_ERR_TIMEOUT, "%s: rank %d: calls of this comm on streams had not run within %u ms", operation, comm->rank, comm->timeoutMs);
 }
 
 bool isBroken(const Ep* ep) {
@@ -105,12 +117,37 @@ bool isBroken(const Ep* ep) {
 
 namespace {
 
-void destroyEp(Ep* ep) {
-  for (EpDispatched& d : ep->dispatched) epHandles().remove(d.handle);
-  while (ep->routings != nullptr) destroyRouting(ep, ep->routings);
+void freeEp(Ep* ep) {
+  while (EpDispatched* d = ep->graphs) {
+    ep->graphs = d->next;
+    delete d;
+  }
+  while (EpCached* cached = ep->routings) {
+    ep->routings = cached->next;
+    freeRouting(cached);
+  }
   free(ep->memory);
   delete ep;
 }
+
+// Ends all handles. The memory goes with the last reference.
+void destroyEp(Ep* ep) {
+  for (EpDispatched& d : ep->dispatched) epHandles().remove(d.handle);
+  for (EpDispatched* d = ep->graphs; d != nullptr; d = d->next) epHandles().remove(d->handle);
+  for (EpCached* cached = ep->routings; cached != nullptr; cached = cached->next) epRoutings().remove(cached->handle);
+  releaseEp(ep);
+}
+
+}  // namespace
+
+void retainEp(Ep* ep) { __atomic_fetch_add(&ep->references, 1, __ATOMIC_RELAXED); }
+
+void releaseEp(Ep* ep) {
+  // Acquire and release: whoever had the other references is done with the buffer.
+  if (__atomic_sub_fetch(&ep->references, 1, __ATOMIC_ACQ_REL) == 0) freeEp(ep);
+}
+
+namespace {
 
 // What every rank tells the others of its config; field by field, so that a difference can be named.
 constexpr int kFields = 18;
@@ -214,6 +251,7 @@ void mapTeam(Ep* ep, uint64_t offset) {
 Ep* newEp(Comm* comm, rh_comm* handle, const rh_ep_config& config) {
   auto* ep = new Ep();
   if (ep == nullptr) return nullptr;
+  ep->references = 1;
   ep->comm = comm;
   ep->commHandle = handle;
   ep->config = config;
@@ -335,7 +373,13 @@ extern "C" rh_result rh_ep_destroy(rh_ep* handle) {
   {
     EpCall call(handle, "ep_destroy");
     if (call.result() != RH_OK) return call.result();
-    window = call.ep()->window;
+    Ep* ep = call.ep();
+    const uint32_t captures = __atomic_load_n(&ep->captures, __ATOMIC_ACQUIRE);
+    if (captures != 0) {
+      return fail(RH_ERR_BUSY, "ep_destroy: rank %d: the buffer is used by %u calls of captured graphs; destroy those first", ep->team().rank, captures);
+    }
+    window = ep->window;
+    ep->comm->device->synchronize(ep->comm, ep->comm->deadlineNs());  // where that is in vain, rh_window_free says so
     destroyEp(eps().remove(handle));
   }
   return rh_window_free(window);
@@ -354,7 +398,7 @@ extern "C" rh_result rh_ep_get_info(rh_ep* handle, rh_ep_info* info) {
   results.scale_columns = railhead::host::epScaleColumns(ep->buffer.format);
   results.buffer_bytes = ep->team().layout.bytes;
   results.private_bytes = ep->memoryBytes;
-  results.masked_count = listRanks(ep->team().state()->masked, nullptr, 0);
+  results.masked_count = listRanks(maskedIn(ep), nullptr, 0);
   writeStruct(info, results);
   return RH_OK;
 }
@@ -362,8 +406,7 @@ extern "C" rh_result rh_ep_get_info(rh_ep* handle, rh_ep_info* info) {
 extern "C" rh_result rh_ep_get_masked(rh_ep* handle, int32_t* ranks, int32_t capacity, int32_t* count) {
   EpCall call(handle, "ep_get_masked");
   if (call.result() != RH_OK) return call.result();
-  const railhead::EpTeam& team = call.ep()->team();
-  return giveRanks("ep_get_masked", team.rank, team.state()->masked, ranks, capacity, count);
+  return giveRanks("ep_get_masked", call.ep()->team().rank, maskedIn(call.ep()), ranks, capacity, count);
 }
 
 extern "C" rh_result rh_ep_mask_rank(rh_ep* handle, int32_t rank) {
@@ -374,6 +417,8 @@ extern "C" rh_result rh_ep_mask_rank(rh_ep* handle, int32_t rank) {
     return fail(RH_ERR_INVALID_ARGUMENT, "ep_mask_rank: rank %d: cannot mask rank %d; want another one of 0..%d", team.rank, rank,
                 team.worldSize - 1);
   }
+  const rh_result result = awaitQuiet(call.ep(), "ep_mask_rank");
+  if (result != RH_OK) return result;
   railhead::EpState* state = team.state();
   state->masked |= uint64_t{1} << rank;
   __atomic_store_n(&state->gaveUp, state->masked, __ATOMIC_RELEASE);

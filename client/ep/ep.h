@@ -17,16 +17,20 @@ namespace railhead::client {
 
 constexpr int kMaxEps = 1024;  // of a process
 constexpr int kMaxEpRoutings = 1024;
+constexpr int kMaxEpGraphHandles = 32768;  // of captured dispatches
 
 // Dispatches of a buffer that the host has handles for: as many as can be in flight, one to be refused, and one more.
 constexpr int kEpHandles = kEpInFlight + 2;
 
-// What a handle names. Made with the buffer, so that a dispatch takes no memory and no lock. One that ends renews its handle for
-// the next.
-struct EpDispatched {
+// What a handle names. Made with the buffer, so that a dispatch takes no memory and no lock; one that ends renews its handle for the
+// next. That of a captured dispatch is made for it, and lives until the last graph with a call on it is destroyed.
+struct EpDispatched : Malloced {
   rh_ep* ep;
   rh_ep_handle* handle;
-  bool open;    // the caller has the handle
+  bool open;          // the caller has the handle. Atomic: a graph is destroyed on any thread
+  bool ofGraph;
+  uint32_t captures;  // calls of graphs that use it; atomic
+  EpDispatched* next;  // ofGraph: of the buffer's
   EpCell cell;
 };
 
@@ -36,6 +40,7 @@ struct EpCached : Malloced {
   rh_ep_routing* handle;
   EpCached* next;   // of the buffer's
   uint32_t tokens;  // of the caller
+  uint32_t captures;  // calls of graphs that use it; atomic
   char* memory;
   EpPlan plan;
   EpCell cell;      // for what is found when it is made
@@ -51,13 +56,22 @@ struct Ep : Malloced {
   uint64_t memoryBytes;
   host::EpBuffer buffer;    // where calls run
   EpDispatched dispatched[kEpHandles];
+  EpDispatched* graphs;     // handles of captured dispatches
   EpCached* routings;
+  uint32_t references;      // the handle's, and one for each call that is queued or captured; atomic. The last one frees it
+  uint32_t captures;        // calls of graphs that use it; atomic
 
   const EpTeam& team() const { return buffer.team; }
+  // Calls run after they have returned.
+  bool runsLater() const { return comm->device->streams != nullptr; }
 };
 
+// For what was queued or captured, and may run after the handle has ended.
+void retainEp(Ep* ep);
+void releaseEp(Ep* ep);
+
 using Eps = HandleTable<Ep, kMaxEps>;
-using EpHandles = HandleTable<EpDispatched, kEpHandles * kMaxEps>;
+using EpHandles = HandleTable<EpDispatched, kEpHandles * kMaxEps + kMaxEpGraphHandles>;
 using EpRoutings = HandleTable<EpCached, kMaxEpRoutings>;
 Eps& eps();
 EpHandles& epHandles();
@@ -113,7 +127,7 @@ EpDispatched* findDispatched(Ep* ep, const rh_ep_handle* handle);
 bool allocateEp(Ep* ep);
 // Memory of a cached plan.
 bool allocatePlan(const Ep* ep, EpCached* cached);
-void destroyRouting(Ep* ep, EpCached* cached);
+void freeRouting(EpCached* cached);
 
 // Whether the group is broken for dispatch and combine: where deaths are survived, one that is broken by a death works on.
 bool isBroken(const Ep* ep);
@@ -133,6 +147,8 @@ struct EpRequest {
   Kind kind;
   const char* operation;
   Ep* ep;
+  EpDispatched* dispatched;
+  EpCached* cached;
   EpCell* cell;
   EpSend send;
   EpReceive receive;
@@ -144,6 +160,17 @@ struct EpRequest {
 rh_result submitEp(const EpRequest& request, void* stream);
 // Runs it, where the device runs. What came of it is in the cell's reports.
 EpError runEp(const EpRequest& request);
+// What it is as an operation of the comm: rhw_op.
+uint32_t operationOf(const EpRequest& request);
+
+// Of a device that runs later: queues a call, or captures it.
+rh_result queueEp(const EpRequest& request, void* stream);
+// A handle for a dispatch that nobody has. LIMIT where the caller has too many.
+rh_result takeHandle(Ep* ep, const char* operation, const void* stream, EpDispatched** out);
+// Of a dispatch that was refused.
+void returnHandle(EpDispatched* dispatched);
+// Waits until nothing of the comm runs any more, at most for its deadline.
+rh_result awaitQuiet(const Ep* ep, const char* operation);
 
 // What a caller dispatches, as far as it says where tokens go. Of a cached routing nothing else is looked at.
 rh_result readRouting(const Ep* ep, const char* operation, const rh_ep_dispatch_in& in, EpRouting* routing);

@@ -23,6 +23,9 @@ rh_result readArgs(const Ep* ep, const rh_ep_combine_args* given, const char* op
   return RH_OK;
 }
 
+// Whether a call that runs later ends the handle: its dispatch may still be in flight, and is nobody's any more.
+bool endsLater(EpRequest::Kind kind, const EpDispatched& d) { return kind != EpRequest::kCombineSend && !d.ofGraph; }
+
 // A call on a dispatch; one that ends it ends its handle.
 rh_result submit(rh_ep_handle* handle, EpRequest::Kind kind, const char* operation, const rh_ep_combine_args* args, rh_ep_report* report,
                  void* stream) {
@@ -33,6 +36,7 @@ rh_result submit(rh_ep_handle* handle, EpRequest::Kind kind, const char* operati
   request.kind = kind;
   request.operation = operation;
   request.ep = call.ep();
+  request.dispatched = d;
   request.cell = request.combine.cell = &d->cell;
   rh_result result = readReport(call.ep(), operation, report, &request.report);
   if (result == RH_OK && (kind == EpRequest::kCombine || kind == EpRequest::kCombineSend)) {
@@ -40,7 +44,7 @@ rh_result submit(rh_ep_handle* handle, EpRequest::Kind kind, const char* operati
   }
   if (result != RH_OK) return result;
   result = submitEp(request, stream);
-  if (d->cell.flight < 0) {
+  if (call.ep()->runsLater() ? result == RH_OK && endsLater(kind, *d) : d->cell.flight < 0) {
     d->handle = static_cast<rh_ep_handle*>(epHandles().renew(d->handle));
     d->open = false;
   }

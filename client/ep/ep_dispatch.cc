@@ -22,7 +22,7 @@ rh_result readRoute(const Ep* ep, const rh_ep_dispatch_in& in, EpRequest* reques
   if (in.routing == nullptr) return readRouting(ep, request->operation, in, &request->send.routing);
   const int rank = ep->team().rank;
   EpRoutings::Shared look(epRoutings(), in.routing);
-  const EpCached* cached = look.get();
+  EpCached* cached = look.get();
   if (cached == nullptr || !belongsTo(ep, cached)) {
     return fail(RH_ERR_INVALID_HANDLE, "%s: rank %d: not a live routing of this buffer", request->operation, rank);
   }
@@ -36,6 +36,7 @@ rh_result readRoute(const Ep* ep, const rh_ep_dispatch_in& in, EpRequest* reques
   }
   request->send.routing.tokens = in.num_tokens;
   request->send.cached = &cached->plan;
+  request->cached = cached;
   return RH_OK;
 }
 
@@ -83,40 +84,38 @@ rh_result readOut(const Ep* ep, const rh_ep_dispatch_out* given, EpRequest* requ
   return RH_OK;
 }
 
-// A handle that nobody has: there are more than dispatches can be in flight.
-EpDispatched* freeHandle(Ep* ep) {
-  for (EpDispatched& d : ep->dispatched) {
-    if (!d.open) return &d;
-  }
-  return nullptr;
-}
-
-// Gives a call that receives to the device. Rows and tokens are told where there is too little room as well: the caller makes more.
-rh_result submit(EpRequest* request, EpCell* cell, rh_ep_dispatch_out* given, void* stream) {
-  request->cell = request->send.cell = request->receive.cell = cell;
+// Gives a call that receives to the device. Where it has run, rows and tokens are told, also with too little room: the caller makes more.
+rh_result submit(EpRequest* request, EpDispatched* d, rh_ep_dispatch_out* given, void* stream) {
+  request->dispatched = d;
+  request->cell = request->send.cell = request->receive.cell = &d->cell;
   const rh_result result = submitEp(*request, stream);
-  const EpReport& report = cell->dispatched;
-  if (given != nullptr && (report.error == EpError::kNone || report.error == EpError::kNoRoom)) {
-    rh_ep_dispatch_out out;
-    memcpy(&out, given, commonBytes(given));
-    out.rows = report.rows;
-    out.tokens = report.tokens;
-    writeStruct(given, out);
-  }
+  if (given == nullptr || request->ep->runsLater()) return result;
+  const EpReport& report = d->cell.dispatched;
+  if (report.error != EpError::kNone && report.error != EpError::kNoRoom) return result;
+  rh_ep_dispatch_out out;
+  memcpy(&out, given, commonBytes(given));
+  out.rows = report.rows;
+  out.tokens = report.tokens;
+  writeStruct(given, out);
   return result;
 }
 
-// A dispatch, whose handle is open where it is in flight afterwards. out: nullptr = its first phase only.
+// A dispatch, whose handle is open where it is in flight afterwards, or may be later.
 rh_result start(const EpCall& call, EpRequest* request, const rh_ep_dispatch_in* in, rh_ep_dispatch_out* out, rh_ep_handle** handle,
                 void* stream) {
   Ep* ep = request->ep = call.ep();
+  EpDispatched* d = nullptr;
   rh_result result = request->kind == EpRequest::kDispatch ? readOut(ep, out, request) : RH_OK;
   if (result == RH_OK) result = readIn(ep, in, request);
+  if (result == RH_OK) result = takeHandle(ep, request->operation, stream, &d);
   if (result != RH_OK) return result;
-  EpDispatched* d = freeHandle(ep);
-  result = submit(request, &d->cell, out, stream);
-  d->open = d->cell.flight >= 0;
-  if (d->open) *handle = d->handle;
+  result = submit(request, d, out, stream);
+  if (ep->runsLater() ? result == RH_OK : d->cell.flight >= 0) {
+    d->open = true;
+    *handle = d->handle;
+  } else {
+    returnHandle(d);
+  }
   return result;
 }
 
@@ -126,7 +125,7 @@ rh_result receive(const EpCall& call, rh_ep_dispatch_out* out, const char* opera
   request.operation = operation;
   request.ep = call.ep();
   const rh_result result = readOut(call.ep(), out, &request);
-  return result == RH_OK ? submit(&request, &call.dispatched()->cell, out, stream) : result;
+  return result == RH_OK ? submit(&request, call.dispatched(), out, stream) : result;
 }
 
 rh_result count(const EpCall& call, int32_t* counts, uint64_t* tokens, const char* operation, void* stream) {
@@ -136,7 +135,7 @@ rh_result count(const EpCall& call, int32_t* counts, uint64_t* tokens, const cha
   request.ep = call.ep();
   request.receive.counts = counts;
   request.receive.tokens = tokens;
-  return submit(&request, &call.dispatched()->cell, nullptr, stream);
+  return submit(&request, call.dispatched(), nullptr, stream);
 }
 
 rh_result dispatch(rh_ep* handle, EpRequest::Kind kind, const char* operation, const rh_ep_dispatch_in* in, rh_ep_dispatch_out* out,

@@ -169,6 +169,7 @@ extern "C" rh_result rh_ep_get_report(rh_ep* handle, rh_ep_handle* dispatch, rh_
   EpReportTo first, second;
   rh_result result = readReport(ep, operation, dispatched, &first);
   if (result == RH_OK) result = readReport(ep, operation, combined, &second);
+  if (result == RH_OK) result = awaitQuiet(ep, operation);
   if (result != RH_OK) return result;
   railhead::EpEnded reports = ep->buffer.ended;
   if (dispatch != nullptr) {

@@ -37,6 +37,13 @@ rh_result readIn(const Ep* ep, const rh_ep_dispatch_in* given, EpRequest* reques
   return readRouting(ep, request->operation, in, &request->send.routing);
 }
 
+void forget(Ep* ep, EpCached* cached) {
+  EpCached** at = &ep->routings;
+  while (*at != cached) at = &(*at)->next;
+  *at = cached->next;
+  freeRouting(cached);
+}
+
 rh_result make(rh_ep* handle, Ep* ep, EpRequest* request, EpCached** out, void* stream) {
   auto* cached = new EpCached();
   if (cached == nullptr || !allocatePlan(ep, cached)) {
@@ -46,21 +53,22 @@ rh_result make(rh_ep* handle, Ep* ep, EpRequest* request, EpCached** out, void* 
   cached->tokens = request->send.routing.tokens;
   cached->cell.flight = -1;
   cached->ep = handle;
-  request->cell = &cached->cell;
-  request->plan = &cached->plan;
-  rh_result result = submitEp(*request, stream);
-  if (result == RH_OK) {
-    cached->handle = static_cast<rh_ep_routing*>(epRoutings().insert(cached));
-    if (cached->handle == nullptr) {
-      result = fail(RH_ERR_LIMIT, "%s: this process has %d routings, the most there can be; destroy some", request->operation, kMaxEpRoutings);
-    }
+  cached->handle = static_cast<rh_ep_routing*>(epRoutings().insert(cached));
+  if (cached->handle == nullptr) {
+    freeRouting(cached);
+    return fail(RH_ERR_LIMIT, "%s: this process has %d routings, the most there can be; destroy some", request->operation, kMaxEpRoutings);
   }
   cached->next = ep->routings;
   ep->routings = cached;
+  request->cached = cached;
+  request->cell = &cached->cell;
+  request->plan = &cached->plan;
+  const rh_result result = submitEp(*request, stream);
   if (result == RH_OK) {
     *out = cached;
-  } else {
-    destroyRouting(ep, cached);
+  } else {  // it has run, or will never
+    epRoutings().remove(cached->handle);
+    forget(ep, cached);
   }
   return result;
 }
@@ -74,11 +82,7 @@ bool isInUse(const Ep* ep, const EpCached* cached) {
 
 }  // namespace
 
-void destroyRouting(Ep* ep, EpCached* cached) {
-  EpCached** at = &ep->routings;
-  while (*at != cached) at = &(*at)->next;
-  *at = cached->next;
-  if (cached->handle != nullptr) epRoutings().remove(cached->handle);
+void freeRouting(EpCached* cached) {
   free(cached->memory);
   delete cached;
 }
@@ -107,10 +111,17 @@ extern "C" rh_result rh_ep_routing_create(rh_ep* handle, const rh_ep_dispatch_in
 extern "C" rh_result rh_ep_routing_destroy(rh_ep_routing* handle) {
   EpCall call(handle, "ep_routing_destroy");
   if (call.result() != RH_OK) return call.result();
-  if (isInUse(call.ep(), call.cached())) {
-    return fail(RH_ERR_BUSY, "ep_routing_destroy: rank %d: a dispatch with this routing is in flight; combine or release it first",
-                call.ep()->team().rank);
+  const int rank = call.ep()->team().rank;
+  const uint32_t captures = __atomic_load_n(&call.cached()->captures, __ATOMIC_ACQUIRE);
+  if (captures != 0) {
+    return fail(RH_ERR_BUSY, "ep_routing_destroy: rank %d: the routing is used by %u calls of captured graphs; destroy those first", rank, captures);
   }
-  destroyRouting(call.ep(), call.cached());
+  const rh_result result = awaitQuiet(call.ep(), "ep_routing_destroy");
+  if (result != RH_OK) return result;
+  if (isInUse(call.ep(), call.cached())) {
+    return fail(RH_ERR_BUSY, "ep_routing_destroy: rank %d: a dispatch with this routing is in flight; combine or release it first", rank);
+  }
+  epRoutings().remove(handle);
+  forget(call.ep(), call.cached());
   return RH_OK;
 }

@@ -14,7 +14,7 @@ struct EpOperation {
   bool isCollective;
 };
 
-EpOperation operationOf(EpRequest::Kind kind) {
+EpOperation asOperation(EpRequest::Kind kind) {
   switch (kind) {
     case EpRequest::kDispatch: return {RHW_OP_EP_DISPATCH, true};
     case EpRequest::kDispatchSend: return {RHW_OP_EP_DISPATCH_SEND, true};
@@ -102,7 +102,7 @@ EpError run(const EpRequest& r) {
 EpError runOperation(const EpRequest& r) {
   Comm* comm = r.ep->comm;
   if (isBroken(r.ep)) return refuse(reportTo(r), EpError::kStopped);
-  const EpOperation o = operationOf(r.kind);
+  const EpOperation o = asOperation(r.kind);
   enterOperation(comm, o.op, bytesOf(r), kNoCallDetails, o.isCollective && countsAsCollective(r.ep) ? comm->state()->collectives + 1 : 0);
   const EpError error = run(r);
   if (error == EpError::kStopped) {
@@ -123,7 +123,10 @@ EpError runEp(const EpRequest& r) {
   return error;
 }
 
-rh_result submitEp(const EpRequest& r, void*) {
+uint32_t operationOf(const EpRequest& r) { return asOperation(r.kind).op; }
+
+rh_result submitEp(const EpRequest& r, void* stream) {
+  if (r.ep->runsLater()) return queueEp(r, stream);
   if (runEp(r) == EpError::kNone) return RH_OK;
   char text[640];
   const rh_result result = resultOf(r.ep, r.kind, reportOf(r), text, sizeof text);

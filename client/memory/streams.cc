@@ -77,18 +77,22 @@ rh_result checkStream(const Comm* comm, const char* operation, const void* strea
   return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: %p is no live stream of the comm's device (%s)", operation, comm->rank, stream, device->name);
 }
 
+rh_result keepForGraph(Comm* comm, const char* operation, void* stream, const Extent* extents, int n, uint64_t* capture) {
+  const Streams* streams = comm->device->streams;
+  *capture = streams->captureOf(stream);
+  if (*capture == 0) return RH_OK;
+  Kept* kept = keep(comm, extents, n);
+  if (kept != nullptr && streams->keep(stream, letGo, kept)) return RH_OK;
+  if (kept != nullptr) letGo(kept);
+  return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to note what the captured call keeps", operation, comm->rank);
+}
+
 rh_result admitCall(Comm* comm, const char* operation, void* stream, const Extent* extents, int n, uint32_t* captured) {
   if (captured != nullptr) *captured = 0;
-  const rh_result broken = whyBroken(comm);
-  if (broken != RH_OK) return broken;
-  const Streams* streams = comm->device->streams;
-  const uint64_t capture = streams->captureOf(stream);
-  if (capture == 0) return RH_OK;
-  Kept* kept = keep(comm, extents, n);
-  if (kept == nullptr || !streams->keep(stream, letGo, kept)) {
-    if (kept != nullptr) letGo(kept);
-    return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to note what the captured call keeps", operation, comm->rank);
-  }
+  rh_result result = whyBroken(comm);
+  uint64_t capture = 0;
+  if (result == RH_OK) result = keepForGraph(comm, operation, stream, extents, n, &capture);
+  if (result != RH_OK || capture == 0) return result;
   if (comm->capture != capture) comm->captured = 0;
   comm->capture = capture;
   if (captured != nullptr) *captured = comm->captured++ % kMaxCaptured + 1;

@@ -51,7 +51,7 @@ var mayImport = map[string][]string{
 	},
 	"railhead/client/device/threads": {
 		"railhead/client", "railhead/client/base", "railhead/client/comm", "railhead/client/device", "railhead/client/device/cpu",
-		"railhead/client/include", "railhead/client/session", "railhead/internal/wire", "railhead/kernels",
+		"railhead/client/ep", "railhead/client/include", "railhead/client/session", "railhead/internal/wire", "railhead/kernels",
 	},
 	"railhead/client": {
 		"railhead/client/base", "railhead/client/collectives", "railhead/client/comm", "railhead/client/device", "railhead/client/device/cpu", "railhead/client/ep",

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "device/cpu/run.h"
 #include "device/threads/stream.h"
+#include "ep/ep.h"
 #include "host/futex.h"
 
 namespace railhead::client::threads {
@@ -62,6 +63,12 @@ rh_result runTransfersWork(Stream* s, Work* work) {
   });
 }
 
+// What a call found is in its reports; a group that is broken is the stream's failure as well.
+rh_result runExpertWork(Stream* s, Work* work) {
+  const EpRequest* r = work->as<EpRequest>();
+  return runAs(work->comm, operationOf(*r), s->number, [&] { return runEp(*r) == EpError::kStopped ? whyBroken(work->comm) : RH_OK; });
+}
+
 // Work of a comm stays valid until it has run for the last time, whatever becomes of the handle.
 Work* newCommWork(Comm* comm, rh_result (*run)(Stream*, Work*), size_t argsBytes) {
   Work* work = newWork(run, argsBytes);
@@ -100,6 +107,18 @@ rh_result transfers(Comm* comm, const TransfersCall& call, void* stream) {
   auto* copy = work->as<TransfersCall>();
   *copy = call;
   memcpy(copy + 1, call.list, listBytes);
+  return submitTo(stream, work);
+}
+
+rh_result expert(Comm* comm, const EpRequest& call, void* stream) {
+  Work* work = newCommWork(comm, runExpertWork, sizeof call);
+  if (work == nullptr) return noMemory(comm, operationOf(call));
+  *work->as<EpRequest>() = call;
+  retainEp(call.ep);
+  work->drop = [](Work* w) {
+    releaseEp(w->as<EpRequest>()->ep);
+    releaseComm(w->comm);
+  };
   return submitTo(stream, work);
 }
 
@@ -201,6 +220,7 @@ constexpr Device makeDevice() {
   d.close = close;
   d.collective = collective;
   d.transfers = transfers;
+  d.expert = expert;
   d.gather = gather;
   d.synchronize = synchronize;
   d.granularity = granularity;

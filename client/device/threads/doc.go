@@ -11,6 +11,7 @@ import (
 	_ "railhead/client/comm"
 	_ "railhead/client/device"
 	_ "railhead/client/device/cpu"
+	_ "railhead/client/ep"
 	_ "railhead/client/include"
 	_ "railhead/client/session"
 	_ "railhead/internal/wire"

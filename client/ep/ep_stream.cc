@@ -1,0 +1,139 @@
+// Calls of expert parallelism on a device that runs later: what is queued, what a graph keeps, and handles of captured dispatches.
+#include "base/error.h"
+#include "ep/ep.h"
+#include "memory/streams.h"
+
+namespace railhead::client {
+
+namespace {
+
+int graphHandles = 0;  // of the process; atomic
+
+// What a captured call keeps, besides the comm and windows.
+struct Kept : Malloced {
+  Ep* ep;
+  EpDispatched* dispatched;  // nullptr: none, as with the next
+  EpCached* cached;
+};
+
+// The last graph with a call on the handle is gone: a later captured dispatch may have it.
+void closeHandle(EpDispatched* d) {
+  epHandles().remove(d->handle);
+  __atomic_fetch_sub(&graphHandles, 1, __ATOMIC_RELAXED);
+  __atomic_store_n(&d->open, false, __ATOMIC_RELEASE);
+}
+
+void letGo(void* p) {
+  auto* kept = static_cast<Kept*>(p);
+  EpDispatched* d = kept->dispatched;
+  if (d != nullptr && __atomic_sub_fetch(&d->captures, 1, __ATOMIC_ACQ_REL) == 0) closeHandle(d);
+  if (kept->cached != nullptr) __atomic_fetch_sub(&kept->cached->captures, 1, __ATOMIC_RELEASE);
+  __atomic_fetch_sub(&kept->ep->captures, 1, __ATOMIC_RELEASE);
+  releaseEp(kept->ep);
+  delete kept;
+}
+
+// Keeps what the captured call uses until its graph is destroyed.
+rh_result keep(const EpRequest& r, void* stream) {
+  auto* kept = new Kept();
+  if (kept != nullptr) {
+    *kept = {};
+    kept->ep = r.ep;
+    kept->dispatched = r.dispatched;
+    kept->cached = r.cached;
+    retainEp(r.ep);
+    __atomic_fetch_add(&r.ep->captures, 1, __ATOMIC_RELAXED);
+    if (r.dispatched != nullptr) __atomic_fetch_add(&r.dispatched->captures, 1, __ATOMIC_RELAXED);
+    if (r.cached != nullptr) __atomic_fetch_add(&r.cached->captures, 1, __ATOMIC_RELAXED);
+    if (r.ep->comm->device->streams->keep(stream, letGo, kept)) return RH_OK;
+    letGo(kept);
+  }
+  return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to note what the captured call keeps", r.operation, r.ep->team().rank);
+}
+
+// The handle of a captured dispatch: one whose graphs are gone, or a new one.
+EpDispatched* graphHandle(Ep* ep) {
+  EpDispatched* d = ep->graphs;
+  while (d != nullptr && __atomic_load_n(&d->open, __ATOMIC_ACQUIRE)) d = d->next;
+  if (d == nullptr) {
+    d = new EpDispatched();
+    if (d == nullptr) return nullptr;
+    d->ep = ep->dispatched[0].ep;
+    d->ofGraph = true;
+    d->next = ep->graphs;
+    ep->graphs = d;
+  }
+  // The table has as many for captured dispatches; those of buffers have places of their own.
+  const bool isOneTooMany = __atomic_add_fetch(&graphHandles, 1, __ATOMIC_RELAXED) > kMaxEpGraphHandles;
+  d->handle = isOneTooMany ? nullptr : static_cast<rh_ep_handle*>(epHandles().insert(d));
+  if (d->handle == nullptr) {
+    __atomic_fetch_sub(&graphHandles, 1, __ATOMIC_RELAXED);
+    return nullptr;
+  }
+  d->cell.flight = -1;
+  d->open = true;
+  return d;
+}
+
+bool isCaptured(const Ep* ep, const void* stream) { return ep->runsLater() && ep->comm->device->streams->captureOf(stream) != 0; }
+
+// Memory that the call touches, as far as it may lie in windows. What is not known yet (rows) is taken for a byte.
+int extentsOf(const EpRequest& r, Extent* out) {
+  const EpTeam& team = r.ep->team();
+  out[0] = {team.base[team.rank], team.layout.bytes};
+  out[1] = {r.send.x, size_t{r.send.routing.tokens} * r.ep->buffer.format.hidden};
+  out[2] = {r.receive.x, static_cast<size_t>(r.receive.capacity)};
+  out[3] = {r.combine.sums.yRows, r.combine.sums.yRows != nullptr};
+  out[4] = {r.combine.sums.outRows, r.combine.sums.outRows != nullptr};
+  return 5;
+}
+
+}  // namespace
+
+rh_result takeHandle(Ep* ep, const char* operation, const void* stream, EpDispatched** out) {
+  *out = nullptr;
+  if (isCaptured(ep, stream)) {
+    *out = graphHandle(ep);
+    if (*out != nullptr) return RH_OK;
+    return fail(RH_ERR_LIMIT, "%s: rank %d: no handle for another captured dispatch (this process can have %d); destroy graphs", operation,
+                ep->team().rank, kMaxEpGraphHandles);
+  }
+  for (EpDispatched& d : ep->dispatched) {
+    if (d.open) continue;
+    *out = &d;
+    return RH_OK;
+  }
+  return fail(RH_ERR_LIMIT, "%s: rank %d: %d dispatches have been neither combined nor released; do that with the earliest", operation,
+              ep->team().rank, kEpHandles);
+}
+
+void returnHandle(EpDispatched* d) {
+  if (!d->ofGraph) {
+    d->open = false;
+  } else if (__atomic_load_n(&d->captures, __ATOMIC_ACQUIRE) == 0) {
+    closeHandle(d);  // else its graph will
+  }
+}
+
+rh_result queueEp(const EpRequest& r, void* stream) {
+  Ep* ep = r.ep;
+  if (isBroken(ep)) return whyBroken(ep->comm);
+  const bool captured = isCaptured(ep, stream);
+  if (captured && r.dispatched != nullptr && !r.dispatched->ofGraph) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: the dispatch of this handle was not captured, and so this call cannot be", r.operation,
+                ep->team().rank);
+  }
+  if (captured) {
+    Extent extents[5];
+    uint64_t capture = 0;
+    const int n = extentsOf(r, extents);
+    rh_result result = keepForGraph(ep->comm, r.operation, stream, extents, n, &capture);
+    if (result == RH_OK) result = keep(r, stream);
+    if (result != RH_OK) return result;
+    if (ep->comm->capture != capture) ep->comm->captured = 0;
+    ep->comm->capture = capture;
+  }
+  return ep->comm->device->expert(ep->comm, r, stream);
+}
+
+}  // namespace railhead::client
