@@ -85,6 +85,15 @@ const char* misuseOf(EpRequest::Kind kind, EpError error) {
   }
 }
 
+// All but the inputs. A caller may give one report to several calls that run later: what each reads at once, none of them writes.
+void writeResults(rh_ep_report* given, const rh_ep_report& results) {
+  constexpr size_t kInputs = offsetof(rh_ep_report, lost_ranks), kBehind = offsetof(rh_ep_report, lost_count);
+  auto* to = reinterpret_cast<char*>(given);
+  const auto* from = reinterpret_cast<const char*>(&results);
+  memcpy(to + sizeof(StructHeader), from + sizeof(StructHeader), kInputs - sizeof(StructHeader));
+  memcpy(to + kBehind, from + kBehind, commonBytes(given) - kBehind);
+}
+
 // What has been lost, or left out.
 void describeLosses(const Ep* ep, const EpReport& report, char* out, size_t size) {
   describeProblems(ep, report.problems, out, size);
@@ -129,12 +138,11 @@ rh_result resultOf(const Ep* ep, EpRequest::Kind kind, const EpReport& report, c
 rh_result readReport(const Ep* ep, const char* operation, rh_ep_report* given, EpReportTo* to) {
   *to = {given, nullptr, 0};
   if (given == nullptr) return RH_OK;
-  rh_ep_report report;
-  const rh_result result = readStruct(operation, "report", given, &report);
+  const rh_result result = checkStruct(operation, "report", given);
   if (result != RH_OK) return result;
-  to->lostRanks = report.lost_ranks;
-  to->lostCapacity = report.lost_capacity;
-  return checkRankList(operation, ep->team().rank, "lost_ranks", report.lost_ranks, report.lost_capacity);
+  to->lostRanks = given->lost_ranks;
+  to->lostCapacity = given->lost_capacity;
+  return checkRankList(operation, ep->team().rank, "lost_ranks", to->lostRanks, to->lostCapacity);
 }
 
 void writeReport(const Ep* ep, EpRequest::Kind kind, const EpReport& from, const EpReportTo& to) {
@@ -144,8 +152,6 @@ void writeReport(const Ep* ep, EpRequest::Kind kind, const EpReport& from, const
   report.dispatch = from.number;
   report.rows = from.rows;
   report.tokens = from.tokens;
-  report.lost_ranks = to.lostRanks;
-  report.lost_capacity = to.lostCapacity;
   report.lost_count = listRanks(from.lostRanks, to.lostRanks, to.lostCapacity);
   report.lost_copies = from.lostCopies;
   report.invalid_ids = from.problems.invalidIds.count;
@@ -154,7 +160,7 @@ void writeReport(const Ep* ep, EpRequest::Kind kind, const EpReport& from, const
   report.non_finite = from.problems.nonFinite.count;
   report.over_capacity = from.overCapacity;
   if (report.result == RH_OK) describeLosses(ep, from, report.message, sizeof report.message);
-  writeStruct(to.given, report);
+  writeResults(to.given, report);
 }
 
 }  // namespace railhead::client

@@ -3,6 +3,8 @@ package tests
 import (
 	"fmt"
 	"unsafe"
+
+	"railhead/client/device/threads"
 )
 
 const (
@@ -51,4 +53,15 @@ func (b buffer) checkGuards() error {
 		}
 	}
 	return nil
+}
+
+// Memory that Go neither moves nor frees.
+func int32s(n int) []int32 {
+	return unsafe.Slice((*int32)(unsafe.Pointer(&threads.Alloc(4 * n)[0])), n)
+}
+func float32s(n int) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(&threads.Alloc(4 * n)[0])), n)
+}
+func uint64s(n int) []uint64 {
+	return unsafe.Slice((*uint64)(unsafe.Pointer(&threads.Alloc(8 * n)[0])), n)
 }

@@ -27,6 +27,7 @@ func TestStreamsAndReplaysHaveNoDataRaceAndFindNoMemoryErrors(t *testing.T) {
 	s := startDaemon(t)
 	for _, b := range []*build{tsanBuild, asanBuild} {
 		nothingLeaks(t, func() { output(t, command(t, s.SocketPath(), b.program(t, "c/streams.cc"), "1")) })
+		nothingLeaks(t, func() { output(t, command(t, s.SocketPath(), b.program(t, "c/ep_streams.cc"), "1")) })
 	}
 }
 

@@ -1,0 +1,180 @@
+// Dispatch and combine on streams, captured and not, two in flight, with cached routing, and what ends them: for the sanitizers. The
+// ranks of a group are threads of this process. Arguments: seconds to go on for.
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "check.h"
+#include "device/threads/threads.h"
+#include "railhead.h"
+
+namespace {
+
+constexpr int kWorld = 3;
+constexpr uint32_t kTokens = 4, kHidden = 16, kExperts = 5, kTopk = 2;
+constexpr size_t kRows = kWorld * kTokens * kTopk;
+constexpr int kLaunches = 10;
+constexpr uint32_t kPatienceMs = 60000;
+
+struct Rank {
+  int rank, round;
+  pthread_t thread;
+};
+
+pthread_barrier_t met;  // of the threads, in the middle of a round
+
+// A dispatch and its combine, and memory for them.
+struct Layer {
+  float x[kTokens * kHidden] = {}, rows[kRows * kHidden] = {}, out[kTokens * kHidden] = {};
+  int32_t idx[kTokens * kTopk] = {0, 1, 2, 3, 4, 0, -1, 2}, counts[kExperts] = {};
+  uint64_t rowCount = 0, tokens = 0, counted = 0;
+  rh_ep_report dispatched = RH_EP_REPORT_INIT, combined = RH_EP_REPORT_INIT;
+  rh_ep_routing* routing = nullptr;
+  rh_ep_handle* handle = nullptr;
+
+  rh_ep_dispatch_in in() {
+    rh_ep_dispatch_in in = RH_EP_DISPATCH_IN_INIT;
+    in.x = x;
+    in.topk_idx = routing == nullptr ? idx : nullptr;
+    in.routing = routing;
+    in.num_tokens = kTokens;
+    in.hidden = kHidden;
+    in.idx_dtype = RH_I32;
+    return in;
+  }
+
+  void dispatch(rh_ep* ep, bool twoPhases, rht_stream* stream) {
+    const rh_ep_dispatch_in tokensIn = in();
+    rh_ep_dispatch_out room = RH_EP_DISPATCH_OUT_INIT;
+    room.layout = RH_EP_FLAT;
+    room.capacity = kRows;
+    room.x = rows;
+    room.counts = counts;
+    room.rows_ptr = &rowCount;
+    room.tokens_ptr = &tokens;
+    room.report = &dispatched;
+    if (!twoPhases) {
+      OK(rh_ep_dispatch(ep, &tokensIn, &room, &handle, stream));
+      return;
+    }
+    OK(rh_ep_dispatch_send(ep, &tokensIn, &handle, stream));
+    OK(rh_ep_dispatch_counts(handle, counts, &counted, stream));
+    OK(rh_ep_dispatch_recv(handle, &room, stream));
+  }
+
+  void combine(bool twoPhases, rht_stream* stream) {
+    rh_ep_combine_args sums = RH_EP_COMBINE_ARGS_INIT;
+    sums.y = rows;
+    sums.out = out;
+    sums.y_dtype = sums.out_dtype = RH_F32;
+    if (!twoPhases) {
+      OK(rh_ep_combine(handle, &sums, &combined, stream));
+      return;
+    }
+    OK(rh_ep_combine_send(handle, &sums, stream));
+    OK(rh_ep_combine_recv(handle, &combined, stream));
+  }
+
+  // Once everything has run.
+  void check() const {
+    CHECK(dispatched.result == RH_OK && combined.result == RH_OK && dispatched.dispatch == combined.dispatch);
+    CHECK(dispatched.rows == rowCount && dispatched.tokens == tokens);
+    for (uint32_t i = 0; i < kTokens * kHidden; i++) CHECK(out[i] == x[i] * (i < 3 * kHidden ? 2.0f : 1.0f));
+  }
+};
+
+void* runRank(void* p) {
+  const auto* r = static_cast<Rank*>(p);
+  const bool twoPhases = r->round % 2 == 0, aborts = r->round % 4 >= 2;
+  char name[32];
+  snprintf(name, sizeof name, "ep round %d", r->round);
+  rh_session* session = open_session();
+  rh_comm_config config = comm_config(name, r->rank, kWorld);
+  config.device_kind = static_cast<int32_t>(rht_device_kind());
+  rh_comm* comm = nullptr;
+  OK(rh_comm_init(session, &config, &comm));
+  rht_stream* stream = nullptr;
+  OK(rht_stream_create(&stream));
+  rh_ep_config shape = RH_EP_CONFIG_INIT;
+  shape.mode = r->round % 3 == 0 ? RH_EP_HT : RH_EP_LL;
+  shape.max_tokens_per_rank = kTokens;
+  shape.hidden = kHidden;
+  shape.num_experts = kExperts;
+  shape.topk = kTopk;
+  shape.dtype = shape.wire_dtype = shape.combine_dtype = RH_F32;
+  rh_ep* ep = nullptr;
+  OK(rh_ep_create(comm, &shape, &ep));
+  Layer captured, eager, second;
+  Layer* const layers[] = {&captured, &eager, &second};
+  for (Layer* l : layers) {
+    for (uint32_t i = 0; i < kTokens * kHidden; i++) l->x[i] = static_cast<float>(r->rank * 100 + static_cast<int>(i));
+  }
+  const rh_ep_dispatch_in tokens = captured.in();
+  OK(rh_ep_routing_create(ep, &tokens, &captured.routing, stream));
+  rht_graph* graph = nullptr;
+  rht_exec* exec = nullptr;
+  OK(rht_begin_capture(stream));
+  captured.dispatch(ep, twoPhases, stream);
+  captured.combine(twoPhases, stream);
+  OK(rht_end_capture(stream, &graph));
+  OK(rht_graph_instantiate(graph, &exec));
+  OK(rht_graph_destroy(graph));
+  for (int i = 0; i < kLaunches; i++) {
+    OK(rht_exec_launch(exec, stream));
+    eager.dispatch(ep, twoPhases, stream);
+    second.dispatch(ep, !twoPhases, stream);
+    eager.combine(twoPhases, stream);
+    second.combine(twoPhases, stream);
+    rh_ep_report later = RH_EP_REPORT_INIT;
+    if (i % 3 == 0) OK(rh_ep_get_report(ep, captured.handle, &later, nullptr));
+  }
+  OK(rht_exec_launch(exec, stream));
+  OK(rht_stream_synchronize(stream, kPatienceMs));
+  for (const Layer* l : layers) l->check();
+  FAILS(rh_ep_destroy(ep), RH_ERR_BUSY, "ep_destroy", "captured graphs");
+  FAILS(rh_ep_routing_destroy(captured.routing), RH_ERR_BUSY, "ep_routing_destroy", "captured graphs");
+  pthread_barrier_wait(&met);
+  if (aborts && r->rank == 2) {
+    OK(rh_comm_abort(comm));
+  } else if (aborts) {
+    OK(rht_exec_launch(exec, stream));
+    FAILS(rht_stream_synchronize(stream, kPatienceMs), RH_ERR_ABORTED, "rank 2", "rh_comm_abort");
+    CHECK(captured.dispatched.result == RH_ERR_ABORTED);
+  }
+  if (r->round % 3 == 1) {
+    OK(rht_exec_destroy(exec));
+    exec = nullptr;
+    if (!aborts) OK(rh_ep_destroy(ep));
+  }
+  OK(rh_comm_finalize(comm));
+  if (exec != nullptr) {
+    OK(rht_exec_launch(exec, stream));
+    FAILS(rht_stream_synchronize(stream, kPatienceMs), RH_ERR_INVALID_HANDLE, "has been finalized", "nothing was done");
+    OK(rht_exec_destroy(exec));
+  }
+  OK(rh_close(session));
+  OK(rht_stream_destroy(stream));
+  return nullptr;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const time_t end = time(nullptr) + (argc > 1 ? atoi(argv[1]) : 1);
+  CHECK(pthread_barrier_init(&met, nullptr, kWorld) == 0);
+  int round = 0;
+  do {
+    Rank ranks[kWorld];
+    for (int i = 0; i < kWorld; i++) {
+      ranks[i].rank = i;
+      ranks[i].round = round;
+      CHECK(pthread_create(&ranks[i].thread, nullptr, runRank, &ranks[i]) == 0);
+    }
+    for (Rank& r : ranks) CHECK(pthread_join(r.thread, nullptr) == 0);
+    round++;
+  } while (round < 12 || time(nullptr) < end);
+  printf("%d rounds\n", round);
+  return 0;
+}
