@@ -165,8 +165,10 @@ uint32_t operationOf(const EpRequest& request);
 
 // Of a device that runs later: queues a call, or captures it.
 rh_result queueEp(const EpRequest& request, void* stream);
-// A handle for a dispatch that nobody has. LIMIT where the caller has too many.
-rh_result takeHandle(Ep* ep, const char* operation, const void* stream, EpDispatched** out);
+// Whether the call goes into a graph.
+bool isCaptured(const Ep* ep, const void* stream);
+// The handle of a captured dispatch: one whose graphs are gone, or a new one; nullptr = there are too many, or there is no memory.
+EpDispatched* graphHandle(Ep* ep);
 // Of a dispatch that was refused.
 void returnHandle(EpDispatched* dispatched);
 // Waits until nothing of the comm runs any more, at most for its deadline.

@@ -8,6 +8,22 @@
 
 namespace railhead::client {
 
+rh_result readRouting(const Ep* ep, const char* operation, const rh_ep_dispatch_in& in, EpRouting* routing) {
+  const int rank = ep->team().rank;
+  if (in.hidden != ep->config.hidden) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: hidden is %u; the buffer was made for %u", operation, rank, in.hidden, ep->config.hidden);
+  }
+  if (in.idx_dtype != RH_I32 && in.idx_dtype != RH_I64) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: idx_dtype %s (%d); topk_idx is i32 or i64", operation, rank,
+                dtypeName(static_cast<uint32_t>(in.idx_dtype)), in.idx_dtype);
+  }
+  if (in.num_tokens > 0 && in.topk_idx == nullptr) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: %u tokens and topk_idx is NULL", operation, rank, in.num_tokens);
+  }
+  *routing = {in.topk_idx, in.idx_dtype == RH_I64, in.topk_weights, in.num_tokens};
+  return RH_OK;
+}
+
 namespace {
 
 bool belongsTo(const Ep* ep, const EpCached* cached) {
@@ -82,6 +98,26 @@ rh_result readOut(const Ep* ep, const rh_ep_dispatch_out* given, EpRequest* requ
                       static_cast<char*>(out.scales), out.counts, out.offsets, out.weights, out.source_rank, out.source_token, out.topk_idx,
                       out.topk_weights, out.rows_ptr, out.tokens_ptr};
   return RH_OK;
+}
+
+// A handle that nobody has.
+rh_result takeHandle(Ep* ep, const char* operation, const void* stream, EpDispatched** out) {
+  *out = nullptr;
+  const bool captured = isCaptured(ep, stream);
+  for (EpDispatched& d : ep->dispatched) {
+    if (captured || d.open) continue;
+    *out = &d;
+    return RH_OK;
+  }
+  if (captured) *out = graphHandle(ep);
+  if (*out != nullptr) return RH_OK;
+  const int rank = ep->team().rank;
+  if (captured) {
+    return fail(RH_ERR_LIMIT, "%s: rank %d: no handle for another captured dispatch (this process can have %d); destroy graphs", operation, rank,
+                kMaxEpGraphHandles);
+  }
+  return fail(RH_ERR_LIMIT, "%s: rank %d: %d dispatches have been neither combined nor released; do that with the earliest", operation, rank,
+              kEpHandles);
 }
 
 // Gives a call that receives to the device. Where it has run, rows and tokens are told, also with too little room: the caller makes more.

@@ -2,27 +2,10 @@
 #include <stdlib.h>
 
 #include "base/abi.h"
-#include "base/element_types.h"
 #include "base/error.h"
 #include "ep/ep.h"
 
 namespace railhead::client {
-
-rh_result readRouting(const Ep* ep, const char* operation, const rh_ep_dispatch_in& in, EpRouting* routing) {
-  const int rank = ep->team().rank;
-  if (in.hidden != ep->config.hidden) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: hidden is %u; the buffer was made for %u", operation, rank, in.hidden, ep->config.hidden);
-  }
-  if (in.idx_dtype != RH_I32 && in.idx_dtype != RH_I64) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: idx_dtype %s (%d); topk_idx is i32 or i64", operation, rank,
-                dtypeName(static_cast<uint32_t>(in.idx_dtype)), in.idx_dtype);
-  }
-  if (in.num_tokens > 0 && in.topk_idx == nullptr) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: %u tokens and topk_idx is NULL", operation, rank, in.num_tokens);
-  }
-  *routing = {in.topk_idx, in.idx_dtype == RH_I64, in.topk_weights, in.num_tokens};
-  return RH_OK;
-}
 
 namespace {
 

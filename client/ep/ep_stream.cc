@@ -51,6 +51,8 @@ rh_result keep(const EpRequest& r, void* stream) {
   return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to note what the captured call keeps", r.operation, r.ep->team().rank);
 }
 
+}  // namespace
+
 // The handle of a captured dispatch: one whose graphs are gone, or a new one.
 EpDispatched* graphHandle(Ep* ep) {
   EpDispatched* d = ep->graphs;
@@ -77,6 +79,8 @@ EpDispatched* graphHandle(Ep* ep) {
 
 bool isCaptured(const Ep* ep, const void* stream) { return ep->runsLater() && ep->comm->device->streams->captureOf(stream) != 0; }
 
+namespace {
+
 // Memory that the call touches, as far as it may lie in windows. What is not known yet (rows) is taken for a byte.
 int extentsOf(const EpRequest& r, Extent* out) {
   const EpTeam& team = r.ep->team();
@@ -89,23 +93,6 @@ int extentsOf(const EpRequest& r, Extent* out) {
 }
 
 }  // namespace
-
-rh_result takeHandle(Ep* ep, const char* operation, const void* stream, EpDispatched** out) {
-  *out = nullptr;
-  if (isCaptured(ep, stream)) {
-    *out = graphHandle(ep);
-    if (*out != nullptr) return RH_OK;
-    return fail(RH_ERR_LIMIT, "%s: rank %d: no handle for another captured dispatch (this process can have %d); destroy graphs", operation,
-                ep->team().rank, kMaxEpGraphHandles);
-  }
-  for (EpDispatched& d : ep->dispatched) {
-    if (d.open) continue;
-    *out = &d;
-    return RH_OK;
-  }
-  return fail(RH_ERR_LIMIT, "%s: rank %d: %d dispatches have been neither combined nor released; do that with the earliest", operation,
-              ep->team().rank, kEpHandles);
-}
 
 void returnHandle(EpDispatched* d) {
   if (!d->ofGraph) {

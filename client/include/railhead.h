@@ -472,20 +472,25 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
 #define RH_EP_LOST_KEEP 0
 #define RH_EP_LOST_RENORMALIZE 1
 
-/* Streams. `stream` is NULL on the CPU, where every call returns when it has run. On a device that runs later, calls of a buffer run in
- * the order of streams; the caller orders those of two streams with an event. What a call needs to know of the buffer (which dispatch a
- * handle means, how far that has come, which slot is next) lies in the buffer's memory and is looked at when the call runs. So a captured
- * sequence can be replayed any number of times, an odd one too, in any mix with calls that are not captured, and with a dispatch of
- * either kind in flight over it. There:
- *  - a call returns RH_OK once it is queued. What it finds when it runs is in `result` and in the rest of its report. A call that is
- *    refused then (out of order, a third dispatch in flight, invalid input) does nothing, and leaves the group as it is;
- *  - results are written in the order of the stream: the arrays, rows_ptr, tokens_ptr, counts and tokens of rh_ep_dispatch_counts, and
- *    reports, which lie in memory that the host can reach. `message` may be empty there; rh_ep_get_report has it;
- *  - a handle that a graph has captured lives until the graph is destroyed, whatever combines or releases it there; one that was not
- *    ends with the call of its combine or release. A graph holds dispatch, receive and combine of a handle in one.
- * What other libraries have for this: previous_event is cudaStreamWaitEvent before the call, async_finish an event recorded behind it,
- * return_recv_hook the call of ..._recv, a cached handle an rh_ep_routing. To wait for nothing on the host, take capacity from the
- * formulas below, and leave rh_ep_dispatch_counts away. */
+/* Streams. On the CPU `stream` is NULL, and every call returns when it has run. On a device with streams (no library has one yet) a
+ * call is queued, or captured into a graph, and runs later, in the order of the stream. Calls of one buffer that are on two streams
+ * are ordered by the caller, with an event.
+ *  - What a call has to know of the buffer lies in the buffer's memory, and is read when the call runs: which dispatch a handle means, how
+ *    far that has come, which slot is next, the number of the dispatch. So a graph can be launched any number of times, an odd one too, in
+ *    any mix with other calls, and a dispatch may stay in flight from one launch to the next.
+ *  - A call returns RH_OK once it is queued. What it finds when it runs is in its report, `result` first. A call that is refused then (out of
+ *    order, a third dispatch in flight, invalid input, too little room) does nothing and breaks nothing; but the other ranks wait for a
+ *    dispatch that was refused, until their deadline. With RH_EP_INVALID_DROP no input is refused.
+ *  - Results are written when the call runs: the arrays, rows_ptr and tokens_ptr, counts and tokens of rh_ep_dispatch_counts, and reports. A
+ *    report lies in memory that the host can reach; a device that makes no text leaves `message` empty, and rh_ep_get_report has it. `rows`
+ *    and `tokens` of rh_ep_dispatch_out are not written.
+ *  - The handle of a captured dispatch lives until the last graph with a call on it is destroyed; any number of graphs may use it. Every
+ *    other handle ends with the call of rh_ep_combine, rh_ep_combine_recv or rh_ep_release, and no call on it can be captured.
+ *  - A buffer, or a routing, that a graph uses is not destroyed (BUSY).
+ * DeepEP's terms: previous_event is a wait of the stream for an event before the call. async_finish is an event recorded behind the call.
+ * return_recv_hook is the call of rh_ep_dispatch_recv or rh_ep_combine_recv, whenever the caller makes it. The handle of a cached
+ * dispatch is an rh_ep_routing. num_worst_tokens, which spares the host its wait for counts, is a capacity that is always enough
+ * (RH_EP_PADDED says which), without rh_ep_dispatch_counts. */
 
 typedef struct rh_ep rh_ep;
 typedef struct rh_ep_handle rh_ep_handle;
