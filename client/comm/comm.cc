@@ -77,14 +77,13 @@ bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& 
 
 bool beginSetUp(Comm* comm, uint32_t op, uint64_t bytes) {
   if (!comm->device->synchronize(comm, comm->deadlineNs())) {
-    const auto rank = static_cast<uint32_t>(comm->rank);
-    poison(comm, RH_ERR_TIMEOUT, op, rank, rank);  // its own streams keep this rank from the call
+    poison(comm, RH_ERR_TIMEOUT, op, comm->own(), comm->own());  // its own streams keep this rank from the call
   }
   return beginOperation(comm, op, bytes);
 }
 
 void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& details, uint64_t collective) {
-  rhw_rank_line* line = comm->line(comm->rank);
+  rhw_rank_line* line = comm->ownLine();
   const uint64_t number = ++comm->state()->begun;
   storeRelaxed(&line->seq, number);
   storeRelaxed(&line->op, op);
@@ -97,19 +96,18 @@ void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& 
 void endOperation(Comm* comm, uint32_t algo) {
   comm->flight.end(algo, Stop::kNone);
   if (__atomic_load_n(comm->team.abortWord, __ATOMIC_RELAXED) != 0) return;
-  storeRelaxed(&comm->line(comm->rank)->op, uint32_t{RHW_OP_NONE});
+  storeRelaxed(&comm->ownLine()->op, uint32_t{RHW_OP_NONE});
 }
 
 void leaveOperation(Comm* comm, uint32_t algo) {
   comm->flight.end(algo, Stop::kNone);
-  storeRelaxed(&comm->line(comm->rank)->waiting_for, uint64_t{0});
-  storeRelaxed(&comm->line(comm->rank)->op, uint32_t{RHW_OP_NONE});
+  storeRelaxed(&comm->ownLine()->waiting_for, uint64_t{0});
+  storeRelaxed(&comm->ownLine()->op, uint32_t{RHW_OP_NONE});
 }
 
-void poison(const Comm* comm, rh_result code, uint32_t op, uint32_t culprit, uint32_t reporter) {
-  const auto number = static_cast<uint32_t>(code);
-  const uint64_t word = uint64_t{number & 0xffu} | (uint64_t{culprit} & RHW_NO_RANK) << 8 | (uint64_t{op} & 0xff) << 32 |
-                        (uint64_t{reporter} & RHW_NO_RANK) << 40;
+void poison(const Comm* comm, rh_result code, uint32_t op, WorldRank culprit, WorldRank reporter) {
+  const auto bits = [](WorldRank r) { return static_cast<uint64_t>(number(r)) & RHW_NO_RANK; };  // all ones of kNoWorldRank
+  const uint64_t word = (static_cast<uint64_t>(code) & 0xff) | bits(culprit) << 8 | (uint64_t{op} & 0xff) << 32 | bits(reporter) << 40;
   // Release: the rank lines that explain it were written before. Only the first word with a low half that is not 0 counts, since
   // that is what everybody polls; so the daemon has it, too.
   uint64_t seen = 0;
@@ -123,18 +121,18 @@ namespace {
 
 // The root of the wait-for chain that begins at a late rank: each rank waits for the next, the last one for nobody. The line of a rank that was stopped in its
 // sleep may be old: where it leads in a circle, the rank that has begun the fewest operations is the one that does not go on.
-uint32_t rootOfWaitChain(const Comm* comm, uint32_t late) {
-  uint64_t seen = uint64_t{1} << comm->rank;
-  uint32_t r = late, behind = late;
-  const auto begun = [&](uint32_t rank) { return __atomic_load_n(&comm->line(static_cast<int32_t>(rank))->seq, __ATOMIC_RELAXED); };
-  while ((seen >> r & 1) == 0) {
-    seen |= uint64_t{1} << r;
+LocalRank rootOfWaitChain(const Comm* comm, LocalRank late) {
+  uint64_t seen = bitOf(comm->ownLocal());
+  LocalRank r = late, behind = late;
+  const auto begun = [&](LocalRank of) { return __atomic_load_n(&comm->line(of)->seq, __ATOMIC_RELAXED); };
+  while ((seen & bitOf(r)) == 0) {
+    seen |= bitOf(r);
     if (begun(r) < begun(behind)) behind = r;
-    const rhw_rank_line* line = comm->line(static_cast<int32_t>(r));
+    const rhw_rank_line* line = comm->line(r);
     const uint64_t waitsFor = __atomic_load_n(&line->waiting_for, __ATOMIC_RELAXED);
     if (__atomic_load_n(&line->op, __ATOMIC_RELAXED) == RHW_OP_NONE || waitsFor == 0) return r;
-    r = static_cast<uint32_t>(__builtin_ctzll(waitsFor));
-    if (r >= static_cast<uint32_t>(comm->worldSize)) return late;
+    r = lowestOf(waitsFor);
+    if (number(r) >= comm->worldSize) return late;
   }
   return behind;
 }
@@ -144,7 +142,7 @@ uint32_t rootOfWaitChain(const Comm* comm, uint32_t late) {
 rh_result stopOperation(Comm* comm, const host::Outcome& outcome, uint32_t algo) {
   comm->flight.end(algo, outcome.stop);
   const uint64_t missing = outcome.missing;
-  rhw_rank_line* line = comm->line(comm->rank);
+  rhw_rank_line* line = comm->ownLine();
   storeRelaxed(&line->waiting_for, missing);
   if (outcome.stop == Stop::kMismatch) {
     storeRelaxed(&line->call, outcome.difference.ours.call);
@@ -156,10 +154,10 @@ rh_result stopOperation(Comm* comm, const host::Outcome& outcome, uint32_t algo)
   }
   if (outcome.stop == Stop::kTimeout || outcome.stop == Stop::kMismatch) {
     // Of several late ranks the lowest is named; the message lists them all.
-    uint32_t culprit = missing != 0 ? static_cast<uint32_t>(__builtin_ctzll(missing)) : RHW_NO_RANK;
-    if (outcome.stop == Stop::kTimeout && culprit != RHW_NO_RANK) culprit = rootOfWaitChain(comm, culprit);
+    LocalRank culprit = lowestOf(missing);
+    if (outcome.stop == Stop::kTimeout && culprit != kNoLocalRank) culprit = rootOfWaitChain(comm, culprit);
     const uint32_t op = __atomic_load_n(&line->op, __ATOMIC_RELAXED);
-    poison(comm, outcome.stop == Stop::kTimeout ? RH_ERR_TIMEOUT : RH_ERR_MISMATCH, op, culprit, static_cast<uint32_t>(comm->rank));
+    poison(comm, outcome.stop == Stop::kTimeout ? RH_ERR_TIMEOUT : RH_ERR_MISMATCH, op, comm->worldOf(culprit), comm->own());
   }
   return whyBroken(comm);
 }
@@ -173,7 +171,7 @@ rh_result whyBroken(const Comm* comm) {
 namespace {
 
 void endLease(Comm* comm) {
-  if (comm->leased) dropLease(&comm->line(comm->rank)->lease);
+  if (comm->leased) dropLease(&comm->ownLine()->lease);
   comm->leased = false;
 }
 
@@ -245,8 +243,7 @@ bool breakFor(void* handle, const Session* session) {
   Comms::Shared ref(comms(), handle);
   const Comm* comm = ref.get();
   if (comm == nullptr || comm->session != session) return false;
-  const auto rank = static_cast<uint32_t>(comm->rank);
-  poison(comm, RH_ERR_RANK_DEAD, __atomic_load_n(&comm->line(comm->rank)->op, __ATOMIC_RELAXED), rank, rank);
+  poison(comm, RH_ERR_RANK_DEAD, __atomic_load_n(&comm->ownLine()->op, __ATOMIC_RELAXED), comm->own(), comm->own());
   return true;
 }
 
@@ -340,8 +337,7 @@ extern "C" rh_result rh_comm_abort(rh_comm* handle) {
   Comms::Shared ref(comms(), handle);
   const Comm* comm = ref.get();
   if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "abort: not a live comm: was it finalized?");
-  const auto rank = static_cast<uint32_t>(comm->rank);
-  poison(comm, RH_ERR_ABORTED, __atomic_load_n(&comm->line(comm->rank)->op, __ATOMIC_RELAXED), rank, rank);
+  poison(comm, RH_ERR_ABORTED, __atomic_load_n(&comm->ownLine()->op, __ATOMIC_RELAXED), comm->own(), comm->own());
   return RH_OK;
 }
 

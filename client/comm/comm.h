@@ -6,6 +6,7 @@
 
 #include "base/handle_table.h"
 #include "base/malloced.h"
+#include "base/rank.h"
 #include "comm/flight.h"
 #include "comm/parts.h"
 #include "device/device.h"
@@ -28,7 +29,7 @@ struct Comm : Malloced, Member {
   uint64_t birth;             // the group's number as it formed; unlike the daemon's it never changes
   char name[RHW_NAME];
   char token[RHW_NAME];
-  int32_t rank;
+  int32_t rank;  // in the world, for texts and for what callers name; see own()
   int32_t worldSize;
   uint32_t timeoutMs;
 
@@ -61,7 +62,15 @@ struct Comm : Malloced, Member {
   railhead::FlagTeam team;          // heaps are mapped where team.heap says; nullptr = not mapped
 
   rhw_control_header* header() const { return reinterpret_cast<rhw_control_header*>(control); }
-  rhw_rank_line* line(int32_t r) const { return elementOf<rhw_rank_line>(control, parts.lines, r); }
+  // How the ranks lie on nodes: all on this one, so that both numbers are the same. worldOf and localOf are the only places that rely
+  // on it; a rank that is not on this node has no local one.
+  WorldRank worldOf(LocalRank r) const { return WorldRank{number(r)}; }
+  LocalRank localOf(WorldRank r) const { return number(r) >= 0 && number(r) < worldSize ? LocalRank{number(r)} : kNoLocalRank; }
+  WorldRank own() const { return WorldRank{rank}; }
+  LocalRank ownLocal() const { return localOf(own()); }
+
+  rhw_rank_line* line(LocalRank r) const { return elementOf<rhw_rank_line>(control, parts.lines, number(r)); }
+  rhw_rank_line* ownLine() const { return line(ownLocal()); }
   const rhw_ledger* ledger() const { return elementOf<const rhw_ledger>(control, parts.ledger, 0); }
   // What its operations count; written by what runs them.
   railhead::DeviceState* state() const { return &reinterpret_cast<railhead::ScratchHeader*>(team.heap[rank])->device; }
@@ -119,7 +128,7 @@ rh_result joinGroup(Session* session, const rhw_join& request, const Device* dev
 const char* operationName(uint32_t op);
 
 // Breaks the group unless it is broken already, and wakes everybody.
-void poison(const Comm* comm, rh_result code, uint32_t op, uint32_t culprit, uint32_t reporter);
+void poison(const Comm* comm, rh_result code, uint32_t op, WorldRank culprit, WorldRank reporter);
 
 // Comms as members of their sessions. Makes the kind known.
 const MemberKind* commKind();

@@ -142,13 +142,13 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   team.broadcastSlotBytes = m.broadcast_slot_bytes;
   team.llSlotBytes = kLLSlotBytes;
   for (int32_t peer = 0; peer < comm->worldSize; peer++) {
-    team.calls[peer] = reinterpret_cast<CallWords*>(&comm->line(peer)->call);
+    team.calls[peer] = reinterpret_cast<CallWords*>(&comm->line(LocalRank{peer})->call);
   }
   team.spinNs = m.spin_ns;
   team.yieldNs = m.yield_ns;
   team.timeoutNs = int64_t{comm->timeoutMs} * 1000000;
   team.abortWord = reinterpret_cast<const uint32_t*>(&comm->header()->abort);  // little-endian: the low half comes first
-  team.waitingFor = &comm->line(comm->rank)->waiting_for;
+  team.waitingFor = &comm->ownLine()->waiting_for;
   return RH_OK;
 }
 
@@ -216,7 +216,7 @@ rh_result attach(Comm* comm, Call* call, const uint32_t* abortWord, int64_t* dea
     return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: rank %d cannot get %llu bytes of shared memory for its scratch: %s",
                 comm->rank, static_cast<unsigned long long>(comm->scratchBytes), strerror(error));
   }
-  rhw_lease* lease = &comm->line(comm->rank)->lease;
+  rhw_lease* lease = &comm->ownLine()->lease;
   lease->client = comm->session->lease().client();  // before the lease is taken, which publishes it
   takeLease(lease);
   comm->leased = true;

@@ -33,7 +33,7 @@ bool announce(const Member* member, const Announcer& to) {
   m.control_bytes = comm->controlBytes;
   m.world = static_cast<uint32_t>(comm->worldSize);
   m.nodes = 1;
-  m.place = {comm->rank, comm->rank, 0, m.world};
+  m.place = {comm->rank, number(comm->ownLocal()), 0, m.world};
   m.timeout_ms = comm->timeoutMs;
   return to.send(&m, RHW_REANNOUNCE, comm->controlFd);
 }
@@ -48,13 +48,14 @@ bool completeAnnouncement(const Member* member, uint64_t group, const Announcer&
 // words; the control thread sleeps in poll(2) and checks them from time to time. That needs no FUTEX_WAITERS: the kernel marks
 // the word of a dead holder in any case.
 void checkPeerLeases(const Comm* comm) {
-  for (int32_t r = 0; r < comm->worldSize; r++) {
+  for (int32_t i = 0; i < comm->worldSize; i++) {
+    const LocalRank r{i};
     const rhw_rank_line* line = comm->line(r);
     // Acquire: what the rank wrote into its line before it died.
-    if (r == comm->rank || (__atomic_load_n(&line->lease.word, __ATOMIC_ACQUIRE) & FUTEX_OWNER_DIED) == 0) continue;
+    if (r == comm->ownLocal() || (__atomic_load_n(&line->lease.word, __ATOMIC_ACQUIRE) & FUTEX_OWNER_DIED) == 0) continue;
     const uint32_t op = __atomic_load_n(&line->op, __ATOMIC_RELAXED);
     if (op == RHW_OP_FINALIZE) continue;  // it may have been done
-    poison(comm, RH_ERR_RANK_DEAD, op, static_cast<uint32_t>(r), static_cast<uint32_t>(comm->rank));
+    poison(comm, RH_ERR_RANK_DEAD, op, comm->worldOf(r), comm->own());
     return;
   }
 }

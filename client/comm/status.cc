@@ -17,11 +17,11 @@ namespace {
 struct Cause {
   rh_result code;
   uint32_t op;
-  int32_t culprit;   // -1 = not known
-  int32_t reporter;  // -1 = the daemon
+  WorldRank culprit;   // kNoWorldRank = not known
+  WorldRank reporter;  // kNoWorldRank = the daemon
 };
 
-int32_t rankOf(uint64_t bits) { return bits == RHW_NO_RANK ? -1 : static_cast<int32_t>(bits); }
+WorldRank rankOf(uint64_t bits) { return bits == RHW_NO_RANK ? kNoWorldRank : WorldRank{static_cast<int32_t>(bits)}; }
 
 // Acquire: the rank lines that explain the word were written before it.
 bool causeOf(const Comm* comm, Cause* out) {
@@ -38,7 +38,7 @@ T relaxed(const T& word) {
 // A rank knows the numbers of its own streams only.
 void describeClash(const Comm* comm, const Cause& c, const char* who, char* out, size_t size) {
   char streams[64] = "two streams";
-  const uint64_t clash = c.culprit == comm->rank ? relaxed(comm->state()->clash) : 0;
+  const uint64_t clash = c.culprit == comm->own() ? relaxed(comm->state()->clash) : 0;
   if (clash != 0) {
     snprintf(streams, sizeof streams, "streams %u and %u", static_cast<unsigned>(clash & 0xffffffff), static_cast<unsigned>(clash >> 32));
   }
@@ -48,11 +48,10 @@ void describeClash(const Comm* comm, const Cause& c, const char* who, char* out,
 
 void describeCulprit(const Comm* comm, const Cause& c, char* out, size_t size) {
   char who[48] = "a rank that is not known";
-  if (c.culprit >= 0 && c.culprit < comm->worldSize) {
-    snprintf(who, sizeof who, "rank %d (pid %u)", c.culprit, comm->pids[c.culprit]);
-  }
+  const LocalRank culprit = comm->localOf(c.culprit);
+  if (culprit != kNoLocalRank) snprintf(who, sizeof who, "rank %d (pid %u)", number(c.culprit), comm->pids[number(culprit)]);
   char finder[16] = "the daemon";
-  if (c.reporter >= 0) snprintf(finder, sizeof finder, "rank %d", c.reporter);
+  if (c.reporter != kNoWorldRank) snprintf(finder, sizeof finder, "rank %d", number(c.reporter));
   switch (c.code) {
     case RH_ERR_RANK_DEAD:
       snprintf(out, size, "%s has died or closed its session%s%s", who, c.op == RHW_OP_NONE ? "" : " while in ",
@@ -102,28 +101,29 @@ unsigned sequenceOf(const Signature& s) { return s.sequence() + 1; }
 
 // What two ranks called in place of the same. The one that found it has written both down.
 void describeMismatch(const Comm* comm, const Cause& c, char* out, size_t size) {
-  if (c.reporter < 0 || c.reporter >= comm->worldSize) {
-    snprintf(out, size, "rank %d was in %s, others in another operation", c.culprit, operationName(c.op));
+  const LocalRank finder = comm->localOf(c.reporter);
+  if (finder == kNoLocalRank) {
+    snprintf(out, size, "rank %d was in %s, others in another operation", number(c.culprit), operationName(c.op));
     return;
   }
-  const rhw_rank_line* line = comm->line(c.reporter);
+  const rhw_rank_line* line = comm->line(finder);
   const Signature theirs = {relaxed(line->other_call), relaxed(line->other_count), relaxed(line->other_detail)};
   const Signature ours = {relaxed(line->call), relaxed(line->call_count), relaxed(line->call_detail)};
   char a[128], b[128];
   describeCall(theirs, a, sizeof a);
   describeCall(ours, b, sizeof b);
   if (ours.operation() == RHW_OP_SEND && theirs.operation() == RHW_OP_SEND) {
-    snprintf(out, size, "rank %d receives %llu %s from rank %d, which sends %llu %s", c.reporter, static_cast<unsigned long long>(ours.count),
-             dtypeName(ours.dtype()), c.culprit, static_cast<unsigned long long>(theirs.count),
+    snprintf(out, size, "rank %d receives %llu %s from rank %d, which sends %llu %s", number(c.reporter), static_cast<unsigned long long>(ours.count),
+             dtypeName(ours.dtype()), number(c.culprit), static_cast<unsigned long long>(theirs.count),
              dtypeName(theirs.dtype()));
     return;
   }
   if (theirs.operation() == RHW_OP_SEND || ours.operation() == RHW_OP_SEND) {
-    snprintf(out, size, "rank %d called %s where rank %d called %s", c.culprit, a, c.reporter, b);
+    snprintf(out, size, "rank %d called %s where rank %d called %s", number(c.culprit), a, number(c.reporter), b);
     return;
   }
   const bool earlier = strcmp(a, b) == 0 && sequenceOf(theirs) == sequenceOf(ours);
-  snprintf(out, size, "rank %d called %s as its collective #%u, rank %d %s as its #%u%s", c.culprit, a, sequenceOf(theirs), c.reporter, b,
+  snprintf(out, size, "rank %d called %s as its collective #%u, rank %d %s as its #%u%s", number(c.culprit), a, sequenceOf(theirs), number(c.reporter), b,
            sequenceOf(ours), earlier ? "; a call before these differed" : "");
 }
 
@@ -139,7 +139,7 @@ rh_result describe(const Comm* comm, char* out, size_t size) {
   } else {
     describeCulprit(comm, cause, culprit, sizeof culprit);
   }
-  const rhw_rank_line* line = comm->line(comm->rank);
+  const rhw_rank_line* line = comm->ownLine();
   const uint64_t waitingFor = relaxed(line->waiting_for);
   if (waitingFor != 0) {
     char ranks[kRanksText];
@@ -164,7 +164,7 @@ namespace {
 
 // As rh_comm_get_status says. *status is as RH_COMM_STATUS_INIT has it.
 void fillStatus(const Comm* comm, rh_comm_status* status) {
-  const rhw_rank_line* line = comm->line(comm->rank);
+  const rhw_rank_line* line = comm->ownLine();
   status->rank = comm->rank;
   status->operation = relaxed(line->seq);
   status->bytes = relaxed(line->bytes);
@@ -176,8 +176,8 @@ void fillStatus(const Comm* comm, rh_comm_status* status) {
   snprintf(status->algorithm_why, sizeof status->algorithm_why, "%s", whyName(chosen >> 16));
   Cause cause;
   if (!causeOf(comm, &cause)) return;
-  status->culprit = cause.culprit;
-  status->reporter = cause.reporter;
+  status->culprit = number(cause.culprit);
+  status->reporter = number(cause.reporter);
   snprintf(status->culprit_operation_name, sizeof status->culprit_operation_name, "%s", operationName(cause.op));
   status->result = describe(comm, status->message, sizeof status->message);
 }
@@ -203,5 +203,5 @@ extern "C" rh_result rh_comm_get_waiting_for(rh_comm* handle, int32_t* ranks, in
   Comms::Shared ref(comms(), handle);
   const Comm* comm = ref.get();
   if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_get_waiting_for: not a live comm: was it finalized?");
-  return giveRanks("comm_get_waiting_for", comm->rank, relaxed(comm->line(comm->rank)->waiting_for), ranks, capacity, count);
+  return giveRanks("comm_get_waiting_for", comm->rank, relaxed(comm->ownLine()->waiting_for), ranks, capacity, count);
 }

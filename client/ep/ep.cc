@@ -233,7 +233,7 @@ void fillTeam(Ep* ep) {
   t.combineRowBytes = static_cast<uint32_t>(shape.combineRowBytes);
   t.timeoutNs = comm->team.timeoutNs;
   t.abortWord = comm->team.abortWord;
-  for (int r = 0; r < comm->worldSize; r++) t.leases[r] = &comm->line(r)->lease.word;
+  for (int r = 0; r < comm->worldSize; r++) t.leases[r] = &comm->line(LocalRank{r})->lease.word;
   for (int r = 0; r < comm->worldSize; r++) t.waitTurns[r] = &countersOf(comm, r)->waitTurns;
   t.counters = countersOf(comm, comm->rank);
 }

@@ -142,7 +142,7 @@ Outcome runKernel(const Comm* comm, const CollectiveCall& c, Choice* ran) {
 // Says in the rank's line what has run.
 void noteChoice(const Comm* comm, const Choice& choice) {
   if (choice.algo == RHW_ALGO_AUTO) return;
-  __atomic_store_n(&comm->line(comm->rank)->chosen, choice.algo | choice.why << 16, __ATOMIC_RELAXED);
+  __atomic_store_n(&comm->ownLine()->chosen, choice.algo | choice.why << 16, __ATOMIC_RELAXED);
 }
 
 // In a world of one every collective is a copy, or the reduction of one contribution.

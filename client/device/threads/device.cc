@@ -23,8 +23,7 @@ bool claim(Comm* comm, uint32_t op, uint32_t stream) {
   // Acquire: what the last holder wrote into the rank's heap.
   if (__atomic_compare_exchange_n(&state->holder, &holder, stream, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return true;
   __atomic_store_n(&state->clash, uint64_t{stream} << 32 | holder, __ATOMIC_RELAXED);  // ordered by the abort word
-  const auto rank = static_cast<uint32_t>(comm->rank);
-  poison(comm, RH_ERR_BUSY, op, rank, rank);
+  poison(comm, RH_ERR_BUSY, op, comm->own(), comm->own());
   return false;
 }
 
@@ -149,8 +148,7 @@ bool synchronize(Comm* comm, int64_t deadlineNs) {
 
 rh_result gather(Comm* comm, uint32_t op, const void* mine, void* all, size_t bytes) {
   if (!synchronize(comm, comm->deadlineNs())) {
-    const auto rank = static_cast<uint32_t>(comm->rank);
-    poison(comm, RH_ERR_TIMEOUT, op, rank, rank);
+    poison(comm, RH_ERR_TIMEOUT, op, comm->own(), comm->own());
     return whyBroken(comm);
   }
   return runAs(comm, op, kHost, [&] { return runGather(comm, op, mine, all, bytes); });
