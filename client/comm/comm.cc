@@ -89,7 +89,7 @@ void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& 
   storeRelaxed(&line->op, op);
   storeRelaxed(&line->bytes, bytes);
   storeRelaxed(&line->waiting_for, uint64_t{0});
-  comm->flight.begin(number, op, details, bytes, collective);
+  comm->flight.begin(number, op, details, bytes, collective, comm->runsOn);
 }
 
 // After a failed operation the line is left as it is: it is the report of what was interrupted.

@@ -50,6 +50,7 @@ struct Comm : Malloced, Member {
   uint64_t splits;
   uint64_t buffers;                 // made for expert parallelism (ep.h)
   Flight flight;                    // the record of its operations
+  RunsOn runsOn;                    // where the one that runs does; written by what runs it
   char forcing[RHW_FORCING];        // RAILHEAD_ALGO, for the comms that are split off
   uint32_t reproducible;
   int32_t noted;                    // calls in groups that have not ended; atomic

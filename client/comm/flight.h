@@ -35,6 +35,11 @@ class FlightClock {
   uint64_t refreshTicks_ = 0;  // how long the newest pair is good; scale_ times it fits 64 bits. 0 = read the clock
 };
 
+// Where an operation runs, on a device with streams: numbers of the stream, of the captured graph, and of this launch of it.
+struct RunsOn {
+  uint32_t stream, graph, replay;
+};
+
 class Flight {
  public:
   // ring is this rank's, in the control segment; nullptr = no record is kept.
@@ -42,13 +47,14 @@ class Flight {
   bool on() const { return ring_ != nullptr; }
   Arrivals* arrivals() { return on() ? &arrivals_ : nullptr; }
 
-  void begin(uint64_t number, uint32_t op, const CallDetails& details, uint64_t bytes, uint64_t collective) {
-    if (!on()) return;
+  void begin(uint64_t number, uint32_t op, const CallDetails& details, uint64_t bytes, uint64_t collective, const RunsOn& on) {
+    if (ring_ == nullptr) return;
     arrivals_ = {};
     record_ = ring_ + number % RHW_FLIGHT_RECORDS;
-    call_ = op | details.dtype << 8 | details.reduction << 16;
+    call_ = op | details.dtype << 8 | details.reduction << 16 | uint64_t{details.captured} << kRecordCapturedShift;
     Memory memory;
-    beginRecord(memory, record_, {number, call_, details.root, bytes, collective, static_cast<uint64_t>(clock_.now())});
+    beginRecord(memory, record_, {number, call_, details.root | uint64_t{on.stream} << 32, bytes, collective, static_cast<uint64_t>(clock_.now()),
+                                  on.graph | uint64_t{on.replay} << 32});
   }
   // Of the operation begun last. stop: why it gave up.
   void end(uint32_t algo, Stop stop) {
@@ -65,7 +71,7 @@ class Flight {
 
   FlightRecord* ring_ = nullptr;
   FlightRecord* record_ = nullptr;  // of the operation that runs
-  uint32_t call_ = 0;
+  uint64_t call_ = 0;
   Arrivals arrivals_ = {};
   FlightClock clock_;
 };

@@ -37,7 +37,7 @@ inline size_t bytesOf(const Operation& o) { return o.count * railhead::host::byt
 
 // Type, reduction and root, as a flight record has them.
 inline railhead::CallDetails callDetails(const Operation& o) {
-  return {static_cast<uint32_t>(o.dtype), static_cast<uint32_t>(o.reduce.kind), o.root < 0 ? railhead::kNobody : static_cast<uint32_t>(o.root)};
+  return {static_cast<uint32_t>(o.dtype), static_cast<uint32_t>(o.reduce.kind), o.root < 0 ? railhead::kNobody : static_cast<uint32_t>(o.root), 0};
 }
 
 // An algorithm, and why that one.

@@ -303,6 +303,13 @@ func TestReplaysHaveTheirOwnNumbersInTheFlightRecord(t *testing.T) {
 			if rec.Sequence != want || rec.Collective != want || rec.Operation != inOrder[i%4] || rec.State != flight.Done {
 				t.Errorf("record %d: %+v", i, rec)
 			}
+			captured, replay, graph := i%4+1, uint32(i/4+1), rank.Records[0].Graph
+			if i%4 == 3 { // called by itself
+				captured, replay, graph = 0, 0, 0
+			}
+			if rec.Captured != captured || rec.Replay != replay || rec.Graph != graph || rec.Stream == 0 || rank.Records[0].Graph == 0 {
+				t.Errorf("record %d: %+v; want number %d of replay %d of graph %d", i, rec, captured, replay, graph)
+			}
 		}
 	}
 }

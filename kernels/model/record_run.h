@@ -48,7 +48,7 @@ class RecordRun {
     FlagMem mem(world_);
     for (uint64_t n = 1; n <= shape_.operations; n++) {
       FlightRecord* at = &ring_[n % shape_.records];
-      beginRecord(mem, at, {n, word(n, 1), word(n, 2), word(n, 3), word(n, 4), word(n, 5)});
+      beginRecord(mem, at, {n, word(n, 1), word(n, 2), word(n, 3), word(n, 4), word(n, 5), word(n, 11)});
       endRecord(mem, at, word(n, 9), waited(n), word(n, 10));
     }
   }
@@ -66,7 +66,7 @@ class RecordRun {
     const uint64_t n = r.number;
     const Arrivals w = waited(n);
     const uint64_t ended = word(n, 9) | (w.last != 0 ? kHasArrivals : 0);
-    if (r.place != word(n, 2) || r.bytes != word(n, 3) || r.collective != word(n, 4) || r.enqueued != word(n, 5)) {
+    if (r.place != word(n, 2) || r.bytes != word(n, 3) || r.collective != word(n, 4) || r.enqueued != word(n, 5) || r.replay != word(n, 11)) {
       world_.fail("a torn record %lu", n);
     }
     if (r.done == 0) {

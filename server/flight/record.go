@@ -22,6 +22,10 @@ type Record struct {
 	Root       int     `json:"root"` // or peer; -1 = none
 	Algorithm  string  `json:"algorithm,omitempty"`
 	State      State   `json:"state"`
+	Stream     uint32  `json:"stream,omitempty"`   // number of the stream that ran it; 0 = it ran before the call returned
+	Captured   int     `json:"captured,omitempty"` // number among the comm's collectives in the graph with which it was captured, from 1
+	Graph      uint32  `json:"graph,omitempty"`    // number of the graph that was replayed, and of this replay of it; 0 = none was
+	Replay     uint32  `json:"replay,omitempty"`
 	// Times are ns of CLOCK_MONOTONIC; 0 = not yet, or, of arrivals, that nobody was waited for.
 	EnqueuedNS     int64 `json:"enqueued_ns"`
 	FirstArrivalNS int64 `json:"first_arrival_ns,omitempty"`
@@ -54,7 +58,7 @@ const (
 	collectiveWord
 	enqueuedWord
 	doneWord
-	_ // which replay of which graph
+	replayWord
 	firstWord
 	lastWord
 	lastRankWord
@@ -129,6 +133,7 @@ func read(ring Ring, slot int) (w wire.FlightRecord, ok bool) {
 		w.Bytes = atomic.LoadUint64(words[bytesWord])
 		w.Collective = atomic.LoadUint64(words[collectiveWord])
 		w.Enqueued = atomic.LoadUint64(words[enqueuedWord])
+		w.Replay = atomic.LoadUint64(words[replayWord])
 		if w.FirstArrival, w.LastArrival, w.LastRank = 0, 0, 0; w.Done != 0 && w.Call&hasArrivals != 0 {
 			w.FirstArrival = atomic.LoadUint64(words[firstWord])
 			w.LastArrival = atomic.LoadUint64(words[lastWord])
@@ -158,6 +163,7 @@ func decode(w wire.FlightRecord) Record {
 	r := Record{
 		Sequence: w.Number, Op: wire.Op(field(0)), Collective: w.Collective, Bytes: w.Bytes, Dtype: nameOf(dtypes, field(1)),
 		Root: -1, State: Running, EnqueuedNS: nanoseconds(w.Enqueued), LastRank: -1,
+		Stream: uint32(w.Place >> 32), Captured: int(w.Call >> 48), Graph: uint32(w.Replay), Replay: uint32(w.Replay >> 32),
 	}
 	r.Operation = r.Op.String()
 	if r.Op == wire.OpBarrier {

@@ -21,7 +21,7 @@ func (m *memory) ring() Ring { return func(w int) *uint64 { return &m[w] } }
 func (m *memory) put(w wire.FlightRecord) {
 	at := int(w.Number%wire.FlightRecords) * wire.FlightWords
 	atomic.StoreUint64(&m[at], 0)
-	for i, v := range []uint64{w.Call, w.Place, w.Bytes, w.Collective, w.Enqueued, w.Done, 0, w.FirstArrival, w.LastArrival, w.LastRank} {
+	for i, v := range []uint64{w.Call, w.Place, w.Bytes, w.Collective, w.Enqueued, w.Done, w.Replay, w.FirstArrival, w.LastArrival, w.LastRank} {
 		atomic.StoreUint64(&m[at+1+i], v)
 	}
 	atomic.StoreUint64(&m[at], w.Number)
@@ -47,6 +47,16 @@ func TestARecordIsWhatTheRankWrote(t *testing.T) {
 				Algorithm: "twoshot", State: Done, EnqueuedNS: 100, FirstArrivalNS: 110, LastArrivalNS: 120, DoneNS: 130, LastRank: 3,
 			},
 		},
+		"one of a replay": {
+			wire.FlightRecord{
+				Number: 9, Call: call(wire.OpBarrier, 0, 0, wire.AlgoAuto, 0) | 2<<48, Place: nobody | 4<<32, Collective: 8, Enqueued: 1, Done: 2,
+				Replay: 5 | 6<<32,
+			},
+			Record{
+				Sequence: 9, Op: wire.OpBarrier, Operation: "barrier", Collective: 8, Root: -1, State: Done, Stream: 4, Captured: 2, Graph: 5,
+				Replay: 6, EnqueuedNS: 1, DoneNS: 2, LastRank: -1,
+			},
+		},
 		"a receive that gave up": {
 			wire.FlightRecord{Number: 1, Call: call(wire.OpRecv, 7, 0, wire.AlgoPipe, 2), Place: 2, Bytes: 9, Enqueued: 1, Done: 2, LastArrival: 7, LastRank: 1},
 			Record{
@@ -64,11 +74,12 @@ func TestARecordIsWhatTheRankWrote(t *testing.T) {
 		"nonsense": {
 			wire.FlightRecord{
 				Number: 3, Call: math.MaxUint64, Place: math.MaxUint64, LastRank: math.MaxUint64, Bytes: math.MaxUint64, Collective: math.MaxUint64, Enqueued: math.MaxUint64, FirstArrival: math.MaxUint64,
-				LastArrival: 1, Done: math.MaxUint64,
+				LastArrival: 1, Done: math.MaxUint64, Replay: math.MaxUint64,
 			},
 			Record{
 				Sequence: 3, Op: 0xff, Operation: "op_255", Collective: math.MaxUint64, Bytes: math.MaxUint64, Root: -1, Algorithm: "algo_255",
-				State: Aborted, LastArrivalNS: 1, LastRank: -1,
+				State: Aborted, LastArrivalNS: 1, LastRank: -1, Stream: math.MaxUint32, Captured: math.MaxUint16, Graph: math.MaxUint32,
+				Replay: math.MaxUint32,
 			},
 		},
 	} {

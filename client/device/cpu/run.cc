@@ -166,7 +166,8 @@ rh_result end(Comm* comm, const Outcome& outcome, uint32_t algo) {
 rh_result runCollective(Comm* comm, const CollectiveCall& c) {
   const Operation& o = c.operation;
   DeviceState* state = comm->state();
-  const CallDetails details = callDetails(o);
+  CallDetails details = callDetails(o);
+  details.captured = c.captured;
   if (!beginOperation(comm, o.op, bytesOf(o), details, state->collectives + 1)) return whyBroken(comm);
   if (comm->worldSize == 1) {
     state->collectives++;

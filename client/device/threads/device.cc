@@ -38,7 +38,9 @@ rh_result runAs(Comm* comm, uint32_t op, uint32_t stream, Run run) {
                 comm->rank, comm->name);
   }
   if (!claim(comm, op, stream)) return whyBroken(comm);
+  comm->runsOn = {stream == kHost ? 0 : stream, launch.graph, launch.replay};
   const rh_result result = run();
+  comm->runsOn = {};
   giveBack(comm);
   return result;
 }

@@ -126,13 +126,16 @@ Sequence* refer(Sequence* sequence) {
 rh_result runSequence(Stream* s, Work* work) {
   rh_result result = RH_OK;
   char message[512] = "";
-  for (Work* w = (*work->as<Sequence*>())->first; w != nullptr; w = w->next) {
+  Sequence* sequence = *work->as<Sequence*>();
+  launch = {sequence->number, __atomic_add_fetch(&sequence->launches, 1, __ATOMIC_RELAXED)};
+  for (Work* w = sequence->first; w != nullptr; w = w->next) {
     const rh_result r = w->run(s, w);
     removePending(w);
     if (r == RH_OK || result != RH_OK) continue;
     result = r;
     snprintf(message, sizeof message, "%s", rh_last_error_message());
   }
+  launch = {};
   return result == RH_OK ? RH_OK : fail(result, "%s", message);
 }
 
@@ -151,6 +154,7 @@ extern "C" rh_result rht_begin_capture(rht_stream* handle) {
   pthread_mutex_lock(&s->mutex);
   s->sequence = sequence;
   s->capture = __atomic_add_fetch(&given, 1, __ATOMIC_RELAXED);
+  sequence->number = static_cast<uint32_t>(s->capture);
   pthread_mutex_unlock(&s->mutex);
   return RH_OK;
 }

@@ -12,6 +12,8 @@
 
 namespace railhead::client::threads {
 
+thread_local Launch launch = {};
+
 StreamTable& streams() {
   static StreamTable table;
   return table;

@@ -39,6 +39,8 @@ void freeWork(Work* work);
 // Work that was captured, and what it keeps. It goes with the last reference: of the graph, of what was instantiated, of launches.
 struct Sequence : Malloced {
   uint32_t references;  // atomic
+  uint32_t number;      // of the capture
+  uint32_t launches;    // that have begun to run; atomic
   uint32_t size;
   Work* first;
   Work** end;
@@ -64,6 +66,12 @@ struct Stream : Malloced {
   uint64_t capture;    // the number of what is being captured, 0 = nothing
   Sequence* sequence;  // of it
 };
+
+// What the calling thread, a stream's, is running; zeros: no graph.
+struct Launch {
+  uint32_t graph, replay;
+};
+extern thread_local Launch launch;
 
 using StreamTable = HandleTable<Stream, kMaxStreams>;
 StreamTable& streams();

@@ -27,7 +27,7 @@ struct alignas(64) FlightRecord {
   uint64_t enqueued;    // times are ns of the monotonic clock
   // When the operation ended, or gave up; 0 = it has not. Writer: release, behind what is written at the end. Readers: acquire.
   uint64_t done;
-  // From bit 0: captured graph 32 bits, its replay 32; 0 = called eagerly. A CPU leaves it 0.
+  // From bit 0: captured graph 32 bits, its replay 32; 0 = called eagerly.
   uint64_t replay;
 
   // Written at the end, and good where kHasArrivals is set in the call of a record that is done.
@@ -41,15 +41,17 @@ static_assert(sizeof(FlightRecord) == 128, "two cache lines");
 constexpr uint32_t kNobody = ~uint32_t{0};            // in place of a root or peer
 constexpr uint64_t kHasArrivals = uint64_t{1} << 40;  // of FlightRecord::call
 
-// What a record says of a call beside its operation: type and reduction, 8 bits each, 0xff = it has none; root or peer, kNobody.
+// What a record says of a call beside its operation: type and reduction, 8 bits each, 0xff = it has none; root or peer, kNobody; index in
+// the captured graph, 16 bits.
 struct CallDetails {
-  uint32_t dtype, reduction, root;
+  uint32_t dtype, reduction, root, captured;
 };
-constexpr CallDetails kNoCallDetails = {0xff, 0xff, kNobody};
+constexpr CallDetails kNoCallDetails = {0xff, 0xff, kNobody, 0};
+constexpr int kRecordCapturedShift = 48;  // of FlightRecord::call
 
 // What is known at the begin.
 struct BegunRecord {
-  uint64_t number, call, place, bytes, collective, enqueued;
+  uint64_t number, call, place, bytes, collective, enqueued, replay;
 };
 
 // What an operation has waited for: written in its waits, read at its end, by its rank alone.
@@ -68,6 +70,7 @@ void beginRecord(Mem& mem, FlightRecord* at, const BegunRecord& r) {
   mem.storeWord(&at->bytes, r.bytes);
   mem.storeWord(&at->collective, r.collective);
   mem.storeWord(&at->enqueued, r.enqueued);
+  mem.storeWord(&at->replay, r.replay);
   mem.storeWord(&at->done, 0);
   if (mutated(Mutant::kRecordNumberRelaxed)) {
     mem.storeWord(&at->number, r.number);
@@ -105,6 +108,7 @@ bool readRecord(Mem& mem, const FlightRecord* at, FlightRecord* out) {
   out->bytes = mem.loadWord(&at->bytes);
   out->collective = mem.loadWord(&at->collective);
   out->enqueued = mem.loadWord(&at->enqueued);
+  out->replay = mem.loadWord(&at->replay);
   if (out->done != 0 && (out->call & kHasArrivals) != 0) {
     out->firstArrival = mem.loadWord(&at->firstArrival);
     out->lastArrival = mem.loadWord(&at->lastArrival);
