@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// granuleMap is the model: one entry a granule, the id of the allocation that
-// holds it or 0. It does everything the slow and obvious way.
+// granuleMap is the model: an entry for each granule, with the id of its
+// allocation or 0. It does everything the slow and obvious way.
 type granuleMap []int
 
 // firstFit returns the first index of n free granules in a row, or -1.

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A heap that is built up again from the windows of another, in any order, goes on as that one would have.
+// A heap made from the windows of another, placed in any order, allocates the same afterwards.
 func TestAHeapOfPlacedWindowsGoesOnAsTheFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const size, scratch = 64 * WindowGranule, 3 * WindowGranule

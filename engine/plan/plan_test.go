@@ -129,8 +129,8 @@ func TestWrongRequestsAreErrors(t *testing.T) {
 	}
 }
 
-// Whatever is forced and measured, a plan covers all sizes, takes nothing that is forbidden unless nothing else can run, and
-// never mixes orders of addition.
+// Whatever is forced and measured, a plan covers all sizes, has a forbidden algorithm only if no other can run, and never mixes orders
+// of addition.
 func TestPlansKeepTheRules(t *testing.T) {
 	names := []string{"oneshot", "twoshot", "pull", "ring", "tree"}
 	rapid.Check(t, func(t *rapid.T) {

@@ -36,7 +36,7 @@ func TestFingerprintsAreReadableAndFitForAFilesName(t *testing.T) {
 	}
 }
 
-// Tables are kept under these names: a change here makes every saved table useless, and needs a new fingerprintVersion.
+// Fingerprints are the names of saved tables: a change here makes these useless, and needs a new fingerprintVersion.
 func TestFingerprintsStayWhatTheyAre(t *testing.T) {
 	for name, want := range map[string]string{"dgx-h100": "2n-8gpu-8nic-c4b22cb8f0a5", "gb200-tray": "2n-4gpu-4nic-9d0a3ed6ea12"} {
 		if got := fixture(t, name).Fingerprint(); got != want {
@@ -62,7 +62,7 @@ func TestDifferentMachinesHaveDifferentFingerprints(t *testing.T) {
 	note("two sockets of 32 cores", g)
 }
 
-// Every row is one change to the machine of twoSocketTree: the files that it sets, or removes where the content is "none".
+// Every row is one change to the machine of twoSocketTree: files to write, or to remove where the content is "none".
 var otherMachines = map[string]tree{
 	"a core of one thread": {cpuDir + "/cpu0/topology/thread_siblings_list": "0", cpuDir + "/cpu4/topology/thread_siblings_list": "4"},
 	"one package": {cpuDir + "/cpu2/topology/physical_package_id": "0", cpuDir + "/cpu3/topology/physical_package_id": "0",
@@ -83,7 +83,7 @@ var otherMachines = map[string]tree{
 	"a slower slot":         {"sys/devices/pci0000:00/0000:00:01.0/max_link_speed": "8.0 GT/s PCIe"},
 }
 
-// The same machine on another day, or another of its model.
+// The same machine at another time, or another machine of its model.
 var sameMachines = map[string]tree{
 	"other GUID":               {"sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0/0000:82:01.0/0000:84:00.0/infiniband/mlx5_0/node_guid": "1:2:3:4"},
 	"a cable pulled":           {"sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/net/eth0/speed": "-1"},
@@ -223,7 +223,7 @@ func clone(t fataler, g *Graph) *Graph {
 	return c
 }
 
-// changes alter one thing that counts of a node or a link, if it has that.
+// changes alter one hashed trait of a node or a link, if it has that.
 var changes = map[string]func(g *Graph, node, link int) bool{
 	"the kind": func(g *Graph, node, _ int) bool {
 		n := &g.Nodes[node]

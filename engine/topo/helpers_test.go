@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// fixtures are machines described in NCCL's dialect, made from public facts about them.
+// fixtures are machines in NCCL's topology XML, made from public facts.
 var fixtures = []string{"dgx-h100", "dgx-1v", "pcie-two-socket", "gb200-tray"}
 
 func fixture(t testing.TB, name string) *Graph {

@@ -111,7 +111,7 @@ func TestWhatIsNoRingOfRanksIsRefused(t *testing.T) {
 	wantError(t, err, "rank 1 has an empty set of CPUs")
 }
 
-// crossings counts how often an order goes from one socket to another. Ranks that are anywhere are passed over.
+// crossings counts the hops of an order between sockets, without ranks that have no place.
 func crossings(g *Graph, cpus []CPUSet, order []int) int {
 	places := g.newPlaces()
 	var parts []string
@@ -158,8 +158,8 @@ func TestARingOfRanksHasNoMoreCrossingsThanTheirOwnOrder(t *testing.T) {
 	})
 }
 
-// fourSockets are linked in a square of which one side is missing and one diagonal is slow, so that the best worst hop and the
-// fewest crossings are not the same ring.
+// fourSockets are linked as a square without one side and with one slow diagonal: the ring with the best worst hop is not the one with
+// the fewest crossings.
 func fourSockets() *Graph {
 	g := &Graph{}
 	for p := range 4 {

@@ -195,7 +195,7 @@ func TestWhateverIsMissingFromSysIsNoErrorButTheCPUs(t *testing.T) {
 			continue
 		}
 		for _, w := range g.Warnings {
-			// Of these the missing file has the answer.
+			// Warnings about what the missing file would have said.
 			if !strings.Contains(w, "PCI lanes") && !strings.Contains(w, "has no NUMA node") && !strings.Contains(w, "has cores of packages") {
 				t.Errorf("without /%s: %s", name, w)
 			}

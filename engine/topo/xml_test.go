@@ -156,7 +156,7 @@ func FuzzReadXML(f *testing.F) {
 		f.Add(raw)
 	}
 	f.Add([]byte(withGPU(`<c2c bw="711" count="5"/>`)))
-	// Links that the two ends tell of in another order, or one end only.
+	// Links that the two ends list in different order, or that only one end lists.
 	f.Add([]byte(withGPU(`<nvlink target="0000:03:00.0" count="2" tclass="0x068000"/><nvlink target="0000:02:00.0" count="1" tclass="0x068000"/>`)))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		g, err := ReadXML(bytes.NewReader(raw))
@@ -164,7 +164,7 @@ func FuzzReadXML(f *testing.F) {
 			return
 		}
 		useAll(t, g)
-		// What is read can be written, and what is written can be read: numbers that say nothing aside, as the same.
+		// Writing and reading again gives the same graph, except for numbers that are left out as unknown.
 		var first, second bytes.Buffer
 		if err := g.WriteXML(&first); err != nil {
 			t.Fatal(err)
@@ -182,10 +182,10 @@ func FuzzReadXML(f *testing.F) {
 	})
 }
 
-// useAll does with a graph all that can be done with one; it must not fail, whatever was read, unless there are too many devices.
+// useAll calls every method of a graph. None may fail, whatever was read, unless there are too many devices.
 func useAll(t *testing.T, g *Graph) {
 	if len(g.Nodes) > 200 {
-		return // a fuzzer is to try many graphs, not large ones
+		return // large graphs would slow the fuzzer down
 	}
 	if err := g.WriteText(&bytes.Buffer{}); err != nil {
 		t.Fatal(err)

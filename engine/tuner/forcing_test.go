@@ -139,7 +139,7 @@ func FuzzForcing(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) { checkForcing(t, text) })
 }
 
-// checkForcing: what is accepted reads back to the same, and leaves every collective something of its own.
+// checkForcing: an accepted text parses to the same again, and leaves every collective an algorithm.
 func checkForcing(t interface{ Fatalf(string, ...any) }, text string) bool {
 	f, err := ParseForcing(text, someAlgorithms)
 	if err != nil {

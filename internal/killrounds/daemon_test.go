@@ -18,7 +18,7 @@ import (
 	"railhead/server"
 )
 
-// daemonMain serves until SIGTERM.
+// daemonMain runs a daemon until SIGTERM.
 func daemonMain() error {
 	s, err := server.Start(server.Config{SocketPath: os.Getenv("RAILHEAD_SOCKET"), TuneDir: filepath.Dir(os.Getenv("RAILHEAD_SOCKET"))})
 	if err != nil {
@@ -32,13 +32,13 @@ func daemonMain() error {
 	return nil
 }
 
-// daemon is a daemon's process, and the one after it.
+// daemon is the process of the current daemon.
 type daemon struct {
 	t      *testing.T
 	socket string
 	admin  http.Client
 	cmd    *exec.Cmd
-	idle   leftovers // what it holds without any group
+	idle   leftovers // of a daemon without groups
 }
 
 func newDaemon(t *testing.T) *daemon {
@@ -93,7 +93,7 @@ func (d *daemon) status() (s server.Status, err error) {
 	return s, json.NewDecoder(res.Body).Decode(&s)
 }
 
-// leftovers are descriptors and mappings of a daemon.
+// leftovers are the numbers of a daemon's descriptors and mappings.
 type leftovers struct{ fds, memfds, mappings int }
 
 func (d *daemon) holds() (l leftovers, err error) {
@@ -117,7 +117,7 @@ func (d *daemon) holds() (l leftovers, err error) {
 	return l, err
 }
 
-// clean waits until nothing of any group is left, and says what is where that takes too long.
+// clean waits until the daemon has nothing of any group. Where that takes too long, the error says what is left.
 func (d *daemon) clean() error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
 		s, err := d.status()
@@ -128,7 +128,7 @@ func (d *daemon) clean() error {
 		if err != nil {
 			return err
 		}
-		// Descriptors that the runtime or an answer to this very question need come and go.
+		// The runtime and the answer to this request use some descriptors for a short time.
 		if len(s.Groups) == 0 && s.Daemon.Sessions == 0 && l.memfds == 0 && l.mappings == 0 && l.fds <= d.idle.fds+spareFDs {
 			return nil
 		}

@@ -11,16 +11,16 @@ import (
 	"railhead/internal/wire"
 )
 
-// dropReport is what a rank says that goes on without those that are taken away.
+// dropReport is the report of a rank that goes on without the victims.
 type dropReport struct {
 	Rounds  int
 	Lost    uint64        // bit r: rank r was masked
-	Noticed map[int]int64 // CLOCK_MONOTONIC when the round ended in which it was
+	Noticed map[int]int64 // CLOCK_MONOTONIC at the end of the round in which it was masked
 }
 
-const lineMasked = "masked" // and the mask of the ranks that this one goes on without
+const lineMasked = "masked" // followed by the mask of the ranks that this one goes on without
 
-// dropWork plays rounds until some rank marks its tokens, and then leaves as the survivors of a death do.
+// dropWork runs rounds until a rank marks its tokens, and then leaves as the survivors of a death do.
 func (w *worker) dropWork() error {
 	x, err := newExperts(w.comm, true, w.Renormalize)
 	if err != nil {
@@ -44,7 +44,7 @@ func (w *worker) dropWork() error {
 	return w.leaveDropped(x)
 }
 
-// notice says so where a rank has been masked: in either buffer.
+// notice prints lineMasked when a rank has been masked in one of the buffers.
 func (w *worker) notice(x *experts) error {
 	both := ^uint64(0)
 	for _, b := range x.buffers {
@@ -64,9 +64,9 @@ func (w *worker) notice(x *experts) error {
 	return nil
 }
 
-// leaveDropped checks what the others' deaths mean for the rest of the comm: its other calls fail, and it can be ended, soon.
+// leaveDropped checks the rest of the comm after deaths: other calls fail, and finalize returns soon.
 func (w *worker) leaveDropped(x *experts) error {
-	if !w.Dies { // a rank that is late breaks nothing here, and ending the buffers would wait for it
+	if !w.Dies { // a late rank breaks nothing, and destroying the buffers would wait for it
 		return nil
 	}
 	began := time.Now()
@@ -89,7 +89,7 @@ func (w *worker) leaveDropped(x *experts) error {
 	return w.formAgain()
 }
 
-// formAgain makes a group of the survivors, under the same name, which works.
+// formAgain forms a group of the survivors under the same name, and checks that it works.
 func (w *worker) formAgain() error {
 	alive := ^w.drop.Lost & (1<<w.World - 1)
 	rank := bits.OnesCount64(alive & (1<<w.Rank - 1))

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// dropRound is a group whose survivors go on, over rounds of MoE, while ranks are taken away one after the other.
+// dropRound is a group whose survivors go on with rounds of MoE while ranks are killed or stopped one after another.
 type dropRound struct {
 	round
-	apart  bool // the second victim is taken away when the first one has been noticed
-	resume bool // stopped ranks go on, when they have been noticed
+	apart  bool // the second victim is struck after all survivors have masked the first
+	resume bool // stopped ranks are continued after they have been masked
 
-	slowest time.Duration // to be noticed
+	slowest time.Duration // until a victim was masked
 }
 
 func newDropRound(seed, number uint64) *dropRound {
@@ -25,7 +25,7 @@ func newDropRound(seed, number uint64) *dropRound {
 	r.Renormalize = random.IntN(2) == 0
 	r.when, r.after = lineWorking, time.Duration(random.IntN(20000))*time.Microsecond
 	r.victims = random.Perm(r.World)[:1+random.IntN(2)]
-	r.apart, r.stops = random.IntN(2) == 0, number%4 == 1 // few: they take seconds
+	r.apart, r.stops = random.IntN(2) == 0, number%4 == 1 // stops are rare, since they take seconds
 	r.TimeoutMS = int(patience.Milliseconds())
 	if r.stops {
 		r.TimeoutMS = int(stopDeadline.Milliseconds())
@@ -74,7 +74,7 @@ func (r *dropRound) play(d *daemon) (err error) {
 		}
 	}
 	if r.resume {
-		time.Sleep(20 * time.Millisecond) // and some with those that are not wanted
+		time.Sleep(20 * time.Millisecond) // and some with the continued ranks, which are masked
 	}
 	for _, p := range ranks {
 		_ = p.stdin.Close()
@@ -82,7 +82,7 @@ func (r *dropRound) play(d *daemon) (err error) {
 	return r.judgeDrop(ranks, gone, taken)
 }
 
-// hear waits until every survivor plays, and has masked exactly the ranks of the mask.
+// hear waits until every survivor runs rounds and has masked exactly the ranks of a mask.
 func (r *dropRound) hear(ranks []*process, gone uint64) error {
 	for rank, p := range ranks {
 		if gone>>rank&1 != 0 {
@@ -102,7 +102,7 @@ func (r *dropRound) hear(ranks []*process, gone uint64) error {
 	return nil
 }
 
-// plays says whether the rank works, and has masked these ranks.
+// plays says whether a rank runs rounds and has masked these ranks.
 func (p *process) plays(gone uint64) bool {
 	select {
 	case <-p.lines[lineWorking]:
@@ -126,7 +126,7 @@ func (r *dropRound) judgeDrop(ranks []*process, gone uint64, taken map[int]int64
 			return fmt.Errorf("rank %d did not end well: %+v, %s", rank, p.report, p.stderr.String())
 		}
 		if r.taken(rank) {
-			continue // it was right in what it reported; whom it has lost is its own affair
+			continue // its results were right; which ranks a victim has lost is not checked
 		}
 		if p.report.Drop.Lost != gone {
 			return fmt.Errorf("rank %d has lost %#b, want %#b", rank, p.report.Drop.Lost, gone)
@@ -135,7 +135,7 @@ func (r *dropRound) judgeDrop(ranks []*process, gone uint64, taken map[int]int64
 			took := time.Duration(p.report.Drop.Noticed[v] - at)
 			r.slowest = max(r.slowest, took)
 			limit := bound
-			if r.stops { // each buffer waits for it once, and for those that do
+			if r.stops { // each buffer waits for it once, and for ranks that wait for it
 				limit += 4 * stopDeadline
 			}
 			if took > limit {
@@ -146,7 +146,7 @@ func (r *dropRound) judgeDrop(ranks []*process, gone uint64, taken map[int]int64
 	return nil
 }
 
-// Of so many rounds of the other test one is played here: deadlines pass in some.
+// One round is run here for so many of the other test, since some rounds wait for deadlines.
 const perDropRound = 16
 
 func TestSurvivorsOfADispatchGoOnWithoutTheRanksThatAreTakenAway(t *testing.T) {

@@ -11,21 +11,21 @@ import (
 	"railhead/client"
 )
 
-// experts are a rank's buffers for MoE: one of each mode, of small rows and of rows that take several chunks.
+// experts are a rank's buffers for MoE, one of each mode: with small rows, and with rows for several chunks.
 type experts struct {
 	comm    *client.Comm
 	buffers [2]*client.EP
 	configs [2]client.EPConfig
-	drop    bool // what becomes of a death
+	drop    bool // DeadDrop, else DeadFail
 	renorm  bool
-	told    bool // some rank has marked its first token
+	told    bool // a rank has marked its first token: the work ends
 }
 
 const (
 	expertTokens = 24
 	expertsEach  = 2 // and rank 0 has one more
 	expertTopK   = 6 // at least as many as there are ranks
-	mark         = 8 // in a first token: the work ends on all ranks after this round. Other values are smaller
+	mark         = 8 // in a first token it ends the work on all ranks after this round; other values are smaller
 )
 
 func newExperts(c *client.Comm, drop, renorm bool) (*experts, error) {
@@ -46,7 +46,7 @@ func (x *experts) make(i int) (err error) {
 	return err
 }
 
-// remake ends one of the buffers and makes it anew.
+// remake destroys one of the buffers and creates it again.
 func (x *experts) remake(i int) error {
 	if err := x.buffers[i].Destroy(); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (x *experts) remake(i int) error {
 	return x.make(i)
 }
 
-// rankOf is where an expert lies: in blocks, of which the first is larger.
+// rankOf is the rank of an expert. Experts are in blocks, the first of which is larger.
 func rankOf(expert int) int { return max(expert-1, 0) / expertsEach }
 
 func firstExpert(rank int) int {
@@ -64,7 +64,7 @@ func firstExpert(rank int) int {
 	return expertsEach*rank + 1
 }
 
-// tokens are what a rank dispatches: values whose sums are exact, and that all count.
+// tokens are a rank's input. All values change the result, and sums are exact.
 type tokens struct {
 	hidden, n int
 	x         []byte
@@ -85,7 +85,7 @@ func newTokens(r *rand.Rand, rank, world, hidden int, marked bool) *tokens {
 		chosen := r.Perm(expertsEach*world + 1)
 		for k := range expertTopK {
 			expert := int32(-1)
-			if token == 0 && k < world { // so that a mark comes to all ranks
+			if token == 0 && k < world { // so that a mark reaches all ranks
 				expert = int32(firstExpert(k))
 			} else if token != 0 && k < len(chosen) && r.IntN(6) != 0 {
 				expert = int32(chosen[k])
@@ -97,7 +97,7 @@ func newTokens(r *rand.Rand, rank, world, hidden int, marked bool) *tokens {
 	return t
 }
 
-// ranks has bit r set where a copy of the token goes to rank r.
+// ranks has bit r set if a copy of the token goes to rank r.
 func (t *tokens) ranks(token int) (mask uint64) {
 	for _, e := range t.idx[token*expertTopK:][:expertTopK] {
 		if e >= 0 {
@@ -107,7 +107,7 @@ func (t *tokens) ranks(token int) (mask uint64) {
 	return mask
 }
 
-// times is what x becomes in a token where expert e multiplies by e + 1, without the ranks that are lost to it.
+// times is the factor of a token's x in its result, without lost ranks: expert e multiplies by e + 1.
 func (t *tokens) times(x float32, token int, lost uint64, renorm bool) float32 {
 	var sum, all, left float32
 	for k, e := range t.idx[token*expertTopK:][:expertTopK] {
@@ -129,7 +129,7 @@ func (t *tokens) times(x float32, token int, lost uint64, renorm bool) float32 {
 
 func float(b []byte, i int) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:])) }
 
-// masked has bit r set where rank r takes no part in the buffer any more.
+// masked has bit r set if rank r is masked in the buffer.
 func masked(b *client.EP) (uint64, error) {
 	ranks, err := b.Masked()
 	return maskOf(ranks), err
@@ -142,7 +142,7 @@ func maskOf(ranks []int) (mask uint64) {
 	return mask
 }
 
-// round is one dispatch and its combine, in one of the buffers. own is this rank's own choice of tokens.
+// round runs one dispatch and its combine in one of the buffers. own is the source of this rank's tokens.
 func (x *experts) round(i int, own *rand.Rand, marked bool) error {
 	rank, config := x.comm.Rank(), x.configs[i]
 	before, err := masked(x.buffers[i])
@@ -198,8 +198,8 @@ func (x *experts) dispatch(i int, in *tokens) (*client.EPDispatch, []byte, error
 	return d, rows.X, nil
 }
 
-// check holds a combine to what it must be. Ranks that were masked before take no part; one that was masked in between may have
-// given a token its part or not, and the report counts the tokens that it gave none.
+// check checks the result of a combine. Ranks that were masked before the round have no part in it. A rank that was masked during the
+// round may have contributed to a token or not; the report counts the tokens without its contribution.
 func (t *tokens) check(out []byte, before, after, lostCopies uint64, renorm bool) error {
 	var least, most uint64
 	for token := range t.n {
@@ -215,7 +215,7 @@ func (t *tokens) check(out []byte, before, after, lostCopies uint64, renorm bool
 	return nil
 }
 
-// checkToken returns how many copies may have been lost: of several answers that fit, the least and the most.
+// checkToken returns the least and the most copies that may have been lost, of all cases that fit the result.
 func (t *tokens) checkToken(token int, out []byte, before, after uint64, renorm bool) (least, most uint64, err error) {
 	x := t.x[4*t.hidden*token:]
 	fits := false
@@ -245,10 +245,10 @@ func (t *tokens) checkToken(token int, out []byte, before, after uint64, renorm 
 	return least, most, nil
 }
 
-// destroy ends both buffers, and returns the first error.
+// destroy destroys both buffers and returns the first error.
 func (x *experts) destroy() (first error) {
 	for _, b := range x.buffers {
-		if b == nil { // it could not be made
+		if b == nil { // its creation failed
 			continue
 		}
 		if err := b.Destroy(); err != nil && first == nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// roleVariable makes the test binary a rank or a daemon instead.
+// roleVariable makes the test binary run as a rank or a daemon.
 const roleVariable = "RAILHEAD_KILLROUNDS_ROLE"
 
 func TestMain(m *testing.M) {
@@ -27,8 +27,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// roundsVariable says how many rounds to play; `make soak` sets it. seedVariable plays those of another seed, and with
-// firstVariable begins at a certain one, to see a failure again.
+// roundsVariable is the number of rounds; `make soak` sets it. seedVariable and firstVariable, the first round, repeat a failure.
 const (
 	roundsVariable = "RAILHEAD_KILL_ROUNDS"
 	seedVariable   = "RAILHEAD_KILL_SEED"

@@ -17,7 +17,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// order is what a rank is told, as JSON in its environment.
+// order has the instructions for a rank, as JSON in its environment.
 type order struct {
 	Socket, Group string
 	Rank, World   int
@@ -25,9 +25,9 @@ type order struct {
 	TimeoutMS     int
 	// Shares of operations that are not plain collectives, in percent.
 	Splits, Windows, Registers int
-	Experts, Buffers           int  // rounds of MoE, and buffers for it made anew; without Experts there are none
-	Drop, Renormalize          bool // nothing but rounds of MoE, in which survivors go on
-	Dies                       bool // the ranks that are taken away do
+	Experts, Buffers           int  // rounds of MoE, and buffers created again; 0 Experts: no MoE
+	Drop, Renormalize          bool // only rounds of MoE, in which survivors go on
+	Dies                       bool // victims are killed, not stopped
 }
 
 // report is the last line that a rank prints.
@@ -38,12 +38,12 @@ type report struct {
 	AtNS    int64 // CLOCK_MONOTONIC when the call returned
 	Ops     int
 	Setup   bool // in a call that needs the daemon
-	Part    bool // in a split: in the comms that it makes rank r is r / parts
-	Stopped bool // it ended because it was told to
+	Part    bool // in a comm of a split, where rank r has rank r / parts
+	Stopped bool // it ended because its stdin was closed
 	Drop    *dropReport
 }
 
-// Lines that a rank prints when it comes to a place at which it may be taken away.
+// Lines that a rank prints where it may be killed or stopped.
 const (
 	lineStarted = "started"
 	lineWorking = "working"
@@ -56,7 +56,7 @@ func now() int64 {
 	return t.Nano()
 }
 
-// worker is a rank at work.
+// worker is the state of a rank.
 type worker struct {
 	order
 	session *client.Session
@@ -101,14 +101,14 @@ func rankMain() error {
 			}
 		}
 	default:
-		return err // a wrong result, say
+		return err // such as a wrong result
 	}
 	return json.NewEncoder(os.Stdout).Encode(r)
 }
 
 const heapBytes = 32 << 20
 
-// leaveBroken ends what a broken group leaves: at once, as there is nobody to wait for.
+// leaveBroken checks that buffers and comm of a broken group can be ended without waiting.
 func (w *worker) leaveBroken() error {
 	began := time.Now()
 	if err := w.experts.destroy(); err == nil {
@@ -123,7 +123,7 @@ func (w *worker) leaveBroken() error {
 	return nil
 }
 
-// work runs until an error, or until rank 0 was told to stop.
+// work runs operations until an error, or until rank 0's stdin is closed.
 func (w *worker) work() error {
 	timeout := time.Duration(w.TimeoutMS) * time.Millisecond
 	w.setup = true
@@ -161,7 +161,7 @@ func (w *worker) work() error {
 	}
 }
 
-// agreeToStop ends the work on all ranks after the same operation.
+// agreeToStop lets all ranks stop after the same operation.
 func (w *worker) agreeToStop() (bool, error) {
 	flag := []byte{0}
 	if w.Rank == 0 && w.stop.Load() {
@@ -174,7 +174,7 @@ func (w *worker) agreeToStop() (bool, error) {
 	return true, w.comm.Finalize()
 }
 
-// operation runs the next one, and checks its result.
+// operation runs the next operation and checks its result.
 func (w *worker) operation() error {
 	kind := w.random.IntN(100)
 	size := 1 + w.random.IntN(1<<w.random.IntN(18))
@@ -206,10 +206,10 @@ func (w *worker) inSetup(f func() error) error {
 	return err
 }
 
-// parts is how many comms a split makes: rank r is rank r/parts of comm r%parts.
+// parts is the number of comms of a split: rank r has rank r/parts in comm r%parts.
 const parts = 2
 
-// split works with the parts, and leaves them.
+// split splits the comm, uses the new comm and finalizes it.
 func (w *worker) split() error {
 	w.part = true
 	part, err := w.comm.Split(w.Rank%parts, 0)
@@ -226,7 +226,7 @@ func (w *worker) split() error {
 	return nil
 }
 
-// window grows the memory of the group; the fifth window takes the place of all before.
+// window allocates another window. Before the fifth it frees all others.
 func (w *worker) window(bytes int) error {
 	if len(w.windows) == 4 {
 		for _, old := range w.windows {
@@ -256,7 +256,7 @@ func (w *worker) register(bytes int) error {
 	return window.Free()
 }
 
-// collective runs a random one of size bytes of int32, and checks every element.
+// collective runs a random collective of int32, of the given size in bytes, and checks every element.
 func (w *worker) collective(c *client.Comm, size int) error {
 	count := (size + 3) / 4
 	seed := w.random.Uint64()

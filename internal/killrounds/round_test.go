@@ -20,24 +20,24 @@ import (
 )
 
 const (
-	// bound is how long after the last rank was taken away every other one must have said so. A stopped rank is found by the
-	// deadline of a wait, stopDeadline after the others came to it.
+	// bound is the time after the last strike within which every other rank must have reported it. A stopped rank is found by the
+	// deadline of a wait, stopDeadline after the others have begun to wait.
 	bound        = 5 * time.Second
 	stopDeadline = time.Second
-	// formDeadline is that of a group whose victim may be gone before the daemon knows of it.
+	// formDeadline is the deadline of a group whose victim may be killed before it has joined.
 	formDeadline = 1500 * time.Millisecond
-	// patience is far beyond what a step takes on a busy machine.
+	// patience is far more than a step takes on a busy machine.
 	patience = 60 * time.Second
 )
 
-// round is what happens to one group.
+// round describes what happens to one group.
 type round struct {
 	order                 // of all ranks; Rank is 0
-	victims []int         // ranks that are taken away
+	victims []int         // ranks that are killed or stopped
 	stops   bool          // by SIGSTOP, else SIGKILL
-	daemon  bool          // the daemon is killed in the same moment, and another one started
-	when    string        // the line of the first victim after which it happens
-	after   time.Duration // that line
+	daemon  bool          // the daemon is killed at the same time and another one is started
+	when    string        // the strike follows this line of the first victim …
+	after   time.Duration // … after this time
 }
 
 func newRound(seed, number uint64) *round {
@@ -97,15 +97,15 @@ func (r *round) String() string {
 	return fmt.Sprintf("%s: ranks %v of %d, %v after", r.kind(), r.victims, r.World, r.after)
 }
 
-// process is a rank's.
+// process is the process of a rank.
 type process struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
-	lines  map[string]chan struct{} // closed when the line comes
+	lines  map[string]chan struct{} // closed when the line has been read
 	masked atomic.Uint64            // ranks that it goes on without
 	report *report
 	stderr bytes.Buffer
-	ended  chan struct{} // its stdout has ended, and it has been waited for
+	ended  chan struct{} // closed when stdout has ended and the process was waited for
 }
 
 func (r *round) launch(socket string, rank int) (*process, error) {
@@ -158,7 +158,7 @@ func (p *process) read(out io.Reader) {
 	_ = p.cmd.Wait() // how it ended is in cmd.ProcessState
 }
 
-// launchAll returns those that were launched, also with an error.
+// launchAll returns the processes that were started, also with an error.
 func (r *round) launchAll(d *daemon) (ranks []*process, err error) {
 	for rank := range r.World {
 		p, err := r.launch(d.socket, rank)
@@ -170,7 +170,7 @@ func (r *round) launchAll(d *daemon) (ranks []*process, err error) {
 	return ranks, nil
 }
 
-// end kills what still runs, and says what is left of the group.
+// end kills the processes that still run. Its error says what is left of the group.
 func (r *round) end(d *daemon, ranks []*process) error {
 	for _, p := range ranks {
 		_ = p.cmd.Process.Kill()
@@ -179,7 +179,7 @@ func (r *round) end(d *daemon, ranks []*process) error {
 	return d.clean()
 }
 
-// play returns what was wrong, nil if nothing was.
+// play runs a round. Its error says what was wrong.
 func (r *round) play(d *daemon) (err error) {
 	ranks, err := r.launchAll(d)
 	defer func() { err = errors.Join(err, r.end(d, ranks)) }()
@@ -196,7 +196,7 @@ func (r *round) play(d *daemon) (err error) {
 	return r.judge(ranks, taken)
 }
 
-// strike takes the victims away, and says when.
+// strike kills or stops the victims and returns the time.
 func (r *round) strike(d *daemon, ranks []*process) (at int64, err error) {
 	watched := ranks[0]
 	if len(r.victims) > 0 {
@@ -218,7 +218,7 @@ func (r *round) strike(d *daemon, ranks []*process) (at int64, err error) {
 		signal = syscall.SIGSTOP
 	}
 	for _, rank := range r.victims {
-		// Of several, one may have learnt of another's death and ended.
+		// A victim may have ended already, because of the death of another.
 		if err := ranks[rank].cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return 0, fmt.Errorf("rank %d: %w", rank, err)
 		}
@@ -232,7 +232,7 @@ func (r *round) strike(d *daemon, ranks []*process) (at int64, err error) {
 	}
 	if len(r.victims) == 0 {
 		time.Sleep(20 * time.Millisecond) // some work under the next daemon
-		_ = ranks[0].stdin.Close()        // it may have ended: its report is to say why
+		_ = ranks[0].stdin.Close()        // an error means that it has ended; then its report says why
 	}
 	return at, nil
 }
@@ -246,7 +246,7 @@ func (r *round) taken(rank int) bool {
 	return false
 }
 
-// await waits until every rank that was left has ended.
+// await waits until every survivor has ended.
 func (r *round) await(ranks []*process) error {
 	timeout := time.After(patience)
 	for rank, p := range ranks {
@@ -262,7 +262,7 @@ func (r *round) await(ranks []*process) error {
 	return nil
 }
 
-// judge looks at what the ranks that were left have said.
+// judge checks the reports of the survivors.
 func (r *round) judge(ranks []*process, taken int64) error {
 	culprits := map[int]bool{}
 	for _, v := range r.victims {
@@ -275,12 +275,12 @@ func (r *round) judge(ranks []*process, taken int64) error {
 		if p.report == nil {
 			return fmt.Errorf("rank %d ended without a report: %v, %s", rank, p.cmd.ProcessState, p.stderr.String())
 		}
-		// A set-up call that lost its daemon ends its rank, which then is one that the others miss.
+		// A rank ends when a set-up call has lost its daemon. Then the others may report this rank.
 		if r.daemon && p.report.Setup && lostDaemon(p.report.Result) {
 			culprits[rank] = true
 		}
 	}
-	// A rank that misses another in a part leaves, and the group may then see it gone before it sees the other.
+	// A rank that finds another missing in a split's comm leaves. Then the group may report this rank instead of the other.
 	leavers := map[int]bool{}
 	for rank, p := range ranks {
 		if !r.taken(rank) && p.report.Part {
@@ -301,7 +301,7 @@ func (r *round) judge(ranks []*process, taken int64) error {
 	return nil
 }
 
-// describe lists what every rank has said, and when.
+// describe lists the reports of all ranks, with times.
 func (r *round) describe(ranks []*process, taken int64) string {
 	var text strings.Builder
 	for rank, p := range ranks {
@@ -320,11 +320,11 @@ func lostDaemon(result wire.Result) bool {
 
 func (r *round) judgeOne(p *report, culprits, leavers map[int]bool) error {
 	if leavers[p.Culprit] {
-		return nil // it is late, or gone, for this group
+		return nil // for this group it was late, or missing
 	}
 	if len(culprits) == 0 {
 		if !p.Stopped {
-			return errors.New("nobody was taken away, and it ended with an error")
+			return errors.New("it ended with an error although no rank was killed or stopped")
 		}
 		return nil
 	}
@@ -336,21 +336,21 @@ func (r *round) judgeOne(p *report, culprits, leavers map[int]bool) error {
 		want = map[wire.Result]bool{wire.ResultTimeout: true, wire.ResultRankMissing: true}
 	}
 	if !want[p.Result] {
-		return errors.New("not the error that was to be expected")
+		return errors.New("the error is not the expected one")
 	}
-	// While the group formed there was no comm to ask, and the daemon's text names the rank.
+	// While the group forms there is no comm to query, and the daemon's text names the rank.
 	if p.Culprit >= 0 && !culprits[p.Culprit] {
-		return fmt.Errorf("it accuses rank %d, of %v", p.Culprit, culprits)
+		return fmt.Errorf("it reports rank %d; want one of %v", p.Culprit, culprits)
 	}
 	if p.Part && culprits[p.Culprit] {
-		return nil // the message is about the part: there it may miss a rank that has learnt of the death before
+		return nil // the message is about the split's comm, in which a rank may be missing that has left because of the death
 	}
 	for c := range culprits {
 		if names(p.Message, c) || p.Part && names(p.Message, c/parts) {
 			return nil
 		}
 	}
-	return fmt.Errorf("no rank of %v in its message", culprits)
+	return fmt.Errorf("its message names no rank of %v", culprits)
 }
 
 // names says whether a message names a rank: "rank 3", or "ranks 1 and 3".
