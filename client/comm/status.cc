@@ -19,6 +19,7 @@ struct Cause {
   uint32_t op;
   WorldRank culprit;   // kNoWorldRank = not known
   WorldRank reporter;  // kNoWorldRank = the daemon
+  bool known;          // else no result was there, and code is PROTOCOL
 };
 
 WorldRank rankOf(uint64_t bits) { return bits == RHW_NO_RANK ? kNoWorldRank : WorldRank{static_cast<int32_t>(bits)}; }
@@ -26,7 +27,10 @@ WorldRank rankOf(uint64_t bits) { return bits == RHW_NO_RANK ? kNoWorldRank : Wo
 // Acquire: the rank lines that explain the word were written before it.
 bool causeOf(const Comm* comm, Cause* out) {
   const uint64_t w = __atomic_load_n(&comm->header()->abort, __ATOMIC_ACQUIRE);
-  *out = {static_cast<rh_result>(w & 0xff), static_cast<uint32_t>(w >> 32 & 0xff), rankOf(w >> 8 & RHW_NO_RANK), rankOf(w >> 40)};
+  // Any rank can write anything there.
+  const auto code = static_cast<rh_result>(w & 0xff);
+  const bool known = code > RH_OK && code <= RH_ERR_BUSY;
+  *out = {known ? code : RH_ERR_PROTOCOL, static_cast<uint32_t>(w >> 32 & 0xff), rankOf(w >> 8 & RHW_NO_RANK), rankOf(w >> 40), known};
   return static_cast<uint32_t>(w) != 0;
 }
 
@@ -52,6 +56,10 @@ void describeCulprit(const Comm* comm, const Cause& c, char* out, size_t size) {
   if (culprit != kNoLocalRank) snprintf(who, sizeof who, "rank %d (pid %u)", number(c.culprit), comm->pids[number(culprit)]);
   char finder[16] = "the daemon";
   if (c.reporter != kNoWorldRank) snprintf(finder, sizeof finder, "rank %d", number(c.reporter));
+  if (!c.known) {
+    snprintf(out, size, "%s wrote no cause that a rank can give into the abort word", finder);
+    return;
+  }
   switch (c.code) {
     case RH_ERR_RANK_DEAD:
       snprintf(out, size, "%s has died or closed its session%s%s", who, c.op == RHW_OP_NONE ? "" : " while in ",

@@ -130,6 +130,21 @@ void* streamThread(void* p) {
 
 rh_result noStream(const char* operation) { return fail(RH_ERR_INVALID_HANDLE, "%s: not a live stream: was it destroyed?", operation); }
 
+// Waits for what is queued; every work has a deadline of its own.
+void end(Stream* s) {
+  pthread_mutex_lock(&s->mutex);
+  s->ending = true;
+  pthread_cond_broadcast(&s->changed);
+  pthread_mutex_unlock(&s->mutex);
+  pthread_join(s->thread, nullptr);
+}
+
+void destroy(Stream* s) {
+  pthread_mutex_destroy(&s->mutex);
+  pthread_cond_destroy(&s->changed);
+  delete s;
+}
+
 // The first failure since it was asked for last.
 rh_result takeFailure(Stream* s) {
   const rh_result failed = s->failed;
@@ -158,12 +173,8 @@ extern "C" rh_result rht_stream_create(rht_stream** out) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   *out = error == 0 ? static_cast<rht_stream*>(streams().insert(s)) : nullptr;
   if (*out != nullptr) return RH_OK;
-  if (error == 0) {
-    s->ending = true;
-    pthread_cond_broadcast(&s->changed);
-    pthread_join(s->thread, nullptr);
-  }
-  delete s;
+  if (error == 0) end(s);
+  destroy(s);
   return error == 0 ? fail(RH_ERR_LIMIT, "stream_create: there are %d streams, the most there can be; destroy some", kMaxStreams)
                     : fail(RH_ERR_SYSTEM, "stream_create: no thread: %s", strerror(error));
 }
@@ -171,15 +182,9 @@ extern "C" rh_result rht_stream_create(rht_stream** out) {
 extern "C" rh_result rht_stream_destroy(rht_stream* handle) {
   Stream* s = streams().remove(handle);
   if (s == nullptr) return noStream("stream_destroy");
-  pthread_mutex_lock(&s->mutex);
-  s->ending = true;
-  pthread_cond_broadcast(&s->changed);
-  pthread_mutex_unlock(&s->mutex);
-  pthread_join(s->thread, nullptr);  // every work has a deadline of its own
+  end(s);
   if (s->sequence != nullptr) dropSequence(s->sequence);
-  pthread_mutex_destroy(&s->mutex);
-  pthread_cond_destroy(&s->changed);
-  delete s;
+  destroy(s);
   return RH_OK;
 }
 
