@@ -107,7 +107,8 @@ void leaveOperation(Comm* comm, uint32_t algo) {
 
 void poison(const Comm* comm, rh_result code, uint32_t op, WorldRank culprit, WorldRank reporter) {
   const auto bits = [](WorldRank r) { return static_cast<uint64_t>(number(r)) & RHW_NO_RANK; };  // all ones of kNoWorldRank
-  const uint64_t word = (uint64_t{static_cast<uint32_t>(code)} & 0xff) | bits(culprit) << 8 | (uint64_t{op} & 0xff) << 32 | bits(reporter) << 40;
+  const auto cause = static_cast<uint32_t>(code);
+  const uint64_t word = uint64_t{cause & 0xffu} | bits(culprit) << 8 | (uint64_t{op} & 0xff) << 32 | bits(reporter) << 40;
   // Release: the rank lines that explain it were written before. Only the first word with a low half that is not 0 counts, since
   // that is what everybody polls; so the daemon has it, too.
   uint64_t seen = 0;
