@@ -37,6 +37,9 @@ func (e *EP) OnStream(stream unsafe.Pointer) *EP {
 	return &other
 }
 
+// OnStream lets the dispatch's later calls go to another stream, which the caller has made wait for the earlier ones.
+func (d *EPDispatch) OnStream(stream unsafe.Pointer) { d.stream = stream }
+
 // EPReportMemory is where a call writes its report in the order of its stream. It is no memory of Go.
 type EPReportMemory struct{ r *C.rh_ep_report }
 

@@ -104,7 +104,7 @@ void returnHandle(EpDispatched* d) {
 
 rh_result queueEp(const EpRequest& r, void* stream) {
   Ep* ep = r.ep;
-  if (isBroken(ep)) return whyBroken(ep->comm);
+  if (isBroken(ep)) return r.kind == EpRequest::kRelease ? RH_OK : whyBroken(ep->comm);  // nothing of it runs any more
   const bool captured = isCaptured(ep, stream);
   if (captured && r.dispatched != nullptr && !r.dispatched->ofGraph) {
     return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: the dispatch of this handle was not captured, and so this call cannot be", r.operation,

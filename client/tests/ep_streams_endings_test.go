@@ -73,7 +73,7 @@ func TestALateRankBreaksAReplayOfDispatchOrIsLeftOut(t *testing.T) {
 			}
 			err = r.wait()
 			if !drops {
-				return errors.Join(refused("a replay without rank 2", err, wire.ResultTimeout, "rank 2"),
+				return errors.Join(refused("a replay without rank 2", err, wire.ResultTimeout, "rank 2"), l.handle.Release(),
 					refused("its report", &client.Error{Result: l.dispatched.Report().Result, Message: l.dispatched.Report().Message}, wire.ResultTimeout, "rank 2"))
 			}
 			if d := l.dispatched.Report(); d.Result != wire.ResultOK || len(d.LostRanks) != 1 || d.LostRanks[0] != 2 {

@@ -83,6 +83,31 @@ func TestTwoDispatchesInFlightOverReplays(t *testing.T) {
 	})
 }
 
+// Previous work and its end are events, as for every call on a stream.
+func TestPhasesOnTwoStreamsThatEventsOrder(t *testing.T) {
+	eachKind(t, 2, 1, func(t *testing.T, ranks []onStreams, layers [][]*layer, twoPhases bool) {
+		eachRank(t, ranks, func(r onStreams) error {
+			l, other := layers[r.Rank()][0], newStream(t)
+			sent, combined, err := eventsOf(t)
+			for n := 1; n <= 3 && err == nil; n++ {
+				err = errors.Join(l.dispatch(twoPhases), sent.Record(r.stream), other.Wait(sent))
+				other.Take(l.handle)
+				err = errors.Join(err, l.combine(twoPhases), combined.Record(other), r.stream.Wait(combined), r.wait(), l.check(n))
+			}
+			return err
+		})
+	})
+}
+
+func eventsOf(t *testing.T) (a, b *threads.Event, err error) {
+	a, err = threads.NewEvent()
+	if err == nil {
+		b, err = threads.NewEvent()
+	}
+	t.Cleanup(func() { _ = errors.Join(a.Destroy(), b.Destroy()) })
+	return a, b, err
+}
+
 func TestAGraphOfManyLayersHasAHandleForEach(t *testing.T) {
 	eachKind(t, 2, 64, func(t *testing.T, ranks []onStreams, layers [][]*layer, twoPhases bool) {
 		eachRank(t, ranks, func(r onStreams) error {

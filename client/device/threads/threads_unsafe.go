@@ -47,6 +47,9 @@ func (s *Stream) Of(c *client.Comm) *client.Comm { return c.OnStream(unsafe.Poin
 // OfEP is the buffer, with its calls on this stream.
 func (s *Stream) OfEP(e *client.EP) *client.EP { return e.OnStream(unsafe.Pointer(s.h)) }
 
+// Take lets a dispatch's later calls go to this stream.
+func (s *Stream) Take(d *client.EPDispatch) { d.OnStream(unsafe.Pointer(s.h)) }
+
 // Synchronize waits for what is queued and returns the first failure.
 func (s *Stream) Synchronize(timeout time.Duration) error {
 	return call(func() C.rh_result { return C.rht_stream_synchronize(s.h, C.uint32_t(timeout.Milliseconds())) })
