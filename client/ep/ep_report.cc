@@ -138,7 +138,7 @@ rh_result resultOf(const Ep* ep, EpRequest::Kind kind, const EpReport& report, c
 rh_result readReport(const Ep* ep, const char* operation, rh_ep_report* given, EpReportTo* to) {
   *to = {given, nullptr, 0};
   if (given == nullptr) return RH_OK;
-  const rh_result result = checkStruct(operation, "report", given);
+  const rh_result result = checkInput(operation, "report", given, kindOf(given), sizeof(rh_ep_report));
   if (result != RH_OK) return result;
   to->lostRanks = given->lost_ranks;
   to->lostCapacity = given->lost_capacity;
