@@ -86,6 +86,7 @@ var (
 	team        = []string{"testdata/team.cc", "testdata/portable_only.cc", "host/dispatch.cc", "host/isa_portable.cc"}
 	collectives = append([]string{"testdata/collectives.cc"}, team[1:]...)
 	rings       = append([]string{"testdata/rings.cc"}, team[1:]...)
+	badOffers   = append([]string{"testdata/bad_offers.cc"}, team[1:]...)
 )
 
 // spins: asleep at once, asleep soon, and spinning all along.
@@ -160,6 +161,15 @@ func TestRingsEndWithTheGroupAndAtTheDeadline(t *testing.T) {
 		for _, spin := range spins[:2] {
 			runProgram(t, binary, "late", world, 0, spin, 10, rand.Uint64())
 			runProgram(t, binary, "abort", world, 0, spin, 50, rand.Uint64())
+		}
+	}
+}
+
+func TestARankThatOffersMemoryThatItDoesNotHaveIsNamedAndNobodyTouchesIt(t *testing.T) {
+	binary := compileProgram(t, address, badOffers...)
+	for _, world := range []int{2, 3, 8} {
+		for _, spin := range spins[:2] {
+			runProgram(t, binary, world, spin, 300, rand.Uint64())
 		}
 	}
 }

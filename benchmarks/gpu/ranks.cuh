@@ -49,18 +49,21 @@ Group makeGroup(int ranks) {
   CHECK_CUDA(cudaHostAlloc(&g.host, 4096, cudaHostAllocMapped));
   memset(g.host, 0, 4096);
   g.inboxBytes = packetInboxBytes(ranks, kSlotBytes);
+  const size_t heapBytes = 2 * (kMaxBytes + 256);
+  const auto lines = static_cast<uint32_t>(kMaxBlocks * ranks);
+  BlockLine* allLines;
+  CHECK_CUDA(cudaMalloc(&g.heap[0], heapBytes * static_cast<size_t>(ranks)));
+  CHECK_CUDA(cudaMalloc(&allLines, sizeof(BlockLine) * lines * static_cast<size_t>(ranks)));
+  CHECK_CUDA(cudaMemset(allLines, 0, sizeof(BlockLine) * lines * static_cast<size_t>(ranks)));
   for (int r = 0; r < ranks; r++) {
     CHECK_CUDA(cudaMalloc(&g.inbox[r], g.inboxBytes));
     CHECK_CUDA(cudaMemset(g.inbox[r], 0, g.inboxBytes));
     CHECK_CUDA(cudaMalloc(&g.state[r], sizeof(PacketState)));
     CHECK_CUDA(cudaMemset(g.state[r], 0, sizeof(PacketState)));
-    CHECK_CUDA(cudaMalloc(&g.heap[r], 2 * (kMaxBytes + 256)));
+    g.heap[r] = g.heap[0] + heapBytes * static_cast<size_t>(r);
     CHECK_CUDA(cudaMalloc(&g.residual[r], kMaxBytes + 256));
     g.send[r] = g.heap[r];
     g.recv[r] = g.heap[r] + kMaxBytes + 256;
-    const size_t lineBytes = sizeof(BlockLine) * static_cast<size_t>(kMaxBlocks * ranks);
-    CHECK_CUDA(cudaMalloc(&g.blocks[r].lines[r], lineBytes));
-    CHECK_CUDA(cudaMemset(g.blocks[r].lines[r], 0, lineBytes));
     CHECK_CUDA(cudaMalloc(&g.blocks[r].state, sizeof(BlockState)));
     CHECK_CUDA(cudaMemset(g.blocks[r].state, 0, sizeof(BlockState)));
     CHECK_CUDA(cudaStreamCreateWithFlags(&g.stream[r], cudaStreamNonBlocking));
@@ -78,10 +81,10 @@ Group makeGroup(int ranks) {
     g.blocks[r].rank = r;
     g.blocks[r].worldSize = ranks;
     g.blocks[r].reduceGroup = ranks;
-    for (int q = 0; q < ranks; q++) {
-      g.blocks[r].lines[q] = g.blocks[q].lines[q];
-      g.blocks[r].heap[q] = g.heap[q];
-    }
+    g.blocks[r].lines = allLines;
+    g.blocks[r].lineStride = lines;
+    g.blocks[r].heaps = g.heap[0];
+    g.blocks[r].heapStride = g.blocks[r].heapBytes = heapBytes;
     g.hand[r].rank = r;
     g.hand[r].state = g.state[r];
     for (int p = 0; p < kRanks && ranks == kRanks; p++) g.hand[r].inbox[p] = g.inbox[p];

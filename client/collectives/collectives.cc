@@ -14,7 +14,7 @@ namespace {
 
 // Where a buffer lies for the other ranks, as an offer (railhead/exchange/flags.h); kNoOffset if they cannot see it.
 uint64_t offerOf(const Comm* comm, const void* buffer, uint64_t bytes) {
-  const uint64_t offset = reinterpret_cast<uintptr_t>(buffer) - reinterpret_cast<uintptr_t>(comm->team.heap[comm->rank]);
+  const uint64_t offset = reinterpret_cast<uintptr_t>(buffer) - reinterpret_cast<uintptr_t>(comm->team.heap(comm->rank));
   const bool inside = offset >= comm->scratchBytes && offset < comm->heapBytes && bytes <= comm->heapBytes - offset;
   return inside ? offset : offerInRegions(comm, buffer, bytes);
 }

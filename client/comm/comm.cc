@@ -33,6 +33,11 @@ namespace {
 
 Registry<CommUser> users;
 
+void unmapHeaps(Comm* comm) {
+  if (comm->heapsBytes != 0) munmap(comm->team.heaps, comm->heapsBytes);
+  comm->heapsBytes = comm->mappedHeaps = 0;
+}
+
 }  // namespace
 
 void addCommUser(CommUser* user) { users.add(user); }
@@ -42,9 +47,7 @@ void forgetComms() {
     for (const CommUser* u = users.first(); u != nullptr; u = u->next) {
       if (u->inChild != nullptr) u->inChild(comm);
     }
-    for (char* heap : comm->team.heap) {
-      if (heap != nullptr) munmap(heap, comm->heapBytes);
-    }
+    unmapHeaps(comm);
     munmap(comm->control, comm->controlBytes);
     close(comm->heapFd);
     close(comm->controlFd);
@@ -153,12 +156,13 @@ rh_result stopOperation(Comm* comm, const host::Outcome& outcome, uint32_t algo)
     storeRelaxed(&line->other_count, outcome.difference.theirs.count);
     storeRelaxed(&line->other_detail, outcome.difference.theirs.detail);
   }
-  if (outcome.stop == Stop::kTimeout || outcome.stop == Stop::kMismatch) {
+  if (outcome.stop != Stop::kNone && outcome.stop != Stop::kAborted) {
     // Of several late ranks the lowest is named; the message lists them all.
     LocalRank culprit = lowestOf(missing);
     if (outcome.stop == Stop::kTimeout && culprit != kNoLocalRank) culprit = rootOfWaitChain(comm, culprit);
     const uint32_t op = __atomic_load_n(&line->op, __ATOMIC_RELAXED);
-    poison(comm, outcome.stop == Stop::kTimeout ? RH_ERR_TIMEOUT : RH_ERR_MISMATCH, op, comm->worldOf(culprit), comm->own());
+    const rh_result code = outcome.stop == Stop::kTimeout ? RH_ERR_TIMEOUT : outcome.stop == Stop::kMismatch ? RH_ERR_MISMATCH : RH_ERR_PROTOCOL;
+    poison(comm, code, op, comm->worldOf(culprit), comm->own());
   }
   return whyBroken(comm);
 }
@@ -185,9 +189,7 @@ void destroyComm(Comm* comm) {
   for (const CommUser* u = users.first(); u != nullptr; u = u->next) {
     if (u->unmap != nullptr) u->unmap(comm);
   }
-  for (char* heap : comm->team.heap) {
-    if (heap != nullptr) munmap(heap, comm->heapBytes);
-  }
+  unmapHeaps(comm);
   if (comm->control != nullptr) munmap(comm->control, comm->controlBytes);
   if (comm->heapFd >= 0) close(comm->heapFd);
   if (comm->controlFd >= 0) close(comm->controlFd);
@@ -209,7 +211,7 @@ void endComm(Comm* comm) {
   }
   endLease(comm);
   // Release: what is replayed from here on finds that the rank has left.
-  if (comm->team.heap[comm->rank] != nullptr) __atomic_store_n(&comm->state()->left, 1, __ATOMIC_RELEASE);
+  if ((comm->mappedHeaps >> comm->rank & 1) != 0) __atomic_store_n(&comm->state()->left, 1, __ATOMIC_RELEASE);
   releaseComm(comm);
 }
 

@@ -60,7 +60,10 @@ struct Comm : Malloced, Member {
   Region* regions[RHW_MAX_REGION + 1];  // registered windows by number; [0] is unused
   uint32_t lastRegion;              // the highest number in use
   railhead::RingPlan ring;          // of rings and chains; the protocol goes by the size
-  railhead::FlagTeam team;          // heaps are mapped where team.heap says; nullptr = not mapped
+  railhead::FlagRegion shared[RHW_MAX_REGION + 1];  // of the registered windows, those that are mapped in every rank; team.regions
+  railhead::FlagTeam team;          // heaps are mapped where team.heap says
+  uint64_t heapsBytes;              // reserved from team.heaps on, 0 = nothing is
+  uint64_t mappedHeaps;             // bit r: rank r's heap is mapped there
 
   rhw_control_header* header() const { return reinterpret_cast<rhw_control_header*>(control); }
   // How the ranks lie on nodes: all on this one, so that both numbers are the same. worldOf and localOf are the only places that rely
@@ -74,7 +77,7 @@ struct Comm : Malloced, Member {
   rhw_rank_line* ownLine() const { return line(ownLocal()); }
   const rhw_ledger* ledger() const { return elementOf<const rhw_ledger>(control, parts.ledger, 0); }
   // What its operations count; written by what runs them.
-  railhead::DeviceState* state() const { return &reinterpret_cast<railhead::ScratchHeader*>(team.heap[rank])->device; }
+  railhead::DeviceState* state() const { return &reinterpret_cast<railhead::ScratchHeader*>(team.heap(rank))->device; }
   int64_t deadlineNs() const;
 };
 

@@ -91,8 +91,8 @@ rh_result readConfig(const rh_comm_config* config, rhw_join* out, const Device**
 }
 
 // Maps a segment that the daemon promised to be at least bytes long and unable to shrink: without the seal another
-// process could truncate it and every later access would be a SIGBUS.
-rh_result mapSegment(int fd, uint64_t bytes, const char* what, int32_t rank, char** out) {
+// process could truncate it and every later access would be a SIGBUS. at: nullptr = anywhere, else addresses that are reserved.
+rh_result mapSegment(int fd, uint64_t bytes, const char* what, int32_t rank, char* at, char** out) {
   struct stat st;
   if (fstat(fd, &st) != 0) return fail(RH_ERR_SYSTEM, "comm_init: fstat of the %s: %s", what, strerror(errno));
   const int seals = fcntl(fd, F_GET_SEALS);
@@ -101,12 +101,36 @@ rh_result mapSegment(int fd, uint64_t bytes, const char* what, int32_t rank, cha
                 what, rank, static_cast<long long>(st.st_size), static_cast<unsigned>(seals),
                 static_cast<unsigned long long>(bytes));
   }
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  constexpr int access = PROT_READ | PROT_WRITE, flags = MAP_SHARED | MAP_NORESERVE;
+  // A MAP_FIXED that the file refuses leaves a hole, which another thread may fill: whether it refuses is found out elsewhere.
+  constexpr size_t kPage = 4096;
+  void* p = at == nullptr ? nullptr : mmap(nullptr, kPage, access, flags, fd, 0);
+  if (at != nullptr && p != MAP_FAILED) munmap(p, kPage);
+  if (p != MAP_FAILED) p = mmap(at, bytes, access, flags | (at == nullptr ? 0 : MAP_FIXED), fd, 0);
   if (p == MAP_FAILED) {
     return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: cannot map %llu bytes, the %s of rank %d: %s; a smaller heap_bytes or a "
                 "larger `ulimit -v` helps", static_cast<unsigned long long>(bytes), what, rank, strerror(errno));
   }
   *out = static_cast<char*>(p);
+  return RH_OK;
+}
+
+// Reserves addresses for the heaps of all ranks, at equal distances. Between two heaps nothing can be accessed.
+rh_result reserveHeaps(Comm* comm) {
+  constexpr uint64_t kHugePage = uint64_t{2} << 20;
+  uint64_t bytes = 0;
+  const uint64_t stride = (comm->heapBytes / kHugePage + 2) * kHugePage;
+  const bool tooLarge = comm->heapBytes > INT64_MAX || __builtin_mul_overflow(stride, static_cast<uint64_t>(comm->worldSize), &bytes);
+  void* p = MAP_FAILED;
+  errno = ENOMEM;
+  if (!tooLarge) p = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) {
+    return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: cannot map the heaps of %d ranks, %llu bytes each: %s; a smaller heap_bytes or a larger "
+                "`ulimit -v` helps", comm->worldSize, static_cast<unsigned long long>(comm->heapBytes), strerror(errno));
+  }
+  comm->heapsBytes = bytes;
+  comm->team.heaps = static_cast<char*>(p);
+  comm->team.heapStride = stride;
   return RH_OK;
 }
 
@@ -120,7 +144,7 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
     return fail(RH_ERR_PROTOCOL, "comm_init: the daemon formed a group of %u ranks, %u of them on this node; asked for were %d, all here", m.world,
                 m.local_size, comm->worldSize);
   }
-  rh_result r = mapSegment(fd, comm->controlBytes, "control segment", comm->rank, &comm->control);
+  rh_result r = mapSegment(fd, comm->controlBytes, "control segment", comm->rank, nullptr, &comm->control);
   if (r != RH_OK) return r;
   if (comm->header()->magic != RHW_CONTROL_MAGIC || comm->header()->version != RHW_CONTROL_VERSION) {
     return fail(RH_ERR_PROTOCOL, "comm_init: the control segment is not one of version %u", RHW_CONTROL_VERSION);
@@ -141,15 +165,17 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   team.pipeSlotBytes = m.pipe_slot_bytes;
   team.broadcastSlotBytes = m.broadcast_slot_bytes;
   team.llSlotBytes = kLLSlotBytes;
-  for (int32_t peer = 0; peer < comm->worldSize; peer++) {
-    team.calls[peer] = reinterpret_cast<CallWords*>(&comm->line(LocalRank{peer})->call);
-  }
+  team.heapBytes = comm->heapBytes;
+  team.scratchBytes = comm->scratchBytes;
+  team.regions = comm->shared;
+  team.calls = reinterpret_cast<char*>(&comm->line(LocalRank{0})->call);
+  team.callStride = comm->parts.lines.stride;
   team.spinNs = m.spin_ns;
   team.yieldNs = m.yield_ns;
   team.timeoutNs = int64_t{comm->timeoutMs} * 1000000;
   team.abortWord = reinterpret_cast<const uint32_t*>(&comm->header()->abort);  // little-endian: the low half comes first
   team.waitingFor = &comm->ownLine()->waiting_for;
-  return RH_OK;
+  return reserveHeaps(comm);
 }
 
 // Gives this rank's part of the control segment behind the lines its pages, and begins its flight record there.
@@ -172,13 +198,16 @@ rh_result startFlight(Comm* comm, int controlFd, int64_t deadlineNs) {
 // Takes one rank's heap. Keeps the descriptor of the rank's own.
 rh_result takeHeap(Comm* comm, const rhw_heap& m, int fd, bool* keptFd) {
   const int32_t rank = m.local;
-  if (rank >= comm->worldSize || comm->team.heap[rank] != nullptr) {
+  if (rank >= comm->worldSize || (comm->mappedHeaps >> rank & 1) != 0) {
     return fail(RH_ERR_PROTOCOL, "comm_init: an unexpected heap, of rank %d", rank);
   }
   comm->pids[rank] = m.pid;
   *keptFd = rank == comm->rank;
   if (*keptFd) comm->heapFd = fd;
-  return mapSegment(fd, comm->heapBytes, "heap", rank, &comm->team.heap[rank]);
+  char* heap = comm->team.heap(rank);
+  const rh_result r = mapSegment(fd, comm->heapBytes, "heap", rank, heap, &heap);
+  if (r == RH_OK) comm->mappedHeaps |= uint64_t{1} << rank;
+  return r;
 }
 
 rh_result unexpected(const Comm* comm, const Received& r, const char* expected) {

@@ -68,6 +68,9 @@ void describeCulprit(const Comm* comm, const Cause& c, char* out, size_t size) {
     case RH_ERR_TIMEOUT:
       snprintf(out, size, "%s did not arrive in %s within %u ms, as %s found", who, operationName(c.op), comm->timeoutMs, finder);
       break;
+    case RH_ERR_PROTOCOL:
+      snprintf(out, size, "%s offered memory in %s that it does not have, as %s found", who, operationName(c.op), finder);
+      break;
     case RH_ERR_ABORTED: snprintf(out, size, "%s called rh_comm_abort", who); break;
     case RH_ERR_BUSY: describeClash(comm, c, who, out, size); break;
     default: snprintf(out, size, "%s broke the group (%s)", who, rh_result_string(c.code)); break;

@@ -233,15 +233,18 @@ void fillTeam(Ep* ep) {
   t.combineRowBytes = static_cast<uint32_t>(shape.combineRowBytes);
   t.timeoutNs = comm->team.timeoutNs;
   t.abortWord = comm->team.abortWord;
-  for (int r = 0; r < comm->worldSize; r++) t.leases[r] = &comm->line(LocalRank{r})->lease.word;
-  for (int r = 0; r < comm->worldSize; r++) t.waitTurns[r] = &countersOf(comm, r)->waitTurns;
+  t.leases = reinterpret_cast<const char*>(&comm->line(LocalRank{0})->lease.word);
+  t.leaseStride = comm->parts.lines.stride;
+  t.waitTurns = reinterpret_cast<const char*>(&countersOf(comm, 0)->waitTurns);
+  t.waitTurnsStride = comm->parts.counters.stride;
   t.counters = countersOf(comm, comm->rank);
 }
 
 // Where the buffers of all ranks lie.
 void mapTeam(Ep* ep, uint64_t offset) {
   EpTeam& team = ep->buffer.team;
-  for (int r = 0; r < team.worldSize; r++) team.base[r] = ep->comm->team.heap[r] + offset;
+  team.buffers = ep->comm->team.heaps + offset;
+  team.bufferStride = ep->comm->team.heapStride;
   ep->buffer.flags = ep->comm->team;
   epPrepareFlags(team, &ep->quiet, &ep->buffer.flags);
   uint64_t* experts = &team.counters->experts;

@@ -84,7 +84,7 @@ namespace {
 // Memory that the call touches, as far as it may lie in windows. What is not known yet (rows) is taken for a byte.
 int extentsOf(const EpRequest& r, Extent* out) {
   const EpTeam& team = r.ep->team();
-  out[0] = {team.base[team.rank], team.layout.bytes};
+  out[0] = {team.base(team.rank), team.layout.bytes};
   out[1] = {r.send.x, size_t{r.send.routing.tokens} * r.ep->buffer.format.hidden};
   out[2] = {r.receive.x, static_cast<size_t>(r.receive.capacity)};
   out[3] = {r.combine.sums.yRows, r.combine.sums.yRows != nullptr};

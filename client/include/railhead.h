@@ -59,7 +59,7 @@ typedef enum rh_result {
   RH_ERR_DAEMON_LOST = 7,          /* no daemon answers; collectives go on, and so do set-up calls with the next daemon */
   RH_ERR_VERSION_MISMATCH = 8,     /* client and daemon have no protocol version in common */
   RH_ERR_PERMISSION = 9,           /* the other end of the socket runs as another user */
-  RH_ERR_PROTOCOL = 10,            /* the other end broke the protocol */
+  RH_ERR_PROTOCOL = 10,            /* the daemon, or another rank, broke the protocol */
   RH_ERR_TIMEOUT = 11,             /* a rank did not arrive before the deadline; the group is broken */
   RH_ERR_RANK_MISSING = 12,        /* the group did not form: ranks did not come before the deadline */
   RH_ERR_WORLD_SIZE_MISMATCH = 13, /* the ranks of a group named different world sizes */
@@ -338,8 +338,8 @@ rh_result rh_window_get_sharing(rh_window *window, rh_window_sharing *sharing);
  * live as long. A failure then breaks the group: later calls and rh_comm_get_status say why. One stream at a time may run calls of a
  * comm. A window that a captured call uses is not freed (BUSY); other memory is the caller's to keep. A graph that outlives its comm
  * keeps the comm's mappings, and its launches do nothing but fail.
- * Errors: INVALID_ARGUMENT, INVALID_HANDLE, UNSUPPORTED, BUSY, MISMATCH, and the cause of a broken group (RANK_DEAD, TIMEOUT,
- * ABORTED; BUSY: two streams at once). */
+ * Errors: INVALID_ARGUMENT, INVALID_HANDLE, UNSUPPORTED, BUSY, MISMATCH, PROTOCOL (a rank offered memory that it does not have), and
+ * the cause of a broken group (RANK_DEAD, TIMEOUT, ABORTED; BUSY: two streams at once). */
 
 /* recv[i] = reduction over ranks of send[i]. In place: send == recv. Where send and recv of every rank lie in windows, large
  * ones are zero-copy; the result is the same. Every rank gets the same bits: contributions are added in rank order within each

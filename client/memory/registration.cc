@@ -167,7 +167,7 @@ rh_result tooManyWindows(const Comm* comm) {
 void keepRegion(Comm* comm, uint32_t number, Region* region) {
   comm->regions[number] = region;
   if (number > comm->lastRegion) comm->lastRegion = number;
-  if (region->stagedLocal < 0) comm->team.regions[number] = region->parts;
+  if (region->stagedLocal < 0) comm->shared[number] = {region->bytes, region->parts};
 }
 
 // Runs the operation and gives the region to the comm or, where it came to nothing, ends it.
@@ -227,7 +227,7 @@ void dropRegion(Comm* comm, uint32_t number) {
   unmapPeers(comm->regions[number]);
   delete comm->regions[number];
   comm->regions[number] = nullptr;
-  comm->team.regions[number] = nullptr;
+  comm->shared[number] = {};
   while (comm->lastRegion > 0 && comm->regions[comm->lastRegion] == nullptr) comm->lastRegion--;
 }
 

@@ -18,7 +18,7 @@ struct Kept {
 
 const char* ownPartOf(const Window* w) {
   const Comm* comm = w->comm;
-  return w->region == 0 ? comm->team.heap[comm->rank] + w->offset : comm->regions[w->region]->own;
+  return w->region == 0 ? comm->team.heap(comm->rank) + w->offset : comm->regions[w->region]->own;
 }
 
 bool touches(const Window* w, const Extent* extents, int n) {

@@ -233,7 +233,7 @@ extern "C" rh_result rh_window_pointer(rh_window* handle, int32_t rank, void** o
   }
   const Region* region = window.get()->registered();
   if (region == nullptr) {
-    *out = comm->team.heap[rank] + window.get()->offset;
+    *out = comm->team.heap(rank) + window.get()->offset;
     return RH_OK;
   }
   if (region->stagedLocal >= 0 && rank != comm->rank) {

@@ -362,7 +362,7 @@ enum rhw_op {
 
 // The abort word, 64 bits. The group works while its low 32 bits are 0: waits poll them and futexes sleep on them. Whoever first
 // replaces such a word (compare-and-swap) decides what everyone reports; it never changes again.
-//   bits  0..7   rh_result: RH_ERR_RANK_DEAD, RH_ERR_TIMEOUT, RH_ERR_ABORTED, RH_ERR_MISMATCH or RH_ERR_BUSY
+//   bits  0..7   rh_result: RH_ERR_RANK_DEAD, RH_ERR_TIMEOUT, RH_ERR_ABORTED, RH_ERR_MISMATCH, RH_ERR_BUSY or RH_ERR_PROTOCOL
 //   bits  8..31  culprit, a world rank; RHW_NO_RANK = not known
 //   bits 32..39  rhw_op the culprit was last in (the reporter, where the culprit is not known)
 //   bits 40..63  world rank that reported it, RHW_NO_RANK = the daemon

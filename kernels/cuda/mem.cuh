@@ -13,7 +13,7 @@ struct WaitControl {
   const uint32_t* abortWord;  // 0 = the group works
   uint64_t timeoutNs;         // of a kernel's waits, from the first that finds nothing
   uint32_t* stop;             // a Stop: why a thread gave up
-  uint64_t* missing;          // bit r: rank r had not arrived then
+  uint64_t* missing;          // bit r: rank r had not arrived then, or is why
 };
 
 class Mem {
@@ -44,6 +44,10 @@ class Mem {
     if (since_ == 0) since_ = now;
     return now - since_ <= control_.timeoutNs || giveUp(Stop::kTimeout);
   }
+  RH_FN void refuse(int r) {
+    missing(r);
+    giveUp(Stop::kBadOffer);
+  }
   RH_FN void missing(int r) { atomicOr(reinterpret_cast<unsigned long long*>(control_.missing), 1ull << r); }
 
   RH_FN uint32_t loadState(const uint32_t* p) { return *p; }
@@ -52,6 +56,10 @@ class Mem {
   RH_FN void storeState(uint64_t* p, uint64_t v) { *p = v; }
   RH_FN void blockSync() { __syncthreads(); }
   RH_FN bool blockAll(bool v) { return __syncthreads_and(v) != 0; }
+  RH_FN uint64_t* blockWords() {
+    __shared__ uint64_t words[2 * kMaxWorldSize];
+    return words;
+  }
 
   RH_FN uint64_t loadFlagAcquire(const uint64_t* p) {
     uint64_t v;
@@ -65,7 +73,7 @@ class Mem {
     return v;
   }
   RH_FN void storeFlag(uint64_t* p, uint64_t v) { asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
-  RH_FN uint64_t loadOffer(const uint64_t* p) { return *p; }
+  RH_FN uint64_t loadOffer(const uint64_t* p) { return loadFlag(p); }
   RH_FN void storeOffer(uint64_t* p, uint64_t v) { *p = v; }
   template <class Elements>
   RH_FN typename Elements::Raw loadElements(const char* base, uint64_t tile, size_t count) {

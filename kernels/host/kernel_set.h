@@ -15,7 +15,7 @@
 
 namespace railhead::host {
 
-// How an operation ended. missing: bit r = rank r had not arrived when it gave up (kMismatch: has called something else).
+// How an operation ended. missing: bit r = rank r had not arrived when it gave up (kMismatch: has called something else; kBadOffer: has offered what it does not have).
 struct Outcome {
   Stop stop;
   uint64_t missing;

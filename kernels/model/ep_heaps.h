@@ -73,8 +73,8 @@ class EpHeaps {
     leases_.resize(n);
     world.memory.add(leases_.data(), 4 * n, 4, [](size_t unit) { return "lease of rank " + std::to_string(unit); }, isNoRanks);
     for (uint32_t& l : leases_) world.memory.initial(&l, 1);  // held
-    buffers_.resize(n);
-    for (auto& b : buffers_) b.resize(layout_.bytes / 64 + 1);
+    bufferLines_ = layout_.bytes / 64 + 1;
+    buffers_.resize(n * bufferLines_);
     teams_.resize(n);
     flags_.resize(n);
     for (int r = 0; r < script.worldSize; r++) makeTeam(r);
@@ -150,12 +150,13 @@ class EpHeaps {
     t.replicaBegin = each_.data();  // every expert is held once
     t.replicas = each_.data();
     t.ownExperts = own_[static_cast<size_t>(r)].data();
-    for (int q = 0; q < script_.worldSize; q++) {
-      t.localExperts[q] = static_cast<uint16_t>(own_[static_cast<size_t>(q)].size());
-      t.base[q] = reinterpret_cast<char*>(buffers_[static_cast<size_t>(q)].data());
-      t.leases[q] = lease(q);
-      t.waitTurns[q] = &counters_[static_cast<size_t>(q)].waitTurns;
-    }
+    for (int q = 0; q < script_.worldSize; q++) t.localExperts[q] = static_cast<uint16_t>(own_[static_cast<size_t>(q)].size());
+    t.buffers = reinterpret_cast<char*>(buffers_.data());
+    t.bufferStride = bufferLines_ * sizeof(Line);
+    t.leases = reinterpret_cast<const char*>(leases_.data());
+    t.leaseStride = sizeof(uint32_t);
+    t.waitTurns = reinterpret_cast<const char*>(&counters_[0].waitTurns);
+    t.waitTurnsStride = sizeof(EpCounters);
     t.counters = &counters_[static_cast<size_t>(r)];
     t.timeoutNs = script_.ticks == 0 ? INT64_MAX / 16 : script_.ticks * World::kTickNs;
     t.abortWord = &abort_;
@@ -173,7 +174,7 @@ class EpHeaps {
     const EpTeam& t = team(r);
     const std::string of = " of rank " + std::to_string(r);
     world_.memory.add(
-        t.base[r] + layout_.links, sizeof(EpLine) * static_cast<size_t>(t.worldSize), 4,
+        t.base(r) + layout_.links, sizeof(EpLine) * static_cast<size_t>(t.worldSize), 4,
         [=](size_t unit) {
           static const char* const names[] = {"counts", "tail", "combine tail", "counts head", "head", "combine head"};
           const size_t flag = unit % 16 / 2;
@@ -223,7 +224,8 @@ class EpHeaps {
   World& world_;
   const EpScript& script_;
   const EpLayout layout_;
-  std::vector<std::vector<Line>> buffers_;
+  size_t bufferLines_ = 0;  // of a rank
+  std::vector<Line> buffers_;
   std::vector<EpTeam> teams_;
   std::vector<FlagTeam> flags_;
   std::vector<uint32_t> leases_;

@@ -18,7 +18,6 @@ class FlagHeaps {
   FlagHeaps(World& world, int worldSize, int reduceGroup, uint32_t blockBytes, uint32_t windowCount, uint32_t slotBytes, uint32_t llSlotBytes)
       : world_(world), worldSize_(worldSize), windowBytes_(windowCount * 4) {
     const auto n = static_cast<size_t>(worldSize);
-    heaps_.resize(n);
     teams_.resize(n);
     calls_.resize(n);
     world.memory.add(&abort_, 4, 4, [](size_t) { return std::string("abort"); });
@@ -30,7 +29,8 @@ class FlagHeaps {
         },
         [](size_t unit, int rank, uint64_t) { return static_cast<size_t>(rank) == unit / 3; });
     windows_ = scratchBytes(worldSize, blockBytes, slotBytes, slotBytes, llSlotBytes);
-    for (auto& heap : heaps_) heap.resize((windows_ + 2 * windowBytes_ + 127) / 64);
+    heapLines_ = (windows_ + 2 * windowBytes_ + 127) / 64;
+    heaps_.resize(n * heapLines_);
     for (int r = 0; r < worldSize; r++) makeTeam(r, reduceGroup, blockBytes, slotBytes, llSlotBytes);
     for (int r = 0; r < worldSize; r++) addHeap(r);
   }
@@ -46,7 +46,7 @@ class FlagHeaps {
     char bytes[64];
   };
 
-  char* base(int r) { return reinterpret_cast<char*>(heaps_[static_cast<size_t>(r)].data()); }
+  char* base(int r) { return reinterpret_cast<char*>(&heaps_[static_cast<size_t>(r) * heapLines_]); }
 
   void makeTeam(int r, int reduceGroup, uint32_t blockBytes, uint32_t slotBytes, uint32_t llSlotBytes) {
     FlagTeam& t = team(r);
@@ -59,10 +59,12 @@ class FlagHeaps {
     t.llSlotBytes = llSlotBytes;
     t.spinNs = 0;
     t.timeoutNs = 1000;
-    for (int q = 0; q < worldSize_; q++) {
-      t.heap[q] = base(q);
-      t.calls[q] = &calls_[static_cast<size_t>(q)];
-    }
+    t.heaps = base(0);
+    t.heapStride = heapLines_ * sizeof(Line);
+    t.heapBytes = windows_ + 2 * windowBytes_;
+    t.scratchBytes = windows_;
+    t.calls = reinterpret_cast<char*>(calls_.data());
+    t.callStride = sizeof(CallWords);
     t.abortWord = &abort_;
     t.waitingFor = &waitingFor_;
   }
@@ -149,7 +151,8 @@ class FlagHeaps {
   World& world_;
   int worldSize_;
   uint64_t windowBytes_, windows_ = 0;
-  std::vector<std::vector<Line>> heaps_;
+  size_t heapLines_ = 0;  // of a rank
+  std::vector<Line> heaps_;
   std::vector<FlagTeam> teams_;
   std::vector<CallWords> calls_;
   uint32_t abort_ = 0;

@@ -58,6 +58,7 @@ struct FlagShape {
   bool isSigned = true;
   bool abort = false;  // the last rank does not make the last call; somebody sets the abort word
   int odd = -1;        // this call is another one on rank 0 than elsewhere: oddCall
+  bool badOffer = false;  // in the last call, a pull, rank 0 offers memory that it does not have
   Call oddCall = {FlagAlgorithm::kBarrier};
 };
 
@@ -131,12 +132,16 @@ class FlagRun {
       FlagMem mem(world_);
       Flags<FlagMem> flags(mem, *job.team);
       Stop stop = Stop::kNone;
+      const bool isBad = shape_.badOffer && c + 1 == shape_.calls.size();
       if (!run(job, mem, flags, &stop)) {
+        if (isBad && stop == Stop::kBadOffer) return abort();  // as the client does
+        if (isBad && stop == Stop::kAborted) return;
         if (stop == Stop::kMismatch && shape_.odd >= 0) abort();  // as the client does
         if ((stop != Stop::kAborted || (!shape_.abort && shape_.odd < 0)) && (stop != Stop::kMismatch || shape_.odd < 0)) world_.fail("gave up");
         return;
       }
       if (lacksARank) world_.fail("call %zu ended without one of the ranks", c);
+      if (isBad) world_.fail("call %zu took an offer of what rank 0 does not have", c);
       // A root may not notice a difference at once; everybody has with the next exchange, which is the last call.
       if (shape_.odd >= 0 && c + 1 == shape_.calls.size()) world_.fail("all calls ended though one differed");
       if (static_cast<int>(c) == shape_.odd && r != 0 && hearsFromRank0(job)) world_.fail("call %zu ended though rank 0 was in another one", c);
@@ -167,6 +172,7 @@ class FlagRun {
       Exchange exchange(mem, *job.team);
       const bool ok = collective(job, exchange);
       *stop = exchange.stop();
+      if (*stop == Stop::kBadOffer && exchange.missing() != 1) world_.fail("blames another rank than 0 for its offer");
       return ok;
     }
     const bool ok = pipe(job, mem, flags);
@@ -194,8 +200,9 @@ class FlagRun {
     const bool second = ((mix(static_cast<uint64_t>(job.operation), static_cast<uint64_t>(r)) >> 20) & 1) != 0;
     const bool has = !call.oneHasNoWindow || r != 0;
     const uint64_t from = heaps_.window(second), to = call.inPlace ? from : heaps_.window(!second);
-    const uint64_t offer = has ? from : kNoOffset;
-    for (size_t i = 0; has && i < job.send.size(); i++) world_.store(job.team->heap[r] + from + 4 * i, 4, job.send[i], false, "store");
+    const bool isBad = shape_.badOffer && r == 0 && job.operation + 1 == static_cast<int>(shape_.calls.size());
+    const uint64_t offer = isBad ? badOffer(job) : has ? from : kNoOffset;
+    for (size_t i = 0; has && i < job.send.size(); i++) world_.store(job.team->heap(r) + from + 4 * i, 4, job.send[i], false, "store");
     bool zeroCopy = true, ok = false;
     switch (call.algorithm) {
       case F::kPull: ok = allReducePull(exchange, Elements(), offer, has ? to : kNoOffset, call.count, &zeroCopy); break;
@@ -207,9 +214,16 @@ class FlagRun {
     if (zeroCopy == call.oneHasNoWindow) world_.fail("call %d: wrong about who has a window", job.operation);
     if (!zeroCopy) return stepBack(job, exchange);
     for (size_t i = 0; call.algorithm == F::kPull && i < job.out().size(); i++) {
-      job.out()[i] = static_cast<uint32_t>(world_.load(job.team->heap[r] + to + 4 * i, 4, false, "load"));
+      job.out()[i] = static_cast<uint32_t>(world_.load(job.team->heap(r) + to + 4 * i, 4, false, "load"));
     }
     return true;
+  }
+  // Too near the end, too far, in the scratch, in a region that is none.
+  uint64_t badOffer(const Job& job) const {
+    const uint64_t end = job.team->heapBytes, bytes = job.send.size() * 4;
+    const uint64_t offers[] = {end - bytes + 4, end + 4, uint64_t{1} << 40, heaps_.window(false) - 4, uint64_t{1} << kOfferRegionShift,
+                               uint64_t{kMaxRegions} << kOfferRegionShift, kNoOffset - 1};
+    return offers[mix(static_cast<uint64_t>(job.operation), bytes) % (sizeof offers / sizeof *offers)];
   }
   bool stepBack(Job& job, Exchange& exchange) {
     const uint32_t n = job.call->count;

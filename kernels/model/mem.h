@@ -17,6 +17,7 @@ namespace railhead::model {
 struct Block {
   Barrier barrier;
   std::vector<float> partial;
+  uint64_t words[2 * kMaxWorldSize];
 };
 struct Grid {
   int blocks, blockThreads;
@@ -90,6 +91,12 @@ class PacketMem {
 
   void blockSync() { world_.meet(mine().barrier, false); }
   bool blockAll(bool v) { return blockSum(v ? 0 : 1) == 0; }
+  uint64_t* blockWords() { return mine().words; }
+  void refuse(int r) {
+    missing(r);
+    refused_ = true;
+  }
+  bool refused() const { return refused_; }
   bool countBlock(uint32_t* word) {
     if (grid_.blocks == 1) return true;
     if (world_.add(word, 4, 1, "count block") != blocks() - 1) return false;
@@ -129,6 +136,7 @@ class PacketMem {
   uint32_t thread_;
   const uint32_t* abortWord_;
   uint64_t missing_ = 0;
+  bool refused_ = false;
 };
 
 class FlagMem {

@@ -102,6 +102,8 @@ constexpr MutantEntry kMutants[] = {
     {Mutant::kEpMissingNotCleared, "ep-death", "rows that a dead rank has not sent stay as they are"},
     {Mutant::kEpDropIgnoresAbort, "ep-abort", "where deaths are survived, so are aborts"},
     {Mutant::kEpCombineReleasesEveryToken, "ep-ht", "a chunk of partial sums is given back with each of its tokens"},
+    {Mutant::kOfferNotBounded, "flags-bad-offer", "where offers lie is not looked at"},
+    {Mutant::kBlockOfferNotBounded, "packets-bad-offer", "where offers of blocks lie is not looked at"},
     {Mutant::kRecordNotInvalidated, "records", "a flight record keeps its number while it is written over"},
     {Mutant::kRecordWithoutFence, "records", "no fence behind taking a record's number away"},
     {Mutant::kRecordNumberRelaxed, "records", "a record's number without release"},

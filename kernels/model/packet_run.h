@@ -35,6 +35,7 @@ struct PacketShape {
   uint32_t windowCount = 0;  // elements of each of a rank's two windows
   std::vector<Kernel> kernels;
   bool abort = false;  // the last rank does not run its last kernel; somebody sets the abort word
+  bool badOffer = false;  // in the last kernel, a pull, rank 0 offers memory that it does not have
 };
 
 class PacketRun {
@@ -101,7 +102,7 @@ class PacketRun {
   struct Job {
     std::vector<uint32_t> send, recv, out;  // send is recv when in place; RMSNorm: x, residual, out
     Grid grid;
-    bool ran = false, broken = false;
+    bool ran = false, broken = false, refused = false;
   };
 
   static size_t size(int n) { return static_cast<size_t>(n); }
@@ -139,19 +140,17 @@ class PacketRun {
 
   void setUpWindows() {
     const size_t n = size(shape_.worldSize), windowBytes = shape_.windowCount * 4;
-    heaps_.resize(n);
-    lines_.resize(n);
+    heaps_.resize(n * shape_.windowCount * 2);
+    lines_.resize(n * n * kMaxBlocks);
     blockTeams_.resize(n);
     blockStates_.resize(n);
     for (size_t r = 0; r < n; r++) {
       const std::string of = " of rank " + std::to_string(r);
-      heaps_[r].resize(shape_.windowCount * 2);
-      world_.memory.add(heaps_[r].data(), 2 * windowBytes, 4, [=](size_t unit) {
+      world_.memory.add(heapOf(r), 2 * windowBytes, 4, [=](size_t unit) {
         return "window " + std::to_string(unit * 4 / windowBytes) + of + " element " + std::to_string(unit % (windowBytes / 4));
       });
-      lines_[r].resize(n * kMaxBlocks);
       world_.memory.add(
-          lines_[r].data(), lines_[r].size() * sizeof(BlockLine), 8,
+          &lines_[r * n * kMaxBlocks], n * kMaxBlocks * sizeof(BlockLine), 8,
           [=](size_t unit) {
             static const char* const kWords[] = {"generation", "send offer", "recv offer", "pad"};
             return kWords[unit % 4] + std::string(" for block ") + std::to_string(unit / 4 / n) + of + " from " + std::to_string(unit / 4 % n);
@@ -167,12 +166,14 @@ class PacketRun {
       team.worldSize = shape_.worldSize;
       team.reduceGroup = shape_.reduceGroup;
       team.state = &blockStates_[r];
-      for (size_t q = 0; q < n; q++) {
-        team.lines[q] = lines_[q].data();
-        team.heap[q] = reinterpret_cast<char*>(heaps_[q].data());
-      }
+      team.lines = lines_.data();
+      team.lineStride = static_cast<uint32_t>(n * kMaxBlocks);
+      team.heaps = heapOf(0);
+      team.heapStride = team.heapBytes = 2 * windowBytes;
     }
   }
+
+  char* heapOf(size_t r) { return reinterpret_cast<char*>(&heaps_[r * shape_.windowCount * 2]); }
 
   void thread(int r, int t) {
     for (size_t k = 0; k < shape_.kernels.size(); k++) {
@@ -193,7 +194,7 @@ class PacketRun {
     Job& job = jobs_[size(r)][k];
     const Kernel& what = shape_.kernels[k];
     for (size_t i = size(t); i < what.count; i += size(ends_[size(r)].expected)) {
-      char* at = blockTeams_[size(r)].heap[r] + windowOf(r, k, fill) + 4 * i;
+      char* at = heapOf(size(r)) + windowOf(r, k, fill) + 4 * i;
       if (fill) {
         world_.store(at, 4, job.send[i], false, "fill");
       } else {
@@ -213,11 +214,23 @@ class PacketRun {
     const bool has = hasWindow(r, what);
     BlockExchange<PacketMem> exchange(mem, blockTeams_[size(r)]);
     bool zeroCopy = true;
-    bool ok = allReducePull(exchange, Elements(), has ? windowOf(r, k, true) : kNoOffset, has ? windowOf(r, k, false) : kNoOffset, what.count, &zeroCopy);
+    uint64_t sendAt = has ? windowOf(r, k, true) : kNoOffset, recvAt = has ? windowOf(r, k, false) : kNoOffset;
+    if (r == 0 && isBad(k)) (mix(k, 1) % 2 == 0 ? sendAt : recvAt) = badOffer(k);
+    bool ok = allReducePull(exchange, Elements(), sendAt, recvAt, what.count, &zeroCopy);
     exchange.finish();
+    if (mem.refused() && mem.missing() != 1) world_.fail("blames another rank than 0 for its offer");
+    if (mem.refused()) jobs_[size(r)][k].refused = true;
     if (ok && zeroCopy == what.oneHasNoWindow) world_.fail("kernel %zu: wrong about who has a window", k);
     if (ok && !zeroCopy) ok = allReduceTwoshot(packets, Elements(), send, recv, what.count);
     return ok;
+  }
+
+  bool isBad(size_t k) const { return shape_.badOffer && k + 1 == shape_.kernels.size(); }
+  // Too near the end, or too far.
+  uint64_t badOffer(size_t k) const {
+    const uint64_t end = uint64_t{shape_.windowCount} * 8;
+    const uint64_t offers[] = {end - shape_.kernels[k].count * 4 + 4, end + 4, uint64_t{1} << 40, kNoOffset - 1};
+    return offers[mix(k, shape_.kernels[k].count) % 4];
   }
 
   void kernel(int r, int t, size_t k, Job& job) {
@@ -241,10 +254,11 @@ class PacketRun {
       }
     }
     exchange.finish();
+    if (ok && isBad(k)) world_.fail("took an offer of what rank 0 does not have");
     if (ok) return;
     job.broken = true;
-    if (!shape_.abort) world_.fail("gave up");
-    if ((mem.missing() >> r & 1) != 0) world_.fail("says that it waited for itself");
+    if (!shape_.abort && !isBad(k)) world_.fail("gave up");
+    if (!isBad(k) && (mem.missing() >> r & 1) != 0) world_.fail("says that it waited for itself");
   }
 
   std::string checkKernel(int r, size_t k) const {
@@ -253,6 +267,7 @@ class PacketRun {
     if (shape_.abort && k + 1 == shape_.kernels.size() && job.ran && !job.broken) {
       return "rank " + std::to_string(r) + " ended the last kernel without one of the ranks";
     }
+    if (isBad(k)) return job.refused ? "" : "rank " + std::to_string(r) + " does not say whose offer was wrong";
     if (shape_.abort && (!job.ran || job.broken)) return "";
     for (size_t i = 0; i < kernel.count; i++) {
       uint32_t want = reference(static_cast<int>(k), shape_.worldSize, shape_.reduceGroup, i);
@@ -282,8 +297,8 @@ class PacketRun {
   const PacketShape& shape_;
   std::vector<std::vector<uint64_t>> inboxes_;
   std::vector<PacketState> states_;
-  std::vector<std::vector<uint32_t>> heaps_;  // of pull: each rank's two windows
-  std::vector<std::vector<BlockLine>> lines_;
+  std::vector<uint32_t> heaps_;  // of pull: each rank's two windows
+  std::vector<BlockLine> lines_;
   std::vector<BlockState> blockStates_;
   std::vector<BlockTeam> blockTeams_;
   uint32_t abort_ = 0;

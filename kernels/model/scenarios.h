@@ -90,6 +90,15 @@ inline PacketShape pulls(Random& random) {
   for (int n = 2 + random.below(4); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, random.oneIn(4) ? P::kTwoshot : P::kPull, 1));
   return shape;
 }
+inline PacketShape badOffers(Random& random) {
+  PacketShape shape = pulls(random);
+  shape.kernels.push_back(anyKernel(random, shape, P::kPull, 1));
+  Kernel& last = shape.kernels.back();
+  last.oneHasNoWindow = false;
+  if (last.count == 0) last.count = 1;
+  shape.badOffer = true;
+  return shape;
+}
 inline PacketShape mixedKernels(Random& random) {
   PacketShape shape = anyRanks(random);
   for (int n = 3 + random.below(5); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, static_cast<P>(random.below(4)), 1));
@@ -188,6 +197,16 @@ inline FlagShape withPipes(Random& random) {
 inline FlagShape oneshotCalls(Random& random) { return calls(random, {F::kOneshot}, anyFlagRanks(random)); }
 inline FlagShape twoshotCalls(Random& random) { return calls(random, {F::kTwoshot}, anyFlagRanks(random)); }
 inline FlagShape pullCalls(Random& random) { return calls(random, {F::kPull}, anyFlagRanks(random)); }
+inline FlagShape badOfferCalls(Random& random) {
+  constexpr F kinds[] = {F::kPull, F::kAllGatherPull, F::kReduceScatterPull, F::kAllToAllPull};
+  FlagShape shape = pullCalls(random);
+  shape.calls.push_back(anyCall(random, shape, kinds[random.below(4)]));
+  Call& last = shape.calls.back();
+  last.oneHasNoWindow = false;
+  if (last.count == 0) last.count = 1;
+  shape.badOffer = true;
+  return shape;
+}
 inline FlagShape exchangeCalls(Random& random) {
   return calls(random, {F::kAllGather, F::kAllGatherPull, F::kReduceScatter, F::kReduceScatterPull, F::kAllToAll, F::kAllToAllPull}, anyFlagRanks(random));
 }
@@ -315,6 +334,7 @@ inline const std::vector<Scenario>& scenarios() {
       {"packets-twoshot", false, twoshots, nullptr, "2 to 5 ranks, slices that may be short or empty"},
       {"packets-rmsnorm", false, rmsNorms, nullptr, "rows dealt out to blocks"},
       {"packets-pull", false, pulls, nullptr, "windows, in place and not, blocks of threads, and packets in turn"},
+      {"packets-bad-offer", false, badOffers, nullptr, "a rank offers memory that it does not have: everybody leaves and says who"},
       {"packets-mixed", false, mixedKernels, nullptr, "kernels of all algorithms, sizes and grids in turn"},
       {"packets-chunks", false, chunkedKernels, nullptr, "several chunks in a kernel"},
       {"packets-long", false, longStreams, nullptr, "more kernels than there are epochs"},
@@ -322,6 +342,7 @@ inline const std::vector<Scenario>& scenarios() {
       {"flags-oneshot", false, nullptr, oneshotCalls, "2 to 5 ranks"},
       {"flags-twoshot", false, nullptr, twoshotCalls, "2 to 5 ranks"},
       {"flags-pull", false, nullptr, pullCalls, "windows, in place and not"},
+      {"flags-bad-offer", false, nullptr, badOfferCalls, "a rank offers memory that it does not have: everybody leaves and says who"},
       {"flags-exchanges", false, nullptr, exchangeCalls, "all-gather, reduce-scatter and all-to-all, staged and between windows"},
       {"flags-rooted", false, nullptr, rootedCalls, "broadcast and reduce over pipes, roots in turn"},
       {"flags-transfers", false, nullptr, transferCalls, "gather, scatter, and messages between all neighbours at the same time"},

@@ -127,7 +127,7 @@ void rank(const Options& o, FlagTeam& team) {
     const uint64_t shared = mix(o.seed ^ static_cast<uint64_t>(n));  // the same on all ranks
     dawdle(mix(shared + static_cast<uint64_t>(team.rank)));
     const bool windows = (shared >> 40 & 1) != 0;
-    int32_t* memory = windows ? reinterpret_cast<int32_t*>(team.heap[team.rank] + kWindow) : own.data();
+    int32_t* memory = windows ? reinterpret_cast<int32_t*>(team.heap(team.rank) + kWindow) : own.data();
     Round round = {o, team, n, static_cast<What>(shared % static_cast<uint64_t>(What::kLast)), windows,
                    static_cast<int>((shared >> 8) % static_cast<uint64_t>(o.world)),
                    static_cast<size_t>(shared >> 16) % (kMaxCount / static_cast<size_t>(o.world)), memory, memory + kMaxCount};

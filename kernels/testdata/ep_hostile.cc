@@ -1,5 +1,6 @@
 // One rank's dispatch and combine among ranks that have written anything at all into its buffer: everything it touches is its own
 // (the address sanitizer watches every array), and the rows of its own tokens are whole.
+#include <sanitizer/asan_interface.h>
 #include <string.h>
 
 #include <memory>
@@ -45,7 +46,7 @@ struct Run {
   EpFlight flight = {}, other = {};
   std::vector<uint8_t> expertRank;
   std::vector<uint16_t> expertLocal, each, own;
-  std::unique_ptr<char, Freer> buffers[kWorld];
+  std::unique_ptr<char, Freer> buffers;  // with poisoned memory between them
   std::unique_ptr<EpCounters> counters = std::make_unique<EpCounters>();
   uint32_t abortWord = 0, quiet = 0, leases[kWorld] = {};
   uint64_t waitTurns[kWorld] = {};
@@ -100,12 +101,15 @@ struct Run {
     team.counters = counters.get();
     team.timeoutNs = 1;
     team.abortWord = &abortWord;
-    for (int r = 0; r < kWorld; r++) {
-      buffers[r].reset(static_cast<char*>(aligned_alloc(64, team.layout.bytes)));
-      team.base[r] = buffers[r].get();
-      team.leases[r] = &leases[r];
-      team.waitTurns[r] = &waitTurns[r];
-    }
+    constexpr uint64_t kGap = 4096;
+    team.bufferStride = team.layout.bytes + kGap;
+    buffers.reset(static_cast<char*>(aligned_alloc(64, kWorld * team.bufferStride)));
+    team.buffers = buffers.get();
+    for (int r = 0; r < kWorld; r++) ASAN_POISON_MEMORY_REGION(team.base(r) + team.layout.bytes, kGap);
+    team.leases = reinterpret_cast<const char*>(leases);
+    team.leaseStride = sizeof *leases;
+    team.waitTurns = reinterpret_cast<const char*>(waitTurns);
+    team.waitTurnsStride = sizeof *waitTurns;
     flags.rank = kRank;
     flags.worldSize = kWorld;
     flags.timeoutNs = 1;
@@ -137,7 +141,7 @@ struct Run {
 
   // What others may have written: all of it, this rank's own state too.
   void litter() {
-    char* mine = team.base[kRank];
+    char* mine = team.base(kRank);
     for (uint64_t i = 0; i < team.layout.bytes; i += 8) {
       const uint64_t word = dice.oneIn(2) ? dice.random() : dice.random() >> dice.below(64);
       memcpy(mine + i, &word, 8);

@@ -41,15 +41,10 @@ inline uint64_t mix(uint64_t x) {
 }
 
 struct Group {
-  explicit Group(const Options& o, int64_t timeoutNs) : teams(static_cast<size_t>(o.world)), heaps(teams.size()), waiting(teams.size()), calls(teams.size()) {
-    const size_t bytes = kWindow + 2 * kMaxCount * sizeof(float);
-    for (auto& heap : heaps) {
-      heap = static_cast<char*>(aligned_alloc(64, bytes));
-      memset(heap, 0, bytes);
-      auto* header = reinterpret_cast<ScratchHeader*>(heap);
-      header->generation = o.firstEpoch;
-      header->published.generation.value = o.firstEpoch;
-    }
+  explicit Group(const Options& o, int64_t timeoutNs) : teams(static_cast<size_t>(o.world)), waiting(teams.size()), calls(teams.size()) {
+    const size_t bytes = kWindow + 2 * kMaxCount * sizeof(float), stride = (bytes + 63) / 64 * 64;
+    heaps = static_cast<char*>(aligned_alloc(64, stride * teams.size()));
+    memset(heaps, 0, stride * teams.size());
     for (int r = 0; r < o.world; r++) {
       FlagTeam& team = teams[static_cast<size_t>(r)];
       team = {};
@@ -62,21 +57,22 @@ struct Group {
       team.spinNs = o.spinNs;
       team.yieldNs = o.seed % 2 == 0 ? 0 : 4000;
       team.timeoutNs = timeoutNs;
-      for (int peer = 0; peer < o.world; peer++) {
-        team.heap[peer] = heaps[static_cast<size_t>(peer)];
-        team.calls[peer] = &calls[static_cast<size_t>(peer)];
-      }
+      team.heaps = heaps;
+      team.heapStride = stride;
+      team.heapBytes = bytes;
+      team.scratchBytes = kWindow;
+      team.calls = reinterpret_cast<char*>(calls.data());
+      team.callStride = sizeof(CallWords);
+      header(r)->generation = header(r)->published.generation.value = o.firstEpoch;
       team.abortWord = &abortWord;
       team.waitingFor = &waiting[static_cast<size_t>(r)];
     }
   }
-  ~Group() {
-    for (char* heap : heaps) free(heap);
-  }
-  ScratchHeader* header(int r) { return reinterpret_cast<ScratchHeader*>(heaps[static_cast<size_t>(r)]); }
+  ~Group() { free(heaps); }
+  ScratchHeader* header(int r) { return reinterpret_cast<ScratchHeader*>(teams[static_cast<size_t>(r)].heap(r)); }
 
   std::vector<FlagTeam> teams;
-  std::vector<char*> heaps;
+  char* heaps;
   std::vector<uint64_t> waiting;
   std::vector<CallWords> calls;
   uint32_t abortWord = 0;

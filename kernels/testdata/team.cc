@@ -55,7 +55,7 @@ void sums(const Options& o) {
         default: {
           // Some rank's buffer is in no window now and then: nobody may take the zero-copy way then.
           const bool all = (shared >> 50 & 1) != 0;
-          auto* window = reinterpret_cast<float*>(team.heap[rank] + kWindow);
+          auto* window = reinterpret_cast<float*>(team.heap(rank) + kWindow);
           memcpy(window, in, count * sizeof(float));
           const bool here = all || (shared >> 52) % static_cast<uint64_t>(o.world) != static_cast<uint64_t>(rank);
           const uint64_t sendAt = here ? kWindow : kNoOffset;
@@ -64,7 +64,7 @@ void sums(const Options& o) {
           CHECK(f32.pull(team, sum, sendAt, recvAt, count, &zeroCopy).stop == Stop::kNone);
           CHECK(zeroCopy == all);
           if (zeroCopy) {
-            memcpy(out, team.heap[rank] + recvAt, count * sizeof(float));
+            memcpy(out, team.heap(rank) + recvAt, count * sizeof(float));
           } else {
             CHECK(f32.twoshot(team, sum, in, out, count).stop == Stop::kNone);
           }

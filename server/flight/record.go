@@ -44,6 +44,7 @@ const (
 	Aborted    State = "aborted"
 	TimedOut   State = "timeout"
 	Mismatched State = "mismatch"
+	BadOffer   State = "bad_offer" // a rank offered memory that it does not have
 )
 
 // Ring gives the words of a rank's flight record; word i of record k is number k*wire.FlightWords+i. It may return nil.
@@ -149,7 +150,7 @@ func read(ring Ring, slot int) (w wire.FlightRecord, ok bool) {
 var (
 	dtypes     = []string{"f32", "bf16", "f64", "f16", "fp8_e4m3", "fp8_e5m2", "i8", "u8", "i32", "i64", "u64"} // by rh_dtype
 	reductions = []string{"sum", "prod", "min", "max", "avg", "pre_mul_sum"}
-	outcomes   = []State{Done, Aborted, TimedOut, Mismatched} // by railhead::Stop
+	outcomes   = []State{Done, Aborted, TimedOut, Mismatched, BadOffer} // by railhead::Stop
 )
 
 // noValue in a field of a call stands for none, nobody in place of a root or peer.

@@ -90,6 +90,8 @@ func (g *group) reported(a wire.Abort) (wire.Abort, string) {
 		return a, culprit + " made another call than the other ranks"
 	case wire.ResultBusy:
 		return a, culprit + " ran operations of this comm on two streams at the same time"
+	case wire.ResultProtocol:
+		return a, fmt.Sprintf("%s offered memory in %s that it does not have, as %s found", culprit, a.Op, reporter)
 	}
 	text := fmt.Sprintf("%s wrote %q into the abort word, which is no cause that a rank can give", reporter, a.Code)
 	a.Code = wire.ResultProtocol

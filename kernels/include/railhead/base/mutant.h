@@ -120,6 +120,9 @@ enum class Mutant : int {
   kRecordReadWithoutFence = 95,
   // ep_combine.h
   kEpCombineReleasesEveryToken = 96,
+  // flag_exchange.h, block_exchange.h
+  kOfferNotBounded = 97,
+  kBlockOfferNotBounded = 98,
 };
 
 #if defined(RH_MODEL)

@@ -26,8 +26,9 @@ constexpr int kMaxWorldSize = 64;
 // Pull: the offset of a buffer that is not in its rank's heap.
 constexpr uint64_t kNoOffset = ~uint64_t{0};
 
-// Why a kernel gave up. The numbers are the ABI between kernels and client.
-enum class Stop : uint32_t { kNone = 0, kAborted = 1, kTimeout = 2, kMismatch = 3 };
+// Why a kernel gave up. The numbers are the ABI between kernels and client. kBadOffer: a rank offered memory that it does not have
+// (pull).
+enum class Stop : uint32_t { kNone = 0, kAborted = 1, kTimeout = 2, kMismatch = 3, kBadOffer = 4 };
 
 // The number of the lowest bit that is set. One is.
 RH_FN int lowestBit(uint64_t bits) {

@@ -47,7 +47,7 @@ bool allToAllPull(Exchange& exchange, const Elements& e, uint64_t sendOffer, cha
   exchange.beginEpoch();
   exchange.offer(sendOffer, kNoOffset);
   if (!exchange.meet(0)) return false;
-  *zeroCopy = exchange.allOfferedSend();
+  if (!exchange.readOffers(static_cast<uint64_t>(exchange.worldSize()) * count * Elements::kBytes, false, zeroCopy)) return false;
   if (!*zeroCopy) return exchange.stepBack();
   for (int k = 0; k < exchange.worldSize(); k++) {
     const int r = (exchange.rank() + k) % exchange.worldSize();

@@ -41,7 +41,7 @@ bool allGatherPull(Exchange& exchange, const Elements& e, uint64_t sendOffer, co
   exchange.beginEpoch();
   exchange.offer(sendOffer, kNoOffset);
   if (!exchange.meet(0)) return false;
-  *zeroCopy = exchange.allOfferedSend();
+  if (!exchange.readOffers(count * Elements::kBytes, false, zeroCopy)) return false;
   if (!*zeroCopy) return exchange.stepBack();
   for (int k = 0; k < exchange.worldSize(); k++) {
     // Beginning with this rank, so that not all read from the same one at once.

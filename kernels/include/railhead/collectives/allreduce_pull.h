@@ -11,7 +11,7 @@ namespace railhead {
 
 // send and recv are offsets in this rank's heap, or kNoOffset; they may be the same. The first exchange is a barrier (every
 // rank's send is complete) that also tells everybody everybody's offsets. Where a rank has none, *zeroCopy is false on every
-// rank and nothing was done: all have seen the same offers. Otherwise a slice is touched by its owner only until the second
+// rank and nothing was done: all have seen the same offers. (A rank that offers what it does not have ends the operation.) Otherwise a slice is touched by its owner only until the second
 // exchange, after which every rank's recv is complete.
 template <class Elements, class Exchange>
 RH_FN bool allReducePull(Exchange& exchange, const Elements& e, uint64_t send, uint64_t recv, size_t count, bool* zeroCopy) {
@@ -25,7 +25,7 @@ RH_FN bool allReducePull(Exchange& exchange, const Elements& e, uint64_t send, u
   exchange.beginEpoch();
   exchange.offer(send, recv);
   if (!mutated(Mutant::kPullWithoutFirstBarrier) && !exchange.meet(0)) return false;
-  *zeroCopy = exchange.allOffered();
+  if (!exchange.readOffers(count * Elements::kBytes, true, zeroCopy)) return false;
   if (!*zeroCopy) return exchange.stepBack();
   RH_ROLLED
   for (uint64_t i = begin + exchange.first(); i < end; i += exchange.step()) {

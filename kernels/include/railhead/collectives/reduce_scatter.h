@@ -52,7 +52,7 @@ bool reduceScatterPull(Exchange& exchange, const Elements& e, uint64_t sendOffer
   exchange.beginEpoch();
   exchange.offer(sendOffer, kNoOffset);
   if (!exchange.meet(0)) return false;
-  *zeroCopy = exchange.allOfferedSend();
+  if (!exchange.readOffers(static_cast<uint64_t>(exchange.worldSize()) * count * Elements::kBytes, false, zeroCopy)) return false;
   if (!*zeroCopy) return exchange.stepBack();
   for (uint64_t i = exchange.first(); i < tiles; i += exchange.step()) {
     Raw sum;

@@ -111,7 +111,7 @@ struct EpCounters {
   uint64_t reserved1[304];
 };
 
-// What a rank needs to know of a buffer. Filled by the host.
+// What a rank needs to know of a buffer. Filled by the host. What every rank has lies at equal distances, rank 0's first.
 struct EpTeam {
   int rank, worldSize;
   uint32_t maxTokens, topk;
@@ -127,29 +127,37 @@ struct EpTeam {
   const uint16_t* replicas;       // [physical] physical experts, ordered by their logical one
   uint16_t localExperts[kMaxWorldSize];
   const uint16_t* ownExperts;     // [localExperts[rank]] physical numbers
-  char* base[kMaxWorldSize];      // the buffers of all ranks
+  char* buffers;
+  uint64_t bufferStride;
   EpCounters* counters;
   int64_t timeoutNs;              // of waiting for a rank
   const uint32_t* abortWord;      // low half of the group's, which has code and culprit (ep_links.h)
-  const uint32_t* leases[kMaxWorldSize];  // lease words: what the kernel marks when a rank dies
-  const uint64_t* waitTurns[kMaxWorldSize];  // of all ranks' counters
+  const char* leases;             // words: what the kernel marks when a rank dies
+  uint64_t leaseStride;
+  const char* waitTurns;          // words of the ranks' counters
+  uint64_t waitTurnsStride;
 
+  RH_FN char* base(int r) const { return buffers + static_cast<uint64_t>(r) * bufferStride; }
+  RH_FN const uint32_t* leaseOf(int r) const { return reinterpret_cast<const uint32_t*>(leases + static_cast<uint64_t>(r) * leaseStride); }
+  RH_FN const uint64_t* waitTurnsOf(int r) const {
+    return reinterpret_cast<const uint64_t*>(waitTurns + static_cast<uint64_t>(r) * waitTurnsStride);
+  }
   RH_FN EpState* state() const { return stateOf(rank); }
-  RH_FN EpState* stateOf(int r) const { return reinterpret_cast<EpState*>(base[r]); }
+  RH_FN EpState* stateOf(int r) const { return reinterpret_cast<EpState*>(base(r)); }
   // The line in rank reader's buffer that rank writer writes.
-  RH_FN EpLine& line(int reader, int writer) const { return reinterpret_cast<EpLine*>(base[reader] + layout.links)[writer]; }
+  RH_FN EpLine& line(int reader, int writer) const { return reinterpret_cast<EpLine*>(base(reader) + layout.links)[writer]; }
   RH_FN uint32_t* counts(int reader, int writer, uint32_t dispatch) const {
     const uint64_t parity = dispatch % kEpInFlight;
-    return reinterpret_cast<uint32_t*>(base[reader] + layout.counts + (parity * peers() + place(reader, writer)) * layout.countsStride);
+    return reinterpret_cast<uint32_t*>(base(reader) + layout.counts + (parity * peers() + place(reader, writer)) * layout.countsStride);
   }
   RH_FN char* slot(int reader, int writer, uint32_t chunk) const {
-    return base[reader] + layout.dispatch + (place(reader, writer) * layout.slots + chunk % layout.slots) * layout.slotBytes;
+    return base(reader) + layout.dispatch + (place(reader, writer) * layout.slots + chunk % layout.slots) * layout.slotBytes;
   }
   RH_FN uint64_t* header(char* slot, uint32_t i) const { return reinterpret_cast<uint64_t*>(slot + i * layout.headerStride); }
   RH_FN char* row(char* slot, uint32_t i) const { return slot + epAlign(layout.chunkTokens * layout.headerStride) + i * layout.rowStride; }
   RH_FN char* combineRow(int reader, int writer, uint32_t chunk, uint32_t i) const {
     const uint64_t slot = place(reader, writer) * layout.slots + chunk % layout.slots;
-    return base[reader] + layout.combine + slot * layout.combineSlotBytes + i * layout.combineStride;
+    return base(reader) + layout.combine + slot * layout.combineSlotBytes + i * layout.combineStride;
   }
 
  private:

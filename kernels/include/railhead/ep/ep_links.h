@@ -113,7 +113,7 @@ class EpLinks {
     uint64_t mask = 0;
     for (uint64_t left = pending_; left != 0; left &= left - 1) {
       const int r = lowestBit(left);
-      const uint64_t turns = mem_.loadWord(team_.waitTurns[r]);
+      const uint64_t turns = mem_.loadWord(team_.waitTurnsOf(r));
       if ((watched_ >> r & 1) == 0) {
         lived_[r] = start;
       } else if (turns != turns_[r]) {
@@ -135,7 +135,7 @@ class EpLinks {
     if ((abort & kAbortCode) == kAbortRankDead && culprit < static_cast<uint32_t>(team_.worldSize)) mask |= uint64_t{1} << culprit;
     for (int r = 0; r < team_.worldSize; r++) {
       if (r == team_.rank) continue;
-      const uint32_t lease = mem_.loadRelaxed(team_.leases[r]);
+      const uint32_t lease = mem_.loadRelaxed(team_.leaseOf(r));
       if (lease == 0 || (lease & kLeaseOwnerDied) != 0) mask |= uint64_t{1} << r;
     }
     return mask;

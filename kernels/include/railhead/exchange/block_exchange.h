@@ -17,8 +17,8 @@ struct BlockLine {
   // and says that they have ended their reads. In the first exchange it also publishes what earlier kernels of the peer's
   // stream have stored, and the two offers.
   uint64_t generation;
-  // Where the peer's buffers lie in its heap, kNoOffset = not in it. Writer: the thread that publishes. Readers: all
-  // threads of this block, until they publish again.
+  // Where the peer's buffers lie in its heap, kNoOffset = not in it. Writer: the thread that publishes. Reader: one thread of
+  // this block, once, before the block publishes again.
   uint64_t sendOffset, recvOffset;
   uint64_t pad;
 };
@@ -32,14 +32,18 @@ struct BlockState {
   uint32_t blocksDone;  // of the kernel that runs; atomic
 };
 
-// What a kernel needs to know of its group. Filled by the host.
+// What a kernel needs to know of its group. Filled by the host. What every rank has lies at equal distances, as this rank sees it,
+// rank 0's first.
 struct BlockTeam {
   int rank;
   int worldSize;
   int reduceGroup;
   BlockState* state;
-  BlockLine* lines[kMaxWorldSize];  // of every rank, as this one sees them: worldSize for each block of the largest grid
-  char* heap[kMaxWorldSize];        // of every rank, as this one sees them
+  BlockLine* lines;     // worldSize for each block of the largest grid
+  uint32_t lineStride;  // lines of a rank
+  char* heaps;
+  uint64_t heapStride;
+  uint64_t heapBytes;
 };
 
 // Mem has, besides what packet_exchange.h lists:
@@ -48,6 +52,8 @@ struct BlockTeam {
 //   loadOffer, storeOffer                       64-bit words, plain
 //   loadElements<Elements>, storeElements       a tile of a window, plain
 //   blockAll(v)                                 blockSync that returns whether v was true in all of the block's threads
+//   blockWords()                                2 * kMaxWorldSize words of 64 bits that the block's threads share
+//   refuse(r)                                   rank r offered what it does not have: why the kernel ends
 //   block(), blockThreads()
 template <class Mem>
 class BlockExchange {
@@ -70,7 +76,8 @@ class BlockExchange {
     recvOffset_ = recv;
   }
 
-  // Publishes what the block's threads have done before phase 0 or 1 and waits for the same block of every rank.
+  // Publishes what the block's threads have done before phase 0 or 1 and waits for the same block of every rank. In phase 0 the
+  // thread that waits for a rank reads its offers, once, and the others have them from it.
   // The first barrier puts the other threads' accesses before the release, the last puts the acquire before theirs.
   RH_FN bool meet(int phase) {
     const uint64_t generation = generation_ + static_cast<uint32_t>(mutated(Mutant::kBlockOneGeneration) ? 0 : phase);
@@ -83,19 +90,27 @@ class BlockExchange {
     RH_ROLLED
     for (uint32_t r = mem_.threadInBlock(); r < static_cast<uint32_t>(team_.worldSize) && arrived; r += mem_.blockThreads()) {
       arrived = await(static_cast<int>(r), generation);
+      if (!arrived || phase != 0) continue;
+      offers(static_cast<int>(r))[0] = mem_.loadOffer(&lineOf(static_cast<int>(r))->sendOffset);
+      offers(static_cast<int>(r))[1] = mem_.loadOffer(&lineOf(static_cast<int>(r))->recvOffset);
     }
     return mutated(Mutant::kBlockAwaitsAlone) ? arrived : mem_.blockAll(arrived);
   }
 
-  // After the first exchange: every rank has offered. The answer is the same on all ranks.
-  RH_FN bool allOffered() {
-    bool all = true;
+  // As FlagExchange::readOffers. The offers are those that the first meeting has read.
+  RH_FN bool readOffers(uint64_t bytes, bool usesRecv, bool* all) {
+    *all = true;
     RH_ROLLED
     for (int r = 0; r < team_.worldSize; r++) {
-      const BlockLine* line = lineOf(r);
-      all = all && mem_.loadOffer(&line->sendOffset) != kNoOffset && mem_.loadOffer(&line->recvOffset) != kNoOffset;
+      const uint64_t send = offers(r)[0], recv = usesRecv ? offers(r)[1] : send;
+      if (send == kNoOffset || recv == kNoOffset) {
+        *all = false;
+      } else if (!isInside(send, bytes) || !isInside(recv, bytes)) {
+        if (mem_.threadInBlock() == 0) mem_.refuse(r);
+        return false;
+      }
     }
-    return all;
+    return true;
   }
   // Where not all have: the next offers may overwrite these only after all threads have seen them, and what follows
   // instead (packets) does not wait for threads that have no tile.
@@ -103,11 +118,11 @@ class BlockExchange {
 
   template <class Elements>
   RH_FN typename Elements::Raw loadRemote(int r, uint64_t tile, size_t count) {
-    return mem_.template loadElements<Elements>(team_.heap[r] + mem_.loadOffer(&lineOf(r)->sendOffset), tile, count);
+    return mem_.template loadElements<Elements>(heap(r) + offers(r)[0], tile, count);
   }
   template <class Elements>
   RH_FN void storeRemote(int r, uint64_t tile, size_t count, const typename Elements::Raw& raw) {
-    mem_.template storeElements<Elements>(team_.heap[r] + mem_.loadOffer(&lineOf(r)->recvOffset), tile, count, raw);
+    mem_.template storeElements<Elements>(heap(r) + offers(r)[1], tile, count, raw);
   }
 
   // Every thread calls it once, at its end: the next kernel then goes on counting.
@@ -119,23 +134,31 @@ class BlockExchange {
   }
 
  private:
-  // The line of this block that rank r writes.
-  RH_FN BlockLine* lineOf(int r) const {
-    return team_.lines[team_.rank] + mem_.block() * static_cast<uint32_t>(team_.worldSize) + static_cast<uint32_t>(r);
+  // The line of rank reader's block that the same block of rank writer writes.
+  RH_FN BlockLine* line(int reader, int writer) const {
+    return team_.lines + static_cast<uint32_t>(reader) * team_.lineStride + mem_.block() * static_cast<uint32_t>(team_.worldSize) +
+           static_cast<uint32_t>(writer);
+  }
+  RH_FN BlockLine* lineOf(int r) const { return line(team_.rank, r); }
+  RH_FN char* heap(int r) const { return team_.heaps + static_cast<uint32_t>(r) * team_.heapStride; }
+  // Rank r's, send then recv, as they were read.
+  RH_FN uint64_t* offers(int r) const { return mem_.blockWords() + 2 * r; }
+  RH_FN bool isInside(uint64_t offset, uint64_t bytes) const {
+    return mutated(Mutant::kBlockOfferNotBounded) || (offset <= team_.heapBytes && bytes <= team_.heapBytes - offset);
   }
 
   RH_FN void publish(int r, uint64_t generation, int phase) {
-    BlockLine* line = team_.lines[r] + mem_.block() * static_cast<uint32_t>(team_.worldSize) + static_cast<uint32_t>(team_.rank);
-    if (mutated(Mutant::kBlockOffersLate)) mem_.storeFlagRelease(&line->generation, generation);
+    BlockLine* theirs = line(r, team_.rank);
+    if (mutated(Mutant::kBlockOffersLate)) mem_.storeFlagRelease(&theirs->generation, generation);
     if (phase == 0) {
-      mem_.storeOffer(&line->sendOffset, sendOffset_);
-      mem_.storeOffer(&line->recvOffset, recvOffset_);
+      mem_.storeOffer(&theirs->sendOffset, sendOffset_);
+      mem_.storeOffer(&theirs->recvOffset, recvOffset_);
     }
     if (mutated(Mutant::kBlockOffersLate)) return;
     if (mutated(Mutant::kBlockPublishRelaxed)) {
-      mem_.storeFlag(&line->generation, generation);
+      mem_.storeFlag(&theirs->generation, generation);
     } else {
-      mem_.storeFlagRelease(&line->generation, generation);
+      mem_.storeFlagRelease(&theirs->generation, generation);
     }
   }
 

@@ -18,10 +18,10 @@ class FlagExchange {
   static constexpr uint32_t kTileBytes = Mem::template tileBytes<Raw>();
 
   FlagExchange(Mem& mem, const FlagTeam& team)
-      : mem_(mem), team_(team), flags_(mem, team), generation_(flags_.header(team.rank)->generation) {
+      : mem_(mem), team_(team), flags_(mem, team), own_(flags_.header(team.rank)), generation_(own_->generation) {
     flags_.announce();
   }
-  ~FlagExchange() { flags_.header(team_.rank)->generation = generation_; }
+  ~FlagExchange() { own_->generation = generation_; }
   FlagExchange(const FlagExchange&) = delete;
   FlagExchange& operator=(const FlagExchange&) = delete;
 
@@ -44,21 +44,21 @@ class FlagExchange {
   bool meet(int phase) {
     if (compared_ || team_.call.call == 0) return publishAndAwait(phase);
     compared_ = true;
-    storeSignature(mem_, &signatureOf(team_.rank), team_.call);
+    storeSignature(mem_, &signatureIn(own_), team_.call);
     return publishAndAwait(phase) && allAgree();
   }
 
   // A rank's own tiles are taken from the caller's memory again, not from the buffer.
   static constexpr bool kKeepsOwn = true;
   static constexpr bool kPadsChunks = false;  // a generation speaks for the whole rank
-  void pushAll(uint32_t tile, const Raw& raw) { mem_.storeTile(at(team_.rank, tile), raw); }
+  void pushAll(uint32_t tile, const Raw& raw) { mem_.storeTile(ownAt(tile), raw); }
   bool poll(int first, int, uint32_t tile, const Raw& own, Raw (&out)[1]) {
     out[0] = first == team_.rank ? own : mem_.template loadTile<Raw>(at(first, tile));
     return true;
   }
   // Slices lie in the buffer in the order of the message, so that tile j of an owner's slice is where it is in the message.
   void pushSlice(int, int owner, uint32_t j, uint32_t slice, const Raw& raw) {
-    mem_.storeTile(at(team_.rank, static_cast<uint32_t>(owner) * slice + j), raw);
+    mem_.storeTile(ownAt(static_cast<uint32_t>(owner) * slice + j), raw);
   }
   bool pollSlice(int first, int, uint32_t j, uint32_t slice, const Raw& own, Raw (&out)[1]) {
     out[0] = first == team_.rank ? own : mem_.template loadTile<Raw>(at(first, static_cast<uint32_t>(team_.rank) * slice + j));
@@ -66,7 +66,7 @@ class FlagExchange {
   }
   // The place of a rank's own slice in its own buffer is free: it gives that slice to nobody.
   void pushResult(uint32_t j, uint32_t slice, const Raw& raw) {
-    mem_.storeTile(at(team_.rank, static_cast<uint32_t>(team_.rank) * slice + j), raw);
+    mem_.storeTile(ownAt(static_cast<uint32_t>(team_.rank) * slice + j), raw);
   }
   bool pollResult(int first, int, uint32_t j, uint32_t slice, Raw (&out)[1]) {
     if (first != team_.rank) out[0] = mem_.template loadTile<Raw>(at(first, static_cast<uint32_t>(first) * slice + j));
@@ -75,21 +75,24 @@ class FlagExchange {
 
   // Pull: tells the others, with the next exchange, where this rank's buffers are.
   void offer(uint64_t send, uint64_t recv) {
-    ScratchHeader* own = flags_.header(team_.rank);
-    mem_.storeOffer(&own->sendOffset, send);
-    mem_.storeOffer(&own->recvOffset, recv);
+    mem_.storeOffer(&own_->sendOffset, send);
+    mem_.storeOffer(&own_->recvOffset, recv);
   }
-  // After the exchange: every rank has offered. The answer is the same on all ranks.
-  bool allOffered() {
+  // After the meeting: *all says whether every rank has offered its send, and its recv where it is used: the same on all ranks. bytes:
+  // of each. An offer is read once, here, since its rank may write there at any time. False: a rank offered memory that it does not
+  // have, which ends the operation.
+  bool readOffers(uint64_t bytes, bool usesRecv, bool* all) {
+    *all = true;
     for (int r = 0; r < team_.worldSize; r++) {
-      if (sendOf(r) == kNoOffset || recvOf(r) == kNoOffset) return false;
-    }
-    return true;
-  }
-  // The same for operations that store to nobody's memory but the caller's.
-  bool allOfferedSend() {
-    for (int r = 0; r < team_.worldSize; r++) {
-      if (sendOf(r) == kNoOffset) return false;
+      const ScratchHeader* theirs = flags_.header(r);
+      const uint64_t send = mem_.loadOffer(&theirs->sendOffset);
+      const uint64_t recv = !usesRecv ? send : mem_.loadOffer(&theirs->recvOffset);
+      if (send == kNoOffset || recv == kNoOffset) {
+        *all = false;
+      } else if (!locate(r, send, bytes, &send_[r]) || !locate(r, recv, bytes, &recv_[r])) {
+        flags_.stopBecause(Stop::kBadOffer, uint64_t{1} << r);
+        return false;
+      }
     }
     return true;
   }
@@ -98,15 +101,15 @@ class FlagExchange {
   // Tile number `tile` of count elements that begin `offset` bytes into the send buffer of rank r.
   template <class Elements>
   typename Elements::Raw loadRemoteAt(int r, uint64_t offset, uint64_t tile, size_t count) {
-    return mem_.template loadElements<Elements>(remote(r, sendOf(r)) + offset, tile, count);
+    return mem_.template loadElements<Elements>(send_[r] + offset, tile, count);
   }
   template <class Elements>
   typename Elements::Raw loadRemote(int r, uint64_t tile, size_t count) {
-    return mem_.template loadElements<Elements>(remote(r, sendOf(r)), tile, count);
+    return mem_.template loadElements<Elements>(send_[r], tile, count);
   }
   template <class Elements>
   void storeRemote(int r, uint64_t tile, size_t count, const typename Elements::Raw& raw) {
-    mem_.template storeElements<Elements>(remote(r, recvOf(r)), tile, count, raw);
+    mem_.template storeElements<Elements>(recv_[r], tile, count, raw);
   }
 
   Stop stop() const { return flags_.stop(); }
@@ -124,15 +127,15 @@ class FlagExchange {
     if (mutated(Mutant::kAwaitBeforePublish)) publish(generation);
     return true;
   }
-  void publish(uint32_t generation) { flags_.publish(flags_.header(team_.rank)->published.generation, generation); }
+  void publish(uint32_t generation) { flags_.publish(own_->published.generation, generation); }
 
-  Signature& signatureOf(int r) {
-    return flags_.header(r)->published.signature[mutated(Mutant::kOneSignature) ? 0 : generation_ >> 1 & 1];
+  Signature& signatureIn(ScratchHeader* header) {
+    return header->published.signature[mutated(Mutant::kOneSignature) ? 0 : generation_ >> 1 & 1];
   }
   bool allAgree() {
     if (mutated(Mutant::kSignatureNotCompared)) return true;
     for (int r = 0; r < team_.worldSize; r++) {
-      const Signature theirs = loadSignature(mem_, &signatureOf(r));
+      const Signature theirs = loadSignature(mem_, &signatureIn(flags_.header(r)));
       if (theirs == team_.call) continue;
       flags_.mismatch(r, theirs, team_.call);
       return false;
@@ -140,21 +143,35 @@ class FlagExchange {
     return true;
   }
 
-  char* remote(int r, uint64_t offer) const {
-    const uint64_t region = offer >> kOfferRegionShift;
-    char* base = region == 0 ? team_.heap[r] : team_.regions[region][r];
-    return base + (offer & ((uint64_t{1} << kOfferRegionShift) - 1));
+  // Where the bytes lie that rank r offers. False: they are not all in its windows.
+  bool locate(int r, uint64_t offer, uint64_t bytes, char** out) const {
+    const uint64_t number = offer >> kOfferRegionShift, offset = offer & ((uint64_t{1} << kOfferRegionShift) - 1);
+    uint64_t begin = 0, end = 0;
+    char* base = nullptr;
+    if (number == 0) {
+      base = team_.heap(r);
+      begin = team_.scratchBytes;
+      end = team_.heapBytes;
+    } else if (number < kMaxRegions && team_.regions != nullptr && team_.regions[number].parts != nullptr) {
+      base = team_.regions[number].parts[r];
+      end = team_.regions[number].bytes;
+    }
+    const bool inside = base != nullptr && offset >= begin && offset <= end && bytes <= end - offset;
+    if (!inside && !mutated(Mutant::kOfferNotBounded)) return false;
+    *out = base + offset;
+    return true;
   }
-  uint64_t sendOf(int r) { return mem_.loadOffer(&flags_.header(r)->sendOffset); }
-  uint64_t recvOf(int r) { return mem_.loadOffer(&flags_.header(r)->recvOffset); }
-  char* at(int r, uint32_t tile) const { return team_.heap[r] + half_ + static_cast<size_t>(tile) * kTileBytes; }
+  char* ownAt(uint32_t tile) const { return reinterpret_cast<char*>(own_) + half_ + static_cast<size_t>(tile) * kTileBytes; }
+  char* at(int r, uint32_t tile) const { return team_.heap(r) + half_ + static_cast<size_t>(tile) * kTileBytes; }
 
   Mem& mem_;
   const FlagTeam& team_;
   Flags<Mem> flags_;
+  ScratchHeader* const own_;
   uint32_t generation_;
   bool compared_ = false;  // what the ranks have called
   size_t half_ = 0;  // offset of the current buffer in every heap
+  char *send_[kMaxWorldSize], *recv_[kMaxWorldSize];  // pull: where every rank's buffers lie
 };
 
 }  // namespace railhead

@@ -48,7 +48,7 @@ struct ScratchHeader {
   PublishedLine published;
   // Pull: where this rank's buffers lie, kNoOffset = nowhere that the others can see. The upper 16 bits name a region (0 =
   // the heap, else memory that the ranks have registered), the rest is the offset in it. Writer: its rank, before it publishes
-  // the generation that offers them. Readers: all ranks, until they publish the next.
+  // the generation that offers them. Readers: all ranks, once, until they publish the next.
   alignas(64) uint64_t sendOffset;
   uint64_t recvOffset;
   // Chunks that this rank has broadcast (pipes.h).
@@ -63,7 +63,13 @@ constexpr uint64_t kScratchHeaderBytes = 24576;
 constexpr int kMaxRegions = 256;
 constexpr int kOfferRegionShift = 48;
 
-// What a rank needs to know of its group. Filled by the host.
+// Memory that the ranks have registered.
+struct FlagRegion {
+  uint64_t bytes;      // of each rank's part
+  char* const* parts;  // [worldSize], where this rank sees them; nullptr = there is no such region
+};
+
+// What a rank needs to know of its group. Filled by the host. What every rank has lies at equal distances, rank 0's first.
 struct FlagTeam {
   int rank;
   int worldSize;
@@ -75,13 +81,20 @@ struct FlagTeam {
   int64_t spinNs;             // a wait looks that long before it sleeps
   int64_t yieldNs;            // and from then on yields the processor between turns of looks
   int64_t timeoutNs;          // of every single wait
-  char* heap[kMaxWorldSize];  // each begins with a ScratchHeader
-  char* const* regions[kMaxRegions];  // regions[k][r]: rank r's part of region k; nullptr = no such region; 0 is not used
-  Signature call;                     // of the operation that runs; call 0 = none that all ranks take part in
-  CallWords* calls[kMaxWorldSize];    // what every rank is in
+  char* heaps;                // each begins with a ScratchHeader
+  uint64_t heapStride;
+  uint64_t heapBytes;
+  uint64_t scratchBytes;      // windows lie behind them, up to the heap's end
+  const FlagRegion* regions;  // [kMaxRegions] by number, 0 is not used; nullptr = there are none
+  char* calls;                // CallWords: what every rank is in
+  uint64_t callStride;
   const uint32_t* abortWord;  // low half of the group's abort word: 0 = the group works
   uint64_t* waitingFor;       // this rank's report of whom it waits for; relaxed
   Arrivals* arrivals;         // of the operation that runs; nullptr = nobody wants to know
+  Signature call;             // of the operation that runs; call 0 = none that all ranks take part in
+
+  char* heap(int r) const { return heaps + static_cast<uint64_t>(r) * heapStride; }
+  CallWords* callOf(int r) const { return reinterpret_cast<CallWords*>(calls + static_cast<uint64_t>(r) * callStride); }
 };
 
 // One rank's flags. Mem is the target's memory:
@@ -98,7 +111,7 @@ class Flags {
   // At the begin of every operation that all ranks take part in: says what this rank is in to ranks that wait for long.
   void announce() {
     if (team_.call.call == 0) return;
-    CallWords* own = team_.calls[team_.rank];
+    CallWords* own = team_.callOf(team_.rank);
     mem_.storeWord(&own->call, 0);
     mem_.fenceRelease();
     mem_.storeWord(&own->count, team_.call.count);
@@ -142,7 +155,7 @@ class Flags {
   bool isAnyElsewhere() {
     if (team_.call.call == 0 || mutated(Mutant::kNoLookAtCalls)) return false;
     for (int r = 0; r < team_.worldSize; r++) {
-      const CallWords* words = team_.calls[r];
+      const CallWords* words = team_.callOf(r);
       const uint64_t call = mem_.loadWordAcquire(&words->call);
       if (call == 0 || ((call ^ team_.call.call) & kSequenceMask) != 0) continue;
       const Signature theirs = {call, mem_.loadWord(&words->count), mem_.loadWord(&words->detail)};
@@ -159,7 +172,7 @@ class Flags {
   template <class Reached>
   bool isPast(int r, Reached flagHasMoved) {
     if (team_.call.call == 0 || mutated(Mutant::kNoLookAtLaterCalls)) return false;
-    const CallWords* words = team_.calls[r];
+    const CallWords* words = team_.callOf(r);
     const Signature theirs = {mem_.loadWordAcquire(&words->call), mem_.loadWord(&words->count), mem_.loadWord(&words->detail)};
     const auto ahead = static_cast<int32_t>(theirs.sequence() - team_.call.sequence());
     if (theirs.call == 0 || ahead <= 0 || flagHasMoved()) return false;
@@ -188,7 +201,7 @@ class Flags {
   uint64_t missing() const { return missing_; }
   const Difference& difference() const { return difference_; }
 
-  ScratchHeader* header(int r) const { return reinterpret_cast<ScratchHeader*>(team_.heap[r]); }
+  ScratchHeader* header(int r) const { return reinterpret_cast<ScratchHeader*>(team_.heap(r)); }
 
   // For waits that are written elsewhere (transfers.h).
   bool aborted() { return mem_.loadAcquire(team_.abortWord) != 0; }

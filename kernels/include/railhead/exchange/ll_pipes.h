@@ -30,10 +30,10 @@ class LLPipes {
   uint32_t chunkBytes() const { return 4 * (words() - kSignatureWords); }
 
   // Of the pipe that rank `writer` writes, and of the one that rank `reader` reads.
-  Flag& tail(int writer) const { return *reinterpret_cast<Flag*>(team_.heap[writer] + offset_); }
-  Flag& head(int reader) const { return *reinterpret_cast<Flag*>(team_.heap[reader] + offset_ + kFlagLineBytes); }
+  Flag& tail(int writer) const { return *reinterpret_cast<Flag*>(team_.heap(writer) + offset_); }
+  Flag& head(int reader) const { return *reinterpret_cast<Flag*>(team_.heap(reader) + offset_ + kFlagLineBytes); }
   uint64_t* slot(int writer, uint32_t chunk) const {
-    char* slots = team_.heap[writer] + offset_ + kLLFlagsBytes;
+    char* slots = team_.heap(writer) + offset_ + kLLFlagsBytes;
     return reinterpret_cast<uint64_t*>(slots + (chunk % kPipeSlots) * static_cast<uint64_t>(team_.llSlotBytes));
   }
 

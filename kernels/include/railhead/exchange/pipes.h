@@ -80,10 +80,10 @@ class Pipes {
   static uint32_t next(uint32_t n) { return (n + 1) & Mem::kGenerationMask; }
 
   char* slot(int from, int to, uint32_t chunk) const {
-    return team_.heap[from] + pipeSlotsOffset(team_, set_, to) + (chunk % kPipeSlots) * static_cast<uint64_t>(team_.pipeSlotBytes);
+    return team_.heap(from) + pipeSlotsOffset(team_, set_, to) + (chunk % kPipeSlots) * static_cast<uint64_t>(team_.pipeSlotBytes);
   }
   char* broadcastSlot(int from, uint32_t chunk) const {
-    return team_.heap[from] + broadcastSlotsOffset(team_) + (chunk % kPipeSlots) * static_cast<uint64_t>(team_.broadcastSlotBytes);
+    return team_.heap(from) + broadcastSlotsOffset(team_) + (chunk % kPipeSlots) * static_cast<uint64_t>(team_.broadcastSlotBytes);
   }
 
   void writeHeader(char* slot, const Signature& signature, uint64_t bytes) {
@@ -121,7 +121,7 @@ class Pipes {
 
  private:
   Flag& flagAt(int rank, uint64_t lines, int other) const {
-    return *reinterpret_cast<Flag*>(team_.heap[rank] + lines + static_cast<uint64_t>(other) * kFlagLineBytes);
+    return *reinterpret_cast<Flag*>(team_.heap(rank) + lines + static_cast<uint64_t>(other) * kFlagLineBytes);
   }
 
   Mem& mem_;

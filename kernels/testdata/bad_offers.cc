@@ -1,0 +1,99 @@
+// Pull among ranks of which one offers memory that it does not have (group.h).
+//
+// Usage: bad_offers WORLD SPIN_NS ROUNDS SEED
+#include <atomic>
+
+#include "group.h"
+#include "host/futex.h"
+
+using namespace railhead;
+
+namespace {
+
+constexpr uint32_t kRegion = 7;
+constexpr size_t kRegionBytes = 4096;
+
+struct Pulled {
+  host::Outcome outcome;
+  bool zeroCopy;
+};
+
+// The four operations that take offers. count: of a part.
+Pulled pull(const FlagTeam& team, int operation, uint64_t send, uint64_t recv, float* own, size_t count) {
+  const host::KernelSet& kernels = host::kernels();
+  const host::Reductions& f32 = kernels.reductions[host::indexOf(host::Type::kF32)];
+  const host::ReduceOp sum = {};
+  Pulled p = {};
+  switch (operation) {
+    case 0: p.outcome = f32.pull(team, sum, send, recv, count, &p.zeroCopy); break;
+    case 1: p.outcome = f32.reduceScatterPull(team, sum, send, own, count, &p.zeroCopy); break;
+    case 2: p.outcome = kernels.copies.allGatherPull(team, send, own, own + kMaxCount, count * sizeof(float), &p.zeroCopy); break;
+    default: p.outcome = kernels.copies.allToAllPull(team, send, own, count * sizeof(float), &p.zeroCopy);
+  }
+  return p;
+}
+
+size_t bytesOf(const Options& o, int operation, size_t count) {
+  const bool parts = operation == 1 || operation == 3;
+  return count * sizeof(float) * (parts ? static_cast<size_t>(o.world) : 1);
+}
+
+// Memory that no rank has: behind the end, across it, in the scratch, in regions that are not there, and across the end of one.
+uint64_t badOffer(const FlagTeam& team, size_t bytes, uint64_t h) {
+  const uint64_t far = uint64_t{1} << kOfferRegionShift;
+  const uint64_t offers[] = {team.heapBytes - bytes + 1, team.heapBytes + 64, far - 1, kWindow - 1, 0, far, far * kMaxRegions, far * 65535,
+                             far * (kRegion + 1), far * kRegion + kRegionBytes + 1, far * kRegion + kRegionBytes - bytes + 1, kNoOffset - 1};
+  return offers[h % (sizeof offers / sizeof *offers)];
+}
+
+// A rank gives nonsense, once or, from a thread of its own, while the others read: whoever finds it names that rank.
+void round(const Options& o, uint64_t h) {
+  Group group(o, 20000 * kMs);
+  const int bad = static_cast<int>(h % static_cast<uint64_t>(o.world)), operation = static_cast<int>(h >> 8 & 3);
+  const bool keepsChanging = (h >> 10 & 1) != 0;
+  const size_t count = 1 + static_cast<size_t>(h >> 16) % (kRegionBytes / sizeof(float) / static_cast<size_t>(o.world));
+  const size_t bytes = bytesOf(o, operation, count);
+  std::vector<char> registered(static_cast<size_t>(o.world) * kRegionBytes);
+  std::vector<char*> parts;
+  for (int r = 0; r < o.world; r++) parts.push_back(&registered[static_cast<size_t>(r) * kRegionBytes]);
+  FlagRegion regions[kMaxRegions] = {};
+  regions[kRegion] = {kRegionBytes, parts.data()};
+  for (FlagTeam& team : group.teams) team.regions = regions;
+
+  const uint64_t good = (h >> 11 & 1) != 0 ? kWindow : uint64_t{kRegion} << kOfferRegionShift;
+  const uint64_t nonsense = badOffer(group.teams[0], bytes, h >> 12);
+  const bool inRecv = operation == 0 && (h >> 40 & 1) != 0;
+  std::atomic<int> ended{0};
+  onRanks(o.world + (keepsChanging ? 1 : 0), [&](int rank) {
+    if (rank == o.world) {
+      ScratchHeader* header = group.header(bad);
+      for (uint64_t n = h; ended < o.world; n = mix(n)) {
+        __atomic_store_n(inRecv ? &header->recvOffset : &header->sendOffset, n % 2 == 0 ? good : badOffer(group.teams[0], bytes, n >> 1), __ATOMIC_RELAXED);
+      }
+      return;
+    }
+    std::vector<float> own(2 * kMaxCount);
+    const bool isBad = rank == bad && !keepsChanging;
+    const Pulled p = pull(group.teams[static_cast<size_t>(rank)], operation, isBad && !inRecv ? nonsense : good, isBad && inRecv ? nonsense : good,
+                          own.data(), count);
+    if (p.outcome.stop == Stop::kBadOffer) {  // what the client does then
+      CHECK(p.outcome.missing == uint64_t{1} << bad);
+      __atomic_store_n(&group.abortWord, 1, __ATOMIC_RELEASE);
+      host::futexWakeAll(&group.abortWord);
+    } else if (p.outcome.stop == Stop::kNone) {
+      CHECK(keepsChanging && p.zeroCopy);
+    } else {
+      CHECK(p.outcome.stop == Stop::kAborted);
+    }
+    ended++;
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CHECK(argc == 5);
+  Options o = {atoi(argv[1]), 1, 0, atoll(argv[2]), atoi(argv[3]), strtoull(argv[4], nullptr, 0)};
+  for (int i = 0; i < o.rounds; i++) round(o, mix(o.seed + static_cast<uint64_t>(i)));
+  return 0;
+}
