@@ -9,21 +9,22 @@
  *    thread, which rank, which operation, what happened and what to do. No call exits, throws or raises a signal.
  *  - Every wait has a deadline (timeout_ms); a group one of whose ranks dies or misses a deadline is broken for all its
  *    ranks: each call on it returns the same cause at once, until it is finalized and a new group is formed.
- *  - Structs begin with their own size and version: set both (RH_..._INIT does). They only grow, at the end, and 0 in a field that
- *    was added means what the struct meant before. So a caller and a library may have different versions of this header. Where the
- *    caller's struct is shorter, what it lacks is 0, and no result is written beyond its struct_size. Where it is longer, the fields
- *    that the library does not know must be 0, as "reserved" must be of a struct that is read, else RH_ERR_INVALID_ARGUMENT says how
- *    many bytes it knows; results among them are left as they are. struct_version is 1; a greater one is taken too. No struct has more
- *    than 4096 bytes.
- *  - Sets of ranks are lists of world ranks in ascending order. The caller gives an array and its capacity; of the set as many are
- *    written as fit, and the count is always that of the whole set. NULL with capacity 0 asks for the count alone.
+ *  - Structs begin with their size and version: set both (RH_..._INIT does). A later version of this header only appends fields, and 0
+ *    in an appended field keeps the older meaning. So caller and library may use different versions of this header:
+ *      shorter struct than the library's   missing inputs are 0; no result is written beyond struct_size
+ *      longer struct                       unknown inputs must be 0, else RH_ERR_INVALID_ARGUMENT names the known size; unknown
+ *                                          results are not written
+ *    "reserved" inputs must be 0. struct_version is 1; a greater one is accepted. No struct has more than 4096 bytes.
+ *  - Sets of ranks are lists of world ranks in ascending order. The caller passes an array and its capacity. The library writes as
+ *    many ranks as fit and always returns the size of the whole set in *count. NULL with capacity 0 returns the size only.
  *  - Sizes are bytes, times milliseconds, unless a name says otherwise.
  *  - Threads: different comms may be used from different threads at the same time. One comm belongs to one thread at a
  *    time; a second one gets RH_ERR_BUSY. rh_comm_abort and rh_comm_get_status may be called from any thread.
- *  - The library starts one thread a process, with all signals blocked; it sleeps unless the daemon has something to say.
- *  - A forked child has no handles: the parent's are invalid there. It may connect anew.
+ *  - The library starts one thread a process, the control thread, with all signals blocked. It sleeps except for messages of the
+ *    daemon and checks of the other ranks' leases.
+ *  - The parent's handles are invalid in a forked child. The child may connect anew.
  *  - A call needs 64 KiB of stack.
- *  - Handles are checked: one that was closed or finalized gives RH_ERR_INVALID_HANDLE, never a crash.
+ *  - Handles are checked: a closed or finalized handle gives RH_ERR_INVALID_HANDLE, never a crash.
  */
 #ifndef RAILHEAD_H_
 #define RAILHEAD_H_
@@ -148,9 +149,9 @@ rh_result rh_close(rh_session *session);
 #define RH_REPRODUCIBLE_ON 1
 #define RH_REPRODUCIBLE_OFF 2
 
-/* Where the operations of a comm run, and where its memory lies. */
+/* The device that runs the operations of a comm and holds its memory. */
 #define RH_DEVICE_CPU 0
-#define RH_DEVICE_CUDA 1 /* no library has it yet: UNSUPPORTED */
+#define RH_DEVICE_CUDA 1 /* not in this version: UNSUPPORTED */
 
 typedef struct rh_comm_config {
   uint32_t struct_size;
@@ -164,29 +165,29 @@ typedef struct rh_comm_config {
   uint64_t heap_bytes; /* most window memory a rank can have; address space only, no pages; 0: the daemon's default */
   uint32_t reproducible; /* RH_REPRODUCIBLE_...; 0: $RAILHEAD_REPRODUCIBLE (on or off), else on */
   int32_t device_kind;   /* RH_DEVICE_... */
-  int32_t device_ordinal; /* which device of that kind, as its driver counts them; -1: not given. The CPU has none */
-  int32_t local_rank;    /* among the group's ranks on this node; -1: in the order of the world's ranks */
-  int32_t local_size;    /* of the group's ranks on this node; -1: all of them are */
+  int32_t device_ordinal; /* the driver's number of the device; -1: not given. Must be -1 for the CPU */
+  int32_t local_rank;    /* number among the group's ranks on this node; -1: in order of world rank */
+  int32_t local_size;    /* number of the group's ranks on this node; -1: the world size */
   int32_t node;          /* -1: the only one */
   const char *device_uuid; /* in place of device_ordinal; NULL: not given */
 } rh_comm_config;
 #define RH_COMM_CONFIG_INIT {sizeof(rh_comm_config), 1, NULL, NULL, -1, -1, 0, 0, 0, 0, RH_DEVICE_CPU, -1, -1, -1, -1, NULL}
 
-/* Joins a group and waits until all its ranks are there and have mapped each other's memory. A process may hold
- * several ranks; each needs a thread of its own inside this call.
+/* Joins a group and waits until all its ranks have joined and have mapped each other's memory. A process may hold
+ * several ranks; each needs a thread of its own for this call.
  * Errors: RANK_MISSING (lists the ranks that did not come), WORLD_SIZE_MISMATCH, TOKEN_MISMATCH, RANK_TAKEN,
  * GROUP_BUSY, RANK_DEAD, DRAINING, OUT_OF_MEMORY, DAEMON_LOST, MISMATCH (configs, RAILHEAD_ALGO or RAILHEAD_REPRODUCIBLE differ),
- * INVALID_ARGUMENT (RAILHEAD_ALGO names what does not exist), UNSUPPORTED (RAILHEAD_ISA; a device that this library does not have;
- * ranks on several nodes). */
+ * INVALID_ARGUMENT (RAILHEAD_ALGO has an unknown name), UNSUPPORTED (RAILHEAD_ISA; a device that this library does not support; ranks
+ * on several nodes). */
 rh_result rh_comm_init(rh_session *session, const rh_comm_config *config, rh_comm **comm);
 
-/* Collective: waits until every rank has called it, then gives everything back, windows too. On a broken group it
+/* Collective: waits until every rank has called it, then frees the comm's memory, windows included. On a broken group it
  * returns at once. The handle is invalid afterwards, whatever the result. */
 rh_result rh_comm_finalize(rh_comm *comm);
 
 /* Collective: makes a comm of the ranks that give the same color, in order of key, then of rank. color is RH_SPLIT_NONE (the
- * rank gets no comm: *out is NULL) or at least 0. The new comm has the device, timeout, heap_bytes and, where it is not larger than
- * the new world size, the reduce_group of the old one; it lives as long as its session. Both go on.
+ * rank gets no comm: *out is NULL) or at least 0. The new comm has the device, timeout and heap_bytes of
+ * the old one, and its reduce_group if that is at most the new world size. It lives as long as its session. The old comm stays usable.
  * Errors: as rh_comm_init; a group that is broken by one. */
 #define RH_SPLIT_NONE (-1)
 rh_result rh_comm_split(rh_comm *comm, int32_t color, int32_t key, rh_comm **out);
@@ -208,11 +209,11 @@ typedef struct rh_comm_info {
   int32_t device_kind;   /* RH_DEVICE_... */
   int32_t device_ordinal; /* -1: the device has none */
   int32_t reserved;
-  uint64_t granularity;  /* the device backs memory in multiples of so many bytes; of the CPU: a page */
+  uint64_t granularity;  /* bytes; sizes of the device's memory are multiples of it. CPU: a page */
 } rh_comm_info;
 #define RH_COMM_INFO_INIT {sizeof(rh_comm_info), 1, -1, 0, -1, 0, -1, 0, -1, 0, 0}
 
-/* Who this rank is, and where. Any thread. */
+/* This rank's numbers, node and device. Any thread. */
 rh_result rh_comm_get_info(rh_comm *comm, rh_comm_info *info);
 
 typedef struct rh_comm_status {
@@ -250,17 +251,17 @@ typedef struct rh_choice {
 } rh_choice;
 #define RH_CHOICE_INIT {sizeof(rh_choice), 1, {0}, {0}}
 
-/* Which algorithm an operation of that size runs, and why: operation as in rh_comm_status.operation_name ("all_reduce"), bytes
- * of the larger of a rank's two buffers, in_windows: whether the buffers of all ranks lie in windows. The same on all ranks. Any
- * thread. Errors: INVALID_ARGUMENT, INVALID_HANDLE. */
+/* Which algorithm an operation of a given size runs, and why. operation: as in rh_comm_status.operation_name ("all_reduce").
+ * bytes: size of the larger of a rank's two buffers. in_windows: whether the buffers of all ranks lie in windows. The result is the same on
+ * all ranks. Any thread. Errors: INVALID_ARGUMENT, INVALID_HANDLE. */
 rh_result rh_comm_get_choice(rh_comm *comm, const char *operation, size_t bytes, int32_t in_windows, rh_choice *choice);
 
 /* ---- Windows: symmetric memory ---- */
 
 /* The memory that a window is made of. */
-#define RH_MEMORY_DEFAULT 0 /* the device's own: of the CPU, HOST */
+#define RH_MEMORY_DEFAULT 0 /* the device's default; CPU: RH_MEMORY_HOST */
 #define RH_MEMORY_HOST 1
-#define RH_MEMORY_DEVICE 2 /* the CPU has none: UNSUPPORTED */
+#define RH_MEMORY_DEVICE 2 /* UNSUPPORTED on the CPU */
 
 typedef struct rh_window_config {
   uint32_t struct_size;
@@ -270,17 +271,17 @@ typedef struct rh_window_config {
 } rh_window_config;
 #define RH_WINDOW_CONFIG_INIT {sizeof(rh_window_config), 1, RH_MEMORY_DEFAULT, 0}
 
-/* Collective, every rank with the same bytes and config (NULL: the defaults): memory at the same offset of every rank's heap, zeroed.
- * It never moves; allocating more never changes an address. Errors: OUT_OF_MEMORY (no rank keeps anything), MISMATCH, TIMEOUT,
- * UNSUPPORTED (memory that the device does not have). */
+/* Collective: allocates zeroed memory at the same offset of every rank's heap. All ranks pass the same bytes and config (NULL: the
+ * defaults). A window never moves, and later allocations change no address. Errors: OUT_OF_MEMORY (on all ranks; nothing stays allocated),
+ * MISMATCH, TIMEOUT, UNSUPPORTED (a kind of memory that the device does not have). */
 rh_result rh_window_alloc(rh_comm *comm, size_t bytes, const rh_window_config *config, rh_window **window);
 
-/* Collective. The pages go back to the machine once every rank has called it. The handle is invalid afterwards, whatever
- * the result; after a failure the pages stay until the comm is finalized. BUSY, with nothing done and the handle valid: calls of
- * captured graphs, or of a group that has not ended, use it. */
+/* Collective: frees the window's pages once every rank has called it. The handle is invalid afterwards, whatever the result but BUSY;
+ * after a failure the pages stay until the comm is finalized. Errors: BUSY (a live captured graph, or a group of calls that has not ended,
+ * uses the window; nothing was done and the handle stays valid), and the cause of a broken group. */
 rh_result rh_window_free(rh_window *window);
 
-/* Where this process sees rank's part of the window. Valid until the window is freed or the comm finalized.
+/* The address of rank's part of the window in this process. Valid until the window is freed or the comm finalized.
  * Errors: UNSUPPORTED (another rank's part of a staged window: see rh_window_register). */
 rh_result rh_window_pointer(rh_window *window, int32_t rank, void **pointer);
 
@@ -295,15 +296,15 @@ typedef struct rh_window_info {
 #define RH_WINDOW_INFO_INIT {sizeof(rh_window_info), 1, 0, 0, 0, 0}
 rh_result rh_window_get_info(rh_window *window, rh_window_info *info);
 
-/* Collective: makes a window of memory that the caller owns; each rank gives its own, all with the same bytes. It is shared
- * with the other ranks where it can be:
+/* Collective: makes a window of memory that the caller owns. Each rank passes its own memory, all with the same bytes. The library
+ * shares it with the other ranks if it is a shared mapping of a memfd:
  *  - fd >= 0: pointer is mapped MAP_SHARED from fd at fd_offset (a multiple of the page size); the library duplicates fd;
- *  - fd < 0: the library looks whether pointer lies in a shared mapping of a memfd that this process has open or may open.
- * A memfd (memfd_create with MFD_ALLOW_SEALING) is sealed against shrinking, so that nobody can cut it short beneath the
- * others; it can still grow. Files of /dev/shm and of other file systems have no such seal.
- * Where one rank's memory cannot be shared (malloc, a private mapping, a file that may be cut short), the window is staged on
- * all ranks: collectives copy as for any buffer. rh_window_get_sharing says so, and why. The memory must stay mapped until
- * rh_window_free, which leaves it to the caller.
+ *  - fd < 0: the library finds out whether pointer lies in a shared mapping of a memfd that this process has open or may open.
+ * It seals the memfd (memfd_create with MFD_ALLOW_SEALING) against shrinking, because truncation would be a SIGBUS in the other ranks. The
+ * memfd can still grow. Files of /dev/shm and of other file systems have no such seal.
+ * If the memory of one rank cannot be shared (malloc, a private mapping, a file without seals), the window is staged on all ranks:
+ * collectives copy as for any buffer. rh_window_get_sharing returns the rank and the reason. The memory must stay mapped until
+ * rh_window_free, which does not unmap it.
  * Errors: INVALID_ARGUMENT, MISMATCH (bytes differ), LIMIT (255 registered windows of a comm), and as rh_window_alloc. */
 typedef struct rh_register_config {
   uint32_t struct_size;
@@ -329,22 +330,24 @@ rh_result rh_window_get_sharing(rh_window *window, rh_window_sharing *sharing);
 
 /* ---- Collectives (data path) ----
  *
- * Common to all: every rank of the comm calls the same operation in the same order, with the same count, dtype, op and root.
- * Where they do not, all ranks get RH_ERR_MISMATCH, with both calls in the message, at the latest in the next operation that
- * involves everybody (which is then the one in the message). count is in elements; any count (0 too), any alignment. In place
- * as each says, no other overlap of send and recv.
- * On the CPU stream must be NULL, and the call returns when its result is complete. A device with streams (no library has one yet)
- * runs the call later, in the order of stream, or, where stream is captured into a graph, with each launch of that. Buffers must
- * live as long. A failure then breaks the group: later calls and rh_comm_get_status say why. One stream at a time may run calls of a
- * comm. A window that a captured call uses is not freed (BUSY); other memory is the caller's to keep. A graph that outlives its comm
- * keeps the comm's mappings, and its launches do nothing but fail.
+ * All ranks of the comm call the same operations in the same order, with the same count, dtype, op and root. If they do not, all ranks
+ * get RH_ERR_MISMATCH with both calls in the message, at the latest in the next operation in which all ranks take part (the message then
+ * names that operation). count is in elements; any count (0 too) and any alignment is allowed. send and recv may overlap only as each
+ * function says under "in place".
+ * CPU: stream must be NULL, and the call returns when its result is complete.
+ * Devices with streams (none in this version):
+ *  - The call runs later, in stream order; captured into a graph, it runs with each launch. Buffers must live until then.
+ *  - A failure breaks the group; later calls and rh_comm_get_status return the cause.
+ *  - Calls of a comm may run on one stream at a time.
+ *  - While a live graph uses a window, rh_window_free returns BUSY. The caller keeps other memory alive.
+ *  - The comm's mappings stay until its last graph is destroyed. Launches after rh_comm_finalize fail without touching memory.
  * Errors: INVALID_ARGUMENT, INVALID_HANDLE, UNSUPPORTED, BUSY, MISMATCH, PROTOCOL (a rank offered memory that it does not have), and
  * the cause of a broken group (RANK_DEAD, TIMEOUT, ABORTED; BUSY: two streams at once). */
 
-/* recv[i] = reduction over ranks of send[i]. In place: send == recv. Where send and recv of every rank lie in windows, large
- * ones are zero-copy; the result is the same. Every rank gets the same bits: contributions are added in rank order within each
- * reduce_group consecutive ranks, then group by group, in f32 (f64, integers: in dtype), and rounded to dtype once. Only a tree that $RAILHEAD_ALGO
- * forces, and a forced ring of a comm that is not reproducible, add in an order of their own, the same on all ranks. */
+/* recv[i] = reduction over ranks of send[i]. In place: send == recv. If send and recv of every rank lie in windows, large
+ * all-reduces are zero-copy, with the same result. Every rank gets the same bits: contributions are added in rank order within each
+ * reduce_group consecutive ranks, then group by group, in f32 (f64, integers: in dtype), and rounded to dtype once. A tree that
+ * $RAILHEAD_ALGO forces, and a forced ring of a comm that is not reproducible, add in another order, the same on all ranks. */
 rh_result rh_all_reduce(const void *send, void *recv, size_t count, rh_dtype dtype, rh_op op, rh_comm *comm,
                         void *stream);
 
@@ -360,11 +363,11 @@ rh_result rh_reduce_scatter(const void *send, void *recv, size_t count, rh_dtype
 /* recv[r * count + i] = rank r's send[rank * count + i]; both have world size * count elements. In place: send == recv. */
 rh_result rh_all_to_all(const void *send, void *recv, size_t count, rh_dtype dtype, rh_comm *comm, void *stream);
 
-/* recv[i] = root's send[i]. send is of no meaning on other ranks and may be NULL there. In place: send == recv. */
+/* recv[i] = root's send[i]. send is ignored on other ranks and may be NULL there. In place: send == recv. */
 rh_result rh_broadcast(const void *send, void *recv, size_t count, rh_dtype dtype, int32_t root, rh_comm *comm,
                        void *stream);
 
-/* On root: recv[i] = reduction over ranks of send[i], in the order of rh_all_reduce. recv is of no meaning on other ranks and
+/* On root: recv[i] = reduction over ranks of send[i], in the order of rh_all_reduce. recv is ignored on other ranks and
  * may be NULL there. In place: send == recv. */
 rh_result rh_reduce(const void *send, void *recv, size_t count, rh_dtype dtype, rh_op op, int32_t root, rh_comm *comm,
                     void *stream);
@@ -377,27 +380,25 @@ rh_result rh_gather(const void *send, void *recv, size_t count, rh_dtype dtype, 
  * elements. */
 rh_result rh_scatter(const void *send, void *recv, size_t count, rh_dtype dtype, int32_t root, rh_comm *comm, void *stream);
 
-/* count elements to, or from, rank peer; the peer makes the matching call with the same count and dtype. Calls between two
- * ranks match in their order. A small message may leave before the peer has called rh_recv, a large one waits for it:
- * rh_reduce, rh_gather and rh_scatter count as calls between the root and each rank: what was sent before must be received
- * before. Between rh_group_start and rh_group_end any number go at the same time, in both directions. A rank may send to itself
- * within a group.
+/* Sends count elements to rank peer, or receives them; the peer makes the matching call with the same count and dtype. Calls between
+ * two ranks match in call order. rh_send of a small message may return before the peer has called rh_recv; of a large one it waits for
+ * the peer. rh_reduce, rh_gather and rh_scatter use the same pipes between the root and each rank, so earlier sends must be received
+ * before them. Between rh_group_start and rh_group_end any number of calls progress concurrently, in both directions. A rank may send
+ * to itself within a group.
  * Errors: MISMATCH (count or dtype differ). */
 rh_result rh_send(const void *send, size_t count, rh_dtype dtype, int32_t peer, rh_comm *comm, void *stream);
 rh_result rh_recv(void *recv, size_t count, rh_dtype dtype, int32_t peer, rh_comm *comm, void *stream);
 
-/* Returns when every rank has called it; what a rank wrote to windows before is visible to all after. */
+/* Returns when every rank has called it. Stores of any rank to windows before its call are visible to all ranks after. */
 rh_result rh_barrier(rh_comm *comm, void *stream);
 
-/* Collectives, sends and receives that this thread calls between the two are only noted; rh_group_end runs them: of each comm
- * first all sends and receives, at the same time, then the collectives in their order. Several comms progress at the same
- * time (each but the first on a thread that is made for it), so one thread may drive several ranks. Groups nest; the outer
- * end runs them.
- * A call that is wrong returns its error at once, and the rh_group_end of that group runs nothing and returns that error.
- * Buffers must stay until rh_group_end. A comm of the group that another thread is in: BUSY, and nothing is run. While calls
- * of a comm are noted it cannot be finalized and its windows cannot be freed: BUSY. At most 4096 calls: LIMIT. Where there is no
- * thread to be had nothing is run: SYSTEM. Set-up calls (init, windows) run at once also within a group; rh_comm_split is refused
- * there. */
+/* Between the two, this thread's collectives, sends and receives are queued; rh_group_end runs them: for each comm first all sends
+ * and receives, concurrently, then the collectives in call order. Several comms progress concurrently (each but the first on a thread
+ * started for it), so one thread may drive several ranks. Groups nest; the outermost end runs the calls.
+ * A call with invalid arguments returns its error at once; the rh_group_end of that group then runs nothing and returns the same error.
+ * Buffers must live until rh_group_end. Set-up calls (init, windows) run at once also within a group; rh_comm_split is refused.
+ * Errors: BUSY (another thread is in a call on a comm of the group; nothing was run. Also of rh_comm_finalize and rh_window_free while
+ * calls of the comm are queued), LIMIT (more than 4096 calls), SYSTEM (no thread could be started; nothing was run). */
 rh_result rh_group_start(void);
 rh_result rh_group_end(void);
 
@@ -410,27 +411,27 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
 /* ---- Mixture of experts: dispatch and combine (data path) ----
  *
  * Expert parallelism: every rank has tokens, a router has chosen experts for each, and the experts are spread over the ranks.
- * rh_ep_dispatch brings each token to the ranks that hold its experts, once a rank whatever the number of experts there, and
- * groups what a rank receives by its local experts. rh_ep_combine brings the experts' outputs back and adds them.
+ * rh_ep_dispatch sends each token to the ranks that hold its experts, one copy a rank whatever the number of its experts there, and
+ * groups the received rows by local expert. rh_ep_combine sends the experts' outputs back and adds them.
  *
  * Experts: num_experts logical ones (what topk_idx names) are held as num_physical physical ones, so that a busy expert can have
- * replicas. physical_expert[p] says of which logical expert p is one, physical_rank[p] where it lies. Without these tables every
+ * replicas. physical_expert[p] is the logical expert of p, physical_rank[p] the rank that holds p. Without these tables every
  * expert is held once, and rank r holds a block of num_physical / world_size consecutive ones, the first (num_physical %
  * world_size) ranks one more. The local experts of a rank are its physical ones in ascending order. Of several replicas a token
- * takes the first one on its own rank, else number (rank + token) % replicas, in ascending order of p.
+ * uses the first one on its own rank, else replica (rank + token) % replicas, in ascending order of p.
  *
  * Order of additions, the same on every run: the rank that holds a token's experts adds weight * y over its own experts in the
  * order in which they stand in the token's topk_idx, in f32, product and sum rounded each, and rounds the sum to combine_dtype;
  * the token's rank adds these partial sums in ascending order of ranks in f32, then `add`, and rounds to out_dtype once. The same
  * holds for experts of the token's own rank.
  *
- * Two modes: RH_EP_LL (decode) has room for the worst case, max_tokens_per_rank tokens from each rank; a send phase never waits
- * for the receiver of the same dispatch. RH_EP_HT (prefill) has room for a few chunks; counts go first, so sizes are known early,
- * and a dispatch moves in chunks during both phases, in both directions at once.
+ * Two modes. RH_EP_LL (decode) has slots for the worst case, max_tokens_per_rank tokens from each rank; the send phase of dispatch n
+ * blocks only on peers that have not received dispatch n - 2. RH_EP_HT (prefill) has slots for a few chunks; counts are sent first, so
+ * sizes are known early, and chunks move during both phases, in both directions at once.
  *
- * Every rank of the comm makes the same calls in the same order; a rank with no tokens too. Dispatches are received in the order
- * in which they were sent, and so are combines; the combine of an earlier dispatch comes before that of a later one. At most two
- * dispatches of a buffer are in flight: sent, and neither combined nor released. */
+ * Every rank of the comm makes the same calls in the same order, also a rank without tokens. Dispatches are received in the order in
+ * which they were sent, and combined in that order. At most two dispatches of a buffer are in flight (sent, and neither combined nor
+ * released). */
 
 #define RH_EP_LL 1
 #define RH_EP_HT 2
@@ -442,9 +443,9 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
 #define RH_EP_SCALE_BLOCK 128u      /* elements that share a scale; the last block of a row may be shorter */
 
 /* Scales of wire_dtype RH_FP8_E4M3. Of a block, amax = max |x|, at least 1e-4:
- *  F32     scale = amax / 448; a value travels as e4m3(x * (448 / amax))
- *  UE8M0   scale = 2^ceil(log2(amax / 448)), as a byte: the exponent + 127; a value travels as e4m3(x / scale)
- *  STATIC  scale = static_scale for all of x; nothing travels; a value travels as e4m3(x / static_scale), saturating at 448 */
+ *  F32     scale = amax / 448, sent as a float; a value is sent as e4m3(x * (448 / amax))
+ *  UE8M0   scale = 2^ceil(log2(amax / 448)), sent as a byte, exponent + 127; a value is sent as e4m3(x / scale)
+ *  STATIC  scale = static_scale for all of x, not sent; a value is sent as e4m3(x / static_scale), saturating at 448 */
 #define RH_EP_SCALE_F32 0
 #define RH_EP_SCALE_UE8M0 1
 #define RH_EP_SCALE_STATIC 2
@@ -452,37 +453,38 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
 /* What happens to invalid input: a topk_idx that is neither -1 nor below num_experts, an expert named twice by a token, tokens
  * beyond max_tokens_per_rank, NaN or infinity in a token of an FP8 wire, and on the receiver rows beyond an expert's capacity (PADDED).
  *  ERROR  RH_ERR_INVALID_ARGUMENT (capacity: RH_ERR_LIMIT); nothing was sent (capacity: nothing was taken), so the call can be made again
- *  DROP   the entry, its second occurrence, the token or the row takes no part; the report counts and names the first of each */
+ *  DROP   the entry, its second occurrence, the token or the row is left out; the report counts them and names the first of each kind */
 #define RH_EP_INVALID_ERROR 0
 #define RH_EP_INVALID_DROP 1
 
 /* What happens when a rank dies, or misses the deadline of a wait, within a dispatch or combine.
  *  FAIL  the group is broken for all ranks, as in every other operation
- *  DROP  the rank is masked: this rank neither waits for it nor sends to it again, in this buffer. What its experts would have
- *        contributed is missing. The report says which ranks, and how many token copies were lost. Other collectives of the comm
- *        return RH_ERR_RANK_DEAD as ever, rh_ep_create and rh_ep_destroy too. A death is noticed in milliseconds; a rank that is
- *        late because it waits for another one itself has four deadlines. One that was masked and comes back masks the others, and
- *        goes on alone. An abort, a mismatch, or a deadline of another operation breaks the group as with FAIL, but where a
- *        death has broken it before: survivors who are to stop tell each other so. */
+ *  DROP  the rank is masked: in this buffer, this rank neither waits for it nor sends to it again. The contributions of its experts
+ *        are missing; the report lists the ranks and counts the lost token copies. After a death other collectives of the comm,
+ *        rh_ep_create and rh_ep_destroy return RH_ERR_RANK_DEAD. A death is noticed in milliseconds. A late rank that itself waits for
+ *        another is masked after four deadlines. A masked rank that comes back masks the others and goes on alone. An abort, a
+ *        mismatch, or a deadline of another operation breaks the group as with FAIL; but after a death rh_comm_abort does not reach
+ *        the survivors: the application must tell them to stop. */
 #define RH_EP_DEAD_FAIL 0
 #define RH_EP_DEAD_DROP 1
 
-/* What becomes of the other weights of a token that lost some: KEEP them, or RENORMALIZE: the token's sum is multiplied by (sum
- * of all its weights) / (sum of those not lost), before `add`. A token that lost all of them gets 0 in either case. */
+/* A token that lost some of its experts' contributions: KEEP leaves the sum as it is; RENORMALIZE multiplies it by (sum of all the token's
+ * weights) / (sum of the weights that were not lost), before `add`. A token that lost all contributions gets 0 in either case. */
 #define RH_EP_LOST_KEEP 0
 #define RH_EP_LOST_RENORMALIZE 1
 
 /* Streams. On the CPU `stream` is NULL, and every call returns when it has run. On a device with streams (no library has one yet) a
  * call is queued, or captured into a graph, and runs later, in the order of the stream. Calls of one buffer that are on two streams
  * are ordered by the caller, with an event.
- *  - What a call has to know of the buffer lies in the buffer's memory, and is read when the call runs: which dispatch a handle means, how
- *    far that has come, which slot is next, the number of the dispatch. So a graph can be launched any number of times, an odd one too, in
- *    any mix with other calls, and a dispatch may stay in flight from one launch to the next.
- *  - A call returns RH_OK once it is queued. What it finds when it runs is in its report, `result` first. A call that is refused then (out of
- *    order, a third dispatch in flight, invalid input, too little room) does nothing and breaks nothing; but the other ranks wait for a
- *    dispatch that was refused, until their deadline. With RH_EP_INVALID_DROP no input is refused.
+ *  - A call reads the buffer's state from the buffer's memory when it runs: the dispatch that a handle names, its phase, the next slot, the
+ *    number of the dispatch. So a graph can be launched any number of times, odd or even, mixed with other calls, and a dispatch may stay
+ *    in flight from one launch to the next.
+ *  - A call returns RH_OK once it is queued. Its outcome is in its report (`result`). A call that is refused when it runs (out of order, a
+ *    third dispatch in flight, invalid input, too little room) changes nothing and does not break the group; but the other ranks wait for
+ *    a refused dispatch until their deadline. With RH_EP_INVALID_DROP no input is refused.
  *  - Results are written when the call runs: the arrays, rows_ptr and tokens_ptr, counts and tokens of rh_ep_dispatch_counts, and reports. A
- *    report lies in memory that the host can reach; a device that makes no text leaves `message` empty, and rh_ep_get_report has it. `rows`
+ *    report must lie in memory that the host can read. A device that cannot format text leaves `message` empty; rh_ep_get_report
+ *    returns it. `rows`
  *    and `tokens` of rh_ep_dispatch_out are not written.
  *  - The handle of a captured dispatch lives until the last graph with a call on it is destroyed; any number of graphs may use it. Every
  *    other handle ends with the call of rh_ep_combine, rh_ep_combine_recv or rh_ep_release, and no call on it can be captured.
@@ -518,16 +520,16 @@ typedef struct rh_ep_config {
 } rh_ep_config;
 #define RH_EP_CONFIG_INIT {sizeof(rh_ep_config), 1, RH_EP_LL, 0, 0, 0, 0, 0, NULL, NULL, RH_BF16, RH_BF16, RH_BF16, 0, 0.0f, 0, 0, 0}
 
-/* Window memory that rh_ep_create takes of each rank's heap, to the byte. The caller's outputs and the library's private memory
- * (rh_ep_info.private_bytes) come on top. Errors: INVALID_ARGUMENT. */
+/* The exact number of bytes that rh_ep_create takes from each rank's heap. The caller's outputs and the library's private memory
+ * (rh_ep_info.private_bytes) are not included. Errors: INVALID_ARGUMENT. */
 rh_result rh_ep_buffer_size(const rh_ep_config *config, int32_t world_size, uint64_t *bytes);
 
 /* Collective. Errors: INVALID_ARGUMENT (nothing was done), MISMATCH (names the first field in which the ranks' configs differ), and
  * those of rh_window_alloc. */
 rh_result rh_ep_create(rh_comm *comm, const rh_ep_config *config, rh_ep **ep);
 
-/* Collective: gives the window back. Ends handles that are still open. The handle is invalid afterwards, whatever the result: where
- * the group is broken, its cause, at once. A comm that is finalized ends its buffers by itself. */
+/* Collective: frees the buffer's window and ends its open handles. The handle is invalid afterwards, whatever the result but BUSY (a live
+ * graph uses the buffer). On a broken group it returns the cause at once. rh_comm_finalize destroys the comm's buffers. */
 rh_result rh_ep_destroy(rh_ep *ep);
 
 typedef struct rh_ep_info {
@@ -545,15 +547,15 @@ typedef struct rh_ep_info {
 #define RH_EP_INFO_INIT {sizeof(rh_ep_info), 1, 0, 0, 0, 0, 0, 0, 0, 0}
 rh_result rh_ep_get_info(rh_ep *ep, rh_ep_info *info);
 
-/* The ranks that take no part any more. */
+/* The masked ranks. */
 rh_result rh_ep_get_masked(rh_ep *ep, int32_t *ranks, int32_t capacity, int32_t *count);
 
-/* Masks a rank in this buffer for good, whatever on_dead says: every other rank calls it between the same two dispatches. The
- * masked rank dispatches no more, and combines nothing: what it has received it releases. In other calls of the comm, rh_ep_destroy
- * too, it takes part as before. */
+/* Masks a rank in this buffer permanently, whatever on_dead says. Every other rank calls it between the same two dispatches. The
+ * masked rank must not dispatch or combine in this buffer any more; it releases what it has received. It takes part in all other calls of
+ * the comm, rh_ep_destroy included. */
 rh_result rh_ep_mask_rank(rh_ep *ep, int32_t rank);
 
-/* What came of a dispatch or a combine; all counts are zero where everything went as asked. */
+/* The outcome of a dispatch or a combine. All counts are zero if nothing was dropped or lost. */
 typedef struct rh_ep_report {
   uint32_t struct_size;
   uint32_t struct_version;
@@ -574,7 +576,7 @@ typedef struct rh_ep_report {
 } rh_ep_report;
 #define RH_EP_REPORT_INIT {sizeof(rh_ep_report), 1, RH_OK, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, {0}}
 
-/* A routing that was checked once: what topk_idx, topk_weights and num_tokens of a dispatch come to. */
+/* A cached routing: the checked plan of a dispatch's topk_idx, topk_weights and num_tokens. */
 typedef struct rh_ep_routing rh_ep_routing;
 
 typedef struct rh_ep_dispatch_in {
@@ -592,9 +594,9 @@ typedef struct rh_ep_dispatch_in {
 } rh_ep_dispatch_in;
 #define RH_EP_DISPATCH_IN_INIT {sizeof(rh_ep_dispatch_in), 1, NULL, NULL, NULL, NULL, 0, 0, RH_I64, 0, NULL}
 
-/* Cached routing: copies and checks topk_idx and topk_weights, and finds each token's place, so that any number of dispatches of the
- * same tokens to the same experts (the layers of a backward pass, say) cost neither. x is not looked at. A dispatch with it gives the
- * same bytes as one with its topk_idx. It lives until it is destroyed, or its buffer is.
+/* Copies and checks topk_idx and topk_weights and computes each token's position, so that later dispatches with the same routing (the
+ * layers of a backward pass, for example) skip both. x is ignored. A dispatch with a cached routing gives the same bytes as one with its
+ * topk_idx. It lives until it or its buffer is destroyed.
  * Errors: INVALID_ARGUMENT (invalid input with RH_EP_INVALID_ERROR too), LIMIT (1024 of a process), OUT_OF_MEMORY. */
 rh_result rh_ep_routing_create(rh_ep *ep, const rh_ep_dispatch_in *in, rh_ep_routing **routing, void *stream);
 
@@ -605,10 +607,11 @@ rh_result rh_ep_routing_destroy(rh_ep_routing *routing);
  *  PADDED  [local_experts, capacity, hidden]: expert e's rows begin at e * capacity
  *  FLAT    [capacity, hidden]: expert after expert; each block begins at a multiple of alignment rows
  *  TOKENS  [capacity, hidden]: each received token once, with its local experts in topk_idx (the caller adds over them itself)
- * Within an expert (TOKENS: within all) rows come in ascending order of rank, then of token. Rows behind an expert's last are not written.
+ * Within an expert (TOKENS: within all) rows are in ascending order of source rank, then of token. Rows behind an expert's last are not written.
  * Capacity that is always enough, with N = world_size * max_tokens_per_rank: PADDED and TOKENS N; FLAT N * min(topk, local_experts),
  * and (alignment - 1) * local_experts more. rh_ep_dispatch_counts says how much a dispatch takes.
- * Rows that a rank had counted when it died, and not sent, are 0, with source_rank and source_token -1; `tokens` is without them. */
+ * Rows that a rank had announced in its counts but not sent before it died are 0, with source_rank and source_token -1; `tokens` does not
+ * include them. */
 #define RH_EP_PADDED 0
 #define RH_EP_FLAT 1
 #define RH_EP_TOKENS 2
@@ -646,9 +649,9 @@ rh_result rh_ep_dispatch(rh_ep *ep, const rh_ep_dispatch_in *in, rh_ep_dispatch_
 rh_result rh_ep_dispatch_send(rh_ep *ep, const rh_ep_dispatch_in *in, rh_ep_handle **handle, void *stream);
 rh_result rh_ep_dispatch_recv(rh_ep_handle *handle, rh_ep_dispatch_out *out, void *stream);
 
-/* Between the two, where the caller wants to know sizes first: waits until they are known (HT: until every rank has called
- * send; LL: until every rank's tokens have come). counts has local_experts entries and may be NULL; *tokens is the number of
- * token copies, which is what TOKENS needs. rows of FLAT is the sum of counts, each rounded up to the alignment. */
+/* Between send and recv: waits until the sizes are known (HT: until every rank has called send; LL: until every rank's tokens have
+ * arrived) and returns them. counts has local_experts entries and may be NULL. *tokens is the number of token copies, the capacity that
+ * TOKENS needs; FLAT needs the sum of counts, each rounded up to the alignment. */
 rh_result rh_ep_dispatch_counts(rh_ep_handle *handle, int32_t *counts, uint64_t *tokens, void *stream);
 
 typedef struct rh_ep_combine_args {
@@ -657,7 +660,7 @@ typedef struct rh_ep_combine_args {
   const void *y;             /* the experts' outputs, laid out as dispatch's x was: same rows, `hidden` elements of y_dtype */
   rh_dtype y_dtype;          /* RH_F32, RH_BF16 or RH_F16 */
   rh_dtype out_dtype;        /* of out and add: the same choice */
-  uint32_t weighted;         /* 1: y has been multiplied by the weights already. TOKENS: always so */
+  uint32_t weighted;         /* 1: y is already multiplied by the weights. TOKENS: always */
   uint32_t reserved;
   const void *add;           /* [num_tokens, hidden], e.g. the shared expert's output; NULL: nothing. May be out */
   void *out;                 /* [num_tokens, hidden]: in the order of dispatch's x; 0 (or add) for a token without experts. Not y's memory: that
@@ -672,16 +675,16 @@ rh_result rh_ep_combine(rh_ep_handle *handle, const rh_ep_combine_args *args, rh
 rh_result rh_ep_combine_send(rh_ep_handle *handle, const rh_ep_combine_args *args, void *stream);
 rh_result rh_ep_combine_recv(rh_ep_handle *handle, rh_ep_report *report, void *stream);
 
-/* Ends a handle whose dispatch was received and that is not to be combined; on all ranks. */
+/* Ends the handle of a received dispatch without a combine. All ranks call it. */
 rh_result rh_ep_release(rh_ep_handle *handle, void *stream);
 
-/* The reports of a dispatch and of its combine, read later: waits until nothing of the comm runs any more, at most for its deadline.
- * handle: a dispatch's, of a captured one after any of its replays. NULL: the dispatch of the buffer that has ended last. Either report
- * may be NULL. Errors: INVALID_HANDLE, and TIMEOUT. */
+/* Returns the reports of a dispatch and of its combine. It waits until no operation of the comm runs, at most for the comm's timeout.
+ * handle: of the dispatch; of a captured dispatch it returns the latest replay's reports. NULL: the buffer's dispatch that ended last. Either
+ * report may be NULL. Errors: INVALID_HANDLE, TIMEOUT. */
 rh_result rh_ep_get_report(rh_ep *ep, rh_ep_handle *handle, rh_ep_report *dispatched, rh_ep_report *combined);
 
 /* How many token copies the routers of all ranks (total) and of this one (local) have sent to each physical expert, over all buffers of the
- * comm. Either may be NULL; both have `experts` entries. No other rank is asked: the counters lie in shared memory. */
+ * comm. Either may be NULL; both have `experts` entries. It reads counters in shared memory and waits for no rank. */
 rh_result rh_ep_get_load(rh_ep *ep, uint64_t *total, uint64_t *local, uint32_t experts);
 
 #ifdef __GNUC__
