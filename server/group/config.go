@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"time"
 
+	"railhead/engine/plan"
 	"railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/server/membership"
@@ -20,15 +21,7 @@ const (
 	StallAfter   = 5 * time.Second // in one operation, and a group counts as stalled
 )
 
-// What the daemon decides for its groups.
-const (
-	defaultHeapBytes = 16 << 30 // address space of a rank's windows; pages come with windows only
-	// blockBytes is what the one-shot algorithm publishes at a time: two of a rank's blocks and a reader's share of them
-	// fit in a second-level cache.
-	blockBytes = 64 << 10
-	// A broadcast is read by all ranks; its four slots stay in a second-level cache.
-	broadcastSlotBytes = 32 << 10
-)
+const defaultHeapBytes = 16 << 30 // address space of a rank's windows; pages come with windows only
 
 // groupsPerMS is how many groups a daemon could form in a millisecond, and more. So their numbers go on above those of the
 // daemons before, which the ranks of their groups bring along, and which are in the names of split groups.
@@ -40,14 +33,14 @@ func machineConfig(start time.Time) membership.Config {
 		MaxHistory: maxHistory,
 		FirstGroup: membership.GroupID(start.UnixMilli() * groupsPerMS),
 		HeapBytes:  defaultHeapBytes,
-		BlockBytes: blockBytes,
-		SpinNS:     spinNS,
-		YieldNS:    yieldNS,
+		BlockBytes: plan.BlockBytes,
+		SpinNS:     func(world int) uint32 { return plan.SpinNS(world, runtime.NumCPU()) },
+		YieldNS:    func(world int) uint32 { return plan.YieldNS(world, runtime.NumCPU()) },
 
 		CheckForcing: checkForcing,
 
-		PipeSlotBytes:      pipeSlotBytes,
-		BroadcastSlotBytes: broadcastSlotBytes,
+		PipeSlotBytes:      plan.PipeSlotBytes,
+		BroadcastSlotBytes: plan.BroadcastSlotBytes,
 
 		ScratchBytes: ScratchBytes(),
 		Memory:       wire.Memory{Kind: wire.MemoryCPU, Granularity: symm.WindowGranule},
@@ -57,32 +50,7 @@ func machineConfig(start time.Time) membership.Config {
 // ScratchBytes is the part of a heap that holds no windows.
 func ScratchBytes() (scratch uint64) {
 	for world := 1; world <= rank.MaxPerNode; world++ {
-		scratch = max(scratch, wire.ScratchNeed(world, blockBytes, broadcastSlotBytes, pipeSlotBytes(world)))
+		scratch = max(scratch, wire.ScratchNeed(world, plan.BlockBytes, plan.BroadcastSlotBytes, plan.PipeSlotBytes(world)))
 	}
 	return (scratch + symm.WindowGranule - 1) / symm.WindowGranule * symm.WindowGranule
-}
-
-// spinNS is how long a wait polls before it sleeps. With a core for every rank a wait is short and waking up is the
-// expensive part. With more ranks than cores a rank that spins keeps the one it waits for from running, but not one that
-// yields: passing the core on costs a fraction of a sleep and a wake-up, and a turn of all ranks takes longer.
-func spinNS(world int) uint32 {
-	if world <= runtime.NumCPU() {
-		return 50_000
-	}
-	return 500_000
-}
-
-// yieldNS is from when on a spinning wait yields: at once with more ranks than cores, else when it takes longer than a rank
-// that runs would keep it waiting.
-func yieldNS(world int) uint32 {
-	if world <= runtime.NumCPU() {
-		return 4_000
-	}
-	return 0
-}
-
-// pipeSlotBytes is the size of a slot of the pipe between two ranks. All pipes of a rank together are at most 1 MiB.
-func pipeSlotBytes(world int) uint32 {
-	const all, most = 1 << 20, 32 << 10
-	return uint32(min(all/wire.PipeSlots/wire.PipeSets/world/1024*1024, most))
 }

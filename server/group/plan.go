@@ -16,13 +16,6 @@ import (
 	"railhead/server/membership"
 )
 
-// ringChannels is how many rings a payload is spread over. On a CPU one thread drives all of a rank's: a second one gains nothing.
-const ringChannels = 1
-
-// ringLLBelowBytes: words with a flag of their own save the fetching of a tail and a header, and cost half of every line. Measured
-// (docs/kernels.md): no gain above, and from 1 KiB on a loss.
-const ringLLBelowBytes = 256
-
 // planner decides which algorithms a group runs, by what is known of the machine.
 type planner struct {
 	graph       *topo.Graph // nil: the machine could not be read
@@ -105,8 +98,8 @@ func (p *planner) plansOf(a membership.CreateGroup) (wire.Plans, error) {
 		return wire.Plans{}, fmt.Errorf("RAILHEAD_ALGO: %w", err)
 	}
 	return plan.Make(plan.Request{
-		World: a.World, Forcing: forcing, Reproducible: a.Reproducible, Table: p.table, Order: p.order(a.CPUs), Channels: ringChannels,
-		LLBelowBytes: ringLLBelowBytes,
+		World: a.World, Forcing: forcing, Reproducible: a.Reproducible, Table: p.table, Order: p.order(a.CPUs), Channels: plan.RingChannels,
+		LLBelowBytes: plan.RingLLBelowBytes,
 	})
 }
 
