@@ -1,10 +1,11 @@
-// Structs of railhead.h between a caller and this library, which may have been compiled with different versions of the header.
+// Structs of railhead.h that pass between a caller and this library. The two may have been compiled with different versions of the
+// header.
 //
-// A struct only grows, at its end, and 0 in a field that was added means what the struct meant before. So every size from that of
-// version 1 up is taken:
-//  - read: what the caller's struct lacks is 0. What it has beyond this library's struct, and what is reserved, must be 0, else the
-//    call is refused: the caller asks for something that this library does not know.
-//  - written: nothing beyond the caller's size. Fields that this library does not know keep what the caller put there.
+// A struct only grows, at its end. 0 in an added field means what the struct meant before the field existed. So the library accepts
+// every size from that of version 1 up:
+//  - Input: a field that the caller's struct lacks reads as 0. Bytes beyond this library's struct, and reserved bytes, must be 0;
+//    otherwise the call is refused, because the caller asks for something that this library does not know.
+//  - Output: the library writes nothing beyond the caller's size. Fields that it does not know keep the caller's values.
 #ifndef RAILHEAD_CLIENT_ABI_H_
 #define RAILHEAD_CLIENT_ABI_H_
 
@@ -16,13 +17,13 @@
 
 namespace railhead::client {
 
-// No struct has more bytes: a larger size was never set.
+// Upper bound of struct_size; a larger one is an uninitialised field.
 constexpr uint32_t kMaxStructSize = 4096;
 
 struct StructKind {
   const char* initializer;
   uint32_t version1;  // its size in version 1, which never changes
-  size_t reserved;    // where a 32-bit input lies that has no meaning yet; 0 = it has none
+  size_t reserved;    // offset of the reserved 32-bit input field; 0 = the struct has none
 };
 
 // Every struct of railhead.h. client/abi/railhead.abi records these sizes.
@@ -47,10 +48,10 @@ struct StructHeader {
   uint32_t version;
 };
 
-// Refuses a struct that is too small, too large, or without a version. known: bytes that this library reads; beyond those
-// everything must be 0. operation and argument are for the message.
+// Refuses a struct that is too small, too large, or without a version. known: the number of bytes that this library reads; all bytes
+// after them must be 0. operation and argument name the struct in the message.
 rh_result checkInput(const char* operation, const char* argument, const void* given, const StructKind& kind, size_t known);
-// The same for results: nothing is read but size and version.
+// The same for an output struct: only its size and version are read.
 rh_result checkOutput(const char* operation, const char* argument, const void* given, const StructKind& kind);
 
 template <class S>
@@ -59,7 +60,7 @@ size_t commonBytes(const S* given) {
   return given->struct_size < sizeof(S) ? given->struct_size : sizeof(S);
 }
 
-// Copies a struct of inputs.
+// Checks and copies an input struct.
 template <class S>
 rh_result readStruct(const char* operation, const char* argument, const S* given, S* out) {
   const rh_result result = checkInput(operation, argument, given, kindOf(given), sizeof(S));
@@ -69,13 +70,13 @@ rh_result readStruct(const char* operation, const char* argument, const S* given
   return RH_OK;
 }
 
-// Before the work whose results are to be written.
+// Checks an output struct; call it before the work that produces the output.
 template <class S>
 rh_result checkStruct(const char* operation, const char* argument, const S* given) {
   return checkOutput(operation, argument, given, kindOf(given));
 }
 
-// Writes results into a struct that was checked, or read; its size and version stay.
+// Writes an output struct that was checked or read before; keeps its size and version.
 template <class S>
 void writeStruct(S* given, const S& results) {
   constexpr size_t kHeader = sizeof(StructHeader);

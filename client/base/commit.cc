@@ -8,7 +8,7 @@
 namespace railhead::client {
 
 namespace {
-// fallocate on shared memory starts over when a signal arrives; pieces this small (a few ms) get done between the
+// fallocate on shared memory starts over when a signal arrives. A chunk of this size takes a few ms, so it completes between two
 // signals of a profiler.
 constexpr uint64_t kPieceBytes = 16 << 20;
 }  // namespace

@@ -6,7 +6,7 @@
 
 namespace railhead::client {
 
-// The process that will use the pages allocates them: they are charged to its cgroup and placed on its NUMA node.
+// The calling process allocates the pages, so they are charged to its cgroup and placed on its NUMA node.
 // Returns 0 or an errno; after an error part of the range may have pages (the daemon punches them out again).
 int commitPages(int fd, uint64_t offset, uint64_t bytes, int64_t deadlineNs);
 

@@ -9,7 +9,7 @@
 
 namespace railhead::client {
 
-// Bytes of an element, 0 for a number that is no type.
+// Bytes of an element; 0 if the number is not a type.
 size_t sizeOf(rh_dtype dtype);
 // "f32" and so on; "no type".
 const char* dtypeName(uint32_t dtype);

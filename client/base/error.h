@@ -15,7 +15,7 @@ rh_result fail(rh_result result, const char* format, ...) __attribute__((format(
 // Room for any list of ranks.
 constexpr size_t kRanksText = 192;
 
-// Writes mask's ranks as "2", "2, 5 and 7" or, three and more in a row, "2, 5-9 and 12".
+// Writes the ranks of mask as "2" or "2, 5 and 7"; three or more consecutive ranks as "2, 5-9 and 12".
 void formatRanks(uint64_t mask, char* out, size_t size);
 
 }  // namespace railhead::client

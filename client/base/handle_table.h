@@ -1,5 +1,5 @@
-// Handles that can be checked: index and generation of a slot instead of an address, so that one that was closed is
-// told from a live one however late it comes.
+// Handles that can be checked: a handle is the index and generation of a slot, not an address. So a closed handle is always
+// distinguished from a live one.
 #ifndef RAILHEAD_CLIENT_BASE_HANDLE_TABLE_H_
 #define RAILHEAD_CLIENT_BASE_HANDLE_TABLE_H_
 
@@ -18,7 +18,7 @@ class HandleTable {
     std::atomic<uint32_t> generation{1};
     std::atomic<T*> object{nullptr};
     std::atomic<int> users{0};      // shared references held (Shared)
-    std::atomic<uint32_t> busy{0};  // 1 while one thread has it to itself (Exclusive)
+    std::atomic<uint32_t> busy{0};  // 1 while one thread has exclusive access (Exclusive)
     std::atomic<bool> leaving{false};  // remove() still waits for references to the last object
   };
 
@@ -44,13 +44,13 @@ class HandleTable {
     T* object_ = nullptr;
   };
 
-  // The object to itself, without waiting. One atomic operation in, one store out: this is on the data path.
+  // Exclusive access to the object, without waiting. The data path uses it: it costs one atomic operation in and one store out.
   class Exclusive {
    public:
     Exclusive(HandleTable& table, const void* handle) : slot_(table.slotOf(handle)) {
       if (slot_ == nullptr) return;
       const uint32_t generation = generationOf(handle);
-      // The generation is compared first as well, so that a stale handle never makes the slot's new owner busy.
+      // Compare the generation first: a stale handle must never mark the slot of a new owner busy.
       uint32_t idle = 0;
       if (slot_->generation.load(std::memory_order_relaxed) != generation ||
           !slot_->busy.compare_exchange_strong(idle, 1, std::memory_order_acquire)) {
@@ -68,7 +68,7 @@ class HandleTable {
     Exclusive(const Exclusive&) = delete;
     Exclusive& operator=(const Exclusive&) = delete;
     T* get() const { return object_; }
-    bool busy() const { return busy_; }  // live, but another thread has it
+    bool busy() const { return busy_; }  // the handle is live, but another thread has exclusive access
 
    private:
     Slot* slot_;
@@ -82,7 +82,7 @@ class HandleTable {
     void* handle = nullptr;
     for (int i = 0; i < kSlots && handle == nullptr; i++) {
       Slot& slot = slots_[(next_ + i) % kSlots];
-      // Still busy: the thread that removed the last object is on its way out of it.
+      // Still busy: the thread that removed the last object has not released the slot yet.
       if (slot.object.load() != nullptr || slot.leaving.load() || slot.busy.load() != 0) continue;
       slot.object.store(object);
       const auto index = static_cast<uintptr_t>((next_ + i) % kSlots);
@@ -93,15 +93,15 @@ class HandleTable {
     return handle;
   }
 
-  // Ends the handle; returns its object to the one caller who did, after all shared references have ended. They are short
-  // (or end by a deadline of their own), so this wait ends. The caller holds none itself.
+  // Ends the handle. Returns its object to the one caller who ended it, after all shared references have ended. Shared references are
+  // short or have a deadline of their own, so this wait is bounded. The caller must hold none.
   T* remove(const void* handle) {
     Slot* slot = slotOf(handle);
     if (slot == nullptr) return nullptr;
     uint32_t generation = generationOf(handle);
     if (!slot->generation.compare_exchange_strong(generation, nextGeneration(generation))) return nullptr;
-    // The object goes before the wait: forEach makes handles of the new generation already, and a reference by one of those
-    // must not find what is about to be destroyed.
+    // Remove the object before the wait: forEach already makes handles of the new generation, and a reference through one of them
+    // must not find an object that is about to be destroyed.
     slot->leaving.store(true);
     T* object = slot->object.exchange(nullptr);
     while (slot->users.load() != 0) {
@@ -112,8 +112,8 @@ class HandleTable {
     return object;
   }
 
-  // Ends the handle, and returns the next one of the same object, which stays: no lock, and nothing to wait for. References that are
-  // held stay. nullptr: the handle has ended before.
+  // Ends the handle and returns a new handle of the same object. It takes no lock and does not wait; existing references stay valid.
+  // nullptr: the handle had ended before.
   void* renew(const void* handle) {
     Slot* slot = slotOf(handle);
     if (slot == nullptr) return nullptr;
@@ -123,8 +123,8 @@ class HandleTable {
     return reinterpret_cast<void*>(uintptr_t{next} << 16 | (reinterpret_cast<uintptr_t>(handle) & 0xffff));
   }
 
-  // Calls visit(handle) for every live handle. Another thread may end one at any moment: visit takes a reference of its own
-  // before it touches the object.
+  // Calls visit(handle) for every live handle. Another thread may end a handle at any moment, so visit takes its own reference before
+  // it touches the object.
   template <class Visit>
   void forEach(Visit visit) {
     for (int i = 0; i < kSlots; i++) {
@@ -134,15 +134,15 @@ class HandleTable {
     }
   }
 
-  // For the child of a fork, which has one thread: ends every handle and gives its object to dispose. Other threads of the
-  // parent may have been in the middle of anything here.
+  // For the child of a fork, which has one thread: ends every handle and passes its object to dispose. Another thread of the parent
+  // may have been at any point of this class at the fork.
   template <class Dispose>
   void forget(Dispose dispose) {
     pthread_mutex_init(&mutex_, nullptr);
     for (Slot& slot : slots_) {
       T* object = slot.object.load();
       const bool used = object != nullptr || slot.users.load() != 0 || slot.busy.load() != 0 || slot.leaving.load();
-      if (!used) continue;  // spares a copy of its page
+      if (!used) continue;  // avoids a copy-on-write of its page
       slot.generation = nextGeneration(slot.generation);
       slot.object = nullptr;
       slot.users = 0;
@@ -152,7 +152,7 @@ class HandleTable {
     }
   }
 
-  // Whether an insert at this moment would find no slot.
+  // Whether the table is full now, so that insert would return nullptr.
   bool full() const {
     for (const Slot& slot : slots_) {
       if (slot.object.load() == nullptr) return false;
@@ -160,7 +160,7 @@ class HandleTable {
     return true;
   }
 
-  // Whether a thread has the object to itself at this moment. It may change at the next.
+  // Whether a thread has exclusive access now. The answer may be stale when it returns.
   bool busy(const void* handle) {
     const Slot* slot = slotOf(handle);
     return slot != nullptr && slot->busy.load() != 0 && slot->generation.load() == generationOf(handle);

@@ -1,5 +1,5 @@
-// Objects that new takes from malloc: the library then needs no C++ run-time library, so that C programs link it with a C
-// compiler, and a Python process with another libstdc++ loads it.
+// Objects whose operator new calls malloc. The library then needs no C++ run-time library: a C compiler can link it into a C
+// program, and a Python process with another libstdc++ can load it.
 #ifndef RAILHEAD_CLIENT_BASE_MALLOCED_H_
 #define RAILHEAD_CLIENT_BASE_MALLOCED_H_
 
@@ -8,7 +8,7 @@
 
 namespace railhead::client {
 
-// A base of every class that the library makes with new, which gives nullptr where there is no memory.
+// Base of every class that the library allocates with new. new returns nullptr when memory is exhausted.
 struct Malloced {
   static void* operator new(size_t bytes) noexcept { return malloc(bytes); }
   static void operator delete(void* object) { free(object); }

@@ -1,4 +1,4 @@
-// Sets of ranks on their way to a caller: lists of world ranks, which hold for any world size.
+// Sets of ranks as results of a call: lists of world ranks, so that a set has no size limit of its own.
 #ifndef RAILHEAD_CLIENT_RANK_LIST_H_
 #define RAILHEAD_CLIENT_RANK_LIST_H_
 
@@ -8,13 +8,13 @@
 
 namespace railhead::client {
 
-// Refuses an array that is not there for its capacity. argument names it in the message.
+// Refuses a NULL array with a capacity other than 0, and a negative capacity. argument names the array in the message.
 rh_result checkRankList(const char* operation, int32_t rank, const char* argument, const int32_t* ranks, int32_t capacity);
 
-// Writes the ranks of a mask in ascending order as far as they fit, and returns how many there are.
+// Writes the ranks of a mask in ascending order, at most capacity of them. Returns how many the mask has.
 int32_t listRanks(uint64_t mask, int32_t* ranks, int32_t capacity);
 
-// Both, for a call whose result is a set.
+// Checks the array and writes the list, for a call whose result is a set.
 rh_result giveRanks(const char* operation, int32_t rank, uint64_t mask, int32_t* ranks, int32_t capacity, int32_t* count);
 
 }  // namespace railhead::client

@@ -1,18 +1,18 @@
-// How a lower folder calls a higher one that it does not know: the higher one adds a struct of functions, once, before there is
-// anything that they would have to do with.
+// How a lower folder calls a higher folder that it does not include: the higher folder registers a struct of functions once, before
+// any of them could be needed.
 #ifndef RAILHEAD_CLIENT_BASE_REGISTRY_H_
 #define RAILHEAD_CLIENT_BASE_REGISTRY_H_
 
 namespace railhead::client {
 
-// A list of Ts, which have a T* next. The newest is the first, so what stands on something else comes before it. Nothing is ever taken
-// out. No lock: the child of a fork goes through it too.
+// A list of Ts, each with a member T* next. The newest entry is first, so an entry comes before those it depends on. Entries are
+// never removed. The list has no lock, because the child of a fork walks it too.
 template <class T>
 class Registry {
  public:
   void add(T* entry) {
     entry->next = __atomic_load_n(&first_, __ATOMIC_RELAXED);
-    // Release and acquire: whoever finds an entry finds its functions.
+    // Release, paired with acquire: a reader that finds an entry also sees its functions.
     while (!__atomic_compare_exchange_n(&first_, &entry->next, entry, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
     }
   }

@@ -119,7 +119,7 @@ rh_result flightRecord(bool* on) {
   if (text == nullptr || strcmp(text, "on") == 0) return RH_OK;
   *on = false;
   if (strcmp(text, "off") == 0) return RH_OK;
-  return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: RAILHEAD_FLIGHT_RECORD=%.40s: there are on and off", text);
+  return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: RAILHEAD_FLIGHT_RECORD=%.40s: expected on or off", text);
 }
 
 rh_result checkIsa() {

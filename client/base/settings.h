@@ -1,4 +1,4 @@
-// Values that a call takes from its config, else from the environment, else from a default.
+// Settings: taken from the config of a call, else from the environment, else a default.
 #ifndef RAILHEAD_CLIENT_BASE_SETTINGS_H_
 #define RAILHEAD_CLIENT_BASE_SETTINGS_H_
 
@@ -14,17 +14,17 @@ constexpr size_t kMaxSocketPath = 107;
 
 rh_result socketPath(const char* configured, char out[kMaxSocketPath + 1]);
 rh_result timeoutMs(uint32_t configured, const char* operation, uint32_t* out);
-// An integer: configured unless it is -1, else the environment variable, which must then be there.
+// An integer: configured unless that is -1, else the environment variable, which must then be set.
 rh_result requiredInt(int32_t configured, const char* variable, const char* what, int32_t* out);
 // $RAILHEAD_ALGO; the daemon reads it.
 rh_result forcedAlgorithms(char out[RHW_FORCING]);
 // configured: as in rh_comm_config. *out: 1 = on, 0 = off.
 rh_result reproducible(uint32_t configured, uint32_t* out);
-// Where this thread may run; nothing where the machine has more processors than fit.
+// This thread's CPU affinity mask; empty if the machine has more processors than the mask can hold.
 void ownProcessors(uint64_t out[RHW_CPU_WORDS]);
 // $RAILHEAD_FLIGHT_RECORD: whether operations are recorded.
 rh_result flightRecord(bool* on);
-// Refuses a $RAILHEAD_ISA that this processor or build does not have.
+// Refuses a $RAILHEAD_ISA that this processor or build does not support.
 rh_result checkIsa();
 // A name or token of at most 63 bytes of UTF-8.
 rh_result shortString(const char* configured, const char* variable, const char* fallback, const char* what, char out[64]);

@@ -6,7 +6,7 @@ namespace railhead::client {
 
 namespace {
 
-// How many bytes follow a first byte, and the smallest code point that needs them; -1 = no first byte.
+// How many bytes follow a first byte, and the smallest code point that needs them; -1 = not a first byte.
 int following(uint8_t first, uint32_t* smallest) {
   *smallest = first < 0xe0 ? 0x80 : first < 0xf0 ? 0x800 : 0x10000;
   if (first < 0x80) return 0;

@@ -1,4 +1,4 @@
-// UTF-8, as Go's unicode/utf8 defines it: names and texts that one side accepts the other accepts too.
+// UTF-8 as Go's unicode/utf8 defines it, so that the client and the daemon accept the same names and texts.
 #ifndef RAILHEAD_CLIENT_BASE_UTF8_H_
 #define RAILHEAD_CLIENT_BASE_UTF8_H_
 

@@ -17,11 +17,11 @@ namespace railhead::client {
 
 namespace {
 
-// Waits sleep on two words at once; say so here and not by burning a core later. Works, does not work and could not find out are
-// three answers. Each rh_connect asks anew.
+// Waits sleep on two words at once, which needs futex_waitv. Without it the library would have to spin, so connect fails instead. The
+// probe has three answers: works, does not work, could not find out. Each rh_connect probes again.
 rh_result checkFutexWaitv() {
   const uint32_t word = 0;
-  // The words differ from what is expected, so a kernel that has the call returns at once.
+  // The words differ from the expected values, so a kernel that has the call returns at once.
   const int error = host::futexWait2(&word, 1, &word, 1, host::nowNs());
   if (error == EAGAIN || error == ETIMEDOUT || error == 0) return RH_OK;
   if (error != ENOSYS && error != EPERM && error != EACCES && error != EINVAL) {
@@ -103,7 +103,7 @@ extern "C" rh_result rh_close(rh_session* handle) {
     if (anyMemberBusy(ref.get())) {
       return fail(RH_ERR_BUSY, "close: another thread is inside a call on a comm of this session; rh_comm_abort ends it");
     }
-    ref.get()->shutDown();  // a comm_init under way in another thread returns, so that remove() does not wait long
+    ref.get()->shutDown();  // ends a comm_init of another thread, so that remove() does not wait long
   }
   Session* session = sessions().remove(handle);
   if (session == nullptr) return fail(RH_ERR_INVALID_HANDLE, "close: another thread closed this session");

@@ -30,7 +30,7 @@ struct Command {
   Command* next;
 };
 
-// All state of the thread. mutex guards commands and the start and stop; the rest belongs to the thread.
+// All state of the thread. mutex guards commands, start and stop; the other fields are used by the thread only.
 struct Control {
   pthread_mutex_t lifecycle = PTHREAD_MUTEX_INITIALIZER;  // one start or stop at a time
   int users = 0;                                          // sessions; guarded by lifecycle
@@ -51,8 +51,8 @@ Control control;
 rhw_lease* leaseOf(robust_list* node) { return reinterpret_cast<rhw_lease*>(node); }
 robust_list* nodeOf(rhw_lease* lease) { return reinterpret_cast<robust_list*>(lease); }
 
-// The list is the kernel's (linux/futex.h): a node is the first word of a lease, its futex word lies futex_offset
-// bytes behind. Nothing but this thread may touch a lease word: the kernel frees words that hold this thread's id.
+// The kernel defines the list (linux/futex.h): a node is the first word of a lease, and its futex word lies futex_offset bytes after
+// it. Only this thread may write a lease word, because the kernel marks the words that hold this thread's id.
 void initLeases() {
   static_assert(offsetof(rhw_lease, next) == 0, "the node is a lease's first word");
   control.leases.list.next = &control.leases.list;
@@ -61,13 +61,13 @@ void initLeases() {
   syscall(SYS_set_robust_list, &control.leases, sizeof control.leases);
 }
 
-// The node goes in before the word is set: a death in between leaves a word that nobody holds, which the socket covers.
+// Link the node before setting the word. A death in between leaves a word without an owner; the socket detects that death.
 void doTakeLease(rhw_lease* lease) {
   nodeOf(lease)->next = control.leases.list.next;
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
   control.leases.list.next = nodeOf(lease);
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
-  // Release: whoever sees the lease may read what its holder has written before. A daemon sleeps on the word's old value.
+  // Release: a reader that sees the lease taken also sees what its holder wrote before. A daemon sleeps on the word's old value.
   __atomic_store_n(&lease->word, static_cast<uint32_t>(syscall(SYS_gettid)), __ATOMIC_RELEASE);
   host::futexWakeAll(&lease->word);
 }
@@ -91,7 +91,7 @@ void doUnwatch(Session* session) {
   }
 }
 
-// Returns false when the thread is to stop.
+// Returns false when the thread must stop.
 bool runCommands() {
   bool stop = false;
   pthread_mutex_lock(&control.mutex);
@@ -118,14 +118,14 @@ bool runCommands() {
   return !stop;
 }
 
-// Does what is due for one member; returns when something will be.
+// Does what is due for one member and returns the time of its next work.
 int64_t tend(Member* member, int64_t now) {
   if (member->kind->isBroken(member)) return INT64_MAX;
   const bool watched = member->session->tend(member);
   return member->kind->tick(member, watched, now);
 }
 
-// Does what is due; returns when something will be, in milliseconds as for poll.
+// Does what is due and returns the time until the next work, as a timeout of poll in milliseconds.
 int tick() {
   const int64_t now = host::nowNs();
   int64_t next = INT64_MAX;
@@ -149,13 +149,13 @@ void* run(void*) {
     const int timeout = tick();
     fds[0] = {control.event, POLLIN, 0};
     for (int i = 0; i < control.count; i++) {
-      // A negative descriptor is skipped: a session between two connections, or one that has ended and is not closed yet.
+      // poll skips a negative descriptor: a session between two connections, or one that has ended but is not closed.
       fds[i + 1] = {control.sessions[i]->descriptor(), POLLIN, 0};
     }
     const int count = control.count;
     if (poll(fds, static_cast<nfds_t>(count) + 1, timeout) < 0 && errno != EINTR) {
-      // Out of kernel memory, or a limit lowered below the sessions: try again. Without this thread leases would be lost
-      // and callers would wait for it forever.
+      // The kernel is out of memory, or a limit is now below the number of sessions. Retry: if this thread ended, its leases would be
+      // marked dead and callers would wait for it forever.
       const timespec pause = {0, 10 * 1000 * 1000};
       nanosleep(&pause, nullptr);
       fds[0].revents = POLLIN;
@@ -166,7 +166,7 @@ void* run(void*) {
     }
     if (fds[0].revents != 0) {
       uint64_t ignored;
-      // Only a wake-up: nothing to read, or a signal's interruption, changes nothing.
+      // The eventfd only wakes the thread, so an empty or interrupted read is harmless.
       (void)!read(control.event, &ignored, sizeof ignored);
       if (!runCommands()) return nullptr;
     }
@@ -189,7 +189,7 @@ rh_result start() {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, kStackBytes);
-  // The thread inherits the mask: the application's signal handlers never run on it.
+  // The thread inherits the signal mask, so the application's handlers never run on it.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

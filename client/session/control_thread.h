@@ -1,8 +1,8 @@
-// The one thread of the library in a process. It sleeps in poll(2) until the daemon says something. Where there is none it looks
-// for the next, tells it of the sessions' members, and has those do without one meanwhile.
+// The library's one thread in a process. It sleeps in poll(2) until a daemon sends a message. While there is no daemon it tries to
+// connect to the next one, announces the members of the sessions to it, and does for the members what needs no daemon.
 //
-// It also holds the leases: a robust futex word for each session, and one for each rank, which the kernel marks when this thread dies - before it
-// takes the dying process's memory apart, which is what makes a death known within milliseconds.
+// It also holds the leases: one robust futex word for each session and one for each rank. The kernel marks the words when this thread
+// dies, before it tears down the address space of the dying process. So a death is known within milliseconds.
 #ifndef RAILHEAD_CLIENT_SESSION_CONTROL_THREAD_H_
 #define RAILHEAD_CLIENT_SESSION_CONTROL_THREAD_H_
 
@@ -11,21 +11,21 @@
 
 namespace railhead::client {
 
-// Each returns when the thread has done it. The thread never blocks on anything but poll, so that is soon.
+// Each call returns when the thread has done the work. The thread blocks only in poll, so that takes little time.
 
-// Starts the thread with the first session, and takes the session's lease. In a forked child there is neither thread nor session: see base/fork.h.
+// Takes the session's lease. The first session starts the thread. A forked child has neither thread nor session: see base/fork.h.
 rh_result watchSession(Session* session);
-// Afterwards the lease is dropped, and the thread no longer touches the session. Stops the thread with the last one.
+// Drops the lease; afterwards the thread does not touch the session. The last session stops the thread.
 void unwatchSession(Session* session);
 
-// A rank's. Its session is being watched.
+// The lease of a rank. Its session must be watched already.
 void takeLease(rhw_lease* lease);
 void dropLease(rhw_lease* lease);
 
-// Makes the thread look after all members now. It returns at once.
+// Wakes the thread to check all members now. It does not wait for that.
 void nudgeControlThread();
 
-// For the child of a fork: as if no session had ever been.
+// For the child of a fork: resets everything to the state before the first session.
 void forgetControlThread();
 
 }  // namespace railhead::client

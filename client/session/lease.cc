@@ -16,7 +16,7 @@ namespace railhead::client {
 rh_result SessionLease::make() {
   fd_ = memfd_create("railhead-session", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd_ < 0) return fail(RH_ERR_SYSTEM, "connect: memfd_create for the session's lease: %s; raise `ulimit -n`", strerror(errno));
-  // Sealed, so that neither side finds the page gone.
+  // Sealed, so that neither side can truncate the page while the other uses it.
   constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   if (ftruncate(fd_, RHW_SESSION_BYTES) != 0 || fcntl(fd_, F_ADD_SEALS, seals) != 0) {
     return fail(RH_ERR_SYSTEM, "connect: cannot size and seal %u bytes for the session's lease: %s", RHW_SESSION_BYTES, strerror(errno));

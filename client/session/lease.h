@@ -1,5 +1,5 @@
-// The session's own lease: a robust futex word in a segment that the client makes, and every daemon that it meets watches. It is of no
-// group, so a session that is in none has it too.
+// The session's own lease: a robust futex word in a segment that the client creates and that every daemon it connects to watches. It
+// belongs to no group, so a session without comms has one too.
 #ifndef RAILHEAD_CLIENT_SESSION_LEASE_H_
 #define RAILHEAD_CLIENT_SESSION_LEASE_H_
 
@@ -12,15 +12,15 @@ namespace railhead::client {
 
 class SessionLease {
  public:
-  // Makes the segment. The control thread takes the lease.
+  // Creates the segment. The control thread takes the lease.
   rh_result make();
-  // Unmaps and closes it: of a session that ends, and in the child of a fork.
+  // Unmaps and closes the segment, when the session ends and in the child of a fork.
   void drop();
 
   rhw_lease* lease() const { return &segment_->lease; }
-  // The id that this and all other leases of the session name.
+  // The id that every lease of the session carries.
   uint64_t client() const { return client_; }
-  // Tells a daemon, before deadlineNs. False: it has not been told; it knows the session's death by socket and pidfd.
+  // Sends the segment to a daemon, before deadlineNs. False: not sent; the daemon then learns of the session's death by socket and pidfd.
   bool announce(int socket, uint16_t version, int64_t deadlineNs) const;
 
  private:

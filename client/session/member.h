@@ -1,5 +1,5 @@
-// What a session carries: ranks of groups (comms), and whatever else a daemon knows this process by. The session tells a new daemon
-// of each of its members; what there is to tell, and what is to be done without a daemon, the member's kind knows.
+// Members of a session: ranks of groups (comms), and anything else by which a daemon knows this process. A session announces each of
+// its members to a new daemon. The kind of a member defines how it is announced and what is done for it while there is no daemon.
 #ifndef RAILHEAD_CLIENT_SESSION_MEMBER_H_
 #define RAILHEAD_CLIENT_SESSION_MEMBER_H_
 
@@ -14,18 +14,18 @@ namespace railhead::client {
 class Session;
 struct MemberKind;
 
-// What the daemon at the other end of a session knows of a member. Guarded by the session's mutex; the control thread alone
-// writes it once the member is in its table.
+// What the session's daemon knows of a member. Guarded by the session's mutex. Once the member is in its table, only the control
+// thread writes it.
 struct DaemonView {
-  uint64_t connection = 0;      // that of the session on which the daemon was told of the member and has answered
-  uint64_t group = 0;           // the daemon's number of it
-  rh_result refused = RH_OK;    // why the daemon does not take the member over
+  uint64_t connection = 0;      // the session's connection on which the daemon confirmed the member
+  uint64_t group = 0;           // the daemon's number for the group
+  rh_result refused = RH_OK;    // why the daemon refused the member
   char why[RHW_TEXT] = {0};
 };
 
-// How far the control thread has got in telling a new daemon of a member.
+// Progress of announcing a member to a new daemon.
 struct Announcement {
-  uint64_t connection = 0;  // of the session on which it began
+  uint64_t connection = 0;  // the connection on which it began
   uint64_t request = 0;     // of Reannounce, 0 = not sent
   uint64_t group = 0;       // from Reannounced
   bool taken = false;       // Reannounced has come
@@ -35,7 +35,7 @@ struct Member {
   const MemberKind* kind = nullptr;
   Session* session = nullptr;
   DaemonView daemon;
-  Announcement announcement;  // the control thread's
+  Announcement announcement;  // used by the control thread only
 };
 
 // Sends one packet on a non-blocking socket before the deadline. Returns 0 or an errno, ETIMEDOUT where there was no room.
@@ -55,25 +55,25 @@ struct Announcer {
   }
 };
 
-// All but anyBusy and abandon is called by the control thread, while the member cannot go away. None of them waits.
+// The control thread calls all but anyBusy and abandon. The member cannot end meanwhile. None of them waits.
 struct MemberKind {
   // Calls visit for each member of the kind in this process.
   void (*forEach)(void (*visit)(Member* member, void* argument), void* argument);
-  // Whether no daemon needs to hear of it any more.
+  // Whether the member needs no daemon any more.
   bool (*isBroken)(const Member* member);
-  // Sends Reannounce; and, once the daemon has answered with Reannounced, its number for the member being group, what follows it.
+  // Sends Reannounce. After Reannounced, which gives the member its number (group), sends the messages that follow.
   bool (*announce)(const Member* member, const Announcer& to);
   bool (*complete)(const Member* member, uint64_t group, const Announcer& to);
-  // Does what is due; returns when something will be. watched: a daemon knows the member, and so watches it.
+  // Does what is due and returns the time of its next work. watched: a daemon knows the member and watches it.
   int64_t (*tick)(Member* member, bool watched, int64_t now);
   // Whether a thread is inside a call on a member of the session.
   bool (*anyBusy)(const Session* session);
-  // Ends all members of a session that was shut down. Calls under way on them return first.
+  // Ends all members of a session that was shut down, after the calls under way on them have returned.
   void (*abandon)(const Session* session);
   MemberKind* next = nullptr;  // set by addMemberKind
 };
 
-// Makes a kind known, once, before there is a member of it.
+// Registers a kind once, before its first member exists.
 void addMemberKind(MemberKind* kind);
 const MemberKind* memberKinds();
 

@@ -10,7 +10,7 @@ namespace railhead::client {
 
 namespace {
 
-// 1 TiB and the scratch, as in the daemon: 64 heaps of it fit in 47 bits of address space.
+// 1 TiB and the scratch, as in the daemon: 64 such heaps fit in 47 bits of address space.
 constexpr uint64_t kMaxHeapBytes = (uint64_t{1} << 40) + (uint64_t{1} << 30);
 
 size_t sizeOfType(uint16_t type) {
@@ -32,7 +32,7 @@ size_t sizeOfType(uint16_t type) {
   }
 }
 
-// A string field is UTF-8, has a NUL and nothing but zeros behind it.
+// A string field is UTF-8, ends with a NUL, and has only zeros after it.
 bool goodString(const char* s, size_t size) {
   const auto* nul = static_cast<const char*>(memchr(s, 0, size));
   if (nul == nullptr) return false;
@@ -48,7 +48,7 @@ const char* checkJoined(const rhw_joined& m) {
   if (m.reduce_group < 1 || m.reduce_group > m.world) return "Joined: reduce group out of range";
   if (m.heap_bytes == 0 || m.heap_bytes > kMaxHeapBytes) return "Joined: heap size out of range";
   if (m.control_bytes == 0 || m.control_bytes > RHW_MAX_CONTROL || m.control_bytes % 4096 != 0) return "Joined: wrong size of the control segment";
-  // A slice of a block for each rank has at least a tile, of 128 bytes.
+  // Each rank's slice of a block has at least one tile of 128 bytes.
   if (m.block_bytes < 128 * RHW_MAX_LOCAL || m.block_bytes % 128 != 0) return "Joined: block size out of range";
   const uint32_t slots[] = {m.pipe_slot_bytes, m.broadcast_slot_bytes};
   for (const uint32_t slot : slots) {

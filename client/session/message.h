@@ -1,4 +1,4 @@
-// A received message: the daemon's bytes, checked before anything reads them.
+// A received message: the daemon's bytes, checked before use.
 #ifndef RAILHEAD_CLIENT_SESSION_MESSAGE_H_
 #define RAILHEAD_CLIENT_SESSION_MESSAGE_H_
 
@@ -26,14 +26,14 @@ union Message {
   rhw_reannounced reannounced;
 };
 
-// Copies size bytes into out if they are a message that a daemon may send, whole and with every value in its range.
-// Returns nullptr, or what is wrong (a constant string). It trusts nothing about bytes.
+// Copies size bytes into out if they are a complete message that a daemon may send, with every value in its range. Returns nullptr, or
+// a constant string that says what is wrong. bytes are untrusted.
 const char* parseMessage(const void* bytes, size_t size, Message* out);
 
 // Whether a message of the type comes with a file descriptor.
 bool carriesFd(uint16_t type);
 
-// Fills a header in.
+// Fills in a header.
 template <class M>
 void setHeader(M* m, uint16_t type, uint16_t version, uint64_t request) {
   m->h.magic = RHW_MAGIC;

@@ -1,4 +1,4 @@
-// Packets of the socket, in both directions.
+// Sending and receiving packets of the socket.
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -13,7 +13,7 @@ namespace railhead::client {
 
 namespace {
 
-// Room for more descriptors than the one that may come, so that a wrong message's descriptors are closed, not leaked.
+// Room for more descriptors than a message can carry, so that extra ones of an invalid message are closed, not leaked.
 constexpr int kMaxFds = 4;
 
 // Reads one packet. Returns its size (0 = the peer has closed), or -1 with errno; fds[0, *count) belong to the caller.
@@ -112,7 +112,7 @@ int sendPacket(int socket, const void* bytes, size_t size, int fd, int64_t deadl
     const bool tooManyOnTheirWay = errno == ETOOMANYREFS;
     if (host::nowNs() >= deadlineNs) return ETIMEDOUT;
     if (tooManyOnTheirWay) {
-      // The kernel bounds the descriptors that a user has on their way, root excepted. Others are taken soon.
+      // The kernel limits the descriptors in flight of each user but root. Receivers will take some soon, so retry.
       const timespec pause = {0, 1000 * 1000};
       nanosleep(&pause, nullptr);
       continue;

@@ -1,8 +1,8 @@
-// How a session gets over its daemon's death. All of it runs on the control thread, and nothing of it waits: an attempt that
-// takes time (Welcome has to come) goes on when poll(2) says so.
+// How a session survives the death of its daemon. All of it runs on the control thread and never blocks: an attempt that has to wait
+// for Welcome continues when poll(2) reports the socket ready.
 //
-//   up --(the connection ends)--> down --(connected, Hello sent)--> greeting --(Welcome)--> greeted --(nobody sends)--> up
-//                                  ^------(refused, nobody there, too late)------'
+//   up --(the connection ends)--> down --(connected, Hello sent)--> greeting --(Welcome)--> greeted --(no sender)--> up
+//                                  ^------(refused, no daemon, timeout)----------'
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,15 +19,15 @@ namespace railhead::client {
 namespace {
 
 constexpr int64_t kMs = 1000 * 1000;
-// Pauses between attempts: they double, from the first to the most. A daemon that is there and refuses this client (another
-// version, no room) is not about to change its mind.
+// Pauses between attempts, which double from the first to the longest. A daemon that refuses this client (another version, no room)
+// is unlikely to accept it soon.
 constexpr int64_t kFirstPauseNs = 50 * kMs;
 constexpr int64_t kMostPauseNs = 200 * kMs;
 constexpr int64_t kRefusedPauseNs = 2000 * kMs;
-constexpr int64_t kWelcomeNs = 5000 * kMs;  // for a daemon to answer Hello; it may have many to answer
+constexpr int64_t kWelcomeNs = 5000 * kMs;  // for a daemon to answer Hello; many clients may reconnect at once
 constexpr int64_t kSenderPauseNs = 5 * kMs;  // for a caller to leave sendmsg, or for room in the socket
 
-// Request numbers of the control thread's own, which no call has.
+// Request numbers of the control thread; calls never use them.
 constexpr uint64_t kAnnounceBit = uint64_t{1} << 63;
 
 }  // namespace
@@ -68,7 +68,7 @@ bool Session::receive() {
     }
     lose(why);
     if (got == Got::kEnd) return false;
-    // A daemon that breaks the protocol is not one to come back to.
+    // Do not reconnect to a daemon that violates the protocol.
     pthread_mutex_lock(&mutex_);
     closed_ = true;
     shutdown(fd_, SHUT_RDWR);
@@ -83,7 +83,7 @@ void Session::goDown(int64_t now) {
   link_ = closed_ ? Link::kClosed : Link::kDown;
   pthread_mutex_unlock(&mutex_);
   pauseNs_ = kFirstPauseNs;
-  // Not all at the same moment: the ranks of a node lose their daemon together.
+  // Jitter: all ranks of a node lose their daemon at the same moment.
   next_ = now + kFirstPauseNs * (getpid() % 16) / 16;
 }
 
@@ -99,7 +99,7 @@ void Session::attempt(int64_t now) {
   next_ = now + kWelcomeNs;
 }
 
-// The thread's message says why.
+// This thread's error message says why.
 void Session::failAttempt(int64_t now, int64_t mostNs) {
   if (freshFd_ >= 0) close(freshFd_);
   freshFd_ = -1;
@@ -125,7 +125,7 @@ void Session::greet(int64_t now) {
   failAttempt(now, kRefusedPauseNs);
 }
 
-// Puts the fresh connection in the place of the last one. False while a caller may still be using that.
+// Replaces the old connection by the new one. False while a caller may still use the old one.
 bool Session::install() {
   pthread_mutex_lock(&mutex_);
   const bool free = senders_ == 0;
@@ -142,7 +142,7 @@ bool Session::install() {
     pthread_cond_broadcast(&changed_);
   }
   pthread_mutex_unlock(&mutex_);
-  if (link_ == Link::kUp) lease_.announce(fd_, version_, 0);  // first of all: the fresh socket has room
+  if (link_ == Link::kUp) lease_.announce(fd_, version_, 0);  // first, while the new socket has room
   return free;
 }
 
@@ -153,8 +153,8 @@ bool Session::tend(Member* member) {
   return false;
 }
 
-// Goes on with telling the daemon of a member, as far as the socket has room. From the first message on the connection stays: the
-// daemon takes its end for the member's.
+// Continues to announce a member, as far as the socket has room. After the first message the connection must stay open: the daemon
+// takes its end for the death of the member.
 void Session::announce(Member* member) {
   Announcement& a = member->announcement;
   if (a.connection != connection_) a = {connection_, 0, 0, false};
@@ -172,7 +172,7 @@ void Session::announce(Member* member) {
   pthread_mutex_unlock(&mutex_);
 }
 
-// The answer to an announcement. A refusal is final for this daemon; the member does without one.
+// The answer to an announcement. A refusal is final for this daemon; the member continues without a daemon.
 void Session::takeAnnounced(const Received& r) {
   if (r.fd >= 0) close(r.fd);
   forEachMember([&](Member* member) {

@@ -48,7 +48,7 @@ void Session::closeDescriptors() {
 }
 
 rh_result sendHello(int socket, int64_t deadlineNs) {
-  // The daemon watches this process through its pidfd; a pid would mean nothing in another pid namespace.
+  // The daemon watches this process through its pidfd. A pid would be meaningless in another pid namespace.
   const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
   if (pidfd < 0) return fail(RH_ERR_SYSTEM, "connect: pidfd_open: %s; Linux 5.3 or newer is needed", strerror(errno));
   rhw_hello hello = {};
@@ -97,7 +97,7 @@ rh_result Session::handshake(int64_t deadlineNs) {
   }
 }
 
-// Hands a message to the call it answers. One that nobody waits for any more is dropped.
+// Hands a message to the call that it answers. Drops it if that call has ended.
 bool Session::deliver(const Received& r) {
   bool fits = true;
   bool kept = false;
@@ -129,7 +129,7 @@ void Session::lose(const char* why) {
 }
 
 void Session::shutDown() {
-  lose("the session was closed");  // before the control thread sees the end and gives the daemon as its reason
+  lose("the session was closed");  // before the control thread sees the end and blames the daemon
   pthread_mutex_lock(&mutex_);
   closed_ = true;
   shutdown(fd_, SHUT_RDWR);
@@ -158,16 +158,17 @@ Call::~Call() {
 
 rh_result Call::failLost(const char* why, const char* attempt) {
   if (attempt[0] == '\0') {
-    return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon is lost: %s; check it, this session finds the next one by itself", operation_,
+    return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon is lost: %s; check the daemon, this session reconnects by itself", operation_,
                 rank_, why);
   }
-  return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon is lost: %s, and no other one found: %s; this session goes on looking",
+  return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon is lost: %s, and no new one was found: %s; this session keeps trying",
               operation_, rank_, why, attempt);
 }
 
-// Sleeps until something of the session changes or, with the mutex held again, a time passes. False once the word is set.
+// Sleeps until the session changes, or until deadlineNs; with an abort word at most kCheckNs. The mutex is held on return. False once
+// the abort word is set.
 bool Call::sleep(int64_t deadlineNs, const uint32_t* abortWord) {
-  constexpr int64_t kCheckNs = 100 * 1000 * 1000;  // nobody signals a change of the abort word
+  constexpr int64_t kCheckNs = 100 * 1000 * 1000;  // a change of the abort word is not signalled
   if (abortWord != nullptr && __atomic_load_n(abortWord, __ATOMIC_ACQUIRE) != 0) return false;
   const int64_t check = host::nowNs() + kCheckNs;
   const int64_t next = abortWord == nullptr || deadlineNs < check ? deadlineNs : check;

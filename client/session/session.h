@@ -1,5 +1,5 @@
-// A session: the connection to the daemon, and the requests under way on it. When the daemon dies the control thread connects
-// to the next one (reconnect.cc), which takes the session's members over.
+// A session: the connection to the daemon and the requests under way on it. When the daemon dies the control thread connects to the
+// next one (reconnect.cc), which takes over the members of the session.
 #ifndef RAILHEAD_CLIENT_SESSION_SESSION_H_
 #define RAILHEAD_CLIENT_SESSION_SESSION_H_
 
@@ -19,31 +19,31 @@ namespace railhead::client {
 
 constexpr int kMaxSessions = 256;  // of a process
 
-// How long a call waits for a daemon where there is none, before it gives up.
+// How long a call waits for a new daemon before it fails.
 constexpr int64_t kRestartNs = int64_t{5} * 1000000000;
 
 struct Received {
   Message m;
-  int fd;  // -1 = none; whoever takes the message owns it
+  int fd;  // -1 = none; owned by the taker of the message
 };
 
-// One request and the answers to it that the control thread has received. It lives on the caller's side of the call.
+// A request and the answers that the control thread has received for it. It lives on the stack of the calling thread.
 class Call {
  public:
   // operation and rank are for error texts; operation is a constant.
   Call(Session& session, const char* operation, int32_t rank);
-  ~Call();  // closes descriptors that nobody took
+  ~Call();  // closes descriptors that were not taken
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  // Begins the call on the connection that there is. Where there is none, or its daemon does not know the member yet (view,
-  // nullptr = of no member), it waits for that, until deadlineNs and no longer than kRestartNs. ABORTED as for wait.
+  // Begins the call on the current connection. If there is none, or its daemon does not know the member yet (view; nullptr = the
+  // call is not for a member), waits for that until deadlineNs, but at most kRestartNs. Returns ABORTED as wait does.
   rh_result open(const DaemonView* view, int64_t deadlineNs, const uint32_t* abortWord = nullptr);
 
-  // Whether the connection was lost after open: nobody will answer any more.
+  // Whether the connection was lost after open, so that no answer will come.
   bool lost() const { return lost_; }
   uint64_t connection() const { return connection_; }
-  uint64_t group() const { return group_; }  // the view's, on this connection
+  uint64_t group() const { return group_; }  // the group number of the view, on this connection
 
   // Sends a message of this call, with a descriptor if fd is not -1. deadlineNs is monotonic.
   template <class M>
@@ -52,14 +52,14 @@ class Call {
     return sendBytes(m, sizeof *m, fd, deadlineNs);
   }
 
-  // Waits for the next answer. An Error from the daemon becomes its result, with its text as this thread's message.
-  // DAEMON_LOST when the session ends or nothing comes before deadlineNs. Where abortWord is given the wait also ends, with
-  // ABORTED and no message, soon after that word is no longer 0.
+  // Waits for the next answer. An Error from the daemon is returned as its result, with its text as this thread's message.
+  // DAEMON_LOST: the session ended, or no answer came before deadlineNs. If abortWord is given, the wait also ends soon after that
+  // word becomes nonzero, with ABORTED and no message.
   rh_result wait(Received* out, int64_t deadlineNs, const uint32_t* abortWord = nullptr);
 
  private:
   friend class Session;
-  // The longest answer: Joined, a Heap for each rank, GroupReady, and room for an Error.
+  // The longest sequence of answers: Joined, a Heap for each rank, GroupReady, and room for an Error.
   static constexpr int kQueue = RHW_MAX_LOCAL + 4;
 
   rh_result sendBytes(const void* bytes, size_t size, int fd, int64_t deadlineNs);
@@ -75,7 +75,7 @@ class Call {
   uint16_t version_ = RHW_VERSION_MAX;
   bool lost_ = false;
   Call* next_ = nullptr;
-  int taken_ = 0;  // queue_[taken_, arrived_) wait to be taken
+  int taken_ = 0;  // queue_[taken_, arrived_) have not been taken
   int arrived_ = 0;
   Received queue_[kQueue];
 };
@@ -87,32 +87,32 @@ class Session : public Malloced {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // The lease's segment, Hello and Welcome, before the control thread knows the session.
+  // Creates the lease's segment and exchanges Hello and Welcome, before the control thread knows the session.
   rh_result handshake(int64_t deadlineNs);
-  // Tells the daemon of the lease, once it is held.
+  // Sends the lease to the daemon, once the control thread holds it.
   void announceLease(int64_t deadlineNs) { lease_.announce(fd_, version_, deadlineNs); }
   const SessionLease& lease() const { return lease_; }
 
-  // Ends the connection, and there is no other: calls under way return DAEMON_LOST. Any thread.
+  // Ends the connection for good: calls under way return DAEMON_LOST. Any thread.
   void shutDown();
 
   // For the child of a fork.
   void closeDescriptors();
 
-  // What follows is the control thread's.
+  // The control thread calls the rest.
 
-  // What to poll for reading, -1 = nothing.
+  // The descriptor to poll for reading; -1 = none.
   int descriptor() const;
   void readable(int64_t now);
-  // Does what is due; returns when something will be (monotonic ns).
+  // Does what is due and returns the time of its next work (monotonic ns).
   int64_t tick(int64_t now);
-  // Tells the daemon of a member that it does not know yet. Returns whether it knows it, and so watches it.
+  // Announces a member that the daemon does not know yet. Returns whether the daemon knows it, and so watches it.
   bool tend(Member* member);
 
  private:
   friend class Call;
-  // kUp: connected. kDown: between two attempts. kGreeting: Hello was sent. kGreeted: Welcome has come, but a caller is still in
-  // sendmsg on the last connection. kClosed: rh_close.
+  // kUp: connected. kDown: between two attempts. kGreeting: Hello was sent. kGreeted: Welcome was received, but a caller is still in
+  // sendmsg on the old connection. kClosed: rh_close was called.
   enum class Link { kUp, kDown, kGreeting, kGreeted, kClosed };
 
   bool receive();
@@ -127,19 +127,19 @@ class Session : public Malloced {
   void takeAnnounced(const Received& r);
 
   char path_[kMaxSocketPath + 1];
-  SessionLease lease_;  // made before the first message, and the same until the session ends
+  SessionLease lease_;  // created before the first message, kept until the session ends
 
-  // The control thread's.
+  // Used by the control thread only.
   Link link_ = Link::kUp;
-  int freshFd_ = -1;       // of kGreeting and kGreeted
+  int freshFd_ = -1;       // the new connection, in kGreeting and kGreeted
   uint16_t freshVersion_ = 0;
-  int64_t next_ = 0;       // when the next attempt is made, or this one given up
+  int64_t next_ = 0;       // when the next attempt begins or this one times out
   int64_t pauseNs_ = 0;    // between attempts
   uint64_t announced_ = 0; // Reannounce messages sent
 
-  pthread_mutex_t mutex_;  // of everything below
+  pthread_mutex_t mutex_;  // guards everything below
   pthread_cond_t changed_;
-  int fd_;                 // changed by the control thread only, while nobody sends
+  int fd_;                 // changed only by the control thread, while senders_ is 0
   uint16_t version_ = RHW_VERSION_MAX;
   uint64_t connection_ = 1;
   int senders_ = 0;        // calls in sendmsg on fd_
@@ -147,23 +147,23 @@ class Session : public Malloced {
   uint64_t nextRequest_ = 1;
   bool lost_ = false;
   bool closed_ = false;
-  char lostWhy_[192] = {0};     // how the connection was lost, and
-  char attemptWhy_[192] = {0};  // why the last attempt to make another one failed
+  char lostWhy_[192] = {0};     // how the connection was lost
+  char attemptWhy_[192] = {0};  // why the last attempt to reconnect failed
 };
 
 HandleTable<Session, kMaxSessions>& sessions();
 
-// Sleeps until the descriptor is ready for the events of poll(2), or deadlineNs passes.
+// Sleeps until the descriptor is ready for the given events of poll(2), or until deadlineNs.
 void pollOne(int fd, short events, int64_t deadlineNs);
 
 enum class Got { kMessage, kNothing, kEnd, kNonsense };
 
-// Reads and checks one message. At kEnd and kNonsense the session must end: why is set.
+// Reads and checks one message. On kEnd and kNonsense the session must end, and why is set.
 Got receiveMessage(int socket, Received* out, const char** why);
 
 // Sends Hello with this process's pidfd.
 rh_result sendHello(int socket, int64_t deadlineNs);
-// Looks at the answer to Hello; *version is the one to speak.
+// Checks the answer to Hello; *version is the protocol version to use.
 rh_result takeWelcome(const Received& r, uint16_t* version);
 
 }  // namespace railhead::client

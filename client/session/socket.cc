@@ -14,7 +14,7 @@ namespace railhead::client {
 
 namespace {
 
-// A daemon of another user could be anybody's program that listens at the path.
+// A process of another user that listens at the path is not trusted.
 rh_result checkPeer(int fd, const char* path) {
   ucred peer = {};
   socklen_t size = sizeof peer;
@@ -28,7 +28,7 @@ rh_result checkPeer(int fd, const char* path) {
   return RH_OK;
 }
 
-// Returns 0 or an errno. A unix socket that does not block connects at once or, where the backlog is full, says EAGAIN.
+// Returns 0 or an errno. A non-blocking unix socket connects at once, or fails with EAGAIN if the backlog is full.
 int connectOnce(int fd, const sockaddr_un& address) {
   return connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 0 : errno;
 }

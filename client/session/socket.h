@@ -1,4 +1,4 @@
-// A connection to the daemon, before anything is said on it.
+// Connecting to the socket of the daemon.
 #ifndef RAILHEAD_CLIENT_SESSION_SOCKET_H_
 #define RAILHEAD_CLIENT_SESSION_SOCKET_H_
 
@@ -8,8 +8,8 @@
 
 namespace railhead::client {
 
-// Connects, and looks at who listens there: only this user and root are trusted. A daemon whose backlog is full is tried again
-// until deadlineNs (monotonic; 0 = once). *out is non-blocking.
+// Connects and checks the user of the listening process: only this user and root are trusted. If the daemon's backlog is full,
+// retries until deadlineNs (monotonic; 0 = one attempt). *out is non-blocking.
 rh_result openSocket(const char* path, int64_t deadlineNs, int* out);
 
 }  // namespace railhead::client

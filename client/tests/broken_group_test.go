@@ -296,7 +296,7 @@ func TestCollectivesGoOnWithoutTheDaemon(t *testing.T) {
 	}
 	wantError(t, ranks[0].Finalize(), wire.ResultInvalidHandle)
 	_, err := ranks[0].session.Init(client.CommConfig{Group: "more", Rank: 0, World: 1})
-	wantError(t, err, wire.ResultDaemonLost, "comm_init", "rank 0", "closed the connection", "goes on looking")
+	wantError(t, err, wire.ResultDaemonLost, "comm_init", "rank 0", "closed the connection", "keeps trying")
 }
 
 func TestFinalizeOfABrokenGroupDoesNotWaitForADaemonThatHangs(t *testing.T) {
