@@ -88,13 +88,13 @@ rh_result dispatchAndCombine(rh_ep_report* dispatched, rh_ep_report* combined) {
   room.x = rows;
   room.report = dispatched;
   rh_ep_handle* handle = nullptr;
-  const rh_result result = rh_ep_dispatch(eps[0], &in, &room, &handle);
+  const rh_result result = rh_ep_dispatch(eps[0], &in, &room, &handle, nullptr);
   if (result != RH_OK) return result;
   rh_ep_combine_args args = RH_EP_COMBINE_ARGS_INIT;
   args.y = rows;
   args.y_dtype = args.out_dtype = RH_F32;
   args.out = out;
-  return rh_ep_combine(handle, &args, combined);
+  return rh_ep_combine(handle, &args, combined, nullptr);
 }
 
 void masked() {
