@@ -66,9 +66,25 @@ rh_result checkGuard(const Comms::Exclusive& guard, const char* operation) {
 
 rh_result checkNotCapturing(const Comm* comm, const char* operation) {
   const Streams* streams = comm->device->streams;
-  if (streams == nullptr || comm->capture == 0 || !streams->isCapturing(comm->capture)) return RH_OK;
-  return fail(RH_ERR_BUSY, "%s: rank %d: calls on this comm are being captured on a stream, and %s cannot be; end the capture first", operation,
-              comm->rank, operation);
+  if (streams == nullptr) return RH_OK;
+  for (const Capture& c : comm->captures) {
+    if (c.number == 0 || !streams->isCapturing(c.number)) continue;
+    return fail(RH_ERR_BUSY, "%s: rank %d: calls on this comm are being captured on a stream, and %s cannot be; end the capture first", operation,
+                comm->rank, operation);
+  }
+  return RH_OK;
+}
+
+Capture* captureOf(Comm* comm, uint64_t number) {
+  for (Capture& c : comm->captures) {
+    if (c.number == number) return &c;
+  }
+  for (Capture& c : comm->captures) {
+    if (c.number != 0 && comm->device->streams->isCapturing(c.number)) continue;
+    c = {number, 0};
+    return &c;
+  }
+  return nullptr;
 }
 
 bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& details, uint64_t collective) {

@@ -24,6 +24,13 @@ constexpr int64_t kAnswerGraceNs = int64_t{5} * 1000000000;
 struct Region;     // memory/window.h
 struct PreMulSum;  // collectives/operation.h
 
+// What is being captured, or was: its number (Streams), 0 = nothing; and how many collectives of the comm it has.
+struct Capture {
+  uint64_t number;
+  uint32_t collectives;
+};
+constexpr int kMaxCaptures = 8;  // of a comm, at the same time
+
 struct Comm : Malloced, Member {
   int64_t nextLeaseCheck;     // the control thread's: when it checks the peers' leases, even though a daemon does
   uint64_t birth;             // the group's number as it formed; unlike the daemon's it never changes
@@ -45,8 +52,7 @@ struct Comm : Malloced, Member {
   const Device* device;
   void* onDevice;                   // what the device keeps of the comm
   uint32_t references;              // the handle's, and one for each call that is queued or captured; atomic. The last one ends the mappings
-  uint64_t capture;                 // the newest graph that calls were captured for (Streams); and
-  uint32_t captured;                // how many
+  Capture captures[kMaxCaptures];   // that calls were put into
   uint64_t splits;
   uint64_t buffers;                 // made for expert parallelism (ep.h)
   Flight flight;                    // the record of its operations
@@ -120,6 +126,8 @@ rh_result describe(const Comm* comm, char* out, size_t size);
 
 // BUSY where calls of the comm have been captured on a stream whose capture has not ended: a set-up call runs at once, before them.
 rh_result checkNotCapturing(const Comm* comm, const char* operation);
+// The comm's entry for what is being captured; nullptr: it has none left.
+Capture* captureOf(Comm* comm, uint64_t number);
 
 // Says of a request, whose common.world is filled in, that all ranks of the group are on this node.
 void placeOnOneNode(rhw_join* request, int32_t rank);

@@ -358,6 +358,7 @@ extern "C" rh_result rh_ep_create(rh_comm* handle, const rh_ep_config* config, r
   // For all of it: a finalize by another thread in between would end the buffer.
   Comms::Exclusive guard(comms(), handle);
   result = checkGuard(guard, "ep_create");
+  if (result == RH_OK) result = checkNotCapturing(guard.get(), "ep_create");
   rh_ep* made = nullptr;
   watchEps();
   if (result == RH_OK) result = prepare(guard.get(), handle, config, &made);
@@ -382,6 +383,8 @@ extern "C" rh_result rh_ep_destroy(rh_ep* handle) {
       return fail(RH_ERR_BUSY, "ep_destroy: rank %d: the buffer is used by %u calls of captured graphs; destroy those first", ep->team().rank, captures);
     }
     window = ep->window;
+    const rh_result result = checkUnused(ep->comm, window, "ep_destroy");  // what rh_window_free would refuse, while there is a handle
+    if (result != RH_OK) return result;
     ep->comm->device->synchronize(ep->comm, ep->comm->deadlineNs());  // where that is in vain, rh_window_free says so
     destroyEp(eps().remove(handle));
   }

@@ -112,13 +112,11 @@ rh_result queueEp(const EpRequest& r, void* stream) {
   }
   if (captured) {
     Extent extents[5];
-    uint64_t capture = 0;
+    Capture* capture = nullptr;
     const int n = extentsOf(r, extents);
     rh_result result = keepForGraph(ep->comm, r.operation, stream, extents, n, &capture);
     if (result == RH_OK) result = keep(r, stream);
     if (result != RH_OK) return result;
-    if (ep->comm->capture != capture) ep->comm->captured = 0;
-    ep->comm->capture = capture;
   }
   return ep->comm->device->expert(ep->comm, r, stream);
 }

@@ -77,10 +77,16 @@ rh_result checkStream(const Comm* comm, const char* operation, const void* strea
   return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: %p is no live stream of the comm's device (%s)", operation, comm->rank, stream, device->name);
 }
 
-rh_result keepForGraph(Comm* comm, const char* operation, void* stream, const Extent* extents, int n, uint64_t* capture) {
+rh_result keepForGraph(Comm* comm, const char* operation, void* stream, const Extent* extents, int n, Capture** capture) {
   const Streams* streams = comm->device->streams;
-  *capture = streams->captureOf(stream);
-  if (*capture == 0) return RH_OK;
+  *capture = nullptr;
+  const uint64_t number = streams->captureOf(stream);
+  if (number == 0) return RH_OK;
+  *capture = captureOf(comm, number);
+  if (*capture == nullptr) {
+    return fail(RH_ERR_LIMIT, "%s: rank %d: calls on this comm are being captured on %d streams, the most there can be; end a capture", operation,
+                comm->rank, kMaxCaptures);
+  }
   Kept* kept = keep(comm, extents, n);
   if (kept != nullptr && streams->keep(stream, letGo, kept)) return RH_OK;
   if (kept != nullptr) letGo(kept);
@@ -90,13 +96,10 @@ rh_result keepForGraph(Comm* comm, const char* operation, void* stream, const Ex
 rh_result admitCall(Comm* comm, const char* operation, void* stream, const Extent* extents, int n, uint32_t* captured) {
   if (captured != nullptr) *captured = 0;
   rh_result result = whyBroken(comm);
-  uint64_t capture = 0;
+  Capture* capture = nullptr;
   if (result == RH_OK) result = keepForGraph(comm, operation, stream, extents, n, &capture);
-  if (result != RH_OK || capture == 0) return result;
-  if (comm->capture != capture) comm->captured = 0;
-  comm->capture = capture;
-  if (captured != nullptr) *captured = comm->captured++ % kMaxCaptured + 1;
-  return RH_OK;
+  if (result == RH_OK && capture != nullptr && captured != nullptr) *captured = capture->collectives++ % kMaxCaptured + 1;
+  return result;
 }
 
 }  // namespace railhead::client

@@ -18,9 +18,9 @@ struct Extent {
   size_t bytes;
 };
 
-// Where the stream is captured, keeps the comm and the windows that the extents touch until the graph is destroyed. *capture is the
-// number of the capture, 0 = none. What fails here has recorded nothing.
-rh_result keepForGraph(Comm* comm, const char* operation, void* stream, const Extent* extents, int n, uint64_t* capture);
+// Where the stream is captured, keeps the comm and the windows that the extents touch until the graph is destroyed. *capture: the
+// comm's entry for it, nullptr = none. What fails here has recorded nothing.
+rh_result keepForGraph(Comm* comm, const char* operation, void* stream, const Extent* extents, int n, Capture** capture);
 
 // Before a checked call goes to a device with streams: whether it may be queued or captured there. While the stream is captured,
 // *captured is the call's number among the collectives of the comm in that graph, from 1, and the comm and the windows that the

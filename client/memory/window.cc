@@ -14,14 +14,14 @@ namespace railhead::client {
 namespace {
 
 // A graph that is replayed would run into memory that the window has given back.
-rh_result checkNotCaptured(const Comm* comm, const void* handle) {
+rh_result checkNotCaptured(const Comm* comm, const void* handle, const char* operation) {
   Windows::Shared ref(windows(), handle);
   const Window* w = ref.get();
   // Acquire: the replays of those that have let go of it.
   const uint32_t captured = w == nullptr ? 0 : __atomic_load_n(&w->captured, __ATOMIC_ACQUIRE);
   if (captured == 0) return RH_OK;
-  return fail(RH_ERR_BUSY, "window_free: rank %d: the window of %zu bytes at %s %llu is used by %u calls of captured graphs; destroy those "
-              "first", comm->rank, w->bytes, w->region == 0 ? "offset" : "registration", static_cast<unsigned long long>(w->region == 0 ? w->offset : w->region), captured);
+  return fail(RH_ERR_BUSY, "%s: rank %d: the window of %zu bytes at %s %llu is used by %u calls of captured graphs; destroy those "
+              "first", operation, comm->rank, w->bytes, w->region == 0 ? "offset" : "registration", static_cast<unsigned long long>(w->region == 0 ? w->offset : w->region), captured);
 }
 
 rh_result unexpected(const char* operation, const Comm* comm, const Received& r) {
@@ -152,6 +152,11 @@ void watchWindows() {
   });
 }
 
+rh_result checkUnused(const Comm* comm, const rh_window* handle, const char* operation) {
+  const rh_result result = checkNoneNoted(comm, operation);
+  return result == RH_OK ? checkNotCaptured(comm, handle, operation) : result;
+}
+
 rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, rh_window** out) {
   const uint64_t most = comm->heapBytes - comm->scratchBytes;
   if (bytes == 0 || bytes > most) {
@@ -203,8 +208,7 @@ extern "C" rh_result rh_window_free(rh_window* handle) {
   }
   Comms::Exclusive guard(comms(), commHandle);
   rh_result result = checkGuard(guard, "window_free");
-  if (result == RH_OK) result = checkNoneNoted(guard.get(), "window_free");
-  if (result == RH_OK) result = checkNotCaptured(guard.get(), handle);
+  if (result == RH_OK) result = checkUnused(guard.get(), handle, "window_free");
   if (result != RH_OK) return result;
   Comm* comm = guard.get();
   Window* window = windows().remove(handle);

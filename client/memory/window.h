@@ -49,6 +49,9 @@ Windows& windows();
 // Makes comms end their windows with them. Before the first window of the process, however often it is called.
 void watchWindows();
 
+// RH_OK where the window can be freed: no call of a group, or of a graph, that has not ended uses it.
+rh_result checkUnused(const Comm* comm, const rh_window* handle, const char* operation);
+
 // rh_window_alloc of a caller that has the comm to itself.
 rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, rh_window** out);
 
