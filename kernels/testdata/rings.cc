@@ -228,8 +228,8 @@ class Rank {
 void startAt(Group& group, int world, uint32_t chunk) {
   for (int from = 0; from < world; from++) {
     for (int to = 0; to < world; to++) {
-      char* writer = group.heaps[static_cast<size_t>(from)];
-      char* reader = group.heaps[static_cast<size_t>(to)];
+      char* writer = group.teams[0].heap(from);
+      char* reader = group.teams[0].heap(to);
       const auto set = [&](char* heap, uint64_t at) { reinterpret_cast<Flag*>(heap + at)->value = chunk; };
       const FlagTeam& team = group.teams[0];
       const uint64_t toLine = static_cast<uint64_t>(to) * kFlagLineBytes, fromLine = static_cast<uint64_t>(from) * kFlagLineBytes;
