@@ -233,7 +233,7 @@ func TestARankThatComesButDoesNotAttachIsNamedByTheDeadline(t *testing.T) {
 	raw.join("unattached", 2, 3)
 	raw.takeMemory()
 	for i, err := range wait() {
-		wantError(t, fmt.Sprint("rank ", i), err, wire.ResultRankMissing, "rank 2 of 3 came but did not map")
+		wantError(t, fmt.Sprint("rank ", i), err, wire.ResultRankMissing, "rank 2 of 3 joined but did not map")
 	}
 	if e := expect[*wire.Error](raw); e.Code != wire.ResultRankMissing || e.Missing != 1<<2 {
 		t.Errorf("rank 2 got %s with missing ranks %#x: %s", e.Code, e.Missing, e.Text)

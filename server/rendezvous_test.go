@@ -38,8 +38,8 @@ func TestRanksThatNeverArriveAreNamedToEveryRankThatWaits(t *testing.T) {
 		words   string
 		missing uint64
 	}{
-		{5, []int{0, 2, 3}, "ranks 1 and 4 of 5 did not come", 1<<1 | 1<<4},
-		{3, []int{2, 0}, "rank 1 of 3 did not come", 1 << 1},
+		{5, []int{0, 2, 3}, "ranks 1 and 4 of 5 did not join", 1<<1 | 1<<4},
+		{3, []int{2, 0}, "rank 1 of 3 did not join", 1 << 1},
 		{64, []int{63}, "0, 1, 2, 3", 1<<63 - 1},
 	} {
 		group := fmt.Sprint("missing", c.world)
@@ -167,9 +167,9 @@ func TestAnIntruderDoesNotDisturbAWorkingGroup(t *testing.T) {
 	})
 	for range 10 {
 		intruder := client.CommConfig{Group: "work", Token: "wrong", Rank: 0, World: 2}
-		wantError(t, "another token", join(t, s, intruder)[0].err, wire.ResultTokenMismatch, "at work", "another token")
+		wantError(t, "another token", join(t, s, intruder)[0].err, wire.ResultTokenMismatch, "already running", "another token")
 		intruder.Token = "right"
-		wantError(t, "same token", join(t, s, intruder)[0].err, wire.ResultGroupBusy, "at work with 2 ranks")
+		wantError(t, "same token", join(t, s, intruder)[0].err, wire.ResultGroupBusy, "already running with 2 ranks")
 		intruder.World = 7
 		wantError(t, "same token, other size", join(t, s, intruder)[0].err, wire.ResultGroupBusy)
 	}

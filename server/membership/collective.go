@@ -13,24 +13,24 @@ import (
 type collective struct {
 	op       wire.Op
 	value    uint64     // bytes of window_alloc and window_register, offset of window_free
-	first    rank.Local // the rank that called first, and so said what op and value are
+	first    rank.Local // the rank that called first; op and value are its
 	mismatch *refusal
 	requests []uint64
 	arrived  rank.LocalSet // have called
-	done     rank.LocalSet // have committed their pages (window_alloc), or mapped the others' memory (window_register)
-	failed   rank.Local    // a rank that could not, rank.None = all could
+	done     rank.LocalSet // ranks that have committed their pages (window_alloc) or mapped the others' memory (window_register)
+	failed   rank.Local    // a rank whose part failed, rank.None = no failure
 	errno    int32
 	window   symm.Window // of window_alloc
 	offers   []offer     // of window_register, by rank
 	region   uint32      // of window_register, once all ranks have called
 	deadline time.Time
-	// next goes on with the call when pages have been given back; nil = the call waits for ranks. late: the deadline came first.
+	// next continues the call once pages have been released; nil = the call waits for ranks. late: the deadline came first.
 	next func(late bool)
 }
 
 func (g *group) all() rank.LocalSet { return rank.First(len(g.members)) }
 
-// missing are the ranks that the call waits for: to make it or, when all have, to do their part.
+// missing are the ranks that the call waits for: those that have not called or, once all have, those whose part is not done.
 func (c *collective) missing(g *group) rank.LocalSet {
 	if late := g.all() &^ c.arrived; late != 0 {
 		return late
@@ -38,7 +38,7 @@ func (c *collective) missing(g *group) rank.LocalSet {
 	return g.all() &^ c.done
 }
 
-// WindowAlloc: a rank asks for a window.
+// WindowAlloc: a rank requests a window.
 func (m *Machine) WindowAlloc(now time.Time, s SessionID, request uint64, w *wire.WindowAlloc) []Action {
 	if w.Memory != m.config.Memory.Kind {
 		m.sendError(s, request, otherMemory(wire.OpWindowAlloc, w.Memory))
@@ -48,7 +48,7 @@ func (m *Machine) WindowAlloc(now time.Time, s SessionID, request uint64, w *wir
 		m.whenPunched(g, func(late bool) {
 			if late {
 				m.failPending(g, refuse(wire.ResultTimeout, -1,
-					"window_alloc of %d bytes in group %q: the daemon was still giving back pages of freed windows at the deadline; call again",
+					"window_alloc of %d bytes in group %q: the daemon had not released the pages of freed windows by the deadline; call again",
 					w.Bytes, g.name))
 				return
 			}
@@ -58,12 +58,12 @@ func (m *Machine) WindowAlloc(now time.Time, s SessionID, request uint64, w *wir
 	return m.take()
 }
 
-// otherMemory refuses a window of memory that this daemon has none of. The rank's library should have done so.
+// otherMemory refuses a window of a memory kind that this daemon does not support. The rank's library should have refused it before.
 func otherMemory(op wire.Op, kind wire.MemoryKind) refusal {
-	return refuse(wire.ResultUnsupported, rank.None, "%s: memory of kind %d is none that this daemon knows; use the CPU's", op, kind)
+	return refuse(wire.ResultUnsupported, rank.None, "%s: this daemon does not know memory kind %d; use the CPU's", op, kind)
 }
 
-// WindowFree: a rank gives a window back.
+// WindowFree: a rank frees a window.
 func (m *Machine) WindowFree(now time.Time, s SessionID, request uint64, w *wire.WindowFree) []Action {
 	if g, ok := m.arrive(now, s, request, w.Group, wire.OpWindowFree, w.Offset, offer{}); ok {
 		m.freeWindow(g)
@@ -85,7 +85,7 @@ func (m *Machine) Leave(now time.Time, s SessionID, request uint64, l *wire.Leav
 	return m.take()
 }
 
-// arrive enters a rank into the group's collective call, with what it offers in it. It returns true for the last one.
+// arrive records a rank's arrival in the group's collective call, with its offer. It returns true for the last rank.
 func (m *Machine) arrive(now time.Time, s SessionID, request, id uint64, op wire.Op, value uint64, o offer) (*group, bool) {
 	g, r := m.member(s, id)
 	entered := false
@@ -117,7 +117,7 @@ func (m *Machine) arrive(now time.Time, s SessionID, request, id uint64, op wire
 	}
 	c := g.pending
 	if c.arrived.Has(r) {
-		m.sendError(s, request, refuse(wire.ResultProtocol, g.world(r), "rank %d: %s while its %s is under way", g.world(r), op, c.op))
+		m.sendError(s, request, refuse(wire.ResultProtocol, g.world(r), "rank %d: %s while its %s is in progress", g.world(r), op, c.op))
 		return nil, false
 	}
 	if c.op != op || c.value != value {
@@ -134,7 +134,7 @@ func (m *Machine) arrive(now time.Time, s SessionID, request, id uint64, op wire
 	c.requests[r], c.offers[r] = request, o
 	c.arrived = c.arrived.With(r)
 	entered = true
-	// The least patient rank decides: it must hear from the daemon before it gives the daemon up.
+	// The earliest deadline of all ranks applies: each rank must get its answer before it gives up on the daemon.
 	if d := now.Add(g.members[r].timeout); d.Before(c.deadline) {
 		c.deadline = d
 	}
@@ -142,15 +142,15 @@ func (m *Machine) arrive(now time.Time, s SessionID, request, id uint64, op wire
 		return nil, false
 	}
 	if c.mismatch != nil {
-		// Nothing was changed, so the group goes on. The ranks hear of it only now that all have called: told at once,
-		// some would be in their next call while others still come to this one, and no two calls would meet any more.
+		// Nothing was changed, so the group goes on. The ranks get the error only now that all have called. If each got it at once,
+		// some would be in their next call while others are still to make this one, and all later calls would mismatch.
 		m.failPending(g, *c.mismatch)
 		return nil, false
 	}
 	return g, true
 }
 
-// callText is a call with its value, e.g. "window_alloc(4096)".
+// callText is a call with its argument, e.g. "window_alloc(4096)".
 func callText(op wire.Op, value uint64) string {
 	if region := value >> wire.RegionShift; op == wire.OpWindowFree && region != 0 {
 		return fmt.Sprintf("window_free(registered window %d)", region)
@@ -158,8 +158,8 @@ func callText(op wire.Op, value uint64) string {
 	return fmt.Sprintf("%s(%d)", op, value)
 }
 
-// finalizeMismatch: some rank finalizes while another calls something else. The one that finalizes is gone whatever it
-// is told, so the group breaks.
+// finalizeMismatch: a rank finalizes while another calls something else. The rank that finalizes leaves whatever the answer is, so
+// the group breaks.
 func (m *Machine) finalizeMismatch(g *group, s SessionID, request uint64, r rank.Local, op wire.Op, why refusal) {
 	if op == wire.OpFinalize {
 		m.leave(g, r)
@@ -170,8 +170,8 @@ func (m *Machine) finalizeMismatch(g *group, s SessionID, request uint64, r rank
 	m.breakGroup(g, wire.Abort{Code: wire.ResultMismatch, Op: wire.OpFinalize, Culprit: why.culprit, Reporter: rank.None}, why.text)
 }
 
-// failPending ends the collective call under way with an error for all that have made it. Those that called finalize
-// have let go of the group even so.
+// failPending ends the collective call in progress with an error for all ranks that have made it. Ranks that called finalize
+// have left the group all the same.
 func (m *Machine) failPending(g *group, why refusal) {
 	c := g.pending
 	g.pending = nil
@@ -195,19 +195,19 @@ func (m *Machine) failPending(g *group, why refusal) {
 	}
 }
 
-// conclude says how a set-up call ended that leaves the group at work, or finalizes it. Its answers come after it.
+// conclude records the outcome of a set-up call that leaves the group ready, or finalizes it. The call's answers come after it.
 func (m *Machine) conclude(g *group, o wire.Outcome) {
 	m.do(Conclude{Group: g.id, Outcome: o})
 }
 
-// askPending asks every rank for its part in the call under way.
+// askPending sends every rank a request for its part in the call in progress.
 func (m *Machine) askPending(g *group, msg func() wire.Message) {
 	for r := range g.members {
 		m.send(g.members[r].session, g.pending.requests[r], msg())
 	}
 }
 
-// endPending tells every rank that the call under way has ended well.
+// endPending answers every rank that the call in progress has succeeded.
 func (m *Machine) endPending(g *group, msg func() wire.Message) {
 	for rank := range g.members {
 		m.end(g, g.members[rank].session, g.pending.requests[rank], msg())
@@ -215,11 +215,11 @@ func (m *Machine) endPending(g *group, msg func() wire.Message) {
 	g.pending = nil
 }
 
-// reserve picks the offset and asks every rank to back it with pages.
+// reserve picks the offset and asks every rank to commit pages there.
 func (m *Machine) reserve(g *group) {
 	c := g.pending
 	if g.heap.Live() >= wire.MaxWindows {
-		m.failPending(g, refuse(wire.ResultLimit, rank.None, "window_alloc in group %q: it has %d windows, the most there can be; free some",
+		m.failPending(g, refuse(wire.ResultLimit, rank.None, "window_alloc in group %q: it has %d windows, which is the limit; free some",
 			g.name, wire.MaxWindows))
 		return
 	}
@@ -237,7 +237,7 @@ func (m *Machine) reserve(g *group) {
 	})
 }
 
-// WindowCommitted: a rank has backed the window with pages, or could not. All or none keep it.
+// WindowCommitted: a rank has committed the window's pages, or failed to. Either all ranks keep the window or none does.
 func (m *Machine) WindowCommitted(s SessionID, request uint64, w *wire.WindowCommitted) []Action {
 	g, r := m.member(s, w.Group)
 	if m.crossed(g, w.Group) {
@@ -276,14 +276,14 @@ func (m *Machine) undoWindow(g *group) {
 	m.whenPunched(g, func(bool) { m.failPending(g, r) })
 }
 
-// decommit asks for pages back. Until Punched tells that they are, no range of the group's heaps is handed out: windows begin as
-// zeros, and what is punched must not be anybody's by then.
+// decommit starts the release of pages. No range of the group's heaps is allocated until Punched comes: windows begin as zeros, and a
+// range must not be punched after it has been allocated again.
 func (m *Machine) decommit(g *group, w symm.Window) {
 	g.punching++
 	m.do(Decommit{Group: g.id, Window: w})
 }
 
-// whenPunched goes on with the call under way when all pages have been given back, or is told by the deadline that they have not.
+// whenPunched continues the call in progress once all pages have been released, or at the deadline with late set.
 func (m *Machine) whenPunched(g *group, next func(late bool)) {
 	if g.punching == 0 {
 		next(false)
@@ -304,7 +304,7 @@ func (m *Machine) Punched(id GroupID) []Action {
 	return m.take()
 }
 
-// goOn says whether the call under way waited for pages to be given back, and goes on with it.
+// goOn continues the call in progress if it waited for the release of pages, and reports whether it did.
 func (g *group) goOn(late bool) bool {
 	if g.pending == nil || g.pending.next == nil {
 		return false
@@ -328,7 +328,7 @@ func (m *Machine) freeWindow(g *group) {
 	}
 	m.conclude(g, wire.Outcome{Op: c.op, Offset: w.Offset})
 	m.decommit(g, w)
-	// The call has ended; its ranks hear of it when the memory is the node's again, or at the deadline.
+	// The call has ended. Its ranks get the answer once the pages are released, or at the deadline.
 	m.whenPunched(g, func(bool) {
 		m.endPending(g, func() wire.Message { return &wire.WindowFreed{Group: uint64(g.id), Offset: w.Offset} })
 	})

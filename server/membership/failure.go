@@ -8,7 +8,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// SessionEnded: the session's socket closed or its process ended; how says which was seen first.
+// SessionEnded: the session's socket closed or its process ended; how names the one that was seen first.
 func (m *Machine) SessionEnded(s SessionID, how string) []Action {
 	for _, g := range m.sortedGroups() {
 		if r, ok := m.bySession[s][g.id]; ok {
@@ -18,7 +18,7 @@ func (m *Machine) SessionEnded(s SessionID, how string) []Action {
 	return m.take()
 }
 
-// LeaseLost: the kernel has marked the rank's lease: its process is ending. finalizing is what it said of itself last.
+// LeaseLost: the kernel has marked the rank's lease: its process is ending. finalizing: its rank line says that it is in finalize.
 func (m *Machine) LeaseLost(id GroupID, r rank.Local, finalizing bool) []Action {
 	g := m.groups[id]
 	switch {
@@ -31,7 +31,7 @@ func (m *Machine) LeaseLost(id GroupID, r rank.Local, finalizing bool) []Action 
 	return m.take()
 }
 
-// memberDied takes a dead rank out of its group. What that means depends on what the group was doing.
+// memberDied removes a dead rank from its group. The effect depends on the group's state.
 func (m *Machine) memberDied(g *group, r rank.Local, how string) {
 	dead, pid := g.world(r), g.members[r].pid
 	finalized := g.pending != nil && g.pending.op == wire.OpFinalize && g.pending.arrived.Has(r)
@@ -47,7 +47,7 @@ func (m *Machine) memberDied(g *group, r rank.Local, how string) {
 			"comm_init of group %q: rank %d (pid %d) died or closed its session (%s) while the group formed; start all ranks again",
 			g.name, dead, pid, how))
 	case g.state == Ready && finalized:
-		// It had said that it was done, counts as arrived, and needs no answer.
+		// It had already called finalize: it counts as arrived and needs no answer.
 	case g.state == Ready:
 		m.breakGroup(g, wire.Abort{Code: wire.ResultRankDead, Culprit: dead, Reporter: rank.None},
 			fmt.Sprintf("rank %d (pid %d) died or closed its session (%s)", dead, pid, how))
@@ -56,14 +56,14 @@ func (m *Machine) memberDied(g *group, r rank.Local, how string) {
 	}
 }
 
-// Poisoned: the group's abort word was set by one of its ranks. Any of them can write anything there.
+// Poisoned: a rank has set the group's abort word. A rank can write anything there.
 func (m *Machine) Poisoned(id GroupID, a wire.Abort) []Action {
 	g := m.groups[id]
 	if g == nil || !g.hasMemory || g.state == Broken {
 		return nil
 	}
 	if a.Code == wire.ResultRankDead && a.Reporter < 0 {
-		return nil // the daemon's own word; LeaseLost tells of the death, which may mean nothing (a rank that has finalized)
+		return nil // the daemon wrote it; LeaseLost reports the death, which is harmless if the rank has finalized
 	}
 	a, text := g.reported(a)
 	if g.state == Attaching {
@@ -75,30 +75,30 @@ func (m *Machine) Poisoned(id GroupID, a wire.Abort) []Action {
 	return m.take()
 }
 
-// reported makes of an abort word what an Error message can carry, and a sentence.
+// reported turns an abort word into one that an Error message can carry, and a sentence.
 func (g *group) reported(a wire.Abort) (wire.Abort, string) {
 	a.Culprit, a.Reporter = g.known(a.Culprit), g.known(a.Reporter)
 	culprit, reporter := g.who(a.Culprit), nameOf(a.Reporter)
 	switch a.Code {
 	case wire.ResultTimeout:
-		return a, fmt.Sprintf("%s did not arrive in %s before the deadline, as %s found", culprit, a.Op, reporter)
+		return a, fmt.Sprintf("%s did not arrive in %s before the deadline, reported by %s", culprit, a.Op, reporter)
 	case wire.ResultAborted:
 		return a, nameOf(a.Culprit) + " called rh_comm_abort"
 	case wire.ResultRankDead:
 		return a, culprit + " died or closed its session"
 	case wire.ResultMismatch:
-		return a, culprit + " made another call than the other ranks"
+		return a, culprit + " made a different call than the other ranks"
 	case wire.ResultBusy:
 		return a, culprit + " ran operations of this comm on two streams at the same time"
 	case wire.ResultProtocol:
 		return a, fmt.Sprintf("%s offered memory in %s that it does not have, as %s found", culprit, a.Op, reporter)
 	}
-	text := fmt.Sprintf("%s wrote %q into the abort word, which is no cause that a rank can give", reporter, a.Code)
+	text := fmt.Sprintf("%s wrote %q into the abort word, which is not a cause that a rank may report", reporter, a.Code)
 	a.Code = wire.ResultProtocol
 	return a, text
 }
 
-// known is the rank where the group has it, else None.
+// known returns the rank if the group has it, else None.
 func (g *group) known(r rank.World) rank.World { return g.world(g.local(r)) }
 
 func (g *group) who(r rank.World) string {
@@ -116,13 +116,13 @@ func nameOf(r rank.World) string {
 	return fmt.Sprintf("rank %d", r)
 }
 
-// breakGroup ends a working group. Its name is free at once; its memory stays in quarantine until the last rank lets go,
-// since stores carry no incarnation and a late one must not hit a successor.
+// breakGroup ends a group that is ready. Its name is free at once. Its memory stays in quarantine until the last rank has left it:
+// stores carry no incarnation, and a late store must not reach the memory of a successor.
 func (m *Machine) breakGroup(g *group, a wire.Abort, text string) {
 	g.state = Broken
 	g.cause, g.causeText = a, text
 	m.freeName(g)
-	g.forgetAway() // they know by themselves that it is broken
+	g.forgetAway() // they read in the abort word that it is broken
 	m.do(Poison{Group: g.id, Abort: a})
 	op := wire.OpNone
 	if g.pending != nil {
@@ -133,7 +133,7 @@ func (m *Machine) breakGroup(g *group, a wire.Abort, text string) {
 	m.freeIfEmpty(g)
 }
 
-// broken is the answer to a call on a broken group.
+// broken answers a call on a broken group.
 func (g *group) broken(op wire.Op, r rank.Local) refusal {
 	who := "this rank"
 	if r >= 0 {
@@ -149,7 +149,7 @@ func (m *Machine) freeIfEmpty(g *group) {
 	}
 }
 
-// Tick fails what has passed its deadline.
+// Tick fails every group and call whose deadline has passed.
 func (m *Machine) Tick(now time.Time) []Action {
 	for _, g := range m.sortedGroups() {
 		switch {
@@ -170,9 +170,9 @@ func (m *Machine) Tick(now time.Time) []Action {
 
 func (m *Machine) formingLate(g *group) {
 	missing := g.absent()
-	what := "did not come before the deadline; check that they started, with this RAILHEAD_SOCKET and RAILHEAD_GROUP"
+	what := "did not join before the deadline; check that they started, with this RAILHEAD_SOCKET and RAILHEAD_GROUP"
 	if g.state == Attaching {
-		what = "came but did not map the group's memory before the deadline; check whether they hang, or set a longer timeout"
+		what = "joined but did not map the group's memory before the deadline; check whether they hang, or set a longer timeout"
 		missing = 0
 		for r := range g.ranks() {
 			if !g.members[r].attach {
@@ -222,7 +222,7 @@ func plural(s rank.LocalSet, word string) string {
 	return word + "s"
 }
 
-// NextDeadline is when Tick has something to do; ok is false when nothing waits.
+// NextDeadline is the time of the next Tick that is needed; ok is false if there is none.
 func (m *Machine) NextDeadline() (at time.Time, ok bool) {
 	for _, g := range m.groups {
 		for _, d := range []time.Time{g.deadline, g.pendingDeadline(), g.recoverBy} {

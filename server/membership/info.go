@@ -8,7 +8,7 @@ import (
 	"railhead/symm"
 )
 
-// GroupInfo is what the admin endpoint says of a group. Ranks are world ranks.
+// GroupInfo describes a group at the admin endpoint. Ranks are world ranks.
 type GroupInfo struct {
 	ID           GroupID       `json:"id"`
 	Name         string        `json:"name"`
@@ -18,30 +18,30 @@ type GroupInfo struct {
 	Forcing      string        `json:"forcing,omitempty"` // of algorithms, RAILHEAD_ALGO
 	Reproducible bool          `json:"reproducible"`
 	Ring         []int         `json:"ring,omitempty"`        // the rank at each place; package group fills it in
-	HeapBytes    uint64        `json:"heap_bytes"`            // maximum of a rank's heap, its scratch included
-	WindowBytes  uint64        `json:"window_bytes"`          // in windows, a rank
+	HeapBytes    uint64        `json:"heap_bytes"`            // maximum of a rank's heap, including its scratch
+	WindowBytes  uint64        `json:"window_bytes"`          // in windows, per rank
 	Windows      []symm.Window `json:"windows,omitempty"`     // the same on every rank
 	Registered   []RegionInfo  `json:"registered,omitempty"`  // windows of memory that the ranks own
 	Result       string        `json:"result,omitempty"`      // of a broken or ended group
 	Cause        string        `json:"cause,omitempty"`       // as a sentence
 	Culprit      *int          `json:"culprit,omitempty"`     // the rank that broke it
 	Missing      []int         `json:"missing,omitempty"`     // ranks a forming group waits for
-	Ranks        []RankInfo    `json:"ranks,omitempty"`       // of a group that is held by somebody
-	WaitingIn    string        `json:"waiting_in,omitempty"`  // a collective set-up call that is under way
-	WaitingFor   []int         `json:"waiting_for,omitempty"` // the ranks that have not made it or, when all have, not done their part
-	// How the group does, of one that is held by somebody; package group fills it in.
+	Ranks        []RankInfo    `json:"ranks,omitempty"`       // of a group that a rank holds
+	WaitingIn    string        `json:"waiting_in,omitempty"`  // a collective set-up call that is in progress
+	WaitingFor   []int         `json:"waiting_for,omitempty"` // the ranks that have not made it or, once all have, whose part is not done
+	// The verdict on a group that a rank holds; package group fills it in.
 	Health *flight.Verdict `json:"health,omitempty"`
-	MoE    *MoEInfo        `json:"moe,omitempty"` // of one that uses it; the same
+	MoE    *MoEInfo        `json:"moe,omitempty"` // of a group that uses MoE; package group fills it in
 }
 
-// MoEInfo sums up what a group's ranks have counted of MoE dispatch and combine. Ranks may write anything there: sums are
-// floating point, so that they do not wrap.
+// MoEInfo sums the MoE dispatch and combine counters of a group's ranks. Ranks may write anything there: sums are floating point, so
+// that they do not wrap.
 type MoEInfo struct {
-	Tokens  float64 `json:"tokens"`  // that the ranks have dispatched
-	Copies  float64 `json:"copies"`  // of tokens, one for each and destination rank
+	Tokens  float64 `json:"tokens"`  // dispatched by the ranks
+	Copies  float64 `json:"copies"`  // one for each token and destination rank
 	Dropped float64 `json:"dropped"` // entries, tokens, rows and copies that were invalid or lost
-	// Of physical experts: how many there are, which one the routers have sent most token copies to, and how many it and an expert
-	// on average have been sent.
+	// Physical experts: their number, the one to which the routers have sent the most token copies, its number of copies, and the
+	// average over all experts.
 	Experts int     `json:"experts"`
 	Busiest int     `json:"busiest"`
 	MaxLoad float64 `json:"max_load"`
@@ -62,15 +62,15 @@ type RankInfo struct {
 	PID     int       `json:"pid"`
 	Session SessionID `json:"session,omitempty"`
 	State   string    `json:"state"` // joined, attached, away (of a group that was taken over: not back yet), gone
-	// The rest comes from shared memory; package group fills it in.
+	// The remaining fields come from shared memory; package group fills them in.
 	Operation  string `json:"operation,omitempty"`
 	Sequence   uint64 `json:"sequence,omitempty"`
 	Bytes      uint64 `json:"bytes,omitempty"`
 	Algorithm  string `json:"algorithm,omitempty"` // of the last collective that moved data
-	Why        string `json:"why,omitempty"`       // it was chosen
+	Why        string `json:"why,omitempty"`       // why Algorithm was chosen
 	WaitingFor []int  `json:"waiting_for,omitempty"`
-	Collective uint64 `json:"collective,omitempty"` // number of the operation among those that all ranks take part in
-	AgeMS      *int64 `json:"age_ms,omitempty"`     // since the operation began, between operations since the last one ended
+	Collective uint64 `json:"collective,omitempty"` // number of the operation, counting only those in which all ranks take part
+	AgeMS      *int64 `json:"age_ms,omitempty"`     // since the operation began; between operations, since the last one ended
 }
 
 func (g *group) info() GroupInfo {
@@ -94,7 +94,7 @@ func (g *group) info() GroupInfo {
 			state = "attached"
 		}
 		if mem.session == 0 && mem.pid == 0 && !mem.away {
-			continue // it never came
+			continue // it never joined
 		}
 		i.Ranks = append(i.Ranks, RankInfo{Rank: int(g.world(r)), PID: mem.pid, Session: mem.session, State: state})
 	}
@@ -115,7 +115,7 @@ func (g *group) info() GroupInfo {
 	return i
 }
 
-// Snapshot describes the groups that are held by somebody, and those that ended, the latest last.
+// Snapshot describes the groups that a rank holds, and those that have ended, the latest last.
 func (m *Machine) Snapshot() (groups, ended []GroupInfo) {
 	for _, g := range m.sortedGroups() {
 		groups = append(groups, g.info())

@@ -11,9 +11,9 @@ import (
 
 // Join: a session becomes a rank of a group.
 //
-// While a group forms, whatever does not fit (world size, token, a rank claimed twice) fails the group at once on every
-// rank that has come: one of them is misconfigured, and none should have to wait for the deadline to hear of it. A group
-// that works is not disturbed: only the newcomer gets the error.
+// While a group forms, any mismatch (world size, token, a rank claimed twice) fails the group at once on every rank that has
+// joined: one of them is misconfigured, and no rank should have to wait for the deadline to learn it. A mismatch does not affect a
+// group that is ready: only the newcomer gets the error.
 func (m *Machine) Join(now time.Time, s SessionID, pid int, request uint64, j *wire.Join) []Action {
 	name := j.Group.String()
 	if r, no := beyondANode(j); no {
@@ -26,7 +26,7 @@ func (m *Machine) Join(now time.Time, s SessionID, pid int, request uint64, j *w
 			"comm_init of group %q: the daemon is shutting down and takes no new groups; connect to its successor", name)
 		m.sendError(s, request, r)
 		if g != nil && g.state == Forming {
-			m.failForming(g, r) // it can never be complete
+			m.failForming(g, r) // the group can never be complete
 		}
 	case g == nil:
 		m.first(now, s, pid, request, j)
@@ -34,27 +34,27 @@ func (m *Machine) Join(now time.Time, s SessionID, pid int, request uint64, j *w
 		m.next(now, g, s, pid, request, j)
 	case g.token != j.Common.Token.String():
 		m.sendError(s, request, refuse(wire.ResultTokenMismatch, j.Own.Place.Rank,
-			"rank %d: comm_init: group %q is at work and has another token; use another group name", j.Own.Place.Rank, name))
+			"rank %d: comm_init: group %q is already running and has another token; use another group name", j.Own.Place.Rank, name))
 	default:
 		m.sendError(s, request, refuse(wire.ResultGroupBusy, j.Own.Place.Rank,
-			"rank %d: comm_init: group %q is at work with %d ranks; finalize it, or use another group name", j.Own.Place.Rank, name,
+			"rank %d: comm_init: group %q is already running with %d ranks; finalize it, or use another group name", j.Own.Place.Rank, name,
 			len(g.members)))
 	}
 	return m.take()
 }
 
-// beyondANode refuses what one node's machine cannot hold.
+// beyondANode refuses a Join that a machine of one node cannot serve.
 func beyondANode(j *wire.Join) (refusal, bool) {
 	at := j.Own.Place
 	switch {
 	case j.Own.Device != wire.DeviceCPU:
-		return refuse(wire.ResultUnsupported, at.Rank, "rank %d: comm_init of group %q: device %d is none that this daemon knows; use the CPU",
+		return refuse(wire.ResultUnsupported, at.Rank, "rank %d: comm_init of group %q: this daemon does not know device %d; use the CPU",
 			at.Rank, j.Group, j.Own.Device), true
 	case at.LocalSize > rank.MaxPerNode:
-		return refuse(wire.ResultLimit, at.Rank, "rank %d: comm_init of group %q: %d ranks on this node, %d are the most that there can be; "+
+		return refuse(wire.ResultLimit, at.Rank, "rank %d: comm_init of group %q: %d ranks on this node, the limit is %d; "+
 			"start fewer, or spread them over nodes", at.Rank, j.Group, at.LocalSize, rank.MaxPerNode), true
 	case j.Common.Nodes > 1:
-		return refuse(wire.ResultUnsupported, at.Rank, "rank %d: comm_init of group %q: its ranks are on %d nodes, this daemon serves groups "+
+		return refuse(wire.ResultUnsupported, at.Rank, "rank %d: comm_init of group %q: its ranks are on %d nodes, but this daemon serves groups "+
 			"of one node; start all ranks here", at.Rank, j.Group, j.Common.Nodes), true
 	}
 	return refusal{}, false
@@ -75,7 +75,7 @@ func (m *Machine) first(now time.Time, s SessionID, pid int, request uint64, j *
 	}
 	if len(m.groups) >= m.config.MaxGroups {
 		m.sendError(s, request, refuse(wire.ResultLimit, j.Own.Place.Rank,
-			"rank %d: comm_init of group %q: the daemon has %d groups, the most there can be; finalize some", j.Own.Place.Rank, name,
+			"rank %d: comm_init of group %q: the daemon has %d groups, which is its limit; finalize some", j.Own.Place.Rank, name,
 			m.config.MaxGroups))
 		return
 	}
@@ -95,7 +95,7 @@ func (m *Machine) first(now time.Time, s SessionID, pid int, request uint64, j *
 	m.admit(now, g, s, pid, request, j)
 }
 
-// heapBytesOf is the window memory that a Join asks for, in whole granules.
+// heapBytesOf is the window memory that a Join requests, rounded up to whole granules.
 func (m *Machine) heapBytesOf(j *wire.Join) uint64 {
 	n := j.Common.HeapBytes
 	if n == 0 {
@@ -121,7 +121,7 @@ func (m *Machine) next(now time.Time, g *group, s SessionID, pid int, request ui
 	m.admit(now, g, s, pid, request, j)
 }
 
-// misfit compares a newcomer with those who came before.
+// misfit compares a newcomer with the ranks that joined before it.
 func (m *Machine) misfit(g *group, s SessionID, pid int, j *wire.Join) (refusal, bool) {
 	firstRank, firstPID := g.anyone()
 	heapBytes, wanted := m.heapBytesOf(j), g.heapBytes-m.config.ScratchBytes
@@ -141,7 +141,7 @@ func (m *Machine) misfit(g *group, s SessionID, pid int, j *wire.Join) (refusal,
 			g.members[j.Own.Place.Local].pid, pid), true
 	case g.holds(s):
 		return refuse(wire.ResultInvalidArgument, j.Own.Place.Rank,
-			"comm_init of group %q: rank %d: this session is another rank of the group; connect once for each rank", g.name,
+			"comm_init of group %q: rank %d: this session is already another rank of the group; connect once for each rank", g.name,
 			j.Own.Place.Rank), true
 	case reduceGroupOf(j) != g.reduceGroup:
 		return refuse(wire.ResultMismatch, j.Own.Place.Rank,
@@ -194,7 +194,7 @@ func (g *group) holds(s SessionID) bool {
 	return false
 }
 
-// admit enters a member; the last one makes the daemon create the group's memory.
+// admit adds a member. When the last one joins, the daemon creates the group's memory.
 func (m *Machine) admit(now time.Time, g *group, s SessionID, pid int, request uint64, j *wire.Join) {
 	timeout := time.Duration(j.Own.TimeoutMS) * time.Millisecond
 	g.members[j.Own.Place.Local] = member{session: s, pid: pid, request: request, timeout: timeout, cpus: j.Own.CPUs}
@@ -228,7 +228,7 @@ func (g *group) pids() []int {
 	return pids
 }
 
-// absent has a bit for every rank that is not there.
+// absent is the set of ranks that have not joined, or are gone.
 func (g *group) absent() (s rank.LocalSet) {
 	for r := range g.ranks() {
 		if g.members[r].session == 0 {
@@ -238,11 +238,11 @@ func (g *group) absent() (s rank.LocalSet) {
 	return s
 }
 
-// GroupCreated: the group's memory exists, or err says why not.
+// GroupCreated: the group's memory exists, or err says why it does not.
 func (m *Machine) GroupCreated(now time.Time, id GroupID, err error) []Action {
 	g := m.groups[id]
 	if g == nil && err == nil {
-		// The group failed while its memory was made. Nobody else knows of that memory.
+		// The group failed while its memory was being created. No rank has that memory.
 		m.do(ReleaseGroup{Group: id})
 		return m.take()
 	}
@@ -281,14 +281,14 @@ func (g *group) shortestTimeout() time.Duration {
 	return d
 }
 
-// Attached: a rank has mapped everything and holds its lease, or could not.
+// Attached: a rank has mapped all memory and holds its lease, or failed to.
 func (m *Machine) Attached(now time.Time, s SessionID, request uint64, a *wire.Attached) []Action {
 	g, r := m.member(s, a.Group)
 	if m.crossed(g, a.Group) {
 		return nil
 	}
 	if g == nil || g.state != Attaching || !g.hasMemory || g.members[r].attach {
-		m.sendError(s, request, refuse(wire.ResultProtocol, -1, "Attached for group %d, which expects none from this session", a.Group))
+		m.sendError(s, request, refuse(wire.ResultProtocol, -1, "Attached for group %d, for which this session owes no Attached", a.Group))
 		return m.take()
 	}
 	if a.Error != 0 {
@@ -313,7 +313,7 @@ func (m *Machine) Attached(now time.Time, s SessionID, request uint64, a *wire.A
 	return m.take()
 }
 
-// member finds the group among those of the session.
+// member finds the group among the session's groups.
 func (m *Machine) member(s SessionID, id uint64) (*group, rank.Local) {
 	r, ok := m.bySession[s][GroupID(id)]
 	if !ok {
@@ -322,8 +322,8 @@ func (m *Machine) member(s SessionID, id uint64) (*group, rank.Local) {
 	return m.groups[GroupID(id)], r
 }
 
-// crossed says whether an Attached, WindowCommitted or RegisterMapped may have met the end of its group on the way. They go on
-// with a request that was answered when the group ended, and no request is answered twice.
+// crossed reports whether an Attached, WindowCommitted or RegisterMapped may have been sent before its client saw the group's end.
+// Such a message continues a request that was answered when the group ended. No request is answered twice.
 func (m *Machine) crossed(g *group, id uint64) bool {
 	if g == nil {
 		return GroupID(id) < m.nextGroup
@@ -331,7 +331,7 @@ func (m *Machine) crossed(g *group, id uint64) bool {
 	return g.state == Broken
 }
 
-// failForming ends a group that does not work yet, with the same error for everybody who waits for it.
+// failForming ends a group that is not ready yet, with the same error for every rank that waits for it.
 func (m *Machine) failForming(g *group, why refusal) {
 	for r := range g.members {
 		if to := g.members[r]; to.session != 0 {

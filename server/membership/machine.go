@@ -18,26 +18,26 @@ type (
 
 // Limits and parameters of a machine.
 type Config struct {
-	MaxGroups  int     // alive at a time, broken ones that somebody still holds included
-	MaxHistory int     // ended groups that the snapshot remembers
-	FirstGroup GroupID // the number of the first group; above those of the daemons before, 0 is 1
-	HeapBytes  uint64  // of a rank's heap where Join asks for none
-	BlockBytes uint32  // published per epoch by the one-shot algorithm; two buffers of it are each heap's scratch
+	MaxGroups  int     // alive at a time, including broken ones that a rank still holds
+	MaxHistory int     // ended groups kept for the snapshot
+	FirstGroup GroupID // number of the first group, above those of earlier daemons; 0 means 1
+	HeapBytes  uint64  // of a rank's heap if Join gives no size
+	BlockBytes uint32  // published per epoch by the one-shot algorithm; each heap's scratch has two such buffers
 	SpinNS     func(world int) uint32
 	YieldNS    func(world int) uint32
-	// CheckForcing reads a text of forced algorithms and gives it in the form in which equal ones are the same text.
+	// CheckForcing parses a text of forced algorithms and returns its canonical form: equal forcings have equal texts.
 	CheckForcing func(text string) (string, error)
-	// RootOfWaitChain is the root of the wait-for chain that begins at a late rank: each waits for the next, the last for nobody. The ranks write
-	// that into memory that the machine does not see. nil: it is not known.
+	// RootOfWaitChain returns the root of the wait-for chain that begins at a late rank. The ranks write the chain into shared memory,
+	// which the machine does not see. nil: the root is not known.
 	RootOfWaitChain func(g GroupID, late rank.Local) rank.Local
-	// Slots of the pipes to each rank, by world size, and of broadcasts.
+	// Slot sizes of the pipes to each rank, by world size, and of broadcasts.
 	PipeSlotBytes      func(world int) uint32
 	BroadcastSlotBytes uint32
 	ScratchBytes       uint64      // at least wire.ScratchNeed of every world size, in whole granules of Memory
 	Memory             wire.Memory // what windows are made of
 }
 
-// FDKind says which descriptor goes with a message.
+// FDKind is the kind of descriptor that a message carries.
 type FDKind int
 
 // Descriptors of a group's memory.
@@ -48,10 +48,10 @@ const (
 	ClientFD // a client's own
 )
 
-// Action is something package group does for the machine; the types below.
+// Action is an output of the machine that package group carries out. The types below are all of them.
 type Action interface{ action() }
 
-// Send sends a message in answer to a request.
+// Send answers a request with a message.
 type Send struct {
 	To      SessionID
 	Request uint64
@@ -63,18 +63,18 @@ type Send struct {
 	Ends    GroupID    // the group whose set-up call this answer ends for its rank, 0 = none
 }
 
-// CreateGroup makes the group's memory. GroupCreated follows.
+// CreateGroup creates the group's memory. GroupCreated follows.
 type CreateGroup struct {
 	Group       GroupID
 	Name        string
 	World       int // all of them on this node
 	Incarnation uint64
 	HeapBytes   uint64
-	// What the ranks ask of the choice of algorithms, and where each may run.
+	// What the ranks require of the choice of algorithms, and the CPUs on which each may run.
 	Forcing      string // checked
 	Reproducible bool
 	CPUs         []wire.CPUMask // by local rank
-	// What the ledger keeps beyond these.
+	// Further fields of the ledger.
 	Token        string
 	ReduceGroup  uint32
 	ScratchBytes uint64
@@ -82,26 +82,26 @@ type CreateGroup struct {
 	PIDs         []int // by local rank
 }
 
-// Conclude writes into the group's ledger how a set-up call ended. The answers to the call follow: a rank that never gets
-// its answer, because the daemon dies, finds it there.
+// Conclude writes the outcome of a set-up call into the group's ledger. The answers to the call follow. A rank whose answer is lost
+// because the daemon dies reads the outcome in the ledger.
 type Conclude struct {
 	Group   GroupID
 	Outcome wire.Outcome
 }
 
-// Poison breaks the group in shared memory, unless it is broken already, and wakes its ranks.
+// Poison sets the group's abort word, unless it is already set, and wakes the group's ranks.
 type Poison struct {
 	Group GroupID
-	Abort wire.Abort // Op is OpNone where the culprit's rank line knows better
+	Abort wire.Abort // Op is OpNone if the culprit's rank line has the operation
 }
 
-// Decommit gives a freed window's pages back on every rank. That may take its time; Punched follows.
+// Decommit releases a freed window's pages on every rank. This may be slow; Punched follows.
 type Decommit struct {
 	Group GroupID
 	symm.Window
 }
 
-// ReleaseGroup drops the group's memory: nobody holds the group any more.
+// ReleaseGroup drops the group's memory: no rank holds the group any more.
 type ReleaseGroup struct{ Group GroupID }
 
 // Ended reports, for metrics and the log, that a group has ended or broken.
@@ -112,7 +112,7 @@ type Ended struct {
 	Text   string
 }
 
-// Formed reports that a group works, and how long that took since its first rank came.
+// Formed reports that a group is ready, and the time since its first rank joined.
 type Formed struct {
 	Group GroupID
 	Took  time.Duration
@@ -135,19 +135,19 @@ const (
 	Forming    State = "forming"   // ranks arrive
 	Attaching  State = "attaching" // ranks map each other's memory
 	Ready      State = "ready"
-	Broken     State = "broken" // some ranks still hold it; its name is free
+	Broken     State = "broken" // some ranks still hold the group; its name is free
 	StateEnded State = "ended"
 )
 
 type member struct {
-	session SessionID // 0 = not there (yet, or any more)
+	session SessionID // 0 = not joined yet, or gone
 	pid     int
 	request uint64 // the Join to answer while the group forms and attaches
 	timeout time.Duration
 	cpus    wire.CPUMask
 	attach  bool // attached
-	away    bool // of a group that was taken over: the rank has not come back to this daemon yet, and is not known to be dead
-	// finalized: it died, or let go, in finalize, while there was no daemon: it counts as having called it
+	away    bool // in a group that was taken over: the rank has not come back to this daemon and is not known to be dead
+	// finalized: the rank died in finalize, or completed it, while no daemon ran; it counts as having called finalize
 	finalized bool
 }
 
@@ -167,15 +167,15 @@ type group struct {
 	hasMemory    bool
 	began        time.Time
 	deadline     time.Time // of forming and attaching
-	recoverBy    time.Time // when ranks that are away are looked at; zero = not to be
+	recoverBy    time.Time // when the leases of ranks that are away are checked; zero = never
 	pending      *collective
-	punching     int               // Decommits and sweeps of which Punched has not told yet
+	punching     int               // Decommits and sweeps whose Punched has not come yet
 	regions      map[uint32]region // registered windows
 	cause        wire.Abort        // of Broken
 	causeText    string
 }
 
-// Machine is the state.
+// Machine is the state of all groups of a node.
 type Machine struct {
 	config       Config
 	groups       map[GroupID]*group
@@ -188,13 +188,13 @@ type Machine struct {
 	out          []Action
 }
 
-// maxIncarnationNames bounds the table of counters; beyond it counting starts over for all names.
+// maxIncarnationNames bounds the table of incarnation counters. When it is full, counting starts over for all names.
 const maxIncarnationNames = 4096
 
 // New returns a machine without groups.
 func New(c Config) (*Machine, error) {
 	if c.MaxGroups < 1 || c.HeapBytes <= c.ScratchBytes || c.SpinNS == nil || c.YieldNS == nil || c.CheckForcing == nil || c.PipeSlotBytes == nil {
-		return nil, fmt.Errorf("membership: config %+v lacks something", c)
+		return nil, fmt.Errorf("membership: config %+v has a missing field", c)
 	}
 	if g := uint64(c.Memory.Granularity); c.Memory.Kind == 0 || g == 0 || c.ScratchBytes%g != 0 || c.BlockBytes == 0 || c.BlockBytes%128 != 0 {
 		return nil, fmt.Errorf("membership: scratch of %d bytes and blocks of %d, expected multiples of %d and of 128",
@@ -215,8 +215,8 @@ func New(c Config) (*Machine, error) {
 	}, nil
 }
 
-// take returns the outputs of a step. They must be in the order that the ledger and the ranks depend on (order.go): carried out in
-// another one, they would tell ranks what a daemon that takes over does not know. That is a fault of this package, and better found.
+// take returns the outputs of a step and panics unless they are in the order that order.go requires. In another order a rank could
+// receive an answer that a successor daemon does not find in the ledger. A wrong order is a bug of this package.
 func (m *Machine) take() []Action {
 	out := m.out
 	m.out = nil
@@ -232,7 +232,7 @@ func (m *Machine) send(to SessionID, request uint64, msg wire.Message) {
 	m.do(Send{To: to, Request: request, Msg: msg})
 }
 
-// refusal is an Error message in the making.
+// refusal holds the fields of an Error message.
 type refusal struct {
 	code    wire.Result
 	culprit rank.World
@@ -252,7 +252,7 @@ func (r refusal) message() *wire.Error {
 	return &wire.Error{Code: r.code, Culprit: r.culprit, Missing: r.missing, Text: wire.MakeText(r.text)}
 }
 
-// end answers a rank's part in the set-up call under way.
+// end answers a rank's request in the set-up call in progress.
 func (m *Machine) end(g *group, to SessionID, request uint64, msg wire.Message) {
 	m.do(Send{To: to, Request: request, Msg: msg, Ends: g.id})
 }
@@ -260,10 +260,10 @@ func (m *Machine) end(g *group, to SessionID, request uint64, msg wire.Message) 
 // Drain makes every later Join an error.
 func (m *Machine) Drain() { m.draining = true }
 
-// Groups is the number of groups that are held by somebody.
+// Groups is the number of groups that at least one rank holds.
 func (m *Machine) Groups() int { return len(m.groups) }
 
-// leave takes one member out of a group and its session's list.
+// leave removes one member from a group and from its session's list.
 func (m *Machine) leave(g *group, r rank.Local) {
 	s := g.members[r].session
 	if s == 0 {
@@ -276,7 +276,7 @@ func (m *Machine) leave(g *group, r rank.Local) {
 	}
 }
 
-// free ends a group: nobody holds it any more.
+// free ends a group that no rank holds any more.
 func (m *Machine) free(g *group) {
 	for r := range g.ranks() {
 		m.leave(g, r)
@@ -314,7 +314,7 @@ func (m *Machine) remember(g *group, result wire.Result, culprit rank.World, tex
 	m.do(Ended{Group: g.id, Name: g.name, Result: result, Text: text})
 }
 
-// sortedGroups gives deterministic order where several groups change at once.
+// sortedGroups gives a deterministic order when several groups change in one step.
 func (m *Machine) sortedGroups() []*group {
 	all := make([]*group, 0, len(m.groups))
 	for _, g := range m.groups {

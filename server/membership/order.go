@@ -6,19 +6,19 @@ import (
 	"railhead/internal/wire"
 )
 
-// The outputs of a step are carried out one after the other, and the daemon may die between any two of them. What has to come
-// before what, among those of one step that are about the same group or file:
+// The outputs of a step are carried out in order, and the daemon may die between any two of them. These rules hold among the
+// outputs of one step that concern the same group or file:
 //
-//   - AdoptGroup comes first: without it there is no memory that the others could be about;
-//   - CreateGroup comes last: the memory is there when GroupCreated says so, in a step of its own;
-//   - Conclude comes before the answers that tell the call's ranks how it ended: a rank that gets none reads it in the ledger,
-//     and so do all others then. An answer that something was made has its Conclude in the same step;
-//   - Conclude of a window_free comes before Decommit: a window that the ledger has keeps its pages;
-//   - Poison comes before the answers to a call that it ends: whoever is told finds the abort word set;
-//   - Decommit comes before the answers: who is told that a window was freed may ask for another one;
-//   - a descriptor is sent before CloseFile or ReleaseGroup lets it go, and ReleaseGroup comes last of all.
+//   - AdoptGroup comes first: the other outputs need the memory that it takes over;
+//   - CreateGroup comes last: the memory exists only once GroupCreated, which is a step of its own, says so;
+//   - Conclude comes before the answers of its call: a rank that gets no answer reads the outcome in the ledger, where it must be
+//     the same. An answer that reports success has its Conclude in the same step;
+//   - Conclude of a window_free comes before Decommit: a window that is in the ledger has its pages;
+//   - Poison comes before the answers to a call that it ends: a rank that gets the answer finds the abort word set;
+//   - Decommit comes before the answers: a rank that learns that a window was freed may request another one;
+//   - a descriptor is sent before CloseFile or ReleaseGroup drops it, and ReleaseGroup comes last of all.
 
-// output is what an action counts as, of a group or of a file.
+// output is an action's kind, and the group or file that it concerns.
 type output struct {
 	kind outputKind
 	of   uint64
@@ -37,7 +37,7 @@ const (
 	closing    outputKind = "CloseFile"
 )
 
-// rule is what an action is, and what of its step must not have come before it.
+// rule is an action's own output, and the outputs of its step that must not have come before it.
 type rule struct {
 	is      []output
 	precede []output
@@ -90,7 +90,7 @@ func ruleOf(a Action) (r rule) {
 	return r
 }
 
-// checkOrder says what of a step's outputs is out of order.
+// checkOrder returns an error that names the first output of a step that is out of order.
 func checkOrder(step []Action) error {
 	if len(step) < 2 {
 		return nil

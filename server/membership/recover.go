@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// recoverTimeout is how long the ranks of a group that was taken over have to come back before their leases are asked.
+	// recoverTimeout is how long the ranks of a group that was taken over may take to come back before their leases are checked.
 	recoverTimeout = 10 * time.Second
-	// Bounds of what a ledger may say, so that nothing counts over its end: numbers that JSON can carry, and a job's life.
+	// Bounds of a ledger's counters, so that none overflows: numbers that JSON can represent exactly, and the length of a job.
 	maxGroupID     = 1 << 53
 	maxIncarnation = 1 << 32
 )
 
-// Recovered is a group as its ledger describes it. Any rank of the group may have written anything there.
+// Recovered is a group as its ledger describes it. A rank of the group may have written anything there.
 type Recovered struct {
 	Group        GroupID
 	Name         string
@@ -43,14 +43,14 @@ type RecoveredRegion struct {
 	Reason string
 }
 
-// AdoptGroup takes over the memory of a group that another daemon has made: the control segment that came with the
-// Reannounce. The heaps come later, each from its rank.
+// AdoptGroup takes over the memory of a group of an earlier daemon: the control segment that came with the Reannounce. The heaps
+// come later, each from its rank.
 type AdoptGroup struct {
 	Group GroupID
 	Name  string
 }
 
-// CheckLeases asks which of the ranks hold no lease; LeaseLost follows for each of them.
+// CheckLeases checks which of the ranks hold no lease. LeaseLost follows for each of them.
 type CheckLeases struct {
 	Group GroupID
 	Ranks rank.LocalSet
@@ -59,12 +59,12 @@ type CheckLeases struct {
 func (AdoptGroup) action()  {}
 func (CheckLeases) action() {}
 
-// Reannounce: a rank of a working group comes back, because its daemon has died. The first one brings the group: id is 0, and
-// the ledger describes it. For the others id is the group that has the same control segment.
+// Reannounce: a rank of a group that is ready comes back because its daemon has died. For the first rank id is 0, and the ledger
+// describes the group. For the others id is the group that has the same control segment.
 //
-// A false announcement harms no other group: it has a control segment of its own, and so is a group of its own, whatever
-// number and name it claims. What one rank writes into its own group's ledger, its group has to bear, as it has to bear what
-// a rank writes into the others' heaps.
+// A false announcement cannot harm another group: its control segment differs, so it becomes a separate group, whatever number and
+// name it claims. A rank that writes into its own group's ledger can harm only its own group, as it can by writing into the other
+// ranks' heaps.
 func (m *Machine) Reannounce(now time.Time, s SessionID, pid int, request uint64, a *wire.Reannounce, id GroupID, ledger *Recovered) []Action {
 	g := m.groups[id]
 	if g == nil {
@@ -93,7 +93,7 @@ func (m *Machine) Reannounce(now time.Time, s SessionID, pid int, request uint64
 	return m.take()
 }
 
-// comesBack says why the rank of a known group cannot come back by this session.
+// comesBack returns the reason why the rank of a known group cannot come back by this session, if any.
 func (g *group) comesBack(s SessionID, a *wire.Reannounce) *refusal {
 	var r refusal
 	back, at := a.Place.Rank, a.Place.Local
@@ -106,9 +106,9 @@ func (g *group) comesBack(s SessionID, a *wire.Reannounce) *refusal {
 	case g.state != Ready:
 		r = refuse(wire.ResultProtocol, back, "reannounce: rank %d of group %q, which is not ready", back, g.name)
 	case g.holds(s):
-		r = refuse(wire.ResultProtocol, back, "reannounce: this session is another rank of group %q already", g.name)
+		r = refuse(wire.ResultProtocol, back, "reannounce: this session is already another rank of group %q", g.name)
 	case !g.members[at].away:
-		r = refuse(wire.ResultRankTaken, back, "reannounce: rank %d of group %q is here already, as pid %d, or has gone", back, g.name,
+		r = refuse(wire.ResultRankTaken, back, "reannounce: rank %d of group %q has already come back as pid %d, or has left", back, g.name,
 			g.members[at].pid)
 	default:
 		return nil
@@ -116,13 +116,13 @@ func (g *group) comesBack(s SessionID, a *wire.Reannounce) *refusal {
 	return &r
 }
 
-// adopt enters a group whose ranks are all away. It keeps its number where that is free.
+// adopt adds a group whose ranks are all away. The group keeps its number if that is free.
 func (m *Machine) adopt(now time.Time, a *wire.Reannounce, r *Recovered) (*group, *refusal) {
 	no := func(code wire.Result, format string, args ...any) (*group, *refusal) {
 		x := refuse(code, a.Place.Rank, "reannounce: rank %d of group %q: %s", a.Place.Rank, r.Name, fmt.Sprintf(format, args...))
 		return nil, &x
 	}
-	if r == nil { // its group has ended since it was looked up
+	if r == nil { // its group has ended since the lookup
 		x := refuse(wire.ResultProtocol, a.Place.Rank, "reannounce: rank %d of a group that has ended", a.Place.Rank)
 		return nil, &x
 	}
@@ -130,7 +130,7 @@ func (m *Machine) adopt(now time.Time, a *wire.Reannounce, r *Recovered) (*group
 	case m.draining:
 		return no(wire.ResultDraining, "the daemon is shutting down; its successor will take the group")
 	case len(m.groups) >= m.config.MaxGroups:
-		return no(wire.ResultLimit, "the daemon has %d groups, the most there can be", m.config.MaxGroups)
+		return no(wire.ResultLimit, "the daemon has %d groups, which is its limit", m.config.MaxGroups)
 	case r.Finalized:
 		return no(wire.ResultProtocol, "it was finalized")
 	case int(a.World) != r.World:
@@ -138,12 +138,12 @@ func (m *Machine) adopt(now time.Time, a *wire.Reannounce, r *Recovered) (*group
 	}
 	g, err := m.rebuild(r)
 	if err != nil {
-		return no(wire.ResultProtocol, "its ledger makes no sense: %v", err)
+		return no(wire.ResultProtocol, "its ledger is invalid: %v", err)
 	}
 	g.began, g.recoverBy = now, now.Add(recoverTimeout)
 	g.id = m.number(r.Group)
 	m.groups[g.id] = g
-	// A group of the same name may have formed before this one came back: both work, the name is the newcomer's.
+	// A group of the same name may have formed before this one came back. Both stay ready; the name belongs to the new one.
 	if m.names[g.name] == nil {
 		m.names[g.name] = g
 	}
@@ -152,7 +152,7 @@ func (m *Machine) adopt(now time.Time, a *wire.Reannounce, r *Recovered) (*group
 	return g, nil
 }
 
-// number gives a group its old number where nobody has it, and numbers new groups above.
+// number gives a group its old number if that is free. New groups get higher numbers.
 func (m *Machine) number(old GroupID) GroupID {
 	if _, taken := m.groups[old]; taken || old == 0 || old >= maxGroupID {
 		old = m.nextGroup
@@ -161,7 +161,7 @@ func (m *Machine) number(old GroupID) GroupID {
 	return old
 }
 
-// rebuild makes the group of its ledger, or says what cannot be.
+// rebuild makes a group from its ledger, or returns what is invalid there.
 func (m *Machine) rebuild(r *Recovered) (*group, error) {
 	if r.World < 1 || r.World > rank.MaxPerNode || len(r.PIDs) != r.World {
 		return nil, fmt.Errorf("%d ranks with %d pids", r.World, len(r.PIDs))
@@ -211,7 +211,7 @@ func (g *group) forgetAway() {
 	g.recoverBy = time.Time{}
 }
 
-// finalized are the ranks that have let go in finalize while there was no daemon.
+// finalized are the ranks that completed finalize, or died in it, while no daemon ran.
 func (g *group) finalized() (s rank.LocalSet) {
 	for r := range g.ranks() {
 		if g.members[r].finalized {
@@ -221,7 +221,7 @@ func (g *group) finalized() (s rank.LocalSet) {
 	return s
 }
 
-// finalizedAway: a rank that is away let go, or died, in finalize. It needs no answer and counts as having called it.
+// finalizedAway: a rank that is away has completed finalize, or died in it. It needs no answer and counts as having called finalize.
 func (m *Machine) finalizedAway(g *group, r rank.Local) {
 	g.members[r].away, g.members[r].finalized = false, true
 	if c := g.pending; c != nil && c.op == wire.OpFinalize {
@@ -233,8 +233,8 @@ func (m *Machine) finalizedAway(g *group, r rank.Local) {
 	m.freeIfEmpty(g)
 }
 
-// Sweep lists the ranges of a group's heaps that hold no window, for one of them to be swept. Punched follows, where there is such
-// a group; no range is handed out before it.
+// Sweep lists the ranges of a group's heaps that hold no window, so that one heap can be swept. If the group exists, Punched follows,
+// and no range is allocated before it.
 func (m *Machine) Sweep(id GroupID) (gaps []symm.Window) {
 	g := m.groups[id]
 	if g == nil {
@@ -251,7 +251,7 @@ func (m *Machine) Sweep(id GroupID) (gaps []symm.Window) {
 	return gaps
 }
 
-// HeapBytes is the size of a group's heaps, where the session is one of its ranks.
+// HeapBytes is the size of a group's heaps, if the session is one of its ranks.
 func (m *Machine) HeapBytes(s SessionID, id GroupID) (r rank.Local, bytes uint64, ok bool) {
 	g, r := m.member(s, uint64(id))
 	if g == nil {
@@ -260,7 +260,7 @@ func (m *Machine) HeapBytes(s SessionID, id GroupID) (r rank.Local, bytes uint64
 	return r, g.heapBytes, true
 }
 
-// Away is the number of ranks that have not come back, of all groups.
+// Away is the number of ranks that have not come back, over all groups.
 func (m *Machine) Away() (n int) {
 	for _, g := range m.groups {
 		n += g.away().Len()

@@ -8,16 +8,16 @@ import (
 	"railhead/internal/wire"
 )
 
-// FileID names a descriptor that a client has sent: package group holds the file. The machine says CloseFile for each one
-// that it is given, once.
+// FileID names a descriptor that a client has sent. Package group holds the file. The machine outputs CloseFile exactly once for
+// each one that it is given.
 type FileID uint64
 
-// CloseFile lets go of a client's descriptor. Messages that carry it and are on their way still do.
+// CloseFile drops the daemon's reference to a client's descriptor. Queued messages that carry it keep their own references.
 type CloseFile struct{ File FileID }
 
 func (CloseFile) action() {}
 
-// offer is what a rank brings to window_register: a file, or the reason why there is none.
+// offer is a rank's part in window_register: a file, or the reason why it has none.
 type offer struct {
 	file   FileID // 0 = none
 	offset uint64
@@ -27,7 +27,7 @@ type offer struct {
 // region is a registered window: memory that the ranks own.
 type region struct {
 	bytes  uint64
-	staged rank.Local // because of which nothing is shared, rank.None = everything is
+	staged rank.Local // the rank because of which the window is staged, rank.None = the window is shared
 	reason string
 }
 
@@ -53,12 +53,12 @@ func (m *Machine) register(now time.Time, s SessionID, request, id, bytes uint64
 	return m.take()
 }
 
-// broker gives every rank the others' descriptors, when all are there.
+// broker sends every rank the others' descriptors once all ranks have called.
 func (m *Machine) broker(g *group) {
 	c := g.pending
 	if c.region = g.freeNumber(); c.region == 0 {
 		m.failPending(g, refuse(wire.ResultLimit, rank.None,
-			"window_register in group %q: it has %d registered windows, the most there can be; free some", g.name, wire.MaxRegion))
+			"window_register in group %q: it has %d registered windows, which is the limit; free some", g.name, wire.MaxRegion))
 		return
 	}
 	for r := range g.ranks() {
@@ -85,7 +85,7 @@ func (m *Machine) broker(g *group) {
 	}
 }
 
-// freeNumber is the lowest number that no registered window of the group has, 0 = none.
+// freeNumber is the lowest unused number of a registered window of the group, 0 = all are in use.
 func (g *group) freeNumber() uint32 {
 	for n := uint32(1); n <= wire.MaxRegion; n++ {
 		if _, taken := g.regions[n]; !taken {
@@ -95,7 +95,7 @@ func (g *group) freeNumber() uint32 {
 	return 0
 }
 
-// RegisterMapped: a rank has mapped the others' memory, or could not. Where one could not, the window is staged for all.
+// RegisterMapped: a rank has mapped the others' memory, or failed to. If any rank failed, the window is staged for all.
 func (m *Machine) RegisterMapped(s SessionID, request uint64, w *wire.RegisterMapped) []Action {
 	g, r := m.member(s, w.Group)
 	if m.crossed(g, w.Group) {
@@ -124,7 +124,7 @@ func (m *Machine) RegisterMapped(s SessionID, request uint64, w *wire.RegisterMa
 	return m.take()
 }
 
-// answerRegistered ends the call: the window exists.
+// answerRegistered ends the call with success: the window exists.
 func (m *Machine) answerRegistered(g *group, staged rank.Local, reason string) {
 	c := g.pending
 	m.conclude(g, wire.Outcome{
@@ -138,7 +138,7 @@ func (m *Machine) answerRegistered(g *group, staged rank.Local, reason string) {
 	})
 }
 
-// freeRegion ends a registered window that every rank has given back.
+// freeRegion ends a registered window that every rank has freed.
 func (m *Machine) freeRegion(g *group) {
 	c := g.pending
 	number := c.value >> wire.RegionShift
@@ -152,7 +152,7 @@ func (m *Machine) freeRegion(g *group) {
 	m.endPending(g, func() wire.Message { return &wire.WindowFreed{Group: uint64(g.id), Offset: c.value} })
 }
 
-// closeOffers lets go of the descriptors that came with a call.
+// closeOffers closes the descriptors that came with a call.
 func (m *Machine) closeOffers(c *collective) {
 	for r := range c.offers {
 		m.closeFile(c.offers[r].file)
