@@ -288,7 +288,7 @@ func (m *Machine) Attached(now time.Time, s SessionID, request uint64, a *wire.A
 		return nil
 	}
 	if g == nil || g.state != Attaching || !g.hasMemory || g.members[r].attach {
-		m.sendError(s, request, refuse(wire.ResultProtocol, -1, "Attached for group %d, for which this session owes no Attached", a.Group))
+		m.sendError(s, request, refuse(wire.ResultProtocol, -1, "Attached for group %d was not expected from this session", a.Group))
 		return m.take()
 	}
 	if a.Error != 0 {
