@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kNoEnd = ~uint64_t{0};
 
-// Whether the sizes of a plan ascend and the last choice has no end.
+// Whether the sizes of a plan ascend and the last choice has no upper limit.
 bool ascends(const rhw_plan& p) {
   if (p.count < 1 || p.count > RHW_MAX_CHOICES) return false;
   uint64_t from = 0;
@@ -24,7 +24,7 @@ bool ascends(const rhw_plan& p) {
   return from == kNoEnd;
 }
 
-// By rhw_planned.
+// Indexed by rhw_planned.
 constexpr uint32_t kPlanned[RHW_PLANS] = {RHW_OP_ALL_REDUCE, RHW_OP_REDUCE_SCATTER, RHW_OP_ALL_GATHER, RHW_OP_ALL_TO_ALL, RHW_OP_BROADCAST};
 
 constexpr uint64_t bitOf(uint32_t op) { return uint64_t{1} << op; }
@@ -51,17 +51,17 @@ bool isOrder(const rhw_plans& p, int worldSize) {
 
 // What is wrong with plans; nullptr = nothing.
 const char* checkPlans(const rhw_plans& plans, int worldSize) {
-  if (!isOrder(plans, worldSize)) return "an order of the ring that is none of the ranks";
-  if (plans.channels < 1 || plans.channels > static_cast<uint32_t>(kMaxRingChannels)) return "a number of channels that cannot be";
+  if (!isOrder(plans, worldSize)) return "a ring order that is not a permutation of the ranks";
+  if (plans.channels < 1 || plans.channels > static_cast<uint32_t>(kMaxRingChannels)) return "a number of channels out of range";
   for (int i = 0; i < RHW_PLANS; i++) {
-    if (!ascends(plans.copied[i]) || !ascends(plans.zero_copy[i])) return "ranges of sizes that do not follow each other";
+    if (!ascends(plans.copied[i]) || !ascends(plans.zero_copy[i])) return "size ranges that do not ascend";
     if (!areOf(plans.copied[i], kPlanned[i], 0, RHW_ALGOS)) return "an algorithm that the operation does not have";
     if (!areOf(plans.zero_copy[i], kPlanned[i], 1, RHW_ALGO_AUTO)) return "an algorithm that is not zero-copy";
   }
   return nullptr;
 }
 
-// Any rank can write the control segment at any time, so what is checked is the copy.
+// Any rank can write the control segment at any time, so the plans are copied first and the copy is checked.
 bool copyPlans(Comm* comm) {
   for (uint32_t i = 0; i < comm->parts.plans.count; i++) {
     memcpy(&comm->plans, elementOf<char>(comm->control, comm->parts.plans, static_cast<int>(i)), sizeof comm->plans);
@@ -107,12 +107,12 @@ void choose(const Comm* comm, CollectiveCall* call) {
     if (o.op != RHW_OP_BARRIER) call->copied = {RHW_ALGO_PIPE, RHW_WHY_ONLY};
     return;
   }
-  // A plan's size is that of the larger of a rank's two buffers.
+  // A plan is indexed by the size of the larger of a rank's two buffers.
   const bool parts = o.op != RHW_OP_ALL_REDUCE && o.op != RHW_OP_BROADCAST;
   const uint64_t bytes = bytesOf(o) * (parts ? static_cast<uint64_t>(comm->worldSize) : 1);
   call->copied = lookUp(comm->plans.copied[planned], bytes);
   call->ll = bytes < comm->plans.ll_below_bytes;
-  // Each rank multiplies its own contribution, so the others cannot read that from the caller's buffer.
+  // Each rank multiplies its own contribution, so other ranks cannot read it from the caller's buffer.
   if (o.reduce.kind == host::Reduction::kPreMulSum) return;
   const Choice zeroCopy = lookUp(comm->plans.zero_copy[planned], bytes);
   if (zeroCopy.algo == RHW_ALGO_PULL) call->zeroCopy = zeroCopy;
@@ -134,7 +134,7 @@ bool lookUpByName(const Comm* comm, const char* operation, size_t bytes, bool in
     if (!inWindows || out->algo != RHW_ALGO_PULL) *out = lookUp(comm->plans.copied[i], bytes);
     return true;
   }
-  // All other operations have the algorithm pipe or none.
+  // Every other operation has the algorithm pipe or none.
   for (uint32_t op = 0; op < 64; op++) {
     if ((rhw_algorithms[RHW_ALGO_PIPE].operations & bitOf(op)) == 0 || strcmp(operation, operationName(op)) != 0) continue;
     *out = {RHW_ALGO_PIPE, RHW_WHY_ONLY};

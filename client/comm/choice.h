@@ -1,4 +1,4 @@
-// Which algorithm a collective runs: a lookup by size in the plans that the daemon has made for the group.
+// Which algorithm a collective runs: looked up by size in the plans that the daemon made for the group.
 #ifndef RAILHEAD_CLIENT_COMM_CHOICE_H_
 #define RAILHEAD_CLIENT_COMM_CHOICE_H_
 
@@ -9,7 +9,7 @@
 
 namespace railhead::client {
 
-// Fills in which algorithms a checked call runs. The world has at least two ranks.
+// Fills in the algorithms of a checked call. The world has at least two ranks.
 void choose(const Comm* comm, CollectiveCall* call);
 
 // Copies the plans for the comm's device from the control segment, checks the copy, and sets the comm's ring.

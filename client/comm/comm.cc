@@ -1,4 +1,4 @@
-// The rest of a comm's life: operations begun and ended, breaking, finalizing.
+// The life of a comm after rh_comm_init: operations begin and end, the group breaks, finalize.
 #include "comm/comm.h"
 
 #include <sys/mman.h>
@@ -16,7 +16,7 @@ namespace railhead::client {
 
 namespace {
 
-// Words of the control segment that other processes read while this one writes.
+// Stores to words of the control segment that other processes read concurrently.
 template <class T>
 void storeRelaxed(T* p, T value) {
   __atomic_store_n(p, value, __ATOMIC_RELAXED);
@@ -88,7 +88,7 @@ Capture* captureOf(Comm* comm, uint64_t number) {
 }
 
 bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& details, uint64_t collective) {
-  // Acquire: whoever broke the group did so before this operation began.
+  // Acquire: what the rank that broke the group wrote before is visible.
   if (__atomic_load_n(comm->team.abortWord, __ATOMIC_ACQUIRE) != 0) return false;
   enterOperation(comm, op, bytes, details, collective);
   return true;
@@ -96,7 +96,7 @@ bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& 
 
 bool beginSetUp(Comm* comm, uint32_t op, uint64_t bytes) {
   if (!comm->device->synchronize(comm, comm->deadlineNs())) {
-    poison(comm, RH_ERR_TIMEOUT, op, comm->own(), comm->own());  // its own streams keep this rank from the call
+    poison(comm, RH_ERR_TIMEOUT, op, comm->own(), comm->own());  // this rank's own streams keep it from the call
   }
   return beginOperation(comm, op, bytes);
 }
@@ -111,7 +111,7 @@ void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& 
   comm->flight.begin(number, op, details, bytes, collective, comm->runsOn);
 }
 
-// After a failed operation the line is left as it is: it is the report of what was interrupted.
+// A failed operation stays in the rank line: it is the report of the operation that was interrupted.
 void endOperation(Comm* comm, uint32_t algo) {
   comm->flight.end(algo, Stop::kNone);
   if (__atomic_load_n(comm->team.abortWord, __ATOMIC_RELAXED) != 0) return;
@@ -125,11 +125,11 @@ void leaveOperation(Comm* comm, uint32_t algo) {
 }
 
 void poison(const Comm* comm, rh_result code, uint32_t op, WorldRank culprit, WorldRank reporter) {
-  const auto bits = [](WorldRank r) { return static_cast<uint64_t>(number(r)) & RHW_NO_RANK; };  // all ones of kNoWorldRank
+  const auto bits = [](WorldRank r) { return static_cast<uint64_t>(number(r)) & RHW_NO_RANK; };  // kNoWorldRank gives all ones
   const auto cause = static_cast<uint32_t>(code);
   const uint64_t word = uint64_t{cause & 0xffu} | bits(culprit) << 8 | (uint64_t{op} & 0xff) << 32 | bits(reporter) << 40;
-  // Release: the rank lines that explain it were written before. Only the first word with a low half that is not 0 counts, since
-  // that is what everybody polls; so the daemon has it, too.
+  // Release: the rank lines that explain the cause were written before. Only the first word with a nonzero low half counts, because all
+  // ranks and the daemon poll that half.
   uint64_t seen = 0;
   while (!__atomic_compare_exchange_n(&comm->header()->abort, &seen, word, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) &&
          static_cast<uint32_t>(seen) == 0) {
@@ -139,8 +139,8 @@ void poison(const Comm* comm, rh_result code, uint32_t op, WorldRank culprit, Wo
 
 namespace {
 
-// The root of the wait-for chain that begins at a late rank: each rank waits for the next, the last one for nobody. The line of a rank that was stopped in its
-// sleep may be old: where it leads in a circle, the rank that has begun the fewest operations is the one that does not go on.
+// The root of the wait-for chain that begins at a late rank. Each rank waits for the next; the root waits for none. The line of a rank
+// that was stopped in its sleep may be stale. If that makes the chain a cycle, the root is the rank that has begun the fewest operations.
 LocalRank rootOfWaitChain(const Comm* comm, LocalRank late) {
   uint64_t seen = bitOf(comm->ownLocal());
   LocalRank r = late, behind = late;
@@ -173,7 +173,7 @@ rh_result stopOperation(Comm* comm, const host::Outcome& outcome, uint32_t algo)
     storeRelaxed(&line->other_detail, outcome.difference.theirs.detail);
   }
   if (outcome.stop != Stop::kNone && outcome.stop != Stop::kAborted) {
-    // Of several late ranks the lowest is named; the message lists them all.
+    // If several ranks are late, the lowest is named; the message lists all of them.
     LocalRank culprit = lowestOf(missing);
     if (outcome.stop == Stop::kTimeout && culprit != kNoLocalRank) culprit = rootOfWaitChain(comm, culprit);
     const uint32_t op = __atomic_load_n(&line->op, __ATOMIC_RELAXED);
@@ -217,7 +217,7 @@ void destroyComm(Comm* comm) {
 void retainComm(Comm* comm) { __atomic_fetch_add(&comm->references, 1, __ATOMIC_RELAXED); }
 
 void releaseComm(Comm* comm) {
-  // Acquire and release: whoever had the other references is done with the comm.
+  // Acquire and release: all accesses through the other references happen before the comm is freed.
   if (__atomic_sub_fetch(&comm->references, 1, __ATOMIC_ACQ_REL) == 0) destroyComm(comm);
 }
 
@@ -226,7 +226,7 @@ void endComm(Comm* comm) {
     if (u->end != nullptr) u->end(comm);
   }
   endLease(comm);
-  // Release: what is replayed from here on finds that the rank has left.
+  // Release: a graph launched after this sees that the rank has left.
   if ((comm->mappedHeaps >> comm->rank & 1) != 0) __atomic_store_n(&comm->state()->left, 1, __ATOMIC_RELEASE);
   releaseComm(comm);
 }
@@ -257,7 +257,7 @@ bool anyCommBusy(const Session* session) {
 
 namespace {
 
-// Breaks the group of a comm of the session. False when the handle is no comm of it.
+// Breaks the group of a comm of the session. False when the handle is not a comm of the session.
 bool breakFor(void* handle, const Session* session) {
   Comms::Shared ref(comms(), handle);
   const Comm* comm = ref.get();
@@ -270,21 +270,21 @@ bool breakFor(void* handle, const Session* session) {
 
 namespace {
 
-// False when there was none.
+// False when the session has no comm left.
 bool abandonSome(const Session* session) {
   bool found = false;
   comms().forEach([&](void* handle) {
     if (!breakFor(handle, session)) return;
     found = true;
-    // A call may have begun since rh_close looked for one. It returns soon, because its group is broken and its session
-    // shut down; until then its mappings must stay.
+    // A call may have begun after rh_close checked for one. It returns soon, because its group is broken and its session is shut down.
+    // Its mappings must stay until then.
     for (;;) {
       Comms::Exclusive guard(comms(), handle);
       if (guard.get() != nullptr) {
         endComm(comms().remove(handle));
         return;
       }
-      if (!guard.busy()) return;  // it was finalize
+      if (!guard.busy()) return;  // another thread finalized the comm
       const timespec pause = {0, 50 * 1000};
       nanosleep(&pause, nullptr);
     }
@@ -295,7 +295,7 @@ bool abandonSome(const Session* session) {
 }  // namespace
 
 void abandonComms(const Session* session) {
-  // A split that was under way may have put its new comm into a slot that a pass had left behind.
+  // A concurrent split may have put its new comm into a slot that a pass had already visited.
   while (abandonSome(session)) {
   }
 }
@@ -306,11 +306,10 @@ using namespace railhead::client;
 
 namespace {
 
-// A broken group has nobody to wait for: the daemon is told, and may take this long to forget the rank before the
-// caller goes on.
+// finalize of a broken group does not wait for the other ranks. It only waits this long for the daemon to drop the rank.
 constexpr int64_t kBrokenLeaveNs = int64_t{2} * 1000000000;
 
-// Waits until every rank has called finalize. The lease is still held: a death in here is noticed.
+// Waits until every rank has called finalize. The lease is held meanwhile, so a death during the wait is detected.
 rh_result leave(Comm* comm, Call* call, int64_t deadline) {
   rhw_leave request = {};
   request.group = call->group();
@@ -326,7 +325,7 @@ rh_result leave(Comm* comm, Call* call, int64_t deadline) {
 void leaveBroken(Comm* comm) {
   Call call(*comm->session, "finalize", comm->rank);
   const int64_t now = railhead::host::nowNs();
-  // Only a daemon that knows the comm at this moment has anything to forget.
+  // Only a daemon that knows the comm now has to drop the rank.
   if (call.open(&comm->daemon, now) == RH_OK) leave(comm, &call, now + kBrokenLeaveNs);
 }
 
@@ -345,7 +344,7 @@ extern "C" rh_result rh_comm_finalize(rh_comm* handle) {
   } else {
     leaveBroken(held);
   }
-  // While the handle still keeps rh_close away: without sessions there is no control thread to drop a lease.
+  // Before the handle ends: it keeps rh_close away, and without a session there is no control thread to drop the lease.
   endLease(guard.get());
   Comm* comm = comms().remove(handle);
   if (comm != nullptr) endComm(comm);

@@ -1,4 +1,4 @@
-// A comm: one rank of a group, and everything of the group that this process has mapped.
+// A comm: one rank of a group, with all memory of the group that this process has mapped.
 #ifndef RAILHEAD_CLIENT_COMM_COMM_H_
 #define RAILHEAD_CLIENT_COMM_COMM_H_
 
@@ -16,9 +16,9 @@
 
 namespace railhead::client {
 
-constexpr int kMaxComms = 1024;     // of a process
+constexpr int kMaxComms = 1024;     // in a process
 
-// How much longer than the daemon's own deadline a client waits for its answer: the daemon's error says more.
+// Added to the daemon's deadline for the client's own wait, because the daemon's error is more specific.
 constexpr int64_t kAnswerGraceNs = int64_t{5} * 1000000000;
 
 struct Region;     // memory/window.h
@@ -32,48 +32,48 @@ struct Capture {
 constexpr int kMaxCaptures = 8;  // of a comm, at the same time
 
 struct Comm : Malloced, Member {
-  int64_t nextLeaseCheck;     // the control thread's: when it checks the peers' leases, even though a daemon does
-  uint64_t birth;             // the group's number as it formed; unlike the daemon's it never changes
+  int64_t nextLeaseCheck;     // when the control thread checks the peers' leases next; a daemon checks them too
+  uint64_t birth;             // the group's number when it formed; the number at the daemon changes with the daemon, this one does not
   char name[RHW_NAME];
   char token[RHW_NAME];
-  int32_t rank;  // in the world, for texts and for what callers name; see own()
+  int32_t rank;  // world rank, for messages and the ABI; see own()
   int32_t worldSize;
   uint32_t timeoutMs;
 
-  char* control;    // the control segment, and
-  rhw_parts parts;  // where its parts lie: a copy, since every rank can write there
+  char* control;    // the control segment
+  rhw_parts parts;  // offsets of its parts: a private copy, because every rank can write the segment
   int controlFd;  // for the next daemon; -1 = none
   uint64_t controlBytes;
   uint64_t heapBytes;
   uint64_t scratchBytes;
-  int heapFd;                       // of this rank's heap, for committing pages; -1 = none
-  uint32_t pids[RHW_MAX_LOCAL];     // of the ranks' processes, as the daemon sees them
+  int heapFd;                       // this rank's heap, for committing pages; -1 = none
+  uint32_t pids[RHW_MAX_LOCAL];     // of the ranks' processes, in the daemon's pid namespace
   bool leased;
   const Device* device;
-  void* onDevice;                   // what the device keeps of the comm
-  uint32_t references;              // the handle's, and one for each call that is queued or captured; atomic. The last one ends the mappings
+  void* onDevice;                   // the device's state of the comm
+  uint32_t references;              // one of the handle, one of each queued or captured call; atomic. The last one unmaps
   Capture captures[kMaxCaptures];   // that calls were put into
   uint64_t splits;
-  uint64_t buffers;                 // made for expert parallelism (ep.h)
+  uint64_t buffers;                 // number of expert-parallel buffers created (ep.h)
   Flight flight;                    // the record of its operations
-  RunsOn runsOn;                    // where the one that runs does; written by what runs it
-  char forcing[RHW_FORCING];        // RAILHEAD_ALGO, for the comms that are split off
+  RunsOn runsOn;                    // stream and graph of the running operation; written by the thread that runs it
+  char forcing[RHW_FORCING];        // RAILHEAD_ALGO, inherited by comms made by split
   uint32_t reproducible;
   int32_t noted;                    // calls in groups that have not ended; atomic
   PreMulSum* preMulSums;            // nullptr until there is one
-  rhw_plans plans;                  // this rank's copy of the group's
+  rhw_plans plans;                  // private copy of the group's plans
   const railhead::host::KernelSet* kernels;
   Region* regions[RHW_MAX_REGION + 1];  // registered windows by number; [0] is unused
   uint32_t lastRegion;              // the highest number in use
-  railhead::RingPlan ring;          // of rings and chains; the protocol goes by the size
-  railhead::FlagRegion shared[RHW_MAX_REGION + 1];  // of the registered windows, those that are mapped in every rank; team.regions
-  railhead::FlagTeam team;          // heaps are mapped where team.heap says
-  uint64_t heapsBytes;              // reserved from team.heaps on, 0 = nothing is
-  uint64_t mappedHeaps;             // bit r: rank r's heap is mapped there
+  railhead::RingPlan ring;          // order and channels of rings and chains; the size of a call selects the protocol
+  railhead::FlagRegion shared[RHW_MAX_REGION + 1];  // registered windows that every rank has mapped; team.regions points here
+  railhead::FlagTeam team;          // team.heap gives the address of a rank's heap
+  uint64_t heapsBytes;              // reserved address space from team.heaps on; 0 = none
+  uint64_t mappedHeaps;             // bit r: rank r's heap is mapped
 
   rhw_control_header* header() const { return reinterpret_cast<rhw_control_header*>(control); }
-  // How the ranks lie on nodes: all on this one, so that both numbers are the same. worldOf and localOf are the only places that rely
-  // on it; a rank that is not on this node has no local one.
+  // Placement of ranks on nodes. All ranks are on this node, so a world rank equals its local rank. Only worldOf and localOf rely on
+  // that; a rank on another node would have no local rank.
   WorldRank worldOf(LocalRank r) const { return WorldRank{number(r)}; }
   LocalRank localOf(WorldRank r) const { return number(r) >= 0 && number(r) < worldSize ? LocalRank{number(r)} : kNoLocalRank; }
   WorldRank own() const { return WorldRank{rank}; }
@@ -82,7 +82,7 @@ struct Comm : Malloced, Member {
   rhw_rank_line* line(LocalRank r) const { return elementOf<rhw_rank_line>(control, parts.lines, number(r)); }
   rhw_rank_line* ownLine() const { return line(ownLocal()); }
   const rhw_ledger* ledger() const { return elementOf<const rhw_ledger>(control, parts.ledger, 0); }
-  // What its operations count; written by what runs them.
+  // Operation counters; written by the thread that runs an operation.
   railhead::DeviceState* state() const { return &reinterpret_cast<railhead::ScratchHeader*>(team.heap(rank))->device; }
   int64_t deadlineNs() const;
 };
@@ -90,65 +90,63 @@ struct Comm : Malloced, Member {
 using Comms = HandleTable<Comm, kMaxComms>;
 Comms& comms();
 
-// What a folder above keeps of comms, and ends with them. Any function may be nullptr.
+// State that a higher folder keeps for comms and that ends with them. Any function may be nullptr.
 struct CommUser {
-  void (*end)(Comm* comm);      // ends handles of what is the comm's, with the comm's own
-  void (*unmap)(Comm* comm);    // unmaps and frees the rest, once nothing of the comm can run any more
-  void (*inChild)(Comm* comm);  // as a ForkHandler, for each comm
+  void (*end)(Comm* comm);      // ends handles of the comm's objects, when the comm's handle ends
+  void (*unmap)(Comm* comm);    // unmaps and frees the rest, when no call of the comm can run any more
+  void (*inChild)(Comm* comm);  // the work of a ForkHandler, for each comm
   CommUser* next = nullptr;     // set by addCommUser
 };
-// Once for each, before it keeps anything of a comm.
+// Call it once for each user, before the user keeps any state.
 void addCommUser(CommUser* user);
 
-// RH_OK when guard has the comm; else the error of a bad handle or of a second thread.
+// RH_OK when guard holds the comm; otherwise the error of a bad handle or of a concurrent call.
 rh_result checkGuard(const Comms::Exclusive& guard, const char* operation);
 
-// What runs an operation begins and ends it here, on the thread that runs it: counts it (DeviceState), and says in this rank's
-// line what it is doing. False when the group is broken already.
-// Of the flight record: details are type, reduction and root, where the operation has them; collective is its number among
-// those that all ranks take part in.
+// Begins and ends an operation, on the thread that runs it: counts it (DeviceState) and publishes it in this rank's line. False when the
+// group is broken already. For the flight record: details are type, reduction and root, if the operation has them; collective is the
+// sequence number among the operations in which all ranks participate.
 bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& details = kNoCallDetails, uint64_t collective = 0);
 void endOperation(Comm* comm, uint32_t algo = RHW_ALGO_AUTO);
-// The same of a set-up call, which the host runs: waits first until nothing of the comm runs any more on its device.
+// The same for a set-up call, which the host runs. It first waits until no call of the comm runs on its device.
 bool beginSetUp(Comm* comm, uint32_t op, uint64_t bytes);
-// As beginOperation and endOperation, where the group may be broken.
+// The same as beginOperation and endOperation, but the group may be broken.
 void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& details, uint64_t collective);
 void leaveOperation(Comm* comm, uint32_t algo = RHW_ALGO_AUTO);
 
-// Ends an operation that a kernel gave up: breaks the group if a deadline passed, and returns why it is broken.
+// Ends an operation that a kernel aborted: breaks the group if a deadline passed, and returns why the group is broken.
 rh_result stopOperation(Comm* comm, const railhead::host::Outcome& outcome, uint32_t algo = RHW_ALGO_AUTO);
 
-// The result of a broken group, with this thread's message set; RH_OK while it works.
+// The result of a broken group, with this thread's message set. RH_OK if the group is not broken.
 rh_result whyBroken(const Comm* comm);
 
-// Writes the sentence for a broken group (or "" while it works) and returns the result.
+// Writes the sentence for a broken group ("" if it is not broken) and returns the result.
 rh_result describe(const Comm* comm, char* out, size_t size);
 
-// BUSY where calls of the comm have been captured on a stream whose capture has not ended: a set-up call runs at once, before them.
+// BUSY while calls of the comm are captured in a graph whose capture has not ended: a set-up call runs at once, before those calls.
 rh_result checkNotCapturing(const Comm* comm, const char* operation);
 // The comm's entry for what is being captured; nullptr: it has none left.
 Capture* captureOf(Comm* comm, uint64_t number);
 
-// Says of a request, whose common.world is filled in, that all ranks of the group are on this node.
+// Marks a request, whose common.world is set, as one whose ranks are all on this node.
 void placeOnOneNode(rhw_join* request, int32_t rank);
 
-// Joins a group as a rank and maps everything. request is complete. The caller holds a reference to the session.
-// Of a split: ends early when the group of parent, which may be nullptr, is broken.
+// Joins a group as a rank and maps its memory. request is complete. The caller holds a reference to the session. parent is the comm
+// that is being split, or nullptr; the join ends early when the group of parent is broken.
 rh_result joinGroup(Session* session, const rhw_join& request, const Device* device, const Comm* parent, rh_comm** out);
 
 // The name of an operation, e.g. "all_reduce".
 const char* operationName(uint32_t op);
 
-// Breaks the group unless it is broken already, and wakes everybody.
+// Breaks the group unless it is broken already, and wakes all waiting ranks.
 void poison(const Comm* comm, rh_result code, uint32_t op, WorldRank culprit, WorldRank reporter);
 
-// Comms as members of their sessions. Makes the kind known.
+// Registers comms as a kind of session member.
 const MemberKind* commKind();
 
-// Ends this rank's part in the group. The comm must be out of the table. It is freed, and its memory unmapped, with the last
-// reference.
+// Ends this rank's membership. The comm must have been removed from the table. The last reference frees it and unmaps its memory.
 void endComm(Comm* comm);
-// For what was queued or captured, and may run after the handle has ended.
+// References of queued and captured calls, which may run after the handle has ended.
 void retainComm(Comm* comm);
 void releaseComm(Comm* comm);
 
@@ -158,7 +156,7 @@ void forgetComms();
 // Whether a thread is inside a call on a comm of the session.
 bool anyCommBusy(const Session* session);
 
-// Breaks and destroys all comms of a session that was shut down. Calls under way on them return first.
+// Breaks and destroys all comms of a session that was shut down, after the calls under way on them have returned.
 void abandonComms(const Session* session);
 
 }  // namespace railhead::client

@@ -20,7 +20,7 @@ namespace railhead::client {
 
 namespace {
 
-// Ranks of one node are placed as in the world.
+// All ranks are on one node, so the place on the node is that in the world.
 rh_result checkPlace(const rh_comm_config& c, int32_t rank, int32_t world) {
   const struct {
     const char* name;
@@ -90,8 +90,8 @@ rh_result readConfig(const rh_comm_config* config, rhw_join* out, const Device**
   return RH_OK;
 }
 
-// Maps a segment that the daemon promised to be at least bytes long and unable to shrink: without the seal another
-// process could truncate it and every later access would be a SIGBUS. at: nullptr = anywhere, else addresses that are reserved.
+// Maps a segment that the daemon promised to be at least bytes long and sealed against shrinking. Without the seal another process could
+// truncate it, and later accesses would raise SIGBUS. at: reserved addresses to map over; nullptr = any address.
 rh_result mapSegment(int fd, uint64_t bytes, const char* what, int32_t rank, char* at, char** out) {
   struct stat st;
   if (fstat(fd, &st) != 0) return fail(RH_ERR_SYSTEM, "comm_init: fstat of the %s: %s", what, strerror(errno));
@@ -115,7 +115,7 @@ rh_result mapSegment(int fd, uint64_t bytes, const char* what, int32_t rank, cha
   return RH_OK;
 }
 
-// Reserves addresses for the heaps of all ranks, at equal distances. Between two heaps nothing can be accessed.
+// Reserves addresses for the heaps of all ranks, at equal distances. The gaps between heaps are inaccessible.
 rh_result reserveHeaps(Comm* comm) {
   constexpr uint64_t kHugePage = uint64_t{2} << 20;
   uint64_t bytes = 0;
@@ -134,7 +134,7 @@ rh_result reserveHeaps(Comm* comm) {
   return RH_OK;
 }
 
-// Takes Joined: the group's parameters and the control segment.
+// Handles Joined: the group's parameters and the control segment.
 rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   comm->daemon.group = comm->birth = m.group;
   comm->controlBytes = m.control_bytes;
@@ -149,7 +149,7 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   if (comm->header()->magic != RHW_CONTROL_MAGIC || comm->header()->version != RHW_CONTROL_VERSION) {
     return fail(RH_ERR_PROTOCOL, "comm_init: the control segment is not one of version %u", RHW_CONTROL_VERSION);
   }
-  // A copy: the segment can be written by every rank.
+  // A private copy: every rank can write the segment.
   comm->parts = comm->header()->parts;
   if (const char* wrong = checkParts(comm->parts, m.local_size, comm->controlBytes)) {
     return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the control segment has %s", comm->rank, wrong);
@@ -173,12 +173,12 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   team.spinNs = m.spin_ns;
   team.yieldNs = m.yield_ns;
   team.timeoutNs = int64_t{comm->timeoutMs} * 1000000;
-  team.abortWord = reinterpret_cast<const uint32_t*>(&comm->header()->abort);  // little-endian: the low half comes first
+  team.abortWord = reinterpret_cast<const uint32_t*>(&comm->header()->abort);  // little-endian: the low half is the first word
   team.waitingFor = &comm->ownLine()->waiting_for;
   return reserveHeaps(comm);
 }
 
-// Gives this rank's part of the control segment behind the lines its pages, and begins its flight record there.
+// Allocates the pages of this rank's part of the control segment after the lines, and starts its flight record there.
 rh_result startFlight(Comm* comm, int controlFd, int64_t deadlineNs) {
   bool on;
   const rh_result bad = flightRecord(&on);
@@ -195,7 +195,7 @@ rh_result startFlight(Comm* comm, int controlFd, int64_t deadlineNs) {
   return RH_OK;
 }
 
-// Takes one rank's heap. Keeps the descriptor of the rank's own.
+// Handles Heap: one rank's heap. Keeps the descriptor of this rank's own.
 rh_result takeHeap(Comm* comm, const rhw_heap& m, int fd, bool* keptFd) {
   const int32_t rank = m.local;
   if (rank >= comm->worldSize || (comm->mappedHeaps >> rank & 1) != 0) {
@@ -215,14 +215,14 @@ rh_result unexpected(const Comm* comm, const Received& r, const char* expected) 
   return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: message type %d in place of %s", comm->rank, r.m.h.type, expected);
 }
 
-// Receives Joined and the heaps. Stops at the first thing that is wrong: the call drops the messages that follow.
-// *joined says whether the daemon waits for Attached.
+// Receives Joined and the heaps. Stops at the first error; the call then drops the messages that follow. *joined says whether the
+// daemon waits for Attached.
 rh_result attach(Comm* comm, Call* call, const uint32_t* abortWord, int64_t* deadlineNs, bool* joined) {
   Received r;
   rh_result result = call->wait(&r, *deadlineNs, abortWord);
   if (result != RH_OK) return result;
   if (r.m.h.type != RHW_JOINED) return unexpected(comm, r, "Joined");
-  // The daemon gives the ranks as long again to attach.
+  // The daemon gives the ranks the same time again to attach.
   const int64_t deadline = *deadlineNs = comm->deadlineNs();
   *joined = true;
   comm->controlFd = r.fd;
@@ -231,7 +231,7 @@ rh_result attach(Comm* comm, Call* call, const uint32_t* abortWord, int64_t* dea
   for (int32_t i = 0; i < comm->worldSize && result == RH_OK; i++) {
     result = call->wait(&r, deadline, abortWord);
     if (result != RH_OK) {
-      *joined = false;  // the daemon has given the group up (or is gone): nothing more to tell it
+      *joined = false;  // the daemon abandoned the group, or is gone: it expects no Attached
       return result;
     }
     if (r.m.h.type != RHW_HEAP) return unexpected(comm, r, "Heap");
@@ -246,7 +246,7 @@ rh_result attach(Comm* comm, Call* call, const uint32_t* abortWord, int64_t* dea
                 comm->rank, static_cast<unsigned long long>(comm->scratchBytes), strerror(error));
   }
   rhw_lease* lease = &comm->ownLine()->lease;
-  lease->client = comm->session->lease().client();  // before the lease is taken, which publishes it
+  lease->client = comm->session->lease().client();  // before the lease is taken: that publishes the id
   takeLease(lease);
   comm->leased = true;
   return RH_OK;
@@ -297,8 +297,8 @@ rh_result newComm(Session* session, const rhw_join& request, const Device* devic
   return result;
 }
 
-// Makes a comm that has joined the group, over as many daemons as it takes. A daemon that dies over it has written into the
-// ledger whether the group was ready, with all its ranks. If not, no rank has it, and all join it anew at the next daemon.
+// Makes a comm that has joined its group, and survives restarts of the daemon. A daemon that dies meanwhile has written into the ledger
+// whether the group was ready with all its ranks. If it was not, no rank has the group, and all ranks join again at the next daemon.
 rh_result joinOver(Session* session, const rhw_join& request, const Device* device, const uint32_t* abortWord, Comm** out) {
   int64_t until = 0;
   for (;;) {
@@ -357,6 +357,6 @@ rh_result railhead::client::joinGroup(Session* session, const rhw_join& request,
     endComm(comm);
     return tooManyComms();
   }
-  nudgeControlThread();  // from here on it looks after the comm
+  nudgeControlThread();  // from here on it watches the comm
   return RH_OK;
 }

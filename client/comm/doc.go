@@ -1,8 +1,8 @@
-// Package comm holds a rank of a group: joining and leaving, the control segment, the flight record, the reason why a group is
-// broken, the tables that say which algorithm runs.
+// Package comm holds one rank of a group: joining and leaving, the control segment, the flight record, the cause of a broken group, and
+// the lookup of algorithms in the daemon's tables.
 //
-// It must never touch a caller's buffers. It trusts the ranks of its own group, with which it shares memory, but checks what
-// the daemon and the ledger say.
+// It must never touch a caller's buffers. It trusts the ranks of its own group, which share memory with it. It checks the bytes of
+// the daemon and of the ledger.
 package comm
 
 import (

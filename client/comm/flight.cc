@@ -26,12 +26,12 @@ static_assert(offsetof(FlightRecord, deviceEnd) == offsetof(rhw_flight_record, d
 
 namespace {
 
-// What an error of 100 ns in a pair of clock and stamp does: 10 ppm over kCalibrateNs, and so 0.5 us until the next pair.
+// An error of 100 ns in a pair is 10 ppm over kCalibrateNs, and so 0.5 us at the next refresh.
 constexpr int64_t kCalibrateNs = 10 * 1000 * 1000;
 constexpr int64_t kRefreshNs = 50 * 1000 * 1000;
 
-// The kernel watches whether the stamps of all processors agree, and takes another clock where they do not. With the clocks of
-// hypervisors named here it has found nothing against them; they are made of the same stamp.
+// The kernel checks whether the counters of all processors agree and switches to another clock source if they do not. The hypervisor
+// clocks in the list are derived from the counter, so the kernel uses one of them only while it trusts the counter.
 bool kernelTrustsTicks() {
   char name[32] = "";
   const int fd = open("/sys/devices/system/clocksource/clocksource0/current_clocksource", O_RDONLY | O_CLOEXEC);
@@ -60,7 +60,7 @@ int64_t FlightClock::refresh() {
   const uint64_t ticks = host::ticks();
   if (!steady_ || ns - firstNs_ < kCalibrateNs) return ns;
   const double nsOfATick = static_cast<double>(ns - firstNs_) / static_cast<double>(ticks - firstTicks_);
-  // From 16 GHz to 1 MHz; anything else is no clock, nor is one that went back.
+  // Plausible rates are 1 MHz to 16 GHz. A counter that went backwards is rejected too.
   if (!(nsOfATick > 0.0625 && nsOfATick < 1000)) {
     steady_ = false;
     refreshTicks_ = 0;
@@ -74,7 +74,7 @@ int64_t FlightClock::refresh() {
 }
 
 void Flight::start(void* ring) {
-  // Touched here, so that no operation finds a page missing.
+  // Touch the pages now, so that no operation takes a page fault.
   memset(ring, 0, RHW_FLIGHT_RECORDS * sizeof(FlightRecord));
   ring_ = static_cast<FlightRecord*>(ring);
   clock_.start();

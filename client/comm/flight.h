@@ -1,5 +1,5 @@
-// This rank's side of the flight record (kernels/include/railhead/base/flight_record.h): one record for each operation of a comm.
-// It is written on the path of every call, so it reads no clock but the processor's time stamp.
+// This rank's side of the flight record (kernels/include/railhead/base/flight_record.h): one record for each operation of a comm. Every
+// call writes one, so it reads only the processor's time stamp counter, not the clock.
 #ifndef RAILHEAD_CLIENT_COMM_FLIGHT_H_
 #define RAILHEAD_CLIENT_COMM_FLIGHT_H_
 
@@ -12,8 +12,8 @@
 
 namespace railhead::client {
 
-// The monotonic clock, read by way of the time stamp. Every kRefreshNs of use it looks at the real one, so that a wrong rate
-// does not add up; until it knows the rate, and where the stamp cannot be trusted, it always does.
+// The monotonic clock, extrapolated from the time stamp counter. It reads the real clock every kRefreshNs, so that an error of the rate
+// does not accumulate. It reads the real clock each time while the rate is unknown, or if the counter cannot be trusted.
 class FlightClock {
  public:
   void start();
@@ -27,22 +27,22 @@ class FlightClock {
   int64_t refresh();
 
   bool steady_ = false;
-  int64_t firstNs_ = 0;  // one pair of clock and stamp, from the start; the rate is what came between it and the newest
+  int64_t firstNs_ = 0;  // first pair of clock and counter; the rate is measured from it to the newest pair
   uint64_t firstTicks_ = 0;
-  int64_t baseNs_ = 0;   // the newest pair
+  int64_t baseNs_ = 0;   // newest pair
   uint64_t baseTicks_ = 0;
-  uint64_t scale_ = 0;   // ns of a tick, 32 bits behind the point
-  uint64_t refreshTicks_ = 0;  // how long the newest pair is good; scale_ times it fits 64 bits. 0 = read the clock
+  uint64_t scale_ = 0;   // ns per tick, fixed point with 32 fraction bits
+  uint64_t refreshTicks_ = 0;  // validity of the newest pair; its product with scale_ fits 64 bits. 0 = read the clock
 };
 
-// Where an operation runs, on a device with streams: numbers of the stream, of the captured graph, and of this launch of it.
+// Where an operation runs on a device with streams: the numbers of the stream, of the captured graph, and of the launch of the graph.
 struct RunsOn {
   uint32_t stream, graph, replay;
 };
 
 class Flight {
  public:
-  // ring is this rank's, in the control segment; nullptr = no record is kept.
+  // ring is this rank's part of the control segment; nullptr = no records.
   void start(void* ring);
   bool on() const { return ring_ != nullptr; }
   Arrivals* arrivals() { return on() ? &arrivals_ : nullptr; }
@@ -56,7 +56,7 @@ class Flight {
     beginRecord(memory, record_, {number, call_, details.root | uint64_t{on.stream} << 32, bytes, collective, static_cast<uint64_t>(clock_.now()),
                                   on.graph | uint64_t{on.replay} << 32});
   }
-  // Of the operation begun last. stop: why it gave up.
+  // Ends the record of the newest operation. stop: why the operation stopped.
   void end(uint32_t algo, Stop stop) {
     if (!on() || record_ == nullptr) return;
     const uint64_t call = call_ | uint64_t{algo & 0xff} << 24 | static_cast<uint64_t>(stop) << 32;
@@ -66,11 +66,11 @@ class Flight {
   }
 
  private:
-  struct Isa;  // of no instruction set in particular
+  struct Isa;  // compiled for the baseline instruction set
   using Memory = host::Mem<Isa>;
 
   FlightRecord* ring_ = nullptr;
-  FlightRecord* record_ = nullptr;  // of the operation that runs
+  FlightRecord* record_ = nullptr;  // of the running operation
   uint64_t call_ = 0;
   Arrivals arrivals_ = {};
   FlightClock clock_;

@@ -1,4 +1,4 @@
-// A comm as a member of its session: what a new daemon is told of it, and what is done for it without a daemon.
+// A comm as a member of its session: how it is announced to a new daemon, and what is done for it while there is no daemon.
 #include <linux/futex.h>
 #include <pthread.h>
 
@@ -19,13 +19,13 @@ void forEachComm(void (*visit)(Member* member, void* argument), void* argument) 
   });
 }
 
-// The ranks of a broken group know by its abort word.
+// The ranks of a broken group learn that from its abort word, without a daemon.
 bool isBroken(const Member* member) {
-  // Acquire: as wherever this word is read.
+  // Acquire: as in every read of the abort word.
   return __atomic_load_n(commOf(member)->team.abortWord, __ATOMIC_ACQUIRE) != 0;
 }
 
-// The first rank of a group that a daemon hears of brings the control segment.
+// The first rank of a group that reaches a new daemon passes it the control segment.
 bool announce(const Member* member, const Announcer& to) {
   const Comm* comm = commOf(member);
   rhw_reannounce m = {};
@@ -44,23 +44,23 @@ bool completeAnnouncement(const Member* member, uint64_t group, const Announcer&
   return to.send(&m, RHW_REANNOUNCE_HEAP, commOf(member)->heapFd);
 }
 
-// Breaks the group where another rank has died, as the daemon's watcher would (server/group/lease.go). The watcher sleeps on the lease
-// words; the control thread sleeps in poll(2) and checks them from time to time. That needs no FUTEX_WAITERS: the kernel marks
-// the word of a dead holder in any case.
+// Breaks the group if another rank has died, as the daemon's watcher would (server/group/lease.go). The watcher sleeps on the lease words;
+// the control thread sleeps in poll(2) and checks them periodically. That needs no FUTEX_WAITERS bit: the kernel marks the word of a
+// dead holder in any case.
 void checkPeerLeases(const Comm* comm) {
   for (int32_t i = 0; i < comm->worldSize; i++) {
     const LocalRank r{i};
     const rhw_rank_line* line = comm->line(r);
-    // Acquire: what the rank wrote into its line before it died.
+    // Acquire: what the rank wrote into its line before it died is visible.
     if (r == comm->ownLocal() || (__atomic_load_n(&line->lease.word, __ATOMIC_ACQUIRE) & FUTEX_OWNER_DIED) == 0) continue;
     const uint32_t op = __atomic_load_n(&line->op, __ATOMIC_RELAXED);
-    if (op == RHW_OP_FINALIZE) continue;  // it may have been done
+    if (op == RHW_OP_FINALIZE) continue;  // the rank may have completed it
     poison(comm, RH_ERR_RANK_DEAD, op, comm->worldOf(r), comm->own());
     return;
   }
 }
 
-// Between two checks of the leases, while no daemon watches the ranks; and while one does, which may hang.
+// Interval of lease checks, while no daemon watches the ranks and while one does, which may hang.
 constexpr int64_t kUnwatchedNs = int64_t{25} * 1000 * 1000;
 constexpr int64_t kWatchedNs = int64_t{1000} * 1000 * 1000;
 

@@ -18,11 +18,11 @@ const char* checkParts(const rhw_parts& parts, uint32_t localSize, uint64_t byte
     uint64_t elementBytes;
     const char* wrong;
   } needed[] = {
-      {parts.plans, 1, sizeof(rhw_plans), "plans that are no part of it"},
-      {parts.lines, localSize, sizeof(rhw_rank_line), "rank lines that are no part of it"},
-      {parts.flights, localSize, RHW_FLIGHT_RECORDS * sizeof(rhw_flight_record), "flight records that are no part of it"},
-      {parts.ledger, 1, sizeof(rhw_ledger), "a ledger that is no part of it"},
-      {parts.counters, localSize, sizeof(rhw_ep_counters), "counters that are no part of it"},
+      {parts.plans, 1, sizeof(rhw_plans), "plans out of range"},
+      {parts.lines, localSize, sizeof(rhw_rank_line), "rank lines out of range"},
+      {parts.flights, localSize, RHW_FLIGHT_RECORDS * sizeof(rhw_flight_record), "flight records out of range"},
+      {parts.ledger, 1, sizeof(rhw_ledger), "a ledger out of range"},
+      {parts.counters, localSize, sizeof(rhw_ep_counters), "counters out of range"},
   };
   for (const auto& n : needed) {
     if (!fits(n.part, n.count, n.elementBytes, bytes)) return n.wrong;

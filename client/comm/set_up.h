@@ -1,7 +1,7 @@
-// Collective set-up calls of a comm, over as many daemons as it takes.
+// Collective set-up calls of a comm, which survive restarts of the daemon.
 //
-// The daemon writes the end of each call into the ledger of the control segment, and answers after that. So when it dies over a
-// call, every rank finds the same there: the call has ended, for all ranks alike, or it has not, and nothing has happened.
+// The daemon writes the outcome of each call into the ledger of the control segment before it sends the answers. So if it dies during a
+// call, every rank reads the same in the ledger: the call has ended for all ranks, or it has ended for none and had no effect.
 #ifndef RAILHEAD_CLIENT_COMM_SET_UP_H_
 #define RAILHEAD_CLIENT_COMM_SET_UP_H_
 
@@ -11,17 +11,17 @@
 
 namespace railhead::client {
 
-// How many set-up calls of the group have ended. None can end that this rank has not made: of its own next call the outcome is
-// the one after these.
+// How many set-up calls of the group have ended. A call cannot end without this rank, so the next outcome after these is that of this
+// rank's next call.
 uint64_t endedCalls(const Comm* comm);
 
-// Takes the outcome of the call after `before` from the ledger, if it has ended and is one of that operation (rhw_op). Another one
-// is the end of a call that this rank had given up, because its daemon hung.
+// Reads the outcome of the call after `before` from the ledger. False if no call has ended since, or if its operation (rhw_op) is
+// another one: then it is the outcome of a call that this rank abandoned because the daemon hung.
 bool takeOutcome(const Comm* comm, uint64_t before, uint32_t op, rhw_outcome* out);
 
-// attempt(call, deadline) makes the requests and takes the answers. Where the daemon is lost over it and the call has ended all
-// the same, with success, apply(outcome) takes the place of the answers. Where it has not ended, the attempt is made again with
-// the next daemon: it must do without what an earlier one has left. Every attempt has as long as the daemon gives it.
+// attempt(call, deadline) sends the requests and receives the answers. If the daemon is lost meanwhile and the ledger says that the
+// call succeeded, apply(outcome) replaces the answers. If the ledger has no outcome, the attempt is repeated with the next daemon, and
+// must not rely on anything that an earlier attempt left. Each attempt gets the full deadline.
 template <class Attempt, class Apply>
 rh_result setUp(Comm* comm, uint32_t op, Attempt attempt, Apply apply) {
   const uint64_t before = endedCalls(comm);

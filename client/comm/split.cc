@@ -1,4 +1,4 @@
-// rh_comm_split: the ranks tell each other their colors, and those of a color form a group of their own.
+// rh_comm_split: the ranks exchange their colors, and the ranks of one color form a group.
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ struct ColorAndKey {
   int32_t color, key;
 };
 
-// This rank's place among those of its color: by key, then by rank.
+// This rank's index among the ranks of its color: ordered by key, then by rank.
 void place(const ColorAndKey (&all)[RHW_MAX_LOCAL], const Comm* comm, int32_t* rank, uint32_t* world) {
   const ColorAndKey mine = all[comm->rank];
   *rank = 0;
@@ -27,8 +27,8 @@ void place(const ColorAndKey (&all)[RHW_MAX_LOCAL], const Comm* comm, int32_t* r
   }
 }
 
-// A name that no other group has: the old group's number as it formed (daemons never give one twice), which split of it, the color. The old name comes first
-// where there is room, for people who read it.
+// A unique group name: the number of the old group when it formed (daemons never reuse one), the index of the split, and the color. The
+// old name is put first if there is room, for human readers.
 void nameOf(const Comm* comm, int32_t color, char (&out)[RHW_NAME]) {
   const char* prefix = strlen(comm->name) <= 16 ? comm->name : "split";
   snprintf(out, sizeof out, "%.16s/%llx.%llx.%d", prefix, static_cast<unsigned long long>(comm->birth),

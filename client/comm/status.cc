@@ -13,13 +13,13 @@ namespace railhead::client {
 
 namespace {
 
-// The abort word taken apart (wire.h says where each part lies).
+// The fields of the abort word (layout in wire.h).
 struct Cause {
   rh_result code;
   uint32_t op;
-  WorldRank culprit;   // kNoWorldRank = not known
+  WorldRank culprit;   // kNoWorldRank = unknown
   WorldRank reporter;  // kNoWorldRank = the daemon
-  bool known;          // else no result was there, and code is PROTOCOL
+  bool known;          // false: the word held no valid result, and code is PROTOCOL
 };
 
 WorldRank rankOf(uint64_t bits) { return bits == RHW_NO_RANK ? kNoWorldRank : WorldRank{static_cast<int32_t>(bits)}; }
@@ -27,7 +27,7 @@ WorldRank rankOf(uint64_t bits) { return bits == RHW_NO_RANK ? kNoWorldRank : Wo
 // Acquire: the rank lines that explain the word were written before it.
 bool causeOf(const Comm* comm, Cause* out) {
   const uint64_t w = __atomic_load_n(&comm->header()->abort, __ATOMIC_ACQUIRE);
-  // Any rank can write anything there.
+  // Any rank can write any value there.
   const auto code = static_cast<rh_result>(w & 0xff);
   const bool known = code > RH_OK && code <= RH_ERR_BUSY;
   *out = {known ? code : RH_ERR_PROTOCOL, static_cast<uint32_t>(w >> 32 & 0xff), rankOf(w >> 8 & RHW_NO_RANK), rankOf(w >> 40), known};
@@ -39,7 +39,7 @@ T relaxed(const T& word) {
   return __atomic_load_n(&word, __ATOMIC_RELAXED);
 }
 
-// A rank knows the numbers of its own streams only.
+// A rank knows only the numbers of its own streams.
 void describeClash(const Comm* comm, const Cause& c, const char* who, char* out, size_t size) {
   char streams[64] = "two streams";
   const uint64_t clash = c.culprit == comm->own() ? relaxed(comm->state()->clash) : 0;
@@ -84,7 +84,7 @@ const char* operationName(uint32_t op) {
       "none", "comm_init", "all_reduce", "barrier", "window_alloc", "window_free", "finalize", "all_gather", "reduce_scatter",
       "all_to_all", "broadcast", "reduce", "gather", "scatter", "send", "recv", "group", "split", "window_register",
       "ep_create", "ep_destroy", "ep_dispatch", "ep_dispatch_send", "ep_dispatch_recv", "ep_combine", "ep_combine_send", "ep_combine_recv",
-  };  // by rhw_op
+  };  // indexed by rhw_op
   static_assert(sizeof names / sizeof *names == RHW_OP_EP_COMBINE_RECV + 1, "every operation has a name");
   return op < sizeof names / sizeof *names ? names[op] : "none";
 }
@@ -110,7 +110,7 @@ void describeCall(const Signature& s, char* out, size_t size) {
 
 unsigned sequenceOf(const Signature& s) { return s.sequence() + 1; }
 
-// What two ranks called in place of the same. The one that found it has written both down.
+// Two ranks made different calls. The rank that found the difference has written both down.
 void describeMismatch(const Comm* comm, const Cause& c, char* out, size_t size) {
   const LocalRank finder = comm->localOf(c.reporter);
   if (finder == kNoLocalRank) {
@@ -173,7 +173,7 @@ rh_result describe(const Comm* comm, char* out, size_t size) {
 
 namespace {
 
-// As rh_comm_get_status says. *status is as RH_COMM_STATUS_INIT has it.
+// Fills *status, which has the values of RH_COMM_STATUS_INIT, for rh_comm_get_status.
 void fillStatus(const Comm* comm, rh_comm_status* status) {
   const rhw_rank_line* line = comm->ownLine();
   status->rank = comm->rank;

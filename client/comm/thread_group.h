@@ -1,5 +1,5 @@
-// Whether a thread is between rh_group_start and rh_group_end. What it has noted there is collectives' (collectives/group.cc); this is
-// what calls need to know that cannot be noted.
+// Whether a thread is between rh_group_start and rh_group_end. The noted calls themselves are in collectives/group.cc; this header is for
+// calls that are not allowed in a group.
 #ifndef RAILHEAD_CLIENT_COMM_THREAD_GROUP_H_
 #define RAILHEAD_CLIENT_COMM_THREAD_GROUP_H_
 
@@ -9,23 +9,23 @@ namespace railhead::client {
 
 struct Comm;
 
-// A thread's group. It is made by the first rh_group_start and ends with the thread.
+// The group of a thread. The first rh_group_start creates it; it is freed when the thread ends.
 struct ThreadGroup {
-  int depth;         // of starts without an end
+  int depth;         // open rh_group_start calls
   rh_result failed;  // why rh_group_end will run nothing
   char message[768];
 };
 
-// The calling thread's; nullptr = it has never been in one.
+// The calling thread's group; nullptr = it has never called rh_group_start.
 ThreadGroup* threadGroup();
 void setThreadGroup(ThreadGroup* group);
 
 bool inGroup();
-// The group of this thread fails, for the first such reason. Returns result, whose message is the thread's.
+// Marks this thread's group as failed; the first reason is kept. Returns result, whose message is the thread's last error.
 rh_result failGroup(rh_result result);
-// A call that cannot be in a group, in one: the group fails.
+// Refuses a call that is not allowed in a group, and marks the group as failed.
 rh_result refuseInGroup(const char* operation);
-// BUSY where calls of the comm are noted in a group that has not ended, or being captured.
+// BUSY while calls of the comm are noted in an open group, or being captured.
 rh_result checkNoneNoted(const Comm* comm, const char* operation);
 
 }  // namespace railhead::client

@@ -348,11 +348,11 @@ func TestSegmentsThatCouldFaultAreRefusedBeforeTheyAreUsed(t *testing.T) {
 
 func TestAControlSegmentOfWhichPartsLieElsewhereIsRefused(t *testing.T) {
 	for what, spoil := range map[string]func(p *wire.Parts){
-		"plans that are no part of it":          func(p *wire.Parts) { p.Plans.Offset = 0 },
-		"rank lines that are no part of it":     func(p *wire.Parts) { p.Lines.Offset = math.MaxUint64 &^ 4095 },
-		"flight records that are no part of it": func(p *wire.Parts) { p.Flights.Stride /= 2 },
-		"a ledger that is no part of it":        func(p *wire.Parts) { p.Ledger.Offset += wire.ControlBytes(1) },
-		"counters that are no part of it":       func(p *wire.Parts) { p.Counters.Count = math.MaxUint32 },
+		"plans out of range":          func(p *wire.Parts) { p.Plans.Offset = 0 },
+		"rank lines out of range":     func(p *wire.Parts) { p.Lines.Offset = math.MaxUint64 &^ 4095 },
+		"flight records out of range": func(p *wire.Parts) { p.Flights.Stride /= 2 },
+		"a ledger out of range":       func(p *wire.Parts) { p.Ledger.Offset += wire.ControlBytes(1) },
+		"counters out of range":       func(p *wire.Parts) { p.Counters.Count = math.MaxUint32 },
 	} {
 		err := liveWith(t, inTurn(turnJoin, func(f *fake, answers []answer) []answer {
 			h := wire.ControlHeader{Magic: wire.ControlMagic, Version: wire.ControlVersion, World: 1, Group: 7, Parts: wire.PartsOf(1)}
