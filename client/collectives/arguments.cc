@@ -1,4 +1,4 @@
-// What can be wrong with the arguments of a call on the data path.
+// Checks of the arguments of a call on the data path.
 #include <string.h>
 
 #include "base/error.h"

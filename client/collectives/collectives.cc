@@ -12,7 +12,7 @@ namespace railhead::client {
 
 namespace {
 
-// Where a buffer lies for the other ranks, as an offer (railhead/exchange/flags.h); kNoOffset if they cannot see it.
+// A buffer's location for the other ranks, as an offer (railhead/exchange/flags.h); kNoOffset if they cannot access it.
 uint64_t offerOf(const Comm* comm, const void* buffer, uint64_t bytes) {
   const uint64_t offset = reinterpret_cast<uintptr_t>(buffer) - reinterpret_cast<uintptr_t>(comm->team.heap(comm->rank));
   const bool inside = offset >= comm->scratchBytes && offset < comm->heapBytes && bytes <= comm->heapBytes - offset;
@@ -51,7 +51,7 @@ rh_result submitCollective(Comm* comm, CollectiveCall* c, void* stream) {
   return comm->device->collective(comm, *c, stream);
 }
 
-// What sender and receiver must have called alike.
+// The arguments in which a send and its receive must agree.
 Signature transferSignature(const Operation& o) {
   return sign({RHW_OP_SEND, static_cast<uint32_t>(o.dtype), 0, kNoRoot, o.count, 0, 0, 0});
 }
@@ -96,7 +96,7 @@ rh_result submitTransfers(Comm* comm, const Operation* list, int pairs, int n, u
 
 namespace {
 
-// c is made in place by each of the functions below, and has nothing but its operation.
+// Each of the functions below fills in c, which has only its operation set.
 rh_result call(rh_comm* handle, CollectiveCall&& c, void* stream) {
   Operation& o = c.operation;
   if (__builtin_expect(inGroup(), 0)) return noteOperation(handle, o, stream);

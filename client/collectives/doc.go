@@ -1,8 +1,8 @@
-// Package collectives holds the calls of the data path: checks of their arguments, groups of calls, signatures, and running the
-// chosen algorithm.
+// Package collectives holds the calls of the data path: checks of arguments, groups of calls, signatures, and running the chosen
+// algorithm.
 //
-// It must never choose by a rule of its own (the daemon's tables do), nor wait without the comm's deadline. It trusts the
-// caller's buffers to have the size that the call says.
+// It must never choose an algorithm by a rule of its own, because the daemon's tables do that. It must never wait beyond the comm's
+// deadline. It trusts the caller's buffers to have the size that the call states.
 package collectives
 
 import (

@@ -1,4 +1,4 @@
-// rh_group_start and rh_group_end: calls of a thread are noted and run together.
+// rh_group_start and rh_group_end: a thread's calls are noted and run together.
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ namespace railhead::client {
 
 namespace {
 
-constexpr int kMaxNoted = 4096;  // calls of a group
+constexpr int kMaxNoted = 4096;  // calls in a group
 
 struct Noted {
   rh_comm* handle;
@@ -32,7 +32,7 @@ struct Group : ThreadGroup {
 
 Group* groupOfThread() { return static_cast<Group*>(threadGroup()); }
 
-// Of the comm, or gone with it.
+// The comm's count of noted calls; the comm may have ended.
 void countNoted(rh_comm* handle, int32_t change) {
   Comms::Shared ref(comms(), handle);
   if (ref.get() != nullptr) __atomic_fetch_add(&ref.get()->noted, change, __ATOMIC_RELAXED);
@@ -45,7 +45,7 @@ void clear(Group* g) {
   g->failed = RH_OK;
 }
 
-// At the end of a thread, within a group or not. Destructors of the engine that run later may make a new one.
+// Runs when the thread ends, inside a group or not. Destructors of the application that run later may create a new group.
 void dropGroup(void* p) {
   auto* g = static_cast<Group*>(p);
   setThreadGroup(nullptr);
@@ -57,7 +57,7 @@ void dropGroup(void* p) {
 pthread_key_t endOfThread;
 int keyError = 0;
 
-// The child's thread is in no group.
+// The thread of a forked child is in no group.
 ForkHandler forkHandler = {[] {
   Group* g = groupOfThread();
   if (g == nullptr) return;
@@ -97,11 +97,11 @@ bool grow(Group* g) {
 
 struct Gate;
 
-// The calls of one comm, and how they went.
+// One comm's calls of a group, and their results.
 struct Share {
   rh_comm* handle;
   Comm* comm;
-  void* stream;  // of all its calls
+  void* stream;  // the stream of all its calls
   const Noted* noted;
   int n;
   rh_result result;
@@ -117,7 +117,7 @@ bool onStreams(const Share& s) { return s.comm->device->streams != nullptr; }
 
 bool toItself(const Operation& o, const Comm* comm) { return isTransfer(o) && o.root == comm->rank; }
 
-// Sends of a rank to itself match its receives from itself, in their order.
+// A rank's sends to itself match its receives from itself, in order.
 template <class Visit>
 rh_result forEachOwnPair(const Share& s, Visit visit) {
   int send = -1, receive = -1;
@@ -144,9 +144,9 @@ rh_result forEachOwnPair(const Share& s, Visit visit) {
   }
 }
 
-// First all transfers, at the same time, then the collectives in their order.
+// Runs all transfers concurrently, then the collectives in order.
 rh_result runShare(const Share& s) {
-  // Transfers of this rank to itself come first, each with its receive.
+  // This rank's transfers to itself come first, each followed by its receive.
   auto* transfers = static_cast<Operation*>(malloc(static_cast<size_t>(s.n) * sizeof(Operation)));
   if (transfers == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "group_end: rank %d: no memory for %d calls", s.comm->rank, s.n);
   int pairs = 0, n = 0;
@@ -172,8 +172,8 @@ void runAndKeepMessage(Share* s) {
   if (s->result != RH_OK) snprintf(s->message, sizeof s->message, "%s", rh_last_error_message());
 }
 
-// Holds the threads of a group back until all of them are there. Their wait needs no deadline: the thread that made them sets
-// the gate as soon as it has made, or could not make, the last one, whatever happens.
+// Holds the threads of a group back until all exist. Their wait needs no deadline: the creating thread always opens the gate, whether it
+// could create all of the threads or not.
 struct Gate {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
@@ -199,8 +199,8 @@ void* shareThread(void* p) {
   return nullptr;
 }
 
-// A thread for each comm but the first, with all signals blocked: those are the engine's. All or none: ranks that run one after
-// the other would wait for each other. Comms whose calls run later, on streams, need none, and come before.
+// Starts one thread for each comm but the first, or none at all: ranks that ran one after another would wait for each other. All signals
+// are blocked, because signals belong to the application. Comms with streams need no thread; they come first.
 rh_result runShares(Share* shares, int n) {
   Gate gate;
   sigset_t all, before;
@@ -233,7 +233,7 @@ rh_result runShares(Share* shares, int n) {
               shares[0].comm->rank, last + 1, n, strerror(error));
 }
 
-// A comm's calls of a group go to one stream, which no other comm of the group uses: they are to run at the same time.
+// All calls of one comm in a group use one stream, and no other comm of the group uses it, because the comms must run concurrently.
 rh_result checkStreams(const Share* shares, int n) {
   for (int i = 0; i < n; i++) {
     const Share& s = shares[i];
@@ -251,7 +251,7 @@ rh_result checkStreams(const Share* shares, int n) {
   return RH_OK;
 }
 
-// A replay runs what was captured and nothing else: all comms of a group are captured, or none is. Before anything is recorded.
+// A replay runs only captured calls, so either all comms of a group are captured or none is. Check that before recording anything.
 rh_result checkCaptures(const Share* shares, int n) {
   int captured = -1, run = -1;
   for (int i = 0; i < n; i++) {
@@ -264,7 +264,7 @@ rh_result checkCaptures(const Share* shares, int n) {
               shares[captured].comm->name, shares[run].comm->name);
 }
 
-// The comms of the group, each to this thread alone. *n counts those that were taken, also when one could not be.
+// Takes exclusive access to the comms of the group. *n counts those taken, even if one could not be.
 rh_result takeComms(const Group* g, Share* shares, int* n) {
   for (int i = 0; i < g->n; i++) {
     rh_comm* handle = g->noted[i].handle;

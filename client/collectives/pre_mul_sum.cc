@@ -1,4 +1,4 @@
-// Reductions that a comm has besides the named ones.
+// Reductions that the application creates for a comm.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@ using namespace railhead::client;
 
 namespace {
 
-constexpr int kMaxPreMulSums = 64;  // of a comm
+constexpr int kMaxPreMulSums = 64;  // in a comm
 constexpr rh_op kFirstPreMulSum = 64;
 
 void freePreMulSums(Comm* comm) {
@@ -21,7 +21,7 @@ void freePreMulSums(Comm* comm) {
 
 CommUser user = {nullptr, freePreMulSums, nullptr};
 
-// Memory for the comm's, made with the first of them. False: there is none.
+// Allocates the comm's ops, with the first of them. False: out of memory.
 bool allocatePreMulSums(Comm* comm) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, [] { addCommUser(&user); });
@@ -29,7 +29,7 @@ bool allocatePreMulSums(Comm* comm) {
   return comm->preMulSums != nullptr;
 }
 
-// A float for the types that are added in f32, else one element.
+// Size of the scalar: a float for the types that are added in f32, otherwise one element.
 size_t scalarBytes(rh_dtype dtype) {
   switch (dtype) {
     case RH_F32:
@@ -41,7 +41,7 @@ size_t scalarBytes(rh_dtype dtype) {
   }
 }
 
-// A number for the op at an index, not given before.
+// A new number for the op at an index, never given before.
 rh_op nextNumber(int index) {
   static uint32_t given = 0;
   constexpr uint32_t kNumbers = static_cast<uint32_t>(INT32_MAX) / kMaxPreMulSums;

@@ -24,12 +24,12 @@ constexpr int64_t kAnswerGraceNs = int64_t{5} * 1000000000;
 struct Region;     // memory/window.h
 struct PreMulSum;  // collectives/operation.h
 
-// What is being captured, or was: its number (Streams), 0 = nothing; and how many collectives of the comm it has.
+// A capture, in progress or ended: its number (Streams; 0 = none) and the number of its collectives of the comm.
 struct Capture {
   uint64_t number;
   uint32_t collectives;
 };
-constexpr int kMaxCaptures = 8;  // of a comm, at the same time
+constexpr int kMaxCaptures = 8;  // of one comm, in progress at the same time
 
 struct Comm : Malloced, Member {
   int64_t nextLeaseCheck;     // when the control thread checks the peers' leases next; a daemon checks them too
@@ -52,7 +52,7 @@ struct Comm : Malloced, Member {
   const Device* device;
   void* onDevice;                   // the device's state of the comm
   uint32_t references;              // one of the handle, one of each queued or captured call; atomic. The last one unmaps
-  Capture captures[kMaxCaptures];   // that calls were put into
+  Capture captures[kMaxCaptures];   // captures that hold calls of the comm
   uint64_t splits;
   uint64_t buffers;                 // number of expert-parallel buffers created (ep.h)
   Flight flight;                    // the record of its operations
@@ -125,7 +125,7 @@ rh_result describe(const Comm* comm, char* out, size_t size);
 
 // BUSY while calls of the comm are captured in a graph whose capture has not ended: a set-up call runs at once, before those calls.
 rh_result checkNotCapturing(const Comm* comm, const char* operation);
-// The comm's entry for what is being captured; nullptr: it has none left.
+// The comm's entry for the capture in progress; nullptr: all entries are taken.
 Capture* captureOf(Comm* comm, uint64_t number);
 
 // Marks a request, whose common.world is set, as one whose ranks are all on this node.

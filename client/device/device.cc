@@ -3,7 +3,7 @@
 namespace railhead::client {
 
 namespace {
-// By kind. Written by addDevice, release; read with acquire.
+// Indexed by kind. addDevice writes with release; deviceOf reads with acquire.
 const Device* devices[kDeviceKinds] = {&kCpuDevice};
 }  // namespace
 

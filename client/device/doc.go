@@ -1,6 +1,6 @@
-// Package device holds the boundary between what is common to all devices and what a device does itself: when and where a call
-// runs, how it is waited for, and its memory. Folder cpu is the CPU; folder threads, for tests only, has streams, events and graphs
-// in ordinary threads.
+// Package device holds the boundary between what all devices share and what each device does itself: when and where a call runs, how it
+// is waited for, and its memory. Folder cpu is the CPU. Folder threads is a device for tests, with streams, events and graphs in
+// ordinary threads.
 //
 // It must never know how a comm is joined, nor what an algorithm does.
 package device

@@ -1,7 +1,7 @@
 // Package ep holds expert parallelism: buffers of a comm, dispatch and combine.
 //
-// It must never lay out a buffer by itself (railhead/ep/ep_plan.h does, on every rank alike). Other ranks write into its memory:
-// it reads what they write once, and bounds it.
+// It must never compute the layout of a buffer itself; railhead/ep/ep_plan.h does that, identically on every rank. Other ranks write
+// into its memory, so it reads each such value once and bounds it.
 package ep
 
 import (

@@ -1,4 +1,4 @@
-// The life of a buffer: made, asked, masked, destroyed.
+// The life of a buffer: create, query, mask ranks, destroy.
 #include "ep/ep.h"
 
 #include <new>
@@ -42,7 +42,7 @@ EpCall::EpCall(rh_ep_handle* handle, const char* operation) : operation_(operati
     if (dispatched_ != nullptr) ep = dispatched_->ep;
   }
   if (ep != nullptr) open(ep, operation);
-  // Another thread may have ended it meanwhile; then the buffer, and what the handle named, may be gone as well.
+  // Another thread may have ended the handle meanwhile; the buffer and the object of the handle may be gone too.
   if (ep == nullptr || (result_ == RH_OK && !(__atomic_load_n(&dispatched_->open, __ATOMIC_ACQUIRE) && dispatched_->handle == handle))) {
     result_ = fail(RH_ERR_INVALID_HANDLE, "%s: not a dispatch in flight: was it combined or released?", operation);
   }
@@ -56,7 +56,7 @@ EpCall::EpCall(rh_ep_routing* handle, const char* operation) : operation_(operat
   }
   if (ep != nullptr) open(ep, operation);
   if (result_ != RH_OK && ep != nullptr) return;
-  // With the comm to itself this thread is the only one that could end the routing.
+  // This thread has exclusive access to the comm, so no other thread can end the routing.
   EpRoutings::Shared look(epRoutings(), handle);
   cached_ = look.get();
   if (cached_ == nullptr) result_ = fail(RH_ERR_INVALID_HANDLE, "%s: not a live routing: was it destroyed?", operation);
@@ -80,7 +80,7 @@ void EpCall::open(rh_ep* handle, const char* operation) {
     guarded_ = true;
     result_ = checkGuard(*guard, operation);
     if (result_ != RH_OK) return;
-    // With the comm to itself this thread is the only one that could end the buffer.
+    // This thread has exclusive access to the comm, so no other thread can end the buffer.
     Eps::Shared ref(eps(), handle);
     ep_ = ref.get();
   }
@@ -101,7 +101,7 @@ EpDispatched* findDispatched(Ep* ep, const rh_ep_handle* handle) {
   return nullptr;
 }
 
-// As the other ranks see it: the state itself belongs to what runs.
+// The mask that the other ranks see. The state of the buffer itself belongs to the running calls.
 static uint64_t maskedIn(const Ep* ep) { return __atomic_load_n(&ep->team().state()->gaveUp, __ATOMIC_ACQUIRE); }
 
 rh_result awaitQuiet(const Ep* ep, const char* operation) {
@@ -130,7 +130,7 @@ void freeEp(Ep* ep) {
   delete ep;
 }
 
-// Ends all handles. The memory goes with the last reference.
+// Ends all handles of the buffer. The last reference frees the memory.
 void destroyEp(Ep* ep) {
   for (EpDispatched& d : ep->dispatched) epHandles().remove(d.handle);
   for (EpDispatched* d = ep->graphs; d != nullptr; d = d->next) epHandles().remove(d->handle);
@@ -143,18 +143,18 @@ void destroyEp(Ep* ep) {
 void retainEp(Ep* ep) { __atomic_fetch_add(&ep->references, 1, __ATOMIC_RELAXED); }
 
 void releaseEp(Ep* ep) {
-  // Acquire and release: whoever had the other references is done with the buffer.
+  // Acquire and release: all accesses through the other references happen before the buffer is freed.
   if (__atomic_sub_fetch(&ep->references, 1, __ATOMIC_ACQ_REL) == 0) freeEp(ep);
 }
 
 namespace {
 
-// What every rank tells the others of its config; field by field, so that a difference can be named.
+// What ranks exchange of their configs: one field at a time, so that a message can name the field that differs.
 constexpr int kFields = 18;
 constexpr const char* kFieldNames[kFields] = {
     "mode", "max_tokens_per_rank", "hidden", "num_experts", "topk", "num_physical", "physical_expert", "physical_rank", "dtype",
     "wire_dtype", "combine_dtype", "scale_format", "static_scale", "on_invalid", "on_dead", "lost_weights", "buffers made before", "memory"};
-constexpr int kMemory = kFields - 1;  // 1 = this rank has it
+constexpr int kMemory = kFields - 1;  // 1 = this rank has allocated its memory
 
 struct Summary {
   uint64_t field[kFields];
@@ -162,7 +162,7 @@ struct Summary {
 
 uint64_t mix(uint64_t hash, uint64_t value) { return (hash ^ value) * 0xbf58476d1ce4e5b9u ^ hash >> 29; }
 
-// Tables are compared by what they say, whether they were given or follow from the rule.
+// Compares tables by their contents, so that a given table equals the same default table.
 uint64_t hashOf(const rh_ep_config& c, int worldSize, bool ranks) {
   uint64_t hash = 0x9e3779b97f4a7c15u;
   for (uint32_t p = 0; p < epPhysical(c); p++) {
@@ -183,7 +183,7 @@ Summary summaryOf(const Ep& ep, int worldSize, uint64_t number) {
            c.on_invalid, c.on_dead, c.lost_weights, number, ep.memory != nullptr}};
 }
 
-// All ranks see the same, so they all fail or none does.
+// All ranks see the same values, so all of them fail or none does.
 rh_result compare(const Comm* comm, const Summary (&all)[RHW_MAX_LOCAL]) {
   for (int r = 0; r < comm->worldSize; r++) {
     if (all[r].field[kMemory] != 0) continue;
@@ -192,10 +192,10 @@ rh_result compare(const Comm* comm, const Summary (&all)[RHW_MAX_LOCAL]) {
   for (int i = 0; i < kFields; i++) {
     for (int r = 1; r < comm->worldSize; r++) {
       if (all[r].field[i] == all[0].field[i]) continue;
-      // Of tables there is a hash, of a float its bits: nothing to print.
+      // A table is exchanged as a hash and a float as its bits, so there is no value to print.
       const bool opaque = strncmp(kFieldNames[i], "physical_", 9) == 0 || strcmp(kFieldNames[i], "static_scale") == 0;
       if (opaque) {
-        return fail(RH_ERR_MISMATCH, "ep_create: rank %d: %s of rank %d is another than that of rank 0; give every rank the same config",
+        return fail(RH_ERR_MISMATCH, "ep_create: rank %d: %s of rank %d differs from that of rank 0; give every rank the same config",
                     comm->rank, kFieldNames[i], r);
       }
       return fail(RH_ERR_MISMATCH, "ep_create: rank %d: %s is %llu on rank %d and %llu on rank 0; give every rank the same config",
@@ -240,7 +240,7 @@ void fillTeam(Ep* ep) {
   t.counters = countersOf(comm, comm->rank);
 }
 
-// Where the buffers of all ranks lie.
+// Where the buffers of all ranks are in their heaps.
 void mapTeam(Ep* ep, uint64_t offset) {
   EpTeam& team = ep->buffer.team;
   team.buffers = ep->comm->team.heaps + offset;
@@ -264,7 +264,7 @@ Ep* newEp(Comm* comm, rh_comm* handle, const rh_ep_config& config) {
   buffer.dropsInvalid = config.on_invalid == RH_EP_INVALID_DROP;
   buffer.renormalizes = config.lost_weights == RH_EP_LOST_RENORMALIZE;
   fillTeam(ep);
-  // A rank without memory says so to all.
+  // A rank without memory tells all other ranks.
   const auto counters = static_cast<uint64_t>(reinterpret_cast<char*>(ep->team().counters) - comm->control);
   if (commitPages(comm->controlFd, counters, sizeof(rhw_ep_counters), comm->deadlineNs()) == 0) allocateEp(ep);
   return ep;
@@ -274,7 +274,7 @@ rh_result tooManyEps() {
   return fail(RH_ERR_LIMIT, "ep_create: this process has %d buffers, the most there can be; destroy some", kMaxEps);
 }
 
-// Before the window: what can fail on one rank alone, a place in the table too.
+// Before the window: everything that can fail on one rank alone, including a free slot in the table.
 rh_result prepare(Comm* comm, rh_comm* commHandle, const rh_ep_config* config, rh_ep** out) {
   rh_ep_config c;
   rh_result result = readEpConfig("ep_create", config, comm->worldSize, &c);
@@ -289,10 +289,10 @@ rh_result prepare(Comm* comm, rh_comm* commHandle, const rh_ep_config* config, r
   for (EpDispatched& d : ep->dispatched) {
     d.ep = handle;
     d.cell.flight = -1;
-    d.handle = static_cast<rh_ep_handle*>(epHandles().insert(&d));  // the table has as many for each buffer
+    d.handle = static_cast<rh_ep_handle*>(epHandles().insert(&d));  // the table reserves these slots for each buffer
   }
   result = agree(comm, *ep);
-  ep->config.physical_expert = ep->config.physical_rank = nullptr;  // the caller's
+  ep->config.physical_expert = ep->config.physical_rank = nullptr;  // owned by the caller
   if (result != RH_OK) {
     destroyEp(eps().remove(handle));
     return result;
@@ -303,7 +303,7 @@ rh_result prepare(Comm* comm, rh_comm* commHandle, const rh_ep_config* config, r
 }
 
 rh_result giveWindow(Comm* comm, rh_comm* commHandle, rh_ep* handle) {
-  Eps::Shared ref(eps(), handle);  // nobody else knows the handle
+  Eps::Shared ref(eps(), handle);  // no other thread knows the handle yet
   Ep* ep = ref.get();
   rh_result result = allocWindow(comm, commHandle, ep->team().layout.bytes, &ep->window);
   rh_window_info info = RH_WINDOW_INFO_INIT;
@@ -334,7 +334,7 @@ ForkHandler forkHandler = {[] {
   eps().forget([](Ep*) {});
 }};
 
-// Makes comms end their buffers with them, and before the windows that these lie in.
+// Makes buffers end with their comm, and before the windows that they are in.
 void watchEps() {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, [] {
@@ -355,7 +355,7 @@ extern "C" rh_result rh_ep_create(rh_comm* handle, const rh_ep_config* config, r
   *out = nullptr;
   rh_result result = refuseInGroup("ep_create");
   if (result != RH_OK) return result;
-  // For all of it: a finalize by another thread in between would end the buffer.
+  // Held for the whole call: a finalize by another thread in between would end the buffer.
   Comms::Exclusive guard(comms(), handle);
   result = checkGuard(guard, "ep_create");
   if (result == RH_OK) result = checkNotCapturing(guard.get(), "ep_create");
@@ -385,7 +385,7 @@ extern "C" rh_result rh_ep_destroy(rh_ep* handle) {
     window = ep->window;
     const rh_result result = checkUnused(ep->comm, window, "ep_destroy");  // what rh_window_free would refuse, while there is a handle
     if (result != RH_OK) return result;
-    ep->comm->device->synchronize(ep->comm, ep->comm->deadlineNs());  // where that is in vain, rh_window_free says so
+    ep->comm->device->synchronize(ep->comm, ep->comm->deadlineNs());  // on a timeout rh_window_free reports the error
     destroyEp(eps().remove(handle));
   }
   return rh_window_free(window);

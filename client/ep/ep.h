@@ -15,58 +15,58 @@
 
 namespace railhead::client {
 
-constexpr int kMaxEps = 1024;  // of a process
+constexpr int kMaxEps = 1024;  // in a process
 constexpr int kMaxEpRoutings = 1024;
 constexpr int kMaxEpGraphHandles = 32768;  // of captured dispatches
 
-// Dispatches of a buffer that the host has handles for: as many as can be in flight, one to be refused, and one more.
+// Handles of a buffer: one for each dispatch that can be in flight, one for a dispatch that is refused, and a spare.
 constexpr int kEpHandles = kEpInFlight + 2;
 
-// What a handle names. Made with the buffer, so that a dispatch takes no memory and no lock; one that ends renews its handle for the
-// next. That of a captured dispatch is made for it, and lives until the last graph with a call on it is destroyed.
+// The object of a dispatch handle. Created with the buffer, so that a dispatch needs no allocation and no lock; a dispatch that ends
+// renews its handle for the next. A captured dispatch gets an object of its own, which lives until the last graph that uses it ends.
 struct EpDispatched : Malloced {
   rh_ep* ep;
   rh_ep_handle* handle;
-  bool open;          // the caller has the handle. Atomic: a graph is destroyed on any thread
+  bool open;          // the caller holds the handle. Atomic, because any thread may destroy a graph
   bool ofGraph;
   uint32_t captures;  // calls of graphs that use it; atomic
-  EpDispatched* next;  // ofGraph: of the buffer's
+  EpDispatched* next;  // ofGraph: next in the buffer's list
   EpCell cell;
 };
 
-// A cached routing: a plan in memory of its own.
+// A cached routing: a plan in its own memory.
 struct EpCached : Malloced {
   rh_ep* ep;
   rh_ep_routing* handle;
-  EpCached* next;   // of the buffer's
-  uint32_t tokens;  // of the caller
+  EpCached* next;   // next in the buffer's list
+  uint32_t tokens;  // number of tokens in the caller's routing
   uint32_t captures;  // calls of graphs that use it; atomic
   char* memory;
   EpPlan plan;
-  EpCell cell;      // for what is found when it is made
+  EpCell cell;      // for the report of creating it
 };
 
 struct Ep : Malloced {
   Comm* comm;
   rh_comm* commHandle;
   rh_window* window;
-  rh_ep_config config;      // its tables are in the team
+  rh_ep_config config;      // without its tables, which are in the team
   uint32_t quiet;           // a word that stays 0
-  char* memory;             // tables and flights
+  char* memory;             // tables and dispatches in flight
   uint64_t memoryBytes;
-  host::EpBuffer buffer;    // where calls run
+  host::EpBuffer buffer;    // state used by the running calls
   EpDispatched dispatched[kEpHandles];
   EpDispatched* graphs;     // handles of captured dispatches
   EpCached* routings;
-  uint32_t references;      // the handle's, and one for each call that is queued or captured; atomic. The last one frees it
+  uint32_t references;      // one of the handle, one of each queued or captured call; atomic. The last one frees it
   uint32_t captures;        // calls of graphs that use it; atomic
 
   const EpTeam& team() const { return buffer.team; }
-  // Calls run after they have returned.
+  // Whether calls run after they have returned.
   bool runsLater() const { return comm->device->streams != nullptr; }
 };
 
-// For what was queued or captured, and may run after the handle has ended.
+// References of queued and captured calls, which may run after the handle has ended.
 void retainEp(Ep* ep);
 void releaseEp(Ep* ep);
 
@@ -77,7 +77,7 @@ Eps& eps();
 EpHandles& epHandles();
 EpRoutings& epRoutings();
 
-// A call on a buffer: its comm is this thread's alone as long as it lives.
+// A call on a buffer. While it exists, this thread has exclusive access to the comm.
 class EpCall {
  public:
   EpCall(rh_ep* handle, const char* operation);
@@ -87,8 +87,8 @@ class EpCall {
   EpCall(const EpCall&) = delete;
   EpCall& operator=(const EpCall&) = delete;
 
-  rh_result result() const { return result_; }  // RH_OK, or why there is nothing to do
-  // The same, of a call that is made on a stream.
+  rh_result result() const { return result_; }  // RH_OK, or why the call cannot proceed
+  // The same for a call on a stream.
   rh_result onStream(const void* stream);
   Ep* ep() const { return ep_; }
   EpDispatched* dispatched() const { return dispatched_; }
@@ -106,40 +106,40 @@ class EpCall {
   EpCached* cached_ = nullptr;
 };
 
-// Types that rows are added in.
+// Element types in which rows are added.
 inline bool isSumType(rh_dtype d) { return d == RH_F32 || d == RH_BF16 || d == RH_F16; }
 
-// Copies a caller's config that has nothing wrong with it.
+// Checks a caller's config and copies it.
 rh_result readEpConfig(const char* operation, const rh_ep_config* given, int worldSize, rh_ep_config* config);
-// The window's layout that follows from it.
+// The layout of the window for a config.
 EpShape epShapeOf(const rh_ep_config& config, int worldSize);
 host::EpRowFormat epFormatOf(const rh_ep_config& config);
-// Most experts of a rank.
+// The largest number of experts on one rank.
 uint32_t epMostLocal(const rh_ep_config& config, int worldSize);
 // The rank of a physical expert.
 uint32_t epRankOf(const rh_ep_config& config, int worldSize, uint32_t physical);
 inline uint32_t epPhysical(const rh_ep_config& config) { return config.num_physical != 0 ? config.num_physical : config.num_experts; }
 
-// The open handle of that name; nullptr = the buffer has none.
+// The object of an open handle; nullptr = the buffer has no such handle.
 EpDispatched* findDispatched(Ep* ep, const rh_ep_handle* handle);
 
-// Tables and flights, in memory of the buffer's own. False: there is none.
+// Allocates the tables and the state of dispatches in flight. False: out of memory.
 bool allocateEp(Ep* ep);
-// Memory of a cached plan.
+// Allocates the memory of a cached plan.
 bool allocatePlan(const Ep* ep, EpCached* cached);
 void freeRouting(EpCached* cached);
 
-// Whether the group is broken for dispatch and combine: where deaths are survived, one that is broken by a death works on.
+// Whether the group is broken for dispatch and combine. A buffer that survives deaths keeps working in a group broken by a death.
 bool isBroken(const Ep* ep);
 
-// Where a caller wants a report; its struct was read. given: nullptr = it wants none.
+// Where a caller wants a report, whose struct has been checked. given: nullptr = no report wanted.
 struct EpReportTo {
   rh_ep_report* given;
   int32_t* lostRanks;
   int32_t lostCapacity;
 };
 
-// A call on the data path, checked by the host as far as it can be without the state of the buffer. It holds all that it takes to run.
+// A call on the data path, checked as far as possible without the state of the buffer. It holds everything needed to run.
 struct EpRequest {
   enum Kind : uint32_t {
     kMakePlan, kDispatch, kDispatchSend, kDispatchCounts, kDispatchReceive, kCombine, kCombineSend, kCombineReceive, kRelease
@@ -156,36 +156,36 @@ struct EpRequest {
   EpReportTo report;
   EpPlan* plan;
 };
-// Gives a call to the comm's device. RH_OK on one that runs it later.
+// Passes a call to the comm's device. RH_OK if the device runs it later.
 rh_result submitEp(const EpRequest& request, void* stream);
-// Runs it, where the device runs. What came of it is in the cell's reports.
+// Runs a call on the device's thread. Its outcome is in the reports of the cell.
 EpError runEp(const EpRequest& request);
-// What it is as an operation of the comm: rhw_op.
+// The operation of the comm that the call counts as: rhw_op.
 uint32_t operationOf(const EpRequest& request);
 
-// Of a device that runs later: queues a call, or captures it.
+// Queues or captures a call, on a device that runs calls later.
 rh_result queueEp(const EpRequest& request, void* stream);
-// Whether the call goes into a graph.
+// Whether the call is captured into a graph.
 bool isCaptured(const Ep* ep, const void* stream);
-// The handle of a captured dispatch: one whose graphs are gone, or a new one; nullptr = there are too many, or there is no memory.
+// A handle for a captured dispatch: one whose graphs have ended, or a new one. nullptr = the limit is reached, or out of memory.
 EpDispatched* graphHandle(Ep* ep);
-// Of a dispatch that was refused.
+// Returns the handle of a dispatch that was refused.
 void returnHandle(EpDispatched* dispatched);
-// Waits until nothing of the comm runs any more, at most for its deadline.
+// Waits until no call of the comm is running or queued, at most for the comm's deadline.
 rh_result awaitQuiet(const Ep* ep, const char* operation);
 
-// What a caller dispatches, as far as it says where tokens go. Of a cached routing nothing else is looked at.
+// Reads the routing of a dispatch. With a cached routing, no other field of in is read.
 rh_result readRouting(const Ep* ep, const char* operation, const rh_ep_dispatch_in& in, EpRouting* routing);
 
-// The report of a call, of the half that it belongs to.
+// The report of a call: of the dispatch or of the combine, whichever it belongs to.
 inline const EpReport& reportOf(const EpRequest& r) { return r.kind >= EpRequest::kCombine ? r.cell->combined : r.cell->dispatched; }
-// The result of a call that has run, and, where it has failed, the sentence for it.
+// The result of a call that has run; if it failed, also the sentence for it.
 rh_result resultOf(const Ep* ep, EpRequest::Kind kind, const EpReport& report, char* text, size_t size);
 
 rh_result readReport(const Ep* ep, const char* operation, rh_ep_report* given, EpReportTo* to);
 void writeReport(const Ep* ep, EpRequest::Kind kind, const EpReport& report, const EpReportTo& to);
 
-// The counters of a rank; their only writer is that rank.
+// The counters of a rank. Only that rank writes them.
 static_assert(sizeof(EpCounters) == sizeof(rhw_ep_counters) && offsetof(EpCounters, lostCopies) == offsetof(rhw_ep_counters, lost_copies) &&
                   offsetof(EpCounters, waitTurns) == offsetof(rhw_ep_counters, wait_turns) &&
                   offsetof(EpCounters, payloadBytes) == offsetof(rhw_ep_counters, payload_bytes) &&

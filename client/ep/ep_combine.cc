@@ -23,10 +23,10 @@ rh_result readArgs(const Ep* ep, const rh_ep_combine_args* given, const char* op
   return RH_OK;
 }
 
-// Whether a call that runs later ends the handle: its dispatch may still be in flight, and is nobody's any more.
+// Whether a call that runs later ends the handle. The dispatch may still be in flight, but the caller cannot use it any more.
 bool endsLater(EpRequest::Kind kind, const EpDispatched& d) { return kind != EpRequest::kCombineSend && !d.ofGraph; }
 
-// A call on a dispatch; one that ends it ends its handle.
+// A call on a dispatch. If the call ends the dispatch, it also ends the handle.
 rh_result submit(rh_ep_handle* handle, EpRequest::Kind kind, const char* operation, const rh_ep_combine_args* args, rh_ep_report* report,
                  void* stream) {
   EpCall call(handle, operation);

@@ -1,4 +1,4 @@
-// What can be wrong with a buffer's config, and what follows from it.
+// Checks a buffer's config and derives the layout from it.
 #include <math.h>
 
 #include "base/abi.h"
@@ -88,7 +88,7 @@ rh_result checkTables(const char* operation, const rh_ep_config& c, int worldSiz
 uint32_t epRankOf(const rh_ep_config& c, int worldSize, uint32_t physical) {
   if (c.physical_rank != nullptr) return static_cast<uint32_t>(c.physical_rank[physical]);
   const uint32_t n = epPhysical(c), world = static_cast<uint32_t>(worldSize), each = n / world, more = n % world;
-  // The first `more` ranks have one more than each.
+  // The first `more` ranks have one expert more than the others.
   return physical < more * (each + 1) ? physical / (each + 1) : more + (physical - more * (each + 1)) / each;
 }
 

@@ -1,4 +1,4 @@
-// rh_ep_dispatch, its two phases, and what may come between them.
+// rh_ep_dispatch, its two phases, and the calls between them.
 #include <string.h>
 
 #include "base/abi.h"
@@ -33,7 +33,7 @@ bool belongsTo(const Ep* ep, const EpCached* cached) {
   return false;
 }
 
-// Where the tokens go: by a cached routing, or by what the caller says.
+// The routing of the tokens: a cached one, or the caller's indices.
 rh_result readRoute(const Ep* ep, const rh_ep_dispatch_in& in, EpRequest* request) {
   if (in.routing == nullptr) return readRouting(ep, request->operation, in, &request->send.routing);
   const int rank = ep->team().rank;
@@ -85,7 +85,7 @@ rh_result checkRoom(const Ep* ep, const rh_ep_dispatch_out* out, const char* ope
   return RH_OK;
 }
 
-// Where a caller wants its rows, and its report.
+// Where the caller wants the rows and the report.
 rh_result readOut(const Ep* ep, const rh_ep_dispatch_out* given, EpRequest* request) {
   const char* operation = request->operation;
   if (given == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: out is NULL", operation, ep->team().rank);
@@ -100,7 +100,7 @@ rh_result readOut(const Ep* ep, const rh_ep_dispatch_out* given, EpRequest* requ
   return RH_OK;
 }
 
-// A handle that nobody has.
+// A free handle.
 rh_result takeHandle(Ep* ep, const char* operation, const void* stream, EpDispatched** out) {
   *out = nullptr;
   const bool captured = isCaptured(ep, stream);
@@ -120,7 +120,8 @@ rh_result takeHandle(Ep* ep, const char* operation, const void* stream, EpDispat
               kEpHandles);
 }
 
-// Gives a call that receives to the device. Where it has run, rows and tokens are told, also with too little room: the caller makes more.
+// Passes a receiving call to the device. After it has run, rows and tokens are set even if the capacity was too small, so that the
+// caller can allocate more.
 rh_result submit(EpRequest* request, EpDispatched* d, rh_ep_dispatch_out* given, void* stream) {
   request->dispatched = d;
   request->cell = request->send.cell = request->receive.cell = &d->cell;
@@ -136,7 +137,7 @@ rh_result submit(EpRequest* request, EpDispatched* d, rh_ep_dispatch_out* given,
   return result;
 }
 
-// A dispatch, whose handle is open where it is in flight afterwards, or may be later.
+// A dispatch. Its handle is open afterwards if it is in flight, or may be later.
 rh_result start(const EpCall& call, EpRequest* request, const rh_ep_dispatch_in* in, rh_ep_dispatch_out* out, rh_ep_handle** handle,
                 void* stream) {
   Ep* ep = request->ep = call.ep();

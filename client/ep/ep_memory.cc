@@ -1,5 +1,5 @@
-// The private memory of a buffer: tables of where experts lie, and what is known of dispatches in flight. All of it is taken when
-// the buffer is made: dispatch and combine allocate nothing.
+// The private memory of a buffer: tables of expert placement, and the state of dispatches in flight. It is allocated when the buffer is
+// created, so dispatch and combine allocate nothing.
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@ namespace railhead::client {
 
 namespace {
 
-// Gives out parts of one block; without a block it only counts.
+// Carves parts out of one block; without a block it only counts bytes.
 class Parts {
  public:
   explicit Parts(char* block) : block_(block) {}
@@ -30,7 +30,7 @@ struct Tables {
   uint16_t *expertLocal, *replicaBegin, *replicas, *ownExperts;
 };
 
-// x travels as it is.
+// x is sent without conversion.
 bool sendsAsItIs(const host::EpRowFormat& f) {
   return f.in == f.wire && (f.wire != host::Type::kE4M3 || f.scale == host::EpScale::kStatic);
 }

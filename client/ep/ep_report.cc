@@ -1,4 +1,4 @@
-// What came of a call of expert parallelism, in numbers and in words.
+// The outcome of a call of expert parallelism, as numbers and as a sentence.
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ namespace railhead::client {
 
 namespace {
 
-// Adds "; text" or "text" to a message that may be full.
+// Appends "; text" (or "text", if out is empty) to a message, which may be full.
 void appendSentence(char* out, size_t size, const char* text) {
   size_t used = strlen(out);
   for (const char* part : {used == 0 ? "" : "; ", text}) {
@@ -29,7 +29,7 @@ void describeEntry(char* out, size_t size, const Ep* ep, const EpProblem& p, con
   appendSentence(out, size, text);
 }
 
-// What is wrong with a dispatch's input, the first of each kind, as one sentence; "" where nothing is.
+// What is wrong with a dispatch's input, the first of each kind, as one sentence; "" = nothing.
 void describeProblems(const Ep* ep, const EpProblems& p, char* out, size_t size) {
   char text[160];
   out[0] = 0;
@@ -54,7 +54,7 @@ void describeProblems(const Ep* ep, const EpProblems& p, char* out, size_t size)
   }
 }
 
-// Local experts, or all of them, that had no room.
+// Local experts (or all rows together) whose rows exceed the capacity.
 void describeRoom(const Ep* ep, const EpReport& r, char* out, size_t size) {
   const auto wanted = static_cast<unsigned long long>(r.wanted), capacity = static_cast<unsigned long long>(r.capacity);
   if (r.wantedBy == kNoExpert) {
@@ -64,7 +64,7 @@ void describeRoom(const Ep* ep, const EpReport& r, char* out, size_t size) {
   }
 }
 
-// What is wrong with the order of calls, or with a call's place in it.
+// Errors of the order of calls.
 const char* misuseOf(EpRequest::Kind kind, EpError error) {
   const bool releases = kind == EpRequest::kRelease;
   switch (error) {
@@ -85,7 +85,7 @@ const char* misuseOf(EpRequest::Kind kind, EpError error) {
   }
 }
 
-// All but the inputs. A caller may give one report to several calls that run later: what each reads at once, none of them writes.
+// All fields but the inputs. Several calls that run later may share one report, so no call writes what another reads when it is made.
 void writeResults(rh_ep_report* given, const rh_ep_report& results) {
   constexpr size_t kInputs = offsetof(rh_ep_report, lost_ranks), kBehind = offsetof(rh_ep_report, lost_count);
   auto* to = reinterpret_cast<char*>(given);
@@ -94,7 +94,7 @@ void writeResults(rh_ep_report* given, const rh_ep_report& results) {
   memcpy(to + kBehind, from + kBehind, commonBytes(given) - kBehind);
 }
 
-// What has been lost, or left out.
+// Token copies that were lost or left out.
 void describeLosses(const Ep* ep, const EpReport& report, char* out, size_t size) {
   describeProblems(ep, report.problems, out, size);
   char text[kRanksText + 96];

@@ -1,4 +1,4 @@
-// Cached routing: made once, given to any number of dispatches.
+// Cached routing: created once, used by any number of dispatches.
 #include <stdlib.h>
 
 #include "base/abi.h"
@@ -49,7 +49,7 @@ rh_result make(rh_ep* handle, Ep* ep, EpRequest* request, EpCached** out, void* 
   const rh_result result = submitEp(*request, stream);
   if (result == RH_OK) {
     *out = cached;
-  } else {  // it has run, or will never
+  } else {  // the call has run, or will never run
     epRoutings().remove(cached->handle);
     forget(ep, cached);
   }

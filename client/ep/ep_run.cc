@@ -1,5 +1,5 @@
-// The calls of expert parallelism as they run. On a device that runs later than the host calls, this is what it runs: all that a call
-// decides by the state of the buffer is decided here and beneath.
+// Runs the calls of expert parallelism. A device that runs calls later runs this code then, so every decision that depends on the state of
+// the buffer is made here or below.
 #include "base/error.h"
 #include "ep/ep.h"
 
@@ -7,8 +7,8 @@ namespace railhead::client {
 
 namespace {
 
-// As an operation of the comm: its number, and whether it begins a dispatch or a combine, which is one of the comm's collectives once
-// it has begun.
+// How a call counts as an operation of the comm: its number, and whether it begins a dispatch or a combine. A dispatch or combine that has
+// begun is one of the comm's collectives.
 struct EpOperation {
   uint32_t op;
   bool isCollective;
@@ -36,8 +36,8 @@ uint64_t bytesOf(const EpRequest& r) {
   }
 }
 
-// A masked rank makes no such calls, so the others do not count theirs: in the comm's other collectives it is one of them. Where ranks
-// drop others by themselves, they do so in different calls, and none of these is counted by anybody.
+// A masked rank does not make these calls, so the others do not count them: the rank still participates in the comm's other collectives.
+// Ranks that drop a peer by themselves do so in different calls, so no rank counts those calls either.
 bool countsAsCollective(const Ep* ep) { return !ep->team().dropsDead && ep->team().state()->masked == 0; }
 
 EpReport* reportTo(const EpRequest& r) { return r.kind >= EpRequest::kCombine ? &r.cell->combined : &r.cell->dispatched; }
@@ -47,7 +47,7 @@ EpError refuse(EpReport* report, EpError why) {
   return report->error = why;
 }
 
-// The phase that sends: one of the comm's collectives, unless it was refused.
+// The sending phase. It is one of the comm's collectives, unless it was refused.
 template <class Phase>
 EpError begin(Ep* ep, Phase phase) {
   const bool counts = countsAsCollective(ep);
@@ -76,7 +76,7 @@ EpError counts(const EpRequest& r) {
 EpError combine(const EpRequest& r) {
   host::EpBuffer* buffer = &r.ep->buffer;
   const EpFlight* f = buffer->flightOf(*r.cell);
-  // Before anything is sent: an earlier dispatch whose combine has not ended would keep the second phase.
+  // Check before anything is sent: an earlier dispatch whose combine has not ended would block the second phase.
   if (f != nullptr && epIsNextToCombine(*f, EpPhase::kAdding) != EpError::kNone) return refuse(&r.cell->combined, EpError::kEarlierToCombine);
   const EpError error = begin(r.ep, [&] { return host::epCombineSend(buffer, r.combine); });
   return error == EpError::kNone ? host::epCombineReceive(buffer, r.cell) : error;
@@ -98,7 +98,7 @@ EpError run(const EpRequest& r) {
   return EpError::kNone;
 }
 
-// A call that is an operation of the comm.
+// A call that counts as an operation of the comm.
 EpError runOperation(const EpRequest& r) {
   Comm* comm = r.ep->comm;
   if (isBroken(r.ep)) return refuse(reportTo(r), EpError::kStopped);

@@ -1,4 +1,4 @@
-// Calls of expert parallelism on a device that runs later: what is queued, what a graph keeps, and handles of captured dispatches.
+// Calls of expert parallelism on a device that runs later: queuing, references held by graphs, handles of captured dispatches.
 #include "base/error.h"
 #include "ep/ep.h"
 #include "memory/streams.h"
@@ -7,16 +7,16 @@ namespace railhead::client {
 
 namespace {
 
-int graphHandles = 0;  // of the process; atomic
+int graphHandles = 0;  // in the process; atomic
 
-// What a captured call keeps, besides the comm and windows.
+// What a captured call keeps alive, besides the comm and windows.
 struct Kept : Malloced {
   Ep* ep;
-  EpDispatched* dispatched;  // nullptr: none, as with the next
+  EpDispatched* dispatched;  // this and the next: nullptr = none
   EpCached* cached;
 };
 
-// The last graph with a call on the handle is gone: a later captured dispatch may have it.
+// The last graph with a call on the handle has ended, so a later captured dispatch may reuse the handle.
 void closeHandle(EpDispatched* d) {
   epHandles().remove(d->handle);
   __atomic_fetch_sub(&graphHandles, 1, __ATOMIC_RELAXED);
@@ -33,7 +33,7 @@ void letGo(void* p) {
   delete kept;
 }
 
-// Keeps what the captured call uses until its graph is destroyed.
+// Keeps what the captured call uses alive until its graph is destroyed.
 rh_result keep(const EpRequest& r, void* stream) {
   auto* kept = new Kept();
   if (kept != nullptr) {
@@ -53,7 +53,7 @@ rh_result keep(const EpRequest& r, void* stream) {
 
 }  // namespace
 
-// The handle of a captured dispatch: one whose graphs are gone, or a new one.
+// The handle of a captured dispatch: one whose graphs have ended, or a new one.
 EpDispatched* graphHandle(Ep* ep) {
   EpDispatched* d = ep->graphs;
   while (d != nullptr && __atomic_load_n(&d->open, __ATOMIC_ACQUIRE)) d = d->next;
@@ -65,7 +65,7 @@ EpDispatched* graphHandle(Ep* ep) {
     d->next = ep->graphs;
     ep->graphs = d;
   }
-  // The table has as many for captured dispatches; those of buffers have places of their own.
+  // The table has that many slots for captured dispatches; the handles of buffers have slots of their own.
   const bool isOneTooMany = __atomic_add_fetch(&graphHandles, 1, __ATOMIC_RELAXED) > kMaxEpGraphHandles;
   d->handle = isOneTooMany ? nullptr : static_cast<rh_ep_handle*>(epHandles().insert(d));
   if (d->handle == nullptr) {
@@ -81,7 +81,7 @@ bool isCaptured(const Ep* ep, const void* stream) { return ep->runsLater() && ep
 
 namespace {
 
-// Memory that the call touches, as far as it may lie in windows. What is not known yet (rows) is taken for a byte.
+// Memory that the call touches and that may be in windows. A size that is not known yet (rows) counts as one byte.
 int extentsOf(const EpRequest& r, Extent* out) {
   const EpTeam& team = r.ep->team();
   out[0] = {team.base(team.rank), team.layout.bytes};
@@ -98,13 +98,13 @@ void returnHandle(EpDispatched* d) {
   if (!d->ofGraph) {
     d->open = false;
   } else if (__atomic_load_n(&d->captures, __ATOMIC_ACQUIRE) == 0) {
-    closeHandle(d);  // else its graph will
+    closeHandle(d);  // otherwise its graph does
   }
 }
 
 rh_result queueEp(const EpRequest& r, void* stream) {
   Ep* ep = r.ep;
-  if (isBroken(ep)) return r.kind == EpRequest::kRelease ? RH_OK : whyBroken(ep->comm);  // nothing of it runs any more
+  if (isBroken(ep)) return r.kind == EpRequest::kRelease ? RH_OK : whyBroken(ep->comm);  // no call of the buffer runs any more
   const bool captured = isCaptured(ep, stream);
   if (captured && r.dispatched != nullptr && !r.dispatched->ofGraph) {
     return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: the dispatch of this handle was not captured, and so this call cannot be", r.operation,

@@ -1,7 +1,7 @@
-// Package memory holds windows: memory of the heap, and memory of the caller's that is registered.
+// Package memory holds windows: memory in the heap, and registered memory of the caller.
 //
-// It must never run a collective of the data path. It maps what the daemon passes on only as far as descriptors are sealed or
-// sized as promised.
+// It must never run a collective of the data path. It maps a descriptor from the daemon only if the file is sealed and has the
+// promised size.
 package memory
 
 import (

@@ -42,7 +42,7 @@ void copyPath(const char* from, char* to, size_t size) {
   to[n] = '\0';
 }
 
-// Adds a mapping that begins at or before the first address that was not found yet, and reaches beyond it.
+// Adds a mapping that begins at or before the first address not covered yet, and ends after it.
 void add(const Line& line, uintptr_t address, Mapped* out) {
   const uint64_t offset = line.offset + (address + out->bytes - line.start);
   if (out->bytes == 0) {
@@ -71,7 +71,7 @@ int findMapped(uintptr_t address, uint64_t bytes, Mapped* out) {
   while (out->bytes < bytes && getline(&text, &room, maps) > 0) {
     const uintptr_t next = address + out->bytes;
     if (!parseLine(text, &line) || line.end <= next) continue;
-    if (line.start > next) break;  // lines come in the order of addresses: there is a hole
+    if (line.start > next) break;  // lines are sorted by address, so there is a hole
     add(line, address, out);
     const uint64_t here = line.end - next;
     out->bytes += here < bytes - out->bytes ? here : bytes - out->bytes;

@@ -1,4 +1,4 @@
-// What this process has mapped where, as /proc/self/maps says.
+// The mappings of this process, from /proc/self/maps.
 #ifndef RAILHEAD_CLIENT_MEMORY_MAPPINGS_H_
 #define RAILHEAD_CLIENT_MEMORY_MAPPINGS_H_
 
@@ -8,18 +8,18 @@
 
 namespace railhead::client {
 
-// Where a range of addresses lies.
+// The mappings of a range of addresses.
 struct Mapped {
-  uint64_t bytes = 0;         // of the range, from its beginning, that are mapped at all
-  bool shared = true;         // all of it is MAP_SHARED,
-  bool writable = true;       // can be read and written,
-  bool onePiece = true;       // and is a consecutive part of one file
-  uintptr_t start = 0;        // the first mapping of it
+  uint64_t bytes = 0;         // how many bytes from the beginning of the range are mapped
+  bool shared = true;         // all of it is MAP_SHARED
+  bool writable = true;       // all of it can be read and written
+  bool onePiece = true;       // all of it is one consecutive part of one file
+  uintptr_t start = 0;        // beginning of its first mapping
   uintptr_t end = 0;
-  dev_t device = 0;           // the file of that, 0 and 0 = none
+  dev_t device = 0;           // file of the first mapping; 0 and 0 = none
   ino_t inode = 0;
-  uint64_t offset = 0;        // of the range's beginning in the file
-  char path[64] = {0};        // the file's name, in printable ASCII, cut where it is long
+  uint64_t offset = 0;        // file offset of the beginning of the range
+  char path[64] = {0};        // name of the file in printable ASCII, truncated
 };
 
 // Returns 0 or an errno.

@@ -1,4 +1,4 @@
-// Windows of memory that the callers own.
+// Windows of the caller's own memory.
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -24,11 +24,11 @@ rh_result unexpected(const Comm* comm, const Received& r, const char* expected) 
 int mapPeer(int fd, uint64_t offset, uint64_t bytes, PeerMapping* out) {
   struct stat st;
   if (fstat(fd, &st) != 0) return errno;
-  // The same holds here as for a heap: without the seal every later access could be a SIGBUS.
+  // As for a heap: without the seal later accesses could raise SIGBUS.
   const int seals = fcntl(fd, F_GET_SEALS);
   const auto size = static_cast<uint64_t>(st.st_size);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || offset > size || bytes > size - offset) return EPERM;
-  // The block of memory is a page of its size: mappings of huge pages begin and end with one.
+  // st_blksize of a memfd is its page size; a mapping of huge pages must be aligned to it.
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t block = static_cast<uint64_t>(st.st_blksize) > page ? static_cast<uint64_t>(st.st_blksize) : page;
   const uint64_t begin = offset / block * block;
@@ -39,12 +39,12 @@ int mapPeer(int fd, uint64_t offset, uint64_t bytes, PeerMapping* out) {
   return 0;
 }
 
-// The answers to a registration, as far as they have come.
+// The answers to a registration received so far.
 struct Answers {
-  uint32_t number = 0;  // the window's, 0 = no answer has come
-  uint64_t peers = 0;   // bit r: rank r's memory has come
-  int error = 0;        // the first errno of mapping it
-  bool told = false;    // the daemon was told that all of it is mapped, or that it is not
+  uint32_t number = 0;  // number of the window; 0 = no answer yet
+  uint64_t peers = 0;   // bit r: the memory of rank r was received
+  int error = 0;        // first errno of mapping them
+  bool told = false;    // the result of mapping was sent to the daemon
 };
 
 bool freeNumber(const Comm* comm, const Answers& a, uint32_t number) {
@@ -95,7 +95,7 @@ rh_result offerMine(Call* call, const Shareable& mine, uint64_t bytes, int64_t d
 }
 
 rh_result exchangeOnce(const Comm* comm, Call* call, int64_t deadline, const Shareable& mine, Region* region, Answers* answers) {
-  unmapPeers(region);  // of an attempt that the last daemon did not see to its end
+  unmapPeers(region);  // left from an attempt with the previous daemon
   *answers = {};
   rh_result result = offerMine(call, mine, region->bytes, deadline);
   for (int peers = 0; result == RH_OK;) {
@@ -170,7 +170,7 @@ void keepRegion(Comm* comm, uint32_t number, Region* region) {
   if (region->stagedLocal < 0) comm->shared[number] = {region->bytes, region->parts};
 }
 
-// Runs the operation and gives the region to the comm or, where it came to nothing, ends it.
+// Runs the operation. On success the comm owns the region; otherwise the region ends.
 rh_result runRegistration(Comm* comm, const Shareable& mine, Region* region, uint32_t* number) {
   if (!beginSetUp(comm, RHW_OP_WINDOW_REGISTER, region->bytes)) {
     delete region;
@@ -183,8 +183,7 @@ rh_result runRegistration(Comm* comm, const Shareable& mine, Region* region, uin
   if (result == RH_OK) {
     keepRegion(comm, answers.number, region);
   } else if (answers.told && answers.error == 0) {
-    // A daemon that did not answer in time may have told the others that the window exists; they offer their parts in
-    // collectives.
+    // The daemon did not answer in time. It may have told the others that the window exists, and they offer their parts in collectives.
     region->own = nullptr;
     keepRegion(comm, answers.number, region);
   } else {
@@ -194,7 +193,7 @@ rh_result runRegistration(Comm* comm, const Shareable& mine, Region* region, uin
   return result;
 }
 
-// Everything between the checks and the handle.
+// Everything between the checks and the creation of the handle.
 rh_result registerMemory(Comm* comm, const rh_register_config& config, uint32_t* number) {
   Shareable mine;
   rh_result result = findShareable(comm->rank, config, &mine);
@@ -266,7 +265,7 @@ extern "C" rh_result rh_window_register(rh_comm* handle, const rh_register_confi
   if (result == RH_OK) {
     *out = static_cast<rh_window*>(windows().insert(window));
     if (*out != nullptr) return RH_OK;
-    comm->regions[window->region]->own = nullptr;  // the others have the window: their memory stays mapped until the comm ends
+    comm->regions[window->region]->own = nullptr;  // the other ranks have the window, so their memory stays mapped until the comm ends
     result = tooManyWindows(comm);
   }
   delete window;

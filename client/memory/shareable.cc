@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kInstead = "allocate a window with rh_window_alloc, or map a memfd MAP_SHARED and register it with its fd";
 
-// Why the memory cannot be shared. Always RH_OK: that is an answer too.
+// Records why the memory cannot be shared. Returns RH_OK, because that is a valid answer.
 __attribute__((format(printf, 2, 3))) rh_result cannot(Shareable* out, const char* format, ...) {
   if (out->fd >= 0) close(out->fd);
   out->fd = -1;
@@ -40,7 +40,7 @@ bool openForBoth(int fd) {
   return flags >= 0 && (flags & O_ACCMODE) == O_RDWR;
 }
 
-// A copy of a descriptor of this process that is the file and open for reading and writing, -1 = there is none.
+// A duplicate of a descriptor of this process that refers to the file and is open for reading and writing; -1 = none.
 int findDescriptor(dev_t device, ino_t inode) {
   DIR* all = opendir("/proc/self/fd");
   if (all == nullptr) return -1;
@@ -50,7 +50,7 @@ int findDescriptor(dev_t device, ino_t inode) {
     const int fd = atoi(entry->d_name);
     if (!isFile(fd, device, inode) || !openForBoth(fd)) continue;
     found = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    // Another thread may have closed it, and opened something else, before it was copied.
+    // Another thread may have closed the descriptor and opened another file before the duplication.
     if (found >= 0 && (!isFile(found, device, inode) || !openForBoth(found))) {
       close(found);
       found = -1;
@@ -60,7 +60,7 @@ int findDescriptor(dev_t device, ino_t inode) {
   return found;
 }
 
-// The file of a mapping, opened anew: where the kernel allows that (CAP_CHECKPOINT_RESTORE), it needs no descriptor.
+// Opens the file of a mapping. If the kernel permits that (CAP_CHECKPOINT_RESTORE), no open descriptor is needed.
 int openMapped(const Mapped& m) {
   char path[80];
   snprintf(path, sizeof path, "/proc/self/map_files/%llx-%llx", static_cast<unsigned long long>(m.start),
@@ -75,7 +75,7 @@ int openMapped(const Mapped& m) {
 
 bool beginsWith(const char* s, const char* prefix) { return strncmp(s, prefix, strlen(prefix)) == 0; }
 
-// Finds a descriptor for memory whose caller named none.
+// Finds a descriptor for memory when the caller gave none.
 rh_result discover(int32_t rank, const void* p, const Mapped& m, Shareable* out) {
   if (!m.shared) {
     return cannot(out, "rank %d: %p is private memory (malloc, or a private mapping); %s", rank, p, kInstead);
@@ -101,7 +101,7 @@ rh_result discover(int32_t rank, const void* p, const Mapped& m, Shareable* out)
                 "until the window is registered", rank, p, m.path);
 }
 
-// Copies the descriptor that the caller named, once it is seen to be what the memory is mapped from.
+// Duplicates the caller's descriptor, after checking that the memory is mapped from it.
 rh_result takeNamed(int32_t rank, const rh_register_config& c, const Mapped& m, Shareable* out) {
   struct stat st;
   if (fstat(c.fd, &st) != 0) {
@@ -110,7 +110,7 @@ rh_result takeNamed(int32_t rank, const rh_register_config& c, const Mapped& m, 
   if (!S_ISREG(st.st_mode)) {
     return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: fd %d is neither a memfd nor a file", rank, c.fd);
   }
-  // A file that has no seals cannot be shared, whatever is mapped from it. (Some file systems show maps another device than
+  // A file without seals cannot be shared, even if the memory is mapped from it. (Some file systems report another device in maps than in
   // fstat.)
   if (fcntl(c.fd, F_GET_SEALS) < 0) {
     return cannot(out, "rank %d: %p is mapped from a file (fd %d), which may be cut short at any time; %s", rank, c.pointer, c.fd,
@@ -132,7 +132,7 @@ rh_result takeNamed(int32_t rank, const rh_register_config& c, const Mapped& m, 
   return fail(RH_ERR_SYSTEM, "window_register: rank %d: cannot duplicate fd %d: %s", rank, c.fd, strerror(errno));
 }
 
-// Sees that the file cannot be cut short beneath those who map it.
+// Makes sure that the file cannot be truncated while others map it.
 rh_result seal(int32_t rank, const rh_register_config& c, Shareable* out) {
   int seals = fcntl(out->fd, F_GET_SEALS);
   if (seals >= 0 && (seals & F_SEAL_SHRINK) == 0 && fcntl(out->fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0) seals |= F_SEAL_SHRINK;

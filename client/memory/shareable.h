@@ -1,4 +1,4 @@
-// Whether other processes can map memory of this one.
+// Whether other processes can map a piece of memory of this process.
 #ifndef RAILHEAD_CLIENT_MEMORY_SHAREABLE_H_
 #define RAILHEAD_CLIENT_MEMORY_SHAREABLE_H_
 
@@ -11,14 +11,13 @@ namespace railhead::client {
 
 // The answer for a piece of memory.
 struct Shareable {
-  int fd = -1;                   // of the file that the memory is mapped from; the holder closes it; -1 = it cannot be shared,
-  char reason[RHW_REASON] = {};  // and why, as a sentence that says what to do
-  uint64_t offset = 0;           // of the memory in the file
+  int fd = -1;                   // the file that the memory is mapped from; the owner closes it; -1 = the memory cannot be shared
+  char reason[RHW_REASON] = {};  // why not, as a sentence that says what to do
+  uint64_t offset = 0;           // offset of the memory in the file
 };
 
-// Looks at the memory that config names, whose values are in range. A memfd is sealed against shrinking where it can be and is
-// not yet: after that nobody can cut it short beneath the others.
-// Fails where config says what is not so (INVALID_ARGUMENT). rank is for error texts.
+// Checks the memory that config names; the values of config are in range. Seals a memfd against shrinking if possible, so that no
+// process can truncate it while others map it. Fails with INVALID_ARGUMENT if config contradicts the mapping. rank is for messages.
 rh_result findShareable(int32_t rank, const rh_register_config& config, Shareable* out);
 
 }  // namespace railhead::client

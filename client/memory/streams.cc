@@ -9,11 +9,11 @@ namespace railhead::client {
 
 namespace {
 
-// What a captured call keeps.
+// What a captured call keeps alive.
 struct Kept {
   Comm* comm;
   int n;
-  void* windows[];  // handles: a comm that ends takes its windows with it
+  void* windows[];  // handles, because windows end with their comm
 };
 
 const char* ownPartOf(const Window* w) {
@@ -30,7 +30,7 @@ bool touches(const Window* w, const Extent* extents, int n) {
   return false;
 }
 
-// Visits the windows of the comm that the extents touch. The caller has the comm to itself: none of them is freed meanwhile.
+// Visits the comm's windows that the extents touch. The caller has exclusive access to the comm, so none is freed meanwhile.
 template <class Visit>
 void forEachTouched(const Comm* comm, const Extent* extents, int n, Visit visit) {
   windows().forEach([&](void* handle) {

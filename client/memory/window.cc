@@ -13,11 +13,11 @@ namespace railhead::client {
 
 namespace {
 
-// A graph that is replayed would run into memory that the window has given back.
+// A replay of a graph would access the memory of a freed window.
 rh_result checkNotCaptured(const Comm* comm, const void* handle, const char* operation) {
   Windows::Shared ref(windows(), handle);
   const Window* w = ref.get();
-  // Acquire: the replays of those that have let go of it.
+  // Acquire: the replays of the graphs that released the window have ended.
   const uint32_t captured = w == nullptr ? 0 : __atomic_load_n(&w->captured, __ATOMIC_ACQUIRE);
   if (captured == 0) return RH_OK;
   return fail(RH_ERR_BUSY, "%s: rank %d: the window of %zu bytes at %s %llu is used by %u calls of captured graphs; destroy those "
@@ -86,13 +86,13 @@ rh_result allocate(Comm* comm, size_t bytes, uint64_t* offset) {
       comm, RHW_OP_WINDOW_ALLOC,
       [&](Call* call, int64_t deadline) { return allocateOnce(comm, call, deadline, bytes, offset); },
       [&](const rhw_outcome& o) {
-        // Its pages were committed on every rank, or it would not have ended well.
+        // The call succeeded, so every rank has committed the pages.
         *offset = o.offset;
         return fitsHeap(comm, o.offset, o.bytes, bytes) ? RH_OK : badRange(comm, o.offset, o.bytes, bytes);
       });
 }
 
-// offset is in the heap, or a region's number above RHW_REGION_SHIFT.
+// offset is an offset in the heap, or a region number shifted by RHW_REGION_SHIFT.
 rh_result releaseOnce(Comm* comm, Call* call, int64_t deadline, uint64_t offset) {
   rhw_window_free request = {};
   request.group = call->group();
@@ -213,7 +213,7 @@ extern "C" rh_result rh_window_free(rh_window* handle) {
   Comm* comm = guard.get();
   Window* window = windows().remove(handle);
   if (window == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_free: another thread freed this window");
-  // The caller may unmap memory of its own from here on, whatever the result: it is offered no more.
+  // Whatever the result, the caller may unmap its own memory from here on, so it is not offered to peers any more.
   if (window->region != 0) comm->regions[window->region]->own = nullptr;
   if (beginSetUp(comm, RHW_OP_WINDOW_FREE, window->bytes)) {
     result = release(comm, uint64_t{window->region} << RHW_REGION_SHIFT | window->offset);

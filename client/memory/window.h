@@ -13,9 +13,9 @@
 
 namespace railhead::client {
 
-constexpr int kMaxWindows = 16384;  // of a process
+constexpr int kMaxWindows = 16384;  // in a process
 
-// A peer's registered memory, as it was mapped.
+// The mapping of a peer's registered memory.
 struct PeerMapping {
   void* base;  // nullptr = none
   size_t bytes;
@@ -25,10 +25,10 @@ struct PeerMapping {
 // A registered window: memory that the ranks own.
 struct Region : Malloced {
   uint64_t bytes;
-  int32_t stagedLocal;       // the rank because of which nothing is shared, -1 = everything is
-  char reason[RHW_REASON];   // why not
-  char* own;                 // this rank's memory; nullptr once it has given the window back
-  char* parts[RHW_MAX_LOCAL];  // where each rank's part lies; own, and those of peers that are mapped
+  int32_t stagedLocal;       // the lowest rank whose memory cannot be shared, so that the window is staged; -1 = all ranks share
+  char reason[RHW_REASON];   // why that rank cannot share
+  char* own;                 // this rank's memory; nullptr after it freed the window
+  char* parts[RHW_MAX_LOCAL];  // address of each rank's part: own, and the mapped parts of peers
   PeerMapping peers[RHW_MAX_LOCAL];
 };
 
@@ -37,8 +37,8 @@ struct Window : Malloced {
   rh_comm* commHandle;
   uint64_t offset;  // in the heap
   size_t bytes;
-  uint32_t region;  // 0 = it lies in the heap, else its number among the registered ones
-  uint32_t captured;  // calls with buffers in it, of graphs that have not been destroyed; atomic
+  uint32_t region;  // number of the registered window; 0 = the window is in the heap
+  uint32_t captured;  // calls of live graphs that have buffers in it; atomic
 
   const Region* registered() const { return region == 0 ? nullptr : comm->regions[region]; }
 };
@@ -46,23 +46,23 @@ struct Window : Malloced {
 using Windows = HandleTable<Window, kMaxWindows>;
 Windows& windows();
 
-// Makes comms end their windows with them. Before the first window of the process, however often it is called.
+// Makes windows end with their comm. Call it before the first window of the process; idempotent.
 void watchWindows();
 
 // RH_OK where the window can be freed: no call of a group, or of a graph, that has not ended uses it.
 rh_result checkUnused(const Comm* comm, const rh_window* handle, const char* operation);
 
-// rh_window_alloc of a caller that has the comm to itself.
+// rh_window_alloc for a caller with exclusive access to the comm.
 rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, rh_window** out);
 
-// Unmaps what a region has of other ranks. Frees no memory: the child of a fork calls it too.
+// Unmaps the peers' parts of a region. It frees no memory, because the child of a fork calls it too.
 void unmapPeers(Region* region);
 
-// Ends a registered window, if there is one of that number.
+// Ends the registered window of that number, if it exists.
 void dropRegion(Comm* comm, uint32_t number);
 
-// Where a buffer lies in this rank's registered memory that the others have mapped: the region's number and the offset in it
-// (RHW_REGION_SHIFT). kNoOffset if it does not.
+// The offer of a buffer in this rank's registered memory that the other ranks have mapped: the region's number and the offset in it
+// (RHW_REGION_SHIFT). kNoOffset if the buffer is not in such memory.
 uint64_t offerInRegions(const Comm* comm, const void* buffer, uint64_t bytes);
 
 }  // namespace railhead::client

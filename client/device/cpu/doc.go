@@ -1,7 +1,7 @@
-// Package cpu is the CPU as a device: a call runs on the calling thread, before it returns. It compiles the kernels too, one file
-// for each of their sources, because each is compiled for processors of its own.
+// Package cpu is the CPU as a device: a call runs on the calling thread, before it returns. It also compiles the kernels, with one file
+// for each kernel source, because each source is compiled for other processors.
 //
-// It must never check arguments or choose an algorithm: a call comes checked and decided.
+// It must never check arguments or choose an algorithm: a call arrives checked and decided.
 package cpu
 
 import (

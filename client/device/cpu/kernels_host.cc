@@ -1,3 +1,3 @@
-// The CPU target, compiled into the library (cgo compiles this folder's files only): what chooses among the instruction
-// sets. Each set has a file of its own beside this one, because it sets the compiler's target.
+// The CPU target, compiled into the library (cgo compiles only the files of this folder): the selection of the instruction set. Each
+// instruction set has its own file beside this one, because the file sets the compiler's target.
 #include "host/dispatch.cc"

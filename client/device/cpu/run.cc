@@ -19,10 +19,10 @@ RingPlan ringFor(const Comm* comm, const CollectiveCall& c) {
   return ring;
 }
 
-// Reproducible rings are chains: they add in the order of ranks.
+// A reproducible ring is a chain: it adds in rank order.
 bool isChain(const Comm* comm, const Choice& choice) { return choice.algo == RHW_ALGO_RING && comm->reproducible != 0; }
 
-// Those named pull run without copies where every rank has offered its buffers. False: they have changed nothing.
+// Zero-copy (pull): runs if every rank has offered its buffers. False: it did not run and changed nothing.
 bool pulled(const Comm* comm, const CollectiveCall& c, Outcome* outcome) {
   if (c.zeroCopy.algo != RHW_ALGO_PULL) return false;
   const Operation& o = c.operation;
@@ -93,7 +93,7 @@ Outcome broadcast(const Comm* comm, const CollectiveCall& c) {
   return outcome;
 }
 
-// Gather and scatter are transfers between the root and everybody else, under the signature of the collective.
+// Gather and scatter are transfers between the root and all other ranks, under the signature of the collective.
 Outcome rootTransfers(const Comm* comm, const Operation& o) {
   const size_t part = bytesOf(o);
   const bool scatters = o.op == RHW_OP_SCATTER;
@@ -139,7 +139,7 @@ Outcome runKernel(const Comm* comm, const CollectiveCall& c, Choice* ran) {
   }
 }
 
-// Says in the rank's line what has run.
+// Publishes in the rank's line which algorithm ran.
 void noteChoice(const Comm* comm, const Choice& choice) {
   if (choice.algo == RHW_ALGO_AUTO) return;
   __atomic_store_n(&comm->ownLine()->chosen, choice.algo | choice.why << 16, __ATOMIC_RELAXED);
@@ -187,7 +187,7 @@ rh_result runTransfers(Comm* comm, const TransfersCall& c) {
   const rh_result broken = whyBroken(comm);
   if (broken != RH_OK) return broken;
   Transfer* list = c.list;
-  // The two are different calls, so nobody has looked whether their buffers overlap.
+  // The two are different calls, so their buffers have not been checked for overlap.
   for (int i = 0; i < c.pairs; i++, list += 2) {
     if (list->bytes > 0) memmove(list[1].buffer, list[0].buffer, list->bytes);
   }

@@ -1,6 +1,5 @@
-// Running calls on the host's processors: what the CPU device does before a call returns, and a device with streams does later.
-// Each function counts, signs and records the operation, runs it, and breaks the group where it fails. Whoever calls it has the
-// comm's operations to itself.
+// Runs calls on the host's processors: the CPU device before a call returns, a device with host streams later. Each function counts, signs
+// and records the operation, runs it, and breaks the group if it fails. The caller has exclusive use of the comm's operations.
 #ifndef RAILHEAD_CLIENT_DEVICE_CPU_RUN_H_
 #define RAILHEAD_CLIENT_DEVICE_CPU_RUN_H_
 
@@ -10,7 +9,7 @@ namespace railhead::client {
 
 rh_result runCollective(Comm* comm, const CollectiveCall& call);
 
-// Leaves the list with how far each transfer has come.
+// On return the list says how far each transfer got.
 rh_result runTransfers(Comm* comm, const TransfersCall& call);
 
 // An all-gather of bytes under the signature of op.

@@ -1,4 +1,4 @@
-// The device's side of the boundary: calls become work on a stream, which the CPU's code runs there.
+// The device boundary: calls become work on a stream, whose thread runs them with the CPU's code.
 #include <string.h>
 #include <unistd.h>
 
@@ -15,12 +15,12 @@ namespace {
 
 constexpr uint32_t kKind = kDeviceKinds - 1;
 
-// Lets one stream at a time run an operation of the comm. Where another one does, the caller has not ordered them: the group is
-// broken, on whatever rank that was.
+// Lets one stream at a time run an operation of the comm. If another stream already does, the caller has not ordered the two, and the
+// group is broken on all ranks.
 bool claim(Comm* comm, uint32_t op, uint32_t stream) {
   DeviceState* state = comm->state();
   uint32_t holder = 0;
-  // Acquire: what the last holder wrote into the rank's heap.
+  // Acquire: what the previous holder wrote into the rank's heap is visible.
   if (__atomic_compare_exchange_n(&state->holder, &holder, stream, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return true;
   __atomic_store_n(&state->clash, uint64_t{stream} << 32 | holder, __ATOMIC_RELAXED);  // ordered by the abort word
   poison(comm, RH_ERR_BUSY, op, comm->own(), comm->own());
@@ -29,7 +29,7 @@ bool claim(Comm* comm, uint32_t op, uint32_t stream) {
 
 void giveBack(Comm* comm) { __atomic_store_n(&comm->state()->holder, 0, __ATOMIC_RELEASE); }
 
-// Runs an operation, if the rank is still in the group and nothing else of the comm runs.
+// Runs an operation, if the rank is still in the group and no other operation of the comm is running.
 template <class Run>
 rh_result runAs(Comm* comm, uint32_t op, uint32_t stream, Run run) {
   // Acquire: pairs with endComm.
@@ -50,7 +50,7 @@ rh_result runCollectiveWork(Stream* s, Work* work) {
   return runAs(work->comm, call->operation.op, s->number, [&] { return runCollective(work->comm, *call); });
 }
 
-// The list lies behind the call.
+// The list follows the call in memory.
 rh_result runTransfersWork(Stream* s, Work* work) {
   auto* call = work->as<TransfersCall>();
   auto* list = reinterpret_cast<Transfer*>(call + 1);
@@ -64,13 +64,13 @@ rh_result runTransfersWork(Stream* s, Work* work) {
   });
 }
 
-// What a call found is in its reports; a group that is broken is the stream's failure as well.
+// The outcome of a call is in its reports. A broken group also fails the stream.
 rh_result runExpertWork(Stream* s, Work* work) {
   const EpRequest* r = work->as<EpRequest>();
   return runAs(work->comm, operationOf(*r), s->number, [&] { return runEp(*r) == EpError::kStopped ? whyBroken(work->comm) : RH_OK; });
 }
 
-// Work of a comm stays valid until it has run for the last time, whatever becomes of the handle.
+// Work holds a reference to its comm, so it stays valid until its last run, even after the handle has ended.
 Work* newCommWork(Comm* comm, rh_result (*run)(Stream*, Work*), size_t argsBytes) {
   Work* work = newWork(run, argsBytes);
   if (work == nullptr) return nullptr;

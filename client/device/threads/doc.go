@@ -1,5 +1,5 @@
-// Package threads is a device for tests: streams, events and graphs, as a GPU has them, in ordinary threads. It shows what a GPU
-// would do wrong with a call that runs after it has returned, any number of times.
+// Package threads is a device for tests: streams, events and graphs, as a GPU has them, run by ordinary threads. It shows the errors of
+// calls that run after they have returned, and that run any number of times.
 //
 // It must never be part of the library: only tests import it.
 package threads

@@ -10,12 +10,12 @@ using namespace railhead::client::threads;
 
 namespace {
 
-// A wait ends with a record that was queued before it, and so does not depend on itself: this bounds the work in between.
+// A bound for the work before the record. The record was queued before the wait, so the wait cannot depend on itself.
 constexpr int64_t kEventNs = int64_t{300} * 1000000000;
 
 rh_result noStream(const char* operation) { return fail(RH_ERR_INVALID_HANDLE, "%s: not a live stream: was it destroyed?", operation); }
 
-// What is being captured on the stream.
+// The capture in progress on the stream.
 uint64_t captureOf(Stream* s) {
   pthread_mutex_lock(&s->mutex);
   const uint64_t capture = s->capture;
@@ -26,10 +26,10 @@ uint64_t captureOf(Stream* s) {
 }  // namespace
 
 struct rht_event : Malloced {
-  uint32_t references;  // the caller's, and one for each work with it; atomic
+  uint32_t references;  // one of the caller, one of each piece of work that uses it; atomic
   pthread_mutex_t mutex;
   pthread_cond_t changed;
-  uint64_t recorded, reached;  // records queued, and the newest that its stream has come to
+  uint64_t recorded, reached;  // number of records queued, and number of the newest one executed
 };
 
 namespace {
@@ -107,7 +107,7 @@ extern "C" rh_result rht_stream_wait(rht_stream* stream, rht_event* event) {
   return submitEvent("stream_wait", event, stream, runWait, false);
 }
 
-// Both are a reference to what was captured.
+// A graph and an exec are both references to captured work.
 struct rht_graph : Malloced {
   Sequence* sequence;
 };
@@ -122,7 +122,7 @@ Sequence* refer(Sequence* sequence) {
   return sequence;
 }
 
-// Runs all of it, whatever fails; the first failure counts.
+// Runs all of the work, even after a failure; the first failure is the result.
 rh_result runSequence(Stream* s, Work* work) {
   rh_result result = RH_OK;
   char message[512] = "";

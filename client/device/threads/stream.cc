@@ -35,7 +35,7 @@ void freeWork(Work* work) {
 }
 
 void dropSequence(Sequence* sequence) {
-  // Acquire and release: the runs of those that had the other references.
+  // Acquire and release: runs under the other references happen before the free.
   if (__atomic_sub_fetch(&sequence->references, 1, __ATOMIC_ACQ_REL) != 0) return;
   while (Work* work = sequence->first) {
     sequence->first = work->next;
@@ -97,7 +97,7 @@ bool waitUntil(pthread_cond_t* changed, pthread_mutex_t* mutex, int64_t deadline
 
 namespace {
 
-// Takes the next work, when there is any. nullptr: the stream has ended. What a stream waits for here is its owner.
+// Waits for the next work and takes it. nullptr: the stream has ended. Only the owner of the stream ends this wait, so it has no deadline.
 Work* take(Stream* s) {
   pthread_mutex_lock(&s->mutex);
   while (s->first == nullptr && !s->ending) pthread_cond_wait(&s->changed, &s->mutex);
@@ -130,7 +130,7 @@ void* streamThread(void* p) {
 
 rh_result noStream(const char* operation) { return fail(RH_ERR_INVALID_HANDLE, "%s: not a live stream: was it destroyed?", operation); }
 
-// Waits for what is queued; every work has a deadline of its own.
+// Waits for the queued work. Each piece of work has its own deadline.
 void end(Stream* s) {
   pthread_mutex_lock(&s->mutex);
   s->ending = true;
@@ -145,7 +145,7 @@ void destroy(Stream* s) {
   delete s;
 }
 
-// The first failure since it was asked for last.
+// Returns the first failure since the last call, and clears it.
 rh_result takeFailure(Stream* s) {
   const rh_result failed = s->failed;
   s->failed = RH_OK;
@@ -168,7 +168,7 @@ extern "C" rh_result rht_stream_create(rht_stream** out) {
   initialize(&s->mutex, &s->changed);
   sigset_t all, before;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are the program's
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals belong to the application
   const int error = pthread_create(&s->thread, nullptr, streamThread, s);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   *out = error == 0 ? static_cast<rht_stream*>(streams().insert(s)) : nullptr;

@@ -1,4 +1,4 @@
-// Streams and what is queued on them.
+// Streams and the work queued on them.
 #ifndef RAILHEAD_CLIENT_DEVICE_THREADS_STREAM_H_
 #define RAILHEAD_CLIENT_DEVICE_THREADS_STREAM_H_
 
@@ -13,17 +13,17 @@
 namespace railhead::client::threads {
 
 constexpr int kMaxStreams = 256;
-constexpr uint32_t kHost = 0xffffffff;  // in place of a stream's number: a set-up call
+constexpr uint32_t kHost = 0xffffffff;  // a set-up call, in place of the number of a stream
 
 struct Stream;
 struct Sequence;
 
-// Something to do, with a copy of its arguments behind it.
+// A piece of work. A copy of its arguments follows it in memory.
 struct Work {
   Work* next;
   rh_result (*run)(Stream* stream, Work* work);
-  void (*drop)(Work* work);  // gives back what the arguments refer to; nullptr = nothing
-  Comm* comm;                // whose it is; nullptr = nobody's
+  void (*drop)(Work* work);  // releases what the arguments refer to; nullptr = nothing to release
+  Comm* comm;                // the comm of the work; nullptr = none
   alignas(16) unsigned char args[];
 
   template <class Args>
@@ -32,15 +32,15 @@ struct Work {
   }
 };
 
-// nullptr: no memory.
+// nullptr: out of memory.
 Work* newWork(rh_result (*run)(Stream*, Work*), size_t argsBytes);
 void freeWork(Work* work);
 
-// Work that was captured, and what it keeps. It goes with the last reference: of the graph, of what was instantiated, of launches.
+// Captured work and what it keeps alive. Graphs, execs and launches hold references; the last one frees it.
 struct Sequence : Malloced {
   uint32_t references;  // atomic
   uint32_t number;      // of the capture
-  uint32_t launches;    // that have begun to run; atomic
+  uint32_t launches;    // launches that have begun to run; atomic
   uint32_t size;
   Work* first;
   Work** end;
@@ -55,19 +55,19 @@ void dropSequence(Sequence* sequence);
 struct Stream : Malloced {
   uint32_t number;
   pthread_t thread;
-  pthread_mutex_t mutex;  // of all below
+  pthread_mutex_t mutex;  // guards everything below
   pthread_cond_t changed;
   Work* first;
   Work** end;
-  uint64_t queued, done;  // how much work
+  uint64_t queued, done;  // pieces of work
   bool ending;
   rh_result failed;
   char message[512];
-  uint64_t capture;    // the number of what is being captured, 0 = nothing
-  Sequence* sequence;  // of it
+  uint64_t capture;    // number of the capture in progress; 0 = none
+  Sequence* sequence;  // of the capture
 };
 
-// What the calling thread, a stream's, is running; zeros: no graph.
+// What the calling stream thread is running; zeros: not a graph.
 struct Launch {
   uint32_t graph, replay;
 };
@@ -76,22 +76,22 @@ extern thread_local Launch launch;
 using StreamTable = HandleTable<Stream, kMaxStreams>;
 StreamTable& streams();
 
-// What the device keeps of a comm: how much work of it is queued, or runs.
+// The device's state of a comm: how much work of the comm is queued or running.
 struct CommWork : Malloced {
   pthread_mutex_t mutex;
   pthread_cond_t changed;
   uint64_t pending;
 };
-// Work was queued; it has run. Of no comm: nothing.
+// Counts work that was queued, and work that has run. Work without a comm is not counted.
 void addPending(const Work* work);
 void removePending(const Work* work);
 
-// Puts the work into the stream's queue, or into what is being captured, and takes it over.
+// Adds the work to the stream's queue or to the capture in progress, and takes ownership of it.
 void submit(Stream* stream, Work* work);
 
-// A condition that waits by the monotonic clock.
+// A condition variable on the monotonic clock.
 void initialize(pthread_mutex_t* mutex, pthread_cond_t* changed);
-// Waits for a change until then. False: the time has passed.
+// Waits for a change, at most until that time. False: the time has passed.
 bool waitUntil(pthread_cond_t* changed, pthread_mutex_t* mutex, int64_t deadlineNs);
 
 }  // namespace railhead::client::threads

@@ -12,7 +12,7 @@ import (
 	"railhead/client"
 )
 
-// Kind makes the device known and is what CommConfig.Device calls it.
+// Kind registers the device and returns its kind for CommConfig.Device.
 func Kind() uint32 { return uint32(C.rht_device_kind()) }
 
 // call runs f and turns its result into an error. The message is the calling thread's, hence the locked thread.
@@ -31,7 +31,7 @@ func Alloc(bytes int) []byte {
 	return unsafe.Slice((*byte)(C.calloc(1, C.size_t(bytes))), bytes)
 }
 
-// Stream runs what is given to it later, in order.
+// Stream runs queued work in order, in its own thread.
 type Stream struct{ h *C.rht_stream }
 
 // NewStream starts a stream.
@@ -41,16 +41,16 @@ func NewStream() (*Stream, error) {
 	return &s, err
 }
 
-// Of is the comm, with its calls on this stream.
+// Of returns the comm with its calls on this stream.
 func (s *Stream) Of(c *client.Comm) *client.Comm { return c.OnStream(unsafe.Pointer(s.h)) }
 
-// OfEP is the buffer, with its calls on this stream.
+// OfEP returns the buffer with its calls on this stream.
 func (s *Stream) OfEP(e *client.EP) *client.EP { return e.OnStream(unsafe.Pointer(s.h)) }
 
-// Take lets a dispatch's later calls go to this stream.
+// Take moves a dispatch's later calls to this stream.
 func (s *Stream) Take(d *client.EPDispatch) { d.OnStream(unsafe.Pointer(s.h)) }
 
-// Synchronize waits for what is queued and returns the first failure.
+// Synchronize waits for the queued work and returns the first failure.
 func (s *Stream) Synchronize(timeout time.Duration) error {
 	return call(func() C.rh_result { return C.rht_stream_synchronize(s.h, C.uint32_t(timeout.Milliseconds())) })
 }
@@ -61,19 +61,19 @@ func (s *Stream) Number() (n uint32, err error) {
 	return n, err
 }
 
-// Copy copies in the order of the stream. Both are from Alloc, or of a window.
+// Copy copies in the order of the stream. Both buffers must be from Alloc or of a window.
 func (s *Stream) Copy(to, from []byte) error {
 	return call(func() C.rh_result {
 		return C.rht_copy(unsafe.Pointer(unsafe.SliceData(to)), unsafe.Pointer(unsafe.SliceData(from)), C.size_t(len(to)), s.h)
 	})
 }
 
-// Destroy waits for what is queued and ends the stream.
+// Destroy waits for the queued work and ends the stream.
 func (s *Stream) Destroy() error {
 	return call(func() C.rh_result { return C.rht_stream_destroy(s.h) })
 }
 
-// Event is a place in the order of a stream that others wait for.
+// Event marks a position in a stream, for which other streams can wait.
 type Event struct{ h *C.rht_event }
 
 // NewEvent makes an event that nothing waits for yet.
@@ -83,12 +83,12 @@ func NewEvent() (*Event, error) {
 	return &e, err
 }
 
-// Record puts the event behind what is on the stream.
+// Record queues the event on the stream.
 func (e *Event) Record(s *Stream) error {
 	return call(func() C.rh_result { return C.rht_event_record(e.h, s.h) })
 }
 
-// Wait lets what the stream is given later wait for the event's newest Record.
+// Wait makes later work of the stream wait for the event's newest Record.
 func (s *Stream) Wait(e *Event) error {
 	return call(func() C.rh_result { return C.rht_stream_wait(s.h, e.h) })
 }
@@ -96,28 +96,28 @@ func (s *Stream) Wait(e *Event) error {
 // Destroy ends the event.
 func (e *Event) Destroy() error { return call(func() C.rh_result { return C.rht_event_destroy(e.h) }) }
 
-// Graph is what was captured.
+// Graph is captured work.
 type Graph struct{ h *C.rht_graph }
 
-// BeginCapture lets the stream record what it is given, in place of running it.
+// BeginCapture makes the stream record work instead of running it.
 func (s *Stream) BeginCapture() error {
 	return call(func() C.rh_result { return C.rht_begin_capture(s.h) })
 }
 
-// EndCapture returns what was recorded.
+// EndCapture ends the capture and returns the recorded work.
 func (s *Stream) EndCapture() (*Graph, error) {
 	var g Graph
 	err := call(func() C.rh_result { return C.rht_end_capture(s.h, &g.h) })
 	return &g, err
 }
 
-// Size is how much work is in the graph.
+// Size is the number of pieces of work in the graph.
 func (g *Graph) Size() (n uint32, err error) {
 	err = call(func() C.rh_result { return C.rht_graph_size(g.h, (*C.uint32_t)(unsafe.Pointer(&n))) })
 	return n, err
 }
 
-// Destroy ends the graph; what was instantiated of it goes on.
+// Destroy ends the graph. Execs made from it stay valid.
 func (g *Graph) Destroy() error { return call(func() C.rh_result { return C.rht_graph_destroy(g.h) }) }
 
 // Exec is a graph that can be launched.
@@ -130,7 +130,7 @@ func (g *Graph) Instantiate() (*Exec, error) {
 	return &e, err
 }
 
-// Launch puts all of the graph on a stream.
+// Launch queues the whole graph on a stream.
 func (e *Exec) Launch(s *Stream) error {
 	return call(func() C.rh_result { return C.rht_exec_launch(e.h, s.h) })
 }
