@@ -9,7 +9,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// Dump is what PyTorch's flight recorder writes for one rank; its analyser (torchfrtrace) takes one of each rank.
+// Dump is what PyTorch's flight recorder writes for one rank. The analyser (torchfrtrace) reads one dump per rank.
 type Dump struct {
 	Version  string             `json:"version"`
 	PGConfig map[string]PGGroup `json:"pg_config"` // by the group's id
@@ -24,7 +24,7 @@ type PGGroup struct {
 	Ranks string `json:"ranks"` // a Python list
 }
 
-// PGState is how far a rank has come, in numbers of collectives; -1 = none.
+// PGState is a rank's progress, as numbers of collectives; -1 = none.
 type PGState struct {
 	LastEnqueued  int64 `json:"last_enqueued_collective"`
 	LastStarted   int64 `json:"last_started_collective"`
@@ -48,14 +48,14 @@ type Entry struct {
 	TimeStartedNS   *int64    `json:"time_discovered_started_ns"`
 	TimeCompletedNS *int64    `json:"time_discovered_completed_ns"`
 	DurationMS      *float64  `json:"duration_ms"`
-	TimeoutMS       int64     `json:"timeout_ms"` // 0: a rank's deadline is not in its record
+	TimeoutMS       int64     `json:"timeout_ms"` // 0: the record does not have the rank's deadline
 	State           string    `json:"state"`
 	IsP2P           bool      `json:"is_p2p"`
 	Retired         bool      `json:"retired"`
 	Frames          []Frame   `json:"frames"`
 }
 
-// Frame is where a call came from. The library does not know; the only frame says what was run.
+// Frame is the call site. The library does not know it; the only frame names the operation.
 type Frame struct {
 	Name     string `json:"name"`
 	Filename string `json:"filename"`
@@ -65,15 +65,15 @@ type Frame struct {
 // dumpVersion is the version of the format: 2.4 has the sizes of all-to-all.
 const dumpVersion = "2.4"
 
-// firstP2P is the first number of a send or receive: the analyser takes neighbours of equal numbers, whether of collectives or
-// not, for parts of one call.
+// firstP2P is the first number of a send or receive. The analyser takes adjacent entries with equal numbers for parts of one call,
+// whether they are collectives or not.
 const firstP2P = 1 << 40
 
-// PyTorch turns a trace into a dump for each rank, by the rank's number. Set-up calls, which PyTorch has no name for, are left
-// out, and so are groups of sends and receives, whose peers a record does not name.
+// PyTorch turns a trace into dumps, by rank. Set-up calls are left out, because PyTorch has no name for them. Groups of sends and
+// receives are left out, because a record does not name their peers.
 //
-// Sends and receives of two ranks are in a process group of their own: the analyser expects all ranks of a group in each of
-// its calls, and after one that some are missing in it reads no other.
+// The sends and receives of each pair of ranks are in a separate process group: the analyser expects all ranks of a group in each of
+// its calls, and stops at the first call in which some are missing.
 func PyTorch(t *Trace, wallOffsetNS int64) map[string]Dump {
 	id := strconv.FormatUint(t.Group, 10)
 	ranks := make([]int, t.WorldSize)
@@ -113,7 +113,7 @@ func groupOf(id, description string, ranks []int) PGGroup {
 	return PGGroup{Name: id, Desc: description, Ranks: list}
 }
 
-// inPair makes the entry one of the two ranks' own group, in which the lower one is rank 0.
+// inPair moves the entry to the process group of the two ranks, in which the lower one is rank 0.
 func (e *Entry) inPair(id string, lower bool, r *Record) {
 	self, peer := 1, 0
 	if lower {
@@ -171,9 +171,9 @@ func wall(ns, offset int64) int64 {
 	return ns + offset
 }
 
-// nameAndParts is PyTorch's name of an operation and how many times its count goes in and out of a rank. A barrier is what
-// PyTorch makes of one, an all-reduce; a reduction to a root, which the analyser has no name for, too. A dispatch or combine of
-// MoE in two calls is in the dump by its first, the send: that is where a rank that has not come is missing.
+// nameAndParts is PyTorch's name of an operation, and the multiples of its count that a rank sends and receives. A barrier is named as
+// an all-reduce, as in PyTorch; so is a reduction to a root, for which the analyser has no name. Of an MoE dispatch or combine in two
+// calls the dump has the first, the send: a rank that has not arrived is missing there.
 func nameAndParts(op wire.Op, world int64) (name string, in, out int64) {
 	switch op {
 	case wire.OpAllReduce, wire.OpBarrier, wire.OpReduce:

@@ -15,29 +15,29 @@ type Record struct {
 	Sequence   uint64  `json:"sequence"` // of the rank's operations
 	Op         wire.Op `json:"op"`
 	Operation  string  `json:"operation"`
-	Collective uint64  `json:"collective,omitempty"` // number among those that all ranks take part in
+	Collective uint64  `json:"collective,omitempty"` // number of the operation, counting only those in which all ranks take part
 	Bytes      uint64  `json:"bytes"`
 	Dtype      string  `json:"dtype,omitempty"`
 	Reduction  string  `json:"reduction,omitempty"`
 	Root       int     `json:"root"` // or peer; -1 = none
 	Algorithm  string  `json:"algorithm,omitempty"`
 	State      State   `json:"state"`
-	Stream     uint32  `json:"stream,omitempty"`   // number of the stream that ran it; 0 = it ran before the call returned
-	Captured   int     `json:"captured,omitempty"` // number among the comm's collectives in the graph with which it was captured, from 1
-	Graph      uint32  `json:"graph,omitempty"`    // number of the graph that was replayed, and of this replay of it; 0 = none was
+	Stream     uint32  `json:"stream,omitempty"`   // number of the stream that ran the operation; 0 = it ran before the call returned
+	Captured   int     `json:"captured,omitempty"` // its number among the comm's collectives captured in the graph, from 1
+	Graph      uint32  `json:"graph,omitempty"`    // numbers of the replayed graph and of the replay; 0 = no replay
 	Replay     uint32  `json:"replay,omitempty"`
-	// Times are ns of CLOCK_MONOTONIC; 0 = not yet, or, of arrivals, that nobody was waited for.
+	// Times are ns of CLOCK_MONOTONIC; 0 = not yet; for arrivals, 0 = the rank did not wait.
 	EnqueuedNS     int64 `json:"enqueued_ns"`
 	FirstArrivalNS int64 `json:"first_arrival_ns,omitempty"`
 	LastArrivalNS  int64 `json:"last_arrival_ns,omitempty"`
 	DoneNS         int64 `json:"done_ns,omitempty"`
-	LastRank       int   `json:"last_rank"` // whose arrival LastArrivalNS is; -1 = none
+	LastRank       int   `json:"last_rank"` // the rank whose arrival LastArrivalNS is; -1 = none
 }
 
 // State of a recorded operation.
 type State string
 
-// States of an operation; all but Running are its end.
+// States of an operation; all but Running are final.
 const (
 	Running    State = "running"
 	Done       State = "done"
@@ -47,7 +47,7 @@ const (
 	BadOffer   State = "bad_offer" // a rank offered memory that it does not have
 )
 
-// Ring gives the words of a rank's flight record; word i of record k is number k*wire.FlightWords+i. It may return nil.
+// Ring returns the words of a rank's flight record, or nil. Word i of record k has index k*wire.FlightWords+i.
 type Ring func(word int) *uint64
 
 // Places of the words in a record.
@@ -65,11 +65,11 @@ const (
 	lastRankWord
 )
 
-// hasArrivals is the flag of a call whose record says who was waited for.
+// hasArrivals is the flag of a record that has arrivals.
 const hasArrivals = 1 << 40
 
-// attempts to read a record that its rank writes over meanwhile. Each attempt that fails means that the rank has come round
-// the whole ring.
+// attempts bounds the reads of a record that its rank overwrites meanwhile. Each failed attempt means that the rank has gone once
+// round the ring.
 const attempts = 3
 
 // Newest reads the last n records of a ring, the oldest first.
@@ -94,7 +94,7 @@ func Newest(ring Ring, n int) []Record {
 	return out
 }
 
-// Numbered reads the record of one operation; ok is false where it has none, or has no more.
+// Numbered reads the record of one operation; ok is false if there is none, or it has been overwritten.
 func Numbered(ring Ring, sequence uint64) (r Record, ok bool) {
 	w, ok := read(ring, int(sequence%wire.FlightRecords))
 	if !ok || w.Number != sequence {
@@ -103,8 +103,8 @@ func Numbered(ring Ring, sequence uint64) (r Record, ok bool) {
 	return decode(w), true
 }
 
-// Before reads the records of the n operations up to a sequence number, as far as they are there, the oldest first: without
-// looking at the whole ring.
+// Before reads the records of the n operations up to a sequence number, the oldest first, without reading the whole ring. Records
+// that have been overwritten are left out.
 func Before(ring Ring, sequence uint64, n int) []Record {
 	var out []Record
 	for s := sequence - min(sequence, uint64(n)) + 1; s <= sequence && s != 0; s++ {
@@ -115,7 +115,8 @@ func Before(ring Ring, sequence uint64, n int) []Record {
 	return out
 }
 
-// read is readRecord of flight_record.h: the second line of a record is written by operations that have waited only. Loads of sync/atomic are sequentially consistent, which is more than it asks for.
+// read is readRecord of flight_record.h. Only operations that have waited write the second line of a record. Loads of sync/atomic are
+// sequentially consistent, which is stronger than needed.
 func read(ring Ring, slot int) (w wire.FlightRecord, ok bool) {
 	var words [wire.FlightWords]*uint64
 	for i := range words {
@@ -153,7 +154,7 @@ var (
 	outcomes   = []State{Done, Aborted, TimedOut, Mismatched, BadOffer} // by railhead::Stop
 )
 
-// noValue in a field of a call stands for none, nobody in place of a root or peer.
+// noValue in a field of a call means none; nobody means no root or peer.
 const (
 	noValue = 0xff
 	nobody  = 0xffffffff
@@ -177,7 +178,7 @@ func decode(w wire.FlightRecord) Record {
 		r.Root = int(root)
 	}
 	if w.Done == 0 {
-		return r // what is written at the end may be half there
+		return r // the fields written at the end may be incomplete
 	}
 	r.DoneNS = nanoseconds(w.Done)
 	r.FirstArrivalNS, r.LastArrivalNS = nanoseconds(w.FirstArrival), nanoseconds(w.LastArrival)
@@ -203,7 +204,7 @@ func nameOf(names []string, n int) string {
 	return fmt.Sprintf("number_%d", n)
 }
 
-// nanoseconds makes 0, "not known", of what no clock of this machine shows.
+// nanoseconds returns 0, "not known", for a time that the machine's clock cannot have had.
 func nanoseconds(v uint64) int64 {
 	if v > math.MaxInt64 {
 		return 0

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// sentence says in words what a stalled group's verdict says in fields.
+// sentence is the verdict on a stalled group as text.
 func (v *Verdict) sentence() string {
 	what := v.Operation
 	if v.Collective != 0 {
@@ -23,7 +23,7 @@ func (v *Verdict) sentence() string {
 	return s
 }
 
-// maxNamed is how many ranks a sentence describes.
+// maxNamed is the number of ranks that a sentence describes.
 const maxNamed = 4
 
 func (b *Behind) sentence() string {
@@ -38,14 +38,14 @@ func (b *Behind) sentence() string {
 		}
 		return who + "its process is stopped, " + in
 	case Circle:
-		return fmt.Sprintf("rank %d waits in %s for ranks that wait for it", b.Rank, in)
+		return fmt.Sprintf("rank %d is in a circular wait in %s", b.Rank, in)
 	case Busy:
-		return who + fmt.Sprintf("it has been in %s for %s and waits for nobody", in, ms(b.AgeMS))
+		return who + fmt.Sprintf("it has been in %s for %s and waits for no rank", in, ms(b.AgeMS))
 	}
 	if b.Sequence == 0 {
-		return who + "it has called nothing yet"
+		return who + "it has not called any operation yet"
 	}
-	return who + fmt.Sprintf("it has called nothing since #%d ended %s ago", b.Sequence, ms(b.AgeMS))
+	return who + fmt.Sprintf("it has not called any operation since #%d ended %s ago", b.Sequence, ms(b.AgeMS))
 }
 
 func ms(v *int64) string {

@@ -2,8 +2,8 @@ package flight
 
 import "railhead/internal/rank"
 
-// Lateness says of each rank how much later than the first rank it began collectives, on average, in ns: of those among the
-// ranks' records that all ranks still have. n is how many those are; 0 = nothing is known.
+// Lateness is, for each rank, how much later than the first rank it began collectives, on average, in ns. Only collectives that all
+// ranks' records still have count; n is their number, 0 = nothing is known.
 func Lateness(ranks []RankTrace) (mean []float64, n int) {
 	began := make([]map[uint64]int64, len(ranks)) // by the number of the collective
 	for i, r := range ranks {

@@ -32,7 +32,7 @@ type line struct {
 	record *Record
 }
 
-// inOrder merges the ranks' records. A rank's own stay in their order, whatever its clock says.
+// inOrder merges the ranks' records by time. The records of one rank keep their order, whatever their times are.
 func inOrder(t *Trace) []line {
 	next := make([]int, len(t.Ranks))
 	var out []line

@@ -2,7 +2,7 @@ package flight
 
 import "railhead/internal/rank"
 
-// Trace is the flight record of a group, or what is left of it after its end.
+// Trace is the flight record of a group, or what the daemon kept of it after the group's end.
 type Trace struct {
 	Group       uint64      `json:"group"`
 	Name        string      `json:"name"`
@@ -20,7 +20,7 @@ type RankTrace struct {
 
 // Traces is the answer of /v1/trace.
 type Traces struct {
-	// What to add to times of records, which are CLOCK_MONOTONIC, to get the time since 1970; as it was when they were read.
+	// Add this to a record's time, which is CLOCK_MONOTONIC, to get the time since 1970. It was measured when the records were read.
 	WallOffsetNS int64   `json:"wall_offset_ns"`
 	Traces       []Trace `json:"traces"` // the latest last
 }

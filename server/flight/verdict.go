@@ -7,63 +7,63 @@ import (
 	"railhead/internal/wire"
 )
 
-// Health of a group.
+// Health is the state of a group's progress.
 type Health string
 
-// Healths. A group that has not formed yet, or is broken, is not judged by its ranks' operations.
+// Healths. For a group that has not formed yet, or is broken, the ranks' operations do not matter.
 const (
 	OK      Health = "ok"      // ranks are in operations, none of them for long
 	Idle    Health = "idle"    // no rank is in an operation
-	Stalled Health = "stalled" // a rank has been in one operation for longer than it should
+	Stalled Health = "stalled" // a rank has been in one operation for at least the stall time
 	Broken  Health = "broken"
 	Forming Health = "forming"
 )
 
-// Rank is what is known of one rank of a group.
+// Rank is the input of Judge for one rank of a group.
 type Rank struct {
 	Rank       rank.Local
-	Here       bool          // it holds the group
-	Stopped    bool          // its process does not run: stopped by a signal or a debugger, or a zombie
+	Here       bool          // the rank still holds the group
+	Stopped    bool          // the process does not run: stopped by a signal or a debugger, or a zombie
 	Op         wire.Op       // OpNone = between operations
-	Sequence   uint64        // of Op, else of its last operation
-	Collective uint64        // of Op, else of its last operation; 0 = none, or not known
-	WaitingFor rank.LocalSet // have not come
-	Since      int64         // when Op began, else when its last operation ended; monotonic, ns; 0 = not known
+	Sequence   uint64        // of Op, else of the last operation
+	Collective uint64        // of Op, else of the last operation; 0 = none, or not known
+	WaitingFor rank.LocalSet // ranks that have not arrived
+	Since      int64         // when Op began, else when the last operation ended; monotonic, ns; 0 = not known
 }
 
-// Verdict says how a group does.
+// Verdict is the health of a group, with the ranks that are behind and the ranks that wait for them.
 type Verdict struct {
 	State Health `json:"state"`
-	// Of a stalled group: the operation that ranks have been in for longest, and for how long. Of an idle one: since the last
-	// operation ended.
+	// Of a stalled group: the operation in which a rank has been longest, and for how long. Of an idle group: the time since the
+	// last operation ended.
 	Operation  string   `json:"operation,omitempty"`
 	Collective uint64   `json:"collective,omitempty"`
 	AgeMS      *int64   `json:"age_ms,omitempty"`
-	Behind     []Behind `json:"behind,omitempty"`  // of a stalled group: the ranks that keep it
-	Waiting    []Waiter `json:"waiting,omitempty"` // of a stalled group: the ranks that are kept
+	Behind     []Behind `json:"behind,omitempty"`  // of a stalled group: the roots of the wait-for chains
+	Waiting    []Waiter `json:"waiting,omitempty"` // of a stalled group: the ranks that wait for these, directly or not
 	Culprit    *int     `json:"culprit,omitempty"` // of a broken group
 	Text       string   `json:"text,omitempty"`    // all of this as a sentence
 }
 
-// Behind is a rank that others wait for and that waits for nobody itself.
+// Behind is the root of a wait-for chain: other ranks wait for it, and it waits for none.
 type Behind struct {
 	Rank      int    `json:"rank"`
 	How       How    `json:"how"`
-	Operation string `json:"operation,omitempty"` // that it is in, else its last one
+	Operation string `json:"operation,omitempty"` // the current one, else the last one
 	Sequence  uint64 `json:"sequence"`
-	AgeMS     *int64 `json:"age_ms,omitempty"` // how long it has been in that, else how long that has been over
+	AgeMS     *int64 `json:"age_ms,omitempty"` // since the current operation began, else since the last one ended
 }
 
-// How a rank is behind.
+// How is the way in which a rank is behind.
 type How string
 
 // Ways of being behind.
 const (
-	NotCalled    How = "not_called"   // it is between operations: the engine has not called the next one
-	Busy         How = "busy"         // it is in an operation and waits for nobody
-	Unresponsive How = "unresponsive" // its process does not run
-	Gone         How = "gone"         // its session has ended
-	Circle       How = "circle"       // all ranks that are waited for wait themselves
+	NotCalled    How = "not_called"   // between operations: the engine has not called the next one
+	Busy         How = "busy"         // in an operation, and not waiting for any rank
+	Unresponsive How = "unresponsive" // the process does not run
+	Gone         How = "gone"         // the session has ended
+	Circle       How = "circle"       // circular wait: no wait-for chain has a root
 )
 
 // Waiter is a rank that waits for others.
@@ -75,8 +75,8 @@ type Waiter struct {
 	AgeMS      *int64 `json:"age_ms,omitempty"`
 }
 
-// Judge says how a group does at the time now. Ranks may be in any order; what a rank waits for that is not among them, or
-// is itself, does not count.
+// Judge returns the verdict on a group at the time now. Ranks may be in any order. A wait for a rank that is not among them, or for
+// itself, is ignored.
 func Judge(ranks []Rank, now int64, stallAfter time.Duration) Verdict {
 	j := newJudgement(ranks, now)
 	oldest := j.oldest()
@@ -104,7 +104,7 @@ func Judge(ranks []Rank, now int64, stallAfter time.Duration) Verdict {
 
 type judgement struct {
 	ranks [rank.MaxPerNode]*Rank
-	all   rank.LocalSet // are there
+	all   rank.LocalSet // ranks with an entry in ranks
 	now   int64
 }
 
@@ -130,7 +130,8 @@ func (j *judgement) in(set rank.LocalSet) []*Rank {
 
 func inOperation(r *Rank) bool { return r.Here && r.Op != wire.OpNone }
 
-// waitsFor: what a rank whose process does not run has said of its waits is old, and nobody but itself keeps it.
+// waitsFor is the set of ranks that a rank waits for. It is empty for a stopped process: its entry is stale, and the stop itself is
+// what delays it.
 func (j *judgement) waitsFor(r *Rank) rank.LocalSet {
 	if !inOperation(r) || r.Stopped {
 		return 0
@@ -147,7 +148,7 @@ func (j *judgement) anyInOperation() bool {
 	return false
 }
 
-// oldest is the rank that has been in its operation for longest, of those where that is known.
+// oldest is the rank that has been in its operation longest, among those whose start is known.
 func (j *judgement) oldest() *Rank {
 	var oldest *Rank
 	for _, r := range j.in(j.all) {
@@ -175,7 +176,8 @@ func (j *judgement) idleFor() (least *int64) {
 	return least
 }
 
-// behind follows those who have waited for long to those who wait for nobody. kept is who waits for these, for however long.
+// behind follows the wait-for chains from the ranks that have waited for at least stallAfter to their roots. kept are all ranks that
+// wait for a root, directly or not, however short.
 func (j *judgement) behind(stallAfter time.Duration) (behind, kept rank.LocalSet, how How) {
 	var reached rank.LocalSet
 	for _, r := range j.in(j.all) {
@@ -211,7 +213,7 @@ func (j *judgement) behind(stallAfter time.Duration) (behind, kept rank.LocalSet
 	return behind, kept, ""
 }
 
-// leastFar is, of ranks that wait for each other in a circle, those in the earliest collective.
+// leastFar returns those ranks of a circular wait that are in the earliest collective.
 func (j *judgement) leastFar(set rank.LocalSet) (out rank.LocalSet) {
 	least := ^uint64(0)
 	for _, r := range j.in(set) {
@@ -244,8 +246,8 @@ func (j *judgement) describe(r *Rank, how How) Behind {
 	return b
 }
 
-// List is a set's ranks in order. Reports name world ranks, and a judgement is of a group that has all of its ranks on this node,
-// where local ones are the same.
+// List is a set's ranks in order. Reports name world ranks. Local ranks equal world ranks here, because a group that Judge is used
+// for has all its ranks on this node.
 func List(set rank.LocalSet) []int {
 	var out []int
 	for r := range set.All() {

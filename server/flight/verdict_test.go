@@ -53,11 +53,11 @@ func TestTheVerdictNamesTheRanksBehind(t *testing.T) {
 		{"they work", []Rank{in(0, 1), in(1, 0)}, OK, "", nil, ""},
 		{"no record is kept", []Rank{with(in(0, 0, 1), func(r *Rank) { r.Since = 0 }), {Rank: 1, Here: true}}, OK, "", nil, ""},
 		{"one has not called", []Rank{in(0, 20, 1), out(1, 21), in(2, 19, 1)}, Stalled, "1 not_called", []int{0, 2},
-			"stalled for 20s in all_reduce, collective 8; rank 1 is behind: it has called nothing since #9 ended 21s ago"},
-		{"one has never called", []Rank{in(0, 20, 1), {Rank: 1, Here: true}}, Stalled, "1 not_called", []int{0}, "rank 1 is behind: it has called nothing yet"},
+			"stalled for 20s in all_reduce, collective 8; rank 1 is behind: it has not called any operation since #9 ended 21s ago"},
+		{"one has never called", []Rank{in(0, 20, 1), {Rank: 1, Here: true}}, Stalled, "1 not_called", []int{0}, "rank 1 is behind: it has not called any operation yet"},
 		{"two have not called", []Rank{in(0, 6, 1, 2), out(1, 7), out(2, 7)}, Stalled, "1 not_called, 2 not_called", []int{0}, ""},
 		{"the one that others wait for waits itself", []Rank{in(0, 9, 1), in(1, 9, 2), in(2, 9, 3), out(3, 9)}, Stalled, "3 not_called", []int{0, 1, 2}, ""},
-		{"one is in an operation and waits for nobody", []Rank{in(0, 9, 1), in(1, 8)}, Stalled, "1 busy", []int{0}, "waits for nobody"},
+		{"one is in an operation and waits for nobody", []Rank{in(0, 9, 1), in(1, 8)}, Stalled, "1 busy", []int{0}, "waits for no rank"},
 		{"one is stopped in its sleep, and has not seen that another came", []Rank{in(0, 9, 1), with(in(1, 10, 2), func(r *Rank) { r.Stopped = true }), in(2, 9, 1)},
 			Stalled, "1 unresponsive", []int{0, 2}, ""},
 		{"one is stopped in the operation", []Rank{in(0, 9, 1), with(in(1, 8), func(r *Rank) { r.Stopped = true })}, Stalled, "1 unresponsive", []int{0},
@@ -71,7 +71,7 @@ func TestTheVerdictNamesTheRanksBehind(t *testing.T) {
 		{"those that have come to wait for the same just now", []Rank{in(0, 9, 1), out(1, 9), in(2, 1, 1), in(3, 0, 2)}, Stalled, "1 not_called",
 			[]int{0, 2, 3}, ""},
 		{"the one behind has been in it for longest", []Rank{in(0, 4, 1), in(1, 6), in(2, 4, 1)}, Stalled, "1 busy", []int{0, 2}, ""},
-		{"a circle", []Rank{in(0, 9, 1), in(1, 9, 0)}, Stalled, "0 circle, 1 circle", []int{0, 1}, "rank 0 waits in all_reduce #10 for ranks that wait for it"},
+		{"a circle", []Rank{in(0, 9, 1), in(1, 9, 0)}, Stalled, "0 circle, 1 circle", []int{0, 1}, "rank 0 is in a circular wait in all_reduce #10"},
 		{"a circle with one in an earlier collective", []Rank{in(0, 9, 1), with(in(1, 9, 0), func(r *Rank) { r.Collective = 7 })}, Stalled, "1 circle",
 			[]int{0, 1}, ""},
 		{"masks of nonsense", []Rank{with(in(0, 9), func(r *Rank) { r.WaitingFor = ^rank.LocalSet(0) }), out(1, 9)}, Stalled, "1 not_called", []int{0}, ""},
@@ -117,8 +117,8 @@ func TestASentenceNamesAFewRanksOnly(t *testing.T) {
 	}
 }
 
-// A group in which some have not called and everybody else waits for exactly those, or for others who wait: whoever is said to
-// be behind has not called, everybody who keeps a long waiter is named, in whatever order the ranks are given.
+// In this group some ranks have not called, and every other rank waits for those or for ranks that wait. Exactly the ranks that have
+// not called and that delay a long waiter are reported as behind, in whatever order the ranks are given.
 func TestTheRanksBehindAreThoseThatKeepTheOthers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		world := rapid.IntRange(2, 64).Draw(t, "world")
@@ -160,7 +160,7 @@ func TestTheRanksBehindAreThoseThatKeepTheOthers(t *testing.T) {
 	})
 }
 
-// Whatever ranks say, the verdict is one of the states and names ranks of the group, each at most once in each list.
+// For any input the verdict is one of the states and names ranks of the group, each at most once in each list.
 func TestNoLinesOfRanksBreakTheVerdict(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ranks := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Rank {

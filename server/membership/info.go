@@ -61,7 +61,7 @@ type RankInfo struct {
 	Rank    int       `json:"rank"`
 	PID     int       `json:"pid"`
 	Session SessionID `json:"session,omitempty"`
-	State   string    `json:"state"` // joined, attached, away (of a group that was taken over: not back yet), gone
+	State   string    `json:"state"` // joined, attached, away (in a group that was taken over: not back yet), gone
 	// The remaining fields come from shared memory; package group fills them in.
 	Operation  string `json:"operation,omitempty"`
 	Sequence   uint64 `json:"sequence,omitempty"`

@@ -62,7 +62,7 @@ func TestStatusSaysWhoIsBehind(t *testing.T) {
 	printStatus(&out, statusWith(&v, &age))
 	for _, want := range []string{
 		`group "g" #1: ready, 2 ranks, 0 bytes in 0 windows; stalled`,
-		"  stalled for 9s in barrier, collective 4; rank 1 is behind: it has called nothing since #3 ended 9s ago\n",
+		"  stalled for 9s in barrier, collective 4; rank 1 is behind: it has not called any operation since #3 ended 9s ago\n",
 		"7s",
 	} {
 		if !strings.Contains(out.String(), want) {
