@@ -12,7 +12,7 @@ import (
 	"railhead/server/session"
 )
 
-// clientFile is memory that a client owns, on its way to the other ranks. The descriptor is closed with the last reference.
+// clientFile is the descriptor of a client's memory, to be sent to the other ranks. It is closed with the last reference.
 type clientFile struct {
 	mu   sync.Mutex
 	fd   int
@@ -41,7 +41,7 @@ func (f *clientFile) Release() error {
 	return unix.Close(f.fd)
 }
 
-// clientFiles are the clients' files by the numbers that the machine knows them by. Any goroutine.
+// clientFiles are the clients' files by FileID. Any goroutine.
 type clientFiles struct {
 	mu   sync.Mutex
 	last membership.FileID
@@ -66,7 +66,7 @@ func (f *clientFiles) get(id membership.FileID) *clientFile {
 	return f.held[id]
 }
 
-// take gives a descriptor out of the table to the caller, -1 when it is not there.
+// take removes a descriptor from the table and hands it to the caller, -1 if it is not there.
 func (f *clientFiles) take(id membership.FileID) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,7 +78,7 @@ func (f *clientFiles) take(id membership.FileID) int {
 	return file.fd
 }
 
-// close lets a file go; messages that carry it and are not sent yet keep it.
+// close drops the table's reference to a file; unsent messages that carry the file keep theirs.
 func (f *clientFiles) close(id membership.FileID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,7 +88,7 @@ func (f *clientFiles) close(id membership.FileID) {
 	}
 }
 
-// closeAll is for the end, when no goroutine is left that could close them: their events may never have reached the core.
+// closeAll closes the files whose events never reached the core. It runs at the end, when no other goroutine uses the table.
 func (f *clientFiles) closeAll() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,8 +98,8 @@ func (f *clientFiles) closeAll() {
 	f.held = nil
 }
 
-// takeMemory decides, on the session's goroutine, whether a client's descriptor may go to the other ranks. One that may not
-// is closed, and the message becomes that of a rank whose memory cannot be shared.
+// takeMemory decides, on the session's goroutine, whether a client's descriptor may be sent to the other ranks. If not, it closes the
+// descriptor and returns a RegisterPrivate in place of the message.
 func (g *Groups) takeMemory(s *session.Session, r *wire.Register, fd int) (wire.Message, membership.FileID) {
 	err := checkShareable(fd, r.FdOffset, r.Bytes)
 	if err == nil {
@@ -113,9 +113,9 @@ func (g *Groups) takeMemory(s *session.Session, r *wire.Register, fd int) (wire.
 	}, 0
 }
 
-// checkShareable: the others can map bytes at offset for reading and writing, and nobody can cut the file short beneath
-// them, which would make their accesses a SIGBUS. The seals come first: they are memory's own, and nothing else is asked of a
-// file that may be on a file system of the client's.
+// checkShareable checks that other ranks can map bytes at offset for reading and writing, and that no process can shrink the file,
+// which would turn their accesses into SIGBUS. It reads the seals first: only memory file systems have them, and no other call is made on a file
+// that may be on a file system that the client controls.
 func checkShareable(fd int, offset, bytes uint64) error {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {

@@ -11,20 +11,21 @@ import (
 	"railhead/symm"
 )
 
-// Bounds of what the daemon holds and remembers.
+// Bounds of the daemon's groups and its history.
 const (
 	Max        = 1024 // groups at a time
-	maxHistory = 64   // ended groups that reports remember
+	maxHistory = 64   // ended groups kept for reports
 
-	MaxTraces    = 8               // ended groups whose flight record is remembered,
+	MaxTraces    = 8               // ended groups whose flight record is kept,
 	EndedRecords = 64              // and how many operations of each rank
-	StallAfter   = 5 * time.Second // in one operation, and a group counts as stalled
+	StallAfter   = 5 * time.Second // a group counts as stalled once a rank has been in one operation for this long
 )
 
 const defaultHeapBytes = 16 << 30 // address space of a rank's windows; pages come with windows only
 
-// groupsPerMS is how many groups a daemon could form in a millisecond, and more. So their numbers go on above those of the
-// daemons before, which the ranks of their groups bring along, and which are in the names of split groups.
+// groupsPerMS is more groups than a daemon can form in a millisecond. The first number of a daemon's groups is derived from the time,
+// so that its numbers are above those of earlier daemons, which ranks that come back still use and which are in the names of split
+// groups.
 const groupsPerMS = 64
 
 func machineConfig(start time.Time) membership.Config {
@@ -47,7 +48,7 @@ func machineConfig(start time.Time) membership.Config {
 	}
 }
 
-// ScratchBytes is the part of a heap that holds no windows.
+// ScratchBytes is the size of the part of a heap that holds no windows.
 func ScratchBytes() (scratch uint64) {
 	for world := 1; world <= rank.MaxPerNode; world++ {
 		scratch = max(scratch, wire.ScratchNeed(world, plan.BlockBytes, plan.BroadcastSlotBytes, plan.PipeSlotBytes(world)))

@@ -10,7 +10,7 @@ import (
 	"railhead/server/membership"
 )
 
-// writeControlHeader fills in the header, and which rank each line is of, before anybody else can see it.
+// writeControlHeader fills in the header and the rank of each line, before any rank has the segment.
 func (m *memory) writeControlHeader(a membership.CreateGroup) {
 	h := wire.ControlHeader{
 		Magic: wire.ControlMagic, Version: wire.ControlVersion, World: uint32(a.World), Group: uint64(a.Group), Incarnation: a.Incarnation,
@@ -24,10 +24,10 @@ func (m *memory) writeControlHeader(a membership.CreateGroup) {
 	}
 }
 
-// line is where a rank's line begins.
+// line is the offset of a rank's line.
 func (m *memory) line(r rank.Local) uint64 { return m.parts.Lines.At(int(r)) }
 
-// rankOf is the world rank of a local one, and localOf the local one of a world rank, rank.None where it is not of this node. All
+// rankOf is the world rank of a local rank. localOf is the local rank of a world rank, rank.None if that is not on this node. All
 // ranks of a group are on this node: see membership.
 func (m *memory) rankOf(r rank.Local) rank.World { return rank.World(r) }
 
@@ -38,22 +38,21 @@ func (m *memory) localOf(r rank.World) rank.Local {
 	return rank.Local(r)
 }
 
-// poison breaks the group unless it is broken already, and wakes everybody who waits in it. Any goroutine, as long as
-// the memory is held.
+// poison sets the abort word unless it is already set, and wakes all ranks that wait in the group. Any goroutine, as long as the memory
+// is held.
 func (m *memory) poison(a wire.Abort) {
 	if culprit := m.localOf(a.Culprit); a.Op == wire.OpNone && culprit >= 0 {
 		a.Op = m.operation(culprit)
 	}
-	// Ranks poll the low half alone: a word in which that is 0 has broken nothing yet, whoever wrote the rest.
+	// Ranks poll the low half alone: a word whose low half is 0 counts as unset, whatever the high half is.
 	for old := uint64(0); !wire.IsBroken(old) && !atomic.CompareAndSwapUint64(m.abort, old, a.Word()); {
 		old = atomic.LoadUint64(m.abort)
 	}
 	lease.WakeAll(m.mapping.Word32(wire.AbortOffset))
 }
 
-// rootOfWaitChain is the root of the wait-for chain that begins at a late rank: each rank waits for the next, the last one for nobody.
-// What a rank that was stopped in its sleep has said may be old: where the chain is a circle, the rank that has begun the fewest
-// operations is the one that does not go on. Ranks may write anything there.
+// rootOfWaitChain is the root of the wait-for chain that begins at a late rank. The line of a rank that was stopped in its sleep may be
+// stale, so the chain can be a cycle: its root is then the rank that has begun the fewest operations. Ranks may write anything there.
 func (m *memory) rootOfWaitChain(late rank.Local) rank.Local {
 	var seen rank.LocalSet
 	begun := func(r rank.Local) uint64 { return atomic.LoadUint64(m.mapping.Word64(m.line(r) + wire.SeqOffset)) }
@@ -74,12 +73,12 @@ func (m *memory) rootOfWaitChain(late rank.Local) rank.Local {
 	return behind
 }
 
-// operation is what the rank says it is doing. It may write anything there.
+// operation is the current operation in the rank's line. The rank may write anything there.
 func (m *memory) operation(r rank.Local) wire.Op {
 	return wire.Op(atomic.LoadUint32(m.mapping.Word32(m.line(r) + wire.OpOffset)))
 }
 
-// waitingFor is whom the rank says it waits for; the same.
+// waitingFor is the set of ranks that the rank's line says it waits for. The rank may write anything there.
 func (m *memory) waitingFor(r rank.Local) rank.LocalSet {
 	return rank.LocalSet(atomic.LoadUint64(m.mapping.Word64(m.line(r) + wire.WaitingForOffset)))
 }

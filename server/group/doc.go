@@ -1,9 +1,9 @@
-// Package group holds this node's groups: the machine of package membership decides, and this package carries out what it
-// decides, with memory, leases and messages.
+// Package group runs this node's groups: it carries out the outputs of the machine of package membership, with memory, leases and
+// messages.
 //
 // It owns the groups' memory (control segments, mapped here, and heaps, which the daemon never maps), the ledgers, the choice
-// of algorithms, the watchers of leases, the descriptors that clients have sent, and what reports read from shared memory.
-// It must never touch a rank's data, and never decide who belongs to which group. It trusts nothing that it reads from a
+// of algorithms, the watchers of leases, the clients' descriptors, and the reading of shared memory for reports.
+// It must never touch a rank's data, and never decide which ranks are in a group. It trusts nothing that it reads from a
 // control segment: ranks can write there.
 //
 // Everything runs on the core's goroutine, except where a function says otherwise.

@@ -8,7 +8,7 @@ import (
 	"railhead/server/membership"
 )
 
-// EPCounters are a rank's counters of MoE dispatch and combine, as far as they are in use.
+// EPCounters are a rank's counters of MoE dispatch and combine, cut to the ranks and experts in use.
 type EPCounters struct {
 	Rank                                            int
 	Dispatches, Combines, Tokens, Copies, FlagBytes uint64
@@ -17,11 +17,11 @@ type EPCounters struct {
 	Routed, Received                                []uint64 // by physical expert
 }
 
-// EPReasons name what took no part, in the order of the counters; a call's report has the same names.
+// EPReasons name the reasons for which input was dropped, in the order of the counters. A call's report has the same names.
 var EPReasons = [wire.EPDropped]string{"invalid_ids", "duplicate_ids", "excess_tokens", "non_finite", "over_capacity", "lost_copies"}
 
-// epUsed says how many experts a rank's counters are in use for, and whether they are at all. Memory of a rank that uses no MoE
-// is not touched: reading a page would allocate it.
+// epUsed returns the number of experts in use in a rank's counters, and whether the rank uses MoE. It does not touch the counters of a
+// rank that uses no MoE: reading a page would allocate it.
 func (m *memory) epUsed(rank int) (experts int, ok bool) {
 	begin := m.parts.Counters.At(rank)
 	if written, err := m.control.HasData(begin, wire.EPRoutedOffset); err != nil || !written {
@@ -32,7 +32,7 @@ func (m *memory) epUsed(rank int) (experts int, ok bool) {
 	return int(min(n, wire.MaxExperts)), n != 0 || dispatches != 0
 }
 
-// usesEP says whether a rank of the group has counted anything.
+// usesEP reports whether a rank of the group uses MoE.
 func (m *memory) usesEP() bool {
 	counters := m.parts.Counters
 	written, err := m.control.HasData(counters.Offset, counters.Bytes())
@@ -44,7 +44,7 @@ func (m *memory) usesEP() bool {
 	return false
 }
 
-// epRank reads a rank's counters; ok is false where there are none. The rank may write anything there, at any time.
+// epRank reads a rank's counters; ok is false if there are none. The rank may write anything there, at any time.
 func (m *memory) epRank(rank int) (c EPCounters, ok bool) {
 	experts, ok := m.epUsed(rank)
 	if !ok {
@@ -67,14 +67,14 @@ func (m *memory) epRank(rank int) (c EPCounters, ok bool) {
 	}, true
 }
 
-// EPGroup is a group that uses MoE, with the counters of those of its ranks that have some.
+// EPGroup is a group that uses MoE, with the counters of the ranks that have some.
 type EPGroup struct {
 	Name  string
 	Ranks []EPCounters
 }
 
-// Load is how many token copies all ranks' routers have sent to each physical expert. Sums of counters that are none of the
-// library's must not wrap: they are floating point.
+// Load is the number of token copies that all ranks' routers have sent to each physical expert. The sums are floating point, so that
+// counters with arbitrary values do not wrap.
 func (g *EPGroup) Load() []float64 {
 	var total []float64
 	for i := range g.Ranks {
@@ -88,7 +88,7 @@ func (g *EPGroup) Load() []float64 {
 	return total
 }
 
-// Summary is nil of a group that uses no MoE.
+// Summary is nil for a group that uses no MoE.
 func (g *EPGroup) Summary() *membership.MoEInfo {
 	if g == nil {
 		return nil
@@ -113,7 +113,7 @@ func (g *EPGroup) Summary() *membership.MoEInfo {
 	return out
 }
 
-// EP is nil where the group has ended, or uses no MoE.
+// EP is nil if the group has ended or uses no MoE.
 func (g *Groups) EP(id membership.GroupID) *EPGroup {
 	m := g.memory[id]
 	if m == nil {
@@ -131,8 +131,8 @@ func (g *Groups) EP(id membership.GroupID) *EPGroup {
 	return out
 }
 
-// UsingEP are the groups that use MoE, the oldest first, and of several with one name the newest: a broken group lives on until
-// its last rank has let go, while the next one of its name works.
+// UsingEP are the groups that use MoE, the oldest first. Of several groups with one name it has only the newest: a broken group exists
+// until its last rank has left it, beside the next group of its name.
 func (g *Groups) UsingEP() []membership.GroupID {
 	newest := map[string]membership.GroupID{}
 	for id, m := range g.memory {

@@ -66,7 +66,7 @@ func (g *Groups) createGroup(a membership.CreateGroup) []membership.Action {
 	return g.machine.GroupCreated(time.Now(), a.Group, nil)
 }
 
-// keep makes memory a group's, and watches its ranks.
+// keep stores a group's memory and starts the watch of its ranks' leases.
 func (g *Groups) keep(id membership.GroupID, m *memory) {
 	g.memory[id], g.segments[m.file] = m, id
 	m.watch(watchEvents{
@@ -93,12 +93,12 @@ func (g *Groups) send(a membership.Send) {
 		g.observer.ErrorSent(e.Code)
 	}
 	if !s.Enqueue(out) {
-		g.log.Warn("a client does not take its messages; its session ends", "session", s.ID(), "pid", s.PID())
+		g.log.Warn("a client does not read its messages; its session ends", "session", s.ID(), "pid", s.PID())
 		g.core.Overrun(s)
 	}
 }
 
-// descriptorOf is what a message carries, nil when it is gone.
+// descriptorOf is the descriptor that a message carries, nil if it is gone.
 func (g *Groups) descriptorOf(a membership.Send) session.Descriptor {
 	if a.FD == membership.ClientFD {
 		if f := g.files.get(a.File); f != nil {

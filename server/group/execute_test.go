@@ -45,7 +45,7 @@ func (unobserved) RankReannounced()          {}
 func (unobserved) LeaseDied()                {}
 func (unobserved) ErrorSent(wire.Result)     {}
 
-// Whoever is told how a set-up call ended, a daemon that takes over in that moment knows it too.
+// When a rank is sent the outcome of a set-up call, a daemon that takes over at that moment finds the outcome in the ledger.
 func TestNoAnswerIsSentBeforeTheLedgerHasTheOutcome(t *testing.T) {
 	core := &fakeCore{t: t, posted: make(chan func(), 8)}
 	g, err := New(Config{Core: core, Observer: unobserved{}, Log: noLog, TuneDir: t.TempDir(), Started: time.Now()})

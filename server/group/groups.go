@@ -13,11 +13,11 @@ import (
 	"railhead/symm"
 )
 
-// Core is what the groups need of the daemon's core.
+// Core is the part of the daemon's core that the groups use.
 type Core interface {
 	Post(f func())                          // any goroutine: f runs on the core's, unless the daemon ends before
 	Session(id session.ID) *session.Session // nil = it has ended
-	Overrun(s *session.Session)             // its queue is full: the session ends when this event has been dealt with
+	Overrun(s *session.Session)             // the session's queue is full: the session ends after this event
 }
 
 // Observer counts what happens.
@@ -49,19 +49,19 @@ type Groups struct {
 	machine  *membership.Machine
 	memory   map[membership.GroupID]*memory
 	segments map[symm.FileID]membership.GroupID // whose control segment a file is
-	adopting *memory                            // of a group that the machine may take over
+	adopting *memory                            // memory of a group that the machine may take over
 	traces   []flight.Trace                     // of groups that have ended, the latest last
 	planner  *planner
 	files    clientFiles
-	wg       sync.WaitGroup // of goroutines that let memory go, or give pages back
+	wg       sync.WaitGroup // goroutines that release memory or pages
 
 	life        context.Context // ends with Close
 	endLife     context.CancelFunc
 	punching    chan struct{}               // has an element for each punch that runs
-	beforePunch func(id membership.GroupID) // tests hold punches up; nil = nothing to do
+	beforePunch func(id membership.GroupID) // for tests that delay punches; nil = nothing to do
 }
 
-// New returns no groups yet. The caller does not use it before Core works.
+// New returns an empty Groups. The caller must not use it before Core runs.
 func New(c Config) (*Groups, error) {
 	g := &Groups{
 		core: c.Core, observer: c.Observer, log: c.Log, planner: newPlanner(c.TuneDir, c.Log),
@@ -76,19 +76,19 @@ func New(c Config) (*Groups, error) {
 	return g, err
 }
 
-// NextDeadline is when Tick has something to do; ok is false when nothing waits.
+// NextDeadline is the time of the next Tick that is needed; ok is false if there is none.
 func (g *Groups) NextDeadline() (at time.Time, ok bool) { return g.machine.NextDeadline() }
 
-// Tick fails what has passed its deadline.
+// Tick fails every group and call whose deadline has passed.
 func (g *Groups) Tick(now time.Time) { g.do(g.machine.Tick(now)) }
 
 // Drain refuses new groups from now on.
 func (g *Groups) Drain() { g.machine.Drain() }
 
-// Count is the number of groups that somebody holds, and of ranks that have not come back to this daemon.
+// Count is the number of groups that a rank holds, and the number of ranks that have not come back to this daemon.
 func (g *Groups) Count() (held, away int) { return g.machine.Groups(), g.machine.Away() }
 
-// Close lets go of everything. Groups are not broken by it: their ranks go on without the daemon.
+// Close releases all memory and descriptors. It does not break groups: their ranks go on without the daemon.
 func (g *Groups) Close() {
 	g.endLife()
 	for id, m := range g.memory {
@@ -103,13 +103,13 @@ func (g *Groups) Wait() {
 	g.files.closeAll()
 }
 
-// Asker runs f on the core's goroutine and waits for it. After an error f may still run, later.
+// Asker runs f on the core's goroutine and waits for it. After an error, f may still run later.
 type Asker interface {
 	Ask(ctx context.Context, f func(*Groups)) error
 }
 
-// AskFor asks about the groups, for as long as an answer may take. It fills a fresh value and hands it over, so that an answer
-// that comes too late touches nothing of the caller's.
+// AskFor asks the core about the groups and waits at most AnswerTimeout. The answer is a fresh value, so that a late answer does not
+// write to the caller's memory.
 func AskFor[T any](a Asker, what func(*Groups) T) (T, error) {
 	wait, cancel := context.WithTimeout(context.Background(), AnswerTimeout)
 	defer cancel()

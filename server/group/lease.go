@@ -30,8 +30,8 @@ func (m *memory) watchEvery(rescan time.Duration, e watchEvents) {
 	})}
 	for r := range rank.First(m.world).All() {
 		watched = append(watched, lease.Of(m.leaseWord(r), func() {
-			// At once, not by way of the core's queue: this is what the other ranks wait for. But a rank that has called finalize may
-			// die without harm; the core knows.
+			// Poison here, not through the core's queue: the other ranks wait for the abort word. The death of a rank that has called
+			// finalize may be harmless; the core decides that.
 			if m.operation(r) != wire.OpFinalize {
 				m.poison(wire.Abort{Code: wire.ResultRankDead, Culprit: m.rankOf(r), Reporter: rank.None})
 			}
@@ -41,7 +41,7 @@ func (m *memory) watchEvery(rescan time.Duration, e watchEvents) {
 	m.watcher = lease.Start(rescan, e.failed, watched...)
 }
 
-// leaseIsLost says whether the kernel has marked a rank's lease.
+// leaseIsLost reports whether the kernel has marked a rank's lease.
 func (m *memory) leaseIsLost(r rank.Local) bool {
 	return r >= 0 && int(r) < m.world && atomic.LoadUint32(m.leaseWord(r))&wire.LeaseOwnerDied != 0
 }
@@ -57,13 +57,13 @@ func (g *Groups) rootOfWaitChain(id membership.GroupID, late rank.Local) rank.Lo
 	return late
 }
 
-// toldDeaths takes in deaths that watchers have told the ranks of, while what they posted still waits in the core's queue: the
-// first death breaks a group, and the daemon is to name the same rank as the others do.
+// toldDeaths handles deaths that watchers have written into abort words while their events are still in the core's queue. The first
+// death breaks a group, and the daemon must name the same culprit as the abort word.
 func (g *Groups) toldDeaths() {
 	for id, m := range g.memory {
 		a, broken := wire.ParseAbort(atomic.LoadUint64(m.abort))
 		if broken && a.Code == wire.ResultRankDead && a.Reporter < 0 && m.leaseIsLost(m.localOf(a.Culprit)) {
-			g.do(g.machine.LeaseLost(id, m.localOf(a.Culprit), false)) // of one that finalizes the watcher tells nobody
+			g.do(g.machine.LeaseLost(id, m.localOf(a.Culprit), false)) // the watcher does not poison for a rank that finalizes
 		}
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"railhead/symm"
 )
 
-// The ledger of a group (internal/wire): what this daemon's successor will know of it. This process may be killed between
-// any two stores, so the end of a call is one store, of the word that says how many have ended.
+// The ledger of a group (internal/wire) is what a successor daemon knows of the group. This process may be killed between any two
+// stores, so a call ends with a single store: that of the number of ended calls.
 
-// writeLedger fills in what never changes, before anybody else can see it.
+// writeLedger fills in the constant fields, before any rank has the segment.
 func (m *memory) writeLedger(a membership.CreateGroup) {
 	l := &m.ledger
 	l.HeapBytes, l.ScratchBytes, l.ReduceGroup = a.HeapBytes, a.ScratchBytes, a.ReduceGroup
@@ -33,7 +33,7 @@ func (m *memory) writeLedger(a membership.CreateGroup) {
 	}
 }
 
-// conclude writes down how a set-up call ended. Its answers are sent after that: the core does one after the other.
+// conclude writes the outcome of a set-up call. The core sends the answers after that.
 func (m *memory) conclude(o *wire.Outcome) {
 	b, err := binary.Append(nil, binary.LittleEndian, o)
 	if err != nil {
@@ -41,7 +41,7 @@ func (m *memory) conclude(o *wire.Outcome) {
 	}
 	m.ended++
 	copy(m.mapping.Bytes(m.parts.OutcomeOffset(m.ended), uint64(len(b))), b)
-	// Release: whoever reads the number (acquire) finds the outcome whole. From this store on the call has ended.
+	// Release: a reader that loads the number (acquire) sees the whole outcome. The call has ended from this store on.
 	atomic.StoreUint64(m.endedWord(), m.ended)
 	m.apply(o)
 }
@@ -50,12 +50,12 @@ func (m *memory) endedWord() *uint64 {
 	return m.mapping.Word64(m.parts.Ledger.Offset + wire.EndedOffset)
 }
 
-// apply brings the tables up to an outcome. Where they are it changes nothing.
+// apply updates the tables to an outcome. It is idempotent.
 func (m *memory) apply(o *wire.Outcome) {
 	switch {
 	case o.Code != wire.ResultOK:
 	case o.Op == wire.OpWindowAlloc:
-		// A rank may have written the outcome that is applied once more: a window that cannot be is none.
+		// The outcome that is applied again after a restart may have been overwritten by a rank: an invalid window is skipped.
 		if entry, err := m.ledger.WindowEntry(o.Offset, o.Bytes, o.Memory); err == nil {
 			m.enterWindow(entry)
 		}
@@ -70,7 +70,7 @@ func (m *memory) apply(o *wire.Outcome) {
 	}
 }
 
-// enterWindow stores a window in the first empty slot, unless it is there.
+// enterWindow stores a window in the first empty slot, unless the table already has it.
 func (m *memory) enterWindow(entry uint64) {
 	var empty *uint64
 	for slot := range wire.MaxWindows {
@@ -113,9 +113,8 @@ func (m *memory) liveWord(number uint32) *uint32 {
 	return m.mapping.Word32(m.parts.Regions.At(int(number)) + wire.LiveOffset)
 }
 
-// adoptMemory takes over the control segment of another daemon's group, and reads what the ledger says. It takes the segment
-// over, whatever comes of it. Any rank may have written anything there, and may go on doing so: everything is read once, and
-// checked here or by the machine.
+// adoptMemory maps the control segment of an earlier daemon's group and reads its ledger. It owns the segment from then on, also after
+// an error. A rank may write anything there, at any time: everything is read once, then checked here or by the machine.
 func adoptMemory(control *symm.Segment, world int) (m *memory, r *membership.Recovered, err error) {
 	m = &memory{world: world, control: control, heaps: make([]*symm.Segment, world)}
 	defer func() {
@@ -140,7 +139,7 @@ func adoptMemory(control *symm.Segment, world int) (m *memory, r *membership.Rec
 	return m, r, nil
 }
 
-// readRing is the order that the last daemon gave the ranks, for reports.
+// readRing reads the ring order that the last daemon chose, for reports.
 func readRing(b []byte, world int) (ring []int) {
 	var plans wire.Plans
 	if _, err := binary.Decode(b, binary.LittleEndian, &plans); err != nil {
@@ -180,7 +179,7 @@ func (m *memory) readLedger() (*membership.Recovered, error) {
 	}
 	m.ledger = l
 	if l.Ended != m.ended {
-		return nil, errors.New("the ledger changes, while it has no daemon")
+		return nil, errors.New("the ledger changes although no daemon writes it")
 	}
 	last := l.Last()
 	m.apply(last)

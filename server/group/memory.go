@@ -14,13 +14,13 @@ type memory struct {
 	group   membership.CreateGroup
 	world   int // ranks of this node, which is all of them
 	parts   wire.Parts
-	ledger  wire.Ledger // what it says that never changes
+	ledger  wire.Ledger // its constant fields
 	ring    []int       // the rank at each place
 	control *symm.Segment
 	mapping *symm.Mapping
 	file    symm.FileID     // of the control segment
-	heaps   []*symm.Segment // by local rank; nil = it has not come back, of a group that was taken over
-	ended   uint64          // set-up calls that have ended, as the ledger says
+	heaps   []*symm.Segment // by local rank; nil = in a group that was taken over, the rank has not come back
+	ended   uint64          // number of ended set-up calls in the ledger
 	abort   *uint64
 	watcher *lease.Watcher
 	punches []punch // the first is under way
@@ -58,7 +58,7 @@ func newMemory(a membership.CreateGroup) (m *memory, err error) {
 	return m, nil
 }
 
-// release drops the daemon's hold; the memory lives on in the ranks that still map it.
+// release drops the daemon's references. The memory exists as long as a rank maps it.
 func (m *memory) release() {
 	if m.watcher != nil {
 		m.watcher.Stop()
@@ -76,7 +76,7 @@ func (m *memory) release() {
 	}
 }
 
-// committed is the memory that the ranks' heaps hold, in bytes.
+// committed is the number of bytes with pages in the ranks' heaps.
 func (m *memory) committed() uint64 {
 	var total uint64
 	for _, h := range m.heaps {

@@ -10,7 +10,7 @@ import (
 	"railhead/server/session"
 )
 
-// Handlers implements session.Family: what ranks of groups send.
+// Handlers implements session.Family: the messages that ranks of groups send.
 func (g *Groups) Handlers() []session.Handler {
 	m := g.machine
 	return []session.Handler{
@@ -34,7 +34,7 @@ func (g *Groups) Handlers() []session.Handler {
 	}
 }
 
-// from is where a message comes from, and what came with it.
+// from is the sender of a message, and the file that came with it.
 type from struct {
 	now     time.Time
 	id      membership.SessionID

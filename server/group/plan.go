@@ -16,15 +16,15 @@ import (
 	"railhead/server/membership"
 )
 
-// planner decides which algorithms a group runs, by what is known of the machine.
+// planner chooses the algorithms of a group from the machine's topology and tuning table.
 type planner struct {
 	graph       *topo.Graph // nil: the machine could not be read
 	fingerprint string
-	table       *tuner.Table // nil: nothing was measured, or the table cannot be used
-	refused     string       // why it cannot
+	table       *tuner.Table // nil: there is no table for this machine, or it cannot be used
+	refused     string       // why it cannot be used
 }
 
-// newPlanner reads the machine, and the table that was measured on one like it. Neither is needed: the daemon serves without.
+// newPlanner reads the machine's topology and the tuning table for it. The daemon works without either.
 func newPlanner(tuneDir string, log *slog.Logger) *planner {
 	p := &planner{}
 	var err error
@@ -47,11 +47,11 @@ func newPlanner(tuneDir string, log *slog.Logger) *planner {
 	return p
 }
 
-// Tuning is what the choice of algorithms goes by.
+// Tuning describes the table by which algorithms are chosen.
 type Tuning struct {
 	Fingerprint string `json:"fingerprint,omitempty"` // of the machine
 	Entries     int    `json:"entries"`               // of the tuning table; 0 = the default thresholds decide
-	Refused     string `json:"refused,omitempty"`     // why a table that is there is not used
+	Refused     string `json:"refused,omitempty"`     // why an existing table is not used
 }
 
 // Tuning does not change while the daemon runs. Any goroutine.
@@ -65,7 +65,7 @@ func (p *planner) info() Tuning {
 	return i
 }
 
-// checkForcing reads RAILHEAD_ALGO as a rank has it, and gives it in its short form.
+// checkForcing parses a rank's RAILHEAD_ALGO and returns its canonical form.
 func checkForcing(text string) (string, error) {
 	f, err := tuner.ParseForcing(text, plan.Algorithms())
 	if err != nil {
@@ -74,8 +74,8 @@ func checkForcing(text string) (string, error) {
 	return f.String(), nil
 }
 
-// writePlans decides which algorithms a new group runs, and writes the plans into its control segment, before any rank has that.
-// They never change, so all ranks read the same.
+// writePlans chooses the algorithms of a new group and writes the plans into its control segment, before any rank has the segment.
+// Plans never change, so all ranks read the same.
 func (p *planner) writePlans(m *memory) error {
 	plans, err := p.plansOf(m.group)
 	if err != nil {
@@ -103,7 +103,7 @@ func (p *planner) plansOf(a membership.CreateGroup) (wire.Plans, error) {
 	})
 }
 
-// order is a ring of near neighbours; that of the ranks where it is not known where they run.
+// order is a ring of near neighbours. If the ranks' CPUs are not known, it is the order of ranks.
 func (p *planner) order(ranks []wire.CPUMask) []int {
 	order := make([]int, len(ranks))
 	cpus := make([]topo.CPUSet, len(ranks))

@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	// punchers is how many groups' pages are given back at the same time. Each keeps a processor in the kernel.
+	// punchers is the number of groups whose pages are released at the same time. Each occupies a processor in the kernel.
 	punchers = 2
-	// Between pieces of these sizes a puncher sees that it is to end. Pages of a freed window are all there; those of a sweep are few.
+	// A puncher checks for its end between pieces of these sizes. A freed window has all its pages; a swept range has few.
 	punchBytes = 64 << 20
 	sweepBytes = 1 << 30
 )
 
-// punch gives back the pages of ranges of some heaps. It takes its time by the pages, so it is done away from the core.
+// punch releases the pages of ranges of some heaps. Its time grows with the number of pages, so it does not run on the core.
 type punch struct {
 	heaps  []*symm.Segment // nil = not there
 	ranges []symm.Window
 	sweep  bool // the ranges are large, and most have no pages
 }
 
-// punch queues a punch behind the others of its group, of which one is under way at a time. There can be as many as the group has
-// windows and heaps: new windows wait for all of them.
+// punch queues a punch of a group. One punch of a group runs at a time. The queue is bounded by the group's windows and heaps, because
+// new windows wait for all punches.
 func (g *Groups) punch(id membership.GroupID, m *memory, p punch) {
 	if m.punches = append(m.punches, p); len(m.punches) == 1 {
 		g.startPunch(id, m)
@@ -40,7 +40,7 @@ func (g *Groups) startPunch(id membership.GroupID, m *memory) {
 	})
 }
 
-// runPunch runs on a goroutine of its own. After Close the next daemon does what is left, when the heaps come back.
+// runPunch runs on its own goroutine. After Close, the next daemon does the remaining work when the heaps come back.
 func (g *Groups) runPunch(id membership.GroupID, p punch) error {
 	select {
 	case g.punching <- struct{}{}:
@@ -59,7 +59,7 @@ func (g *Groups) punched(id membership.GroupID, m *memory, err error) {
 		return // its group has gone, and with it its heaps
 	}
 	if err != nil {
-		g.log.Error("pages that no window has stay", "group", id, "error", err)
+		g.log.Error("cannot release pages that belong to no window", "group", id, "error", err)
 	}
 	if m.punches = m.punches[1:]; len(m.punches) > 0 {
 		g.startPunch(id, m)

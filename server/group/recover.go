@@ -10,10 +10,10 @@ import (
 	"railhead/symm"
 )
 
-// Taking over the groups of a daemon that is gone. All of it runs on the core's goroutine.
+// Taking over the groups of an earlier daemon. Everything here runs on the core's goroutine.
 
-// reannounce: a rank of a working group comes back. Its control segment says which group: the one that has the same file, or
-// one that this daemon does not know yet.
+// reannounce: a rank of a group that is ready comes back. Its control segment identifies the group: the one with the same file, or one
+// that this daemon does not know yet.
 func (g *Groups) reannounce(from from, m *wire.Reannounce) []membership.Action {
 	refuse := func(err error) []membership.Action {
 		g.log.Warn("a rank cannot come back", "session", from.id, "pid", from.pid, "rank", m.Place.Rank, "error", err)
@@ -45,7 +45,7 @@ func (g *Groups) reannounce(from from, m *wire.Reannounce) []membership.Action {
 		return refuse(err)
 	}
 	g.do(g.comeBack(from, m, 0, recovered))
-	if g.adopting != nil { // the machine does not want it
+	if g.adopting != nil { // the machine has refused it
 		g.adopting.release()
 		g.adopting = nil
 	}
@@ -67,24 +67,24 @@ func (g *Groups) comeBack(from from, m *wire.Reannounce, id membership.GroupID, 
 func (g *Groups) adopt(a membership.AdoptGroup) {
 	g.observer.GroupAdopted()
 	g.log.Info("group taken over", "group", a.Group, "name", a.Name)
-	g.adopting.group.Group = a.Group // it may have been given another number
+	g.adopting.group.Group = a.Group // the machine may have given it another number
 	g.keep(a.Group, g.adopting)
 	g.adopting = nil
 }
 
-// takeHeap keeps the heap of a rank that has come back, and gives the pages back that no window has: of one that was freed
-// when the last daemon died, or that never came to be.
+// takeHeap keeps the heap of a rank that has come back, and releases the pages that belong to no window: the last daemon may have died
+// while it freed or made one.
 func (g *Groups) takeHeap(from from, m *wire.ReannounceHeap) []membership.Action {
 	id := membership.GroupID(m.Group)
 	r, bytes, ok := g.machine.HeapBytes(from.id, id)
 	memory := g.memory[id]
 	if !ok || memory == nil || memory.heaps[r] != nil {
 		g.files.close(from.file)
-		return nil // its group has broken on the way, or it has a heap
+		return nil // its group has broken meanwhile, or it already has a heap
 	}
 	heap, err := symm.OpenSegment("railhead-heap", g.files.take(from.file), bytes)
 	if err != nil {
-		g.log.Warn("a rank came back with a heap that is none; freed windows keep their pages there", "session", from.id,
+		g.log.Warn("a rank came back with an invalid heap; freed windows keep their pages there", "session", from.id,
 			"pid", from.pid, "error", err)
 		return nil
 	}
@@ -93,8 +93,8 @@ func (g *Groups) takeHeap(from from, m *wire.ReannounceHeap) []membership.Action
 	return nil
 }
 
-// checkLeases finds, of the ranks that have not come back in time, those that nobody is: a lease that is marked, the watcher
-// has seen.
+// checkLeases finds, of the ranks that have not come back in time, those whose lease no thread holds. The watcher sees a lease that is
+// marked.
 func (g *Groups) checkLeases(a membership.CheckLeases) (out []membership.Action) {
 	m := g.memory[a.Group]
 	if m == nil {

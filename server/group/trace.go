@@ -16,7 +16,7 @@ func (m *memory) trace(n int) flight.Trace {
 	}
 }
 
-// keepTrace remembers the end of a group whose last rank has let go.
+// keepTrace keeps the last records of a group whose last rank has left.
 func (g *Groups) keepTrace(m *memory) {
 	t := m.trace(EndedRecords)
 	t.Ended = true
@@ -26,7 +26,7 @@ func (g *Groups) keepTrace(m *memory) {
 	}
 }
 
-// Traces are those of the groups of a name, "" = of all; first of the ended ones.
+// Traces are the traces of the groups with this name, "" = all groups; ended groups come first.
 func (g *Groups) Traces(name string, n int) flight.Traces {
 	out := flight.Traces{WallOffsetNS: time.Now().UnixNano() - monotonic(), Traces: []flight.Trace{}}
 	for _, t := range g.traces {

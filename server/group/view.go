@@ -29,8 +29,8 @@ func (m *memory) flightRing(rank int) flight.Ring {
 	return func(word int) *uint64 { return m.mapping.Word64(begin + uint64(word)*8) }
 }
 
-// describe adds to a group what its ranks say of themselves in shared memory, where they may write anything, and how it does.
-// The memory is nil where the group has none.
+// describe adds to a group the state that its ranks have written into shared memory, where they may write anything, and the verdict.
+// The memory is nil if the group has none.
 func (m *memory) describe(g *membership.GroupInfo, now int64) {
 	ranks := make([]flight.Rank, 0, len(g.Ranks))
 	if m != nil {
@@ -82,7 +82,7 @@ func (m *memory) rank(g *membership.GroupInfo, r *membership.RankInfo, now int64
 			r.AgeMS = &age
 		}
 	}
-	// In a set-up call it is the daemon that knows who has not come.
+	// In a set-up call the daemon knows which ranks have not called.
 	if g.WaitingIn != "" && r.Operation == g.WaitingIn && !slices.Contains(g.WaitingFor, r.Rank) {
 		for _, late := range g.WaitingFor {
 			out.WaitingFor = out.WaitingFor.With(m.localOf(rank.World(late)))
@@ -91,7 +91,7 @@ func (m *memory) rank(g *membership.GroupInfo, r *membership.RankInfo, now int64
 	return out
 }
 
-// markStopped notes which of the ranks behind do not run, and says whether there is one.
+// markStopped marks the ranks behind whose process is stopped, and reports whether there is one.
 func markStopped(g *membership.GroupInfo, ranks []flight.Rank, behind []flight.Behind) bool {
 	found := false
 	for _, b := range behind {
@@ -104,7 +104,7 @@ func markStopped(g *membership.GroupInfo, ranks []flight.Rank, behind []flight.B
 }
 
 // processIsStopped reads the state in /proc/PID/stat, which follows the name in brackets: T and t are stopped, by a signal
-// and by a debugger, Z and X are dead. Where there is nothing to be read nothing is claimed.
+// and by a debugger, Z and X are dead. If the file cannot be read, the process does not count as stopped.
 func processIsStopped(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -114,8 +114,8 @@ func processIsStopped(pid int) bool {
 	return ok && len(rest) > 0 && strings.IndexByte("TtZX", rest[0]) >= 0
 }
 
-// Snapshot describes the groups that somebody holds, with what their ranks say of themselves, and those that have ended, the
-// latest last.
+// Snapshot describes the groups that a rank holds, with the state that their ranks have written, and those that have ended, the latest
+// last.
 func (g *Groups) Snapshot() (groups, ended []membership.GroupInfo) {
 	groups, ended = g.machine.Snapshot()
 	now := monotonic()
@@ -125,7 +125,7 @@ func (g *Groups) Snapshot() (groups, ended []membership.GroupInfo) {
 	return groups, ended
 }
 
-// Ready are the groups that work, the oldest first.
+// Ready are the groups that are ready, the oldest first.
 func (g *Groups) Ready() (ready []membership.GroupID) {
 	groups, _ := g.machine.Snapshot()
 	for i := range groups {
@@ -136,7 +136,7 @@ func (g *Groups) Ready() (ready []membership.GroupID) {
 	return ready
 }
 
-// LastRecords are the n last flight records of each rank, none where the group has ended.
+// LastRecords are the n last flight records of each rank, none if the group has ended.
 func (g *Groups) LastRecords(id membership.GroupID, n int) []flight.RankTrace {
 	m := g.memory[id]
 	if m == nil {
@@ -150,7 +150,7 @@ func (g *Groups) LastRecords(id membership.GroupID, n int) []flight.RankTrace {
 	return out
 }
 
-// Committed is the memory that all heaps hold, in bytes.
+// Committed is the number of bytes with pages in all heaps.
 func (g *Groups) Committed() (total uint64) {
 	for _, m := range g.memory {
 		total += m.committed()

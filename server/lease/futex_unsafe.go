@@ -31,8 +31,8 @@ const (
 	futexWake     = 1
 )
 
-// waitAny sleeps until a word differs from its value, somebody wakes one of them, or the time is over. The words
-// lie in mapped memory that outlives the call; the garbage collector does not know it.
+// waitAny sleeps until a word differs from its value, a wake-up of one of the words, or the timeout. The words are in mapped memory that
+// outlives the call and that the garbage collector does not manage.
 func waitAny(words []wordValue, most time.Duration) error {
 	if len(words) > futexWaitvMax {
 		return fmt.Errorf("lease: %d futex words, the kernel takes %d", len(words), futexWaitvMax)
@@ -55,7 +55,7 @@ func waitAny(words []wordValue, most time.Duration) error {
 	return nil
 }
 
-// WakeAll wakes everybody who sleeps on the word, in every process.
+// WakeAll wakes all threads that sleep on the word, in every process.
 func WakeAll(word *uint32) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, math.MaxInt32, 0, 0, 0)
 }

@@ -12,7 +12,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// Rescan bounds every sleep of a watcher: a holder may die after it has taken its lease and before it has woken us.
+// Rescan bounds every sleep of a watcher: a holder may die after it has taken its lease and before it has woken the watcher.
 const Rescan = time.Second
 
 // MaxWatched is how many words a watcher can sleep on: the kernel takes one more, its own.
@@ -22,17 +22,17 @@ const MaxWatched = futexWaitvMax - 1
 type Watched struct {
 	word  *uint32
 	look  func() (value uint32, next step)
-	over  bool   // what it was watched for has happened; the watcher's
-	after func() // of Remove; under the watcher's mutex
+	over  bool   // the watched event has happened; only the watcher uses it
+	after func() // argument of Remove; under the watcher's mutex
 }
 
-// step is what comes after a look at a word.
+// step is what the watcher does after it has checked a word.
 type step int
 
 const (
-	sleep step = iota // on the value that the look gave
+	sleep step = iota // on the value that was read
 	again             // the word changed meanwhile
-	end               // it needs to be watched no more
+	end               // the watch has ended
 )
 
 // Of watches a lease word: died is called once, on the watcher's goroutine, when the kernel has marked it.
@@ -56,7 +56,8 @@ func Of(word *uint32, died func()) *Watched {
 	}}
 }
 
-// Until watches a word that is 0 as long as happened says no. That is called on the watcher's goroutine, until it says yes.
+// Until watches a word that is 0 until its event happens. happened checks for the event; the watcher's goroutine calls it until it
+// returns true.
 func Until(word *uint32, happened func() bool) *Watched {
 	return &Watched{word: word, look: func() (uint32, step) {
 		if happened() {
@@ -78,14 +79,14 @@ type Watcher struct {
 	watched []*Watched
 }
 
-// Start watches. failed is called on the watcher's goroutine if it cannot sleep; nothing more is seen then.
+// Start starts the watcher. failed is called on the watcher's goroutine if it cannot sleep; the watcher then ends.
 func Start(rescan time.Duration, failed func(error), watched ...*Watched) *Watcher {
 	w := &Watcher{rescan: rescan, failed: failed, wake: new(uint32), done: make(chan struct{}), watched: watched}
 	go w.run()
 	return w
 }
 
-// Add watches one more word; false where there is no room for it.
+// Add watches one more word; false if the watcher is full.
 func (w *Watcher) Add(x *Watched) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -97,8 +98,8 @@ func (w *Watcher) Add(x *Watched) bool {
 	return true
 }
 
-// Remove ends the watch of a word. after is called once the word is not touched any more, when its memory may go: on the watcher's
-// goroutine, or that of Stop.
+// Remove ends the watch of a word. after is called once the watcher no longer accesses the word, so that its memory may be released. It
+// runs on the watcher's goroutine, or on that of Stop.
 func (w *Watcher) Remove(x *Watched, after func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -106,7 +107,7 @@ func (w *Watcher) Remove(x *Watched, after func()) {
 	w.nudge()
 }
 
-// Stop ends the watcher and waits for it; then no word is touched any more.
+// Stop ends the watcher and waits for it. After that the watcher accesses no word.
 func (w *Watcher) Stop() {
 	w.stopping.Store(true)
 	w.nudge()
@@ -119,7 +120,7 @@ func (w *Watcher) nudge() {
 	WakeAll(w.wake)
 }
 
-// current lets go of the words that were removed, and gives the others.
+// current drops the words that were removed and returns the others.
 func (w *Watcher) current() []*Watched {
 	w.mu.Lock()
 	var removed []*Watched
@@ -140,8 +141,8 @@ func (w *Watcher) current() []*Watched {
 func (w *Watcher) run() {
 	defer close(w.done)
 	for {
-		// Read before the look at stopping and at the words: whoever changes these changes it after that, and the sleep below compares
-		// it again.
+		// Read before stopping and the words: their writers change them first and wake after that, and the sleep below compares the
+		// value again.
 		words := []wordValue{{w.wake, atomic.LoadUint32(w.wake)}}
 		if w.stopping.Load() {
 			return
@@ -158,7 +159,7 @@ func (w *Watcher) run() {
 	}
 }
 
-// lookAtAll reports what has happened and appends the words to sleep on. changed: a word did so meanwhile.
+// lookAtAll reports events and appends the words to sleep on. changed: a word changed meanwhile, so the watcher must not sleep.
 func lookAtAll(words []wordValue, watched []*Watched) (_ []wordValue, changed bool) {
 	for _, x := range watched {
 		if x.over {
