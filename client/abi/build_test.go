@@ -51,7 +51,7 @@ func toolOutput(name string, arguments ...string) (string, error) {
 
 func noteSources(t *testing.T) {
 	t.Helper()
-	if err := librarybuild.NoteSources(root, "client/tests/c/*", "client/abi/testdata/*"); err != nil {
+	if err := librarybuild.NoteSources(root, "client/tests/programs/c/*", "client/abi/testdata/*"); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -60,7 +60,7 @@ func TestAProgramLinkedWithEitherLibraryWorksAndFailsCleanly(t *testing.T) {
 func TestRanksThatLinkEitherLibraryComputeTheSum(t *testing.T) {
 	startDaemon(t)
 	for _, link := range [][]string{sharedLink(), staticLink()} {
-		if _, err := toolOutput(program(t, "client/tests/c/two_ranks.c", link...)); err != nil {
+		if _, err := toolOutput(program(t, "client/tests/programs/c/two_ranks.c", link...)); err != nil {
 			t.Error(err)
 		}
 	}

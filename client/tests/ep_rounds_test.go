@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"railhead/client"
+	"railhead/client/tests/harness"
 )
 
 // residentKiB is the memory of this process that is there, after Go has given back what it can.
@@ -46,7 +47,7 @@ func TestThousandsOfRoundsOfRandomSizesAreRightAndLeaveNothingBehind(t *testing.
 		ranks, eps := newEPs(t, s, fmt.Sprint("rounds ", mode), p)
 		r := rand.New(rand.NewPCG(uint64(mode), 10))
 		var before int
-		var held resources
+		var held harness.Resources
 		for done := 0; done < rounds; done += batch {
 			p.rounds, p.script = nil, nil
 			for range batch {
@@ -55,14 +56,14 @@ func TestThousandsOfRoundsOfRandomSizesAreRightAndLeaveNothingBehind(t *testing.
 			p.drawScript(r)
 			playAll(t, fmt.Sprint("rounds from ", done), p, ranks, eps)
 			if done == 3*batch {
-				before, held = residentKiB(t), countResources(t)
+				before, held = residentKiB(t), harness.CountResources(t)
 			}
 		}
 		now := residentKiB(t)
 		t.Logf("%d ranks, %d rounds: %d KiB, then %d KiB", world, rounds, before, now)
-		if now > before+growthKiB || countResources(t) != held {
+		if now > before+growthKiB || harness.CountResources(t) != held {
 			t.Errorf("%d ranks: %d KiB after %d rounds and %d KiB after %d; %+v and %+v",
-				world, before, 4*batch, now, rounds, held, countResources(t))
+				world, before, 4*batch, now, rounds, held, harness.CountResources(t))
 		}
 		endEPs(t, ranks, eps)
 	}

@@ -3,29 +3,27 @@ package tests
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"railhead/client"
+	"railhead/client/tests/harness"
 	"railhead/internal/wire"
 	"railhead/server"
 )
 
 // patience is far beyond what anything here takes on a busy machine: reaching it means a hang.
-const patience = 60 * time.Second
+const patience = harness.Patience
 
-func startDaemon(t testing.TB) *server.Server {
-	t.Helper()
-	s, err := server.Start(server.Config{SocketPath: t.TempDir() + "/rh.sock", TuneDir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return s
-}
+var (
+	startDaemon   = harness.StartDaemon
+	eventually    = harness.Eventually
+	nothingLeaks  = harness.NothingLeaks
+	askDaemon     = harness.AskDaemon
+	daemonSays    = harness.DaemonSays
+	ranksThatCame = harness.RanksThatCame
+)
 
 func connect(t testing.TB, s *server.Server) *client.Session {
 	t.Helper()
@@ -126,66 +124,4 @@ func wantError(t testing.TB, err error, result wire.Result, words ...string) {
 			t.Errorf("the message lacks %q: %s", w, e.Message)
 		}
 	}
-}
-
-// eventually waits until f holds; what says what was waited for.
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
-}
-
-// resources is what the library may leak: descriptors, mappings of a group's memory, its control thread. Go's own threads
-// have other names.
-type resources struct{ descriptors, mappings, threads int }
-
-func countResources(t testing.TB) (r resources) {
-	t.Helper()
-	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.descriptors = len(fds)
-	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.mappings = strings.Count(string(maps), "/memfd:")
-	tasks, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, task := range tasks {
-		// A thread may end between the two looks.
-		if name, err := os.ReadFile("/proc/self/task/" + task.Name() + "/comm"); err == nil && string(name) == "railhead\n" {
-			r.threads++
-		}
-	}
-	return r
-}
-
-// nothingLeaks runs f and waits until everything is as it was before: the daemon lets go a moment after its clients.
-func nothingLeaks(t testing.TB, f func()) {
-	t.Helper()
-	before := countResources(t)
-	eventually(t, "what went before has ended", func() bool {
-		last := before
-		time.Sleep(5 * time.Millisecond)
-		before = countResources(t)
-		return before == last
-	})
-	f()
-	var now resources
-	defer func() {
-		if now != before {
-			t.Errorf("before %+v, afterwards %+v", before, now)
-		}
-	}()
-	eventually(t, "descriptors, mappings and threads as before", func() bool {
-		now = countResources(t)
-		return now == before
-	})
 }

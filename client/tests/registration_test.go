@@ -453,11 +453,6 @@ func TestManyRegistrationsLeaveNothingBehind(t *testing.T) {
 	})
 }
 
-func TestRegistrationTouchesNoForeignMemoryAndSurvivesAFork(t *testing.T) {
-	s := startDaemon(t)
-	output(t, command(t, s.SocketPath(), asanBuild.program(t, "c/registration.cc")))
-}
-
 // Every rank is given 63 descriptors at once: as many answers as a call can keep, but for two.
 func TestSixtyFourRanksRegister(t *testing.T) {
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: rank.MaxPerNode, HeapBytes: 1 << 20})

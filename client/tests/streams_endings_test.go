@@ -13,6 +13,7 @@ import (
 
 	"railhead/client"
 	"railhead/client/device/threads"
+	"railhead/client/tests/harness"
 	"railhead/internal/wire"
 	"railhead/server/flight"
 )
@@ -255,7 +256,7 @@ func TestFinalizeLeavesWhatGraphsUseUntilTheyAreDestroyed(t *testing.T) {
 			}
 			wantError(t, r.wait(), wire.ResultInvalidHandle, "all_reduce", fmt.Sprintf("rank %d of group", i), "has been finalized", "nothing was done")
 		}
-		if now := countResources(t); now.mappings == 0 {
+		if now := harness.CountResources(t); now.Mappings == 0 {
 			t.Error("the graphs have no memory left")
 		}
 		for i, r := range ranks {

@@ -33,7 +33,7 @@ func packageOf(file string) string {
 
 // Programs of their own, and what is compiled for them.
 func isProgram(file string) bool {
-	return strings.HasPrefix(file, "client/tests/c/") || strings.HasPrefix(file, "client/examples/") || strings.Contains(file, "/testdata/")
+	return strings.HasPrefix(file, "client/tests/programs/c/") || strings.HasPrefix(file, "client/examples/") || strings.Contains(file, "/testdata/")
 }
 
 // cFiles lists the C and C++ below a folder, by their paths from root.

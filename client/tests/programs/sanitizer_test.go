@@ -1,4 +1,4 @@
-package tests
+package programs
 
 import (
 	"fmt"
@@ -42,4 +42,9 @@ func TestBadArgumentsLeaveNothingBehindAndTouchNoForeignMemory(t *testing.T) {
 func TestARankThatWritesOverTheBuffersOfOthersMakesThemTouchNoMemoryButTheirOwn(t *testing.T) {
 	s := startDaemon(t)
 	t.Log(output(t, command(t, s.SocketPath(), asanBuild.program(t, "c/ep_hostile.cc"), fmt.Sprint(stressSeconds))))
+}
+
+func TestRegistrationTouchesNoForeignMemoryAndSurvivesAFork(t *testing.T) {
+	s := startDaemon(t)
+	output(t, command(t, s.SocketPath(), asanBuild.program(t, "c/registration.cc")))
 }

@@ -1,4 +1,4 @@
-package tests
+package programs
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 )
 
 // root is the top of the repository, where the paths of librarybuild begin.
-const root = "../.."
+const root = "../../.."
 
 // build is the library compiled by g++ alone from its sources: no Go, no make.
 type build struct {
@@ -60,7 +60,7 @@ func compiler(variable, fallback string) string {
 func (b *build) commonFlags() []string {
 	return append([]string{
 		"-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I.", "-Ic",
-		"-I..", "-I../include", "-I../../kernels", "-I../../kernels/include", "-I../../internal/wire",
+		"-I../..", "-I../../include", "-I../../../kernels", "-I../../../kernels/include", "-I../../../internal/wire",
 	}, b.flags...)
 }
 
@@ -94,7 +94,7 @@ func (b *build) compileLibrary() error {
 	if err != nil {
 		return err
 	}
-	sources = append(sources, "client/tests/parse_hook.cc", "client/device/threads/device.cc", "client/device/threads/graph.cc", "client/device/threads/stream.cc")
+	sources = append(sources, "client/device/threads/device.cc", "client/device/threads/graph.cc", "client/device/threads/stream.cc")
 	slots := make(chan struct{}, runtime.NumCPU())
 	errs := inParallel(len(sources), func(i int) error {
 		slots <- struct{}{}

@@ -1,9 +1,11 @@
-package tests
+package programs
 
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -86,7 +88,11 @@ func TestAChildForkedWithoutADaemonKeepsNothingOfItsRankAlive(t *testing.T) {
 		}
 	}
 
-	session := connect(t, first)
+	session, err := client.Connect(first.SocketPath(), patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = session.Close() })
 	comm, err := session.Init(client.CommConfig{Group: "forks", Rank: 0, World: 2, Timeout: patience, HeapBytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +116,10 @@ func TestAChildForkedWithoutADaemonKeepsNothingOfItsRankAlive(t *testing.T) {
 	for err == nil {
 		err = comm.Barrier()
 	}
-	wantError(t, err, wire.ResultRankDead, fmt.Sprintf("rank 1 (pid %d)", program.Process.Pid))
+	want := fmt.Sprintf("rank 1 (pid %d)", program.Process.Pid)
+	if e := (*client.Error)(nil); !errors.As(err, &e) || e.Result != wire.ResultRankDead || !strings.Contains(e.Message, want) {
+		t.Errorf("got %v, want rank_dead of %s", err, want)
+	}
 	if err := comm.Finalize(); err != nil {
 		t.Error(err)
 	}

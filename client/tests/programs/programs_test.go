@@ -1,4 +1,4 @@
-package tests
+package programs
 
 import (
 	"fmt"
@@ -52,7 +52,7 @@ func TestTheHeaderIsStrictC11AndCpp17(t *testing.T) {
 	for _, arguments := range [][]string{
 		{"gcc", "-xc", "-std=c11"}, {"gcc", "-xc", "-std=c99"}, {"g++", "-xc++", "-std=c++17"}, {"g++", "-xc++", "-std=c++20"},
 	} {
-		c := exec.Command(arguments[0], append(arguments[1:], "-pedantic-errors", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "../include/railhead.h")...)
+		c := exec.Command(arguments[0], append(arguments[1:], "-pedantic-errors", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "../../include/railhead.h")...)
 		output(t, c)
 	}
 }

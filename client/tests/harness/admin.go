@@ -1,0 +1,62 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"testing"
+
+	"railhead/server"
+)
+
+// GroupState is what the daemon's admin endpoint says of a group that is held by somebody.
+type GroupState struct {
+	Name       string `json:"name"`
+	State      string `json:"state"`
+	Ranks      []any  `json:"ranks"`
+	WaitingIn  string `json:"waiting_in"`
+	WaitingFor []int  `json:"waiting_for"`
+}
+
+// AskDaemon returns an answer of the admin endpoint, and what ends it.
+func AskDaemon(t testing.TB, s *server.Server, path string) (reply *http.Response, done func()) {
+	t.Helper()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", s.AdminSocket())
+	}}
+	reply, err := (&http.Client{Transport: transport, Timeout: Patience}).Get("http://railhead" + path)
+	if err != nil {
+		transport.CloseIdleConnections()
+		t.Fatal(err)
+	}
+	return reply, func() {
+		_ = reply.Body.Close()
+		transport.CloseIdleConnections()
+	}
+}
+
+// DaemonSays asks the daemon for a group; the zero value where there is none.
+func DaemonSays(t testing.TB, s *server.Server, name string) GroupState {
+	t.Helper()
+	reply, done := AskDaemon(t, s, "/v1/groups")
+	defer done()
+	var all struct {
+		Groups []GroupState `json:"groups"`
+	}
+	if err := json.NewDecoder(reply.Body).Decode(&all); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range all.Groups {
+		if g.Name == name {
+			return g
+		}
+	}
+	return GroupState{}
+}
+
+// RanksThatCame is the number of ranks of a group that the daemon knows.
+func RanksThatCame(t testing.TB, s *server.Server, name string) int {
+	t.Helper()
+	return len(DaemonSays(t, s, name).Ranks)
+}
