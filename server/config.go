@@ -35,7 +35,7 @@ type Config struct {
 	beforePunch func(group membership.GroupID) // group.Config has it
 }
 
-// DefaultSocketPath is where clients look when nobody tells them.
+// DefaultSocketPath is the path that clients use by default.
 func DefaultSocketPath() string {
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
 		return filepath.Join(dir, "railhead", "railhead.sock")

@@ -14,7 +14,7 @@ import (
 	"railhead/server/session"
 )
 
-// eventQueue is how many events may wait for the core; a session that finds it full waits.
+// eventQueue is the capacity of the core's event queue; a session blocks while it is full.
 const eventQueue = 1024
 
 // core is the one goroutine on which sessions come and go and groups change: a queue of events, and the deadlines' timer. What an
@@ -80,7 +80,7 @@ func (c *core) run() {
 		}
 		select {
 		case f := <-c.events:
-			// Close ends the sessions, which is no death of their ranks: what is posted of that must not be played.
+			// Close ends the sessions, which is not the death of their ranks: the events of these ends must not be handled.
 			if c.life.Err() != nil {
 				c.closeAll()
 				return
@@ -172,7 +172,7 @@ func (c *core) Session(id session.ID) *session.Session { return c.sessions[id] }
 // Overrun implements group.Core.
 func (c *core) Overrun(s *session.Session) { c.overrun = append(c.overrun, s) }
 
-// endOverrun ends sessions whose queue was full, after the event that has filled it: the groups have said everything.
+// endOverrun ends sessions whose queue was full. It runs after the event that filled the queue, when the groups have sent everything.
 func (c *core) endOverrun() {
 	for len(c.overrun) > 0 {
 		s := c.overrun[0]

@@ -13,7 +13,7 @@ import (
 
 const (
 	probeTimeout = time.Second // for somebody else's socket to take a connection
-	lockAttempts = 100         // each one lost to a daemon that ended just then
+	lockAttempts = 100         // each one fails because a daemon ended at that moment
 )
 
 // pathLock is held by the one daemon that uses a socket's path: only its holder may remove what lies there.
@@ -57,7 +57,7 @@ func stillThere(f *os.File) bool {
 }
 
 func (l *pathLock) release() {
-	_ = os.Remove(l.file.Name()) // first: whoever gets the lock next must not find its file gone
+	_ = os.Remove(l.file.Name()) // before the unlock: the next holder's file must not be removed
 	_ = l.file.Close()
 }
 

@@ -36,7 +36,7 @@ func checkLocal(local rank.Local) error {
 	return nil
 }
 
-// check holds a place to a world of so many ranks and nodes. Whether a node can have that many is not the protocol's to say.
+// check validates a place in a world of this many ranks and nodes. The daemon checks the limit of ranks on a node.
 func (p Place) check(world, nodes uint32) error {
 	switch {
 	case world < 1 || world > rank.MaxWorld:

@@ -124,7 +124,7 @@ func closeAll(fds []int) {
 	}
 }
 
-// Peer is who is at the other end, as the kernel says.
+// Peer is the process at the other end, as the kernel reports it.
 type Peer struct {
 	PID int
 	UID int

@@ -130,7 +130,7 @@ func paths(routes map[string]fasthttp.RequestHandler) []string {
 
 // Close gives requests under way a moment, and then cuts them off.
 func (a *Admin) Close() {
-	// A server that was told to shut down before its goroutine ran would serve all the same.
+	// A server that is shut down before its goroutine runs would still serve.
 	_ = a.config.Unix.Close()
 	if a.tcp != nil {
 		_ = a.tcp.Close()
@@ -149,7 +149,7 @@ func (a *Admin) Close() {
 	a.wg.Wait()
 }
 
-// track is told of every connection's beginning and end.
+// track is called at the beginning and the end of every connection.
 func (a *Admin) track(c net.Conn, state fasthttp.ConnState) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

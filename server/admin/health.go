@@ -21,7 +21,7 @@ type check struct {
 	Text string `json:"text"`
 }
 
-// coreCheck asks the core something: an answer shows that it makes progress, not only that the process is there.
+// coreCheck sends the core a request: an answer shows that the core makes progress, not only that the process exists.
 func (a *Admin) coreCheck() check {
 	ctx, cancel := context.WithTimeout(context.Background(), group.AnswerTimeout)
 	defer cancel()
@@ -73,7 +73,7 @@ func health(ctx *fasthttp.RequestCtx, checks ...check) {
 	}
 }
 
-// worst is the health that somebody should look at first.
+// worst is the most severe health.
 func worst(groups []membership.GroupInfo) flight.Health {
 	order := []flight.Health{flight.Idle, flight.Forming, flight.OK, flight.Stalled, flight.Broken}
 	at := 0
@@ -83,8 +83,7 @@ func worst(groups []membership.GroupInfo) flight.Health {
 	return order[at]
 }
 
-// groupsCheck tells of the groups' health. A group that is stalled or broken keeps nobody from forming another one, so it is
-// no reason not to be ready.
+// groupsCheck reports the groups' health. It never fails: a stalled or broken group does not prevent new groups.
 func (a *Admin) groupsCheck() check {
 	groups, err := a.groupInfos()
 	if err != nil {

@@ -9,11 +9,11 @@ import (
 )
 
 // MaxEPSeries bounds the series of MoE in a scrape. A group of 64 ranks with 2048 experts has less than a third of that, unless
-// its ranks have written what is none of their business.
+// its ranks have written arbitrary values.
 const MaxEPSeries = 1 << 16
 
-// epMetrics tells what the groups' MoE dispatches and combines have moved, waited for and dropped. It reads their counters in
-// shared memory at each scrape. Unlike the daemon's other metrics these have the group's name as a label: load is a group's own.
+// epMetrics exports the groups' MoE counters: data sent, waits and drops. It reads the counters in shared memory at each scrape. Unlike
+// the daemon's other metrics these have the group's name as a label, because load differs by group.
 type epMetrics struct {
 	core                                            group.Asker
 	dispatches, combines, tokens, copies, flagBytes *prometheus.Desc
@@ -53,8 +53,8 @@ func (e *epMetrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. It asks the core for one group at a time, so that a scrape never keeps it for longer
-// than one takes. Where the core does not answer there is nothing to tell.
+// Collect implements prometheus.Collector. It asks the core for one group at a time, so that a scrape never blocks it longer
+// than one group takes. If the core does not answer, there are no series.
 func (e *epMetrics) Collect(ch chan<- prometheus.Metric) {
 	groups, err := group.AskFor(e.core, (*group.Groups).UsingEP)
 	if err != nil {

@@ -88,7 +88,7 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Held is told after each event what the daemon holds.
+// Held stores the daemon's numbers of sessions and groups. The core calls it after each event.
 func (m *Metrics) Held(sessions, groups, away int) {
 	m.sessions.Set(float64(sessions))
 	m.groups.Set(float64(groups))

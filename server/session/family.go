@@ -17,9 +17,9 @@ type Family interface {
 	// Take runs on the session's goroutine, before the handler. It takes over the descriptor that came with a message (-1 = none),
 	// and may put another message of the family in its place.
 	Take(s *Session, m wire.Message, fd int) (wire.Message, File)
-	// Drop lets go of what Take took, where no handler is called: the session has ended. On the core's goroutine.
+	// Drop releases a file of Take if no handler is called, because the session has ended. On the core's goroutine.
 	Drop(f File)
-	// Ended: the session has ended; how says what was seen of that first. On the core's goroutine.
+	// Ended: the session has ended; how names the event that was seen first. On the core's goroutine.
 	Ended(s *Session, how string)
 }
 

@@ -13,8 +13,8 @@ import (
 	"railhead/symm"
 )
 
-// Leases watches the leases of sessions: a death ends the session, and so everything that it is a member of, long before its socket
-// closes. A client without one is known by socket and pidfd alone. It is the Family of SessionLease.
+// Leases watches the leases of sessions. A death ends the session, and its membership in groups, long before its socket closes. The
+// death of a client without a lease is seen by socket and pidfd alone. Leases is the Family of SessionLease.
 type Leases struct {
 	core Core
 	log  *slog.Logger
@@ -36,7 +36,7 @@ type held struct {
 	watched *lease.Watched
 }
 
-// NewLeases watches none yet.
+// NewLeases returns Leases without a watch.
 func NewLeases(core Core, log *slog.Logger) *Leases {
 	return &Leases{core: core, log: log, taken: map[File]*held{}, held: map[*Session]*held{}}
 }
@@ -44,7 +44,7 @@ func NewLeases(core Core, log *slog.Logger) *Leases {
 // Handlers implements Family.
 func (l *Leases) Handlers() []Handler { return []Handler{On(l.watch)} }
 
-// Take implements Family: it maps the segment. Where that is none the session goes on without a lease.
+// Take implements Family: it maps the segment. If it is invalid, the session goes on without a lease.
 func (l *Leases) Take(s *Session, m wire.Message, fd int) (wire.Message, File) {
 	message, ok := m.(*wire.SessionLease)
 	if !ok {
@@ -53,7 +53,7 @@ func (l *Leases) Take(s *Session, m wire.Message, fd int) (wire.Message, File) {
 	}
 	h, err := openSegment(fd, message.Client)
 	if err != nil {
-		l.log.Warn("a session brings no lease; its death is seen by socket and pidfd", "session", s.id, "pid", s.PID(), "error", err)
+		l.log.Warn("a session has no valid lease; its death is seen by socket and pidfd", "session", s.id, "pid", s.PID(), "error", err)
 		return m, 0
 	}
 	l.mu.Lock()
@@ -109,7 +109,7 @@ func (l *Leases) Drop(f File) {
 	}
 }
 
-// watch keeps a session's first lease; there is no use for another.
+// watch watches a session's first lease and drops any other.
 func (l *Leases) watch(s *Session, _ *wire.SessionLease, f File) {
 	h := l.give(f)
 	if h == nil {
@@ -142,7 +142,7 @@ func (l *Leases) Ended(s *Session, _ string) {
 	}
 }
 
-// Wait ends the watchers and lets go of all memory. It comes when no other goroutine uses the leases any more.
+// Wait ends the watchers and unmaps all memory. No other goroutine may use the leases any more.
 func (l *Leases) Wait() {
 	for s := range l.held {
 		l.Ended(s, "")

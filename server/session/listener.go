@@ -17,15 +17,15 @@ import (
 	"railhead/internal/wire"
 )
 
-// Max is how many connections there can be at a time: 64 groups of 64 ranks, twice.
+// Max is the limit of connections at a time: 64 groups of 64 ranks, twice.
 const Max = 8192
 
-// HelloTimeout is how long a client may take from connect to Hello.
+// HelloTimeout bounds the time from a client's connect to its Hello.
 const HelloTimeout = 5 * time.Second
 
 const acceptPause = 50 * time.Millisecond // before another attempt, where no connection can be accepted
 
-// Core is told of sessions. Its methods are called on the sessions' goroutines.
+// Core receives the sessions' events. Its methods are called on the sessions' goroutines.
 type Core interface {
 	Started(s *Session)
 	// Message is given a message that came whole, and the descriptor that came with it (-1 = none), which it takes over.
@@ -58,7 +58,7 @@ type Listener struct {
 	wg          sync.WaitGroup
 }
 
-// New serves nobody yet.
+// New returns a Listener that does not accept yet.
 func New(c Config) *Listener { return &Listener{config: c} }
 
 // Serve accepts connections until the socket is closed or Life ends.
@@ -100,7 +100,7 @@ func (l *Listener) accept(socket *net.UnixListener) {
 func (l *Listener) handle(c *net.UnixConn) {
 	conn := wire.NewConn(c)
 	defer func() { _ = conn.Close() }()
-	// Close ends those connections too that the core does not know: in their greeting, or just before Started.
+	// The end of Life also closes connections that the core does not know yet: before Hello, or just before Started.
 	stop := context.AfterFunc(l.config.Life, func() { _ = conn.Close() })
 	defer stop()
 	s, err := l.greet(conn)
@@ -178,7 +178,7 @@ func (l *Listener) greet(conn *wire.Conn) (*Session, error) {
 	return sess, conn.SetDeadline(time.Time{})
 }
 
-// refuse tells a client why its connection ends, as well as it can.
+// refuse sends a client the reason why its connection ends, if it can.
 func refuse(conn *wire.Conn, code wire.Result, request uint64, why error) {
 	_ = conn.Send(&wire.Error{Code: code, Culprit: -1, Text: wire.MakeText("connect: " + why.Error())},
 		wire.VersionMin, request, -1)
@@ -201,7 +201,7 @@ func (l *Listener) admit(conn *wire.Conn, peer wire.Peer, hello *wire.Hello, pid
 		return nil, wire.ResultProtocol, fmt.Errorf("pid %d sent something that is no pidfd with Hello", peer.PID)
 	}
 	if now, most := l.Connections(); now > most {
-		return nil, wire.ResultLimit, fmt.Errorf("the daemon has %d sessions, the most there can be", most)
+		return nil, wire.ResultLimit, fmt.Errorf("the daemon has %d sessions, which is its limit", most)
 	}
 	if err := unix.SetNonblock(pidfd, true); err != nil {
 		return nil, wire.ResultSystem, fmt.Errorf("pidfd: %w", err)
@@ -217,7 +217,7 @@ func (l *Listener) admit(conn *wire.Conn, peer wire.Peer, hello *wire.Hello, pid
 	}, wire.ResultOK, nil
 }
 
-// isPidfd reads what came of sending signal 0 to a descriptor: it is a pidfd, it is none, or err says why that is not known.
+// isPidfd interprets the result of sending signal 0 to a descriptor: it is a pidfd, it is not, or err says why that is not known.
 func isPidfd(signalled error) (is bool, err error) {
 	switch {
 	case signalled == nil, errors.Is(signalled, unix.EPERM), errors.Is(signalled, unix.ESRCH): // of another user, or it has ended

@@ -14,7 +14,7 @@ import (
 const (
 	writeTimeout  = 5 * time.Second      // for a client to take a message
 	inFlightPause = 5 * time.Millisecond // before another attempt to send a descriptor
-	// SendQueue is how many messages may wait for a client: the answers to Join of 63 groups of 64 ranks.
+	// SendQueue is the limit of messages queued for a client: the answers to Join of 63 groups of 64 ranks.
 	SendQueue = 4096
 )
 
@@ -25,7 +25,7 @@ type Descriptor interface {
 	Release() error
 }
 
-// ID names a session. None is used twice by a daemon.
+// ID names a session. A daemon never reuses one.
 type ID uint64
 
 // Session is one client connection. Its goroutines: Listener.handle (its owner, in read), write and watchProcess; all end when
@@ -73,7 +73,7 @@ func (s *Session) Enqueue(o Outgoing) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return true // nobody would ever let go of the descriptor; the core is about to hear that the session has ended
+		return true // no goroutine would close the descriptor; the core is about to learn that the session has ended
 	}
 	if len(s.queue) == SendQueue {
 		return false
@@ -136,7 +136,7 @@ func (s *Session) write(core Core) {
 	}
 }
 
-// dropQueue lets go of what was not sent. Nothing comes after it.
+// dropQueue releases the unsent messages. Nothing is queued after it.
 func (s *Session) dropQueue() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,8 +158,8 @@ func (s *Session) sendOne(o Outgoing) error {
 	}
 	for {
 		err := s.conn.Send(o.Msg, s.version, o.Request, fd)
-		// The kernel bounds the descriptors that a user has on their way (by RLIMIT_NOFILE, root excepted). Those of a
-		// large group can be too many, until the first ranks take theirs.
+		// The kernel bounds a user's descriptors in flight (by RLIMIT_NOFILE, root excepted). A large group can exceed the bound until
+		// its first ranks have received theirs.
 		if !errors.Is(err, unix.ETOOMANYREFS) || time.Now().After(deadline) {
 			return err
 		}
