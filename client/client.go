@@ -24,7 +24,7 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("%s (%s)", e.Message, e.Result) }
 
-// call runs f and turns its result into an error. The message is the calling thread's, hence the locked thread.
+// call runs f and turns its result into an error. It locks the thread, because the library keeps the message per thread.
 func call(f func() C.rh_result) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -66,9 +66,9 @@ func (s *Session) Close() error {
 	return call(func() C.rh_result { return C.rh_close(s.h) })
 }
 
-// CommConfig is rh_comm_config. Its zero values are the defaults but for rank and world size: there, -1 takes the environment.
+// CommConfig is rh_comm_config. A zero value is the default, except for rank and world size: there -1 means the environment.
 type CommConfig struct {
-	Group, Token string // "" takes the environment, then the default
+	Group, Token string // "" = the environment, then the default
 	Rank, World  int
 	Timeout      time.Duration
 	ReduceGroup  int
@@ -77,7 +77,7 @@ type CommConfig struct {
 	Device       uint32 // kind; 0 is the CPU
 }
 
-// Reproducible says whether sums are added in one order; 0 leaves it to the environment, then on.
+// Reproducible says whether all algorithms add sums in the same order. 0 = the environment, then on.
 type Reproducible uint32
 
 // Settings of CommConfig.Reproducible.
@@ -94,7 +94,7 @@ type Comm struct {
 	stream unsafe.Pointer // of its calls
 }
 
-// Init joins a group and waits until all ranks have.
+// Init joins a group and waits until all ranks have joined.
 func (s *Session) Init(c CommConfig) (*Comm, error) {
 	config := (*C.rh_comm_config)(C.calloc(1, C.sizeof_rh_comm_config))
 	defer C.free(unsafe.Pointer(config))
@@ -123,7 +123,7 @@ func (s *Session) Init(c CommConfig) (*Comm, error) {
 	return newComm(h)
 }
 
-// newComm asks the library who the rank is: the caller may have left that to the environment.
+// newComm reads rank and world size from the library, because the caller may have left them to the environment.
 func newComm(h *C.rh_comm) (*Comm, error) {
 	var rank, world C.int32_t
 	if err := call(func() C.rh_result { return C.rh_comm_rank(h, &rank) }); err != nil {
@@ -141,15 +141,15 @@ func (c *Comm) Rank() int { return c.rank }
 // WorldSize is the number of ranks.
 func (c *Comm) WorldSize() int { return c.world }
 
-// OnStream is the same comm, whose calls go to a stream of its device, and return before they have run. Buffers are then memory that
-// Go does not move or free.
+// OnStream returns the same comm with its calls queued on a stream of its device. They return before they have run, so their buffers
+// must be memory that Go neither moves nor frees.
 func (c *Comm) OnStream(stream unsafe.Pointer) *Comm {
 	on := *c
 	on.stream = stream
 	return &on
 }
 
-// Finalize waits for every rank's Finalize and gives everything back.
+// Finalize waits for every rank's Finalize and frees the comm.
 func (c *Comm) Finalize() error { return call(func() C.rh_result { return C.rh_comm_finalize(c.h) }) }
 
 // Abort breaks the group for all ranks.
@@ -196,7 +196,7 @@ func (c *Comm) Status() (Status, error) {
 	}, nil
 }
 
-// ranksOf asks for a set of ranks, of which there are at most world.
+// ranksOf reads a set of at most world ranks.
 func ranksOf(world int, ask func(ranks *C.int32_t, capacity C.int32_t, count *C.int32_t) C.rh_result) ([]int, error) {
 	list := make([]C.int32_t, world)
 	var count C.int32_t
@@ -214,7 +214,7 @@ func goRanks(list []C.int32_t) []int {
 	return ranks
 }
 
-// Choice is rh_comm_get_choice: the algorithm that an operation ("all_reduce") of that size runs, and why.
+// Choice is rh_comm_get_choice: the algorithm of an operation ("all_reduce") of that size, and why it was chosen.
 func (c *Comm) Choice(operation string, bytes uint64, inWindows bool) (algorithm, why string, err error) {
 	choice := (*C.rh_choice)(C.calloc(1, C.sizeof_rh_choice))
 	defer C.free(unsafe.Pointer(choice))
@@ -248,10 +248,10 @@ func (c *Comm) AllocWindow(bytes int) (*Window, error) {
 	return w, nil
 }
 
-// Free gives the window back; collective.
+// Free frees the window; collective.
 func (w *Window) Free() error { return call(func() C.rh_result { return C.rh_window_free(w.h) }) }
 
-// Offset is where the window lies in every rank's heap.
+// Offset is the offset of the window in every rank's heap.
 func (w *Window) Offset() (uint64, error) {
 	info := C.rh_window_info{struct_size: C.sizeof_rh_window_info, struct_version: 1}
 	err := call(func() C.rh_result { return C.rh_window_get_info(w.h, &info) })

@@ -11,9 +11,9 @@ import (
 )
 
 // Every method below checks what C cannot: the lengths of its buffers. count is in elements, as railhead.h says for each.
-// Within Group a method only notes the call; it pins the buffers until the group has run.
+// Within Group a method only notes the call and pins the buffers until the group has run.
 
-// AllReduce reduces count elements at send over the ranks into every rank's recv. In place: the same slice.
+// AllReduce reduces count elements of send over all ranks into every rank's recv. In place: the same slice.
 func (c *Comm) AllReduce(send, recv []byte, count int, dtype Dtype, op Op) error {
 	if err := c.check("all_reduce", dtype, count, part{"send", send, 1}, part{"recv", recv, 1}); err != nil {
 		return err
@@ -33,7 +33,7 @@ func (c *Comm) AllGather(send, recv []byte, count int, dtype Dtype) error {
 	})
 }
 
-// ReduceScatter reduces world size * count elements at send and gives each rank its count of them.
+// ReduceScatter reduces world size * count elements of send; each rank receives its part of count elements.
 func (c *Comm) ReduceScatter(send, recv []byte, count int, dtype Dtype, op Op) error {
 	if err := c.check("reduce_scatter", dtype, count, part{"send", send, c.world}, part{"recv", recv, 1}); err != nil {
 		return err
@@ -43,7 +43,7 @@ func (c *Comm) ReduceScatter(send, recv []byte, count int, dtype Dtype, op Op) e
 	})
 }
 
-// AllToAll sends count elements to each rank and receives as many from each.
+// AllToAll sends count elements to each rank and receives count elements from each.
 func (c *Comm) AllToAll(send, recv []byte, count int, dtype Dtype) error {
 	if err := c.check("all_to_all", dtype, count, part{"send", send, c.world}, part{"recv", recv, c.world}); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (c *Comm) Gather(send, recv []byte, count int, dtype Dtype, root int) error
 	})
 }
 
-// Scatter gives each rank its count of the world size * count elements at root's send. send may be nil on the others.
+// Scatter sends each rank its part of root's send, which has world size * count elements. send may be nil on the others.
 func (c *Comm) Scatter(send, recv []byte, count int, dtype Dtype, root int) error {
 	if err := c.check("scatter", dtype, count, part{"send", send, c.onlyOn(root, c.world)}, part{"recv", recv, 1}); err != nil {
 		return err
@@ -118,14 +118,14 @@ func (c *Comm) Barrier() error {
 	return call(func() C.rh_result { return C.rh_barrier(c.h, c.stream) })
 }
 
-// part is a buffer of an operation and how many times count elements it must hold.
+// part is a buffer of an operation, and the multiple of count that it must hold.
 type part struct {
 	name  string
 	buf   []byte
 	times int
 }
 
-// onlyOn is n on root and 0 on the other ranks, whose buffer is of no meaning.
+// onlyOn returns n on root and 0 on the other ranks, which do not use the buffer.
 func (c *Comm) onlyOn(root, n int) int {
 	if c.rank == root {
 		return n
@@ -133,7 +133,7 @@ func (c *Comm) onlyOn(root, n int) int {
 	return 0
 }
 
-// check holds the buffers to their lengths and, within a group, pins them.
+// check checks the lengths of the buffers and, within a group, pins the buffers.
 func (c *Comm) check(operation string, dtype Dtype, count int, parts ...part) error {
 	for _, p := range parts {
 		each := dtype.Size() * p.times

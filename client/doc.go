@@ -1,15 +1,14 @@
-// Package client is Railhead's client library for Go programs: a thin wrapper of the C ABI, which `railhead demo`, `bench` and
-// the tests use. The library itself is C++, in the folders base, session, comm, memory, collectives, ep and device; cgo builds
+// Package client is Railhead's client library for Go programs: a thin wrapper of the C ABI. `railhead demo`, `railhead bench` and the
+// tests use it. The library itself is C++, in the folders base, session, comm, memory, collectives, ep and device; cgo builds
 // each into the Go binary as a package of its own. The ABI is include/railhead.h.
 //
-// The library owns a rank's side of the control protocol, the mappings and the calls on the data path. It must never hold policy
-// (the daemon's tables say what to run), exit the process, throw, or wait without a deadline. It trusts the daemon's
-// user (the same one, or root) but not the daemon's bytes, and it trusts the ranks of its own group, with which it
-// shares memory.
+// The library owns a rank's side of the control protocol, the mappings and the calls on the data path. It must never contain policy
+// (the daemon's tables choose the algorithms), exit the process, throw, or wait without a deadline. It trusts the daemon's user (the
+// same one, or root) but not the daemon's bytes. It trusts the ranks of its own group, which share memory with it.
 package client
 
 import (
-	// The library. All of its packages are here: the linker needs them all, and so does the go command, which looks at no header
+	// The packages of the library. The linker needs all of them. The go command needs them too, because it does not track headers
 	// outside a package's folder.
 	_ "railhead/client/base"
 	_ "railhead/client/collectives"

@@ -30,7 +30,7 @@ const (
 
 var dtypeNames = []string{"f32", "bf16", "f64", "f16", "fp8_e4m3", "fp8_e5m2", "i8", "u8", "i32", "i64", "u64"}
 
-// String is the name that messages and flags use.
+// String is the name in messages and flags.
 func (d Dtype) String() string {
 	if d >= 0 && int(d) < len(dtypeNames) {
 		return dtypeNames[d]
@@ -38,7 +38,7 @@ func (d Dtype) String() string {
 	return fmt.Sprintf("dtype_%d", int32(d))
 }
 
-// Size is the bytes of an element, 0 for a number that is no type.
+// Size is the size of an element in bytes; 0 if the number is not a type.
 func (d Dtype) Size() int {
 	switch d {
 	case FP8E4M3, FP8E5M2, I8, U8:
@@ -53,7 +53,7 @@ func (d Dtype) Size() int {
 	return 0
 }
 
-// ScalarSize is the bytes of the scalar of a pre-mul sum: a float for the types that are folded in f32, else an element.
+// ScalarSize is the size of the scalar of a pre-mul sum: of a float for the types that are summed in f32, otherwise of an element.
 func (d Dtype) ScalarSize() int {
 	switch d {
 	case BF16, F16, FP8E4M3, FP8E5M2:
@@ -65,7 +65,7 @@ func (d Dtype) ScalarSize() int {
 // Op is a reduction.
 type Op C.rh_op
 
-// Reductions that need no making.
+// Built-in reductions.
 const (
 	Sum  Op = C.RH_SUM
 	Prod Op = C.RH_PROD
@@ -74,8 +74,8 @@ const (
 	Avg  Op = C.RH_AVG
 )
 
-// CreatePreMulSum makes a sum of contributions that this rank multiplies by its scalar, in memory as
-// rh_op_create_pre_mul_sum takes it.
+// CreatePreMulSum creates a sum for which this rank multiplies its contribution by scalar. scalar is in memory as
+// rh_op_create_pre_mul_sum expects it.
 func (c *Comm) CreatePreMulSum(dtype Dtype, scalar []byte) (Op, error) {
 	if need := dtype.ScalarSize(); len(scalar) < need {
 		return 0, &Error{Result: wire.ResultInvalidArgument, Message: fmt.Sprintf(

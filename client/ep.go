@@ -15,26 +15,26 @@ import (
 // EPMode is how a buffer moves tokens.
 type EPMode uint32
 
-// Modes: LL has room for the worst case, HT for a few chunks.
+// Modes: an LL buffer has room for the worst case, an HT buffer for a few chunks.
 const (
 	EPLowLatency     EPMode = C.RH_EP_LL
 	EPHighThroughput EPMode = C.RH_EP_HT
 )
 
-// EPScale is how FP8 tokens are scaled.
+// EPScale says how FP8 tokens are scaled.
 type EPScale uint32
 
-// Scales of blocks of 128 elements, or one for all.
+// One scale for each block of 128 elements, or one for all.
 const (
 	EPScaleF32    EPScale = C.RH_EP_SCALE_F32
 	EPScaleUE8M0  EPScale = C.RH_EP_SCALE_UE8M0
 	EPScaleStatic EPScale = C.RH_EP_SCALE_STATIC
 )
 
-// EPLayout is how received tokens lie.
+// EPLayout is the layout of received tokens.
 type EPLayout uint32
 
-// Layouts, as railhead.h says.
+// Layouts; railhead.h describes them.
 const (
 	EPPadded EPLayout = C.RH_EP_PADDED
 	EPFlat   EPLayout = C.RH_EP_FLAT
@@ -56,12 +56,12 @@ type EPConfig struct {
 	CombineDtype      Dtype
 	Scale             EPScale
 	StaticScale       float32
-	DropInvalid       bool // else invalid input is an error
-	DropDead          bool // else a death breaks the group
-	RenormalizeWeight bool // of tokens that lost some
+	DropInvalid       bool // false: invalid input is an error
+	DropDead          bool // false: a death breaks the group
+	RenormalizeWeight bool // of tokens that lost an expert
 }
 
-// c makes the C struct, and a function that frees what it points to.
+// c makes the C struct, and a function that frees the memory it points to.
 func (c EPConfig) c() (*C.rh_ep_config, func()) {
 	config := (*C.rh_ep_config)(C.calloc(1, C.sizeof_rh_ep_config))
 	config.struct_size = C.sizeof_rh_ep_config
@@ -105,7 +105,7 @@ func cInts(values []int32) *C.int32_t {
 	return p
 }
 
-// checkTables holds the lengths of the tables to what the library reads of them.
+// checkTables checks that the tables have as many entries as the library reads.
 func (c EPConfig) checkTables() error {
 	physical := c.NumPhysical
 	if physical == 0 {
@@ -119,7 +119,7 @@ func (c EPConfig) checkTables() error {
 	return nil
 }
 
-// EPBufferSize is the window memory that a buffer of that config takes of each of world ranks.
+// EPBufferSize is the window memory that a buffer with that config uses on each of world ranks.
 func EPBufferSize(c EPConfig, world int) (uint64, error) {
 	if err := c.checkTables(); err != nil {
 		return 0, err
@@ -134,7 +134,7 @@ func EPBufferSize(c EPConfig, world int) (uint64, error) {
 // EP is a buffer for expert parallelism.
 type EP struct {
 	h           *C.rh_ep
-	stream      unsafe.Pointer // of its calls; nil on the CPU
+	stream      unsafe.Pointer // stream of its calls; nil on the CPU
 	world       int
 	config      EPConfig
 	local       int
@@ -144,7 +144,7 @@ type EP struct {
 	private     uint64
 }
 
-// NewEP makes a buffer on every rank; collective.
+// NewEP creates a buffer on every rank; collective.
 func (c *Comm) NewEP(config EPConfig) (*EP, error) {
 	if err := config.checkTables(); err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func (e *EP) info() (C.rh_ep_info, error) {
 	return info, err
 }
 
-// Destroy gives the buffer back; collective.
+// Destroy frees the buffer; collective.
 func (e *EP) Destroy() error { return call(func() C.rh_result { return C.rh_ep_destroy(e.h) }) }
 
 // LocalExperts is how many physical experts this rank holds.
@@ -181,25 +181,25 @@ func (e *EP) LocalExperts() int { return e.local }
 // ScaleColumns is how many scales a received row has; 0 = none.
 func (e *EP) ScaleColumns() int { return e.columns }
 
-// BufferBytes is the window memory, PrivateBytes the library's own.
+// BufferBytes is the size of the buffer's window memory.
 func (e *EP) BufferBytes() uint64 { return e.bufferBytes }
 
-// PrivateBytes is what the library keeps besides.
+// PrivateBytes is the size of the buffer's private memory.
 func (e *EP) PrivateBytes() uint64 { return e.private }
 
-// Masked are the ranks that take no part any more, ascending.
+// Masked returns the ranks that are excluded, ascending.
 func (e *EP) Masked() ([]int, error) {
 	return ranksOf(e.world, func(ranks *C.int32_t, capacity C.int32_t, count *C.int32_t) C.rh_result {
 		return C.rh_ep_get_masked(e.h, ranks, capacity, count)
 	})
 }
 
-// Mask leaves a rank out for good.
+// Mask excludes a rank permanently.
 func (e *EP) Mask(rank int) error {
 	return call(func() C.rh_result { return C.rh_ep_mask_rank(e.h, C.int32_t(rank)) })
 }
 
-// Load is how many token copies all ranks, and this one, have sent to each physical expert.
+// Load returns how many token copies all ranks, and this rank, have sent to each physical expert.
 func (e *EP) Load() (total, local []uint64, err error) {
 	total, local = make([]uint64, e.physical), make([]uint64, e.physical)
 	err = call(func() C.rh_result {
@@ -210,15 +210,15 @@ func (e *EP) Load() (total, local []uint64, err error) {
 
 // EPReport is rh_ep_report.
 type EPReport struct {
-	Result                                                                      wire.Result // what the call came to
-	Dispatch                                                                    int         // its number among those of the buffer, from 1; 0 = none began
+	Result                                                                      wire.Result // result of the call
+	Dispatch                                                                    int         // sequence number in the buffer, from 1; 0 = none began
 	Rows, Tokens                                                                uint64      // received
 	LostRanks                                                                   []int
 	LostCopies, InvalidIDs, DuplicateIDs, ExcessTokens, NonFinite, OverCapacity uint64
 	Message                                                                     string
 }
 
-// newReport is one that has room for every rank.
+// newReport makes a report with room for every rank.
 func (e *EP) newReport(pins *pinned) *C.rh_ep_report {
 	lost := make([]int32, e.world)
 	r := &C.rh_ep_report{struct_size: C.sizeof_rh_ep_report, struct_version: 1, lost_capacity: C.int32_t(e.world)}
@@ -236,7 +236,7 @@ func reportOf(r *C.rh_ep_report) EPReport {
 	}
 }
 
-// pinned keeps what C is given in place.
+// pinned pins the memory that C uses.
 type pinned struct{ runtime.Pinner }
 
 func pin[T any](p *pinned, s []T) unsafe.Pointer {

@@ -13,7 +13,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// EPTokensIn is what a rank dispatches: Tokens rows of X, and TopK experts of each in Idx (int32) or Idx64.
+// EPTokensIn holds the tokens that a rank dispatches: Tokens rows of X, with TopK experts for each in Idx (int32) or Idx64.
 type EPTokensIn struct {
 	Tokens  int
 	Hidden  int    // 0 = the config's
@@ -25,7 +25,7 @@ type EPTokensIn struct {
 	Routing *EPRouting // in place of Idx, Idx64 and Weights
 }
 
-// EPRows is where received rows go; nil slices are not wanted. Rows and Tokens and Report are results.
+// EPRows holds the buffers for received rows; nil = not wanted. Rows, Tokens and Report are results.
 type EPRows struct {
 	Layout      EPLayout
 	Alignment   int
@@ -56,13 +56,13 @@ type EPDispatch struct {
 	stream   unsafe.Pointer // of its calls; nil on the CPU
 	tokens   int
 	rows     int             // of y
-	pins     pinned          // what dispatch was given, until it has been received
-	sumPins  pinned          // what CombineSend was given, until CombineRecv
+	pins     pinned          // arguments of the dispatch, until it has been received
+	sumPins  pinned          // arguments of CombineSend, until CombineRecv
 	reportTo *EPReportMemory // CombineSend's
 }
 
-// newDispatch is one whose pins end with it at the latest: where the group broke there is no call that does it. No call means that
-// nothing reads the slices any more.
+// newDispatch makes a dispatch whose finalizer unpins at the latest. In a broken group no call unpins; then no call reads the slices
+// either.
 func (e *EP) newDispatch(tokens int) *EPDispatch {
 	d := &EPDispatch{ep: e, stream: e.stream, tokens: tokens}
 	runtime.SetFinalizer(d, func(d *EPDispatch) {
@@ -72,7 +72,7 @@ func (e *EP) newDispatch(tokens int) *EPDispatch {
 	return d
 }
 
-// DispatchSend is the first phase. The slices of in stay in use until DispatchRecv has returned.
+// DispatchSend is the first phase. The slices of in stay in use until Recv has returned.
 func (e *EP) DispatchSend(in EPTokensIn) (*EPDispatch, error) {
 	d := e.newDispatch(in.Tokens)
 	c, err := e.in(&in, &d.pins)
@@ -86,7 +86,7 @@ func (e *EP) DispatchSend(in EPTokensIn) (*EPDispatch, error) {
 	return d, nil
 }
 
-// Dispatch sends and receives. Where it fails for want of room the dispatch is returned with the error, and Recv can be called again.
+// Dispatch sends and receives. If the rows exceed the capacity, it returns the dispatch with the error, and Recv can be called again.
 func (e *EP) Dispatch(in EPTokensIn, rows *EPRows) (*EPDispatch, error) {
 	d := e.newDispatch(in.Tokens)
 	c, err := e.in(&in, &d.pins)
@@ -119,7 +119,7 @@ func (d *EPDispatch) Recv(rows *EPRows) error {
 	return d.received(rows, out, call(func() C.rh_result { return C.rh_ep_dispatch_recv(d.h, out, d.stream) }))
 }
 
-// Counts are the rows for each local expert and the token copies, before anything is received.
+// Counts returns the rows for each local expert and the token copies, before the rows are received.
 func (d *EPDispatch) Counts() (counts []int32, tokens uint64, err error) {
 	counts = make([]int32, d.ep.local+1)
 	var n C.uint64_t
@@ -127,7 +127,7 @@ func (d *EPDispatch) Counts() (counts []int32, tokens uint64, err error) {
 	return counts[:d.ep.local], uint64(n), err
 }
 
-// CountsTo are the same on a stream: written there, to memory that Go neither moves nor frees.
+// CountsTo does the same on a stream, which writes to memory that Go neither moves nor frees.
 func (d *EPDispatch) CountsTo(counts []int32, tokens []uint64) error {
 	var pins pinned
 	defer pins.Unpin()
@@ -139,8 +139,8 @@ func (d *EPDispatch) CountsTo(counts []int32, tokens []uint64) error {
 	})
 }
 
-// Release ends a dispatch that is not to be combined, and one of a group that is broken, or whose buffer was destroyed: until then
-// the slices that it was given are kept in place.
+// Release ends a dispatch without a combine. It also ends a dispatch of a broken group or of a destroyed buffer. The slices of the
+// dispatch stay pinned until then.
 func (d *EPDispatch) Release() error {
 	err := call(func() C.rh_result { return C.rh_ep_release(d.h, d.stream) })
 	var e *Error
@@ -151,7 +151,7 @@ func (d *EPDispatch) Release() error {
 	return err
 }
 
-// EPSums is what a combine adds: Y has the rows of the dispatch.
+// EPSums holds the arguments of a combine. Y has the rows of the dispatch.
 type EPSums struct {
 	Y        []byte
 	YDtype   Dtype
@@ -162,7 +162,7 @@ type EPSums struct {
 	ReportTo *EPReportMemory // written in the order of the stream, when the combine ends; nil: not wanted
 }
 
-// Combine adds the experts' outputs.
+// Combine sums the experts' outputs for each token.
 func (d *EPDispatch) Combine(s EPSums) (EPReport, error) {
 	var pins pinned
 	defer pins.Unpin()
@@ -175,7 +175,7 @@ func (d *EPDispatch) Combine(s EPSums) (EPReport, error) {
 	return d.combined(report), err
 }
 
-// CombineSend is its first phase. The slices of s stay in use until CombineRecv has returned.
+// CombineSend is the first phase of Combine. The slices of s stay in use until CombineRecv has returned.
 func (d *EPDispatch) CombineSend(s EPSums) error {
 	var pins pinned
 	c, err := d.sums(&s, &pins)
@@ -183,7 +183,7 @@ func (d *EPDispatch) CombineSend(s EPSums) error {
 		return err
 	}
 	if err := call(func() C.rh_result { return C.rh_ep_combine_send(d.h, c, d.stream) }); err != nil {
-		pins.Unpin() // not those of a combine that is under way
+		pins.Unpin() // keeps the pins of a combine that is under way
 		return err
 	}
 	d.sumPins = pins
@@ -191,7 +191,7 @@ func (d *EPDispatch) CombineSend(s EPSums) error {
 	return nil
 }
 
-// CombineRecv is its second phase.
+// CombineRecv is the second phase of Combine.
 func (d *EPDispatch) CombineRecv() (EPReport, error) {
 	var pins pinned
 	defer pins.Unpin()
@@ -203,7 +203,7 @@ func (d *EPDispatch) CombineRecv() (EPReport, error) {
 	return d.combined(report), err
 }
 
-// combineReport is where a combine writes its report; on a stream there must be memory for it.
+// combineReport is the memory for the report of a combine; on a stream the caller must provide it.
 func (d *EPDispatch) combineReport(to *EPReportMemory, pins *pinned) *C.rh_ep_report {
 	switch {
 	case to != nil:
@@ -216,12 +216,12 @@ func (d *EPDispatch) combineReport(to *EPReportMemory, pins *pinned) *C.rh_ep_re
 
 func (d *EPDispatch) combined(r *C.rh_ep_report) EPReport {
 	if d.stream != nil {
-		return EPReport{} // it runs later
+		return EPReport{} // the call runs later
 	}
 	return reportOf(r)
 }
 
-// enough is an error where a slice that C will use is too short. Of results, none at all is fine.
+// enough returns an error if a slice that C uses is too short. A result slice may also be empty.
 func enough[T any](operation, name string, s []T, need int, optional bool) error {
 	if len(s) >= need || (optional && s == nil) {
 		return nil
@@ -249,7 +249,7 @@ func (e *EP) in(in *EPTokensIn, pins *pinned) (*C.rh_ep_dispatch_in, error) {
 	return c, nil
 }
 
-// routes is what says where tokens go.
+// routes fills in the routing of the tokens.
 func (e *EP) routes(in *EPTokensIn, pins *pinned) (*C.rh_ep_dispatch_in, error) {
 	hidden := in.Hidden
 	if hidden == 0 {
@@ -284,7 +284,7 @@ func (e *EP) routes(in *EPTokensIn, pins *pinned) (*C.rh_ep_dispatch_in, error) 
 	return c, nil
 }
 
-// scaleBytes is the size of a row's scales.
+// scaleBytes is the size of a row's scales in bytes.
 func (e *EP) scaleBytes() int {
 	if e.config.Scale == EPScaleF32 {
 		return 4 * e.columns
@@ -340,7 +340,7 @@ func (d *EPDispatch) out(rows *EPRows, pins *pinned) (*C.rh_ep_dispatch_out, err
 
 func (d *EPDispatch) received(rows *EPRows, c *C.rh_ep_dispatch_out, err error) error {
 	if d.stream != nil {
-		return err // it runs later
+		return err // the call runs later
 	}
 	rows.Rows, rows.Tokens = uint64(c.rows), uint64(c.tokens)
 	if err != nil {

@@ -6,10 +6,10 @@ import "C"
 
 import "unsafe"
 
-// EPRouting is what Idx and Weights of tokens come to, checked once, for any number of dispatches.
+// EPRouting is a cached routing: Idx and Weights checked once, for any number of dispatches.
 type EPRouting struct{ h *C.rh_ep_routing }
 
-// NewRouting makes one of the tokens' Idx or Idx64, and Weights. X is not looked at.
+// NewRouting makes a routing from Idx or Idx64, and Weights, of the tokens. It does not read X.
 func (e *EP) NewRouting(in EPTokensIn) (*EPRouting, error) {
 	var pins pinned
 	defer pins.Unpin()
@@ -25,25 +25,25 @@ func (e *EP) NewRouting(in EPTokensIn) (*EPRouting, error) {
 	return r, nil
 }
 
-// Destroy ends it. No dispatch with it may be in flight.
+// Destroy ends the routing. No dispatch with it may be in flight.
 func (r *EPRouting) Destroy() error {
 	return call(func() C.rh_result { return C.rh_ep_routing_destroy(r.h) })
 }
 
-// OnStream is the same buffer, with calls on a stream of the comm's device. nil: the CPU, which has none.
+// OnStream returns the same buffer with its calls on a stream of the comm's device; nil for the CPU, which has no streams.
 func (e *EP) OnStream(stream unsafe.Pointer) *EP {
 	other := *e
 	other.stream = stream
 	return &other
 }
 
-// OnStream lets the dispatch's later calls go to another stream, which the caller has made wait for the earlier ones.
+// OnStream moves the dispatch's later calls to another stream. The caller has made that stream wait for the earlier calls.
 func (d *EPDispatch) OnStream(stream unsafe.Pointer) { d.stream = stream }
 
-// EPReportMemory is where a call writes its report in the order of its stream. It is no memory of Go.
+// EPReportMemory is memory outside Go's heap, to which a call writes its report in stream order.
 type EPReportMemory struct{ r *C.rh_ep_report }
 
-// NewReportMemory makes one with room for every rank.
+// NewReportMemory allocates a report with room for every rank.
 func (e *EP) NewReportMemory() *EPReportMemory {
 	r := (*C.rh_ep_report)(C.calloc(1, C.sizeof_rh_ep_report))
 	r.struct_size, r.struct_version = C.sizeof_rh_ep_report, 1
@@ -52,19 +52,19 @@ func (e *EP) NewReportMemory() *EPReportMemory {
 	return &EPReportMemory{r}
 }
 
-// Report is what was written last. The stream has come past it.
+// Report returns the newest report. The stream must have executed the call that writes it.
 func (m *EPReportMemory) Report() EPReport { return reportOf(m.r) }
 
-// Free gives the memory back. No call is to write it any more.
+// Free frees the memory. No later call may write to it.
 func (m *EPReportMemory) Free() {
 	C.free(unsafe.Pointer(m.r.lost_ranks))
 	C.free(unsafe.Pointer(m.r))
 }
 
-// Reports are those of the dispatch that has ended last, and of its combine.
+// Reports returns the reports of the dispatch that ended last, and of its combine.
 func (e *EP) Reports() (dispatched, combined EPReport, err error) { return e.reports(nil) }
 
-// Reports are those of a dispatch in flight. Of the combine there is one only where that has begun.
+// Reports returns the reports of a dispatch in flight. That of the combine is valid only if the combine has begun.
 func (d *EPDispatch) Reports() (dispatched, combined EPReport, err error) { return d.ep.reports(d.h) }
 
 func (e *EP) reports(h *C.rh_ep_handle) (dispatched, combined EPReport, err error) {

@@ -11,20 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openGroup is what a thread's group has of Go's memory: C keeps the buffers' addresses from the noted call until
-// rh_group_end, so they are pinned that long.
+// openGroup holds the pins of a thread's group: C keeps the addresses of the buffers from the noted call until rh_group_end, so they
+// are pinned that long.
 type openGroup struct {
-	depth   int // of nesting; the outermost runs the calls
+	depth   int // of nesting; the outermost group runs the calls
 	buffers runtime.Pinner
 }
 
 var (
 	openGroups     sync.Map     // thread id -> *openGroup, used by that thread only
-	openGroupCount atomic.Int32 // of the map: nearly always 0, and then no call asks for its thread's id
+	openGroupCount atomic.Int32 // size of the map: nearly always 0, and then no call needs its thread id
 )
 
-// Group runs the operations that f calls, on any comms of this process, together, as rh_group_end says. It holds f's
-// goroutine on one thread: what other goroutines call is not of the group. Where f returns an error, none runs.
+// Group runs together the operations that f calls on any comms of this process, as rh_group_end says. It locks f's goroutine to one
+// thread, so calls of other goroutines are not part of the group. If f returns an error, no operation runs.
 func Group(f func() error) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -36,7 +36,7 @@ func Group(f func() error) (err error) {
 	defer func() {
 		defer g.leave()
 		if !finished || err != nil {
-			// The group must end, and a wrong call in it keeps it from running: f may have failed without one, or panicked.
+			// The group must end without running. An invalid call in it ensures that, because f may have failed by itself or panicked.
 			C.rh_barrier(nil, nil)
 			C.rh_group_end()
 			return
@@ -48,7 +48,7 @@ func Group(f func() error) (err error) {
 	return err
 }
 
-// enterGroup is for a locked thread.
+// enterGroup requires a locked thread.
 func enterGroup() *openGroup {
 	g, nested := openGroups.LoadOrStore(unix.Gettid(), &openGroup{})
 	if !nested {
@@ -67,8 +67,8 @@ func (g *openGroup) leave() {
 	openGroupCount.Add(-1)
 }
 
-// keepForGroup pins a buffer where this thread has an open group. Another thread's group makes no difference: a goroutine
-// that is not locked has no group.
+// keepForGroup pins a buffer if this thread has an open group. Groups of other threads do not matter: a goroutine that is not locked
+// to its thread has no group.
 func keepForGroup(buf []byte) {
 	if openGroupCount.Load() == 0 || cap(buf) == 0 {
 		return

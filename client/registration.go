@@ -9,7 +9,7 @@ import "unsafe"
 // RegisterConfig is rh_register_config: memory outside Go's heap that the caller owns.
 type RegisterConfig struct {
 	Memory []byte
-	FD     int // that Memory is mapped from; -1 = the library looks for it
+	FD     int // descriptor that Memory is mapped from; -1 = the library finds it
 	Offset uint64
 }
 

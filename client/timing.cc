@@ -17,13 +17,13 @@ rh_result timeLoop(int32_t iterations, uint64_t* totalNs, Operation operation) {
   return RH_OK;
 }
 
-// A ring: every rank sends to the next one and receives from the one before.
+// A ring: every rank sends to the next rank and receives from the previous one.
 rh_result sendrecv(const rh_timed_operation& o, rh_comm* comm, int32_t next, int32_t before) {
   rh_result r = rh_group_start();
   if (r != RH_OK) return r;
   r = rh_send(o.send, o.count, o.dtype, next, comm, nullptr);
   if (r == RH_OK) r = rh_recv(o.recv, o.count, o.dtype, before, comm, nullptr);
-  const rh_result ended = rh_group_end();  // a wrong call has spoilt the group: it must end all the same
+  const rh_result ended = rh_group_end();  // the group must end even after an invalid call
   return r != RH_OK ? r : ended;
 }
 

@@ -18,12 +18,11 @@ const (
 	KindReduce        Kind = C.RH_TIMED_REDUCE
 	KindGather        Kind = C.RH_TIMED_GATHER
 	KindScatter       Kind = C.RH_TIMED_SCATTER
-	KindSendrecv      Kind = C.RH_TIMED_SENDRECV // a group: to the next rank, from the one before
+	KindSendrecv      Kind = C.RH_TIMED_SENDRECV // a group: send to the next rank, receive from the previous one
 	KindBarrier       Kind = C.RH_TIMED_BARRIER
 )
 
-// Timed is an operation with its arguments, as the method of its name takes them. Those that it does not have are of no
-// meaning.
+// Timed is an operation with the arguments of the method of the same name. Other fields are ignored.
 type Timed struct {
 	Kind       Kind
 	Send, Recv []byte
@@ -33,7 +32,7 @@ type Timed struct {
 	Root       int
 }
 
-// Time runs an operation iterations times in a C loop and returns the time of all of them together.
+// Time runs an operation iterations times in a C loop and returns the total time.
 func (c *Comm) Time(o Timed, iterations int) (time.Duration, error) {
 	send, recv := c.timedParts(o)
 	if err := c.check("time_operation", o.Dtype, o.Count, part{"send", o.Send, send}, part{"recv", o.Recv, recv}); err != nil {
@@ -49,7 +48,7 @@ func (c *Comm) Time(o Timed, iterations int) (time.Duration, error) {
 	return time.Duration(ns), err
 }
 
-// timedParts says how many times count elements the buffers hold on this rank.
+// timedParts returns the multiples of count that the buffers hold on this rank.
 func (c *Comm) timedParts(o Timed) (send, recv int) {
 	switch o.Kind {
 	case KindAllGather:
@@ -72,7 +71,7 @@ func (c *Comm) timedParts(o Timed) (send, recv int) {
 	return 1, 1
 }
 
-// TimeOneshotKernel is Time of an all-reduce around the bare one-shot f32 kernel, without the C ABI.
+// TimeOneshotKernel measures an all-reduce as Time does, but calls the one-shot f32 kernel directly, without the C ABI.
 func (c *Comm) TimeOneshotKernel(send, recv []byte, count, iterations int) (time.Duration, error) {
 	if err := c.check("time_oneshot_kernel", F32, count, part{"send", send, 1}, part{"recv", recv, 1}); err != nil {
 		return 0, err
