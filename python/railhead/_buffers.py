@@ -1,7 +1,7 @@
 """What a caller passes as a buffer: numpy arrays, torch CPU tensors, and anything with the buffer protocol.
 
-numpy and torch are never imported here: who passes an array of theirs has imported them. ml_dtypes is, for new arrays of its
-types.
+This module never imports numpy or torch: a caller that passes one of their arrays has imported them. It imports ml_dtypes for
+new arrays of its types.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .errors import InvalidArgumentError
 
 
 class Buffer:
-    """Memory of a caller, kept alive as long as this object."""
+    """Memory of the caller. This object keeps it alive."""
 
     def __init__(self, owner: Any, address: int, nbytes: int, dtype: Dtype, shape: Tuple[int, ...]) -> None:
         self.owner = owner
@@ -31,7 +31,7 @@ class Buffer:
 
 
 def buffer_of(obj: Any, what: str, dtype: Optional[Dtype] = None, writable: bool = False) -> Buffer:
-    """The buffer of obj; what names it in errors. dtype is needed where obj does not say what its elements are."""
+    """The buffer of obj. what is its name in errors. dtype is required if obj has no element type."""
     if _is_torch(obj):
         return _of_torch(obj, what, dtype)
     if _is_numpy(obj):
@@ -55,7 +55,7 @@ def empty_like(obj: Any, shape: Tuple[int, ...]) -> Any:
 
 
 def empty(like: Any, what: str, dtype: Dtype, shape: Tuple[int, ...]) -> Any:
-    """A new buffer of like's kind with elements of dtype: an array, a tensor, else flat memory; what names it in errors."""
+    """A new buffer of like's kind with elements of dtype: an array, a tensor, or flat memory. what is its name in errors."""
     try:
         if _is_torch(like):
             return like.new_empty(shape, dtype=getattr(sys.modules["torch"], dtype.array_name))
@@ -71,7 +71,7 @@ def empty(like: Any, what: str, dtype: Dtype, shape: Tuple[int, ...]) -> Any:
 
 
 def numpy_dtype(dtype: Dtype) -> Any:
-    """What numpy.empty takes as dtype. The small types are those of ml_dtypes, which is imported for them."""
+    """The dtype argument of numpy.empty. The small types come from ml_dtypes, which is imported on demand."""
     if dtype in (Dtype.BF16, Dtype.FP8_E4M3, Dtype.FP8_E5M2):
         import ml_dtypes
 
@@ -130,7 +130,7 @@ def _of_torch_dtype(dtype: Any) -> Optional[Dtype]:
 
 @functools.lru_cache(maxsize=None)
 def _of_numpy_dtype(dtype: Any) -> Optional[Dtype]:
-    """By name, which ml_dtypes' types have as well; asking numpy for it takes longer than a small collective."""
+    """Looked up by name, so that ml_dtypes' types work too. Asking numpy would take longer than a small collective."""
     return DTYPE_OF_ARRAY_NAME.get(dtype.name)
 
 
@@ -164,7 +164,7 @@ def _dtype_of_format(view: memoryview) -> Optional[Dtype]:
 
 
 def _resolve(what: str, has: object, natural: Optional[Dtype], itemsize: int, nbytes: int, dtype: Optional[Dtype]) -> Dtype:
-    """The element type: the one asked for where the memory may hold it, else the buffer's own."""
+    """The element type: the requested one if the memory can hold it, otherwise the buffer's own."""
     if dtype is None:
         if natural is None:
             raise InvalidArgumentError(
@@ -172,8 +172,8 @@ def _resolve(what: str, has: object, natural: Optional[Dtype], itemsize: int, nb
             )
         return natural
     dtype = Dtype(dtype)
-    # Anything may be taken as bytes, bytes as anything; wider elements without a type of ours (such as uint16 for bf16) as
-    # what has their size.
+    # Any element type may be used as bytes, and bytes as any type. Wider elements that have no Railhead type (such as uint16
+    # for bf16) may be used as any type of the same size.
     may_hold = dtype in (natural, Dtype.U8) or itemsize == 1 or (natural is None and itemsize == dtype.itemsize)
     if not may_hold:
         raise InvalidArgumentError(f"{what}: dtype {dtype.name} was asked for, but the buffer has {has}")
@@ -212,8 +212,8 @@ _release_buffer.restype = None
 
 
 class _Export:
-    """The address of a buffer that may be read-only, which ctypes' own from_buffer refuses. While it lives, the owner cannot
-    move the memory (a bytearray cannot be resized)."""
+    """The address of a buffer that may be read-only (ctypes' from_buffer refuses those). While this object exists, the owner
+    cannot move the memory; for example, a bytearray cannot be resized."""
 
     def __init__(self, view: memoryview) -> None:
         self._raw = _PyBuffer()

@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 
 class PreMulSum:
-    """A sum of contributions that each rank multiplies by its own scalar first. Made by Comm.pre_mul_sum, for that comm and
-    dtype; destroy() or the end of a with block gives it back, as the end of the comm does."""
+    """A sum for which each rank first multiplies its contribution by its own scalar. Comm.pre_mul_sum makes it, for that comm and
+    dtype. destroy(), the end of a with block, or the end of the comm frees it."""
 
     def __init__(self, comm: Any, number: int, dtype: Dtype) -> None:
         self._comm = comm
@@ -40,10 +40,10 @@ class PreMulSum:
 
 
 class Collectives:
-    """Operations of a comm. Common to all: every rank calls the same one in the same order, with the same count, dtype, op
-    and root. dtype= is needed where a buffer does not say what its elements are (bytes count as uint8). A result goes to
-    out, which may be the input where the method says so; without out it is made new, of the input's kind. Shapes follow
-    torch.distributed's ..._tensor functions: parts of ranks are concatenated along the first dimension."""
+    """Operations of a comm. Every rank must call the same operations in the same order, with the same count, dtype, op and
+    root. dtype= is required if a buffer has no element type (bytes count as uint8). The result is written to out, which may be
+    the input if the method says so. Without out a new buffer of the input's kind is returned. Shapes follow torch.distributed's
+    ..._tensor functions: the parts of the ranks are concatenated along the first dimension."""
 
     rank: int
     world_size: int
@@ -80,7 +80,7 @@ class Collectives:
         out: Any = None,
         dtype: Optional[Dtype] = None,
     ) -> Any:
-        """On root the reduction over ranks of send, None elsewhere. In place: out is send."""
+        """On root, the reduction over ranks of send; elsewhere None. In place: out is send."""
         self._check_rank("reduce", "root", root)
         source = buffer_of(send, "reduce: send", dtype)
         target = None
@@ -100,7 +100,7 @@ class Collectives:
         return out
 
     def all_to_all(self, send: Readable, *, out: Any = None, dtype: Optional[Dtype] = None) -> Any:
-        """Part r of the result is rank r's part for this rank. In place: out is send."""
+        """Part r of the result is the part that rank r sent to this rank. In place: out is send."""
         source = buffer_of(send, "all_to_all: send", dtype)
         count = self._share("all_to_all", source)
         out, target = self._target("all_to_all", send, source, out, source.shape, source.count, dtype)
@@ -108,14 +108,14 @@ class Collectives:
         return out
 
     def broadcast(self, buffer: T, root: int = 0, *, dtype: Optional[Dtype] = None) -> T:
-        """Fills buffer with root's on every rank, and returns it."""
+        """Fills buffer on every rank with root's buffer, and returns it."""
         self._check_rank("broadcast", "root", root)
         both = buffer_of(buffer, "broadcast: buffer", dtype, writable=True)
         self._call("rh_broadcast", both, both, both.count, both.dtype, root)
         return buffer
 
     def gather(self, send: Readable, root: int = 0, *, out: Any = None, dtype: Optional[Dtype] = None) -> Any:
-        """On root every rank's send, in order of rank; None elsewhere. In place on root: send is its part of out."""
+        """On root, every rank's send in rank order; elsewhere None. In place on root: send is its part of out."""
         self._check_rank("gather", "root", root)
         source = buffer_of(send, "gather: send", dtype)
         target = None
@@ -128,7 +128,7 @@ class Collectives:
     def scatter(
         self, send: Optional[Readable] = None, root: int = 0, *, out: Any = None, dtype: Optional[Dtype] = None
     ) -> Any:
-        """This rank's part of root's send. Ranks other than root pass out, and nothing or None as send. In place on root:
+        """This rank's part of root's send. Ranks other than root must pass out; their send is None or absent. In place on root:
         out is its part of send."""
         self._check_rank("scatter", "root", root)
         if self.rank == root:
@@ -163,7 +163,7 @@ class Collectives:
         return buffer
 
     def barrier(self) -> None:
-        """Returns when every rank has called it; what a rank wrote to windows before is visible to all after."""
+        """Returns when every rank has called it. Writes to windows before the barrier are visible to all ranks after it."""
         note(self._handle)
         check_on(load().rh_barrier(self._handle, None), (self._handle,))
 
@@ -196,7 +196,7 @@ class Collectives:
         return out, target
 
     def _share(self, operation: str, source: Buffer) -> int:
-        """The elements of each rank in a buffer that has a part for every rank."""
+        """The number of elements of each part in a buffer with one part for every rank."""
         if source.count % self.world_size != 0:
             raise InvalidArgumentError(
                 f"{operation}: send has {source.count} elements, which is no multiple of the world size {self.world_size}"

@@ -11,7 +11,7 @@ from ._library import check, check_on, load
 
 
 class _Noted(threading.local):
-    """What this thread's open groups need until the outermost one ends."""
+    """State of this thread's open groups, kept until the outermost group ends."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -23,7 +23,7 @@ _noted = _Noted()
 
 
 def note(comm: Any, *buffers: Buffer) -> None:
-    """Keeps the buffers of a call until the group's end; outside of a group there is nothing to do."""
+    """Keeps the buffers of a call alive until the group ends. Outside a group it does nothing."""
     if _noted.depth > 0:
         _noted.buffers.extend(buffers)
         _noted.comms.append(comm)
@@ -31,8 +31,8 @@ def note(comm: Any, *buffers: Buffer) -> None:
 
 @contextlib.contextmanager
 def group() -> Iterator[None]:
-    """Collectives, sends and receives inside the block are only noted; its end runs them: of each comm first all sends and
-    receives, at the same time, then the collectives in order. Buffers, also returned ones, are filled when the outermost
+    """Collectives, sends and receives inside the block are noted, and run at its end. Each comm first runs all its sends and
+    receives concurrently, then its collectives in order. Buffers, also returned ones, are filled when the outermost
     block has ended. After an exception in the block nothing is run."""
     library = load()
     check(library.rh_group_start())
@@ -40,7 +40,7 @@ def group() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        # A wrong call makes the library drop what it has noted: it cannot know that an exception was raised here.
+        # An invalid call makes the library drop the noted calls; it does not know of the exception otherwise.
         library.rh_barrier(None, None)
         library.rh_group_end()
         raise

@@ -58,16 +58,16 @@ def load() -> Any:
 
 
 def check(result: int) -> None:
-    """Raises the exception of a failed call that this thread has just made."""
+    """Raises the exception of a call that has just failed on this thread."""
     if result != 0:
         raise error_of(result, last_error_message())
 
 
 def check_on(result: int, comms: Iterable[Any]) -> None:
-    """As check, for a call on one of these comms (rh_comm handles), whose status may name the rank that is to blame."""
+    """Like check, for a call on one of these comms (rh_comm handles), whose status may name the rank that caused the failure."""
     if result == 0:
         return
-    message = last_error_message()  # before another call fails
+    message = last_error_message()  # before another call overwrites it
     status = versioned(CommStatus)
     for handle in comms:
         if load().rh_comm_get_status(handle, ctypes.byref(status)) == 0 and status.result == result and status.culprit >= 0:
@@ -76,7 +76,7 @@ def check_on(result: int, comms: Iterable[Any]) -> None:
 
 
 def ranks_of(world_size: int, ask: Callable[[Any, int, Any], int]) -> Tuple[int, ...]:
-    """The set of ranks that a call of the library gives: ask(array, capacity, count)."""
+    """The set of ranks that the library call ask(array, capacity, count) returns."""
     ranks, count = (ctypes.c_int32 * world_size)(), ctypes.c_int32()
     check(ask(ranks, world_size, ctypes.byref(count)))
     return tuple(ranks[: count.value])

@@ -29,12 +29,12 @@ _SCALARS: Dict[Dtype, Any] = {
     Dtype.I32: ctypes.c_int32,
     Dtype.I64: ctypes.c_int64,
     Dtype.U64: ctypes.c_uint64,
-}  # the others are folded in float, and take one
+}  # the other types are summed in float, and their scalar is a float
 
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """What a rank is doing, or why its group is broken. None: no rank, or not known."""
+    """What a rank is doing, or why its group is broken. None: no rank, or unknown."""
 
     result: Union[Result, int]  # OK while the group works
     rank: int
@@ -53,8 +53,8 @@ class Status:
 class Comm(Collectives):
     """One rank of a group. Session.comm and Comm.split make them.
 
-    The end of a with block finalizes the comm, and so waits for the other ranks to do the same. A block that an exception
-    leaves aborts the group first: the other ranks learn of it at once instead of waiting."""
+    The end of a with block finalizes the comm, which waits for the other ranks to do the same. If an exception leaves the block,
+    the group is aborted first, so that the other ranks fail at once instead of waiting."""
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self._handle = handle
@@ -85,8 +85,8 @@ class Comm(Collectives):
         self._end()
 
     def finalize(self) -> None:
-        """Collective: waits until every rank has called it, then gives everything back, windows too. On a broken group it
-        returns at once. The comm, its windows and views of them are invalid afterwards, whatever the result."""
+        """Collective: waits until every rank has called it, then frees the comm and its windows. On a broken group it returns at
+        once. The comm, its windows and views of them are invalid afterwards, whatever the result."""
         check(self._end())
 
     def _end(self) -> int:
@@ -122,8 +122,8 @@ class Comm(Collectives):
         )
 
     def choice(self, operation: str, nbytes: int, *, in_windows: bool = False) -> Tuple[str, str]:
-        """The algorithm that an operation ("all_reduce") runs, and why (Status.algorithm_why). nbytes: of the larger of a
-        rank's two buffers. in_windows: whether the buffers of all ranks lie in windows. Any thread."""
+        """The algorithm of an operation ("all_reduce"), and why it was chosen (Status.algorithm_why). nbytes: the size of the
+        larger of a rank's two buffers. in_windows: whether the buffers of all ranks are in windows. Any thread."""
         if not 0 <= nbytes < 2**64:
             raise InvalidArgumentError(f"choice: rank {self.rank}: {nbytes} bytes")
         raw = versioned(Choice)
@@ -131,8 +131,8 @@ class Comm(Collectives):
         return raw.algorithm.decode(), raw.why.decode()
 
     def split(self, color: Optional[int], key: int = 0) -> Optional[Comm]:
-        """Collective: a comm of the ranks that give the same color (0 or more), in order of key, then of rank. With color
-        None the rank takes part and gets None."""
+        """Collective: makes a comm of the ranks with the same color (0 or more), ordered by key, then by rank. A rank without a
+        comm must also call it, with color None; it returns None."""
         if color is not None and not 0 <= color < 2**31:
             raise InvalidArgumentError(f"split: rank {self.rank}: color {color} is outside 0..{2**31 - 1}; None is no color")
         if not -(2**31) <= key < 2**31:
@@ -143,7 +143,7 @@ class Comm(Collectives):
         return Comm(handle) if handle.value else None
 
     def pre_mul_sum(self, scalar: float, dtype: Dtype) -> PreMulSum:
-        """A reduction: the sum of contributions that each rank multiplies by its own scalar first."""
+        """A reduction: a sum for which each rank first multiplies its contribution by its own scalar."""
         kind = _SCALARS.get(Dtype(dtype), ctypes.c_float)
         value = kind(scalar)
         if isinstance(value.value, int) and value.value != scalar:
@@ -154,7 +154,7 @@ class Comm(Collectives):
         return PreMulSum(self._handle, number.value, Dtype(dtype))
 
     def alloc_window(self, nbytes: int) -> Window:
-        """Collective, every rank with the same size: zeroed memory that all ranks see."""
+        """Collective, with the same size on every rank: zeroed memory that all ranks can access."""
         if nbytes < 0:
             raise InvalidArgumentError(f"alloc_window: rank {self.rank}: {nbytes} bytes")
         handle = ctypes.c_void_p()
@@ -162,13 +162,14 @@ class Comm(Collectives):
         return Window(self, handle)
 
     def register_window(self, buffer: Readable, *, fd: Optional[int] = None, fd_offset: int = 0) -> Window:
-        """Collective: makes a window of memory of the caller, which is kept alive until the window is freed or the comm
-        finalized. It is shared with the other ranks where it is mapped from a memfd that can be sealed (os.memfd_create with
-        MFD_ALLOW_SEALING): from fd at fd_offset, or from one that the library finds by the address. Window.sharing says
-        whether it is, and what to do; where it is not, collectives copy and only this rank's part can be viewed."""
+        """Collective: makes a window of the caller's memory. The memory is kept alive until the window is freed or the comm is
+        finalized. The other ranks can map it if it is mapped from a memfd that can be sealed (os.memfd_create with
+        MFD_ALLOW_SEALING): from fd at fd_offset, or from a descriptor that the library finds by the address. Window.sharing says
+        whether it is shared, and if not, what to do. If it is not shared, collectives copy, and only this rank's part can be
+        viewed."""
         return register(self, buffer, fd, fd_offset)
 
     def expert_buffer(self, config: ExpertConfig) -> ExpertBuffer:
-        """Collective, every rank with the same config: a buffer to dispatch tokens to experts, and to combine what these make
-        of them."""
+        """Collective, with the same config on every rank: a buffer to dispatch tokens to experts and to combine the experts'
+        outputs."""
         return ExpertBuffer(self, config)

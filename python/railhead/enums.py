@@ -6,7 +6,7 @@ import enum
 
 
 class Result(enum.IntEnum):
-    """What a call of the library returned."""
+    """The result of a library call."""
 
     OK = 0
     INVALID_ARGUMENT = 1
@@ -50,12 +50,12 @@ class Dtype(enum.IntEnum):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """Size of an element in bytes."""
         return _ITEMSIZE[self]
 
     @property
     def array_name(self) -> str:
-        """What numpy (with ml_dtypes) and torch call the type."""
+        """The name of the type in numpy (with ml_dtypes) and torch."""
         return _ARRAY_NAME[self]
 
 

@@ -8,7 +8,7 @@ from .enums import Result
 
 
 class LibraryError(ImportError):
-    """The shared library was not found, or it is not the one that this package works with."""
+    """The shared library was not found, or its version does not match this package."""
 
 
 class RailheadError(Exception):
@@ -20,7 +20,7 @@ class RailheadError(Exception):
         super().__init__(message)
         self.message = message
         self.culprit = culprit
-        """The rank that died, was late, aborted or called something else, where that is known."""
+        """The rank that died, was late, aborted, or made a different call; None if unknown."""
 
 
 class InvalidArgumentError(RailheadError, ValueError):
@@ -36,7 +36,7 @@ class InvalidHandleError(RailheadError):
 
 
 class UnsupportedError(RailheadError):
-    """This build, kernel or device cannot do it."""
+    """This build, kernel or device does not support the call."""
 
     result = Result.UNSUPPORTED
 
@@ -60,7 +60,7 @@ class NoDaemonError(RailheadError, ConnectionError):
 
 
 class DaemonLostError(RailheadError, ConnectionError):
-    """No daemon answers. Collectives go on, and so do set-up calls with the next daemon."""
+    """No daemon answers. Collectives continue without it; set-up calls work again with the next daemon."""
 
     result = Result.DAEMON_LOST
 
@@ -78,25 +78,25 @@ class SocketPermissionError(RailheadError, PermissionError):
 
 
 class ProtocolError(RailheadError):
-    """The other end broke the protocol."""
+    """The other end violated the protocol."""
 
     result = Result.PROTOCOL
 
 
 class DeadlineError(RailheadError, TimeoutError):
-    """A rank (culprit, where known) or the daemon did not come before the deadline. The group is broken."""
+    """A rank (culprit, if known) or the daemon did not arrive before the deadline. The group is broken."""
 
     result = Result.TIMEOUT
 
 
 class RankMissingError(RailheadError, TimeoutError):
-    """The group did not form: ranks did not come before the deadline."""
+    """The group did not form: ranks did not join before the deadline."""
 
     result = Result.RANK_MISSING
 
 
 class WorldSizeMismatchError(RailheadError):
-    """The ranks of a group named different world sizes."""
+    """The ranks of a group gave different world sizes."""
 
     result = Result.WORLD_SIZE_MISMATCH
 
@@ -114,7 +114,7 @@ class RankTakenError(RailheadError):
 
 
 class GroupBusyError(RailheadError):
-    """A group of this name is at work."""
+    """A group of this name is already running."""
 
     result = Result.GROUP_BUSY
 

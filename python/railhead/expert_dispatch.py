@@ -1,4 +1,4 @@
-"""A dispatch on its way: sent, received, combined."""
+"""The life of a dispatch: sent, received, combined."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LAYOUTS = {"padded": 0, "flat": 1, "tokens": 2}
 
 @dataclasses.dataclass(frozen=True)
 class ExpertReport:
-    """What did not go as asked. It is false where everything did."""
+    """Deviations from the request: lost, invalid or excess tokens. It is false if there were none."""
 
     lost_ranks: Tuple[int, ...]  # masked, dead or late
     lost_copies: int  # token copies that did not reach these ranks, or did not come back
@@ -38,7 +38,7 @@ class ExpertReport:
 
 
 class Dispatch:
-    """Tokens that were sent, and are not yet received. ExpertBuffer.dispatch_send makes it."""
+    """Tokens that were sent but not received. ExpertBuffer.dispatch_send makes it."""
 
     def __init__(
         self, buffer: ExpertBuffer, handle: ctypes.c_void_p, stream: Optional[int], x: Any, tokens: int, inputs: Tuple[Any, ...]
@@ -46,9 +46,9 @@ class Dispatch:
         self._buffer = buffer
         self._handle = handle
         self._stream = stream  # of its calls
-        self._x = x  # outputs are of its kind
+        self._x = x  # outputs have its kind
         self._tokens = tokens
-        self._kept = inputs  # what the library may still read or write
+        self._kept = inputs  # memory that the library may still read or write
 
     def counts(self) -> Tuple[List[int], int]:
         """Waits until sizes are known: the rows of each local expert, and the number of token copies."""
@@ -63,10 +63,10 @@ class Dispatch:
         """The second phase: waits for the tokens, and groups them by local expert.
 
         layout: "padded" is x [local_experts, capacity, hidden]; "flat" is [capacity, hidden], expert after expert, each from a
-        multiple of alignment rows on; "tokens" is [capacity, hidden], each token once. capacity: as many rows as came by
-        default, which costs a look at the counts. out: memory for x, whose size is then the capacity.
+        multiple of alignment rows on; "tokens" is [capacity, hidden], each token once. capacity: by default the number of
+        received rows, which costs a call of counts(). out: memory for x; its size is then the capacity.
 
-        After a LimitError (capacity is too small) nothing was taken, and it can be called again."""
+        After a LimitError (capacity too small) nothing was received, and receive can be called again."""
         buffer, config = self._buffer, self._buffer.config
         capacity = room(buffer, layout, capacity, alignment, out)
         if capacity is None:
@@ -90,14 +90,14 @@ class Dispatch:
         return Received(self, layout, arrays, raw, report.read())
 
     def _needed(self, layout: Layout, alignment: int) -> int:
-        """The capacity that what comes needs."""
+        """The capacity that the incoming tokens need."""
         rows, tokens = self.counts()
         if layout == "padded":
             return max(rows, default=0)
         return tokens if layout == "tokens" else sum(-(-n // alignment) * alignment for n in rows)
 
     def _outputs(self, layout: Layout, shape: Tuple[int, ...]) -> Dict[str, Any]:
-        """Memory for everything but x, by the names of the C struct. None: the layout has none."""
+        """Memory for all outputs but x, by their names in the C struct. None: the layout does not have that output."""
         local, columns, topk = self._buffer.local_experts, self._buffer.scale_columns, self._buffer.config.topk
         by_token = layout == "tokens"
         return {
@@ -123,12 +123,12 @@ class Dispatch:
 
 
 class Received:
-    """What came to this rank. "Row" is one token for one local expert, in the layout "tokens" one token. Rows behind an
-    expert's last are not written."""
+    """The tokens that this rank received. A row is one token for one local expert; in the layout "tokens" a row is one token.
+    Rows after an expert's last row are not written."""
 
     def __init__(self, sent: Dispatch, layout: Layout, arrays: Dict[str, Any], raw: EpDispatchOut, report: ExpertReport) -> None:
         self._sent = sent
-        self._out: Any = None  # of the combine under way
+        self._out: Any = None  # result of the combine under way
         self.layout = layout
         self.x = arrays["x"]  # of wire_dtype
         self.scales = arrays["scales"]  # [rows, scale_columns], float32 or UE8M0 bytes; None: without
@@ -154,12 +154,13 @@ class Received:
         dtype: Optional[Dtype] = None,
         out_dtype: Optional[Dtype] = None,
     ) -> Any:
-        """Brings the experts' outputs back: [tokens, hidden], for each token the sum of weight * y over its experts, and add.
+        """Returns the combined outputs of the experts: [tokens, hidden], for each token the sum of weight * y over its experts,
+        plus add.
 
-        y: as x was laid out, of F32, BF16 or F16. add: [tokens, hidden], such as the shared expert's output; may be out.
-        weighted: y has been multiplied by the weights already; in the layout "tokens" it always has been, and added over the
-        rank's experts. Without out the result is made new: of y's kind, and of out_dtype, else add's type, else y's. dtype=
-        and out_dtype= are needed where y, and add or out, do not say what they hold. It ends the dispatch."""
+        y: in the layout of x, of F32, BF16 or F16. add: [tokens, hidden], such as the shared expert's output; may be out.
+        weighted: y is already multiplied by the weights. In the layout "tokens" y must always be weighted, and summed over the
+        rank's experts. Without out a new buffer of y's kind is returned; its type is out_dtype, otherwise add's, otherwise y's.
+        dtype= and out_dtype= are required if y, or add and out, have no element type. combine ends the dispatch."""
         self.combine_send(y, add=add, out=out, weighted=weighted, dtype=dtype, out_dtype=out_dtype)
         return self.combine_receive()
 
@@ -173,8 +174,8 @@ class Received:
         dtype: Optional[Dtype] = None,
         out_dtype: Optional[Dtype] = None,
     ) -> None:
-        """The first phase of combine; combine_receive is the second. Until that has returned, y, add and out belong to the
-        library."""
+        """The first phase of combine; combine_receive is the second. The library uses y, add and out until combine_receive has
+        returned."""
         tokens, hidden = self._sent._tokens, self._sent._buffer.config.hidden
         rank = self._sent._buffer._comm.rank
         source = buffer_of(y, "combine: y", dtype)
@@ -213,13 +214,13 @@ class Received:
         return self._out
 
     def release(self) -> None:
-        """Ends a dispatch that is not to be combined; on all ranks."""
+        """Ends a dispatch without a combine. All ranks must call it."""
         self._sent._check(load().rh_ep_release(self._sent._handle, self._sent._stream))
         self._sent._end()
 
 
 def room(buffer: ExpertBuffer, layout: Layout, capacity: Optional[int], alignment: int, out: Any) -> Optional[int]:
-    """The capacity that was asked for, by number or by out; None: what is needed."""
+    """The requested capacity, given as a number or by out; None: as much as is needed."""
     rank, hidden = buffer._comm.rank, buffer.config.hidden
     chosen("receive", "layout", layout, _LAYOUTS)
     if not 1 <= alignment < 2**32:
@@ -235,7 +236,7 @@ def room(buffer: ExpertBuffer, layout: Layout, capacity: Optional[int], alignmen
 
 
 def rows_of(buffer: Buffer, columns: int, what: str, rank: int) -> int:
-    """Rows of a buffer [..., columns]; one without dimensions of its own is taken as such."""
+    """The number of rows of a buffer [..., columns]. A flat buffer is divided into rows of columns elements."""
     if buffer.count % columns != 0 or (len(buffer.shape) > 1 and buffer.shape[-1] != columns):
         name, _, argument = what.partition(": ")
         raise InvalidArgumentError(f"{name}: rank {rank}: {argument} has shape {buffer.shape}; want rows of {columns}")
@@ -243,14 +244,14 @@ def rows_of(buffer: Buffer, columns: int, what: str, rank: int) -> int:
 
 
 def chosen(operation: str, name: str, value: str, choices: Dict[str, int]) -> int:
-    """The number of a choice that is made by name."""
+    """The number of a choice given by name."""
     if value not in choices:
         raise InvalidArgumentError(f"{operation}: {name} {value!r}; want {', '.join(map(repr, choices))}")
     return choices[value]
 
 
 class _Report:
-    """What the library writes a report to, with room for every rank."""
+    """Memory to which the library writes a report, with room for every rank."""
 
     def __init__(self, world_size: int) -> None:
         self._ranks = (ctypes.c_int32 * world_size)()

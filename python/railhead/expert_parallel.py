@@ -27,11 +27,11 @@ _LOST_WEIGHTS = {"keep": 0, "renormalize": 1}
 
 @dataclasses.dataclass(frozen=True)
 class ExpertConfig:
-    """What an ExpertBuffer is made for; the same on every rank. railhead.h explains each field.
+    """The parameters of an ExpertBuffer, the same on every rank. railhead.h explains each field.
 
     mode: "ll" (decode) has room for the worst case, "ht" (prefill) for a few chunks. Without tables, rank r holds a block of
-    consecutive experts; with them physical_expert[p] says of which expert physical expert p is a replica, and
-    physical_rank[p] where it lies."""
+    consecutive experts. With tables, physical expert p is a replica of expert physical_expert[p] and is on rank
+    physical_rank[p]."""
 
     mode: Literal["ll", "ht"]
     max_tokens_per_rank: int
@@ -51,11 +51,11 @@ class ExpertConfig:
 
     @property
     def wire(self) -> Dtype:
-        """wire_dtype, or what it follows from."""
+        """wire_dtype, or its default, dtype."""
         return Dtype(self.dtype if self.wire_dtype is None else self.wire_dtype)
 
     def buffer_size(self, world_size: int) -> int:
-        """Window memory, in bytes, that a buffer takes of each rank's heap. Outputs and private memory come on top."""
+        """Window memory, in bytes, that a buffer uses in each rank's heap. It does not include outputs and private memory."""
         nbytes = ctypes.c_uint64()
         raw, tables = self._raw()
         check(load().rh_ep_buffer_size(ctypes.byref(raw), _number("world_size", world_size, 2**31), ctypes.byref(nbytes)))
@@ -95,7 +95,7 @@ class ExpertConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ExpertInfo:
-    """What a buffer holds and takes."""
+    """Properties and memory use of a buffer."""
 
     local_experts: int  # physical ones of this rank
     num_physical: int
@@ -103,15 +103,15 @@ class ExpertInfo:
     scale_columns: int  # scales of a received row; 0: none
     buffer_bytes: int  # window memory of each rank
     private_bytes: int  # of this process
-    masked: Tuple[int, ...]  # ranks that take no part any more
+    masked: Tuple[int, ...]  # excluded ranks
 
 
 class ExpertBuffer:
-    """Memory for dispatches and combines. Comm.expert_buffer makes it; destroy() or the end of a with block gives it back, as
-    the end of the comm does.
+    """Memory for dispatches and combines. Comm.expert_buffer makes it. destroy(), the end of a with block, or the end of the comm
+    frees it.
 
-    Every rank makes the same calls in the same order, one with no tokens too. At most two dispatches are in flight: sent, and
-    neither combined nor released."""
+    Every rank must make the same calls in the same order, even a rank without tokens. At most two dispatches can be in flight,
+    which means sent and neither combined nor released."""
 
     def __init__(self, comm: Comm, config: ExpertConfig) -> None:
         self._comm = comm
@@ -133,12 +133,12 @@ class ExpertBuffer:
         return self
 
     def __exit__(self, kind: object, exception: object, trace: object) -> None:
-        # With an exception on its way the other ranks may never come to destroy it: the comm's end does.
+        # After an exception the other ranks may never call destroy, so the end of the comm frees the buffer.
         if exception is None and not self._destroyed and not self._comm._ended:
             self.destroy()
 
     def destroy(self) -> None:
-        """Collective: gives the memory back, and ends dispatches that are still in flight."""
+        """Collective: frees the memory and ends dispatches that are still in flight."""
         result = load().rh_ep_destroy(self._handle)
         if result != Result.BUSY:
             self._destroyed = True
@@ -155,13 +155,12 @@ class ExpertBuffer:
         return ranks_of(self._comm.world_size, partial(load().rh_ep_get_masked, self._handle))
 
     def mask_rank(self, rank: int) -> None:
-        """Leaves a rank out for good: every other rank calls it between the same two dispatches."""
+        """Excludes a rank permanently. Every other rank must call it between the same two dispatches."""
         self._comm._check_rank("mask_rank", "rank", rank)
         check(load().rh_ep_mask_rank(self._handle, rank))
 
     def load(self) -> Tuple[List[int], List[int]]:
-        """Token copies sent to each physical expert by the routers of all ranks, and by this rank's; over all buffers of the
-        comm."""
+        """Token copies sent to each physical expert by all ranks, and by this rank, summed over all buffers of the comm."""
         experts = self.info().num_physical
         total, local = (ctypes.c_uint64 * experts)(), (ctypes.c_uint64 * experts)()
         check(load().rh_ep_get_load(self._handle, total, local, experts))
@@ -169,7 +168,7 @@ class ExpertBuffer:
 
     @property
     def in_flight(self) -> Tuple[Dispatch, ...]:
-        """Dispatches that have been sent, and neither combined nor released; the earliest first."""
+        """Dispatches that were sent and neither combined nor released, the earliest first."""
         return tuple(self._flights)
 
     def routing(self, topk_idx: Readable, topk_weights: Optional[Readable] = None, *, stream: Optional[int] = None) -> ExpertRouting:
@@ -190,14 +189,14 @@ class ExpertBuffer:
         out: Any = None,
         stream: Optional[int] = None,
     ) -> Received:
-        """Brings each token to the ranks that hold its experts, and returns what came here: see Dispatch.receive.
+        """Sends each token to the ranks of its experts, and returns the tokens that this rank received: see Dispatch.receive.
 
         x: [tokens, hidden]. topk_idx: [tokens, topk], 32 or 64 bits; -1 is no expert. topk_weights: [tokens, topk] in float32,
-        all 1 by default. routing: what routing() made, in place of these two. x_scales: of FP8, [tokens, scale_columns], float32
+        all 1 by default. routing: a result of routing(), in place of these two. x_scales: of FP8, [tokens, scale_columns], float32
         or UE8M0 bytes. stream: the device's, for this and all later calls on the result; None on the CPU.
 
-        After a LimitError (capacity is too small) nothing was taken: receive in_flight[-1] again, with room."""
-        # What is wrong with them, or a type that x's library lacks, is said before anything is sent.
+        After a LimitError (capacity too small) nothing was received: call in_flight[-1].receive with a larger capacity."""
+        # Raise errors of these arguments, or of a type that x's library lacks, before anything is sent.
         room(self, layout, capacity, alignment, out)
         if out is None:
             empty(x, "dispatch: out", self.config.wire, (0,))
@@ -214,8 +213,8 @@ class ExpertBuffer:
         x_scales: Optional[Readable] = None,
         stream: Optional[int] = None,
     ) -> Dispatch:
-        """The first phase; the second is the result's receive(). In between the caller may compute, and leaves x, topk_idx
-        and topk_weights as they are."""
+        """The first phase; the second is the result's receive(). In between the caller may compute, but must not change x,
+        topk_idx and topk_weights."""
         rank, config = self._comm.rank, self.config
         source = buffer_of(x, "dispatch: x", config.dtype)
         tokens = rows_of(source, config.hidden, "dispatch: x", rank)
@@ -241,7 +240,7 @@ class ExpertBuffer:
     def _routing_inputs(
         self, operation: str, topk_idx: Optional[Readable], topk_weights: Optional[Readable], routing: Optional[ExpertRouting]
     ) -> Dict[str, Tuple[Buffer, int]]:
-        """What says where tokens go, and its columns."""
+        """The inputs that define the routing, with the columns of each."""
         rank, topk = self._comm.rank, self.config.topk
         if routing is not None:
             if topk_idx is not None or topk_weights is not None:
@@ -281,8 +280,8 @@ class ExpertBuffer:
 
 
 class ExpertRouting:
-    """Where tokens go: checked and placed once, for any number of dispatches. ExpertBuffer.routing makes it; destroy() or the end
-    of a with block ends it, as the end of its buffer does."""
+    """A cached routing: checked and laid out once, for any number of dispatches. ExpertBuffer.routing makes it. destroy(), the
+    end of a with block, or the end of its buffer ends it."""
 
     def __init__(self, buffer: ExpertBuffer, topk_idx: Readable, topk_weights: Optional[Readable], stream: Optional[int]) -> None:
         self._buffer = buffer
@@ -300,17 +299,17 @@ class ExpertRouting:
         return self
 
     def __exit__(self, kind: object, exception: object, trace: object) -> None:
-        # With an exception on its way a dispatch may be in flight with it: the buffer's end does.
+        # After an exception a dispatch with it may be in flight, so the end of the buffer ends the routing.
         if exception is None and not self._buffer._destroyed and not self._buffer._comm._ended:
             self.destroy()
 
     def destroy(self) -> None:
-        """Ends it. No dispatch with it may be in flight."""
+        """Ends the routing. No dispatch with it may be in flight."""
         check(load().rh_ep_routing_destroy(self._handle))
 
 
 def _number(name: str, value: int, limit: int) -> int:
-    """What ctypes would cut without a word is refused; the library knows the real bounds."""
+    """Refuses a value that ctypes would truncate silently. The library checks the real bounds."""
     if not 0 <= value < limit:
         raise InvalidArgumentError(f"expert_buffer: {name} {value} is outside 0..{limit - 1}")
     return value

@@ -34,7 +34,7 @@ class Session:
         if exception is None:
             self.close()
         else:
-            load().rh_close(self._handle)  # the exception on its way says more than what fails in here
+            load().rh_close(self._handle)  # the exception under way says more than an error of close
 
     def comm(
         self,
@@ -48,10 +48,11 @@ class Session:
         heap_bytes: int = 0,
         reproducible: Optional[bool] = None,
     ) -> Comm:
-        """Joins a group and waits until all its ranks have. What is not given comes from the environment: RANK, WORLD_SIZE,
-        RAILHEAD_GROUP, RAILHEAD_TOKEN, RAILHEAD_REPRODUCIBLE. timeout: seconds, of forming the group and of every later wait. reduce_group: ranks
-        whose contributions are added first, 0 for all. heap_bytes: the most window memory of a rank, 0 for the daemon's.
-        reproducible: sums are added in one order whatever the algorithm; without, an algorithm may have its own."""
+        """Joins a group and waits until all its ranks have joined. Arguments that are not given come from the environment: RANK,
+        WORLD_SIZE, RAILHEAD_GROUP, RAILHEAD_TOKEN, RAILHEAD_REPRODUCIBLE. timeout: seconds, for forming the group and for every
+        later wait. reduce_group: number of ranks whose contributions are added first, 0 for all. heap_bytes: limit of a rank's
+        window memory, 0 for the daemon's default. reproducible: all algorithms add sums in the same order; otherwise an algorithm
+        may use its own order."""
         for name, value, limit in (("rank", rank, 2**31), ("world_size", world_size, 2**31)):
             if value is not None and not 0 <= value < limit:
                 raise InvalidArgumentError(f"comm: {name} {value}")
@@ -80,7 +81,7 @@ class Session:
         return Comm(handle)
 
     def close(self) -> None:
-        """Ends the session. To the other ranks of comms that are still open it looks as if this process had died."""
+        """Ends the session. For the other ranks of comms that are still open, this is like the death of this process."""
         check(load().rh_close(self._handle))
         self._closed = True
 

@@ -1,4 +1,4 @@
-"""Windows: symmetric memory, which every rank of a comm sees."""
+"""Windows: symmetric memory, which every rank of a comm can access."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Sharing:
 
 
 class Window:
-    """Memory of every rank. Views of it are plain memory: after the window is freed or the comm finalized they must not be
-    touched, as no check can stop it."""
+    """Memory of every rank. Views of it are plain memory without checks: do not access them after the window is freed or the comm
+    is finalized."""
 
     def __init__(self, comm: Comm, handle: ctypes.c_void_p) -> None:
         self._comm = comm
@@ -44,12 +44,12 @@ class Window:
         return self
 
     def __exit__(self, kind: object, exception: object, trace: object) -> None:
-        # With an exception on its way the other ranks may never come to free it: the comm's end does.
+        # After an exception the other ranks may never call free, so the end of the comm frees the window.
         if exception is None and not self._freed and not self._comm._ended:
             self.free()
 
     def free(self) -> None:
-        """Collective: gives the pages back once every rank has called it. The window is invalid afterwards."""
+        """Collective: frees the pages when every rank has called it. The window is invalid afterwards."""
         result = load().rh_window_free(self._handle)
         self._freed = True
         check_on(result, (self._comm._handle,))
@@ -80,7 +80,7 @@ class Window:
         return torch.frombuffer(self.memory(rank), dtype=element)
 
     def sharing(self) -> Sharing:
-        """Whether the ranks see each other's memory directly."""
+        """Whether the ranks have mapped each other's memory."""
         raw = versioned(WindowSharing)
         check(load().rh_window_get_sharing(self._handle, ctypes.byref(raw)))
         rank = raw.rank if raw.rank >= 0 else None
