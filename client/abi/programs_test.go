@@ -20,7 +20,7 @@ func program(t *testing.T, source string, link ...string) string {
 	t.Helper()
 	sharedLibrary(t)
 	binary := filepath.Join(t.TempDir(), "program")
-	compile := []string{"-std=c11", "-Wall", "-Wextra", "-Werror", "-Iclient/include", "-Iclient/tests/c", source, "-o", binary, "-pthread"}
+	compile := []string{"-std=c11", "-Wall", "-Wextra", "-Werror", "-Iclient/include", "-Iclient/tests/programs/c", source, "-o", binary, "-pthread"}
 	if err := tool("gcc", append(compile, link...)...); err != nil {
 		t.Fatal(err)
 	}

@@ -145,7 +145,7 @@ func tryAllSizes(t *testing.T, include, library string, more int) {
 	dir := t.TempDir()
 	writeSizes(t, dir, more)
 	binary := dir + "/any_size"
-	err := tool("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", "-I"+include, "-I"+dir, "-Iclient/tests/c",
+	err := tool("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", "-I"+include, "-I"+dir, "-Iclient/tests/programs/c",
 		"client/abi/testdata/any_size.c", "-o", binary, "-L"+library, "-lrailhead", "-Wl,-rpath,"+library)
 	if err != nil {
 		t.Fatal(err)
