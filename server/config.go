@@ -31,8 +31,8 @@ type Config struct {
 	Log         *slog.Logger
 
 	// Of tests:
-	maxSessions int                            // 0 = MaxSessions
-	beforePunch func(group membership.GroupID) // group.Config has it
+	maxSessions int                                  // 0 = MaxSessions
+	beforePunch func(group membership.GroupID) error // group.Config has it
 }
 
 // DefaultSocketPath is the path that clients use by default.

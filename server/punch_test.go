@@ -1,8 +1,10 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -26,11 +28,12 @@ func holdPunches() *heldPunches {
 
 func (h *heldPunches) letGo() { h.once.Do(func() { close(h.let) }) }
 
-func (h *heldPunches) before(id membership.GroupID) {
+func (h *heldPunches) before(id membership.GroupID) error {
 	if uint64(id) == h.group.Load() {
 		h.reached <- struct{}{}
 		<-h.let
 	}
+	return nil
 }
 
 // useAndFree gives every rank's window a content, and frees it.
@@ -104,5 +107,42 @@ func TestTheNextDaemonGivesBackThePagesThatTheLastOneDidNot(t *testing.T) {
 		return ""
 	})
 	mustEach(t, ranks, "the same range again", useAndFree)
+	end(t, ranks)
+}
+
+// A window begins as zeros, so a range whose pages could not be given back is not used again.
+func TestARangeWhosePagesCannotBeGivenBackIsNotUsedAgain(t *testing.T) {
+	t.Parallel()
+	var failing atomic.Bool
+	failing.Store(true)
+	var said logBook
+	s := startConfig(t, Config{
+		Log: said.logger(),
+		beforePunch: func(membership.GroupID) error {
+			if failing.Load() {
+				return errors.New("the kernel is out of sorts")
+			}
+			return nil
+		},
+	})
+	ranks := formed(t, s, client.CommConfig{Group: "g", HeapBytes: 2 * mebibyte}, 2) // room for two windows
+	mustEach(t, ranks, "a window whose pages stay", useAndFree)
+	id := groupOf(t, s, "g").ID
+	want := fmt.Sprintf("group=%d offset=%d bytes=%d error=\"the kernel is out of sorts\"", id, group.ScratchBytes(), mebibyte)
+	if !said.has(want) || !said.has("form a new one") {
+		t.Errorf("the log lacks %q: %s", want, said.text.String())
+	}
+	failing.Store(false)
+	for range 2 {
+		mustEach(t, ranks, "the other range", useAndFree) // which fails unless it is empty
+	}
+	if g := groupOf(t, s, "g"); g.WindowBytes != 0 || len(g.Windows) != 0 {
+		t.Errorf("the group has no window, and it is %+v", g)
+	}
+	for r, err := range background(ranks, func(r *rank) error { return useWindow(r.comm, 2*mebibyte) })() {
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("the largest has %d bytes", mebibyte)) {
+			t.Errorf("rank %d got a window of the whole heap: %v", r, err)
+		}
+	}
 	end(t, ranks)
 }

@@ -25,6 +25,8 @@ type Heap struct {
 	arena   *Arena
 	granule uint64
 	scratch uint64 // bytes, a multiple of granule
+
+	withheld map[uint64]uint64 // bytes by offset: allocated, but no windows
 }
 
 // NewHeap returns a heap of maxBytes, a multiple of granule. The first
@@ -63,12 +65,32 @@ func (h *Heap) AllocWindow(bytes uint64) (Window, error) {
 // PlaceWindow allocates a window of another heap at the same place.
 func (h *Heap) PlaceWindow(w Window) error { return h.arena.Place(w.Offset, w.Bytes) }
 
+// Withhold takes the free parts of a range out of use, for as long as the heap
+// exists. They are no windows.
+func (h *Heap) Withhold(w Window) {
+	end := w.Offset + w.Bytes
+	for i := 0; i <= len(h.arena.live); i++ {
+		lo, hi := h.arena.gap(i)
+		lo, hi = max(lo, w.Offset), min(hi, end)
+		if lo >= hi || h.arena.Place(lo, hi-lo) != nil {
+			continue
+		}
+		if h.withheld == nil {
+			h.withheld = map[uint64]uint64{}
+		}
+		h.withheld[lo] = hi - lo
+	}
+}
+
 // FreeWindow frees the window at offset and returns it. Its error matches
 // ErrNotAllocated.
 func (h *Heap) FreeWindow(offset uint64) (Window, error) {
 	if offset < h.scratch {
 		return Window{}, fmt.Errorf("symm: free window at %d: the offset is in the scratch, the first %d bytes, which cannot be freed: %w",
 			offset, h.scratch, ErrNotAllocated)
+	}
+	if h.withheld[offset] != 0 {
+		return Window{}, fmt.Errorf("symm: free window at %d: it was freed before, and its range is withheld: %w", offset, ErrNotAllocated)
 	}
 	bytes, err := h.arena.Free(offset)
 	if err != nil {
@@ -81,7 +103,7 @@ func (h *Heap) FreeWindow(offset uint64) (Window, error) {
 func (h *Heap) Windows() []Window {
 	windows := make([]Window, 0, len(h.arena.live))
 	for _, s := range h.arena.live {
-		if s.offset >= h.scratch {
+		if s.offset >= h.scratch && h.withheld[s.offset] == 0 {
 			windows = append(windows, Window{Offset: s.offset, Bytes: s.bytes})
 		}
 	}
@@ -90,11 +112,18 @@ func (h *Heap) Windows() []Window {
 
 // Live returns the number of live windows.
 func (h *Heap) Live() int {
-	if h.scratch == 0 {
-		return h.arena.Allocations()
+	n := h.arena.Allocations() - len(h.withheld)
+	if h.scratch != 0 {
+		n--
 	}
-	return h.arena.Allocations() - 1
+	return n
 }
 
 // Used returns the bytes of all live windows, without the scratch.
-func (h *Heap) Used() uint64 { return h.arena.Used() - h.scratch }
+func (h *Heap) Used() uint64 {
+	used := h.arena.Used() - h.scratch
+	for _, bytes := range h.withheld {
+		used -= bytes
+	}
+	return used
+}

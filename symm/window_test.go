@@ -18,7 +18,7 @@ func TestWindowsAreDisjointSortedAndNeverInTheScratch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		live := map[uint64]Window{}
+		live, withheld := map[uint64]Window{}, map[uint64]bool{}
 		t.Repeat(map[string]func(*rapid.T){
 			"alloc": func(t *rapid.T) {
 				bytes := rapid.Uint64Range(1, maxBytes/2).Draw(t, "bytes")
@@ -29,7 +29,20 @@ func TestWindowsAreDisjointSortedAndNeverInTheScratch(t *testing.T) {
 				if err != nil || w.Bytes < bytes || w.Bytes-bytes >= WindowGranule {
 					t.Fatalf("AllocWindow(%d) = %+v, %v", bytes, w, err)
 				}
+				for at := w.Offset; at < w.Offset+w.Bytes; at += WindowGranule {
+					if withheld[at] {
+						t.Fatalf("window %+v, and %d is withheld", w, at)
+					}
+				}
 				live[w.Offset] = w
+			},
+			"withhold": func(t *rapid.T) {
+				first := rapid.Uint64Range(0, maxBytes/WindowGranule-1).Draw(t, "first granule")
+				n := rapid.Uint64Range(1, min(3, maxBytes/WindowGranule-first)).Draw(t, "granules")
+				h.Withhold(Window{Offset: first * WindowGranule, Bytes: n * WindowGranule})
+				for at := first * WindowGranule; at < (first+n)*WindowGranule; at += WindowGranule {
+					withheld[at] = !slices.ContainsFunc(h.Windows(), func(w Window) bool { return w.Offset <= at && at < w.Offset+w.Bytes })
+				}
 			},
 			"free": func(t *rapid.T) {
 				offset := rapid.Uint64Range(0, maxBytes/WindowGranule).Draw(t, "granule") * WindowGranule

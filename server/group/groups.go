@@ -37,8 +37,9 @@ type Config struct {
 	Log      *slog.Logger
 	TuneDir  string // of tuning tables; "" = tuner.TableDir()
 	Started  time.Time
-	// BeforePunch is called before a group's pages are given back, on the goroutine that does it. For tests; nil = nothing to do.
-	BeforePunch func(id membership.GroupID)
+	// BeforePunch is called before a group's pages are given back, on the goroutine that does it. If it returns an error, they are not. For
+	// tests; nil = nothing to do.
+	BeforePunch func(id membership.GroupID) error
 }
 
 // Groups are all groups of this node.
@@ -57,8 +58,8 @@ type Groups struct {
 
 	life        context.Context // ends with Close
 	endLife     context.CancelFunc
-	punching    chan struct{}               // has an element for each punch that runs
-	beforePunch func(id membership.GroupID) // for tests that delay punches; nil = nothing to do
+	punching    chan struct{}                     // has an element for each punch that runs
+	beforePunch func(id membership.GroupID) error // for tests that delay or fail punches; nil = nothing to do
 }
 
 // New returns an empty Groups. The caller must not use it before Core runs.

@@ -35,50 +35,59 @@ func (g *Groups) punch(id membership.GroupID, m *memory, p punch) {
 func (g *Groups) startPunch(id membership.GroupID, m *memory) {
 	p := m.punches[0]
 	g.wg.Go(func() {
-		err := g.runPunch(id, p)
-		g.core.Post(func() { g.punched(id, m, err) })
+		failed, err := g.runPunch(id, p)
+		g.core.Post(func() { g.punched(id, m, failed, err) })
 	})
 }
 
-// runPunch runs on its own goroutine. After Close, the next daemon does the remaining work when the heaps come back.
-func (g *Groups) runPunch(id membership.GroupID, p punch) error {
+// runPunch runs on its own goroutine. It returns the ranges that may still have pages. After Close, the next daemon does the remaining
+// work when the heaps come back.
+func (g *Groups) runPunch(id membership.GroupID, p punch) ([]symm.Window, error) {
 	select {
 	case g.punching <- struct{}{}:
 		defer func() { <-g.punching }()
 	case <-g.life.Done():
-		return g.life.Err()
+		return p.ranges, g.life.Err()
 	}
 	if g.beforePunch != nil {
-		g.beforePunch(id)
+		if err := g.beforePunch(id); err != nil {
+			return p.ranges, err
+		}
 	}
 	return p.run(g.life)
 }
 
-func (g *Groups) punched(id membership.GroupID, m *memory, err error) {
+func (g *Groups) punched(id membership.GroupID, m *memory, failed []symm.Window, err error) {
 	if g.memory[id] != m {
 		return // its group has gone, and with it its heaps
 	}
-	if err != nil {
-		g.log.Error("cannot release pages that belong to no window", "group", id, "error", err)
+	for _, w := range failed {
+		g.log.Error("cannot release pages that belong to no window: their range is not used again until the group ends; if the group runs "+
+			"out of memory, form a new one", "group", id, "offset", w.Offset, "bytes", w.Bytes, "error", err)
 	}
 	if m.punches = m.punches[1:]; len(m.punches) > 0 {
 		g.startPunch(id, m)
 	}
-	g.do(g.machine.Punched(id))
+	g.do(g.machine.Punched(id, failed...))
 }
 
-func (p punch) run(life context.Context) (err error) {
-	for rank, heap := range p.heaps {
-		if heap == nil {
-			continue // swept when it comes back
-		}
-		for _, w := range p.ranges {
+// run returns the ranges that may still have pages, of any heap.
+func (p punch) run(life context.Context) (failed []symm.Window, err error) {
+	for _, w := range p.ranges {
+		var of error
+		for rank, heap := range p.heaps {
+			if heap == nil {
+				continue // swept when it comes back
+			}
 			if e := p.pieces(life, heap, w); e != nil {
-				err = errors.Join(err, fmt.Errorf("heap %d of %d: %w", rank, len(p.heaps), e))
+				of = errors.Join(of, fmt.Errorf("heap %d of %d: %w", rank, len(p.heaps), e))
 			}
 		}
+		if of != nil {
+			failed, err = append(failed, w), errors.Join(err, of)
+		}
 	}
-	return err
+	return failed, err
 }
 
 func (p punch) pieces(life context.Context, heap *symm.Segment, w symm.Window) error {

@@ -292,11 +292,15 @@ func (m *Machine) whenPunched(g *group, next func(late bool)) {
 	g.pending.next = next
 }
 
-// Punched: a Decommit, or the sweep of a heap, is done.
-func (m *Machine) Punched(id GroupID) []Action {
+// Punched: a Decommit, or the sweep of a heap, is done. failed are ranges that may still have pages. They are withheld until the group
+// ends, because windows begin as zeros.
+func (m *Machine) Punched(id GroupID, failed ...symm.Window) []Action {
 	g := m.groups[id]
 	if g == nil || g.punching == 0 {
 		return nil
+	}
+	for _, w := range failed {
+		g.heap.Withhold(w)
 	}
 	if g.punching--; g.punching == 0 {
 		g.goOn(false)

@@ -290,6 +290,14 @@ func (d *daemon) punched(i int) {
 	d.carryOut("Punched", d.machine.Punched(id))
 }
 
+// punchFailed is punched where the pages are still there.
+func (d *daemon) punchFailed(i int) {
+	p := d.punching[i]
+	d.punching = slices.Delete(d.punching, i, i+1)
+	d.unpunched = append(d.unpunched, p)
+	d.carryOut("Punched", d.machine.Punched(p.group, p.ranges...))
+}
+
 func (d *daemon) attach(c *client, id GroupID, errno int32) {
 	h := c.holds[id]
 	h.attached = true

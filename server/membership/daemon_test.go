@@ -2,6 +2,7 @@ package membership
 
 import (
 	"reflect"
+	"slices"
 	"time"
 
 	"pgregory.net/rapid"
@@ -26,6 +27,7 @@ type daemon struct {
 	groups      map[GroupID]*known
 	creating    []GroupID             // CreateGroup is done, GroupCreated is not yet called
 	punching    []punch               // under way: Punched is not yet called
+	unpunched   []punch               // those that have failed
 	joins       map[string]*wire.Join // the last one for a name that was not refused at once
 	files       map[FileID]bool       // those that clients have sent; true = open
 	crossing    []*request            // answered with an Error while the client's next message for it is on its way
@@ -413,7 +415,7 @@ func (d *daemon) reserve(r *request) {
 	if w.Offset < testScratchBytes {
 		d.failf("window %+v of group %d lies in the scratch", w, r.group)
 	}
-	for _, p := range d.punching {
+	for _, p := range slices.Concat(d.punching, d.unpunched) {
 		for _, other := range p.ranges {
 			if p.group == r.group && w.Offset < other.Offset+other.Bytes && other.Offset < w.Offset+w.Bytes {
 				d.failf("window %+v of group %d overlaps %+v, whose pages are still to go", w, r.group, other)

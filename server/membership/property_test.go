@@ -247,6 +247,10 @@ func (d *daemon) drawTrouble(t *rapid.T) {
 		if rapid.IntRange(0, 9).Draw(t, "drain") == 9 {
 			d.machine.Drain()
 		}
+	case 5:
+		if len(d.punching) > 0 {
+			d.punchFailed(0)
+		}
 	default:
 		// Any rank may write anything into the abort word.
 		if id := d.drawGroup(t); d.groups[id] != nil && d.groups[id].memory {

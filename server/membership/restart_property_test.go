@@ -93,7 +93,7 @@ func (d *daemon) restart() {
 	d.machine = m
 	old := d.clients
 	d.clients, d.creating, d.crossing, d.files, d.request = map[SessionID]*client{}, nil, nil, map[FileID]bool{}, nil
-	d.punching = nil
+	d.punching, d.unpunched = nil, nil
 	for _, r := range d.requests {
 		r.void = true
 	}
