@@ -94,12 +94,18 @@ bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& 
   return true;
 }
 
-bool beginSetUp(Comm* comm, uint32_t op, uint64_t bytes) {
-  if (!comm->device->synchronize(comm, comm->deadlineNs())) {
-    poison(comm, RH_ERR_TIMEOUT, op, comm->own(), comm->own());  // this rank's own streams keep it from the call
-  }
-  return beginOperation(comm, op, bytes);
+namespace {
+
+// Waits until nothing of the comm runs any more on its device. False: the deadline has passed, and the group is broken.
+bool waitForDevice(Comm* comm, uint32_t op) {
+  if (comm->device->synchronize(comm, comm->deadlineNs())) return true;
+  poison(comm, RH_ERR_TIMEOUT, op, comm->own(), comm->own());  // this rank's own streams keep it from the call
+  return false;
 }
+
+}  // namespace
+
+bool beginSetUp(Comm* comm, uint32_t op, uint64_t bytes) { return waitForDevice(comm, op) && beginOperation(comm, op, bytes); }
 
 void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& details, uint64_t collective) {
   rhw_rank_line* line = comm->ownLine();
@@ -226,8 +232,9 @@ void endComm(Comm* comm) {
     if (u->end != nullptr) u->end(comm);
   }
   endLease(comm);
-  // Release: a graph launched after this sees that the rank has left.
-  if ((comm->mappedHeaps >> comm->rank & 1) != 0) __atomic_store_n(&comm->state()->left, 1, __ATOMIC_RELEASE);
+  // Release: a graph launched after this sees that the rank has left. Only queued and captured calls hold further references. Without them
+  // nothing is written: the heap of a comm that has not formed may have no pages there.
+  if (__atomic_load_n(&comm->references, __ATOMIC_ACQUIRE) > 1) __atomic_store_n(&comm->state()->left, 1, __ATOMIC_RELEASE);
   releaseComm(comm);
 }
 
@@ -337,12 +344,14 @@ extern "C" rh_result rh_comm_finalize(rh_comm* handle) {
   if (result == RH_OK) result = checkNoneNoted(guard.get(), "finalize");
   if (result != RH_OK) return result;
   Comm* held = guard.get();
-  if (beginSetUp(held, RHW_OP_FINALIZE, 0)) {
+  const bool idle = waitForDevice(held, RHW_OP_FINALIZE);
+  if (idle && beginOperation(held, RHW_OP_FINALIZE, 0)) {
     result = setUp(
         held, RHW_OP_FINALIZE, [&](Call* call, int64_t deadline) { return leave(held, call, deadline); },
         [](const rhw_outcome&) { return RH_OK; });
   } else {
     leaveBroken(held);
+    if (!idle) result = whyBroken(held);
   }
   // Before the handle ends: it keeps rh_close away, and without a session there is no control thread to drop the lease.
   endLease(guard.get());

@@ -413,3 +413,44 @@ func TestGroupsThatWereNotAskedForAreRefused(t *testing.T) {
 		})
 	}
 }
+
+// The pages of a heap are its rank's to commit. A rank that fails before that must not touch them: without memory that is a SIGBUS.
+func TestARankThatFailsToJoinHasTouchedNoPageOfItsHeap(t *testing.T) {
+	const world = 2
+	own := make(chan int, 1)
+	path := startFake(t, inTurn(turnJoin, func(f *fake, answers []answer) []answer {
+		request := requestOf(answers[0])
+		joined := wire.Joined{
+			Group: 7, Incarnation: 1, ControlBytes: wire.ControlBytes(world), HeapBytes: fakeHeap, ScratchBytes: fakeScratch,
+			World: world, LocalSize: world, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
+		}
+		control := f.segment(int64(joined.ControlBytes), sealed)
+		f.writeHeader(control, wire.ControlHeader{Magic: wire.ControlMagic, Version: wire.ControlVersion, World: world, Group: 7})
+		heap := f.segment(fakeHeap, sealed)
+		kept, err := unix.Dup(heap)
+		if err != nil {
+			t.Error(err)
+		}
+		own <- kept
+		return []answer{
+			{encode(&joined, request), []int{control}},
+			{encode(&wire.Heap{Group: 7, Local: 0}, request), []int{heap}},
+			{encode(&wire.Heap{Group: 7, Local: 1}, request), []int{f.segment(fakeHeap, 0)}},
+		}
+	}))
+	session, err := client.Connect(path, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = session.Init(client.CommConfig{Group: "fake", Rank: 0, World: world, Timeout: patience})
+	wantError(t, err, wire.ResultProtocol, "comm_init", "heap of rank 1")
+	if err := session.Close(); err != nil {
+		t.Error(err)
+	}
+	kept := <-own
+	defer func() { _ = unix.Close(kept) }()
+	var st unix.Stat_t
+	if err := unix.Fstat(kept, &st); err != nil || st.Blocks != 0 {
+		t.Errorf("the heap has %d blocks, want none (%v)", st.Blocks, err)
+	}
+}

@@ -268,6 +268,25 @@ func TestFinalizeLeavesWhatGraphsUseUntilTheyAreDestroyed(t *testing.T) {
 	})
 }
 
+// What keeps the comm's stream from running is another group, of which a rank is late.
+func TestFinalizeSaysThatTheCommsOwnWorkHasNotRunByTheDeadline(t *testing.T) {
+	others := formOnStreams(t, client.CommConfig{Group: "late", World: 2, HeapBytes: 8 << 20})
+	r := formOnStreams(t, client.CommConfig{Group: "waits", World: 1, HeapBytes: 8 << 20, Timeout: time.Second})[0]
+	event, err := threads.NewEvent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = event.Destroy() }()
+	if err := errors.Join(others[0].allReduce(threads.Alloc(400)), event.Record(others[0].stream), r.stream.Wait(event), r.on().Barrier()); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, r.Finalize(), wire.ResultTimeout, "rank 0 of group \"waits\"", "did not arrive in finalize")
+	if err := others[1].Abort(); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, r.wait(), wire.ResultInvalidHandle, "barrier", "has been finalized")
+}
+
 func TestReplaysHaveTheirOwnNumbersInTheFlightRecord(t *testing.T) {
 	s := startDaemon(t)
 	const world, launches = 2, 5

@@ -203,6 +203,7 @@ rh_result runGather(Comm* comm, uint32_t op, const void* mine, void* all, size_t
   DeviceState* state = comm->state();
   if (!beginOperation(comm, op, bytes, kNoCallDetails, state->collectives + 1)) return whyBroken(comm);
   if (comm->worldSize == 1) {
+    state->collectives++;
     memcpy(all, mine, bytes);
   } else {
     comm->team.call = signNext(state, {op, 0, 0, kNoRoot, 1, 0, 0, 0});

@@ -1,0 +1,38 @@
+package tests
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+
+	"railhead/client"
+	"railhead/server/flight"
+)
+
+// A split is a collective: in the flight record the next one has the next number, whatever the world size.
+func TestASplitCountsAsACollective(t *testing.T) {
+	s := startDaemon(t)
+	for _, world := range []int{1, 2} {
+		name := fmt.Sprint("split", world)
+		ranks := formGroup(t, s, client.CommConfig{Group: name, World: world, HeapBytes: 8 << 20})
+		all(t, ranks, func(m member) error {
+			_, err := m.Split(client.SplitNone, 0)
+			return errors.Join(err, m.Barrier())
+		})
+		reply, done := askDaemon(t, s, "/v1/trace?group="+name)
+		defer done()
+		var traces flight.Traces
+		if err := json.NewDecoder(reply.Body).Decode(&traces); err != nil {
+			t.Fatal(err)
+		}
+		if len(traces.Traces) != 1 || len(traces.Traces[0].Ranks) != world {
+			t.Fatalf("traces: %+v", traces)
+		}
+		for _, rank := range traces.Traces[0].Ranks {
+			if len(rank.Records) != 2 || rank.Records[0].Collective != 1 || rank.Records[1].Collective != 2 {
+				t.Errorf("a world of %d: %+v", world, rank.Records)
+			}
+		}
+	}
+}
