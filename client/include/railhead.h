@@ -278,7 +278,8 @@ rh_result rh_window_alloc(rh_comm *comm, size_t bytes, const rh_window_config *c
 
 /* Collective: frees the window's pages once every rank has called it. The handle is invalid afterwards, whatever the result but BUSY;
  * after a failure the pages stay until the comm is finalized. Errors: BUSY (a live captured graph, or a group of calls that has not ended,
- * uses the window; nothing was done and the handle stays valid), and the cause of a broken group. */
+ * uses the window; nothing was done and the handle stays valid), and the cause of a broken group. If graphs of only some ranks use the
+ * window, those ranks get BUSY and the others wait for them until the deadline, which breaks the group. */
 rh_result rh_window_free(rh_window *window);
 
 /* The address of rank's part of the window in this process. Valid until the window is freed or the comm finalized.
@@ -340,6 +341,7 @@ rh_result rh_window_get_sharing(rh_window *window, rh_window_sharing *sharing);
  *  - A failure breaks the group; later calls and rh_comm_get_status return the cause.
  *  - Calls of a comm may run on one stream at a time.
  *  - While a live graph uses a window, rh_window_free returns BUSY. The caller keeps other memory alive.
+ *  - A call that some ranks make eagerly and others replay from a graph is a MISMATCH, even if all arguments are equal.
  *  - The comm's mappings stay until its last graph is destroyed. Launches after rh_comm_finalize fail without touching memory.
  * Errors: INVALID_ARGUMENT, INVALID_HANDLE, UNSUPPORTED, BUSY, MISMATCH, PROTOCOL (a rank offered memory that it does not have), and
  * the cause of a broken group (RANK_DEAD, TIMEOUT, ABORTED; BUSY: two streams at once). */
