@@ -19,7 +19,12 @@ void freePreMulSums(Comm* comm) {
   comm->preMulSums = nullptr;
 }
 
-CommUser user = {nullptr, freePreMulSums, nullptr};
+constexpr CommUser makeUser() {
+  CommUser u = {};
+  u.unmap = freePreMulSums;
+  return u;
+}
+CommUser user = makeUser();
 
 // Allocates the comm's ops, with the first of them. False: out of memory.
 bool allocatePreMulSums(Comm* comm) {

@@ -74,7 +74,18 @@ int64_t tick(Member* member, bool watched, int64_t now) {
   return comm->nextLeaseCheck;
 }
 
-MemberKind kind = {forEachComm, isBroken, announce, completeAnnouncement, tick, anyCommBusy, abandonComms};
+constexpr MemberKind makeKind() {
+  MemberKind k = {};
+  k.forEach = forEachComm;
+  k.isBroken = isBroken;
+  k.announce = announce;
+  k.complete = completeAnnouncement;
+  k.tick = tick;
+  k.anyBusy = anyCommBusy;
+  k.abandon = abandonComms;
+  return k;
+}
+MemberKind kind = makeKind();
 ForkHandler forkHandler = {forgetComms};
 
 }  // namespace

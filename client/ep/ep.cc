@@ -327,7 +327,12 @@ void endEps(Comm* comm) {
   });
 }
 
-CommUser user = {endEps, nullptr, nullptr};
+constexpr CommUser makeUser() {
+  CommUser u = {};
+  u.end = endEps;
+  return u;
+}
+CommUser user = makeUser();
 ForkHandler forkHandler = {[] {
   epHandles().forget([](EpDispatched*) {});
   epRoutings().forget([](EpCached*) {});

@@ -139,7 +139,14 @@ void unmapRegions(Comm* comm) {
   }
 }
 
-CommUser user = {endWindows, dropRegions, unmapRegions};
+constexpr CommUser makeUser() {
+  CommUser u = {};
+  u.end = endWindows;
+  u.unmap = dropRegions;
+  u.inChild = unmapRegions;
+  return u;
+}
+CommUser user = makeUser();
 ForkHandler forkHandler = {[] { windows().forget([](Window*) {}); }};
 
 }  // namespace
