@@ -32,7 +32,7 @@ func TestTheFirstRanksOfANode(t *testing.T) {
 }
 
 func TestASetReadsAsAList(t *testing.T) {
-	for want, s := range map[string]LocalSet{"": 0, "3": Of(3), "0 and 9": Of(9, 0), "2, 5 and 7": Of(2, 5, 7)} {
+	for want, s := range map[string]LocalSet{"": 0, "3": Of(3), "0 and 9": Of(9, 0), "2, 5 and 7": Of(2, 5, 7), "63": Of(63), "0, 6, 7 and 63": Of(63, 7, 6, 0)} {
 		if s.String() != want {
 			t.Errorf("got %q, want %q", s, want)
 		}
