@@ -182,7 +182,9 @@ typedef struct rh_comm_config {
 rh_result rh_comm_init(rh_session *session, const rh_comm_config *config, rh_comm **comm);
 
 /* Collective: waits until every rank has called it, then frees the comm's memory, windows included. On a broken group it
- * returns at once. The handle is invalid afterwards, whatever the result. */
+ * returns at once. The handle is invalid afterwards, whatever the result. Errors: MISMATCH, DAEMON_LOST, and
+ * the cause of a group that breaks meanwhile (TIMEOUT: some rank did not call it, or, on a device with streams, this rank's own calls had
+ * not run by the deadline). */
 rh_result rh_comm_finalize(rh_comm *comm);
 
 /* Collective: makes a comm of the ranks that give the same color, in order of key, then of rank. color is RH_SPLIT_NONE (the
