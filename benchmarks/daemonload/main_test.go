@@ -19,7 +19,7 @@ func TestGroupsFormAndAWrongJoinIsAnError(t *testing.T) {
 	if err := form(s.SocketPath(), 2, 3); err != nil {
 		t.Error(err)
 	}
-	if err := form(s.SocketPath(), 1, 65); err == nil || !strings.Contains(err.Error(), "world size 65") {
+	if err := form(s.SocketPath(), 1, 65); err == nil || !strings.Contains(err.Error(), "65 ranks on this node") {
 		t.Errorf("65 ranks: %v", err)
 	}
 }
