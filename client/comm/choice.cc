@@ -49,6 +49,19 @@ bool isOrder(const rhw_plans& p, int worldSize) {
   return seen == (worldSize == 64 ? ~uint64_t{0} : (uint64_t{1} << worldSize) - 1);
 }
 
+// What is wrong with the numbers by which ranks wait and write; nullptr = nothing. With the bounds a wait looks at the abort word
+// and the clock in time, and no product of them overflows.
+const char* checkWaits(const rhw_plans& p) {
+  constexpr uint64_t kMs = 1000 * 1000;
+  const auto within = [](uint64_t value, uint64_t least, uint64_t most) { return value >= least && value <= most; };
+  if (!within(p.polls_per_turn, 1, 4096)) return "polls_per_turn outside 1..4096";
+  if (!within(p.recheck_ns, kMs, 10000 * kMs)) return "recheck_ns outside 1 ms..10 s";
+  if (!within(p.ep_death_check_ns, kMs, 1000 * kMs)) return "ep_death_check_ns outside 1 ms..1 s";
+  if (!within(p.ep_waiter_deadlines, 1, 64)) return "ep_waiter_deadlines outside 1..64";
+  if (!within(p.ep_stream_above_bytes, 4096, uint64_t{1} << 40)) return "ep_stream_above_bytes outside 4 KiB..1 TiB";
+  return nullptr;
+}
+
 // What is wrong with plans; nullptr = nothing.
 const char* checkPlans(const rhw_plans& plans, int worldSize) {
   if (!isOrder(plans, worldSize)) return "a ring order that is not a permutation of the ranks";
@@ -58,7 +71,7 @@ const char* checkPlans(const rhw_plans& plans, int worldSize) {
     if (!areOf(plans.copied[i], kPlanned[i], 0, RHW_ALGOS)) return "an algorithm that the operation does not have";
     if (!areOf(plans.zero_copy[i], kPlanned[i], 1, RHW_ALGO_AUTO)) return "an algorithm that is not zero-copy";
   }
-  return nullptr;
+  return checkWaits(plans);
 }
 
 // Any rank can write the control segment at any time, so the plans are copied first and the copy is checked.
@@ -75,7 +88,7 @@ bool copyPlans(Comm* comm) {
 rh_result takePlans(Comm* comm) {
   if (!copyPlans(comm)) return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the control segment has no plans for a CPU", comm->rank);
   if (const char* wrong = checkPlans(comm->plans, comm->worldSize)) {
-    return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the daemon's choice of algorithms has %s", comm->rank, wrong);
+    return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the daemon's plans have %s", comm->rank, wrong);
   }
   memcpy(comm->ring.order, comm->plans.order, sizeof comm->ring.order);
   comm->ring.channels = static_cast<int>(comm->plans.channels);

@@ -172,6 +172,8 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   team.callStride = comm->parts.lines.stride;
   team.spinNs = m.spin_ns;
   team.yieldNs = m.yield_ns;
+  team.pollsPerTurn = static_cast<int>(comm->plans.polls_per_turn);
+  team.recheckNs = static_cast<int64_t>(comm->plans.recheck_ns);
   team.timeoutNs = int64_t{comm->timeoutMs} * 1000000;
   team.abortWord = reinterpret_cast<const uint32_t*>(&comm->header()->abort);  // little-endian: the low half is the first word
   team.waitingFor = &comm->ownLine()->waiting_for;

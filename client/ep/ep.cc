@@ -232,6 +232,9 @@ void fillTeam(Ep* ep) {
   t.rowBytes = static_cast<uint32_t>(shape.rowBytes);
   t.combineRowBytes = static_cast<uint32_t>(shape.combineRowBytes);
   t.timeoutNs = comm->team.timeoutNs;
+  t.deathCheckNs = static_cast<int64_t>(comm->plans.ep_death_check_ns);
+  t.waiterDeadlines = static_cast<int>(comm->plans.ep_waiter_deadlines);
+  ep->buffer.streamAboveBytes = comm->plans.ep_stream_above_bytes;
   t.abortWord = comm->team.abortWord;
   t.leases = reinterpret_cast<const char*>(&comm->line(LocalRank{0})->lease.word);
   t.leaseStride = comm->parts.lines.stride;

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/client"
+	"railhead/engine/plan"
 	"railhead/internal/wire"
 )
 
@@ -273,7 +274,10 @@ func (f *fake) writePlans(fd int, p *wire.Plans) {
 
 // simplePlans are one-shot, or a pipe, for all sizes.
 func simplePlans(world int) *wire.Plans {
-	p := &wire.Plans{Collectives: wire.PlanCount, Channels: 1}
+	p := &wire.Plans{
+		Collectives: wire.PlanCount, Channels: 1, PollsPerTurn: 8, RecheckNS: plan.RecheckNS,
+		EPWaiterDeadlines: plan.EPWaiterDeadlines, EPDeathCheckNS: plan.EPDeathCheckNS, EPStreamAboveBytes: plan.EPStreamAboveBytes,
+	}
 	for r := range world {
 		p.Order[r] = uint8(r)
 	}

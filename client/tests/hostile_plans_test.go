@@ -32,6 +32,16 @@ func TestPlansThatCannotBeAreRefused(t *testing.T) {
 		{"no algorithm where something must run", func(p *wire.Plans) { p.Copied[wire.PlanAllReduce].Choice[0].Algo = 0 }, "algorithm that the operation"},
 		{"an algorithm that does not exist", func(p *wire.Plans) { p.Copied[wire.PlanAllReduce].Choice[0].Algo = 200 }, "algorithm that the operation"},
 		{"a copy between windows", func(p *wire.Plans) { p.ZeroCopy[wire.PlanAllReduce].Choice[0].Algo = uint16(wire.AlgoRing) }, "zero-copy"},
+		{"no polls", func(p *wire.Plans) { p.PollsPerTurn = 0 }, "polls_per_turn"},
+		{"too many polls", func(p *wire.Plans) { p.PollsPerTurn = math.MaxUint32 }, "polls_per_turn"},
+		{"no time between rechecks", func(p *wire.Plans) { p.RecheckNS = 0 }, "recheck_ns"},
+		{"no recheck ever", func(p *wire.Plans) { p.RecheckNS = math.MaxUint64 }, "recheck_ns"},
+		{"no time between looks for deaths", func(p *wire.Plans) { p.EPDeathCheckNS = 0 }, "ep_death_check_ns"},
+		{"no look for deaths ever", func(p *wire.Plans) { p.EPDeathCheckNS = math.MaxUint64 }, "ep_death_check_ns"},
+		{"no deadline for a waiter", func(p *wire.Plans) { p.EPWaiterDeadlines = 0 }, "ep_waiter_deadlines"},
+		{"a deadline that overflows", func(p *wire.Plans) { p.EPWaiterDeadlines = math.MaxUint32 }, "ep_waiter_deadlines"},
+		{"a streaming limit of 0", func(p *wire.Plans) { p.EPStreamAboveBytes = 0 }, "ep_stream_above_bytes"},
+		{"a streaming limit beyond any heap", func(p *wire.Plans) { p.EPStreamAboveBytes = math.MaxUint64 }, "ep_stream_above_bytes"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			err := liveWith(t, inTurn(turnJoin, func(f *fake, answers []answer) []answer {

@@ -15,6 +15,17 @@ const (
 	// RingLLBelowBytes: words with a flag of their own save the fetching of a tail and a header, and cost half of every line.
 	// Measured (docs/kernels.md): no gain above, and from 1 KiB on a loss.
 	RingLLBelowBytes = 256
+
+	// RecheckNS is after how long a sleeping wait reads the ranks' signatures again: nobody wakes it because another rank has
+	// called something else. So it bounds how late a mismatch is found, and costs a reading of all ranks' lines ten times a second.
+	RecheckNS = 100_000_000
+
+	// EPDeathCheckNS is after how long a dispatch or combine that survives deaths looks for them: all ranks' lease words.
+	EPDeathCheckNS = 5_000_000
+	// EPWaiterDeadlines: a rank that is late because it waits itself may meet several late ones in turn.
+	EPWaiterDeadlines = 4
+	// EPStreamAboveBytes: more rows than these do not stay in the caches until the experts read them.
+	EPStreamAboveBytes = 32 << 20
 )
 
 // SpinNS is how long a wait polls before it sleeps. With a core for every rank a wait is short and waking up is the
@@ -34,6 +45,15 @@ func YieldNS(world, cpus int) uint32 {
 		return 4_000
 	}
 	return 0
+}
+
+// PollsPerTurn is how often a spinning wait polls its flag before it looks at the clock and the abort word, and yields: seldom
+// where the rank that it waits for runs, often where that rank may be waiting for this processor.
+func PollsPerTurn(world, cpus int) uint32 {
+	if world <= cpus {
+		return 64
+	}
+	return 8
 }
 
 // PipeSlotBytes is the size of a slot of the pipe between two ranks. All pipes of a rank together are at most 1 MiB.

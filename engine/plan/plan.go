@@ -14,6 +14,7 @@ import (
 // Request describes a group and what its ranks have asked for.
 type Request struct {
 	World        int
+	CPUs         int           // of the node
 	Forcing      tuner.Forcing // parsed with Algorithms()
 	Reproducible bool
 	Table        *tuner.Table // nil: the default thresholds apply
@@ -26,6 +27,8 @@ type Request struct {
 func Make(r Request) (wire.Plans, error) {
 	p := wire.Plans{
 		Device: wire.DeviceCPU, Collectives: wire.PlanCount, Channels: uint32(r.Channels), LlBelowBytes: r.LLBelowBytes,
+		PollsPerTurn: PollsPerTurn(r.World, r.CPUs), RecheckNS: RecheckNS,
+		EPWaiterDeadlines: EPWaiterDeadlines, EPDeathCheckNS: EPDeathCheckNS, EPStreamAboveBytes: EPStreamAboveBytes,
 	}
 	if err := setOrder(&p, r.Order, r.World); err != nil {
 		return p, err

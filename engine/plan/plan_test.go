@@ -105,6 +105,26 @@ func TestPlans(t *testing.T) {
 	}
 }
 
+// A rank that waits for one without a core looks more often for it to run.
+func TestPlansSayHowRanksWait(t *testing.T) {
+	for cpus, polls := range map[int]uint32{3: 8, 4: 64, 5: 64} {
+		r := request(t, 4, "")
+		r.CPUs = cpus
+		p, err := Make(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.PollsPerTurn != polls {
+			t.Errorf("4 ranks, %d processors: %d polls a turn, want %d", cpus, p.PollsPerTurn, polls)
+		}
+		if p.RecheckNS != RecheckNS || p.EPDeathCheckNS != EPDeathCheckNS || p.EPWaiterDeadlines != EPWaiterDeadlines ||
+			p.EPStreamAboveBytes != EPStreamAboveBytes {
+			t.Errorf("waits every %d and %d ns, %d deadlines, streams above %d bytes: not the constants of this package", p.RecheckNS,
+				p.EPDeathCheckNS, p.EPWaiterDeadlines, p.EPStreamAboveBytes)
+		}
+	}
+}
+
 func TestWrongRequestsAreErrors(t *testing.T) {
 	for what, spoil := range map[string]func(*Request){
 		"no ranks":                 func(r *Request) { r.World, r.Order = 0, nil },

@@ -295,9 +295,14 @@ static_assert(offsetof(struct rhw_plans, channels) == 8 && sizeof(((struct rhw_p
 static_assert(offsetof(struct rhw_plans, collectives) == 4 && sizeof(((struct rhw_plans*)0)->collectives) == 4, "rhw_plans.collectives");
 static_assert(offsetof(struct rhw_plans, copied) == 12544 && sizeof(((struct rhw_plans*)0)->copied) == 12416, "rhw_plans.copied");
 static_assert(offsetof(struct rhw_plans, device) == 0 && sizeof(((struct rhw_plans*)0)->device) == 4, "rhw_plans.device");
+static_assert(offsetof(struct rhw_plans, ep_death_check_ns) == 96 && sizeof(((struct rhw_plans*)0)->ep_death_check_ns) == 8, "rhw_plans.ep_death_check_ns");
+static_assert(offsetof(struct rhw_plans, ep_stream_above_bytes) == 104 && sizeof(((struct rhw_plans*)0)->ep_stream_above_bytes) == 8, "rhw_plans.ep_stream_above_bytes");
+static_assert(offsetof(struct rhw_plans, ep_waiter_deadlines) == 84 && sizeof(((struct rhw_plans*)0)->ep_waiter_deadlines) == 4, "rhw_plans.ep_waiter_deadlines");
 static_assert(offsetof(struct rhw_plans, ll_below_bytes) == 12 && sizeof(((struct rhw_plans*)0)->ll_below_bytes) == 4, "rhw_plans.ll_below_bytes");
 static_assert(offsetof(struct rhw_plans, order) == 16 && sizeof(((struct rhw_plans*)0)->order) == 64, "rhw_plans.order");
-static_assert(offsetof(struct rhw_plans, reserved0) == 80 && sizeof(((struct rhw_plans*)0)->reserved0) == 48, "rhw_plans.reserved0");
+static_assert(offsetof(struct rhw_plans, polls_per_turn) == 80 && sizeof(((struct rhw_plans*)0)->polls_per_turn) == 4, "rhw_plans.polls_per_turn");
+static_assert(offsetof(struct rhw_plans, recheck_ns) == 88 && sizeof(((struct rhw_plans*)0)->recheck_ns) == 8, "rhw_plans.recheck_ns");
+static_assert(offsetof(struct rhw_plans, reserved0) == 112 && sizeof(((struct rhw_plans*)0)->reserved0) == 16, "rhw_plans.reserved0");
 static_assert(offsetof(struct rhw_plans, zero_copy) == 128 && sizeof(((struct rhw_plans*)0)->zero_copy) == 12416, "rhw_plans.zero_copy");
 static_assert(offsetof(struct rhw_rank_line, bytes) == 80 && sizeof(((struct rhw_rank_line*)0)->bytes) == 8, "rhw_rank_line.bytes");
 static_assert(offsetof(struct rhw_rank_line, call) == 96 && sizeof(((struct rhw_rank_line*)0)->call) == 8, "rhw_rank_line.call");

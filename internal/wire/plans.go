@@ -79,7 +79,13 @@ type Plans struct {
 	Channels     uint32
 	LlBelowBytes uint32                 // below this size rings use LL
 	Order        [rank.MaxPerNode]uint8 // the local rank at each place of a ring; 0 beyond their number
-	Reserved0    [6]uint64
-	ZeroCopy     [MaxPlans]Plan // AlgoPull where it is chosen, AlgoAuto = as Copied
-	Copied       [MaxPlans]Plan
+	// How ranks wait, and when they write past the caches; wire.h says what each is.
+	PollsPerTurn       uint32
+	EPWaiterDeadlines  uint32
+	RecheckNS          uint64
+	EPDeathCheckNS     uint64
+	EPStreamAboveBytes uint64
+	Reserved0          [2]uint64
+	ZeroCopy           [MaxPlans]Plan // AlgoPull where it is chosen, AlgoAuto = as Copied
+	Copied             [MaxPlans]Plan
 }

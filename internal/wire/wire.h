@@ -442,7 +442,12 @@ struct rhw_plans {
   uint32_t channels;              // rings that a payload is spread over
   uint32_t ll_below_bytes;        // below this size rings use LL (kernels/include/railhead/exchange/ll_pipes.h)
   uint8_t order[RHW_MAX_LOCAL];   // the local rank at each place of a ring; 0 beyond their number
-  uint64_t reserved0[6];
+  uint32_t polls_per_turn;        // a spinning wait polls its flag so often before it looks at the clock and the abort word
+  uint32_t ep_waiter_deadlines;   // a rank that is late because it waits itself is given up after so many deadlines
+  uint64_t recheck_ns;            // a sleeping wait reads the ranks' signatures again after so long
+  uint64_t ep_death_check_ns;     // a wait that survives deaths looks for them after so long
+  uint64_t ep_stream_above_bytes; // more bytes of received rows than these are written past the caches
+  uint64_t reserved0[2];
   // Pull where it is chosen and possible (every rank's buffers lie in windows); AUTO = as copied.
   struct rhw_plan zero_copy[RHW_MAX_PLANS];
   struct rhw_plan copied[RHW_MAX_PLANS];

@@ -197,13 +197,10 @@ void countProblems(EpCounters* c, const EpProblems& p) {
 
 // ---- Received rows ----
 
-// Beyond this, rows go past the caches: they do not stay there until the experts read them.
-constexpr uint64_t kStreamBytes = uint64_t{32} << 20;
-
 EpOutput outputOf(const EpBuffer& b, const EpFlight& f, const EpReceive& to) {
   const uint32_t data = b.format.hidden * bytesOf(b.format.wire);
   return {to.layout == EpRowLayout::kTokens, to.capacity, b.begin, to.layout == EpRowLayout::kPadded, data, epScaleOffset(b.format),
-          epScaleBytes(b.format), epRowsWritten(b, f, to) * data > kStreamBytes, to.x, to.scales, to.weights, to.sourceRank, to.sourceToken,
+          epScaleBytes(b.format), epRowsWritten(b, f, to) * data > b.streamAboveBytes, to.x, to.scales, to.weights, to.sourceRank, to.sourceToken,
           to.topkIdx, to.topkWeights};
 }
 

@@ -31,6 +31,7 @@ struct EpBuffer : railhead::EpBuffer {
   FlagTeam flags;  // the comm's, for this buffer's waits (epPrepareFlags)
   EpRowFormat format;
   const EpRowKernels* rows;
+  uint64_t streamAboveBytes;   // more received rows than these are written past the caches
   bool renormalizes;
   char* encoded[kEpInFlight];  // rows as they travel, where x is not sent as it is; else nullptr
   char* scratch;               // a row of partial sums

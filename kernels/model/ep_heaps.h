@@ -159,12 +159,16 @@ class EpHeaps {
     t.waitTurnsStride = sizeof(EpCounters);
     t.counters = &counters_[static_cast<size_t>(r)];
     t.timeoutNs = script_.ticks == 0 ? INT64_MAX / 16 : script_.ticks * World::kTickNs;
+    t.deathCheckNs = 5 * 1000 * 1000;
+    t.waiterDeadlines = 4;
     t.abortWord = &abort_;
     FlagTeam& f = flags(r);
     f = {};
     f.rank = r;
     f.worldSize = script_.worldSize;
     f.timeoutNs = World::kTickNs;
+    f.pollsPerTurn = 8;
+    f.recheckNs = 100 * 1000 * 1000;
     f.abortWord = &abort_;
     f.waitingFor = &waitingFor_;
     epPrepareFlags(t, &quiet_, &f);

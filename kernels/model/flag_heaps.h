@@ -58,6 +58,8 @@ class FlagHeaps {
     t.pipeSlotBytes = t.broadcastSlotBytes = slotBytes;
     t.llSlotBytes = llSlotBytes;
     t.spinNs = 0;
+    t.pollsPerTurn = 8;
+    t.recheckNs = 100 * 1000 * 1000;
     t.timeoutNs = 1000;
     t.heaps = base(0);
     t.heapStride = heapLines_ * sizeof(Line);

@@ -100,6 +100,8 @@ struct Run {
     team.ownExperts = own.data();
     team.counters = counters.get();
     team.timeoutNs = 1;
+    team.deathCheckNs = 5 * 1000 * 1000;
+    team.waiterDeadlines = 4;
     team.abortWord = &abortWord;
     constexpr uint64_t kGap = 4096;
     team.bufferStride = team.layout.bytes + kGap;
@@ -113,6 +115,8 @@ struct Run {
     flags.rank = kRank;
     flags.worldSize = kWorld;
     flags.timeoutNs = 1;
+    flags.pollsPerTurn = 8;
+    flags.recheckNs = 100 * 1000 * 1000;
     flags.abortWord = &abortWord;
     flags.waitingFor = &waitingFor;
     epPrepareFlags(team, &quiet, &flags);

@@ -56,6 +56,8 @@ struct Group {
       team.llSlotBytes = kLLSlotBytes;
       team.spinNs = o.spinNs;
       team.yieldNs = o.seed % 2 == 0 ? 0 : 4000;
+      team.pollsPerTurn = o.seed % 2 == 0 ? 8 : 64;
+      team.recheckNs = 100 * kMs;
       team.timeoutNs = timeoutNs;
       team.heaps = heaps;
       team.heapStride = stride;

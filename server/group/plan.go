@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/bits"
 	"os"
+	"runtime"
 
 	"railhead/engine/plan"
 	"railhead/engine/topo"
@@ -98,7 +99,7 @@ func (p *planner) plansOf(a membership.CreateGroup) (wire.Plans, error) {
 		return wire.Plans{}, fmt.Errorf("RAILHEAD_ALGO: %w", err)
 	}
 	return plan.Make(plan.Request{
-		World: a.World, Forcing: forcing, Reproducible: a.Reproducible, Table: p.table, Order: p.order(a.CPUs), Channels: plan.RingChannels,
+		World: a.World, CPUs: runtime.NumCPU(), Forcing: forcing, Reproducible: a.Reproducible, Table: p.table, Order: p.order(a.CPUs), Channels: plan.RingChannels,
 		LLBelowBytes: plan.RingLLBelowBytes,
 	})
 }

@@ -65,6 +65,8 @@ struct EpShape {
   bool countsFirst;          // ht
 };
 
+// The caller allocates a buffer of the size that rh_ep_buffer_size says, which asks no daemon. So these two are constants of the
+// layout, and no plan has them. alltoall has the same (TestTheSizeOfABufferIsTheReferencesForAnyConfig holds them equal).
 constexpr uint32_t kEpBulkSlots = 4;            // of ht
 constexpr uint64_t kEpBulkChunkBytes = 262144;  // of rows in a chunk of ht, at least one row
 
@@ -131,6 +133,8 @@ struct EpTeam {
   uint64_t bufferStride;
   EpCounters* counters;
   int64_t timeoutNs;              // of waiting for a rank
+  int64_t deathCheckNs;           // where deaths are survived, waits are cut into pieces so long, and deaths looked for between them
+  int waiterDeadlines;            // a rank that is late because it waits itself is given up after so many deadlines
   const uint32_t* abortWord;      // low half of the group's, which has code and culprit (ep_links.h)
   const char* leases;             // words: what the kernel marks when a rank dies
   uint64_t leaseStride;

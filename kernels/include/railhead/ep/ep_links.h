@@ -14,19 +14,13 @@ constexpr uint32_t kLeaseOwnerDied = 0x40000000;
 constexpr uint32_t kAbortCode = 0xff, kAbortRankDead = 17;
 constexpr int kAbortCulpritShift = 8;
 
-// Where a rank may be given up, waits are cut into pieces this long, and deaths are looked for between them.
-constexpr int64_t kEpLookForDeathsNs = 5 * 1000 * 1000;
-
-// A rank that is late because it waits itself is given up after so many deadlines: it may meet several late ones in turn.
-constexpr int kEpDeadlinesOfAWaiter = 4;
-
 // The flags' team for a buffer: another abort word and deadline than the comm's where deaths are survived. quiet is a word that
 // stays 0.
 inline void epPrepareFlags(const EpTeam& ep, const uint32_t* quiet, FlagTeam* team) {
   team->call = {};
   if (!ep.dropsDead) return;
   team->abortWord = quiet;
-  if (team->timeoutNs > kEpLookForDeathsNs) team->timeoutNs = kEpLookForDeathsNs;
+  if (team->timeoutNs > ep.deathCheckNs) team->timeoutNs = ep.deathCheckNs;
 }
 
 template <class Mem>
@@ -120,7 +114,7 @@ class EpLinks {
         lived_[r] = now;
       }
       turns_[r] = turns;
-      if (now - lived_[r] >= team_.timeoutNs || now - start >= kEpDeadlinesOfAWaiter * team_.timeoutNs) mask |= uint64_t{1} << r;
+      if (now - lived_[r] >= team_.timeoutNs || now - start >= team_.waiterDeadlines * team_.timeoutNs) mask |= uint64_t{1} << r;
     }
     watched_ |= pending_;
     return mask;

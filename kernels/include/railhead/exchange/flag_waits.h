@@ -33,7 +33,7 @@ class FlagWaits {
     const int64_t spinUntil = start + team_.spinNs < deadline ? start + team_.spinNs : deadline;
     int64_t now = start;
     do {
-      for (int i = Flags<Mem>::looksPerTurn(team_); i > 0; i--) {
+      for (int i = team_.pollsPerTurn; i > 0; i--) {
         if (hasAnyCome()) {
           if (now != start) flags_.arrived(whoCame_);
           return true;

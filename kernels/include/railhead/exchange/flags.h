@@ -79,7 +79,9 @@ struct FlagTeam {
   uint32_t broadcastSlotBytes;
   uint32_t llSlotBytes;       // of a slot of an LL pipe (ll_pipes.h); a multiple of 64
   int64_t spinNs;             // a wait looks that long before it sleeps
-  int64_t yieldNs;            // and from then on yields the processor between turns of looks
+  int64_t yieldNs;            // and from then on yields the processor between turns of polls
+  int pollsPerTurn;           // polls of the flag between two looks at the clock and the abort word; at least 1
+  int64_t recheckNs;          // a sleep reads the ranks' signatures again after so long
   int64_t timeoutNs;          // of every single wait
   char* heaps;                // each begins with a ScratchHeader
   uint64_t heapStride;
@@ -192,7 +194,7 @@ class Flags {
   // How long to sleep at most before these are looked at again: nobody wakes this rank because another one has gone on in
   // another operation.
   int64_t sleepUntil(int64_t deadlineNs) {
-    const int64_t again = mem_.nowNs() + kLookAgainNs;
+    const int64_t again = mem_.nowNs() + team_.recheckNs;
     return team_.call.call == 0 || deadlineNs < again ? deadlineNs : again;
   }
 
@@ -209,11 +211,6 @@ class Flags {
     stop_ = why;
     missing_ = missing;
   }
-
-  // Looks at the clock, the abort word and for others to run come once every so many looks at the flag: seldom where the rank
-  // that is waited for runs, often where it may be waiting for this processor.
-  static int looksPerTurn(const FlagTeam& team) { return team.yieldNs == 0 ? 8 : 64; }
-  static constexpr int64_t kLookAgainNs = 100 * 1000 * 1000;
 
  private:
   // The ranks that have not come to the value: of an exchange all of them, else the one that is waited for.
@@ -237,7 +234,7 @@ class Flags {
     const int64_t spinUntil = start + team_.spinNs < deadline ? start + team_.spinNs : deadline;
     int64_t now = start;
     do {
-      for (int i = looksPerTurn(team_); i > 0; i--) {
+      for (int i = team_.pollsPerTurn; i > 0; i--) {
         if (reached(look(&flag.value, Mutant::kSpinRelaxed), value)) {
           if (now != start) arrived(peer);
           return true;

@@ -47,7 +47,7 @@ static inline uint64_t pipeSlotsOffset(const FlagTeam& team, int set, int to) {
 // LL pipes (ll_pipes.h) follow those slots, one for each channel of a ring: a line with this rank's tail to the rank behind it, one
 // with its head in the pipe of the rank before, the slots to the one behind.
 constexpr int kMaxRingChannels = 4;
-constexpr uint32_t kLLSlotBytes = 1024;
+constexpr uint32_t kLLSlotBytes = 1024;  // of the scratch's layout: the daemon sizes the scratch by the same (wire.LLSlotBytes)
 constexpr uint64_t kLLFlagsBytes = 2 * kFlagLineBytes;
 static inline uint64_t llPipeBytes(uint64_t slotBytes) { return kLLFlagsBytes + kPipeSlots * slotBytes; }
 static inline uint64_t llPipeOffset(const FlagTeam& team, int channel) {
