@@ -144,6 +144,7 @@ class EpRun {
         if (!dispatch.awaitCounts()) return false;
         const EpOutput out = layOut(r, step.dispatch, f, &d);
         if (!dispatch.receive(out)) return false;
+        f.phase = EpPhase::kReceived;
         checkRows(r, step.dispatch, f, d);
         compute(r, &d);
         return true;
@@ -151,9 +152,10 @@ class EpRun {
       case EpCall::kCombineSend: combine.send(); return true;
       case EpCall::kCombineReceive:
         if (!combine.receive()) return false;
+        f.phase = EpPhase::kFree;
         checkResults(r, step.dispatch, f, d);
         return true;
-      case EpCall::kRelease: return true;
+      case EpCall::kRelease: f.phase = EpPhase::kFree; return true;
     }
     return true;
   }
@@ -187,6 +189,7 @@ class EpRun {
     f->lostCopies = f->maskedCopies;
     f->overCapacity = 0;
     f->number = ++team.state()->dispatches;
+    f->phase = EpPhase::kSent;
     f->rows = reinterpret_cast<const char*>(d.x.data());
     f->rowStride = sizeof(EpRow);
   }
