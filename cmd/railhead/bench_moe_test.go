@@ -132,7 +132,7 @@ func TestBenchMoETakesARecordedRouting(t *testing.T) {
 	}
 	for want, path := range map[string]string{
 		"topk 4": npy(t, 2, 0, 1), "expert 13": npy(t, 4, 0, 1, 2, 13), "twice": npy(t, 4, 0, 1, 2, 2),
-		"no such": "/no/such.npy", "numpy": os.Args[0],
+		"no such": "/no/such.npy", "a .npy file": os.Args[0],
 	} {
 		status, _, stderr := railhead(t, nil, "bench", "moe", "--experts", "13", "--topk", "4", "--routing", path)
 		if status != cli.Usage || !strings.Contains(stderr, want) {
