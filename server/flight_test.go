@@ -446,5 +446,5 @@ func TestWithoutAFlightRecordStatusKnowsWhatButNotSinceWhen(t *testing.T) {
 	end(t, ranks)
 	t.Setenv("RAILHEAD_FLIGHT_RECORD", "of")
 	bad := join(t, s, client.CommConfig{Group: "off", Rank: 0, World: 1})
-	wantError(t, "rank 0", bad[0].err, wire.ResultInvalidArgument, "RAILHEAD_FLIGHT_RECORD=of", "on and off")
+	wantError(t, "rank 0", bad[0].err, wire.ResultInvalidArgument, "RAILHEAD_FLIGHT_RECORD=of", "on or off")
 }
