@@ -181,10 +181,10 @@ func (c *core) endOverrun() {
 	}
 }
 
-// tellAll sends a message to every session.
-func (c *core) tellAll(m wire.Message) {
+// tellAll sends every session a message of its own: sending fills the message's header in, on the session's goroutine.
+func (c *core) tellAll(message func() wire.Message) {
 	for _, s := range c.sessions {
-		if !s.Enqueue(session.Outgoing{Msg: m}) {
+		if !s.Enqueue(session.Outgoing{Msg: message()}) {
 			c.Overrun(s)
 		}
 	}

@@ -196,7 +196,7 @@ func TestASessionWhoseQueueIsFullEndsAtOnce(t *testing.T) {
 	answer := make(chan bool, 1)
 	askCore(t, s, func(c *core) {
 		for range session.SendQueue + socketHolds { // by the time that the writer gives up, this is long over
-			c.tellAll(&wire.Draining{})
+			c.tellAll(func() wire.Message { return &wire.Draining{} })
 		}
 	})
 	askCore(t, s, func(c *core) { answer <- c.sessions[id] == nil })

@@ -136,7 +136,7 @@ func (s *Server) Drain(ctx context.Context) error {
 	s.draining.Store(true)
 	if err := s.ask(ctx, func(c *core) {
 		c.groups.Drain()
-		c.tellAll(&wire.Draining{})
+		c.tellAll(func() wire.Message { return &wire.Draining{} })
 	}); err != nil {
 		return fmt.Errorf("server: drain: the core did not answer: %w", err)
 	}
