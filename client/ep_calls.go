@@ -127,7 +127,7 @@ func (d *EPDispatch) Counts() (counts []int32, tokens uint64, err error) {
 	return counts[:d.ep.local], uint64(n), err
 }
 
-// CountsTo does the same on a stream, which writes to memory that Go neither moves nor frees.
+// CountsTo writes the same values in stream order. counts and tokens must be memory that Go neither moves nor frees.
 func (d *EPDispatch) CountsTo(counts []int32, tokens []uint64) error {
 	var pins pinned
 	defer pins.Unpin()
@@ -156,7 +156,7 @@ type EPSums struct {
 	Y        []byte
 	YDtype   Dtype
 	Weighted bool
-	Add      []byte // nil: nothing
+	Add      []byte // added to the sums; nil: nothing
 	Out      []byte
 	OutDtype Dtype
 	ReportTo *EPReportMemory // written in the order of the stream, when the combine ends; nil: not wanted

@@ -53,7 +53,7 @@ extern "C" rh_result rh_time_operation(rh_timed_operation o, rh_comm* comm, int3
     case RH_TIMED_SENDRECV: return timeSendrecv(o, comm, iterations, total_ns);
     case RH_TIMED_BARRIER: return loop([&] { return rh_barrier(comm, nullptr); });
   }
-  return railhead::client::fail(RH_ERR_INVALID_ARGUMENT, "time_operation: kind %d is no operation", static_cast<int>(o.kind));
+  return railhead::client::fail(RH_ERR_INVALID_ARGUMENT, "time_operation: kind %d is not an operation", static_cast<int>(o.kind));
 }
 
 extern "C" rh_result rh_time_oneshot_kernel(const void* send, void* recv, size_t count, rh_comm* handle, int32_t iterations,

@@ -1,4 +1,4 @@
-/* Loops that `railhead bench` times. Not part of the ABI: they only call it, without a language boundary in the loop. */
+/* Loops that `railhead bench` times. They are in C so that the loop crosses no language boundary. They are not part of the ABI. */
 #ifndef RAILHEAD_CLIENT_TIMING_H_
 #define RAILHEAD_CLIENT_TIMING_H_
 
@@ -17,11 +17,11 @@ typedef enum rh_timed_kind {
   RH_TIMED_REDUCE = 5,
   RH_TIMED_GATHER = 6,
   RH_TIMED_SCATTER = 7,
-  RH_TIMED_SENDRECV = 8, /* a group: to the next rank, from the one before */
+  RH_TIMED_SENDRECV = 8, /* a group: send to the next rank, receive from the previous one */
   RH_TIMED_BARRIER = 9
 } rh_timed_kind;
 
-/* An operation with its arguments. Those that it does not have are of no meaning. */
+/* An operation with its arguments. Arguments that the operation does not have are ignored. */
 typedef struct rh_timed_operation {
   rh_timed_kind kind;
   const void *send;
@@ -34,7 +34,7 @@ typedef struct rh_timed_operation {
 
 /* Runs the operation iterations times and stores the time of all of them together in total_ns. */
 rh_result rh_time_operation(rh_timed_operation operation, rh_comm *comm, int32_t iterations, uint64_t *total_ns);
-/* The same loop around the bare one-shot f32 kernel: what rh_all_reduce costs above it is the C ABI. */
+/* The same loop around the one-shot f32 kernel. The time that rh_all_reduce takes longer is the cost of the C ABI. */
 rh_result rh_time_oneshot_kernel(const void *send, void *recv, size_t count, rh_comm *comm, int32_t iterations,
                                  uint64_t *total_ns);
 

@@ -13,7 +13,7 @@ import (
 // root is the top of the repository, where the Makefile's paths begin.
 const root = "../.."
 
-// libraryDir holds librailhead.so, as its soname too, and librailhead.a, built once for all tests.
+// libraryDir holds librailhead.so, a link with its soname, and librailhead.a. They are built once for all tests.
 var libraryDir string
 
 var buildLibrary = sync.OnceValue(func() error { return librarybuild.Build(root, libraryDir, "-O1") })
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// sharedLibrary builds the libraries, by the compilers alone, and returns the shared one's path.
+// sharedLibrary builds both libraries without make and returns the path of the shared one.
 func sharedLibrary(t *testing.T) string {
 	t.Helper()
 	noteSources(t)

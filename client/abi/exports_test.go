@@ -24,8 +24,8 @@ func openLibrary(t *testing.T, path string) *elf.File {
 	return f
 }
 
-// exportedSymbols lists what a shared library defines for others, in order of name. The names of the versions are absolute
-// symbols; they are left out.
+// exportedSymbols lists the dynamic symbols that a shared library defines, sorted by name. It omits absolute symbols, which are the
+// names of the versions.
 func exportedSymbols(t *testing.T, path string) (exported []symbol) {
 	t.Helper()
 	symbols, err := openLibrary(t, path).DynamicSymbols()
@@ -67,7 +67,7 @@ func readMap(t *testing.T) (symbols []symbol) {
 	return symbols
 }
 
-func TestEveryFunctionOfTheHeaderIsExportedAndNothingElse(t *testing.T) {
+func TestTheLibraryExportsExactlyTheFunctionsOfTheHeader(t *testing.T) {
 	var declared []string
 	for _, f := range readHeader(t, headerPath).functions {
 		declared = append(declared, f.name)
@@ -79,7 +79,7 @@ func TestEveryFunctionOfTheHeaderIsExportedAndNothingElse(t *testing.T) {
 	exported := symbolNames(exportedSymbols(t, sharedLibrary(t)))
 	unlisted, undeclared := difference(declared, listed)
 	for _, name := range unlisted {
-		t.Errorf("%s is in railhead.h but not in client/railhead.map: add it there, to the version that it comes with", name)
+		t.Errorf("%s is in railhead.h but not in client/railhead.map: add it there, to the version that introduces it", name)
 	}
 	for _, name := range undeclared {
 		t.Errorf("%s is in client/railhead.map but not in railhead.h", name)
@@ -93,11 +93,11 @@ func TestEveryFunctionOfTheHeaderIsExportedAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestEverySymbolHasTheVersionThatTheMapGivesItAndNoneIsNewerThanTheHeader(t *testing.T) {
+func TestSymbolVersionsAreThoseOfTheMapAndAtMostTheHeaders(t *testing.T) {
 	listed := readMap(t)
 	for _, s := range exportedSymbols(t, sharedLibrary(t)) {
 		if !slices.Contains(listed, s) {
-			t.Errorf("%s has version %q, which is not what client/railhead.map says", s.name, s.version)
+			t.Errorf("%s has version %q, client/railhead.map has another one", s.name, s.version)
 		}
 	}
 	now := readHeader(t, headerPath).version
@@ -107,13 +107,13 @@ func TestEverySymbolHasTheVersionThatTheMapGivesItAndNoneIsNewerThanTheHeader(t 
 		if err != nil || s.version != fmt.Sprintf("RAILHEAD_%d.%d", major, minor) {
 			t.Errorf("%s: version %q, want RAILHEAD_<major>.<minor>", s.name, s.version)
 		} else if major != now[0] || minor > now[1] {
-			t.Errorf("%s has version %s, railhead.h is %d.%d: the major version must be the header's, the minor one at most its",
+			t.Errorf("%s has version %s, railhead.h is %d.%d: want the same major version and no higher minor version",
 				s.name, s.version, now[0], now[1])
 		}
 	}
 }
 
-func TestTheSharedLibraryNeedsTheCLibraryAlone(t *testing.T) {
+func TestTheSharedLibraryNeedsOnlyTheCLibrary(t *testing.T) {
 	needed, err := openLibrary(t, sharedLibrary(t)).ImportedLibraries()
 	if err != nil || len(needed) == 0 {
 		t.Fatalf("needs %q: %v", needed, err)
@@ -121,12 +121,12 @@ func TestTheSharedLibraryNeedsTheCLibraryAlone(t *testing.T) {
 	allowed := regexp.MustCompile(`^(libc\.so\.6|libpthread\.so\.0|ld-linux.*\.so\.[0-9]+)$`)
 	for _, name := range needed {
 		if !allowed.MatchString(name) {
-			t.Errorf("librailhead.so needs %s; see client/base/malloced.h for the C++ run-time library", name)
+			t.Errorf("librailhead.so needs %s; client/base/malloced.h says how to do without the C++ run-time library", name)
 		}
 	}
 }
 
-func TestTheSharedLibraryIsBoundAtOnceStaysLoadedAndHasNoExecutableStack(t *testing.T) {
+func TestTheSharedLibraryIsBoundAtLoadStaysLoadedAndHasNoExecutableStack(t *testing.T) {
 	f := openLibrary(t, sharedLibrary(t))
 	flags, err := f.DynValue(elf.DT_FLAGS_1)
 	if err != nil || len(flags) != 1 {
@@ -138,7 +138,7 @@ func TestTheSharedLibraryIsBoundAtOnceStaysLoadedAndHasNoExecutableStack(t *test
 		}
 	}
 	if textRelocations, err := f.DynValue(elf.DT_TEXTREL); err != nil || len(textRelocations) > 0 {
-		t.Errorf("relocations in code, which is then not shared between processes: %v, %v", textRelocations, err)
+		t.Errorf("text relocations, so processes cannot share the code: %v, %v", textRelocations, err)
 	}
 	seen := map[elf.ProgType]elf.ProgFlag{}
 	for _, p := range f.Progs {
@@ -148,7 +148,7 @@ func TestTheSharedLibraryIsBoundAtOnceStaysLoadedAndHasNoExecutableStack(t *test
 		t.Errorf("the stack is executable: found %v, flags %v", found, stack)
 	}
 	if _, found := seen[elf.PT_GNU_RELRO]; !found {
-		t.Error("no PT_GNU_RELRO: addresses that the loader has filled in stay writable")
+		t.Error("no PT_GNU_RELRO: relocated addresses stay writable")
 	}
 	if name, err := f.DynString(elf.DT_SONAME); err != nil || len(name) != 1 || name[0] != readHeader(t, headerPath).soname() {
 		t.Errorf("soname %q, %v", name, err)

@@ -11,11 +11,11 @@ import (
 
 const headerPath = "../include/railhead.h"
 
-// header is what railhead.h declares, in its order.
+// header is what railhead.h declares, in the order of the file.
 type header struct {
 	structs      []structure
 	types        []string // enums and aliases, which have a size but no fields
-	opaque       []string // structs that only the library knows
+	opaque       []string // structs without a definition
 	values       []string // enumerators and macros that are numbers
 	initializers []string // macros that initialize a struct, with their text
 	functions    []function
@@ -60,7 +60,7 @@ func readHeader(t *testing.T, path string) *header {
 	return h
 }
 
-// soname changes with the major version: programs that are built against another one do not load this library.
+// soname contains the major version, so that the loader refuses a library with another major version.
 func (h *header) soname() string { return fmt.Sprintf("librailhead.so.%d", h.version[0]) }
 
 func parseHeader(text string) (*header, error) {
@@ -158,7 +158,7 @@ func (h *header) addFunction(returns, name string, parameters []string) error {
 		if d == nil {
 			return fmt.Errorf("parameter %q of %s not understood", p, name)
 		}
-		parameters[i] = strings.TrimSpace(d[1]) + d[3] // without its name, which binds nobody
+		parameters[i] = strings.TrimSpace(d[1]) + d[3] // without its name, which is not part of the ABI
 	}
 	h.functions = append(h.functions, function{name, returns + name + "(" + strings.Join(parameters, ", ") + ")"})
 	return nil

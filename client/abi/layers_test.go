@@ -10,16 +10,16 @@ import (
 	"railhead/internal/librarybuild"
 )
 
-// A header that a folder may not include (internal/layering) could be got round by a declaration of one's own. So no object needs a
-// function of a folder that its folder's Go package does not import: lower folders do not call higher ones by name.
-func TestObjectsNeedOnlyFoldersThatTheirsImports(t *testing.T) {
+// internal/layering checks includes. A source could get around that with a declaration of its own, so this test checks the symbols: an
+// object may use only symbols of folders that its folder's Go package imports.
+func TestObjectsUseOnlySymbolsOfImportedFolders(t *testing.T) {
 	sharedLibrary(t)
 	sources, err := librarybuild.Sources(root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	imports := clientImports(t)
-	definedIn, needs := map[string]string{}, map[string][]string{} // by symbol: the folder, the sources
+	definedIn, users := map[string]string{}, map[string][]string{} // symbol to folder; symbol to sources
 	for _, source := range sources {
 		symbols, err := openLibrary(t, librarybuild.Object(libraryDir, source)).Symbols()
 		if err != nil {
@@ -27,31 +27,31 @@ func TestObjectsNeedOnlyFoldersThatTheirsImports(t *testing.T) {
 		}
 		for _, s := range symbols {
 			switch {
-			case elf.ST_BIND(s.Info) != elf.STB_GLOBAL: // templates and inline functions are where they are used
+			case elf.ST_BIND(s.Info) != elf.STB_GLOBAL: // templates and inline functions: every user has its own copy
 			case s.Section == elf.SHN_UNDEF:
-				needs[s.Name] = append(needs[s.Name], source)
+				users[s.Name] = append(users[s.Name], source)
 			default:
 				definedIn[s.Name] = folderOf(source)
 			}
 		}
 	}
-	// The one device that every library has.
+	// device/device.cc refers to the CPU device in a folder above it, because every library has that device.
 	const builtIn = "_ZN8railhead6client10kCpuDeviceE"
 	if len(definedIn) < 100 || definedIn[builtIn] == "" {
 		t.Fatalf("%d symbols, the CPU device among them: %t", len(definedIn), definedIn[builtIn] != "")
 	}
-	for symbol, sources := range needs {
+	for symbol, sources := range users {
 		of := definedIn[symbol]
 		for _, source := range sources {
 			own := folderOf(source)
 			if of != "" && of != own && symbol != builtIn && !slices.Contains(imports[own], "railhead/"+of) {
-				t.Errorf("%s needs %s of %s, which its package does not import", source, symbol, of)
+				t.Errorf("%s uses %s of %s, which its package does not import", source, symbol, of)
 			}
 		}
 	}
 }
 
-// folderOf is where the code of a source of the library is: device/cpu compiles the kernels.
+// folderOf returns the folder that holds a source's code. The kernels_ files of device/cpu include the kernels.
 func folderOf(source string) string {
 	if strings.HasPrefix(source, "client/device/cpu/kernels_") {
 		return "kernels"
@@ -59,7 +59,7 @@ func folderOf(source string) string {
 	return path.Dir(source)
 }
 
-// clientImports lists what the Go package of each folder imports.
+// clientImports returns the imports of each folder's Go package.
 func clientImports(t *testing.T) map[string][]string {
 	t.Helper()
 	out, err := toolOutput("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./client/...")

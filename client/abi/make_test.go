@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// requireMake is set by CI, so that a machine without make and pkg-config cannot pass for one where this was tested.
+// requireMake is set by CI: there a missing make or pkg-config fails the tests.
 const requireMake = "RAILHEAD_REQUIRE_MAKE"
 
-// needTools skips the test on a machine that cannot run the Makefile: it is then neither passed nor failed.
+// needTools skips the test on a machine without make or pkg-config, unless requireMake is set.
 func needTools(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"make", "pkg-config"} {
@@ -27,7 +27,7 @@ func needTools(t *testing.T) {
 	}
 }
 
-// makeAndInstall runs the Makefile with all it writes in a folder of the test, and returns the staging folder.
+// makeAndInstall builds and installs into temporary folders, and returns the staging folder.
 func makeAndInstall(t *testing.T, arguments ...string) string {
 	t.Helper()
 	noteSources(t)
@@ -95,7 +95,7 @@ func TestMakeInstallsALibraryThatPkgConfigFinds(t *testing.T) {
 	if i < 0 {
 		t.Fatalf("pkg-config --static gives %q", static)
 	}
-	static[i] = "-l:librailhead.a" // the linker would take the shared one
+	static[i] = "-l:librailhead.a" // with -lrailhead the linker takes the shared library
 	for _, link := range [][]string{shared, static} {
 		binary := filepath.Join(t.TempDir(), "program")
 		if err := tool("gcc", append([]string{"-std=c11", source, "-o", binary}, link...)...); err != nil {

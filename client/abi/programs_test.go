@@ -8,14 +8,14 @@ import (
 	"railhead/server"
 )
 
-// Ways to link a program with the library.
+// sharedLink and staticLink are the linker's arguments for either library.
 func sharedLink() []string {
 	return []string{"-L" + libraryDir, "-lrailhead", "-Wl,-rpath," + libraryDir}
 }
 
 func staticLink() []string { return []string{filepath.Join(libraryDir, "librailhead.a"), "-pthread"} }
 
-// program compiles a C program (its path is from the top of the repository) with the C compiler alone.
+// program compiles a C program with the C compiler and returns the binary's path. source is relative to the top of the repository.
 func program(t *testing.T, source string, link ...string) string {
 	t.Helper()
 	sharedLibrary(t)
@@ -40,7 +40,7 @@ func checkNoDaemon(t *testing.T, binary string) {
 	}
 }
 
-// startDaemon starts a daemon that the programs find.
+// startDaemon starts a daemon and sets RAILHEAD_SOCKET for the programs.
 func startDaemon(t *testing.T) {
 	t.Helper()
 	s, err := server.Start(server.Config{SocketPath: t.TempDir() + "/rh.sock"})
@@ -51,13 +51,13 @@ func startDaemon(t *testing.T) {
 	t.Setenv("RAILHEAD_SOCKET", s.SocketPath())
 }
 
-func TestAProgramLinkedWithEitherLibraryWorksAndFailsCleanly(t *testing.T) {
+func TestAProgramOfEitherLibraryReportsAMissingDaemon(t *testing.T) {
 	sharedLibrary(t)
 	checkNoDaemon(t, program(t, "client/abi/testdata/no_daemon.c", sharedLink()...))
 	checkNoDaemon(t, program(t, "client/abi/testdata/no_daemon.c", staticLink()...))
 }
 
-func TestRanksThatLinkEitherLibraryComputeTheSum(t *testing.T) {
+func TestTwoRanksOfEitherLibraryAllReduce(t *testing.T) {
 	startDaemon(t)
 	for _, link := range [][]string{sharedLink(), staticLink()} {
 		if _, err := toolOutput(program(t, "client/tests/programs/c/two_ranks.c", link...)); err != nil {
@@ -66,7 +66,7 @@ func TestRanksThatLinkEitherLibraryComputeTheSum(t *testing.T) {
 	}
 }
 
-func TestAProgramMayUnloadTheLibraryWhoseThreadRuns(t *testing.T) {
+func TestAProgramMayUnloadTheLibraryWhileItsControlThreadRuns(t *testing.T) {
 	startDaemon(t)
 	if _, err := toolOutput(program(t, "client/abi/testdata/unload.c", "-ldl"), sharedLibrary(t)); err != nil {
 		t.Error(err)

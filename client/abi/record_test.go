@@ -19,7 +19,7 @@ const (
 `
 )
 
-// abiLines is the ABI as it is now, a line for each fact.
+// abiLines is the current ABI, one fact a line.
 func abiLines(t *testing.T) []string {
 	t.Helper()
 	h := readHeader(t, headerPath)
@@ -30,7 +30,7 @@ func abiLines(t *testing.T) []string {
 	return slices.Concat(lines, version1Lines(t), headerLines(t, headerPath))
 }
 
-// headerLines is the part of the ABI that is in the header: what it says, and what the compiler makes of it.
+// headerLines is the header's part of the ABI: its declarations, and the sizes, offsets and values that the compiler computes.
 func headerLines(t *testing.T, path string) (lines []string) {
 	t.Helper()
 	h := readHeader(t, path)
@@ -83,7 +83,7 @@ func layoutProgram(h *header) string {
 	return b.String()
 }
 
-// difference returns the lines that only recorded has and those that only now has.
+// difference returns the lines that only recorded contains, and the lines that only now contains.
 func difference(recorded, now []string) (gone, added []string) {
 	only := func(lines, other []string) (rest []string) {
 		for _, l := range lines {
@@ -96,7 +96,7 @@ func difference(recorded, now []string) (gone, added []string) {
 	return only(recorded, now), only(now, recorded)
 }
 
-func TestTheABIIsTheOneOnRecord(t *testing.T) {
+func TestTheABIEqualsTheRecord(t *testing.T) {
 	now := abiLines(t)
 	if *update {
 		if err := os.WriteFile(recordPath, []byte(recordIntro+strings.Join(now, "\n")+"\n"), 0o644); err != nil {
@@ -119,17 +119,16 @@ func TestTheABIIsTheOneOnRecord(t *testing.T) {
 	for _, l := range added {
 		t.Errorf("new:  %s", l)
 	}
-	const accept = "go test ./client/abi -run TestTheABIIsTheOneOnRecord -update"
+	const accept = "go test ./client/abi -run TestTheABIEqualsTheRecord -update"
 	switch {
 	case len(gone) > 0:
-		t.Errorf("programs that were built against the library break. Undo it; or, if it is meant, run\n    %s\nsay in "+
-			"CHANGELOG.md what breaks and, once a version has been released, raise RH_VERSION_MAJOR", accept)
+		t.Errorf("this breaks existing programs. Undo the change, or accept it with\n    %s\nThen describe it in CHANGELOG.md and, "+
+			"if a version has been released, raise RH_VERSION_MAJOR", accept)
 	case len(added) > 0:
-		t.Errorf("this breaks no program, but cannot be taken back once it is released. If it is meant, run\n    %s", accept)
+		t.Errorf("this breaks no program, but it cannot be removed after a release. Accept it with\n    %s", accept)
 	}
 }
 
-// What the record is for: each of these changes of the header breaks programs or adds to the ABI.
 func TestAChangeOfTheHeaderChangesTheRecord(t *testing.T) {
 	text, err := os.ReadFile(headerPath)
 	if err != nil {
@@ -172,7 +171,7 @@ func TestAChangeOfTheHeaderChangesTheRecord(t *testing.T) {
 	}
 }
 
-func TestADeclarationThatIsNotUnderstoodIsRefused(t *testing.T) {
+func TestTheHeaderParserRefusesOtherDeclarations(t *testing.T) {
 	for _, text := range []string{
 		"int rh_x;", "struct rh_x { int a; };", "typedef struct rh_x { int a, b; } rh_x;", "typedef struct rh_x { int a : 3; } rh_x;",
 		"typedef struct rh_x { void (*f)(int); } rh_x;", "typedef struct rh_x { union { int a; float b; } u; } rh_x;",

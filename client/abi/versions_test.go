@@ -12,7 +12,7 @@ import (
 	"railhead/internal/librarybuild"
 )
 
-// version1Lines is the library's table of structs, a line for each: what a caller's struct_size must at least be.
+// version1Lines is the library's table of structs, one a line: the smallest struct_size that it accepts.
 func version1Lines(t *testing.T) (lines []string) {
 	t.Helper()
 	text, err := os.ReadFile(root + "/client/base/abi.h")
@@ -29,7 +29,7 @@ func version1Lines(t *testing.T) (lines []string) {
 	return lines
 }
 
-func TestEveryStructBeginsWithItsSizeAndHasAPlaceInTheTable(t *testing.T) {
+func TestEveryStructBeginsWithItsSizeAndIsInTheTable(t *testing.T) {
 	table := strings.Join(version1Lines(t), "\n")
 	for _, s := range readHeader(t, headerPath).structs {
 		if len(s.fields) < 2 || s.fields[0] != (field{"struct_size", "uint32_t"}) || s.fields[1] != (field{"struct_version", "uint32_t"}) {
@@ -41,8 +41,7 @@ func TestEveryStructBeginsWithItsSizeAndHasAPlaceInTheTable(t *testing.T) {
 	}
 }
 
-// Everything else goes through client/base/abi.h.
-func TestNoOtherSourceComparesSizes(t *testing.T) {
+func TestOnlyABIHelpersReadStructSizes(t *testing.T) {
 	sources, err := librarybuild.Sources(root)
 	if err != nil {
 		t.Fatal(err)
@@ -56,15 +55,15 @@ func TestNoOtherSourceComparesSizes(t *testing.T) {
 			continue
 		}
 		if strings.Contains(string(text), "struct_version") || strings.Contains(string(text), "->struct_size") {
-			t.Errorf("%s looks at the size or version of a struct: readStruct, checkStruct and writeStruct do that", source)
+			t.Errorf("%s reads the size or version of a struct: use readStruct, checkStruct and writeStruct of client/base/abi.h", source)
 		}
 	}
 }
 
-// grown is what a later header may add to the end of each struct.
+// grown is how many bytes growHeader appends to each struct.
 const grown = 16
 
-// growHeader writes railhead.h as a later version may have it.
+// growHeader writes a railhead.h of a later version, in which every struct has 16 more bytes.
 func growHeader(t *testing.T, dir string) {
 	t.Helper()
 	text, err := os.ReadFile(headerPath)
@@ -84,7 +83,7 @@ func growHeader(t *testing.T, dir string) {
 	}
 }
 
-// laterLibrary builds the library as it is with the later header.
+// laterLibrary builds the library with the later header, and returns its folder.
 func laterLibrary(t *testing.T) string {
 	t.Helper()
 	noteSources(t)
@@ -118,7 +117,7 @@ func laterLibrary(t *testing.T) string {
 	return dir
 }
 
-// writeSizes tells testdata/any_size.c what the library knows.
+// writeSizes writes sizes.h for testdata/any_size.c: the sizes of version 1 and of the library, which is this header's plus more.
 func writeSizes(t *testing.T, dir string, more int) {
 	t.Helper()
 	var b strings.Builder
@@ -137,8 +136,8 @@ func writeSizes(t *testing.T, dir string, more int) {
 	}
 }
 
-// tryAllSizes runs testdata/any_size.c, compiled with the header in include, against the library in a folder, which knows more
-// bytes of each struct than railhead.h has.
+// tryAllSizes compiles testdata/any_size.c with the header in include and runs it with the library in a folder. The library's structs
+// have more bytes than railhead.h's.
 func tryAllSizes(t *testing.T, include, library string, more int) {
 	t.Helper()
 	startDaemon(t)
@@ -159,18 +158,18 @@ func tryAllSizes(t *testing.T, include, library string, more int) {
 	}
 }
 
-func TestEveryStructIsTakenInAnySizeFromVersion1Up(t *testing.T) {
+func TestEveryStructIsAcceptedInAnySizeFromVersion1Up(t *testing.T) {
 	sharedLibrary(t)
 	tryAllSizes(t, "client/include", libraryDir, 0)
 }
 
-func TestACallerWithALaterHeaderIsServed(t *testing.T) {
+func TestThisLibraryServesACallerWithALaterHeader(t *testing.T) {
 	sharedLibrary(t)
 	later := t.TempDir()
 	growHeader(t, later)
 	tryAllSizes(t, later, libraryDir, 0)
 }
 
-func TestACallerWithThisHeaderIsServedByALaterLibrary(t *testing.T) {
+func TestALaterLibraryServesACallerWithThisHeader(t *testing.T) {
 	tryAllSizes(t, "client/include", laterLibrary(t), grown)
 }

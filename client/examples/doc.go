@@ -1,4 +1,3 @@
-// Package examples holds programs to begin with, in C, C++ and Go; README.md says what each shows.
-//
-// It owns no code of its own: its test builds every example with the library, by the compilers alone, and runs it.
+// Package examples holds example programs in C, C++ and Go; README.md says what each shows. Its test builds every example without make
+// and runs it.
 package examples

@@ -18,7 +18,7 @@ import (
 
 const root = "../.." // the top of the repository
 
-// binaries is the folder of the built examples: binaries/all_reduce is that of c/all_reduce.c.
+// binaries is the folder of the built examples: binaries/all_reduce is built from c/all_reduce.c.
 var binaries string
 
 func TestMain(m *testing.M) {
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// build makes the library and every example, with the flags that a careful user gives.
+// build makes the library and every example. Warnings are errors.
 func build(dir string) error {
 	err := librarybuild.NoteSources(root, "client/*.go", "internal/wire/*.go", "kernels/*.go",
 		"client/examples/c/*", "client/examples/cpp/*", "client/examples/go/*/*")
@@ -64,10 +64,10 @@ func build(dir string) error {
 	return nil
 }
 
-// examples are the files and, in Go, folders of all examples.
+// examples returns the path of every example: a source file, or for Go a folder.
 func examples() (all []string) {
 	for _, pattern := range []string{"c/*.c", "cpp/*.cc", "go/*"} {
-		paths, _ := filepath.Glob(pattern) // fails for a malformed pattern only
+		paths, _ := filepath.Glob(pattern) // fails only for a malformed pattern
 		all = append(all, paths...)
 	}
 	return all
@@ -78,8 +78,8 @@ func binary(source string) string {
 	return filepath.Join(binaries, strings.TrimSuffix(base, filepath.Ext(base)))
 }
 
-// run starts an example as the ranks of a group, and returns how it ended and the sorted lines that it printed, with the rank
-// before each.
+// run runs an example as the ranks of a group. It returns how the ranks ended, and the lines they printed, sorted and prefixed with the
+// rank.
 func run(t *testing.T, source string, ranks int, socket string) (launch.Result, []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), librarybuild.Patience)
@@ -105,7 +105,7 @@ func daemon(t *testing.T) string {
 	return s.SocketPath()
 }
 
-// printed says what each example prints on four ranks; %d stands for the rank.
+// printed is what each example prints with four ranks: the line, in which %d is the rank, and the ranks that print it.
 var printed = map[string]struct {
 	line  string
 	ranks []int
@@ -133,7 +133,7 @@ func TestEveryExamplePrintsTheRightResultOnFourRanks(t *testing.T) {
 			for rank, e := range result.Exits {
 				if source == "c/rank_failure.c" && rank == 3 {
 					if e.Signal != syscall.SIGKILL {
-						t.Errorf("rank 3, which kills itself: %s", e)
+						t.Errorf("rank 3 did not end by SIGKILL: %s", e)
 					}
 				} else if e.Failed() {
 					t.Errorf("rank %d: %s", rank, e)
@@ -143,7 +143,7 @@ func TestEveryExamplePrintsTheRightResultOnFourRanks(t *testing.T) {
 	}
 }
 
-func TestEveryExampleSaysWhatToDoWithoutADaemonAndFails(t *testing.T) {
+func TestEveryExampleFailsWithoutADaemonAndSaysWhatToDo(t *testing.T) {
 	for _, source := range examples() {
 		result, lines := run(t, source, 1, filepath.Join(t.TempDir(), "nothing.sock"))
 		if result.ExitStatus() != 1 || !strings.Contains(strings.Join(lines, ""), "start `railhead serve`") {

@@ -1,6 +1,6 @@
-/* Every struct of railhead.h with every struct_size, as callers with older and newer headers have them. One rank.
+/* Passes every struct of railhead.h with every struct_size, as callers with older and newer headers do. One rank.
  *
- * sizes.h, which the test writes, has for each struct its size in version 1 and the size that the library knows. */
+ * The test writes sizes.h: for each struct its size in version 1, and the size that the library knows. */
 #include <stdint.h>
 
 #include "check.h"
@@ -58,7 +58,7 @@ static rh_ep_config shape(void) {
   return config;
 }
 
-/* For each struct: its first contents, and the call that takes it. What the call makes is given back. */
+/* For each struct: fill_ sets valid contents, call_ passes it to the library and frees what the call creates. */
 
 static void fill_session_config(void *s) { *(rh_session_config *)s = (rh_session_config)RH_SESSION_CONFIG_INIT; }
 static rh_result call_session_config(void *s) {
@@ -165,7 +165,7 @@ struct kind {
   rh_result (*call)(void *);
 };
 
-/* reserved: where an input lies that must be 0, or 0. */
+/* reads, writes: whether the library does. reserved: offset of a 4-byte field that must be 0; 0 = none. */
 #define KIND(name, reads, writes, reserved) \
   {#name, sizeof(rh_##name), VERSION1_rh_##name, KNOWN_rh_##name, reads, writes, reserved, fill_##name, call_##name}
 #define RESERVED(name) offsetof(rh_##name, reserved)
@@ -188,7 +188,8 @@ static const struct kind kinds[] = {
     KIND(ep_combine_args, 1, 0, RESERVED(ep_combine_args)),
 };
 
-/* A caller's struct of that size, with canaries behind it. Bytes that the library does not know are 0, but for one, if any. */
+/* Makes a caller's struct of that size with canaries behind it. Bytes that the library does not know are 0. If odd is not 0, the byte
+ * there is 1. */
 static void prepare(const struct kind *k, size_t size, size_t odd, unsigned char *memory) {
   union {
     unsigned char bytes[4096];
@@ -203,7 +204,7 @@ static void prepare(const struct kind *k, size_t size, size_t odd, unsigned char
   if (odd != 0) memory[odd] = 1;
 }
 
-/* Nothing of the caller's memory has changed outside of its first bytes. */
+/* Checks that the library wrote no byte from offset first on. */
 static void unchanged_from(const struct kind *k, size_t size, size_t first, const unsigned char *before, const unsigned char *after) {
   for (size_t i = first; i < MEMORY; i++) {
     if (before[i] == after[i]) continue;

@@ -1,4 +1,4 @@
-/* What works without a daemon: the version, and an rh_connect that fails and says why. Argument: a socket that is not there. */
+/* Prints the version, and checks that rh_connect fails without a daemon. Argument: the path of a socket that does not exist. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,4 @@
-/* A program that unloads the library while the library's thread runs in it, and goes on. Argument: the library. The socket
- * comes in RAILHEAD_SOCKET. */
+/* Unloads the library while its control thread runs, and continues to use it. Argument: the library. Reads RAILHEAD_SOCKET. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 // Package cpu is the CPU as a device: a call runs on the calling thread, before it returns. It also compiles the kernels, with one file
-// for each kernel source, because each source is compiled for other processors.
+// for each kernel source, because each instruction set needs its own compiler target.
 //
-// It must never check arguments or choose an algorithm: a call arrives checked and decided.
+// It must never check arguments or choose an algorithm: that is done before the call reaches the device.
 package cpu
 
 import (

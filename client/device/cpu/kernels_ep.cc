@@ -1,2 +1,1 @@
-// The protocol of dispatch and combine, as part of the library.
 #include "host/ep.cc"

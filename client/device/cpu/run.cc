@@ -216,7 +216,6 @@ rh_result runGather(Comm* comm, uint32_t op, const void* mine, void* all, size_t
 
 namespace {
 
-// The CPU: a call runs on the calling thread, before it returns.
 rh_result open(Comm*) { return RH_OK; }
 void close(Comm*) {}
 rh_result collective(Comm* comm, const CollectiveCall& call, void*) { return runCollective(comm, call); }

@@ -161,19 +161,14 @@ bool isStream(const void* stream) {
   return look.get() != nullptr;
 }
 
-uint64_t captureOf(const void* stream) {
+uint64_t captureOn(const void* stream) {
   StreamTable::Shared look(streams(), stream);
-  Stream* s = look.get();
-  if (s == nullptr) return 0;
-  pthread_mutex_lock(&s->mutex);
-  const uint64_t capture = s->capture;
-  pthread_mutex_unlock(&s->mutex);
-  return capture;
+  return look.get() != nullptr ? captureOf(look.get()) : 0;
 }
 
 bool isCapturing(uint64_t capture) {
   bool found = false;
-  streams().forEach([&](void* handle) { found = found || captureOf(handle) == capture; });
+  streams().forEach([&](void* handle) { found = found || captureOn(handle) == capture; });
   return found;
 }
 
@@ -203,7 +198,7 @@ uint64_t granularity() { return static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
 constexpr Streams makeStreams() {
   Streams s = {};
   s.isStream = isStream;
-  s.captureOf = captureOf;
+  s.captureOf = captureOn;
   s.isCapturing = isCapturing;
   s.keep = keep;
   return s;

@@ -13,20 +13,10 @@ namespace {
 // A bound for the work before the record. The record was queued before the wait, so the wait cannot depend on itself.
 constexpr int64_t kEventNs = int64_t{300} * 1000000000;
 
-rh_result noStream(const char* operation) { return fail(RH_ERR_INVALID_HANDLE, "%s: not a live stream: was it destroyed?", operation); }
-
-// The capture in progress on the stream.
-uint64_t captureOf(Stream* s) {
-  pthread_mutex_lock(&s->mutex);
-  const uint64_t capture = s->capture;
-  pthread_mutex_unlock(&s->mutex);
-  return capture;
-}
-
 }  // namespace
 
 struct rht_event : Malloced {
-  uint32_t references;  // one of the caller, one of each piece of work that uses it; atomic
+  uint32_t references;  // the caller's, and one for each piece of work that uses the event; atomic
   pthread_mutex_t mutex;
   pthread_cond_t changed;
   uint64_t recorded, reached;  // number of records queued, and number of the newest one executed
@@ -63,14 +53,14 @@ rh_result runWait(Stream* s, Work* work) {
   while (a->event->reached < a->record && inTime) inTime = waitUntil(&a->event->changed, &a->event->mutex, deadline);
   const bool came = a->event->reached >= a->record;
   pthread_mutex_unlock(&a->event->mutex);
-  return came ? RH_OK : fail(RH_ERR_TIMEOUT, "stream_wait: stream %u: the event's stream did not come to its record", s->number);
+  return came ? RH_OK : fail(RH_ERR_TIMEOUT, "stream_wait: stream %u: the event's record did not run in time", s->number);
 }
 
 rh_result submitEvent(const char* operation, rht_event* e, rht_stream* handle, rh_result (*run)(Stream*, Work*), bool records) {
   StreamTable::Shared look(streams(), handle);
   if (look.get() == nullptr) return noStream(operation);
   if (captureOf(look.get()) != 0) {
-    return fail(RH_ERR_UNSUPPORTED, "%s: stream %u is being captured; a graph is of one stream", operation, look.get()->number);
+    return fail(RH_ERR_UNSUPPORTED, "%s: stream %u is being captured; a graph holds no events", operation, look.get()->number);
   }
   Work* work = newWork(run, sizeof(EventArgs));
   if (work == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "%s: no memory", operation);
@@ -201,7 +191,7 @@ extern "C" rh_result rht_exec_launch(rht_exec* exec, rht_stream* handle) {
   StreamTable::Shared look(streams(), handle);
   if (look.get() == nullptr) return noStream("exec_launch");
   if (captureOf(look.get()) != 0) {
-    return fail(RH_ERR_UNSUPPORTED, "exec_launch: stream %u is being captured; a graph holds no other", look.get()->number);
+    return fail(RH_ERR_UNSUPPORTED, "exec_launch: stream %u is being captured; a graph holds no other graph", look.get()->number);
   }
   Work* work = newWork(runSequence, sizeof(Sequence*));
   if (work == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "exec_launch: no memory");

@@ -49,6 +49,15 @@ void dropSequence(Sequence* sequence) {
   delete sequence;
 }
 
+rh_result noStream(const char* operation) { return fail(RH_ERR_INVALID_HANDLE, "%s: not a live stream: was it destroyed?", operation); }
+
+uint64_t captureOf(Stream* s) {
+  pthread_mutex_lock(&s->mutex);
+  const uint64_t capture = s->capture;
+  pthread_mutex_unlock(&s->mutex);
+  return capture;
+}
+
 void submit(Stream* s, Work* work) {
   pthread_mutex_lock(&s->mutex);
   Work*** end = s->sequence != nullptr ? &s->sequence->end : &s->end;
@@ -127,8 +136,6 @@ void* streamThread(void* p) {
   }
   return nullptr;
 }
-
-rh_result noStream(const char* operation) { return fail(RH_ERR_INVALID_HANDLE, "%s: not a live stream: was it destroyed?", operation); }
 
 // Waits for the queued work. Each piece of work has its own deadline.
 void end(Stream* s) {

@@ -86,6 +86,12 @@ struct CommWork : Malloced {
 void addPending(const Work* work);
 void removePending(const Work* work);
 
+// Fails the call, because its handle is not a live stream.
+rh_result noStream(const char* operation);
+
+// The number of the capture in progress on the stream; 0 = none.
+uint64_t captureOf(Stream* stream);
+
 // Adds the work to the stream's queue or to the capture in progress, and takes ownership of it.
 void submit(Stream* stream, Work* work);
 

@@ -1,4 +1,4 @@
-/* The smallest complete rank: connect, join the group, add up over the ranks, leave.
+/* The smallest complete rank: connect, join the group, all-reduce, leave.
  *
  *   railhead run --daemon -n 4 -- ./all_reduce
  */
@@ -8,14 +8,14 @@
 
 enum { COUNT = 1000 };
 
-/* Every call returns an rh_result. The message says which rank, which operation, what happened and what to do. */
+/* Every call returns an rh_result. The message names the rank and the operation, and says what happened and what to do. */
 static int failed(rh_result result) {
   if (result == RH_OK) return 0;
   fprintf(stderr, "%s: %s\n", rh_result_string(result), rh_last_error_message());
   return 1;
 }
 
-/* What this rank does in the group. Returns the exit status. */
+/* Returns the exit status. */
 static int work(rh_comm *comm) {
   static float x[COUNT];
   int32_t rank = -1, world = -1;
@@ -37,11 +37,11 @@ static int work(rh_comm *comm) {
 int main(void) {
   rh_session *session = NULL;
   rh_comm *comm = NULL;
-  if (failed(rh_connect(NULL, &session))) return 1;                /* $RAILHEAD_SOCKET */
-  int status = failed(rh_comm_init(session, NULL, &comm));         /* $RANK of $WORLD_SIZE in $RAILHEAD_GROUP */
+  if (failed(rh_connect(NULL, &session))) return 1;        /* $RAILHEAD_SOCKET */
+  int status = failed(rh_comm_init(session, NULL, &comm)); /* $RANK of $WORLD_SIZE in $RAILHEAD_GROUP */
   if (status == 0) {
     status = work(comm);
-    if (status != 0) (void)rh_comm_abort(comm);                    /* the others learn of it now, not at their deadline */
+    if (status != 0) (void)rh_comm_abort(comm); /* the other ranks fail now instead of at their deadline */
     if (failed(rh_comm_finalize(comm))) status = 1;
   }
   if (failed(rh_close(session))) status = 1;

@@ -1,4 +1,4 @@
-/* A rank dies in the midst of the work. The others say which, form a new group without it, and finish.
+/* A rank dies during the work. The others name it, form a new group without it, and finish.
  *
  *   railhead run --daemon -n 4 -- ./rank_failure
  *
@@ -19,7 +19,7 @@ static int failed(rh_result result) {
   return 1;
 }
 
-/* One step of the work: *right says whether its result is. What goes in is kept, so that the step can be done again. */
+/* One step of the work. *right: whether the result is correct. The step is not in place, so that it can be repeated. */
 static rh_result do_step(rh_comm *comm, int32_t rank, int32_t world, int64_t step, int *right) {
   static float send[COUNT], recv[COUNT];
   for (int i = 0; i < COUNT; i++) send[i] = (float)((rank + 1) * (step + 1));
@@ -31,7 +31,7 @@ static rh_result do_step(rh_comm *comm, int32_t rank, int32_t world, int64_t ste
   return result;
 }
 
-/* In place of the broken group, one of the ranks that are left. Returns 1 if that cannot be. */
+/* Replaces the broken group by one of the surviving ranks. Returns 0, or 1 if that fails. */
 static int form_anew(rh_session *session, rh_comm **comm, int32_t *rank, int32_t *world, int64_t *step) {
   rh_comm_status status = RH_COMM_STATUS_INIT;
   rh_comm_config config = RH_COMM_CONFIG_INIT;
@@ -41,7 +41,7 @@ static int form_anew(rh_session *session, rh_comm **comm, int32_t *rank, int32_t
     return 1;
   }
   printf("rank %d: rank %d died\n", (int)*rank, (int)status.culprit);
-  const rh_result finalized = rh_comm_finalize(*comm); /* it is broken: this waits for nobody, and its name is free again */
+  const rh_result finalized = rh_comm_finalize(*comm); /* does not wait, because the group is broken; frees the group's name */
   *comm = NULL;
   if (failed(finalized)) return 1;
 
@@ -50,7 +50,7 @@ static int form_anew(rh_session *session, rh_comm **comm, int32_t *rank, int32_t
   config.rank = *rank;
   config.world_size = *world;
   if (failed(rh_comm_init(session, &config, comm))) return 1;
-  /* A rank may already have the result of a step that failed on another one. All go on with the earliest. */
+  /* A step that failed on one rank may have completed on another. All repeat the earliest step that failed. */
   return failed(rh_all_reduce(step, step, 1, RH_I64, RH_MIN, *comm, NULL));
 }
 
@@ -79,7 +79,7 @@ static int work(rh_session *session, rh_comm **comm) {
 int main(void) {
   rh_session *session = NULL;
   rh_comm *comm = NULL;
-  (void)signal(SIGTERM, SIG_IGN); /* railhead run sends it when a rank has failed, and gives 5 s to end */
+  (void)signal(SIGTERM, SIG_IGN); /* `railhead run` sends it when a rank has failed, and kills the ranks 5 s later */
   if (failed(rh_connect(NULL, &session))) return 1;
   int status = failed(rh_comm_init(session, NULL, &comm));
   if (status == 0) {

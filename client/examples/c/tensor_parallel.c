@@ -1,6 +1,6 @@
-/* A layer split over the ranks, as tensor parallelism does it: y = W x, where each rank holds some of W's columns. What it
- * computes is a part of every element of y; an all-reduce adds the parts up. y lies in a window, memory that all ranks see,
- * so the all-reduce reads the parts where they are: no copy.
+/* A layer split over the ranks, as in tensor parallelism: y = W x, where each rank holds some columns of W. Each rank computes a partial
+ * sum of every element of y, and an all-reduce adds the partial sums. y is in a window, which all ranks have mapped, so the all-reduce
+ * is zero-copy.
  *
  *   railhead run --daemon -n 4 -- ./tensor_parallel
  */
@@ -16,11 +16,11 @@ static int failed(rh_result result) {
   return 1;
 }
 
-/* The layer and its input. Small whole numbers: their sums are exact, so that they can be checked with ==. */
+/* The layer and its input. Small integers, so that sums are exact and can be compared with ==. */
 static float weight(int row, int column) { return (float)((row + 3 * column) % 7 - 3); }
 static float input(int column) { return (float)(column % 5); }
 
-/* y += W x for the columns from begin to before end. */
+/* y += W x for the columns [begin, end). */
 static void multiply(float *y, int begin, int end) {
   for (int row = 0; row < ROWS; row++) {
     for (int column = begin; column < end; column++) y[row] += weight(row, column) * input(column);
@@ -45,7 +45,7 @@ static int work(rh_comm *comm) {
   rh_comm_status status = RH_COMM_STATUS_INIT;
   if (failed(rh_comm_rank(comm, &rank)) || failed(rh_comm_world_size(comm, &world))) return 1;
 
-  /* Once, when the engine starts; collective, and the memory is zero. */
+  /* Once, when the engine starts. Collective. The memory is zero. */
   if (failed(rh_window_alloc(comm, ROWS * sizeof(float), NULL, &window))) return 1;
   if (failed(rh_window_pointer(window, rank, &pointer))) return 1;
   float *y = pointer;

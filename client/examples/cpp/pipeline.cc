@@ -1,6 +1,6 @@
-// Pipeline and tensor parallelism together: the ranks are stages of two ranks each. A stage's layer is split over its two
-// ranks (all-reduce in the group `tensor`); what comes out goes to the next stage (send and receive in the group `pipe`).
-// A stage hands a batch on while the next one comes in.
+// Pipeline and tensor parallelism together. Each stage has two ranks. A stage's layer is split over its ranks (all-reduce in the comm
+// `tensor`), and its output goes to the next stage (send and receive in the comm `pipe`). A stage sends a batch while it receives the
+// next one.
 //
 //   railhead run --daemon -n 4 -- ./pipeline
 #include <cmath>
@@ -24,7 +24,7 @@ struct CloseSession {
 };
 struct FinalizeComm {
   void operator()(rh_comm* comm) const {
-    if (std::uncaught_exceptions() > 0) rh_comm_abort(comm);  // the others need not wait for the deadline
+    if (std::uncaught_exceptions() > 0) rh_comm_abort(comm);  // the other ranks fail now instead of at their deadline
     rh_comm_finalize(comm);
   }
 };
@@ -69,7 +69,7 @@ Vector batchNumber(int n) {
   return x;
 }
 
-// The columns of the stage's layer from begin to before end. Small whole numbers, so that every sum is exact.
+// The product with columns [begin, end) of the stage's layer. Small integers, so that every sum is exact.
 Vector multiply(const Vector& x, int stage, int begin, int end) {
   Vector y(kWidth);
   for (int row = 0; row < kWidth; row++) {
@@ -98,7 +98,7 @@ void checkResult(const Vector& y, int batch, int stages) {
 
 void runPipeline(const Comm& tensor, const Comm& pipe) {
   const int stage = rankOf(pipe), last = sizeOf(pipe) - 1;
-  Vector ready;  // what this stage has finished and not yet handed on
+  Vector ready;  // output of this stage that has not been sent yet
   for (int n = 0; n <= kBatches; n++) {
     Vector coming = batchNumber(n);
     check(rh_group_start());
@@ -116,9 +116,9 @@ int main() try {
   const Session session = connect();
   const Comm world = join(session);
   const int rank = rankOf(world);
-  if (sizeOf(world) % kTensor != 0) throw std::runtime_error("the number of ranks must be even: stages have two each");
+  if (sizeOf(world) % kTensor != 0) throw std::runtime_error("the number of ranks must be even: each stage has two");
   const Comm tensor = split(world, rank / kTensor, rank);  // the ranks of a stage
-  const Comm pipe = split(world, rank % kTensor, rank);    // one rank of every stage
+  const Comm pipe = split(world, rank % kTensor, rank);    // one rank of each stage
   runPipeline(tensor, pipe);
   return 0;
 } catch (const std::exception& e) {

@@ -1,5 +1,5 @@
-// Command allgather picks a token from logits that are split over the ranks: each computes those of its part of the
-// vocabulary, an all-gather gives every rank all of them.
+// Command allgather picks a token from logits that are split over the vocabulary: each rank computes its part, and an all-gather gives
+// every rank all of them.
 //
 //	railhead run --daemon -n 4 -- ./allgather
 package main
@@ -32,7 +32,7 @@ func run() (err error) {
 		return err
 	}
 	if err := pick(comm); err != nil {
-		_ = comm.Abort() // the others learn of it now, not at their deadline
+		_ = comm.Abort() // the other ranks fail now instead of at their deadline
 		_ = comm.Finalize()
 		return err
 	}
@@ -59,7 +59,7 @@ func pick(comm *client.Comm) error {
 	return nil
 }
 
-// gather returns what all ranks give, in the order of ranks.
+// gather returns the logits of all ranks, in rank order.
 func gather(comm *client.Comm, mine []float32) ([]float32, error) {
 	send, err := binary.Append(nil, binary.NativeEndian, mine)
 	if err != nil {
@@ -74,7 +74,7 @@ func gather(comm *client.Comm, mine []float32) ([]float32, error) {
 	return all, err
 }
 
-// logitsOf stands for the part of the model's last layer that a rank has.
+// logitsOf stands for a rank's part of the model's last layer.
 func logitsOf(rank int) []float32 {
 	l := make([]float32, tokensOfRank)
 	for i := range l {
