@@ -63,7 +63,7 @@ func TestPagesThatAreGivenBackKeepOnlyTheirOwnGroupWaiting(t *testing.T) {
 	if n := returned.Load(); n != 0 {
 		t.Errorf("%d ranks were told that their window was freed, and its pages are still there", n)
 	}
-	if g := groupOf(t, s, "slow"); g.State != membership.Ready || g.WaitingIn != "" || len(g.WaitingFor) != 0 {
+	if g := groupOf(t, s, "slow"); g.State != membership.Ready || g.ReleasingIn != "window_free" || g.WaitingIn != "" || len(g.WaitingFor) != 0 {
 		t.Errorf("no rank of the slow group is late, and it is %+v", g)
 	}
 	h.letGo()

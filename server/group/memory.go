@@ -24,6 +24,8 @@ type memory struct {
 	abort   *uint64
 	watcher *lease.Watcher
 	punches []punch // the first is under way
+	// When the last punch ended: monotonic, ns; 0 = there was none.
+	punchEnded int64
 }
 
 // newMemory makes the memory of a new group: all but the plans, which are the planner's.

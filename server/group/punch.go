@@ -65,6 +65,7 @@ func (g *Groups) punched(id membership.GroupID, m *memory, failed []symm.Window,
 		g.log.Error("cannot release pages that belong to no window: their range is not used again until the group ends; if the group runs "+
 			"out of memory, form a new one", "group", id, "offset", w.Offset, "bytes", w.Bytes, "error", err)
 	}
+	m.punchEnded = monotonic()
 	if m.punches = m.punches[1:]; len(m.punches) > 0 {
 		g.startPunch(id, m)
 	}

@@ -82,6 +82,14 @@ func (m *memory) rank(g *membership.GroupInfo, r *membership.RankInfo, now int64
 			r.AgeMS = &age
 		}
 	}
+	// The daemon's own time for releasing pages does not make a group stalled.
+	switch {
+	case out.Since == 0 || out.Op != wire.OpWindowAlloc && out.Op != wire.OpWindowFree:
+	case g.ReleasingIn == r.Operation:
+		out.Since = now
+	default:
+		out.Since = max(out.Since, m.punchEnded)
+	}
 	// In a set-up call the daemon knows which ranks have not called.
 	if g.WaitingIn != "" && r.Operation == g.WaitingIn && !slices.Contains(g.WaitingFor, r.Rank) {
 		for _, late := range g.WaitingFor {

@@ -40,7 +40,7 @@ func (d *daemon) check() {
 		d.failf("%d names are taken by groups that form or work, %d in the machine's table", len(names), len(d.machine.names))
 	}
 	for _, g := range ended {
-		if g.Result == "" || g.Cause == "" || g.WaitingIn != "" || (g.State == StateEnded) != (g.Result == "ok") {
+		if g.Result == "" || g.Cause == "" || g.WaitingIn != "" || g.ReleasingIn != "" || (g.State == StateEnded) != (g.Result == "ok") {
 			d.failf("an ended group is described as %+v", g)
 		}
 	}
@@ -83,6 +83,9 @@ func (d *daemon) checkGroup(g *GroupInfo, names map[string]bool) {
 	}
 	if !held {
 		d.failf("nobody holds group %d: %+v", g.ID, g)
+	}
+	if g.ReleasingIn != "" && !slices.ContainsFunc(d.punching, func(p punch) bool { return p.group == g.ID }) {
+		d.failf("group %d waits in %s for pages, and none of its pages are being released", g.ID, g.ReleasingIn)
 	}
 	if g.WaitingIn != "" && len(g.WaitingFor) == 0 {
 		d.failf("group %d waits in %s for nobody", g.ID, g.WaitingIn)

@@ -29,6 +29,8 @@ type GroupInfo struct {
 	Ranks        []RankInfo    `json:"ranks,omitempty"`       // of a group that a rank holds
 	WaitingIn    string        `json:"waiting_in,omitempty"`  // a collective set-up call that is in progress
 	WaitingFor   []int         `json:"waiting_for,omitempty"` // the ranks that have not made it or, once all have, whose part is not done
+	// ReleasingIn is the set-up call that all ranks have made and that waits until the daemon has released the pages of freed windows.
+	ReleasingIn string `json:"releasing_in,omitempty"`
 	// The verdict on a group that a rank holds; package group fills it in.
 	Health *flight.Verdict `json:"health,omitempty"`
 	MoE    *MoEInfo        `json:"moe,omitempty"` // of a group that uses MoE; package group fills it in
@@ -107,7 +109,11 @@ func (g *group) info() GroupInfo {
 			i.Culprit = number(g.cause.Culprit)
 		}
 	case Ready:
-		if g.pending != nil && g.pending.next == nil {
+		switch {
+		case g.pending == nil:
+		case g.pending.next != nil:
+			i.ReleasingIn = g.pending.op.String()
+		default:
 			i.WaitingIn = g.pending.op.String()
 			i.WaitingFor = g.numbers(g.pending.missing(g))
 		}

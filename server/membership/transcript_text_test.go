@@ -260,6 +260,9 @@ func printInfo(g GroupInfo) string {
 	if g.WaitingIn != "" {
 		s += fmt.Sprintf(" waiting_in=%s for=%d", g.WaitingIn, g.WaitingFor)
 	}
+	if g.ReleasingIn != "" {
+		s += " releasing_in=" + g.ReleasingIn
+	}
 	if g.Result != "" {
 		s += fmt.Sprintf(" %s: %s", g.Result, g.Cause)
 	}

@@ -98,6 +98,9 @@ func printGroup(out io.Writer, g *membership.GroupInfo) {
 	if g.WaitingIn != "" {
 		_, _ = fmt.Fprintf(out, "  in %s, waiting for ranks %v\n", g.WaitingIn, g.WaitingFor)
 	}
+	if g.ReleasingIn != "" {
+		_, _ = fmt.Fprintf(out, "  in %s: the daemon is releasing the pages of freed windows\n", g.ReleasingIn)
+	}
 	for _, r := range g.Registered {
 		how := "shared"
 		if !r.Shared {
