@@ -58,7 +58,7 @@ rh_result resolveReduction(const Comm* comm, Operation* o) {
   }
   const PreMulSum* p = preMulSum(comm, o->reduction);
   if (p == nullptr) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: op %d is none of RH_SUM .. RH_AVG and no live op of this comm", name,
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: op %d is not RH_SUM .. RH_AVG and not an op of this comm", name,
                 comm->rank, o->reduction);
   }
   if (p->dtype != o->dtype) {

@@ -94,7 +94,8 @@ extern "C" rh_result rh_op_destroy(rh_comm* handle, rh_op op) {
   if (result != RH_OK) return result;
   const PreMulSum* p = preMulSum(guard.get(), op);
   if (p == nullptr) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "op_destroy: rank %d: op %d is no live op of this comm", guard.get()->rank, op);
+    return fail(RH_ERR_INVALID_ARGUMENT, "op_destroy: rank %d: op %d is not an op of this comm: never created, or already destroyed",
+                guard.get()->rank, op);
   }
   guard.get()->preMulSums[op % kMaxPreMulSums].number = 0;
   return RH_OK;

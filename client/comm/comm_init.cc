@@ -141,8 +141,8 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   comm->heapBytes = m.heap_bytes;
   comm->scratchBytes = m.scratch_bytes;
   if (m.world != static_cast<uint32_t>(comm->worldSize) || m.local_size != m.world) {
-    return fail(RH_ERR_PROTOCOL, "comm_init: the daemon formed a group of %u ranks, %u of them on this node; asked for were %d, all here", m.world,
-                m.local_size, comm->worldSize);
+    return fail(RH_ERR_PROTOCOL, "comm_init: the daemon formed a group of %u ranks, %u of them on this node, expected %d, all on this node",
+                m.world, m.local_size, comm->worldSize);
   }
   rh_result r = mapSegment(fd, comm->controlBytes, "control segment", comm->rank, nullptr, &comm->control);
   if (r != RH_OK) return r;

@@ -57,7 +57,7 @@ void describeCulprit(const Comm* comm, const Cause& c, char* out, size_t size) {
   char finder[16] = "the daemon";
   if (c.reporter != kNoWorldRank) snprintf(finder, sizeof finder, "rank %d", number(c.reporter));
   if (!c.known) {
-    snprintf(out, size, "%s wrote no cause that a rank can give into the abort word", finder);
+    snprintf(out, size, "%s wrote an unknown result into the abort word", finder);
     return;
   }
   switch (c.code) {

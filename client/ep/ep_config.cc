@@ -49,8 +49,8 @@ rh_result checkTypes(const char* operation, const rh_ep_config& c) {
                 name(c.combine_dtype), c.combine_dtype);
   }
   if (c.dtype == RH_FP8_E4M3 && c.wire_dtype != RH_FP8_E4M3) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "%s: x is fp8_e4m3 and wire_dtype %s; what is quantised travels as it is", operation,
-                name(c.wire_dtype));
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: x is fp8_e4m3 and wire_dtype %s; FP8 rows are sent unchanged, so wire_dtype must be fp8_e4m3",
+                operation, name(c.wire_dtype));
   }
   const bool isStatic = c.wire_dtype == RH_FP8_E4M3 && c.scale_format == RH_EP_SCALE_STATIC;
   if (isStatic && !(c.static_scale > 0 && isfinite(c.static_scale))) {

@@ -124,7 +124,7 @@ rh_result resultOf(const Ep* ep, EpRequest::Kind kind, const EpReport& report, c
       return RH_ERR_LIMIT;
     case EpError::kNoRoom:
       describeRoom(ep, report, text, size);
-      appendSentence(text, size, "nothing was taken: receive again with room");
+      appendSentence(text, size, "no row was received: receive again with more room");
       return RH_ERR_LIMIT;
     case EpError::kInvalidInput:
       describeProblems(ep, report.problems, text, size);

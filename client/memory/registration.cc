@@ -54,7 +54,7 @@ bool freeNumber(const Comm* comm, const Answers& a, uint32_t number) {
 rh_result takePeer(const Comm* comm, const Shareable& mine, const rhw_peer_memory& m, int fd, Region* region, Answers* a) {
   const bool known = m.local < comm->worldSize && m.local != comm->rank && m.memory == RHW_MEMORY_CPU;
   if (!known || (a->peers >> m.local & 1) != 0 || mine.fd < 0 || m.bytes != region->bytes || !freeNumber(comm, *a, m.region)) {
-    return fail(RH_ERR_PROTOCOL, "window_register: rank %d: memory of rank %d, %llu bytes of window %u, which was not asked for",
+    return fail(RH_ERR_PROTOCOL, "window_register: rank %d: unexpected memory of rank %d: %llu bytes for window %u",
                 comm->rank, m.local, static_cast<unsigned long long>(m.bytes), m.region);
   }
   a->number = m.region;

@@ -74,7 +74,7 @@ rh_result checkStream(const Comm* comm, const char* operation, const void* strea
                              : fail(RH_ERR_UNSUPPORTED, "%s: rank %d: a stream was given to a %s comm; pass NULL", operation, comm->rank, device->name);
   }
   if (device->streams->isStream(stream)) return RH_OK;
-  return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: %p is no live stream of the comm's device (%s)", operation, comm->rank, stream, device->name);
+  return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: %p is not a stream of the comm's device (%s)", operation, comm->rank, stream, device->name);
 }
 
 rh_result keepForGraph(Comm* comm, const char* operation, void* stream, const Extent* extents, int n, Capture** capture) {

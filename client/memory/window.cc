@@ -65,7 +65,8 @@ rh_result allocateOnce(Comm* comm, Call* call, int64_t deadline, size_t bytes, u
   if (r.m.h.type != RHW_WINDOW_COMMIT) return unexpected("window_alloc", comm, r);
   const rhw_window_commit commit = r.m.windowCommit;
   if (commit.memory != RHW_MEMORY_CPU) {
-    return fail(RH_ERR_PROTOCOL, "window_alloc: rank %d: the daemon gives memory of kind %u, asked for was a CPU's", comm->rank, commit.memory);
+    return fail(RH_ERR_PROTOCOL, "window_alloc: rank %d: the daemon allocated memory of kind %u, expected %d (CPU)", comm->rank, commit.memory,
+                RHW_MEMORY_CPU);
   }
   if (!fitsHeap(comm, commit.offset, commit.bytes, bytes)) return badRange(comm, commit.offset, commit.bytes, bytes);
 

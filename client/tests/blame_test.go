@@ -47,15 +47,15 @@ func TestAnOpIsOfOneCommAndGoneForGood(t *testing.T) {
 	if _, err := b.CreatePreMulSum(client.F32, scalar); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, b.AllReduce(buf, buf, 1, client.F32, ofA), wire.ResultInvalidArgument, "no live op of this comm")
+	wantError(t, b.AllReduce(buf, buf, 1, client.F32, ofA), wire.ResultInvalidArgument, "not an op of this comm")
 	if err := a.DestroyOp(ofA); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.CreatePreMulSum(client.F32, scalar); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, a.AllReduce(buf, buf, 1, client.F32, ofA), wire.ResultInvalidArgument, "no live op of this comm")
-	wantError(t, a.DestroyOp(ofA), wire.ResultInvalidArgument, "no live op of this comm")
+	wantError(t, a.AllReduce(buf, buf, 1, client.F32, ofA), wire.ResultInvalidArgument, "not an op of this comm")
+	wantError(t, a.DestroyOp(ofA), wire.ResultInvalidArgument, "not an op of this comm")
 }
 
 // A daemon that says nothing to the second half of a split; meanwhile the old group breaks.

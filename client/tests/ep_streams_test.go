@@ -205,7 +205,7 @@ func TestTooLittleRoomOfAReplayIsInItsReportAndItCanBeReceivedAgain(t *testing.T
 		if d.Result != wire.ResultLimit || d.Rows < 2 {
 			return fmt.Errorf("report %+v", d)
 		}
-		err := missing("dispatch", d.Message, "capacity is 1", "receive again with room")
+		err := missing("dispatch", d.Message, "capacity is 1", "receive again with more room")
 		return errors.Join(err, l.handle.Recv(l.room()), l.stream.Copy(l.y, l.rows), l.combine(false), r.wait(), l.check(1))
 	})
 }

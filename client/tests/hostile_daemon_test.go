@@ -396,7 +396,7 @@ func TestGroupsThatWereNotAskedForAreRefused(t *testing.T) {
 		{"a larger world", func(f *fake, answers []answer) []answer {
 			answers[0].bytes = encode(&joined, requestOf(answers[0]))
 			return answers
-		}, []string{"2 ranks", "asked for were 1"}},
+		}, []string{"2 ranks", "expected 1"}},
 		{"the heap of another rank", func(f *fake, answers []answer) []answer {
 			answers[1].bytes = encode(&wire.Heap{Group: 7, Local: 1}, requestOf(answers[0]))
 			return answers

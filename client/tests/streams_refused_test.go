@@ -144,7 +144,7 @@ func TestAGroupsCallsOfACommAreOfOneStream(t *testing.T) {
 
 func TestCallsNeedALiveStreamOfTheirDevice(t *testing.T) {
 	ranks := formOnStreams(t, client.CommConfig{World: 1, HeapBytes: 8 << 20})
-	wantError(t, ranks[0].Barrier(), wire.ResultInvalidArgument, "no live stream")
+	wantError(t, ranks[0].Barrier(), wire.ResultInvalidArgument, "is not a stream")
 	gone, err := threads.NewStream()
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func TestCallsNeedALiveStreamOfTheirDevice(t *testing.T) {
 	if err := gone.Destroy(); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, on.Barrier(), wire.ResultInvalidArgument, "no live stream")
+	wantError(t, on.Barrier(), wire.ResultInvalidArgument, "is not a stream")
 	cpu := formGroup(t, startDaemon(t), client.CommConfig{World: 1, HeapBytes: 8 << 20})
 	wantError(t, ranks[0].stream.Of(cpu[0].Comm).Barrier(), wire.ResultUnsupported, "a stream was given to a CPU comm")
 	_, errs := tryGroup(t, startDaemon(t), client.CommConfig{World: 1, Device: 5}, func(*client.CommConfig) {})

@@ -245,7 +245,7 @@ func (m *Machine) WindowCommitted(s SessionID, request uint64, w *wire.WindowCom
 	}
 	if g == nil || g.pending == nil || g.pending.window.Bytes == 0 || g.pending.window.Offset != w.Offset ||
 		g.pending.done.Has(r) {
-		m.sendError(s, request, refuse(wire.ResultProtocol, rank.None, "WindowCommitted at %d, which was not asked for", w.Offset))
+		m.sendError(s, request, refuse(wire.ResultProtocol, rank.None, "unexpected WindowCommitted: no allocation at %d waits for this rank", w.Offset))
 		return m.take()
 	}
 	c := g.pending

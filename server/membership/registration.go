@@ -102,7 +102,7 @@ func (m *Machine) RegisterMapped(s SessionID, request uint64, w *wire.RegisterMa
 		return nil
 	}
 	if g == nil || g.pending == nil || g.pending.region == 0 || g.pending.region != w.Region || g.pending.done.Has(r) {
-		m.sendError(s, request, refuse(wire.ResultProtocol, rank.None, "RegisterMapped for window %d, which was not asked for", w.Region))
+		m.sendError(s, request, refuse(wire.ResultProtocol, rank.None, "unexpected RegisterMapped: no registration of window %d waits for this rank", w.Region))
 		return m.take()
 	}
 	c := g.pending

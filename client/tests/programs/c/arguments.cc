@@ -74,7 +74,7 @@ void reducing(rh_comm* comm) {
   }
   FAILS(rh_all_reduce(a, a, 1, static_cast<rh_dtype>(17), RH_SUM, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "dtype 17", "RH_U64");
   FAILS(rh_all_reduce(a, a, 1, RH_F32, 5, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "op 5", "RH_SUM");
-  FAILS(rh_all_reduce(a, a, 1, RH_F32, 16, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "op 16", "no live op");
+  FAILS(rh_all_reduce(a, a, 1, RH_F32, 16, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "op 16", "not an op of this comm");
   FAILS(rh_all_reduce(a, a, 1, RH_F32, RH_SUM, comm, a), RH_ERR_UNSUPPORTED, "all_reduce: rank 0", "stream");
   FAILS(rh_barrier(comm, a), RH_ERR_UNSUPPORTED, "barrier: rank 0", "stream");
   FAILS(f32(nullptr, a, 1), RH_ERR_INVALID_ARGUMENT, "rank 0", "send is NULL");
@@ -123,10 +123,10 @@ void othersThanAllReduce(rh_comm* comm) {
   OK(rh_all_reduce(a, a, 1, RH_BF16, op, comm, nullptr));
   OK(rh_op_destroy(comm, op));
   for (rh_op bad : {op, rh_op{INT32_MIN}, rh_op{INT32_MAX}, rh_op{RH_SUM}}) {
-    FAILS(rh_op_destroy(comm, bad), RH_ERR_INVALID_ARGUMENT, "op_destroy: rank 0", "no live op");
-    if (bad != RH_SUM) FAILS(rh_all_reduce(a, a, 1, RH_F32, bad, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "rank 0", "no live op");
+    FAILS(rh_op_destroy(comm, bad), RH_ERR_INVALID_ARGUMENT, "op_destroy: rank 0", "not an op of this comm");
+    if (bad != RH_SUM) FAILS(rh_all_reduce(a, a, 1, RH_F32, bad, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "rank 0", "not an op of this comm");
   }
-  FAILS(rh_all_reduce(a, a, 1, RH_BF16, op, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "no live op", "");
+  FAILS(rh_all_reduce(a, a, 1, RH_BF16, op, comm, nullptr), RH_ERR_INVALID_ARGUMENT, "not an op of this comm", "");
   for (int i = 0; i < 64; i++) OK(rh_op_create_pre_mul_sum(comm, RH_F32, &half, &op));
   FAILS(rh_op_create_pre_mul_sum(comm, RH_F32, &half, &op), RH_ERR_LIMIT, "rank 0", "64");
 
