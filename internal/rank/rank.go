@@ -1,8 +1,7 @@
-// Package rank has a type for each number of a rank: world rank, local rank and node. World ranks are used by engines, in messages
-// for people and between nodes. Local ranks index what a node keeps of a group: members, rank lines, heaps, bits of a set.
+// Package rank has types for world ranks, local ranks and nodes. Engines, messages to people and other nodes use world ranks. Local
+// ranks index a node's members, rank lines, heaps and bits of a set.
 //
-// A local rank is converted to a world rank, or back, only by code that knows which ranks a node has, never by a type conversion
-// elsewhere.
+// Only code that knows which ranks a node has converts between world and local ranks; a type conversion elsewhere is a fault.
 package rank
 
 import (
@@ -21,7 +20,7 @@ type Local int32
 // Node is a node of a group.
 type Node int32
 
-// None, in any of these types, is no rank or node, or one that is not known.
+// None, in any of these types, means none or not known.
 const None = -1
 
 const (
@@ -30,10 +29,10 @@ const (
 	MaxWorld   = 65536
 )
 
-// LocalSet is a set of local ranks: bit r is rank r. World ranks have no such sets.
+// LocalSet is a set of local ranks: bit r is local rank r. There are too many world ranks for such a set.
 type LocalSet uint64
 
-// Of returns the set of some ranks. Ranks that cannot be in a set (None) are left out.
+// Of returns a set of ranks. Ranks out of range (None) are left out.
 func Of(ranks ...Local) (s LocalSet) {
 	for _, r := range ranks {
 		s = s.With(r)
@@ -63,7 +62,7 @@ func (s LocalSet) Has(r Local) bool { return r >= 0 && r < MaxPerNode && s>>r&1 
 // Len is the number of ranks in the set.
 func (s LocalSet) Len() int { return bits.OnesCount64(uint64(s)) }
 
-// Lowest is the lowest rank, None of an empty set.
+// Lowest is the lowest rank, or None if the set is empty.
 func (s LocalSet) Lowest() Local {
 	if s == 0 {
 		return None

@@ -17,7 +17,7 @@ func TestASetHasTheRanksThatWerePutIn(t *testing.T) {
 	}
 }
 
-func TestASetLeavesOutWhatIsNoLocalRank(t *testing.T) {
+func TestASetLeavesOutRanksOutOfRange(t *testing.T) {
 	if s := Of(None, MaxPerNode, 1000); s != 0 || s.Lowest() != None {
 		t.Errorf("got %#x", uint64(s))
 	}

@@ -5,23 +5,23 @@ import (
 	"slices"
 )
 
-// Algo is an algorithm (rhw_algo). AlgoAuto is no choice; the others are made from algorithms.txt.
+// Algo is an algorithm (rhw_algo). AlgoAuto means that none was chosen; the others are generated from algorithms.txt.
 type Algo uint32
 
-// AdditionOrder says in which order an algorithm adds what ranks contribute.
+// AdditionOrder is the order in which an algorithm adds the ranks' contributions.
 type AdditionOrder int
 
 // Orders of additions.
 const (
-	RankOrder  AdditionOrder = iota // in the order of ranks
-	ChainOrder                      // in the order of ranks where a comm is reproducible, else in the order of its ring
-	OwnOrder                        // in another order
+	RankOrder  AdditionOrder = iota // by rank
+	ChainOrder                      // by rank on a reproducible comm, else in ring order
+	OwnOrder                        // in an order of the algorithm's own
 )
 
 // algorithm is a line of algorithms.txt.
 type algorithm struct {
 	name    string
-	windows bool // buffers of all ranks must lie in windows: nothing is copied
+	windows bool // all ranks' buffers must lie in windows: nothing is copied
 	adds    AdditionOrder
 	cpu     []Op
 	cuda    []Op
@@ -44,19 +44,19 @@ func ParseAlgo(s string) (Algo, error) {
 		}
 		names = append(names, a.name)
 	}
-	return 0, fmt.Errorf("wire: algorithm %q; there are %v", s, names)
+	return 0, fmt.Errorf("wire: unknown algorithm %q; want one of %v", s, names)
 }
 
-// Windows says whether the buffers of all ranks must lie in windows.
+// Windows says whether all ranks' buffers must lie in windows.
 func (a Algo) Windows() bool { return int(a) < len(algorithms) && algorithms[a].windows }
 
-// Adds is the order in which an algorithm that is known adds.
+// Adds is the order of additions. The algorithm must be known.
 func (a Algo) Adds() AdditionOrder { return algorithms[a].adds }
 
-// Algorithms are those that an operation has on a CPU, by number.
+// Algorithms lists the operation's algorithms on a CPU, by number.
 func (o Op) Algorithms() []Algo { return having(o, func(a *algorithm) []Op { return a.cpu }) }
 
-// CUDAAlgorithms are those that an operation has on a CUDA device.
+// CUDAAlgorithms lists the operation's algorithms on a CUDA device.
 func (o Op) CUDAAlgorithms() []Algo { return having(o, func(a *algorithm) []Op { return a.cuda }) }
 
 func having(o Op, of func(*algorithm) []Op) []Algo {

@@ -15,8 +15,8 @@ enum rhw_algo {
 
 struct rhw_algorithm {
   const char* name;
-  uint32_t windows;     // 1 = buffers of all ranks must lie in windows: nothing is copied
-  uint64_t operations;  // that it has on a CPU: bit n = rhw_op n
+  uint32_t windows;     // 1 = all ranks' buffers must lie in windows: nothing is copied
+  uint64_t operations;  // on a CPU: bit n = rhw_op n
 };
 
 // By rhw_algo.

@@ -12,7 +12,7 @@ import (
 
 const algorithmsFile = "algorithms.txt"
 
-// algorithmLine is a line of algorithms.txt as it is written there.
+// algorithmLine is a line of algorithms.txt, unparsed but for the number.
 type algorithmLine struct {
 	number    int
 	name      string
@@ -41,7 +41,7 @@ func readAlgorithms(t *testing.T) []algorithmLine {
 		}
 		n, err := strconv.Atoi(f[0])
 		if err != nil || n != len(lines)+1 {
-			t.Fatalf("%s:%d: number %q, expected %d: they follow each other, and a number is never given anew", algorithmsFile, i+1, f[0], len(lines)+1)
+			t.Fatalf("%s:%d: number %q, expected %d: numbers are consecutive and never reused", algorithmsFile, i+1, f[0], len(lines)+1)
 		}
 		if orders[f[3]] == "" || f[2] != "any" && f[2] != "windows" {
 			t.Fatalf("%s:%d: buffers %q, adds %q", algorithmsFile, i+1, f[2], f[3])
@@ -101,7 +101,7 @@ func algorithmsInGo(t *testing.T, lines []algorithmLine) string {
 	return string(text)
 }
 
-// cOps writes a set of operations as a mask by rhw_op.
+// cOps writes a set of operations as a C mask: bit n = rhw_op n.
 func cOps(names []string) string {
 	var bits []string
 	for _, n := range names {
@@ -126,8 +126,8 @@ enum rhw_algo {
 	b.WriteString(`
 struct rhw_algorithm {
   const char* name;
-  uint32_t windows;     // 1 = buffers of all ranks must lie in windows: nothing is copied
-  uint64_t operations;  // that it has on a CPU: bit n = rhw_op n
+  uint32_t windows;     // 1 = all ranks' buffers must lie in windows: nothing is copied
+  uint64_t operations;  // on a CPU: bit n = rhw_op n
 };
 
 // By rhw_algo.
@@ -145,7 +145,7 @@ static const struct rhw_algorithm rhw_algorithms[RHW_ALGOS] = {
 	return b.String()
 }
 
-func TestAlgorithmsInGoAndCAreMadeFromTheTable(t *testing.T) {
+func TestGeneratedAlgorithmsMatchTheTable(t *testing.T) {
 	lines := readAlgorithms(t)
 	for file, want := range map[string]string{"algorithms.go": algorithmsInGo(t, lines), "algorithms.h": algorithmsInC(lines)} {
 		if *update {
@@ -155,7 +155,7 @@ func TestAlgorithmsInGoAndCAreMadeFromTheTable(t *testing.T) {
 		}
 		have, err := os.ReadFile(file)
 		if err != nil || string(have) != want {
-			t.Errorf("%s is not made from %s (%v): run `go generate ./internal/wire`", file, algorithmsFile, err)
+			t.Errorf("%s does not match %s (%v): run `go generate ./internal/wire`", file, algorithmsFile, err)
 		}
 	}
 }
@@ -164,7 +164,7 @@ func TestAlgorithmsHaveTheNamesAndOperationsOfTheTable(t *testing.T) {
 	for _, line := range readAlgorithms(t) {
 		a, err := ParseAlgo(line.name)
 		if err != nil || a != Algo(line.number) || a.String() != line.name || a.Windows() != line.windows {
-			t.Errorf("%s: parsed as %d (%v), called %s, of windows: %v", line.name, a, err, a, a.Windows())
+			t.Errorf("%s: parsed as %d (%v), with name %s, windows: %v", line.name, a, err, a, a.Windows())
 		}
 		for op := OpNone; op <= OpEPCombineRecv; op++ {
 			for device, lists := range map[string]struct {

@@ -7,7 +7,7 @@ import (
 	"railhead/internal/rank"
 )
 
-// Bounds of a rank's address space: 64 ranks of 1 TiB fit in 47 bits. The scratch comes on top of what Join asks for.
+// 64 heaps of 1 TiB fit in the 47 bits of a process's addresses. The scratch is added to the heap size that Join asks for.
 const (
 	maxHeapBytes    = 1 << 40
 	maxSegmentBytes = maxHeapBytes + 1<<30
@@ -52,7 +52,7 @@ func (p Place) check(world, nodes uint32) error {
 	case p.Local < 0 || uint32(p.Local) >= p.LocalSize || int64(p.Local) > int64(p.Rank):
 		return fmt.Errorf("local rank %d of rank %d is outside 0..%d", p.Local, p.Rank, p.LocalSize-1)
 	case nodes == 1 && int64(p.Local) != int64(p.Rank):
-		return fmt.Errorf("local rank %d of rank %d, which has the whole world on its node", p.Local, p.Rank)
+		return fmt.Errorf("local rank %d of rank %d, must be equal where the whole world is on one node", p.Local, p.Rank)
 	}
 	return nil
 }
@@ -66,7 +66,7 @@ func checkNotEmpty(field string, n Name) error {
 
 func (m *Hello) check() error {
 	if m.VersionMin > m.VersionMax {
-		return fmt.Errorf("versions %d..%d are no range", m.VersionMin, m.VersionMax)
+		return fmt.Errorf("the lowest version %d is above the highest %d", m.VersionMin, m.VersionMax)
 	}
 	return checkCString("software", m.Software[:])
 }
@@ -81,7 +81,7 @@ func (m *Welcome) check() error {
 
 func (m *Error) check() error {
 	if m.Code == ResultOK {
-		return errors.New("an error with code 0")
+		return errors.New("code 0 is no error")
 	}
 	if m.Culprit < rank.None || m.Culprit >= rank.MaxWorld {
 		return fmt.Errorf("culprit %d is outside -1..%d", m.Culprit, rank.MaxWorld-1)
@@ -128,11 +128,10 @@ func (m *Joined) check() error {
 	if m.ControlBytes == 0 || m.ControlBytes > MaxControl || m.ControlBytes%segmentUnit != 0 {
 		return fmt.Errorf("control segment of %d bytes, expected a multiple of %d, at most %d", m.ControlBytes, segmentUnit, uint64(MaxControl))
 	}
-	// A slice of a block for each rank has at least a tile, of 128 bytes.
+	// Each rank's slice of a block holds at least one tile of 128 bytes.
 	if m.BlockBytes < 128*rank.MaxPerNode || m.BlockBytes%128 != 0 {
 		return fmt.Errorf("block of %d bytes, expected a multiple of 128, at least %d", m.BlockBytes, 128*rank.MaxPerNode)
 	}
-	// Two buffers of a block each follow the scratch header.
 	for _, slot := range []uint32{m.PipeSlotBytes, m.BroadcastSlotBytes} {
 		if slot < 256 || slot%128 != 0 {
 			return fmt.Errorf("slot of %d bytes, expected a multiple of 128, at least 256", slot)
@@ -163,7 +162,7 @@ func (m *WindowCommit) check() error {
 	}
 	g := uint64(m.Granularity)
 	if g == 0 || g&(g-1) != 0 || m.Bytes%g != 0 || m.Offset%g != 0 {
-		return fmt.Errorf("range of %d bytes at %d, which are no granules of %d", m.Bytes, m.Offset, g)
+		return fmt.Errorf("range of %d bytes at %d, expected multiples of the granularity %d, a power of two", m.Bytes, m.Offset, g)
 	}
 	return nil
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Encode fills the header in and returns the message's bytes. It does not change m's other fields.
+// Encode fills in the header and returns the message's bytes. It does not change m's other fields.
 func Encode(m Message, version uint16, request uint64) ([]byte, error) {
 	if err := m.check(); err != nil {
 		return nil, fmt.Errorf("wire: encode %T: %w", m, err)
@@ -34,12 +34,12 @@ func refuse(t Type, format string, args ...any) error {
 	return &ProtocolError{Type: t, Reason: fmt.Sprintf(format, args...)}
 }
 
-// Decode checks everything that a message of this type promises and returns it.
-// Hello, Welcome and Error are read whatever version they carry, so that two versions can tell each other so.
+// Decode returns the message in b, or a *ProtocolError if its layout or values are invalid. Hello, Welcome and Error are accepted in
+// any version, so that peers of different versions can refuse each other.
 func Decode(b []byte) (Message, error) {
 	var h Header
 	if len(b) < binary.Size(h) {
-		return nil, refuse(0, "%d bytes, a header has %d", len(b), binary.Size(h))
+		return nil, refuse(0, "%d bytes, fewer than the %d of a header", len(b), binary.Size(h))
 	}
 	if len(b) > MaxMessage {
 		return nil, refuse(0, "%d bytes, at most %d are allowed", len(b), MaxMessage)
@@ -76,7 +76,7 @@ func Decode(b []byte) (Message, error) {
 // RequestOf is the request number that the message carries.
 func RequestOf(m Message) uint64 { return m.header().Request }
 
-// TypeOf is the message's type, also of a nil pointer to one.
+// TypeOf is the message's type; m may be a nil pointer.
 func TypeOf(m Message) Type { return m.kind() }
 
 // VersionOf is the protocol version that the message carries.

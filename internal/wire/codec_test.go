@@ -61,7 +61,7 @@ func samples(t testing.TB) []Message {
 	}
 }
 
-func TestEveryMessageComesBackAsItWas(t *testing.T) {
+func TestEveryMessageRoundTrips(t *testing.T) {
 	seen := map[Type]bool{}
 	for _, m := range samples(t) {
 		seen[m.kind()] = true
@@ -122,15 +122,15 @@ func TestBadValuesAreRefusedOnBothSides(t *testing.T) {
 		{"a rank below the world", func() Message { m := good(); m.Own.Place.Rank = -1; return m }(), "rank -1 is outside 0..1"},
 		{"no nodes", func() Message { m := good(); m.Common.Nodes = 0; return m }(), "0 nodes"},
 		{"more nodes than ranks", func() Message { m := good(); m.Common.Nodes = 3; return m }(), "3 nodes"},
-		{"a node that is none of them", func() Message { m := good(); m.Own.Place.Node = 1; return m }(), "node 1 is outside 0..0"},
-		{"one node with a part of the world", func() Message { m := good(); m.Own.Place.LocalSize = 1; return m }(), "1 ranks on this node"},
-		{"two nodes, and the world on this one", func() Message { m := good(); m.Common.Nodes = 2; return m }(), "2 ranks on this node"},
+		{"a node outside the world's nodes", func() Message { m := good(); m.Own.Place.Node = 1; return m }(), "node 1 is outside 0..0"},
+		{"one node without the whole world", func() Message { m := good(); m.Own.Place.LocalSize = 1; return m }(), "1 ranks on this node"},
+		{"two nodes with the whole world on this one", func() Message { m := good(); m.Common.Nodes = 2; return m }(), "2 ranks on this node"},
 		{"a local rank outside its node", func() Message {
 			m := good()
 			m.Common.Nodes, m.Own.Place.LocalSize = 2, 1
 			return m
 		}(), "local rank 1 of rank 1"},
-		{"two numbers on one node", func() Message { m := good(); m.Own.Place.Local = 0; return m }(), "local rank 0 of rank 1"},
+		{"local rank unequal to the rank on one node", func() Message { m := good(); m.Own.Place.Local = 0; return m }(), "local rank 0 of rank 1"},
 		{"no name", func() Message { m := good(); m.Group = Name{}; return m }(), "group is empty"},
 		{"no timeout", func() Message { m := good(); m.Own.TimeoutMS = 0; return m }(), "timeout"},
 		{"text after the NUL", func() Message { m := good(); m.Common.Token[5] = 'x'; return m }(), "after its NUL"},
@@ -138,33 +138,33 @@ func TestBadValuesAreRefusedOnBothSides(t *testing.T) {
 		{"not UTF-8", func() Message { m := good(); m.Group[0] = 0xff; return m }(), "UTF-8"},
 		{"reduce group too large", func() Message { m := good(); m.Common.ReduceGroup = 3; return m }(), "reduce group 3"},
 		{"heap too large", func() Message { m := good(); m.Common.HeapBytes = 1 << 41; return m }(), "heap of"},
-		{"reproducible that is no switch", func() Message { m := good(); m.Common.Reproducible = 2; return m }(), "reproducible is 2"},
+		{"reproducible neither 0 nor 1", func() Message { m := good(); m.Common.Reproducible = 2; return m }(), "reproducible is 2"},
 		{"forcing without a NUL", func() Message { m := good(); copy(m.Common.Forcing[:], strings.Repeat("x", ForcingBytes)); return m }(), "forcing has no NUL"},
 		{"block without a tile for each rank", &Joined{
 			ControlBytes: ControlBytes(1), HeapBytes: 1 << 20, ScratchBytes: 1 << 19, World: 1, LocalSize: 1, ReduceGroup: 1, BlockBytes: 64,
 		}, "block of 64"},
-		{"error that is none", &Error{}, "code 0"},
-		{"window of nothing", &WindowAlloc{}, "window of 0 bytes"},
-		{"version range upside down", &Hello{VersionMin: 2, VersionMax: 1}, "no range"},
-		{"registration of nothing", &Register{}, "memory of 0 bytes"},
+		{"error without a code", &Error{}, "code 0"},
+		{"empty window", &WindowAlloc{}, "window of 0 bytes"},
+		{"version range upside down", &Hello{VersionMin: 2, VersionMax: 1}, "lowest version 2 is above"},
+		{"registration of 0 bytes", &Register{}, "memory of 0 bytes"},
 		{"registration beyond any file", &Register{Bytes: 1, FdOffset: 1 << 63}, "at 9223372036854775808"},
 		{"private memory without a reason", &RegisterPrivate{Bytes: 1}, "reason is empty"},
 		{"private memory of too many bytes", &RegisterPrivate{Bytes: 1<<40 + 1, Reason: MakeReason("x")}, "memory of 1099511627777"},
-		{"memory of a rank that cannot be", &PeerMemory{Bytes: 1, Region: 1, Local: 64}, "rank 64"},
-		{"memory of no region", &PeerMemory{Bytes: 1}, "region 0"},
+		{"memory of a local rank out of range", &PeerMemory{Bytes: 1, Region: 1, Local: 64}, "rank 64"},
+		{"memory of region 0", &PeerMemory{Bytes: 1}, "region 0"},
 		{"mapped region out of range", &RegisterMapped{Region: 256}, "region 256"},
 		{"shared with a reason", &Registered{Region: 1, StagedLocal: -1, Reason: MakeReason("x")}, "staged rank -1 with"},
 		{"staged without a reason", &Registered{Region: 1}, "staged rank 0 with"},
-		{"staged because of nobody", &Registered{Region: 1, StagedLocal: -2, Reason: MakeReason("x")}, "staged rank -2 is"},
-		{"a rank taken back that cannot be", &Reannounce{ControlBytes: 4096, Place: OneNode(2, 2), World: 2, Nodes: 1, TimeoutMS: 1}, "rank 2"},
-		{"a group taken back without a segment", &Reannounce{Place: OneNode(1, 2), World: 2, Nodes: 1, TimeoutMS: 1}, "segment of 0 bytes"},
-		{"a group of no segment", func() Message {
+		{"staged rank out of range", &Registered{Region: 1, StagedLocal: -2, Reason: MakeReason("x")}, "staged rank -2 is"},
+		{"a reannounced rank out of range", &Reannounce{ControlBytes: 4096, Place: OneNode(2, 2), World: 2, Nodes: 1, TimeoutMS: 1}, "rank 2"},
+		{"a reannounced group without a segment", &Reannounce{Place: OneNode(1, 2), World: 2, Nodes: 1, TimeoutMS: 1}, "segment of 0 bytes"},
+		{"a control segment that is too large", func() Message {
 			return &Joined{ControlBytes: 1 << 31, HeapBytes: 1 << 20, World: 1, LocalSize: 1, ReduceGroup: 1}
 		}(), "segment of 2147483648 bytes"},
-		{"more ranks on a node than there can be", &Joined{World: 65, LocalSize: 65}, "65 ranks on this node"},
-		{"pages that are no granules", &WindowCommit{Bytes: 4096, Granularity: 65536}, "no granules of 65536"},
-		{"granules of nothing", &WindowCommit{Bytes: 4096}, "no granules of 0"},
-		{"a rank taken back without a timeout", &Reannounce{}, "timeout"},
+		{"too many ranks on a node", &Joined{World: 65, LocalSize: 65}, "65 ranks on this node"},
+		{"pages that are not whole granules", &WindowCommit{Bytes: 4096, Granularity: 65536}, "the granularity 65536"},
+		{"granularity 0", &WindowCommit{Bytes: 4096}, "the granularity 0"},
+		{"a reannounced rank without a timeout", &Reannounce{}, "timeout"},
 		{"scratch too small", &Joined{
 			ControlBytes: ControlBytes(1), HeapBytes: 1 << 20, ScratchBytes: 16384, World: 1, LocalSize: 1, ReduceGroup: 1, BlockBytes: 8192,
 			PipeSlotBytes: 256, BroadcastSlotBytes: 256,
@@ -204,7 +204,7 @@ func TestOnlyTheFrozenMessagesAreReadInOtherVersions(t *testing.T) {
 	}
 }
 
-func TestAlgorithmsHaveNamesThatReadBack(t *testing.T) {
+func TestAlgorithmNamesRoundTrip(t *testing.T) {
 	for a := AlgoAuto; int(a) < len(algorithms); a++ {
 		if got, err := ParseAlgo(a.String()); err != nil || got != a {
 			t.Errorf("%d is %q, which reads as %d, %v", a, a, got, err)
@@ -241,7 +241,7 @@ func TestMakeTextCutsBetweenCharacters(t *testing.T) {
 	})
 }
 
-func TestTheAbortWordKeepsItsParts(t *testing.T) {
+func TestAbortWordRoundTrips(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := Abort{
 			Code:     Result(rapid.IntRange(1, 255).Draw(t, "code")),
@@ -259,12 +259,12 @@ func TestTheAbortWordKeepsItsParts(t *testing.T) {
 	})
 	for _, works := range []uint64{0, 1 << 32, 0xffffff << 40} {
 		if _, ok := ParseAbort(works); ok {
-			t.Errorf("%#x, which nobody polls, reads as an abort", works)
+			t.Errorf("%#x has a low half of 0 but reads as an abort", works)
 		}
 	}
 }
 
-// FuzzDecode: whatever is accepted encodes to the very bytes that came in, so nothing in them went unread.
+// FuzzDecode: an accepted message encodes to the same bytes, so Decode ignores none of them.
 func FuzzDecode(f *testing.F) {
 	for _, m := range samples(f) {
 		b, err := Encode(m, VersionMax, 3)
@@ -287,7 +287,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("accepted but cannot be encoded: %v", err)
 		}
 		if !bytes.Equal(back, b) {
-			t.Fatalf("accepted %x, which is %x", b, back)
+			t.Fatalf("accepted %x, which encodes to %x", b, back)
 		}
 	})
 }

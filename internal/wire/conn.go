@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxFDsRead bounds how many descriptors one packet may bring before the rest is cut off by the kernel. One is allowed;
-// room for more only serves to close them and name the error.
+// maxFDsRead is how many descriptors of a packet are received; the kernel discards the rest. At most one is valid: the others are
+// received so that they can be closed and the error can say how many came.
 const maxFDsRead = 4
 
 // Conn is one side of a connection. Send and Recv may run at the same time, each from one goroutine.
@@ -54,15 +54,15 @@ func (c *Conn) Send(m Message, version uint16, request uint64, fd int) error {
 // Recv waits for a message. fd is -1 unless the message's type carries one; then the caller owns it (close-on-exec).
 // io.EOF means that the peer has closed the connection; a *ProtocolError that it broke the protocol.
 func (c *Conn) Recv() (m Message, fd int, err error) {
-	// One byte more than allowed, so that a message that is too large is seen as such.
+	// One byte more than allowed shows that a message is too large.
 	buf := make([]byte, MaxMessage+1)
 	oob := make([]byte, unix.CmsgSpace(4*maxFDsRead))
 	n, oobn, flags, _, err := c.c.ReadMsgUnix(buf, oob)
 	if err != nil {
-		// An empty packet looks like the end, but may have brought descriptors.
+		// An empty packet reads as EOF, but may carry descriptors.
 		if fds, _ := rights(oob[:oobn]); len(fds) > 0 {
 			closeAll(fds)
-			return nil, -1, refuse(0, "an empty packet with %d file descriptors", len(fds))
+			return nil, -1, refuse(0, "empty packet with %d file descriptors", len(fds))
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
 			return nil, -1, io.EOF
@@ -111,7 +111,7 @@ func rights(oob []byte) ([]int, error) {
 		got, err := unix.ParseUnixRights(&msgs[i])
 		if err != nil {
 			closeAll(fds)
-			return nil, refuse(0, "control data that is no file descriptor: %v", err)
+			return nil, refuse(0, "control data other than file descriptors: %v", err)
 		}
 		fds = append(fds, got...)
 	}
@@ -149,7 +149,7 @@ func (c *Conn) Peer() (Peer, error) {
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
 }
 
-// Allowed is the one rule of access: the daemon's own user and root.
+// Allowed admits the daemon's own user and root.
 func (p Peer) Allowed() error {
 	if p.UID != 0 && p.UID != os.Geteuid() {
 		return fmt.Errorf("process %d runs as uid %d; this daemon serves uid %d and root only", p.PID, p.UID, os.Geteuid())

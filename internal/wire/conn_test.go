@@ -81,7 +81,7 @@ func TestSendRefusesAMissingOrNeedlessDescriptor(t *testing.T) {
 	}
 }
 
-func TestReceivedDescriptorsThatDoNotBelongAreClosed(t *testing.T) {
+func TestUnexpectedDescriptorsAreClosed(t *testing.T) {
 	valid, err := Encode(&Left{Group: 1}, VersionMax, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -95,10 +95,10 @@ func TestReceivedDescriptorsThatDoNotBelongAreClosed(t *testing.T) {
 		fds   int
 	}{
 		"descriptor with a message that has none": {valid, 1},
-		"two descriptors where one belongs":       {heap, 2},
+		"two descriptors, one expected":           {heap, 2},
 		"more descriptors than can be read":       {heap, 9},
 		"descriptor with nonsense":                {[]byte("nonsense"), 1},
-		"no descriptor where one belongs":         {heap, 0},
+		"no descriptor, one expected":             {heap, 0},
 		"a message that is too large":             {make([]byte, MaxMessage+1), 1},
 	}
 	for what, c := range cases {
@@ -129,7 +129,7 @@ func TestAClosedPeerReadsAsEOF(t *testing.T) {
 	}
 }
 
-func TestThePeerIsKnownByTheKernelsWord(t *testing.T) {
+func TestPeerCredentialsComeFromTheKernel(t *testing.T) {
 	a, _ := pair(t)
 	p, err := NewConn(a).Peer()
 	if err != nil || p.PID != os.Getpid() || p.UID != os.Getuid() {

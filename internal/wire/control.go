@@ -194,7 +194,7 @@ func (o Op) String() string {
 // noRank stands for "not known" (culprit) or "the daemon" (reporter) in the abort word.
 const noRank = 0xffffff
 
-// Abort is the abort word taken apart; wire.h says where each part lies. While the low half of the word is 0 the group works.
+// Abort is the decoded abort word; wire.h has its layout. While the low half of the word is 0 the group works.
 type Abort struct {
 	Code     Result
 	Op       Op
@@ -202,15 +202,15 @@ type Abort struct {
 	Reporter rank.World // rank.None = the daemon
 }
 
-// Word puts the abort word together.
+// Word encodes the abort word.
 func (a Abort) Word() uint64 {
 	return uint64(a.Code)&0xff | rank24(a.Culprit)<<8 | uint64(a.Op)&0xff<<32 | rank24(a.Reporter)<<40
 }
 
-// IsBroken says whether an abort word has broken its group: ranks look at its low half alone.
+// IsBroken says whether an abort word breaks its group. Only the low half counts: ranks poll it and sleep on it.
 func IsBroken(w uint64) bool { return uint32(w) != 0 }
 
-// ParseAbort takes the word apart; ok is false while the group works.
+// ParseAbort decodes the abort word; ok is false while the group works.
 func ParseAbort(w uint64) (a Abort, ok bool) {
 	if !IsBroken(w) {
 		return Abort{}, false

@@ -1,12 +1,12 @@
-// Package wire alone knows the bytes that cross between the daemon and its clients: the messages of the unix socket and
-// the control segment that a group shares.
+// Package wire defines the bytes that daemon and clients exchange: the messages of the unix socket and the control segment that a
+// group shares.
 //
-// It owns layouts, versions and bounds, and refuses every message that is not exactly what a type allows. It must never
-// hold state, policy or a goroutine, and it imports nothing of ours. It trusts neither side of the socket.
+// It owns layouts, versions and bounds, and refuses every message with an invalid layout or value, whichever side sent it. It has no
+// state, no policy and no goroutine.
 //
 // The C++ client reads the same layouts from wire.h. testdata/layout.golden lists every size, offset and constant;
 // TestGoLayoutsEqualTheGoldenFile holds the Go structs to it and layout_assert.h (generated) the C++ structs. algorithms.txt
-// is the table of algorithms, from which algorithms.go and algorithms.h are made.
+// is the table of algorithms; algorithms.go and algorithms.h are generated from it.
 package wire
 
 import "embed"
@@ -17,5 +17,5 @@ import "embed"
 //go:embed wire.h algorithms.h layout_assert.h
 var Sources embed.FS
 
-//go:generate go test -run TestAlgorithmsInGoAndCAreMadeFromTheTable -update .
+//go:generate go test -run TestGeneratedAlgorithmsMatchTheTable -update .
 //go:generate go test -run TestGoLayoutsEqualTheGoldenFile -update .

@@ -10,7 +10,7 @@ const (
 	epCountersBytes = 36864
 )
 
-// EPCounters are those of one rank.
+// EPCounters are the counters of one rank.
 type EPCounters struct {
 	Dispatches   uint64
 	Combines     uint64
@@ -34,15 +34,15 @@ type EPCounters struct {
 	Reserved1    [304]uint64
 }
 
-// Offsets in EPCounters of the words that the daemon reads atomically: one each, or one for each rank or expert.
+// Offsets in EPCounters, in bytes, of the words and arrays that the daemon reads atomically.
 const (
 	EPDispatchesOffset = 0
 	EPCombinesOffset   = 8
 	EPTokensOffset     = 16
 	EPCopiesOffset     = 24
 	EPFlagBytesOffset  = 32
-	EPDroppedOffset    = 40 // InvalidIds to LostCopies
-	EPDropped          = 6  // how many they are
+	EPDroppedOffset    = 40 // EPDropped counters, InvalidIds to LostCopies
+	EPDropped          = 6
 	EPExpertsOffset    = 88
 	EPPayloadOffset    = 128
 	EPHeaderOffset     = EPPayloadOffset + 8*rank.MaxPerNode

@@ -25,7 +25,7 @@ const (
 func snake(s string) string {
 	var b strings.Builder
 	for i, r := range s {
-		wordBegins := i+2 < len(s) && unicode.IsLower(rune(s[i+1])) // a single letter behind capitals is their plural
+		wordBegins := i+2 < len(s) && unicode.IsLower(rune(s[i+1])) // a single letter behind capitals is a plural s
 		if unicode.IsUpper(r) && i > 0 && (wordBegins || !unicode.IsUpper(rune(s[i-1]))) {
 			b.WriteByte('_')
 		}
@@ -157,7 +157,7 @@ func TestGoLayoutsEqualTheGoldenFile(t *testing.T) {
 	}
 }
 
-func TestTheCAssertionsAreMadeFromTheGoldenFile(t *testing.T) {
+func TestTheCAssertionsMatchTheGoldenFile(t *testing.T) {
 	golden, err := os.ReadFile(goldenFile)
 	if err != nil {
 		t.Fatal(err)
@@ -167,11 +167,11 @@ func TestTheCAssertionsAreMadeFromTheGoldenFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := assertHeader(strings.Split(strings.TrimSpace(string(golden)), "\n")); string(have) != want {
-		t.Errorf("%s is not made from %s: run `go generate ./internal/wire`", assertFile, goldenFile)
+		t.Errorf("%s does not match %s: run `go generate ./internal/wire`", assertFile, goldenFile)
 	}
 }
 
-// By these, two versions tell each other that they do not understand each other: what version 1 has is what every version has.
+// With these messages peers of different versions refuse each other, so their layout never changes.
 func TestTheFrozenMessagesAreThoseOfVersion1(t *testing.T) {
 	for _, f := range []struct {
 		m      Message
@@ -205,10 +205,10 @@ func TestRankLineOffsetsMatchTheStruct(t *testing.T) {
 		}
 	}
 	if word, ok := reflect.TypeFor[Lease]().FieldByName("Word"); !ok || line.Field(0).Name != "Lease" || word.Offset != LeaseOffset {
-		t.Errorf("a lease's word lies at %d of it, the constant says %d of the line", word.Offset, LeaseOffset)
+		t.Errorf("Lease.Word lies at %d, the constant says %d of the line", word.Offset, LeaseOffset)
 	}
 	if f, ok := reflect.TypeFor[Session]().FieldByName("Lease"); !ok || f.Offset+LeaseOffset != SessionLeaseOffset {
-		t.Errorf("a session's lease lies at %d, its word at %d, says the constant", f.Offset, SessionLeaseOffset)
+		t.Errorf("Session.Lease lies at %d, the constant puts its word at %d", f.Offset, SessionLeaseOffset)
 	}
 	if line.Size() != rankLineBytes {
 		t.Errorf("RankLine has %d bytes, the constant says %d", line.Size(), rankLineBytes)

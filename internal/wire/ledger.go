@@ -8,13 +8,12 @@ import (
 	"railhead/internal/rank"
 )
 
-// The ledger: the part of a control segment from which another daemon can take the group over, and its tables of windows. Only the
-// daemon writes them; the ranks read how their set-up calls ended. (wire.h has the same structs, and the order in which
-// they are written.)
+// The ledger: what a new daemon needs to take the group over. It is a part of the control segment, beside the two tables of windows.
+// Only the daemon writes them; the ranks read the outcomes of set-up calls. (wire.h has the same structs, and the order of writes.)
 const (
-	// MaxWindows bounds the windows of a group that lie in its heaps, as the table has room.
+	// MaxWindows is the size of the table of windows in heaps.
 	MaxWindows = 16384
-	// MaxMemories bounds the kinds of memory that a group's windows are of.
+	// MaxMemories bounds the kinds of memory among a group's windows.
 	MaxMemories = 4
 
 	ledgerBytes      = 4096
@@ -28,20 +27,20 @@ const (
 	LiveOffset = 8
 )
 
-// Memory is what windows are made of. Offsets and sizes of such windows are multiples of the granularity, a power of two of bytes.
+// Memory is a kind of memory of windows. Their offsets and sizes are multiples of its granularity, a power of two, in bytes.
 type Memory struct {
 	Kind        MemoryKind // 0 = the entry is not in use
 	Granularity uint32
 }
 
-// Ledger is its first page.
+// Ledger is the ledger's page.
 type Ledger struct {
 	Name, Token  Name
 	HeapBytes    uint64
 	ScratchBytes uint64
 	ReduceGroup  uint32
 	Reproducible uint32
-	Memory       [MaxMemories]Memory // windows name them by their place here
+	Memory       [MaxMemories]Memory // a window's word has an index of it
 	Pids         [rank.MaxPerNode]uint32
 	Forcing      Forcing
 	Reserved0    [9]uint64
@@ -50,20 +49,20 @@ type Ledger struct {
 	Outcomes     [2]Outcome
 }
 
-// Outcome is how a set-up call ended, for all ranks alike.
+// Outcome is how a set-up call ended, the same on all ranks.
 type Outcome struct {
 	Op          Op
 	Code        Result
 	Culprit     rank.World
 	StagedLocal rank.Local
 	Region      uint32
-	Memory      uint32 // of window_alloc: its place in Ledger.Memory
+	Memory      uint32 // of window_alloc: index of Ledger.Memory
 	Offset      uint64
 	Bytes       uint64
 	Text        Text
 }
 
-// RegionEntry is a registered window in its table, at its number.
+// RegionEntry is an entry of the table of registered windows, by number.
 type RegionEntry struct {
 	Bytes       uint64
 	Live        uint32
@@ -73,18 +72,18 @@ type RegionEntry struct {
 	Reason      Reason
 }
 
-// The word of a window's slot in its table (wire.h): a field has windowBits, in granules of the window's memory.
+// Offset and size have windowBits bits each in a window's word (wire.h), in granules of its memory.
 const windowBits = 28
 
-// WindowEntry puts a slot's word together, so that one store makes a window or ends it: 0 is an empty slot. memory is the place of
-// the window's in l.Memory.
+// WindowEntry encodes a window as one word of its table, so that one store adds or removes it; 0 is an empty slot. memory is an index
+// of l.Memory.
 func (l *Ledger) WindowEntry(offset, bytes uint64, memory uint32) (uint64, error) {
 	if memory >= MaxMemories || l.Memory[memory].Kind == 0 {
-		return 0, fmt.Errorf("wire: window of memory %d, which the group has none of", memory)
+		return 0, fmt.Errorf("wire: window of memory %d, which the group does not have", memory)
 	}
 	g := uint64(l.Memory[memory].Granularity)
 	if offset%g != 0 || bytes%g != 0 || bytes == 0 || offset/g >= 1<<windowBits || bytes/g >= 1<<windowBits {
-		return 0, fmt.Errorf("wire: window of %d bytes at %d, in granules of %d", bytes, offset, g)
+		return 0, fmt.Errorf("wire: window of %d bytes at %d, expected multiples of %d", bytes, offset, g)
 	}
 	return bytes/g | offset/g<<windowBits | uint64(memory)<<(2*windowBits), nil
 }

@@ -16,11 +16,11 @@ const (
 
 	ReasonBytes = 256 // why memory cannot be shared, with its NUL
 	MaxRegion   = 255 // registered windows of a group, numbered from 1
-	// Of registered memory: the bytes of a rank's part, and where it can begin in its file.
+	// MaxRegistered bounds the bytes that one rank registers, MaxFileOffset where they begin in their file.
 	MaxRegistered = 1 << 40
 	MaxFileOffset = 1 << 62
 
-	RegionShift = 48 // the bit from which a region's number lies in the offset of WindowFree
+	RegionShift = 48 // WindowFree.Offset has the region's number from this bit up
 )
 
 // Device is where a collective runs (rhw_device).
@@ -115,7 +115,7 @@ type Error struct {
 	Text    Text
 }
 
-// Place is which rank a process is. The ranks of a node follow each other in the world.
+// Place says which rank a process is. The ranks of a node have consecutive world ranks.
 type Place struct {
 	Rank      rank.World
 	Local     rank.Local
@@ -123,7 +123,7 @@ type Place struct {
 	LocalSize uint32 // ranks of the group on this node
 }
 
-// Common is what all ranks of a group must have alike; the daemon compares every field.
+// Common holds what must be equal on all ranks of a group; the daemon compares every field.
 type Common struct {
 	Token        Name
 	World        uint32
@@ -131,10 +131,10 @@ type Common struct {
 	ReduceGroup  uint32
 	Reproducible uint32 // 1 = sums are added in one order, whatever the algorithm
 	HeapBytes    uint64
-	Forcing      Forcing // RAILHEAD_ALGO, as the rank has it
+	Forcing      Forcing // the rank's RAILHEAD_ALGO
 }
 
-// Own is what each process may have of its own.
+// Own holds what may differ between the ranks of a group.
 type Own struct {
 	Place     Place
 	TimeoutMS uint32
@@ -150,12 +150,12 @@ type Join struct {
 	Own    Own
 }
 
-// OneNode is the place of a rank in a group that has all of its ranks on one node.
+// OneNode is the place of a rank in a group on one node.
 func OneNode(r, world int) Place {
 	return Place{Rank: rank.World(r), Local: rank.Local(r), LocalSize: uint32(world)}
 }
 
-// Joined says that every rank of the group has come; it carries the control segment's fd.
+// Joined says that every rank of the group has joined; it carries the control segment's fd.
 type Joined struct {
 	H            Header
 	Group        uint64
@@ -298,7 +298,7 @@ func (*Leave) kind() Type           { return TypeLeave }
 func (*Left) kind() Type            { return TypeLeft }
 func (*Draining) kind() Type        { return TypeDraining }
 
-// New returns an empty message of the type, nil for a type this version does not know.
+// New returns an empty message of the type, nil for an unknown type.
 func New(t Type) Message {
 	switch t {
 	case TypeHello:
@@ -357,7 +357,7 @@ func New(t Type) Message {
 	return nil
 }
 
-// CarriesFD says whether a message of the type comes with a file descriptor.
+// CarriesFD says whether messages of this type carry a file descriptor.
 func (t Type) CarriesFD() bool {
 	switch t {
 	case TypeHello, TypeJoined, TypeHeap, TypeRegister, TypePeerMemory, TypeSessionLease, TypeReannounce, TypeReannounceHeap:

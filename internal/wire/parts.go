@@ -7,10 +7,11 @@ import (
 	"railhead/internal/rank"
 )
 
-// segmentUnit is what a part of the control segment begins at a multiple of.
+// segmentUnit: every part of the control segment begins at a multiple of it, in bytes.
 const segmentUnit = 4096
 
-// Part is where elements of one kind lie in the control segment. They are at least as large as the struct that this side knows.
+// Part is where elements of one kind lie in the control segment. An element may be larger than this version's struct: a later version
+// appends fields.
 type Part struct {
 	Offset uint64
 	Count  uint32
@@ -20,10 +21,10 @@ type Part struct {
 // At is where element i begins.
 func (p Part) At(i int) uint64 { return p.Offset + uint64(i)*uint64(p.Stride) }
 
-// Bytes is how much the whole part has.
+// Bytes is the size of the part.
 func (p Part) Bytes() uint64 { return uint64(p.Count) * uint64(p.Stride) }
 
-// Parts say where everything behind the header lies (rhw_parts).
+// Parts say where the parts of the segment lie behind its header (rhw_parts).
 type Parts struct {
 	Plans    Part // Plans, one for each device
 	Lines    Part // RankLine, by local rank
@@ -35,10 +36,10 @@ type Parts struct {
 	Reserved [9]Part
 }
 
-// plansBytes is the size of Plans, on whole pages.
+// plansBytes is the size of Plans, rounded up to whole pages.
 const plansBytes = (uint32(unsafe.Sizeof(Plans{})) + segmentUnit - 1) / segmentUnit * segmentUnit
 
-// need is what this version needs of each part, for so many local ranks.
+// need is the size of each part that this version needs, for this many local ranks.
 func (p *Parts) need(local int) []struct {
 	name string
 	part *Part
@@ -59,7 +60,7 @@ func (p *Parts) need(local int) []struct {
 	}
 }
 
-// PartsOf lays a segment out for so many local ranks.
+// PartsOf lays out the segment of a group with this many local ranks.
 func PartsOf(local int) Parts {
 	p, _ := layOut(local)
 	return p
@@ -77,30 +78,30 @@ func layOut(local int) (p Parts, bytes uint64) {
 		*n.part = n.need
 		n.part.Offset = at
 		if n.part == &p.Lines {
-			n.part.Count = rank.MaxPerNode // they are small, and there is room for ranks that a group does not have
+			n.part.Count = rank.MaxPerNode // small, so every group has room for the maximum
 		}
 		at += (n.part.Bytes() + segmentUnit - 1) / segmentUnit * segmentUnit
 	}
 	return p, at
 }
 
-// Check holds parts that another process has written to a segment of so many bytes and local ranks: each one has what this
-// version needs of it, and lies inside.
+// Check validates parts written by another process, for a segment of this size and this many local ranks: each part lies inside the
+// segment and is as large as this version needs.
 func (p *Parts) Check(local int, bytes uint64) error {
 	for _, n := range p.need(local) {
 		got := *n.part
 		if got.Offset < segmentUnit || got.Offset%segmentUnit != 0 || got.Offset > bytes || got.Bytes() > bytes-got.Offset {
-			return fmt.Errorf("wire: %s of %d times %d bytes at %d, in a segment of %d", n.name, got.Count, got.Stride, got.Offset, bytes)
+			return fmt.Errorf("wire: %s: %d elements of %d bytes at %d, in a segment of %d bytes", n.name, got.Count, got.Stride, got.Offset, bytes)
 		}
 		if got.Count < n.need.Count || got.Stride < n.need.Stride || got.Stride%8 != 0 {
-			return fmt.Errorf("wire: %s of %d times %d bytes, expected at least %d times %d", n.name, got.Count, got.Stride, n.need.Count,
+			return fmt.Errorf("wire: %s: %d elements of %d bytes, expected at least %d of %d", n.name, got.Count, got.Stride, n.need.Count,
 				n.need.Stride)
 		}
 	}
 	return nil
 }
 
-// OutcomeOffset is where the outcome of the n-th set-up call lies in the control segment. The next but one overwrites it.
+// OutcomeOffset is where the outcome of set-up call n lies in the control segment. Call n+2 overwrites it.
 func (p *Parts) OutcomeOffset(n uint64) uint64 {
 	return p.Ledger.Offset + OutcomesOffset + n%2*OutcomeBytes
 }

@@ -10,7 +10,7 @@ import (
 	"railhead/internal/rank"
 )
 
-func TestPartsOfASegmentLieApartAndInside(t *testing.T) {
+func TestPartsLieInsideTheSegmentWithoutOverlap(t *testing.T) {
 	for local := 1; local <= rank.MaxPerNode; local++ {
 		p, bytes := layOut(local)
 		if err := p.Check(local, bytes); err != nil || bytes != ControlBytes(local) || bytes > MaxControl {
@@ -34,7 +34,7 @@ func TestPartsOfASegmentLieApartAndInside(t *testing.T) {
 	}
 }
 
-func TestPartsThatAreLargerServeThisVersion(t *testing.T) {
+func TestLargerPartsOfALaterVersionAreAccepted(t *testing.T) {
 	p, _ := layOut(3)
 	p.Lines.Stride += 64
 	p.Regions.Count += 1000
@@ -49,8 +49,8 @@ func TestPartsThatAreLargerServeThisVersion(t *testing.T) {
 	}
 }
 
-// Whatever another process has written: parts that pass lead nowhere outside of the segment.
-func TestPartsThatPassLieInTheirSegment(t *testing.T) {
+// Parts that pass Check stay inside the segment, whatever another process has written.
+func TestPartsThatPassCheckLieInTheSegment(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		local := rapid.IntRange(1, rank.MaxPerNode).Draw(t, "local")
 		p, bytes := layOut(local)
@@ -76,7 +76,7 @@ func TestPartsThatPassLieInTheirSegment(t *testing.T) {
 	})
 }
 
-func TestAWindowsWordKeepsItsParts(t *testing.T) {
+func TestWindowWordRoundTrips(t *testing.T) {
 	l := Ledger{Memory: [MaxMemories]Memory{{MemoryCPU, 64 << 10}, {}, {7, 2 << 20}}}
 	rapid.Check(t, func(t *rapid.T) {
 		memory := rapid.SampledFrom([]uint32{0, 2}).Draw(t, "memory")

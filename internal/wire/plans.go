@@ -8,8 +8,8 @@ import (
 
 // Bounds of plans.
 const (
-	MaxChoices  = 24 // ranges of sizes of a plan
-	MaxPlans    = 16 // collectives that the plans of a device have room for
+	MaxChoices  = 24 // of a plan
+	MaxPlans    = 16 // of a device, one for each collective
 	MaxChannels = 4  // rings that a payload is spread over
 	cpuWords    = 16
 )
@@ -24,7 +24,7 @@ const (
 	WhyTuned       Why = 2 // by the table that `railhead tune` has measured
 	WhyForced      Why = 3 // by RAILHEAD_ALGO
 	WhyOnly        Why = 4 // the operation has no other
-	WhyNotZeroCopy Why = 5 // RAILHEAD_ALGO allows only pull, which this call cannot be
+	WhyNotZeroCopy Why = 5 // RAILHEAD_ALGO allows only pull, which this call cannot use
 )
 
 var whyNames = []string{"none", "default", "tuned", "forced", "only", "not_zero_copy"}
@@ -50,42 +50,41 @@ const (
 // CPUMask is a set of processors, 64 a word.
 type CPUMask [cpuWords]uint64
 
-// Choice is the algorithm for sizes below BelowBytes, and not below that of the choice before. What is 0 from Protocol on is the
-// group's, or has no meaning for the device.
+// Choice is the algorithm for sizes from the previous choice's BelowBytes up to its own, exclusive. 0 in a field from Protocol on is
+// the group's value, or has no meaning for the device.
 type Choice struct {
-	BelowBytes uint64 // of the last choice all ones
+	BelowBytes uint64 // the last choice's is all ones
 	Algo       uint16 // an Algo
 	Why        Why
 	Protocol   uint16
 	Channels   uint16
-	Blocks     uint16 // of a GPU's kernel
-	Threads    uint16 // of each of these
+	Blocks     uint16 // thread blocks of a GPU kernel
+	Threads    uint16 // threads of a block
 	ChunkBytes uint32
 	Reserved0  uint64
 }
 
-// Plan is what a collective runs, by the larger of a rank's two buffers.
+// Plan is a collective's choices by size; the size is that of a rank's larger buffer.
 type Plan struct {
 	Count     uint32
 	Reserved0 uint32
 	Choice    [MaxChoices]Choice
 }
 
-// Plans lie in the control segment, one for each device that the group has ranks on. The daemon writes them before it hands the
-// segment out.
+// Plans lie in the control segment, one for each kind of device in the group. The daemon writes them before any rank gets the segment.
 type Plans struct {
 	Device       Device
 	Collectives  uint32 // plans in use
 	Channels     uint32
 	LlBelowBytes uint32                 // below this size rings use LL
-	Order        [rank.MaxPerNode]uint8 // the local rank at each place of a ring; 0 beyond their number
-	// How ranks wait, and when they write past the caches; wire.h says what each is.
+	Order        [rank.MaxPerNode]uint8 // local ranks in ring order; 0 from LocalSize on
+	// How ranks wait, and when stores bypass the caches; see wire.h.
 	PollsPerTurn       uint32
 	EPWaiterDeadlines  uint32
 	RecheckNS          uint64
 	EPDeathCheckNS     uint64
 	EPStreamAboveBytes uint64
 	Reserved0          [2]uint64
-	ZeroCopy           [MaxPlans]Plan // AlgoPull where it is chosen, AlgoAuto = as Copied
+	ZeroCopy           [MaxPlans]Plan // AlgoPull, or AlgoAuto = as Copied
 	Copied             [MaxPlans]Plan
 }

@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// The messages by which the ranks of a group make a new daemon take it over.
+// Messages by which the ranks of a group hand it over to a new daemon.
 
-// Reannounce says which rank of which group a client is; it carries the group's control segment, whose ledger says the rest.
+// Reannounce says which rank of which group a client is. It carries the control segment's fd; the ledger there has the rest.
 type Reannounce struct {
 	H            Header
-	Group        uint64 // the number by which the last daemon knew it
+	Group        uint64 // the last daemon's number of it
 	ControlBytes uint64
 	Place        Place
 	World        uint32
@@ -19,10 +19,10 @@ type Reannounce struct {
 	Reserved0    uint32
 }
 
-// Reannounced says that the daemon has taken the rank back.
+// Reannounced says that the daemon has taken over the rank.
 type Reannounced struct {
 	H     Header
-	Group uint64 // the number by which this daemon knows the group: another one where the old is taken
+	Group uint64 // this daemon's number of it; the old one, unless that is in use
 }
 
 // ReannounceHeap follows Reannounced; it carries the rank's own heap. It has no answer.
@@ -52,10 +52,10 @@ func (m *Reannounce) check() error {
 func (*Reannounced) check() error    { return nil }
 func (*ReannounceHeap) check() error { return nil }
 
-// SessionLease brings the segment with the lease of its session. It has no answer.
+// SessionLease carries the fd of the session segment. It has no answer.
 type SessionLease struct {
 	H      Header
-	Client uint64 // as in the segment
+	Client uint64 // Session.Client
 }
 
 func (m *SessionLease) header() *Header { return &m.H }

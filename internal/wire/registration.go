@@ -7,9 +7,9 @@ import (
 	"railhead/internal/rank"
 )
 
-// The messages of a window that is memory of its callers.
+// The messages of window_register.
 
-// Register gives a rank's memory to the other ranks; it carries the descriptor of the file that it is mapped from.
+// Register shares a rank's memory with the other ranks; it carries the fd of the file that is mapped there.
 type Register struct {
 	H         Header
 	Group     uint64
@@ -19,7 +19,7 @@ type Register struct {
 	Reserved0 uint32
 }
 
-// RegisterPrivate is the same call of a rank whose memory cannot be shared.
+// RegisterPrivate is sent in place of Register by a rank whose memory cannot be shared.
 type RegisterPrivate struct {
 	H      Header
 	Group  uint64
@@ -27,7 +27,7 @@ type RegisterPrivate struct {
 	Reason Reason
 }
 
-// PeerMemory carries the descriptor of another rank's registered memory.
+// PeerMemory carries the fd of another rank's registered memory.
 type PeerMemory struct {
 	H         Header
 	Group     uint64
@@ -52,7 +52,7 @@ type Registered struct {
 	H           Header
 	Group       uint64
 	Region      uint32
-	StagedLocal rank.Local // because of which nothing is shared, rank.None = everything is
+	StagedLocal rank.Local // a rank whose memory cannot be shared, so the window is staged; rank.None = shared
 	Reason      Reason
 }
 
@@ -85,13 +85,13 @@ func checkRegion(region uint32) error {
 	return nil
 }
 
-// checkStaged: a rank because of which memory is not shared, and why; or neither.
+// checkStaged: a staged window has a rank and a reason, a shared one has neither.
 func checkStaged(local rank.Local, reason Reason) error {
 	if local < rank.None || local >= rank.MaxPerNode {
 		return fmt.Errorf("staged rank %d is outside -1..%d", local, rank.MaxPerNode-1)
 	}
 	if (local < 0) != (reason[0] == 0) {
-		return fmt.Errorf("staged rank %d with the reason %q", local, reason)
+		return fmt.Errorf("staged rank %d with reason %q", local, reason)
 	}
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Name is a group's name, a token or a software version: UTF-8, a NUL behind it, zeros to the end.
+// Name is a group's name, a token or a software version: UTF-8, a NUL, then zeros to the end.
 type Name [NameBytes]byte
 
 // Text is an error's text, in the same form.
@@ -18,7 +18,7 @@ type Reason [ReasonBytes]byte
 // Forcing is a text of forced algorithms, in the same form.
 type Forcing [ForcingBytes]byte
 
-// MakeForcing refuses what does not fit.
+// MakeForcing refuses a text that does not fit.
 func MakeForcing(s string) (Forcing, error) {
 	var f Forcing
 	if len(s) >= ForcingBytes {
@@ -31,7 +31,7 @@ func MakeForcing(s string) (Forcing, error) {
 	return f, nil
 }
 
-// MakeName refuses what does not fit: a shortened name would be another name.
+// MakeName refuses a name that does not fit: shortened, it would be another name.
 func MakeName(s string) (Name, error) {
 	var n Name
 	if len(s) >= NameBytes {
@@ -47,13 +47,13 @@ func MakeName(s string) (Name, error) {
 	return n, nil
 }
 
-// MakeText shortens what does not fit, between characters: a shortened error text still helps.
+// MakeText shortens a text that does not fit, between characters: a shortened error text still helps.
 func MakeText(s string) (t Text) {
 	fill(t[:], s)
 	return t
 }
 
-// MakeReason shortens what does not fit, like MakeText.
+// MakeReason shortens like MakeText.
 func MakeReason(s string) (r Reason) {
 	fill(r[:], s)
 	return r
@@ -84,7 +84,7 @@ func cString(b []byte) string {
 	return string(b)
 }
 
-// checkCString holds a received field to the form: a NUL, nothing but zeros after it, UTF-8 before it.
+// checkCString checks a received field: UTF-8, a NUL, then zeros only.
 func checkCString(field string, b []byte) error {
 	i := bytes.IndexByte(b, 0)
 	if i < 0 {

@@ -1,4 +1,4 @@
-// Control-plane messages and the shared control segment, byte for byte.
+// Layouts of the control-plane messages and the shared control segment.
 //
 // This header and the Go structs of this package describe the same bytes. testdata/layout.golden lists every size and
 // offset; a Go test compares the Go structs with it, and layout_assert.h (generated from it, included by the client)
@@ -16,12 +16,12 @@
 #endif
 
 #define RHW_MAGIC 0x57484c52u  // "RLHW"
-// The range of protocol versions this code speaks. Hello, Welcome and Error keep their layout in every version.
+// Protocol versions that this code speaks. Hello, Welcome and Error have the same layout in every version.
 #define RHW_VERSION_MIN 2u
 #define RHW_VERSION_MAX 2u
 
-#define RHW_MAX_MESSAGE 1024u  // bytes; no message of this version is larger, and Hello, Welcome and Error have less than 512
-#define RHW_MAX_LOCAL 64u      // ranks of a group on one node: local ranks, of which there are masks
+#define RHW_MAX_MESSAGE 1024u  // bytes, the largest message; Hello, Welcome and Error have less than 512
+#define RHW_MAX_LOCAL 64u      // ranks of a group on one node: a mask of local ranks has 64 bits
 #define RHW_MAX_WORLD 65536u   // ranks of a group: world ranks
 #define RHW_NAME 64u          // bytes of a name or token, its NUL included
 #define RHW_TEXT 320u         // bytes of an error's text, its NUL included
@@ -38,8 +38,8 @@
 #define RHW_FORCING 192u     // bytes of a text of forced algorithms, its NUL included
 #define RHW_CPU_WORDS 16u    // 64 processors a word
 #define RHW_MAX_CHOICES 24u  // ranges of sizes of a plan
-#define RHW_MAX_PLANS 16u    // collectives that the plans of a device have room for
-#define RHW_MAX_MEMORIES 4u  // kinds of memory that the windows of a group are of
+#define RHW_MAX_PLANS 16u    // plans of a device, one for each collective
+#define RHW_MAX_MEMORIES 4u  // kinds of memory among a group's windows
 
 enum rhw_type {
   RHW_HELLO = 1,             // client: first message; carries the client's pidfd
@@ -48,7 +48,7 @@ enum rhw_type {
   RHW_JOIN = 4,              // client: become rank r of a group
   RHW_JOINED = 5,            // daemon: all ranks are here; carries the control segment's fd; Heap messages follow
   RHW_HEAP = 6,              // daemon: one rank's heap; carries its fd
-  RHW_ATTACHED = 7,          // client: everything is mapped and the lease is held (or it failed)
+  RHW_ATTACHED = 7,          // client: everything is mapped and the lease is held (or why not)
   RHW_GROUP_READY = 8,       // daemon: every rank is attached
   RHW_WINDOW_ALLOC = 9,      // client: collective
   RHW_WINDOW_COMMIT = 10,    // daemon: back this range of your heap with pages
@@ -65,8 +65,8 @@ enum rhw_type {
   RHW_REGISTER_MAPPED = 21,  // client: all peers' memory is mapped (or could not be)
   RHW_REGISTERED = 22,       // daemon: the window exists on every rank, shared or staged
   RHW_SESSION_LEASE = 23,    // client, once a connection: carries the fd of its session segment; has no answer
-  RHW_REANNOUNCE = 30,       // client, to a new daemon: I am rank r of a working group; carries its control segment's fd
-  RHW_REANNOUNCED = 31,      // daemon: taken back
+  RHW_REANNOUNCE = 30,       // client, to a new daemon: it is rank r of a working group; carries the control segment's fd
+  RHW_REANNOUNCED = 31,      // daemon: it has taken over the rank
   RHW_REANNOUNCE_HEAP = 32,  // client, after Reannounced: carries the fd of its heap; has no answer
 };
 
@@ -87,7 +87,7 @@ enum rhw_why {
   RHW_WHY_TUNED = 2,          // by the table that `railhead tune` has measured
   RHW_WHY_FORCED = 3,         // by RAILHEAD_ALGO
   RHW_WHY_ONLY = 4,           // the operation has no other
-  RHW_WHY_NOT_ZERO_COPY = 5,  // RAILHEAD_ALGO allows only pull, which this call cannot be
+  RHW_WHY_NOT_ZERO_COPY = 5,  // RAILHEAD_ALGO allows only pull, which this call cannot use
 };
 
 struct rhw_header {
@@ -125,7 +125,7 @@ struct rhw_error {
   char text[RHW_TEXT];
 };
 
-// Which rank a process is. The ranks of a node follow each other in the world.
+// Which rank a process is. The ranks of a node have consecutive world ranks.
 struct rhw_place {
   int32_t rank;            // in the world
   int32_t local;           // on its node
@@ -133,18 +133,18 @@ struct rhw_place {
   uint32_t local_size;     // ranks of the group on this node
 };
 
-// What all ranks of a group must have alike: the daemon compares every field.
+// What must be equal on all ranks of a group: the daemon compares every field.
 struct rhw_common {
   char token[RHW_NAME];
   uint32_t world;          // ranks of the group
-  uint32_t nodes;          // that they are on
+  uint32_t nodes;          // of the group
   uint32_t reduce_group;   // ranks folded together first; 0 = all ranks of the node
-  uint32_t reproducible;   // 1 = sums are added in one order, whatever the algorithm; 0 = they need not be
+  uint32_t reproducible;   // 1 = sums are added in the same order, whatever the algorithm; 0 = in any order
   uint64_t heap_bytes;     // maximum size of a rank's heap; 0 = the daemon's default
-  char forcing[RHW_FORCING];      // RAILHEAD_ALGO, as the rank has it
+  char forcing[RHW_FORCING];      // the rank's RAILHEAD_ALGO
 };
 
-// What each process may have of its own.
+// What may differ between the ranks of a group.
 struct rhw_own {
   struct rhw_place place;
   uint32_t timeout_ms;
@@ -170,9 +170,9 @@ struct rhw_joined {
   uint32_t local_size;     // ranks on this node: as many Heap messages follow
   uint32_t reduce_group;
   uint32_t spin_ns;        // how long a wait spins before it sleeps
-  uint32_t yield_ns;       // from when on a spinning wait yields the processor between looks
+  uint32_t yield_ns;       // a spinning wait yields the processor between polls after this long
   uint32_t block_bytes;    // bytes a rank publishes per epoch; a heap's scratch has two such buffers
-  // Slots of the pipes that rooted and point-to-point operations use, see kernels/include/railhead/exchange/pipes.h.
+  // Bytes of a slot of the pipes of rooted and point-to-point operations, see kernels/include/railhead/exchange/pipes.h.
   uint32_t pipe_slot_bytes;
   uint32_t broadcast_slot_bytes;
 };
@@ -227,8 +227,7 @@ struct rhw_window_ready {
   uint64_t offset;
 };
 
-// The bit from which the number of a region lies in an offset that may be in any of them: 0 is the heap, 1 and more are
-// registered windows.
+// An offset has the number of its region from this bit up: 0 is the heap, 1 and more are registered windows.
 #define RHW_REGION_SHIFT 48
 
 struct rhw_window_free {
@@ -295,18 +294,18 @@ struct rhw_registered {
   struct rhw_header h;
   uint64_t group;
   uint32_t region;
-  int32_t staged_local;    // -1: every rank's memory is mapped in every rank; else the local rank because of which it is not
-  char reason[RHW_REASON]; // why not; "" where it is
+  int32_t staged_local;    // -1: shared, every rank has mapped all memory; else a local rank whose memory cannot be shared
+  char reason[RHW_REASON]; // why it cannot be shared; "" of a shared window
 };
 
 struct rhw_session_lease {
   struct rhw_header h;
-  uint64_t client;         // as in the segment
+  uint64_t client;         // rhw_session.client of the segment
 };
 
 struct rhw_reannounce {
   struct rhw_header h;
-  uint64_t group;          // the number by which the last daemon knew it
+  uint64_t group;          // the last daemon's number of it
   uint64_t control_bytes;
   struct rhw_place place;
   uint32_t world;
@@ -317,7 +316,7 @@ struct rhw_reannounce {
 
 struct rhw_reannounced {
   struct rhw_header h;
-  uint64_t group;          // the number by which this daemon knows it: another one where the old is taken
+  uint64_t group;          // this daemon's number of it; the old one, unless that is in use
 };
 
 struct rhw_reannounce_heap {
@@ -348,7 +347,7 @@ enum rhw_op {
   RHW_OP_GROUP = 16,      // sends and receives between rh_group_start and rh_group_end
   RHW_OP_SPLIT = 17,
   RHW_OP_WINDOW_REGISTER = 18,
-  RHW_OP_EP_CREATE = 19,  // of MoE dispatch and combine: a buffer
+  RHW_OP_EP_CREATE = 19,  // MoE dispatch and combine: a buffer
   RHW_OP_EP_DESTROY = 20,
   RHW_OP_EP_DISPATCH = 21,
   RHW_OP_EP_DISPATCH_SEND = 22,  // of a dispatch in two calls
@@ -360,16 +359,16 @@ enum rhw_op {
 
 #include "algorithms.h"  // enum rhw_algo, rhw_algorithms
 
-// The abort word, 64 bits. The group works while its low 32 bits are 0: waits poll them and futexes sleep on them. Whoever first
-// replaces such a word (compare-and-swap) decides what everyone reports; it never changes again.
+// The abort word, 64 bits. The group works while its low 32 bits are 0: waits poll them and sleep on them (futex). The first
+// compare-and-swap that makes them non-zero decides what all ranks report; the word never changes again.
 //   bits  0..7   rh_result: RH_ERR_RANK_DEAD, RH_ERR_TIMEOUT, RH_ERR_ABORTED, RH_ERR_MISMATCH, RH_ERR_BUSY or RH_ERR_PROTOCOL
 //   bits  8..31  culprit, a world rank; RHW_NO_RANK = not known
-//   bits 32..39  rhw_op the culprit was last in (the reporter, where the culprit is not known)
+//   bits 32..39  last rhw_op of the culprit (of the reporter, where the culprit is not known)
 //   bits 40..63  world rank that reported it, RHW_NO_RANK = the daemon
 #define RHW_NO_RANK 0xffffffu
 
-// Where a part of the segment lies: count elements, stride bytes apart. The numbers are what the daemon has made, and whoever
-// maps the segment goes by them. An element is at least as large as the struct below; what is behind it is of a later version.
+// Where a part of the segment lies: count elements, stride bytes apart. The daemon chooses the numbers, and whoever maps the segment
+// uses them. An element may be larger than the struct below: a later version appends fields.
 struct rhw_part {
   uint64_t offset;         // a multiple of 4096
   uint32_t count;
@@ -388,7 +387,7 @@ struct rhw_parts {
 };
 
 struct rhw_control_header {
-  uint64_t magic;          // this and all but abort is written by the daemon before the fd is handed out, and never changes
+  uint64_t magic;          // the daemon writes all but abort before it hands the fd out; only abort changes later
   uint32_t version;
   uint32_t world;
   uint64_t group;
@@ -416,16 +415,16 @@ enum rhw_planned {
   RHW_PLANS = 5,
 };
 
-// For sizes below below_bytes, and not below that of the choice before. Size: the larger of a rank's two buffers, in bytes. What
-// is 0 from protocol on is the group's (rhw_plans, Joined), or has no meaning for the device.
+// For sizes from the previous choice's below_bytes up to this one's, exclusive. The size is that of a rank's larger buffer, in bytes.
+// 0 in a field from protocol on is the group's value (rhw_plans, Joined), or has no meaning for the device.
 struct rhw_choice {
-  uint64_t below_bytes;    // of the last choice ~0
+  uint64_t below_bytes;    // the last choice's is ~0
   uint16_t algo;           // rhw_algo
   uint16_t why;            // rhw_why
   uint16_t protocol;
   uint16_t channels;
-  uint16_t blocks;         // of a GPU's kernel
-  uint16_t threads;        // of each of these
+  uint16_t blocks;         // thread blocks of a GPU kernel
+  uint16_t threads;        // threads of a block
   uint32_t chunk_bytes;
   uint64_t reserved0;
 };
@@ -437,27 +436,27 @@ struct rhw_plan {
 };
 
 struct rhw_plans {
-  uint32_t device;                // rhw_device that they are for
+  uint32_t device;                // rhw_device
   uint32_t collectives;           // plans in use
   uint32_t channels;              // rings that a payload is spread over
   uint32_t ll_below_bytes;        // below this size rings use LL (kernels/include/railhead/exchange/ll_pipes.h)
-  uint8_t order[RHW_MAX_LOCAL];   // the local rank at each place of a ring; 0 beyond their number
-  uint32_t polls_per_turn;        // a spinning wait polls its flag so often before it looks at the clock and the abort word
-  uint32_t ep_waiter_deadlines;   // a rank that is late because it waits itself is given up after so many deadlines
-  uint64_t recheck_ns;            // a sleeping wait reads the ranks' signatures again after so long
-  uint64_t ep_death_check_ns;     // a wait that survives deaths looks for them after so long
-  uint64_t ep_stream_above_bytes; // more bytes of received rows than these are written past the caches
+  uint8_t order[RHW_MAX_LOCAL];   // local ranks in ring order; 0 from local_size on
+  uint32_t polls_per_turn;        // polls of its flag that a spinning wait makes between two reads of the clock and the abort word
+  uint32_t ep_waiter_deadlines;   // a late rank that itself waits for another is given up after this many deadlines
+  uint64_t recheck_ns;            // a sleeping wait reads the ranks' signatures at this interval
+  uint64_t ep_death_check_ns;     // a wait that survives deaths looks for them at this interval
+  uint64_t ep_stream_above_bytes; // above this size received rows are written with stores that bypass the caches
   uint64_t reserved0[2];
-  // Pull where it is chosen and possible (every rank's buffers lie in windows); AUTO = as copied.
+  // Choices for calls whose buffers lie in windows on every rank: pull, or AUTO = as copied.
   struct rhw_plan zero_copy[RHW_MAX_PLANS];
   struct rhw_plan copied[RHW_MAX_PLANS];
 };
 
 // ---- Ranks ----
 
-// A lease: a futex word in the robust list of its holder's control thread. While that thread lives the word has its tid; the
-// kernel sets FUTEX_OWNER_DIED when the thread dies, before it takes the process's memory apart. Writers: the holder (release: it
-// has mapped everything), the kernel, and whoever sleeps on the word (FUTEX_WAITERS).
+// A lease: a futex word in the robust list of its holder's control thread. While that thread lives the word has its tid. When the
+// thread dies, the kernel sets FUTEX_OWNER_DIED, before it frees the process's memory. Writers: the holder (release: it has mapped
+// everything), the kernel, and whoever sleeps on the word (FUTEX_WAITERS).
 struct rhw_lease {
   uint64_t next;           // robust list node: the kernel follows it
   uint32_t word;           // 0 = not held, else the holder's tid and the kernel's two bits
@@ -466,57 +465,57 @@ struct rhw_lease {
   uint64_t reserved1[5];   // a cache line
 };
 
-// The session segment: one memfd a session, made by the client and mapped by it and the daemons that it meets. It has the lease of the
-// session, which may be in any number of groups, or in none.
+// The session segment: one memfd a session, created by the client, and mapped by the client and each daemon that it connects to. It
+// has the lease of the session, which may have ranks in any number of groups, or in none.
 #define RHW_SESSION_MAGIC 0x4e4f495353455352ull  // "RSESSION"
 #define RHW_SESSION_VERSION 1u
 #define RHW_SESSION_BYTES 4096u
 
 struct rhw_session {
-  uint64_t magic;          // written by the client before it gives the fd away, like all but lease
+  uint64_t magic;          // the client writes all but lease before it sends the fd
   uint32_t version;
   uint32_t reserved0;
-  uint64_t client;         // id of the session, chosen by the client at random; the same at all daemons that it meets
+  uint64_t client;         // id of the session, random, chosen by the client; the same at each daemon
   uint64_t reserved1[5];
   struct rhw_lease lease;
 };
 
-// Everything but lease and rank is written by the line's own rank only, with relaxed stores, and read by others only for reports.
+// Only the line's own rank writes fields other than lease and rank, with relaxed stores; others read them only for reports.
 struct rhw_rank_line {
-  struct rhw_lease lease;  // of the rank's session, once more: peers have this segment mapped, not that of the session
+  struct rhw_lease lease;  // as in rhw_session, for the peers: they map this segment, not the session's
   uint64_t seq;            // @64: operations begun
   uint32_t op;             // rhw_op of the operation seq; RHW_OP_NONE between operations
-  uint32_t chosen;         // rhw_algo that ran last, its rhw_why in the upper half; 0 = none did
+  uint32_t chosen;         // the last rhw_algo, its rhw_why in the upper half; 0 = none ran yet
   uint64_t bytes;          // of that operation
   uint64_t waiting_for;    // bit r: local rank r had not arrived when this rank went to sleep; 0 = not asleep
-  uint64_t call;           // what collective the rank is in or was in last: kernels/include/railhead/base/signature.h
+  uint64_t call;           // signature of the rank's current or last collective: kernels/include/railhead/base/signature.h
   uint64_t call_count;
   uint64_t call_detail;
   uint64_t reserved0;
-  uint64_t other_call;     // @128: at a mismatch that this rank has found: what the culprit had called
+  uint64_t other_call;     // @128: after a mismatch found by this rank: the culprit's signature
   uint64_t other_count;
   uint64_t other_detail;
-  int32_t rank;            // of the line, in the world; written by the daemon before it hands the segment out
+  int32_t rank;            // world rank of the line; the daemon writes it before it hands the segment out
   uint32_t reserved1;
   uint64_t reserved2[12];
 };
 
-// One operation of a rank: kernels/include/railhead/base/flight_record.h says what the words mean and in which order they are
-// written and read. Operation n of a rank is at n modulo RHW_FLIGHT_RECORDS of its ring. Writer: its rank. Readers: the daemon, at
-// any time, also after the rank's death.
+// One operation of a rank. kernels/include/railhead/base/flight_record.h has the meaning of the words and the order of stores and
+// loads. Operation n of a rank is at n modulo RHW_FLIGHT_RECORDS of its ring. Writer: its rank. Readers: the daemon, at any time, also
+// after the rank's death.
 struct rhw_flight_record {
-  uint64_t number;         // of the operation, as rhw_rank_line.seq; 0 = nothing is here, or it is being written
+  uint64_t number;         // of the operation, as rhw_rank_line.seq; 0 = empty or being written
   uint64_t call;           // from bit 0, 8 bits each: rhw_op, element type, reduction, rhw_algo, outcome (railhead::Stop), flags (bit
                            // 0: the second line has arrivals); 16: index in a captured graph, from 1
   uint64_t place;          // root or peer, a world rank, in the lower half, ~0 = none; stream in the upper
   uint64_t bytes;
   uint64_t collective;     // number of the collective, the same on every rank; 0 = not all ranks take part
   uint64_t enqueued;       // when the call began; times are CLOCK_MONOTONIC, ns
-  uint64_t done;           // when the call ended, or gave up; 0 = it has not
+  uint64_t done;           // when the call ended or gave up; 0 = not yet
   uint64_t replay;         // captured graph in the lower half, its replay in the upper; 0 = called eagerly
-  uint64_t first_arrival;  // @64: when the first of the ranks that this one had to wait for came
-  uint64_t last_arrival;   // and the last
-  uint64_t last_rank;      // world rank
+  uint64_t first_arrival;  // @64: when the first of the ranks arrived that this one waited for
+  uint64_t last_arrival;   // when the last arrived
+  uint64_t last_rank;      // world rank of the last
   uint64_t device_begin;   // when a GPU began and ended it
   uint64_t device_end;
   uint64_t reserved0[3];
@@ -524,24 +523,26 @@ struct rhw_flight_record {
 
 // ---- The ledger: what another daemon needs to take the group over ----
 //
-// Only the daemon writes it, and the tables of windows and registered windows, and it may be killed between any two stores. So the end of a set-up call is one store: the outcome of call n is written into outcomes[n % 2], then n into
-// ended (release), and only then the call is answered and the tables are changed. Whoever reads ended (acquire) finds the
-// outcome whole; who takes over applies it to the tables once more, which changes nothing where that was done.
+// Only the daemon writes the ledger and the tables of windows and registered windows, and it may be killed between any two stores. So
+// one store ends a set-up call: the daemon writes the outcome of call n into outcomes[n % 2], then n into ended (release), and only
+// then answers the call and changes the tables. A reader of ended (acquire) finds the outcome complete. A new daemon applies the last
+// outcome to the tables again, which changes nothing if that was done before.
 
 #define RHW_MAX_WINDOWS 16384u  // of a group's heaps
 
-// A window's word, 0 = there is none. Both sizes are in granules of its memory.
-//   bits  0..27  its size
+// A window's word, 0 = no window. Size and offset are in granules of its memory.
+//   bits  0..27  size
 //   bits 28..55  offset in every heap
-//   bits 56..63  its place in rhw_ledger.memory
-// How a set-up call ended, for all ranks alike.
+//   bits 56..63  index of rhw_ledger.memory
+
+// How a set-up call ended, the same on all ranks.
 struct rhw_outcome {
   uint32_t op;             // rhw_op: COMM_INIT, WINDOW_ALLOC, WINDOW_FREE, WINDOW_REGISTER or FINALIZE
   uint32_t code;           // an rh_result
   int32_t culprit;         // of an error, a world rank, -1 = none or not known
   int32_t staged_local;    // of WINDOW_REGISTER, as in Registered
-  uint32_t region;         // its number
-  uint32_t memory;         // of WINDOW_ALLOC: its place in rhw_ledger.memory
+  uint32_t region;         // of WINDOW_REGISTER, the window's number
+  uint32_t memory;         // of WINDOW_ALLOC: index of rhw_ledger.memory
   uint64_t offset;         // of WINDOW_ALLOC, as in WindowReady; of WINDOW_FREE, as in WindowFree
   uint64_t bytes;          // of WINDOW_ALLOC, in whole granules; of WINDOW_REGISTER
   char text[RHW_TEXT];     // an error's text, or the reason why a registered window is staged
@@ -558,11 +559,11 @@ struct rhw_region_entry {
 
 struct rhw_memory {
   uint32_t kind;           // rhw_memory_kind, 0 = the entry is not in use
-  uint32_t granularity;    // what offsets and sizes of its windows are multiples of, a power of two of bytes
+  uint32_t granularity;    // offsets and sizes of its windows are multiples of it; bytes, a power of two
 };
 
 struct rhw_ledger {
-  char name[RHW_NAME];     // this and what follows, up to forcing, never changes
+  char name[RHW_NAME];     // name to forcing never change
   char token[RHW_NAME];
   uint64_t heap_bytes;     // as in Joined
   uint64_t scratch_bytes;
@@ -581,30 +582,30 @@ struct rhw_ledger {
 
 #define RHW_EP_MAX_EXPERTS 2048u  // physical ones
 
-// Over all buffers of a comm, from its beginning. Writer: its rank only, relaxed stores of 64 bits. Readers: the daemon and every
-// rank, at any time, relaxed loads: each word counts for itself, and nothing orders one after another. A rank that has never had
-// a buffer has written nothing, so that its pages are not there: ask before you read (symm.Segment.HasData).
+// Over all buffers of a comm, since it was made. Writer: its rank only, relaxed 64-bit stores. Readers: the daemon and every rank, at
+// any time, relaxed loads; no order between words. A rank that never had a buffer has written nothing, so its pages do not exist: check
+// symm.Segment.HasData before reading, which would allocate them.
 struct rhw_ep_counters {
   uint64_t dispatches;     // ended
   uint64_t combines;
-  uint64_t tokens;         // that this rank has dispatched
-  uint64_t copies;         // of tokens that it has sent: one for each token and destination rank, this one too
+  uint64_t tokens;         // dispatched by this rank
+  uint64_t copies;         // token copies sent: one for each token and destination rank, itself included
   uint64_t flag_bytes;     // flags and counts written to other ranks
-  uint64_t invalid_ids;    // this and the next five: as in the reports of the calls
+  uint64_t invalid_ids;    // this and the next five as in rh_ep_report
   uint64_t duplicate_ids;
   uint64_t excess_tokens;
   uint64_t non_finite;
   uint64_t over_capacity;
   uint64_t lost_copies;
-  uint64_t experts;        // most physical experts of a buffer: as far as routed and received are in use; 0 = there was no buffer
-  uint64_t wait_turns;     // pieces of waits in vain: while it grows, its rank lives and waits for another one
+  uint64_t experts;        // physical experts of the largest buffer, so many entries of routed and received are used; 0 = no buffer yet
+  uint64_t wait_turns;     // grows while the rank waits for another one, which shows that it lives
   uint64_t reserved0[3];
   uint64_t payload_bytes[RHW_MAX_LOCAL];  // to rank r: rows and scales of dispatches, partial sums of combines
   uint64_t header_bytes[RHW_MAX_LOCAL];   // to rank r: headers of tokens
-  uint64_t wait_ns[RHW_MAX_LOCAL];        // waited for rank r
-  uint64_t routed[RHW_EP_MAX_EXPERTS];    // token copies of this rank's tokens for physical expert e
-  uint64_t received[RHW_EP_MAX_EXPERTS];  // rows that this rank has received for its expert e
-  uint64_t reserved1[304];                // whole pages: a rank's lie on its own node
+  uint64_t wait_ns[RHW_MAX_LOCAL];        // time waited for rank r
+  uint64_t routed[RHW_EP_MAX_EXPERTS];    // this rank's token copies for physical expert e
+  uint64_t received[RHW_EP_MAX_EXPERTS];  // rows received by this rank for its expert e
+  uint64_t reserved1[304];                // whole pages, so that a rank's lie on its own NUMA node
 };
 
 #endif  // RAILHEAD_WIRE_H_
