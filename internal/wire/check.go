@@ -66,7 +66,7 @@ func checkNotEmpty(field string, n Name) error {
 
 func (m *Hello) check() error {
 	if m.VersionMin > m.VersionMax {
-		return fmt.Errorf("the lowest version %d is above the highest %d", m.VersionMin, m.VersionMax)
+		return fmt.Errorf("versions %d..%d: the lowest is above the highest", m.VersionMin, m.VersionMax)
 	}
 	return checkCString("software", m.Software[:])
 }

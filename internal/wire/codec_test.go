@@ -145,7 +145,7 @@ func TestBadValuesAreRefusedOnBothSides(t *testing.T) {
 		}, "block of 64"},
 		{"error without a code", &Error{}, "code 0"},
 		{"empty window", &WindowAlloc{}, "window of 0 bytes"},
-		{"version range upside down", &Hello{VersionMin: 2, VersionMax: 1}, "lowest version 2 is above"},
+		{"version range upside down", &Hello{VersionMin: 2, VersionMax: 1}, "versions 2..1: the lowest is above"},
 		{"registration of 0 bytes", &Register{}, "memory of 0 bytes"},
 		{"registration beyond any file", &Register{Bytes: 1, FdOffset: 1 << 63}, "at 9223372036854775808"},
 		{"private memory without a reason", &RegisterPrivate{Bytes: 1}, "reason is empty"},
