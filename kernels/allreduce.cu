@@ -1,5 +1,5 @@
-// GPU entry points of the all-reduces. Launch with blocks that are all resident at once, those of all ranks
-// that share a device included: a block that waits for one that has not started waits for ever.
+// GPU entry points of the all-reduces. All blocks of a launch must be resident at once, together with those of all other ranks on the
+// same device: a block never ends its wait for a block that cannot start.
 #include "cuda/elements.cuh"
 #include "cuda/mem.cuh"
 #include "railhead/collectives/allreduce_oneshot.h"
@@ -18,7 +18,7 @@ struct BF16 {
   uint16_t bits;
 };
 
-// 256 threads of at most 255 registers: polling 8 ranks at once wants about 170.
+// At most 256 threads, so 255 registers each: polling 8 ranks at once needs about 150.
 constexpr int kMaxThreads = 256;
 
 template <class T>
@@ -37,8 +37,8 @@ RH_FN void twoshot(const PacketTeam& team, const WaitControl& control, const cha
   exchange.finish();
 }
 
-// send and recv are this rank's buffers, sendOffset and recvOffset say where they lie in its heap (kNoOffset: not there; then
-// all ranks exchange packets). Every rank launches the same grid.
+// send and recv are this rank's buffers, sendOffset and recvOffset their offsets in its heap. If one is kNoOffset on any rank, all ranks
+// exchange packets instead. Every rank launches the same grid.
 template <class T>
 RH_FN void pull(const PacketTeam& packets, const BlockTeam& blocks, const WaitControl& control, const char* send, char* recv,
                 uint64_t sendOffset, uint64_t recvOffset, size_t count) {

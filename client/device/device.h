@@ -37,7 +37,7 @@ inline size_t bytesOf(const Operation& o) { return o.count * railhead::host::byt
 
 // Type, reduction and root in the format of a flight record.
 inline railhead::CallDetails callDetails(const Operation& o) {
-  return {static_cast<uint32_t>(o.dtype), static_cast<uint32_t>(o.reduce.kind), o.root < 0 ? railhead::kNobody : static_cast<uint32_t>(o.root), 0};
+  return {static_cast<uint32_t>(o.dtype), static_cast<uint32_t>(o.reduce.kind), o.root < 0 ? railhead::kNoRank : static_cast<uint32_t>(o.root), 0};
 }
 
 // An algorithm, and why it was chosen.

@@ -9,7 +9,8 @@
 
 namespace railhead::cuda {
 
-// The slow path, out of line so that its instructions are not fetched: n bytes of a tile, or one that is not aligned.
+// The slow path: n bytes of a tile, or a tile that is not aligned. Out of line, so that its instructions are not fetched on the fast
+// path.
 __device__ __noinline__ inline uint4 loadBytes(const char* p, uint32_t n) {
   uint32_t w[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -110,7 +111,7 @@ struct Elements {
   }
 
  private:
-  // Bytes of the tile that belong to the buffer: 16 but for the last.
+  // Bytes of the tile that belong to the buffer: 16, except in the last tile.
   RH_FN static uint32_t bytesOf(uint32_t tile, size_t count) {
     const size_t left = (count - static_cast<size_t>(tile) * kElements) * kBytes;
     return left < 16 ? static_cast<uint32_t>(left) : 16u;

@@ -8,12 +8,12 @@
 
 namespace railhead::cuda {
 
-// What a wait needs to know, and what it reports. In memory that the host maps.
+// What a wait reads, and what it reports. In memory that the host maps.
 struct WaitControl {
-  const uint32_t* abortWord;  // 0 = the group works
-  uint64_t timeoutNs;         // of a kernel's waits, from the first that finds nothing
+  const uint32_t* abortWord;  // 0 = no abort
+  uint64_t timeoutNs;         // of all waits of a kernel together, from the first poll that finds nothing
   uint32_t* stop;             // a Stop: why a thread gave up
-  uint64_t* missing;          // bit r: rank r had not arrived then, or is why
+  uint64_t* missing;          // bit r: rank r had not arrived when a thread gave up, or made a bad offer
 };
 
 class Mem {
@@ -33,9 +33,9 @@ class Mem {
   }
   RH_FN void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
-  // The abort word lies in host memory and the clock is slow: both are looked at once in kLooksPerClock turns.
+  // The abort word is in host memory, and reading the clock is slow. Both are checked once in kPollsPerCheck turns.
   RH_FN bool keepWaiting() {
-    if ((++looks_ & (kLooksPerClock - 1)) != 0) return true;
+    if ((++polls_ & (kPollsPerCheck - 1)) != 0) return true;
     uint32_t aborted;
     asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(aborted) : "l"(control_.abortWord) : "memory");
     if (aborted != 0) return giveUp(Stop::kAborted);
@@ -97,13 +97,13 @@ class Mem {
   RH_FN uint32_t blockThreads() const { return blockDim.x; }
   RH_FN float rsqrt(float v) const { return rsqrtf(v); }
 
-  // A row belongs to a cluster of blocks: spread over several multiprocessors, its loads and stores take less time.
+  // A row is assigned to a cluster of blocks. Spread over several multiprocessors, its loads and stores take less time.
   RH_FN uint32_t row() const { return blockIdx.x / clusterBlocks(); }
   RH_FN uint32_t rows() const { return gridDim.x / clusterBlocks(); }
   RH_FN uint32_t threadInRow() const { return clusterRank() * blockDim.x + threadIdx.x; }
   RH_FN uint32_t rowThreads() const { return clusterBlocks() * blockDim.x; }
 
-  // The sum of v over the row's threads, in all of them, always in the same order. blockDim.x is a multiple of 32.
+  // The sum of v over the row's threads, in all of them, always added in the same order. blockDim.x is a multiple of 32.
   RH_FN float rowSum(float v) const {
     __shared__ float warps[32];
     __shared__ float block;
@@ -114,7 +114,7 @@ class Mem {
       v = warpSum(threadIdx.x < blockDim.x >> 5 ? warps[threadIdx.x] : 0.f);
       if (threadIdx.x == 0) block = v;
     }
-    // Arrive and wait with release and acquire: the blocks' sums are then readable, and may not change before the second.
+    // Arrives with release and waits with acquire: the blocks' sums are then readable. They must not change before the second one.
     clusterSync();
     float total = 0;
     RH_ROLLED
@@ -124,7 +124,7 @@ class Mem {
   }
 
  private:
-  static constexpr uint32_t kLooksPerClock = 256;
+  static constexpr uint32_t kPollsPerCheck = 256;
 
   RH_FN static uint32_t clusterBlocks() {
     uint32_t n;
@@ -161,7 +161,7 @@ class Mem {
   }
 
   const WaitControl& control_;
-  uint32_t looks_ = 0;
+  uint32_t polls_ = 0;
   uint64_t since_ = 0;
 };
 

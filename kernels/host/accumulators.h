@@ -1,4 +1,4 @@
-// 16 accumulators in GCC's vector types of the width that Isa has. The compiler makes SSE2, AVX2, AVX-512 or NEON of them.
+// The accumulators of a tile's 16 elements, in GCC's vector types of Isa's width. The compiler makes SSE2, AVX2, AVX-512 or NEON of them.
 #ifndef RAILHEAD_KERNELS_HOST_ACCUMULATORS_H_
 #define RAILHEAD_KERNELS_HOST_ACCUMULATORS_H_
 
@@ -12,7 +12,7 @@ namespace railhead::host {
 
 constexpr uint32_t kTileElements = 16;
 
-// Vectors of kBytes bytes of 32-bit lanes, and of as many smaller ones.
+// Vectors of kBytes bytes with 32-bit lanes, and vectors with as many smaller lanes.
 template <int kBytes>
 struct Vectors {
   typedef float Float __attribute__((vector_size(kBytes)));
@@ -22,8 +22,8 @@ struct Vectors {
   typedef uint8_t All __attribute__((vector_size(kBytes)));
 };
 
-// A vector in memory at any address, moved whole. memcpy would move one of 32 bytes in two parts, and a processor that is to
-// load a whole vector waits until both have left its store buffer.
+// Loads and stores a vector at any address, in one access. memcpy would move 32 bytes in two parts, and a later load of the whole vector
+// would then wait until both have left the store buffer.
 template <class Vector>
 static inline Vector loadVector(const void* from) {
   typedef Vector Unaligned __attribute__((aligned(1), may_alias));
@@ -35,7 +35,7 @@ static inline void storeVector(void* to, Vector v) {
   *static_cast<Unaligned*>(to) = v;
 }
 
-// What a type is added in.
+// The type that elements are added in.
 template <class T>
 struct AccumulatorOf {
   using type = T;
@@ -57,7 +57,7 @@ struct AccumulatorOf<E5M2> {
   using type = float;
 };
 
-// Integers are added and multiplied as unsigned ones, which wrap.
+// Integers are added and multiplied as unsigned, which wraps.
 template <class A, bool kIsInteger = std::is_integral_v<A>>
 struct ArithmeticOf {
   using type = A;
@@ -91,7 +91,7 @@ struct Accumulators {
         for (int i = 0; i < kVectors; i++) v[i] = (Vector)((Arithmetic)v[i] + (Arithmetic)other.v[i]);
     }
   }
-  // factor - 0 is factor in all lanes, where 0 + factor would turn -0 into 0.
+  // factor - 0 is factor in all lanes; 0 + factor would turn -0 into 0.
   void multiply(A factor) {
     const Arithmetic f = static_cast<typename ArithmeticOf<A>::type>(factor) - Arithmetic{};
     for (int i = 0; i < kVectors; i++) v[i] = (Vector)((Arithmetic)v[i] * f);

@@ -40,7 +40,7 @@ const KernelSet* choose() {
 }  // namespace
 
 const KernelSet& kernels() {
-  // Not the initial value of a static local: its guard is a function of the C++ run-time library.
+  // Not a static local with an initial value: its guard is a function of the C++ run-time library.
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   static const KernelSet* chosen;
   pthread_once(&once, [] { chosen = choose(); });

@@ -17,7 +17,7 @@ struct alignas(kCount * sizeof(T)) RawTile {
   T e[kCount];
 };
 
-// All bytes of a tile, in Isa's vectors.
+// Copies all bytes of a tile, in vectors of Isa.
 template <int kBytes, class Isa>
 static inline void copyTile(void* to, const void* from) {
   constexpr int kPiece = kBytes < Isa::kVectorBytes ? kBytes : Isa::kVectorBytes;
@@ -26,7 +26,7 @@ static inline void copyTile(void* to, const void* from) {
   }
 }
 
-// Tile number `tile` of count elements at any address; what lies behind the end is 0.
+// Tile number `tile` of count elements at any address; elements beyond the end are 0.
 template <class Raw, class Isa>
 static inline Raw loadTileOf(const char* base, uint64_t tile, size_t count) {
   constexpr uint32_t kCount = sizeof(Raw::e) / sizeof(Raw::e[0]), kBytes = sizeof(Raw::e[0]);
@@ -51,7 +51,7 @@ static inline void storeTileOf(char* base, uint64_t tile, size_t count, const Ra
   }
 }
 
-// What operations that only copy ask for. Isa keeps the functions of different instruction sets apart.
+// The elements of operations that only copy. Isa keeps the functions of different instruction sets apart.
 template <class Isa>
 struct Bytes {
   using Raw = RawTile<uint8_t, 64>;
@@ -62,7 +62,7 @@ struct Bytes {
   static void store(char* base, uint64_t tile, size_t count, const Raw& raw) { storeTileOf<Isa>(base, tile, count, raw); }
 };
 
-// Between a tile and its accumulators. Types that are added as they are; others follow.
+// Converts between a tile and its accumulators. This one is for types that are added as they are; others follow.
 template <class T, class Isa>
 struct Convert {
   using Sum = Accumulators<T, Isa>;
@@ -135,7 +135,7 @@ struct Convert<BF16, Isa> {
   }
 };
 
-// By SmallFloat; Lanes is a vector of T's size of element.
+// Converts by SmallFloat. Lanes is a vector of integers of T's size.
 template <class T, class Small, class Lanes, class Isa>
 struct ConvertSmall {
   using V = Vectors<Isa::kVectorBytes>;
@@ -169,7 +169,7 @@ template <class Isa>
 struct Convert<E5M2, Isa>
     : ConvertSmall<E5M2, SmallFloat<5, 2, true, Overflow::kSaturate>, typename Vectors<Isa::kVectorBytes>::Byte, Isa> {};
 
-// What the reductions ask for a type T.
+// The elements of reductions, of type T.
 template <class T, class Isa>
 struct Elements {
   using Raw = RawTile<T>;
@@ -182,7 +182,7 @@ struct Elements {
     memcpy(&scalar_, op.scalar, sizeof scalar_);
   }
 
-  // As the rank contributes it.
+  // A tile as the rank contributes it.
   Raw load(const char* base, uint64_t tile, size_t count) const {
     const Raw raw = loadRaw(base, tile, count);
     if (__builtin_expect(kind_ != Reduction::kPreMulSum, 1)) return raw;
@@ -190,7 +190,7 @@ struct Elements {
     s.multiply(scalar_);
     return Convert<T, Isa>::narrow(s);
   }
-  // As it lies in memory.
+  // A tile as it lies in memory.
   static Raw loadRaw(const char* base, uint64_t tile, size_t count) { return loadTileOf<Raw, Isa>(base, tile, count); }
   static void store(char* base, uint64_t tile, size_t count, const Raw& raw) { storeTileOf<Isa>(base, tile, count, raw); }
 

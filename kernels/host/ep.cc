@@ -9,7 +9,7 @@ namespace railhead::host {
 
 namespace {
 
-struct AnyIsa {};  // no vector code here
+struct AnyIsa {};  // there is no vector code here
 
 struct EpMem : Mem<AnyIsa> {
   explicit EpMem(const EpRowKernels& kernels) : kernels_(kernels) {}
@@ -22,7 +22,7 @@ struct EpMem : Mem<AnyIsa> {
   const EpRowKernels& kernels_;
 };
 
-// Element types, behind function pointers: one call a row.
+// Works on rows of known element types through function pointers: one call a row.
 class SumRows {
  public:
   SumRows(const EpBuffer& buffer, const EpSums& sums)
@@ -57,7 +57,7 @@ class SumRows {
   const uint64_t yStride_, outStride_;
 };
 
-// done: the flags keep the reason of a piece of a wait that was in vain, also where the next piece was not.
+// A wait that succeeds in a later piece leaves the stop reason of an earlier piece in the flags. So `done` decides.
 EpError ended(const EpLinks<EpMem>& links, bool done, EpReport* report) {
   if (done) return EpError::kNone;
   report->stop = links.stop();
@@ -84,13 +84,14 @@ EpError combine(EpBuffer* b, const EpCell& cell, EpReport* report, Step step) {
 
 // ---- A dispatch's input ----
 
-// A token of x and its scales.
+// Token t of x, and its scales.
 const char* rowOf(const EpBuffer& b, const EpSend& call, uint32_t t) { return call.x + uint64_t{t} * b.format.hidden * bytesOf(b.format.in); }
 const char* scalesOf(const EpBuffer& b, const EpSend& call, uint32_t t) {
   return call.scales == nullptr ? nullptr : call.scales + uint64_t{t} * epScaleBytes(b.format);
 }
 
-// Where the exponent of a type has all bits set, and what lies below it: 0 = an infinity. (E4M3 has only the NaN of all bits.)
+// Bit masks of a type. A value whose exponent bits are all set is an infinity if its mantissa bits are 0, else a NaN. (In E4M3 the only
+// NaN has all bits set, so all seven bits count as exponent.)
 struct NonFiniteBits {
   uint32_t exponent, mantissa, sign;
 };
@@ -103,7 +104,7 @@ NonFiniteBits nonFiniteBitsOf(Type t) {
   }
 }
 
-// Notes the first element of a row that is not finite; where all are, one of its scales is not.
+// Notes the first element of a row that is not finite. If all are finite, one of its scales is not.
 void noteNonFinite(const EpRowFormat& format, const char* row, uint32_t token, EpProblem* problem) {
   const uint32_t size = bytesOf(format.in);
   const NonFiniteBits of = nonFiniteBitsOf(format.in);
@@ -118,7 +119,7 @@ void noteNonFinite(const EpRowFormat& format, const char* row, uint32_t token, E
   problem->note(token, 0, static_cast<int64_t>(EpNonFinite::kScale));
 }
 
-// The first token from `from` on that FP8 has no place for: an infinity or a NaN would spoil its whole block. f->tokens: none.
+// The first token from `from` on that is unfit for FP8: an infinity or NaN would spoil its whole block. plan.tokens: there is none.
 uint32_t nextNonFinite(const EpBuffer& b, const EpSend& call, const EpPlan& plan, uint32_t from) {
   if (b.format.wire != Type::kE4M3) return plan.tokens;
   for (uint32_t t = from; t < plan.tokens; t++) {
@@ -139,7 +140,7 @@ void mapTokens(const EpBuffer& b, const EpRouting& routing, EpPlan* plan) {
   for (uint32_t t = 0; t < plan->tokens; t++) epMapToken(b.team, routing, t, plan);
 }
 
-// What was cached, in the flight's own memory, to be changed.
+// Copies a cached plan to the flight's own memory, where it can be changed.
 void copyPlan(const EpBuffer& b, const EpPlan& cached, EpFlight* f) {
   static_cast<EpPlan&>(*f) = cached;
   static_cast<EpPlanArrays&>(*f) = f->own;
@@ -148,12 +149,12 @@ void copyPlan(const EpBuffer& b, const EpPlan& cached, EpFlight* f) {
   memcpy(f->weight, cached.weight, entries * sizeof *f->weight);
 }
 
-// A cached plan serves as it is, but where a rank was masked since, or a token has no place in FP8.
+// Whether a cached plan can be used unchanged: no rank was masked since, and every token is fit for FP8.
 bool servesAsItIs(const EpBuffer& b, const EpSend& call) {
   return call.cached->masked == b.team.state()->masked && nextNonFinite(b, call, *call.cached, 0) == call.cached->tokens;
 }
 
-// True: the flight's plan is complete. False: tokens are mapped and lack their places.
+// True: the flight's plan is complete. False: tokens are mapped, but copies have no indices yet.
 bool takePlan(const EpBuffer& b, const EpSend& call, EpFlight* f) {
   f->cached = nullptr;
   if (call.cached != nullptr && servesAsItIs(b, call)) {
@@ -171,7 +172,7 @@ bool takePlan(const EpBuffer& b, const EpSend& call, EpFlight* f) {
   return false;
 }
 
-// Rows as they travel.
+// Makes rows in wire format, unless x is sent as it is.
 void encode(const EpBuffer& b, const EpSend& call, EpFlight* f, char* encoded) {
   f->rows = call.x;
   f->rowStride = uint64_t{b.format.hidden} * bytesOf(b.format.in);

@@ -1,6 +1,6 @@
-// Sums of bf16 rows to a bf16 row, which is what most models combine. Elements are taken in pairs, as they lie in 32 bits: the upper
-// half is an f32 once the lower is cleared, the lower once it is shifted up. That takes no conversion and no shuffle, in
-// either direction; the bits are those of ep_rows.h.
+// Sums of bf16 rows to a bf16 row, which is what most models combine. Elements are taken in pairs of 32 bits: the upper half is an f32 if
+// the lower one is cleared, the lower half is an f32 if it is shifted up. So there is no conversion and no shuffle, in either direction.
+// The bits are those of ep_rows.h.
 #ifndef RAILHEAD_KERNELS_HOST_EP_BF16_SUMS_H_
 #define RAILHEAD_KERNELS_HOST_EP_BF16_SUMS_H_
 
@@ -16,8 +16,8 @@ struct BF16Sums {
   using V = Vectors<Isa::kVectorBytes>;
   using Float = typename V::Float;
   using Word = typename V::Word;
-  static constexpr size_t kElements = Isa::kVectorBytes / sizeof(BF16);  // of a vector
-  // Vectors at once: with their two sums each they leave registers for one more and its products, where there are 16.
+  static constexpr size_t kElements = Isa::kVectorBytes / sizeof(BF16);  // in a vector
+  // Vectors at a time. Their two sums each leave registers for one more vector and its products, of 16 registers.
   static constexpr int kVectors = 4;
   static constexpr size_t kRun = kVectors * kElements;
   static constexpr size_t kPrefetchBytes = 2048;
@@ -29,7 +29,7 @@ struct BF16Sums {
   float factor;
   const char* add;       // nullptr: none
 
-  // As many elements as whole runs have, from the row's begin. Returns how many.
+  // Writes as many elements as whole runs have, from the row's start. Returns how many.
   size_t write(size_t hidden, char* to) const {
     size_t at = 0;
     for (; hidden - at >= kRun; at += kRun) writeRun(at, to);
@@ -86,7 +86,7 @@ struct BF16Sums {
     }
     return p;
   }
-  // Behind the row's end it is harmless. Processors follow one row by themselves, not many.
+  // Prefetching beyond the row's end is harmless. Hardware prefetchers follow one row, but not many rows in turn.
   inline __attribute__((always_inline)) void prefetch(int i, size_t at) const {
     const char* run = static_cast<const char*>(rows[i]) + at * sizeof(BF16) + kPrefetchBytes;
 #pragma GCC unroll 4

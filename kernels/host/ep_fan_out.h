@@ -1,4 +1,4 @@
-// Copies of one row to the places of several experts.
+// Copies a received row to the places of several experts.
 #ifndef RAILHEAD_KERNELS_HOST_EP_FAN_OUT_H_
 #define RAILHEAD_KERNELS_HOST_EP_FAN_OUT_H_
 
@@ -11,8 +11,8 @@
 
 namespace railhead::host {
 
-// Past the caches: where all rows together are larger than those, a store that first fetched the line it writes would move
-// twice the bytes. Four places at a time, as a processor has few buffers for such stores.
+// stream() writes past the caches. If all rows together are larger than the caches, an ordinary store first fetches the line that it
+// overwrites, which moves twice the bytes. It writes four places at a time, as a processor has few buffers for such stores.
 template <class Isa>
 struct FanOut {
 #if defined(__x86_64__)
@@ -47,7 +47,7 @@ struct FanOut {
         for (int i = first; i < behind; i++) streamLine(static_cast<char*>(to[i]) + at, row + at);
       }
     }
-    _mm_sfence();  // such stores are ordered by nothing else, also not by a later release
+    _mm_sfence();  // nothing else orders these stores, not even a later release
   }
 #else
   static bool canStream(void* const*, int, uint32_t) { return false; }

@@ -1,4 +1,4 @@
-// Makes the EpRowKernels for an instruction set. Types are chosen once for a row, then tiles go through registers.
+// Makes the EpRowKernels of an instruction set. The types are chosen once a row; then tiles go through registers.
 #ifndef RAILHEAD_KERNELS_HOST_EP_ROWS_H_
 #define RAILHEAD_KERNELS_HOST_EP_ROWS_H_
 
@@ -16,7 +16,7 @@
 
 namespace railhead::host {
 
-// Calls f with a value of a type that rows are added in.
+// Calls f with a value of the C++ type that `type` names.
 template <class F>
 static inline void withType(Type type, F f) {
   switch (type) {
@@ -37,7 +37,7 @@ void convertRow(const char* from, size_t count, char* to) {
   }
 }
 
-// Whether any of n words has all bits of mask: an exponent of all ones, or a NaN of kE4M3.
+// Whether any of n words has all bits of mask set: an exponent of all ones, or a NaN of kE4M3.
 template <class Word, class Isa>
 bool anyHasAll(const void* words, size_t n, Word mask) {
   typedef Word Lanes __attribute__((vector_size(Isa::kVectorBytes)));
@@ -59,8 +59,8 @@ bool anyHasAll(const void* words, size_t n, Word mask) {
 template <class T, class Isa>
 struct RowSums {
   using Sum = Accumulators<float, Isa>;
-  // As many tiles at once as leave registers for one more tile and its conversion, where there are 16: each row is then read in
-  // runs of cache lines, and its address and weight are fetched once a run.
+  // Tiles at a time. They leave registers for one more tile and its conversion, of 16 registers. Each row is read in runs of cache lines,
+  // and its address and weight are loaded once a run.
   static constexpr int kTiles = 8 / Sum::kVectors;
   static constexpr size_t kPrefetchBytes = 2048;
 
@@ -68,7 +68,7 @@ struct RowSums {
   const float* weights;
   int n;
 
-  // Calls use(sum, at, count) for each tile, in order, from element `at` on: the sum of count elements from number `at` on.
+  // Calls use(sum, at, count) for each tile in order, from element `at` on: the sum of `count` elements from element `at` of the row.
   template <class Use>
   void forEachTile(size_t hidden, Use use, size_t at = 0) const {
     for (; hidden - at >= kTiles * kTileElements; at += kTiles * kTileElements) addTiles<kTiles>(at, kTileElements, use);
@@ -76,7 +76,7 @@ struct RowSums {
   }
 
  private:
-  // Inlined, so that the count of whole tiles is a constant.
+  // Inlined, so that `count` is a constant for whole tiles.
   template <int kCount, class Use>
   inline __attribute__((always_inline)) void addTiles(size_t at, size_t count, Use use) const {
     Sum sums[kCount];
@@ -91,7 +91,8 @@ struct RowSums {
 #pragma GCC unroll 8
     for (int t = 0; t < kCount; t++) use(sums[t], at + static_cast<size_t>(t) * kTileElements, count);
   }
-  // The run from element `at` on; behind the row's end it is harmless. Processors follow one row by themselves, not many.
+  // Prefetches the run from element `at` on. Prefetching beyond the row's end is harmless. Hardware prefetchers follow one row, but not
+  // many rows in turn.
   inline __attribute__((always_inline)) void prefetch(int i, size_t at) const {
     const uintptr_t run = reinterpret_cast<uintptr_t>(rows[i]) + at * sizeof(T);
 #pragma GCC unroll 8

@@ -1,4 +1,4 @@
-// Rows in kE4M3 with a scale for each block, or one for all: the formulas of railhead.h's RH_EP_SCALE_...
+// Rows in kE4M3, with a scale for each block or one for all: the formulas of railhead.h's RH_EP_SCALE_...
 #ifndef RAILHEAD_KERNELS_HOST_EP_SCALES_H_
 #define RAILHEAD_KERNELS_HOST_EP_SCALES_H_
 
@@ -11,7 +11,7 @@
 
 namespace railhead::host {
 
-// Of rows of type T, which are finite.
+// Converts rows of type T, which must be finite.
 template <class T, class Isa>
 struct ScaledRow {
   using Sum = Accumulators<float, Isa>;
@@ -42,8 +42,8 @@ struct ScaledRow {
     }
   }
 
-  // The bits of the largest magnitude, at least 1e-4. As integers, which are in the order of the magnitudes: subnormal numbers
-  // count whatever the process has done with them.
+  // The bits of the largest magnitude, which is at least 1e-4. Compared as integers, which have the same order as the magnitudes:
+  // subnormal numbers count in every denormal mode of the process.
   static uint32_t largest(const char* x, size_t count) {
     typedef int32_t Words __attribute__((vector_size(Isa::kVectorBytes)));
     Words max = {};
@@ -56,7 +56,7 @@ struct ScaledRow {
     }
     return largestOf(max);
   }
-  // In vectors of 16 bytes down to the last four.
+  // Reduces in vectors of 16 bytes, then the last four words.
   template <class Words>
   static uint32_t largestOf(const Words& words) {
     typedef int32_t Quad __attribute__((vector_size(16)));
@@ -68,16 +68,16 @@ struct ScaledRow {
     return static_cast<uint32_t>(a > b ? a : b);
   }
 
-  // These write the next scale and return what x is multiplied with.
+  // Both write the next scale and return the factor for x.
   static float linear(uint32_t amaxBits, char** scales) {
     const float amax = fromBits(amaxBits), scale = amax / kLargestE4M3;
     memcpy(*scales, &scale, sizeof scale);
     *scales += sizeof scale;
     return kLargestE4M3 / amax;
   }
-  // The smallest power of two that brings amax to 448 = 1.75 * 2^8 or below. Its inverse is a normal number: 1e-4 <= amax < 2^128
-  // makes it 2^-120 to 2^22. A product with it is exact, or below 2^-126: kE4M3 has no number but 0 there, so that it is the same
-  // whether the product is rounded or flushed to zero.
+  // The smallest power of two that brings amax to 448 = 1.75 * 2^8 or below. Its inverse is a normal number, 2^-120 to 2^22, since 1e-4
+  // <= amax < 2^128. A product with it is exact or below 2^-126. The latter is 0 in kE4M3, so it does not matter whether the product is
+  // rounded or flushed to zero.
   static float power(uint32_t amaxBits, char** scales) {
     const uint32_t exponent = (amaxBits >> 23) - 8 + ((amaxBits & 0x7fffffu) > 0x600000u ? 1 : 0);
     *(*scales)++ = static_cast<char>(exponent);

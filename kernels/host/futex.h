@@ -1,5 +1,5 @@
-// Futex calls on memory shared between processes. The functions are static: files compiled for different instruction
-// sets include this, and the linker must not make one of their copies everybody's.
+// Futex calls on memory shared between processes. The functions are static, since files compiled for different instruction sets include
+// this: the linker must not use one copy for all of them.
 #ifndef RAILHEAD_KERNELS_HOST_FUTEX_H_
 #define RAILHEAD_KERNELS_HOST_FUTEX_H_
 
@@ -29,8 +29,8 @@ static inline int64_t nowNs() {
   return static_cast<int64_t>(t.tv_sec) * 1000000000 + t.tv_nsec;
 }
 
-// Sleeps until one of the two words differs from its value, somebody wakes one of them, or deadlineNs (monotonic)
-// passes. May also return for no reason: the caller looks again. Returns 0 or an errno.
+// Sleeps until one of the two words differs from its value, is woken, or deadlineNs (monotonic clock) passes. It may also return without
+// a reason, so the caller checks again. Returns 0 or an errno.
 static inline int futexWait2(const uint32_t* a, uint32_t valueA, const uint32_t* b, uint32_t valueB, int64_t deadlineNs) {
   const FutexWaitv words[2] = {
       {valueA, reinterpret_cast<uint64_t>(a), kFutex32, 0},
@@ -50,7 +50,7 @@ static inline int futexWaitAny(const uint32_t* const* words, const uint32_t* val
   return errno;
 }
 
-// Wakes everyone who sleeps on the word, in every process.
+// Wakes all threads that sleep on the word, in every process.
 static inline void futexWakeAll(const uint32_t* word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 
 }  // namespace railhead::host

@@ -1,4 +1,4 @@
-// The kernels for avx2. Only called after the processor was found to have it.
+// The kernels for AVX2. Called only if the processor has it.
 #if defined(__x86_64__)
 #pragma GCC target("avx2")
 #pragma GCC optimize("fp-contract=off")  // the same bits whether or not there is a fused multiply-add
@@ -12,7 +12,7 @@ struct Avx2 {
 };
 }  // namespace
 
-// A constant: code of this file must not run before the processor was looked at.
+// Constant-initialised: no code of this file may run before the processor was checked.
 extern constexpr KernelSet kAvx2Kernels = makeKernelSet<Avx2>("avx2");
 
 }  // namespace railhead::host

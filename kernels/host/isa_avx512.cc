@@ -1,4 +1,4 @@
-// The kernels for avx512. Only called after the processor was found to have it.
+// The kernels for AVX-512. Called only if the processor has it.
 #if defined(__x86_64__)
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
 #pragma GCC optimize("fp-contract=off")  // the same bits whether or not there is a fused multiply-add
@@ -12,7 +12,7 @@ struct Avx512 {
 };
 }  // namespace
 
-// A constant: code of this file must not run before the processor was looked at.
+// Constant-initialised: no code of this file may run before the processor was checked.
 extern constexpr KernelSet kAvx512Kernels = makeKernelSet<Avx512>("avx512");
 
 }  // namespace railhead::host

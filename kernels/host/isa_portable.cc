@@ -10,7 +10,7 @@ struct Portable {
 };
 }  // namespace
 
-// A constant: code of this file must not run before the processor was looked at.
+// Constant-initialised, as in the other isa_*.cc.
 extern constexpr KernelSet kPortableKernels = makeKernelSet<Portable>("portable");
 
 }  // namespace railhead::host

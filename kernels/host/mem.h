@@ -1,5 +1,5 @@
-// The CPU target's memory: GCC's atomics on plain integers (the daemon and other processes see the same words as plain
-// integers too), futexes, the monotonic clock.
+// The CPU target's memory: GCC's atomics on plain integers (the daemon and other processes use the same words as plain integers too),
+// futexes, the monotonic clock.
 #ifndef RAILHEAD_KERNELS_HOST_MEM_H_
 #define RAILHEAD_KERNELS_HOST_MEM_H_
 
@@ -12,7 +12,7 @@
 
 namespace railhead::host {
 
-// Isa is a tag: code for different instruction sets must not share a symbol, or the linker would keep any one of them.
+// Isa is a tag: code for different instruction sets must not share a symbol, or the linker would keep only one of the copies.
 template <class Isa>
 struct Mem {
   static constexpr uint32_t kGenerationMask = 0xffffffffu;
@@ -76,12 +76,12 @@ struct Mem {
   void clearLocal(char* to, uint64_t bytes) {
     if (bytes > 0) memset(to, 0, bytes);
   }
-  // A row to several places; ep.cc has faster ones.
+  // Copies a row to several places; ep.cc has a faster version.
   void fanOutFromSlot(const char* slot, void* const* to, uint32_t n, uint32_t bytes, bool) {
     for (uint32_t i = 0; i < n; i++) memcpy(to[i], slot, bytes);
   }
   void fanOutLocal(const char* from, void* const* to, uint32_t n, uint32_t bytes, bool) { fanOutFromSlot(from, to, n, bytes, false); }
-  // A rank is one thread: it takes every row of a kernel that works on rows.
+  // A rank is one thread, so it takes every row of a kernel that works on rows.
   uint32_t row() { return 0; }
   uint32_t rows() { return 1; }
   template <class Raw>

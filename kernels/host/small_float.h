@@ -6,11 +6,11 @@
 
 namespace railhead::host {
 
-// What a value too large for the type becomes.
+// What a value becomes that is too large for the type.
 enum class Overflow { kInfinity, kSaturate };
 
-// A type of 1 + kExponent + kMantissa bits. kInfinities: it has them, above the finite values, and NaNs above those, as in
-// IEEE 754; else its only NaN is the pattern of all ones.
+// A type of 1 + kExponent + kMantissa bits. kInfinities: infinities are above the finite values and NaNs above those, as in IEEE 754.
+// Else the only NaN is the pattern of all ones, and there are no infinities.
 template <int kExponent, int kMantissa, bool kInfinities, Overflow kOverflow>
 struct SmallFloat {
   static constexpr int kBits = kExponent + kMantissa;  // without the sign
@@ -27,7 +27,7 @@ struct SmallFloat {
   static Float widen(Word w) {
     const Word magnitude = w & kMagnitude;
     const Word normal = (magnitude << kShift) + (kRebias << 23);
-    // A subnormal is m * 2^(1 - bias): put m behind the binary point of 2^(1 - bias), and take that away again.
+    // A subnormal is m * 2^(1 - bias). So put m behind the binary point of 2^(1 - bias), then subtract 2^(1 - bias).
     const Word one = Word{} + ((kRebias + 1) << 23);
     const Word above = (magnitude << kShift) + one;
     const Word subnormal = fromFloat<Word>(asFloat<Float>(above) - asFloat<Float>(one));
@@ -47,7 +47,7 @@ struct SmallFloat {
     const Word magnitude = bits & 0x7fffffffu;
     const Word rounded = magnitude + ((1u << (kShift - 1)) - 1) + ((magnitude >> kShift) & 1u);
     const Word normal = (rounded >> kShift) - (kRebias << kMantissa);
-    // The sum with a number whose last place is the type's smallest subnormal is rounded to a multiple of that.
+    // In f32, adding a number whose last place is the type's smallest subnormal rounds to a multiple of that subnormal.
     const Word magic = Word{} + ((kRebias + 1 + static_cast<uint32_t>(kShift)) << 23);
     const Word subnormal = fromFloat<Word>(asFloat<Float>(magnitude) + asFloat<Float>(magic)) - magic;
     Word small = select(magnitude < ((kRebias + 1) << 23), subnormal, normal);

@@ -1,4 +1,4 @@
-// The processor's time stamp: a few nanoseconds to read, where the clock takes twenty. static: see futex.h.
+// The processor's time stamp. Reading it takes a few nanoseconds, reading the clock about twenty. static: see futex.h.
 #ifndef RAILHEAD_KERNELS_HOST_TICKS_H_
 #define RAILHEAD_KERNELS_HOST_TICKS_H_
 
@@ -22,7 +22,7 @@ static inline uint64_t ticks() {
 #endif
 }
 
-// Whether the stamp goes on at one rate on every processor, whatever their frequency and sleep, by what the processor says.
+// Whether the processor guarantees that its time stamp runs at one constant rate on all cores, in every frequency and sleep state.
 static inline bool ticksAreSteady() {
 #if defined(__x86_64__)
   constexpr unsigned kLeaf = 0x80000007u, kInvariantTsc = 1u << 8;

@@ -19,7 +19,7 @@ struct E5M2 {
   uint8_t bits;
 };
 
-// By the numbers of railhead.h's rh_dtype.
+// The values of railhead.h's rh_dtype.
 enum class Type : uint32_t { kF32, kBF16, kF64, kF16, kE4M3, kE5M2, kI8, kU8, kI32, kI64, kU64 };
 constexpr int kTypes = 11;
 constexpr int indexOf(Type t) { return static_cast<int>(t); }
@@ -29,13 +29,13 @@ constexpr uint32_t bytesOf(Type t) {
   return kBytes[indexOf(t)];
 }
 
-// By the numbers of railhead.h's rh_op; a pre-mul-sum has any number above.
+// The values of railhead.h's rh_op; every larger rh_op is a pre-mul-sum.
 enum class Reduction : uint32_t { kSum, kProd, kMin, kMax, kAvg, kPreMulSum };
 
-// A reduction with what it needs to know besides.
+// A reduction and its scalar.
 struct ReduceOp {
   Reduction kind;
-  // Of kPreMulSum: a float for types that are added in f32, else one element.
+  // Of kPreMulSum: a float if the type is added in f32, else one element.
   alignas(8) unsigned char scalar[8];
 };
 

@@ -212,7 +212,7 @@ class FlagRun {
     }
     if (!ok) return false;
     if (zeroCopy == call.oneHasNoWindow) world_.fail("call %d: wrong about who has a window", job.operation);
-    if (!zeroCopy) return stepBack(job, exchange);
+    if (!zeroCopy) return fallBack(job, exchange);
     for (size_t i = 0; call.algorithm == F::kPull && i < job.out().size(); i++) {
       job.out()[i] = static_cast<uint32_t>(world_.load(job.team->heap(r) + to + 4 * i, 4, false, "load"));
     }
@@ -225,7 +225,7 @@ class FlagRun {
                                uint64_t{kMaxRegions} << kOfferRegionShift, kNoOffset - 1};
     return offers[mix(static_cast<uint64_t>(job.operation), bytes) % (sizeof offers / sizeof *offers)];
   }
-  bool stepBack(Job& job, Exchange& exchange) {
+  bool fallBack(Job& job, Exchange& exchange) {
     const uint32_t n = job.call->count;
     switch (job.call->algorithm) {
       case F::kPull: return allReduceOneshot(exchange, Elements(), job.in(), job.to(), n);

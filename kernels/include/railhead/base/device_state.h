@@ -1,5 +1,5 @@
-// What a rank's operations count, in memory of the rank, read and advanced by the code that runs them: operations that are
-// replayed go on counting, whatever the host has called meanwhile.
+// Counters and stream ownership of a rank's operations. They lie in the rank's own memory and are advanced by the code that executes the
+// operations, so that a replayed operation continues to count, whatever the host has called in between.
 #ifndef RAILHEAD_KERNELS_BASE_DEVICE_STATE_H_
 #define RAILHEAD_KERNELS_BASE_DEVICE_STATE_H_
 
@@ -8,23 +8,23 @@
 
 namespace railhead {
 
-// Reader and writer: what runs the rank's operations, one at a time. Its peers could write here too; a number is only ever used
-// as one, or modulo a bound.
+// Reader and writer: the code that executes the rank's operations, one at a time. Peers map this memory and could write to it, so a value
+// is only counted with, or used modulo a bound.
 struct DeviceState {
-  uint64_t begun;        // operations; also the number of the newest flight record
-  uint64_t collectives;  // of those, the ones that all ranks take part in; and
-  uint64_t history;      // a hash of their signatures, 32 bits
-  // The stream that runs an operation, 0 = none does. Taken by compare-and-swap with acquire, given back with release: the
-  // words of the rank's heap that the last operation wrote.
+  uint64_t begun;        // operations begun; also the number of the newest flight record
+  uint64_t collectives;  // of these, the collectives
+  uint64_t history;      // hash of the collectives' signatures, 32 bits
+  // The stream that executes an operation now, 0 = none. A stream takes the word by compare-and-swap (acquire) and gives it back by a
+  // store (release), which publishes what its last operation wrote to the rank's heap.
   uint32_t holder;
-  // 1 = the rank has left the group: an operation that is replayed does nothing. Writer: the host, release; readers: acquire.
+  // 1 = the rank has left the group; replayed operations then do nothing. Writer: the host (release). Readers: acquire.
   uint32_t left;
-  // Two streams that ran operations at the same time: the holder, and above 32 bits the other; 0 = none have. Writer: the other, before
-  // it breaks the group.
+  // Set when two streams executed operations at the same time: the holder in bits 0..31, the other one in bits 32..63; 0 = never. Writer:
+  // the other stream, before it breaks the group.
   uint64_t clash;
 };
 
-// Signs the rank's next collective: sequence and history of the call are filled in here.
+// The signature of the rank's next collective. Fills in the call's sequence and history.
 RH_FN Signature signNext(DeviceState* state, SignedCall call) {
   call.sequence = static_cast<uint32_t>(state->collectives++);
   call.history = static_cast<uint32_t>(state->history);

@@ -1,8 +1,8 @@
-// The flight record: what a rank's last operations were. It is a ring of records in shared memory, which the daemon reads at
-// any time, also after the rank has died. One writer, the rank; readers disturb nobody and wait for nobody.
+// The flight record: a rank's last operations, as a ring of records in shared memory. The only writer is the rank. The daemon reads it at
+// any time, also after the rank has died. Readers take no lock and never delay the writer.
 //
-// A record's number guards it, as a sequence lock that needs no counter of its own: numbers only grow, so a record that has
-// been written over never gets its number back. The end of an operation is published by `done`, without another lock.
+// A record is a sequence lock whose sequence is the operation's number. Numbers only grow, so an overwritten record never gets its old
+// number again. The end of an operation is published separately, by `done`.
 #ifndef RAILHEAD_KERNELS_FLIGHT_RECORD_H_
 #define RAILHEAD_KERNELS_FLIGHT_RECORD_H_
 
@@ -11,59 +11,58 @@
 
 namespace railhead {
 
-// Two cache lines. The second is written only by an operation that has waited for somebody, and by a GPU.
+// Two cache lines. The second is written only by a GPU, and by an operation that has waited for another rank.
 struct alignas(64) FlightRecord {
-  // Of the operation, from 1; 0 = nothing is here, or it is being written. Writer: 0 (relaxed) before the words below are
-  // written over, with a release fence behind it; the number (release) behind them. Readers: acquire, and a second look
-  // (relaxed) behind an acquire fence.
+  // The operation's number, from 1; 0 = the record is empty or being written. Writer: 0 (relaxed), a release fence, the words below, the
+  // number (release). Readers: load it (acquire), the words, an acquire fence, and load it again (relaxed) to compare.
   uint64_t number;
-  // From bit 0: operation 8 bits, element type 8, reduction 8, algorithm 8, outcome (Stop) 8, flags 8 (kHasArrivals), 16: index of the
-  // operation in its captured graph, from 1, 0 = called eagerly. Algorithm, outcome and flags are written at the end.
+  // Bits 0..7 operation, 8..15 element type, 16..23 reduction, 24..31 algorithm, 32..39 outcome (Stop), 40..47 flags (kHasArrivals),
+  // 48..63 index of the operation in its captured graph, from 1, 0 = an eager call. Algorithm, outcome and flags are written at the end.
   uint64_t call;
-  // From bit 0: root or peer 32 bits (kNobody), stream 32 (0 = none).
+  // Bits 0..31 root or peer (kNoRank = none), 32..63 stream (0 = none).
   uint64_t place;
   uint64_t bytes;
   uint64_t collective;  // number of the collective, the same on every rank; 0 = not all ranks take part
   uint64_t enqueued;    // times are ns of the monotonic clock
-  // When the operation ended, or gave up; 0 = it has not. Writer: release, behind what is written at the end. Readers: acquire.
+  // When the operation ended or gave up; 0 = it is running. Writer: release, after the words written at the end. Readers: acquire.
   uint64_t done;
-  // From bit 0: captured graph 32 bits, its replay 32; 0 = called eagerly.
+  // Bits 0..31 captured graph, 32..63 number of its replay; 0 = an eager call.
   uint64_t replay;
 
-  // Written at the end, and good where kHasArrivals is set in the call of a record that is done.
-  uint64_t firstArrival, lastArrival;  // of the ranks that this one had to wait for
-  uint64_t lastRank;                   // whose arrival lastArrival is
-  uint64_t deviceBegin, deviceEnd;     // when a GPU began and ended it; a CPU leaves them 0
+  // Written at the end. Valid if the record is done and its call has kHasArrivals.
+  uint64_t firstArrival, lastArrival;  // when the first and the last of the ranks arrived that this one had to wait for
+  uint64_t lastRank;                   // the rank of lastArrival
+  uint64_t deviceBegin, deviceEnd;     // when a GPU began and ended the operation; 0 on a CPU
   uint64_t reserved[3];
 };
 static_assert(sizeof(FlightRecord) == 128, "two cache lines");
 
-constexpr uint32_t kNobody = ~uint32_t{0};            // in place of a root or peer
+constexpr uint32_t kNoRank = ~uint32_t{0};            // no root and no peer
 constexpr uint64_t kHasArrivals = uint64_t{1} << 40;  // of FlightRecord::call
 
-// What a record says of a call beside its operation: type and reduction, 8 bits each, 0xff = it has none; root or peer, kNobody; index in
-// the captured graph, 16 bits.
+// What a record stores about a call besides its operation. dtype, reduction: 8 bits, 0xff = none. root: root or peer, kNoRank = none.
+// captured: index in the captured graph, 16 bits, 0 = an eager call.
 struct CallDetails {
   uint32_t dtype, reduction, root, captured;
 };
-constexpr CallDetails kNoCallDetails = {0xff, 0xff, kNobody, 0};
+constexpr CallDetails kNoCallDetails = {0xff, 0xff, kNoRank, 0};
 constexpr int kRecordCapturedShift = 48;  // of FlightRecord::call
 
-// What is known at the begin.
+// The fields that are known when an operation begins.
 struct BegunRecord {
   uint64_t number, call, place, bytes, collective, enqueued, replay;
 };
 
-// What an operation has waited for: written in its waits, read at its end, by its rank alone.
+// When ranks arrived that an operation had to wait for. Reader and writer: its rank.
 struct Arrivals {
-  int64_t first, last;  // monotonic, ns; 0 = nobody was waited for
+  int64_t first, last;  // monotonic clock, ns; 0 = it waited for no rank
   int lastRank;
 };
 
 template <class Mem>
 void beginRecord(Mem& mem, FlightRecord* at, const BegunRecord& r) {
   if (!mutated(Mutant::kRecordNotInvalidated)) mem.storeWord(&at->number, 0);
-  // Whoever reads one of the words below, or of those that endRecord writes, sees in its second look that the number has changed.
+  // A reader that sees one of the words below, or one that endRecord writes, also sees, when it compares, that the number has changed.
   if (!mutated(Mutant::kRecordWithoutFence)) mem.fenceRelease();
   mem.storeWord(&at->call, r.call);
   mem.storeWord(&at->place, r.place);
@@ -79,7 +78,7 @@ void beginRecord(Mem& mem, FlightRecord* at, const BegunRecord& r) {
   }
 }
 
-// call: as at the begin, with algorithm and outcome. waited: nobody, where its times are 0.
+// call: as in beginRecord, with algorithm and outcome. waited: its times are 0 if the operation waited for no rank.
 template <class Mem>
 void endRecord(Mem& mem, FlightRecord* at, uint64_t call, const Arrivals& waited, uint64_t done) {
   if (waited.last != 0) {
@@ -96,8 +95,8 @@ void endRecord(Mem& mem, FlightRecord* at, uint64_t call, const Arrivals& waited
   }
 }
 
-// False where nothing is there or the record is being written over. Of an operation that has not ended, what is written at
-// the end is to be ignored; so are arrivals without kHasArrivals. The daemon's reader (server/flight) is this one in Go.
+// False if the record is empty or was overwritten meanwhile. The caller ignores the words written at the end unless done is set, and the
+// arrivals unless kHasArrivals is set. The daemon has the same reader in Go (server/flight).
 template <class Mem>
 bool readRecord(Mem& mem, const FlightRecord* at, FlightRecord* out) {
   out->number = mem.loadWordAcquire(&at->number);

@@ -1,6 +1,5 @@
-// The one order in which contributions are added: a left fold in rank order within each group of reduceGroup
-// consecutive ranks, then a left fold over the groups' sums, rounded to the element type once. Every algorithm that
-// promises the same bits calls this.
+// The order in which contributions are added: a left fold in rank order within each group of reduceGroup consecutive ranks, then a left
+// fold over the groups' sums, then one rounding to the element type. Every algorithm that promises reproducible bits calls this.
 #ifndef RAILHEAD_KERNELS_FOLD_H_
 #define RAILHEAD_KERNELS_FOLD_H_
 
@@ -8,7 +7,7 @@
 
 namespace railhead {
 
-// Adds the first count tiles to sum, in order; the first of them replaces it where begin is set.
+// Adds the first count tiles to *sum, in order. If begin is set, the first of them replaces *sum.
 template <class Elements, int kBatch, bool kFull>
 RH_FN void addTiles(const Elements& e, const typename Elements::Raw (&raw)[kBatch], int count, bool begin,
                     typename Elements::Sum* sum) {
@@ -23,9 +22,9 @@ RH_FN void addTiles(const Elements& e, const typename Elements::Raw (&raw)[kBatc
   }
 }
 
-// Elements says how tiles of a type are widened, added (or multiplied, compared: whatever the reduction is) and rounded.
-// Gather(first, count, raw) puts the tiles of ranks first .. first + count - 1 into raw (at most kBatch are asked for)
-// and returns false when the group is broken. out is valid where foldRanks returns true.
+// Elements widens, folds (adds, multiplies, compares: the reduction) and rounds tiles of a type. gather(first, count, raw) writes the
+// tiles of ranks first .. first + count - 1 to raw, with count <= kBatch, and returns false if the group is broken. *out is valid if
+// foldRanks returns true.
 template <int kBatch, class Elements, class Gather>
 RH_FN bool foldRanks(const Elements& e, int worldSize, int reduceGroup, Gather gather, typename Elements::Raw* out) {
   using Sum = typename Elements::Sum;

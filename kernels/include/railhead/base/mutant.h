@@ -1,5 +1,5 @@
-// Mutants: the protocols with one mistake put in, to prove that the model target would find it. Every other target is
-// built without them: mutated() is then a constant false and leaves no trace in the code.
+// Mutants: the protocols with one deliberate mistake each. They prove that the model target detects such a mistake. In every other target
+// mutated() is a constant false, and no code of a mutant remains.
 #ifndef RAILHEAD_KERNELS_MUTANT_H_
 #define RAILHEAD_KERNELS_MUTANT_H_
 
@@ -7,8 +7,8 @@
 
 namespace railhead {
 
-// One line a mistake. The numbers are what `-DRH_MUTANT=k` and the model's `--mutant k` take; names and the scenario
-// that must catch each are in model/mutants.h.
+// One mistake each. `-DRH_MUTANT=k` and the model's `--mutant k` take these numbers. model/mutants.h lists the names, and the scenario
+// that must detect each.
 enum class Mutant : int {
   kNone = 0,
   // packets.h

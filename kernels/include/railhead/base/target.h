@@ -1,12 +1,12 @@
-// Target selection, the only macros of the kernels, and what every target shares.
+// Target selection, the kernels' only macros, and what all targets share.
 #ifndef RAILHEAD_KERNELS_TARGET_H_
 #define RAILHEAD_KERNELS_TARGET_H_
 
 #include <stddef.h>
 #include <stdint.h>
 
-// RH_FN marks a function that runs inside a kernel. RH_UNROLL and RH_ROLLED stand before a loop: on a GPU the first keeps
-// a small array in registers, the second keeps the code small (at 1 KB, fetching instructions is part of the latency).
+// RH_FN marks a function that runs in a kernel. RH_UNROLL and RH_ROLLED stand before a loop. On a GPU, RH_UNROLL keeps a small array in
+// registers, and RH_ROLLED keeps the code small (at 1 KiB, fetching instructions is part of the latency).
 #if defined(__CUDACC__)
 #define RH_FN __device__ __forceinline__
 #define RH_UNROLL _Pragma("unroll")
@@ -19,18 +19,18 @@
 
 namespace railhead {
 
-// Ranks of a team. The kernels know the ranks of one node only and count them from 0: local ranks, as plain ints. Where a team is
-// the whole world, as it is today, they are world ranks too; who fills a team in converts them.
+// The most ranks of a team. Kernels know the ranks of one node only: local ranks, counted from 0, as plain ints. Today a team is the
+// whole world, so they equal the world ranks; the code that fills in a team converts them.
 constexpr int kMaxWorldSize = 64;
 
-// Pull: the offset of a buffer that is not in its rank's heap.
+// Pull: the offset of a buffer that is in no window.
 constexpr uint64_t kNoOffset = ~uint64_t{0};
 
-// Why a kernel gave up. The numbers are the ABI between kernels and client. kBadOffer: a rank offered memory that it does not have
-// (pull).
+// Why a kernel gave up. The numbers are the ABI between kernels and client. kBadOffer (pull): a rank offered memory that is not in its
+// windows.
 enum class Stop : uint32_t { kNone = 0, kAborted = 1, kTimeout = 2, kMismatch = 3, kBadOffer = 4 };
 
-// The number of the lowest bit that is set. One is.
+// Index of the lowest set bit. bits is not 0.
 RH_FN int lowestBit(uint64_t bits) {
 #if defined(__CUDACC__)
   return __ffsll(static_cast<long long>(bits)) - 1;

@@ -1,4 +1,4 @@
-// All-to-all: every rank gives every rank a part of its elements.
+// All-to-all: every rank sends a part of its elements to every rank.
 #ifndef RAILHEAD_KERNELS_ALL_TO_ALL_H_
 #define RAILHEAD_KERNELS_ALL_TO_ALL_H_
 
@@ -6,8 +6,8 @@
 
 namespace railhead {
 
-// send and recv have count elements for each rank, in rank order. In place (send == recv) is safe: what is overwritten by a
-// chunk has been given away in the same chunk. Elements are only copied. Returns false when the group broke.
+// send and recv have count elements for each rank, in rank order. In place (send == recv) is safe: a chunk overwrites only what it has
+// sent. Elements are only copied. Returns false when the group broke.
 template <class Elements, class Exchange>
 bool allToAll(Exchange& exchange, const Elements& e, const char* send, char* recv, size_t count) {
   const int worldSize = exchange.worldSize(), self = exchange.rank();
@@ -38,8 +38,8 @@ bool allToAll(Exchange& exchange, const Elements& e, const char* send, char* rec
   return true;
 }
 
-// The same with nothing copied twice, where every rank's send lies in memory that all see and is not recv: sendOffer says where.
-// *zeroCopy is false on every rank, and nothing was done, where one's is not so.
+// Zero-copy: every rank's send buffer lies in memory that all ranks map, at sendOffer, and is not recv. If that is not so on one rank,
+// *zeroCopy is false on every rank and nothing was done.
 template <class Elements, class Exchange>
 bool allToAllPull(Exchange& exchange, const Elements& e, uint64_t sendOffer, char* recv, size_t count, bool* zeroCopy) {
   const uint64_t tiles = (count + Elements::kElements - 1) / Elements::kElements;
@@ -48,7 +48,7 @@ bool allToAllPull(Exchange& exchange, const Elements& e, uint64_t sendOffer, cha
   exchange.offer(sendOffer, kNoOffset);
   if (!exchange.meet(0)) return false;
   if (!exchange.readOffers(static_cast<uint64_t>(exchange.worldSize()) * count * Elements::kBytes, false, zeroCopy)) return false;
-  if (!*zeroCopy) return exchange.stepBack();
+  if (!*zeroCopy) return exchange.fallBack();
   for (int k = 0; k < exchange.worldSize(); k++) {
     const int r = (exchange.rank() + k) % exchange.worldSize();
     char* out = recv + static_cast<size_t>(r) * part;

@@ -1,4 +1,4 @@
-// All-gather: every rank gives its elements to everybody.
+// All-gather: every rank receives the elements of every rank.
 #ifndef RAILHEAD_KERNELS_ALLGATHER_H_
 #define RAILHEAD_KERNELS_ALLGATHER_H_
 
@@ -6,8 +6,8 @@
 
 namespace railhead {
 
-// recv has count elements of each rank, in rank order. In place: send is where this rank's elements go in recv. Elements are
-// only copied, so any type will do. Returns false when the group broke.
+// recv has count elements of each rank, in rank order. In place: send is this rank's part of recv. Elements are only copied, so any type
+// will do. Returns false when the group broke.
 template <class Elements, class Exchange>
 bool allGather(Exchange& exchange, const Elements& e, const char* send, char* recv, size_t count) {
   const size_t perChunk = static_cast<size_t>(exchange.chunkTiles()) * Elements::kElements;
@@ -32,8 +32,8 @@ bool allGather(Exchange& exchange, const Elements& e, const char* send, char* re
   return true;
 }
 
-// The same with nothing copied twice, where every rank's send lies in memory that all see: sendOffer says where. *zeroCopy is
-// false on every rank, and nothing was done, where one does not.
+// Zero-copy: every rank's send buffer lies in memory that all ranks map, at sendOffer. If that is not so on one rank, *zeroCopy is false
+// on every rank and nothing was done.
 template <class Elements, class Exchange>
 bool allGatherPull(Exchange& exchange, const Elements& e, uint64_t sendOffer, const char* send, char* recv, size_t count, bool* zeroCopy) {
   const uint64_t tiles = (count + Elements::kElements - 1) / Elements::kElements;
@@ -42,9 +42,9 @@ bool allGatherPull(Exchange& exchange, const Elements& e, uint64_t sendOffer, co
   exchange.offer(sendOffer, kNoOffset);
   if (!exchange.meet(0)) return false;
   if (!exchange.readOffers(count * Elements::kBytes, false, zeroCopy)) return false;
-  if (!*zeroCopy) return exchange.stepBack();
+  if (!*zeroCopy) return exchange.fallBack();
   for (int k = 0; k < exchange.worldSize(); k++) {
-    // Beginning with this rank, so that not all read from the same one at once.
+    // Starts with this rank, so that the ranks do not all read from the same one at once.
     const int r = (exchange.rank() + k) % exchange.worldSize();
     char* out = recv + static_cast<size_t>(r) * part;
     if (r == exchange.rank() && out == send) continue;

@@ -1,5 +1,5 @@
-// Ring all-gather: in each step every rank sends a block to the next rank and gets one from the one before; what it got it sends
-// on in the next step.
+// Ring all-gather: in each step every rank sends a block to its successor and receives one from its predecessor, which it sends in the
+// next step.
 #ifndef RAILHEAD_KERNELS_ALLGATHER_RING_H_
 #define RAILHEAD_KERNELS_ALLGATHER_RING_H_
 

@@ -1,5 +1,5 @@
-// All-gather over binary trees ("tree"): each rank's part goes down a tree that begins at that rank, one part after the other. A
-// rank goes on with the next part as soon as it has passed one on, so several are on their way.
+// All-gather over binary trees ("tree"): each rank's part goes down a tree rooted at that rank, one part after the other. A rank
+// continues with the next part as soon as it has forwarded one, so several parts are in flight.
 #ifndef RAILHEAD_KERNELS_ALLGATHER_TREE_H_
 #define RAILHEAD_KERNELS_ALLGATHER_TREE_H_
 
@@ -7,7 +7,7 @@
 
 namespace railhead {
 
-// As allGather; bytes of a part. Returns false when the group broke.
+// As allGather. bytes: of a part. Returns false when the group broke.
 template <class Mem>
 bool allGatherTree(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, const RingPlan& plan, const char* send, char* recv, uint64_t bytes) {
   char* own = recv + static_cast<uint64_t>(team.rank) * bytes;

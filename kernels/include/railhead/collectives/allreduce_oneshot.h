@@ -1,4 +1,4 @@
-// One-shot all-reduce: every rank gives its contribution to everybody once and reduces everybody's by itself.
+// One-shot all-reduce: every rank sends its contribution to all ranks, and every rank reduces all contributions itself.
 #ifndef RAILHEAD_KERNELS_ALLREDUCE_ONESHOT_H_
 #define RAILHEAD_KERNELS_ALLREDUCE_ONESHOT_H_
 
@@ -8,11 +8,11 @@
 
 namespace railhead {
 
-// Reduces count elements at any address. send and recv may be the same memory: a thread stores a tile of recv after it
-// has read the same tile of send for the last time.
+// Reduces count elements at any address. send and recv may be the same memory: a thread stores a tile of recv after its last read of the
+// same tile of send.
 //
-// Exchange is how one thread exchanges with the other ranks (packet_exchange.h on a GPU, flag_exchange.h on a CPU, either in the model).
-// Returns false when the group broke; recv is then partly written.
+// Exchange is one thread's communication with the other ranks (packet_exchange.h on a GPU, flag_exchange.h on a CPU, either in the
+// model). Returns false when the group broke; recv is then partly written.
 template <class Elements, class Exchange>
 RH_FN bool allReduceOneshot(Exchange& exchange, const Elements& e, const char* send, char* recv, size_t count) {
   using Raw = typename Elements::Raw;
@@ -24,11 +24,11 @@ RH_FN bool allReduceOneshot(Exchange& exchange, const Elements& e, const char* s
     const size_t n = count - base < perChunk ? count - base : perChunk;
     const uint32_t tiles = static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements);
     const uint32_t first = exchange.first(), step = exchange.step();
-    // What is exchanged: of several chunks the last one is padded where the exchange needs it (see PacketExchange).
+    // Tiles to exchange. The last of several chunks is padded if the exchange needs it (PacketExchange::kPadsChunks).
     const bool padded = Exchange::kPadsChunks && count > perChunk && !mutated(Mutant::kShortLastChunk);
     const uint32_t exchanged = padded ? exchange.chunkTiles() : tiles;
 
-    // The first tile is loaded before the epoch is looked at, so that the two loads are in flight together.
+    // The first tile is loaded before the epoch, so that the two loads are in flight together.
     Raw mine = {};
     if (first < tiles) mine = e.load(in, first, n);
     exchange.beginEpoch();

@@ -1,5 +1,5 @@
-// Pull all-reduce: zero-copy between windows. Each rank owns a slice, loads it from every rank's send window, reduces it,
-// and stores it to every rank's recv window.
+// Pull all-reduce: zero-copy between windows. Each rank owns a slice. It loads the slice from every rank's send window, reduces it, and
+// stores the result to every rank's recv window.
 #ifndef RAILHEAD_KERNELS_ALLREDUCE_PULL_H_
 #define RAILHEAD_KERNELS_ALLREDUCE_PULL_H_
 
@@ -9,10 +9,10 @@
 
 namespace railhead {
 
-// send and recv are offsets in this rank's heap, or kNoOffset; they may be the same. The first exchange is a barrier (every
-// rank's send is complete) that also tells everybody everybody's offsets. Where a rank has none, *zeroCopy is false on every
-// rank and nothing was done: all have seen the same offers. (A rank that offers what it does not have ends the operation.) Otherwise a slice is touched by its owner only until the second
-// exchange, after which every rank's recv is complete.
+// send and recv are offsets in this rank's heap, or kNoOffset; they may be the same. The first exchange is a barrier, after which every
+// rank's send is complete, and it publishes the offsets. All ranks see the same offers. If one rank has no offset, *zeroCopy is false on
+// every rank and nothing was done; an offer that is not in the rank's windows ends the operation. Otherwise only its owner accesses a
+// slice until the second exchange, after which every rank's recv is complete.
 template <class Elements, class Exchange>
 RH_FN bool allReducePull(Exchange& exchange, const Elements& e, uint64_t send, uint64_t recv, size_t count, bool* zeroCopy) {
   using Raw = typename Elements::Raw;
@@ -26,7 +26,7 @@ RH_FN bool allReducePull(Exchange& exchange, const Elements& e, uint64_t send, u
   exchange.offer(send, recv);
   if (!mutated(Mutant::kPullWithoutFirstBarrier) && !exchange.meet(0)) return false;
   if (!exchange.readOffers(count * Elements::kBytes, true, zeroCopy)) return false;
-  if (!*zeroCopy) return exchange.stepBack();
+  if (!*zeroCopy) return exchange.fallBack();
   RH_ROLLED
   for (uint64_t i = begin + exchange.first(); i < end; i += exchange.step()) {
     Raw sum;

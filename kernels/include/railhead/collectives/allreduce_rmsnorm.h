@@ -9,8 +9,8 @@ namespace railhead {
 
 // x, residual, out: rows x hidden elements, row-major; weight: hidden elements. For every row:
 //   residual = round(sum over ranks of x + residual);  out = round(residual / sqrt(mean(residual^2) + eps) * weight)
-// in f32. hidden is a multiple of Elements::kElements and rows * hidden fits in one chunk; the caller checks.
-// A row belongs to a block, or a cluster of blocks: exchange.row() and exchange.rows() deal them out.
+// in f32. hidden is a multiple of Elements::kElements and rows * hidden fits in one chunk; the caller checks. A row is assigned to a
+// block, or to a cluster of blocks, by exchange.row() and exchange.rows().
 template <class Elements, class Exchange>
 RH_FN bool allReduceRMSNorm(Exchange& exchange, const Elements& e, const char* x, char* residual, const char* weight, char* out,
                             uint32_t rows, uint32_t hidden, float eps) {
@@ -53,7 +53,7 @@ RH_FN bool allReduceRMSNorm(Exchange& exchange, const Elements& e, const char* x
       e.store(residual, tile, total, kept);
       squares += e.sumOfSquares(e.widen(kept));
     }
-    // Every thread of the row comes here, also after a failed wait: the sum is a barrier.
+    // All threads of the row get here, also after a failed wait, since rowSum() is a barrier.
     const float scale = exchange.rsqrt(exchange.rowSum(squares) / static_cast<float>(hidden) + eps);
     RH_ROLLED
     for (uint32_t i = first; i < perRow && good; i += step) {

@@ -1,15 +1,15 @@
-// All-reduce over a tree: partial sums go up to the root in chunks, results come down again.
+// All-reduce over a tree: partial sums go up to the root in chunks, results come down.
 //
-// Two trees are served: the chain ("ring": from rank 0 to the last, and back), whose partial sums are those of the fold in
-// fold.h, so that the result has the same bits; and the double binary tree ("tree"), whose chunks go over one and the other
-// tree in turn. That one adds in the order of the tree: own, left child, right child; the same on all ranks and runs.
+// There are two kinds of tree. The chain ("ring": from rank 0 to the last one, and back) has the partial sums of the fold in fold.h, so
+// the result has the same bits. The double binary tree ("tree") sends its chunks over its two trees in turn, and adds in tree order (own,
+// left child, right child), which is the same on all ranks and in all runs.
 //
-// Chunks are numbered, and step s of a rank is chunk s on its way up and chunk s - 2 * depth, of the same tree, on its way down:
-// that is when it would come if every step took as long. So a rank is ahead of the root, and the pipes are full. Up and down
-// have pipes of their own, since a pair of ranks may be child and parent in one tree and parent and child in the other.
+// Chunks are numbered. In step s, a rank sends chunk s up and receives chunk s - 2 * depth, of the same tree, from above. It arrives then
+// if every step takes equally long. So a rank runs ahead of the root, and the pipes are full. Up and down use different pipes, since two
+// ranks may be child and parent in one tree and parent and child in the other.
 //
-// No deadlock: number each action by its step. A chunk on its way up waits for the same step of ranks below, on its way down for
-// an earlier step of its parent, a credit for an earlier step of the reader; nothing waits in a circle.
+// No deadlock: number each action by its step. A chunk on its way up waits for the same step of the ranks below, a chunk on its way down
+// for an earlier step of the parent, a credit for an earlier step of the reader. So waits form no cycle.
 #ifndef RAILHEAD_KERNELS_ALLREDUCE_TREE_H_
 #define RAILHEAD_KERNELS_ALLREDUCE_TREE_H_
 
@@ -54,7 +54,7 @@ class TreeReduction {
 
   struct Chunk {
     const TreePlace& place;
-    size_t at, n;     // bytes from the buffers' begin, elements
+    size_t at, n;     // byte offset in the buffers, elements
     uint32_t tiles;
   };
   Chunk chunk(size_t number) const {
@@ -107,7 +107,7 @@ class TreeReduction {
     if (in != nullptr) results_.release(c.place.parent);
     return true;
   }
-  // A tile of the result: as it came, or on the root from where it was stored.
+  // A tile of the result: from the parent's slot, or on the root from recv.
   Raw result(const Chunk& c, const char* in, uint32_t i) {
     if (in == nullptr) return e_.loadRaw(recv_ + c.at, i, c.n);
     return mem_.template loadSlotTile<Raw>(in + kSlotHeaderBytes + i * kTileBytes);

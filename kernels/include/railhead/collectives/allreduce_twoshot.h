@@ -1,5 +1,5 @@
-// Two-shot all-reduce: each rank owns a slice, gets everybody's contribution to it, reduces it, and gives the result to
-// all. No barrier: the second exchange needs what the first brought, and nothing else.
+// Two-shot all-reduce: each rank owns a slice, receives all contributions to it, reduces it, and sends the result to all ranks. There is
+// no barrier besides the two exchanges: the second one needs only the data of the first.
 #ifndef RAILHEAD_KERNELS_ALLREDUCE_TWOSHOT_H_
 #define RAILHEAD_KERNELS_ALLREDUCE_TWOSHOT_H_
 
@@ -9,9 +9,9 @@
 
 namespace railhead {
 
-// Rank r owns the tiles r * slice .. (r + 1) * slice - 1 of a chunk; the last slices may be short or empty. A thread
-// handles the same tile numbers within every slice, so send and recv may be the same memory: it has given a tile away
-// before it stores the result there. The rest is as for allReduceOneshot.
+// Rank r owns the tiles r * slice .. (r + 1) * slice - 1 of a chunk; the last slices may be short or empty. send and recv may be the same
+// memory: a thread handles the same tile numbers in every slice, and has sent a tile before it stores the result there. The rest is as
+// for allReduceOneshot.
 template <class Elements, class Exchange>
 RH_FN bool allReduceTwoshot(Exchange& exchange, const Elements& e, const char* send, char* recv, size_t count) {
   using Raw = typename Elements::Raw;
@@ -24,7 +24,7 @@ RH_FN bool allReduceTwoshot(Exchange& exchange, const Elements& e, const char* s
     char* out = recv + base * Elements::kBytes;
     const size_t n = count - base < perChunk ? count - base : perChunk;
     const uint32_t tiles = static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements);
-    // What is exchanged: of several chunks the last one is padded where the exchange needs it (see PacketExchange).
+    // Tiles to exchange. The last of several chunks is padded if the exchange needs it (PacketExchange::kPadsChunks).
     const bool padded = Exchange::kPadsChunks && count > perChunk && !mutated(Mutant::kShortLastChunk);
     const uint32_t exchanged = padded ? exchange.sliceTiles() * static_cast<uint32_t>(worldSize) : tiles;
     const uint32_t slice = (exchanged + static_cast<uint32_t>(worldSize) - 1) / static_cast<uint32_t>(worldSize);
@@ -36,7 +36,7 @@ RH_FN bool allReduceTwoshot(Exchange& exchange, const Elements& e, const char* s
     for (uint32_t j = first; j < slice; j += step) {
       RH_ROLLED
       for (int k = Exchange::kKeepsOwn ? 1 : 0; k < worldSize; k++) {
-        // Beginning behind this rank, so that not all send to the same one at once.
+        // Starts next to this rank, so that the ranks do not all send to the same one at once.
         const int owner = self + k < worldSize ? self + k : self + k - worldSize;
         const uint32_t i = static_cast<uint32_t>(owner) * slice + j;
         if (i < exchanged) exchange.pushSlice(k, owner, j, slice, i < tiles ? e.load(in, i, n) : Raw{});
@@ -61,7 +61,7 @@ RH_FN bool allReduceTwoshot(Exchange& exchange, const Elements& e, const char* s
     for (uint32_t j = first; j < slice; j += step) {
       RH_ROLLED
       for (int r = 0; r < worldSize; r += Exchange::kBatch) {
-        // Of the owners in this batch, those whose slice has a tile j are the first few.
+        // Of the owners in this batch, only the first few have a tile j in their slice.
         int owners = worldSize - r < Exchange::kBatch ? worldSize - r : Exchange::kBatch;
         while (owners > 0 && static_cast<uint32_t>(r + owners - 1) * slice + j >= exchanged) owners--;
         Raw raw[Exchange::kBatch];

@@ -1,4 +1,5 @@
-// Broadcast: the root writes chunks once, everybody reads them. The root runs ahead of its readers by kPipeSlots chunks.
+// Broadcast: the root writes chunks once, and all other ranks read them. The root is at most kPipeSlots chunks ahead of its slowest
+// reader.
 #ifndef RAILHEAD_KERNELS_BROADCAST_H_
 #define RAILHEAD_KERNELS_BROADCAST_H_
 
@@ -6,8 +7,8 @@
 
 namespace railhead {
 
-// bytes of the root's buffer go to everybody's. On the root the buffer is read, elsewhere written. Returns false when the
-// group broke. A broadcast of nothing is one chunk of nothing: it carries the signature.
+// Copies the root's buffer of `bytes` bytes to the buffers of all other ranks. A broadcast of 0 bytes is an empty chunk, which carries
+// the signature. Returns false when the group broke.
 template <class Mem>
 bool broadcast(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, int root, char* buffer, uint64_t bytes) {
   Pipes<Mem> pipes(mem, team, flags);

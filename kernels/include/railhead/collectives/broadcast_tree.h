@@ -1,5 +1,5 @@
-// Broadcast over pipes from rank to rank: along a chain that begins at the root ("ring"), or down a binary tree ("tree"). The
-// root reads its buffer once or twice, whatever the number of ranks. Both follow the order of a ring plan.
+// Broadcast over pipes between two ranks: along a chain from the root on ("ring"), or down a binary tree ("tree"). The root sends its
+// buffer once, whatever the number of ranks. Both follow the order of a ring plan.
 #ifndef RAILHEAD_KERNELS_BROADCAST_TREE_H_
 #define RAILHEAD_KERNELS_BROADCAST_TREE_H_
 
@@ -8,7 +8,7 @@
 
 namespace railhead {
 
-// As broadcast.h. Places of the plan count from the root's. Returns false when the group broke.
+// As broadcast(). Positions of the plan count from the root. Returns false when the group broke.
 template <class Mem>
 bool broadcastTree(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, Tree tree, const RingPlan& plan, int root, char* buffer, uint64_t bytes) {
   Pipes<Mem> pipes(mem, team, flags);

@@ -1,4 +1,4 @@
-// Partial sums on their way along a chain or up a tree: what a rank makes of those that it gets and of its own contribution.
+// Partial sums along a chain or up a tree: a rank adds its contribution to those that it receives.
 #ifndef RAILHEAD_KERNELS_PARTIAL_SUMS_H_
 #define RAILHEAD_KERNELS_PARTIAL_SUMS_H_
 
@@ -7,8 +7,8 @@
 
 namespace railhead {
 
-// They travel in the type's accumulators, unrounded. Along a chain they are those of the fold in fold.h; where there are reduce
-// groups the sum of whole groups travels beside that of the group which is being added.
+// They are sent in the type's accumulators, unrounded. Along a chain they are those of the fold in fold.h. With reduce groups, a chain
+// sends two sums: of the complete groups, and of the current group.
 template <class Elements, class Mem>
 class PartialSums {
  public:
@@ -24,8 +24,8 @@ class PartialSums {
   // Elements of a chunk.
   size_t perChunk(uint32_t chunkBytes) const { return static_cast<size_t>(chunkBytes / tileBytes()) * Elements::kElements; }
 
-  // Tile i: adds the children's partial sums, which are in the slots in, and this rank's contribution. They go to the slot out;
-  // the sum is returned, which on the root is the reduction.
+  // Adds the children's partial sums of tile i, which are in the slots `in`, and this rank's contribution. Stores the sum in the slot
+  // `out` if there is one, and returns it. On the root it is the reduction.
   Sum add(const TreePlace& place, const char* const (&in)[2], uint32_t i, const Raw& contribution, char* out) {
     Sum total = e_.widen(contribution), group = total;
     if (!chain_) {
@@ -49,7 +49,7 @@ class PartialSums {
     e_.add(&first, second);
     return first;
   }
-  // total: of the groups that are complete, this rank's included when it is the last of its group.
+  // total: of the complete groups. They include this rank's own if it is the last rank of its group.
   void addGrouped(const char* in, uint32_t i, Sum* total, Sum* group) {
     const int within = team_.rank % team_.reduceGroup, number = team_.rank / team_.reduceGroup;
     const bool ends = within == team_.reduceGroup - 1 || team_.rank == team_.worldSize - 1;

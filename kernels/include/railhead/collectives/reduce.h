@@ -1,4 +1,4 @@
-// Reduce: everybody's elements go to the root in chunks, which folds them.
+// Reduce: all ranks send their elements to the root in chunks, and the root folds them.
 #ifndef RAILHEAD_KERNELS_REDUCE_H_
 #define RAILHEAD_KERNELS_REDUCE_H_
 
@@ -7,7 +7,7 @@
 
 namespace railhead {
 
-// recv is written on the root only, which may be send. Reduced in the order of fold.h. Returns false when the group broke.
+// recv is written on the root only, and may be send there. Reduced in the order of fold.h. Returns false when the group broke.
 template <class Elements, class Mem>
 bool reduce(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, const Elements& e, int root, const char* send, char* recv,
             size_t count) {

@@ -1,4 +1,4 @@
-// Reduce-scatter: every rank gets the reduction of one part of everybody's elements.
+// Reduce-scatter: every rank receives the reduction of its part of all ranks' elements.
 #ifndef RAILHEAD_KERNELS_REDUCE_SCATTER_H_
 #define RAILHEAD_KERNELS_REDUCE_SCATTER_H_
 
@@ -7,13 +7,13 @@
 
 namespace railhead {
 
-// send has count elements for each rank, in rank order; recv gets this rank's, reduced in the order of fold.h. In place: recv
-// is where this rank's elements are in send. Returns false when the group broke.
+// send has count elements for each rank, in rank order; recv receives this rank's, reduced in the order of fold.h. In place: recv is this
+// rank's part of send. Returns false when the group broke.
 template <class Elements, class Exchange>
 bool reduceScatter(Exchange& exchange, const Elements& e, const char* send, char* recv, size_t count) {
   using Raw = typename Elements::Raw;
   const int worldSize = exchange.worldSize(), self = exchange.rank();
-  // A chunk is a slice for each rank.
+  // A chunk has a slice for each rank.
   const size_t perChunk = static_cast<size_t>(exchange.sliceTiles()) * Elements::kElements;
   const size_t part = count * Elements::kBytes;
   for (size_t base = 0; base == 0 || base < count; base += perChunk) {
@@ -42,8 +42,8 @@ bool reduceScatter(Exchange& exchange, const Elements& e, const char* send, char
   return true;
 }
 
-// The same with nothing copied, where every rank's send lies in memory that all see: sendOffer says where. *zeroCopy is false
-// on every rank, and nothing was done, where one does not. In place is safe: nobody else reads what this rank writes.
+// Zero-copy: every rank's send buffer lies in memory that all ranks map, at sendOffer. If that is not so on one rank, *zeroCopy is false
+// on every rank and nothing was done. In place is safe: no other rank reads what this rank writes.
 template <class Elements, class Exchange>
 bool reduceScatterPull(Exchange& exchange, const Elements& e, uint64_t sendOffer, char* recv, size_t count, bool* zeroCopy) {
   using Raw = typename Elements::Raw;
@@ -53,7 +53,7 @@ bool reduceScatterPull(Exchange& exchange, const Elements& e, uint64_t sendOffer
   exchange.offer(sendOffer, kNoOffset);
   if (!exchange.meet(0)) return false;
   if (!exchange.readOffers(static_cast<uint64_t>(exchange.worldSize()) * count * Elements::kBytes, false, zeroCopy)) return false;
-  if (!*zeroCopy) return exchange.stepBack();
+  if (!*zeroCopy) return exchange.fallBack();
   for (uint64_t i = exchange.first(); i < tiles; i += exchange.step()) {
     Raw sum;
     if (!foldRanks<Exchange::kBatch>(

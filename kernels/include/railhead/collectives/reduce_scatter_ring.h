@@ -1,4 +1,4 @@
-// The classic ring reduce-scatter: a partial sum of each rank's part goes around and ends with its rank.
+// The classic ring reduce-scatter: the partial sum of each rank's part passes all ranks and ends at that rank.
 #ifndef RAILHEAD_KERNELS_REDUCE_SCATTER_RING_H_
 #define RAILHEAD_KERNELS_REDUCE_SCATTER_RING_H_
 
@@ -6,7 +6,7 @@
 
 namespace railhead {
 
-// As reduceScatter, but for the order of the additions, which is that of ring_run.h. Returns false when the group broke.
+// As reduceScatter, but adds in the order of ring_run.h. Returns false when the group broke.
 template <class Elements, class Mem>
 bool reduceScatterRing(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, const Elements& e, const RingPlan& plan, const char* send, char* recv, size_t count) {
   return runRing<true>(mem, team, flags, e, plan, {RingKind::kReduceScatter, send, recv, count});

@@ -1,7 +1,7 @@
-// Reduce-scatter over a tree: partial sums of every part go up to the root, which sends each part to its owner.
+// Reduce-scatter over a tree: partial sums of every part go up to the root, which sends each result to the part's owner.
 //
-// As in allreduce_tree.h the tree is a chain ("ring"), in which partial sums pass all ranks in their order, so that the bits are
-// those of fold.h; or the double binary tree ("tree"), whose chunks go over one and the other tree in turn.
+// As in allreduce_tree.h, the tree is a chain ("ring"), which passes the ranks in rank order and gives the bits of fold.h, or the double
+// binary tree ("tree"), which sends its chunks over its two trees in turn.
 #ifndef RAILHEAD_KERNELS_REDUCE_SCATTER_TREE_H_
 #define RAILHEAD_KERNELS_REDUCE_SCATTER_TREE_H_
 
@@ -11,13 +11,13 @@
 
 namespace railhead {
 
-// As reduceScatter. Chunks are numbered through, the parts in turn; step s of a rank is chunk s on its way up, then chunk s - lag,
-// where this rank owns it, from the root. The lag is even where there are two trees, so that both chunks are of the same one.
+// As reduceScatter. Chunks are numbered, the parts in turn. In step s, a rank sends chunk s up, then receives chunk s - lag from the root
+// if it owns that chunk. The lag is even if there are two trees, so that both chunks are of the same tree.
 //
-// No deadlock: number each action by its step. A chunk on its way up waits for the same step of ranks below, a credit on the way
-// up for an earlier step of the parent. A result waits for its chunk's step on the root, which is earlier, or the same and
-// the root's own; its credit for the owner's chunk four before on that pipe, at least 4 n - lag steps ago, where n is the world
-// size and the lag at most twice the depth, less than 2 n.
+// No deadlock: number each action by its step. A chunk on its way up waits for the same step of the ranks below, its credit for an
+// earlier step of the parent. A result waits for its chunk's step on the root: an earlier step, or on the root itself the same one. The
+// credit of a result waits until the owner has read the chunk four before it on that pipe. That was at least 4 n - lag steps ago, where n
+// is the world size and lag <= 2 * depth < 2 n.
 template <class Elements, class Mem>
 class ReduceScatterTree {
  public:
@@ -53,7 +53,7 @@ class ReduceScatterTree {
   struct Chunk {
     const TreePlace& place;
     int root, owner;
-    size_t at, n;  // bytes from the begin of a part, elements
+    size_t at, n;  // byte offset in a part, elements
     uint32_t tiles;
   };
   Chunk chunk(size_t number) const {

@@ -1,23 +1,22 @@
-// What ring all-reduce, reduce-scatter and all-gather have in common: chunks that go around, on several channels at a time.
+// What ring all-reduce, reduce-scatter and all-gather have in common: chunks that go around the ring, on several channels at a time.
 //
-// One thread drives all channels of its rank. Each is a state machine that goes on when the chunk that it needs has come and it
-// has a credit for the one it makes of it; where none can go on, the rank waits for all that they lack together (flag_waits.h).
+// One thread drives all channels of its rank. Each channel is a state machine. It proceeds when its next chunk has arrived and it has a
+// credit for the chunk that it sends. If no channel can proceed, the rank waits for all of them together (flag_waits.h).
 //
-// A channel's part of the payload goes around in rounds, a slice for each place of the ring in a round, a chunk for each slice
-// and step. Of n ranks, in step t the rank at place p works on the slice of place p - 1 - t:
+// A channel processes its part of the payload in rounds. A round has a slice for each position of the ring, and each step sends one chunk
+// of a slice. With n ranks, in step t the rank at position p works on the slice of position p - 1 - t:
 //
 //   t = 0           sends its contribution
-//   0 < t < n - 1   adds its contribution to what comes, and sends it on
-//   t = n - 1       adds its contribution: its own slice is complete. It rounds and keeps it; where all want it, sends it
-//   t > n - 1       keeps the result that comes and, but in the last step, sends it on
+//   0 < t < n - 1   adds its contribution to the sum that arrives, and forwards it
+//   t = n - 1       adds its contribution, which completes its own slice. Rounds and keeps it; if all ranks want it, sends it
+//   t > n - 1       keeps the result that arrives and, except in the last step, forwards it
 //
-// Reduce-scatter are the steps to n - 1, all-gather those from n - 1 on, all-reduce is all of them. Partial sums travel in the
-// type's accumulators, unrounded. Everybody gets the owner's rounded result, so the bits are the same on all ranks, and on all
-// runs of the same plan. They need not be those of fold.h: the contributions to a slice are added in the order of the ring,
-// beginning behind its owner.
+// Reduce-scatter has the steps up to n - 1, all-gather those from n - 1 on, all-reduce all of them. Partial sums are sent in the type's
+// accumulators, unrounded. All ranks receive the owner's rounded result, so the bits are the same on all ranks, and in all runs of the
+// same plan. They may differ from those of fold.h: a slice is added in ring order, beginning with its owner's successor.
 //
-// No deadlock: number the steps of a channel through. A step waits for the chunk of the step before of another rank, and for
-// the credit of a chunk that another rank reads kPipeSlots chunks, and so at least three steps, earlier.
+// No deadlock: number the steps of a channel over all rounds. A step waits for a chunk of the previous step of another rank. Its credit
+// waits for a chunk that another rank reads kPipeSlots chunks, and so at least three steps, earlier.
 #ifndef RAILHEAD_KERNELS_RING_RUN_H_
 #define RAILHEAD_KERNELS_RING_RUN_H_
 
@@ -29,7 +28,7 @@ namespace railhead {
 
 enum class RingKind { kAllReduce, kReduceScatter, kAllGather };
 
-// count is in elements: of a buffer, or (reduce-scatter, all-gather) of one of the world size parts of the larger one.
+// count: elements of a buffer; for reduce-scatter and all-gather, of one of the world size parts of the larger buffer.
 struct RingBuffers {
   RingKind kind;
   const char* send;
@@ -37,12 +36,12 @@ struct RingBuffers {
   size_t count;
 };
 
-// Elements need sums only where kReduces.
+// Elements needs Sum only if kReduces.
 template <class Elements, class Mem, class Link, bool kReduces>
 class RingChannel {
  public:
-  // Channel number `channel` of so many; one without a part of the payload has ended at once, but for the first: an operation
-  // without elements sends chunks without elements, which carry the signature.
+  // Channel number `channel` of `channels`. A channel without a part of the payload has ended from the start, except the first one: an
+  // operation without elements sends empty chunks, which carry the signature.
   RingChannel(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, FlagWaits<Mem>& waits, const Elements& e, const RingPlan& plan,
               int channel, int channels, const RingBuffers& b)
       : e_(e), flags_(flags), b_(b), ring_(plan, channel, team.rank, team.worldSize),
@@ -55,7 +54,7 @@ class RingChannel {
 
   bool ended() const { return ended_; }
 
-  // Goes one step, if it can; *moved is then true. False: the group broke.
+  // Takes one step if it can, and then sets *moved. False: the group broke.
   bool move(bool* moved) {
     const bool in = step_ > first_, out = step_ < last_, sums = kReduces && step_ < ring_.n - 1;
     const Slice s = slice();
@@ -80,7 +79,7 @@ class RingChannel {
     size_t n;         // elements
     uint32_t tiles;
   };
-  // Of the step.
+  // The slice of the current step.
   Slice slice() const {
     const int place = (ring_.place - 1 - step_ + 2 * ring_.n) % ring_.n;
     const bool all = b_.kind == RingKind::kAllReduce;
@@ -128,14 +127,14 @@ class RingChannel {
   }
   static constexpr uint32_t widestTile() { return tileBytes(true) > tileBytes(false) ? tileBytes(true) : tileBytes(false); }
 
-  // Where a channel's part begins: whole tiles, as many in each part as can be.
+  // Where a channel's part begins. Parts have whole tiles, and as equal numbers of them as possible.
   size_t begin(int channel, int channels) const {
     if (channel >= channels) return b_.count;
     const size_t tiles = (b_.count + Elements::kElements - 1) / Elements::kElements;
     const size_t at = tiles * static_cast<size_t>(channel) / static_cast<size_t>(channels) * Elements::kElements;
     return at < b_.count ? at : b_.count;
   }
-  // The slices of a round are as large as each other, but for the last ones of the last round.
+  // The slices of a round have the same size, except the last ones of the last round.
   void beginRound() {
     step_ = first_;
     size_t share = end_ - base_;
@@ -158,7 +157,7 @@ class RingChannel {
   Link link_;
   const int first_, last_;  // steps
   const size_t perChunk_;
-  size_t base_, end_;  // of what is left of the part
+  size_t base_, end_;  // of the rest of the part
   bool ended_;
   size_t size_ = 0;    // of the round's slices
   int step_ = 0;

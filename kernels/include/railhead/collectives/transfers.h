@@ -1,5 +1,5 @@
-// Transfers: any number of sends and receives of one rank at the same time, over pipes. Each goes on whenever its pipe has a
-// credit or a chunk, so they may be given in any order without a deadlock between ranks. Gather and scatter are transfers too.
+// Transfers: any number of sends and receives of a rank at the same time, over pipes. Each proceeds whenever its pipe has a credit or a
+// chunk, so no order of the list can deadlock. Gather and scatter are transfers too.
 #ifndef RAILHEAD_KERNELS_TRANSFERS_H_
 #define RAILHEAD_KERNELS_TRANSFERS_H_
 
@@ -13,7 +13,7 @@ struct Transfer {
   bool sends;           // else receives
   char* buffer;
   uint64_t bytes;
-  Signature signature;  // must be the peer's
+  Signature signature;  // must equal the peer's
   uint64_t done;        // bytes; set to 0 by the caller
   bool ended;           // set to false by the caller
 };
@@ -21,11 +21,11 @@ struct Transfer {
 template <class Mem>
 class Transfers {
  public:
-  // Those to, and those from, one rank go in the order of the list.
+  // Transfers to one rank proceed in the order of the list, and so do transfers from one rank.
   Transfers(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, Transfer* list, int n)
       : mem_(mem), team_(team), flags_(flags), pipes_(mem, team, flags), waits_(mem, team, flags), list_(list), n_(n) {}
 
-  // Returns when all have ended; false when the group broke. Every wait for anything to move has the team's deadline.
+  // Returns true when all have ended, false when the group broke. Each wait, for any of them to proceed, has the team's deadline.
   bool run() {
     flags_.announce();
     while (!allEnded()) {
@@ -42,11 +42,11 @@ class Transfers {
     return true;
   }
 
-  // Moves every transfer on as far as it goes. Of those of one pipe only the first that has not ended.
+  // Moves every transfer as far as it can go. Of the transfers of one pipe, only the first that has not ended.
   bool moveAll() {
     moved_ = 0;
     waits_.clear();
-    uint64_t sending = 0, receiving = 0;  // bit r: an earlier transfer to, or from, rank r waits
+    uint64_t sending = 0, receiving = 0;  // bit r: an earlier transfer to, or from, rank r has not ended
     for (int i = 0; i < n_; i++) {
       Transfer& t = list_[i];
       uint64_t& busy = t.sends ? sending : receiving;
@@ -102,7 +102,7 @@ class Transfers {
     const uint64_t left = t.bytes - t.done;
     return left < pipes_.chunkBytes() ? left : pipes_.chunkBytes();
   }
-  // Nothing is one chunk of nothing: it carries the signature.
+  // A transfer of 0 bytes is an empty chunk, which carries the signature.
   void advance(Transfer& t, uint64_t n) {
     t.done += n;
     t.ended = t.done == t.bytes;
@@ -113,7 +113,7 @@ class Transfers {
   const FlagTeam& team_;
   Flags<Mem>& flags_;
   Pipes<Mem> pipes_;
-  FlagWaits<Mem> waits_;  // after a turn in which nothing moved: at most one of each pipe
+  FlagWaits<Mem> waits_;  // at most one flag of each pipe
   Transfer* list_;
   int n_;
   int moved_ = 0;  // chunks, in the last turn

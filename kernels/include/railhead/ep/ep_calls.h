@@ -1,6 +1,6 @@
-// The calls on a buffer as they are seen where they run: which flight a dispatch takes, in which order calls may come, where rows go,
-// and what is reported. A host may have made a call long before it runs, or once for many runs (a captured graph), so nothing here is
-// decided by it: a call finds its flight by its cell.
+// The calls on a buffer, on the device's side: which flight a dispatch uses, in which order calls may come, where rows go, and what is
+// reported. The host may have made a call long before it runs, or once for many runs (a captured graph). So the host decides nothing
+// here; a call finds its flight by its cell.
 #ifndef RAILHEAD_KERNELS_EP_CALLS_H_
 #define RAILHEAD_KERNELS_EP_CALLS_H_
 
@@ -9,33 +9,33 @@
 
 namespace railhead {
 
-// Why a call did not do what it is for. All but kStopped leave the buffer as it was.
+// Why a call failed. All but kStopped leave the buffer as it was.
 enum class EpError : uint32_t {
   kNone,
   kStopped,            // the group is broken, or a deadline has passed
   kTooManyInFlight,
-  kStillInFlight,      // the handle's dispatch, when it was to be sent again
-  kOtherNotReceived,   // a dispatch in one call, and an earlier one has been sent only
-  kInvalidInput,       // EpReport.problems
+  kStillInFlight,      // the handle's dispatch, when the handle is used for another one
+  kOtherNotReceived,   // dispatch and receive in one call, while an earlier dispatch is not received yet
+  kInvalidInput,       // see EpReport.problems
   kNotInFlight,        // the handle's dispatch was refused, or has ended
   kReceivedBefore,
   kEarlierToReceive,
-  kNoRoom,             // EpReport.wanted
+  kNoRoom,             // see EpReport.wanted
   kNotReceived,
-  kNoCombine,          // none is under way
+  kNoCombine,          // no combine has begun
   kBeingCombined,
   kEarlierToCombine,
-  kNoY, kNoOut,        // rows, or tokens, and nullptr
+  kNoY, kNoOut,        // nullptr, although there are rows, or tokens
 };
 
-// What came of a call.
+// The outcome of a call.
 struct EpReport {
   EpError error;
-  Stop stop;               // kStopped: why, and who was missing
+  Stop stop;               // kStopped: the reason, and the ranks that were missing
   uint64_t missing;
   uint64_t lostRanks, lostCopies;
-  uint64_t overCapacity;   // rows that had no room
-  uint16_t wantedBy;       // the first local expert without room for all of its rows; kNoExpert: all of them together
+  uint64_t overCapacity;   // rows without room
+  uint16_t wantedBy;       // the first local expert without room for all of its rows; kNoExpert: all experts together
   uint64_t wanted;         // its rows; 0 = everything had room
   uint64_t capacity;
   uint64_t rows, tokens;   // received
@@ -43,9 +43,9 @@ struct EpReport {
   EpProblems problems;
 };
 
-// What a handle is where calls run. Writer: the handle's calls. Readers: they; and the host, once they have run.
+// A handle, on the device's side. Writer: the handle's calls. Readers: these calls, and the host after they have run.
 struct EpCell {
-  int flight;  // of its dispatch as long as that is in flight; else -1
+  int flight;  // index of its dispatch's flight; -1 = not in flight
   EpReport dispatched, combined;
 };
 
@@ -54,24 +54,24 @@ struct EpEnded {
   EpReport dispatched, combined;
 };
 
-// A dispatch of the caller.
+// A dispatch that the caller wants to send.
 struct EpSend {
   EpCell* cell;
-  EpRouting routing;     // tokens: all that the caller has
-  const EpPlan* cached;  // in place of a routing; nullptr
+  EpRouting routing;     // tokens: all tokens of the caller
+  const EpPlan* cached;  // instead of a routing; nullptr = none
   const char *x, *scales;
 };
 
-// By the numbers of railhead.h's RH_EP_PADDED, ...
+// The values of railhead.h's RH_EP_PADDED, ...
 enum class EpRowLayout : uint32_t { kPadded, kFlat, kTokens };
 
-// Where it wants what it receives.
+// Where the caller wants received rows.
 struct EpReceive {
   EpCell* cell;
   EpRowLayout layout;
   uint32_t alignment;
   uint64_t capacity;
-  char *x, *scales;      // scales and what follows: nullptr = not wanted
+  char *x, *scales;      // scales and all that follow: nullptr = not wanted
   int32_t* counts;
   int64_t* offsets;
   float* weights;
@@ -80,15 +80,15 @@ struct EpReceive {
   uint64_t *rows, *tokens;
 };
 
-// A buffer as its calls see it.
+// A buffer, on the device's side.
 struct EpBuffer {
   EpTeam team;
   bool dropsInvalid;   // else invalid input is an error
   EpFlight flights[kEpInFlight];
-  int64_t* begin;      // [local experts + 1] where each one's rows begin
-  EpEnded ended;       // the last one
+  int64_t* begin;      // [local experts + 1] the first row of each
+  EpEnded ended;       // of the last dispatch that has ended
 
-  // The flight of the earliest dispatch in a phase; nullptr = none is.
+  // The earliest dispatch in a phase; nullptr = none.
   RH_FN EpFlight* earliest(EpPhase phase) {
     EpFlight* found = nullptr;
     for (EpFlight& f : flights) {
@@ -99,7 +99,7 @@ struct EpBuffer {
   RH_FN EpFlight* flightOf(const EpCell& cell) { return cell.flight < 0 ? nullptr : &flights[cell.flight]; }
   RH_FN uint32_t localExperts() const { return team.localExperts[team.rank]; }
 
-  // After awaitCounts: rows of a local expert, and token copies, from all ranks.
+  // After awaitCounts: the rows of a local expert, and the token copies, from all ranks.
   RH_FN uint64_t rowsOf(const EpFlight& f, uint32_t local) const {
     uint64_t n = 0;
     for (int s = 0; s < team.worldSize; s++) n += f.counts[static_cast<uint64_t>(s) * team.maxLocal + local];
@@ -114,7 +114,7 @@ struct EpBuffer {
 
 // ---- Order ----
 
-// The flight that a dispatch takes. Not by turns: a later dispatch may be released before an earlier one.
+// The flight that a dispatch uses: any free one. Flights do not alternate, since a later dispatch may be released before an earlier one.
 RH_FN EpError epTakeFlight(EpBuffer* b, const EpCell& cell, EpFlight** taken) {
   if (cell.flight >= 0) return EpError::kStillInFlight;
   *taken = b->earliest(EpPhase::kFree);
@@ -128,13 +128,13 @@ RH_FN EpError epMayReceive(EpBuffer* b, const EpCell& cell) {
   return b->earliest(EpPhase::kSent) == f ? EpError::kNone : EpError::kEarlierToReceive;
 }
 
-// No earlier dispatch has yet to come to where this one is, or is to go.
+// Refuses a dispatch while an earlier one is in phase `wanted`, or is not received yet.
 RH_FN EpError epIsNextToCombine(const EpFlight& f, EpPhase wanted) {
   const bool waits = f.other->phase == wanted || f.other->phase == EpPhase::kSent;
   return f.isBehindOther() && waits ? EpError::kEarlierToCombine : EpError::kNone;
 }
 
-// wanted: kReceived, to begin a combine; kAdding, to end it.
+// wanted: kReceived to begin a combine, kAdding to end it.
 RH_FN EpError epMayCombine(EpBuffer* b, const EpCell& cell, EpPhase wanted) {
   const EpFlight* f = b->flightOf(cell);
   if (f == nullptr) return EpError::kNotInFlight;
@@ -149,7 +149,7 @@ RH_FN void epEndFlight(EpBuffer* b, EpCell* cell) {
   cell->flight = -1;
 }
 
-// A dispatch begins. Its plan is made.
+// Starts a flight whose plan is made.
 RH_FN void epStartFlight(EpBuffer* b, EpFlight* f, EpCell* cell) {
   for (int r = 0; r < b->team.worldSize; r++) {
     f->moved[r] = f->taken[r] = f->received[r] = f->returned[r] = 0;
@@ -168,7 +168,7 @@ RH_FN void epStartFlight(EpBuffer* b, EpFlight* f, EpCell* cell) {
 
 RH_FN uint64_t epRoundUp(uint64_t n, uint64_t to) { return to <= 1 ? n : (n + to - 1) / to * to; }
 
-// Where rows begin, and whether they have room. Counts are known.
+// Computes where rows begin, and whether they have room. Needs the counts.
 RH_FN EpError epLayOut(EpBuffer* b, const EpFlight& f, const EpReceive& to, EpReport* report) {
   const uint32_t local = b->localExperts();
   report->capacity = to.capacity;
@@ -192,7 +192,7 @@ RH_FN EpError epLayOut(EpBuffer* b, const EpFlight& f, const EpReceive& to, EpRe
   return EpError::kNoRoom;
 }
 
-// Rows that will be written; in kPadded the caller's memory may be many times as large.
+// Rows that will be written. In kPadded the caller's memory may be many times as large.
 RH_FN uint64_t epRowsWritten(const EpBuffer& b, const EpFlight& f, const EpReceive& to) {
   if (to.layout == EpRowLayout::kTokens) return b.tokensOf(f);
   uint64_t rows = 0;
@@ -203,7 +203,7 @@ RH_FN uint64_t epRowsWritten(const EpBuffer& b, const EpFlight& f, const EpRecei
   return rows;
 }
 
-// What the caller learns besides the rows themselves.
+// Writes counts, offsets and totals to the caller's arrays.
 RH_FN void epDescribeRows(const EpBuffer& b, const EpFlight& f, const EpReceive& to, const EpReport& report) {
   const uint32_t local = b.localExperts();
   for (uint32_t e = 0; e < local && to.counts != nullptr; e++) {
@@ -223,14 +223,14 @@ RH_FN void epReportLosses(const EpBuffer& b, const EpFlight& f, EpReport* report
   report->lostCopies = f.lostCopies;
 }
 
-// After the receive phase: with what had been sent to ranks that have been lost since.
+// After the receive phase. Copies that were sent to ranks masked since are lost too.
 RH_FN void epReportDispatch(const EpBuffer& b, EpFlight* f, EpReport* report) {
   epReportLosses(b, *f, report);
   for (uint64_t left = report->lostRanks; left != 0; left &= left - 1) report->lostCopies += f->copies[lowestBit(left)];
   f->dispatchLostCopies = report->lostCopies;
   report->overCapacity = f->overCapacity;
   report->problems = f->problems;
-  report->tokens = b.tokensOf(*f);  // less what a rank that died over it has counted and not sent
+  report->tokens = b.tokensOf(*f);  // without those that a rank has counted and, as it died, not sent
 }
 
 }  // namespace railhead

@@ -1,9 +1,9 @@
-// Combine: a rank adds the outputs of its own experts for each token copy it has received, and sends the sum back; the token's rank
-// adds these partial sums in the order of ranks.
+// Combine: for each token copy that it has received, a rank adds the outputs of its own experts and sends the partial sum back. The
+// token's rank adds the partial sums in rank order.
 //
 // Rows knows element types:
-//   partial(const EpRowRef* list, uint32_t n, char* out)   round(sum in order of weight * y[row]) to a row as it travels; 0 where n is 0.
-//                                                          out may be memory of another rank
+//   partial(const EpRowRef* list, uint32_t n, char* out)   out = round(sum of weight * y[row] in list order), a row in wire format; 0 if
+//                                                          n is 0. out may be memory of another rank
 //   finish(uint32_t token, const char* const* partials, int n, bool scaled, float factor)   the token's result
 #ifndef RAILHEAD_KERNELS_EP_COMBINE_H_
 #define RAILHEAD_KERNELS_EP_COMBINE_H_
@@ -15,19 +15,19 @@ namespace railhead {
 template <class Mem, class Rows, class Links = EpLinks<Mem>>
 class EpCombine {
  public:
-  // scratch is room for one partial sum of this rank's own experts.
+  // scratch: one partial sum, of this rank's own experts.
   RH_FN EpCombine(Mem& mem, const EpTeam& team, Links& links, EpFlight& flight, Rows& rows, char* scratch, bool renormalize)
       : mem_(mem), team_(team), links_(links), f_(flight), rows_(rows), scratch_(scratch), renormalize_(renormalize), state_(*team.state()) {}
 
-  // The send phase: what the pipes have room for. In ll that is everything: a rank has sent this dispatch, so it has ended the one
-  // before the last, whose slot this is.
+  // The send phase: fills the slots that are free. In ll these are enough: a rank that has sent dispatch n has ended n - 2, whose slot
+  // this is.
   RH_FN void send() {
     f_.adding = true;
     links_.clear();
     pushAll();
   }
 
-  // The receive phase: moves the rest of what this rank sends, and finishes its tokens.
+  // The receive phase: sends the rest, and finishes this rank's tokens.
   RH_FN bool receive() {
     for (;;) {
       links_.clear();
@@ -49,7 +49,7 @@ class EpCombine {
       while (f_.returned[s] < f_.received[s] && !links_.isMasked(s) && !waitsForOther(s)) {
         Flag& head = team_.line(team_.rank, s).combineHead;
         const uint32_t credit = links_.credit(state_.combineSent[s]);
-        if (!links_.hasCome(head, credit)) {
+        if (!links_.hasReached(head, credit)) {
           links_.add(head, credit, s);
           break;
         }
@@ -77,26 +77,26 @@ class EpCombine {
     addTo(&team_.counters->flagBytes, sizeof(Flag));
   }
 
-  // In the order of tokens, which is the order of every rank's partial sums, until one is missing.
+  // Finishes tokens in order, until a partial sum is missing. Every rank sends its partial sums in the order of tokens.
   RH_FN void finishTokens() {
-    while (f_.finished < f_.tokens && haveAllCome(f_.finished)) finishToken(f_.finished++);
+    while (f_.finished < f_.tokens && haveAllArrived(f_.finished)) finishToken(f_.finished++);
   }
 
-  // Whether the partial sums of a token have. Those that have not are noted for a wait.
-  RH_FN bool haveAllCome(uint32_t t) {
+  // Whether all partial sums of a token have arrived. Adds those that have not to the waits.
+  RH_FN bool haveAllArrived(uint32_t t) {
     bool all = true;
     for (uint64_t left = othersOf(t); left != 0; left &= left - 1) {
       const int r = lowestBit(left);
-      // The chunk that is read at the moment is the one behind those that were given back.
+      // combineRead counts the chunks that were released, so the next one is the current one.
       Flag& tail = team_.line(team_.rank, r).combineTail;
       const uint32_t written = Links::next(state_.combineRead[r]);
-      if (links_.hasCome(tail, written)) continue;
+      if (links_.hasReached(tail, written)) continue;
       links_.add(tail, written, r);
       all = false;
     }
     return all;
   }
-  // Ranks besides this one that have a copy of token t and are not given up.
+  // Other ranks that have a copy of token t and are not masked.
   RH_FN uint64_t othersOf(uint32_t t) const { return f_.ranks[t] & ~links_.masked() & ~(uint64_t{1} << team_.rank); }
 
   RH_FN void finishToken(uint32_t t) {
@@ -123,7 +123,7 @@ class EpCombine {
     if (!mutated(Mutant::kEpCombineHeadBeforeRead)) release(t, others);
   }
 
-  // Whether the token has lost weights; then what makes up for them. Where nothing is left to scale, nothing is.
+  // Whether the token has lost weights to masked ranks; *factor makes up for them. False if no weight is left to scale.
   RH_FN bool renormalizing(uint32_t t, uint64_t here, float* factor) const {
     float all = 0, kept = 0;
     bool lost = false;
@@ -142,7 +142,7 @@ class EpCombine {
     return true;
   }
 
-  // Gives back chunks whose last partial sum was the token's.
+  // Releases the chunks whose last partial sum was this token's.
   RH_FN void release(uint32_t t, uint64_t ranks) {
     for (uint64_t left = ranks; left != 0; left &= left - 1) {
       const int r = lowestBit(left);

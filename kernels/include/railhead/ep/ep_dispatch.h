@@ -1,11 +1,12 @@
-// Dispatch: tokens to the ranks of their experts, each once a rank; there each becomes a row for each of its local experts.
+// Dispatch: sends each token to the ranks of its experts, once to each. There it becomes a row for each of its local experts.
 //
-// Mem moves bytes: copyToSlot, copyFromSlot, copyLocal, clearLocal, and to several places at once fanOutFromSlot, fanOutLocal; words of
-// slots that others read are loadWord, storeWord (64 bits) and loadRelaxed, storeRelaxed (32), ordered by the flags.
+// Mem moves bytes: copyToSlot, copyFromSlot, copyLocal, clearLocal, and to several places at once fanOutFromSlot, fanOutLocal. Words of
+// slots that other ranks read are accessed by loadWord, storeWord (64 bits) and loadRelaxed, storeRelaxed (32 bits), ordered by the
+// flags.
 //
-// Links waits for other ranks and publishes to them: next, credit, isMasked, masked, publish, hasCome, clear, add, isWaiting, wait, as
-// EpLinks has them. One thread of a rank runs the protocol, as EpState and EpFlight are not for several; a Mem with more of them lets
-// them help within its calls.
+// Links waits for other ranks and publishes to them: next, credit, isMasked, masked, publish, hasReached, clear, add, isWaiting, wait, as
+// in EpLinks. One thread of a rank runs the protocol, since EpState and EpFlight are for one thread; a Mem with more threads lets them
+// help within its calls.
 #ifndef RAILHEAD_KERNELS_EP_DISPATCH_H_
 #define RAILHEAD_KERNELS_EP_DISPATCH_H_
 
@@ -15,13 +16,13 @@ namespace railhead {
 
 // Where the caller wants received rows.
 struct EpOutput {
-  bool perToken;           // one row for each token and not for each expert
-  uint64_t capacity;       // rows: of each expert where begin says where it begins, of all
+  bool perToken;           // one row for each token, not for each expert
+  uint64_t capacity;       // rows: of each expert if padded, else of all
   const int64_t* begin;    // [local experts] first row of each; not perToken
-  bool padded;             // capacity is each expert's
+  bool padded;             // capacity is that of each expert
   uint32_t dataBytes;      // of a row without its scales
   uint32_t scaleOffset, scaleBytes;  // on the wire; 0 bytes = none
-  bool streams;            // all rows together are larger than caches
+  bool streams;            // all rows together are larger than the caches
   char* x;
   char* scales;            // nullptr: not wanted, as with all that follow
   float* weights;
@@ -36,8 +37,8 @@ class EpDispatch {
   RH_FN EpDispatch(Mem& mem, const EpTeam& team, Links& links, EpFlight& flight)
       : mem_(mem), team_(team), links_(links), f_(flight), state_(*team.state()) {}
 
-  // The send phase, after the plan. It waits only until the place of counts is free, for the receivers of the dispatch before the
-  // last; in ll the slot is free then too. ht: what the pipes have room for goes now. False: the group is broken.
+  // The send phase, after the plan is made. send(n) blocks only on peers that have not received n - 2: until then the place of its
+  // counts, and in ll the slot, is not free. ht: sends what the pipes have room for. False: the group is broken.
   RH_FN bool send() {
     countLoad();
     if (!sendCounts()) return false;
@@ -46,7 +47,7 @@ class EpDispatch {
     return true;
   }
 
-  // Waits for the counts of all ranks, and takes them. Again after it was done: nothing.
+  // Waits for the counts of all ranks, and takes them. Does nothing if called again.
   RH_FN bool awaitCounts() {
     for (;;) {
       links_.clear();
@@ -55,17 +56,17 @@ class EpDispatch {
         EpLine& line = team_.line(team_.rank, s);
         Flag& flag = team_.countsFirst ? line.counts : line.tail;
         const uint32_t value = team_.countsFirst ? f_.number : Links::next(state_.read[s]);
-        if (!links_.hasCome(flag, value)) links_.add(flag, value, s);
+        if (!links_.hasReached(flag, value)) links_.add(flag, value, s);
       }
       if (!links_.isWaiting()) break;
-      // ht: peers wait for credits only behind their counts, so there is nothing to push here.
+      // ht: a peer waits for credits only after it has published its counts, so there is nothing to push here.
       if (!links_.wait()) return false;
     }
     for (int s = 0; s < team_.worldSize; s++) takeCounts(s);
     return true;
   }
 
-  // The receive phase, after awaitCounts: moves the rest of what this rank sends and all that it receives.
+  // The receive phase, after awaitCounts: sends the rest, and receives everything.
   RH_FN bool receive(const EpOutput& out) {
     placeRows(out);
     takeOwn(out);
@@ -100,7 +101,7 @@ class EpDispatch {
       const int d = (team_.rank + k) % team_.worldSize;
       if (links_.isMasked(d)) continue;
       if (mutated(Mutant::kEpCountsBeforeCredit)) writeCounts(d);
-      // The place of these counts had those of the dispatch before the last.
+      // The counts of dispatch n - 2 were in the same place.
       if (!(team_.countsFirst ? awaitOne(team_.line(team_.rank, d).countsHead, Links::next(f_.number, 0u - kEpInFlight), d)
                               : awaitOne(team_.line(team_.rank, d).head, links_.credit(state_.sent[d]), d))) {
         return false;
@@ -115,7 +116,7 @@ class EpDispatch {
   }
 
   RH_FN bool awaitOne(Flag& flag, uint32_t value, int peer) {
-    while (!links_.isMasked(peer) && !links_.hasCome(flag, value)) {
+    while (!links_.isMasked(peer) && !links_.hasReached(flag, value)) {
       links_.clear();
       links_.add(flag, value, peer);
       if (!links_.wait()) return false;
@@ -135,7 +136,7 @@ class EpDispatch {
     addTo(&team_.counters->flagBytes, 4 * (1 + uint64_t{team_.localExperts[d]}) + sizeof(Flag));
   }
 
-  // Experts of token t on rank d, in the order of topk_idx.
+  // Visits the experts of token t on rank d, in the order of topk_idx.
   template <class Visit>
   RH_FN void forEachExpert(int d, uint32_t t, Visit visit) const {
     const uint64_t base = uint64_t{t} * team_.topk;
@@ -145,20 +146,20 @@ class EpDispatch {
     }
   }
 
-  // A dispatch of no tokens is a chunk of none in ll, where the tail publishes the counts; in ht it is no chunk.
+  // In ll a dispatch without tokens is an empty chunk, since the tail publishes the counts; in ht it is no chunk.
   RH_FN bool hasToSend(int d) const {
     if (f_.moved[d] < f_.copies[d]) return true;
     return !team_.countsFirst && !f_.pushed[d] && !mutated(Mutant::kEpEmptyWithoutTail);
   }
 
-  // Fills every slot that has room. What has none is noted for a wait.
+  // Fills every free slot. Adds the heads of full pipes to the waits.
   RH_FN void pushAll() {
     for (int k = 1; k < team_.worldSize; k++) {
       const int d = (team_.rank + k) % team_.worldSize;
       while (hasToSend(d) && !links_.isMasked(d) && !waitsForOther(d)) {
         Flag& head = team_.line(team_.rank, d).head;
         const uint32_t credit = links_.credit(state_.sent[d]);
-        if (!links_.hasCome(head, credit)) {
+        if (!links_.hasReached(head, credit)) {
           links_.add(head, credit, d);
           break;
         }
@@ -202,7 +203,7 @@ class EpDispatch {
 
   // ---- Receiving ----
 
-  // What a rank has written is believed only as far as it leads to no place outside of what is this rank's.
+  // Values from other ranks are clamped, so that none leads outside of this rank's memory.
   RH_FN void takeCounts(int s) {
     if (f_.counted[s]) return;
     f_.counted[s] = true;
@@ -225,7 +226,7 @@ class EpDispatch {
     for (uint32_t e = 0; e < team_.localExperts[team_.rank]; e++) addTo(&team_.counters->received[team_.ownExperts[e]], own[e]);
   }
 
-  // Rows of an expert, or of all where a token is one row, come in the order of ranks.
+  // The rows of an expert, or all rows if perToken, are in rank order.
   RH_FN void placeRows(const EpOutput& out) {
     if (out.perToken) {
       uint32_t row = 0;
@@ -268,7 +269,7 @@ class EpDispatch {
       while (hasToTake(s)) {
         Flag& tail = team_.line(team_.rank, s).tail;
         const uint32_t written = Links::next(state_.read[s]);
-        if (!links_.hasCome(tail, written)) {
+        if (!links_.hasReached(tail, written)) {
           links_.add(tail, written, s);
           break;
         }
@@ -304,7 +305,7 @@ class EpDispatch {
         [&](char* to) { mem_.copyFromSlot(to, row + out.scaleOffset, out.scaleBytes); });
   }
 
-  // A received copy on its way to its rows.
+  // A received copy that is being written to its rows.
   struct Copy {
     int source;
     uint32_t number, token;
@@ -312,7 +313,7 @@ class EpDispatch {
     uint32_t experts;  // so far
   };
 
-  // One expert of a copy. perToken: they are listed in the caller's arrays, and end() makes the row.
+  // Adds an expert to a copy. perToken: lists it in the caller's arrays; end() then makes the row.
   RH_FN void add(const EpOutput& out, Copy* copy, uint16_t local, float weight) {
     if (out.perToken) {
       const uint64_t at = (uint64_t{f_.nextRow[index(copy->source)]} + copy->number) * team_.topk + copy->experts++;
@@ -321,7 +322,7 @@ class EpDispatch {
       return;
     }
     const uint64_t at = index(copy->source) + local;
-    if (f_.nextRow[at] == f_.endRow[at]) return;  // more than that rank has counted: the place is another rank's
+    if (f_.nextRow[at] == f_.endRow[at]) return;  // more than the rank has counted: the next row belongs to another rank
     const uint32_t row = f_.nextRow[at]++;
     if (out.padded && row - static_cast<uint64_t>(out.begin[local]) >= out.capacity) {
       f_.overCapacity++;
@@ -330,7 +331,7 @@ class EpDispatch {
     copy->list[copy->experts++] = {row, weight};
   }
 
-  // putRow(places, n) copies the row to n places, putScales(place) its scales to one.
+  // putRow(places, n) copies the row to n places, putScales(place) copies its scales to one.
   template <class PutRow, class PutScales>
   RH_FN void end(const EpOutput& out, const Copy& copy, PutRow putRow, PutScales putScales) {
     uint32_t n = copy.experts;
@@ -356,7 +357,7 @@ class EpDispatch {
     }
   }
 
-  // A rank that died between its counts and its last chunk has left rows that nobody will write: they become 0, of no token.
+  // A rank that died after its counts and before its last chunk leaves rows that no rank writes. They become 0, without a source token.
   RH_FN void dropMissing(int s, const EpOutput& out) {
     const uint32_t missing = f_.received[s] - f_.taken[s];
     if (missing == 0 || mutated(Mutant::kEpMissingNotCleared)) return;
@@ -394,7 +395,7 @@ class EpDispatch {
     __builtin_memcpy(&f, &bits, sizeof f);
     return f;
   }
-  // Counters that others read: their only writer is this rank.
+  // Counters that others read. The only writer is this rank.
   RH_FN void addTo(uint64_t* counter, uint64_t n) { mem_.storeWord(counter, mem_.loadWord(counter) + n); }
 
   Mem& mem_;

@@ -1,4 +1,4 @@
-// Waiting for ranks in dispatch and combine, where a rank may be given up and the others go on.
+// Waits of dispatch and combine, in which a rank may be masked while the others continue.
 #ifndef RAILHEAD_KERNELS_EP_LINKS_H_
 #define RAILHEAD_KERNELS_EP_LINKS_H_
 
@@ -7,15 +7,15 @@
 
 namespace railhead {
 
-// The kernel's mark in the lease word of a rank that has died (linux/futex.h); one that has left has put 0 there.
+// The kernel's mark in the lease word of a rank that has died (linux/futex.h). A rank that has left has stored 0 there.
 constexpr uint32_t kLeaseOwnerDied = 0x40000000;
-// The low half of the abort word (internal/wire/wire.h): the code in bits 0..7, that of a death; the culprit above. It is a world
-// rank; the ranks of a team are those of one node, which is the whole world today, so it is the number in the team too.
+// The low half of the abort word (internal/wire/wire.h): bits 0..7 the code, here that of a death; bits 8..31 the culprit, a world rank.
+// Today a team is the whole world, so that is also its rank in the team.
 constexpr uint32_t kAbortCode = 0xff, kAbortRankDead = 17;
 constexpr int kAbortCulpritShift = 8;
 
-// The flags' team for a buffer: another abort word and deadline than the comm's where deaths are survived. quiet is a word that
-// stays 0.
+// Changes the comm's FlagTeam for the waits of a buffer: no signatures and, with dropsDead, another abort word and a deadline for each
+// piece of a wait. `quiet` is a word that stays 0.
 inline void epPrepareFlags(const EpTeam& ep, const uint32_t* quiet, FlagTeam* team) {
   team->call = {};
   if (!ep.dropsDead) return;
@@ -32,17 +32,17 @@ class EpLinks {
   uint64_t masked() const { return team_.state()->masked; }
 
   static uint32_t next(uint32_t n, uint32_t by = 1) { return (n + by) & Mem::kGenerationMask; }
-  // What the reader's head must have come to before the writer may fill chunk n of a pipe.
+  // The value that the reader's head must reach before the writer may fill chunk n of a pipe.
   uint32_t credit(uint32_t n) const {
     return (n + 1 - team_.layout.slots - (mutated(Mutant::kEpOneMoreSlot) ? 1 : 0)) & Mem::kGenerationMask;
   }
 
   void publish(Flag& flag, uint32_t value) { flags_.publish(flag, value); }
-  bool hasCome(const Flag& flag, uint32_t value) {
+  bool hasReached(const Flag& flag, uint32_t value) {
     return Flags<Mem>::reached(mutated(Mutant::kEpLookRelaxed) ? mem_.loadRelaxed(&flag.value) : mem_.loadAcquire(&flag.value), value);
   }
 
-  // What has not come in a turn in which this rank looked at everything; then wait() sleeps until any of it has.
+  // The flags that were not reached in a turn in which nothing could proceed. wait() sleeps until one of them is.
   void clear() {
     waits_.clear();
     pending_ = 0;
@@ -53,21 +53,21 @@ class EpLinks {
   }
   bool isWaiting() const { return pending_ != 0; }
 
-  // True: something of it has come, or a rank was masked: look again. False: the group is broken.
+  // True: one of the flags was reached, or a rank was masked; the caller checks all again. False: the group is broken.
   bool wait() {
     const int64_t start = mem_.nowNs();
-    leaving_ = watched_ = 0;
+    masking_ = watched_ = 0;
     for (;;) {
       if (waits_.wait()) {
-        note(waits_.whoCame(), mem_.nowNs() - start);
+        addWaitTime(waits_.arrivedRank(), mem_.nowNs() - start);
         return true;
       }
       if (!team_.dropsDead || flags_.stop() != Stop::kTimeout) return false;
-      if (isBrokenOtherwise()) {
+      if (isAborted()) {
         flags_.stopBecause(Stop::kAborted, pending_);
         return false;
       }
-      const uint64_t gone = (dead() | leaving() | late(start)) & pending_;
+      const uint64_t gone = (dead() | maskingRanks() | late(start)) & pending_;
       if (gone != 0) {
         mask(gone, mem_.nowNs() - start);
         return true;
@@ -82,26 +82,26 @@ class EpLinks {
 
  private:
   void mask(uint64_t ranks, int64_t waitedNs) {
-    for (uint64_t left = ranks; left != 0; left &= left - 1) note(lowestBit(left), waitedNs);
+    for (uint64_t left = ranks; left != 0; left &= left - 1) addWaitTime(lowestBit(left), waitedNs);
     EpState* own = team_.state();
     own->masked |= ranks;
     mem_.storeWordRelease(&own->gaveUp, own->masked);
   }
 
-  // Ranks that have masked this one, and so send it nothing more. What they sent before is looked for once more: they are named
-  // only when they were seen in the piece before as well.
-  uint64_t leaving() {
-    const uint64_t before = leaving_;
-    leaving_ = 0;
+  // Ranks that have masked this one and send it nothing more. A rank is returned only if it was already seen in the previous piece, so
+  // that what it sent before it masked this rank is received first.
+  uint64_t maskingRanks() {
+    const uint64_t before = masking_;
+    masking_ = 0;
     for (uint64_t left = pending_; left != 0; left &= left - 1) {
       const int r = lowestBit(left);
-      if ((mem_.loadWordAcquire(&team_.stateOf(r)->gaveUp) >> team_.rank & 1) != 0) leaving_ |= uint64_t{1} << r;
+      if ((mem_.loadWordAcquire(&team_.stateOf(r)->gaveUp) >> team_.rank & 1) != 0) masking_ |= uint64_t{1} << r;
     }
-    return before & leaving_;
+    return before & masking_;
   }
 
-  // Ranks that have given no sign of life for a deadline. One that waits itself gives one with each piece of its wait: the rank
-  // that it waits for is the late one.
+  // Ranks without a sign of life for a deadline. A rank that waits itself gives one with each piece of its wait: late is the rank that it
+  // waits for.
   uint64_t late(int64_t start) {
     const int64_t now = mem_.nowNs();
     uint64_t mask = 0;
@@ -109,18 +109,18 @@ class EpLinks {
       const int r = lowestBit(left);
       const uint64_t turns = mem_.loadWord(team_.waitTurnsOf(r));
       if ((watched_ >> r & 1) == 0) {
-        lived_[r] = start;
+        aliveAt_[r] = start;
       } else if (turns != turns_[r]) {
-        lived_[r] = now;
+        aliveAt_[r] = now;
       }
       turns_[r] = turns;
-      if (now - lived_[r] >= team_.timeoutNs || now - start >= team_.waiterDeadlines * team_.timeoutNs) mask |= uint64_t{1} << r;
+      if (now - aliveAt_[r] >= team_.timeoutNs || now - start >= team_.waiterDeadlines * team_.timeoutNs) mask |= uint64_t{1} << r;
     }
     watched_ |= pending_;
     return mask;
   }
 
-  // Relaxed: nothing that a dead rank has written is read because of it.
+  // Ranks that have died or left. Relaxed: no data is read because of it.
   uint64_t dead() {
     uint64_t mask = 0;
     if (mutated(Mutant::kEpNoLookForDeaths)) return 0;
@@ -134,12 +134,12 @@ class EpLinks {
     }
     return mask;
   }
-  // By an abort, or because the ranks called different collectives: not by a death.
-  bool isBrokenOtherwise() {
+  // Whether the group is broken by something else than a death.
+  bool isAborted() {
     const uint32_t abort = mem_.loadRelaxed(team_.abortWord);
     return abort != 0 && (abort & kAbortCode) != kAbortRankDead && !mutated(Mutant::kEpDropIgnoresAbort);
   }
-  void note(int peer, int64_t ns) {
+  void addWaitTime(int peer, int64_t ns) {
     uint64_t* waited = &team_.counters->waitNs[peer];
     mem_.storeWord(waited, mem_.loadWord(waited) + static_cast<uint64_t>(ns));
   }
@@ -149,10 +149,10 @@ class EpLinks {
   Flags<Mem> flags_;
   FlagWaits<Mem> waits_;
   uint64_t pending_ = 0;
-  // Of a wait that has lasted for more than a piece: ranks that have masked this one; those whose lives are watched, when they last
-  // gave a sign of it, and what they had counted then.
-  uint64_t leaving_ = 0, watched_ = 0;
-  int64_t lived_[kMaxWorldSize];
+  // State of a wait of more than one piece: ranks that have masked this one; ranks whose signs of life are watched; for these, when the
+  // last one was, and their waitTurns then.
+  uint64_t masking_ = 0, watched_ = 0;
+  int64_t aliveAt_[kMaxWorldSize];
   uint64_t turns_[kMaxWorldSize];
 };
 

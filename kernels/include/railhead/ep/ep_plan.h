@@ -1,5 +1,5 @@
-// What becomes of each entry of topk_idx: checked, sent to one of the expert's replicas, and given a place by a prefix sum over the
-// tokens, so that the same input gives the same bytes on every run.
+// Makes a plan from topk_idx: each entry is checked, mapped to one of its expert's replicas, and given a place by a prefix sum over the
+// tokens, so that the same input gives the same bytes in every run.
 #ifndef RAILHEAD_KERNELS_EP_PLAN_H_
 #define RAILHEAD_KERNELS_EP_PLAN_H_
 
@@ -11,7 +11,7 @@ namespace railhead {
 struct EpRouting {
   const void* idx;
   bool wide;             // int64, else int32
-  const float* weights;  // nullptr: all 1
+  const float* weights;  // nullptr: all weights are 1
   uint32_t tokens;
 
   RH_FN int64_t at(uint64_t i) const {
@@ -20,7 +20,7 @@ struct EpRouting {
   RH_FN float weightAt(uint64_t i) const { return weights == nullptr ? 1.0f : weights[i]; }
 };
 
-// Of the replicas of an expert: the first on this rank, else one by turns, so that a busy expert's load is spread.
+// The replica of an expert that a token goes to: the first one on this rank, else one in turn, which spreads the load.
 RH_FN uint16_t epReplica(const EpTeam& team, uint32_t expert, uint32_t token) {
   const uint16_t begin = team.replicaBegin[expert];
   const auto n = static_cast<uint32_t>(team.replicaBegin[expert + 1] - begin);
@@ -30,7 +30,7 @@ RH_FN uint16_t epReplica(const EpTeam& team, uint32_t expert, uint32_t token) {
   return n == 0 ? kNoExpert : team.replicas[begin + (static_cast<uint32_t>(team.rank) + token) % n];
 }
 
-// Fills expert and weight of token t. An entry that is out of range, or an expert's second in a token, is none.
+// Fills in expert and weight of token t. An entry is kNoExpert if it is out of range or repeats an expert of the token.
 RH_FN void epMapToken(const EpTeam& team, const EpRouting& in, uint32_t t, EpPlan* p) {
   const uint64_t base = uint64_t{t} * team.topk;
   for (uint32_t k = 0; k < team.topk; k++) {
@@ -52,12 +52,12 @@ RH_FN void epMapToken(const EpTeam& team, const EpRouting& in, uint32_t t, EpPla
   }
 }
 
-// A token that takes no part.
+// Makes token t take no part.
 RH_FN void epDropToken(const EpTeam& team, uint32_t t, EpPlan* p) {
   for (uint32_t k = 0; k < team.topk; k++) p->expert[uint64_t{t} * team.topk + k] = kNoExpert;
 }
 
-// Ranks that token t has experts on.
+// Mask of the ranks that have experts of token t.
 RH_FN uint64_t epRanksOf(const EpTeam& team, const EpPlan& p, uint32_t t) {
   uint64_t mask = 0;
   for (uint32_t k = 0; k < team.topk; k++) {
@@ -67,7 +67,7 @@ RH_FN uint64_t epRanksOf(const EpTeam& team, const EpPlan& p, uint32_t t) {
   return mask;
 }
 
-// Places of all copies to one rank. Ranks are independent of each other; tokens of a rank keep their order.
+// Indices of all copies to one rank, in the order of tokens. Ranks are independent of each other.
 RH_FN void epPlaceCopiesTo(const EpTeam& team, int rank, EpPlan* p) {
   const uint64_t base = static_cast<uint64_t>(rank) * team.maxTokens;
   uint32_t n = 0;
@@ -79,7 +79,7 @@ RH_FN void epPlaceCopiesTo(const EpTeam& team, int rank, EpPlan* p) {
   p->copies[rank] = n;
 }
 
-// After every token was mapped: who gets what. Copies for masked ranks are lost.
+// After all tokens were mapped: finds the copies to each rank. Copies to masked ranks are lost.
 RH_FN void epPlace(const EpTeam& team, EpPlan* p) {
   p->masked = team.state()->masked;
   p->maskedCopies = 0;
@@ -91,7 +91,7 @@ RH_FN void epPlace(const EpTeam& team, EpPlan* p) {
   for (int r = 0; r < team.worldSize; r++) epPlaceCopiesTo(team, r, p);
 }
 
-// A plan of the flight's own, before tokens are mapped into it.
+// Starts a plan: tokens are mapped into it next.
 RH_FN void epNewPlan(const EpTeam& team, uint32_t tokens, EpPlan* p) {
   p->problems = {};
   p->excess = tokens > team.maxTokens ? tokens - team.maxTokens : 0;

@@ -1,5 +1,5 @@
-// One block's view of an exchange by flags: how a GPU orders accesses to windows, for messages that are not worth copying
-// into packets. Block b of a rank exchanges with block b of every other rank, so all ranks launch the same grid.
+// Exchange by flags of blocks: how a GPU orders plain accesses to windows, for messages too large to be copied into packets. Each thread
+// has one. Block b of a rank synchronises with block b of every other rank, so all ranks launch the same grid.
 #ifndef RAILHEAD_KERNELS_BLOCK_EXCHANGE_H_
 #define RAILHEAD_KERNELS_BLOCK_EXCHANGE_H_
 
@@ -9,37 +9,36 @@
 
 namespace railhead {
 
-// What rank s says to block b of rank r, at line b * worldSize + s of rank r's lines.
+// What rank s publishes to block b of rank r: line b * worldSize + s of rank r's lines.
 struct BlockLine {
-  // The newest generation that the peer's block has published; it only grows, and 64 bits do not wrap. Writer: one thread
-  // of the peer's block (store release, system scope, behind a barrier of the block). Reader: one thread of this block
-  // (load acquire, before a barrier of the block). It publishes what the block's threads have stored to windows, here too,
-  // and says that they have ended their reads. In the first exchange it also publishes what earlier kernels of the peer's
-  // stream have stored, and the two offers.
+  // The newest generation that the peer's block has published. It only grows; 64 bits do not wrap. Writer: one thread of the peer's block
+  // (store release, system scope, after a barrier of the block). Reader: one thread of this block (load acquire, before a barrier of the
+  // block). It publishes the stores of the peer's block to windows, and that the block has ended its reads. In the first exchange it also
+  // publishes the stores of earlier kernels on the peer's stream, and the two offers.
   uint64_t generation;
-  // Where the peer's buffers lie in its heap, kNoOffset = not in it. Writer: the thread that publishes. Reader: one thread of
-  // this block, once, before the block publishes again.
+  // Where the peer's buffers lie in its heap; kNoOffset = not in it. Writer: the thread that publishes. Reader: one thread of this block,
+  // once, before the block publishes again.
   uint64_t sendOffset, recvOffset;
   uint64_t pad;
 };
 static_assert(sizeof(BlockLine) == 32, "lines are addressed by peers");
 
-// Words of a rank in its own memory.
+// Words in a rank's own memory.
 struct BlockState {
-  // The even generation used last. It lives here so that a replayed graph goes on counting. Read by all threads of a kernel
-  // at its begin, written by its last block at its end; kernels of a rank follow each other on a stream.
+  // The last even generation used. It lies here so that a replayed graph continues to count. All threads of a kernel read it at the
+  // start, the kernel's last block writes it at the end; the kernels of a rank follow each other on a stream.
   uint64_t generation;
-  uint32_t blocksDone;  // of the kernel that runs; atomic
+  uint32_t blocksDone;  // blocks of the running kernel that have finished; atomic
 };
 
-// What a kernel needs to know of its group. Filled by the host. What every rank has lies at equal distances, as this rank sees it,
-// rank 0's first.
+// A kernel's view of its team. Filled in by the host. Memory of the ranks is given by a base and a stride, in rank order, as this rank
+// maps it.
 struct BlockTeam {
   int rank;
   int worldSize;
   int reduceGroup;
   BlockState* state;
-  BlockLine* lines;     // worldSize for each block of the largest grid
+  BlockLine* lines;     // worldSize lines for each block of the largest grid
   uint32_t lineStride;  // lines of a rank
   char* heaps;
   uint64_t heapStride;
@@ -52,8 +51,8 @@ struct BlockTeam {
 //   loadOffer, storeOffer                       64-bit words, plain
 //   loadElements<Elements>, storeElements       a tile of a window, plain
 //   blockAll(v)                                 blockSync that returns whether v was true in all of the block's threads
-//   blockWords()                                2 * kMaxWorldSize words of 64 bits that the block's threads share
-//   refuse(r)                                   rank r offered what it does not have: why the kernel ends
+//   blockWords()                                2 * kMaxWorldSize words of 64 bits, shared by the block's threads
+//   refuse(r)                                   ends the kernel because rank r offered memory that is not in its heap
 //   block(), blockThreads()
 template <class Mem>
 class BlockExchange {
@@ -70,15 +69,15 @@ class BlockExchange {
 
   RH_FN void beginEpoch() { generation_ += 2; }
 
-  // What the next exchange tells the others.
+  // What the next exchange publishes.
   RH_FN void offer(uint64_t send, uint64_t recv) {
     sendOffset_ = send;
     recvOffset_ = recv;
   }
 
-  // Publishes what the block's threads have done before phase 0 or 1 and waits for the same block of every rank. In phase 0 the
-  // thread that waits for a rank reads its offers, once, and the others have them from it.
-  // The first barrier puts the other threads' accesses before the release, the last puts the acquire before theirs.
+  // Publishes what the block's threads have done before phase 0 or 1, and waits for the same block of every rank. In phase 0 the thread
+  // that waits for a rank also reads its offers, once, and shares them with the block. The first barrier orders the other threads'
+  // accesses before the release, the last one orders the acquire before theirs.
   RH_FN bool meet(int phase) {
     const uint64_t generation = generation_ + static_cast<uint32_t>(mutated(Mutant::kBlockOneGeneration) ? 0 : phase);
     if (!mutated(Mutant::kBlockPublishesAlone)) mem_.blockSync();
@@ -97,7 +96,7 @@ class BlockExchange {
     return mutated(Mutant::kBlockAwaitsAlone) ? arrived : mem_.blockAll(arrived);
   }
 
-  // As FlagExchange::readOffers. The offers are those that the first meeting has read.
+  // As FlagExchange::readOffers, on the offers that meet(0) has read.
   RH_FN bool readOffers(uint64_t bytes, bool usesRecv, bool* all) {
     *all = true;
     RH_ROLLED
@@ -112,9 +111,9 @@ class BlockExchange {
     }
     return true;
   }
-  // Where not all have: the next offers may overwrite these only after all threads have seen them, and what follows
-  // instead (packets) does not wait for threads that have no tile.
-  RH_FN bool stepBack() { return mutated(Mutant::kBlockStepsBackAlone) || meet(1); }
+  // Called if not all ranks have offered. The next offers may overwrite these only after all threads have read them, and the packets that
+  // follow do not wait for threads without a tile. So this is one more exchange.
+  RH_FN bool fallBack() { return mutated(Mutant::kBlockStepsBackAlone) || meet(1); }
 
   template <class Elements>
   RH_FN typename Elements::Raw loadRemote(int r, uint64_t tile, size_t count) {
@@ -134,14 +133,14 @@ class BlockExchange {
   }
 
  private:
-  // The line of rank reader's block that the same block of rank writer writes.
+  // The line of rank reader's block that rank writer's block writes.
   RH_FN BlockLine* line(int reader, int writer) const {
     return team_.lines + static_cast<uint32_t>(reader) * team_.lineStride + mem_.block() * static_cast<uint32_t>(team_.worldSize) +
            static_cast<uint32_t>(writer);
   }
   RH_FN BlockLine* lineOf(int r) const { return line(team_.rank, r); }
   RH_FN char* heap(int r) const { return team_.heaps + static_cast<uint32_t>(r) * team_.heapStride; }
-  // Rank r's, send then recv, as they were read.
+  // The offers of rank r, send then recv, as meet(0) has read them.
   RH_FN uint64_t* offers(int r) const { return mem_.blockWords() + 2 * r; }
   RH_FN bool isInside(uint64_t offset, uint64_t bytes) const {
     return mutated(Mutant::kBlockOfferNotBounded) || (offset <= team_.heapBytes && bytes <= team_.heapBytes - offset);
@@ -162,7 +161,7 @@ class BlockExchange {
     }
   }
 
-  // A peer may be one generation ahead: it has seen this rank's, which was published before it was waited for.
+  // A peer may be one generation ahead: it may publish the next one as soon as it has seen this rank's.
   RH_FN bool await(int r, uint64_t generation) {
     const uint64_t* flag = &lineOf(r)->generation;
     RH_ROLLED

@@ -1,4 +1,4 @@
-// One rank's view of an exchange by flags: what the algorithms see on a CPU, where a rank is one thread.
+// Exchange by flags: what the algorithms use on a CPU, where a rank is one thread.
 #ifndef RAILHEAD_KERNELS_FLAG_EXCHANGE_H_
 #define RAILHEAD_KERNELS_FLAG_EXCHANGE_H_
 
@@ -8,9 +8,8 @@
 
 namespace railhead {
 
-// Raw is a tile as it travels. Mem has, besides what flags.h needs, plain accesses that the flags order, to memory that
-// other ranks read or write: loadTile<Raw> and storeTile of buffers, loadElements and storeElements of windows, loadOffer
-// and storeOffer of offsets.
+// Raw is a tile as it lies in a buffer. Mem has, besides what flags.h lists, accesses to shared memory that the flags order:
+// loadTile<Raw> and storeTile for buffers, loadElements and storeElements for windows, loadOffer and storeOffer for offsets.
 template <class Mem, class Raw>
 class FlagExchange {
  public:
@@ -39,8 +38,8 @@ class FlagExchange {
     if (mutated(Mutant::kPublishBeforeTiles)) publish(generation_);
   }
 
-  // Publishes what this rank has pushed in the phase (0 or 1) and waits for everybody's. The first exchange of an operation
-  // also compares what the ranks have called.
+  // Publishes what this rank has pushed in the phase (0 or 1), and waits until all ranks have published theirs. The first exchange of an
+  // operation also compares the ranks' signatures.
   bool meet(int phase) {
     if (compared_ || team_.call.call == 0) return publishAndAwait(phase);
     compared_ = true;
@@ -48,15 +47,15 @@ class FlagExchange {
     return publishAndAwait(phase) && allAgree();
   }
 
-  // A rank's own tiles are taken from the caller's memory again, not from the buffer.
+  // A rank takes its own tiles from the caller's memory, not from its buffer.
   static constexpr bool kKeepsOwn = true;
-  static constexpr bool kPadsChunks = false;  // a generation speaks for the whole rank
+  static constexpr bool kPadsChunks = false;  // a generation covers all tiles of the rank
   void pushAll(uint32_t tile, const Raw& raw) { mem_.storeTile(ownAt(tile), raw); }
   bool poll(int first, int, uint32_t tile, const Raw& own, Raw (&out)[1]) {
     out[0] = first == team_.rank ? own : mem_.template loadTile<Raw>(at(first, tile));
     return true;
   }
-  // Slices lie in the buffer in the order of the message, so that tile j of an owner's slice is where it is in the message.
+  // Slices lie in the buffer in the order of the message: tile j of an owner's slice has the same number in both.
   void pushSlice(int, int owner, uint32_t j, uint32_t slice, const Raw& raw) {
     mem_.storeTile(ownAt(static_cast<uint32_t>(owner) * slice + j), raw);
   }
@@ -64,7 +63,7 @@ class FlagExchange {
     out[0] = first == team_.rank ? own : mem_.template loadTile<Raw>(at(first, static_cast<uint32_t>(team_.rank) * slice + j));
     return true;
   }
-  // The place of a rank's own slice in its own buffer is free: it gives that slice to nobody.
+  // A rank's own slice is pushed to no rank, so its place in the rank's buffer is free for the result.
   void pushResult(uint32_t j, uint32_t slice, const Raw& raw) {
     mem_.storeTile(ownAt(static_cast<uint32_t>(team_.rank) * slice + j), raw);
   }
@@ -73,14 +72,14 @@ class FlagExchange {
     return true;
   }
 
-  // Pull: tells the others, with the next exchange, where this rank's buffers are.
+  // Pull: where this rank's buffers are. The next exchange publishes it.
   void offer(uint64_t send, uint64_t recv) {
     mem_.storeOffer(&own_->sendOffset, send);
     mem_.storeOffer(&own_->recvOffset, recv);
   }
-  // After the meeting: *all says whether every rank has offered its send, and its recv where it is used: the same on all ranks. bytes:
-  // of each. An offer is read once, here, since its rank may write there at any time. False: a rank offered memory that it does not
-  // have, which ends the operation.
+  // Pull, after meet(0): reads every rank's offers, of `bytes` bytes each. *all: every rank has offered its send buffer and, if usesRecv,
+  // its recv buffer; the same on all ranks. An offer is read once, here, since its rank may overwrite it at any time. False: a rank
+  // offered memory that is not in its windows, which ends the operation.
   bool readOffers(uint64_t bytes, bool usesRecv, bool* all) {
     *all = true;
     for (int r = 0; r < team_.worldSize; r++) {
@@ -96,8 +95,8 @@ class FlagExchange {
     }
     return true;
   }
-  // Where not all have: the next exchange comes before the next offers, there is nothing to do.
-  bool stepBack() { return true; }
+  // Called if not all ranks have offered. Nothing to do: the next exchange precedes the next offers.
+  bool fallBack() { return true; }
   // Tile number `tile` of count elements that begin `offset` bytes into the send buffer of rank r.
   template <class Elements>
   typename Elements::Raw loadRemoteAt(int r, uint64_t offset, uint64_t tile, size_t count) {
@@ -143,7 +142,7 @@ class FlagExchange {
     return true;
   }
 
-  // Where the bytes lie that rank r offers. False: they are not all in its windows.
+  // The address of what rank r offers. False: not all of the bytes are in its windows.
   bool locate(int r, uint64_t offer, uint64_t bytes, char** out) const {
     const uint64_t number = offer >> kOfferRegionShift, offset = offer & ((uint64_t{1} << kOfferRegionShift) - 1);
     uint64_t begin = 0, end = 0;
@@ -169,7 +168,7 @@ class FlagExchange {
   Flags<Mem> flags_;
   ScratchHeader* const own_;
   uint32_t generation_;
-  bool compared_ = false;  // what the ranks have called
+  bool compared_ = false;  // whether the signatures were compared
   size_t half_ = 0;  // offset of the current buffer in every heap
   char *send_[kMaxWorldSize], *recv_[kMaxWorldSize];  // pull: where every rank's buffers lie
 };

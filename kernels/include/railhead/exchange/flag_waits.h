@@ -1,4 +1,4 @@
-// Waits for any of several flags at the same time: of a rank that has more than one thing to do (transfers.h, ring_run.h).
+// Waits for any of several flags at the same time, for a rank that drives several pipes (transfers.h, ring_run.h, ep_links.h).
 #ifndef RAILHEAD_KERNELS_FLAG_WAITS_H_
 #define RAILHEAD_KERNELS_FLAG_WAITS_H_
 
@@ -6,27 +6,26 @@
 
 namespace railhead {
 
-// Two flags a peer (the one this rank sends to, the one it receives from) and the abort word are slept on together.
+// Two flags a peer (one for sending, one for receiving) and the abort word.
 constexpr int kMaxWaitWords = 2 * (kMaxWorldSize - 1) + 1;
 
-// What this rank waits for, noted anew in each turn in which nothing moved. Mem has, besides what flags.h needs,
-// futexWaitAny(words, values, n, deadline).
+// The flags that this rank waits for. They are collected anew in each turn in which nothing could proceed. Mem has, besides what flags.h
+// lists, futexWaitAny(words, values, n, deadline).
 template <class Mem>
 class FlagWaits {
  public:
   FlagWaits(Mem& mem, const FlagTeam& team, Flags<Mem>& flags) : mem_(mem), team_(team), flags_(flags) {}
 
   void clear() { n_ = 0; }
-  // Until the flag, which rank peer writes, has come to the value.
+  // Adds a flag, which rank peer writes and which is to reach the value.
   void add(Flag& flag, uint32_t value, int peer) { addWord(flag, value, peer, nullptr, 0); }
-  // The same where the peer writes, before that, a word whose upper half becomes the mark. While it spins this rank looks at the
-  // word only, so that the flag's line stays with its writer; it sleeps on the flag.
+  // The same for a flag whose writer first writes a word with the mark in its upper half. While it spins, this rank polls the word only,
+  // so that the flag's cache line stays with its writer. It sleeps on the flag.
   void addWord(Flag& flag, uint32_t value, int peer, const uint64_t* word, uint32_t mark) {
     noted_[n_++] = {&flag, value, peer, word, mark};
   }
 
-  // Waits until any of what was noted has come. False: the group is broken, the deadline has passed, or another rank is in
-  // another operation.
+  // Waits until one of them is reached. False: the group is broken, the deadline has passed, or another rank is in a different operation.
   bool wait() {
     const int64_t start = mem_.nowNs();
     const int64_t deadline = start + team_.timeoutNs;
@@ -34,8 +33,8 @@ class FlagWaits {
     int64_t now = start;
     do {
       for (int i = team_.pollsPerTurn; i > 0; i--) {
-        if (hasAnyCome()) {
-          if (now != start) flags_.arrived(whoCame_);
+        if (anyArrived()) {
+          if (now != start) flags_.recordArrival(arrivedRank_);
           return true;
         }
         mem_.relax();
@@ -44,48 +43,48 @@ class FlagWaits {
       if (now - start >= team_.yieldNs) mem_.yield();
     } while (now < spinUntil && !flags_.aborted());
     mem_.report(team_.waitingFor, peers());
-    const bool come = sleep(deadline);
-    if (come) flags_.arrived(whoCame_);
-    mem_.report(team_.waitingFor, come ? 0 : flags_.missing());
-    return come;
+    const bool arrived = sleep(deadline);
+    if (arrived) flags_.recordArrival(arrivedRank_);
+    mem_.report(team_.waitingFor, arrived ? 0 : flags_.missing());
+    return arrived;
   }
-  // After a wait that was not in vain: the rank whose flag came, of several the first one noted.
-  int whoCame() const { return whoCame_; }
+  // After a successful wait: the rank whose flag was reached; of several, the first one added.
+  int arrivedRank() const { return arrivedRank_; }
 
  private:
   struct Noted {
     Flag* flag;
     uint32_t value;
     int peer;
-    const uint64_t* word;  // nullptr: look at the flag
+    const uint64_t* word;  // nullptr: poll the flag
     uint32_t mark;
   };
 
-  bool hasAnyCome() {
+  bool anyArrived() {
     for (int i = 0; i < n_; i++) {
       const Noted& w = noted_[i];
-      if (w.word != nullptr ? mem_.loadWord(w.word) >> 32 != w.mark : !hasCome(w)) continue;
-      whoCame_ = w.peer;
+      if (w.word != nullptr ? mem_.loadWord(w.word) >> 32 != w.mark : !hasReached(w)) continue;
+      arrivedRank_ = w.peer;
       return true;
     }
     return false;
   }
-  bool hasCome(const Noted& w) { return Flags<Mem>::reached(mem_.loadAcquire(&w.flag->value), w.value); }
+  bool hasReached(const Noted& w) { return Flags<Mem>::reached(mem_.loadAcquire(&w.flag->value), w.value); }
 
-  // Whether any flag has come; if not, seen has what they were.
-  bool look(uint32_t* seen) {
+  // Whether any flag is reached. If not, seen has the values of all.
+  bool anyReached(uint32_t* seen) {
     for (int i = 0; i < n_; i++) {
       seen[i] = mem_.loadAcquire(&noted_[i].flag->value);
       if (!Flags<Mem>::reached(seen[i], noted_[i].value)) continue;
-      whoCame_ = noted_[i].peer;
+      arrivedRank_ = noted_[i].peer;
       return true;
     }
     return false;
   }
-  // Whether a rank is in a later collective without having moved what this one waits for.
-  bool isOnePast() {
+  // Whether a rank is in a later collective although its flag has not moved (Flags::findLaterCall).
+  bool findAnyLaterCall() {
     for (int i = 0; i < n_; i++) {
-      if (flags_.isPast(noted_[i].peer, [&] { return hasCome(noted_[i]); })) return true;
+      if (flags_.findLaterCall(noted_[i].peer, [&] { return hasReached(noted_[i]); })) return true;
     }
     return false;
   }
@@ -100,16 +99,16 @@ class FlagWaits {
     for (int i = 0; i < n_; i++) mem_.add(&noted_[i].flag->sleepers, 1);
     const uint32_t* words[kMaxWaitWords];
     uint32_t values[kMaxWaitWords];
-    bool come = false;
+    bool arrived = false;
     for (;;) {
       if (!mutated(Mutant::kTransferSleepWithoutFence)) mem_.fence();
-      come = look(values);
-      if (come) break;
+      arrived = anyReached(values);
+      if (arrived) break;
       if (flags_.aborted()) {
         flags_.stopBecause(Stop::kAborted, peers());
         break;
       }
-      if (flags_.isAnyElsewhere() || isOnePast()) break;
+      if (flags_.findMismatch() || findAnyLaterCall()) break;
       if (mem_.nowNs() >= deadlineNs) {
         flags_.stopBecause(Stop::kTimeout, peers());
         break;
@@ -120,13 +119,13 @@ class FlagWaits {
       mem_.futexWaitAny(words, values, n_ + (mutated(Mutant::kTransferSleepIgnoresAbort) ? 0 : 1), flags_.sleepUntil(deadlineNs));
     }
     for (int i = 0; i < n_; i++) mem_.add(&noted_[i].flag->sleepers, static_cast<uint32_t>(-1));
-    return come;
+    return arrived;
   }
 
   Mem& mem_;
   const FlagTeam& team_;
   Flags<Mem>& flags_;
-  int whoCame_ = 0;
+  int arrivedRank_ = 0;
   int n_ = 0;
   Noted noted_[kMaxWaitWords - 1];
 };

@@ -1,10 +1,10 @@
-// Flags: how a CPU exchanges. A rank writes its tiles into a buffer of its own and publishes a generation; the
-// others wait for the generation and read the buffer. On coherent memory one store serves all readers.
+// Flags: how ranks on a CPU exchange data. A rank writes its tiles to its own buffer and publishes a generation (release). The other
+// ranks wait for the generation (acquire) and read the buffer. Memory is coherent, so one store serves all readers.
 //
-// A generation is twice an epoch, plus the phase: an epoch has two exchanges. Epoch e uses buffer e & 1.
+// A generation is 2 * epoch + phase: an epoch has at most two exchanges. Epoch e uses buffer e & 1.
 //
-// Why two buffers are enough: a rank writes buffer e & 1 again at e + 2, after it has seen e + 1 of everyone, and a rank
-// publishes e + 1 only after its last read of epoch e.
+// Two buffers suffice: a rank overwrites buffer e & 1 in epoch e + 2, after it has acquired e + 1 from every rank, and a rank publishes e
+// + 1 after its last read of epoch e.
 #ifndef RAILHEAD_KERNELS_FLAGS_H_
 #define RAILHEAD_KERNELS_FLAGS_H_
 
@@ -16,39 +16,38 @@
 
 namespace railhead {
 
-// A word that others wait for and the count of those who sleep on it.
+// A word that ranks wait for, and the number of ranks asleep on it.
 struct Flag {
-  // It only grows, and compares by difference, so a wrap needs no care. Written with release, read with acquire.
+  // It only grows, and is compared by difference, so it may wrap. Written with release, read with acquire.
   uint32_t value;
-  // Ranks asleep on value. Writers: the sleepers (atomic add, then a full fence, then they look at value once more). Reader:
-  // the rank that writes value (after a full fence behind its store): one of the two sees the other.
+  // Ranks asleep on value. Writers: the sleepers (atomic add, full fence, then a load of value). Reader: the rank that writes value
+  // (store of value, full fence, then a load of sleepers). So the sleeper sees the new value, or the writer sees the sleeper.
   uint32_t sleepers;
 };
 
-// What a rank says to all. It has a cache line of its own.
+// What a rank publishes to all ranks, in a cache line of its own.
 struct alignas(64) PublishedLine {
-  // value: the newest generation that this rank has published. Writer: its rank, after its tiles. Readers: all ranks. It
-  // publishes the buffer's tiles and the signature, and says that its rank has finished reading every buffer of the epoch
-  // before.
+  // value: the newest generation that this rank has published. Writer: its rank, after its tiles (release). Readers: all ranks (acquire).
+  // It publishes the buffer's tiles, the signature, and that its rank has read all buffers of the previous epoch.
   Flag generation;
-  // Of the operation that began in the epoch of this parity. Writer: its rank, before it publishes the epoch's first
-  // generation. Readers: all ranks, after they have seen that and before they publish the next epoch: a rank writes here
-  // again two epochs later, as with the buffers.
+  // Signature of the operation that began in the epoch of this parity. Writer: its rank, before it publishes the epoch's first
+  // generation. Readers: all ranks, after they have acquired that generation and before they publish the next epoch. Like a buffer, it is
+  // overwritten two epochs later.
   Signature signature[2];
   uint64_t pad;
 };
 
-// Byte 0 of a heap. The two buffers follow at kScratchHeaderBytes.
+// Offset 0 of a heap. The two buffers follow at kScratchHeaderBytes.
 struct ScratchHeader {
-  // The generation used last. It lives here and not in the caller's state so that a replayed operation goes on counting.
-  // Reader and writer: its own rank.
+  // The last generation used. It lies here and not in the host's state, so that a replayed operation continues to count. Reader and
+  // writer: its own rank.
   alignas(64) uint32_t generation;
-  // The same for what else operations count (device_state.h).
+  // The other counters of operations (device_state.h).
   DeviceState device;
   PublishedLine published;
-  // Pull: where this rank's buffers lie, kNoOffset = nowhere that the others can see. The upper 16 bits name a region (0 =
-  // the heap, else memory that the ranks have registered), the rest is the offset in it. Writer: its rank, before it publishes
-  // the generation that offers them. Readers: all ranks, once, until they publish the next.
+  // Pull: where this rank's buffers lie; kNoOffset = in no memory that the other ranks map. Bits 48..63 name a region (0 = the heap, else
+  // registered memory), bits 0..47 are the offset in it. Writer: its rank, before it publishes the exchange's generation. Readers: all
+  // ranks, once, before they publish their next generation.
   alignas(64) uint64_t sendOffset;
   uint64_t recvOffset;
   // Chunks that this rank has broadcast (pipes.h).
@@ -57,60 +56,60 @@ struct ScratchHeader {
 
 static_assert(sizeof(PublishedLine) == 64 && sizeof(ScratchHeader) == 256, "scratch layout");
 
-// The header and the flags of pipes, which are in pipes.h.
+// The header, and the flags of pipes (pipes.h).
 constexpr uint64_t kScratchHeaderBytes = 24576;
 
 constexpr int kMaxRegions = 256;
 constexpr int kOfferRegionShift = 48;
 
-// Memory that the ranks have registered.
+// A region of registered memory.
 struct FlagRegion {
   uint64_t bytes;      // of each rank's part
-  char* const* parts;  // [worldSize], where this rank sees them; nullptr = there is no such region
+  char* const* parts;  // [worldSize], addresses in this process; nullptr = no such region
 };
 
-// What a rank needs to know of its group. Filled by the host. What every rank has lies at equal distances, rank 0's first.
+// A rank's view of its team. Filled in by the host. Memory of the ranks is given by a base and a stride, in rank order.
 struct FlagTeam {
   int rank;
   int worldSize;
   int reduceGroup;
-  uint32_t blockBytes;        // of a buffer
-  uint32_t pipeSlotBytes;     // of a slot of the pipes between two ranks; a multiple of 128, like the next
+  uint32_t blockBytes;        // a buffer
+  uint32_t pipeSlotBytes;     // a slot of the pipes between two ranks; like the next, a multiple of 128
   uint32_t broadcastSlotBytes;
-  uint32_t llSlotBytes;       // of a slot of an LL pipe (ll_pipes.h); a multiple of 64
-  int64_t spinNs;             // a wait looks that long before it sleeps
-  int64_t yieldNs;            // and from then on yields the processor between turns of polls
-  int pollsPerTurn;           // polls of the flag between two looks at the clock and the abort word; at least 1
-  int64_t recheckNs;          // a sleep reads the ranks' signatures again after so long
-  int64_t timeoutNs;          // of every single wait
+  uint32_t llSlotBytes;       // a slot of an LL pipe (ll_pipes.h); a multiple of 64
+  int64_t spinNs;             // how long a wait polls before it sleeps
+  int64_t yieldNs;            // after so long, a wait yields the processor between two turns of polls
+  int pollsPerTurn;           // polls of the flag between two checks of the clock and the abort word; at least 1
+  int64_t recheckNs;          // how often a sleeping wait compares the ranks' signatures
+  int64_t timeoutNs;          // deadline of each wait
   char* heaps;                // each begins with a ScratchHeader
   uint64_t heapStride;
   uint64_t heapBytes;
-  uint64_t scratchBytes;      // windows lie behind them, up to the heap's end
-  const FlagRegion* regions;  // [kMaxRegions] by number, 0 is not used; nullptr = there are none
-  char* calls;                // CallWords: what every rank is in
+  uint64_t scratchBytes;      // windows lie behind it, up to heapBytes
+  const FlagRegion* regions;  // [kMaxRegions] by number, 0 is not used; nullptr = none
+  char* calls;                // CallWords: the signature of each rank's current collective
   uint64_t callStride;
-  const uint32_t* abortWord;  // low half of the group's abort word: 0 = the group works
-  uint64_t* waitingFor;       // this rank's report of whom it waits for; relaxed
-  Arrivals* arrivals;         // of the operation that runs; nullptr = nobody wants to know
-  Signature call;             // of the operation that runs; call 0 = none that all ranks take part in
+  const uint32_t* abortWord;  // low half of the group's abort word: 0 = no abort
+  uint64_t* waitingFor;       // mask of the ranks that this rank waits for, which others may read; relaxed
+  Arrivals* arrivals;         // of the running operation; nullptr = not recorded
+  Signature call;             // of the running operation; call 0 = not all ranks take part in it
 
   char* heap(int r) const { return heaps + static_cast<uint64_t>(r) * heapStride; }
   CallWords* callOf(int r) const { return reinterpret_cast<CallWords*>(calls + static_cast<uint64_t>(r) * callStride); }
 };
 
-// One rank's flags. Mem is the target's memory:
-//   loadAcquire, loadRelaxed, storeRelease, storeRelaxed, add (relaxed)   32-bit words that others write or read
-//   loadWord, storeWord (relaxed), loadWordAcquire, storeWordRelease      64-bit words that others write or read
+// A rank's access to the team's flags. Mem is the target's memory:
+//   loadAcquire, loadRelaxed, storeRelease, storeRelaxed, add (relaxed)   32-bit shared words
+//   loadWord, storeWord (relaxed), loadWordAcquire, storeWordRelease      64-bit shared words
 //   fence()                                                               sequentially consistent
-//   futexWait2(a, va, b, vb, deadline), futexWakeAll(word)                sleep while both words have these values
+//   futexWait2(a, va, b, vb, deadline), futexWakeAll(word)                sleeps while both words have these values
 //   nowNs(), relax(), yield()
 template <class Mem>
 class Flags {
  public:
   Flags(Mem& mem, const FlagTeam& team) : mem_(mem), team_(team) {}
 
-  // At the begin of every operation that all ranks take part in: says what this rank is in to ranks that wait for long.
+  // Called at the start of an operation in which all ranks take part. Writes its signature for ranks whose wait takes long.
   void announce() {
     if (team_.call.call == 0) return;
     CallWords* own = team_.callOf(team_.rank);
@@ -121,8 +120,8 @@ class Flags {
     mem_.storeWordRelease(&own->call, team_.call.call);
   }
 
-  // Release: everything written before becomes visible with the value. The full fence keeps the look at sleepers behind the
-  // store (store-load order, which no release gives): without it a rank could fall asleep unseen.
+  // Release: what was written before becomes visible with the value. The full fence orders the store before the load of sleepers
+  // (store-load order, which a release does not give). Without it, this rank could miss a rank that falls asleep.
   void publish(Flag& flag, uint32_t value) {
     if (mutated(Mutant::kPublishRelaxed)) {
       mem_.storeRelaxed(&flag.value, value);
@@ -133,13 +132,13 @@ class Flags {
     if (mem_.loadRelaxed(&flag.sleepers) != 0 && !mutated(Mutant::kPublishWithoutWake)) mem_.futexWakeAll(&flag.value);
   }
 
-  // Acquire: rank peer has written the value to its flag. False: the group is broken, the deadline has passed, or another
-  // rank is in another operation.
+  // Waits until the flag, which rank peer writes, has reached the value (acquire). False: the group is broken, the deadline has passed,
+  // or another rank is in a different operation.
   bool await(Flag& flag, uint32_t value, int peer) {
-    return reached(look(&flag.value, Mutant::kAwaitRelaxed), value) || awaitSlowly(flag, value, peer);
+    return reached(load(&flag.value, Mutant::kAwaitRelaxed), value) || awaitSlowly(flag, value, peer);
   }
 
-  // True once a flag that shows `seen` has come to `value`; the two are never half the range apart.
+  // Whether `seen` has reached `value`, modulo the range of generations. They are less than half the range apart.
   static bool reached(uint32_t seen, uint32_t value) {
     if (mutated(Mutant::kCompareWithoutWrap)) return seen >= value;
     return ((seen - value) & Mem::kGenerationMask) <= Mem::kGenerationMask / 2;
@@ -152,9 +151,8 @@ class Flags {
     difference_ = {theirs, ours};
   }
 
-  // Whether one of the ranks that have begun a collective with this one's sequence number is in another; that ends the
-  // operation.
-  bool isAnyElsewhere() {
+  // Whether a rank is in a different collective with the same sequence number as this rank's. If so, the operation ends.
+  bool findMismatch() {
     if (team_.call.call == 0 || mutated(Mutant::kNoLookAtCalls)) return false;
     for (int r = 0; r < team_.worldSize; r++) {
       const CallWords* words = team_.callOf(r);
@@ -168,11 +166,10 @@ class Flags {
     }
     return false;
   }
-  // Whether rank r has begun a later collective without having moved the flag to what this rank waits for; that ends the
-  // operation. Acquire: what rank r wrote to flags in its operations before is visible with the later call, so the flag will
-  // never come to the value.
+  // Whether rank r has begun a later collective although the flag that this rank waits for has not moved. If so, the operation ends.
+  // Acquire: what rank r wrote to flags in earlier operations is visible with the later call, so the flag will never reach the value.
   template <class Reached>
-  bool isPast(int r, Reached flagHasMoved) {
+  bool findLaterCall(int r, Reached flagHasMoved) {
     if (team_.call.call == 0 || mutated(Mutant::kNoLookAtLaterCalls)) return false;
     const CallWords* words = team_.callOf(r);
     const Signature theirs = {mem_.loadWordAcquire(&words->call), mem_.loadWord(&words->count), mem_.loadWord(&words->detail)};
@@ -181,9 +178,9 @@ class Flags {
     mismatch(r, theirs, team_.call);
     return true;
   }
-  // Notes that a rank has come that this one had to wait for. Not called where it came within the first turn of looks (about a
-  // microsecond): reading the clock would take longer than what there is to measure.
-  void arrived(int r) {
+  // Records that a rank has arrived that this one had to wait for. Not called if it arrived within the first turn of polls (about a
+  // microsecond): reading the clock would take longer than the wait.
+  void recordArrival(int r) {
     Arrivals* noted = team_.arrivals;
     if (noted == nullptr) return;
     noted->last = mem_.nowNs();
@@ -191,21 +188,21 @@ class Flags {
     if (noted->first == 0) noted->first = noted->last;
   }
 
-  // How long to sleep at most before these are looked at again: nobody wakes this rank because another one has gone on in
-  // another operation.
+  // When the next sleep ends: at the deadline, or after recheckNs. No rank wakes this one when it begins a different operation, so the
+  // signatures must be compared again.
   int64_t sleepUntil(int64_t deadlineNs) {
     const int64_t again = mem_.nowNs() + team_.recheckNs;
     return team_.call.call == 0 || deadlineNs < again ? deadlineNs : again;
   }
 
   Stop stop() const { return stop_; }
-  // After a wait that failed: bit r = rank r had not come to what was waited for, or was in another operation.
+  // After a failed wait: bit r = rank r had not reached the value, or was in a different operation.
   uint64_t missing() const { return missing_; }
   const Difference& difference() const { return difference_; }
 
   ScratchHeader* header(int r) const { return reinterpret_cast<ScratchHeader*>(team_.heap(r)); }
 
-  // For waits that are written elsewhere (transfers.h).
+  // For the waits of flag_waits.h and ep_links.h, and for bad offers.
   bool aborted() { return mem_.loadAcquire(team_.abortWord) != 0; }
   void stopBecause(Stop why, uint64_t missing) {
     stop_ = why;
@@ -213,7 +210,7 @@ class Flags {
   }
 
  private:
-  // The ranks that have not come to the value: of an exchange all of them, else the one that is waited for.
+  // Ranks that have not reached the value: of an exchange, all of them; else the peer alone.
   uint64_t behind(const Flag& flag, uint32_t value, int peer) {
     if (&flag != &header(peer)->published.generation) return uint64_t{1} << peer;
     uint64_t mask = 0;
@@ -223,8 +220,8 @@ class Flags {
     return mask;
   }
 
-  // An acquire load, unless the mutant makes it relaxed.
-  uint32_t look(const uint32_t* word, Mutant relaxed) {
+  // An acquire load. Relaxed in the given mutant.
+  uint32_t load(const uint32_t* word, Mutant relaxed) {
     return mutated(relaxed) ? mem_.loadRelaxed(word) : mem_.loadAcquire(word);
   }
 
@@ -235,8 +232,8 @@ class Flags {
     int64_t now = start;
     do {
       for (int i = team_.pollsPerTurn; i > 0; i--) {
-        if (reached(look(&flag.value, Mutant::kSpinRelaxed), value)) {
-          if (now != start) arrived(peer);
+        if (reached(load(&flag.value, Mutant::kSpinRelaxed), value)) {
+          if (now != start) recordArrival(peer);
           return true;
         }
         mem_.relax();
@@ -246,48 +243,48 @@ class Flags {
         return false;
       }
       now = mem_.nowNs();
-      // The rank that this one waits for may be waiting for this processor.
+      // The awaited rank may be waiting for this processor.
       if (now - start >= team_.yieldNs) mem_.yield();
     } while (now < spinUntil);
 
-    const bool came = sleepOn(flag, value, peer, deadline);
-    if (came) arrived(peer);
-    // The peer was late even if it has come since: without its bit nobody might be named.
-    if (!came && stop_ != Stop::kMismatch) missing_ = behind(flag, value, peer) | uint64_t{1} << peer;
+    const bool arrived = sleepOn(flag, value, peer, deadline);
+    if (arrived) recordArrival(peer);
+    // The peer is named even if it has arrived since; otherwise the mask could be empty.
+    if (!arrived && stop_ != Stop::kMismatch) missing_ = behind(flag, value, peer) | uint64_t{1} << peer;
     mem_.report(team_.waitingFor, missing_);
-    return came;
+    return arrived;
   }
 
   bool sleepOn(Flag& flag, uint32_t value, int peer, int64_t deadlineNs) {
     if (!mutated(Mutant::kSleepWithoutAnnouncement)) mem_.add(&flag.sleepers, 1);
-    bool came = false;
+    bool arrived = false;
     for (;;) {
-      // The full fence keeps the next looks at the flag, and at what others are in, behind the announcements of this sleep and
-      // of this operation; it pairs with the one in publish(), and with this one of others: of two ranks that wait in different
-      // operations, the second to come here sees the first.
+      // The full fence orders this rank's announcements (sleepers, its signature) before its next loads of the flag and of other
+      // signatures. It pairs with the fence in publish(). It also pairs with itself on other ranks: of two ranks that wait in different
+      // operations, the second one to pass here sees the signature of the first.
       if (!mutated(Mutant::kSleepWithoutFence)) mem_.fence();
-      uint32_t seen = look(&flag.value, Mutant::kSleepRelaxed);
+      uint32_t seen = load(&flag.value, Mutant::kSleepRelaxed);
       if (reached(seen, value)) {
-        came = true;
+        arrived = true;
         break;
       }
       if (aborted()) {
         stop_ = Stop::kAborted;
         break;
       }
-      if (isAnyElsewhere() || isPast(peer, [&] { return reached(look(&flag.value, Mutant::kSleepRelaxed), value); })) break;
+      if (findMismatch() || findLaterCall(peer, [&] { return reached(load(&flag.value, Mutant::kSleepRelaxed), value); })) break;
       if (mem_.nowNs() >= deadlineNs) {
         stop_ = Stop::kTimeout;
         break;
       }
-      mem_.report(team_.waitingFor, behind(flag, value, peer));  // others may have come since the last sleep
-      // The kernel compares both words again before it sleeps, so neither a publish nor an abort in between is missed.
+      mem_.report(team_.waitingFor, behind(flag, value, peer));  // others may have arrived since the last sleep
+      // The kernel compares both words with these values before it sleeps, so neither a publish nor an abort in between is missed.
       if (mutated(Mutant::kSleepComparesFreshWord)) seen = mem_.loadRelaxed(&flag.value);
       mem_.futexWait2(&flag.value, seen, mutated(Mutant::kSleepIgnoresAbort) ? &flag.value : team_.abortWord,
                       mutated(Mutant::kSleepIgnoresAbort) ? seen : 0, sleepUntil(deadlineNs));
     }
     if (!mutated(Mutant::kSleepWithoutAnnouncement)) mem_.add(&flag.sleepers, static_cast<uint32_t>(-1));
-    return came;
+    return arrived;
   }
 
   Mem& mem_;

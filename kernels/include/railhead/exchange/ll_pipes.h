@@ -1,17 +1,17 @@
-// LL pipes: data that is its own flag, for small chunks from a rank to the next one of a ring on a CPU ("low latency"). What
-// packets.h is to a GPU's exchange with everybody.
+// LL ("low latency") pipes: data that is its own flag, for small chunks from a rank to its successor in a ring on a CPU. The counterpart
+// of a GPU's packets.h.
 //
-// A chunk is a row of 8-byte words, {data32, mark32}, each stored and loaded whole, relaxed: a word that has the chunk's mark has
-// the chunk's data. So a reader needs no tail and no fence, and fetches no line but those of the data. The first words of a
-// chunk are the signature.
+// A chunk is a row of 8-byte words, {data32, mark32}, each of them stored and loaded whole, relaxed. A word with the chunk's mark has the
+// chunk's data. So a reader needs no tail and no fence, and fetches no cache lines but those of the data. The first words of a chunk are
+// the signature.
 //
-// The writer publishes a tail as well. It is the writer's own count, and what a reader sleeps on: one that spins never looks
-// at it, so its line stays with the writer. Credits are as in pipes.h: the writer may fill chunk t while t - head < kPipeSlots.
+// The writer also publishes a tail, which counts its chunks, and on which a reader sleeps. A spinning reader never loads it, so that its
+// cache line stays with the writer. Credits are as in pipes.h: the writer may fill chunk t while t - head < kPipeSlots.
 //
-// The mark of chunk t is t with the highest bit set: never 0, the value of untouched memory. Slots belong to LL pipes alone.
-// Wrap: a word that no short chunk has overwritten for half the range of t would pass for one of the chunk that has its mark
-// again. So the reader zeroes the slots of the last kPipeSlots chunks before the marks begin again, between its last read and
-// its head; it is the only one who could take the old word for a new one, and the writer writes again after it has seen the head.
+// The mark of chunk t is t with the highest bit set, so it is never 0, the value of untouched memory. Slots belong to LL pipes alone.
+// Wrap: marks recur after 2^31 chunks. A word that short chunks have not overwritten since would then be taken for one of the new chunk.
+// So the reader zeroes the slots of the last kPipeSlots chunks before the wrap, after its last read and before it publishes its head. The
+// writer writes there again after it has acquired the head.
 #ifndef RAILHEAD_KERNELS_LL_PIPES_H_
 #define RAILHEAD_KERNELS_LL_PIPES_H_
 
@@ -26,10 +26,10 @@ class LLPipes {
  public:
   LLPipes(Mem& mem, const FlagTeam& team, int channel) : mem_(mem), team_(team), offset_(llPipeOffset(team, channel)) {}
 
-  // Data bytes of a chunk.
+  // Most data bytes of a chunk.
   uint32_t chunkBytes() const { return 4 * (words() - kSignatureWords); }
 
-  // Of the pipe that rank `writer` writes, and of the one that rank `reader` reads.
+  // The tail of the pipe that rank `writer` writes, and the head of the pipe that rank `reader` reads.
   Flag& tail(int writer) const { return *reinterpret_cast<Flag*>(team_.heap(writer) + offset_); }
   Flag& head(int reader) const { return *reinterpret_cast<Flag*>(team_.heap(reader) + offset_ + kFlagLineBytes); }
   uint64_t* slot(int writer, uint32_t chunk) const {
@@ -45,7 +45,7 @@ class LLPipes {
   void writeSignature(uint64_t* slot, uint32_t chunk, const Signature& s) {
     storeWords(slot, chunk, &s, kSignatureWords);
   }
-  // Of a chunk whose first words have come.
+  // Valid once the words of the signature have arrived.
   Signature signature(const uint64_t* slot) {
     Signature s;
     loadWords(slot, &s, kSignatureWords);
@@ -53,7 +53,7 @@ class LLPipes {
   }
 
   bool isThere(const uint64_t* slot, uint32_t chunk, uint32_t word) { return mem_.loadWord(slot + word) >> 32 == mark(chunk); }
-  // How many of the first n words are there: the number of the first that is not, or n.
+  // How many of the first n words have arrived without a gap: the index of the first that has not, or n.
   uint32_t countThere(const uint64_t* slot, uint32_t chunk, uint32_t n) {
     if (mutated(Mutant::kLLChecksOneWord) && n > kSignatureWords) return n;
     uint32_t word = 0;
@@ -61,7 +61,7 @@ class LLPipes {
     return word;
   }
 
-  // Piece number i of a chunk. T: a whole number of 4-byte words.
+  // Piece i of a chunk. sizeof(T) is a multiple of 4.
   template <class T>
   T load(const uint64_t* slot, uint32_t i) {
     T value;
@@ -73,7 +73,7 @@ class LLPipes {
     storeWords(slot + kSignatureWords + i * kWordsOf<T>, chunk, &value, kWordsOf<T>);
   }
 
-  // After the last read of a chunk: zeroes its slot where the marks are about to begin again.
+  // Called after the last read of a chunk: zeroes its slot if it is one of the last kPipeSlots chunks before the wrap.
   void clearBeforeWrap(uint64_t* slot, uint32_t chunk) {
     if ((chunk & kMarkMask) + kPipeSlots <= kMarkMask || mutated(Mutant::kLLNoWrapClear)) return;
     for (uint32_t i = 0; i < words(); i++) mem_.storeWord(slot + i, 0);

@@ -1,4 +1,4 @@
-// One thread's view of an exchange by packets: what the algorithms see on a GPU.
+// Exchange by packets: what the algorithms use on a GPU. Each thread has one.
 #ifndef RAILHEAD_KERNELS_PACKET_EXCHANGE_H_
 #define RAILHEAD_KERNELS_PACKET_EXCHANGE_H_
 
@@ -8,15 +8,15 @@
 
 namespace railhead {
 
-// Words of a rank in its own memory.
+// Words in a rank's own memory.
 struct PacketState {
-  // The epoch used last. It lives here so that a replayed graph goes on counting. Read by all threads of a kernel at its
-  // begin, written by its last block at its end; kernels of a rank follow each other on a stream.
+  // The last epoch used. It lies here so that a replayed graph continues to count. All threads of a kernel read it at the start, the
+  // kernel's last block writes it at the end; the kernels of a rank follow each other on a stream.
   uint32_t epoch;
-  uint32_t blocksDone;  // of the kernel that runs; atomic
+  uint32_t blocksDone;  // blocks of the running kernel that have finished; atomic
 };
 
-// What a kernel needs to know of its group. Filled by the host.
+// A kernel's view of its team. Filled in by the host.
 struct PacketTeam {
   int rank;
   int worldSize;
@@ -27,12 +27,12 @@ struct PacketTeam {
 
 // Mem is the target's memory: packets, waits, and the threads of this rank.
 //   loadPacket, storePacket     relaxed, system scope, atomic per 64-bit element
-//   keepWaiting()               called between looks; false = aborted or past the deadline
-//   missing(r)                  rank r had not arrived when keepWaiting said no
+//   keepWaiting()               called between polls; false = aborted or past the deadline
+//   missing(r)                  records that rank r had not arrived when keepWaiting() returned false
 //   fence()                     full fence, system scope
 //   loadState, storeState       a word of PacketState, plain
 //   blockSync()                 barrier of the block's threads
-//   countBlock(word)            adds 1 to word; returns true in the last of the kernel's blocks, which sets it to 0 again
+//   countBlock(word)            adds 1 to word; true in the last of the kernel's blocks, which resets it to 0
 //   thread(), threads()         of the whole grid; threadInBlock()
 //   row(), rows(), threadInRow(), rowThreads(), rowSum(v), rsqrt(v)   for kernels that work on rows
 template <class Mem>
@@ -60,27 +60,27 @@ class PacketExchange {
   RH_FN void beginEpoch() {
     endHalf();
     epoch_ = (epoch_ + 1) & Mem::kEpochMask;
-    // 0 is untouched memory; 1 would use the same half as the epoch before.
+    // 0 is the value of untouched memory; 1 would use the same half as the previous epoch.
     if (epoch_ == 0 && !mutated(Mutant::kEpochZero)) epoch_ = mutated(Mutant::kEpochOne) ? 1 : 2;
     begun_ = true;
     packets_.setEpoch(epoch_);
     if (mutated(Mutant::kClearBeforeRead)) clearHalf();
   }
 
-  // For kernels that deal out rows of so many tiles, and not single tiles.
+  // For kernels that assign rows of so many tiles to threads, not single tiles.
   RH_FN void beginEpochOfRows(uint32_t rowTiles) {
     rowTiles_ = rowTiles;
     beginEpoch();
   }
 
-  // Packets carry their own flags: there is nothing to publish and nothing to wait for.
+  // Packets carry their own flags: nothing to publish, nothing to wait for.
   RH_FN bool meet(int) { return true; }
 
-  // A rank's own tiles come back to it like everybody's.
+  // A rank receives its own tiles like those of any other rank.
   static constexpr bool kKeepsOwn = false;
-  // Threads do not wait for each other between the chunks of a kernel. If the last chunk had fewer tiles, the thread of a
-  // peer that handles one of the missing tiles could still be reading the chunk before it when this rank's next kernel
-  // writes to the same half. So every tile is exchanged in every chunk of a kernel that has several.
+  // Threads do not wait for each other between two chunks of a kernel. If the last chunk had fewer tiles, the peer's thread for a missing
+  // tile could still be reading the previous chunk when this rank's next kernel writes to the same half. So a kernel of several chunks
+  // exchanges every tile in every chunk.
   static constexpr bool kPadsChunks = true;
   RH_FN void pushAll(uint32_t tile, const Raw16& raw) { packets_.pushAll(0, tile, raw); }
   RH_FN bool poll(int first, int count, uint32_t tile, const Raw16&, Raw16 (&out)[kBatch]) {
@@ -90,8 +90,8 @@ class PacketExchange {
   RH_FN bool pollSlice(int first, int count, uint32_t j, uint32_t, const Raw16&, Raw16 (&out)[kBatch]) {
     return packets_.poll(first, count, 0, j, out);
   }
-  // A rank that owns no slice hears only results. Around the wrap these must also say what the owner has seen of the
-  // contributions: that half of everybody's is zeroed (see endHalf).
+  // A rank that owns no slice receives results only. Around the wrap, a result must therefore also publish what its owner has acquired
+  // with the contributions: that all ranks have zeroed their half (see endHalf).
   RH_FN void pushResult(uint32_t j, uint32_t, const Raw16& raw) {
     if ((epoch_ == Mem::kEpochMask || epoch_ == 2) && !mutated(Mutant::kResultWithoutFence)) mem_.fence();
     packets_.pushAll(1, j, raw);
@@ -100,7 +100,7 @@ class PacketExchange {
     return packets_.poll(first, count, 1, j, out);
   }
 
-  // Every thread calls it once, at its end: the next kernel then goes on counting.
+  // Every thread calls it once, at its end, so that the next kernel continues to count.
   RH_FN void finish() {
     endHalf();
     if (!mutated(Mutant::kNoBlockSync)) mem_.blockSync();
@@ -110,9 +110,9 @@ class PacketExchange {
   }
 
  private:
-  // In the last two epochs before the wrap: zeroes what was read (see packets.h). The fence orders this rank's zeros
-  // before its packets of the next epoch, which let peers write there again; and on the peers' side, there and in the
-  // first epoch after the wrap, what they saw of those packets before they write.
+  // In the last two epochs before the wrap: zeroes what was read (see packets.h). The fence orders this rank's zeros before its packets
+  // of the next epoch, which allow peers to write there again. On the peers, the fence of these epochs and of the first one after the
+  // wrap orders their loads of those packets before their stores.
   RH_FN void endHalf() {
     if (!begun_) return;
     if (epoch_ >= Mem::kEpochMask - (mutated(Mutant::kClearOnlyLastEpoch) ? 0 : 1)) {
@@ -123,7 +123,7 @@ class PacketExchange {
     }
   }
 
-  // Each tile by the thread that handles it.
+  // A tile is zeroed by the thread that handles it.
   RH_FN void clearHalf() {
     if (rowTiles_ != 0 && !mutated(Mutant::kClearByOtherThreads)) {
       RH_ROLLED
@@ -143,7 +143,7 @@ class PacketExchange {
   const PacketTeam& team_;
   Packets<Mem> packets_;
   uint32_t epoch_;
-  uint32_t rowTiles_ = 0;  // 0: single tiles are dealt out
+  uint32_t rowTiles_ = 0;  // 0: threads are assigned single tiles
   bool begun_ = false;
 };
 

@@ -1,19 +1,19 @@
-// Packets: data that is its own flag. How a GPU exchanges small messages.
+// Packets: data that is its own flag. How ranks on GPUs exchange small messages.
 //
-// A packet is 16 bytes, {data32, epoch32} twice. It is stored and loaded as two 64-bit elements, each of which is atomic
-// (the vector as a whole is not: PTX promises it per element), so an element whose epoch is the expected one holds the
-// data of that epoch. No fence, no barrier, no value that data may not take.
+// A packet is 16 bytes, {data32, epoch32} twice. It is stored and loaded as two 64-bit elements, each of them atomic (PTX guarantees
+// atomicity for each element, not for the vector). So an element with the expected epoch has that epoch's data. There is no fence and no
+// barrier, and data may take any value.
 //
-// A rank's inbox has two halves; epoch e uses half e & 1. A half has kPhases areas, an area a slot for each rank, a slot
-// two packets for each tile of 16 bytes.
+// A rank's inbox has two halves; epoch e uses half e & 1. A half has kPhases areas, an area has a slot for each rank, a slot has two
+// packets for each tile of 16 bytes.
 //
-// Why two halves are enough: a rank writes half e & 1 of a peer again at e + 2, after it has seen that peer's packets of
-// e + 1, which the peer sent after its last read of epoch e: by program order of the thread that handles the tile, or by
-// the order of kernels on a stream. Every rank hears from every rank in every epoch. A rank sends to itself too: that
-// costs two stores that nobody waits for, and leaves no special case in the code that is waited for.
+// Two halves suffice: a rank overwrites half e & 1 of a peer in epoch e + 2, after it has received the peer's packets of e + 1. The peer
+// has sent those after its last read of epoch e: by program order of the thread that handles the tile, or by the order of kernels on a
+// stream. Every rank receives from every rank in every epoch. A rank sends to itself too: that costs two stores that no rank waits for,
+// and saves a branch on the latency path.
 //
-// Wrap: epochs skip 0, the value of untouched memory. A slot written long ago still holds its old epoch, which comes
-// again after the wrap; so the kernels of the last two epochs before the wrap zero their half after their last read.
+// Wrap: epochs skip 0, the value of untouched memory. A slot that was written long ago still has its old epoch, which recurs after the
+// wrap. So the kernels of the last two epochs before the wrap zero their half after their last read.
 #ifndef RAILHEAD_KERNELS_PACKETS_H_
 #define RAILHEAD_KERNELS_PACKETS_H_
 
@@ -23,10 +23,10 @@
 namespace railhead {
 
 struct Packet {
-  uint64_t e[2];  // each: data in the low half, epoch in the high half
+  uint64_t e[2];  // each: data in bits 0..31, epoch in bits 32..63
 };
 
-// 16 bytes of the caller, as they travel.
+// 16 bytes of the caller's data.
 struct Raw16 {
   uint32_t w[4];
 };
@@ -34,11 +34,11 @@ struct Raw16 {
 constexpr int kPhases = 2;
 constexpr uint32_t kPacketTileBytes = 2 * sizeof(Packet);
 
-// Where the packets of one rank go. Filled by the host.
+// Where the packets of a rank go. Filled in by the host.
 struct PacketInboxes {
   char* own;                  // this rank's inbox
   char* peer[kMaxWorldSize];  // peer[k]: the inbox of rank (rank + k) mod worldSize, as this rank sees it
-  uint32_t slotBytes;         // of a rank's slot; an inbox stays below 4 GiB
+  uint32_t slotBytes;         // of a rank's slot; an inbox is below 4 GiB
 };
 
 // Bytes of an inbox.
@@ -50,7 +50,7 @@ inline uint64_t packetInboxBytes(int worldSize, uint32_t slotBytes) {
 template <class Mem>
 class Packets {
  public:
-  // Ranks that are polled together: their loads are in flight at the same time.
+  // Ranks that are polled together, so that their loads are in flight at the same time.
   static constexpr int kBatch = Mem::kPacketBatch;
 
   RH_FN Packets(Mem& mem, const PacketInboxes& inboxes, int rank, int worldSize)
@@ -61,12 +61,12 @@ class Packets {
     half_ = (mutated(Mutant::kOneHalf) ? 0 : epoch & 1) * kPhases * static_cast<uint32_t>(worldSize_) * inboxes_.slotBytes;
   }
 
-  // Sends a tile to the k-th rank behind this one, 0 <= k < worldSize.
+  // Sends a tile to rank (rank + k) mod worldSize, 0 <= k < worldSize.
   RH_FN void push(int k, int phase, uint32_t tile, const Raw16& raw) {
     store(inboxes_.peer[k] + slot(phase, rank_) + tile * kPacketTileBytes, raw);
   }
 
-  // Sends a tile to every rank. The first batch has constant indices, which a GPU reads as operands.
+  // Sends a tile to every rank. The first batch has constant indices, which a GPU reads as operands from the constant bank.
   RH_FN void pushAll(int phase, uint32_t tile, const Raw16& raw) {
     const uint32_t offset = slot(phase, rank_) + tile * kPacketTileBytes;
     RH_UNROLL
@@ -84,8 +84,7 @@ class Packets {
     return count == kBatch ? pollBatch<true>(at, first, count, out) : pollBatch<false>(at, first, count, out);
   }
 
-  // Zeroes tile number `tile` of every slot of the current half. The thread that handles the tile does it, after its last
-  // read of it.
+  // Zeroes tile number `tile` in every slot of the current half. Called by the thread that handles the tile, after its last read.
   RH_FN void clear(uint32_t tile) {
     RH_ROLLED
     for (int source = 0; source < kPhases * worldSize_; source++) {
@@ -96,7 +95,7 @@ class Packets {
   }
 
  private:
-  // Loads all, then looks at all, so that a turn of the loop costs one trip to memory however many ranks are late.
+  // Issues all loads, then checks all epochs: a turn of the loop costs one memory latency, however many ranks are late.
   template <bool kFull>
   RH_FN bool pollBatch(const char* at, int first, int count, Raw16 (&out)[kBatch]) {
     Packet p[kBatch][2];
@@ -137,7 +136,7 @@ class Packets {
     return {{static_cast<uint32_t>(p[0].e[0]), static_cast<uint32_t>(p[0].e[1]), static_cast<uint32_t>(p[1].e[0]),
              static_cast<uint32_t>(p[1].e[1])}};
   }
-  // 0 when all four elements are of this epoch. Without branches.
+  // 0 if all four elements are of this epoch. No branches.
   RH_FN uint32_t difference(const Packet (&p)[2]) const {
     uint32_t d[4] = {static_cast<uint32_t>(p[0].e[0] >> 32) ^ epoch_, static_cast<uint32_t>(p[0].e[1] >> 32) ^ epoch_,
                      static_cast<uint32_t>(p[1].e[0] >> 32) ^ epoch_, static_cast<uint32_t>(p[1].e[1] >> 32) ^ epoch_};
@@ -146,7 +145,7 @@ class Packets {
     if (mutated(Mutant::kSecondPacketUnchecked)) d[2] = d[3] = 0;
     return d[0] | d[1] | d[2] | d[3];
   }
-  // Where rank source's slot of a phase begins in an inbox.
+  // Offset of the slot of rank source in an inbox.
   RH_FN uint32_t slot(int phase, int source) const {
     if (mutated(Mutant::kOnePhase) && phase == 1) phase = 0;
     return half_ + static_cast<uint32_t>(phase * worldSize_ + source) * inboxes_.slotBytes;

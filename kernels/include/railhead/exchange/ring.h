@@ -1,4 +1,4 @@
-// Rings: who follows whom, and over which pipes.
+// Rings: the order of ranks, and the pipes that a ring uses.
 #ifndef RAILHEAD_KERNELS_RING_H_
 #define RAILHEAD_KERNELS_RING_H_
 
@@ -6,29 +6,29 @@
 
 namespace railhead {
 
-// How chunks travel: kSimple in slots of pipes (pipes.h), a tail behind each; kLL in words that carry their own flag (ll_pipes.h):
-// fewer cache lines for small chunks, twice the bytes for large ones.
+// How chunks are sent. kSimple: in slots of pipes, a tail after each (pipes.h). kLL: in words that carry their own flag (ll_pipes.h),
+// which takes fewer cache lines for small chunks and twice the bytes for large ones.
 enum class RingProtocol : uint8_t { kSimple = 0, kLL = 1 };
 
-// How an operation goes around. It must be the same on all ranks, order[0 .. world size - 1] every rank once and channels 1 to
-// kMaxRingChannels: nobody here checks. A group keeps its order: an LL pipe belongs to two ranks that follow each other. Calls in
-// a row may differ in the rest.
+// The ring of an operation. It is not checked here: it must be the same on all ranks, order[0 .. world size - 1] must contain every rank
+// once, and channels must be 1 to kMaxRingChannels. order is fixed for a group, since an LL pipe belongs to two neighbours; channels and
+// protocol may change from call to call.
 struct RingPlan {
-  uint8_t order[kMaxWorldSize];  // order[i]: the rank at place i; place i sends to place i + 1, the last one to the first
+  uint8_t order[kMaxWorldSize];  // order[i]: the rank at position i; position i sends to position i + 1, the last one to the first
   int channels;
   RingProtocol protocol;
 };
 
-// Ranks in their order, one channel.
+// The ranks in rank order, one channel.
 static inline RingPlan ringInRankOrder(int worldSize) {
   RingPlan plan = {{}, 1, RingProtocol::kSimple};
   for (int r = 0; r < worldSize; r++) plan.order[r] = static_cast<uint8_t>(r);
   return plan;
 }
 
-// Channels take a part of the payload each. Channels 0 and 2 go forward, 1 and 3 backward, so that both directions of a link
-// work; 2 and 3 use the second set of pipes. Of two ranks both directions lead to the same one: a set for each direction then,
-// and two channels at most.
+// Channels split the payload. Channels 0 and 2 run forward, 1 and 3 backward, so that both directions of a link are used; 2 and 3 use the
+// second set of pipes. With two ranks both directions lead to the same neighbour: each direction then has its own set of pipes, and there
+// are at most two channels.
 static inline int ringChannels(const RingPlan& plan, int worldSize) {
   const int most = worldSize == 2 ? kPipeSets : kMaxRingChannels;
   return plan.channels < most ? plan.channels : most;
@@ -38,12 +38,12 @@ static inline int ringPipeSet(int channel, int worldSize) {
   return worldSize == 2 ? channel : channel / 2;
 }
 
-// A channel's ring as a rank sees it. Places count in the direction of the channel.
+// A rank's position in the ring of a channel. Positions count in the direction of the channel.
 struct RingPlace {
   RingPlace(const RingPlan& of, int channel, int rank, int worldSize) : plan(of), n(worldSize), backward(channel % 2 != 0) {
     while (at(place) != rank) place++;
   }
-  // The rank at a place, which may be any number from -n on.
+  // The rank at position p, which is -n or more.
   int at(int p) const {
     p = (p + n) % n;
     return plan.order[backward ? n - 1 - p : p];

@@ -1,10 +1,10 @@
-// A channel's two pipes, from the rank before and to the next one, as the ring sees them: the same for both protocols.
+// The two pipes of a channel, from the predecessor and to the successor. Both protocols have the same interface:
 //
-//   arrived(bytes)    whether the next chunk, of so many bytes, is there. False: what to wait for has been noted, or the chunk is
-//                     of another operation and the flags say so
-//   reserve()         whether there is a credit for the next chunk; false: what to wait for has been noted
-//   load<T>(i), store(i, value)   piece i, of sizeof(T) bytes, of the chunk that has arrived, and of the one reserved
-//   release(), send(bytes)        done with them
+//   arrived(bytes)    whether the next chunk, of so many bytes, has arrived. False: its flag was added to the waits, or the chunk is of
+//                     another operation, which flags.stop() tells
+//   reserve()         whether there is a credit for the next chunk. False: its flag was added to the waits
+//   load<T>(i), store(i, value)   piece i, of sizeof(T) bytes, of the chunk that has arrived, and of the reserved one
+//   release(), send(bytes)        returns the chunk that has arrived; publishes the reserved one
 #ifndef RAILHEAD_KERNELS_RING_LINKS_H_
 #define RAILHEAD_KERNELS_RING_LINKS_H_
 
@@ -15,13 +15,12 @@
 
 namespace railhead {
 
-// How many chunks a writer may still write, as far as it knows. It looks at the reader's head, a line of another rank, only
-// when it knows of none.
+// The credits that a writer knows of. It loads the reader's head, a cache line of another rank, only when it has none.
 template <class Mem>
 class Credits {
  public:
-  // tail: of chunks written. Acquire on head: the reader has read the slots that are free again.
-  bool look(Mem& mem, FlagWaits<Mem>& waits, uint32_t tail, Flag& head, int reader) {
+  // Whether there is a credit for chunk number `tail`. Acquire on head: the reader has read the slots that are free again.
+  bool available(Mem& mem, FlagWaits<Mem>& waits, uint32_t tail, Flag& head, int reader) {
     if (left_ > 0) return true;
     const uint32_t first = Pipes<Mem>::credit(tail);
     const uint32_t seen = mutated(Mutant::kRingHeadRelaxed) ? mem.loadRelaxed(&head.value) : mem.loadAcquire(&head.value);
@@ -62,7 +61,7 @@ class SimpleLink {
   }
   bool reserve() {
     const uint32_t chunk = mem_.loadRelaxed(&pipes_.tail(team_.rank, next_).value);
-    if (!credits_.look(mem_, waits_, chunk, pipes_.head(team_.rank, next_), next_)) return false;
+    if (!credits_.available(mem_, waits_, chunk, pipes_.head(team_.rank, next_), next_)) return false;
     out_ = pipes_.slot(team_.rank, next_, chunk);
     return true;
   }
@@ -100,9 +99,9 @@ class LLLink {
 
   uint32_t chunkBytes() const { return pipes_.chunkBytes(); }
 
-  // A reader that looked at words in their order would take each line from its writer in the middle of writing it. So it waits
-  // for the last word, and looks at all others then. But a chunk of another operation may have fewer words: the signature is
-  // looked at whenever it is there.
+  // Polling the words in order would take each cache line from the writer while it fills the line. So this polls the last word, and
+  // checks all others once it has arrived. A chunk of another operation may have fewer words, so the signature is checked whenever it has
+  // arrived.
   bool arrived(uint32_t bytes) {
     inChunk_ = mem_.loadRelaxed(&pipes_.head(team_.rank).value);
     in_ = pipes_.slot(before_, inChunk_);
@@ -124,7 +123,7 @@ class LLLink {
   }
   bool reserve() {
     outChunk_ = mem_.loadRelaxed(&pipes_.tail(team_.rank).value);
-    if (!credits_.look(mem_, waits_, outChunk_, pipes_.head(next_), next_)) return false;
+    if (!credits_.available(mem_, waits_, outChunk_, pipes_.head(next_), next_)) return false;
     out_ = pipes_.slot(team_.rank, outChunk_);
     pipes_.writeSignature(out_, outChunk_, team_.call);
     return true;
@@ -137,13 +136,13 @@ class LLLink {
   void store(uint32_t i, const T& value) {
     pipes_.store(out_, outChunk_, i, value);
   }
-  // Release: of this rank's reads, and of the zeros that it may have written.
+  // Release: this rank has read the chunk, and has zeroed the slot if it had to.
   void release() {
     if (!mutated(Mutant::kLLClearsAfterRelease)) pipes_.clearBeforeWrap(in_, inChunk_);
     flags_.publish(pipes_.head(team_.rank), Pipes<Mem>::next(inChunk_));
     if (mutated(Mutant::kLLClearsAfterRelease)) pipes_.clearBeforeWrap(in_, inChunk_);
   }
-  // For a reader that sleeps; release, so that one that wakes up sees all words.
+  // Wakes a sleeping reader. Release: it then sees all words.
   void send(uint32_t) {
     Flag& tail = pipes_.tail(team_.rank);
     if (mutated(Mutant::kLLTailWithoutWake)) {
