@@ -1,4 +1,3 @@
-// Package python holds the Python package railhead, which calls the shared library through ctypes, and the Go test that runs
-// its tests. It has no Go code of its own. The Python package trusts the library, and nothing that its callers pass: sizes
-// and types are checked before every call.
+// Package python holds the Python package railhead, which calls the shared library through ctypes, and the Go test that runs its tests.
+// The Python package trusts the library but not its callers: it checks sizes and types before every call.
 package python

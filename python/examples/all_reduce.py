@@ -1,4 +1,4 @@
-"""The sum over ranks, from the standard library alone:
+"""An all-reduce with only the standard library:
 
     railhead run -n 4 --daemon -- python3 python/examples/all_reduce.py
 """

@@ -1,8 +1,8 @@
-"""A mixture-of-experts layer whose experts are spread over the ranks; with numpy:
+"""A mixture-of-experts layer with expert parallelism; needs numpy:
 
     railhead run -n 4 --daemon -- python3 python/examples/moe.py
 
-Each rank routes its own tokens, and runs the experts that it holds on the tokens of all ranks.
+Each rank routes its own tokens, and runs its experts on the tokens of all ranks.
 """
 
 import numpy
@@ -29,7 +29,7 @@ with railhead.Session() as session, session.comm() as comm:
         held = comm.all_gather(numpy.array([buffer.local_experts]))
         first = int(held[: comm.rank].sum())  # this rank's experts are first, first + 1, ...
         sent = buffer.dispatch_send(x, topk_idx, topk_weights)
-        shared = 0.5 * x  # while the tokens are under way: an expert that every rank has
+        shared = 0.5 * x  # overlaps with the dispatch: an expert that every rank has
         got = sent.receive("flat")
         y = numpy.empty_like(got.x)
         for e in range(buffer.local_experts):

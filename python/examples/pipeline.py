@@ -1,8 +1,8 @@
-"""A pipeline: every rank is a stage, batches flow from the first to the last.
+"""A pipeline: every rank is a stage, and batches go from the first to the last.
 
     railhead run -n 4 --daemon -- python3 python/examples/pipeline.py
 
-A stage hands a batch on while the next one comes in: both calls are in one group, which runs them at the same time.
+A stage sends a batch while it receives the next one: both calls are in one group, which runs them concurrently.
 """
 
 import array
@@ -18,10 +18,10 @@ def stage(batch: "array.array[float]", rank: int) -> "array.array[float]":
 
 
 def run(comm: railhead.Comm) -> List["array.array[float]"]:
-    """What leaves the last stage; nothing on other ranks."""
+    """Returns the outputs of the last stage; an empty list on other ranks."""
     first, last = comm.rank == 0, comm.rank == comm.world_size - 1
     done: List["array.array[float]"] = []
-    ready = None  # the batch that this stage has finished and not yet handed on
+    ready = None  # output of this stage that has not been sent yet
     for number in range(BATCHES + 1):
         coming = array.array("f", [float(number)] * SIZE)
         with railhead.group():

@@ -3,8 +3,7 @@
     with railhead.Session() as session, session.comm() as comm:  # $RAILHEAD_SOCKET; $RANK of $WORLD_SIZE
         total = comm.all_reduce(numpy_array_or_torch_tensor_or_buffer)
 
-The package is a thin layer of ctypes over librailhead.so.0. Calls run without the interpreter's lock. One comm belongs to
-one thread at a time."""
+The package binds librailhead.so.0 through ctypes. Calls release the GIL. Only one thread at a time may use a comm."""
 
 from ._collectives import PreMulSum
 from ._groups import group

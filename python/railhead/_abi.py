@@ -1,4 +1,4 @@
-"""railhead.h for ctypes: its structs and the signatures of its functions."""
+"""The structs and function signatures of railhead.h, for ctypes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a caller passes as a buffer: numpy arrays, torch CPU tensors, and anything with the buffer protocol.
+"""Buffers of callers: numpy arrays, torch CPU tensors, and objects with the buffer protocol.
 
-This module never imports numpy or torch: a caller that passes one of their arrays has imported them. It imports ml_dtypes for
-new arrays of its types.
+This module never imports numpy or torch: a caller that passes one of their arrays has imported them. It imports ml_dtypes to
+create arrays of its types.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def empty(like: Any, what: str, dtype: Dtype, shape: Tuple[int, ...]) -> Any:
             return sys.modules["numpy"].empty(shape, dtype=numpy_dtype(dtype))
     except (AttributeError, ImportError) as error:
         raise InvalidArgumentError(
-            f"{what}: there is no {dtype.array_name} to make it of ({error}): pass memory of bytes for it"
+            f"{what}: cannot create a buffer of {dtype.array_name} ({error}): pass a buffer of bytes"
         ) from None
     memory = bytearray(math.prod(shape) * dtype.itemsize)
     code = _CAST.get(dtype)
@@ -79,7 +79,7 @@ def numpy_dtype(dtype: Dtype) -> Any:
     return dtype.array_name
 
 
-# What a memoryview can be cast to on every version of Python. Bytes stay a bytearray.
+# Formats to which every version of Python can cast a memoryview. The other types stay a bytearray.
 _CAST: Dict[Optional[Dtype], Literal["f", "d", "b", "i", "q", "Q"]] = {
     Dtype.F32: "f",
     Dtype.F64: "d",
@@ -106,7 +106,7 @@ def _of_torch(tensor: Any, what: str, dtype: Optional[Dtype]) -> Buffer:
     if not tensor.is_contiguous():
         raise InvalidArgumentError(f"{what}: the tensor is not contiguous: use tensor.contiguous()")
     if tensor.is_neg():
-        raise InvalidArgumentError(f"{what}: the tensor's negation is still to be done: use tensor.resolve_neg()")
+        raise InvalidArgumentError(f"{what}: the tensor has a pending negation: use tensor.resolve_neg()")
     nbytes = tensor.numel() * tensor.element_size()
     element = _resolve(what, tensor.dtype, _of_torch_dtype(tensor.dtype), tensor.element_size(), nbytes, dtype)
     return Buffer(tensor, tensor.data_ptr(), nbytes, element, tuple(tensor.shape))
@@ -139,7 +139,7 @@ def _of_protocol(obj: Any, what: str, dtype: Optional[Dtype], writable: bool) ->
         view = memoryview(obj)
     except TypeError:
         raise TypeError(
-            f"{what}: {type(obj).__name__} is no buffer; pass a numpy array, a torch CPU tensor, or an object with the buffer "
+            f"{what}: {type(obj).__name__} is not a buffer; pass a numpy array, a torch CPU tensor, or an object with the buffer "
             "protocol (bytearray, array.array, memoryview, mmap, a ctypes array)"
         ) from None
     if not view.c_contiguous:
@@ -168,7 +168,7 @@ def _resolve(what: str, has: object, natural: Optional[Dtype], itemsize: int, nb
     if dtype is None:
         if natural is None:
             raise InvalidArgumentError(
-                f"{what}: {has} is no element type of Railhead; pass dtype= (Dtype.U8 moves anything), or make it one of {_NAMES}"
+                f"{what}: {has} is not an element type of Railhead; pass dtype= (Dtype.U8 moves anything), or convert to one of {_NAMES}"
             )
         return natural
     dtype = Dtype(dtype)
@@ -176,9 +176,9 @@ def _resolve(what: str, has: object, natural: Optional[Dtype], itemsize: int, nb
     # for bf16) may be used as any type of the same size.
     may_hold = dtype in (natural, Dtype.U8) or itemsize == 1 or (natural is None and itemsize == dtype.itemsize)
     if not may_hold:
-        raise InvalidArgumentError(f"{what}: dtype {dtype.name} was asked for, but the buffer has {has}")
+        raise InvalidArgumentError(f"{what}: dtype {dtype.name} was requested, but the buffer has {has}")
     if nbytes % dtype.itemsize != 0:
-        raise InvalidArgumentError(f"{what}: {nbytes} bytes are no whole number of {dtype.name} ({dtype.itemsize} bytes each)")
+        raise InvalidArgumentError(f"{what}: {nbytes} bytes is not a multiple of {dtype.itemsize}, the size of {dtype.name}")
     return dtype
 
 
@@ -212,8 +212,8 @@ _release_buffer.restype = None
 
 
 class _Export:
-    """The address of a buffer that may be read-only (ctypes' from_buffer refuses those). While this object exists, the owner
-    cannot move the memory; for example, a bytearray cannot be resized."""
+    """The address of a buffer, which may be read-only (ctypes' from_buffer refuses read-only buffers). While this object exists,
+    the owner cannot move the memory; for example, a bytearray cannot be resized."""
 
     def __init__(self, view: memoryview) -> None:
         self._raw = _PyBuffer()

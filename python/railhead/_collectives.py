@@ -89,7 +89,7 @@ class Collectives:
         self._call("rh_reduce", source, target, source.count, source.dtype, _number(op), root)
         return out if self.rank == root else None
 
-    # Moves
+    # Operations that only move elements
 
     def all_gather(self, send: Readable, *, out: Any = None, dtype: Optional[Dtype] = None) -> Any:
         """Every rank's send, in order of rank. In place: send is this rank's part of out."""
@@ -187,11 +187,11 @@ class Collectives:
         target = buffer_of(out, f"{operation}: out", dtype, writable=True)
         if target.dtype != source.dtype:
             raise InvalidArgumentError(
-                f"{operation}: send has {source.dtype.name} and out {target.dtype.name}; they must be alike"
+                f"{operation}: send has {source.dtype.name} and out {target.dtype.name}; they must be the same"
             )
         if target.count != count:
             raise InvalidArgumentError(
-                f"{operation}: out has {target.count} elements, but send's {source.count} on {self.world_size} ranks make {count}"
+                f"{operation}: out has {target.count} elements; a send of {source.count} on {self.world_size} ranks needs {count}"
             )
         return out, target
 
@@ -199,7 +199,7 @@ class Collectives:
         """The number of elements of each part in a buffer with one part for every rank."""
         if source.count % self.world_size != 0:
             raise InvalidArgumentError(
-                f"{operation}: send has {source.count} elements, which is no multiple of the world size {self.world_size}"
+                f"{operation}: send has {source.count} elements, which is not a multiple of the world size {self.world_size}"
             )
         return source.count // self.world_size
 
@@ -211,7 +211,7 @@ class Collectives:
         first, *rest = source.shape or (1,)
         if out is None and first % self.world_size != 0:
             raise InvalidArgumentError(
-                f"{operation}: the first dimension of send, {first}, is no multiple of the world size {self.world_size}; "
+                f"{operation}: the first dimension of send, {first}, is not a multiple of the world size {self.world_size}; "
                 "pass out="
             )
         return (first // self.world_size, *rest)

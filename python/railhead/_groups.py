@@ -1,4 +1,4 @@
-"""group(): calls that are noted and run together at its end."""
+"""group(): calls inside the block are noted, and run together at its end."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def note(comm: Any, *buffers: Buffer) -> None:
 @contextlib.contextmanager
 def group() -> Iterator[None]:
     """Collectives, sends and receives inside the block are noted, and run at its end. Each comm first runs all its sends and
-    receives concurrently, then its collectives in order. Buffers, also returned ones, are filled when the outermost
-    block has ended. After an exception in the block nothing is run."""
+    receives concurrently, then its collectives in order. Buffers, also returned ones, are filled when the outermost block has
+    ended. If an exception leaves the block, nothing runs."""
     library = load()
     check(library.rh_group_start())
     _noted.depth += 1
     try:
         yield
     except BaseException:
-        # An invalid call makes the library drop the noted calls; it does not know of the exception otherwise.
+        # An invalid call makes the library drop the noted calls. The library has no other call for that.
         library.rh_barrier(None, None)
         library.rh_group_end()
         raise

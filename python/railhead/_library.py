@@ -1,4 +1,4 @@
-"""Finds, loads and checks librailhead.so.0. Calls through ctypes.CDLL run without the interpreter's lock."""
+"""Finds, loads and checks librailhead.so.0. Calls through ctypes.CDLL release the GIL."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _open() -> ctypes.CDLL:
     except OSError as error:
         where = f"$RAILHEAD_LIBRARY ({named})" if named else f"{_BUNDLED}, then the system's library paths"
         raise LibraryError(
-            f"cannot load {NAME}: {error}. It was looked for in: {where}. Build it with `make lib` in Railhead's "
-            "repository and set RAILHEAD_LIBRARY to the file, or install it with `make install`"
+            f"cannot load {NAME}: {error}. Searched: {where}. Build it with `make lib` in Railhead's repository and set "
+            "RAILHEAD_LIBRARY to the file, or install it with `make install`"
         ) from error
 
 
@@ -36,7 +36,7 @@ def _check_version(library: ctypes.CDLL) -> None:
     if (number // 10000, number // 100 % 100) != (major, minor):
         found = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
         raise LibraryError(
-            f"{library._name} has version {found}; this package needs {major}.{minor}.*: install the two of one release"
+            f"{library._name} has version {found}; this package needs {major}.{minor}.*: install both from the same release"
         )
 
 
@@ -47,7 +47,7 @@ def load() -> Any:
     missing = [name for name in FUNCTIONS if not hasattr(library, name)]
     if missing:
         raise LibraryError(
-            f"{library._name} lacks {', '.join(missing)}: it is not a {NAME} of this release; build it with `make lib`"
+            f"{library._name} lacks {', '.join(missing)}: it is not the {NAME} of this release; build that with `make lib`"
         )
     _check_version(library)
     for name, (result, arguments) in FUNCTIONS.items():
@@ -58,7 +58,7 @@ def load() -> Any:
 
 
 def check(result: int) -> None:
-    """Raises the exception of a call that has just failed on this thread."""
+    """Raises the error of a call on this thread if it has failed."""
     if result != 0:
         raise error_of(result, last_error_message())
 

@@ -1,1 +1,1 @@
-__version__ = "0.2.0"  # its major and minor are those of the library it works with
+__version__ = "0.2.0"  # major and minor must equal the library's

@@ -80,7 +80,7 @@ class Comm(Collectives):
         if exception is None:
             self.finalize()
             return
-        # The exception on its way says more than what fails in here.
+        # Errors of these two calls are ignored: the exception in progress is the cause.
         load().rh_comm_abort(self._handle)
         self._end()
 
@@ -125,7 +125,7 @@ class Comm(Collectives):
         """The algorithm of an operation ("all_reduce"), and why it was chosen (Status.algorithm_why). nbytes: the size of the
         larger of a rank's two buffers. in_windows: whether the buffers of all ranks are in windows. Any thread."""
         if not 0 <= nbytes < 2**64:
-            raise InvalidArgumentError(f"choice: rank {self.rank}: {nbytes} bytes")
+            raise InvalidArgumentError(f"choice: rank {self.rank}: nbytes {nbytes} is outside 0..{2**64 - 1}")
         raw = versioned(Choice)
         check(load().rh_comm_get_choice(self._handle, operation.encode(), nbytes, in_windows, ctypes.byref(raw)))
         return raw.algorithm.decode(), raw.why.decode()
@@ -134,9 +134,9 @@ class Comm(Collectives):
         """Collective: makes a comm of the ranks with the same color (0 or more), ordered by key, then by rank. A rank without a
         comm must also call it, with color None; it returns None."""
         if color is not None and not 0 <= color < 2**31:
-            raise InvalidArgumentError(f"split: rank {self.rank}: color {color} is outside 0..{2**31 - 1}; None is no color")
+            raise InvalidArgumentError(f"split: rank {self.rank}: color {color} is outside 0..{2**31 - 1}; pass None for no comm")
         if not -(2**31) <= key < 2**31:
-            raise InvalidArgumentError(f"split: rank {self.rank}: key {key} has more than 32 bits")
+            raise InvalidArgumentError(f"split: rank {self.rank}: key {key} does not fit 32 bits")
         handle = ctypes.c_void_p()
         result = load().rh_comm_split(self._handle, _SPLIT_NONE if color is None else color, key, ctypes.byref(handle))
         check_on(result, (self._handle,))
@@ -156,7 +156,7 @@ class Comm(Collectives):
     def alloc_window(self, nbytes: int) -> Window:
         """Collective, with the same size on every rank: zeroed memory that all ranks can access."""
         if nbytes < 0:
-            raise InvalidArgumentError(f"alloc_window: rank {self.rank}: {nbytes} bytes")
+            raise InvalidArgumentError(f"alloc_window: rank {self.rank}: nbytes {nbytes} is negative")
         handle = ctypes.c_void_p()
         check_on(load().rh_window_alloc(self._handle, nbytes, None, ctypes.byref(handle)), (self._handle,))
         return Window(self, handle)

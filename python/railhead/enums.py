@@ -1,4 +1,4 @@
-"""The numbers of railhead.h: results, element types, reductions. They never change."""
+"""The enums of railhead.h: results, element types, reductions. The numbers never change."""
 
 from __future__ import annotations
 

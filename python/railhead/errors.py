@@ -12,7 +12,7 @@ class LibraryError(ImportError):
 
 
 class RailheadError(Exception):
-    """A call failed. The message says which rank, which operation, what happened and what to do."""
+    """A call failed. The message names the rank and the operation, and says what happened and what to do."""
 
     result: Union[Result, int] = Result.OK
 
@@ -159,7 +159,7 @@ ERROR_OF_RESULT: Dict[int, Type[RailheadError]] = {error.result: error for error
 
 
 def error_of(result: int, message: str, culprit: Optional[int] = None) -> RailheadError:
-    """The exception for a result; one that this package does not know is a plain RailheadError with its number."""
+    """The exception for a result. A result that this package does not know becomes a plain RailheadError with its number."""
     known = ERROR_OF_RESULT.get(result)
     if known is not None:
         return known(message, culprit)

@@ -22,7 +22,7 @@ _LAYOUTS = {"padded": 0, "flat": 1, "tokens": 2}
 
 @dataclasses.dataclass(frozen=True)
 class ExpertReport:
-    """Deviations from the request: lost, invalid or excess tokens. It is false if there were none."""
+    """Counts of lost, invalid and dropped tokens. False if there were none."""
 
     lost_ranks: Tuple[int, ...]  # masked, dead or late
     lost_copies: int  # token copies that did not reach these ranks, or did not come back
@@ -74,7 +74,7 @@ class Dispatch:
         shape = (buffer.local_experts, capacity) if layout == "padded" else (capacity,)
         arrays = self._outputs(layout, shape)
         arrays["x"] = self._empty(config.wire, (*shape, config.hidden)) if out is None else out
-        dtypes = {"x": config.wire}  # where out is of bytes
+        dtypes = {"x": config.wire}  # out may be bytes
         targets = {name: buffer_of(a, f"receive: {name}", dtypes.get(name), True) for name, a in arrays.items() if a is not None}
         report = _Report(buffer._comm.world_size)
         raw = versioned(
@@ -230,7 +230,7 @@ def room(buffer: ExpertBuffer, layout: Layout, capacity: Optional[int], alignmen
     if out is None:
         return capacity
     if capacity is not None:
-        raise InvalidArgumentError(f"receive: rank {rank}: out has a capacity of its own: leave capacity away")
+        raise InvalidArgumentError(f"receive: rank {rank}: the size of out is the capacity: omit capacity=")
     rows = rows_of(buffer_of(out, "receive: out", buffer.config.wire, writable=True), hidden, "receive: out", rank)
     return rows // max(buffer.local_experts, 1) if layout == "padded" else rows
 
@@ -244,7 +244,7 @@ def rows_of(buffer: Buffer, columns: int, what: str, rank: int) -> int:
 
 
 def chosen(operation: str, name: str, value: str, choices: Dict[str, int]) -> int:
-    """The number of a choice given by name."""
+    """The number of the choice named value."""
     if value not in choices:
         raise InvalidArgumentError(f"{operation}: {name} {value!r}; want {', '.join(map(repr, choices))}")
     return choices[value]

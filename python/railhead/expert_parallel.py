@@ -70,7 +70,7 @@ class ExpertConfig:
         if len(lengths) > 1:
             raise InvalidArgumentError(
                 f"expert_buffer: physical_expert has {len(experts)} entries and physical_rank {len(ranks)}; "
-                "both have one for each physical expert"
+                "both need one for each physical expert"
             )
         numbers = ("max_tokens_per_rank", "hidden", "num_experts", "topk")
         combine = Dtype.BF16 if self.dtype == Dtype.FP8_E4M3 else self.dtype
@@ -244,10 +244,10 @@ class ExpertBuffer:
         rank, topk = self._comm.rank, self.config.topk
         if routing is not None:
             if topk_idx is not None or topk_weights is not None:
-                raise InvalidArgumentError(f"{operation}: rank {rank}: a routing is given, and topk_idx or topk_weights as well")
+                raise InvalidArgumentError(f"{operation}: rank {rank}: routing replaces topk_idx and topk_weights: omit them")
             return {}
         if topk_idx is None:
-            raise InvalidArgumentError(f"{operation}: rank {rank}: topk_idx and routing are None; give one of them")
+            raise InvalidArgumentError(f"{operation}: rank {rank}: topk_idx and routing are None; pass one of them")
         ids = buffer_of(topk_idx, f"{operation}: topk_idx")
         if ids.dtype not in (Dtype.I32, Dtype.I64):
             raise InvalidArgumentError(f"{operation}: rank {rank}: topk_idx has {ids.dtype.name}; want I32 or I64")
@@ -269,8 +269,8 @@ class ExpertBuffer:
     def _scales(self, x_scales: Any) -> Buffer:
         if self.config.dtype != Dtype.FP8_E4M3 or self.scale_columns == 0:
             raise InvalidArgumentError(
-                f"dispatch: rank {self._comm.rank}: x_scales are for x of FP8_E4M3 with scales of blocks; this buffer's dtype is "
-                f"{Dtype(self.config.dtype).name}, its scale {self.config.scale!r}"
+                f"dispatch: rank {self._comm.rank}: x_scales need dtype FP8_E4M3 and a scale for each block; this buffer has dtype "
+                f"{Dtype(self.config.dtype).name} and scale {self.config.scale!r}"
             )
         return buffer_of(x_scales, "dispatch: x_scales", self._scale_dtype)
 

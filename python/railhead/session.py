@@ -34,7 +34,7 @@ class Session:
         if exception is None:
             self.close()
         else:
-            load().rh_close(self._handle)  # the exception under way says more than an error of close
+            load().rh_close(self._handle)  # its error is ignored: the exception in progress is the cause
 
     def comm(
         self,
@@ -55,10 +55,10 @@ class Session:
         may use its own order."""
         for name, value, limit in (("rank", rank, 2**31), ("world_size", world_size, 2**31)):
             if value is not None and not 0 <= value < limit:
-                raise InvalidArgumentError(f"comm: {name} {value}")
+                raise InvalidArgumentError(f"comm: {name} {value} is outside 0..{limit - 1}")
         for name, value, limit in (("reduce_group", reduce_group, 2**32), ("heap_bytes", heap_bytes, 2**64)):
             if not 0 <= value < limit:
-                raise InvalidArgumentError(f"comm: {name} {value}")
+                raise InvalidArgumentError(f"comm: {name} {value} is outside 0..{limit - 1}")
         config = versioned(
             CommConfig,
             device_ordinal=-1,
@@ -87,15 +87,15 @@ class Session:
 
 
 def _milliseconds(seconds: Optional[float]) -> int:
-    """Rounded up, so that a short time does not become 0 = the default."""
+    """Rounded up, so that a short time does not become 0, which is the default."""
     if seconds is None:
         return 0
     if not 0 < seconds < 2**32 / 1000:
-        raise InvalidArgumentError(f"timeout {seconds} s is not within 0..{2**32 // 1000} s")
+        raise InvalidArgumentError(f"timeout {seconds} s: want more than 0 s and less than {2**32 // 1000} s")
     return min(math.ceil(seconds * 1000), 2**32 - 1)
 
 
 def _text(text: str, name: str) -> bytes:
     if "\0" in text:
-        raise InvalidArgumentError(f"{name} {text!r} has a zero byte in it")
+        raise InvalidArgumentError(f"{name} {text!r} contains a zero byte")
     return os.fsencode(text)

@@ -88,15 +88,15 @@ class Window:
 
     def _check_whole(self, itemsize: int, name: str) -> None:
         if self.nbytes % itemsize != 0:
-            raise InvalidArgumentError(f"window: {self.nbytes} bytes are no whole number of {name} ({itemsize} bytes each)")
+            raise InvalidArgumentError(f"window: {self.nbytes} bytes is not a multiple of {itemsize}, the size of {name}")
 
 
 def register(comm: Comm, buffer: Any, fd: Optional[int], fd_offset: int) -> Window:
     """Comm.register_window."""
     if fd is not None and not 0 <= fd < 2**31:
-        raise InvalidArgumentError(f"register_window: rank {comm.rank}: fd {fd}")
+        raise InvalidArgumentError(f"register_window: rank {comm.rank}: fd {fd} is outside 0..{2**31 - 1}")
     if fd_offset < 0:
-        raise InvalidArgumentError(f"register_window: rank {comm.rank}: fd_offset {fd_offset}")
+        raise InvalidArgumentError(f"register_window: rank {comm.rank}: fd_offset {fd_offset} is negative")
     memory = buffer_of(buffer, "register_window: buffer", Dtype.U8, writable=True)
     config = versioned(
         RegisterConfig, pointer=memory.address, bytes=memory.nbytes, fd=-1 if fd is None else fd, fd_offset=fd_offset

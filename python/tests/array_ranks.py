@@ -1,4 +1,4 @@
-"""What the ranks of the tests with numpy and torch run; as ranks.py."""
+"""Functions that the ranks of the numpy and torch tests run; called as those of ranks.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMALL = (Dtype.BF16, Dtype.FP8_E4M3, Dtype.FP8_E5M2)
 
 
 class Numpy:
-    """How the checks below make and read arrays."""
+    """Makes and reads arrays for the checks below."""
 
     def __init__(self) -> None:
         import numpy
@@ -48,7 +48,7 @@ class Torch:
         return getattr(self.torch, dtype.array_name)
 
     def make(self, memory: bytes, dtype: Dtype, *shape: int) -> Any:
-        if not memory:  # of which frombuffer makes none
+        if not memory:  # frombuffer refuses empty memory
             return self.torch.empty(shape, dtype=self.dtype(dtype))
         return self.torch.frombuffer(bytearray(memory), dtype=self.dtype(dtype)).reshape(shape)
 
@@ -64,7 +64,7 @@ def kind_of(name: str) -> Any:
 
 @rank
 def arrays(comm: Comm, name: str, *dtypes: str) -> None:
-    """Every collective on two-dimensional arrays; results are of the kind, dtype and shape that belong to the input."""
+    """Every collective on two-dimensional arrays. Results have the input's kind and dtype, and the right shape."""
     kind, world, me = kind_of(name), comm.world_size, comm.rank
     for dtype in (Dtype[d] for d in dtypes):
         per_rank = inputs(world, 6 * world, dtype)
@@ -86,7 +86,7 @@ def arrays(comm: Comm, name: str, *dtypes: str) -> None:
             equal(kind.read(rooted[0], dtype, 2 * world, 3), total, f"reduce {dtype.name}")
             equal(kind.read(rooted[1], dtype, 2 * world * world, 3), joined(mine), f"gather {dtype.name}")
         else:
-            equal(rooted, (None, None), "not on root")
+            equal(rooted, (None, None), "results of reduce and gather off root")
         comm.broadcast(send, 1)
         equal(kind.read(send, dtype, 2 * world, 3), mine[1], f"broadcast {dtype.name}")
         if me == 0:
@@ -97,7 +97,7 @@ def arrays(comm: Comm, name: str, *dtypes: str) -> None:
 
 @rank
 def array_windows(comm: Comm, name: str, *dtypes: str) -> None:
-    """Views of windows: what one rank writes is what the others read."""
+    """Views of windows: all ranks read what a rank has written."""
     kind, me = kind_of(name), comm.rank
     with comm.alloc_window(64) as window:
         view = window.as_numpy if name == "numpy" else window.as_torch
@@ -135,7 +135,7 @@ def numpy_refusals(comm: Comm) -> None:
     equal((moved.dtype.name, moved.tolist()), ("int16", [r for r in range(comm.world_size) for _ in range(3)]), "moved as bytes")
     bits = comm.all_reduce(numpy.full(2, 0x3F80, "uint16"), dtype=Dtype.BF16)
     equal(bits.tobytes(), elements.encode([comm.world_size] * 2, Dtype.BF16), "bits of bf16")
-    equal(float(comm.all_reduce(numpy.array(2.0))), 2.0 * comm.world_size, "an array without dimensions")
+    equal(float(comm.all_reduce(numpy.array(2.0))), 2.0 * comm.world_size, "a 0-dimensional array")
 
 
 @rank
@@ -154,7 +154,7 @@ def torch_refusals(comm: Comm) -> None:
     weights = torch.nn.Parameter(torch.ones(3))
     comm.all_reduce(weights, out=weights)
     equal(weights.tolist(), [float(comm.world_size)] * 3, "a parameter, in place")
-    equal(comm.all_reduce(torch.tensor(2.0)).item(), 2.0 * comm.world_size, "a tensor without dimensions")
+    equal(comm.all_reduce(torch.tensor(2.0)).item(), 2.0 * comm.world_size, "a 0-dimensional tensor")
     fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, mmap.PAGESIZE)
     shared = torch.frombuffer(mmap.mmap(fd, mmap.PAGESIZE), dtype=torch.float32)

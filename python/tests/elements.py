@@ -1,4 +1,4 @@
-"""Elements of every dtype in plain Python: bytes from numbers, numbers from bytes, reductions to compare with."""
+"""Elements of every dtype in plain Python: encoding, decoding and reference reductions."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def _fold(column: Tuple[Number, ...], op: Op, dtype: Dtype) -> Number:
     if dtype in INTEGERS:
         total = _signed(_wrapped(int(functools.reduce(step, column)), dtype), dtype)
         return math.trunc(total / len(column)) if op == Op.AVG else total
-    # As floats from the start: -2 * 0 is -0 there.
+    # As floats from the start, because -2.0 * 0.0 is -0.0.
     wide = functools.reduce(lambda a, b: _widened(step(a, b), dtype), map(float, column))
     return _widened(wide / len(column), dtype) if op == Op.AVG else wide
 
 
 def _widened(value: float, dtype: Dtype) -> float:
-    """Rounded to the type that folds go on in."""
+    """Rounded to the accumulator's type."""
     if dtype == Dtype.F64:
         return value
     rounded: float = struct.unpack("=f", struct.pack("=f", value))[0]
@@ -89,12 +89,12 @@ def _value(code: int, dtype: Dtype) -> float:
 
 @functools.lru_cache(maxsize=None)
 def _values(dtype: Dtype) -> List[float]:
-    """The finite values that are not negative, by their code, which is ascending order."""
+    """The non-negative finite values, indexed by code. They ascend."""
     return list(itertools.takewhile(math.isfinite, (_value(code, dtype) for code in range(2 ** (8 * dtype.itemsize - 1)))))
 
 
 def _code(value: float, dtype: Dtype) -> int:
-    """The nearest value's code. Tests stay within the finite values: no overflow here."""
+    """The code of the nearest value. value must be within the finite range."""
     values, size = _values(dtype), abs(value)
     above = min(bisect.bisect_left(values, size), len(values) - 1)
     nearest: int = min((above, max(above - 1, 0)), key=lambda code: (abs(values[code] - size), code & 1))

@@ -1,4 +1,4 @@
-"""What the tests of expert parallelism dispatch, and how they look at what came."""
+"""Inputs and checks of the tests of expert parallelism."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def arrays_of(reference: Reference, me: int) -> Tuple[Array, Array, Array]:
 
 
 class Raw:
-    """Plain memory, in the place of arrays and tensors."""
+    """Makes and reads plain memory instead of arrays or tensors."""
 
     def make(self, memory: bytes, dtype: Dtype, *shape: int) -> Any:
         return memoryview(bytearray(memory)).cast("q") if dtype == Dtype.I64 else bytearray(memory)
@@ -62,7 +62,7 @@ def inputs_of(kind: Any, config: ExpertConfig, reference: Reference, me: int) ->
 
 
 def check_rows(kind: Any, reference: Reference, me: int, got: Received, capacity: int) -> Array:
-    """Everything that was received; returns what the experts here see, row by row."""
+    """Checks all received outputs. Returns the dequantised rows, which are the experts' input."""
     local, copies = reference.local[me], reference.copies(me)
     lead = (len(local), capacity) if got.layout == "padded" else (capacity,)
     per_expert = [reference.rows(me, number) for number in local]
@@ -94,7 +94,7 @@ def check_choices(kind: Any, reference: Reference, me: int, got: Received) -> No
 def seen_rows(
     kind: Any, reference: Reference, got: Received, lead: Tuple[int, ...], want: List[Tuple[int, int, int]]
 ) -> Array:
-    """Holds the rows to the ranks and tokens that they must have come from; returns what they stand for."""
+    """Checks each (row, source rank, source token) of want. Returns the dequantised rows."""
     config = reference.config
     x = floats(kind, got.x, config.wire, *lead, config.hidden).reshape(-1, config.hidden)
     ranks, tokens = (ints(kind, a, Dtype.I32, *lead).ravel().tolist() for a in (got.source_rank, got.source_token))
@@ -119,7 +119,7 @@ def scales_of(kind: Any, reference: Reference, got: Received, lead: Tuple[int, .
 
 
 def experts_of(reference: Reference, me: int, got: Received, seen: Array, y_dtype: Dtype, combine_dtype: Dtype) -> Array:
-    """What the experts of this rank make of the rows."""
+    """The outputs of this rank's experts for the rows."""
     y = numpy.zeros_like(seen)
     if got.layout == "tokens":  # weighted, and added over this rank's experts
         for row, (source, token) in enumerate(reference.copies(me)):

@@ -1,4 +1,4 @@
-"""What the ranks of the tests of expert parallelism run; as ranks.py."""
+"""Functions that the ranks of the tests of expert parallelism run; called as those of ranks.py."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def round_trip(comm: Comm, kind: Any, buffer: ExpertBuffer, reference: Reference
     )
     want = reference.combined(me, sums, sums, combine, add)
     equal(floats(kind, result, sums, COUNTS[me], config.hidden).tolist(), want.tolist(), f"combined, {layout}")
-    equal((bool(got.combine_report), buffer.in_flight), (False, ()), "ended")
+    equal((bool(got.combine_report), buffer.in_flight), (False, ()), "report and dispatches in flight")
 
 
 @rank
 def round_trips(comm: Comm, name: str, *formats: str) -> None:
-    """Each mode and layout, with formats "dtype wire_dtype combine_dtype scale"."""
+    """Every mode and layout, with formats "dtype wire_dtype combine_dtype scale"."""
     kind = kind_named(name)
     for mode in ("ll", "ht"):
         for words in formats:
@@ -71,7 +71,7 @@ def round_trips(comm: Comm, name: str, *formats: str) -> None:
 
 @rank
 def quantised_input(comm: Comm) -> None:
-    """Tokens that are FP8 already travel as they are, with the caller's scales."""
+    """Tokens that are already FP8 are sent unchanged, with the caller's scales."""
     config = ExpertConfig("ll", dtype=Dtype.FP8_E4M3, max_tokens_per_rank=2, hidden=130, num_experts=3, topk=1)
     me, world = comm.rank, comm.world_size
     with comm.expert_buffer(config) as buffer:
@@ -79,7 +79,7 @@ def quantised_input(comm: Comm) -> None:
         scales = numpy.array([[me + 0.5, 2.0]], F32)
         got = buffer.dispatch(codes, numpy.array([[(me + 1) % world]]), x_scales=scales, layout="flat", out=bytearray(130))
         source = (me - 1) % world
-        equal((bytes(got.x), got.scales.tolist()), (bytes([source + 1] * 130), [[source + 0.5, 2.0]]), "moved as they were")
+        equal((bytes(got.x), got.scales.tolist()), (bytes([source + 1] * 130), [[source + 0.5, 2.0]]), "codes and scales")
         equal(got.weights.tolist(), [1.0], "weights of 1")
         got.release()
         raises(errors.InvalidArgumentError, lambda: buffer.dispatch(codes, numpy.array([[0]])), "x_scales", f"rank {me}")
@@ -108,13 +108,13 @@ def two_in_flight(comm: Comm, mode: Literal["ll", "ht"]) -> None:
         for got, reference in zip(received, references):
             want = reference.combined(me, Dtype.F32, Dtype.F32, Dtype.F32, numpy.zeros_like(reference.tokens[me].x))
             equal(got.combine_receive().tolist(), want.tolist(), "combined")
-        equal(buffer.in_flight, (), "ended")
+        equal(buffer.in_flight, (), "in flight after both combines")
         raises(errors.InvalidHandleError, received[0].combine_receive)
 
 
 @rank
 def held_memory(comm: Comm) -> None:
-    """Between two phases the library has the caller's memory, which can neither move nor go."""
+    """Between two phases the caller's memory is held: it can be neither resized nor freed."""
     x, out = bytearray(4 * 160), bytearray(4 * 160)
     with comm.expert_buffer(PLAIN) as buffer:
         sent = buffer.dispatch_send(x, numpy.array([[0, 2, 4]]))
@@ -133,12 +133,12 @@ def check_held(memory: bytearray, held: bool) -> None:
     except BufferError:
         assert held, "the memory is held"
     else:
-        assert not held, "the memory could move"
+        assert not held, "the memory is not held"
 
 
 @rank
 def memory_of_the_caller(comm: Comm) -> None:
-    """out= of both directions, weighted y, and room that does not suffice at first."""
+    """out= of receive and combine, weighted y, and a second receive after a capacity that was too small."""
     me, reference = comm.rank, plain_tokens()
     with comm.expert_buffer(PLAIN) as buffer:
         arrays = arrays_of(reference, me)
@@ -147,7 +147,7 @@ def memory_of_the_caller(comm: Comm) -> None:
         got = buffer.in_flight[-1].receive("flat", out=memory)
         assert got.x is memory
         seen = check_rows(kind_of("numpy"), reference, me, got, 20)
-        equal(memory[got.rows :].tolist(), [[-1.0] * PLAIN.hidden] * (20 - got.rows), "rows behind the last")
+        equal(memory[got.rows :].tolist(), [[-1.0] * PLAIN.hidden] * (20 - got.rows), "rows after the last")
         y = experts_of(reference, me, got, seen, Dtype.F32, Dtype.F32)
         weights = numpy.zeros((20, 1), F32)
         weights[: got.rows, 0] = got.weights[: got.rows]
@@ -163,7 +163,7 @@ def memory_of_the_caller(comm: Comm) -> None:
 
 @rank
 def replicas(comm: Comm) -> None:
-    """Expert 0 is held by rank 0 and rank 2; each takes its own, and rank 1 takes turns. The load counts them."""
+    """Ranks 0 and 2 hold replicas of expert 0. They send to their own replica, and rank 1 alternates. The load counts the copies."""
     tables = {"physical_expert": [0, 1, 0], "physical_rank": numpy.array([0, 1, 2])}
     config = ExpertConfig("ll", 4, hidden=8, num_experts=2, topk=1, dtype=Dtype.F32, **tables)  # type: ignore[arg-type]
     with comm.expert_buffer(config) as buffer:
@@ -181,7 +181,7 @@ def replicas(comm: Comm) -> None:
 
 @rank
 def invalid_input(comm: Comm) -> None:
-    """Ids that do not exist and experts named twice: an error before anything is sent, or dropped and reported."""
+    """Invalid ids and duplicate experts: an error before anything is sent, or dropped and reported."""
     x, idx = numpy.ones((2, 160), F32), numpy.array([[0, 7, -1], [4, 4, 2]])
     with comm.expert_buffer(PLAIN) as buffer:
         raises(errors.InvalidArgumentError, lambda: buffer.dispatch(x, idx), f"rank {comm.rank}", "topk_idx[1] is 7")
@@ -198,7 +198,7 @@ def invalid_input(comm: Comm) -> None:
 
 @rank
 def masked(comm: Comm) -> None:
-    """Ranks 0 and 1 go on without rank 2, and that one without them."""
+    """Ranks 0 and 1 mask rank 2; rank 2 masks them. All continue."""
     lost = (2,) if comm.rank != 2 else (0, 1)
     with comm.expert_buffer(ExpertConfig("ll", dtype=Dtype.F32, lost_weights="renormalize", **SHAPE)) as buffer:
         for other in lost:
@@ -215,7 +215,7 @@ def masked(comm: Comm) -> None:
 
 @rank
 def outlives_a_rank(comm: Comm, victim: str, on_dead: Literal["fail", "drop"]) -> None:
-    """The victim is killed; the others go on without it, or are told who died."""
+    """The victim is killed. With on_dead "drop" the others continue without it; with "fail" their error names it."""
     config = ExpertConfig("ll", dtype=Dtype.F32, on_dead=on_dead, **SHAPE)
     buffer = comm.expert_buffer(config)
     comm.barrier()
@@ -227,15 +227,15 @@ def outlives_a_rank(comm: Comm, victim: str, on_dead: Literal["fail", "drop"]) -
         equal(raises(errors.RankDeadError, lambda: buffer.dispatch(x, idx), f"rank {victim}").culprit, int(victim), "culprit")
     else:
         got = buffer.dispatch(x, idx)
-        equal(got.combine(got.x).tolist(), (2 * x).tolist(), "the sum of those that are left")
+        equal(got.combine(got.x).tolist(), (2 * x).tolist(), "the sum over the surviving ranks")
         assert got.combine_report is not None
         equal(got.combine_report.lost_ranks, (int(victim),), "lost")
-    os._exit(0)  # the comm is broken; its end would say so
+    os._exit(0)  # finalize would fail, because the comm is broken
 
 
 @rank
 def cached_routing(comm: Comm) -> None:
-    """A routing made once serves as its topk_idx and topk_weights do."""
+    """A dispatch with a cached routing receives the same rows as one with its topk_idx and topk_weights."""
     x, idx, weights = arrays_of(plain_tokens(), 0)
     with comm.expert_buffer(PLAIN) as buffer:
         with buffer.routing(idx, weights) as routing:
@@ -249,7 +249,7 @@ def cached_routing(comm: Comm) -> None:
             plain.release()
             check_refusals(
                 [
-                    (lambda: buffer.dispatch(x, idx, routing=routing), "topk_idx or topk_weights as well"),
+                    (lambda: buffer.dispatch(x, idx, routing=routing), "routing replaces topk_idx and topk_weights"),
                     (lambda: buffer.dispatch(x), "topk_idx and routing are None"),
                     (lambda: buffer.dispatch(x[1:].copy(), routing=routing), f"{len(x) - 1} tokens.*made of {len(x)}"),
                     (lambda: buffer.routing(idx, weights[:2]), "topk_weights 2"),
@@ -261,7 +261,7 @@ def cached_routing(comm: Comm) -> None:
 
 @rank
 def configs(comm: Comm) -> None:
-    """What a config must not say; and one that the ranks do not have alike."""
+    """Invalid configs, and a config that differs between ranks."""
 
     def made(**fields: Any) -> Callable[[], Any]:
         return lambda: comm.expert_buffer(ExpertConfig(**{"mode": "ll", "dtype": Dtype.F32, **SHAPE, **fields}))
@@ -288,7 +288,7 @@ def configs(comm: Comm) -> None:
 
 @rank
 def arguments(comm: Comm) -> None:
-    """All found before the call: the buffer works afterwards."""
+    """Errors that are found before the call, so the buffer works afterwards."""
     me, (x, idx, weights) = comm.rank, arrays_of(plain_tokens(), 0)
     with comm.expert_buffer(PLAIN) as buffer:
         unknown: Any = "dense"
@@ -304,11 +304,11 @@ def arguments(comm: Comm) -> None:
                 (lambda: buffer.dispatch(x, idx, layout=unknown), "layout 'dense'.*'padded', 'flat', 'tokens'"),
                 (lambda: buffer.dispatch(x, idx, alignment=0), "alignment 0"),
                 (lambda: buffer.dispatch(x, idx, capacity=-1), "capacity -1"),
-                (lambda: buffer.dispatch(x, idx, capacity=1, out=x), "leave capacity away"),
+                (lambda: buffer.dispatch(x, idx, capacity=1, out=x), "omit capacity"),
                 (lambda: buffer.dispatch(x, idx, out=bytes(640)), "read-only"),
             ]
         )
-        equal(buffer.in_flight, (), "nothing was sent")
+        equal(buffer.in_flight, (), "in flight after errors")
         got = buffer.dispatch(x, idx, weights, "flat")
         y = got.x
         check_refusals(
@@ -325,7 +325,7 @@ def arguments(comm: Comm) -> None:
     narrow = dataclasses.replace(PLAIN, wire_dtype=Dtype.FP8_E4M3)
     with comm.expert_buffer(narrow) as buffer, mock.patch.dict(sys.modules, {"ml_dtypes": None}):
         raises(errors.InvalidArgumentError, lambda: buffer.dispatch(x, idx), "float8_e4m3fn", "bytes")
-        equal(buffer.in_flight, (), "nothing was sent for want of a type")
+        equal(buffer.in_flight, (), "in flight after a missing type")
     raises(errors.InvalidHandleError, buffer.info)
     raises(errors.InvalidHandleError, buffer.destroy)
     buffer = comm.expert_buffer(PLAIN)

@@ -1,4 +1,4 @@
-"""Dispatch and combine in plain numpy, from what all ranks have, to compare with."""
+"""A reference of dispatch and combine in plain numpy. It computes the results from the tokens of all ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy
 from railhead import Dtype, ExpertConfig
 
 F32 = numpy.float32
-Array = Any  # of numpy; its element types say nothing here
+Array = Any  # a numpy array; the element type is not checked
 BLOCK = 128  # elements that share a scale
 
 
@@ -30,21 +30,21 @@ def decoded(memory: bytes, dtype: Dtype) -> Array:
 
 
 def expert(number: int, rows: Array) -> Array:
-    """What a logical expert makes of tokens."""
+    """The output of a logical expert."""
     return (rows * F32(number + 1)).astype(F32)
 
 
 @dataclasses.dataclass
 class Tokens:
-    """What one rank dispatches."""
+    """The input of one rank's dispatch."""
 
-    x: Array  # [tokens, hidden], values that dtype has
+    x: Array  # [tokens, hidden], representable in dtype
     idx: List[List[int]]
     weights: Array
 
 
 def tokens_of(config: ExpertConfig, rank: int, count: int, seed: int = 0) -> Tokens:
-    """The same in every process. Some entries are -1, and one token has no expert at all."""
+    """The same in every process. Some entries are -1, and token 1 has no expert."""
     source = random.Random(f"{rank} {seed}")
     values = [source.uniform(-2, 2) * (100 if i % 7 == 0 else 1) for i in range(count * config.hidden)]
     idx = [source.sample(range(config.num_experts), config.topk) for _ in range(count)]
@@ -55,7 +55,7 @@ def tokens_of(config: ExpertConfig, rank: int, count: int, seed: int = 0) -> Tok
 
 
 def fp8(row: Array, config: ExpertConfig) -> Tuple[bytes, List[float]]:
-    """A token on an FP8 wire: its codes, and the scale of each block (UE8M0: its byte)."""
+    """A token quantised to FP8: its codes, and the scale of each block (UE8M0: as a byte)."""
     codes, scales = b"", []
     for block in (row[i : i + BLOCK] for i in range(0, len(row), BLOCK)):
         most = F32(max(numpy.abs(block).max(), F32(1e-4)))
@@ -73,14 +73,14 @@ def fp8(row: Array, config: ExpertConfig) -> Tuple[bytes, List[float]]:
 
 
 def widened(codes: Array, scales: List[float], config: ExpertConfig) -> Array:
-    """What an FP8 token stands for; codes as float32 values."""
+    """The dequantised token. codes: float32 values of the FP8 codes."""
     each = [2.0 ** (s - 127) for s in scales] if config.scale == "ue8m0" else scales or [config.static_scale]
     columns = numpy.repeat(numpy.array(each, F32), BLOCK if scales else len(codes))[: len(codes)]
     return (codes * columns).astype(F32)
 
 
 class Reference:
-    """The group's ranks, their tokens, and where experts lie: local[r] lists the logical experts of rank r."""
+    """The tokens of all ranks, and the placement: local[r] lists the logical experts of rank r."""
 
     def __init__(self, config: ExpertConfig, tokens: List[Tokens], local: List[List[int]]) -> None:
         self.config = config
@@ -88,12 +88,12 @@ class Reference:
         self.local = local
 
     def wire(self, rank: int, token: int) -> Tuple[bytes, List[float]]:
-        """A token as it travels, and its scales."""
+        """A token in wire_dtype, and its scales."""
         row = self.tokens[rank].x[token]
         return fp8(row, self.config) if self.config.wire == Dtype.FP8_E4M3 else (encoded(row, self.config.wire), [])
 
     def seen(self, rank: int, token: int) -> Array:
-        """A token as the experts see it."""
+        """A token as the experts get it: dequantised."""
         memory, scales = self.wire(rank, token)
         values = decoded(memory, self.config.wire)
         return widened(values, scales, self.config) if self.config.wire == Dtype.FP8_E4M3 else values
@@ -105,7 +105,7 @@ class Reference:
                 yield chosen, weight
 
     def rows(self, on: int, number: int) -> List[Tuple[int, int, Array]]:
-        """What comes to an expert of a rank: ranks, tokens and weights in order."""
+        """The rows of an expert on a rank, in order: source rank, source token, weight."""
         return [
             (rank, token, weight)
             for rank, have in enumerate(self.tokens)
@@ -115,12 +115,12 @@ class Reference:
         ]
 
     def copies(self, on: int) -> List[Tuple[int, int]]:
-        """The tokens that come to a rank, each once."""
+        """The token copies that a rank receives: source rank, source token."""
         everyone = [(rank, token) for rank, have in enumerate(self.tokens) for token in range(len(have.idx))]
         return [(rank, token) for rank, token in everyone if any(self.choices(rank, token, on))]
 
     def combined(self, rank: int, y_dtype: Dtype, out_dtype: Dtype, combine_dtype: Dtype, add: Array) -> Array:
-        """What a rank gets back; each product, partial sum and sum rounded as railhead.h says."""
+        """The combined output of a rank, with products, partial sums and sums rounded as railhead.h says."""
         out = numpy.zeros_like(self.tokens[rank].x)
         for token in range(len(out)):
             for on in range(len(self.local)):

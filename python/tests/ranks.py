@@ -1,4 +1,4 @@
-"""What the ranks of the tests run: `python ranks.py FUNCTION [argument...]` with RANK and WORLD_SIZE set."""
+"""Functions that the ranks of the tests run: `python ranks.py FUNCTION [argument...]` with RANK and WORLD_SIZE set."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def equal(got: Any, want: Any, what: str) -> None:
 
 @contextlib.contextmanager
 def expected(kind: type) -> Iterator[List[errors.RailheadError]]:
-    """A block that must raise an error of exactly this class; it is put into the list."""
+    """The block must raise an error of exactly this class. The error is appended to the list."""
     caught: List[errors.RailheadError] = []
     try:
         yield caught
@@ -53,7 +53,7 @@ def raises(kind: type, call: Callable[[], Any], *words: str) -> errors.RailheadE
 
 
 def inputs(world: int, count: int, dtype: Dtype, seed: int = 1) -> List[List[Number]]:
-    """Numbers of each rank, the same in every process; small enough that each dtype can hold them and their products."""
+    """Inputs of each rank, the same in every process. They and their products are exact in every dtype."""
     source = random.Random(f"{dtype} {seed}")
     low = 0 if dtype in (Dtype.U8, Dtype.U64) else -2
     return [[source.randint(low, 2) for _ in range(count)] for _ in range(world)]
@@ -121,7 +121,7 @@ def in_place(comm: Comm) -> None:
 
 @rank
 def kinds_of_results(comm: Comm) -> None:
-    """A result without out is of the kind of the input."""
+    """Without out the result has the kind of the input."""
     doubles = comm.all_gather(array.array("d", [comm.rank]))
     assert isinstance(doubles, array.array) and doubles.typecode == "d"
     equal(doubles.tolist(), [float(r) for r in range(comm.world_size)], "array.array")
@@ -135,7 +135,7 @@ def kinds_of_results(comm: Comm) -> None:
 
 @rank
 def pairs(comm: Comm) -> None:
-    """Around a ring: with one call at a time, then in both directions in a group, whose end keeps temporaries alive."""
+    """A ring, first with one call at a time, then in both directions in a group. The group keeps temporaries alive until its end."""
     world, me = comm.world_size, comm.rank
     after, before = (me + 1) % world, (me - 1) % world
     got = bytearray(3)
@@ -159,13 +159,13 @@ def pairs(comm: Comm) -> None:
 
 @rank
 def dropped_group(comm: Comm) -> None:
-    """An exception in a group block drops what was noted: no operation is begun, and the comm goes on."""
+    """An exception in a group block drops the noted calls: no operation begins, and the comm continues to work."""
     before = comm.status().operation
 
     def block() -> None:
         with group():
             comm.all_reduce(array.array("f", [1.0]))
-            raise KeyError("of the caller")
+            raise KeyError("raised by the caller")
 
     try:
         block()
@@ -191,7 +191,7 @@ def pre_mul(comm: Comm) -> None:
 
 @rank
 def split(comm: Comm) -> None:
-    """Even and odd ranks, in reverse order; the last rank takes part without a color."""
+    """Even and odd ranks, in reverse order. The last rank calls split without a color."""
     world, me = comm.world_size, comm.rank
     part: Optional[Comm] = comm.split(None if me == world - 1 else me % 2, key=-me)
     if me == world - 1:
@@ -225,7 +225,7 @@ def windows(comm: Comm) -> None:
 
 @rank
 def registered(comm: Comm) -> None:
-    """A memfd is shared, malloc's memory is not; collectives work on both."""
+    """A memfd is shared, malloc's memory is staged."""
     fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, 2 * mmap.PAGESIZE)
     shared = mmap.mmap(fd, mmap.PAGESIZE, offset=mmap.PAGESIZE)
@@ -245,12 +245,12 @@ def registered(comm: Comm) -> None:
         except BufferError:
             pass
         else:
-            raise AssertionError("registered memory could move")
+            raise AssertionError("registered memory was resized")
         sharing = window.sharing()
         equal((sharing.zero_copy, sharing.rank), (False, 0), "staged")
-        assert sharing.reason, "a reason is given"
+        assert sharing.reason, "sharing has no reason"
     private.extend(b"more")
-    with comm.register_window(shared) as window:  # without the descriptor: the library looks for the file
+    with comm.register_window(shared) as window:  # without fd the library finds the file by the address
         equal(window.sharing().zero_copy, True, "found by its address")
         shared[1] = 7 + comm.rank
         comm.barrier()
@@ -260,7 +260,7 @@ def registered(comm: Comm) -> None:
 
 @rank
 def waits_for_a_death(comm: Comm, victim: str) -> None:
-    """The victim says that it is there, then sleeps until the test kills it; the others are told who died."""
+    """The victim prints "ready" and sleeps until the test kills it. The errors of the others name it."""
     comm.barrier()
     if comm.rank == int(victim):
         print("ready", flush=True)
@@ -279,11 +279,11 @@ def mismatch(comm: Comm) -> None:
     def call() -> Any:
         return comm.all_reduce(bytes(8)) if comm.rank == 0 else comm.all_reduce(bytes(4))
 
-    def until_noticed() -> None:
+    def call_and_barrier() -> None:  # a rank may return from the first call before it sees the mismatch
         call()
         comm.barrier()
 
-    raises(errors.MismatchError, until_noticed)
+    raises(errors.MismatchError, call_and_barrier)
 
 
 @rank
@@ -296,7 +296,7 @@ def abort(comm: Comm) -> None:
 
 @rank
 def leaves_by_exception(comm: Comm) -> None:
-    """Rank 1 leaves its with block by an exception, which main lets through; the others learn of it at once."""
+    """An exception leaves rank 1's with block in main. The others fail at once."""
     if comm.rank == 1:
         raise SystemExit(0)
     equal(raises(errors.AbortedError, comm.barrier).culprit, 1, "culprit")
@@ -304,7 +304,7 @@ def leaves_by_exception(comm: Comm) -> None:
 
 @rank
 def late(comm: Comm) -> None:
-    """Rank 1 comes only when rank 0 has given up, and has written so into its pipe."""
+    """Rank 0 prints "gave up" after its deadline; then the test lets rank 1 continue."""
     if comm.rank == 1:
         sys.stdin.readline()
         raises(errors.DeadlineError, comm.barrier, "rank 1")
@@ -327,7 +327,7 @@ def finalized(comm: Comm) -> None:
 
 @rank
 def bad_arguments(comm: Comm) -> None:
-    """All found before the call: the comm works afterwards, without the others."""
+    """Errors that are found before the call, so the comm works afterwards."""
     world = comm.world_size
     wrong: List[Callable[[], Any]] = [
         lambda: comm.all_reduce(array.array("f", [1]), out=array.array("f", [1, 2])),
@@ -359,13 +359,13 @@ def bad_arguments(comm: Comm) -> None:
             comm.all_reduce(nothing)
         except TypeError:
             continue
-        raise AssertionError("a list or None was taken as a buffer")
+        raise AssertionError("a list or None was accepted as a buffer")
     comm.barrier()
 
 
 @rank
 def forked(comm: Comm) -> None:
-    """A child has no comm, and may make one of its own; the parent's goes on."""
+    """The child's comm is invalid, but it can join another group. The parent's comm continues to work."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -382,7 +382,7 @@ def forked(comm: Comm) -> None:
 
 @rank
 def threads(comm: Comm) -> None:
-    """A call that waits leaves the interpreter to other threads: rank 0 waits until another thread of it lets rank 1 go."""
+    """A call that waits releases the GIL: while a thread of rank 0 waits in a barrier, its main thread runs and releases rank 1."""
     if comm.rank == 1:
         sys.stdin.readline()
         comm.barrier()

@@ -1,4 +1,4 @@
-"""Real processes for the tests: a daemon of the built binary, and ranks that run a function of ranks.py."""
+"""Processes for the tests: a daemon, and ranks that run a function of ranks.py."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Dict, List, Sequence, Tuple, Union
 
 HERE = Path(__file__).parent
-PATIENCE = 300.0  # seconds; far beyond what anything takes on a busy machine: reaching it means a hang
+PATIENCE = 300.0  # seconds; far more than a step needs on a busy machine, so reaching it means a hang
 
 _names = itertools.count()
 
 
 def needs(module: str) -> None:
-    """Skips the test where an optional module is missing, unless the environment says that it must be there."""
+    """Skips the test if an optional module is missing. If RAILHEAD_REQUIRE_<MODULE> is 1, it fails instead."""
     if importlib.util.find_spec(module) is not None:
         return
     if os.environ.get(f"RAILHEAD_REQUIRE_{module.upper()}") == "1":
@@ -61,7 +61,7 @@ class Daemon:
 
 @functools.lru_cache(maxsize=None)
 def daemon() -> Daemon:
-    """The daemon of all tests that do not end it."""
+    """The daemon that tests share."""
     started = Daemon()
     atexit.register(started.stop)
     return started
@@ -74,7 +74,7 @@ def environment(socket: str, **more: str) -> Dict[str, str]:
 
 
 class Rank:
-    """A started rank process."""
+    """A rank's process."""
 
     def __init__(self, arguments: Sequence[str], env: Dict[str, str]) -> None:
         self.process = subprocess.Popen(
@@ -87,12 +87,12 @@ class Rank:
         )
 
     def line(self) -> str:
-        """The next line that the rank prints; it ends with the rank, which has its own deadlines."""
+        """The next line that the rank prints. No timeout: the rank's own deadlines end it."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def finish(self) -> Tuple[int, str, str]:
-        """Exit status, output, errors."""
+        """Waits for the end. Returns exit status, stdout, stderr."""
         try:
             out, err = self.process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
@@ -102,7 +102,7 @@ class Rank:
         return self.process.returncode, out, err
 
     def end(self) -> None:
-        """Kills what a failed test has left."""
+        """Kills the process, if it is still running, and closes its pipes."""
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
@@ -114,7 +114,7 @@ class RankTest(unittest.TestCase):
     """A test whose assertions run in rank processes."""
 
     def start(self, script: Union[str, Path], count: int, *arguments: str, **more: str) -> List[Rank]:
-        """Starts count processes of a script as torchrun does: RANK and WORLD_SIZE say which is which."""
+        """Starts count processes of a script, with RANK and WORLD_SIZE set as by torchrun."""
         group = f"python-{os.getpid()}-{next(_names)}"
         ranks = []
         for r in range(count):
@@ -128,7 +128,7 @@ class RankTest(unittest.TestCase):
         return self.start(HERE / "ranks.py", count, function, *arguments, **more)
 
     def run_ranks(self, count: int, function: str, *arguments: str, **more: str) -> List[str]:
-        """Runs a function of ranks.py on count ranks, all of which must succeed; returns what they printed."""
+        """Runs a function of ranks.py on count ranks, which must all succeed. Returns their outputs."""
         return self.finish(self.start_ranks(count, function, *arguments, **more))
 
     def run_arrays(self, function: str, *arguments: str) -> None:

@@ -1,4 +1,4 @@
-"""The numbers, structs and functions of this package are those of client/include/railhead.h."""
+"""Compares the package's enums, structs and functions with client/include/railhead.h."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as a buffer, and of which dtype. No rank is needed."""
+"""Which objects are buffers, and of which dtype. Needs no rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from railhead._buffers import buffer_of, empty
 
 
 class Buffers(unittest.TestCase):
-    def test_typed_memory_says_what_it_holds(self) -> None:
+    def test_dtypes_of_typed_buffers(self) -> None:
         for obj, dtype in (
             (array.array("f", [1]), Dtype.F32),
             (array.array("d", [1]), Dtype.F64),
@@ -31,7 +31,7 @@ class Buffers(unittest.TestCase):
             buffer = buffer_of(obj, "test")
             self.assertEqual((buffer.dtype, buffer.count), (dtype, 1), repr(obj))
 
-    def test_the_address_is_the_memory_itself(self) -> None:
+    def test_the_address_is_the_objects_memory(self) -> None:
         for obj in (b"abcd", bytearray(b"abcd"), array.array("i", b"abcd"), memoryview(b"..abcd")[2:]):
             self.assertEqual(ctypes.string_at(buffer_of(obj, "test").address, 4), b"abcd", repr(obj))
         with mmap.mmap(-1, 4096) as mapped:
@@ -40,7 +40,7 @@ class Buffers(unittest.TestCase):
             self.assertEqual(ctypes.string_at(buffer.address, 4), b"abcd")
             del buffer
 
-    def test_memory_cannot_move_while_a_call_has_it(self) -> None:
+    def test_memory_cannot_be_resized_while_its_buffer_exists(self) -> None:
         memory = bytearray(4)
         buffer = buffer_of(memory, "test", writable=True)
         with self.assertRaises(BufferError):
@@ -49,7 +49,7 @@ class Buffers(unittest.TestCase):
         gc.collect()
         memory.extend(b"more")
 
-    def test_dtype_says_what_bytes_hold(self) -> None:
+    def test_dtype_of_bytes_and_untyped_words(self) -> None:
         buffer = buffer_of(bytes(6), "test", Dtype.BF16)
         self.assertEqual((buffer.dtype, buffer.count), (Dtype.BF16, 3))
         bits = buffer_of(array.array("H", [1, 2]), "test", Dtype.BF16)
@@ -57,12 +57,12 @@ class Buffers(unittest.TestCase):
         moved = buffer_of(array.array("h", [1, 2]), "test", Dtype.U8)
         self.assertEqual((moved.dtype, moved.count), (Dtype.U8, 4))
 
-    def test_new_memory_is_of_the_dtype_that_was_asked_for(self) -> None:
+    def test_empty_has_the_requested_dtype(self) -> None:
         integers = empty(b"", "test", Dtype.I32, (2, 3))
         self.assertEqual((integers.format, integers.tolist()), ("i", [0] * 6))
         self.assertEqual(empty(bytearray(1), "test", Dtype.BF16, (2, 3)), bytearray(12))
 
-    def test_what_is_refused_and_why(self) -> None:
+    def test_refused_buffers_and_the_reasons(self) -> None:
         floats = array.array("f", [1, 2])
         cases: Any = (
             (array.array("h", [1]), None, False, "'h'.*dtype="),
@@ -76,7 +76,7 @@ class Buffers(unittest.TestCase):
             with self.assertRaisesRegex(InvalidArgumentError, f"place: .*{why}"):
                 buffer_of(obj, "place", dtype, writable)
         for nothing in (None, 1.0, [1.0], "text"):
-            with self.assertRaisesRegex(TypeError, f"place: {type(nothing).__name__} is no buffer"):
+            with self.assertRaisesRegex(TypeError, f"place: {type(nothing).__name__} is not a buffer"):
                 buffer_of(nothing, "place")
 
 

@@ -1,4 +1,4 @@
-"""Every collective on real rank processes, against plain Python. The assertions are in ranks.py."""
+"""Every collective between rank processes, compared with plain Python. The assertions are in ranks.py."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Collectives(RankTest):
     def test_reductions_of_every_dtype_and_op(self) -> None:
         self.run_ranks(3, "reductions")
 
-    def test_moves_of_every_dtype(self) -> None:
+    def test_operations_that_move_elements_of_every_dtype(self) -> None:
         self.run_ranks(3, "moves")
 
-    def test_a_rank_alone(self) -> None:
+    def test_world_size_1(self) -> None:
         self.run_ranks(1, "reductions")
         self.run_ranks(1, "moves")
 
     def test_in_place(self) -> None:
         self.run_ranks(2, "in_place")
 
-    def test_a_new_result_is_of_the_kind_of_the_input(self) -> None:
+    def test_a_new_result_has_the_kind_of_the_input(self) -> None:
         self.run_ranks(2, "kinds_of_results")
 
     def test_sends_and_receives_alone_and_in_groups(self) -> None:
@@ -35,7 +35,7 @@ class Collectives(RankTest):
     def test_an_exception_in_a_group_drops_its_calls(self) -> None:
         self.run_ranks(2, "dropped_group")
 
-    def test_scalars_of_each_rank(self) -> None:
+    def test_pre_mul_sums(self) -> None:
         self.run_ranks(3, "pre_mul")
 
     def test_split_by_color_and_key(self) -> None:
@@ -43,10 +43,10 @@ class Collectives(RankTest):
 
 
 class Windows(RankTest):
-    def test_every_rank_sees_every_part(self) -> None:
+    def test_every_rank_reads_every_part(self) -> None:
         self.run_ranks(2, "windows")
 
-    def test_memory_of_the_caller(self) -> None:
+    def test_registered_memory(self) -> None:
         self.run_ranks(2, "registered")
 
 
@@ -69,7 +69,7 @@ class OneProcess(unittest.TestCase):
             self.assertEqual(before.operation_name, "none")
             comm.all_reduce(bytes(100))
             self.assertEqual(comm.status().operation, before.operation + 1)
-            self.assertEqual(comm.choice("all_reduce", 100), ("none", "none"))  # a rank alone chooses nothing
+            self.assertEqual(comm.choice("all_reduce", 100), ("none", "none"))  # world size 1 runs no algorithm
 
     def test_choices(self) -> None:
         with futures.ThreadPoolExecutor(2) as pool, Session(daemon().socket) as a, Session(daemon().socket) as b:

@@ -1,4 +1,4 @@
-"""Failures as exceptions, on real rank processes. Assertions about ranks are in ranks.py."""
+"""Exceptions of failed calls, between rank processes. The assertions of ranks are in ranks.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support import Daemon, RankTest, daemon
 
 
 class BrokenGroups(RankTest):
-    def test_a_killed_rank_is_named_on_the_others(self) -> None:
+    def test_the_other_ranks_name_a_killed_rank(self) -> None:
         ranks = self.start_ranks(3, "waits_for_a_death", "1")
         victim = ranks.pop(1)
         self.assertEqual(victim.line(), "ready")
@@ -26,29 +26,29 @@ class BrokenGroups(RankTest):
     def test_different_calls_are_a_mismatch_on_every_rank(self) -> None:
         self.run_ranks(3, "mismatch")
 
-    def test_abort_names_its_rank_everywhere(self) -> None:
+    def test_every_rank_names_the_rank_that_aborted(self) -> None:
         self.run_ranks(3, "abort")
 
-    def test_an_exception_that_leaves_the_block_aborts_the_group(self) -> None:
+    def test_an_exception_that_leaves_a_with_block_aborts_the_group(self) -> None:
         self.run_ranks(3, "leaves_by_exception")
 
     def test_a_late_rank_is_named_at_the_deadline(self) -> None:
         ranks = self.start_ranks(2, "late", RAILHEAD_TIMEOUT_MS="2000")
         self.assertEqual(ranks[0].line(), "gave up")
-        self.finish(ranks[::-1])  # the end of its input lets rank 1 go on
+        self.finish(ranks[::-1])  # closes rank 1's stdin, on which it waits
 
 
 class Ranks(RankTest):
     def test_bad_arguments_are_found_before_the_call(self) -> None:
         self.run_ranks(2, "bad_arguments")
 
-    def test_a_finalized_comm_is_an_invalid_handle(self) -> None:
+    def test_calls_after_finalize_are_refused(self) -> None:
         self.run_ranks(2, "finalized")
 
-    def test_a_forked_child_begins_anew(self) -> None:
+    def test_a_forked_child_can_join_another_group(self) -> None:
         self.run_ranks(2, "forked")
 
-    def test_a_call_that_waits_does_not_hold_the_interpreter(self) -> None:
+    def test_a_call_that_waits_releases_the_gil(self) -> None:
         ranks = self.start_ranks(2, "threads")
         self.assertEqual(ranks[0].line(), "waits")
         self.finish(ranks[::-1])
@@ -63,12 +63,12 @@ class Forming(unittest.TestCase):
         self.assertIsInstance(caught.exception, ConnectionError)
         self.assertIs(caught.exception.result, Result.NO_DAEMON)
 
-    def test_a_rank_that_never_comes_is_listed(self) -> None:
+    def test_a_missing_rank_is_listed(self) -> None:
         with Session(daemon().socket) as session:
             with self.assertRaisesRegex(errors.RankMissingError, "rank 1 of 2"):
                 session.comm("lonely", rank=0, world_size=2, timeout=0.2)
 
-    def test_arguments_of_sessions_and_comms(self) -> None:
+    def test_bad_arguments_of_sessions_and_comms(self) -> None:
         for timeout in (0, -1, float("nan"), 2**32):
             with self.assertRaisesRegex(errors.InvalidArgumentError, "timeout"):
                 Session(daemon().socket, timeout=timeout)
@@ -102,10 +102,10 @@ class Forming(unittest.TestCase):
 
 
 class Classes(unittest.TestCase):
-    def test_every_result_has_a_class_of_its_own(self) -> None:
+    def test_every_result_has_its_own_class(self) -> None:
         self.assertEqual(set(errors.ERROR_OF_RESULT), set(Result) - {Result.OK})
 
-    def test_a_result_that_is_not_known_keeps_its_number(self) -> None:
+    def test_an_unknown_result_keeps_its_number(self) -> None:
         error = errors.error_of(99, "from a later release")
         self.assertEqual((type(error), error.result, str(error)), (errors.RailheadError, 99, "from a later release"))
 

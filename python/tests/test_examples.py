@@ -1,4 +1,4 @@
-"""The examples run, started by hand and by `railhead run`."""
+"""Runs the examples, started directly and by `railhead run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dispatch and combine on real rank processes, against plain numpy. The assertions are in expert_ranks.py."""
+"""Dispatch and combine between rank processes, compared with plain numpy. The assertions are in expert_ranks.py."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class ExpertParallel(RankTest):
     def test_every_mode_and_layout(self) -> None:
         self.run_experts("round_trips", "numpy", *EXACT)
 
-    def test_every_mode_and_layout_of_ml_dtypes(self) -> None:
+    def test_every_mode_and_layout_with_ml_dtypes(self) -> None:
         needs("ml_dtypes")
         self.run_experts("round_trips", "numpy", *NARROW, *FP8)
 
     def test_every_mode_and_layout_in_plain_memory(self) -> None:
         self.run_experts("round_trips", "raw", "BF16 BF16 BF16 f32", "BF16 FP8_E4M3 F32 ue8m0")
 
-    def test_tokens_that_are_quantised_already(self) -> None:
+    def test_tokens_that_are_already_quantised(self) -> None:
         self.run_experts("quantised_input")
 
     def test_two_dispatches_in_flight(self) -> None:
@@ -36,10 +36,10 @@ class ExpertParallel(RankTest):
     def test_a_cached_routing(self) -> None:
         self.run_experts("cached_routing")
 
-    def test_memory_is_held_between_two_phases(self) -> None:
+    def test_memory_is_held_between_the_phases(self) -> None:
         self.run_experts("held_memory")
 
-    def test_memory_of_the_caller(self) -> None:
+    def test_outputs_in_memory_of_the_caller(self) -> None:
         self.run_experts("memory_of_the_caller")
 
     def test_replicas_and_their_load(self) -> None:
@@ -53,10 +53,10 @@ class Failures(RankTest):
     def test_invalid_input_is_an_error_or_reported(self) -> None:
         self.run_experts("invalid_input")
 
-    def test_a_masked_rank_is_left_out(self) -> None:
+    def test_dispatches_continue_without_a_masked_rank(self) -> None:
         self.run_experts("masked")
 
-    def test_a_dead_rank_is_left_out_or_named(self) -> None:
+    def test_a_dead_rank_is_dropped_or_named(self) -> None:
         for on_dead in ("drop", "fail"):
             ranks = self.start_experts("outlives_a_rank", "1", on_dead)
             victim = ranks.pop(1)
@@ -65,7 +65,7 @@ class Failures(RankTest):
             self.assertEqual(victim.finish()[0], -signal.SIGKILL)
             self.finish(ranks)
 
-    def test_configs(self) -> None:
+    def test_bad_configs(self) -> None:
         self.run_experts("configs")
 
     def test_bad_arguments_are_found_before_the_call(self) -> None:

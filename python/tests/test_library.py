@@ -1,4 +1,4 @@
-"""How the library is found, and what is said when it is not."""
+"""Where the library is found, and the errors if it is not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support import HERE
 
 
 def load(library: str, path: str = str(HERE.parent), **more: str) -> str:
-    """Loads the package's library in a process of its own; the last line of what it prints."""
+    """Loads the library in another process. Returns the last line that the process prints."""
     env = {**os.environ, "RAILHEAD_LIBRARY": library, "PYTHONPATH": path, **more}
     code = "from railhead import _library; print(_library.load()._name)"
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
@@ -22,7 +22,7 @@ def load(library: str, path: str = str(HERE.parent), **more: str) -> str:
 
 class Library(unittest.TestCase):
     def compiled(self, source: str) -> str:
-        """A shared library of this source."""
+        """The path of a shared library compiled from source."""
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         code, library = Path(directory.name, "other.c"), Path(directory.name, "other.so")
@@ -30,10 +30,10 @@ class Library(unittest.TestCase):
         subprocess.run([os.environ.get("CC", "gcc"), "-shared", "-fPIC", str(code), "-o", str(library)], check=True)
         return str(library)
 
-    def test_the_variable_names_it(self) -> None:
+    def test_the_environment_variable_comes_first(self) -> None:
         self.assertEqual(load(os.environ["RAILHEAD_LIBRARY"]), os.environ["RAILHEAD_LIBRARY"])
 
-    def test_one_beside_the_package_comes_next_and_then_the_system(self) -> None:
+    def test_the_bundled_library_comes_next_then_the_systems(self) -> None:
         with tempfile.TemporaryDirectory() as directory:
             package, system = Path(directory, "railhead"), Path(directory, "system")
             for source in (HERE.parent / "railhead").glob("*.py"):
@@ -47,17 +47,17 @@ class Library(unittest.TestCase):
             bundled.unlink()
             self.assertEqual(load("", directory, LD_LIBRARY_PATH=str(system)), "librailhead.so.0")
 
-    def test_a_missing_one_says_how_to_build_it(self) -> None:
+    def test_the_error_of_a_missing_library_says_how_to_build_it(self) -> None:
         message = load("/nowhere/librailhead.so.0")
         for words in ("LibraryError", "/nowhere/librailhead.so.0", "make lib", "RAILHEAD_LIBRARY"):
             self.assertIn(words, message)
 
-    def test_one_of_another_release_names_what_it_lacks(self) -> None:
+    def test_missing_functions_are_named(self) -> None:
         message = load(self.compiled("unsigned rh_get_version(void) { return 100; }"))
         for words in ("LibraryError", "rh_all_reduce", "make lib"):
             self.assertIn(words, message)
 
-    def test_one_of_another_version_names_both(self) -> None:
+    def test_the_error_of_another_version_names_both(self) -> None:
         from railhead._abi import FUNCTIONS
 
         functions = "".join(f"int {name}(void) {{ return 0; }}\n" for name in FUNCTIONS if name != "rh_get_version")

@@ -17,23 +17,23 @@ class Numpy(RankTest):
     def test_collectives(self) -> None:
         self.run_arrays("arrays", "numpy", *(dtype.name for dtype in PLAIN))
 
-    def test_collectives_of_ml_dtypes(self) -> None:
+    def test_collectives_with_ml_dtypes(self) -> None:
         needs("ml_dtypes")
         self.run_arrays("arrays", "numpy", *(dtype.name for dtype in SMALL))
 
     def test_windows(self) -> None:
         self.run_arrays("array_windows", "numpy", *(dtype.name for dtype in PLAIN))
 
-    def test_windows_of_ml_dtypes(self) -> None:
+    def test_windows_with_ml_dtypes(self) -> None:
         needs("ml_dtypes")
         self.run_arrays("array_windows", "numpy", *(dtype.name for dtype in SMALL))
 
-    def test_what_is_refused_and_what_bytes_allow(self) -> None:
+    def test_refused_arrays_and_arrays_as_bytes(self) -> None:
         self.run_arrays("numpy_refusals")
 
 
 class Imports(unittest.TestCase):
-    def test_neither_is_imported(self) -> None:
+    def test_the_package_imports_neither_numpy_nor_torch(self) -> None:
         code = (
             "import sys, railhead; from railhead._buffers import buffer_of; buffer_of(b'1', 'x'); "
             "print({'numpy', 'torch'} & set(sys.modules))"

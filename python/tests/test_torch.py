@@ -29,13 +29,13 @@ class Torch(RankTest):
     def test_collectives(self) -> None:
         self.run_arrays("arrays", "torch", *EARLY)
 
-    def test_collectives_of_dtypes_that_came_later(self) -> None:
+    def test_collectives_of_later_dtypes(self) -> None:
         self.run_arrays("arrays", "torch", *late_dtypes())
 
     def test_windows(self) -> None:
         self.run_arrays("array_windows", "torch", *EARLY)
 
-    def test_windows_of_dtypes_that_came_later(self) -> None:
+    def test_windows_of_later_dtypes(self) -> None:
         self.run_arrays("array_windows", "torch", *late_dtypes())
 
     def test_expert_parallelism(self) -> None:
@@ -47,7 +47,7 @@ class Torch(RankTest):
         late_dtypes()
         self.run_experts("round_trips", "torch", "BF16 FP8_E4M3 BF16 f32")
 
-    def test_what_is_refused_and_shared_tensors(self) -> None:
+    def test_refused_and_shared_tensors(self) -> None:
         self.run_arrays("torch_refusals")
 
 
