@@ -17,24 +17,6 @@ rh_result fail(rh_result result, const char* format, ...) {
   return result;
 }
 
-void formatRanks(uint64_t mask, char* out, size_t size) {
-  size_t used = 0;
-  out[0] = '\0';
-  for (int first = 0; first < 64 && mask >> first != 0 && used < size; first++) {
-    if ((mask >> first & 1) == 0) continue;
-    int last = first;
-    while (last < 63 && (mask >> (last + 1) & 1) != 0) last++;
-    if (last < first + 2) last = first;
-    const bool end = last == 63 || mask >> (last + 1) == 0;
-    const char* separator = used == 0 ? "" : end ? " and " : ", ";
-    const int n = last == first ? snprintf(out + used, size - used, "%s%d", separator, first)
-                                : snprintf(out + used, size - used, "%s%d-%d", separator, first, last);
-    if (n < 0) return;
-    used += static_cast<size_t>(n);
-    first = last;
-  }
-}
-
 }  // namespace railhead::client
 
 extern "C" const char* rh_last_error_message(void) { return railhead::client::lastMessage; }

@@ -14,7 +14,7 @@ namespace {
 
 // A buffer's location for the other ranks, as an offer (railhead/exchange/flags.h); kNoOffset if they cannot access it.
 uint64_t offerOf(const Comm* comm, const void* buffer, uint64_t bytes) {
-  const uint64_t offset = reinterpret_cast<uintptr_t>(buffer) - reinterpret_cast<uintptr_t>(comm->team.heap(comm->rank));
+  const uint64_t offset = reinterpret_cast<uintptr_t>(buffer) - reinterpret_cast<uintptr_t>(comm->ownHeap());
   const bool inside = offset >= comm->scratchBytes && offset < comm->heapBytes && bytes <= comm->heapBytes - offset;
   return inside ? offset : offerInRegions(comm, buffer, bytes);
 }
@@ -56,15 +56,15 @@ Signature transferSignature(const Operation& o) {
   return sign({RHW_OP_SEND, static_cast<uint32_t>(o.dtype), 0, kNoRoot, o.count, 0, 0, 0});
 }
 
-Transfer transferOf(const Operation& o) {
+Transfer transferOf(const Comm* comm, const Operation& o) {
   const bool sends = o.op == RHW_OP_SEND;
-  return {o.root, sends, static_cast<char*>(sends ? const_cast<void*>(o.send) : o.recv), bytesOf(o), transferSignature(o), 0, false};
+  return {number(comm->localOf(o.root)), sends, static_cast<char*>(sends ? const_cast<void*>(o.send) : o.recv), bytesOf(o), transferSignature(o), 0, false};
 }
 
 rh_result admitTransfers(Comm* comm, const TransfersCall& c, void* stream) {
   const int n = 2 * c.pairs + c.n;
   auto* extents = static_cast<Extent*>(malloc(static_cast<size_t>(n) * sizeof(Extent)));
-  if (extents == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for %d transfers", operationName(c.op), comm->rank, n);
+  if (extents == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for %d transfers", operationName(c.op), number(comm->rank), n);
   for (int i = 0; i < n; i++) extents[i] = {c.list[i].buffer, c.list[i].bytes};
   const rh_result result = admitCall(comm, operationName(c.op), stream, extents, n, nullptr);
   free(extents);
@@ -83,10 +83,10 @@ rh_result submitTransfers(Comm* comm, const Operation* list, int pairs, int n, u
   Transfer few[16];
   auto* transfers = all <= 16 ? few : static_cast<Transfer*>(malloc(static_cast<size_t>(all) * sizeof(Transfer)));
   if (transfers == nullptr) {
-    return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for %d transfers; end the group earlier", operationName(op), comm->rank, all);
+    return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for %d transfers; end the group earlier", operationName(op), number(comm->rank), all);
   }
   TransfersCall c = {op, op == RHW_OP_GROUP ? kNoCallDetails : callDetails(list[0]), 0, pairs, n, transfers};
-  for (int i = 0; i < all; i++) transfers[i] = transferOf(list[i]);
+  for (int i = 0; i < all; i++) transfers[i] = transferOf(comm, list[i]);
   for (int i = 2 * pairs; i < all; i++) c.bytes += transfers[i].bytes;
   rh_result result = comm->device->streams == nullptr ? RH_OK : admitTransfers(comm, c, stream);
   if (result == RH_OK) result = comm->device->transfers(comm, c, stream);
@@ -108,7 +108,7 @@ rh_result call(rh_comm* handle, CollectiveCall&& c, void* stream) {
   if (!isTransfer(o)) return submitCollective(comm, &c, stream);
   if (o.root == comm->rank) {
     return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: peer is this rank; put the send and the receive between rh_group_start and "
-                "rh_group_end", operationName(o.op), comm->rank);
+                "rh_group_end", operationName(o.op), number(comm->rank));
   }
   return submitTransfers(comm, &o, 0, 1, o.op, stream);
 }
@@ -117,37 +117,39 @@ rh_result call(rh_comm* handle, CollectiveCall&& c, void* stream) {
 }  // namespace railhead::client
 
 using railhead::client::call;
+using railhead::client::kNoWorldRank;
+using railhead::client::WorldRank;
 
 extern "C" rh_result rh_all_reduce(const void* send, void* recv, size_t count, rh_dtype dtype, rh_op op, rh_comm* comm, void* stream) {
-  return call(comm, {{RHW_OP_ALL_REDUCE, send, recv, count, dtype, op, -1, {}}}, stream);
+  return call(comm, {{RHW_OP_ALL_REDUCE, send, recv, count, dtype, op, kNoWorldRank, {}}}, stream);
 }
 extern "C" rh_result rh_all_gather(const void* send, void* recv, size_t count, rh_dtype dtype, rh_comm* comm, void* stream) {
-  return call(comm, {{RHW_OP_ALL_GATHER, send, recv, count, dtype, RH_SUM, -1, {}}}, stream);
+  return call(comm, {{RHW_OP_ALL_GATHER, send, recv, count, dtype, RH_SUM, kNoWorldRank, {}}}, stream);
 }
 extern "C" rh_result rh_reduce_scatter(const void* send, void* recv, size_t count, rh_dtype dtype, rh_op op, rh_comm* comm, void* stream) {
-  return call(comm, {{RHW_OP_REDUCE_SCATTER, send, recv, count, dtype, op, -1, {}}}, stream);
+  return call(comm, {{RHW_OP_REDUCE_SCATTER, send, recv, count, dtype, op, kNoWorldRank, {}}}, stream);
 }
 extern "C" rh_result rh_all_to_all(const void* send, void* recv, size_t count, rh_dtype dtype, rh_comm* comm, void* stream) {
-  return call(comm, {{RHW_OP_ALL_TO_ALL, send, recv, count, dtype, RH_SUM, -1, {}}}, stream);
+  return call(comm, {{RHW_OP_ALL_TO_ALL, send, recv, count, dtype, RH_SUM, kNoWorldRank, {}}}, stream);
 }
 extern "C" rh_result rh_broadcast(const void* send, void* recv, size_t count, rh_dtype dtype, int32_t root, rh_comm* comm, void* stream) {
-  return call(comm, {{RHW_OP_BROADCAST, send, recv, count, dtype, RH_SUM, root, {}}}, stream);
+  return call(comm, {{RHW_OP_BROADCAST, send, recv, count, dtype, RH_SUM, WorldRank{root}, {}}}, stream);
 }
 extern "C" rh_result rh_reduce(const void* send, void* recv, size_t count, rh_dtype dtype, rh_op op, int32_t root, rh_comm* comm, void* stream) {
-  return call(comm, {{RHW_OP_REDUCE, send, recv, count, dtype, op, root, {}}}, stream);
+  return call(comm, {{RHW_OP_REDUCE, send, recv, count, dtype, op, WorldRank{root}, {}}}, stream);
 }
 extern "C" rh_result rh_gather(const void* send, void* recv, size_t count, rh_dtype dtype, int32_t root, rh_comm* comm, void* stream) {
-  return call(comm, {{RHW_OP_GATHER, send, recv, count, dtype, RH_SUM, root, {}}}, stream);
+  return call(comm, {{RHW_OP_GATHER, send, recv, count, dtype, RH_SUM, WorldRank{root}, {}}}, stream);
 }
 extern "C" rh_result rh_scatter(const void* send, void* recv, size_t count, rh_dtype dtype, int32_t root, rh_comm* comm, void* stream) {
-  return call(comm, {{RHW_OP_SCATTER, send, recv, count, dtype, RH_SUM, root, {}}}, stream);
+  return call(comm, {{RHW_OP_SCATTER, send, recv, count, dtype, RH_SUM, WorldRank{root}, {}}}, stream);
 }
 extern "C" rh_result rh_send(const void* send, size_t count, rh_dtype dtype, int32_t peer, rh_comm* comm, void* stream) {
-  return call(comm, {{RHW_OP_SEND, send, nullptr, count, dtype, RH_SUM, peer, {}}}, stream);
+  return call(comm, {{RHW_OP_SEND, send, nullptr, count, dtype, RH_SUM, WorldRank{peer}, {}}}, stream);
 }
 extern "C" rh_result rh_recv(void* recv, size_t count, rh_dtype dtype, int32_t peer, rh_comm* comm, void* stream) {
-  return call(comm, {{RHW_OP_RECV, nullptr, recv, count, dtype, RH_SUM, peer, {}}}, stream);
+  return call(comm, {{RHW_OP_RECV, nullptr, recv, count, dtype, RH_SUM, WorldRank{peer}, {}}}, stream);
 }
 extern "C" rh_result rh_barrier(rh_comm* comm, void* stream) {
-  return call(comm, {{RHW_OP_BARRIER, nullptr, nullptr, 0, RH_F32, RH_SUM, -1, {}}}, stream);
+  return call(comm, {{RHW_OP_BARRIER, nullptr, nullptr, 0, RH_F32, RH_SUM, kNoWorldRank, {}}}, stream);
 }

@@ -133,11 +133,11 @@ rh_result forEachOwnPair(const Share& s, Visit visit) {
     receive = next(receive, RHW_OP_RECV);
     if (send == s.n && receive == s.n) return RH_OK;
     if (send == s.n || receive == s.n) {
-      return fail(RH_ERR_INVALID_ARGUMENT, "group_end: rank %d: a %s itself has no match", s.comm->rank, send == s.n ? "receive from" : "send to");
+      return fail(RH_ERR_INVALID_ARGUMENT, "group_end: rank %d: a %s itself has no match", number(s.comm->rank), send == s.n ? "receive from" : "send to");
     }
     const Operation &from = s.noted[send].operation, &to = s.noted[receive].operation;
     if (from.count != to.count || from.dtype != to.dtype) {
-      return fail(RH_ERR_INVALID_ARGUMENT, "group_end: rank %d sends %zu %s to itself and receives %zu %s", s.comm->rank, from.count,
+      return fail(RH_ERR_INVALID_ARGUMENT, "group_end: rank %d sends %zu %s to itself and receives %zu %s", number(s.comm->rank), from.count,
                   dtypeName(from.dtype), to.count, dtypeName(to.dtype));
     }
     visit(from, to);
@@ -148,7 +148,7 @@ rh_result forEachOwnPair(const Share& s, Visit visit) {
 rh_result runShare(const Share& s) {
   // This rank's transfers to itself come first, each followed by its receive.
   auto* transfers = static_cast<Operation*>(malloc(static_cast<size_t>(s.n) * sizeof(Operation)));
-  if (transfers == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "group_end: rank %d: no memory for %d calls", s.comm->rank, s.n);
+  if (transfers == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "group_end: rank %d: no memory for %d calls", number(s.comm->rank), s.n);
   int pairs = 0, n = 0;
   rh_result result = forEachOwnPair(s, [&](const Operation& from, const Operation& to) {
     transfers[2 * pairs] = from;
@@ -230,7 +230,7 @@ rh_result runShares(Share* shares, int n) {
   }
   if (error == 0) return RH_OK;
   return fail(RH_ERR_SYSTEM, "group_end: rank %d: nothing was run: no thread for comm %d of %d of the group: %s",
-              shares[0].comm->rank, last + 1, n, strerror(error));
+              number(shares[0].comm->rank), last + 1, n, strerror(error));
 }
 
 // All calls of one comm in a group use one stream, and no other comm of the group uses it, because the comms must run concurrently.
@@ -240,12 +240,12 @@ rh_result checkStreams(const Share* shares, int n) {
     if (!onStreams(s)) continue;
     for (int k = 0; k < s.n; k++) {
       if (s.noted[k].handle != s.handle || s.noted[k].stream == s.stream) continue;
-      return fail(RH_ERR_INVALID_ARGUMENT, "group_end: rank %d: calls of one comm on two streams; end the group between them", s.comm->rank);
+      return fail(RH_ERR_INVALID_ARGUMENT, "group_end: rank %d: calls of one comm on two streams; end the group between them", number(s.comm->rank));
     }
     for (int k = 0; k < i; k++) {
       if (shares[k].stream != s.stream) continue;
       return fail(RH_ERR_INVALID_ARGUMENT, "group_end: rank %d: two comms on one stream, where one would wait for the other; give each comm "
-                  "a stream of its own", s.comm->rank);
+                  "a stream of its own", number(s.comm->rank));
     }
   }
   return RH_OK;
@@ -260,7 +260,7 @@ rh_result checkCaptures(const Share* shares, int n) {
   }
   if (captured < 0 || run < 0) return RH_OK;
   return fail(RH_ERR_UNSUPPORTED, "group_end: rank %d: nothing was run or captured: the stream of group \"%s\" is being captured, that of group "
-              "\"%s\" is not: calls of a group run together; end the group between them", shares[captured].comm->rank,
+              "\"%s\" is not: calls of a group run together; end the group between them", number(shares[captured].comm->rank),
               shares[captured].comm->name, shares[run].comm->name);
 }
 
@@ -318,9 +318,9 @@ rh_result noteOperation(rh_comm* handle, const Operation& operation, void* strea
   if (bad != RH_OK) return failGroup(bad);
   if (g->n == kMaxNoted) {
     return failGroup(fail(RH_ERR_LIMIT, "%s: rank %d: the group has %d calls, the most there can be; end it earlier", operationName(operation.op),
-                      comm->rank, kMaxNoted));
+                      number(comm->rank), kMaxNoted));
   }
-  if (!grow(g)) return failGroup(fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to note the call", operationName(operation.op), comm->rank));
+  if (!grow(g)) return failGroup(fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to note the call", operationName(operation.op), number(comm->rank)));
   g->noted[g->n++] = call;
   __atomic_fetch_add(&comm->noted, 1, __ATOMIC_RELAXED);
   return RH_OK;

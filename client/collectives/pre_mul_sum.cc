@@ -70,11 +70,11 @@ extern "C" rh_result rh_op_create_pre_mul_sum(rh_comm* handle, rh_dtype dtype, c
   if (result != RH_OK) return result;
   Comm* comm = guard.get();
   if (sizeOf(dtype) == 0 || scalar == nullptr) {
-    return scalar == nullptr ? fail(RH_ERR_INVALID_ARGUMENT, "op_create_pre_mul_sum: rank %d: scalar is NULL", comm->rank)
+    return scalar == nullptr ? fail(RH_ERR_INVALID_ARGUMENT, "op_create_pre_mul_sum: rank %d: scalar is NULL", number(comm->rank))
                              : fail(RH_ERR_INVALID_ARGUMENT, "op_create_pre_mul_sum: rank %d: dtype %d is none of RH_F32 .. RH_U64",
-                                    comm->rank, dtype);
+                                    number(comm->rank), dtype);
   }
-  if (!allocatePreMulSums(comm)) return fail(RH_ERR_OUT_OF_MEMORY, "op_create_pre_mul_sum: rank %d: no memory for an op", comm->rank);
+  if (!allocatePreMulSums(comm)) return fail(RH_ERR_OUT_OF_MEMORY, "op_create_pre_mul_sum: rank %d: no memory for an op", number(comm->rank));
   for (int i = 0; i < kMaxPreMulSums; i++) {
     PreMulSum& p = comm->preMulSums[i];
     if (p.number != 0) continue;
@@ -85,7 +85,7 @@ extern "C" rh_result rh_op_create_pre_mul_sum(rh_comm* handle, rh_dtype dtype, c
     *op = p.number;
     return RH_OK;
   }
-  return fail(RH_ERR_LIMIT, "op_create_pre_mul_sum: rank %d: the comm has %d ops, the most there can be; destroy some", comm->rank, kMaxPreMulSums);
+  return fail(RH_ERR_LIMIT, "op_create_pre_mul_sum: rank %d: the comm has %d ops, the most there can be; destroy some", number(comm->rank), kMaxPreMulSums);
 }
 
 extern "C" rh_result rh_op_destroy(rh_comm* handle, rh_op op) {
@@ -95,7 +95,7 @@ extern "C" rh_result rh_op_destroy(rh_comm* handle, rh_op op) {
   const PreMulSum* p = preMulSum(guard.get(), op);
   if (p == nullptr) {
     return fail(RH_ERR_INVALID_ARGUMENT, "op_destroy: rank %d: op %d is not an op of this comm: never created, or already destroyed",
-                guard.get()->rank, op);
+                number(guard.get()->rank), op);
   }
   guard.get()->preMulSums[op % kMaxPreMulSums].number = 0;
   return RH_OK;

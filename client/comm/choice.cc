@@ -39,14 +39,14 @@ bool areOf(const rhw_plan& p, uint32_t op, uint32_t windows, uint32_t orAlgo) {
   return true;
 }
 
-// Whether the ring's order is a permutation of the ranks.
-bool isOrder(const rhw_plans& p, int worldSize) {
-  uint64_t seen = 0;
-  for (int i = 0; i < worldSize; i++) {
-    if (p.order[i] >= worldSize) return false;
-    seen |= uint64_t{1} << p.order[i];
+// Whether the ring's order is a permutation of the local ranks.
+bool isOrder(const rhw_plans& p, int32_t localSize) {
+  LocalRankSet seen;
+  for (int32_t i = 0; i < localSize; i++) {
+    if (p.order[i] >= localSize) return false;
+    seen.add(LocalRank{p.order[i]});
   }
-  return seen == (worldSize == 64 ? ~uint64_t{0} : (uint64_t{1} << worldSize) - 1);
+  return seen == LocalRankSet::first(localSize);
 }
 
 // What is wrong with the numbers by which ranks wait and write; nullptr = nothing. With the bounds a wait looks at the abort word
@@ -63,8 +63,8 @@ const char* checkWaits(const rhw_plans& p) {
 }
 
 // What is wrong with plans; nullptr = nothing.
-const char* checkPlans(const rhw_plans& plans, int worldSize) {
-  if (!isOrder(plans, worldSize)) return "a ring order that is not a permutation of the ranks";
+const char* checkPlans(const rhw_plans& plans, int32_t localSize) {
+  if (!isOrder(plans, localSize)) return "a ring order that is not a permutation of the ranks";
   if (plans.channels < 1 || plans.channels > static_cast<uint32_t>(kMaxRingChannels)) return "a number of channels out of range";
   for (int i = 0; i < RHW_PLANS; i++) {
     if (!ascends(plans.copied[i]) || !ascends(plans.zero_copy[i])) return "size ranges that do not ascend";
@@ -86,9 +86,9 @@ bool copyPlans(Comm* comm) {
 }  // namespace
 
 rh_result takePlans(Comm* comm) {
-  if (!copyPlans(comm)) return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the control segment has no plans for a CPU", comm->rank);
-  if (const char* wrong = checkPlans(comm->plans, comm->worldSize)) {
-    return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the daemon's plans have %s", comm->rank, wrong);
+  if (!copyPlans(comm)) return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the control segment has no plans for a CPU", number(comm->rank));
+  if (const char* wrong = checkPlans(comm->plans, comm->localSize())) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the daemon's plans have %s", number(comm->rank), wrong);
   }
   memcpy(comm->ring.order, comm->plans.order, sizeof comm->ring.order);
   comm->ring.channels = static_cast<int>(comm->plans.channels);
@@ -171,7 +171,7 @@ extern "C" rh_result rh_comm_get_choice(rh_comm* handle, const char* operation, 
   Choice choice = {RHW_ALGO_AUTO, RHW_WHY_NONE};
   if (comm->worldSize > 1 && !lookUpByName(comm, operation, bytes, in_windows != 0, &choice)) {
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_get_choice: rank %d: no operation \"%.32s\" has an algorithm; there are all_reduce, reduce_scatter, "
-                "all_gather, all_to_all, broadcast, reduce, gather, scatter, send, recv", comm->rank, operation);
+                "all_gather, all_to_all, broadcast, reduce, gather, scatter, send, recv", number(comm->rank), operation);
   }
   rh_choice results = RH_CHOICE_INIT;
   snprintf(results.algorithm, sizeof results.algorithm, "%s", algorithmName(choice.algo));

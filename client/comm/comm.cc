@@ -35,7 +35,8 @@ Registry<CommUser> users;
 
 void unmapHeaps(Comm* comm) {
   if (comm->heapsBytes != 0) munmap(comm->team.heaps, comm->heapsBytes);
-  comm->heapsBytes = comm->mappedHeaps = 0;
+  comm->heapsBytes = 0;
+  comm->mappedHeaps = {};
 }
 
 }  // namespace
@@ -70,7 +71,7 @@ rh_result checkNotCapturing(const Comm* comm, const char* operation) {
   for (const Capture& c : comm->captures) {
     if (c.number == 0 || !streams->isCapturing(c.number)) continue;
     return fail(RH_ERR_BUSY, "%s: rank %d: calls on this comm are being captured on a stream, and %s cannot be; end the capture first", operation,
-                comm->rank, operation);
+                number(comm->rank), operation);
   }
   return RH_OK;
 }
@@ -99,7 +100,7 @@ namespace {
 // Waits until nothing of the comm runs any more on its device. False: the deadline has passed, and the group is broken.
 bool waitForDevice(Comm* comm, uint32_t op) {
   if (comm->device->synchronize(comm, comm->deadlineNs())) return true;
-  poison(comm, RH_ERR_TIMEOUT, op, comm->own(), comm->own());  // this rank's own streams keep it from the call
+  poison(comm, RH_ERR_TIMEOUT, op, comm->rank, comm->rank);  // this rank's own streams keep it from the call
   return false;
 }
 
@@ -117,15 +118,21 @@ void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& 
   comm->flight.begin(number, op, details, bytes, collective, comm->runsOn);
 }
 
+namespace {
+
+void endRecord(Comm* comm, uint32_t algo, Stop stop) { comm->flight.end(algo, stop, comm->worldOf(comm->flight.lastArrival())); }
+
+}  // namespace
+
 // A failed operation stays in the rank line: it is the report of the operation that was interrupted.
 void endOperation(Comm* comm, uint32_t algo) {
-  comm->flight.end(algo, Stop::kNone);
+  endRecord(comm, algo, Stop::kNone);
   if (__atomic_load_n(comm->team.abortWord, __ATOMIC_RELAXED) != 0) return;
   storeRelaxed(&comm->ownLine()->op, uint32_t{RHW_OP_NONE});
 }
 
 void leaveOperation(Comm* comm, uint32_t algo) {
-  comm->flight.end(algo, Stop::kNone);
+  endRecord(comm, algo, Stop::kNone);
   storeRelaxed(&comm->ownLine()->waiting_for, uint64_t{0});
   storeRelaxed(&comm->ownLine()->op, uint32_t{RHW_OP_NONE});
 }
@@ -148,17 +155,18 @@ namespace {
 // The root of the wait-for chain that begins at a late rank. Each rank waits for the next; the root waits for none. The line of a rank
 // that was stopped in its sleep may be stale. If that makes the chain a cycle, the root is the rank that has begun the fewest operations.
 LocalRank rootOfWaitChain(const Comm* comm, LocalRank late) {
-  uint64_t seen = bitOf(comm->ownLocal());
+  LocalRankSet seen;
+  seen.add(comm->localRank);
   LocalRank r = late, behind = late;
   const auto begun = [&](LocalRank of) { return __atomic_load_n(&comm->line(of)->seq, __ATOMIC_RELAXED); };
-  while ((seen & bitOf(r)) == 0) {
-    seen |= bitOf(r);
+  while (!seen.has(r)) {
+    seen.add(r);
     if (begun(r) < begun(behind)) behind = r;
     const rhw_rank_line* line = comm->line(r);
-    const uint64_t waitsFor = __atomic_load_n(&line->waiting_for, __ATOMIC_RELAXED);
-    if (__atomic_load_n(&line->op, __ATOMIC_RELAXED) == RHW_OP_NONE || waitsFor == 0) return r;
-    r = lowestOf(waitsFor);
-    if (number(r) >= comm->worldSize) return late;
+    const LocalRankSet waitsFor{__atomic_load_n(&line->waiting_for, __ATOMIC_RELAXED)};
+    if (__atomic_load_n(&line->op, __ATOMIC_RELAXED) == RHW_OP_NONE || waitsFor.empty()) return r;
+    r = waitsFor.lowest();
+    if (!comm->localRanks().has(r)) return late;
   }
   return behind;
 }
@@ -166,10 +174,10 @@ LocalRank rootOfWaitChain(const Comm* comm, LocalRank late) {
 }  // namespace
 
 rh_result stopOperation(Comm* comm, const host::Outcome& outcome, uint32_t algo) {
-  comm->flight.end(algo, outcome.stop);
-  const uint64_t missing = outcome.missing;
+  endRecord(comm, algo, outcome.stop);
+  const LocalRankSet missing{outcome.missing};
   rhw_rank_line* line = comm->ownLine();
-  storeRelaxed(&line->waiting_for, missing);
+  storeRelaxed(&line->waiting_for, missing.mask());
   if (outcome.stop == Stop::kMismatch) {
     storeRelaxed(&line->call, outcome.difference.ours.call);
     storeRelaxed(&line->call_count, outcome.difference.ours.count);
@@ -180,11 +188,11 @@ rh_result stopOperation(Comm* comm, const host::Outcome& outcome, uint32_t algo)
   }
   if (outcome.stop != Stop::kNone && outcome.stop != Stop::kAborted) {
     // If several ranks are late, the lowest is named; the message lists all of them.
-    LocalRank culprit = lowestOf(missing);
+    LocalRank culprit = missing.lowest();
     if (outcome.stop == Stop::kTimeout && culprit != kNoLocalRank) culprit = rootOfWaitChain(comm, culprit);
     const uint32_t op = __atomic_load_n(&line->op, __ATOMIC_RELAXED);
     const rh_result code = outcome.stop == Stop::kTimeout ? RH_ERR_TIMEOUT : outcome.stop == Stop::kMismatch ? RH_ERR_MISMATCH : RH_ERR_PROTOCOL;
-    poison(comm, code, op, comm->worldOf(culprit), comm->own());
+    poison(comm, code, op, comm->worldOf(culprit), comm->rank);
   }
   return whyBroken(comm);
 }
@@ -269,7 +277,7 @@ bool breakFor(void* handle, const Session* session) {
   Comms::Shared ref(comms(), handle);
   const Comm* comm = ref.get();
   if (comm == nullptr || comm->session != session) return false;
-  poison(comm, RH_ERR_RANK_DEAD, __atomic_load_n(&comm->ownLine()->op, __ATOMIC_RELAXED), comm->own(), comm->own());
+  poison(comm, RH_ERR_RANK_DEAD, __atomic_load_n(&comm->ownLine()->op, __ATOMIC_RELAXED), comm->rank, comm->rank);
   return true;
 }
 
@@ -326,7 +334,7 @@ rh_result leave(Comm* comm, Call* call, int64_t deadline) {
   if (result != RH_OK) return result;
   if (r.fd >= 0) close(r.fd);
   return r.m.h.type == RHW_LEFT ? RH_OK
-                                : fail(RH_ERR_PROTOCOL, "finalize: rank %d: message type %d in place of Left", comm->rank, r.m.h.type);
+                                : fail(RH_ERR_PROTOCOL, "finalize: rank %d: message type %d in place of Left", number(comm->rank), r.m.h.type);
 }
 
 void leaveBroken(Comm* comm) {
@@ -364,7 +372,7 @@ extern "C" rh_result rh_comm_abort(rh_comm* handle) {
   Comms::Shared ref(comms(), handle);
   const Comm* comm = ref.get();
   if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "abort: not a live comm: was it finalized?");
-  poison(comm, RH_ERR_ABORTED, __atomic_load_n(&comm->ownLine()->op, __ATOMIC_RELAXED), comm->own(), comm->own());
+  poison(comm, RH_ERR_ABORTED, __atomic_load_n(&comm->ownLine()->op, __ATOMIC_RELAXED), comm->rank, comm->rank);
   return RH_OK;
 }
 
@@ -372,7 +380,7 @@ extern "C" rh_result rh_comm_rank(rh_comm* handle, int32_t* rank) {
   if (rank == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "comm_rank: rank is NULL");
   Comms::Shared ref(comms(), handle);
   if (ref.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_rank: not a live comm: was it finalized?");
-  *rank = ref.get()->rank;
+  *rank = number(ref.get()->rank);
   return RH_OK;
 }
 
@@ -391,9 +399,10 @@ extern "C" rh_result rh_comm_get_info(rh_comm* handle, rh_comm_info* info) {
   const Comm* comm = ref.get();
   if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_get_info: not a live comm: was it finalized?");
   rh_comm_info results = RH_COMM_INFO_INIT;
-  // All ranks of a group are on one node.
-  results.rank = results.local_rank = comm->rank;
-  results.world_size = results.local_size = comm->worldSize;
+  results.rank = number(comm->rank);
+  results.local_rank = number(comm->localRank);
+  results.world_size = comm->worldSize;
+  results.local_size = comm->localSize();
   results.node = 0;
   results.device_kind = static_cast<int32_t>(comm->device->kind);
   results.granularity = comm->device->granularity();

@@ -36,7 +36,8 @@ struct Comm : Malloced, Member {
   uint64_t birth;             // the group's number when it formed; the number at the daemon changes with the daemon, this one does not
   char name[RHW_NAME];
   char token[RHW_NAME];
-  int32_t rank;  // world rank, for messages and the ABI; see own()
+  WorldRank rank;
+  LocalRank localRank;
   int32_t worldSize;
   uint32_t timeoutMs;
 
@@ -47,7 +48,7 @@ struct Comm : Malloced, Member {
   uint64_t heapBytes;
   uint64_t scratchBytes;
   int heapFd;                       // this rank's heap, for committing pages; -1 = none
-  uint32_t pids[RHW_MAX_LOCAL];     // of the ranks' processes, in the daemon's pid namespace
+  uint32_t pids[RHW_MAX_LOCAL];     // by local rank: of the ranks' processes, in the daemon's pid namespace
   bool leased;
   const Device* device;
   void* onDevice;                   // the device's state of the comm
@@ -67,23 +68,26 @@ struct Comm : Malloced, Member {
   uint32_t lastRegion;              // the highest number in use
   railhead::RingPlan ring;          // order and channels of rings and chains; the size of a call selects the protocol
   railhead::FlagRegion shared[RHW_MAX_REGION + 1];  // registered windows that every rank has mapped; team.regions points here
-  railhead::FlagTeam team;          // team.heap gives the address of a rank's heap
+  railhead::FlagTeam team;
   uint64_t heapsBytes;              // reserved address space from team.heaps on; 0 = none
-  uint64_t mappedHeaps;             // bit r: rank r's heap is mapped
+  LocalRankSet mappedHeaps;
 
   rhw_control_header* header() const { return reinterpret_cast<rhw_control_header*>(control); }
-  // Placement of ranks on nodes. All ranks are on this node, so a world rank equals its local rank. Only worldOf and localOf rely on
-  // that; a rank on another node would have no local rank.
+  // Placement of ranks on nodes. All ranks are on this node, so a world rank equals its local rank. Only worldOf, localOf, localSize and
+  // placeOnOneNode rely on that, and the kernels: they index the callers' buffers, and fill source_rank of a dispatch, with the numbers of
+  // their team. A rank on another node would have no local rank.
   WorldRank worldOf(LocalRank r) const { return WorldRank{number(r)}; }
   LocalRank localOf(WorldRank r) const { return number(r) >= 0 && number(r) < worldSize ? LocalRank{number(r)} : kNoLocalRank; }
-  WorldRank own() const { return WorldRank{rank}; }
-  LocalRank ownLocal() const { return localOf(own()); }
+  int32_t localSize() const { return worldSize; }  // ranks of the group on this node
+  LocalRankSet localRanks() const { return LocalRankSet::first(localSize()); }
 
   rhw_rank_line* line(LocalRank r) const { return elementOf<rhw_rank_line>(control, parts.lines, number(r)); }
-  rhw_rank_line* ownLine() const { return line(ownLocal()); }
+  rhw_rank_line* ownLine() const { return line(localRank); }
+  char* heap(LocalRank r) const { return team.heap(number(r)); }
+  char* ownHeap() const { return heap(localRank); }
   const rhw_ledger* ledger() const { return elementOf<const rhw_ledger>(control, parts.ledger, 0); }
   // Operation counters; written by the thread that runs an operation.
-  railhead::DeviceState* state() const { return &reinterpret_cast<railhead::ScratchHeader*>(team.heap(rank))->device; }
+  railhead::DeviceState* state() const { return &reinterpret_cast<railhead::ScratchHeader*>(ownHeap())->device; }
   int64_t deadlineNs() const;
 };
 
@@ -129,7 +133,7 @@ rh_result checkNotCapturing(const Comm* comm, const char* operation);
 Capture* captureOf(Comm* comm, uint64_t number);
 
 // Marks a request, whose common.world is set, as one whose ranks are all on this node.
-void placeOnOneNode(rhw_join* request, int32_t rank);
+void placeOnOneNode(rhw_join* request, WorldRank rank);
 
 // Joins a group as a rank and maps its memory. request is complete. The caller holds a reference to the session. parent is the comm
 // that is being split, or nullptr; the join ends early when the group of parent is broken.

@@ -21,28 +21,29 @@ namespace railhead::client {
 namespace {
 
 // All ranks are on one node, so the place on the node is that in the world.
-rh_result checkPlace(const rh_comm_config& c, int32_t rank, int32_t world) {
+rh_result checkPlace(const rh_comm_config& c, WorldRank rank, int32_t world) {
   const struct {
     const char* name;
     int32_t given, only;
-  } places[] = {{"local_rank", c.local_rank, rank}, {"local_size", c.local_size, world}, {"node", c.node, 0}};
+  } places[] = {{"local_rank", c.local_rank, number(rank)}, {"local_size", c.local_size, world}, {"node", c.node, 0}};
   for (const auto& p : places) {
     if (p.given == -1 || p.given == p.only) continue;
-    return fail(RH_ERR_UNSUPPORTED, "comm_init: rank %d: %s %d, where all ranks of a group are on one node: it can be %d, or -1 for that", rank,
+    return fail(RH_ERR_UNSUPPORTED, "comm_init: rank %d: %s %d, where all ranks of a group are on one node: it can be %d, or -1 for that",
+                number(rank),
                 p.name, p.given, p.only);
   }
   return RH_OK;
 }
 
-rh_result findDevice(const rh_comm_config& c, int32_t rank, const Device** device) {
+rh_result findDevice(const rh_comm_config& c, WorldRank rank, const Device** device) {
   *device = deviceOf(static_cast<uint32_t>(c.device_kind));
   if (*device == nullptr) {
-    return fail(RH_ERR_UNSUPPORTED, "comm_init: rank %d: this library has no device of kind %d%s; the CPU is RH_DEVICE_CPU, %d", rank, c.device_kind,
+    return fail(RH_ERR_UNSUPPORTED, "comm_init: rank %d: this library has no device of kind %d%s; the CPU is RH_DEVICE_CPU, %d", number(rank), c.device_kind,
                 c.device_kind == RH_DEVICE_CUDA ? ", CUDA" : "", RH_DEVICE_CPU);
   }
   if (c.device_kind == RH_DEVICE_CPU && (c.device_ordinal != -1 || c.device_uuid != nullptr)) {
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: rank %d: device_ordinal %d, device_uuid %s%.40s; the CPU has neither: leave them -1 and NULL",
-                rank, c.device_ordinal, c.device_uuid == nullptr ? "NULL" : "", c.device_uuid == nullptr ? "" : c.device_uuid);
+                number(rank), c.device_ordinal, c.device_uuid == nullptr ? "NULL" : "", c.device_uuid == nullptr ? "" : c.device_uuid);
   }
   return RH_OK;
 }
@@ -51,7 +52,7 @@ rh_result readConfig(const rh_comm_config* config, rhw_join* out, const Device**
   rh_comm_config c = RH_COMM_CONFIG_INIT;
   rh_result r = config == nullptr ? RH_OK : readStruct("comm_init", "config", config, &c);
   *out = {};
-  int32_t rank, world;
+  int32_t givenRank, world;
   if (r == RH_OK) r = shortString(c.group, "RAILHEAD_GROUP", "default", "group name", out->group);
   if (r == RH_OK) r = shortString(c.token, "RAILHEAD_TOKEN", "", "token", out->common.token);
   if (r == RH_OK) r = forcedAlgorithms(out->common.forcing);
@@ -59,7 +60,7 @@ rh_result readConfig(const rh_comm_config* config, rhw_join* out, const Device**
   if (r == RH_OK) r = checkIsa();
   bool recorded;
   if (r == RH_OK) r = flightRecord(&recorded);  // before other ranks rely on this one
-  if (r == RH_OK) r = requiredInt(c.rank, "RANK", "rank", &rank);
+  if (r == RH_OK) r = requiredInt(c.rank, "RANK", "rank", &givenRank);
   if (r == RH_OK) r = requiredInt(c.world_size, "WORLD_SIZE", "world size", &world);
   if (r == RH_OK) r = timeoutMs(c.timeout_ms, "comm_init", &out->own.timeout_ms);
   if (r != RH_OK) return r;
@@ -68,9 +69,10 @@ rh_result readConfig(const rh_comm_config* config, rhw_join* out, const Device**
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: world size %d is outside 1..%d: all ranks of a group are on one node", world,
                 RH_MAX_LOCAL_RANKS);
   }
-  if (rank < 0 || rank >= world) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: rank %d is outside 0..%d", rank, world - 1);
+  if (givenRank < 0 || givenRank >= world) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: rank %d is outside 0..%d", givenRank, world - 1);
   }
+  const WorldRank rank{givenRank};
   r = checkPlace(c, rank, world);
   if (r == RH_OK) r = findDevice(c, rank, device);
   if (r != RH_OK) return r;
@@ -92,13 +94,13 @@ rh_result readConfig(const rh_comm_config* config, rhw_join* out, const Device**
 
 // Maps a segment that the daemon promised to be at least bytes long and sealed against shrinking. Without the seal another process could
 // truncate it, and later accesses would raise SIGBUS. at: reserved addresses to map over; nullptr = any address.
-rh_result mapSegment(int fd, uint64_t bytes, const char* what, int32_t rank, char* at, char** out) {
+rh_result mapSegment(int fd, uint64_t bytes, const char* what, WorldRank rank, char* at, char** out) {
   struct stat st;
   if (fstat(fd, &st) != 0) return fail(RH_ERR_SYSTEM, "comm_init: fstat of the %s: %s", what, strerror(errno));
   const int seals = fcntl(fd, F_GET_SEALS);
   if (static_cast<uint64_t>(st.st_size) < bytes || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return fail(RH_ERR_PROTOCOL, "comm_init: the %s of rank %d has %lld bytes (seals %#x), the daemon promised %llu, sealed",
-                what, rank, static_cast<long long>(st.st_size), static_cast<unsigned>(seals),
+                what, number(rank), static_cast<long long>(st.st_size), static_cast<unsigned>(seals),
                 static_cast<unsigned long long>(bytes));
   }
   constexpr int access = PROT_READ | PROT_WRITE, flags = MAP_SHARED | MAP_NORESERVE;
@@ -109,7 +111,7 @@ rh_result mapSegment(int fd, uint64_t bytes, const char* what, int32_t rank, cha
   if (p != MAP_FAILED) p = mmap(at, bytes, access, flags | (at == nullptr ? 0 : MAP_FIXED), fd, 0);
   if (p == MAP_FAILED) {
     return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: cannot map %llu bytes, the %s of rank %d: %s; a smaller heap_bytes or a "
-                "larger `ulimit -v` helps", static_cast<unsigned long long>(bytes), what, rank, strerror(errno));
+                "larger `ulimit -v` helps", static_cast<unsigned long long>(bytes), what, number(rank), strerror(errno));
   }
   *out = static_cast<char*>(p);
   return RH_OK;
@@ -120,13 +122,13 @@ rh_result reserveHeaps(Comm* comm) {
   constexpr uint64_t kHugePage = uint64_t{2} << 20;
   uint64_t bytes = 0;
   const uint64_t stride = (comm->heapBytes / kHugePage + 2) * kHugePage;
-  const bool tooLarge = comm->heapBytes > INT64_MAX || __builtin_mul_overflow(stride, static_cast<uint64_t>(comm->worldSize), &bytes);
+  const bool tooLarge = comm->heapBytes > INT64_MAX || __builtin_mul_overflow(stride, static_cast<uint64_t>(comm->localSize()), &bytes);
   void* p = MAP_FAILED;
   errno = ENOMEM;
   if (!tooLarge) p = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) {
     return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: cannot map the heaps of %d ranks, %llu bytes each: %s; a smaller heap_bytes or a larger "
-                "`ulimit -v` helps", comm->worldSize, static_cast<unsigned long long>(comm->heapBytes), strerror(errno));
+                "`ulimit -v` helps", comm->localSize(), static_cast<unsigned long long>(comm->heapBytes), strerror(errno));
   }
   comm->heapsBytes = bytes;
   comm->team.heaps = static_cast<char*>(p);
@@ -152,14 +154,14 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   // A private copy: every rank can write the segment.
   comm->parts = comm->header()->parts;
   if (const char* wrong = checkParts(comm->parts, m.local_size, comm->controlBytes)) {
-    return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the control segment has %s", comm->rank, wrong);
+    return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the control segment has %s", number(comm->rank), wrong);
   }
   r = takePlans(comm);
   if (r != RH_OK) return r;
   comm->kernels = &host::kernels();
   FlagTeam& team = comm->team;
-  team.rank = comm->rank;
-  team.worldSize = comm->worldSize;
+  team.rank = number(comm->localRank);
+  team.worldSize = comm->localSize();
   team.reduceGroup = static_cast<int>(m.reduce_group);
   team.blockBytes = m.block_bytes;
   team.pipeSlotBytes = m.pipe_slot_bytes;
@@ -186,11 +188,11 @@ rh_result startFlight(Comm* comm, int controlFd, int64_t deadlineNs) {
   const rh_result bad = flightRecord(&on);
   if (bad != RH_OK || !on) return bad;
   const uint64_t bytes = comm->parts.flights.stride;
-  const uint64_t offset = comm->parts.flights.offset + static_cast<uint64_t>(comm->rank) * bytes;
+  const uint64_t offset = comm->parts.flights.offset + static_cast<uint64_t>(number(comm->localRank)) * bytes;
   const int error = commitPages(controlFd, offset, bytes, deadlineNs);
   if (error != 0) {
     return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: rank %d cannot get %llu bytes of shared memory for its flight record: %s; "
-                "RAILHEAD_FLIGHT_RECORD=off does without", comm->rank, static_cast<unsigned long long>(bytes), strerror(error));
+                "RAILHEAD_FLIGHT_RECORD=off does without", number(comm->rank), static_cast<unsigned long long>(bytes), strerror(error));
   }
   comm->flight.start(comm->control + offset);
   comm->team.arrivals = comm->flight.arrivals();
@@ -199,22 +201,22 @@ rh_result startFlight(Comm* comm, int controlFd, int64_t deadlineNs) {
 
 // Handles Heap: one rank's heap. Keeps the descriptor of this rank's own.
 rh_result takeHeap(Comm* comm, const rhw_heap& m, int fd, bool* keptFd) {
-  const int32_t rank = m.local;
-  if (rank >= comm->worldSize || (comm->mappedHeaps >> rank & 1) != 0) {
-    return fail(RH_ERR_PROTOCOL, "comm_init: an unexpected heap, of rank %d", rank);
+  const LocalRank local{m.local};
+  if (!comm->localRanks().has(local) || comm->mappedHeaps.has(local)) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: an unexpected heap, of local rank %d", number(comm->rank), m.local);
   }
-  comm->pids[rank] = m.pid;
-  *keptFd = rank == comm->rank;
+  comm->pids[m.local] = m.pid;
+  *keptFd = local == comm->localRank;
   if (*keptFd) comm->heapFd = fd;
-  char* heap = comm->team.heap(rank);
-  const rh_result r = mapSegment(fd, comm->heapBytes, "heap", rank, heap, &heap);
-  if (r == RH_OK) comm->mappedHeaps |= uint64_t{1} << rank;
+  char* heap = comm->heap(local);
+  const rh_result r = mapSegment(fd, comm->heapBytes, "heap", comm->worldOf(local), heap, &heap);
+  if (r == RH_OK) comm->mappedHeaps.add(local);
   return r;
 }
 
 rh_result unexpected(const Comm* comm, const Received& r, const char* expected) {
   if (r.fd >= 0) close(r.fd);
-  return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: message type %d in place of %s", comm->rank, r.m.h.type, expected);
+  return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: message type %d in place of %s", number(comm->rank), r.m.h.type, expected);
 }
 
 // Receives Joined and the heaps. Stops at the first error; the call then drops the messages that follow. *joined says whether the
@@ -230,7 +232,7 @@ rh_result attach(Comm* comm, Call* call, const uint32_t* abortWord, int64_t* dea
   comm->controlFd = r.fd;
   result = takeJoined(comm, r.m.joined, r.fd);
   if (result == RH_OK) result = startFlight(comm, r.fd, deadline);
-  for (int32_t i = 0; i < comm->worldSize && result == RH_OK; i++) {
+  for (int32_t i = 0; i < comm->localSize() && result == RH_OK; i++) {
     result = call->wait(&r, deadline, abortWord);
     if (result != RH_OK) {
       *joined = false;  // the daemon abandoned the group, or is gone: it expects no Attached
@@ -245,7 +247,7 @@ rh_result attach(Comm* comm, Call* call, const uint32_t* abortWord, int64_t* dea
   const int error = comm->device->commit(comm->heapFd, 0, comm->scratchBytes, deadline);
   if (error != 0) {
     return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: rank %d cannot get %llu bytes of shared memory for its scratch: %s",
-                comm->rank, static_cast<unsigned long long>(comm->scratchBytes), strerror(error));
+                number(comm->rank), static_cast<unsigned long long>(comm->scratchBytes), strerror(error));
   }
   rhw_lease* lease = &comm->ownLine()->lease;
   lease->client = comm->session->lease().client();  // before the lease is taken: that publishes the id
@@ -282,7 +284,8 @@ rh_result newComm(Session* session, const rhw_join& request, const Device* devic
   comm->session = session;
   memcpy(comm->name, request.group, sizeof comm->name);
   memcpy(comm->token, request.common.token, sizeof comm->token);
-  comm->rank = request.own.place.rank;
+  comm->rank = WorldRank{request.own.place.rank};
+  comm->localRank = LocalRank{request.own.place.local};
   comm->worldSize = static_cast<int32_t>(request.common.world);
   comm->timeoutMs = request.own.timeout_ms;
   memcpy(comm->forcing, request.common.forcing, sizeof comm->forcing);
@@ -342,10 +345,10 @@ extern "C" rh_result rh_comm_init(rh_session* handle, const rh_comm_config* conf
   return result == RH_OK ? joinGroup(session.get(), request, device, nullptr, out) : result;
 }
 
-void railhead::client::placeOnOneNode(rhw_join* request, int32_t rank) {
+void railhead::client::placeOnOneNode(rhw_join* request, WorldRank rank) {
   request->common.nodes = 1;
   request->own.device = RHW_DEVICE_CPU;
-  request->own.place = {rank, rank, 0, request->common.world};
+  request->own.place = {number(rank), number(rank), 0, request->common.world};
 }
 
 rh_result railhead::client::joinGroup(Session* session, const rhw_join& request, const Device* device, const Comm* parent, rh_comm** out) {

@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 
+#include "base/rank.h"
 #include "host/mem.h"
 #include "host/ticks.h"
 #include "railhead/base/flight_record.h"
@@ -56,9 +57,12 @@ class Flight {
     beginRecord(memory, record_, {number, call_, details.root | uint64_t{on.stream} << 32, bytes, collective, static_cast<uint64_t>(clock_.now()),
                                   on.graph | uint64_t{on.replay} << 32});
   }
-  // Ends the record of the newest operation. stop: why the operation stopped.
-  void end(uint32_t algo, Stop stop) {
+  // The rank that arrived last among those that the newest operation waited for. Any rank if it waited for none.
+  LocalRank lastArrival() const { return LocalRank{arrivals_.lastRank}; }
+  // Ends the record of the newest operation. stop: why the operation stopped. last: lastArrival() as a world rank.
+  void end(uint32_t algo, Stop stop, WorldRank last) {
     if (!on() || record_ == nullptr) return;
+    arrivals_.lastRank = number(last);
     const uint64_t call = call_ | uint64_t{algo & 0xff} << 24 | static_cast<uint64_t>(stop) << 32;
     Memory memory;
     endRecord(memory, record_, call, arrivals_, static_cast<uint64_t>(clock_.now()));

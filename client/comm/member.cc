@@ -33,7 +33,7 @@ bool announce(const Member* member, const Announcer& to) {
   m.control_bytes = comm->controlBytes;
   m.world = static_cast<uint32_t>(comm->worldSize);
   m.nodes = 1;
-  m.place = {comm->rank, number(comm->ownLocal()), 0, m.world};
+  m.place = {number(comm->rank), number(comm->localRank), 0, static_cast<uint32_t>(comm->localSize())};
   m.timeout_ms = comm->timeoutMs;
   return to.send(&m, RHW_REANNOUNCE, comm->controlFd);
 }
@@ -48,14 +48,13 @@ bool completeAnnouncement(const Member* member, uint64_t group, const Announcer&
 // the control thread sleeps in poll(2) and checks them periodically. That needs no FUTEX_WAITERS bit: the kernel marks the word of a
 // dead holder in any case.
 void checkPeerLeases(const Comm* comm) {
-  for (int32_t i = 0; i < comm->worldSize; i++) {
-    const LocalRank r{i};
+  for (const LocalRank r : comm->localRanks()) {
     const rhw_rank_line* line = comm->line(r);
     // Acquire: what the rank wrote into its line before it died is visible.
-    if (r == comm->ownLocal() || (__atomic_load_n(&line->lease.word, __ATOMIC_ACQUIRE) & FUTEX_OWNER_DIED) == 0) continue;
+    if (r == comm->localRank || (__atomic_load_n(&line->lease.word, __ATOMIC_ACQUIRE) & FUTEX_OWNER_DIED) == 0) continue;
     const uint32_t op = __atomic_load_n(&line->op, __ATOMIC_RELAXED);
     if (op == RHW_OP_FINALIZE) continue;  // the rank may have completed it
-    poison(comm, RH_ERR_RANK_DEAD, op, comm->worldOf(r), comm->own());
+    poison(comm, RH_ERR_RANK_DEAD, op, comm->worldOf(r), comm->rank);
     return;
   }
 }

@@ -15,16 +15,17 @@ struct ColorAndKey {
   int32_t color, key;
 };
 
-// This rank's index among the ranks of its color: ordered by key, then by rank.
-void place(const ColorAndKey (&all)[RHW_MAX_LOCAL], const Comm* comm, int32_t* rank, uint32_t* world) {
-  const ColorAndKey mine = all[comm->rank];
-  *rank = 0;
+// This rank among the ranks of its color: ordered by key, then by world rank, which `all` is indexed by.
+void place(const ColorAndKey (&all)[RHW_MAX_LOCAL], const Comm* comm, WorldRank* rank, uint32_t* world) {
+  const ColorAndKey mine = all[number(comm->rank)];
+  int32_t before = 0;
   *world = 0;
   for (int r = 0; r < comm->worldSize; r++) {
     if (all[r].color != mine.color) continue;
     (*world)++;
-    if (all[r].key < mine.key || (all[r].key == mine.key && r < comm->rank)) (*rank)++;
+    if (all[r].key < mine.key || (all[r].key == mine.key && r < number(comm->rank))) before++;
   }
+  *rank = WorldRank{before};
 }
 
 // A unique group name: the number of the old group when it formed (daemons never reuse one), the index of the split, and the color. The
@@ -43,7 +44,7 @@ rh_result split(Comm* comm, ColorAndKey mine, rh_comm** out) {
   if (mine.color == RH_SPLIT_NONE) return RH_OK;
   rhw_join request = {};
   rhw_common& common = request.common;
-  int32_t rank;
+  WorldRank rank;
   place(all, comm, &rank, &common.world);
   placeOnOneNode(&request, rank);
   nameOf(comm, mine.color, request.group);
@@ -73,7 +74,7 @@ extern "C" rh_result rh_comm_split(rh_comm* handle, int32_t color, int32_t key, 
   if (result == RH_OK) result = checkNotCapturing(guard.get(), "comm_split");
   if (result != RH_OK) return result;
   if (color < 0 && color != RH_SPLIT_NONE) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "comm_split: rank %d: color %d; colors are 0 and above, or RH_SPLIT_NONE", guard.get()->rank, color);
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_split: rank %d: color %d; colors are 0 and above, or RH_SPLIT_NONE", number(guard.get()->rank), color);
   }
   return split(guard.get(), {color, key}, out);
 }

@@ -5,9 +5,9 @@
 #include "base/abi.h"
 #include "base/element_types.h"
 #include "base/error.h"
-#include "base/rank_list.h"
 #include "comm/choice.h"
 #include "comm/comm.h"
+#include "comm/rank_list.h"
 
 namespace railhead::client {
 
@@ -42,7 +42,7 @@ T relaxed(const T& word) {
 // A rank knows only the numbers of its own streams.
 void describeClash(const Comm* comm, const Cause& c, const char* who, char* out, size_t size) {
   char streams[64] = "two streams";
-  const uint64_t clash = c.culprit == comm->own() ? relaxed(comm->state()->clash) : 0;
+  const uint64_t clash = c.culprit == comm->rank ? relaxed(comm->state()->clash) : 0;
   if (clash != 0) {
     snprintf(streams, sizeof streams, "streams %u and %u", static_cast<unsigned>(clash & 0xffffffff), static_cast<unsigned>(clash >> 32));
   }
@@ -151,11 +151,11 @@ rh_result describe(const Comm* comm, char* out, size_t size) {
     describeCulprit(comm, cause, culprit, sizeof culprit);
   }
   const rhw_rank_line* line = comm->ownLine();
-  const uint64_t waitingFor = relaxed(line->waiting_for);
-  if (waitingFor != 0) {
+  const LocalRankSet waitingFor{relaxed(line->waiting_for)};
+  if (!waitingFor.empty()) {
     char ranks[kRanksText];
-    formatRanks(waitingFor, ranks, sizeof ranks);
-    snprintf(waiting, sizeof waiting, "; this rank was waiting for %s %s", (waitingFor & (waitingFor - 1)) != 0 ? "ranks" : "rank",
+    formatRanks(comm, waitingFor, ranks, sizeof ranks);
+    snprintf(waiting, sizeof waiting, "; this rank was waiting for %s %s", waitingFor.size() > 1 ? "ranks" : "rank",
              ranks);
   }
   const uint32_t op = relaxed(line->op);
@@ -166,7 +166,7 @@ rh_result describe(const Comm* comm, char* out, size_t size) {
     snprintf(where, sizeof where, "%s #%llu (%llu bytes) stopped", operationName(op), seq,
              static_cast<unsigned long long>(relaxed(line->bytes)));
   }
-  snprintf(out, size, "rank %d of group \"%s\": %s: %s%s. The group is broken: finalize this comm and form a new group", comm->rank,
+  snprintf(out, size, "rank %d of group \"%s\": %s: %s%s. The group is broken: finalize this comm and form a new group", number(comm->rank),
            comm->name, where, culprit, waiting);
   return cause.code;
 }
@@ -176,10 +176,10 @@ namespace {
 // Fills *status, which has the values of RH_COMM_STATUS_INIT, for rh_comm_get_status.
 void fillStatus(const Comm* comm, rh_comm_status* status) {
   const rhw_rank_line* line = comm->ownLine();
-  status->rank = comm->rank;
+  status->rank = number(comm->rank);
   status->operation = relaxed(line->seq);
   status->bytes = relaxed(line->bytes);
-  status->waiting_count = listRanks(relaxed(line->waiting_for), nullptr, 0);
+  status->waiting_count = listRanks(comm, LocalRankSet{relaxed(line->waiting_for)}, nullptr, 0);
   snprintf(status->operation_name, sizeof status->operation_name, "%s", operationName(relaxed(line->op)));
   snprintf(status->culprit_operation_name, sizeof status->culprit_operation_name, "none");
   const uint32_t chosen = relaxed(line->chosen);
@@ -214,5 +214,5 @@ extern "C" rh_result rh_comm_get_waiting_for(rh_comm* handle, int32_t* ranks, in
   Comms::Shared ref(comms(), handle);
   const Comm* comm = ref.get();
   if (comm == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_get_waiting_for: not a live comm: was it finalized?");
-  return giveRanks("comm_get_waiting_for", comm->rank, relaxed(comm->ownLine()->waiting_for), ranks, capacity, count);
+  return giveRanks(comm, "comm_get_waiting_for", LocalRankSet{relaxed(comm->ownLine()->waiting_for)}, ranks, capacity, count);
 }

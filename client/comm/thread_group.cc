@@ -35,7 +35,7 @@ rh_result checkNoneNoted(const Comm* comm, const char* operation) {
   const int32_t noted = __atomic_load_n(&comm->noted, __ATOMIC_RELAXED);
   if (noted == 0) return checkNotCapturing(comm, operation);
   return fail(RH_ERR_BUSY, "%s: rank %d: a group that has not ended has noted %d calls on this comm; call rh_group_end first", operation,
-              comm->rank, noted);
+              number(comm->rank), noted);
 }
 
 }  // namespace railhead::client

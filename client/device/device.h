@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/rank.h"
 #include "host/types.h"
 #include "railhead.h"
 #include "railhead/collectives/transfers.h"
@@ -28,7 +29,7 @@ struct Operation {
   size_t count;  // in elements, as in the call's argument
   rh_dtype dtype;
   rh_op reduction;
-  int32_t root;                     // root or peer; -1 = the operation has none
+  WorldRank root;                   // root or peer; kNoWorldRank = the operation has none
   railhead::host::ReduceOp reduce;  // the meaning of reduction; set by checkOperation
 };
 
@@ -37,7 +38,8 @@ inline size_t bytesOf(const Operation& o) { return o.count * railhead::host::byt
 
 // Type, reduction and root in the format of a flight record.
 inline railhead::CallDetails callDetails(const Operation& o) {
-  return {static_cast<uint32_t>(o.dtype), static_cast<uint32_t>(o.reduce.kind), o.root < 0 ? railhead::kNoRank : static_cast<uint32_t>(o.root), 0};
+  const uint32_t root = o.root == kNoWorldRank ? railhead::kNoRank : static_cast<uint32_t>(number(o.root));
+  return {static_cast<uint32_t>(o.dtype), static_cast<uint32_t>(o.reduce.kind), root, 0};
 }
 
 // An algorithm, and why it was chosen.
@@ -98,7 +100,7 @@ struct Device {
   // The same for a call of expert parallelism. Only devices with streams have it; otherwise the caller's thread runs the call.
   rh_result (*expert)(Comm* comm, const EpRequest& call, void* stream);
 
-  // An all-gather of host bytes, for set-up calls. It has run when it returns. op: rhw_op.
+  // An all-gather of host bytes, for set-up calls: `all` is in the order of world ranks. It has run when it returns. op: rhw_op.
   rh_result (*gather)(Comm* comm, uint32_t op, const void* mine, void* all, size_t bytes);
 
   // Waits until no call of the comm is running or queued. False: the deadline (monotonic) has passed.

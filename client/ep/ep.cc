@@ -11,7 +11,7 @@
 #include "base/commit.h"
 #include "base/error.h"
 #include "base/fork.h"
-#include "base/rank_list.h"
+#include "comm/rank_list.h"
 #include "comm/thread_group.h"
 #include "memory/streams.h"
 #include "memory/window.h"
@@ -101,13 +101,13 @@ EpDispatched* findDispatched(Ep* ep, const rh_ep_handle* handle) {
   return nullptr;
 }
 
-// The mask that the other ranks see. The state of the buffer itself belongs to the running calls.
-static uint64_t maskedIn(const Ep* ep) { return __atomic_load_n(&ep->team().state()->gaveUp, __ATOMIC_ACQUIRE); }
+// The masked ranks, as the other ranks see them. The state of the buffer itself belongs to the running calls.
+static LocalRankSet maskedIn(const Ep* ep) { return LocalRankSet{__atomic_load_n(&ep->team().state()->gaveUp, __ATOMIC_ACQUIRE)}; }
 
 rh_result awaitQuiet(const Ep* ep, const char* operation) {
   Comm* comm = ep->comm;
   if (comm->device->synchronize(comm, comm->deadlineNs())) return RH_OK;
-  return fail(RH_ERR_TIMEOUT, "%s: rank %d: calls of this comm on streams had not run within %u ms", operation, comm->rank, comm->timeoutMs);
+  return fail(RH_ERR_TIMEOUT, "%s: rank %d: calls of this comm on streams had not run within %u ms", operation, number(comm->rank), comm->timeoutMs);
 }
 
 bool isBroken(const Ep* ep) {
@@ -167,7 +167,7 @@ uint64_t hashOf(const rh_ep_config& c, int worldSize, bool ranks) {
   uint64_t hash = 0x9e3779b97f4a7c15u;
   for (uint32_t p = 0; p < epPhysical(c); p++) {
     const uint64_t expert = c.physical_expert == nullptr ? p : static_cast<uint64_t>(c.physical_expert[p]);
-    hash = mix(hash, ranks ? epRankOf(c, worldSize, p) : expert);
+    hash = mix(hash, ranks ? static_cast<uint64_t>(number(epRankOf(c, worldSize, p))) : expert);
   }
   return hash;
 }
@@ -187,7 +187,7 @@ Summary summaryOf(const Ep& ep, int worldSize, uint64_t number) {
 rh_result compare(const Comm* comm, const Summary (&all)[RHW_MAX_LOCAL]) {
   for (int r = 0; r < comm->worldSize; r++) {
     if (all[r].field[kMemory] != 0) continue;
-    return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: rank %d has no memory for counters and for what it keeps of dispatches", comm->rank, r);
+    return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: rank %d has no memory for counters and for what it keeps of dispatches", number(comm->rank), r);
   }
   for (int i = 0; i < kFields; i++) {
     for (int r = 1; r < comm->worldSize; r++) {
@@ -196,10 +196,10 @@ rh_result compare(const Comm* comm, const Summary (&all)[RHW_MAX_LOCAL]) {
       const bool opaque = strncmp(kFieldNames[i], "physical_", 9) == 0 || strcmp(kFieldNames[i], "static_scale") == 0;
       if (opaque) {
         return fail(RH_ERR_MISMATCH, "ep_create: rank %d: %s of rank %d differs from that of rank 0; give every rank the same config",
-                    comm->rank, kFieldNames[i], r);
+                    number(comm->rank), kFieldNames[i], r);
       }
       return fail(RH_ERR_MISMATCH, "ep_create: rank %d: %s is %llu on rank %d and %llu on rank 0; give every rank the same config",
-                  comm->rank, kFieldNames[i], static_cast<unsigned long long>(all[r].field[i]), r,
+                  number(comm->rank), kFieldNames[i], static_cast<unsigned long long>(all[r].field[i]), r,
                   static_cast<unsigned long long>(all[0].field[i]));
     }
   }
@@ -219,8 +219,8 @@ void fillTeam(Ep* ep) {
   const rh_ep_config& c = ep->config;
   EpTeam& t = ep->buffer.team;
   const EpShape shape = epShapeOf(c, comm->worldSize);
-  t.rank = comm->rank;
-  t.worldSize = comm->worldSize;
+  t.rank = number(comm->localRank);
+  t.worldSize = comm->localSize();
   t.maxTokens = c.max_tokens_per_rank;
   t.topk = c.topk;
   t.logical = c.num_experts;
@@ -238,9 +238,9 @@ void fillTeam(Ep* ep) {
   t.abortWord = comm->team.abortWord;
   t.leases = reinterpret_cast<const char*>(&comm->line(LocalRank{0})->lease.word);
   t.leaseStride = comm->parts.lines.stride;
-  t.waitTurns = reinterpret_cast<const char*>(&countersOf(comm, 0)->waitTurns);
+  t.waitTurns = reinterpret_cast<const char*>(&countersOf(comm, LocalRank{0})->waitTurns);
   t.waitTurnsStride = comm->parts.counters.stride;
-  t.counters = countersOf(comm, comm->rank);
+  t.counters = countersOf(comm, comm->localRank);
 }
 
 // Where the buffers of all ranks are in their heaps.
@@ -283,7 +283,7 @@ rh_result prepare(Comm* comm, rh_comm* commHandle, const rh_ep_config* config, r
   rh_result result = readEpConfig("ep_create", config, comm->worldSize, &c);
   if (result != RH_OK) return result;
   Ep* ep = newEp(comm, commHandle, c);
-  if (ep == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: no memory for what is kept of a buffer", comm->rank);
+  if (ep == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: no memory for what is kept of a buffer", number(comm->rank));
   auto* handle = static_cast<rh_ep*>(eps().insert(ep));
   if (handle == nullptr) {
     destroyEp(ep);
@@ -388,7 +388,7 @@ extern "C" rh_result rh_ep_destroy(rh_ep* handle) {
     Ep* ep = call.ep();
     const uint32_t captures = __atomic_load_n(&ep->captures, __ATOMIC_ACQUIRE);
     if (captures != 0) {
-      return fail(RH_ERR_BUSY, "ep_destroy: rank %d: the buffer is used by %u calls of captured graphs; destroy those first", ep->team().rank, captures);
+      return fail(RH_ERR_BUSY, "ep_destroy: rank %d: the buffer is used by %u calls of captured graphs; destroy those first", ep->rankNumber(), captures);
     }
     window = ep->window;
     const rh_result result = checkUnused(ep->comm, window, "ep_destroy");  // what rh_window_free would refuse, while there is a handle
@@ -412,7 +412,7 @@ extern "C" rh_result rh_ep_get_info(rh_ep* handle, rh_ep_info* info) {
   results.scale_columns = railhead::host::epScaleColumns(ep->buffer.format);
   results.buffer_bytes = ep->team().layout.bytes;
   results.private_bytes = ep->memoryBytes;
-  results.masked_count = listRanks(maskedIn(ep), nullptr, 0);
+  results.masked_count = listRanks(ep->comm, maskedIn(ep), nullptr, 0);
   writeStruct(info, results);
   return RH_OK;
 }
@@ -420,21 +420,24 @@ extern "C" rh_result rh_ep_get_info(rh_ep* handle, rh_ep_info* info) {
 extern "C" rh_result rh_ep_get_masked(rh_ep* handle, int32_t* ranks, int32_t capacity, int32_t* count) {
   EpCall call(handle, "ep_get_masked");
   if (call.result() != RH_OK) return call.result();
-  return giveRanks("ep_get_masked", call.ep()->team().rank, maskedIn(call.ep()), ranks, capacity, count);
+  return giveRanks(call.ep()->comm, "ep_get_masked", maskedIn(call.ep()), ranks, capacity, count);
 }
 
 extern "C" rh_result rh_ep_mask_rank(rh_ep* handle, int32_t rank) {
   EpCall call(handle, "ep_mask_rank");
   if (call.result() != RH_OK) return call.result();
-  const railhead::EpTeam& team = call.ep()->team();
-  if (rank < 0 || rank >= team.worldSize || rank == team.rank) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "ep_mask_rank: rank %d: cannot mask rank %d; want another one of 0..%d", team.rank, rank,
-                team.worldSize - 1);
+  const Comm* comm = call.ep()->comm;
+  const LocalRank masked = comm->localOf(WorldRank{rank});
+  if (masked == kNoLocalRank || masked == comm->localRank) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "ep_mask_rank: rank %d: cannot mask rank %d; want another one of 0..%d", number(comm->rank), rank,
+                comm->worldSize - 1);
   }
   const rh_result result = awaitQuiet(call.ep(), "ep_mask_rank");
   if (result != RH_OK) return result;
-  railhead::EpState* state = team.state();
-  state->masked |= uint64_t{1} << rank;
+  railhead::EpState* state = call.ep()->team().state();
+  LocalRankSet all{state->masked};
+  all.add(masked);
+  state->masked = all.mask();
   __atomic_store_n(&state->gaveUp, state->masked, __ATOMIC_RELEASE);
   return RH_OK;
 }
@@ -444,12 +447,12 @@ extern "C" rh_result rh_ep_get_load(rh_ep* handle, uint64_t* total, uint64_t* lo
   if (call.result() != RH_OK) return call.result();
   const Ep* ep = call.ep();
   if (experts != ep->team().physical) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "ep_get_load: rank %d: %u experts; the buffer has %u physical ones", ep->team().rank, experts,
+    return fail(RH_ERR_INVALID_ARGUMENT, "ep_get_load: rank %d: %u experts; the buffer has %u physical ones", ep->rankNumber(), experts,
                 ep->team().physical);
   }
   for (uint32_t e = 0; e < experts; e++) {
     uint64_t sum = 0;
-    for (int r = 0; r < ep->team().worldSize; r++) sum += __atomic_load_n(&countersOf(ep->comm, r)->routed[e], __ATOMIC_RELAXED);
+    for (const LocalRank r : ep->comm->localRanks()) sum += __atomic_load_n(&countersOf(ep->comm, r)->routed[e], __ATOMIC_RELAXED);
     if (total != nullptr) total[e] = sum;
     if (local != nullptr) local[e] = __atomic_load_n(&ep->team().counters->routed[e], __ATOMIC_RELAXED);
   }

@@ -62,6 +62,7 @@ struct Ep : Malloced {
   uint32_t captures;        // calls of graphs that use it; atomic
 
   const EpTeam& team() const { return buffer.team; }
+  int32_t rankNumber() const { return number(comm->rank); }  // for messages
   // Whether calls run after they have returned.
   bool runsLater() const { return comm->device->streams != nullptr; }
 };
@@ -117,7 +118,7 @@ host::EpRowFormat epFormatOf(const rh_ep_config& config);
 // The largest number of experts on one rank.
 uint32_t epMostLocal(const rh_ep_config& config, int worldSize);
 // The rank of a physical expert.
-uint32_t epRankOf(const rh_ep_config& config, int worldSize, uint32_t physical);
+WorldRank epRankOf(const rh_ep_config& config, int worldSize, uint32_t physical);
 inline uint32_t epPhysical(const rh_ep_config& config) { return config.num_physical != 0 ? config.num_physical : config.num_experts; }
 
 // The object of an open handle; nullptr = the buffer has no such handle.
@@ -194,8 +195,8 @@ static_assert(sizeof(EpCounters) == sizeof(rhw_ep_counters) && offsetof(EpCounte
                   offsetof(EpCounters, routed) == offsetof(rhw_ep_counters, routed) &&
                   offsetof(EpCounters, received) == offsetof(rhw_ep_counters, received),
               "the same layout for the kernels and the daemon");
-inline EpCounters* countersOf(const Comm* comm, int rank) {
-  return elementOf<EpCounters>(comm->control, comm->parts.counters, rank);
+inline EpCounters* countersOf(const Comm* comm, LocalRank r) {
+  return elementOf<EpCounters>(comm->control, comm->parts.counters, number(r));
 }
 
 }  // namespace railhead::client

@@ -10,7 +10,7 @@ namespace {
 
 rh_result readArgs(const Ep* ep, const rh_ep_combine_args* given, const char* operation, host::EpSums* sums) {
   rh_ep_combine_args a;
-  const int rank = ep->team().rank;
+  const int rank = ep->rankNumber();
   if (given == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: args is NULL", operation, rank);
   const rh_result result = readStruct(operation, "args", given, &a);
   if (result != RH_OK) return result;

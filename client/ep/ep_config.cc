@@ -85,17 +85,18 @@ rh_result checkTables(const char* operation, const rh_ep_config& c, int worldSiz
 
 }  // namespace
 
-uint32_t epRankOf(const rh_ep_config& c, int worldSize, uint32_t physical) {
-  if (c.physical_rank != nullptr) return static_cast<uint32_t>(c.physical_rank[physical]);
+WorldRank epRankOf(const rh_ep_config& c, int worldSize, uint32_t physical) {
+  if (c.physical_rank != nullptr) return WorldRank{c.physical_rank[physical]};
   const uint32_t n = epPhysical(c), world = static_cast<uint32_t>(worldSize), each = n / world, more = n % world;
   // The first `more` ranks have one expert more than the others.
-  return physical < more * (each + 1) ? physical / (each + 1) : more + (physical - more * (each + 1)) / each;
+  const uint32_t rank = physical < more * (each + 1) ? physical / (each + 1) : more + (physical - more * (each + 1)) / each;
+  return WorldRank{static_cast<int32_t>(rank)};
 }
 
 uint32_t epMostLocal(const rh_ep_config& c, int worldSize) {
   uint32_t n[RH_MAX_LOCAL_RANKS] = {}, most = 0;
   for (uint32_t p = 0; p < epPhysical(c); p++) {
-    const uint32_t now = ++n[epRankOf(c, worldSize, p)];
+    const uint32_t now = ++n[number(epRankOf(c, worldSize, p))];
     if (now > most) most = now;
   }
   return most;

@@ -9,7 +9,7 @@
 namespace railhead::client {
 
 rh_result readRouting(const Ep* ep, const char* operation, const rh_ep_dispatch_in& in, EpRouting* routing) {
-  const int rank = ep->team().rank;
+  const int rank = ep->rankNumber();
   if (in.hidden != ep->config.hidden) {
     return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: hidden is %u; the buffer was made for %u", operation, rank, in.hidden, ep->config.hidden);
   }
@@ -36,7 +36,7 @@ bool belongsTo(const Ep* ep, const EpCached* cached) {
 // The routing of the tokens: a cached one, or the caller's indices.
 rh_result readRoute(const Ep* ep, const rh_ep_dispatch_in& in, EpRequest* request) {
   if (in.routing == nullptr) return readRouting(ep, request->operation, in, &request->send.routing);
-  const int rank = ep->team().rank;
+  const int rank = ep->rankNumber();
   EpRoutings::Shared look(epRoutings(), in.routing);
   EpCached* cached = look.get();
   if (cached == nullptr || !belongsTo(ep, cached)) {
@@ -57,7 +57,7 @@ rh_result readRoute(const Ep* ep, const rh_ep_dispatch_in& in, EpRequest* reques
 }
 
 rh_result readIn(const Ep* ep, const rh_ep_dispatch_in* given, EpRequest* request) {
-  const int rank = ep->team().rank;
+  const int rank = ep->rankNumber();
   rh_ep_dispatch_in in;
   if (given == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: in is NULL", request->operation, rank);
   rh_result result = readStruct(request->operation, "in", given, &in);
@@ -74,7 +74,7 @@ rh_result readIn(const Ep* ep, const rh_ep_dispatch_in* given, EpRequest* reques
 }
 
 rh_result checkRoom(const Ep* ep, const rh_ep_dispatch_out* out, const char* operation) {
-  const int rank = ep->team().rank;
+  const int rank = ep->rankNumber();
   if (out->layout > RH_EP_TOKENS) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: layout %u; want 0..%d", operation, rank, out->layout, RH_EP_TOKENS);
   const uint64_t each = out->layout == RH_EP_PADDED ? ep->buffer.localExperts() : 1;
   if (each > 0 && out->capacity > UINT32_MAX / each) {
@@ -88,7 +88,7 @@ rh_result checkRoom(const Ep* ep, const rh_ep_dispatch_out* out, const char* ope
 // Where the caller wants the rows and the report.
 rh_result readOut(const Ep* ep, const rh_ep_dispatch_out* given, EpRequest* request) {
   const char* operation = request->operation;
-  if (given == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: out is NULL", operation, ep->team().rank);
+  if (given == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: out is NULL", operation, ep->rankNumber());
   rh_ep_dispatch_out out;
   rh_result result = readStruct(operation, "out", given, &out);
   if (result == RH_OK) result = readReport(ep, operation, out.report, &request->report);
@@ -111,7 +111,7 @@ rh_result takeHandle(Ep* ep, const char* operation, const void* stream, EpDispat
   }
   if (captured) *out = graphHandle(ep);
   if (*out != nullptr) return RH_OK;
-  const int rank = ep->team().rank;
+  const int rank = ep->rankNumber();
   if (captured) {
     return fail(RH_ERR_LIMIT, "%s: rank %d: no handle for another captured dispatch (this process can have %d); destroy graphs", operation, rank,
                 kMaxEpGraphHandles);

@@ -78,10 +78,10 @@ void fillTables(Ep* ep, const Tables& t) {
   const rh_ep_config& c = ep->config;
   EpTeam& team = ep->buffer.team;
   for (uint32_t p = 0; p < team.physical; p++) {
-    const uint32_t rank = epRankOf(c, team.worldSize, p);
-    t.expertRank[p] = static_cast<uint8_t>(rank);
-    t.expertLocal[p] = team.localExperts[rank]++;
-    if (rank == static_cast<uint32_t>(team.rank)) t.ownExperts[t.expertLocal[p]] = static_cast<uint16_t>(p);
+    const LocalRank rank = ep->comm->localOf(epRankOf(c, ep->comm->worldSize, p));
+    t.expertRank[p] = static_cast<uint8_t>(number(rank));
+    t.expertLocal[p] = team.localExperts[number(rank)]++;
+    if (rank == ep->comm->localRank) t.ownExperts[t.expertLocal[p]] = static_cast<uint16_t>(p);
   }
   uint16_t n = 0;
   for (uint32_t e = 0; e < team.logical; e++) {

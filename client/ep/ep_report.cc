@@ -6,7 +6,7 @@
 
 #include "base/abi.h"
 #include "base/error.h"
-#include "base/rank_list.h"
+#include "comm/rank_list.h"
 #include "ep/ep.h"
 
 namespace railhead::client {
@@ -25,7 +25,7 @@ void appendSentence(char* out, size_t size, const char* text) {
 void describeEntry(char* out, size_t size, const Ep* ep, const EpProblem& p, const char* what) {
   char text[256];
   if (p.count == 0) return;
-  snprintf(text, sizeof text, "rank %d: token %u: topk_idx[%u] is %lld, %s", ep->team().rank, p.token, p.k, static_cast<long long>(p.value), what);
+  snprintf(text, sizeof text, "rank %d: token %u: topk_idx[%u] is %lld, %s", ep->rankNumber(), p.token, p.k, static_cast<long long>(p.value), what);
   appendSentence(out, size, text);
 }
 
@@ -34,7 +34,7 @@ void describeProblems(const Ep* ep, const EpProblems& p, char* out, size_t size)
   char text[160];
   out[0] = 0;
   if (p.excessTokens.count != 0) {
-    snprintf(text, sizeof text, "rank %d: %lld tokens, max_tokens_per_rank is %u", ep->team().rank,
+    snprintf(text, sizeof text, "rank %d: %lld tokens, max_tokens_per_rank is %u", ep->rankNumber(),
              static_cast<long long>(p.excessTokens.value), ep->team().maxTokens);
     appendSentence(out, size, text);
   }
@@ -45,9 +45,9 @@ void describeProblems(const Ep* ep, const EpProblems& p, char* out, size_t size)
     constexpr const char* kValues[] = {"NaN", "+infinity", "-infinity"};
     const auto what = static_cast<host::EpNonFinite>(p.nonFinite.value);
     if (what == host::EpNonFinite::kScale) {
-      snprintf(text, sizeof text, "rank %d: token %u: a scale is not finite", ep->team().rank, p.nonFinite.token);
+      snprintf(text, sizeof text, "rank %d: token %u: a scale is not finite", ep->rankNumber(), p.nonFinite.token);
     } else {
-      snprintf(text, sizeof text, "rank %d: token %u: element %u is %s, which fp8 cannot scale", ep->team().rank, p.nonFinite.token,
+      snprintf(text, sizeof text, "rank %d: token %u: element %u is %s, which fp8 cannot scale", ep->rankNumber(), p.nonFinite.token,
                p.nonFinite.k, kValues[p.nonFinite.value]);
     }
     appendSentence(out, size, text);
@@ -58,9 +58,9 @@ void describeProblems(const Ep* ep, const EpProblems& p, char* out, size_t size)
 void describeRoom(const Ep* ep, const EpReport& r, char* out, size_t size) {
   const auto wanted = static_cast<unsigned long long>(r.wanted), capacity = static_cast<unsigned long long>(r.capacity);
   if (r.wantedBy == kNoExpert) {
-    snprintf(out, size, "rank %d: %llu rows, capacity is %llu", ep->team().rank, wanted, capacity);
+    snprintf(out, size, "rank %d: %llu rows, capacity is %llu", ep->rankNumber(), wanted, capacity);
   } else {
-    snprintf(out, size, "rank %d: %llu rows for local expert %u, capacity is %llu", ep->team().rank, wanted, r.wantedBy, capacity);
+    snprintf(out, size, "rank %d: %llu rows for local expert %u, capacity is %llu", ep->rankNumber(), wanted, r.wantedBy, capacity);
   }
 }
 
@@ -100,8 +100,8 @@ void describeLosses(const Ep* ep, const EpReport& report, char* out, size_t size
   char text[kRanksText + 96];
   if (report.lostRanks != 0) {
     char ranks[kRanksText];
-    formatRanks(report.lostRanks, ranks, sizeof ranks);
-    snprintf(text, sizeof text, "rank %d: %llu token copies lost with rank %s", ep->team().rank,
+    formatRanks(ep->comm, LocalRankSet{report.lostRanks}, ranks, sizeof ranks);
+    snprintf(text, sizeof text, "rank %d: %llu token copies lost with rank %s", ep->rankNumber(),
              static_cast<unsigned long long>(report.lostCopies), ranks);
     appendSentence(out, size, text);
   }
@@ -114,7 +114,7 @@ void describeLosses(const Ep* ep, const EpReport& report, char* out, size_t size
 }  // namespace
 
 rh_result resultOf(const Ep* ep, EpRequest::Kind kind, const EpReport& report, char* text, size_t size) {
-  const int rank = ep->team().rank;
+  const int rank = ep->rankNumber();
   text[0] = 0;
   switch (report.error) {
     case EpError::kNone: return RH_OK;
@@ -142,7 +142,7 @@ rh_result readReport(const Ep* ep, const char* operation, rh_ep_report* given, E
   if (result != RH_OK) return result;
   to->lostRanks = given->lost_ranks;
   to->lostCapacity = given->lost_capacity;
-  return checkRankList(operation, ep->team().rank, "lost_ranks", to->lostRanks, to->lostCapacity);
+  return checkRankList(ep->comm, operation, "lost_ranks", to->lostRanks, to->lostCapacity);
 }
 
 void writeReport(const Ep* ep, EpRequest::Kind kind, const EpReport& from, const EpReportTo& to) {
@@ -152,7 +152,7 @@ void writeReport(const Ep* ep, EpRequest::Kind kind, const EpReport& from, const
   report.dispatch = from.number;
   report.rows = from.rows;
   report.tokens = from.tokens;
-  report.lost_count = listRanks(from.lostRanks, to.lostRanks, to.lostCapacity);
+  report.lost_count = listRanks(ep->comm, LocalRankSet{from.lostRanks}, to.lostRanks, to.lostCapacity);
   report.lost_copies = from.lostCopies;
   report.invalid_ids = from.problems.invalidIds.count;
   report.duplicate_ids = from.problems.duplicateIds.count;

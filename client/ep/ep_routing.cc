@@ -11,11 +11,11 @@ namespace {
 
 rh_result readIn(const Ep* ep, const rh_ep_dispatch_in* given, EpRequest* request) {
   rh_ep_dispatch_in in;
-  if (given == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: in is NULL", request->operation, ep->team().rank);
+  if (given == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: in is NULL", request->operation, ep->rankNumber());
   const rh_result result = readStruct(request->operation, "in", given, &in);
   if (result != RH_OK) return result;
   if (in.routing != nullptr) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: in has a routing already", request->operation, ep->team().rank);
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: in has a routing already", request->operation, ep->rankNumber());
   }
   return readRouting(ep, request->operation, in, &request->send.routing);
 }
@@ -31,7 +31,7 @@ rh_result make(rh_ep* handle, Ep* ep, EpRequest* request, EpCached** out, void* 
   auto* cached = new EpCached();
   if (cached == nullptr || !allocatePlan(ep, cached)) {
     delete cached;
-    return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for a routing", request->operation, ep->team().rank);
+    return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for a routing", request->operation, ep->rankNumber());
   }
   cached->tokens = request->send.routing.tokens;
   cached->cell.flight = -1;
@@ -94,7 +94,7 @@ extern "C" rh_result rh_ep_routing_create(rh_ep* handle, const rh_ep_dispatch_in
 extern "C" rh_result rh_ep_routing_destroy(rh_ep_routing* handle) {
   EpCall call(handle, "ep_routing_destroy");
   if (call.result() != RH_OK) return call.result();
-  const int rank = call.ep()->team().rank;
+  const int rank = call.ep()->rankNumber();
   const uint32_t captures = __atomic_load_n(&call.cached()->captures, __ATOMIC_ACQUIRE);
   if (captures != 0) {
     return fail(RH_ERR_BUSY, "ep_routing_destroy: rank %d: the routing is used by %u calls of captured graphs; destroy those first", rank, captures);

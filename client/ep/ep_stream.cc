@@ -48,7 +48,7 @@ rh_result keep(const EpRequest& r, void* stream) {
     if (r.ep->comm->device->streams->keep(stream, letGo, kept)) return RH_OK;
     letGo(kept);
   }
-  return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to note what the captured call keeps", r.operation, r.ep->team().rank);
+  return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to note what the captured call keeps", r.operation, r.ep->rankNumber());
 }
 
 }  // namespace
@@ -108,7 +108,7 @@ rh_result queueEp(const EpRequest& r, void* stream) {
   const bool captured = isCaptured(ep, stream);
   if (captured && r.dispatched != nullptr && !r.dispatched->ofGraph) {
     return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: the dispatch of this handle was not captured, and so this call cannot be", r.operation,
-                ep->team().rank);
+                ep->rankNumber());
   }
   if (captured) {
     Extent extents[5];

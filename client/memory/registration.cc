@@ -17,7 +17,7 @@ namespace railhead::client {
 namespace {
 
 rh_result unexpected(const Comm* comm, const Received& r, const char* expected) {
-  return fail(RH_ERR_PROTOCOL, "window_register: rank %d: message type %d in place of %s", comm->rank, r.m.h.type, expected);
+  return fail(RH_ERR_PROTOCOL, "window_register: rank %d: message type %d in place of %s", number(comm->rank), r.m.h.type, expected);
 }
 
 // Maps bytes at offset of a peer's file. Returns 0 or an errno.
@@ -42,7 +42,7 @@ int mapPeer(int fd, uint64_t offset, uint64_t bytes, PeerMapping* out) {
 // The answers to a registration received so far.
 struct Answers {
   uint32_t number = 0;  // number of the window; 0 = no answer yet
-  uint64_t peers = 0;   // bit r: the memory of rank r was received
+  LocalRankSet peers;   // whose memory was received
   int error = 0;        // first errno of mapping them
   bool told = false;    // the result of mapping was sent to the daemon
 };
@@ -52,13 +52,14 @@ bool freeNumber(const Comm* comm, const Answers& a, uint32_t number) {
 }
 
 rh_result takePeer(const Comm* comm, const Shareable& mine, const rhw_peer_memory& m, int fd, Region* region, Answers* a) {
-  const bool known = m.local < comm->worldSize && m.local != comm->rank && m.memory == RHW_MEMORY_CPU;
-  if (!known || (a->peers >> m.local & 1) != 0 || mine.fd < 0 || m.bytes != region->bytes || !freeNumber(comm, *a, m.region)) {
-    return fail(RH_ERR_PROTOCOL, "window_register: rank %d: unexpected memory of rank %d: %llu bytes for window %u",
-                comm->rank, m.local, static_cast<unsigned long long>(m.bytes), m.region);
+  const LocalRank local{m.local};
+  const bool known = comm->localRanks().has(local) && local != comm->localRank && m.memory == RHW_MEMORY_CPU;
+  if (!known || a->peers.has(local) || mine.fd < 0 || m.bytes != region->bytes || !freeNumber(comm, *a, m.region)) {
+    return fail(RH_ERR_PROTOCOL, "window_register: rank %d: unexpected memory of local rank %d: %llu bytes for window %u",
+                number(comm->rank), m.local, static_cast<unsigned long long>(m.bytes), m.region);
   }
   a->number = m.region;
-  a->peers |= uint64_t{1} << m.local;
+  a->peers.add(local);
   const int error = mapPeer(fd, m.fd_offset, m.bytes, &region->peers[m.local]);
   if (a->error == 0) a->error = error;
   region->parts[m.local] = region->peers[m.local].part;
@@ -66,15 +67,16 @@ rh_result takePeer(const Comm* comm, const Shareable& mine, const rhw_peer_memor
 }
 
 rh_result takeRegistered(const Comm* comm, const Shareable& mine, const rhw_registered& m, Region* region, Answers* a) {
-  const bool allMapped = mine.fd >= 0 && __builtin_popcountll(a->peers) == comm->worldSize - 1 && a->error == 0;
-  if (!freeNumber(comm, *a, m.region) || m.staged_local >= comm->worldSize || (m.staged_local < 0 && !allMapped)) {
-    return fail(RH_ERR_PROTOCOL, "window_register: rank %d: the daemon says that window %u is %s by rank %d, which cannot be",
-                comm->rank, m.region, m.staged_local < 0 ? "shared" : "staged", m.staged_local);
+  const LocalRank staged{m.staged_local};
+  const bool allMapped = mine.fd >= 0 && a->peers.size() == comm->localSize() - 1 && a->error == 0;
+  if (!freeNumber(comm, *a, m.region) || (staged == kNoLocalRank ? !allMapped : !comm->localRanks().has(staged))) {
+    return fail(RH_ERR_PROTOCOL, "window_register: rank %d: the daemon says that window %u is %s by local rank %d, which cannot be",
+                number(comm->rank), m.region, staged == kNoLocalRank ? "shared" : "staged", m.staged_local);
   }
   a->number = m.region;
-  region->stagedLocal = m.staged_local;
+  region->staged = staged;
   memcpy(region->reason, m.reason, sizeof region->reason);
-  if (m.staged_local >= 0) unmapPeers(region);
+  if (!region->isShared()) unmapPeers(region);
   return RH_OK;
 }
 
@@ -106,7 +108,7 @@ rh_result exchangeOnce(const Comm* comm, Call* call, int64_t deadline, const Sha
     result = r.m.h.type == RHW_PEER_MEMORY ? takePeer(comm, mine, r.m.peerMemory, r.fd, region, answers)
                                            : unexpected(comm, r, "Registered");
     if (r.fd >= 0) close(r.fd);
-    if (result != RH_OK || ++peers < comm->worldSize - 1) continue;
+    if (result != RH_OK || ++peers < comm->localSize() - 1) continue;
     rhw_register_mapped mapped = {};
     mapped.group = call->group();
     mapped.region = answers->number;
@@ -132,14 +134,14 @@ rh_result exchange(Comm* comm, const Shareable& mine, Region* region, Answers* a
         m.staged_local = o.staged_local;
         memcpy(m.reason, o.text, sizeof m.reason - 1);  // it was made to fit
         if (o.region < 1 || o.region > RHW_MAX_REGION) {
-          return fail(RH_ERR_PROTOCOL, "window_register: rank %d: the ledger gives the window number %u", comm->rank, o.region);
+          return fail(RH_ERR_PROTOCOL, "window_register: rank %d: the ledger gives the window number %u", number(comm->rank), o.region);
         }
         return takeRegistered(comm, mine, m, region, answers);
       });
 }
 
 rh_result readConfig(const Comm* comm, const rh_register_config* config, rh_register_config* c) {
-  const int rank = comm->rank;
+  const int rank = number(comm->rank);
   if (config == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: config is NULL", rank);
   const rh_result result = readStruct("window_register", "config", config, c);
   if (result != RH_OK) return result;
@@ -160,14 +162,14 @@ rh_result readConfig(const Comm* comm, const rh_register_config* config, rh_regi
 }
 
 rh_result tooManyWindows(const Comm* comm) {
-  return fail(RH_ERR_LIMIT, "window_register: rank %d: this process has %d windows, the most there can be; free some", comm->rank,
+  return fail(RH_ERR_LIMIT, "window_register: rank %d: this process has %d windows, the most there can be; free some", number(comm->rank),
               kMaxWindows);
 }
 
 void keepRegion(Comm* comm, uint32_t number, Region* region) {
   comm->regions[number] = region;
   if (number > comm->lastRegion) comm->lastRegion = number;
-  if (region->stagedLocal < 0) comm->shared[number] = {region->bytes, region->parts};
+  if (region->isShared()) comm->shared[number] = {region->bytes, region->parts};
 }
 
 // Runs the operation. On success the comm owns the region; otherwise the region ends.
@@ -194,19 +196,19 @@ rh_result runRegistration(Comm* comm, const Shareable& mine, Region* region, uin
 }
 
 // Everything between the checks and the creation of the handle.
-rh_result registerMemory(Comm* comm, const rh_register_config& config, uint32_t* number) {
+rh_result registerMemory(Comm* comm, const rh_register_config& config, uint32_t* regionNumber) {
   Shareable mine;
   rh_result result = findShareable(comm->rank, config, &mine);
   if (result != RH_OK) return result;
   auto* region = new Region();
   if (region == nullptr) {
-    result = fail(RH_ERR_OUT_OF_MEMORY, "window_register: rank %d: no memory for a table of mappings", comm->rank);
+    result = fail(RH_ERR_OUT_OF_MEMORY, "window_register: rank %d: no memory for a table of mappings", number(comm->rank));
   } else {
     region->bytes = config.bytes;
-    region->stagedLocal = -1;
+    region->staged = kNoLocalRank;
     region->own = static_cast<char*>(config.pointer);
-    region->parts[comm->rank] = region->own;
-    result = runRegistration(comm, mine, region, number);
+    region->parts[number(comm->localRank)] = region->own;
+    result = runRegistration(comm, mine, region, regionNumber);
   }
   if (mine.fd >= 0) close(mine.fd);
   return result;
@@ -235,7 +237,7 @@ static_assert(RHW_REGION_SHIFT == kOfferRegionShift && RHW_MAX_REGION < kMaxRegi
 uint64_t offerInRegions(const Comm* comm, const void* buffer, uint64_t bytes) {
   for (uint32_t k = 1; k <= comm->lastRegion; k++) {
     const Region* region = comm->regions[k];
-    if (region == nullptr || region->own == nullptr || region->stagedLocal >= 0) continue;
+    if (region == nullptr || region->own == nullptr || !region->isShared()) continue;
     const uint64_t offset = reinterpret_cast<uintptr_t>(buffer) - reinterpret_cast<uintptr_t>(region->own);
     if (offset < region->bytes && bytes <= region->bytes - offset) return uint64_t{k} << RHW_REGION_SHIFT | offset;
   }
@@ -279,8 +281,8 @@ extern "C" rh_result rh_window_get_sharing(rh_window* handle, rh_window_sharing*
   if (window.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_get_sharing: not a live window: was it freed?");
   rh_window_sharing results = RH_WINDOW_SHARING_INIT;
   const Region* region = window.get()->registered();
-  results.rank = region == nullptr ? -1 : region->stagedLocal;
-  results.zero_copy = results.rank < 0;
+  results.zero_copy = region == nullptr || region->isShared();
+  results.rank = results.zero_copy ? -1 : number(window.get()->comm->worldOf(region->staged));
   static_assert(sizeof results.reason == RHW_REASON, "a reason fits");
   if (region != nullptr) memcpy(results.reason, region->reason, sizeof results.reason);
   writeStruct(sharing, results);

@@ -76,93 +76,93 @@ int openMapped(const Mapped& m) {
 bool beginsWith(const char* s, const char* prefix) { return strncmp(s, prefix, strlen(prefix)) == 0; }
 
 // Finds a descriptor for memory when the caller gave none.
-rh_result discover(int32_t rank, const void* p, const Mapped& m, Shareable* out) {
+rh_result discover(WorldRank rank, const void* p, const Mapped& m, Shareable* out) {
   if (!m.shared) {
-    return cannot(out, "rank %d: %p is private memory (malloc, or a private mapping); %s", rank, p, kInstead);
+    return cannot(out, "rank %d: %p is private memory (malloc, or a private mapping); %s", number(rank), p, kInstead);
   }
   if (!m.writable) {
-    return cannot(out, "rank %d: %p is not mapped for reading and writing (mprotect may have changed that)", rank, p);
+    return cannot(out, "rank %d: %p is not mapped for reading and writing (mprotect may have changed that)", number(rank), p);
   }
   if (!m.onePiece) {
     return cannot(out, "rank %d: %p lies in several mappings that are no consecutive part of one file; register each by itself",
-                  rank, p);
+                  number(rank), p);
   }
   if (beginsWith(m.path, "/dev/zero") || beginsWith(m.path, "/SYSV")) {
-    return cannot(out, "rank %d: %p is shared memory without a descriptor (%s); %s", rank, p, m.path, kInstead);
+    return cannot(out, "rank %d: %p is shared memory without a descriptor (%s); %s", number(rank), p, m.path, kInstead);
   }
   if (!beginsWith(m.path, "/memfd:")) {
-    return cannot(out, "rank %d: %p is mapped from %s, which may be cut short at any time; %s", rank, p, m.path, kInstead);
+    return cannot(out, "rank %d: %p is mapped from %s, which may be cut short at any time; %s", number(rank), p, m.path, kInstead);
   }
   out->offset = m.offset;
   out->fd = findDescriptor(m.device, m.inode);
   if (out->fd < 0) out->fd = openMapped(m);
   if (out->fd >= 0) return RH_OK;
   return cannot(out, "rank %d: %p is mapped from %s, which is not open in this process for reading and writing; keep its fd open "
-                "until the window is registered", rank, p, m.path);
+                "until the window is registered", number(rank), p, m.path);
 }
 
 // Duplicates the caller's descriptor, after checking that the memory is mapped from it.
-rh_result takeNamed(int32_t rank, const rh_register_config& c, const Mapped& m, Shareable* out) {
+rh_result takeNamed(WorldRank rank, const rh_register_config& c, const Mapped& m, Shareable* out) {
   struct stat st;
   if (fstat(c.fd, &st) != 0) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: fd %d: %s", rank, c.fd, strerror(errno));
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: fd %d: %s", number(rank), c.fd, strerror(errno));
   }
   if (!S_ISREG(st.st_mode)) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: fd %d is neither a memfd nor a file", rank, c.fd);
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: fd %d is neither a memfd nor a file", number(rank), c.fd);
   }
   // A file without seals cannot be shared, even if the memory is mapped from it. (Some file systems report another device in maps than in
   // fstat.)
   if (fcntl(c.fd, F_GET_SEALS) < 0) {
-    return cannot(out, "rank %d: %p is mapped from a file (fd %d), which may be cut short at any time; %s", rank, c.pointer, c.fd,
+    return cannot(out, "rank %d: %p is mapped from a file (fd %d), which may be cut short at any time; %s", number(rank), c.pointer, c.fd,
                   kInstead);
   }
   if (!m.shared || !m.onePiece || m.device != st.st_dev || m.inode != st.st_ino || m.offset != c.fd_offset) {
     return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: %p is not mapped MAP_SHARED from fd %d at %llu: it is %s memory "
-                "of \"%s\" at %llu; give the fd and the offset that mmap got, or fd -1", rank, c.pointer, c.fd,
+                "of \"%s\" at %llu; give the fd and the offset that mmap got, or fd -1", number(rank), c.pointer, c.fd,
                 static_cast<unsigned long long>(c.fd_offset), m.shared ? "shared" : "private", m.path,
                 static_cast<unsigned long long>(m.offset));
   }
   if (!m.writable || !openForBoth(c.fd)) {
-    return cannot(out, "rank %d: %p is not mapped, or fd %d not open, for reading and writing; open it with O_RDWR", rank, c.pointer,
+    return cannot(out, "rank %d: %p is not mapped, or fd %d not open, for reading and writing; open it with O_RDWR", number(rank), c.pointer,
                   c.fd);
   }
   out->offset = c.fd_offset;
   out->fd = fcntl(c.fd, F_DUPFD_CLOEXEC, 0);
   if (out->fd >= 0) return RH_OK;
-  return fail(RH_ERR_SYSTEM, "window_register: rank %d: cannot duplicate fd %d: %s", rank, c.fd, strerror(errno));
+  return fail(RH_ERR_SYSTEM, "window_register: rank %d: cannot duplicate fd %d: %s", number(rank), c.fd, strerror(errno));
 }
 
 // Makes sure that the file cannot be truncated while others map it.
-rh_result seal(int32_t rank, const rh_register_config& c, Shareable* out) {
+rh_result seal(WorldRank rank, const rh_register_config& c, Shareable* out) {
   int seals = fcntl(out->fd, F_GET_SEALS);
   if (seals >= 0 && (seals & F_SEAL_SHRINK) == 0 && fcntl(out->fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0) seals |= F_SEAL_SHRINK;
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return cannot(out, "rank %d: %p lies in a file that cannot be sealed, so it may be cut short at any time; map a memfd made with "
-                  "MFD_ALLOW_SEALING", rank, c.pointer);
+                  "MFD_ALLOW_SEALING", number(rank), c.pointer);
   }
   if ((seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0) {
-    return cannot(out, "rank %d: %p lies in a memfd that is sealed against writing; register it before it is, or use another", rank,
+    return cannot(out, "rank %d: %p lies in a memfd that is sealed against writing; register it before it is, or use another", number(rank),
                   c.pointer);
   }
   struct stat st;
-  if (fstat(out->fd, &st) != 0) return cannot(out, "rank %d: %p lies in a memfd whose fstat fails: %s", rank, c.pointer, strerror(errno));
+  if (fstat(out->fd, &st) != 0) return cannot(out, "rank %d: %p lies in a memfd whose fstat fails: %s", number(rank), c.pointer, strerror(errno));
   const auto size = static_cast<uint64_t>(st.st_size);
   if (out->offset <= size && c.bytes <= size - out->offset) return RH_OK;
-  return cannot(out, "rank %d: %p lies in a memfd that ends at %llu, within the registered memory; make it larger with ftruncate", rank,
+  return cannot(out, "rank %d: %p lies in a memfd that ends at %llu, within the registered memory; make it larger with ftruncate", number(rank),
                 c.pointer, static_cast<unsigned long long>(size));
 }
 
 }  // namespace
 
-rh_result findShareable(int32_t rank, const rh_register_config& c, Shareable* out) {
+rh_result findShareable(WorldRank rank, const rh_register_config& c, Shareable* out) {
   Mapped m;
   const int error = findMapped(reinterpret_cast<uintptr_t>(c.pointer), c.bytes, &m);
   if (error != 0) {
-    return cannot(out, "rank %d: /proc/self/maps cannot be read (%s), so nothing is known of %p; mount /proc", rank, strerror(error),
+    return cannot(out, "rank %d: /proc/self/maps cannot be read (%s), so nothing is known of %p; mount /proc", number(rank), strerror(error),
                   c.pointer);
   }
   if (m.bytes < c.bytes) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: of the %zu bytes at %p only %llu are mapped", rank, c.bytes,
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: of the %zu bytes at %p only %llu are mapped", number(rank), c.bytes,
                 c.pointer, static_cast<unsigned long long>(m.bytes));
   }
   const rh_result result = c.fd >= 0 ? takeNamed(rank, c, m, out) : discover(rank, c.pointer, m, out);

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "base/rank.h"
 #include "railhead.h"
 #include "wire.h"
 
@@ -18,7 +19,7 @@ struct Shareable {
 
 // Checks the memory that config names; the values of config are in range. Seals a memfd against shrinking if possible, so that no
 // process can truncate it while others map it. Fails with INVALID_ARGUMENT if config contradicts the mapping. rank is for messages.
-rh_result findShareable(int32_t rank, const rh_register_config& config, Shareable* out);
+rh_result findShareable(WorldRank rank, const rh_register_config& config, Shareable* out);
 
 }  // namespace railhead::client
 

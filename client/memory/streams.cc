@@ -18,7 +18,7 @@ struct Kept {
 
 const char* ownPartOf(const Window* w) {
   const Comm* comm = w->comm;
-  return w->region == 0 ? comm->team.heap(comm->rank) + w->offset : comm->regions[w->region]->own;
+  return w->region == 0 ? comm->ownHeap() + w->offset : comm->regions[w->region]->own;
 }
 
 bool touches(const Window* w, const Extent* extents, int n) {
@@ -71,26 +71,26 @@ rh_result checkStream(const Comm* comm, const char* operation, const void* strea
   const Device* device = comm->device;
   if (device->streams == nullptr) {
     return stream == nullptr ? RH_OK
-                             : fail(RH_ERR_UNSUPPORTED, "%s: rank %d: a stream was given to a %s comm; pass NULL", operation, comm->rank, device->name);
+                             : fail(RH_ERR_UNSUPPORTED, "%s: rank %d: a stream was given to a %s comm; pass NULL", operation, number(comm->rank), device->name);
   }
   if (device->streams->isStream(stream)) return RH_OK;
-  return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: %p is not a stream of the comm's device (%s)", operation, comm->rank, stream, device->name);
+  return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: %p is not a stream of the comm's device (%s)", operation, number(comm->rank), stream, device->name);
 }
 
 rh_result keepForGraph(Comm* comm, const char* operation, void* stream, const Extent* extents, int n, Capture** capture) {
   const Streams* streams = comm->device->streams;
   *capture = nullptr;
-  const uint64_t number = streams->captureOf(stream);
-  if (number == 0) return RH_OK;
-  *capture = captureOf(comm, number);
+  const uint64_t inProgress = streams->captureOf(stream);
+  if (inProgress == 0) return RH_OK;
+  *capture = captureOf(comm, inProgress);
   if (*capture == nullptr) {
     return fail(RH_ERR_LIMIT, "%s: rank %d: calls on this comm are being captured on %d streams, the most there can be; end a capture", operation,
-                comm->rank, kMaxCaptures);
+                number(comm->rank), kMaxCaptures);
   }
   Kept* kept = keep(comm, extents, n);
   if (kept != nullptr && streams->keep(stream, letGo, kept)) return RH_OK;
   if (kept != nullptr) letGo(kept);
-  return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to note what the captured call keeps", operation, comm->rank);
+  return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to note what the captured call keeps", operation, number(comm->rank));
 }
 
 rh_result admitCall(Comm* comm, const char* operation, void* stream, const Extent* extents, int n, uint32_t* captured) {

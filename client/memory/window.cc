@@ -21,12 +21,12 @@ rh_result checkNotCaptured(const Comm* comm, const void* handle, const char* ope
   const uint32_t captured = w == nullptr ? 0 : __atomic_load_n(&w->captured, __ATOMIC_ACQUIRE);
   if (captured == 0) return RH_OK;
   return fail(RH_ERR_BUSY, "%s: rank %d: the window of %zu bytes at %s %llu is used by %u calls of captured graphs; destroy those "
-              "first", operation, comm->rank, w->bytes, w->region == 0 ? "offset" : "registration", static_cast<unsigned long long>(w->region == 0 ? w->offset : w->region), captured);
+              "first", operation, number(comm->rank), w->bytes, w->region == 0 ? "offset" : "registration", static_cast<unsigned long long>(w->region == 0 ? w->offset : w->region), captured);
 }
 
 rh_result unexpected(const char* operation, const Comm* comm, const Received& r) {
   if (r.fd >= 0) close(r.fd);
-  return fail(RH_ERR_PROTOCOL, "%s: rank %d: unexpected message type %d from the daemon", operation, comm->rank, r.m.h.type);
+  return fail(RH_ERR_PROTOCOL, "%s: rank %d: unexpected message type %d from the daemon", operation, number(comm->rank), r.m.h.type);
 }
 
 bool fitsHeap(const Comm* comm, uint64_t offset, uint64_t given, uint64_t wanted) {
@@ -35,7 +35,7 @@ bool fitsHeap(const Comm* comm, uint64_t offset, uint64_t given, uint64_t wanted
 
 rh_result badRange(const Comm* comm, uint64_t offset, uint64_t given, uint64_t wanted) {
   return fail(RH_ERR_PROTOCOL, "window_alloc: rank %d: the daemon gave %llu bytes at %llu for a window of %llu; windows lie in "
-              "%llu..%llu", comm->rank, static_cast<unsigned long long>(given), static_cast<unsigned long long>(offset),
+              "%llu..%llu", number(comm->rank), static_cast<unsigned long long>(given), static_cast<unsigned long long>(offset),
               static_cast<unsigned long long>(wanted), static_cast<unsigned long long>(comm->scratchBytes),
               static_cast<unsigned long long>(comm->heapBytes));
 }
@@ -43,9 +43,9 @@ rh_result badRange(const Comm* comm, uint64_t offset, uint64_t given, uint64_t w
 rh_result checkMemory(const Comm* comm, int32_t memory) {
   if (memory == RH_MEMORY_DEFAULT || memory == comm->device->memory) return RH_OK;
   if (memory != RH_MEMORY_HOST && memory != RH_MEMORY_DEVICE) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "window_alloc: rank %d: memory %d; want RH_MEMORY_DEFAULT, RH_MEMORY_HOST or RH_MEMORY_DEVICE", comm->rank, memory);
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_alloc: rank %d: memory %d; want RH_MEMORY_DEFAULT, RH_MEMORY_HOST or RH_MEMORY_DEVICE", number(comm->rank), memory);
   }
-  return fail(RH_ERR_UNSUPPORTED, "window_alloc: rank %d: device %s makes no windows of %s memory; ask for RH_MEMORY_DEFAULT", comm->rank,
+  return fail(RH_ERR_UNSUPPORTED, "window_alloc: rank %d: device %s makes no windows of %s memory; ask for RH_MEMORY_DEFAULT", number(comm->rank),
               comm->device->name, memory == RH_MEMORY_HOST ? "host" : "device");
 }
 
@@ -65,7 +65,7 @@ rh_result allocateOnce(Comm* comm, Call* call, int64_t deadline, size_t bytes, u
   if (r.m.h.type != RHW_WINDOW_COMMIT) return unexpected("window_alloc", comm, r);
   const rhw_window_commit commit = r.m.windowCommit;
   if (commit.memory != RHW_MEMORY_CPU) {
-    return fail(RH_ERR_PROTOCOL, "window_alloc: rank %d: the daemon allocated memory of kind %u, expected %d (CPU)", comm->rank, commit.memory,
+    return fail(RH_ERR_PROTOCOL, "window_alloc: rank %d: the daemon allocated memory of kind %u, expected %d (CPU)", number(comm->rank), commit.memory,
                 RHW_MEMORY_CPU);
   }
   if (!fitsHeap(comm, commit.offset, commit.bytes, bytes)) return badRange(comm, commit.offset, commit.bytes, bytes);
@@ -169,7 +169,7 @@ rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, rh_window** out
   const uint64_t most = comm->heapBytes - comm->scratchBytes;
   if (bytes == 0 || bytes > most) {
     return fail(RH_ERR_INVALID_ARGUMENT, "window_alloc: rank %d: %zu bytes; the heap can hold 1..%llu (heap_bytes of the "
-                "comm's config)", comm->rank, bytes, static_cast<unsigned long long>(most));
+                "comm's config)", number(comm->rank), bytes, static_cast<unsigned long long>(most));
   }
   watchWindows();
   if (windows().full()) return tooManyWindows();
@@ -240,19 +240,20 @@ extern "C" rh_result rh_window_pointer(rh_window* handle, int32_t rank, void** o
   Windows::Shared window(windows(), handle);
   if (window.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_pointer: not a live window: was it freed?");
   const Comm* comm = window.get()->comm;
-  if (rank < 0 || rank >= comm->worldSize) {
+  const LocalRank local = comm->localOf(WorldRank{rank});
+  if (local == kNoLocalRank) {
     return fail(RH_ERR_INVALID_ARGUMENT, "window_pointer: rank %d is outside 0..%d", rank, comm->worldSize - 1);
   }
   const Region* region = window.get()->registered();
   if (region == nullptr) {
-    *out = comm->team.heap(rank) + window.get()->offset;
+    *out = comm->heap(local) + window.get()->offset;
     return RH_OK;
   }
-  if (region->stagedLocal >= 0 && rank != comm->rank) {
+  if (!region->isShared() && local != comm->localRank) {
     return fail(RH_ERR_UNSUPPORTED, "window_pointer: rank %d: the memory of rank %d is not mapped here, the window is staged: %s",
-                comm->rank, rank, region->reason);
+                number(comm->rank), rank, region->reason);
   }
-  *out = region->parts[rank];
+  *out = region->parts[number(local)];
   return RH_OK;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/handle_table.h"
 #include "base/malloced.h"
+#include "base/rank.h"
 #include "comm/comm.h"
 #include "railhead.h"
 #include "wire.h"
@@ -25,11 +26,13 @@ struct PeerMapping {
 // A registered window: memory that the ranks own.
 struct Region : Malloced {
   uint64_t bytes;
-  int32_t stagedLocal;       // the lowest rank whose memory cannot be shared, so that the window is staged; -1 = all ranks share
+  LocalRank staged;          // the lowest rank whose memory cannot be shared, so that the window is staged; kNoLocalRank = all share
   char reason[RHW_REASON];   // why that rank cannot share
   char* own;                 // this rank's memory; nullptr after it freed the window
-  char* parts[RHW_MAX_LOCAL];  // address of each rank's part: own, and the mapped parts of peers
-  PeerMapping peers[RHW_MAX_LOCAL];
+  char* parts[RHW_MAX_LOCAL];  // by local rank: address of each rank's part, own and the mapped parts of peers
+  PeerMapping peers[RHW_MAX_LOCAL];  // by local rank
+
+  bool isShared() const { return staged == kNoLocalRank; }
 };
 
 struct Window : Malloced {

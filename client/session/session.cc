@@ -137,7 +137,7 @@ void Session::shutDown() {
   pthread_mutex_unlock(&mutex_);
 }
 
-Call::Call(Session& session, const char* operation, int32_t rank) : session_(session), operation_(operation), rank_(rank) {
+Call::Call(Session& session, const char* operation, WorldRank rank) : session_(session), operation_(operation), rank_(rank) {
   pthread_mutex_lock(&session_.mutex_);
   request_ = session_.nextRequest_++;
   next_ = session_.calls_;
@@ -159,10 +159,10 @@ Call::~Call() {
 rh_result Call::failLost(const char* why, const char* attempt) {
   if (attempt[0] == '\0') {
     return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon is lost: %s; check the daemon, this session reconnects by itself", operation_,
-                rank_, why);
+                number(rank_), why);
   }
   return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon is lost: %s, and no new one was found: %s; this session keeps trying",
-              operation_, rank_, why, attempt);
+              operation_, number(rank_), why, attempt);
 }
 
 // Sleeps until the session changes, or until deadlineNs; with an abort word at most kCheckNs. The mutex is held on return. False once
@@ -196,7 +196,7 @@ rh_result Call::open(const DaemonView* view, int64_t deadlineNs, const uint32_t*
     version_ = session_.version_;
     if (view != nullptr) {
       group_ = view->group;
-      if (view->refused != RH_OK) result = fail(view->refused, "%s: rank %d: %s", operation_, rank_, view->why);
+      if (view->refused != RH_OK) result = fail(view->refused, "%s: rank %d: %s", operation_, number(rank_), view->why);
     }
   }
   pthread_mutex_unlock(&session_.mutex_);
@@ -220,7 +220,7 @@ rh_result Call::sendBytes(const void* bytes, size_t size, int fd, int64_t deadli
   if (error == 0) return RH_OK;
   if (error == ETIMEDOUT) {
     return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon does not read its socket; check it with `railhead status`", operation_,
-                rank_);
+                number(rank_));
   }
   if (error == EPIPE || error == ECONNRESET || error == ENOTCONN) {
     lost_ = true;

@@ -9,6 +9,7 @@
 
 #include "base/handle_table.h"
 #include "base/malloced.h"
+#include "base/rank.h"
 #include "base/settings.h"
 #include "railhead.h"
 #include "session/lease.h"
@@ -31,7 +32,7 @@ struct Received {
 class Call {
  public:
   // operation and rank are for error texts; operation is a constant.
-  Call(Session& session, const char* operation, int32_t rank);
+  Call(Session& session, const char* operation, WorldRank rank);
   ~Call();  // closes descriptors that were not taken
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -68,7 +69,7 @@ class Call {
 
   Session& session_;
   const char* operation_;
-  int32_t rank_;
+  WorldRank rank_;
   uint64_t request_;
   uint64_t connection_ = 0;
   uint64_t group_ = 0;

@@ -128,17 +128,17 @@ func TestPeersMemoryThatWasNotAskedForIsRefused(t *testing.T) {
 		spoil  func(*fake, int, []answer) []answer
 		word   string
 	}{
-		{"its own", true, fakePair(gives(change(func(m *wire.PeerMemory) { m.Local = 0 })), nil), "memory of rank 0"},
-		{"of a rank that is not there", true, fakePair(gives(change(func(m *wire.PeerMemory) { m.Local = 2 })), nil), "memory of rank 2"},
+		{"its own", true, fakePair(gives(change(func(m *wire.PeerMemory) { m.Local = 0 })), nil), "memory of local rank 0"},
+		{"of a rank that is not there", true, fakePair(gives(change(func(m *wire.PeerMemory) { m.Local = 2 })), nil), "memory of local rank 2"},
 		{"of another size", true, fakePair(gives(change(func(m *wire.PeerMemory) { m.Bytes = 1 })), nil), "1 bytes"},
-		{"twice", true, fakePair(gives(peer()), gives(peer())), "memory of rank 1"},
-		{"although its own is private", false, fakePair(gives(peer()), nil), "memory of rank 1"},
+		{"twice", true, fakePair(gives(peer()), gives(peer())), "memory of local rank 1"},
+		{"although its own is private", false, fakePair(gives(peer()), nil), "memory of local rank 1"},
 		{"shared, but nothing came", true, fakePair(shared, nil), "shared"},
 		{"shared, but its own is private", false, fakePair(shared, nil), "shared"},
 		{"another window than was mapped", true,
 			fakePair(gives(peer()), says(wire.Registered{Region: 2, StagedLocal: -1})), "window 2"},
 		{"staged by a rank that is not there", true,
-			fakePair(says(wire.Registered{Region: 1, StagedLocal: 2, Reason: wire.MakeReason("x")}), nil), "by rank 2"},
+			fakePair(says(wire.Registered{Region: 1, StagedLocal: 2, Reason: wire.MakeReason("x")}), nil), "by local rank 2"},
 	} {
 		_, err := registerWith(t, c.shared, c.spoil)
 		wantError(t, err, wire.ResultProtocol, "window_register: rank 0", c.word)

@@ -78,6 +78,9 @@ void copy(void* to, const void* from, size_t bytes) {
   if (to != from && bytes > 0) memcpy(to, from, bytes);
 }
 
+// The root's number in the team.
+int rootOf(const Comm* comm, const Operation& o) { return number(comm->localOf(o.root)); }
+
 Outcome broadcast(const Comm* comm, const CollectiveCall& c) {
   const Operation& o = c.operation;
   const host::Copies& kernels = comm->kernels->copies;
@@ -85,9 +88,9 @@ Outcome broadcast(const Comm* comm, const CollectiveCall& c) {
   void* buffer = root ? const_cast<void*>(o.send) : o.recv;
   Outcome outcome;
   switch (c.copied.algo) {
-    case RHW_ALGO_TREE: outcome = kernels.broadcastTree(comm->team, comm->ring, Tree::kDouble, o.root, buffer, bytesOf(o)); break;
-    case RHW_ALGO_RING: outcome = kernels.broadcastTree(comm->team, comm->ring, Tree::kChain, o.root, buffer, bytesOf(o)); break;
-    default: outcome = kernels.broadcast(comm->team, o.root, buffer, bytesOf(o));
+    case RHW_ALGO_TREE: outcome = kernels.broadcastTree(comm->team, comm->ring, Tree::kDouble, rootOf(comm, o), buffer, bytesOf(o)); break;
+    case RHW_ALGO_RING: outcome = kernels.broadcastTree(comm->team, comm->ring, Tree::kChain, rootOf(comm, o), buffer, bytesOf(o)); break;
+    default: outcome = kernels.broadcast(comm->team, rootOf(comm, o), buffer, bytesOf(o));
   }
   if (root && outcome.stop == Stop::kNone) copy(o.recv, o.send, bytesOf(o));
   return outcome;
@@ -103,14 +106,14 @@ Outcome rootTransfers(const Comm* comm, const Operation& o) {
     list[n++] = {peer, sends, static_cast<char*>(const_cast<void*>(buffer)), part, comm->team.call, 0, false};
   };
   if (comm->rank != o.root) {
-    add(o.root, !scatters, scatters ? o.recv : o.send);
+    add(rootOf(comm, o), !scatters, scatters ? o.recv : o.send);
   } else {
     const char* all = scatters ? static_cast<const char*>(o.send) : static_cast<const char*>(o.recv);
-    for (int k = 1; k < comm->worldSize; k++) {
-      const int peer = (comm->rank + k) % comm->worldSize;
+    for (int k = 1; k < comm->team.worldSize; k++) {
+      const int peer = (comm->team.rank + k) % comm->team.worldSize;
       add(peer, scatters, all + static_cast<size_t>(peer) * part);
     }
-    const char* own = all + static_cast<size_t>(comm->rank) * part;
+    const char* own = all + static_cast<size_t>(comm->team.rank) * part;
     if (scatters) {
       copy(o.recv, own, part);
     } else {
@@ -132,7 +135,7 @@ Outcome runKernel(const Comm* comm, const CollectiveCall& c, Choice* ran) {
     case RHW_OP_ALL_GATHER: return allGather(comm, c);
     case RHW_OP_ALL_TO_ALL: return comm->kernels->copies.allToAll(comm->team, o.send, o.recv, bytesOf(o));
     case RHW_OP_BROADCAST: return broadcast(comm, c);
-    case RHW_OP_REDUCE: return reductionsOf(comm, o).reduce(comm->team, o.reduce, o.root, o.send, o.recv, o.count);
+    case RHW_OP_REDUCE: return reductionsOf(comm, o).reduce(comm->team, o.reduce, rootOf(comm, o), o.send, o.recv, o.count);
     case RHW_OP_GATHER:
     case RHW_OP_SCATTER: return rootTransfers(comm, o);
     default: return comm->kernels->copies.barrier(comm->team);
@@ -175,7 +178,7 @@ rh_result runCollective(Comm* comm, const CollectiveCall& c) {
     endOperation(comm);
     return RH_OK;
   }
-  const uint32_t root = o.root < 0 ? kNoRoot : details.root;
+  const uint32_t root = o.root == kNoWorldRank ? kNoRoot : details.root;
   comm->team.call = signNext(state, {o.op, details.dtype, details.reduction, root, o.count, c.captured, 0, 0});
   Choice ran;
   const Outcome outcome = runKernel(comm, c, &ran);

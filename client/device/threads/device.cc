@@ -23,7 +23,7 @@ bool claim(Comm* comm, uint32_t op, uint32_t stream) {
   // Acquire: what the previous holder wrote into the rank's heap is visible.
   if (__atomic_compare_exchange_n(&state->holder, &holder, stream, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return true;
   __atomic_store_n(&state->clash, uint64_t{stream} << 32 | holder, __ATOMIC_RELAXED);  // ordered by the abort word
-  poison(comm, RH_ERR_BUSY, op, comm->own(), comm->own());
+  poison(comm, RH_ERR_BUSY, op, comm->rank, comm->rank);
   return false;
 }
 
@@ -35,7 +35,7 @@ rh_result runAs(Comm* comm, uint32_t op, uint32_t stream, Run run) {
   // Acquire: pairs with endComm.
   if (__atomic_load_n(&comm->state()->left, __ATOMIC_ACQUIRE) != 0) {
     return fail(RH_ERR_INVALID_HANDLE, "%s: rank %d of group \"%s\": the comm has been finalized: nothing was done; destroy the graph", operationName(op),
-                comm->rank, comm->name);
+                number(comm->rank), comm->name);
   }
   if (!claim(comm, op, stream)) return whyBroken(comm);
   comm->runsOn = {stream == kHost ? 0 : stream, launch.graph, launch.replay};
@@ -81,7 +81,7 @@ Work* newCommWork(Comm* comm, rh_result (*run)(Stream*, Work*), size_t argsBytes
 }
 
 rh_result noMemory(const Comm* comm, uint32_t op) {
-  return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to queue the call", operationName(op), comm->rank);
+  return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to queue the call", operationName(op), number(comm->rank));
 }
 
 rh_result submitTo(void* stream, Work* work) {
@@ -150,7 +150,7 @@ bool synchronize(Comm* comm, int64_t deadlineNs) {
 
 rh_result gather(Comm* comm, uint32_t op, const void* mine, void* all, size_t bytes) {
   if (!synchronize(comm, comm->deadlineNs())) {
-    poison(comm, RH_ERR_TIMEOUT, op, comm->own(), comm->own());
+    poison(comm, RH_ERR_TIMEOUT, op, comm->rank, comm->rank);
     return whyBroken(comm);
   }
   return runAs(comm, op, kHost, [&] { return runGather(comm, op, mine, all, bytes); });
