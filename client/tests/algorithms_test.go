@@ -10,7 +10,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// buffersOf gives a rank its send and recv: on the Go heap, or in a window of its own.
+// buffersOf returns send and recv buffers of a rank: on the Go heap, or in a new window.
 func buffersOf(m member, bytes int, inWindow bool) (send, recv []byte, free func() error, err error) {
 	if !inWindow {
 		return make([]byte, bytes), make([]byte, bytes), func() error { return nil }, nil
@@ -26,8 +26,7 @@ func buffersOf(m member, bytes int, inWindow bool) (send, recv []byte, free func
 	return both[:bytes], both[bytes:], w.Free, nil
 }
 
-// checkSums makes all ranks reduce out of place and in place, and checks every bit of every rank; the algorithm that ran
-// must be want.
+// checkSums all-reduces out of place and in place, and checks every bit of every rank. want is the algorithm that must run.
 func checkSums(t *testing.T, ranks []member, d oracle.Dtype, count, reduceGroup int, inWindow bool, want string) {
 	t.Helper()
 	seeds := make([]uint64, len(ranks))
@@ -40,7 +39,7 @@ func checkSums(t *testing.T, ranks []member, d oracle.Dtype, count, reduceGroup 
 	})
 	for i, got := range results[0] {
 		if wrong := oracle.WrongSums(got, d, seeds, reduceGroup); wrong != 0 {
-			t.Errorf("%d %s, in window %v, %s: %d of them wrong", count, d, inWindow, want, wrong)
+			t.Errorf("%d %s, in window %v, %s: %d sums are wrong", count, d, inWindow, want, wrong)
 		}
 		for r := range results {
 			if !bytes.Equal(results[r][i], got) {
@@ -60,7 +59,7 @@ func sumTwice(m member, d oracle.Dtype, count int, seed uint64, inWindow bool, w
 		for i := range recv {
 			recv[i] = 0xff
 		}
-		// Windows are written by their owner only; nobody may reduce into one that is still being filled.
+		// Pull writes to peers' windows, so no rank may start before all have filled theirs.
 		if err := m.Barrier(); err != nil {
 			return err
 		}
@@ -75,7 +74,7 @@ func sumTwice(m member, d oracle.Dtype, count int, seed uint64, inWindow bool, w
 	return free()
 }
 
-// f32 inputs have exponents spread over 2^20, so that almost every sum depends on the order of its additions.
+// f32 inputs have exponents spread over 20 bits, so that almost every sum depends on the order of its additions.
 func TestEveryAlgorithmGivesTheSameBits(t *testing.T) {
 	s := startDaemon(t)
 	for _, algo := range []string{"oneshot", "twoshot", "pull", "ring"} {
@@ -97,13 +96,13 @@ func TestEveryAlgorithmGivesTheSameBits(t *testing.T) {
 						for _, inWindow := range []bool{false, true} {
 							want := algo
 							if algo == "pull" && !inWindow {
-								want = "twoshot" // as if nothing were forced
+								want = "twoshot" // the default
 								if world == 2 || count*d.Size() < 16<<10 {
 									want = "oneshot"
 								}
 							}
 							if world == 1 {
-								want = "none" // it is a copy
+								want = "none" // world size 1 copies
 							}
 							if inWindow && count == 0 {
 								continue
@@ -119,13 +118,13 @@ func TestEveryAlgorithmGivesTheSameBits(t *testing.T) {
 	}
 }
 
-func TestPullStepsBackOnEveryRankWhereOneBufferIsInNoWindow(t *testing.T) {
+func TestPullFallsBackOnAllRanksIfOneBufferIsNotInAWindow(t *testing.T) {
 	s := startDaemon(t)
 	t.Setenv("RAILHEAD_ALGO", "pull")
 	ranks := formGroup(t, s, client.CommConfig{World: 3, HeapBytes: 8 << 20})
 	for outsider := range 3 {
 		all(t, ranks, func(m member) error {
-			// All allocate: that is a collective call. One does not use what it got.
+			// All ranks allocate, because the call is collective. The outsider does not use its window.
 			w, err := m.AllocWindow(1 << 16)
 			if err != nil {
 				return err
@@ -143,7 +142,7 @@ func TestPullStepsBackOnEveryRankWhereOneBufferIsInNoWindow(t *testing.T) {
 			}
 			seeds := []uint64{oracle.Seed(1, 0, outsider), oracle.Seed(1, 1, outsider), oracle.Seed(1, 2, outsider)}
 			if wrong := oracle.WrongSums(buf, oracle.F32, seeds, 0); wrong != 0 {
-				return fmt.Errorf("%d wrong", wrong)
+				return fmt.Errorf("%d sums are wrong", wrong)
 			}
 			if st, err := m.Status(); err != nil || st.Algorithm != "twoshot" {
 				return fmt.Errorf("algorithm %q, %v", st.Algorithm, err)

@@ -11,13 +11,13 @@ import (
 	"railhead/internal/oracle"
 )
 
-// What the kernel works in; counts next to their multiples are where it changes its path.
+// Units of the kernel. It takes other paths for counts next to their multiples.
 const (
 	tileElements = 16
 	blockBytes   = 64 << 10
 )
 
-// step is one operation that all ranks of a group make.
+// step is one operation of all ranks of a group.
 type step struct {
 	barrier        bool
 	dtype          oracle.Dtype
@@ -40,7 +40,7 @@ func clientDtype(d oracle.Dtype) client.Dtype {
 	return client.F32
 }
 
-// drawStep keeps the work of checking within bounds: most elements of all ranks together.
+// drawStep draws a step of at most most elements over all ranks, which bounds the time of the checks.
 func drawStep(t *rapid.T, world, most int) step {
 	if rapid.IntRange(0, 4).Draw(t, "barrier") == 0 {
 		return step{barrier: true}
@@ -71,7 +71,7 @@ func drawWorld(t *rapid.T) int {
 	return rapid.IntRange(1, 16).Draw(t, "world")
 }
 
-// run makes one rank's step and returns its result.
+// run runs the step on one rank and returns the rank's result.
 func (s step) run(m member, seed uint64) ([]byte, error) {
 	if s.barrier {
 		return nil, m.Barrier()
@@ -98,7 +98,7 @@ func (s step) run(m member, seed uint64) ([]byte, error) {
 	return recv.data, nil
 }
 
-// checkSteps runs the steps on all ranks, without anything between them, and then checks every result.
+// checkSteps runs the steps on all ranks back to back, and then checks every result.
 func checkSteps(t rapid.TB, ranks []member, steps []step, reduceGroup int, base uint64) {
 	results := make([][][]byte, len(ranks))
 	errs := together(ranks, func(m member) error {
@@ -155,7 +155,7 @@ func TestAllReduceGivesTheExactBitsForAnyShapeAndSequence(t *testing.T) {
 	})
 }
 
-func TestEveryCountAroundTilesAndBlocksIsRight(t *testing.T) {
+func TestAllReduceOfCountsAroundTilesAndBlocks(t *testing.T) {
 	s := startDaemon(t)
 	for _, d := range []oracle.Dtype{oracle.F32, oracle.BF16} {
 		ranks := formGroup(t, s, client.CommConfig{Group: "counts " + string(d), World: 3, ReduceGroup: 2})
@@ -185,7 +185,7 @@ func TestAllReduceWorksForEveryMisalignment(t *testing.T) {
 	checkSteps(t, ranks, steps, 0, 7)
 }
 
-func TestBuffersThatTouchWithoutOverlapAreAllowed(t *testing.T) {
+func TestAdjacentBuffersAreNotAnOverlap(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 2})
 	const count = 100

@@ -13,7 +13,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// crowded is a listener whose backlog is full of connections that nobody takes.
+// crowded returns a listener whose backlog is full.
 func crowded(t *testing.T) (path string, listener *net.UnixListener) {
 	t.Helper()
 	path = t.TempDir() + "/crowded.sock"
@@ -48,7 +48,7 @@ func crowded(t *testing.T) (path string, listener *net.UnixListener) {
 	}
 }
 
-func TestConnectWaitsWhileTheBacklogIsFullUntilItsDeadline(t *testing.T) {
+func TestConnectRetriesWhileTheBacklogIsFull(t *testing.T) {
 	path, listener := crowded(t)
 	_, err := client.Connect(path, 100*time.Millisecond)
 	wantError(t, err, wire.ResultLimit, "connect", "too many connections waiting")
@@ -61,7 +61,7 @@ func TestConnectWaitsWhileTheBacklogIsFullUntilItsDeadline(t *testing.T) {
 		}
 		done <- err
 	}()
-	time.Sleep(50 * time.Millisecond) // it is likely to have tried once
+	time.Sleep(50 * time.Millisecond) // for the first attempt to fail, most likely
 	go func() {
 		for {
 			conn, err := listener.AcceptUnix()

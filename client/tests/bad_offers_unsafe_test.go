@@ -12,12 +12,12 @@ import (
 	"railhead/internal/wire"
 )
 
-// offersAt is where the two offers of pull lie in a heap (kernels/include/railhead/exchange/flags.h).
+// offersAt is the offset of pull's two offers in a heap (kernels/include/railhead/exchange/flags.h).
 const offersAt = 128
 
-// One rank's offers are overwritten with nonsense while the ranks pull. The ranks that read them break the group, and nobody reads or
-// writes memory outside the windows.
-func TestARankThatOffersMemoryThatItDoesNotHaveIsNamedToAll(t *testing.T) {
+// One rank's offers are overwritten with invalid values during all-reduces. The ranks that read them break the group, and no rank reads
+// or writes memory outside the windows.
+func TestAllRanksNameARankWithAnInvalidOffer(t *testing.T) {
 	t.Setenv("RAILHEAD_ALGO", "pull")
 	const world, bad, bytes = 3, 1, 1 << 16
 	for _, c := range []struct {
@@ -26,10 +26,10 @@ func TestARankThatOffersMemoryThatItDoesNotHaveIsNamedToAll(t *testing.T) {
 		offer func(offset uint64) uint64
 	}{
 		{"the scratch", 0, func(uint64) uint64 { return 0 }},
-		{"behind the heap", 0, func(offset uint64) uint64 { return offset + 1<<40 }},
-		{"across the front of the windows", 1, func(offset uint64) uint64 { return offset - 64 }},
-		{"a registration that is not there", 1, func(uint64) uint64 { return 7 << wire.RegionShift }},
-		{"a registration that cannot be", 0, func(uint64) uint64 { return 999 << wire.RegionShift }},
+		{"beyond the heap", 0, func(offset uint64) uint64 { return offset + 1<<40 }},
+		{"partly before the windows", 1, func(offset uint64) uint64 { return offset - 64 }},
+		{"an unused registration", 1, func(uint64) uint64 { return 7 << wire.RegionShift }},
+		{"a registration number out of range", 0, func(uint64) uint64 { return 999 << wire.RegionShift }},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			ranks := formGroup(t, startDaemon(t), client.CommConfig{Group: "offers", World: world, HeapBytes: 8 << 20})

@@ -8,12 +8,12 @@ import (
 	"railhead/internal/wire"
 )
 
-// Rank 2 waits for the root, which is in the reduce and waits for rank 1: that one is late, not the root.
-func TestADeadlineNamesTheRankThatNobodyKeeps(t *testing.T) {
+// Rank 2 waits for rank 0, which waits for rank 1. Rank 1 does not call, so it is the culprit.
+func TestADeadlineNamesTheRootOfTheWaitForChain(t *testing.T) {
 	s := startDaemon(t)
 	const timeout = 4 * time.Second
 	ranks := formGroup(t, s, client.CommConfig{World: 3, Timeout: timeout})
-	const count = 1 << 20 // more than a pipe holds
+	const count = 1 << 20 // more than a pipe's capacity
 	reduce := func(m member) error {
 		return m.Reduce(make([]byte, 4*count), make([]byte, 4*count), count, client.F32, client.Sum, 0)
 	}
@@ -22,7 +22,7 @@ func TestADeadlineNamesTheRankThatNobodyKeeps(t *testing.T) {
 		case 0:
 			time.Sleep(timeout / 3) // so that rank 2's deadline comes first
 		case 1:
-			return nil // never comes
+			return nil
 		}
 		return reduce(m)
 	})
@@ -34,7 +34,7 @@ func TestADeadlineNamesTheRankThatNobodyKeeps(t *testing.T) {
 	}
 }
 
-func TestAnOpIsOfOneCommAndGoneForGood(t *testing.T) {
+func TestAnOpOfAnotherCommOrADestroyedOpIsRefused(t *testing.T) {
 	s := startDaemon(t)
 	a := formGroup(t, s, client.CommConfig{Group: "a", World: 1})[0]
 	b := formGroup(t, s, client.CommConfig{Group: "b", World: 1})[0]
@@ -58,8 +58,8 @@ func TestAnOpIsOfOneCommAndGoneForGood(t *testing.T) {
 	wantError(t, a.DestroyOp(ofA), wire.ResultInvalidArgument, "not an op of this comm")
 }
 
-// A daemon that says nothing to the second half of a split; meanwhile the old group breaks.
-func TestASplitEndsWhenItsGroupBreaks(t *testing.T) {
+// The daemon does not answer the split's Join, and the parent group is aborted.
+func TestASplitEndsWhenItsParentGroupBreaks(t *testing.T) {
 	path := startFake(t, func(_ *fake, turn int, answers []answer) []answer {
 		if turn == turnWindowAlloc { // the third message after Hello: the split's Join
 			return nil
@@ -83,6 +83,6 @@ func TestASplitEndsWhenItsGroupBreaks(t *testing.T) {
 	_, err = c.Split(0, 0)
 	wantError(t, err, wire.ResultAborted, "rank 0", "rh_comm_abort")
 	if took := time.Since(began); took > patience/2 {
-		t.Errorf("it took %v", took)
+		t.Errorf("split took %v", took)
 	}
 }

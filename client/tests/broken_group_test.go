@@ -13,10 +13,10 @@ import (
 	"railhead/internal/wire"
 )
 
-// soon is the deadline of groups whose deadline is to pass: long enough that a busy machine starts the other ranks.
+// soon is the deadline of groups in which a rank is late: long enough to start all ranks on a busy machine.
 const soon = 3 * time.Second
 
-// waitingIn says whether a rank sleeps in the operation, waiting for exactly the ranks of the mask.
+// waitingIn reports whether a rank is in the operation and waits for exactly the ranks of the mask.
 func waitingIn(t testing.TB, m member, operation string, mask uint64) bool {
 	t.Helper()
 	st, err := m.Status()
@@ -34,7 +34,7 @@ func maskOf(ranks []int) (mask uint64) {
 	return mask
 }
 
-// operations are calls of every kind on the data path, by name: ranks 0 to 2 of four wait for rank 3 in each.
+// operations returns calls of the data path by name. In each of them ranks 0 to 2 of four wait for rank 3.
 func operations() map[string]func(m member) error {
 	b := func() []byte { return make([]byte, 4*400) }
 	return map[string]func(m member) error{
@@ -44,7 +44,7 @@ func operations() map[string]func(m member) error {
 		"broadcast":      func(m member) error { return m.Broadcast(b(), b(), 100, client.F32, 3) },
 		"scatter":        func(m member) error { return m.Scatter(b(), b(), 100, client.F32, 3) },
 		"recv":           func(m member) error { return m.Recv(b(), 100, client.F32, 3) },
-		"send": func(m member) error { // more than the buffers between two ranks hold
+		"send": func(m member) error { // more than a pipe's capacity
 			large := make([]byte, 1<<20)
 			return m.Send(large, len(large), client.U8, 3)
 		},
@@ -56,7 +56,7 @@ func operations() map[string]func(m member) error {
 	}
 }
 
-func TestAbortWakesEverySleeperAndNamesTheAbortingRank(t *testing.T) {
+func TestAbortWakesAllWaitingRanksAndNamesItsRank(t *testing.T) {
 	s := startDaemon(t)
 	for name, operation := range operations() {
 		ranks := formGroup(t, s, client.CommConfig{Group: "abort " + name, World: 4})
@@ -66,7 +66,7 @@ func TestAbortWakesEverySleeperAndNamesTheAbortingRank(t *testing.T) {
 			wg.Go(func() { errs[r] = operation(ranks[r]) })
 		}
 		for r := range 3 {
-			eventually(t, "ranks 0 to 2 sleep", func() bool { return waitingIn(t, ranks[r], name, 1<<3) })
+			eventually(t, "ranks 0 to 2 wait for rank 3", func() bool { return waitingIn(t, ranks[r], name, 1<<3) })
 		}
 		began := time.Now()
 		if err := ranks[3].Abort(); err != nil {
@@ -74,18 +74,18 @@ func TestAbortWakesEverySleeperAndNamesTheAbortingRank(t *testing.T) {
 		}
 		wg.Wait()
 		if took := time.Since(began); took > patience/2 {
-			t.Errorf("sleepers of %s woke after %v, close to their own deadline", name, took)
+			t.Errorf("%s: the ranks woke after %v, close to their deadline", name, took)
 		}
 		for r, err := range errs {
 			wantError(t, err, wire.ResultAborted, fmt.Sprintf("rank %d of group", r), name+" #1", "rank 3 (pid", "rh_comm_abort",
 				"waiting for rank 3", "finalize this comm")
 		}
-		// Later calls say the same, on the aborting rank too, even when another rank aborts; and finalize does not wait.
+		// Later calls return the same error on all ranks, even after another rank has aborted too. Finalize does not wait.
 		if err := ranks[0].Abort(); err != nil {
 			t.Fatal(err)
 		}
 		for r := range ranks {
-			if r != 3 { // which neither sends to itself nor receives
+			if r != 3 { // rank 3 cannot send to or receive from itself here
 				wantError(t, operation(ranks[r]), wire.ResultAborted, fmt.Sprintf("rank %d of group", r), "rank 3 (pid")
 			}
 			_, err := ranks[r].AllocWindow(4096)
@@ -98,8 +98,8 @@ func TestAbortWakesEverySleeperAndNamesTheAbortingRank(t *testing.T) {
 	}
 }
 
-// The daemon wakes sleepers too, a little later: here it cannot.
-func TestWhoeverBreaksAGroupWakesItsSleepersWithoutADaemon(t *testing.T) {
+// A running daemon would also wake the waiting rank.
+func TestARankThatBreaksTheGroupWakesTheOthersWithoutADaemon(t *testing.T) {
 	for _, c := range []struct {
 		end    func(m member) error
 		result wire.Result
@@ -112,16 +112,16 @@ func TestWhoeverBreaksAGroupWakesItsSleepersWithoutADaemon(t *testing.T) {
 		s.Close()
 		done := make(chan error, 1)
 		go func() { done <- ranks[0].Barrier() }()
-		eventually(t, "rank 0 sleeps", func() bool { return waitingIn(t, ranks[0], "barrier", 1<<1) })
+		eventually(t, "rank 0 waits for rank 1", func() bool { return waitingIn(t, ranks[0], "barrier", 1<<1) })
 		began := time.Now()
 		if err := c.end(ranks[1]); err != nil {
 			t.Fatal(err)
 		}
 		wantError(t, <-done, c.result, "barrier #1", "rank 1 (pid")
 		if took := time.Since(began); took > patience/2 {
-			t.Errorf("%s: woke after %v, close to its own deadline", c.result, took)
+			t.Errorf("%s: woke after %v, close to its deadline", c.result, took)
 		}
-		// A broken group has nobody to wait for, not even the daemon.
+		// Finalize of a broken group waits for neither ranks nor the daemon.
 		if err := ranks[0].Finalize(); err != nil {
 			t.Errorf("%s: finalize: %v", c.result, err)
 		}
@@ -171,7 +171,7 @@ func TestTheDeadlineNamesTheRanksThatDidNotCall(t *testing.T) {
 	})
 }
 
-// checkStatus compares the fields that are the same on every run.
+// checkStatus compares a rank's status with want. Of a broken group it compares neither message nor reporter.
 func checkStatus(t *testing.T, m member, want client.Status) {
 	t.Helper()
 	got, err := m.Status()
@@ -193,14 +193,14 @@ func checkStatus(t *testing.T, m member, want client.Status) {
 	}
 }
 
-func TestARankThatMissesASetUpCallIsNamedByTheDaemon(t *testing.T) {
+func TestTheDaemonNamesARankThatMissesASetUpCall(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 3, Timeout: soon})
 	errs := together(ranks[:2], func(m member) error { _, err := m.AllocWindow(1 << 16); return err })
 	for _, err := range errs {
 		wantError(t, err, wire.ResultTimeout, "window_alloc", "rank 2 did not arrive")
 	}
-	// On the data path the same cause, found by nobody but the daemon.
+	// Calls of the data path then name the same rank, and the daemon as the reporter.
 	for _, err := range together(ranks, barrier) {
 		wantError(t, err, wire.ResultTimeout, "rank 2 (pid", "did not arrive in window_alloc", "the daemon found")
 	}
@@ -209,7 +209,7 @@ func TestARankThatMissesASetUpCallIsNamedByTheDaemon(t *testing.T) {
 	})
 }
 
-func TestClosingASessionWithACommTellsTheOthersWho(t *testing.T) {
+func TestTheOtherRanksNameARankWhoseSessionWasClosed(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 3})
 	errs := make(chan error, 2)
@@ -217,7 +217,7 @@ func TestClosingASessionWithACommTellsTheOthersWho(t *testing.T) {
 		go func() { errs <- m.Barrier() }()
 	}
 	for _, m := range ranks[:2] {
-		eventually(t, "ranks 0 and 1 sleep", func() bool { return waitingIn(t, m, "barrier", 1<<2) })
+		eventually(t, "ranks 0 and 1 wait for rank 2", func() bool { return waitingIn(t, m, "barrier", 1<<2) })
 	}
 	if err := ranks[2].session.Close(); err != nil {
 		t.Fatal(err)
@@ -242,7 +242,7 @@ func TestStatusOfAWorkingGroupCountsOperations(t *testing.T) {
 	}
 }
 
-func TestTheMessageListsAllOfManyMissingRanks(t *testing.T) {
+func TestTheMessageListsManyLateRanks(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 64})
 	done := make(chan error, 32)
@@ -255,7 +255,7 @@ func TestTheMessageListsAllOfManyMissingRanks(t *testing.T) {
 		}
 	}
 	for r := 0; r < 64; r += 2 {
-		eventually(t, "the even ranks have come", func() bool {
+		eventually(t, "the even ranks wait for the odd ones", func() bool {
 			st, err := ranks[r].Status()
 			return err == nil && maskOf(st.WaitingFor)&mask == mask
 		})
@@ -268,12 +268,12 @@ func TestTheMessageListsAllOfManyMissingRanks(t *testing.T) {
 	}
 }
 
-func TestManyMissingRanksInARowAreListedAsARange(t *testing.T) {
+func TestTheMessageListsConsecutiveRanksAsARange(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 64})
 	done := make(chan error, 1)
 	go func() { done <- ranks[2].Barrier() }()
-	eventually(t, "rank 2 sleeps", func() bool { return waitingIn(t, ranks[2], "barrier", ^uint64(1<<2)) })
+	eventually(t, "rank 2 waits for all others", func() bool { return waitingIn(t, ranks[2], "barrier", ^uint64(1<<2)) })
 	if err := ranks[63].Abort(); err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +281,7 @@ func TestManyMissingRanksInARowAreListedAsARange(t *testing.T) {
 	wantError(t, ranks[0].Barrier(), wire.ResultAborted, "after 0 operations: rank 63 (pid")
 }
 
-func TestCollectivesGoOnWithoutTheDaemon(t *testing.T) {
+func TestCollectivesContinueWithoutTheDaemon(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 3})
 	s.Close()
@@ -299,7 +299,7 @@ func TestCollectivesGoOnWithoutTheDaemon(t *testing.T) {
 	wantError(t, err, wire.ResultDaemonLost, "comm_init", "rank 0", "closed the connection", "keeps trying")
 }
 
-func TestFinalizeOfABrokenGroupDoesNotWaitForADaemonThatHangs(t *testing.T) {
+func TestFinalizeOfABrokenGroupDoesNotWaitForAHungDaemon(t *testing.T) {
 	path := startFake(t, func(_ *fake, turn int, answers []answer) []answer {
 		if turn > turnAttached {
 			return nil
@@ -316,7 +316,7 @@ func TestFinalizeOfABrokenGroupDoesNotWaitForADaemonThatHangs(t *testing.T) {
 		if err := c.Finalize(); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(began); took > patience/2 { // its own deadline is longer than patience
+		if took := time.Since(began); took > patience/2 { // finalize's deadline is longer than patience
 			t.Errorf("finalize took %v", took)
 		}
 	})

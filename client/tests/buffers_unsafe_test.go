@@ -13,19 +13,19 @@ const (
 	poison     = 0xee
 )
 
-// buffer is memory at a chosen misalignment with guards around it.
+// buffer is memory at a chosen misalignment, between guards.
 type buffer struct{ before, data, after []byte }
 
-// newBuffer gives n bytes at an address of offset modulo 16, filled with poison.
+// newBuffer returns n bytes filled with poison, whose address modulo 16 is offset.
 func newBuffer(n, offset int) buffer {
 	b, _ := carve(make([]byte, roomFor(n)), n, offset)
 	return b
 }
 
-// roomFor is what carve needs for n bytes.
+// roomFor is the size of the memory that carve needs for n bytes.
 func roomFor(n int) int { return guardBytes + 16 + n + guardBytes }
 
-// carve makes a buffer of the beginning of memory and returns the rest.
+// carve makes a buffer at the beginning of memory, and returns the rest of memory.
 func carve(memory []byte, n, offset int) (buffer, []byte) {
 	start := guardBytes
 	for uintptr(unsafe.Pointer(&memory[start]))%16 != uintptr(offset) {
@@ -55,7 +55,7 @@ func (b buffer) checkGuards() error {
 	return nil
 }
 
-// Memory that Go neither moves nor frees.
+// int32s, float32s and uint64s return zeroed memory that Go neither moves nor frees.
 func int32s(n int) []int32 {
 	return unsafe.Slice((*int32)(unsafe.Pointer(&threads.Alloc(4 * n)[0])), n)
 }

@@ -8,7 +8,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// choices are what a rank of a group is told of an operation at some sizes, in ordinary memory and in windows.
+// choicesOf lists a comm's choices for an operation at three sizes, each in ordinary memory and in windows.
 func choicesOf(t *testing.T, c *client.Comm, operation string) string {
 	t.Helper()
 	var text string
@@ -24,7 +24,7 @@ func choicesOf(t *testing.T, c *client.Comm, operation string) string {
 	return text
 }
 
-func TestForcedAlgorithmsRunAndSayWhy(t *testing.T) {
+func TestForcedAlgorithmsRunAndReportTheReason(t *testing.T) {
 	s := startDaemon(t)
 	for i, c := range []struct {
 		forcing, operation, choices string
@@ -78,7 +78,7 @@ func TestForcedAlgorithmsRunAndSayWhy(t *testing.T) {
 	}
 }
 
-func TestForcedAlgorithmsThatDoNotExistAreRefused(t *testing.T) {
+func TestInvalidForcedAlgorithmsAreRefused(t *testing.T) {
 	s := startDaemon(t)
 	for text, want := range map[string]string{
 		"rings":                    "rings",
@@ -108,12 +108,12 @@ func TestReproducibleIsReadFromConfigAndEnvironment(t *testing.T) {
 	t.Setenv("RAILHEAD_REPRODUCIBLE", "yes")
 	wantError(t, init(client.CommConfig{Group: "a"}), wire.ResultInvalidArgument, "RAILHEAD_REPRODUCIBLE=yes", "on or off")
 	if err := init(client.CommConfig{Group: "a", Reproducible: client.ReproducibleOff}); err != nil {
-		t.Error(err) // the config comes first
+		t.Error(err) // the config has priority
 	}
 	wantError(t, init(client.CommConfig{Group: "a", Reproducible: 3}), wire.ResultInvalidArgument, "reproducible is 3")
 }
 
-func TestChoicesOfWhatDoesNotExistAreErrors(t *testing.T) {
+func TestChoicesOfUnknownOperationsAndEndedCommsAreErrors(t *testing.T) {
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{Group: "g", World: 2})
 	_, _, err := ranks[1].Choice("all_reduces", 1, false)
 	wantError(t, err, wire.ResultInvalidArgument, "rank 1", "all_reduces", "reduce_scatter")

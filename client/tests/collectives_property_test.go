@@ -13,11 +13,10 @@ import (
 	"railhead/server"
 )
 
-// windowBytes hold what most operations of the tests below need; the others have plain memory.
+// windowBytes is enough for most operations below. Larger ones use ordinary memory.
 const windowBytes = 1 << 20
 
-// everyOperation is each kind with each type and, where it reduces, each reduction, with what else there is to choose at
-// random.
+// everyOperation returns every kind with every type and, if it reduces, every reduction. The other parameters are random.
 func everyOperation(random *rand.Rand, world int, count func() int) (operations []operation) {
 	add := func(k kind, d oracle.Dtype, op oracle.Op) {
 		operations = append(operations, operation{
@@ -39,7 +38,7 @@ func everyOperation(random *rand.Rand, world int, count func() int) (operations 
 	return operations
 }
 
-func TestEveryOperationOfEveryTypeIsRightInEveryWorld(t *testing.T) {
+func TestEveryOperationOfEveryTypeInWorldsOf1To64(t *testing.T) {
 	s := startDaemon(t)
 	for _, world := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 64} {
 		t.Run(fmt.Sprint(world), func(t *testing.T) {
@@ -49,7 +48,7 @@ func TestEveryOperationOfEveryTypeIsRightInEveryWorld(t *testing.T) {
 			windows := windowsOf(t, ranks, windowBytes)
 			small := everyOperation(random, world, func() int { return random.IntN(4) * random.IntN(13) })
 			runAll(t, ranks, windows, small, reduceGroup)
-			if world <= 9 { // more ranks than processors take turns
+			if world <= 9 { // slow with many more ranks than processors
 				runAll(t, ranks, windows, everyOperation(random, world, func() int { return random.IntN(1500) }), reduceGroup)
 			}
 			all(t, ranks, finalize)
@@ -57,7 +56,7 @@ func TestEveryOperationOfEveryTypeIsRightInEveryWorld(t *testing.T) {
 	}
 }
 
-func TestEveryCountAroundTheSizesOfBlocksAndSlotsIsRight(t *testing.T) {
+func TestCountsAroundTheSizesOfBlocksAndSlots(t *testing.T) {
 	s := startDaemon(t)
 	const world, reduceGroup = 3, 2
 	ranks := formGroup(t, s, client.CommConfig{World: world, ReduceGroup: reduceGroup, HeapBytes: 16 << 20})
@@ -78,7 +77,7 @@ func TestEveryCountAroundTheSizesOfBlocksAndSlotsIsRight(t *testing.T) {
 	runAll(t, ranks, windows, operations, reduceGroup)
 }
 
-// sizesOf are the bytes near which the library changes its path.
+// sizesOf are the sizes in bytes near which the library changes its path.
 var sizesOf = []int{0, 8, 64, 2 << 10, 8 << 10, 32 << 10, blockBytes, 2 * blockBytes, 5 * blockBytes}
 
 func drawOperation(t *rapid.T, world int) operation {
@@ -96,7 +95,7 @@ func drawOperation(t *rapid.T, world int) operation {
 	}
 	unit := rapid.SampledFrom(sizesOf).Draw(t, "unit") / o.dtype.Size()
 	o.count = rapid.OneOf(rapid.IntRange(max(unit-2, 0), unit+2), rapid.IntRange(0, 500)).Draw(t, "count")
-	// All ranks' buffers together, and the work of checking them.
+	// Bounds the size of all ranks' buffers, and the time of the checks.
 	send, recv := o.times(world)
 	o.count = min(o.count, 1<<21/(world*max(send, recv)*o.dtype.Size()))
 	return o
@@ -104,7 +103,7 @@ func drawOperation(t *rapid.T, world int) operation {
 
 func drawWorldOfNine(t *rapid.T) int { return rapid.IntRange(1, 9).Draw(t, "world") }
 
-// checkSequence makes the same operations in a new group with each instruction set of this machine.
+// checkSequence runs the operations with each of the instruction sets, in a new group.
 func checkSequence(t *testing.T, rt *rapid.T, s *server.Server, sets []string, world, reduceGroup int, operations []operation) {
 	for _, set := range sets {
 		t.Setenv("RAILHEAD_ISA", set)
@@ -116,7 +115,7 @@ func checkSequence(t *testing.T, rt *rapid.T, s *server.Server, sets []string, w
 	}
 }
 
-// instructionSets are those that this machine has.
+// instructionSets returns the instruction sets of this machine.
 func instructionSets(t *testing.T, s *server.Server) (sets []string) {
 	for _, set := range []string{"portable", "avx2", "avx512"} {
 		t.Setenv("RAILHEAD_ISA", set)
@@ -133,7 +132,7 @@ func instructionSets(t *testing.T, s *server.Server) (sets []string) {
 	return sets
 }
 
-func TestAnySequenceOfOperationsIsRightWithEveryInstructionSet(t *testing.T) {
+func TestAnySequenceOfOperationsWithEveryInstructionSet(t *testing.T) {
 	s := startDaemon(t)
 	sets := instructionSets(t, s)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -147,8 +146,8 @@ func TestAnySequenceOfOperationsIsRightWithEveryInstructionSet(t *testing.T) {
 	})
 }
 
-// Pull is for windows, ring and tree are for some operations: that they ran at all is seen in the status.
-func TestEveryAlgorithmIsRightForEveryOperation(t *testing.T) {
+// A forced algorithm must run exactly for the operations that have it. The status says which algorithm ran.
+func TestEveryAlgorithmWithEveryOperation(t *testing.T) {
 	s := startDaemon(t)
 	for algo, where := range map[string][]kind{
 		"oneshot": {allReduce, reduceScatter, allGather, allToAll},
@@ -176,7 +175,7 @@ func TestEveryAlgorithmIsRightForEveryOperation(t *testing.T) {
 		}
 		for _, k := range collectives {
 			if (ran[k] > 0) != slices.Contains(where, k) {
-				t.Errorf("RAILHEAD_ALGO=%s: it ran in %d of %s", algo, ran[k], k)
+				t.Errorf("RAILHEAD_ALGO=%s: it ran in %d calls of %s", algo, ran[k], k)
 			}
 		}
 	}

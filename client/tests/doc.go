@@ -1,11 +1,11 @@
-// Package tests holds the tests of the client library: those in Go, which go through the wrapper or play a hostile daemon, and
-// programs in C and C++ (folder c), which link the library without Go.
+// Package tests holds the tests of the client library in Go. They call the Go wrapper or simulate a hostile daemon. Folder programs has
+// tests in C and C++.
 //
-// It must never be imported. It trusts nothing of the library: what it compares with is computed here or in internal/oracle.
+// It must never be imported. Expected results are computed here or in internal/oracle, never by the library.
 package tests
 
 import (
-	// Of the hook into the parser: see client/base.
+	// For parse_hook.cc: client/doc.go says why these imports are needed.
 	_ "railhead/client/base"
 	_ "railhead/client/include"
 	_ "railhead/client/session"

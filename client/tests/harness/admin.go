@@ -10,7 +10,7 @@ import (
 	"railhead/server"
 )
 
-// GroupState is what the daemon's admin endpoint says of a group that is held by somebody.
+// GroupState is a group in an answer of the daemon's admin endpoint.
 type GroupState struct {
 	Name       string `json:"name"`
 	State      string `json:"state"`
@@ -19,7 +19,7 @@ type GroupState struct {
 	WaitingFor []int  `json:"waiting_for"`
 }
 
-// AskDaemon returns an answer of the admin endpoint, and what ends it.
+// AskDaemon gets a path of the admin endpoint. The caller must call done.
 func AskDaemon(t testing.TB, s *server.Server, path string) (reply *http.Response, done func()) {
 	t.Helper()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -36,7 +36,7 @@ func AskDaemon(t testing.TB, s *server.Server, path string) (reply *http.Respons
 	}
 }
 
-// DaemonSays asks the daemon for a group; the zero value where there is none.
+// DaemonSays asks the daemon for a group. If there is none, it returns the zero value.
 func DaemonSays(t testing.TB, s *server.Server, name string) GroupState {
 	t.Helper()
 	reply, done := AskDaemon(t, s, "/v1/groups")
@@ -55,7 +55,7 @@ func DaemonSays(t testing.TB, s *server.Server, name string) GroupState {
 	return GroupState{}
 }
 
-// RanksThatCame is the number of ranks of a group that the daemon knows.
+// RanksThatCame is the number of ranks that have joined a group.
 func RanksThatCame(t testing.TB, s *server.Server, name string) int {
 	t.Helper()
 	return len(DaemonSays(t, s, name).Ranks)

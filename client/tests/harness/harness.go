@@ -1,5 +1,5 @@
-// Package harness is for tests of the client library: a daemon in the test's process, what it says of its groups, and whether
-// anything was left behind. It trusts its callers, and must not be imported by anything but tests.
+// Package harness is for tests of the client library: a daemon in the test's process, its view of groups, and a check for leaked
+// resources. Only tests may import it.
 package harness
 
 import (
@@ -11,7 +11,7 @@ import (
 	"railhead/server"
 )
 
-// Patience is far beyond what anything here takes on a busy machine: reaching it means a hang.
+// Patience is far more time than any wait needs on a busy machine, so reaching it means a hang.
 const Patience = 60 * time.Second
 
 // StartDaemon starts a daemon that ends with the test.
@@ -25,7 +25,7 @@ func StartDaemon(t testing.TB) *server.Server {
 	return s
 }
 
-// Eventually waits until f holds; what says what was waited for.
+// Eventually waits until f returns true. what describes the condition in the error.
 func Eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Patience); !f(); time.Sleep(time.Millisecond) {
@@ -35,11 +35,10 @@ func Eventually(t testing.TB, what string, f func() bool) {
 	}
 }
 
-// Resources is what the library may leak: descriptors, mappings of a group's memory, its control thread. Go's own threads
-// have other names.
+// Resources counts what the library could leak: descriptors, mappings of memfds, control threads.
 type Resources struct{ Descriptors, Mappings, Threads int }
 
-// CountResources counts those of this process.
+// CountResources counts the resources of this process.
 func CountResources(t testing.TB) (r Resources) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
@@ -57,7 +56,7 @@ func CountResources(t testing.TB) (r Resources) {
 		t.Fatal(err)
 	}
 	for _, task := range tasks {
-		// A thread may end between the two looks.
+		// A thread may end after ReadDir. Only the library's threads have this name.
 		if name, err := os.ReadFile("/proc/self/task/" + task.Name() + "/comm"); err == nil && string(name) == "railhead\n" {
 			r.Threads++
 		}
@@ -65,11 +64,11 @@ func CountResources(t testing.TB) (r Resources) {
 	return r
 }
 
-// NothingLeaks runs f and waits until everything is as it was before: the daemon lets go a moment after its clients.
+// NothingLeaks runs f and waits until the resources are the same as before. The daemon releases its own a moment after its clients.
 func NothingLeaks(t testing.TB, f func()) {
 	t.Helper()
 	before := CountResources(t)
-	Eventually(t, "what went before has ended", func() bool {
+	Eventually(t, "resources of earlier tests are released", func() bool {
 		last := before
 		time.Sleep(5 * time.Millisecond)
 		before = CountResources(t)
