@@ -38,7 +38,7 @@ func startWithTCP(t *testing.T) *Server {
 	return startConfig(t, Config{AdminAddr: "127.0.0.1:0"})
 }
 
-// wantJSONError checks the one shape that all errors have.
+// wantJSONError checks the JSON shape that all errors have.
 func wantJSONError(t *testing.T, what string, r reply, status int, code string, words ...string) {
 	t.Helper()
 	var body struct {
@@ -261,7 +261,7 @@ func TestAnAdminAddressThatOthersCanReachIsRefused(t *testing.T) {
 	if err != nil || len(left) != 0 {
 		t.Errorf("the refused daemons left %v, %v", left, err)
 	}
-	// The last one of them has let go of the path.
+	// The refused daemons have released the path.
 	startConfig(t, Config{SocketPath: filepath.Join(dir, "rh.sock"), AdminAddr: "[::1]:0"})
 }
 

@@ -36,7 +36,7 @@ type answer struct {
 	State   client.Status
 }
 
-// child is this process seen from the inside: a rank, a raw client, a daemon or a mere holder of descriptors.
+// child is the state of a child process: a rank, a raw client, a daemon, or only a holder of descriptors.
 type child struct {
 	orders  *json.Decoder
 	answers *json.Encoder
@@ -92,7 +92,7 @@ func (c *child) answer(a answer, err error) {
 		a.Result, a.Message = resultOf(err), err.Error()
 	}
 	if c.answers.Encode(a) != nil {
-		os.Exit(1) // nobody listens
+		os.Exit(1) // the test is gone
 	}
 }
 
@@ -170,7 +170,7 @@ func (c *child) serve(o order) (a answer, err error) {
 	return a, err
 }
 
-// panicker is what a rawClient complains to outside a test.
+// panicker stands in for testing.TB in a child process.
 type panicker struct{}
 
 func (panicker) Helper()                   {}
@@ -178,7 +178,7 @@ func (panicker) Fatalf(f string, a ...any) { panic(fmt.Sprintf(f, a...)) }
 func (panicker) Fatal(a ...any)            { panic(fmt.Sprint(a...)) }
 func (panicker) Cleanup(func())            {}
 
-// process is a child seen from the test.
+// process is a child process, for the test.
 type process struct {
 	t       testing.TB
 	cmd     *exec.Cmd
@@ -258,7 +258,7 @@ func (p *process) answer() answer {
 	return answer{}
 }
 
-// must does something that has to work.
+// must gives an order that has to succeed.
 func (p *process) must(o order) answer {
 	p.t.Helper()
 	p.tell(o)
@@ -277,7 +277,7 @@ func (p *process) kill() {
 	}
 }
 
-// error is what the answer says went wrong, as the client library said it in the child.
+// error is the child's error, with the client library's result.
 func (a answer) error() error {
 	if a.OK {
 		return nil
@@ -302,7 +302,7 @@ func startRanksAt(t testing.TB, socket, group string, world int, timeout time.Du
 	return ranks
 }
 
-// allSucceeded takes the answer of each rank to what it was told last.
+// allSucceeded takes each rank's answer to its last order.
 func allSucceeded(t testing.TB, ranks []*process, what string) {
 	t.Helper()
 	for r, p := range ranks {
@@ -321,7 +321,7 @@ func loopAll(t testing.TB, ranks []*process) {
 	allSucceeded(t, ranks, "loop")
 }
 
-// copyOfThisBinary is one that other users may run: that of the go command lies in a private directory.
+// copyOfThisBinary is a copy that other users may run: the go command's lies in a private directory.
 func copyOfThisBinary(t testing.TB, dir string) string {
 	t.Helper()
 	path := filepath.Join(dir, "railhead-test")

@@ -13,9 +13,9 @@ import (
 	"railhead/server/session"
 )
 
-// Close ends the sessions, and their ends come to the core like deaths. The ranks go on without a daemon: no group may be broken.
-func TestAClosingDaemonTakesNoSessionsEndForADeath(t *testing.T) {
-	for range 20 { // the core may find either first: that it is to close, or the ends
+// Close ends the sessions, and the core sees their ends as it sees deaths. It must not break their groups: ranks work on without it.
+func TestAClosingDaemonBreaksNoGroup(t *testing.T) {
+	for range 20 { // the core may see the close first, or the ends of sessions
 		s := startServer(t)
 		ranks := rawGroup(t, s, "g", 2)
 		held := make(chan []*session.Session, 1)

@@ -17,7 +17,7 @@ import (
 // stranger is a user that is neither root nor, most likely, the one who runs the tests.
 const stranger = 65534
 
-// Changing the user takes root; without it the rule of package session is all that can be tested.
+// This needs root. Without it, TestOnlyTheDaemonsUserAndRootAreAdmitted of package session tests the rule alone.
 func TestAProcessOfAnotherUserIsRefusedByTheSocketAndByTheDaemon(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Log("not root: no process of another user can be started")
@@ -60,8 +60,8 @@ func asStranger(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger, NoSetGroups: true}}
 }
 
-// The kernel bounds the descriptors that a user has on their way by RLIMIT_NOFILE, root excepted: a daemon of another
-// user, with few descriptors, forms a group whose messages carry more.
+// The kernel bounds a user's descriptors in flight by RLIMIT_NOFILE, except root's. So a daemon of another user, with a low limit, forms a
+// group whose messages carry more descriptors than that.
 func TestADaemonWithFewDescriptorsFormsAGroupOfSlowReaders(t *testing.T) {
 	dir := shortDir(t)
 	program := "/proc/self/exe"
@@ -81,7 +81,7 @@ func TestADaemonWithFewDescriptorsFormsAGroupOfSlowReaders(t *testing.T) {
 		ranks[i].hello()
 		ranks[i].join("large", i, world)
 	}
-	// Nobody reads until as many descriptors are on their way as may be.
+	// Nobody reads until the limit of descriptors in flight is reached.
 	eventually(t, func() string {
 		waiting := 0
 		for _, r := range ranks {

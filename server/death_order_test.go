@@ -9,9 +9,9 @@ import (
 	"railhead/server/session"
 )
 
-// Rank 1 dies and a launcher ends the others. The watcher has told the ranks of rank 1, but the end of rank 0's session comes
-// first in the core's queue.
-func TestTheDaemonBlamesTheRankThatTheOthersWereToldOf(t *testing.T) {
+// Rank 1 dies and a launcher ends the others. The watcher has named rank 1 in the abort word, but the end of rank 0's session comes first
+// in the core's queue.
+func TestTheDaemonBlamesTheRankOfTheAbortWord(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	m := controlOf(t, rawGroup(t, s, "g", 3)[2])

@@ -11,9 +11,9 @@ import (
 	"railhead/server/membership"
 )
 
-// The set-up calls: a rank dies while the others wait in the daemon, not in a kernel.
+// A rank dies while the others wait for the daemon in a set-up call.
 
-// background runs f on the ranks and returns a function that waits for what came out.
+// background runs f on the ranks and returns a function that waits for the errors.
 func background(ranks []*rank, f func(*rank) error) func() []error {
 	done := make(chan []error, 1)
 	go func() { done <- each(ranks, f) }()
@@ -51,7 +51,7 @@ func mixedGroup(t *testing.T, s *Server, group string, world int) ([]*rank, *pro
 	}
 	here := connected(t, s, group, world, numbers...)
 	for _, r := range here {
-		r.config.HeapBytes = 0 // as the process asks for
+		r.config.HeapBytes = 0 // the default, as in the child
 	}
 	wait := background(here, initRank)
 	p := startChild(t)
@@ -84,7 +84,7 @@ func TestADeathBeforeAllRanksHaveComeFailsTheGroupAtOnce(t *testing.T) {
 
 func TestADeathBetweenJoinedAndAttachedFailsTheGroupAtOnce(t *testing.T) {
 	t.Parallel()
-	for _, held := range []bool{false, true} { // its socket, by another process
+	for _, held := range []bool{false, true} { // another process keeps its socket open
 		s := startServer(t)
 		here := connected(t, s, "unattached", 3, 0, 2)
 		wait := background(here, initRank)
@@ -107,7 +107,7 @@ func TestADeathBetweenJoinedAndAttachedFailsTheGroupAtOnce(t *testing.T) {
 			wantError(t, fmt.Sprintf("held %v: rank %d", held, here[i].config.Rank), err, wire.ResultRankDead, words...)
 		}
 		awaitNoGroups(t, s)
-		// The sessions are as good as before.
+		// The sessions still work.
 		for _, r := range here {
 			r.config.World, r.config.Rank = 2, r.config.Rank/2
 		}
@@ -205,7 +205,7 @@ func TestAClosedSessionIsADeathForItsGroups(t *testing.T) {
 	awaitEmpty(t, s)
 }
 
-func TestTheDeadlineOfASetUpCallNamesWhoDidNotMakeIt(t *testing.T) {
+func TestTheDeadlineOfASetUpCallNamesTheRankThatDidNotCall(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	ranks := formed(t, s, client.CommConfig{Group: "late", HeapBytes: mebibyte, Timeout: 4 * time.Second}, 3)

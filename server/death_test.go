@@ -127,7 +127,7 @@ func TestADeathIsSeenWhileAnotherProcessKeepsTheSocketOpen(t *testing.T) {
 		}
 		return ""
 	})
-	// By its lease: TestADeathBetweenJoinedAndAttachedFailsTheGroupAtOnce is of a process that has none.
+	// By its lease: TestADeathBetweenJoinedAndAttachedFailsTheGroupAtOnce covers a process without a lease.
 	if !log.has("seen_by=lease") {
 		t.Errorf("the session's end was not seen by its lease: %s", log.text.String())
 	}

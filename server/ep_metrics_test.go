@@ -28,7 +28,7 @@ func controlOf(t testing.TB, r *rawClient) *symm.Mapping {
 	return mapped(t, opened(t, r.control, r.joined.ControlBytes))
 }
 
-// openControl is the control segment of a group, as this process has it, which is the daemon's and the ranks'.
+// openControl is the control segment of a group. The daemon runs in this process, so its descriptor is found here.
 func openControl(t testing.TB, g membership.GroupInfo) *symm.Segment {
 	t.Helper()
 	var fd int
@@ -84,7 +84,7 @@ func count(t testing.TB, m *symm.Mapping, world, rank int, c *wire.EPCounters) {
 	}
 }
 
-// epScraped are the metrics of MoE, by name and labels' values in the order of the labels' names.
+// epScraped returns the metrics of MoE, by name and label values, in the order of the labels' names.
 func epScraped(t testing.TB, s *Server) map[string]float64 {
 	t.Helper()
 	r := adminGet(t, s, "/metrics")
@@ -117,9 +117,9 @@ func TestMetricsTellWhatEachRankHasCountedOfMoE(t *testing.T) {
 		OverCapacity: 10, LostCopies: 11, Experts: 3,
 	}
 	first.PayloadBytes[0], first.PayloadBytes[1], first.HeaderBytes[1], first.WaitNS[1] = 20, 21, 22, 1_500_000_000
-	first.PayloadBytes[2], first.WaitNS[63] = 99, 99 // of no rank of this group
+	first.PayloadBytes[2], first.WaitNS[63] = 99, 99 // beyond the ranks of this group
 	first.Routed[0], first.Routed[2], first.Received[0] = 30, 31, 32
-	first.Routed[3], first.Received[2047] = 99, 99 // of no expert
+	first.Routed[3], first.Received[2047] = 99, 99 // beyond the experts
 	count(t, m, 2, 0, &first)
 	second := wire.EPCounters{Dispatches: 1, Experts: 3}
 	second.Routed[2], second.Received[2], second.HeaderBytes[0] = 40, 41, 42
@@ -264,7 +264,7 @@ func TestNothingThatRanksWriteIntoTheirCountersHarmsAScrape(t *testing.T) {
 	}
 }
 
-func TestAGroupWithMoreSeriesThanAScrapeHasRoomForIsLeftOutAndTheOthersAreThere(t *testing.T) {
+func TestAGroupWithMoreSeriesThanAScrapeHasRoomForIsLeftOutAlone(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	const world = metrics.MaxEPSeries/wire.MaxExperts + 1

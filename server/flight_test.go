@@ -130,7 +130,7 @@ func TestARankThatDoesNotCallIsNamedAsTheOneBehindAndTheAgesAreTold(t *testing.T
 	end(t, ranks)
 }
 
-func TestTheRecordOfAKilledRankIsStillThereAfterItAndAfterTheGroup(t *testing.T) {
+func TestTheRecordsOfAKilledRankOutliveItAndItsGroup(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	const victim = 2
@@ -179,7 +179,7 @@ func TestTheRecordOfAKilledRankIsStillThereAfterItAndAfterTheGroup(t *testing.T)
 	}
 	for r, rt := range traces[0].Ranks {
 		if n := len(rt.Records); n == 0 || n > group.EndedRecords || rt.Records[n-1] != last[r] {
-			// A survivor's finalize of a broken group is no operation.
+			// A survivor's finalize of a broken group is not recorded.
 			t.Errorf("after the group: %d records of rank %d, the last is %+v, want %+v", n, r, rt.Records[n-1], last[r])
 		}
 	}
@@ -229,7 +229,8 @@ func TestARingThatHasWrappedHoldsTheNewestOperations(t *testing.T) {
 	end(t, ranks)
 }
 
-// Ranks write round their rings while the daemon reads: what a record says follows from the number of its collective.
+// Ranks overwrite their rings while the daemon reads. All fields of a record follow from the number of its collective, so the test
+// detects a torn record.
 func TestRecordsThatAreReadWhileRanksWorkAreNeverTorn(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -239,7 +240,7 @@ func TestRecordsThatAreReadWhileRanksWorkAreNeverTorn(t *testing.T) {
 	count := func(n uint64) int { return int(n%13 + 1) }
 	wait := background(ranks, func(r *rank) error {
 		buf := make([]byte, 1024)
-		// Both must make as many calls: rank 0 says in each whether it is the last.
+		// Both must make the same number of calls: in each, rank 0 says whether it is the last.
 		for n := uint64(1); ; n++ {
 			if r.comm.Rank() == 0 && stop.Load() {
 				buf[0] = 1
@@ -313,7 +314,7 @@ func TestNothingThatRanksWriteIntoTheirLinesAndRecordsHarmsTheDaemon(t *testing.
 	awaitEmpty(t, s)
 }
 
-func TestTraceRefusesNumbersThatItCannotGive(t *testing.T) {
+func TestTraceRefusesNumbersOutOfRange(t *testing.T) {
 	t.Parallel()
 	s := startWithTCP(t)
 	for _, last := range []string{"0", "-1", "1025", "x", ""} {
@@ -329,7 +330,7 @@ func TestTraceRefusesNumbersThatItCannotGive(t *testing.T) {
 	}
 }
 
-// clockTolerance is far more than the time stamp may be off, and far less than what would be a wrong rate or unit.
+// clockTolerance, in ns, is far above the error of a time stamp, and far below the error of a wrong rate or unit.
 const clockTolerance = 5_000_000
 
 func newest(t testing.TB, s *Server, group string, rank int) flight.Record {
@@ -352,7 +353,7 @@ func TestTimesOfRecordsAreThoseOfTheMonotonicClock(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	ranks := formed(t, s, client.CommConfig{Group: "clock", HeapBytes: mebibyte}, 1)
-	// Long enough that the rate is known and the clock has been looked at anew several times.
+	// Long enough for the rate to be known and the clock to be read again several times.
 	for began := time.Now(); time.Since(began) < 400*time.Millisecond; time.Sleep(7 * time.Millisecond) {
 		before := monotonic()
 		mustEach(t, ranks, "barrier", func(r *rank) error { return r.comm.Barrier() })
@@ -427,7 +428,7 @@ func TestMetricsTellWhichRankComesLate(t *testing.T) {
 	end(t, ranks)
 }
 
-func TestWithoutAFlightRecordStatusKnowsWhatButNotSinceWhen(t *testing.T) {
+func TestWithoutAFlightRecordStatusHasOperationsButNoAges(t *testing.T) {
 	t.Setenv("RAILHEAD_FLIGHT_RECORD", "off")
 	s := startServer(t)
 	ranks := formed(t, s, client.CommConfig{Group: "off", HeapBytes: mebibyte}, 2)

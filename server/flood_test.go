@@ -89,8 +89,8 @@ func TestAnHonestClientIsServedWhileOthersConnectAndVanish(t *testing.T) {
 	awaitEmpty(t, s)
 }
 
-// A small bound: 8192 connections would need as many descriptors thrice.
-func TestAConnectionBeyondTheMostSessionsIsRefused(t *testing.T) {
+// The limit is small here: 8192 connections would need three times as many descriptors.
+func TestAConnectionBeyondTheLimitOfSessionsIsRefused(t *testing.T) {
 	s := startConfig(t, Config{maxSessions: 3})
 	first, second, last := dialHello(t, s), dialHello(t, s), dialHello(t, s)
 	r := dialRaw(t, s.SocketPath())
@@ -201,7 +201,7 @@ func TestASessionWhoseQueueIsFullEndsAtOnce(t *testing.T) {
 	})
 	askCore(t, s, func(c *core) { answer <- c.sessions[id] == nil })
 	if !<-answer {
-		t.Error("the session goes on although more messages wait for it than may")
+		t.Error("the session goes on although its queue is over the limit")
 	}
 	deaf.expectEnd()
 }

@@ -17,9 +17,9 @@ import (
 	"railhead/internal/wire"
 )
 
-// FuzzSession sends what the fuzzer makes up to a live daemon, on three connections at a time so that groups can form:
-// the types are valid, the fields are tamed to values that may fit together, or not. The daemon must go on answering and
-// keep no session, no group and no descriptor.
+// FuzzSession sends messages made from the fuzzer's input to a running daemon, on three connections so that groups can form. Types are
+// valid, and fields have few different values, so that messages often fit together. The daemon must continue to answer, and at the end
+// hold no session, group or descriptor.
 func FuzzSession(f *testing.F) {
 	dir, err := os.MkdirTemp("", "rh")
 	if err != nil {
@@ -65,7 +65,7 @@ func FuzzSession(f *testing.F) {
 	})
 }
 
-// fuzzInput gives bytes, and zeros when they are used up.
+// fuzzInput returns the input's bytes, then zeros.
 type fuzzInput struct{ data []byte }
 
 func (in *fuzzInput) next() int { return int(in.take(1)[0]) }
@@ -76,7 +76,7 @@ func (in *fuzzInput) take(n int) []byte {
 	return out
 }
 
-// fuzzClient remembers enough of what the daemon has said for its answers to make sense now and then.
+// fuzzClient remembers values from the daemon's messages, so that some of its own messages are valid.
 type fuzzClient struct {
 	*rawClient
 	group  uint64 // of the latest Joined
@@ -89,7 +89,7 @@ var clientTypes = []wire.Type{
 	wire.TypeRegister, wire.TypeRegisterPrivate, wire.TypeRegisterMapped, wire.TypeReannounce, wire.TypeReannounceHeap,
 }
 
-// step takes what has come and answers it properly, or sends one message of the fuzzer's.
+// step answers the received messages correctly, or sends one message from the input.
 func (c *fuzzClient) step(in *fuzzInput) {
 	how := in.next()
 	if how%4 == 0 {
@@ -117,7 +117,7 @@ func (c *fuzzClient) step(in *fuzzInput) {
 	binary.LittleEndian.PutUint16(b[6:], wire.VersionMax)
 	binary.LittleEndian.PutUint32(b[8:], uint32(len(b)))
 	clear(b[12:16])
-	if kind.CarriesFD() == (wild == 16) { // only now and then not as it should be
+	if kind.CarriesFD() == (wild == 16) { // sometimes wrong
 		_ = c.trySend(b)
 		return
 	}
@@ -126,7 +126,7 @@ func (c *fuzzClient) step(in *fuzzInput) {
 	_ = f.Close()
 }
 
-// fileFor is what comes with a message. A control segment is a proper one in which the fuzzer has written a little.
+// fileFor is the descriptor of a message. A control segment is valid except for a few bytes from the input.
 func (c *fuzzClient) fileFor(m wire.Message, in *fuzzInput) *os.File {
 	back, ok := m.(*wire.Reannounce)
 	if !ok || back.Place.LocalSize < 1 || back.Place.LocalSize > ranks.MaxPerNode {
@@ -148,7 +148,7 @@ func (c *fuzzClient) fileFor(m wire.Message, in *fuzzInput) *os.File {
 	})
 }
 
-// trySend fails where the daemon has ended the session, which is its right.
+// trySend fails if the daemon has ended the session, which it may.
 func (c *fuzzClient) trySend(b []byte, fds ...int) (err error) {
 	raw, err := c.unix.SyscallConn()
 	if err != nil {
@@ -162,12 +162,12 @@ func (c *fuzzClient) trySend(b []byte, fds ...int) (err error) {
 
 func tamePlace(in *fuzzInput, world int) wire.Place { return wire.OneNode(int(in.next())%world, world) }
 
-// tameMemory is now and then none that there is.
+// tameMemory is sometimes an unknown kind.
 func tameMemory(in *fuzzInput) wire.MemoryKind {
 	return wire.MemoryCPU + wire.MemoryKind(in.next()%16/15)
 }
 
-// tame gives fields values that other messages have, too.
+// tame gives fields values that other messages also have.
 func (c *fuzzClient) tame(m wire.Message, in *fuzzInput) {
 	group := c.group
 	if in.next()%16 == 0 {
@@ -219,7 +219,7 @@ func (c *fuzzClient) tame(m wire.Message, in *fuzzInput) {
 // fuzzBytes is the size of registered memory.
 const fuzzBytes = 4096
 
-// takeAll receives until nothing comes for a moment.
+// takeAll receives messages until none comes for a moment.
 func (c *fuzzClient) takeAll() {
 	for {
 		_ = c.conn.SetDeadline(time.Now().Add(2 * time.Millisecond))

@@ -31,7 +31,7 @@ const (
 	never = 10 * time.Minute
 )
 
-// shortDir is a directory whose sockets have short enough paths, whatever the test is called.
+// shortDir is a temporary directory with a short path, since a socket's path has at most 107 bytes.
 func shortDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "rh")
@@ -239,7 +239,7 @@ func formed(t testing.TB, s *Server, c client.CommConfig, world int) []*rank {
 	return ranks
 }
 
-// each runs f on all ranks at the same time and returns what came out, by rank.
+// each runs f on all ranks at the same time and returns the errors, by rank.
 func each(ranks []*rank, f func(*rank) error) []error {
 	errs := make([]error, len(ranks))
 	var wg sync.WaitGroup
@@ -268,7 +268,7 @@ func end(t testing.TB, ranks []*rank) {
 	mustEach(t, ranks, "close", func(r *rank) error { return r.session.Close() })
 }
 
-// reduce is an all-reduce whose result only comes out when every rank has contributed.
+// reduce is an all-reduce whose result is right only if every rank has contributed.
 func reduce(c *client.Comm) error {
 	const count = 100
 	in, out := make([]byte, 4*count), make([]byte, 4*count)
@@ -301,7 +301,7 @@ func resultOf(err error) wire.Result {
 	return math.MaxUint32
 }
 
-// wantError checks an error's result and that its text has all the words.
+// wantError checks an error's result and that its text contains all words.
 func wantError(t testing.TB, who string, err error, want wire.Result, words ...string) {
 	t.Helper()
 	if got := resultOf(err); got != want {

@@ -13,7 +13,7 @@ import (
 	"railhead/symm"
 )
 
-// sessionFile is a session segment as the library makes it, which change may spoil.
+// sessionFile is a session segment as the library makes it; change may corrupt it.
 func sessionFile(t *testing.T, client uint64, change func(b []byte)) *os.File {
 	t.Helper()
 	b := make([]byte, wire.SessionBytes)
@@ -62,7 +62,7 @@ func TestASessionEndsWithItsLeaseAlthoughItsSocketAndProcessLive(t *testing.T) {
 	one, two := holdSession(t, alone), holdSession(t, inGroup[1])
 	one.Die()
 	alone.expectEnd()
-	inGroup[0].sync() // of the others' sessions none has ended
+	inGroup[0].sync() // no other session has ended
 
 	two.Die()
 	inGroup[1].expectEnd()
@@ -73,7 +73,7 @@ func TestASessionEndsWithItsLeaseAlthoughItsSocketAndProcessLive(t *testing.T) {
 	}
 }
 
-func TestALeaseThatIsNoneLeavesItsSessionAsItWas(t *testing.T) {
+func TestAnInvalidLeaseSegmentIsIgnored(t *testing.T) {
 	s, before := quietServer(t)
 	cases := map[string]*os.File{
 		"no magic":        sessionFile(t, 5, func(b []byte) { b[0]++ }),
@@ -89,7 +89,7 @@ func TestALeaseThatIsNoneLeavesItsSessionAsItWas(t *testing.T) {
 		if metric(t, s, "railhead_sessions") != 1 {
 			t.Errorf("%s: the session has ended", what)
 		}
-		for range 2 { // the first that is one counts
+		for range 2 { // the first valid one counts
 			good := sessionFile(t, 5, asItIs)
 			r.sendLease(5, good)
 			_ = good.Close()

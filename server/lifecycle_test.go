@@ -93,7 +93,7 @@ func TestTheSocketsOfAKilledDaemonAreTakenOver(t *testing.T) {
 	}
 }
 
-func TestWhatLiesAtThePathAndIsNoStaleSocketIsLeftAlone(t *testing.T) {
+func TestOnlyAStaleSocketAtThePathIsReplaced(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	file, link, alien, packets := dir+"/file", dir+"/link", dir+"/alien.sock", dir+"/packets.sock"
@@ -225,13 +225,13 @@ func TestCloseLeavesNothingWhateverTheClientsAreDoing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		silent := dialRaw(t, s.SocketPath()) // a greeting under way
+		silent := dialRaw(t, s.SocketPath()) // a handshake under way
 		idle := dialHello(t, s)
 		half := dialHello(t, s)
 		half.join("half", 0, 2)
 		group := rawGroup(t, s, "whole", 2)
 		var wg sync.WaitGroup
-		for range 8 { // connections in every stage of their greeting
+		for range 8 { // connections in every stage of their handshake
 			r := dialRaw(t, s.SocketPath())
 			wg.Go(func() {
 				h := helloMessage()
@@ -262,7 +262,7 @@ func TestCloseLeavesNothingWhateverTheClientsAreDoing(t *testing.T) {
 		select {
 		case <-done:
 		case <-time.After(patience):
-			t.Fatalf("time %d: Close does not end; of the goroutines left this is one:\n%v", i, goroutinesOfDaemons()[0])
+			t.Fatalf("attempt %d: Close does not return; one of the goroutines left:\n%v", i, goroutinesOfDaemons()[0])
 		}
 		s.Close()
 		if left := filesIn(t, dir); len(left) > 0 {
@@ -293,7 +293,7 @@ func TestCloseDoesNotWaitForAClientThatSaysNothing(t *testing.T) {
 	start := time.Now()
 	s.Close()
 	silent.expectEnd()
-	// HelloTimeout is what it would have waited; the rest is Close's own grace.
+	// Waiting for the client would take HelloTimeout. Close itself may take admin.Grace.
 	if took := time.Since(start); took > session.HelloTimeout-admin.Grace {
 		t.Errorf("Close took %v", took)
 	}
@@ -371,7 +371,7 @@ func TestDrainGivesUpWhenItsTimeIsOver(t *testing.T) {
 	mustEach(t, ranks, "all_reduce without a daemon", reduceOnce)
 }
 
-// The last rank's Leave ends the group; that Left has been sent as well is another matter.
+// The last rank's Leave ends the group. Drain must also wait until Left has been sent.
 func TestDrainWaitsUntilTheClientsHaveBeenTold(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -434,7 +434,7 @@ func TestADrainingDaemonTellsItsClients(t *testing.T) {
 	}
 }
 
-func TestABrokenGroupThatSomebodyHoldsKeepsDrainWaiting(t *testing.T) {
+func TestDrainWaitsForABrokenGroupThatIsStillHeld(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	group := rawGroup(t, s, "broken", 2)

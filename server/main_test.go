@@ -27,8 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// awaitNothingLeft waits until this process holds nothing of any daemon, and says what it still holds when it must have
-// been gone.
+// awaitNothingLeft waits until this process holds nothing of any daemon. After patience it returns what is left.
 func awaitNothingLeft() string {
 	for deadline := time.Now().Add(patience); ; {
 		left := whatIsLeft()

@@ -56,7 +56,7 @@ func pidfd(t testing.TB) int {
 	return fd
 }
 
-// stillServes shows that the daemon is as good as new.
+// stillServes checks that the daemon forms a group and is live.
 func stillServes(t testing.TB, s *Server) {
 	t.Helper()
 	end(t, formed(t, s, client.CommConfig{Group: "still serves", HeapBytes: mebibyte}, 2))
@@ -65,7 +65,7 @@ func stillServes(t testing.TB, s *Server) {
 	}
 }
 
-// awaitDescriptors waits until no more are open than before something.
+// awaitDescriptors waits until at most `before` descriptors are open.
 func awaitDescriptors(t testing.TB, before int) {
 	t.Helper()
 	eventually(t, func() string {
@@ -76,9 +76,9 @@ func awaitDescriptors(t testing.TB, before int) {
 	})
 }
 
-func TestAConnectionThatBeginsWronglyIsEnded(t *testing.T) {
+func TestAConnectionWithoutAValidHelloIsEnded(t *testing.T) {
 	s := startServer(t)
-	stillServes(t, s) // opens whatever stays open in this process
+	stillServes(t, s) // opens the descriptors that this process keeps open
 	awaitEmpty(t, s)
 	before := openDescriptors(t)
 	pid := pidfd(t)
@@ -106,7 +106,7 @@ func TestAConnectionThatBeginsWronglyIsEnded(t *testing.T) {
 		{"an unknown type", packet(t, helloMessage(), func(b []byte) { b[4] = 200 }), []int{pid}, "unknown type"},
 		{"Hello without a descriptor", hello, nil, "0 file descriptors"},
 		{"Hello with two descriptors", hello, []int{pid, pid}, "2 file descriptors"},
-		{"Hello with more descriptors than anybody reads", hello, []int{pid, pid, pid, pid, pid, pid, pid, pid}, "descriptors"},
+		{"Hello with more descriptors than are received", hello, []int{pid, pid, pid, pid, pid, pid, pid, pid}, "descriptors"},
 		{"Hello with a file for a pidfd", hello, []int{int(null.Fd())}, "no pidfd"},
 		{"Hello with versions upside down", packet(t, helloMessage(), func(b []byte) { b[24], b[26] = 9, 2 }), []int{pid}, "9..2"},
 		{"Hello with bytes after its NUL", packet(t, helloMessage(), func(b []byte) { b[len(b)-1] = 'x' }), []int{pid}, "NUL"},
@@ -152,7 +152,7 @@ func TestDescriptorsOfAnEmptyPacketAreClosed(t *testing.T) {
 	awaitDescriptors(t, before)
 }
 
-func TestVersionsThatDoNotMeetAreNamedOnBothSides(t *testing.T) {
+func TestDisjointVersionsAreNamedOnBothSides(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	for _, c := range []struct{ low, high uint16 }{{wire.VersionMax + 1, wire.VersionMax + 3}, {math.MaxUint16, math.MaxUint16}, {0, 0}, {1, 1}} {
@@ -170,7 +170,7 @@ func TestVersionsThatDoNotMeetAreNamedOnBothSides(t *testing.T) {
 			}
 		}
 	}
-	// A range that reaches into ours gives our newest.
+	// Where the ranges overlap, the newest common version is chosen.
 	r := dialRaw(t, s.SocketPath())
 	h := helloMessage()
 	h.VersionMin, h.VersionMax = 0, math.MaxUint16
@@ -202,12 +202,12 @@ func TestASessionThatBreaksTheProtocolEndsAndItsGroupsHearOfIt(t *testing.T) {
 		{"Hello again", packet(t, helloMessage(), nil), []int{pid}},
 		{"garbage", []byte("rubbish that is longer than a header"), nil},
 		{"a packet too large", make([]byte, wire.MaxMessage+1), nil},
-		{"a descriptor where none belongs", packet(t, &wire.Leave{Group: 1}, nil), []int{pid}},
+		{"an unexpected descriptor", packet(t, &wire.Leave{Group: 1}, nil), []int{pid}},
 		{"a version that was not chosen", packet(t, &wire.Leave{Group: 1}, func(b []byte) { b[6] = wire.VersionMax + 1 }), nil},
 		{"a reserved field", packet(t, &wire.Leave{Group: 1}, func(b []byte) { b[12] = 1 }), nil},
 		{"a rank outside its world", packet(t, joinMessage("x", 0, 1), func(b []byte) { binary.LittleEndian.PutUint32(b[368:], 1) }), nil},
 		{"a name without a NUL", packet(t, joinMessage("x", 0, 1), func(b []byte) { copy(b[24:88], strings.Repeat("n", 64)) }), nil},
-		{"a window of nothing", packet(t, &wire.WindowAlloc{Group: 1, Bytes: 1, Memory: wire.MemoryCPU}, func(b []byte) { clear(b[32:40]) }), nil},
+		{"a window of 0 bytes", packet(t, &wire.WindowAlloc{Group: 1, Bytes: 1, Memory: wire.MemoryCPU}, func(b []byte) { clear(b[32:40]) }), nil},
 		{"Welcome", packet(t, &wire.Welcome{Software: software}, nil), nil},
 		{"Error", packet(t, &wire.Error{Code: wire.ResultAborted, Culprit: -1}, nil), nil},
 		{"Heap", packet(t, &wire.Heap{}, nil), []int{pid}},
@@ -219,7 +219,7 @@ func TestASessionThatBreaksTheProtocolEndsAndItsGroupsHearOfIt(t *testing.T) {
 		{"Draining", packet(t, &wire.Draining{}, nil), nil},
 		{"Register without a descriptor", packet(t, &wire.Register{Group: 1, Bytes: 1, Memory: wire.MemoryCPU}, nil), nil},
 		{"Register with two descriptors", packet(t, &wire.Register{Group: 1, Bytes: 1, Memory: wire.MemoryCPU}, nil), []int{pid, pid}},
-		{"Register of nothing", packet(t, &wire.Register{Group: 1, Bytes: 1, Memory: wire.MemoryCPU}, func(b []byte) { clear(b[32:40]) }), []int{pid}},
+		{"Register of 0 bytes", packet(t, &wire.Register{Group: 1, Bytes: 1, Memory: wire.MemoryCPU}, func(b []byte) { clear(b[32:40]) }), []int{pid}},
 		{"private memory with a descriptor", packet(t, &wire.RegisterPrivate{Group: 1, Bytes: 1, Reason: wire.MakeReason("x")}, nil), []int{pid}},
 		{"private memory without a reason", packet(t, &wire.RegisterPrivate{Group: 1, Bytes: 1, Reason: wire.MakeReason("x")},
 			func(b []byte) { b[40] = 0 }), nil},
@@ -263,7 +263,7 @@ func TestRequestsForForeignGroupsAreErrorsOfTheSenderAlone(t *testing.T) {
 				t.Errorf("%s sends %T for group %d and gets %s: %s", who.what, m, who.id, e.Code, e.Text)
 			}
 		}
-		// Answers to what was not asked are refused, or passed over where they may have met their group's end.
+		// Unexpected answers are refused. Those that may have crossed the end of their group are ignored.
 		for _, m := range []wire.Message{
 			&wire.Attached{Group: who.id}, &wire.Attached{Group: who.id, Error: 12},
 			&wire.WindowCommitted{Group: who.id}, &wire.WindowCommitted{Group: who.id, Error: 12},
@@ -300,7 +300,7 @@ func TestRequestsForForeignGroupsAreErrorsOfTheSenderAlone(t *testing.T) {
 	}
 }
 
-func TestAWildAbortWordEndsTheGroupAndNotTheSessionsOfItsRanks(t *testing.T) {
+func TestAnInvalidAbortWordEndsTheGroupButNotTheSessions(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	for i, word := range []uint64{0x100, 0xfffefffe00ee, 1 << 31, uint64(wire.ResultTimeout) | 900<<8 | 901<<40} {

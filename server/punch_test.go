@@ -14,7 +14,7 @@ import (
 	"railhead/server/membership"
 )
 
-// heldPunches is a daemon's Config in which no pages of one group are given back before let.
+// heldPunches makes a daemon release no pages of one group until let is closed.
 type heldPunches struct {
 	group   atomic.Uint64 // membership.GroupID
 	reached chan struct{} // has an element when a punch of the group is held
@@ -36,15 +36,15 @@ func (h *heldPunches) before(id membership.GroupID) error {
 	return nil
 }
 
-// useAndFree gives every rank's window a content, and frees it.
+// useAndFree writes to a window on every rank and frees it.
 func useAndFree(r *rank) error { return useWindow(r.comm, mebibyte) }
 
-// A group whose pages take long to give back keeps no other group waiting, and gets its range again only when it is empty.
-func TestPagesThatAreGivenBackKeepOnlyTheirOwnGroupWaiting(t *testing.T) {
+// A group whose pages take long to release delays no other group, and gets the range again only when it is zero.
+func TestReleasingPagesDelaysOnlyTheirOwnGroup(t *testing.T) {
 	t.Parallel()
 	h := holdPunches()
 	s := startConfig(t, Config{beforePunch: h.before})
-	t.Cleanup(h.letGo)                                                             // before the daemon is closed, which waits
+	t.Cleanup(h.letGo)                                                             // Close waits for it
 	slow := formed(t, s, client.CommConfig{Group: "slow", HeapBytes: mebibyte}, 2) // room for one window
 	h.group.Store(uint64(groupOf(t, s, "slow").ID))
 	var returned atomic.Int64
@@ -61,7 +61,7 @@ func TestPagesThatAreGivenBackKeepOnlyTheirOwnGroupWaiting(t *testing.T) {
 	}
 	end(t, other)
 	if n := returned.Load(); n != 0 {
-		t.Errorf("%d ranks were told that their window was freed, and its pages are still there", n)
+		t.Errorf("%d ranks were told that their window was freed before its pages were released", n)
 	}
 	if g := groupOf(t, s, "slow"); g.State != membership.Ready || g.ReleasingIn != "window_free" || g.WaitingIn != "" || len(g.WaitingFor) != 0 {
 		t.Errorf("no rank of the slow group is late, and it is %+v", g)
@@ -72,17 +72,17 @@ func TestPagesThatAreGivenBackKeepOnlyTheirOwnGroupWaiting(t *testing.T) {
 			t.Errorf("rank %d: %v", r, err)
 		}
 	}
-	mustEach(t, slow, "the same range again", useAndFree) // which fails unless it is empty
+	mustEach(t, slow, "the same range again", useAndFree) // fails unless it is zero
 	end(t, slow)
 }
 
-// A daemon that ends before it has given pages back leaves them to the next one. The call has ended all the same.
-func TestTheNextDaemonGivesBackThePagesThatTheLastOneDidNot(t *testing.T) {
+// A daemon that ends before it has released pages leaves them to the next one. The call has ended anyway.
+func TestTheNextDaemonReleasesThePagesThatTheLastOneDidNot(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(shortDir(t), "rh.sock")
 	h := holdPunches()
 	first := startConfig(t, Config{SocketPath: socket, beforePunch: h.before})
-	t.Cleanup(h.letGo) // before the daemon is closed, which waits
+	t.Cleanup(h.letGo) // Close waits for it
 	ranks := formed(t, first, client.CommConfig{Group: "g", HeapBytes: mebibyte}, 2)
 	h.group.Store(uint64(groupOf(t, first, "g").ID))
 	wait := background(ranks, useAndFree)
@@ -110,8 +110,8 @@ func TestTheNextDaemonGivesBackThePagesThatTheLastOneDidNot(t *testing.T) {
 	end(t, ranks)
 }
 
-// A window begins as zeros, so a range whose pages could not be given back is not used again.
-func TestARangeWhosePagesCannotBeGivenBackIsNotUsedAgain(t *testing.T) {
+// A window begins as zeros, so a range whose pages could not be released is not used again.
+func TestARangeWhosePagesCannotBeReleasedIsNotUsedAgain(t *testing.T) {
 	t.Parallel()
 	var failing atomic.Bool
 	failing.Store(true)
@@ -120,7 +120,7 @@ func TestARangeWhosePagesCannotBeGivenBackIsNotUsedAgain(t *testing.T) {
 		Log: said.logger(),
 		beforePunch: func(membership.GroupID) error {
 			if failing.Load() {
-				return errors.New("the kernel is out of sorts")
+				return errors.New("the hole was not punched")
 			}
 			return nil
 		},
@@ -128,13 +128,13 @@ func TestARangeWhosePagesCannotBeGivenBackIsNotUsedAgain(t *testing.T) {
 	ranks := formed(t, s, client.CommConfig{Group: "g", HeapBytes: 2 * mebibyte}, 2) // room for two windows
 	mustEach(t, ranks, "a window whose pages stay", useAndFree)
 	id := groupOf(t, s, "g").ID
-	want := fmt.Sprintf("group=%d offset=%d bytes=%d error=\"the kernel is out of sorts\"", id, group.ScratchBytes(), mebibyte)
+	want := fmt.Sprintf("group=%d offset=%d bytes=%d error=\"the hole was not punched\"", id, group.ScratchBytes(), mebibyte)
 	if !said.has(want) || !said.has("form a new one") {
 		t.Errorf("the log lacks %q: %s", want, said.text.String())
 	}
 	failing.Store(false)
 	for range 2 {
-		mustEach(t, ranks, "the other range", useAndFree) // which fails unless it is empty
+		mustEach(t, ranks, "the other range", useAndFree) // fails unless it is zero
 	}
 	if g := groupOf(t, s, "g"); g.WindowBytes != 0 || len(g.Windows) != 0 {
 		t.Errorf("the group has no window, and it is %+v", g)

@@ -18,7 +18,7 @@ type complainer interface {
 	Cleanup(func())
 }
 
-// rawClient speaks the protocol without the client library, also wrongly.
+// rawClient speaks the protocol without the client library, so that tests can break it.
 type rawClient struct {
 	t       complainer
 	unix    *net.UnixConn
@@ -39,7 +39,7 @@ func dialRaw(t complainer, path string) *rawClient {
 	return r
 }
 
-// dialHello is a client that has been welcomed.
+// dialHello is a client after the handshake.
 func dialHello(t complainer, s *Server) *rawClient {
 	t.Helper()
 	r := dialRaw(t, s.SocketPath())

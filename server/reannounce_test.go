@@ -31,7 +31,7 @@ func windowWord(offset, bytes uint64) uint64 {
 	return bytes/symm.WindowGranule | offset/symm.WindowGranule<<28
 }
 
-// controlFile is a control segment as a daemon leaves it, of a group "forged" without windows, which change may spoil.
+// controlFile is the control segment that a daemon leaves of a group "forged" without windows; change may corrupt it.
 func controlFile(t complainer, world int, change func(b []byte)) *os.File {
 	t.Helper()
 	b := make([]byte, wire.ControlBytes(world))
@@ -111,7 +111,7 @@ func TestAGroupIsTakenOverAsItsLedgerSays(t *testing.T) {
 		t.Errorf("it is %+v", g)
 	}
 	if metric(t, s, "railhead_ranks_away") != 1 {
-		t.Error("nobody is away")
+		t.Error("railhead_ranks_away is not 1")
 	}
 	two.back(0, 2, control)
 	expect[*wire.Reannounced](two)
@@ -139,7 +139,7 @@ func TestAGroupIsTakenOverAsItsLedgerSays(t *testing.T) {
 	}
 }
 
-func TestAControlSegmentThatIsNoneIsRefusedAndNothingOfItIsKept(t *testing.T) {
+func TestAnInvalidControlSegmentIsRefusedAndClosed(t *testing.T) {
 	s, before := quietServer(t)
 	at := func(offset uint64, bytes ...byte) func([]byte) {
 		return func(b []byte) { copy(b[offset:], bytes) }
@@ -174,25 +174,25 @@ func TestAControlSegmentThatIsNoneIsRefusedAndNothingOfItIsKept(t *testing.T) {
 		{"sealed against writing", sealedFile(t, whole, sealsOfSegment|unix.F_SEAL_WRITE), "seals"},
 		{"too short", sealedFile(t, whole[:4096], sealsOfSegment), "4096 bytes"},
 		{"too long", sealedFile(t, append(whole, 0), sealsOfSegment), "bytes"},
-		{"nothing in it", sealedFile(t, whole, sealsOfSegment), "magic"},
+		{"all zeros", sealedFile(t, whole, sealsOfSegment), "magic"},
 		{"another version", controlFile(t, 2, at(8, 99)), "version 99"},
 		{"another world", controlFile(t, 2, at(12, 1)), "for 1 ranks"},
 		{"more nodes than this one", controlFile(t, 2, at(36, 2)), "2 nodes"},
-		{"lines of nothing", controlFile(t, 2, at(128+16+12, 0, 0, 0, 0)), "rank lines: 64 elements of 0 bytes"},
+		{"rank lines of 0 bytes", controlFile(t, 2, at(128+16+12, 0, 0, 0, 0)), "rank lines: 64 elements of 0 bytes"},
 		{"a ledger in the header", controlFile(t, 2, at(128+3*16, make([]byte, 8)...)), "ledger: 1 elements of 4096 bytes at 0"},
 		{"windows beyond the segment", controlFile(t, 2, at(128+5*16+7, 1)), "windows: 16384 elements of 8 bytes at"},
 		{"memory in granules of 3 bytes", controlFile(t, 2, at(ledger+152+4, 3, 0, 0, 0)), "granules of 3 bytes"},
-		{"memory of no kind", controlFile(t, 2, at(ledger+152, make([]byte, 8)...)), "granules of 0"},
+		{"memory of kind 0", controlFile(t, 2, at(ledger+152, make([]byte, 8)...)), "granules of 0"},
 		{"no name", controlFile(t, 2, at(ledger, make([]byte, 64)...)), "name is empty"},
 		{"a name without an end", controlFile(t, 2, at(ledger+63, 'x')), "after its NUL"},
 		{"a token that is no text", controlFile(t, 2, at(ledger+64, 0xff)), "UTF-8"},
-		{"a heap of nothing", controlFile(t, 2, at(ledger+128, make([]byte, 8)...)), "heap of 0"},
-		{"a heap of everything", controlFile(t, 2, at(ledger+135, 0xff)), "heap of"},
+		{"a heap of 0 bytes", controlFile(t, 2, at(ledger+128, make([]byte, 8)...)), "heap of 0"},
+		{"a heap that is too large", controlFile(t, 2, at(ledger+135, 0xff)), "heap of"},
 		{"an odd heap", controlFile(t, 2, at(ledger+128, 1)), "granules"},
 		{"scratch beyond the heap", controlFile(t, 2, at(ledger+136+3, 1)), "scratch"},
 		{"a reduce group of 3", controlFile(t, 2, at(ledger+144, 3)), "reduce group 3"},
 		{"not ready", controlFile(t, 2, at(ledger+wire.EndedOffset, 0)), "not ready"},
-		{"a last outcome that is none", controlFile(t, 2, at(forged.OutcomeOffset(1)+4, 0xff, 0xff)), "result"},
+		{"a last outcome with an unknown result", controlFile(t, 2, at(forged.OutcomeOffset(1)+4, 0xff, 0xff)), "result"},
 		{"a window in the scratch", controlFile(t, 2, window(0, 0, 65536)), "allocated already"},
 		{"a window beyond the heap", controlFile(t, 2, window(1, forgedHeap, 65536)), "whole granules"},
 		{"a window that wraps", controlFile(t, 2, window(1, 0xfffffff*65536, 0xfffffff*65536)), "whole granules"},
@@ -200,7 +200,7 @@ func TestAControlSegmentThatIsNoneIsRefusedAndNothingOfItIsKept(t *testing.T) {
 			window(3, forgedScratch, 2<<16)(b)
 			window(4, forgedScratch+65536, 65536)(b)
 		}), "allocated already"},
-		{"a registered window of nothing", controlFile(t, 2, at(forged.Regions.At(1)+wire.LiveOffset, 1)), "0 bytes"},
+		{"a registered window of 0 bytes", controlFile(t, 2, at(forged.Regions.At(1)+wire.LiveOffset, 1)), "0 bytes"},
 		{"finalized", controlFile(t, 2, at(forged.OutcomeOffset(1), byte(wire.OpFinalize))), "finalized"},
 		{"an endless incarnation", controlFile(t, 2, at(31, 1)), "incarnation"},
 	}
@@ -235,14 +235,14 @@ func TestAFalseAnnouncementHarmsNoOtherGroup(t *testing.T) {
 	if again := expect[*wire.Reannounced](two).Group; again != number || number == forgedGroup {
 		t.Errorf("the ranks of a group were given the numbers %d and %d", number, again)
 	}
-	// Nobody comes back twice, or as somebody else.
+	// No rank comes back twice, or as another rank.
 	for _, c := range []struct {
 		who  *rawClient
 		rank int
 		code wire.Result
 	}{{liar, 1, wire.ResultProtocol}, {one, 1, wire.ResultProtocol}, {dialHello(t, s), 1, wire.ResultRankTaken}} {
 		if c.who == liar {
-			c.who.back(c.rank, 3, real) // not its world
+			c.who.back(c.rank, 3, real) // another world size
 		} else {
 			c.who.back(c.rank, 2, real)
 		}
@@ -264,12 +264,12 @@ func TestAFalseAnnouncementHarmsNoOtherGroup(t *testing.T) {
 	expect[*wire.Left](two)
 }
 
-// Heaps that are none cost their rank nothing but the pages of windows that it frees.
-func TestAHeapThatIsNoneIsNotKept(t *testing.T) {
+// An invalid heap is closed, and its rank goes on. The daemon cannot release pages of the rank's windows.
+func TestAnInvalidHeapIsClosed(t *testing.T) {
 	s, before := quietServer(t)
 	control := controlFile(t, 1, asItIs)
 	r := dialHello(t, s)
-	r.sendHeap(1, control) // out of nowhere
+	r.sendHeap(1, control) // before Reannounce
 	r.back(0, 1, control)
 	group := expect[*wire.Reannounced](r).Group
 	pipe, other, err := os.Pipe()
@@ -290,7 +290,7 @@ func TestAHeapThatIsNoneIsNotKept(t *testing.T) {
 	}
 	heap := sealedFile(t, make([]byte, forgedHeap), sealsOfSegment)
 	r.sendHeap(group, heap)
-	r.sendHeap(group, heap) // there is one
+	r.sendHeap(group, heap) // a second one
 	r.sync()
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(heap.Fd()), &stat); err != nil || stat.Blocks*512 != forgedScratch {
@@ -325,7 +325,7 @@ func TestRanksThatNeverComeBackAndHoldNoLeaseAreDead(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = m.Unmap() })
 	one := leaseholder.New()
-	one.Take(m, 1) // it lives, and is only late
+	one.Take(m, 1) // alive, only late
 	t.Cleanup(one.Die)
 	r := dialHello(t, s)
 	r.back(0, 3, control)
@@ -336,7 +336,7 @@ func TestRanksThatNeverComeBackAndHoldNoLeaseAreDead(t *testing.T) {
 	}
 }
 
-func TestWhatTwoDaemonsNumberIsNeverTheSame(t *testing.T) {
+func TestGroupNumbersOfTwoDaemonsDiffer(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(shortDir(t), "rh.sock")
 	seen := map[uint64]bool{}

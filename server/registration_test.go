@@ -48,7 +48,7 @@ func (r *rawClient) private(bytes uint64) {
 	r.send(&wire.RegisterPrivate{Group: r.joined.Group, Bytes: bytes, Reason: wire.MakeReason("malloc")})
 }
 
-// quietServer is a daemon that has opened whatever it keeps open, and how many descriptors that is.
+// quietServer starts a daemon, and returns how many descriptors are open while it is idle.
 func quietServer(t *testing.T) (*Server, int) {
 	t.Helper()
 	s := startServer(t)
@@ -168,7 +168,7 @@ func notShareable(t *testing.T) map[string]struct {
 	}
 }
 
-func TestADescriptorThatIsNoShareableMemoryNeverReachesAnotherRank(t *testing.T) {
+func TestADescriptorOfUnshareableMemoryNeverReachesAnotherRank(t *testing.T) {
 	s, before := quietServer(t)
 	bad := notShareable(t)
 	owned := shareable(t)
@@ -194,7 +194,7 @@ func TestADescriptorThatIsNoShareableMemoryNeverReachesAnotherRank(t *testing.T)
 	}
 }
 
-func TestRegisteringWhenItIsNotDueCostsTheSenderAnErrorAndKeepsNoDescriptor(t *testing.T) {
+func TestAnUnexpectedRegisterIsAnErrorAndItsDescriptorIsClosed(t *testing.T) {
 	s, _ := quietServer(t)
 	owned := shareable(t)
 	group := rawGroup(t, s, "victim", 2)
@@ -233,7 +233,7 @@ func TestRegisteringWhenItIsNotDueCostsTheSenderAnErrorAndKeepsNoDescriptor(t *t
 	awaitDescriptors(t, before)
 }
 
-// Each way to end a registration that waits for a rank, with what the rank that waits is told.
+// Each way to end a registration that waits for a rank, with the error that the waiting rank gets.
 func TestARegistrationThatEndsEarlyKeepsNoDescriptor(t *testing.T) {
 	s, before := quietServer(t)
 	owned := shareable(t)
@@ -302,7 +302,7 @@ func TestADaemonThatClosesHoldsNoClientsDescriptors(t *testing.T) {
 	for range 20 {
 		s := startServer(t)
 		ranks := rawGroup(t, s, "closing", 2)
-		for range 5 { // on their way in all states
+		for range 5 { // in every state between the socket and the core
 			ranks[0].register(&wire.Register{Group: ranks[0].joined.Group, Bytes: ownedBytes, Memory: wire.MemoryCPU}, owned)
 		}
 		s.Close()

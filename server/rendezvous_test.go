@@ -204,7 +204,7 @@ func TestGroupsOfTheSameNamesFormOneAfterAnotherWhileOthersWork(t *testing.T) {
 			}}
 		}
 		for _, r := range sessions {
-			// Nothing but the group itself keeps a name's rounds apart: a fast rank joins the next one at once.
+			// Nothing else separates the rounds of a name: a fast rank joins the next one at once.
 			wg.Go(func() {
 				for round := range rounds {
 					if err := formReduceFinalize(r); err != nil {

@@ -12,7 +12,7 @@ import (
 
 // What ranks do in their own processes while their daemon comes and goes.
 
-// work repeats one kind of work until all ranks have heard that the file is there, and answers with the number of rounds.
+// work repeats one kind of work until all ranks know that the stop file exists, and answers with the number of rounds.
 func (c *child) work(o order) (a answer, err error) {
 	f := workOf[o.Work]
 	if f == nil {
@@ -52,7 +52,7 @@ var workOf = map[string]func(c *client.Comm, round int) error{
 	"idle": func(c *client.Comm, _ int) error { time.Sleep(time.Millisecond); return c.Barrier() },
 }
 
-// useWindow takes a window through its life. It is fresh: whatever a dead daemon left undone, nothing of its last owner is in it.
+// useWindow allocates, writes, reads and frees a window. It must begin as zeros, even where a daemon died before it had released the pages.
 func useWindow(c *client.Comm, bytes int) error {
 	w, err := c.AllocWindow(bytes)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"railhead/server/membership"
 )
 
-// node is a place where daemons live one after the other, each in a process of its own.
+// node runs daemons one after another on the same sockets, each in a process of its own.
 type node struct {
 	t             testing.TB
 	dir           string
@@ -78,7 +78,7 @@ func (n *node) awaitEmpty() {
 	})
 }
 
-// begin brings all ranks to work.
+// begin starts work on all ranks.
 func (n *node) begin(ranks []*process, work string) {
 	n.t.Helper()
 	for _, p := range ranks {
@@ -88,7 +88,7 @@ func (n *node) begin(ranks []*process, work string) {
 
 func (n *node) stopFile() string { return filepath.Join(n.dir, "stop") }
 
-// end waits for the ranks' work, which must have gone well.
+// end waits for the ranks' work, which must succeed.
 func (n *node) end(ranks []*process) {
 	n.t.Helper()
 	if err := os.WriteFile(n.stopFile(), nil, 0o600); err != nil {
@@ -107,7 +107,7 @@ func (n *node) finish(ranks []*process) {
 	n.awaitEmpty()
 }
 
-// all gives all processes the same order at the same time, which must work.
+// all gives all processes the same order at the same time; all must succeed.
 func all(t testing.TB, ranks []*process, o order) {
 	t.Helper()
 	for _, p := range ranks {
@@ -165,7 +165,7 @@ func TestSetUpCallsGoOnWithTheNextDaemonAndLeaveNothing(t *testing.T) {
 			ranks := startRanksAt(t, n.socket, "tp", 3, never)
 			n.begin(ranks, work)
 			for i := range 8 {
-				time.Sleep(time.Duration(7*i%23) * time.Millisecond) // wherever they are
+				time.Sleep(time.Duration(7*i%23) * time.Millisecond) // at any point of their calls
 				n.kill()
 				n.start()
 				if i%3 == 2 {
@@ -203,7 +203,7 @@ func TestARankThatDiesWhileThereIsNoDaemonIsNamedByTheOthers(t *testing.T) {
 			wantDeath(t, r, p.answer(), victim, ranks[victim])
 		}
 	}
-	// Nobody needs the next daemon for that, and it is not troubled by it.
+	// The survivors needed no daemon for that. The next one must work as usual.
 	n.start()
 	for r, p := range ranks {
 		if r != victim {
@@ -318,7 +318,7 @@ func TestGroupsFormWhileDaemonsDie(t *testing.T) {
 			n.beginInit(p, r, world)
 		}
 		eventually(t, func() string {
-			if st := n.status(); st.Daemon.Sessions != world { // a rank that finds no daemon at all does not wait for one
+			if st := n.status(); st.Daemon.Sessions != world { // a rank does not wait for a daemon to connect to
 				return fmt.Sprintf("%+v", st)
 			}
 			return ""
@@ -352,7 +352,7 @@ func TestAFinalizeThatItsDaemonDoesNotSurviveEndsWithTheNext(t *testing.T) {
 	n.awaitEmpty()
 }
 
-func TestADaemonThatIsStoppedKeepsItsPlaceAndNobodysDeathGoesUnseen(t *testing.T) {
+func TestAStoppedDaemonKeepsItsSocketAndDeathsAreStillSeen(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	const victim = 0

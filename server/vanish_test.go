@@ -13,9 +13,9 @@ import (
 	"railhead/server/membership"
 )
 
-// The moment of a death is drawn at random; whatever it is, the others get an answer that tells the truth.
+// A rank dies at a random moment. Whenever that is, the other ranks get an answer that names it.
 
-// live is a rank's whole life in set-up calls; it ends with the first error.
+// live makes a rank's set-up calls, from comm_init to finalize, until the first error.
 func live(r *rank) error {
 	if err := initRank(r); err != nil {
 		return err
@@ -33,7 +33,7 @@ func live(r *rank) error {
 	return err
 }
 
-// registerOwned registers memory that goes away with the caller. Where it does not free the window, finalize ends it.
+// registerOwned registers memory that the caller unmaps afterwards. Without free the window lasts until finalize.
 func registerOwned(c *client.Comm, free bool) error {
 	fd, err := unix.MemfdCreate("vanish", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -62,7 +62,7 @@ func registerOwned(c *client.Comm, free bool) error {
 	return w.Free()
 }
 
-// liveUntil lives the same life without the client library, and vanishes after some messages, sent or received.
+// liveUntil makes the same calls without the client library, and closes its connection after this many messages, sent or received.
 func (r *rawClient) liveUntil(group string, rank, world, messages int) {
 	step := func(f func()) bool {
 		if messages == 0 {
@@ -106,7 +106,7 @@ func (r *rawClient) liveUntil(group string, rank, world, messages int) {
 	r.close()
 }
 
-const lifeOfMessages = 20 // of a group of three
+const lifeOfMessages = 20 // messages of a rank from Join to Left, in a group of three
 
 func TestWheneverARankVanishesTheOthersLearnIt(t *testing.T) {
 	t.Parallel()
@@ -134,20 +134,20 @@ func TestWheneverAProcessIsKilledTheOthersLearnIt(t *testing.T) {
 	killAtWork(t, "loop", reduce)
 }
 
-func TestWheneverAProcessIsKilledThatRegistersItsMemoryTheOthersLearnIt(t *testing.T) {
+func TestWheneverAProcessWithRegisteredMemoryIsKilledTheOthersLearnIt(t *testing.T) {
 	t.Parallel()
 	killAtWork(t, "register_loop", registerAndFree)
 }
 
 func registerAndFree(c *client.Comm) error { return registerOwned(c, true) }
 
-// killAtWork kills a process that does what the order says over and over, with two ranks of this one.
+// killAtWork kills a child process that repeats the order `do` in a group with two ranks of this process.
 func killAtWork(t *testing.T, do string, work func(*client.Comm) error) {
 	t.Helper()
 	s := startServer(t)
 	here := connected(t, s, "killed", 3, 0, 1)
 	for _, r := range here {
-		r.config.HeapBytes = 0 // as the process asks for
+		r.config.HeapBytes = 0 // the default, as in the child
 	}
 	for range 12 {
 		victim := startChild(t)
@@ -178,8 +178,8 @@ func killAtWork(t *testing.T, do string, work func(*client.Comm) error) {
 	}
 }
 
-// waitWithStandIn waits for the ranks. Where the dead one had not come so far as to join, or they came after its group had
-// failed, another one joins and vanishes.
+// waitWithStandIn waits for the ranks. If the dead rank had not joined, or its group had failed before they joined, a stand-in joins and
+// closes its connection.
 func waitWithStandIn(t *testing.T, s *Server, wait func() []error) []error {
 	t.Helper()
 	done := make(chan []error, 1)
@@ -201,6 +201,6 @@ func waitWithStandIn(t *testing.T, s *Server, wait func() []error) []error {
 			r.close()
 		}
 	}
-	t.Fatal("the ranks wait for ever")
+	t.Fatal("the ranks do not return")
 	return nil
 }
