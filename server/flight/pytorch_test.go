@@ -30,7 +30,7 @@ func keys(m map[string]any) []string {
 	return out
 }
 
-// exampleTrace is two ranks in which rank 1 has not come to the last all-reduce.
+// exampleTrace is of two ranks, of which rank 1 has not called the last all-reduce.
 func exampleTrace() *Trace {
 	record := func(n, collective uint64, op wire.Op, root int, bytes uint64, state State) Record {
 		r := Record{

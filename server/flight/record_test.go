@@ -27,7 +27,7 @@ func (m *memory) put(w wire.FlightRecord) {
 	atomic.StoreUint64(&m[at], w.Number)
 }
 
-// call puts a record's call together.
+// call encodes the call of a record.
 func call(op wire.Op, dtype, reduction int, algo wire.Algo, outcome int) uint64 {
 	return uint64(op) | uint64(dtype)<<8 | uint64(reduction)<<16 | uint64(algo)<<24 | uint64(outcome)<<32
 }
@@ -142,14 +142,14 @@ func TestRecordsInTheWrongPlaceAndRingsWithoutMemoryAreIgnored(t *testing.T) {
 	}
 }
 
-// The writer's words all follow from the number, so a torn record shows.
+// All words of a record follow from its number, so that a torn record is detected.
 func TestAReaderBesideAWriterNeverGetsATornRecord(t *testing.T) {
 	var m memory
 	var stop atomic.Bool
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for n := uint64(1); !stop.Load(); n++ {
-			// All in few places, so that readers meet the writer.
+			// Few slots, so that readers meet the writer.
 			at := n%3 + n*wire.FlightRecords
 			m.put(wire.FlightRecord{
 				Number: at, Call: call(wire.OpSend, 7, 0, wire.AlgoPipe, 0) | at%2*hasArrivals, Place: at % 251, LastRank: at, Bytes: at, Collective: at, Enqueued: at, FirstArrival: at,
@@ -177,7 +177,7 @@ func TestAReaderBesideAWriterNeverGetsATornRecord(t *testing.T) {
 	}
 }
 
-// FuzzRecords reads rings of any contents, and everything that is made of what was read.
+// FuzzRecords reads rings with any contents, and formats all that was read.
 func FuzzRecords(f *testing.F) {
 	f.Add([]byte{})
 	var seed []byte

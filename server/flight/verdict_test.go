@@ -49,7 +49,7 @@ func TestTheVerdictNamesTheRanksBehind(t *testing.T) {
 		{"nobody is in an operation", []Rank{out(0, 50), out(1, 60)}, Idle, "", nil, ""},
 		{"a group that has called nothing", []Rank{{Rank: 0, Here: true}, {Rank: 1, Here: true}}, Idle, "", nil, ""},
 		{"no ranks at all", nil, Idle, "", nil, ""},
-		{"they wait for a moment", []Rank{in(0, 4, 1), out(1, 90)}, OK, "", nil, ""},
+		{"they have waited for a short time", []Rank{in(0, 4, 1), out(1, 90)}, OK, "", nil, ""},
 		{"they work", []Rank{in(0, 1), in(1, 0)}, OK, "", nil, ""},
 		{"no record is kept", []Rank{with(in(0, 0, 1), func(r *Rank) { r.Since = 0 }), {Rank: 1, Here: true}}, OK, "", nil, ""},
 		{"one has not called", []Rank{in(0, 20, 1), out(1, 21), in(2, 19, 1)}, Stalled, "1 not_called", []int{0, 2},
@@ -67,14 +67,14 @@ func TestTheVerdictNamesTheRanksBehind(t *testing.T) {
 		{"one is gone", []Rank{in(0, 9, 1), with(in(1, 8, 0), func(r *Rank) { r.Here = false })}, Stalled, "1 gone", []int{0}, "its session has ended"},
 		{"all are stopped", []Rank{with(in(0, 9), func(r *Rank) { r.Stopped = true }), with(in(1, 9), func(r *Rank) { r.Stopped = true })}, Stalled,
 			"0 unresponsive, 1 unresponsive", nil, ""},
-		{"those that wait for a moment only do not count", []Rank{in(0, 9, 1), out(1, 9), in(2, 1, 3), out(3, 1)}, Stalled, "1 not_called", []int{0}, ""},
-		{"those that have come to wait for the same just now", []Rank{in(0, 9, 1), out(1, 9), in(2, 1, 1), in(3, 0, 2)}, Stalled, "1 not_called",
+		{"those that have waited for a short time do not count", []Rank{in(0, 9, 1), out(1, 9), in(2, 1, 3), out(3, 1)}, Stalled, "1 not_called", []int{0}, ""},
+		{"those that have begun to wait for the same rank", []Rank{in(0, 9, 1), out(1, 9), in(2, 1, 1), in(3, 0, 2)}, Stalled, "1 not_called",
 			[]int{0, 2, 3}, ""},
 		{"the one behind has been in it for longest", []Rank{in(0, 4, 1), in(1, 6), in(2, 4, 1)}, Stalled, "1 busy", []int{0, 2}, ""},
 		{"a circle", []Rank{in(0, 9, 1), in(1, 9, 0)}, Stalled, "0 circle, 1 circle", []int{0, 1}, "rank 0 is in a circular wait in all_reduce #10"},
 		{"a circle with one in an earlier collective", []Rank{in(0, 9, 1), with(in(1, 9, 0), func(r *Rank) { r.Collective = 7 })}, Stalled, "1 circle",
 			[]int{0, 1}, ""},
-		{"masks of nonsense", []Rank{with(in(0, 9), func(r *Rank) { r.WaitingFor = ^rank.LocalSet(0) }), out(1, 9)}, Stalled, "1 not_called", []int{0}, ""},
+		{"masks with unknown ranks", []Rank{with(in(0, 9), func(r *Rank) { r.WaitingFor = ^rank.LocalSet(0) }), out(1, 9)}, Stalled, "1 not_called", []int{0}, ""},
 		{"a rank that waits for itself", []Rank{in(0, 9, 0)}, Stalled, "0 busy", nil, ""},
 		{"a time in the future", []Rank{in(0, -50, 1), out(1, 1)}, OK, "", nil, ""},
 	} {
@@ -119,7 +119,7 @@ func TestASentenceNamesAFewRanksOnly(t *testing.T) {
 
 // In this group some ranks have not called, and every other rank waits for those or for ranks that wait. Exactly the ranks that have
 // not called and that delay a long waiter are reported as behind, in whatever order the ranks are given.
-func TestTheRanksBehindAreThoseThatKeepTheOthers(t *testing.T) {
+func TestTheRanksBehindAreThoseThatDelayTheOthers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		world := rapid.IntRange(2, 64).Draw(t, "world")
 		late := rank.LocalSet(1) << rapid.IntRange(0, world-1).Draw(t, "late")
@@ -161,7 +161,7 @@ func TestTheRanksBehindAreThoseThatKeepTheOthers(t *testing.T) {
 }
 
 // For any input the verdict is one of the states and names ranks of the group, each at most once in each list.
-func TestNoLinesOfRanksBreakTheVerdict(t *testing.T) {
+func TestTheVerdictIsSoundForAnyRankLines(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ranks := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Rank {
 			return Rank{

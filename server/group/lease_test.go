@@ -14,7 +14,7 @@ import (
 	"railhead/server/membership"
 )
 
-// watched is the memory of a group and what its watcher has said.
+// watched is the memory of a group and the reports of its watcher.
 type watched struct {
 	*memory
 	died    chan rank.Local
@@ -31,7 +31,7 @@ func newWatchedMemory(t *testing.T, world int) *watched {
 	return &watched{memory: m, died: make(chan rank.Local, 2*world), aborted: make(chan wire.Abort, 2)}
 }
 
-// start watches without ever looking again by itself: whatever is seen, the kernel or a rank has woken the watcher for.
+// start watches without periodic checks: only a wake-up by the kernel or a rank can show anything.
 func (w *watched) start(t *testing.T) {
 	w.watchEvery(never, watchEvents{
 		died:    func(r rank.Local) { w.died <- r },
@@ -190,7 +190,7 @@ func TestAnAbortWordThatARankSetsReachesTheCore(t *testing.T) {
 	}
 }
 
-func TestTheDeathOfARankInFinalizeIsTheCoresToJudge(t *testing.T) {
+func TestTheWatcherLeavesADeathInFinalizeToTheCore(t *testing.T) {
 	w := newWatchedMemory(t, 2)
 	w.start(t)
 	atomic.StoreUint32(w.mapping.Word32(w.line(1)+wire.OpOffset), uint32(wire.OpFinalize))
@@ -203,11 +203,11 @@ func TestTheDeathOfARankInFinalizeIsTheCoresToJudge(t *testing.T) {
 	}
 	w.watcher.Stop()
 	if got := atomic.LoadUint64(w.abort); got != 0 {
-		t.Errorf("the abort word is %#x, although the rank may have been done", got)
+		t.Errorf("the abort word is %#x, although the rank may have finalized", got)
 	}
 }
 
-func TestADeathIsToldEvenIfARankHasSetTheHalfOfTheAbortWordThatNobodyPolls(t *testing.T) {
+func TestADeathIsReportedAlthoughARankHasSetTheUpperHalfOfTheAbortWord(t *testing.T) {
 	w := newWatchedMemory(t, 2)
 	atomic.StoreUint64(w.abort, 5<<32)
 	w.poison(wire.Abort{Code: wire.ResultRankDead, Culprit: 1, Reporter: -1})
@@ -248,7 +248,7 @@ func TestStopEndsAWatcherWhateverTheRanksDo(t *testing.T) {
 	<-done
 }
 
-func TestStopNeedsNoSecondLook(t *testing.T) {
+func TestStopIsNeverMissedByAWatcherThatGoesToSleep(t *testing.T) {
 	w := newWatchedMemory(t, 2)
 	var spun atomic.Int64
 	done := make(chan struct{})
@@ -256,7 +256,7 @@ func TestStopNeedsNoSecondLook(t *testing.T) {
 		defer close(done)
 		for range 5_000 {
 			w.start(t)
-			for range rand.Intn(5000) { // some tens of microseconds: the watcher is on its way to sleep
+			for range rand.Intn(5000) { // up to tens of microseconds, so that Stop meets a watcher that is about to sleep
 				spun.Add(1)
 			}
 			w.watcher.Stop()

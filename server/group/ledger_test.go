@@ -12,10 +12,10 @@ import (
 	"railhead/symm"
 )
 
-// cpu is what windows are made of.
+// cpu is the memory of windows.
 var cpu = wire.Memory{Kind: wire.MemoryCPU, Granularity: symm.WindowGranule}
 
-// readBack is what another daemon makes of the bytes of a control segment.
+// readBack is what a new daemon reads from the bytes of a control segment.
 func readBack(t *testing.T, b []byte) *membership.Recovered {
 	t.Helper()
 	segment := copyOf(t, b)
@@ -44,10 +44,9 @@ func copyOf(t *testing.T, b []byte) *symm.Segment {
 	return s
 }
 
-// A daemon may be killed between any two stores of a set-up call's end. Whatever part of the outcome, of the tables and of the
-// number has been written, in the order of the stores, its successor reads the group as it was before the call, until the number
-// is there, and as it is after the call from then on.
-func TestALedgerReadsAsBeforeOrAsAfterACallWhereverItsDaemonWasKilled(t *testing.T) {
+// A daemon may be killed between any two of the stores that end a set-up call: outcome, number, tables. Until the number is stored its
+// successor reads the group as before the call, from then on as after it.
+func TestALedgerReadsAsBeforeOrAfterACallWhereverItsDaemonWasKilled(t *testing.T) {
 	create := membership.CreateGroup{
 		Group: 9, Name: "tp", World: 2, Incarnation: 1, HeapBytes: 1 << 20, ScratchBytes: 1 << 17, ReduceGroup: 2, Token: "secret",
 		Reproducible: true, PIDs: []int{11, 12}, Memory: cpu,
@@ -101,7 +100,7 @@ func TestALedgerReadsAsBeforeOrAsAfterACallWhereverItsDaemonWasKilled(t *testing
 			}
 		}
 		if !bytes.Equal(half, after) {
-			t.Errorf("call %d, %s: it has written something else, too", i, o.Op)
+			t.Errorf("call %d, %s: it wrote something else too", i, o.Op)
 		}
 	}
 	if r := readBack(t, all()); !r.Finalized || r.Group != 9 || r.Name != "tp" || r.Token != "secret" || !r.Reproducible ||
@@ -121,7 +120,7 @@ func TestTheWindowTableHasRoomForAllWindowsOfAGroup(t *testing.T) {
 	m.conclude(&wire.Outcome{Op: wire.OpCommInit})
 	for n := range uint64(wire.MaxWindows) {
 		o := wire.Outcome{Op: wire.OpWindowAlloc, Offset: 1<<17 + n<<16, Bytes: 1 << 16}
-		if n < wire.MaxWindows-2 { // the last two as the daemon does, the others without its search
+		if n < wire.MaxWindows-2 { // conclude writes only the last two: it searches the table each time
 			entry, err := m.ledger.WindowEntry(o.Offset, o.Bytes, 0)
 			if err != nil {
 				t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// What the daemon sends, and what is read before there is a session: no family handles it.
+// Messages without a family: those that the daemon sends, and those that are read before a session exists.
 var notHandled = []wire.Type{
 	wire.TypeHello, wire.TypeWelcome, wire.TypeError, wire.TypeJoined, wire.TypeHeap, wire.TypeGroupReady, wire.TypeWindowCommit,
 	wire.TypeWindowReady, wire.TypeWindowFreed, wire.TypeLeft, wire.TypeDraining, wire.TypePeerMemory, wire.TypeRegistered,

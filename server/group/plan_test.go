@@ -68,7 +68,7 @@ func TestATableOfThisMachineDecides(t *testing.T) {
 	}
 }
 
-func TestATableThatCannotBeUsedIsSaidAndLeftOut(t *testing.T) {
+func TestAnUnusableTableIsReportedAndIgnored(t *testing.T) {
 	var many []tuner.Range
 	for i := range tuner.MaxRanges + 1 {
 		many = append(many, tuner.Range{FromBytes: uint64(i) * 100, ToBytes: uint64(i+1) * 100, Algorithm: []string{"ring", "oneshot"}[i%2]})
@@ -112,7 +112,7 @@ func TestRingsFollowWhereRanksMayRun(t *testing.T) {
 		t.Error("ranks pinned to two packages in turn: no ring puts neighbours together")
 	}
 	if got := p.order(make([]wire.CPUMask, 4)); !slices.Equal(got, []int{0, 1, 2, 3}) {
-		t.Errorf("ranks that may run nobody knows where: ring %v", got)
+		t.Errorf("ranks with unknown affinity: ring %v", got)
 	}
 	if got := (&planner{}).order([]wire.CPUMask{on(1), on(0)}); !slices.Equal(got, []int{0, 1}) {
 		t.Errorf("a machine that could not be read: ring %v", got)

@@ -31,7 +31,7 @@ func next[T any](t *testing.T, what string, from chan T) T {
 	}
 }
 
-// mark is what the kernel does at the death of a holder.
+// mark does what the kernel does when a holder dies.
 func mark(word *uint32) {
 	atomic.StoreUint32(word, atomic.LoadUint32(word)|wire.LeaseOwnerDied)
 	WakeAll(word)
@@ -51,7 +51,7 @@ func TestAWordThatIsAddedAndRemovedIsWatchedMeanwhile(t *testing.T) {
 	}
 	w.Remove(watched[1], func() { gone <- 1 })
 	if got := next(t, "the end of the watch", gone); got != 1 {
-		t.Errorf("word %d is watched no more, want 1", got)
+		t.Errorf("the watch of word %d ended, want that of word 1", got)
 	}
 	mark(&words[1])
 	mark(&words[2])
@@ -63,7 +63,7 @@ func TestAWordThatIsAddedAndRemovedIsWatchedMeanwhile(t *testing.T) {
 	w.Remove(watched[0], func() { gone <- 0 })
 	next(t, "the end of the last watch", gone)
 	if len(died) != 0 {
-		t.Error("a death was told twice, or of a word that is not watched")
+		t.Error("a death was reported twice, or of a word that is not watched")
 	}
 }
 
@@ -86,7 +86,7 @@ func TestAWatcherHasRoomForAsManyWordsAsTheKernelTakes(t *testing.T) {
 	}
 }
 
-func TestWhatIsRemovedFromAWatcherThatStopsIsLetGo(t *testing.T) {
+func TestRemovingFromAStoppingWatcherEndsTheWatch(t *testing.T) {
 	for range 200 {
 		w := Start(never, func(err error) { t.Error(err) })
 		gone := make(chan bool, 1)

@@ -16,7 +16,7 @@ import (
 func (d *daemon) check() {
 	d.Helper()
 	if len(d.machine.out) != 0 {
-		d.failf("%d actions were kept back", len(d.machine.out))
+		d.failf("%d actions were not returned", len(d.machine.out))
 	}
 	groups, ended := d.machine.Snapshot()
 	if _, err := json.Marshal([][]GroupInfo{groups, ended}); err != nil {
@@ -82,24 +82,24 @@ func (d *daemon) checkGroup(g *GroupInfo, names map[string]bool) {
 		held = held || r.Session != 0 || r.State == "away"
 	}
 	if !held {
-		d.failf("nobody holds group %d: %+v", g.ID, g)
+		d.failf("no session holds group %d: %+v", g.ID, g)
 	}
 	if g.ReleasingIn != "" && !slices.ContainsFunc(d.punching, func(p punch) bool { return p.group == g.ID }) {
 		d.failf("group %d waits in %s for pages, and none of its pages are being released", g.ID, g.ReleasingIn)
 	}
 	if g.WaitingIn != "" && len(g.WaitingFor) == 0 {
-		d.failf("group %d waits in %s for nobody", g.ID, g.WaitingIn)
+		d.failf("group %d waits in %s for no rank", g.ID, g.WaitingIn)
 	}
 }
 
-// checkWindows: the machine and the daemon know of the same windows, and one is in the making only during window_alloc.
+// checkWindows: the machine and the daemon have the same windows, and a range is reserved only during window_alloc.
 func (d *daemon) checkWindows(g *GroupInfo, b *known) {
 	d.Helper()
 	windows := slices.Collect(maps.Values(b.windows))
 	if b.reserved != nil {
 		windows = append(windows, *b.reserved)
 		if g.WaitingIn != wire.OpWindowAlloc.String() {
-			d.failf("pages of group %d at %+v were asked for, and neither kept nor given back", g.ID, *b.reserved)
+			d.failf("pages of group %d at %+v were reserved, and neither became a window nor were released", g.ID, *b.reserved)
 		}
 	}
 	slices.SortFunc(windows, func(a, b symm.Window) int { return cmp.Compare(a.Offset, b.Offset) })
@@ -126,7 +126,7 @@ func (d *daemon) holding(s SessionID, id GroupID) *holding {
 	return nil
 }
 
-// checkMemory: memory is there exactly as long as somebody holds the group.
+// checkMemory: a group has memory exactly as long as a session holds the group.
 func (d *daemon) checkMemory(groups []GroupInfo) {
 	d.Helper()
 	for id, g := range d.groups {
@@ -135,7 +135,7 @@ func (d *daemon) checkMemory(groups []GroupInfo) {
 		}
 		held := slices.ContainsFunc(groups, func(i GroupInfo) bool { return i.ID == id })
 		if g.memory && held == g.released {
-			d.failf("group %d: held by somebody: %v; memory released: %v", id, held, g.released)
+			d.failf("group %d: held by a session: %v; memory released: %v", id, held, g.released)
 		}
 	}
 	for _, c := range d.clients {
@@ -147,7 +147,7 @@ func (d *daemon) checkMemory(groups []GroupInfo) {
 	}
 }
 
-// checkFiles: a client's descriptor is held exactly while its call waits for the other ranks'.
+// checkFiles: a client's descriptor is open exactly while its call waits for the other ranks.
 func (d *daemon) checkFiles() {
 	d.Helper()
 	waiting := map[FileID]bool{}
@@ -174,7 +174,7 @@ func (d *daemon) checkWaits() {
 	}
 }
 
-// checkAfterTick: what was due has been done.
+// checkAfterTick: nothing that was due is left.
 func (d *daemon) checkAfterTick() {
 	d.Helper()
 	if at, ok := d.machine.NextDeadline(); ok && !at.After(d.now) {
@@ -187,7 +187,7 @@ func (d *daemon) checkAfterTick() {
 	}
 }
 
-// end lets everything come to its end, and sees that nothing is left.
+// end ends all sessions and checks that nothing is left.
 func (d *daemon) end() {
 	for len(d.creating) > 0 {
 		d.created(nil)
@@ -216,11 +216,11 @@ func (d *daemon) end() {
 	}
 }
 
-// What follows are the events, as package group brings them to the machine.
+// The functions below are the events, as package group passes them to the machine.
 
 func (d *daemon) sessions() []SessionID { return slices.Sorted(maps.Keys(d.clients)) }
 
-// inOrder lists all requests, always in the same order: rapid must find the same run again.
+// inOrder lists all requests in a fixed order, so that rapid can repeat a run.
 func (d *daemon) inOrder() []*request {
 	all := slices.Collect(maps.Values(d.requests))
 	slices.SortFunc(all, func(a, b *request) int {
@@ -286,14 +286,14 @@ func (d *daemon) created(err error) {
 	d.carryOut("GroupCreated", d.machine.GroupCreated(d.now, id, err))
 }
 
-// punched ends one of what is under way. Of groups that are gone there may be some, too.
+// punched reports the end of a punch, whose group may be gone.
 func (d *daemon) punched(i int) {
 	id := d.punching[i].group
 	d.punching = slices.Delete(d.punching, i, i+1)
 	d.carryOut("Punched", d.machine.Punched(id))
 }
 
-// punchFailed is punched where the pages are still there.
+// punchFailed reports the end of a punch that has not released the pages.
 func (d *daemon) punchFailed(i int) {
 	p := d.punching[i]
 	d.punching = slices.Delete(d.punching, i, i+1)
@@ -307,7 +307,7 @@ func (d *daemon) attach(c *client, id GroupID, errno int32) {
 	d.carryOut("Attached", d.machine.Attached(d.now, c.id, h.join.id.number, &wire.Attached{Group: uint64(id), Error: errno}))
 }
 
-// commit is the client's part in window_alloc or window_register.
+// commit sends WindowCommitted or RegisterMapped.
 func (d *daemon) commit(c *client, r *request, errno int32) {
 	c.holds[r.group].committed[r.id.number] = true
 	d.groups[r.group].refused = d.groups[r.group].refused || errno != 0
@@ -349,7 +349,7 @@ func (d *daemon) call(c *client, kind wire.Type, id GroupID, value uint64) {
 	}
 }
 
-// cross lets a message arrive that was under way when the machine answered the request that it belongs to.
+// cross delivers a message that its client sent before the answer to the request arrived.
 func (d *daemon) cross(r *request) {
 	d.crossing = slices.DeleteFunc(d.crossing, func(x *request) bool { return x == r })
 	if d.clients[r.id.session] == nil {
@@ -370,7 +370,7 @@ func (d *daemon) cross(r *request) {
 	}))
 }
 
-// stray sends a message that nobody asked for.
+// stray sends an unexpected message.
 func (d *daemon) stray(c *client, kind wire.Type, id GroupID, offset uint64, errno int32) {
 	r := d.ask(c, request{kind: kind, group: id, stray: true})
 	switch kind {

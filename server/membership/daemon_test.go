@@ -12,9 +12,8 @@ import (
 	"railhead/symm"
 )
 
-// daemon stands for package group and all its clients in the property test. It knows what they know: the events it has
-// sent, and the actions that came out. An action that no daemon could carry out, or that no client could understand, is
-// a failure.
+// daemon stands for package group and all its clients in the property test. It knows the events that it has sent and the actions that
+// were returned. An action that no daemon could carry out, or no client understand, fails the test.
 type daemon struct {
 	*rapid.T
 	machine     *Machine
@@ -57,8 +56,8 @@ type request struct {
 	region   uint32        // of a Register that was given peers' memory
 	peers    rank.LocalSet // their memory has come
 	answered bool
-	void     bool // its rank or session is dead: no answer is due, and none may come
-	stray    bool // a message out of nowhere: it may be answered, with an Error and at once
+	void     bool // its rank or session is dead: no answer may come
+	stray    bool // an unexpected message: it may be answered, with an Error and at once
 }
 
 func (r *request) open() bool { return !r.answered && !r.void }
@@ -96,7 +95,7 @@ type known struct {
 	ended    bool
 	memory   bool
 	released bool
-	reserved *symm.Window // asked of the ranks, and neither ready nor given back
+	reserved *symm.Window // being committed, and neither ready nor released
 	refused  bool         // a rank could not commit its pages of reserved, or map what is being registered
 	windows  map[uint64]symm.Window
 	regions  map[uint32]bool // registered windows; true = shared
@@ -230,7 +229,7 @@ func (d *daemon) release(id GroupID) {
 	g.released = true
 }
 
-// endGroup: a group may end before its memory was ever asked for.
+// endGroup: a group may end before its memory was created.
 func (d *daemon) endGroup(a Ended) {
 	g := d.groups[a.Group]
 	if g == nil {
@@ -270,7 +269,7 @@ func (d *daemon) send(a Send) {
 		d.failf("%T to session %d answers request %d, which it has not made", a.Msg, a.To, a.Request)
 	}
 	if !r.open() {
-		d.failf("%T to session %d for request %d (%d), which wants no answer any more: %+v", a.Msg, a.To, a.Request, r.kind, r)
+		d.failf("%T to session %d for request %d (%d), which is finished: %+v", a.Msg, a.To, a.Request, r.kind, r)
 	}
 	if a.FD == ClientFD && !d.files[a.File] {
 		d.failf("%T with file %d, which is not open", a.Msg, a.File)
@@ -330,7 +329,7 @@ func (d *daemon) deliver(c *client, r *request, a Send) {
 	}
 }
 
-// deliverPeer: the memory comes once from each other rank, from that rank's own file, and only where every rank has one.
+// deliverPeer: each other rank's memory comes once, with that rank's own file, and only if every rank has a file.
 func (d *daemon) deliverPeer(c *client, r *request, a Send, m *wire.PeerMemory) {
 	g, own := d.groups[r.group], c.holds[r.group].rank
 	d.want(r, wire.TypeRegister, a.FD == ClientFD && GroupID(m.Group) == r.group && m.Bytes == r.value && r.file != 0 &&
@@ -348,7 +347,7 @@ func (d *daemon) deliverPeer(c *client, r *request, a Send, m *wire.PeerMemory) 
 	d.failf("rank %d's memory comes with file %d, which is another's", m.Local, a.File)
 }
 
-// deliverRegistered: shared only where every rank has a file and has mapped the others', and alike on all ranks.
+// deliverRegistered: shared only if every rank has a file and has mapped the others'; all ranks get the same answer.
 func (d *daemon) deliverRegistered(c *client, r *request, m *wire.Registered) {
 	g := d.live(r.group, "Registered")
 	shared := m.StagedLocal < 0
@@ -406,7 +405,7 @@ func (d *daemon) letGo(c *client, id GroupID) {
 	}
 }
 
-// reserve: all ranks must be asked for the same range, and it must be free on all of them.
+// reserve: all ranks must be asked to commit the same range, which must be free.
 func (d *daemon) reserve(r *request) {
 	g, w := d.live(r.group, "WindowCommit"), *r.commit
 	if g.reserved != nil && *g.reserved != w {

@@ -10,7 +10,7 @@ import (
 	"railhead/internal/wire"
 )
 
-func TestNewRefusesAConfigWithWhichNoGroupCouldForm(t *testing.T) {
+func TestNewRefusesAConfigWithWhichNoGroupCanForm(t *testing.T) {
 	if _, err := New(testConfig()); err != nil {
 		t.Fatalf("the config that the cases below are variants of is refused: %v", err)
 	}
@@ -43,7 +43,7 @@ func oneNode(group wire.Name, r, world int, timeoutMS uint32) *wire.Join {
 	}
 }
 
-func TestAWorldRankIsALocalOneOnlyWhereItsNodeHasIt(t *testing.T) {
+func TestOnlyRanksOfThisNodeHaveLocalRanks(t *testing.T) {
 	g := &group{members: make([]member, 3)}
 	for r := range g.ranks() {
 		if w := g.world(r); w != rank.World(r) || g.local(w) != r {
@@ -56,11 +56,11 @@ func TestAWorldRankIsALocalOneOnlyWhereItsNodeHasIt(t *testing.T) {
 		}
 	}
 	if g.world(rank.None) != rank.None {
-		t.Error("nobody is a world rank")
+		t.Error("rank.None has a world rank")
 	}
 }
 
-// A client may join and leave groups of ever new names. The table of incarnations must not grow with them.
+// A client may join and leave groups with new names without end. The table of incarnations must not grow with them.
 func TestTheTableOfIncarnationsIsBoundedAndCountsOnForAName(t *testing.T) {
 	m, err := New(testConfig())
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// Pairs of outputs of one step, each in the only order that is accepted.
+// Pairs of outputs of one step. Only the order given here is accepted.
 func TestOutputsOfAStepThatAreOutOfOrderAreFound(t *testing.T) {
 	const g, file = GroupID(7), FileID(3)
 	ended := Conclude{Group: g, Outcome: wire.Outcome{Op: wire.OpWindowFree}}
@@ -17,16 +17,16 @@ func TestOutputsOfAStepThatAreOutOfOrderAreFound(t *testing.T) {
 	peer := Send{To: 1, Msg: &wire.PeerMemory{}, FD: ClientFD, File: file}
 	heap := Send{To: 1, Msg: &wire.Heap{}, FD: HeapFD, Group: g}
 	for what, pair := range map[string][2]Action{
-		"the ledger has a call's end before its ranks hear of it":        {ended, freed},
-		"the ledger has a failure before the ranks hear of it":           {failed, failure},
-		"the ledger has no window any more whose pages go":               {ended, Decommit{Group: g}},
-		"pages go before anybody hears of it":                            {Decommit{Group: g}, freed},
+		"the ledger has an outcome before ranks are answered":            {ended, freed},
+		"the ledger has a failure before ranks are answered":             {failed, failure},
+		"a window is out of the ledger before its pages go":              {ended, Decommit{Group: g}},
+		"pages go before ranks are answered":                             {Decommit{Group: g}, freed},
 		"the abort word is set before the call that it ends is answered": {Poison{Group: g}, failure},
 		"memory is adopted before anything else happens to its group":    {AdoptGroup{Group: g}, Send{To: 1, Msg: &wire.Reannounced{Group: uint64(g)}}},
-		"nothing happens to a group whose memory is being made":          {heap, CreateGroup{Group: g}},
-		"descriptors of a group are sent before its memory is let go":    {heap, ReleaseGroup{Group: g}},
-		"the ledger is written before the memory is let go":              {ended, ReleaseGroup{Group: g}},
-		"the abort word is set before the memory is let go":              {Poison{Group: g}, ReleaseGroup{Group: g}},
+		"nothing happens to a group while its memory is created":         {heap, CreateGroup{Group: g}},
+		"descriptors of a group are sent before its memory is released":  {heap, ReleaseGroup{Group: g}},
+		"the ledger is written before the memory is released":            {ended, ReleaseGroup{Group: g}},
+		"the abort word is set before the memory is released":            {Poison{Group: g}, ReleaseGroup{Group: g}},
 		"a client's descriptor is sent before it is closed":              {peer, CloseFile{file}},
 	} {
 		if err := checkOrder([]Action{pair[0], pair[1]}); err != nil {
@@ -55,7 +55,7 @@ func TestOutputsOfAStepThatAreOutOfOrderAreFound(t *testing.T) {
 	}
 }
 
-func TestAMachineThatPutsItsOutputsOutOfOrderStops(t *testing.T) {
+func TestAMachineWithOutputsOutOfOrderPanics(t *testing.T) {
 	m, err := New(testConfig())
 	if err != nil {
 		t.Fatal(err)

@@ -12,9 +12,9 @@ import (
 	"railhead/internal/wire"
 )
 
-// Events of all kinds, in any order: ranks that do what they should, ranks that do what they like, deaths, late daemons,
-// abort words that make no sense. daemon_test.go says what must hold whatever comes.
-func TestWhateverComesEveryRequestIsAnsweredOnceAndAllMemoryIsGivenBack(t *testing.T) {
+// Events of all kinds in any order: right calls, wrong calls, deaths, a slow daemon, invalid abort words. daemon_test.go and
+// daemon_check_test.go check what must always hold.
+func TestEveryRequestIsAnsweredOnceAndAllMemoryIsReleased(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := newDaemon(t)
 		t.Repeat(map[string]func(*rapid.T){
@@ -49,7 +49,7 @@ func (d *daemon) drawGroup(t *rapid.T) GroupID {
 	return GroupID(rapid.IntRange(0, int(d.machine.nextGroup)).Draw(t, "group"))
 }
 
-// drawProgress lets some things happen that should.
+// drawProgress makes some of the right steps.
 func (d *daemon) drawProgress(t *rapid.T) {
 	for range rapid.IntRange(1, 12).Draw(t, "steps") {
 		steps := d.rightSteps(t)
@@ -61,7 +61,7 @@ func (d *daemon) drawProgress(t *rapid.T) {
 	}
 }
 
-// rightSteps lists what somebody is waiting for.
+// rightSteps lists the steps that a rank, a group or the machine waits for.
 func (d *daemon) rightSteps(t *rapid.T) (steps []func()) {
 	if len(d.creating) > 0 {
 		steps = append(steps, func() { d.created(nil) })
@@ -90,12 +90,12 @@ func (d *daemon) rightSteps(t *rapid.T) (steps []func()) {
 	return steps
 }
 
-// asked: the client is to back a window with pages, or to map its peers' memory.
+// asked: the machine waits for the client to commit a window's pages or to map its peers' memory.
 func (d *daemon) asked(r *request) bool {
 	return r.open() && r.asksBack() && !d.clients[r.id.session].holds[r.group].committed[r.id.number]
 }
 
-// groupStep is what the group as a whole waits for: the next rank, the next one that calls, or anything to do.
+// groupStep is the next step of a whole group: a missing rank's Join, a missing rank's call, or a new call.
 func (d *daemon) groupStep(t *rapid.T, g *GroupInfo) func() {
 	switch {
 	case g.State == Forming:
@@ -165,7 +165,7 @@ func drawTimeout(t *rapid.T) uint32 {
 	return rapid.SampledFrom([]uint32{5000, 1, 2000, 10000}).Draw(t, "timeout")
 }
 
-// drawJoin joins anew or, half of the time, as one rank more of a group that somebody has joined.
+// drawJoin joins a new group or, half of the time, as another rank of a group that is forming.
 func (d *daemon) drawJoin(t *rapid.T) {
 	j := d.newJoin(t)
 	if other := d.joins[j.Group.String()]; other != nil && rapid.Bool().Draw(t, "same group") {
@@ -177,7 +177,7 @@ func (d *daemon) drawJoin(t *rapid.T) {
 	d.join(d.drawClient(t), j)
 }
 
-// drawTime lets time pass, to the very moment at which something is due or to any other.
+// drawTime advances the clock to the next deadline, or by any time.
 func (d *daemon) drawTime(t *rapid.T) {
 	at, ok := d.machine.NextDeadline()
 	if ok && rapid.Bool().Draw(t, "deadline") {
@@ -221,7 +221,7 @@ func (d *daemon) drawOffset(t *rapid.T, id GroupID) uint64 {
 	return rapid.SampledFrom(offsets).Draw(t, "offset")
 }
 
-// drawTrouble lets something go wrong that is nobody's death.
+// drawTrouble makes something other than a rank fail.
 func (d *daemon) drawTrouble(t *rapid.T) {
 	errno := rapid.Int32().Draw(t, "errno")
 	switch rapid.IntRange(0, 9).Draw(t, "trouble") {
@@ -273,7 +273,7 @@ func (d *daemon) drawStray(t *rapid.T) {
 	if h := c.holds[id]; h != nil && !h.attached || slices.ContainsFunc(d.inOrder(), func(r *request) bool {
 		return r.id.session == c.id && r.group == id && d.asked(r)
 	}) {
-		return // somebody does ask for it
+		return // it is expected
 	}
 	d.stray(c, kind, id, d.drawOffset(t, id), rapid.Int32Range(0, 1).Draw(t, "errno"))
 }

@@ -11,10 +11,9 @@ import (
 	"railhead/symm"
 )
 
-// The same run as of property_test.go, in which the daemon dies again and again, between any two events and between any two
-// actions of one; ranks come back in any order, or die before they do. What holds without deaths must hold all the same, and a
-// group that comes back is what its ledger said.
-func TestADaemonMayDieAtAnyMomentAndItsSuccessorKnowsTheSameGroups(t *testing.T) {
+// As property_test.go, but the daemon dies too, between any two events and between any two actions of an event. Ranks come back in any
+// order, or die before. The same checks must hold, and a group that comes back is as its ledger has it.
+func TestADaemonMayDieAtAnyMomentAndItsSuccessorHasTheSameGroups(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := newDaemon(t)
 		t.Repeat(map[string]func(*rapid.T){
@@ -33,7 +32,7 @@ func TestADaemonMayDieAtAnyMomentAndItsSuccessorKnowsTheSameGroups(t *testing.T)
 	})
 }
 
-// ledger is what a group's control segment keeps of it.
+// ledger is a group's ledger and tables of windows.
 type ledger struct {
 	created   CreateGroup
 	ended     uint64
@@ -80,7 +79,7 @@ func (d *daemon) conclude(a Conclude) {
 	}
 }
 
-// restart: the daemon is gone, with all that it knew. Its clients live.
+// restart replaces the daemon by a new one. Its clients live.
 func (d *daemon) restart() {
 	d.restarted, d.crashAfter = true, -1
 	config := testConfig()
@@ -99,7 +98,7 @@ func (d *daemon) restart() {
 	}
 	for _, g := range d.groups {
 		g.orphan, g.reserved, g.windows, g.regions = true, nil, maps.Clone(g.ledger.windows), maps.Clone(g.ledger.regions)
-		g.formed = g.ledger.ended > 0 // whether or not anybody was told
+		g.formed = g.ledger.ended > 0 // although the ranks may not know
 	}
 	away := d.away
 	d.away = nil
@@ -139,7 +138,7 @@ func (d *daemon) drawCrash(t *rapid.T) {
 	d.crashAfter = rapid.IntRange(1, 5).Draw(t, "actions")
 }
 
-// drawBack lets a rank come back, or die before it could.
+// drawBack makes a rank come back, or die before it does.
 func (d *daemon) drawBack(t *rapid.T) {
 	if len(d.away) == 0 {
 		return
@@ -155,7 +154,7 @@ func (d *daemon) drawBack(t *rapid.T) {
 	}
 	if !a.dead {
 		d.back(i)
-	} else if !d.groups[a.group].orphan { // the watcher that came with the group sees it
+	} else if !d.groups[a.group].orphan { // the group's watcher sees it
 		d.loseAway(i, rapid.Bool().Draw(t, "finalizing"))
 	}
 }
@@ -170,7 +169,7 @@ func (d *daemon) loseAway(i int, finalizing bool) {
 func (d *daemon) back(i int) {
 	a := d.away[i]
 	g := d.groups[a.group]
-	if g.released { // it broke here, and those who held it have let go: the abort word says so to the others
+	if g.released { // it broke here and was released: the abort word tells the others
 		d.away = slices.Delete(d.away, i, i+1)
 		return
 	}
@@ -178,7 +177,7 @@ func (d *daemon) back(i int) {
 	if g.orphan {
 		known = 0
 	}
-	if d.clients[a.client.id] == nil { // it died here with another group's session, or was cut off: it connects anew
+	if d.clients[a.client.id] == nil { // its session here has ended: it connects again
 		a.client = d.newSession()
 	}
 	d.away = slices.Delete(d.away, i, i+1)
@@ -222,7 +221,7 @@ func recovered(id GroupID, l *ledger) *Recovered {
 	return r
 }
 
-// adopt: the group's memory is a daemon's again. Its watcher sees at once who died in the meantime.
+// adopt: a daemon has the group's memory again. Its watcher sees at once which ranks have died.
 func (d *daemon) adopt(id GroupID) {
 	g := d.groups[id]
 	if g == nil || !g.orphan || g.ledger.finalized {
@@ -231,7 +230,7 @@ func (d *daemon) adopt(id GroupID) {
 	g.orphan = false
 }
 
-// endAway lets all ranks die that have not come back.
+// endAway makes all ranks die that have not come back.
 func (d *daemon) endAway() {
 	for len(d.away) > 0 {
 		if d.groups[d.away[0].group].orphan {

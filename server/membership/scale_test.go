@@ -9,7 +9,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// tally counts what a machine says.
+// tally counts the actions of a machine.
 type tally struct {
 	joined, heaps, ready, windows, left, errors int
 	created, formed, poisoned, ended            int
@@ -52,7 +52,7 @@ func (n *tally) addMessage(m wire.Message) {
 	}
 }
 
-// formAll makes groups of ranks each; session names the session that is a rank of a group.
+// formAll forms groups of `ranks` ranks each; session returns the session of a rank of a group.
 func formAll(t *testing.T, groups, ranks int, session func(group, rank int) SessionID) (*Machine, *tally, time.Time) {
 	t.Helper()
 	config := testConfig()
@@ -63,7 +63,7 @@ func formAll(t *testing.T, groups, ranks int, session func(group, rank int) Sess
 	}
 	n := &tally{released: map[GroupID]bool{}}
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for r := range ranks { // group by group would leave only one group forming at a time
+	for r := range ranks { // all groups form at the same time
 		for g := range groups {
 			name, err := wire.MakeName(fmt.Sprintf("group-%d", g))
 			if err != nil {

@@ -10,16 +10,16 @@ import (
 	"railhead/symm"
 )
 
-// stage is where a transcript plays: a machine, a clock that moves only when told, and the request numbers.
+// stage is the state of a transcript: a machine, a clock that only advance moves, and the request numbers.
 type stage struct {
 	machine *Machine
 	start   time.Time
 	now     time.Time
 	numbers map[SessionID]*numbers
-	keeps   map[rank.Local]rank.Local // in any group: the late rank, and the one at the end of its line
+	roots   map[rank.Local]rank.Local // by late rank, in any group: the root of its wait-for chain
 }
 
-// numbers are the request numbers that a session used last: for any request, for a Join, for a WindowAlloc, for a Register.
+// numbers are a session's last request numbers: of any request, of a Join, of a WindowAlloc, of a Register.
 type numbers struct{ last, join, alloc, register uint64 }
 
 const (
@@ -44,7 +44,7 @@ func testConfig() Config {
 	}
 }
 
-// testMemory is what windows are made of in tests.
+// testMemory is the memory of windows in tests.
 var testMemory = wire.Memory{Kind: wire.MemoryCPU, Granularity: symm.WindowGranule}
 
 // memoryOf is the kind= of memory that a call is for.
@@ -53,16 +53,16 @@ func memoryOf(c *command) wire.MemoryKind {
 }
 
 func newStage(c Config) (*stage, error) {
-	keeps := map[rank.Local]rank.Local{}
+	roots := map[rank.Local]rank.Local{}
 	c.RootOfWaitChain = func(_ GroupID, late rank.Local) rank.Local {
-		if root, ok := keeps[late]; ok {
+		if root, ok := roots[late]; ok {
 			return root
 		}
 		return late
 	}
 	m, err := New(c)
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	return &stage{machine: m, start: start, now: start, numbers: map[SessionID]*numbers{}, keeps: keeps}, err
+	return &stage{machine: m, start: start, now: start, numbers: map[SessionID]*numbers{}, roots: roots}, err
 }
 
 func (s *stage) of(id SessionID) *numbers {
@@ -72,8 +72,8 @@ func (s *stage) of(id SessionID) *numbers {
 	return s.numbers[id]
 }
 
-// request numbers the requests of a session from 1. Attached, WindowCommitted and RegisterMapped have no number of their own:
-// as the client's do, they carry that of the Join, WindowAlloc or Register that they go on with.
+// request numbers the requests of a session from 1. Attached, WindowCommitted and RegisterMapped have no number of their own: like a
+// client's they carry that of their Join, WindowAlloc or Register.
 func (s *stage) request(id SessionID) uint64 {
 	s.of(id).last++
 	return s.of(id).last
@@ -103,7 +103,7 @@ func init() { // a map literal would be an initialization cycle: form uses the o
 		"poisoned":  playPoisoned,
 		"advance":   playAdvance,
 		"tick":      playTick,
-		"keeps":     playKeeps,
+		"root":      playRoot,
 		"deadline":  playDeadline,
 		"drain":     playDrain,
 		"snapshot":  playSnapshot,
@@ -145,7 +145,7 @@ func playJoin(s *stage, c *command) []string {
 	j.Common.Forcing, err = wire.MakeForcing(c.text("algo", "auto"))
 	c.fail(err)
 	j.Common.Reproducible = uint32(c.number("reproducible", 1))
-	_, err = wire.Encode(j, wire.VersionMax, 1) // the machine is promised checked messages
+	_, err = wire.Encode(j, wire.VersionMax, 1) // the machine gets only checked messages
 	c.fail(err)
 	if c.err != nil {
 		return nil
@@ -154,9 +154,9 @@ func playJoin(s *stage, c *command) []string {
 	return printActions(s.machine.Join(s.now, id, pidOf(id), s.of(id).join, j))
 }
 
-// keeps late= rank=: the late rank waits, at the end of a line, for the other one.
-func playKeeps(s *stage, c *command) []string {
-	s.keeps[rank.Local(c.number("late", 0))] = rank.Local(c.number("rank", 0))
+// root late= rank=: rank is the root of the late rank's wait-for chain.
+func playRoot(s *stage, c *command) []string {
+	s.roots[rank.Local(c.number("late", 0))] = rank.Local(c.number("rank", 0))
 	return nil
 }
 
@@ -217,7 +217,7 @@ func playCommitted(s *stage, c *command) []string {
 	return printActions(s.machine.WindowCommitted(id, s.of(id).alloc, w))
 }
 
-// punched group=: the pages of a decommit have been given back.
+// punched group=: the pages of a decommit have been released.
 func playPunched(s *stage, c *command) []string { return printActions(s.machine.Punched(c.group())) }
 
 // sweep group=: a heap has come back, and its unused ranges are swept; punched follows.
@@ -268,14 +268,14 @@ func playDead(s *stage, c *command) []string {
 	return printActions(s.machine.SessionEnded(c.session(), c.text("how", "socket")))
 }
 
-// lease group= rank= [op=none]: the kernel has marked the rank's lease; op is what it says that it was in.
+// lease group= rank= [op=none]: the kernel has marked the rank's lease; op is the operation in its rank line.
 func playLease(s *stage, c *command) []string {
 	finalizing := wire.Op(c.enum("op", opNamed)) == wire.OpFinalize
 	return printActions(s.machine.LeaseLost(c.group(), rank.Local(c.number("rank", 0)), finalizing))
 }
 
-// back s= rank= [group=1] [timeout=5s] [known=]: a rank comes back from another daemon. Where its group is not known=, it has
-// the ledger name= world= [incarnation=1] [token=] [reduce=world] [heap=720896] [window=offset] [window_bytes=65536] [region=]
+// back s= rank= [group=1] [timeout=5s] [known=]: a rank comes back from another daemon. known= is the number of its group here; without
+// it, the ledger has name= world= [incarnation=1] [token=] [reduce=world] [heap=720896] [window=offset] [window_bytes=65536] [region=]
 // [staged=-1] [finalized=0] [says=world].
 func playBack(s *stage, c *command) []string {
 	id := c.session()
@@ -322,7 +322,7 @@ func playAdvance(s *stage, c *command) []string {
 
 func playTick(s *stage, _ *command) []string { return printActions(s.machine.Tick(s.now)) }
 
-// deadline: when tick will have something to do, from the scenario's beginning.
+// deadline: the next deadline, from the scenario's beginning.
 func playDeadline(s *stage, _ *command) []string {
 	at, ok := s.machine.NextDeadline()
 	if !ok {

@@ -9,15 +9,15 @@ import (
 	"testing"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write into testdata what the machine does, in place of comparing")
+var rewrite = flag.Bool("rewrite", false, "write the machine's answers into testdata instead of comparing")
 
 // A transcript is a text file of blocks: comments (#) and commands, a line "----", and under it the actions that the
 // machine answered with, up to an empty line. `new` starts another scenario in the same file.
 //
 //	go test ./server/membership -run Transcripts -rewrite
 //
-// writes the answers anew; read the diff before you keep it.
-func TestTheMachineAnswersAsTheTranscriptsSay(t *testing.T) {
+// writes the answers; read the diff before you commit it.
+func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%d transcripts (%v), expected some in testdata", len(files), err)

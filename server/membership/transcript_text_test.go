@@ -10,8 +10,7 @@ import (
 	"railhead/server/flight"
 )
 
-// command is a parsed line: a name, key=value pairs, and at most one word without a key. The first thing that is wrong
-// with it is kept until finish.
+// command is a parsed line: a name, key=value pairs, and at most one word without a key. It keeps the first error until finish.
 type command struct {
 	name       string
 	positional string
@@ -46,7 +45,7 @@ func (c *command) fail(err error) {
 	}
 }
 
-// finish also complains of keys that the command did not ask for: a misspelt one must not pass as a default.
+// finish also refuses keys that the command has not read: with a misspelt key it would use the default.
 func (c *command) finish() error {
 	for key := range c.values {
 		c.fail(fmt.Errorf("%s does not know %s=", c.name, key))
@@ -101,7 +100,7 @@ func (c *command) positionalDuration() time.Duration {
 	return d
 }
 
-// enum reads a number, or the name that one of the numbers 0..255 has.
+// enum reads a number, or the name of a number in 0..255.
 func (c *command) enum(key string, name func(uint32) string) uint32 {
 	v := c.text(key, name(0))
 	if n, err := strconv.ParseUint(v, 0, 8); err == nil {
@@ -166,7 +165,7 @@ func printAction(a Action) string {
 	return fmt.Sprintf("unknown action %#v", a)
 }
 
-// printOutcome leaves out what is 0: most parts belong to one call.
+// printOutcome omits fields of 0, since most belong to one kind of call.
 func printOutcome(a Conclude) string {
 	o := a.Outcome
 	s := fmt.Sprintf("conclude group=%d %s %s", a.Group, o.Op, o.Code)

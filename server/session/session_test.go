@@ -24,7 +24,7 @@ func wantClosed(t *testing.T, s *symm.Segment) {
 		t.Fatal(err)
 	}
 	if err := s.Retain(); !errors.Is(err, symm.ErrReleased) {
-		t.Errorf("somebody still holds the segment: %v", err)
+		t.Errorf("the segment is still held: %v", err)
 		_ = s.Release()
 	}
 }
@@ -43,14 +43,14 @@ func TestAnEndedSessionHoldsNoSegments(t *testing.T) {
 		o.drop()
 	}
 	s.dropQueue()
-	// The core has not heard of the end yet, and goes on.
+	// The core does not know of the end yet, and sends.
 	if !s.Enqueue(Outgoing{Msg: &wire.Heap{}, Carries: seg}) || s.Unsent() != 0 {
 		t.Errorf("%d messages wait for a writer that is gone", s.Unsent())
 	}
 	wantClosed(t, seg)
 }
 
-func TestAQueueIsBoundedAndAMessageThatDoesNotFitIsLetGo(t *testing.T) {
+func TestAQueueIsBoundedAndAMessageThatDoesNotFitIsDropped(t *testing.T) {
 	seg := newTestSegment(t)
 	s := &Session{ready: make(chan struct{}, 1)}
 	for range SendQueue {
