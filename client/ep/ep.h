@@ -31,6 +31,7 @@ struct EpDispatched : Malloced {
   bool ofGraph;
   uint32_t captures;  // calls of graphs that use it; atomic
   EpDispatched* next;  // ofGraph: next in the buffer's list
+  uint64_t collective;  // number of the dispatch in flight among the comm's collectives, its combine's is the next; 0 = it has none
   EpCell cell;
 };
 

@@ -7,24 +7,6 @@ namespace railhead::client {
 
 namespace {
 
-// How a call counts as an operation of the comm: its number, and whether it begins a dispatch or a combine. A dispatch or combine that has
-// begun is one of the comm's collectives.
-struct EpOperation {
-  uint32_t op;
-  bool isCollective;
-};
-
-EpOperation asOperation(EpRequest::Kind kind) {
-  switch (kind) {
-    case EpRequest::kDispatch: return {RHW_OP_EP_DISPATCH, true};
-    case EpRequest::kDispatchSend: return {RHW_OP_EP_DISPATCH_SEND, true};
-    case EpRequest::kCombine: return {RHW_OP_EP_COMBINE, true};
-    case EpRequest::kCombineSend: return {RHW_OP_EP_COMBINE_SEND, true};
-    case EpRequest::kCombineReceive: return {RHW_OP_EP_COMBINE_RECV, false};
-    default: return {RHW_OP_EP_DISPATCH_RECV, false};
-  }
-}
-
 uint64_t bytesOf(const EpRequest& r) {
   const EpTeam& team = r.ep->team();
   switch (r.kind) {
@@ -36,9 +18,21 @@ uint64_t bytesOf(const EpRequest& r) {
   }
 }
 
-// A masked rank does not make these calls, so the others do not count them: the rank still participates in the comm's other collectives.
-// Ranks that drop a peer by themselves do so in different calls, so no rank counts those calls either.
-bool countsAsCollective(const Ep* ep) { return !ep->team().dropsDead && ep->team().state()->masked == 0; }
+// The call's number among the comm's collectives; 0 = it has none. A dispatch counts as two: itself, and its end by a combine or a release.
+// Both are counted when it begins. So ranks that mask another one in between, or end it differently, still agree on how many there were.
+//
+// A masked rank does not dispatch, so the others do not count dispatches without it: it still participates in the comm's other collectives.
+// Ranks that drop a peer by themselves do so in different calls, so no rank counts those dispatches either.
+uint64_t collectiveOf(const EpRequest& r) {
+  const EpTeam& team = r.ep->team();
+  switch (r.kind) {
+    case EpRequest::kDispatch:
+    case EpRequest::kDispatchSend: return team.dropsDead || team.state()->masked != 0 ? 0 : r.ep->comm->state()->collectives + 1;
+    case EpRequest::kCombine:
+    case EpRequest::kCombineSend: return r.cell->flight < 0 || r.dispatched->collective == 0 ? 0 : r.dispatched->collective + 1;
+    default: return 0;
+  }
+}
 
 EpReport* reportTo(const EpRequest& r) { return r.kind >= EpRequest::kCombine ? &r.cell->combined : &r.cell->dispatched; }
 
@@ -47,19 +41,20 @@ EpError refuse(EpReport* report, EpError why) {
   return report->error = why;
 }
 
-// The sending phase. It is one of the comm's collectives, unless it was refused.
-template <class Phase>
-EpError begin(Ep* ep, Phase phase) {
-  const bool counts = countsAsCollective(ep);
-  const EpError error = phase();
-  if (counts && (error == EpError::kNone || error == EpError::kStopped)) ep->comm->state()->collectives++;
+// The sending phase of a dispatch.
+EpError send(const EpRequest& r) {
+  const uint64_t collective = collectiveOf(r);
+  const EpError error = host::epSend(&r.ep->buffer, r.send);
+  if (error != EpError::kNone) return error;
+  r.dispatched->collective = collective;
+  if (collective != 0) r.ep->comm->state()->collectives += 2;
   return error;
 }
 
 EpError dispatch(const EpRequest& r) {
   host::EpBuffer* buffer = &r.ep->buffer;
   if (buffer->earliest(EpPhase::kSent) != nullptr) return refuse(&r.cell->dispatched, EpError::kOtherNotReceived);
-  const EpError error = begin(r.ep, [&] { return host::epSend(buffer, r.send); });
+  const EpError error = send(r);
   return error == EpError::kNone ? host::epReceive(buffer, r.receive) : error;
 }
 
@@ -78,7 +73,7 @@ EpError combine(const EpRequest& r) {
   const EpFlight* f = buffer->flightOf(*r.cell);
   // Check before anything is sent: an earlier dispatch whose combine has not ended would block the second phase.
   if (f != nullptr && epIsNextToCombine(*f, EpPhase::kAdding) != EpError::kNone) return refuse(&r.cell->combined, EpError::kEarlierToCombine);
-  const EpError error = begin(r.ep, [&] { return host::epCombineSend(buffer, r.combine); });
+  const EpError error = host::epCombineSend(buffer, r.combine);
   return error == EpError::kNone ? host::epCombineReceive(buffer, r.cell) : error;
 }
 
@@ -87,11 +82,11 @@ EpError run(const EpRequest& r) {
   switch (r.kind) {
     case EpRequest::kMakePlan: return host::epMakePlan(*buffer, r.send.routing, r.plan, reportTo(r));
     case EpRequest::kDispatch: return dispatch(r);
-    case EpRequest::kDispatchSend: return begin(r.ep, [&] { return host::epSend(buffer, r.send); });
+    case EpRequest::kDispatchSend: return send(r);
     case EpRequest::kDispatchCounts: return counts(r);
     case EpRequest::kDispatchReceive: return host::epReceive(buffer, r.receive);
     case EpRequest::kCombine: return combine(r);
-    case EpRequest::kCombineSend: return begin(r.ep, [&] { return host::epCombineSend(buffer, r.combine); });
+    case EpRequest::kCombineSend: return host::epCombineSend(buffer, r.combine);
     case EpRequest::kCombineReceive: return host::epCombineReceive(buffer, r.cell);
     case EpRequest::kRelease: return host::epRelease(buffer, r.cell, isBroken(r.ep));
   }
@@ -102,8 +97,7 @@ EpError run(const EpRequest& r) {
 EpError runOperation(const EpRequest& r) {
   Comm* comm = r.ep->comm;
   if (isBroken(r.ep)) return refuse(reportTo(r), EpError::kStopped);
-  const EpOperation o = asOperation(r.kind);
-  enterOperation(comm, o.op, bytesOf(r), kNoCallDetails, o.isCollective && countsAsCollective(r.ep) ? comm->state()->collectives + 1 : 0);
+  enterOperation(comm, operationOf(r), bytesOf(r), kNoCallDetails, collectiveOf(r));
   const EpError error = run(r);
   if (error == EpError::kStopped) {
     const EpReport& report = reportOf(r);
@@ -123,7 +117,16 @@ EpError runEp(const EpRequest& r) {
   return error;
 }
 
-uint32_t operationOf(const EpRequest& r) { return asOperation(r.kind).op; }
+uint32_t operationOf(const EpRequest& r) {
+  switch (r.kind) {
+    case EpRequest::kDispatch: return RHW_OP_EP_DISPATCH;
+    case EpRequest::kDispatchSend: return RHW_OP_EP_DISPATCH_SEND;
+    case EpRequest::kCombine: return RHW_OP_EP_COMBINE;
+    case EpRequest::kCombineSend: return RHW_OP_EP_COMBINE_SEND;
+    case EpRequest::kCombineReceive: return RHW_OP_EP_COMBINE_RECV;
+    default: return RHW_OP_EP_DISPATCH_RECV;
+  }
+}
 
 rh_result submitEp(const EpRequest& r, void* stream) {
   if (r.ep->runsLater()) return queueEp(r, stream);

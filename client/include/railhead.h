@@ -555,8 +555,8 @@ rh_result rh_ep_get_info(rh_ep *ep, rh_ep_info *info);
 rh_result rh_ep_get_masked(rh_ep *ep, int32_t *ranks, int32_t capacity, int32_t *count);
 
 /* Masks a rank in this buffer permanently, whatever on_dead says. Every other rank calls it between the same two dispatches. The
- * masked rank must not dispatch or combine in this buffer any more; it releases what it has received. It takes part in all other calls of
- * the comm, rh_ep_destroy included. */
+ * masked rank calls none after the first of these two, and combines no more in this buffer; it releases what it has received. It takes part
+ * in all other calls of the comm, rh_ep_destroy included. */
 rh_result rh_ep_mask_rank(rh_ep *ep, int32_t rank);
 
 /* The outcome of a dispatch or a combine. All counts are zero if nothing was dropped or lost. */

@@ -3,6 +3,7 @@ package tests
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -181,6 +182,40 @@ func TestARankThatAllOthersMaskTakesNoPartAndTheCommStaysWhole(t *testing.T) {
 		wantError(t, eps[1].Mask(1), wire.ResultInvalidArgument, "rank 1", "another one of 0..3")
 		wantError(t, eps[1].Mask(4), wire.ResultInvalidArgument, "cannot mask rank 4")
 		all(t, ranks, barrier) // the masked rank is in the comm as before
+		all(t, ranks, func(m member) error { return eps[m.Rank()].Destroy() })
+		all(t, ranks, finalize)
+	}
+}
+
+// All ranks have sent the dispatch. One of the others masks the rank before its combine and one after it; the masked rank releases.
+func TestACommsCollectivesAgreeWhereverInADispatchARankIsMasked(t *testing.T) {
+	s := startDaemon(t)
+	c := smallEP
+	for _, c.Mode = range bothModes {
+		ranks := formGroup(t, s, client.CommConfig{Group: fmt.Sprint("masked in a dispatch ", c.Mode), World: 3})
+		eps := makeEPs(t, ranks, c)
+		all(t, ranks, func(m member) error {
+			// Each rank's token goes to the rank's own experts, so that no combine waits for another rank.
+			own, ep := int32(2*m.Rank()), eps[m.Rank()]
+			rows := flatRows(m, ep, c)
+			d, err := ep.Dispatch(client.EPTokensIn{Tokens: 1, X: make([]byte, 32), Idx: []int32{own, own + 1}, Weights: []float32{1, 1}}, &rows)
+			if err != nil {
+				return err
+			}
+			combine := func() error {
+				_, err := d.Combine(client.EPSums{Y: rows.X, YDtype: client.F32, Out: make([]byte, 32), OutDtype: client.F32})
+				return err
+			}
+			switch m.Rank() {
+			case 0:
+				return errors.Join(ep.Mask(2), combine())
+			case 1:
+				return errors.Join(combine(), ep.Mask(2))
+			default:
+				return d.Release()
+			}
+		})
+		all(t, ranks, barrier)
 		all(t, ranks, func(m member) error { return eps[m.Rank()].Destroy() })
 		all(t, ranks, finalize)
 	}

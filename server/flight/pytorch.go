@@ -1,6 +1,7 @@
 package flight
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -84,14 +85,14 @@ func PyTorch(t *Trace, wallOffsetNS int64) map[string]Dump {
 	for _, r := range t.Ranks {
 		d := Dump{Version: dumpVersion, PGConfig: map[string]PGGroup{id: groupOf(id, t.Name, ranks)}, Entries: []Entry{}}
 		state := PGState{-1, -1, -1}
-		var collectives uint64
+		var latest uint64 // the highest number of a collective so far: an MoE combine has a lower one than collectives after its dispatch
 		for i := range r.Records {
 			rec := &r.Records[i]
 			if rec.Collective > 0 {
-				collectives = rec.Collective
+				latest = max(latest, rec.Collective)
 				state.note(rec)
 			}
-			e, ok := entryOf(t, rec, collectives, wallOffsetNS)
+			e, ok := entryOf(t, rec, cmp.Or(rec.Collective, latest), wallOffsetNS)
 			if ok && e.IsP2P {
 				pair := []int{min(r.Rank, rec.Root), max(r.Rank, rec.Root)}
 				pairID := fmt.Sprintf("%s-p2p-%d-%d", id, pair[0], pair[1])
@@ -129,13 +130,14 @@ func (e *Entry) inPair(id string, lower bool, r *Record) {
 
 func (s *PGState) note(r *Record) {
 	n := int64(r.Collective)
-	s.LastEnqueued, s.LastStarted = n, n
+	s.LastEnqueued = max(s.LastEnqueued, n)
+	s.LastStarted = s.LastEnqueued
 	if r.State == Done {
-		s.LastCompleted = n
+		s.LastCompleted = max(s.LastCompleted, n)
 	}
 }
 
-func entryOf(t *Trace, r *Record, collectives uint64, wallOffsetNS int64) (Entry, bool) {
+func entryOf(t *Trace, r *Record, collective uint64, wallOffsetNS int64) (Entry, bool) {
 	name, in, out := nameAndParts(r.Op, int64(t.WorldSize))
 	if name == "" {
 		return Entry{}, false
@@ -147,7 +149,7 @@ func entryOf(t *Trace, r *Record, collectives uint64, wallOffsetNS int64) (Entry
 	count := int64(r.Bytes / dtype.size)
 	e := Entry{
 		RecordID: r.Sequence, PGID: t.Group, ProcessGroup: [2]string{strconv.FormatUint(t.Group, 10), t.Name},
-		CollectiveSeqID: collectives, OpID: r.Sequence, ProfilingName: "nccl:" + name,
+		CollectiveSeqID: collective, OpID: r.Sequence, ProfilingName: "nccl:" + name,
 		InputSizes: [][]int64{{count * in}}, InputDtypes: []string{dtype.name},
 		OutputSizes: [][]int64{{count * out}}, OutputDtypes: []string{dtype.name},
 		TimeCreatedNS: wall(r.EnqueuedNS, wallOffsetNS), State: "started", IsP2P: r.Op == wire.OpSend || r.Op == wire.OpRecv,

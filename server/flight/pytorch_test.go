@@ -162,6 +162,28 @@ func TestADispatchOrCombineOfMoEIsInTheDumpOnceHoweverItWasCalled(t *testing.T) 
 	}
 }
 
+// A combine's number follows that of its dispatch, whatever was called in between.
+func TestACombineBehindALaterCollectiveKeepsItsNumber(t *testing.T) {
+	trace := &Trace{Group: 3, Name: "ep", WorldSize: 2, Ranks: []RankTrace{{Rank: 0}}}
+	for i, r := range []Record{
+		{Op: wire.OpEPDispatch, Collective: 1}, {Op: wire.OpBarrier, Collective: 3}, {Op: wire.OpEPCombine, Collective: 2}, {Op: wire.OpSend, Root: 1},
+	} {
+		r.Sequence, r.Dtype, r.State = uint64(i+1), "u8", Done
+		trace.Ranks[0].Records = append(trace.Ranks[0].Records, r)
+	}
+	dump := PyTorch(trace, 0)["0"]
+	var got []uint64
+	for _, e := range dump.Entries {
+		got = append(got, e.CollectiveSeqID)
+	}
+	if want := []uint64{1, 3, 2, 3}; !reflect.DeepEqual(got, want) {
+		t.Errorf("the entries' collectives are %v, want %v", got, want)
+	}
+	if got, want := dump.PGStatus["3"], (PGState{3, 3, 3}); got != want {
+		t.Errorf("the last collectives are %v, want %v", got, want)
+	}
+}
+
 func TestTheTableIsInTheOrderOfTheCalls(t *testing.T) {
 	var out bytes.Buffer
 	if err := WriteText(&out, exampleTrace(), 0); err != nil {
