@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// crossCompiler and emulator are Debian's (g++-aarch64-linux-gnu, qemu-user). CI installs them and sets requireArm64, so
-// that a machine without them cannot pass for one where this was tested.
+// crossCompiler and emulator are Debian's (g++-aarch64-linux-gnu, qemu-user). CI installs them and sets requireArm64, so that
+// a machine without them fails the test instead of skipping it.
 const (
 	crossCompiler = "aarch64-linux-gnu-g++"
 	emulator      = "qemu-aarch64"

@@ -15,20 +15,20 @@ import (
 	"time"
 )
 
-// patience is far beyond what a program here takes on a busy machine: reaching it means a hang.
+// patience is far beyond what a program here takes on a busy machine: a program that reaches it hangs.
 const patience = 2 * time.Minute
 
-// Ways to compile. ThreadSanitizer does not understand fences, and GCC warns of it: the protocol's only fences order two
-// atomics (a flag and a count of sleepers) against each other, which no race report depends on.
+// Flags to compile with. ThreadSanitizer does not support fences, and GCC warns about them. The protocols' only fences order
+// two atomics (a flag and its count of sleepers), on which no race report depends.
 var (
 	plain   []string
 	address = []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all"}
-	// Without -fno-builtin GCC expands memcpy in place, after its instrumentation, and no copy of data would be watched.
+	// Without -fno-builtin GCC expands memcpy in place, after its instrumentation, and copies of data would not be checked.
 	thread = []string{"-fsanitize=thread", "-Wno-tsan", "-fno-builtin"}
 )
 
-// noteSources opens every C++ source, so that the go command, which remembers what a test opened, does not take a cached
-// result for the result of changed sources: it does not see what g++ reads.
+// noteSources opens every C++ source. The go command does not see what g++ reads, but it records which files a test opens,
+// and does not reuse a cached result if one of them has changed.
 func noteSources(t *testing.T) {
 	t.Helper()
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -42,7 +42,7 @@ func noteSources(t *testing.T) {
 	}
 }
 
-// objects keeps what has been compiled: the kernels take long, and several programs are linked with them.
+// objects holds the compiled sources: the kernels take long to compile, and several programs are linked with them.
 var objects struct {
 	sync.Mutex
 	dir   string
@@ -64,7 +64,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// object returns the path of a compiled source; each compiler and set of flags compiles it once.
+// object returns the path of a compiled source. Each source is compiled once for each compiler and set of flags.
 func object(flags []string, source string) (string, error) {
 	objects.Lock()
 	key := fmt.Sprint(os.Getenv("CXX"), flags, source)
@@ -80,8 +80,7 @@ func object(flags []string, source string) (string, error) {
 	return build()
 }
 
-// compileProgram compiles a program of testdata with the sources of the CPU target, each on a core of its own, and returns
-// its path.
+// compileProgram compiles a program of testdata and sources of the CPU target in parallel, and returns the program's path.
 func compileProgram(t *testing.T, flags []string, sources ...string) string {
 	t.Helper()
 	noteSources(t)
@@ -120,7 +119,7 @@ func compile(flags []string, arguments ...string) error {
 	return nil
 }
 
-// runProgram runs a program to its end; anything but success, a sanitizer's report too, is a failure.
+// runProgram runs a program to its end. Any failure, also a sanitizer's report, fails the test.
 func runProgram(t *testing.T, binary string, arguments ...any) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestWhatHostileRanksWriteLeadsDispatchAndCombineNowhereElse(t *testing.T) {
+func TestDispatchAndCombineAccessOnlyTheirMemoryAmongHostileRanks(t *testing.T) {
 	binary := compileProgram(t, address, "testdata/ep_hostile.cc")
 	first := rand.Uint64()
 	t.Logf("seeds from %d", first)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// mayInclude says, for each folder of include/railhead, whose headers it may include besides its own.
+// mayInclude lists, for each folder of include/railhead, the other folders whose headers it may include.
 var mayInclude = map[string][]string{
 	"base":        nil,
 	"exchange":    {"base"},
@@ -26,7 +26,7 @@ func TestHeadersIncludeOnlyTheFoldersBelowTheirs(t *testing.T) {
 	for _, folder := range folders {
 		allowed, known := mayInclude[folder.Name()]
 		if !known {
-			t.Errorf("%s/%s is not in the table: say what it may include", root, folder.Name())
+			t.Errorf("%s/%s is not in mayInclude: add what it may include", root, folder.Name())
 			continue
 		}
 		headers, err := filepath.Glob(filepath.Join(root, folder.Name(), "*.h"))

@@ -50,7 +50,7 @@ func TestTilesRoundByTheDefinitionAndTouchOnlyTheirElements(t *testing.T) {
 	onEachVector(t, address, "testdata/tile.cc")
 }
 
-// Without sanitizers, with which the compiler takes a minute: the program guards its memory itself.
+// Without sanitizers, which would take a minute to compile: the program guards its memory itself.
 func TestRowsOfExpertsFollowTheDefinitionAndTouchOnlyTheirBytes(t *testing.T) {
 	onEachVector(t, plain, "testdata/ep_rows.cc")
 }
@@ -64,7 +64,7 @@ func onEachVector(t *testing.T, flags []string, source string) {
 	runProgram(t, compileProgram(t, append([]string{"-DVECTOR_BYTES=16"}, flags...), source))
 	for bytes, machine := range wide {
 		if !strings.Contains(cpuFlags(t), " "+strings.TrimPrefix(machine[len(machine)-1], "-m")) {
-			t.Logf("this processor has no vectors of %s bytes: nothing to test there", bytes)
+			t.Logf("this processor has no vectors of %s bytes: not tested", bytes)
 			continue
 		}
 		all := append(append([]string{"-DVECTOR_BYTES=" + bytes, "-Wno-psabi"}, machine...), flags...)
@@ -89,10 +89,10 @@ var (
 	badOffers   = append([]string{"testdata/bad_offers.cc"}, team[1:]...)
 )
 
-// spins: asleep at once, asleep soon, and spinning all along.
+// spins are spin times in ns: sleep at once, sleep soon, spin all along.
 var spins = []int{0, 2_000, 1_000_000_000}
 
-func TestEpochsGoOverTheWrapWithoutNotice(t *testing.T) {
+func TestSumsAreRightAcrossTheWrapOfEpochs(t *testing.T) {
 	binary := compileProgram(t, plain, team...)
 	for _, first := range []uint32{0, 0x7fffffff - 40, 0xffffffff - 40, 0xffffffff} {
 		for _, spin := range spins[:2] {
@@ -102,10 +102,10 @@ func TestEpochsGoOverTheWrapWithoutNotice(t *testing.T) {
 				t.Fatalf("%q: %v", out, err)
 			}
 			if to-first < 300 || from != first {
-				t.Errorf("from epoch %d to %d: fewer epochs than operations", from, to)
+				t.Errorf("epochs %d to %d: fewer than operations", from, to)
 			}
 			if first > 0xffffff00 && to >= first {
-				t.Errorf("from epoch %d to %d: not over the wrap", from, to)
+				t.Errorf("epochs %d to %d: no wrap", from, to)
 			}
 		}
 	}
@@ -118,7 +118,7 @@ func TestTheProtocolHasNoDataRace(t *testing.T) {
 	for _, world := range []int{2, 3, 5} {
 		for _, spin := range spins {
 			if world > 3 && spin > spins[1] {
-				continue // spinning ranks on fewer cores take their time
+				continue // spinning ranks on fewer cores are slow
 			}
 			runProgram(t, binary, "sums", world, 2, uint32(0xffffffe0), spin, 200, rand.Uint64())
 			runProgram(t, binary, "abort", world, 1, 0, spin, 20, rand.Uint64())
@@ -142,9 +142,9 @@ func TestTheProtocolStaysWithinItsMemory(t *testing.T) {
 	}
 }
 
-// Any order, channels and protocol, all types and reductions, odd counts and none, in place and not. Counters of chunks begin
-// before the wrap of the marks of LL (half the range) and before their own.
-func TestRingsAddWhatTheRanksGaveAndAllGetTheSameBits(t *testing.T) {
+// Any order, channels and protocol, all types and reductions, counts that are odd or 0, in place and not. Counters of chunks
+// start before the wrap of LL's marks (half the range) and before their own.
+func TestRingsGiveTheRightSumsAndTheSameBitsOnAllRanks(t *testing.T) {
 	binary := compileProgram(t, plain, rings...)
 	for world := 2; world <= 9; world++ {
 		for _, first := range []uint32{0, 0x7fffff00, 0xffffff00} {
@@ -155,7 +155,7 @@ func TestRingsAddWhatTheRanksGaveAndAllGetTheSameBits(t *testing.T) {
 	}
 }
 
-func TestRingsEndWithTheGroupAndAtTheDeadline(t *testing.T) {
+func TestRingsEndAtAnAbortAndAtTheDeadline(t *testing.T) {
 	binary := compileProgram(t, plain, rings...)
 	for _, world := range []int{2, 3, 5} {
 		for _, spin := range spins[:2] {
@@ -165,7 +165,7 @@ func TestRingsEndWithTheGroupAndAtTheDeadline(t *testing.T) {
 	}
 }
 
-func TestARankThatOffersMemoryThatItDoesNotHaveIsNamedAndNobodyTouchesIt(t *testing.T) {
+func TestABadOfferIsNotAccessedAndItsRankIsNamed(t *testing.T) {
 	binary := compileProgram(t, address, badOffers...)
 	for _, world := range []int{2, 3, 8} {
 		for _, spin := range spins[:2] {
@@ -174,19 +174,19 @@ func TestARankThatOffersMemoryThatItDoesNotHaveIsNamedAndNobodyTouchesIt(t *test
 	}
 }
 
-func TestWhoeverGivesUpNamesALateRank(t *testing.T) {
+func TestATimeoutNamesALateRank(t *testing.T) {
 	binary := compileProgram(t, plain, team...)
 	for _, first := range []uint32{0, 0xffffffff} {
 		out := runProgram(t, binary, "late", 3, 3, first, 1_000, 1000, rand.Uint64())
 		var gaveUp, rounds int
 		if _, err := fmt.Sscanf(out, "%d of %d rounds", &gaveUp, &rounds); err != nil || gaveUp == 0 {
-			t.Errorf("nobody gave up: %s", out)
+			t.Errorf("no rank gave up: %s", out)
 		}
 	}
 }
 
-// The linker takes any one of several definitions of a symbol: code for an instruction set that a processor does not have
-// must not be what it calls from elsewhere.
+// The linker keeps one of several definitions of a symbol. Other code must not get the one of an instruction set that the
+// processor does not have.
 func TestInstructionSetsShareNoSymbol(t *testing.T) {
 	owners := map[string]string{}
 	for _, source := range []string{"host/isa_portable.cc", "host/isa_avx2.cc", "host/isa_avx512.cc"} {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// modelSeeds is how many seeds of each random scenario run; MODEL_SEEDS=100000 makes a soak of it.
+// modelSeeds is the range of seeds of each random scenario; set MODEL_SEEDS=100000 for a long run.
 func modelSeeds() string {
 	if n := os.Getenv("MODEL_SEEDS"); n != "" {
 		return "0:" + n
@@ -25,7 +25,7 @@ func buildModel(t *testing.T) string {
 	return compileProgram(t, []string{"-DRH_MODEL"}, "model/main.cc")
 }
 
-// runModel returns whether the scenario passed, and what the model said.
+// runModel returns whether the scenario passed, and the model's output.
 func runModel(t *testing.T, binary string, arguments ...string) (passed bool, said string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -38,7 +38,7 @@ func runModel(t *testing.T, binary string, arguments ...string) (passed bool, sa
 	return err == nil, strings.TrimSpace(string(out))
 }
 
-// modelList is what --list prints, by its first column.
+// modelList returns the lines that --list prints, by their first column.
 func modelList(t *testing.T, binary string) (scenarios, mutants [][]string) {
 	t.Helper()
 	for _, line := range strings.Split(runProgram(t, binary, "--list"), "\n") {
@@ -74,7 +74,7 @@ func TestTheProtocolsPassTheMemoryModel(t *testing.T) {
 	}
 }
 
-// Each mistake of the committed list (model/mutants.h) is found by the scenario that is named for it.
+// The scenario named for each mistake of the committed list (model/mutants.h) detects it.
 func TestEveryMutantFailsInTheModel(t *testing.T) {
 	binary := buildModel(t)
 	_, mutants := modelList(t, binary)
@@ -95,9 +95,9 @@ func TestEveryMutantFailsInTheModel(t *testing.T) {
 func TestAFailingSeedCanBeReplayedAndPrintsItsInterleaving(t *testing.T) {
 	binary := buildModel(t)
 	_, said := runModel(t, binary, "--scenario", "flags-oneshot", "--mutant", "20", "--seeds", "0:20000")
-	again := regexp.MustCompile(`to see it: (.*)`).FindStringSubmatch(said)
+	again := regexp.MustCompile(`replay with: (.*)`).FindStringSubmatch(said)
 	if again == nil {
-		t.Fatalf("no way to see it again in %q", said)
+		t.Fatalf("no arguments for a replay in %q", said)
 	}
 	passed, trace := runModel(t, binary, strings.Fields(again[1])...)
 	if passed || strings.Count(trace, "\n") < 10 || !strings.Contains(trace, "FAIL") {

@@ -9,15 +9,15 @@ import (
 	"railhead/internal/wire"
 )
 
-// The table of algorithms (internal/wire/algorithms.txt) says what allreduce.cu has.
-func TestThePTXHasTheAlgorithmsThatTheTableSaysItHas(t *testing.T) {
+// The table of algorithms (internal/wire/algorithms.txt) lists what allreduce.cu has.
+func TestThePTXHasTheAlgorithmsOfTheTable(t *testing.T) {
 	ptx, err := os.ReadFile("ptx/allreduce.ptx")
 	if err != nil {
 		t.Fatal(err)
 	}
 	entries := map[string]bool{}
 	for _, m := range regexp.MustCompile(`\.entry rh_([a-z]+)_([a-z]+)_(?:f32|bf16)\(`).FindAllStringSubmatch(string(ptx), -1) {
-		if m[2] != "rmsnorm" { // fused: no algorithm that an all-reduce may take
+		if m[2] != "rmsnorm" { // fused: not an algorithm of an all-reduce
 			entries[m[1]+" "+m[2]] = true
 		}
 	}

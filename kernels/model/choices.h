@@ -1,4 +1,4 @@
-// Where a run of the model may go on in several ways, it asks here: at random from a seed, or one way after the other.
+// Where a run of the model can continue in several ways, it asks here. Choices are made at random from a seed, or all of them in turn.
 #ifndef RAILHEAD_KERNELS_MODEL_CHOICES_H_
 #define RAILHEAD_KERNELS_MODEL_CHOICES_H_
 
@@ -31,19 +31,19 @@ class Random {
 class Choices {
  public:
   virtual ~Choices() = default;
-  // Which of the fibers that can run (numbers, ascending) is next; `running` was last. An index into them, or -1: this
-  // state has been seen before and the run may end here. stateHash is called only when somebody wants to know.
+  // Which of the ready fibers (numbers, ascending) is next; `running` was last. An index into ready, or -1: this state was seen before,
+  // and the run may end here. stateHash is valid if wantsStateHash().
   virtual int fiber(const std::vector<int>& ready, int running, uint64_t stateHash) = 0;
   virtual bool wantsStateHash() const { return false; }
   // Which of n stores a load reads; 0 is the newest.
   virtual int store(int n) = 0;
-  // How many of the n newer stores, which the writer has not seen, a new store goes before.
+  // How many of the n newest stores, which the writer has not seen, a new store precedes.
   virtual int place(int n) = 0;
-  // Whether something that may happen at any time (a wake-up for no reason) happens now.
+  // Whether a sleep ends now without a wake-up.
   virtual bool spurious() = 0;
 };
 
-// A seed also chooses the manner: how long fibers run on, whether some are held back, how stale loads are.
+// A seed also chooses the manner: how long fibers run before a switch, whether some are held back, how stale loads are.
 class RandomChoices : public Choices {
  public:
   RandomChoices(uint64_t seed, int fibers) : random_(seed), held_(static_cast<size_t>(fibers), 0), priority_(held_) {
@@ -78,7 +78,7 @@ class RandomChoices : public Choices {
  private:
   enum class Manner { kUniform, kPriority, kHold, kHoldOne };
 
-  // The fiber with the highest priority runs until it waits; now and then one falls behind all others.
+  // The fiber with the highest priority runs until it waits. Now and then one gets the lowest priority.
   int highest(const std::vector<int>& ready, int running) {
     if (running >= 0 && random_.oneIn(60)) priority_[static_cast<size_t>(running)] = -step_;
     size_t best = 0;
@@ -90,7 +90,7 @@ class RandomChoices : public Choices {
   void hold() {
     if (random_.oneIn(40)) held_[static_cast<size_t>(random_.below(static_cast<int>(held_.size())))] = step_ + random_.below(800);
   }
-  // A held fiber runs only when nobody else can.
+  // A held fiber runs only if no other one can.
   int pickUnheld(const std::vector<int>& ready) {
     const int begin = random_.below(static_cast<int>(ready.size()));
     for (size_t i = 0; i < ready.size(); i++) {
@@ -108,8 +108,8 @@ class RandomChoices : public Choices {
   std::vector<int> priority_;
 };
 
-// Depth first over all choices. A state reached a second time is not gone into again: a fiber is a function of what it
-// has read, so the hash of that, of the memory and of who waits is the whole state.
+// Depth first over all choices. A state that is reached again is not explored again. A fiber is a function of what it has read, so the
+// hash of that, of the memory and of the fibers' states is the whole state.
 class AllChoices : public Choices {
  public:
   int fiber(const std::vector<int>& ready, int, uint64_t stateHash) override {
@@ -121,7 +121,7 @@ class AllChoices : public Choices {
   int place(int n) override { return next(n + 1); }
   bool spurious() override { return false; }
 
-  // Before each run but the first. False: all is explored.
+  // Called before each run except the first. False: all is explored.
   bool advance() {
     while (!path_.empty() && path_.back().taken + 1 == path_.back().of) path_.pop_back();
     depth_ = 0;
@@ -129,7 +129,7 @@ class AllChoices : public Choices {
     path_.back().taken++;
     return true;
   }
-  // The same run once more.
+  // Repeats the last run.
   void rewind() {
     depth_ = 0;
     again_ = true;

@@ -1,4 +1,4 @@
-// The memory of dispatch and combine: a buffer of each rank, lease words, and what a rank keeps of its flights.
+// The memory of dispatch and combine: the ranks' buffers, lease words, and the memory of flights.
 #ifndef RAILHEAD_KERNELS_MODEL_EP_HEAPS_H_
 #define RAILHEAD_KERNELS_MODEL_EP_HEAPS_H_
 
@@ -11,7 +11,7 @@
 
 namespace railhead::model {
 
-// Counters order nothing: they are no part of the model's memory.
+// Counters order nothing, so they are not part of the model's memory.
 class EpMem : public FlagMem {
  public:
   EpMem(World& world, const std::vector<EpCounters>& counters) : FlagMem(world), counters_(counters) {}
@@ -105,7 +105,7 @@ class EpHeaps {
     }
     return most;
   }
-  // As epLayoutOf, with chunks of any number of tokens, and rows and counts without padding: each word is a location.
+  // As epLayoutOf, but with chunks of any number of tokens, and rows and counts without padding, since each word is a location.
   static EpLayout layoutOf(const EpScript& s) {
     const auto world = static_cast<uint32_t>(s.worldSize);
     const EpShape shape = {world, s.maxTokens, s.topk, mostLocal(s), sizeof(EpRow), sizeof(EpRow), s.countsFirst};
@@ -147,7 +147,7 @@ class EpHeaps {
     t.rowBytes = t.combineRowBytes = sizeof(EpRow);
     t.expertRank = script_.expertRank.data();
     t.expertLocal = expertLocal_.data();
-    t.replicaBegin = each_.data();  // every expert is held once
+    t.replicaBegin = each_.data();  // every expert has one replica
     t.replicas = each_.data();
     t.ownExperts = own_[static_cast<size_t>(r)].data();
     for (int q = 0; q < script_.worldSize; q++) t.localExperts[q] = static_cast<uint16_t>(own_[static_cast<size_t>(q)].size());
@@ -187,7 +187,7 @@ class EpHeaps {
         },
         [](size_t unit, int rank, uint64_t) { return unit % 2 != 0 || rank == static_cast<int>(unit / 16); });
     world_.memory.add(
-        &t.state()->gaveUp, 8, 8, [=](size_t) { return "given up by" + of.substr(3); }, [=](size_t, int rank, uint64_t) { return rank == r; });
+        &t.state()->gaveUp, 8, 8, [=](size_t) { return "ranks masked by" + of.substr(3); }, [=](size_t, int rank, uint64_t) { return rank == r; });
     for (int q = 0; q < t.worldSize; q++) {
       if (q != r) addPipes(t, q, " from " + std::to_string(q) + of);
     }
@@ -210,7 +210,7 @@ class EpHeaps {
         [=](size_t, int rank, uint64_t) { return rank == writer; });
   }
 
-  // As if that many dispatches, and chunks of each kind between any two ranks, had gone before.
+  // Starts as if that many dispatches, and chunks of each kind between every two ranks, had come before.
   void startCounting(int r) {
     const EpTeam& t = team(r);
     const uint32_t n = script_.start;

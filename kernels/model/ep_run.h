@@ -1,4 +1,4 @@
-// Runs of dispatch and combine: ranks of one thread each play a script.
+// Runs of dispatch and combine: ranks of one thread each, which play a script.
 #ifndef RAILHEAD_KERNELS_MODEL_EP_RUN_H_
 #define RAILHEAD_KERNELS_MODEL_EP_RUN_H_
 
@@ -32,17 +32,17 @@ class EpRun {
   std::string check() const { return ""; }  // ranks check at once
 
  private:
-  // How a rank wants what it receives; each has its own idea.
+  // The layout of received rows. Each rank chooses its own.
   enum class Layout { kPadded, kFlat, kTokens };
 
-  // A dispatch of a rank, in memory of the run: a fiber may never end.
+  // A dispatch of a rank. In the run's memory, since a fiber may be abandoned.
   struct Dispatch {
     Layout layout;
     std::vector<int64_t> route;
     std::vector<float> weights;
     std::vector<EpRow> x, result;
-    std::vector<int64_t> begin;       // rows of each expert
-    std::vector<uint32_t> received;   // copies that each rank has counted
+    std::vector<int64_t> begin;       // first row of each expert
+    std::vector<uint32_t> received;   // copies from each rank, by its counts
     std::vector<EpRow> rows, y;
     std::vector<float> rowWeights, rowTopkWeights;
     std::vector<int32_t> sourceRank, sourceToken, rowTopk;
@@ -56,7 +56,7 @@ class EpRun {
     EpRow scratch = {};
   };
 
-  // Partial sums are words of the model's memory, but for those of a rank's own experts.
+  // Partial sums are words of the model's memory, except those of a rank's own experts.
   class Rows {
    public:
     Rows(EpMem& mem, const EpRow* scratch, Dispatch& d) : mem_(mem), scratch_(reinterpret_cast<const char*>(scratch)), d_(d) {}
@@ -165,7 +165,7 @@ class EpRun {
   }
   uint32_t tokensOf(int dispatch, int r) const { return script_.tokens[static_cast<size_t>(dispatch)][static_cast<size_t>(r)]; }
 
-  // As the client begins a dispatch.
+  // Starts a dispatch as the client does.
   void begin(int r, int number, EpFlight* f) {
     const EpTeam& team = heaps_.team(r);
     Dispatch& d = ranks_[static_cast<size_t>(r)].dispatches.emplace_back();
@@ -194,7 +194,7 @@ class EpRun {
     f->rowStride = sizeof(EpRow);
   }
 
-  // Counts are known.
+  // Called after awaitCounts().
   EpOutput layOut(int r, int number, const EpFlight& f, Dispatch* d) {
     const EpTeam& team = heaps_.team(r);
     const uint64_t world = static_cast<uint64_t>(team.worldSize), each = world * team.maxTokens;
@@ -236,10 +236,10 @@ class EpRun {
     return out;
   }
 
-  // Whether rank r has given up rank s, and may have.
+  // Whether rank r has masked rank s, and may have.
   bool isLost(int r, int s) { return (mayBeLost_ & heaps_.team(r).state()->masked) >> s & 1; }
 
-  // Every row that was counted is whole, or of a rank that was lost and empty.
+  // Every counted row is whole, or empty and from a lost rank.
   void checkRows(int r, int number, const EpFlight& f, const Dispatch& d) {
     if (d.layout == Layout::kTokens) {
       size_t row = 0;
@@ -264,7 +264,7 @@ class EpRun {
     }
     if (f.overCapacity != 0) world_.fail("dispatch %d: %lu rows beyond the capacity", number, f.overCapacity);
   }
-  // k: of the row's expert; -1: a row of all the rank's experts.
+  // k: index of the row's expert in topk_idx; -1: a row of all the rank's experts.
   void checkRow(int r, int number, const Dispatch& d, size_t row, int s, uint32_t t, int k) {
     const bool isEmpty = d.sourceRank[row] == -1 && isLost(r, s);
     const EpRow want = isEmpty ? EpRow{} : epToken(number, s, t);
@@ -299,7 +299,7 @@ class EpRun {
     }
   }
 
-  // The caller's experts.
+  // Computes the experts' outputs, as the caller does.
   void compute(int r, Dispatch* d) {
     const EpTeam& team = heaps_.team(r);
     d->y.resize(d->rows.size());
@@ -315,7 +315,7 @@ class EpRun {
     }
   }
 
-  // Every token has the sum of all ranks, or of all but some that were lost over it and reported.
+  // Every token has the sum of all ranks, except of those that were lost and reported.
   void checkResults(int r, int number, const EpFlight& f, const Dispatch& d) {
     uint64_t lostCopies = 0;
     for (uint32_t t = 0; t < tokensOf(number, r); t++) {
@@ -346,7 +346,7 @@ class EpRun {
   const EpScript& script_;
   EpHeaps heaps_;
   std::deque<Rank> ranks_;
-  uint64_t mayBeLost_ = 0;  // ranks that may die, or be given up
+  uint64_t mayBeLost_ = 0;  // ranks that may die or be masked
 };
 
 }  // namespace railhead::model

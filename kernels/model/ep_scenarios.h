@@ -32,7 +32,7 @@ inline void addEpDispatch(Random& random, EpScript* s) {
   s->tokens.push_back(tokens);
 }
 
-// Any order of calls that the interface allows: at most two dispatches in flight; received, combined and ended in turn.
+// Any order of calls that the interface allows: at most two dispatches in flight, which are received, combined and ended in order.
 inline EpScript epCalls(Random& random, EpScript s, int dispatches, bool inFlight) {
   struct Flight {
     int dispatch;
@@ -46,7 +46,7 @@ inline EpScript epCalls(Random& random, EpScript s, int dispatches, bool inFligh
       addEpDispatch(random, &s);
       continue;
     }
-    // The earlier one goes on, or the later one where it has not come as far.
+    // Advances the earlier flight, or the later one if it is behind.
     const bool mayLater = open.size() == 2 && open[1].last < open[0].last && open[1].last < EpCall::kCombineSend;
     Flight& f = open[mayLater && random.oneIn(2) ? 1 : 0];
     const bool released = f.last == EpCall::kReceive && &f == &open[0] && random.oneIn(5);
@@ -78,7 +78,7 @@ inline EpScript epDeath(Random& random) {
   s.dropsDead = true;
   const int first = random.below(s.worldSize), deaths = s.worldSize > 2 && random.oneIn(4) ? 2 : 1;
   for (int i = 0; i < deaths; i++) {
-    // The abort word keeps the first.
+    // The abort word names the first death only, so later ones are marked in leases.
     s.deaths.push_back({(first + i) % s.worldSize, 1 + random.below(40 << random.below(5)), i > 0 || random.oneIn(2)});
   }
   return s;
@@ -89,7 +89,7 @@ inline EpScript epLate(Random& random) {
   s.ticks = 1 + random.below(3);
   return s;
 }
-// One token, for an expert of the other rank.
+// One token, to an expert of the other rank.
 inline EpScript smallEp(bool countsFirst, bool combined) {
   EpScript s;
   s.countsFirst = countsFirst;

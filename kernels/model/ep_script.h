@@ -1,4 +1,4 @@
-// What ranks do in a run of dispatches and combines, and what must come of it: computed here without the protocol.
+// What ranks do in a run of dispatches and combines, and the expected results, computed without the protocol.
 #ifndef RAILHEAD_KERNELS_MODEL_EP_SCRIPT_H_
 #define RAILHEAD_KERNELS_MODEL_EP_SCRIPT_H_
 
@@ -27,22 +27,22 @@ struct EpStep {
 struct EpDeath {
   int rank;
   int step;           // of its fiber
-  bool marksLease;    // else the group's abort word says so
+  bool marksLease;    // else the group's abort word names it
 };
 
 struct EpScript {
   int worldSize = 2;
   bool countsFirst = false;  // ht
   uint32_t maxTokens = 1, topk = 1;
-  uint32_t chunkTokens = 1;         // of ht
+  uint32_t chunkTokens = 1;         // ht
   std::vector<uint8_t> expertRank;  // of each expert
-  uint32_t start = 0;               // dispatches and chunks before the first
-  std::vector<EpStep> steps;        // of every rank
+  uint32_t start = 0;               // number of dispatches, and of chunks, before the first one
+  std::vector<EpStep> steps;        // every rank's
   std::vector<std::vector<uint32_t>> tokens;  // [dispatch][rank]
   uint64_t seed = 0;                // of routes, weights and layouts
   bool dropsDead = false, renormalize = false;
-  int leavesBefore = -1;            // the last rank stops before this step, and somebody sets the abort word
-  int ticks = 0;                    // that a rank is waited for; 0 = for ever
+  int leavesBefore = -1;            // the last rank stops before this step, and the abort word is set
+  int ticks = 0;                    // deadline of waiting for a rank; 0 = none
   std::vector<EpDeath> deaths;
 };
 
@@ -52,7 +52,7 @@ inline std::vector<int32_t> epRoute(const EpScript& s, int dispatch, int rank, u
   const uint64_t h = mix(mix(s.seed + static_cast<uint64_t>(dispatch), static_cast<uint64_t>(rank)), token);
   std::vector<int32_t> route(s.topk, -1);
   for (uint32_t k = 0; k < s.topk; k++) {
-    // Consecutive ones from anywhere are different ones.
+    // Consecutive experts, so that they differ.
     if (k < experts && mix(h, k) % 5 != 0) route[k] = static_cast<int32_t>((h / 7 + k) % experts);
   }
   if (h % 3 == 0 && s.topk > 1 && route[0] >= 0) {
@@ -75,7 +75,7 @@ inline EpRow epToken(int dispatch, int rank, uint32_t token) {
   }
   return row;
 }
-// What an expert makes of a row.
+// An expert's output.
 inline EpRow epExpert(uint32_t expert, const EpRow& x) {
   return {{x.w[0] * 17 + expert + 1, x.w[1] * 17 + expert + 1}};
 }
@@ -91,7 +91,7 @@ inline void epScale(EpRow* sum, float factor) {
   for (uint32_t& w : sum->w) w = w * 41 + static_cast<uint32_t>(factor * 64);
 }
 
-// A copy of a token is for a rank that has at least one of its experts.
+// Whether rank `to` gets a copy of the token: it has at least one of its experts.
 inline bool epGoesTo(const EpScript& s, int dispatch, int from, uint32_t token, int to) {
   for (const int32_t e : epRoute(s, dispatch, from, token)) {
     if (e >= 0 && s.expertRank[static_cast<size_t>(e)] == to) return true;
@@ -106,7 +106,7 @@ inline std::vector<uint32_t> epCopies(const EpScript& s, int dispatch, int from,
   return tokens;
 }
 
-// The result of a token where the ranks of `lost` have contributed nothing.
+// The result of a token if the ranks in `lost` have contributed nothing.
 inline EpRow epResult(const EpScript& s, int dispatch, int rank, uint32_t token, uint64_t lost) {
   const std::vector<int32_t> route = epRoute(s, dispatch, rank, token);
   const EpRow x = epToken(dispatch, rank, token);

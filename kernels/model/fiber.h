@@ -1,5 +1,5 @@
-// Fibers: threads of the model. A switch saves the callee-saved registers and changes the stack; swapcontext would make
-// a system call for the signal mask each time.
+// Fibers: the model's threads. A switch saves the callee-saved registers and changes the stack. swapcontext would make a system call for
+// the signal mask each time.
 #ifndef RAILHEAD_KERNELS_MODEL_FIBER_H_
 #define RAILHEAD_KERNELS_MODEL_FIBER_H_
 
@@ -76,17 +76,17 @@ railheadModelSwitch:
 
 namespace railhead::model {
 
-// A stack that outlives the runs: a fiber that a run abandons leaves nothing on it that owns memory.
+// A stack, used again by later runs. A fiber that a run abandons must have nothing on it that owns memory.
 class Stack {
  public:
   Stack() : words_(kBytes / sizeof(uint64_t)) {}
 
-  // What railheadModelSwitch takes to enter entry on an empty stack. entry never returns.
+  // The stack pointer with which railheadModelSwitch enters entry on an empty stack. entry never returns.
   void* prepare(void (*entry)()) {
     words_[0] = kCanary;
     auto top = reinterpret_cast<uintptr_t>(words_.data() + words_.size()) & ~uintptr_t{15};
 #if defined(__x86_64__)
-    // Six registers, the address to return to, and a word so that the stack is aligned as after a call.
+    // Six registers, the return address, and a word that aligns the stack as after a call.
     auto* sp = reinterpret_cast<uintptr_t*>(top) - 8;
     memset(sp, 0, 8 * sizeof *sp);
     sp[6] = reinterpret_cast<uintptr_t>(entry);

@@ -1,4 +1,4 @@
-// The memory of the flags personality: heaps with headers, buffers, pipes and windows, and the teams that know them.
+// The memory of the flags personality: heaps with headers, buffers, pipes and windows, and the ranks' teams.
 #ifndef RAILHEAD_KERNELS_MODEL_FLAG_HEAPS_H_
 #define RAILHEAD_KERNELS_MODEL_FLAG_HEAPS_H_
 
@@ -13,8 +13,7 @@ namespace railhead::model {
 
 class FlagHeaps {
  public:
-  // windowCount: elements of each of a rank's two windows. slotBytes: of pipes and broadcasts, llSlotBytes: of LL pipes; 0 =
-  // there are none.
+  // windowCount: elements of each of a rank's two windows. slotBytes: of pipes and broadcasts, llSlotBytes: of LL pipes; 0 = none.
   FlagHeaps(World& world, int worldSize, int reduceGroup, uint32_t blockBytes, uint32_t windowCount, uint32_t slotBytes, uint32_t llSlotBytes)
       : world_(world), worldSize_(worldSize), windowBytes_(windowCount * 4) {
     const auto n = static_cast<size_t>(worldSize);
@@ -71,7 +70,7 @@ class FlagHeaps {
     t.waitingFor = &waitingFor_;
   }
 
-  // A flag that rank r writes; anybody may sleep on it.
+  // A flag that rank r writes and any rank may sleep on.
   void addFlag(Flag* flag, int r, const std::string& name) {
     world_.memory.add(
         flag, 8, 4, [=](size_t unit) { return (unit == 0 ? "" : "sleepers of ") + name + " of rank " + std::to_string(r); },
@@ -130,7 +129,7 @@ class FlagHeaps {
       }
     }
   }
-  // Words belong to the writer, but for the zeros of the reader.
+  // The writer stores words, the reader stores zeros.
   void addLLPipes(int r) {
     FlagTeam& t = team(r);
     for (int channel = 0; channel < kMaxRingChannels; channel++) {

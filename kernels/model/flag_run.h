@@ -1,4 +1,4 @@
-// Runs of the flags personality: ranks of one thread each, which call operations one after the other.
+// Runs of the flags personality: ranks of one thread each, which call one operation after the other.
 #ifndef RAILHEAD_KERNELS_MODEL_FLAG_RUN_H_
 #define RAILHEAD_KERNELS_MODEL_FLAG_RUN_H_
 
@@ -29,7 +29,7 @@
 
 namespace railhead::model {
 
-// The first four exchange with everybody; from kBroadcast on they need pipes.
+// Algorithms before kBroadcast use an exchange among all ranks, kBroadcast and later ones use pipes.
 enum class FlagAlgorithm {
   kOneshot, kTwoshot, kPull, kBarrier, kAllGather, kAllGatherPull, kReduceScatter, kReduceScatterPull, kAllToAll, kAllToAllPull,
   kBroadcast, kReduce, kGather, kScatter, kNeighbours, kChain, kDoubleTree, kBroadcastChain, kBroadcastTree, kAllGatherRing,
@@ -40,7 +40,7 @@ struct Call {
   FlagAlgorithm algorithm;
   uint32_t count = 0;  // as the C ABI means it
   bool inPlace = false;
-  bool oneHasNoWindow = false;  // pull: rank 0's buffers are not in its heap, so that all step back
+  bool oneHasNoWindow = false;  // pull: rank 0's buffers are not in its heap, so all ranks fall back
   int root = 0;
   RingPlan ring = {};  // of rings and chains
 };
@@ -50,15 +50,15 @@ struct FlagShape {
   uint32_t blockTiles = 2;   // of a buffer
   uint32_t windowCount = 0;  // elements of a window
   uint32_t slotTiles = 0;    // of a pipe; 0 = no pipes
-  uint32_t llTiles = 0;      // of an LL pipe's slot, its signature apart; 0 = no LL pipes
-  uint32_t startLL = 0;      // chunks that LL pipes have carried
-  std::vector<uint8_t> order;  // of rings; empty = of the ranks
+  uint32_t llTiles = 0;      // of an LL pipe's slot, without its signature; 0 = no LL pipes
+  uint32_t startLL = 0;      // chunks that LL pipes have already carried
+  std::vector<uint8_t> order;  // of rings; empty = rank order
   uint32_t startGeneration = 0;
   std::vector<Call> calls;
   bool isSigned = true;
-  bool abort = false;  // the last rank does not make the last call; somebody sets the abort word
-  int odd = -1;        // this call is another one on rank 0 than elsewhere: oddCall
-  bool badOffer = false;  // in the last call, a pull, rank 0 offers memory that it does not have
+  bool abort = false;  // the last rank does not make the last call, and the abort word is set
+  int odd = -1;        // number of the call in which rank 0 calls oddCall instead
+  bool badOffer = false;  // in the last call, a pull, rank 0 offers memory that is not in its windows
   Call oddCall = {FlagAlgorithm::kBarrier};
 };
 
@@ -81,12 +81,12 @@ class FlagRun {
     if (shape.abort) world.addFiber(-1, 0, [this] { abort(); });
   }
 
-  std::string check() const { return ""; }  // ranks check at once: windows are used again
+  std::string check() const { return ""; }  // ranks check at once, since windows are used again
 
  private:
   static uint32_t bytesOf(uint32_t tiles) { return tiles * static_cast<uint32_t>(sizeof(Raw8)); }
 
-  // A word of 8 bytes carries 4.
+  // A word of 8 bytes carries 4 bytes of data.
   static uint32_t llSlotBytes(const FlagShape& shape) {
     return shape.llTiles == 0 ? 0 : 8 * LLPipes<FlagMem>::wordsOf(bytesOf(shape.llTiles));
   }
@@ -102,7 +102,7 @@ class FlagRun {
   using Buffer = std::vector<uint32_t>;
   using F = FlagAlgorithm;
 
-  // What a rank has of a call: on the heap of the run and not of the fiber, which may never end.
+  // A rank's call. In the run's memory, since a fiber may be abandoned.
   struct Job {
     const Call* call;
     int operation;
@@ -141,10 +141,10 @@ class FlagRun {
         return;
       }
       if (lacksARank) world_.fail("call %zu ended without one of the ranks", c);
-      if (isBad) world_.fail("call %zu took an offer of what rank 0 does not have", c);
-      // A root may not notice a difference at once; everybody has with the next exchange, which is the last call.
-      if (shape_.odd >= 0 && c + 1 == shape_.calls.size()) world_.fail("all calls ended though one differed");
-      if (static_cast<int>(c) == shape_.odd && r != 0 && hearsFromRank0(job)) world_.fail("call %zu ended though rank 0 was in another one", c);
+      if (isBad) world_.fail("call %zu accepted rank 0's offer, which is not in its windows", c);
+      // A root may miss a mismatch at first. The next exchange detects it on all ranks, and the last call is one.
+      if (shape_.odd >= 0 && c + 1 == shape_.calls.size()) world_.fail("all calls ended although one differed");
+      if (static_cast<int>(c) == shape_.odd && r != 0 && hearsFromRank0(job)) world_.fail("call %zu ended although rank 0 was in another one", c);
       if (shape_.odd < 0 || static_cast<int>(c) < shape_.odd) check(job);
     }
   }
@@ -172,7 +172,7 @@ class FlagRun {
       Exchange exchange(mem, *job.team);
       const bool ok = collective(job, exchange);
       *stop = exchange.stop();
-      if (*stop == Stop::kBadOffer && exchange.missing() != 1) world_.fail("blames another rank than 0 for its offer");
+      if (*stop == Stop::kBadOffer && exchange.missing() != 1) world_.fail("names another rank than 0 for the bad offer");
       return ok;
     }
     const bool ok = pipe(job, mem, flags);
@@ -193,7 +193,7 @@ class FlagRun {
     }
   }
 
-  // Zero-copy. Each rank has its own idea of which of its two windows is for what; the others' recv is not in one.
+  // Zero-copy. Each rank chooses which of its two windows is send and which is recv; except for kPull, recv is in no window.
   bool pull(Job& job, Exchange& exchange) {
     const Call& call = *job.call;
     const int r = job.team->rank;
@@ -211,14 +211,14 @@ class FlagRun {
       default: ok = allToAllPull(exchange, Elements(), offer, job.to(), call.count, &zeroCopy); break;
     }
     if (!ok) return false;
-    if (zeroCopy == call.oneHasNoWindow) world_.fail("call %d: wrong about who has a window", job.operation);
+    if (zeroCopy == call.oneHasNoWindow) world_.fail("call %d: wrong about whether all buffers are in windows", job.operation);
     if (!zeroCopy) return fallBack(job, exchange);
     for (size_t i = 0; call.algorithm == F::kPull && i < job.out().size(); i++) {
       job.out()[i] = static_cast<uint32_t>(world_.load(job.team->heap(r) + to + 4 * i, 4, false, "load"));
     }
     return true;
   }
-  // Too near the end, too far, in the scratch, in a region that is none.
+  // Offers too near the end, beyond it, in the scratch, and in regions that do not exist.
   uint64_t badOffer(const Job& job) const {
     const uint64_t end = job.team->heapBytes, bytes = job.send.size() * 4;
     const uint64_t offers[] = {end - bytes + 4, end + 4, uint64_t{1} << 40, heaps_.window(false) - 4, uint64_t{1} << kOfferRegionShift,
@@ -274,7 +274,7 @@ class FlagRun {
     }
   }
 
-  // Gather, scatter: between the root and everybody. Neighbours: two messages to every other rank and two from it.
+  // Gather, scatter: between the root and all other ranks. Neighbours: two messages to every other rank and two from it.
   std::vector<Transfer> transfersOf(Job& job) {
     const FlagTeam& team = *job.team;
     const Call& call = *job.call;
@@ -350,8 +350,8 @@ class FlagRun {
       }
     }
   }
-  // A sum in the order of the ring, one way or the other, that ends with the owner: with this rank, where every rank has a part
-  // of its own; else with any, but all ranks have the same.
+  // The result must be a sum in ring order, in either direction, that ends with the owner. The owner is this rank if every rank has a
+  // part of its own. Otherwise it is any rank, but all ranks must have the same sum.
   void checkRing(const Job& job) {
     const bool all = job.call->algorithm == F::kRing;
     const int r = job.team->rank;
@@ -363,7 +363,7 @@ class FlagRun {
       for (int owner = all ? 0 : r; owner < (all ? shape_.worldSize : r + 1); owner++) {
         for (int way = 0; way < 2; way++) found = found || got == ringSum(job, owner, way, all ? i : static_cast<size_t>(r) * job.call->count + i);
       }
-      if (!found) world_.fail("call %d, element %zu: %u is no sum in the order of the ring", job.operation, i, got);
+      if (!found) world_.fail("call %d, element %zu: %u is not a sum in ring order", job.operation, i, got);
       if (all && results[i] != 0 && results[i] != got) world_.fail("call %d, element %zu: %u, another rank has %u", job.operation, i, got, results[i]);
       results[i] = got;
     }
@@ -375,7 +375,7 @@ class FlagRun {
     return sum;
   }
 
-  // What element i of a rank's result must be; false where that is not said.
+  // The expected element i of rank r's result. False: undefined.
   bool expected(const Job& job, int r, size_t i, uint32_t* want) const {
     const Call& call = *job.call;
     const size_t n = call.count, part = i / n, at = i % n, self = static_cast<size_t>(r);
@@ -413,7 +413,7 @@ class FlagRun {
 
   // Elements of a chunk.
   size_t treeChunk() const { return shape_.slotTiles * Elements::kElements; }
-  // Element i as the double tree adds it: own, left child, right child, from the root of the tree that its chunk goes over.
+  // Element i as the double tree adds it (own, left child, right child), from the root of the tree that its chunk uses.
   uint32_t treeSum(int operation, bool second, size_t i) const {
     return below(operation, second, rootOf(Tree::kDouble, second, shape_.worldSize), i);
   }

@@ -1,12 +1,12 @@
-// The model target's program: runs the protocols of include/ on the model and says what it found.
+// The model target's program: runs the protocols of include/ in the model and reports the result.
 //
-//   --list                    scenarios and mutants, tab separated
-//   --scenario NAME           what to run
-//   --seeds FROM:COUNT        of a random scenario (default 0:2000)
+//   --list                    scenarios and mutants, separated by tabs
+//   --scenario NAME           the scenario to run
+//   --seeds FROM:COUNT        seeds of a random scenario (default 0:2000)
 //   --seed N                  one seed
-//   --mutant K                with mistake number K (default: RH_MUTANT)
-//   --trace                   prints the interleaving of a run that failed; of --seed N in any case
-// Exit status: 0 all passed, 1 a run failed, 2 usage.
+//   --mutant K                applies mistake number K (default: RH_MUTANT)
+//   --trace                   prints the interleaving of a failed run; with --seed N, of any run
+// Exit status: 0 all runs passed, 1 a run failed, 2 usage.
 #ifndef RH_MODEL
 #error "build with -DRH_MODEL"
 #endif
@@ -66,7 +66,7 @@ int runSeeds(const Options& o) {
     if (o.trace && !out.trace.empty()) printf("%s\n", out.trace.c_str() + 1);
     if (out.end != End::kFailed) continue;
     printf("FAIL %s, mutant %d, seed %lu, step %d: %s\n", o.scenario->name, static_cast<int>(modelMutant), seed, out.steps, out.failure.c_str());
-    printf("to see it: --scenario %s --mutant %d --seed %lu --trace\n", o.scenario->name, static_cast<int>(modelMutant), seed);
+    printf("replay with: --scenario %s --mutant %d --seed %lu --trace\n", o.scenario->name, static_cast<int>(modelMutant), seed);
     return 1;
   }
   printf("ok %s: %lu seeds, %lu steps\n", o.scenario->name, o.count, steps);
@@ -88,10 +88,10 @@ int runAll(const Options& o, const Shape& shape, bool coarse) {
       printf("%s\n", out.trace.c_str() + 1);
     }
     printf("FAIL %s, mutant %d, run %lu, step %d: %s\n", o.scenario->name, static_cast<int>(modelMutant), runs, out.steps, out.failure.c_str());
-    printf("to see it: --scenario %s --mutant %d --trace\n", o.scenario->name, static_cast<int>(modelMutant));
+    printf("replay with: --scenario %s --mutant %d --trace\n", o.scenario->name, static_cast<int>(modelMutant));
     return 1;
   } while (choices.advance());
-  printf("ok %s: all %zu states, %lu runs, %lu of them to a new end\n", o.scenario->name, choices.states(), runs, passed);
+  printf("ok %s: all %zu states, %lu runs, %lu of them reached a new end state\n", o.scenario->name, choices.states(), runs, passed);
   return 0;
 }
 
@@ -132,7 +132,7 @@ int run(int argc, char** argv) {
       if (o.scenario == nullptr) return usage("no scenario", value);
     } else if (flag == "--seeds") {
       const char* colon = strchr(value, ':');
-      if (colon == nullptr || !parseNumber(value, &o.from, ':') || !parseNumber(colon + 1, &o.count)) return usage("want FROM:COUNT and not", value);
+      if (colon == nullptr || !parseNumber(value, &o.from, ':') || !parseNumber(colon + 1, &o.count)) return usage("want FROM:COUNT, not", value);
       o.seeds = true;
     } else if (flag == "--seed") {
       if (!parseNumber(value, &o.from)) return usage("no seed", value);

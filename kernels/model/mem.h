@@ -1,4 +1,4 @@
-// The model target's memory, in its two personalities: packets as on a GPU and flags of blocks as on a GPU, flags as on a CPU.
+// The model target's memory, in two personalities: packets and flags of blocks, as on a GPU, and flags, as on a CPU.
 #ifndef RAILHEAD_KERNELS_MODEL_MEM_H_
 #define RAILHEAD_KERNELS_MODEL_MEM_H_
 
@@ -13,7 +13,7 @@
 
 namespace railhead::model {
 
-// Of one kernel of one rank; shared by its threads.
+// A block and the grid of one kernel of one rank, shared by its threads.
 struct Block {
   Barrier barrier;
   std::vector<float> partial;
@@ -49,7 +49,7 @@ class PacketMem {
   PacketMem(World& world, Grid& grid, int thread, const uint32_t* abortWord)
       : world_(world), grid_(grid), thread_(static_cast<uint32_t>(thread)), abortWord_(abortWord) {}
 
-  // Two elements, each by itself.
+  // Two elements, stored one after the other.
   void storePacket(Packet* p, const Packet& v) {
     world_.store(&p->e[0], 8, v.e[0], false, "store");
     world_.store(&p->e[1], 8, v.e[1], false, "store");
@@ -61,7 +61,7 @@ class PacketMem {
     return v;
   }
   bool keepWaiting() {
-    if (abortWord_ != nullptr && world_.load(abortWord_, 4, true, "look at abort") != 0) return false;
+    if (abortWord_ != nullptr && world_.load(abortWord_, 4, true, "load abort word") != 0) return false;
     world_.keepWaiting();
     return true;
   }
@@ -108,7 +108,7 @@ class PacketMem {
   uint32_t threads() const { return static_cast<uint32_t>(grid_.blocks * grid_.blockThreads); }
   uint32_t threadInBlock() const { return thread_ % blockThreads(); }
 
-  // A row belongs to a block.
+  // A row is assigned to a block.
   uint32_t row() const { return thread_ / blockThreads(); }
   uint32_t rows() const { return blocks(); }
   uint32_t threadInRow() const { return threadInBlock(); }
@@ -161,7 +161,7 @@ class FlagMem {
   void storeWord(uint64_t* p, uint64_t v) { world_.store(p, 8, v, false, "store"); }
   uint64_t loadWordAcquire(const uint64_t* p) { return world_.load(p, 8, true, "load.acquire"); }
   void storeWordRelease(uint64_t* p, uint64_t v) { world_.store(p, 8, v, true, "store.release"); }
-  void report(uint64_t*, uint64_t) {}  // nobody in the model reads it
+  void report(uint64_t*, uint64_t) {}  // no rank of the model reads it
 
   void futexWait2(const uint32_t* a, uint32_t va, const uint32_t* b, uint32_t vb, int64_t) {
     const uint32_t* const words[] = {a, b};
@@ -170,7 +170,7 @@ class FlagMem {
   }
   void futexWaitAny(const uint32_t* const* words, const uint32_t* values, int n, int64_t) { world_.futexWaitAny(words, values, n); }
   void futexWakeAll(const uint32_t* p) { world_.futexWakeAll(p); }
-  // Time stands still unless the world lets it pass: with spinNs = 0 the spinning ends at its first look at the clock, a deadline
+  // Time stands still unless the world lets it pass. With spinNs = 0, spinning then ends when the clock is first read, and a deadline
   // never passes.
   int64_t nowNs() {
     world_.unspin();
@@ -197,7 +197,7 @@ class FlagMem {
   }
   uint64_t loadOffer(const uint64_t* p) { return world_.load(p, 8, false, "load"); }
   void storeOffer(uint64_t* p, uint64_t v) { world_.store(p, 8, v, false, "store"); }
-  // Chunks in slots: each 4 bytes are a location.
+  // Chunks in slots: a location is 4 bytes.
   void copyToSlot(char* slot, const char* from, uint64_t bytes) {
     for (uint64_t i = 0; i < bytes; i += 4) world_.store(slot + i, 4, *reinterpret_cast<const uint32_t*>(from + i), false, "store");
   }

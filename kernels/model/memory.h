@@ -1,17 +1,17 @@
-// The model's memory. Every location keeps the history of its stores in the order that all threads agree on. A thread has
-// a view: for each location the oldest store that it may still read.
+// The model's memory. Every location has a history of stores, in the order on which all threads agree. A thread has a view: for each
+// location the oldest store that it may still read.
 //
-//   relaxed load    any store not older than the view; the view moves there. What the store carries is kept for a fence
-//   acquire load    the view joins what the store carries
-//   relaxed store   anywhere behind the view, so also before stores that the thread has not seen, as on a machine where a
-//                   store takes long to arrive. Carries the view at the thread's last fence
+//   relaxed load    reads any store not older than the view, and moves the view there. What the store carries is kept for a fence
+//   acquire load    joins the view with what the store carries
+//   relaxed store   is placed anywhere after the view, so also before stores that the thread has not seen, as on a machine where
+//                   a store takes long to arrive. Carries the view at the thread's last fence
 //   release store   carries the thread's view: release is cumulative
-//   add             reads the newest store and comes right behind it; goes on carrying what that carried
-//   fence           acquires what the relaxed loads before it read, releases for the stores behind it; a sequentially
-//                   consistent one also joins the view of all such fences before it
+//   add             reads the newest store and is placed directly after it; also carries what that store carried
+//   fence           acquires what the thread's earlier relaxed loads have read, and releases for its later stores. A sequentially
+//                   consistent one also joins the views of all such fences before it
 //
-// Not modelled: a store that is performed before a load that is earlier in its thread (the protocols' stores depend on
-// such loads), and values out of thin air.
+// Not modelled: a store that is performed before an earlier load of its thread (in the protocols, stores depend on such loads), and
+// out-of-thin-air values.
 #ifndef RAILHEAD_KERNELS_MODEL_MEMORY_H_
 #define RAILHEAD_KERNELS_MODEL_MEMORY_H_
 
@@ -32,7 +32,7 @@ inline uint64_t mix(uint64_t a, uint64_t b) {
   return z ^ (z >> 29);
 }
 
-// A store's place in its location's order. Appended stores leave room for later ones between them.
+// A store's position in its location's order. Appended stores leave room for later ones between them.
 using Time = uint32_t;
 constexpr Time kTimeGap = 4096;
 
@@ -60,11 +60,11 @@ constexpr int kNoView = -1;
 struct Store {
   uint64_t value;
   Time time;
-  int carries;   // a view of Memory::carried, or kNoView
-  bool glued;    // an add: nothing comes between it and the store before it
-  int fiber;     // -1: what memory held at the begin
-  int step;      // when, for the trace
-  uint64_t id;   // the same in every run in which its fiber has read the same before it
+  int carries;   // index of a view in Memory::carried_, or kNoView
+  bool glued;    // an add: no store comes between it and the store before it
+  int fiber;     // -1: the initial value
+  int step;      // of the run, for the trace
+  uint64_t id;   // the same in every run in which its fiber has read the same before
 };
 
 struct Location {
@@ -73,15 +73,15 @@ struct Location {
   const Store& newest() const { return stores.back(); }
 };
 
-// What a fiber brings to memory.
+// The memory state of a fiber.
 struct Thread {
   View view;
-  View read;              // carried by what relaxed loads have read since the last fence
+  View read;              // what relaxed loads since the last fence have read carries
   bool readAny = false;
   int released = kNoView;  // the view at the last fence
 };
 
-// A piece of memory with locations of one size.
+// A range of memory with locations of one size.
 struct Region {
   const char* base;
   size_t bytes, unit;
@@ -92,7 +92,7 @@ struct Region {
 
 class Memory {
  public:
-  // Set-up. mayHold may be empty.
+  // Set-up. mayHold may be empty: any rank may store any value.
   void add(const void* base, size_t bytes, size_t unit, std::function<std::string(size_t)> name,
            std::function<bool(size_t, int, uint64_t)> mayHold = {}) {
     regions_.push_back({static_cast<const char*>(base), bytes, unit, static_cast<int>(locations_.size()), std::move(name), std::move(mayHold)});
@@ -104,7 +104,7 @@ class Memory {
     }
     consistent_.reset(locations_.size());
   }
-  // Before the threads start: what memory holds.
+  // Sets an initial value, before the threads start.
   void initial(const void* p, uint64_t value) {
     int location = find(p, 0);
     if (location < 0) location = find(p, 4);
@@ -114,7 +114,7 @@ class Memory {
   size_t locations() const { return locations_.size(); }
   Location& at(int location) { return locations_[static_cast<size_t>(location)]; }
 
-  // The location of an access of that many bytes; -1: there is none. unit 0 fits all.
+  // The location of an access of `unit` bytes, 0 = any size. -1: there is none.
   int find(const void* p, size_t unit) const {
     const char* at = static_cast<const char*>(p);
     for (const Region& r : regions_) {
@@ -134,7 +134,7 @@ class Memory {
     return !r.mayHold || r.mayHold(static_cast<size_t>(location - r.first), rank, value);
   }
 
-  // How many of a location's stores the thread may read.
+  // How many of the newest stores of a location the thread may read.
   int readable(const Thread& t, int location) {
     const auto& stores = at(location).stores;
     size_t first = stores.size() - 1;
@@ -158,7 +158,7 @@ class Memory {
     return s;
   }
 
-  // How many of the newest stores a new one of the thread may go before.
+  // How many of the newest stores a new store of the thread may precede.
   int places(const Thread& t, int location) {
     const auto& stores = at(location).stores;
     int n = 0;
@@ -178,7 +178,7 @@ class Memory {
     stores.insert(stores.begin() + static_cast<ptrdiff_t>(before), {value, time, carries, false, fiber, step, id});
     rehash(location);
   }
-  // Returns the value before.
+  // Returns the previous value.
   uint64_t add(Thread& t, int location, uint64_t value, uint64_t mask, int fiber, int step, uint64_t id) {
     const Store old = load(t, location, 0, false);
     const Time time = old.time + kTimeGap;
@@ -205,13 +205,12 @@ class Memory {
     }
     t.released = keep(t.view);
   }
-  // Everybody in ts knows what one of them knew.
+  // All threads of ts get the views of all others.
   void joinViews(const std::vector<Thread*>& ts) {
     for (size_t i = 1; i < ts.size(); i++) ts[0]->view.join(ts[i]->view);
     for (size_t i = 1; i < ts.size(); i++) ts[i]->view = ts[0]->view;
   }
-  // A kernel has ended: what its threads released before is released for the next kernel's; what they have not acquired
-  // is lost.
+  // A kernel has ended. What its threads have released is released for the next kernel's threads; what they have not acquired is lost.
   void joinKernels(const std::vector<Thread*>& ts) {
     joinViews(ts);
     int all = kNoView;

@@ -1,4 +1,4 @@
-// Runs of the packets personality: ranks of threads in blocks, kernels that follow each other on each rank's stream.
+// Runs of the packets personality: ranks with threads in blocks, and kernels that follow each other on each rank's stream.
 #ifndef RAILHEAD_KERNELS_MODEL_PACKET_RUN_H_
 #define RAILHEAD_KERNELS_MODEL_PACKET_RUN_H_
 
@@ -25,7 +25,7 @@ struct Kernel {
   bool inPlace = false;
   int blocks = 1, blockThreads = 1;
   uint32_t rows = 1;
-  bool oneHasNoWindow = false;  // pull: rank 0's buffers are not in its heap, so that all step back to twoshot
+  bool oneHasNoWindow = false;  // pull: rank 0's buffers are not in its heap, so all ranks fall back to twoshot
 };
 
 struct PacketShape {
@@ -34,8 +34,8 @@ struct PacketShape {
   uint32_t startEpoch = 0;
   uint32_t windowCount = 0;  // elements of each of a rank's two windows
   std::vector<Kernel> kernels;
-  bool abort = false;  // the last rank does not run its last kernel; somebody sets the abort word
-  bool badOffer = false;  // in the last kernel, a pull, rank 0 offers memory that it does not have
+  bool abort = false;  // the last rank does not run its last kernel, and the abort word is set
+  bool badOffer = false;  // in the last kernel, a pull, rank 0 offers memory that is not in its heap
 };
 
 class PacketRun {
@@ -88,7 +88,7 @@ class PacketRun {
     }
   }
 
-  // After a run that passed; what is wrong, or nothing.
+  // After a run that passed: an error, or nothing.
   std::string check() const {
     for (int r = 0; r < shape_.worldSize; r++) {
       for (size_t k = 0; k < shape_.kernels.size(); k++) {
@@ -100,7 +100,7 @@ class PacketRun {
 
  private:
   struct Job {
-    std::vector<uint32_t> send, recv, out;  // send is recv when in place; RMSNorm: x, residual, out
+    std::vector<uint32_t> send, recv, out;  // in place, recv is not used and send has the result. RMSNorm: x, residual, out
     Grid grid;
     bool ran = false, broken = false, refused = false;
   };
@@ -189,7 +189,7 @@ class PacketRun {
     }
   }
 
-  // A kernel before a pull that writes its send window, or one behind it that reads its recv window.
+  // The kernel before a pull, which writes its send window, or the one after it, which reads its recv window.
   void copyWindow(int r, int t, size_t k, bool fill) {
     Job& job = jobs_[size(r)][k];
     const Kernel& what = shape_.kernels[k];
@@ -204,7 +204,7 @@ class PacketRun {
     world_.meet(ends_[size(r)], true);
   }
   static bool hasWindow(int r, const Kernel& kernel) { return !kernel.oneHasNoWindow || r != 0; }
-  // Each rank has its own idea of which of its two windows is for what.
+  // Each rank chooses which of its two windows is send and which is recv.
   uint64_t windowOf(int r, size_t k, bool send) const {
     const bool second = (mix(k, static_cast<uint64_t>(r)) >> 20 & 1) != 0;
     return send == second || (shape_.kernels[k].inPlace && second) ? shape_.windowCount * 4 : 0;
@@ -218,15 +218,15 @@ class PacketRun {
     if (r == 0 && isBad(k)) (mix(k, 1) % 2 == 0 ? sendAt : recvAt) = badOffer(k);
     bool ok = allReducePull(exchange, Elements(), sendAt, recvAt, what.count, &zeroCopy);
     exchange.finish();
-    if (mem.refused() && mem.missing() != 1) world_.fail("blames another rank than 0 for its offer");
+    if (mem.refused() && mem.missing() != 1) world_.fail("names another rank than 0 for the bad offer");
     if (mem.refused()) jobs_[size(r)][k].refused = true;
-    if (ok && zeroCopy == what.oneHasNoWindow) world_.fail("kernel %zu: wrong about who has a window", k);
+    if (ok && zeroCopy == what.oneHasNoWindow) world_.fail("kernel %zu: wrong about whether all buffers are in windows", k);
     if (ok && !zeroCopy) ok = allReduceTwoshot(packets, Elements(), send, recv, what.count);
     return ok;
   }
 
   bool isBad(size_t k) const { return shape_.badOffer && k + 1 == shape_.kernels.size(); }
-  // Too near the end, or too far.
+  // Offers too near the end, or beyond it.
   uint64_t badOffer(size_t k) const {
     const uint64_t end = uint64_t{shape_.windowCount} * 8;
     const uint64_t offers[] = {end - shape_.kernels[k].count * 4 + 4, end + 4, uint64_t{1} << 40, kNoOffset - 1};
@@ -254,11 +254,11 @@ class PacketRun {
       }
     }
     exchange.finish();
-    if (ok && isBad(k)) world_.fail("took an offer of what rank 0 does not have");
+    if (ok && isBad(k)) world_.fail("accepted rank 0's offer, which is not in its heap");
     if (ok) return;
     job.broken = true;
     if (!shape_.abort && !isBad(k)) world_.fail("gave up");
-    if (!isBad(k) && (mem.missing() >> r & 1) != 0) world_.fail("says that it waited for itself");
+    if (!isBad(k) && (mem.missing() >> r & 1) != 0) world_.fail("names itself as missing");
   }
 
   std::string checkKernel(int r, size_t k) const {
@@ -267,7 +267,7 @@ class PacketRun {
     if (shape_.abort && k + 1 == shape_.kernels.size() && job.ran && !job.broken) {
       return "rank " + std::to_string(r) + " ended the last kernel without one of the ranks";
     }
-    if (isBad(k)) return job.refused ? "" : "rank " + std::to_string(r) + " does not say whose offer was wrong";
+    if (isBad(k)) return job.refused ? "" : "rank " + std::to_string(r) + " does not name the rank with the bad offer";
     if (shape_.abort && (!job.ran || job.broken)) return "";
     for (size_t i = 0; i < kernel.count; i++) {
       uint32_t want = reference(static_cast<int>(k), shape_.worldSize, shape_.reduceGroup, i);

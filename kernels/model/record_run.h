@@ -1,4 +1,4 @@
-// Runs of the flight record: a rank that writes over its ring again and again, and readers.
+// Runs of the flight record: a rank that overwrites its ring again and again, and readers.
 #ifndef RAILHEAD_KERNELS_MODEL_RECORD_RUN_H_
 #define RAILHEAD_KERNELS_MODEL_RECORD_RUN_H_
 
@@ -14,10 +14,10 @@ struct RecordShape {
   uint64_t records = 1;     // of the ring
   uint64_t operations = 3;
   int readers = 1;
-  int looks = 2;            // of each reader at every record
+  int reads = 2;            // reads of every record by each reader
 };
 
-// Every word of a record follows from its number, so that a reader knows a torn one.
+// Every word of a record is a function of its number, so that a reader detects a torn one.
 class RecordRun {
  public:
   RecordRun(World& world, const RecordShape& shape) : world_(world), shape_(shape), ring_(shape.records) {
@@ -38,7 +38,7 @@ class RecordRun {
  private:
   // Below the bit of kHasArrivals.
   static uint64_t word(uint64_t number, uint64_t which) { return number * 32 + which; }
-  // Every other operation has waited for somebody.
+  // Every second operation has waited for another rank.
   static Arrivals waited(uint64_t number) {
     if (number % 2 == 0) return {0, 0, 0};
     return {static_cast<int64_t>(word(number, 6)), static_cast<int64_t>(word(number, 7)), static_cast<int>(word(number, 8))};
@@ -55,7 +55,7 @@ class RecordRun {
 
   void read() {
     FlagMem mem(world_);
-    for (int look = 0; look < shape_.looks; look++) {
+    for (int i = 0; i < shape_.reads; i++) {
       for (const FlightRecord& at : ring_) {
         FlightRecord r;
         if (readRecord(mem, &at, &r)) check(r);
@@ -70,7 +70,7 @@ class RecordRun {
       world_.fail("a torn record %lu", n);
     }
     if (r.done == 0) {
-      if (r.call != word(n, 1) && r.call != ended) world_.fail("record %lu has the call of another", n);
+      if (r.call != word(n, 1) && r.call != ended) world_.fail("record %lu has the call of another record", n);
       return;
     }
     if (r.done != word(n, 10) || r.call != ended) world_.fail("a torn end of record %lu", n);

@@ -1,4 +1,4 @@
-// What is run. A random scenario makes a shape from the seed; an exhaustive one is a single small shape.
+// The scenarios. A random one makes a shape from the seed; an exhaustive one is a single small shape.
 #ifndef RAILHEAD_KERNELS_MODEL_SCENARIOS_H_
 #define RAILHEAD_KERNELS_MODEL_SCENARIOS_H_
 
@@ -19,7 +19,7 @@ namespace railhead::model {
 struct Scenario {
   const char* name;
   bool exhaustive;
-  PacketShape (*packets)(Random&);  // one of the four
+  PacketShape (*packets)(Random&);  // one of the four is set
   FlagShape (*flags)(Random&);
   const char* says;
   RecordShape (*records)(Random&) = nullptr;
@@ -29,7 +29,7 @@ struct Scenario {
 using P = PacketAlgorithm;
 using F = FlagAlgorithm;
 
-// Epochs near the wrap as often as not. 1 is the first that is used, 15 the last.
+// Half of the epochs are near the wrap. 1 is the first that is used, 15 the last.
 inline uint32_t anyEpoch(Random& random) { return random.oneIn(2) ? static_cast<uint32_t>(random.below(16)) : static_cast<uint32_t>(11 + random.below(5)); }
 
 inline PacketShape anyRanks(Random& random) {
@@ -45,12 +45,12 @@ inline void anyGrid(Random& random, Kernel* k) {
   k->blocks = 1 + random.below(2);
   k->blockThreads = 1 + random.below(2);
 }
-// 1 .. most elements; small and full ones are the interesting ones.
+// 1 .. most elements, with preference for few and for `most`.
 inline uint32_t anyCount(Random& random, uint32_t most) {
   if (random.oneIn(3)) return most;
   return static_cast<uint32_t>(1 + random.below(static_cast<int>(random.oneIn(2) ? most : std::min(most, 4u))));
 }
-// maxChunks: slots' worth of data in a kernel.
+// maxChunks: most chunks of data in a kernel.
 inline Kernel anyKernel(Random& random, const PacketShape& shape, P algorithm, uint32_t maxChunks) {
   Kernel k = {};
   k.algorithm = algorithm;
@@ -84,7 +84,7 @@ inline PacketShape rmsNorms(Random& random) {
   for (int n = 2 + random.below(5); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, P::kRMSNorm, 1));
   return shape;
 }
-// Pulls, and packets between them.
+// Pulls, and kernels of packets between them.
 inline PacketShape pulls(Random& random) {
   PacketShape shape = anyRanks(random);
   for (int n = 2 + random.below(4); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, random.oneIn(4) ? P::kTwoshot : P::kPull, 1));
@@ -109,7 +109,7 @@ inline PacketShape chunkedKernels(Random& random) {
   for (int n = 2 + random.below(3); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, static_cast<P>(random.below(2)), 3));
   return shape;
 }
-// More than all epochs, so that slots which were not used for a whole turn are used again.
+// More kernels than epochs, so that slots are used again after the wrap.
 inline PacketShape longStreams(Random& random) {
   PacketShape shape = anyRanks(random);
   shape.worldSize = 2 + random.below(2);
@@ -147,7 +147,7 @@ inline std::vector<uint8_t> anyOrder(Random& random, int worldSize) {
   for (int i = worldSize - 1; i > 0; i--) std::swap(order[static_cast<size_t>(i)], order[static_cast<size_t>(random.below(i + 1))]);
   return order;
 }
-// Any number of channels; LL more often than not where the shape has LL pipes.
+// Any number of channels. Mostly LL if the shape has LL pipes.
 inline RingPlan anyRing(Random& random, const FlagShape& shape) {
   RingPlan plan = ringInRankOrder(shape.worldSize);
   std::copy(shape.order.begin(), shape.order.end(), plan.order);
@@ -171,7 +171,7 @@ inline Call anyCall(Random& random, const FlagShape& shape, F algorithm) {
     case F::kRing: call.count = anyCount(random, 40); break;  // more chunks than a pipe has slots
     default: call.count = anyCount(random, 12);
   }
-  // In place is one buffer only where send and recv are as large as each other.
+  // In place needs send and recv of the same size.
   const bool sameSize = algorithm <= F::kBarrier || algorithm == F::kAllToAll || algorithm == F::kReduce || algorithm == F::kBroadcast ||
                         algorithm == F::kChain || algorithm == F::kDoubleTree || algorithm == F::kRing;
   if (!sameSize) call.inPlace = false;
@@ -215,7 +215,7 @@ inline FlagShape mixedCalls(Random& random) {
 }
 inline FlagShape rootedCalls(Random& random) { return calls(random, {F::kBroadcast, F::kReduce}, withPipes(random)); }
 inline FlagShape transferCalls(Random& random) { return calls(random, {F::kGather, F::kScatter, F::kNeighbours}, withPipes(random)); }
-// Chains carry a second partial sum where there are reduce groups: a slot then has room for it.
+// With reduce groups, a chain sends two sums of a tile: a slot has room for both.
 inline FlagShape treeCalls(Random& random) {
   FlagShape shape = withPipes(random);
   shape.worldSize = 2 + random.below(4);
@@ -242,7 +242,7 @@ inline FlagShape abortedTransfers(Random& random) {
   shape.abort = true;
   return shape;
 }
-// Rings on several channels, and what else uses their pipes, in turn.
+// Rings on several channels, and other users of their pipes, in turn.
 inline FlagShape withRings(Random& random) {
   FlagShape shape = withPipes(random);
   shape.worldSize = 2 + random.below(3);
@@ -269,7 +269,7 @@ inline FlagShape abortedRings(Random& random) {
   shape.abort = true;
   return shape;
 }
-// Rank 0 calls something else somewhere, or the same with another count or root. The last call is an exchange.
+// Somewhere rank 0 calls something else, or the same with another count or root. The last call is an exchange.
 inline FlagShape oneOddCall(Random& random, const std::vector<F>& kinds, FlagShape shape) {
   shape = calls(random, kinds, shape);
   shape.calls.push_back({F::kBarrier});
@@ -309,7 +309,7 @@ inline Call smallRing(F algorithm, uint32_t count, RingProtocol protocol) {
 inline FlagShape smallCalls(uint32_t startGeneration, std::vector<Call> calls) {
   FlagShape shape;
   shape.startGeneration = startGeneration;
-  shape.isSigned = false;  // fewer states; signatures have runs of their own
+  shape.isSigned = false;  // fewer states; other runs have signatures
   shape.calls = std::move(calls);
   for (const Call& c : shape.calls) {
     if (c.algorithm == F::kPull) shape.windowCount = 4;
@@ -324,7 +324,7 @@ inline RecordShape anyRecords(Random& random) {
   shape.records = static_cast<uint64_t>(1 + random.below(2));
   shape.operations = static_cast<uint64_t>(2 + random.below(4));
   shape.readers = 1 + random.below(2);
-  shape.looks = 1 + random.below(3);
+  shape.reads = 1 + random.below(3);
   return shape;
 }
 
@@ -332,38 +332,38 @@ inline const std::vector<Scenario>& scenarios() {
   static const std::vector<Scenario> all = {
       {"packets-oneshot", false, oneshots, nullptr, "2 to 5 ranks, kernels of one chunk"},
       {"packets-twoshot", false, twoshots, nullptr, "2 to 5 ranks, slices that may be short or empty"},
-      {"packets-rmsnorm", false, rmsNorms, nullptr, "rows dealt out to blocks"},
+      {"packets-rmsnorm", false, rmsNorms, nullptr, "rows assigned to blocks"},
       {"packets-pull", false, pulls, nullptr, "windows, in place and not, blocks of threads, and packets in turn"},
-      {"packets-bad-offer", false, badOffers, nullptr, "a rank offers memory that it does not have: everybody leaves and says who"},
+      {"packets-bad-offer", false, badOffers, nullptr, "a rank offers memory that is not in its windows: all ranks leave and name it"},
       {"packets-mixed", false, mixedKernels, nullptr, "kernels of all algorithms, sizes and grids in turn"},
       {"packets-chunks", false, chunkedKernels, nullptr, "several chunks in a kernel"},
       {"packets-long", false, longStreams, nullptr, "more kernels than there are epochs"},
-      {"packets-abort", false, abortedKernels, nullptr, "a rank never comes; everybody leaves when the group is aborted"},
+      {"packets-abort", false, abortedKernels, nullptr, "a rank never calls; all others leave when the group is aborted"},
       {"flags-oneshot", false, nullptr, oneshotCalls, "2 to 5 ranks"},
       {"flags-twoshot", false, nullptr, twoshotCalls, "2 to 5 ranks"},
       {"flags-pull", false, nullptr, pullCalls, "windows, in place and not"},
-      {"flags-bad-offer", false, nullptr, badOfferCalls, "a rank offers memory that it does not have: everybody leaves and says who"},
+      {"flags-bad-offer", false, nullptr, badOfferCalls, "a rank offers memory that is not in its windows: all ranks leave and name it"},
       {"flags-exchanges", false, nullptr, exchangeCalls, "all-gather, reduce-scatter and all-to-all, staged and between windows"},
       {"flags-rooted", false, nullptr, rootedCalls, "broadcast and reduce over pipes, roots in turn"},
       {"flags-transfers", false, nullptr, transferCalls, "gather, scatter, and messages between all neighbours at the same time"},
       {"flags-trees", false, nullptr, treeCalls, "chains, rings and double trees of 2 to 5 ranks"},
       {"flags-rings", false, nullptr, ringCalls, "rings of 2 to 4 ranks in any order on 1 to 4 channels, and trees and messages in turn"},
       {"flags-rings-ll", false, nullptr, llRingCalls, "the same with the LL protocol, over the wrap of its marks"},
-      {"flags-rings-odd", false, nullptr, oddRings, "a rank calls something else in a turn of rings and exchanges"},
-      {"flags-rings-abort", false, nullptr, abortedRings, "a rank never comes to a ring; everybody leaves when the group is aborted"},
+      {"flags-rings-odd", false, nullptr, oddRings, "a rank calls something else among rings and exchanges"},
+      {"flags-rings-abort", false, nullptr, abortedRings, "a rank never calls a ring; all others leave when the group is aborted"},
       {"flags-every", false, nullptr, everyCall, "exchanges and pipes in turn"},
-      {"flags-odd", false, nullptr, oddCalls, "a rank calls something else: nobody hangs, and nobody gets past the next exchange"},
+      {"flags-odd", false, nullptr, oddCalls, "a rank calls something else: no rank hangs, and none passes the next exchange"},
       {"flags-mixed", false, nullptr, mixedCalls, "all algorithms and barriers in turn"},
-      {"flags-abort", false, nullptr, abortedCalls, "a rank never comes; everybody leaves when the group is aborted"},
-      {"records", false, nullptr, nullptr, "a flight record that is written over while others read it", anyRecords},
-      {"records-all", true, nullptr, nullptr, "every run of two operations in one record, and a look at it",
+      {"flags-abort", false, nullptr, abortedCalls, "a rank never calls; all others leave when the group is aborted"},
+      {"records", false, nullptr, nullptr, "a flight record that is overwritten while others read it", anyRecords},
+      {"records-all", true, nullptr, nullptr, "every run of two operations in one record, which is read once",
        [](Random&) { return RecordShape{1, 2, 1, 1}; }},
       {"ep-ll", false, nullptr, nullptr, "dispatch and combine of 2 to 4 ranks, one after the other", nullptr, epLowLatency},
       {"ep-ht", false, nullptr, nullptr, "the same in chunks of 1 or 2 tokens", nullptr, epBulk},
       {"ep-in-flight", false, nullptr, nullptr, "two dispatches in flight, their phases in any order", nullptr, epInFlight},
-      {"ep-abort", false, nullptr, nullptr, "a rank never comes to a dispatch or combine; everybody leaves when the group is aborted", nullptr, epAbort},
-      {"ep-death", false, nullptr, nullptr, "one or two ranks die anywhere; the others go on, and what is lost is reported", nullptr, epDeath},
-      {"ep-late", false, nullptr, nullptr, "ranks give each other up though none is dead", nullptr, epLate},
+      {"ep-abort", false, nullptr, nullptr, "a rank never calls dispatch or combine; all others leave when the group is aborted", nullptr, epAbort},
+      {"ep-death", false, nullptr, nullptr, "one or two ranks die anywhere; the others continue and report what is lost", nullptr, epDeath},
+      {"ep-late", false, nullptr, nullptr, "ranks mask each other although none is dead", nullptr, epLate},
       {"ep-all-ll", true, nullptr, nullptr, "every run of a dispatch of one token", nullptr, [](Random&) { return smallEp(false, false); }},
       {"ep-all-ht", true, nullptr, nullptr, "the same with counts first", nullptr, [](Random&) { return smallEp(true, false); }},
       {"ep-all-combine", true, nullptr, nullptr, "every run of a dispatch of one token and its combine", nullptr, [](Random&) { return smallEp(false, true); }},
@@ -377,7 +377,7 @@ inline const std::vector<Scenario>& scenarios() {
       {"packets-all-wrap", true, [](Random&) { return smallKernels(13, 1, {{P::kOneshot, 1}, {P::kOneshot, 1}, {P::kOneshot, 1}, {P::kOneshot, 1}}); }, nullptr,
        "every run of the epochs 14, 15, 2 and 3"},
       {"packets-all-chunks", true, [](Random&) { return smallKernels(3, 2, {{P::kOneshot, 12}, {P::kOneshot, 8}}); }, nullptr,
-       "every run of a oneshot of two chunks and one behind it"},
+       "every run of a oneshot of two chunks and one after it"},
       {"packets-all-pull", true, [](Random&) { return smallKernels(3, 2, {{P::kPull, 8}}); }, nullptr, "every run of a pull of a tile a rank"},
       {"packets-all-pulls", true, [](Random&) { return smallKernels(3, 2, {{P::kPull, 8}, {P::kPull, 4}}); }, nullptr, "every run of two pulls"},
       {"flags-abort-transfers", false, nullptr, abortedTransfers, "the same for messages between neighbours"},

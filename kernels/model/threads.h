@@ -1,4 +1,4 @@
-// What the scheduler knows of a fiber, and where fibers meet.
+// A fiber as the scheduler sees it, and barriers of fibers.
 #ifndef RAILHEAD_KERNELS_MODEL_THREADS_H_
 #define RAILHEAD_KERNELS_MODEL_THREADS_H_
 
@@ -14,10 +14,10 @@ namespace railhead::model {
 
 struct Fiber {
   enum class State { kReady, kWaiting, kAsleep, kAtBarrier, kEnded };
-  struct Look {
+  struct Read {
     int location;
     Time time;
-    uint64_t hashBefore;  // of the fiber
+    uint64_t hashBefore;  // the fiber's hash before the load
   };
 
   int number, rank, thread;
@@ -27,19 +27,19 @@ struct Fiber {
   State state = State::kReady;
   Thread memory;
   uint64_t hash;
-  std::vector<Look> looks;     // since the last keepWaiting
-  std::vector<Look> lastLooks;  // in the turn before: the next ones must be newer where they can
-  std::vector<Look> firstTurn;  // ends with those of the first turn of the wait
+  std::vector<Read> reads;     // since the last keepWaiting()
+  std::vector<Read> lastReads;  // of the previous turn: the next loads must be newer if they can
+  std::vector<Read> firstTurn;  // up to the end of the wait's first turn
   std::vector<int> parkedOn;
-  bool looksAgain = false;  // in the second turn of a wait
-  bool justLoaded = true;  // nothing but loads since it was scheduled
-  int spinsOn = -1;  // a location that has just been looked at in vain
-  Look lastLook = {-1, 0, 0};
-  int stepsLeft = 0;  // until it dies; 0 = it does not
+  bool readsAgain = false;  // in the second turn of a wait
+  bool justLoaded = true;  // it has only loaded since it was scheduled
+  int spinsOn = -1;  // location that has just been polled without success
+  Read lastRead = {-1, 0, 0};
+  int stepsLeft = 0;  // until it dies; 0 = it does not die
   std::function<void()> atDeath;
 };
 
-// Threads that meet. Those that have ended are not waited for.
+// A barrier. It does not wait for threads that have ended.
 struct Barrier {
   int expected = 0;
   std::vector<Fiber*> here;

@@ -1,5 +1,5 @@
-// Elements whose sum shows everything: a += b is neither commutative nor associative, so a wrong order, a missing, a
-// double and a stale contribution all give another result.
+// Elements whose sum shows every mistake: a += b is neither commutative nor associative, so a wrong order, and a missing, repeated or
+// stale contribution all change the result.
 #ifndef RAILHEAD_KERNELS_MODEL_TILES_H_
 #define RAILHEAD_KERNELS_MODEL_TILES_H_
 
@@ -59,7 +59,7 @@ struct Tiles {
     memcpy(&raw, &s, sizeof raw);
     return raw;
   }
-  // Small, so that sums of it are exact.
+  // Small values, so that their sums are exact.
   static void add(Sum* sum, const Sum& other) { *sum += other; }
   static float sumOfSquares(const Sum& s) {
     float total = 0;
@@ -74,7 +74,7 @@ struct Tiles {
   }
 };
 
-// What rank r contributes as element i of an operation. Never 0.
+// Element i of rank r's contribution to an operation. Never 0.
 inline uint32_t contribution(int operation, int r, size_t i) {
   return static_cast<uint32_t>(mix(mix(static_cast<uint64_t>(operation) + 1, static_cast<uint64_t>(r)), i)) | 1;
 }

@@ -1,13 +1,13 @@
-// One run of the model: fibers, the scheduler, and the operations that a target's memory is made of. Before each
-// operation any other fiber may run.
+// One run of the model: fibers, the scheduler, and the operations that a target's memory consists of. Any other fiber may run before each
+// operation.
 //
-// Runs of all choices may be coarse: there a fiber's loads, and the stores behind them, follow each other without a break.
-// Nothing is lost: a load may as well come later, where it can still read the same store, and a store may as well come
-// earlier, where others can still read and write as if it were not there. That does not hold for operations that look at
-// the newest store (add, futex) or at the fences of others, so only the packets of kernels of one block are run like this.
+// Runs of all choices may be coarse: a fiber's consecutive loads, and the stores after them, then follow each other without a switch.
+// This loses no behaviour: a load may be delayed, since it can still read the same store, and a store may be advanced, since others can
+// still read and write as if it were not there. It does not hold for operations that read the newest store (add, futex) or the fences of
+// others, so only packets of kernels of one block run like this.
 //
-// A fiber that waits is parked on what it has read until one of these words gets a new store. So a run ends: when all
-// fibers have ended, when something is wrong, or when none can run, which is a deadlock.
+// A waiting fiber is parked on the words that it has read, until one of them gets a new store. A run ends when all fibers have ended,
+// when something is wrong, or when no fiber can run, which is a deadlock.
 #ifndef RAILHEAD_KERNELS_MODEL_WORLD_H_
 #define RAILHEAD_KERNELS_MODEL_WORLD_H_
 
@@ -59,10 +59,10 @@ class World {
   int steps() const { return step_; }
   const std::string& traceText() const { return traceText_; }
 
-  // Sleeps end by themselves when nobody can run, once between two stores. Without this a lost wake-up is a deadlock.
+  // If no fiber can run, sleeps end without a wake-up, once between two stores. Otherwise a lost wake-up is a deadlock.
   void letSleepsEnd() { sleepEnds_ = 1; }
-  // The same with a clock: every sleep that ends without a wake-up takes a tick. What is looked at between two sleeps may be
-  // stale, so nobody is stuck before many sleeps have changed nothing.
+  // The same with a clock: every sleep that ends without a wake-up takes a tick. What a fiber reads between two sleeps may be stale, so
+  // it is a deadlock only after many sleeps without a change.
   void letTimePass() {
     sleepEnds_ = 40;
     timePasses_ = true;
@@ -70,35 +70,35 @@ class World {
   static constexpr int64_t kTickNs = 1000;
   int64_t now() const { return now_; }
 
-  // The fiber ends before its step of that number, in the middle of whatever it does; then comes what the kernel does about it,
-  // which is no rank's.
+  // The fiber ends before that step, in the middle of what it does. Then `then` runs, which is what the kernel does about the death; it
+  // belongs to no rank.
   void killBefore(int fiber, int step, std::function<void()> then) {
     Fiber& f = fibers_[static_cast<size_t>(fiber)];
     f.stepsLeft = step;
     f.atDeath = std::move(then);
   }
 
-  // What follows is called by fibers.
+  // The following is called by fibers.
 
   uint64_t load(const void* p, size_t bytes, bool acquire, const char* what) {
     Fiber& f = *running_;
     const int location = locate(p, bytes, what);
-    if (f.spinsOn == location) return spunValue(location);  // nobody can tell how often it looks
+    if (f.spinsOn == location) return spunValue(location);  // how often it polls makes no difference
     step(Kind::kLoad);
     f.spinsOn = -1;
     int n = memory.readable(f.memory, location);
-    const Time newerThan = lookedAt(location);
+    const Time newerThan = lastReadAt(location);
     if (n > 1 && memory.at(location).stores[memory.at(location).stores.size() - static_cast<size_t>(n)].time == newerThan) n--;
-    if (coarse_ && f.looksAgain) {
-      // The first turn was in vain though there was something newer: the same as to come later, see keepWaiting().
+    if (coarse_ && f.readsAgain) {
+      // The first turn found nothing although there was a newer store. Another run reads that at once, see keepWaiting().
       if (memory.at(location).newest().time != newerThan) leaveRun(End::kSeenBefore);
       n = 1;
     }
     const int back = choices_.store(n);
     const Store& s = memory.load(f.memory, location, back, acquire);
-    f.lastLook = {location, s.time, f.hash};
+    f.lastRead = {location, s.time, f.hash};
     f.hash = mix(f.hash, mix(s.id, static_cast<uint64_t>(location)));
-    f.looks.push_back(f.lastLook);
+    f.reads.push_back(f.lastRead);
     if (trace_) traceLoad(what, location, s, back);
     return s.value;
   }
@@ -107,17 +107,17 @@ class World {
     Fiber& f = *running_;
     const int location = locate(p, bytes, what);
     step(Kind::kStore);
-    if (!memory.mayHold(location, f.rank, value)) fail("%s of %#lx to %s, which is not this rank's", what, value, memory.name(location).c_str());
-    f.lastLooks.clear();
-    f.looks.clear();
-    f.looksAgain = false;
+    if (!memory.mayHold(location, f.rank, value)) fail("%s of %#lx to %s, which this rank may not write", what, value, memory.name(location).c_str());
+    f.lastReads.clear();
+    f.reads.clear();
+    f.readsAgain = false;
     const int back = choices_.place(memory.places(f.memory, location));
     f.hash = mix(f.hash, static_cast<uint64_t>(back));
     memory.store(f.memory, location, value, back, release, f.number, step_, f.hash);
     sleepEndsLeft_ = sleepEnds_;
     if (trace_) {
       traceLine("%-14s %s = %s%s", what, memory.name(location).c_str(), show(value).c_str(),
-                back > 0 ? ", arrives before the store of step " : "");
+                back > 0 ? ", placed before the store of step " : "");
       if (back > 0) traceText_ += std::to_string(memory.at(location).stores[memory.at(location).stores.size() - static_cast<size_t>(back)].step);
     }
     unpark(location);
@@ -142,34 +142,34 @@ class World {
     if (trace_) traceLine("fence");
   }
 
-  // Between two looks of a loop without sleep: until the next other operation the looks show the same.
-  void relax() { running_->spinsOn = running_->lastLook.location; }
+  // Called between two polls of a loop: until the fiber's next other operation, polls of this location return the same.
+  void relax() { running_->spinsOn = running_->lastRead.location; }
   void unspin() { running_->spinsOn = -1; }
 
-  // Between two turns of a wait: parks unless there is something newer than what was read in this one. What a turn reads
-  // is known from the second on, which reads only what the one before has read.
+  // Called between two turns of a wait. Parks unless there is something newer than what this turn has read. From the second turn on it is
+  // known what a turn reads: each one reads only what the previous one has read.
   void keepWaiting() {
     Fiber& f = *running_;
-    const bool first = f.lastLooks.empty();
+    const bool first = f.lastReads.empty();
     if (first) {
-      f.firstTurn = f.looks;
-    } else if (f.firstTurn.size() >= f.looks.size()) {
-      // Nothing that turns in vain have read is kept, but for what the fiber has seen.
-      f.hash = mix(f.firstTurn[f.firstTurn.size() - f.looks.size()].hashBefore, f.memory.view.hash());
+      f.firstTurn = f.reads;
+    } else if (f.firstTurn.size() >= f.reads.size()) {
+      // Of what turns without success have read, only the view is kept.
+      f.hash = mix(f.firstTurn[f.firstTurn.size() - f.reads.size()].hashBefore, f.memory.view.hash());
       if (f.memory.readAny) f.hash = mix(f.hash, f.memory.read.hash());
     }
-    f.lastLooks.swap(f.looks);
-    f.looks.clear();
-    f.looksAgain = first;
+    f.lastReads.swap(f.reads);
+    f.reads.clear();
+    f.readsAgain = first;
     if (first) return;
-    for (const Fiber::Look& l : f.lastLooks) {
+    for (const Fiber::Read& l : f.lastReads) {
       if (memory.at(l.location).newest().time == l.time) continue;
-      // A turn in vain, though there is something newer: the same as to come later, when all choices are run anyway.
+      // The turn found nothing although there is a newer store. With all choices, another run reads that at once.
       if (coarse_) leaveRun(End::kSeenBefore);
       return;
     }
     f.parkedOn.clear();
-    for (const Fiber::Look& l : f.lastLooks) f.parkedOn.push_back(l.location);
+    for (const Fiber::Read& l : f.lastReads) f.parkedOn.push_back(l.location);
     if (trace_) traceLine("waits");
     park(Fiber::State::kWaiting);
   }
@@ -227,7 +227,7 @@ class World {
 
  private:
   enum class Kind { kLoad, kStore, kOther };
-  static constexpr int kMaxSteps = 200000;  // a run that is longer goes round in circles
+  static constexpr int kMaxSteps = 200000;  // a longer run is taken for an endless loop
 
   static void enter() {
     World& w = *current_;
@@ -254,9 +254,9 @@ class World {
     return &stacks[static_cast<size_t>(number)];
   }
 
-  // Lets the others run. Counts; the fiber's next operation follows without a break.
+  // Counts a step, and lets other fibers run. The fiber's next operation follows without another switch.
   void step(Kind kind = Kind::kOther) {
-    if (++step_ > kMaxSteps) fail("no end after %d steps", kMaxSteps);
+    if (++step_ > kMaxSteps) fail("not finished after %d steps", kMaxSteps);
     const bool goesOn = coarse_ && (kind == Kind::kStore || (kind == Kind::kLoad && running_->justLoaded));
     if (!goesOn) reschedule();
     if (running_->stepsLeft > 0 && --running_->stepsLeft == 0) die();
@@ -329,21 +329,21 @@ class World {
 
   int locate(const void* p, size_t bytes, const char* what) {
     const int location = memory.find(p, bytes);
-    if (location < 0) fail("%s of %zu bytes at %p, where nothing is", what, bytes, p);
+    if (location < 0) fail("%s of %zu bytes at %p, which is no location", what, bytes, p);
     return location;
   }
-  Time lookedAt(int location) {
-    const auto& looks = running_->lastLooks;
-    for (auto l = looks.rbegin(); l != looks.rend(); ++l) {
+  Time lastReadAt(int location) {
+    const auto& reads = running_->lastReads;
+    for (auto l = reads.rbegin(); l != reads.rend(); ++l) {
       if (l->location == location) return l->time;
     }
-    running_->lastLooks.clear();
-    running_->looksAgain = false;
+    running_->lastReads.clear();
+    running_->readsAgain = false;
     return ~Time{0};
   }
   uint64_t spunValue(int location) {
     for (const Store& s : memory.at(location).stores) {
-      if (s.time == running_->lastLook.time) return s.value;
+      if (s.time == running_->lastRead.time) return s.value;
     }
     return 0;
   }
@@ -382,7 +382,7 @@ class World {
   void describeWait(const Fiber& f) {
     if (f.state == Fiber::State::kEnded) return;
     failure_ += " " + who(f) + (f.state == Fiber::State::kAsleep ? " sleeps" : f.state == Fiber::State::kAtBarrier ? " is at a barrier" : " waits");
-    // The newest values say what did not come.
+    // The newest values show what has not arrived.
     std::vector<int> told;
     for (int location : f.parkedOn) {
       if (std::find(told.begin(), told.end(), location) != told.end() || told.size() == 4) continue;
@@ -403,7 +403,7 @@ class World {
   }
   void traceLoad(const char* what, int location, const Store& s, int back) {
     traceLine("%-14s %s reads %s", what, memory.name(location).c_str(), show(s.value).c_str());
-    traceText_ += s.fiber < 0 ? " (from the begin" : " (of " + who(fibers_[static_cast<size_t>(s.fiber)]) + ", step " + std::to_string(s.step);
+    traceText_ += s.fiber < 0 ? " (the initial value" : " (of " + who(fibers_[static_cast<size_t>(s.fiber)]) + ", step " + std::to_string(s.step);
     if (back > 0) traceText_ += "; stale, newest is " + show(memory.at(location).newest().value) + " of step " + std::to_string(memory.at(location).newest().step);
     traceText_ += ")";
   }

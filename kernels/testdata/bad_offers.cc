@@ -1,4 +1,4 @@
-// Pull among ranks of which one offers memory that it does not have (group.h).
+// Pull among ranks of which one offers memory that is not in its windows (group.h).
 //
 // Usage: bad_offers WORLD SPIN_NS ROUNDS SEED
 #include <atomic>
@@ -18,7 +18,7 @@ struct Pulled {
   bool zeroCopy;
 };
 
-// The four operations that take offers. count: of a part.
+// The four operations that take offers. count: elements of a part.
 Pulled pull(const FlagTeam& team, int operation, uint64_t send, uint64_t recv, float* own, size_t count) {
   const host::KernelSet& kernels = host::kernels();
   const host::Reductions& f32 = kernels.reductions[host::indexOf(host::Type::kF32)];
@@ -38,7 +38,8 @@ size_t bytesOf(const Options& o, int operation, size_t count) {
   return count * sizeof(float) * (parts ? static_cast<size_t>(o.world) : 1);
 }
 
-// Memory that no rank has: behind the end, across it, in the scratch, in regions that are not there, and across the end of one.
+// Bad offers: beyond the end of the heap, across it, in the scratch, in regions that do not exist, and beyond and across the end of a
+// region.
 uint64_t badOffer(const FlagTeam& team, size_t bytes, uint64_t h) {
   const uint64_t far = uint64_t{1} << kOfferRegionShift;
   const uint64_t offers[] = {team.heapBytes - bytes + 1, team.heapBytes + 64, far - 1, kWindow - 1, 0, far, far * kMaxRegions, far * 65535,
@@ -46,7 +47,8 @@ uint64_t badOffer(const FlagTeam& team, size_t bytes, uint64_t h) {
   return offers[h % (sizeof offers / sizeof *offers)];
 }
 
-// A rank gives nonsense, once or, from a thread of its own, while the others read: whoever finds it names that rank.
+// A rank makes a bad offer. It does so once, or a thread changes the offer all the time while the others read. A rank that detects it
+// names that rank.
 void round(const Options& o, uint64_t h) {
   Group group(o, 20000 * kMs);
   const int bad = static_cast<int>(h % static_cast<uint64_t>(o.world)), operation = static_cast<int>(h >> 8 & 3);
@@ -76,7 +78,7 @@ void round(const Options& o, uint64_t h) {
     const bool isBad = rank == bad && !keepsChanging;
     const Pulled p = pull(group.teams[static_cast<size_t>(rank)], operation, isBad && !inRecv ? nonsense : good, isBad && inRecv ? nonsense : good,
                           own.data(), count);
-    if (p.outcome.stop == Stop::kBadOffer) {  // what the client does then
+    if (p.outcome.stop == Stop::kBadOffer) {  // as the client does
       CHECK(p.outcome.missing == uint64_t{1} << bad);
       __atomic_store_n(&group.abortWord, 1, __ATOMIC_RELEASE);
       host::futexWakeAll(&group.abortWord);

@@ -1,4 +1,4 @@
-// A check that says where it failed and ends the process.
+// CHECK prints where it failed and ends the process.
 #ifndef RAILHEAD_KERNELS_TESTDATA_CHECK_H_
 #define RAILHEAD_KERNELS_TESTDATA_CHECK_H_
 
@@ -8,7 +8,7 @@
 #define CHECK(condition)                                                      \
   do {                                                                        \
     if (!(condition)) {                                                       \
-      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+      fprintf(stderr, "%s:%d: check failed: %s\n", __FILE__, __LINE__, #condition); \
       abort();                                                                \
     }                                                                         \
   } while (0)

@@ -1,4 +1,4 @@
-// Every other collective of ranks that are threads (group.h), in random order, over exchanges, windows and pipes.
+// All other collectives of ranks that are threads (group.h), in random order, over exchanges, windows and pipes.
 //
 // Usage: collectives WORLD REDUCE_GROUP FIRST_EPOCH SPIN_NS ROUNDS SEED
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 
 enum class What { kAllGather, kReduceScatter, kAllToAll, kBroadcast, kReduce, kGather, kNeighbours, kChain, kTree, kBroadcastTree, kRings, kLast };
 
-// Integers, which wrap: any order of additions gives the same, so this is a test of who gets what.
+// Integers, which wrap, so the order of additions does not matter: this tests who receives what.
 int32_t input(uint64_t seed, int rank, int round, size_t i) {
   return static_cast<int32_t>(mix(mix(seed + static_cast<uint64_t>(rank)) + static_cast<uint64_t>(round) * 100000 + i));
 }
@@ -36,7 +36,7 @@ struct Round {
     CHECK(outcome.stop == Stop::kNone);
     return true;
   }
-  bool pulled(host::Outcome outcome, const bool& zeroCopy) const {  // which the same expression sets
+  bool pulled(host::Outcome outcome, const bool& zeroCopy) const {  // a reference: the expression that calls this sets it
     CHECK(outcome.stop == Stop::kNone && zeroCopy == windows);
     return zeroCopy;
   }
@@ -125,7 +125,7 @@ void rank(const Options& o, FlagTeam& team) {
   uint32_t history = 0;
   for (int n = 0; n < o.rounds; n++) {
     const uint64_t shared = mix(o.seed ^ static_cast<uint64_t>(n));  // the same on all ranks
-    dawdle(mix(shared + static_cast<uint64_t>(team.rank)));
+    maybeDelay(mix(shared + static_cast<uint64_t>(team.rank)));
     const bool windows = (shared >> 40 & 1) != 0;
     int32_t* memory = windows ? reinterpret_cast<int32_t*>(team.heap(team.rank) + kWindow) : own.data();
     Round round = {o, team, n, static_cast<What>(shared % static_cast<uint64_t>(What::kLast)), windows,

@@ -1,5 +1,5 @@
-// One rank's dispatch and combine among ranks that have written anything at all into its buffer: everything it touches is its own
-// (the address sanitizer watches every array), and the rows of its own tokens are whole.
+// Dispatch and combine of a rank whose buffer was filled with anything by the other ranks. The rank must access only its own memory
+// (AddressSanitizer watches every array), and the rows of its own tokens must be whole.
 #include <sanitizer/asan_interface.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ namespace {
 struct Portable {};
 using Mem = host::Mem<Portable>;
 
-constexpr int kWorld = 3, kRank = 1;  // a rank before it and one behind it
+constexpr int kWorld = 3, kRank = 1;  // has a predecessor and a successor
 constexpr uint32_t kRowBytes = 20;
 constexpr char kOwnByte = 0x5a;
 
@@ -30,7 +30,7 @@ struct Dice {
   bool oneIn(uint32_t n) { return below(n) == 0; }
 };
 
-// Memory that ends where its last element does.
+// Memory that ends after its last element.
 template <class T>
 std::unique_ptr<T[]> array(uint64_t n) {
   return std::make_unique<T[]>(n);
@@ -59,7 +59,7 @@ struct Run {
   std::unique_ptr<uint8_t[]> listLength;
   std::unique_ptr<EpRowRef[]> list;
 
-  // The caller's.
+  // The caller's memory.
   std::vector<int32_t> route;
   std::unique_ptr<char[]> x, rows;
   std::unique_ptr<int64_t[]> begin;
@@ -71,7 +71,7 @@ struct Run {
   explicit Run(uint64_t seed) : dice{std::mt19937_64(seed)} {
     makeTeam();
     makeFlight();
-    litter();
+    fillBuffer();
     makeRoute();
   }
 
@@ -143,8 +143,8 @@ struct Run {
     flight.other = &other;
   }
 
-  // What others may have written: all of it, this rank's own state too.
-  void litter() {
+  // Fills all of the buffer with what other ranks may have written, the rank's own state included.
+  void fillBuffer() {
     char* mine = team.base(kRank);
     for (uint64_t i = 0; i < team.layout.bytes; i += 8) {
       const uint64_t word = dice.oneIn(2) ? dice.random() : dice.random() >> dice.below(64);
@@ -152,15 +152,15 @@ struct Run {
     }
     if (!dice.oneIn(4)) team.state()->masked = 0;
     for (int r = 0; r < kWorld; r++) {
-      litterLine(r);
-      if (r != kRank && dice.oneIn(2)) nearlyFit(team.counts(kRank, r, team.state()->dispatches + 1));
+      fillLine(r);
+      if (r != kRank && dice.oneIn(2)) plausibleCounts(team.counts(kRank, r, team.state()->dispatches + 1));
     }
   }
-  // Most lines say that all has come.
-  void litterLine(int r) {
+  // Most lines claim that everything has arrived.
+  void fillLine(int r) {
     EpLine& line = team.line(kRank, r);
     Flag* const all[] = {&line.counts, &line.tail, &line.combineTail, &line.countsHead, &line.head, &line.combineHead};
-    for (Flag* flag : all) flag->sleepers = 0;  // to wake nobody takes time
+    for (Flag* flag : all) flag->sleepers = 0;  // waking no thread would take time
     if (dice.oneIn(8)) return;
     constexpr uint32_t kAhead = 1000;
     const EpState& state = *team.state();
@@ -170,8 +170,8 @@ struct Run {
     line.combineTail.value = state.combineRead[r] + kAhead;
     line.combineHead.value = state.combineSent[r] + kAhead;
   }
-  // Such counts lead further than wild ones.
-  void nearlyFit(uint32_t* told) {
+  // Plausible counts, with which the protocol gets further than with random ones.
+  void plausibleCounts(uint32_t* told) {
     for (uint32_t i = 0; i <= team.maxLocal; i++) told[i] = dice.below(team.maxTokens + 2);
   }
 
@@ -192,7 +192,7 @@ struct Run {
     flight.lostCopies = flight.maskedCopies;
   }
 
-  // As the client lays rows out.
+  // Lays out rows as the client does.
   void layOut() {
     const uint32_t local = team.localExperts[kRank];
     out.perToken = dice.oneIn(3);
@@ -248,7 +248,7 @@ struct Run {
     }
   };
 
-  // Whether it came to its end; a flag that says nothing ends it early.
+  // Whether dispatch and combine ended. They end early if a flag claims nothing.
   bool play() {
     Mem mem;
     EpLinks<Mem> links(mem, flags, team);

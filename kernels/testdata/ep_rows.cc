@@ -1,6 +1,6 @@
-// The rows of MoE dispatch and combine against loops over elements by the definition. VECTOR_BYTES is 16, 32 or 64; the
-// compiler's flags say what the machine must have. All instruction sets are held to the same bytes, so they agree.
-#pragma GCC optimize("fp-contract=off")  // as in host/isa_*.cc, and for the definition: products are rounded
+// Compares the rows of MoE dispatch and combine with loops over elements by the definition. VECTOR_BYTES is 16, 32 or 64; the compiler's
+// flags say what the processor must have. All instruction sets must give the same bytes.
+#pragma GCC optimize("fp-contract=off")  // as in host/isa_*.cc; the definition rounds products too
 #include "host/ep_rows.h"
 
 #include <initializer_list>
@@ -35,7 +35,7 @@ double valueOf(Type t, uint32_t bits) {
     default: return value<FormatE4M3>(bits);
   }
 }
-// Where d is a NaN, any NaN is right.
+// If d is a NaN, any NaN is right.
 void checkRounded(Type t, double d, uint32_t got) {
   if (isnan(d)) {
     CHECK(isnan(valueOf(t, got)));
@@ -49,7 +49,7 @@ void checkRounded(Type t, double d, uint32_t got) {
   }
 }
 
-// A process that has switched subnormal numbers off, for as long as this lives.
+// Switches subnormal numbers off for its lifetime.
 struct FlushToZero {
 #if defined(__x86_64__)
   const unsigned before = __builtin_ia32_stmxcsr();
@@ -65,7 +65,7 @@ struct FlushToZero {
 #endif
 };
 
-// What a block's scale must be, and each element by it.
+// Checks a block's scale, and each element with that scale.
 void checkBlock(const EpRowFormat& f, const Row& x, uint32_t first, uint32_t count, const unsigned char* wire) {
   float amax = 1e-4f;
   for (uint32_t i = 0; i < count; i++) amax = fmaxf(amax, fabsf(static_cast<float>(valueOf(f.in, x.bits(first + i)))));
@@ -147,7 +147,7 @@ void encodeAll(Values& values) {
   }
 }
 
-// A row of one element or more, all given.
+// Encodes a row of given elements.
 void encodeThese(EpRowFormat f, const float* x, Values& values) {
   Row row = values.row(Type::kF32, f.hidden, Style::kZero, true);
   for (uint32_t i = 0; i < f.hidden; i++) row.set(i, bitsOf(x[i]));
@@ -156,7 +156,7 @@ void encodeThese(EpRowFormat f, const float* x, Values& values) {
   checkEncoded(f, row, row, wire.p());
 }
 
-// Largest magnitudes where the power of two changes, and the numbers beside them; quotients at and beside every tie.
+// Largest magnitudes at which the power of two changes, and the numbers next to them; quotients at and next to every tie.
 void encodeHardValues(Values& values) {
   EpRowFormat f{Type::kF32, Type::kE4M3, Type::kBF16, EpScale::kUE8M0, 0, 1};
   for (int exponent = -20; exponent < 128; exponent++) {
@@ -244,7 +244,7 @@ void sumAll(Values& values) {
       for (Type b : kAdded) {
         for (int n : {0, 1, 2, 5}) {
           for (int choice = 0; choice < 6; choice++) {
-            // Of long rows not all choices together.
+            // Of long rows, only some of the choices.
             if (hidden > 1000 && values.below(12) != 0) continue;
             if (n > 0) partialOne(a, b, hidden, n, choice % 2 == 0, values);
             finishOne(a, b, hidden, n, choice % 2 == 0, static_cast<Add>(choice / 2), values);
@@ -256,7 +256,7 @@ void sumAll(Values& values) {
   }
 }
 
-// One element, one bit pattern, at any place.
+// Sets one element to a bit pattern.
 void checkFound(const EpRowFormat& f, Row& row, const void* x, const void* scales, uint32_t at, uint32_t bits, bool finite) {
   const uint32_t before = row.bits(at);
   row.set(at, bits);
@@ -300,14 +300,14 @@ void findNonFinite(Values& values) {
   }
 }
 
-// One row in several places, past the caches where addresses and sizes allow it.
+// Copies a row to several places, past the caches if addresses and sizes allow it.
 void fanOutAll(Values& values) {
   for (uint32_t bytes : {1u, 63u, 64u, 128u, 4160u, 14336u}) {
     for (int n : {0, 1, 3, 4, 5, 9}) {
       for (size_t shift : {size_t{0}, size_t{8}}) {
         for (bool streams : {false, true}) {
           const Row row = values.row(Type::kU8, bytes, Style::kAny, true);
-          const uint32_t stride = (bytes + 127) / 64 * 64;  // at least a byte between two
+          const uint32_t stride = (bytes + 127) / 64 * 64;  // at least one byte between two rows
           Guarded out(static_cast<size_t>(n) * stride, shift);
           memset(out.p(), 0x5a, static_cast<size_t>(n) * stride);
           void* places[9];

@@ -1,4 +1,4 @@
-// Rows for tests of MoE dispatch and combine: memory that ends where the row does, and values that are hard to round.
+// Rows for tests of MoE dispatch and combine: memory that ends where the row ends, and values that are hard to round.
 #ifndef RAILHEAD_KERNELS_TESTDATA_EP_VALUES_H_
 #define RAILHEAD_KERNELS_TESTDATA_EP_VALUES_H_
 
@@ -28,7 +28,7 @@ static inline uint32_t elementBits(const unsigned char* row, railhead::host::Typ
   return bits;
 }
 
-// An output with guard bytes around it, `shift` bytes behind a multiple of 64.
+// An output between guard bytes, `shift` bytes after a multiple of 64.
 class Guarded {
  public:
   Guarded(size_t bytes, size_t shift) : bytes_(bytes), before_(64 + shift) {
@@ -48,12 +48,12 @@ class Guarded {
   unsigned char* all_;
 };
 
-// Elements of a type, at any address; where `ends`, the process may not touch what lies behind the last one.
+// Elements of a type, at any address. If `ends`, the memory after the last one cannot be accessed.
 class Row {
  public:
   Row() = default;
   Row(railhead::host::Type t, uint32_t count, size_t shift, bool ends) : type_(t) {
-    constexpr size_t kPage = 65536;  // or less
+    constexpr size_t kPage = 65536;  // the page size, or a multiple
     const size_t bytes = count * bytesOf(t), pages = (shift + bytes + kPage - 1) / kPage * kPage;
     mapped_ = pages + kPage;
     void* all = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -88,8 +88,8 @@ class Row {
   unsigned char* all_ = nullptr;
 };
 
-// kAny: random bits, zeros of both signs, subnormal numbers, ties. kModest: the same without large exponents. kTiny: subnormal
-// numbers and zeros only. kZero: zeros.
+// kAny: random bits, zeros of both signs, subnormal numbers, ties. kModest: the same without large exponents. kTiny: subnormal numbers
+// and zeros only. kZero: zeros.
 enum class Style { kAny, kModest, kTiny, kZero };
 
 class Values {
@@ -131,7 +131,7 @@ class Values {
     if (finite && exponent == largest) exponent--;
     return sign | exponent << s.mantissa | (below(4) == 0 ? tie(mantissa, s.mantissa) : mantissa);
   }
-  // Ends in a one and zeros, the one at or behind the last place of bf16, f16 or kE4M3.
+  // Makes the mantissa end in a one and zeros. The one is just below the last place of bf16, f16 or kE4M3.
   uint32_t tie(uint32_t mantissa, uint32_t bits) {
     const uint32_t places[] = {4, 8, 11};
     const uint32_t keep = places[below(3)];

@@ -1,6 +1,6 @@
-// Prints the order in which foldRanks adds, as an expression, for each reduce group of a world.
+// Prints the order in which foldRanks adds, as an expression.
 //
-// Usage: fold WORLD; a line for each reduce group 1..WORLD.
+// Usage: fold WORLD. Prints a line for each reduce group 1..WORLD.
 #include "railhead/base/fold.h"
 
 #include <string>

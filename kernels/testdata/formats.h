@@ -1,4 +1,4 @@
-// The small floating-point types by their definitions, in arithmetic that is exact.
+// The small floating-point types by their definitions, in exact arithmetic.
 #ifndef RAILHEAD_KERNELS_TESTDATA_FORMATS_H_
 #define RAILHEAD_KERNELS_TESTDATA_FORMATS_H_
 
@@ -7,14 +7,14 @@
 
 #include "host/types.h"
 
-// What a type's bits mean, by its definition.
+// The meaning of a type's bits, by its definition.
 template <class T, int kExponent, int kMantissa, bool kInfinities, bool kSaturates>
 struct Format {
   using Type = T;
   static constexpr int kBits = kExponent + kMantissa;
   static constexpr uint32_t kSign = 1u << kBits;
   static constexpr int kBias = (1 << (kExponent - 1)) - 1;
-  static constexpr uint32_t kInfinity = ((1u << kExponent) - 1) << kMantissa;  // where there are any
+  static constexpr uint32_t kInfinity = ((1u << kExponent) - 1) << kMantissa;  // if the type has infinities
   static constexpr uint32_t kLargest = kInfinities ? kInfinity - 1 : kSign - 2;
 
   static double magnitude(uint32_t pattern) {
@@ -25,8 +25,7 @@ struct Format {
   static bool isNaN(uint32_t pattern) { return (pattern & (kSign - 1)) > (kInfinities ? kInfinity : kLargest); }
   static bool isInfinite(uint32_t pattern) { return kInfinities && (pattern & (kSign - 1)) == kInfinity; }
 
-  // The nearer of the two neighbours, of two as near the even one; all in exact double arithmetic. What would come behind the
-  // largest value counts for its distance.
+  // The nearest value, ties to even, in exact double arithmetic. The value that would follow the largest one counts as a neighbour.
   static uint32_t nearest(double f) {
     const uint32_t sign = signbit(f) ? kSign : 0;
     if (isinf(f)) return sign | (kInfinities ? kInfinity : kLargest);

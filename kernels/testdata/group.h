@@ -1,5 +1,5 @@
-// Ranks as threads on teams that are made by hand: all of them see each other's memory at the same addresses, so that
-// ThreadSanitizer sees the whole protocol, and the epoch can begin anywhere.
+// Ranks as threads, in teams that are made by hand. All ranks see each other's memory at the same addresses, so ThreadSanitizer sees the
+// whole protocol. The epoch can start anywhere.
 #ifndef RAILHEAD_KERNELS_TESTDATA_GROUP_H_
 #define RAILHEAD_KERNELS_TESTDATA_GROUP_H_
 
@@ -18,10 +18,10 @@
 
 namespace railhead {
 
-constexpr uint32_t kBlockBytes = 128 * kMaxWorldSize;  // small: sums have many blocks and the two buffers are used in turn often
+constexpr uint32_t kBlockBytes = 128 * kMaxWorldSize;  // small: sums take many blocks, and the two buffers alternate often
 constexpr size_t kMaxCount = 5000;
 constexpr uint32_t kSlotBytes = 1024;
-// Where pull's buffers lie: send, then recv.
+// Offset of pull's buffers in a heap: send, then recv.
 inline const size_t kWindow = scratchBytes(kMaxWorldSize, kBlockBytes, kSlotBytes, kSlotBytes, kLLSlotBytes);
 constexpr int64_t kMs = 1000000;
 
@@ -80,7 +80,7 @@ struct Group {
   uint32_t abortWord = 0;
 };
 
-// Runs f(rank) on a thread each.
+// Runs f(rank) in a thread for each rank.
 template <class F>
 void onRanks(int world, F f) {
   struct Start {
@@ -101,8 +101,8 @@ void onRanks(int world, F f) {
   for (Start& s : starts) CHECK(pthread_join(s.thread, nullptr) == 0);
 }
 
-// Holds a rank back now and then, so that the others are ahead by as much as the protocol allows.
-inline void dawdle(uint64_t h) {
+// Delays a rank now and then, so that the others run ahead as far as the protocol allows.
+inline void maybeDelay(uint64_t h) {
   if (h % 8 == 0) sched_yield();
   if (h % 64 == 1) {
     const timespec pause = {0, static_cast<long>(h >> 8 & 0x3ffff)};

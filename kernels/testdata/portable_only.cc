@@ -1,4 +1,5 @@
-// In place of host/isa_avx2.cc and isa_avx512.cc: a program that tests protocols need not be compiled for all of them.
+// Replaces host/isa_avx2.cc and isa_avx512.cc, so that programs that test protocols need not compile the kernels for every instruction
+// set.
 #include "host/kernel_set.h"
 
 namespace railhead::host {

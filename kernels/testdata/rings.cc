@@ -1,10 +1,9 @@
-// Rings of ranks that are threads (group.h): any order of ranks, 1 to 4 channels, both protocols, all types and reductions,
-// counts from none to several rounds, in place and not. Calls follow each other without a pause, so that slots are used again
-// and counters wrap.
+// Rings of ranks that are threads (group.h): any order of ranks, 1 to 4 channels, both protocols, all types and reductions, counts from 0
+// to several rounds, in place and not. Calls follow each other without a pause, so that slots are used again and counters wrap.
 //
 // Usage: rings MODE WORLD FIRST_CHUNK SPIN_NS ROUNDS SEED
-//   run      every result is checked
-//   late     the last rank does not come: whoever gives up names a rank, and the deadline is what ends it
+//   run      checks every result
+//   late     the last rank is missing: the others end at the deadline and name a rank
 //   abort    the abort word is set while ranks wait for the last one
 #include <math.h>
 
@@ -24,8 +23,8 @@ namespace {
 constexpr size_t kMostCount = 3000;
 constexpr size_t kMostBytes = 16 * kMostCount * 8;
 
-// -2, -1, 0, 1 and 2 in each type (of an unsigned one -1 and -2 wrap). Sums and products of those of 9 ranks are exact in what
-// they are added in, so that their order does not show and one-shot has the same bits.
+// -2, -1, 0, 1 and 2 in each type (in an unsigned one, -1 and -2 wrap). Sums and products of 9 of them are exact in the accumulator, so
+// the order does not matter and one-shot gives the same bits.
 void storeSmall(Type type, char* at, int v) {
   static const uint16_t half[] = {0xc000, 0xbc00, 0, 0x3c00, 0x4000};
   static const uint8_t e4m3[] = {0xc0, 0xb8, 0, 0x38, 0x40};
@@ -47,7 +46,7 @@ void storeSmall(Type type, char* at, int v) {
   }
 }
 
-// Any number of the type with all its digits, around 1; f32, f64 and bf16.
+// Any number around 1, with all digits of the type; f32, f64 and bf16.
 void storeAny(Type type, char* at, uint64_t h) {
   const double d = static_cast<double>(static_cast<int64_t>(h)) * 0x1p-63;
   const auto f = static_cast<float>(d);
@@ -70,7 +69,7 @@ long double valueOf(Type type, const char* at) {
 
 enum class What { kAllReduce, kReduceScatter, kAllGather, kBroadcast };
 
-// What all ranks agree on. Everything comes of one number.
+// What all ranks agree on, drawn from one number.
 struct Round {
   Round(const Options& o, int number) : shared(mix(o.seed ^ static_cast<uint64_t>(number))), plan(ringInRankOrder(o.world)) {
     what = static_cast<What>(pick(4));
@@ -78,14 +77,14 @@ struct Round {
     type = static_cast<Type>(pick(host::kTypes));
     isExact = !(type == Type::kF32 || type == Type::kF64 || type == Type::kBF16) || pick(2) == 0;
     op = {isExact ? static_cast<Reduction>(pick(6)) : Reduction::kSum, {}};
-    // The factor of small floats is an f32.
+    // The factor of floats of 8 and 16 bits is an f32.
     const bool own = host::bytesOf(type) > 2 || type >= Type::kI8;
     if (op.kind == Reduction::kPreMulSum) storeSmall(own ? type : Type::kF32, reinterpret_cast<char*>(op.scalar), 2);
     const size_t mostOf[] = {2, 40, 500, kMostCount};
     count = pick(mostOf[pick(4)] + 1);
     inPlace = pick(2) != 0;
     root = static_cast<int>(pick(static_cast<size_t>(o.world)));
-    uint64_t h = o.seed;  // a group keeps its order
+    uint64_t h = o.seed;  // the order of a group is fixed
     for (int i = o.world - 1; i > 0; i--) std::swap(plan.order[i], plan.order[(h = mix(h)) % (static_cast<uint64_t>(i) + 1)]);
     plan.channels = 1 + static_cast<int>(pick(kMaxRingChannels));
     plan.protocol = pick(2) != 0 ? RingProtocol::kLL : RingProtocol::kSimple;
@@ -108,14 +107,14 @@ struct Round {
 
 class Rank {
  public:
-  // results: a buffer for each rank, which the others look at between two barriers.
+  // results: a buffer for each rank, which the other ranks read between two barriers.
   Rank(const Options& o, FlagTeam& team, std::vector<std::vector<char>>& results)
       : o_(o), team_(team), results_(results), send_(kMostBytes), recv_(kMostBytes), other_(kMostBytes) {}
 
   void run(int number) {
     Round r(o_, number);
     parts_ = static_cast<size_t>(o_.world);
-    dawdle(mix(r.shared + static_cast<uint64_t>(team_.rank)));
+    maybeDelay(mix(r.shared + static_cast<uint64_t>(team_.rank)));
     const size_t bytes = host::bytesOf(r.type), part = r.count * bytes, self = static_cast<size_t>(team_.rank);
     const size_t sendParts = r.what == What::kReduceScatter ? parts_ : 1, recvParts = r.what == What::kAllGather ? parts_ : 1;
     fill(r, number, team_.rank, send_.data(), sendParts);
@@ -128,7 +127,7 @@ class Rank {
     if (r.inPlace && r.what == What::kReduceScatter) recv = send + self * part;
     if (r.what == What::kBroadcast && team_.rank == r.root) memcpy(recv, send, part);
     call(r, send, recv);
-    if (!r.inPlace) CHECK(recv_[recvParts * part] == '\x5a');  // not a byte too many
+    if (!r.inPlace) CHECK(recv_[recvParts * part] == '\x5a');  // nothing is written after the result
     check(r, number, recv, part, recvParts);
     sameEverywhere(r, recv, part);
   }
@@ -179,7 +178,7 @@ class Rank {
       }
     }
   }
-  // The bits of one-shot.
+  // The result has the bits of one-shot.
   void checkOneshot(const Round& r, int number, const char* got, bool scatters) {
     const size_t part = r.count * host::bytesOf(r.type);
     fill(r, number, team_.rank, send_.data(), scatters ? parts_ : 1);
@@ -187,8 +186,8 @@ class Rank {
     CHECK((scatters ? of.reduceScatter : of.oneshot)(team_, r.op, send_.data(), other_.data(), r.count).stop == Stop::kNone);
     CHECK(part == 0 || memcmp(got, other_.data(), part) == 0);
   }
-  // A sum of x rounded after each addition and at the end is off by no more than world * epsilon * sum |x|, and half a unit of
-  // the type.
+  // A sum of x, rounded after each addition and at the end, has an error of at most world * epsilon * sum |x|, and half a unit in the
+  // last place of the type.
   void checkSums(const Round& r, int number, const char* got, size_t first, size_t parts) {
     const size_t bytes = host::bytesOf(r.type);
     std::vector<long double> sum(r.count), magnitude(r.count);
@@ -207,7 +206,7 @@ class Rank {
     }
   }
 
-  // The same bits on all ranks, and once more.
+  // The bits are the same on all ranks.
   void sameEverywhere(const Round& r, const char* got, size_t part) {
     if (r.what != What::kAllReduce || r.isExact) return;
     auto& own = results_[static_cast<size_t>(team_.rank)];
@@ -224,7 +223,7 @@ class Rank {
   size_t parts_ = 0;
 };
 
-// Counters of pipes start anywhere. A writer and its reader agree.
+// Counters of pipes may start anywhere, but those of a writer and its reader are equal.
 void startAt(Group& group, int world, uint32_t chunk) {
   for (int from = 0; from < world; from++) {
     for (int to = 0; to < world; to++) {
@@ -255,7 +254,7 @@ void runAll(const Options& o) {
   });
 }
 
-// The last rank is missing: nobody gets a result, everybody is told of somebody.
+// The last rank is missing: all others fail and name a rank.
 void withoutOne(const Options& o, bool abortIt) {
   const uint64_t all = (uint64_t{1} << o.world) - 1;
   for (int n = 0; n < o.rounds; n++) {
@@ -295,7 +294,7 @@ int main(int argc, char** argv) {
     case 'r': runAll(o); break;
     case 'l': withoutOne(o, false); break;
     case 'a': withoutOne(o, true); break;
-    default: CHECK(!"a mode");
+    default: CHECK(!"unknown mode");
   }
   return 0;
 }

@@ -1,8 +1,8 @@
 // All-reduces and barriers of ranks that are threads (group.h).
 //
 // Usage: team MODE WORLD REDUCE_GROUP FIRST_EPOCH SPIN_NS ROUNDS SEED
-//   sums     random all-reduces by every algorithm and barriers, each result checked
-//   late     a rank that comes at about the deadline of the others: whoever gives up names somebody
+//   sums     random all-reduces by every algorithm, and barriers; checks every result
+//   late     a rank arrives at about the deadline of the others: a rank that gives up names another one
 //   abort    the abort word is set while ranks spin or sleep
 #include <math.h>
 
@@ -40,7 +40,7 @@ void sums(const Options& o) {
     const host::ReduceOp sum = {};
     for (int round = 0; round < o.rounds; round++) {
       const uint64_t shared = mix(o.seed ^ static_cast<uint64_t>(round));  // the same on all ranks
-      dawdle(mix(shared + static_cast<uint64_t>(rank)));
+      maybeDelay(mix(shared + static_cast<uint64_t>(rank)));
       if (shared % 4 == 0) {
         CHECK(kernels.copies.barrier(team).stop == Stop::kNone);
         continue;
@@ -53,7 +53,7 @@ void sums(const Options& o) {
         case 0: CHECK(f32.oneshot(team, sum, in, out, count).stop == Stop::kNone); break;
         case 1: CHECK(f32.twoshot(team, sum, in, out, count).stop == Stop::kNone); break;
         default: {
-          // Some rank's buffer is in no window now and then: nobody may take the zero-copy way then.
+          // Now and then some rank's buffer is in no window; then no rank may be zero-copy.
           const bool all = (shared >> 50 & 1) != 0;
           auto* window = reinterpret_cast<float*>(team.heap(rank) + kWindow);
           memcpy(window, in, count * sizeof(float));
@@ -84,7 +84,7 @@ void late(const Options& o) {
     Group group(o, timeoutNs);
     std::atomic<int> stopped{0};
     onRanks(o.world, [&](int rank) {
-      if (rank == o.world - 1) {  // from much before the deadline to much after it
+      if (rank == o.world - 1) {  // from long before the deadline to long after it
         const timespec pause = {0, static_cast<long>(mix(o.seed + static_cast<uint64_t>(round)) % (2 * timeoutNs))};
         nanosleep(&pause, nullptr);
       }
@@ -109,7 +109,7 @@ void abortWord(const Options& o) {
     const uint64_t all = o.world == 64 ? ~uint64_t{0} : (uint64_t{1} << o.world) - 1;
     const uint64_t absent = uint64_t{1} << (o.world - 1);
     onRanks(o.world, [&](int rank) {
-      if (rank == o.world - 1) {  // never arrives; breaks the group while the others are on their way, spin or sleep
+      if (rank == o.world - 1) {  // never arrives; sets the abort word while the others have not begun, spin or sleep
         const timespec pause = {0, static_cast<long>(mix(o.seed + static_cast<uint64_t>(round)) % 200000)};
         nanosleep(&pause, nullptr);
         __atomic_store_n(&group.abortWord, 1, __ATOMIC_RELEASE);
@@ -137,7 +137,7 @@ int main(int argc, char** argv) {
     case 's': sums(o); break;
     case 'l': late(o); break;
     case 'a': abortWord(o); break;
-    default: CHECK(!"a mode");
+    default: CHECK(!"unknown mode");
   }
   return 0;
 }

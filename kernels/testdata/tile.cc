@@ -1,5 +1,5 @@
-// The tiles of the CPU target against arithmetic by the definition. VECTOR_BYTES is 16, 32 or 64; the compiler's flags say
-// what the machine must have.
+// Compares the tiles of the CPU target with arithmetic by the definition. VECTOR_BYTES is 16, 32 or 64; the compiler's flags say what the
+// processor must have.
 #include "host/elements.h"
 
 #include <initializer_list>
@@ -56,8 +56,8 @@ struct Rounder {
   }
 };
 
-// Every value, every tie between two, and what lies beside them; f32 of every upper half with lower halves at, around and far
-// from bf16's tie.
+// Every value, every tie between two values, and the f32 numbers next to them. Also f32 numbers with every upper half, and lower halves
+// at, next to and far from bf16's tie.
 template <class F>
 void roundEverything() {
   Rounder<F> rounder;
@@ -99,8 +99,8 @@ void widenEverything() {
   }
 }
 
-// Loads and stores of n elements at any address touch n elements; the rest of a loaded tile is 0. The memory is exactly
-// as large as it must be, for AddressSanitizer.
+// Loads and stores of n elements at any address access only n elements, and the rest of a loaded tile is 0. The memory ends after n
+// elements, for AddressSanitizer.
 template <class T>
 void partly() {
   for (size_t shift = 0; shift < 16; shift++) {

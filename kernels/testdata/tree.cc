@@ -1,4 +1,4 @@
-// The places of ranks in chains and double binary trees, for every world size.
+// Checks the places of ranks in chains and double binary trees, for every world size.
 #include "railhead/base/tree.h"
 
 #include "check.h"
@@ -35,7 +35,7 @@ void check(Tree tree, bool second, int n) {
       most = 0;
       while (1 << most < n) most++;
     }
-    CHECK(depthIn(tree, second, r, n) <= most);  // which also ends only where there is no circle
+    CHECK(depthIn(tree, second, r, n) <= most);  // depthIn also ends only if there is no cycle
   }
   CHECK(roots == 1 && links == n - 1);
 }
@@ -47,12 +47,12 @@ int main() {
     check(Tree::kChain, false, n);
     check(Tree::kDouble, false, n);
     check(Tree::kDouble, true, n);
-    // Hardly anybody works twice: inside both trees are no ranks, or one where their number is odd.
+    // At most one rank is an inner rank of both trees, and only if the number of ranks is odd.
     int twice = 0;
     for (int r = 0; r < n; r++) {
       twice += placeIn(Tree::kDouble, false, r, n).n > 0 && placeIn(Tree::kDouble, true, r, n).n > 0;
     }
-    if (twice > n % 2) fprintf(stderr, "%d ranks: %d are inside both trees\n", n, twice);
+    if (twice > n % 2) fprintf(stderr, "%d ranks: %d are inner ranks of both trees\n", n, twice);
     CHECK(twice <= n % 2 || n == 2);
   }
   return 0;
