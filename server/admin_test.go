@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"railhead/client"
+	"railhead/internal/await"
 	"railhead/internal/wire"
 	"railhead/server/group"
 	"railhead/server/membership"
@@ -28,7 +29,7 @@ type endpoint struct {
 
 func endpoints(s *Server) []endpoint {
 	return []endpoint{
-		{"TCP", &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}, "http://" + s.AdminAddr(), false},
+		{"TCP", &http.Client{Timeout: await.Patience, Transport: &http.Transport{DisableKeepAlives: true}}, "http://" + s.AdminAddr(), false},
 		{"unix", httpOverUnix(s.AdminSocket()), "http://railhead", true},
 	}
 }
@@ -303,11 +304,11 @@ func TestClientsThatHoldConnectionsOpenKeepNeitherTheEndpointNorCloseWaiting(t *
 	go func() { s.Close(); close(closed) }()
 	select {
 	case <-closed:
-	case <-time.After(patience):
+	case <-time.After(await.Patience):
 		t.Fatal("Close waits for slow clients")
 	}
 	for _, c := range held {
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(await.Patience))
 		for buf := make([]byte, 512); ; {
 			if _, err := c.Read(buf); err != nil {
 				if ne, ok := err.(net.Error); ok && ne.Timeout() {

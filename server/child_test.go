@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"railhead/client"
+	"railhead/internal/await"
 	"railhead/internal/wire"
 )
 
@@ -97,7 +98,7 @@ func (c *child) answer(a answer, err error) {
 }
 
 func (c *child) connect(o order) (a answer, err error) {
-	c.session, err = client.Connect(o.Socket, patience)
+	c.session, err = client.Connect(o.Socket, await.Patience)
 	return a, err
 }
 
@@ -252,7 +253,7 @@ func (p *process) answer() answer {
 		default:
 		}
 		p.t.Fatalf("child %d ended without an answer: %v", p.pid(), p.err)
-	case <-time.After(2 * patience):
+	case <-time.After(2 * await.Patience):
 		p.t.Fatalf("child %d does not answer", p.pid())
 	}
 	return answer{}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"railhead/internal/await"
 	"railhead/internal/wire"
 	"railhead/server/session"
 )
@@ -50,7 +51,7 @@ func TestADaemonCanBeClosedAsSoonAsItHasStarted(t *testing.T) {
 		}
 		closed := make(chan struct{})
 		go func() { s.Close(); close(closed) }()
-		next(t, "Close", closed)
+		await.Next(t, "Close", closed)
 	}
 	if left := awaitNothingLeft(); left != "" {
 		t.Error(left)

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"railhead/internal/await"
 	"railhead/internal/wire"
 )
 
@@ -40,7 +41,7 @@ func TestAProcessOfAnotherUserIsRefusedByTheSocketAndByTheDaemon(t *testing.T) {
 	before := metric(t, s, "railhead_handshake_errors_total")
 	allow(t, s.SocketPath(), 0o666)
 	refused("a socket for everybody", fmt.Sprintf("runs as uid %d", stranger), "serves uid 0 and root only")
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if n := metric(t, s, "railhead_handshake_errors_total"); n != before+1 {
 			return fmt.Sprintf("%v handshake errors are counted, want 1 more than %v", n, before)
 		}
@@ -82,7 +83,7 @@ func TestADaemonWithFewDescriptorsFormsAGroupOfSlowReaders(t *testing.T) {
 		ranks[i].join("large", i, world)
 	}
 	// Nobody reads until the limit of descriptors in flight is reached.
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		waiting := 0
 		for _, r := range ranks {
 			waiting += unread(t, r)

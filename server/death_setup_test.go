@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"railhead/client"
+	"railhead/internal/await"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 )
@@ -30,13 +31,13 @@ func connected(t *testing.T, s *Server, group string, world int, numbers ...int)
 	t.Helper()
 	out := make([]*rank, len(numbers))
 	for i, n := range numbers {
-		sess, err := client.Connect(s.SocketPath(), never)
+		sess, err := client.Connect(s.SocketPath(), await.Never)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = sess.Close() })
 		out[i] = &rank{session: sess, config: client.CommConfig{
-			Group: group, Rank: n, World: world, Timeout: never, HeapBytes: mebibyte,
+			Group: group, Rank: n, World: world, Timeout: await.Never, HeapBytes: mebibyte,
 		}}
 	}
 	return out
@@ -55,7 +56,7 @@ func mixedGroup(t *testing.T, s *Server, group string, world int) ([]*rank, *pro
 	}
 	wait := background(here, initRank)
 	p := startChild(t)
-	p.must(order{Do: "init", Socket: s.SocketPath(), Group: group, Rank: world - 1, World: world, TimeoutMS: int(never.Milliseconds())})
+	p.must(order{Do: "init", Socket: s.SocketPath(), Group: group, Rank: world - 1, World: world, TimeoutMS: int(await.Never.Milliseconds())})
 	for i, err := range wait() {
 		if err != nil {
 			t.Fatalf("rank %d: %v", i, err)
@@ -68,7 +69,7 @@ func TestADeathBeforeAllRanksHaveComeFailsTheGroupAtOnce(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	victim := startChild(t)
-	victim.tell(order{Do: "init", Socket: s.SocketPath(), Group: "early", Rank: 1, World: 3, TimeoutMS: int(never.Milliseconds())})
+	victim.tell(order{Do: "init", Socket: s.SocketPath(), Group: "early", Rank: 1, World: 3, TimeoutMS: int(await.Never.Milliseconds())})
 	awaitGroup(t, s, "early", "has the victim", func(g membership.GroupInfo) bool { return len(g.Ranks) == 1 })
 	here := connected(t, s, "early", 3, 0)
 	here[0].config.HeapBytes = 0

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"railhead/client"
+	"railhead/internal/await"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 )
@@ -30,7 +31,7 @@ func wantDeath(t *testing.T, survivor int, a answer, culprit int, p *process) {
 func TestAKilledRankEndsTheAllReduceOfAllOthersAndTheDaemonKeepsNothing(t *testing.T) {
 	s := startServer(t)
 	const world, victim = 4, 2
-	ranks := startRanks(t, s, "killed", world, never)
+	ranks := startRanks(t, s, "killed", world, await.Never)
 	loopAll(t, ranks)
 	ranks[victim].kill()
 	for r, p := range ranks {
@@ -52,7 +53,7 @@ func TestAKilledRankEndsTheAllReduceOfAllOthersAndTheDaemonKeepsNothing(t *testi
 		t.Errorf("ended groups: %+v", ended)
 	}
 	// The socket may have been first on a busy machine; the lease shows the death all the same.
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if n := metric(t, s, "railhead_lease_deaths_total"); n != 1 {
 			return fmt.Sprintf("%v deaths were seen by a lease, want 1", n)
 		}
@@ -75,7 +76,7 @@ func TestAKilledRankEndsTheAllReduceOfAllOthersAndTheDaemonKeepsNothing(t *testi
 		}
 	}
 	awaitEmpty(t, s)
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if fds := descriptors("memfd:railhead"); len(fds) > 0 {
 			return fmt.Sprint("still open: ", fds)
 		}
@@ -96,7 +97,7 @@ func TestAKilledRankEndsTheAllReduceOfAllOthersAndTheDaemonKeepsNothing(t *testi
 func TestTwoRanksKilledAtOnceLeaveTheOthersWithOneCause(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	ranks := startRanks(t, s, "two", 4, never)
+	ranks := startRanks(t, s, "two", 4, await.Never)
 	loopAll(t, ranks)
 	ranks[1].kill()
 	ranks[3].kill()
@@ -112,7 +113,7 @@ func TestADeathIsSeenWhileAnotherProcessKeepsTheSocketOpen(t *testing.T) {
 	t.Parallel()
 	log := &logBook{}
 	s := startConfig(t, Config{Log: log.logger()})
-	ranks := startRanks(t, s, "held", 3, never)
+	ranks := startRanks(t, s, "held", 3, await.Never)
 	if a := ranks[1].must(order{Do: "hold"}); a.Value == 0 {
 		t.Fatal("no socket to hold was found")
 	}
@@ -121,7 +122,7 @@ func TestADeathIsSeenWhileAnotherProcessKeepsTheSocketOpen(t *testing.T) {
 	wantDeath(t, 0, ranks[0].answer(), 1, ranks[1])
 	wantDeath(t, 2, ranks[2].answer(), 1, ranks[1])
 	// The session ends as well, although no end of file will ever come.
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if n := statusOf(t, s).Daemon.Sessions; n != 2 {
 			return fmt.Sprintf("%d sessions, want those of the two survivors", n)
 		}
@@ -136,7 +137,7 @@ func TestADeathIsSeenWhileAnotherProcessKeepsTheSocketOpen(t *testing.T) {
 func TestARankThatExitsWithoutFinalizeIsReportedLikeADeadOne(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	ranks := startRanks(t, s, "exit", 3, never)
+	ranks := startRanks(t, s, "exit", 3, await.Never)
 	for _, p := range ranks[:2] {
 		p.tell(order{Do: "loop"}) // never gets through its first all-reduce
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/client"
+	"railhead/internal/await"
 	"railhead/internal/wire"
 	"railhead/server/flight"
 	"railhead/server/group"
@@ -51,7 +52,7 @@ func TestAStoppedRankIsNamedAsTheOneBehind(t *testing.T) {
 	t.Parallel()
 	s := startWithTCP(t)
 	const stopped = 1
-	ranks := startRanks(t, s, "stopped", 3, never)
+	ranks := startRanks(t, s, "stopped", 3, await.Never)
 	loopAll(t, ranks)
 	awaitGroup(t, s, "stopped", "works", healthIs(flight.OK))
 	if err := syscall.Kill(ranks[stopped].pid(), syscall.SIGSTOP); err != nil {
@@ -134,7 +135,7 @@ func TestTheRecordsOfAKilledRankOutliveItAndItsGroup(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	const victim = 2
-	ranks := startRanks(t, s, "traced", 3, never)
+	ranks := startRanks(t, s, "traced", 3, await.Never)
 	loopAll(t, ranks)
 	ranks[victim].kill()
 	for r, p := range ranks {

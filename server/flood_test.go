@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/client"
+	"railhead/internal/await"
 	ranks "railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/server/session"
@@ -48,7 +49,7 @@ func TestABurstOfConnectionsIsServedToTheLastOne(t *testing.T) {
 	if len(unique) != burst {
 		t.Errorf("%d session numbers for %d sessions", len(unique), burst)
 	}
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if n := statusOf(t, s).Daemon.Sessions; n != burst {
 			return fmt.Sprintf("%d sessions, want %d", n, burst)
 		}
@@ -107,7 +108,7 @@ func TestAConnectionBeyondTheLimitOfSessionsIsRefused(t *testing.T) {
 	last.sync()
 	first.close()
 	second.close()
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if n := connections(s); n != 1 {
 			return fmt.Sprintf("%d connections are counted, want 1", n)
 		}
@@ -122,7 +123,7 @@ func TestAConnectionBeyondTheLimitOfSessionsIsRefused(t *testing.T) {
 // fillQueue makes the daemon unable to send to the client: answers fill the socket, then the daemon's queue.
 func fillQueue(t *testing.T, s *Server, r *rawClient, session uint64, want int) {
 	t.Helper()
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		r.send(&wire.Leave{Group: 1 << 60})
 		if n := queued(t, s, session); n < want {
 			return fmt.Sprintf("%d messages wait for the client, want %d", n, want)
@@ -227,7 +228,7 @@ func TestAClientThatFloodsTheDaemonDoesNotKeepItFromTheOthers(t *testing.T) {
 		})
 		wg.Go(func() {
 			for {
-				_ = r.conn.SetDeadline(time.Now().Add(patience))
+				_ = r.conn.SetDeadline(time.Now().Add(await.Patience))
 				if _, _, err := r.conn.Recv(); err != nil {
 					return
 				}

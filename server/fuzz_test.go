@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"railhead/internal/await"
 	ranks "railhead/internal/rank"
 	"railhead/internal/wire"
 )
@@ -53,7 +54,7 @@ func FuzzSession(f *testing.F) {
 		for _, c := range clients {
 			c.close()
 		}
-		eventually(t, func() string {
+		await.Until(t, func() string {
 			held := make(chan [2]int, 1)
 			askCore(t, s, func(c *core) { groups, _ := c.groups.Count(); held <- [2]int{len(c.sessions), groups} })
 			if h := <-held; h != [2]int{} {
@@ -254,7 +255,7 @@ func (c *fuzzClient) takeAll() {
 // askCore runs f on the core, which has to answer.
 func askCore(t testing.TB, s *Server, f func(*core)) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	if err := s.ask(ctx, f); err != nil {
 		t.Fatalf("the core does not answer: %v", err)

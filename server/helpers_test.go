@@ -17,18 +17,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"railhead/client"
+	"railhead/internal/await"
 	"railhead/internal/wire"
 	"railhead/server/membership"
-)
-
-const (
-	// patience is how long a test waits for what takes milliseconds on an idle machine.
-	patience = 30 * time.Second
-	// never is a deadline that no test waits for: what happens before it was not the deadline's doing.
-	never = 10 * time.Minute
 )
 
 // shortDir is a temporary directory with a short path, since a socket's path has at most 107 bytes.
@@ -82,35 +75,9 @@ func (b *logBook) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// eventually waits until wrong returns "".
-func eventually(t testing.TB, wrong func() string) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
-		w := wrong()
-		if w == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v: %s", patience, w)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
-
-func next[T any](t *testing.T, what string, c <-chan T) T {
-	t.Helper()
-	select {
-	case v := <-c:
-		return v
-	case <-time.After(patience):
-		t.Fatalf("no news of %s", what)
-	}
-	panic("not reached")
-}
-
 // httpOverUnix is a client of the admin socket.
 func httpOverUnix(path string) *http.Client {
-	return &http.Client{Timeout: patience, Transport: &http.Transport{
+	return &http.Client{Timeout: await.Patience, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		},
@@ -171,7 +138,7 @@ func statusAt(t testing.TB, socket string) Status {
 func awaitGroup(t testing.TB, s *Server, name, condition string, ok func(membership.GroupInfo) bool) membership.GroupInfo {
 	t.Helper()
 	var found membership.GroupInfo
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		st := statusOf(t, s)
 		for _, g := range st.Groups {
 			if g.Name == name && ok(g) {
@@ -187,7 +154,7 @@ func awaitGroup(t testing.TB, s *Server, name, condition string, ok func(members
 // awaitEmpty waits until the daemon holds no session and no group.
 func awaitEmpty(t testing.TB, s *Server) {
 	t.Helper()
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if st := statusOf(t, s); len(st.Groups) != 0 || st.Daemon.Sessions != 0 {
 			return fmt.Sprintf("%d sessions and the groups %+v are left", st.Daemon.Sessions, st.Groups)
 		}
@@ -209,9 +176,9 @@ func join(t testing.TB, s *Server, configs ...client.CommConfig) []*rank {
 	ranks := make([]*rank, len(configs))
 	for i, c := range configs {
 		if c.Timeout == 0 {
-			c.Timeout = never
+			c.Timeout = await.Never
 		}
-		sess, err := client.Connect(s.SocketPath(), never)
+		sess, err := client.Connect(s.SocketPath(), await.Never)
 		if err != nil {
 			t.Fatal(err)
 		}

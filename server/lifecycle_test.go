@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/client"
+	"railhead/internal/await"
 	"railhead/internal/wire"
 	"railhead/server/admin"
 	"railhead/server/membership"
@@ -196,7 +197,7 @@ func TestDaemonsThatStartAndEndOnOnePathNeverServeTwice(t *testing.T) {
 					t.Error("two daemons serve one path")
 				}
 				mu.Unlock()
-				if c, err := client.Connect(path, never); err != nil {
+				if c, err := client.Connect(path, await.Never); err != nil {
 					t.Errorf("the only daemon of the path: %v", err)
 				} else {
 					_ = c.Close()
@@ -261,7 +262,7 @@ func TestCloseLeavesNothingWhateverTheClientsAreDoing(t *testing.T) {
 		go func() { closing.Wait(); close(done) }()
 		select {
 		case <-done:
-		case <-time.After(patience):
+		case <-time.After(await.Patience):
 			t.Fatalf("attempt %d: Close does not return; one of the goroutines left:\n%v", i, goroutinesOfDaemons()[0])
 		}
 		s.Close()
@@ -284,7 +285,7 @@ func TestCloseDoesNotWaitForAClientThatSaysNothing(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	silent := dialRaw(t, s.SocketPath())
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if connections(s) != 1 {
 			return "the connection is not accepted"
 		}
@@ -327,7 +328,7 @@ func TestDrainRefusesNewGroupsAndWaitsForTheOldOnes(t *testing.T) {
 	ranks := formed(t, s, client.CommConfig{Group: "old", HeapBytes: mebibyte}, 2)
 	drained := make(chan error, 1)
 	go func() { drained <- s.Drain(t.Context()) }()
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if r := adminGet(t, s, "/readyz"); r.status != 503 || r.body != "accepting: draining: no new groups are taken\n" {
 			return fmt.Sprintf("/readyz is %d: %s", r.status, r.body)
 		}
@@ -349,7 +350,7 @@ func TestDrainRefusesNewGroupsAndWaitsForTheOldOnes(t *testing.T) {
 	mustEach(t, ranks, "all_reduce", reduceOnce)
 	mustEach(t, ranks, "window_alloc", func(r *rank) error { _, err := r.comm.AllocWindow(1 << 16); return err })
 	mustEach(t, ranks, "finalize", finalize)
-	if err := next(t, "Drain's end", drained); err != nil {
+	if err := await.Next(t, "Drain's end", drained); err != nil {
 		t.Errorf("Drain: %v", err)
 	}
 }
@@ -414,7 +415,7 @@ func TestDrainWaitsUntilTheClientsHaveBeenTold(t *testing.T) {
 	if !told {
 		t.Error("the client has not been told that its group has ended")
 	}
-	if err := next(t, "Drain's end", closed); err != nil {
+	if err := await.Next(t, "Drain's end", closed); err != nil {
 		t.Error(err)
 	}
 }
@@ -448,7 +449,7 @@ func TestDrainWaitsForABrokenGroupThatIsStillHeld(t *testing.T) {
 	}
 	group[1].send(&wire.Leave{Group: group[1].joined.Group})
 	expect[*wire.Left](group[1])
-	if err := next(t, "Drain's end", drained); err != nil {
+	if err := await.Next(t, "Drain's end", drained); err != nil {
 		t.Error(err)
 	}
 }

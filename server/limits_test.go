@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"railhead/internal/await"
 	"railhead/internal/wire"
 )
 
@@ -45,7 +46,7 @@ func TestADaemonThatHasNoDescriptorsForAGroupSaysSoToItsRanksAndRecovers(t *test
 		for _, r := range ranks {
 			r.close()
 		}
-		eventually(t, func() string {
+		await.Until(t, func() string {
 			if now := descriptorsOf(t, daemon); now != before {
 				return fmt.Sprintf("after a group of %d, %d descriptors are open, %d were before", world, now, before)
 			}
@@ -66,7 +67,7 @@ func TestADaemonThatHasNoDescriptorsForConnectionsTakesThemLater(t *testing.T) {
 		crowd[i] = dialRaw(t, socket)
 		crowd[i].sendHello(helloMessage())
 	}
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if now := descriptorsOf(t, daemon); now < limit-1 {
 			return fmt.Sprintf("%d descriptors are open, want all %d", now, limit)
 		}
@@ -75,7 +76,7 @@ func TestADaemonThatHasNoDescriptorsForConnectionsTakesThemLater(t *testing.T) {
 	for _, r := range crowd {
 		r.close()
 	}
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		late := dialRaw(t, socket)
 		defer late.close()
 		late.sendHello(helloMessage())
@@ -88,7 +89,7 @@ func TestADaemonThatHasNoDescriptorsForConnectionsTakesThemLater(t *testing.T) {
 		late.sync()
 		return ""
 	})
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if now := descriptorsOf(t, daemon); now != before {
 			return fmt.Sprintf("%d descriptors are open, %d were before", now, before)
 		}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"railhead/internal/await"
 )
 
 // childVariable makes a process of this test binary a child of a test (child_test.go): some ranks must really die.
@@ -29,7 +31,7 @@ func TestMain(m *testing.M) {
 
 // awaitNothingLeft waits until this process holds nothing of any daemon. After patience it returns what is left.
 func awaitNothingLeft() string {
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(await.Patience); ; {
 		left := whatIsLeft()
 		if left == "" || time.Now().After(deadline) {
 			return left

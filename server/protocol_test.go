@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/client"
+	"railhead/internal/await"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 	"railhead/server/session"
@@ -68,7 +69,7 @@ func stillServes(t testing.TB, s *Server) {
 // awaitDescriptors waits until at most `before` descriptors are open.
 func awaitDescriptors(t testing.TB, before int) {
 	t.Helper()
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if now := openDescriptors(t); now > before {
 			return fmt.Sprintf("%d descriptors are open, %d were before: %v", now, before, descriptors(""))
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"railhead/client"
+	"railhead/internal/await"
 	"railhead/server/group"
 	"railhead/server/membership"
 )
@@ -53,7 +54,7 @@ func TestReleasingPagesDelaysOnlyTheirOwnGroup(t *testing.T) {
 		returned.Add(1)
 		return err
 	})
-	next(t, "the pages of the slow group", h.reached)
+	await.Next(t, "the pages of the slow group", h.reached)
 
 	other := formed(t, s, client.CommConfig{Group: "other", HeapBytes: mebibyte}, 2)
 	for range 3 {
@@ -86,12 +87,12 @@ func TestTheNextDaemonReleasesThePagesThatTheLastOneDidNot(t *testing.T) {
 	ranks := formed(t, first, client.CommConfig{Group: "g", HeapBytes: mebibyte}, 2)
 	h.group.Store(uint64(groupOf(t, first, "g").ID))
 	wait := background(ranks, useAndFree)
-	next(t, "the pages", h.reached)
+	await.Next(t, "the pages", h.reached)
 	closed := make(chan struct{})
 	go func() { first.Close(); close(closed) }()
-	next(t, "the end of the first daemon's life", first.core.life.Done())
+	await.Next(t, "the end of the first daemon's life", first.core.life.Done())
 	h.letGo()
-	next(t, "Close", closed)
+	await.Next(t, "Close", closed)
 
 	second := startConfig(t, Config{SocketPath: socket})
 	for r, err := range wait() {
@@ -100,7 +101,7 @@ func TestTheNextDaemonReleasesThePagesThatTheLastOneDidNot(t *testing.T) {
 		}
 	}
 	scratch := float64(2 * group.ScratchBytes())
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if v := metric(t, second, "railhead_heap_committed_bytes"); v != scratch {
 			return fmt.Sprintf("the heaps hold %v bytes, the scratch is %v", v, scratch)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"railhead/internal/await"
 	"railhead/internal/wire"
 )
 
@@ -95,7 +96,7 @@ func (r *rawClient) send(m wire.Message) {
 }
 
 func (r *rawClient) receive() (wire.Message, int, error) {
-	_ = r.conn.SetDeadline(time.Now().Add(patience))
+	_ = r.conn.SetDeadline(time.Now().Add(await.Patience))
 	m, fd, err := r.conn.Recv()
 	_ = r.conn.SetDeadline(time.Time{})
 	return m, fd, err
@@ -152,7 +153,7 @@ func joinMessage(group string, rank, world int) *wire.Join {
 	return &wire.Join{
 		Group:  name(group),
 		Common: wire.Common{World: uint32(world), Nodes: 1, HeapBytes: 1 << 20, Reproducible: 1},
-		Own:    wire.Own{Place: wire.OneNode(rank, world), TimeoutMS: uint32(never.Milliseconds())},
+		Own:    wire.Own{Place: wire.OneNode(rank, world), TimeoutMS: uint32(await.Never.Milliseconds())},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"railhead/internal/await"
 	"railhead/internal/leaseholder"
 	"railhead/internal/wire"
 	"railhead/server/membership"
@@ -73,7 +74,7 @@ func (r *rawClient) back(rank, world int, control *os.File) {
 	r.request++
 	m := &wire.Reannounce{
 		Group: forgedGroup, ControlBytes: wire.ControlBytes(world), Place: wire.OneNode(rank, world), World: uint32(world), Nodes: 1,
-		TimeoutMS: uint32(never.Milliseconds()),
+		TimeoutMS: uint32(await.Never.Milliseconds()),
 	}
 	if err := r.conn.Send(m, wire.VersionMax, r.request, int(control.Fd())); err != nil {
 		r.t.Fatal(err)
@@ -251,7 +252,7 @@ func TestAFalseAnnouncementHarmsNoOtherGroup(t *testing.T) {
 		}
 	}
 	liar.close()
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if st := statusOf(t, s); len(st.Groups) != 1 || uint64(st.Groups[0].ID) != number {
 			return fmt.Sprintf("%+v", st.Groups)
 		}

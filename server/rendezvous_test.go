@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"railhead/client"
+	"railhead/internal/await"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 )
@@ -21,7 +22,7 @@ func TestAGroupFormsReducesAndLeavesNothing(t *testing.T) {
 		end(t, ranks)
 	}
 	awaitEmpty(t, s)
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if fds := descriptors("memfd:railhead"); len(fds) > 0 {
 			return fmt.Sprint(fds)
 		}
@@ -104,7 +105,7 @@ func TestARankThatDoesNotFitFailsTheFormingGroupOnAllRanksAtOnce(t *testing.T) {
 
 func awaitNoGroups(t *testing.T, s *Server) {
 	t.Helper()
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if st := statusOf(t, s); len(st.Groups) > 0 {
 			return fmt.Sprintf("groups are left: %+v", st.Groups)
 		}
@@ -115,14 +116,14 @@ func awaitNoGroups(t *testing.T, s *Server) {
 func TestASessionCannotBeTwoRanksOfAGroup(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	sess, err := client.Connect(s.SocketPath(), never)
+	sess, err := client.Connect(s.SocketPath(), await.Never)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = sess.Close() }()
 	ranks := []*rank{{session: sess}, {session: sess}}
 	for i, r := range ranks {
-		r.config = client.CommConfig{Group: "twice", Rank: i, World: 3, Timeout: never}
+		r.config = client.CommConfig{Group: "twice", Rank: i, World: 3, Timeout: await.Never}
 	}
 	for i, err := range each(ranks, func(r *rank) error { _, err := r.session.Init(r.config); return err }) {
 		wantError(t, fmt.Sprint("rank ", i), err, wire.ResultInvalidArgument, "connect once for each rank")
@@ -136,7 +137,7 @@ func TestASessionCanBeARankOfSeveralGroups(t *testing.T) {
 	second := make([]*rank, 2)
 	for i := range second {
 		second[i] = &rank{session: first[i].session, config: client.CommConfig{
-			Group: "b", Rank: 1 - i, World: 2, Timeout: never, HeapBytes: mebibyte,
+			Group: "b", Rank: 1 - i, World: 2, Timeout: await.Never, HeapBytes: mebibyte,
 		}}
 	}
 	mustEach(t, second, "init", func(r *rank) (err error) { r.comm, err = r.session.Init(r.config); return err })
@@ -194,13 +195,13 @@ func TestGroupsOfTheSameNamesFormOneAfterAnotherWhileOthersWork(t *testing.T) {
 	for n := range names {
 		sessions := make([]*rank, world)
 		for r := range sessions {
-			sess, err := client.Connect(s.SocketPath(), never)
+			sess, err := client.Connect(s.SocketPath(), await.Never)
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = sess.Close() })
 			sessions[r] = &rank{session: sess, config: client.CommConfig{
-				Group: fmt.Sprint("name", n), Rank: r, World: world, Timeout: never, HeapBytes: mebibyte,
+				Group: fmt.Sprint("name", n), Rank: r, World: world, Timeout: await.Never, HeapBytes: mebibyte,
 			}}
 		}
 		for _, r := range sessions {
@@ -237,12 +238,12 @@ func TestANameCanBeUsedOverAndOverAndItsIncarnationCountsUp(t *testing.T) {
 	const times = 50
 	ranks := make([]*rank, 2)
 	for i := range ranks {
-		sess, err := client.Connect(s.SocketPath(), never)
+		sess, err := client.Connect(s.SocketPath(), await.Never)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = sess.Close() })
-		ranks[i] = &rank{session: sess, config: client.CommConfig{Group: "again", Rank: i, World: 2, Timeout: never, HeapBytes: mebibyte}}
+		ranks[i] = &rank{session: sess, config: client.CommConfig{Group: "again", Rank: i, World: 2, Timeout: await.Never, HeapBytes: mebibyte}}
 	}
 	var fds, tasks int
 	for i := range times {
@@ -274,7 +275,7 @@ func TestANameCanBeUsedOverAndOverAndItsIncarnationCountsUp(t *testing.T) {
 // awaitNoWatchers waits for the goroutines that belong to a group. No other test may run.
 func awaitNoWatchers(t *testing.T) {
 	t.Helper()
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if g := goroutinesOf("railhead/server/lease.(*Watcher)"); len(g) > 1 { // the one of the sessions stays
 			return g[0]
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"railhead/internal/await"
 	"railhead/server/group"
 	"railhead/server/membership"
 )
@@ -51,7 +52,7 @@ func (n *node) metric(name string) float64 { n.t.Helper(); return metricAt(n.t, 
 func (n *node) awaitBack(name string) membership.GroupInfo {
 	n.t.Helper()
 	var found membership.GroupInfo
-	eventually(n.t, func() string {
+	await.Until(n.t, func() string {
 		st := n.status()
 		for _, g := range st.Groups {
 			back := g.Name == name && g.State == membership.Ready
@@ -70,7 +71,7 @@ func (n *node) awaitBack(name string) membership.GroupInfo {
 
 func (n *node) awaitEmpty() {
 	n.t.Helper()
-	eventually(n.t, func() string {
+	await.Until(n.t, func() string {
 		if st := n.status(); len(st.Groups) != 0 || st.Daemon.Sessions != 0 {
 			return fmt.Sprintf("%d sessions and the groups %+v are left", st.Daemon.Sessions, st.Groups)
 		}
@@ -128,7 +129,7 @@ func openIn(t testing.TB, p *process) int {
 func TestRanksAtWorkDoNotNoticeThatTheirDaemonIsKilledAndStartedAgain(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	ranks := startRanksAt(t, n.socket, "tp", 3, never)
+	ranks := startRanksAt(t, n.socket, "tp", 3, await.Never)
 	all(t, ranks, order{Do: "alloc", Bytes: 70_000})
 	before := n.awaitBack("tp")
 	descriptors := openIn(t, ranks[0])
@@ -162,7 +163,7 @@ func TestSetUpCallsGoOnWithTheNextDaemonAndLeaveNothing(t *testing.T) {
 	for _, work := range []string{"windows", "registered", "split", "idle"} {
 		t.Run(work, func(t *testing.T) {
 			n := newNode(t)
-			ranks := startRanksAt(t, n.socket, "tp", 3, never)
+			ranks := startRanksAt(t, n.socket, "tp", 3, await.Never)
 			n.begin(ranks, work)
 			for i := range 8 {
 				time.Sleep(time.Duration(7*i%23) * time.Millisecond) // at any point of their calls
@@ -179,7 +180,7 @@ func TestSetUpCallsGoOnWithTheNextDaemonAndLeaveNothing(t *testing.T) {
 				t.Errorf("left: %+v", n.status())
 			}
 			scratch := float64(3 * group.ScratchBytes())
-			eventually(t, func() string {
+			await.Until(t, func() string {
 				if v := n.metric("railhead_heap_committed_bytes"); v != scratch {
 					return fmt.Sprintf("the heaps hold %v bytes, the scratch is %v", v, scratch)
 				}
@@ -194,7 +195,7 @@ func TestARankThatDiesWhileThereIsNoDaemonIsNamedByTheOthers(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	const victim = 2
-	ranks := startRanksAt(t, n.socket, "tp", 4, never)
+	ranks := startRanksAt(t, n.socket, "tp", 4, await.Never)
 	n.begin(ranks, "reduce")
 	n.kill()
 	ranks[victim].kill()
@@ -212,7 +213,7 @@ func TestARankThatDiesWhileThereIsNoDaemonIsNamedByTheOthers(t *testing.T) {
 		}
 	}
 	n.awaitEmpty()
-	again := startRanksAt(t, n.socket, "tp", 2, never)
+	again := startRanksAt(t, n.socket, "tp", 2, await.Never)
 	n.finish(again)
 }
 
@@ -220,7 +221,7 @@ func TestARankThatDiesInTheSameInstantAsTheDaemonIsNamed(t *testing.T) {
 	t.Parallel()
 	for round := range 6 {
 		n := newNode(t)
-		ranks := startRanksAt(t, n.socket, "tp", 3, never)
+		ranks := startRanksAt(t, n.socket, "tp", 3, await.Never)
 		n.begin(ranks, "reduce")
 		victim := round % 3
 		for _, p := range []*process{n.daemon, ranks[victim]} {
@@ -244,7 +245,7 @@ func TestTheNextDaemonSeesADeathAsTheFirstDid(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	const victim = 1
-	ranks := startRanksAt(t, n.socket, "tp", 3, never)
+	ranks := startRanksAt(t, n.socket, "tp", 3, await.Never)
 	n.begin(ranks, "reduce")
 	n.kill()
 	n.start()
@@ -256,7 +257,7 @@ func TestTheNextDaemonSeesADeathAsTheFirstDid(t *testing.T) {
 			wantDeath(t, r, a, victim, ranks[victim])
 		}
 	}
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		st := n.status()
 		if len(st.Groups) != 1 || st.Groups[0].State != membership.Broken || st.Groups[0].Culprit == nil || *st.Groups[0].Culprit != victim {
 			return fmt.Sprintf("status %+v", st)
@@ -277,7 +278,7 @@ func TestTheNextDaemonSeesADeathAsTheFirstDid(t *testing.T) {
 
 // beginInit tells a process to become a rank of group "tp", and does not wait for that.
 func (n *node) beginInit(p *process, rank, world int) {
-	p.tell(order{Do: "init", Socket: n.socket, Group: "tp", Rank: rank, World: world, TimeoutMS: int(never.Milliseconds())})
+	p.tell(order{Do: "init", Socket: n.socket, Group: "tp", Rank: rank, World: world, TimeoutMS: int(await.Never.Milliseconds())})
 }
 
 func TestAGroupThatFormsWhenItsDaemonDiesFormsAtTheNext(t *testing.T) {
@@ -290,7 +291,7 @@ func TestAGroupThatFormsWhenItsDaemonDiesFormsAtTheNext(t *testing.T) {
 	}
 	n.beginInit(ranks[0], 0, world)
 	n.beginInit(ranks[1], 1, world)
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if st := n.status(); len(st.Groups) != 1 || fmt.Sprint(st.Groups[0].Missing) != "[2]" {
 			return fmt.Sprintf("%+v", st)
 		}
@@ -317,7 +318,7 @@ func TestGroupsFormWhileDaemonsDie(t *testing.T) {
 		for r, p := range ranks {
 			n.beginInit(p, r, world)
 		}
-		eventually(t, func() string {
+		await.Until(t, func() string {
 			if st := n.status(); st.Daemon.Sessions != world { // a rank does not wait for a daemon to connect to
 				return fmt.Sprintf("%+v", st)
 			}
@@ -335,10 +336,10 @@ func TestGroupsFormWhileDaemonsDie(t *testing.T) {
 func TestAFinalizeThatItsDaemonDoesNotSurviveEndsWithTheNext(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	ranks := startRanksAt(t, n.socket, "tp", 3, never)
+	ranks := startRanksAt(t, n.socket, "tp", 3, await.Never)
 	ranks[0].tell(order{Do: "finalize"})
 	ranks[1].tell(order{Do: "finalize"})
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if st := n.status(); len(st.Groups) != 1 || fmt.Sprint(st.Groups[0].WaitingFor) != "[2]" {
 			return fmt.Sprintf("%+v", st)
 		}
@@ -356,7 +357,7 @@ func TestAStoppedDaemonKeepsItsSocketAndDeathsAreStillSeen(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	const victim = 0
-	ranks := startRanksAt(t, n.socket, "tp", 3, never)
+	ranks := startRanksAt(t, n.socket, "tp", 3, await.Never)
 	n.begin(ranks, "reduce")
 	if err := n.daemon.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/client"
+	"railhead/internal/await"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 )
@@ -164,7 +165,7 @@ func killAtWork(t *testing.T, do string, work func(*client.Comm) error) {
 			}
 			return err
 		})
-		victim.tell(order{Do: "init", Socket: s.SocketPath(), Group: "killed", Rank: 2, World: 3, TimeoutMS: int(never.Milliseconds())})
+		victim.tell(order{Do: "init", Socket: s.SocketPath(), Group: "killed", Rank: 2, World: 3, TimeoutMS: int(await.Never.Milliseconds())})
 		victim.tell(order{Do: do})
 		time.Sleep(time.Duration(rand.Intn(80)) * time.Millisecond)
 		victim.kill()
@@ -184,7 +185,7 @@ func waitWithStandIn(t *testing.T, s *Server, wait func() []error) []error {
 	t.Helper()
 	done := make(chan []error, 1)
 	go func() { done <- wait() }()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(await.Patience); time.Now().Before(deadline); {
 		select {
 		case errs := <-done:
 			return errs

@@ -17,6 +17,7 @@ var mayImport = map[string][]string{
 	"railhead/internal/rank":         {},
 	"railhead/internal/wire":         {"railhead/internal/rank"},
 	"railhead/internal/launch":       {},
+	"railhead/internal/await":        {},
 	"railhead/internal/leaseholder":  {"railhead/internal/wire", "railhead/symm"},
 	"railhead/internal/killrounds":   {},
 	"railhead/internal/librarybuild": {},

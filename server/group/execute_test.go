@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"railhead/internal/await"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 	"railhead/server/session"
@@ -96,7 +97,7 @@ func TestNoAnswerIsSentBeforeTheLedgerHasTheOutcome(t *testing.T) {
 	if len(core.sends) != 0 {
 		t.Errorf("window_free: the pages are still there, and answers were sent at %q", core.sends)
 	}
-	next(t, "the punch", core.posted)()
+	await.Next(t, "the punch", core.posted)()
 	want := "3 ended, windows [], finalized false"
 	if !slices.Equal(core.sends, []string{"s1: " + want, "s2: " + want}) {
 		t.Errorf("window_free: the answers were sent at %q, want %q", core.sends, want)

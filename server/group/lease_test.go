@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"railhead/internal/await"
 	"railhead/internal/leaseholder"
 	"railhead/internal/rank"
 	"railhead/internal/wire"
@@ -33,7 +34,7 @@ func newWatchedMemory(t *testing.T, world int) *watched {
 
 // start watches without periodic checks: only a wake-up by the kernel or a rank can show anything.
 func (w *watched) start(t *testing.T) {
-	w.watchEvery(never, watchEvents{
+	w.watchEvery(await.Never, watchEvents{
 		died:    func(r rank.Local) { w.died <- r },
 		aborted: func(a wire.Abort) { w.aborted <- a },
 		failed:  func(err error) { t.Error(err) },
@@ -45,7 +46,7 @@ func (w *watched) lease(r int) *uint32 { return w.leaseWord(rank.Local(r)) }
 // awaitWatched waits until the watcher has asked the kernel to be woken for the rank.
 func (w *watched) awaitWatched(t *testing.T, rank int) {
 	t.Helper()
-	eventually(t, func() string {
+	await.Until(t, func() string {
 		if atomic.LoadUint32(w.lease(rank))&wire.LeaseWaiters == 0 {
 			return "the watcher does not wait for the lease"
 		}
@@ -67,7 +68,7 @@ func TestTheDeathOfALeaseHolderIsSeenAndBreaksTheGroup(t *testing.T) {
 		}
 		w.awaitWatched(t, 2)
 		woken := make(chan bool, 1)
-		sleeper := lease.Start(never, func(err error) { t.Error(err) }, lease.Until(w.mapping.Word32(wire.AbortOffset), func() bool {
+		sleeper := lease.Start(await.Never, func(err error) { t.Error(err) }, lease.Until(w.mapping.Word32(wire.AbortOffset), func() bool {
 			set := atomic.LoadUint64(w.abort) != 0
 			if set {
 				woken <- true
@@ -75,16 +76,16 @@ func TestTheDeathOfALeaseHolderIsSeenAndBreaksTheGroup(t *testing.T) {
 			return set
 		}))
 		h.Die()
-		if got := next(t, "the death", w.died); got != 2 {
+		if got := await.Next(t, "the death", w.died); got != 2 {
 			t.Errorf("rank %d is said to be dead, want 2", got)
 		}
 		want := wire.Abort{Code: wire.ResultRankDead, Op: wire.OpBarrier, Culprit: 2, Reporter: -1}
 		if got, ok := wire.ParseAbort(atomic.LoadUint64(w.abort)); !ok || got != want {
 			t.Errorf("the abort word is %+v, want %+v", got, want)
 		}
-		next(t, "the sleeper on the abort word", woken)
+		await.Next(t, "the sleeper on the abort word", woken)
 		sleeper.Stop()
-		if got := next(t, "the abort word", w.aborted); got != want {
+		if got := await.Next(t, "the abort word", w.aborted); got != want {
 			t.Errorf("the watcher reports %+v, want %+v", got, want)
 		}
 	}
@@ -103,7 +104,7 @@ func TestEveryDeathIsReportedOnceWhateverTheOrder(t *testing.T) {
 	for _, r := range order[:world/2] { // some one by one
 		w.awaitWatched(t, r)
 		holders[r].Die()
-		if got := next(t, "a death", w.died); int(got) != r {
+		if got := await.Next(t, "a death", w.died); int(got) != r {
 			t.Fatalf("rank %d is said to be dead, want %d", got, r)
 		}
 	}
@@ -113,7 +114,7 @@ func TestEveryDeathIsReportedOnceWhateverTheOrder(t *testing.T) {
 	}
 	var seen []int
 	for range order[world/2:] {
-		seen = append(seen, int(next(t, "a death", w.died)))
+		seen = append(seen, int(await.Next(t, "a death", w.died)))
 	}
 	want := order[world/2:]
 	slices.Sort(seen)
@@ -134,7 +135,7 @@ func TestADroppedLeaseIsNoDeath(t *testing.T) {
 	leaver.Die()
 	w.awaitWatched(t, 1)
 	victim.Die()
-	if got := next(t, "the death", w.died); got != 1 {
+	if got := await.Next(t, "the death", w.died); got != 1 {
 		t.Errorf("rank %d is said to be dead, want 1", got)
 	}
 	w.watcher.Stop()
@@ -155,7 +156,7 @@ func TestALeaseCanBeTakenAgainAfterItWasDropped(t *testing.T) {
 	h.Take(w.mapping, 0)
 	w.awaitWatched(t, 0)
 	h.Die()
-	next(t, "the death", w.died)
+	await.Next(t, "the death", w.died)
 }
 
 func TestAnAbortWordThatARankSetsReachesTheCore(t *testing.T) {
@@ -173,7 +174,7 @@ func TestAnAbortWordThatARankSetsReachesTheCore(t *testing.T) {
 		if !early {
 			set()
 		}
-		if got := next(t, "the abort word", w.aborted); got != want {
+		if got := await.Next(t, "the abort word", w.aborted); got != want {
 			t.Errorf("the watcher reports %+v, want %+v", got, want)
 		}
 		// It is the first cause that counts.
@@ -186,7 +187,7 @@ func TestAnAbortWordThatARankSetsReachesTheCore(t *testing.T) {
 		h.Take(w.mapping, 2)
 		w.awaitWatched(t, 2)
 		h.Die()
-		next(t, "the death", w.died)
+		await.Next(t, "the death", w.died)
 	}
 }
 
@@ -198,7 +199,7 @@ func TestTheWatcherLeavesADeathInFinalizeToTheCore(t *testing.T) {
 	h.Take(w.mapping, 1)
 	w.awaitWatched(t, 1)
 	h.Die()
-	if got := next(t, "the death", w.died); got != 1 {
+	if got := await.Next(t, "the death", w.died); got != 1 {
 		t.Errorf("rank %d is said to be dead, want 1", got)
 	}
 	w.watcher.Stop()
@@ -240,7 +241,7 @@ func TestStopEndsAWatcherWhateverTheRanksDo(t *testing.T) {
 		go func() { w.watcher.Stop(); close(stopped) }()
 		select {
 		case <-stopped:
-		case <-time.After(patience):
+		case <-time.After(await.Patience):
 			t.Fatalf("watcher %d does not stop", i)
 		}
 	}
@@ -262,5 +263,5 @@ func TestStopIsNeverMissedByAWatcherThatGoesToSleep(t *testing.T) {
 			w.watcher.Stop()
 		}
 	}()
-	next(t, "the last watcher's end", done)
+	await.Next(t, "the last watcher's end", done)
 }

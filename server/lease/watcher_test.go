@@ -3,32 +3,16 @@ package lease
 import (
 	"sync/atomic"
 	"testing"
-	"time"
 
+	"railhead/internal/await"
 	"railhead/internal/wire"
 )
 
-// never is longer than any test: whatever is seen, somebody has woken the watcher for.
-const never = time.Hour
-
-const patience = 30 * time.Second
-
 func start(t *testing.T, watched ...*Watched) *Watcher {
 	t.Helper()
-	w := Start(never, func(err error) { t.Error(err) }, watched...)
+	w := Start(await.Never, func(err error) { t.Error(err) }, watched...)
 	t.Cleanup(w.Stop)
 	return w
-}
-
-func next[T any](t *testing.T, what string, from chan T) T {
-	t.Helper()
-	select {
-	case v := <-from:
-		return v
-	case <-time.After(patience):
-		t.Fatalf("%s does not come", what)
-		panic("unreachable")
-	}
 }
 
 // mark does what the kernel does when a holder dies.
@@ -50,18 +34,18 @@ func TestAWordThatIsAddedAndRemovedIsWatchedMeanwhile(t *testing.T) {
 		}
 	}
 	w.Remove(watched[1], func() { gone <- 1 })
-	if got := next(t, "the end of the watch", gone); got != 1 {
+	if got := await.Next(t, "the end of the watch", gone); got != 1 {
 		t.Errorf("the watch of word %d ended, want that of word 1", got)
 	}
 	mark(&words[1])
 	mark(&words[2])
-	if got := next(t, "the death", died); got != 2 {
+	if got := await.Next(t, "the death", died); got != 2 {
 		t.Errorf("word %d was marked, want 2", got)
 	}
 	w.Remove(watched[2], func() { gone <- 2 })
-	next(t, "the end of the watch of one that has died", gone)
+	await.Next(t, "the end of the watch of one that has died", gone)
 	w.Remove(watched[0], func() { gone <- 0 })
-	next(t, "the end of the last watch", gone)
+	await.Next(t, "the end of the last watch", gone)
 	if len(died) != 0 {
 		t.Error("a death was reported twice, or of a word that is not watched")
 	}
@@ -81,19 +65,19 @@ func TestAWatcherHasRoomForAsManyWordsAsTheKernelTakes(t *testing.T) {
 		t.Error("there is room for one more than the kernel takes")
 	}
 	mark(&words[MaxWatched-1])
-	if got := next(t, "the death", died); got != MaxWatched-1 {
+	if got := await.Next(t, "the death", died); got != MaxWatched-1 {
 		t.Errorf("word %d was marked, want %d", got, MaxWatched-1)
 	}
 }
 
 func TestRemovingFromAStoppingWatcherEndsTheWatch(t *testing.T) {
 	for range 200 {
-		w := Start(never, func(err error) { t.Error(err) })
+		w := Start(await.Never, func(err error) { t.Error(err) })
 		gone := make(chan bool, 1)
 		x := Of(new(uint32), func() {})
 		w.Add(x)
 		w.Remove(x, func() { gone <- true })
 		w.Stop()
-		next(t, "the end of the watch", gone)
+		await.Next(t, "the end of the watch", gone)
 	}
 }

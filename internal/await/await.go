@@ -1,0 +1,40 @@
+// Package await is for tests only: waiting for what takes milliseconds on an idle machine.
+package await
+
+import (
+	"testing"
+	"time"
+)
+
+const (
+	// Patience is far more than anything takes on a busy machine: reaching it means a hang.
+	Patience = 30 * time.Second
+	// Never is a deadline later than the end of any test. What happens before it has another cause.
+	Never = 10 * time.Minute
+)
+
+// Until waits until wrong returns "".
+func Until(t testing.TB, wrong func() string) {
+	t.Helper()
+	for deadline := time.Now().Add(Patience); ; time.Sleep(2 * time.Millisecond) {
+		w := wrong()
+		if w == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v: %s", Patience, w)
+		}
+	}
+}
+
+// Next receives from a channel.
+func Next[T any](t testing.TB, what string, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(Patience):
+		t.Fatalf("after %v: %s did not come", Patience, what)
+	}
+	panic("not reached")
+}
