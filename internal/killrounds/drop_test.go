@@ -67,14 +67,14 @@ func (r *dropRound) play(d *daemon) (err error) {
 	if err := r.hear(ranks, gone); err != nil {
 		return err
 	}
-	time.Sleep(20 * time.Millisecond) // some rounds without them
+	time.Sleep(20 * time.Millisecond) // some rounds without the victims
 	for rank, p := range ranks {
 		if r.resume && r.taken(rank) {
 			_ = p.cmd.Process.Signal(syscall.SIGCONT)
 		}
 	}
 	if r.resume {
-		time.Sleep(20 * time.Millisecond) // and some with the continued ranks, which are masked
+		time.Sleep(20 * time.Millisecond) // some rounds beside the continued ranks, which stay masked
 	}
 	for _, p := range ranks {
 		_ = p.stdin.Close()
@@ -95,7 +95,7 @@ func (r *dropRound) hear(ranks []*process, gone uint64) error {
 			default:
 			}
 			if time.Now().After(deadline) {
-				return fmt.Errorf("rank %d goes on with another mask than %#b: %#b", rank, gone, p.masked.Load())
+				return fmt.Errorf("rank %d has masked %#b, want %#b", rank, p.masked.Load(), gone)
 			}
 		}
 	}
@@ -126,7 +126,7 @@ func (r *dropRound) judgeDrop(ranks []*process, gone uint64, taken map[int]int64
 			return fmt.Errorf("rank %d did not end well: %+v, %s", rank, p.report, p.stderr.String())
 		}
 		if r.taken(rank) {
-			continue // its results were right; which ranks a victim has lost is not checked
+			continue // its results were right; the ranks that a victim has masked are not checked
 		}
 		if p.report.Drop.Lost != gone {
 			return fmt.Errorf("rank %d has lost %#b, want %#b", rank, p.report.Drop.Lost, gone)
@@ -135,7 +135,7 @@ func (r *dropRound) judgeDrop(ranks []*process, gone uint64, taken map[int]int64
 			took := time.Duration(p.report.Drop.Noticed[v] - at)
 			r.slowest = max(r.slowest, took)
 			limit := bound
-			if r.stops { // each buffer waits for it once, and for ranks that wait for it
+			if r.stops { // each buffer waits for it once, and for the ranks that wait for it
 				limit += 4 * stopDeadline
 			}
 			if took > limit {
@@ -146,10 +146,10 @@ func (r *dropRound) judgeDrop(ranks []*process, gone uint64, taken map[int]int64
 	return nil
 }
 
-// One round is run here for so many of the other test, since some rounds wait for deadlines.
+// perDropRound is how many rounds the other test runs for one of this test, in which some rounds wait for deadlines.
 const perDropRound = 16
 
-func TestSurvivorsOfADispatchGoOnWithoutTheRanksThatAreTakenAway(t *testing.T) {
+func TestSurvivorsOfADispatchGoOnWithoutKilledAndStoppedRanks(t *testing.T) {
 	seed := number(t, seedVariable, uint64(time.Now().UnixNano()))
 	first := number(t, firstVariable, 0)
 	rounds := max(number(t, roundsVariable, defaultRounds)/perDropRound, 1)

@@ -239,7 +239,7 @@ func (t *tokens) checkToken(token int, out []byte, before, after uint64, renorm 
 	factor := float(out, 0) / float(x, 0)
 	for h := range t.hidden {
 		if got, want := float(out, h), float(x, h)*factor; math.Abs(float64(got-want)) > 1e-5*math.Abs(float64(want)) {
-			return 0, 0, fmt.Errorf("element %d of token %d is %g, and %g by the first one", h, token, got, want)
+			return 0, 0, fmt.Errorf("element %d of token %d is %g, want %g, by the factor of element 0", h, token, got, want)
 		}
 	}
 	return least, most, nil

@@ -47,7 +47,7 @@ func number(t *testing.T, variable string, otherwise uint64) uint64 {
 	return n
 }
 
-func TestRanksThatAreTakenAwayAreNamedAndNothingOfThemStays(t *testing.T) {
+func TestKilledAndStoppedRanksAreNamedAndLeaveNothing(t *testing.T) {
 	seed := number(t, seedVariable, uint64(time.Now().UnixNano()))
 	first := number(t, firstVariable, 0)
 	rounds := number(t, roundsVariable, defaultRounds)

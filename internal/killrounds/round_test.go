@@ -205,9 +205,9 @@ func (r *round) strike(d *daemon, ranks []*process) (at int64, err error) {
 	select {
 	case <-watched.lines[r.when]:
 	case <-watched.ended:
-		return 0, fmt.Errorf("a rank ended before anything was done to it: %+v, %s", watched.report, watched.stderr.String())
+		return 0, fmt.Errorf("a rank ended before the strike: %+v, %s", watched.report, watched.stderr.String())
 	case <-time.After(patience):
-		return 0, fmt.Errorf("a rank has not come to %q in %v", r.when, patience)
+		return 0, fmt.Errorf("a rank did not print %q within %v", r.when, patience)
 	}
 	time.Sleep(r.after)
 	if r.daemon {
@@ -306,7 +306,7 @@ func (r *round) describe(ranks []*process, taken int64) string {
 	var text strings.Builder
 	for rank, p := range ranks {
 		if p.report == nil {
-			fmt.Fprintf(&text, "rank %d: taken away\n", rank)
+			fmt.Fprintf(&text, "rank %d: killed or stopped\n", rank)
 			continue
 		}
 		fmt.Fprintf(&text, "rank %d: after %v: %+v\n", rank, time.Duration(p.report.AtNS-taken), *p.report)

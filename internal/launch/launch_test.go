@@ -179,7 +179,7 @@ func TestWrongSpecIsRefusedBeforeAnythingStarts(t *testing.T) {
 	}
 }
 
-func TestStartThatFailsHalfwayEndsThoseThatHadStarted(t *testing.T) {
+func TestAStartThatFailsHalfwayEndsTheStartedRanks(t *testing.T) {
 	spec := Spec{N: 3, Argv: sh(`exec sleep 600`), RankEnv: func(rank int) []string {
 		if rank == 2 {
 			return []string{"LARGE=" + strings.Repeat("x", 1<<20)} // beyond what the kernel passes in one string
@@ -325,7 +325,7 @@ func TestRunLeavesNoGoroutineDescriptorOrChild(t *testing.T) {
 			t.Error("a broken program started")
 		}
 	}
-	everything()                                     // the runtime's own descriptors and goroutines come into being here
+	everything()                                     // so that the runtime has its own descriptors and goroutines
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // or a collection might close what was forgotten
 	goroutines, fds := runtime.NumGoroutine(), openFiles(t)
 	for range 3 {

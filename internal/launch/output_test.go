@@ -129,7 +129,7 @@ type nopCloser struct{ io.Writer }
 
 func (nopCloser) Close() error { return nil }
 
-func TestLastLinesAreTakenEvenWhenTheDeadlineHasPassed(t *testing.T) {
+func TestLastLinesAreReadAfterTheDeadline(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func TestLastLinesAreTakenEvenWhenTheDeadlineHasPassed(t *testing.T) {
 	}
 }
 
-func TestLeftoversAreTakenOnlyUpToWhatAPipeCanHold(t *testing.T) {
+func TestDrainReadsAtMostTheCapacityOfAPipe(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +162,7 @@ func TestLeftoversAreTakenOnlyUpToWhatAPipeCanHold(t *testing.T) {
 	if _, err := w.Write(fill); err != nil {
 		t.Fatal(err)
 	}
-	// Whatever is read is written again: without the bound this would never end.
+	// What is read is written again, so without the bound this would never end.
 	total := 0
 	carry(r, nopCloser{writerFunc(func(p []byte) (int, error) {
 		total += len(p)
@@ -180,7 +180,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-func TestAnyBytesInAnyPiecesBecomeTheSameLines(t *testing.T) {
+func TestLinesDoNotDependOnThePiecesThatAreWritten(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		// Lengths of lines and of pieces, drawn around the bound.
 		length := rapid.OneOf(rapid.IntRange(0, 20), rapid.IntRange(maxLine-2, maxLine+2), rapid.IntRange(0, 3*maxLine))
@@ -211,7 +211,7 @@ func TestAnyBytesInAnyPiecesBecomeTheSameLines(t *testing.T) {
 	})
 }
 
-// wantLines says the same as lineWriter, but with all of the input at hand.
+// wantLines is a reference for lineWriter that has the whole input.
 func wantLines(input []byte, prefix string) string {
 	var want strings.Builder
 	for line := range bytes.Lines(input) {

@@ -52,7 +52,7 @@ func TestTheRestGetSIGTERMAtOnceAndSIGKILLAfterGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, got, err := play([]map[os.Signal]bool{polite, polite, stubborn, polite}, t.Context(), func(exits chan<- Exit) {
 			time.Sleep(2 * time.Second)
-			exits <- Exit{Rank: 3, PID: 103, Code: 0} // a good end is no reason to end the others
+			exits <- Exit{Rank: 3, PID: 103, Code: 0} // exit status 0 does not end the others
 			time.Sleep(1 * time.Second)
 			exits <- Exit{Rank: 1, PID: 101, Code: 9}
 		})
@@ -64,12 +64,12 @@ func TestTheRestGetSIGTERMAtOnceAndSIGKILLAfterGrace(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		if r.Exits[1].Stopped || r.Exits[3].Stopped || !r.Exits[0].Stopped || !r.Exits[2].Stopped {
-			t.Errorf("who was stopped is wrong: %+v", r.Exits)
+			t.Errorf("wrong ranks are marked as stopped: %+v", r.Exits)
 		}
 	})
 }
 
-func TestARankKilledFromOutsideIsTheCauseEvenWhenAPeerThatNoticedExitsFirst(t *testing.T) {
+func TestARankKilledFromOutsideIsTheCauseAlthoughAPeerThatNoticedExitsFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _, err := play([]map[os.Signal]bool{stubborn, stubborn, polite}, t.Context(), func(exits chan<- Exit) {
 			exits <- Exit{Rank: 0, PID: 100, Code: 1}
@@ -129,7 +129,7 @@ func TestRankThatEvenSIGKILLCannotEndIsGivenUpAndNamed(t *testing.T) {
 	})
 }
 
-func TestRunWithALostRankIsNeverAGoodOne(t *testing.T) {
+func TestRunWithALostRankNeverSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		r, _, _ := play([]map[os.Signal]bool{stuck, stuck, stuck}, ctx, func(exits chan<- Exit) {
@@ -143,7 +143,7 @@ func TestRunWithALostRankIsNeverAGoodOne(t *testing.T) {
 	})
 }
 
-func TestExitsReadAsAShellWouldSayThem(t *testing.T) {
+func TestExitStatusesAreThoseOfAShell(t *testing.T) {
 	for _, c := range []struct {
 		exit   Exit
 		status int

@@ -31,7 +31,7 @@ func packageOf(file string) string {
 	return "railhead/" + path.Dir(file)
 }
 
-// Programs of their own, and what is compiled for them.
+// isProgram says whether a file belongs to a program that is not part of the library.
 func isProgram(file string) bool {
 	return strings.HasPrefix(file, "client/tests/programs/c/") || strings.HasPrefix(file, "client/examples/") || strings.Contains(file, "/testdata/")
 }
@@ -120,10 +120,10 @@ func TestAPackageImportsThePackagesWhoseHeadersItIncludes(t *testing.T) {
 	}
 }
 
-// goOnly are folders with C++ that is no part of the library: for Go's benchmarks, for tests.
+// goOnly are folders with C++ that is not in the library, for Go's benchmarks and for tests.
 var goOnly = []string{"client", "client/tests", "client/device/threads"}
 
-// What Go builds and what the Makefile builds are the same sources.
+// Go and the Makefile build the same sources.
 func TestEverySourceOfTheClientIsBuiltByGoAndByTheMakefile(t *testing.T) {
 	library, err := librarybuild.Sources(root)
 	if err != nil {
@@ -149,7 +149,7 @@ func TestEverySourceOfTheClientIsBuiltByGoAndByTheMakefile(t *testing.T) {
 	}
 }
 
-// The kernels are at the bottom: they include nothing but themselves, and their vocabulary no target.
+// The kernels include only each other, and their vocabulary includes no target.
 func TestTheKernelsIncludeNothingOfTheClient(t *testing.T) {
 	for _, file := range cFiles(t, "kernels") {
 		search := []string{"kernels", "kernels/include", "kernels/testdata", "kernels/model", "kernels/host", "kernels/cuda"}

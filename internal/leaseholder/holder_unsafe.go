@@ -98,7 +98,7 @@ func (h *Holder) Drop(m *symm.Mapping, rank int) {
 func lineOf(m *symm.Mapping, rank int) uint64 {
 	var h wire.ControlHeader
 	if _, err := binary.Decode(m.Bytes(0, uint64(binary.Size(h))), binary.LittleEndian, &h); err != nil {
-		panic(err) // cannot be: a segment is larger than its header
+		panic(err) // cannot happen: a segment is larger than its header
 	}
 	return h.Parts.Lines.At(rank)
 }

@@ -17,7 +17,7 @@ func readConfig(t testing.TB, name string) []byte {
 	return data
 }
 
-// The table and the reader were written apart: where both know a model, they must agree.
+// The table and the reader were written independently, and must agree on the models that both know.
 func TestConfigOfABuiltinModelGivesTheBuiltinShape(t *testing.T) {
 	for name, configName := range map[string]string{
 		"llama-3-8b": "llama", "mixtral-8x7b": "mixtral-8x7b", "qwen3-30b-a3b": "qwen3_moe",

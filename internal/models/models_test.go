@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestBuiltinShapesSayWhatTheSharedTableSays(t *testing.T) {
+func TestBuiltinShapesMatchTheSharedTable(t *testing.T) {
 	want := map[string]Shape{
 		"llama-3-8b":  {Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 8, HeadDim: 128, Vocab: 128256},
 		"llama-3-70b": {Hidden: 8192, Layers: 80, Heads: 64, KVHeads: 8, HeadDim: 128, Vocab: 128256},

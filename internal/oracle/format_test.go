@@ -58,8 +58,8 @@ func TestEveryPatternRoundsToItself(t *testing.T) {
 	}
 }
 
-// Between two neighbours lies one midpoint, an f32 in every format here: it goes to the even pattern, and what is just
-// below and above it to its own side. Rounding being monotone, that is all of rounding.
+// The midpoint between two neighbours is an f32 in every format here. It rounds to the even pattern, and its f32 neighbours round to their
+// own side. Since rounding is monotone, this determines all of it.
 func TestRoundingBetweenAllNeighboursIsToTheNearestTiesToEven(t *testing.T) {
 	for d, f := range formats {
 		for low := range f.largest {
@@ -87,7 +87,7 @@ func TestRoundingBetweenAllNeighboursIsToTheNearestTiesToEven(t *testing.T) {
 	}
 }
 
-func TestWhatIsBeyondTheLargestValueIsInfiniteOrSaturates(t *testing.T) {
+func TestValuesBeyondTheLargestBecomeInfiniteOrSaturate(t *testing.T) {
 	infinity := float32(math.Inf(1))
 	for _, c := range []struct {
 		d    Dtype

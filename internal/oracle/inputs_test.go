@@ -17,7 +17,7 @@ func inputsOf(d Dtype, op Op, world, n int) [][]byte {
 	return inputs
 }
 
-func TestInputsTellRanksAndOperationsApart(t *testing.T) {
+func TestInputsDifferBetweenRanksAndOperations(t *testing.T) {
 	const n = 4096
 	for _, d := range Dtypes() {
 		for _, op := range Ops() {
@@ -34,8 +34,8 @@ func TestInputsTellRanksAndOperationsApart(t *testing.T) {
 	}
 }
 
-// A check of sums that do not depend on the order could not see a wrong one. The sums of e4m3 are exact in f32, whatever
-// the order: 448 and the smallest subnormal are 18 binary places apart.
+// If sums did not depend on the order, a check could not detect a wrong order. The sums of e4m3 are exact in f32 in any order: 448 and
+// the smallest subnormal are 18 binary places apart.
 func TestSumsDependOnTheOrder(t *testing.T) {
 	const n = 4096
 	for d, least := range map[Dtype]int{F32: n / 4, F64: n / 4, BF16: n / 64, F16: n / 64, FP8E5M2: n / 64} {
@@ -77,7 +77,7 @@ func TestReductionsOfExactInputsDoNotDependOnTheOrder(t *testing.T) {
 				continue
 			}
 			if without := Reduce(d, op, inputs[1:], 0, nil); Differences(forward, without, d) < n/2 {
-				t.Errorf("%s: most sums do not show whether a rank is in them", d)
+				t.Errorf("%s: most sums do not depend on whether a rank is in them", d)
 			}
 		}
 	}
