@@ -25,9 +25,10 @@ var MPIs = []MPI{
 // InstalledMPIs lists the installed implementations and writes a note about the others. It is an error if none is installed.
 func InstalledMPIs(notes io.Writer) (installed []MPI, err error) {
 	for _, m := range MPIs {
-		_, noCompiler := exec.LookPath(m.Compiler())
+		// Debian has the compiler wrapper in one package and its header in another.
+		noHeader := exec.Command(m.Compiler(), "-fsyntax-only", "-include", "mpi.h", "-xc", "/dev/null").Run()
 		_, noStarter := exec.LookPath("mpirun." + m.Suffix)
-		if noCompiler != nil || noStarter != nil {
+		if noHeader != nil || noStarter != nil {
 			fmt.Fprintf(notes, "%s is left out: it is not installed (apt-get install %s)\n", m.Name, m.packages)
 			continue
 		}
