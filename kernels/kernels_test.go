@@ -1,7 +1,6 @@
 package kernels_test
 
 import (
-	"debug/elf"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -182,40 +181,5 @@ func TestATimeoutNamesALateRank(t *testing.T) {
 		if _, err := fmt.Sscanf(out, "%d of %d rounds", &gaveUp, &rounds); err != nil || gaveUp == 0 {
 			t.Errorf("no rank gave up: %s", out)
 		}
-	}
-}
-
-// The linker keeps one of several definitions of a symbol. Other code must not get the one of an instruction set that the
-// processor does not have.
-func TestInstructionSetsShareNoSymbol(t *testing.T) {
-	owners := map[string]string{}
-	for _, source := range []string{"host/isa_portable.cc", "host/isa_avx2.cc", "host/isa_avx512.cc"} {
-		object := t.TempDir() + "/isa.o"
-		if err := compile(nil, "-O1", "-I.", "-Iinclude", "-c", source, "-o", object); err != nil {
-			t.Fatal(err)
-		}
-		f, err := elf.Open(object)
-		if err != nil {
-			t.Fatal(err)
-		}
-		symbols, err := f.Symbols()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, s := range symbols {
-			if s.Section == elf.SHN_UNDEF || elf.ST_BIND(s.Info) == elf.STB_LOCAL {
-				continue
-			}
-			if other, there := owners[s.Name]; there {
-				t.Errorf("%s is in %s and in %s", s.Name, other, source)
-			}
-			owners[s.Name] = source
-		}
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-	if len(owners) < 3 {
-		t.Errorf("only the symbols %v", owners)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	_ "railhead/client" // which librarybuild.Link links
 	"railhead/internal/librarybuild"
 )
 
@@ -22,14 +23,8 @@ const patience = 10 * time.Minute
 func TestThePythonPackage(t *testing.T) {
 	python := interpreter(t)
 	noteFiles(t)
-	dir := t.TempDir()
-	binary, library := filepath.Join(dir, "railhead"), filepath.Join(dir, "librailhead.so.0")
-	if _, err := librarybuild.Tool("..", "go", "build", "-o", binary, "./cmd/railhead"); err != nil {
-		t.Fatal(err)
-	}
-	if err := librarybuild.Build("..", dir, "-O1"); err != nil {
-		t.Fatal(err)
-	}
+	binary, library := build(t, t.TempDir())
+
 	files, err := filepath.Glob("tests/test_*.py")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no tests: %v", err)
@@ -92,7 +87,27 @@ func noteFiles(t *testing.T) {
 	}
 }
 
-// skipIfNothingRan skips the test if all of its Python tests were skipped.
+// build makes the binary, and links the shared library.
+func build(t *testing.T, dir string) (binary, library string) {
+	t.Helper()
+	binary = filepath.Join(dir, "railhead")
+	if out, err := command(t, "go", "build", "-o", binary, "../cmd/railhead").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := librarybuild.Link("..", dir); err != nil {
+		t.Fatal(err)
+	}
+	return binary, filepath.Join(dir, "librailhead.so")
+}
+
+func command(t *testing.T, name string, arguments ...string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return exec.CommandContext(ctx, name, arguments...)
+}
+
+// skipIfNothingRan reports a file whose tests were all skipped as skipped, not as passed.
 func skipIfNothingRan(t *testing.T, out string) {
 	t.Helper()
 	var ran, skipped int

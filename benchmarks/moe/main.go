@@ -49,7 +49,7 @@ type options struct {
 	mpis                         []string // by suffix
 	plot                         string
 	asJSON                       bool
-	optimization                 string // of all that is compiled
+	optimization                 string // of the ranks' programs
 }
 
 func main() { sidebyside.Main("moe", parseFlags, run) }

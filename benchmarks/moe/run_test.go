@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	_ "railhead/client" // which librarybuild.Link links
 	"railhead/internal/librarybuild"
 	"railhead/internal/sidebyside"
 )

@@ -76,7 +76,7 @@ func prepareMPI(ctx context.Context, o options, cpus int, root, dir string, note
 
 // prepareRailhead builds the library as it stands and starts a daemon in this process.
 func prepareRailhead(root, dir, optimization string, notes io.Writer) (sides []side, stop func(), err error) {
-	library, err := sidebyside.Library(root, dir, optimization, notes)
+	library, err := sidebyside.Library(root, dir, notes)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -34,7 +34,7 @@ type options struct {
 	sizes         []uint64
 	python, plot  string
 	asJSON        bool
-	optimization  string // of all that is compiled
+	optimization  string // of the ranks' programs
 }
 
 func main() { sidebyside.Main("mpi", parseFlags, run) }

@@ -70,7 +70,7 @@ func compile(root, compiler, program, optimization, source string, more ...strin
 
 // prepareRailhead builds the library as it stands and starts a daemon in this process.
 func prepareRailhead(root, dir, optimization string, notes io.Writer) (sides []side, stop func(), err error) {
-	library, err := sidebyside.Library(root, dir, optimization, notes)
+	library, err := sidebyside.Library(root, dir, notes)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -7,16 +7,17 @@ import (
 	"sync"
 	"testing"
 
+	_ "railhead/client" // which librarybuild.Link links
 	"railhead/internal/librarybuild"
 )
 
 // root is the top of the repository, where the Makefile's paths begin.
 const root = "../.."
 
-// libraryDir holds librailhead.so, a link with its soname, and librailhead.a. They are built once for all tests.
+// libraryDir holds librailhead.so, a link with its soname, and librailhead.a. They are linked once for all tests.
 var libraryDir string
 
-var buildLibrary = sync.OnceValue(func() error { return librarybuild.Build(root, libraryDir, "-O1") })
+var linkLibrary = sync.OnceValue(func() error { return librarybuild.Link(root, libraryDir) })
 
 func TestMain(m *testing.M) {
 	var err error
@@ -29,11 +30,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// sharedLibrary builds both libraries without make and returns the path of the shared one.
+// sharedLibrary links both libraries without make and returns the path of the shared one.
 func sharedLibrary(t *testing.T) string {
 	t.Helper()
 	noteSources(t)
-	if err := buildLibrary(); err != nil {
+	if err := linkLibrary(); err != nil {
 		t.Fatal(err)
 	}
 	return filepath.Join(libraryDir, "librailhead.so")

@@ -73,3 +73,33 @@ func clientImports(t *testing.T) map[string][]string {
 	}
 	return imports
 }
+
+// The linker takes any one of several definitions of a symbol. Code for an instruction set that a processor does not have must not be
+// what it calls from elsewhere.
+func TestInstructionSetsShareNoSymbol(t *testing.T) {
+	sharedLibrary(t)
+	checkSharedSymbols(t, func(source string) string { return librarybuild.Object(libraryDir, source) })
+}
+
+func checkSharedSymbols(t *testing.T, object func(source string) string) {
+	t.Helper()
+	owners := map[string]string{}
+	for _, set := range []string{"portable", "avx2", "avx512"} {
+		symbols, err := openLibrary(t, object("client/device/cpu/kernels_"+set+".cc")).Symbols()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range symbols {
+			if s.Section == elf.SHN_UNDEF || elf.ST_BIND(s.Info) == elf.STB_LOCAL {
+				continue
+			}
+			if other, there := owners[s.Name]; there {
+				t.Errorf("%s is compiled for %s and for %s", s.Name, other, set)
+			}
+			owners[s.Name] = set
+		}
+	}
+	if len(owners) < 3 {
+		t.Errorf("the objects define only %v", owners)
+	}
+}

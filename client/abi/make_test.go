@@ -5,9 +5,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+
+	"railhead/internal/deep"
 )
 
 // requireMake is set by CI: there a missing make or pkg-config fails the tests.
@@ -27,20 +30,19 @@ func needTools(t *testing.T) {
 	}
 }
 
-// makeAndInstall builds and installs into temporary folders, and returns the staging folder.
-func makeAndInstall(t *testing.T, arguments ...string) string {
+// makeAndInstall builds and installs into temporary folders, and returns the staging folder and that of the build.
+func makeAndInstall(t *testing.T, arguments ...string) (stage, build string) {
 	t.Helper()
 	noteSources(t)
-	dir := t.TempDir()
-	stage := dir + "/stage"
-	arguments = append([]string{"-j2", "BUILD=" + dir + "/build", "CXXFLAGS=-O1", "DESTDIR=" + stage}, arguments...)
+	stage, build = t.TempDir(), t.TempDir()
+	arguments = append([]string{fmt.Sprintf("-j%d", runtime.NumCPU()), "BUILD=" + build, "CXXFLAGS=-O1", "DESTDIR=" + stage}, arguments...)
 	if err := tool("make", append(arguments, "lib")...); err != nil {
 		t.Fatal(err)
 	}
 	if err := tool("make", append(arguments, "install")...); err != nil {
 		t.Fatal(err)
 	}
-	return stage
+	return stage, build
 }
 
 func pkgConfig(t *testing.T, arguments ...string) []string {
@@ -67,9 +69,10 @@ func installedFiles(t *testing.T, dir string) (files []string) {
 }
 
 func TestMakeInstallsALibraryThatPkgConfigFinds(t *testing.T) {
+	deep.Only(t)
 	needTools(t)
 	const prefix, lib = "/opt/railhead", "/opt/railhead/lib64"
-	stage := makeAndInstall(t, "PREFIX="+prefix, "LIBDIR="+lib)
+	stage, build := makeAndInstall(t, "PREFIX="+prefix, "LIBDIR="+lib)
 	h := readHeader(t, headerPath)
 	v := fmt.Sprintf("%d.%d.%d", h.version[0], h.version[1], h.version[2])
 	want := []string{
@@ -82,6 +85,9 @@ func TestMakeInstallsALibraryThatPkgConfigFinds(t *testing.T) {
 	if got, want := exportedSymbols(t, stage+lib+"/librailhead.so"), exportedSymbols(t, sharedLibrary(t)); !slices.Equal(got, want) {
 		t.Errorf("make's library exports %v, want %v", got, want)
 	}
+	checkSharedSymbols(t, func(source string) string { // -O1 inlines less than what Go has built
+		return build + "/objects" + strings.TrimSuffix(strings.TrimPrefix(source, "client"), ".cc") + ".o"
+	})
 
 	t.Setenv("PKG_CONFIG_LIBDIR", stage+lib+"/pkgconfig")
 	t.Setenv("PKG_CONFIG_SYSROOT_DIR", stage)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"railhead/internal/deep"
 	"railhead/internal/librarybuild"
 )
 
@@ -171,5 +172,6 @@ func TestThisLibraryServesACallerWithALaterHeader(t *testing.T) {
 }
 
 func TestALaterLibraryServesACallerWithThisHeader(t *testing.T) {
+	deep.Only(t)
 	tryAllSizes(t, "client/include", laterLibrary(t), grown)
 }

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	_ "railhead/client" // which librarybuild.Link links
 	"railhead/internal/launch"
 	"railhead/internal/librarybuild"
 	"railhead/server"
@@ -44,7 +45,7 @@ func build(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := librarybuild.Build(root, dir, "-O1"); err != nil {
+	if err := librarybuild.Link(root, dir); err != nil {
 		return err
 	}
 	for _, source := range examples() {

@@ -33,16 +33,21 @@ func Build(root, dir, optimization string) error {
 	if err != nil {
 		return err
 	}
-	soname, err := sonameOf(root)
-	if err != nil {
-		return err
-	}
 	objects, err := compileObjects(root, dir, optimization, assigned)
 	if err != nil {
 		return err
 	}
-	link := append(assigned["LIBRARY_LDFLAGS"], "-Wl,-soname,"+soname, "-o", filepath.Join(dir, "librailhead.so"))
-	if _, err := Tool(root, "gcc", append(link, objects...)...); err != nil {
+	return link(root, dir, assigned["LIBRARY_LDFLAGS"], objects)
+}
+
+// link makes both libraries of the objects.
+func link(root, dir string, ldflags, objects []string) error {
+	soname, err := sonameOf(root)
+	if err != nil {
+		return err
+	}
+	arguments := slices.Concat(ldflags, []string{"-Wl,-soname," + soname, "-o", filepath.Join(dir, "librailhead.so")}, objects)
+	if _, err := Tool(root, "gcc", arguments...); err != nil {
 		return fmt.Errorf("%w\nIs a function of the C++ run-time library missing? client/base/malloced.h says why it is not linked", err)
 	}
 	_, err = Tool(root, "ar", append([]string{"rcs", filepath.Join(dir, "librailhead.a")}, objects...)...)

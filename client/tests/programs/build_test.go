@@ -17,17 +17,21 @@ import (
 // root is the top of the repository, where the paths of librarybuild begin.
 const root = "../../.."
 
-// build is the library compiled by g++ alone from its sources: no Go, no make.
+// threadsFolder is a device that the library itself does not have.
+const threadsFolder = "client/device/threads"
+
+// build is the library, and a way to compile programs that are linked with it. No Go is in them.
 type build struct {
-	name  string
-	flags []string
-	once  sync.Once
-	dir   string
-	err   error
+	name     string
+	flags    []string
+	once     sync.Once
+	dir      string
+	err      error
+	programs map[string]string // binaries by source
 }
 
 var (
-	plainBuild = &build{name: "plain"}
+	plainBuild = &build{name: "plain"} // of the objects that are in Go programs
 	asanBuild  = &build{name: "asan", flags: []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all"}}
 	// GCC warns that ThreadSanitizer does not understand fences. That is right and does no harm: the fences order a flag
 	// against a count of sleepers, both atomic, and no plain data depends on them.
@@ -68,11 +72,11 @@ func (b *build) cxxFlags() []string {
 	return append(b.commonFlags(), "-std=c++17", "-fno-exceptions", "-fno-rtti")
 }
 
-// library compiles the library once and returns its objects.
+// library makes the library once and returns its objects.
 func (b *build) library(t *testing.T) []string {
 	t.Helper()
-	b.once.Do(func() { b.err = b.compileLibrary() })
-	if err := librarybuild.NoteSources(root); err != nil {
+	b.once.Do(func() { b.err = b.makeLibrary() })
+	if err := librarybuild.NoteSources(root, "client/tests/programs/c/*"); err != nil {
 		t.Fatal(err)
 	}
 	if b.err != nil {
@@ -85,16 +89,21 @@ func (b *build) library(t *testing.T) []string {
 	return objects
 }
 
-func (b *build) compileLibrary() error {
-	b.dir = filepath.Join(buildDir, b.name)
+func (b *build) makeLibrary() error {
+	b.dir, b.programs = filepath.Join(buildDir, b.name), map[string]string{}
 	if err := os.Mkdir(b.dir, 0o755); err != nil {
 		return err
+	}
+	if len(b.flags) == 0 {
+		return librarybuild.Link(root, b.dir, threadsFolder)
 	}
 	sources, err := librarybuild.Sources(root)
 	if err != nil {
 		return err
 	}
-	sources = append(sources, "client/device/threads/device.cc", "client/device/threads/graph.cc", "client/device/threads/stream.cc")
+	for _, name := range []string{"device", "graph", "stream"} {
+		sources = append(sources, threadsFolder+"/"+name+".cc")
+	}
 	slots := make(chan struct{}, runtime.NumCPU())
 	errs := inParallel(len(sources), func(i int) error {
 		slots <- struct{}{}
@@ -121,6 +130,9 @@ func compile(compiler string, arguments []string) error {
 func (b *build) program(t *testing.T, source string) string {
 	t.Helper()
 	objects := b.library(t)
+	if binary, there := b.programs[source]; there {
+		return binary
+	}
 	base := filepath.Join(buildDir, b.name+"-"+filepath.Base(source))
 	object, binary := base+".o", base+".bin"
 	var err error
@@ -135,6 +147,7 @@ func (b *build) program(t *testing.T, source string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	b.programs[source] = binary
 	return binary
 }
 

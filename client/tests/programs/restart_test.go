@@ -14,41 +14,39 @@ import (
 	"railhead/server"
 )
 
-// The library's own look at it: no data race, no leak, no error, however often the daemon goes.
+// No data race, no leak, no error, however often the daemon goes.
 func TestSanitizersFindNothingWhileDaemonsComeAndGo(t *testing.T) {
-	for _, b := range []*build{asanBuild, tsanBuild} {
-		t.Run(b.name, func(t *testing.T) {
-			socket := t.TempDir() + "/rh.sock"
-			binary := b.program(t, "c/restart_loop.cc")
-			s, err := server.Start(server.Config{SocketPath: socket})
-			if err != nil {
+	onEach(t, func(t *testing.T, b *build) {
+		socket := t.TempDir() + "/rh.sock"
+		binary := b.program(t, "c/restart_loop.cc")
+		s, err := server.Start(server.Config{SocketPath: socket})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		program := command(t, socket, binary)
+		in, err := program.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var words bytes.Buffer
+		program.Stdout, program.Stderr = &words, &words
+		if err := program.Start(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "three ranks are there", func() bool { return ranksThatCame(t, s, "loop") == 3 })
+		for i := range 12 {
+			time.Sleep(time.Duration(i*i%37) * time.Millisecond) // wherever they are
+			s.Close()
+			if s, err = server.Start(server.Config{SocketPath: socket}); err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { s.Close() })
-			program := command(t, socket, binary)
-			in, err := program.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			var words bytes.Buffer
-			program.Stdout, program.Stderr = &words, &words
-			if err := program.Start(); err != nil {
-				t.Fatal(err)
-			}
-			eventually(t, "three ranks are there", func() bool { return ranksThatCame(t, s, "loop") == 3 })
-			for i := range 12 {
-				time.Sleep(time.Duration(i*i%37) * time.Millisecond) // wherever they are
-				s.Close()
-				if s, err = server.Start(server.Config{SocketPath: socket}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			_ = in.Close()
-			if err := program.Wait(); err != nil {
-				t.Errorf("%v\n%s", err, &words)
-			}
-		})
-	}
+		}
+		_ = in.Close()
+		if err := program.Wait(); err != nil {
+			t.Errorf("%v\n%s", err, &words)
+		}
+	}, asanBuild, tsanBuild)
 }
 
 func TestAChildForkedWithoutADaemonKeepsNothingOfItsRankAlive(t *testing.T) {

@@ -3,48 +3,61 @@ package programs
 import (
 	"fmt"
 	"testing"
+
+	"railhead/internal/deep"
 )
 
-// How long each stress program runs; it makes a minimum of rounds however slow the machine is.
-const stressSeconds = 3
+// stressSeconds is how long each stress program runs. It plays a minimum of rounds on the slowest machine.
+func stressSeconds(t *testing.T) string { return fmt.Sprint(deep.Rounds(t, 1, 3)) }
 
-func TestThreadsAtTheEdgesOfTheRulesFindNoMemoryErrors(t *testing.T) {
-	s := startDaemon(t)
-	nothingLeaks(t, func() {
-		t.Log(output(t, command(t, s.SocketPath(), asanBuild.program(t, "c/stress.cc"), fmt.Sprint(stressSeconds))))
-	})
+// onEach runs a test with sanitizers in the deep run, and without in the ordinary one: with each the library takes minutes to compile.
+func onEach(t *testing.T, test func(t *testing.T, b *build), sanitizers ...*build) {
+	t.Helper()
+	if !deep.On(t) {
+		sanitizers = []*build{plainBuild}
+	}
+	for _, b := range sanitizers {
+		t.Run(b.name, func(t *testing.T) { test(t, b) })
+	}
 }
 
-func TestThreadsAtTheEdgesOfTheRulesHaveNoDataRace(t *testing.T) {
-	s := startDaemon(t)
-	nothingLeaks(t, func() {
-		t.Log(output(t, command(t, s.SocketPath(), tsanBuild.program(t, "c/stress.cc"), fmt.Sprint(stressSeconds))))
-	})
+func TestThreadsAtTheEdgesOfTheRulesHaveNoDataRaceAndFindNoMemoryErrors(t *testing.T) {
+	onEach(t, func(t *testing.T, b *build) {
+		s := startDaemon(t)
+		nothingLeaks(t, func() {
+			t.Log(output(t, command(t, s.SocketPath(), b.program(t, "c/stress.cc"), stressSeconds(t))))
+		})
+	}, asanBuild, tsanBuild)
 }
 
 // Calls that run later, on other threads than those that made them.
 func TestStreamsAndReplaysHaveNoDataRaceAndFindNoMemoryErrors(t *testing.T) {
-	s := startDaemon(t)
-	for _, b := range []*build{tsanBuild, asanBuild} {
+	onEach(t, func(t *testing.T, b *build) {
+		s := startDaemon(t)
 		nothingLeaks(t, func() { output(t, command(t, s.SocketPath(), b.program(t, "c/streams.cc"), "1")) })
 		nothingLeaks(t, func() { output(t, command(t, s.SocketPath(), b.program(t, "c/ep_streams.cc"), "1")) })
-	}
+	}, tsanBuild, asanBuild)
 }
 
 func TestBadArgumentsLeaveNothingBehindAndTouchNoForeignMemory(t *testing.T) {
-	s := startDaemon(t)
-	output(t, command(t, s.SocketPath(), asanBuild.program(t, "c/arguments.cc")))
-	output(t, command(t, s.SocketPath(), asanBuild.program(t, "c/ep_arguments.cc")))
-	output(t, command(t, s.SocketPath(), asanBuild.program(t, "c/two_ranks.c")))
-	output(t, command(t, s.SocketPath(), asanBuild.program(t, "c/group.c")))
+	onEach(t, func(t *testing.T, b *build) {
+		s := startDaemon(t)
+		for _, source := range []string{"c/arguments.cc", "c/ep_arguments.cc", "c/two_ranks.c", "c/group.c"} {
+			output(t, command(t, s.SocketPath(), b.program(t, source)))
+		}
+	}, asanBuild)
 }
 
 func TestARankThatWritesOverTheBuffersOfOthersMakesThemTouchNoMemoryButTheirOwn(t *testing.T) {
-	s := startDaemon(t)
-	t.Log(output(t, command(t, s.SocketPath(), asanBuild.program(t, "c/ep_hostile.cc"), fmt.Sprint(stressSeconds))))
+	onEach(t, func(t *testing.T, b *build) {
+		s := startDaemon(t)
+		t.Log(output(t, command(t, s.SocketPath(), b.program(t, "c/ep_hostile.cc"), stressSeconds(t))))
+	}, asanBuild)
 }
 
 func TestRegistrationTouchesNoForeignMemoryAndSurvivesAFork(t *testing.T) {
-	s := startDaemon(t)
-	output(t, command(t, s.SocketPath(), asanBuild.program(t, "c/registration.cc")))
+	onEach(t, func(t *testing.T, b *build) {
+		s := startDaemon(t)
+		output(t, command(t, s.SocketPath(), b.program(t, "c/registration.cc")))
+	}, asanBuild)
 }
