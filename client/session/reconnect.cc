@@ -66,14 +66,7 @@ bool Session::receive() {
       if (deliver(r)) continue;
       why = "more answers than the request can have";
     }
-    lose(why);
-    if (got == Got::kEnd) return false;
-    // Do not reconnect to a daemon that violates the protocol.
-    pthread_mutex_lock(&mutex_);
-    closed_ = true;
-    shutdown(fd_, SHUT_RDWR);
-    pthread_cond_broadcast(&changed_);
-    pthread_mutex_unlock(&mutex_);
+    lose(why, got != Got::kEnd);  // do not reconnect to a daemon that violates the protocol
     return false;
   }
 }

@@ -117,25 +117,23 @@ bool Session::deliver(const Received& r) {
   return fits;
 }
 
-void Session::lose(const char* why) {
+void Session::lose(const char* why, bool forGood) {
   pthread_mutex_lock(&mutex_);
   if (!lost_) {
     lost_ = true;
     snprintf(lostWhy_, sizeof lostWhy_, "%s", why);
     attemptWhy_[0] = '\0';
   }
+  if (forGood) {
+    closed_ = true;
+    shutdown(fd_, SHUT_RDWR);
+  }
   pthread_cond_broadcast(&changed_);
   pthread_mutex_unlock(&mutex_);
 }
 
-void Session::shutDown() {
-  lose("the session was closed");  // before the control thread sees the end and blames the daemon
-  pthread_mutex_lock(&mutex_);
-  closed_ = true;
-  shutdown(fd_, SHUT_RDWR);
-  pthread_cond_broadcast(&changed_);
-  pthread_mutex_unlock(&mutex_);
-}
+// Notes the cause before the control thread sees the end and blames the daemon.
+void Session::shutDown() { lose("the session was closed", true); }
 
 Call::Call(Session& session, const char* operation, WorldRank rank) : session_(session), operation_(operation), rank_(rank) {
   pthread_mutex_lock(&session_.mutex_);
@@ -156,13 +154,20 @@ Call::~Call() {
   }
 }
 
-rh_result Call::failLost(const char* why, const char* attempt) {
-  if (attempt[0] == '\0') {
-    return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon is lost: %s; check the daemon, this session reconnects by itself", operation_,
-                number(rank_), why);
+// The connection was lost. The mutex is held.
+rh_result Call::failLost() {
+  const char* then = "this session keeps trying to reconnect; the last attempt: ";
+  const char* attempt = session_.attemptWhy_;
+  if (session_.closed_) {
+    then = "this session does not reconnect: connect anew";
+    attempt = "";
+  } else if (!session_.lost_) {
+    then = "this session has reconnected since: call again";
+    attempt = "";
+  } else if (attempt[0] == '\0') {
+    then = "this session reconnects by itself once a daemon runs";
   }
-  return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon is lost: %s, and no new one was found: %s; this session keeps trying",
-              operation_, number(rank_), why, attempt);
+  return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the connection to the daemon was lost: %s; %s%s", operation_, number(rank_), session_.lostWhy_, then, attempt);
 }
 
 // Sleeps until the session changes, or until deadlineNs; with an abort word at most kCheckNs. The mutex is held on return. False once
@@ -190,7 +195,9 @@ rh_result Call::open(const DaemonView* view, int64_t deadlineNs, const uint32_t*
     }
   }
   if (result == RH_OK && !there()) {
-    result = session_.lost_ ? failLost(session_.lostWhy_, session_.attemptWhy_) : failLost("it does not take this comm back", "");
+    result = session_.lost_ ? failLost()
+                            : fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the new daemon has not taken over this comm; call again later, or check the daemon "
+                                   "with `railhead status`", operation_, number(rank_));
   } else if (result == RH_OK) {
     connection_ = session_.connection_;
     version_ = session_.version_;
@@ -206,27 +213,26 @@ rh_result Call::open(const DaemonView* view, int64_t deadlineNs, const uint32_t*
 rh_result Call::sendBytes(const void* bytes, size_t size, int fd, int64_t deadlineNs) {
   pthread_mutex_lock(&session_.mutex_);
   lost_ = session_.lost_ || session_.connection_ != connection_;
-  char why[sizeof session_.lostWhy_];
-  snprintf(why, sizeof why, "%s", session_.lostWhy_);
   if (!lost_) session_.senders_++;
   const int socket = session_.fd_;
+  const rh_result result = lost_ ? failLost() : RH_OK;
   pthread_mutex_unlock(&session_.mutex_);
-  if (lost_) return failLost(why, "");
+  if (lost_) return result;
 
   const int error = sendPacket(socket, bytes, size, fd, deadlineNs);
+  lost_ = error == EPIPE || error == ECONNRESET || error == ENOTCONN;
+  if (lost_) session_.lose("the daemon closed the connection");  // the control thread is about to see it too
   pthread_mutex_lock(&session_.mutex_);
   session_.senders_--;
+  if (lost_) failLost();
   pthread_mutex_unlock(&session_.mutex_);
   if (error == 0) return RH_OK;
+  if (lost_) return RH_ERR_DAEMON_LOST;
   if (error == ETIMEDOUT) {
     return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon does not read its socket; check it with `railhead status`", operation_,
                 number(rank_));
   }
-  if (error == EPIPE || error == ECONNRESET || error == ENOTCONN) {
-    lost_ = true;
-    session_.lose("the daemon closed the connection");  // the control thread is about to see it too
-  }
-  return failLost(strerror(error), "");
+  return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the message to the daemon cannot be sent: %s", operation_, number(rank_), strerror(error));
 }
 
 rh_result Call::wait(Received* out, int64_t deadlineNs, const uint32_t* abortWord) {
@@ -237,12 +243,14 @@ rh_result Call::wait(Received* out, int64_t deadlineNs, const uint32_t* abortWor
   const bool have = taken_ < arrived_;
   if (have) *out = queue_[taken_++];
   lost_ = !have && over();
-  char why[sizeof session_.lostWhy_];
-  snprintf(why, sizeof why, "%s", lost_ ? session_.lostWhy_ : "it did not answer in time");
+  if (lost_) failLost();
   pthread_mutex_unlock(&session_.mutex_);
 
   if (!have && aborted) return RH_ERR_ABORTED;
-  if (!have) return failLost(why, "");
+  if (lost_) return RH_ERR_DAEMON_LOST;
+  if (!have) {
+    return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon did not answer in time; check it with `railhead status`", operation_, number(rank_));
+  }
   if (out->m.h.type == RHW_ERROR) return failFromDaemon(out->m.error);
   return RH_OK;
 }

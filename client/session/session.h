@@ -65,7 +65,7 @@ class Call {
 
   rh_result sendBytes(const void* bytes, size_t size, int fd, int64_t deadlineNs);
   bool sleep(int64_t deadlineNs, const uint32_t* abortWord);
-  rh_result failLost(const char* why, const char* attempt);
+  rh_result failLost();
 
   Session& session_;
   const char* operation_;
@@ -113,12 +113,13 @@ class Session : public Malloced {
  private:
   friend class Call;
   // kUp: connected. kDown: between two attempts. kGreeting: Hello was sent. kGreeted: Welcome was received, but a caller is still in
-  // sendmsg on the old connection. kClosed: rh_close was called.
+  // sendmsg on the old connection. kClosed: for good.
   enum class Link { kUp, kDown, kGreeting, kGreeted, kClosed };
 
   bool receive();
   bool deliver(const Received& r);
-  void lose(const char* why);
+  // Notes that the connection has ended. forGood: also ends it here, and the session does not reconnect.
+  void lose(const char* why, bool forGood = false);
   void goDown(int64_t now);
   void attempt(int64_t now);
   void failAttempt(int64_t now, int64_t mostNs);
@@ -147,7 +148,7 @@ class Session : public Malloced {
   Call* calls_ = nullptr;
   uint64_t nextRequest_ = 1;
   bool lost_ = false;
-  bool closed_ = false;
+  bool closed_ = false;    // rh_close was called, or the daemon broke the protocol: the session does not reconnect
   char lostWhy_[192] = {0};     // how the connection was lost
   char attemptWhy_[192] = {0};  // why the last attempt to reconnect failed
 };

@@ -154,7 +154,7 @@ func TestClosingASessionEndsAnInitThatIsUnderWay(t *testing.T) {
 	if err := session.Close(); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, <-done, wire.ResultDaemonLost, "comm_init", "rank 1", "session was closed")
+	wantError(t, <-done, wire.ResultDaemonLost, "comm_init", "rank 1", "session was closed", "does not reconnect")
 	if took := time.Since(began); took > patience/2 {
 		t.Errorf("close took %v", took)
 	}

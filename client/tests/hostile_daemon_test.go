@@ -212,10 +212,16 @@ func TestADaemonThatNeverAnswersCostsADeadlineInEveryTurn(t *testing.T) {
 	for turn := range turns {
 		paths = append(paths, startFake(t, silence(turn)))
 	}
+	successor := startFake(t, second(turnReannounce, func(*fake, []answer) []answer { return nil }))
 	nothingLeaks(t, func() {
-		errs := inParallel(turns, func(turn int) error {
+		errs := inParallel(turns+1, func(turn int) error {
 			began := time.Now()
-			err := live(paths[turn], 300*time.Millisecond)
+			var err error
+			if turn < turns {
+				err = live(paths[turn], 300*time.Millisecond)
+			} else {
+				err = outlive(t, successor)
+			}
 			if took := time.Since(began); took > patience/2 {
 				return fmt.Errorf("turn %d took %v: %w", turn, took, err)
 			}
@@ -223,8 +229,9 @@ func TestADaemonThatNeverAnswersCostsADeadlineInEveryTurn(t *testing.T) {
 		})
 		wantError(t, errs[turnHello], wire.ResultTimeout, "connect", "Hello")
 		for turn := turnJoin; turn < turns; turn++ {
-			wantError(t, errs[turn], wire.ResultDaemonLost, callOf[turn], "rank 0", "did not answer in time")
+			wantError(t, errs[turn], wire.ResultDaemonLost, callOf[turn], "rank 0", "did not answer in time", "railhead status")
 		}
+		wantError(t, errs[turns], wire.ResultDaemonLost, "window_alloc", "rank 0", "the new daemon has not taken over this comm")
 	})
 }
 
