@@ -9,7 +9,7 @@ import (
 
 func identity(_ int, x float32) float32 { return x }
 
-// oneToken is one rank's token that goes to experts in the order given, each of which makes y of it; all on their own ranks.
+// oneToken is the combined sum of one token that goes to the given experts, in that order. Expert i outputs y[i].
 func oneToken(t *testing.T, c Config, world int, experts []int64, weights, y []float32, args CombineArgs) float32 {
 	t.Helper()
 	p := place(t, c, world)
@@ -71,7 +71,7 @@ func TestPartialSumsAreRoundedToTheCombineFormatOnTheirOwnRankToo(t *testing.T) 
 	}
 }
 
-func TestWhatALostRankLeavesIsKeptOrRenormalized(t *testing.T) {
+func TestATokenWithALostRankIsKeptOrRenormalized(t *testing.T) {
 	for _, c := range []struct {
 		policy   LostWeights
 		topkIdx  []int64

@@ -112,7 +112,7 @@ func (c *Config) physical() int {
 	return c.NumPhysical
 }
 
-// Check returns an error with a line for each problem, or nil. The library reports the first of them, in the same words.
+// Check returns an error with a line for each problem, or nil. The library reports the first of them.
 func (c *Config) Check(world int) error {
 	var p problems
 	p.within("world size", world, 1, MaxWorld)

@@ -8,8 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// wanted are the rows that a dispatch must bring to each rank, found in another way than Route finds them: from topk_idx, entry by
-// entry.
+// wanted are the rows that each rank must receive. They are found independently of Route, from topk_idx, entry by entry.
 func wanted(p *Placement, inputs []RankInput) (rows map[string]int) {
 	rows = map[string]int{}
 	for rank, in := range inputs {

@@ -12,7 +12,7 @@ func fp8(hidden int, format ScaleFormat) Config {
 	return Config{Hidden: hidden, Dtype: F32, WireDtype: FP8E4M3, ScaleFormat: format, StaticScale: 0.5}
 }
 
-// scaleOf is the scale of an element, by what travels.
+// scaleOf is the scale of an element, from the scales on the wire.
 func scaleOf(c *Config, scales []byte, element int) float64 {
 	switch c.ScaleFormat {
 	case ScaleF32:
@@ -23,7 +23,7 @@ func scaleOf(c *Config, scales []byte, element int) float64 {
 	return float64(c.StaticScale)
 }
 
-func TestEveryE4M3ValueAndEveryTieTravelsAsTheStandardRounds(t *testing.T) {
+func TestEveryE4M3ValueAndEveryTieIsRoundedAsInTheStandard(t *testing.T) {
 	c := fp8(1, ScaleStatic)
 	c.StaticScale = 1
 	encode := func(x float64) byte {

@@ -16,7 +16,7 @@ func place(t rapid.TB, c Config, world int) *Placement {
 	return p
 }
 
-// run is a dispatch of all ranks in one arrangement, and what it was made of.
+// run is a dispatch of all ranks in one arrangement, with its inputs.
 type run struct {
 	*Placement
 	inputs  []RankInput

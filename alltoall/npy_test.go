@@ -39,7 +39,7 @@ func TestARoutingOfNumpyIsRead(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsNoRoutingSaysWhatIsWrong(t *testing.T) {
+func TestErrorsOfInvalidFilesSayWhatIsWrong(t *testing.T) {
 	fine := npy(1, "<i4", "(1, 2)", []int32{1, 2})
 	for _, c := range []struct {
 		file []byte

@@ -10,7 +10,7 @@ import (
 )
 
 // granuleMap is the model: an entry for each granule, with the id of its
-// allocation or 0. It does everything the slow and obvious way.
+// allocation or 0. It is slow and simple.
 type granuleMap []int
 
 // firstFit returns the first index of n free granules in a row, or -1.
@@ -234,7 +234,7 @@ func TestAllocOfZeroBytesIsAnErrorAndTakesNothing(t *testing.T) {
 	}
 }
 
-func TestNoSpaceErrorsSaySoWhenTheSpaceIsThereButInPieces(t *testing.T) {
+func TestNoSpaceErrorsShowThatTheSpaceIsFragmented(t *testing.T) {
 	a, err := NewArena(256, 64)
 	if err != nil {
 		t.Fatal(err)

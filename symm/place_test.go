@@ -13,7 +13,7 @@ import (
 )
 
 // A heap made from the windows of another, placed in any order, allocates the same afterwards.
-func TestAHeapOfPlacedWindowsGoesOnAsTheFirst(t *testing.T) {
+func TestAHeapOfPlacedWindowsAllocatesLikeTheFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const size, scratch = 64 * WindowGranule, 3 * WindowGranule
 		first, err := NewHeap(size, scratch, WindowGranule)
@@ -52,7 +52,7 @@ func TestAHeapOfPlacedWindowsGoesOnAsTheFirst(t *testing.T) {
 	})
 }
 
-func TestAWindowThatCannotLieThereIsNotPlaced(t *testing.T) {
+func TestAnInvalidWindowIsNotPlaced(t *testing.T) {
 	const g = WindowGranule
 	h, err := NewHeap(8*g, 2*g, g)
 	if err != nil {
@@ -118,7 +118,7 @@ func TestASegmentOpensAgainByItsDescriptorAndIsTheSameFile(t *testing.T) {
 	}
 }
 
-func TestADescriptorThatIsNoSegmentIsNotOpened(t *testing.T) {
+func TestADescriptorOfNoSegmentIsNotOpened(t *testing.T) {
 	s, err := NewSegment("whole", 2*pageBytes(t))
 	if err != nil {
 		t.Fatal(err)

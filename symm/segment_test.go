@@ -18,7 +18,7 @@ import (
 const mib = 1 << 20
 
 // newSegment returns a segment that is named after the test, so that openFDs
-// can tell it from those of others. The test holds its one reference.
+// does not count those of other tests. The test holds its one reference.
 func newSegment(t *testing.T, size uint64) *Segment {
 	t.Helper()
 	s, err := NewSegment(t.Name(), size)
@@ -41,7 +41,7 @@ func openFDs(t *testing.T, name string) int {
 	}
 	count := 0
 	for _, entry := range entries {
-		// The descriptor of this very listing is gone by now: no error to check.
+		// The descriptor of this listing is closed by now, so an error is ignored.
 		link, _ := os.Readlink("/proc/self/fd/" + entry.Name())
 		if strings.HasPrefix(link, "/memfd:"+name+" ") {
 			count++
@@ -157,7 +157,7 @@ func TestCommittedFollowsAModelOfCommitAndDecommit(t *testing.T) {
 	})
 }
 
-func TestASegmentTellsWhereDataIsWithoutGivingItPages(t *testing.T) {
+func TestHasDataFindsPagesWithoutCommittingAny(t *testing.T) {
 	const step = 4 * mib // no page is larger
 	s := newSegment(t, 4*step)
 	m, err := s.Map()
@@ -192,7 +192,7 @@ func TestASegmentTellsWhereDataIsWithoutGivingItPages(t *testing.T) {
 		t.Errorf("the segment had %d bytes of memory, has %d", before, now)
 	}
 	if err := s.Decommit(2*step, step); err != nil || has(0, 4*step) {
-		t.Errorf("there is data after it was given back (%v)", err)
+		t.Errorf("there is data after Decommit (%v)", err)
 	}
 	for _, c := range []struct{ offset, bytes uint64 }{{0, 0}, {4 * step, 1}, {step, 4 * step}, {8, math.MaxUint64}, {math.MaxUint64, 8}} {
 		if _, err := s.HasData(c.offset, c.bytes); err == nil {
@@ -249,7 +249,7 @@ func TestCommitAndDecommitRefuseRangesBeforeAnySideEffect(t *testing.T) {
 	}
 }
 
-func TestNewSegmentRefusesNamesAndSizesThatCannotBe(t *testing.T) {
+func TestNewSegmentRefusesInvalidNamesAndSizes(t *testing.T) {
 	page := uint64(os.Getpagesize())
 	for _, c := range []struct {
 		name string

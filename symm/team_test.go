@@ -138,7 +138,7 @@ func TestWorldRankRefusesRanksOutsideTheTeam(t *testing.T) {
 	}
 }
 
-func TestTeamsRefuseWorldsThatCannotBe(t *testing.T) {
+func TestTeamsRefuseInvalidWorlds(t *testing.T) {
 	for _, worldSize := range []int{0, -1, MaxWorldSize + 1, math.MaxInt} {
 		if team, err := WorldTeam(worldSize); err == nil {
 			t.Errorf("WorldTeam(%d) = %v, want an error", worldSize, team)

@@ -67,7 +67,7 @@ func checkWindows(t *rapid.T, h *Heap, live map[uint64]Window, maxBytes, scratch
 	end := scratch // of what lies before the next window
 	for _, w := range windows {
 		if live[w.Offset] != w {
-			t.Fatalf("window %+v was never given out", w)
+			t.Fatalf("window %+v was never allocated", w)
 		}
 		if w.Offset < end || w.Offset%WindowGranule != 0 || w.Bytes%WindowGranule != 0 {
 			t.Fatalf("window %+v is misaligned or starts before %d", w, end)
@@ -149,7 +149,7 @@ func TestAHeapMayBeAllScratchOrHaveNone(t *testing.T) {
 	}
 }
 
-func TestNewHeapRefusesSizesThatCannotBe(t *testing.T) {
+func TestNewHeapRefusesInvalidSizes(t *testing.T) {
 	for _, c := range []struct{ maxBytes, scratch uint64 }{
 		{0, 0}, {WindowGranule - 1, 0}, {WindowGranule + 4096, 0},
 		{WindowGranule, WindowGranule + 1}, {WindowGranule, math.MaxUint64},

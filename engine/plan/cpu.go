@@ -2,35 +2,34 @@ package plan
 
 import "railhead/internal/wire"
 
-// What the ranks of a group on CPUs have alike, besides the algorithms. It reaches them in Joined and in the plans.
+// Parameters of a group on CPUs, the same on all ranks. The daemon sends them in Joined and in the plans.
 const (
-	// BlockBytes is what the one-shot algorithm publishes at a time: two of a rank's blocks and a reader's share of them fit in a
-	// second-level cache.
+	// BlockBytes is the size of a block of one-shot. Two blocks of a rank, and a reader's share of them, fit in an L2 cache.
 	BlockBytes = 64 << 10
-	// BroadcastSlotBytes: a broadcast is read by all ranks; its four slots stay in a second-level cache.
+	// BroadcastSlotBytes is the size of a slot of a broadcast. Its four slots stay in an L2 cache until all ranks have read them.
 	BroadcastSlotBytes = 32 << 10
 
-	// RingChannels is how many rings a payload is spread over. On a CPU one thread drives all of a rank's: a second one gains nothing.
+	// RingChannels is how many rings a payload is spread over. On a CPU one thread drives all rings of a rank: a second ring gains nothing.
 	RingChannels = 1
-	// RingLLBelowBytes: words with a flag of their own save the fetching of a tail and a header, and cost half of every line.
-	// Measured (docs/kernels.md): no gain above, and from 1 KiB on a loss.
+	// RingLLBelowBytes is the size below which rings use LL. LL saves the reads of a tail and a header, but flags are half of its bytes.
+	// Measured (docs/kernels.md): no gain above this size, and a loss from 1 KiB on.
 	RingLLBelowBytes = 256
 
-	// RecheckNS is after how long a sleeping wait reads the ranks' signatures again: nobody wakes it because another rank has
-	// called something else. So it bounds how late a mismatch is found, and costs a reading of all ranks' lines ten times a second.
+	// RecheckNS is the interval at which a sleeping wait reads the ranks' signatures, since a rank that calls something else does not wake
+	// it. It bounds how late a mismatch is found, and costs a read of all rank lines ten times a second.
 	RecheckNS = 100_000_000
 
-	// EPDeathCheckNS is after how long a dispatch or combine that survives deaths looks for them: all ranks' lease words.
+	// EPDeathCheckNS is the interval at which a dispatch or combine that survives deaths reads all ranks' lease words.
 	EPDeathCheckNS = 5_000_000
-	// EPWaiterDeadlines: a rank that is late because it waits itself may meet several late ones in turn.
+	// EPWaiterDeadlines is after how many deadlines a late rank is given up that itself waits: it may wait for several late ranks in turn.
 	EPWaiterDeadlines = 4
-	// EPStreamAboveBytes: more rows than these do not stay in the caches until the experts read them.
+	// EPStreamAboveBytes is the size above which received rows bypass the caches: more would not stay there until the experts read them.
 	EPStreamAboveBytes = 32 << 20
 )
 
-// SpinNS is how long a wait polls before it sleeps. With a core for every rank a wait is short and waking up is the
-// expensive part. With more ranks than cores a rank that spins keeps the one it waits for from running, but not one that
-// yields: passing the core on costs a fraction of a sleep and a wake-up, and a turn of all ranks takes longer.
+// SpinNS is how long a wait polls before it sleeps. With a processor for every rank waits are short, and a wake-up costs more. With more
+// ranks than processors a spinning rank yields to the rank that it waits for. A yield costs a fraction of a sleep and a wake-up, so it
+// spins longer: until all ranks have had a turn.
 func SpinNS(world, cpus int) uint32 {
 	if world <= cpus {
 		return 50_000
@@ -38,8 +37,8 @@ func SpinNS(world, cpus int) uint32 {
 	return 500_000
 }
 
-// YieldNS is from when on a spinning wait yields: at once with more ranks than cores, else when it takes longer than a rank
-// that runs would keep it waiting.
+// YieldNS is after how long a spinning wait yields: at once with more ranks than processors, else when a rank that runs would have
+// arrived.
 func YieldNS(world, cpus int) uint32 {
 	if world <= cpus {
 		return 4_000
@@ -47,8 +46,8 @@ func YieldNS(world, cpus int) uint32 {
 	return 0
 }
 
-// PollsPerTurn is how often a spinning wait polls its flag before it looks at the clock and the abort word, and yields: seldom
-// where the rank that it waits for runs, often where that rank may be waiting for this processor.
+// PollsPerTurn is how many times a spinning wait polls its flag before it reads the clock and the abort word, and yields: many times with
+// a processor for every rank, few where the rank that it waits for may need this one.
 func PollsPerTurn(world, cpus int) uint32 {
 	if world <= cpus {
 		return 64

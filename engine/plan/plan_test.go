@@ -72,7 +72,7 @@ func TestPlans(t *testing.T) {
 		{"defaults", 4, "", false, nil, wire.PlanAllReduce, "oneshot:default<16384 twoshot:default", "auto:none<32768 pull:default"},
 		{"two ranks are never two-shot", 2, "auto", false, nil, wire.PlanAllReduce, "oneshot:default", "auto:none<32768 pull:default"},
 		{"an all-gather's size is that of all parts", 4, "", false, nil, wire.PlanAllGather, "oneshot:default", "auto:none<131072 pull:default"},
-		{"one that copies", 4, "", false, nil, wire.PlanAllToAll, "oneshot:only", "auto:none<32768 pull:default"},
+		{"an operation that only copies", 4, "", false, nil, wire.PlanAllToAll, "oneshot:only", "auto:none<32768 pull:default"},
 		{"no zero-copy form", 4, "", false, nil, wire.PlanBroadcast, "pipe:default", "auto:none"},
 		{"measured", 4, "", false, tuned, wire.PlanAllReduce, "oneshot:tuned<4096 ring:tuned<1048576 twoshot:tuned", "auto:none<8192 pull:tuned<1048576 auto:none"},
 		{"measured with other worlds", 3, "", false, tuned, wire.PlanAllReduce, "oneshot:default<16384 twoshot:default", "auto:none<32768 pull:default"},
@@ -80,11 +80,11 @@ func TestPlans(t *testing.T) {
 			"oneshot:tuned<4096 oneshot:default<16384 twoshot:default<1048576 twoshot:tuned", "auto:none<8192 pull:tuned<1048576 pull:default"},
 		{"the default is forbidden", 4, "^twoshot,pull", false, nil, wire.PlanAllReduce, "oneshot:default<16384 oneshot:forced", "auto:none"},
 		{"forced", 4, "ring", false, tuned, wire.PlanAllReduce, "ring:forced", "auto:none"},
-		{"forced where it is not", 4, "tree", false, nil, wire.PlanAllToAll, "oneshot:only", "auto:none<32768 pull:default"},
+		{"forced, but not an algorithm of this operation", 4, "tree", false, nil, wire.PlanAllToAll, "oneshot:only", "auto:none<32768 pull:default"},
 		{"only pull", 4, "pull", false, nil, wire.PlanAllReduce, "oneshot:not_zero_copy<16384 twoshot:not_zero_copy", "pull:forced"},
-		{"only pull, of one that copies", 4, "pull", false, nil, wire.PlanReduceScatter, "oneshot:not_zero_copy", "pull:forced"},
-		{"a tree beside others is not taken", 4, "tree,oneshot", false, nil, wire.PlanAllReduce, "oneshot:forced", "auto:none"},
-		{"a classic ring neither", 4, "^twoshot,pull", true, nil, wire.PlanAllReduce, "oneshot:forced", "auto:none"},
+		{"pull alone is forced", 4, "pull", false, nil, wire.PlanReduceScatter, "oneshot:not_zero_copy", "pull:forced"},
+		{"a tree is not mixed with others", 4, "tree,oneshot", false, nil, wire.PlanAllReduce, "oneshot:forced", "auto:none"},
+		{"nor is a classic ring", 4, "^twoshot,pull", true, nil, wire.PlanAllReduce, "oneshot:forced", "auto:none"},
 		{"a classic ring alone", 4, "ring", true, nil, wire.PlanAllReduce, "ring:forced", "auto:none"},
 		{"a measured chain is no classic ring", 4, "", true, tuned, wire.PlanAllReduce,
 			"oneshot:tuned<4096 oneshot:default<16384 twoshot:default<1048576 twoshot:tuned", "auto:none<8192 pull:tuned<1048576 pull:default"},
@@ -105,7 +105,7 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// A rank that waits for one without a core looks more often for it to run.
+// With more ranks than processors, waits make fewer polls before they yield.
 func TestPlansSayHowRanksWait(t *testing.T) {
 	for cpus, polls := range map[int]uint32{3: 8, 4: 64, 5: 64} {
 		r := request(t, 4, "")
@@ -130,7 +130,7 @@ func TestWrongRequestsAreErrors(t *testing.T) {
 		"no ranks":                 func(r *Request) { r.World, r.Order = 0, nil },
 		"a ring that is too short": func(r *Request) { r.Order = r.Order[1:] },
 		"a rank twice":             func(r *Request) { r.Order[0] = 1 },
-		"a rank that is not":       func(r *Request) { r.Order[0] = 4 },
+		"an unknown rank":          func(r *Request) { r.Order[0] = 4 },
 		"no channel":               func(r *Request) { r.Channels = 0 },
 		"too many channels":        func(r *Request) { r.Channels = wire.MaxChannels + 1 },
 		"too many ranges": func(r *Request) {
@@ -149,9 +149,9 @@ func TestWrongRequestsAreErrors(t *testing.T) {
 	}
 }
 
-// Whatever is forced and measured, a plan covers all sizes, has a forbidden algorithm only if no other can run, and never mixes orders
-// of addition.
-func TestPlansKeepTheRules(t *testing.T) {
+// For any forced algorithms and any table, a plan covers all sizes, has a forbidden algorithm only if no other can run, and never mixes
+// orders of addition.
+func TestPlansCoverAllSizesWithAllowedAlgorithmsOfOneOrder(t *testing.T) {
 	names := []string{"oneshot", "twoshot", "pull", "ring", "tree"}
 	rapid.Check(t, func(t *rapid.T) {
 		list := rapid.SliceOfNDistinct(rapid.SampledFrom(names), 1, 4, rapid.ID).Draw(t, "algorithms")
@@ -194,7 +194,7 @@ func TestPlansKeepTheRules(t *testing.T) {
 	})
 }
 
-func TestEveryCollectiveHasOneAlgorithmAtLeastThatCopiesAndTheTunersNameForThoseThatDoNot(t *testing.T) {
+func TestEveryCollectiveHasAnAlgorithmThatCopiesAndOthersHaveTheTunersName(t *testing.T) {
 	for _, c := range collectives {
 		copies := 0
 		for _, a := range c.algorithms() {

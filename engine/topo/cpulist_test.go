@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestListsAndMasksOfCPUsSayTheSame(t *testing.T) {
+func TestListsAndMasksOfCPUsAreEquivalent(t *testing.T) {
 	for _, c := range []struct{ list, mask string }{
 		{"0-3,8", "0000010f"}, {"31", "80000000"}, {"32-63", "ffffffff,00000000"}, {"0,64", "00000001,00000000,00000001"},
 	} {

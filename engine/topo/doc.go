@@ -1,9 +1,9 @@
 // Package topo describes the topology of a machine: its cores, GPUs and network ports, the paths between them, and good orders
 // of ranks for rings and trees.
 //
-// It trusts nothing that it reads. A file that is missing in /sys leaves a gap in the graph, and nonsense there is a warning. In a
-// user's file, XML or JSON, an error names the element and the wrong value. The numbers of nodes, links and bytes are bounded
-// before use.
+// It trusts nothing that it reads. A file that is missing in /sys leaves a gap in the graph, and an invalid one is a warning. For a
+// user's file, XML or JSON, an error names the element and the wrong value. The numbers of nodes, links and bytes are bounded before
+// use.
 //
 // The parts, one a file:
 //

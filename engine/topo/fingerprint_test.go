@@ -22,7 +22,7 @@ func fromSys(t *testing.T, tr tree) *Graph {
 	return g
 }
 
-func TestFingerprintsAreReadableAndFitForAFilesName(t *testing.T) {
+func TestFingerprintsAreReadableFileNames(t *testing.T) {
 	for name, want := range map[string]string{
 		"dgx-h100": `^2n-8gpu-8nic-[0-9a-f]{12}$`, "dgx-1v": `^2n-8gpu-4nic-[0-9a-f]{12}$`,
 		"pcie-two-socket": `^2n-8gpu-2nic-[0-9a-f]{12}$`, "gb200-tray": `^2n-4gpu-4nic-[0-9a-f]{12}$`,
@@ -37,7 +37,7 @@ func TestFingerprintsAreReadableAndFitForAFilesName(t *testing.T) {
 }
 
 // Fingerprints are the names of saved tables: a change here makes these useless, and needs a new fingerprintVersion.
-func TestFingerprintsStayWhatTheyAre(t *testing.T) {
+func TestFingerprintsOfKnownMachinesDoNotChange(t *testing.T) {
 	for name, want := range map[string]string{"dgx-h100": "2n-8gpu-8nic-c4b22cb8f0a5", "gb200-tray": "2n-4gpu-4nic-9d0a3ed6ea12"} {
 		if got := fixture(t, name).Fingerprint(); got != want {
 			t.Errorf("%s: %s, not %s as before", name, got, want)
@@ -85,13 +85,13 @@ var otherMachines = map[string]tree{
 
 // The same machine at another time, or another machine of its model.
 var sameMachines = map[string]tree{
-	"other GUID":               {"sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0/0000:82:01.0/0000:84:00.0/infiniband/mlx5_0/node_guid": "1:2:3:4"},
-	"a cable pulled":           {"sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/net/eth0/speed": "-1"},
-	"a slower switch":          {"sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0/0000:82:01.0/0000:84:00.0/infiniband/mlx5_0/ports/1/rate": "200 Gb/sec (4X HDR)"},
-	"a kernel of other needs":  {nodeDir + "/node0/meminfo": "Node 0 MemTotal:       1048000 kB"},
-	"lanes that rest":          {"sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/current_link_width": "8"},
-	"an offline CPU more":      {cpuDir + "/cpu9/online": "0"},
-	"another name of the port": {netDir + "/eth0": "none", netDir + "/enp1s0": "-> ../../devices/pci0000:00/0000:00:01.0/0000:01:00.0/net/eth0"},
+	"other GUID":                  {"sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0/0000:82:01.0/0000:84:00.0/infiniband/mlx5_0/node_guid": "1:2:3:4"},
+	"a cable pulled":              {"sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/net/eth0/speed": "-1"},
+	"a slower switch":             {"sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0/0000:82:01.0/0000:84:00.0/infiniband/mlx5_0/ports/1/rate": "200 Gb/sec (4X HDR)"},
+	"a kernel that reserves more": {nodeDir + "/node0/meminfo": "Node 0 MemTotal:       1048000 kB"},
+	"lanes that are idle":         {"sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/current_link_width": "8"},
+	"another offline CPU":         {cpuDir + "/cpu9/online": "0"},
+	"another name of a port":      {netDir + "/eth0": "none", netDir + "/enp1s0": "-> ../../devices/pci0000:00/0000:00:01.0/0000:01:00.0/net/eth0"},
 }
 
 func changed(change tree) tree {
@@ -117,7 +117,7 @@ func TestEveryChangeOfTheMachineChangesItsFingerprint(t *testing.T) {
 	}
 }
 
-func TestWhatDiffersBetweenMachinesOfOneModelDoesNotCount(t *testing.T) {
+func TestMachinesOfOneModelHaveOneFingerprint(t *testing.T) {
 	want := fromSys(t, twoSocketTree()).Fingerprint()
 	for name, change := range sameMachines {
 		if got := fromSys(t, changed(change)).Fingerprint(); got != want {
@@ -152,7 +152,7 @@ func renumbered() tree {
 	return tr
 }
 
-func TestTheNumberingOfEqualPartsDoesNotCount(t *testing.T) {
+func TestFingerprintsDoNotDependOnNumbers(t *testing.T) {
 	a, b := fromSys(t, twoSocketTree()), fromSys(t, renumbered())
 	if slices.Equal(a.OfKind(NIC), b.OfKind(NIC)) || a.Node("numa0").CPUs == b.Node("numa0").CPUs {
 		t.Fatal("nothing was renumbered")
@@ -271,7 +271,7 @@ var changes = map[string]func(g *Graph, node, link int) bool{
 	},
 }
 
-func TestFingerprintsTellChangesButNotOrder(t *testing.T) {
+func TestFingerprintsDependOnPartsButNotOnTheirOrder(t *testing.T) {
 	machines := []*Graph{fromSys(t, twoSocketTree())}
 	for _, name := range fixtures {
 		machines = append(machines, fixture(t, name))
@@ -296,7 +296,7 @@ func TestFingerprintsTellChangesButNotOrder(t *testing.T) {
 }
 
 // The numbers of GPUs, of their models and of links are the same.
-func TestHowPartsAreLinkedCounts(t *testing.T) {
+func TestFingerprintsDependOnWhatPartsAreLinkedTo(t *testing.T) {
 	linked := func(pairs [][2]int) *Graph {
 		g := &Graph{}
 		for i := range 6 {
@@ -311,9 +311,9 @@ func TestHowPartsAreLinkedCounts(t *testing.T) {
 	crossed := linked([][2]int{{0, 1}, {1, 5}, {3, 4}, {4, 2}})
 	other := linked([][2]int{{0, 1}, {0, 4}, {3, 2}, {2, 5}})
 	if chains.Fingerprint() != crossed.Fingerprint() {
-		t.Error("the same two chains, made of other equal parts, differ")
+		t.Error("the same two chains of equal parts have different fingerprints")
 	}
 	if chains.Fingerprint() == other.Fingerprint() {
-		t.Error("other chains are taken for the same")
+		t.Error("different chains have the same fingerprint")
 	}
 }

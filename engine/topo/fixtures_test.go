@@ -73,7 +73,7 @@ func TestRingsOfRealMachines(t *testing.T) {
 				c.order, c.worst, c.gbps)
 		}
 		if rings[0].Crossings != 2 || !rings[0].Exact {
-			t.Errorf("%s: %+v: two sockets are left and entered once, and eight ranks are few", c.machine, rings[0])
+			t.Errorf("%s: %+v: want two hops between sockets, and an exact result for eight ranks", c.machine, rings[0])
 		}
 	}
 }

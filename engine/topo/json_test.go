@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestWhatJSONWritesItReadsAgain(t *testing.T) {
+func TestJSONRoundTrips(t *testing.T) {
 	graphs := []*Graph{}
 	for _, name := range fixtures {
 		graphs = append(graphs, fixture(t, name))
@@ -30,7 +30,7 @@ func TestWhatJSONWritesItReadsAgain(t *testing.T) {
 	}
 }
 
-func TestJSONThatMakesNoSenseIsRefused(t *testing.T) {
+func TestInvalidJSONIsRefused(t *testing.T) {
 	nodes := func(s string) string { return `{"version":1,"links":[],"nodes":[` + s + `]}` }
 	numa := `{"id":"a","kind":"numa","cpu":{"number":0}}`
 	link := func(s string) string {

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestABetterTypeGoesBeforeBandwidthAndBandwidthBeforeHops(t *testing.T) {
+func TestPathsPreferTypeThenBandwidthThenHops(t *testing.T) {
 	bus := func(n int) *PCIInfo { return &PCIInfo{BusID: fmt.Sprintf("0000:%02x:00.0", n)} }
 	g := &Graph{
 		Nodes: []Node{
@@ -31,7 +31,7 @@ func TestABetterTypeGoesBeforeBandwidthAndBandwidthBeforeHops(t *testing.T) {
 	}
 }
 
-func TestTheNetworkIsAPathTypeAndNoPathIsOneToo(t *testing.T) {
+func TestTheNetworkAndNoPathArePathTypes(t *testing.T) {
 	net := func(id, nic string) Node { return Node{ID: id, Kind: Net, Parent: nic, Net: &NetInfo{Name: id}} }
 	g := &Graph{
 		Nodes: []Node{
@@ -61,7 +61,7 @@ func TestTheNetworkIsAPathTypeAndNoPathIsOneToo(t *testing.T) {
 	wantError(t, err, "there is no path between")
 }
 
-func TestPathsAreAskedForBetweenKnownDevicesAndNotTooMany(t *testing.T) {
+func TestPathsRefuseUnknownAndTooManyDevices(t *testing.T) {
 	g := fixture(t, "gb200-tray")
 	_, err := g.Paths([]string{"gpu0", "gpu9"})
 	wantError(t, err, `"gpu9"`)
@@ -164,7 +164,7 @@ func TestPathsAreTheBestOfAll(t *testing.T) {
 	})
 }
 
-// checkVia follows a path's nodes, and compares what it meets with what the path says.
+// checkVia follows a path's nodes, and compares the links with the path's type and bandwidth.
 func checkVia(t *rapid.T, g *Graph, from, to string, p Path) {
 	at, worst, narrowest := from, LOC, float64(localGBps)
 	for _, next := range append(slices.Clone(p.Via), to) {

@@ -85,7 +85,7 @@ func (g *Graph) sockets(devices []string) []int {
 	return sockets
 }
 
-// ringCost is the cost of a ring, or of a beginning of one. No field falls as the beginning gets longer.
+// ringCost is the cost of a ring or of its first hops. No field falls as hops are added.
 type ringCost struct {
 	worst     int // of all hops, by its rank among all pairs by type and bandwidth
 	crossings int
@@ -143,7 +143,7 @@ func distinct(paths []*Path, compare func(p, q *Path) int) []*Path {
 	return slices.CompactFunc(sorted, func(p, q *Path) bool { return compare(p, q) == 0 })
 }
 
-// search finds a ring, and makes its hops dearer for the next search.
+// search finds a ring, and raises the cost of its hops for the next search.
 func (s *ringSearch) search() Ring {
 	s.nearest()
 	s.untangle()

@@ -101,7 +101,7 @@ func TestARankOnSeveralNUMANodesOfAPackageIsOnIt(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoRingOfRanksIsRefused(t *testing.T) {
+func TestInvalidRingsOfRanksAreRefused(t *testing.T) {
 	g := numbered()
 	_, err := g.RingOrder(nil)
 	wantError(t, err, "0 ranks")

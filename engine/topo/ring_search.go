@@ -52,8 +52,8 @@ func (s *ringSearch) untangle() {
 	}
 }
 
-// extend is branch and bound: it tries all rings that begin with order, nearest ranks first, and abandons a beginning that costs
-// as much as the best ring so far.
+// extend is branch and bound: it tries all rings that begin with order, nearest ranks first. It abandons a prefix that costs as much as
+// the best ring so far.
 func (s *ringSearch) extend(order []int, used []bool, soFar ringCost) {
 	if s.steps >= maxRingSteps {
 		return

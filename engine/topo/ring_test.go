@@ -100,7 +100,7 @@ func TestLongRingsAreCompleteAndTheCostIsThatOfTheRing(t *testing.T) {
 	})
 }
 
-func TestNoStretchOfAnUntangledRingIsBetterTurnedRound(t *testing.T) {
+func TestNoReversalOfASegmentImprovesAnUntangledRing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(3, 30).Draw(t, "n")
 		s := randomSearch(t, n)
@@ -111,14 +111,14 @@ func TestNoStretchOfAnUntangledRingIsBetterTurnedRound(t *testing.T) {
 				turned := slices.Clone(s.best)
 				slices.Reverse(turned[i : j+1])
 				if c := s.total(turned); c.compare(s.least) < 0 {
-					t.Fatalf("%v costs %+v; with %d to %d turned round, %+v", s.best, s.least, i, j, c)
+					t.Fatalf("%v costs %+v; with %d to %d reversed, %+v", s.best, s.least, i, j, c)
 				}
 			}
 		}
 	})
 }
 
-func TestTheSearchTriesAHopThatIsDearerByItselfButNotInTheRing(t *testing.T) {
+func TestTheSearchTriesACostlierHopThatMakesABetterRing(t *testing.T) {
 	// Between 1 and 2 the hop has the better type, but crosses sockets. The worst hops, from 0, are in every ring.
 	cross, stay, worst := ringCost{worst: 1, crossings: 1}, ringCost{worst: 2}, ringCost{worst: 3}
 	s := &ringSearch{n: 4, cost: [][]ringCost{
@@ -180,7 +180,7 @@ func TestARingOf64CoresStaysInCachesAndCrossesSocketsTwice(t *testing.T) {
 	}
 	again, err := g.Rings(cores, 1)
 	if err != nil || !reflect.DeepEqual(rings, again) {
-		t.Errorf("asked again, the ring is %v (%v), not %v", again, err, rings)
+		t.Errorf("the second time the ring is %v (%v), not %v", again, err, rings)
 	}
 }
 
@@ -204,7 +204,7 @@ func TestLaterRingsAvoidHopsOfEarlierOnesWhereThatCostsNothing(t *testing.T) {
 	if shared != 0 || rings[1].GBps != 450 || rings[1].Crossings != 2 {
 		t.Errorf("%d hops of %v are in %v too", shared, rings[1], rings[0])
 	}
-	// Here the one good ring is better than another: it comes twice.
+	// Here the best ring is so much better than others that it comes twice.
 	g = fixture(t, "dgx-1v")
 	rings, err = g.Rings(g.Ranks(), 2)
 	if err != nil || !slices.Equal(rings[0].Order, rings[1].Order) {

@@ -33,7 +33,7 @@ func svgShapes(t *testing.T, raw []byte) map[string]int {
 	}
 }
 
-func TestThePictureHasABoxForEachPartAndALineForEachLinkThatIsNoNesting(t *testing.T) {
+func TestThePictureHasABoxForEachPartAndALineForEachLinkBetweenBoxes(t *testing.T) {
 	var out bytes.Buffer
 	if err := fixture(t, "dgx-h100").WriteSVG(&out); err != nil {
 		t.Fatal(err)

@@ -14,8 +14,8 @@ import (
 const maxSysFile = 64 << 10
 
 // ReadMachine reads the topology of a machine from sys and proc below root, which is os.DirFS("/") except in tests. A missing file is
-// no error: kernels, virtual machines and containers leave some out. A file that cannot be read for another reason, or that makes no
-// sense, is a warning of the graph. The error is for a root without any CPU.
+// no error: kernels, virtual machines and containers leave some out. A file that cannot be read for another reason, or that is
+// invalid, is a warning of the graph. The error is for a root without any CPU.
 //
 // Of GPUs it has what the PCI bus reports. Only their driver knows ranks, compute capability and NVLinks.
 func ReadMachine(root fs.FS) (*Graph, error) {

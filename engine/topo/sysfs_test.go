@@ -180,7 +180,7 @@ func TestPathsOfAMachineReadFromSys(t *testing.T) {
 	}
 }
 
-func TestWhateverIsMissingFromSysIsNoErrorButTheCPUs(t *testing.T) {
+func TestOnlyMissingCPUsAreAnError(t *testing.T) {
 	full := twoSocketTree()
 	for name := range full {
 		less := tree{}
@@ -195,7 +195,7 @@ func TestWhateverIsMissingFromSysIsNoErrorButTheCPUs(t *testing.T) {
 			continue
 		}
 		for _, w := range g.Warnings {
-			// Warnings about what the missing file would have said.
+			// Warnings that the missing file explains.
 			if !strings.Contains(w, "PCI lanes") && !strings.Contains(w, "has no NUMA node") && !strings.Contains(w, "has cores of packages") {
 				t.Errorf("without /%s: %s", name, w)
 			}
@@ -205,7 +205,7 @@ func TestWhateverIsMissingFromSysIsNoErrorButTheCPUs(t *testing.T) {
 	wantError(t, err, "/sys mounted")
 }
 
-func TestNonsenseInSysIsAWarningThatNamesTheFile(t *testing.T) {
+func TestAnInvalidFileOfSysIsAWarningThatNamesIt(t *testing.T) {
 	const gpu = "sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0/0000:82:00.0/0000:83:00.0"
 	for file, bad := range map[string]string{
 		cpuDir + "/cpu0/topology/physical_package_id":   "\xff\xfe",
@@ -242,7 +242,7 @@ func TestNonsenseInSysIsAWarningThatNamesTheFile(t *testing.T) {
 	}
 }
 
-func TestNamesThatATerminalWouldObeyAreLeftOut(t *testing.T) {
+func TestNamesWithControlCharactersAreLeftOut(t *testing.T) {
 	tr := twoSocketTree()
 	tr[netDir+"/e\x1b[2J"] = tr[netDir+"/eth0"]
 	g, err := ReadMachine(tr.fs())
@@ -254,7 +254,7 @@ func TestNamesThatATerminalWouldObeyAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestWarningsAreBoundedAndFitForATerminal(t *testing.T) {
+func TestWarningsAreBoundedAndSafeOnATerminal(t *testing.T) {
 	g := &Graph{}
 	for i := range 2 * maxWarnings {
 		g.warn("%d \x1b[2J %s", i, strings.Repeat("long", maxTextBytes))
@@ -267,7 +267,7 @@ func TestWarningsAreBoundedAndFitForATerminal(t *testing.T) {
 	}
 }
 
-func TestWhateverSysHoldsMakesAGraphOrAnError(t *testing.T) {
+func TestAnyContentOfSysMakesAGraphOrAnError(t *testing.T) {
 	names := slices.Sorted(maps.Keys(twoSocketTree()))
 	rapid.Check(t, func(t *rapid.T) {
 		tr := twoSocketTree()

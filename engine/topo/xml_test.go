@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestWhatXMLWritesItReadsAgain(t *testing.T) {
+func TestXMLRoundTrips(t *testing.T) {
 	for _, name := range fixtures {
 		g := fixture(t, name)
 		var out bytes.Buffer
@@ -34,7 +34,7 @@ func withGPU(inner string) string {
 	return system(`<cpu numaid="0" affinity="3">` + strings.Replace(oneGPU, "%", inner, 1) + `</cpu>`)
 }
 
-func TestXMLThatMakesNoSenseIsRefusedWithItsPlaceAndValue(t *testing.T) {
+func TestInvalidXMLIsRefusedWithLineAndValue(t *testing.T) {
 	for _, c := range []struct {
 		xml  string
 		want []string
@@ -71,7 +71,7 @@ func TestXMLThatMakesNoSenseIsRefusedWithItsPlaceAndValue(t *testing.T) {
 	}
 }
 
-func TestXMLLeavesOutWhatItDoesNotKnowAndSaysSo(t *testing.T) {
+func TestUnknownPartsOfXMLAreLeftOutWithAWarning(t *testing.T) {
 	g, err := ReadXML(strings.NewReader(system("<cpu>\n<gin/><nic><net name=\"eth0\" future=\"1\"/></nic></cpu>")))
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestXMLLeavesOutWhatItDoesNotKnowAndSaysSo(t *testing.T) {
 }
 
 func TestXMLOfVirtualMachinesAndOfPower(t *testing.T) {
-	// No speed and no width: as PCI 3.0 with 16 lanes. A second GPU tells of the same NVLink. Power's CPU has NVLinks.
+	// No speed and no width: as PCI 3.0 with 16 lanes. The second GPU lists the same NVLink. Power's CPU has NVLinks.
 	g, err := ReadXML(strings.NewReader(system(`<cpu numaid="0x8"><pci busid="0000:01:00.0" class="0x030200" link_speed="" link_width="0">
 		<gpu dev="0" sm="70"><nvlink target="0000:02:00.0" count="2" tclass="0x030200"/><nvlink target="0000:00:00.0" count="3" tclass="0x068001"/></gpu></pci>
 		<pci busid="0000:02:00.0" class="0x030200" link_speed="Unknown" link_width="0">

@@ -1,5 +1,5 @@
-// Package tuner has what an algorithm is chosen by: cost models (α-β and NCCL's) with predictions for a described machine, the
-// grammar of forced algorithms, and tuning tables, which say what was measured to be fastest.
+// Package tuner has the inputs of the choice of an algorithm: cost models (α-β and NCCL's) with predictions for a described machine, the
+// grammar of forced algorithms, and tuning tables, which list the fastest measured algorithms.
 //
 // It owns the formulas, the machine description, the tuning table and its file. It must never run a collective or read this
 // machine's topology, and it must never decide for a single rank: the daemon gives all ranks of a group the same answer.

@@ -81,7 +81,7 @@ func TestTheMedianOfSeveralRunsCounts(t *testing.T) {
 	}
 }
 
-func TestMeasurementsThatCannotBeAreRefused(t *testing.T) {
+func TestInvalidMeasurementsAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		m    []Measurement
 		want string

@@ -16,7 +16,7 @@ var someAlgorithms = Algorithms{
 	"barrier":   {},
 }
 
-func TestForcedAlgorithmsAreWhatAChoiceMayTake(t *testing.T) {
+func TestOnlyForcedAlgorithmsMayBeChosen(t *testing.T) {
 	every := map[string]string{
 		"allreduce": "oneshot twoshot pull ring tree", "allgather": "oneshot pull ring", "broadcast": "pipe", "barrier": "", "gather": "",
 	}
@@ -98,7 +98,7 @@ func TestTheZeroForcingForcesNothing(t *testing.T) {
 	}
 }
 
-func TestWhatIsAllowedCanBeChangedByTheCallerWithoutHarm(t *testing.T) {
+func TestTheCallerMayChangeTheListOfAllowedAlgorithms(t *testing.T) {
 	f, err := ParseForcing("", someAlgorithms)
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestWhatIsAllowedCanBeChangedByTheCallerWithoutHarm(t *testing.T) {
 	}
 }
 
-// drawForcing makes texts that are nearly right.
+// drawForcing makes texts that are valid or nearly so.
 func drawForcing(t *rapid.T) string {
 	var clauses []string
 	for range rapid.IntRange(0, 4).Draw(t, "clauses") {
@@ -120,7 +120,7 @@ func drawForcing(t *rapid.T) string {
 	return strings.Join(clauses, ";")
 }
 
-func TestForcingKeepsItsPromises(t *testing.T) {
+func TestAcceptedForcingRoundTripsAndLeavesAnAlgorithm(t *testing.T) {
 	accepted := 0
 	rapid.Check(t, func(t *rapid.T) {
 		if checkForcing(t, drawForcing(t)) {

@@ -35,7 +35,7 @@ func TestAMachineFileIsReadAndItsKindsFilledIn(t *testing.T) {
 	equal(t, "ring", map[string][2]float64{"bandwidth": {p.BandwidthUs, 1.875 * 1e6 / 256e3}})
 }
 
-func TestANumberGoesBeforeWhatAKindStandsFor(t *testing.T) {
+func TestANumberOverridesThatOfItsKind(t *testing.T) {
 	edited := strings.NewReplacer(`"kind": "nvlink-h100"`, `"kind": "nvlink-h100", "bandwidth_GBs": 400`,
 		`"pcie": "pcie4"`, `"pcie": "pcie4", "pcie_GBs": 60`).Replace(twoNodes)
 	m, err := ParseMachine([]byte(edited))

@@ -101,7 +101,7 @@ func TestFewChannelsLimitLL128OfARing(t *testing.T) {
 	}
 }
 
-func TestNCCLsModelSaysWhatItHasNoFigureFor(t *testing.T) {
+func TestNCCLsModelNamesItsMissingFigures(t *testing.T) {
 	for _, c := range []struct {
 		nodes                          int
 		gpu, intra, op, algo, protocol string
@@ -129,7 +129,7 @@ func TestNCCLsModelSaysWhatItHasNoFigureFor(t *testing.T) {
 	}
 }
 
-func TestNCCLsModelTakesTheFastestOfWhatItHasFiguresFor(t *testing.T) {
+func TestNCCLsModelTakesTheFastestThatItHasFiguresFor(t *testing.T) {
 	for _, size := range []uint64{8, 1 << 20, 1 << 30} {
 		for _, gpu := range sortedKeys(generations) {
 			m := ncclMachine(1, gpu, "nvlink")

@@ -11,7 +11,7 @@ import (
 )
 
 // On one node with α = 10 us, β = 25 GB/s (25,000 bytes a us) and S = 1,000,000 bytes, S/β is 40 us.
-func TestAlgorithmsOnOneNodeTakeWhatTheFormulasSay(t *testing.T) {
+func TestTimesOnOneNodeAreThoseOfTheFormulas(t *testing.T) {
 	for _, c := range []struct {
 		op, algo                          string
 		ranks                             int
@@ -194,7 +194,7 @@ func TestPartsAddUpAndTheKneeIsWhereTheyAreEqual(t *testing.T) {
 	})
 }
 
-func TestWrongQuestionsSayWhatThereIs(t *testing.T) {
+func TestErrorsOfInvalidRequestsListTheValidValues(t *testing.T) {
 	good := Request{Op: "allreduce", CostModel: AlphaBeta, Bytes: 8}
 	experts := Request{Op: "dispatch", CostModel: AlphaBeta, Routing: Routing{TopK: 8, Experts: 256}, Tokens: 128, Bytes: 7408}
 	for _, c := range []struct {

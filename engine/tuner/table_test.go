@@ -168,7 +168,7 @@ func TestWrongTablesAreRefusedByLineOrField(t *testing.T) {
 	}
 }
 
-func TestMoreThanATableHoldsIsRefused(t *testing.T) {
+func TestTablesWithTooManyEntriesOrRangesAreRefused(t *testing.T) {
 	table := &Table{Version: 1, Fingerprint: "f", Entries: make([]Entry, maxEntries+1)}
 	if err := table.Check(someAlgorithms); err == nil || !strings.Contains(err.Error(), "entries: 4097; at most 4096") {
 		t.Error(err)
