@@ -77,7 +77,7 @@ func TestARankThatDoesNotFitFailsTheFormingGroupOnAllRanksAtOnce(t *testing.T) {
 		{"world size", func(c *client.CommConfig) { c.World = 5 }, wire.ResultWorldSizeMismatch, []string{"rank 3", "is 5", "says 4"}},
 		{"token", func(c *client.CommConfig) { c.Token = "wrong" }, wire.ResultTokenMismatch, []string{"rank 3", "another token"}},
 		{"no token", func(c *client.CommConfig) { c.Token = "" }, wire.ResultTokenMismatch, []string{"rank 3", "another token"}},
-		{"rank", func(c *client.CommConfig) { c.Rank = 1 }, wire.ResultRankTaken, []string{"rank 1 is claimed by pid"}},
+		{"rank", func(c *client.CommConfig) { c.Rank = 1 }, wire.ResultRankTaken, []string{"rank 1 is claimed twice by pid"}},
 		{"heap", func(c *client.CommConfig) { c.HeapBytes = 8 * mebibyte }, wire.ResultMismatch, []string{"rank 3", "heap_bytes 8388608", "1048576"}},
 		{"reduce group", func(c *client.CommConfig) { c.ReduceGroup = 2 }, wire.ResultMismatch, []string{"rank 3", "reduce_group 2"}},
 	} {

@@ -9,6 +9,9 @@ import (
 	"railhead/symm"
 )
 
+// apart is what to do where two jobs use a group's name.
+const apart = "set RAILHEAD_GROUP (or the group's name in the config) to something different in each job"
+
 // Join: a session becomes a rank of a group.
 //
 // While a group forms, any mismatch (world size, token, a rank claimed twice) fails the group at once on every rank that has
@@ -34,11 +37,11 @@ func (m *Machine) Join(now time.Time, s SessionID, pid int, request uint64, j *w
 		m.next(now, g, s, pid, request, j)
 	case g.token != j.Common.Token.String():
 		m.sendError(s, request, refuse(wire.ResultTokenMismatch, j.Own.Place.Rank,
-			"rank %d: comm_init: group %q is already running and has another token; use another group name", j.Own.Place.Rank, name))
+			"rank %d: comm_init: group %q is already running and has another token: two jobs use its name; %s", j.Own.Place.Rank, name, apart))
 	default:
 		m.sendError(s, request, refuse(wire.ResultGroupBusy, j.Own.Place.Rank,
-			"rank %d: comm_init: group %q is already running with %d ranks; finalize it, or use another group name", j.Own.Place.Rank, name,
-			len(g.members)))
+			"rank %d: comm_init: group %q is already running with %d ranks: two jobs use its name, or this job has not finalized it; %s",
+			j.Own.Place.Rank, name, len(g.members), apart))
 	}
 	return m.take()
 }
@@ -129,16 +132,14 @@ func (m *Machine) misfit(g *group, s SessionID, pid int, j *wire.Join) (refusal,
 	switch {
 	case int(j.Common.World) != len(g.members):
 		return refuse(wire.ResultWorldSizeMismatch, j.Own.Place.Rank,
-			"comm_init of group %q: rank %d (pid %d) says the world size is %d, rank %d (pid %d) says %d; start all ranks with the same WORLD_SIZE",
-			g.name, j.Own.Place.Rank, pid, j.Common.World, firstRank, firstPID, len(g.members)), true
+			"comm_init of group %q: rank %d (pid %d) says the world size is %d, rank %d (pid %d) says %d; start all ranks of a job with the same "+
+				"WORLD_SIZE; if these are two jobs, %s", g.name, j.Own.Place.Rank, pid, j.Common.World, firstRank, firstPID, len(g.members), apart), true
 	case j.Common.Token.String() != g.token:
 		return refuse(wire.ResultTokenMismatch, j.Own.Place.Rank,
-			"comm_init of group %q: rank %d (pid %d) gave another token than rank %d (pid %d); two jobs may share the name: set RAILHEAD_TOKEN alike, or RAILHEAD_GROUP apart",
-			g.name, j.Own.Place.Rank, pid, firstRank, firstPID), true
+			"comm_init of group %q: rank %d (pid %d) gave another token than rank %d (pid %d): two jobs use its name; %s. Ranks of "+
+				"one job must all have the same RAILHEAD_TOKEN", g.name, j.Own.Place.Rank, pid, firstRank, firstPID, apart), true
 	case g.members[j.Own.Place.Local].session != 0:
-		return refuse(wire.ResultRankTaken, j.Own.Place.Rank,
-			"comm_init of group %q: rank %d is claimed by pid %d and by pid %d; give every process its own RANK", g.name, j.Own.Place.Rank,
-			g.members[j.Own.Place.Local].pid, pid), true
+		return g.taken(j.Own.Place, pid), true
 	case g.holds(s):
 		return refuse(wire.ResultInvalidArgument, j.Own.Place.Rank,
 			"comm_init of group %q: rank %d: this session is already another rank of the group; connect once for each rank", g.name,
@@ -163,6 +164,16 @@ func (m *Machine) misfit(g *group, s SessionID, pid int, j *wire.Join) (refusal,
 			firstRank, wanted), true
 	}
 	return refusal{}, false
+}
+
+// taken refuses a rank that has joined already.
+func (g *group) taken(at wire.Place, pid int) refusal {
+	if first := g.members[at.Local].pid; first != pid {
+		return refuse(wire.ResultRankTaken, at.Rank, "comm_init of group %q: rank %d is claimed by pid %d and by pid %d: two jobs use the group's "+
+			"name, or a job started the rank twice; %s, and RANK in each process of a job", g.name, at.Rank, first, pid, apart)
+	}
+	return refuse(wire.ResultRankTaken, at.Rank, "comm_init of group %q: rank %d is claimed twice by pid %d; give each of its ranks a number of "+
+		"its own", g.name, at.Rank, pid)
 }
 
 func wrongForcing(j *wire.Join, err error) refusal {
