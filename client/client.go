@@ -68,7 +68,7 @@ func (s *Session) Close() error {
 
 // CommConfig is rh_comm_config. A zero value is the default, except for rank and world size: there -1 means the environment.
 type CommConfig struct {
-	Group, Token string // "" = the environment, then the default
+	Group, Token string // "" = the environment, then the launcher's job
 	Rank, World  int
 	Timeout      time.Duration
 	ReduceGroup  int

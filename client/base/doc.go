@@ -1,5 +1,6 @@
 // Package base holds what every other folder of the library uses: the thread's error message, tables of handles, memory
-// without the C++ run-time library, settings from the environment, element types, committing pages, callers' structs of any version, sets of ranks.
+// without the C++ run-time library, settings from the environment, which rank of which job the process is, element
+// types, committing pages, callers' structs of any version, sets of ranks.
 //
 // It knows no session and no comm. It must never wait, except for pages, and then with a deadline. It trusts the caller's
 // pointers, and nothing that it reads from the environment.

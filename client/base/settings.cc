@@ -17,7 +17,8 @@ namespace {
 
 constexpr uint32_t kDefaultTimeoutMs = 30000;
 
-// An empty variable counts as unset.
+}  // namespace
+
 const char* environment(const char* variable) {
   const char* value = getenv(variable);
   return value != nullptr && value[0] != '\0' ? value : nullptr;
@@ -29,8 +30,6 @@ bool parseInt(const char* text, long low, long high, long* out) {
   *out = strtol(text, &end, 10);
   return errno == 0 && end != text && *end == '\0' && *out >= low && *out <= high;
 }
-
-}  // namespace
 
 rh_result socketPath(const char* configured, char out[kMaxSocketPath + 1]) {
   if (configured == nullptr) configured = environment("RAILHEAD_SOCKET");
@@ -61,22 +60,6 @@ rh_result timeoutMs(uint32_t configured, const char* operation, uint32_t* out) {
     return fail(RH_ERR_INVALID_ARGUMENT, "%s: RAILHEAD_TIMEOUT_MS=%.40s: expected milliseconds, 1 or more", operation, text);
   }
   *out = static_cast<uint32_t>(value);
-  return RH_OK;
-}
-
-rh_result requiredInt(int32_t configured, const char* variable, const char* what, int32_t* out) {
-  *out = configured;
-  if (configured != -1) return RH_OK;
-  const char* text = environment(variable);
-  if (text == nullptr) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: no %s: set it in the config or in $%s (`railhead run` and torchrun do)",
-                what, variable);
-  }
-  long value;
-  if (!parseInt(text, 0, 1 << 20, &value)) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: %s=%.40s is no %s", variable, text, what);
-  }
-  *out = static_cast<int32_t>(value);
   return RH_OK;
 }
 
@@ -127,20 +110,6 @@ rh_result checkIsa() {
   if (isa == nullptr || host::kernelsFor(isa) != nullptr) return RH_OK;
   return fail(RH_ERR_UNSUPPORTED, "comm_init: RAILHEAD_ISA=%.40s: this processor has portable%s%s; unset it for the best", isa,
               host::kernelsFor("avx2") != nullptr ? ", avx2" : "", host::kernelsFor("avx512") != nullptr ? ", avx512" : "");
-}
-
-rh_result shortString(const char* configured, const char* variable, const char* fallback, const char* what, char out[64]) {
-  if (configured == nullptr) configured = environment(variable);
-  if (configured == nullptr) configured = fallback;
-  const size_t length = strlen(configured);
-  if (length > 63) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: the %s has %zu bytes, at most 63 are allowed: %.16s...", what, length,
-                configured);
-  }
-  if (!validUtf8(configured, length)) return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: the %s is not UTF-8", what);
-  memset(out, 0, 64);
-  memcpy(out, configured, length);
-  return RH_OK;
 }
 
 }  // namespace railhead::client

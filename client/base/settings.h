@@ -12,10 +12,13 @@ namespace railhead::client {
 // The longest path that fits sockaddr_un with its NUL.
 constexpr size_t kMaxSocketPath = 107;
 
+// The value of an environment variable; nullptr where it is unset or empty.
+const char* environment(const char* variable);
+// Whether all of text is a decimal number in low..high.
+bool parseInt(const char* text, long low, long high, long* out);
+
 rh_result socketPath(const char* configured, char out[kMaxSocketPath + 1]);
 rh_result timeoutMs(uint32_t configured, const char* operation, uint32_t* out);
-// An integer: configured unless that is -1, else the environment variable, which must then be set.
-rh_result requiredInt(int32_t configured, const char* variable, const char* what, int32_t* out);
 // $RAILHEAD_ALGO; the daemon reads it.
 rh_result forcedAlgorithms(char out[RHW_FORCING]);
 // configured: as in rh_comm_config. *out: 1 = on, 0 = off.
@@ -26,8 +29,6 @@ void ownProcessors(uint64_t out[RHW_CPU_WORDS]);
 rh_result flightRecord(bool* on);
 // Refuses a $RAILHEAD_ISA that this processor or build does not support.
 rh_result checkIsa();
-// A name or token of at most 63 bytes of UTF-8.
-rh_result shortString(const char* configured, const char* variable, const char* fallback, const char* what, char out[64]);
 
 }  // namespace railhead::client
 

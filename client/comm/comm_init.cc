@@ -9,6 +9,7 @@
 #include "base/abi.h"
 #include "base/commit.h"
 #include "base/error.h"
+#include "base/identity.h"
 #include "base/settings.h"
 #include "comm/choice.h"
 #include "comm/comm.h"
@@ -52,19 +53,16 @@ rh_result readConfig(const rh_comm_config* config, rhw_join* out, const Device**
   rh_comm_config c = RH_COMM_CONFIG_INIT;
   rh_result r = config == nullptr ? RH_OK : readStruct("comm_init", "config", config, &c);
   *out = {};
-  int32_t givenRank, world;
-  if (r == RH_OK) r = shortString(c.group, "RAILHEAD_GROUP", "default", "group name", out->group);
-  if (r == RH_OK) r = shortString(c.token, "RAILHEAD_TOKEN", "", "token", out->common.token);
+  Identity me = {};
   if (r == RH_OK) r = forcedAlgorithms(out->common.forcing);
   if (r == RH_OK) r = reproducible(c.reproducible, &out->common.reproducible);
   if (r == RH_OK) r = checkIsa();
   bool recorded;
   if (r == RH_OK) r = flightRecord(&recorded);  // before other ranks rely on this one
-  if (r == RH_OK) r = requiredInt(c.rank, "RANK", "rank", &givenRank);
-  if (r == RH_OK) r = requiredInt(c.world_size, "WORLD_SIZE", "world size", &world);
+  if (r == RH_OK) r = identify(c, &me);
   if (r == RH_OK) r = timeoutMs(c.timeout_ms, "comm_init", &out->own.timeout_ms);
   if (r != RH_OK) return r;
-  if (out->group[0] == '\0') return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: the group name is empty");
+  const int32_t givenRank = me.rank, world = me.world;
   if (world < 1 || world > RH_MAX_LOCAL_RANKS) {
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: world size %d is outside 1..%d: all ranks of a group are on one node", world,
                 RH_MAX_LOCAL_RANKS);
@@ -84,6 +82,8 @@ rh_result readConfig(const rh_comm_config* config, rhw_join* out, const Device**
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: heap_bytes %llu is more than 1 TiB",
                 static_cast<unsigned long long>(c.heap_bytes));
   }
+  memcpy(out->group, me.group, sizeof out->group);
+  memcpy(out->common.token, me.token, sizeof out->common.token);
   ownProcessors(out->own.cpus);
   out->common.world = static_cast<uint32_t>(world);
   placeOnOneNode(out, rank);

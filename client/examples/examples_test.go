@@ -87,7 +87,7 @@ func run(t *testing.T, source string, ranks int, socket string) (launch.Result, 
 	defer cancel()
 	var out bytes.Buffer
 	result, err := launch.Run(ctx, launch.Spec{
-		N: ranks, Argv: []string{binary(source)}, Env: append(os.Environ(), "RAILHEAD_SOCKET="+socket, "RAILHEAD_TIMEOUT_MS=60000"),
+		N: ranks, Argv: []string{binary(source)}, Env: append(os.Environ(), "RAILHEAD_SOCKET="+socket, "RAILHEAD_GROUP=example", "RAILHEAD_TIMEOUT_MS=60000"),
 		Stdout: &out, Stderr: &out, Prefix: true, Grace: librarybuild.Patience,
 	})
 	if err != nil {

@@ -156,10 +156,10 @@ rh_result rh_close(rh_session *session);
 typedef struct rh_comm_config {
   uint32_t struct_size;
   uint32_t struct_version;
-  const char *group; /* NULL: $RAILHEAD_GROUP, else "default"; at most 63 bytes of UTF-8 */
-  const char *token; /* NULL: $RAILHEAD_TOKEN, else ""; every rank must give the same */
-  int32_t rank;      /* -1: $RANK */
-  int32_t world_size; /* -1: $WORLD_SIZE */
+  const char *group; /* NULL: $RAILHEAD_GROUP, else the launcher's job; at most 63 bytes of UTF-8 */
+  const char *token; /* NULL: $RAILHEAD_TOKEN, else the launcher's job, else ""; every rank must give the same */
+  int32_t rank;      /* -1: what the launcher says: $RANK, $OMPI_COMM_WORLD_RANK, $PMI_RANK or $SLURM_PROCID */
+  int32_t world_size; /* -1: what the same launcher says */
   uint32_t timeout_ms; /* of forming the group and of every later wait; 0: $RAILHEAD_TIMEOUT_MS, else 30000 */
   uint32_t reduce_group; /* ranks whose contributions are added first, see rh_all_reduce; 0: all */
   uint64_t heap_bytes; /* most window memory a rank can have; address space only, no pages; 0: the daemon's default */
@@ -175,9 +175,11 @@ typedef struct rh_comm_config {
 
 /* Joins a group and waits until all its ranks have joined and have mapped each other's memory. A process may hold
  * several ranks; each needs a thread of its own for this call.
+ * The launcher's job is named by what differs between two jobs of torchrun, mpirun or srun, e.g. $MASTER_PORT; docs/usage.md lists the
+ * variables. Where there is no such variable, a group without a name is refused: two jobs would form one group.
  * Errors: RANK_MISSING (lists the ranks that did not come), WORLD_SIZE_MISMATCH, TOKEN_MISMATCH, RANK_TAKEN,
  * GROUP_BUSY, RANK_DEAD, DRAINING, OUT_OF_MEMORY, DAEMON_LOST, MISMATCH (configs, RAILHEAD_ALGO or RAILHEAD_REPRODUCIBLE differ),
- * INVALID_ARGUMENT (RAILHEAD_ALGO has an unknown name), UNSUPPORTED (RAILHEAD_ISA; a device that this library does not support; ranks
+ * INVALID_ARGUMENT (RAILHEAD_ALGO has an unknown name; no rank, world size or group), UNSUPPORTED (RAILHEAD_ISA; a device that this library does not support; ranks
  * on several nodes). */
 rh_result rh_comm_init(rh_session *session, const rh_comm_config *config, rh_comm **comm);
 

@@ -84,7 +84,7 @@ func TestAClosedSessionIsRefusedEvenWhenItsSlotIsUsedAgain(t *testing.T) {
 	refused := func() {
 		t.Helper()
 		wantError(t, old.Close(), wire.ResultInvalidHandle, "close", "closed before")
-		_, err := old.Init(client.CommConfig{Rank: 0, World: 1})
+		_, err := old.Init(client.CommConfig{Group: "old", Rank: 0, World: 1})
 		wantError(t, err, wire.ResultInvalidHandle, "comm_init", "closed")
 	}
 	refused()

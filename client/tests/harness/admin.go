@@ -36,8 +36,8 @@ func AskDaemon(t testing.TB, s *server.Server, path string) (reply *http.Respons
 	}
 }
 
-// DaemonSays asks the daemon for a group. If there is none, it returns the zero value.
-func DaemonSays(t testing.TB, s *server.Server, name string) GroupState {
+// Groups asks the daemon for all groups that are held by somebody.
+func Groups(t testing.TB, s *server.Server) []GroupState {
 	t.Helper()
 	reply, done := AskDaemon(t, s, "/v1/groups")
 	defer done()
@@ -47,7 +47,13 @@ func DaemonSays(t testing.TB, s *server.Server, name string) GroupState {
 	if err := json.NewDecoder(reply.Body).Decode(&all); err != nil {
 		t.Fatal(err)
 	}
-	for _, g := range all.Groups {
+	return all.Groups
+}
+
+// DaemonSays asks the daemon for a group. If there is none, it returns the zero value.
+func DaemonSays(t testing.TB, s *server.Server, name string) GroupState {
+	t.Helper()
+	for _, g := range Groups(t, s) {
 		if g.Name == name {
 			return g
 		}

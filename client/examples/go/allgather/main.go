@@ -27,7 +27,7 @@ func run() (err error) {
 		return err
 	}
 	defer func() { _ = session.Close() }()
-	comm, err := session.Init(client.CommConfig{Rank: -1, World: -1}) // $RANK of $WORLD_SIZE in $RAILHEAD_GROUP
+	comm, err := session.Init(client.CommConfig{Rank: -1, World: -1}) // the rank and the job that the launcher says
 	if err != nil {
 		return err
 	}
