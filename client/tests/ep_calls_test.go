@@ -19,7 +19,7 @@ func slicesByCall(steps []epStep) {
 	})
 }
 
-// What holds this has not been written; a tail of it lies behind every result.
+// Result buffers are filled with unwritten, and end with a tail of tailBytes that must stay unwritten.
 const (
 	unwritten = 0xa5
 	tailBytes = 64
@@ -35,7 +35,7 @@ func poisonedInts(n int) []int32 {
 	return s
 }
 
-// epPlayer is a rank that plays.
+// epPlayer runs a play on one rank.
 type epPlayer struct {
 	*epPlay
 	rank    int
@@ -43,9 +43,9 @@ type epPlayer struct {
 	flights map[int]*client.EPDispatch
 	rows    map[int]*client.EPRows
 	outs    map[int][]byte
-	// of rounds that are sent with one
-	routings []*client.EPRouting
-	record   []byte // all rows and sums
+
+	routings []*client.EPRouting // of rounds with a cached routing
+	record   []byte              // all received rows and combined outputs
 }
 
 func newEPPlayer(p *epPlay, m member, ep *client.EP) *epPlayer {
@@ -53,7 +53,7 @@ func newEPPlayer(p *epPlay, m member, ep *client.EP) *epPlayer {
 		outs: map[int][]byte{}}
 }
 
-// play makes all calls of the script and compares every result with the reference.
+// play runs all calls of the script and compares every result with the reference.
 func (p *epPlayer) play() error {
 	for n, step := range p.script {
 		if err := p.step(step); err != nil {
@@ -63,6 +63,7 @@ func (p *epPlayer) play() error {
 	return p.endRoutings()
 }
 
+// step runs one call and checks its results.
 func (p *epPlayer) step(s epStep) (err error) {
 	round := &p.rounds[s.round]
 	d := p.flights[s.round]
@@ -85,7 +86,7 @@ func (p *epPlayer) step(s epStep) (err error) {
 		d, err = p.ep.Dispatch(in, rows)
 		p.flights[s.round] = d
 		if at.tooSmall >= 0 {
-			if err = wantLimit(err); err == nil {
+			if err = refused("too small a capacity", err, wire.ResultLimit); err == nil {
 				rows = p.roomFor(round, at.capacity)
 				err = d.Recv(rows)
 			}
@@ -94,7 +95,7 @@ func (p *epPlayer) step(s epStep) (err error) {
 	case "recv":
 		at := round.places[p.rank]
 		if at.tooSmall >= 0 {
-			if err := wantLimit(d.Recv(p.roomFor(round, at.tooSmall))); err != nil {
+			if err := refused("too small a capacity", d.Recv(p.roomFor(round, at.tooSmall)), wire.ResultLimit); err != nil {
 				return err
 			}
 		}
@@ -103,8 +104,8 @@ func (p *epPlayer) step(s epStep) (err error) {
 		err = errors.Join(err, p.checkRows(s.round, rows, err))
 	case "release":
 		err = d.Release()
-	case "wait": // rank 0, until others are as far as they get without it
-		if p.rank == 0 {
+	case "delay": // of rank number s.round: the other ranks block on it
+		if p.rank == s.round {
 			time.Sleep(20 * time.Millisecond)
 		}
 	case "combine":
@@ -128,15 +129,7 @@ func firstCapacity(at epPlace) int {
 	return at.capacity
 }
 
-func wantLimit(err error) error {
-	var e *client.Error
-	if !errors.As(err, &e) || e.Result != wire.ResultLimit {
-		return fmt.Errorf("too little room gave %v", err)
-	}
-	return nil
-}
-
-// routed is the input of a round, with its routing made before where the round says so.
+// routed is the input of a round, with a cached routing if the round asks for one.
 func (p *epPlayer) routed(round int) (client.EPTokensIn, error) {
 	in := p.in(&p.rounds[round])
 	if !p.rounds[round].cached {
@@ -151,7 +144,7 @@ func (p *epPlayer) routed(round int) (client.EPTokensIn, error) {
 	return in, nil
 }
 
-// endRoutings destroys them; nothing is in flight.
+// endRoutings destroys the cached routings. No dispatch may be in flight.
 func (p *epPlayer) endRoutings() error {
 	var errs []error
 	for _, r := range p.routings {
@@ -192,7 +185,7 @@ func (p *epPlayer) counts(round *epRound, d *client.EPDispatch) error {
 	return nil
 }
 
-// roomFor is poisoned memory for the rows of a round.
+// roomFor returns unwritten memory for the rows of a round.
 func (p *epPlayer) roomFor(round *epRound, capacity int) *client.EPRows {
 	at := round.places[p.rank]
 	n := capacity
@@ -201,7 +194,7 @@ func (p *epPlayer) roomFor(round *epRound, capacity int) *client.EPRows {
 	}
 	rows := &client.EPRows{Layout: at.layout, Alignment: at.alignment, Capacity: capacity}
 	rows.X = poisoned(n * p.config.Hidden * p.config.WireDtype.Size())
-	if at.sparse { // nothing else is wanted
+	if at.sparse {
 		return rows
 	}
 	rows.Scales = poisoned(n * p.ref.ScaleBytes())
@@ -216,7 +209,7 @@ func (p *epPlayer) roomFor(round *epRound, capacity int) *client.EPRows {
 	return rows
 }
 
-// checkRows holds what has been received to the reference, byte by byte, and what is not to be written to its unwritten.
+// checkRows compares the received rows with the reference, byte by byte. Bytes of no row must be unwritten.
 func (p *epPlayer) checkRows(number int, rows *client.EPRows, err error) error {
 	if err != nil {
 		return nil
@@ -247,6 +240,7 @@ func (p *epPlayer) checkRows(number int, rows *client.EPRows, err error) error {
 	return nil
 }
 
+// fill writes the expected contents of one row.
 func (p *epPlayer) fill(want *client.EPRows, at alltoall.Place, c alltoall.Copy, row int) {
 	copy(want.X[at.Row*row:], c.X)
 	if want.SourceRank == nil {
@@ -272,12 +266,12 @@ func sameReport(got client.EPReport, sent, laidOut alltoall.Report) error {
 		return err
 	}
 	if (got.Message == "") != (slices.Max(want) == 0) {
-		return fmt.Errorf("report %v says %q", want, got.Message)
+		return fmt.Errorf("the report has counts %v but message %q", want, got.Message)
 	}
 	return nil
 }
 
-// same says where two results differ.
+// same returns an error that names the first entry in which got and want differ.
 func same[T comparable](name string, got, want []T) error {
 	if len(got) != len(want) {
 		return fmt.Errorf("%s has %d entries, want %d", name, len(got), len(want))

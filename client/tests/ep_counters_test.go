@@ -1,12 +1,10 @@
 package tests
 
 import (
-	"bufio"
-	"context"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -17,33 +15,32 @@ import (
 	"railhead/server"
 )
 
-// scrape is the daemon's metrics by name and labels.
+// metrics is the text of the daemon's /metrics.
+func metrics(t testing.TB, s *server.Server) string {
+	t.Helper()
+	reply, done := askDaemon(t, s, "/metrics")
+	defer done()
+	body, err := io.ReadAll(reply.Body)
+	if err != nil || reply.StatusCode != http.StatusOK {
+		t.Fatalf("/metrics: %s, %v", reply.Status, err)
+	}
+	return string(body)
+}
+
+// scrape returns the daemon's metrics by name and labels.
 func scrape(t testing.TB, s *server.Server) map[string]uint64 {
 	t.Helper()
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", s.AdminSocket())
-	}}
-	defer transport.CloseIdleConnections()
-	reply, err := (&http.Client{Transport: transport, Timeout: patience}).Get("http://railhead/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = reply.Body.Close() }()
 	all := map[string]uint64{}
-	for lines := bufio.NewScanner(reply.Body); lines.Scan(); {
-		at := strings.LastIndexByte(lines.Text(), ' ')
-		if at < 0 {
-			continue
-		}
-		name, value := lines.Text()[:at], lines.Text()[at+1:]
-		if n, err := strconv.ParseFloat(value, 64); err == nil {
-			all[name] = uint64(n)
+	for line := range strings.Lines(metrics(t, s)) {
+		at := strings.LastIndexByte(line, ' ')
+		if n, err := strconv.ParseFloat(strings.TrimSpace(line[at+1:]), 64); err == nil && at > 0 {
+			all[line[:at]] = uint64(n)
 		}
 	}
 	return all
 }
 
-// models are shapes of known ones.
+// models has the shapes of well-known models.
 var models = map[string]client.EPConfig{
 	"deepseek-v3":     {Hidden: 7168, NumExperts: 256, TopK: 8, WireDtype: client.FP8E4M3},
 	"kimi-k2":         {Hidden: 7168, NumExperts: 384, TopK: 8, WireDtype: client.FP8E4M3, Scale: client.EPScaleUE8M0},
@@ -53,7 +50,7 @@ var models = map[string]client.EPConfig{
 	"mixtral-8x7b ht": {Mode: client.EPHighThroughput, Hidden: 4096, NumExperts: 8, TopK: 2, WireDtype: client.FP8E4M3},
 }
 
-func TestCountersAreWhatTheReferenceSaysAndHeadersAddAtMostFivePercent(t *testing.T) {
+func TestCountersEqualTheReferenceAndHeadersAreAtMostFivePercent(t *testing.T) {
 	s := startDaemon(t)
 	for name, c := range models {
 		const world = 4
@@ -77,7 +74,7 @@ func TestCountersAreWhatTheReferenceSaysAndHeadersAddAtMostFivePercent(t *testin
 	}
 }
 
-// loads are the token copies of each expert, of all rounds: of all ranks, and by rank.
+// loads returns each expert's token copies over all rounds: those of all ranks, and those sent by each rank.
 func (p *epPlay) loads() (total []uint64, local [][]uint64) {
 	total = make([]uint64, len(p.placement.Rank))
 	for rank := range p.world {
@@ -127,7 +124,7 @@ func checkCounters(t testing.TB, group string, p *epPlay, got map[string]uint64)
 		check(2, `railhead_ep_combines_total{group="%s",rank="%d"}`, group, rank)
 	}
 	if headers*20 > least || least == 0 {
-		t.Errorf("%s: %d bytes of headers for %d of tokens", group, headers, least)
+		t.Errorf("%s: %d bytes of headers for %d bytes of tokens", group, headers, least)
 	}
 	total, _ := p.loads()
 	for e, n := range total {
@@ -136,11 +133,11 @@ func checkCounters(t testing.TB, group string, p *epPlay, got map[string]uint64)
 	}
 }
 
-func TestTheSameInputGivesTheSameBytesInEveryBufferGroupAndMode(t *testing.T) {
+func TestTheSameInputGivesTheSameBytesInEveryBufferAndMode(t *testing.T) {
 	s := startDaemon(t)
 	p := drawEPPlay(t, 3, 6)
 	if p.world < 2 {
-		t.Fatal("a world of one shows nothing")
+		t.Fatal("the seed draws a world of 1, which would test nothing")
 	}
 	var first [][]byte
 	for i, mode := range []client.EPMode{client.EPLowLatency, client.EPHighThroughput, client.EPLowLatency} {
@@ -151,12 +148,7 @@ func TestTheSameInputGivesTheSameBytesInEveryBufferGroupAndMode(t *testing.T) {
 		}
 		ranks := formGroup(t, s, client.CommConfig{Group: fmt.Sprint("same ", i), World: p.world, HeapBytes: 2*bytes + 1<<20})
 		for range 2 {
-			eps := make([]*client.EP, p.world)
-			all(t, ranks, func(m member) (err error) {
-				eps[m.Rank()], err = m.NewEP(p.config)
-				return err
-			})
-			for rank, player := range playAll(t, fmt.Sprint(mode), p, ranks, eps) {
+			for rank, player := range playAll(t, fmt.Sprint(mode), p, ranks, makeEPs(t, ranks, p.config)) {
 				if len(first) <= rank {
 					first = append(first, player.record)
 				}
@@ -169,11 +161,11 @@ func TestTheSameInputGivesTheSameBytesInEveryBufferGroupAndMode(t *testing.T) {
 	}
 }
 
-func TestFP8TokensAreWithinTheirBound(t *testing.T) {
+func TestFP8TokensAreWithinTheErrorBound(t *testing.T) {
 	s := startDaemon(t)
 	for i, c := range epWithFP8() {
 		if c.Dtype == client.FP8E4M3 {
-			continue // travels as it is
+			continue // not quantised
 		}
 		c.Hidden = 300
 		p := playOf(t, c, 1, 0)
@@ -192,7 +184,7 @@ func TestFP8TokensAreWithinTheirBound(t *testing.T) {
 	}
 }
 
-// checkFP8 holds rows to what alltoall says of their error: max(2^-4 |x|, 2^-10 scale) (1 + 2^-18).
+// checkFP8 checks alltoall's bound for the error of each element: max(2^-4 |x|, 2^-10 scale) (1 + 2^-18).
 func checkFP8(t testing.TB, ref *alltoall.Config, x, got []float32, scales []byte) {
 	t.Helper()
 	columns, each := ref.ScaleColumns(), ref.ScaleBytes()/ref.ScaleColumns()
@@ -201,7 +193,7 @@ func checkFP8(t testing.TB, ref *alltoall.Config, x, got []float32, scales []byt
 		scale := scaleOf(ref.ScaleFormat, scales[at:][:each])
 		value, is := float64(x[i]), float64(got[i])*scale
 		if off := math.Abs(is - value); off > max(math.Abs(value)/16, scale/1024)*(1+1.0/(1<<18)) {
-			t.Errorf("element %d of token %d is %g, was %g, with scale %g", i%ref.Hidden, i/ref.Hidden, is, value, scale)
+			t.Errorf("element %d of token %d: %g became %g, with scale %g", i%ref.Hidden, i/ref.Hidden, value, is, scale)
 			return
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// A config that is wrong in one way, and words of what is said about it.
+// badConfig makes a config invalid; words are those of the error.
 type badConfig struct {
 	spoil func(c *client.EPConfig)
 	words []string
@@ -55,7 +55,7 @@ func badConfigs() []badConfig {
 	}
 }
 
-func TestAConfigThatCannotBeIsRefusedAndTheRankCanTryAgain(t *testing.T) {
+func TestAnInvalidConfigIsRefusedAndTheRankCanTryAgain(t *testing.T) {
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 2})
 	for _, bad := range badConfigs() {
 		c := smallEP
@@ -66,7 +66,7 @@ func TestAConfigThatCannotBeIsRefusedAndTheRankCanTryAgain(t *testing.T) {
 		wantError(t, err, invalid, append(bad.words, "ep_create")...)
 		ref := reference(c)
 		if ref.Check(2) == nil {
-			t.Errorf("%v: the reference takes it", bad.words)
+			t.Errorf("%v: the reference accepts the config", bad.words)
 		}
 	}
 	for _, world := range []int{-1, 0, 65} {
@@ -82,17 +82,17 @@ func TestAConfigThatCannotBeIsRefusedAndTheRankCanTryAgain(t *testing.T) {
 	})
 }
 
-func TestTablesOfTheWrongLengthAreNotRead(t *testing.T) {
+func TestTablesOfTheWrongLengthAreRefused(t *testing.T) {
 	for _, c := range []client.EPConfig{
 		{NumExperts: 6, PhysicalRank: []int32{0}}, {NumExperts: 2, NumPhysical: 3, PhysicalExpert: []int32{0, 1}},
 	} {
 		if _, err := client.EPBufferSize(c, 1); err == nil {
-			t.Errorf("%+v was taken", c)
+			t.Errorf("%+v was accepted", c)
 		}
 	}
 }
 
-func TestConfigsThatDifferFailOnEveryRankAndTheErrorNamesTheField(t *testing.T) {
+func TestDifferentConfigsFailOnEveryRankAndTheErrorNamesTheField(t *testing.T) {
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 3, HeapBytes: 4 << 20})
 	base := smallEP
 	base.WireDtype, base.Scale, base.StaticScale = client.FP8E4M3, client.EPScaleStatic, 1
@@ -126,7 +126,7 @@ func TestConfigsThatDifferFailOnEveryRankAndTheErrorNamesTheField(t *testing.T) 
 			wantError(t, err, wire.ResultMismatch, "ep_create", field+" ", "rank 2", "rank 0", "same config")
 		}
 	}
-	// The rule, and a table that says the same, are the same.
+	// Tables that equal the default placement are the same config as no tables.
 	all(t, ranks, func(m member) error {
 		c := base
 		if m.Rank() == 1 {
@@ -140,7 +140,7 @@ func TestConfigsThatDifferFailOnEveryRankAndTheErrorNamesTheField(t *testing.T) 
 	})
 }
 
-func TestTheSizeOfABufferIsTheReferencesForAnyConfig(t *testing.T) {
+func TestTheSizeOfABufferEqualsTheReferenceForAnyConfig(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	for range 1500 {
 		c, world := drawEPConfig(r)
@@ -156,8 +156,8 @@ func TestTheSizeOfABufferIsTheReferencesForAnyConfig(t *testing.T) {
 	}
 }
 
-// A buffer takes the size that was asked for, in units of 64 KiB: the next window begins where it ends.
-func TestABufferTakesItsSizeOfTheHeapAndGivesItBack(t *testing.T) {
+// A buffer uses EPBufferSize bytes of the heap, rounded up to 64 KiB: the next window begins there.
+func TestABufferUsesItsSizeOfTheHeapAndFreesIt(t *testing.T) {
 	s := startDaemon(t)
 	r := rand.New(rand.NewPCG(6, 6))
 	for i := range 20 {
@@ -174,14 +174,10 @@ func TestABufferTakesItsSizeOfTheHeapAndGivesItBack(t *testing.T) {
 		for round := range 2 {
 			before := windowOffset(t, ranks, 1)
 			plain := windowOffset(t, ranks, int(bytes)) - before
-			eps := make([]*client.EP, world)
-			all(t, ranks, func(m member) (err error) {
-				eps[m.Rank()], err = m.NewEP(c)
-				return err
-			})
+			eps := makeEPs(t, ranks, c)
 			offsets[round] = windowOffset(t, ranks, 1)
 			if eps[0].BufferBytes() != bytes || plain != 0 || offsets[round]-before < bytes || offsets[round]-before >= bytes+1<<16 {
-				t.Errorf("%+v: a window behind the buffer lies %d bytes behind its begin, want %d in units of 64 KiB", c, offsets[round]-before, bytes)
+				t.Errorf("%+v: the window after the buffer is %d bytes after the buffer's begin, want %d rounded up to 64 KiB", c, offsets[round]-before, bytes)
 			}
 			all(t, ranks, func(m member) error { return eps[m.Rank()].Destroy() })
 		}
@@ -192,7 +188,7 @@ func TestABufferTakesItsSizeOfTheHeapAndGivesItBack(t *testing.T) {
 	}
 }
 
-// windowOffset is where a window of that size lies; it is freed again.
+// windowOffset returns the offset that a window of that size gets. It frees the window.
 func windowOffset(t testing.TB, ranks []member, bytes int) uint64 {
 	t.Helper()
 	offsets := make([]uint64, len(ranks))
@@ -207,7 +203,7 @@ func windowOffset(t testing.TB, ranks []member, bytes int) uint64 {
 	return slices.Max(offsets)
 }
 
-func TestABufferForDecodeOnEightRanksTakesAtMost80MiB(t *testing.T) {
+func TestABufferForDecodeOnEightRanksUsesAtMost80MiB(t *testing.T) {
 	c := client.EPConfig{
 		Mode: client.EPLowLatency, MaxTokensPerRank: 128, Hidden: 7168, NumExperts: 256, TopK: 8,
 		Dtype: client.BF16, WireDtype: client.BF16, CombineDtype: client.BF16,

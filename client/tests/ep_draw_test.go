@@ -10,7 +10,7 @@ import (
 	"railhead/internal/oracle"
 )
 
-// drawEPConfig is any config and world size, small enough to be played slowly.
+// drawEPConfig draws a config and a world size. They are small, because the reference is slow.
 func drawEPConfig(r *rand.Rand) (c client.EPConfig, world int) {
 	world = pick(r, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 	sums := []client.Dtype{client.F32, client.BF16, client.F16}
@@ -29,14 +29,14 @@ func drawEPConfig(r *rand.Rand) (c client.EPConfig, world int) {
 		c.Dtype, c.WireDtype = client.FP8E4M3, client.FP8E4M3
 	}
 	c.CombineDtype = pick(r, sums...)
-	c.RenormalizeWeight = r.IntN(2) == 0 // of no meaning as long as nobody is lost
+	c.RenormalizeWeight = r.IntN(2) == 0 // has no effect unless a rank is lost
 	placeExperts(r, &c, world)
 	most := pick(r, 150_000, 400_000, 400_000, 1_500_000)
 	c.MaxTokensPerRank = min(max(most/(world*min(c.TopK, c.NumExperts)*c.Hidden), 1), 1+r.IntN(60))
 	return c, world
 }
 
-// placeExperts leaves the tables away, puts experts anywhere, on few of the ranks, or adds replicas.
+// placeExperts draws the tables: none, replicas, and experts on any or on few of the ranks.
 func placeExperts(r *rand.Rand, c *client.EPConfig, world int) {
 	physical := c.NumExperts
 	if r.IntN(3) == 0 {
@@ -68,7 +68,7 @@ func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
 func formatOf(d client.Dtype) alltoall.Format { return alltoall.Format(d.String()) }
 
-// reference is the same config for the package that says what must come out.
+// reference is the same config for alltoall, which computes the expected results.
 func reference(c client.EPConfig) alltoall.Config {
 	invalid := alltoall.InvalidError
 	if c.DropInvalid {
@@ -82,7 +82,7 @@ func reference(c client.EPConfig) alltoall.Config {
 	}
 }
 
-// drawInputs is what all ranks dispatch; with DropInvalid some of it is invalid.
+// drawInputs draws the tokens of all ranks. With DropInvalid some are invalid.
 func drawInputs(r *rand.Rand, c client.EPConfig, p *alltoall.Placement) []alltoall.RankInput {
 	routers := []*alltoall.Router{
 		alltoall.Uniform(c.NumExperts, c.TopK, r.Uint64()), alltoall.Zipf(c.NumExperts, c.TopK, 1.2, r.Uint64()),
@@ -90,7 +90,7 @@ func drawInputs(r *rand.Rand, c client.EPConfig, p *alltoall.Placement) []alltoa
 	}
 	router := routers[r.IntN(len(routers))]
 	inputs := make([]alltoall.RankInput, p.World)
-	busy := r.IntN(10) != 0 // else there is no token anywhere
+	busy := r.IntN(10) != 0 // false: no rank has a token
 	for rank := range inputs {
 		tokens := pick(r, 0, c.MaxTokensPerRank, r.IntN(c.MaxTokensPerRank+1), r.IntN(c.MaxTokensPerRank+1))
 		if c.DropInvalid && r.IntN(8) == 0 {
@@ -113,10 +113,10 @@ func drawInputs(r *rand.Rand, c client.EPConfig, p *alltoall.Placement) []alltoa
 	return inputs
 }
 
-// spoilRouting leaves some entries away, and with DropInvalid makes some that cannot be.
+// spoilRouting sets some entries to -1 and changes some weights. With DropInvalid it also makes some entries invalid.
 func spoilRouting(r *rand.Rand, c client.EPConfig, in *alltoall.RankInput) {
 	often, large := pick(r, 0, 0, 3, 10), float32(1e6)
-	if c.CombineDtype == client.F16 { // infinities could cancel, and NaN has many patterns
+	if c.CombineDtype == client.F16 { // large weights overflow to infinities, whose sum is NaN, and NaN has many patterns
 		large = 1.5
 	}
 	for i := range in.TopKIdx {
@@ -132,7 +132,7 @@ func spoilRouting(r *rand.Rand, c client.EPConfig, in *alltoall.RankInput) {
 	}
 }
 
-// drawTokens is x, and where that is FP8 its scales.
+// drawTokens draws x and, if x is FP8, its scales.
 func drawTokens(r *rand.Rand, c client.EPConfig, tokens int) (x, scales []byte) {
 	if c.Dtype != client.FP8E4M3 {
 		return drawNumbers(r, c.Dtype, tokens*c.Hidden), nil
@@ -152,7 +152,7 @@ func drawTokens(r *rand.Rand, c client.EPConfig, tokens int) (x, scales []byte) 
 	return x, scales
 }
 
-// drawNumbers is rows of numbers of many magnitudes, zeros of both signs among them.
+// drawNumbers draws numbers of many magnitudes, among them zeros of both signs.
 func drawNumbers(r *rand.Rand, d client.Dtype, n int) []byte {
 	values := make([]float32, n)
 	magnitude := float32(1)
@@ -171,7 +171,7 @@ func drawNumbers(r *rand.Rand, d client.Dtype, n int) []byte {
 	return out
 }
 
-// spoilTokens puts NaN and infinities into some tokens, or into their scales.
+// spoilTokens puts NaNs and infinities into some tokens or their scales.
 func spoilTokens(r *rand.Rand, c client.EPConfig, in *alltoall.RankInput, tokens int) {
 	for token := range tokens {
 		if r.IntN(8) != 0 {

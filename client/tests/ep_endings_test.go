@@ -13,7 +13,7 @@ import (
 	"railhead/server"
 )
 
-func TestBuffersEndWithTheirDispatchesInFlightAndLeaveNothingBehind(t *testing.T) {
+func TestABufferWithDispatchesInFlightEndsWithoutLeaks(t *testing.T) {
 	s := startDaemon(t)
 	c := faultConfig(client.EPLowLatency)
 	end := map[string]func(ranks []member, eps []*client.EP) error{
@@ -22,7 +22,7 @@ func TestBuffersEndWithTheirDispatchesInFlightAndLeaveNothingBehind(t *testing.T
 		},
 		"finalize": func(ranks []member, _ []*client.EP) error { return errors.Join(together(ranks, finalize)...) },
 		"close": func(ranks []member, _ []*client.EP) error {
-			return errors.Join(together(ranks, func(m member) error { return m.session.Close() })...)
+			return errors.Join(together(ranks, closeSession)...)
 		},
 	}
 	nothingLeaks(t, func() {
@@ -38,7 +38,7 @@ func TestBuffersEndWithTheirDispatchesInFlightAndLeaveNothingBehind(t *testing.T
 					}
 				}
 				rows := flatRows(ranks[r], eps[r], c)
-				return dispatches[2*r].Recv(&rows) // one was received, one was not
+				return dispatches[2*r].Recv(&rows) // the second dispatch is not received
 			}))
 			if err := f(ranks, eps); err != nil {
 				t.Errorf("%s: %v", name, err)
@@ -54,8 +54,8 @@ func TestBuffersEndWithTheirDispatchesInFlightAndLeaveNothingBehind(t *testing.T
 	})
 }
 
-// DROP is about deaths: an abort ends dispatches as everything else, at once.
-func TestAnAbortEndsTheDispatchesOfThoseThatWouldSurviveADeath(t *testing.T) {
+// RH_EP_DEAD_DROP applies to deaths only.
+func TestAnAbortEndsDispatchesOfBuffersThatDropDeadRanks(t *testing.T) {
 	s := startDaemon(t)
 	for _, mode := range bothModes {
 		ranks := formGroup(t, s, client.CommConfig{Group: fmt.Sprint("abort ", mode), World: 2})
@@ -81,17 +81,17 @@ func TestAnAbortEndsTheDispatchesOfThoseThatWouldSurviveADeath(t *testing.T) {
 		}
 		wantError(t, <-done, wire.ResultAborted, "rank 0", "rank 1 (pid", "waiting for rank 1")
 		if took := time.Since(began); took > patience/2 {
-			t.Errorf("it took %v", took)
+			t.Errorf("the receive ended after %v", took)
 		}
 		if err := d.Release(); err != nil {
-			t.Errorf("a dispatch of a broken group cannot be released: %v", err)
+			t.Errorf("release of a dispatch of a broken group: %v", err)
 		}
 		_, err := eps[0].DispatchSend(client.EPTokensIn{})
 		wantError(t, err, wire.ResultAborted, "rank 1 (pid")
 	}
 }
 
-func TestASecondThreadOnABufferIsToldThatItIsBusy(t *testing.T) {
+func TestCallsOfASecondThreadOnABufferAreBusy(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 2})
 	c := faultConfig(client.EPLowLatency)
@@ -113,7 +113,7 @@ func TestASecondThreadOnABufferIsToldThatItIsBusy(t *testing.T) {
 	}
 }
 
-func TestDispatchesGoOnWithoutTheDaemonAndTheNextOneHasTheirCounters(t *testing.T) {
+func TestDispatchesContinueWithoutTheDaemonAndTheNextOneHasTheirCounters(t *testing.T) {
 	socket := t.TempDir() + "/rh.sock"
 	start := func() *server.Server {
 		s, err := server.Start(server.Config{SocketPath: socket, TuneDir: t.TempDir()})

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 
 	"railhead/alltoall"
@@ -16,25 +15,15 @@ import (
 	"railhead/internal/wire"
 )
 
-// missing says which words a message lacks.
-func missing(what, message string, words ...string) error {
-	for _, w := range words {
-		if !strings.Contains(message, w) {
-			return fmt.Errorf("%s: the message lacks %q: %s", what, w, message)
-		}
-	}
-	return nil
-}
-
-// spoiled is an input that is wrong in one way.
+// spoiled makes an input invalid in one way; words are those of the error or the report.
 type spoiled struct {
 	name   string
 	spoil  func(in *client.EPTokensIn)
-	counts client.EPReport // with DropInvalid
+	counts client.EPReport // the report with DropInvalid
 	words  []string
 }
 
-// validTokens are three tokens for smallEP, of any dtype.
+// validTokens returns three valid tokens for smallEP with any dtype.
 func validTokens(c client.EPConfig, rank int) client.EPTokensIn {
 	r := rand.New(rand.NewPCG(uint64(rank), 3))
 	in := client.EPTokensIn{Tokens: 3, Idx64: []int64{0, 5, -1, 4, 3, 2}}
@@ -67,12 +56,12 @@ func spoiledRoutings() []spoiled {
 		{"twice", at(5, 3), twice, []string{"rank 1: token 2: topk_idx[1] is 3", "named before"}},
 		{"too many tokens", func(in *client.EPTokensIn) {
 			in.Tokens, in.Weights = 6, nil
-			in.Idx64 = append(in.Idx64, 0, 1, 999, 999, 999, 999) // the last two tokens are not looked at
+			in.Idx64 = append(in.Idx64, 0, 1, 999, 999, 999, 999) // the ids of excess tokens are not checked
 		}, client.EPReport{ExcessTokens: 2}, []string{"rank 1: 6 tokens", "max_tokens_per_rank is 4"}},
 	}
 }
 
-// spoiledTokens are NaN and infinities of token 2, and of its scales.
+// spoiledTokens puts NaNs and infinities into token 2 or its scales.
 func spoiledTokens(c client.EPConfig) (all []spoiled) {
 	add := func(name, said string, spoil func(in *client.EPTokensIn)) {
 		all = append(all, spoiled{name, spoil, client.EPReport{NonFinite: 1}, []string{"rank 1: token 2: " + said}})
@@ -106,7 +95,7 @@ func spoiledTokens(c client.EPConfig) (all []spoiled) {
 	return all
 }
 
-// epWithFP8 are buffers of every dtype whose tokens travel as FP8.
+// epWithFP8 returns configs of every dtype with FP8 as wire_dtype.
 func epWithFP8() (all []client.EPConfig) {
 	for _, d := range []client.Dtype{client.F32, client.BF16, client.F16, client.FP8E4M3} {
 		for _, scale := range []client.EPScale{client.EPScaleF32, client.EPScaleUE8M0} {
@@ -118,7 +107,7 @@ func epWithFP8() (all []client.EPConfig) {
 	return all
 }
 
-// eachSpoiled runs f for every kind of invalid input, on rank 1 of two, in a group for each config.
+// eachSpoiled runs f for every config and every kind of invalid input. Each config has a group of two ranks; rank 1's input is invalid.
 func eachSpoiled(t *testing.T, drop bool, f func(t *testing.T, p *epPlay, ranks []member, eps []*client.EP, bad spoiled)) {
 	s := startDaemon(t)
 	for i, c := range append([]client.EPConfig{smallEP}, epWithFP8()...) {
@@ -138,7 +127,7 @@ func eachSpoiled(t *testing.T, drop bool, f func(t *testing.T, p *epPlay, ranks 
 	}
 }
 
-func TestInvalidInputIsAnErrorThatNamesItAndTheRankCanTryAgain(t *testing.T) {
+func TestInvalidInputIsRefusedAndTheRankCanTryAgain(t *testing.T) {
 	eachSpoiled(t, false, func(t *testing.T, p *epPlay, ranks []member, eps []*client.EP, bad spoiled) {
 		in := validTokens(p.config, 1)
 		bad.spoil(&in)
@@ -147,13 +136,13 @@ func TestInvalidInputIsAnErrorThatNamesItAndTheRankCanTryAgain(t *testing.T) {
 		d, err := eps[1].Dispatch(in, &client.EPRows{Layout: client.EPTokens, Capacity: 8, X: make([]byte, 1<<14)})
 		wantError(t, err, invalid, append(bad.words, "ep_dispatch:")...)
 		if d != nil {
-			t.Errorf("%s: there is a dispatch", bad.name)
+			t.Errorf("%s: the failed call returned a dispatch", bad.name)
 		}
 		playAll(t, bad.name, p, ranks, eps)
 	})
 }
 
-func TestInvalidInputThatIsDroppedIsReportedByNameAndTheRestIsRight(t *testing.T) {
+func TestDroppedInvalidInputIsReportedAndTheRestIsSent(t *testing.T) {
 	eachSpoiled(t, true, func(t *testing.T, p *epPlay, ranks []member, eps []*client.EP, bad spoiled) {
 		all(t, ranks, func(m member) error {
 			in := validTokens(p.config, m.Rank())
@@ -180,7 +169,7 @@ func TestInvalidInputThatIsDroppedIsReportedByNameAndTheRestIsRight(t *testing.T
 	})
 }
 
-func TestPaddingTokensMayHoldAnything(t *testing.T) {
+func TestTokensWithoutAnExpertMayHoldAnything(t *testing.T) {
 	s := startDaemon(t)
 	for i, c := range epWithFP8() {
 		p := playOf(t, c, 1, 0)
@@ -201,7 +190,7 @@ func TestPaddingTokensMayHoldAnything(t *testing.T) {
 	}
 }
 
-func TestAnotherHiddenThanAgreedIsAnError(t *testing.T) {
+func TestAHiddenThatDiffersFromTheConfigIsRefused(t *testing.T) {
 	onSmallEPs(t, 1, func(p *epPlayer) error {
 		in := p.in(&p.rounds[0])
 		in.Hidden = 9
@@ -213,7 +202,7 @@ func TestAnotherHiddenThanAgreedIsAnError(t *testing.T) {
 	})
 }
 
-// toOneExpert makes all tokens of all ranks go to expert 4, and one of rank 0 to expert 5 too.
+// toOneExpert sends all tokens of both ranks to expert 4, and one of rank 0 also to expert 5.
 func toOneExpert(t testing.TB, drop bool) *epPlay {
 	t.Helper()
 	c := smallEP
@@ -230,7 +219,7 @@ func toOneExpert(t testing.TB, drop bool) *epPlay {
 	return p
 }
 
-func TestTooLittleRoomIsAnErrorThatNamesTheRowsAndReceivingAgainWorks(t *testing.T) {
+func TestACapacityThatIsTooSmallIsRefusedAndAnotherReceiveWorks(t *testing.T) {
 	s := startDaemon(t)
 	p := toOneExpert(t, false)
 	ranks, eps := newEPs(t, s, "", p)
@@ -251,7 +240,7 @@ func TestTooLittleRoomIsAnErrorThatNamesTheRowsAndReceivingAgainWorks(t *testing
 			rows := try.rows
 			rows.X = make([]byte, 1<<12)
 			if m.Rank() == 1 { // it has experts 3, 4 and 5
-				if err := refused("too little room", d.Recv(&rows), wire.ResultLimit, append(try.words, "rank 1")...); err != nil {
+				if err := refused("too small a capacity", d.Recv(&rows), wire.ResultLimit, append(try.words, "rank 1")...); err != nil {
 					return err
 				}
 			}
@@ -265,7 +254,7 @@ func TestTooLittleRoomIsAnErrorThatNamesTheRowsAndReceivingAgainWorks(t *testing
 	endEPs(t, ranks, eps)
 }
 
-func TestRowsBeyondCapacityThatAreDroppedAreCountedAndNamed(t *testing.T) {
+func TestDroppedRowsBeyondCapacityAreReported(t *testing.T) {
 	s := startDaemon(t)
 	p := toOneExpert(t, true)
 	ranks, eps := newEPs(t, s, "", p)

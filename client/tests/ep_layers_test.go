@@ -12,8 +12,8 @@ import (
 	"railhead/internal/wire"
 )
 
-// layer is a rank's dispatch and combine of one layer on its stream, in memory that work on streams may use. Its experts give their
-// rows back as they are, so a token's result is its x times the sum of its weights: small integers, exact in f32.
+// layer is a rank's dispatch and combine of one model layer, on a stream, in memory outside Go's heap. Experts return their rows
+// unchanged, so a token's result is its x times the sum of its weights. These are small integers, exact in f32.
 type layer struct {
 	onStreams
 	ep              *client.EP
@@ -24,13 +24,13 @@ type layer struct {
 	weights         []float32
 	found           []uint64 // rows and tokens of a dispatch
 	dispatched, sum *client.EPReportMemory
-	routing         *client.EPRouting // in place of idx and weights; nil
+	routing         *client.EPRouting // in place of idx and weights; nil = none
 	handle          *client.EPDispatch
 }
 
 var layerConfig = client.EPConfig{MaxTokensPerRank: 5, Hidden: 8, NumExperts: 7, TopK: 3, Dtype: client.F32, WireDtype: client.F32, CombineDtype: client.F32}
 
-// newLayers makes a buffer on every rank, and so many layers of it.
+// newLayers makes a buffer on every rank, and n layers that use it.
 func newLayers(t testing.TB, ranks []onStreams, c client.EPConfig, n int) [][]*layer {
 	t.Helper()
 	layers := make([][]*layer, len(ranks))
@@ -58,7 +58,7 @@ func newLayer(r onStreams, ep *client.EP, c client.EPConfig) *layer {
 	}
 }
 
-// fill gives the layer other tokens, and with routes other experts and weights. Nothing of it may be running.
+// fill draws other tokens and, if routes is true, other experts and weights. No call of the layer may be running.
 func (l *layer) fill(r *rand.Rand, routes bool) {
 	for i := 0; i < len(l.x); i += 4 {
 		binary.LittleEndian.PutUint32(l.x[i:], math.Float32bits(float32(r.IntN(64)-32)))
@@ -97,7 +97,7 @@ func (l *layer) sums() client.EPSums {
 	return client.EPSums{Y: l.y, YDtype: client.F32, Out: l.out, OutDtype: client.F32, ReportTo: l.sum}
 }
 
-// dispatch puts a dispatch in one or two phases on the stream, and the experts behind it.
+// dispatch queues a dispatch, in one or two phases, and the experts.
 func (l *layer) dispatch(twoPhases bool) (err error) {
 	if twoPhases {
 		if l.handle, err = l.ep.DispatchSend(l.in()); err == nil {
@@ -131,7 +131,7 @@ func (l *layer) both(twoPhases bool) error {
 	return l.combine(twoPhases)
 }
 
-// check compares the results with those of dispatch `number` of the buffer, once everything has run.
+// check compares the results after the stream has run. number is the expected number of the dispatch in its buffer.
 func (l *layer) check(number int) error {
 	for t := range l.config.MaxTokensPerRank {
 		sum := float32(0)
@@ -150,15 +150,15 @@ func (l *layer) check(number int) error {
 	}
 	d, c := l.dispatched.Report(), l.sum.Report()
 	if d.Result != wire.ResultOK || c.Result != wire.ResultOK || d.Dispatch != number || c.Dispatch != number {
-		return fmt.Errorf("reports %+v, %+v of dispatch %d", d, c, number)
+		return fmt.Errorf("dispatch %d has reports %+v and %+v", number, d, c)
 	}
 	if d.Rows != l.found[0] || d.Tokens != l.found[1] || l.found[0] < l.found[1] {
-		return fmt.Errorf("dispatch %d: rows and tokens %v, its report %+v", number, l.found, d)
+		return fmt.Errorf("dispatch %d wrote rows and tokens %v, report %+v", number, l.found, d)
 	}
 	return nil
 }
 
-// eachKind runs f in every mode, with one and with two phases, with routings of their own and cached ones.
+// eachKind runs f in both modes, with one and two phases, without and with cached routings.
 func eachKind(t *testing.T, world, layers int, f func(t *testing.T, ranks []onStreams, layers [][]*layer, twoPhases bool)) {
 	for _, mode := range bothModes {
 		for _, twoPhases := range []bool{false, true} {
@@ -176,7 +176,7 @@ func eachKind(t *testing.T, world, layers int, f func(t *testing.T, ranks []onSt
 	}
 }
 
-// route fills layers for the first time, and makes their routings.
+// route fills layers for the first time. If cached is true it makes their routings.
 func route(layers []*layer, cached bool) error {
 	for i, l := range layers {
 		l.fill(rand.New(rand.NewPCG(uint64(l.Rank()), uint64(i))), true)

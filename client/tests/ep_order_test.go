@@ -10,17 +10,17 @@ import (
 	"railhead/internal/wire"
 )
 
-// smallEP is a config of two tokens a rank at least, whose every number can be told from the others.
+// smallEP is a small config whose numbers are all different.
 var smallEP = client.EPConfig{
 	Mode: client.EPLowLatency, MaxTokensPerRank: 4, Hidden: 8, NumExperts: 6, TopK: 2,
 	Dtype: client.F32, WireDtype: client.F32, CombineDtype: client.F32,
 }
 
-// onSmallEPs makes a group of two ranks with a buffer each and lets every rank run f, which gets as many rounds as it asks for.
+// onSmallEPs runs f on two ranks that have a buffer and a play of so many rounds, in both modes.
 func onSmallEPs(t *testing.T, rounds int, f func(p *epPlayer) error) {
 	t.Helper()
 	s := startDaemon(t)
-	for _, mode := range []client.EPMode{client.EPLowLatency, client.EPHighThroughput} {
+	for _, mode := range bothModes {
 		c := smallEP
 		c.Mode = mode
 		p := playOf(t, c, 2, rounds)
@@ -36,7 +36,7 @@ func onSmallEPs(t *testing.T, rounds int, f func(p *epPlayer) error) {
 	}
 }
 
-// playOf is a play of valid input without a script, where all dispatches are combined and rows have room.
+// playOf draws a play of valid input without a script. All dispatches are combined, and every capacity suffices.
 func playOf(t testing.TB, c client.EPConfig, world, rounds int) *epPlay {
 	t.Helper()
 	p, err := newEPPlay(c, world)
@@ -57,7 +57,7 @@ func playOf(t testing.TB, c client.EPConfig, world, rounds int) *epPlay {
 	return p
 }
 
-// steps makes calls that must succeed, with the right results.
+// steps runs calls that must succeed, and checks their results.
 func (p *epPlayer) steps(steps ...epStep) error {
 	for _, s := range steps {
 		if err := p.step(s); err != nil {
@@ -67,21 +67,12 @@ func (p *epPlayer) steps(steps ...epStep) error {
 	return nil
 }
 
-// refused makes a call that must fail with a result and words.
-func refused(what string, err error, result wire.Result, words ...string) error {
-	var e *client.Error
-	if !errors.As(err, &e) || e.Result != result {
-		return fmt.Errorf("%s gave %v, want %s", what, err, result)
-	}
-	return missing(what, e.Message, words...)
-}
-
 const (
 	invalid = wire.ResultInvalidArgument
 	ended   = wire.ResultInvalidHandle
 )
 
-func TestADispatchThatHasEndedIsRefusedByEveryCall(t *testing.T) {
+func TestEveryCallRefusesADispatchThatHasEnded(t *testing.T) {
 	onSmallEPs(t, 2, func(p *epPlayer) error {
 		if err := p.steps(epStep{"dispatch", 0}, epStep{"dispatch", 1}); err != nil {
 			return err
@@ -94,7 +85,7 @@ func TestADispatchThatHasEndedIsRefusedByEveryCall(t *testing.T) {
 	})
 }
 
-// isEnded makes every call on a dispatch that is none any more.
+// isEnded checks that every call refuses a dispatch that has ended.
 func (p *epPlayer) isEnded(d *client.EPDispatch) error {
 	_, _, counts := d.Counts()
 	big := make([]byte, 1<<16)
@@ -111,7 +102,7 @@ func (p *epPlayer) isEnded(d *client.EPDispatch) error {
 	return errors.Join(errs...)
 }
 
-func TestADestroyedBufferIsRefusedByEveryCallAndSoAreItsDispatches(t *testing.T) {
+func TestEveryCallRefusesADestroyedBufferAndItsDispatches(t *testing.T) {
 	onSmallEPs(t, 1, func(p *epPlayer) error {
 		if err := errors.Join(p.steps(epStep{"dispatch", 0}), p.ep.Destroy()); err != nil {
 			return err
@@ -131,7 +122,7 @@ func TestADestroyedBufferIsRefusedByEveryCallAndSoAreItsDispatches(t *testing.T)
 	})
 }
 
-func TestCallsOutOfOrderAreRefusedAndDoNoHarm(t *testing.T) {
+func TestCallsOutOfOrderAreRefusedWithoutSideEffects(t *testing.T) {
 	onSmallEPs(t, 3, func(p *epPlayer) error {
 		room := func(round int) *client.EPRows {
 			return p.roomFor(&p.rounds[round], p.rounds[round].places[p.rank].capacity)
@@ -170,7 +161,7 @@ func TestCallsOutOfOrderAreRefusedAndDoNoHarm(t *testing.T) {
 			return err
 		}
 		return errors.Join(
-			refused("release while adding", p.flights[0].Release(), invalid, "is being combined"),
+			refused("release during a combine", p.flights[0].Release(), invalid, "is being combined"),
 			refused("combine twice", p.flights[0].CombineSend(client.EPSums{
 				Y: make([]byte, 1<<16), YDtype: client.F32, Out: make([]byte, 1<<16), OutDtype: client.F32,
 			}), invalid, "is being combined"),
@@ -190,7 +181,7 @@ func TestALaterDispatchCanBeReleasedBeforeAnEarlierOne(t *testing.T) {
 	})
 }
 
-func TestCombineRefusesTypesThatAreNoSums(t *testing.T) {
+func TestCombineRefusesTypesThatAreNotSummed(t *testing.T) {
 	onSmallEPs(t, 1, func(p *epPlayer) error {
 		if err := p.steps(epStep{"dispatch", 0}); err != nil {
 			return err
@@ -207,19 +198,19 @@ func TestCombineRefusesTypesThatAreNoSums(t *testing.T) {
 	})
 }
 
-func TestReceiveRefusesALayoutOrACapacityThatCannotBe(t *testing.T) {
+func TestReceiveRefusesAnInvalidLayoutAndACapacityOf0(t *testing.T) {
 	onSmallEPs(t, 1, func(p *epPlayer) error {
 		if err := p.steps(epStep{"send", 0}); err != nil {
 			return err
 		}
 		return errors.Join(
 			refused("layout", p.flights[0].Recv(&client.EPRows{Layout: 3}), invalid, "layout 3", "0..2"),
-			refused("no room", p.flights[0].Recv(&client.EPRows{Layout: client.EPTokens}), wire.ResultLimit, "rows, capacity is 0"),
+			refused("capacity 0", p.flights[0].Recv(&client.EPRows{Layout: client.EPTokens}), wire.ResultLimit, "rows, capacity is 0"),
 			p.steps(epStep{"recv", 0}, epStep{"combine", 0}))
 	})
 }
 
-func TestInABrokenGroupEveryCallSaysWhyWhateverIsInFlight(t *testing.T) {
+func TestInABrokenGroupEveryCallNamesTheCauseAndReleaseWorks(t *testing.T) {
 	s := startDaemon(t)
 	p := playOf(t, smallEP, 2, 2)
 	ranks, eps := newEPs(t, s, "", p)

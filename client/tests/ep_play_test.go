@@ -10,7 +10,7 @@ import (
 	"railhead/client"
 )
 
-// epPlay is a buffer's dispatches and combines, what the reference says of them, and the order of the calls.
+// epPlay is a scenario: dispatches and combines of a buffer, their expected results, and the order of the calls.
 type epPlay struct {
 	world     int
 	config    client.EPConfig
@@ -30,18 +30,18 @@ type epRound struct {
 	combined  []alltoall.Combined // nil: released instead
 	addIsOut  bool
 	wideIndex bool
-	cached    bool // its routing is made before
+	cached    bool // with a cached routing
 }
 
-// epPlace is where a rank wants its rows.
+// epPlace says how a rank receives its rows.
 type epPlace struct {
 	layout              client.EPLayout
 	capacity, alignment int
-	tooSmall            int // a first attempt has room for so many rows and fails; -1: there is none
-	sparse              bool
+	tooSmall            int  // capacity of a first receive, which must fail; -1 = none
+	sparse              bool // only X is received
 }
 
-// newEPPlay takes any config; rounds and script are added.
+// newEPPlay makes a play without rounds and script.
 func newEPPlay(c client.EPConfig, world int) (*epPlay, error) {
 	p := &epPlay{world: world, config: c, ref: reference(c)}
 	var err error
@@ -49,12 +49,12 @@ func newEPPlay(c client.EPConfig, world int) (*epPlay, error) {
 	return p, err
 }
 
-// drawEPPlay is a play of so many rounds; every seed gives another, and the same every time.
+// drawEPPlay draws a play of so many rounds from a seed.
 func drawEPPlay(t testing.TB, seed uint64, rounds int) *epPlay {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 14))
 	c, world := drawEPConfig(r)
-	for fits := false; !fits; c.MaxTokensPerRank = (c.MaxTokensPerRank + 1) / 2 { // windows are memory
+	for fits := false; !fits; c.MaxTokensPerRank = (c.MaxTokensPerRank + 1) / 2 { // at most 128 MiB of windows
 		bytes, err := alltoall.BufferBytes(reference(c), world)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
@@ -80,7 +80,7 @@ func (p *epPlay) String() string {
 	return fmt.Sprintf("%d ranks, %+v, tables %v %v", p.world, c, p.config.PhysicalExpert != nil, p.config.PhysicalRank != nil)
 }
 
-// drawRound adds a round with these inputs.
+// drawRound adds a round with these inputs and computes its results.
 func (p *epPlay) drawRound(t testing.TB, r *rand.Rand, inputs []alltoall.RankInput) {
 	t.Helper()
 	round := epRound{inputs: inputs, wideIndex: r.IntN(2) == 0, cached: r.IntN(3) == 0, addIsOut: r.IntN(2) == 0}
@@ -110,7 +110,7 @@ func (p *epPlay) drawRound(t testing.TB, r *rand.Rand, inputs []alltoall.RankInp
 	p.rounds = append(p.rounds, round)
 }
 
-// drawPlace is any layout with just enough room, a little more, or with DropInvalid less.
+// drawPlace draws a layout and a capacity: just enough, a little more, or, if rows beyond it are dropped, less.
 func (p *epPlay) drawPlace(t testing.TB, r *rand.Rand, o *alltoall.RankOutput) (epPlace, *alltoall.View) {
 	t.Helper()
 	at := epPlace{layout: client.EPLayout(r.IntN(3)), alignment: pick(r, 0, 1, 16, 128), tooSmall: -1, sparse: r.IntN(4) == 0}
@@ -140,7 +140,7 @@ func (p *epPlay) drawPlace(t testing.TB, r *rand.Rand, o *alltoall.RankOutput) (
 	return at, view
 }
 
-// drawOutputs is what the experts of a rank have made of its rows; where there is no row it is NaN, which would show in a sum.
+// drawOutputs draws the outputs of a rank's experts. Bytes of no row are NaN, which would be visible in a sum.
 func (p *epPlay) drawOutputs(r *rand.Rand, v *alltoall.View, d client.Dtype) []byte {
 	row := p.config.Hidden * d.Size()
 	y := bytes.Repeat([]byte{0xff}, v.Rows*row)
@@ -151,15 +151,15 @@ func (p *epPlay) drawOutputs(r *rand.Rand, v *alltoall.View, d client.Dtype) []b
 	return y
 }
 
-// epStep is a call about a round.
+// epStep is a call for a round.
 type epStep struct {
 	call  string
 	round int
 }
 
-// drawScript orders the calls in any way that the rules allow.
+// drawScript draws any valid order of the calls.
 func (p *epPlay) drawScript(r *rand.Rand) {
-	const sent, received, adding = 1, 2, 3
+	const sent, received, combining = 1, 2, 3
 	states := map[int]int{}
 	older := func(round, state int) bool {
 		for other, s := range states {
@@ -188,11 +188,11 @@ func (p *epPlay) drawScript(r *rand.Rand) {
 				if !older(round, 0) {
 					options = append(options, epStep{"combine", round})
 				}
-			case state == adding && !older(round, adding):
+			case state == combining && !older(round, combining):
 				options = append(options, epStep{"combine_recv", round})
 			}
 		}
-		slicesByCall(options) // maps have no order, seeds do
+		slicesByCall(options) // the iteration order of a map is random, but a seed must always draw the same
 		step := pick(r, options...)
 		p.script = append(p.script, step)
 		switch step.call {
@@ -202,7 +202,7 @@ func (p *epPlay) drawScript(r *rand.Rand) {
 		case "recv":
 			states[step.round] = received
 		case "combine_send":
-			states[step.round] = adding
+			states[step.round] = combining
 		case "combine", "combine_recv", "release":
 			delete(states, step.round)
 		}

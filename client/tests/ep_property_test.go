@@ -15,7 +15,7 @@ import (
 	"railhead/server"
 )
 
-// epCount is how often a test of dispatch and combine repeats; the variable makes a soak of it.
+// epCount returns the number in the environment variable, for soak tests, else usual.
 func epCount(t testing.TB, variable string, usual int) int {
 	t.Helper()
 	text := os.Getenv(variable)
@@ -29,7 +29,7 @@ func epCount(t testing.TB, variable string, usual int) int {
 	return n
 }
 
-// newEPs makes a group and a buffer of the play's config on each rank, in a heap that has just room for it.
+// newEPs makes a group and a buffer with the play's config on each rank. The heap has just enough room.
 func newEPs(t testing.TB, s *server.Server, group string, p *epPlay) ([]member, []*client.EP) {
 	t.Helper()
 	bytes, err := client.EPBufferSize(p.config, p.world)
@@ -37,23 +37,18 @@ func newEPs(t testing.TB, s *server.Server, group string, p *epPlay) ([]member, 
 		t.Fatal(err)
 	}
 	ranks := formGroup(t, s, client.CommConfig{Group: group, World: p.world, HeapBytes: bytes + 1<<20})
-	eps := make([]*client.EP, p.world)
-	all(t, ranks, func(m member) (err error) {
-		eps[m.Rank()], err = m.NewEP(p.config)
-		return err
-	})
-	return ranks, eps
+	return ranks, makeEPs(t, ranks, p.config)
 }
 
-// endEPs ends the group: sessions and windows of many plays do not pile up.
+// endEPs ends the buffers, the group and its sessions, so that many plays do not use up memory.
 func endEPs(t testing.TB, ranks []member, eps []*client.EP) {
 	t.Helper()
 	all(t, ranks, func(m member) error { return eps[m.Rank()].Destroy() })
 	all(t, ranks, finalize)
-	all(t, ranks, func(m member) error { return m.session.Close() })
+	all(t, ranks, closeSession)
 }
 
-func TestAnyDispatchAndCombineIsWhatTheReferenceSaysBitForBit(t *testing.T) {
+func TestAnyDispatchAndCombineEqualsTheReferenceBitForBit(t *testing.T) {
 	s := startDaemon(t)
 	first := epCount(t, "EP_FIRST_SEED", 0)
 	for seed := first; seed < first+epCount(t, "EP_SEEDS", 80); seed++ {
@@ -64,7 +59,8 @@ func TestAnyDispatchAndCombineIsWhatTheReferenceSaysBitForBit(t *testing.T) {
 	}
 }
 
-// In ht a rank that is still in its send phase must not put a later dispatch's tokens, or partial sums, between those of an earlier one.
+// HT mode, with more chunks than slots: chunks of a later dispatch, or of its partial sums, must come after those of the earlier one,
+// whichever rank is late.
 func TestTwoDispatchesOfManyChunksInFlightDoNotMix(t *testing.T) {
 	s := startDaemon(t)
 	c := client.EPConfig{
@@ -92,16 +88,18 @@ func TestTwoDispatchesOfManyChunksInFlightDoNotMix(t *testing.T) {
 		}
 	}
 	ranks, eps := newEPs(t, s, "many chunks", p)
-	p.script = []epStep{{"send", 0}, {"wait", 0}, {"send", 1}, {"recv", 0}, {"recv", 1},
-		{"combine_send", 0}, {"wait", 0}, {"combine_send", 1}, {"combine_recv", 0}, {"combine_recv", 1}}
-	playAll(t, "one behind the other", p, ranks, eps)
-	p.script = []epStep{{"send", 0}, {"recv", 0}, {"send", 1}, {"recv", 1}, {"release", 1}, {"send", 2}, {"recv", 2},
-		{"combine_send", 0}, {"wait", 0}, {"combine_send", 2}, {"combine_recv", 0}, {"combine_recv", 2}}
-	playAll(t, "with one released between them", p, ranks, eps)
+	for late := range 2 {
+		p.script = []epStep{{"send", 0}, {"delay", late}, {"send", 1}, {"recv", 0}, {"recv", 1},
+			{"combine_send", 0}, {"delay", late}, {"combine_send", 1}, {"combine_recv", 0}, {"combine_recv", 1}}
+		playAll(t, "one after the other", p, ranks, eps)
+		p.script = []epStep{{"send", 0}, {"recv", 0}, {"send", 1}, {"recv", 1}, {"release", 1}, {"send", 2}, {"recv", 2},
+			{"combine_send", 0}, {"delay", late}, {"combine_send", 2}, {"combine_recv", 0}, {"combine_recv", 2}}
+		playAll(t, "with one released between them", p, ranks, eps)
+	}
 	endEPs(t, ranks, eps)
 }
 
-// playAll fails the test with what each rank found. One that finds something wrong does not let the others wait for it.
+// playAll runs the play on all ranks and reports every rank's error. A rank that fails aborts the group, so that the others do not wait.
 func playAll(t testing.TB, name string, p *epPlay, ranks []member, eps []*client.EP) (players []*epPlayer) {
 	t.Helper()
 	for _, m := range ranks {

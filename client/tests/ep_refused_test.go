@@ -12,10 +12,10 @@ import (
 	"railhead/client"
 )
 
-// The refused dispatch has begun to make its plan where an ended one had its own.
-func TestADispatchThatWasRefusedHoldsNoneBack(t *testing.T) {
+// The refused dispatch began to write its plan into the slot of a dispatch that had ended. The dispatch in flight must still complete.
+func TestARefusedDispatchDoesNotBlockTheOneInFlight(t *testing.T) {
 	s := startDaemon(t)
-	const tokens, hidden = 300, 7168 // more than the pipe to the other rank has room for
+	const tokens, hidden = 300, 7168 // more than the capacity of the pipe to the other rank
 	config := client.EPConfig{Mode: client.EPHighThroughput, MaxTokensPerRank: tokens, Hidden: hidden, NumExperts: 2, TopK: 1,
 		Dtype: client.F32, WireDtype: client.FP8E4M3, CombineDtype: client.F32}
 	ranks := formGroup(t, s, client.CommConfig{World: 2, Group: "refused", Timeout: soon})

@@ -13,7 +13,7 @@ import (
 	"railhead/client/tests/harness"
 )
 
-// residentKiB is the memory of this process that is there, after Go has given back what it can.
+// residentKiB is the resident memory of this process after a garbage collection.
 func residentKiB(t testing.TB) int {
 	t.Helper()
 	debug.FreeOSMemory()
@@ -29,12 +29,12 @@ func residentKiB(t testing.TB) int {
 	return kib
 }
 
-// EP_ROUNDS=10000 makes a soak of it. Memory may grow by what a heap in fragments takes, which does not depend on the rounds.
-func TestThousandsOfRoundsOfRandomSizesAreRightAndLeaveNothingBehind(t *testing.T) {
+// EP_ROUNDS sets the number of rounds, for soak tests. Memory may grow by the fragmentation of Go's heap, which does not depend on it.
+func TestThousandsOfRoundsOfRandomSizesWithoutLeaks(t *testing.T) {
 	s := startDaemon(t)
 	const batch, growthKiB = 100, 24 << 10
 	rounds := epCount(t, "EP_ROUNDS", 10000)
-	for _, mode := range []client.EPMode{client.EPLowLatency, client.EPHighThroughput} {
+	for _, mode := range bothModes {
 		world := int(mode) + 1
 		c := client.EPConfig{
 			Mode: mode, MaxTokensPerRank: 9, Hidden: 64, NumExperts: 11, TopK: 3, DropInvalid: true,

@@ -10,7 +10,7 @@ import (
 	"railhead/internal/wire"
 )
 
-func TestACachedRoutingServesAnyNumberOfDispatchesWithTheSameBytes(t *testing.T) {
+func TestDispatchesWithACachedRoutingGiveTheSameRows(t *testing.T) {
 	onSmallEPs(t, 1, func(p *epPlayer) error {
 		round := &p.rounds[0]
 		capacity := round.places[p.rank].capacity
@@ -38,9 +38,8 @@ func TestACachedRoutingServesAnyNumberOfDispatchesWithTheSameBytes(t *testing.T)
 			if !bytes.Equal(rows.X, first) {
 				return fmt.Errorf("dispatch %d with a cached routing gave other rows", n)
 			}
-			err = errors.Join(p.checkRows(0, rows, nil), refused("destroy in flight", destroyIf(n > 0, routing), wire.ResultBusy, "in flight"))
-			if n == 0 {
-				err = nil
+			if err = p.checkRows(0, rows, nil); n > 0 {
+				err = errors.Join(err, refused("destroy in flight", routing.Destroy(), wire.ResultBusy, "in flight"))
 			}
 			p.flights[0] = d
 			if err := errors.Join(err, p.steps(epStep{"combine", 0})); err != nil {
@@ -51,14 +50,7 @@ func TestACachedRoutingServesAnyNumberOfDispatchesWithTheSameBytes(t *testing.T)
 	})
 }
 
-func destroyIf(really bool, r *client.EPRouting) error {
-	if !really {
-		return nil
-	}
-	return r.Destroy()
-}
-
-func TestARoutingThatCannotBeIsRefusedAndSoIsOneThatIsNotTheBuffers(t *testing.T) {
+func TestInvalidAndDestroyedRoutingsAreRefused(t *testing.T) {
 	onSmallEPs(t, 1, func(p *epPlayer) error {
 		in := client.EPTokensIn{Tokens: 2, X: make([]byte, 64), Idx: []int32{0, 1, 2, 2}}
 		_, twice := p.ep.NewRouting(in)
@@ -74,18 +66,18 @@ func TestARoutingThatCannotBeIsRefusedAndSoIsOneThatIsNotTheBuffers(t *testing.T
 		err = errors.Join(
 			refused("an expert twice", twice, invalid, "ep_routing_create", "topk_idx[1] is 2", "no routing"),
 			refused("another number of tokens", tokens, invalid, "1 tokens", "made of 2"),
-			refused("weights as well", weights, invalid, "topk_weights", "one of them"),
+			refused("a routing and weights", weights, invalid, "topk_weights", "one of them"),
 			routing.Destroy())
 		fewer.Tokens = 2
 		_, gone := p.ep.DispatchSend(fewer)
-		return errors.Join(err, refused("a routing that was destroyed", gone, ended, "not a live routing"))
+		return errors.Join(err, refused("a destroyed routing", gone, ended, "not a live routing"))
 	})
 }
 
-func TestACachedRoutingLeavesOutARankThatWasMaskedSince(t *testing.T) {
+func TestACachedRoutingOmitsARankThatWasMaskedLater(t *testing.T) {
 	onSmallEPs(t, 1, func(p *epPlayer) error {
 		if p.rank == 1 {
-			return nil // it is masked by the other
+			return nil // rank 0 masks it
 		}
 		in := client.EPTokensIn{Tokens: 1, X: bytes.Repeat([]byte{0x3f}, 32), Idx: []int32{0, 5}} // one expert on each rank
 		routing, err := p.ep.NewRouting(in)
@@ -125,8 +117,8 @@ func TestReportsCanBeReadLater(t *testing.T) {
 		_, _, gone := d.Reports()
 		dispatched, combined, err := p.ep.Reports()
 		if err != nil || dispatched.Dispatch != 1 || combined.Dispatch != 1 || combined.Rows != 0 {
-			return fmt.Errorf("the last that has ended: %+v, %+v, %w", dispatched, combined, err)
+			return fmt.Errorf("reports of the dispatch that ended last: %+v, %+v, %w", dispatched, combined, err)
 		}
-		return errors.Join(refused("the report of a handle that has ended", gone, ended, "ep_get_report"), p.steps(epStep{"combine", 1}))
+		return errors.Join(refused("reports of an ended dispatch", gone, ended, "ep_get_report"), p.steps(epStep{"combine", 1}))
 	})
 }

@@ -13,7 +13,6 @@ import (
 	"railhead/server"
 )
 
-// patience is far beyond what anything here takes on a busy machine: reaching it means a hang.
 const patience = harness.Patience
 
 var (
@@ -35,13 +34,13 @@ func connect(t testing.TB, s *server.Server) *client.Session {
 	return session
 }
 
-// member is a rank with the session it came by.
+// member is a rank with its session.
 type member struct {
 	*client.Comm
 	session *client.Session
 }
 
-// formGroup makes config.World ranks of a group, each with a session of its own. They end with the test.
+// formGroup makes a group of config.World ranks, each with its own session. They end with the test.
 func formGroup(t testing.TB, s *server.Server, config client.CommConfig) []member {
 	t.Helper()
 	ranks, errs := tryGroup(t, s, config, func(c *client.CommConfig) {})
@@ -53,7 +52,7 @@ func formGroup(t testing.TB, s *server.Server, config client.CommConfig) []membe
 	return ranks
 }
 
-// tryGroup lets every rank change its config and returns what each one got.
+// tryGroup calls Init for every rank, with the config as changed for that rank, and returns each rank's error.
 func tryGroup(t testing.TB, s *server.Server, config client.CommConfig, change func(*client.CommConfig)) ([]member, []error) {
 	t.Helper()
 	if config.Group == "" {
@@ -76,7 +75,7 @@ func tryGroup(t testing.TB, s *server.Server, config client.CommConfig, change f
 	return ranks, errs
 }
 
-// inParallel calls f(0)..f(n-1) at the same time and returns what each returned.
+// inParallel calls f(0)..f(n-1) concurrently and returns their results.
 func inParallel(n int, f func(i int) error) []error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
@@ -87,12 +86,12 @@ func inParallel(n int, f func(i int) error) []error {
 	return errs
 }
 
-// together makes all ranks call f at the same time.
+// together calls f for all ranks concurrently.
 func together(ranks []member, f func(m member) error) []error {
 	return inParallel(len(ranks), func(r int) error { return f(ranks[r]) })
 }
 
-// all is together where every rank is to succeed.
+// all calls f for all ranks concurrently and stops the test if one fails.
 func all(t testing.TB, ranks []member, f func(m member) error) {
 	t.Helper()
 	for r, err := range together(ranks, f) {
@@ -105,23 +104,43 @@ func all(t testing.TB, ranks []member, f func(m member) error) {
 	}
 }
 
-func barrier(m member) error  { return m.Barrier() }
-func finalize(m member) error { return m.Finalize() }
+func barrier(m member) error      { return m.Barrier() }
+func finalize(m member) error     { return m.Finalize() }
+func closeSession(m member) error { return m.session.Close() }
 
-// wantError holds an error to a result and to words of its message.
+// wantError reports an error unless err has that result and its message contains all the words.
 func wantError(t testing.TB, err error, result wire.Result, words ...string) {
 	t.Helper()
+	if err := refused("the call", err, result, words...); err != nil {
+		t.Error(err)
+	}
+}
+
+// refused returns an error unless err has that result and its message contains all the words. what names the call.
+func refused(what string, err error, result wire.Result, words ...string) error {
 	var e *client.Error
-	if !errors.As(err, &e) {
-		t.Errorf("got %v, want an error with result %s", err, result)
-		return
+	if !errors.As(err, &e) || e.Result != result {
+		return fmt.Errorf("%s gave %v, want %s", what, err, result)
 	}
-	if e.Result != result {
-		t.Errorf("result %s, want %s: %s", e.Result, result, e.Message)
-	}
+	return missing(what, e.Message, words...)
+}
+
+// missing returns an error if a message lacks one of the words.
+func missing(what, message string, words ...string) error {
 	for _, w := range words {
-		if !strings.Contains(e.Message, w) {
-			t.Errorf("the message lacks %q: %s", w, e.Message)
+		if !strings.Contains(message, w) {
+			return fmt.Errorf("%s: the message lacks %q: %s", what, w, message)
+		}
+	}
+	return nil
+}
+
+// noErrors stops the test if one of the results of inParallel or together is an error.
+func noErrors(t testing.TB, errs []error) {
+	t.Helper()
+	for i, err := range errs {
+		if err != nil {
+			t.Fatalf("rank %d: %v", i, err)
 		}
 	}
 }
