@@ -9,15 +9,16 @@ import (
 
 	"railhead/client"
 	"railhead/client/tests/harness"
+	"railhead/internal/await"
 	"railhead/internal/wire"
 	"railhead/server"
 )
 
-const patience = harness.Patience
+const patience = await.Patience
 
 var (
 	startDaemon   = harness.StartDaemon
-	eventually    = harness.Eventually
+	eventually    = await.True
 	nothingLeaks  = harness.NothingLeaks
 	askDaemon     = harness.AskDaemon
 	daemonSays    = harness.DaemonSays

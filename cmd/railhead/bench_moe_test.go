@@ -60,7 +60,7 @@ func TestBenchMoEMeasuresAndChecksEveryNumberOfTokens(t *testing.T) {
 	}
 }
 
-// What the library has counted is the least payload, and a header of 8 bytes a copy and 8 for each of its experts.
+// The library has written the minimum payload, and headers of 8 bytes a copy and 8 for each of the copy's experts.
 func TestBenchMoEComparesWhatWasWrittenWithTheLeast(t *testing.T) {
 	r := benchMoE(t, "--ranks", "2", "--tokens", "64", "-n", "1")
 	row := r.Rows[0]

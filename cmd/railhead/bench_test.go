@@ -101,8 +101,8 @@ func TestBenchMeasuresAndChecksEveryOperationOfEveryTypeAndReduction(t *testing.
 	}
 }
 
-// Of a tree and a classic ring, which add in other orders than the ranks', rounding must not pass for an error.
-func TestBenchChecksAlgorithmsThatAddInAnOrderOfTheirOwn(t *testing.T) {
+// A tree and a classic ring do not add in rank order. Their rounding must not count as an error.
+func TestBenchChecksAlgorithmsThatAddInAnotherOrder(t *testing.T) {
 	for _, c := range []struct{ command, algo, reproducible string }{
 		{"allreduce", "tree", "on"}, {"allreduce", "ring", "off"}, {"reducescatter", "ring", "off"},
 	} {
@@ -137,10 +137,10 @@ func TestBenchTakesEachRankAsRoot(t *testing.T) {
 	}
 }
 
-func TestBenchBuffersInWindowsAreReadWhereTheyLie(t *testing.T) {
+func TestBenchBuffersInWindowsAreNotCopied(t *testing.T) {
 	for op, want := range map[ncclstyle.Operation]string{
 		ncclstyle.AllReduce: "pull", ncclstyle.AllGather: "pull", ncclstyle.ReduceScatter: "pull",
-		ncclstyle.AllToAll: "pull/oneshot", // in place a rank may not overwrite what the others have yet to read
+		ncclstyle.AllToAll: "pull/oneshot", // in place it would overwrite data that others have not read yet
 		ncclstyle.Scatter:  "pipe",
 	} {
 		r := benchReport(t, op.Command(), "-n", "1", "-d", "i8", "--window", "-b", "1M", "-e", "1M")
@@ -223,7 +223,7 @@ func TestBenchTakesAForcingTextFromTheEnvironment(t *testing.T) {
 	}
 }
 
-func TestBenchDrawsSeveralAlgorithmsAndSaysWhichRan(t *testing.T) {
+func TestBenchPlotsSeveralAlgorithmsAndReportsWhichRan(t *testing.T) {
 	svg := t.TempDir() + "/plot.svg"
 	status, stdout, stderr := railhead(t, nil, "bench", "allreduce", "--ranks", "3", "-b", "4", "-e", "256K", "-f", "16", "-n", "2",
 		"--algo", "oneshot,twoshot,pull,auto", "--plot", svg, "--json")

@@ -42,7 +42,7 @@ func TestDemoOfAModelWithExpertsTakesRanksWithoutTokensOrExperts(t *testing.T) {
 	}
 }
 
-func TestDemoOfAModelWithExpertsSaysHowManyLayersItPlaysAndWhatTheyDo(t *testing.T) {
+func TestDemoOfAModelWithExpertsPrintsItsLayersAndOperations(t *testing.T) {
 	status, stdout, stderr := railhead(t, nil, "demo", "--model", "deepseek-v3", "--steps", "1", "--batch", "2")
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)

@@ -11,6 +11,7 @@ import (
 
 	"railhead/cmd/railhead/demo"
 	"railhead/cmd/railhead/internal/cli"
+	"railhead/internal/await"
 )
 
 func decodeStrict(t *testing.T, text string, into any) {
@@ -47,7 +48,7 @@ func TestDemoChecksEveryResultAndReportsItAsJSONAlone(t *testing.T) {
 	}
 }
 
-func TestDemoChecksAlgorithmsThatAddInAnOrderOfTheirOwn(t *testing.T) {
+func TestDemoChecksAlgorithmsThatAddInAnotherOrder(t *testing.T) {
 	status, stdout, stderr := railhead(t, []string{"RAILHEAD_ALGO=ring", "RAILHEAD_REPRODUCIBLE=off"}, "demo", "--json", "--ranks", "3", "--steps", "1")
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
@@ -88,7 +89,7 @@ func TestDemoPrintsATableForAPerson(t *testing.T) {
 	}
 }
 
-func TestDemoRefusesWhatItCannotPlay(t *testing.T) {
+func TestDemoRefusesInvalidFlags(t *testing.T) {
 	for want, args := range map[string][]string{
 		"llama-3-8b":  {"--model", "llama-3-9b"},
 		"--ranks 65":  {"--ranks", "65"},
@@ -113,12 +114,12 @@ func TestKillingAnyRankOfTheDemoMakesEveryOtherRankNameIt(t *testing.T) {
 	for victim := range ranks {
 		c := start(t, nil, "demo", "--json", "--ranks", fmt.Sprint(ranks), "--steps", "100000")
 		var pids map[int]int
-		eventually(t, "all ranks run", func() bool {
+		await.True(t, "all ranks run", func() bool {
 			pids = children(c.cmd.Process.Pid)
 			return len(pids) == ranks
 		})
-		// They work once the group has formed; a rank's shared memory shows in its maps then.
-		eventually(t, "the group works", func() bool {
+		// When the group has formed, every rank has its shared memory mapped.
+		await.True(t, "the group works", func() bool {
 			maps, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pids[victim]))
 			return strings.Count(string(maps), "memfd:railhead-heap") >= ranks
 		})
@@ -143,7 +144,7 @@ func TestKillingAnyRankOfTheDemoMakesEveryOtherRankNameIt(t *testing.T) {
 					found = true
 				}
 			}
-			// A rank may also have been caught before its group was ready, where the daemon's text says it.
+			// A rank whose group was not ready yet has the daemon's text.
 			if !found && !strings.Contains(c.stderr.String(), fmt.Sprintf("rank %d (pid %d) died", victim, pids[victim])) {
 				t.Errorf("victim %d: rank %d does not name it in %q", victim, rank, c.stderr.String())
 			}

@@ -12,7 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
+
+	"railhead/internal/await"
 )
 
 // asCLI makes the test binary, and the ranks that it starts, behave as the railhead binary.
@@ -25,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(runTests(m))
 }
 
-// runTests keeps tuning tables and sockets of the user out.
+// runTests runs the tests without the user's tuning tables and sockets.
 func runTests(m *testing.M) int {
 	state, err := os.MkdirTemp("", "railhead-state-")
 	if err != nil {
@@ -36,9 +37,6 @@ func runTests(m *testing.M) int {
 	_ = os.Setenv("XDG_STATE_HOME", state) // fails for a wrong name only
 	return m.Run()
 }
-
-// testDeadline bounds every command of the tests; it is generous because the machine may be busy.
-const testDeadline = 120 * time.Second
 
 // syncBuffer can be read while a command writes to it.
 type syncBuffer struct {
@@ -70,7 +68,7 @@ func start(t *testing.T, env []string, args ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), testDeadline)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	c := &process{cmd: exec.CommandContext(ctx, self, args...)}
 	c.cmd.Env = append(append(os.Environ(), asCLI+"=1"), env...)
 	c.cmd.Stdout, c.cmd.Stderr = &c.stdout, &c.stderr
@@ -84,7 +82,7 @@ func start(t *testing.T, env []string, args ...string) *process {
 	return c
 }
 
-// wait returns the exit status; 128 + signal as a shell would say.
+// wait returns the exit status, 128 + signal as in a shell.
 func (c *process) wait(t *testing.T) int {
 	t.Helper()
 	err := c.cmd.Wait()
@@ -105,17 +103,6 @@ func railhead(t *testing.T, env []string, args ...string) (status int, stdout, s
 	c := start(t, env, args...)
 	status = c.wait(t)
 	return status, c.stdout.String(), c.stderr.String()
-}
-
-// eventually polls until f is true.
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(testDeadline); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if f() {
-			return
-		}
-	}
-	t.Fatalf("not within %v: %s", testDeadline, what)
 }
 
 // children are the direct children of a process, by the RANK in their environment.

@@ -11,6 +11,7 @@ import (
 	"railhead/cmd/railhead/internal/cli"
 	"railhead/cmd/railhead/internal/measure"
 	"railhead/cmd/railhead/internal/ranks"
+	"railhead/internal/await"
 	"railhead/internal/ncclstyle"
 	"railhead/server"
 )
@@ -77,7 +78,7 @@ func TestRunServesItsRanksWithADaemonOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestWithoutADaemonRanksFailWithTheWayToGetOne(t *testing.T) {
+func TestWithoutADaemonRanksFailAndSayHowToStartOne(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +97,7 @@ func TestWithoutADaemonRanksFailWithTheWayToGetOne(t *testing.T) {
 func serveAt(t *testing.T, socket string) *process {
 	t.Helper()
 	c := start(t, nil, "serve", "--socket", socket, "--admin", "127.0.0.1:0")
-	eventually(t, "the daemon answers", func() bool {
+	await.True(t, "the daemon answers", func() bool {
 		status, _, _ := railhead(t, nil, "status", "--socket", socket)
 		return status == 0
 	})
@@ -145,7 +146,7 @@ func TestStatusOfAWorkingGroupNamesItsRanks(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := start(t, []string{jobEnv(t, 1<<30)}, "run", "--socket", socket, "--group", "long", "-n", "3", "--", self, "rank")
-	eventually(t, "the group is ready", func() bool {
+	await.True(t, "the group is ready", func() bool {
 		_, stdout, _ := railhead(t, nil, "status", "--socket", socket)
 		return strings.Contains(stdout, `group "long" #1: ready, 3 ranks`) && strings.Contains(stdout, "attached")
 	})
@@ -153,6 +154,6 @@ func TestStatusOfAWorkingGroupNamesItsRanks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if status := r.wait(t); status == 0 {
-		t.Error("a run that was ended says that all went well")
+		t.Error("a run that was ended succeeds")
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"railhead/server"
 )
 
-func TestAnAnswerThatIsTooLongIsNoAnswer(t *testing.T) {
+func TestAnAnswerThatIsTooLongIsAnError(t *testing.T) {
 	dir := t.TempDir()
 	l, err := net.Listen("unix", server.AdminSocketBeside(filepath.Join(dir, "rh.sock")))
 	if err != nil {

@@ -34,7 +34,7 @@ func TestTopoShowsThisMachine(t *testing.T) {
 	}
 }
 
-func TestTopoTurnsAFileIntoEachFormat(t *testing.T) {
+func TestTopoConvertsAFileIntoEachFormat(t *testing.T) {
 	for output, want := range map[string]string{
 		"text": "gpu0 gpu1 gpu2 gpu3", "json": `"kind": "nvswitch"`, "xml": `<c2c bw="44712" count="5"/>`, "svg": `class="gpu"`,
 	} {

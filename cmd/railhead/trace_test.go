@@ -9,6 +9,7 @@ import (
 
 	"railhead/client"
 	"railhead/cmd/railhead/internal/cli"
+	"railhead/internal/await"
 	"railhead/server"
 	"railhead/server/flight"
 )
@@ -23,11 +24,11 @@ func daemonWithGroups(t *testing.T) (socket string, finish func()) {
 	}
 	t.Cleanup(s.Close)
 	join := func(group string, rank, world int) (*client.Session, *client.Comm, error) {
-		sess, err := client.Connect(socket, testDeadline)
+		sess, err := client.Connect(socket, await.Patience)
 		if err != nil {
 			return nil, nil, err
 		}
-		c, err := sess.Init(client.CommConfig{Group: group, Rank: rank, World: world, Timeout: testDeadline, HeapBytes: 1 << 20})
+		c, err := sess.Init(client.CommConfig{Group: group, Rank: rank, World: world, Timeout: await.Patience, HeapBytes: 1 << 20})
 		return sess, c, err
 	}
 	waited := make(chan error, 1)
@@ -64,7 +65,7 @@ func daemonWithGroups(t *testing.T) (socket string, finish func()) {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(testDeadline):
+		case <-time.After(await.Patience):
 			t.Error("rank 1 hangs")
 		}
 	}
@@ -74,7 +75,7 @@ func TestTraceDumpShowsEveryRanksOperations(t *testing.T) {
 	socket, finish := daemonWithGroups(t)
 	env := []string{"RAILHEAD_SOCKET=" + socket}
 	var text string
-	eventually(t, "rank 1 is in the barrier", func() bool {
+	await.True(t, "rank 1 is in the barrier", func() bool {
 		status, stdout, stderr := railhead(t, env, "trace", "dump")
 		if status != 0 {
 			t.Fatalf("status %d: %s", status, stderr)
@@ -105,13 +106,13 @@ func TestTraceDumpShowsEveryRanksOperations(t *testing.T) {
 		t.Errorf("rank 1: %+v", e)
 	}
 	// The time is the wall clock's.
-	if age := time.Since(time.Unix(0, e[0].TimeCreatedNS)); age < 0 || age > testDeadline {
+	if age := time.Since(time.Unix(0, e[0].TimeCreatedNS)); age < 0 || age > await.Patience {
 		t.Errorf("it began %v ago", age)
 	}
 	finish()
 }
 
-func TestTraceDumpRefusesWhatItCannotDo(t *testing.T) {
+func TestTraceDumpRefusesInvalidFlags(t *testing.T) {
 	socket, finish := daemonWithGroups(t)
 	defer finish()
 	for _, c := range []struct {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"maps"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -13,81 +12,35 @@ import (
 	"testing"
 
 	"railhead/cmd/railhead/internal/cli"
+	"railhead/cmd/railhead/internal/tunetest"
 	"railhead/cmd/railhead/tune"
 	"railhead/engine/plan"
-	"railhead/engine/topo"
 	"railhead/engine/tuner"
+	"railhead/internal/await"
 	"railhead/internal/ncclstyle"
 	"railhead/server"
 )
 
-// tuneState is a directory for tables, and what names this machine's files in it.
+// tuneState is a directory for tables, and the environment of a command that uses it.
 type tuneState struct {
-	env         []string
-	dir         string
-	fingerprint string
+	tunetest.State
+	env []string
 }
 
 func newTuneState(t *testing.T) tuneState {
 	t.Helper()
-	g, err := topo.ReadMachine(os.DirFS("/"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	state := t.TempDir()
+	s := tunetest.New(t)
 	// With the race detector each of the many ranks would wait for a second before it ends.
-	env := []string{"XDG_STATE_HOME=" + state, "GORACE=atexit_sleep_ms=0"}
-	s := tuneState{env: env, dir: filepath.Join(state, "railhead", "tune"), fingerprint: g.Fingerprint()}
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return tuneState{s, []string{"XDG_STATE_HOME=" + s.Home, "GORACE=atexit_sleep_ms=0"}}
 }
 
-func (s tuneState) journal() string { return filepath.Join(s.dir, s.fingerprint+".journal") }
-
-// files lists the directory.
-func (s tuneState) files(t *testing.T) []string {
-	t.Helper()
-	entries, err := os.ReadDir(s.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, e := range entries {
-		names = append(names, strings.TrimPrefix(e.Name(), s.fingerprint))
-	}
-	return names
-}
-
-func (s tuneState) table(t *testing.T) *tuner.Table {
-	t.Helper()
-	table, err := tuner.LoadTable(s.dir, s.fingerprint, plan.Algorithms())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return table
-}
-
-// lines are the whole lines of the journal; none while there is no journal.
-func (s tuneState) lines() []string {
-	raw, _ := os.ReadFile(s.journal())
-	lines := strings.SplitAfter(string(raw), "\n")
-	return lines[:len(lines)-1]
-}
-
-// small measures little: two sizes of one collective, in three rounds; long measures for some seconds, unless it goes on after
-// three rounds and is not given the time.
+// small are the arguments of a short tune: two sizes of one collective, in three rounds. long would take an hour.
 var small = []string{"tune", "--op", "allreduce", "--ranks", "2", "-b", "1K", "-e", "4K", "-f", "4", "--time", "0s"}
 var long = []string{"tune", "--ranks", "2", "-b", "1K", "-e", "64K", "-f", "4", "--time", "1h"}
 
-// settingsOfAll are the entries of one number of ranks: two of a collective, but for all-to-all, which copies in one way, and
-// broadcast, which always copies.
-const settingsOfAll = 2*5 - 2
-
 const minRounds = 3
 
-// algorithms are those that are measured for an entry of the table: pull only where buffers lie in windows.
+// algorithms lists the algorithms that are measured for an entry of the table: pull only for buffers in windows.
 func algorithms(collective string, memory tuner.Memory) []string {
 	return slices.DeleteFunc(plan.Interchangeable(collective), func(name string) bool {
 		return name == tuner.WindowAlgorithm && memory != tuner.InWindows
@@ -102,10 +55,10 @@ func TestTuneMeasuresEveryAlgorithmAndSavesATable(t *testing.T) {
 	}
 	var r tune.Report
 	decodeStrict(t, stdout, &r)
-	if r.Rounds != minRounds || r.Fingerprint != s.fingerprint || len(r.Entries) != settingsOfAll {
+	if r.Rounds != minRounds || r.Fingerprint != s.Fingerprint || len(r.Entries) != tunetest.EntriesOfAll {
 		t.Errorf("%d rounds of %s, %d entries", r.Rounds, r.Fingerprint, len(r.Entries))
 	}
-	table := s.table(t)
+	table := s.Table(t)
 	for _, e := range r.Entries {
 		want := slices.Sorted(slices.Values(algorithms(e.Collective, e.Memory)))
 		if len(e.Sizes) != 2 {
@@ -123,7 +76,7 @@ func TestTuneMeasuresEveryAlgorithmAndSavesATable(t *testing.T) {
 			}
 		}
 	}
-	if got := s.files(t); !slices.Equal(got, []string{".json"}) {
+	if got := s.Files(t); !slices.Equal(got, []string{".json"}) {
 		t.Errorf("files %v", got)
 	}
 	if !strings.Contains(stderr, "round 1, run 2 of 32, about ") || !strings.Contains(stderr, "round 3, run 24 of 24, about ") {
@@ -131,10 +84,10 @@ func TestTuneMeasuresEveryAlgorithmAndSavesATable(t *testing.T) {
 	}
 }
 
-func TestATuneThatWasKilledGoesOnWhereItWas(t *testing.T) {
+func TestAKilledTuneContinues(t *testing.T) {
 	s := newTuneState(t)
 	c := start(t, s.env, long...)
-	eventually(t, "some points of the journal", func() bool { return len(s.lines()) > 6 })
+	await.True(t, "some points of the journal", func() bool { return len(s.Lines()) > 6 })
 	ranks := children(c.cmd.Process.Pid)
 	if err := c.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -143,21 +96,21 @@ func TestATuneThatWasKilledGoesOnWhereItWas(t *testing.T) {
 		t.Fatalf("status %d: %s", status, c.stderr.String())
 	}
 	for rank, pid := range ranks {
-		eventually(t, "a rank ends with the command", func() bool {
+		await.True(t, "a rank ends with the command", func() bool {
 			env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ") // empty of a zombie
 			return err != nil || !strings.Contains(string(env), "RANK="+strconv.Itoa(rank)+"\x00")
 		})
 	}
-	before := s.lines()
-	f, err := os.OpenFile(s.journal(), os.O_APPEND|os.O_WRONLY, 0)
+	before := s.Lines()
+	f, err := os.OpenFile(s.Journal(), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err1 := f.WriteString(`{"collective":"allreduce","ra`) // what a crash of the machine may leave
+	_, err1 := f.WriteString(`{"collective":"allreduce","ra`) // a crash of the machine may leave half a line
 	if err := f.Close(); err1 != nil || err != nil {
 		t.Fatal(err1, err)
 	}
-	if got := s.files(t); !slices.Equal(got, []string{".journal"}) {
+	if got := s.Files(t); !slices.Equal(got, []string{".journal"}) {
 		t.Errorf("files after the kill: %v", got)
 	}
 	status, stdout, stderr := railhead(t, s.env, append(long, "--time", "0s", "--json")...)
@@ -169,25 +122,25 @@ func TestATuneThatWasKilledGoesOnWhereItWas(t *testing.T) {
 	}
 	var r tune.Report
 	decodeStrict(t, stdout, &r)
-	if len(r.Entries) != settingsOfAll || len(r.Entries[0].Sizes) != 4 || r.Rounds != minRounds {
+	if len(r.Entries) != tunetest.EntriesOfAll || len(r.Entries[0].Sizes) != 4 || r.Rounds != minRounds {
 		t.Errorf("got %+v", r)
 	}
-	if got := s.files(t); !slices.Equal(got, []string{".json"}) {
+	if got := s.Files(t); !slices.Equal(got, []string{".json"}) {
 		t.Errorf("files %v", got)
 	}
 }
 
-func TestAnInterruptedTuneSavesNoTableAndSaysHowToGoOn(t *testing.T) {
+func TestAnInterruptedTuneSavesNoTableAndSaysHowToContinue(t *testing.T) {
 	s := newTuneState(t)
 	c := start(t, s.env, long...)
-	eventually(t, "some points of the journal", func() bool { return len(s.lines()) > 3 })
+	await.True(t, "some points of the journal", func() bool { return len(s.Lines()) > 3 })
 	if err := c.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
 	if status := c.wait(t); status != cli.Failed || !strings.Contains(c.stderr.String(), "start again to continue") {
 		t.Errorf("status %d: %s", status, c.stderr.String())
 	}
-	if got := s.files(t); !slices.Equal(got, []string{".journal"}) || c.stdout.String() != "" {
+	if got := s.Files(t); !slices.Equal(got, []string{".journal"}) || c.stdout.String() != "" {
 		t.Errorf("files %v, stdout %s", got, c.stdout.String())
 	}
 }
@@ -195,7 +148,7 @@ func TestAnInterruptedTuneSavesNoTableAndSaysHowToGoOn(t *testing.T) {
 // journalOf writes the journal of a run of small that was killed when it had measured everything. Two-shot is the fastest.
 func (s tuneState) journalOf(t *testing.T, fingerprint string) {
 	t.Helper()
-	f, err := os.Create(s.journal())
+	f, err := os.Create(s.Journal())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,9 +184,9 @@ func (s tuneState) journalOf(t *testing.T, fingerprint string) {
 	}
 }
 
-func TestWhatTunedSavesIsWhatRunsButNotWhileItMeasures(t *testing.T) {
+func TestASavedTableDecidesExceptInATune(t *testing.T) {
 	s := newTuneState(t)
-	s.journalOf(t, s.fingerprint)
+	s.journalOf(t, s.Fingerprint)
 	if status, _, stderr := railhead(t, s.env, small...); status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
@@ -251,15 +204,15 @@ func TestWhatTunedSavesIsWhatRunsButNotWhileItMeasures(t *testing.T) {
 	}
 }
 
-func TestAForcedTuneStartsAnewOverAnotherMachinesJournal(t *testing.T) {
+func TestAForcedTuneReplacesAnotherMachinesJournal(t *testing.T) {
 	s := newTuneState(t)
 	s.journalOf(t, "1p-other")
 	if status, _, stderr := railhead(t, s.env, small...); status != cli.Failed || !strings.Contains(stderr, "on another machine, 1p-other") {
 		t.Errorf("status %d, %s", status, stderr)
 	}
 	status, _, stderr := railhead(t, s.env, append(small, "--force")...)
-	if status != 0 || strings.Contains(stderr, "continuing") || !slices.Equal(s.files(t), []string{".json"}) {
-		t.Errorf("--force: status %d, %s, files %v", status, stderr, s.files(t))
+	if status != 0 || strings.Contains(stderr, "continuing") || !slices.Equal(s.Files(t), []string{".json"}) {
+		t.Errorf("--force: status %d, %s, files %v", status, stderr, s.Files(t))
 	}
 }
 
@@ -290,7 +243,7 @@ func TestTuneSaysWhatIsWrongWithItsFlags(t *testing.T) {
 			t.Errorf("%s: status %d, stdout %q, stderr %q; want %q", args, status, stdout, stderr, want)
 		}
 	}
-	if got := s.files(t); len(got) != 0 {
+	if got := s.Files(t); len(got) != 0 {
 		t.Errorf("files %v", got)
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 const (
 	// Patience is far more than anything takes on a busy machine: reaching it means a hang.
-	Patience = 30 * time.Second
+	Patience = 2 * time.Minute
 	// Never is a deadline later than the end of any test. What happens before it has another cause.
 	Never = 10 * time.Minute
 )
@@ -25,6 +25,17 @@ func Until(t testing.TB, wrong func() string) {
 			t.Fatalf("after %v: %s", Patience, w)
 		}
 	}
+}
+
+// True waits until f is true.
+func True(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	Until(t, func() string {
+		if f() {
+			return ""
+		}
+		return "not yet: " + what
+	})
 }
 
 // Next receives from a channel.

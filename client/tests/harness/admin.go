@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"testing"
 
+	"railhead/internal/await"
 	"railhead/server"
 )
 
@@ -25,7 +26,7 @@ func AskDaemon(t testing.TB, s *server.Server, path string) (reply *http.Respons
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", s.AdminSocket())
 	}}
-	reply, err := (&http.Client{Transport: transport, Timeout: Patience}).Get("http://railhead" + path)
+	reply, err := (&http.Client{Transport: transport, Timeout: await.Patience}).Get("http://railhead" + path)
 	if err != nil {
 		transport.CloseIdleConnections()
 		t.Fatal(err)

@@ -8,11 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"railhead/internal/await"
 	"railhead/server"
 )
-
-// Patience is far more time than any wait needs on a busy machine, so reaching it means a hang.
-const Patience = 60 * time.Second
 
 // StartDaemon starts a daemon that ends with the test.
 func StartDaemon(t testing.TB) *server.Server {
@@ -23,16 +21,6 @@ func StartDaemon(t testing.TB) *server.Server {
 	}
 	t.Cleanup(s.Close)
 	return s
-}
-
-// Eventually waits until f returns true. what describes the condition in the error.
-func Eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(Patience); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", Patience, what)
-		}
-	}
 }
 
 // Resources counts what the library could leak: descriptors, mappings of memfds, control threads.
@@ -68,7 +56,7 @@ func CountResources(t testing.TB) (r Resources) {
 func NothingLeaks(t testing.TB, f func()) {
 	t.Helper()
 	before := CountResources(t)
-	Eventually(t, "resources of earlier tests are released", func() bool {
+	await.True(t, "resources of earlier tests are released", func() bool {
 		last := before
 		time.Sleep(5 * time.Millisecond)
 		before = CountResources(t)
@@ -81,7 +69,7 @@ func NothingLeaks(t testing.TB, f func()) {
 			t.Errorf("before %+v, afterwards %+v", before, now)
 		}
 	}()
-	Eventually(t, "descriptors, mappings and threads as before", func() bool {
+	await.True(t, "descriptors, mappings and threads as before", func() bool {
 		now = CountResources(t)
 		return now == before
 	})

@@ -4,13 +4,14 @@ import (
 	"sync"
 
 	"railhead/client/tests/harness"
+	"railhead/internal/await"
 )
 
-const patience = harness.Patience
+const patience = await.Patience
 
 var (
 	startDaemon   = harness.StartDaemon
-	eventually    = harness.Eventually
+	eventually    = await.True
 	nothingLeaks  = harness.NothingLeaks
 	ranksThatCame = harness.RanksThatCame
 )

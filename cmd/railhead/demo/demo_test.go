@@ -7,7 +7,7 @@ import (
 	"railhead/cmd/railhead/internal/ranks"
 )
 
-func TestAWrongCallOnOneRankIsOneWrongCallOfTheDemo(t *testing.T) {
+func TestACallThatIsWrongOnOneRankCountsOnce(t *testing.T) {
 	results := make([]ranks.Lines[rankReport], 2)
 	for r, wrong := range []string{"[]", "[1,2]"} {
 		_, _ = fmt.Fprintf(&results[r], `{"ops":[{"op":"dispatch","bytes":8,"times_ns":[%d000,2000,3000],"checked":%d,"wrong":%s,"algo":"ll"}]}`,

@@ -15,7 +15,7 @@ func TestStatusSaysOfRegisteredWindowsWhyTheyAreStaged(t *testing.T) {
 	var out strings.Builder
 	printStatus(&out, server.Status{Groups: []membership.GroupInfo{{Name: "g", Registered: []membership.RegionInfo{
 		{Number: 1, Bytes: 4096, Shared: true},
-		{Number: 3, Bytes: 12, Reason: "rank 2: malloc\x1b[2J"}, // the rank's own words, whatever they do to a terminal
+		{Number: 3, Bytes: 12, Reason: "rank 2: malloc\x1b[2J"}, // a rank's text may have a terminal escape
 	}}}})
 	for _, want := range []string{
 		"  registered window 1, 4096 bytes: shared\n", `  registered window 3, 12 bytes: staged: "rank 2: malloc\x1b[2J"` + "\n",

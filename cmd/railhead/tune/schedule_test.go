@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"railhead/cmd/railhead/internal/cli"
+	"railhead/cmd/railhead/internal/tunetest"
 	"railhead/engine/tuner"
 	"railhead/internal/ncclstyle"
 )
@@ -43,7 +44,7 @@ func TestAPlanNeverHasAnAlgorithmThatAddsInAnotherOrder(t *testing.T) {
 			}
 		}
 	}
-	if later := plan.cases(2); len(later) != len(seen)-2*settingsOfAll {
+	if later := plan.cases(2); len(later) != len(seen)-2*tunetest.EntriesOfAll {
 		t.Errorf("%d cases, in the first round %d", len(later), len(seen))
 	}
 }
@@ -78,7 +79,7 @@ func TestAWrongElementOrAnotherAlgorithmFailsTheTune(t *testing.T) {
 	}
 }
 
-func TestTheTimeThatIsLeftIsThatOfTheRounds(t *testing.T) {
+func TestTheRemainingTimeIsThatOfTheRounds(t *testing.T) {
 	plan, err := planOf(&smallFlags) // 7 timed cases
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +109,7 @@ func TestSizesAreNamedInTheirUnit(t *testing.T) {
 	}
 }
 
-func TestBetweenWindowsTheChoiceIsToPullOrToCopyAsAnywhere(t *testing.T) {
+func TestBetweenWindowsTheChoiceIsPullOrTheCopyOfAnyMemory(t *testing.T) {
 	copies := []tuner.Range{{ToBytes: 4096, Algorithm: "oneshot"}, {FromBytes: 4096, ToBytes: 65536, Algorithm: "twoshot"}, {FromBytes: 65536, Algorithm: "ring"}}
 	setting := setting{"allreduce", 4, tuner.InWindows}
 	pull := func(below, from16K float64) func(uint64) float64 {
@@ -121,7 +122,7 @@ func TestBetweenWindowsTheChoiceIsToPullOrToCopyAsAnywhere(t *testing.T) {
 	}
 	for _, c := range []struct {
 		what   string
-		pull   func(bytes uint64) float64 // us; copying as anywhere takes 10, any other way 1
+		pull   func(bytes uint64) float64 // us; the copying algorithm of any memory takes 10, the others 1
 		ranges []tuner.Range
 	}{
 		{"never", pull(20, 20), copies},

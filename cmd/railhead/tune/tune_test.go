@@ -12,31 +12,20 @@ import (
 	"testing"
 
 	"railhead/cmd/railhead/internal/cli"
+	"railhead/cmd/railhead/internal/tunetest"
 	"railhead/engine/plan"
-	"railhead/engine/topo"
 	"railhead/engine/tuner"
 	"railhead/server"
 )
 
-// state is a directory for tables, and what names this machine's files in it.
-type state struct {
-	dir         string
-	fingerprint string
-}
+// state is a directory for tables, which the command uses.
+type state struct{ tunetest.State }
 
 func newState(t *testing.T) state {
 	t.Helper()
-	g, err := topo.ReadMachine(os.DirFS("/"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	home := t.TempDir()
-	t.Setenv("XDG_STATE_HOME", home)
-	s := state{dir: filepath.Join(home, "railhead", "tune"), fingerprint: g.Fingerprint()}
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	return s
+	s := tunetest.New(t)
+	t.Setenv("XDG_STATE_HOME", s.Home)
+	return state{s}
 }
 
 // tune runs the command here, which measures nothing if the journal is complete.
@@ -59,42 +48,6 @@ func (s state) tune(t *testing.T, args ...string) (status int, stdout, stderr st
 	return e.Status, out.String(), errs.String() + err.Error()
 }
 
-func (s state) journal() string { return filepath.Join(s.dir, s.fingerprint+".journal") }
-
-// files lists the directory.
-func (s state) files(t *testing.T) []string {
-	t.Helper()
-	entries, err := os.ReadDir(s.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, e := range entries {
-		names = append(names, strings.TrimPrefix(e.Name(), s.fingerprint))
-	}
-	return names
-}
-
-func (s state) table(t *testing.T) *tuner.Table {
-	t.Helper()
-	table, err := tuner.LoadTable(s.dir, s.fingerprint, plan.Algorithms())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return table
-}
-
-// lines are the whole lines of the journal; none while there is no journal.
-func (s state) lines() []string {
-	raw, _ := os.ReadFile(s.journal())
-	lines := strings.SplitAfter(string(raw), "\n")
-	return lines[:len(lines)-1]
-}
-
-// settingsOfAll are the entries of one number of ranks: two of a collective, but for all-to-all, which copies in one way, and
-// broadcast, which always copies.
-const settingsOfAll = 2*5 - 2
-
 // smallFlags are those of small, as the command reads them.
 var smallFlags = flags{ops: "allreduce", ranks: "2", sizes: cli.Sweep{Min: "1K", Max: "4K", Factor: 4}}
 
@@ -105,11 +58,11 @@ func (s state) journalOf(t *testing.T, flags flags, change func(*journalHeader),
 	if err != nil {
 		t.Fatal(err)
 	}
-	header := journalHeader{Railhead: server.Version, Fingerprint: s.fingerprint, Plan: *p}
+	header := journalHeader{Railhead: server.Version, Fingerprint: s.Fingerprint, Plan: *p}
 	if change != nil {
 		change(&header)
 	}
-	f, err := os.Create(s.journal())
+	f, err := os.Create(s.Journal())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +87,7 @@ func (s state) journalOf(t *testing.T, flags flags, change func(*journalHeader),
 	}
 }
 
-// Two-shot is twice as fast from 16 KiB on, in ordinary memory; pull is faster by a quarter from 64 KiB on. One round in three is odd.
+// someTimes: from 16 KiB on two-shot is twice as fast in any memory; from 64 KiB on pull is faster by a quarter. Round 2 is an outlier.
 func someTimes(c algoCase, round int, bytes uint64) float64 {
 	us := float64(bytes) / 1024
 	switch {
@@ -154,8 +107,8 @@ func TestTheTableFollowsFromTheMediansOfTheJournal(t *testing.T) {
 	s := newState(t)
 	other := tuner.Entry{Collective: "allgather", WorldSize: 2, Memory: tuner.AnyMemory, Ranges: []tuner.Range{{Algorithm: "ring"}}}
 	old := tuner.Entry{Collective: "allreduce", WorldSize: 2, Memory: tuner.AnyMemory, Ranges: []tuner.Range{{Algorithm: "ring"}}}
-	was := tuner.Table{Version: tuner.TableVersion, Fingerprint: s.fingerprint, Entries: []tuner.Entry{other, old}}
-	if err := was.Save(s.dir, plan.Algorithms()); err != nil {
+	was := tuner.Table{Version: tuner.TableVersion, Fingerprint: s.Fingerprint, Entries: []tuner.Entry{other, old}}
+	if err := was.Save(s.Dir, plan.Algorithms()); err != nil {
 		t.Fatal(err)
 	}
 	flags := smallFlags
@@ -170,11 +123,11 @@ allreduce   2      window  16 KiB  twoshot    oneshot  0.99
 allreduce   2      window  64 KiB  pull       oneshot  1.25
 gain: time of the default / time of the algorithm, medians of 3 rounds, geometric mean over the sizes
 half of the times vary by 0 % or more between rounds
-saved in ` + filepath.Join(s.dir, s.fingerprint+".json") + "\n"
+saved in ` + filepath.Join(s.Dir, s.Fingerprint+".json") + "\n"
 	if status != 0 || stdout != want || strings.Contains(stderr, "tune: round") || strings.Contains(stderr, "warning") {
 		t.Fatalf("status %d, %s\n%s\nwant\n%s", status, stderr, stdout, want)
 	}
-	table := s.table(t)
+	table := s.Table(t)
 	if len(table.Entries) != 3 { // what was not measured stays
 		t.Errorf("entries %+v", table.Entries)
 	}
@@ -183,7 +136,7 @@ saved in ` + filepath.Join(s.dir, s.fingerprint+".json") + "\n"
 	}) {
 		t.Errorf("ranges %+v", ranges)
 	}
-	if got := s.files(t); !slices.Equal(got, []string{".json"}) {
+	if got := s.Files(t); !slices.Equal(got, []string{".json"}) {
 		t.Errorf("files %v", got)
 	}
 }
@@ -199,7 +152,7 @@ func TestRoundsThatDifferAreAWarning(t *testing.T) {
 
 func TestATableThatCannotBeReadIsReplacedWithAWarning(t *testing.T) {
 	s := newState(t)
-	if err := os.WriteFile(filepath.Join(s.dir, s.fingerprint+".json"), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(s.Dir, s.Fingerprint+".json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s.journalOf(t, smallFlags, nil, someTimes)
@@ -207,27 +160,27 @@ func TestATableThatCannotBeReadIsReplacedWithAWarning(t *testing.T) {
 	if status != 0 || !strings.Contains(stderr, "warning: replacing a table") {
 		t.Errorf("status %d: %s", status, stderr)
 	}
-	if table := s.table(t); len(table.Entries) != 2 {
+	if table := s.Table(t); len(table.Entries) != 2 {
 		t.Errorf("entries %+v", table.Entries)
 	}
 }
 
-// A run that failed before its first point leaves nothing that another one could lose.
-func TestAJournalOfAnotherRunWithoutPointsIsNoObstacle(t *testing.T) {
+// The journal of a run that failed before its first point has nothing to lose, so any other run replaces it.
+func TestAJournalOfAnotherRunWithoutPointsIsReplaced(t *testing.T) {
 	s := newState(t)
 	s.journalOf(t, smallFlags, func(h *journalHeader) { h.Plan.ToBytes = 8192 }, someTimes)
-	header := s.lines()[0]
-	if err := os.WriteFile(s.journal(), []byte(header), 0o600); err != nil {
+	header := s.Lines()[0]
+	if err := os.WriteFile(s.Journal(), []byte(header), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	want := headerOf(t, header)
 	want.Plan.ToBytes = 4096
-	j, points, err := openJournal(s.journal(), want, false)
+	j, points, err := openJournal(s.Journal(), want, false)
 	if err != nil || len(points) != 0 {
 		t.Fatalf("%d points, %v", len(points), err)
 	}
 	j.close()
-	if lines := s.lines(); len(lines) != 1 || !reflect.DeepEqual(headerOf(t, lines[0]), want) {
+	if lines := s.Lines(); len(lines) != 1 || !reflect.DeepEqual(headerOf(t, lines[0]), want) {
 		t.Errorf("the journal has %q", lines)
 	}
 }
@@ -244,31 +197,31 @@ func TestAJournalOfAnotherRunIsRefusedUntilForced(t *testing.T) {
 		"processors": {func(h *journalHeader) { h.Plan.Processors += 3 }, "with other flags"},
 	} {
 		s.journalOf(t, smallFlags, c.change, someTimes)
-		before := s.lines()
+		before := s.Lines()
 		status, stdout, stderr := s.tune(t)
 		if status != cli.Failed || stdout != "" || !strings.Contains(stderr, c.want) || !strings.Contains(stderr, "--force") {
 			t.Errorf("%s: status %d, %s", name, status, stderr)
 		}
-		if !slices.Equal(s.lines(), before) || !slices.Equal(s.files(t), []string{".journal"}) {
-			t.Errorf("%s: files %v, or the journal was changed", name, s.files(t))
+		if !slices.Equal(s.Lines(), before) || !slices.Equal(s.Files(t), []string{".journal"}) {
+			t.Errorf("%s: files %v, or the journal was changed", name, s.Files(t))
 		}
 	}
-	header := headerOf(t, s.lines()[0])
+	header := headerOf(t, s.Lines()[0])
 	header.Plan.Processors = 1
-	j, points, err := openJournal(s.journal(), header, true)
+	j, points, err := openJournal(s.Journal(), header, true)
 	if err != nil || len(points) != 0 {
 		t.Fatalf("forced: %d points, %v", len(points), err)
 	}
 	j.close()
-	if lines := s.lines(); len(lines) != 1 || !reflect.DeepEqual(headerOf(t, lines[0]), header) {
+	if lines := s.Lines(); len(lines) != 1 || !reflect.DeepEqual(headerOf(t, lines[0]), header) {
 		t.Errorf("forced: the journal has %q", lines)
 	}
 }
 
-func TestALineOfTheJournalThatMakesNoSenseIsRefused(t *testing.T) {
+func TestAnInvalidLineOfTheJournalIsRefused(t *testing.T) {
 	s := newState(t)
 	s.journalOf(t, smallFlags, nil, someTimes)
-	good := s.lines()
+	good := s.Lines()
 	point := `{"collective":"allreduce","ranks":2,"memory":"any","algorithm":"ring","round":1,"bytes":1024,"time_us":1,"ran":"ring"}`
 	for from, to := range map[string]string{
 		`"time_us":1`: `"time_us":-1`, `"round":1`: `"round":10`, `"bytes":1024`: `"bytes":1000`, `"ran":"ring"`: `"ran":"oneshot"`,
@@ -277,20 +230,20 @@ func TestALineOfTheJournalThatMakesNoSenseIsRefused(t *testing.T) {
 	} {
 		bad := strings.Replace(point, from, to, 1)
 		text := strings.Join(append(slices.Clone(good[:4]), bad+"\n"), "")
-		if err := os.WriteFile(s.journal(), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(s.Journal(), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, _, err := openJournal(s.journal(), headerOf(t, good[0]), false)
+		_, _, err := openJournal(s.Journal(), headerOf(t, good[0]), false)
 		if err == nil || !strings.Contains(err.Error(), "line 5: ") || !strings.Contains(err.Error(), "--force") {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
-	if err := os.WriteFile(s.journal(), []byte(strings.Join(good[:4], "")+point+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(s.Journal(), []byte(strings.Join(good[:4], "")+point+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j, points, err := openJournal(s.journal(), headerOf(t, good[0]), false)
+	j, points, err := openJournal(s.Journal(), headerOf(t, good[0]), false)
 	if err != nil || len(points) != 4 {
-		t.Fatalf("the line as it should be: %d points, %v", len(points), err)
+		t.Fatalf("the valid line: %d points, %v", len(points), err)
 	}
 	j.close()
 }
@@ -306,8 +259,8 @@ func headerOf(t *testing.T, line string) (h journalHeader) {
 func TestTwoTunesDoNotWriteIntoOneJournal(t *testing.T) {
 	s := newState(t)
 	s.journalOf(t, smallFlags, nil, someTimes)
-	header := headerOf(t, s.lines()[0])
-	first, _, err := openJournal(s.journal(), header, false)
+	header := headerOf(t, s.Lines()[0])
+	first, _, err := openJournal(s.Journal(), header, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +271,7 @@ func TestTwoTunesDoNotWriteIntoOneJournal(t *testing.T) {
 	if err := first.remove(); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.files(t); len(got) != 0 {
+	if got := s.Files(t); len(got) != 0 {
 		t.Errorf("files %v", got)
 	}
 }

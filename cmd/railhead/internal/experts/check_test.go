@@ -29,7 +29,7 @@ func testShapes() (all []Shape) {
 	return all
 }
 
-// played is an operation of all ranks by the plain reference: results in the form that the library gives.
+// played is an operation of all ranks, computed by the plain reference, with results in the library's form.
 type played struct {
 	problems []*Problem
 	rows     []*client.EPRows
@@ -101,7 +101,7 @@ func playPlainly(t *testing.T, s Shape, world int) *played {
 	return all
 }
 
-// plainRows writes what a rank has received by the reference as the library would, into rows that are poisoned.
+// plainRows writes the rows that a rank receives, as the library would, into poisoned memory.
 func plainRows(p *Problem, o *alltoall.RankOutput, view *alltoall.View) *client.EPRows {
 	n, k := view.Rows, p.shape.TopK
 	rows := &client.EPRows{
@@ -186,7 +186,7 @@ func TestOneWrongElementOfMoEResultsIsFound(t *testing.T) {
 	}
 }
 
-func TestPoisonPassesForNoMoEResult(t *testing.T) {
+func TestPoisonIsNeverARightMoEResult(t *testing.T) {
 	for _, s := range testShapes() {
 		all := playPlainly(t, s, 3)
 		p, rows := all.problems[1], all.rows[1]
@@ -201,7 +201,7 @@ func TestPoisonPassesForNoMoEResult(t *testing.T) {
 	}
 }
 
-func TestMoEFormatsRoundAsTheyDoInTheReference(t *testing.T) {
+func TestMoEFormatsRoundAsInTheReference(t *testing.T) {
 	values := make([]float32, 4096)
 	for i := range values {
 		values[i] = float32(i*i-300000) / 4093
