@@ -1,10 +1,10 @@
 // Command abioverhead measures what the C ABI adds to the one-shot kernel, and how much of that is the flight record: two
 // ranks, 16 bytes, f32, in place.
 //
-// Both ranks are threads of this process, in two groups, one of which keeps no record. They run, in turn, a C loop around
-// rh_all_reduce in each group and a C loop around the bare kernel, many times; a rank alone does so as well, where nothing is
-// waited for and the record's whole time shows. A loop reads the clock at its two ends only and, with a core for each rank,
-// makes no system call: the program reports how often the kernel took a processor away or a rank slept meanwhile.
+// Both ranks are threads of this process, in two groups, one of which keeps no flight record. In turn, many times, they run a C loop around
+// rh_all_reduce in each group, and a C loop around the bare kernel. A group of one rank does the same: it never waits, so the whole cost of
+// the record shows. A loop reads the clock only at its start and end. With a processor for each rank it makes no system call: the program
+// reports the context switches.
 //
 //	go run ./benchmarks/abioverhead
 package main
@@ -96,7 +96,7 @@ func measure(iterations, repeats int) error {
 	before := switches()
 	for round := range repeats {
 		for k := range loops {
-			l := &loops[(k+round)%len(loops)] // none is always behind the same one
+			l := &loops[(k+round)%len(loops)] // so that no loop always follows the same one
 			ns, err := together(l.comms, l.loop, iterations)
 			if err != nil {
 				return err
@@ -133,7 +133,7 @@ func printRow(name string, ns []float64) {
 
 func switches() unix.Rusage {
 	var u unix.Rusage
-	_ = unix.Getrusage(unix.RUSAGE_SELF, &u) // cannot fail for oneself
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &u) // cannot fail for this process
 	return u
 }
 

@@ -1,5 +1,5 @@
-// Command daemonload measures what a daemon takes on: how many connections a second it greets, and how long as many groups of
-// as many ranks take to form. Its clients speak the wire protocol and map nothing, so that what is measured is the daemon.
+// Command daemonload measures how many handshakes a second a daemon answers, and how long it takes to form many groups of many ranks.
+// Its clients speak the wire protocol and map nothing, so it measures the daemon alone.
 //
 //	go run ./benchmarks/daemonload --connects 5000 --groups 64 --ranks 64
 package main
@@ -25,7 +25,7 @@ import (
 const (
 	daemonVariable = "DAEMONLOAD_SOCKET"
 	limit          = 60 * time.Second // of every wait
-	atATime        = 64               // connections that are greeted at the same time
+	atATime        = 64               // handshakes at the same time
 )
 
 func main() {
@@ -49,7 +49,7 @@ func serve(socket string) error {
 }
 
 func measure() error {
-	connects := flag.Int("connects", 5000, "connections, greeted and closed")
+	connects := flag.Int("connects", 5000, "connections that make a handshake and close")
 	groups := flag.Int("groups", 64, "groups")
 	ranks := flag.Int("ranks", 64, "ranks of each")
 	flag.Parse()
@@ -66,11 +66,11 @@ func measure() error {
 	defer stop()
 	fmt.Printf("%d CPUs, %s\n", runtime.NumCPU(), runtime.GOARCH)
 	began := time.Now()
-	if err := inParallel(*connects, atATime, func(int) error { return greetAndLeave(socket) }); err != nil {
+	if err := inParallel(*connects, atATime, func(int) error { return connectAndClose(socket) }); err != nil {
 		return fmt.Errorf("connections: %w", err)
 	}
 	took := time.Since(began)
-	fmt.Printf("%d connections greeted and closed in %.2f s: %.0f a second\n", *connects, took.Seconds(), float64(*connects)/took.Seconds())
+	fmt.Printf("%d handshakes in %.2f s: %.0f a second\n", *connects, took.Seconds(), float64(*connects)/took.Seconds())
 	return form(socket, *groups, *ranks)
 }
 
@@ -98,7 +98,7 @@ func startDaemon(socket string) (stop func(), err error) {
 	return stop, nil
 }
 
-// inParallel calls f(0) to f(n-1), so many at a time, and returns the errors.
+// inParallel calls f(0) to f(n-1), width at a time, and returns the errors.
 func inParallel(n, width int, f func(i int) error) error {
 	var wg sync.WaitGroup
 	errs := make([]error, n)
@@ -114,16 +114,16 @@ func inParallel(n, width int, f func(i int) error) error {
 	return errors.Join(errs...)
 }
 
-func greetAndLeave(socket string) error {
-	c, err := greet(socket)
+func connectAndClose(socket string) error {
+	c, err := handshake(socket)
 	if err != nil {
 		return err
 	}
 	return c.Close()
 }
 
-// greet connects, says Hello and takes Welcome.
-func greet(socket string) (*wire.Conn, error) {
+// handshake connects, sends Hello and receives Welcome.
+func handshake(socket string) (*wire.Conn, error) {
 	u, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
 	if err != nil {
 		return nil, err
@@ -168,7 +168,7 @@ func form(socket string, groups, ranks int) error {
 		}
 	}()
 	if err := inParallel(len(conns), atATime, func(i int) (err error) {
-		conns[i], err = greet(socket)
+		conns[i], err = handshake(socket)
 		return err
 	}); err != nil {
 		return fmt.Errorf("ranks: %w", err)

@@ -13,7 +13,7 @@ func TestGroupsFormAndAWrongJoinIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	if err := inParallel(20, 4, func(int) error { return greetAndLeave(s.SocketPath()) }); err != nil {
+	if err := inParallel(20, 4, func(int) error { return connectAndClose(s.SocketPath()) }); err != nil {
 		t.Error(err)
 	}
 	if err := form(s.SocketPath(), 2, 3); err != nil {

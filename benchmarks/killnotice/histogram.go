@@ -13,7 +13,7 @@ const (
 	barWidth      = 50
 )
 
-// writeHistogram draws how many of the times lie in each range, those up to a range's end in it.
+// writeHistogram draws how many times are in each range. A range includes its end.
 func writeHistogram(out io.Writer, ms []float64) {
 	var counts []int
 	for _, v := range ms {

@@ -1,9 +1,9 @@
 // Command killnotice measures how long the ranks of a group take to notice that one of them was killed.
 //
-// Each round starts a daemon and rank processes that map and touch a window and all-reduce in a loop, kills one rank
-// with SIGKILL in the middle of it, and notes when the call of every other rank returned its error. Beside it, in the
-// same round, it notes when the dead process's pidfd became readable: what a watcher without a robust word would have
-// had to go by. Times are CLOCK_MONOTONIC, which all processes share.
+// Each round starts a daemon and ranks, which map and touch a window and all-reduce in a loop. It kills one rank with SIGKILL in the
+// middle of the loop, and records when the call of each other rank returns its error. For comparison it records when the pidfd of the
+// dead process becomes readable, which a watcher without robust futexes would wait for. Times are CLOCK_MONOTONIC, which all processes
+// share.
 //
 //	go run ./benchmarks/killnotice --ranks 4 --mib 1024 --busy 8 --rounds 20
 package main
@@ -118,7 +118,7 @@ func rank() error {
 	}
 }
 
-// round is what one kill gave, in milliseconds since the kill.
+// round has the times of one kill, in milliseconds since the kill.
 type round struct {
 	NoticeMS []float64 `json:"notice_ms"` // of each surviving rank
 	PidfdMS  float64   `json:"pidfd_ms"`
@@ -128,7 +128,7 @@ func measure() error {
 	var o options
 	flag.IntVar(&o.ranks, "ranks", 4, "rank processes")
 	flag.IntVar(&o.mib, "mib", 1024, "MiB of window that every rank maps and touches")
-	flag.IntVar(&o.busy, "busy", 8, "busy loops beside")
+	flag.IntVar(&o.busy, "busy", 8, "busy loops that run meanwhile")
 	flag.IntVar(&o.rounds, "rounds", 20, "kills")
 	flag.BoolVar(&o.noDaemon, "no-daemon", false, "end the daemon before each kill: the ranks notice by themselves")
 	flag.BoolVar(&o.asJSON, "json", false, "print JSON on stdout")
@@ -225,7 +225,7 @@ func (o options) round(victim int) (round, error) {
 	if o.noDaemon {
 		s.Close()
 	}
-	time.Sleep(50 * time.Millisecond) // into the middle of the loop
+	time.Sleep(50 * time.Millisecond) // kill in the middle of the loop
 	return kill(ranks, victim)
 }
 

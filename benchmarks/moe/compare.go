@@ -10,7 +10,7 @@ import (
 	"railhead/internal/sidebyside"
 )
 
-// arguments are those that the ranks of every side get; socket is the beginning of a path.
+// arguments are those of the ranks of every side; socket is the prefix of a path.
 type arguments struct {
 	cpus, problem, socket string
 }
@@ -78,7 +78,7 @@ func compare(ctx context.Context, o options, sides []side, a arguments, notes io
 // measureFunc lets one side run a turn: warmup iterations that do not count, and then those that do.
 type measureFunc func(tokens, warmup, iterations int) (turn, error)
 
-// measureRow measures one number of tokens: the sides in turn, so many rounds.
+// measureRow measures one number of tokens: the sides in turn, o.rounds times.
 func measureRow(o options, measures []measureFunc, tokens int) (row, error) {
 	iterations := make([]int, len(measures))
 	for i, measure := range measures {
@@ -105,10 +105,10 @@ func measureRow(o options, measures []measureFunc, tokens int) (row, error) {
 	return r, nil
 }
 
-// warmupOf is how many iterations bring caches and predictors back to this side before a turn.
+// warmupOf is how many iterations warm up caches and predictors before a turn.
 func warmupOf(iterations int) int { return 1 + iterations/10 }
 
-// fitting is how many iterations fit in a turn, by what one took.
+// fitting is how many iterations fit in a turn if each takes as long as one did.
 func fitting(o options, one time.Duration) int {
 	most := o.seconds * float64(time.Second) / float64(max(one, 1))
 	return max(1, int(min(most, float64(o.iterations))))

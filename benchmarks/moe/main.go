@@ -1,13 +1,12 @@
 // Command moe compares the dispatch and combine of a mixture of experts with the same exchange by MPI_Alltoallv, in one run.
 //
-// Every rank has tokens of bf16, and a routing that all sides share says which experts each takes; the experts are spread over
-// the ranks in blocks and give back what they were given. Every side is a group of processes with the same loop, the same clock
-// and the same checks (ranks/loop.c). There are two by hand for each MPI: "dedup" sends a token once to each rank that holds
-// some of its experts and adds there, "plain" once for each expert. For each number of tokens the sides take turns, several
-// rounds, so that what else happens on the machine meets all of them; who is not at work sleeps.
+// Every rank has tokens of bf16. All sides have the same routing. Experts are in blocks on the ranks, and return their input. A side is a
+// group of processes with the same loop, clock and checks (ranks/loop.c). For each MPI there are two hand-written exchanges: "dedup" sends
+// a token once to each rank that holds some of its experts, and adds there; "plain" sends it once for each expert. For each number of
+// tokens the sides take turns, in several rounds, so that other load on the machine affects all of them. The other sides sleep meanwhile.
 //
-// A call lasts from a barrier to its return, and the slowest rank counts. Percentiles are of the iterations of a turn; the
-// median of the turns' counts. Ranks are bound as in benchmarks/mpi: each to a processor, where there are enough.
+// A call is timed from a barrier to its return, on the slowest rank. Percentiles are over the iterations of a turn; the report has their
+// median over the turns. Ranks are bound as in benchmarks/mpi: each to a processor, if there are enough.
 //
 //	go run ./benchmarks/moe --ranks 2 --plot plot.svg
 package main
@@ -111,7 +110,7 @@ func (o options) check() error {
 	return nil
 }
 
-// run compares and prints; what it is doing, and what is missing, goes to notes.
+// run compares and prints the report. Progress, and what is left out, goes to notes.
 func run(ctx context.Context, o options, stdout, notes io.Writer) error {
 	dir, err := os.MkdirTemp("", "rh-moe-")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"railhead/internal/sizeplot"
 )
 
-// report is everything that a run gives, as JSON has it.
+// report is the result of a run, as --json prints it.
 type report struct {
 	sidebyside.Machine
 	Ranks   int    `json:"ranks"`
@@ -31,7 +31,7 @@ type row struct {
 	Sides  []summary `json:"sides"`
 }
 
-// phases are what is timed, and where a summary has it.
+// phases are the timed phases, and their fields of a summary.
 var phases = []struct {
 	name string
 	of   func(*summary) *latency
@@ -47,7 +47,7 @@ func newReport(o options, sides []side) *report {
 	}
 }
 
-// addRatios notes for each of Railhead's sides how many times as long the best MPI side takes.
+// addRatios sets, for each of Railhead's sides, the time of the fastest MPI side divided by its own.
 func (r *row) addRatios(sides []side) {
 	for _, phase := range phases {
 		best := 0.0

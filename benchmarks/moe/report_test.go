@@ -14,7 +14,7 @@ var threeSides = []side{
 	{Side: sidebyside.Side{Name: "Railhead", Version: "this tree"}, kind: railhead},
 }
 
-// rowOf has for each side so many us for dispatch, twice that for combine and three times for both.
+// rowOf has each side's us for dispatch, twice that for combine and three times for both.
 func rowOf(tokens int, us ...float64) row {
 	r := row{Tokens: tokens}
 	for _, v := range us {

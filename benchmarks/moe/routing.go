@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// routing is which experts the tokens of every rank take, and how much each counts: [ranks, tokens, topK].
+// routing has the experts of all ranks' tokens and their weights: [ranks, tokens, topK].
 type routing struct {
 	ranks, tokens, hidden, experts, topK int
 	idx                                  []int32 // -1: none
@@ -26,7 +26,7 @@ func uniform(o options) routing {
 		experts[i] = int32(i)
 	}
 	for range r.ranks * r.tokens {
-		// The first places of a shuffle; it goes on from the last one, which is as good as any order.
+		// The first topK elements of a shuffle of the last token's order.
 		for k := range o.topK {
 			other := k + random.IntN(o.experts-k)
 			experts[k], experts[other] = experts[other], experts[k]

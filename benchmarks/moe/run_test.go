@@ -63,7 +63,7 @@ func TestTheComparisonRunsWithTheMPIsOfThisMachine(t *testing.T) {
 	}
 }
 
-// thin takes experts away from a routing: some tokens keep a few, rank 0's first has none, and rank 1 sends nothing.
+// thin removes experts from a routing: some tokens keep a few, the first token of rank 0 has none, and rank 1 sends nothing.
 func thin(r routing) routing {
 	for i := range r.idx {
 		token := i / r.topK
@@ -74,7 +74,7 @@ func thin(r routing) routing {
 	return r
 }
 
-func TestEverySideIsRightForUnevenExpertsAndTokensWithoutAny(t *testing.T) {
+func TestEverySideIsRightForUnevenExpertsAndTokensWithoutExperts(t *testing.T) {
 	sidebyside.NeedMPI(t)
 	noteSources(t)
 	dir := t.TempDir()
@@ -130,7 +130,7 @@ func alone(t *testing.T, spoil string) *group {
 	return g
 }
 
-func TestARankMeasuresWhatItIsToldUntilNothingMoreComes(t *testing.T) {
+func TestARankMeasuresUntilItsConnectionCloses(t *testing.T) {
 	g := alone(t, "")
 	for _, tokens := range []int{8, 1, 5} {
 		if got, err := g.measure(tokens, 2, 4); err != nil || len(got.dispatch) != 4 || len(got.roundTrip) != 4 {
@@ -155,7 +155,7 @@ func TestWrongRowsAndWrongSumsAreFound(t *testing.T) {
 	}
 }
 
-func TestARankThatIsAskedForTooMuchIsNamedWithHowItEnded(t *testing.T) {
+func TestARankThatIsAskedForTooManyTokensIsNamedWithItsExitStatus(t *testing.T) {
 	g := alone(t, "")
 	_, err := g.measure(9, 1, 1)
 	err = errors.Join(err, g.Stop())
@@ -164,16 +164,16 @@ func TestARankThatIsAskedForTooMuchIsNamedWithHowItEnded(t *testing.T) {
 	}
 }
 
-func TestARankRefusesAProblemThatItCannotWorkOn(t *testing.T) {
+func TestARankRefusesAnInvalidProblem(t *testing.T) {
 	dir := t.TempDir()
 	program, problem := compileAlone(t, dir), filepath.Join(dir, "problem")
 	good := uniform(options{ranks: 1, tokens: []int{2}, hidden: 4, experts: 5, topK: 2})
 	for want, spoil := range map[string]func(*routing){
-		"another number of ranks":                   func(r *routing) { r.ranks = 2 },
-		"shape out of range":                        func(r *routing) { r.topK = 65 },
-		"too short":                                 func(r *routing) { r.weights = r.weights[1:] },
-		"an expert that is not there, or one twice": func(r *routing) { r.idx = []int32{0, 1, 3, 3} },
-		"an expert that is not there":               func(r *routing) { r.idx = []int32{0, 5, 3, 2} },
+		"another number of ranks":         func(r *routing) { r.ranks = 2 },
+		"shape out of range":              func(r *routing) { r.topK = 65 },
+		"too short":                       func(r *routing) { r.weights = r.weights[1:] },
+		"an unknown expert, or one twice": func(r *routing) { r.idx = []int32{0, 1, 3, 3} },
+		"an unknown expert":               func(r *routing) { r.idx = []int32{0, 5, 3, 2} },
 	} {
 		r := good
 		spoil(&r)

@@ -13,7 +13,7 @@ import (
 	"railhead/server"
 )
 
-// side is one of those that are compared.
+// side is one side of the comparison.
 type side struct {
 	sidebyside.Side
 	kind kind
@@ -26,10 +26,10 @@ const (
 	railhead
 )
 
-// variants of the exchange by hand: ranks/mpi_<variant>.c.
+// variants of the hand-written exchange: ranks/mpi_<variant>.c.
 var variants = []string{"dedup", "plain"}
 
-// modes are Railhead's.
+// modes of Railhead.
 var modes = []string{"ll", "ht"}
 
 // prepare finds and compiles the sides into dir, and starts a daemon for Railhead's; stop ends it.
@@ -74,7 +74,7 @@ func prepareMPI(ctx context.Context, o options, cpus int, root, dir string, note
 	return sides, nil
 }
 
-// prepareRailhead builds the library as it stands and starts a daemon in this process.
+// prepareRailhead builds the library and starts a daemon in this process.
 func prepareRailhead(root, dir, optimization string, notes io.Writer) (sides []side, stop func(), err error) {
 	library, err := sidebyside.Library(root, dir, notes)
 	if err != nil {
@@ -100,14 +100,13 @@ func prepareRailhead(root, dir, optimization string, notes io.Writer) (sides []s
 	return sides, s.Close, nil
 }
 
-// compile links the loop with a side: sources in ranks/, or a library by its absolute path. All of it for the processor of this
-// machine.
+// compile links the loop with a side: sources in ranks/, or a library by its absolute path. It compiles for this machine's processor.
 func compile(root, compiler, program, optimization string, side ...string) error {
-	// Where a product and a sum become one instruction is the compiler's choice otherwise, and so are the bits of the result.
+	// Without -ffp-contract=off the compiler may fuse a product and a sum, which changes the bits of the result.
 	arguments := []string{"-std=c11", optimization, "-march=native", "-ffp-contract=off",
 		"-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror", "-Iclient/include", "-Iinternal/sidebyside"}
 	if runtime.GOARCH == "amd64" {
-		arguments = append(arguments, "-mprefer-vector-width=512") // compilers older than the processor take half of it
+		arguments = append(arguments, "-mprefer-vector-width=512") // older compilers use half of the vector width
 	}
 	for _, source := range append([]string{"loop.c", "problem.c", "expected.c"}, side...) {
 		if !filepath.IsAbs(source) {

@@ -8,7 +8,7 @@ import (
 	"railhead/internal/sidebyside"
 )
 
-// turn is what one side's iterations took, in us; of each the slowest rank.
+// turn has the times of one side's iterations, in us: those of the slowest rank.
 type turn struct {
 	dispatch, combine, roundTrip []float64
 }
@@ -19,7 +19,7 @@ func parseTurn(lines [][]string) (turn, error) {
 	for rank, of := range lines {
 		var wrong uint64
 		if _, err := fmt.Sscanf(of[0], "%d\n", &wrong); err != nil {
-			return t, fmt.Errorf("rank %d says %q, which is no answer: %w", rank, of[0], err)
+			return t, fmt.Errorf("rank %d says %q; expected a number of wrong elements: %w", rank, of[0], err)
 		}
 		if wrong > 0 {
 			return t, fmt.Errorf("rank %d has %d wrong elements in its first and last iteration", rank, wrong)
@@ -41,20 +41,20 @@ func parseTurn(lines [][]string) (turn, error) {
 	return t, nil
 }
 
-// percentile is the smallest value that so many percent of all do not exceed.
+// percentile is the smallest value that at least this many percent of the values do not exceed.
 func percentile(values []float64, percent float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[int(math.Ceil(percent/100*float64(len(sorted))))-1]
 }
 
-// latency is the median of what the turns of a side gave, in us.
+// latency has medians over the turns of a side, in us.
 type latency struct {
 	P50   float64  `json:"p50_us"`
 	P99   float64  `json:"p99_us"`
-	Ratio *float64 `json:"ratio"` // p50 of the best MPI / this; null where this is none of Railhead's
+	Ratio *float64 `json:"ratio"` // p50 of the best MPI / this p50; null for an MPI
 }
 
-// summary is what the turns of one side gave.
+// summary is the result of the turns of one side.
 type summary struct {
 	Dispatch   latency `json:"dispatch"`
 	Combine    latency `json:"combine"`

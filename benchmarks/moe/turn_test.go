@@ -21,7 +21,7 @@ func TestWrongElementsAreAnErrorThatNamesTheRank(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoAnswerIsRefusedWithItsText(t *testing.T) {
+func TestInvalidAnswersAreRefusedWithTheirText(t *testing.T) {
 	for _, lines := range [][]string{{"x\n"}, {"-1\n"}, {"0\n", "7 8\n"}, {"0\n", "7 8 y\n"}, {"0\n", "7 -8 9\n"}, {"0\n", "7 8 9 10\n"}} {
 		if _, err := parseTurn([][]string{lines}); err == nil || !strings.Contains(err.Error(), "rank 0 says") {
 			t.Errorf("%q: %v", lines, err)

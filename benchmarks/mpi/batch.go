@@ -10,7 +10,7 @@ const (
 	maxBytes     = 1 << 30 // of a buffer
 )
 
-// answer is what a rank says of a batch; times are CLOCK_MONOTONIC, which all processes of a machine share.
+// answer is a rank's result of a batch. Times are CLOCK_MONOTONIC, which all processes of a machine share.
 type answer struct {
 	loopStart, loopEnd, costStart, costEnd int64
 	wrong                                  uint32
@@ -20,7 +20,7 @@ func parseAnswer(line string) (a answer, err error) {
 	var checksum uint32
 	_, err = fmt.Sscanf(line, "%d %d %d %d %d %d\n", &a.loopStart, &a.loopEnd, &a.costStart, &a.costEnd, &a.wrong, &checksum)
 	if err != nil {
-		return a, fmt.Errorf("it says %q, which is no answer: %w", line, err)
+		return a, fmt.Errorf("it says %q; expected six numbers: %w", line, err)
 	}
 	if a.loopEnd < a.loopStart || a.costEnd < a.costStart {
 		return a, fmt.Errorf("it says %q: an end before its start", line)
@@ -34,7 +34,7 @@ type batch struct {
 	loopNs, costNs float64 // with and without the all-reduce
 }
 
-// merge makes one batch of all ranks' answers. Wrong results are an error.
+// merge makes one batch from all ranks' answers. Wrong results are an error.
 func merge(answers []answer, iterations int) (batch, error) {
 	span := func(start, end func(answer) int64) float64 {
 		byStart := func(a, b answer) int { return int(start(a) - start(b)) }

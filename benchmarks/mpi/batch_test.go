@@ -13,7 +13,7 @@ func TestAnAnswerHasTimesAndWrongElements(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoAnswerIsRefusedWithItsText(t *testing.T) {
+func TestInvalidAnswersAreRefusedWithTheirText(t *testing.T) {
 	for _, line := range []string{"", "\n", "100 350 400 420 0\n", "100 350 400 420 0 1 2\n", "a 350 400 420 0 1\n", "350 100 400 420 0 1\n", "100 350 420 400 0 1\n", "100 350 400 420 -1 1\n"} {
 		if _, err := parseAnswer(line); err == nil || !strings.Contains(err.Error(), strings.TrimSpace(line)) {
 			t.Errorf("%q: %v", line, err)

@@ -11,7 +11,7 @@ import (
 	"railhead/internal/sidebyside"
 )
 
-// maxIterations of a batch: above it the clock is no longer what limits precision.
+// maxIterations of a batch: with more the clock does not limit the precision.
 const maxIterations = 1 << 20
 
 // compare starts all sides and measures every size.
@@ -89,7 +89,7 @@ func (g *group) batch(bytes uint64, iterations int) (batch, error) {
 // measureFunc lets one side run a batch.
 type measureFunc func(bytes uint64, iterations int) (batch, error)
 
-// turns is what one side does for one size.
+// turns are the turns of one side for one size.
 type turns struct {
 	measure     measureFunc
 	bytes       uint64
@@ -128,7 +128,7 @@ func measureRow(measures []measureFunc, bytes uint64, rounds int, budget time.Du
 	return r, nil
 }
 
-// batch measures, and takes from it how many iterations the next batch has: noise in one does not last.
+// batch measures a batch and computes the number of iterations of the next one, so that noise affects one batch only.
 func (t *turns) batch() (batch, error) {
 	began := time.Now()
 	b, err := t.measure(t.bytes, t.iterations)
@@ -156,7 +156,8 @@ func (t *turns) calibrate() error {
 	}
 }
 
-// nextIterations is how many would take target, by what iterations took; at most 16 times as many, as one does not tell much.
+// nextIterations is how many iterations take target, if each takes as long as those that were measured. It is at most 16 times as many,
+// since few iterations measure badly.
 func nextIterations(iterations int, tookNs float64, target time.Duration) int {
 	wanted := float64(16 * iterations)
 	if tookNs > 0 {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// steady is a side whose iteration always takes loopNs, of which costNs are the loop's own; it notes the batches in log.
+// steady is a side whose iteration always takes loopNs, of which costNs are the loop's own; it adds its batches to log.
 func steady(name string, loopNs, costNs float64, log *[]string) measureFunc {
 	return func(_ uint64, iterations int) (batch, error) {
 		*log = append(*log, name)

@@ -1,12 +1,12 @@
 // Command mpi compares Railhead's all-reduce with that of OpenMPI, MPICH and torch's Gloo on this machine, in one run.
 //
-// Every side is a group of processes with the same loop (ranks/loop.c, in Python for Gloo): rewrite the input, all-reduce,
-// read the result. The cost of the loop without the all-reduce is measured in the same way and subtracted. For each size the
-// sides take turns, several rounds, so that what else happens on the machine meets all of them; who is not at work sleeps.
-// Railhead is there twice: with the caller's malloc buffers, as the others have them, and with windows.
+// A side is a group of processes with the same loop (ranks/loop.c, in Python for Gloo): rewrite the input, all-reduce, read the result. The
+// cost of the loop without the all-reduce is measured in the same way and subtracted. For each size the sides take turns, in several rounds,
+// so that other load on the machine affects all of them. The other sides sleep meanwhile. Railhead has two sides: with malloc buffers, as
+// the others, and with windows.
 //
-// Where there is a processor for every rank, each is bound to one of its own, on every side alike, as OpenMPI's mpirun does
-// by default for two ranks; more ranks than processors are bound on no side. Gloo's are never bound: each has two threads.
+// If there is a processor for every rank, each rank of every side is bound to one, as OpenMPI's mpirun does by default for two ranks;
+// otherwise none is bound. Gloo's ranks are never bound, since each has two threads.
 //
 //	go run ./benchmarks/mpi --ranks 2 --plot plot.svg
 package main
@@ -83,7 +83,7 @@ func parseFlags(arguments []string, stderr io.Writer) (options, error) {
 	return o, err
 }
 
-// run compares and prints; what it is doing, and what is missing, goes to notes.
+// run compares and prints the report. Progress, and what is left out, goes to notes.
 func run(ctx context.Context, o options, stdout, notes io.Writer) error {
 	dir, err := os.MkdirTemp("", "rh-mpi-")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"railhead/internal/sizeplot"
 )
 
-// report is everything that a run gives, as JSON has it.
+// report is the result of a run, as --json prints it.
 type report struct {
 	sidebyside.Machine
 	Ranks   int     `json:"ranks"`
@@ -32,7 +32,7 @@ type row struct {
 	Ratios []*float64 `json:"ratios"` // best MPI / this side; null where there is none
 }
 
-// summary is what the batches of one side gave, in microseconds an all-reduce.
+// summary is the result of the batches of one side, in microseconds an all-reduce.
 type summary struct {
 	MedianUs   float64 `json:"median_us"`
 	MinUs      float64 `json:"min_us"`
@@ -60,8 +60,7 @@ func newReport(o options, sides []side) *report {
 	}
 }
 
-// ratios are how many times as long the better MPI takes as each of Railhead's sides. A time that noise made zero or
-// negative has no ratio.
+// ratios are the better MPI's time divided by the time of each of Railhead's sides. A time that noise made zero or negative has no ratio.
 func ratios(sides []side, times []summary) []*float64 {
 	best := 0.0
 	for i, s := range sides {
@@ -128,7 +127,7 @@ func (r *report) draw(w io.Writer) error {
 		var us, ratio plotter.XYs
 		for _, row := range r.Rows {
 			x := float64(row.Bytes)
-			if y := row.Sides[i].MedianUs; y > 0 { // a logarithmic axis has no place for others
+			if y := row.Sides[i].MedianUs; y > 0 { // a logarithmic axis has no others
 				us = append(us, plotter.XY{X: x, Y: y})
 			}
 			if row.Ratios[i] != nil {

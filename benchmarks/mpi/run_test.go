@@ -84,7 +84,7 @@ func alone(t *testing.T, buffers string) *group {
 	return g
 }
 
-func TestARankMeasuresWhatItIsToldUntilNothingMoreComes(t *testing.T) {
+func TestARankMeasuresUntilItsConnectionCloses(t *testing.T) {
 	g := alone(t, "malloc")
 	for _, bytes := range []uint64{4, 4 * 1023, 4 * 1025, 1 << 20} {
 		b, err := g.measure(bytes, 3)
@@ -108,7 +108,7 @@ func TestWrongSumsAreFound(t *testing.T) {
 	}
 }
 
-func TestARankThatEndsInTheMiddleIsNamedWithHowItEnded(t *testing.T) {
+func TestARankThatEndsInTheMiddleIsNamedWithItsExitStatus(t *testing.T) {
 	g := alone(t, "malloc")
 	_, err := g.measure(1<<21, 3) // more than its buffers have
 	err = errors.Join(err, g.Stop())
@@ -117,17 +117,17 @@ func TestARankThatEndsInTheMiddleIsNamedWithHowItEnded(t *testing.T) {
 	}
 }
 
-// failing is a side whose processes fail at once, without a word.
+// failing is a side whose processes fail at once, without output.
 var failing = side{Side: sidebyside.Side{Name: "failing", Argv: []string{"false"}}, buffers: "malloc"}
 
-func TestASideThatDoesNotStartIsNamedWithHowItEnded(t *testing.T) {
+func TestASideThatDoesNotStartIsNamedWithItsExitStatus(t *testing.T) {
 	_, err := start(t.Context(), failing, 2, 64, "-", filepath.Join(t.TempDir(), "s"), io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "failing: not all ranks have connected") || !strings.Contains(err.Error(), "exit status 1") {
 		t.Error(err)
 	}
 }
 
-func TestWithoutAnyMPIItSaysWhatToInstall(t *testing.T) {
+func TestWithoutAnMPITheErrorSaysWhatToInstall(t *testing.T) {
 	goTool, err := exec.LookPath("go")
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"railhead/server"
 )
 
-// side is one of those that are compared.
+// side is one side of the comparison.
 type side struct {
 	sidebyside.Side
 	kind    kind
@@ -68,7 +68,7 @@ func compile(root, compiler, program, optimization, source string, more ...strin
 	return err
 }
 
-// prepareRailhead builds the library as it stands and starts a daemon in this process.
+// prepareRailhead builds the library and starts a daemon in this process.
 func prepareRailhead(root, dir, optimization string, notes io.Writer) (sides []side, stop func(), err error) {
 	library, err := sidebyside.Library(root, dir, notes)
 	if err != nil {

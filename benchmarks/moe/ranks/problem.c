@@ -68,6 +68,6 @@ void read_problem(const char *path, int rank, int ranks, struct problem *p) {
   p->topk_weights = weights;
   place_experts(p);
   for (int r = 0; r < ranks; r++) {
-    for (int t = 0; t < p->tokens; t++) must(is_valid(p, idx_of(p, r, t)), path, "a token names an expert that is not there, or one twice");
+    for (int t = 0; t < p->tokens; t++) must(is_valid(p, idx_of(p, r, t)), path, "a token names an unknown expert, or one twice");
   }
 }
