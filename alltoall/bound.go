@@ -57,7 +57,7 @@ func (p *Placement) factor64(entries []Entry, lost Ranks) (factor float64, round
 // sum64 is a token's sum, with the terms of its error bound.
 type sum64 struct {
 	value, magnitude []float64
-	roundings        int     // relative ones, in f32; at most so many a summand
+	roundings        int     // the most relative roundings, in f32, of a summand
 	underflow        float64 // absolute
 }
 

@@ -82,7 +82,7 @@ func checkOrder(t *rapid.T, o *RankOutput, v *View) {
 			}
 		}
 		if fmt.Sprintf("%03d", now) <= fmt.Sprintf("%03d", last) && last[0] >= 0 {
-			t.Fatalf("%v comes behind %v", now, last)
+			t.Fatalf("%v follows %v", now, last)
 		}
 		last = now
 	}

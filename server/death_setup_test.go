@@ -145,7 +145,7 @@ func TestADeathBeforeACollectiveSetUpCallEndsItForTheRanksThatWait(t *testing.T)
 	}
 }
 
-func TestADeathAfterItsOwnFinalizeHurtsNobody(t *testing.T) {
+func TestADeathAfterItsOwnFinalizeBreaksNothing(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	here, victim := mixedGroup(t, s, "finalized", 3)

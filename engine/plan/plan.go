@@ -231,8 +231,8 @@ func (c *collective) fallback() []wire.Algo {
 	return append([]wire.Algo{c.first}, others...)
 }
 
-// reassociates says whether an algorithm adds in another order than rank order. It must never be mixed with one that does not:
-// the bits of a sum would depend on the size of the call.
+// reassociates says whether an algorithm does not add in rank order. A plan must never mix such an algorithm with one that does: the bits
+// of a sum would depend on the size of the call.
 func (c *collective) reassociates(a wire.Algo, reproducible bool) bool {
 	return c.adds && (a.Adds() == wire.OwnOrder || a.Adds() == wire.ChainOrder && !reproducible)
 }

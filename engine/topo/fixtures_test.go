@@ -54,7 +54,7 @@ func TestRingsOfRealMachines(t *testing.T) {
 		gbps    float64
 	}{
 		{"dgx-h100", "gpu0 gpu1 gpu2 gpu3 gpu4 gpu5 gpu6 gpu7", NVL, 450},
-		{"dgx-1v", "gpu0 gpu3 gpu2 gpu1 gpu5 gpu6 gpu7 gpu4", NVL, 50}, // the one ring, but for its direction, of double links
+		{"dgx-1v", "gpu0 gpu3 gpu2 gpu1 gpu5 gpu6 gpu7 gpu4", NVL, 50}, // the only ring of double links, apart from its direction
 		{"pcie-two-socket", "gpu0 gpu1 gpu2 gpu3 gpu4 gpu5 gpu6 gpu7", SYS, 24},
 		{"gb200-tray", "gpu0 gpu1 gpu2 gpu3", NVL, 900},
 	} {

@@ -53,7 +53,7 @@ func TestNCCLsModelGivesWhatItsFormulasGiveByHand(t *testing.T) {
 		{"allreduce", "ring", "ll", 1, "blackwell", "nvlink", 15, 180 * 8. / 14},
 		{"allreduce", "ring", "ll", 2, "blackwell", "nvlink", 28.8, 90 * 16. / 30},
 		{"allreduce", "ring", "ll", 4, "blackwell", "nvlink", 56.4, 70 * 32. / 62},
-		// All-gather and reduce-scatter: 7 steps on a node, 15 of which 1 by the net on two.
+		// All-gather and reduce-scatter: 7 steps on one node; on two nodes 15 steps, 1 of them over the network.
 		{"allgather", "ring", "ll", 1, "hopper", "nvlink", 6.6 + 7*0.6, 141 * 8. / 7},
 		{"reducescatter", "ring", "simple", 2, "hopper", "nvlink", 8.4 + 14*3.4 + 14, 360 * 16. / 15},
 		// Trees on one node: 2×7 hops. 6.8 + 14×0.6, bus/3.8; 14 + 14×1.25, ×7/9; 8.4 + 14×4.

@@ -258,8 +258,8 @@ func TestRankSurvivesTheEndOfOtherThreads(t *testing.T) {
 		out := newSink(t)
 		var helper sync.WaitGroup
 		helper.Go(func() {
-			// The threads that waited for the short-lived ranks are idle when these are gone, the one that started
-			// them among them if nothing holds it.
+			// When the short-lived ranks have ended, the threads that waited for them are idle. So is the one that
+			// started them, unless something holds it.
 			for range 3 {
 				waitUntilReaped(t, <-out.lines)
 			}

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// fakeRank is a process in a bubble of fake time: it writes down what it is sent, and dies of the signals in diesOf.
+// fakeRank is a process in a bubble of fake time. It records the signals that it is sent, and dies of those in diesOf.
 type fakeRank struct {
 	rank   int
 	start  time.Time

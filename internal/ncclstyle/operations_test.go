@@ -40,7 +40,7 @@ func TestSizesAndCountsAreThoseOfNcclTests(t *testing.T) {
 	}{
 		{AllReduce, 1024, Float, 3, 256, 1024}, {AllReduce, 1023, Float, 3, 255, 1020}, {AllReduce, 7, Double, 2, 0, 0},
 		{Broadcast, 9, Int8, 5, 9, 9}, {Reduce, 9, Half, 5, 4, 8}, {Sendrecv, 30, Int64, 2, 3, 24},
-		// 1000/3 elements, of which whole 16 bytes: 332 floats.
+		// 1000/3 elements, rounded down to whole 16 bytes: 332 floats.
 		{AllGather, 4000, Float, 3, 332, 3984}, {ReduceScatter, 4000, Float, 3, 332, 3984}, {AllToAll, 4000, Float, 3, 332, 3984},
 		{Gather, 4000, Float, 3, 332, 3984}, {Scatter, 4000, Float, 3, 332, 3984},
 		{AllGather, 64, Int8, 4, 16, 64}, {AllGather, 63, Int8, 4, 0, 0}, {AllToAll, 100, Double, 3, 4, 96},

@@ -141,7 +141,7 @@ func (g *Group) Tell(command string, lines int) ([][]string, error) {
 	return answers, nil
 }
 
-// Stop closes the connections, upon which ranks end by themselves, and kills those that do not. It returns their error.
+// Stop closes the connections, which ends the ranks, and kills ranks that do not end. It returns their error.
 func (g *Group) Stop() error {
 	for _, c := range g.connections {
 		if c != nil {

@@ -18,7 +18,7 @@ func TestRanksGetACPUOfEachCoreFirstAndNoneWhereTheyAreTooMany(t *testing.T) {
 	}
 }
 
-func TestOpenMPIIsToldOfMoreRanksThanProcessorsAndOfRoot(t *testing.T) {
+func TestOpenMPIGetsItsOptionsForOversubscriptionAndRoot(t *testing.T) {
 	const plain = "mpirun.openmpi -n 2 --mca plm isolated --bind-to none --use-hwthread-cpus"
 	if got := strings.Join(starterCommand("openmpi", 2, 2, false), " "); got != plain {
 		t.Errorf("%s", got)

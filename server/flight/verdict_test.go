@@ -18,7 +18,7 @@ const (
 	stallAfter = 5 * time.Second
 )
 
-// in is a rank that has been in an all-reduce, its number 8 of 10 operations, for so many seconds.
+// in is a rank that has been in an all-reduce, its operation 10 and collective 8, for this many seconds.
 func in(local int, seconds int64, waitingFor ...int) Rank {
 	r := Rank{Rank: rank.Local(local), Here: true, Op: wire.OpAllReduce, Sequence: 10, Collective: 8, Since: now - seconds*second}
 	for _, w := range waitingFor {
@@ -27,7 +27,7 @@ func in(local int, seconds int64, waitingFor ...int) Rank {
 	return r
 }
 
-// out is a rank whose last operation ended so many seconds ago.
+// out is a rank whose last operation ended this many seconds ago.
 func out(local int, seconds int64) Rank {
 	return Rank{Rank: rank.Local(local), Here: true, Sequence: 9, Collective: 7, Since: now - seconds*second}
 }

@@ -68,5 +68,5 @@ func TestAMachineWithOutputsOutOfOrderPanics(t *testing.T) {
 	m.do(Send{To: 1, Msg: &wire.WindowFreed{Group: 7}, Ends: 7})
 	m.do(Conclude{Group: 7, Outcome: wire.Outcome{Op: wire.OpWindowFree}})
 	m.take()
-	t.Error("it goes on")
+	t.Error("the machine did not panic")
 }
