@@ -11,7 +11,7 @@ import (
 	"railhead/internal/wire"
 )
 
-func TestReplaysOfDispatchAndCombineCountOnInAnyMixWithCalls(t *testing.T) {
+func TestReplaysAndEagerDispatchesShareTheSequenceNumbers(t *testing.T) {
 	eachKind(t, 3, 2, func(t *testing.T, ranks []onStreams, layers [][]*layer, twoPhases bool) {
 		graphs := make([]*graph, len(ranks))
 		for r := range ranks {
@@ -19,7 +19,7 @@ func TestReplaysOfDispatchAndCombineCountOnInAnyMixWithCalls(t *testing.T) {
 		}
 		order := rand.New(rand.NewPCG(1, 2))
 		for n := 1; n <= 11; n++ {
-			replays := n < 4 || order.IntN(2) == 0 // three in a row first: an odd number
+			replays := n < 4 || order.IntN(2) == 0 // an odd number first, so that a slot counted by the host would be wrong
 			eachRank(t, ranks, func(r onStreams) error {
 				l := layers[r.Rank()][1]
 				if replays {
@@ -38,7 +38,7 @@ func TestReplaysOfDispatchAndCombineCountOnInAnyMixWithCalls(t *testing.T) {
 	})
 }
 
-func TestManyReplaysCanBeQueuedAtOnceAndOtherCollectivesBetweenThem(t *testing.T) {
+func TestManyReplaysCanBeQueuedBetweenOtherCollectives(t *testing.T) {
 	eachKind(t, 2, 2, func(t *testing.T, ranks []onStreams, layers [][]*layer, twoPhases bool) {
 		eachRank(t, ranks, func(r onStreams) error {
 			replayed, eager := layers[r.Rank()][0], layers[r.Rank()][1]
@@ -58,7 +58,7 @@ func TestTwoDispatchesInFlightOverReplays(t *testing.T) {
 	eachKind(t, 3, 3, func(t *testing.T, ranks []onStreams, layers [][]*layer, twoPhases bool) {
 		eachRank(t, ranks, func(r onStreams) error {
 			a, b, eager := layers[r.Rank()][0], layers[r.Rank()][1], layers[r.Rank()][2]
-			// Each ends the dispatch that the other one has left in flight.
+			// dispatchA leaves a in flight. overlap dispatches b and ends a. combineB ends b.
 			dispatchA := r.capture(t, func() error { return a.dispatch(twoPhases) })
 			overlap := r.capture(t, func() error { return errors.Join(b.dispatch(twoPhases), a.combine(twoPhases)) })
 			combineB := r.capture(t, func() error { return b.combine(twoPhases) })
@@ -69,7 +69,7 @@ func TestTwoDispatchesInFlightOverReplays(t *testing.T) {
 						return err
 					}
 				}
-				// With b in flight, a dispatch that no graph knows.
+				// An eager dispatch while b is in flight.
 				if err := errors.Join(eager.dispatch(twoPhases), combineB.exec.Launch(r.stream), eager.combine(twoPhases), r.wait()); err != nil {
 					return err
 				}
@@ -83,12 +83,11 @@ func TestTwoDispatchesInFlightOverReplays(t *testing.T) {
 	})
 }
 
-// Previous work and its end are events, as for every call on a stream.
 func TestPhasesOnTwoStreamsThatEventsOrder(t *testing.T) {
 	eachKind(t, 2, 1, func(t *testing.T, ranks []onStreams, layers [][]*layer, twoPhases bool) {
-		eachRank(t, ranks, func(r onStreams) error {
+		eachRank(t, ranks, func(r onStreams) (err error) {
 			l, other := layers[r.Rank()][0], newStream(t)
-			sent, combined, err := eventsOf(t)
+			sent, combined := newEvent(t), newEvent(t)
 			for n := 1; n <= 3 && err == nil; n++ {
 				err = errors.Join(l.dispatch(twoPhases), sent.Record(r.stream), other.Wait(sent))
 				other.Take(l.handle)
@@ -99,16 +98,7 @@ func TestPhasesOnTwoStreamsThatEventsOrder(t *testing.T) {
 	})
 }
 
-func eventsOf(t *testing.T) (a, b *threads.Event, err error) {
-	a, err = threads.NewEvent()
-	if err == nil {
-		b, err = threads.NewEvent()
-	}
-	t.Cleanup(func() { _ = errors.Join(a.Destroy(), b.Destroy()) })
-	return a, b, err
-}
-
-func TestAGraphOfManyLayersHasAHandleForEach(t *testing.T) {
+func TestAGraphMayHoldManyLayers(t *testing.T) {
 	eachKind(t, 2, 64, func(t *testing.T, ranks []onStreams, layers [][]*layer, twoPhases bool) {
 		eachRank(t, ranks, func(r onStreams) error {
 			mine := layers[r.Rank()]
@@ -130,7 +120,7 @@ func TestAGraphOfManyLayersHasAHandleForEach(t *testing.T) {
 				}
 			}
 			g.end()
-			return refused("a handle whose graph is gone", mine[0].handle.Release(), ended, "combined or released")
+			return refused("the handle of a destroyed graph", mine[0].handle.Release(), ended, "combined or released")
 		})
 	})
 }
@@ -150,7 +140,7 @@ func TestReportsOfReplaysCanBeReadLater(t *testing.T) {
 					return err
 				}
 				if d.Dispatch != n || c.Dispatch != n || d.Rows != l.found[0] || d.Tokens != l.found[1] || last.Dispatch != n {
-					return fmt.Errorf("replay %d: %+v, %+v, the last %+v", n, d, c, last)
+					return fmt.Errorf("replay %d: reports %+v and %+v, last report %+v", n, d, c, last)
 				}
 			}
 			return nil
@@ -158,7 +148,7 @@ func TestReportsOfReplaysCanBeReadLater(t *testing.T) {
 	})
 }
 
-// onLayers runs f on each of two ranks with so many layers, in both modes.
+// onLayers runs f on two ranks with n layers each, in both modes.
 func onLayers(t *testing.T, n int, c client.EPConfig, f func(r onStreams, layers []*layer) error) {
 	t.Helper()
 	for _, mode := range bothModes {
@@ -171,14 +161,14 @@ func onLayers(t *testing.T, n int, c client.EPConfig, f func(r onStreams, layers
 	}
 }
 
-func TestInvalidInputOfAReplayIsInItsReportAndTheNextOneWorks(t *testing.T) {
+func TestInvalidInputOfAReplayIsReportedAndTheNextReplayWorks(t *testing.T) {
 	onLayers(t, 1, layerConfig, func(r onStreams, layers []*layer) error {
 		l := layers[0]
 		g := r.capture(t, func() error { return l.both(false) })
 		valid := l.idx[0]
-		l.idx[0] = 99 // on both ranks: one that sends nothing keeps the others waiting
+		l.idx[0] = 99 // on both ranks, because a rank that sends nothing would block the other one
 		if err := errors.Join(g.exec.Launch(r.stream), r.wait()); err != nil {
-			return fmt.Errorf("a replay that is refused failed: %w", err)
+			return fmt.Errorf("invalid input failed the stream: %w", err)
 		}
 		d, c := l.dispatched.Report(), l.sum.Report()
 		if d.Result != invalid || d.InvalidIDs != 1 || c.Result != invalid || d.Dispatch != 0 {
@@ -191,7 +181,7 @@ func TestInvalidInputOfAReplayIsInItsReportAndTheNextOneWorks(t *testing.T) {
 	})
 }
 
-func TestTooLittleRoomOfAReplayIsInItsReportAndItCanBeReceivedAgain(t *testing.T) {
+func TestATooSmallCapacityOfAReplayIsReportedAndAnotherReceiveWorks(t *testing.T) {
 	onLayers(t, 1, layerConfig, func(r onStreams, layers []*layer) error {
 		l := layers[0]
 		enough := l.capacity
@@ -210,7 +200,7 @@ func TestTooLittleRoomOfAReplayIsInItsReportAndItCanBeReceivedAgain(t *testing.T
 	})
 }
 
-func TestCallsOutOfOrderOnAStreamAreInTheirReportsAndDoNoHarm(t *testing.T) {
+func TestCallsOutOfOrderOnAStreamAreReportedWithoutSideEffects(t *testing.T) {
 	onLayers(t, 3, layerConfig, func(r onStreams, layers []*layer) error {
 		a, b, third := layers[0], layers[1], layers[2]
 		result := func(what string, m *client.EPReportMemory, want wire.Result, words ...string) error {
@@ -224,11 +214,10 @@ func TestCallsOutOfOrderOnAStreamAreInTheirReportsAndDoNoHarm(t *testing.T) {
 			return err
 		}
 		err := result("a third dispatch", third.dispatched, wire.ResultLimit, "2 dispatches are in flight")
-		// Of a dispatch that was refused: nothing.
-		err = errors.Join(err, third.combine(false), r.wait(), result("its combine", third.sum, invalid, "no dispatch in flight"))
+		err = errors.Join(err, third.combine(false), r.wait(), result("the combine of the refused dispatch", third.sum, invalid, "no dispatch in flight"))
 		g := r.capture(t, func() error { return third.dispatch(false) })
 		err = errors.Join(err, a.combine(false), b.combine(true), g.exec.Launch(r.stream), g.exec.Launch(r.stream), r.wait(), a.check(1), b.check(2))
-		err = errors.Join(err, result("a replay over its own dispatch", third.dispatched, invalid, "still in flight"))
+		err = errors.Join(err, result("a replay while its own dispatch is in flight", third.dispatched, invalid, "still in flight"))
 		return errors.Join(err, third.combine(false), r.wait())
 	})
 }

@@ -7,11 +7,26 @@ import (
 	"testing"
 
 	"railhead/client"
+	"railhead/server"
 	"railhead/server/flight"
 )
 
-// A split is a collective: in the flight record the next one has the next number, whatever the world size.
-func TestASplitCountsAsACollective(t *testing.T) {
+// traceOf returns the flight records of a group's ranks.
+func traceOf(t *testing.T, s *server.Server, group string, world int) []flight.RankTrace {
+	t.Helper()
+	reply, done := askDaemon(t, s, "/v1/trace?group="+group)
+	defer done()
+	var traces flight.Traces
+	if err := json.NewDecoder(reply.Body).Decode(&traces); err != nil {
+		t.Fatal(err)
+	}
+	if len(traces.Traces) != 1 || len(traces.Traces[0].Ranks) != world {
+		t.Fatalf("traces: %+v", traces)
+	}
+	return traces.Traces[0].Ranks
+}
+
+func TestASplitCountsAsACollectiveInTheFlightRecord(t *testing.T) {
 	s := startDaemon(t)
 	for _, world := range []int{1, 2} {
 		name := fmt.Sprint("split", world)
@@ -20,18 +35,9 @@ func TestASplitCountsAsACollective(t *testing.T) {
 			_, err := m.Split(client.SplitNone, 0)
 			return errors.Join(err, m.Barrier())
 		})
-		reply, done := askDaemon(t, s, "/v1/trace?group="+name)
-		defer done()
-		var traces flight.Traces
-		if err := json.NewDecoder(reply.Body).Decode(&traces); err != nil {
-			t.Fatal(err)
-		}
-		if len(traces.Traces) != 1 || len(traces.Traces[0].Ranks) != world {
-			t.Fatalf("traces: %+v", traces)
-		}
-		for _, rank := range traces.Traces[0].Ranks {
+		for _, rank := range traceOf(t, s, name, world) {
 			if len(rank.Records) != 2 || rank.Records[0].Collective != 1 || rank.Records[1].Collective != 2 {
-				t.Errorf("a world of %d: %+v", world, rank.Records)
+				t.Errorf("world size %d: %+v", world, rank.Records)
 			}
 		}
 	}

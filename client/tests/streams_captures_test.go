@@ -10,8 +10,8 @@ import (
 	"railhead/internal/wire"
 )
 
-// Ranks put their calls into two graphs in different orders; each graph has the same calls on all of them.
-func TestACommsCallsAreCapturedOnTwoStreamsAtTheSameTime(t *testing.T) {
+// The ranks capture into two graphs in different orders, but each graph has the same calls on both ranks.
+func TestTwoConcurrentCapturesOfOneComm(t *testing.T) {
 	ranks := formOnStreams(t, client.CommConfig{World: 2, HeapBytes: 8 << 20})
 	execs := make([][2]*threads.Exec, 2)
 	for i, r := range ranks {
@@ -27,7 +27,7 @@ func TestACommsCallsAreCapturedOnTwoStreamsAtTheSameTime(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for n := range streams { // the first one's capture ends last
+		for n := range streams { // the capture of stream 0 ends last
 			at := 1 - n
 			g, err := streams[at].stream.EndCapture()
 			if err != nil {
@@ -59,7 +59,7 @@ func TestACommsCallsAreCapturedOnTwoStreamsAtTheSameTime(t *testing.T) {
 	})
 }
 
-func TestABufferIsNeitherMadeNorDestroyedWhileItsCommIsCaptured(t *testing.T) {
+func TestBuffersAreNeitherCreatedNorDestroyedDuringACapture(t *testing.T) {
 	ranks := formOnStreams(t, client.CommConfig{World: 2, HeapBytes: 8 << 20})
 	config := client.EPConfig{Mode: client.EPLowLatency, MaxTokensPerRank: 4, Hidden: 16, NumExperts: 4, TopK: 2, Dtype: client.F32, WireDtype: client.F32, CombineDtype: client.F32}
 	eachRank(t, ranks, func(r onStreams) error {

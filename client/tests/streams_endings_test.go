@@ -1,13 +1,8 @@
 package tests
 
 import (
-	"bufio"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,7 +13,7 @@ import (
 	"railhead/server/flight"
 )
 
-// replaying puts launches of a graph of calls on every rank's stream but the last one's.
+// replaying launches a graph of collectives once on the last rank and twice on the others, which then wait for the last rank.
 func replaying(t *testing.T, config client.CommConfig) (ranks []onStreams) {
 	t.Helper()
 	ranks = formOnStreams(t, config)
@@ -36,19 +31,19 @@ func replaying(t *testing.T, config client.CommConfig) (ranks []onStreams) {
 		}
 	}
 	for _, r := range ranks[:last] {
-		eventually(t, "the others wait in their second replay", func() bool { return waitingIn(t, r.member, "all_reduce", 1<<last) })
+		eventually(t, "the other ranks wait in their second replay", func() bool { return waitingIn(t, r.member, "all_reduce", 1<<last) })
 	}
 	return ranks
 }
 
-func TestAnAbortInTheMiddleOfAReplayEndsIt(t *testing.T) {
+func TestAnAbortEndsAReplay(t *testing.T) {
 	ranks := replaying(t, client.CommConfig{World: 3, HeapBytes: 8 << 20})
 	if err := ranks[2].Abort(); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range ranks[:2] {
 		wantError(t, r.wait(), wire.ResultAborted, fmt.Sprintf("rank %d of group", r.Rank()), "all_reduce #4", "rank 2 (pid", "rh_comm_abort")
-		wantError(t, r.allReduce(threads.Alloc(4)), wire.ResultAborted, "rank 2 (pid") // refused at once: nothing is queued
+		wantError(t, r.allReduce(threads.Alloc(4)), wire.ResultAborted, "rank 2 (pid") // refused before it is queued
 		st, err := r.Status()
 		if err != nil || st.Result != wire.ResultAborted || st.Culprit != 2 || st.Operation != 4 {
 			t.Errorf("status of rank %d: %+v, %v", r.Rank(), st, err)
@@ -59,31 +54,16 @@ func TestAnAbortInTheMiddleOfAReplayEndsIt(t *testing.T) {
 	}
 }
 
-func TestARankThatIsMissingFromAReplayIsNamedByTheDeadline(t *testing.T) {
+func TestTheDeadlineOfAReplayNamesTheLateRank(t *testing.T) {
 	ranks := replaying(t, client.CommConfig{World: 3, HeapBytes: 8 << 20, Timeout: soon})
 	for _, r := range ranks[:2] {
 		wantError(t, r.wait(), wire.ResultTimeout, "rank 2 (pid", "did not arrive in all_reduce", "waiting for rank 2")
 	}
 }
 
-// A rank of the test below: says when it replays, and what ended that.
-func TestARankThatReplaysUntilItsGroupBreaks(t *testing.T) {
-	socket, rank := os.Getenv("RAILHEAD_TEST_REPLAYS"), 0
-	if socket == "" {
-		t.Skip("it is a process of another test")
-	}
-	if _, err := fmt.Sscan(os.Getenv("RANK"), &rank); err != nil {
-		t.Fatal(err)
-	}
-	session, err := client.Connect(socket, patience)
-	if err != nil {
-		t.Fatal(err)
-	}
-	comm, err := session.Init(client.CommConfig{Group: "killed", Rank: rank, World: 3, Timeout: patience, HeapBytes: 8 << 20, Device: threads.Kind()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := onStreams{member{comm, session}, newStream(t)}
+// A child of the test below. It prints "replays" in its second replay, then its error.
+func TestChildReplaysAllReduces(t *testing.T) {
+	r := childRank(t)
 	buf := threads.Alloc(1 << 20)
 	g := r.capture(t, func() error {
 		for range 20 {
@@ -93,7 +73,7 @@ func TestARankThatReplaysUntilItsGroupBreaks(t *testing.T) {
 		}
 		return nil
 	})
-	for range 500 { // far more than there is time for
+	for range 500 { // takes far longer than the test
 		if err := g.exec.Launch(r.stream); err != nil {
 			t.Fatal(err)
 		}
@@ -103,74 +83,32 @@ func TestARankThatReplaysUntilItsGroupBreaks(t *testing.T) {
 		return err != nil || st.Operation > 20
 	})
 	fmt.Println("replays")
-	err = r.wait()
-	var e *client.Error
-	if !errors.As(err, &e) {
-		t.Fatal(err)
-	}
-	fmt.Printf("ended %s %s\n", e.Result, e.Message)
+	printEnd(r.wait())
 }
 
-func TestTheDeathOfARankInTheMiddleOfAReplayIsNamedToTheOthers(t *testing.T) {
-	s := startDaemon(t)
-	const world = 3
-	var ranks [world]*exec.Cmd
-	var lines [world]*bufio.Scanner
-	for i := range ranks {
-		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestARankThatReplaysUntilItsGroupBreaks$")
-		c.Env = append(os.Environ(), "RAILHEAD_TEST_REPLAYS="+s.SocketPath(), fmt.Sprint("RANK=", i))
-		c.Stderr = os.Stderr
-		out, err := c.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		ranks[i], lines[i] = c, bufio.NewScanner(out)
-		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-	}
-	next := func(i int, prefix string) string {
-		for lines[i].Scan() {
-			if text, ok := strings.CutPrefix(lines[i].Text(), prefix); ok {
-				return text
-			}
-		}
-		t.Fatalf("rank %d ended without a line of %q", i, prefix)
-		return ""
-	}
-	for i := range ranks {
-		next(i, "replays")
-	}
+func TestTheOtherRanksNameARankKilledDuringReplays(t *testing.T) {
+	children := startChildren(t, "TestChildReplaysAllReduces", 3)
 	const victim = 1
-	if err := ranks[victim].Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	killDuringReplays(t, children, victim)
 	killed := time.Now()
-	for i := range ranks {
-		if i == victim {
-			continue
-		}
-		said := next(i, "ended ")
-		for _, w := range []string{"rank_dead", fmt.Sprintf("rank %d of group \"killed\": ", i), fmt.Sprintf("rank %d (pid %d) has died", victim, ranks[victim].Process.Pid)} {
-			if !strings.Contains(said, w) {
-				t.Errorf("rank %d: %q lacks %q", i, said, w)
-			}
+	for i, c := range children {
+		if i != victim {
+			c.wantNamed(t, children, victim)
 		}
 	}
 	if took := time.Since(killed); took > patience/4 {
-		t.Errorf("the others knew after %v, their deadline is %v", took, patience)
+		t.Errorf("the other ranks failed after %v, their deadline is %v", took, patience)
 	}
 }
 
-func TestAWindowThatACapturedGraphUsesIsNotFreed(t *testing.T) {
+func TestAWindowOfACapturedGraphCannotBeFreed(t *testing.T) {
 	ranks := formOnStreams(t, client.CommConfig{World: 2, HeapBytes: 16 << 20})
 	const count = 1000
 	windows := make([]*client.Window, 2)
 	graphs := make([]*graph, 2)
 	eachRank(t, ranks, func(r onStreams) (err error) {
 		i := r.Rank()
-		if _, err = r.AllocWindow(4096); err != nil { // one that is used by nothing
+		if _, err = r.AllocWindow(4096); err != nil { // used by no graph
 			return err
 		}
 		windows[i], err = r.AllocWindow(4 * count)
@@ -186,13 +124,13 @@ func TestAWindowThatACapturedGraphUsesIsNotFreed(t *testing.T) {
 	for i, r := range ranks {
 		wantError(t, windows[i].Free(), wire.ResultBusy, fmt.Sprintf("window_free: rank %d", i), "the window of 4000 bytes at offset", "1 calls")
 		if st, err := r.Status(); err != nil || st.Operation != 2 {
-			t.Errorf("rank %d: a refused call was begun: %+v, %v", i, st, err)
+			t.Errorf("rank %d: the refused call counts as an operation: %+v, %v", i, st, err)
 		}
 	}
-	eachRank(t, ranks, func(r onStreams) error { // it is still there
+	eachRank(t, ranks, func(r onStreams) error { // the window is still mapped
 		return errors.Join(graphs[r.Rank()].exec.Launch(r.stream), r.wait())
 	})
-	for i, g := range graphs { // whichever of the two is left
+	for i, g := range graphs { // the exec alone also keeps the window
 		if err := errors.Join(g.Destroy(), ranks[i].wait()); err != nil {
 			t.Fatal(err)
 		}
@@ -205,8 +143,8 @@ func TestAWindowThatACapturedGraphUsesIsNotFreed(t *testing.T) {
 	eachRank(t, ranks, func(r onStreams) error { return windows[r.Rank()].Free() })
 }
 
-// Membership ends with finalize, the mappings with the last graph.
-func TestFinalizeLeavesWhatGraphsUseUntilTheyAreDestroyed(t *testing.T) {
+// Finalize ends the membership. The mappings stay until the last graph is destroyed.
+func TestMappingsStayAfterFinalizeUntilTheGraphsAreDestroyed(t *testing.T) {
 	s := startDaemon(t)
 	nothingLeaks(t, func() {
 		sessions := make([]*client.Session, 2)
@@ -257,7 +195,7 @@ func TestFinalizeLeavesWhatGraphsUseUntilTheyAreDestroyed(t *testing.T) {
 			wantError(t, r.wait(), wire.ResultInvalidHandle, "all_reduce", fmt.Sprintf("rank %d of group", i), "has been finalized", "nothing was done")
 		}
 		if now := harness.CountResources(t); now.Mappings == 0 {
-			t.Error("the graphs have no memory left")
+			t.Error("nothing is mapped while graphs use it")
 		}
 		for i, r := range ranks {
 			graphs[i].end()
@@ -268,15 +206,11 @@ func TestFinalizeLeavesWhatGraphsUseUntilTheyAreDestroyed(t *testing.T) {
 	})
 }
 
-// What keeps the comm's stream from running is another group, of which a rank is late.
-func TestFinalizeSaysThatTheCommsOwnWorkHasNotRunByTheDeadline(t *testing.T) {
+// The comm's stream waits for an event of another group, in which a rank is late.
+func TestFinalizeFailsIfQueuedWorkMissesTheDeadline(t *testing.T) {
 	others := formOnStreams(t, client.CommConfig{Group: "late", World: 2, HeapBytes: 8 << 20})
 	r := formOnStreams(t, client.CommConfig{Group: "waits", World: 1, HeapBytes: 8 << 20, Timeout: time.Second})[0]
-	event, err := threads.NewEvent()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = event.Destroy() }()
+	event := newEvent(t)
 	if err := errors.Join(others[0].allReduce(threads.Alloc(400)), event.Record(others[0].stream), r.stream.Wait(event), r.on().Barrier()); err != nil {
 		t.Fatal(err)
 	}
@@ -287,13 +221,10 @@ func TestFinalizeSaysThatTheCommsOwnWorkHasNotRunByTheDeadline(t *testing.T) {
 	wantError(t, r.wait(), wire.ResultInvalidHandle, "barrier", "has been finalized")
 }
 
-func TestReplaysHaveTheirOwnNumbersInTheFlightRecord(t *testing.T) {
+func TestTheFlightRecordHasTheGraphAndTheNumberOfEachReplay(t *testing.T) {
 	s := startDaemon(t)
 	const world, launches = 2, 5
-	ranks := make([]onStreams, world)
-	for i, m := range formGroup(t, s, client.CommConfig{Group: "numbers", World: world, HeapBytes: 8 << 20, Device: threads.Kind()}) {
-		ranks[i] = onStreams{m, newStream(t)}
-	}
+	ranks := withStreams(t, formGroup(t, s, client.CommConfig{Group: "numbers", World: world, HeapBytes: 8 << 20, Device: threads.Kind()}))
 	eachRank(t, ranks, func(r onStreams) error {
 		buf := threads.Alloc(400)
 		g := r.capture(t, func() error { return errors.Join(r.allReduce(buf), r.on().Barrier(), r.allReduce(buf)) })
@@ -304,17 +235,8 @@ func TestReplaysHaveTheirOwnNumbersInTheFlightRecord(t *testing.T) {
 		}
 		return r.wait()
 	})
-	reply, done := askDaemon(t, s, "/v1/trace?group=numbers")
-	defer done()
-	var traces flight.Traces
-	if err := json.NewDecoder(reply.Body).Decode(&traces); err != nil {
-		t.Fatal(err)
-	}
-	if len(traces.Traces) != 1 || len(traces.Traces[0].Ranks) != world {
-		t.Fatalf("traces: %+v", traces)
-	}
 	inOrder := []string{"all_reduce", "barrier", "all_reduce", "barrier"}
-	for _, rank := range traces.Traces[0].Ranks {
+	for _, rank := range traceOf(t, s, "numbers", world) {
 		if len(rank.Records) != 4*launches {
 			t.Errorf("%d records, want %d", len(rank.Records), 4*launches)
 		}
@@ -324,7 +246,7 @@ func TestReplaysHaveTheirOwnNumbersInTheFlightRecord(t *testing.T) {
 				t.Errorf("record %d: %+v", i, rec)
 			}
 			captured, replay, graph := i%4+1, uint32(i/4+1), rank.Records[0].Graph
-			if i%4 == 3 { // called by itself
+			if i%4 == 3 { // the eager barrier
 				captured, replay, graph = 0, 0, 0
 			}
 			if rec.Captured != captured || rec.Replay != replay || rec.Graph != graph || rec.Stream == 0 || rank.Records[0].Graph == 0 {

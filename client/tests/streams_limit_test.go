@@ -7,7 +7,7 @@ import (
 	"railhead/internal/wire"
 )
 
-func TestOneStreamTooManyIsRefusedAndEndsItsThread(t *testing.T) {
+func TestTheNumberOfStreamsIsLimited(t *testing.T) {
 	const most = 256
 	for range most {
 		newStream(t)
@@ -16,7 +16,7 @@ func TestOneStreamTooManyIsRefusedAndEndsItsThread(t *testing.T) {
 		s, err := threads.NewStream()
 		if err == nil {
 			_ = s.Destroy()
-			t.Fatal("there is one more than there can be")
+			t.Fatalf("stream %d was created", most+1)
 		}
 		wantError(t, err, wire.ResultLimit, "stream_create", "256 streams")
 	}

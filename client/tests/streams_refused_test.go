@@ -16,13 +16,13 @@ func (r onStreams) allReduce(buf []byte) error {
 	return r.on().AllReduce(buf, buf, len(buf)/4, client.F32, client.Sum)
 }
 
-func TestOneCommOnTwoStreamsAtOnceIsFoundAndNamed(t *testing.T) {
+func TestOneCommOnTwoUnorderedStreamsBreaksTheGroup(t *testing.T) {
 	ranks := formOnStreams(t, client.CommConfig{Group: "two streams", World: 2, HeapBytes: 8 << 20})
 	second := onStreams{ranks[0].member, newStream(t)}
-	if err := ranks[0].allReduce(threads.Alloc(400)); err != nil { // rank 1 does not come
+	if err := ranks[0].allReduce(threads.Alloc(400)); err != nil { // waits for rank 1
 		t.Fatal(err)
 	}
-	eventually(t, "rank 0 waits", func() bool { return waitingIn(t, ranks[0].member, "all_reduce", 1<<1) })
+	eventually(t, "rank 0 waits for rank 1", func() bool { return waitingIn(t, ranks[0].member, "all_reduce", 1<<1) })
 	if err := second.on().Barrier(); err != nil {
 		t.Fatal(err)
 	}
@@ -49,8 +49,8 @@ func TestAStreamsSynchronizeHasADeadline(t *testing.T) {
 	eachRank(t, ranks, onStreams.wait)
 }
 
-// What a replay could not do is refused, and nothing is recorded; what was captured before and after is right.
-func TestWhatCannotBeCapturedIsRefusedBeforeAnythingIsRecorded(t *testing.T) {
+// The refused calls are not in the graph, and the calls captured before and after them are.
+func TestCallsThatCannotBeCapturedAreRefused(t *testing.T) {
 	s := startDaemon(t)
 	const world = 2
 	config := client.CommConfig{World: world, HeapBytes: 8 << 20, Device: threads.Kind()}
@@ -90,18 +90,11 @@ func TestWhatCannotBeCapturedIsRefusedBeforeAnythingIsRecorded(t *testing.T) {
 			_, err = r.Split(0, 0)
 			wantError(t, err, wire.ResultBusy, "comm_split", "being captured")
 			wantError(t, r.Finalize(), wire.ResultBusy, "finalize", "being captured")
-			event, err := threads.NewEvent()
-			if err != nil {
-				return err
-			}
-			wantError(t, event.Record(r.stream), wire.ResultUnsupported, "is being captured")
-			if err := event.Destroy(); err != nil {
-				return err
-			}
+			wantError(t, newEvent(t).Record(r.stream), wire.ResultUnsupported, "is being captured")
 			return r.on().AllReduce(buf[i], buf[i], 100, client.I32, client.Sum)
 		})
 		if n, err := graphs[i].Size(); n != 2 || err != nil {
-			t.Errorf("rank %d: %d calls were recorded, want 2 (%v)", i, n, err)
+			t.Errorf("rank %d: %d calls were captured, want 2 (%v)", i, n, err)
 		}
 	}
 	var want [][]byte
@@ -126,12 +119,12 @@ func TestWhatCannotBeCapturedIsRefusedBeforeAnythingIsRecorded(t *testing.T) {
 	all(t, cpu, func(m member) error { return m.Barrier() })
 }
 
-func TestAGroupsCallsOfACommAreOfOneStream(t *testing.T) {
+func TestAGroupHasOneStreamForEachComm(t *testing.T) {
 	ranks := formOnStreams(t, client.CommConfig{World: 2, HeapBytes: 8 << 20})
 	second := onStreams{ranks[0].member, newStream(t)}
 	err := client.Group(func() error { return errors.Join(ranks[0].on().Barrier(), second.on().Barrier()) })
 	wantError(t, err, wire.ResultInvalidArgument, "two streams")
-	// The ranks are two comms of this process.
+	// In this process each rank has its own comm.
 	onOne := onStreams{ranks[1].member, ranks[0].stream}
 	err = client.Group(func() error { return errors.Join(ranks[0].on().Barrier(), onOne.on().Barrier()) })
 	wantError(t, err, wire.ResultInvalidArgument, "two comms on one stream")
@@ -160,8 +153,8 @@ func TestCallsNeedALiveStreamOfTheirDevice(t *testing.T) {
 	wantError(t, errs[0], wire.ResultUnsupported, "no device of kind 5")
 }
 
-// The second replay of one rank meets the first of another.
-func TestRanksThatCapturedDifferentNumbersOfCallsAreToldBoth(t *testing.T) {
+// Rank 0 captures three calls, rank 1 two: rank 1's second replay begins while rank 0 is in its first.
+func TestReplaysOfDifferentNumbersOfCallsAreAMismatch(t *testing.T) {
 	ranks := formOnStreams(t, client.CommConfig{World: 2, HeapBytes: 8 << 20})
 	graphs := make([]*graph, 2)
 	buf := [][]byte{threads.Alloc(400), threads.Alloc(400)}
@@ -187,7 +180,7 @@ func TestRanksThatCapturedDifferentNumbersOfCallsAreToldBoth(t *testing.T) {
 		wantError(t, err, wire.ResultMismatch, "all_reduce of 100 f32 sum (number 3 of a captured graph) as its",
 			"all_reduce of 100 f32 sum (number 1 of a captured graph) as its", "#3")
 	}
-	// Nor does one that was captured meet one that was not.
+	// An eager call and a captured one are a mismatch too.
 	again := formOnStreams(t, client.CommConfig{Group: "again", World: 2, HeapBytes: 8 << 20})
 	g := again[0].capture(t, func() error { return again[0].allReduce(buf[0]) })
 	if err := errors.Join(g.exec.Launch(again[0].stream), again[1].allReduce(buf[1])); err != nil {
@@ -197,7 +190,7 @@ func TestRanksThatCapturedDifferentNumbersOfCallsAreToldBoth(t *testing.T) {
 		err := r.wait()
 		wantError(t, err, wire.ResultMismatch, "(number 1 of a captured graph)")
 		if err != nil && strings.Count(err.Error(), "captured graph") != 1 {
-			t.Errorf("the other call was in no graph: %v", err)
+			t.Errorf("the message says of both calls that they were captured: %v", err)
 		}
 	}
 }

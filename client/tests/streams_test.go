@@ -2,6 +2,7 @@ package tests
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -11,19 +12,24 @@ import (
 	"railhead/internal/oracle"
 )
 
-// onStreams is a rank of a comm whose calls run on streams (client/device/threads).
+// onStreams is a rank of a comm on the device of client/device/threads, with a stream.
 type onStreams struct {
 	member
 	stream *threads.Stream
 }
 
-// formOnStreams makes a group of such ranks, each with a stream. They end with the test.
+// formOnStreams makes a group of such ranks. They end with the test.
 func formOnStreams(t testing.TB, config client.CommConfig) []onStreams {
 	t.Helper()
 	config.Device = threads.Kind()
-	ranks := make([]onStreams, config.World)
-	for r, m := range formGroup(t, startDaemon(t), config) {
-		ranks[r] = onStreams{m, newStream(t)}
+	return withStreams(t, formGroup(t, startDaemon(t), config))
+}
+
+// withStreams gives each member a new stream.
+func withStreams(t testing.TB, members []member) (ranks []onStreams) {
+	t.Helper()
+	for _, m := range members {
+		ranks = append(ranks, onStreams{m, newStream(t)})
 	}
 	return ranks
 }
@@ -38,29 +44,35 @@ func newStream(t testing.TB) *threads.Stream {
 	return s
 }
 
-// eachRank makes all ranks do f at the same time; none is to fail.
-func eachRank(t testing.TB, ranks []onStreams, f func(r onStreams) error) {
+func newEvent(t testing.TB) *threads.Event {
 	t.Helper()
-	for r, err := range inParallel(len(ranks), func(r int) error { return f(ranks[r]) }) {
-		if err != nil {
-			t.Fatalf("rank %d: %v", r, err)
-		}
+	e, err := threads.NewEvent()
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = e.Destroy() })
+	return e
 }
 
-// on is the rank's comm with its calls on its stream.
+// eachRank calls f for all ranks concurrently and stops the test if one fails.
+func eachRank(t testing.TB, ranks []onStreams, f func(r onStreams) error) {
+	t.Helper()
+	noErrors(t, inParallel(len(ranks), func(r int) error { return f(ranks[r]) }))
+}
+
+// on is the rank's comm with its calls on the rank's stream.
 func (r onStreams) on() *client.Comm { return r.stream.Of(r.Comm) }
 
 func (r onStreams) wait() error { return r.stream.Synchronize(patience) }
 
-// capture makes a graph of what f puts on the rank's stream. It ends with the test, unless it is ended before.
+// capture captures the calls of f on the rank's stream. The graph ends with the test, unless it has been ended before.
 func (r onStreams) capture(t testing.TB, f func() error) *graph {
 	t.Helper()
 	if err := r.stream.BeginCapture(); err != nil {
 		t.Fatal(err)
 	}
 	if err := f(); err != nil {
-		t.Errorf("rank %d, while capturing: %v", r.Rank(), err)
+		t.Errorf("rank %d, during the capture: %v", r.Rank(), err)
 	}
 	g, err := r.stream.EndCapture()
 	if err != nil {
@@ -75,7 +87,7 @@ func (r onStreams) capture(t testing.TB, f func() error) *graph {
 	return both
 }
 
-// graph is one with what was instantiated of it.
+// graph is a graph with its exec.
 type graph struct {
 	*threads.Graph
 	exec  *threads.Exec
@@ -91,14 +103,14 @@ func (g *graph) end() {
 	_ = g.exec.Destroy()
 }
 
-// task is an operation with memory that work on streams may use: what source has when it runs goes to send first.
+// task is an operation with buffers outside Go's heap. When it runs, it copies source to send first.
 type task struct {
 	operation
 	source, send, recv [][]byte // of each rank
 	ops                []client.Op
 }
 
-// newTask lays an operation's buffers out, in windows where the operation says so.
+// newTask allocates an operation's buffers, in windows if the operation has windows set.
 func newTask(t testing.TB, ranks []onStreams, o operation, window func(rank, bytes int) []byte) *task {
 	t.Helper()
 	world := len(ranks)
@@ -122,7 +134,7 @@ func newTask(t testing.TB, ranks []onStreams, o operation, window func(rank, byt
 	return a
 }
 
-// fill gives all ranks other inputs. Nothing of the task may be running.
+// fill changes the inputs of all ranks. The task must not be running.
 func (a *task) fill(seed uint64) {
 	a.seed = seed
 	for r, input := range a.inputs(len(a.source)) {
@@ -130,7 +142,7 @@ func (a *task) fill(seed uint64) {
 	}
 }
 
-// put puts the task on the rank's stream.
+// put queues the task on the rank's stream.
 func (a *task) put(r onStreams) error {
 	if err := r.stream.Copy(a.send[r.Rank()], a.source[r.Rank()]); err != nil {
 		return err
@@ -138,7 +150,7 @@ func (a *task) put(r onStreams) error {
 	return a.call(r.on(), a.send[r.Rank()], a.recv[r.Rank()], a.ops[r.Rank()])
 }
 
-// check compares all outputs, once everything has run.
+// check compares all outputs. The streams must have run.
 func (a *task) check(t testing.TB) {
 	t.Helper()
 	world := len(a.source)
@@ -149,7 +161,7 @@ func (a *task) check(t testing.TB) {
 	}
 }
 
-// scalars of a pre-mul sum are made once, with the op, while inputs change: the draw leaves it out.
+// drawTask draws an operation. It draws no pre-mul sum, whose scalars cannot change with the inputs.
 func drawTask(random *rand.Rand, world int) operation {
 	kinds := append(append([]kind{}, reducing...), moving...)
 	return operation{
@@ -158,7 +170,7 @@ func drawTask(random *rand.Rand, world int) operation {
 	}
 }
 
-// windowAllocator gives out parts of a window, the same on every rank that asks for the same.
+// windowAllocator allocates parts of a window. Ranks that ask for the same sizes get the same offsets.
 func windowAllocator(t testing.TB, ranks []onStreams, size int) func(rank, bytes int) []byte {
 	t.Helper()
 	members := make([]member, len(ranks))
@@ -171,15 +183,14 @@ func windowAllocator(t testing.TB, ranks []onStreams, size int) func(rank, bytes
 		begin := used[rank]
 		used[rank] += (n + 63) / 64 * 64
 		if used[rank] > size {
-			t.Fatalf("the window of rank %d has %d bytes, %d are needed", rank, size, used[rank])
+			t.Fatalf("rank %d needs %d bytes of a window of %d", rank, used[rank], size)
 		}
 		return windows[rank][begin : begin+n]
 	}
 }
 
-// Graphs of odd and even numbers of calls, two of them on one comm, and calls by themselves, in any order: every result is what the
-// same calls give one by one.
-func TestReplaysAnyNumberOfTimesAmongEagerCallsAreRight(t *testing.T) {
+// Two graphs of one comm, with an odd and an even number of calls, and eager calls, in random order.
+func TestReplaysAndEagerCallsInAnyOrder(t *testing.T) {
 	for _, world := range []int{1, 2, 3} {
 		t.Run(fmt.Sprint(world), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(world), 13))
@@ -191,8 +202,7 @@ func TestReplaysAnyNumberOfTimesAmongEagerCallsAreRight(t *testing.T) {
 				}
 				return tasks
 			}
-			// Captured calls, in two graphs, and others.
-			sets := [][]*task{draw(3), draw(4), draw(1)}
+			sets := [][]*task{draw(3), draw(4), draw(1)} // captured in two graphs; eager
 			graphs := make([][2]*graph, world)
 			for r, rank := range ranks {
 				for g := range 2 {
@@ -233,8 +243,7 @@ func putAll(tasks []*task, r onStreams) error {
 	return nil
 }
 
-// Launches wait for each other in the order of the stream; nobody waits for them in between.
-func TestLaunchesAreQueuedBehindEachOther(t *testing.T) {
+func TestManyLaunchesCanBeQueued(t *testing.T) {
 	const world, count, launches = 3, 3000, 50
 	ranks := formOnStreams(t, client.CommConfig{World: world, HeapBytes: 8 << 20})
 	sums := make([][]byte, world)
@@ -274,7 +283,7 @@ func TestLaunchesAreQueuedBehindEachOther(t *testing.T) {
 	}
 }
 
-func TestTwoCommsOnTwoStreamsRunAtTheSameTime(t *testing.T) {
+func TestTwoCommsOnTwoStreamsRunConcurrently(t *testing.T) {
 	const world = 2
 	random := rand.New(rand.NewPCG(2, 2))
 	var comms [2][]onStreams
@@ -292,8 +301,8 @@ func TestTwoCommsOnTwoStreamsRunAtTheSameTime(t *testing.T) {
 		for c := range comms {
 			tasks[c].fill(random.Uint64())
 		}
-		for r, err := range inParallel(world, func(r int) error {
-			for i := range comms { // the ranks come to the two in another order
+		noErrors(t, inParallel(world, func(r int) error {
+			for i := range comms { // the ranks launch the two in different orders
 				c := (i + r) % len(comms)
 				if err := graphs[c][r].exec.Launch(comms[c][r].stream); err != nil {
 					return err
@@ -303,19 +312,14 @@ func TestTwoCommsOnTwoStreamsRunAtTheSameTime(t *testing.T) {
 				return err
 			}
 			return comms[1][r].wait()
-		}) {
-			if err != nil {
-				t.Fatalf("rank %d: %v", r, err)
-			}
-		}
+		}))
 		for c := range comms {
 			tasks[c].check(t)
 		}
 	}
 }
 
-// An event orders two streams: then one comm may use both.
-func TestOneCommOnTwoStreamsInTheOrderOfAnEvent(t *testing.T) {
+func TestOneCommOnTwoStreamsThatAnEventOrders(t *testing.T) {
 	const world, count = 2, 1000
 	ranks := formOnStreams(t, client.CommConfig{World: world, HeapBytes: 8 << 20})
 	a := newTask(t, ranks, operation{kind: allReduce, dtype: oracle.F32, op: oracle.Sum, count: count}, nil)
@@ -323,25 +327,8 @@ func TestOneCommOnTwoStreamsInTheOrderOfAnEvent(t *testing.T) {
 	for range 20 {
 		a.fill(rand.Uint64())
 		eachRank(t, ranks, func(r onStreams) error {
-			event, err := threads.NewEvent()
-			if err != nil {
-				return err
-			}
-			defer func() { _ = event.Destroy() }()
-			if err := a.put(r); err != nil {
-				return err
-			}
-			if err := event.Record(r.stream); err != nil {
-				return err
-			}
-			second := onStreams{r.member, others[r.Rank()]}
-			if err := second.stream.Wait(event); err != nil {
-				return err
-			}
-			if err := a.put(second); err != nil {
-				return err
-			}
-			return second.wait()
+			event, second := newEvent(t), onStreams{r.member, others[r.Rank()]}
+			return errors.Join(a.put(r), event.Record(r.stream), second.stream.Wait(event), a.put(second), second.wait())
 		})
 		a.check(t)
 	}

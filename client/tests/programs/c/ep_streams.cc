@@ -1,31 +1,14 @@
-// Dispatch and combine on streams, captured and not, two in flight, with cached routing, and what ends them: for the sanitizers. The
-// ranks of a group are threads of this process. Arguments: seconds to go on for.
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-
-#include "check.h"
-#include "device/threads/threads.h"
-#include "railhead.h"
+// Eager and captured dispatches and combines on streams, two in flight, with cached routing, and their ends, for the sanitizers. Argument:
+// seconds to run for at least.
+#include "rounds.h"
 
 namespace {
 
-constexpr int kWorld = 3;
 constexpr uint32_t kTokens = 4, kHidden = 16, kExperts = 5, kTopk = 2;
 constexpr size_t kRows = kWorld * kTokens * kTopk;
 constexpr int kLaunches = 10;
-constexpr uint32_t kPatienceMs = 60000;
 
-struct Rank {
-  int rank, round;
-  pthread_t thread;
-};
-
-pthread_barrier_t met;  // of the threads, in the middle of a round
-
-// A dispatch and its combine, and memory for them.
+// A dispatch and its combine, with their memory.
 struct Layer {
   float x[kTokens * kHidden] = {}, rows[kRows * kHidden] = {}, out[kTokens * kHidden] = {};
   int32_t idx[kTokens * kTopk] = {0, 1, 2, 3, 4, 0, -1, 2}, counts[kExperts] = {};
@@ -77,7 +60,7 @@ struct Layer {
     OK(rh_ep_combine_recv(handle, &combined, stream));
   }
 
-  // Once everything has run.
+  // Valid once the stream has run.
   void check() const {
     CHECK(dispatched.result == RH_OK && combined.result == RH_OK && dispatched.dispatch == combined.dispatch);
     CHECK(dispatched.rows == rowCount && dispatched.tokens == tokens);
@@ -88,13 +71,8 @@ struct Layer {
 void* runRank(void* p) {
   const auto* r = static_cast<Rank*>(p);
   const bool twoPhases = r->round % 2 == 0, aborts = r->round % 4 >= 2;
-  char name[32];
-  snprintf(name, sizeof name, "ep round %d", r->round);
   rh_session* session = open_session();
-  rh_comm_config config = comm_config(name, r->rank, kWorld);
-  config.device_kind = static_cast<int32_t>(rht_device_kind());
-  rh_comm* comm = nullptr;
-  OK(rh_comm_init(session, &config, &comm));
+  rh_comm* comm = joinRound(session, *r);
   rht_stream* stream = nullptr;
   OK(rht_stream_create(&stream));
   rh_ep_config shape = RH_EP_CONFIG_INIT;
@@ -113,14 +91,10 @@ void* runRank(void* p) {
   }
   const rh_ep_dispatch_in tokens = captured.in();
   OK(rh_ep_routing_create(ep, &tokens, &captured.routing, stream));
-  rht_graph* graph = nullptr;
-  rht_exec* exec = nullptr;
   OK(rht_begin_capture(stream));
   captured.dispatch(ep, twoPhases, stream);
   captured.combine(twoPhases, stream);
-  OK(rht_end_capture(stream, &graph));
-  OK(rht_graph_instantiate(graph, &exec));
-  OK(rht_graph_destroy(graph));
+  rht_exec* exec = instantiate(stream);
   for (int i = 0; i < kLaunches; i++) {
     OK(rht_exec_launch(exec, stream));
     eager.dispatch(ep, twoPhases, stream);
@@ -161,20 +135,4 @@ void* runRank(void* p) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  const time_t end = time(nullptr) + (argc > 1 ? atoi(argv[1]) : 1);
-  CHECK(pthread_barrier_init(&met, nullptr, kWorld) == 0);
-  int round = 0;
-  do {
-    Rank ranks[kWorld];
-    for (int i = 0; i < kWorld; i++) {
-      ranks[i].rank = i;
-      ranks[i].round = round;
-      CHECK(pthread_create(&ranks[i].thread, nullptr, runRank, &ranks[i]) == 0);
-    }
-    for (Rank& r : ranks) CHECK(pthread_join(r.thread, nullptr) == 0);
-    round++;
-  } while (round < 12 || time(nullptr) < end);
-  printf("%d rounds\n", round);
-  return 0;
-}
+int main(int argc, char** argv) { return runRounds(argc, argv, 12, runRank); }
