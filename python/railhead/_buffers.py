@@ -11,7 +11,7 @@ import ctypes
 import functools
 import math
 import sys
-from typing import Any, Dict, Literal, Optional, Tuple
+from typing import Any, Dict, Literal, NamedTuple, Optional, Tuple
 
 from .enums import DTYPE_OF_ARRAY_NAME, Dtype
 from .errors import InvalidArgumentError
@@ -30,13 +30,14 @@ class Buffer:
         self.export: Optional[_Export] = None
 
 
-def buffer_of(obj: Any, what: str, dtype: Optional[Dtype] = None, writable: bool = False) -> Buffer:
-    """The buffer of obj. what is its name in errors. dtype is required if obj has no element type."""
+def buffer_of(obj: Any, what: str, dtype: Optional[Dtype] = None, writable: bool = False, computed: bool = False) -> Buffer:
+    """The buffer of obj. what is its name in errors. dtype is required if obj has no element type. computed: the call adds or
+    converts elements, so that dtype must be their type; elements that are only moved may be moved as bytes."""
     if _is_torch(obj):
-        return _of_torch(obj, what, dtype)
+        return _of_torch(obj, what, dtype, computed)
     if _is_numpy(obj):
-        return _of_numpy(obj, what, dtype, writable)
-    return _of_protocol(obj, what, dtype, writable)
+        return _of_numpy(obj, what, dtype, writable, computed)
+    return _of_protocol(obj, what, dtype, writable, computed)
 
 
 def empty_like(obj: Any, shape: Tuple[int, ...]) -> Any:
@@ -50,7 +51,7 @@ def empty_like(obj: Any, shape: Tuple[int, ...]) -> Any:
         return array.array(obj.typecode, bytes(count * obj.itemsize))
     with memoryview(obj) as view:
         memory = bytearray(count * view.itemsize)
-        code = _CAST.get(_dtype_of_format(view))
+        code = _CAST.get(_of_format(view.format, view.itemsize).dtype)
         return memory if code is None else memoryview(memory).cast(code)
 
 
@@ -100,41 +101,56 @@ def _is_numpy(obj: Any) -> bool:
     return numpy is not None and isinstance(obj, numpy.ndarray)
 
 
-def _of_torch(tensor: Any, what: str, dtype: Optional[Dtype]) -> Buffer:
+def _of_torch(tensor: Any, what: str, dtype: Optional[Dtype], computed: bool) -> Buffer:
     if tensor.device.type != "cpu":
         raise InvalidArgumentError(f"{what}: the tensor is on {tensor.device}; only CPU tensors work: use tensor.cpu()")
     if not tensor.is_contiguous():
         raise InvalidArgumentError(f"{what}: the tensor is not contiguous: use tensor.contiguous()")
     if tensor.is_neg():
         raise InvalidArgumentError(f"{what}: the tensor has a pending negation: use tensor.resolve_neg()")
-    nbytes = tensor.numel() * tensor.element_size()
-    element = _resolve(what, tensor.dtype, _of_torch_dtype(tensor.dtype), tensor.element_size(), nbytes, dtype)
+    size = tensor.element_size()
+    nbytes = tensor.numel() * size
+    element = _resolve(what, _of_torch_dtype(tensor.dtype, size), nbytes, dtype, computed)
     return Buffer(tensor, tensor.data_ptr(), nbytes, element, tuple(tensor.shape))
 
 
-def _of_numpy(values: Any, what: str, dtype: Optional[Dtype], writable: bool) -> Buffer:
+def _of_numpy(values: Any, what: str, dtype: Optional[Dtype], writable: bool, computed: bool) -> Buffer:
     if not values.flags.c_contiguous:
         raise InvalidArgumentError(f"{what}: the array is not contiguous: use numpy.ascontiguousarray")
     if not values.dtype.isnative:
         raise InvalidArgumentError(f"{what}: the array has byte order {values.dtype.byteorder!r}: convert it to the native one")
     if writable and not values.flags.writeable:
         raise InvalidArgumentError(f"{what}: the array is read-only")
-    element = _resolve(what, values.dtype, _of_numpy_dtype(values.dtype), values.itemsize, values.nbytes, dtype)
+    element = _resolve(what, _of_numpy_dtype(values.dtype), values.nbytes, dtype, computed)
     return Buffer(values, values.ctypes.data, values.nbytes, element, values.shape)
 
 
-@functools.lru_cache(maxsize=None)
-def _of_torch_dtype(dtype: Any) -> Optional[Dtype]:
-    return DTYPE_OF_ARRAY_NAME.get(str(dtype).replace("torch.", ""))
+class _Elements(NamedTuple):
+    """What a buffer says of its elements."""
+
+    name: str  # in errors
+    dtype: Optional[Dtype]  # None: Railhead has no such type
+    itemsize: int
+    carries: Tuple[Dtype, ...]  # other types whose bits they may be, where it matters for more than moving them
+
+
+# Unsigned integers carry the bits of floats that numpy without ml_dtypes, or array.array, lacks.
+_CARRIED: Dict[str, Tuple[Dtype, ...]] = {"uint8": (Dtype.FP8_E4M3, Dtype.FP8_E5M2), "uint16": (Dtype.BF16, Dtype.F16)}
 
 
 @functools.lru_cache(maxsize=None)
-def _of_numpy_dtype(dtype: Any) -> Optional[Dtype]:
+def _of_torch_dtype(dtype: Any, itemsize: int) -> _Elements:
+    name = str(dtype).replace("torch.", "")
+    return _Elements(str(dtype), DTYPE_OF_ARRAY_NAME.get(name), itemsize, _CARRIED.get(name, ()))
+
+
+@functools.lru_cache(maxsize=None)
+def _of_numpy_dtype(dtype: Any) -> _Elements:
     """Looked up by name, so that ml_dtypes' types work too. Asking numpy would take longer than a small collective."""
-    return DTYPE_OF_ARRAY_NAME.get(dtype.name)
+    return _Elements(str(dtype), DTYPE_OF_ARRAY_NAME.get(dtype.name), dtype.itemsize, _CARRIED.get(dtype.name, ()))
 
 
-def _of_protocol(obj: Any, what: str, dtype: Optional[Dtype], writable: bool) -> Buffer:
+def _of_protocol(obj: Any, what: str, dtype: Optional[Dtype], writable: bool, computed: bool) -> Buffer:
     try:
         view = memoryview(obj)
     except TypeError:
@@ -146,40 +162,50 @@ def _of_protocol(obj: Any, what: str, dtype: Optional[Dtype], writable: bool) ->
         raise InvalidArgumentError(f"{what}: the memoryview is not contiguous")
     if writable and view.readonly:
         raise InvalidArgumentError(f"{what}: the {type(obj).__name__} is read-only")
-    element = _resolve(what, repr(view.format), _dtype_of_format(view), view.itemsize, view.nbytes, dtype)
+    element = _resolve(what, _of_format(view.format, view.itemsize), view.nbytes, dtype, computed)
     export = _Export(view)
     buffer = Buffer(obj, export.address, view.nbytes, element, view.shape or ())
     buffer.export = export
     return buffer
 
 
-def _dtype_of_format(view: memoryview) -> Optional[Dtype]:
-    code = view.format.lstrip("@=<") if sys.byteorder == "little" else view.format.lstrip("@=")
+@functools.lru_cache(maxsize=None)
+def _of_format(format: str, itemsize: int) -> _Elements:
+    """The elements of a memoryview. Bytes may be the bits of any type."""
+    code = format.lstrip("@=<") if sys.byteorder == "little" else format.lstrip("@=")
     kinds = {"f": "float32", "d": "float64", "e": "float16"}
     if code in ("b", "h", "i", "l", "q"):
-        kinds[code] = f"int{8 * view.itemsize}"
+        kinds[code] = f"int{8 * itemsize}"
     elif code in ("B", "H", "I", "L", "Q"):
-        kinds[code] = f"uint{8 * view.itemsize}"
-    return DTYPE_OF_ARRAY_NAME.get(kinds.get(code, ""))
+        kinds[code] = f"uint{8 * itemsize}"
+    name = kinds.get(code, "")
+    carries = tuple(Dtype) if code in ("B", "c") else _CARRIED.get(name, ())
+    return _Elements(repr(format), DTYPE_OF_ARRAY_NAME.get(name), itemsize, carries)
 
 
-def _resolve(what: str, has: object, natural: Optional[Dtype], itemsize: int, nbytes: int, dtype: Optional[Dtype]) -> Dtype:
+def _resolve(what: str, elements: _Elements, nbytes: int, dtype: Optional[Dtype], computed: bool) -> Dtype:
     """The element type: the requested one if the memory can hold it, otherwise the buffer's own."""
+    natural = elements.dtype
     if dtype is None:
         if natural is None:
-            raise InvalidArgumentError(
-                f"{what}: {has} is not an element type of Railhead; pass dtype= (Dtype.U8 moves anything), or convert to one of {_NAMES}"
-            )
+            how = f"convert to one of {_NAMES}"
+            if not computed:
+                how = f"pass dtype= (Dtype.U8 moves anything), or {how}"
+            raise InvalidArgumentError(f"{what}: {elements.name} is not an element type of Railhead; {how}")
         return natural
     dtype = Dtype(dtype)
-    # Any element type may be used as bytes, and bytes as any type. Wider elements that have no Railhead type (such as uint16
-    # for bf16) may be used as any type of the same size.
-    may_hold = dtype in (natural, Dtype.U8) or itemsize == 1 or (natural is None and itemsize == dtype.itemsize)
-    if not may_hold:
-        raise InvalidArgumentError(f"{what}: dtype {dtype.name} was requested, but the buffer has {has}")
+    if not (dtype == natural or dtype in elements.carries or (not computed and _may_move_as(elements, dtype))):
+        why = "; elements that are computed with must have their own type: omit dtype=, or convert the buffer" if computed else ""
+        raise InvalidArgumentError(f"{what}: dtype {dtype.name} was requested, but the buffer has {elements.name}{why}")
     if nbytes % dtype.itemsize != 0:
         raise InvalidArgumentError(f"{what}: {nbytes} bytes is not a multiple of {dtype.itemsize}, the size of {dtype.name}")
     return dtype
+
+
+def _may_move_as(elements: _Elements, dtype: Dtype) -> bool:
+    """Any elements may be moved as bytes, elements of one byte as any type, and wider ones without a Railhead type as any type
+    of the same size."""
+    return dtype == Dtype.U8 or elements.itemsize == 1 or (elements.dtype is None and elements.itemsize == dtype.itemsize)
 
 
 _NAMES = ", ".join(DTYPE_OF_ARRAY_NAME)

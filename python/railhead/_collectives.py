@@ -41,7 +41,9 @@ class PreMulSum:
 
 class Collectives:
     """Operations of a comm. Every rank must call the same operations in the same order, with the same count, dtype, op and
-    root. dtype= is required if a buffer has no element type (bytes count as uint8). The result is written to out, which may be
+    root. dtype= is required if a buffer has no element type (bytes count as uint8). Reductions refuse a dtype that is not the
+    buffer's own, except of bytes, and of uint8 and uint16 that hold the bits of FP8, bf16 or f16; operations that only move
+    elements move any as Dtype.U8. The result is written to out, which may be
     the input if the method says so. Without out a new buffer of the input's kind is returned. Shapes follow torch.distributed's
     ..._tensor functions: the parts of the ranks are concatenated along the first dimension."""
 
@@ -55,8 +57,8 @@ class Collectives:
         self, send: Readable, op: Union[Op, PreMulSum] = Op.SUM, *, out: Any = None, dtype: Optional[Dtype] = None
     ) -> Any:
         """The reduction over ranks of send, with the same bits on every rank. In place: out is send."""
-        source = buffer_of(send, "all_reduce: send", dtype)
-        out, target = self._target("all_reduce", send, source, out, source.shape, source.count, dtype)
+        source = buffer_of(send, "all_reduce: send", dtype, computed=True)
+        out, target = self._target("all_reduce", send, source, out, source.shape, source.count, dtype, computed=True)
         self._call("rh_all_reduce", source, target, source.count, source.dtype, _number(op))
         return out
 
@@ -64,10 +66,10 @@ class Collectives:
         self, send: Readable, op: Union[Op, PreMulSum] = Op.SUM, *, out: Any = None, dtype: Optional[Dtype] = None
     ) -> Any:
         """This rank's part of the reduction over ranks of send. In place: out is that part of send."""
-        source = buffer_of(send, "reduce_scatter: send", dtype)
+        source = buffer_of(send, "reduce_scatter: send", dtype, computed=True)
         count = self._share("reduce_scatter", source)
         shape = self._divided(source, out, "reduce_scatter")
-        out, target = self._target("reduce_scatter", send, source, out, shape, count, dtype)
+        out, target = self._target("reduce_scatter", send, source, out, shape, count, dtype, computed=True)
         self._call("rh_reduce_scatter", source, target, count, source.dtype, _number(op))
         return out
 
@@ -82,10 +84,10 @@ class Collectives:
     ) -> Any:
         """On root, the reduction over ranks of send; elsewhere None. In place: out is send."""
         self._check_rank("reduce", "root", root)
-        source = buffer_of(send, "reduce: send", dtype)
+        source = buffer_of(send, "reduce: send", dtype, computed=True)
         target = None
         if self.rank == root:
-            out, target = self._target("reduce", send, source, out, source.shape, source.count, dtype)
+            out, target = self._target("reduce", send, source, out, source.shape, source.count, dtype, computed=True)
         self._call("rh_reduce", source, target, source.count, source.dtype, _number(op), root)
         return out if self.rank == root else None
 
@@ -179,12 +181,20 @@ class Collectives:
         check_on(getattr(load(), function)(*addresses, *arguments, self._handle, None), (self._handle,))
 
     def _target(
-        self, operation: str, send: Any, source: Buffer, out: Any, shape: Tuple[int, ...], count: int, dtype: Optional[Dtype]
+        self,
+        operation: str,
+        send: Any,
+        source: Buffer,
+        out: Any,
+        shape: Tuple[int, ...],
+        count: int,
+        dtype: Optional[Dtype],
+        computed: bool = False,
     ) -> Tuple[Any, Buffer]:
         """The buffer of a result of count elements: out, or a new one."""
         if out is None:
             out = empty_like(send, shape)
-        target = buffer_of(out, f"{operation}: out", dtype, writable=True)
+        target = buffer_of(out, f"{operation}: out", dtype, True, computed)
         if target.dtype != source.dtype:
             raise InvalidArgumentError(
                 f"{operation}: send has {source.dtype.name} and out {target.dtype.name}; they must be the same"

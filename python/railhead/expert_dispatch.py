@@ -75,7 +75,9 @@ class Dispatch:
         arrays = self._outputs(layout, shape)
         arrays["x"] = self._empty(config.wire, (*shape, config.hidden)) if out is None else out
         dtypes = {"x": config.wire}  # out may be bytes
-        targets = {name: buffer_of(a, f"receive: {name}", dtypes.get(name), True) for name, a in arrays.items() if a is not None}
+        targets = {
+            name: buffer_of(a, f"receive: {name}", dtypes.get(name), True, True) for name, a in arrays.items() if a is not None
+        }
         report = _Report(buffer._comm.world_size)
         raw = versioned(
             EpDispatchOut,
@@ -178,7 +180,7 @@ class Received:
         returned."""
         tokens, hidden = self._sent._tokens, self._sent._buffer.config.hidden
         rank = self._sent._buffer._comm.rank
-        source = buffer_of(y, "combine: y", dtype)
+        source = buffer_of(y, "combine: y", dtype, computed=True)
         if rows_of(source, hidden, "combine: y", rank) < self.rows:
             raise InvalidArgumentError(f"combine: rank {rank}: y has {source.count // hidden} rows; x had {self.rows}")
         if out_dtype is None:
@@ -186,9 +188,9 @@ class Received:
             out_dtype = source.dtype if given is None else buffer_of(given, "combine: out or add").dtype
         if out is None:
             out = empty(y, "combine: out", out_dtype, (tokens, hidden))
-        buffers = {"out": buffer_of(out, "combine: out", out_dtype, writable=True)}
+        buffers = {"out": buffer_of(out, "combine: out", out_dtype, True, computed=True)}
         if add is not None:
-            buffers["add"] = buffer_of(add, "combine: add", out_dtype)
+            buffers["add"] = buffer_of(add, "combine: add", out_dtype, computed=True)
         for name, buffer in buffers.items():
             rows = rows_of(buffer, hidden, f"combine: {name}", rank)
             if rows != tokens:
@@ -231,7 +233,7 @@ def room(buffer: ExpertBuffer, layout: Layout, capacity: Optional[int], alignmen
         return capacity
     if capacity is not None:
         raise InvalidArgumentError(f"receive: rank {rank}: the size of out is the capacity: omit capacity=")
-    rows = rows_of(buffer_of(out, "receive: out", buffer.config.wire, writable=True), hidden, "receive: out", rank)
+    rows = rows_of(buffer_of(out, "receive: out", buffer.config.wire, True, computed=True), hidden, "receive: out", rank)
     return rows // max(buffer.local_experts, 1) if layout == "padded" else rows
 
 

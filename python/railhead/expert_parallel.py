@@ -216,7 +216,7 @@ class ExpertBuffer:
         """The first phase; the second is the result's receive(). In between the caller may compute, but must not change x,
         topk_idx and topk_weights."""
         rank, config = self._comm.rank, self.config
-        source = buffer_of(x, "dispatch: x", config.dtype)
+        source = buffer_of(x, "dispatch: x", config.dtype, computed=True)
         tokens = rows_of(source, config.hidden, "dispatch: x", rank)
         inputs = self._routing_inputs("dispatch", topk_idx, topk_weights, routing)
         if x_scales is not None:
@@ -253,7 +253,7 @@ class ExpertBuffer:
             raise InvalidArgumentError(f"{operation}: rank {rank}: topk_idx has {ids.dtype.name}; want I32 or I64")
         inputs = {"topk_idx": (ids, topk)}
         if topk_weights is not None:
-            inputs["topk_weights"] = (buffer_of(topk_weights, f"{operation}: topk_weights", Dtype.F32), topk)
+            inputs["topk_weights"] = (buffer_of(topk_weights, f"{operation}: topk_weights", Dtype.F32, computed=True), topk)
         return inputs
 
     def _tokens_in(self, tokens: int, inputs: Dict[str, Tuple[Buffer, int]]) -> EpDispatchIn:

@@ -49,11 +49,11 @@ class Session:
         reproducible: Optional[bool] = None,
     ) -> Comm:
         """Joins a group and waits until all its ranks have joined. Arguments that are not given come from the environment:
-        RAILHEAD_GROUP, RAILHEAD_TOKEN, RAILHEAD_REPRODUCIBLE, and what the launcher (torchrun, mpirun, srun) says of rank, world size and
-        job. Without a group's name or a launcher's job it is refused, since two jobs would form one group. timeout: seconds, for forming the group and for every
-        later wait. reduce_group: number of ranks whose contributions are added first, 0 for all. heap_bytes: limit of a rank's
-        window memory, 0 for the daemon's default. reproducible: all algorithms add sums in the same order; otherwise an algorithm
-        may use its own order."""
+        RAILHEAD_GROUP, RAILHEAD_TOKEN, RAILHEAD_REPRODUCIBLE, and what the launcher (torchrun, mpirun, srun) says of rank, world
+        size and job. If neither names the group, the call is refused, because two jobs would form one group. timeout: seconds,
+        for forming the group and for every later wait. reduce_group: number of ranks whose contributions are added first, 0 for
+        all. heap_bytes: limit of a rank's window memory, 0 for the daemon's default. reproducible: all algorithms add sums in
+        the same order; otherwise an algorithm may use its own order."""
         for name, value, limit in (("rank", rank, 2**31), ("world_size", world_size, 2**31)):
             if value is not None and not 0 <= value < limit:
                 raise InvalidArgumentError(f"comm: {name} {value} is outside 0..{limit - 1}")

@@ -126,6 +126,13 @@ def numpy_refusals(comm: Comm) -> None:
             (lambda: comm.broadcast(read_only), "read-only"),
             (lambda: comm.all_reduce(numpy.ones(4, "int16")), "int16"),
             (lambda: comm.all_reduce(numpy.ones(4, "bool")), "bool"),
+            (lambda: comm.all_reduce(numpy.ones(4, "int16"), dtype=Dtype.U8), "U8 was requested.*int16.*own type"),
+            (lambda: comm.all_reduce(numpy.ones(4, "int16"), dtype=Dtype.BF16), "BF16.*int16"),
+            (lambda: comm.all_reduce(numpy.ones(4, "float32"), dtype=Dtype.U8), "U8.*float32"),
+            (lambda: comm.all_reduce(numpy.ones(4, "uint8"), dtype=Dtype.F32), "F32.*uint8"),
+            (lambda: comm.all_reduce(bytes(16), out=numpy.ones(4, "int32"), dtype=Dtype.F32), "out: dtype F32.*int32"),
+            (lambda: comm.reduce(numpy.ones(4, "int16"), dtype=Dtype.U8), "U8.*int16"),
+            (lambda: comm.reduce_scatter(numpy.ones(4 * comm.world_size, "int16"), dtype=Dtype.U8), "U8.*int16"),
             (lambda: comm.all_reduce(numpy.ones(4, "float32"), dtype=Dtype.I32), "I32"),
             (lambda: comm.all_reduce(numpy.ones(4), out=numpy.ones(4, "float32")), "F64"),
             (lambda: comm.reduce_scatter(numpy.ones((1, comm.world_size))), "first dimension"),
@@ -135,6 +142,8 @@ def numpy_refusals(comm: Comm) -> None:
     equal((moved.dtype.name, moved.tolist()), ("int16", [r for r in range(comm.world_size) for _ in range(3)]), "moved as bytes")
     bits = comm.all_reduce(numpy.full(2, 0x3F80, "uint16"), dtype=Dtype.BF16)
     equal(bits.tobytes(), elements.encode([comm.world_size] * 2, Dtype.BF16), "bits of bf16")
+    eights = comm.all_reduce(numpy.full(2, 0x38, "uint8"), dtype=Dtype.FP8_E4M3)  # 1.0
+    equal(eights.tobytes(), elements.encode([comm.world_size] * 2, Dtype.FP8_E4M3), "bits of FP8")
     equal(float(comm.all_reduce(numpy.array(2.0))), 2.0 * comm.world_size, "a 0-dimensional array")
 
 
@@ -147,6 +156,8 @@ def torch_refusals(comm: Comm) -> None:
             (lambda: comm.all_reduce(torch.ones(4, 4)[:, 1]), "not contiguous"),
             (lambda: comm.all_reduce(torch.ones(4, device="meta")), "meta.*cpu"),
             (lambda: comm.all_reduce(torch.ones(4, dtype=torch.int16)), "int16"),
+            (lambda: comm.all_reduce(torch.ones(4, dtype=torch.int16), dtype=Dtype.U8), "U8.*int16"),
+            (lambda: comm.all_reduce(torch.ones(4, dtype=torch.bool), dtype=Dtype.U8), "U8.*bool"),
             (lambda: comm.all_reduce(torch.ones(4), out=torch.ones(4, dtype=torch.float64)), "F64"),
             (lambda: comm.all_reduce(torch._neg_view(torch.ones(4))), "negation"),
         ]

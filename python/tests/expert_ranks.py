@@ -295,6 +295,8 @@ def arguments(comm: Comm) -> None:
         check_refusals(
             [
                 (lambda: buffer.dispatch(x.astype("float64"), idx), "x: dtype F32.*float64"),
+                (lambda: buffer.dispatch(x.view("int8"), idx), "x: dtype F32.*int8.*own type"),
+                (lambda: buffer.dispatch(x, idx, weights.view("int8")), "topk_weights: dtype F32.*int8"),
                 (lambda: buffer.dispatch(x[:, :80].copy(), idx), f"rank {me}.*x has shape (4, 80).*rows of 160"),
                 (lambda: buffer.dispatch(x, idx[:3]), "4 tokens.*topk_idx 3"),
                 (lambda: buffer.dispatch(x, idx[:, :2].copy()), "topk_idx has shape (4, 2)"),
@@ -314,6 +316,8 @@ def arguments(comm: Comm) -> None:
         check_refusals(
             [
                 (lambda: got.combine(y[:-1]), f"y has {got.rows - 1} rows"),
+                (lambda: got.combine(y.view("int8"), dtype=Dtype.F32), "y: dtype F32.*int8"),
+                (lambda: got.combine(y, add=x.view("int8"), out_dtype=Dtype.F32), "add: dtype F32.*int8"),
                 (lambda: got.combine(y.astype("int32")), "y_dtype i32"),
                 (lambda: got.combine(bytes(y)), "y_dtype u8"),
                 (lambda: got.combine(y, out=x[:2]), "out has 2 rows.*4 tokens"),

@@ -57,6 +57,34 @@ class Buffers(unittest.TestCase):
         moved = buffer_of(array.array("h", [1, 2]), "test", Dtype.U8)
         self.assertEqual((moved.dtype, moved.count), (Dtype.U8, 4))
 
+    def test_what_is_computed_with_keeps_its_type(self) -> None:
+        words, bits, floats = array.array("h", [1, 2]), array.array("H", [1, 2]), array.array("f", [1, 2])
+        small = {1: (Dtype.FP8_E4M3, Dtype.FP8_E5M2), 2: (Dtype.BF16, Dtype.F16)}
+        cases: Any = (
+            (floats, {Dtype.F32}),
+            (words, set()),  # int16
+            (bits, set(small[2])),  # uint16
+            (array.array("I", [1]), set()),
+            (array.array("b", bytes(8)), {Dtype.I8}),
+            (memoryview(bytes(8)).cast("?"), set()),
+            (bytes(8), set(Dtype)),
+            (bytearray(8), set(Dtype)),
+            (mmap.mmap(-1, 4096), set(Dtype)),
+        )
+        for obj, good in cases:
+            for dtype in Dtype:
+                if dtype in good:
+                    self.assertEqual(buffer_of(obj, "test", dtype, computed=True).dtype, dtype, repr(obj))
+                    continue
+                with self.assertRaisesRegex(InvalidArgumentError, f"place: dtype {dtype.name} was requested, .* own type"):
+                    buffer_of(obj, "place", dtype, computed=True)
+                if dtype == Dtype.U8:
+                    self.assertEqual(buffer_of(obj, "test", dtype).dtype, dtype, repr(obj))  # moved
+        for obj in (words, bits):
+            with self.assertRaisesRegex(InvalidArgumentError, "place: .*convert to one of .*int32") as refused:
+                buffer_of(obj, "place", computed=True)
+            self.assertNotIn("U8", str(refused.exception))
+
     def test_empty_has_the_requested_dtype(self) -> None:
         integers = empty(b"", "test", Dtype.I32, (2, 3))
         self.assertEqual((integers.format, integers.tolist()), ("i", [0] * 6))
