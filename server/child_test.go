@@ -26,6 +26,8 @@ type order struct {
 	TimeoutMS, HeapBytes int
 	Bytes, Status        int
 	MaxFiles             uint64
+	OpenUmask            bool   // of "serve": files get every mode bit that their creator asks for
+	Path                 string // of "admin": what is requested from the admin socket at Socket
 	Work, Stop           string // of "work": a key of workOf, and the file whose appearance ends it
 }
 
@@ -62,6 +64,7 @@ func init() { // not a literal: the functions reach runChild, which reads it
 		"hold":          (*child).holdSockets,
 		"raw_join":      (*child).rawJoin,
 		"serve":         (*child).serve,
+		"admin":         (*child).admin,
 		"work":          (*child).work,
 	}
 }
@@ -161,7 +164,21 @@ func (c *child) rawJoin(o order) (a answer, err error) {
 	return a, nil
 }
 
+// admin answers with the status and the body.
+func (c *child) admin(o order) (a answer, err error) {
+	res, err := httpOverUnix(o.Socket).Get("http://railhead" + o.Path)
+	if err != nil {
+		return a, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	return answer{Value: res.StatusCode, Message: string(body)}, err
+}
+
 func (c *child) serve(o order) (a answer, err error) {
+	if o.OpenUmask {
+		syscall.Umask(0)
+	}
 	if o.MaxFiles > 0 {
 		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: o.MaxFiles, Max: o.MaxFiles}); err != nil {
 			return a, err

@@ -2,9 +2,13 @@ package server
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -47,7 +51,36 @@ func TestAProcessOfAnotherUserIsRefusedByTheSocketAndByTheDaemon(t *testing.T) {
 		}
 		return ""
 	})
+	allow(t, s.AdminSocket(), 0o666)
+	for _, path := range []string{"/livez", "/v1/groups"} {
+		a := p.must(order{Do: "admin", Socket: s.AdminSocket(), Path: path})
+		if a.Value != http.StatusForbidden || !strings.Contains(a.Message, fmt.Sprintf("runs as uid %d", stranger)) {
+			t.Errorf("%s of the admin socket: status %d: %s", path, a.Value, a.Message)
+		}
+	}
 	stillServes(t, s)
+}
+
+// A socket that is bound with the umask's mode, and gets another one later, is open to strangers in between.
+func TestSocketsAreForTheirUserFromTheStart(t *testing.T) {
+	dir := shortDir(t)
+	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(watch) }()
+	if _, err := unix.InotifyAddWatch(watch, dir, unix.IN_ATTRIB); err != nil {
+		t.Fatal(err)
+	}
+	startChild(t).must(order{Do: "serve", Socket: dir + "/rh.sock", OpenUmask: true})
+	for _, name := range []string{"rh.sock", "admin.sock"} {
+		if fi, err := os.Stat(filepath.Join(dir, name)); err != nil || fi.Mode() != os.ModeSocket|0o600 {
+			t.Errorf("%s: %v, %v", name, fi, err)
+		}
+	}
+	if n, err := unix.Read(watch, make([]byte, 4096)); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("the attributes of a file have been changed after its creation: %d bytes of events, %v", n, err)
+	}
 }
 
 func allow(t *testing.T, path string, mode os.FileMode) {

@@ -54,6 +54,9 @@ func Start(c Config) (*Server, error) {
 	if err := c.fill(); err != nil {
 		return nil, err
 	}
+	if err := wire.KnownUID(os.Geteuid()); err != nil {
+		return nil, fmt.Errorf("server: no client can be told from a stranger: this process's %w", err)
+	}
 	s := &Server{log: c.Log, started: time.Now()}
 	life, endLife := context.WithCancel(context.Background())
 	s.endLife = endLife

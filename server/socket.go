@@ -1,11 +1,13 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -61,20 +63,33 @@ func (l *pathLock) release() {
 	_ = l.file.Close()
 }
 
+// socketMode is the mode of a socket from its first moment on: only this user and root can connect.
+const socketMode = 0o600
+
 // listenUnix listens at a path whose lock the caller holds, for this user only.
 func listenUnix(network, path string) (*net.UnixListener, error) {
 	if err := removeStale(network, path); err != nil {
 		return nil, err
 	}
-	l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
+	config := net.ListenConfig{Control: setMode}
+	l, err := config.Listen(context.Background(), network, path)
 	if err != nil {
 		return nil, fmt.Errorf("server: listen: %w", err)
 	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		_ = l.Close()
-		return nil, fmt.Errorf("server: permissions of the socket: %w", err)
+	return l.(*net.UnixListener), nil
+}
+
+// setMode sets the mode of a socket that has no path yet. Linux gives the path this mode, less the umask, when the socket is bound. A
+// chmod of the path would come too late: with an open umask a stranger could connect before it.
+func setMode(_, _ string, c syscall.RawConn) error {
+	var failed error
+	if err := c.Control(func(fd uintptr) { failed = unix.Fchmod(int(fd), socketMode) }); err != nil {
+		return err
 	}
-	return l, nil
+	if failed != nil {
+		return fmt.Errorf("mode of the socket: %w", failed)
+	}
+	return nil
 }
 
 // removeStale removes the socket of a daemon that was killed, and nothing else: the path may be a mistake.

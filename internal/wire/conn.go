@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -124,35 +123,5 @@ func closeAll(fds []int) {
 	}
 }
 
-// Peer is the process at the other end, as the kernel reports it.
-type Peer struct {
-	PID int
-	UID int
-}
-
 // Peer asks the kernel who connected.
-func (c *Conn) Peer() (Peer, error) {
-	raw, err := c.c.SyscallConn()
-	if err != nil {
-		return Peer{}, fmt.Errorf("wire: peer credentials: %w", err)
-	}
-	var cred *unix.Ucred
-	var credErr error
-	if err := raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return Peer{}, fmt.Errorf("wire: peer credentials: %w", err)
-	}
-	if credErr != nil {
-		return Peer{}, fmt.Errorf("wire: peer credentials: %w", credErr)
-	}
-	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
-}
-
-// Allowed admits the daemon's own user and root.
-func (p Peer) Allowed() error {
-	if p.UID != 0 && p.UID != os.Geteuid() {
-		return fmt.Errorf("process %d runs as uid %d; this daemon serves uid %d and root only", p.PID, p.UID, os.Geteuid())
-	}
-	return nil
-}
+func (c *Conn) Peer() (Peer, error) { return PeerOf(c.c) }

@@ -15,15 +15,19 @@ import (
 	"github.com/valyala/fasthttp"
 	"github.com/valyala/fasthttp/fasthttpadaptor"
 
+	"railhead/internal/wire"
 	"railhead/server/group"
 )
 
 // Bounds of the admin endpoint.
 const (
-	Grace       = time.Second // for requests under way when the daemon closes
-	readTimeout = 5 * time.Second
+	Grace       = time.Second     // for requests under way when the daemon closes
+	readTimeout = 2 * time.Second // for a request to arrive, from its connection's accept or its first byte
+	idleTimeout = 5 * time.Second // between two requests
+	sendTimeout = 5 * time.Second // for a client to take its answer
 	maxBody     = 64 << 10
-	maxConns    = 64
+	maxConns    = 256 // open at a time, at each address
+	maxReports  = 16  // requests other than health checks that are answered at a time, at each address
 )
 
 // Config of an Admin.
@@ -43,20 +47,18 @@ type Admin struct {
 	config  Config
 	tcp     net.Listener // nil = none
 	servers []*fasthttp.Server
+	conns   []*connections // of the servers
 	wg      sync.WaitGroup
-
-	mu     sync.Mutex
-	conns  map[net.Conn]struct{} // fasthttp never ends those of slow clients
-	closed bool
 }
 
 // Start serves until Close. After an error the caller still has the unix socket.
 func Start(c Config) (*Admin, error) {
-	a := &Admin{config: c, conns: map[net.Conn]struct{}{}}
+	a := &Admin{config: c}
 	metrics := fasthttpadaptor.NewFastHTTPHandler(c.Metrics)
-	public := map[string]fasthttp.RequestHandler{"/livez": a.livez, "/readyz": a.readyz, "/metrics": metrics}
+	strangers, own := make(reports, maxReports), make(reports, maxReports)
+	public := map[string]fasthttp.RequestHandler{"/livez": a.livez, "/readyz": a.readyz, "/metrics": strangers.bound(metrics)}
 	private := map[string]fasthttp.RequestHandler{
-		"/livez": a.livez, "/readyz": a.readyz, "/metrics": metrics, "/v1/groups": a.groups, "/v1/trace": a.trace,
+		"/livez": a.livez, "/readyz": a.readyz, "/metrics": own.bound(metrics), "/v1/groups": own.bound(a.groups), "/v1/trace": own.bound(a.trace),
 	}
 	if c.TCP != "" {
 		var err error
@@ -85,14 +87,51 @@ func listenLoopback(addr string) (net.Listener, error) {
 	return l, nil
 }
 
+// reports are the requests other than health checks that are being answered.
+type reports chan struct{}
+
+// bound answers at most maxReports requests at a time, and refuses the rest, so that reports never keep a health check waiting.
+func (r reports) bound(h fasthttp.RequestHandler) fasthttp.RequestHandler {
+	return func(ctx *fasthttp.RequestCtx) {
+		select {
+		case r <- struct{}{}:
+			defer func() { <-r }()
+			h(ctx)
+		default:
+			ctx.Response.Header.Set("Retry-After", "1")
+			adminError(ctx, fasthttp.StatusServiceUnavailable, "busy",
+				fmt.Sprintf("%d reports are being answered, which is the limit", cap(r)), "ask again, and less often")
+		}
+	}
+}
+
+// allowed checks the user at the other end of a unix socket. TCP has no such check, and no reports that need it.
+func allowed(c net.Conn) error {
+	local, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil
+	}
+	peer, err := wire.PeerOf(local)
+	if err != nil {
+		return err
+	}
+	return peer.Allowed()
+}
+
 func (a *Admin) serve(l net.Listener, routes map[string]fasthttp.RequestHandler) {
+	open := listenBounded(l, a.config.Log)
 	srv := &fasthttp.Server{
-		Name: "railhead", ReadTimeout: readTimeout, WriteTimeout: readTimeout, IdleTimeout: readTimeout,
-		MaxRequestBodySize: maxBody, Concurrency: maxConns, NoDefaultDate: true, CloseOnShutdown: true,
-		Logger: quiet{}, ConnState: a.track,
+		Name: "railhead", ReadTimeout: readTimeout, WriteTimeout: sendTimeout, IdleTimeout: idleTimeout,
+		MaxRequestBodySize: maxBody, NoDefaultDate: true, CloseOnShutdown: true,
+		Concurrency: 2 * maxConns, // a worker is free a moment after its connection has ended
+		Logger:      quiet{}, ConnState: open.track,
 		Handler: func(ctx *fasthttp.RequestCtx) {
+			open.answering(ctx.Conn(), true)
+			defer open.answering(ctx.Conn(), false)
 			h, ok := routes[string(ctx.Path())]
-			switch {
+			switch err := allowed(ctx.Conn()); {
+			case err != nil:
+				adminError(ctx, fasthttp.StatusForbidden, "forbidden", err.Error(), "ask as the daemon's user, or as root")
 			case !ok:
 				adminError(ctx, fasthttp.StatusNotFound, "not_found", fmt.Sprintf("no %s here", ctx.Path()),
 					"try "+strings.Join(paths(routes), ", "))
@@ -105,9 +144,9 @@ func (a *Admin) serve(l net.Listener, routes map[string]fasthttp.RequestHandler)
 			}
 		},
 	}
-	a.servers = append(a.servers, srv)
+	a.servers, a.conns = append(a.servers, srv), append(a.conns, open)
 	a.wg.Go(func() {
-		if err := srv.Serve(l); err != nil && !errors.Is(err, net.ErrClosed) {
+		if err := srv.Serve(open); err != nil && !errors.Is(err, net.ErrClosed) {
 			a.config.Log.Error("admin endpoint ended", "address", l.Addr().String(), "error", err)
 		}
 	})
@@ -140,28 +179,10 @@ func (a *Admin) Close() {
 	for _, srv := range a.servers {
 		_ = srv.ShutdownWithContext(ctx)
 	}
-	a.mu.Lock()
-	a.closed = true
-	for c := range a.conns {
-		_ = c.Close()
+	for _, open := range a.conns {
+		open.closeAll()
 	}
-	a.mu.Unlock()
 	a.wg.Wait()
-}
-
-// track is called at the beginning and the end of every connection.
-func (a *Admin) track(c net.Conn, state fasthttp.ConnState) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch state {
-	case fasthttp.StateNew:
-		a.conns[c] = struct{}{}
-		if a.closed {
-			_ = c.Close()
-		}
-	case fasthttp.StateClosed, fasthttp.StateHijacked:
-		delete(a.conns, c)
-	}
 }
 
 // TCPAddr is the TCP address, "" if there is none.
