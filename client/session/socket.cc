@@ -1,6 +1,7 @@
 #include "session/socket.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -14,6 +15,24 @@ namespace railhead::client {
 
 namespace {
 
+// Whether a uid that the kernel reports may stand for any user: the kernel shows all users whom this process's user namespace does not map
+// as one uid, the overflow uid. The first user namespace of a machine maps all 2^32 - 1 uids; no uid stands for others there.
+// Without /proc the overflow uid is the kernel's default, and not all uids are mapped.
+bool standsForMany(uid_t uid) {
+  unsigned overflow = 65534;
+  if (FILE* f = fopen("/proc/sys/kernel/overflowuid", "re")) {
+    if (fscanf(f, "%u", &overflow) != 1) overflow = 65534;
+    fclose(f);
+  }
+  if (uid != overflow) return false;
+  unsigned inside = 1, outside = 1, count = 0;
+  if (FILE* f = fopen("/proc/self/uid_map", "re")) {
+    if (fscanf(f, "%u %u %u", &inside, &outside, &count) != 3) count = 0;
+    fclose(f);
+  }
+  return inside != 0 || outside != 0 || count != UINT32_MAX;
+}
+
 // A process of another user that listens at the path is not trusted.
 rh_result checkPeer(int fd, const char* path) {
   ucred peer = {};
@@ -21,9 +40,15 @@ rh_result checkPeer(int fd, const char* path) {
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
     return fail(RH_ERR_SYSTEM, "connect: SO_PEERCRED: %s", strerror(errno));
   }
-  if (peer.uid != 0 && peer.uid != geteuid()) {
+  if (peer.uid == 0) return RH_OK;
+  if (peer.uid != geteuid()) {
     return fail(RH_ERR_PERMISSION, "connect: the program at %s runs as uid %u; only uid %u and root are trusted", path,
                 peer.uid, geteuid());
+  }
+  if (standsForMany(peer.uid)) {
+    return fail(RH_ERR_PERMISSION, "connect: the program at %s runs as uid %u, which may be any user that this user namespace does not "
+                "map (see /proc/self/uid_map); run the daemon and its ranks in a user namespace that maps their user to another uid",
+                path, peer.uid);
   }
   return RH_OK;
 }
