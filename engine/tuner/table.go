@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// TableVersion is the version of a table's file.
-const TableVersion = 1
+// TableVersion is the version of a table's file. Version 1 had no spread, so it says nothing of how far it can be trusted.
+const TableVersion = 2
 
 // Bounds of a table.
 const (
@@ -51,6 +51,9 @@ type Entry struct {
 	Collective string  `json:"collective"` // by the name of the command line
 	WorldSize  int     `json:"world_size"`
 	Memory     Memory  `json:"memory"`
+	Spread     float64 `json:"spread"`          // how far rounds differ: the median over its points of (median / least time - 1)
+	Gain       float64 `json:"gain"`            // the largest over its sizes: time of the default / time of the chosen algorithm
+	Noisy      bool    `json:"noisy,omitempty"` // to be used although Doubt says why not
 	Ranges     []Range `json:"ranges"`
 }
 
@@ -149,6 +152,16 @@ func (e *Entry) check(at string, known Algorithms) error {
 	}
 	if !slices.Contains(memories, e.Memory) {
 		return fmt.Errorf("%s.memory: %.40q is not known; there are any, window", at, e.Memory)
+	}
+	if err := within(at+".spread", e.Spread, 0, maxTimeUs); err != nil {
+		return err
+	}
+	if err := within(at+".gain", e.Gain, 0, maxTimeUs/minTimeUs); err != nil {
+		return err
+	}
+	if doubt := e.Doubt(); doubt != "" && !e.Noisy {
+		return fmt.Errorf("%s: %s with %d ranks in memory %q: %s; measure on an idle machine, or accept it with `railhead tune --allow-noisy`",
+			at, e.Collective, e.WorldSize, e.Memory, doubt)
 	}
 	if len(e.Ranges) < 1 || len(e.Ranges) > MaxRanges {
 		return fmt.Errorf("%s.ranges: there are %d; give 1 to %d (to have fewer, measure fewer sizes)", at, len(e.Ranges), MaxRanges)

@@ -13,13 +13,14 @@ import (
 )
 
 const tableText = `{
-  "version": 1,
+  "version": 2,
   "fingerprint": "2x8-nvlink",
   "entries": [
     {
       "collective": "allgather",
       "world_size": 8,
       "memory": "any",
+      "spread": 0.04,
       "ranges": [
         {"from_bytes": 0, "algorithm": "ring"}
       ]
@@ -28,6 +29,8 @@ const tableText = `{
       "collective": "allreduce",
       "world_size": 4,
       "memory": "any",
+      "spread": 0.25,
+      "gain": 1.5,
       "ranges": [
         {"from_bytes": 0, "to_bytes": 65536, "algorithm": "oneshot"},
         {"from_bytes": 65536, "to_bytes": 1048576, "algorithm": "twoshot"},
@@ -47,6 +50,9 @@ const tableText = `{
       "collective": "allreduce",
       "world_size": 16,
       "memory": "any",
+      "spread": 0.9,
+      "gain": 1214,
+      "noisy": true,
       "ranges": [
         {"from_bytes": 0, "algorithm": "tree"}
       ]
@@ -130,10 +136,10 @@ func TestReplacedEntriesComeInTheirPlaces(t *testing.T) {
 
 func TestWrongTablesAreRefusedByLineOrField(t *testing.T) {
 	for _, c := range []struct{ from, to, want string }{
-		{`"version": 1,`, `"version": 1`, "line 3: not JSON"},
-		{`"version": 1,`, `"version": 2,`, "version: 2; this program reads 1"},
-		{`"version": 1,`, ``, "version: 0; this program reads 1"},
-		{`"version": 1,`, `"version": 1, "machine": "x",`, `line 2: field "machine" is not known`},
+		{`"version": 2,`, `"version": 2`, "line 3: not JSON"},
+		{`"version": 2,`, `"version": 1,`, "version: 1; this program reads 2"},
+		{`"version": 2,`, ``, "version: 0; this program reads 2"},
+		{`"version": 2,`, `"version": 2, "machine": "x",`, `line 2: field "machine" is not known`},
 		{`"world_size": 8`, `"world_size": "8"`, "line 7: field entries.world_size"},
 		{`2x8-nvlink`, `../2x8`, "fingerprint: \"../2x8\" is not 1 to 128 letters"},
 		{`2x8-nvlink`, ``, "fingerprint: \"\""},
@@ -146,12 +152,17 @@ func TestWrongTablesAreRefusedByLineOrField(t *testing.T) {
 		{`"memory": "window"`, `"memory": "any"`, "entries[2].ranges[1].algorithm: pull needs all buffers in windows"},
 		{`"memory": "any"`, `"memory": "host"`, "entries[0].memory: \"host\" is not known; there are any, window"},
 		{`"memory": "any",`, ``, "entries[0].memory: \"\" is not known"},
+		{`"spread": 0.04`, `"spread": 0.84`, "entries[0]: allgather with 8 ranks in memory \"any\": half of its times vary by 84 % or more between rounds, at most 25 %"},
+		{`"spread": 0.04`, `"spread": -0.1`, "entries[0].spread is -0.1; give 0 to"},
+		{`"gain": 1.5`, `"gain": 1214`, "entries[1]: allreduce with 4 ranks in memory \"any\": at one size the default takes 1214 times as long, at most 50"},
+		{`"gain": 1.5`, `"gain": -1`, "entries[1].gain is -1; give 0 to"},
+		{`"noisy": true`, `"noisy": false`, "entries[3]: allreduce with 16 ranks in memory \"any\": half of its times vary by 90 %"},
 		{`"algorithm": "twoshot"`, `"algorithm": "pull"`, "entries[1].ranges[1].algorithm: pull needs all buffers in windows"},
 		{`{"from_bytes": 0, "algorithm": "tree"}`, ``, "entries[3].ranges: there are 0; give 1 to 22"},
 		{`{"from_bytes": 0, "algorithm": "tree"}`, `{"from_bytes": 8, "algorithm": "tree"}`, "entries[3].ranges[0].from_bytes: 8; ranges must have no gaps, so it must be 0"},
 		{`"from_bytes": 65536`, `"from_bytes": 65537`, "entries[1].ranges[1].from_bytes: 65537; ranges must have no gaps, so it must be 65536"},
 		{`"from_bytes": 65536`, `"from_bytes": 65535`, "it must be 65536"},
-		{`"from_bytes": 65536`, `"from_bytes": -1`, "line 19: field entries.ranges.from_bytes"},
+		{`"from_bytes": 65536`, `"from_bytes": -1`, "line 22: field entries.ranges.from_bytes"},
 		{`"to_bytes": 1048576`, `"to_bytes": 65536`, "entries[1].ranges[1].to_bytes: 65536; more than 65536"},
 		{`"to_bytes": 1048576`, `"to_bytes": 70368744177665`, "at most 70368744177664"},
 		{`, "to_bytes": 1048576`, ``, "entries[1].ranges[1].to_bytes: 0; more than 65536"},
@@ -169,7 +180,7 @@ func TestWrongTablesAreRefusedByLineOrField(t *testing.T) {
 }
 
 func TestTablesWithTooManyEntriesOrRangesAreRefused(t *testing.T) {
-	table := &Table{Version: 1, Fingerprint: "f", Entries: make([]Entry, maxEntries+1)}
+	table := &Table{Version: TableVersion, Fingerprint: "f", Entries: make([]Entry, maxEntries+1)}
 	if err := table.Check(someAlgorithms); err == nil || !strings.Contains(err.Error(), "entries: 4097; at most 4096") {
 		t.Error(err)
 	}
@@ -285,7 +296,7 @@ func TestTablesAreKeptInTheStateDirectory(t *testing.T) {
 // A table that is accepted has one algorithm for every size of every entry.
 func FuzzTable(f *testing.F) {
 	f.Add([]byte(tableText))
-	f.Add([]byte(`{"version":1,"fingerprint":"f","entries":null}`))
+	f.Add([]byte(`{"version":2,"fingerprint":"f","entries":null}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		table, err := ParseTable(raw, someAlgorithms)
 		if err != nil {

@@ -44,6 +44,10 @@ func newPlanner(tuneDir string, log *slog.Logger) *planner {
 		log.Error("the tuning table is not used: the default thresholds decide", "error", err)
 	default:
 		log.Info("tuning table", "fingerprint", p.fingerprint, "entries", len(p.table.Entries))
+		if n := p.table.Noisy(); n > 0 {
+			log.Warn("the tuning table has entries that were measured on a busy machine and saved with --allow-noisy; `railhead tune` on an idle "+
+				"machine replaces them", "noisy", n, "entries", len(p.table.Entries))
+		}
 	}
 	return p
 }
@@ -52,6 +56,7 @@ func newPlanner(tuneDir string, log *slog.Logger) *planner {
 type Tuning struct {
 	Fingerprint string `json:"fingerprint,omitempty"` // of the machine
 	Entries     int    `json:"entries"`               // of the tuning table; 0 = the default thresholds decide
+	Noisy       int    `json:"noisy,omitempty"`       // of these, how many were measured on a busy machine
 	Refused     string `json:"refused,omitempty"`     // why an existing table is not used
 }
 
@@ -61,7 +66,7 @@ func (g *Groups) Tuning() Tuning { return g.planner.info() }
 func (p *planner) info() Tuning {
 	i := Tuning{Fingerprint: p.fingerprint, Refused: p.refused}
 	if p.table != nil {
-		i.Entries = len(p.table.Entries)
+		i.Entries, i.Noisy = len(p.table.Entries), p.table.Noisy()
 	}
 	return i
 }

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"bytes"
 	"encoding/json"
 	"log/slog"
 	"os"
@@ -30,10 +31,13 @@ func thisMachine(t *testing.T) string {
 // saved writes a table of this machine, right or wrong, into a directory of its own.
 func saved(t *testing.T, ranges []tuner.Range) (dir string) {
 	t.Helper()
+	return savedEntries(t, tuner.Entry{Collective: "allreduce", WorldSize: 3, Memory: tuner.AnyMemory, Ranges: ranges})
+}
+
+func savedEntries(t *testing.T, entries ...tuner.Entry) (dir string) {
+	t.Helper()
 	dir = t.TempDir()
-	table := tuner.Table{Version: tuner.TableVersion, Fingerprint: thisMachine(t), Entries: []tuner.Entry{
-		{Collective: "allreduce", WorldSize: 3, Memory: tuner.AnyMemory, Ranges: ranges},
-	}}
+	table := tuner.Table{Version: tuner.TableVersion, Fingerprint: thisMachine(t), Entries: entries}
 	raw, err := json.Marshal(table)
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +79,7 @@ func TestAnUnusableTableIsReportedAndIgnored(t *testing.T) {
 	}
 	many[len(many)-1].ToBytes = 0
 	torn := saved(t, []tuner.Range{{Algorithm: "ring"}})
-	if err := os.WriteFile(filepath.Join(torn, thisMachine(t)+".json"), []byte(`{"version": 1, "finger`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(torn, thisMachine(t)+".json"), []byte(`{"version": 2, "finger`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for dir, want := range map[string]string{torn: "railhead tune", saved(t, many): "measure fewer sizes", t.TempDir(): ""} {
@@ -85,6 +89,32 @@ func TestAnUnusableTableIsReportedAndIgnored(t *testing.T) {
 		}
 		if a, why := plan.Choose(allReducePlan(t, p), 1000); a != wire.AlgoOneshot || why != wire.WhyDefault {
 			t.Errorf("%s: %s (%s)", dir, a, why)
+		}
+	}
+}
+
+func TestNoisyEntriesAreUsedWithAWarningOnlyIfMarked(t *testing.T) {
+	entry := tuner.Entry{Collective: "allreduce", WorldSize: 3, Memory: tuner.AnyMemory, Spread: 0.84, Gain: 1214, Ranges: []tuner.Range{{Algorithm: "ring"}}}
+	for _, marked := range []bool{false, true} {
+		entry.Noisy = marked
+		var text bytes.Buffer
+		p := newPlanner(savedEntries(t, entry), slog.New(slog.NewTextHandler(&text, nil)))
+		a, why := plan.Choose(allReducePlan(t, p), 1000)
+		i := p.info()
+		if marked {
+			if a != wire.AlgoRing || why != wire.WhyTuned || i.Entries != 1 || i.Noisy != 1 || i.Refused != "" {
+				t.Errorf("marked: %s (%s), %+v", a, why, i)
+			}
+			if !strings.Contains(text.String(), "level=WARN") || !strings.Contains(text.String(), "--allow-noisy") {
+				t.Errorf("marked: %s", &text)
+			}
+			continue
+		}
+		if a != wire.AlgoOneshot || why != wire.WhyDefault || i.Entries != 0 || !strings.Contains(i.Refused, "84 %") {
+			t.Errorf("not marked: %s (%s), %+v", a, why, i)
+		}
+		if !strings.Contains(text.String(), "level=ERROR") || !strings.Contains(text.String(), "--allow-noisy") {
+			t.Errorf("not marked: %s", &text)
 		}
 	}
 }

@@ -61,7 +61,11 @@ func printStatus(out io.Writer, s server.Status) {
 	case t.Refused != "":
 		_, _ = fmt.Fprintf(out, "tuning table: not used: %s\n", t.Refused)
 	case t.Entries > 0:
-		_, _ = fmt.Fprintf(out, "tuning table: %d entries for this machine (%s)\n", t.Entries, t.Fingerprint)
+		noisy := ""
+		if t.Noisy > 0 {
+			noisy = fmt.Sprintf(", %d of them measured while it was busy", t.Noisy)
+		}
+		_, _ = fmt.Fprintf(out, "tuning table: %d entries for this machine (%s)%s\n", t.Entries, t.Fingerprint, noisy)
 	default:
 		_, _ = fmt.Fprintf(out, "tuning table: none for this machine (%s), default thresholds are used\n", t.Fingerprint)
 	}

@@ -7,19 +7,20 @@ import (
 	"railhead/engine/tuner"
 )
 
-// spreadOf returns how much the rounds differ: for each point the median divided by the minimum, less 1; of these the median.
+// spreadOf returns how far the rounds of some points differ: for each case and size the median divided by the minimum, less 1; of these
+// the median.
 func spreadOf(points []point) float64 {
 	times := map[pointKey][]float64{} // of all rounds
 	for _, p := range points {
-		key := pointKey{algoCase: p.algoCase, bytes: p.Bytes}
-		times[key] = append(times[key], p.TimeUs)
+		if p.timed() {
+			key := pointKey{algoCase: p.algoCase, bytes: p.Bytes}
+			times[key] = append(times[key], p.TimeUs)
+		}
 	}
 	var spreads []float64
-	for key, of := range times {
-		if key.timed() {
-			slices.Sort(of)
-			spreads = append(spreads, of[len(of)/2]/of[0]-1)
-		}
+	for _, of := range times {
+		slices.Sort(of)
+		spreads = append(spreads, of[len(of)/2]/of[0]-1)
 	}
 	slices.Sort(spreads)
 	return spreads[len(spreads)/2]

@@ -14,7 +14,7 @@ import (
 // Report is the result, as --json prints it.
 type Report struct {
 	Fingerprint string  `json:"fingerprint"`
-	File        string  `json:"file"` // of the saved table
+	File        string  `json:"file"` // of the saved table; empty if it was not saved
 	Rounds      int     `json:"rounds"`
 	Spread      float64 `json:"spread"` // median over all points of (median time / least time - 1)
 	Entries     []Entry `json:"entries"`
@@ -25,6 +25,8 @@ type Entry struct {
 	Collective string       `json:"collective"`
 	WorldSize  int          `json:"world_size"`
 	Memory     tuner.Memory `json:"memory"`
+	Spread     float64      `json:"spread"`          // as of the report, over the entry's points
+	Doubt      string       `json:"doubt,omitempty"` // why the entry is not to be trusted
 	Ranges     []Range      `json:"ranges"`
 	Sizes      []Size       `json:"sizes"`
 }
@@ -47,9 +49,11 @@ type Size struct {
 func (t *tuning) report(fingerprint string) (*Report, error) {
 	r := &Report{Fingerprint: fingerprint}
 	measured := map[setting][]tuner.Measurement{}
+	points := map[setting][]point{}
 	defaults := map[setting]map[uint64]string{} // by size
 	for _, p := range t.points {
 		r.Rounds = max(r.Rounds, p.Round)
+		points[p.setting] = append(points[p.setting], p)
 		if p.timed() {
 			measured[p.setting] = append(measured[p.setting], tuner.Measurement{Algorithm: p.Algorithm, Bytes: p.Bytes, TimeUs: p.TimeUs})
 			continue
@@ -75,6 +79,9 @@ func (t *tuning) report(fingerprint string) (*Report, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s, err)
 		}
+		e.Spread = spreadOf(points[s])
+		table := e.entry()
+		e.Doubt = table.Doubt()
 		r.Entries = append(r.Entries, e)
 	}
 	return r, nil
@@ -120,16 +127,40 @@ func rangeOf(r tuner.Range, sizes []Size) Range {
 	return out
 }
 
+// entry is the entry of the table.
+func (e *Entry) entry() tuner.Entry {
+	entry := tuner.Entry{Collective: e.Collective, WorldSize: e.WorldSize, Memory: e.Memory, Spread: e.Spread, Noisy: e.Doubt != ""}
+	for _, g := range e.Ranges {
+		entry.Ranges = append(entry.Ranges, g.Range)
+	}
+	for _, s := range e.Sizes {
+		entry.Gain = max(entry.Gain, s.Gain)
+	}
+	return entry
+}
+
+// tableEntries are the entries to save; those with a doubt are marked as noisy.
 func (r *Report) tableEntries() []tuner.Entry {
 	var entries []tuner.Entry
-	for _, e := range r.Entries {
-		entry := tuner.Entry{Collective: e.Collective, WorldSize: e.WorldSize, Memory: e.Memory}
-		for _, g := range e.Ranges {
-			entry.Ranges = append(entry.Ranges, g.Range)
-		}
-		entries = append(entries, entry)
+	for i := range r.Entries {
+		entries = append(entries, r.Entries[i].entry())
 	}
 	return entries
+}
+
+// doubts lists the entries that are not to be trusted, empty if there are none.
+func (r *Report) doubts() string {
+	const most = 3 // to name
+	var lines []string
+	for _, e := range r.Entries {
+		if e.Doubt != "" {
+			lines = append(lines, fmt.Sprintf("%s with %d ranks in memory %q: %s", e.Collective, e.WorldSize, e.Memory, e.Doubt))
+		}
+	}
+	if more := len(lines) - most; more > 0 {
+		lines = append(lines[:most], fmt.Sprintf("and %d more of %d entries", more, len(r.Entries)))
+	}
+	return strings.Join(lines, "; ")
 }
 
 // write prints the table.
@@ -145,7 +176,11 @@ func (r *Report) write(w io.Writer) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "gain: time of the default / time of the algorithm, medians of %d rounds, geometric mean over the sizes\nhalf of the times vary by %.0f %% or more between rounds\nsaved in %s\n",
-		r.Rounds, 100*r.Spread, r.File)
+	saved := "saved in " + r.File
+	if r.File == "" {
+		saved = "not saved"
+	}
+	_, err := fmt.Fprintf(w, "gain: time of the default / time of the algorithm, medians of %d rounds, geometric mean over the sizes\nhalf of the times vary by %.0f %% or more between rounds\n%s\n",
+		r.Rounds, 100*r.Spread, saved)
 	return err
 }

@@ -21,9 +21,6 @@ import (
 	"railhead/server"
 )
 
-// busySpread is the spread between rounds above which the machine was probably not idle.
-const busySpread = 0.25
-
 // flags are the command line's values.
 type flags struct {
 	ops, ranks    string // comma-separated
@@ -31,6 +28,7 @@ type flags struct {
 	budget        time.Duration
 	timeout       time.Duration
 	force, asJSON bool
+	allowNoisy    bool
 }
 
 // Command is `railhead tune`.
@@ -41,8 +39,8 @@ func Command() *cobra.Command {
 		Short: "Measure which algorithm is fastest on this machine, and save the result",
 		Long: "Measures every algorithm that adds in rank order, with buffers in ordinary memory and in windows, on a daemon and ranks of its\n" +
 			"own. Saves the fastest for each collective, number of ranks and message size in $XDG_STATE_HOME/railhead/tune (by default\n" +
-			"~/.local/state/railhead/tune), where a daemon reads it when it starts. Run it on an idle machine. An interrupted run\n" +
-			"continues where it stopped when it is started again with the same flags.",
+			"~/.local/state/railhead/tune), where a daemon reads it when it starts. Run it on an idle machine: measurements that differ too\n" +
+			"much between rounds are not saved. An interrupted run continues where it stopped when it is started again with the same flags.",
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.tune(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -55,6 +53,7 @@ func Command() *cobra.Command {
 	fs.DurationVar(&f.budget, "time", 5*time.Minute,
 		fmt.Sprintf("time limit: no round starts that would end later, but at least %d rounds run; at most %d run", minRounds, maxRounds))
 	fs.BoolVar(&f.force, "force", false, "discard the measurements of an interrupted run")
+	fs.BoolVar(&f.allowNoisy, "allow-noisy", false, "save measurements that are not to be trusted too, and mark them")
 	cli.AddTimeout(fs, &f.timeout)
 	cli.AddJSON(fs, &f.asJSON)
 	return cmd
@@ -77,7 +76,7 @@ func (f *flags) tune(ctx context.Context, out, progress io.Writer) error {
 	return nil
 }
 
-// run measures, saves the table and prints the report. The table is saved only when every point has been measured.
+// run measures, saves the table and prints the report. The table is saved only when every point has been measured and can be trusted.
 func (f *flags) run(ctx context.Context, p *schedule, out, progress io.Writer) error {
 	graph, err := topo.ReadMachine(os.DirFS("/"))
 	if err != nil {
@@ -99,21 +98,38 @@ func (f *flags) run(ctx context.Context, p *schedule, out, progress io.Writer) e
 		return fmt.Errorf("%w; the measurements are kept: start again to continue", err)
 	}
 	report, err := t.report(fingerprint)
-	if err == nil {
-		report.File = filepath.Join(dir, fingerprint+".json")
-		err = saveTable(dir, fingerprint, report.tableEntries(), progress)
-	}
 	if err != nil {
 		journal.close()
 		return err
 	}
+	if err := f.save(dir, report, progress); err != nil {
+		journal.close()
+		return errors.Join(f.print(report, out), err)
+	}
 	if err := journal.remove(); err != nil {
 		return err
 	}
-	if report.Spread > busySpread {
-		_, _ = fmt.Fprintf(progress, "railhead: warning: half of the times vary by %.0f %% or more between rounds, so other programs were probably running; "+
-			"measure again on an idle machine, or with a larger --time\n", 100*report.Spread)
+	return f.print(report, out)
+}
+
+// save saves the report's table, if its measurements are to be trusted or that does not matter.
+func (f *flags) save(dir string, report *Report, warnings io.Writer) error {
+	doubts := report.doubts()
+	switch {
+	case doubts != "" && !f.allowNoisy:
+		return fmt.Errorf("the table is not saved: other programs were probably running: %s. Measure again on an idle machine with --force, or start "+
+			"again with a larger --time for more rounds, or with --allow-noisy to save these measurements", doubts)
+	case doubts != "":
+		_, _ = fmt.Fprintf(warnings, "railhead: warning: these measurements are marked as noisy in the table: %s\n", doubts)
 	}
+	if err := saveTable(dir, report.Fingerprint, report.tableEntries(), warnings); err != nil {
+		return err
+	}
+	report.File = filepath.Join(dir, report.Fingerprint+".json")
+	return nil
+}
+
+func (f *flags) print(report *Report, out io.Writer) error {
 	if f.asJSON {
 		return json.NewEncoder(out).Encode(report)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -141,12 +142,110 @@ saved in ` + filepath.Join(s.Dir, s.Fingerprint+".json") + "\n"
 	}
 }
 
-func TestRoundsThatDifferAreAWarning(t *testing.T) {
+// busyTimes are the times of a tune with four ranks on two processors, beside three loops that never wait; testdata/busy.journal has its points.
+func busyTimes(t *testing.T) func(algoCase, int, uint64) float64 {
+	t.Helper()
+	f, err := os.Open("testdata/busy.journal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	times := map[pointKey]float64{}
+	for d := json.NewDecoder(f); ; {
+		var p point
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		times[pointKey{p.algoCase, p.Round, p.Bytes}] = p.TimeUs
+	}
+	return func(c algoCase, round int, bytes uint64) float64 {
+		us, ok := times[pointKey{c, round, bytes}]
+		if !ok && c.timed() {
+			t.Fatalf("no point of %s, round %d, %d bytes", c, round, bytes)
+		}
+		return max(us, 1) // of what is not timed, anything
+	}
+}
+
+func TestMeasurementsThatCannotBeTrustedAreNotSavedUnlessAllowed(t *testing.T) {
+	// One round takes twice as long in ordinary memory; the median over rounds 1, x and x is x times the least.
+	spread := func(x float64) func(algoCase, int, uint64) float64 {
+		return func(c algoCase, round int, _ uint64) float64 {
+			if c.Memory == tuner.AnyMemory && round > 1 {
+				return 100 * x
+			}
+			return 100
+		}
+	}
+	// The default, oneshot, was interrupted at one size in all rounds.
+	gain := func(x float64) func(algoCase, int, uint64) float64 {
+		return func(c algoCase, _ int, bytes uint64) float64 {
+			if c.Memory == tuner.AnyMemory && c.Algorithm == "oneshot" && bytes == 4096 {
+				return 100 * x
+			}
+			return map[string]float64{"oneshot": 101}[c.Algorithm] + 100
+		}
+	}
+	fourRanks := flags{ops: "allreduce", ranks: "4", sizes: cli.Sweep{Min: "1K", Max: "64K", Factor: 4}}
+	for _, c := range []struct {
+		name    string
+		flags   flags
+		args    []string
+		times   func(algoCase, int, uint64) float64
+		refused []string // nil: saved
+		noisy   int      // of two entries
+	}{
+		{"alike", smallFlags, nil, spread(1), nil, 0},
+		{"25 %", smallFlags, nil, spread(1.25), nil, 0},
+		{"26 %", smallFlags, nil, spread(1.26), []string{`allreduce with 2 ranks in memory "any": half of its times vary by 26 %`, "at most 25 %"}, 1},
+		{"84 %", smallFlags, nil, spread(1.84), []string{"84 %"}, 1},
+		{"a gain of 50", smallFlags, nil, gain(50), nil, 0},
+		{"a gain of 1214", smallFlags, nil, gain(1214), []string{`memory "any": at one size the default takes 1214 times as long`, "at most 50 times"}, 1},
+		{"recorded on a busy machine", fourRanks, []string{"--ranks", "4", "-e", "64K"}, busyTimes(t),
+			[]string{`allreduce with 4 ranks in memory "any": half of its times vary by 38 %`, `memory "window": half of its times vary by 27 %`}, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newState(t)
+			s.journalOf(t, c.flags, nil, c.times)
+			status, stdout, stderr := s.tune(t, c.args...)
+			if c.refused == nil {
+				if status != 0 || strings.Contains(stderr, "warning") || s.Table(t).Noisy() != 0 {
+					t.Errorf("status %d: %s", status, stderr)
+				}
+				return
+			}
+			for _, w := range append(c.refused, "not saved", "idle machine", "--force", "--time", "--allow-noisy") {
+				if !strings.Contains(stderr, w) {
+					t.Errorf("lacks %q: %s", w, stderr)
+				}
+			}
+			if status != cli.Failed || !strings.HasSuffix(stdout, "\nnot saved\n") || !slices.Equal(s.Files(t), []string{".journal"}) {
+				t.Errorf("status %d, files %v, %s", status, s.Files(t), stdout)
+			}
+			// Nothing is measured again.
+			status, stdout, stderr = s.tune(t, append(c.args, "--allow-noisy")...)
+			if status != 0 || !strings.Contains(stderr, "warning") || !strings.Contains(stderr, c.refused[0]) || strings.Contains(stderr, "tune: round") {
+				t.Errorf("allowed: status %d: %s", status, stderr)
+			}
+			if n := s.Table(t).Noisy(); n != c.noisy || !strings.Contains(stdout, "\nsaved in ") || !slices.Equal(s.Files(t), []string{".json"}) {
+				t.Errorf("allowed: %d noisy entries, files %v, %s", n, s.Files(t), stdout)
+			}
+		})
+	}
+}
+
+// Entries that are measured anew on an idle machine lose their mark.
+func TestGoodMeasurementsReplaceNoisyOnes(t *testing.T) {
 	s := newState(t)
-	s.journalOf(t, smallFlags, nil, func(_ algoCase, round int, bytes uint64) float64 { return float64(round) * float64(bytes) })
-	status, stdout, stderr := s.tune(t)
-	if status != 0 || !strings.Contains(stderr, "warning: half of the times vary by 100 %") || !strings.Contains(stdout, "half of the times vary by 100 %") {
-		t.Errorf("status %d, %s\n%s", status, stderr, stdout)
+	s.journalOf(t, smallFlags, nil, func(_ algoCase, round int, _ uint64) float64 { return float64(round) })
+	if status, _, stderr := s.tune(t, "--allow-noisy"); status != 0 || s.Table(t).Noisy() != 2 {
+		t.Fatalf("status %d: %s", status, stderr)
+	}
+	s.journalOf(t, smallFlags, nil, someTimes)
+	if status, _, stderr := s.tune(t); status != 0 || s.Table(t).Noisy() != 0 || len(s.Table(t).Entries) != 2 {
+		t.Errorf("status %d: %s", status, stderr)
 	}
 }
 
