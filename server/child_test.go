@@ -27,6 +27,7 @@ type order struct {
 	Bytes, Status        int
 	MaxFiles             uint64
 	OpenUmask            bool   // of "serve": files get every mode bit that their creator asks for
+	HideProc             bool   // of "serve": in a mount namespace of its own, the daemon has no /proc
 	Path                 string // of "admin": what is requested from the admin socket at Socket
 	Work, Stop           string // of "work": a key of workOf, and the file whose appearance ends it
 }
@@ -182,6 +183,15 @@ func (c *child) serve(o order) (a answer, err error) {
 	if o.MaxFiles > 0 {
 		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: o.MaxFiles, Max: o.MaxFiles}); err != nil {
 			return a, err
+		}
+	}
+	if o.HideProc {
+		err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "")
+		if err == nil {
+			err = syscall.Mount("none", "/proc", "tmpfs", 0, "")
+		}
+		if err != nil {
+			return a, fmt.Errorf("hide /proc: %w", err)
 		}
 	}
 	c.server, err = Start(Config{SocketPath: o.Socket, AdminSocket: o.Admin})

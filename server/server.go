@@ -179,8 +179,14 @@ func (s *Server) ask(ctx context.Context, f func(*core)) error {
 
 // info is what reports say of the daemon. On the core's goroutine.
 func (s *Server) info() admin.DaemonInfo {
+	unwatched := 0
+	for _, c := range s.core.sessions {
+		if !c.Watched() {
+			unwatched++
+		}
+	}
 	return admin.DaemonInfo{
 		Version: Version, PID: os.Getpid(), Started: s.started, Socket: s.SocketPath(), Admin: s.AdminAddr(),
-		Draining: s.draining.Load(), Sessions: len(s.core.sessions), Tuning: s.core.groups.Tuning(),
+		Draining: s.draining.Load(), Sessions: len(s.core.sessions), Unwatched: unwatched, Tuning: s.core.groups.Tuning(),
 	}
 }

@@ -48,7 +48,7 @@ struct Comm : Malloced, Member {
   uint64_t heapBytes;
   uint64_t scratchBytes;
   int heapFd;                       // this rank's heap, for committing pages; -1 = none
-  uint32_t pids[RHW_MAX_LOCAL];     // by local rank: of the ranks' processes, in the daemon's pid namespace
+  uint32_t pids[RHW_MAX_LOCAL];     // by local rank: of the ranks' processes, in the daemon's pid namespace, 0 = outside it
   bool leased;
   const Device* device;
   void* onDevice;                   // the device's state of the comm

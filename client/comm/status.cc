@@ -53,7 +53,11 @@ void describeClash(const Comm* comm, const Cause& c, const char* who, char* out,
 void describeCulprit(const Comm* comm, const Cause& c, char* out, size_t size) {
   char who[48] = "a rank that is not known";
   const LocalRank culprit = comm->localOf(c.culprit);
-  if (culprit != kNoLocalRank) snprintf(who, sizeof who, "rank %d (pid %u)", number(c.culprit), comm->pids[number(culprit)]);
+  if (culprit != kNoLocalRank) {
+    const uint32_t pid = comm->pids[number(culprit)];
+    if (pid != 0) snprintf(who, sizeof who, "rank %d (pid %u)", number(c.culprit), pid);
+    else snprintf(who, sizeof who, "rank %d (in another pid namespace)", number(c.culprit));
+  }
   char finder[16] = "the daemon";
   if (c.reporter != kNoWorldRank) snprintf(finder, sizeof finder, "rank %d", number(c.reporter));
   if (!c.known) {

@@ -16,6 +16,14 @@ type Peer struct {
 	UID int // in this process's user namespace
 }
 
+// Process is what texts call a process, by its pid as SO_PEERCRED reports it.
+func Process(pid int) string {
+	if pid == 0 {
+		return "a process in another pid namespace"
+	}
+	return fmt.Sprintf("pid %d", pid)
+}
+
 // PeerOf asks the kernel who connected.
 func PeerOf(c *net.UnixConn) (Peer, error) {
 	raw, err := c.SyscallConn()
@@ -41,10 +49,10 @@ func (p Peer) Allowed() error {
 	case p.UID == 0:
 		return nil
 	case p.UID != self:
-		return fmt.Errorf("process %d runs as uid %d; this daemon serves uid %d and root only", p.PID, p.UID, self)
+		return fmt.Errorf("%s runs as uid %d; this daemon serves uid %d and root only", Process(p.PID), p.UID, self)
 	}
 	if err := KnownUID(p.UID); err != nil {
-		return fmt.Errorf("process %d: %w", p.PID, err)
+		return fmt.Errorf("%s: %w", Process(p.PID), err)
 	}
 	return nil
 }

@@ -181,7 +181,7 @@ struct rhw_heap {
   struct rhw_header h;
   uint64_t group;
   int32_t local;           // whose it is
-  uint32_t pid;            // of the process that holds the rank, for error texts
+  uint32_t pid;            // of the process that holds the rank, for error texts; 0 = outside the daemon's pid namespace
 };
 
 struct rhw_attached {

@@ -20,14 +20,15 @@ type Status struct {
 
 // DaemonInfo is the daemon's part of Status.
 type DaemonInfo struct {
-	Version  string       `json:"version"`
-	PID      int          `json:"pid"`
-	Started  time.Time    `json:"started"`
-	Socket   string       `json:"socket"`
-	Admin    string       `json:"admin,omitempty"`
-	Draining bool         `json:"draining"`
-	Sessions int          `json:"sessions"`
-	Tuning   group.Tuning `json:"tuning"`
+	Version   string       `json:"version"`
+	PID       int          `json:"pid"`
+	Started   time.Time    `json:"started"`
+	Socket    string       `json:"socket"`
+	Admin     string       `json:"admin,omitempty"`
+	Draining  bool         `json:"draining"`
+	Sessions  int          `json:"sessions"`
+	Unwatched int          `json:"unwatched_sessions,omitempty"` // whose process is not watched: it is in another pid namespace
+	Tuning    group.Tuning `json:"tuning"`
 }
 
 func (a *Admin) groups(ctx *fasthttp.RequestCtx) {

@@ -271,8 +271,8 @@ func (m *Machine) undoWindow(g *group) {
 		m.decommit(g, c.window)
 	}
 	r := refuse(wire.ResultOutOfMemory, g.world(c.failed),
-		"window_alloc of %d bytes in group %q: rank %d (pid %d) could not get the pages (errno %d); no rank keeps the window",
-		c.value, g.name, g.world(c.failed), g.members[c.failed].pid, c.errno)
+		"window_alloc of %d bytes in group %q: rank %d (%s) could not get the pages (errno %d); no rank keeps the window",
+		c.value, g.name, g.world(c.failed), wire.Process(g.members[c.failed].pid), c.errno)
 	m.whenPunched(g, func(bool) { m.failPending(g, r) })
 }
 

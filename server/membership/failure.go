@@ -33,7 +33,7 @@ func (m *Machine) LeaseLost(id GroupID, r rank.Local, finalizing bool) []Action 
 
 // memberDied removes a dead rank from its group. The effect depends on the group's state.
 func (m *Machine) memberDied(g *group, r rank.Local, how string) {
-	dead, pid := g.world(r), g.members[r].pid
+	dead, process := g.world(r), wire.Process(g.members[r].pid)
 	finalized := g.pending != nil && g.pending.op == wire.OpFinalize && g.pending.arrived.Has(r)
 	m.leave(g, r)
 	g.members[r].away = false
@@ -44,13 +44,13 @@ func (m *Machine) memberDied(g *group, r rank.Local, how string) {
 			m.do(Poison{Group: g.id, Abort: abort})
 		}
 		m.failForming(g, refuse(wire.ResultRankDead, dead,
-			"comm_init of group %q: rank %d (pid %d) died or closed its session (%s) while the group formed; start all ranks again",
-			g.name, dead, pid, how))
+			"comm_init of group %q: rank %d (%s) died or closed its session (%s) while the group formed; start all ranks again",
+			g.name, dead, process, how))
 	case g.state == Ready && finalized:
 		// It had already called finalize: it counts as arrived and needs no answer.
 	case g.state == Ready:
 		m.breakGroup(g, wire.Abort{Code: wire.ResultRankDead, Culprit: dead, Reporter: rank.None},
-			fmt.Sprintf("rank %d (pid %d) died or closed its session (%s)", dead, pid, how))
+			fmt.Sprintf("rank %d (%s) died or closed its session (%s)", dead, process, how))
 	default:
 		m.freeIfEmpty(g)
 	}
@@ -106,7 +106,7 @@ func (g *group) who(r rank.World) string {
 	if at < 0 {
 		return nameOf(r)
 	}
-	return fmt.Sprintf("rank %d (pid %d)", r, g.members[at].pid)
+	return fmt.Sprintf("rank %d (%s)", r, wire.Process(g.members[at].pid))
 }
 
 func nameOf(r rank.World) string {

@@ -127,17 +127,18 @@ func (m *Machine) next(now time.Time, g *group, s SessionID, pid int, request ui
 // misfit compares a newcomer with the ranks that joined before it.
 func (m *Machine) misfit(g *group, s SessionID, pid int, j *wire.Join) (refusal, bool) {
 	firstRank, firstPID := g.anyone()
+	own, first := wire.Process(pid), wire.Process(firstPID)
 	heapBytes, wanted := m.heapBytesOf(j), g.heapBytes-m.config.ScratchBytes
 	forcing, err := m.config.CheckForcing(j.Common.Forcing.String())
 	switch {
 	case int(j.Common.World) != len(g.members):
 		return refuse(wire.ResultWorldSizeMismatch, j.Own.Place.Rank,
-			"comm_init of group %q: rank %d (pid %d) says the world size is %d, rank %d (pid %d) says %d; start all ranks of a job with the same "+
-				"WORLD_SIZE; if these are two jobs, %s", g.name, j.Own.Place.Rank, pid, j.Common.World, firstRank, firstPID, len(g.members), apart), true
+			"comm_init of group %q: rank %d (%s) says the world size is %d, rank %d (%s) says %d; start all ranks of a job with the same "+
+				"WORLD_SIZE; if these are two jobs, %s", g.name, j.Own.Place.Rank, own, j.Common.World, firstRank, first, len(g.members), apart), true
 	case j.Common.Token.String() != g.token:
 		return refuse(wire.ResultTokenMismatch, j.Own.Place.Rank,
-			"comm_init of group %q: rank %d (pid %d) gave another token than rank %d (pid %d): two jobs use its name; %s. Ranks of "+
-				"one job must all have the same RAILHEAD_TOKEN", g.name, j.Own.Place.Rank, pid, firstRank, firstPID, apart), true
+			"comm_init of group %q: rank %d (%s) gave another token than rank %d (%s): two jobs use its name; %s. Ranks of "+
+				"one job must all have the same RAILHEAD_TOKEN", g.name, j.Own.Place.Rank, own, firstRank, first, apart), true
 	case g.members[j.Own.Place.Local].session != 0:
 		return g.taken(j.Own.Place, pid), true
 	case g.holds(s):
@@ -168,9 +169,10 @@ func (m *Machine) misfit(g *group, s SessionID, pid int, j *wire.Join) (refusal,
 
 // taken refuses a rank that has joined already.
 func (g *group) taken(at wire.Place, pid int) refusal {
-	if first := g.members[at.Local].pid; first != pid {
-		return refuse(wire.ResultRankTaken, at.Rank, "comm_init of group %q: rank %d is claimed by pid %d and by pid %d: two jobs use the group's "+
-			"name, or a job started the rank twice; %s, and RANK in each process of a job", g.name, at.Rank, first, pid, apart)
+	if first := g.members[at.Local].pid; first != pid || pid == 0 {
+		return refuse(wire.ResultRankTaken, at.Rank, "comm_init of group %q: rank %d is claimed by %s and by %s: two jobs use the group's "+
+			"name, or a job started the rank twice; %s, and RANK in each process of a job", g.name, at.Rank, wire.Process(first),
+			wire.Process(pid), apart)
 	}
 	return refuse(wire.ResultRankTaken, at.Rank, "comm_init of group %q: rank %d is claimed twice by pid %d; give each of its ranks a number of "+
 		"its own", g.name, at.Rank, pid)
@@ -304,8 +306,8 @@ func (m *Machine) Attached(now time.Time, s SessionID, request uint64, a *wire.A
 	}
 	if a.Error != 0 {
 		m.failForming(g, refuse(wire.ResultOutOfMemory, g.world(r),
-			"comm_init of group %q: rank %d (pid %d) could not attach (errno %d); its own error says why", g.name, g.world(r),
-			g.members[r].pid, a.Error))
+			"comm_init of group %q: rank %d (%s) could not attach (errno %d); its own error says why", g.name, g.world(r),
+			wire.Process(g.members[r].pid), a.Error))
 		return m.take()
 	}
 	g.members[r].attach = true

@@ -108,8 +108,8 @@ func (g *group) comesBack(s SessionID, a *wire.Reannounce) *refusal {
 	case g.holds(s):
 		r = refuse(wire.ResultProtocol, back, "reannounce: this session is already another rank of group %q", g.name)
 	case !g.members[at].away:
-		r = refuse(wire.ResultRankTaken, back, "reannounce: rank %d of group %q has already come back as pid %d, or has left", back, g.name,
-			g.members[at].pid)
+		r = refuse(wire.ResultRankTaken, back, "reannounce: rank %d of group %q has already come back as %s, or has left", back, g.name,
+			wire.Process(g.members[at].pid))
 	default:
 		return nil
 	}

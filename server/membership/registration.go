@@ -118,8 +118,8 @@ func (m *Machine) RegisterMapped(s SessionID, request uint64, w *wire.RegisterMa
 		return m.take()
 	}
 	reason := fmt.Sprintf(
-		"rank %d (pid %d) could not map the other ranks' memory (errno %d); raise its `ulimit -v` or vm.max_map_count", g.world(c.failed),
-		g.members[c.failed].pid, c.errno)
+		"rank %d (%s) could not map the other ranks' memory (errno %d); raise its `ulimit -v` or vm.max_map_count", g.world(c.failed),
+		wire.Process(g.members[c.failed].pid), c.errno)
 	m.answerRegistered(g, c.failed, reason)
 	return m.take()
 }

@@ -28,35 +28,47 @@ func TestOnlyTheDaemonsUserAndRootAreAdmitted(t *testing.T) {
 			continue
 		}
 		_ = unix.Close(self)
-		if err == nil || code != wire.ResultPermission || !strings.Contains(err.Error(), fmt.Sprintf("process 4711 runs as uid %d", uid)) {
+		if err == nil || code != wire.ResultPermission || !strings.Contains(err.Error(), fmt.Sprintf("pid 4711 runs as uid %d", uid)) {
 			t.Errorf("uid %d: %s, %v", uid, code, err)
 		}
 	}
 }
 
-func TestWhetherADescriptorIsAPidfdHasThreeAnswers(t *testing.T) {
+func TestTheKindOfADescriptorIsToldBySignalAndByProc(t *testing.T) {
 	self, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Close(self) }()
-	other, err := os.Open("/dev/null")
+	null, err := os.Open("/dev/null")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = other.Close() }()
+	defer func() { _ = null.Close() }()
+	if kindOf(self) != pidfdKind || kindOf(int(null.Fd())) != otherKind {
+		t.Errorf("a pidfd is %d, another file %d", kindOf(self), kindOf(int(null.Fd())))
+	}
+	text := func(s string) func() ([]byte, error) { return func() ([]byte, error) { return []byte(s), nil } }
+	fdinfo := func(fd int) func() ([]byte, error) {
+		return func() ([]byte, error) { return os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd)) }
+	}
+	missing := func() ([]byte, error) { return nil, os.ErrNotExist }
 	for what, c := range map[string]struct {
 		signalled error
-		is, known bool
+		fdinfo    func() ([]byte, error)
+		kind      descriptorKind
 	}{
-		"a pidfd":                        {unix.PidfdSendSignal(self, 0, nil, 0), true, true},
-		"another file":                   {unix.PidfdSendSignal(int(other.Fd()), 0, nil, 0), false, true},
-		"a process of another user":      {unix.EPERM, true, true},
-		"a process that has ended":       {unix.ESRCH, true, true},
-		"a kernel that has no such call": {unix.ENOSYS, false, false},
+		"a process of another user":                {unix.EPERM, missing, pidfdKind},
+		"a process that has ended":                 {unix.ESRCH, missing, pidfdKind},
+		"another file":                             {unix.EBADF, missing, otherKind},
+		"a process in another namespace":           {unix.EINVAL, text("pos:\t0\nPid:\t0\n"), pidfdKind},
+		"a pidfd, without a signal":                {unix.EINVAL, fdinfo(self), pidfdKind},
+		"another file, without a signal":           {unix.EINVAL, fdinfo(int(null.Fd())), otherKind},
+		"a kernel that has no such call":           {unix.ENOSYS, fdinfo(self), pidfdKind},
+		"another namespace, and there is no /proc": {unix.EINVAL, missing, unknownKind},
 	} {
-		if is, err := isPidfd(c.signalled); is != c.is || (err == nil) != c.known {
-			t.Errorf("%s (%v): %v, %v", what, c.signalled, is, err)
+		if kind := judge(c.signalled, c.fdinfo); kind != c.kind {
+			t.Errorf("%s: kind %d, want %d", what, kind, c.kind)
 		}
 	}
 }

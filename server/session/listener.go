@@ -55,6 +55,7 @@ type Listener struct {
 	config      Config
 	connections atomic.Int64
 	last        atomic.Uint64 // session
+	warnOnce    sync.Once     // of unwatched
 	wg          sync.WaitGroup
 }
 
@@ -118,7 +119,9 @@ func (l *Listener) handle(c *net.UnixConn) {
 		return
 	}
 	l.wg.Go(func() { s.write(l.config.Core) })
-	l.wg.Go(func() { s.watchProcess(l.config.Core) })
+	if s.process != nil {
+		l.wg.Go(func() { s.watchProcess(l.config.Core) })
+	}
 	l.read(s)
 }
 
@@ -154,7 +157,7 @@ func (l *Listener) greet(conn *wire.Conn) (*Session, error) {
 	}
 	m, fd, err := conn.Recv()
 	if err != nil {
-		err = fmt.Errorf("pid %d: no Hello: %w", peer.PID, err)
+		err = fmt.Errorf("%s: no Hello: %w", wire.Process(peer.PID), err)
 		if pe := (*wire.ProtocolError)(nil); errors.As(err, &pe) {
 			refuse(conn, wire.ResultProtocol, 0, err)
 		}
@@ -165,7 +168,7 @@ func (l *Listener) greet(conn *wire.Conn) (*Session, error) {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
-		err := fmt.Errorf("pid %d: %T in place of Hello", peer.PID, m)
+		err := fmt.Errorf("%s: %T in place of Hello", wire.Process(peer.PID), m)
 		refuse(conn, wire.ResultProtocol, wire.RequestOf(m), err)
 		return nil, err
 	}
@@ -191,39 +194,40 @@ func (l *Listener) admit(conn *wire.Conn, peer wire.Peer, hello *wire.Hello, pid
 	version := min(hello.VersionMax, wire.VersionMax)
 	if version < hello.VersionMin || version < wire.VersionMin {
 		return nil, wire.ResultVersionMismatch, fmt.Errorf(
-			"the client (%s, pid %d) speaks protocol versions %d..%d, the daemon (%s) %d..%d; update the older one",
-			hello.Software, peer.PID, hello.VersionMin, hello.VersionMax, l.config.Software, wire.VersionMin, wire.VersionMax)
+			"the client (%s, %s) speaks protocol versions %d..%d, the daemon (%s) %d..%d; update the older one",
+			hello.Software, wire.Process(peer.PID), hello.VersionMin, hello.VersionMax, l.config.Software, wire.VersionMin, wire.VersionMax)
 	}
-	switch is, err := isPidfd(unix.PidfdSendSignal(pidfd, 0, nil, 0)); {
-	case err != nil:
-		return nil, wire.ResultSystem, fmt.Errorf("pid %d sent a descriptor with Hello; cannot find out whether it is a pidfd: %w", peer.PID, err)
-	case !is:
-		return nil, wire.ResultProtocol, fmt.Errorf("pid %d sent something that is no pidfd with Hello", peer.PID)
+	kind := kindOf(pidfd)
+	if kind == otherKind {
+		return nil, wire.ResultProtocol, fmt.Errorf("%s sent something that is no pidfd with Hello", wire.Process(peer.PID))
 	}
 	if now, most := l.Connections(); now > most {
 		return nil, wire.ResultLimit, fmt.Errorf("the daemon has %d sessions, which is its limit", most)
 	}
-	if err := unix.SetNonblock(pidfd, true); err != nil {
-		return nil, wire.ResultSystem, fmt.Errorf("pidfd: %w", err)
-	}
-	return &Session{
+	s := &Session{
 		id:      ID(l.last.Add(1)),
 		conn:    conn,
 		peer:    peer,
 		version: version,
-		process: os.NewFile(uintptr(pidfd), "pidfd"),
 		done:    make(chan struct{}),
 		ready:   make(chan struct{}, 1),
-	}, wire.ResultOK, nil
+	}
+	if kind == unknownKind {
+		l.unwatched(s)
+		_ = unix.Close(pidfd)
+		return s, wire.ResultOK, nil
+	}
+	if err := unix.SetNonblock(pidfd, true); err != nil {
+		return nil, wire.ResultSystem, fmt.Errorf("pidfd: %w", err)
+	}
+	s.process = os.NewFile(uintptr(pidfd), "pidfd")
+	return s, wire.ResultOK, nil
 }
 
-// isPidfd interprets the result of sending signal 0 to a descriptor: it is a pidfd, it is not, or err says why that is not known.
-func isPidfd(signalled error) (is bool, err error) {
-	switch {
-	case signalled == nil, errors.Is(signalled, unix.EPERM), errors.Is(signalled, unix.ESRCH): // of another user, or it has ended
-		return true, nil
-	case errors.Is(signalled, unix.EBADF), errors.Is(signalled, unix.EINVAL):
-		return false, nil
-	}
-	return false, signalled
+// unwatched says once what is lost without a client's pidfd.
+func (l *Listener) unwatched(s *Session) {
+	l.warnOnce.Do(func() {
+		l.config.Log.Warn("a client's process cannot be watched, because it is in another pid namespace and /proc cannot be read here; deaths of "+
+			"such clients are seen by their lease and their socket alone: mount /proc for the daemon", "session", s.id)
+	})
 }

@@ -35,7 +35,7 @@ type Session struct {
 	conn    *wire.Conn
 	peer    wire.Peer
 	version uint16
-	process *os.File // the client's pidfd
+	process *os.File // the client's pidfd; nil = its process cannot be watched
 	once    sync.Once
 	done    chan struct{}
 	ready   chan struct{} // has an element when the writer should empty the queue
@@ -56,8 +56,11 @@ type Outgoing struct {
 // ID is the session's number.
 func (s *Session) ID() ID { return s.id }
 
-// PID is the client's process, as the kernel names it.
+// PID is the client's process, as the kernel names it; 0 = in another pid namespace.
 func (s *Session) PID() int { return s.peer.PID }
+
+// Watched says whether the end of the client's process is seen by its pidfd.
+func (s *Session) Watched() bool { return s.process != nil }
 
 // Close ends the connection. Any goroutine, any number of times.
 func (s *Session) Close() {

@@ -57,6 +57,9 @@ func printStatus(out io.Writer, s server.Status) {
 	}
 	_, _ = fmt.Fprintf(out, "railhead %s, pid %d, %s since %s, %d sessions at %s\n", s.Daemon.Version, s.Daemon.PID, state,
 		s.Daemon.Started.Format(time.RFC3339), s.Daemon.Sessions, s.Daemon.Socket)
+	if n := s.Daemon.Unwatched; n > 0 {
+		_, _ = fmt.Fprintf(out, "%d sessions of processes in another pid namespace: their deaths are seen by lease and socket alone; mount /proc for the daemon\n", n)
+	}
 	switch t := s.Daemon.Tuning; {
 	case t.Refused != "":
 		_, _ = fmt.Fprintf(out, "tuning table: not used: %s\n", t.Refused)
