@@ -427,7 +427,8 @@ class World {
   std::vector<int> ready_;
   void* main_ = nullptr;
   int step_ = 0;
-  int sleepEnds_ = 0, sleepEndsLeft_ = 0;  // how often sleeps end by themselves between two stores, and before the next one
+  int sleepEnds_ = 0, sleepEndsLeft_ = 0;  // how often sleeps end without a wake-up between two stores; and how often before the next
+                                           // store
   bool timePasses_ = false;
   int64_t now_ = 0;
   End end_ = End::kPassed;

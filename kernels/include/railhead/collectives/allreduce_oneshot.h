@@ -18,7 +18,7 @@ RH_FN bool allReduceOneshot(Exchange& exchange, const Elements& e, const char* s
   using Raw = typename Elements::Raw;
   const size_t perChunk = static_cast<size_t>(exchange.chunkTiles()) * Elements::kElements;
   RH_ROLLED
-  for (size_t base = 0; base == 0 || base < count; base += perChunk) {  // count 0 is an exchange of nothing
+  for (size_t base = 0; base == 0 || base < count; base += perChunk) {  // count 0: an exchange without data
     const char* in = send + base * Elements::kBytes;
     char* out = recv + base * Elements::kBytes;
     const size_t n = count - base < perChunk ? count - base : perChunk;

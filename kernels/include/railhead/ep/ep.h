@@ -254,7 +254,7 @@ struct EpFlight : EpPlan {
   uint64_t overCapacity;
 
   // Chunks go through a pipe in the order of their dispatches, and a reader tells them apart by that alone. So no chunk of this dispatch
-  // is sent before all chunks of an earlier one that is still in flight. One that has ended has sent all of its chunks, and its plan may
+  // is sent before all chunks of an earlier one that is still in flight. An ended dispatch has sent all of its chunks, and its plan may
   // have been overwritten by a dispatch that was refused.
   RH_FN bool waitsForOther(int rank) const { return isBehindOther() && other->moved[rank] < other->copies[rank]; }
   RH_FN bool waitsForOthersSums(int rank) const { return isBehindOther() && other->adding && other->returned[rank] < other->received[rank]; }

@@ -124,7 +124,7 @@ class BlockExchange {
     mem_.template storeElements<Elements>(heap(r) + offers(r)[1], tile, count, raw);
   }
 
-  // Every thread calls it once, at its end: the next kernel then goes on counting.
+  // Every thread calls it once, at its end, so that the next kernel continues to count.
   RH_FN void finish() {
     mem_.blockSync();
     if (mem_.threadInBlock() != 0) return;
