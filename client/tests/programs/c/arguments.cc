@@ -88,7 +88,7 @@ void reducing(rh_comm* comm) {
   OK(f32(a, a + 400, 100));
   OK(f32(a + 400, a, 100));
   OK(f32(a, a, 100));
-  // Nothing to add: no address is looked at.
+  // With count 0, no pointer is used.
   OK(f32(nullptr, nullptr, 0));
   OK(f32(nullptr, a, 0));
   OK(f32(a, nullptr, 0));
@@ -141,7 +141,7 @@ void groups(rh_comm* comm) {
   static char bytes[4096];
   char* const a = bytes;
   FAILS(rh_group_end(), RH_ERR_INVALID_ARGUMENT, "group_end", "rh_group_start");
-  // A wrong call makes the group run nothing.
+  // A refused call makes the group run nothing.
   a[0] = 1;
   OK(rh_group_start());
   OK(rh_broadcast(a, a + 8, 1, RH_U8, 0, comm, nullptr));
@@ -149,7 +149,7 @@ void groups(rh_comm* comm) {
   FAILS(rh_group_end(), RH_ERR_INVALID_ARGUMENT, "group_end", "root 7");
   CHECK(a[8] == 0);
   FAILS(rh_group_end(), RH_ERR_INVALID_ARGUMENT, "no group", "");
-  // A send to itself, in nested groups. Nothing runs before the outer end.
+  // A send to itself, in nested groups. Nothing runs before the outer rh_group_end.
   OK(rh_group_start());
   OK(rh_group_start());
   OK(rh_send(a, 4, RH_U8, 0, comm, nullptr));
@@ -238,7 +238,7 @@ void windows(rh_comm* comm) {
   FAILS(rh_window_alloc(comm, 3 << 18, nullptr, &other), RH_ERR_OUT_OF_MEMORY, "window_alloc of 786432 bytes", "heap_bytes");
   CHECK(other == nullptr);
   OK(rh_window_alloc(comm, 1 << 19, nullptr, &other));
-  // A noted call uses it.
+  // A call in a group that has not run yet uses the window.
   OK(rh_window_pointer(window, 0, &p));
   OK(rh_group_start());
   OK(rh_all_reduce(p, p, 4, RH_F32, RH_SUM, comm, nullptr));
@@ -251,7 +251,7 @@ void windows(rh_comm* comm) {
   OK(rh_window_free(other));
 }
 
-// Bits that were never a handle: a null pointer, small integers, addresses, everything set.
+// Values that were never a handle: NULL, small integers, addresses, all bits set.
 void strangeHandles() {
   static int variable;
   for (uintptr_t bits : {uintptr_t{0}, uintptr_t{1}, uintptr_t{0xffff}, uintptr_t{0x10000}, uintptr_t{0x1ffff}, UINTPTR_MAX,
@@ -286,7 +286,7 @@ int main() {
   rh_comm* comm = nullptr;
   const rh_comm_config config = comm_config("arguments", 0, 1);
   OK(rh_comm_init(session, &config, &comm));
-  // Refused arguments are no operations: the comm works on.
+  // Calls with refused arguments are not operations: the comm still works.
   reducing(comm);
   othersThanAllReduce(comm);
   groups(comm);

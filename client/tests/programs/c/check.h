@@ -1,4 +1,4 @@
-/* What the test programs share: checks that say where they failed and end the process. C11 and C++17. */
+/* Checks that print where they failed and end the process, and set-up that the test programs share. C11 and C++17. */
 #ifndef RAILHEAD_CTEST_CHECK_H_
 #define RAILHEAD_CTEST_CHECK_H_
 
@@ -8,17 +8,17 @@
 
 #include "railhead.h"
 
-#define CHECK(condition)                                                           \
-  do {                                                                             \
-    if (!(condition)) {                                                            \
-      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);      \
-      abort();                                                                     \
-    }                                                                              \
+#define CHECK(condition)                                                            \
+  do {                                                                              \
+    if (!(condition)) {                                                             \
+      fprintf(stderr, "%s:%d: check failed: %s\n", __FILE__, __LINE__, #condition); \
+      abort();                                                                      \
+    }                                                                               \
   } while (0)
 
 #define OK(call) check_result((call), RH_OK, "", "", __FILE__, __LINE__, #call)
 
-/* The call fails with the result and a message that has both words in it ("" is in every message). */
+/* The call must fail with the result and a message that contains both words ("" is in every message). */
 #define FAILS(call, result, word1, word2) check_result((call), (result), (word1), (word2), __FILE__, __LINE__, #call)
 
 static inline void check_result(rh_result got, rh_result want, const char *word1, const char *word2, const char *file, int line,
@@ -31,7 +31,7 @@ static inline void check_result(rh_result got, rh_result want, const char *word1
   abort();
 }
 
-/* The socket comes in RAILHEAD_SOCKET. */
+/* RAILHEAD_SOCKET names the daemon. */
 static inline rh_session *open_session(void) {
   rh_session_config config = RH_SESSION_CONFIG_INIT;
   rh_session *session = NULL;

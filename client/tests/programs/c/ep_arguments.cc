@@ -1,5 +1,5 @@
-// Every argument that the calls of expert parallelism refuse. One rank, one thread; memory is what is said, so that a sanitizer sees
-// more.
+// Every argument that the calls of expert parallelism refuse. One rank, one thread. Memory is as large as stated, so that a sanitizer
+// finds accesses beyond it.
 #include <stdint.h>
 
 #include <initializer_list>
@@ -20,7 +20,7 @@ rh_ep_config small() {
   return config;
 }
 
-// What a rank dispatches, receives and gets back.
+// Memory of a dispatch and its combine.
 struct Memory {
   float x[kTokens * kHidden] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   int32_t idx[kTokens * kTopk] = {0, 1, -1, 3, 2, -1};
@@ -141,11 +141,11 @@ void dispatching(rh_ep* ep) {
   in.idx_dtype = RH_F32;
   refused(in, "idx_dtype f32");
   in = m.in();
-  in.num_tokens = UINT32_MAX;  // nothing of them is read beyond the most that there can be
+  in.num_tokens = UINT32_MAX;  // tokens beyond max_tokens_per_rank are not read
   refused(in, "4294967295 tokens");
 }
 
-// Streams that are none, on a device that has none.
+// A stream on a device without streams is refused.
 void streaming(rh_ep* ep) {
   Memory m;
   void* stream = &m;
@@ -302,7 +302,7 @@ void combining(rh_ep* ep) {
   FAILS(rh_ep_combine(handle, &sums, &report, nullptr), RH_ERR_INVALID_HANDLE, "ep_combine", "combined or released");
 }
 
-// No tokens: no address is looked at.
+// Without tokens, no pointer is used.
 void nothing(rh_ep* ep) {
   rh_ep_dispatch_in in = RH_EP_DISPATCH_IN_INIT;
   in.hidden = kHidden;
@@ -346,7 +346,7 @@ void strangeHandles() {
   }
 }
 
-// Rounds of one buffer: a sanitizer sees what is left behind.
+// Many dispatches of one buffer, so that a sanitizer sees what they leak.
 void manyRounds(rh_ep* ep) {
   for (int i = 0; i < 5000; i++) {
     Memory m;
@@ -375,7 +375,7 @@ int main() {
     rh_ep* ep = nullptr;
     OK(rh_ep_create(comm, &shape, &ep));
     asking(ep);
-    // Refused arguments are no operations: the buffer works on.
+    // Calls with refused arguments are not operations: the buffer still works.
     dispatching(ep);
     streaming(ep);
     routings(ep);

@@ -1,6 +1,6 @@
-// One of three ranks writes whatever it likes over the buffers of the others, over its own, and over what they say to each other, while
-// all of them dispatch and combine. Calls may fail and results may be wrong; but every call ends, and nothing outside of the memory that
-// the caller gave is written or read: it is exactly as large as the calls need, and a sanitizer watches.
+// One of three ranks overwrites the buffers of all ranks, and the flags in them, with random values while all of them dispatch and
+// combine. Calls may fail and results may be wrong. But every call must end, and must access only the memory that the caller gave. That
+// memory is exactly as large as the calls need, and a sanitizer checks.
 //
 // Usage: ep_hostile SECONDS. RAILHEAD_SOCKET names the daemon.
 #include <pthread.h>
@@ -15,9 +15,9 @@ namespace {
 
 constexpr int32_t kWorld = 3, kHostile = 2;
 constexpr uint32_t kTokens = 16, kHidden = 64, kExperts = 7, kTopk = 3;
-constexpr size_t kFlagsEnd = 4096 + 64 * kWorld;  // in a buffer
-constexpr double kSeconds = 0.15;  // of a group
-constexpr size_t kWindow = 65536;  // a window of as much lies right before the buffer: heaps are given out in such pieces
+constexpr size_t kFlagsEnd = 4096 + 64 * kWorld;  // offset in a buffer
+constexpr double kSeconds = 0.15;  // duration of a group
+constexpr size_t kWindow = 65536;  // bytes of a window directly before the buffer; also the granularity of heaps
 
 struct Member {
   int group;
@@ -44,7 +44,7 @@ rh_ep_config epConfig(int number) {
   return c;
 }
 
-// Memory of just that size: what is beyond it is not the program's.
+// Memory of exactly that size: a sanitizer reports any access beyond it.
 template <class T>
 struct Exact {
   explicit Exact(size_t n) : data(static_cast<T*>(malloc(n * sizeof(T)))) { CHECK(data != nullptr || n == 0); }
@@ -58,7 +58,7 @@ bool mayBe(rh_result r) {
   return r == RH_OK || r == RH_ERR_TIMEOUT || r == RH_ERR_RANK_DEAD || r == RH_ERR_ABORTED || r == RH_ERR_LIMIT || r == RH_ERR_MISMATCH;
 }
 
-// Receives into memory for exactly as many rows as were counted. rows is that of y.
+// Receives into memory for exactly as many rows as were counted. rows: of y.
 rh_result receive(rh_ep_handle* handle, uint32_t layout, size_t rows, size_t capacity, uint32_t local, float* y) {
   Exact<float> weights(rows), listed(rows * kTopk);
   Exact<int32_t> counts(local), rank(rows), token(rows), experts(rows * kTopk);
@@ -87,7 +87,7 @@ rh_result combine(rh_ep_handle* handle, uint32_t tokens, const float* y) {
   return rh_ep_combine(handle, &args, &report, nullptr);
 }
 
-// False: the rank can play no more.
+// False: the rank cannot continue.
 bool play(rh_ep* ep, uint32_t local, std::mt19937* random) {
   const auto tokens = static_cast<uint32_t>((*random)() % (kTokens + 1)), layout = static_cast<uint32_t>((*random)() % 3);
   Exact<float> x(tokens * kHidden);
@@ -114,7 +114,7 @@ bool play(rh_ep* ep, uint32_t local, std::mt19937* random) {
   }
   const size_t capacity = layout == RH_EP_PADDED ? most : layout == RH_EP_FLAT ? sum : static_cast<size_t>(copies);
   const size_t rows = layout == RH_EP_PADDED ? capacity * local : capacity;
-  Exact<float> y(rows * kHidden + 1);  // one more, so that there always is an address
+  Exact<float> y(rows * kHidden + 1);  // one more, so that the address is never NULL
   for (size_t i = 0; i < rows * kHidden; i++) y.data[i] = 0;
   result = receive(handle, layout, rows, capacity, local, y.data);
   if (result == RH_OK) result = combine(handle, tokens, y.data);
@@ -129,9 +129,8 @@ struct Scribbler {
   size_t bytes;
 };
 
-// Mostly over counts and headers, which lie behind the flags; over state and flags seldom, as ranks then soon wait for what never comes.
-// Half of the values are small, so that some pass for good.
-// In the end the group is aborted.
+// Overwrites words, mostly counts and headers, which follow the flags. State and flags are overwritten seldom, since ranks then soon wait
+// for something that never arrives. Half of the values are small, so that some are plausible. Ends with an abort of the group.
 void* scribble(void* argument) {
   const auto* s = static_cast<const Scribbler*>(argument);
   std::mt19937 random(s->seed);
@@ -172,7 +171,7 @@ void* member(void* argument) {
     OK(rh_window_pointer(window, r, &p));
     s.buffers[r] = static_cast<char*>(p) + kWindow;
   }
-  CHECK(*reinterpret_cast<uint32_t*>(s.buffers[me->rank]) == 1);  // it is the buffer: it has counted a dispatch
+  CHECK(*reinterpret_cast<uint32_t*>(s.buffers[me->rank]) == 1);  // this is the buffer: it has counted a dispatch
   OK(rh_barrier(comm, nullptr));
   pthread_t thread;
   if (me->rank == kHostile) CHECK(pthread_create(&thread, nullptr, scribble, &s) == 0);

@@ -1,4 +1,4 @@
-/* A rank forks. The child's copies of the handles are dead, it may connect anew, and the parent works on beside it. */
+/* A rank forks. Its handles are not valid in the child, the child may connect by itself, and the parent continues to work. */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -18,7 +18,7 @@ static void child(void) {
   rh_comm_config config = comm_config("child", 0, 1);
   rh_comm *mine = NULL;
   rh_session *anew = NULL;
-  alarm(60); /* a call that waits for a thread that is not there ends here */
+  alarm(60); /* ends a call that waits for a thread which the child does not have */
   FAILS(rh_barrier(comm, NULL), RH_ERR_INVALID_HANDLE, "barrier", "");
   FAILS(rh_comm_rank(comm, &rank), RH_ERR_INVALID_HANDLE, "comm_rank", "");
   FAILS(rh_window_pointer(window, 0, &pointer), RH_ERR_INVALID_HANDLE, "window_pointer", "");
@@ -65,7 +65,7 @@ static void succeeded(pid_t pid) {
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* A dispatch of one token to two experts, which is in flight while the children come and go. */
+/* A dispatch of one token to two experts, which is in flight while the children run. */
 static const float token[4] = {1, 2, 3, 4};
 static const int32_t experts[2] = {0, 1};
 
@@ -113,7 +113,7 @@ int main(void) {
     succeeded(fork_child());
     OK(rh_barrier(comm, NULL));
   }
-  OK(rh_group_start()); /* the child is in no group: its calls are not only noted */
+  OK(rh_group_start()); /* the child is in no group of calls: its calls run at once */
   OK(rh_barrier(comm, NULL));
   succeeded(fork_child());
   OK(rh_group_end());

@@ -1,5 +1,5 @@
-/* Rank 1 of 2, whose daemon is replaced (restart_test.go). While there is none it forks a child, which lives on when the rank is
- * killed: it must hold nothing that keeps the rank alive. */
+/* Rank 1 of 2, whose daemon is replaced (restart_test.go). While there is no daemon it forks a child, which outlives the rank when that is
+ * killed: the child must hold nothing by which the rank would count as alive. */
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 static rh_session *session;
 static rh_comm *comm;
 
-/* Waits until the test has said something, or has gone. */
+/* Waits until the test writes to stdin or closes it. */
 static void wait_for_word(void) {
   char word;
   if (read(0, &word, 1) < 0) abort();

@@ -1,4 +1,4 @@
-/* Groups where the rest of a program gets in their way: the end of a thread, an abort, buffers that overlap. One rank. */
+/* Groups of calls that meet the end of a thread, an abort, or buffers that overlap. One rank. */
 #include <pthread.h>
 #include <stdint.h>
 
@@ -7,7 +7,7 @@
 static rh_comm *comm;
 static int late_calls = 0;
 
-/* Runs when the thread ends, after the library has dropped the thread's group: its key is the older one. */
+/* Runs when the thread ends, after the library has dropped the thread's group: the library's key was created earlier. */
 static void late(void *unused) {
   (void)unused;
   OK(rh_barrier(comm, NULL));

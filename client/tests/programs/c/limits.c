@@ -1,5 +1,5 @@
-/* What happens when the machine refuses something: no descriptors, no address space, no access. The first argument says
- * which. Each mode prints the result's name and the message. */
+/* What happens when the machine refuses something: no descriptors, no address space, no access. The argument names the mode. Each mode
+ * prints the result's name and the message. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -14,19 +14,19 @@ static void limit(int resource, rlim_t value) {
   CHECK(setrlimit(resource, &l) == 0);
 }
 
-/* The descriptors that are open. */
+/* The number of open descriptors. */
 static int open_descriptors(void) {
   int n = 0;
   for (int fd = 0; fd < 1024; fd++) n += fcntl(fd, F_GETFD) != -1;
   return n;
 }
 
-/* With room for one more descriptor at a time, each thing that connect opens is once the one that fails. */
+/* Allows one more descriptor at a time, so that each open() of rh_connect fails once. */
 static void no_descriptors(void) {
   int before;
   rlim_t room = 0;
   int failures = 0;
-  for (int fd = 3; fd < 1024; fd++) close(fd); /* what was inherited leaves gaps */
+  for (int fd = 3; fd < 1024; fd++) close(fd); /* inherited descriptors leave gaps */
   before = open_descriptors();
   for (;; room++) {
     rh_session *session = NULL;
@@ -61,14 +61,14 @@ static void no_address_space(void) {
   r = rh_comm_init(session, &config, &comm);
   printf("%s %s\n", rh_result_string(r), rh_last_error_message());
   CHECK(open_descriptors() == before);
-  /* The session is as good as new. */
+  /* The session is still usable. */
   config.heap_bytes = 1 << 20;
   OK(rh_comm_init(session, &config, &comm));
   OK(rh_comm_finalize(comm));
   OK(rh_close(session));
 }
 
-/* The group's descriptors come in while the process may open none. */
+/* The daemon sends the group's descriptors while the process may open none. */
 static void no_descriptors_in_init(void) {
   rh_session *session = open_session();
   const rh_comm_config config = comm_config("descriptors", 0, 1);

@@ -1,5 +1,5 @@
-// Reads packets from stdin, each behind its size in 4 little-endian bytes, gives each to the parser of the daemon's messages
-// in an allocation of exactly its size, and writes a line for each: "accepted", or what is wrong with it.
+// Reads packets from stdin, each preceded by its size in 4 little-endian bytes. Gives each to the parser of the daemon's messages, in an
+// allocation of exactly its size, and prints a line for each: "accepted", or the error.
 #include <stdint.h>
 
 #include "check.h"

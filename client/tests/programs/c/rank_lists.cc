@@ -1,4 +1,5 @@
-// Sets of ranks in arrays of any size: of a rank that waits for the three others of its group, and has masked them.
+// Lists of ranks in arrays of any size: the ranks that a rank waits for, has masked, and has lost. Rank 0 of four; the other three are in
+// the lists.
 #include <pthread.h>
 
 #include <initializer_list>
@@ -42,7 +43,7 @@ void onEveryRank(Work work) {
   for (pthread_t t : threads) pthread_join(t, nullptr);
 }
 
-// ask(ranks, capacity, &count) gives the other ranks, as far as they fit.
+// Checks that ask(ranks, capacity, &count) returns the other ranks, as many as fit.
 template <class Ask>
 void givesTheOthers(Ask ask) {
   int32_t count = -1;
@@ -69,11 +70,11 @@ void waiting() {
   givesTheOthers([](int32_t* ranks, int32_t capacity, int32_t* count) { return rh_comm_get_waiting_for(comms[0], ranks, capacity, count); });
   OK(rh_comm_abort(comms[1]));
   pthread_join(waiter, nullptr);
-  // Of a broken group it says what the rank was waiting for.
+  // In a broken group, these are the ranks that it was waiting for.
   givesTheOthers([](int32_t* ranks, int32_t capacity, int32_t* count) { return rh_comm_get_waiting_for(comms[0], ranks, capacity, count); });
 }
 
-// Each dispatch loses the token's copies for the three ranks.
+// Each dispatch loses the token's copies to the three masked ranks.
 rh_result dispatchAndCombine(rh_ep_report* dispatched, rh_ep_report* combined) {
   static float x[4] = {1, 2, 3, 4}, rows[4], out[4];
   static const int32_t experts[kWorld] = {0, 1, 2, 3};
@@ -129,7 +130,7 @@ int main() {
   });
   masked();
   waiting();
-  for (rh_comm* comm : comms) rh_comm_finalize(comm);  // of a broken group: its cause
+  for (rh_comm* comm : comms) rh_comm_finalize(comm);  // the group is broken: returns its cause
   for (rh_session* session : sessions) OK(rh_close(session));
   return 0;
 }

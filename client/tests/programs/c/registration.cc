@@ -1,4 +1,4 @@
-// What rh_window_register and rh_window_get_sharing refuse, and what a fork leaves of registered memory. One rank.
+// What rh_window_register and rh_window_get_sharing refuse, and what a forked child may do with registered memory. One rank.
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -78,7 +78,7 @@ rh_window* registerMemory(rh_comm* comm, void* memory, int fd) {
   return window;
 }
 
-// The child has the memory, which is its own as much as the parent's, but not the window.
+// The child shares the memory with the parent, but the window is not valid in it.
 void forked(rh_window* window, char* memory) {
   memory[1] = 0;
   const pid_t pid = fork();

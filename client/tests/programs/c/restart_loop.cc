@@ -1,5 +1,5 @@
-// Three ranks in three threads make set-up calls and collectives while their daemon comes and goes (restart_test.go), until the
-// test has said enough.
+// Three ranks in three threads make set-up calls and collectives while their daemon is replaced again and again (restart_test.go), until
+// the test closes stdin.
 #include <pthread.h>
 #include <stdint.h>
 #include <string.h>

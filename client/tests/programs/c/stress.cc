@@ -1,8 +1,7 @@
-// Many threads use the library at once, within its rules and at the edges of them: calls that race with finalize, abort
-// and close. Whatever the order, every call returns one of the results that the header allows, and a sanitizer finds
-// nothing. Ranks are threads of this process.
+// Many threads use the library at once, also with calls that race with finalize, abort and close. In any order, every call must return
+// one of the results that the header allows, and a sanitizer must find nothing. Ranks are threads of this process.
 //
-// Usage: stress SECONDS. RAILHEAD_SOCKET names the daemon. The last line is the number of rounds.
+// Usage: stress SECONDS. RAILHEAD_SOCKET names the daemon. Prints the number of rounds.
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,7 +23,7 @@ double now() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
-// A thread that runs a lambda; joined at the end of its scope.
+// A thread that runs a lambda, and is joined at the end of its scope.
 template <class F>
 class Thread {
  public:
@@ -59,7 +58,7 @@ rh_comm* join(rh_session* session, const char* prefix, int number, int32_t rank,
   return comm;
 }
 
-// How the ranks of a group part.
+// How the ranks of a group end.
 enum class End { kFinalize, kAbort, kClose, kCount };
 
 struct Group {
@@ -85,14 +84,14 @@ rh_result share(rh_comm* comm, int32_t rank) {
   OK(rh_window_pointer(window, (rank + 1) % kWorld, &theirs));
   memset(theirs, rank, 5000);
   r = rh_barrier(comm, nullptr);
-  if (r != RH_OK) return r;  // the window goes with the comm
+  if (r != RH_OK) return r;  // finalize frees the window
   void* mine = nullptr;
   OK(rh_window_pointer(window, rank, &mine));
   CHECK(static_cast<unsigned char*>(mine)[4999] == static_cast<unsigned char>((rank + kWorld - 1) % kWorld));
   return rh_window_free(window);
 }
 
-// One rank of a group: works until its rounds are over or the group breaks, then leaves.
+// One rank of a group. Works until its rounds are over or the group is broken, then leaves.
 void rank(Group* group, int number, int32_t r, End end) {
   rh_session* session = open_session();
   rh_comm* comm = join(session, "stress", number, r, kWorld);
@@ -115,7 +114,7 @@ void rank(Group* group, int number, int32_t r, End end) {
   OK(rh_close(session));
 }
 
-// Any thread may look, at any time, at comms that others finalize.
+// Any thread may ask for the status of a comm at any time, also while another one finalizes it.
 void look(Group* group) {
   while (!group->over) {
     for (auto& slot : group->comms) {
@@ -142,7 +141,7 @@ void wholeGroups(int round) {
   group.over = true;
 }
 
-// Four threads, each with a comm of its own on one session: windows and comms come and go beside each other.
+// Four threads, each with its own comm on one session: comms and windows are made and freed at the same time.
 void manyComms(int) {
   rh_session* session = open_session();
   {
@@ -162,8 +161,8 @@ void manyComms(int) {
   OK(rh_close(session));
 }
 
-// One thread calls, the other closes the session under it: the calls end with INVALID_HANDLE or as if the rank had died,
-// close with OK once it was not told BUSY.
+// One thread makes calls while another closes the session. The calls end with INVALID_HANDLE, or as if the rank had died; close returns
+// BUSY until it returns OK.
 void closeUnderCalls(int) {
   rh_session* session = open_session();
   rh_comm* comm = join(session, "closed", groups++, 0, 1);
@@ -189,7 +188,7 @@ void closeUnderCalls(int) {
   }
 }
 
-// finalize and close at the same moment: one of them ends the comm.
+// finalize and close at the same time: one of them ends the comm.
 void closeUnderFinalize(int) {
   rh_session* session = open_session();
   rh_comm* comm = join(session, "raced", groups++, 0, 1);
@@ -206,7 +205,7 @@ void closeUnderFinalize(int) {
   }
 }
 
-// An init that waits for a rank that never comes, a close that ends it, and a second close.
+// An init that waits for a missing rank, a close that ends it, and a second close.
 void closeUnderInit(int) {
   rh_session* session = open_session();
   const int number = groups++;

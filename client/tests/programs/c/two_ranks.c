@@ -1,4 +1,4 @@
-/* Two ranks as threads of one process use all of the ABI. This file is compiled as C11 and as C++17. */
+/* Two ranks, which are threads of one process, use the basic calls. Compiled as C11 and as C++17. */
 #include <pthread.h>
 #include <stdint.h>
 
