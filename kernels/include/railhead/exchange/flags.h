@@ -3,7 +3,7 @@
 //
 // A generation is 2 * epoch + phase: an epoch has at most two exchanges. Epoch e uses buffer e & 1.
 //
-// Two buffers suffice: a rank overwrites buffer e & 1 in epoch e + 2, after it has acquired e + 1 from every rank, and a rank publishes e
+// Two buffers suffice. A rank overwrites buffer e & 1 in epoch e + 2, after it has acquired e + 1 from every rank. Every rank publishes e
 // + 1 after its last read of epoch e.
 #ifndef RAILHEAD_KERNELS_FLAGS_H_
 #define RAILHEAD_KERNELS_FLAGS_H_
