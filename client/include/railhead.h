@@ -196,7 +196,9 @@ rh_result rh_comm_finalize(rh_comm *comm);
 #define RH_SPLIT_NONE (-1)
 rh_result rh_comm_split(rh_comm *comm, int32_t color, int32_t key, rh_comm **out);
 
-/* Breaks the group: every rank's current and later calls return RH_ERR_ABORTED naming this rank. Any thread. */
+/* Breaks the group: every rank's current and later calls return RH_ERR_ABORTED naming this rank. Any thread.
+ * It breaks this comm's group alone: comms that were split from it, and the comm that it was split from, go on. Abort each of them. An
+ * rh_comm_split of this comm under way ends. */
 rh_result rh_comm_abort(rh_comm *comm);
 
 rh_result rh_comm_rank(rh_comm *comm, int32_t *rank);

@@ -321,3 +321,26 @@ func TestFinalizeOfABrokenGroupDoesNotWaitForAHungDaemon(t *testing.T) {
 		}
 	})
 }
+
+// An abort breaks the group of its comm alone: the groups that were split from it go on, and so does the group that it was split from.
+func TestAnAbortBreaksNoOtherGroupOfASplit(t *testing.T) {
+	s := startDaemon(t)
+	for _, aborted := range []string{"parent", "child"} {
+		parents := formGroup(t, s, client.CommConfig{Group: "abort of a " + aborted, World: 4})
+		children := make([]*client.Comm, len(parents))
+		all(t, parents, func(m member) (err error) {
+			children[m.Rank()], err = m.Split(m.Rank()/2, 0)
+			return err
+		})
+		of := map[string]func(m member) *client.Comm{
+			"parent": func(m member) *client.Comm { return m.Comm },
+			"child":  func(m member) *client.Comm { return children[m.Rank()] },
+		}
+		if err := of[aborted](parents[0]).Abort(); err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, of[aborted](parents[1]).Barrier(), wire.ResultAborted, "rank 0 (pid")
+		other := map[string]string{"parent": "child", "child": "parent"}[aborted]
+		all(t, parents, func(m member) error { return of[other](m).Barrier() })
+	}
+}

@@ -3,6 +3,8 @@ package group
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -81,7 +83,10 @@ func New(c Config) (*Groups, error) {
 func (g *Groups) NextDeadline() (at time.Time, ok bool) { return g.machine.NextDeadline() }
 
 // Tick fails every group and call whose deadline has passed.
-func (g *Groups) Tick(now time.Time) { g.do(g.machine.Tick(now)) }
+func (g *Groups) Tick(now time.Time) {
+	g.readAborts(slices.Collect(maps.Keys(g.memory)))
+	g.do(g.machine.Tick(now))
+}
 
 // Drain refuses new groups from now on.
 func (g *Groups) Drain() { g.machine.Drain() }

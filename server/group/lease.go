@@ -57,14 +57,25 @@ func (g *Groups) rootOfWaitChain(id membership.GroupID, late rank.Local) rank.Lo
 	return late
 }
 
-// toldDeaths handles deaths that watchers have written into abort words while their events are still in the core's queue. The first
-// death breaks a group, and the daemon must name the same culprit as the abort word.
-func (g *Groups) toldDeaths() {
-	for id, m := range g.memory {
-		a, broken := wire.ParseAbort(atomic.LoadUint64(m.abort))
-		if broken && a.Code == wire.ResultRankDead && a.Reporter < 0 && m.leaseIsLost(m.localOf(a.Culprit)) {
-			g.do(g.machine.LeaseLost(id, m.localOf(a.Culprit), false)) // the watcher does not poison for a rank that finalizes
+// readAborts hands the abort words of groups to the machine, before an event that came after they were written. A rank writes its group's
+// abort word and then sends Leave or ends its session; without this the message may overtake the watcher's event, and the others would get
+// the consequence (MISMATCH, a death) in place of the cause.
+func (g *Groups) readAborts(ids []membership.GroupID) {
+	for _, id := range ids {
+		if m := g.memory[id]; m != nil {
+			g.readAbort(id, m)
 		}
+	}
+}
+
+func (g *Groups) readAbort(id membership.GroupID, m *memory) {
+	a, broken := wire.ParseAbort(atomic.LoadUint64(m.abort))
+	switch {
+	case !broken:
+	case a.Code != wire.ResultRankDead || a.Reporter >= 0:
+		g.do(g.machine.Poisoned(id, a))
+	case m.leaseIsLost(m.localOf(a.Culprit)): // the watcher wrote it, and its event is still in the core's queue
+		g.do(g.machine.LeaseLost(id, m.localOf(a.Culprit), false)) // the watcher does not poison for a rank that finalizes
 	}
 }
 
@@ -72,6 +83,7 @@ func (g *Groups) leaseLost(id membership.GroupID, r rank.Local) {
 	g.observer.LeaseDied()
 	finalizing := false
 	if m := g.memory[id]; m != nil {
+		g.readAbort(id, m)
 		finalizing = m.operation(r) == wire.OpFinalize
 	}
 	g.do(g.machine.LeaseLost(id, r, finalizing))

@@ -45,8 +45,10 @@ type from struct {
 
 func on[M wire.Message](g *Groups, handle func(from, M) []membership.Action) session.Handler {
 	return session.On(func(s *session.Session, m M, f session.File) {
+		id := membership.SessionID(s.ID())
+		g.readAborts(g.machine.GroupsOf(id))
 		g.do(handle(from{
-			now: time.Now(), id: membership.SessionID(s.ID()), pid: s.PID(), request: wire.RequestOf(m), file: membership.FileID(f),
+			now: time.Now(), id: id, pid: s.PID(), request: wire.RequestOf(m), file: membership.FileID(f),
 		}, m))
 	})
 }
@@ -71,6 +73,7 @@ func (g *Groups) Drop(f session.File) { g.files.close(membership.FileID(f)) }
 
 // Ended implements session.Family.
 func (g *Groups) Ended(s *session.Session, how string) {
-	g.toldDeaths()
-	g.do(g.machine.SessionEnded(membership.SessionID(s.ID()), how))
+	id := membership.SessionID(s.ID())
+	g.readAborts(g.machine.GroupsOf(id))
+	g.do(g.machine.SessionEnded(id, how))
 }

@@ -2,6 +2,8 @@ package membership
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sort"
 	"time"
 
@@ -262,6 +264,9 @@ func (m *Machine) Drain() { m.draining = true }
 
 // Groups is the number of groups that at least one rank holds.
 func (m *Machine) Groups() int { return len(m.groups) }
+
+// GroupsOf are the groups of which a session has a rank.
+func (m *Machine) GroupsOf(s SessionID) []GroupID { return slices.Sorted(maps.Keys(m.bySession[s])) }
 
 // leave removes one member from a group and from its session's list.
 func (m *Machine) leave(g *group, r rank.Local) {
