@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/client"
+	"railhead/internal/tempdir"
 	"railhead/server"
 )
 
@@ -47,11 +48,12 @@ func measure(iterations, repeats int) error {
 	if iterations < 1 || repeats < 1 {
 		return errors.New("at least one iteration and one repeat")
 	}
-	dir, err := os.MkdirTemp("", "abioverhead-")
+	temporary, err := tempdir.Make()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
+	defer func() { _ = temporary.Remove() }()
+	dir := temporary.Path()
 	s, err := server.Start(server.Config{SocketPath: filepath.Join(dir, "rh.sock")})
 	if err != nil {
 		return err

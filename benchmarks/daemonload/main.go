@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"railhead/internal/tempdir"
 	"railhead/internal/wire"
 	"railhead/server"
 )
@@ -53,11 +54,12 @@ func measure() error {
 	groups := flag.Int("groups", 64, "groups")
 	ranks := flag.Int("ranks", 64, "ranks of each")
 	flag.Parse()
-	dir, err := os.MkdirTemp("", "daemonload-")
+	temporary, err := tempdir.Make()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
+	defer func() { _ = temporary.Remove() }()
+	dir := temporary.Path()
 	socket := filepath.Join(dir, "rh.sock")
 	stop, err := startDaemon(socket)
 	if err != nil {

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/client"
+	"railhead/internal/tempdir"
 	"railhead/internal/wire"
 	"railhead/server"
 )
@@ -183,11 +184,12 @@ type runningRank struct {
 }
 
 func (o options) round(victim int) (round, error) {
-	dir, err := os.MkdirTemp("", "killnotice-")
+	temporary, err := tempdir.Make()
 	if err != nil {
 		return round{}, err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
+	defer func() { _ = temporary.Remove() }()
+	dir := temporary.Path()
 	s, err := server.Start(server.Config{SocketPath: filepath.Join(dir, "rh.sock")})
 	if err != nil {
 		return round{}, err

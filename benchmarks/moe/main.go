@@ -25,6 +25,7 @@ import (
 
 	"railhead/internal/launch"
 	"railhead/internal/sidebyside"
+	"railhead/internal/tempdir"
 )
 
 // Limits of what a rank reads (ranks/problem.c, ranks/loop.c).
@@ -112,11 +113,12 @@ func (o options) check() error {
 
 // run compares and prints the report. Progress, and what is left out, goes to notes.
 func run(ctx context.Context, o options, stdout, notes io.Writer) error {
-	dir, err := os.MkdirTemp("", "rh-moe-")
+	temporary, err := tempdir.Make()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
+	defer func() { _ = temporary.Remove() }()
+	dir := temporary.Path()
 	cpus, err := sidebyside.Processors()
 	if err != nil {
 		return err

@@ -23,6 +23,7 @@ import (
 	"railhead/internal/launch"
 	"railhead/internal/ncclstyle"
 	"railhead/internal/sidebyside"
+	"railhead/internal/tempdir"
 )
 
 // maxSeconds is the most that one side may be given for one size.
@@ -85,11 +86,12 @@ func parseFlags(arguments []string, stderr io.Writer) (options, error) {
 
 // run compares and prints the report. Progress, and what is left out, goes to notes.
 func run(ctx context.Context, o options, stdout, notes io.Writer) error {
-	dir, err := os.MkdirTemp("", "rh-mpi-")
+	temporary, err := tempdir.Make()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
+	defer func() { _ = temporary.Remove() }()
+	dir := temporary.Path()
 	cpus, err := sidebyside.Processors()
 	if err != nil {
 		return err

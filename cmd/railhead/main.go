@@ -58,11 +58,19 @@ func rootCommand() *cobra.Command {
 
 // execute returns the exit status.
 func execute(args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ignoreBrokenPipes()
+	signalled, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	ctx, end := context.WithCancelCause(signalled)
+	defer end(nil)
+	out := cli.NewOutput(os.Stdout, end)
 	root := rootCommand()
 	root.SetArgs(args)
+	root.SetOut(out)
 	err := root.ExecuteContext(ctx)
+	if failed := out.Err(); failed != nil {
+		err = failed // the command did not look at each write, or ended because of that
+	}
 	if err == nil {
 		return 0
 	}
@@ -73,5 +81,10 @@ func execute(args []string) int {
 	}
 	return e.Status
 }
+
+// ignoreBrokenPipes makes a write to a pipe that nobody reads an error. By default the Go runtime ends the process when that pipe is stdout
+// or stderr: a daemon would end with the reader of its log, and a command would leave its temporary files behind. The signal is caught and not
+// ignored, because the programs that this one starts would inherit that.
+func ignoreBrokenPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 func main() { os.Exit(execute(os.Args[1:])) }

@@ -62,7 +62,8 @@ type process struct {
 	stdout, stderr syncBuffer
 }
 
-func start(t *testing.T, env []string, args ...string) *process {
+// command is a railhead command that the caller starts. It ends with the test.
+func command(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -72,13 +73,19 @@ func start(t *testing.T, env []string, args ...string) *process {
 	c := &process{cmd: exec.CommandContext(ctx, self, args...)}
 	c.cmd.Env = append(append(os.Environ(), asCLI+"=1"), env...)
 	c.cmd.Stdout, c.cmd.Stderr = &c.stdout, &c.stderr
-	if err := c.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
 		cancel()
 		_ = c.cmd.Wait()
 	})
+	return c
+}
+
+func start(t *testing.T, env []string, args ...string) *process {
+	t.Helper()
+	c := command(t, env, args...)
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
 	return c
 }
 

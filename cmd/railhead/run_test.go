@@ -97,11 +97,16 @@ func TestWithoutADaemonRanksFailAndSayHowToStartOne(t *testing.T) {
 func serveAt(t *testing.T, socket string) *process {
 	t.Helper()
 	c := start(t, nil, "serve", "--socket", socket, "--admin", "127.0.0.1:0")
+	awaitDaemon(t, socket)
+	return c
+}
+
+func awaitDaemon(t *testing.T, socket string) {
+	t.Helper()
 	await.True(t, "the daemon answers", func() bool {
 		status, _, _ := railhead(t, nil, "status", "--socket", socket)
 		return status == 0
 	})
-	return c
 }
 
 func TestServeRunsGroupsShowsThemAndDrainsOnSIGTERM(t *testing.T) {

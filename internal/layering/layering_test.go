@@ -28,6 +28,7 @@ var mayImport = map[string][]string{
 	"railhead/alltoall":              {"railhead/internal/oracle"},
 	"railhead/engine/topo":           {},
 	"railhead/internal/sizeplot":     {},
+	"railhead/internal/tempdir":      {},
 	"railhead/kernels":               {},
 	"railhead/symm":                  {},
 	"railhead/engine/tuner":          {},
@@ -80,17 +81,17 @@ var mayImport = map[string][]string{
 		"railhead/internal/wire", "railhead/server/admin", "railhead/server/group", "railhead/server/membership", "railhead/server/metrics",
 		"railhead/server/session",
 	},
-	"railhead/benchmarks/abioverhead": {"railhead/client", "railhead/server"},
-	"railhead/benchmarks/daemonload":  {"railhead/internal/wire", "railhead/server"},
-	"railhead/benchmarks/killnotice":  {"railhead/client", "railhead/internal/wire", "railhead/server"},
+	"railhead/benchmarks/abioverhead": {"railhead/client", "railhead/internal/tempdir", "railhead/server"},
+	"railhead/benchmarks/daemonload":  {"railhead/internal/tempdir", "railhead/internal/wire", "railhead/server"},
+	"railhead/benchmarks/killnotice":  {"railhead/client", "railhead/internal/tempdir", "railhead/internal/wire", "railhead/server"},
 	"railhead/internal/sidebyside":    {"railhead/internal/launch", "railhead/internal/librarybuild"},
 	"railhead/benchmarks/moe": {
 		"railhead/internal/launch", "railhead/internal/librarybuild", "railhead/internal/sidebyside", "railhead/internal/sizeplot",
-		"railhead/server",
+		"railhead/internal/tempdir", "railhead/server",
 	},
 	"railhead/benchmarks/mpi": {
 		"railhead/internal/launch", "railhead/internal/librarybuild", "railhead/internal/ncclstyle", "railhead/internal/sidebyside",
-		"railhead/internal/sizeplot", "railhead/server",
+		"railhead/internal/sizeplot", "railhead/internal/tempdir", "railhead/server",
 	},
 	// A command family imports no other one: what two of them do is in cmd/railhead/internal.
 	"railhead/cmd/railhead": {
@@ -134,7 +135,7 @@ var mayImport = map[string][]string{
 		"railhead/client", "railhead/cmd/railhead/internal/private", "railhead/cmd/railhead/internal/ranks", "railhead/internal/ncclstyle",
 		"railhead/internal/oracle", "railhead/internal/wire",
 	},
-	"railhead/cmd/railhead/internal/private": {"railhead/server"},
+	"railhead/cmd/railhead/internal/private": {"railhead/internal/tempdir", "railhead/server"},
 	"railhead/cmd/railhead/internal/ranks": {
 		"railhead/client", "railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/private", "railhead/engine/plan", "railhead/internal/launch",
 		"railhead/internal/ncclstyle", "railhead/internal/oracle",

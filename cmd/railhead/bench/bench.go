@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -53,13 +52,13 @@ func opCommand(op ncclstyle.Operation) *cobra.Command {
 			"--algo forces an algorithm. A list is measured one algorithm after the other. pull works on buffers in windows only, and\n" +
 			"allocates them there. An operation that lacks the algorithm runs another; the output shows which.",
 		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return b.bench(cmd.Context(), op) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return b.bench(cmd.Context(), op, cmd.OutOrStdout()) },
 	}
 	b.addTo(cmd, op)
 	return cmd
 }
 
-func (b *flags) bench(ctx context.Context, op ncclstyle.Operation) error {
+func (b *flags) bench(ctx context.Context, op ncclstyle.Operation, out io.Writer) error {
 	j, cfg, err := b.plan(op)
 	if err != nil {
 		return err
@@ -78,9 +77,9 @@ func (b *flags) bench(ctx context.Context, op ncclstyle.Operation) error {
 		return cli.Failure(err)
 	}
 	defer d.Stop()
-	table := io.Discard
-	if !b.asJSON {
-		table = os.Stdout
+	table := out
+	if b.asJSON {
+		table = io.Discard
 	}
 	printer := ncclstyle.NewPrinter(table, cfg)
 	if err := printer.Header(); err != nil {
@@ -100,15 +99,15 @@ func (b *flags) bench(ctx context.Context, op ncclstyle.Operation) error {
 	if svg != nil && failed == nil {
 		failed = writePlot(svg, op, b.ranks, rows)
 	}
-	return b.report(op, rows, printer, failed)
+	return b.report(op, rows, printer, out, failed)
 }
 
-func (b *flags) report(op ncclstyle.Operation, rows []ncclstyle.Row, printer *ncclstyle.Printer, failed error) error {
+func (b *flags) report(op ncclstyle.Operation, rows []ncclstyle.Row, printer *ncclstyle.Printer, out io.Writer, failed error) error {
 	report := ncclstyle.NewReport(rows)
 	report.OK = report.OK && failed == nil
 	var err error
 	if b.asJSON {
-		err = json.NewEncoder(os.Stdout).Encode(report)
+		err = json.NewEncoder(out).Encode(report)
 	} else {
 		err = printer.Footer(report)
 	}

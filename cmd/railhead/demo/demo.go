@@ -71,7 +71,7 @@ func Command() *cobra.Command {
 			if err := p.plan(cmd, shape); err != nil {
 				return err
 			}
-			return p.demo(cmd.Context())
+			return p.demo(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
 	f := cmd.Flags()
@@ -154,13 +154,13 @@ func (p *play) plan(cmd *cobra.Command, shape models.Shape) error {
 	return nil
 }
 
-func (p *play) demo(ctx context.Context) error {
+func (p *play) demo(ctx context.Context, out io.Writer) error {
 	d, err := private.Start()
 	if err != nil {
 		return cli.Failure(err)
 	}
 	defer d.Stop()
-	words := io.Writer(os.Stdout)
+	words := out
 	if p.asJSON {
 		words = os.Stderr
 	}
@@ -182,7 +182,7 @@ func (p *play) demo(ctx context.Context) error {
 	for _, o := range report.Ops {
 		report.OK = report.OK && o.Wrong == 0 && o.Checked == o.Calls
 	}
-	return report.print(p)
+	return report.print(p, out)
 }
 
 // merge combines the reports of all ranks. Each operation was called so many times.
@@ -220,16 +220,16 @@ func merge(results []ranks.Lines[rankReport], calls int) ([]Op, error) {
 	return ops, nil
 }
 
-func (r *Report) print(p *play) error {
+func (r *Report) print(p *play, out io.Writer) error {
 	if r.Ops == nil {
 		r.Ops = []Op{}
 	}
 	if p.asJSON {
-		if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
+		if err := json.NewEncoder(out).Encode(r); err != nil {
 			return cli.Failure(err)
 		}
 	} else {
-		r.table(p)
+		r.table(p, out)
 	}
 	if !r.OK {
 		if r.Error == "" {
@@ -240,8 +240,8 @@ func (r *Report) print(p *play) error {
 	return nil
 }
 
-func (r *Report) table(p *play) {
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+func (r *Report) table(p *play, out io.Writer) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	_, _ = fmt.Fprintln(w, "\noperation\tbytes\talgorithm\tcalls\tp50 us\tp99 us\tchecked\twrong\t")
 	for _, o := range r.Ops {
 		_, _ = fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%.1f\t%.1f\t%d\t%d\t\n", o.Op, o.Bytes, o.Algo, o.Calls, o.P50us, o.P99us, o.Checked, o.Wrong)
@@ -254,9 +254,9 @@ func (r *Report) table(p *play) {
 	if p.explain != nil {
 		explained = p.explain(r) + "\n"
 	}
-	fmt.Print("\nEvery element of every result is correct." + explained + "Try next:\n" +
-		"  go run ./cmd/railhead demo --model llama-3-70b --ranks 8           another model (see --help)\n" +
-		"  go run ./cmd/railhead demo --model deepseek-v3                     a model with experts: dispatch and combine\n" +
-		"  go run ./cmd/railhead bench allreduce --ranks 2 -b 1K -e 8M -f 2   latency and bandwidth by message size\n" +
+	_, _ = fmt.Fprint(out, "\nEvery element of every result is correct."+explained+"Try next:\n"+
+		"  go run ./cmd/railhead demo --model llama-3-70b --ranks 8           another model (see --help)\n"+
+		"  go run ./cmd/railhead demo --model deepseek-v3                     a model with experts: dispatch and combine\n"+
+		"  go run ./cmd/railhead bench allreduce --ranks 2 -b 1K -e 8M -f 2   latency and bandwidth by message size\n"+
 		"  go run ./cmd/railhead serve                                        a daemon for your own ranks (docs/usage.md)\n")
 }

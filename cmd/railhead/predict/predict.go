@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -47,11 +46,11 @@ func Command() *cobra.Command {
 				return cli.Usagef("predict: %w", err)
 			}
 			if p.asJSON {
-				e := json.NewEncoder(os.Stdout)
+				e := json.NewEncoder(cmd.OutOrStdout())
 				e.SetIndent("", "  ")
 				return e.Encode(got)
 			}
-			printPrediction(os.Stdout, got)
+			printPrediction(cmd.OutOrStdout(), got)
 			return nil
 		},
 	}

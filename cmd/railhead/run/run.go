@@ -50,7 +50,7 @@ func Command() *cobra.Command {
 			}
 			res, err := launch.Run(cmd.Context(), launch.Spec{
 				N: n, Argv: args, Env: append(os.Environ(), ranks.GroupEnv(socket, group, ranks.RandomName(""))...),
-				Stdout: os.Stdout, Stderr: os.Stderr, Prefix: true, Grace: grace,
+				Stdout: cmd.OutOrStdout(), Stderr: os.Stderr, Prefix: true, Grace: grace,
 			})
 			if err != nil {
 				return &cli.Error{Status: max(cli.Failed, res.ExitStatus()), Err: err}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -33,14 +32,14 @@ func Command() *cobra.Command {
 				return err
 			}
 			if asJSON {
-				_, err := os.Stdout.Write(raw)
+				_, err := cmd.OutOrStdout().Write(raw)
 				return err
 			}
 			var s server.Status
 			if err := json.Unmarshal(raw, &s); err != nil {
 				return cli.Failuref("status: cannot read the daemon's answer: %w", err)
 			}
-			printStatus(os.Stdout, s)
+			printStatus(cmd.OutOrStdout(), s)
 			return nil
 		},
 	}

@@ -28,7 +28,7 @@ func Command() *cobra.Command {
 		Use:   "topo",
 		Short: "Show the hardware topology: devices, and the paths between them",
 		Args:  cli.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			write, known := outputs[output]
 			if !known {
 				return cli.Usagef("topo: --output %.40q is unknown; use text, json, xml or svg", output)
@@ -40,7 +40,7 @@ func Command() *cobra.Command {
 			for _, w := range g.Warnings {
 				fmt.Fprintln(os.Stderr, "railhead: warning:", w)
 			}
-			if err := write(g, os.Stdout); err != nil {
+			if err := write(g, cmd.OutOrStdout()); err != nil {
 				return cli.Failure(err)
 			}
 			return nil

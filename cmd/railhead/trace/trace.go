@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -55,7 +54,7 @@ func dumpCommand() *cobra.Command {
 			if err := json.Unmarshal(raw, &traces); err != nil {
 				return cli.Failuref("trace dump: cannot read the daemon's answer: %w", err)
 			}
-			return dumpTraces(os.Stdout, &traces, group, asJSON)
+			return dumpTraces(cmd.OutOrStdout(), &traces, group, asJSON)
 		},
 	}
 	f := cmd.Flags()

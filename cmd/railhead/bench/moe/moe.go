@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -41,14 +40,14 @@ func Command() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return b.bench(cmd.Context(), j)
+			return b.bench(cmd.Context(), j, cmd.OutOrStdout())
 		},
 	}
 	b.addTo(cmd)
 	return cmd
 }
 
-func (b *flags) bench(ctx context.Context, j *job) error {
+func (b *flags) bench(ctx context.Context, j *job, out io.Writer) error {
 	svg, err := cli.CreatePlot(b.plot)
 	if err != nil {
 		return err
@@ -64,7 +63,7 @@ func (b *flags) bench(ctx context.Context, j *job) error {
 	}
 	defer d.Stop()
 	j.Admin = d.AdminAddr()
-	table := io.Writer(os.Stdout)
+	table := out
 	if b.asJSON {
 		table = io.Discard
 	}
@@ -74,7 +73,7 @@ func (b *flags) bench(ctx context.Context, j *job) error {
 	}
 	report.OK = report.OK && failed == nil
 	if b.asJSON {
-		failed = errors.Join(failed, json.NewEncoder(os.Stdout).Encode(report))
+		failed = errors.Join(failed, json.NewEncoder(out).Encode(report))
 	} else {
 		report.footer(table)
 	}

@@ -7,13 +7,14 @@ import (
 	"os"
 	"path/filepath"
 
+	"railhead/internal/tempdir"
 	"railhead/server"
 )
 
 // Daemon is a daemon with its socket in a temporary directory and its admin endpoint on a free port.
 type Daemon struct {
 	*server.Server
-	dir string
+	dir *tempdir.Dir
 }
 
 // Start starts a daemon that uses the user's tuning tables.
@@ -23,20 +24,20 @@ func Start() (*Daemon, error) { return start(true) }
 func StartUntuned() (*Daemon, error) { return start(false) }
 
 func start(tuned bool) (*Daemon, error) {
-	dir, err := os.MkdirTemp("", "railhead-")
+	dir, err := tempdir.Make()
 	if err != nil {
 		return nil, fmt.Errorf("private daemon: %w", err)
 	}
 	tables := "" // the default directory
 	if !tuned {
-		tables = filepath.Join(dir, "none")
+		tables = filepath.Join(dir.Path(), "none")
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	s, err := server.Start(server.Config{
-		SocketPath: filepath.Join(dir, "railhead.sock"), AdminAddr: "127.0.0.1:0", TuneDir: tables, Log: log,
+		SocketPath: filepath.Join(dir.Path(), "railhead.sock"), AdminAddr: "127.0.0.1:0", TuneDir: tables, Log: log,
 	})
 	if err != nil {
-		_ = os.RemoveAll(dir)
+		_ = dir.Remove()
 		return nil, fmt.Errorf("private daemon: %w", err)
 	}
 	return &Daemon{Server: s, dir: dir}, nil
@@ -45,5 +46,5 @@ func start(tuned bool) (*Daemon, error) {
 // Stop ends the daemon and removes its directory.
 func (d *Daemon) Stop() {
 	d.Close()
-	_ = os.RemoveAll(d.dir)
+	_ = d.dir.Remove()
 }
