@@ -63,7 +63,7 @@ func sumTwice(m member, d oracle.Dtype, count int, seed uint64, inWindow bool, w
 		if err := m.Barrier(); err != nil {
 			return err
 		}
-		if err := m.AllReduce(send, dst, count, clientDtype(d), client.Sum); err != nil {
+		if err := m.AllReduce(send, dst, count, clientDtypes[d], client.Sum); err != nil {
 			return err
 		}
 		results[i] = bytes.Clone(dst)
@@ -112,7 +112,7 @@ func TestEveryAlgorithmGivesTheSameBits(t *testing.T) {
 					}
 				}
 				all(t, ranks, finalize)
-				all(t, ranks, func(m member) error { return m.session.Close() })
+				all(t, ranks, closeSession)
 			}
 		}
 	}

@@ -33,13 +33,6 @@ func (s step) String() string {
 	return fmt.Sprintf("%d %s, send at %d, recv at %d, in place %v", s.count, s.dtype, s.sendAt, s.recvAt, s.inPlace)
 }
 
-func clientDtype(d oracle.Dtype) client.Dtype {
-	if d == oracle.BF16 {
-		return client.BF16
-	}
-	return client.F32
-}
-
 // drawStep draws a step of at most most elements over all ranks, which bounds the time of the checks.
 func drawStep(t *rapid.T, world, most int) step {
 	if rapid.IntRange(0, 4).Draw(t, "barrier") == 0 {
@@ -84,7 +77,7 @@ func (s step) run(m member, seed uint64) ([]byte, error) {
 		recv = newBuffer(n, s.recvAt)
 	}
 	input := bytes.Clone(send.data)
-	if err := m.AllReduce(send.data, recv.data, s.count, clientDtype(s.dtype), client.Sum); err != nil {
+	if err := m.AllReduce(send.data, recv.data, s.count, clientDtypes[s.dtype], client.Sum); err != nil {
 		return nil, err
 	}
 	if !s.inPlace && !bytes.Equal(input, send.data) {
@@ -101,7 +94,7 @@ func (s step) run(m member, seed uint64) ([]byte, error) {
 // checkSteps runs the steps on all ranks back to back, and then checks every result.
 func checkSteps(t rapid.TB, ranks []member, steps []step, reduceGroup int, base uint64) {
 	results := make([][][]byte, len(ranks))
-	errs := together(ranks, func(m member) error {
+	noErrors(t, together(ranks, func(m member) error {
 		results[m.Rank()] = make([][]byte, len(steps))
 		for i, s := range steps {
 			out, err := s.run(m, oracle.Seed(base, m.Rank(), i))
@@ -111,12 +104,7 @@ func checkSteps(t rapid.TB, ranks []member, steps []step, reduceGroup int, base 
 			results[m.Rank()][i] = out
 		}
 		return nil
-	})
-	for _, err := range errs {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	}))
 	for i, s := range steps {
 		seeds := make([]uint64, len(ranks))
 		for r := range ranks {
@@ -151,7 +139,7 @@ func TestAllReduceGivesTheExactBitsForAnyShapeAndSequence(t *testing.T) {
 		})
 		checkSteps(rt, ranks, steps, reduceGroup, base)
 		all(t, ranks, finalize)
-		all(t, ranks, func(m member) error { return m.session.Close() })
+		all(t, ranks, closeSession)
 	})
 }
 

@@ -111,7 +111,7 @@ func checkSequence(t *testing.T, rt *rapid.T, s *server.Server, sets []string, w
 		windows := windowsOf(rt, ranks, windowBytes)
 		runAll(rt, ranks, windows, operations, reduceGroup)
 		all(t, ranks, finalize)
-		all(t, ranks, func(m member) error { return m.session.Close() })
+		all(t, ranks, closeSession)
 	}
 }
 

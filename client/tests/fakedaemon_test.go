@@ -18,7 +18,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// The sizes that the fake daemon promises.
+// Sizes in the fake daemon's messages.
 const (
 	fakeScratch = 256 << 10
 	fakeHeap    = 1 << 20
@@ -26,31 +26,31 @@ const (
 	fakeWindow  = 4096
 )
 
-// answer is one packet of a daemon.
+// answer is a packet from the daemon.
 type answer struct {
 	bytes []byte
 	fds   []int
 }
 
-// fake is a connection to a daemon that forms a group of one. It answers turn by turn; spoil may change, drop or add to
-// the answers of each turn, or close the connection.
+// fake is a connection of a fake daemon, which forms a group of one. A turn is a message of the client with its answers. spoil may
+// change, drop and add answers, or close the connection.
 type fake struct {
 	t     testing.TB
 	conn  *net.UnixConn
 	spoil func(f *fake, turn int, answers []answer) []answer
-	fds   []int // to be closed after the turn
+	fds   []int // closed after the turn
 	path  string
 	count int    // connections before this one
-	group uint64 // the number that the client has to use, 0 = any
+	group uint64 // number of the group that the client must use; 0 = any
 }
 
-// die ends the daemon, for good: nobody finds another one. (Its listener stays open, so that nothingLeaks counts it twice.)
+// die ends the daemon for good. Its listener stays open, so that nothingLeaks counts it before and afterwards.
 func (f *fake) die() {
 	_ = os.Remove(f.path)
 	_ = f.conn.Close()
 }
 
-// The client's messages, in the order in which live makes it send them.
+// The turns of live.
 const (
 	turnHello = iota
 	turnJoin
@@ -64,7 +64,7 @@ const (
 	turns
 )
 
-// Which call of live waits for the answer to a turn.
+// callOf is the call of live that waits for the answers of a turn.
 var callOf = [turns]string{"connect", "comm_init", "comm_init", "window_alloc", "window_alloc", "window_free", "window_register",
 	"window_free", "finalize"}
 
@@ -102,12 +102,12 @@ func (f *fake) serve() {
 			_ = unix.Close(fd)
 		}
 		if _, ok := m.(*wire.SessionLease); ok {
-			turn-- // it comes unasked, and has no answer
+			turn-- // it has no answer
 			continue
 		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
-				f.t.Errorf("turn %d: the client sent nonsense: %v", turn, err)
+				f.t.Errorf("turn %d: the client sent an invalid message: %v", turn, err)
 			}
 			return
 		}
@@ -123,7 +123,7 @@ func (f *fake) serve() {
 	}
 }
 
-// checkGroup holds the requests of a group to its number.
+// checkGroup checks the number of the group in a request.
 func (f *fake) checkGroup(m wire.Message) {
 	var got uint64
 	switch m := m.(type) {
@@ -145,7 +145,7 @@ func (f *fake) checkGroup(m wire.Message) {
 	}
 }
 
-// send does not mind a client that has gone.
+// send ignores errors: the client may have closed the connection.
 func (f *fake) send(a answer) {
 	_ = f.conn.SetWriteDeadline(time.Now().Add(patience))
 	_, _, _ = f.conn.WriteMsgUnix(a.bytes, unix.UnixRights(a.fds...), nil)
@@ -158,45 +158,33 @@ func (f *fake) closeFDs() {
 	f.fds = nil
 }
 
-// reply is what a daemon says to a group of one.
+// reply is the answers of a correct daemon to a group of one.
 func (f *fake) reply(m wire.Message) []answer {
-	say := func(m wire.Message, request uint64, fds ...int) answer {
-		b, err := wire.Encode(m, wire.VersionMax, request)
-		if err != nil {
-			f.t.Error(err)
-		}
-		return answer{b, fds}
-	}
 	r := wire.RequestOf(m)
+	say := func(m wire.Message) []answer { return []answer{{bytes: encode(m, r)}} }
 	switch m := m.(type) {
 	case *wire.Hello:
-		return []answer{say(&wire.Welcome{Version: wire.VersionMax, Session: 1, Software: name("fake")}, r)}
+		return say(&wire.Welcome{Version: wire.VersionMax, Session: 1, Software: name("fake")})
 	case *wire.Join:
-		return []answer{
-			say(&wire.Joined{
-				Group: 7, Incarnation: 1, ControlBytes: wire.ControlBytes(1), HeapBytes: fakeHeap, ScratchBytes: fakeScratch,
-				World: 1, LocalSize: 1, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
-			}, r, f.controlSegment()),
-			say(&wire.Heap{Group: 7, Local: 0, PID: 1}, r, f.segment(fakeHeap, sealed)),
-		}
+		return []answer{f.joined(1, r), {encode(&wire.Heap{Group: 7, Local: 0, PID: 1}, r), []int{f.segment(fakeHeap, sealed)}}}
 	case *wire.Attached:
-		return []answer{say(&wire.GroupReady{Group: 7}, r)}
+		return say(&wire.GroupReady{Group: 7})
 	case *wire.WindowAlloc:
-		return []answer{say(&wire.WindowCommit{Group: 7, Offset: fakeScratch, Bytes: fakeWindow, Memory: wire.MemoryCPU, Granularity: fakeWindow}, r)}
+		return say(&wire.WindowCommit{Group: 7, Offset: fakeScratch, Bytes: fakeWindow, Memory: wire.MemoryCPU, Granularity: fakeWindow})
 	case *wire.WindowCommitted:
-		return []answer{say(&wire.WindowReady{Group: 7, Offset: m.Offset}, r)}
+		return say(&wire.WindowReady{Group: 7, Offset: m.Offset})
 	case *wire.WindowFree:
-		return []answer{say(&wire.WindowFreed{Group: 7, Offset: m.Offset}, r)}
+		return say(&wire.WindowFreed{Group: 7, Offset: m.Offset})
 	case *wire.Register:
-		return []answer{say(&wire.Registered{Group: 7, Region: 1, StagedLocal: -1}, r)}
+		return say(&wire.Registered{Group: 7, Region: 1, StagedLocal: -1})
 	case *wire.RegisterMapped:
-		return []answer{say(&wire.Registered{Group: 7, Region: m.Region, StagedLocal: -1}, r)}
+		return say(&wire.Registered{Group: 7, Region: m.Region, StagedLocal: -1})
 	case *wire.RegisterPrivate:
-		return []answer{say(&wire.Registered{Group: 7, Region: 1, StagedLocal: 0, Reason: m.Reason}, r)}
+		return say(&wire.Registered{Group: 7, Region: 1, StagedLocal: 0, Reason: m.Reason})
 	case *wire.Leave:
-		return []answer{say(&wire.Left{Group: 7}, r)}
+		return say(&wire.Left{Group: 7})
 	case *wire.Reannounce:
-		return []answer{say(&wire.Reannounced{Group: m.Group}, r)}
+		return say(&wire.Reannounced{Group: m.Group})
 	case *wire.ReannounceHeap:
 		return nil
 	}
@@ -204,10 +192,34 @@ func (f *fake) reply(m wire.Message) []answer {
 	return nil
 }
 
+// joinedOf is the Joined of a group of that many ranks.
+func joinedOf(world uint32) *wire.Joined {
+	return &wire.Joined{
+		Group: 7, Incarnation: 1, ControlBytes: wire.ControlBytes(int(world)), HeapBytes: fakeHeap, ScratchBytes: fakeScratch,
+		World: world, LocalSize: world, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
+	}
+}
+
+// joined is that message with a control segment.
+func (f *fake) joined(world uint32, request uint64) answer {
+	control := f.segment(int64(wire.ControlBytes(int(world))), sealed)
+	f.writeHeader(control, wire.ControlHeader{Magic: wire.ControlMagic, Version: wire.ControlVersion, World: world, Group: 7})
+	return answer{encode(joinedOf(world), request), []int{control}}
+}
+
+// encode and name panic on invalid constants of a test.
+func encode(m wire.Message, request uint64) []byte {
+	b, err := wire.Encode(m, wire.VersionMax, request)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
 func name(s string) wire.Name {
 	n, err := wire.MakeName(s)
 	if err != nil {
-		panic(err) // a constant of a test
+		panic(err)
 	}
 	return n
 }
@@ -231,7 +243,7 @@ func (f *fake) segment(size int64, seals int) int {
 	return fd
 }
 
-// open gives a descriptor of a file; the fake closes it after the turn.
+// open opens a file; the fake closes it after the turn.
 func (f *fake) open(path string) int {
 	fd, err := unix.Open(path, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -241,12 +253,7 @@ func (f *fake) open(path string) int {
 	return fd
 }
 
-func (f *fake) controlSegment() int {
-	fd := f.segment(int64(wire.ControlBytes(1)), sealed)
-	f.writeHeader(fd, wire.ControlHeader{Magic: wire.ControlMagic, Version: wire.ControlVersion, World: 1, Group: 7})
-	return fd
-}
-
+// writeHeader writes the header, with the fields that h does not set, and plans.
 func (f *fake) writeHeader(fd int, h wire.ControlHeader) {
 	h.LocalSize, h.Nodes, h.Bytes = h.World, 1, wire.ControlBytes(int(h.World))
 	if h.Parts == (wire.Parts{}) {
@@ -265,14 +272,14 @@ func (f *fake) writeHeader(fd int, h wire.ControlHeader) {
 func (f *fake) writePlans(fd int, p *wire.Plans) {
 	b, err := binary.Append(nil, binary.LittleEndian, p)
 	if err == nil {
-		_, err = unix.Pwrite(fd, b, int64(wire.PartsOf(1).Plans.Offset)) // of any number of ranks
+		_, err = unix.Pwrite(fd, b, int64(wire.PartsOf(1).Plans.Offset)) // the same for any world size
 	}
 	if err != nil {
 		f.t.Error(err)
 	}
 }
 
-// simplePlans are one-shot, or a pipe, for all sizes.
+// simplePlans chooses one-shot, or a pipe for broadcasts, for all sizes.
 func simplePlans(world int) *wire.Plans {
 	p := &wire.Plans{
 		Collectives: wire.PlanCount, Channels: 1, PollsPerTurn: 8, RecheckNS: plan.RecheckNS,
@@ -290,7 +297,7 @@ func simplePlans(world int) *wire.Plans {
 	return p
 }
 
-// joinFake is rank 0 of a group; leave closes its session.
+// joinFake joins a group as rank 0. leave closes the session.
 func joinFake(t *testing.T, path string, world int) (c *client.Comm, leave func()) {
 	t.Helper()
 	session, err := client.Connect(path, patience)
@@ -304,7 +311,7 @@ func joinFake(t *testing.T, path string, world int) (c *client.Comm, leave func(
 	return c, func() { _ = session.Close() }
 }
 
-// live takes a rank through its whole life and returns the first error, having closed everything.
+// live connects, joins, makes each set-up call, and leaves. It returns the first error, after closing everything.
 func live(socket string, timeout time.Duration) error {
 	session, err := client.Connect(socket, timeout)
 	if err != nil {
@@ -338,7 +345,7 @@ func live(socket string, timeout time.Duration) error {
 	return c.Finalize()
 }
 
-// registerAndFree takes a window of the rank's own memory through its life.
+// registerAndFree registers memory and frees the window.
 func registerAndFree(c *client.Comm) error {
 	fd, err := unix.MemfdCreate("test-owned", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {

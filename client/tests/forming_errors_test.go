@@ -14,7 +14,7 @@ import (
 	"railhead/internal/wire"
 )
 
-func TestConnectNamesThePathWhereNothingListens(t *testing.T) {
+func TestConnectNamesAPathWithoutADaemon(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "nobody.sock")
 	_, err := client.Connect(missing, patience)
 	wantError(t, err, wire.ResultNoDaemon, "connect", missing, "railhead serve", "RAILHEAD_SOCKET")
@@ -37,14 +37,14 @@ func TestConnectNamesThePathWhereNothingListens(t *testing.T) {
 	wantError(t, err, wire.ResultNoDaemon, file)
 }
 
-func TestConnectRefusesAPathThatDoesNotFit(t *testing.T) {
+func TestConnectRefusesAPathThatIsTooLong(t *testing.T) {
 	_, err := client.Connect("/"+strings.Repeat("x", 107), patience)
 	wantError(t, err, wire.ResultInvalidArgument, "connect", "108 bytes", "107")
 	_, err = client.Connect("/"+strings.Repeat("x", 106), patience)
 	wantError(t, err, wire.ResultNoDaemon)
 }
 
-func TestTheEnvironmentSaysWhereAndWho(t *testing.T) {
+func TestSocketTimeoutRankAndGroupComeFromTheEnvironment(t *testing.T) {
 	s := startDaemon(t)
 	t.Setenv("RAILHEAD_SOCKET", s.SocketPath())
 	t.Setenv("RAILHEAD_TIMEOUT_MS", "soon")
@@ -76,7 +76,7 @@ func TestTheEnvironmentSaysWhereAndWho(t *testing.T) {
 	wantError(t, c.Barrier(), wire.ResultAborted, `group "from the environment"`, "rank 0")
 }
 
-func TestACommTakesItsTimeoutFromTheEnvironmentAndNotFromTheSession(t *testing.T) {
+func TestACommsTimeoutComesFromTheEnvironmentNotFromTheSession(t *testing.T) {
 	s := startDaemon(t)
 	session := connect(t, s) // with a timeout of patience
 	t.Setenv("RAILHEAD_TIMEOUT_MS", "200")
@@ -84,7 +84,7 @@ func TestACommTakesItsTimeoutFromTheEnvironmentAndNotFromTheSession(t *testing.T
 	_, err := session.Init(client.CommConfig{Group: "env timeout", Rank: 0, World: 2})
 	wantError(t, err, wire.ResultRankMissing, "rank 1")
 	if took := time.Since(began); took > patience/2 {
-		t.Errorf("took %v, RAILHEAD_TIMEOUT_MS is 200", took)
+		t.Errorf("Init took %v, RAILHEAD_TIMEOUT_MS is 200", took)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestInitRefusesBadValuesBeforeItAsksTheDaemon(t *testing.T) {
 		_, err := session.Init(c.config)
 		wantError(t, err, wire.ResultInvalidArgument, append(c.words, "comm_init")...)
 	}
-	// The session has survived all of it, and the longest name works.
+	// The session still works, and so does the longest name.
 	c, err := session.Init(client.CommConfig{Rank: 0, World: 1, Group: strings.Repeat("ü", 31) + "g", Token: strings.Repeat("t", 63)})
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestInitRefusesBadValuesBeforeItAsksTheDaemon(t *testing.T) {
 	}
 }
 
-func TestRanksThatDisagreeAllGetTheSameError(t *testing.T) {
+func TestRanksThatDisagreeGetTheSameError(t *testing.T) {
 	s := startDaemon(t)
 	last := func(change func(c *client.CommConfig)) func(c *client.CommConfig) {
 		return func(c *client.CommConfig) {
@@ -139,7 +139,7 @@ func TestRanksThatDisagreeAllGetTheSameError(t *testing.T) {
 		{last(func(c *client.CommConfig) { c.ReduceGroup = 2 }), wire.ResultMismatch, []string{"reduce_group 2", "rank 2", "agree"}},
 		{last(func(c *client.CommConfig) { c.HeapBytes = 1 << 20 }), wire.ResultMismatch, []string{"heap_bytes 1048576", "rank 2", "agree"}},
 	} {
-		// Ranks 0 and 1 are there when rank 2 comes, so that it is the one that does not fit, on every run.
+		// Ranks 0 and 1 join first, so that rank 2 is always the one that does not match.
 		name := fmt.Sprint("disagree ", i)
 		sessions := []*client.Session{connect(t, s), connect(t, s), connect(t, s)}
 		errs := make(chan error, 2)
@@ -149,7 +149,7 @@ func TestRanksThatDisagreeAllGetTheSameError(t *testing.T) {
 				errs <- err
 			}()
 		}
-		eventually(t, "two ranks have come", func() bool { return ranksThatCame(t, s, name) == 2 })
+		eventually(t, "two ranks have joined", func() bool { return ranksThatCame(t, s, name) == 2 })
 		config := client.CommConfig{Group: name, Rank: 2, World: 3, Timeout: patience, HeapBytes: 1 << 24}
 		c.change(&config)
 		_, err := sessions[2].Init(config)
@@ -159,7 +159,7 @@ func TestRanksThatDisagreeAllGetTheSameError(t *testing.T) {
 	}
 }
 
-func TestTheErrorListsTheRanksThatDidNotCome(t *testing.T) {
+func TestTheErrorListsTheRanksThatDidNotJoin(t *testing.T) {
 	s := startDaemon(t)
 	errs := inParallel(2, func(i int) error {
 		_, err := connect(t, s).Init(client.CommConfig{Group: "lonely", Rank: 1 + i, World: 5, Timeout: time.Second})
@@ -170,7 +170,7 @@ func TestTheErrorListsTheRanksThatDidNotCome(t *testing.T) {
 	}
 }
 
-func TestAGroupAtWorkIsNotDisturbedByAnotherOfItsName(t *testing.T) {
+func TestAWorkingGroupIsNotAffectedByAnotherJoinOfItsName(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 2, Group: "at work", Token: "secret"})
 	_, err := connect(t, s).Init(client.CommConfig{Group: "at work", Rank: 0, World: 2, Token: "secret"})
@@ -180,7 +180,7 @@ func TestAGroupAtWorkIsNotDisturbedByAnotherOfItsName(t *testing.T) {
 	all(t, ranks, barrier)
 }
 
-func TestADrainingDaemonTakesNoNewGroups(t *testing.T) {
+func TestADrainingDaemonRefusesNewGroups(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 2})
 	late := connect(t, s)
@@ -194,14 +194,14 @@ func TestADrainingDaemonTakesNoNewGroups(t *testing.T) {
 	})
 	_, err := late.Init(client.CommConfig{Group: "too late", Rank: 0, World: 1})
 	wantError(t, err, wire.ResultDraining, "comm_init", "shutting down")
-	all(t, ranks, barrier) // the old one works until it finalizes
+	all(t, ranks, barrier) // the existing group works until it finalizes
 	all(t, ranks, finalize)
 	if err := <-drained; err != nil {
 		t.Error(err)
 	}
 }
 
-func TestAProcessHasABoundedNumberOfComms(t *testing.T) {
+func TestTheNumberOfCommsOfAProcessIsLimited(t *testing.T) {
 	s := startDaemon(t)
 	session := connect(t, s)
 	for i := 0; ; i++ {
@@ -211,12 +211,12 @@ func TestAProcessHasABoundedNumberOfComms(t *testing.T) {
 			break
 		}
 		if i == 1024 {
-			t.Fatal("a 1025th comm")
+			t.Fatal("a 1025th comm was created")
 		}
 	}
 }
 
-func TestAProcessHasABoundedNumberOfSessions(t *testing.T) {
+func TestTheNumberOfSessionsOfAProcessIsLimited(t *testing.T) {
 	s := startDaemon(t)
 	nothingLeaks(t, func() {
 		var sessions []*client.Session
@@ -227,7 +227,7 @@ func TestAProcessHasABoundedNumberOfSessions(t *testing.T) {
 				break
 			}
 			if sessions = append(sessions, session); len(sessions) > 256 {
-				t.Fatal("a 257th session")
+				t.Fatal("a 257th session was created")
 			}
 		}
 		for _, session := range sessions {

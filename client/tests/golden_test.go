@@ -74,7 +74,7 @@ func parseGolden(text string) (g golden, err error) {
 	return g, nil
 }
 
-// packBits writes values as elements of d.
+// packBits encodes bit patterns as elements of d; unpackBits decodes them.
 func packBits(values []uint32, d oracle.Dtype) []byte {
 	var out []byte
 	for _, v := range values {
@@ -99,14 +99,14 @@ func unpackBits(b []byte, d oracle.Dtype) []uint32 {
 	return out
 }
 
-// sumBits runs an all-reduce of values[rank] and returns the bits, which are the same on all ranks.
+// sumBits all-reduces values[rank], checks that all ranks have the same bits, and returns them.
 func sumBits(t *testing.T, ranks []member, d oracle.Dtype, values [][]uint32) []uint32 {
 	t.Helper()
 	results := make([][]byte, len(ranks))
 	all(t, ranks, func(m member) error {
 		send := packBits(values[m.Rank()], d)
 		results[m.Rank()] = bytes.Repeat([]byte{poison}, len(send))
-		return m.AllReduce(send, results[m.Rank()], len(values[m.Rank()]), clientDtype(d), client.Sum)
+		return m.AllReduce(send, results[m.Rank()], len(values[m.Rank()]), clientDtypes[d], client.Sum)
 	})
 	for r := range results {
 		if !bytes.Equal(results[r], results[0]) {
@@ -116,14 +116,14 @@ func sumBits(t *testing.T, ranks []member, d oracle.Dtype, values [][]uint32) []
 	return unpackBits(results[0], d)
 }
 
-func TestSumsAreThoseWorkedOutByHand(t *testing.T) {
+func TestSumsEqualTheHandComputedOnes(t *testing.T) {
 	s := startDaemon(t)
 	byGroup := map[int][]golden{}
 	for _, g := range readGolden(t) {
 		byGroup[g.reduceGroup] = append(byGroup[g.reduceGroup], g)
 	}
 	if len(byGroup) < 4 {
-		t.Fatalf("the file has lines for %d reduce groups only", len(byGroup))
+		t.Fatalf("the file has lines for only %d reduce groups", len(byGroup))
 	}
 	for _, algo := range copyingAlgorithms {
 		t.Setenv("RAILHEAD_ALGO", algo)
@@ -142,7 +142,7 @@ func (g golden) check(t *testing.T, ranks []member) {
 	t.Helper()
 	values := make([][]uint32, goldenWorld)
 	for r := range values {
-		// More than a tile, so that the whole-tile path and the path of the rest both see it.
+		// Four tiles and one element, so that whole tiles and the remainder are both tested.
 		for range 4*tileElements + 1 {
 			values[r] = append(values[r], g.values[r])
 		}

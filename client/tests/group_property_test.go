@@ -14,7 +14,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// message is from one rank to another. Those between two ranks match in their order.
+// message goes from one rank to another. Messages from one rank to the same other rank arrive in order.
 type message struct{ from, to, bytes int }
 
 func (m message) content(number int) []byte {
@@ -23,7 +23,7 @@ func (m message) content(number int) []byte {
 	return out
 }
 
-// exchange makes all messages at the same time: each rank posts its sends and receives in an order of its own.
+// exchange sends all messages in one group on each rank. Each rank makes its calls in a random order.
 func exchange(t rapid.TB, ranks []member, messages []message, seed uint64) {
 	t.Helper()
 	errs := together(ranks, func(m member) error {
@@ -72,7 +72,7 @@ type post struct {
 	send   bool
 }
 
-// postsOf are a rank's calls: all to and from one peer keep their order, those with different peers mix.
+// postsOf shuffles a rank's calls. The sends to a peer keep their order, and so do the receives from a peer.
 func postsOf(rank int, messages []message, seed uint64) (posts []post) {
 	queues := map[message][]post{} // by direction and peer
 	var order []message
@@ -111,12 +111,12 @@ func TestAnyMessagesOfAGroupArriveWithoutDeadlock(t *testing.T) {
 		ranks := drawGroup(t, rt, s, client.CommConfig{World: world})
 		exchange(rt, ranks, messages, rapid.Uint64().Draw(rt, "seed"))
 		all(t, ranks, finalize)
-		all(t, ranks, func(m member) error { return m.session.Close() })
+		all(t, ranks, closeSession)
 	})
 }
 
-// More in both directions than any buffer between two ranks can hold, from all to all, to oneself too.
-func TestMuchMoreThanTheBuffersHoldGoesInBothDirections(t *testing.T) {
+// All ranks send to all, including themselves, more than a pipe's capacity.
+func TestGroupsOfMessagesLargerThanThePipes(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 3})
 	var messages []message
@@ -133,7 +133,7 @@ func TestMuchMoreThanTheBuffersHoldGoesInBothDirections(t *testing.T) {
 	}
 }
 
-// Without a group, small messages may leave before they are received: but not more than there is room for, and in order.
+// A small send may return before its receive is called, as long as the pipe has room.
 func TestMessagesOutsideAGroupKeepTheirOrder(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 2})
@@ -165,7 +165,7 @@ func TestMessagesOutsideAGroupKeepTheirOrder(t *testing.T) {
 	})
 }
 
-func TestOneThreadDrivesAllRanksOfAGroup(t *testing.T) {
+func TestOneThreadCallsForAllRanksInAGroup(t *testing.T) {
 	s := startDaemon(t)
 	for _, world := range []int{1, 2, 3, 8} {
 		ranks := formGroup(t, s, client.CommConfig{Group: fmt.Sprint("one thread ", world), World: world, ReduceGroup: min(2, world)})
@@ -184,7 +184,7 @@ func TestOneThreadDrivesAllRanksOfAGroup(t *testing.T) {
 	}
 }
 
-// driveAll notes all operations of all ranks from this goroutine and runs them with one rh_group_end.
+// driveAll calls all operations of all ranks on this goroutine, in one group.
 func driveAll(t *testing.T, ranks []member, operations []operation, reduceGroup int) {
 	t.Helper()
 	world := len(ranks)
@@ -229,7 +229,7 @@ func TestAGroupThatFailsRunsNothing(t *testing.T) {
 	ranks := formGroup(t, s, client.CommConfig{World: 2})
 	all(t, ranks, func(m member) error {
 		send, recv := bytes.Repeat([]byte{1}, 64), bytes.Repeat([]byte{poison}, 64)
-		mine := errors.New("mine")
+		mine := errors.New("returned by the caller")
 		for _, wrong := range []struct {
 			call func() error
 			want error
@@ -254,9 +254,9 @@ func TestAGroupThatFailsRunsNothing(t *testing.T) {
 			}
 		}
 		if !bytes.Equal(recv, bytes.Repeat([]byte{poison}, 64)) {
-			return errors.New("a call of a group that failed was run")
+			return errors.New("a call of a failed group ran")
 		}
-		// Nothing is left of them.
+		// The failed groups have no effect on later calls.
 		if err := m.AllReduce(send[:4], recv[:4], 4, client.U8, client.Sum); err != nil {
 			return err
 		}
@@ -267,7 +267,7 @@ func TestAGroupThatFailsRunsNothing(t *testing.T) {
 	})
 }
 
-func TestGroupsNestAndTheOuterEndRunsThem(t *testing.T) {
+func TestTheOutermostGroupRunsTheCallsOfNestedOnes(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 2})
 	all(t, ranks, func(m member) error {
@@ -278,7 +278,7 @@ func TestGroupsNestAndTheOuterEndRunsThem(t *testing.T) {
 				return err
 			}
 			if in[0] != 0 {
-				return errors.New("the inner end received")
+				return errors.New("the end of a nested group ran its calls")
 			}
 			return client.Group(func() error { return m.Recv(in, len(in), client.U8, peer) })
 		})

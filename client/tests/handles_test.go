@@ -10,7 +10,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// everyCallOn makes each call that takes the comm's handle.
+// everyCallOn returns every call that takes a comm, by name.
 func everyCallOn(c *client.Comm) map[string]func() error {
 	b := make([]byte, 64)
 	calls := map[string]func() error{
@@ -30,7 +30,7 @@ func everyCallOn(c *client.Comm) map[string]func() error {
 	return calls
 }
 
-func TestAFinalizedCommIsRefusedByEveryCallEvenWhenItsSlotIsUsedAgain(t *testing.T) {
+func TestEveryCallRefusesAFinalizedCommEvenIfItsSlotIsReused(t *testing.T) {
 	s := startDaemon(t)
 	session := connect(t, s)
 	one := client.CommConfig{Rank: 0, World: 1, Group: "a"}
@@ -57,7 +57,7 @@ func TestAFinalizedCommIsRefusedByEveryCallEvenWhenItsSlotIsUsedAgain(t *testing
 		wantError(t, window.Free(), wire.ResultInvalidHandle, "window_free", "freed")
 	}
 	refused()
-	// The tables have 1024 and 16384 slots and begin at the next free one: go once around the smaller.
+	// The table of comms has 1024 slots, used in turn. After 1030 comms the old slot has been reused.
 	for i := range 1030 {
 		c, err := session.Init(one)
 		if err != nil {
@@ -66,7 +66,7 @@ func TestAFinalizedCommIsRefusedByEveryCallEvenWhenItsSlotIsUsedAgain(t *testing
 		if i >= 1022 {
 			refused()
 			if err := c.Barrier(); err != nil {
-				t.Errorf("the new comm of the slot: %v", err)
+				t.Errorf("comm %d, near or in the old slot: %v", i, err)
 			}
 		}
 		if err := c.Finalize(); err != nil {
@@ -75,7 +75,7 @@ func TestAFinalizedCommIsRefusedByEveryCallEvenWhenItsSlotIsUsedAgain(t *testing
 	}
 }
 
-func TestAClosedSessionIsRefusedEvenWhenItsSlotIsUsedAgain(t *testing.T) {
+func TestAClosedSessionIsRefusedEvenIfItsSlotIsReused(t *testing.T) {
 	s := startDaemon(t)
 	old := connect(t, s)
 	if err := old.Close(); err != nil {
@@ -88,7 +88,7 @@ func TestAClosedSessionIsRefusedEvenWhenItsSlotIsUsedAgain(t *testing.T) {
 		wantError(t, err, wire.ResultInvalidHandle, "comm_init", "closed")
 	}
 	refused()
-	for range 260 { // once around the table's 256 slots
+	for range 260 { // the table has 256 slots, used in turn
 		session := connect(t, s)
 		refused()
 		if err := session.Close(); err != nil {
@@ -97,7 +97,7 @@ func TestAClosedSessionIsRefusedEvenWhenItsSlotIsUsedAgain(t *testing.T) {
 	}
 }
 
-func TestASecondThreadOnACommIsToldSoAndDisturbsNothing(t *testing.T) {
+func TestCallsOfASecondThreadOnACommAreBusy(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 2})
 	windows := make([]*client.Window, len(ranks))
@@ -107,7 +107,7 @@ func TestASecondThreadOnACommIsToldSoAndDisturbsNothing(t *testing.T) {
 	})
 	first := make(chan error, 1)
 	go func() { first <- ranks[0].Barrier() }()
-	eventually(t, "rank 0 sleeps in its barrier", func() bool { return waitingIn(t, ranks[0], "barrier", 1<<1) })
+	eventually(t, "rank 0 waits in its barrier", func() bool { return waitingIn(t, ranks[0], "barrier", 1<<1) })
 
 	for name, call := range everyCallOn(ranks[0].Comm) {
 		switch name {
@@ -128,10 +128,10 @@ func TestASecondThreadOnACommIsToldSoAndDisturbsNothing(t *testing.T) {
 	all(t, ranks, barrier)
 	all(t, ranks, func(m member) error { return windows[m.Rank()].Free() })
 	all(t, ranks, finalize)
-	all(t, ranks, func(m member) error { return m.session.Close() })
+	all(t, ranks, closeSession)
 }
 
-func TestTheZeroHandleIsRefused(t *testing.T) {
+func TestNullHandlesAreRefused(t *testing.T) {
 	for name, call := range everyCallOn(&client.Comm{}) {
 		wantError(t, call(), wire.ResultInvalidHandle, name)
 	}
@@ -141,7 +141,7 @@ func TestTheZeroHandleIsRefused(t *testing.T) {
 	wantError(t, err, wire.ResultInvalidHandle, "window_get_sharing")
 }
 
-func TestClosingASessionEndsAnInitThatIsUnderWay(t *testing.T) {
+func TestClosingASessionEndsAnInitInProgress(t *testing.T) {
 	s := startDaemon(t)
 	session := connect(t, s)
 	done := make(chan error, 1)
@@ -149,7 +149,7 @@ func TestClosingASessionEndsAnInitThatIsUnderWay(t *testing.T) {
 		_, err := session.Init(client.CommConfig{Group: "never", Rank: 1, World: 2, Timeout: patience})
 		done <- err
 	}()
-	eventually(t, "rank 1 has come", func() bool { return ranksThatCame(t, s, "never") == 1 })
+	eventually(t, "rank 1 has joined", func() bool { return ranksThatCame(t, s, "never") == 1 })
 	began := time.Now()
 	if err := session.Close(); err != nil {
 		t.Fatal(err)
@@ -158,10 +158,10 @@ func TestClosingASessionEndsAnInitThatIsUnderWay(t *testing.T) {
 	if took := time.Since(began); took > patience/2 {
 		t.Errorf("close took %v", took)
 	}
-	eventually(t, "the daemon has noticed", func() bool { return ranksThatCame(t, s, "never") == 0 })
+	eventually(t, "the daemon has removed rank 1", func() bool { return ranksThatCame(t, s, "never") == 0 })
 }
 
-func TestASessionIsOneRankOfAGroupButMayBeOfSeveral(t *testing.T) {
+func TestASessionIsAtMostOneRankOfEachGroup(t *testing.T) {
 	s := startDaemon(t)
 	session := connect(t, s)
 	errs := inParallel(2, func(r int) error {
@@ -184,7 +184,7 @@ func TestASessionIsOneRankOfAGroupButMayBeOfSeveral(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// Close ends them all.
+	// Close ends all comms.
 	if err := session.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"railhead/client"
 	"railhead/client/tests/harness"
 	"railhead/internal/await"
@@ -137,7 +139,7 @@ func missing(what, message string, words ...string) error {
 }
 
 // noErrors stops the test if one of the results of inParallel or together is an error.
-func noErrors(t testing.TB, errs []error) {
+func noErrors(t rapid.TB, errs []error) {
 	t.Helper()
 	for i, err := range errs {
 		if err != nil {

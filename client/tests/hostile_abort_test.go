@@ -8,8 +8,8 @@ import (
 	"railhead/internal/wire"
 )
 
-// Every rank can write the abort word. Whatever is there, a call that did not run does not say that it did.
-func TestAnAbortWordWithoutACauseIsAnError(t *testing.T) {
+// Every rank can write the abort word. Whatever its value, a call that did not run must fail.
+func TestAnAbortWordWithoutAValidResultIsAProtocolError(t *testing.T) {
 	for _, word := range []byte{0, 251} {
 		path := startFake(t, inTurn(turnJoin, func(f *fake, answers []answer) []answer {
 			if _, err := unix.Pwrite(answers[0].fds[0], []byte{word, 1}, wire.AbortOffset); err != nil {

@@ -16,19 +16,10 @@ import (
 	"railhead/internal/wire"
 )
 
-func encode(m wire.Message, request uint64) []byte {
-	b, err := wire.Encode(m, wire.VersionMax, request)
-	if err != nil {
-		panic(err) // a constant of a test
-	}
-	return b
-}
-
-// requestOf is the request that an answer answers.
+// requestOf is the number of the request that an answer is for.
 func requestOf(a answer) uint64 { return binary.LittleEndian.Uint64(a.bytes[16:]) }
 
-// liveWith takes a rank through its life with a fake daemon, after which nothing may be left. (The daemon is there before
-// and afterwards: its own descriptors do not count.)
+// liveWith runs live with a fake daemon and checks that nothing leaks. The daemon lives longer, so its descriptors do not count.
 func liveWith(t *testing.T, spoil func(f *fake, turn int, answers []answer) []answer) (err error) {
 	t.Helper()
 	path := startFake(t, spoil)
@@ -46,13 +37,13 @@ func inTurn(turn int, spoil func(f *fake, answers []answer) []answer) func(*fake
 	}
 }
 
-func TestTheFakeDaemonBehavesWhenItIsNotSpoilt(t *testing.T) {
+func TestAllCallsWorkWithTheFakeDaemon(t *testing.T) {
 	if err := liveWith(t, nil); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestNoticesAndAnswersToNobodyAreIgnored(t *testing.T) {
+func TestNoticesAndAnswersToUnknownRequestsAreIgnored(t *testing.T) {
 	noise := func(f *fake, turn int, answers []answer) []answer {
 		if turn == turnHello {
 			return answers // the answer to Hello is the first packet
@@ -70,12 +61,12 @@ func TestNoticesAndAnswersToNobodyAreIgnored(t *testing.T) {
 type spoilt struct {
 	name   string
 	spoil  func(f *fake, answers []answer) []answer
-	hello  wire.Result // what the answer to Hello leads to
-	result wire.Result // what later ones lead to
+	hello  wire.Result // result in the turn of Hello
+	result wire.Result // result in later turns
 	word   string
 }
 
-// check holds what live returned to what this way leads to in the turn.
+// check checks the error of live after this way was used in a turn.
 func (way spoilt) check(t *testing.T, turn int, err error) {
 	t.Helper()
 	want := way.result
@@ -129,7 +120,7 @@ func spoiltWays() []spoilt {
 			fd := f.segment(4096, 0)
 			return each(answers, func(a answer) answer { a.fds = []int{fd, fd, fd, fd, fd, fd, fd, fd, fd}; return a })
 		}, protocol, lost, "cut off"},
-		{"the answer to something else", func(_ *fake, answers []answer) []answer {
+		{"an answer of another type", func(_ *fake, answers []answer) []answer {
 			return []answer{{bytes: encode(&wire.WindowFreed{Group: 7}, requestOf(answers[0]))}}
 		}, protocol, protocol, "type"},
 		{"an Error", func(_ *fake, answers []answer) []answer {
@@ -142,7 +133,7 @@ func spoiltWays() []spoilt {
 			b[6] = 200
 			return []answer{{bytes: b}}
 		}, 4711, 4711, "news"},
-		{"an Error that is none", func(_ *fake, answers []answer) []answer {
+		{"an Error without a code", func(_ *fake, answers []answer) []answer {
 			b := encode(&wire.Error{Code: 1, Culprit: -1}, requestOf(answers[0]))
 			b[24] = 0
 			return []answer{{bytes: b}}
@@ -150,7 +141,7 @@ func spoiltWays() []spoilt {
 	}
 }
 
-func TestADaemonThatBreaksTheProtocolInAnyTurnIsRefusedAndNothingLeaks(t *testing.T) {
+func TestProtocolErrorsOfTheDaemonInAnyTurnAreRefusedWithoutLeaks(t *testing.T) {
 	for _, way := range spoiltWays() {
 		t.Run(way.name, func(t *testing.T) {
 			var paths [turns]string
@@ -158,11 +149,11 @@ func TestADaemonThatBreaksTheProtocolInAnyTurnIsRefusedAndNothingLeaks(t *testin
 				paths[turn] = startFake(t, inTurn(turn, way.spoil))
 			}
 			nothingLeaks(t, func() {
-				// At the same time: where the daemon has died, every call waits for the next one.
+				// In parallel, because a call whose daemon has died waits seconds for the next one.
 				errs := inParallel(turns, func(turn int) error { return live(paths[turn], patience) })
 				for turn, err := range errs {
-					if way.name == "the answer to something else" && (turn == turnWindowFree || turn == turnRegisteredFree) {
-						continue // there it is the right one
+					if way.name == "an answer of another type" && (turn == turnWindowFree || turn == turnRegisteredFree) {
+						continue // there it is the right type
 					}
 					way.check(t, turn, err)
 				}
@@ -178,7 +169,7 @@ func TestMessagesOfAnotherVersionAreRefusedAfterTheHandshake(t *testing.T) {
 	}
 }
 
-func TestAVersionThatIsNotSpokenIsNamedOnBothSides(t *testing.T) {
+func TestUnsupportedVersionsAreNamed(t *testing.T) {
 	welcome := func(_ *fake, _ int, answers []answer) []answer {
 		return []answer{{bytes: encode(&wire.Welcome{Version: 9, Software: name("railhead 7.1")}, requestOf(answers[0]))}}
 	}
@@ -190,7 +181,7 @@ func TestAVersionThatIsNotSpokenIsNamedOnBothSides(t *testing.T) {
 	wantError(t, liveWith(t, welcome), wire.ResultVersionMismatch, "connect", "version 9", "railhead 7.1", "librailhead 0.2.0",
 		fmt.Sprintf("%d..%d", wire.VersionMin, wire.VersionMax), "update the older one")
 	wantError(t, liveWith(t, refusal), wire.ResultVersionMismatch, text)
-	// A daemon of version 1 writes that into the header of its refusal.
+	// A daemon of version 1 has version 1 in the header of its refusal.
 	first := func(f *fake, turn int, answers []answer) []answer {
 		answers = refusal(f, turn, answers)
 		binary.LittleEndian.PutUint16(answers[0].bytes[6:], 1)
@@ -199,7 +190,7 @@ func TestAVersionThatIsNotSpokenIsNamedOnBothSides(t *testing.T) {
 	wantError(t, liveWith(t, first), wire.ResultVersionMismatch, text)
 }
 
-func TestADaemonThatNeverAnswersCostsADeadlineInEveryTurn(t *testing.T) {
+func TestEveryCallHasADeadlineIfTheDaemonDoesNotAnswer(t *testing.T) {
 	silence := func(turn int) func(*fake, int, []answer) []answer {
 		return func(_ *fake, at int, answers []answer) []answer {
 			if at < turn {
@@ -235,7 +226,7 @@ func TestADaemonThatNeverAnswersCostsADeadlineInEveryTurn(t *testing.T) {
 	})
 }
 
-func TestAnswersWithoutEndLeaveNothingBehind(t *testing.T) {
+func TestManySurplusAnswersDoNotLeak(t *testing.T) {
 	flood := func(f *fake, turn int, answers []answer) []answer {
 		if turn == turnHello {
 			return answers
@@ -245,25 +236,19 @@ func TestAnswersWithoutEndLeaveNothingBehind(t *testing.T) {
 		}
 		return answers
 	}
-	// How many arrive before the call is over is not certain, but it is over, well or not.
+	// Whether a call fails depends on how many answers arrive before it ends.
 	if err := liveWith(t, flood); err != nil {
 		t.Logf("refused: %v", err)
 	}
 }
 
-// A call keeps the answers that it has not taken yet: as many as the largest group needs, and no more.
-func TestMoreAnswersThanACallCanKeepEndTheSession(t *testing.T) {
+// A call queues as many answers as the largest group needs, and no more.
+func TestMoreAnswersThanACallCanQueueEndTheSession(t *testing.T) {
 	path := startFake(t, inTurn(turnJoin, func(f *fake, answers []answer) []answer {
 		request := requestOf(answers[0])
-		joined := wire.Joined{
-			Group: 7, Incarnation: 1, ControlBytes: wire.ControlBytes(rank.MaxPerNode), HeapBytes: fakeHeap, ScratchBytes: fakeScratch,
-			World: rank.MaxPerNode, LocalSize: rank.MaxPerNode, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
-		}
-		control := f.segment(int64(joined.ControlBytes), sealed)
-		f.writeHeader(control, wire.ControlHeader{Magic: wire.ControlMagic, Version: wire.ControlVersion, World: rank.MaxPerNode})
 		heap := f.segment(fakeHeap, sealed)
-		answers = []answer{{encode(&joined, request), []int{control}}}
-		for i := range 3 * rank.MaxPerNode { // the heaps of all ranks, and then more
+		answers = []answer{f.joined(rank.MaxPerNode, request)}
+		for i := range 3 * rank.MaxPerNode { // three times as many heaps as ranks
 			answers = append(answers, answer{encode(&wire.Heap{Group: 7, Local: rank.Local(i % rank.MaxPerNode)}, request), []int{heap}})
 		}
 		return answers
@@ -274,9 +259,9 @@ func TestMoreAnswersThanACallCanKeepEndTheSession(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Whether the call is over before the 69th answer is a matter of luck, and so is the reason.
+			// The error depends on whether the call ends before the 69th answer arrives.
 			if _, err = session.Init(client.CommConfig{Group: "fake", Rank: 0, World: rank.MaxPerNode, Timeout: patience}); err == nil {
-				t.Error("a group out of nonsense")
+				t.Error("the rank joined in spite of invalid answers")
 			}
 			if err := session.Close(); err != nil {
 				t.Error(err)
@@ -289,11 +274,11 @@ func TestWindowsOutsideTheHeapAreRefused(t *testing.T) {
 	for _, commit := range []wire.WindowCommit{
 		{Offset: 0, Bytes: fakeWindow},                           // the scratch
 		{Offset: fakeScratch - 4096, Bytes: fakeWindow},          // its end
-		{Offset: fakeHeap, Bytes: fakeWindow},                    // behind the heap
-		{Offset: fakeHeap - 4096, Bytes: 2 * fakeWindow},         // partly behind it
-		{Offset: fakeScratch, Bytes: fakeWindow - 1},             // smaller than asked for
+		{Offset: fakeHeap, Bytes: fakeWindow},                    // beyond the heap
+		{Offset: fakeHeap - 4096, Bytes: 2 * fakeWindow},         // partly beyond the heap
+		{Offset: fakeScratch, Bytes: fakeWindow - 1},             // smaller than requested
 		{Offset: fakeScratch, Bytes: fakeHeap - fakeScratch + 1}, // larger than the heap
-		{Offset: 1 << 40, Bytes: 1 << 40},                        // both in bounds for some heap, not for this one
+		{Offset: 1 << 40, Bytes: 1 << 40},                        // in bounds of the largest possible heap only
 	} {
 		commit.Group, commit.Memory, commit.Granularity = 7, wire.MemoryCPU, 1
 		err := liveWith(t, inTurn(turnWindowAlloc, func(_ *fake, answers []answer) []answer {
@@ -303,7 +288,7 @@ func TestWindowsOutsideTheHeapAreRefused(t *testing.T) {
 	}
 }
 
-// A segment that could shrink under the client, or is smaller than promised, would be a SIGBUS later.
+// Access to a segment that is too small, or that shrinks later, would be a SIGBUS.
 func TestSegmentsThatCouldFaultAreRefusedBeforeTheyAreUsed(t *testing.T) {
 	file := t.TempDir() + "/file"
 	if err := os.WriteFile(file, bytes.Repeat([]byte{0}, fakeHeap), 0o600); err != nil {
@@ -318,7 +303,7 @@ func TestSegmentsThatCouldFaultAreRefusedBeforeTheyAreUsed(t *testing.T) {
 		word   string
 	}{
 		{"control segment unsealed", 0, func(f *fake) int { return f.segment(control, 0) }, wire.ResultProtocol, "control segment"},
-		{"control segment sealed against growing only", 0, func(f *fake) int { return f.segment(control, unix.F_SEAL_GROW) },
+		{"control segment that may shrink", 0, func(f *fake) int { return f.segment(control, unix.F_SEAL_GROW) },
 			wire.ResultProtocol, "control segment"},
 		{"control segment too small", 0, func(f *fake) int { return f.segment(control-4096, sealed) }, wire.ResultProtocol,
 			fmt.Sprintf("has %d bytes", control-4096)},
@@ -340,7 +325,7 @@ func TestSegmentsThatCouldFaultAreRefusedBeforeTheyAreUsed(t *testing.T) {
 		{"heap a page too small", 1, func(f *fake) int { return f.segment(fakeHeap-4096, sealed) }, wire.ResultProtocol,
 			"promised 1048576, sealed"},
 		{"heap a file", 1, func(f *fake) int { return f.open(file) }, wire.ResultProtocol, "heap of rank 0"},
-		{"heap read-only for ever", 1, func(f *fake) int { return f.segment(fakeHeap, sealed|unix.F_SEAL_WRITE) },
+		{"heap sealed against writing", 1, func(f *fake) int { return f.segment(fakeHeap, sealed|unix.F_SEAL_WRITE) },
 			wire.ResultOutOfMemory, "cannot map"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -353,7 +338,7 @@ func TestSegmentsThatCouldFaultAreRefusedBeforeTheyAreUsed(t *testing.T) {
 	}
 }
 
-func TestAControlSegmentOfWhichPartsLieElsewhereIsRefused(t *testing.T) {
+func TestAControlSegmentWithPartsOutOfRangeIsRefused(t *testing.T) {
 	for what, spoil := range map[string]func(p *wire.Parts){
 		"plans out of range":          func(p *wire.Parts) { p.Plans.Offset = 0 },
 		"rank lines out of range":     func(p *wire.Parts) { p.Lines.Offset = math.MaxUint64 &^ 4095 },
@@ -371,8 +356,7 @@ func TestAControlSegmentOfWhichPartsLieElsewhereIsRefused(t *testing.T) {
 	}
 }
 
-// Another device's plans come first.
-func TestARankTakesThePlansOfItsOwnDevice(t *testing.T) {
+func TestPlansOfAnotherDeviceAreRefused(t *testing.T) {
 	err := liveWith(t, inTurn(turnJoin, func(f *fake, answers []answer) []answer {
 		p := simplePlans(1)
 		p.Device = 7
@@ -390,18 +374,14 @@ func TestMemoryOfAnotherKindIsRefused(t *testing.T) {
 	wantError(t, err, wire.ResultProtocol, "window_alloc: rank 0", "kind 2")
 }
 
-func TestGroupsThatWereNotAskedForAreRefused(t *testing.T) {
-	joined := wire.Joined{
-		Group: 7, Incarnation: 1, ControlBytes: wire.ControlBytes(2), HeapBytes: fakeHeap, ScratchBytes: fakeScratch, World: 2,
-		LocalSize: 2, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
-	}
+func TestAnswersToAnotherJoinAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		spoil func(f *fake, answers []answer) []answer
 		words []string
 	}{
 		{"a larger world", func(f *fake, answers []answer) []answer {
-			answers[0].bytes = encode(&joined, requestOf(answers[0]))
+			answers[0].bytes = encode(joinedOf(2), requestOf(answers[0]))
 			return answers
 		}, []string{"2 ranks", "expected 1"}},
 		{"the heap of another rank", func(f *fake, answers []answer) []answer {
@@ -421,18 +401,12 @@ func TestGroupsThatWereNotAskedForAreRefused(t *testing.T) {
 	}
 }
 
-// The pages of a heap are its rank's to commit. A rank that fails before that must not touch them: without memory that is a SIGBUS.
+// A rank commits the pages of its heap when it joins. Before that it must not access them: if memory is short that is a SIGBUS.
 func TestARankThatFailsToJoinHasTouchedNoPageOfItsHeap(t *testing.T) {
 	const world = 2
 	own := make(chan int, 1)
 	path := startFake(t, inTurn(turnJoin, func(f *fake, answers []answer) []answer {
 		request := requestOf(answers[0])
-		joined := wire.Joined{
-			Group: 7, Incarnation: 1, ControlBytes: wire.ControlBytes(world), HeapBytes: fakeHeap, ScratchBytes: fakeScratch,
-			World: world, LocalSize: world, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
-		}
-		control := f.segment(int64(joined.ControlBytes), sealed)
-		f.writeHeader(control, wire.ControlHeader{Magic: wire.ControlMagic, Version: wire.ControlVersion, World: world, Group: 7})
 		heap := f.segment(fakeHeap, sealed)
 		kept, err := unix.Dup(heap)
 		if err != nil {
@@ -440,7 +414,7 @@ func TestARankThatFailsToJoinHasTouchedNoPageOfItsHeap(t *testing.T) {
 		}
 		own <- kept
 		return []answer{
-			{encode(&joined, request), []int{control}},
+			f.joined(world, request),
 			{encode(&wire.Heap{Group: 7, Local: 0}, request), []int{heap}},
 			{encode(&wire.Heap{Group: 7, Local: 1}, request), []int{f.segment(fakeHeap, 0)}},
 		}

@@ -7,8 +7,8 @@ import (
 	"railhead/internal/wire"
 )
 
-// Plans that cannot be would make a rank run off their end, or wait where nobody else does.
-func TestPlansThatCannotBeAreRefused(t *testing.T) {
+// With invalid plans a rank would read beyond their end, or run another algorithm than its peers.
+func TestInvalidPlansAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		spoil func(p *wire.Plans)
@@ -19,8 +19,8 @@ func TestPlansThatCannotBeAreRefused(t *testing.T) {
 		{"too many channels", func(p *wire.Plans) { p.Channels = wire.MaxChannels + 1 }, "channels"},
 		{"no choice", func(p *wire.Plans) { p.Copied[wire.PlanAllReduce].Count = 0 }, "ranges"},
 		{"more choices than fit", func(p *wire.Plans) { p.ZeroCopy[wire.PlanAllToAll].Count = wire.MaxChoices + 1 }, "ranges"},
-		{"an end", func(p *wire.Plans) { p.Copied[wire.PlanAllGather].Choice[0].BelowBytes-- }, "ranges"},
-		{"ranges that go back", func(p *wire.Plans) {
+		{"a range that ends", func(p *wire.Plans) { p.Copied[wire.PlanAllGather].Choice[0].BelowBytes-- }, "ranges"},
+		{"ranges that do not ascend", func(p *wire.Plans) {
 			plan := &p.Copied[wire.PlanReduceScatter]
 			plan.Count = 3
 			for i, below := range []uint64{10, 10, math.MaxUint64} {
@@ -29,15 +29,15 @@ func TestPlansThatCannotBeAreRefused(t *testing.T) {
 		}, "ranges"},
 		{"an algorithm of another operation", func(p *wire.Plans) { p.Copied[wire.PlanBroadcast].Choice[0].Algo = uint16(wire.AlgoTwoshot) },
 			"algorithm that the operation"},
-		{"no algorithm where something must run", func(p *wire.Plans) { p.Copied[wire.PlanAllReduce].Choice[0].Algo = 0 }, "algorithm that the operation"},
+		{"no algorithm for ordinary memory", func(p *wire.Plans) { p.Copied[wire.PlanAllReduce].Choice[0].Algo = 0 }, "algorithm that the operation"},
 		{"an algorithm that does not exist", func(p *wire.Plans) { p.Copied[wire.PlanAllReduce].Choice[0].Algo = 200 }, "algorithm that the operation"},
-		{"a copy between windows", func(p *wire.Plans) { p.ZeroCopy[wire.PlanAllReduce].Choice[0].Algo = uint16(wire.AlgoRing) }, "zero-copy"},
+		{"a copying algorithm as zero-copy", func(p *wire.Plans) { p.ZeroCopy[wire.PlanAllReduce].Choice[0].Algo = uint16(wire.AlgoRing) }, "zero-copy"},
 		{"no polls", func(p *wire.Plans) { p.PollsPerTurn = 0 }, "polls_per_turn"},
 		{"too many polls", func(p *wire.Plans) { p.PollsPerTurn = math.MaxUint32 }, "polls_per_turn"},
 		{"no time between rechecks", func(p *wire.Plans) { p.RecheckNS = 0 }, "recheck_ns"},
-		{"no recheck ever", func(p *wire.Plans) { p.RecheckNS = math.MaxUint64 }, "recheck_ns"},
-		{"no time between looks for deaths", func(p *wire.Plans) { p.EPDeathCheckNS = 0 }, "ep_death_check_ns"},
-		{"no look for deaths ever", func(p *wire.Plans) { p.EPDeathCheckNS = math.MaxUint64 }, "ep_death_check_ns"},
+		{"too much time between rechecks", func(p *wire.Plans) { p.RecheckNS = math.MaxUint64 }, "recheck_ns"},
+		{"no time between checks for deaths", func(p *wire.Plans) { p.EPDeathCheckNS = 0 }, "ep_death_check_ns"},
+		{"too much time between checks for deaths", func(p *wire.Plans) { p.EPDeathCheckNS = math.MaxUint64 }, "ep_death_check_ns"},
 		{"no deadline for a waiter", func(p *wire.Plans) { p.EPWaiterDeadlines = 0 }, "ep_waiter_deadlines"},
 		{"a deadline that overflows", func(p *wire.Plans) { p.EPWaiterDeadlines = math.MaxUint32 }, "ep_waiter_deadlines"},
 		{"a streaming limit of 0", func(p *wire.Plans) { p.EPStreamAboveBytes = 0 }, "ep_stream_above_bytes"},

@@ -12,10 +12,10 @@ import (
 	"railhead/internal/wire"
 )
 
-// The turns of a daemon's connection to a client that was with another one before.
+// The turn after Hello on a connection to a restarted daemon.
 const turnReannounce = turnHello + 1
 
-// second spoils a turn of every connection but the first, which ends when the group of one works.
+// second spoils a turn of all connections but the first. The first is closed in the turn after Attached.
 func second(turn int, spoil func(f *fake, answers []answer) []answer) func(*fake, int, []answer) []answer {
 	return func(f *fake, at int, answers []answer) []answer {
 		if f.count == 0 && at == turnAttached+1 {
@@ -29,8 +29,8 @@ func second(turn int, spoil func(f *fake, answers []answer) []answer) func(*fake
 	}
 }
 
-// outlive forms the group, loses the daemon in a window_alloc, and returns how that ended. Whatever the next daemon says, the
-// collectives go on.
+// outlive joins a group of one, loses the daemon in window_alloc, and returns the result of the set-up calls. Collectives must work
+// whatever the next daemon answers.
 func outlive(t *testing.T, path string) error {
 	session, err := client.Connect(path, patience)
 	if err != nil {
@@ -54,7 +54,7 @@ func outlive(t *testing.T, path string) error {
 	return c.Finalize()
 }
 
-func TestACallThatItsDaemonDoesNotSurviveIsMadeAgainAtTheNext(t *testing.T) {
+func TestACallIsRepeatedIfItsDaemonDies(t *testing.T) {
 	path := startFake(t, second(-1, nil))
 	nothingLeaks(t, func() {
 		if err := outlive(t, path); err != nil {
@@ -63,7 +63,7 @@ func TestACallThatItsDaemonDoesNotSurviveIsMadeAgainAtTheNext(t *testing.T) {
 	})
 }
 
-func TestASuccessorThatBreaksTheProtocolIsRefusedAndCollectivesGoOn(t *testing.T) {
+func TestProtocolErrorsOfARestartedDaemonAreRefusedAndCollectivesContinue(t *testing.T) {
 	ways := spoiltWays()
 	paths := make([]string, len(ways))
 	for i, way := range ways {
@@ -73,7 +73,7 @@ func TestASuccessorThatBreaksTheProtocolIsRefusedAndCollectivesGoOn(t *testing.T
 		errs := inParallel(len(ways), func(i int) error { return outlive(t, paths[i]) })
 		for i, way := range ways {
 			want, word := way.result, way.word
-			if way.name == "the answer to something else" {
+			if way.name == "an answer of another type" {
 				word = "message type 14"
 			}
 			t.Run(way.name, func(t *testing.T) { wantError(t, errs[i], want, word) })
@@ -81,7 +81,7 @@ func TestASuccessorThatBreaksTheProtocolIsRefusedAndCollectivesGoOn(t *testing.T
 	})
 }
 
-func TestASuccessorThatRefusesHelloIsTriedAgainUntilAnotherOneServes(t *testing.T) {
+func TestHelloIsRepeatedUntilADaemonAcceptsIt(t *testing.T) {
 	var hellos atomic.Int32
 	path := startFake(t, second(turnHello, func(_ *fake, answers []answer) []answer {
 		if hellos.Add(1) > 2 {
@@ -94,12 +94,12 @@ func TestASuccessorThatRefusesHelloIsTriedAgainUntilAnotherOneServes(t *testing.
 		t.Error(err)
 	}
 	if n := hellos.Load(); n != 3 {
-		t.Errorf("Hello was sent %d times to the successors, want 3", n)
+		t.Errorf("Hello was sent %d times after the first daemon's death, want 3", n)
 	}
 }
 
-// The number by which the daemon knows the group changes, and every later request has the new one.
-func TestTheSuccessorsNumberOfTheGroupIsUsed(t *testing.T) {
+// A restarted daemon may give the group another number. Later requests must use it.
+func TestRequestsUseTheRestartedDaemonsNumberOfTheGroup(t *testing.T) {
 	path := startFake(t, second(turnReannounce, func(f *fake, answers []answer) []answer {
 		f.group = 4711
 		return []answer{{bytes: encode(&wire.Reannounced{Group: 4711}, requestOf(answers[0]))}}
@@ -109,8 +109,8 @@ func TestTheSuccessorsNumberOfTheGroupIsUsed(t *testing.T) {
 	}
 }
 
-// The daemon has written into the ledger how the call ended, and dies before it says so.
-func TestACallWhoseEndIsInTheLedgerNeedsNoDaemon(t *testing.T) {
+// The daemon writes the outcome of a call into the ledger and dies before it answers.
+func TestACallTakesItsOutcomeFromTheLedgerIfTheDaemonDies(t *testing.T) {
 	for _, c := range []struct {
 		what    string
 		outcome wire.Outcome
@@ -120,10 +120,10 @@ func TestACallWhoseEndIsInTheLedgerNeedsNoDaemon(t *testing.T) {
 		{"done", wire.Outcome{Op: wire.OpWindowAlloc, Offset: fakeScratch, Bytes: fakeWindow}, wire.ResultOK, ""},
 		{"failed", wire.Outcome{Op: wire.OpWindowAlloc, Code: wire.ResultOutOfMemory, Text: wire.MakeText("no room, rank 3")},
 			wire.ResultOutOfMemory, "no room, rank 3"},
-		{"nonsense", wire.Outcome{Op: wire.OpWindowAlloc, Offset: fakeHeap, Bytes: fakeWindow}, wire.ResultProtocol, "the daemon gave"},
+		{"an invalid outcome", wire.Outcome{Op: wire.OpWindowAlloc, Offset: fakeHeap, Bytes: fakeWindow}, wire.ResultProtocol, "the daemon gave"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			var control atomic.Int64 // a descriptor; the daemon is a goroutine of its own
+			var control atomic.Int64 // descriptor of the control segment; atomic, because the fake daemon is another goroutine
 			path := startFake(t, func(f *fake, at int, answers []answer) []answer {
 				switch at {
 				case turnJoin:
@@ -147,10 +147,10 @@ func TestACallWhoseEndIsInTheLedgerNeedsNoDaemon(t *testing.T) {
 				} else if err != nil {
 					t.Error(err)
 				} else if at, err := w.Offset(); err != nil || at != fakeScratch {
-					t.Errorf("the window lies at %d (%v)", at, err)
+					t.Errorf("the window is at offset %d (%v)", at, err)
 				}
 				if took := time.Since(began); took > patience/2 {
-					t.Errorf("it took %v", took)
+					t.Errorf("window_alloc took %v", took)
 				}
 				_ = unix.Close(int(control.Load()))
 			})
@@ -158,7 +158,7 @@ func TestACallWhoseEndIsInTheLedgerNeedsNoDaemon(t *testing.T) {
 	}
 }
 
-// keep is another descriptor of the same file.
+// keep duplicates a descriptor.
 func keep(t *testing.T, fd int) int {
 	other, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -167,7 +167,7 @@ func keep(t *testing.T, fd int) int {
 	return other
 }
 
-// writeLedger is what a daemon does at the end of a set-up call of a group of one.
+// writeLedger writes the outcome of set-up call number ended, as a daemon does.
 func writeLedger(t *testing.T, control int, ended uint64, o wire.Outcome) {
 	parts := wire.PartsOf(1)
 	b, err := binary.Append(nil, binary.LittleEndian, &o)

@@ -12,30 +12,24 @@ import (
 	"railhead/internal/wire"
 )
 
-// The turns of a rank of two that registers memory, after it has joined.
+// The turns of window_register in a group of two.
 const (
 	turnPairRegister = turnAttached + 1
 	turnPairMapped   = turnPairRegister + 1
 )
 
-// peerBytes is what every rank registers.
+// peerBytes is the size of every rank's memory.
 const peerBytes = 2 * page
 
-// fakePair is a daemon of a group of two whose other rank never does anything. It answers Register with what peers gives, and
-// RegisterMapped with what mapped gives, where that is not nil.
+// fakePair is a daemon of a group of two, whose rank 1 does not exist. peers returns its answers to Register. mapped, if it is not nil,
+// returns those to RegisterMapped.
 func fakePair(peers, mapped func(f *fake, request uint64) []answer) func(*fake, int, []answer) []answer {
 	return func(f *fake, turn int, answers []answer) []answer {
 		switch turn {
 		case turnJoin:
 			request := requestOf(answers[0])
-			control := f.segment(int64(wire.ControlBytes(2)), sealed)
-			f.writeHeader(control, wire.ControlHeader{Magic: wire.ControlMagic, Version: wire.ControlVersion, World: 2, Group: 7})
-			joined := wire.Joined{
-				Group: 7, Incarnation: 1, ControlBytes: wire.ControlBytes(2), HeapBytes: fakeHeap, ScratchBytes: fakeScratch, World: 2,
-				LocalSize: 2, ReduceGroup: 1, SpinNS: 1000, BlockBytes: fakeBlock, PipeSlotBytes: 256, BroadcastSlotBytes: 256,
-			}
 			return []answer{
-				{encode(&joined, request), []int{control}},
+				f.joined(2, request),
 				{encode(&wire.Heap{Group: 7, Local: 0, PID: 1}, request), []int{f.segment(fakeHeap, sealed)}},
 				{encode(&wire.Heap{Group: 7, Local: 1, PID: 2}, request), []int{f.segment(fakeHeap, sealed)}},
 			}
@@ -50,7 +44,7 @@ func fakePair(peers, mapped func(f *fake, request uint64) []answer) func(*fake, 
 	}
 }
 
-// registerWith registers memory of rank 0 with such a daemon, shared or not, and frees nothing.
+// registerWith registers memory of rank 0 with such a daemon: a memfd if shared is true, else private memory.
 func registerWith(t *testing.T, shared bool, spoil func(*fake, int, []answer) []answer) (sharing client.Sharing, err error) {
 	t.Helper()
 	path := startFake(t, spoil)
@@ -70,44 +64,45 @@ func registerWith(t *testing.T, shared bool, spoil func(*fake, int, []answer) []
 		if err == nil && sharing.ZeroCopy {
 			var peer []byte
 			if peer, err = w.Peer(1); err == nil {
-				peer[peerBytes-1] = 1 // a SIGBUS, if it were not all there
+				peer[peerBytes-1] = 1 // a SIGBUS if the memory is too small
 			}
 		}
 	})
 	return sharing, err
 }
 
-// peer is rank 1's memory, as it should be.
+// peer is a correct PeerMemory for rank 1's memory.
 func peer() wire.PeerMemory {
 	return wire.PeerMemory{Group: 7, Bytes: peerBytes, Region: 1, Local: 1, Memory: wire.MemoryCPU}
 }
 
-// gives answers with PeerMemory messages of sealed memory.
+// gives answers with PeerMemory messages and sealed memory.
 func gives(messages ...wire.PeerMemory) func(f *fake, request uint64) []answer {
 	return func(f *fake, request uint64) (answers []answer) {
-		for _, m := range messages { // a copy of each: encoding fills its header in
+		for _, m := range messages { // a copy: encode fills in the header
 			answers = append(answers, answer{encode(&m, request), []int{f.segment(peerBytes, unix.F_SEAL_SHRINK)}})
 		}
 		return answers
 	}
 }
 
+// says answers with a Registered message.
 func says(m wire.Registered) func(f *fake, request uint64) []answer {
 	return func(_ *fake, request uint64) []answer {
-		mine := m // encoding fills its header in, and several daemons may say it
+		mine := m // a copy: encode fills in the header
 		mine.Group = 7
 		return []answer{{bytes: encode(&mine, request)}}
 	}
 }
 
-func TestAPairRegistersWithAFakeDaemonThatBehaves(t *testing.T) {
+func TestARankRegistersWithACorrectFakeDaemon(t *testing.T) {
 	if s, err := registerWith(t, true, fakePair(gives(peer()), nil)); err != nil || !s.ZeroCopy {
 		t.Errorf("shared: %+v, %v", s, err)
 	}
 	staged := says(wire.Registered{Region: 1, StagedLocal: 1, Reason: wire.MakeReason("rank 1: out of luck")})
 	for what, spoil := range map[string]func(*fake, int, []answer) []answer{
-		"at once":      fakePair(staged, nil),
-		"after it all": fakePair(gives(peer()), staged),
+		"at once":           fakePair(staged, nil),
+		"after the mapping": fakePair(gives(peer()), staged),
 	} {
 		if s, err := registerWith(t, true, spoil); err != nil || s.ZeroCopy || s.Rank != 1 || s.Reason != "rank 1: out of luck" {
 			t.Errorf("staged %s: %+v, %v", what, s, err)
@@ -115,7 +110,7 @@ func TestAPairRegistersWithAFakeDaemonThatBehaves(t *testing.T) {
 	}
 }
 
-func TestPeersMemoryThatWasNotAskedForIsRefused(t *testing.T) {
+func TestUnexpectedPeerMemoryIsRefused(t *testing.T) {
 	change := func(f func(m *wire.PeerMemory)) wire.PeerMemory {
 		m := peer()
 		f(&m)
@@ -124,42 +119,42 @@ func TestPeersMemoryThatWasNotAskedForIsRefused(t *testing.T) {
 	shared := says(wire.Registered{Region: 1, StagedLocal: -1})
 	for _, c := range []struct {
 		what   string
-		shared bool // whether this rank's memory can be
+		shared bool // whether this rank's memory can be shared
 		spoil  func(*fake, int, []answer) []answer
 		word   string
 	}{
-		{"its own", true, fakePair(gives(change(func(m *wire.PeerMemory) { m.Local = 0 })), nil), "memory of local rank 0"},
-		{"of a rank that is not there", true, fakePair(gives(change(func(m *wire.PeerMemory) { m.Local = 2 })), nil), "memory of local rank 2"},
+		{"of this rank", true, fakePair(gives(change(func(m *wire.PeerMemory) { m.Local = 0 })), nil), "memory of local rank 0"},
+		{"of a rank outside the group", true, fakePair(gives(change(func(m *wire.PeerMemory) { m.Local = 2 })), nil), "memory of local rank 2"},
 		{"of another size", true, fakePair(gives(change(func(m *wire.PeerMemory) { m.Bytes = 1 })), nil), "1 bytes"},
 		{"twice", true, fakePair(gives(peer()), gives(peer())), "memory of local rank 1"},
-		{"although its own is private", false, fakePair(gives(peer()), nil), "memory of local rank 1"},
-		{"shared, but nothing came", true, fakePair(shared, nil), "shared"},
-		{"shared, but its own is private", false, fakePair(shared, nil), "shared"},
-		{"another window than was mapped", true,
+		{"although this rank's is private", false, fakePair(gives(peer()), nil), "memory of local rank 1"},
+		{"shared, but without PeerMemory", true, fakePair(shared, nil), "shared"},
+		{"shared, but this rank's is private", false, fakePair(shared, nil), "shared"},
+		{"of another window than was mapped", true,
 			fakePair(gives(peer()), says(wire.Registered{Region: 2, StagedLocal: -1})), "window 2"},
-		{"staged by a rank that is not there", true,
+		{"staged by a rank outside the group", true,
 			fakePair(says(wire.Registered{Region: 1, StagedLocal: 2, Reason: wire.MakeReason("x")}), nil), "by local rank 2"},
 	} {
 		_, err := registerWith(t, c.shared, c.spoil)
 		wantError(t, err, wire.ResultProtocol, "window_register: rank 0", c.word)
 		if t.Failed() {
-			t.Fatalf("so far with memory %s", c.what)
+			t.Fatalf("failed with memory %s", c.what)
 		}
 	}
 }
 
-// Memory that could fault is not mapped; a daemon that calls it shared all the same is not believed.
-func TestPeersMemoryThatCouldFaultIsRefusedBeforeItIsUsed(t *testing.T) {
+// Memory that could fault is not mapped. A daemon that calls it shared is refused.
+func TestPeerMemoryThatCouldFaultIsRefusedBeforeItIsUsed(t *testing.T) {
 	for _, c := range []struct {
 		what   string
 		offset uint64
 		make   func(f *fake) int
 	}{
 		{"unsealed", 0, func(f *fake) int { return f.segment(peerBytes, 0) }},
-		{"sealed against growing only", 0, func(f *fake) int { return f.segment(peerBytes, unix.F_SEAL_GROW) }},
+		{"that may shrink", 0, func(f *fake) int { return f.segment(peerBytes, unix.F_SEAL_GROW) }},
 		{"a byte too small", 0, func(f *fake) int { return f.segment(peerBytes-1, unix.F_SEAL_SHRINK) }},
-		{"ending behind its offset", page, func(f *fake) int { return f.segment(peerBytes, unix.F_SEAL_SHRINK) }},
-		{"far behind its end", 1 << 62, func(f *fake) int { return f.segment(peerBytes, unix.F_SEAL_SHRINK) }},
+		{"that ends within the range", page, func(f *fake) int { return f.segment(peerBytes, unix.F_SEAL_SHRINK) }},
+		{"beyond the end", 1 << 62, func(f *fake) int { return f.segment(peerBytes, unix.F_SEAL_SHRINK) }},
 		{"sealed against writing", 0, func(f *fake) int { return f.segment(peerBytes, unix.F_SEAL_SHRINK|unix.F_SEAL_WRITE) }},
 		{"a device", 0, func(f *fake) int { return f.open("/dev/null") }},
 	} {
@@ -171,9 +166,9 @@ func TestPeersMemoryThatCouldFaultIsRefusedBeforeItIsUsed(t *testing.T) {
 		_, err := registerWith(t, true, fakePair(peers, nil))
 		wantError(t, err, wire.ResultProtocol, "window_register: rank 0", "says that window 1 is shared")
 		if t.Failed() {
-			t.Fatalf("so far with memory %s", c.what)
+			t.Fatalf("failed with memory %s", c.what)
 		}
-		// An honest daemon stages it.
+		// A correct daemon stages it.
 		staged := says(wire.Registered{Region: 1, StagedLocal: 0, Reason: wire.MakeReason("rank 0 could not map it")})
 		if s, err := registerWith(t, true, fakePair(peers, staged)); err != nil || s.ZeroCopy {
 			t.Errorf("%s: %+v, %v", c.what, s, err)
@@ -181,8 +176,8 @@ func TestPeersMemoryThatCouldFaultIsRefusedBeforeItIsUsed(t *testing.T) {
 	}
 }
 
-func TestAWindowsNumberThatIsTakenIsRefused(t *testing.T) {
-	path := startFake(t, nil) // it gives every window the number 1
+func TestANumberOfALiveWindowIsRefused(t *testing.T) {
+	path := startFake(t, nil) // gives every window the number 1
 	nothingLeaks(t, func() {
 		c, leave := joinFake(t, path, 1)
 		defer leave()
@@ -199,9 +194,9 @@ func TestAWindowsNumberThatIsTakenIsRefused(t *testing.T) {
 	})
 }
 
-// Where the daemon hangs after a rank has mapped the others' memory, some of them may know the window and offer their parts of
-// it: they must stay mapped. Before, nobody can know it; and of a daemon that has died, the ledger says that nobody does.
-func TestPeersMemoryStaysMappedWhereOthersMayUseIt(t *testing.T) {
+// If the daemon hangs after this rank has mapped the peers' memory, other ranks may have the window and offer buffers in it, so the memory
+// must stay mapped. If the daemon dies, the ledger says that no rank has the window.
+func TestPeerMemoryStaysMappedIfOtherRanksMayUseIt(t *testing.T) {
 	die := func(f *fake, _ uint64) []answer { f.die(); return nil }
 	hang := func(*fake, uint64) []answer { return nil }
 	segments := func() int {
@@ -216,10 +211,10 @@ func TestPeersMemoryStaysMappedWhereOthersMayUseIt(t *testing.T) {
 		spoil func(*fake, int, []answer) []answer
 		want  int // the control segment, two heaps, and the peer's memory
 	}{
-		{"dies before it came", fakePair(die, nil), 3},
-		{"dies after it was mapped", fakePair(gives(peer()), die), 3},
-		{"hangs before it came", fakePair(hang, nil), 3},
-		{"hangs after it was mapped", fakePair(gives(peer()), hang), 4},
+		{"dies before PeerMemory", fakePair(die, nil), 3},
+		{"dies after the mapping", fakePair(gives(peer()), die), 3},
+		{"hangs before PeerMemory", fakePair(hang, nil), 3},
+		{"hangs after the mapping", fakePair(gives(peer()), hang), 4},
 	} {
 		path := startFake(t, c.spoil)
 		nothingLeaks(t, func() {

@@ -18,8 +18,8 @@ const (
 	hugeCount  = 1<<32 + hugeTail // bytes
 )
 
-// huge is a range of hugeCount bytes with the memory of two periods: all of it but the tail is the same period again and
-// again. What is written to a byte of the period is written many times, with the same value, if each is where it belongs.
+// huge is a range of hugeCount bytes that uses the memory of two periods: all but the tail maps the same period again and again. A correct
+// operation writes the same value to all mappings of a byte.
 type huge struct{ all, period, tail, guard []byte }
 
 func newHuge(t *testing.T) huge {
@@ -35,7 +35,7 @@ func newHuge(t *testing.T) huge {
 	const reserved = hugeCount/hugePeriod*hugePeriod + hugePeriod
 	base, err := unix.MmapPtr(-1, 0, nil, reserved, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
-		t.Fatalf("no address space for %d bytes: %v", reserved, err)
+		t.Fatalf("cannot reserve %d bytes of address space: %v", reserved, err)
 	}
 	t.Cleanup(func() {
 		if err := unix.MunmapPtr(base, reserved); err != nil {
@@ -57,6 +57,7 @@ func newHuge(t *testing.T) huge {
 	return huge{whole[:hugeCount:hugeCount], whole[:hugePeriod], whole[last:hugeCount:hugeCount], whole[hugeCount:]}
 }
 
+// fill calls value for the period, number 0, and the tail, number 1, and fills the guard.
 func (h huge) fill(value func(part []byte, number int)) {
 	value(h.period, 0)
 	value(h.tail, 1)
@@ -65,7 +66,7 @@ func (h huge) fill(value func(part []byte, number int)) {
 	}
 }
 
-// check holds both parts to what they must be, and the bytes behind to what they were.
+// check compares period and tail, and checks that the guard is unchanged.
 func (h huge) check(period, tail []byte) error {
 	for name, c := range map[string][2][]byte{
 		"period": {h.period, period}, "tail": {h.tail, tail}, "guard": {h.guard, bytes.Repeat([]byte{guardByte}, len(h.guard))},
@@ -77,7 +78,7 @@ func (h huge) check(period, tail []byte) error {
 	return nil
 }
 
-func TestCountsAbove2To32AreRight(t *testing.T) {
+func TestCountsAbove2To32(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 2})
 	var send, recv [2]huge
@@ -103,7 +104,7 @@ func TestCountsAbove2To32AreRight(t *testing.T) {
 		}, inputs[0][1], inputs[1][1]},
 		{"send and recv", func(m member, send, recv []byte) error {
 			if m.Rank() == 0 {
-				copy(recv, send[:hugePeriod]) // checked alike
+				copy(recv, send[:hugePeriod]) // for the check of both ranks' recv below
 				copy(recv[hugeCount-hugeTail:], send[hugeCount-hugeTail:])
 				return m.Send(send, hugeCount, client.I8, 1)
 			}
@@ -127,12 +128,11 @@ func TestCountsAbove2To32AreRight(t *testing.T) {
 	}
 }
 
-// With world size parts in one buffer, the offset of a part passes 2^31 too. Every byte of every input is the same, so that
-// parts may share memory.
-func TestOffsetsOfPartsAbove2To31AreRight(t *testing.T) {
+// A buffer with a part for each rank, in which a part begins beyond 2^31. All bytes of an input are equal, so that parts may share memory.
+func TestOffsetsOfPartsAbove2To31(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 2})
-	const part = hugeCount / 2 // hugeCount is odd: its last byte is no part's
+	const part = hugeCount / 2 // hugeCount is odd: its last byte is in no part
 	var whole, other [2]huge
 	for r := range ranks {
 		whole[r], other[r] = newHuge(t), newHuge(t)
@@ -140,7 +140,7 @@ func TestOffsetsOfPartsAbove2To31AreRight(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		call func(m member, whole, other []byte) error
-		// The value of whole, of other, and of both afterwards.
+		// The values of whole and other before the call, and after it.
 		whole, other, wholeAfter, otherAfter byte
 	}{
 		{"all_gather", func(m member, whole, other []byte) error {
@@ -163,7 +163,7 @@ func TestOffsetsOfPartsAbove2To31AreRight(t *testing.T) {
 			if err := w.holds(c.wholeAfter, c.whole); err != nil {
 				return fmt.Errorf("%s: whole: %w", c.name, err)
 			}
-			// The parts of reduce_scatter end in the midst of the range: behind them lie copies of the period only.
+			// A part of reduce_scatter ends within the range, so only its bytes in the period can be checked.
 			if o.period[0] != c.otherAfter {
 				return fmt.Errorf("%s: part: byte 0 is %d, want %d", c.name, o.period[0], c.otherAfter)
 			}
@@ -176,7 +176,7 @@ func (h huge) set(value byte) {
 	h.fill(func(part []byte, _ int) { copy(part, bytes.Repeat([]byte{value}, len(part))) })
 }
 
-// holds says whether all bytes have the value, and the last one, which is no part's, its own.
+// holds checks that all bytes have the value, except the last one, which is in no part.
 func (h huge) holds(value, last byte) error {
 	n := len(h.tail) - 1
 	return h.check(bytes.Repeat([]byte{value}, len(h.period)), append(bytes.Repeat([]byte{value}, n), last))

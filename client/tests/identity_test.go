@@ -13,8 +13,8 @@ import (
 	"railhead/internal/wire"
 )
 
-// What launchers set, as recorded from them: what says which rank of which job a process is, and what is alike there but says something
-// else. Each is rank 1 of a job of 2, or of the number in WORLD_SIZE.
+// Variables that launchers set, recorded from them: those that identify rank and job, and similar ones with another meaning. Each process
+// is rank 1 of 2, unless WORLD_SIZE says otherwise.
 const (
 	torchrunStatic = `RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 GROUP_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500
 		TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=0 TORCHELASTIC_USE_AGENT_STORE=True`
@@ -35,7 +35,7 @@ const (
 	slurmBatch = `SLURM_JOB_ID=1234 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=2 SLURM_NPROCS=2`
 )
 
-// The variables that the tests below set: no other test may see them, and these tests may not see those of whoever started them.
+// launcherVariables are the variables that the tests below set. The tests clear them first, because a launcher may have started the tests.
 var launcherVariables = strings.Fields(`RANK WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT OMPI_COMM_WORLD_RANK
 	OMPI_COMM_WORLD_SIZE OMPI_MCA_orte_precondition_transports PMIX_NAMESPACE PMIX_RANK PMI_RANK PMI_SIZE PMI_JOBID I_MPI_HYDRA_UUID SLURM_PROCID
 	SLURM_STEP_NUM_TASKS SLURM_NTASKS SLURM_JOB_ID SLURM_STEP_ID RAILHEAD_GROUP RAILHEAD_TOKEN`)
@@ -52,7 +52,7 @@ func launchedAs(t *testing.T, environment string) {
 	}
 }
 
-// joins are the Joins that a client sends; the daemon refuses each.
+// joins is a daemon that records the Join messages of a client and refuses them.
 type joins struct {
 	session *client.Session
 	seen    chan *wire.Join
@@ -101,7 +101,7 @@ func (j *joins) serve(t *testing.T, conn *net.UnixConn) {
 			_ = unix.Close(fd)
 		}
 		if err != nil {
-			return // the client has gone
+			return // the client has closed the connection
 		}
 		switch m := m.(type) {
 		case *wire.Hello:
@@ -113,7 +113,7 @@ func (j *joins) serve(t *testing.T, conn *net.UnixConn) {
 	}
 }
 
-// of is the Join of a config.
+// of returns the Join that Init sends for a config.
 func (j *joins) of(t *testing.T, config client.CommConfig) *wire.Join {
 	t.Helper()
 	_, err := j.session.Init(config)
@@ -128,7 +128,7 @@ func (j *joins) of(t *testing.T, config client.CommConfig) *wire.Join {
 
 var fromTheEnvironment = client.CommConfig{Rank: -1, World: -1}
 
-// wantJoin holds a Join to a rank and to names.
+// wantJoin checks the rank, the group and the token of a Join.
 func wantJoin(t *testing.T, m *wire.Join, rank, world int, group, token string) {
 	t.Helper()
 	if int(m.Own.Place.Rank) != rank || int(m.Common.World) != world {
@@ -139,8 +139,8 @@ func wantJoin(t *testing.T, m *wire.Join, rank, world int, group, token string) 
 	}
 }
 
-// The job is the name of the group, and its token.
-func TestTheLauncherSaysWhichRankOfWhichJobAProcessIs(t *testing.T) {
+// The job's identity is both the group's name and its token.
+func TestRankAndJobComeFromTheLauncher(t *testing.T) {
 	hashed := func(launcher string, facts ...string) string {
 		h := fnv.New64a()
 		_, _ = h.Write([]byte(strings.Join(facts, "\x00") + "\x00"))
@@ -164,11 +164,11 @@ func TestTheLauncherSaysWhichRankOfWhichJobAProcessIs(t *testing.T) {
 		{"srun --mpi=pmix", slurmPMIx, 1, 2, "slurm/1234/0"},
 		{"srun --mpi=pmi2", slurmPMI2, 1, 2, "pmi/1234.0"},
 
-		// The launcher inside is the one that started this process.
+		// Of nested launchers the inner one counts, because it started this process.
 		{"torchrun in a Slurm step", slurm + " " + torchrunStatic, 1, 2, "torchrun/none/127.0.0.1/29500"},
 		{"Open MPI in a Slurm batch script", slurmBatch + " " + openMPI5, 1, 2, "openmpi/prterun-vm-15976@1"},
 
-		// Facts that do not fit a name, or would make it ambiguous, are hashed.
+		// Values that do not fit a name, or would make it ambiguous, are hashed.
 		{"63 bytes", torchrunStandalone + " TORCHELASTIC_RUN_ID=" + id38, 1, 2, "torchrun/" + id38 + "/localhost/33637"},
 		{"64 bytes", torchrunStandalone + " TORCHELASTIC_RUN_ID=" + id39, 1, 2, hashed("torchrun", id39, "localhost", "33637")},
 		{"a slash", slurm + " SLURM_JOB_ID=12/34", 1, 2, hashed("slurm", "12/34", "0")},
@@ -181,8 +181,8 @@ func TestTheLauncherSaysWhichRankOfWhichJobAProcessIs(t *testing.T) {
 	}
 }
 
-// The config goes before RAILHEAD_GROUP and RAILHEAD_TOKEN, and these before the launcher. A group that is named keeps the job as its token.
-func TestNamesThatAreGivenAreUsedAsTheyAre(t *testing.T) {
+// The config has priority over RAILHEAD_GROUP and RAILHEAD_TOKEN, and these over the launcher. A named group still has the job as its token.
+func TestExplicitNamesHavePriorityOverTheLaunchers(t *testing.T) {
 	const job = "torchrun/none/127.0.0.1/29500"
 	j := seeJoins(t)
 	for _, c := range []struct {
@@ -208,8 +208,7 @@ func TestNamesThatAreGivenAreUsedAsTheyAre(t *testing.T) {
 	}
 }
 
-// Ranks of a job have one group, and those of another job another, whichever fact they differ in.
-func TestJobsThatDifferInAnyFactHaveGroupsOfTheirOwn(t *testing.T) {
+func TestJobsThatDifferInAnyVariableHaveDifferentGroups(t *testing.T) {
 	j := seeJoins(t)
 	group := func(environment string) string {
 		launchedAs(t, environment)
@@ -236,13 +235,13 @@ func TestJobsThatDifferInAnyFactHaveGroupsOfTheirOwn(t *testing.T) {
 			}
 		})
 	}
-	// torchrun ends all ranks before it starts them again: they find the name free, and ranks of agents that count restarts differently meet.
+	// torchrun ends all ranks before it restarts them, so the name is free. Agents may count restarts differently, so the count is ignored.
 	if first, again := group(torchrunStatic), group(torchrunStatic+" TORCHELASTIC_RESTART_COUNT=1"); first != again {
 		t.Errorf("%q after a restart, %q before", again, first)
 	}
 }
 
-func TestWhereNothingTellsJobsApartTheErrorSaysWhatToSet(t *testing.T) {
+func TestTheErrorOfAnUnidentifiedJobSaysWhatToSet(t *testing.T) {
 	j := seeJoins(t)
 	explicit := client.CommConfig{Rank: 0, World: 2}
 	for _, c := range []struct {
@@ -271,7 +270,7 @@ func TestWhereNothingTellsJobsApartTheErrorSaysWhatToSet(t *testing.T) {
 			_, err := j.session.Init(c.config)
 			wantError(t, err, wire.ResultInvalidArgument, append(c.words, "comm_init")...)
 			if len(j.seen) != 0 {
-				t.Error("it asked the daemon")
+				t.Error("Init sent a Join")
 			}
 		})
 	}

@@ -20,11 +20,11 @@ import (
 	"railhead/server"
 )
 
-// A rank of the jobs below: adds its job's number up with the other ranks, until a file exists, and prints the sum or the error.
+// A rank of the jobs below. It all-reduces its job's number until a file exists, and prints the sum or the error.
 func TestARankOfAJob(t *testing.T) {
 	number, err := strconv.ParseFloat(os.Getenv("RAILHEAD_TEST_NUMBER"), 32)
 	if err != nil {
-		t.Skip("it is a process of another test")
+		t.Skip("runs in a child process of another test")
 	}
 	session, err := client.Connect("", 0)
 	if err != nil {
@@ -54,13 +54,13 @@ func TestARankOfAJob(t *testing.T) {
 	}
 }
 
-// running is a process with its output.
+// running is a started process with its output.
 type running struct {
 	*exec.Cmd
 	out bytes.Buffer
 }
 
-// start runs argv, or this program, as ranks of a job, with these variables and no others of a launcher.
+// start starts TestARankOfAJob, with argv as the command before it. Of the launchers' variables it has only those of environment.
 func (j *jobs) start(t *testing.T, number int, argv []string, environment string) *running {
 	t.Helper()
 	argv = append(argv, os.Args[0], "-test.run=^TestARankOfAJob$")
@@ -81,7 +81,7 @@ func (j *jobs) start(t *testing.T, number int, argv []string, environment string
 	return r
 }
 
-// says waits for the end of the process and looks for what it must have printed.
+// says waits for the end of the process and checks that it printed all the words.
 func (r *running) says(t *testing.T, words ...string) {
 	t.Helper()
 	err := r.Wait()
@@ -92,7 +92,7 @@ func (r *running) says(t *testing.T, words ...string) {
 	}
 }
 
-// jobs shares a daemon.
+// jobs is a daemon with the ranks of several jobs, which run until the file `until` exists.
 type jobs struct {
 	daemon *server.Server
 	until  string
@@ -109,7 +109,7 @@ func (j *jobs) end(t *testing.T) {
 	}
 }
 
-// haveReady waits until this many groups are at work.
+// haveReady waits until this many groups are ready.
 func (j *jobs) haveReady(t *testing.T, groups int) {
 	t.Helper()
 	eventually(t, fmt.Sprint(groups, " groups are ready"), func() bool {
@@ -117,7 +117,7 @@ func (j *jobs) haveReady(t *testing.T, groups int) {
 	})
 }
 
-// Rank 0 of one job and rank 1 of another come first: they must not become a group.
+// Rank 0 of one job and rank 1 of another join first. They must not form a group.
 func TestTwoJobsOnADaemonDoNotMix(t *testing.T) {
 	j := newJobs(t)
 	environment := func(rank, port int) string {
@@ -141,20 +141,20 @@ func TestTwoJobsOnADaemonDoNotMix(t *testing.T) {
 	}
 }
 
-func TestTwoJobsThatNameAGroupAlikeAreToldSo(t *testing.T) {
+func TestTwoJobsWithTheSameGroupNameFail(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		first, second string
 		result        string
 	}{
-		{"told apart by their launcher", "RANK=0 WORLD_SIZE=2 MASTER_PORT=29500", "RANK=1 WORLD_SIZE=2 MASTER_PORT=29501", "token_mismatch"},
-		{"by nothing, the same rank", "RANK=0 WORLD_SIZE=2", "RANK=0 WORLD_SIZE=2", "rank_taken"},
-		{"of different sizes", "RANK=0 WORLD_SIZE=2", "RANK=1 WORLD_SIZE=3", "world_size_mismatch"},
+		{"with different launcher variables", "RANK=0 WORLD_SIZE=2 MASTER_PORT=29500", "RANK=1 WORLD_SIZE=2 MASTER_PORT=29501", "token_mismatch"},
+		{"with the same rank", "RANK=0 WORLD_SIZE=2", "RANK=0 WORLD_SIZE=2", "rank_taken"},
+		{"with different world sizes", "RANK=0 WORLD_SIZE=2", "RANK=1 WORLD_SIZE=3", "world_size_mismatch"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			j := newJobs(t)
 			first := j.start(t, 1, nil, c.first+" RAILHEAD_GROUP=tp")
-			eventually(t, "the first rank has come", func() bool { return ranksThatCame(t, j.daemon, "tp") == 1 })
+			eventually(t, "the first rank has joined", func() bool { return ranksThatCame(t, j.daemon, "tp") == 1 })
 			second := j.start(t, 100, nil, c.second+" RAILHEAD_GROUP=tp")
 			for _, r := range []*running{first, second} {
 				r.says(t, "refused:", c.result, `group "tp"`, "two jobs", "set RAILHEAD_GROUP", "something different in each job")
@@ -163,9 +163,9 @@ func TestTwoJobsThatNameAGroupAlikeAreToldSo(t *testing.T) {
 	}
 }
 
-// A launcher that starts all ranks again, as torchrun does when one fails, gives them the same group: its name is free as soon as the
-// ranks before have ended.
-func TestRanksThatAreStartedAgainFindTheirGroupFree(t *testing.T) {
+// A launcher that restarts all ranks, as torchrun does when one fails, gives them the same group name. It is free as soon as the old ranks
+// have ended.
+func TestRestartedRanksCanUseTheirGroupNameAgain(t *testing.T) {
 	j := newJobs(t)
 	start := func(rank int) *running {
 		return j.start(t, 1, nil, fmt.Sprintf("RANK=%d WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 TORCHELASTIC_RUN_ID=none", rank))
@@ -190,7 +190,7 @@ func TestRanksThatAreStartedAgainFindTheirGroupFree(t *testing.T) {
 	}
 }
 
-func TestTwoJobsOfMPIDoNotMix(t *testing.T) {
+func TestTwoMPIJobsDoNotMix(t *testing.T) {
 	sidebyside.NeedMPI(t)
 	installed, err := sidebyside.InstalledMPIs(io.Discard)
 	if err != nil {
@@ -204,7 +204,7 @@ func TestTwoJobsOfMPIDoNotMix(t *testing.T) {
 				t.Fatal(err)
 			}
 			one, other := "", ""
-			if m.Name == "MPICH" { // it sets nothing that tells its jobs apart
+			if m.Name == "MPICH" { // none of its variables identifies the job
 				j.start(t, 1, side.Argv, "").says(t, "refused:", "$PMI_RANK", "$PMI_JOBID", "set RAILHEAD_GROUP")
 				one, other = "RAILHEAD_GROUP=one", "RAILHEAD_GROUP=other"
 			}

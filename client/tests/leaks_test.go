@@ -6,7 +6,7 @@ import (
 	"railhead/client"
 )
 
-func TestManyLivesLeaveNothingBehind(t *testing.T) {
+func TestManyGroupsDoNotLeak(t *testing.T) {
 	s := startDaemon(t)
 	life := func() {
 		ranks := formGroup(t, s, client.CommConfig{World: 2})
@@ -26,7 +26,7 @@ func TestManyLivesLeaveNothingBehind(t *testing.T) {
 			return w.Free()
 		})
 		all(t, ranks, finalize)
-		all(t, ranks, func(m member) error { return m.session.Close() })
+		all(t, ranks, closeSession)
 	}
 	nothingLeaks(t, func() {
 		for range 300 {
@@ -35,18 +35,18 @@ func TestManyLivesLeaveNothingBehind(t *testing.T) {
 	})
 }
 
-func TestLivesThatEndBadlyLeaveNothingBehind(t *testing.T) {
+func TestGroupsThatEndByClosesAbortsOrWithoutFreeDoNotLeak(t *testing.T) {
 	s := startDaemon(t)
 	nothingLeaks(t, func() {
 		for i := range 100 {
 			ranks := formGroup(t, s, client.CommConfig{World: 3})
 			all(t, ranks, func(m member) error { _, err := m.AllocWindow(70_000); return err })
 			switch i % 3 {
-			case 0: // the session takes the comm and the window with it
+			case 0: // also ends the comm and the window
 				_ = ranks[1].session.Close()
 			case 1:
 				_ = ranks[1].Abort()
-			case 2: // ranks that finalize without freeing
+			case 2: // without freeing the window
 				all(t, ranks, finalize)
 			}
 			for _, m := range ranks {

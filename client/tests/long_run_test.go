@@ -8,8 +8,8 @@ import (
 	"railhead/client"
 )
 
-// The library counts operations in 16 bits where it compares what ranks have called: more of them must not tell on it.
-func TestMoreThanTwoTo16OperationsInARowAreRight(t *testing.T) {
+// The numbers in signatures have 16 bits. They must wrap around without an effect.
+func TestMoreThan2To16OperationsInARow(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 2})
 	all(t, ranks, func(m member) error {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// overlay maps fd at offset over b, which lies in another mapping.
+// overlay maps fd at offset over b, a part of another mapping.
 func overlay(t testing.TB, b []byte, fd int, offset int64) {
 	t.Helper()
 	_, err := unix.MmapPtr(fd, offset, unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b)), unix.PROT_READ|unix.PROT_WRITE,
@@ -17,7 +17,7 @@ func overlay(t testing.TB, b []byte, fd int, offset int64) {
 	}
 }
 
-// hole unmaps b, which lies in a larger mapping.
+// hole unmaps b, a part of a larger mapping.
 func hole(t testing.TB, b []byte) {
 	t.Helper()
 	if err := unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b))); err != nil {

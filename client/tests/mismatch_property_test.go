@@ -12,11 +12,11 @@ import (
 	"railhead/internal/wire"
 )
 
-// mismatchPatience is the deadline of groups whose ranks are to find a difference: shorter than patience, since a case that
-// fails waits for it and rapid then tries many.
+// mismatchPatience is the deadline of these groups. It is shorter than patience, because a failing case waits for it, and rapid then
+// repeats the case many times.
 const mismatchPatience = 10 * time.Second
 
-// collectives are the kinds that all ranks take part in.
+// collectives are the kinds in which all ranks take part.
 var collectives = []kind{allReduce, reduceScatter, reduce, allGather, allToAll, broadcast, gather, scatter}
 
 func drawSmallCollective(t *rapid.T, world int) operation {
@@ -30,20 +30,20 @@ func drawSmallCollective(t *rapid.T, world int) operation {
 	}
 }
 
-// rooted says whether root means anything to the operation.
+// rooted reports whether the operation has a root.
 func (o operation) rooted() bool {
 	return o.kind == reduce || o.kind == broadcast || o.kind == gather || o.kind == scatter
 }
 
-// differs says whether two operations do not match.
+// differs reports whether two operations are a mismatch.
 func (o operation) differs(other operation) bool {
 	return o.kind != other.kind || o.dtype != other.dtype || o.count != other.count || o.kind.reduces() && o.op != other.op ||
 		o.rooted() && o.root != other.root
 }
 
-// A rank calls something else in the midst of a sequence. Whatever it is, and whoever needs whom for what follows, all ranks
-// learn of it by the barrier at the end, and nothing is written outside any buffer.
-func TestADifferenceAnywhereInAnySequenceIsFoundByAllRanks(t *testing.T) {
+// One rank calls another operation somewhere in a sequence. All ranks must fail by the barrier at the end, and no rank may write outside
+// its buffers.
+func TestAMismatchAnywhereInAnySequenceIsFoundByAllRanks(t *testing.T) {
 	s := startDaemon(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		t.Setenv("RAILHEAD_ALGO", rapid.SampledFrom([]string{"auto", "ring", "ring;broadcast:tree", "allreduce:tree;ring"}).Draw(rt, "algorithms"))

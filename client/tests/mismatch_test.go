@@ -9,18 +9,18 @@ import (
 	"railhead/internal/wire"
 )
 
-// one is a rank's call; buffers are as long as any call here needs.
+// one is a rank's call, with buffers that are large enough for every kind.
 type one struct {
 	name string
 	call func(m member) error
 }
 
-// memory gives a rank its send and recv, of n bytes each.
+// memory returns a rank's send and recv, of n bytes each.
 type memory func(m member, n int) (send, recv []byte)
 
 func ownMemory(_ member, n int) (send, recv []byte) { return make([]byte, n), make([]byte, n) }
 
-// callsWith are one of every kind, with count elements of a type, an operation and a root.
+// callsWith returns a call of every kind with these arguments.
 func callsWith(in memory, count int, d client.Dtype, op client.Op, root int) []one {
 	call := func(f func(m member, send, recv []byte) error) func(m member) error {
 		return func(m member) error {
@@ -49,8 +49,8 @@ func named(calls []one, name string) one {
 	panic("no call " + name)
 }
 
-// checkMismatch makes one rank call something else than the others. All must learn of it, in this operation or, where it
-// needs nothing of the odd one, in the next that involves everybody.
+// checkMismatch makes rank odd call other and the other ranks usual. All must fail: in this call, or in the barrier after it if the call
+// needs no data from the odd rank.
 func checkMismatch(t *testing.T, ranks []member, odd int, usual, other one, words ...string) {
 	t.Helper()
 	began := time.Now()
@@ -68,7 +68,7 @@ func checkMismatch(t *testing.T, ranks []member, odd int, usual, other one, word
 		wantError(t, err, wire.ResultMismatch, words...)
 	}
 	if took := time.Since(began); took > patience/2 {
-		t.Errorf("%v passed, close to the deadline", took)
+		t.Errorf("the ranks failed after %v, close to the deadline", took)
 	}
 	if t.Failed() {
 		t.Fatalf("rank %d of %d called %s, the others %s: %v", odd, len(ranks), other.name, usual.name, errs)
@@ -78,7 +78,7 @@ func checkMismatch(t *testing.T, ranks []member, odd int, usual, other one, word
 			t.Errorf("finalize of rank %d after a mismatch: %v", r, err)
 		}
 	}
-	all(t, ranks, func(m member) error { return m.session.Close() })
+	all(t, ranks, closeSession)
 }
 
 func TestDifferentKindsOfOperationAreRefusedOnAllRanks(t *testing.T) {
@@ -105,7 +105,7 @@ func TestDifferentArgumentsOfTheSameOperationAreRefusedOnAllRanks(t *testing.T) 
 		if algo != "" {
 			t.Setenv("RAILHEAD_ALGO", algo)
 		}
-		var windows [][]byte // of the group that is there
+		var windows [][]byte // of the current group
 		in := ownMemory
 		if algo == "pull" {
 			in = func(m member, n int) (send, recv []byte) {
@@ -146,8 +146,8 @@ func TestDifferentArgumentsOfTheSameOperationAreRefusedOnAllRanks(t *testing.T) 
 	}
 }
 
-// bothWords are words of the message where it must name both calls: where no rank can have gone on to its next operation
-// before it knows, since it needs all others in this one.
+// bothWords returns the words if the message must name both calls. It need not if a rank may end one of the calls without the others and
+// see the mismatch in its next operation.
 func bothWords(a, b one, words ...string) []string {
 	for _, c := range []one{a, b} {
 		switch c.name {
@@ -183,7 +183,7 @@ func TestAnotherOrderOfTheSameOperationsIsRefusedOnAllRanks(t *testing.T) {
 	}
 }
 
-// The scalars may differ, that one rank has none may not.
+// The scalars of ranks may differ, but a pre-mul sum and a sum are a mismatch.
 func TestAPreMulSumAndASumAreDifferentOperations(t *testing.T) {
 	s := startDaemon(t)
 	sum := callsWith(ownMemory, 100, client.I32, client.Sum, 0)
@@ -200,8 +200,8 @@ func TestAPreMulSumAndASumAreDifferentOperations(t *testing.T) {
 	}
 }
 
-// Rank 0 is far ahead when the others make their wrong calls, as far as its operations need nobody.
-func TestAMismatchManyOperationsLaterIsRefusedOnAllRanks(t *testing.T) {
+// In rooted operations a rank may be many calls ahead when another one makes a wrong call.
+func TestAMismatchAfterManyOperationsIsRefusedOnAllRanks(t *testing.T) {
 	s := startDaemon(t)
 	for _, name := range []string{"broadcast", "reduce", "gather", "scatter", "all_reduce"} {
 		ranks := formGroup(t, s, client.CommConfig{Group: "later " + name, World: 3})
@@ -211,7 +211,7 @@ func TestAMismatchManyOperationsLaterIsRefusedOnAllRanks(t *testing.T) {
 			return one{name, func(m member) error {
 				for range 50 {
 					if err := usual.call(m); err != nil {
-						return fmt.Errorf("not the wrong one: %w", err)
+						return fmt.Errorf("before the wrong call: %w", err)
 					}
 				}
 				return last.call(m)
@@ -221,7 +221,7 @@ func TestAMismatchManyOperationsLaterIsRefusedOnAllRanks(t *testing.T) {
 	}
 }
 
-func TestSendsAndReceivesThatDoNotFitAreRefusedOnBothSides(t *testing.T) {
+func TestSendsAndReceivesThatDoNotMatchAreRefusedOnBothSides(t *testing.T) {
 	s := startDaemon(t)
 	buf := make([]byte, 1<<20)
 	for what, c := range map[string]struct {
@@ -242,7 +242,7 @@ func TestSendsAndReceivesThatDoNotFitAreRefusedOnBothSides(t *testing.T) {
 				}
 				return f()
 			}
-			send := func(m member) error { // rank 0 to rank 1; rank 2 has nothing to do
+			send := func(m member) error { // from rank 0 to rank 1; rank 2 does nothing
 				if m.Rank() != 0 {
 					return nil
 				}

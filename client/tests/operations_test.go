@@ -10,7 +10,7 @@ import (
 	"railhead/internal/oracle"
 )
 
-// kind is an operation by the name that railhead.h gives it.
+// kind is an operation, by its name in railhead.h.
 type kind string
 
 const (
@@ -22,8 +22,8 @@ const (
 	reduce        kind = "reduce"
 	gather        kind = "gather"
 	scatter       kind = "scatter"
-	shift         kind = "shift" // a send to the rank root further, and a receive from the one root before, in a group
-	pair          kind = "pair"  // a send from root to the next rank, without a group
+	shift         kind = "shift" // in a group: a send to rank + root and a receive from rank - root, modulo the world size
+	pair          kind = "pair"  // without a group: a send from root to the next rank
 )
 
 func (k kind) reduces() bool { return k == allReduce || k == reduceScatter || k == reduce }
@@ -33,18 +33,18 @@ var (
 	moving   = []kind{allGather, allToAll, broadcast, gather, scatter, shift, pair}
 )
 
-// operation is one that all ranks of a group make, each with buffers of its own kind and place.
+// operation is an operation of all ranks of a group. Each rank draws the place of its buffers from the seed.
 type operation struct {
 	kind    kind
 	dtype   oracle.Dtype
-	op      oracle.Op // of those that reduce
+	op      oracle.Op // of reductions
 	count   int
 	root    int
 	special bool   // inputs with NaNs and extremes
-	windows bool   // buffers of most ranks lie in windows
-	all     bool   // of all ranks, then
-	delays  bool   // some ranks come late
-	seed    uint64 // of inputs and of each rank's own choices
+	windows bool   // buffers of most ranks are in windows
+	all     bool   // with windows: those of all ranks
+	delays  bool   // some ranks call late
+	seed    uint64 // of inputs and places
 }
 
 func (o operation) String() string {
@@ -52,7 +52,7 @@ func (o operation) String() string {
 		o.special, o.windows, o.seed)
 }
 
-// times says how many times count elements send and recv have.
+// times returns the sizes of send and recv as multiples of count.
 func (o operation) times(world int) (send, recv int) {
 	switch o.kind {
 	case allGather, gather:
@@ -65,7 +65,7 @@ func (o operation) times(world int) (send, recv int) {
 	return 1, 1
 }
 
-// sends and receives say whose buffers have a meaning.
+// sends and receives report whether the rank's send and recv are used.
 func (o operation) sends(rank int) bool {
 	return rank == o.root || o.kind != broadcast && o.kind != scatter && o.kind != pair
 }
@@ -80,7 +80,7 @@ func (o operation) receives(rank, world int) bool {
 	return true
 }
 
-// inputs are all ranks' sends.
+// inputs returns all ranks' sends.
 func (o operation) inputs(world int) [][]byte {
 	sendTimes, _ := o.times(world)
 	inputs := make([][]byte, world)
@@ -95,12 +95,12 @@ func (o operation) inputs(world int) [][]byte {
 	return inputs
 }
 
-// scalar is what a rank multiplies by in a pre-mul sum.
+// scalar is a rank's scalar of a pre-mul sum.
 func (o operation) scalar(rank int) []byte {
 	return oracle.Scalar(o.dtype, oracle.Seed(o.seed, rank, 1))
 }
 
-// expected are all ranks' outputs.
+// expected returns all ranks' outputs.
 func (o operation) expected(inputs [][]byte, reduceGroup int) [][]byte {
 	world := len(inputs)
 	var scalars [][]byte
@@ -136,11 +136,11 @@ func (o operation) expected(inputs [][]byte, reduceGroup int) [][]byte {
 	return outputs
 }
 
-// call makes one rank's call.
+// call runs one rank's call.
 func (o operation) call(c *client.Comm, send, recv []byte, op client.Op) error {
 	d := clientDtypes[o.dtype]
 	if o.kind == pair && c.WorldSize() == 1 {
-		o.kind = shift // to oneself only in a group
+		o.kind = shift // a rank can send to itself only in a group
 	}
 	switch o.kind {
 	case allReduce:
@@ -176,7 +176,7 @@ func (o operation) call(c *client.Comm, send, recv []byte, op client.Op) error {
 	return nil
 }
 
-// clientOp is the reduction as the client knows it; done ends one that was made for it.
+// clientOp returns the reduction. done destroys it if it was created.
 func (o operation) clientOp(c *client.Comm) (op client.Op, done func() error, err error) {
 	if !o.kind.reduces() || o.op != oracle.PreMulSum {
 		return clientOps[o.op], func() error { return nil }, nil
@@ -195,12 +195,12 @@ var clientOps = map[oracle.Op]client.Op{
 	oracle.Sum: client.Sum, oracle.Prod: client.Prod, oracle.Min: client.Min, oracle.Max: client.Max, oracle.Avg: client.Avg,
 }
 
-// place is a rank's own choice of buffers.
+// place says where a rank's buffers are.
 type place struct {
 	sendAt, recvAt int // address modulo 16
 	inPlace        bool
 	inWindow       bool
-	leaveOut       bool // nil for a buffer of no meaning
+	leaveOut       bool // an unused buffer is nil
 	delay          time.Duration
 }
 
@@ -210,7 +210,7 @@ func (o operation) place(rank int) place {
 		sendAt: random.IntN(16), recvAt: random.IntN(16), inPlace: random.IntN(2) == 0, leaveOut: random.IntN(2) == 0,
 		inWindow: o.windows && (random.IntN(4) != 0 || o.all),
 	}
-	if random.IntN(2) == 0 { // as most programs have it
+	if random.IntN(2) == 0 { // aligned, as in most programs
 		p.sendAt, p.recvAt = 0, 0
 	}
 	if o.kind == shift || o.kind == pair {
@@ -222,13 +222,13 @@ func (o operation) place(rank int) place {
 	return p
 }
 
-// buffers are a rank's for one operation.
+// buffers are those of a rank for one operation.
 type buffers struct {
 	all        []buffer
 	send, recv []byte
 }
 
-// lay puts the operation's buffers into memory and the input into send.
+// lay carves the operation's buffers out of memory and copies the input to send.
 func (o operation) lay(p place, rank, world int, memory, input []byte) (b buffers) {
 	n := o.count * o.dtype.Size()
 	sendTimes, recvTimes := o.times(world)
@@ -256,7 +256,7 @@ func (o operation) lay(p place, rank, world int, memory, input []byte) (b buffer
 	return b
 }
 
-// run makes one rank's call with buffers in memory, or in its window, and returns a copy of its output.
+// run runs one rank's call, with buffers in its window or in ordinary memory, and returns a copy of its output.
 func (o operation) run(m member, window, input []byte) ([]byte, error) {
 	rank, world := m.Rank(), m.WorldSize()
 	p := o.place(rank)
@@ -274,7 +274,7 @@ func (o operation) run(m member, window, input []byte) ([]byte, error) {
 	before := b.snapshot()
 	time.Sleep(p.delay)
 	if o.windows {
-		// The others write to this rank's recv where it lies in a window: not before it is laid out.
+		// Peers may write to a recv in a window, so all must be laid out before the call.
 		if err := m.Barrier(); err != nil {
 			return nil, err
 		}
@@ -285,7 +285,7 @@ func (o operation) run(m member, window, input []byte) ([]byte, error) {
 	var output []byte
 	if o.receives(rank, world) {
 		output = bytes.Clone(b.recv)
-		copy(b.recv, before.recv) // what it was, so that everything else is seen to be as it was
+		copy(b.recv, before.recv) // restored, so that unchanged finds changes outside of recv
 	}
 	if err := b.unchanged(before); err != nil {
 		return nil, err
@@ -293,7 +293,7 @@ func (o operation) run(m member, window, input []byte) ([]byte, error) {
 	return output, done()
 }
 
-// snapshot copies contents, not places.
+// snapshot copies the contents of the buffers.
 func (b buffers) snapshot() (s buffers) {
 	for _, one := range b.all {
 		s.all = append(s.all, buffer{data: bytes.Clone(one.data)})
@@ -308,7 +308,7 @@ func (b buffers) unchanged(before buffers) error {
 			return err
 		}
 		if !bytes.Equal(one.data, before.all[i].data) {
-			return fmt.Errorf("buffer %d (of %d) was changed outside recv", i, len(b.all))
+			return fmt.Errorf("buffer %d of %d was changed outside of recv", i, len(b.all))
 		}
 	}
 	return nil

@@ -7,9 +7,8 @@ import (
 	"railhead/internal/oracle"
 )
 
-// With more ranks than cores a rank that waits must let the one it waits for run. A collapse shows as the test's
-// deadline, or as the comm's.
-func TestManyMoreRanksThanCoresGetThrough(t *testing.T) {
+// With more ranks than processors a waiting rank must yield to the rank that it waits for. If it does not, the comm's deadline passes.
+func TestManyMoreRanksThanProcessors(t *testing.T) {
 	for _, c := range []struct{ world, rounds int }{{16, 900}, {64, 300}} {
 		s := startDaemon(t)
 		ranks := formGroup(t, s, client.CommConfig{World: c.world, ReduceGroup: 8})

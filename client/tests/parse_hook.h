@@ -1,4 +1,4 @@
-/* Lets Go tests feed bytes to the parser of the daemon's messages. Not part of the ABI. */
+/* The parser of the daemon's messages, for Go tests. Not part of the ABI. */
 #ifndef RAILHEAD_CLIENT_PARSE_HOOK_H_
 #define RAILHEAD_CLIENT_PARSE_HOOK_H_
 
@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* NULL when the bytes are a message that a daemon may send, else what is wrong with them. */
+/* NULL if the bytes are a valid message of a daemon, else the error. */
 const char *rh_parse_message(const void *bytes, size_t size);
 
 #ifdef __cplusplus

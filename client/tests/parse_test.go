@@ -15,7 +15,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// Every type that a daemon sends, with a valid message of it.
+// daemonMessages returns a valid message of every type that a daemon sends.
 func daemonMessages() []wire.Message {
 	return []wire.Message{
 		&wire.Welcome{Version: 1, Session: 7, Daemon: 9, Software: name("railhead tést")},
@@ -38,7 +38,7 @@ func daemonMessages() []wire.Message {
 	}
 }
 
-// clientMessages are those that a client must refuse whatever they say.
+// clientMessages returns messages that a client sends and must refuse.
 func clientMessages() []wire.Message {
 	return []wire.Message{
 		&wire.Hello{VersionMin: 1, VersionMax: 1},
@@ -49,7 +49,7 @@ func clientMessages() []wire.Message {
 	}
 }
 
-// acceptedByGo says whether Go's decoder takes the bytes, as a message that a daemon sends.
+// acceptedByGo reports whether Go's decoder accepts the bytes, and a daemon may send the message.
 func acceptedByGo(b []byte) bool {
 	m, err := wire.Decode(b)
 	if err != nil {
@@ -63,7 +63,7 @@ func acceptedByGo(b []byte) bool {
 	return true
 }
 
-func TestTheParserTakesEveryMessageOfADaemonAndNoneOfAClient(t *testing.T) {
+func TestTheParserAcceptsTheMessagesOfADaemonOnly(t *testing.T) {
 	for _, m := range daemonMessages() {
 		b := encode(m, 5)
 		if why := whyRefused(b); why != "" {
@@ -71,33 +71,33 @@ func TestTheParserTakesEveryMessageOfADaemonAndNoneOfAClient(t *testing.T) {
 		}
 		for n := range len(b) {
 			if whyRefused(b[:n]) == "" {
-				t.Errorf("%T cut to %d of %d bytes is taken", m, n, len(b))
+				t.Errorf("%T cut to %d of %d bytes is accepted", m, n, len(b))
 			}
 		}
 		if whyRefused(append(b, 0)) == "" {
-			t.Errorf("%T with a byte more is taken", m)
+			t.Errorf("%T with an additional byte is accepted", m)
 		}
 	}
 	for _, m := range clientMessages() {
 		if whyRefused(encode(m, 5)) == "" {
-			t.Errorf("%T is taken", m)
+			t.Errorf("%T is accepted", m)
 		}
 	}
 }
 
-// interesting values for a field of 1, 2, 4 or 8 bytes.
+// interesting are values for a field of 1, 2, 4 or 8 bytes.
 var interesting = []uint64{
 	0, 1, 2, 3, 4, 63, 64, 65, 128, 4095, 4096, 8192, 65535, 65536, 1 << 20, 1 << 30, 1 << 40, 1<<40 + 1<<30, 1<<40 + 1<<30 + 1,
 	1<<31 - 1, 1 << 31, 1<<32 - 1, 1<<63 - 1, 1 << 63, ^uint64(0),
 }
 
-// Strings that are UTF-8, and some that are nearly.
+// stringish are valid and invalid UTF-8 strings.
 var stringish = []string{
 	"", "a", "é", "€", "\U0010ffff", "\xff", "\x80", "\xc0\x80", "\xc2", "\xe0\x80\x80", "\xed\x9f\xbf", "\xed\xa0\x80", "\xee\x80\x80",
 	"\xf0\x80\x80\x80", "\xf4\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xe2\x82", "a\x00b", "\xf0\x9f\x98\x80",
 }
 
-// drawMutated gives a message of a daemon with a few changes, near what is allowed.
+// drawMutated draws a message with a few changes, which is often nearly valid.
 func drawMutated(t *rapid.T) []byte {
 	messages := append(daemonMessages(), clientMessages()...)
 	b := encode(messages[rapid.IntRange(0, len(messages)-1).Draw(t, "message")], 1)
@@ -107,7 +107,7 @@ func drawMutated(t *rapid.T) []byte {
 			b = b[:rapid.IntRange(0, len(b)).Draw(t, "cut")]
 		case 1:
 			b = append(b, make([]byte, rapid.IntRange(1, 200).Draw(t, "more"))...)
-		case 2, 3, 4: // of the body's strings, where it has any
+		case 2, 3, 4: // a string of the body, if it has any
 			if at := rapid.IntRange(24, 120).Draw(t, "text at"); at < len(b) {
 				copy(b[at:], rapid.SampledFrom(stringish).Draw(t, "text"))
 			}
@@ -124,7 +124,7 @@ func drawMutated(t *rapid.T) []byte {
 	return b
 }
 
-func TestGoAndCppTakeTheSameMessages(t *testing.T) {
+func TestGoAndCppAcceptTheSameMessages(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		for range 500 {
 			b := drawMutated(t)
@@ -136,7 +136,7 @@ func TestGoAndCppTakeTheSameMessages(t *testing.T) {
 	})
 }
 
-func TestEveryStringIsUTF8ForBothOrForNeither(t *testing.T) {
+func TestGoAndCppAcceptTheSameStrings(t *testing.T) {
 	for _, s := range stringish {
 		messages := daemonMessages()
 		for _, m := range append(messages[:2:2], messages[len(messages)-2:]...) {
@@ -157,7 +157,7 @@ func TestEveryStringIsUTF8ForBothOrForNeither(t *testing.T) {
 	}
 }
 
-// FuzzClientParse: bytes that Go takes as a message of a daemon C++ takes too, and no others.
+// FuzzClientParse checks that Go and C++ accept the same bytes as a message of a daemon.
 func FuzzClientParse(f *testing.F) {
 	for _, m := range append(daemonMessages(), clientMessages()...) {
 		f.Add(encode(m, 3))
@@ -170,7 +170,7 @@ func FuzzClientParse(f *testing.F) {
 	})
 }
 
-// The same under AddressSanitizer, with a seed of its own on every run.
+// The same with AddressSanitizer, and another seed in every run.
 func TestTheParserReadsNothingBeyondAPacket(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -205,7 +205,7 @@ func TestTheParserReadsNothingBeyondAPacket(t *testing.T) {
 	}
 }
 
-// parserProgram compiles the parser alone, with the address sanitizer.
+// parserProgram compiles the parser with AddressSanitizer.
 func parserProgram(t *testing.T) string {
 	t.Helper()
 	binary := t.TempDir() + "/parse"

@@ -10,7 +10,7 @@ import (
 	"railhead/internal/oracle"
 )
 
-// reduceIn fills send of every rank, reduces, and holds the sums and the algorithm to what they should be.
+// reduceIn fills send of every rank, all-reduces, and checks the sums and the algorithm.
 func reduceIn(t *testing.T, ranks []member, d oracle.Dtype, algorithm string, buffers func(rank int) (send, recv []byte)) {
 	t.Helper()
 	seeds := make([]uint64, len(ranks))
@@ -20,7 +20,7 @@ func reduceIn(t *testing.T, ranks []member, d oracle.Dtype, algorithm string, bu
 	all(t, ranks, func(m member) error {
 		send, recv := buffers(m.Rank())
 		oracle.Fill(send, d, oracle.Sum, seeds[m.Rank()])
-		if err := m.AllReduce(send, recv, len(send)/d.Size(), clientDtype(d), client.Sum); err != nil {
+		if err := m.AllReduce(send, recv, len(send)/d.Size(), clientDtypes[d], client.Sum); err != nil {
 			return err
 		}
 		if wrong := oracle.WrongSums(recv, d, seeds, len(ranks)); wrong != 0 {
@@ -34,14 +34,14 @@ func reduceIn(t *testing.T, ranks []member, d oracle.Dtype, algorithm string, bu
 	})
 }
 
-func TestAllReduceIsZeroCopyOnRegisteredMemoryWherever(t *testing.T) {
+func TestAllReduceIsZeroCopyAnywhereInRegisteredMemory(t *testing.T) {
 	s := startDaemon(t)
 	const world, size = 3, 64 * page
 	const bytes = 20 * page
 	ranks := formGroup(t, s, client.CommConfig{World: world})
 	first, second := make([]owned, world), make([]owned, world)
 	for r := range world {
-		// No two ranks have it at the same offset of their files.
+		// Each rank's memory is at another offset of its file.
 		first[r] = mapOwned(t, memfd(t, size+int64(r)*page, unix.MFD_ALLOW_SEALING), int64(r)*page, size, unix.MAP_SHARED)
 		second[r] = ownMemfd(t, size)
 		defer first[r].release()
@@ -65,26 +65,26 @@ func TestAllReduceIsZeroCopyOnRegisteredMemoryWherever(t *testing.T) {
 		return b[4*r : 4*r+bytes]
 	}
 	for what, buffers := range map[string]func(r int) ([]byte, []byte){
-		"one region to the other":       func(r int) ([]byte, []byte) { return part(first[r], 0), part(second[r], 0) },
-		"at another place on each rank": func(r int) ([]byte, []byte) { return part(first[r], 4*r), part(second[r], size-bytes-4*r) },
-		"within a region":               func(r int) ([]byte, []byte) { return part(second[r], 0), part(second[r], bytes) },
-		"in place":                      func(r int) ([]byte, []byte) { return part(first[r], 68), part(first[r], 68) },
-		"from the heap":                 func(r int) ([]byte, []byte) { return inHeap(r), part(first[r], 0) },
-		"to the heap":                   func(r int) ([]byte, []byte) { return part(first[r], 0), inHeap(r) },
-		"in another region on each rank": func(r int) ([]byte, []byte) {
+		"one region to the other": func(r int) ([]byte, []byte) { return part(first[r], 0), part(second[r], 0) },
+		"at different offsets":    func(r int) ([]byte, []byte) { return part(first[r], 4*r), part(second[r], size-bytes-4*r) },
+		"within a region":         func(r int) ([]byte, []byte) { return part(second[r], 0), part(second[r], bytes) },
+		"in place":                func(r int) ([]byte, []byte) { return part(first[r], 68), part(first[r], 68) },
+		"from the heap":           func(r int) ([]byte, []byte) { return inHeap(r), part(first[r], 0) },
+		"to the heap":             func(r int) ([]byte, []byte) { return part(first[r], 0), inHeap(r) },
+		"in different regions": func(r int) ([]byte, []byte) {
 			return [][]byte{part(first[r], 0), part(second[r], 0), inHeap(r)}[r], part(second[r], bytes+64)
 		},
-		"up to the last byte of a region":  func(r int) ([]byte, []byte) { return part(first[r], size-bytes), part(second[r], size-bytes) },
-		"of the other region on some rank": func(r int) ([]byte, []byte) { return part([][]owned{first, second}[r%2][r], 0), part(first[r], bytes) },
+		"up to the last byte of a region": func(r int) ([]byte, []byte) { return part(first[r], size-bytes), part(second[r], size-bytes) },
+		"in the other region on rank 1":   func(r int) ([]byte, []byte) { return part([][]owned{first, second}[r%2][r], 0), part(first[r], bytes) },
 	} {
 		for _, d := range []oracle.Dtype{oracle.F32, oracle.BF16} {
 			reduceIn(t, ranks, d, "pull", buffers)
 			if t.Failed() {
-				t.Fatalf("so far with buffers %s, %s", what, d)
+				t.Fatalf("failed with buffers %s, %s", what, d)
 			}
 		}
 	}
-	// One rank's buffer lies elsewhere.
+	// One rank's buffer is not in a window.
 	private := mapOwned(t, -1, 0, bytes, unix.MAP_PRIVATE)
 	defer private.release()
 	reduceIn(t, ranks, oracle.F32, "twoshot", func(r int) ([]byte, []byte) {
@@ -111,8 +111,8 @@ func TestAllReduceOnAStagedWindowCopies(t *testing.T) {
 	}
 }
 
-// Registered memory may go away, on one rank and then on the others, while nobody uses it: reductions elsewhere go on.
-func TestAllReduceGoesOnAfterRegisteredMemoryIsGone(t *testing.T) {
+// After the window is freed its memory may be unmapped. Other memory at the same address is then not registered.
+func TestMemoryAtTheAddressOfAFreedRegistrationIsNotRegistered(t *testing.T) {
 	const world, size = 2, 20 * page
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: world})
 	memory := []owned{ownMemfd(t, size), ownMemfd(t, size)}
@@ -121,7 +121,6 @@ func TestAllReduceGoesOnAfterRegisteredMemoryIsGone(t *testing.T) {
 	freeAll(t, ranks, windows)
 	for r := range memory {
 		_ = unix.Munmap(memory[r].memory)
-		// The same address with other memory in it is not what was registered.
 		memory[r].memory = nil
 		other := mapOwned(t, -1, 0, size, unix.MAP_PRIVATE)
 		defer other.release()

@@ -16,7 +16,7 @@ import (
 
 const page = 4096
 
-// memfd makes a memory file of size bytes. The caller closes it.
+// memfd creates a memfd of size bytes. The caller closes it.
 func memfd(t testing.TB, size int64, flags int) int {
 	t.Helper()
 	fd, err := unix.MemfdCreate("test-owned", unix.MFD_CLOEXEC|flags)
@@ -29,7 +29,7 @@ func memfd(t testing.TB, size int64, flags int) int {
 	return fd
 }
 
-// owned is memory that a rank owns, and the descriptor that it is mapped from.
+// owned is memory of a rank, and the descriptor from which it is mapped.
 type owned struct {
 	fd     int // -1 = none
 	memory []byte
@@ -48,7 +48,7 @@ func mapOwned(t testing.TB, fd int, offset int64, size, flags int) owned {
 	return owned{fd, b}
 }
 
-// ownMemfd is the usual case: a whole memfd, mapped.
+// ownMemfd creates a memfd and maps all of it.
 func ownMemfd(t testing.TB, size int) owned {
 	t.Helper()
 	return mapOwned(t, memfd(t, int64(size), unix.MFD_ALLOW_SEALING), 0, size, unix.MAP_SHARED)
@@ -67,7 +67,7 @@ func (o owned) config() client.RegisterConfig {
 	return client.RegisterConfig{Memory: o.memory, FD: o.fd}
 }
 
-// registerAll registers each rank's own and returns the windows.
+// registerAll registers each rank's memory and returns the windows.
 func registerAll(t testing.TB, ranks []member, config func(rank int) client.RegisterConfig) []*client.Window {
 	t.Helper()
 	windows := make([]*client.Window, len(ranks))
@@ -78,7 +78,7 @@ func registerAll(t testing.TB, ranks []member, config func(rank int) client.Regi
 	return windows
 }
 
-// wantSharing holds the answers of all ranks to one answer.
+// wantSharing checks that all ranks have the same sharing. staged is the rank whose memory cannot be shared, -1 = none.
 func wantSharing(t testing.TB, windows []*client.Window, staged int, words ...string) {
 	t.Helper()
 	for rank, w := range windows {
@@ -94,7 +94,7 @@ func wantSharing(t testing.TB, windows []*client.Window, staged int, words ...st
 	}
 }
 
-// seesAllStores: what a rank writes to its own memory every other one sees, and the other way round.
+// seesAllStores checks that the window is the ranks' memory, and that all ranks see all stores.
 func seesAllStores(t testing.TB, ranks []member, windows []*client.Window, memory func(rank int) []byte) {
 	t.Helper()
 	at := func(n, writer int) int { return (writer * 97) % n }
@@ -104,14 +104,14 @@ func seesAllStores(t testing.TB, ranks []member, windows []*client.Window, memor
 			return err
 		}
 		if own := memory(m.Rank()); len(own) != len(mine) || &own[0] != &mine[0] {
-			return fmt.Errorf("rank %d's own pointer is not its memory", m.Rank())
+			return fmt.Errorf("rank %d's part of the window is not its memory", m.Rank())
 		}
 		for r := range ranks {
 			peer, err := windows[m.Rank()].Peer(r)
 			if err != nil {
 				return err
 			}
-			peer[at(len(peer), m.Rank())] = byte(100 + m.Rank()) // a byte of its own in everybody's
+			peer[at(len(peer), m.Rank())] = byte(100 + m.Rank()) // each writer has its own byte in each rank's memory
 		}
 		if err := m.Barrier(); err != nil {
 			return err
@@ -137,7 +137,7 @@ func freeAll(t testing.TB, ranks []member, windows []*client.Window) {
 	all(t, ranks, func(m member) error { return windows[m.Rank()].Free() })
 }
 
-func TestMemoryOfAMemfdIsSharedHoweverItIsNamed(t *testing.T) {
+func TestAllMemoryMappedFromAMemfdIsShared(t *testing.T) {
 	s := startDaemon(t)
 	const world, size = 3, 3 * page
 	for _, c := range []struct {
@@ -154,10 +154,10 @@ func TestMemoryOfAMemfdIsSharedHoweverItIsNamed(t *testing.T) {
 		{"the rest of a mapping", func() owned { return ownMemfd(t, size) }, func(o owned) client.RegisterConfig {
 			return client.RegisterConfig{Memory: o.memory[2*page:], FD: o.fd, Offset: 2 * page}
 		}},
-		{"by its address alone", func() owned { return ownMemfd(t, size) }, func(o owned) client.RegisterConfig {
+		{"without its descriptor", func() owned { return ownMemfd(t, size) }, func(o owned) client.RegisterConfig {
 			return client.RegisterConfig{Memory: o.memory, FD: -1}
 		}},
-		{"by an address within a page", func() owned {
+		{"without its descriptor, within a page", func() owned {
 			return mapOwned(t, memfd(t, 8*page, unix.MFD_ALLOW_SEALING), 2*page, size, unix.MAP_SHARED)
 		}, func(o owned) client.RegisterConfig {
 			return client.RegisterConfig{Memory: o.memory[page+68 : 2*page+99], FD: -1}
@@ -172,7 +172,7 @@ func TestMemoryOfAMemfdIsSharedHoweverItIsNamed(t *testing.T) {
 		}, owned.config},
 		{"in two mappings", func() owned {
 			o := ownMemfd(t, size)
-			if err := unix.Madvise(o.memory[page:], unix.MADV_DONTFORK); err != nil { // makes the kernel split it
+			if err := unix.Madvise(o.memory[page:], unix.MADV_DONTFORK); err != nil { // splits the mapping
 				t.Fatal(err)
 			}
 			return o
@@ -198,17 +198,17 @@ func TestMemoryOfAMemfdIsSharedHoweverItIsNamed(t *testing.T) {
 				_, err := windows[0].Peer(1)
 				wantError(t, err, wire.ResultInvalidHandle, "window_pointer")
 				for r := range memory {
-					part(r)[0] = 1 // still the caller's
+					part(r)[0] = 1 // still mapped
 					memory[r].release()
 				}
 				all(t, ranks, finalize)
-				all(t, ranks, func(m member) error { return m.session.Close() })
+				all(t, ranks, closeSession)
 			})
 		})
 	}
 }
 
-func TestAGroupOfOneRegistersToo(t *testing.T) {
+func TestAGroupOfOneRegisters(t *testing.T) {
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 1})
 	o := ownMemfd(t, page)
 	defer o.release()
@@ -218,17 +218,17 @@ func TestAGroupOfOneRegistersToo(t *testing.T) {
 	freeAll(t, ranks, windows)
 }
 
-func TestARegisteredMemfdCannotBeCutShortAnyMore(t *testing.T) {
+func TestARegisteredMemfdCannotShrink(t *testing.T) {
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 2})
 	memory := []owned{ownMemfd(t, 2*page), ownMemfd(t, 2*page)}
 	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].config() })
 	if err := unix.Ftruncate(memory[1].fd, page); err != unix.EPERM {
-		t.Errorf("cutting it short: %v", err)
+		t.Errorf("shrinking it: %v", err)
 	}
 	if err := unix.Ftruncate(memory[1].fd, 3*page); err != nil {
-		t.Errorf("making it longer: %v", err)
+		t.Errorf("growing it: %v", err)
 	}
-	// Its owner may even take it away: the others have it still, and finalize without an error.
+	// If the owner unmaps and closes it, the other ranks still have it mapped, and finalize works.
 	memory[1].release()
 	peer, err := windows[0].Peer(1)
 	if err != nil {
@@ -239,7 +239,7 @@ func TestARegisteredMemfdCannotBeCutShortAnyMore(t *testing.T) {
 	all(t, ranks, finalize)
 }
 
-func TestARegistrationThatSaysWhatIsNotSoIsRefusedBeforeAnybodyHearsOfIt(t *testing.T) {
+func TestInvalidRegistrationsAreRefusedBeforeTheDaemonIsAsked(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 2})
 	o, other := ownMemfd(t, 4*page), ownMemfd(t, 4*page)
@@ -286,16 +286,16 @@ func TestARegistrationThatSaysWhatIsNotSoIsRefusedBeforeAnybodyHearsOfIt(t *test
 		_, err := ranks[1].Register(c.config)
 		wantError(t, err, wire.ResultInvalidArgument, append(c.words, "window_register: rank 1")...)
 		if t.Failed() {
-			t.Fatalf("so far with %s", c.name)
+			t.Fatalf("failed with %s", c.name)
 		}
 	}
-	// Rank 0 was not waiting for any of them.
+	// None of the calls reached the group.
 	all(t, ranks, barrier)
 	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return []owned{o, other}[r].config() })
 	wantSharing(t, windows, -1)
 }
 
-func TestRanksThatRegisterDifferentSizesHearOfItAndGoOn(t *testing.T) {
+func TestDifferentRegistrationsAndFreesAreRefusedAndTheGroupWorks(t *testing.T) {
 	s := startDaemon(t)
 	nothingLeaks(t, func() {
 		ranks := formGroup(t, s, client.CommConfig{World: 3})
@@ -313,7 +313,7 @@ func TestRanksThatRegisterDifferentSizesHearOfItAndGoOn(t *testing.T) {
 			return client.RegisterConfig{Memory: memory[r].memory[:page], FD: -1}
 		})
 		wantSharing(t, windows, 2, "rank 2")
-		// Freed by some while others free something else.
+		// Ranks 0 and 2 free the registered window, rank 1 another one.
 		heap := make([]*client.Window, len(ranks))
 		all(t, ranks, func(m member) (err error) { heap[m.Rank()], err = m.AllocWindow(1); return err })
 		for _, err := range together(ranks, func(m member) error {
@@ -325,14 +325,14 @@ func TestRanksThatRegisterDifferentSizesHearOfItAndGoOn(t *testing.T) {
 			wantError(t, err, wire.ResultMismatch, "window_free(registered window 1)", "window_free(")
 		}
 		all(t, ranks, finalize)
-		all(t, ranks, func(m member) error { return m.session.Close() })
+		all(t, ranks, closeSession)
 		for _, o := range memory {
 			o.release()
 		}
 	})
 }
 
-func TestACommHas255RegisteredWindows(t *testing.T) {
+func TestACommHasAtMost255RegisteredWindows(t *testing.T) {
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 2})
 	memory := []owned{ownMemfd(t, 256*page), ownMemfd(t, 256*page)}
 	defer memory[0].release()
@@ -365,8 +365,8 @@ func TestACommHas255RegisteredWindows(t *testing.T) {
 	wantSharing(t, windows[101], -1)
 }
 
-// Ends of a group while rank 0 waits in window_register.
-func TestARegistrationEndsWithItsGroupAndLeavesNothing(t *testing.T) {
+// The group breaks while ranks 0 and 1 wait in window_register.
+func TestARegistrationEndsWithItsGroupWithoutLeaks(t *testing.T) {
 	s := startDaemon(t)
 	for _, c := range []struct {
 		name string
@@ -374,7 +374,7 @@ func TestARegistrationEndsWithItsGroupAndLeavesNothing(t *testing.T) {
 		want wire.Result
 		word string
 	}{
-		{"a session that closes", func(m member) error { return m.session.Close() }, wire.ResultRankDead, "rank 2"},
+		{"a closed session", func(m member) error { return m.session.Close() }, wire.ResultRankDead, "rank 2"},
 		{"an abort", func(m member) error { return m.Abort() }, wire.ResultAborted, "rank 2"},
 		{"a finalize", func(m member) error { _ = m.Finalize(); return nil }, wire.ResultMismatch, "group \"TestARegistration"},
 	} {
@@ -406,7 +406,7 @@ func TestARegistrationEndsWithItsGroupAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestARankThatDoesNotRegisterIsNamedAtTheDeadline(t *testing.T) {
+func TestTheDeadlineNamesARankThatDoesNotRegister(t *testing.T) {
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 2, Timeout: 500 * 1e6})
 	o := ownMemfd(t, page)
 	defer o.release()
@@ -417,7 +417,7 @@ func TestARankThatDoesNotRegisterIsNamedAtTheDeadline(t *testing.T) {
 	}
 }
 
-func TestManyRegistrationsLeaveNothingBehind(t *testing.T) {
+func TestManyRegistrationsDoNotLeak(t *testing.T) {
 	s := startDaemon(t)
 	nothingLeaks(t, func() {
 		for i := range 60 {
@@ -453,7 +453,7 @@ func TestManyRegistrationsLeaveNothingBehind(t *testing.T) {
 	})
 }
 
-// Every rank is given 63 descriptors at once: as many answers as a call can keep, but for two.
+// Every rank gets 63 descriptors at once, two fewer than the answers that a call can queue.
 func TestSixtyFourRanksRegister(t *testing.T) {
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: rank.MaxPerNode, HeapBytes: 1 << 20})
 	memory := make([]owned, len(ranks))
@@ -469,7 +469,7 @@ func TestSixtyFourRanksRegister(t *testing.T) {
 	}
 	first[0] = 9
 	if memory[rank.MaxPerNode-1].memory[0] != 9 {
-		t.Error("rank 63 does not see what rank 0 has written to its memory")
+		t.Error("rank 63 does not see a store of rank 0 to its memory")
 	}
 	freeAll(t, ranks, windows)
 }

@@ -9,24 +9,23 @@ import (
 	"railhead/internal/oracle"
 )
 
-// wraps are the types whose sums are the same in every order.
+// wraps are the types whose sums and products do not depend on the order.
 var wraps = []oracle.Dtype{oracle.I8, oracle.U8, oracle.I32, oracle.I64, oracle.U64}
 
-// inAnyOrder makes of an operation one whose result no order of additions changes.
+// inAnyOrder changes an operation so that its result does not depend on the order of the reduction.
 func inAnyOrder(t *rapid.T, o operation) operation {
 	if !o.kind.reduces() {
 		return o
 	}
-	o.special = false // of 0 and -0 the smaller one is the one that comes first
+	o.special = false // min and max of 0 and -0 depend on the order
 	if o.op != oracle.Min && o.op != oracle.Max {
 		o.dtype = rapid.SampledFrom(wraps).Draw(t, "type that wraps")
 	}
 	return o
 }
 
-// Channels of rings, trees, and sends and receives use the same pipes. Whatever is called one after the other, none takes
-// another's chunks.
-func TestAnySequenceIsRightWithTheClassicRing(t *testing.T) {
+// Rings, trees, and sends and receives share pipes. In no sequence may an operation take another one's chunks.
+func TestAnySequenceWithRingsAndTrees(t *testing.T) {
 	s := startDaemon(t)
 	sets := instructionSets(t, s)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -42,6 +41,6 @@ func TestAnySequenceIsRightWithTheClassicRing(t *testing.T) {
 		ranks := drawGroup(t, rt, s, client.CommConfig{World: world, Reproducible: client.ReproducibleOff, HeapBytes: 4 << 20})
 		runAll(rt, ranks, windowsOf(rt, ranks, windowBytes), operations, 0)
 		all(t, ranks, finalize)
-		all(t, ranks, func(m member) error { return m.session.Close() })
+		all(t, ranks, closeSession)
 	})
 }

@@ -13,8 +13,7 @@ import (
 	"railhead/server"
 )
 
-// runAll makes all ranks run the operations back to back and then checks every output of every rank. windows are the
-// ranks' own, or nil.
+// runAll runs the operations on all ranks back to back, and then checks every output. windows has each rank's part of a window, or is nil.
 func runAll(t rapid.TB, ranks []member, windows [][]byte, operations []operation, reduceGroup int) {
 	t.Helper()
 	world := len(ranks)
@@ -22,7 +21,7 @@ func runAll(t rapid.TB, ranks []member, windows [][]byte, operations []operation
 	for i, o := range operations {
 		inputs[i], outputs[i] = o.inputs(world), make([][]byte, world)
 	}
-	errs := together(ranks, func(m member) error {
+	noErrors(t, together(ranks, func(m member) error {
 		var window []byte
 		if windows != nil {
 			window = windows[m.Rank()]
@@ -35,12 +34,7 @@ func runAll(t rapid.TB, ranks []member, windows [][]byte, operations []operation
 			outputs[i][m.Rank()] = output
 		}
 		return nil
-	})
-	for _, err := range errs {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	}))
 	for i, o := range operations {
 		if err := o.check(inputs[i], outputs[i], reduceGroup); err != nil {
 			t.Fatalf("%d ranks, reduce_group %d, operation %d, %v: %v", world, reduceGroup, i, o, err)
@@ -48,8 +42,8 @@ func runAll(t rapid.TB, ranks []member, windows [][]byte, operations []operation
 	}
 }
 
-// check compares all ranks' outputs with the expected ones. What is only moved keeps every bit, NaNs' too; what is reduced
-// has the same bits on all ranks.
+// check compares all ranks' outputs with the expected ones. Moved elements keep every bit, also those of NaNs. All ranks have the same
+// bits after an all-reduce.
 func (o operation) check(inputs, outputs [][]byte, reduceGroup int) error {
 	want := o.expected(inputs, reduceGroup)
 	for r := range outputs {
@@ -79,7 +73,7 @@ func firstDifference(got, want []byte, d oracle.Dtype, inputs [][]byte) string {
 					contributions = append(contributions, fmt.Sprintf("%x", input[at:at+size]))
 				}
 			}
-			return fmt.Sprintf("element %d (bytes in memory's order) is %x, want %x; inputs there %s", at/size, g, w, contributions)
+			return fmt.Sprintf("element %d (bytes in memory order) is %x, want %x; inputs there %s", at/size, g, w, contributions)
 		}
 	}
 	return fmt.Sprintf("%d bytes, want %d", len(got), len(want))
@@ -87,35 +81,31 @@ func firstDifference(got, want []byte, d oracle.Dtype, inputs [][]byte) string {
 
 var drawnGroups atomic.Int64
 
-// drawGroup is formGroup within a property: a case that fails must leave neither sessions nor a group's name taken for the
-// cases that rapid tries next.
+// drawGroup is formGroup for a case of a property. It closes the sessions after the case, also after a failure, because rapid then tries
+// more cases.
 func drawGroup(t *testing.T, rt *rapid.T, s *server.Server, config client.CommConfig) []member {
 	t.Helper()
 	config.Group = fmt.Sprintf("case %d", drawnGroups.Add(1))
 	ranks := formGroup(t, s, config)
 	rt.Cleanup(func() {
 		for _, m := range ranks {
-			_ = m.session.Close() // of a case that passed it is closed already
+			_ = m.session.Close() // already closed if the case passed
 		}
 	})
 	return ranks
 }
 
-// windowsOf allocates one window for each rank.
+// windowsOf allocates a window and returns each rank's part.
 func windowsOf(t rapid.TB, ranks []member, size int) [][]byte {
 	t.Helper()
 	windows := make([][]byte, len(ranks))
-	for r, err := range together(ranks, func(m member) error {
+	noErrors(t, together(ranks, func(m member) error {
 		w, err := m.AllocWindow(size)
 		if err != nil {
 			return err
 		}
 		windows[m.Rank()], err = w.Local()
 		return err
-	}) {
-		if err != nil {
-			t.Fatalf("rank %d: %v", r, err)
-		}
-	}
+	}))
 	return windows
 }

@@ -9,7 +9,7 @@ import (
 	"railhead/internal/oracle"
 )
 
-// The values at which floating-point addition and rounding change their ways.
+// Special values and boundary cases of addition and rounding.
 var specialF32 = []uint32{
 	0x00000000, 0x80000000, // zeros
 	0x7f800000, 0xff800000, // infinities
@@ -43,8 +43,8 @@ func isQuietNaN(bits uint32, d oracle.Dtype) bool {
 	return isNaN(bits, d) && bits&quiet != 0
 }
 
-// nearestBF16 rounds by the definition: the nearer of two neighbours, of two as near the one with an even pattern. All
-// distances are exact in float64; behind the largest finite value comes 2^128, whose pattern is infinity's.
+// nearestBF16 rounds to the nearest of two neighbours, ties to the even pattern. All distances are exact in float64. The neighbour after
+// the largest finite value is 2^128, with the pattern of infinity.
 func nearestBF16(f float32) uint32 {
 	bits := math.Float32bits(f)
 	down := bits >> 16
@@ -68,7 +68,7 @@ func nearestBF16(f float32) uint32 {
 	return down
 }
 
-// foldPlainly is the order of railhead.h.
+// foldPlainly adds in the order that railhead.h defines.
 func foldPlainly(values []float32, reduceGroup int) float32 {
 	var groups []float32
 	for first := 0; first < len(values); first += reduceGroup {
@@ -85,10 +85,10 @@ func foldPlainly(values []float32, reduceGroup int) float32 {
 	return total
 }
 
-// copyingAlgorithms take buffers anywhere.
+// copyingAlgorithms accept buffers outside of windows.
 var copyingAlgorithms = []string{"oneshot", "twoshot"}
 
-func TestSpecialValuesAddUpAsInPlainFloat32(t *testing.T) {
+func TestSumsOfSpecialValuesEqualFloat32Additions(t *testing.T) {
 	s := startDaemon(t)
 	for _, algo := range copyingAlgorithms {
 		t.Setenv("RAILHEAD_ALGO", algo)
@@ -106,7 +106,7 @@ func TestSpecialValuesAddUpAsInPlainFloat32(t *testing.T) {
 	}
 }
 
-// triples gives three ranks' inputs in which every triple of values is an element.
+// triples returns inputs of three ranks that contain every triple of values.
 func triples(values []uint32) [][]uint32 {
 	out := make([][]uint32, 3)
 	for _, x := range values {
@@ -144,7 +144,7 @@ func checkSpecial(t *testing.T, d oracle.Dtype, reduceGroup int, values []uint32
 	}
 }
 
-func TestAWorldOfOneCopiesTheBits(t *testing.T) {
+func TestAnAllReduceInAWorldOf1CopiesTheBits(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 1})
 	for d, specials := range map[oracle.Dtype][]uint32{oracle.F32: specialF32, oracle.BF16: specialBF16} {

@@ -11,7 +11,7 @@ import (
 	"railhead/client"
 )
 
-// TestASplitMakesAWorkingCommOfEachColor checks ranks and world sizes, and runs operations in the new comms and the old.
+// TestASplitMakesAWorkingCommOfEachColor checks ranks and world sizes, and runs operations in the new comms and the parent.
 func TestASplitMakesAWorkingCommOfEachColor(t *testing.T) {
 	s := startDaemon(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -33,20 +33,20 @@ func TestASplitMakesAWorkingCommOfEachColor(t *testing.T) {
 		}
 		for r, part := range parts {
 			if (part == nil) != (colors[r] == client.SplitNone) {
-				rt.Fatalf("rank %d gave color %d and got %v", r, colors[r], part)
+				rt.Fatalf("rank %d with color %d got %v", r, colors[r], part)
 			}
 		}
 		runAll(rt, ranks, nil, []operation{drawOperation(rt, world)}, reduceGroup)
 		all(t, ranks, func(m member) error {
 			if part := parts[m.Rank()]; part != nil {
 				if err := part.Finalize(); err != nil {
-					return fmt.Errorf("the part: %w", err)
+					return fmt.Errorf("finalize of the new comm: %w", err)
 				}
 			}
 			return nil
 		})
 		all(t, ranks, finalize)
-		all(t, ranks, func(m member) error { return m.session.Close() })
+		all(t, ranks, closeSession)
 	})
 }
 
@@ -62,7 +62,7 @@ func checkPart(t *rapid.T, ranks []member, parts []*client.Comm, color int, colo
 	for r, old := range olds {
 		part := parts[old]
 		if part == nil || part.Rank() != r || part.WorldSize() != len(olds) {
-			t.Fatalf("old rank %d got %+v, want rank %d of %d", old, part, r, len(olds))
+			t.Fatalf("rank %d of the parent got %+v, want rank %d of %d", old, part, r, len(olds))
 		}
 		members[r] = member{Comm: part, session: ranks[old].session}
 	}

@@ -160,14 +160,12 @@ func TestMappingsStayAfterFinalizeUntilTheGraphsAreDestroyed(t *testing.T) {
 			}
 			sessions[i], ranks[i] = session, onStreams{member{nil, session}, stream}
 		}
-		for _, err := range inParallel(2, func(i int) (err error) {
-			ranks[i].Comm, err = sessions[i].Init(client.CommConfig{Rank: i, World: 2, Timeout: patience, HeapBytes: 8 << 20, Device: threads.Kind()})
+		noErrors(t, inParallel(2, func(i int) (err error) {
+			ranks[i].Comm, err = sessions[i].Init(client.CommConfig{
+				Group: "graphs", Rank: i, World: 2, Timeout: patience, HeapBytes: 8 << 20, Device: threads.Kind(),
+			})
 			return err
-		}) {
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
+		}))
 		graphs := make([]*graph, 2)
 		eachRank(t, ranks, func(r onStreams) error {
 			w, err := r.AllocWindow(4096)

@@ -8,8 +8,8 @@ import (
 	"railhead/internal/wire"
 )
 
-func TestATimedOperationThatIsWrongIsRefusedAndLeavesTheCommAsItWas(t *testing.T) {
-	runtime.LockOSThread() // a group that did not end would be this thread's
+func TestAnInvalidTimedOperationIsRefusedAndTheCommWorks(t *testing.T) {
+	runtime.LockOSThread() // a group that was not ended would stay open on this thread
 	defer runtime.UnlockOSThread()
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 1})
 	buf := make([]byte, 40)
@@ -26,11 +26,11 @@ func TestATimedOperationThatIsWrongIsRefusedAndLeavesTheCommAsItWas(t *testing.T
 	if _, err := ranks[0].Time(client.Timed{Kind: client.KindBarrier}, 3); err != nil {
 		t.Error(err)
 	}
-	all(t, ranks, barrier) // not noted in a group: finalize would be BUSY
+	all(t, ranks, barrier) // in an open group it would only be noted, and finalize would be BUSY
 	all(t, ranks, finalize)
 }
 
-func TestTimeRunsTheOperationAsOftenAsItIsTold(t *testing.T) {
+func TestTimeRunsTheGivenNumberOfIterations(t *testing.T) {
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 2})
 	for kind := client.KindAllReduce; kind <= client.KindBarrier; kind++ {
 		before := make([]uint64, len(ranks))

@@ -13,9 +13,8 @@ import (
 	"railhead/server"
 )
 
-// The tree and the classic ring add in orders of their own. So integers must be exact, f32 near the sum in f64, and all ranks
-// and all runs must have the same bits.
-func TestTreeAndClassicRingGiveTheSameOnAllRanksAndRuns(t *testing.T) {
+// Tree and ring add in their own order. So integers must be exact, f32 near the sum in f64, and all ranks and runs must have the same bits.
+func TestTreeAndRingGiveTheSameBitsOnAllRanksAndRuns(t *testing.T) {
 	s := startDaemon(t)
 	for _, algo := range []string{"tree", "ring"} {
 		t.Run(algo, func(t *testing.T) {
@@ -36,12 +35,12 @@ func checkTreeSums(t *testing.T, s *server.Server, algo string) {
 				}
 				checkNear(t, first, world, count)
 				if fold := oracle.Reduce(oracle.F32, oracle.Sum, treeInputs(world, oracle.F32, count), world, nil); world > 2 && count > 1000 && bytes.Equal(first, fold) {
-					t.Errorf("world %d, %d f32: added in the order of the ranks", world, count)
+					t.Errorf("world %d, %d f32: added in rank order", world, count)
 				}
 				exact := treeSums(t, ranks, oracle.I32, count, inPlace)
 				inputs := treeInputs(world, oracle.I32, count)
 				if wrong := oracle.Differences(exact, oracle.Reduce(oracle.I32, oracle.Sum, inputs, world, nil), oracle.I32); wrong != 0 {
-					t.Errorf("world %d, %d i32: %d wrong", world, count, wrong)
+					t.Errorf("world %d, %d i32: %d sums are wrong", world, count, wrong)
 				}
 			}
 		}
@@ -58,10 +57,9 @@ func treeInputs(world int, d oracle.Dtype, count int) [][]byte {
 	return inputs
 }
 
-// treeSums is rank 0's result, after all were found to have the same.
+// treeSums all-reduces, checks that all ranks have the same bits and ran the forced algorithm, and returns the result.
 func treeSums(t *testing.T, ranks []member, d oracle.Dtype, count int, inPlace bool) []byte {
 	t.Helper()
-	types := map[oracle.Dtype]client.Dtype{oracle.F32: client.F32, oracle.I32: client.I32}
 	inputs := treeInputs(len(ranks), d, count)
 	results := make([][]byte, len(ranks))
 	all(t, ranks, func(m member) error {
@@ -70,13 +68,13 @@ func treeSums(t *testing.T, ranks []member, d oracle.Dtype, count int, inPlace b
 		if inPlace {
 			recv = send
 		}
-		if err := m.AllReduce(send, recv, count, types[d], client.Sum); err != nil {
+		if err := m.AllReduce(send, recv, count, clientDtypes[d], client.Sum); err != nil {
 			return err
 		}
 		results[m.Rank()] = recv
 		status, err := m.Status()
 		if want := os.Getenv("RAILHEAD_ALGO"); err == nil && status.Algorithm != want {
-			err = fmt.Errorf("algorithm %q", status.Algorithm)
+			err = fmt.Errorf("algorithm %q, want %q", status.Algorithm, want)
 		}
 		return err
 	})
@@ -88,7 +86,7 @@ func treeSums(t *testing.T, ranks []member, d oracle.Dtype, count int, inPlace b
 	return results[0]
 }
 
-// checkNear allows each of the world - 1 additions half a unit in the last place of the sum of magnitudes.
+// checkNear allows for each of the world - 1 additions half a unit in the last place of the sum of magnitudes.
 func checkNear(t *testing.T, got []byte, world, count int) {
 	t.Helper()
 	inputs := treeInputs(world, oracle.F32, count)
@@ -101,7 +99,7 @@ func checkNear(t *testing.T, got []byte, world, count int) {
 		}
 		have := float64(math.Float32frombits(binary.LittleEndian.Uint32(got[4*i:])))
 		if !(math.Abs(have-sum) <= float64(world)*magnitude*0x1p-24) {
-			t.Fatalf("world %d, element %d of %d: %g, in f64 %g", world, i, count, have, sum)
+			t.Fatalf("world %d, element %d of %d: %g, the sum in f64 is %g", world, i, count, have, sum)
 		}
 	}
 }
@@ -122,7 +120,7 @@ func TestRingAndTreeBroadcastFromEveryRoot(t *testing.T) {
 							return err
 						}
 						if !bytes.Equal(recv, want) {
-							return fmt.Errorf("%s, root %d, %d bytes: wrong", algo, root, count)
+							return fmt.Errorf("%s, root %d, %d bytes: wrong result", algo, root, count)
 						}
 						return nil
 					})
@@ -133,7 +131,7 @@ func TestRingAndTreeBroadcastFromEveryRoot(t *testing.T) {
 	}
 }
 
-// Integers, so that a sum is exact in the order of a tree too.
+// Integers, whose sums do not depend on the order.
 func TestTreesGatherAndScatterInEveryWorld(t *testing.T) {
 	s := startDaemon(t)
 	t.Setenv("RAILHEAD_ALGO", "tree")

@@ -11,7 +11,7 @@ import (
 	"railhead/internal/wire"
 )
 
-// A way to own memory that others cannot map, with the words that say why.
+// unshareable makes memory that other ranks cannot map; words are those of the reason.
 type unshareable struct {
 	name  string
 	make  func(t *testing.T) (owned, client.RegisterConfig)
@@ -24,7 +24,7 @@ func withoutFD(o owned) (owned, client.RegisterConfig) {
 
 func withFD(o owned) (owned, client.RegisterConfig) { return o, o.config() }
 
-// mapFile makes a file in dir and maps it.
+// mapFile creates a file in dir and maps it.
 func mapFile(t *testing.T, dir string) owned {
 	t.Helper()
 	f, err := os.CreateTemp(dir, "railhead-test-ü-with a name that is longer than any name of a file should be, by far")
@@ -99,7 +99,7 @@ func unshareables() []unshareable {
 			}
 			return withoutFD(o)
 		}, []string{"reading and writing"}},
-		{"a memfd that ends within it", func(t *testing.T) (owned, client.RegisterConfig) {
+		{"a memfd that is shorter than the mapping", func(t *testing.T) (owned, client.RegisterConfig) {
 			return withFD(mapOwned(t, memfd(t, size-1, unix.MFD_ALLOW_SEALING), 0, size, unix.MAP_SHARED))
 		}, []string{"ends at 8191", "ftruncate"}},
 		{"two files side by side", func(t *testing.T) (owned, client.RegisterConfig) {
@@ -109,7 +109,7 @@ func unshareables() []unshareable {
 			overlay(t, o.memory[page:], other, page)
 			return withoutFD(o)
 		}, []string{"several mappings"}},
-		{"a file's pages in another order", func(t *testing.T) (owned, client.RegisterConfig) {
+		{"pages of a file in another order", func(t *testing.T) (owned, client.RegisterConfig) {
 			o := ownMemfd(t, size)
 			overlay(t, o.memory[page:], o.fd, 0)
 			return withoutFD(o)
@@ -117,7 +117,7 @@ func unshareables() []unshareable {
 	}
 }
 
-func TestMemoryThatCannotBeSharedIsStagedOnAllRanksWithTheReason(t *testing.T) {
+func TestUnshareableMemoryIsStagedOnAllRanksWithTheReason(t *testing.T) {
 	s := startDaemon(t)
 	for _, c := range unshareables() {
 		t.Run(c.name, func(t *testing.T) {
@@ -131,12 +131,12 @@ func TestMemoryThatCannotBeSharedIsStagedOnAllRanksWithTheReason(t *testing.T) {
 					}
 					return client.RegisterConfig{Memory: memory[r].memory, FD: -1}
 				})
-				// Rank 2's malloc is no better, but the lowest rank is named.
+				// Rank 2's memory cannot be shared either, but the lowest rank is named.
 				wantSharing(t, windows, 1, append([]string{"rank 1: 0x"}, c.words...)...)
 				all(t, ranks, func(m member) error {
 					own, err := windows[m.Rank()].Local()
 					if err == nil && &own[0] != &memory[m.Rank()].memory[0] {
-						err = fmt.Errorf("rank %d's own pointer is not its memory", m.Rank())
+						err = fmt.Errorf("rank %d's part of the window is not its memory", m.Rank())
 					}
 					return err
 				})
@@ -147,14 +147,14 @@ func TestMemoryThatCannotBeSharedIsStagedOnAllRanksWithTheReason(t *testing.T) {
 					o.release()
 				}
 				all(t, ranks, finalize)
-				all(t, ranks, func(m member) error { return m.session.Close() })
+				all(t, ranks, closeSession)
 			})
 		})
 	}
 }
 
-// A memfd whose descriptor is closed can be opened again through the mapping by a process with the right to do so.
-func TestAMemfdThatIsClosedIsSharedWhereTheKernelLetsItBeOpened(t *testing.T) {
+// A process with sufficient rights can open a closed memfd again through the mapping.
+func TestAClosedMemfdIsSharedIfTheKernelAllowsToOpenIt(t *testing.T) {
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 2})
 	closed, open := ownMemfd(t, page), ownMemfd(t, page)
 	defer open.release()
