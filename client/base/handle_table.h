@@ -18,9 +18,13 @@ class HandleTable {
     std::atomic<uint32_t> generation{1};
     std::atomic<T*> object{nullptr};
     std::atomic<int> users{0};      // shared references held (Shared)
-    std::atomic<uint32_t> busy{0};  // 1 while one thread has exclusive access (Exclusive)
+    // idle(g) or held(g), where g is the generation of the object in the slot: whether a thread has exclusive access (Exclusive).
+    std::atomic<uint64_t> access{idle(1)};
     std::atomic<bool> leaving{false};  // remove() still waits for references to the last object
   };
+
+  static constexpr uint64_t idle(uint32_t generation) { return uint64_t{generation} << 1; }
+  static constexpr uint64_t held(uint32_t generation) { return idle(generation) | 1; }
 
  public:
   // A shared reference: the object cannot go away while it is held. Any number of threads.
@@ -50,20 +54,20 @@ class HandleTable {
     Exclusive(HandleTable& table, const void* handle) : slot_(table.slotOf(handle)) {
       if (slot_ == nullptr) return;
       const uint32_t generation = generationOf(handle);
-      // Compare the generation first: a stale handle must never mark the slot of a new owner busy.
-      uint32_t idle = 0;
-      if (slot_->generation.load(std::memory_order_relaxed) != generation ||
-          !slot_->busy.compare_exchange_strong(idle, 1, std::memory_order_acquire)) {
-        busy_ = slot_->generation.load() == generation;
+      // The word contains the generation, so a stale handle never holds the slot of a new owner, not even for a moment.
+      uint64_t seen = idle(generation);
+      const bool entered = slot_->access.compare_exchange_strong(seen, held(generation), std::memory_order_acquire);
+      const bool live = slot_->generation.load(std::memory_order_relaxed) == generation;
+      busy_ = live && seen == held(generation);
+      if (!entered) {
         slot_ = nullptr;
-        return;
-      }
-      if (slot_->generation.load(std::memory_order_relaxed) == generation) {
+      } else if (live) {
         object_ = slot_->object.load(std::memory_order_relaxed);
       }
     }
     ~Exclusive() {
-      if (slot_ != nullptr) slot_->busy.store(0, std::memory_order_release);
+      // The generation is a later one if the holder has removed the object.
+      if (slot_ != nullptr) slot_->access.store(idle(slot_->generation.load(std::memory_order_relaxed)), std::memory_order_release);
     }
     Exclusive(const Exclusive&) = delete;
     Exclusive& operator=(const Exclusive&) = delete;
@@ -82,8 +86,11 @@ class HandleTable {
     void* handle = nullptr;
     for (int i = 0; i < kSlots && handle == nullptr; i++) {
       Slot& slot = slots_[(next_ + i) % kSlots];
-      // Still busy: the thread that removed the last object has not released the slot yet.
-      if (slot.object.load() != nullptr || slot.leaving.load() || slot.busy.load() != 0) continue;
+      // Still held: the thread that removed the last object has not released the slot yet.
+      uint64_t access = slot.access.load();
+      if (slot.object.load() != nullptr || slot.leaving.load() || (access & 1) != 0) continue;
+      // Fails where a handle that forEach made of the empty slot holds it at this moment.
+      if (!slot.access.compare_exchange_strong(access, idle(slot.generation.load()))) continue;
       slot.object.store(object);
       const auto index = static_cast<uintptr_t>((next_ + i) % kSlots);
       handle = reinterpret_cast<void*>(uintptr_t{slot.generation.load()} << 16 | (index + 1));
@@ -94,14 +101,13 @@ class HandleTable {
   }
 
   // Ends the handle. Returns its object to the one caller who ended it, after all shared references have ended. Shared references are
-  // short or have a deadline of their own, so this wait is bounded. The caller must hold none.
+  // short or have a deadline of their own, so this wait is bounded. The caller must hold none. In a table in which threads take exclusive
+  // access, the caller has it.
   T* remove(const void* handle) {
     Slot* slot = slotOf(handle);
     if (slot == nullptr) return nullptr;
     uint32_t generation = generationOf(handle);
     if (!slot->generation.compare_exchange_strong(generation, nextGeneration(generation))) return nullptr;
-    // Remove the object before the wait: forEach already makes handles of the new generation, and a reference through one of them
-    // must not find an object that is about to be destroyed.
     slot->leaving.store(true);
     T* object = slot->object.exchange(nullptr);
     while (slot->users.load() != 0) {
@@ -113,24 +119,26 @@ class HandleTable {
   }
 
   // Ends the handle and returns a new handle of the same object. It takes no lock and does not wait; existing references stay valid.
-  // nullptr: the handle had ended before.
+  // nullptr: the handle had ended before. Not in a table in which threads take exclusive access.
   void* renew(const void* handle) {
     Slot* slot = slotOf(handle);
     if (slot == nullptr) return nullptr;
     uint32_t generation = generationOf(handle);
     const uint32_t next = nextGeneration(generation);
     if (!slot->generation.compare_exchange_strong(generation, next)) return nullptr;
+    slot->access.store(idle(next));
     return reinterpret_cast<void*>(uintptr_t{next} << 16 | (reinterpret_cast<uintptr_t>(handle) & 0xffff));
   }
 
   // Calls visit(handle) for every live handle. Another thread may end a handle at any moment, so visit takes its own reference before
-  // it touches the object.
+  // it touches the object. All references through one of these handles find the same object, or none: the generation is that with
+  // which the object was inserted, not that of a slot which another object may have by then.
   template <class Visit>
   void forEach(Visit visit) {
     for (int i = 0; i < kSlots; i++) {
-      const uint32_t generation = slots_[i].generation.load();
       if (slots_[i].object.load() == nullptr) continue;
-      visit(reinterpret_cast<void*>(uintptr_t{generation} << 16 | static_cast<uintptr_t>(i + 1)));
+      const auto generation = static_cast<uintptr_t>(slots_[i].access.load() >> 1);
+      visit(reinterpret_cast<void*>(generation << 16 | static_cast<uintptr_t>(i + 1)));
     }
   }
 
@@ -141,12 +149,12 @@ class HandleTable {
     pthread_mutex_init(&mutex_, nullptr);
     for (Slot& slot : slots_) {
       T* object = slot.object.load();
-      const bool used = object != nullptr || slot.users.load() != 0 || slot.busy.load() != 0 || slot.leaving.load();
+      const bool used = object != nullptr || slot.users.load() != 0 || (slot.access.load() & 1) != 0 || slot.leaving.load();
       if (!used) continue;  // avoids a copy-on-write of its page
       slot.generation = nextGeneration(slot.generation);
       slot.object = nullptr;
       slot.users = 0;
-      slot.busy = 0;
+      slot.access = idle(slot.generation);
       slot.leaving = false;
       if (object != nullptr) dispose(object);
     }
@@ -163,7 +171,7 @@ class HandleTable {
   // Whether a thread has exclusive access now. The answer may be stale when it returns.
   bool busy(const void* handle) {
     const Slot* slot = slotOf(handle);
-    return slot != nullptr && slot->busy.load() != 0 && slot->generation.load() == generationOf(handle);
+    return slot != nullptr && slot->access.load() == held(generationOf(handle)) && slot->generation.load() == generationOf(handle);
   }
 
  private:

@@ -310,9 +310,10 @@ rh_result runGroup(const Group* g) {
 
 rh_result noteOperation(rh_comm* handle, const Operation& operation, void* stream) {
   Group* g = groupOfThread();
-  Comms::Shared ref(comms(), handle);
-  Comm* comm = ref.get();
-  if (comm == nullptr) return failGroup(fail(RH_ERR_INVALID_HANDLE, "%s: not a live comm: was it finalized?", operationName(operation.op)));
+  // Exclusive: another thread may be creating an op of the comm.
+  Comms::Exclusive guard(comms(), handle);
+  Comm* comm = guard.get();
+  if (comm == nullptr) return failGroup(checkGuard(guard, operationName(operation.op)));
   Noted call = {handle, stream, operation};
   const rh_result bad = checkOperation(comm, &call.operation, stream);
   if (bad != RH_OK) return failGroup(bad);

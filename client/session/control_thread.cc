@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdint.h>
+#include <link.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
@@ -18,7 +19,24 @@ namespace railhead::client {
 
 namespace {
 
+// What the thread itself needs, of which PTHREAD_STACK_MIN is a small part.
 constexpr size_t kStackBytes = 256 * 1024;
+
+// Bytes of thread-local variables of the program and of all libraries that are loaded now. The C library puts those that were loaded with
+// the program, and some more, on each thread's stack.
+size_t threadLocalBytes() {
+  size_t bytes = 0;
+  dl_iterate_phdr(
+      [](dl_phdr_info* module, size_t, void* sum) {
+        for (int i = 0; i < module->dlpi_phnum; i++) {
+          const auto& part = module->dlpi_phdr[i];
+          if (part.p_type == PT_TLS) *static_cast<size_t*>(sum) += part.p_memsz + part.p_align;
+        }
+        return 0;
+      },
+      &bytes);
+  return bytes;
+}
 
 enum class What { kWatch, kUnwatch, kTakeLease, kDropLease, kStop };
 
@@ -188,7 +206,7 @@ rh_result start() {
   if (control.event < 0) return fail(RH_ERR_SYSTEM, "connect: eventfd: %s", strerror(errno));
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_attr_setstacksize(&attributes, kStackBytes + threadLocalBytes());
   // The thread inherits the signal mask, so the application's handlers never run on it.
   sigset_t all, before;
   sigfillset(&all);

@@ -192,3 +192,20 @@ func TestASessionIsAtMostOneRankOfEachGroup(t *testing.T) {
 		wantError(t, c.Barrier(), wire.ResultInvalidHandle)
 	}
 }
+
+// Noting a call in a group reads the comm's ops, which another thread may be creating.
+func TestACallInAGroupIsRefusedWhileAnotherThreadUsesTheComm(t *testing.T) {
+	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 2})
+	op, err := ranks[0].CreatePreMulSum(client.F32, make([]byte, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- ranks[0].Barrier() }()
+	eventually(t, "rank 0 is in its barrier", func() bool { return waitingIn(t, ranks[0], "barrier", 1<<1) })
+	err = client.Group(func() error {
+		return ranks[0].AllReduce(make([]byte, 4), make([]byte, 4), 1, client.F32, op)
+	})
+	wantError(t, err, wire.ResultBusy, "all_reduce", "another thread")
+	noErrors(t, []error{ranks[1].Barrier(), <-done})
+}

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"railhead/internal/deep"
 	"railhead/internal/wire"
 )
 
@@ -70,6 +71,15 @@ func TestEveryBadArgumentIsRefusedWithItsReason(t *testing.T) {
 func TestSetsOfRanksFitArraysOfAnySize(t *testing.T) {
 	s := startDaemon(t)
 	output(t, command(t, s.SocketPath(), plainBuild.program(t, "c/rank_lists.cc")))
+}
+
+func TestEndedHandlesDoNotReachTheNextObjectOfTheirSlot(t *testing.T) {
+	output(t, command(t, "", plainBuild.program(t, "c/handle_table.cc"), fmt.Sprint(deep.Rounds(t, 4_000_000, 20_000_000))))
+}
+
+func TestTheControlThreadHasRoomForTheThreadLocalVariablesOfTheProcess(t *testing.T) {
+	s := startDaemon(t)
+	output(t, command(t, s.SocketPath(), plainBuild.program(t, "c/static_tls.c")))
 }
 
 func TestConnectSurvivesAProcessWithoutDescriptors(t *testing.T) {
