@@ -74,8 +74,8 @@ func clientImports(t *testing.T) map[string][]string {
 	return imports
 }
 
-// The linker takes any one of several definitions of a symbol. Code for an instruction set that a processor does not have must not be
-// what it calls from elsewhere.
+// If several objects define a symbol, for example an inline function, the linker keeps one of them. It could contain instructions that the
+// processor lacks. So the kernels of different instruction sets must not share a symbol.
 func TestInstructionSetsShareNoSymbol(t *testing.T) {
 	sharedLibrary(t)
 	checkSharedSymbols(t, func(source string) string { return librarybuild.Object(libraryDir, source) })

@@ -20,7 +20,7 @@ const root = "../../.."
 // threadsFolder is a device that the library itself does not have.
 const threadsFolder = "client/device/threads"
 
-// build is the library, and a way to compile programs that are linked with it. No Go is in them.
+// build is a build of the library and of programs that link it.
 type build struct {
 	name     string
 	flags    []string
@@ -31,15 +31,14 @@ type build struct {
 }
 
 var (
-	plainBuild = &build{name: "plain"} // of the objects that are in Go programs
+	plainBuild = &build{name: "plain"} // links the objects that cgo has compiled
 	asanBuild  = &build{name: "asan", flags: []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all"}}
-	// GCC warns that ThreadSanitizer does not understand fences. That is right and does no harm: the fences order a flag
-	// against a count of sleepers, both atomic, and no plain data depends on them.
-	// Without -fno-builtin it would expand memcpy in place, where nothing watches it.
+	// -Wno-tsan: ThreadSanitizer does not understand fences. The fences here order a flag and a count of sleepers, both atomic, and no
+	// plain data depends on them. -fno-builtin: memcpy stays a call, which ThreadSanitizer checks.
 	tsanBuild = &build{name: "tsan", flags: []string{"-fsanitize=thread", "-Wno-tsan", "-fno-builtin"}}
 )
 
-// buildDir is where the builds lie, for all tests.
+// buildDir holds the builds of all tests.
 var buildDir string
 
 func TestMain(m *testing.M) {
@@ -60,7 +59,7 @@ func compiler(variable, fallback string) string {
 	return fallback
 }
 
-// commonFlags hold the sources to what CI does, and to the ABI's promises: no exceptions, no run-time types.
+// commonFlags are the flags for C and C++. Warnings are errors.
 func (b *build) commonFlags() []string {
 	return append([]string{
 		"-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I.", "-Ic",
@@ -72,7 +71,7 @@ func (b *build) cxxFlags() []string {
 	return append(b.commonFlags(), "-std=c++17", "-fno-exceptions", "-fno-rtti")
 }
 
-// library makes the library once and returns its objects.
+// library builds the library once and returns its objects.
 func (b *build) library(t *testing.T) []string {
 	t.Helper()
 	b.once.Do(func() { b.err = b.makeLibrary() })
@@ -126,7 +125,7 @@ func compile(compiler string, arguments []string) error {
 	return nil
 }
 
-// program compiles a program of folder c that uses railhead.h alone and links it with the library.
+// program compiles a program of folder c once, links it with the library, and returns the binary's path.
 func (b *build) program(t *testing.T, source string) string {
 	t.Helper()
 	objects := b.library(t)
@@ -151,7 +150,7 @@ func (b *build) program(t *testing.T, source string) string {
 	return binary
 }
 
-// command runs a program against a daemon. Sanitizers end a process that they have found something in with status 66.
+// command returns a command that runs a program against a daemon. Sanitizers end a process with status 66 if they find an error.
 func command(t *testing.T, socket, binary string, arguments ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)

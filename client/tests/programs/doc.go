@@ -1,3 +1,3 @@
-// Package programs holds tests that compile the library and programs in C and C++ (folder c) with g++ alone, also with sanitizers,
-// and run them against a daemon of the test. No Go is in what they test.
+// Package programs holds tests that run programs in C and C++ (folder c), which link the library without Go, against a daemon. Some tests
+// compile both with sanitizers.
 package programs

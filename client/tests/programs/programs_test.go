@@ -18,7 +18,7 @@ func TestAPlainCProgramUsesTheLibraryWithoutGo(t *testing.T) {
 	checkResultNames(t, out)
 }
 
-// The numbers and names of railhead.h are those of the daemon.
+// checkResultNames compares the names of results in the library and in the daemon.
 func checkResultNames(t *testing.T, out string) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -58,17 +58,17 @@ func TestTheHeaderIsStrictC11AndCpp17(t *testing.T) {
 	}
 }
 
-func TestAForkedChildHasNoHandlesAndTheParentWorksOn(t *testing.T) {
+func TestAForkedChildHasNoHandlesAndTheParentContinues(t *testing.T) {
 	s := startDaemon(t)
 	output(t, command(t, s.SocketPath(), plainBuild.program(t, "c/fork.c")))
 }
 
-func TestEveryBadArgumentIsRefusedWithItsReason(t *testing.T) {
+func TestBadArgumentsAreRefusedWithTheReason(t *testing.T) {
 	s := startDaemon(t)
 	output(t, command(t, s.SocketPath(), plainBuild.program(t, "c/arguments.cc")))
 }
 
-func TestSetsOfRanksFitArraysOfAnySize(t *testing.T) {
+func TestSetsOfRanksInArraysOfAnySize(t *testing.T) {
 	s := startDaemon(t)
 	output(t, command(t, s.SocketPath(), plainBuild.program(t, "c/rank_lists.cc")))
 }
@@ -82,12 +82,12 @@ func TestTheControlThreadHasRoomForTheThreadLocalVariablesOfTheProcess(t *testin
 	output(t, command(t, s.SocketPath(), plainBuild.program(t, "c/static_tls.c")))
 }
 
-func TestConnectSurvivesAProcessWithoutDescriptors(t *testing.T) {
+func TestConnectFailsCleanlyWithoutFreeDescriptors(t *testing.T) {
 	s := startDaemon(t)
 	output(t, command(t, s.SocketPath(), plainBuild.program(t, "c/limits.c"), "descriptors"))
 }
 
-func TestDescriptorsThatCannotComeInAreSaidToBeMissing(t *testing.T) {
+func TestInitNamesTheLimitIfItCannotReceiveDescriptors(t *testing.T) {
 	s := startDaemon(t)
 	out := output(t, command(t, s.SocketPath(), plainBuild.program(t, "c/limits.c"), "descriptors-in-init"))
 	for _, want := range []string{"daemon_lost ", "comm_init: rank 0", "descriptors were cut off", "ulimit -n"} {
@@ -97,7 +97,7 @@ func TestDescriptorsThatCannotComeInAreSaidToBeMissing(t *testing.T) {
 	}
 }
 
-func TestAHeapThatDoesNotFitTheAddressSpaceIsAnErrorThatSaysSo(t *testing.T) {
+func TestInitNamesTheLimitIfHeapsDoNotFitTheAddressSpace(t *testing.T) {
 	s := startDaemon(t)
 	out := output(t, command(t, s.SocketPath(), plainBuild.program(t, "c/limits.c"), "address-space"))
 	for _, want := range []string{"out_of_memory ", "comm_init", "heaps of ", "heap_bytes", "ulimit -v"} {
@@ -111,7 +111,7 @@ func TestAnotherUserGetsPermission(t *testing.T) {
 	s := startDaemon(t)
 	c := command(t, s.SocketPath(), plainBuild.program(t, "c/limits.c"), "connect")
 	if os.Geteuid() == 0 {
-		if err := os.Chmod(buildDir, 0o755); err != nil { // so that the other user can run the program
+		if err := os.Chmod(buildDir, 0o755); err != nil { // lets the other user run the program
 			t.Fatal(err)
 		}
 		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}

@@ -14,8 +14,7 @@ import (
 	"railhead/server"
 )
 
-// No data race, no leak, no error, however often the daemon goes.
-func TestSanitizersFindNothingWhileDaemonsComeAndGo(t *testing.T) {
+func TestSanitizersFindNothingWhileTheDaemonRestarts(t *testing.T) {
 	onEach(t, func(t *testing.T, b *build) {
 		socket := t.TempDir() + "/rh.sock"
 		binary := b.program(t, "c/restart_loop.cc")
@@ -34,9 +33,9 @@ func TestSanitizersFindNothingWhileDaemonsComeAndGo(t *testing.T) {
 		if err := program.Start(); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "three ranks are there", func() bool { return ranksThatCame(t, s, "loop") == 3 })
+		eventually(t, "three ranks have joined", func() bool { return ranksThatCame(t, s, "loop") == 3 })
 		for i := range 12 {
-			time.Sleep(time.Duration(i*i%37) * time.Millisecond) // wherever they are
+			time.Sleep(time.Duration(i*i%37) * time.Millisecond) // at any point of their loop
 			s.Close()
 			if s, err = server.Start(server.Config{SocketPath: socket}); err != nil {
 				t.Fatal(err)
@@ -49,7 +48,8 @@ func TestSanitizersFindNothingWhileDaemonsComeAndGo(t *testing.T) {
 	}, asanBuild, tsanBuild)
 }
 
-func TestAChildForkedWithoutADaemonKeepsNothingOfItsRankAlive(t *testing.T) {
+// A child that was forked while there was no daemon must not keep its parent's lease or connection alive.
+func TestTheDeathOfARankWithAForkedChildIsNoticed(t *testing.T) {
 	socket := t.TempDir() + "/rh.sock"
 	start := func() *server.Server {
 		s, err := server.Start(server.Config{SocketPath: socket})
@@ -74,14 +74,15 @@ func TestAChildForkedWithoutADaemonKeepsNothingOfItsRankAlive(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = in.Close(); _ = program.Wait() })
 	said := bufio.NewScanner(out)
+	// hear waits for a line for each of the words. They may come in any order.
 	hear := func(want ...string) {
 		t.Helper()
 		for range want {
 			if !said.Scan() {
-				t.Fatalf("it ended before it said one of %v: %v", want, said.Err())
+				t.Fatalf("the program ended before it printed one of %v: %v", want, said.Err())
 			}
 			if w := said.Text(); w != want[0] && w != want[len(want)-1] {
-				t.Fatalf("it said %q, want one of %v", w, want)
+				t.Fatalf("the program printed %q, want one of %v", w, want)
 			}
 		}
 	}

@@ -7,10 +7,11 @@ import (
 	"railhead/internal/deep"
 )
 
-// stressSeconds is how long each stress program runs. It plays a minimum of rounds on the slowest machine.
+// stressSeconds is how long each stress program runs at least. It also has a minimum of rounds, for slow machines.
 func stressSeconds(t *testing.T) string { return fmt.Sprint(deep.Rounds(t, 1, 3)) }
 
-// onEach runs a test with sanitizers in the deep run, and without in the ordinary one: with each the library takes minutes to compile.
+// onEach runs a test with each of the sanitizers in the deep run, and without sanitizers in the ordinary run, because the library takes
+// minutes to compile with each.
 func onEach(t *testing.T, test func(t *testing.T, b *build), sanitizers ...*build) {
 	t.Helper()
 	if !deep.On(t) {
@@ -21,7 +22,7 @@ func onEach(t *testing.T, test func(t *testing.T, b *build), sanitizers ...*buil
 	}
 }
 
-func TestThreadsAtTheEdgesOfTheRulesHaveNoDataRaceAndFindNoMemoryErrors(t *testing.T) {
+func TestSanitizersFindNothingInConcurrentCallsAndCloses(t *testing.T) {
 	onEach(t, func(t *testing.T, b *build) {
 		s := startDaemon(t)
 		nothingLeaks(t, func() {
@@ -30,8 +31,8 @@ func TestThreadsAtTheEdgesOfTheRulesHaveNoDataRaceAndFindNoMemoryErrors(t *testi
 	}, asanBuild, tsanBuild)
 }
 
-// Calls that run later, on other threads than those that made them.
-func TestStreamsAndReplaysHaveNoDataRaceAndFindNoMemoryErrors(t *testing.T) {
+// Calls that run later, on other threads.
+func TestSanitizersFindNothingInStreamsAndReplays(t *testing.T) {
 	onEach(t, func(t *testing.T, b *build) {
 		s := startDaemon(t)
 		nothingLeaks(t, func() { output(t, command(t, s.SocketPath(), b.program(t, "c/streams.cc"), "1")) })
@@ -39,7 +40,7 @@ func TestStreamsAndReplaysHaveNoDataRaceAndFindNoMemoryErrors(t *testing.T) {
 	}, tsanBuild, asanBuild)
 }
 
-func TestBadArgumentsLeaveNothingBehindAndTouchNoForeignMemory(t *testing.T) {
+func TestSanitizersFindNothingInRefusedCalls(t *testing.T) {
 	onEach(t, func(t *testing.T, b *build) {
 		s := startDaemon(t)
 		for _, source := range []string{"c/arguments.cc", "c/ep_arguments.cc", "c/two_ranks.c", "c/group.c"} {
@@ -48,14 +49,14 @@ func TestBadArgumentsLeaveNothingBehindAndTouchNoForeignMemory(t *testing.T) {
 	}, asanBuild)
 }
 
-func TestARankThatWritesOverTheBuffersOfOthersMakesThemTouchNoMemoryButTheirOwn(t *testing.T) {
+func TestSanitizersFindNothingWhileARankOverwritesTheBuffersOfAll(t *testing.T) {
 	onEach(t, func(t *testing.T, b *build) {
 		s := startDaemon(t)
 		t.Log(output(t, command(t, s.SocketPath(), b.program(t, "c/ep_hostile.cc"), stressSeconds(t))))
 	}, asanBuild)
 }
 
-func TestRegistrationTouchesNoForeignMemoryAndSurvivesAFork(t *testing.T) {
+func TestSanitizersFindNothingInRegistrationsAndForks(t *testing.T) {
 	onEach(t, func(t *testing.T, b *build) {
 		s := startDaemon(t)
 		output(t, command(t, s.SocketPath(), b.program(t, "c/registration.cc")))
