@@ -1,7 +1,9 @@
 package session
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -70,5 +72,16 @@ func TestTheKindOfADescriptorIsToldBySignalAndByProc(t *testing.T) {
 		if kind := judge(c.signalled, c.fdinfo); kind != c.kind {
 			t.Errorf("%s: kind %d, want %d", what, kind, c.kind)
 		}
+	}
+}
+
+func TestWhatIsLostWithoutAPidfdIsLoggedOnce(t *testing.T) {
+	var log bytes.Buffer
+	l := New(Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	for id := range 3 {
+		l.unwatched(&Session{id: ID(id)})
+	}
+	if strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "seen by their lease and their socket alone") {
+		t.Errorf("the log: %s", &log)
 	}
 }

@@ -75,3 +75,16 @@ func TestStatusSaysWhoIsBehind(t *testing.T) {
 		t.Errorf("%s", out.String())
 	}
 }
+
+func TestStatusSaysHowManyProcessesAreNotWatched(t *testing.T) {
+	const words = "sessions of processes in another pid namespace"
+	for n, want := range map[int]bool{0: false, 2: true} {
+		var out strings.Builder
+		var s server.Status
+		s.Daemon.Unwatched = n
+		printStatus(&out, s)
+		if strings.Contains(out.String(), words) != want {
+			t.Errorf("%d sessions are not watched: %s", n, out.String())
+		}
+	}
+}
