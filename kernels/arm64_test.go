@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+
+	"railhead/internal/deep"
 )
 
 // crossCompiler and emulator are Debian's (g++-aarch64-linux-gnu, qemu-user). CI installs them and sets requireArm64, so that
@@ -16,6 +18,7 @@ const (
 )
 
 func TestTheKernelsAreRightOnArm64(t *testing.T) {
+	deep.Only(t)
 	for _, tool := range []string{crossCompiler, emulator} {
 		if _, err := exec.LookPath(tool); err == nil {
 			continue
@@ -30,11 +33,11 @@ func TestTheKernelsAreRightOnArm64(t *testing.T) {
 		runProgram(t, emulator, append([]any{binary}, arguments...)...)
 	}
 	for _, source := range []string{"testdata/tile.cc", "testdata/ep_rows.cc"} {
-		run(compileProgram(t, []string{"-static", "-DVECTOR_BYTES=16"}, source))
+		run(compileProgram(t, []string{"-static", "-O2", "-DVECTOR_BYTES=16"}, source))
 	}
-	binary := compileProgram(t, []string{"-static"}, team...)
-	others := compileProgram(t, []string{"-static"}, collectives...)
-	around := compileProgram(t, []string{"-static"}, rings...)
+	binary := compileProgram(t, []string{"-static", "-O2"}, team...)
+	others := compileProgram(t, []string{"-static", "-O2"}, collectives...)
+	around := compileProgram(t, []string{"-static", "-O2"}, rings...)
 	for _, spin := range spins[:2] {
 		run(around, "run", 3, uint32(0xffffffe0), spin, 60, rand.Uint64())
 		run(binary, "sums", 3, 2, uint32(0xffffffe0), spin, 60, rand.Uint64())

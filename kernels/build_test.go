@@ -13,19 +13,35 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"railhead/internal/deep"
 )
 
 // patience is far beyond what a program here takes on a busy machine: a program that reaches it hangs.
-const patience = 2 * time.Minute
+func patience(t *testing.T) time.Duration {
+	t.Helper()
+	return time.Duration(deep.Rounds(t, 2, 10)) * time.Minute
+}
 
 // Flags to compile with. ThreadSanitizer does not support fences, and GCC warns about them. The protocols' only fences order
 // two atomics (a flag and its count of sleepers), on which no race report depends.
 var (
 	plain   []string
-	address = []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all"}
+	address = []string{"-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"}
 	// Without -fno-builtin GCC expands memcpy in place, after its instrumentation, and copies of data would not be checked.
-	thread = []string{"-fsanitize=thread", "-Wno-tsan", "-fno-builtin"}
+	thread = []string{"-g1", "-fsanitize=thread", "-Wno-tsan", "-fno-builtin"}
 )
+
+// sanitized returns the flags of a sanitizer in the deep run. In the ordinary run programs are compiled without: the kernels take a
+// minute to compile with a sanitizer.
+func sanitized(t *testing.T, sanitizer []string) []string {
+	t.Helper()
+	if deep.On(t) {
+		return sanitizer
+	}
+	t.Log("without a sanitizer, which the deep run has")
+	return plain
+}
 
 // noteSources opens every C++ source. The go command does not see what g++ reads, but it records which files a test opens,
 // and does not reuse a cached result if one of them has changed.
@@ -112,7 +128,7 @@ func compile(flags []string, arguments ...string) error {
 	if cxx == "" {
 		cxx = "g++"
 	}
-	arguments = append(append([]string{"-std=c++17", "-O2", "-g"}, flags...), arguments...)
+	arguments = append(append([]string{"-std=c++17", "-O1"}, flags...), arguments...)
 	if out, err := exec.Command(cxx, arguments...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %s: %w\n%s", cxx, strings.Join(arguments, " "), err, out)
 	}
@@ -122,7 +138,7 @@ func compile(flags []string, arguments ...string) error {
 // runProgram runs a program to its end. Any failure, also a sanitizer's report, fails the test.
 func runProgram(t *testing.T, binary string, arguments ...any) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), patience(t))
 	defer cancel()
 	texts := make([]string, len(arguments))
 	for i, a := range arguments {

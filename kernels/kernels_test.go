@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"railhead/internal/deep"
 )
 
 // leftFold writes the left fold of terms as an expression.
@@ -46,7 +48,7 @@ func TestTreesReachEveryRankOnce(t *testing.T) {
 }
 
 func TestTilesRoundByTheDefinitionAndTouchOnlyTheirElements(t *testing.T) {
-	onEachVector(t, address, "testdata/tile.cc")
+	onEachVector(t, sanitized(t, address), "testdata/tile.cc")
 }
 
 // Without sanitizers, which would take a minute to compile: the program guards its memory itself.
@@ -111,9 +113,10 @@ func TestSumsAreRightAcrossTheWrapOfEpochs(t *testing.T) {
 }
 
 func TestTheProtocolHasNoDataRace(t *testing.T) {
-	binary := compileProgram(t, thread, team...)
-	others := compileProgram(t, thread, collectives...)
-	around := compileProgram(t, thread, rings...)
+	flags := sanitized(t, thread)
+	binary := compileProgram(t, flags, team...)
+	others := compileProgram(t, flags, collectives...)
+	around := compileProgram(t, flags, rings...)
 	for _, world := range []int{2, 3, 5} {
 		for _, spin := range spins {
 			if world > 3 && spin > spins[1] {
@@ -128,9 +131,10 @@ func TestTheProtocolHasNoDataRace(t *testing.T) {
 }
 
 func TestTheProtocolStaysWithinItsMemory(t *testing.T) {
-	binary := compileProgram(t, address, team...)
-	others := compileProgram(t, address, collectives...)
-	around := compileProgram(t, address, rings...)
+	flags := sanitized(t, address)
+	binary := compileProgram(t, flags, team...)
+	others := compileProgram(t, flags, collectives...)
+	around := compileProgram(t, flags, rings...)
 	for _, world := range []int{1, 2, 7, 64} {
 		runProgram(t, binary, "sums", world, min(world, 4), uint32(0xffffffe0), 2_000, 60, rand.Uint64())
 	}
@@ -148,7 +152,7 @@ func TestRingsGiveTheRightSumsAndTheSameBitsOnAllRanks(t *testing.T) {
 	for world := 2; world <= 9; world++ {
 		for _, first := range []uint32{0, 0x7fffff00, 0xffffff00} {
 			for _, spin := range spins[:2] {
-				runProgram(t, binary, "run", world, first, spin, 500, rand.Uint64())
+				runProgram(t, binary, "run", world, first, spin, deep.Rounds(t, 50, 500), rand.Uint64())
 			}
 		}
 	}
@@ -165,10 +169,10 @@ func TestRingsEndAtAnAbortAndAtTheDeadline(t *testing.T) {
 }
 
 func TestABadOfferIsNotAccessedAndItsRankIsNamed(t *testing.T) {
-	binary := compileProgram(t, address, badOffers...)
+	binary := compileProgram(t, sanitized(t, address), badOffers...)
 	for _, world := range []int{2, 3, 8} {
 		for _, spin := range spins[:2] {
-			runProgram(t, binary, world, spin, 300, rand.Uint64())
+			runProgram(t, binary, world, spin, deep.Rounds(t, 50, 300), rand.Uint64())
 		}
 	}
 }

@@ -11,20 +11,23 @@ import (
 
 	"railhead/alltoall"
 	"railhead/client"
+	"railhead/internal/deep"
 	"railhead/internal/wire"
 	"railhead/server"
 )
 
-// epCount returns the number in the environment variable, for soak tests, else usual.
-func epCount(t testing.TB, variable string, usual int) int {
+// firstSeedVariable is the first seed of dispatch and combine, to repeat a failure.
+const firstSeedVariable = "EP_FIRST_SEED"
+
+func firstSeed(t testing.TB) int {
 	t.Helper()
-	text := os.Getenv(variable)
+	text := os.Getenv(firstSeedVariable)
 	if text == "" {
-		return usual
+		return 0
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {
-		t.Fatalf("%s=%s: %v", variable, text, err)
+		t.Fatalf("%s=%s: %v", firstSeedVariable, text, err)
 	}
 	return n
 }
@@ -50,11 +53,11 @@ func endEPs(t testing.TB, ranks []member, eps []*client.EP) {
 
 func TestAnyDispatchAndCombineEqualsTheReferenceBitForBit(t *testing.T) {
 	s := startDaemon(t)
-	first := epCount(t, "EP_FIRST_SEED", 0)
-	for seed := first; seed < first+epCount(t, "EP_SEEDS", 80); seed++ {
+	first := firstSeed(t)
+	for seed := first; seed < first+deep.Rounds(t, 15, 80); seed++ {
 		p := drawEPPlay(t, uint64(seed), 4)
 		ranks, eps := newEPs(t, s, fmt.Sprint("play ", seed), p)
-		playAll(t, fmt.Sprintf("EP_FIRST_SEED=%d EP_SEEDS=1", seed), p, ranks, eps)
+		playAll(t, fmt.Sprintf("%s=%d", firstSeedVariable, seed), p, ranks, eps)
 		endEPs(t, ranks, eps)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"railhead/client"
 	"railhead/client/tests/harness"
+	"railhead/internal/deep"
 )
 
 // residentKiB is the resident memory of this process after a garbage collection.
@@ -29,11 +30,11 @@ func residentKiB(t testing.TB) int {
 	return kib
 }
 
-// EP_ROUNDS sets the number of rounds, for soak tests. Memory may grow by the fragmentation of Go's heap, which does not depend on it.
+// Memory may grow by the fragmentation of Go's heap, which does not depend on the number of rounds.
 func TestThousandsOfRoundsOfRandomSizesWithoutLeaks(t *testing.T) {
 	s := startDaemon(t)
 	const batch, growthKiB = 100, 24 << 10
-	rounds := epCount(t, "EP_ROUNDS", 10000)
+	rounds := deep.Rounds(t, 1000, 10000)
 	for _, mode := range bothModes {
 		world := int(mode) + 1
 		c := client.EPConfig{

@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"railhead/internal/deep"
 )
 
 // dropRound is a group whose survivors go on with rounds of MoE while ranks are killed or stopped one after another.
@@ -146,13 +148,10 @@ func (r *dropRound) judgeDrop(ranks []*process, gone uint64, taken map[int]int64
 	return nil
 }
 
-// perDropRound is how many rounds the other test runs for one of this test, in which some rounds wait for deadlines.
-const perDropRound = 16
-
 func TestSurvivorsOfADispatchGoOnWithoutKilledAndStoppedRanks(t *testing.T) {
 	seed := number(t, seedVariable, uint64(time.Now().UnixNano()))
 	first := number(t, firstVariable, 0)
-	rounds := max(number(t, roundsVariable, defaultRounds)/perDropRound, 1)
+	rounds := uint64(deep.Rounds(t, 3, 12))
 	t.Logf("%s=%d", seedVariable, seed)
 	d := newDaemon(t)
 	slowest := map[bool]time.Duration{}

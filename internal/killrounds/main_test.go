@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"railhead/internal/deep"
 )
 
 // roleVariable makes the test binary run as a rank or a daemon.
@@ -27,12 +29,10 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// roundsVariable is the number of rounds; `make soak` sets it. seedVariable and firstVariable, the first round, repeat a failure.
+// seedVariable and firstVariable, the first round, repeat a failure.
 const (
-	roundsVariable = "RAILHEAD_KILL_ROUNDS"
-	seedVariable   = "RAILHEAD_KILL_SEED"
-	firstVariable  = "RAILHEAD_KILL_FIRST"
-	defaultRounds  = 200
+	seedVariable  = "RAILHEAD_KILL_SEED"
+	firstVariable = "RAILHEAD_KILL_FIRST"
 )
 
 func number(t *testing.T, variable string, otherwise uint64) uint64 {
@@ -50,7 +50,7 @@ func number(t *testing.T, variable string, otherwise uint64) uint64 {
 func TestKilledAndStoppedRanksAreNamedAndLeaveNothing(t *testing.T) {
 	seed := number(t, seedVariable, uint64(time.Now().UnixNano()))
 	first := number(t, firstVariable, 0)
-	rounds := number(t, roundsVariable, defaultRounds)
+	rounds := uint64(deep.Rounds(t, 30, 200))
 	t.Logf("%s=%d", seedVariable, seed)
 	d := newDaemon(t)
 	kinds := map[string]int{}

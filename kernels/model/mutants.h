@@ -76,7 +76,7 @@ constexpr MutantEntry kMutants[] = {
     {Mutant::kRingChannelsShareAPipe, "flags-rings", "all channels of a ring use one set of pipes"},
     {Mutant::kRingCreditsNotCounted, "flags-rings", "known credits are never used up"},
     {Mutant::kRingTailRelaxed, "flags-rings", "a ring loads tails without acquire"},
-    {Mutant::kRingHeadRelaxed, "flags-rings-ll", "a ring loads heads without acquire"},
+    {Mutant::kRingHeadRelaxed, "flags-rings-odd", "a ring loads heads without acquire"},
     {Mutant::kLLChecksOneWord, "flags-rings-ll", "the marks of a chunk's data are not checked"},
     {Mutant::kLLNoWrapClear, "flags-rings-ll", "LL slots are not zeroed before the wrap"},
     {Mutant::kLLClearsAfterRelease, "flags-rings-ll", "LL slots are zeroed after their release"},

@@ -227,7 +227,7 @@ class World {
 
  private:
   enum class Kind { kLoad, kStore, kOther };
-  static constexpr int kMaxSteps = 200000;  // a longer run is taken for an endless loop
+  static constexpr int kMaxSteps = 100000;  // a longer run is taken for an endless loop
 
   static void enter() {
     World& w = *current_;
