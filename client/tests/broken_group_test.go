@@ -322,7 +322,7 @@ func TestFinalizeOfABrokenGroupDoesNotWaitForAHungDaemon(t *testing.T) {
 	})
 }
 
-// An abort breaks the group of its comm alone: the groups that were split from it go on, and so does the group that it was split from.
+// An abort breaks only the group of its comm. The parent group and the other groups of the split continue to work.
 func TestAnAbortBreaksNoOtherGroupOfASplit(t *testing.T) {
 	s := startDaemon(t)
 	for _, aborted := range []string{"parent", "child"} {

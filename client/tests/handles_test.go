@@ -193,7 +193,7 @@ func TestASessionIsAtMostOneRankOfEachGroup(t *testing.T) {
 	}
 }
 
-// Noting a call in a group reads the comm's ops, which another thread may be creating.
+// To note a call in a group, the library reads the comm's ops, which another thread may be creating.
 func TestACallInAGroupIsRefusedWhileAnotherThreadUsesTheComm(t *testing.T) {
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 2})
 	op, err := ranks[0].CreatePreMulSum(client.F32, make([]byte, 4))

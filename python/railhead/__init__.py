@@ -1,6 +1,6 @@
 """Railhead: collective communication between the ranks of a node, through shared memory.
 
-    with railhead.Session() as session, session.comm() as comm:  # $RAILHEAD_SOCKET; the rank and the job that the launcher says
+    with railhead.Session() as session, session.comm() as comm:  # $RAILHEAD_SOCKET; rank and job from the launcher
         total = comm.all_reduce(numpy_array_or_torch_tensor_or_buffer)
 
 The package binds librailhead.so.0 through ctypes. Calls release the GIL. Only one thread at a time may use a comm."""

@@ -38,7 +38,7 @@ int main(void) {
   rh_session *session = NULL;
   rh_comm *comm = NULL;
   if (failed(rh_connect(NULL, &session))) return 1;        /* $RAILHEAD_SOCKET */
-  int status = failed(rh_comm_init(session, NULL, &comm)); /* the rank and the job that the launcher says */
+  int status = failed(rh_comm_init(session, NULL, &comm)); /* rank and job come from the launcher */
   if (status == 0) {
     status = work(comm);
     if (status != 0) (void)rh_comm_abort(comm); /* the other ranks fail now instead of at their deadline */

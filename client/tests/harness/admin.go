@@ -37,7 +37,7 @@ func AskDaemon(t testing.TB, s *server.Server, path string) (reply *http.Respons
 	}
 }
 
-// Groups asks the daemon for all groups that are held by somebody.
+// Groups returns all groups of the daemon.
 func Groups(t testing.TB, s *server.Server) []GroupState {
 	t.Helper()
 	reply, done := AskDaemon(t, s, "/v1/groups")

@@ -27,7 +27,7 @@ func run() (err error) {
 		return err
 	}
 	defer func() { _ = session.Close() }()
-	comm, err := session.Init(client.CommConfig{Rank: -1, World: -1}) // the rank and the job that the launcher says
+	comm, err := session.Init(client.CommConfig{Rank: -1, World: -1}) // rank and job come from the launcher
 	if err != nil {
 		return err
 	}
