@@ -78,13 +78,13 @@ struct CallWords {
 
 // Signatures in shared memory. Each word is relaxed; a flag orders them.
 template <class Mem, class Words>
-void storeSignature(Mem& mem, Words* at, const Signature& s) {
+RH_INLINE void storeSignature(Mem& mem, Words* at, const Signature& s) {
   mem.storeWord(&at->call, s.call);
   mem.storeWord(&at->count, s.count);
   mem.storeWord(&at->detail, s.detail);
 }
 template <class Mem, class Words>
-Signature loadSignature(Mem& mem, const Words* at) {
+RH_INLINE Signature loadSignature(Mem& mem, const Words* at) {
   return {mem.loadWord(&at->call), mem.loadWord(&at->count), mem.loadWord(&at->detail)};
 }
 

@@ -110,7 +110,7 @@ class Flags {
   Flags(Mem& mem, const FlagTeam& team) : mem_(mem), team_(team) {}
 
   // Called at the start of an operation in which all ranks take part. Writes its signature for ranks whose wait takes long.
-  void announce() {
+  RH_INLINE void announce() {
     if (team_.call.call == 0) return;
     CallWords* own = team_.callOf(team_.rank);
     mem_.storeWord(&own->call, 0);
@@ -122,7 +122,7 @@ class Flags {
 
   // Release: what was written before becomes visible with the value. The full fence orders the store before the load of sleepers
   // (store-load order, which a release does not give). Without it, this rank could miss a rank that falls asleep.
-  void publish(Flag& flag, uint32_t value) {
+  RH_INLINE void publish(Flag& flag, uint32_t value) {
     if (mutated(Mutant::kPublishRelaxed)) {
       mem_.storeRelaxed(&flag.value, value);
     } else {
