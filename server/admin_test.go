@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	dto "github.com/prometheus/client_model/go"
 
 	"railhead/client"
 	"railhead/internal/await"
@@ -212,6 +215,7 @@ func TestMetricsParseAndCountWhatHappened(t *testing.T) {
 			}
 		}
 	}
+	wantEveryCause(t, parseMetrics(t, adminGet(t, s, "/metrics").body))
 	ranks := formed(t, s, client.CommConfig{Group: "counted", HeapBytes: mebibyte}, 2)
 	if n := metric(t, s, "railhead_sessions"); n != 2 {
 		t.Errorf("%v sessions, want 2", n)
@@ -240,6 +244,46 @@ func TestMetricsParseAndCountWhatHappened(t *testing.T) {
 	}
 	if got := families["railhead_rendezvous_seconds"].Metric[0].GetHistogram().GetSampleCount(); got != 1 {
 		t.Errorf("%v rendezvous are counted", got)
+	}
+}
+
+// wantEveryCause: each result has a series before anything has failed.
+func wantEveryCause(t *testing.T, families map[string]*dto.MetricFamily) {
+	t.Helper()
+	for name, without := range map[string]int{"railhead_groups_ended_total": 0, "railhead_errors_sent_total": 1} { // no error is "ok"
+		series := families[name].GetMetric()
+		if want := len(wire.Results()) - without; len(series) != want {
+			t.Errorf("%s has %d series, want %d", name, len(series), want)
+		}
+		for _, m := range series {
+			if v := m.GetCounter().GetValue(); v != 0 {
+				t.Errorf("%s %v is %v", name, m.Label, v)
+			}
+		}
+	}
+}
+
+func TestAScraperThatAsksForOpenMetricsGetsIt(t *testing.T) {
+	t.Parallel()
+	s := startWithTCP(t)
+	for _, e := range endpoints(s) {
+		for accept, want := range map[string]string{"": "text/plain", "application/openmetrics-text;version=1.0.0": "application/openmetrics-text"} {
+			req, err := http.NewRequest(http.MethodGet, e.url+"/metrics", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Accept", accept)
+			res, err := e.client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(res.Body)
+			_ = res.Body.Close()
+			if err != nil || !strings.HasPrefix(res.Header.Get("Content-Type"), want) ||
+				strings.HasSuffix(string(body), "\n# EOF\n") != (accept != "") { // the mark that ends OpenMetrics
+				t.Errorf("%s, asked for %q: type %q, %v, ends with %q", e.what, accept, res.Header.Get("Content-Type"), err, body[max(0, len(body)-40):])
+			}
+		}
 	}
 }
 

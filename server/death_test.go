@@ -29,7 +29,8 @@ func wantDeath(t *testing.T, survivor int, a answer, culprit int, p *process) {
 }
 
 func TestAKilledRankEndsTheAllReduceOfAllOthersAndTheDaemonKeepsNothing(t *testing.T) {
-	s := startServer(t)
+	log := &logBook{}
+	s := startConfig(t, Config{Log: log.logger()})
 	const world, victim = 4, 2
 	ranks := startRanks(t, s, "killed", world, await.Never)
 	loopAll(t, ranks)
@@ -47,6 +48,11 @@ func TestAKilledRankEndsTheAllReduceOfAllOthersAndTheDaemonKeepsNothing(t *testi
 	i := slices.IndexFunc(broken.Ranks, func(r membership.RankInfo) bool { return r.Rank == victim })
 	if i < 0 || broken.Ranks[i].State != "gone" || broken.Ranks[i].PID != ranks[victim].pid() || len(broken.Ranks) != world {
 		t.Errorf("its ranks are %+v", broken.Ranks)
+	}
+	warning := fmt.Sprintf(`level=WARN msg="group failed" group=%d name=killed result=rank_dead cause="rank %d (pid %d) died`, broken.ID, victim,
+		ranks[victim].pid())
+	if !log.has(warning) {
+		t.Errorf("the log has no %s", warning)
 	}
 	ended := statusOf(t, s).Ended
 	if len(ended) != 1 || ended[0].Result != "rank_dead" || !strings.Contains(ended[0].Cause, fmt.Sprintf("rank %d (pid %d)", victim, ranks[victim].pid())) {

@@ -326,6 +326,9 @@ func TestDrainRefusesNewGroupsAndWaitsForTheOldOnes(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	ranks := formed(t, s, client.CommConfig{Group: "old", HeapBytes: mebibyte}, 2)
+	if n := metric(t, s, "railhead_draining"); n != 0 {
+		t.Errorf("railhead_draining is %v before the daemon drains", n)
+	}
 	drained := make(chan error, 1)
 	go func() { drained <- s.Drain(t.Context()) }()
 	await.Until(t, func() string {
@@ -334,6 +337,9 @@ func TestDrainRefusesNewGroupsAndWaitsForTheOldOnes(t *testing.T) {
 		}
 		return ""
 	})
+	if n := metric(t, s, "railhead_draining"); n != 1 {
+		t.Errorf("railhead_draining is %v while the daemon drains", n)
+	}
 	if st := statusOf(t, s); !st.Daemon.Draining {
 		t.Errorf("the status does not say that the daemon drains: %+v", st.Daemon)
 	}

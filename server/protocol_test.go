@@ -127,6 +127,9 @@ func TestAConnectionWithoutAValidHelloIsEnded(t *testing.T) {
 	_ = null.Close()
 	_ = unix.Close(pid)
 	awaitDescriptors(t, before)
+	dialRaw(t, s.SocketPath()).close() // a probe, which is no error
+	dialHello(t, s).close()            // once this is welcomed, the probe has been accepted
+	awaitDescriptors(t, before)
 	if n := metric(t, s, "railhead_handshake_errors_total"); n != 20 {
 		t.Errorf("%v handshake errors are counted, want 20", n)
 	}

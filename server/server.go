@@ -137,6 +137,7 @@ func (s *Server) AdminSocket() string { return s.adminUnix.Addr().String() }
 // until ctx ends.
 func (s *Server) Drain(ctx context.Context) error {
 	s.draining.Store(true)
+	s.core.metrics.Draining()
 	if err := s.ask(ctx, func(c *core) {
 		c.groups.Drain()
 		c.tellAll(func() wire.Message { return &wire.Draining{} })

@@ -1,6 +1,10 @@
 package wire
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
 
 // Result is an rh_result of the C ABI (client/include/railhead.h). The numbers never change.
 type Result uint32
@@ -65,6 +69,9 @@ func (r Result) String() string {
 	}
 	return fmt.Sprintf("result_%d", uint32(r))
 }
+
+// Results are all results, in the order of their numbers.
+func Results() []Result { return slices.Sorted(maps.Keys(resultNames)) }
 
 // Known says whether the number is one of the results above.
 func (r Result) Known() bool { _, ok := resultNames[r]; return ok }

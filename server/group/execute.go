@@ -46,9 +46,18 @@ func (g *Groups) do(actions []membership.Action) {
 			g.log.Info("group formed", "group", a.Group, "took", a.Took)
 		case membership.Ended:
 			g.observer.GroupEnded(a.Result)
-			g.log.Info("group ended", "group", a.Group, "name", a.Name, "result", a.Result.String(), "cause", a.Text)
+			g.logEnd(a)
 		}
 	}
+}
+
+// logEnd logs how a group has ended. A failure, such as a rank's death, is a warning.
+func (g *Groups) logEnd(a membership.Ended) {
+	if a.Result == wire.ResultOK {
+		g.log.Info("group ended", "group", a.Group, "name", a.Name)
+		return
+	}
+	g.log.Warn("group failed", "group", a.Group, "name", a.Name, "result", a.Result.String(), "cause", a.Text)
 }
 
 func (g *Groups) createGroup(a membership.CreateGroup) []membership.Action {

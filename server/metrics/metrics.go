@@ -21,6 +21,7 @@ type Metrics struct {
 	ended           *prometheus.CounterVec
 	errors          *prometheus.CounterVec
 	rendezvous      prometheus.Histogram
+	draining        prometheus.Gauge
 	handshakeErrors prometheus.Counter
 	protocolErrors  prometheus.Counter
 	adopted         prometheus.Counter
@@ -51,8 +52,11 @@ func New(version string, core group.Asker) *Metrics {
 			Name: "railhead_rendezvous_seconds", Help: "Wall time from a group's first rank to its readiness, per group.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
 		}),
+		draining: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "railhead_draining", Help: "1 while the daemon takes no new groups because it is about to end, else 0.",
+		}),
 		handshakeErrors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "railhead_handshake_errors_total", Help: "Connections refused: credentials, version, limit or no Hello.",
+			Name: "railhead_handshake_errors_total", Help: "Connections refused: credentials, version, limit or no Hello; not those that were closed without a word.",
 		}),
 		protocolErrors: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "railhead_protocol_errors_total", Help: "Sessions ended because the client broke the protocol.",
@@ -67,6 +71,12 @@ func New(version string, core group.Asker) *Metrics {
 			Name: "railhead_ranks_reannounced_total", Help: "Ranks of an earlier daemon that came back to this one.",
 		}),
 	}
+	for _, r := range wire.Results() { // a series that begins with its first failure would hide that failure from rate()
+		m.ended.WithLabelValues(r.String())
+		if r != wire.ResultOK {
+			m.errors.WithLabelValues(r.String())
+		}
+	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "railhead_build_info", Help: "1; the version is the label.", ConstLabels: prometheus.Labels{"version": version},
 	})
@@ -77,16 +87,19 @@ func New(version string, core group.Asker) *Metrics {
 		committed, _ := group.AskFor(core, (*group.Groups).Committed) // 0 where the core does not answer
 		return float64(committed)
 	})
-	m.registry.MustRegister(m.sessions, m.groups, m.leaseDeaths, m.ended, m.errors, m.rendezvous, m.handshakeErrors,
+	m.registry.MustRegister(m.sessions, m.groups, m.leaseDeaths, m.ended, m.errors, m.rendezvous, m.draining, m.handshakeErrors,
 		m.protocolErrors, m.adopted, m.away, m.reannounced, info, heap, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newGroupMetrics(core), newEPMetrics(core))
 	return m
 }
 
-// Handler answers a scrape.
+// Handler answers a scrape, in OpenMetrics' format where the scraper asks for it.
 func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{EnableOpenMetrics: true})
 }
+
+// Draining: the daemon takes no new groups any more.
+func (m *Metrics) Draining() { m.draining.Set(1) }
 
 // Held stores the daemon's numbers of sessions and groups. The core calls it after each event.
 func (m *Metrics) Held(sessions, groups, away int) {

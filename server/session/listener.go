@@ -105,6 +105,10 @@ func (l *Listener) handle(c *net.UnixConn) {
 	stop := context.AfterFunc(l.config.Life, func() { _ = conn.Close() })
 	defer stop()
 	s, err := l.greet(conn)
+	if errors.Is(err, io.EOF) { // a probe: `railhead run` and others ask so whether a daemon listens
+		l.config.Log.Debug("connection closed before a Hello")
+		return
+	}
 	if err != nil {
 		l.config.Observer.ConnectionRefused()
 		l.config.Log.Warn("connection refused", "error", err)

@@ -74,6 +74,7 @@ func printStatus(out io.Writer, s server.Status) {
 	if len(s.Groups) == 0 {
 		_, _ = fmt.Fprintln(out, "no groups")
 	}
+	slices.SortStableFunc(s.Groups, func(a, b membership.GroupInfo) int { return brokenLast(a) - brokenLast(b) })
 	for i := range s.Groups {
 		printGroup(out, &s.Groups[i])
 	}
@@ -81,6 +82,14 @@ func printStatus(out io.Writer, s server.Status) {
 		g := &s.Ended[i]
 		_, _ = fmt.Fprintf(out, "ended: group %q #%d: %s: %s\n", g.Name, g.Incarnation, g.Result, g.Cause)
 	}
+}
+
+// brokenLast orders groups: those that are of use first.
+func brokenLast(g membership.GroupInfo) int {
+	if g.State == membership.Broken {
+		return 1
+	}
+	return 0
 }
 
 func printGroup(out io.Writer, g *membership.GroupInfo) {

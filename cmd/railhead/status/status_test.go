@@ -88,3 +88,22 @@ func TestStatusSaysHowManyProcessesAreNotWatched(t *testing.T) {
 		}
 	}
 }
+
+func TestStatusShowsLiveGroupsBeforeBrokenOnes(t *testing.T) {
+	var out strings.Builder
+	printStatus(&out, server.Status{
+		Groups: []membership.GroupInfo{
+			{Name: "dead", State: membership.Broken}, {Name: "works", State: membership.Ready}, {Name: "dead too", State: membership.Broken},
+			{Name: "forms", State: membership.Forming},
+		},
+		Ended: []membership.GroupInfo{{Name: "over"}},
+	})
+	at := 0
+	for _, name := range []string{"works", "forms", "dead", "dead too", "over"} {
+		i := strings.Index(out.String()[at:], `group "`+name+`"`)
+		if i < 0 {
+			t.Fatalf("no %q after byte %d of\n%s", name, at, out.String())
+		}
+		at += i
+	}
+}
