@@ -206,6 +206,26 @@ func TestOfGroupsWithOneNameTheNewestIsCounted(t *testing.T) {
 	}
 }
 
+func TestRunsThatNobodyHasNamedShareALabelAndTheNewestIsCounted(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	for i, name := range []string{"run-0123456789abcdef", "run-fedcba9876543210"} {
+		count(t, controlOf(t, rawGroup(t, s, name, 1)[0]), 1, 0, &wire.EPCounters{Experts: 1, Tokens: uint64(i) + 1})
+	}
+	if got := epScraped(t, s); got["tokens_total run 0"] != 2 {
+		t.Errorf("scraped %v", got)
+	}
+	for _, f := range scrape(t, s) {
+		for _, m := range f.Metric {
+			for _, l := range m.Label {
+				if strings.HasPrefix(l.GetValue(), "run-") {
+					t.Errorf("%s has the label %v", f.GetName(), l)
+				}
+			}
+		}
+	}
+}
+
 func TestCountersOfAGroupAreStillToldByTheNextDaemon(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(shortDir(t), "rh.sock")

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -71,6 +72,7 @@ func TestAStoppedRankIsNamedAsTheOneBehind(t *testing.T) {
 			t.Errorf("a rank that waits: %+v", w)
 		}
 	}
+	wantStalledByRank(t, s, "stopped", stopped)
 	if st := statusOf(t, s); st.Health != flight.Stalled {
 		t.Errorf("the daemon's groups are %s", st.Health)
 	}
@@ -81,6 +83,34 @@ func TestAStoppedRankIsNamedAsTheOneBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitGroup(t, s, "stopped", "works again", healthIs(flight.OK))
+	await.Until(t, func() string {
+		if v := labelled(scrape(t, s)["railhead_group_stalled_seconds"], "stopped"); v != 0 {
+			return fmt.Sprintf("railhead_group_stalled_seconds is %v while the group works", v)
+		}
+		return ""
+	})
+}
+
+// wantStalledByRank checks that the metrics name a stalled group, and that the time for which its rank keeps others waiting grows.
+func wantStalledByRank(t *testing.T, s *Server, name string, late int) {
+	t.Helper()
+	lateness := func(rank int) float64 {
+		return labelled(scrape(t, s)["railhead_arrival_lateness_seconds"], strconv.Itoa(rank))
+	}
+	stalled := labelled(scrape(t, s)["railhead_group_stalled_seconds"], name)
+	before := lateness(late)
+	if stalled < group.StallAfter.Seconds() || before < group.StallAfter.Seconds() {
+		t.Errorf("stalled for %v s, rank %d late for %v s, want %v at least", stalled, late, before, group.StallAfter)
+	}
+	if n := lateness((late + 1) % 3); n >= group.StallAfter.Seconds() {
+		t.Errorf("a rank that waits is late for %v s", n)
+	}
+	await.Until(t, func() string {
+		if now := lateness(late); now <= before {
+			return fmt.Sprintf("rank %d was late for %v s, and now for %v s", late, before, now)
+		}
+		return ""
+	})
 }
 
 func TestARankThatDoesNotCallIsNamedAsTheOneBehindAndTheAgesAreTold(t *testing.T) {

@@ -177,7 +177,10 @@ const (
 	OpEPCombineRecv  Op = 26
 )
 
-var opNames = []string{
+// Ops is the number of operations, OpNone included.
+const Ops = len(opNames)
+
+var opNames = [...]string{
 	"none", "comm_init", "all_reduce", "barrier", "window_alloc", "window_free", "finalize", "all_gather", "reduce_scatter",
 	"all_to_all", "broadcast", "reduce", "gather", "scatter", "send", "recv", "group", "split", "window_register",
 	"ep_create", "ep_destroy", "ep_dispatch", "ep_dispatch_send", "ep_dispatch_recv", "ep_combine", "ep_combine_send", "ep_combine_recv",

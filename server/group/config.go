@@ -16,9 +16,10 @@ const (
 	Max        = 1024 // groups at a time
 	maxHistory = 64   // ended groups kept for reports
 
-	MaxTraces    = 8               // ended groups whose flight record is kept,
-	EndedRecords = 64              // and how many operations of each rank
-	StallAfter   = 5 * time.Second // a group counts as stalled once a rank has been in one operation for this long
+	MaxTraces    = 8                      // ended groups whose flight record is kept,
+	EndedRecords = 64                     // and how many operations of each rank
+	StallAfter   = 5 * time.Second        // a group counts as stalled once a rank has been in one operation for this long
+	LateAfter    = 100 * time.Millisecond // a rank counts as late once another one has waited for this long
 )
 
 const defaultHeapBytes = 16 << 30 // address space of a rank's windows; pages come with windows only

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"maps"
 	"slices"
 	"sync/atomic"
 
@@ -131,19 +132,14 @@ func (g *Groups) EP(id membership.GroupID) *EPGroup {
 	return out
 }
 
-// UsingEP are the groups that use MoE, the oldest first. Of several groups with one name it has only the newest: a broken group exists
-// until its last rank has left it, beside the next group of its name.
-func (g *Groups) UsingEP() []membership.GroupID {
+// UsingEP are the groups that use MoE, the oldest first. Of several groups to which name gives the same it has only the newest: a broken
+// group exists until its last rank has left it, beside the next group of its name.
+func (g *Groups) UsingEP(name func(group string) string) []membership.GroupID {
 	newest := map[string]membership.GroupID{}
 	for id, m := range g.memory {
-		if id >= newest[m.group.Name] && m.usesEP() {
-			newest[m.group.Name] = id
+		if n := name(m.group.Name); id >= newest[n] && m.usesEP() {
+			newest[n] = id
 		}
 	}
-	var ids []membership.GroupID
-	for _, id := range newest {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
+	return slices.Sorted(maps.Values(newest))
 }

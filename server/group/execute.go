@@ -133,6 +133,7 @@ func (g *Groups) releaseMemory(id membership.GroupID) {
 	}
 	delete(g.memory, id)
 	g.keepTrace(m)
+	m.count(&g.operations)
 	delete(g.segments, m.file)
 	g.wg.Go(m.release)
 }

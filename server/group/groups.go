@@ -46,17 +46,18 @@ type Config struct {
 
 // Groups are all groups of this node.
 type Groups struct {
-	core     Core
-	observer Observer
-	log      *slog.Logger
-	machine  *membership.Machine
-	memory   map[membership.GroupID]*memory
-	segments map[symm.FileID]membership.GroupID // whose control segment a file is
-	adopting *memory                            // memory of a group that the machine may take over
-	traces   []flight.Trace                     // of groups that have ended, the latest last
-	planner  *planner
-	files    clientFiles
-	wg       sync.WaitGroup // goroutines that release memory or pages
+	core       Core
+	observer   Observer
+	log        *slog.Logger
+	machine    *membership.Machine
+	memory     map[membership.GroupID]*memory
+	segments   map[symm.FileID]membership.GroupID // whose control segment a file is
+	adopting   *memory                            // memory of a group that the machine may take over
+	traces     []flight.Trace                     // of groups that have ended, the latest last
+	operations flight.Tally                       // of all groups
+	planner    *planner
+	files      clientFiles
+	wg         sync.WaitGroup // goroutines that release memory or pages
 
 	life        context.Context // ends with Close
 	endLife     context.CancelFunc

@@ -3,6 +3,7 @@ package group
 import (
 	"fmt"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/server/lease"
 	"railhead/server/membership"
@@ -18,9 +19,10 @@ type memory struct {
 	ring    []int       // the rank at each place
 	control *symm.Segment
 	mapping *symm.Mapping
-	file    symm.FileID     // of the control segment
-	heaps   []*symm.Segment // by local rank; nil = in a group that was taken over, the rank has not come back
-	ended   uint64          // number of ended set-up calls in the ledger
+	file    symm.FileID             // of the control segment
+	heaps   []*symm.Segment         // by local rank; nil = in a group that was taken over, the rank has not come back
+	ended   uint64                  // number of ended set-up calls in the ledger
+	counted [rank.MaxPerNode]uint64 // the last operation of each rank that Groups.operations has
 	abort   *uint64
 	watcher *lease.Watcher
 	punches []punch // the first is under way

@@ -68,6 +68,7 @@ func (g *Groups) adopt(a membership.AdoptGroup) {
 	g.observer.GroupAdopted()
 	g.log.Info("group taken over", "group", a.Group, "name", a.Name)
 	g.adopting.group.Group = a.Group // the machine may have given it another number
+	g.adopting.countFromNow()
 	g.keep(a.Group, g.adopting)
 	g.adopting = nil
 }

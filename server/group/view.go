@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -44,11 +45,9 @@ func (m *memory) describe(g *membership.GroupInfo, now int64) {
 	}
 	switch g.State {
 	case membership.Ready:
-		v := flight.Judge(ranks, now, StallAfter)
-		if markStopped(g, ranks, v.Behind) {
-			v = flight.Judge(ranks, now, StallAfter)
-		}
+		v := judge(g, ranks, now, StallAfter)
 		g.Health = &v
+		markLate(g, judge(g, ranks, now, LateAfter))
 	case membership.Broken:
 		g.Health = &flight.Verdict{State: flight.Broken, Culprit: g.Culprit, Text: g.Cause}
 	default:
@@ -97,6 +96,27 @@ func (m *memory) rank(g *membership.GroupInfo, r *membership.RankInfo, now int64
 		}
 	}
 	return out
+}
+
+// judge is flight.Judge, also where a process is stopped.
+func judge(g *membership.GroupInfo, ranks []flight.Rank, now int64, after time.Duration) flight.Verdict {
+	v := flight.Judge(ranks, now, after)
+	if markStopped(g, ranks, v.Behind) {
+		v = flight.Judge(ranks, now, after)
+	}
+	return v
+}
+
+// markLate stores for the ranks behind how long another rank has been waiting for them.
+func markLate(g *membership.GroupInfo, v flight.Verdict) {
+	for _, b := range v.Behind {
+		i := slices.IndexFunc(g.Ranks, func(r membership.RankInfo) bool { return r.Rank == b.Rank })
+		for _, w := range v.Waiting {
+			if late := &g.Ranks[i].LateMS; w.AgeMS != nil && slices.Contains(w.WaitingFor, b.Rank) && (*late == nil || **late < *w.AgeMS) {
+				*late = w.AgeMS
+			}
+		}
+	}
 }
 
 // markStopped marks the ranks behind whose process is stopped, and reports whether there is one.
@@ -152,8 +172,7 @@ func (g *Groups) LastRecords(id membership.GroupID, n int) []flight.RankTrace {
 	}
 	out := make([]flight.RankTrace, m.world)
 	for r := range out {
-		sequence := atomic.LoadUint64(m.mapping.Word64(m.line(rank.Local(r)) + wire.SeqOffset))
-		out[r] = flight.RankTrace{Rank: r, Records: flight.Before(m.flightRing(r), sequence, n)}
+		out[r] = flight.RankTrace{Rank: r, Records: flight.Before(m.flightRing(r), m.begun(rank.Local(r)), n)}
 	}
 	return out
 }

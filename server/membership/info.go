@@ -73,6 +73,7 @@ type RankInfo struct {
 	WaitingFor []int  `json:"waiting_for,omitempty"`
 	Collective uint64 `json:"collective,omitempty"` // number of the operation, counting only those in which all ranks take part
 	AgeMS      *int64 `json:"age_ms,omitempty"`     // since the operation began; between operations, since the last one ended
+	LateMS     *int64 `json:"late_ms,omitempty"`    // of a rank that is behind: how long another one has been in an operation that waits for it
 }
 
 func (g *group) info() GroupInfo {

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"railhead/server/group"
+	"railhead/server/membership"
 )
 
 // MaxEPSeries bounds the series of MoE in a scrape. A group of 64 ranks with 2048 experts has less than a third of that, unless
@@ -56,7 +57,7 @@ func (e *epMetrics) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. It asks the core for one group at a time, so that a scrape never blocks it longer
 // than one group takes. If the core does not answer, there are no series.
 func (e *epMetrics) Collect(ch chan<- prometheus.Metric) {
-	groups, err := group.AskFor(e.core, (*group.Groups).UsingEP)
+	groups, err := group.AskFor(e.core, func(g *group.Groups) []membership.GroupID { return g.UsingEP(groupLabel) })
 	if err != nil {
 		return
 	}
@@ -106,25 +107,26 @@ func (s *epSeries) addNonZero(d *prometheus.Desc, counters []uint64, unit float6
 }
 
 func (e *epMetrics) describe(g *group.EPGroup, s *epSeries) {
+	name := groupLabel(g.Name)
 	for expert, n := range g.Load() {
-		s.add(e.expertTokens, n, g.Name, strconv.Itoa(expert))
+		s.add(e.expertTokens, n, name, strconv.Itoa(expert))
 	}
 	for i := range g.Ranks {
 		c := &g.Ranks[i]
 		rank := strconv.Itoa(c.Rank)
-		s.add(e.dispatches, float64(c.Dispatches), g.Name, rank)
-		s.add(e.combines, float64(c.Combines), g.Name, rank)
-		s.add(e.tokens, float64(c.Tokens), g.Name, rank)
-		s.add(e.copies, float64(c.Copies), g.Name, rank)
-		s.add(e.flagBytes, float64(c.FlagBytes), g.Name, rank)
-		s.addNonZero(e.wait, c.WaitNS, 1e9, g.Name, rank)
-		s.addNonZero(e.expertRows, c.Received, 1, g.Name, rank)
+		s.add(e.dispatches, float64(c.Dispatches), name, rank)
+		s.add(e.combines, float64(c.Combines), name, rank)
+		s.add(e.tokens, float64(c.Tokens), name, rank)
+		s.add(e.copies, float64(c.Copies), name, rank)
+		s.add(e.flagBytes, float64(c.FlagBytes), name, rank)
+		s.addNonZero(e.wait, c.WaitNS, 1e9, name, rank)
+		s.addNonZero(e.expertRows, c.Received, 1, name, rank)
 		for why, n := range c.Dropped {
 			if n != 0 {
-				s.add(e.dropped, float64(n), g.Name, rank, group.EPReasons[why])
+				s.add(e.dropped, float64(n), name, rank, group.EPReasons[why])
 			}
 		}
-		s.addNonZero(e.bytes, c.Payload, 1, g.Name, rank, "payload")
-		s.addNonZero(e.bytes, c.Header, 1, g.Name, rank, "header")
+		s.addNonZero(e.bytes, c.Payload, 1, name, rank, "payload")
+		s.addNonZero(e.bytes, c.Header, 1, name, rank, "header")
 	}
 }

@@ -89,7 +89,8 @@ func New(version string, core group.Asker) *Metrics {
 	})
 	m.registry.MustRegister(m.sessions, m.groups, m.leaseDeaths, m.ended, m.errors, m.rendezvous, m.draining, m.handshakeErrors,
 		m.protocolErrors, m.adopted, m.away, m.reannounced, info, heap, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newGroupMetrics(core), newEPMetrics(core))
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newGroupMetrics(core),
+		newOperationMetrics(core), newEPMetrics(core))
 	return m
 }
 

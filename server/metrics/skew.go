@@ -17,11 +17,11 @@ const (
 	skewGroups  = 64
 )
 
-// groupMetrics tells of the groups' health and their ranks' lateness. It reads the flight records at each scrape. Its only
-// labels are healths and numbers of ranks.
+// groupMetrics tells of the groups' health and their ranks' lateness. It reads the flight records at each scrape.
 type groupMetrics struct {
 	core     group.Asker
 	health   *prometheus.Desc
+	stalled  *prometheus.Desc
 	lateness *prometheus.Desc
 }
 
@@ -30,13 +30,18 @@ func newGroupMetrics(core group.Asker) *groupMetrics {
 		core:   core,
 		health: prometheus.NewDesc("railhead_groups_by_health", "Groups that at least one rank holds, by what `railhead status` says of them.", []string{"health"}, nil),
 		lateness: prometheus.NewDesc("railhead_arrival_lateness_seconds",
-			"How much later than its group's first rank a rank began its last collectives, on average; of several groups the largest.", []string{"rank"}, nil),
+			"How much later than its group's first rank a rank began its last collectives, on average. Where others wait for the rank "+
+				"now, how long they have, if that is more. Of several groups the largest.", []string{"rank"}, nil),
+		stalled: prometheus.NewDesc("railhead_group_stalled_seconds",
+			"How long a group that is ready has been in an operation, if it is stalled, else 0. Of several groups with one label the largest.",
+			[]string{"group"}, nil),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (g *groupMetrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- g.health
+	ch <- g.stalled
 	ch <- g.lateness
 }
 
@@ -53,9 +58,19 @@ func (g *groupMetrics) Collect(ch chan<- prometheus.Metric) {
 	for h, n := range counts {
 		ch <- prometheus.MustNewConstMetric(g.health, prometheus.GaugeValue, n, string(h))
 	}
+	for name, seconds := range stalledSeconds(groups) {
+		ch <- prometheus.MustNewConstMetric(g.stalled, prometheus.GaugeValue, seconds, name)
+	}
 	lateness, err := g.worstLateness()
 	if err != nil {
 		return
+	}
+	for i := range groups {
+		for _, r := range groups[i].Ranks {
+			if r.LateMS != nil {
+				lateness = withAtLeast(lateness, r.Rank, float64(*r.LateMS)*1e6)
+			}
+		}
 	}
 	for rank, ns := range lateness {
 		ch <- prometheus.MustNewConstMetric(g.lateness, prometheus.GaugeValue, ns/1e9, strconv.Itoa(rank))
@@ -80,11 +95,34 @@ func (g *groupMetrics) worstLateness() ([]float64, error) {
 			continue
 		}
 		for rank, ns := range mean {
-			if rank == len(worst) {
-				worst = append(worst, 0)
-			}
-			worst[rank] = max(worst[rank], ns)
+			worst = withAtLeast(worst, rank, ns)
 		}
 	}
 	return worst, nil
+}
+
+// withAtLeast raises a rank's value to ns.
+func withAtLeast(worst []float64, rank int, ns float64) []float64 {
+	for rank >= len(worst) {
+		worst = append(worst, 0)
+	}
+	worst[rank] = max(worst[rank], ns)
+	return worst
+}
+
+// stalledSeconds is, by label, for how long groups that are ready have been stalled.
+func stalledSeconds(groups []membership.GroupInfo) map[string]float64 {
+	out := map[string]float64{}
+	for i := range groups {
+		g := &groups[i]
+		if g.State != membership.Ready {
+			continue
+		}
+		seconds := 0.
+		if g.Health.State == flight.Stalled && g.Health.AgeMS != nil {
+			seconds = float64(*g.Health.AgeMS) / 1e3
+		}
+		out[groupLabel(g.Name)] = max(out[groupLabel(g.Name)], seconds)
+	}
+	return out
 }
