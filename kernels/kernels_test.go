@@ -177,6 +177,13 @@ func TestABadOfferIsNotAccessedAndItsRankIsNamed(t *testing.T) {
 	}
 }
 
+func TestARankThatProgressesBeforeEachDeadlineDoesNotKeepAnOperationGoing(t *testing.T) {
+	binary := compileProgram(t, plain, append([]string{"testdata/drip.cc"}, team[1:]...)...)
+	for _, spin := range spins[:2] {
+		runProgram(t, binary, spin)
+	}
+}
+
 func TestATimeoutNamesALateRank(t *testing.T) {
 	binary := compileProgram(t, plain, team...)
 	for _, first := range []uint32{0, 0xffffffff} {

@@ -108,7 +108,14 @@ bool waitForDevice(Comm* comm, uint32_t op) {
 
 bool beginSetUp(Comm* comm, uint32_t op, uint64_t bytes) { return waitForDevice(comm, op) && beginOperation(comm, op, bytes); }
 
+int64_t limitNs(const Comm* comm, uint64_t bytes) {
+  const uint64_t seconds = (bytes >> 24) * static_cast<uint64_t>(comm->worldSize);
+  constexpr uint64_t kMost = uint64_t{1} << 30;  // 34 years, so that nothing overflows below
+  return 4 * comm->team.timeoutNs + static_cast<int64_t>(seconds < kMost ? seconds : kMost) * 1000000000;
+}
+
 void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& details, uint64_t collective) {
+  comm->team.limitNs = limitNs(comm, bytes);
   rhw_rank_line* line = comm->ownLine();
   const uint64_t number = ++comm->state()->begun;
   storeRelaxed(&line->seq, number);

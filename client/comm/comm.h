@@ -121,6 +121,9 @@ void leaveOperation(Comm* comm, uint32_t algo = RHW_ALGO_AUTO);
 // Ends an operation that a kernel aborted: breaks the group if a deadline passed, and returns why the group is broken.
 rh_result stopOperation(Comm* comm, const railhead::host::Outcome& outcome, uint32_t algo = RHW_ALGO_AUTO);
 
+// Time for all waits of an operation together, as railhead.h promises: 4 timeouts, and 1 s for each 16 MiB of a rank's bytes, times the world size.
+int64_t limitNs(const Comm* comm, uint64_t bytes);
+
 // The result of a broken group, with this thread's message set. RH_OK if the group is not broken.
 rh_result whyBroken(const Comm* comm);
 

@@ -70,7 +70,7 @@ void describeCulprit(const Comm* comm, const Cause& c, char* out, size_t size) {
                c.op == RHW_OP_NONE ? " between operations" : operationName(c.op));
       break;
     case RH_ERR_TIMEOUT:
-      snprintf(out, size, "%s did not arrive in %s within %u ms, as %s found", who, operationName(c.op), comm->timeoutMs, finder);
+      snprintf(out, size, "%s did not arrive in %s before the deadline (timeout_ms %u), as %s found", who, operationName(c.op), comm->timeoutMs, finder);
       break;
     case RH_ERR_PROTOCOL:
       snprintf(out, size, "%s offered memory in %s that it does not have, as %s found", who, operationName(c.op), finder);

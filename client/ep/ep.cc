@@ -232,6 +232,7 @@ void fillTeam(Ep* ep) {
   t.rowBytes = static_cast<uint32_t>(shape.rowBytes);
   t.combineRowBytes = static_cast<uint32_t>(shape.combineRowBytes);
   t.timeoutNs = comm->team.timeoutNs;
+  t.limitNs = limitNs(comm, t.layout.bytes);
   t.deathCheckNs = static_cast<int64_t>(comm->plans.ep_death_check_ns);
   t.waiterDeadlines = static_cast<int>(comm->plans.ep_waiter_deadlines);
   ep->buffer.streamAboveBytes = comm->plans.ep_stream_above_bytes;
@@ -249,6 +250,7 @@ void mapTeam(Ep* ep, uint64_t offset) {
   team.buffers = ep->comm->team.heaps + offset;
   team.bufferStride = ep->comm->team.heapStride;
   ep->buffer.flags = ep->comm->team;
+  ep->buffer.flags.limitNs = team.limitNs;
   epPrepareFlags(team, &ep->quiet, &ep->buffer.flags);
   uint64_t* experts = &team.counters->experts;
   if (*experts < team.physical) __atomic_store_n(experts, uint64_t{team.physical}, __ATOMIC_RELAXED);

@@ -7,8 +7,9 @@
  * Conventions
  *  - Every function returns an rh_result; RH_OK is 0. After a failure rh_last_error_message() says, for the calling
  *    thread, which rank, which operation, what happened and what to do. No call exits, throws or raises a signal.
- *  - Every wait has a deadline (timeout_ms); a group one of whose ranks dies or misses a deadline is broken for all its
- *    ranks: each call on it returns the same cause at once, until it is finalized and a new group is formed.
+ *  - Every wait has a deadline (timeout_ms), and so have all waits of an operation together (rh_comm_config). A group one of
+ *    whose ranks dies or misses a deadline is broken for all its ranks: each call on it returns the same cause at once, until
+ *    it is finalized and a new group is formed.
  *  - Structs begin with their size and version: set both (RH_..._INIT does). A later version of this header only appends fields, and 0
  *    in an appended field keeps the older meaning. So caller and library may use different versions of this header:
  *      shorter struct than the library's   missing inputs are 0; no result is written beyond struct_size
@@ -160,7 +161,9 @@ typedef struct rh_comm_config {
   const char *token; /* NULL: $RAILHEAD_TOKEN, else the launcher's job, else ""; every rank must give the same */
   int32_t rank;      /* -1: what the launcher says: $RANK, $OMPI_COMM_WORLD_RANK, $PMI_RANK or $SLURM_PROCID */
   int32_t world_size; /* -1: what the same launcher says */
-  uint32_t timeout_ms; /* of forming the group and of every later wait; 0: $RAILHEAD_TIMEOUT_MS, else 30000 */
+  uint32_t timeout_ms; /* of forming the group and of every later wait; 0: $RAILHEAD_TIMEOUT_MS, else 30000. All waits of a collective, of
+                          sends and receives that run together, or of a dispatch or combine end at most 4 * timeout_ms after the first of
+                          them began, plus world_size seconds for each 16 MiB of the rank's bytes (rh_comm_status; MoE: of the buffer) */
   uint32_t reduce_group; /* ranks whose contributions are added first, see rh_all_reduce; 0: all */
   uint64_t heap_bytes; /* most window memory a rank can have; address space only, no pages; 0: the daemon's default */
   uint32_t reproducible; /* RH_REPRODUCIBLE_...; 0: $RAILHEAD_REPRODUCIBLE (on or off), else on */

@@ -157,7 +157,7 @@ func TestTheDeadlineNamesTheRanksThatDidNotCall(t *testing.T) {
 		ranks := formGroup(t, s, client.CommConfig{Group: "late " + name, World: 5, Timeout: soon})
 		for r, err := range together(ranks[:3], operation) {
 			wantError(t, err, wire.ResultTimeout, fmt.Sprintf("rank %d of group", r), name+" #1", "rank 3 (pid",
-				"did not arrive in "+name+" within 3000 ms", "waiting for ranks 3 and 4")
+				"did not arrive in "+name+" before the deadline (timeout_ms 3000)", "waiting for ranks 3 and 4")
 			checkStatus(t, ranks[r], client.Status{
 				Result: wire.ResultTimeout, Culprit: 3, Operation: 1, WaitingFor: []int{3, 4}, OperationName: name,
 				CulpritOperation: name, Algorithm: map[string]string{"barrier": "none", "all_reduce": "oneshot"}[name],

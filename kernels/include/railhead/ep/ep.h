@@ -136,6 +136,7 @@ struct EpTeam {
   uint64_t bufferStride;
   EpCounters* counters;
   int64_t timeoutNs;              // deadline of waiting for a rank
+  int64_t limitNs;                // deadline of all waits of a call together, counted from the first; 0 = none
   int64_t deathCheckNs;           // with dropsDead, length of a piece of a wait; deaths are checked between pieces
   int waiterDeadlines;            // a late rank that itself waits is masked after so many deadlines
   const uint32_t* abortWord;      // low half of the group's abort word, which has code and culprit (ep_links.h)

@@ -20,6 +20,7 @@ inline void epPrepareFlags(const EpTeam& ep, const uint32_t* quiet, FlagTeam* te
   team->call = {};
   if (!ep.dropsDead) return;
   team->abortWord = quiet;
+  team->limitNs = 0;  // a piece that ends is no failure; EpLinks counts the limit
   if (team->timeoutNs > ep.deathCheckNs) team->timeoutNs = ep.deathCheckNs;
 }
 
@@ -56,6 +57,8 @@ class EpLinks {
   // True: one of the flags was reached, or a rank was masked; the caller checks all again. False: the group is broken.
   bool wait() {
     const int64_t start = mem_.nowNs();
+    if (!hasWaited_) firstWait_ = start;
+    hasWaited_ = true;
     masking_ = watched_ = 0;
     for (;;) {
       if (waits_.wait()) {
@@ -101,7 +104,7 @@ class EpLinks {
   }
 
   // Ranks without a sign of life for a deadline. A rank that waits itself gives one with each piece of its wait: late is the rank that it
-  // waits for.
+  // waits for. Once the call has waited for limitNs in all, every rank that it waits for is late.
   uint64_t late(int64_t start) {
     const int64_t now = mem_.nowNs();
     uint64_t mask = 0;
@@ -117,7 +120,7 @@ class EpLinks {
       if (now - aliveAt_[r] >= team_.timeoutNs || now - start >= team_.waiterDeadlines * team_.timeoutNs) mask |= uint64_t{1} << r;
     }
     watched_ |= pending_;
-    return mask;
+    return team_.limitNs != 0 && now - firstWait_ >= team_.limitNs ? pending_ : mask;
   }
 
   // Ranks that have died or left. Relaxed: no data is read because of it.
@@ -149,6 +152,8 @@ class EpLinks {
   Flags<Mem> flags_;
   FlagWaits<Mem> waits_;
   uint64_t pending_ = 0;
+  bool hasWaited_ = false;
+  int64_t firstWait_ = 0;  // when the call's first wait began
   // State of a wait of more than one piece: ranks that have masked this one; ranks whose signs of life are watched; for these, when the
   // last one was, and their waitTurns then.
   uint64_t masking_ = 0, watched_ = 0;

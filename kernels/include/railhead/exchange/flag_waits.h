@@ -28,7 +28,13 @@ class FlagWaits {
   // Waits until one of them is reached. False: the group is broken, the deadline has passed, or another rank is in a different operation.
   bool wait() {
     const int64_t start = mem_.nowNs();
-    const int64_t deadline = start + team_.timeoutNs;
+    const int64_t deadline = flags_.deadlineFrom(start);
+    // A rank can write its flags to and fro, so that each wait ends and nothing proceeds.
+    if (start >= deadline) {
+      flags_.stopBecause(Stop::kTimeout, peers());
+      mem_.report(team_.waitingFor, flags_.missing());
+      return false;
+    }
     const int64_t spinUntil = start + team_.spinNs < deadline ? start + team_.spinNs : deadline;
     int64_t now = start;
     do {

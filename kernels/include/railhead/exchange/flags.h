@@ -82,6 +82,7 @@ struct FlagTeam {
   int pollsPerTurn;           // polls of the flag between two checks of the clock and the abort word; at least 1
   int64_t recheckNs;          // how often a sleeping wait compares the ranks' signatures
   int64_t timeoutNs;          // deadline of each wait
+  int64_t limitNs;            // deadline of all waits of an operation together, counted from the first; 0 = none
   char* heaps;                // each begins with a ScratchHeader
   uint64_t heapStride;
   uint64_t heapBytes;
@@ -195,6 +196,17 @@ class Flags {
     return team_.call.call == 0 || deadlineNs < again ? deadlineNs : again;
   }
 
+  // The deadline of a wait that begins now: timeoutNs later, but at most limitNs after the operation's first wait. Without the second
+  // bound, a rank that progresses a little before each deadline could keep the others in an operation of n blocks for n deadlines.
+  int64_t deadlineFrom(int64_t now) {
+    const int64_t own = now + team_.timeoutNs;
+    if (team_.limitNs == 0) return own;
+    if (!hasWaited_) firstWait_ = now;
+    hasWaited_ = true;
+    const int64_t last = firstWait_ + team_.limitNs;
+    return last < own ? last : own;
+  }
+
   Stop stop() const { return stop_; }
   // After a failed wait: bit r = rank r had not reached the value, or was in a different operation.
   uint64_t missing() const { return missing_; }
@@ -227,7 +239,7 @@ class Flags {
 
   bool awaitSlowly(Flag& flag, uint32_t value, int peer) {
     const int64_t start = mem_.nowNs();
-    const int64_t deadline = start + team_.timeoutNs;
+    const int64_t deadline = deadlineFrom(start);
     const int64_t spinUntil = start + team_.spinNs < deadline ? start + team_.spinNs : deadline;
     int64_t now = start;
     do {
@@ -290,6 +302,8 @@ class Flags {
   Mem& mem_;
   const FlagTeam& team_;
   Stop stop_ = Stop::kNone;
+  bool hasWaited_ = false;
+  int64_t firstWait_ = 0;  // when the operation's first wait began
   uint64_t missing_ = 0;
   Difference difference_ = {};
 };
