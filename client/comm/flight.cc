@@ -59,15 +59,19 @@ int64_t FlightClock::refresh() {
   const int64_t ns = host::nowNs();
   const uint64_t ticks = host::ticks();
   if (!steady_ || ns - firstNs_ < kCalibrateNs) return ns;
-  const double nsOfATick = static_cast<double>(ns - firstNs_) / static_cast<double>(ticks - firstTicks_);
+  // Nanoseconds of a tick, with 32 fraction bits. Integers, because this runs in the caller's floating-point environment.
+  __extension__ using Wide = unsigned __int128;
+  constexpr uint64_t kOneNs = uint64_t{1} << 32;
+  const uint64_t passed = ticks - firstTicks_;
+  const Wide scale = passed == 0 ? 0 : (static_cast<Wide>(ns - firstNs_) << 32) / passed;
   // Plausible rates are 1 MHz to 16 GHz. A counter that went backwards is rejected too.
-  if (!(nsOfATick > 0.0625 && nsOfATick < 1000)) {
+  if (!(scale > kOneNs / 16 && scale < kOneNs * 1000)) {
     steady_ = false;
     refreshTicks_ = 0;
     return ns;
   }
-  scale_ = static_cast<uint64_t>(nsOfATick * 4294967296.0);
-  refreshTicks_ = static_cast<uint64_t>(static_cast<double>(kRefreshNs) / nsOfATick);
+  scale_ = static_cast<uint64_t>(scale);
+  refreshTicks_ = (uint64_t{kRefreshNs} << 32) / scale_;
   baseNs_ = ns;
   baseTicks_ = ticks;
   return ns;

@@ -1,16 +1,24 @@
 // Checks a buffer's config and derives the layout from it.
-#include <math.h>
+#include <string.h>
 
 #include "base/abi.h"
 #include "base/element_types.h"
 #include "base/error.h"
 #include "ep/ep.h"
+#include "host/fp_environment.h"
 
 namespace railhead::client {
 
 namespace {
 
 bool isWireType(rh_dtype d) { return isSumType(d) || d == RH_FP8_E4M3; }
+
+// By its bits, because a comparison depends on the caller's floating-point environment.
+bool isFiniteAboveZero(float f) {
+  uint32_t bits;
+  memcpy(&bits, &f, sizeof bits);
+  return bits - 1 < 0x7f7fffffu;
+}
 
 rh_result outside(const char* operation, const char* field, uint64_t value, uint64_t least, uint64_t most) {
   return fail(RH_ERR_INVALID_ARGUMENT, "%s: %s %llu; want %llu..%llu", operation, field, static_cast<unsigned long long>(value),
@@ -53,7 +61,8 @@ rh_result checkTypes(const char* operation, const rh_ep_config& c) {
                 operation, name(c.wire_dtype));
   }
   const bool isStatic = c.wire_dtype == RH_FP8_E4M3 && c.scale_format == RH_EP_SCALE_STATIC;
-  if (isStatic && !(c.static_scale > 0 && isfinite(c.static_scale))) {
+  if (isStatic && !isFiniteAboveZero(c.static_scale)) {
+    const host::StandardFp standard;  // the conversion of a signalling NaN can trap
     return fail(RH_ERR_INVALID_ARGUMENT, "%s: static_scale %g; want a finite number above 0", operation, static_cast<double>(c.static_scale));
   }
   return RH_OK;

@@ -2,6 +2,7 @@
 // the buffer is made here or below.
 #include "base/error.h"
 #include "ep/ep.h"
+#include "host/fp_environment.h"
 
 namespace railhead::client {
 
@@ -78,6 +79,7 @@ EpError combine(const EpRequest& r) {
 }
 
 EpError run(const EpRequest& r) {
+  const host::StandardFp standard;
   host::EpBuffer* buffer = &r.ep->buffer;
   switch (r.kind) {
     case EpRequest::kMakePlan: return host::epMakePlan(*buffer, r.send.routing, r.plan, reportTo(r));

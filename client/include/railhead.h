@@ -23,6 +23,8 @@
  *    time; a second one gets RH_ERR_BUSY. rh_comm_abort and rh_comm_get_status may be called from any thread.
  *  - The library starts one thread a process, the control thread, with all signals blocked. It sleeps except for messages of the
  *    daemon and checks of the other ranks' leases.
+ *  - The calling thread's floating-point environment (rounding, flushing subnormal numbers to zero, traps) changes no result, and is
+ *    unchanged afterwards, exception flags included.
  *  - The parent's handles are invalid in a forked child. The child may connect anew.
  *  - A call needs 64 KiB of stack.
  *  - Handles are checked: a closed or finalized handle gives RH_ERR_INVALID_HANDLE, never a crash.

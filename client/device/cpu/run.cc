@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/commit.h"
+#include "host/fp_environment.h"
 
 namespace railhead::client {
 
@@ -142,6 +143,14 @@ Outcome runKernel(const Comm* comm, const CollectiveCall& c, Choice* ran) {
   }
 }
 
+// Every other operation copies, and the floating-point environment does not matter to it.
+bool reduces(const Operation& o) { return o.op == RHW_OP_ALL_REDUCE || o.op == RHW_OP_REDUCE_SCATTER || o.op == RHW_OP_REDUCE; }
+
+Outcome runReduction(const Comm* comm, const CollectiveCall& c, Choice* ran) {
+  const host::StandardFp standard;
+  return runKernel(comm, c, ran);
+}
+
 // Publishes in the rank's line which algorithm ran.
 void noteChoice(const Comm* comm, const Choice& choice) {
   if (choice.algo == RHW_ALGO_AUTO) return;
@@ -151,7 +160,8 @@ void noteChoice(const Comm* comm, const Choice& choice) {
 // In a world of one every collective is a copy, or the reduction of one contribution.
 void runAlone(const Comm* comm, const Operation& o) {
   if (o.op == RHW_OP_BARRIER || o.count == 0) return;
-  if (o.op == RHW_OP_ALL_REDUCE || o.op == RHW_OP_REDUCE_SCATTER || o.op == RHW_OP_REDUCE) {
+  if (reduces(o)) {
+    const host::StandardFp standard;
     reductionsOf(comm, o).local(o.reduce, o.send, o.recv, o.count);
   } else {
     copy(o.recv, o.send, bytesOf(o));
@@ -181,7 +191,7 @@ rh_result runCollective(Comm* comm, const CollectiveCall& c) {
   const uint32_t root = o.root == kNoWorldRank ? kNoRoot : details.root;
   comm->team.call = signNext(state, {o.op, details.dtype, details.reduction, root, o.count, c.captured, 0, 0});
   Choice ran;
-  const Outcome outcome = runKernel(comm, c, &ran);
+  const Outcome outcome = reduces(o) ? runReduction(comm, c, &ran) : runKernel(comm, c, &ran);
   noteChoice(comm, ran);
   return end(comm, outcome, ran.algo);
 }

@@ -125,3 +125,20 @@ func TestAnotherUserGetsPermission(t *testing.T) {
 		}
 	}
 }
+
+// One rank flushes subnormal numbers to zero, one rounds up, and one takes every floating-point exception as SIGFPE.
+func TestTheCallersFloatingPointEnvironmentChangesNoResult(t *testing.T) {
+	s := startDaemon(t)
+	for _, isa := range []string{"portable", "avx2", "avx512"} {
+		c := command(t, s.SocketPath(), plainBuild.program(t, "c/fp_environment.cc"))
+		c.Env = append(c.Env, "RAILHEAD_ISA="+isa)
+		out, err := c.CombinedOutput()
+		if err != nil && isa != "portable" && strings.Contains(string(out), "RAILHEAD_ISA="+isa+": this processor has") {
+			t.Logf("this processor does not have %s", isa)
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v\n%s", isa, err, out)
+		}
+	}
+}
