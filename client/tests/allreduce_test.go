@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"railhead/client"
+	"railhead/internal/deep"
 	"railhead/internal/oracle"
 )
 
@@ -125,6 +126,7 @@ func checkSteps(t rapid.TB, ranks []member, steps []step, reduceGroup int, base 
 func TestAllReduceGivesTheExactBitsForAnyShapeAndSequence(t *testing.T) {
 	s := startDaemon(t)
 	groups := 0
+	deep.Checks(t, 30)
 	rapid.Check(t, func(rt *rapid.T) {
 		world := drawWorld(rt)
 		reduceGroup := rapid.IntRange(0, world).Draw(rt, "reduceGroup")

@@ -10,6 +10,7 @@ import (
 
 // Rank 2 waits for rank 0, which waits for rank 1. Rank 1 does not call, so it is the culprit.
 func TestADeadlineNamesTheRootOfTheWaitForChain(t *testing.T) {
+	t.Parallel() // it waits
 	s := startDaemon(t)
 	const timeout = 4 * time.Second
 	ranks := formGroup(t, s, client.CommConfig{World: 3, Timeout: timeout})

@@ -150,6 +150,7 @@ func TestAbortWakesRanksThatWaitForTheDaemon(t *testing.T) {
 }
 
 func TestTheDeadlineNamesTheRanksThatDidNotCall(t *testing.T) {
+	t.Parallel() // it waits
 	s := startDaemon(t)
 	inParallel(2, func(i int) error {
 		name := []string{"barrier", "all_reduce"}[i]
@@ -194,6 +195,7 @@ func checkStatus(t *testing.T, m member, want client.Status) {
 }
 
 func TestTheDaemonNamesARankThatMissesASetUpCall(t *testing.T) {
+	t.Parallel() // it waits
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 3, Timeout: soon})
 	errs := together(ranks[:2], func(m member) error { _, err := m.AllocWindow(1 << 16); return err })
@@ -282,9 +284,15 @@ func TestTheMessageListsConsecutiveRanksAsARange(t *testing.T) {
 }
 
 func TestCollectivesContinueWithoutTheDaemon(t *testing.T) {
+	t.Parallel() // it waits
 	s := startDaemon(t)
-	ranks := formGroup(t, s, client.CommConfig{World: 3})
+	ranks, late := formGroup(t, s, client.CommConfig{World: 3}), connect(t, s)
 	s.Close()
+	refused := make(chan error, 1)
+	go func() { // at the same time, because each call waits seconds for a daemon
+		_, err := late.Init(client.CommConfig{Group: "more", Rank: 0, World: 1})
+		refused <- err
+	}()
 	steps := []step{{dtype: "f32", count: 1000}, {barrier: true}, {dtype: "bf16", count: 77}}
 	checkSteps(t, ranks, steps, 0, 11)
 	for r, err := range together(ranks, func(m member) error { _, err := m.AllocWindow(4096); return err }) {
@@ -295,8 +303,7 @@ func TestCollectivesContinueWithoutTheDaemon(t *testing.T) {
 		wantError(t, err, wire.ResultDaemonLost, "finalize", fmt.Sprintf("rank %d", r), "daemon")
 	}
 	wantError(t, ranks[0].Finalize(), wire.ResultInvalidHandle)
-	_, err := ranks[0].session.Init(client.CommConfig{Group: "more", Rank: 0, World: 1})
-	wantError(t, err, wire.ResultDaemonLost, "comm_init", "rank 0", "closed the connection", "keeps trying")
+	wantError(t, <-refused, wire.ResultDaemonLost, "comm_init", "rank 0", "closed the connection", "keeps trying")
 }
 
 func TestFinalizeOfABrokenGroupDoesNotWaitForAHungDaemon(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"railhead/client"
+	"railhead/internal/deep"
 	"railhead/internal/oracle"
 	"railhead/server"
 )
@@ -135,6 +136,7 @@ func instructionSets(t *testing.T, s *server.Server) (sets []string) {
 func TestAnySequenceOfOperationsWithEveryInstructionSet(t *testing.T) {
 	s := startDaemon(t)
 	sets := instructionSets(t, s)
+	deep.Checks(t, 30)
 	rapid.Check(t, func(rt *rapid.T) {
 		world := drawWorldOfNine(rt)
 		reduceGroup := rapid.IntRange(0, world).Draw(rt, "reduceGroup")

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -228,7 +229,7 @@ const sealed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
 // segment makes a memfd; the fake closes it after the turn.
 func (f *fake) segment(size int64, seals int) int {
-	fd, err := unix.MemfdCreate("railhead-fake", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	fd, err := unix.MemfdCreate(segmentName(f.path), unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		f.t.Error(err)
 		return -1
@@ -242,6 +243,9 @@ func (f *fake) segment(size int64, seals int) int {
 	}
 	return fd
 }
+
+// segmentName is the name of the segments of a fake daemon: those of a test's other fake daemons have other names.
+func segmentName(path string) string { return "railhead-fake-" + filepath.Base(filepath.Dir(path)) }
 
 // open opens a file; the fake closes it after the turn.
 func (f *fake) open(path string) int {

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"railhead/client"
+	"railhead/internal/deep"
 	"railhead/internal/oracle"
 	"railhead/internal/wire"
 )
@@ -98,6 +99,7 @@ func postsOf(rank int, messages []message, seed uint64) (posts []post) {
 
 func TestAnyMessagesOfAGroupArriveWithoutDeadlock(t *testing.T) {
 	s := startDaemon(t)
+	deep.Checks(t, 30)
 	rapid.Check(t, func(rt *rapid.T) {
 		world := rapid.IntRange(1, 5).Draw(rt, "world")
 		messages := make([]message, rapid.IntRange(0, 40).Draw(rt, "messages"))

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -199,14 +200,7 @@ func TestANumberOfALiveWindowIsRefused(t *testing.T) {
 func TestPeerMemoryStaysMappedIfOtherRanksMayUseIt(t *testing.T) {
 	die := func(f *fake, _ uint64) []answer { f.die(); return nil }
 	hang := func(*fake, uint64) []answer { return nil }
-	segments := func() int {
-		maps, err := os.ReadFile("/proc/self/maps")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Count(string(maps), "memfd:railhead-fake")
-	}
-	for _, c := range []struct {
+	cases := []struct {
 		what  string
 		spoil func(*fake, int, []answer) []answer
 		want  int // the control segment, two heaps, and the peer's memory
@@ -215,25 +209,40 @@ func TestPeerMemoryStaysMappedIfOtherRanksMayUseIt(t *testing.T) {
 		{"dies after the mapping", fakePair(gives(peer()), die), 3},
 		{"hangs before PeerMemory", fakePair(hang, nil), 3},
 		{"hangs after the mapping", fakePair(gives(peer()), hang), 4},
-	} {
-		path := startFake(t, c.spoil)
-		nothingLeaks(t, func() {
-			session, err := client.Connect(path, patience)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = session.Close() }()
-			comm, err := session.Init(client.CommConfig{Group: "fake", Rank: 0, World: 2, Timeout: 300 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
-			o := ownMemfd(t, peerBytes)
-			_, err = comm.Register(o.config())
-			wantError(t, err, wire.ResultDaemonLost, "window_register", "rank 0")
-			o.release()
-			if got := segments(); got != c.want {
-				t.Errorf("%s: %d segments are mapped, want %d", c.what, got, c.want)
-			}
-		})
 	}
+	paths := make([]string, len(cases))
+	for i, c := range cases {
+		paths[i] = startFake(t, c.spoil)
+	}
+	nothingLeaks(t, func() {
+		// In parallel, because each call waits seconds for a daemon.
+		errs := inParallel(len(cases), func(i int) error { return registerInVain(t, paths[i], cases[i].want) })
+		for i, c := range cases {
+			if errs[i] != nil {
+				t.Errorf("%s: %v", c.what, errs[i])
+			}
+		}
+	})
+}
+
+// registerInVain registers memory with a daemon that fails, and checks how many segments of that daemon are mapped afterwards.
+func registerInVain(t *testing.T, path string, want int) error {
+	session, err := client.Connect(path, patience)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = session.Close() }()
+	comm, err := session.Init(client.CommConfig{Group: "fake", Rank: 0, World: 2, Timeout: 300 * time.Millisecond})
+	if err != nil {
+		return err
+	}
+	o := ownMemfd(t, peerBytes)
+	defer o.release()
+	_, err = comm.Register(o.config())
+	wantError(t, err, wire.ResultDaemonLost, "window_register", "rank 0")
+	maps, err := os.ReadFile("/proc/self/maps")
+	if got := strings.Count(string(maps), "memfd:"+segmentName(path)+" "); err == nil && got != want {
+		err = fmt.Errorf("%d segments are mapped, want %d", got, want)
+	}
+	return err
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/client"
+	"railhead/internal/deep"
 	"railhead/internal/oracle"
 )
 
@@ -79,6 +80,7 @@ func (h huge) check(period, tail []byte) error {
 }
 
 func TestCountsAbove2To32(t *testing.T) {
+	deep.Only(t)
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 2})
 	var send, recv [2]huge
@@ -130,6 +132,7 @@ func TestCountsAbove2To32(t *testing.T) {
 
 // A buffer with a part for each rank, in which a part begins beyond 2^31. All bytes of an input are equal, so that parts may share memory.
 func TestOffsetsOfPartsAbove2To31(t *testing.T) {
+	deep.Only(t)
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 2})
 	const part = hugeCount / 2 // hugeCount is odd: its last byte is in no part

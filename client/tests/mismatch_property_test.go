@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"railhead/client"
+	"railhead/internal/deep"
 	"railhead/internal/oracle"
 	"railhead/internal/wire"
 )
@@ -45,6 +46,7 @@ func (o operation) differs(other operation) bool {
 // its buffers.
 func TestAMismatchAnywhereInAnySequenceIsFoundByAllRanks(t *testing.T) {
 	s := startDaemon(t)
+	deep.Checks(t, 30)
 	rapid.Check(t, func(rt *rapid.T) {
 		t.Setenv("RAILHEAD_ALGO", rapid.SampledFrom([]string{"auto", "ring", "ring;broadcast:tree", "allreduce:tree;ring"}).Draw(rt, "algorithms"))
 		world := rapid.IntRange(2, 5).Draw(rt, "world")

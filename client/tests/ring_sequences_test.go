@@ -6,6 +6,7 @@ import (
 	"pgregory.net/rapid"
 
 	"railhead/client"
+	"railhead/internal/deep"
 	"railhead/internal/oracle"
 )
 
@@ -28,6 +29,7 @@ func inAnyOrder(t *rapid.T, o operation) operation {
 func TestAnySequenceWithRingsAndTrees(t *testing.T) {
 	s := startDaemon(t)
 	sets := instructionSets(t, s)
+	deep.Checks(t, 30)
 	rapid.Check(t, func(rt *rapid.T) {
 		t.Setenv("RAILHEAD_ALGO", rapid.SampledFrom([]string{
 			"ring", "tree", "ring;broadcast:tree", "allreduce:tree;ring", "allreduce:ring;broadcast:tree",

@@ -9,11 +9,13 @@ import (
 	"pgregory.net/rapid"
 
 	"railhead/client"
+	"railhead/internal/deep"
 )
 
 // TestASplitMakesAWorkingCommOfEachColor checks ranks and world sizes, and runs operations in the new comms and the parent.
 func TestASplitMakesAWorkingCommOfEachColor(t *testing.T) {
 	s := startDaemon(t)
+	deep.Checks(t, 30)
 	rapid.Check(t, func(rt *rapid.T) {
 		world := drawWorldOfNine(rt)
 		reduceGroup := rapid.IntRange(0, world).Draw(rt, "reduceGroup")

@@ -206,6 +206,7 @@ func TestMappingsStayAfterFinalizeUntilTheGraphsAreDestroyed(t *testing.T) {
 
 // The comm's stream waits for an event of another group, in which a rank is late.
 func TestFinalizeFailsIfQueuedWorkMissesTheDeadline(t *testing.T) {
+	t.Parallel() // it waits
 	others := formOnStreams(t, client.CommConfig{Group: "late", World: 2, HeapBytes: 8 << 20})
 	r := formOnStreams(t, client.CommConfig{Group: "waits", World: 1, HeapBytes: 8 << 20, Timeout: time.Second})[0]
 	event := newEvent(t)

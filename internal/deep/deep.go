@@ -5,6 +5,7 @@
 package deep
 
 import (
+	"flag"
 	"os"
 	"strconv"
 	"testing"
@@ -34,6 +35,21 @@ func Rounds(t testing.TB, ordinary, deep int) int {
 		return n * deep
 	}
 	return ordinary
+}
+
+// Checks sets how many cases of each property of the test rapid draws: ordinary ones, or n times 100.
+func Checks(t testing.TB, ordinary int) {
+	t.Helper()
+	const name = "rapid.checks"
+	f := flag.Lookup(name)
+	if f == nil {
+		t.Fatal("the test does not import rapid")
+	}
+	before := f.Value.String()
+	if err := flag.Set(name, strconv.Itoa(Rounds(t, ordinary, 100))); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = flag.Set(name, before) })
 }
 
 // On says whether this is the deep run.
