@@ -22,7 +22,7 @@ func demoMoE(t *testing.T, args ...string) demo.Report {
 func TestDemoOfAModelWithExpertsPlaysEveryOperationOfALayerAndChecksIt(t *testing.T) {
 	for _, model := range []string{"deepseek-v3", "qwen3-30b-a3b", "gpt-oss-120b", "mixtral-8x7b", "kimi-k2"} {
 		r := demoMoE(t, "--model", model, "--steps", "2", "--layers", "2", "--batch", "4")
-		if !r.OK || r.Model != model || r.Ranks != 2 || r.Steps != 2 || r.Layers != 2 || len(r.Ops) != 5 {
+		if !r.OK || r.Model != model || r.Ranks < 2 || r.Steps != 2 || r.Layers != 2 || len(r.Ops) != 5 {
 			t.Fatalf("got %+v", r)
 		}
 		for i, op := range []string{"all_reduce", "dispatch", "combine", "all_gather", "layer"} {

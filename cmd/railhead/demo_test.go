@@ -40,8 +40,8 @@ func TestDemoChecksEveryResultAndReportsItAsJSONAlone(t *testing.T) {
 	if o.Op != "all_reduce" || o.Bytes != 2*4096*2 || o.Algo != "twoshot" || o.Calls != 2*32*2 || o.Checked != o.Calls || o.Wrong != 0 {
 		t.Errorf("got %+v", o)
 	}
-	if o.P50us <= 0 || o.P99us < o.P50us {
-		t.Errorf("p50 %v us, p99 %v us", o.P50us, o.P99us)
+	if o.P50us <= 0 || o.P99us < o.P50us || o.Wait99 <= 0 || o.Wait99 < o.Wait50 {
+		t.Errorf("transfer %v, %v us; wait %v, %v us", o.P50us, o.P99us, o.Wait50, o.Wait99)
 	}
 	if !strings.Contains(stderr, "admin http://127.0.0.1:") {
 		t.Errorf("no admin address in the words: %q", stderr)
@@ -82,7 +82,7 @@ func TestDemoPrintsATableForAPerson(t *testing.T) {
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
-	for _, want := range []string{"llama-3-8b", "all_reduce", "65536", "oneshot", "p99 us", "admin http://", "Try next"} {
+	for _, want := range []string{"llama-3-8b", "all_reduce", "65536", "oneshot", "p99 us", "transfer", "wait", "admin http://", "Try next"} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("no %q in %q", want, stdout)
 		}

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sort"
+	"runtime"
+	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -38,8 +38,10 @@ type Op struct {
 	Bytes   int     `json:"bytes"` // a rank's buffer
 	Algo    string  `json:"algo"`
 	Calls   int     `json:"calls"`
-	P50us   float64 `json:"p50_us"` // over all calls of all ranks
+	P50us   float64 `json:"p50_us"` // from the time when the last rank has called, over all calls of all ranks
 	P99us   float64 `json:"p99_us"`
+	Wait50  float64 `json:"wait_p50_us"` // from the first rank's call to the last rank's, over all calls
+	Wait99  float64 `json:"wait_p99_us"`
 	Checked int     `json:"checked"` // calls whose result was compared on every rank, element by element
 	Wrong   int     `json:"wrong"`   // calls with a wrong element on some rank
 }
@@ -51,6 +53,9 @@ const (
 	maxBytes = 1 << 30 // per operation
 )
 
+// ranksFor is the default number of ranks: one a processor, so that no rank waits for another one's processor.
+func ranksFor(processors int) int { return min(max(processors, 2), 8) }
+
 // Command is `railhead demo`.
 func Command() *cobra.Command {
 	var model, config string
@@ -61,14 +66,16 @@ func Command() *cobra.Command {
 		Long: "Starts a daemon and the ranks of a tensor-parallel group on this machine's CPU, and runs the communication of decode steps:\n" +
 			"two all-reduces per layer, each of batch x hidden bf16 elements. For a model with experts it runs a few layers with expert\n" +
 			"parallelism: all-reduce, dispatch, combine and all-gather. Every element of every result is compared with an independent\n" +
-			"computation.",
+			"computation, after the calls that are timed.\n\n" +
+			"transfer  from the time when the last rank has called until the call returns; median and 99th percentile of all calls of all ranks\n" +
+			"wait      from the first rank's call to the last rank's",
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			shape, err := modelShape(model, config)
 			if err != nil {
 				return err
 			}
-			if err := p.plan(cmd, shape); err != nil {
+			if err := p.plan(shape); err != nil {
 				return err
 			}
 			return p.demo(cmd.Context(), cmd.OutOrStdout())
@@ -77,7 +84,7 @@ func Command() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&model, "model", "llama-3-8b", "built-in model: "+strings.Join(models.Names(), ", "))
 	f.StringVar(&config, "config", "", "a Hugging Face config.json, instead of --model")
-	f.IntVar(&p.ranks, "ranks", 4, fmt.Sprintf("number of ranks; for a model with experts the default is %d", moeRanks))
+	f.IntVar(&p.ranks, "ranks", ranksFor(runtime.NumCPU()), "number of ranks; by default that of the processors, from 2 to 8")
 	f.IntVar(&p.batch, "batch", 8, "sequences decoded together")
 	f.IntVar(&p.steps, "steps", 16, "number of decode steps")
 	f.IntVar(&p.layers, "layers", 0, fmt.Sprintf("layers per decode step; 0 means all, or %d for a model with experts", moeLayers))
@@ -114,14 +121,11 @@ type play struct {
 }
 
 // plan checks the flags and makes the ranks' job.
-func (p *play) plan(cmd *cobra.Command, shape models.Shape) error {
+func (p *play) plan(shape models.Shape) error {
 	p.shape = shape
 	all := shape.Layers
 	if shape.Experts > 0 {
 		all = shape.MoELayers
-		if !cmd.Flags().Changed("ranks") {
-			p.ranks = moeRanks
-		}
 		if p.layers == 0 {
 			p.layers = min(moeLayers, all)
 		}
@@ -188,7 +192,7 @@ func (p *play) demo(ctx context.Context, out io.Writer) error {
 // merge combines the reports of all ranks. Each operation was called so many times.
 func merge(results []ranks.Lines[rankReport], calls int) ([]Op, error) {
 	var ops []Op
-	times, wrong := map[string][]float64{}, map[string]map[int]bool{}
+	times, waits, wrong := map[string][]float64{}, map[string][]float64{}, map[string]map[int]bool{}
 	for r := range results {
 		all, err := results[r].Values()
 		if err != nil {
@@ -201,23 +205,34 @@ func merge(results []ranks.Lines[rankReport], calls int) ([]Op, error) {
 			if r == 0 {
 				ops = append(ops, Op{Op: o.Op, Bytes: o.Bytes, Algo: o.Algo, Calls: calls, Checked: calls})
 				wrong[o.Op] = map[int]bool{}
+				waits[o.Op] = appendMicroseconds(nil, o.WaitNs) // the same on every rank
 			}
 			ops[i].Checked = min(ops[i].Checked, o.Checked)
 			for _, c := range o.Wrong {
 				wrong[o.Op][c] = true
 			}
-			for _, ns := range o.TimesNs {
-				times[o.Op] = append(times[o.Op], float64(ns)/1e3)
-			}
+			times[o.Op] = appendMicroseconds(times[o.Op], o.TransferNs)
 		}
 	}
 	for i := range ops {
 		o := &ops[i]
 		o.Wrong = len(wrong[o.Op])
-		sort.Float64s(times[o.Op])
-		o.P50us, o.P99us = ranks.Percentile(times[o.Op], 0.50), ranks.Percentile(times[o.Op], 0.99)
+		o.P50us, o.P99us = percentiles(times[o.Op])
+		o.Wait50, o.Wait99 = percentiles(waits[o.Op])
 	}
 	return ops, nil
+}
+
+func appendMicroseconds(to []float64, times []int64) []float64 {
+	for _, ns := range times {
+		to = append(to, float64(ns)/1e3)
+	}
+	return to
+}
+
+func percentiles(times []float64) (p50, p99 float64) {
+	slices.Sort(times)
+	return ranks.Percentile(times, 0.50), ranks.Percentile(times, 0.99)
 }
 
 func (r *Report) print(p *play, out io.Writer) error {
@@ -238,25 +253,4 @@ func (r *Report) print(p *play, out io.Writer) error {
 		return cli.Failuref("demo: %s", r.Error)
 	}
 	return nil
-}
-
-func (r *Report) table(p *play, out io.Writer) {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(w, "\noperation\tbytes\talgorithm\tcalls\tp50 us\tp99 us\tchecked\twrong\t")
-	for _, o := range r.Ops {
-		_, _ = fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%.1f\t%.1f\t%d\t%d\t\n", o.Op, o.Bytes, o.Algo, o.Calls, o.P50us, o.P99us, o.Checked, o.Wrong)
-	}
-	_ = w.Flush()
-	if !r.OK {
-		return
-	}
-	explained := " "
-	if p.explain != nil {
-		explained = p.explain(r) + "\n"
-	}
-	_, _ = fmt.Fprint(out, "\nEvery element of every result is correct."+explained+"Try next:\n"+
-		"  go run ./cmd/railhead demo --model llama-3-70b --ranks 8           another model (see --help)\n"+
-		"  go run ./cmd/railhead demo --model deepseek-v3                     a model with experts: dispatch and combine\n"+
-		"  go run ./cmd/railhead bench allreduce --ranks 2 -b 1K -e 8M -f 2   latency and bandwidth by message size\n"+
-		"  go run ./cmd/railhead serve                                        a daemon for your own ranks (docs/usage.md)\n")
 }

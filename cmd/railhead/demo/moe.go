@@ -9,11 +9,8 @@ import (
 	"railhead/internal/models"
 )
 
-// Defaults for models with experts: a run takes a few seconds on two processors.
-const (
-	moeRanks  = 2
-	moeLayers = 4
-)
+// moeLayers is the default number of layers for models with experts: a run takes a few seconds on two processors.
+const moeLayers = 4
 
 // planMoE makes the ranks' job for a model with experts.
 func (p *play) planMoE(seed uint64) error {
@@ -59,9 +56,7 @@ func explainMoE(p *play, r *Report) string {
 	if s.SharedExperts > 0 {
 		shared = ";\n              the output of the shared expert, which each rank computes for its own tokens, is added too"
 	}
-	step := layer * float64(s.MoELayers) / 1e3
 	return fmt.Sprintf(`
-
 Communication of one MoE layer with tensor-parallel attention and expert parallelism:
   all_reduce  sums the ranks' partial results of attention, for all %d tokens
   dispatch    sends each token to the ranks of the %d experts (of %d) that the router chose for it, once per rank; a rank receives
@@ -69,8 +64,7 @@ Communication of one MoE layer with tensor-parallel attention and expert paralle
   combine     returns the experts' outputs and sums them with the router's weights%s
   all_gather  gives every rank the results of all tokens, for the attention of the next layer
   layer       the four operations back to back, without the experts' computation
-p50 is the median of all calls, p99 the 99th percentile.
-The communication of all %d MoE layers of a decode step takes %d x %.1f us = %.1f ms on this machine. If computation took no time,
-each of the %d sequences would get %.0f tokens per second.
-`, p.batch, s.TopK, s.Experts, shared, s.MoELayers, s.MoELayers, layer, step, p.batch, 1e3/max(step, 1e-9))
+p50 is the median of all calls, p99 the 99th percentile. With the p50 of a layer, the communication of all %d MoE layers of a decode step
+takes %d x %.1f us = %.1f ms on this machine.
+`, p.batch, s.TopK, s.Experts, shared, s.MoELayers, s.MoELayers, layer, layer*float64(s.MoELayers)/1e3)
 }

@@ -2,7 +2,7 @@ package demo
 
 import (
 	"encoding/json"
-	"time"
+	"runtime"
 
 	"railhead/client"
 	"railhead/cmd/railhead/internal/experts"
@@ -10,7 +10,7 @@ import (
 	"railhead/internal/oracle"
 )
 
-var moeKind = ranks.Kind{Name: "demo_moe", New: func() ranks.Job { return new(moeJob) }}
+var moeKind = ranks.Kind{Name: "demo_moe", New: func() ranks.Job { return new(moeJob) }, Pinned: true}
 
 // moeJob is the job of a rank for a model with experts.
 type moeJob struct {
@@ -37,6 +37,7 @@ type moeLayer struct {
 	ep     *client.EP
 	tokens []int // of each rank
 	ops    map[string]*rankOp
+	watch  *ranks.Stopwatch
 
 	seeds    []uint64
 	partial  []byte // this rank's partial result of attention, for all tokens
@@ -99,6 +100,9 @@ func (j *moeJob) newLayer(c *client.Comm) (*moeLayer, error) {
 		opLayer: {Op: opLayer, Bytes: len(l.partial), Algo: "all four"},
 	}
 	var err error
+	if l.watch, err = ranks.NewStopwatch(c); err != nil {
+		return nil, err
+	}
 	l.ep, err = c.NewEP(j.Shape.EPConfig())
 	return l, err
 }
@@ -124,32 +128,62 @@ func (l *moeLayer) shared(source, token int) []byte {
 	return out
 }
 
-// play runs a layer twice: each operation by itself with a check, then all of them back to back.
+// play runs a layer twice: each operation by itself, then all of them back to back. Results are checked after each of the two: the ranks would
+// wait for the checks of others in an operation that follows one.
 func (l *moeLayer) play(call int) error {
-	// Exact inputs: the sum does not depend on the algorithm, and is small enough for the experts.
-	wrongHidden := func() bool {
-		return oracle.Exact.Wrong(l.hidden, oracle.BF16, oracle.Sum, l.seeds, nil, 0, 0) != 0
-	}
-	wrongRows := func() bool { return l.problem.WrongRows(l.rows) != 0 }
-	wrongSums := func() bool { return l.problem.WrongSums(l.c.Rank(), l.sums) != 0 }
+	runtime.GC() // not while calls are timed
 	var d *client.EPDispatch
-	if err := l.time(opAllReduce, call, l.allReduce, wrongHidden); err != nil {
+	if err := l.time(opAllReduce, l.allReduce); err != nil {
 		return err
 	}
-	if err := l.time(opDispatch, call, func() (err error) { d, err = l.dispatch(); return err }, wrongRows); err != nil {
+	if err := l.time(opDispatch, func() (err error) { d, err = l.dispatch(); return err }); err != nil {
 		return err
 	}
 	if err := l.experts(); err != nil {
 		return err
 	}
-	if err := l.time(opCombine, call, func() error { return l.combine(d) }, wrongSums); err != nil {
+	if err := l.time(opCombine, func() error { return l.combine(d) }); err != nil {
 		return err
 	}
-	if err := l.time(opAllGather, call, l.allGather, l.wrongGathered); err != nil {
+	if err := l.time(opAllGather, l.allGather); err != nil {
 		return err
 	}
+	l.check(call)
 	l.poison()
-	return l.time(opLayer, call, l.inOneGo, func() bool { return wrongHidden() || wrongRows() || wrongSums() || l.wrongGathered() })
+	runtime.GC()
+	if err := l.time(opLayer, l.inOneGo); err != nil {
+		return err
+	}
+	l.checkLayer(call)
+	return l.watch.Settle()
+}
+
+// check checks the result of each operation.
+func (l *moeLayer) check(call int) {
+	l.result(opAllReduce, call, l.wrongHidden())
+	l.result(opDispatch, call, l.problem.WrongRows(l.rows) != 0)
+	l.result(opCombine, call, l.problem.WrongSums(l.c.Rank(), l.sums) != 0)
+	l.result(opAllGather, call, l.wrongGathered())
+}
+
+// checkLayer checks the results of all operations as those of one.
+func (l *moeLayer) checkLayer(call int) {
+	l.result(opLayer, call, l.wrongHidden() || l.problem.WrongRows(l.rows) != 0 ||
+		l.problem.WrongSums(l.c.Rank(), l.sums) != 0 || l.wrongGathered())
+}
+
+// result adds a checked call.
+func (l *moeLayer) result(name string, call int, wrong bool) {
+	op := l.ops[name]
+	op.Checked++
+	if wrong {
+		op.Wrong = append(op.Wrong, call)
+	}
+}
+
+// wrongHidden checks the all-reduce. The inputs are exact: the sum does not depend on the algorithm, and is small enough for the experts.
+func (l *moeLayer) wrongHidden() bool {
+	return oracle.Exact.Wrong(l.hidden, oracle.BF16, oracle.Sum, l.seeds, nil, 0, 0) != 0
 }
 
 // prepare writes the inputs of a call, which differ from those of every other.
@@ -176,23 +210,14 @@ func (l *moeLayer) poison() {
 	experts.PoisonRows(l.rows)
 }
 
-// time times a call from a barrier on, and checks its results.
-func (l *moeLayer) time(name string, number int, call func() error, wrong func() bool) error {
+// time times a call. The barrier before it makes ranks that have computed for different times begin together.
+func (l *moeLayer) time(name string, call func() error) error {
 	if err := l.c.Barrier(); err != nil {
 		return err
 	}
 	op := l.ops[name]
-	start := time.Now()
-	if err := call(); err != nil {
+	if err := l.watch.Time(&op.Times, call); err != nil || op.Algo != "" {
 		return err
-	}
-	op.TimesNs = append(op.TimesNs, time.Since(start).Nanoseconds())
-	op.Checked++
-	if wrong() {
-		op.Wrong = append(op.Wrong, number)
-	}
-	if op.Algo != "" {
-		return nil
 	}
 	status, err := l.c.Status()
 	op.Algo = status.Algorithm
