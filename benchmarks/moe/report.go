@@ -6,7 +6,6 @@ import (
 	"io"
 	"text/tabwriter"
 
-	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 
 	"railhead/internal/sidebyside"
@@ -122,21 +121,25 @@ func (r *report) printPhase(w io.Writer, phase int) error {
 
 // draw draws the latency of dispatch and of combine over the number of tokens: p50 and p99 of every side.
 func (r *report) draw(w io.Writer) error {
-	dispatch := sizeplot.NewPanel("dispatch, "+r.title(), "time (us)")
-	combine := sizeplot.NewPanel("combine", "time (us)")
-	for i, panel := range []*plot.Plot{dispatch, combine} {
-		panel.X.Label.Text = "tokens of a rank"
+	tokens := sizeplot.Count("tokens of a rank")
+	dispatch := sizeplot.NewPanel("dispatch, "+r.title(), tokens, "time (us)")
+	combine := sizeplot.NewPanel("combine", tokens, "time (us)")
+	for i, panel := range []*sizeplot.Panel{dispatch, combine} {
 		for n, s := range r.Sides {
+			median, tail := sizeplot.Theirs, sizeplot.TheirsTail
+			if s.kind == railhead {
+				median, tail = sizeplot.Ours, sizeplot.OursTail
+			}
 			var p50, p99 plotter.XYs
 			for _, row := range r.Rows {
 				l := phases[i].of(&row.Sides[n])
 				p50 = append(p50, plotter.XY{X: float64(row.Tokens), Y: l.P50})
 				p99 = append(p99, plotter.XY{X: float64(row.Tokens), Y: l.P99})
 			}
-			if err := sizeplot.AddLine(panel, 2*n, s.Name+" p50", p50); err != nil {
+			if err := panel.AddLine(n, median, s.Name+" p50", p50); err != nil {
 				return err
 			}
-			if err := sizeplot.AddLine(panel, 2*n+1, s.Name+" p99", p99); err != nil {
+			if err := panel.AddLine(n, tail, s.Name+" p99", p99); err != nil {
 				return err
 			}
 		}

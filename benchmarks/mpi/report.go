@@ -120,10 +120,14 @@ func (r *report) print(w io.Writer, asJSON bool) error {
 
 // draw draws every side's time, and the ratios, over the size.
 func (r *report) draw(w io.Writer) error {
-	times := sizeplot.NewPanel(fmt.Sprintf("all-reduce, f32, sum, %d ranks on %d CPUs", r.Ranks, r.CPUs), "time (us)")
-	quotients := sizeplot.NewPanel("", "better MPI's time / Railhead's")
+	times := sizeplot.NewPanel(fmt.Sprintf("all-reduce, f32, sum, %d ranks on %d CPUs", r.Ranks, r.CPUs), sizeplot.Bytes, "time (us)")
+	quotients := sizeplot.NewPanel("", sizeplot.Bytes, "better MPI's time / Railhead's")
 	drawn := 0
 	for i, s := range r.Sides {
+		look := sizeplot.Theirs
+		if s.kind == railhead {
+			look = sizeplot.Ours
+		}
 		var us, ratio plotter.XYs
 		for _, row := range r.Rows {
 			x := float64(row.Bytes)
@@ -136,12 +140,12 @@ func (r *report) draw(w io.Writer) error {
 		}
 		if len(us) > 0 {
 			drawn++
-			if err := sizeplot.AddLine(times, i, s.Name, us); err != nil {
+			if err := times.AddLine(i, look, s.Name, us); err != nil {
 				return err
 			}
 		}
 		if len(ratio) > 0 {
-			if err := sizeplot.AddLine(quotients, i, s.Name, ratio); err != nil {
+			if err := quotients.AddLine(i, look, s.Name, ratio); err != nil {
 				return err
 			}
 		}

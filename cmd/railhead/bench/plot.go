@@ -18,7 +18,7 @@ import (
 func writePlot(w io.Writer, op ncclstyle.Operation, ranks int, rows []ncclstyle.Row) error {
 	common, names := nameLines(rows)
 	title := fmt.Sprintf("%s, %d ranks on the CPU", strings.Join(append([]string{string(op)}, common...), ", "), ranks)
-	latency, bandwidth := sizeplot.NewPanel(title, "time (us)"), sizeplot.NewPanel("", "bus bandwidth (GB/s)")
+	latency, bandwidth := sizeplot.NewPanel(title, sizeplot.Bytes, "time (us)"), sizeplot.NewPanel("", sizeplot.Bytes, "bus bandwidth (GB/s)")
 	var lines []string
 	times, rates := map[string]plotter.XYs{}, map[string]plotter.XYs{}
 	for i, r := range rows {
@@ -41,13 +41,13 @@ func writePlot(w io.Writer, op ncclstyle.Operation, ranks int, rows []ncclstyle.
 		return errors.New("--plot: no row has both a size and a time")
 	}
 	for i, name := range lines {
-		if err := sizeplot.AddLine(latency, i, name, times[name]); err != nil {
+		if err := latency.AddLine(i, sizeplot.Ours, name, times[name]); err != nil {
 			return err
 		}
 		if len(rates[name]) == 0 {
 			continue // a single rank has no bus bandwidth
 		}
-		if err := sizeplot.AddLine(bandwidth, i, name, rates[name]); err != nil {
+		if err := bandwidth.AddLine(i, sizeplot.Ours, name, rates[name]); err != nil {
 			return err
 		}
 	}

@@ -118,8 +118,8 @@ func (r *Report) footer(w io.Writer) {
 func (r *Report) draw(w io.Writer) error {
 	title := fmt.Sprintf("MoE %s, hidden %d, %d experts, top %d, %s, %d ranks on the CPU", r.Mode, r.Shape.Hidden, r.Shape.Experts,
 		r.Shape.TopK, r.Shape.Wire, r.Ranks)
-	latency, bandwidth := sizeplot.NewPanel(title, "time (us)"), sizeplot.NewPanel("", "algorithm bandwidth (GB/s)")
-	latency.X.Label.Text, bandwidth.X.Label.Text = "tokens per rank", "tokens per rank"
+	tokens := sizeplot.Count("tokens per rank")
+	latency, bandwidth := sizeplot.NewPanel(title, tokens, "time (us)"), sizeplot.NewPanel("", tokens, "algorithm bandwidth (GB/s)")
 	for i, phase := range []struct {
 		name string
 		of   func(Row) Latency
@@ -136,13 +136,13 @@ func (r *Report) draw(w io.Writer) error {
 		if len(p50) == 0 {
 			return fmt.Errorf("--plot: no row has both tokens and a time")
 		}
-		if err := sizeplot.AddLine(latency, 2*i, phase.name+" p50", p50); err != nil {
+		if err := latency.AddLine(i, sizeplot.Ours, phase.name+" p50", p50); err != nil {
 			return err
 		}
-		if err := sizeplot.AddLine(latency, 2*i+1, phase.name+" p99", line(func(l Latency) float64 { return l.P99us })); err != nil {
+		if err := latency.AddLine(i, sizeplot.OursTail, phase.name+" p99", line(func(l Latency) float64 { return l.P99us })); err != nil {
 			return err
 		}
-		if err := sizeplot.AddLine(bandwidth, i, phase.name, line(func(l Latency) float64 { return l.AlgBW })); err != nil {
+		if err := bandwidth.AddLine(i, sizeplot.Ours, phase.name, line(func(l Latency) float64 { return l.AlgBW })); err != nil {
 			return err
 		}
 	}
