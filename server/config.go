@@ -19,7 +19,7 @@ const (
 	MaxSessions = session.Max // connections at a time
 	MaxGroups   = group.Max   // groups at a time
 
-	maxSocketPath = 107 // bytes, of sockaddr_un
+	MaxSocketPath = 107 // bytes, of sockaddr_un
 )
 
 // Config of a daemon. The zero value of a field is its default.
@@ -51,8 +51,9 @@ func (c *Config) fill() error {
 		c.AdminSocket = AdminSocketBeside(c.SocketPath)
 	}
 	for _, p := range []string{c.SocketPath, c.AdminSocket} {
-		if len(p) > maxSocketPath {
-			return fmt.Errorf("server: socket path of %d bytes, at most %d fit: %s", len(p), maxSocketPath, p)
+		if len(p) > MaxSocketPath {
+			return fmt.Errorf("server: socket path of %d bytes, at most %d fit: %s; name a shorter one with --socket or RAILHEAD_SOCKET", len(p),
+				MaxSocketPath, p)
 		}
 	}
 	if filepath.Clean(c.SocketPath) == filepath.Clean(c.AdminSocket) {

@@ -132,6 +132,11 @@ func TestPathsThatCannotWorkAreRefused(t *testing.T) {
 	dir := shortDir(t)
 	wantNoDaemon(t, Config{SocketPath: filepath.Join(dir, strings.Repeat("x", 108))}, "at most 107")
 	wantNoDaemon(t, Config{SocketPath: filepath.Join(dir, "s"), AdminSocket: filepath.Join(dir, strings.Repeat("x", 108))}, "at most 107")
+	wantNoDaemon(t, Config{SocketPath: filepath.Join(dir, strings.Repeat("x", 108))}, "with --socket or RAILHEAD_SOCKET")
+	// Not even root can make a directory there.
+	if s, err := Start(Config{SocketPath: "/sys/railhead/railhead.sock"}); err == nil || !strings.Contains(err.Error(), "set XDG_RUNTIME_DIR, or name a socket") {
+		t.Errorf("a directory that cannot be made: %v, %v", s, err)
+	}
 	if err := os.WriteFile(dir+"/file", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func TestADaemonThatHasNoDescriptorsForAGroupSaysSoToItsRanksAndRecovers(t *test
 		for i, r := range ranks {
 			if world == small {
 				r.takeMemory()
-			} else if e := expect[*wire.Error](r); e.Code != wire.ResultOutOfMemory || !strings.Contains(e.Text.String(), "too many open files") {
+			} else if e := expect[*wire.Error](r); e.Code != wire.ResultOutOfMemory || !strings.Contains(e.Text.String(), "too many open files; raise the daemon's `ulimit -n`") {
 				t.Errorf("rank %d of %d got %s: %s", i, world, e.Code, e.Text)
 			}
 		}
@@ -80,7 +80,7 @@ func TestADaemonThatHasNoDescriptorsForConnectionsTakesThemLater(t *testing.T) {
 		late := dialRaw(t, socket)
 		defer late.close()
 		late.sendHello(helloMessage())
-		// Refused while those before it are still on their way out.
+		// Refused or not heard while those before it are still on their way out.
 		if m, _, err := late.receive(); err != nil {
 			return err.Error()
 		} else if _, ok := m.(*wire.Welcome); !ok {

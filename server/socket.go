@@ -26,12 +26,12 @@ type pathLock struct {
 // lockPath makes the socket's directory where it is missing.
 func lockPath(socket string) (*pathLock, error) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
-		return nil, fmt.Errorf("server: socket directory: %w", err)
+		return nil, fmt.Errorf("server: socket directory: %w%s", err, elsewhere(err))
 	}
 	for range lockAttempts {
 		f, err := os.OpenFile(socket+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
-			return nil, fmt.Errorf("server: lock of the socket: %w", err)
+			return nil, fmt.Errorf("server: lock of the socket: %w%s", err, elsewhere(err))
 		}
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil && stillThere(f) {
@@ -47,6 +47,14 @@ func lockPath(socket string) (*pathLock, error) {
 		// Its last holder removed the file after we had opened it: this is a lock on nothing.
 	}
 	return nil, fmt.Errorf("server: lock of %s: other daemons start and end there all the time", socket)
+}
+
+// elsewhere is what to do where this user cannot write a socket's directory.
+func elsewhere(err error) string {
+	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EROFS) {
+		return "; this user cannot write there: set XDG_RUNTIME_DIR, or name a socket elsewhere with --socket or RAILHEAD_SOCKET, the same for ranks"
+	}
+	return ""
 }
 
 func stillThere(f *os.File) bool {

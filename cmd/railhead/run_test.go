@@ -54,6 +54,25 @@ func TestRunRefusesABadCallAndAMissingCommand(t *testing.T) {
 	}
 }
 
+func TestATemporaryDirectoryThatCannotBeUsedIsAnErrorThatNamesTMPDIR(t *testing.T) {
+	long := filepath.Join(t.TempDir(), strings.Repeat("x", 100))
+	if err := os.Mkdir(long, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{
+		long:                               "at most 107 fit: " + long,
+		filepath.Join(t.TempDir(), "none"): "no such file or directory; set TMPDIR to a directory that this user can write",
+	} {
+		status, _, stderr := railhead(t, []string{"TMPDIR=" + dir}, "run", "--daemon", "--", "true")
+		if status != cli.Failed || !strings.Contains(stderr, want) || !strings.Contains(stderr, "set TMPDIR") {
+			t.Errorf("TMPDIR=%s: status %d, stderr %q, want %q", dir, status, stderr, want)
+		}
+	}
+	if left, err := os.ReadDir(long); err != nil || len(left) > 0 {
+		t.Errorf("%v is left, %v", left, err)
+	}
+}
+
 // jobEnv is a small job for `railhead rank`, our stand-in for an engine.
 func jobEnv(t *testing.T, iters int) string {
 	t.Helper()

@@ -1,14 +1,18 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"railhead/cmd/railhead/internal/cli"
+	"railhead/internal/await"
+	"railhead/internal/wire"
 	"railhead/server"
 )
 
@@ -28,6 +32,37 @@ func TestAnAnswerThatIsTooLongIsAnError(t *testing.T) {
 		if status != cli.Failed || stdout != "" || !strings.Contains(stderr, "larger than 64 MiB; ask for less") {
 			t.Errorf("%v: status %d, %d bytes on stdout, stderr %q", command, status, len(stdout), stderr)
 		}
+	}
+}
+
+func TestStatusOfAStoppedDaemonSaysThatItIsStopped(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "rh.sock")
+	daemon := start(t, nil, "serve", "--socket", socket, "--admin", "127.0.0.1:0")
+	await.Until(t, func() string {
+		if status, _, stderr := railhead(t, nil, "status", "--socket", socket); status != 0 {
+			return stderr
+		}
+		return ""
+	})
+	pid := daemon.cmd.Process.Pid
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, func() string {
+		if !wire.ProcessIsStopped(pid) {
+			return "the daemon is not stopped yet"
+		}
+		return ""
+	})
+	status, _, stderr := railhead(t, nil, "status", "--socket", socket)
+	if want := fmt.Sprintf("pid %d is stopped by a signal or a debugger: `kill -CONT %d`", pid, pid); status != cli.Failed || !strings.Contains(stderr, want) {
+		t.Errorf("status %d, stderr %q, want %q", status, stderr, want)
+	}
+	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, stderr := railhead(t, nil, "status", "--socket", socket); status != 0 {
+		t.Errorf("after SIGCONT: status %d, stderr %q", status, stderr)
 	}
 }
 

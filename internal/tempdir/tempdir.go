@@ -33,7 +33,7 @@ func Make() (*Dir, error) {
 	for range attempts {
 		path, err := os.MkdirTemp("", "railhead-"+strconv.Itoa(os.Getpid())+"-")
 		if err != nil {
-			return nil, fmt.Errorf("temporary directory: %w", err)
+			return nil, fmt.Errorf("temporary directory: %w; set TMPDIR to a directory that this user can write", err)
 		}
 		lock, err := lockDirectory(path)
 		switch {

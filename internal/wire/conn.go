@@ -72,6 +72,10 @@ func (c *Conn) Recv() (m Message, fd int, err error) {
 	if err == nil && n == 0 && oobn == 0 {
 		return nil, -1, io.EOF
 	}
+	if err == nil && flags&unix.MSG_CTRUNC != 0 && len(fds) < maxFDsRead { // there was room for more
+		closeAll(fds)
+		return nil, -1, ErrNoDescriptors
+	}
 	if err == nil && flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) != 0 {
 		err = refuse(0, "cut off by the kernel: more than %d bytes or %d descriptors", MaxMessage, maxFDsRead)
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -141,4 +142,46 @@ func TestPeerCredentialsComeFromTheKernel(t *testing.T) {
 	if err := (Peer{PID: 1, UID: os.Geteuid() + 1}).Allowed(); err == nil {
 		t.Error("another user was let in")
 	}
+}
+
+// withoutFreeDescriptors runs f while this process can open no file.
+func withoutFreeDescriptors(t *testing.T, f func()) {
+	t.Helper()
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	lowest, err := unix.Dup(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = unix.Close(lowest)
+	full := limit
+	full.Cur = uint64(lowest)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &full); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Error(err)
+		}
+	}()
+	f()
+}
+
+func TestADescriptorThatThereIsNoRoomForIsNotTheSendersFault(t *testing.T) {
+	a, b := pair(t)
+	hello := &Hello{VersionMin: VersionMin, VersionMax: VersionMax}
+	if err := NewConn(a).Send(hello, VersionMax, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	withoutFreeDescriptors(t, func() {
+		_, _, err := NewConn(b).Recv()
+		if broken := (*ProtocolError)(nil); !errors.Is(err, ErrNoDescriptors) || errors.As(err, &broken) {
+			t.Errorf("got %v", err)
+		}
+		if text := WithCure(err).Error(); !strings.Contains(text, "too many open files; raise the daemon's `ulimit -n`") {
+			t.Errorf("it says %q", text)
+		}
+	})
 }

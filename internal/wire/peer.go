@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"os"
@@ -22,6 +23,17 @@ func Process(pid int) string {
 		return "a process in another pid namespace"
 	}
 	return fmt.Sprintf("pid %d", pid)
+}
+
+// ProcessIsStopped reads the state in /proc/PID/stat, which follows the name in brackets: T and t are stopped, by a signal
+// and by a debugger, Z and X are dead. If the file cannot be read, the process does not count as stopped.
+func ProcessIsStopped(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, ok := bytes.Cut(b[max(0, bytes.LastIndexByte(b, ')')):], []byte(") "))
+	return ok && len(rest) > 0 && strings.IndexByte("TtZX", rest[0]) >= 0
 }
 
 // PeerOf asks the kernel who connected.

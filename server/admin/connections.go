@@ -8,9 +8,14 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"railhead/internal/wire"
 )
 
-const acceptPause = 50 * time.Millisecond // before another attempt, where no connection can be accepted
+const (
+	acceptPause    = 50 * time.Millisecond // before another attempt, where no connection can be accepted
+	acceptLogPause = 10 * time.Second      // between two lines of the log about that
+)
 
 // connections is a listener with at most maxConns open connections. A new connection is always taken: where there is no room, the
 // connection that has waited longest for its client is closed. It may be one whose client has sent no request, half a request, or does not
@@ -39,6 +44,7 @@ func listenBounded(l net.Listener, log *slog.Logger) *connections {
 
 // Accept implements net.Listener. Only Close makes it fail, because fasthttp ends its server after any error.
 func (c *connections) Accept() (net.Conn, error) {
+	var logged time.Time
 	for {
 		conn, err := c.Listener.Accept()
 		if err == nil {
@@ -48,7 +54,10 @@ func (c *connections) Accept() (net.Conn, error) {
 		if errors.Is(err, net.ErrClosed) {
 			return nil, err
 		}
-		c.log.Error("admin endpoint: accept", "address", c.Addr().String(), "error", err) // out of descriptors, most likely
+		if time.Since(logged) > acceptLogPause {
+			logged = time.Now()
+			c.log.Error("admin endpoint: cannot accept connections; they wait", "address", c.Addr().String(), "error", wire.WithCure(err))
+		}
 		time.Sleep(acceptPause)
 	}
 }

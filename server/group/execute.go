@@ -68,6 +68,7 @@ func (g *Groups) createGroup(a membership.CreateGroup) []membership.Action {
 		}
 	}
 	if err != nil {
+		err = wire.WithCure(err)
 		g.log.Error("cannot create a group's memory", "group", a.Group, "name", a.Name, "error", err)
 		return g.machine.GroupCreated(time.Now(), a.Group, err)
 	}

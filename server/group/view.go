@@ -1,11 +1,7 @@
 package group
 
 import (
-	"bytes"
-	"fmt"
-	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -124,22 +120,11 @@ func markStopped(g *membership.GroupInfo, ranks []flight.Rank, behind []flight.B
 	found := false
 	for _, b := range behind {
 		i := slices.IndexFunc(ranks, func(r flight.Rank) bool { return int(r.Rank) == b.Rank })
-		if ranks[i].Here && processIsStopped(g.Ranks[i].PID) {
+		if ranks[i].Here && wire.ProcessIsStopped(g.Ranks[i].PID) {
 			ranks[i].Stopped, found = true, true
 		}
 	}
 	return found
-}
-
-// processIsStopped reads the state in /proc/PID/stat, which follows the name in brackets: T and t are stopped, by a signal
-// and by a debugger, Z and X are dead. If the file cannot be read, the process does not count as stopped.
-func processIsStopped(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	_, rest, ok := bytes.Cut(b[max(0, bytes.LastIndexByte(b, ')')):], []byte(") "))
-	return ok && len(rest) > 0 && strings.IndexByte("TtZX", rest[0]) >= 0
 }
 
 // Snapshot describes the groups that a rank holds, with the state that their ranks have written, and those that have ended, the latest

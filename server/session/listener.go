@@ -23,7 +23,10 @@ const Max = 8192
 // HelloTimeout bounds the time from a client's connect to its Hello.
 const HelloTimeout = 5 * time.Second
 
-const acceptPause = 50 * time.Millisecond // before another attempt, where no connection can be accepted
+const (
+	acceptPause    = 50 * time.Millisecond // before another attempt, where no connection can be accepted
+	acceptLogPause = 10 * time.Second      // between two lines of the log about that
+)
 
 // Core receives the sessions' events. Its methods are called on the sessions' goroutines.
 type Core interface {
@@ -74,14 +77,17 @@ func (l *Listener) Connections() (now, most int) { return int(l.connections.Load
 func (l *Listener) Wait() { l.wg.Wait() }
 
 func (l *Listener) accept(socket *net.UnixListener) {
+	var logged time.Time
 	for {
 		c, err := socket.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil {
-			// Out of descriptors, most likely; connections wait in the backlog meanwhile.
-			l.config.Log.Error("accept", "error", err)
+			if time.Since(logged) > acceptLogPause {
+				logged = time.Now()
+				l.config.Log.Error("cannot accept clients; they wait", "error", wire.WithCure(err))
+			}
 			select {
 			case <-time.After(acceptPause):
 				continue
@@ -140,7 +146,7 @@ func (l *Listener) read(s *Session) {
 				l.config.Observer.ProtocolBroken()
 				l.config.Log.Warn("client broke the protocol", "session", s.id, "pid", s.peer.PID, "error", err)
 			} else if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
-				l.config.Log.Warn("connection broke", "session", s.id, "pid", s.peer.PID, "error", err)
+				l.config.Log.Warn("connection broke", "session", s.id, "pid", s.peer.PID, "error", wire.WithCure(err))
 			}
 			l.config.Core.Ended(s, how)
 			return
@@ -161,9 +167,11 @@ func (l *Listener) greet(conn *wire.Conn) (*Session, error) {
 	}
 	m, fd, err := conn.Recv()
 	if err != nil {
-		err = fmt.Errorf("%s: no Hello: %w", wire.Process(peer.PID), err)
+		err = fmt.Errorf("%s: no Hello: %w", wire.Process(peer.PID), wire.WithCure(err))
 		if pe := (*wire.ProtocolError)(nil); errors.As(err, &pe) {
 			refuse(conn, wire.ResultProtocol, 0, err)
+		} else if errors.Is(err, wire.ErrNoDescriptors) {
+			refuse(conn, wire.ResultLimit, 0, err)
 		}
 		return nil, err
 	}

@@ -28,13 +28,19 @@ func start(tuned bool) (*Daemon, error) {
 	if err != nil {
 		return nil, fmt.Errorf("private daemon: %w", err)
 	}
+	socket := filepath.Join(dir.Path(), "railhead.sock")
+	if n := len(socket); n > server.MaxSocketPath {
+		_ = dir.Remove()
+		return nil, fmt.Errorf("private daemon: socket path of %d bytes, at most %d fit: %s; set TMPDIR to a directory with a shorter path", n,
+			server.MaxSocketPath, socket)
+	}
 	tables := "" // the default directory
 	if !tuned {
 		tables = filepath.Join(dir.Path(), "none")
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	s, err := server.Start(server.Config{
-		SocketPath: filepath.Join(dir.Path(), "railhead.sock"), AdminAddr: "127.0.0.1:0", TuneDir: tables, Log: log,
+		SocketPath: socket, AdminAddr: "127.0.0.1:0", TuneDir: tables, Log: log,
 	})
 	if err != nil {
 		_ = dir.Remove()
