@@ -127,6 +127,14 @@ func (s *Server) unlock() {
 // SocketPath is where clients connect.
 func (s *Server) SocketPath() string { return s.socket.Addr().String() }
 
+// CheckAdminAddr refuses an invalid Config.AdminAddr.
+func CheckAdminAddr(addr string) error {
+	if addr == "" {
+		return nil
+	}
+	return admin.CheckAddr(addr)
+}
+
 // AdminAddr is the TCP address of the admin endpoint, "" if there is none.
 func (s *Server) AdminAddr() string { return s.admin.TCPAddr() }
 

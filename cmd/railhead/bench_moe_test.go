@@ -32,7 +32,7 @@ func benchMoE(t *testing.T, args ...string) moe.Report {
 
 func TestBenchMoEMeasuresAndChecksEveryNumberOfTokens(t *testing.T) {
 	r := benchMoE(t, "--ranks", "3", "--tokens", "0,1,40")
-	if r.Device != "cpu" || r.Ranks != 3 || r.Mode != "ll" || r.Layout != "flat" || r.Iterations != 3 || r.Warmup != 1 || r.Shape.Tokens != 40 {
+	if r.Device != "cpu" || r.Ranks != 3 || r.Shape.Mode != alltoall.LL || r.Shape.Layout != alltoall.Flat || r.Iterations != 3 || r.Warmup != 1 || r.Shape.Tokens != 40 {
 		t.Fatalf("got %+v", r)
 	}
 	config := r.Shape.Config()
@@ -100,7 +100,7 @@ func TestBenchMoEOfEveryModeLayoutAndWireIsRight(t *testing.T) {
 				}
 				r := benchMoE(t, "--mode", mode, "--layout", layout, "--tokens", "33", "--ranks", fmt.Sprint(1+n%3), "--routing", "zipf",
 					"--dtype", types[0], "--wire-dtype", types[1], "--combine-dtype", types[2], "--scale", types[3])
-				if r.Mode != mode || r.Layout != layout || r.Scale != types[3] || string(r.Shape.Wire) != types[1] {
+				if r.Shape.Mode.String() != mode || r.Shape.Layout.String() != layout || r.Shape.Scale.String() != types[3] || string(r.Shape.Wire) != types[1] {
 					t.Errorf("got %+v", r)
 				}
 			}
@@ -150,6 +150,20 @@ func TestBenchMoETakesItsShapeFromAModelWhereNoFlagSaysIt(t *testing.T) {
 	}
 }
 
+func TestBenchMoEMeasuresRanksWithoutTokens(t *testing.T) {
+	r := benchMoE(t, "--tokens", "0", "--hidden", "64", "-n", "3")
+	if len(r.Rows) != 1 || !r.OK || r.Rows[0].Tokens != 0 || r.Rows[0].RoundTrip.P50us <= 0 || r.Rows[0].Ratio != 0 {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestBenchMoEsJSONHasWordsForEnums(t *testing.T) {
+	status, stdout, stderr := railhead(t, nil, "bench", "moe", "--tokens", "1", "--hidden", "64", "-n", "1", "--mode", "ht", "--layout", "tokens", "--json")
+	if status != 0 || !strings.Contains(stdout, `"scale":"f32","mode":"ht","layout":"tokens"`) {
+		t.Errorf("status %d, %s, stderr %q", status, stdout, stderr)
+	}
+}
+
 func TestBenchMoEPrintsATableAndDrawsIt(t *testing.T) {
 	svg := t.TempDir() + "/plot.svg"
 	status, stdout, stderr := railhead(t, nil, "bench", "moe", "--hidden", "64", "--tokens", "0,2,8", "-n", "2", "-w", "0", "--plot", svg)
@@ -175,7 +189,7 @@ func TestBenchMoEPrintsATableAndDrawsIt(t *testing.T) {
 func TestBenchMoERefusesWrongFlagsBeforeItStartsAnything(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--tokens 1,,2":     {"--tokens", "1,,2"},
-		"--tokens 0,0":      {"--tokens", "0,0"},
+		"--plot needs":      {"--tokens", "0,0", "--plot", "x.svg"},
 		"--ranks 65":        {"--ranks", "65"},
 		"--iterations 0":    {"-n", "0"},
 		"--warmup -1":       {"-w", "-1"},

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -50,10 +51,28 @@ func rootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return cli.Usagef("%w; see `%s --help`", err, cmd.CommandPath())
 	})
+	root.SetHelpCommand(helpCommand())
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(serve.Command(), run.Command(), demo.Command(), bench.Command(moe.Command()), tune.Command(), status.Command(),
 		trace.Command(), topo.Command(), predict.Command(), ranks.Command(rankKinds()...))
 	return root
+}
+
+// helpCommand is `railhead help [command]`. That of cobra succeeds for an unknown command.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [command]",
+		Short: "Show the help of a command",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			of, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return cli.Usagef("help: unknown command %q; see `%s --help`", strings.Join(args, " "), cmd.Root().Name())
+			}
+			of.InitDefaultHelpFlag()
+			of.InitDefaultVersionFlag()
+			return of.Help()
+		},
+	}
 }
 
 // execute returns the exit status.

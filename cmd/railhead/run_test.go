@@ -41,15 +41,29 @@ func TestRunKeepsTheFirstFailuresStatusAndEndsTheRest(t *testing.T) {
 }
 
 func TestRunRefusesABadCallAndAMissingCommand(t *testing.T) {
-	for want, args := range map[string][]string{
-		"no command":  {"run", "-n", "2"},
-		"-n 0":        {"run", "-n", "0", "--", "true"},
-		"unknown":     {"run", "--ranks-of", "2", "--", "true"},
-		"no-such-cmd": {"run", "-n", "2", "--", "no-such-cmd"},
+	dir := t.TempDir()
+	for name, mode := range map[string]os.FileMode{"data": 0o600, "no-program": 0o700} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("\x00\x01"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		status int
+		want   string
+		args   []string
+	}{
+		{cli.Usage, "no command", []string{"-n", "2"}},
+		{cli.Usage, "-n 0", []string{"-n", "0", "--", "true"}},
+		{cli.Usage, "unknown", []string{"--ranks-of", "2", "--", "true"}},
+		{127, "no-such-cmd", []string{"-n", "2", "--", "no-such-cmd"}},
+		{127, "./no/such", []string{"--", "./no/such"}},
+		{126, "data", []string{"--", filepath.Join(dir, "data")}},
+		{126, "no-program", []string{"--", filepath.Join(dir, "no-program")}},
+		{126, dir, []string{"--", dir}},
 	} {
-		status, _, stderr := railhead(t, nil, args...)
-		if status == 0 || !strings.Contains(stderr, want) {
-			t.Errorf("%v: status %d, stderr %q, want %q", args, status, stderr, want)
+		status, _, stderr := railhead(t, nil, append([]string{"run"}, c.args...)...)
+		if status != c.status || !strings.Contains(stderr, c.want) {
+			t.Errorf("%v: status %d, want %d; stderr %q, want %q", c.args, status, c.status, stderr, c.want)
 		}
 	}
 }

@@ -25,6 +25,9 @@ func TestTopoShowsThisMachine(t *testing.T) {
 	if len(g.OfKind(topo.Core)) == 0 {
 		t.Errorf("no core in\n%s", stdout)
 	}
+	if _, same, _ := railhead(t, nil, "topo", "--json"); same != stdout {
+		t.Errorf("--json is another format than --output json:\n%s", same)
+	}
 	fingerprint := g.Fingerprint()
 	if !strings.Contains(stdout, `"fingerprint": "`+fingerprint+`"`) {
 		t.Errorf("no fingerprint %s in\n%s", fingerprint, stdout)

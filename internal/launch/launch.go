@@ -94,7 +94,7 @@ func commands(spec Spec) ([]*exec.Cmd, error) {
 	}
 	path, err := exec.LookPath(spec.Argv[0])
 	if err != nil {
-		return nil, fmt.Errorf("start %d ranks: cannot run %q: %w", spec.N, spec.Argv[0], err)
+		return nil, fmt.Errorf("start %d ranks: %w", spec.N, &CommandError{spec.Argv[0], err})
 	}
 	for i, arg := range spec.Argv {
 		if strings.ContainsRune(arg, 0) {

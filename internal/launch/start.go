@@ -63,7 +63,7 @@ func (j *job) start(rank int, cmd *exec.Cmd, out *output) error {
 	closeAll(stdoutW, stderrW) // the child has copies; while ours are open there is no end of file
 	if err != nil {
 		closeAll(stdoutR, stderrR)
-		return fmt.Errorf("start rank %d: %w", rank, err)
+		return fmt.Errorf("start rank %d: %w", rank, &CommandError{cmd.Path, err})
 	}
 	j.cmds = append(j.cmds, cmd)
 	j.output.Go(func() { carry(stdoutR, stdout) })

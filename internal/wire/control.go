@@ -2,6 +2,9 @@ package wire
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 
 	"railhead/internal/rank"
 )
@@ -192,6 +195,24 @@ func (o Op) String() string {
 		return opNames[o]
 	}
 	return fmt.Sprintf("op_%d", uint32(o))
+}
+
+// MarshalText implements encoding.TextMarshaler: JSON has the name.
+func (o Op) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (o *Op) UnmarshalText(text []byte) error {
+	if i := slices.Index(opNames[:], string(text)); i >= 0 {
+		*o = Op(i)
+		return nil
+	}
+	number, known := strings.CutPrefix(string(text), "op_")
+	n, err := strconv.ParseUint(number, 10, 32)
+	if !known || err != nil {
+		return fmt.Errorf("operation %.40q is unknown", text)
+	}
+	*o = Op(n)
+	return nil
 }
 
 // noRank stands for "not known" (culprit) or "the daemon" (reporter) in the abort word.

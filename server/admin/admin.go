@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -71,14 +72,24 @@ func Start(c Config) (*Admin, error) {
 	return a, nil
 }
 
-// listenLoopback refuses anything that another machine could reach: this endpoint has no TLS and no token.
-func listenLoopback(addr string) (net.Listener, error) {
-	host, _, err := net.SplitHostPort(addr)
+// CheckAddr refuses what is no TCP address, and what another machine could reach: this endpoint has no TLS and no token.
+func CheckAddr(addr string) error {
+	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return nil, fmt.Errorf("server: admin address %q: %w", addr, err)
+		return fmt.Errorf("server: admin address %q: %w; expected one such as 127.0.0.1:7117", addr, err)
 	}
 	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-		return nil, fmt.Errorf("server: admin address %q: only a loopback address such as 127.0.0.1:7117 is served", addr)
+		return fmt.Errorf("server: admin address %q: only a loopback address such as 127.0.0.1:7117 is served", addr)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("server: admin address %q: invalid port: expected a number from 0 (a free port) to 65535", addr)
+	}
+	return nil
+}
+
+func listenLoopback(addr string) (net.Listener, error) {
+	if err := CheckAddr(addr); err != nil {
+		return nil, err
 	}
 	l, err := net.Listen("tcp", addr)
 	if err != nil {

@@ -55,6 +55,7 @@ func opCommand(op ncclstyle.Operation) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.bench(cmd.Context(), op, cmd.OutOrStdout()) },
 	}
 	b.addTo(cmd, op)
+	cmd.SetFlagErrorFunc(explainFlag)
 	return cmd
 }
 

@@ -2,6 +2,7 @@
 package run
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -27,7 +28,7 @@ func Command() *cobra.Command {
 		Long: "Starts command N times. Each process gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, RAILHEAD_SOCKET, RAILHEAD_GROUP\n" +
 			"and RAILHEAD_TOKEN in its environment. Each line of its output is prefixed with its rank. When a rank fails, the others get\n" +
 			"SIGTERM, and SIGKILL after --grace. The exit status is that of the first rank that failed, or 128 + the signal that\n" +
-			"killed it.",
+			"killed it. It is 127 if there is no such command, and 126 if the command cannot be executed.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cli.Usagef("no command to run; write it after --")
@@ -52,6 +53,10 @@ func Command() *cobra.Command {
 				N: n, Argv: args, Env: append(os.Environ(), ranks.GroupEnv(socket, group, ranks.RandomName(""))...),
 				Stdout: cmd.OutOrStdout(), Stderr: os.Stderr, Prefix: true, Grace: grace,
 			})
+			var cannot *launch.CommandError
+			if errors.As(err, &cannot) {
+				return &cli.Error{Status: cannot.Status(), Err: err}
+			}
 			if err != nil {
 				return &cli.Error{Status: max(cli.Failed, res.ExitStatus()), Err: err}
 			}

@@ -34,6 +34,9 @@ func Command() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := server.CheckAdminAddr(admin); err != nil {
+				return cli.Usagef("%w", err)
+			}
 			return serve(cmd.Context(), server.Config{SocketPath: socket, AdminAddr: admin, Log: log}, drain)
 		},
 	}

@@ -24,11 +24,18 @@ var outputs = map[string]func(*topo.Graph, io.Writer) error{
 // Command is `railhead topo`.
 func Command() *cobra.Command {
 	var file, output string
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "topo",
 		Short: "Show the hardware topology: devices, and the paths between them",
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if asJSON {
+				if cmd.Flags().Changed("output") && output != "json" {
+					return cli.Usagef("topo: --json and --output %s exclude each other", output)
+				}
+				output = "json"
+			}
 			write, known := outputs[output]
 			if !known {
 				return cli.Usagef("topo: --output %.40q is unknown; use text, json, xml or svg", output)
@@ -49,6 +56,7 @@ func Command() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&file, "file", "", "topology file to show instead of this machine: NCCL XML (NCCL_TOPO_DUMP_FILE) or the JSON of --output json")
 	f.StringVar(&output, "output", "text", "format: text, json, xml (for NCCL_TOPO_FILE) or svg")
+	cli.AddJSON(f, &asJSON)
 	return cmd
 }
 

@@ -1,6 +1,8 @@
 package moe
 
 import (
+	"encoding"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,12 +31,6 @@ type flags struct {
 const (
 	maxIterations = 1 << 16 // of all rows together
 	maxRows       = 64
-)
-
-var (
-	modes   = map[string]alltoall.Mode{"ll": alltoall.LL, "ht": alltoall.HT}
-	layouts = map[string]alltoall.Arrangement{"padded": alltoall.Padded, "flat": alltoall.Flat, "tokens": alltoall.Tokens}
-	scales  = map[string]alltoall.ScaleFormat{"f32": alltoall.ScaleF32, "ue8m0": alltoall.ScaleUE8M0, "static": alltoall.ScaleStatic}
 )
 
 func (b *flags) addTo(cmd *cobra.Command) {
@@ -79,12 +75,10 @@ func (b *flags) plan(cmd *cobra.Command) (*job, error) {
 	if j.Shape, err = b.shape(); err != nil {
 		return nil, err
 	}
-	for _, n := range tokens {
-		j.Shape.Tokens = max(j.Shape.Tokens, n)
+	if slices.Max(tokens) == 0 && b.plot != "" {
+		return nil, cli.Usagef("--plot needs a number of tokens above 0: the axis is logarithmic")
 	}
-	if j.Shape.Tokens == 0 {
-		return nil, cli.Usagef("--tokens %s: at least one number must be above 0", b.tokens)
-	}
+	j.Shape.Tokens = max(1, slices.Max(tokens)) // a buffer has room for one token or more
 	config := j.Shape.Config()
 	if err := config.Check(b.ranks); err != nil {
 		return nil, cli.Usagef("%w", err)
@@ -163,15 +157,13 @@ func (b *flags) shape() (experts.Shape, error) {
 	if b.wire == "" {
 		s.Wire = s.Dtype
 	}
-	var ok bool
-	if s.Mode, ok = modes[b.mode]; !ok {
-		return s, cli.Usagef("--mode %q: expected ll or ht", b.mode)
-	}
-	if s.Layout, ok = layouts[b.layout]; !ok {
-		return s, cli.Usagef("--layout %q: expected flat, padded or tokens", b.layout)
-	}
-	if s.Scale, ok = scales[b.scale]; !ok {
-		return s, cli.Usagef("--scale %q: expected f32, ue8m0 or static", b.scale)
+	for _, word := range []struct {
+		flag, text string
+		to         encoding.TextUnmarshaler
+	}{{"mode", b.mode, &s.Mode}, {"layout", b.layout, &s.Layout}, {"scale", b.scale, &s.Scale}} {
+		if err := word.to.UnmarshalText([]byte(word.text)); err != nil {
+			return s, cli.Usagef("--%s %w", word.flag, err)
+		}
 	}
 	if s.TopK > s.Experts {
 		return s, cli.Usagef("--topk %d is more than --experts %d", s.TopK, s.Experts)

@@ -15,10 +15,7 @@ import (
 type Report struct {
 	Device       string        `json:"device"`
 	Ranks        int           `json:"ranks"`
-	Shape        experts.Shape `json:"shape"` // mode, layout and scale are the constants of railhead.h
-	Mode         string        `json:"mode"`
-	Layout       string        `json:"layout"`
-	Scale        string        `json:"scale"`
+	Shape        experts.Shape `json:"shape"`
 	Iterations   int           `json:"iterations"`
 	Warmup       int           `json:"warmup"`
 	BufferBytes  uint64        `json:"buffer_bytes"`  // window memory per rank
@@ -49,18 +46,8 @@ type Latency struct {
 
 func newReport(j *job, ranks int) *Report {
 	return &Report{
-		Device: "cpu", Ranks: ranks, Shape: j.Shape, Mode: nameOf(modes, j.Shape.Mode), Layout: nameOf(layouts, j.Shape.Layout),
-		Scale: nameOf(scales, j.Shape.Scale), Iterations: j.Iterations, Warmup: j.Warmup, Rows: []Row{},
+		Device: "cpu", Ranks: ranks, Shape: j.Shape, Iterations: j.Iterations, Warmup: j.Warmup, Rows: []Row{},
 	}
-}
-
-func nameOf[T comparable](names map[string]T, value T) string {
-	for name, v := range names {
-		if v == value {
-			return name
-		}
-	}
-	return ""
 }
 
 const mib = 1 << 20
@@ -69,9 +56,9 @@ func (r *Report) header(w io.Writer) {
 	s := &r.Shape
 	wire := string(s.Wire)
 	if s.Wire == alltoall.FP8E4M3 {
-		wire += " with scales " + r.Scale
+		wire += " with scales " + s.Scale.String()
 	}
-	_, _ = fmt.Fprintf(w, "# MoE dispatch and combine: %s, %s rows, routing %s, seed %d\n", r.Mode, r.Layout, s.Routing, s.Seed)
+	_, _ = fmt.Fprintf(w, "# MoE dispatch and combine: %s, %s rows, routing %s, seed %d\n", s.Mode, s.Layout, s.Routing, s.Seed)
 	_, _ = fmt.Fprintf(w, "# nRanks %d hidden %d experts %d topk %d warmup iters: %d iters: %d validation: first and last iteration\n",
 		r.Ranks, s.Hidden, s.Experts, s.TopK, r.Warmup, r.Iterations)
 	_, _ = fmt.Fprintf(w, "# device: %s, tokens %s, on the wire %s, partial sums %s\n", r.Device, s.Dtype, wire, s.Combine)
@@ -116,7 +103,7 @@ func (r *Report) footer(w io.Writer) {
 
 // draw plots latency and bandwidth of dispatch and combine against the number of tokens.
 func (r *Report) draw(w io.Writer) error {
-	title := fmt.Sprintf("MoE %s, hidden %d, %d experts, top %d, %s, %d ranks on the CPU", r.Mode, r.Shape.Hidden, r.Shape.Experts,
+	title := fmt.Sprintf("MoE %s, hidden %d, %d experts, top %d, %s, %d ranks on the CPU", r.Shape.Mode, r.Shape.Hidden, r.Shape.Experts,
 		r.Shape.TopK, r.Shape.Wire, r.Ranks)
 	tokens := sizeplot.Count("tokens per rank")
 	latency, bandwidth := sizeplot.NewPanel(title, tokens, "time (us)"), sizeplot.NewPanel("", tokens, "algorithm bandwidth (GB/s)")
