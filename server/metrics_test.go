@@ -124,7 +124,7 @@ func TestOperationsBeforeTheDaemonTookAGroupOverAreNotCountedAgain(t *testing.T)
 func TestAnOperationThatTimesOutIsCountedByItsCause(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	ranks := formed(t, s, client.CommConfig{Group: "late", HeapBytes: mebibyte, Timeout: 50 * time.Millisecond}, 2)
+	ranks := formed(t, s, client.CommConfig{Group: "late", HeapBytes: mebibyte, Timeout: 3 * time.Second}, 2) // forming has this deadline too
 	wantError(t, "rank 0", ranks[0].comm.Barrier(), wire.ResultTimeout)
 	if n := labelled(scrape(t, s)["railhead_operations_failed_total"], "timeout"); n != 1 {
 		t.Errorf("%v time-outs are counted, want 1", n)

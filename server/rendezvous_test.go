@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"railhead/client"
 	"railhead/internal/await"
@@ -44,17 +43,18 @@ func TestRanksThatNeverArriveAreNamedToEveryRankThatWaits(t *testing.T) {
 		{64, []int{63}, "0, 1, 2, 3", 1<<63 - 1},
 	} {
 		group := fmt.Sprint("missing", c.world)
-		// One of them without the library, which does not show the mask.
+		waiting := connected(t, s, group, c.world, c.come[1:]...)
+		wait := background(waiting, initRank)
+		if n := len(waiting); n > 0 {
+			awaitGroup(t, s, group, "waits for others", func(g membership.GroupInfo) bool { return len(g.Ranks) == n })
+		}
+		// The last one to come, without the library, which does not show the mask. The earliest deadline applies.
 		raw := dialHello(t, s)
 		m := joinMessage(group, c.come[0], c.world)
-		m.Own.TimeoutMS, m.Common.HeapBytes = 400, 0
+		m.Own.TimeoutMS = 100
 		raw.send(m)
-		var configs []client.CommConfig
-		for _, r := range c.come[1:] {
-			configs = append(configs, client.CommConfig{Group: group, Rank: r, World: c.world, Timeout: 400 * time.Millisecond})
-		}
-		for _, r := range join(t, s, configs...) {
-			wantError(t, fmt.Sprint("rank ", r.config.Rank), r.err, wire.ResultRankMissing, c.words, group)
+		for i, err := range wait() {
+			wantError(t, fmt.Sprint("rank ", waiting[i].config.Rank), err, wire.ResultRankMissing, c.words, group)
 		}
 		if e := expect[*wire.Error](raw); e.Code != wire.ResultRankMissing || uint64(e.Missing) != c.missing {
 			t.Errorf("world %d: %s with missing ranks %#x, want %#x: %s", c.world, e.Code, e.Missing, c.missing, e.Text)

@@ -161,11 +161,16 @@ func TestRanksThatDisagreeGetTheSameError(t *testing.T) {
 
 func TestTheErrorListsTheRanksThatDidNotJoin(t *testing.T) {
 	s := startDaemon(t)
-	errs := inParallel(2, func(i int) error {
-		_, err := connect(t, s).Init(client.CommConfig{Group: "lonely", Rank: 1 + i, World: 5, Timeout: time.Second})
-		return err
-	})
-	for _, err := range errs {
+	sessions := []*client.Session{connect(t, s), connect(t, s)}
+	early := make(chan error, 1)
+	go func() {
+		_, err := sessions[0].Init(client.CommConfig{Group: "lonely", Rank: 1, World: 5, Timeout: patience})
+		early <- err
+	}()
+	eventually(t, "rank 1 has joined", func() bool { return ranksThatCame(t, s, "lonely") == 1 })
+	// The earliest deadline applies to both.
+	_, err := sessions[1].Init(client.CommConfig{Group: "lonely", Rank: 2, World: 5, Timeout: 100 * time.Millisecond})
+	for _, err := range []error{err, <-early} {
 		wantError(t, err, wire.ResultRankMissing, "comm_init", `"lonely"`, "ranks 0, 3 and 4 of 5", "RAILHEAD_SOCKET")
 	}
 }
