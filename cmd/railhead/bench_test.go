@@ -36,7 +36,7 @@ func checkedAndRight(op ncclstyle.Operation, row ncclstyle.Row) bool {
 		sides = append(sides, *row.InPlace)
 	}
 	for _, s := range sides {
-		if s.TimeUs <= 0 || s.Wrong == nil || *s.Wrong != 0 {
+		if s.TimeUs <= 0 || s.P50Us <= 0 || s.P99Us < s.P50Us || s.Wrong == nil || *s.Wrong != 0 {
 			return false
 		}
 	}

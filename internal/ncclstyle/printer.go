@@ -15,6 +15,9 @@ type Config struct {
 	Warmup int
 	Iters  int
 	Check  int // checked iterations of each side; 0: results are not checked
+
+	// Percentiles adds columns at the end, which nccl-tests does not have: Side.P50Us and P99Us, out of place and in place.
+	Percentiles bool
 }
 
 // Printer prints a run as nccl-tests does. Lines that begin with # are comments in that format. They have what nccl-tests has no
@@ -58,7 +61,9 @@ func (p *Printer) Header() error {
 	p.printf("# device: %s\n", p.cfg.Device)
 	p.algoLine(p.cfg.Algo)
 	p.printf("#\n")
-	p.printf("# %10s  %12s  %8s  %6s  %6s           out-of-place                       in-place          \n", "", "", "", "", "")
+	p.printf("# %10s  %12s  %8s  %6s  %6s           out-of-place                       in-place          ", "", "", "", "", "")
+	p.more("     out-of-place          in-place    ")
+	p.printf("\n")
 	p.headerLine("size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong")
 	p.headerLine("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "")
 	return p.result()
@@ -67,8 +72,21 @@ func (p *Printer) Header() error {
 func (p *Printer) headerLine(size, count, dtype, redop, root, time, algbw, busbw, wrong string) {
 	const side = "  %7s  %6s  %6s  %6s"
 	// nccl-tests has an empty column for a timestamp at the end, hence the blank.
-	p.printf("# %10s  %12s  %8s  %6s  %6s"+side+side+" \n", size, count, dtype, redop, root,
+	p.printf("# %10s  %12s  %8s  %6s  %6s"+side+side+" ", size, count, dtype, redop, root,
 		time, algbw, busbw, wrong, time, algbw, busbw, wrong)
+	p50, p99 := "p50", "p99"
+	if size != "size" {
+		p50, p99 = time, time // the unit
+	}
+	p.more(" %7s  %7s  %7s  %7s", p50, p99, p50, p99)
+	p.printf("\n")
+}
+
+// more prints columns of percentiles.
+func (p *Printer) more(format string, args ...any) {
+	if p.cfg.Percentiles {
+		p.printf(format, args...)
+	}
 }
 
 func (p *Printer) algoLine(algo string) {
@@ -95,6 +113,12 @@ func (p *Printer) Row(r Row) error {
 		p.side(*r.InPlace)
 	} else {
 		p.printf("  %7s  %6s  %6s    N/A", "N/A", "N/A", "N/A")
+	}
+	p.more("  %s  %s", fitted(r.OutOfPlace.P50Us, 7), fitted(r.OutOfPlace.P99Us, 7))
+	if r.InPlace != nil {
+		p.more("  %s  %s", fitted(r.InPlace.P50Us, 7), fitted(r.InPlace.P99Us, 7))
+	} else {
+		p.more("  %7s  %7s", "N/A", "N/A")
 	}
 	p.printf("\n")
 	return p.result()

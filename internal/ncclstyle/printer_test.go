@@ -52,10 +52,17 @@ func TestTablesLookAsNcclTestsPrintsThem(t *testing.T) {
 	rooted, ring, several := cfg, cfg, cfg
 	rooted.Op, rooted.Algo, ring.Op, ring.Algo = Reduce, "auto", Sendrecv, "auto"
 	several.Op, several.Algo = AllToAll, "auto"
+	percentiles, alone := cfg, ring
+	percentiles.Percentiles, alone.Percentiles = true, true
+	spread := allReduceRow(1<<10, "oneshot", 6.287, 5.991, wrong(0), wrong(0))
+	spread.OutOfPlace.P50Us, spread.OutOfPlace.P99Us, spread.InPlace.P50Us, spread.InPlace.P99Us = 5.5, 123.456, 5.25, 1e9
 	for name, c := range map[string]struct {
 		cfg  Config
 		rows []Row
 	}{
+		"percentiles": {percentiles, []Row{spread}},
+		"percentiles-out-of-place": {alone, []Row{{SizeBytes: 8, Count: 8, Type: string(Int8), Redop: None, Algo: "pipe",
+			OutOfPlace: Side{TimeUs: 2, P50Us: 1.5, P99Us: 9}}}},
 		"checked": {cfg, []Row{
 			allReduceRow(1<<10, "oneshot", 6.287, 5.991, wrong(0), wrong(0)),
 			allReduceRow(64<<10, "oneshot", 12345.678, 99999.99, wrong(0), wrong(0)),

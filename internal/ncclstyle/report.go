@@ -9,6 +9,10 @@ type Side struct {
 	AlgBW  float64 `json:"algbw"`   // GB/s: bytes over time
 	BusBW  float64 `json:"busbw"`   // GB/s: algbw × BusFactor
 	Wrong  *int64  `json:"wrong"`   // wrong elements of all ranks; nil: not checked (-c 0)
+
+	// Median and 99th percentile of single calls; 0: not measured.
+	P50Us float64 `json:"p50_us,omitempty"`
+	P99Us float64 `json:"p99_us,omitempty"`
 }
 
 // Row is one size.

@@ -48,7 +48,8 @@ func opCommand(op ncclstyle.Operation) *cobra.Command {
 		Short: fmt.Sprintf("Measure %s between ranks on this machine", op.Command()),
 		Long: "Starts a daemon and the ranks on this machine's CPU. Each rank is pinned to a processor of its own if there are enough.\n" +
 			"The flags -b -e -i -f -n -w -c -o -d -r have the meaning and the defaults that they have in nccl-tests\n" +
-			"(https://github.com/NVIDIA/nccl-tests).\n\n" +
+			"(https://github.com/NVIDIA/nccl-tests). The last four columns, p50 and p99, are the median and the 99th percentile of -n single\n" +
+			"calls of a rank (mean over the ranks), which follow the -n calls of which time is the mean.\n\n" +
 			"--algo forces an algorithm. A list is measured one algorithm after the other. pull works on buffers in windows only, and\n" +
 			"allocates them there. An operation that lacks the algorithm runs another; the output shows which.",
 		Args: cli.NoArgs,

@@ -58,8 +58,9 @@ func (b *flags) addTo(cmd *cobra.Command, op ncclstyle.Operation) {
 
 // plan checks the flags and makes the job of the ranks and the header of the table.
 func (b *flags) plan(op ncclstyle.Operation) (measure.Job, ncclstyle.Config, error) {
-	j := measure.Job{Op: op, Window: b.window, Iters: b.iters, Warmup: b.warmup, Check: b.check, Seed: uint64(time.Now().UnixNano())}
-	cfg := ncclstyle.Config{Op: op, Algo: b.algo, Device: "cpu", Ranks: b.ranks, Warmup: b.warmup, Iters: b.iters, Check: b.check}
+	j := measure.Job{Op: op, Window: b.window, Iters: b.iters, Warmup: b.warmup, Check: b.check, Seed: uint64(time.Now().UnixNano()), Percentiles: true}
+	cfg := ncclstyle.Config{Op: op, Algo: b.algo, Device: "cpu", Ranks: b.ranks, Warmup: b.warmup, Iters: b.iters, Check: b.check,
+		Percentiles: true}
 	if err := b.checkNumbers(); err != nil {
 		return j, cfg, err
 	}

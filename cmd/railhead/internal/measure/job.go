@@ -35,6 +35,8 @@ type Job struct {
 	// Batches divides the timed iterations. The median batch counts, so that the preemption of a rank spoils a batch and not the row.
 	// 0: one batch, as in nccl-tests.
 	Batches int `json:"batches,omitempty"`
+	// Percentiles repeats the timed iterations as single calls, for their median and 99th percentile.
+	Percentiles bool `json:"percentiles,omitempty"`
 	// OutOfPlaceOnly omits the in-place half of a row.
 	OutOfPlaceOnly bool `json:"out_of_place_only,omitempty"`
 	// Reproducible sets RAILHEAD_REPRODUCIBLE=on for the ranks.

@@ -117,6 +117,11 @@ func (m *measurement) side(id int) (s rankSide, ran ranAlgorithm, err error) {
 	if s.TotalNs, err = m.time(timed); err != nil {
 		return s, ran, err
 	}
+	if m.job.Percentiles {
+		if s.P50Ns, s.P99Ns, err = m.percentiles(timed); err != nil {
+			return s, ran, err
+		}
+	}
 	if m.job.Op == ncclstyle.Barrier {
 		return s, ranAlgorithm{ncclstyle.None, ncclstyle.None}, nil // no algorithm, nothing to check
 	}
@@ -144,4 +149,19 @@ func (m *measurement) time(iterations int) (float64, error) {
 	}
 	slices.Sort(times)
 	return float64(times[batches/2].Nanoseconds()) / float64(each) * float64(iterations), nil
+}
+
+// percentiles times single calls, and returns the median and the 99th percentile in ns. The mean is that of calls without a reading of the
+// clock between them.
+func (m *measurement) percentiles(iterations int) (p50, p99 float64, err error) {
+	times := make([]float64, iterations)
+	for i := range times {
+		t, err := m.c.Time(m.call, 1)
+		if err != nil {
+			return 0, 0, err
+		}
+		times[i] = float64(t.Nanoseconds())
+	}
+	slices.Sort(times)
+	return ranks.Percentile(times, 0.50), ranks.Percentile(times, 0.99), nil
 }

@@ -36,9 +36,11 @@ func (j *Job) merge(planned plannedRow, ranks []rankRow) ncclstyle.Row {
 	}
 	_, timed := j.iterations(planned.bytes)
 	side := func(pick func(rankRow) rankSide) ncclstyle.Side {
-		var ns float64
+		var ns, p50, p99 float64
 		var wrong int64
 		for _, r := range ranks {
+			p50 += pick(r).P50Ns
+			p99 += pick(r).P99Ns
 			ns += pick(r).TotalNs / float64(timed)
 			wrong += pick(r).Wrong
 		}
@@ -46,7 +48,10 @@ func (j *Job) merge(planned plannedRow, ranks []rankRow) ncclstyle.Row {
 		if j.Check > 0 && j.Op != ncclstyle.Barrier {
 			checked = &wrong
 		}
-		return ncclstyle.Measured(j.Op, len(ranks), planned.bytes, ns/float64(len(ranks))/1e3, checked)
+		mean := func(sum float64) float64 { return sum / float64(len(ranks)) / 1e3 }
+		s := ncclstyle.Measured(j.Op, len(ranks), planned.bytes, mean(ns), checked)
+		s.P50Us, s.P99Us = mean(p50), mean(p99)
+		return s
 	}
 	row.OutOfPlace = side(func(r rankRow) rankSide { return r.OutOfPlace })
 	if j.inPlace() {

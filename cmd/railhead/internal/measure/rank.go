@@ -18,7 +18,9 @@ type rankRow struct {
 
 type rankSide struct {
 	TotalNs float64 `json:"total_ns"` // of all timed iterations
-	Wrong   int64   `json:"wrong"`    // elements, of all checked iterations
+	P50Ns   float64 `json:"p50_ns"`   // of single calls; 0 without Job.Percentiles
+	P99Ns   float64 `json:"p99_ns"`
+	Wrong   int64   `json:"wrong"` // elements, of all checked iterations
 }
 
 // Run measures all rows.
