@@ -81,6 +81,26 @@ void describeCulprit(const Comm* comm, const Cause& c, char* out, size_t size) {
   }
 }
 
+// Set-up calls go through the daemon, collectives do not, so a rank that makes one while others make the other is found by the deadline
+// only.
+bool isSetUp(uint32_t op) {
+  return op == RHW_OP_WINDOW_ALLOC || op == RHW_OP_WINDOW_FREE || op == RHW_OP_WINDOW_REGISTER || op == RHW_OP_FINALIZE;
+}
+bool isCollective(uint32_t op) {
+  return op == RHW_OP_ALL_REDUCE || op == RHW_OP_BARRIER || (op >= RHW_OP_ALL_GATHER && op <= RHW_OP_SCATTER);
+}
+
+// Adds to the text of a time-out that the culprit is in another call. A broken group's rank lines keep the interrupted calls.
+void describeOtherCall(const Comm* comm, const Cause& c, char* out, size_t size) {
+  const LocalRank culprit = comm->localOf(c.culprit);
+  if (c.code != RH_ERR_TIMEOUT || culprit == kNoLocalRank) return;
+  const uint32_t op = relaxed(comm->line(culprit)->op);
+  if (!(isSetUp(op) && isCollective(c.op)) && !(isCollective(op) && isSetUp(c.op))) return;
+  const size_t used = strlen(out);
+  snprintf(out + used, size - used, "; rank %d is in %s: all ranks must make the same calls in the same order", number(c.culprit),
+           operationName(op));
+}
+
 }  // namespace
 
 const char* operationName(uint32_t op) {
@@ -153,6 +173,7 @@ rh_result describe(const Comm* comm, char* out, size_t size) {
     describeMismatch(comm, cause, culprit, sizeof culprit);
   } else {
     describeCulprit(comm, cause, culprit, sizeof culprit);
+    describeOtherCall(comm, cause, culprit, sizeof culprit);
   }
   const rhw_rank_line* line = comm->ownLine();
   const LocalRankSet waitingFor{relaxed(line->waiting_for)};

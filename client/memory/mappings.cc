@@ -45,17 +45,18 @@ void copyPath(const char* from, char* to, size_t size) {
 // Adds a mapping that begins at or before the first address not covered yet, and ends after it.
 void add(const Line& line, uintptr_t address, Mapped* out) {
   const uint64_t offset = line.offset + (address + out->bytes - line.start);
+  const bool shared = line.permissions[3] == 's';
   if (out->bytes == 0) {
+    out->shared = shared;
     out->start = line.start;
     out->end = line.end;
     out->device = line.device;
     out->inode = line.inode;
     out->offset = offset;
     copyPath(line.path, out->path, sizeof out->path);
-  } else if (line.device != out->device || line.inode != out->inode || offset != out->offset + out->bytes) {
+  } else if (shared != out->shared || line.device != out->device || line.inode != out->inode || offset != out->offset + out->bytes) {
     out->onePiece = false;
   }
-  out->shared = out->shared && line.permissions[3] == 's';
   out->writable = out->writable && line.permissions[0] == 'r' && line.permissions[1] == 'w';
 }
 
@@ -75,6 +76,7 @@ int findMapped(uintptr_t address, uint64_t bytes, Mapped* out) {
     add(line, address, out);
     const uint64_t here = line.end - next;
     out->bytes += here < bytes - out->bytes ? here : bytes - out->bytes;
+    if (out->onePiece) out->piece = out->bytes;
   }
   free(text);
   fclose(maps);

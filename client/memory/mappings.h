@@ -11,9 +11,10 @@ namespace railhead::client {
 // The mappings of a range of addresses.
 struct Mapped {
   uint64_t bytes = 0;         // how many bytes from the beginning of the range are mapped
-  bool shared = true;         // all of it is MAP_SHARED
+  bool shared = true;         // its first mapping is MAP_SHARED
   bool writable = true;       // all of it can be read and written
-  bool onePiece = true;       // all of it is one consecutive part of one file
+  bool onePiece = true;       // all of it is one consecutive part of one file, shared or private as the first mapping is
+  uint64_t piece = 0;         // how many bytes from the beginning of the range are
   uintptr_t start = 0;        // beginning of its first mapping
   uintptr_t end = 0;
   dev_t device = 0;           // file of the first mapping; 0 and 0 = none

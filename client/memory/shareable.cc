@@ -76,16 +76,17 @@ int openMapped(const Mapped& m) {
 bool beginsWith(const char* s, const char* prefix) { return strncmp(s, prefix, strlen(prefix)) == 0; }
 
 // Finds a descriptor for memory when the caller gave none.
-rh_result discover(WorldRank rank, const void* p, const Mapped& m, Shareable* out) {
+rh_result discover(WorldRank rank, const rh_register_config& c, const Mapped& m, Shareable* out) {
+  const void* p = c.pointer;
   if (!m.shared) {
     return cannot(out, "rank %d: %p is private memory (malloc, or a private mapping); %s", number(rank), p, kInstead);
   }
+  if (!m.onePiece) {
+    return cannot(out, "rank %d: %p: only the first %llu of %zu bytes are one consecutive part of one file, the rest is other memory; "
+                  "register each part by itself", number(rank), p, static_cast<unsigned long long>(m.piece), c.bytes);
+  }
   if (!m.writable) {
     return cannot(out, "rank %d: %p is not mapped for reading and writing (mprotect may have changed that)", number(rank), p);
-  }
-  if (!m.onePiece) {
-    return cannot(out, "rank %d: %p lies in several mappings that are no consecutive part of one file; register each by itself",
-                  number(rank), p);
   }
   if (beginsWith(m.path, "/dev/zero") || beginsWith(m.path, "/SYSV")) {
     return cannot(out, "rank %d: %p is shared memory without a descriptor (%s); %s", number(rank), p, m.path, kInstead);
@@ -116,11 +117,15 @@ rh_result takeNamed(WorldRank rank, const rh_register_config& c, const Mapped& m
     return cannot(out, "rank %d: %p is mapped from a file (fd %d), which may be cut short at any time; %s", number(rank), c.pointer, c.fd,
                   kInstead);
   }
-  if (!m.shared || !m.onePiece || m.device != st.st_dev || m.inode != st.st_ino || m.offset != c.fd_offset) {
+  if (!m.shared || m.device != st.st_dev || m.inode != st.st_ino || m.offset != c.fd_offset) {
     return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: %p is not mapped MAP_SHARED from fd %d at %llu: it is %s memory "
                 "of \"%s\" at %llu; give the fd and the offset that mmap got, or fd -1", number(rank), c.pointer, c.fd,
                 static_cast<unsigned long long>(c.fd_offset), m.shared ? "shared" : "private", m.path,
                 static_cast<unsigned long long>(m.offset));
+  }
+  if (!m.onePiece) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: of the %zu bytes at %p only the first %llu are mapped from fd %d, the rest "
+                "is other memory; register no more than those", number(rank), c.bytes, c.pointer, static_cast<unsigned long long>(m.piece), c.fd);
   }
   if (!m.writable || !openForBoth(c.fd)) {
     return cannot(out, "rank %d: %p is not mapped, or fd %d not open, for reading and writing; open it with O_RDWR", number(rank), c.pointer,
@@ -162,10 +167,10 @@ rh_result findShareable(WorldRank rank, const rh_register_config& c, Shareable* 
                   c.pointer);
   }
   if (m.bytes < c.bytes) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: of the %zu bytes at %p only %llu are mapped", number(rank), c.bytes,
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: of the %zu bytes at %p only %llu are mapped; register no more than those", number(rank), c.bytes,
                 c.pointer, static_cast<unsigned long long>(m.bytes));
   }
-  const rh_result result = c.fd >= 0 ? takeNamed(rank, c, m, out) : discover(rank, c.pointer, m, out);
+  const rh_result result = c.fd >= 0 ? takeNamed(rank, c, m, out) : discover(rank, c, m, out);
   return result == RH_OK && out->fd >= 0 ? seal(rank, c, out) : result;
 }
 

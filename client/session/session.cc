@@ -47,10 +47,20 @@ void Session::closeDescriptors() {
   lease_.drop();
 }
 
+namespace {
+
+rh_result noPidfd(int error) {
+  const bool full = error == EMFILE || error == ENFILE;
+  return fail(RH_ERR_SYSTEM, "connect: pidfd_open: %s; %s", strerror(error),
+              full ? "raise this process's `ulimit -n`" : "Linux 5.3 or newer is needed, and a container's seccomp profile must allow the call");
+}
+
+}  // namespace
+
 rh_result sendHello(int socket, int64_t deadlineNs) {
   // The daemon watches this process through its pidfd. A pid would be meaningless in another pid namespace.
   const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
-  if (pidfd < 0) return fail(RH_ERR_SYSTEM, "connect: pidfd_open: %s; Linux 5.3 or newer is needed", strerror(errno));
+  if (pidfd < 0) return noPidfd(errno);
   rhw_hello hello = {};
   setHeader(&hello, RHW_HELLO, RHW_VERSION_MAX, 0);
   hello.version_min = RHW_VERSION_MIN;
@@ -92,7 +102,10 @@ rh_result Session::handshake(int64_t deadlineNs) {
       case Got::kNonsense: return fail(RH_ERR_PROTOCOL, "connect: no Welcome from the daemon: %s", why);
       case Got::kNothing: break;
     }
-    if (host::nowNs() >= deadlineNs) return fail(RH_ERR_TIMEOUT, "connect: the daemon did not answer Hello in time");
+    if (host::nowNs() >= deadlineNs) {
+      return fail(RH_ERR_TIMEOUT, "connect: the daemon at %s did not answer Hello in time: it is stopped, hangs or has no free descriptors; "
+                  "see `railhead status` and its log", path_);
+    }
     pollOne(fd_, POLLIN, deadlineNs);
   }
 }

@@ -17,6 +17,16 @@ func overlay(t testing.TB, b []byte, fd int, offset int64) {
 	}
 }
 
+// overlayPrivate maps private memory in place of b, a part of a larger mapping.
+func overlayPrivate(t testing.TB, b []byte) {
+	t.Helper()
+	_, err := unix.MmapPtr(-1, 0, unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b)), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_FIXED)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // hole unmaps b, a part of a larger mapping.
 func hole(t testing.TB, b []byte) {
 	t.Helper()

@@ -250,6 +250,9 @@ func TestInvalidRegistrationsAreRefusedBeforeTheDaemonIsAsked(t *testing.T) {
 	holey := ownMemfd(t, 3*page)
 	defer holey.release()
 	hole(t, holey.memory[page:2*page])
+	short := ownMemfd(t, 2*page) // a page of its own, then a page of other memory
+	defer short.release()
+	overlayPrivate(t, short.memory[page:])
 	dir, err := os.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -279,7 +282,8 @@ func TestInvalidRegistrationsAreRefusedBeforeTheDaemonIsAsked(t *testing.T) {
 		{"a closed descriptor", client.RegisterConfig{Memory: o.memory, FD: free}, []string{fmt.Sprint("fd ", free), "Bad file descriptor"}},
 		{"a directory", client.RegisterConfig{Memory: o.memory, FD: int(dir.Fd())}, []string{"neither a memfd nor a file"}},
 		{"a socket", client.RegisterConfig{Memory: o.memory, FD: socket}, []string{"neither a memfd nor a file"}},
-		{"a hole", client.RegisterConfig{Memory: holey.memory, FD: holey.fd}, []string{"12288 bytes", "only 4096 are mapped"}},
+		{"a hole", client.RegisterConfig{Memory: holey.memory, FD: holey.fd}, []string{"12288 bytes", "only 4096 are mapped; register no more"}},
+		{"more than the mapping", client.RegisterConfig{Memory: short.memory, FD: short.fd}, []string{"of the 8192 bytes", "only the first 4096 are mapped from fd", "register no more"}},
 		{"a hole, of no descriptor", client.RegisterConfig{Memory: holey.memory[1 : 2*page], FD: -1}, []string{"only 4095 are mapped"}},
 		{"nothing mapped at all", client.RegisterConfig{Memory: holey.memory[page : 2*page], FD: -1}, []string{"only 0 are mapped"}},
 	} {

@@ -108,12 +108,17 @@ func unshareables() []unshareable {
 			defer func() { _ = unix.Close(other) }()
 			overlay(t, o.memory[page:], other, page)
 			return withoutFD(o)
-		}, []string{"several mappings"}},
+		}, []string{"only the first 4096 of 8192 bytes are one consecutive part of one file", "each part by itself"}},
+		{"a memfd with private memory behind it", func(t *testing.T) (owned, client.RegisterConfig) {
+			o := ownMemfd(t, size)
+			overlayPrivate(t, o.memory[page:])
+			return withoutFD(o)
+		}, []string{"only the first 4096 of 8192 bytes are one consecutive part of one file", "each part by itself"}},
 		{"pages of a file in another order", func(t *testing.T) (owned, client.RegisterConfig) {
 			o := ownMemfd(t, size)
 			overlay(t, o.memory[page:], o.fd, 0)
 			return withoutFD(o)
-		}, []string{"several mappings"}},
+		}, []string{"only the first 4096 of 8192 bytes are one consecutive part"}},
 	}
 }
 

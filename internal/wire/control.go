@@ -215,6 +215,16 @@ func (o *Op) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// IsSetUp says whether all ranks must make this call, through the daemon, in a group that is ready.
+func (o Op) IsSetUp() bool {
+	return o == OpWindowAlloc || o == OpWindowFree || o == OpWindowRegister || o == OpFinalize
+}
+
+// IsCollective says whether all ranks must make this call, without the daemon. Those of MoE are not among them.
+func (o Op) IsCollective() bool {
+	return o == OpAllReduce || o == OpBarrier || o >= OpAllGather && o <= OpScatter
+}
+
 // noRank stands for "not known" (culprit) or "the daemon" (reporter) in the abort word.
 const noRank = 0xffffff
 

@@ -75,6 +75,7 @@ func New(c Config) (*Groups, error) {
 	g.life, g.endLife = context.WithCancel(context.Background())
 	config := machineConfig(c.Started)
 	config.RootOfWaitChain = g.rootOfWaitChain
+	config.Operation = g.operationOf
 	var err error
 	g.machine, err = membership.New(config)
 	return g, err

@@ -57,6 +57,13 @@ func (g *Groups) rootOfWaitChain(id membership.GroupID, late rank.Local) rank.Lo
 	return late
 }
 
+func (g *Groups) operationOf(id membership.GroupID, r rank.Local) wire.Op {
+	if m := g.memory[id]; m != nil {
+		return m.operation(r)
+	}
+	return wire.OpNone
+}
+
 // readAborts hands the abort words of groups to the machine, before an event that came after they were written. A rank writes its group's
 // abort word and then sends Leave or ends its session; without this the message may overtake the watcher's event, and the others would get
 // the consequence (MISMATCH, a death) in place of the cause.

@@ -66,6 +66,9 @@ func (m *Machine) Poisoned(id GroupID, a wire.Abort) []Action {
 		return nil // the daemon wrote it; LeaseLost reports the death, which is harmless if the rank has finalized
 	}
 	a, text := g.reported(a)
+	if a.Code == wire.ResultTimeout {
+		text += m.otherCall(g, g.local(a.Culprit), a.Op)
+	}
 	if g.state == Attaching {
 		m.failForming(g, refuse(a.Code, a.Culprit, "comm_init of group %q: %s while the group formed; start all ranks again",
 			g.name, text))
@@ -212,7 +215,21 @@ func (m *Machine) collectiveLate(g *group) {
 			culprit = root
 		}
 	}
+	text += m.otherCall(g, culprit, c.op)
 	m.breakGroup(g, wire.Abort{Code: wire.ResultTimeout, Op: c.op, Culprit: g.world(culprit), Reporter: rank.None}, text)
+}
+
+// otherCall says that a rank which is late for an operation is in another call, where that is why. Set-up calls go through the daemon,
+// collectives do not, so one against the other is found by the deadline only.
+func (m *Machine) otherCall(g *group, late rank.Local, op wire.Op) string {
+	if m.config.Operation == nil || late < 0 {
+		return ""
+	}
+	is := m.config.Operation(g.id, late)
+	if !(is.IsSetUp() && op.IsCollective()) && !(is.IsCollective() && op.IsSetUp()) {
+		return ""
+	}
+	return fmt.Sprintf("; rank %d is in %s: all ranks must make the same calls in the same order", g.world(late), is)
 }
 
 func plural(s rank.LocalSet, word string) string {

@@ -32,6 +32,8 @@ type Config struct {
 	// RootOfWaitChain returns the root of the wait-for chain that begins at a late rank. The ranks write the chain into shared memory,
 	// which the machine does not see. nil: the root is not known.
 	RootOfWaitChain func(g GroupID, late rank.Local) rank.Local
+	// Operation returns the operation that a rank is in, by what it has written into shared memory. nil: it is not known.
+	Operation func(g GroupID, r rank.Local) wire.Op
 	// Slot sizes of the pipes to each rank, by world size, and of broadcasts.
 	PipeSlotBytes      func(world int) uint32
 	BroadcastSlotBytes uint32
