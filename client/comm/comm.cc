@@ -213,8 +213,8 @@ rh_result whyBroken(const Comm* comm) {
 namespace {
 
 void endLease(Comm* comm) {
-  if (comm->leased) dropLease(&comm->ownLine()->lease);
-  comm->leased = false;
+  if (comm->lease.lease != nullptr) dropLease(&comm->lease);
+  comm->lease.lease = nullptr;
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ struct Comm : Malloced, Member {
   uint64_t scratchBytes;
   int heapFd;                       // this rank's heap, for committing pages; -1 = none
   uint32_t pids[RHW_MAX_LOCAL];     // by local rank: of the ranks' processes, in the daemon's pid namespace, 0 = outside it
-  bool leased;
+  HeldLease lease;
   const Device* device;
   void* onDevice;                   // the device's state of the comm
   uint32_t references;              // one of the handle, one of each queued or captured call; atomic. The last one unmaps

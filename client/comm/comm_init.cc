@@ -251,8 +251,8 @@ rh_result attach(Comm* comm, Call* call, const uint32_t* abortWord, int64_t* dea
   }
   rhw_lease* lease = &comm->ownLine()->lease;
   lease->client = comm->session->lease().client();  // before the lease is taken: that publishes the id
-  takeLease(lease);
-  comm->leased = true;
+  comm->lease.lease = lease;
+  takeLease(&comm->lease);
   return RH_OK;
 }
 
@@ -315,7 +315,7 @@ rh_result joinOver(Session* session, const rhw_join& request, const Device* devi
     rhw_join message = request;
     result = join(&call, &message, abortWord, comm);
     const bool lost = result != RH_OK && call.lost();
-    if (lost && comm->leased && endedCalls(comm) != 0) result = RH_OK;
+    if (lost && comm->lease.lease != nullptr && endedCalls(comm) != 0) result = RH_OK;
     if (result == RH_OK) {
       *out = comm;
       return RH_OK;

@@ -43,7 +43,7 @@ enum class What { kWatch, kUnwatch, kTakeLease, kDropLease, kStop };
 struct Command {
   What what;
   Session* session;
-  rhw_lease* lease;
+  HeldLease* lease;
   bool done;
   Command* next;
 };
@@ -61,12 +61,12 @@ struct Control {
 
   Session* sessions[kMaxSessions];
   int count = 0;
-  robust_list_head leases;
+  HeldLease* held = nullptr;  // the latest first
+  robust_list_head leases;    // the same leases in the same order, for the kernel
 };
 
 Control control;
 
-rhw_lease* leaseOf(robust_list* node) { return reinterpret_cast<rhw_lease*>(node); }
 robust_list* nodeOf(rhw_lease* lease) { return reinterpret_cast<robust_list*>(lease); }
 
 // The kernel defines the list (linux/futex.h): a node is the first word of a lease, and its futex word lies futex_offset bytes after
@@ -79,10 +79,16 @@ void initLeases() {
   syscall(SYS_set_robust_list, &control.leases, sizeof control.leases);
 }
 
+// The kernel's link to the leases from `first` on.
+robust_list* linkTo(HeldLease* first) { return first == nullptr ? &control.leases.list : nodeOf(first->lease); }
+
 // Link the node before setting the word. A death in between leaves a word without an owner; the socket detects that death.
-void doTakeLease(rhw_lease* lease) {
-  nodeOf(lease)->next = control.leases.list.next;
+void doTakeLease(HeldLease* held) {
+  rhw_lease* lease = held->lease;
+  nodeOf(lease)->next = linkTo(control.held);
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
+  held->next = control.held;
+  control.held = held;
   control.leases.list.next = nodeOf(lease);
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
   // Release: a reader that sees the lease taken also sees what its holder wrote before. A daemon sleeps on the word's old value.
@@ -90,14 +96,18 @@ void doTakeLease(rhw_lease* lease) {
   host::futexWakeAll(&lease->word);
 }
 
-void doDropLease(rhw_lease* lease) {
-  for (robust_list* n = &control.leases.list; n->next != &control.leases.list; n = n->next) {
-    if (leaseOf(n->next) != lease) continue;
-    n->next = nodeOf(lease)->next;
-    break;
+void doDropLease(HeldLease* held) {
+  robust_list* before = &control.leases.list;
+  for (HeldLease** link = &control.held; *link != nullptr; link = &(*link)->next) {
+    if (*link == held) {
+      *link = held->next;
+      before->next = linkTo(held->next);
+      break;
+    }
+    before = nodeOf((*link)->lease);
   }
-  __atomic_store_n(&lease->word, 0, __ATOMIC_RELEASE);
-  host::futexWakeAll(&lease->word);
+  __atomic_store_n(&held->lease->word, 0, __ATOMIC_RELEASE);
+  host::futexWakeAll(&held->lease->word);
 }
 
 void doUnwatch(Session* session) {
@@ -119,10 +129,10 @@ bool runCommands() {
     switch (c->what) {
       case What::kWatch:
         control.sessions[control.count++] = c->session;
-        doTakeLease(c->session->lease().lease());
+        doTakeLease(c->session->heldLease());
         break;
       case What::kUnwatch:
-        doDropLease(c->session->lease().lease());
+        doDropLease(c->session->heldLease());
         doUnwatch(c->session);
         break;
       case What::kTakeLease: doTakeLease(c->lease); break;
@@ -191,7 +201,7 @@ void* run(void*) {
   }
 }
 
-void tell(What what, Session* session, rhw_lease* lease) {
+void tell(What what, Session* session, HeldLease* lease) {
   Command c = {what, session, lease, false, nullptr};
   pthread_mutex_lock(&control.mutex);
   c.next = control.commands;
@@ -230,6 +240,7 @@ void forgetControlThread() {
   control.event = -1;
   control.users = 0;
   control.count = 0;
+  control.held = nullptr;
   control.commands = nullptr;
 }
 
@@ -267,7 +278,7 @@ void nudgeControlThread() {
   }
 }
 
-void takeLease(rhw_lease* lease) { tell(What::kTakeLease, nullptr, lease); }
-void dropLease(rhw_lease* lease) { tell(What::kDropLease, nullptr, lease); }
+void takeLease(HeldLease* held) { tell(What::kTakeLease, nullptr, held); }
+void dropLease(HeldLease* held) { tell(What::kDropLease, nullptr, held); }
 
 }  // namespace railhead::client

@@ -18,9 +18,9 @@ rh_result watchSession(Session* session);
 // Drops the lease; afterwards the thread does not touch the session. The last session stops the thread.
 void unwatchSession(Session* session);
 
-// The lease of a rank. Its session must be watched already.
-void takeLease(rhw_lease* lease);
-void dropLease(rhw_lease* lease);
+// The lease of a rank. Its session must be watched already. *held stays in place until the lease is dropped.
+void takeLease(HeldLease* held);
+void dropLease(HeldLease* held);
 
 // Wakes the thread to check all members now. It does not wait for that.
 void nudgeControlThread();

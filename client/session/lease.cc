@@ -33,6 +33,7 @@ rh_result SessionLease::make() {
   segment_->magic = RHW_SESSION_MAGIC;
   segment_->version = RHW_SESSION_VERSION;
   segment_->client = segment_->lease.client = client_;
+  held_.lease = &segment_->lease;
   return RH_OK;
 }
 

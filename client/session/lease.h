@@ -10,6 +10,13 @@
 
 namespace railhead::client {
 
+// A lease word in shared memory and its place in the control thread's private list of the leases that it holds. The kernel's list links
+// the words themselves, where other processes can write, so the library never follows those links.
+struct HeldLease {
+  rhw_lease* lease = nullptr;  // nullptr = not held
+  HeldLease* next = nullptr;   // written by the control thread
+};
+
 class SessionLease {
  public:
   // Creates the segment. The control thread takes the lease.
@@ -17,7 +24,7 @@ class SessionLease {
   // Unmaps and closes the segment, when the session ends and in the child of a fork.
   void drop();
 
-  rhw_lease* lease() const { return &segment_->lease; }
+  HeldLease* held() { return &held_; }
   // The id that every lease of the session carries.
   uint64_t client() const { return client_; }
   // Sends the segment to a daemon, before deadlineNs. False: not sent; the daemon then learns of the session's death by socket and pidfd.
@@ -25,6 +32,7 @@ class SessionLease {
 
  private:
   rhw_session* segment_ = nullptr;
+  HeldLease held_;
   uint64_t client_ = 0;
   int fd_ = -1;
 };

@@ -93,6 +93,7 @@ class Session : public Malloced {
   // Sends the lease to the daemon, once the control thread holds it.
   void announceLease(int64_t deadlineNs) { lease_.announce(fd_, version_, deadlineNs); }
   const SessionLease& lease() const { return lease_; }
+  HeldLease* heldLease() { return lease_.held(); }
 
   // Ends the connection for good: calls under way return DAEMON_LOST. Any thread.
   void shutDown();

@@ -56,6 +56,13 @@ func TestSanitizersFindNothingWhileARankOverwritesTheBuffersOfAll(t *testing.T) 
 	}, asanBuild)
 }
 
+func TestSanitizersFindNothingWhileAThreadOverwritesWhatTheRanksOfAGroupShare(t *testing.T) {
+	onEach(t, func(t *testing.T, b *build) {
+		s := startDaemon(t)
+		t.Log(output(t, command(t, s.SocketPath(), b.program(t, "c/hostile.cc"), fmt.Sprint(deep.Rounds(t, 1, 30)))))
+	}, asanBuild)
+}
+
 func TestSanitizersFindNothingInRegistrationsAndForks(t *testing.T) {
 	onEach(t, func(t *testing.T, b *build) {
 		s := startDaemon(t)
