@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"railhead/internal/await"
 	"railhead/internal/wire"
 )
@@ -95,4 +97,46 @@ func TestADaemonThatHasNoDescriptorsForConnectionsTakesThemLater(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+func TestARankWhoseMemoryTheDaemonHasNoDescriptorForEndsWithTheReason(t *testing.T) {
+	t.Parallel()
+	const limit = 64
+	daemon := startChild(t)
+	socket := shortDir(t) + "/rh.sock"
+	daemon.must(order{Do: "serve", Socket: socket, MaxFiles: limit})
+	ranks := make([]*rawClient, 2)
+	for i := range ranks {
+		ranks[i] = dialRaw(t, socket)
+		ranks[i].hello()
+		ranks[i].join("full", i, len(ranks))
+	}
+	for _, r := range ranks {
+		r.attach()
+	}
+	for _, r := range ranks {
+		expect[*wire.GroupReady](r)
+	}
+	for range limit {
+		dialRaw(t, socket) // the daemon waits some seconds for its Hello
+	}
+	await.Until(t, func() string {
+		if now := descriptorsOf(t, daemon); now < limit {
+			return fmt.Sprintf("%d descriptors are open, want all %d", now, limit)
+		}
+		return ""
+	})
+	fd, err := unix.MemfdCreate("full", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	ranks[1].send(&wire.WindowAlloc{Group: ranks[1].joined.Group, Bytes: 4096, Memory: wire.MemoryCPU})
+	if err := ranks[0].conn.Send(&wire.Register{Group: ranks[0].joined.Group, Bytes: 4096, Memory: wire.MemoryCPU}, wire.VersionMax, 99, fd); err != nil {
+		t.Fatal(err)
+	}
+	e := expect[*wire.Error](ranks[1])
+	if e.Code != wire.ResultRankDead || !strings.Contains(e.Text.String(), "no free descriptor for its memory: raise the daemon's `ulimit -n`") {
+		t.Errorf("rank 1 got %s: %s", e.Code, e.Text)
+	}
 }

@@ -145,8 +145,11 @@ func (l *Listener) read(s *Session) {
 				how = "protocol"
 				l.config.Observer.ProtocolBroken()
 				l.config.Log.Warn("client broke the protocol", "session", s.id, "pid", s.peer.PID, "error", err)
+			} else if errors.Is(err, wire.ErrNoDescriptors) {
+				how = "the daemon had no free descriptor for its memory: raise the daemon's `ulimit -n`"
+				l.config.Log.Error("a client's descriptor was not received; its session ends", "session", s.id, "pid", s.peer.PID, "error", wire.WithCure(err))
 			} else if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
-				l.config.Log.Warn("connection broke", "session", s.id, "pid", s.peer.PID, "error", wire.WithCure(err))
+				l.config.Log.Warn("connection broke", "session", s.id, "pid", s.peer.PID, "error", err)
 			}
 			l.config.Core.Ended(s, how)
 			return
