@@ -151,8 +151,11 @@ func fitted(v float64, width int) string {
 // Footer prints the sums of the rows.
 func (p *Printer) Footer(r Report) error {
 	wrong, verdict := r.OutOfBounds(), "OK"
-	if wrong > 0 {
+	switch {
+	case wrong > 0:
 		verdict = "FAILED"
+	case !r.OK:
+		verdict = "INCOMPLETE" // nothing was wrong, but not everything was measured
 	}
 	p.printf("# %-20s : %d %s\n", "Out of bounds values", wrong, verdict)
 	p.printf("# %-20s : %.6g \n", "Avg bus bandwidth", r.AvgBusBW())

@@ -135,6 +135,19 @@ func TestLinesAreByteForByteThoseOfNcclTests(t *testing.T) {
 	}
 }
 
+func TestARunThatWasInterruptedIsNotCalledFailed(t *testing.T) {
+	row := allReduceRow(8, "oneshot", 1, 1, wrong(0), wrong(0))
+	for want, r := range map[string]Report{
+		"values : 0 OK\n": NewReport([]Row{row}), "values : 0 INCOMPLETE\n": {Rows: []Row{row}, Error: "interrupted"},
+		"values : 1 FAILED\n": {Rows: []Row{allReduceRow(8, "oneshot", 1, 1, wrong(2), wrong(0))}, Error: "interrupted"},
+	} {
+		var out bytes.Buffer
+		if err := NewPrinter(&out, Config{}).Footer(r); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("got %q, %v, want %q", out.String(), err, want)
+		}
+	}
+}
+
 type failingWriter struct{ left int }
 
 func (w *failingWriter) Write(p []byte) (int, error) {

@@ -31,8 +31,9 @@ type Row struct {
 
 // Report is a whole run, as --json prints it.
 type Report struct {
-	Rows []Row `json:"rows"`
-	OK   bool  `json:"ok"` // there are rows, and no checked element was wrong
+	Rows  []Row  `json:"rows"`
+	OK    bool   `json:"ok"`              // there are all rows, and no checked element was wrong
+	Error string `json:"error,omitempty"` // why there are not all rows
 }
 
 // NewReport makes the report of rows.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"railhead/cmd/railhead/internal/cli"
+	"railhead/cmd/railhead/internal/measure"
 	"railhead/cmd/railhead/internal/private"
 	"railhead/internal/ncclstyle"
 )
@@ -83,30 +84,41 @@ func (b *flags) bench(ctx context.Context, op ncclstyle.Operation, out io.Writer
 	if b.asJSON {
 		table = io.Discard
 	}
-	printer := ncclstyle.NewPrinter(table, cfg)
-	if err := printer.Header(); err != nil {
-		return cli.Failure(err)
-	}
-	var rows []ncclstyle.Row
-	var failed error
-	for _, algo := range algos {
-		j.Algo = algo
-		of, err := j.MeasureOn(ctx, d, b.ranks, b.timeout, printer.Row)
-		rows = append(rows, of...)
-		if err != nil {
-			failed = fmt.Errorf("%s: %w", algo, err)
-			break
-		}
-	}
+	progress := cli.StartProgress("bench "+op.Command(), j.Work(b.ranks)*float64(len(algos)))
+	printer := ncclstyle.NewPrinter(progress.Above(table), cfg)
+	rows, failed := b.measure(ctx, d, j, algos, printer, progress)
+	progress.Stop()
 	if svg != nil && failed == nil {
 		failed = writePlot(svg, op, b.ranks, rows)
 	}
 	return b.report(op, rows, printer, out, failed)
 }
 
+// measure measures all rows with one algorithm after the other.
+func (b *flags) measure(ctx context.Context, d *private.Daemon, j measure.Job, algos []string, printer *ncclstyle.Printer,
+	progress *cli.Progress) (rows []ncclstyle.Row, err error) {
+	if err := printer.Header(); err != nil {
+		return nil, err
+	}
+	for _, algo := range algos {
+		j.Algo = algo
+		of, err := j.MeasureOn(ctx, d, b.ranks, b.timeout, func(row ncclstyle.Row) error {
+			progress.Add(measure.RowWork(row.SizeBytes))
+			return printer.Row(row)
+		})
+		rows = append(rows, of...)
+		if err != nil {
+			return rows, fmt.Errorf("%s: %w", algo, err)
+		}
+	}
+	return rows, nil
+}
+
 func (b *flags) report(op ncclstyle.Operation, rows []ncclstyle.Row, printer *ncclstyle.Printer, out io.Writer, failed error) error {
 	report := ncclstyle.NewReport(rows)
-	report.OK = report.OK && failed == nil
+	if failed != nil {
+		report.OK, report.Error = false, failed.Error()
+	}
 	var err error
 	if b.asJSON {
 		err = json.NewEncoder(out).Encode(report)

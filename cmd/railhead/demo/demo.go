@@ -174,7 +174,10 @@ func (p *play) demo(ctx context.Context, out io.Writer) error {
 
 	results := make([]ranks.Lines[rankReport], p.ranks)
 	group := ranks.Group{Daemon: d, Ranks: p.ranks, Timeout: p.timeout, Stdout: func(rank int) io.Writer { return &results[rank] }}
+	progress := cli.StartProgress("demo", float64(p.calls))
+	results[0].OnValue = func(r rankReport) { progress.Add(float64(r.Done)) }
 	failed := group.Run(ctx, p.kind, p.job)
+	progress.Stop()
 	report := Report{Ranks: p.ranks, Model: p.shape.Name, Device: "cpu", Steps: p.steps, Layers: p.layers}
 	if failed == nil {
 		report.Ops, failed = merge(results, p.calls)
@@ -198,6 +201,7 @@ func merge(results []ranks.Lines[rankReport], calls int) ([]Op, error) {
 		if err != nil {
 			return nil, fmt.Errorf("rank %d's report: %w", r, err)
 		}
+		all = slices.DeleteFunc(all, func(r rankReport) bool { return len(r.Ops) == 0 }) // reports of progress
 		if len(all) != 1 || r > 0 && len(all[0].Ops) != len(ops) {
 			return nil, fmt.Errorf("rank %d printed %d reports; expected 1, of the same operations as the other ranks", r, len(all))
 		}
@@ -243,7 +247,7 @@ func (r *Report) print(p *play, out io.Writer) error {
 		if err := json.NewEncoder(out).Encode(r); err != nil {
 			return cli.Failure(err)
 		}
-	} else {
+	} else if len(r.Ops) > 0 {
 		r.table(p, out)
 	}
 	if !r.OK {

@@ -70,6 +70,9 @@ func (j *moeJob) Run(c *client.Comm, out *json.Encoder) error {
 		if err := l.play(call); err != nil {
 			return err
 		}
+		if err := reportProgress(c, out, 1); err != nil {
+			return err
+		}
 	}
 	var report rankReport
 	for _, op := range []string{opAllReduce, opDispatch, opCombine, opAllGather, opLayer} {

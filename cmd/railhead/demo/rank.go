@@ -23,9 +23,10 @@ type denseJob struct {
 	Seed     uint64 `json:"seed"`
 }
 
-// rankReport is what a rank prints.
+// rankReport is what a rank prints: rank 0 its progress after each step or layer, and at the end every rank its operations.
 type rankReport struct {
-	Ops []rankOp `json:"ops"`
+	Done int      `json:"done,omitempty"` // calls of each operation since the last report
+	Ops  []rankOp `json:"ops,omitempty"`
 }
 
 // rankOp is all calls of one operation.
@@ -66,8 +67,18 @@ func (j *denseJob) Run(c *client.Comm, out *json.Encoder) error {
 				return err
 			}
 		}
+		if err := reportProgress(c, out, calls); err != nil {
+			return err
+		}
 	}
-	return out.Encode(rankReport{[]rankOp{d.op}})
+	return out.Encode(rankReport{Ops: []rankOp{d.op}})
+}
+
+func reportProgress(c *client.Comm, out *json.Encoder, calls int) error {
+	if c.Rank() != 0 {
+		return nil
+	}
+	return out.Encode(rankReport{Done: calls})
 }
 
 // newRank makes buffers for all calls of a step, or for as many as fit into maxBuffers.

@@ -5,13 +5,26 @@ import (
 	"io"
 	"slices"
 
+	"railhead/cmd/railhead/internal/cli"
 	"railhead/cmd/railhead/internal/experts"
 	"railhead/cmd/railhead/internal/ranks"
 )
 
+// smallRow is the number of tokens that take as long as what does not depend on their number.
+const smallRow = 16
+
 // measure runs a group of ranks, adds its rows to the report, and prints each row when it is complete.
 func (r *Report) measure(ctx context.Context, group *ranks.Group, j *job, table io.Writer) error {
+	work := func(tokens int) float64 { return float64(tokens + smallRow) }
+	var total float64
+	for _, tokens := range j.Tokens {
+		total += work(tokens)
+	}
+	progress := cli.StartProgress("bench moe", total)
+	defer progress.Stop()
+	table = progress.Above(table)
 	reports := ranks.NewRows(group.Ranks, len(j.Tokens), func(of rankRow) int { return of.Row }, func(number int, all []rankRow) error {
+		progress.Add(work(j.Tokens[number]))
 		for _, of := range all {
 			r.PrivateBytes = max(r.PrivateBytes, of.PrivateBytes)
 		}

@@ -71,7 +71,9 @@ func (b *flags) bench(ctx context.Context, j *job, out io.Writer) error {
 	if svg != nil && failed == nil {
 		failed = report.draw(svg)
 	}
-	report.OK = report.OK && failed == nil
+	if failed != nil {
+		report.OK, report.Error = false, failed.Error()
+	}
 	if b.asJSON {
 		failed = errors.Join(failed, json.NewEncoder(out).Encode(report))
 	} else {

@@ -21,7 +21,8 @@ type Report struct {
 	BufferBytes  uint64        `json:"buffer_bytes"`  // window memory per rank
 	PrivateBytes uint64        `json:"private_bytes"` // private memory of the library per rank; the maximum
 	Rows         []Row         `json:"rows"`
-	OK           bool          `json:"ok"` // all rows were measured, and no element is wrong
+	OK           bool          `json:"ok"`              // all rows were measured, and no element is wrong
+	Error        string        `json:"error,omitempty"` // why not all rows were measured
 }
 
 // Row is the result for one number of tokens.
@@ -90,13 +91,16 @@ func (r *Row) print(w io.Writer) {
 }
 
 func (r *Report) footer(w io.Writer) {
-	verdict := "OK"
-	if !r.OK {
-		verdict = "FAILED"
-	}
 	var wrong int64
 	for _, row := range r.Rows {
 		wrong += row.Wrong
+	}
+	verdict := "OK"
+	switch {
+	case wrong > 0:
+		verdict = "FAILED"
+	case !r.OK:
+		verdict = "INCOMPLETE" // nothing was wrong, but not everything was measured
 	}
 	_, _ = fmt.Fprintf(w, "# Wrong elements : %d %s\n", wrong, verdict)
 }

@@ -106,3 +106,14 @@ func (j *Job) rows(ranks int) []plannedRow {
 	}
 	return rows
 }
+
+// Work estimates the work of all rows, in the unit of RowWork.
+func (j *Job) Work(ranks int) (work float64) {
+	for _, row := range j.rows(ranks) {
+		work += RowWork(row.bytes)
+	}
+	return work
+}
+
+// RowWork estimates the work of a row. A small message takes the time of about 64 KiB, because of its latency and of the work around it.
+func RowWork(bytes uint64) float64 { return float64(bytes) + 64<<10 }

@@ -1,6 +1,10 @@
 package measure
 
-import "testing"
+import (
+	"testing"
+
+	"railhead/internal/ncclstyle"
+)
 
 func TestIterationsOfARowAreBoundedByTheirVolume(t *testing.T) {
 	for _, c := range []struct {
@@ -14,5 +18,13 @@ func TestIterationsOfARowAreBoundedByTheirVolume(t *testing.T) {
 		if warmup, timed := j.iterations(c.bytes); warmup != c.warmup || timed != c.timed {
 			t.Errorf("%+v: %d, %d", c, warmup, timed)
 		}
+	}
+}
+
+func TestTheWorkOfAJobIsThatOfItsRows(t *testing.T) {
+	j := Job{Op: ncclstyle.AllReduce, Dtypes: []ncclstyle.Dtype{"float"}, Redops: []ncclstyle.Redop{"sum", "max"}, Roots: []int{NoRoot},
+		Sizes: []uint64{8, 1 << 20}}
+	if got, want := j.Work(2), 2*(RowWork(8)+RowWork(1<<20)); got != want {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
