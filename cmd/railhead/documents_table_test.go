@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// exception is how a command of the documents is run, if not simply in every run, to exit status 0.
+type exception struct {
+	never   string // why it is not run
+	deep    string // why only the deep run runs it
+	mayFail string // it may also fail, with what this expression matches in its output
+	ready   string // it runs on in the background, and is ready when this shell command ends
+}
+
+// notTrusted is what tune says on a busy machine.
+const notTrusted = "the table is not saved: other programs were probably running"
+
+const daemonIsReady = `until [ -S "$XDG_RUNTIME_DIR/railhead/railhead.sock" ]; do sleep 0.05; done`
+
+var exceptions = map[string]exception{
+	// README.md
+	"go test ./...": {never: "it would run this test"},
+
+	// docs/usage.md
+	"railhead serve &":                   {ready: daemonIsReady},
+	"make lib":                           {deep: "compiles the library"},
+	"make install PREFIX=$HOME/railhead": {deep: "compiles the library"},
+	"gcc my_engine.c $(pkg-config --cflags --libs railhead) -Wl,-rpath,$HOME/railhead/lib -o my_engine": {deep: "needs the installed library"},
+
+	// docs/flight.md
+	"torchfrtrace dumps": {never: "needs torch"},
+
+	// docs/kernels.md
+	"nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels -Ikernels/include benchmarks/gpu/virtual_ranks.cu -o virtual_ranks": {never: "needs CUDA's compiler"},
+	"./virtual_ranks": {never: "needs a GPU"},
+
+	// docs/measuring.md
+	"go run ./benchmarks/mpi --ranks 2 --plot plot.svg":                                                            {deep: "needs an MPI, takes minutes"},
+	"go run ./benchmarks/moe --ranks 2 --plot plot.svg":                                                            {deep: "needs an MPI, takes minutes"},
+	"go run ./cmd/railhead bench allreduce --ranks 2 -b 1K -e 8M -f 2":                                             {deep: "takes seconds"},
+	"go run ./cmd/railhead bench allreduce --ranks 4 -b 1K -e 4M -f 2 --algo oneshot,twoshot,pull --plot plot.svg": {deep: "takes seconds"},
+	"go run ./cmd/railhead bench moe --ranks 2 --tokens 1,8,32,128 --plot plot.svg":                                {deep: "takes seconds"},
+	"go run ./cmd/railhead bench moe --model deepseek-v3 --wire-dtype fp8_e4m3 --scale ue8m0 --layout padded":      {deep: "takes seconds"},
+	"go run ./cmd/railhead bench moe --mode ht --tokens 512,4096 -n 10 --routing zipf":                             {deep: "takes a minute"},
+	"go run ./cmd/railhead tune": {never: "it is docs/tuning.md's railhead tune, which is run"},
+	"go run ./cmd/railhead tune --op allreduce --ranks 2,4 -b 4K -e 1M --time 1m": {deep: "takes a minute", mayFail: notTrusted},
+
+	// docs/tuning.md
+	"railhead tune": {deep: "takes many minutes", mayFail: notTrusted},
+	// It may find the journal of the one before, which has other flags.
+	"railhead tune --op allreduce --ranks 2,8 -b 4K -e 1M -f 4 --time 1m": {deep: "takes a minute", mayFail: notTrusted + "|--force"},
+}
+
+// noCommands are the first lines of blocks that are no commands, and what they are.
+var noCommands = map[string]string{
+	`engine process (rank 0)        engine process (rank 1)   ...          railhead serve, one a node`: "a diagram",
+	`client (rank r)                                    daemon`:                                        "a diagram",
+	`client (control thread)                            the next daemon`:                               "a diagram",
+	`kernels/include/railhead`:                                                "a diagram",
+	`buffer of rank r (R ranks, T tokens of a rank, C of a chunk)`:            "a layout of memory",
+	`group "tp" #1: ready, 3 ranks, 0 bytes in 0 windows; stalled`:            "output",
+	`T = steps * α + bytes_per_rank / β`:                                      "a formula",
+	`text   = "" | "auto" | clause { ";" clause }`:                            "a grammar",
+	`heap of rank r                             control segment, one a group`: "a layout of memory",
+}
+
+// before is what each document takes as given, besides the commands in it.
+var before = map[string][]string{
+	"docs/flight.md": {"railhead serve &", daemonIsReady, "railhead run -n 2 --group tp -- ./my_engine"},
+}
+
+// readersFiles are the files that the reader has, by name.
+func readersFiles(t *testing.T) map[string]string {
+	t.Helper()
+	program, err := os.ReadFile(filepath.Join(repository, "client/examples/c/all_reduce.c"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tuning, err := os.ReadFile(filepath.Join(repository, "docs/tuning.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, machine, found := strings.Cut(string(tuning), "here `two-nodes.json`:\n\n```json\n")
+	machine, _, closed := strings.Cut(machine, "```")
+	if !found || !closed {
+		t.Fatal("docs/tuning.md has no two-nodes.json")
+	}
+	return map[string]string{
+		"my_engine.c":    string(program),
+		"my_engine":      fmt.Sprintf("#!/bin/sh\nexec env '%s' railhead rank\n", jobEnv(t, 20)), // until gcc makes it
+		"two-nodes.json": machine,
+	}
+}
