@@ -52,7 +52,6 @@ func rootCommand() *cobra.Command {
 		return cli.Usagef("%w; see `%s --help`", err, cmd.CommandPath())
 	})
 	root.SetHelpCommand(helpCommand())
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(serve.Command(), run.Command(), demo.Command(), bench.Command(moe.Command()), tune.Command(), status.Command(),
 		trace.Command(), topo.Command(), predict.Command(), ranks.Command(rankKinds()...))
 	return root
@@ -63,6 +62,19 @@ func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [command]",
 		Short: "Show the help of a command",
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			of, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			var names []string
+			for _, c := range of.Commands() {
+				if c.IsAvailableCommand() {
+					names = append(names, c.Name())
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			of, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {

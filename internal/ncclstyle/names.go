@@ -66,6 +66,14 @@ func ParseDtypes(s string) ([]Dtype, error) {
 	return nil, fmt.Errorf("datatype %.40q is not supported; use %s or all", s, strings.Join(known, ", "))
 }
 
+// DtypeNames are the values of -d, without aliases.
+func DtypeNames() (names []string) {
+	for _, d := range dtypes {
+		names = append(names, string(d.name))
+	}
+	return append(names, all)
+}
+
 // Size is an element's size in bytes, for a type that ParseDtypes returned.
 func (d Dtype) Size() uint64 {
 	for _, known := range dtypes {
@@ -91,6 +99,14 @@ const (
 
 // redops are in the order of nccl-tests, which -o all uses.
 var redops = []Redop{Sum, Prod, Max, Min, Avg, MulSum}
+
+// OpNames are the values of -o, without aliases.
+func OpNames() (names []string) {
+	for _, op := range redops {
+		names = append(names, string(op))
+	}
+	return append(names, all)
+}
 
 // ParseOps parses -o: one reduction or all. premulsum is an alias of mulsum.
 func ParseOps(s string) ([]Redop, error) {

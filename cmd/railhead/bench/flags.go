@@ -54,6 +54,9 @@ func (b *flags) addTo(cmd *cobra.Command, op ncclstyle.Operation) {
 	}
 	cli.AddTimeout(f, &b.timeout)
 	cli.AddJSON(f, &b.asJSON)
+	cli.CompleteList(cmd, "algo", append([]string{wire.AlgoAuto.String()}, plan.Algorithms()[op.Command()]...)...)
+	cli.Complete(cmd, "op", ncclstyle.OpNames()...)
+	cli.Complete(cmd, "datatype", ncclstyle.DtypeNames()...)
 }
 
 // plan checks the flags and makes the job of the ranks and the header of the table.

@@ -90,6 +90,8 @@ func Command() *cobra.Command {
 	f.IntVar(&p.layers, "layers", 0, fmt.Sprintf("layers per decode step; 0 means all, or %d for a model with experts", moeLayers))
 	cli.AddTimeout(f, &p.timeout)
 	cli.AddJSON(f, &p.asJSON)
+	cli.Complete(cmd, "model", models.Names()...)
+	cli.CompleteFile(cmd, "config", "json")
 	return cmd
 }
 

@@ -75,6 +75,12 @@ func Command() *cobra.Command {
 	f.StringVar(&p.dtype, "dtype", "bfloat16", "kv, dispatch and combine: element type; FP8 tokens have an f32 scale per 128 elements")
 	f.StringVar(&p.model, "model", "", "kv, dispatch and combine: take what is not given from this model: "+strings.Join(models.Names(), ", "))
 	cli.AddJSON(f, &p.asJSON)
+	cli.Complete(cmd, "op", tuner.Ops()...)
+	cli.Complete(cmd, "model", models.Names()...)
+	cli.Complete(cmd, "dtype", slices.DeleteFunc(ncclstyle.DtypeNames(), func(name string) bool { return name == "all" })...)
+	cli.Complete(cmd, "cost-model", tuner.AlphaBeta, tuner.NCCLModel)
+	cli.Complete(cmd, "protocol", "ll", "ll128", "simple")
+	cli.CompleteFile(cmd, "machine", "json")
 	return cmd
 }
 

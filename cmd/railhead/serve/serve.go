@@ -45,6 +45,7 @@ func Command() *cobra.Command {
 	f.StringVar(&admin, "admin", cli.EnvOr("RAILHEAD_ADMIN", defaultAdminAddr), "loopback address of the admin endpoint; port 0 means a free port [$RAILHEAD_ADMIN]")
 	f.StringVar(&logLevel, "log", cli.EnvOr("RAILHEAD_LOG", "info"), "log level: debug, info, warn or error [$RAILHEAD_LOG]")
 	f.DurationVar(&drain, "drain-timeout", 30*time.Second, "how long to wait for groups to end after SIGTERM or SIGINT")
+	cli.Complete(cmd, "log", "debug", "info", "warn", "error")
 	return cmd
 }
 

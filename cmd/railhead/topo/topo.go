@@ -57,6 +57,8 @@ func Command() *cobra.Command {
 	f.StringVar(&file, "file", "", "topology file to show instead of this machine: NCCL XML (NCCL_TOPO_DUMP_FILE) or the JSON of --output json")
 	f.StringVar(&output, "output", "text", "format: text, json, xml (for NCCL_TOPO_FILE) or svg")
 	cli.AddJSON(f, &asJSON)
+	cli.Complete(cmd, "output", "text", "json", "xml", "svg")
+	cli.CompleteFile(cmd, "file", "xml", "json")
 	return cmd
 }
 

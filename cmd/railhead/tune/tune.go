@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -56,6 +58,7 @@ func Command() *cobra.Command {
 	fs.BoolVar(&f.allowNoisy, "allow-noisy", false, "save measurements that are not to be trusted too, and mark them")
 	cli.AddTimeout(fs, &f.timeout)
 	cli.AddJSON(fs, &f.asJSON)
+	cli.CompleteList(cmd, "op", slices.Sorted(maps.Keys(plan.Algorithms()))...)
 	return cmd
 }
 

@@ -57,6 +57,15 @@ func (b *flags) addTo(cmd *cobra.Command) {
 	cli.AddPlot(f, &b.plot, "latency and bandwidth against tokens per rank")
 	cli.AddTimeout(f, &b.timeout)
 	cli.AddJSON(f, &b.asJSON)
+	cli.Complete(cmd, "model", modelsWithExperts()...)
+	cli.Complete(cmd, "mode", "ll", "ht")
+	cli.Complete(cmd, "layout", "flat", "padded", "tokens")
+	cli.Complete(cmd, "scale", "f32", "ue8m0", "static")
+	cli.Complete(cmd, "routing", "uniform", "zipf")
+	for _, flag := range []string{"dtype", "wire-dtype"} {
+		cli.Complete(cmd, flag, "f32", "bf16", "f16", "fp8_e4m3")
+	}
+	cli.Complete(cmd, "combine-dtype", "f32", "bf16", "f16")
 }
 
 // plan checks the flags and makes the ranks' job.
