@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,6 +21,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(childVariable) != "" {
 		runChild()
 		return
+	}
+	if err := flag.Set("test.parallel", "8"); err != nil { // tests wait for deadlines more than they compute
+		panic(err)
 	}
 	code := m.Run()
 	if left := awaitNothingLeft(); left != "" && code == 0 {
