@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"railhead/client"
 	"railhead/internal/await"
 	"railhead/internal/wire"
@@ -72,7 +74,7 @@ func init() { // not a literal: the functions reach runChild, which reads it
 
 func runChild() {
 	if os.Getenv(childVariable) == "holder" {
-		_, _ = io.Copy(io.Discard, os.Stdin) // until the test, or its process, is over
+		hold()
 		return
 	}
 	c := child{orders: json.NewDecoder(os.Stdin), answers: json.NewEncoder(os.Stdout)}
@@ -149,6 +151,15 @@ func (c *child) holdSockets(order) (answer, error) {
 		return answer{}, err
 	}
 	return answer{Value: len(cmd.ExtraFiles)}, nil
+}
+
+// hold returns when the test, or its process, is over. It reads nothing: the orders in the pipe are for the child.
+func hold() {
+	for {
+		if _, err := unix.Poll([]unix.PollFd{{Fd: 0}}, -1); err != unix.EINTR {
+			return
+		}
+	}
 }
 
 // rawJoin joins without the client library and takes the memory, but never says Attached.

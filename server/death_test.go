@@ -117,6 +117,20 @@ func TestTwoRanksKilledAtOnceLeaveTheOthersWithOneCause(t *testing.T) {
 
 func TestADeathIsSeenWhileAnotherProcessKeepsTheSocketOpen(t *testing.T) {
 	t.Parallel()
+	// The lease or the pidfd shows it, whichever the daemon sees first: on a busy machine not always the lease.
+	// TestADeathBetweenJoinedAndAttachedFailsTheGroupAtOnce covers a process without a lease.
+	var said string
+	for range 10 {
+		if said = deathOfAHeldSocket(t); strings.Contains(said, "seen_by=lease") {
+			return
+		}
+	}
+	t.Errorf("no session's end was seen by its lease: %s", said)
+}
+
+// deathOfAHeldSocket kills a rank whose socket another process keeps open, and returns the daemon's log.
+func deathOfAHeldSocket(t *testing.T) string {
+	t.Helper()
 	log := &logBook{}
 	s := startConfig(t, Config{Log: log.logger()})
 	ranks := startRanks(t, s, "held", 3, await.Never)
@@ -134,10 +148,7 @@ func TestADeathIsSeenWhileAnotherProcessKeepsTheSocketOpen(t *testing.T) {
 		}
 		return ""
 	})
-	// By its lease: TestADeathBetweenJoinedAndAttachedFailsTheGroupAtOnce covers a process without a lease.
-	if !log.has("seen_by=lease") {
-		t.Errorf("the session's end was not seen by its lease: %s", log.text.String())
-	}
+	return log.said()
 }
 
 func TestARankThatExitsWithoutFinalizeIsReportedLikeADeadOne(t *testing.T) {

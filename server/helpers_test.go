@@ -65,11 +65,13 @@ func (b *logBook) Write(p []byte) (int, error) {
 	return b.text.Write(p)
 }
 
-func (b *logBook) has(s string) bool {
+func (b *logBook) said() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return strings.Contains(b.text.String(), s)
+	return b.text.String()
 }
+
+func (b *logBook) has(s string) bool { return strings.Contains(b.said(), s) }
 
 func (b *logBook) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))

@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"math/rand"
+	"slices"
 	"testing"
 	"time"
 
@@ -145,6 +146,7 @@ func registerAndFree(c *client.Comm) error { return registerOwned(c, true) }
 // killAtWork kills a child process that repeats the order `do` in a group with two ranks of this process.
 func killAtWork(t *testing.T, do string, work func(*client.Comm) error) {
 	t.Helper()
+	const dead = 2
 	s := startServer(t)
 	here := connected(t, s, "killed", 3, 0, 1)
 	for _, r := range here {
@@ -165,12 +167,12 @@ func killAtWork(t *testing.T, do string, work func(*client.Comm) error) {
 			}
 			return err
 		})
-		victim.tell(order{Do: "init", Socket: s.SocketPath(), Group: "killed", Rank: 2, World: 3, TimeoutMS: int(await.Never.Milliseconds())})
+		victim.tell(order{Do: "init", Socket: s.SocketPath(), Group: "killed", Rank: dead, World: 3, TimeoutMS: int(await.Never.Milliseconds())})
 		victim.tell(order{Do: do})
 		time.Sleep(time.Duration(rand.Intn(80)) * time.Millisecond)
 		victim.kill()
 		<-victim.gone
-		for rank, err := range waitWithStandIn(t, s, wait) {
+		for rank, err := range waitWithStandIn(t, s, wait, dead) {
 			if resultOf(err) != wire.ResultRankDead {
 				t.Errorf("rank %d: %v", rank, err)
 			}
@@ -181,7 +183,7 @@ func killAtWork(t *testing.T, do string, work func(*client.Comm) error) {
 
 // waitWithStandIn waits for the ranks. If the dead rank had not joined, or its group had failed before they joined, a stand-in joins and
 // closes its connection.
-func waitWithStandIn(t *testing.T, s *Server, wait func() []error) []error {
+func waitWithStandIn(t *testing.T, s *Server, wait func() []error, dead int) []error {
 	t.Helper()
 	done := make(chan []error, 1)
 	go func() { done <- wait() }()
@@ -192,11 +194,11 @@ func waitWithStandIn(t *testing.T, s *Server, wait func() []error) []error {
 		case <-time.After(5 * time.Millisecond):
 		}
 		for _, g := range statusOf(t, s).Groups {
-			if g.State != membership.Forming {
-				continue
+			if g.State != membership.Forming || !slices.Contains(g.Missing, dead) {
+				continue // the other ranks may be late
 			}
 			r := dialHello(t, s)
-			m := joinMessage(g.Name, g.Missing[0], 3)
+			m := joinMessage(g.Name, dead, 3)
 			m.Common.HeapBytes = 0
 			r.send(m)
 			r.close()
