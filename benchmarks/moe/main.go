@@ -25,6 +25,7 @@ import (
 
 	"railhead/internal/launch"
 	"railhead/internal/sidebyside"
+	"railhead/internal/sizeplot"
 	"railhead/internal/tempdir"
 )
 
@@ -84,7 +85,7 @@ func parseFlags(arguments []string, stderr io.Writer) (options, error) {
 		o.tokens = append(o.tokens, n)
 	}
 	o.mpis = strings.Split(*mpis, ",")
-	return o, o.check()
+	return o, errors.Join(o.check(), sizeplot.CheckName(o.plot))
 }
 
 func (o options) check() error {

@@ -17,7 +17,7 @@ func TestTheFlagsSayWhichTokensAndWhichMPIs(t *testing.T) {
 func TestFlagsOutOfRangeAreRefusedByName(t *testing.T) {
 	for _, c := range []string{
 		"--ranks=1", "--ranks=65", "--tokens=0", "--tokens=1,,2", "--tokens=1048577", "--hidden=0", "--hidden=65537", "--experts=0",
-		"--topk=0", "--topk=65", "--iterations=0", "--rounds=0", "--seconds=0", "--seconds=61", "--seconds=NaN", "--mpi=openmpi,other",
+		"--topk=0", "--topk=65", "--iterations=0", "--rounds=0", "--seconds=0", "--seconds=61", "--seconds=NaN", "--mpi=openmpi,other", "--plot=x.png",
 	} {
 		name, _, _ := strings.Cut(c, "=")
 		if _, err := parseFlags([]string{c}, io.Discard); err == nil || !strings.Contains(err.Error(), name) {

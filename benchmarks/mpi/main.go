@@ -23,6 +23,7 @@ import (
 	"railhead/internal/launch"
 	"railhead/internal/ncclstyle"
 	"railhead/internal/sidebyside"
+	"railhead/internal/sizeplot"
 	"railhead/internal/tempdir"
 )
 
@@ -79,6 +80,9 @@ func parseFlags(arguments []string, stderr io.Writer) (options, error) {
 		return o, fmt.Errorf("--seconds %g: expected more than 0, at most %d", o.seconds, maxSeconds)
 	case o.rounds < 1:
 		return o, fmt.Errorf("--rounds %d: expected 1 or more", o.rounds)
+	}
+	if err := sizeplot.CheckName(o.plot); err != nil {
+		return o, err
 	}
 	o.sizes, err = ncclstyle.Sweep{Min: smallest, Max: largest, StepFactor: *factor}.Sizes()
 	return o, err

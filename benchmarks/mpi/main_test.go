@@ -17,7 +17,7 @@ func TestSizesGoFromTheSmallestToTheLargest(t *testing.T) {
 func TestFlagsOutOfRangeAreRefusedByName(t *testing.T) {
 	for _, c := range []string{
 		"--ranks=1", "--ranks=65", "--factor=1", "--min=0", "--min=6", "--min=x", "--max=2G", "--max=32", "--max=x", "--seconds=0",
-		"--seconds=3.1", "--seconds=NaN", "--rounds=0",
+		"--seconds=3.1", "--seconds=NaN", "--rounds=0", "--plot=x.png",
 	} {
 		name, _, _ := strings.Cut(c, "=")
 		if _, err := parseFlags([]string{c}, io.Discard); err == nil || !strings.Contains(err.Error(), name) {

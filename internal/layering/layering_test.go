@@ -128,7 +128,7 @@ var mayImport = map[string][]string{
 		"railhead/engine/topo", "railhead/engine/tuner", "railhead/internal/launch", "railhead/internal/ncclstyle", "railhead/server",
 	},
 	"railhead/cmd/railhead/internal/admin":    {"railhead/cmd/railhead/internal/cli", "railhead/internal/wire", "railhead/server"},
-	"railhead/cmd/railhead/internal/cli":      {"railhead/internal/launch", "railhead/internal/ncclstyle", "railhead/server"},
+	"railhead/cmd/railhead/internal/cli":      {"railhead/internal/launch", "railhead/internal/ncclstyle", "railhead/internal/sizeplot", "railhead/server"},
 	"railhead/cmd/railhead/internal/experts":  {"railhead/alltoall", "railhead/client", "railhead/internal/oracle"},
 	"railhead/cmd/railhead/internal/tunetest": {"railhead/engine/plan", "railhead/engine/topo", "railhead/engine/tuner"},
 	"railhead/cmd/railhead/internal/measure": {

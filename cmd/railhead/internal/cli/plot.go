@@ -2,10 +2,10 @@ package cli
 
 import (
 	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/spf13/pflag"
+
+	"railhead/internal/sizeplot"
 )
 
 // AddPlot adds --plot.
@@ -19,8 +19,8 @@ func CreatePlot(path string) (*os.File, error) {
 	if path == "" {
 		return nil, nil
 	}
-	if ext := filepath.Ext(path); ext != "" && !strings.EqualFold(ext, ".svg") {
-		return nil, Usagef("--plot %s: plots are SVG: use the name %s", path, strings.TrimSuffix(path, ext)+".svg")
+	if err := sizeplot.CheckName(path); err != nil {
+		return nil, Usagef("%w", err)
 	}
 	f, err := os.Create(path)
 	if err != nil {
