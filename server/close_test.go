@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -40,6 +41,29 @@ func TestAClosingDaemonBreaksNoGroup(t *testing.T) {
 			t.Fatalf("the daemon closed, and broke the group: %+v", a)
 		}
 	}
+}
+
+// A rank that loses its daemon repeats a call whose outcome is not in the ledger, so the core must not write one after that.
+func TestConnectionsOfAClosingDaemonEndAfterTheLastEvent(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	r := dialHello(t, s)
+	under, release := make(chan struct{}), make(chan struct{})
+	s.core.Post(func() { close(under); <-release })
+	await.Next(t, "the event", under)
+	closed := make(chan struct{})
+	go func() { defer close(closed); s.Close() }()
+	await.Next(t, "the end of the daemon's life", s.core.life.Done())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.expectEnd() }()
+	select {
+	case <-ended:
+		t.Error("the connection has ended while the core handles an event")
+	case <-time.After(100 * time.Millisecond):
+	}
+	close(release)
+	await.Next(t, "the end of the connection", ended)
+	await.Next(t, "Close", closed)
 }
 
 func TestADaemonCanBeClosedAsSoonAsItHasStarted(t *testing.T) {

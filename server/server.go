@@ -60,12 +60,15 @@ func Start(c Config) (*Server, error) {
 	s := &Server{log: c.Log, started: time.Now()}
 	life, endLife := context.WithCancel(context.Background())
 	s.endLife = endLife
+	// Connections end after the core's last event. A rank that loses its daemon reads in the ledger whether its call has ended, and
+	// repeats the call if it has not: an outcome must not be written after that.
+	connected, endConnections := context.WithCancel(context.Background())
 	s.core = &core{life: life, log: c.Log, events: make(chan func(), eventQueue), sessions: map[session.ID]*session.Session{}}
 	s.core.metrics = metrics.New(Version, s.core)
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails (crypto/rand)
 	s.sessions = session.New(session.Config{
-		Core: s.core, Observer: s.core.metrics, Log: c.Log, Max: c.maxSessions, Life: life,
+		Core: s.core, Observer: s.core.metrics, Log: c.Log, Max: c.maxSessions, Life: connected,
 		Daemon: binary.LittleEndian.Uint64(id[:]), Software: software,
 	})
 	var err error
@@ -82,10 +85,14 @@ func Start(c Config) (*Server, error) {
 	}
 	if err != nil {
 		s.endLife()
+		endConnections()
 		s.unlock()
 		return nil, err
 	}
-	s.wg.Go(s.core.run)
+	s.wg.Go(func() {
+		defer endConnections()
+		s.core.run()
+	})
 	s.sessions.Serve(s.socket)
 	s.log.Info("serving", "socket", c.SocketPath, "admin_socket", c.AdminSocket, "admin", s.AdminAddr(), "version", Version)
 	return s, nil
