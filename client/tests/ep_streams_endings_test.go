@@ -56,7 +56,7 @@ func TestALateRankBreaksAReplayOrIsDropped(t *testing.T) {
 	for _, drops := range []bool{false, true} {
 		c := layerConfig
 		c.Mode, c.DropDead = client.EPLowLatency, drops
-		ranks := formOnStreams(t, client.CommConfig{Group: fmt.Sprint("late ", drops), World: 3, HeapBytes: 8 << 20, Timeout: 500 * time.Millisecond})
+		ranks := formOnStreams(t, client.CommConfig{Group: fmt.Sprint("late ", drops), World: 3, HeapBytes: 8 << 20, Timeout: time.Second})
 		layers := newLayers(t, ranks, c, 1)
 		eachRank(t, ranks, func(r onStreams) error {
 			l := layers[r.Rank()][0]
