@@ -58,32 +58,3 @@ func TestAnOpOfAnotherCommOrADestroyedOpIsRefused(t *testing.T) {
 	wantError(t, a.AllReduce(buf, buf, 1, client.F32, ofA), wire.ResultInvalidArgument, "not an op of this comm")
 	wantError(t, a.DestroyOp(ofA), wire.ResultInvalidArgument, "not an op of this comm")
 }
-
-// The daemon does not answer the split's Join, and the parent group is aborted.
-func TestASplitEndsWhenItsParentGroupBreaks(t *testing.T) {
-	path := startFake(t, func(_ *fake, turn int, answers []answer) []answer {
-		if turn == turnWindowAlloc { // the third message after Hello: the split's Join
-			return nil
-		}
-		return answers
-	})
-	session, err := client.Connect(path, patience)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = session.Close() }()
-	c, err := session.Init(client.CommConfig{Group: "tp", Rank: 0, World: 1, Timeout: patience})
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		time.Sleep(50 * time.Millisecond)
-		_ = c.Abort()
-	}()
-	began := time.Now()
-	_, err = c.Split(0, 0)
-	wantError(t, err, wire.ResultAborted, "rank 0", "rh_comm_abort")
-	if took := time.Since(began); took > patience/2 {
-		t.Errorf("split took %v", took)
-	}
-}

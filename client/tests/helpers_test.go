@@ -1,10 +1,7 @@
 package tests
 
 import (
-	"errors"
 	"fmt"
-	"strings"
-	"sync"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -12,7 +9,6 @@ import (
 	"railhead/client"
 	"railhead/client/tests/harness"
 	"railhead/internal/await"
-	"railhead/internal/wire"
 	"railhead/server"
 )
 
@@ -22,10 +18,23 @@ var (
 	startDaemon   = harness.StartDaemon
 	eventually    = await.True
 	nothingLeaks  = harness.NothingLeaks
+	inParallel    = harness.InParallel
+	wantError     = harness.WantError
+	refused       = harness.Refused
+	missing       = harness.Missing
+	encode        = harness.Encode
+	name          = harness.Name
+	memfd         = harness.Memfd
+	mapOwned      = harness.MapOwned
+	ownMemfd      = harness.OwnMemfd
 	askDaemon     = harness.AskDaemon
 	daemonSays    = harness.DaemonSays
 	ranksThatCame = harness.RanksThatCame
 )
+
+type owned = harness.Owned
+
+const page = harness.Page
 
 func connect(t testing.TB, s *server.Server) *client.Session {
 	t.Helper()
@@ -78,17 +87,6 @@ func tryGroup(t testing.TB, s *server.Server, config client.CommConfig, change f
 	return ranks, errs
 }
 
-// inParallel calls f(0)..f(n-1) concurrently and returns their results.
-func inParallel(n int, f func(i int) error) []error {
-	errs := make([]error, n)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() { errs[i] = f(i) })
-	}
-	wg.Wait()
-	return errs
-}
-
 // together calls f for all ranks concurrently.
 func together(ranks []member, f func(m member) error) []error {
 	return inParallel(len(ranks), func(r int) error { return f(ranks[r]) })
@@ -110,33 +108,6 @@ func all(t testing.TB, ranks []member, f func(m member) error) {
 func barrier(m member) error      { return m.Barrier() }
 func finalize(m member) error     { return m.Finalize() }
 func closeSession(m member) error { return m.session.Close() }
-
-// wantError reports an error unless err has that result and its message contains all the words.
-func wantError(t testing.TB, err error, result wire.Result, words ...string) {
-	t.Helper()
-	if err := refused("the call", err, result, words...); err != nil {
-		t.Error(err)
-	}
-}
-
-// refused returns an error unless err has that result and its message contains all the words. what names the call.
-func refused(what string, err error, result wire.Result, words ...string) error {
-	var e *client.Error
-	if !errors.As(err, &e) || e.Result != result {
-		return fmt.Errorf("%s gave %v, want %s", what, err, result)
-	}
-	return missing(what, e.Message, words...)
-}
-
-// missing returns an error if a message lacks one of the words.
-func missing(what, message string, words ...string) error {
-	for _, w := range words {
-		if !strings.Contains(message, w) {
-			return fmt.Errorf("%s: the message lacks %q: %s", what, w, message)
-		}
-	}
-	return nil
-}
 
 // noErrors stops the test if one of the results of inParallel or together is an error.
 func noErrors(t rapid.TB, errs []error) {

@@ -44,11 +44,11 @@ func TestAllReduceIsZeroCopyAnywhereInRegisteredMemory(t *testing.T) {
 		// Each rank's memory is at another offset of its file.
 		first[r] = mapOwned(t, memfd(t, size+int64(r)*page, unix.MFD_ALLOW_SEALING), int64(r)*page, size, unix.MAP_SHARED)
 		second[r] = ownMemfd(t, size)
-		defer first[r].release()
-		defer second[r].release()
+		defer first[r].Release()
+		defer second[r].Release()
 	}
-	part := func(o owned, start int) []byte { return o.memory[start : start+bytes] }
-	config := func(o owned) client.RegisterConfig { return client.RegisterConfig{Memory: o.memory, FD: -1} }
+	part := func(o owned, start int) []byte { return o.Memory[start : start+bytes] }
+	config := func(o owned) client.RegisterConfig { return client.RegisterConfig{Memory: o.Memory, FD: -1} }
 
 	reduceIn(t, ranks, oracle.F32, "twoshot", func(r int) ([]byte, []byte) { return part(first[r], 0), part(second[r], 0) })
 	windows := [][]*client.Window{
@@ -86,10 +86,10 @@ func TestAllReduceIsZeroCopyAnywhereInRegisteredMemory(t *testing.T) {
 	}
 	// One rank's buffer is not in a window.
 	private := mapOwned(t, -1, 0, bytes, unix.MAP_PRIVATE)
-	defer private.release()
+	defer private.Release()
 	reduceIn(t, ranks, oracle.F32, "twoshot", func(r int) ([]byte, []byte) {
 		if r == 1 {
-			return private.memory, part(second[r], 0)
+			return private.Memory, part(second[r], 0)
 		}
 		return part(first[r], 0), part(second[r], 0)
 	})
@@ -102,12 +102,12 @@ func TestAllReduceOnAStagedWindowCopies(t *testing.T) {
 	const world, size = 3, 20 * page
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: world})
 	memory := []owned{ownMemfd(t, size), mapOwned(t, -1, 0, size, unix.MAP_PRIVATE), ownMemfd(t, size)}
-	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return client.RegisterConfig{Memory: memory[r].memory, FD: -1} })
+	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return client.RegisterConfig{Memory: memory[r].Memory, FD: -1} })
 	wantSharing(t, windows, 1, "private")
-	reduceIn(t, ranks, oracle.F32, "twoshot", func(r int) ([]byte, []byte) { return memory[r].memory, memory[r].memory })
+	reduceIn(t, ranks, oracle.F32, "twoshot", func(r int) ([]byte, []byte) { return memory[r].Memory, memory[r].Memory })
 	freeAll(t, ranks, windows)
 	for _, o := range memory {
-		o.release()
+		o.Release()
 	}
 }
 
@@ -116,16 +116,16 @@ func TestMemoryAtTheAddressOfAFreedRegistrationIsNotRegistered(t *testing.T) {
 	const world, size = 2, 20 * page
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: world})
 	memory := []owned{ownMemfd(t, size), ownMemfd(t, size)}
-	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].config() })
-	reduceIn(t, ranks, oracle.F32, "pull", func(r int) ([]byte, []byte) { return memory[r].memory, memory[r].memory })
+	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].Config() })
+	reduceIn(t, ranks, oracle.F32, "pull", func(r int) ([]byte, []byte) { return memory[r].Memory, memory[r].Memory })
 	freeAll(t, ranks, windows)
 	for r := range memory {
-		_ = unix.Munmap(memory[r].memory)
-		memory[r].memory = nil
+		_ = unix.Munmap(memory[r].Memory)
+		memory[r].Memory = nil
 		other := mapOwned(t, -1, 0, size, unix.MAP_PRIVATE)
-		defer other.release()
-		memory[r].release()
+		defer other.Release()
+		memory[r].Release()
 		memory[r] = other
 	}
-	reduceIn(t, ranks, oracle.F32, "oneshot", func(r int) ([]byte, []byte) { return memory[r].memory, memory[r].memory })
+	reduceIn(t, ranks, oracle.F32, "oneshot", func(r int) ([]byte, []byte) { return memory[r].Memory, memory[r].Memory })
 }

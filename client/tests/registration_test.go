@@ -14,59 +14,6 @@ import (
 	"railhead/internal/wire"
 )
 
-const page = 4096
-
-// memfd creates a memfd of size bytes. The caller closes it.
-func memfd(t testing.TB, size int64, flags int) int {
-	t.Helper()
-	fd, err := unix.MemfdCreate("test-owned", unix.MFD_CLOEXEC|flags)
-	if err == nil {
-		err = unix.Ftruncate(fd, size)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fd
-}
-
-// owned is memory of a rank, and the descriptor from which it is mapped.
-type owned struct {
-	fd     int // -1 = none
-	memory []byte
-}
-
-// mapOwned maps size bytes at offset of fd; -1 maps anonymous memory.
-func mapOwned(t testing.TB, fd int, offset int64, size, flags int) owned {
-	t.Helper()
-	if fd < 0 {
-		flags |= unix.MAP_ANONYMOUS
-	}
-	b, err := unix.Mmap(fd, offset, size, unix.PROT_READ|unix.PROT_WRITE, flags)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return owned{fd, b}
-}
-
-// ownMemfd creates a memfd and maps all of it.
-func ownMemfd(t testing.TB, size int) owned {
-	t.Helper()
-	return mapOwned(t, memfd(t, int64(size), unix.MFD_ALLOW_SEALING), 0, size, unix.MAP_SHARED)
-}
-
-func (o owned) release() {
-	if o.memory != nil {
-		_ = unix.Munmap(o.memory)
-	}
-	if o.fd >= 0 {
-		_ = unix.Close(o.fd)
-	}
-}
-
-func (o owned) config() client.RegisterConfig {
-	return client.RegisterConfig{Memory: o.memory, FD: o.fd}
-}
-
 // registerAll registers each rank's memory and returns the windows.
 func registerAll(t testing.TB, ranks []member, config func(rank int) client.RegisterConfig) []*client.Window {
 	t.Helper()
@@ -145,39 +92,39 @@ func TestAllMemoryMappedFromAMemfdIsShared(t *testing.T) {
 		make   func() owned
 		config func(o owned) client.RegisterConfig
 	}{
-		{"with its descriptor", func() owned { return ownMemfd(t, size) }, owned.config},
+		{"with its descriptor", func() owned { return ownMemfd(t, size) }, owned.Config},
 		{"at an offset of its descriptor", func() owned {
 			return mapOwned(t, memfd(t, 8*page, unix.MFD_ALLOW_SEALING), 5*page, size, unix.MAP_SHARED)
 		}, func(o owned) client.RegisterConfig {
-			return client.RegisterConfig{Memory: o.memory, FD: o.fd, Offset: 5 * page}
+			return client.RegisterConfig{Memory: o.Memory, FD: o.FD, Offset: 5 * page}
 		}},
 		{"the rest of a mapping", func() owned { return ownMemfd(t, size) }, func(o owned) client.RegisterConfig {
-			return client.RegisterConfig{Memory: o.memory[2*page:], FD: o.fd, Offset: 2 * page}
+			return client.RegisterConfig{Memory: o.Memory[2*page:], FD: o.FD, Offset: 2 * page}
 		}},
 		{"without its descriptor", func() owned { return ownMemfd(t, size) }, func(o owned) client.RegisterConfig {
-			return client.RegisterConfig{Memory: o.memory, FD: -1}
+			return client.RegisterConfig{Memory: o.Memory, FD: -1}
 		}},
 		{"without its descriptor, within a page", func() owned {
 			return mapOwned(t, memfd(t, 8*page, unix.MFD_ALLOW_SEALING), 2*page, size, unix.MAP_SHARED)
 		}, func(o owned) client.RegisterConfig {
-			return client.RegisterConfig{Memory: o.memory[page+68 : 2*page+99], FD: -1}
+			return client.RegisterConfig{Memory: o.Memory[page+68 : 2*page+99], FD: -1}
 		}},
 		{"sealed already", func() owned {
 			o := ownMemfd(t, size)
 			seals := unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
-			if _, err := unix.FcntlInt(uintptr(o.fd), unix.F_ADD_SEALS, seals); err != nil {
+			if _, err := unix.FcntlInt(uintptr(o.FD), unix.F_ADD_SEALS, seals); err != nil {
 				t.Fatal(err)
 			}
 			return o
-		}, owned.config},
+		}, owned.Config},
 		{"in two mappings", func() owned {
 			o := ownMemfd(t, size)
-			if err := unix.Madvise(o.memory[page:], unix.MADV_DONTFORK); err != nil { // splits the mapping
+			if err := unix.Madvise(o.Memory[page:], unix.MADV_DONTFORK); err != nil { // splits the mapping
 				t.Fatal(err)
 			}
 			return o
 		}, func(o owned) client.RegisterConfig {
-			return client.RegisterConfig{Memory: o.memory[1 : 2*page], FD: -1}
+			return client.RegisterConfig{Memory: o.Memory[1 : 2*page], FD: -1}
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -199,7 +146,7 @@ func TestAllMemoryMappedFromAMemfdIsShared(t *testing.T) {
 				wantError(t, err, wire.ResultInvalidHandle, "window_pointer")
 				for r := range memory {
 					part(r)[0] = 1 // still mapped
-					memory[r].release()
+					memory[r].Release()
 				}
 				all(t, ranks, finalize)
 				all(t, ranks, closeSession)
@@ -211,31 +158,31 @@ func TestAllMemoryMappedFromAMemfdIsShared(t *testing.T) {
 func TestAGroupOfOneRegisters(t *testing.T) {
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 1})
 	o := ownMemfd(t, page)
-	defer o.release()
-	windows := registerAll(t, ranks, func(int) client.RegisterConfig { return o.config() })
+	defer o.Release()
+	windows := registerAll(t, ranks, func(int) client.RegisterConfig { return o.Config() })
 	wantSharing(t, windows, -1)
-	seesAllStores(t, ranks, windows, func(int) []byte { return o.memory })
+	seesAllStores(t, ranks, windows, func(int) []byte { return o.Memory })
 	freeAll(t, ranks, windows)
 }
 
 func TestARegisteredMemfdCannotShrink(t *testing.T) {
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 2})
 	memory := []owned{ownMemfd(t, 2*page), ownMemfd(t, 2*page)}
-	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].config() })
-	if err := unix.Ftruncate(memory[1].fd, page); err != unix.EPERM {
+	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].Config() })
+	if err := unix.Ftruncate(memory[1].FD, page); err != unix.EPERM {
 		t.Errorf("shrinking it: %v", err)
 	}
-	if err := unix.Ftruncate(memory[1].fd, 3*page); err != nil {
+	if err := unix.Ftruncate(memory[1].FD, 3*page); err != nil {
 		t.Errorf("growing it: %v", err)
 	}
 	// If the owner unmaps and closes it, the other ranks still have it mapped, and finalize works.
-	memory[1].release()
+	memory[1].Release()
 	peer, err := windows[0].Peer(1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	peer[2*page-1] = 7
-	memory[0].release()
+	memory[0].Release()
 	all(t, ranks, finalize)
 }
 
@@ -243,16 +190,16 @@ func TestInvalidRegistrationsAreRefusedBeforeTheDaemonIsAsked(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{World: 2})
 	o, other := ownMemfd(t, 4*page), ownMemfd(t, 4*page)
-	defer o.release()
-	defer other.release()
-	private := mapOwned(t, o.fd, 0, page, unix.MAP_PRIVATE)
-	defer func() { _ = unix.Munmap(private.memory) }()
+	defer o.Release()
+	defer other.Release()
+	private := mapOwned(t, o.FD, 0, page, unix.MAP_PRIVATE)
+	defer func() { _ = unix.Munmap(private.Memory) }()
 	holey := ownMemfd(t, 3*page)
-	defer holey.release()
-	hole(t, holey.memory[page:2*page])
+	defer holey.Release()
+	hole(t, holey.Memory[page:2*page])
 	short := ownMemfd(t, 2*page) // a page of its own, then a page of other memory
-	defer short.release()
-	overlayPrivate(t, short.memory[page:])
+	defer short.Release()
+	overlayPrivate(t, short.Memory[page:])
 	dir, err := os.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -270,22 +217,22 @@ func TestInvalidRegistrationsAreRefusedBeforeTheDaemonIsAsked(t *testing.T) {
 		config client.RegisterConfig
 		words  []string
 	}{
-		{"no bytes", client.RegisterConfig{Memory: o.memory[:0], FD: -1}, []string{"0 bytes"}},
-		{"an offset within a page", client.RegisterConfig{Memory: o.memory, FD: o.fd, Offset: 64}, []string{"fd_offset 64", "4096"}},
-		{"an offset without a descriptor", client.RegisterConfig{Memory: o.memory, FD: -1, Offset: page}, []string{"without an fd"}},
-		{"an offset beyond any file", client.RegisterConfig{Memory: o.memory, FD: o.fd, Offset: 1 << 63}, []string{"fd_offset"}},
-		{"another file", client.RegisterConfig{Memory: o.memory, FD: other.fd}, []string{"not mapped MAP_SHARED from fd", "memfd:test-owned"}},
-		{"another offset", client.RegisterConfig{Memory: o.memory, FD: o.fd, Offset: page}, []string{"not mapped", "at 4096", "at 0;"}},
-		{"another page", client.RegisterConfig{Memory: o.memory[page:], FD: o.fd}, []string{"not mapped", "at 4096;"}},
-		{"an address within a page", client.RegisterConfig{Memory: o.memory[64:], FD: o.fd}, []string{"not mapped", "at 64;"}},
-		{"a private mapping", client.RegisterConfig{Memory: private.memory, FD: o.fd}, []string{"not mapped MAP_SHARED", "private memory"}},
-		{"a closed descriptor", client.RegisterConfig{Memory: o.memory, FD: free}, []string{fmt.Sprint("fd ", free), "Bad file descriptor"}},
-		{"a directory", client.RegisterConfig{Memory: o.memory, FD: int(dir.Fd())}, []string{"neither a memfd nor a file"}},
-		{"a socket", client.RegisterConfig{Memory: o.memory, FD: socket}, []string{"neither a memfd nor a file"}},
-		{"a hole", client.RegisterConfig{Memory: holey.memory, FD: holey.fd}, []string{"12288 bytes", "only 4096 are mapped; register no more"}},
-		{"more than the mapping", client.RegisterConfig{Memory: short.memory, FD: short.fd}, []string{"of the 8192 bytes", "only the first 4096 are mapped from fd", "register no more"}},
-		{"a hole, of no descriptor", client.RegisterConfig{Memory: holey.memory[1 : 2*page], FD: -1}, []string{"only 4095 are mapped"}},
-		{"nothing mapped at all", client.RegisterConfig{Memory: holey.memory[page : 2*page], FD: -1}, []string{"only 0 are mapped"}},
+		{"no bytes", client.RegisterConfig{Memory: o.Memory[:0], FD: -1}, []string{"0 bytes"}},
+		{"an offset within a page", client.RegisterConfig{Memory: o.Memory, FD: o.FD, Offset: 64}, []string{"fd_offset 64", "4096"}},
+		{"an offset without a descriptor", client.RegisterConfig{Memory: o.Memory, FD: -1, Offset: page}, []string{"without an fd"}},
+		{"an offset beyond any file", client.RegisterConfig{Memory: o.Memory, FD: o.FD, Offset: 1 << 63}, []string{"fd_offset"}},
+		{"another file", client.RegisterConfig{Memory: o.Memory, FD: other.FD}, []string{"not mapped MAP_SHARED from fd", "memfd:test-owned"}},
+		{"another offset", client.RegisterConfig{Memory: o.Memory, FD: o.FD, Offset: page}, []string{"not mapped", "at 4096", "at 0;"}},
+		{"another page", client.RegisterConfig{Memory: o.Memory[page:], FD: o.FD}, []string{"not mapped", "at 4096;"}},
+		{"an address within a page", client.RegisterConfig{Memory: o.Memory[64:], FD: o.FD}, []string{"not mapped", "at 64;"}},
+		{"a private mapping", client.RegisterConfig{Memory: private.Memory, FD: o.FD}, []string{"not mapped MAP_SHARED", "private memory"}},
+		{"a closed descriptor", client.RegisterConfig{Memory: o.Memory, FD: free}, []string{fmt.Sprint("fd ", free), "Bad file descriptor"}},
+		{"a directory", client.RegisterConfig{Memory: o.Memory, FD: int(dir.Fd())}, []string{"neither a memfd nor a file"}},
+		{"a socket", client.RegisterConfig{Memory: o.Memory, FD: socket}, []string{"neither a memfd nor a file"}},
+		{"a hole", client.RegisterConfig{Memory: holey.Memory, FD: holey.FD}, []string{"12288 bytes", "only 4096 are mapped; register no more"}},
+		{"more than the mapping", client.RegisterConfig{Memory: short.Memory, FD: short.FD}, []string{"of the 8192 bytes", "only the first 4096 are mapped from fd", "register no more"}},
+		{"a hole, of no descriptor", client.RegisterConfig{Memory: holey.Memory[1 : 2*page], FD: -1}, []string{"only 4095 are mapped"}},
+		{"nothing mapped at all", client.RegisterConfig{Memory: holey.Memory[page : 2*page], FD: -1}, []string{"only 0 are mapped"}},
 	} {
 		_, err := ranks[1].Register(c.config)
 		wantError(t, err, wire.ResultInvalidArgument, append(c.words, "window_register: rank 1")...)
@@ -295,7 +242,7 @@ func TestInvalidRegistrationsAreRefusedBeforeTheDaemonIsAsked(t *testing.T) {
 	}
 	// None of the calls reached the group.
 	all(t, ranks, barrier)
-	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return []owned{o, other}[r].config() })
+	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return []owned{o, other}[r].Config() })
 	wantSharing(t, windows, -1)
 }
 
@@ -306,7 +253,7 @@ func TestDifferentRegistrationsAndFreesAreRefusedAndTheGroupWorks(t *testing.T) 
 		memory := []owned{ownMemfd(t, 2*page), ownMemfd(t, page), mapOwned(t, -1, 0, 2*page, unix.MAP_PRIVATE)}
 		for range 3 {
 			for _, err := range together(ranks, func(m member) error {
-				_, err := m.Register(memory[m.Rank()].config())
+				_, err := m.Register(memory[m.Rank()].Config())
 				return err
 			}) {
 				wantError(t, err, wire.ResultMismatch, "window_register(4096)", "window_register(8192)")
@@ -314,7 +261,7 @@ func TestDifferentRegistrationsAndFreesAreRefusedAndTheGroupWorks(t *testing.T) 
 		}
 		all(t, ranks, barrier)
 		windows := registerAll(t, ranks, func(r int) client.RegisterConfig {
-			return client.RegisterConfig{Memory: memory[r].memory[:page], FD: -1}
+			return client.RegisterConfig{Memory: memory[r].Memory[:page], FD: -1}
 		})
 		wantSharing(t, windows, 2, "rank 2")
 		// Ranks 0 and 2 free the registered window, rank 1 another one.
@@ -331,7 +278,7 @@ func TestDifferentRegistrationsAndFreesAreRefusedAndTheGroupWorks(t *testing.T) 
 		all(t, ranks, finalize)
 		all(t, ranks, closeSession)
 		for _, o := range memory {
-			o.release()
+			o.Release()
 		}
 	})
 }
@@ -339,11 +286,11 @@ func TestDifferentRegistrationsAndFreesAreRefusedAndTheGroupWorks(t *testing.T) 
 func TestACommHasAtMost255RegisteredWindows(t *testing.T) {
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 2})
 	memory := []owned{ownMemfd(t, 256*page), ownMemfd(t, 256*page)}
-	defer memory[0].release()
-	defer memory[1].release()
+	defer memory[0].Release()
+	defer memory[1].Release()
 	piece := func(i int) func(r int) client.RegisterConfig {
 		return func(r int) client.RegisterConfig {
-			return client.RegisterConfig{Memory: memory[r].memory[i*page : (i+1)*page], FD: memory[r].fd, Offset: uint64(i * page)}
+			return client.RegisterConfig{Memory: memory[r].Memory[i*page : (i+1)*page], FD: memory[r].FD, Offset: uint64(i * page)}
 		}
 	}
 	var windows [][]*client.Window
@@ -359,7 +306,7 @@ func TestACommHasAtMost255RegisteredWindows(t *testing.T) {
 			t.Fatal(err)
 		}
 		peer[0] = byte(i)
-		if got := memory[1].memory[i*page]; got != byte(i) {
+		if got := memory[1].Memory[i*page]; got != byte(i) {
 			t.Errorf("window %d: rank 1 sees %d", i, got)
 		}
 	}
@@ -390,7 +337,7 @@ func TestARegistrationEndsWithItsGroupWithoutLeaks(t *testing.T) {
 					if m.Rank() == 2 {
 						return c.end(m)
 					}
-					_, err := m.Register(o.config())
+					_, err := m.Register(o.Config())
 					return err
 				})
 				if errs[2] != nil {
@@ -398,13 +345,13 @@ func TestARegistrationEndsWithItsGroupWithoutLeaks(t *testing.T) {
 				}
 				wantError(t, errs[0], c.want, c.word)
 				wantError(t, errs[1], c.want, c.word)
-				_, err := ranks[0].Register(o.config())
+				_, err := ranks[0].Register(o.Config())
 				wantError(t, err, c.want, c.word)
 				for _, m := range ranks {
 					_ = m.Finalize()
 					_ = m.session.Close()
 				}
-				o.release()
+				o.Release()
 			}
 		})
 	}
@@ -413,8 +360,8 @@ func TestARegistrationEndsWithItsGroupWithoutLeaks(t *testing.T) {
 func TestTheDeadlineNamesARankThatDoesNotRegister(t *testing.T) {
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 2, Timeout: 500 * 1e6})
 	o := ownMemfd(t, page)
-	defer o.release()
-	_, err := ranks[0].Register(o.config())
+	defer o.Release()
+	_, err := ranks[0].Register(o.Config())
 	wantError(t, err, wire.ResultTimeout, "rank 1", "window_register")
 	if st, err := ranks[0].Status(); err != nil || st.OperationName != "window_register" || st.Bytes != page {
 		t.Errorf("status %+v, %v", st, err)
@@ -429,7 +376,7 @@ func TestManyRegistrationsDoNotLeak(t *testing.T) {
 			memory := []owned{ownMemfd(t, 2*page), ownMemfd(t, 2*page)}
 			var windows []*client.Window
 			for range 5 {
-				windows = registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].config() })
+				windows = registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].Config() })
 			}
 			switch i % 4 {
 			case 0:
@@ -448,10 +395,10 @@ func TestManyRegistrationsDoNotLeak(t *testing.T) {
 				_ = m.session.Close()
 			}
 			for _, o := range memory {
-				if !bytes.Equal(o.memory, make([]byte, 2*page)) {
+				if !bytes.Equal(o.Memory, make([]byte, 2*page)) {
 					t.Error("the memory has changed")
 				}
-				o.release()
+				o.Release()
 			}
 		}
 	})
@@ -463,16 +410,16 @@ func TestSixtyFourRanksRegister(t *testing.T) {
 	memory := make([]owned, len(ranks))
 	for r := range memory {
 		memory[r] = ownMemfd(t, page)
-		defer memory[r].release()
+		defer memory[r].Release()
 	}
-	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].config() })
+	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].Config() })
 	wantSharing(t, windows, -1)
 	first, err := windows[0].Peer(rank.MaxPerNode - 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	first[0] = 9
-	if memory[rank.MaxPerNode-1].memory[0] != 9 {
+	if memory[rank.MaxPerNode-1].Memory[0] != 9 {
 		t.Error("rank 63 does not see a store of rank 0 to its memory")
 	}
 	freeAll(t, ranks, windows)

@@ -19,10 +19,10 @@ type unshareable struct {
 }
 
 func withoutFD(o owned) (owned, client.RegisterConfig) {
-	return o, client.RegisterConfig{Memory: o.memory, FD: -1}
+	return o, client.RegisterConfig{Memory: o.Memory, FD: -1}
 }
 
-func withFD(o owned) (owned, client.RegisterConfig) { return o, o.config() }
+func withFD(o owned) (owned, client.RegisterConfig) { return o, o.Config() }
 
 // mapFile creates a file in dir and maps it.
 func mapFile(t *testing.T, dir string) owned {
@@ -47,7 +47,7 @@ func unshareables() []unshareable {
 	const size = 2 * page
 	sealed := func(t *testing.T, seal int) owned {
 		o := ownMemfd(t, size)
-		if _, err := unix.FcntlInt(uintptr(o.fd), unix.F_ADD_SEALS, seal); err != nil {
+		if _, err := unix.FcntlInt(uintptr(o.FD), unix.F_ADD_SEALS, seal); err != nil {
 			t.Fatal(err)
 		}
 		return o
@@ -85,16 +85,16 @@ func unshareables() []unshareable {
 		}, []string{"sealed against writing"}},
 		{"a descriptor for reading", func(t *testing.T) (owned, client.RegisterConfig) {
 			o := ownMemfd(t, size)
-			fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", o.fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", o.FD), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
-			_ = unix.Close(o.fd)
-			return withFD(owned{fd, o.memory})
+			_ = unix.Close(o.FD)
+			return withFD(owned{FD: fd, Memory: o.Memory})
 		}, []string{"O_RDWR"}},
 		{"a mapping for reading", func(t *testing.T) (owned, client.RegisterConfig) {
 			o := ownMemfd(t, size)
-			if err := unix.Mprotect(o.memory, unix.PROT_READ); err != nil {
+			if err := unix.Mprotect(o.Memory, unix.PROT_READ); err != nil {
 				t.Fatal(err)
 			}
 			return withoutFD(o)
@@ -106,17 +106,17 @@ func unshareables() []unshareable {
 			o := ownMemfd(t, size)
 			other := memfd(t, size, unix.MFD_ALLOW_SEALING)
 			defer func() { _ = unix.Close(other) }()
-			overlay(t, o.memory[page:], other, page)
+			overlay(t, o.Memory[page:], other, page)
 			return withoutFD(o)
 		}, []string{"only the first 4096 of 8192 bytes are one consecutive part of one file", "each part by itself"}},
 		{"a memfd with private memory behind it", func(t *testing.T) (owned, client.RegisterConfig) {
 			o := ownMemfd(t, size)
-			overlayPrivate(t, o.memory[page:])
+			overlayPrivate(t, o.Memory[page:])
 			return withoutFD(o)
 		}, []string{"only the first 4096 of 8192 bytes are one consecutive part of one file", "each part by itself"}},
 		{"pages of a file in another order", func(t *testing.T) (owned, client.RegisterConfig) {
 			o := ownMemfd(t, size)
-			overlay(t, o.memory[page:], o.fd, 0)
+			overlay(t, o.Memory[page:], o.FD, 0)
 			return withoutFD(o)
 		}, []string{"only the first 4096 of 8192 bytes are one consecutive part"}},
 	}
@@ -134,13 +134,13 @@ func TestUnshareableMemoryIsStagedOnAllRanksWithTheReason(t *testing.T) {
 					if r == 1 {
 						return config
 					}
-					return client.RegisterConfig{Memory: memory[r].memory, FD: -1}
+					return client.RegisterConfig{Memory: memory[r].Memory, FD: -1}
 				})
 				// Rank 2's memory cannot be shared either, but the lowest rank is named.
 				wantSharing(t, windows, 1, append([]string{"rank 1: 0x"}, c.words...)...)
 				all(t, ranks, func(m member) error {
 					own, err := windows[m.Rank()].Local()
-					if err == nil && &own[0] != &memory[m.Rank()].memory[0] {
+					if err == nil && &own[0] != &memory[m.Rank()].Memory[0] {
 						err = fmt.Errorf("rank %d's part of the window is not its memory", m.Rank())
 					}
 					return err
@@ -149,7 +149,7 @@ func TestUnshareableMemoryIsStagedOnAllRanksWithTheReason(t *testing.T) {
 				wantError(t, err, wire.ResultUnsupported, "window_pointer: rank 0", "rank 2", "staged", c.words[0])
 				freeAll(t, ranks, windows)
 				for _, o := range memory {
-					o.release()
+					o.Release()
 				}
 				all(t, ranks, finalize)
 				all(t, ranks, closeSession)
@@ -162,15 +162,15 @@ func TestUnshareableMemoryIsStagedOnAllRanksWithTheReason(t *testing.T) {
 func TestAClosedMemfdIsSharedIfTheKernelAllowsToOpenIt(t *testing.T) {
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 2})
 	closed, open := ownMemfd(t, page), ownMemfd(t, page)
-	defer open.release()
-	_ = unix.Close(closed.fd)
-	closed.fd = -1
-	defer closed.release()
+	defer open.Release()
+	_ = unix.Close(closed.FD)
+	closed.FD = -1
+	defer closed.Release()
 	memory := []owned{open, closed}
-	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].config() })
+	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].Config() })
 	if s, err := windows[0].Sharing(); err != nil || s.ZeroCopy {
 		wantSharing(t, windows, -1)
-		seesAllStores(t, ranks, windows, func(r int) []byte { return memory[r].memory })
+		seesAllStores(t, ranks, windows, func(r int) []byte { return memory[r].Memory })
 	} else {
 		wantSharing(t, windows, 1, "rank 1: 0x", "not open in this process", "keep its fd open")
 	}

@@ -1,8 +1,6 @@
 package programs
 
 import (
-	"sync"
-
 	"railhead/client/tests/harness"
 	"railhead/internal/await"
 )
@@ -13,16 +11,6 @@ var (
 	startDaemon   = harness.StartDaemon
 	eventually    = await.True
 	nothingLeaks  = harness.NothingLeaks
+	inParallel    = harness.InParallel
 	ranksThatCame = harness.RanksThatCame
 )
-
-// inParallel calls f(0)..f(n-1) at the same time and returns what each returned.
-func inParallel(n int, f func(i int) error) []error {
-	errs := make([]error, n)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() { errs[i] = f(i) })
-	}
-	wg.Wait()
-	return errs
-}

@@ -1,4 +1,4 @@
-package tests
+package hostile
 
 import (
 	"encoding/binary"

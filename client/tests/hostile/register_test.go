@@ -1,4 +1,4 @@
-package tests
+package hostile
 
 import (
 	"fmt"
@@ -54,12 +54,12 @@ func registerWith(t *testing.T, shared bool, spoil func(*fake, int, []answer) []
 		defer leave()
 		o := ownMemfd(t, peerBytes)
 		if !shared {
-			o.release()
+			o.Release()
 			o = mapOwned(t, -1, 0, peerBytes, unix.MAP_PRIVATE)
 		}
-		defer o.release()
+		defer o.Release()
 		var w *client.Window
-		if w, err = c.Register(o.config()); err == nil {
+		if w, err = c.Register(o.Config()); err == nil {
 			sharing, err = w.Sharing()
 		}
 		if err == nil && sharing.ZeroCopy {
@@ -185,8 +185,8 @@ func TestANumberOfALiveWindowIsRefused(t *testing.T) {
 		var err error
 		for i, flags := range []int{unix.MAP_PRIVATE, unix.MAP_SHARED} {
 			o := mapOwned(t, -1, 0, page, flags)
-			defer o.release()
-			_, err = c.Register(o.config())
+			defer o.Release()
+			_, err = c.Register(o.Config())
 			if i == 0 && err != nil {
 				t.Error(err)
 			}
@@ -237,8 +237,8 @@ func registerInVain(t *testing.T, path string, want int) error {
 		return err
 	}
 	o := ownMemfd(t, peerBytes)
-	defer o.release()
-	_, err = comm.Register(o.config())
+	defer o.Release()
+	_, err = comm.Register(o.Config())
 	wantError(t, err, wire.ResultDaemonLost, "window_register", "rank 0")
 	maps, err := os.ReadFile("/proc/self/maps")
 	if got := strings.Count(string(maps), "memfd:"+segmentName(path)+" "); err == nil && got != want {

@@ -1,4 +1,4 @@
-package tests
+package hostile
 
 import (
 	"encoding/binary"
@@ -206,23 +206,6 @@ func (f *fake) joined(world uint32, request uint64) answer {
 	control := f.segment(int64(wire.ControlBytes(int(world))), sealed)
 	f.writeHeader(control, wire.ControlHeader{Magic: wire.ControlMagic, Version: wire.ControlVersion, World: world, Group: 7})
 	return answer{encode(joinedOf(world), request), []int{control}}
-}
-
-// encode and name panic on invalid constants of a test.
-func encode(m wire.Message, request uint64) []byte {
-	b, err := wire.Encode(m, wire.VersionMax, request)
-	if err != nil {
-		panic(err)
-	}
-	return b
-}
-
-func name(s string) wire.Name {
-	n, err := wire.MakeName(s)
-	if err != nil {
-		panic(err)
-	}
-	return n
 }
 
 const sealed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
