@@ -36,8 +36,8 @@ var exceptions = map[string]exception{
 	"./virtual_ranks": {never: "needs a GPU"},
 
 	// docs/measuring.md
-	"go run ./benchmarks/mpi --ranks 2 --plot plot.svg":                                                            {deep: "needs an MPI, takes minutes"},
-	"go run ./benchmarks/moe --ranks 2 --plot plot.svg":                                                            {deep: "needs an MPI, takes minutes"},
+	"go run ./benchmarks/mpi --ranks 2 --plot plot.svg":                                                            {never: "takes minutes; its own test runs it with fewer sizes"},
+	"go run ./benchmarks/moe --ranks 2 --plot plot.svg":                                                            {never: "takes minutes; its own test runs it with fewer tokens"},
 	"go run ./cmd/railhead bench allreduce --ranks 2 -b 1K -e 8M -f 2":                                             {deep: "takes seconds"},
 	"go run ./cmd/railhead bench allreduce --ranks 4 -b 1K -e 4M -f 2 --algo oneshot,twoshot,pull --plot plot.svg": {deep: "takes seconds"},
 	"go run ./cmd/railhead bench moe --ranks 2 --tokens 1,8,32,128 --plot plot.svg":                                {deep: "takes seconds"},
@@ -48,7 +48,7 @@ var exceptions = map[string]exception{
 
 	// docs/tuning.md
 	"railhead tune": {never: "takes a quarter of an hour; the next one is it, for fewer cases"},
-	"railhead tune --op allreduce --ranks 2,8 -b 4K -e 1M -f 4 --time 1m": {deep: "takes a minute", mayFail: notTrusted},
+	"railhead tune --op allreduce --ranks 2,8 -b 4K -e 1M -f 4 --time 1m": {never: "takes minutes; docs/measuring.md has one that is run"},
 }
 
 // noCommands are the first lines of blocks that are no commands, and what they are.
