@@ -62,6 +62,7 @@ func TestTheProtocolsPassTheMemoryModel(t *testing.T) {
 		name, kind, says := s[0], s[1], s[2]
 		kinds[kind]++
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			if name == largest {
 				deep.Only(t)
 			}
@@ -89,6 +90,7 @@ func TestEveryMutantFailsInTheModel(t *testing.T) {
 	for _, m := range mutants {
 		number, scenario, says := m[0], m[1], m[2]
 		t.Run(fmt.Sprintf("%s: %s", number, says), func(t *testing.T) {
+			t.Parallel()
 			passed, said := runModel(t, binary, "--scenario", scenario, "--mutant", number, "--seeds", "0:20000")
 			if passed {
 				t.Errorf("mutant %s (%s) passes %s: %s", number, says, scenario, said)

@@ -12,6 +12,14 @@ import (
 	"railhead/internal/wire"
 )
 
+// serveWithDescriptors starts a daemon process that may have so many descriptors open, and returns its socket's path too.
+func serveWithDescriptors(t *testing.T, limit uint64) (*process, string) {
+	t.Helper()
+	daemon, socket := startChild(t), shortDir(t)+"/rh.sock"
+	daemon.must(order{Do: "serve", Socket: socket, MaxFiles: limit})
+	return daemon, socket
+}
+
 // descriptorsOf is what a process has open.
 func descriptorsOf(t *testing.T, p *process) int {
 	t.Helper()
@@ -25,9 +33,7 @@ func descriptorsOf(t *testing.T, p *process) int {
 func TestADaemonThatHasNoDescriptorsForAGroupSaysSoToItsRanksAndRecovers(t *testing.T) {
 	t.Parallel()
 	const limit = 64
-	daemon := startChild(t)
-	socket := shortDir(t) + "/rh.sock"
-	daemon.must(order{Do: "serve", Socket: socket, MaxFiles: limit})
+	daemon, socket := serveWithDescriptors(t, limit)
 	before := descriptorsOf(t, daemon)
 	// A rank is a connection, a pidfd and a heap.
 	small, large := 4, (limit-before)/2-1
@@ -60,9 +66,7 @@ func TestADaemonThatHasNoDescriptorsForAGroupSaysSoToItsRanksAndRecovers(t *test
 func TestADaemonThatHasNoDescriptorsForConnectionsTakesThemLater(t *testing.T) {
 	t.Parallel()
 	const limit = 40
-	daemon := startChild(t)
-	socket := shortDir(t) + "/rh.sock"
-	daemon.must(order{Do: "serve", Socket: socket, MaxFiles: limit})
+	daemon, socket := serveWithDescriptors(t, limit)
 	before := descriptorsOf(t, daemon)
 	crowd := make([]*rawClient, limit)
 	for i := range crowd {
@@ -102,9 +106,7 @@ func TestADaemonThatHasNoDescriptorsForConnectionsTakesThemLater(t *testing.T) {
 func TestARankWhoseMemoryTheDaemonHasNoDescriptorForEndsWithTheReason(t *testing.T) {
 	t.Parallel()
 	const limit = 64
-	daemon := startChild(t)
-	socket := shortDir(t) + "/rh.sock"
-	daemon.must(order{Do: "serve", Socket: socket, MaxFiles: limit})
+	daemon, socket := serveWithDescriptors(t, limit)
 	ranks := make([]*rawClient, 2)
 	for i := range ranks {
 		ranks[i] = dialRaw(t, socket)

@@ -122,6 +122,9 @@ func TestTheTablesNameOnlyWhatIsInTheDocuments(t *testing.T) {
 // run it is also what `go build` and `go run` would make: they would compile the library again, for the clone. The deep run replaces neither.
 func TestTheCommandsOfTheDocumentsRunAsTypedAndLeaveTheCloneClean(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(repository, ".git")); err != nil {
+		if os.Getenv("RAILHEAD_REQUIRE_CLONE") != "" {
+			t.Fatal("this is no clone:", err)
+		}
 		t.Skip("this is no clone:", err)
 	}
 	clone := cleanClone(t)

@@ -44,6 +44,10 @@ type Group struct {
 // Run starts this binary once for each rank, as `railhead rank`, with the job in the environment, and waits for all. A rank
 // that fails is an error.
 func (g *Group) Run(ctx context.Context, kind Kind, job Job) error {
+	// A test binary that does not know the argument "rank" would run its tests again in each rank, without end.
+	if os.Getenv(jobVariable) != "" {
+		return fmt.Errorf("this process is a rank (%s is set) and cannot start ranks", jobVariable)
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("path of this program: %w", err)
