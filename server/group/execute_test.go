@@ -36,6 +36,37 @@ func (c *fakeCore) Session(id session.ID) *session.Session {
 	return nil
 }
 
+// newFakeCore returns a core with Groups whose first group is 1.
+func newFakeCore(t *testing.T) *fakeCore {
+	t.Helper()
+	core := &fakeCore{t: t, posted: make(chan func(), 8)}
+	g, err := New(Config{Core: core, Observer: unobserved{}, Log: noLog, TuneDir: t.TempDir(), Started: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := machineConfig(time.Now())
+	config.FirstGroup = 1
+	if g.machine, err = membership.New(config); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close(); g.Wait() })
+	core.groups = g
+	return core
+}
+
+// join makes session s rank s-1 of a group of two ranks.
+func join(t *testing.T, g *Groups, s membership.SessionID) []membership.Action {
+	t.Helper()
+	name, err := wire.MakeName("g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g.machine.Join(time.Now(), s, 1, 1, &wire.Join{
+		Group: name, Common: wire.Common{World: 2, Nodes: 1, HeapBytes: 1 << 20},
+		Own: wire.Own{Place: wire.OneNode(int(s)-1, 2), TimeoutMS: 60_000},
+	})
+}
+
 // unobserved counts nothing.
 type unobserved struct{}
 
@@ -48,22 +79,9 @@ func (unobserved) ErrorSent(wire.Result)     {}
 
 // When a rank is sent the outcome of a set-up call, a daemon that takes over at that moment finds the outcome in the ledger.
 func TestNoAnswerIsSentBeforeTheLedgerHasTheOutcome(t *testing.T) {
-	core := &fakeCore{t: t, posted: make(chan func(), 8)}
-	g, err := New(Config{Core: core, Observer: unobserved{}, Log: noLog, TuneDir: t.TempDir(), Started: time.Now()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	core.groups = g
-	g.machine, err = membership.New(func() membership.Config { c := machineConfig(time.Now()); c.FirstGroup = 1; return c }())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { g.Close(); g.Wait() }()
+	core := newFakeCore(t)
+	g := core.groups
 	now := time.Now()
-	name, err := wire.MakeName("g")
-	if err != nil {
-		t.Fatal(err)
-	}
 	at := ScratchBytes()
 	step := func(what string, want string, actions func(membership.SessionID) []membership.Action) {
 		t.Helper()
@@ -75,12 +93,7 @@ func TestNoAnswerIsSentBeforeTheLedgerHasTheOutcome(t *testing.T) {
 			t.Errorf("%s: answers were sent at %q, want %q", what, sends, want)
 		}
 	}
-	step("join", "nothing has ended", func(s membership.SessionID) []membership.Action {
-		return g.machine.Join(now, s, 1, 1, &wire.Join{
-			Group: name, Common: wire.Common{World: 2, Nodes: 1, HeapBytes: 1 << 20},
-			Own: wire.Own{Place: wire.OneNode(int(s)-1, 2), TimeoutMS: 60_000},
-		})
-	})
+	step("join", "nothing has ended", func(s membership.SessionID) []membership.Action { return join(t, g, s) })
 	step("attached", "1 ended, windows [], finalized false", func(s membership.SessionID) []membership.Action {
 		return g.machine.Attached(now, s, 1, &wire.Attached{Group: 1})
 	})

@@ -69,13 +69,16 @@ func (g *Groups) operationOf(id membership.GroupID, r rank.Local) wire.Op {
 // the consequence (MISMATCH, a death) in place of the cause.
 func (g *Groups) readAborts(ids []membership.GroupID) {
 	for _, id := range ids {
-		if m := g.memory[id]; m != nil {
-			g.readAbort(id, m)
-		}
+		g.readAbort(id)
 	}
 }
 
-func (g *Groups) readAbort(id membership.GroupID, m *memory) {
+// readAbort ends the group, and releases its memory, if the group was still forming.
+func (g *Groups) readAbort(id membership.GroupID) {
+	m := g.memory[id]
+	if m == nil {
+		return
+	}
 	a, broken := wire.ParseAbort(atomic.LoadUint64(m.abort))
 	switch {
 	case !broken:
@@ -88,10 +91,7 @@ func (g *Groups) readAbort(id membership.GroupID, m *memory) {
 
 func (g *Groups) leaseLost(id membership.GroupID, r rank.Local) {
 	g.observer.LeaseDied()
-	finalizing := false
-	if m := g.memory[id]; m != nil {
-		g.readAbort(id, m)
-		finalizing = m.operation(r) == wire.OpFinalize
-	}
+	finalizing := g.operationOf(id, r) == wire.OpFinalize
+	g.readAbort(id)
 	g.do(g.machine.LeaseLost(id, r, finalizing))
 }

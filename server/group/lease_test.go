@@ -265,3 +265,30 @@ func TestStopIsNeverMissedByAWatcherThatGoesToSleep(t *testing.T) {
 	}()
 	await.Next(t, "the last watcher's end", done)
 }
+
+// Both ranks of a group that is still forming die before the core handles the first of the two events. The event that comes first ends
+// the group and releases its memory, which the handling of that event and of the second must not read. A goroutine releases the memory,
+// so a wrong read is seen in some rounds only.
+func TestTwoDeathsWhileAGroupFormsEndItOnce(t *testing.T) {
+	for round := range rank.Local(300) {
+		first := round % 2
+		core := newFakeCore(t)
+		g := core.groups
+		for s := membership.SessionID(1); s <= 2; s++ {
+			g.do(join(t, g, s))
+		}
+		m := g.memory[1]
+		if m == nil {
+			t.Fatal("the group has no memory")
+		}
+		for r := range rank.Local(2) {
+			atomic.StoreUint32(m.leaseWord(r), wire.LeaseOwnerDied)
+		}
+		m.poison(wire.Abort{Code: wire.ResultRankDead, Op: wire.OpCommInit, Culprit: 0, Reporter: rank.None})
+		g.leaseLost(1, first)
+		if len(g.memory) != 0 {
+			t.Errorf("rank %d first: the group's memory is still there", first)
+		}
+		g.leaseLost(1, 1-first)
+	}
+}
