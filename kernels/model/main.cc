@@ -5,6 +5,7 @@
 //   --seeds FROM:COUNT        seeds of a random scenario (default 0:2000)
 //   --seed N                  one seed
 //   --mutant K                applies mistake number K (default: RH_MUTANT)
+//   --litmus PROGRAM          prints every outcome of a litmus program (litmus_run.h)
 //   --trace                   prints the interleaving of a failed run; with --seed N, of any run
 // Exit status: 0 all runs passed, 1 a run failed, 2 usage.
 #ifndef RH_MODEL
@@ -16,8 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <set>
 #include <string>
 
+#include "model/litmus_run.h"
 #include "model/mutants.h"
 #include "model/scenarios.h"
 
@@ -95,6 +98,23 @@ int runAll(const Options& o, const Shape& shape, bool coarse) {
   return 0;
 }
 
+int litmus(const std::string& text) {
+  LitmusProgram program;
+  if (!program.parse(text)) {
+    fprintf(stderr, "model: no litmus program: %s\n", text.c_str());
+    return 2;
+  }
+  AllChoices choices;
+  std::set<std::string> outcomes;
+  do {
+    World world(choices, false, false);
+    LitmusRun run(world, program);
+    if (world.run() == End::kPassed) outcomes.insert(run.outcome());
+  } while (choices.advance());
+  for (const std::string& o : outcomes) printf("%s\n", o.c_str());
+  return 0;
+}
+
 int list() {
   for (const Scenario& s : scenarios()) printf("scenario\t%s\t%s\t%s\n", s.name, s.exhaustive ? "all" : "seeds", s.says);
   for (const MutantEntry& m : kMutants) printf("mutant\t%d\t%s\t%s\n", static_cast<int>(m.mutant), m.scenario, m.says);
@@ -102,7 +122,7 @@ int list() {
 }
 
 int usage(const char* what, const char* value) {
-  fprintf(stderr, "model: %s %s\nusage: model --list | --scenario NAME [--seeds FROM:COUNT | --seed N] [--mutant K] [--trace]\n", what, value);
+  fprintf(stderr, "model: %s %s\nusage: model --list | --litmus PROGRAM | --scenario NAME [--seeds FROM:COUNT | --seed N] [--mutant K] [--trace]\n", what, value);
   return 2;
 }
 
@@ -127,6 +147,7 @@ int run(int argc, char** argv) {
     if (i + 1 == argc) return usage("no value for", argv[i]);
     const char* value = argv[++i];
     uint64_t number = 0;
+    if (flag == "--litmus") return litmus(value);
     if (flag == "--scenario") {
       o.scenario = findScenario(value);
       if (o.scenario == nullptr) return usage("no scenario", value);

@@ -67,7 +67,7 @@ class PacketMem {
   }
   void missing(int r) { missing_ |= uint64_t{1} << r; }
   uint64_t missing() const { return missing_; }
-  void fence() { world_.fence(false); }
+  void fence() { world_.fence(Fence::kBoth); }
 
   uint32_t loadState(const uint32_t* p) { return static_cast<uint32_t>(world_.load(p, 4, false, "load state")); }
   void storeState(uint32_t* p, uint32_t v) { world_.store(p, 4, v, false, "store state"); }
@@ -154,9 +154,9 @@ class FlagMem {
   void storeRelease(uint32_t* p, uint32_t v) { world_.store(p, 4, v, true, "store.release"); }
   void storeRelaxed(uint32_t* p, uint32_t v) { world_.store(p, 4, v, false, "store"); }
   void add(uint32_t* p, uint32_t v) { world_.add(p, 4, v, "add"); }
-  void fence() { world_.fence(true); }
-  void fenceRelease() { world_.fence(false); }
-  void fenceAcquire() { world_.fence(false); }
+  void fence() { world_.fence(Fence::kConsistent); }
+  void fenceRelease() { world_.fence(Fence::kRelease); }
+  void fenceAcquire() { world_.fence(Fence::kAcquire); }
   uint64_t loadWord(const uint64_t* p) { return world_.load(p, 8, false, "load"); }
   void storeWord(uint64_t* p, uint64_t v) { world_.store(p, 8, v, false, "store"); }
   uint64_t loadWordAcquire(const uint64_t* p) { return world_.load(p, 8, true, "load.acquire"); }

@@ -4,11 +4,13 @@
 //   relaxed load    reads any store not older than the view, and moves the view there. What the store carries is kept for a fence
 //   acquire load    joins the view with what the store carries
 //   relaxed store   is placed anywhere after the view, so also before stores that the thread has not seen, as on a machine where
-//                   a store takes long to arrive. Carries the view at the thread's last fence
+//                   a store takes long to arrive. Carries the view at the thread's last release fence
 //   release store   carries the thread's view: release is cumulative
-//   add             reads the newest store and is placed directly after it; also carries what that store carried
-//   fence           acquires what the thread's earlier relaxed loads have read, and releases for its later stores. A sequentially
-//                   consistent one also joins the views of all such fences before it
+//   add             reads any store that it may, unless an add already follows it, and is placed directly after it. Also carries what
+//                   that store carried
+//   acquire fence   acquires what the thread's earlier relaxed loads have read carries
+//   release fence   the thread's later relaxed stores carry the view that it has now
+//   full fence      both; a sequentially consistent one also joins the views of all such fences before it
 //
 // Not modelled: a store that is performed before an earlier load of its thread (in the protocols, stores depend on such loads), and
 // out-of-thin-air values.
@@ -76,10 +78,17 @@ struct Location {
 // The memory state of a fiber.
 struct Thread {
   View view;
-  View read;              // what relaxed loads since the last fence have read carries
+  View read;              // what relaxed loads since the last acquire fence have read carries
   bool readAny = false;
-  int released = kNoView;  // the view at the last fence
+  int released = kNoView;  // the view at the last release fence
 };
+
+// What a fence orders. kBoth is a GPU's fence.acq_rel.
+enum class Fence { kAcquire, kRelease, kBoth, kConsistent };
+inline const char* nameOf(Fence fence) {
+  constexpr const char* kNames[] = {"fence.acquire", "fence.release", "fence.acq_rel", "fence.seq_cst"};
+  return kNames[static_cast<int>(fence)];
+}
 
 // A range of memory with locations of one size.
 struct Region {
@@ -158,16 +167,14 @@ class Memory {
     return s;
   }
 
-  // How many of the newest stores a new store of the thread may precede.
-  int places(const Thread& t, int location) {
+  // Where the thread may place a new store: how many of the newest stores it precedes. None comes between an add and the store before it.
+  void places(const Thread& t, int location, std::vector<int>* backs) {
     const auto& stores = at(location).stores;
-    int n = 0;
+    backs->assign(1, 0);
     for (size_t i = stores.size(); i-- > 1;) {
-      if (stores[i].glued || stores[i].time <= t.view[location] || stores[i].time - stores[i - 1].time < 2) break;
-      if (stores[i - 1].time < t.view[location]) break;
-      n++;
+      if (stores[i].time <= t.view[location] || stores[i - 1].time < t.view[location]) break;
+      if (!stores[i].glued && stores[i].time - stores[i - 1].time >= 2) backs->push_back(static_cast<int>(stores.size() - i));
     }
-    return n;
   }
   void store(Thread& t, int location, uint64_t value, int back, bool release, int fiber, int step, uint64_t id) {
     auto& stores = at(location).stores;
@@ -178,10 +185,21 @@ class Memory {
     stores.insert(stores.begin() + static_cast<ptrdiff_t>(before), {value, time, carries, false, fiber, step, id});
     rehash(location);
   }
-  // Returns the previous value.
-  uint64_t add(Thread& t, int location, uint64_t value, uint64_t mask, int fiber, int step, uint64_t id) {
-    const Store old = load(t, location, 0, false);
-    const Time time = old.time + kTimeGap;
+  // Of the newest stores that the thread may read, those that an add may follow directly.
+  void addable(const Thread& t, int location, std::vector<int>* backs) {
+    const auto& stores = at(location).stores;
+    backs->clear();
+    for (int back = 0; back < readable(t, location); back++) {
+      const size_t next = stores.size() - static_cast<size_t>(back);
+      if (back == 0 || (!stores[next].glued && stores[next].time - stores[next - 1].time >= 2)) backs->push_back(back);
+    }
+  }
+  // Adds to the back-th newest store. Returns its value.
+  uint64_t add(Thread& t, int location, int back, uint64_t value, uint64_t mask, int fiber, int step, uint64_t id) {
+    const Store old = load(t, location, back, false);
+    auto& stores = at(location).stores;
+    const size_t next = stores.size() - static_cast<size_t>(back);
+    const Time time = back == 0 ? old.time + kTimeGap : old.time + (stores[next].time - old.time) / 2;
     t.view[location] = time;
     int carries = t.released;
     if (old.carries != kNoView && carries != kNoView) {
@@ -190,20 +208,22 @@ class Memory {
     } else if (old.carries != kNoView) {
       carries = old.carries;
     }
-    at(location).stores.push_back({(old.value + value) & mask, time, carries, true, fiber, step, id});
+    stores.insert(stores.begin() + static_cast<ptrdiff_t>(next), {(old.value + value) & mask, time, carries, true, fiber, step, id});
     rehash(location);
     return old.value;
   }
 
-  void fence(Thread& t, bool sequentiallyConsistent, uint64_t id) {
-    if (t.readAny) t.view.join(t.read);
-    t.readAny = false;
-    if (sequentiallyConsistent) {
+  void fence(Thread& t, Fence fence, uint64_t id) {
+    if (fence != Fence::kRelease) {
+      if (t.readAny) t.view.join(t.read);
+      t.readAny = false;
+    }
+    if (fence == Fence::kConsistent) {
       t.view.join(consistent_);
       consistent_ = t.view;
       fenceHash_ = mix(fenceHash_, id);
     }
-    t.released = keep(t.view);
+    if (fence != Fence::kAcquire) t.released = keep(t.view);
   }
   // All threads of ts get the views of all others.
   void joinViews(const std::vector<Thread*>& ts) {

@@ -111,7 +111,8 @@ class World {
     f.lastReads.clear();
     f.reads.clear();
     f.readsAgain = false;
-    const int back = choices_.place(memory.places(f.memory, location));
+    memory.places(f.memory, location, &backs_);
+    const int back = backs_[static_cast<size_t>(choices_.place(static_cast<int>(backs_.size()) - 1))];
     f.hash = mix(f.hash, static_cast<uint64_t>(back));
     memory.store(f.memory, location, value, back, release, f.number, step_, f.hash);
     sleepEndsLeft_ = sleepEnds_;
@@ -127,19 +128,23 @@ class World {
     Fiber& f = *running_;
     const int location = locate(p, bytes, what);
     step();
-    f.hash = mix(f.hash, memory.at(location).newest().id);
-    const uint64_t old = memory.add(f.memory, location, value, bytes == 4 ? 0xffffffffu : ~uint64_t{0}, f.number, step_, f.hash);
-    if (trace_) traceLine("%-14s %s: %s becomes %s", what, memory.name(location).c_str(), show(old).c_str(), show(memory.at(location).newest().value).c_str());
+    memory.addable(f.memory, location, &backs_);
+    const int back = backs_[static_cast<size_t>(choices_.store(static_cast<int>(backs_.size())))];
+    const auto& stores = memory.at(location).stores;
+    f.hash = mix(f.hash, stores[stores.size() - 1 - static_cast<size_t>(back)].id);
+    const uint64_t mask = bytes == 4 ? 0xffffffffu : ~uint64_t{0};
+    const uint64_t old = memory.add(f.memory, location, back, value, mask, f.number, step_, f.hash);
+    if (trace_) traceLine("%-14s %s: %s becomes %s", what, memory.name(location).c_str(), show(old).c_str(), show((old + value) & mask).c_str());
     unpark(location);
     return old;
   }
 
-  void fence(bool sequentiallyConsistent) {
+  void fence(Fence fence) {
     Fiber& f = *running_;
-    step(sequentiallyConsistent ? Kind::kOther : Kind::kStore);
-    f.hash = mix(f.hash, sequentiallyConsistent ? memory.fenceHash() : 3);
-    memory.fence(f.memory, sequentiallyConsistent, f.hash);
-    if (trace_) traceLine("fence");
+    step(fence == Fence::kConsistent ? Kind::kOther : Kind::kStore);
+    f.hash = mix(f.hash, fence == Fence::kConsistent ? memory.fenceHash() : 3);
+    memory.fence(f.memory, fence, f.hash);
+    if (trace_) traceLine("%s", nameOf(fence));
   }
 
   // Called between two polls of a loop: until the fiber's next other operation, polls of this location return the same.
@@ -424,7 +429,7 @@ class World {
   bool trace_, coarse_;
   std::deque<Fiber> fibers_;
   Fiber* running_ = nullptr;
-  std::vector<int> ready_;
+  std::vector<int> ready_, backs_;
   void* main_ = nullptr;
   int step_ = 0;
   int sleepEnds_ = 0, sleepEndsLeft_ = 0;  // how often sleeps end without a wake-up between two stores; and how often before the next
