@@ -166,8 +166,9 @@ func (m *Machine) finalizeMismatch(g *group, s SessionID, request uint64, r rank
 	} else {
 		why.culprit = g.world(g.pending.first)
 	}
-	m.sendError(s, request, why)
-	m.breakGroup(g, wire.Abort{Code: wire.ResultMismatch, Op: wire.OpFinalize, Culprit: why.culprit, Reporter: rank.None}, why.text)
+	m.poison(g, wire.Abort{Code: wire.ResultMismatch, Op: wire.OpFinalize, Culprit: why.culprit, Reporter: rank.None}, why.text)
+	m.end(g, s, request, why.message())
+	m.endBroken(g)
 }
 
 // failPending ends the collective call in progress with an error for all ranks that have made it. Ranks that called finalize

@@ -122,17 +122,27 @@ func nameOf(r rank.World) string {
 // breakGroup ends a group that is ready. Its name is free at once. Its memory stays in quarantine until the last rank has left it:
 // stores carry no incarnation, and a late store must not reach the memory of a successor.
 func (m *Machine) breakGroup(g *group, a wire.Abort, text string) {
+	m.poison(g, a, text)
+	m.endBroken(g)
+}
+
+// poison is the first half of breakGroup. A rank may be answered after it: it finds the abort word set.
+func (m *Machine) poison(g *group, a wire.Abort, text string) {
 	g.state = Broken
 	g.cause, g.causeText = a, text
 	m.freeName(g)
 	g.forgetAway() // they read in the abort word that it is broken
 	m.do(Poison{Group: g.id, Abort: a})
+}
+
+// endBroken is the second half of breakGroup: it answers the call in progress.
+func (m *Machine) endBroken(g *group) {
 	op := wire.OpNone
 	if g.pending != nil {
 		op = g.pending.op
 	}
 	m.failPending(g, g.broken(op, rank.None))
-	m.remember(g, a.Code, a.Culprit, text)
+	m.remember(g, g.cause.Code, g.cause.Culprit, g.causeText)
 	m.freeIfEmpty(g)
 }
 
