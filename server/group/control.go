@@ -1,7 +1,6 @@
 package group
 
 import (
-	"encoding/binary"
 	"sync/atomic"
 
 	"railhead/internal/rank"
@@ -12,15 +11,12 @@ import (
 
 // writeControlHeader fills in the header and the rank of each line, before any rank has the segment.
 func (m *memory) writeControlHeader(a membership.CreateGroup) {
-	h := wire.ControlHeader{
+	m.store.value(0, wire.ControlHeader{
 		Magic: wire.ControlMagic, Version: wire.ControlVersion, World: uint32(a.World), Group: uint64(a.Group), Incarnation: a.Incarnation,
 		LocalSize: uint32(a.World), Nodes: 1, Bytes: wire.ControlBytes(a.World), Parts: m.parts,
-	}
-	if b, err := binary.Append(nil, binary.LittleEndian, h); err == nil {
-		copy(m.mapping.Bytes(0, uint64(len(b))), b)
-	}
+	})
 	for r := range rank.First(a.World).All() {
-		atomic.StoreUint32(m.mapping.Word32(m.line(r)+wire.RankOffset), uint32(m.rankOf(r)))
+		m.store.word32(m.line(r)+wire.RankOffset, uint32(m.rankOf(r)))
 	}
 }
 
@@ -45,7 +41,7 @@ func (m *memory) poison(a wire.Abort) {
 		a.Op = m.operation(culprit)
 	}
 	// Ranks poll the low half alone: a word whose low half is 0 counts as unset, whatever the high half is.
-	for old := uint64(0); !wire.IsBroken(old) && !atomic.CompareAndSwapUint64(m.abort, old, a.Word()); {
+	for old := uint64(0); !wire.IsBroken(old) && !m.store.swap64(wire.AbortOffset, old, a.Word()); {
 		old = atomic.LoadUint64(m.abort)
 	}
 	lease.WakeAll(m.mapping.Word32(wire.AbortOffset))

@@ -61,7 +61,7 @@ func (g *Groups) logEnd(a membership.Ended) {
 }
 
 func (g *Groups) createGroup(a membership.CreateGroup) []membership.Action {
-	m, err := newMemory(a)
+	m, err := newMemory(a, g.storeMade)
 	if err == nil {
 		if err = g.planner.writePlans(m); err != nil {
 			m.release()

@@ -63,6 +63,7 @@ type Groups struct {
 	endLife     context.CancelFunc
 	punching    chan struct{}                     // has an element for each punch that runs
 	beforePunch func(id membership.GroupID) error // for tests that delay or fail punches; nil = nothing to do
+	storeMade   storeMade                         // for tests; nil = nothing to do
 }
 
 // New returns an empty Groups. The caller must not use it before Core runs.

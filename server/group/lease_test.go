@@ -24,7 +24,7 @@ type watched struct {
 
 func newWatchedMemory(t *testing.T, world int) *watched {
 	t.Helper()
-	m, err := newMemory(membership.CreateGroup{Group: 7, Name: "watched", World: world, Incarnation: 1, HeapBytes: 64 << 10})
+	m, err := newMemory(membership.CreateGroup{Group: 7, Name: "watched", World: world, Incarnation: 1, HeapBytes: 64 << 10}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,27 +28,19 @@ func (m *memory) writeLedger(a membership.CreateGroup) {
 	for r, pid := range a.PIDs {
 		l.Pids[r] = uint32(pid)
 	}
-	if b, err := binary.Append(nil, binary.LittleEndian, l); err == nil {
-		copy(m.mapping.Bytes(m.parts.Ledger.Offset, uint64(len(b))), b)
-	}
+	m.store.value(m.parts.Ledger.Offset, l)
 }
 
 // conclude writes the outcome of a set-up call. The core sends the answers after that.
 func (m *memory) conclude(o *wire.Outcome) {
-	b, err := binary.Append(nil, binary.LittleEndian, o)
-	if err != nil {
-		return // a struct of fixed size has no error
-	}
 	m.ended++
-	copy(m.mapping.Bytes(m.parts.OutcomeOffset(m.ended), uint64(len(b))), b)
+	m.store.value(m.parts.OutcomeOffset(m.ended), o)
 	// Release: a reader that loads the number (acquire) sees the whole outcome. The call has ended from this store on.
-	atomic.StoreUint64(m.endedWord(), m.ended)
+	m.store.word64(m.endedAt(), m.ended)
 	m.apply(o)
 }
 
-func (m *memory) endedWord() *uint64 {
-	return m.mapping.Word64(m.parts.Ledger.Offset + wire.EndedOffset)
-}
+func (m *memory) endedAt() uint64 { return m.parts.Ledger.Offset + wire.EndedOffset }
 
 // apply updates the tables to an outcome. It is idempotent.
 func (m *memory) apply(o *wire.Outcome) {
@@ -61,7 +53,7 @@ func (m *memory) apply(o *wire.Outcome) {
 		}
 	case o.Op == wire.OpWindowFree && o.Region != 0:
 		if o.Region <= wire.MaxRegion {
-			atomic.StoreUint32(m.liveWord(o.Region), 0)
+			m.store.word32(m.liveAt(o.Region), 0)
 		}
 	case o.Op == wire.OpWindowFree:
 		m.clearWindow(o.Offset)
@@ -72,50 +64,49 @@ func (m *memory) apply(o *wire.Outcome) {
 
 // enterWindow stores a window in the first empty slot, unless the table already has it.
 func (m *memory) enterWindow(entry uint64) {
-	var empty *uint64
+	empty := -1
 	for slot := range wire.MaxWindows {
-		word := m.mapping.Word64(m.parts.Windows.At(slot))
-		switch atomic.LoadUint64(word) {
+		switch m.windowAt(slot) {
 		case entry:
 			return
 		case 0:
-			if empty == nil {
-				empty = word
+			if empty < 0 {
+				empty = slot
 			}
 		}
 	}
-	if empty != nil { // the machine has as many windows as there are slots, unless a rank has filled them in
-		atomic.StoreUint64(empty, entry)
+	if empty >= 0 { // the machine has as many windows as there are slots, unless a rank has filled them in
+		m.store.word64(m.parts.Windows.At(empty), entry)
 	}
 }
 
 func (m *memory) clearWindow(offset uint64) {
 	for slot := range wire.MaxWindows {
-		word := m.mapping.Word64(m.parts.Windows.At(slot))
-		if at, _, _, ok := m.ledger.ParseWindowEntry(atomic.LoadUint64(word)); ok && at == offset {
-			atomic.StoreUint64(word, 0)
+		if at, _, _, ok := m.ledger.ParseWindowEntry(m.windowAt(slot)); ok && at == offset {
+			m.store.word64(m.parts.Windows.At(slot), 0)
 			return
 		}
 	}
 }
 
-func (m *memory) enterRegion(o *wire.Outcome) {
-	e := wire.RegionEntry{Bytes: o.Bytes, StagedLocal: o.StagedLocal, Memory: m.ledger.Memory[0].Kind, Reason: wire.MakeReason(o.Text.String())}
-	b, err := binary.Append(nil, binary.LittleEndian, &e)
-	if err != nil {
-		return
-	}
-	copy(m.mapping.Bytes(m.parts.Regions.At(int(o.Region)), uint64(len(b))), b)
-	atomic.StoreUint32(m.liveWord(o.Region), 1) // release: the rest of the entry
+func (m *memory) windowAt(slot int) uint64 {
+	return atomic.LoadUint64(m.mapping.Word64(m.parts.Windows.At(slot))) // acquire, though a window is this word alone
 }
 
-func (m *memory) liveWord(number uint32) *uint32 {
-	return m.mapping.Word32(m.parts.Regions.At(int(number)) + wire.LiveOffset)
+func (m *memory) enterRegion(o *wire.Outcome) {
+	m.store.value(m.parts.Regions.At(int(o.Region)), &wire.RegionEntry{
+		Bytes: o.Bytes, StagedLocal: o.StagedLocal, Memory: m.ledger.Memory[0].Kind, Reason: wire.MakeReason(o.Text.String()),
+	})
+	m.store.word32(m.liveAt(o.Region), 1) // release: the rest of the entry
+}
+
+func (m *memory) liveAt(number uint32) uint64 {
+	return m.parts.Regions.At(int(number)) + wire.LiveOffset
 }
 
 // adoptMemory maps the control segment of an earlier daemon's group and reads its ledger. It owns the segment from then on, also after
 // an error. A rank may write anything there, at any time: everything is read once, then checked here or by the machine.
-func adoptMemory(control *symm.Segment, world int) (m *memory, r *membership.Recovered, err error) {
+func adoptMemory(control *symm.Segment, world int, made storeMade) (m *memory, r *membership.Recovered, err error) {
 	m = &memory{world: world, control: control, heaps: make([]*symm.Segment, world)}
 	defer func() {
 		if err != nil {
@@ -128,6 +119,7 @@ func adoptMemory(control *symm.Segment, world int) (m *memory, r *membership.Rec
 	if m.mapping, err = control.Map(); err != nil {
 		return m, nil, err
 	}
+	m.store = stores{m.mapping, made}
 	m.abort = m.mapping.Word64(wire.AbortOffset)
 	if r, err = m.readLedger(); err != nil {
 		return m, nil, err
@@ -171,7 +163,7 @@ func (m *memory) readLedger() (*membership.Recovered, error) {
 		return nil, err
 	}
 	m.parts = h.Parts
-	m.ended = atomic.LoadUint64(m.endedWord()) // acquire: the outcome of that number
+	m.ended = atomic.LoadUint64(m.mapping.Word64(m.endedAt())) // acquire: the outcome of that number
 	b := m.mapping.Bytes(m.parts.Ledger.Offset, uint64(binary.Size(&wire.Ledger{})))
 	l, err := wire.DecodeLedger(b)
 	if err != nil {
@@ -193,7 +185,7 @@ func (m *memory) readLedger() (*membership.Recovered, error) {
 		r.PIDs = append(r.PIDs, int(pid))
 	}
 	for slot := range wire.MaxWindows {
-		if at, bytes, _, ok := l.ParseWindowEntry(atomic.LoadUint64(m.mapping.Word64(m.parts.Windows.At(slot)))); ok {
+		if at, bytes, _, ok := l.ParseWindowEntry(m.windowAt(slot)); ok {
 			r.Windows = append(r.Windows, symm.Window{Offset: at, Bytes: bytes})
 		}
 	}
@@ -204,7 +196,7 @@ func (m *memory) readLedger() (*membership.Recovered, error) {
 func (m *memory) readRegions() (map[uint32]membership.RecoveredRegion, error) {
 	regions := map[uint32]membership.RecoveredRegion{}
 	for number := uint32(1); number <= wire.MaxRegion; number++ {
-		live := atomic.LoadUint32(m.liveWord(number)) // acquire: the rest of the entry
+		live := atomic.LoadUint32(m.mapping.Word32(m.liveAt(number))) // acquire: the rest of the entry
 		if live == 0 {
 			continue
 		}

@@ -19,6 +19,7 @@ type memory struct {
 	ring    []int       // the rank at each place
 	control *symm.Segment
 	mapping *symm.Mapping
+	store   stores                  // into mapping
 	file    symm.FileID             // of the control segment
 	heaps   []*symm.Segment         // by local rank; nil = in a group that was taken over, the rank has not come back
 	ended   uint64                  // number of ended set-up calls in the ledger
@@ -31,7 +32,7 @@ type memory struct {
 }
 
 // newMemory makes the memory of a new group: all but the plans, which are the planner's.
-func newMemory(a membership.CreateGroup) (m *memory, err error) {
+func newMemory(a membership.CreateGroup, made storeMade) (m *memory, err error) {
 	m = &memory{group: a, world: a.World}
 	defer func() {
 		if err != nil {
@@ -48,6 +49,7 @@ func newMemory(a membership.CreateGroup) (m *memory, err error) {
 	if m.file, err = m.control.File(); err != nil {
 		return m, err
 	}
+	m.store = stores{m.mapping, made}
 	m.parts = wire.PartsOf(a.World)
 	m.writeControlHeader(a)
 	m.writeLedger(a)

@@ -1,7 +1,6 @@
 package group
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -87,11 +86,7 @@ func (p *planner) writePlans(m *memory) error {
 	if err != nil {
 		return err
 	}
-	b, err := binary.Append(nil, binary.LittleEndian, plans)
-	if err != nil {
-		return fmt.Errorf("plans: %w", err)
-	}
-	copy(m.mapping.Bytes(m.parts.Plans.Offset, uint64(len(b))), b)
+	m.store.value(m.parts.Plans.Offset, plans)
 	for _, rank := range plans.Order[:m.world] {
 		m.ring = append(m.ring, int(rank))
 	}

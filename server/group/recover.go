@@ -40,7 +40,7 @@ func (g *Groups) reannounce(from from, m *wire.Reannounce) []membership.Action {
 		return g.comeBack(from, m, group, nil)
 	}
 	var recovered *membership.Recovered
-	if g.adopting, recovered, err = adoptMemory(control, int(m.Place.LocalSize)); err != nil {
+	if g.adopting, recovered, err = adoptMemory(control, int(m.Place.LocalSize), g.storeMade); err != nil {
 		g.adopting = nil
 		return refuse(err)
 	}
