@@ -82,7 +82,8 @@ void initLeases() {
 // The kernel's link to the leases from `first` on.
 robust_list* linkTo(HeldLease* first) { return first == nullptr ? &control.leases.list : nodeOf(first->lease); }
 
-// Link the node before setting the word. A death in between leaves a word without an owner; the socket detects that death.
+// Link the node before setting the word, so that a word with this thread's id is in the list at any time. A death in between leaves a word
+// without an owner; the socket detects that death.
 void doTakeLease(HeldLease* held) {
   rhw_lease* lease = held->lease;
   nodeOf(lease)->next = linkTo(control.held);
@@ -96,7 +97,11 @@ void doTakeLease(HeldLease* held) {
   host::futexWakeAll(&lease->word);
 }
 
+// Clear the word before unlinking the node, for the same reason. A death in between would leave a word that no one clears or marks, and the
+// other ranks and the next daemon would take the rank for alive.
 void doDropLease(HeldLease* held) {
+  __atomic_store_n(&held->lease->word, 0, __ATOMIC_RELEASE);
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);
   robust_list* before = &control.leases.list;
   for (HeldLease** link = &control.held; *link != nullptr; link = &(*link)->next) {
     if (*link == held) {
@@ -106,7 +111,6 @@ void doDropLease(HeldLease* held) {
     }
     before = nodeOf((*link)->lease);
   }
-  __atomic_store_n(&held->lease->word, 0, __ATOMIC_RELEASE);
   host::futexWakeAll(&held->lease->word);
 }
 

@@ -64,6 +64,7 @@ var mayImport = map[string][]string{
 	"railhead/client/tests/harness":  {"railhead/client", "railhead/internal/await", "railhead/internal/wire", "railhead/server"},
 	"railhead/client/tests/hostile":  {},
 	"railhead/client/tests/programs": {},
+	"railhead/client/tests/races":    {},
 	"railhead/client/abi":            {},
 	"railhead/python":                {},
 	"railhead/client/examples":       {},

@@ -1,0 +1,162 @@
+package races
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	_ "railhead/client" // whose objects are linked
+	"railhead/internal/librarybuild"
+)
+
+// root is the top of the repository.
+const root = "../../.."
+
+// worldFolder has the sources of the world.
+const worldFolder = "client/tests/races/c"
+
+// compiled are the folders of the library that a build compiles with its own flags. The kernels and the rest are linked as the go command
+// has compiled them.
+var compiled = []string{"client/base", "client/session", "client/comm", "client/memory", "client/collectives"}
+
+// wrapped are the functions that the world replaces: the linker sends each call of f to __wrap_f.
+var wrapped = []string{
+	"pthread_create", "pthread_join", "pthread_mutex_lock", "pthread_mutex_unlock", "pthread_mutex_destroy", "pthread_cond_init",
+	"pthread_cond_destroy", "pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_broadcast", "pthread_once",
+	"clock_gettime", "nanosleep", "sched_yield", "getpid", "syscall", "poll",
+	"socket", "connect", "getsockopt", "sendmsg", "recvmsg", "shutdown", "eventfd", "read", "write", "close", "memfd_create", "mmap", "munmap",
+}
+
+// build is a build of the library and the world.
+type build struct {
+	name  string
+	flags []string // of the library
+	// world are flags of the world's own files, test those of main and the scenarios, link those of the linker.
+	world, test, link []string
+	hooks             bool // links hooks.cc
+	once              sync.Once
+	binary            string
+	err               error
+}
+
+var (
+	sanitizers = []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all"}
+	threads    = []string{"-fsanitize=thread"}
+	// hooksBuild compiles with -fsanitize=thread and links hooks.cc in place of ThreadSanitizer.
+	hooksBuild = &build{name: "hooks", flags: threads, hooks: true}
+	asanBuild  = &build{name: "asan", flags: sanitizers, world: sanitizers, test: sanitizers, link: sanitizers}
+	tsanBuild  = &build{name: "tsan", flags: threads, test: threads, link: threads}
+)
+
+var buildDir string
+
+func TestMain(m *testing.M) {
+	var err error
+	if buildDir, err = os.MkdirTemp("", "railhead-races"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(buildDir)
+	os.Exit(code)
+}
+
+// program builds the binary once and returns its path.
+func (b *build) program(t *testing.T) string {
+	t.Helper()
+	b.once.Do(func() { b.err = b.make() })
+	if err := librarybuild.NoteSources(root, worldFolder+"/*"); err != nil {
+		t.Fatal(err)
+	}
+	if b.err != nil {
+		t.Fatal(b.err)
+	}
+	return b.binary
+}
+
+func (b *build) make() error {
+	dir := filepath.Join(buildDir, b.name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	if err := librarybuild.Link(root, dir); err != nil {
+		return err
+	}
+	sources, err := librarybuild.Sources(root)
+	if err != nil {
+		return err
+	}
+	var own, rest []string
+	var jobs [][]string
+	add := func(source string, flags []string) {
+		object := strings.TrimSuffix(librarybuild.Object(dir, source), ".o") + "-" + b.name + ".o"
+		own = append(own, object)
+		jobs = append(jobs, slices.Concat(commonFlags, flags, []string{"-c", source, "-o", object}))
+	}
+	for _, source := range sources {
+		if slices.Contains(compiled, filepath.ToSlash(filepath.Dir(source))) {
+			add(source, b.flags)
+		} else {
+			rest = append(rest, librarybuild.Object(dir, source))
+		}
+	}
+	if err := b.addWorld(add); err != nil {
+		return err
+	}
+	if err := inParallel(jobs); err != nil {
+		return err
+	}
+	b.binary = filepath.Join(dir, "races")
+	// The objects of this build come first: the linker takes the first of several copies of an inline function.
+	arguments := slices.Concat(own, rest, b.link, []string{"-lpthread", "-o", b.binary})
+	for _, f := range wrapped {
+		arguments = append(arguments, "-Wl,--wrap="+f)
+	}
+	_, err = librarybuild.Tool(root, "g++", arguments...)
+	return err
+}
+
+// -Wno-tsan: see client/tests/programs.
+var commonFlags = []string{
+	"-std=c++17", "-O1", "-g", "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra", "-Werror", "-Wno-tsan", "-Iclient", "-Iclient/include", "-Ikernels",
+	"-Ikernels/include", "-Iinternal/wire", "-I" + worldFolder,
+}
+
+func (b *build) addWorld(add func(source string, flags []string)) error {
+	files, err := filepath.Glob(filepath.Join(root, worldFolder, "*.cc"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		name := filepath.Base(file)
+		switch {
+		case name == "hooks.cc" && !b.hooks:
+		case name == "main.cc" || strings.HasPrefix(name, "scenario"):
+			add(worldFolder+"/"+name, append([]string{"-Wshadow", "-Wconversion"}, b.test...))
+		default:
+			add(worldFolder+"/"+name, append([]string{"-Wshadow", "-Wconversion"}, b.world...))
+		}
+	}
+	return nil
+}
+
+func inParallel(jobs [][]string) error {
+	slots := make(chan struct{}, runtime.NumCPU())
+	errs := make([]error, len(jobs))
+	var wg sync.WaitGroup
+	for i, job := range jobs {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			_, errs[i] = librarybuild.Tool(root, "g++", job...)
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}

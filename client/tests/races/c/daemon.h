@@ -1,0 +1,57 @@
+// A daemon of the world: it speaks the protocol, keeps ledgers as server/group does, and dies and starts again at any point. It also
+// plays ranks of other processes.
+#ifndef RAILHEAD_RACES_DAEMON_H_
+#define RAILHEAD_RACES_DAEMON_H_
+
+#include "railhead.h"
+#include "wire.h"
+#include "world.h"
+
+namespace world {
+
+constexpr int kMaxWorld = 4;
+constexpr int kMaxCalls = 64;  // set-up calls of a group
+constexpr uint64_t kHeapBytes = 16 << 20;
+constexpr uint64_t kGranule = 65536;
+
+// What may happen in a seed.
+struct DaemonPlan {
+  int restarts = 0;                     // deaths at random points
+  int64_t mostAway = 2 * kSecond;       // between a death and the next start
+  int64_t leastAway = 0;
+  uint64_t errorOneIn = 0;              // set-up calls that end with an error; 0 = none
+  uint64_t refuseHelloOneIn = 0;        // after a restart
+  int64_t mostLatency = 20 * kMs;       // of an action
+  bool watchesLeases = true;            // breaks the group of a rank whose lease is marked, as a daemon that does not hang
+};
+
+void startDaemon(const DaemonPlan& plan);
+void dieNow();           // the daemon dies, and starts again as the plan says
+void hang(bool hangs);   // a daemon that hangs reads and sends nothing
+
+// A set-up call of a group that has ended, by its number (1 is comm_init).
+struct Ended {
+  uint32_t op;
+  rh_result code;
+  uint64_t offset;
+};
+int endedCallsOf(const char* group);
+Ended endedCall(const char* group, int number);
+
+// Makes a rank of a group one of another process: it joins, and makes the set-up calls that the others make, but no collectives.
+void playRank(const char* group, int world, int rank);
+// Kills it: the kernel marks its lease.
+void killRank(const char* group, int rank);
+// It breaks the group, as its library would.
+void abortAs(const char* group, int rank, rh_result code, uint32_t op);
+
+uint64_t abortWordOf(const char* group);
+int restartsSoFar();
+
+// Compares the lease words of all segments that the daemon has seen with the robust list: a death now must mark exactly the words that
+// hold the control thread's id.
+void checkLeases();
+
+}  // namespace world
+
+#endif  // RAILHEAD_RACES_DAEMON_H_

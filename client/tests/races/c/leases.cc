@@ -1,0 +1,65 @@
+// The robust list, as the kernel would walk it if the process died at this step.
+#include <linux/futex.h>
+#include <stddef.h>
+
+#include "daemon_state.h"
+
+namespace world {
+
+namespace {
+
+constexpr int kMaxNodes = 64;
+
+struct Marked {
+  Key words[kMaxNodes];
+  int count = 0;
+  bool has(Key k) const {
+    for (int i = 0; i < count; i++) {
+      if (words[i] == k) return true;
+    }
+    return false;
+  }
+};
+
+// Collects the words that the kernel would mark (kernel/futex/core.c, exit_robust_list).
+void walk(Marked* out) {
+  const auto* head = static_cast<const robust_list_head*>(robust.head);
+  int nodes = 0;
+  for (const robust_list* n = head->list.next; n != &head->list; n = n->next) {
+    const void* address = reinterpret_cast<const char*>(n) + head->futex_offset;
+    Key key;
+    if (!keyOf(address, &key)) fail("the robust list has an entry in memory that is not mapped");
+    if (++nodes > kMaxNodes) fail("the robust list has no end");
+    const uint32_t word = *static_cast<const uint32_t*>(address);
+    if ((word & FUTEX_TID_MASK) == static_cast<uint32_t>(robust.tid)) out->words[out->count++] = key;
+  }
+}
+
+void checkWord(const Marked& marked, const rhw_lease& lease, Key key, const char* what) {
+  const uint32_t word = __atomic_load_n(&lease.word, __ATOMIC_ACQUIRE);
+  const bool held = word != 0 && (word & FUTEX_TID_MASK) == static_cast<uint32_t>(robust.tid);
+  if (held && !marked.has(key)) fail("a death now would leave the lease of a %s held for ever: it is not in the robust list", what);
+}
+
+}  // namespace
+
+void checkLeases() {
+  if (robust.head == nullptr) return;
+  Marked marked;
+  walk(&marked);
+  for (const SessionSegment& s : d.sessions) {
+    if (s.at == nullptr) continue;
+    checkWord(marked, s.at->lease, {s.file, offsetof(rhw_session, lease) + offsetof(rhw_lease, word)}, "session");
+  }
+  for (const Group& g : d.groups) {
+    if (g.control == nullptr) continue;
+    for (int r = 0; r < g.world; r++) {
+      const rhw_lease& lease = g.line(r)->lease;
+      const auto offset = static_cast<uint64_t>(reinterpret_cast<const char*>(&lease.word) - g.control);
+      checkWord(marked, lease, {fileOf(g.controlFd), offset}, "rank");
+      if (g.ranks[r].known && !g.ranks[r].played && !g.left && g.abortWord() == 0 && lease.word == 0) fail("rank %d is in its group without a lease", r);
+    }
+  }
+}
+
+}  // namespace world

@@ -1,0 +1,8 @@
+// Package races plays the client library's races from seeds. The library's objects are linked with a world (folder c) that replaces
+// threads, sockets, futexes and the clock: one thread runs at a time, and a seed decides which. A daemon in that world answers, dies and
+// starts again at any point. world.h describes it.
+//
+// Three builds play the same seeds. The one with hooks also switches threads at atomic operations, and checks at each store of the
+// library what must hold at any time. The deep run adds AddressSanitizer with UndefinedBehaviorSanitizer, and ThreadSanitizer, which does
+// not see the baton that the threads pass.
+package races

@@ -1,0 +1,45 @@
+package races
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+
+	"railhead/internal/await"
+	"railhead/internal/deep"
+)
+
+// seedVariable is the environment variable that replays one seed.
+const seedVariable = "RAILHEAD_RACE_SEED"
+
+// play plays a scenario from seeds with a build. Seed 1 of each build and scenario is the same in each run.
+func play(t *testing.T, b *build, scenario string, seeds int) {
+	t.Helper()
+	first := "1"
+	if text := os.Getenv(seedVariable); text != "" {
+		first, seeds = text, 1
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*await.Patience)
+	defer cancel()
+	c := exec.CommandContext(ctx, b.program(t), scenario, first, strconv.Itoa(seeds))
+	c.Env = append(os.Environ(), "ASAN_OPTIONS=detect_leaks=1:exitcode=66", "TSAN_OPTIONS=exitcode=66", "UBSAN_OPTIONS=print_stacktrace=1")
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%s, build %s: %v\n%s\n%s=N go test ./client/tests/races -run %s replays seed N", scenario, b.name, err, out, seedVariable, t.Name())
+	}
+}
+
+// onEachBuild plays a scenario in the ordinary run with hooks, and in the deep run with sanitizers too.
+func onEachBuild(t *testing.T, scenario string) {
+	t.Helper()
+	t.Run("hooks", func(t *testing.T) { play(t, hooksBuild, scenario, deep.Rounds(t, 300, 10_000)) })
+	if !deep.On(t) {
+		return
+	}
+	t.Run("asan", func(t *testing.T) { play(t, asanBuild, scenario, deep.Rounds(t, 0, 300)) })
+	t.Run("tsan", func(t *testing.T) { play(t, tsanBuild, scenario, deep.Rounds(t, 0, 300)) })
+}
+
+// Set-up calls and collectives while the daemon restarts.
+func TestACallDuringARestartEndsOnceWithItsOwnOutcome(t *testing.T) { onEachBuild(t, "reconnect") }
