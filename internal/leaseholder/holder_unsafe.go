@@ -84,12 +84,15 @@ func (h *Holder) TakeAt(m *symm.Mapping, at uint64) {
 	})
 }
 
-// Drop is doDropLease of client/comm/control_thread.cc, for the lease taken last.
-func (h *Holder) Drop(m *symm.Mapping, rank int) {
+// Drop is doDropLease of client/session/control_thread.cc, for the rank's lease if it was taken last.
+func (h *Holder) Drop(m *symm.Mapping, rank int) { h.DropAt(m, lineOf(m, rank)) }
+
+// DropAt drops the lease at an offset.
+func (h *Holder) DropAt(m *symm.Mapping, at uint64) {
 	h.do(func() {
-		h.head.next = uintptr(atomic.LoadUint64(m.Word64(lineOf(m, rank))))
-		lease := m.Word32(lineOf(m, rank) + wire.LeaseOffset)
-		atomic.StoreUint32(lease, 0)
+		lease := m.Word32(at + wire.LeaseOffset)
+		atomic.StoreUint32(lease, 0) // first: a word with this thread's id is in its list at any time
+		h.head.next = uintptr(atomic.LoadUint64(m.Word64(at)))
 		wakeAll(lease)
 	})
 }

@@ -39,15 +39,28 @@ const (
 //
 // Writers of the word: its holder's control thread (its tid when it takes the lease, 0 when it drops it, each followed by a wake),
 // the kernel (FUTEX_OWNER_DIED), and here (FUTEX_WAITERS, without which the kernel would wake nobody).
+//
+// The kernel may mark the word at any moment, also between the load and the swap here. The mark must stay, so nothing but a
+// compare-and-swap may change a word that another thread holds.
 func Of(word *uint32, died func()) *Watched {
+	return of(word, died, access{atomic.LoadUint32, atomic.CompareAndSwapUint32})
+}
+
+// access is how a lease word is read and written: by the functions of sync/atomic, around which a test lets things happen.
+type access struct {
+	load func(word *uint32) uint32
+	swap func(word *uint32, old, v uint32) bool
+}
+
+func of(word *uint32, died func(), by access) *Watched {
 	return &Watched{word: word, look: func() (uint32, step) {
-		v := atomic.LoadUint32(word)
+		v := by.load(word)
 		switch {
 		case v&wire.LeaseOwnerDied != 0:
 			died()
 			return 0, end
 		case v&wire.LeaseTIDMask != 0 && v&wire.LeaseWaiters == 0:
-			if !atomic.CompareAndSwapUint32(word, v, v|wire.LeaseWaiters) {
+			if !by.swap(word, v, v|wire.LeaseWaiters) {
 				return 0, again
 			}
 			v |= wire.LeaseWaiters
