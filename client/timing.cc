@@ -62,10 +62,14 @@ extern "C" rh_result rh_time_oneshot_kernel(const void* send, void* recv, size_t
   client::Comms::Exclusive guard(client::comms(), handle);
   client::Comm* comm = guard.get();
   if (comm == nullptr) return client::checkGuard(guard, "time_oneshot_kernel");
-  const auto kernel = comm->kernels->reductions[RH_F32].oneshot;
-  const railhead::host::ReduceOp sum = {};
+  const auto kernel = comm->kernels->collectives[RHW_ALGO_ONESHOT][RHW_OP_ALL_REDUCE][RH_F32];
+  railhead::host::KernelCall call = {comm->team, comm->ring};
+  call.send = send;
+  call.recv = recv;
+  call.count = count;
+  call.bytes = count * sizeof(float);
   return timeLoop(iterations, total_ns, [&] {
-    const auto outcome = kernel(comm->team, sum, send, recv, count);
+    const auto outcome = kernel(call);
     return outcome.stop == railhead::Stop::kNone ? RH_OK : client::stopOperation(comm, outcome);
   });
 }

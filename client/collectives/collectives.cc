@@ -21,7 +21,7 @@ uint64_t offerOf(const Comm* comm, const void* buffer, uint64_t bytes) {
 
 // Fills in the offers of a call that may run zero-copy.
 void offerBuffers(const Comm* comm, CollectiveCall* c) {
-  if (c->zeroCopy.algo != RHW_ALGO_PULL) return;
+  if (c->zeroCopy.algo == RHW_ALGO_AUTO) return;
   const Operation& o = c->operation;
   const uint64_t part = bytesOf(o), whole = part * static_cast<uint64_t>(comm->worldSize);
   switch (o.op) {

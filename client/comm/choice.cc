@@ -127,8 +127,7 @@ void choose(const Comm* comm, CollectiveCall* call) {
   call->ll = bytes < comm->plans.ll_below_bytes;
   // Each rank multiplies its own contribution, so other ranks cannot read it from the caller's buffer.
   if (o.reduce.kind == host::Reduction::kPreMulSum) return;
-  const Choice zeroCopy = lookUp(comm->plans.zero_copy[planned], bytes);
-  if (zeroCopy.algo == RHW_ALGO_PULL) call->zeroCopy = zeroCopy;
+  call->zeroCopy = lookUp(comm->plans.zero_copy[planned], bytes);
 }
 
 const char* algorithmName(uint32_t algo) { return rhw_algorithms[algo < RHW_ALGOS ? algo : uint32_t{RHW_ALGO_AUTO}].name; }
@@ -144,7 +143,7 @@ bool lookUpByName(const Comm* comm, const char* operation, size_t bytes, bool in
   for (int i = 0; i < RHW_PLANS; i++) {
     if (strcmp(operation, operationName(kPlanned[i])) != 0) continue;
     *out = lookUp(comm->plans.zero_copy[i], bytes);
-    if (!inWindows || out->algo != RHW_ALGO_PULL) *out = lookUp(comm->plans.copied[i], bytes);
+    if (!inWindows || out->algo == RHW_ALGO_AUTO) *out = lookUp(comm->plans.copied[i], bytes);
     return true;
   }
   // Every other operation has the algorithm pipe or none.

@@ -53,10 +53,10 @@ struct Choice {
 struct CollectiveCall {
   Operation operation;
   uint32_t captured = 0;  // as in a Signature
-  Choice zeroCopy = {RHW_ALGO_AUTO, RHW_WHY_NONE};  // RHW_ALGO_PULL: tried first, runs if all ranks offered their buffers
+  Choice zeroCopy = {RHW_ALGO_AUTO, RHW_WHY_NONE};  // tried first if not AUTO; runs if all ranks offered their buffers
   Choice copied = {RHW_ALGO_AUTO, RHW_WHY_NONE};    // runs if zeroCopy does not
   bool ll = false;                                  // a ring uses the LL protocol, for small messages
-  uint64_t sendOffer = railhead::kNoOffset, recvOffer = railhead::kNoOffset;  // for pull: the offers of the buffers to the other ranks
+  uint64_t sendOffer = railhead::kNoOffset, recvOffer = railhead::kNoOffset;  // for zeroCopy: the offers of the buffers to the other ranks
 };
 
 // Sends and receives of one comm that run concurrently.

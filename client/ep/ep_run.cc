@@ -103,7 +103,7 @@ EpError runOperation(const EpRequest& r) {
   const EpError error = run(r);
   if (error == EpError::kStopped) {
     const EpReport& report = reportOf(r);
-    stopOperation(comm, {report.stop, report.missing, {}});
+    stopOperation(comm, {report.stop, report.missing, {}, false});
   } else {
     leaveOperation(comm);
   }

@@ -47,7 +47,7 @@ func readAlgorithms(t *testing.T) []algorithmLine {
 			t.Fatalf("%s:%d: buffers %q, adds %q", algorithmsFile, i+1, f[2], f[3])
 		}
 		a := algorithmLine{number: n, name: f[1], windows: f[2] == "windows", adds: orders[f[3]]}
-		a.constant, a.macro = "Algo"+strings.ToUpper(f[1][:1])+f[1][1:], "RHW_ALGO_"+strings.ToUpper(f[1])
+		a.constant, a.macro = "Algo"+camel(f[1]), "RHW_ALGO_"+strings.ToUpper(f[1])
 		a.cpu, a.cuda = operationsIn(t, f[4]), operationsIn(t, f[5])
 		lines = append(lines, a)
 	}
@@ -73,11 +73,7 @@ func operationsIn(t *testing.T, column string) []string {
 func goOps(names []string) string {
 	var list []string
 	for _, n := range names {
-		var b strings.Builder
-		for _, word := range strings.Split(n, "_") {
-			b.WriteString(strings.ToUpper(word[:1]) + word[1:])
-		}
-		list = append(list, "Op"+b.String())
+		list = append(list, "Op"+camel(n))
 	}
 	return "[]Op{" + strings.Join(list, ", ") + "}"
 }
@@ -145,9 +141,113 @@ static const struct rhw_algorithm rhw_algorithms[RHW_ALGOS] = {
 	return b.String()
 }
 
+// Generated files of the CPU target.
+const (
+	kernelNumbersFile = "../../kernels/host/algorithms.h"
+	kernelTableFile   = "../../kernels/host/kernel_table.h"
+)
+
+// reductions are the operations whose kernels depend on the element type.
+var reductions = []Op{OpAllReduce, OpReduceScatter, OpReduce}
+
+// hasKernel says whether an operation is in the table of kernels. Sends and receives are not: they run several at a time.
+func hasKernel(operation string) bool { return operation != OpSend.String() && operation != OpRecv.String() }
+
+// camel writes all_reduce as AllReduce.
+func camel(name string) string {
+	var b strings.Builder
+	for _, word := range strings.Split(name, "_") {
+		b.WriteString(strings.ToUpper(word[:1]) + word[1:])
+	}
+	return b.String()
+}
+
+// kernelNumbers writes the numbers by which the table of kernels is indexed, for C++ that does not include wire.h.
+func kernelNumbers(lines []algorithmLine) string {
+	var algorithms, operations strings.Builder
+	for _, a := range lines {
+		fmt.Fprintf(&algorithms, "  k%s = %d,\n", camel(a.name), a.number)
+	}
+	last := OpNone
+	for op := OpNone; int(op) < len(opNames); op++ {
+		if slices.ContainsFunc(lines, func(a algorithmLine) bool { return hasKernel(op.String()) && slices.Contains(a.cpu, op.String()) }) {
+			fmt.Fprintf(&operations, "  k%s = %d,\n", camel(op.String()), op)
+			last = op
+		}
+	}
+	return fmt.Sprintf(`// Made from internal/wire/algorithms.txt by `+"`go generate ./internal/wire`"+`. Do not edit.
+#ifndef RAILHEAD_KERNELS_HOST_ALGORITHMS_H_
+#define RAILHEAD_KERNELS_HOST_ALGORITHMS_H_
+
+#include <stdint.h>
+
+namespace railhead::host {
+
+// Algorithms that run on a CPU, by the numbers of wire.h's rhw_algo.
+enum Algorithm : uint32_t {
+%s  kAlgorithms = %d,
+};
+
+// Operations that have algorithms, by the numbers of wire.h's rhw_op.
+enum Collective : uint32_t {
+%s  kCollectives = %d,
+};
+
+}  // namespace railhead::host
+
+#endif  // RAILHEAD_KERNELS_HOST_ALGORITHMS_H_
+`, algorithms.String(), len(lines)+1, operations.String(), last+1)
+}
+
+// kernelTable writes the functions that fill the table of kernels.
+func kernelTable(lines []algorithmLine) string {
+	var includes, typed, copies strings.Builder
+	for _, a := range lines {
+		if slices.ContainsFunc(a.cpu, hasKernel) {
+			fmt.Fprintf(&includes, "#include \"host/%s.h\"\n", a.name)
+		}
+		for _, name := range a.cpu {
+			if !hasKernel(name) {
+				continue
+			}
+			to, arguments := &copies, "Isa"
+			if slices.ContainsFunc(reductions, func(op Op) bool { return op.String() == name }) {
+				to, arguments = &typed, "T, Isa"
+			}
+			function := camel(name)
+			fmt.Fprintf(to, "  table[k%s][k%s][type] = %s::%s<%s>;\n", camel(a.name), function, a.name, strings.ToLower(function[:1])+function[1:], arguments)
+		}
+	}
+	return fmt.Sprintf(`// Made from internal/wire/algorithms.txt by `+"`go generate ./internal/wire`"+`. Do not edit. instantiate.h includes it.
+#ifndef RAILHEAD_KERNELS_HOST_KERNEL_TABLE_H_
+#define RAILHEAD_KERNELS_HOST_KERNEL_TABLE_H_
+
+#include "host/kernel_set.h"
+%s
+namespace railhead::host {
+
+// Sets the kernels of reductions of elements of type T.
+template <class T, class Isa>
+constexpr void setReductions(int type, KernelTable& table) {
+%s}
+
+// Sets the kernels of operations that only copy.
+template <class Isa>
+constexpr void setCopies(int type, KernelTable& table) {
+%s}
+
+}  // namespace railhead::host
+
+#endif  // RAILHEAD_KERNELS_HOST_KERNEL_TABLE_H_
+`, includes.String(), typed.String(), copies.String())
+}
+
 func TestGeneratedAlgorithmsMatchTheTable(t *testing.T) {
 	lines := readAlgorithms(t)
-	for file, want := range map[string]string{"algorithms.go": algorithmsInGo(t, lines), "algorithms.h": algorithmsInC(lines)} {
+	for file, want := range map[string]string{
+		"algorithms.go": algorithmsInGo(t, lines), "algorithms.h": algorithmsInC(lines),
+		kernelNumbersFile: kernelNumbers(lines), kernelTableFile: kernelTable(lines),
+	} {
 		if *update {
 			if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 				t.Fatal(err)

@@ -13,24 +13,14 @@ namespace {
 constexpr uint32_t kRegion = 7;
 constexpr size_t kRegionBytes = 4096;
 
-struct Pulled {
-  host::Outcome outcome;
-  bool zeroCopy;
-};
-
 // The four operations that take offers. count: elements of a part.
-Pulled pull(const FlagTeam& team, int operation, uint64_t send, uint64_t recv, float* own, size_t count) {
-  const host::KernelSet& kernels = host::kernels();
-  const host::Reductions& f32 = kernels.reductions[host::indexOf(host::Type::kF32)];
-  const host::ReduceOp sum = {};
-  Pulled p = {};
-  switch (operation) {
-    case 0: p.outcome = f32.pull(team, sum, send, recv, count, &p.zeroCopy); break;
-    case 1: p.outcome = f32.reduceScatterPull(team, sum, send, own, count, &p.zeroCopy); break;
-    case 2: p.outcome = kernels.copies.allGatherPull(team, send, own, own + kMaxCount, count * sizeof(float), &p.zeroCopy); break;
-    default: p.outcome = kernels.copies.allToAllPull(team, send, own, count * sizeof(float), &p.zeroCopy);
-  }
-  return p;
+host::Outcome pull(const FlagTeam& team, int operation, uint64_t send, uint64_t recv, float* own, size_t count) {
+  static constexpr host::Collective collectives[] = {host::kAllReduce, host::kReduceScatter, host::kAllGather, host::kAllToAll};
+  const RingPlan ring = ringInRankOrder(team.worldSize);
+  host::KernelCall call = callOf(team, ring, host::Type::kF32, own, operation == 2 ? own + kMaxCount : own, count);
+  call.sendOffer = send;
+  call.recvOffer = recv;
+  return kernelOf(host::kPull, collectives[operation], host::Type::kF32)(call);
 }
 
 size_t bytesOf(const Options& o, int operation, size_t count) {
@@ -76,16 +66,16 @@ void round(const Options& o, uint64_t h) {
     }
     std::vector<float> own(2 * kMaxCount);
     const bool isBad = rank == bad && !keepsChanging;
-    const Pulled p = pull(group.teams[static_cast<size_t>(rank)], operation, isBad && !inRecv ? nonsense : good, isBad && inRecv ? nonsense : good,
-                          own.data(), count);
-    if (p.outcome.stop == Stop::kBadOffer) {  // as the client does
-      CHECK(p.outcome.missing == uint64_t{1} << bad);
+    const host::Outcome outcome = pull(group.teams[static_cast<size_t>(rank)], operation, isBad && !inRecv ? nonsense : good, isBad && inRecv ? nonsense : good,
+                                       own.data(), count);
+    if (outcome.stop == Stop::kBadOffer) {  // as the client does
+      CHECK(outcome.missing == uint64_t{1} << bad);
       __atomic_store_n(&group.abortWord, 1, __ATOMIC_RELEASE);
       host::futexWakeAll(&group.abortWord);
-    } else if (p.outcome.stop == Stop::kNone) {
-      CHECK(keepsChanging && p.zeroCopy);
+    } else if (outcome.stop == Stop::kNone) {
+      CHECK(keepsChanging && !outcome.declined);
     } else {
-      CHECK(p.outcome.stop == Stop::kAborted);
+      CHECK(outcome.stop == Stop::kAborted);
     }
     ended++;
   });

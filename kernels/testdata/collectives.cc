@@ -9,7 +9,9 @@ using namespace railhead;
 
 namespace {
 
-enum class What { kAllGather, kReduceScatter, kAllToAll, kBroadcast, kReduce, kGather, kNeighbours, kChain, kTree, kBroadcastTree, kRings, kLast };
+enum class What {
+  kAllGather, kReduceScatter, kAllToAll, kBroadcast, kReduce, kGather, kScatter, kNeighbours, kChain, kTree, kBroadcastTree, kChainScatter, kTreeScatter, kRing, kLast
+};
 
 // Integers, which wrap, so the order of additions does not matter: this tests who receives what.
 int32_t input(uint64_t seed, int rank, int round, size_t i) {
@@ -31,68 +33,54 @@ struct Round {
   size_t count;  // of a part
   int32_t *send, *recv;
 
-  uint64_t offer() const { return windows ? kWindow : kNoOffset; }
-  bool ended(host::Outcome outcome) const {
-    CHECK(outcome.stop == Stop::kNone);
-    return true;
+  // Runs the operation. False: the algorithm declined it.
+  bool runs(host::Algorithm algorithm, host::Collective collective) const {
+    const RingPlan ring = ringInRankOrder(o.world);
+    host::KernelCall call = callOf(team, ring, host::Type::kI32, send, recv, count);
+    call.root = root;
+    call.sendOffer = windows ? kWindow : kNoOffset;
+    call.reproducible = true;
+    const host::Outcome outcome = kernelOf(algorithm, collective, host::Type::kI32)(call);
+    CHECK(outcome.stop == Stop::kNone && (!outcome.declined || (algorithm == host::kPull && !windows)));
+    return !outcome.declined;
   }
-  bool pulled(host::Outcome outcome, const bool& zeroCopy) const {  // a reference: the expression that calls this sets it
-    CHECK(outcome.stop == Stop::kNone && zeroCopy == windows);
-    return zeroCopy;
+  void pullsOrCopies(host::Collective collective) const {
+    CHECK(runs(host::kPull, collective) == windows);
+    if (!windows) CHECK(runs(host::kOneshot, collective));
   }
 
   void run() const {
-    const auto& i32 = host::kernels().reductions[static_cast<int>(host::Type::kI32)];
-    const auto& copies = host::kernels().copies;
-    const host::ReduceOp sum = {};
-    const size_t bytes = count * sizeof(int32_t);
-    const RingPlan plan = ringInRankOrder(o.world);
-    bool zeroCopy = false;
     switch (what) {
-      case What::kAllGather:
-        if (!pulled(copies.allGatherPull(team, offer(), send, recv, bytes, &zeroCopy), zeroCopy)) ended(copies.allGather(team, send, recv, bytes));
-        break;
-      case What::kReduceScatter:
-        if (!pulled(i32.reduceScatterPull(team, sum, offer(), recv, count, &zeroCopy), zeroCopy)) ended(i32.reduceScatter(team, sum, send, recv, count));
-        break;
-      case What::kAllToAll:
-        if (!pulled(copies.allToAllPull(team, offer(), recv, bytes, &zeroCopy), zeroCopy)) ended(copies.allToAll(team, send, recv, bytes));
-        break;
-      case What::kBroadcast:
-        if (team.rank == root) memcpy(recv, send, bytes);
-        ended(copies.broadcast(team, root, recv, bytes));
-        break;
-      case What::kReduce: ended(i32.reduce(team, sum, root, send, recv, count)); break;
-      case What::kChain: ended(i32.tree(team, sum, Tree::kChain, send, recv, count)); break;
-      case What::kTree: ended(i32.tree(team, sum, Tree::kDouble, send, recv, count)); break;
-      case What::kBroadcastTree:
-        if (team.rank == root) memcpy(recv, send, bytes);
-        ended(copies.broadcastTree(team, plan, windows ? Tree::kDouble : Tree::kChain, root, recv, bytes));
-        break;
-      case What::kRings:
-        if (windows) {
-          ended(i32.reduceScatterTree(team, sum, Tree::kChain, send, recv, count));
-        } else {
-          ended(copies.allGatherRing(team, plan, send, recv, bytes));
-        }
-        break;
-      default: transfers(bytes);
+      case What::kAllGather: pullsOrCopies(host::kAllGather); break;
+      case What::kReduceScatter: pullsOrCopies(host::kReduceScatter); break;
+      case What::kAllToAll: pullsOrCopies(host::kAllToAll); break;
+      case What::kBroadcast: runs(host::kPipe, host::kBroadcast); break;
+      case What::kReduce: runs(host::kPipe, host::kReduce); break;
+      case What::kGather: runs(host::kPipe, host::kGather); break;
+      case What::kScatter: runs(host::kPipe, host::kScatter); break;
+      case What::kChain: runs(host::kRing, host::kAllReduce); break;
+      case What::kTree: runs(host::kTree, host::kAllReduce); break;
+      case What::kBroadcastTree: runs(windows ? host::kTree : host::kRing, host::kBroadcast); break;
+      case What::kChainScatter: runs(host::kRing, host::kReduceScatter); break;
+      case What::kTreeScatter: runs(host::kTree, host::kReduceScatter); break;
+      case What::kRing: runs(windows ? host::kTree : host::kRing, host::kAllGather); break;
+      default: transfers();
     }
   }
 
-  void transfers(size_t bytes) const {
+  void transfers() const {
     std::vector<Transfer> list;
     const auto add = [&](int peer, bool sends, int32_t* buffer) {
-      list.push_back({peer, sends, reinterpret_cast<char*>(buffer), bytes, what == What::kGather ? team.call : sign({1, 0, 0, kNoRoot, count, 0, 0, 0}), 0, false});
+      list.push_back({peer, sends, reinterpret_cast<char*>(buffer), count * sizeof(int32_t), sign({1, 0, 0, kNoRoot, count, 0, 0, 0}), 0, false});
     };
     for (int k = 1; k < o.world; k++) {
       const int peer = (team.rank + k) % o.world;
       const auto at = static_cast<size_t>(peer) * count;
-      if (what == What::kNeighbours || peer == root) add(peer, true, what == What::kNeighbours ? send + at : send);
-      if (what == What::kNeighbours || team.rank == root) add(peer, false, recv + at);
+      add(peer, true, send + at);
+      add(peer, false, recv + at);
     }
-    if (what == What::kNeighbours) team.call = {};
-    ended(host::kernels().copies.transfers(team, list.data(), static_cast<int>(list.size())));
+    team.call = {};
+    CHECK(host::kernels().transfers(team, list.data(), static_cast<int>(list.size())).stop == Stop::kNone);
   }
 
   void check() const {
@@ -101,18 +89,19 @@ struct Round {
       for (size_t i = 0; i < count; i++) {
         const int from = static_cast<int>(r);
         switch (what) {
+          case What::kRing:
           case What::kAllGather: CHECK(recv[r * count + i] == input(o.seed, from, number, i)); break;
+          case What::kChainScatter:
+          case What::kTreeScatter:
           case What::kReduceScatter: CHECK(recv[i] == total(o, number, self * count + i)); break;
           case What::kAllToAll: CHECK(recv[r * count + i] == input(o.seed, from, number, self * count + i)); break;
           case What::kChain:
           case What::kTree: CHECK(recv[i] == total(o, number, i)); break;
-          case What::kRings:
-            CHECK(windows ? recv[i] == total(o, number, self * count + i) : recv[r * count + i] == input(o.seed, from, number, i));
-            break;
           case What::kBroadcastTree:
           case What::kBroadcast: CHECK(recv[i] == input(o.seed, root, number, i)); break;
           case What::kReduce: CHECK(team.rank != root || recv[i] == total(o, number, i)); break;
-          case What::kGather: CHECK(team.rank != root || r == self || recv[r * count + i] == input(o.seed, from, number, i)); break;
+          case What::kGather: CHECK(team.rank != root || recv[r * count + i] == input(o.seed, from, number, i)); break;
+          case What::kScatter: CHECK(recv[i] == input(o.seed, root, number, self * count + i)); break;
           default: CHECK(r == self || recv[r * count + i] == input(o.seed, from, number, self * count + i));
         }
       }

@@ -47,9 +47,10 @@ int main(int argc, char** argv) {
     Group group(o, kTimeoutNs);
     group.teams[0].limitNs = kLimitNs;
     std::vector<float> data(kBlocks * kBlockBytes / sizeof(float));
-    const auto& f32 = host::kernels().reductions[host::indexOf(host::Type::kF32)];
+    const RingPlan ring = ringInRankOrder(o.world);
     const int64_t took = drip(&group, group.header(0)->published.generation, 0, &group.header(1)->published.generation, [&] {
-      return f32.oneshot(group.teams[0], host::ReduceOp{}, data.data(), data.data(), data.size());
+      return kernelOf(host::kOneshot, host::kAllReduce, host::Type::kF32)(
+          callOf(group.teams[0], ring, host::Type::kF32, data.data(), data.data(), data.size()));
     });
     CHECK(took < kMostNs);
   }
@@ -62,7 +63,7 @@ int main(int argc, char** argv) {
     Flags<host::Mem<int>> flags(mem, group.teams[0]);
     const Pipes<host::Mem<int>> pipes(mem, group.teams[0], flags);
     const int64_t took = drip(&group, pipes.head(1, 0), 1, &pipes.tail(1, 0), [&] {
-      return host::kernels().copies.transfers(group.teams[0], &receive, 1);
+      return host::kernels().transfers(group.teams[0], &receive, 1);
     });
     CHECK(took < kMostNs);
   }

@@ -80,6 +80,20 @@ struct Group {
   uint32_t abortWord = 0;
 };
 
+// A call of count elements.
+inline host::KernelCall callOf(const FlagTeam& team, const RingPlan& ring, host::Type type, const void* send, void* recv, size_t count) {
+  host::KernelCall c = {team, ring};
+  c.send = send;
+  c.recv = recv;
+  c.count = count;
+  c.bytes = count * host::bytesOf(type);
+  return c;
+}
+
+inline host::Kernel kernelOf(host::Algorithm algorithm, host::Collective collective, host::Type type) {
+  return host::kernels().collectives[algorithm][collective][host::indexOf(type)];
+}
+
 // Runs f(rank) in a thread for each rank.
 template <class F>
 void onRanks(int world, F f) {

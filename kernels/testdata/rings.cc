@@ -87,7 +87,7 @@ struct Round {
     uint64_t h = o.seed;  // the order of a group is fixed
     for (int i = o.world - 1; i > 0; i--) std::swap(plan.order[i], plan.order[(h = mix(h)) % (static_cast<uint64_t>(i) + 1)]);
     plan.channels = 1 + static_cast<int>(pick(kMaxRingChannels));
-    plan.protocol = pick(2) != 0 ? RingProtocol::kLL : RingProtocol::kSimple;
+    protocol = pick(2) != 0 ? RingProtocol::kLL : RingProtocol::kSimple;
   }
   size_t pick(size_t n) {
     shared = mix(shared);
@@ -103,7 +103,19 @@ struct Round {
   bool inPlace;
   int root;
   RingPlan plan;
+  RingProtocol protocol;
 };
+
+// Runs the round's operation on a rank. In place selects the kind of broadcast too.
+host::Outcome runRound(const Round& r, const FlagTeam& team, const char* send, char* recv) {
+  static constexpr host::Collective collectives[] = {host::kAllReduce, host::kReduceScatter, host::kAllGather, host::kBroadcast};
+  host::KernelCall call = callOf(team, r.plan, r.type, send, recv, r.count);
+  call.reduce = r.op;
+  call.root = r.root;
+  call.protocol = r.protocol;
+  const bool down = r.what == What::kBroadcast && !r.inPlace;
+  return kernelOf(down ? host::kTree : host::kRing, collectives[static_cast<int>(r.what)], r.type)(call);
+}
 
 class Rank {
  public:
@@ -126,7 +138,7 @@ class Rank {
     if (r.inPlace && r.what != What::kAllGather) memcpy(recv, send, sendParts * part), send = recv;
     if (r.inPlace && r.what == What::kReduceScatter) recv = send + self * part;
     if (r.what == What::kBroadcast && team_.rank == r.root) memcpy(recv, send, part);
-    call(r, send, recv);
+    CHECK(runRound(r, team_, send, recv).stop == Stop::kNone);
     if (!r.inPlace) CHECK(recv_[recvParts * part] == '\x5a');  // nothing is written after the result
     check(r, number, recv, part, recvParts);
     sameEverywhere(r, recv, part);
@@ -143,20 +155,6 @@ class Rank {
         storeAny(r.type, to + i * bytes, h);
       }
     }
-  }
-
-  void call(const Round& r, const char* send, char* recv) const {
-    const auto& kernels = host::kernels();
-    const host::Reductions& of = kernels.reductions[static_cast<int>(r.type)];
-    const size_t bytes = r.count * host::bytesOf(r.type);
-    host::Outcome out = {};
-    switch (r.what) {
-      case What::kAllReduce: out = of.ring(team_, r.plan, r.op, send, recv, r.count); break;
-      case What::kReduceScatter: out = of.reduceScatterRing(team_, r.plan, r.op, send, recv, r.count); break;
-      case What::kAllGather: out = kernels.copies.allGatherRing(team_, r.plan, send, recv, bytes); break;
-      case What::kBroadcast: out = kernels.copies.broadcastTree(team_, r.plan, r.inPlace ? Tree::kChain : Tree::kDouble, r.root, recv, bytes); break;
-    }
-    CHECK(out.stop == Stop::kNone);
   }
 
   void check(const Round& r, int number, const char* got, size_t part, size_t parts) {
@@ -182,8 +180,9 @@ class Rank {
   void checkOneshot(const Round& r, int number, const char* got, bool scatters) {
     const size_t part = r.count * host::bytesOf(r.type);
     fill(r, number, team_.rank, send_.data(), scatters ? parts_ : 1);
-    const host::Reductions& of = host::kernels().reductions[static_cast<int>(r.type)];
-    CHECK((scatters ? of.reduceScatter : of.oneshot)(team_, r.op, send_.data(), other_.data(), r.count).stop == Stop::kNone);
+    host::KernelCall call = callOf(team_, r.plan, r.type, send_.data(), other_.data(), r.count);
+    call.reduce = r.op;
+    CHECK(kernelOf(host::kOneshot, scatters ? host::kReduceScatter : host::kAllReduce, r.type)(call).stop == Stop::kNone);
     CHECK(part == 0 || memcmp(got, other_.data(), part) == 0);
   }
   // A sum of x, rounded after each addition and at the end, has an error of at most world * epsilon * sum |x|, and half a unit in the
@@ -211,9 +210,9 @@ class Rank {
     if (r.what != What::kAllReduce || r.isExact) return;
     auto& own = results_[static_cast<size_t>(team_.rank)];
     own.assign(got, got + part);
-    CHECK(host::kernels().copies.barrier(team_).stop == Stop::kNone);
+    CHECK(host::kernels().barrier(team_).stop == Stop::kNone);
     for (const auto& result : results_) CHECK(result == own);
-    CHECK(host::kernels().copies.barrier(team_).stop == Stop::kNone);
+    CHECK(host::kernels().barrier(team_).stop == Stop::kNone);
   }
 
   const Options& o_;
@@ -261,7 +260,7 @@ void withoutOne(const Options& o, bool abortIt) {
     Group group(o, abortIt ? 60000 * kMs : 20 * kMs);
     startAt(group, o.world, o.firstEpoch);
     onRanks(o.world, [&](int rank) {
-      const Round r(o, n);
+      Round r(o, n);
       if (rank == o.world - 1) {
         if (!abortIt) return;
         const timespec pause = {0, static_cast<long>(r.shared % 200000)};
@@ -272,11 +271,8 @@ void withoutOne(const Options& o, bool abortIt) {
       }
       std::vector<char> send(kMostBytes), recv(kMostBytes);
       const FlagTeam& team = group.teams[static_cast<size_t>(rank)];
-      const auto& kernels = host::kernels();
-      const host::Reductions& of = kernels.reductions[static_cast<int>(r.type)];
-      const auto out = r.what == What::kAllReduce       ? of.ring(team, r.plan, r.op, send.data(), recv.data(), r.count)
-                       : r.what == What::kReduceScatter ? of.reduceScatterRing(team, r.plan, r.op, send.data(), recv.data(), r.count)
-                                                        : kernels.copies.allGatherRing(team, r.plan, send.data(), recv.data(), r.count);
+      if (r.what == What::kBroadcast) r.what = What::kAllGather;  // a root need not wait for other ranks
+      const auto out = runRound(r, team, send.data(), recv.data());
       CHECK(out.stop == (abortIt ? Stop::kAborted : Stop::kTimeout));
       CHECK(out.missing != 0 && (out.missing & ~all) == 0 && (out.missing >> rank & 1) == 0);
     });

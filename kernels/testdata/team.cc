@@ -35,38 +35,40 @@ void sums(const Options& o) {
   onRanks(o.world, [&](int rank) {
     const FlagTeam& team = group.teams[static_cast<size_t>(rank)];
     std::vector<float> send(kMaxCount), recv(kMaxCount);
-    const host::KernelSet& kernels = host::kernels();
-    const host::Reductions& f32 = kernels.reductions[static_cast<int>(host::Type::kF32)];
-    const host::ReduceOp sum = {};
+    const RingPlan ring = ringInRankOrder(o.world);
+    const auto runs = [](host::Algorithm algorithm, const host::KernelCall& call) {
+      const host::Outcome outcome = kernelOf(algorithm, host::kAllReduce, host::Type::kF32)(call);
+      CHECK(outcome.stop == Stop::kNone);
+      return !outcome.declined;
+    };
     for (int round = 0; round < o.rounds; round++) {
       const uint64_t shared = mix(o.seed ^ static_cast<uint64_t>(round));  // the same on all ranks
       maybeDelay(mix(shared + static_cast<uint64_t>(rank)));
       if (shared % 4 == 0) {
-        CHECK(kernels.copies.barrier(team).stop == Stop::kNone);
+        CHECK(host::kernels().barrier(team).stop == Stop::kNone);
         continue;
       }
       const size_t count = static_cast<size_t>(shared >> 8) % (shared % 4 == 1 ? 20 : kMaxCount + 1);
       for (size_t i = 0; i < count; i++) send[i] = input(o.seed, rank, round, i);
       float* in = send.data();
       float* out = shared >> 40 & 1 ? in : recv.data();
+      host::KernelCall call = callOf(team, ring, host::Type::kF32, in, out, count);
       switch (shared >> 48 & 3) {
-        case 0: CHECK(f32.oneshot(team, sum, in, out, count).stop == Stop::kNone); break;
-        case 1: CHECK(f32.twoshot(team, sum, in, out, count).stop == Stop::kNone); break;
+        case 0: CHECK(runs(host::kOneshot, call)); break;
+        case 1: CHECK(runs(host::kTwoshot, call)); break;
         default: {
           // Now and then some rank's buffer is in no window; then no rank may be zero-copy.
           const bool all = (shared >> 50 & 1) != 0;
           auto* window = reinterpret_cast<float*>(team.heap(rank) + kWindow);
           memcpy(window, in, count * sizeof(float));
           const bool here = all || (shared >> 52) % static_cast<uint64_t>(o.world) != static_cast<uint64_t>(rank);
-          const uint64_t sendAt = here ? kWindow : kNoOffset;
-          const uint64_t recvAt = out == in ? sendAt : here ? kWindow + kMaxCount * sizeof(float) : kNoOffset;
-          bool zeroCopy = false;
-          CHECK(f32.pull(team, sum, sendAt, recvAt, count, &zeroCopy).stop == Stop::kNone);
-          CHECK(zeroCopy == all);
-          if (zeroCopy) {
-            memcpy(out, team.heap(rank) + recvAt, count * sizeof(float));
+          call.sendOffer = here ? kWindow : kNoOffset;
+          call.recvOffer = out == in ? call.sendOffer : here ? kWindow + kMaxCount * sizeof(float) : kNoOffset;
+          CHECK(runs(host::kPull, call) == all);
+          if (all) {
+            memcpy(out, team.heap(rank) + call.recvOffer, count * sizeof(float));
           } else {
-            CHECK(f32.twoshot(team, sum, in, out, count).stop == Stop::kNone);
+            CHECK(runs(host::kTwoshot, call));
           }
         }
       }
@@ -88,9 +90,9 @@ void late(const Options& o) {
         const timespec pause = {0, static_cast<long>(mix(o.seed + static_cast<uint64_t>(round)) % (2 * timeoutNs))};
         nanosleep(&pause, nullptr);
       }
-      const auto [stop, missing, difference] = host::kernels().copies.barrier(group.teams[static_cast<size_t>(rank)]);
+      const auto [stop, missing, difference, declined] = host::kernels().barrier(group.teams[static_cast<size_t>(rank)]);
       CHECK(stop == Stop::kNone || stop == Stop::kTimeout);
-      CHECK(difference.theirs.call == 0);
+      CHECK(difference.theirs.call == 0 && !declined);
       if (stop == Stop::kNone) return;
       stopped++;
       CHECK(missing != 0);
@@ -117,10 +119,10 @@ void abortWord(const Options& o) {
         return;
       }
       float data[100] = {};
-      const auto& f32 = host::kernels().reductions[static_cast<int>(host::Type::kF32)];
-      const auto run = round % 2 == 0 ? f32.oneshot : f32.twoshot;
-      const auto [stop, missing, difference] = run(group.teams[static_cast<size_t>(rank)], host::ReduceOp{}, data, data, 100);
-      CHECK(stop == Stop::kAborted && difference.theirs.call == 0);
+      const RingPlan ring = ringInRankOrder(o.world);
+      const auto run = kernelOf(round % 2 == 0 ? host::kOneshot : host::kTwoshot, host::kAllReduce, host::Type::kF32);
+      const auto [stop, missing, difference, declined] = run(callOf(group.teams[static_cast<size_t>(rank)], ring, host::Type::kF32, data, data, 100));
+      CHECK(stop == Stop::kAborted && difference.theirs.call == 0 && !declined);
       CHECK((missing & absent) != 0 && (missing & ~all) == 0 && (missing >> rank & 1) == 0);
     });
     for (int r = 0; r < o.world; r++) CHECK(group.header(r)->published.generation.sleepers == 0);
