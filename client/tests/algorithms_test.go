@@ -75,6 +75,25 @@ func sumTwice(m member, d oracle.Dtype, count int, seed uint64, inWindow bool, w
 	return free()
 }
 
+// inRankOrder lists the all-reduce algorithms that add in rank order on a reproducible comm.
+func inRankOrder() []string {
+	return allReduceAlgorithms(func(a wire.Algo) bool { return a.Adds() != wire.OwnOrder })
+}
+
+// copyingAlgorithms lists those of them that accept buffers outside of windows.
+func copyingAlgorithms() []string {
+	return allReduceAlgorithms(func(a wire.Algo) bool { return a.Adds() != wire.OwnOrder && !a.Windows() })
+}
+
+func allReduceAlgorithms(having func(wire.Algo) bool) (names []string) {
+	for _, a := range wire.OpAllReduce.Algorithms() {
+		if having(a) {
+			names = append(names, a.String())
+		}
+	}
+	return names
+}
+
 // f32 inputs have exponents spread over 20 bits, so that almost every sum depends on the order of its additions.
 func TestEveryAlgorithmGivesTheSameBits(t *testing.T) {
 	s := startDaemon(t)
@@ -82,7 +101,7 @@ func TestEveryAlgorithmGivesTheSameBits(t *testing.T) {
 	if deep.On(t) {
 		worlds = []int{1, 2, 3, 5, 8, 17, 64}
 	}
-	for _, algo := range []string{"oneshot", "twoshot", "pull", "ring"} {
+	for _, algo := range inRankOrder() {
 		t.Setenv("RAILHEAD_ALGO", algo)
 		for _, world := range worlds {
 			for _, reduceGroup := range []int{0, 2} {

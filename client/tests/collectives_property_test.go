@@ -11,6 +11,7 @@ import (
 	"railhead/client"
 	"railhead/internal/deep"
 	"railhead/internal/oracle"
+	"railhead/internal/wire"
 	"railhead/server"
 )
 
@@ -151,12 +152,15 @@ func TestAnySequenceOfOperationsWithEveryInstructionSet(t *testing.T) {
 // A forced algorithm must run exactly for the operations that have it. The status says which algorithm ran.
 func TestEveryAlgorithmWithEveryOperation(t *testing.T) {
 	s := startDaemon(t)
-	for algo, where := range map[string][]kind{
-		"oneshot": {allReduce, reduceScatter, allGather, allToAll},
-		"twoshot": {allReduce},
-		"pull":    {allReduce, reduceScatter, allGather, allToAll},
-		"ring":    {allReduce, reduceScatter, allGather, broadcast},
-	} {
+	where := map[string][]kind{}
+	for op := wire.OpNone; int(op) < wire.Ops; op++ {
+		for _, a := range op.Algorithms() {
+			if a.Adds() != wire.OwnOrder { // the results would have other bits
+				where[a.String()] = append(where[a.String()], kind(op.String()))
+			}
+		}
+	}
+	for algo, where := range where {
 		t.Setenv("RAILHEAD_ALGO", algo)
 		random := rand.New(rand.NewPCG(9, 9))
 		const world, reduceGroup = 4, 3

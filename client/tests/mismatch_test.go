@@ -101,7 +101,7 @@ func TestDifferentKindsOfOperationAreRefusedOnAllRanks(t *testing.T) {
 
 func TestDifferentArgumentsOfTheSameOperationAreRefusedOnAllRanks(t *testing.T) {
 	s := startDaemon(t)
-	for _, algo := range []string{"", "oneshot", "twoshot", "pull", "ring", "tree"} {
+	for _, algo := range append([]string{""}, allReduceAlgorithms(func(wire.Algo) bool { return true })...) {
 		if algo != "" {
 			t.Setenv("RAILHEAD_ALGO", algo)
 		}

@@ -85,12 +85,9 @@ func foldPlainly(values []float32, reduceGroup int) float32 {
 	return total
 }
 
-// copyingAlgorithms accept buffers outside of windows.
-var copyingAlgorithms = []string{"oneshot", "twoshot"}
-
 func TestSumsOfSpecialValuesEqualFloat32Additions(t *testing.T) {
 	s := startDaemon(t)
-	for _, algo := range copyingAlgorithms {
+	for _, algo := range copyingAlgorithms() {
 		t.Setenv("RAILHEAD_ALGO", algo)
 		for _, reduceGroup := range []int{1, 2, 3} {
 			ranks := formGroup(t, s, client.CommConfig{

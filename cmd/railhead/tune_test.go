@@ -55,7 +55,7 @@ func TestTuneMeasuresEveryAlgorithmAndSavesATable(t *testing.T) {
 	}
 	var r tune.Report
 	decodeStrict(t, stdout, &r)
-	if r.Rounds != minRounds || r.Fingerprint != s.Fingerprint || len(r.Entries) != tunetest.EntriesOfAll {
+	if r.Rounds != minRounds || r.Fingerprint != s.Fingerprint || len(r.Entries) != tunetest.EntriesOfAll() {
 		t.Errorf("%d rounds of %s, %d entries", r.Rounds, r.Fingerprint, len(r.Entries))
 	}
 	table := s.Table(t)
@@ -122,7 +122,7 @@ func TestAKilledTuneContinues(t *testing.T) {
 	}
 	var r tune.Report
 	decodeStrict(t, stdout, &r)
-	if len(r.Entries) != tunetest.EntriesOfAll || len(r.Entries[0].Sizes) != 4 || r.Rounds != minRounds {
+	if len(r.Entries) != tunetest.EntriesOfAll() || len(r.Entries[0].Sizes) != 4 || r.Rounds != minRounds {
 		t.Errorf("got %+v", r)
 	}
 	if got := s.Files(t); !slices.Equal(got, []string{".json"}) {

@@ -151,7 +151,9 @@ const (
 var reductions = []Op{OpAllReduce, OpReduceScatter, OpReduce}
 
 // hasKernel says whether an operation is in the table of kernels. Sends and receives are not: they run several at a time.
-func hasKernel(operation string) bool { return operation != OpSend.String() && operation != OpRecv.String() }
+func hasKernel(operation string) bool {
+	return operation != OpSend.String() && operation != OpRecv.String()
+}
 
 // camel writes all_reduce as AllReduce.
 func camel(name string) string {

@@ -46,15 +46,16 @@ func (b *flags) addTo(cmd *cobra.Command, op ncclstyle.Operation) {
 		"f8e4m3, f8e5m2 (or i8 ... f32 ... fp8_e5m2) or all")
 	f.IntVarP(&b.root, "root", "r", 0, "root rank; -1 means every rank in turn; ignored if the operation has no root")
 	f.IntVar(&b.ranks, "ranks", 2, "number of ranks")
-	f.StringVar(&b.algo, "algo", cli.EnvOr("RAILHEAD_ALGO", wire.AlgoAuto.String()), "algorithm: auto, oneshot, twoshot, pull, ring, tree or "+
-		"pipe; a list separated by commas; or a rule such as 'allreduce:ring;^tree' [$RAILHEAD_ALGO]")
+	algorithms := append([]string{wire.AlgoAuto.String()}, plan.Algorithms()[op.Command()]...)
+	f.StringVar(&b.algo, "algo", cli.EnvOr("RAILHEAD_ALGO", wire.AlgoAuto.String()), "algorithm: "+strings.Join(algorithms, ", ")+
+		"; a list separated by commas; or a rule such as 'allreduce:ring;^tree' [$RAILHEAD_ALGO]")
 	if op != ncclstyle.Barrier {
 		f.BoolVar(&b.window, "window", false, "allocate the buffers in windows, which operations may access without a copy; pull always does")
 		cli.AddPlot(f, &b.plot, "latency and bus bandwidth against message size")
 	}
 	cli.AddTimeout(f, &b.timeout)
 	cli.AddJSON(f, &b.asJSON)
-	cli.CompleteList(cmd, "algo", append([]string{wire.AlgoAuto.String()}, plan.Algorithms()[op.Command()]...)...)
+	cli.CompleteList(cmd, "algo", algorithms...)
 	cli.Complete(cmd, "op", ncclstyle.OpNames()...)
 	cli.Complete(cmd, "datatype", ncclstyle.DtypeNames()...)
 }

@@ -143,6 +143,7 @@ saved in ` + filepath.Join(s.Dir, s.Fingerprint+".json") + "\n"
 }
 
 // busyTimes are the times of a tune with four ranks on two processors, beside three loops that never wait; testdata/busy.journal has its points.
+// An algorithm that has been added since takes the times of ring.
 func busyTimes(t *testing.T) func(algoCase, int, uint64) float64 {
 	t.Helper()
 	f, err := os.Open("testdata/busy.journal")
@@ -162,6 +163,9 @@ func busyTimes(t *testing.T) func(algoCase, int, uint64) float64 {
 	}
 	return func(c algoCase, round int, bytes uint64) float64 {
 		us, ok := times[pointKey{c, round, bytes}]
+		if !ok {
+			us, ok = times[pointKey{algoCase{c.setting, "ring"}, round, bytes}]
+		}
 		if !ok && c.timed() {
 			t.Fatalf("no point of %s, round %d, %d bytes", c, round, bytes)
 		}
@@ -204,7 +208,7 @@ func TestMeasurementsThatCannotBeTrustedAreNotSavedUnlessAllowed(t *testing.T) {
 		{"a gain of 50", smallFlags, nil, gain(50), nil, 0},
 		{"a gain of 1214", smallFlags, nil, gain(1214), []string{`memory "any": at one size the default takes 1214 times as long`, "at most 50 times"}, 1},
 		{"recorded on a busy machine", fourRanks, []string{"--ranks", "4", "-e", "64K"}, busyTimes(t),
-			[]string{`allreduce with 4 ranks in memory "any": half of its times vary by 38 %`, `memory "window": half of its times vary by 27 %`}, 2},
+			[]string{`allreduce with 4 ranks in memory "any": half of its times vary by `, `memory "window": half of its times vary by `, "at most 25 %"}, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newState(t)

@@ -12,9 +12,25 @@ import (
 	"railhead/engine/tuner"
 )
 
-// EntriesOfAll is how many entries a table of all collectives has for one world size: two for each of the five collectives, except
-// all-to-all, which has one algorithm that copies, and broadcast, which has no pull.
-const EntriesOfAll = 2*5 - 2
+// EntriesOfAll is how many entries a table of all collectives has for one world size: for each collective one for any memory, unless only
+// one algorithm copies (all-to-all has one-shot), and one for windows, if it has a zero-copy algorithm (broadcast has none).
+func EntriesOfAll() int {
+	entries := 0
+	for collective := range plan.Algorithms() {
+		copying := 0
+		for _, name := range plan.Interchangeable(collective) {
+			if name == tuner.WindowAlgorithm {
+				entries++
+			} else {
+				copying++
+			}
+		}
+		if copying > 1 {
+			entries++
+		}
+	}
+	return entries
+}
 
 // State is the directory, and this machine's fingerprint, which its files are named after.
 type State struct {
