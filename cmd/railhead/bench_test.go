@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"railhead/cmd/railhead/internal/cli"
+	"railhead/engine/plan"
 	"railhead/internal/ncclstyle"
 )
 
@@ -198,7 +199,7 @@ func TestBenchRefusesWrongFlagsBeforeItStartsAnything(t *testing.T) {
 		"-d: datatype \"uint32":        {"bench", "gather", "-d", "uint32"},
 		"-b":                           {"bench", "allreduce", "-b", "many"},
 		"--algo":                       {"bench", "allreduce", "--algo", "rings"},
-		"none is left for alltoall":    {"bench", "alltoall", "--algo", "alltoall:^oneshot,pull"},
+		"none is left for alltoall":    {"bench", "alltoall", "--algo", "alltoall:^" + strings.Join(plan.Algorithms()["alltoall"], ",")},
 		"given twice":                  {"bench", "allreduce", "--algo", "pull,pull"},
 		"--ranks 0":                    {"bench", "allreduce", "--ranks", "0"},
 		"-r 2 is outside 0..1":         {"bench", "reduce", "-r", "2"},
