@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -96,6 +97,79 @@ func TestEveryMutantFailsInTheModel(t *testing.T) {
 				t.Errorf("mutant %s (%s) passes %s: %s", number, says, scenario, said)
 			}
 		})
+	}
+}
+
+// orderChanges are the lines of model/orders.txt: scenario ("-" = none detects it), change, and "deep" or why none does.
+func orderChanges(t *testing.T) [][3]string {
+	t.Helper()
+	text, err := os.ReadFile("model/orders.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var changes [][3]string
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		f := strings.Split(strings.TrimRight(line, "\n"), "\t")
+		changes = append(changes, [3]string(append(f, "", "")[:3]))
+	}
+	return changes
+}
+
+// Every release, acquire and fence of the protocols is needed: if it is weakened, the scenario that the list names fails.
+func TestEveryChangeOfAnOrderIsDetected(t *testing.T) {
+	binary := buildModel(t)
+	for _, c := range orderChanges(t) {
+		scenario, change, note := c[0], c[1], c[2]
+		if scenario == "-" {
+			if note == "" {
+				t.Errorf("%s: no reason why no scenario detects it", change)
+			}
+			continue
+		}
+		t.Run(change, func(t *testing.T) {
+			t.Parallel()
+			if note == "deep" {
+				deep.Only(t)
+			}
+			arguments := []string{"--scenario", scenario, "--change", change}
+			if !strings.Contains(scenario, "-all") {
+				arguments = append(arguments, "--seeds", "0:20000")
+			}
+			if passed, said := runModel(t, binary, arguments...); passed {
+				t.Errorf("%q passes %s: %s", change, scenario, said)
+			}
+		})
+	}
+}
+
+// An order that is added to the protocols must be added to the list too.
+func TestTheListOfOrdersHasEveryOrderThatIsExecuted(t *testing.T) {
+	binary := buildModel(t)
+	listed, executed := map[string]bool{}, map[string]bool{}
+	for _, c := range orderChanges(t) {
+		listed[c[1]] = true
+	}
+	scenarios, _ := modelList(t, binary)
+	for _, s := range scenarios {
+		if s[1] != "seeds" {
+			continue
+		}
+		seeds := fmt.Sprint("0:", deep.Rounds(t, 10, 100))
+		for line := range strings.Lines(runProgram(t, binary, "--scenario", s[0], "--seeds", seeds, "--changes")) {
+			change, is := strings.CutPrefix(strings.TrimRight(line, "\n"), "change\t")
+			if is && !listed[change] {
+				t.Errorf("%s: %q is not in model/orders.txt", s[0], change)
+			}
+			executed[change] = executed[change] || is
+		}
+	}
+	for change := range listed {
+		if !executed[change] && deep.On(t) {
+			t.Errorf("%q is in model/orders.txt, and no scenario executes it", change)
+		}
 	}
 }
 

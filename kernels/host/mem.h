@@ -31,6 +31,7 @@ struct Mem {
   void fenceAcquire() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
   uint64_t loadWord(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
   void storeWord(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+  uint64_t loadArrivedWord(const uint64_t* p) { return loadWord(p); }  // a word that has carried its own flag (ll_pipes.h)
   uint64_t loadWordAcquire(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
   void storeWordRelease(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
   void report(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }

@@ -180,7 +180,7 @@ class EpHeaps {
     world_.memory.add(
         t.base(r) + layout_.links, sizeof(EpLine) * static_cast<size_t>(t.worldSize), 4,
         [=](size_t unit) {
-          static const char* const names[] = {"counts", "tail", "combine tail", "counts head", "head", "combine head"};
+          static const char* const names[] = {"ep counts", "ep tail", "ep combine tail", "ep counts head", "ep head", "ep combine head"};
           const size_t flag = unit % 16 / 2;
           const std::string from = std::string(flag < 6 ? names[flag] : "nothing") + " from " + std::to_string(unit / 16) + of;
           return unit % 2 == 0 ? from : "sleepers of " + from;
@@ -204,10 +204,12 @@ class EpHeaps {
     }
     addOf(t.combineRow(t.rank, q, 0, 0), layout_.slots * layout_.combineSlotBytes, 4, q, "partial sums" + from);
   }
+  // Memory that another rank writes. Counts and header words are atomic, and ordered by flags.
   void addOf(void* at, size_t bytes, size_t unitBytes, int writer, const std::string& name) {
-    world_.memory.add(
+    Region& region = world_.memory.add(
         at, bytes, unitBytes, [=](size_t unit) { return name + " " + std::to_string(unit); },
         [=](size_t, int rank, uint64_t) { return rank == writer; });
+    region.ordered = true;
   }
 
   // Starts as if that many dispatches, and chunks of each kind between every two ranks, had come before.

@@ -103,7 +103,7 @@ class EpRun {
   }
   void abort() {
     FlagMem mem(world_);
-    mem.storeRelease(heaps_.abortWord(), 1);
+    mem.storeRelease(heaps_.abortWord(), 1, "");
     mem.futexWakeAll(heaps_.abortWord());
   }
 

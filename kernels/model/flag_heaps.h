@@ -76,11 +76,12 @@ class FlagHeaps {
         flag, 8, 4, [=](size_t unit) { return (unit == 0 ? "" : "sleepers of ") + name + " of rank " + std::to_string(r); },
         [=](size_t unit, int rank, uint64_t) { return unit != 0 || rank == r; });
   }
-  // Memory that rank r writes.
+  // Memory that rank r writes. Its words of 8 bytes are atomic and ordered by flags.
   void addOwn(void* at, size_t bytes, size_t unitBytes, int r, const std::string& name) {
-    world_.memory.add(
+    Region& region = world_.memory.add(
         at, bytes, unitBytes, [=](size_t unit) { return name + " " + std::to_string(unit) + " of rank " + std::to_string(r); },
         [=](size_t, int rank, uint64_t) { return rank == r; });
+    region.ordered = true;
   }
 
   void addHeap(int r) {

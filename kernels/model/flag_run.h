@@ -115,7 +115,7 @@ class FlagRun {
 
   void abort() {
     FlagMem mem(world_);
-    mem.storeRelease(heaps_.abortWord(), 1);
+    mem.storeRelease(heaps_.abortWord(), 1, "");
     mem.futexWakeAll(heaps_.abortWord());
   }
 
@@ -202,7 +202,7 @@ class FlagRun {
     const uint64_t from = heaps_.window(second), to = call.inPlace ? from : heaps_.window(!second);
     const bool isBad = shape_.badOffer && r == 0 && job.operation + 1 == static_cast<int>(shape_.calls.size());
     const uint64_t offer = isBad ? badOffer(job) : has ? from : kNoOffset;
-    for (size_t i = 0; has && i < job.send.size(); i++) world_.store(job.team->heap(r) + from + 4 * i, 4, job.send[i], false, "store");
+    for (size_t i = 0; has && i < job.send.size(); i++) world_.store(job.team->heap(r) + from + 4 * i, 4, job.send[i], Order::kPlain, "fill");
     bool zeroCopy = true, ok = false;
     switch (call.algorithm) {
       case F::kPull: ok = allReducePull(exchange, Elements(), offer, has ? to : kNoOffset, call.count, &zeroCopy); break;
@@ -214,7 +214,7 @@ class FlagRun {
     if (zeroCopy == call.oneHasNoWindow) world_.fail("call %d: wrong about whether all buffers are in windows", job.operation);
     if (!zeroCopy) return fallBack(job, exchange);
     for (size_t i = 0; call.algorithm == F::kPull && i < job.out().size(); i++) {
-      job.out()[i] = static_cast<uint32_t>(world_.load(job.team->heap(r) + to + 4 * i, 4, false, "load"));
+      job.out()[i] = static_cast<uint32_t>(world_.load(job.team->heap(r) + to + 4 * i, 4, Order::kPlain, "read out"));
     }
     return true;
   }

@@ -106,7 +106,7 @@ class LitmusRun {
     if (order == "acq") return mem.fenceAcquire();
     if (order == "rel") return mem.fenceRelease();
     if (order == "sc") return mem.fence();
-    world_.fence(Fence::kBoth);
+    world_.fence(Fence::kBoth, "");
   }
 
   World& world_;

@@ -5,6 +5,8 @@
 //   --seeds FROM:COUNT        seeds of a random scenario (default 0:2000)
 //   --seed N                  one seed
 //   --mutant K                applies mistake number K (default: RH_MUTANT)
+//   --change CHANGE           weakens an order of the protocols (orders.h)
+//   --changes                 after a run, prints all changes of the orders that were executed
 //   --litmus PROGRAM          prints every outcome of a litmus program (litmus_run.h)
 //   --trace                   prints the interleaving of a failed run; with --seed N, of any run
 // Exit status: 0 all runs passed, 1 a run failed, 2 usage.
@@ -54,10 +56,17 @@ Outcome runSeed(const Scenario& s, uint64_t seed, bool trace) {
   return runShape<FlagRun>(s.flags(random), choices, trace, false);
 }
 
+// The mistake that the run has, as arguments.
+std::string mistake(const std::string& change) {
+  if (!change.empty()) return "--change '" + change + "'";
+  return "--mutant " + std::to_string(static_cast<int>(modelMutant));
+}
+
 struct Options {
   const Scenario* scenario = nullptr;
   uint64_t from = 0, count = 2000;
-  bool seeds = false, oneSeed = false, trace = false;
+  bool seeds = false, oneSeed = false, trace = false, changes = false;
+  std::string change;
 };
 
 int runSeeds(const Options& o) {
@@ -68,8 +77,9 @@ int runSeeds(const Options& o) {
     if (out.end == End::kFailed && o.trace && !o.oneSeed) out = runSeed(*o.scenario, seed, true);
     if (o.trace && !out.trace.empty()) printf("%s\n", out.trace.c_str() + 1);
     if (out.end != End::kFailed) continue;
-    printf("FAIL %s, mutant %d, seed %lu, step %d: %s\n", o.scenario->name, static_cast<int>(modelMutant), seed, out.steps, out.failure.c_str());
-    printf("replay with: --scenario %s --mutant %d --seed %lu --trace\n", o.scenario->name, static_cast<int>(modelMutant), seed);
+    const std::string with = mistake(o.change);
+    printf("FAIL %s, %s, seed %lu, step %d: %s\n", o.scenario->name, with.c_str(), seed, out.steps, out.failure.c_str());
+    printf("replay with: --scenario %s %s --seed %lu --trace\n", o.scenario->name, with.c_str(), seed);
     return 1;
   }
   printf("ok %s: %lu seeds, %lu steps\n", o.scenario->name, o.count, steps);
@@ -90,8 +100,9 @@ int runAll(const Options& o, const Shape& shape, bool coarse) {
       out = runShape<Run>(shape, choices, true, coarse);
       printf("%s\n", out.trace.c_str() + 1);
     }
-    printf("FAIL %s, mutant %d, run %lu, step %d: %s\n", o.scenario->name, static_cast<int>(modelMutant), runs, out.steps, out.failure.c_str());
-    printf("replay with: --scenario %s --mutant %d --trace\n", o.scenario->name, static_cast<int>(modelMutant));
+    const std::string with = mistake(o.change);
+    printf("FAIL %s, %s, run %lu, step %d: %s\n", o.scenario->name, with.c_str(), runs, out.steps, out.failure.c_str());
+    printf("replay with: --scenario %s %s --trace\n", o.scenario->name, with.c_str());
     return 1;
   } while (choices.advance());
   printf("ok %s: all %zu states, %lu runs, %lu of them reached a new end state\n", o.scenario->name, choices.states(), runs, passed);
@@ -133,6 +144,15 @@ bool parseNumber(const char* text, uint64_t* value, char end = 0) {
   return errno == 0 && rest != text && *rest == end && *text != '-';
 }
 
+int runScenario(const Options& o) {
+  if (!o.scenario->exhaustive || o.seeds) return runSeeds(o);
+  Random unused(0);
+  if (o.scenario->packets != nullptr) return runAll<PacketRun>(o, o.scenario->packets(unused), true);
+  if (o.scenario->records != nullptr) return runAll<RecordRun>(o, o.scenario->records(unused), false);
+  if (o.scenario->ep != nullptr) return runAll<EpRun>(o, o.scenario->ep(unused), false);
+  return runAll<FlagRun>(o, o.scenario->flags(unused), false);
+}
+
 int run(int argc, char** argv) {
   Options o;
   for (int i = 1; i < argc; i++) {
@@ -142,6 +162,11 @@ int run(int argc, char** argv) {
     }
     if (flag == "--trace") {
       o.trace = true;
+      continue;
+    }
+    if (flag == "--changes") {
+      o.changes = true;
+      Orders::collect();
       continue;
     }
     if (i + 1 == argc) return usage("no value for", argv[i]);
@@ -160,6 +185,9 @@ int run(int argc, char** argv) {
       o.count = 1;
       o.seeds = true;
       o.oneSeed = true;
+    } else if (flag == "--change") {
+      o.change = value;
+      Orders::change(value);
     } else if (flag == "--mutant") {
       if (!parseNumber(value, &number)) return usage("no mutant", value);
       bool known = number == 0;
@@ -171,12 +199,9 @@ int run(int argc, char** argv) {
     }
   }
   if (o.scenario == nullptr) return usage("no", "--scenario");
-  if (!o.scenario->exhaustive || o.seeds) return runSeeds(o);
-  Random unused(0);
-  if (o.scenario->packets != nullptr) return runAll<PacketRun>(o, o.scenario->packets(unused), true);
-  if (o.scenario->records != nullptr) return runAll<RecordRun>(o, o.scenario->records(unused), false);
-  if (o.scenario->ep != nullptr) return runAll<EpRun>(o, o.scenario->ep(unused), false);
-  return runAll<FlagRun>(o, o.scenario->flags(unused), false);
+  const int status = runScenario(o);
+  for (const std::string& c : Orders::changes()) printf("change\t%s\n", c.c_str());
+  return status;
 }
 
 }  // namespace

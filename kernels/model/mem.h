@@ -29,14 +29,14 @@ template <class Elements>
 typename Elements::Raw loadWindow(World& world, const char* base, uint64_t tile, size_t count) {
   typename Elements::Raw raw = {};
   for (size_t i = 0; i < Elements::kElements && tile * Elements::kElements + i < count; i++) {
-    raw.w[i] = static_cast<uint32_t>(world.load(base + (tile * Elements::kElements + i) * 4, 4, false, "load"));
+    raw.w[i] = static_cast<uint32_t>(world.load(base + (tile * Elements::kElements + i) * 4, 4, Order::kPlain, "load"));
   }
   return raw;
 }
 template <class Elements>
 void storeWindow(World& world, char* base, uint64_t tile, size_t count, const typename Elements::Raw& raw) {
   for (size_t i = 0; i < Elements::kElements && tile * Elements::kElements + i < count; i++) {
-    world.store(base + (tile * Elements::kElements + i) * 4, 4, raw.w[i], false, "store");
+    world.store(base + (tile * Elements::kElements + i) * 4, 4, raw.w[i], Order::kPlain, "store");
   }
 }
 
@@ -51,35 +51,35 @@ class PacketMem {
 
   // Two elements, stored one after the other.
   void storePacket(Packet* p, const Packet& v) {
-    world_.store(&p->e[0], 8, v.e[0], false, "store");
-    world_.store(&p->e[1], 8, v.e[1], false, "store");
+    world_.store(&p->e[0], 8, v.e[0], Order::kRelaxed, "store");
+    world_.store(&p->e[1], 8, v.e[1], Order::kRelaxed, "store");
   }
   Packet loadPacket(const Packet* p) {
     Packet v;
-    v.e[0] = world_.load(&p->e[0], 8, false, "load");
-    v.e[1] = world_.load(&p->e[1], 8, false, "load");
+    v.e[0] = world_.load(&p->e[0], 8, Order::kRelaxed, "load");
+    v.e[1] = world_.load(&p->e[1], 8, Order::kRelaxed, "load");
     return v;
   }
   bool keepWaiting() {
-    if (abortWord_ != nullptr && world_.load(abortWord_, 4, true, "load abort word") != 0) return false;
+    if (abortWord_ != nullptr && world_.load(abortWord_, 4, Order::kAcquire, "load.acquire", __builtin_FUNCTION()) != 0) return false;
     world_.keepWaiting();
     return true;
   }
   void missing(int r) { missing_ |= uint64_t{1} << r; }
   uint64_t missing() const { return missing_; }
-  void fence() { world_.fence(Fence::kBoth); }
+  void fence(const char* in = __builtin_FUNCTION()) { world_.fence(Fence::kBoth, in); }
 
-  uint32_t loadState(const uint32_t* p) { return static_cast<uint32_t>(world_.load(p, 4, false, "load state")); }
-  void storeState(uint32_t* p, uint32_t v) { world_.store(p, 4, v, false, "store state"); }
-  uint64_t loadState(const uint64_t* p) { return world_.load(p, 8, false, "load state"); }
-  void storeState(uint64_t* p, uint64_t v) { world_.store(p, 8, v, false, "store state"); }
+  uint32_t loadState(const uint32_t* p) { return static_cast<uint32_t>(world_.load(p, 4, Order::kRelaxed, "load state")); }
+  void storeState(uint32_t* p, uint32_t v) { world_.store(p, 4, v, Order::kRelaxed, "store state"); }
+  uint64_t loadState(const uint64_t* p) { return world_.load(p, 8, Order::kRelaxed, "load state"); }
+  void storeState(uint64_t* p, uint64_t v) { world_.store(p, 8, v, Order::kRelaxed, "store state"); }
 
-  uint64_t loadFlagAcquire(const uint64_t* p) { return world_.load(p, 8, true, "load.acquire"); }
-  uint64_t loadFlag(const uint64_t* p) { return world_.load(p, 8, false, "load"); }
-  void storeFlagRelease(uint64_t* p, uint64_t v) { world_.store(p, 8, v, true, "store.release"); }
-  void storeFlag(uint64_t* p, uint64_t v) { world_.store(p, 8, v, false, "store"); }
-  uint64_t loadOffer(const uint64_t* p) { return world_.load(p, 8, false, "load offer"); }
-  void storeOffer(uint64_t* p, uint64_t v) { world_.store(p, 8, v, false, "store offer"); }
+  uint64_t loadFlagAcquire(const uint64_t* p, const char* in = __builtin_FUNCTION()) { return world_.load(p, 8, Order::kAcquire, "load.acquire", in); }
+  uint64_t loadFlag(const uint64_t* p) { return world_.load(p, 8, Order::kRelaxed, "load"); }
+  void storeFlagRelease(uint64_t* p, uint64_t v, const char* in = __builtin_FUNCTION()) { world_.store(p, 8, v, Order::kRelease, "store.release", in); }
+  void storeFlag(uint64_t* p, uint64_t v) { world_.store(p, 8, v, Order::kRelaxed, "store"); }
+  uint64_t loadOffer(const uint64_t* p) { return world_.load(p, 8, Order::kRelaxed, "load offer"); }
+  void storeOffer(uint64_t* p, uint64_t v) { world_.store(p, 8, v, Order::kPlain, "store offer"); }
   template <class Elements>
   typename Elements::Raw loadElements(const char* base, uint64_t tile, size_t count) {
     return loadWindow<Elements>(world_, base, tile, count);
@@ -100,7 +100,7 @@ class PacketMem {
   bool countBlock(uint32_t* word) {
     if (grid_.blocks == 1) return true;
     if (world_.add(word, 4, 1, "count block") != blocks() - 1) return false;
-    world_.store(word, 4, 0, false, "store");
+    world_.store(word, 4, 0, Order::kRelaxed, "store");
     return true;
   }
 
@@ -149,18 +149,19 @@ class FlagMem {
 
   explicit FlagMem(World& world) : world_(world) {}
 
-  uint32_t loadAcquire(const uint32_t* p) { return static_cast<uint32_t>(world_.load(p, 4, true, "load.acquire")); }
-  uint32_t loadRelaxed(const uint32_t* p) { return static_cast<uint32_t>(world_.load(p, 4, false, "load")); }
-  void storeRelease(uint32_t* p, uint32_t v) { world_.store(p, 4, v, true, "store.release"); }
-  void storeRelaxed(uint32_t* p, uint32_t v) { world_.store(p, 4, v, false, "store"); }
+  uint32_t loadAcquire(const uint32_t* p, const char* in = __builtin_FUNCTION()) { return static_cast<uint32_t>(world_.load(p, 4, Order::kAcquire, "load.acquire", in)); }
+  uint32_t loadRelaxed(const uint32_t* p) { return static_cast<uint32_t>(world_.load(p, 4, Order::kRelaxed, "load")); }
+  void storeRelease(uint32_t* p, uint32_t v, const char* in = __builtin_FUNCTION()) { world_.store(p, 4, v, Order::kRelease, "store.release", in); }
+  void storeRelaxed(uint32_t* p, uint32_t v) { world_.store(p, 4, v, Order::kRelaxed, "store"); }
   void add(uint32_t* p, uint32_t v) { world_.add(p, 4, v, "add"); }
-  void fence() { world_.fence(Fence::kConsistent); }
-  void fenceRelease() { world_.fence(Fence::kRelease); }
-  void fenceAcquire() { world_.fence(Fence::kAcquire); }
-  uint64_t loadWord(const uint64_t* p) { return world_.load(p, 8, false, "load"); }
-  void storeWord(uint64_t* p, uint64_t v) { world_.store(p, 8, v, false, "store"); }
-  uint64_t loadWordAcquire(const uint64_t* p) { return world_.load(p, 8, true, "load.acquire"); }
-  void storeWordRelease(uint64_t* p, uint64_t v) { world_.store(p, 8, v, true, "store.release"); }
+  void fence(const char* in = __builtin_FUNCTION()) { world_.fence(Fence::kConsistent, in); }
+  void fenceRelease(const char* in = __builtin_FUNCTION()) { world_.fence(Fence::kRelease, in); }
+  void fenceAcquire(const char* in = __builtin_FUNCTION()) { world_.fence(Fence::kAcquire, in); }
+  uint64_t loadWord(const uint64_t* p) { return world_.load(p, 8, Order::kRelaxed, "load"); }
+  void storeWord(uint64_t* p, uint64_t v) { world_.store(p, 8, v, Order::kRelaxed, "store"); }
+  uint64_t loadArrivedWord(const uint64_t* p) { return world_.load(p, 8, Order::kArrived, "load arrived"); }
+  uint64_t loadWordAcquire(const uint64_t* p, const char* in = __builtin_FUNCTION()) { return world_.load(p, 8, Order::kAcquire, "load.acquire", in); }
+  void storeWordRelease(uint64_t* p, uint64_t v, const char* in = __builtin_FUNCTION()) { world_.store(p, 8, v, Order::kRelease, "store.release", in); }
   void report(uint64_t*, uint64_t) {}  // no rank of the model reads it
 
   void futexWait2(const uint32_t* a, uint32_t va, const uint32_t* b, uint32_t vb, int64_t) {
@@ -183,7 +184,7 @@ class FlagMem {
   template <class Raw>
   Raw loadTile(const char* p) {
     static_assert(sizeof(Raw) == 8);
-    const uint64_t v = world_.load(p, 8, false, "load tile");
+    const uint64_t v = world_.load(p, 8, Order::kPlain, "load tile");
     Raw raw;
     memcpy(&raw, &v, 8);
     return raw;
@@ -193,16 +194,16 @@ class FlagMem {
     static_assert(sizeof(Raw) == 8);
     uint64_t v;
     memcpy(&v, &raw, 8);
-    world_.store(p, 8, v, false, "store tile");
+    world_.store(p, 8, v, Order::kPlain, "store tile");
   }
-  uint64_t loadOffer(const uint64_t* p) { return world_.load(p, 8, false, "load"); }
-  void storeOffer(uint64_t* p, uint64_t v) { world_.store(p, 8, v, false, "store"); }
+  uint64_t loadOffer(const uint64_t* p) { return world_.load(p, 8, Order::kRelaxed, "load"); }
+  void storeOffer(uint64_t* p, uint64_t v) { world_.store(p, 8, v, Order::kRelaxed, "store"); }
   // Chunks in slots: a location is 4 bytes.
   void copyToSlot(char* slot, const char* from, uint64_t bytes) {
-    for (uint64_t i = 0; i < bytes; i += 4) world_.store(slot + i, 4, *reinterpret_cast<const uint32_t*>(from + i), false, "store");
+    for (uint64_t i = 0; i < bytes; i += 4) world_.store(slot + i, 4, *reinterpret_cast<const uint32_t*>(from + i), Order::kPlain, "store");
   }
   void copyFromSlot(char* to, const char* slot, uint64_t bytes) {
-    for (uint64_t i = 0; i < bytes; i += 4) *reinterpret_cast<uint32_t*>(to + i) = static_cast<uint32_t>(world_.load(slot + i, 4, false, "load"));
+    for (uint64_t i = 0; i < bytes; i += 4) *reinterpret_cast<uint32_t*>(to + i) = static_cast<uint32_t>(world_.load(slot + i, 4, Order::kPlain, "load"));
   }
   void copyLocal(char* to, const char* from, uint64_t bytes) { memcpy(to, from, bytes); }
   void clearLocal(char* to, uint64_t bytes) { memset(to, 0, bytes); }

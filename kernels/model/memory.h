@@ -38,23 +38,35 @@ inline uint64_t mix(uint64_t a, uint64_t b) {
 using Time = uint32_t;
 constexpr Time kTimeGap = 4096;
 
+// A view also has a clock of each thread: how many of its accesses happen before what the thread with the view does next. Only what the
+// race check notes is counted (races.h).
 class View {
  public:
-  void reset(size_t locations) { at_.assign(locations, 0); }
+  void reset(size_t locations, size_t threads) {
+    at_.assign(locations, 0);
+    clocks_.assign(threads, 0);
+  }
   Time& operator[](int location) { return at_[static_cast<size_t>(location)]; }
   Time operator[](int location) const { return at_[static_cast<size_t>(location)]; }
+  uint32_t& clock(int thread) { return clocks_[static_cast<size_t>(thread)]; }
   void join(const View& other) {
+    joinLocations(other);
+    for (size_t i = 0; i < clocks_.size(); i++) clocks_[i] = std::max(clocks_[i], other.clocks_[i]);
+  }
+  void joinLocations(const View& other) {
     for (size_t i = 0; i < at_.size(); i++) at_[i] = std::max(at_[i], other.at_[i]);
   }
 
   uint64_t hash() const {
     uint64_t h = 0;
     for (Time t : at_) h = mix(h, t);
+    for (uint32_t c : clocks_) h = mix(h, c);
     return h;
   }
 
  private:
   std::vector<Time> at_;
+  std::vector<uint32_t> clocks_;
 };
 
 constexpr int kNoView = -1;
@@ -97,21 +109,24 @@ struct Region {
   int first;                                                     // its first location
   std::function<std::string(size_t)> name;                       // of a unit, for the trace
   std::function<bool(size_t, int rank, uint64_t value)> mayHold;  // whether the rank may store the value there
+  bool ordered = false;                                           // relaxed accesses must not race either (races.h)
 };
 
 class Memory {
  public:
   // Set-up. mayHold may be empty: any rank may store any value.
-  void add(const void* base, size_t bytes, size_t unit, std::function<std::string(size_t)> name,
-           std::function<bool(size_t, int, uint64_t)> mayHold = {}) {
+  Region& add(const void* base, size_t bytes, size_t unit, std::function<std::string(size_t)> name,
+              std::function<bool(size_t, int, uint64_t)> mayHold = {}) {
     regions_.push_back({static_cast<const char*>(base), bytes, unit, static_cast<int>(locations_.size()), std::move(name), std::move(mayHold)});
     locations_.resize(locations_.size() + bytes / unit);
+    return regions_.back();
   }
-  void begin() {
+  void begin(size_t threads) {
+    threads_ = threads;
     for (Location& l : locations_) {
       if (l.stores.empty()) l.stores.push_back({0, 0, kNoView, false, -1, 0, 0});
     }
-    consistent_.reset(locations_.size());
+    consistent_.reset(locations_.size(), threads);
   }
   // Sets an initial value, before the threads start.
   void initial(const void* p, uint64_t value) {
@@ -143,6 +158,8 @@ class Memory {
     return !r.mayHold || r.mayHold(static_cast<size_t>(location - r.first), rank, value);
   }
 
+  bool isOrdered(int location) const { return regionOf(location).ordered; }
+
   // How many of the newest stores of a location the thread may read.
   int readable(const Thread& t, int location) {
     const auto& stores = at(location).stores;
@@ -159,7 +176,7 @@ class Memory {
       if (acquire) {
         t.view.join(carried_[static_cast<size_t>(s.carries)]);
       } else {
-        if (!t.readAny) t.read.reset(locations_.size());
+        if (!t.readAny) t.read.reset(locations_.size(), threads_);
         t.readAny = true;
         t.read.join(carried_[static_cast<size_t>(s.carries)]);
       }
@@ -219,7 +236,7 @@ class Memory {
       t.readAny = false;
     }
     if (fence == Fence::kConsistent) {
-      t.view.join(consistent_);
+      t.view.joinLocations(consistent_);  // full fences order stores and loads, but nothing happens before because of them
       consistent_ = t.view;
       fenceHash_ = mix(fenceHash_, id);
     }
@@ -274,6 +291,7 @@ class Memory {
   std::vector<View> carried_;  // views that stores carry
   View consistent_;            // of all sequentially consistent fences
   uint64_t hash_ = 0, fenceHash_ = 0;
+  size_t threads_ = 0;
 };
 
 }  // namespace railhead::model

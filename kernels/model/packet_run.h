@@ -84,7 +84,7 @@ class PacketRun {
       for (int t = 0; t < threads; t++) world.addFiber(r, t, [this, r, t] { thread(r, t); });
     }
     if (shape.abort) {
-      world.addFiber(-1, 0, [this] { world_.store(&abort_, 4, 1, true, "store.release"); });
+      world.addFiber(-1, 0, [this] { world_.store(&abort_, 4, 1, Order::kRelease, "store.release"); });
     }
   }
 
@@ -196,9 +196,9 @@ class PacketRun {
     for (size_t i = size(t); i < what.count; i += size(ends_[size(r)].expected)) {
       char* at = heapOf(size(r)) + windowOf(r, k, fill) + 4 * i;
       if (fill) {
-        world_.store(at, 4, job.send[i], false, "fill");
+        world_.store(at, 4, job.send[i], Order::kPlain, "fill");
       } else {
-        (what.inPlace ? job.send : job.recv)[i] = static_cast<uint32_t>(world_.load(at, 4, false, "read out"));
+        (what.inPlace ? job.send : job.recv)[i] = static_cast<uint32_t>(world_.load(at, 4, Order::kPlain, "read out"));
       }
     }
     world_.meet(ends_[size(r)], true);

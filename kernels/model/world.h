@@ -20,6 +20,8 @@
 
 #include "model/choices.h"
 #include "model/memory.h"
+#include "model/orders.h"
+#include "model/races.h"
 #include "model/threads.h"
 
 namespace railhead::model {
@@ -44,9 +46,10 @@ class World {
   }
 
   End run() {
-    memory.begin();
+    memory.begin(fibers_.size());
+    races_.reset(memory.locations());
     for (Fiber& f : fibers_) {
-      f.memory.view.reset(memory.locations());
+      f.memory.view.reset(memory.locations(), fibers_.size());
       f.stack = stack(f.number);
       f.sp = f.stack->prepare(&enter);
     }
@@ -78,13 +81,15 @@ class World {
     f.atDeath = std::move(then);
   }
 
-  // The following is called by fibers.
+  // The following is called by fibers. in: the function of the protocols that asks for the order.
 
-  uint64_t load(const void* p, size_t bytes, bool acquire, const char* what) {
+  uint64_t load(const void* p, size_t bytes, Order order, const char* what, const char* in = "") {
     Fiber& f = *running_;
     const int location = locate(p, bytes, what);
+    order = Orders::of(order, in, what, memory, location);
     if (f.spinsOn == location) return spunValue(location);  // how often it polls makes no difference
     step(Kind::kLoad);
+    checkRace(location, false, order, what);
     f.spinsOn = -1;
     int n = memory.readable(f.memory, location);
     const Time newerThan = lastReadAt(location);
@@ -95,7 +100,7 @@ class World {
       n = 1;
     }
     const int back = choices_.store(n);
-    const Store& s = memory.load(f.memory, location, back, acquire);
+    const Store& s = memory.load(f.memory, location, back, order == Order::kAcquire);
     f.lastRead = {location, s.time, f.hash};
     f.hash = mix(f.hash, mix(s.id, static_cast<uint64_t>(location)));
     f.reads.push_back(f.lastRead);
@@ -103,18 +108,20 @@ class World {
     return s.value;
   }
 
-  void store(void* p, size_t bytes, uint64_t value, bool release, const char* what) {
+  void store(void* p, size_t bytes, uint64_t value, Order order, const char* what, const char* in = "") {
     Fiber& f = *running_;
     const int location = locate(p, bytes, what);
+    order = Orders::of(order, in, what, memory, location);
     step(Kind::kStore);
     if (!memory.mayHold(location, f.rank, value)) fail("%s of %#lx to %s, which this rank may not write", what, value, memory.name(location).c_str());
+    checkRace(location, true, order, what);
     f.lastReads.clear();
     f.reads.clear();
     f.readsAgain = false;
     memory.places(f.memory, location, &backs_);
     const int back = backs_[static_cast<size_t>(choices_.place(static_cast<int>(backs_.size()) - 1))];
     f.hash = mix(f.hash, static_cast<uint64_t>(back));
-    memory.store(f.memory, location, value, back, release, f.number, step_, f.hash);
+    memory.store(f.memory, location, value, back, order == Order::kRelease, f.number, step_, f.hash);
     sleepEndsLeft_ = sleepEnds_;
     if (trace_) {
       traceLine("%-14s %s = %s%s", what, memory.name(location).c_str(), show(value).c_str(),
@@ -128,6 +135,7 @@ class World {
     Fiber& f = *running_;
     const int location = locate(p, bytes, what);
     step();
+    checkRace(location, true, Order::kRelaxed, what);
     memory.addable(f.memory, location, &backs_);
     const int back = backs_[static_cast<size_t>(choices_.store(static_cast<int>(backs_.size())))];
     const auto& stores = memory.at(location).stores;
@@ -139,7 +147,8 @@ class World {
     return old;
   }
 
-  void fence(Fence fence) {
+  void fence(Fence fence, const char* in) {
+    if (!Orders::of(&fence, in)) return;
     Fiber& f = *running_;
     step(fence == Fence::kConsistent ? Kind::kOther : Kind::kStore);
     f.hash = mix(f.hash, fence == Fence::kConsistent ? memory.fenceHash() : 3);
@@ -337,6 +346,14 @@ class World {
     if (location < 0) fail("%s of %zu bytes at %p, which is no location", what, bytes, p);
     return location;
   }
+  void checkRace(int location, bool stores, Order order, const char* what) {
+    Fiber& f = *running_;
+    if (order == Order::kRelaxed && memory.isOrdered(location)) order = Order::kPlain;
+    const Races::Access* other = races_.note(location, f.memory, {f.number, stores, order, 0, step_, what});
+    if (other == nullptr) return;
+    fail("race: %s (%s) of %s is not ordered after %s (%s) of %s, step %d", what, stores ? "stores" : "loads", memory.name(location).c_str(),
+         other->what, other->stores ? "stores" : "loads", who(fibers_[static_cast<size_t>(other->fiber)]).c_str(), other->step);
+  }
   Time lastReadAt(int location) {
     const auto& reads = running_->lastReads;
     for (auto l = reads.rbegin(); l != reads.rend(); ++l) {
@@ -428,6 +445,7 @@ class World {
   Choices& choices_;
   bool trace_, coarse_;
   std::deque<Fiber> fibers_;
+  Races races_;
   Fiber* running_ = nullptr;
   std::vector<int> ready_, backs_;
   void* main_ = nullptr;

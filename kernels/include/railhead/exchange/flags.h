@@ -102,6 +102,7 @@ struct FlagTeam {
 // A rank's access to the team's flags. Mem is the target's memory:
 //   loadAcquire, loadRelaxed, storeRelease, storeRelaxed, add (relaxed)   32-bit shared words
 //   loadWord, storeWord (relaxed), loadWordAcquire, storeWordRelease      64-bit shared words
+//   loadArrivedWord (relaxed)                                             a 64-bit word that has carried its own flag (ll_pipes.h)
 //   fence()                                                               sequentially consistent
 //   futexWait2(a, va, b, vb, deadline), futexWakeAll(word)                sleeps while both words have these values
 //   nowNs(), relax(), yield()

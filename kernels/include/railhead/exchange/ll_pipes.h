@@ -93,9 +93,10 @@ class LLPipes {
       mem_.storeWord(to + i, flag | word);
     }
   }
+  // Words that have arrived: release() of the chunk comes after these loads, unlike polls of words that have not.
   void loadWords(const uint64_t* from, void* data, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
-      const auto word = static_cast<uint32_t>(mem_.loadWord(from + i));
+      const auto word = static_cast<uint32_t>(mem_.loadArrivedWord(from + i));
       memcpy(static_cast<char*>(data) + 4 * i, &word, 4);
     }
   }
