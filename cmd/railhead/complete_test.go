@@ -39,6 +39,8 @@ func TestTheShellOffersTheValuesOfFlags(t *testing.T) {
 		{"bench moe --wire-dtype _", "fp8_e4m3"}, {"bench moe --combine-dtype _", "bf16"}, {"bench moe --routing _", "zipf"},
 		{"demo --model _", "llama-3-8b deepseek-v3"},
 		{"predict --op _", "allreduce dispatch kv"}, {"predict --model _", "llama-3-70b"}, {"predict --dtype _", "bfloat16"},
+		{"predict --op allreduce --algo _", "oneshot ring"}, {"predict --op dispatch --algo _", "per_rank"}, {"predict --op kv --algo _", "put"},
+		{"completion _", "bash fish"},
 		{"tune --op allreduce,_", "allreduce,alltoall"},
 		{"topo --output _", "text json xml svg"}, {"serve --log _", "debug"},
 		{"help _", "serve bench"}, {"help bench _", "allgather moe"},

@@ -57,6 +57,35 @@ func rootCommand() *cobra.Command {
 	return root
 }
 
+// addCompletion adds cobra's `railhead completion`, which writes to the output that root has now. As it comes it succeeds for an unknown
+// shell.
+func addCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() != "completion" {
+			continue
+		}
+		c.Args = cobra.ArbitraryArgs
+		c.RunE = func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return cli.Usagef("completion: unknown shell %q; available: %s", args[0], strings.Join(subcommands(cmd), ", "))
+			}
+			_ = cmd.Help()
+			return cli.Usagef("completion: no shell given")
+		}
+	}
+}
+
+func subcommands(of *cobra.Command) []string {
+	var names []string
+	for _, c := range of.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	return names
+}
+
 // helpCommand is `railhead help [command]`. That of cobra succeeds for an unknown command.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
@@ -67,13 +96,7 @@ func helpCommand() *cobra.Command {
 			if err != nil || len(rest) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			var names []string
-			for _, c := range of.Commands() {
-				if c.IsAvailableCommand() {
-					names = append(names, c.Name())
-				}
-			}
-			return names, cobra.ShellCompDirectiveNoFileComp
+			return subcommands(of), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			of, rest, err := cmd.Root().Find(args)
@@ -98,6 +121,7 @@ func execute(args []string) int {
 	root := rootCommand()
 	root.SetArgs(args)
 	root.SetOut(out)
+	addCompletion(root)
 	err := root.ExecuteContext(ctx)
 	if failed := out.Err(); failed != nil {
 		err = failed // the command did not look at each write, or ended because of that

@@ -26,6 +26,7 @@ func TestWrongCommandLinesSayWhatToDoAndAreUsageErrors(t *testing.T) {
 		"admin address \"0.0.0.0\"":                        {"serve", "--admin", "0.0.0.0", "--socket", dir + "/s"},
 		"admin address \"0.0.0.0:1\": only a loopback":     {"serve", "--admin", "0.0.0.0:1", "--socket", dir + "/s"},
 		"admin address \"127.0.0.1:x\": invalid port":      {"serve", "--admin", "127.0.0.1:x", "--socket", dir + "/s"},
+		"unknown shell \"nosuch\"; available: bash, fish":  {"completion", "nosuch"},
 		"topo: --json and --output svg exclude each other": {"topo", "--json", "--output", "svg"},
 	} {
 		status, stdout, stderr := railhead(t, nil, args...)

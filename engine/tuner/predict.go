@@ -108,6 +108,29 @@ func choose(candidates []Prediction) Prediction {
 	return best
 }
 
+// ModelAlgorithms lists the algorithms of which a cost model can predict an operation; none if it is not known.
+func ModelAlgorithms(costModel, op string) []string {
+	if costModel == NCCLModel {
+		return slices.Clone(ncclAlgorithms)
+	}
+	switch op {
+	case "dispatch", "combine":
+		return slices.Clone(copyAlgorithms)
+	case "kv":
+		return []string{"put"}
+	}
+	var names []string
+	for _, c := range collectives {
+		if c.name != op {
+			continue
+		}
+		for _, a := range c.algorithms {
+			names = append(names, a.name)
+		}
+	}
+	return names
+}
+
 // wanted returns all known names, or the one name that was asked for.
 func wanted(name, op string, known []string) ([]string, error) {
 	if name == "" {
@@ -143,11 +166,7 @@ func finish(p Prediction, perByteUs, busFactor float64) Prediction {
 }
 
 func (m *Machine) predictCollective(r Request, c collective, s shape) (Prediction, error) {
-	var known []string
-	for _, a := range c.algorithms {
-		known = append(known, a.name)
-	}
-	names, err := wanted(r.Algorithm, r.Op, known)
+	names, err := wanted(r.Algorithm, r.Op, ModelAlgorithms(AlphaBeta, r.Op))
 	if err != nil {
 		return Prediction{}, err
 	}
@@ -174,7 +193,7 @@ func (m *Machine) predictExperts(r Request, s shape) (Prediction, error) {
 	}
 	remote, local := r.Routing.remote(s), r.Routing.local(s)
 	size := r.Bytes * uint64(r.Tokens)
-	names, err := wanted(r.Algorithm, r.Op, copyAlgorithms)
+	names, err := wanted(r.Algorithm, r.Op, ModelAlgorithms(AlphaBeta, r.Op))
 	if err != nil {
 		return Prediction{}, err
 	}
@@ -198,7 +217,7 @@ func (m *Machine) predictExperts(r Request, s shape) (Prediction, error) {
 // predictCache predicts the transfer of a KV cache by one-sided writes of the ranks of a node: to another node if the machine
 // has several, else over the link.
 func (m *Machine) predictCache(r Request, s shape) (Prediction, error) {
-	if _, err := wanted(r.Algorithm, r.Op, []string{"put"}); err != nil {
+	if _, err := wanted(r.Algorithm, r.Op, ModelAlgorithms(AlphaBeta, r.Op)); err != nil {
 		return Prediction{}, err
 	}
 	if r.Bytes != 0 {

@@ -76,6 +76,7 @@ func Command() *cobra.Command {
 	f.StringVar(&p.model, "model", "", "kv, dispatch and combine: take what is not given from this model: "+strings.Join(models.Names(), ", "))
 	cli.AddJSON(f, &p.asJSON)
 	cli.Complete(cmd, "op", tuner.Ops()...)
+	cli.CompleteFrom(cmd, "algo", func() []string { return tuner.ModelAlgorithms(r.CostModel, r.Op) })
 	cli.Complete(cmd, "model", models.Names()...)
 	cli.Complete(cmd, "dtype", slices.DeleteFunc(ncclstyle.DtypeNames(), func(name string) bool { return name == "all" })...)
 	cli.Complete(cmd, "cost-model", tuner.AlphaBeta, tuner.NCCLModel)

@@ -12,6 +12,13 @@ func Complete(cmd *cobra.Command, flag string, values ...string) {
 	must(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 }
 
+// CompleteFrom makes the shell offer values for a flag that depend on the flags given before it.
+func CompleteFrom(cmd *cobra.Command, flag string, values func() []string) {
+	must(cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return values(), cobra.ShellCompDirectiveNoFileComp
+	}))
+}
+
 // CompleteList makes the shell offer values for a flag that takes a list, separated by commas: those that are not in the list yet.
 func CompleteList(cmd *cobra.Command, flag string, values ...string) {
 	must(cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
