@@ -15,7 +15,13 @@ namespace railhead::client {
 
 rh_result SessionLease::make() {
   fd_ = memfd_create("railhead-session", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd_ < 0) return fail(RH_ERR_SYSTEM, "connect: memfd_create for the session's lease: %s; raise `ulimit -n`", strerror(errno));
+  if (fd_ < 0) {
+    const int error = errno;
+    const bool full = error == EMFILE || error == ENFILE;
+    return fail(RH_ERR_SYSTEM, "connect: memfd_create for the session's lease: %s; %s", strerror(error),
+                full ? "raise this process's `ulimit -n`"
+                     : "a container's seccomp profile must allow the call, and vm.memfd_noexec must be below 2");
+  }
   // Sealed, so that neither side can truncate the page while the other uses it.
   constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   if (ftruncate(fd_, RHW_SESSION_BYTES) != 0 || fcntl(fd_, F_ADD_SEALS, seals) != 0) {

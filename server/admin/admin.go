@@ -15,6 +15,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 	"github.com/valyala/fasthttp/fasthttpadaptor"
+	"golang.org/x/sys/unix"
 
 	"railhead/internal/wire"
 	"railhead/server/group"
@@ -93,9 +94,20 @@ func listenLoopback(addr string) (net.Listener, error) {
 	}
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("server: admin address: %w; is another daemon running? --admin 127.0.0.1:0 picks a free port", err)
+		return nil, fmt.Errorf("server: admin address: %w", withCure(err))
 	}
 	return l, nil
+}
+
+// withCure adds to an error of Listen what to do.
+func withCure(err error) error {
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		return fmt.Errorf("%w; is another daemon running? --admin 127.0.0.1:0 picks a free port", err)
+	case errors.Is(err, unix.EACCES):
+		return fmt.Errorf("%w; this user cannot take the port: --admin 127.0.0.1:0 picks a free one", err)
+	}
+	return wire.WithCure(err)
 }
 
 // reports are the requests other than health checks that are being answered.

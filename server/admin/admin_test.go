@@ -5,11 +5,13 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/valyala/fasthttp"
+	"golang.org/x/sys/unix"
 
 	"railhead/internal/await"
 )
@@ -95,6 +97,19 @@ func TestAConnectionThatIsBeingAnsweredIsNotDropped(t *testing.T) {
 	for conn, state := range c.open {
 		if state.dropped || conn == conns[2] {
 			t.Error("another connection has been dropped")
+		}
+	}
+}
+
+func TestAnAddressThatCannotBeTakenHasTheCureOfItsCause(t *testing.T) {
+	for errno, words := range map[unix.Errno]string{
+		unix.EADDRINUSE: "is another daemon running? --admin 127.0.0.1:0 picks a free port",
+		unix.EACCES:     "this user cannot take the port: --admin 127.0.0.1:0 picks a free one",
+		unix.EMFILE:     "raise the daemon's `ulimit -n`",
+	} {
+		err := withCure(&net.OpError{Op: "listen", Net: "tcp", Err: os.NewSyscallError("bind", errno)})
+		if cure := strings.Split(err.Error(), "; "); len(cure) != 2 || !strings.Contains(cure[1], words) {
+			t.Errorf("%v: %v, want %q alone", errno, err, words)
 		}
 	}
 }

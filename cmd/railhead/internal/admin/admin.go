@@ -97,6 +97,9 @@ func (pid stoppedError) Error() string {
 func noAnswer(command, socket string, err error) error {
 	stopped := stoppedError(0)
 	switch {
+	case len(socket) > server.MaxSocketPath:
+		return cli.Failuref("%s: socket path of %d bytes, at most %d fit: %s; name a shorter one with --socket or RAILHEAD_SOCKET",
+			command, len(socket), server.MaxSocketPath, socket)
 	case errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM):
 		return cli.Failuref("%s: no access to %s: run this as the daemon's user or as root, or set RAILHEAD_SOCKET to your own daemon's socket", command, socket)
 	case errors.As(err, &stopped):

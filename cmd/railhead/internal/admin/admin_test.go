@@ -35,6 +35,14 @@ func TestNoAnswerSaysWhyAndWhatToDo(t *testing.T) {
 	}
 }
 
+func TestAPathThatIsTooLongIsSaid(t *testing.T) {
+	_, err := Get(t.Context(), "status", "/"+strings.Repeat("d", 110)+"/rh.sock", "/v1/groups")
+	e := (*cli.Error)(nil)
+	if !errors.As(err, &e) || e.Status != cli.Failed || !strings.Contains(err.Error(), "socket path of 122 bytes, at most 107 fit") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestTheReasonOfARefusalIsASentence(t *testing.T) {
 	for answer, want := range map[string]string{
 		`{"error": {"code": "forbidden", "message": "no", "hint": "ask root"}}`: "no; ask root",

@@ -18,20 +18,25 @@ import (
 	"railhead/internal/wire"
 )
 
-// The environment variables of a child that connects without pidfd_open: the errno that the call shall fail with, and how many
-// descriptors it may open (-1 = any).
+// The environment variables of a child that connects without a system call: which call, the errno that it shall fail with (0 = the call
+// works), and how many descriptors the child may open (-1 = any).
 const (
-	pidfdErrno = "RAILHEAD_TEST_PIDFD_ERRNO"
-	freeFiles  = "RAILHEAD_TEST_FREE_FILES"
+	forbiddenCall  = "RAILHEAD_TEST_FORBIDDEN_CALL"
+	forbiddenErrno = "RAILHEAD_TEST_FORBIDDEN_ERRNO"
+	freeFiles      = "RAILHEAD_TEST_FREE_FILES"
 )
 
-func TestAConnectionWithoutPidfdOpen(t *testing.T) {
-	errno, err := strconv.Atoi(os.Getenv(pidfdErrno))
+func TestAConnectionWithoutASystemCall(t *testing.T) {
+	errno, err := strconv.Atoi(os.Getenv(forbiddenErrno))
 	if err != nil {
 		t.Skip("runs in a child process of another test")
 	}
 	if errno != 0 {
-		forbid(t, unix.SYS_PIDFD_OPEN, errno)
+		call, err := strconv.ParseUint(os.Getenv(forbiddenCall), 10, 32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		forbid(t, uint32(call), errno)
 	}
 	if free, err := strconv.Atoi(os.Getenv(freeFiles)); err == nil {
 		allowFiles(t, free)
@@ -77,7 +82,7 @@ func allowFiles(t *testing.T, more int) {
 // refusal is what such a child prints.
 func refusal(t *testing.T, socket string, env ...string) string {
 	t.Helper()
-	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAConnectionWithoutPidfdOpen$")
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAConnectionWithoutASystemCall$")
 	c.Env = append(append(os.Environ(), childSocket+"="+socket), env...)
 	out, err := c.CombinedOutput()
 	_, said, ok := strings.Cut(string(out), "refused: ")
@@ -87,22 +92,31 @@ func refusal(t *testing.T, socket string, env ...string) string {
 	return strings.SplitN(said, "\n", 2)[0]
 }
 
-func TestAProcessThatGetsNoPidfdIsToldWhyAndWhatToDo(t *testing.T) {
+func TestAProcessThatGetsNoPidfdOrMemfdIsToldWhyAndWhatToDo(t *testing.T) {
 	socket := startDaemon(t).SocketPath()
-	for errno, words := range map[unix.Errno]string{
-		unix.EPERM:  "Operation not permitted; Linux 5.3 or newer is needed, and a container's seccomp profile must allow the call",
-		unix.ENOSYS: "Function not implemented; Linux 5.3 or newer is needed, and a container's seccomp profile must allow the call",
+	for _, c := range []struct {
+		name, cure string
+		call       int
+	}{
+		{"pidfd_open", "Linux 5.3 or newer is needed, and a container's seccomp profile must allow the call", unix.SYS_PIDFD_OPEN},
+		{"memfd_create", "a container's seccomp profile must allow the call", unix.SYS_MEMFD_CREATE},
 	} {
-		if said := refusal(t, socket, fmt.Sprintf("%s=%d", pidfdErrno, int(errno))); !strings.Contains(said, "connect: pidfd_open: "+words) {
-			t.Errorf("%v: %q", errno, said)
+		for errno, why := range map[unix.Errno]string{unix.EPERM: "Operation not permitted", unix.ENOSYS: "Function not implemented"} {
+			said := refusal(t, socket, fmt.Sprintf("%s=%d", forbiddenCall, c.call), fmt.Sprintf("%s=%d", forbiddenErrno, int(errno)))
+			if !strings.Contains(said, "connect: "+c.name) || !strings.Contains(said, why+"; "+c.cure) {
+				t.Errorf("%s, %v: %q", c.name, errno, said)
+			}
 		}
 	}
 	var said []string
 	for free := range 6 { // connect opens others before
-		said = append(said, refusal(t, socket, pidfdErrno+"=0", fmt.Sprintf("%s=%d", freeFiles, free)))
+		said = append(said, refusal(t, socket, forbiddenErrno+"=0", fmt.Sprintf("%s=%d", freeFiles, free)))
 	}
-	if all := strings.Join(said, "\n"); !strings.Contains(all, "connect: pidfd_open: Too many open files; raise this process's `ulimit -n`") {
-		t.Errorf("without descriptors:\n%s", all)
+	all := strings.Join(said, "\n")
+	for _, call := range []string{"pidfd_open", "memfd_create for the session's lease"} {
+		if !strings.Contains(all, "connect: "+call+": Too many open files; raise this process's `ulimit -n`") {
+			t.Errorf("%s without descriptors:\n%s", call, all)
+		}
 	}
 }
 
