@@ -32,6 +32,8 @@ type typed struct {
 var (
 	comment = regexp.MustCompile(`\s{2,}#.*$`)
 	fence   = regexp.MustCompile("^```(.*)$")
+	// The shell's message about a command that does not exist. The status does not tell: in <(...) it is lost.
+	notFound = regexp.MustCompile(`(?m)^bash: .*: (command not found|No such file or directory)$`)
 )
 
 // commandsOf returns the commands of a document: the lines of indented blocks, and of fenced ones without a language or for a shell. A
@@ -154,6 +156,9 @@ func TestTheCommandsOfTheDocumentsRunAsTypedAndLeaveTheCloneClean(t *testing.T) 
 					status, output := shell.run(t, c.text)
 					if status != 0 && (how.mayFail == "" || !regexp.MustCompile(how.mayFail).MatchString(output)) {
 						t.Errorf("%s:%d: %s\nstatus %d\n%s", c.document, c.line, c.text, status, output)
+					}
+					if missing := notFound.FindString(output); missing != "" {
+						t.Errorf("%s:%d: %s\n%s", c.document, c.line, c.text, missing)
 					}
 					if how.ready != "" {
 						shell.mustRun(t, how.ready)
