@@ -33,6 +33,7 @@ func play(t *testing.T, b *build, scenario string, seeds int) {
 // onEachBuild plays a scenario in the ordinary run with hooks, and in the deep run with sanitizers too.
 func onEachBuild(t *testing.T, scenario string) {
 	t.Helper()
+	t.Parallel()
 	t.Run("hooks", func(t *testing.T) { play(t, hooksBuild, scenario, deep.Rounds(t, 300, 10_000)) })
 	if !deep.On(t) {
 		return
@@ -43,3 +44,10 @@ func onEachBuild(t *testing.T, scenario string) {
 
 // Set-up calls and collectives while the daemon restarts.
 func TestACallDuringARestartEndsOnceWithItsOwnOutcome(t *testing.T) { onEachBuild(t, "reconnect") }
+
+// A daemon that hangs, or is away for longer than calls wait for it.
+func TestACallWithoutADaemonEndsAtItsDeadlineAndCanBeMadeAgain(t *testing.T) { onEachBuild(t, "lost") }
+
+func TestABrokenGroupEndsEveryWaitSoonAndNamesTheCulprit(t *testing.T) { onEachBuild(t, "breaks") }
+
+func TestAHandleReachesItsObjectOrNone(t *testing.T) { onEachBuild(t, "handles") }

@@ -58,6 +58,15 @@ rhw_error errorOf(rh_result code, const char* text) {
   return e;
 }
 
+// Why a group is broken, as the daemon says it.
+rhw_error brokenError(const Group& g) {
+  const uint64_t word = g.header()->abort;
+  const auto culprit = static_cast<int>(word >> 8 & RHW_NO_RANK);
+  char text[64];
+  snprintf(text, sizeof text, "rank %d (pid %d) broke the group", culprit, 1000 + culprit);
+  return errorOf(static_cast<rh_result>(word & 0xff), text);
+}
+
 // ---- Calls of a group ----
 
 bool everyRank(const Group& g, bool (*has)(const Rank&)) {
@@ -121,7 +130,7 @@ void progress(Group& g) {
   if (op == RHW_OP_NONE) return;
   for (int r = 0; r < g.world; r++) {
     Rank& rank = g.ranks[r];
-    if (rank.played) rank.op = op;
+    if (rank.played && !rank.silent) rank.op = op;
     if (rank.played && g.offset != 0) rank.committed = true;
     if (rank.op == RHW_OP_NONE) return;
     if (rank.op != op) fail("rank %d is in operation %u, another rank in %u", r, rank.op, op);
@@ -169,7 +178,7 @@ void call(const Socket* from, uint64_t group, uint64_t request, uint32_t op) {
         rhw_left m = {};
         answer(rank, m, RHW_LEFT);
       } else {
-        answer(rank, errorOf(static_cast<rh_result>(g->abortWord() & 0xff), "the group is broken"), RHW_ERROR);
+        answer(rank, brokenError(*g), RHW_ERROR);
       }
       rank.op = RHW_OP_NONE;
       return;
@@ -283,7 +292,8 @@ void dropConnections() {
   d.outCount = 0;
 }
 
-void closeConnection(Socket* s) {
+// The client has shut the connection down, or closed it.
+void endConnection(Socket* s) {
   for (Group& g : d.groups) {
     for (int r = 0; g.used && r < g.world; r++) {
       if (g.ranks[r].socket != s) continue;
@@ -301,7 +311,9 @@ void closeConnection(Socket* s) {
   }
   d.outCount = kept;
   d.connections[s - sockets] = {};
-  freeSocket(s);
+  s->accepted = false;
+  s->hungUp = true;
+  if (s->closed) freeSocket(s);
 }
 
 // A connection with something to read or to end; nullptr = none. Begins at a random one.
@@ -351,7 +363,7 @@ void breakCalls(Group& g) {
   for (int r = 0; r < g.world; r++) {
     Rank& rank = g.ranks[r];
     if (rank.op == RHW_OP_NONE) continue;
-    answer(rank, errorOf(static_cast<rh_result>(g.abortWord() & 0xff), "the group is broken"), RHW_ERROR);
+    answer(rank, brokenError(g), RHW_ERROR);
   }
   clearCall(g);
 }
@@ -401,8 +413,7 @@ void act() {
   }
   s->accepted = true;
   if (s->out.count > 0) handle(s, s->out.pop());
-  else if (s->closed) closeConnection(s);
-  else s->accepted = false, s->hungUp = true;
+  else endConnection(s);
 }
 
 }  // namespace
@@ -426,6 +437,13 @@ void dieNow() {
     g.forgetRanks();
     // A daemon numbers its groups anew, unless the number is free.
     if (oneIn(2)) g.number = d.nextGroup++;
+  }
+}
+
+void stopDaemon() {
+  dropConnections();
+  for (Socket& s : sockets) {
+    if (s.fd >= 0 && s.closed) freeSocket(&s);
   }
 }
 

@@ -26,6 +26,7 @@ struct DaemonPlan {
 };
 
 void startDaemon(const DaemonPlan& plan);
+void stopDaemon();       // ends it, and what it has in hand
 void dieNow();           // the daemon dies, and starts again as the plan says
 void hang(bool hangs);   // a daemon that hangs reads and sends nothing
 
@@ -38,19 +39,25 @@ struct Ended {
 int endedCallsOf(const char* group);
 Ended endedCall(const char* group, int number);
 
-// Makes a rank of a group one of another process: it joins, and makes the set-up calls that the others make, but no collectives.
-void playRank(const char* group, int world, int rank);
+// Makes a rank of a group one of another process: it joins, and makes the set-up calls that the others make, but no collectives. silent: it
+// makes no set-up call either.
+void playRank(const char* group, int world, int rank, bool silent = false);
+// The operation in the line of a played rank.
+void setOperation(const char* group, int rank, uint32_t op);
 // Kills it: the kernel marks its lease.
 void killRank(const char* group, int rank);
 // It breaks the group, as its library would.
 void abortAs(const char* group, int rank, rh_result code, uint32_t op);
 
+bool groupIsReady(const char* group);
 uint64_t abortWordOf(const char* group);
 int restartsSoFar();
 
 // Compares the lease words of all segments that the daemon has seen with the robust list: a death now must mark exactly the words that
 // hold the control thread's id.
 void checkLeases();
+// Fails if a lease is held still.
+void checkLeasesReleased();
 
 }  // namespace world
 

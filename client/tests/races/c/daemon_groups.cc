@@ -171,8 +171,9 @@ bool Group::hasDeathToReport() const {
 
 void Group::forgetRanks() {
   for (int r = 0; r < world; r++) {
-    const bool played = ranks[r].played;
+    const bool played = ranks[r].played, silent = ranks[r].silent;
     ranks[r] = {};
+    ranks[r].silent = silent;
     ranks[r].played = ranks[r].attached = ranks[r].known = played;
     ranks[r].client = played ? 1 : 0;
   }
@@ -263,11 +264,14 @@ void reportDeath(Group& g) {
   }
 }
 
-void playRank(const char* group, int world, int rank) {
+void playRank(const char* group, int world, int rank, bool silent) {
   Rank& r = groupNamed(group, world).ranks[rank];
+  r.silent = silent;
   r.played = r.attached = r.known = true;
   r.client = 1;
 }
+
+void setOperation(const char* group, int rank, uint32_t op) { mustExist(group).line(rank)->op = op; }
 
 void killRank(const char* group, int rank) {
   Group& g = mustExist(group);
@@ -285,6 +289,10 @@ int endedCallsOf(const char* group) {
   return g.control == nullptr ? 0 : static_cast<int>(g.ledger()->ended);
 }
 Ended endedCall(const char* group, int number) { return mustExist(group).ended[number]; }
+bool groupIsReady(const char* group) {
+  const Group* g = byName(group);
+  return g != nullptr && g->control != nullptr && g->ledger()->ended > 0;
+}
 uint64_t abortWordOf(const char* group) {
   const Group* g = byName(group);
   return g == nullptr || g->control == nullptr ? 0 : g->header()->abort;

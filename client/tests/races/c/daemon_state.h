@@ -17,6 +17,7 @@ struct Rank {
   bool known = false;        // it may make set-up calls
   bool announced = false;    // Reannounce came, its heap has not
   bool played = false;       // by the daemon
+  bool silent = false;       // a played rank that makes no set-up call
 };
 
 struct Group {

@@ -57,7 +57,21 @@ void checkLeases() {
       const rhw_lease& lease = g.line(r)->lease;
       const auto offset = static_cast<uint64_t>(reinterpret_cast<const char*>(&lease.word) - g.control);
       checkWord(marked, lease, {fileOf(g.controlFd), offset}, "rank");
-      if (g.ranks[r].known && !g.ranks[r].played && !g.left && g.abortWord() == 0 && lease.word == 0) fail("rank %d is in its group without a lease", r);
+      const Rank& rank = g.ranks[r];
+      const bool leaving = g.left || g.abortWord() != 0 || rank.socket == nullptr || rank.socket->shut || rank.socket->closed;
+      if (rank.known && !rank.played && !leaving && lease.word == 0) fail("rank %d is in its group without a lease", r);
+    }
+  }
+}
+
+void checkLeasesReleased() {
+  for (const SessionSegment& s : d.sessions) {
+    if (s.at != nullptr && s.at->lease.word != 0) fail("the lease of a session that was closed is held");
+  }
+  for (const Group& g : d.groups) {
+    if (g.control == nullptr) continue;
+    for (int r = 0; r < g.world; r++) {
+      if (!g.ranks[r].played && g.line(r)->lease.word != 0) fail("the lease of rank %d is held, which has left group %s", r, g.name);
     }
   }
 }

@@ -50,7 +50,7 @@ struct Scenario {
   const char* name;
   void (*run)();
 };
-const Scenario scenarios[] = {{"reconnect", world::reconnect}};
+const Scenario scenarios[] = {{"reconnect", world::reconnect}, {"breaks", world::breaks}, {"lost", world::lost}, {"handles", world::handles}};
 
 [[noreturn]] void play(const Scenario& s, uint64_t seed) {
   alarm(120);  // ends a process that neither sleeps nor takes a step
@@ -58,6 +58,8 @@ const Scenario scenarios[] = {{"reconnect", world::reconnect}};
   world::setInvariant(world::checkLeases);
   s.run();
   world::joinAll();
+  world::checkLeasesReleased();
+  world::stopDaemon();
   world::end();
   fflush(nullptr);
   exit(0);  // for the leak check of a sanitizer

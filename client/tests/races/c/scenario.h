@@ -11,6 +11,9 @@
 namespace world {
 
 void reconnect();
+void breaks();
+void lost();
+void handles();
 
 constexpr uint32_t kTimeoutMs = 3000;
 constexpr int64_t kTimeout = kTimeoutMs * kMs;
