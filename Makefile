@@ -3,7 +3,7 @@
 #   make lib                                    build/librailhead.so, build/librailhead.a, build/railhead.pc
 #   make install PREFIX=/usr DESTDIR=/staging   header, libraries and railhead.pc; LIBDIR=/usr/lib64 where that is the place
 #   make clean
-#   make soak                                   hours: the deep tests with 50 times the rounds, then each fuzz target for 60 s
+#   make soak                                   hours: the deep tests with 100 times the rounds, then each fuzz target for 60 s
 #
 # Tests build the library without make, as this file says: they read the assignments of plain words (LIBRARY_...) from it.
 
@@ -68,8 +68,8 @@ clean:
 	rm -rf $(BUILD)
 
 soak:
-	RAILHEAD_DEEP=50 go test ./internal/killrounds ./kernels -count=1 -v -timeout 24h -p 1
-	RAILHEAD_DEEP=50 go test ./client/tests -count=1 -v -timeout 24h -run "AnyDispatchAndCombine|ThousandsOfRounds"
+	RAILHEAD_DEEP=100 go test ./internal/killrounds ./kernels -count=1 -v -timeout 24h -p 1
+	RAILHEAD_DEEP=100 go test ./client/tests -count=1 -v -timeout 24h -run "AnyDispatchAndCombine|ThousandsOfRounds"
 	.ci/fuzz 60
 
 -include $(OBJECTS:.o=.d)

@@ -54,7 +54,7 @@ func endEPs(t testing.TB, ranks []member, eps []*client.EP) {
 func TestAnyDispatchAndCombineEqualsTheReferenceBitForBit(t *testing.T) {
 	s := startDaemon(t)
 	first := firstSeed(t)
-	for seed := first; seed < first+deep.Rounds(t, 15, 80); seed++ {
+	for seed := first; seed < first+deep.Rounds(t, 15, 40); seed++ {
 		p := drawEPPlay(t, uint64(seed), 4)
 		ranks, eps := newEPs(t, s, fmt.Sprint("play ", seed), p)
 		playAll(t, fmt.Sprintf("%s=%d", firstSeedVariable, seed), p, ranks, eps)

@@ -34,7 +34,7 @@ func residentKiB(t testing.TB) int {
 func TestThousandsOfRoundsOfRandomSizesWithoutLeaks(t *testing.T) {
 	s := startDaemon(t)
 	const batch, growthKiB = 100, 24 << 10
-	rounds := deep.Rounds(t, 1000, 10000)
+	rounds := deep.Rounds(t, 1000, 5000)
 	for _, mode := range bothModes {
 		world := int(mode) + 1
 		c := client.EPConfig{

@@ -151,7 +151,7 @@ func (r *dropRound) judgeDrop(ranks []*process, gone uint64, taken map[int]int64
 func TestSurvivorsOfADispatchGoOnWithoutKilledAndStoppedRanks(t *testing.T) {
 	seed := number(t, seedVariable, uint64(time.Now().UnixNano()))
 	first := number(t, firstVariable, 0)
-	rounds := uint64(deep.Rounds(t, 3, 12))
+	rounds := uint64(deep.Rounds(t, 3, 6))
 	t.Logf("%s=%d", seedVariable, seed)
 	d := newDaemon(t)
 	slowest := map[bool]time.Duration{}

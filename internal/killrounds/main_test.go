@@ -50,7 +50,7 @@ func number(t *testing.T, variable string, otherwise uint64) uint64 {
 func TestKilledAndStoppedRanksAreNamedAndLeaveNothing(t *testing.T) {
 	seed := number(t, seedVariable, uint64(time.Now().UnixNano()))
 	first := number(t, firstVariable, 0)
-	rounds := uint64(deep.Rounds(t, 30, 200))
+	rounds := uint64(deep.Rounds(t, 30, 100))
 	t.Logf("%s=%d", seedVariable, seed)
 	d := newDaemon(t)
 	kinds := map[string]int{}

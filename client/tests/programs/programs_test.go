@@ -74,7 +74,7 @@ func TestSetsOfRanksInArraysOfAnySize(t *testing.T) {
 }
 
 func TestEndedHandlesDoNotReachTheNextObjectOfTheirSlot(t *testing.T) {
-	output(t, command(t, "", plainBuild.program(t, "c/handle_table.cc"), fmt.Sprint(deep.Rounds(t, 4_000_000, 20_000_000))))
+	output(t, command(t, "", plainBuild.program(t, "c/handle_table.cc"), fmt.Sprint(deep.Rounds(t, 2_000_000, 5_000_000))))
 }
 
 func TestTheControlThreadHasRoomForTheThreadLocalVariablesOfTheProcess(t *testing.T) {
