@@ -193,3 +193,17 @@ func TestPackagesImportOnlyWhatTheArchitectureAllows(t *testing.T) {
 		}
 	}
 }
+
+// withoutIO are the packages that docs/architecture.md calls free of I/O: they decide, and others act.
+var withoutIO = []string{"railhead/server/membership", "railhead/server/flight", "railhead/engine/plan", "railhead/alltoall"}
+
+func TestPackagesWithoutIOImportNothingOfTheSystem(t *testing.T) {
+	packages := modulePackages(t)
+	for _, name := range withoutIO {
+		for _, i := range packages[name].Imports {
+			if first, _, _ := strings.Cut(i, "/"); slices.Contains([]string{"os", "net", "syscall", "log"}, first) || strings.HasPrefix(i, "golang.org/x/sys") {
+				t.Errorf("%s imports %s, but it is free of I/O", name, i)
+			}
+		}
+	}
+}

@@ -51,9 +51,12 @@ func cFiles(t *testing.T, folder string) (files []string) {
 	return files
 }
 
-var quoted = regexp.MustCompile(`(?m)^\s*#\s*include\s+"([^"]+)"`)
+var (
+	quoted    = regexp.MustCompile(`(?m)^\s*#\s*include\s+"([^"]+)"`)
+	bracketed = regexp.MustCompile(`(?m)^\s*#\s*include\s+<([^>]+)>`)
+)
 
-// includesOf resolves the quoted includes of a file as the compiler does: beside it, then in search.
+// includesOf resolves the quoted includes of a file as the compiler does: beside it, then in search. <...> is for headers of the system.
 func includesOf(file string, search []string) (found []string, err error) {
 	text, err := os.ReadFile(filepath.Join(root, file))
 	if err != nil {
@@ -72,6 +75,13 @@ func includesOf(file string, search []string) (found []string, err error) {
 			return nil, fmt.Errorf("%s includes %q, which is not in %v", file, m[1], search)
 		}
 		found = append(found, header)
+	}
+	for _, m := range bracketed.FindAllStringSubmatch(string(text), -1) {
+		for _, folder := range search {
+			if _, err := os.Stat(filepath.Join(root, folder, m[1])); err == nil {
+				return nil, fmt.Errorf("%s includes <%s>, which is our own header: write \"%s\"", file, m[1], m[1])
+			}
+		}
 	}
 	return found, nil
 }
@@ -158,6 +168,30 @@ func TestTheKernelsIncludeNothingOfTheClient(t *testing.T) {
 		}
 		if _, err := includesOf(file, search); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// mayInclude lists, for each folder of the kernels' protocols, the folders whose headers it may include.
+var mayInclude = map[string][]string{
+	"base":        {"base"},
+	"exchange":    {"base", "exchange"},
+	"collectives": {"base", "exchange", "collectives"},
+	"ep":          {"base", "exchange", "ep"},
+}
+
+func TestTheProtocolsOfTheKernelsIncludeNoHigherFolder(t *testing.T) {
+	const include = "kernels/include/"
+	folderOf := func(file string) string { return path.Base(path.Dir(file)) }
+	for _, file := range cFiles(t, include+"railhead") {
+		headers, err := includesOf(file, []string{"kernels/include"})
+		if err != nil {
+			t.Error(err)
+		}
+		for _, h := range headers {
+			if !slices.Contains(mayInclude[folderOf(file)], folderOf(h)) {
+				t.Errorf("%s includes %s: %s may include %v", file, h, folderOf(file), mayInclude[folderOf(file)])
+			}
 		}
 	}
 }
