@@ -124,9 +124,9 @@ func (r *report) draw(w io.Writer) error {
 	quotients := sizeplot.NewPanel("", sizeplot.Bytes, "better MPI's time / Railhead's")
 	drawn := 0
 	for i, s := range r.Sides {
-		look := sizeplot.Theirs
+		style := sizeplot.Theirs
 		if s.kind == railhead {
-			look = sizeplot.Ours
+			style = sizeplot.Ours
 		}
 		var us, ratio plotter.XYs
 		for _, row := range r.Rows {
@@ -140,12 +140,12 @@ func (r *report) draw(w io.Writer) error {
 		}
 		if len(us) > 0 {
 			drawn++
-			if err := times.AddLine(i, look, s.Name, us); err != nil {
+			if err := times.AddLine(i, style, s.Name, us); err != nil {
 				return err
 			}
 		}
 		if len(ratio) > 0 {
-			if err := quotients.AddLine(i, look, s.Name, ratio); err != nil {
+			if err := quotients.AddLine(i, style, s.Name, ratio); err != nil {
 				return err
 			}
 		}

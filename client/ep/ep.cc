@@ -51,14 +51,14 @@ EpCall::EpCall(rh_ep_handle* handle, const char* operation) : operation_(operati
 EpCall::EpCall(rh_ep_routing* handle, const char* operation) : operation_(operation) {
   rh_ep* ep = nullptr;
   {
-    EpRoutings::Shared look(epRoutings(), handle);
-    if (look.get() != nullptr) ep = look.get()->ep;
+    EpRoutings::Shared ref(epRoutings(), handle);
+    if (ref.get() != nullptr) ep = ref.get()->ep;
   }
   if (ep != nullptr) open(ep, operation);
   if (result_ != RH_OK && ep != nullptr) return;
   // This thread has exclusive access to the comm, so no other thread can end the routing.
-  EpRoutings::Shared look(epRoutings(), handle);
-  cached_ = look.get();
+  EpRoutings::Shared ref(epRoutings(), handle);
+  cached_ = ref.get();
   if (cached_ == nullptr) result_ = fail(RH_ERR_INVALID_HANDLE, "%s: not a live routing: was it destroyed?", operation);
 }
 

@@ -37,8 +37,8 @@ bool belongsTo(const Ep* ep, const EpCached* cached) {
 rh_result readRoute(const Ep* ep, const rh_ep_dispatch_in& in, EpRequest* request) {
   if (in.routing == nullptr) return readRouting(ep, request->operation, in, &request->send.routing);
   const int rank = ep->rankNumber();
-  EpRoutings::Shared look(epRoutings(), in.routing);
-  EpCached* cached = look.get();
+  EpRoutings::Shared ref(epRoutings(), in.routing);
+  EpCached* cached = ref.get();
   if (cached == nullptr || !belongsTo(ep, cached)) {
     return fail(RH_ERR_INVALID_HANDLE, "%s: rank %d: not a live routing of this buffer", request->operation, rank);
   }

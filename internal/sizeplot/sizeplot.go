@@ -41,12 +41,12 @@ func NewPanel(title string, x Sizes, y string) *Panel {
 }
 
 // AddLine adds line number i, with its own colour, marks and dashes, and its name in the legend.
-func (p *Panel) AddLine(i int, look Look, name string, points plotter.XYs) error {
+func (p *Panel) AddLine(i int, style Style, name string, points plotter.XYs) error {
 	line, marks, err := plotter.NewLinePoints(points)
 	if err != nil {
 		return fmt.Errorf("plot: %s: %w", name, err)
 	}
-	look.apply(i, line, marks)
+	style.apply(i, line, marks)
 	p.plot.Add(line, marks)
 	p.legend.Add(name, line, marks)
 	return nil

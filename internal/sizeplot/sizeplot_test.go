@@ -115,21 +115,21 @@ func TestALegendIsBesideItsPlotWithinThePicture(t *testing.T) {
 // Only the lines of others are dashed.
 func TestOursAndTheirsDifferWithoutColour(t *testing.T) {
 	dashes := map[string]bool{}
-	for _, look := range []Look{Ours, OursTail, Theirs, TheirsTail} {
+	for _, style := range []Style{Ours, OursTail, Theirs, TheirsTail} {
 		p := NewPanel("", Bytes, "")
-		if err := p.AddLine(0, look, "a", plotter.XYs{{X: 64, Y: 1}, {X: 128, Y: 2}}); err != nil {
+		if err := p.AddLine(0, style, "a", plotter.XYs{{X: 64, Y: 1}, {X: 128, Y: 2}}); err != nil {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
 		if err := WriteSVG(&out, p); err != nil {
 			t.Fatal(err)
 		}
-		if dashed := strings.Contains(out.String(), "stroke-dasharray"); dashed != (look == Theirs || look == TheirsTail) {
-			t.Errorf("look %d: dashed %t", look, dashed)
+		if dashed := strings.Contains(out.String(), "stroke-dasharray"); dashed != (style == Theirs || style == TheirsTail) {
+			t.Errorf("style %d: dashed %t", style, dashed)
 		}
 		withoutColour := strings.NewReplacer("#F15A60", "").Replace(out.String())
 		if dashes[withoutColour] {
-			t.Errorf("look %d is like another", look)
+			t.Errorf("style %d is like another", style)
 		}
 		dashes[withoutColour] = true
 	}

@@ -12,7 +12,7 @@ import (
 // where this one is killed.
 type stores struct {
 	mapping *symm.Mapping
-	made    storeMade // nil = nobody looks
+	made    storeMade // nil = outside tests
 }
 
 // storeMade is called after each store, on the goroutine that made it.

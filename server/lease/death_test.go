@@ -51,7 +51,7 @@ func (w *word) die() {
 
 func (w *word) drop() { w.holder.DropAt(w.mapping, 0) }
 
-// stepped is access with events around it: what happens before access n is events[n], once. A look is a load and, where FUTEX_WAITERS
+// stepped is access with events around it: what happens before access n is events[n], once. A check is a load and, where FUTEX_WAITERS
 // is missing, a swap; the event before access 2 comes after the swap and before the sleep.
 func stepped(events map[int]func()) (by access, after func()) {
 	n := -1
@@ -77,10 +77,10 @@ func TestADeathBetweenTwoAccessesOfTheWatcherIsNotLost(t *testing.T) {
 			by, after := stepped(map[int]func(){gap: w.die})
 			died := make(chan bool, 8)
 			x := of(w.at, func() { died <- true }, by)
-			look, looks := x.look, 0
-			x.look = func() (uint32, step) {
-				value, next := look()
-				if looks++; looks == 1 && next == sleep {
+			check, checks := x.check, 0
+			x.check = func() (uint32, step) {
+				value, next := check()
+				if checks++; checks == 1 && next == sleep {
 					after()
 				}
 				return value, next
@@ -109,7 +109,7 @@ func TestWhatOthersStoreBetweenTwoAccessesOfTheWatcherStays(t *testing.T) {
 	for _, e := range []event{
 		{"is dropped", func(w *word) { w.drop(); w.holder.Die() }, false},
 		{"is dropped and taken by another thread", func(w *word) { w.drop(); w.holder.Die(); w.take() }, true},
-		{"is watched by another daemon", func(w *word) { Of(w.at, func() { w.Error("a death") }).look() }, true},
+		{"is watched by another daemon", func(w *word) { Of(w.at, func() { w.Error("a death") }).check() }, true},
 	} {
 		for gap := range 2 {
 			t.Run(fmt.Sprintf("%s before access %d", e.name, gap), func(t *testing.T) {
@@ -117,9 +117,9 @@ func TestWhatOthersStoreBetweenTwoAccessesOfTheWatcherStays(t *testing.T) {
 				by, _ := stepped(map[int]func(){gap: func() { e.do(w) }})
 				deaths := 0
 				x := of(w.at, func() { deaths++ }, by)
-				value, next := x.look()
+				value, next := x.check()
 				for next == again {
-					value, next = x.look()
+					value, next = x.check()
 				}
 				if v := atomic.LoadUint32(w.at); next != sleep || v != value || deaths != 0 || (v&wire.LeaseTIDMask != 0) != e.taken {
 					t.Fatalf("the word is %#x, it sleeps (%v) on %#x; %d deaths", v, next == sleep, value, deaths)
@@ -129,13 +129,13 @@ func TestWhatOthersStoreBetweenTwoAccessesOfTheWatcherStays(t *testing.T) {
 						t.Errorf("nobody holds the lease, and the word is %#x", value)
 					}
 					w.take()
-					_, _ = x.look()
+					_, _ = x.check()
 				}
 				if atomic.LoadUint32(w.at)&wire.LeaseWaiters == 0 {
 					t.Error("the kernel is not asked to wake the watcher")
 				}
 				w.die()
-				if _, next := x.look(); next != end || deaths != 1 {
+				if _, next := x.check(); next != end || deaths != 1 {
 					t.Errorf("after the death: step %v, %d deaths", next, deaths)
 				}
 			})

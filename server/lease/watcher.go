@@ -21,7 +21,7 @@ const MaxWatched = futexWaitvMax - 1
 // Watched is one word that a Watcher sleeps on.
 type Watched struct {
 	word  *uint32
-	look  func() (value uint32, next step)
+	check func() (value uint32, next step)
 	over  bool   // the watched event has happened; only the watcher uses it
 	after func() // argument of Remove; under the watcher's mutex
 }
@@ -53,7 +53,7 @@ type access struct {
 }
 
 func of(word *uint32, died func(), by access) *Watched {
-	return &Watched{word: word, look: func() (uint32, step) {
+	return &Watched{word: word, check: func() (uint32, step) {
 		v := by.load(word)
 		switch {
 		case v&wire.LeaseOwnerDied != 0:
@@ -72,7 +72,7 @@ func of(word *uint32, died func(), by access) *Watched {
 // Until watches a word that is 0 until its event happens. happened checks for the event; the watcher's goroutine calls it until it
 // returns true.
 func Until(word *uint32, happened func() bool) *Watched {
-	return &Watched{word: word, look: func() (uint32, step) {
+	return &Watched{word: word, check: func() (uint32, step) {
 		if happened() {
 			return 0, end
 		}
@@ -160,7 +160,7 @@ func (w *Watcher) run() {
 		if w.stopping.Load() {
 			return
 		}
-		words, changed := lookAtAll(words, w.current())
+		words, changed := checkAll(words, w.current())
 		if changed {
 			continue
 		}
@@ -172,13 +172,13 @@ func (w *Watcher) run() {
 	}
 }
 
-// lookAtAll reports events and appends the words to sleep on. changed: a word changed meanwhile, so the watcher must not sleep.
-func lookAtAll(words []wordValue, watched []*Watched) (_ []wordValue, changed bool) {
+// checkAll reports events and appends the words to sleep on. changed: a word changed meanwhile, so the watcher must not sleep.
+func checkAll(words []wordValue, watched []*Watched) (_ []wordValue, changed bool) {
 	for _, x := range watched {
 		if x.over {
 			continue
 		}
-		value, next := x.look()
+		value, next := x.check()
 		switch next {
 		case again:
 			return words, true

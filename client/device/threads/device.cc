@@ -85,9 +85,9 @@ rh_result noMemory(const Comm* comm, uint32_t op) {
 }
 
 rh_result submitTo(void* stream, Work* work) {
-  StreamTable::Shared look(streams(), stream);
-  if (look.get() != nullptr) {
-    submit(look.get(), work);
+  StreamTable::Shared ref(streams(), stream);
+  if (ref.get() != nullptr) {
+    submit(ref.get(), work);
     return RH_OK;
   }
   freeWork(work);
@@ -157,13 +157,13 @@ rh_result gather(Comm* comm, uint32_t op, const void* mine, void* all, size_t by
 }
 
 bool isStream(const void* stream) {
-  StreamTable::Shared look(streams(), stream);
-  return look.get() != nullptr;
+  StreamTable::Shared ref(streams(), stream);
+  return ref.get() != nullptr;
 }
 
 uint64_t captureOn(const void* stream) {
-  StreamTable::Shared look(streams(), stream);
-  return look.get() != nullptr ? captureOf(look.get()) : 0;
+  StreamTable::Shared ref(streams(), stream);
+  return ref.get() != nullptr ? captureOf(ref.get()) : 0;
 }
 
 bool isCapturing(uint64_t capture) {
@@ -173,8 +173,8 @@ bool isCapturing(uint64_t capture) {
 }
 
 bool keep(void* stream, void (*release)(void*), void* object) {
-  StreamTable::Shared look(streams(), stream);
-  Stream* s = look.get();
+  StreamTable::Shared ref(streams(), stream);
+  Stream* s = ref.get();
   auto* kept = new Sequence::Kept();
   if (s == nullptr || kept == nullptr) {
     delete kept;

@@ -57,10 +57,10 @@ rh_result runWait(Stream* s, Work* work) {
 }
 
 rh_result submitEvent(const char* operation, rht_event* e, rht_stream* handle, rh_result (*run)(Stream*, Work*), bool records) {
-  StreamTable::Shared look(streams(), handle);
-  if (look.get() == nullptr) return noStream(operation);
-  if (captureOf(look.get()) != 0) {
-    return fail(RH_ERR_UNSUPPORTED, "%s: stream %u is being captured; a graph holds no events", operation, look.get()->number);
+  StreamTable::Shared ref(streams(), handle);
+  if (ref.get() == nullptr) return noStream(operation);
+  if (captureOf(ref.get()) != 0) {
+    return fail(RH_ERR_UNSUPPORTED, "%s: stream %u is being captured; a graph holds no events", operation, ref.get()->number);
   }
   Work* work = newWork(run, sizeof(EventArgs));
   if (work == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "%s: no memory", operation);
@@ -70,7 +70,7 @@ rh_result submitEvent(const char* operation, rht_event* e, rht_stream* handle, r
   if (records) e->recorded++;
   *work->as<EventArgs>() = {e, e->recorded};
   pthread_mutex_unlock(&e->mutex);
-  submit(look.get(), work);
+  submit(ref.get(), work);
   return RH_OK;
 }
 
@@ -133,8 +133,8 @@ rh_result runSequence(Stream* s, Work* work) {
 
 extern "C" rh_result rht_begin_capture(rht_stream* handle) {
   static uint64_t given = 0;
-  StreamTable::Shared look(streams(), handle);
-  Stream* s = look.get();
+  StreamTable::Shared ref(streams(), handle);
+  Stream* s = ref.get();
   if (s == nullptr) return noStream("begin_capture");
   if (captureOf(s) != 0) return fail(RH_ERR_INVALID_ARGUMENT, "begin_capture: stream %u is being captured already", s->number);
   auto* sequence = new Sequence();
@@ -151,8 +151,8 @@ extern "C" rh_result rht_begin_capture(rht_stream* handle) {
 
 extern "C" rh_result rht_end_capture(rht_stream* handle, rht_graph** out) {
   *out = nullptr;
-  StreamTable::Shared look(streams(), handle);
-  Stream* s = look.get();
+  StreamTable::Shared ref(streams(), handle);
+  Stream* s = ref.get();
   if (s == nullptr) return noStream("end_capture");
   if (captureOf(s) == 0) return fail(RH_ERR_INVALID_ARGUMENT, "end_capture: stream %u is not being captured", s->number);
   pthread_mutex_lock(&s->mutex);
@@ -188,17 +188,17 @@ extern "C" rh_result rht_graph_destroy(rht_graph* graph) {
 }
 
 extern "C" rh_result rht_exec_launch(rht_exec* exec, rht_stream* handle) {
-  StreamTable::Shared look(streams(), handle);
-  if (look.get() == nullptr) return noStream("exec_launch");
-  if (captureOf(look.get()) != 0) {
-    return fail(RH_ERR_UNSUPPORTED, "exec_launch: stream %u is being captured; a graph holds no other graph", look.get()->number);
+  StreamTable::Shared ref(streams(), handle);
+  if (ref.get() == nullptr) return noStream("exec_launch");
+  if (captureOf(ref.get()) != 0) {
+    return fail(RH_ERR_UNSUPPORTED, "exec_launch: stream %u is being captured; a graph holds no other graph", ref.get()->number);
   }
   Work* work = newWork(runSequence, sizeof(Sequence*));
   if (work == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "exec_launch: no memory");
   *work->as<Sequence*>() = refer(exec->sequence);
   work->drop = [](Work* w) { dropSequence(*w->as<Sequence*>()); };
   for (const Work* w = exec->sequence->first; w != nullptr; w = w->next) addPending(w);
-  submit(look.get(), work);
+  submit(ref.get(), work);
   return RH_OK;
 }
 

@@ -197,8 +197,8 @@ extern "C" rh_result rht_stream_destroy(rht_stream* handle) {
 
 extern "C" rh_result rht_stream_synchronize(rht_stream* handle, uint32_t timeoutMs) {
   const int64_t deadline = railhead::host::nowNs() + int64_t{timeoutMs} * 1000000;
-  StreamTable::Shared look(streams(), handle);
-  Stream* s = look.get();
+  StreamTable::Shared ref(streams(), handle);
+  Stream* s = ref.get();
   if (s == nullptr) return noStream("stream_synchronize");
   pthread_mutex_lock(&s->mutex);
   const uint64_t until = s->queued;
@@ -213,9 +213,9 @@ extern "C" rh_result rht_stream_synchronize(rht_stream* handle, uint32_t timeout
 }
 
 extern "C" rh_result rht_stream_number(rht_stream* handle, uint32_t* number) {
-  StreamTable::Shared look(streams(), handle);
-  if (look.get() == nullptr) return noStream("stream_number");
-  *number = look.get()->number;
+  StreamTable::Shared ref(streams(), handle);
+  if (ref.get() == nullptr) return noStream("stream_number");
+  *number = ref.get()->number;
   return RH_OK;
 }
 
@@ -236,11 +236,11 @@ rh_result runCopy(Stream*, Work* work) {
 }  // namespace
 
 extern "C" rh_result rht_copy(void* to, const void* from, size_t bytes, rht_stream* handle) {
-  StreamTable::Shared look(streams(), handle);
-  if (look.get() == nullptr) return noStream("copy");
+  StreamTable::Shared ref(streams(), handle);
+  if (ref.get() == nullptr) return noStream("copy");
   Work* work = newWork(runCopy, sizeof(Copy));
   if (work == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "copy: no memory");
   *work->as<Copy>() = {to, from, bytes};
-  submit(look.get(), work);
+  submit(ref.get(), work);
   return RH_OK;
 }

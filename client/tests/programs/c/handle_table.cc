@@ -46,13 +46,13 @@ void* useKnownHandle(void*) {
   return nullptr;
 }
 
-// As a session that ends its comms: two looks through a handle of forEach.
+// As a session that ends its comms: two references by a handle of forEach.
 void* visit(void*) {
   while (!over) {
     table.forEach([](void* handle) {
       {
-        Table::Shared look(table, handle);
-        if (look.get() != &first) return;
+        Table::Shared ref(table, handle);
+        if (ref.get() != &first) return;
       }
       Table::Exclusive guard(table, handle);
       CHECK(guard.get() == nullptr || guard.get() == &first);

@@ -115,7 +115,7 @@ void rank(Group* group, int number, int32_t r, End end) {
 }
 
 // Any thread may ask for the status of a comm at any time, also while another one finalizes it.
-void look(Group* group) {
+void askForStatus(Group* group) {
   while (!group->over) {
     for (auto& slot : group->comms) {
       rh_comm_status status = RH_COMM_STATUS_INIT;
@@ -132,7 +132,7 @@ void wholeGroups(int round) {
   Group group;
   const int number = groups++;
   const End end = static_cast<End>(round % static_cast<int>(End::kCount));
-  auto watch = [&] { look(&group); };
+  auto watch = [&] { askForStatus(&group); };
   Thread<decltype(watch)> watcher(watch);
   {
     auto one = [&](int32_t r) { return [&, r] { rank(&group, number, r, end); }; };

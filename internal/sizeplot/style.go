@@ -7,15 +7,15 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Look tells kinds of lines apart, also without colour: by dashes, width, and whether the marks are filled.
-type Look int
+// Style tells kinds of lines apart, also without colour: by dashes, width, and whether the marks are filled.
+type Style int
 
-// The looks.
+// The styles.
 const (
-	Ours       Look = iota // solid, filled marks
-	OursTail               // a percentile in the tail of the same: thin and solid, small marks
-	Theirs                 // dashed, hollow marks
-	TheirsTail             // dotted, small marks
+	Ours       Style = iota // solid, filled marks
+	OursTail                // a percentile in the tail of the same: thin and solid, small marks
+	Theirs                  // dashed, hollow marks
+	TheirsTail              // dotted, small marks
 )
 
 var (
@@ -27,9 +27,9 @@ var (
 type diamond struct{ filled bool }
 
 // DrawGlyph draws the diamond at p.
-func (d diamond) DrawGlyph(c *draw.Canvas, look draw.GlyphStyle, p vg.Point) {
+func (d diamond) DrawGlyph(c *draw.Canvas, style draw.GlyphStyle, p vg.Point) {
 	var path vg.Path
-	r := 1.2 * look.Radius
+	r := 1.2 * style.Radius
 	path.Move(p.Add(vg.Point{X: -r}))
 	for _, corner := range []vg.Point{{Y: r}, {X: r}, {Y: -r}} {
 		path.Line(p.Add(corner))
@@ -39,12 +39,12 @@ func (d diamond) DrawGlyph(c *draw.Canvas, look draw.GlyphStyle, p vg.Point) {
 		c.Fill(path)
 		return
 	}
-	c.SetLineStyle(draw.LineStyle{Color: look.Color, Width: vg.Points(0.5)})
+	c.SetLineStyle(draw.LineStyle{Color: style.Color, Width: vg.Points(0.5)})
 	c.Stroke(path)
 }
 
-// apply gives line number i its look. Lines of the same number have the same colour.
-func (l Look) apply(i int, line *plotter.Line, marks *plotter.Scatter) {
+// apply gives line number i its style. Lines of the same number have the same colour.
+func (l Style) apply(i int, line *plotter.Line, marks *plotter.Scatter) {
 	line.Color, marks.Color = plotutil.Color(i), plotutil.Color(i)
 	shapes := filled
 	if l == Theirs || l == TheirsTail {
