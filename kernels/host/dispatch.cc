@@ -7,7 +7,6 @@
 
 namespace railhead::host {
 
-extern const KernelSet kPortableKernels;
 #if defined(__x86_64__)
 extern const KernelSet kAvx2Kernels;
 extern const KernelSet kAvx512Kernels;

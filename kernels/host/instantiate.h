@@ -29,27 +29,28 @@ void reduceAlone(const ReduceOp& op, const void* send, void* recv, size_t count)
 }
 
 template <class T, class Isa>
-constexpr void setType(Type type, KernelSet* set) {
-  setReductions<T, Isa>(indexOf(type), set->collectives);
-  setCopies<Isa>(indexOf(type), set->collectives);
-  set->alone[indexOf(type)] = reduceAlone<T, Isa>;
+constexpr void setType(KernelSet* set) {
+  constexpr int type = indexOf(kTypeOf<T>);
+  setReductions<T, Isa>(type, set->collectives);
+  setCopies<Isa>(type, set->collectives);
+  set->alone[type] = reduceAlone<T, Isa>;
 }
 
 template <class Isa>
 constexpr KernelSet makeKernelSet(const char* isa) {
   KernelSet set{};
   set.isa = isa;
-  setType<float, Isa>(Type::kF32, &set);
-  setType<BF16, Isa>(Type::kBF16, &set);
-  setType<double, Isa>(Type::kF64, &set);
-  setType<F16, Isa>(Type::kF16, &set);
-  setType<E4M3, Isa>(Type::kE4M3, &set);
-  setType<E5M2, Isa>(Type::kE5M2, &set);
-  setType<int8_t, Isa>(Type::kI8, &set);
-  setType<uint8_t, Isa>(Type::kU8, &set);
-  setType<int32_t, Isa>(Type::kI32, &set);
-  setType<int64_t, Isa>(Type::kI64, &set);
-  setType<uint64_t, Isa>(Type::kU64, &set);
+  setType<float, Isa>(&set);
+  setType<BF16, Isa>(&set);
+  setType<double, Isa>(&set);
+  setType<F16, Isa>(&set);
+  setType<E4M3, Isa>(&set);
+  setType<E5M2, Isa>(&set);
+  setType<int8_t, Isa>(&set);
+  setType<uint8_t, Isa>(&set);
+  setType<int32_t, Isa>(&set);
+  setType<int64_t, Isa>(&set);
+  setType<uint64_t, Isa>(&set);
   set.barrier = barrier<Isa>;
   set.transfers = pipe::transfers<Isa>;
   set.rows = EpRowsOf<Isa>::set();

@@ -9,6 +9,7 @@ namespace railhead::host {
 namespace {
 struct Avx2 {
   static constexpr int kVectorBytes = 32;
+  static constexpr bool kIsPortable = false;
 };
 }  // namespace
 

@@ -9,6 +9,7 @@ namespace railhead::host {
 namespace {
 struct Avx512 {
   static constexpr int kVectorBytes = 64;
+  static constexpr bool kIsPortable = false;
 };
 }  // namespace
 

@@ -7,6 +7,7 @@ namespace railhead::host {
 namespace {
 struct Portable {
   static constexpr int kVectorBytes = 16;
+  static constexpr bool kIsPortable = true;
 };
 }  // namespace
 

@@ -28,6 +28,9 @@ struct KernelSet {
   EpRowKernels rows;
 };
 
+// The set that every processor has.
+extern const KernelSet kPortableKernels;
+
 // The best set for this processor; RAILHEAD_ISA names a lesser one (for tests and comparisons).
 const KernelSet& kernels();
 

@@ -19,18 +19,26 @@ static inline RingPlan planOf(const KernelCall& c) {
 
 template <class T, class Isa>
 Outcome allReduce(const KernelCall& c) {
-  if (c.reproducible) return tree::allReduceOver<T, Isa>(Tree::kChain, c);
-  return overFlags<Isa>(c.team, [&](auto& mem, auto& flags) {
-    allReduceRing(mem, c.team, flags, Elements<T, Isa>(c.reduce, c.team.worldSize), planOf(c), in(c), out(c), c.count);
-  });
+  if constexpr (!own<T, Isa>) {
+    return portableKernel<T>(kRing, kAllReduce)(c);
+  } else {
+    if (c.reproducible) return tree::allReduceOver<T, Isa>(Tree::kChain, c);
+    return overFlags<Isa>(c.team, [&](auto& mem, auto& flags) {
+      allReduceRing(mem, c.team, flags, Elements<T, Isa>(c.reduce, c.team.worldSize), planOf(c), in(c), out(c), c.count);
+    });
+  }
 }
 
 template <class T, class Isa>
 Outcome reduceScatter(const KernelCall& c) {
-  if (c.reproducible) return tree::reduceScatterOver<T, Isa>(Tree::kChain, c);
-  return overFlags<Isa>(c.team, [&](auto& mem, auto& flags) {
-    reduceScatterRing(mem, c.team, flags, Elements<T, Isa>(c.reduce, c.team.worldSize), planOf(c), in(c), out(c), c.count);
-  });
+  if constexpr (!own<T, Isa>) {
+    return portableKernel<T>(kRing, kReduceScatter)(c);
+  } else {
+    if (c.reproducible) return tree::reduceScatterOver<T, Isa>(Tree::kChain, c);
+    return overFlags<Isa>(c.team, [&](auto& mem, auto& flags) {
+      reduceScatterRing(mem, c.team, flags, Elements<T, Isa>(c.reduce, c.team.worldSize), planOf(c), in(c), out(c), c.count);
+    });
+  }
 }
 
 template <class Isa>

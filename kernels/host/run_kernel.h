@@ -4,8 +4,10 @@
 
 #include <string.h>
 
+#include <type_traits>
+
 #include "host/elements.h"
-#include "host/kernel.h"
+#include "host/kernel_set.h"
 #include "host/mem.h"
 #include "railhead/exchange/flag_exchange.h"
 
@@ -47,6 +49,15 @@ Outcome overFlags(const FlagTeam& team, Run run) {
   Flags<Mem<Isa>> flags(mem, team);
   run(mem, flags);
   return outcomeOf(flags);
+}
+
+// Protocols over pipes take long to compile, and their reductions run by default only in rh_reduce. So those of all types but the usual ones
+// are compiled once, for the portable instruction set, and the other sets use these kernels (own and portableKernel).
+template <class T, class Isa>
+constexpr bool own = Isa::kIsPortable || std::is_same_v<T, float> || std::is_same_v<T, BF16> || std::is_same_v<T, F16>;
+template <class T>
+Kernel portableKernel(Algorithm algorithm, Collective collective) {
+  return kPortableKernels.collectives[algorithm][collective][indexOf(kTypeOf<T>)];
 }
 
 // Runs a broadcast, run(mem, flags, buffer): the root's buffer is send, that of every other rank recv. Then copies send to recv on the root.

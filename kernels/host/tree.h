@@ -33,12 +33,20 @@ Outcome broadcastOver(Tree tree, const KernelCall& c) {
 
 template <class T, class Isa>
 Outcome allReduce(const KernelCall& c) {
-  return allReduceOver<T, Isa>(Tree::kDouble, c);
+  if constexpr (!own<T, Isa>) {
+    return portableKernel<T>(kTree, kAllReduce)(c);
+  } else {
+    return allReduceOver<T, Isa>(Tree::kDouble, c);
+  }
 }
 
 template <class T, class Isa>
 Outcome reduceScatter(const KernelCall& c) {
-  return reduceScatterOver<T, Isa>(Tree::kDouble, c);
+  if constexpr (!own<T, Isa>) {
+    return portableKernel<T>(kTree, kReduceScatter)(c);
+  } else {
+    return reduceScatterOver<T, Isa>(Tree::kDouble, c);
+  }
 }
 
 template <class Isa>

@@ -24,6 +24,30 @@ enum class Type : uint32_t { kF32, kBF16, kF64, kF16, kE4M3, kE5M2, kI8, kU8, kI
 constexpr int kTypes = 11;
 constexpr int indexOf(Type t) { return static_cast<int>(t); }
 
+// The Type of a C++ type.
+template <class T>
+constexpr Type kTypeOf = Type::kF32;
+template <>
+inline constexpr Type kTypeOf<BF16> = Type::kBF16;
+template <>
+inline constexpr Type kTypeOf<double> = Type::kF64;
+template <>
+inline constexpr Type kTypeOf<F16> = Type::kF16;
+template <>
+inline constexpr Type kTypeOf<E4M3> = Type::kE4M3;
+template <>
+inline constexpr Type kTypeOf<E5M2> = Type::kE5M2;
+template <>
+inline constexpr Type kTypeOf<int8_t> = Type::kI8;
+template <>
+inline constexpr Type kTypeOf<uint8_t> = Type::kU8;
+template <>
+inline constexpr Type kTypeOf<int32_t> = Type::kI32;
+template <>
+inline constexpr Type kTypeOf<int64_t> = Type::kI64;
+template <>
+inline constexpr Type kTypeOf<uint64_t> = Type::kU64;
+
 constexpr uint32_t bytesOf(Type t) {
   constexpr uint32_t kBytes[kTypes] = {4, 2, 8, 2, 1, 1, 1, 1, 4, 8, 8};
   return kBytes[indexOf(t)];
