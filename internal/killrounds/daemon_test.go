@@ -38,7 +38,8 @@ type daemon struct {
 	socket string
 	admin  http.Client
 	cmd    *exec.Cmd
-	idle   leftovers // of a daemon without groups
+	idle   leftovers     // of a daemon without groups
+	waited time.Duration // how long the process had waited for a processor when the round began
 }
 
 func newDaemon(t *testing.T) *daemon {

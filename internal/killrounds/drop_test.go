@@ -1,7 +1,6 @@
 package killrounds
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"syscall"
@@ -20,9 +19,9 @@ type dropRound struct {
 	slowest time.Duration // until a victim was masked
 }
 
-func newDropRound(seed, number uint64) *dropRound {
+func newDropRound(seed, number uint64, slow int) *dropRound {
 	random := rand.New(rand.NewPCG(seed, number|1<<63))
-	r := &dropRound{}
+	r := &dropRound{round: round{slow: slow}}
 	r.order = order{Group: fmt.Sprintf("drop %d", number), World: 3 + random.IntN(3), Seed: random.Uint64(), Drop: true}
 	r.Renormalize = random.IntN(2) == 0
 	r.when, r.after = lineWorking, time.Duration(random.IntN(20000))*time.Microsecond
@@ -30,7 +29,7 @@ func newDropRound(seed, number uint64) *dropRound {
 	r.apart, r.stops = random.IntN(2) == 0, number%4 == 1 // stops are rare, since they take seconds
 	r.TimeoutMS = int(patience.Milliseconds())
 	if r.stops {
-		r.TimeoutMS = int(stopDeadline.Milliseconds())
+		r.TimeoutMS = slow * int(stopDeadline.Milliseconds())
 		r.resume = random.IntN(2) == 0
 	}
 	r.Dies = !r.stops
@@ -43,7 +42,7 @@ func (r *dropRound) String() string {
 
 func (r *dropRound) play(d *daemon) (err error) {
 	ranks, err := r.launchAll(d)
-	defer func() { err = errors.Join(err, r.end(d, ranks)) }()
+	defer func() { err = r.end(d, ranks, err) }()
 	if err != nil {
 		return err
 	}
@@ -61,7 +60,7 @@ func (r *dropRound) play(d *daemon) (err error) {
 			signal = syscall.SIGSTOP
 		}
 		if err := ranks[v].cmd.Process.Signal(signal); err != nil {
-			return fmt.Errorf("rank %d: %w: %+v, %s", v, err, ranks[v].report, ranks[v].stderr.String())
+			return r.byTime(fmt.Errorf("rank %d: %w: %+v, %s", v, err, ranks[v].report, ranks[v].stderr.String()))
 		}
 		taken[v] = now()
 		gone |= 1 << v
@@ -93,11 +92,12 @@ func (r *dropRound) hear(ranks []*process, gone uint64) error {
 		for deadline := time.Now().Add(patience); !p.plays(gone); time.Sleep(time.Millisecond) {
 			select {
 			case <-p.ended:
-				return fmt.Errorf("rank %d ended early: %+v, %s", rank, p.report, p.stderr.String())
+				return r.byTime(fmt.Errorf("rank %d ended early: %+v, %s", rank, p.report, p.stderr.String()))
 			default:
 			}
-			if time.Now().After(deadline) {
-				return fmt.Errorf("rank %d has masked %#b, want %#b", rank, p.masked.Load(), gone)
+			// What is masked stays masked.
+			if masked := p.masked.Load(); masked&^gone != 0 || time.Now().After(deadline) {
+				return r.byTime(fmt.Errorf("rank %d has masked %#b, want %#b", rank, masked, gone))
 			}
 		}
 	}
@@ -125,23 +125,26 @@ func (r *dropRound) judgeDrop(ranks []*process, gone uint64, taken map[int]int64
 			return fmt.Errorf("rank %d hangs", rank)
 		}
 		if p.report == nil || !p.report.Stopped {
-			return fmt.Errorf("rank %d did not end well: %+v, %s", rank, p.report, p.stderr.String())
+			return r.byTime(fmt.Errorf("rank %d did not end well: %+v, %s", rank, p.report, p.stderr.String()))
 		}
 		if r.taken(rank) {
 			continue // its results were right; the ranks that a victim has masked are not checked
 		}
 		if p.report.Drop.Lost != gone {
-			return fmt.Errorf("rank %d has lost %#b, want %#b", rank, p.report.Drop.Lost, gone)
+			return r.byTime(fmt.Errorf("rank %d has lost %#b, want %#b", rank, p.report.Drop.Lost, gone))
+		}
+		if left := time.Duration(p.report.Drop.LeftNS); left > r.bound() {
+			return timeError{fmt.Errorf("rank %d took %v to leave", rank, left)}
 		}
 		for v, at := range taken {
 			took := time.Duration(p.report.Drop.Noticed[v] - at)
 			r.slowest = max(r.slowest, took)
-			limit := bound
+			limit := r.bound()
 			if r.stops { // each buffer waits for it once, and for the ranks that wait for it
-				limit += 4 * stopDeadline
+				limit += 4 * time.Duration(r.slow) * stopDeadline
 			}
 			if took > limit {
-				return fmt.Errorf("rank %d took %v to go on without rank %d", rank, took, v)
+				return timeError{fmt.Errorf("rank %d took %v to go on without rank %d", rank, took, v)}
 			}
 		}
 	}
@@ -156,8 +159,13 @@ func TestSurvivorsOfADispatchGoOnWithoutKilledAndStoppedRanks(t *testing.T) {
 	d := newDaemon(t)
 	slowest := map[bool]time.Duration{}
 	for i := first; i < first+rounds; i++ {
-		r := newDropRound(seed, i)
-		if err := r.play(d); err != nil {
+		var r *dropRound
+		err := playPatiently(t, func(slow int) (time.Duration, error) {
+			r = newDropRound(seed, i, slow)
+			err := r.play(d)
+			return r.waited, err
+		})
+		if err != nil {
 			t.Fatalf("round %d, %s: %v\nsee it again with %s=%d %s=%d", i, r, err, seedVariable, seed, firstVariable, i)
 		}
 		slowest[r.stops] = max(slowest[r.stops], r.slowest)

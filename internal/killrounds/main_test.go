@@ -55,9 +55,14 @@ func TestKilledAndStoppedRanksAreNamedAndLeaveNothing(t *testing.T) {
 	d := newDaemon(t)
 	kinds := map[string]int{}
 	for i := first; i < first+rounds; i++ {
-		r := newRound(seed, i)
+		var r *round
+		err := playPatiently(t, func(slow int) (time.Duration, error) {
+			r = newRound(seed, i, slow)
+			err := r.play(d)
+			return r.waited, err
+		})
 		kinds[r.kind()]++
-		if err := r.play(d); err != nil {
+		if err != nil {
 			t.Fatalf("round %d, %s: %v\nsee it again with %s=%d %s=%d", i, r, err, seedVariable, seed, firstVariable, i)
 		}
 	}

@@ -16,18 +16,19 @@ import (
 	"syscall"
 	"time"
 
+	"railhead/internal/await"
 	"railhead/internal/wire"
 )
 
 const (
-	// bound is the time after the last strike within which every other rank must have reported it. A stopped rank is found by the
-	// deadline of a wait, stopDeadline after the others have begun to wait.
+	// bound is the time after the last strike within which every other rank must have reported it, and the time in which a rank must leave
+	// a broken group. A stopped rank is found by the deadline of a wait, stopDeadline after the others have begun to wait.
 	bound        = 5 * time.Second
 	stopDeadline = time.Second
 	// formDeadline is the deadline of a group whose victim may be killed before it has joined.
 	formDeadline = 1500 * time.Millisecond
 	// patience is far more than a step takes on a busy machine.
-	patience = 60 * time.Second
+	patience = await.Patience
 )
 
 // round describes what happens to one group.
@@ -38,11 +39,14 @@ type round struct {
 	daemon  bool          // the daemon is killed at the same time and another one is started
 	when    string        // the strike follows this line of the first victim …
 	after   time.Duration // … after this time
+	slow    int           // deadlines and bounds are this many times as long
+
+	waited time.Duration // how long the round's processes have waited for a processor, when it has ended
 }
 
-func newRound(seed, number uint64) *round {
+func newRound(seed, number uint64, slow int) *round {
 	random := rand.New(rand.NewPCG(seed, number))
-	r := &round{order: order{Group: fmt.Sprintf("round %d", number), World: 2 + random.IntN(4), Seed: random.Uint64()}}
+	r := &round{slow: slow, order: order{Group: fmt.Sprintf("round %d", number), World: 2 + random.IntN(4), Seed: random.Uint64()}}
 	r.TimeoutMS = int(patience.Milliseconds())
 	r.when = []string{lineStarted, lineWorking, lineWorking, lineWorking, lineSetup, lineSetup}[random.IntN(6)]
 	r.after = time.Duration(random.IntN(3000)) * time.Microsecond
@@ -60,7 +64,7 @@ func newRound(seed, number uint64) *round {
 		r.Windows += 10
 	}
 	if r.when == lineStarted {
-		r.TimeoutMS = int(formDeadline.Milliseconds())
+		r.TimeoutMS = slow * int(formDeadline.Milliseconds())
 	}
 	r.victims = random.Perm(r.World)[:1]
 	switch random.IntN(6) {
@@ -68,13 +72,24 @@ func newRound(seed, number uint64) *round {
 		r.victims = random.Perm(r.World)[:1+random.IntN(r.World-1)]
 	case 1:
 		r.stops = true
-		r.TimeoutMS = int(stopDeadline.Milliseconds())
+		r.TimeoutMS = slow * int(stopDeadline.Milliseconds())
 	case 2:
 		r.daemon = true
 	case 3:
 		r.daemon, r.victims = true, nil
 	}
 	return r
+}
+
+// short says whether a rank that only waits for a processor can reach a deadline.
+func (r *round) short() bool { return r.TimeoutMS < int(patience.Milliseconds()) }
+
+// byTime marks an error as one of time in a round with a short deadline.
+func (r *round) byTime(err error) error {
+	if err == nil || !r.short() {
+		return err
+	}
+	return timeError{err}
 }
 
 func (r *round) kind() string {
@@ -160,6 +175,7 @@ func (p *process) read(out io.Reader) {
 
 // launchAll returns the processes that were started, also with an error.
 func (r *round) launchAll(d *daemon) (ranks []*process, err error) {
+	d.waited = waitedForProcessor(d.cmd.Process.Pid)
 	for rank := range r.World {
 		p, err := r.launch(d.socket, rank)
 		if err != nil {
@@ -170,19 +186,28 @@ func (r *round) launchAll(d *daemon) (ranks []*process, err error) {
 	return ranks, nil
 }
 
-// end kills the processes that still run. Its error says what is left of the group.
-func (r *round) end(d *daemon, ranks []*process) error {
+// end kills the processes that still run, and returns an error that says what is left of the group, or else the round's error.
+func (r *round) end(d *daemon, ranks []*process, err error) error {
 	for _, p := range ranks {
+		waited := waitedForProcessor(p.cmd.Process.Pid)
 		_ = p.cmd.Process.Kill()
 		<-p.ended
+		if p.report != nil {
+			waited = max(waited, time.Duration(p.report.WaitedNS))
+		}
+		r.waited += waited
 	}
-	return d.clean()
+	r.waited += max(0, waitedForProcessor(d.cmd.Process.Pid)-d.waited)
+	if left := d.clean(); left != nil {
+		return fmt.Errorf("%w; the round's error was %v", left, err) // never a timeError
+	}
+	return err
 }
 
 // play runs a round. Its error says what was wrong.
 func (r *round) play(d *daemon) (err error) {
 	ranks, err := r.launchAll(d)
-	defer func() { err = errors.Join(err, r.end(d, ranks)) }()
+	defer func() { err = r.end(d, ranks, err) }()
 	if err != nil {
 		return err
 	}
@@ -205,7 +230,7 @@ func (r *round) strike(d *daemon, ranks []*process) (at int64, err error) {
 	select {
 	case <-watched.lines[r.when]:
 	case <-watched.ended:
-		return 0, fmt.Errorf("a rank ended before the strike: %+v, %s", watched.report, watched.stderr.String())
+		return 0, r.byTime(fmt.Errorf("a rank ended before the strike: %+v, %s", watched.report, watched.stderr.String()))
 	case <-time.After(patience):
 		return 0, fmt.Errorf("a rank did not print %q within %v", r.when, patience)
 	}
@@ -292,14 +317,19 @@ func (r *round) judge(ranks []*process, taken int64) error {
 			continue
 		}
 		if err := r.judgeOne(p.report, culprits, leavers); err != nil {
-			return fmt.Errorf("rank %d: %w\n%s", rank, err, r.describe(ranks, taken))
+			return r.byTime(fmt.Errorf("rank %d: %w\n%s", rank, err, r.describe(ranks, taken)))
 		}
-		if late := time.Duration(p.report.AtNS - taken); len(r.victims) > 0 && late > bound {
-			return fmt.Errorf("rank %d took %v\n%s", rank, late, r.describe(ranks, taken))
+		if late := time.Duration(p.report.AtNS - taken); len(r.victims) > 0 && late > r.bound() {
+			return timeError{fmt.Errorf("rank %d took %v\n%s", rank, late, r.describe(ranks, taken))}
+		}
+		if left := time.Duration(p.report.LeftNS); left > r.bound() {
+			return timeError{fmt.Errorf("rank %d took %v to leave a broken group", rank, left)}
 		}
 	}
 	return nil
 }
+
+func (r *round) bound() time.Duration { return time.Duration(r.slow) * bound }
 
 // describe lists the reports of all ranks, with times.
 func (r *round) describe(ranks []*process, taken int64) string {
