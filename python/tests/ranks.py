@@ -305,14 +305,16 @@ def leaves_by_exception(comm: Comm) -> None:
 @rank
 def late(comm: Comm) -> None:
     """Rank 0 prints "gave up" after its deadline; then the test lets rank 1 continue."""
-    if comm.rank == 1:
-        sys.stdin.readline()
-        raises(errors.DeadlineError, comm.barrier, "rank 1")
-        return
-    error = raises(errors.DeadlineError, comm.barrier, "rank 1", "barrier")
-    equal(error.culprit, 1, "culprit")
-    assert isinstance(error, TimeoutError)
-    print("gave up", flush=True)
+    comm.barrier()  # Both processes have started, which may take longer than the deadline of the next comm.
+    with Session() as session, session.comm(os.environ["RAILHEAD_GROUP"] + "-short", timeout=2) as short:
+        if short.rank == 1:
+            sys.stdin.readline()
+            raises(errors.DeadlineError, short.barrier, "rank 1")
+            return
+        error = raises(errors.DeadlineError, short.barrier, "rank 1", "barrier")
+        equal(error.culprit, 1, "culprit")
+        assert isinstance(error, TimeoutError)
+        print("gave up", flush=True)
 
 
 @rank

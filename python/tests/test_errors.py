@@ -33,7 +33,7 @@ class BrokenGroups(RankTest):
         self.run_ranks(3, "leaves_by_exception")
 
     def test_a_late_rank_is_named_at_the_deadline(self) -> None:
-        ranks = self.start_ranks(2, "late", RAILHEAD_TIMEOUT_MS="2000")
+        ranks = self.start_ranks(2, "late")
         self.assertEqual(ranks[0].line(), "gave up")
         self.finish(ranks[::-1])  # closes rank 1's stdin, on which it waits
 
