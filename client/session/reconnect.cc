@@ -132,10 +132,10 @@ bool Session::install() {
     connection_++;
     lost_ = false;
     link_ = Link::kUp;
+    lease_.announce(fd_, version_, 0);  // before a caller can send: the first message, and the new socket has room
     pthread_cond_broadcast(&changed_);
   }
   pthread_mutex_unlock(&mutex_);
-  if (link_ == Link::kUp) lease_.announce(fd_, version_, 0);  // first, while the new socket has room
   return free;
 }
 

@@ -110,6 +110,21 @@ rh_result Session::handshake(int64_t deadlineNs) {
   }
 }
 
+void Session::announceLease(int64_t deadlineNs) {
+  pthread_mutex_lock(&mutex_);
+  // The control thread may have replaced the first connection already.
+  const bool first = !lost_ && connection_ == kFirstConnection;
+  if (first) senders_++;
+  const int socket = fd_;
+  const uint16_t version = version_;
+  pthread_mutex_unlock(&mutex_);
+  if (!first) return;
+  lease_.announce(socket, version, deadlineNs);
+  pthread_mutex_lock(&mutex_);
+  senders_--;
+  pthread_mutex_unlock(&mutex_);
+}
+
 // Hands a message to the call that it answers. Drops it if that call has ended.
 bool Session::deliver(const Received& r) {
   bool fits = true;

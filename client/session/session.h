@@ -90,8 +90,8 @@ class Session : public Malloced {
 
   // Creates the lease's segment and exchanges Hello and Welcome, before the control thread knows the session.
   rh_result handshake(int64_t deadlineNs);
-  // Sends the lease to the daemon, once the control thread holds it.
-  void announceLease(int64_t deadlineNs) { lease_.announce(fd_, version_, deadlineNs); }
+  // Sends the lease to the daemon, once the control thread holds it. On every later connection the control thread sends it.
+  void announceLease(int64_t deadlineNs);
   const SessionLease& lease() const { return lease_; }
   HeldLease* heldLease() { return lease_.held(); }
 
@@ -144,8 +144,9 @@ class Session : public Malloced {
   pthread_cond_t changed_;
   int fd_;                 // changed only by the control thread, while senders_ is 0
   uint16_t version_ = RHW_VERSION_MAX;
-  uint64_t connection_ = 1;
-  int senders_ = 0;        // calls in sendmsg on fd_
+  static constexpr uint64_t kFirstConnection = 1;
+  uint64_t connection_ = kFirstConnection;
+  int senders_ = 0;        // threads in sendmsg on fd_
   Call* calls_ = nullptr;
   uint64_t nextRequest_ = 1;
   bool lost_ = false;

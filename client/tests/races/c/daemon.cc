@@ -199,6 +199,7 @@ void handle(Socket* s, const Packet& p) {
   };
   Connection& c = d.connections[s - sockets];
   if (!c.greeted && h.type != RHW_HELLO) fail("message %d before Welcome", h.type);
+  if (!c.leased && h.type != RHW_HELLO && h.type != RHW_SESSION_LEASE) fail("message %d before SessionLease", h.type);
   switch (h.type) {
     case RHW_HELLO: {
       Rank sender = {};
@@ -213,7 +214,11 @@ void handle(Socket* s, const Packet& p) {
       answer(sender, m, RHW_WELCOME);
       break;
     }
-    case RHW_SESSION_LEASE: takeSession(p.fd, as(rhw_session_lease()).client); break;
+    case RHW_SESSION_LEASE:
+      if (c.leased) fail("SessionLease twice on a connection");
+      c.leased = true;
+      takeSession(p.fd, as(rhw_session_lease()).client);
+      break;
     case RHW_JOIN: {
       if (Group* g = join(s, as(rhw_join()), h.request)) {
         const int first = static_cast<int>(below(static_cast<uint64_t>(g->world)));

@@ -55,6 +55,7 @@ struct Out {
 
 struct Connection {
   bool greeted = false;
+  bool leased = false;  // SessionLease has come
 };
 
 struct SessionSegment {

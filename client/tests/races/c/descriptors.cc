@@ -177,7 +177,7 @@ ssize_t __wrap_sendmsg(int fd, const msghdr* m, int) {
   Hidden hidden;
   Socket& s = mustBeSocket("sendmsg", fd);
   const bool gone = s.hungUp || s.shut;
-  errno = !s.connected ? ENOTCONN : gone ? (oneIn(8) ? ECONNRESET : EPIPE) : s.out.full() || oneIn(32) ? EAGAIN : oneIn(64) ? EINTR : 0;
+  errno = !s.connected ? ENOTCONN : gone ? (oneIn(8) ? ECONNRESET : EPIPE) : s.out.full() || (s.out.count > 0 && oneIn(16)) ? EAGAIN : oneIn(64) ? EINTR : 0;
   if (errno != 0) return -1;
   int fdSent = -1;
   for (cmsghdr* c = CMSG_FIRSTHDR(m); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(m), c)) {

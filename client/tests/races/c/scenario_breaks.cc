@@ -20,7 +20,9 @@ struct {
   bool byThread;      // another thread calls rh_comm_abort, not the rank itself
   rh_comm* comms[kMaxWorld];
   int ready, ended, waiting;  // ranks
-  int64_t firstBegan, brokenAt;
+  int64_t firstBegan;
+  bool breaking;     // from here on calls may end
+  int64_t brokenAt;  // from here on they must
   int culprit;
 } s;
 
@@ -31,12 +33,13 @@ rh_result wantedResult() {
 
 // How long after the break a call may return. The client polls for deaths every 25 ms without a daemon, and every second with one; a
 // set-up call looks at the abort word every 100 ms.
-int64_t bound(bool setUpCall) {
+int64_t bound(bool setUpCall, int64_t since) {
   int64_t most = 60 * kMs;  // latencies of the daemon and jumps of the clock
   if (s.cause == Cause::kPlayedDies && s.daemon == Daemon::kAway) most += 25 * kMs;
   if (s.cause == Cause::kPlayedDies && s.daemon == Daemon::kHangs) most += 1000 * kMs;
   if (setUpCall) most += 100 * kMs;
-  return most + frozen();
+  // The deadline counts from when a rank begins to wait, which it may do late.
+  return most + frozen(s.cause == Cause::kPlayedDiesInFinalize ? 0 : since);
 }
 
 void checkCause(rh_comm* comm) {
@@ -63,19 +66,21 @@ void runRank(int rank) {
   s.ready++;
   // Some ranks do nothing until the group is broken.
   const bool idle = (oneIn(4) && s.cause != Cause::kPlayedDiesInFinalize) || (rank == s.culprit && !s.byThread && s.cause == Cause::kAbort);
-  if (idle) block("wait for the break", kNever, [] { return s.brokenAt != 0; });
+  if (idle) block("wait for the break", kNever, [] { return s.breaking; });
   // Ranks that call different things break the group for another reason, so all make the same.
   s.waiting++;
   const int64_t began = now();
   if (s.firstBegan == 0) s.firstBegan = began;
   const rh_result got = callOnce(comm, s.setUpCalls ? 1 : 0);
-  if (s.brokenAt == 0) fail("a call returned %s before the break: %s", rh_result_string(got), rh_last_error_message());
+  if (!s.breaking) fail("a call returned %s before the break: %s", rh_result_string(got), rh_last_error_message());
   if (s.cause == Cause::kPlayedDiesInFinalize) s.brokenAt = s.firstBegan + kTimeout;
-  const int64_t since = began > s.brokenAt ? began : s.brokenAt;
+  int64_t since = began > s.brokenAt ? began : s.brokenAt;
+  if (s.brokenAt == 0) since = now();
   want(got, wantedResult(), "a call in a broken group");
   if (now() < since) fail("a call returned %s %.3f s before the deadline", rh_result_string(got), static_cast<double>(since - now()) / 1e9);
-  if (now() - since > bound(s.setUpCalls)) fail("a call returned %.3f s after the break", static_cast<double>(now() - since) / 1e9);
+  if (now() - since > bound(s.setUpCalls, since)) fail("a call returned %.3f s after the break", static_cast<double>(now() - since) / 1e9);
   checkCause(comm);
+  if (oneIn(2)) want(rh_comm_abort(comm), RH_OK, "abort of a broken group");  // changes nothing: the first cause counts
   want(rh_barrier(comm, nullptr), wantedResult(), "a later barrier");
   checkCause(comm);
   s.ended++;
@@ -102,13 +107,15 @@ void breakIt() {
   loseDaemon();
   const int64_t thawed = now();
   block("wait for the frozen", thawed + 5 * kSecond, [] { return !anyFrozen(); });
-  s.brokenAt = now();
+  s.breaking = true;
+  freezeSoon();
   switch (s.cause) {
     case Cause::kAbort: want(rh_comm_abort(s.comms[s.culprit]), RH_OK, "abort"); break;
     case Cause::kPlayedAborts: abortAs("g", s.culprit, RH_ERR_ABORTED, RHW_OP_BARRIER); break;
     case Cause::kPlayedDiesInFinalize: setOperation("g", s.culprit, RHW_OP_FINALIZE); [[fallthrough]];
     case Cause::kPlayedDies: killRank("g", s.culprit); break;
   }
+  if (s.brokenAt == 0) s.brokenAt = now();
 }
 
 }  // namespace

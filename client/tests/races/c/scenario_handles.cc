@@ -24,6 +24,7 @@ struct {
   int closed;
   bool missingRank;            // a comm_init waits for a rank that does not come
   int names;
+  bool finalizes;              // the threads do nothing but finalize, while the session is closed
 } s;
 
 bool isOneOf(rh_result r, std::initializer_list<rh_result> allowed) {
@@ -76,6 +77,7 @@ void freeWindow() {
   const auto k = static_cast<int>(below(static_cast<uint64_t>(s.window)));
   const bool tried = s.freeing[k];
   s.freeing[k] = true;
+  freezeSoon();
   const rh_result got = rh_window_free(s.windows[k]);
   if (got == RH_OK && s.freed[k]) fail("a window is freed twice");
   if (got != RH_ERR_INVALID_HANDLE || !tried) allowOnComm(s.windowOf[k], got, "window_free");
@@ -87,6 +89,7 @@ void lookAtWindow() {
   const auto k = static_cast<int>(below(static_cast<uint64_t>(s.window)));
   const bool before = s.freed[k] || s.finalized[s.windowOf[k]] == 2;
   rh_window_info info = RH_WINDOW_INFO_INIT;
+  freezeSoon();
   const rh_result got = rh_window_get_info(s.windows[k], &info);
   allow(got, {RH_OK, RH_ERR_INVALID_HANDLE}, "window_get_info");
   if (got == RH_OK && before) fail("an ended window has information");
@@ -97,6 +100,7 @@ void lookAtWindow() {
 void finalize(int i) {
   const bool before = s.finalized[i] == 2;
   if (s.finalized[i] == 0) s.finalized[i] = 1;  // from here on it may have ended
+  freezeSoon();
   const rh_result got = rh_comm_finalize(s.comms[i]);
   allowOnComm(i, got, "finalize");
   if (got != RH_OK) return;
@@ -114,6 +118,7 @@ void abort(int i) {
 
 void look(int i) {
   rh_comm_status status = RH_COMM_STATUS_INIT;
+  freezeSoon();
   allowOnComm(i, rh_comm_get_status(s.comms[i], &status), "comm_get_status");
   int32_t world = 0;
   const rh_result got = rh_comm_world_size(s.comms[i], &world);
@@ -121,6 +126,7 @@ void look(int i) {
 }
 
 bool close() {
+  freezeSoon();
   const rh_result got = rh_close(s.session);
   if (got == RH_OK) {
     if (s.closed == 2) fail("a session is closed twice");
@@ -133,6 +139,10 @@ bool close() {
 }
 
 void useHandles() {
+  if (s.finalizes) {
+    for (int i = s.comm - 1; i >= 0; i--) finalize(i);
+    return;
+  }
   for (int n = static_cast<int>(2 + below(8)); n > 0; n--) {
     if (s.comm == 0 || oneIn(8)) {
       makeComm();
@@ -174,15 +184,17 @@ void handles() {
   startDaemon(plan);
   s.session = connectOrFail();
   makeComm();
+  s.finalizes = oneIn(4);
+  if (s.finalizes) makeComm();
   const auto users = static_cast<int>(1 + below(kMostThreads - 1));
   for (int i = 0; i < users; i++) start([](void*) { useHandles(); }, nullptr);
   s.missingRank = oneIn(3);
   if (s.missingRank) start([](void*) { initInVain(); }, nullptr);
-  sleepUntil(now() + static_cast<int64_t>(below(60 * kMs)));
+  sleepUntil(now() + static_cast<int64_t>(below(s.finalizes ? 200 * kUs : 60 * kMs)));
   const int64_t began = now();
   if (oneIn(2)) {
     if (s.closed == 0) s.closed = 1;  // from here on it may have ended
-    while (!close()) sleepUntil(now() + kMs);
+    for (int tries = 0; !close(); tries++) sleepUntil(now() + (tries < 100 ? 10 * kUs : kMs));
     if (now() - began > kGrace + kSlow + frozen()) fail("close took %.3f s", static_cast<double>(now() - began) / 1e9);
   }
   joinAll();

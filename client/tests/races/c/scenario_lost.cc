@@ -40,7 +40,8 @@ void runRank(int rank) {
     rh_window* w = nullptr;
     const int64_t began = now();
     if (once(rh_window_alloc(comm, kGranule, nullptr, &w), began, "window_alloc")) windows++;
-    want(rh_barrier(comm, nullptr), RH_OK, "barrier without a daemon");
+    // Of two ranks one may have given up while the other calls the next daemon, and waits there.
+    if (s.world == 1) want(rh_barrier(comm, nullptr), RH_OK, "barrier without a daemon");
     sleepUntil(now() + static_cast<int64_t>(below(200 * kMs)));
   }
   for (;;) {

@@ -45,7 +45,7 @@ constexpr int64_t kMaxJump = 10 * kMs;
 // are of one kind, so that each of the few calls that matter most is such a point in some seeds.
 constexpr int kKinds = 8;
 int kindOf(const char* what) { return what[0] % kKinds; }
-constexpr int kMostFreezes = 3;
+constexpr int kMostFreezes = 3, kMostSoon = 12;
 constexpr int64_t kMostFrozen = 1500 * kMs;
 
 struct Thread {
@@ -55,6 +55,7 @@ struct Thread {
   void* argument = nullptr;
   int64_t deadline = kNever;
   int64_t frozenUntil = 0;
+  int freezeIn = 0;  // steps; 0 = not soon
   const char* what = "start";
   void* (*run)(void*) = nullptr;
   void* input = nullptr;
@@ -70,7 +71,10 @@ struct {
   uint64_t freezeOneIn = 1;
   int freezeKind = 0;
   int freezesLeft = 0;
-  int64_t frozen = 0;
+  struct {
+    int64_t from, until;
+  } freezes[kMostFreezes + kMostSoon];
+  int frozen = 0;  // freezes so far
   Actor actor = {};
   void (*invariant)() = nullptr;
   Thread threads[kMaxThreads];
@@ -86,7 +90,7 @@ struct Line {
   int64_t at;
   const char* what;
 };
-constexpr int kTrace = 400;
+constexpr int kTrace = 150;
 Line trace[kTrace];
 uint64_t traced = 0;
 
@@ -157,13 +161,20 @@ Thread* choose() {
   }
 }
 
-void maybeFreeze() {
-  if (w.freezesLeft == 0 || self() == 0 || kindOf(me->what) != w.freezeKind || !oneIn(w.freezeOneIn)) return;
-  w.freezesLeft--;
-  const auto duration = static_cast<int64_t>(below(kMostFrozen));
+void freeze(int64_t most) {
+  const auto duration = static_cast<int64_t>(below(static_cast<uint64_t>(most)));
   me->frozenUntil = w.now + duration;
-  w.frozen += duration;
+  w.freezes[w.frozen++] = {w.now, me->frozenUntil};
   note(self(), "frozen");
+}
+
+void maybeFreeze() {
+  if (me->freezeIn > 0 && --me->freezeIn == 0) {
+    freeze(300 * kMs);
+  } else if (w.freezesLeft > 0 && self() != 0 && kindOf(me->what) == w.freezeKind && oneIn(w.freezeOneIn)) {
+    w.freezesLeft--;
+    freeze(kMostFrozen);
+  }
 }
 
 void switchAway() {
@@ -215,6 +226,10 @@ uint64_t below(uint64_t n) {
   return (z ^ (z >> 31)) % n;
 }
 
+void freezeSoon() {
+  if (w.frozen < kMostSoon && oneIn(2)) me->freezeIn = static_cast<int>(1 + below(12));
+}
+
 bool anyFrozen() {
   for (int i = 0; i < w.count; i++) {
     if (w.threads[i].frozenUntil > w.now) return true;
@@ -222,7 +237,14 @@ bool anyFrozen() {
   return false;
 }
 
-int64_t frozen() { return w.frozen; }
+int64_t frozen(int64_t since) {
+  int64_t sum = 0;
+  for (int i = 0; i < w.frozen; i++) {
+    const int64_t from = w.freezes[i].from < since ? since : w.freezes[i].from;
+    if (w.freezes[i].until > from) sum += w.freezes[i].until - from;
+  }
+  return sum;
+}
 int64_t now() { return w.now; }
 int self() { return me == nullptr ? -1 : numberOf(me); }
 
