@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -52,8 +53,10 @@ func modelList(t *testing.T, binary string) (scenarios, mutants [][]string) {
 	return scenarios, mutants
 }
 
-// largest is the scenario with by far the most states.
-const largest = "flags-all-ring-ll"
+// isLarge: the scenarios with by far the most states.
+func isLarge(scenario string) bool {
+	return scenario == "flags-all-ring-ll" || scenario == "packets-all-pulls"
+}
 
 func TestTheProtocolsPassTheMemoryModel(t *testing.T) {
 	binary := buildModel(t)
@@ -64,7 +67,7 @@ func TestTheProtocolsPassTheMemoryModel(t *testing.T) {
 		kinds[kind]++
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if name == largest {
+			if isLarge(name) {
 				deep.Only(t)
 			}
 			arguments := []string{"--scenario", name, "--trace"}
@@ -78,6 +81,18 @@ func TestTheProtocolsPassTheMemoryModel(t *testing.T) {
 	}
 	if kinds["seeds"] < 10 || kinds["all"] < 8 {
 		t.Errorf("only %v scenarios", kinds)
+	}
+}
+
+// Time passes in ep-late, so that ranks do give each other up.
+func TestInManySeedsALateRankIsGivenUp(t *testing.T) {
+	passed, said := runModel(t, buildModel(t), "--scenario", "ep-late", "--seeds", "0:200")
+	counts := regexp.MustCompile(`in (\d+) seeds a rank gave another up`).FindStringSubmatch(said)
+	if !passed || counts == nil {
+		t.Fatal(said)
+	}
+	if n, err := strconv.Atoi(counts[1]); err != nil || n < 50 {
+		t.Errorf("only in %s of 200 seeds a rank gave another up", counts[1])
 	}
 }
 

@@ -41,9 +41,14 @@ class Choices {
   virtual int place(int n) = 0;
   // Whether a sleep ends now without a wake-up.
   virtual bool spurious() = 0;
+  // Whether time passes now although fibers could run.
+  virtual bool timePasses() = 0;
+  // Whether a fiber that may die dies before its next step.
+  virtual bool dies() = 0;
 };
 
-// A seed also chooses the manner: how long fibers run before a switch, whether some are held back, how stale loads are.
+// A seed also chooses the manner: how long fibers run before a switch, whether some are held back, how stale loads are, how fast time
+// passes.
 class RandomChoices : public Choices {
  public:
   RandomChoices(uint64_t seed, int fibers) : random_(seed), held_(static_cast<size_t>(fibers), 0), priority_(held_) {
@@ -52,6 +57,8 @@ class RandomChoices : public Choices {
     const int odds[] = {0, 16, 4, 2, 1};
     stale_ = odds[random_.below(5)];
     reorder_ = odds[random_.below(5)];
+    const int oddsOfTime[] = {0, 60, 20, 6};
+    time_ = oddsOfTime[random_.below(4)];
     for (auto& p : priority_) p = random_.below(1 << 20);
   }
 
@@ -60,11 +67,10 @@ class RandomChoices : public Choices {
     const auto at = std::find(ready.begin(), ready.end(), running);
     switch (manner_) {
       case Manner::kPriority: return highest(ready, running);
-      case Manner::kHold: hold(); return pickUnheld(ready);
+      case Manner::kHold: hold(ready); return pickUnheld(ready);
       case Manner::kUniform: break;
       case Manner::kHoldOne:
-        if (victim_ < 0) victim_ = random_.below(static_cast<int>(held_.size()));
-        if (random_.oneIn(500)) victim_ = random_.below(static_cast<int>(held_.size()));
+        if (victim_ < 0 || random_.oneIn(500)) victim_ = any(ready);
         held_[static_cast<size_t>(victim_)] = step_ + 1;
         return pickUnheld(ready);
     }
@@ -74,6 +80,8 @@ class RandomChoices : public Choices {
   int store(int n) override { return random_.oneIn(stale_) ? random_.below(n) : 0; }
   int place(int n) override { return random_.oneIn(reorder_) ? random_.below(n + 1) : 0; }
   bool spurious() override { return random_.oneIn(64); }
+  bool timePasses() override { return random_.oneIn(time_); }
+  bool dies() override { return false; }  // a run with a death names its step
 
  private:
   enum class Manner { kUniform, kPriority, kHold, kHoldOne };
@@ -87,8 +95,9 @@ class RandomChoices : public Choices {
     }
     return static_cast<int>(best);
   }
-  void hold() {
-    if (random_.oneIn(40)) held_[static_cast<size_t>(random_.below(static_cast<int>(held_.size())))] = step_ + random_.below(800);
+  int any(const std::vector<int>& ready) { return ready[static_cast<size_t>(random_.below(static_cast<int>(ready.size())))]; }
+  void hold(const std::vector<int>& ready) {
+    if (random_.oneIn(40)) held_[static_cast<size_t>(any(ready))] = step_ + random_.below(800);
   }
   // A held fiber runs only if no other one can.
   int pickUnheld(const std::vector<int>& ready) {
@@ -102,7 +111,7 @@ class RandomChoices : public Choices {
 
   Random random_;
   Manner manner_;
-  int stay_, stale_, reorder_;
+  int stay_, stale_, reorder_, time_;
   int step_ = 0, victim_ = -1;
   std::vector<int> held_;      // step until which a fiber is held back
   std::vector<int> priority_;
@@ -120,6 +129,8 @@ class AllChoices : public Choices {
   int store(int n) override { return next(n); }
   int place(int n) override { return next(n + 1); }
   bool spurious() override { return false; }
+  bool timePasses() override { return false; }
+  bool dies() override { return next(2) != 0; }
 
   // Called before each run except the first. False: all is explored.
   bool advance() {

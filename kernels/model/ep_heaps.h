@@ -11,22 +11,60 @@
 
 namespace railhead::model {
 
+// When each rank has last counted a turn of a wait.
+struct EpTurns {
+  int64_t last[kMaxWorldSize] = {};
+};
+
 // Counters order nothing, so they are not part of the model's memory.
 class EpMem : public FlagMem {
  public:
-  EpMem(World& world, const std::vector<EpCounters>& counters) : FlagMem(world), counters_(counters) {}
-  uint64_t loadWord(const uint64_t* p) { return counts(p) ? *p : FlagMem::loadWord(p); }
+  EpMem(World& world, const std::vector<EpCounters>& counters, EpTurns& turns) : FlagMem(world), world_(world), counters_(counters), turns_(turns) {}
+
+  uint64_t loadWord(const uint64_t* p) {
+    if (!counts(p)) return FlagMem::loadWord(p);
+    const int rank = rankOfTurns(p);
+    if (rank >= 0) {
+      if (seen_[rank].first < 0) seen_[rank].first = world_.now();
+      seen_[rank].last = world_.now();
+      seen_[rank].turn = turns_.last[rank];
+    }
+    world_.observe(*p);
+    return *p;
+  }
   void storeWord(uint64_t* p, uint64_t v) {
     if (!counts(p)) return FlagMem::storeWord(p, v);
     *p = v;
+    const int rank = rankOfTurns(p);
+    if (rank >= 0) turns_.last[rank] = world_.now();
   }
+
+  // What this rank has seen in a wait of another rank's turns: when it looked first and last, and when the newest turn then was. Never: -1.
+  struct Seen {
+    int64_t first, last, turn;
+  };
+  void beginWatching() {
+    for (Seen& s : seen_) s = {-1, -1, -1};
+  }
+  const Seen& seen(int rank) const { return seen_[rank]; }
 
  private:
   bool counts(const uint64_t* p) const {
     const auto at = reinterpret_cast<uintptr_t>(p), first = reinterpret_cast<uintptr_t>(counters_.data());
     return at >= first && at < first + counters_.size() * sizeof(EpCounters);
   }
+  // The rank whose waitTurns this is, or -1.
+  int rankOfTurns(const uint64_t* p) const {
+    for (size_t r = 0; r < counters_.size(); r++) {
+      if (p == &counters_[r].waitTurns) return static_cast<int>(r);
+    }
+    return -1;
+  }
+
+  World& world_;
   const std::vector<EpCounters>& counters_;  // of all ranks
+  EpTurns& turns_;
+  Seen seen_[kMaxWorldSize];
 };
 
 // A flight with its arrays.
@@ -89,11 +127,19 @@ class EpHeaps {
   uint32_t* abortWord() { return &abort_; }
   uint32_t* lease(int r) { return &leases_[static_cast<size_t>(r)]; }
   const std::vector<EpCounters>& counters() const { return counters_; }
+  EpTurns& turns() { return turns_; }
+  // Whether the rank is dead, by its lease or the abort word.
+  bool isGone(int r) const {
+    const uint64_t abort = newest(&abort_);
+    const bool isCulprit = (abort & kAbortCode) == kAbortRankDead && abort >> kAbortCulpritShift == static_cast<uint64_t>(r);
+    return isCulprit || newest(&leases_[static_cast<size_t>(r)]) != 1;
+  }
 
  private:
   struct alignas(64) Line {
     char bytes[64];
   };
+  uint64_t newest(const uint32_t* p) const { return world_.memory.at(world_.memory.find(p, 4)).newest().value; }
   static bool isNoRanks(size_t, int rank, uint64_t) { return rank < 0; }
 
   static uint32_t mostLocal(const EpScript& s) {
@@ -159,6 +205,7 @@ class EpHeaps {
     t.waitTurnsStride = sizeof(EpCounters);
     t.counters = &counters_[static_cast<size_t>(r)];
     t.timeoutNs = script_.ticks == 0 ? INT64_MAX / 16 : script_.ticks * World::kTickNs;
+    t.limitNs = script_.limitTicks * World::kTickNs;
     t.deathCheckNs = 5 * 1000 * 1000;
     t.waiterDeadlines = 4;
     t.abortWord = &abort_;
@@ -215,9 +262,9 @@ class EpHeaps {
   // Starts as if that many dispatches, and chunks of each kind between every two ranks, had come before.
   void startCounting(int r) {
     const EpTeam& t = team(r);
-    const uint32_t n = script_.start;
     EpState* state = t.state();
-    state->dispatches = state->combines = n;
+    state->dispatches = state->combines = script_.start;
+    const uint32_t n = script_.start & FlagMem::kGenerationMask;
     for (int q = 0; q < t.worldSize; q++) {
       state->sent[q] = state->read[q] = state->combineSent[q] = state->combineRead[q] = n;
       EpLine& line = t.line(r, q);
@@ -238,6 +285,7 @@ class EpHeaps {
   std::vector<uint16_t> expertLocal_, each_;
   std::vector<std::vector<uint16_t>> own_;
   std::vector<EpCounters> counters_;
+  EpTurns turns_;
   uint32_t abort_ = 0, quiet_ = 0;
   uint64_t waitingFor_ = 0;
 };

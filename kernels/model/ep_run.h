@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "model/ep_heaps.h"
+#include "model/ep_watch.h"
 #include "railhead/ep/ep_combine.h"
 #include "railhead/ep/ep_dispatch.h"
 #include "railhead/ep/ep_plan.h"
 
 namespace railhead::model {
 
-class EpRun {
+class EpRun : private EpGiveUps {
  public:
   EpRun(World& world, const EpScript& script) : world_(world), script_(script), heaps_(world, script) {
     for (int r = 0; r < script.worldSize; r++) {
@@ -24,9 +24,13 @@ class EpRun {
       mayBeLost_ |= uint64_t{1} << d.rank;
       world.killBefore(d.rank, d.step, [this, d] { markDead(d); });
     }
+    if (script.mayDie >= 0) {
+      mayBeLost_ |= uint64_t{1} << script.mayDie;
+      world.mayDie(script.mayDie, [this] { markDead({script_.mayDie, 0, true}); });
+    }
     if (script.ticks != 0) mayBeLost_ = (uint64_t{1} << script.worldSize) - 1;
     if (script.dropsDead) world.letTimePass();
-    if (script.leavesBefore >= 0) world.addFiber(-1, 0, [this] { abort(); });
+    if (script.leavesBefore >= 0 || script.aborts) world.addFiber(-1, 0, [this] { abort(); });
   }
 
   std::string check() const { return ""; }  // ranks check at once
@@ -52,7 +56,13 @@ class EpRun {
       for (int i = 0; i < kEpInFlight; i++) flights[i].flight.other = &flights[1 - i].flight;
     }
     EpFlightMemory flights[kEpInFlight];
+    int playing[kEpInFlight] = {-1, -1};  // the dispatch of each flight
     std::deque<Dispatch> dispatches;
+    // For each rank that this one has given up: what it had sent there. Of a dispatch that is not listed, everything if it had begun.
+    struct {
+      size_t begun;
+      std::vector<std::pair<int, uint32_t>> moved;  // dispatch, copies
+    } sent[kMaxWorldSize];
     EpRow scratch = {};
   };
 
@@ -93,6 +103,32 @@ class EpRun {
     Dispatch& d_;
   };
 
+  void gaveUp(int r, int s) override {
+    world_.mark();
+    Rank& rank = ranks_[static_cast<size_t>(r)];
+    auto& sent = rank.sent[s];
+    sent.begun = rank.dispatches.size();
+    for (int i = 0; i < kEpInFlight; i++) {
+      if (rank.playing[i] >= 0) sent.moved.push_back({rank.playing[i], rank.flights[i].flight.moved[s]});
+    }
+  }
+  // Copies of a dispatch that rank s had sent to rank r when it gave up rank r.
+  uint32_t sentBefore(int s, int r, int dispatch) const {
+    const auto& sent = ranks_[static_cast<size_t>(s)].sent[r];
+    for (const auto& [number, copies] : sent.moved) {
+      if (number == dispatch) return copies;
+    }
+    return static_cast<size_t>(dispatch) < sent.begun ? static_cast<uint32_t>(epCopies(script_, dispatch, s, r).size()) : 0;
+  }
+  // What a rank sends before it gives up another one arrives.
+  void checkFollowed(int r, int number, const EpFlight& f, uint64_t followed) {
+    for (; followed != 0; followed &= followed - 1) {
+      const int s = lowestBit(followed);
+      const uint32_t sent = sentBefore(s, r, number);
+      if (f.taken[s] != sent) world_.fail("dispatch %d: %u copies from rank %d, which had sent %u when it gave up this one", number, f.taken[s], s, sent);
+    }
+  }
+
   void markDead(const EpDeath& d) {
     FlagMem mem(world_);
     if (d.marksLease) {
@@ -110,13 +146,13 @@ class EpRun {
   void rank(int r) {
     for (size_t i = 0; i < script_.steps.size(); i++) {
       if (static_cast<int>(i) == script_.leavesBefore && r == script_.worldSize - 1) return;
-      EpMem mem(world_, heaps_.counters());
-      EpLinks<EpMem> links(mem, heaps_.flags(r), heaps_.team(r));
+      EpMem mem(world_, heaps_.counters(), heaps_.turns());
+      WatchedLinks links(world_, mem, heaps_, r, *this);
       if (play(r, script_.steps[i], mem, links)) {
         if (cannotEnd(i)) world_.fail("received dispatch %d, which one of the ranks has not sent", script_.steps[i].dispatch);
         continue;
       }
-      if (script_.leavesBefore < 0 || links.stop() != Stop::kAborted) world_.fail("gave up");
+      if ((script_.leavesBefore < 0 && !script_.aborts) || links.stop() != Stop::kAborted) world_.fail("gave up");
       return;
     }
   }
@@ -128,15 +164,15 @@ class EpRun {
     return false;
   }
 
-  bool play(int r, const EpStep& step, EpMem& mem, EpLinks<EpMem>& links) {
+  bool play(int r, const EpStep& step, EpMem& mem, WatchedLinks& links) {
     const EpTeam& team = heaps_.team(r);
     Rank& rank = ranks_[static_cast<size_t>(r)];
     EpFlight& f = rank.flights[step.dispatch % kEpInFlight].flight;
     if (step.call == EpCall::kSend) begin(r, step.dispatch, &f);
     Dispatch& d = rank.dispatches[static_cast<size_t>(step.dispatch)];
-    EpDispatch<EpMem> dispatch(mem, team, links, f);
+    EpDispatch<EpMem, WatchedLinks> dispatch(mem, team, links, f);
     Rows rows(mem, &rank.scratch, d);
-    EpCombine<EpMem, Rows> combine(mem, team, links, f, rows, reinterpret_cast<char*>(&rank.scratch), script_.renormalize);
+    EpCombine<EpMem, Rows, WatchedLinks> combine(mem, team, links, f, rows, reinterpret_cast<char*>(&rank.scratch), script_.renormalize);
     switch (step.call) {
       case EpCall::kSend: return dispatch.send();
       case EpCall::kReceive: {
@@ -145,6 +181,7 @@ class EpRun {
         const EpOutput out = layOut(r, step.dispatch, f, &d);
         if (!dispatch.receive(out)) return false;
         f.phase = EpPhase::kReceived;
+        checkFollowed(r, step.dispatch, f, links.followed());
         checkRows(r, step.dispatch, f, d);
         compute(r, &d);
         return true;
@@ -168,7 +205,9 @@ class EpRun {
   // Starts a dispatch as the client does.
   void begin(int r, int number, EpFlight* f) {
     const EpTeam& team = heaps_.team(r);
-    Dispatch& d = ranks_[static_cast<size_t>(r)].dispatches.emplace_back();
+    Rank& rank = ranks_[static_cast<size_t>(r)];
+    Dispatch& d = rank.dispatches.emplace_back();
+    rank.playing[number % kEpInFlight] = number;
     d.layout = static_cast<Layout>(mix(script_.seed + 5, static_cast<uint64_t>(number * 8 + r)) % 3);
     f->tokens = tokensOf(number, r);
     for (uint32_t t = 0; t < f->tokens; t++) {

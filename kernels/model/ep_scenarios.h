@@ -17,7 +17,8 @@ inline EpScript anyEpRanks(Random& random, bool countsFirst) {
   for (int n = 1 + random.below(2 * s.worldSize); n > 0; n--) {
     s.expertRank.push_back(static_cast<uint8_t>(random.below(s.worldSize)));
   }
-  s.start = static_cast<uint32_t>(random.below(16));
+  // Dispatches are numbered with 32 bits.
+  s.start = random.oneIn(4) ? 0xfffffff8u + static_cast<uint32_t>(random.below(8)) : static_cast<uint32_t>(random.below(16));
   s.seed = random.next();
   s.renormalize = random.oneIn(2);
   return s;
@@ -83,12 +84,6 @@ inline EpScript epDeath(Random& random) {
   }
   return s;
 }
-inline EpScript epLate(Random& random) {
-  EpScript s = anyEpCalls(random);
-  s.dropsDead = true;
-  s.ticks = 1 + random.below(3);
-  return s;
-}
 // One token, to an expert of the other rank.
 inline EpScript smallEp(bool countsFirst, bool combined) {
   EpScript s;
@@ -101,6 +96,25 @@ inline EpScript smallEp(bool countsFirst, bool combined) {
     addEpStep(&s, EpCall::kCombineSend, 0);
     addEpStep(&s, EpCall::kCombineReceive, 0);
   }
+  return s;
+}
+// Any calls, or few, so that a rank often starts when the other one has given it up already.
+inline EpScript epLate(Random& random) {
+  EpScript s = random.oneIn(2) ? smallEp(random.oneIn(2), random.oneIn(2)) : anyEpCalls(random);
+  s.dropsDead = true;
+  s.ticks = 1 + random.below(3);
+  if (random.oneIn(2)) s.limitTicks = s.ticks + random.below(3);
+  return s;
+}
+inline EpScript smallAbortedEp() {
+  EpScript s = smallEp(false, false);
+  s.aborts = true;
+  return s;
+}
+inline EpScript smallDyingEp(int rank) {
+  EpScript s = smallEp(false, false);
+  s.dropsDead = true;
+  s.mayDie = rank;
   return s;
 }
 

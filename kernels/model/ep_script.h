@@ -43,7 +43,10 @@ struct EpScript {
   bool dropsDead = false, renormalize = false;
   int leavesBefore = -1;            // the last rank stops before this step, and the abort word is set
   int ticks = 0;                    // deadline of waiting for a rank; 0 = none
+  int limitTicks = 0;               // the same of all waits of a call together
   std::vector<EpDeath> deaths;
+  int mayDie = -1;                  // a rank that may die before any of its steps
+  bool aborts = false;              // the abort word is set at any time; no rank stops by itself
 };
 
 // The experts of a token in the order of topk_idx; -1 = none.

@@ -40,7 +40,7 @@ struct Call {
   FlagAlgorithm algorithm;
   uint32_t count = 0;  // as the C ABI means it
   bool inPlace = false;
-  bool oneHasNoWindow = false;  // pull: rank 0's buffers are not in its heap, so all ranks fall back
+  Offers offers = Offers::kAll;  // pull
   int root = 0;
   RingPlan ring = {};  // of rings and chains
 };
@@ -57,6 +57,7 @@ struct FlagShape {
   std::vector<Call> calls;
   bool isSigned = true;
   bool abort = false;  // the last rank does not make the last call, and the abort word is set
+  bool aborts = false;  // the abort word is set at any time; every rank makes every call
   int odd = -1;        // number of the call in which rank 0 calls oddCall instead
   bool badOffer = false;  // in the last call, a pull, rank 0 offers memory that is not in its windows
   Call oddCall = {FlagAlgorithm::kBarrier};
@@ -78,7 +79,7 @@ class FlagRun {
       world.addFiber(r, 0, [this, r] { rank(r); });
     }
     if (shape.odd >= 0) world.letSleepsEnd();
-    if (shape.abort) world.addFiber(-1, 0, [this] { abort(); });
+    if (shape.abort || shape.aborts) world.addFiber(-1, 0, [this] { abort(); });
   }
 
   std::string check() const { return ""; }  // ranks check at once, since windows are used again
@@ -137,7 +138,7 @@ class FlagRun {
         if (isBad && stop == Stop::kBadOffer) return abort();  // as the client does
         if (isBad && stop == Stop::kAborted) return;
         if (stop == Stop::kMismatch && shape_.odd >= 0) abort();  // as the client does
-        if ((stop != Stop::kAborted || (!shape_.abort && shape_.odd < 0)) && (stop != Stop::kMismatch || shape_.odd < 0)) world_.fail("gave up");
+        if ((stop != Stop::kAborted || (!shape_.abort && !shape_.aborts && shape_.odd < 0)) && (stop != Stop::kMismatch || shape_.odd < 0)) world_.fail("gave up");
         return;
       }
       if (lacksARank) world_.fail("call %zu ended without one of the ranks", c);
@@ -198,20 +199,21 @@ class FlagRun {
     const Call& call = *job.call;
     const int r = job.team->rank;
     const bool second = ((mix(static_cast<uint64_t>(job.operation), static_cast<uint64_t>(r)) >> 20) & 1) != 0;
-    const bool has = !call.oneHasNoWindow || r != 0;
+    const bool has = call.offers != Offers::kNotRank0s || r != 0, hasRecv = call.offers == Offers::kAll || r != 0;
+    const bool allHave = call.offers == Offers::kAll || (call.offers == Offers::kNotRank0sRecv && call.algorithm != F::kPull);
     const uint64_t from = heaps_.window(second), to = call.inPlace ? from : heaps_.window(!second);
     const bool isBad = shape_.badOffer && r == 0 && job.operation + 1 == static_cast<int>(shape_.calls.size());
     const uint64_t offer = isBad ? badOffer(job) : has ? from : kNoOffset;
     for (size_t i = 0; has && i < job.send.size(); i++) world_.store(job.team->heap(r) + from + 4 * i, 4, job.send[i], Order::kPlain, "fill");
     bool zeroCopy = true, ok = false;
     switch (call.algorithm) {
-      case F::kPull: ok = allReducePull(exchange, Elements(), offer, has ? to : kNoOffset, call.count, &zeroCopy); break;
+      case F::kPull: ok = allReducePull(exchange, Elements(), offer, hasRecv ? to : kNoOffset, call.count, &zeroCopy); break;
       case F::kAllGatherPull: ok = allGatherPull(exchange, Elements(), offer, nullptr, job.to(), call.count, &zeroCopy); break;
       case F::kReduceScatterPull: ok = reduceScatterPull(exchange, Elements(), offer, job.to(), call.count, &zeroCopy); break;
       default: ok = allToAllPull(exchange, Elements(), offer, job.to(), call.count, &zeroCopy); break;
     }
     if (!ok) return false;
-    if (zeroCopy == call.oneHasNoWindow) world_.fail("call %d: wrong about whether all buffers are in windows", job.operation);
+    if (zeroCopy != allHave) world_.fail("call %d: wrong about whether all buffers are in windows", job.operation);
     if (!zeroCopy) return fallBack(job, exchange);
     for (size_t i = 0; call.algorithm == F::kPull && i < job.out().size(); i++) {
       job.out()[i] = static_cast<uint32_t>(world_.load(job.team->heap(r) + to + 4 * i, 4, Order::kPlain, "read out"));

@@ -33,6 +33,7 @@ struct Outcome {
   End end;
   std::string failure, trace;
   int steps;
+  bool marked;
 };
 
 template <class Run, class Shape>
@@ -42,7 +43,7 @@ Outcome runShape(const Shape& shape, Choices& choices, bool trace, bool coarse) 
   const End end = world.run();
   std::string failure = world.failure();
   if (end == End::kPassed) failure = run.check();
-  return {failure.empty() ? end : End::kFailed, failure, world.traceText(), world.steps()};
+  return {failure.empty() ? end : End::kFailed, failure, world.traceText(), world.steps(), world.isMarked()};
 }
 
 constexpr int kMaxFibers = 64;
@@ -70,10 +71,11 @@ struct Options {
 };
 
 int runSeeds(const Options& o) {
-  uint64_t steps = 0;
+  uint64_t steps = 0, marked = 0;
   for (uint64_t seed = o.from; seed < o.from + o.count; seed++) {
     Outcome out = runSeed(*o.scenario, seed, o.oneSeed && o.trace);
     steps += static_cast<uint64_t>(out.steps);
+    marked += out.marked;
     if (out.end == End::kFailed && o.trace && !o.oneSeed) out = runSeed(*o.scenario, seed, true);
     if (o.trace && !out.trace.empty()) printf("%s\n", out.trace.c_str() + 1);
     if (out.end != End::kFailed) continue;
@@ -82,7 +84,9 @@ int runSeeds(const Options& o) {
     printf("replay with: --scenario %s %s --seed %lu --trace\n", o.scenario->name, with.c_str(), seed);
     return 1;
   }
-  printf("ok %s: %lu seeds, %lu steps\n", o.scenario->name, o.count, steps);
+  printf("ok %s: %lu seeds, %lu steps", o.scenario->name, o.count, steps);
+  if (marked != 0) printf(", in %lu seeds a rank gave another up", marked);
+  printf("\n");
   return 0;
 }
 

@@ -175,7 +175,7 @@ class FlagMem {
   // never passes.
   int64_t nowNs() {
     world_.unspin();
-    return world_.now();
+    return world_.readClock();
   }
   void relax() { world_.relax(); }
   void yield() {}

@@ -160,6 +160,11 @@ class Memory {
 
   bool isOrdered(int location) const { return regionOf(location).ordered; }
 
+  // The thread reads nothing older than what is newest now.
+  void showAll(Thread& t) {
+    for (size_t i = 0; i < locations_.size(); i++) t.view[static_cast<int>(i)] = locations_[i].newest().time;
+  }
+
   // How many of the newest stores of a location the thread may read.
   int readable(const Thread& t, int location) {
     const auto& stores = at(location).stores;

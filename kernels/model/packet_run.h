@@ -25,7 +25,7 @@ struct Kernel {
   bool inPlace = false;
   int blocks = 1, blockThreads = 1;
   uint32_t rows = 1;
-  bool oneHasNoWindow = false;  // pull: rank 0's buffers are not in its heap, so all ranks fall back to twoshot
+  Offers offers = Offers::kAll;  // pull, which falls back to twoshot
 };
 
 struct PacketShape {
@@ -185,7 +185,7 @@ class PacketRun {
       if (t < job.grid.blocks * job.grid.blockThreads) kernel(r, t, k, job);
       world_.meet(ends_[size(r)], true);
       if (job.broken) break;
-      if (inWindows && !what.oneHasNoWindow) copyWindow(r, t, k, false);
+      if (inWindows && what.offers == Offers::kAll) copyWindow(r, t, k, false);
     }
   }
 
@@ -203,7 +203,7 @@ class PacketRun {
     }
     world_.meet(ends_[size(r)], true);
   }
-  static bool hasWindow(int r, const Kernel& kernel) { return !kernel.oneHasNoWindow || r != 0; }
+  static bool hasWindow(int r, const Kernel& kernel) { return kernel.offers != Offers::kNotRank0s || r != 0; }
   // Each rank chooses which of its two windows is send and which is recv.
   uint64_t windowOf(int r, size_t k, bool send) const {
     const bool second = (mix(k, static_cast<uint64_t>(r)) >> 20 & 1) != 0;
@@ -215,12 +215,13 @@ class PacketRun {
     BlockExchange<PacketMem> exchange(mem, blockTeams_[size(r)]);
     bool zeroCopy = true;
     uint64_t sendAt = has ? windowOf(r, k, true) : kNoOffset, recvAt = has ? windowOf(r, k, false) : kNoOffset;
+    if (what.offers == Offers::kNotRank0sRecv && r == 0) recvAt = kNoOffset;
     if (r == 0 && isBad(k)) (mix(k, 1) % 2 == 0 ? sendAt : recvAt) = badOffer(k);
     bool ok = allReducePull(exchange, Elements(), sendAt, recvAt, what.count, &zeroCopy);
     exchange.finish();
     if (mem.refused() && mem.missing() != 1) world_.fail("names another rank than 0 for the bad offer");
     if (mem.refused()) jobs_[size(r)][k].refused = true;
-    if (ok && zeroCopy == what.oneHasNoWindow) world_.fail("kernel %zu: wrong about whether all buffers are in windows", k);
+    if (ok && zeroCopy != (what.offers == Offers::kAll)) world_.fail("kernel %zu: wrong about whether all buffers are in windows", k);
     if (ok && !zeroCopy) ok = allReduceTwoshot(packets, Elements(), send, recv, what.count);
     return ok;
   }

@@ -12,9 +12,10 @@ namespace railhead::model {
 
 struct RecordShape {
   uint64_t records = 1;     // of the ring
-  uint64_t operations = 3;
+  uint64_t operations = 2;
   int readers = 1;
-  int reads = 2;            // reads of every record by each reader
+  int reads = 1;            // reads of every record by each reader
+  uint64_t start = 0;       // operations before
 };
 
 // Every word of a record is a function of its number, so that a reader detects a torn one.
@@ -37,19 +38,22 @@ class RecordRun {
 
  private:
   // Below the bit of kHasArrivals.
-  static uint64_t word(uint64_t number, uint64_t which) { return number * 32 + which; }
+  static uint64_t word(uint64_t number, uint64_t which) { return (number * 32 + which) & (kHasArrivals - 1); }
   // Every second operation has waited for another rank.
   static Arrivals waited(uint64_t number) {
     if (number % 2 == 0) return {0, 0, 0};
-    return {static_cast<int64_t>(word(number, 6)), static_cast<int64_t>(word(number, 7)), static_cast<int>(word(number, 8))};
+    return {static_cast<int64_t>(word(number, 6)), static_cast<int64_t>(word(number, 7)), static_cast<int>(word(number, 8) & 0x7fffffff)};
   }
 
   void write() {
     FlagMem mem(world_);
-    for (uint64_t n = 1; n <= shape_.operations; n++) {
+    for (uint64_t n = shape_.start + 1; n <= shape_.start + shape_.operations; n++) {
       FlightRecord* at = &ring_[n % shape_.records];
       beginRecord(mem, at, {n, word(n, 1), word(n, 2), word(n, 3), word(n, 4), word(n, 5), word(n, 11)});
       endRecord(mem, at, word(n, 9), waited(n), word(n, 10));
+      FlightRecord own;
+      if (!readRecord(mem, at, &own) || own.number != n) world_.fail("cannot read its own record %lu", n);
+      check(own);
     }
   }
 

@@ -32,6 +32,8 @@ using F = FlagAlgorithm;
 // Half of the epochs are near the wrap. 1 is the first that is used, 15 the last.
 inline uint32_t anyEpoch(Random& random) { return random.oneIn(2) ? static_cast<uint32_t>(random.below(16)) : static_cast<uint32_t>(11 + random.below(5)); }
 
+inline Offers anyOffers(Random& random) { return random.oneIn(4) ? static_cast<Offers>(1 + random.below(2)) : Offers::kAll; }
+
 inline PacketShape anyRanks(Random& random) {
   PacketShape shape;
   shape.worldSize = 2 + random.below(4);
@@ -59,7 +61,7 @@ inline Kernel anyKernel(Random& random, const PacketShape& shape, P algorithm, u
   uint32_t chunk = shape.slotTiles * 4;
   if (algorithm == P::kTwoshot) chunk *= static_cast<uint32_t>(shape.worldSize);
   k.count = anyCount(random, algorithm == P::kPull ? shape.windowCount : chunk * maxChunks);
-  k.oneHasNoWindow = algorithm == P::kPull && random.oneIn(4);
+  if (algorithm == P::kPull) k.offers = anyOffers(random);
   if (algorithm == P::kRMSNorm) {
     k.inPlace = false;
     k.rows = 1 + static_cast<uint32_t>(random.below(static_cast<int>(shape.slotTiles)));
@@ -94,7 +96,7 @@ inline PacketShape badOffers(Random& random) {
   PacketShape shape = pulls(random);
   shape.kernels.push_back(anyKernel(random, shape, P::kPull, 1));
   Kernel& last = shape.kernels.back();
-  last.oneHasNoWindow = false;
+  last.offers = Offers::kAll;
   if (last.count == 0) last.count = 1;
   shape.badOffer = true;
   return shape;
@@ -121,6 +123,14 @@ inline PacketShape longStreams(Random& random) {
     k.blockThreads = 1 + random.below(2);
     k.count = random.oneIn(4) ? 8 : 4;
     shape.kernels.push_back(k);
+  }
+  return shape;
+}
+inline PacketShape longTwoshots(Random& random) {
+  PacketShape shape = longStreams(random);
+  for (Kernel& k : shape.kernels) {
+    k.algorithm = P::kTwoshot;
+    k.count = 4 * static_cast<uint32_t>(1 + random.below(shape.worldSize));
   }
   return shape;
 }
@@ -156,7 +166,7 @@ inline RingPlan anyRing(Random& random, const FlagShape& shape) {
   return plan;
 }
 inline Call anyCall(Random& random, const FlagShape& shape, F algorithm) {
-  Call call = {algorithm, 0, random.oneIn(2), random.oneIn(4), random.below(shape.worldSize)};
+  Call call = {algorithm, 0, random.oneIn(2), anyOffers(random), random.below(shape.worldSize)};
   const auto n = static_cast<uint32_t>(shape.worldSize);
   switch (algorithm) {
     case F::kBarrier: break;
@@ -202,7 +212,7 @@ inline FlagShape badOfferCalls(Random& random) {
   FlagShape shape = pullCalls(random);
   shape.calls.push_back(anyCall(random, shape, kinds[random.below(4)]));
   Call& last = shape.calls.back();
-  last.oneHasNoWindow = false;
+  last.offers = Offers::kAll;
   if (last.count == 0) last.count = 1;
   shape.badOffer = true;
   return shape;
@@ -319,12 +329,18 @@ inline FlagShape smallCalls(uint32_t startGeneration, std::vector<Call> calls) {
   return shape;
 }
 
+// The group may be aborted at any time.
+inline FlagShape withAbort(FlagShape shape) {
+  shape.aborts = true;
+  return shape;
+}
 inline RecordShape anyRecords(Random& random) {
   RecordShape shape;
   shape.records = static_cast<uint64_t>(1 + random.below(2));
   shape.operations = static_cast<uint64_t>(2 + random.below(4));
   shape.readers = 1 + random.below(2);
   shape.reads = 1 + random.below(3);
+  if (random.oneIn(4)) shape.start = 0xfffffffe;
   return shape;
 }
 
@@ -338,6 +354,7 @@ inline const std::vector<Scenario>& scenarios() {
       {"packets-mixed", false, mixedKernels, nullptr, "kernels of all algorithms, sizes and grids in turn"},
       {"packets-chunks", false, chunkedKernels, nullptr, "several chunks in a kernel"},
       {"packets-long", false, longStreams, nullptr, "more kernels than there are epochs"},
+      {"packets-long-twoshot", false, longTwoshots, nullptr, "the same with slices"},
       {"packets-abort", false, abortedKernels, nullptr, "a rank never calls; all others leave when the group is aborted"},
       {"flags-oneshot", false, nullptr, oneshotCalls, "2 to 5 ranks"},
       {"flags-twoshot", false, nullptr, twoshotCalls, "2 to 5 ranks"},
@@ -357,7 +374,7 @@ inline const std::vector<Scenario>& scenarios() {
       {"flags-abort", false, nullptr, abortedCalls, "a rank never calls; all others leave when the group is aborted"},
       {"records", false, nullptr, nullptr, "a flight record that is overwritten while others read it", anyRecords},
       {"records-all", true, nullptr, nullptr, "every run of two operations in one record, which is read once",
-       [](Random&) { return RecordShape{1, 2, 1, 1}; }},
+       [](Random&) { return RecordShape{}; }},
       {"ep-ll", false, nullptr, nullptr, "dispatch and combine of 2 to 4 ranks, one after the other", nullptr, epLowLatency},
       {"ep-ht", false, nullptr, nullptr, "the same in chunks of 1 or 2 tokens", nullptr, epBulk},
       {"ep-in-flight", false, nullptr, nullptr, "two dispatches in flight, their phases in any order", nullptr, epInFlight},
@@ -367,6 +384,9 @@ inline const std::vector<Scenario>& scenarios() {
       {"ep-all-ll", true, nullptr, nullptr, "every run of a dispatch of one token", nullptr, [](Random&) { return smallEp(false, false); }},
       {"ep-all-ht", true, nullptr, nullptr, "the same with counts first", nullptr, [](Random&) { return smallEp(true, false); }},
       {"ep-all-combine", true, nullptr, nullptr, "every run of a dispatch of one token and its combine", nullptr, [](Random&) { return smallEp(false, true); }},
+      {"ep-all-abort", true, nullptr, nullptr, "the same as ep-all-ll, with an abort before any step", nullptr, [](Random&) { return smallAbortedEp(); }},
+      {"ep-all-sender-dies", true, nullptr, nullptr, "the same, and the sender may die before any step", nullptr, [](Random&) { return smallDyingEp(0); }},
+      {"ep-all-receiver-dies", true, nullptr, nullptr, "the same for the receiver", nullptr, [](Random&) { return smallDyingEp(1); }},
       {"packets-all-tile", true, [](Random&) { return smallKernels(3, 1, {{P::kOneshot, 4}}); }, nullptr, "every run of one oneshot of one tile"},
       {"packets-all-two", true, [](Random&) { return smallKernels(3, 2, {{P::kOneshot, 8}, {P::kOneshot, 7}}); }, nullptr,
        "every run of two oneshots of two tiles"},
@@ -386,10 +406,12 @@ inline const std::vector<Scenario>& scenarios() {
       {"flags-all-twoshot", true, nullptr, [](Random&) { return smallCalls(4, {{F::kTwoshot, 4}}); }, "every run of a twoshot of two tiles"},
       {"flags-all-barriers", true, nullptr, [](Random&) { return smallCalls(12, {{F::kBarrier}, {F::kBarrier}}); }, "every run of two barriers"},
       {"flags-all-pull", true, nullptr, [](Random&) { return smallCalls(4, {{F::kPull, 2}}); }, "every run of a pull of one element a rank"},
-      {"flags-all-broadcast", true, nullptr, [](Random&) { return smallCalls(4, {{F::kBroadcast, 2}, {F::kBroadcast, 2, false, false, 1}}); }, "every run of two broadcasts of a chunk"},
+      {"flags-all-broadcast", true, nullptr, [](Random&) { return smallCalls(4, {{F::kBroadcast, 2}, {F::kBroadcast, 2, false, Offers::kAll, 1}}); }, "every run of two broadcasts of a chunk"},
       {"flags-all-chain", true, nullptr, [](Random&) { return smallCalls(4, {{F::kChain, 2}}); }, "every run of a chunk up and down a chain"},
       {"flags-all-ring", true, nullptr, [](Random&) { return smallCalls(4, {smallRing(F::kReduceScatterRing, 2, RingProtocol::kSimple)}); }, "every run of a ring reduce-scatter"},
       {"flags-all-ring-ll", true, nullptr, [](Random&) { return smallCalls(4, {smallRing(F::kAllGatherRing, 0, RingProtocol::kLL)}); }, "every run of an LL chunk that is a signature: sleep and wake"},
+      {"flags-all-abort", true, nullptr, [](Random&) { return withAbort(smallCalls(4, {{F::kOneshot, 2}})); }, "every run of one oneshot, with an abort before any step"},
+      {"flags-all-abort-transfer", true, nullptr, [](Random&) { return withAbort(smallCalls(4, {{F::kGather, 2}})); }, "the same for a message"},
       {"flags-all-transfer", true, nullptr, [](Random&) { return smallCalls(4, {{F::kGather, 2}}); }, "every run of a message"},
   };
   return all;

@@ -36,6 +36,7 @@ struct Fiber {
   int spinsOn = -1;  // location that has just been polled without success
   Read lastRead = {-1, 0, 0};
   int stepsLeft = 0;  // until it dies; 0 = it does not die
+  bool mayDie = false;  // before any step, as Choices says
   std::function<void()> atDeath;
 };
 

@@ -74,6 +74,9 @@ struct Tiles {
   }
 };
 
+// What ranks offer in a pull. If rank 0 lacks a buffer, all ranks fall back.
+enum class Offers { kAll, kNotRank0s, kNotRank0sRecv };
+
 // Element i of rank r's contribution to an operation. Never 0.
 inline uint32_t contribution(int operation, int r, size_t i) {
   return static_cast<uint32_t>(mix(mix(static_cast<uint64_t>(operation) + 1, static_cast<uint64_t>(r)), i)) | 1;

@@ -65,19 +65,36 @@ class World {
   // If no fiber can run, sleeps end without a wake-up, once between two stores. Otherwise a lost wake-up is a deadlock.
   void letSleepsEnd() { sleepEnds_ = 1; }
   // The same with a clock: every sleep that ends without a wake-up takes a tick. What a fiber reads between two sleeps may be stale, so
-  // it is a deadlock only after many sleeps without a change.
+  // it is a deadlock only after many sleeps without a change. Time may also pass while other fibers could run: these are slow.
+  // After a few ticks in which no fiber could run, what was stored has arrived everywhere.
   void letTimePass() {
     sleepEnds_ = 40;
     timePasses_ = true;
   }
   static constexpr int64_t kTickNs = 1000;
   int64_t now() const { return now_; }
+  // The clock, as a fiber reads it.
+  int64_t readClock() {
+    observe(static_cast<uint64_t>(now_));
+    return now_;
+  }
+  // A fiber has read something that is not in the model's memory.
+  void observe(uint64_t value) { running_->hash = mix(running_->hash, value + 20); }
+  // What a scenario is about has happened in this run.
+  void mark() { marked_ = true; }
+  bool isMarked() const { return marked_; }
 
   // The fiber ends before that step, in the middle of what it does. Then `then` runs, which is what the kernel does about the death; it
   // belongs to no rank.
   void killBefore(int fiber, int step, std::function<void()> then) {
     Fiber& f = fibers_[static_cast<size_t>(fiber)];
     f.stepsLeft = step;
+    f.atDeath = std::move(then);
+  }
+  // The same before any step, or none.
+  void mayDie(int fiber, std::function<void()> then) {
+    Fiber& f = fibers_[static_cast<size_t>(fiber)];
+    f.mayDie = true;
     f.atDeath = std::move(then);
   }
 
@@ -241,6 +258,7 @@ class World {
 
  private:
   enum class Kind { kLoad, kStore, kOther };
+  static constexpr int kStaleTicks = 2;
   static constexpr int kMaxSteps = 100000;  // a longer run is taken for an endless loop
 
   static void enter() {
@@ -256,6 +274,8 @@ class World {
   }
   void die() {
     running_->rank = -1;
+    running_->mayDie = false;
+    observe(1);
     running_->atDeath();
     endFiber();
   }
@@ -274,6 +294,7 @@ class World {
     const bool goesOn = coarse_ && (kind == Kind::kStore || (kind == Kind::kLoad && running_->justLoaded));
     if (!goesOn) reschedule();
     if (running_->stepsLeft > 0 && --running_->stepsLeft == 0) die();
+    if (running_->mayDie && choices_.dies()) die();
     running_->justLoaded = kind == Kind::kLoad;
     running_->hash = mix(running_->hash, 2);
   }
@@ -291,6 +312,15 @@ class World {
     if (after == before) return;
     switchTo(after);
   }
+  void endSleeps() {
+    tick();
+    for (Fiber& f : fibers_) {
+      if (f.state != Fiber::State::kAsleep) continue;
+      f.parkedOn.clear();
+      f.state = Fiber::State::kReady;
+      ready_.insert(std::lower_bound(ready_.begin(), ready_.end(), f.number), f.number);
+    }
+  }
   // nullptr: the run is over.
   Fiber* next() {
     ready_.clear();
@@ -301,13 +331,15 @@ class World {
     }
     if (ready_.empty() && sleepEndsLeft_ > 0) {
       sleepEndsLeft_--;
-      tick();
-      for (Fiber& f : fibers_) {
-        if (f.state != Fiber::State::kAsleep) continue;
-        f.parkedOn.clear();
-        f.state = Fiber::State::kReady;
-        ready_.push_back(f.number);
+      if (sleepEnds_ - sleepEndsLeft_ > kStaleTicks) {
+        for (Fiber& f : fibers_) {
+          memory.showAll(f.memory);
+          f.hash = mix(f.hash, memory.hash());
+        }
       }
+      endSleeps();
+    } else if (timePasses_ && !ready_.empty() && choices_.timePasses()) {
+      endSleeps();
     }
     if (ready_.empty()) {
       end_ = End::kPassed;
@@ -320,7 +352,7 @@ class World {
     }
     uint64_t hash = 0;
     if (choices_.wantsStateHash()) {
-      hash = memory.hash();
+      hash = mix(memory.hash(), static_cast<uint64_t>(now_ * 64 + sleepEndsLeft_));
       for (Fiber& f : fibers_) hash += mix(f.hash, static_cast<uint64_t>(f.state));
     }
     const int at = choices_.fiber(ready_, running_ == nullptr ? -1 : running_->number, hash);
@@ -452,7 +484,7 @@ class World {
   int step_ = 0;
   int sleepEnds_ = 0, sleepEndsLeft_ = 0;  // how often sleeps end without a wake-up between two stores; and how often before the next
                                            // store
-  bool timePasses_ = false;
+  bool timePasses_ = false, marked_ = false;
   int64_t now_ = 0;
   End end_ = End::kPassed;
   std::string failure_, traceText_;

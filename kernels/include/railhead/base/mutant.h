@@ -123,6 +123,12 @@ enum class Mutant : int {
   // flag_exchange.h, block_exchange.h
   kOfferNotBounded = 97,
   kBlockOfferNotBounded = 98,
+  // ep_links.h, ep.h
+  kEpTurnsIgnored = 99,
+  kEpNumberWithoutWrap = 100,
+  // flag_exchange.h, block_exchange.h
+  kRecvNotOffered = 101,
+  kBlockRecvNotOffered = 102,
 };
 
 #if defined(RH_MODEL)

@@ -259,7 +259,10 @@ struct EpFlight : EpPlan {
   // have been overwritten by a dispatch that was refused.
   RH_FN bool waitsForOther(int rank) const { return isBehindOther() && other->moved[rank] < other->copies[rank]; }
   RH_FN bool waitsForOthersSums(int rank) const { return isBehindOther() && other->adding && other->returned[rank] < other->received[rank]; }
-  RH_FN bool isBehindOther() const { return other->phase != EpPhase::kFree && static_cast<int32_t>(number - other->number) > 0; }
+  RH_FN bool isBehindOther() const {
+    if (mutated(Mutant::kEpNumberWithoutWrap)) return other->phase != EpPhase::kFree && number > other->number;
+    return other->phase != EpPhase::kFree && static_cast<int32_t>(number - other->number) > 0;
+  }
 
   RH_FN EpRowRef* listOf(const EpTeam& team, int source, uint32_t copy) const {
     return list + (static_cast<uint64_t>(source) * team.maxTokens + copy) * listStride;

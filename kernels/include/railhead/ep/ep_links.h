@@ -113,7 +113,7 @@ class EpLinks {
       const uint64_t turns = mem_.loadWord(team_.waitTurnsOf(r));
       if ((watched_ >> r & 1) == 0) {
         aliveAt_[r] = start;
-      } else if (turns != turns_[r]) {
+      } else if (turns != turns_[r] && !mutated(Mutant::kEpTurnsIgnored)) {
         aliveAt_[r] = now;
       }
       turns_[r] = turns;

@@ -102,7 +102,7 @@ class BlockExchange {
     RH_ROLLED
     for (int r = 0; r < team_.worldSize; r++) {
       const uint64_t send = offers(r)[0], recv = usesRecv ? offers(r)[1] : send;
-      if (send == kNoOffset || recv == kNoOffset) {
+      if (send == kNoOffset || (recv == kNoOffset && !mutated(Mutant::kBlockRecvNotOffered))) {
         *all = false;
       } else if (!isInside(send, bytes) || !isInside(recv, bytes)) {
         if (mem_.threadInBlock() == 0) mem_.refuse(r);

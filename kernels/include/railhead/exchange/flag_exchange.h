@@ -86,7 +86,7 @@ class FlagExchange {
       const ScratchHeader* theirs = flags_.header(r);
       const uint64_t send = mem_.loadOffer(&theirs->sendOffset);
       const uint64_t recv = !usesRecv ? send : mem_.loadOffer(&theirs->recvOffset);
-      if (send == kNoOffset || recv == kNoOffset) {
+      if (send == kNoOffset || (recv == kNoOffset && !mutated(Mutant::kRecvNotOffered))) {
         *all = false;
       } else if (!locate(r, send, bytes, &send_[r]) || !locate(r, recv, bytes, &recv_[r])) {
         flags_.stopBecause(Stop::kBadOffer, uint64_t{1} << r);
