@@ -104,6 +104,7 @@ func opened(t *testing.T, path string, flags int) int {
 // withWindows is a group with a window and a registered window, so that the tables have entries.
 func withWindows(t *testing.T) *recorded {
 	d := newRecorded(t)
+	d.quick = true
 	d.form()
 	d.allocate("window_alloc", 1)
 	d.register("window_register", true, 0)

@@ -68,7 +68,7 @@ func TestACallThatBreaksItsGroupHasDoneSoBeforeAnAnswerWhereverItsDaemonIsKilled
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newRecorded(t)
-			d.form()
+			d.formQuickly()
 			v := d.call("window_alloc and "+name, func() {
 				d.askWindow(1)
 				breaks(d)
@@ -87,7 +87,7 @@ func TestACallThatBreaksItsGroupHasDoneSoBeforeAnAnswerWhereverItsDaemonIsKilled
 	}
 	t.Run("window_alloc of one rank against finalize", func(t *testing.T) {
 		d := newRecorded(t)
-		d.form()
+		d.formQuickly()
 		v := d.call("finalize and window_alloc of one rank", func() {
 			d.do(d.g.machine.Leave(d.now, 1, d.request, &wire.Leave{Group: d.group()}))
 			d.do(d.g.machine.WindowAlloc(d.now, 2, d.request, &wire.WindowAlloc{Group: d.group(), Bytes: 1, Memory: wire.MemoryCPU}))
@@ -123,6 +123,7 @@ func TestAGroupThatCannotFormIsNotTakenOver(t *testing.T) {
 // A daemon that takes a group over may be killed too, also after its own first calls.
 func TestADaemonThatTakesAGroupOverMayBeKilledToo(t *testing.T) {
 	d := newRecorded(t)
+	d.quick = true
 	d.form()
 	before := d.segment()
 	d.register("window_register", false, 0)
@@ -141,6 +142,7 @@ func TestADaemonThatTakesAGroupOverMayBeKilledToo(t *testing.T) {
 			if windows := len(v.Taken.Regions); windows != int(next.ended)-1 {
 				t.Errorf("%d registered windows after %d calls", windows, next.ended)
 			}
+			next.quick = name != "at the end of"
 			next.register("window_register", true, 0)
 			next.allocate("window_alloc", 1)
 			next.finalize()
@@ -217,6 +219,13 @@ func (d *recorded) form() {
 	if v.Taken == nil || v.Taken.Name != "tp" || len(v.Taken.PIDs) != killedWorld || v.Taken.PIDs[1] != 12 {
 		d.Fatalf("those after a kill see %+v", v)
 	}
+}
+
+func (d *recorded) formQuickly() {
+	d.Helper()
+	d.quick = true
+	d.form()
+	d.quick = false
 }
 
 // askWindow: the first ranks call window_alloc.
