@@ -158,7 +158,6 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   }
   r = takePlans(comm);
   if (r != RH_OK) return r;
-  comm->kernels = &host::kernels();
   FlagTeam& team = comm->team;
   team.rank = number(comm->localRank);
   team.worldSize = comm->localSize();
@@ -293,6 +292,7 @@ rh_result newComm(Session* session, const rhw_join& request, const Device* devic
   comm->heapFd = comm->controlFd = -1;
   comm->references = 1;
   comm->device = device;
+  comm->kernels = &host::kernels();
   const rh_result result = device->open(comm);
   if (result == RH_OK) {
     *out = comm;

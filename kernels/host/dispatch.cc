@@ -1,5 +1,4 @@
 // Chooses the kernels for this processor.
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,27 +22,15 @@ const KernelSet* kernelsFor(const char* isa) {
   return strcmp(isa, kPortableKernels.isa) == 0 ? &kPortableKernels : nullptr;
 }
 
-namespace {
-
-const KernelSet* choose() {
+const KernelSet& kernels() {
   if (const char* forced = getenv("RAILHEAD_ISA")) {
-    if (const KernelSet* set = kernelsFor(forced)) return set;
+    if (const KernelSet* set = kernelsFor(forced)) return *set;
   }
   const char* const best[] = {"avx512", "avx2"};
   for (const char* isa : best) {
-    if (const KernelSet* set = kernelsFor(isa)) return set;
+    if (const KernelSet* set = kernelsFor(isa)) return *set;
   }
-  return &kPortableKernels;
-}
-
-}  // namespace
-
-const KernelSet& kernels() {
-  // Not a static local with an initial value: its guard is a function of the C++ run-time library.
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  static const KernelSet* chosen;
-  pthread_once(&once, [] { chosen = choose(); });
-  return *chosen;
+  return kPortableKernels;
 }
 
 }  // namespace railhead::host

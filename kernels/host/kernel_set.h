@@ -1,5 +1,4 @@
-// What the client calls: the kernels of the CPU target, compiled once for each instruction set, chosen when the library
-// first needs them.
+// What the client calls: the kernels of the CPU target, compiled once for each instruction set.
 #ifndef RAILHEAD_KERNELS_HOST_KERNEL_SET_H_
 #define RAILHEAD_KERNELS_HOST_KERNEL_SET_H_
 
@@ -31,7 +30,8 @@ struct KernelSet {
 // The set that every processor has.
 extern const KernelSet kPortableKernels;
 
-// The best set for this processor; RAILHEAD_ISA names a lesser one (for tests and comparisons).
+// The best set for this processor; RAILHEAD_ISA names a lesser one (for tests and comparisons). Each call reads the variable again: each
+// comm of a process may have another set.
 const KernelSet& kernels();
 
 // A set by name, nullptr if this build or processor does not have it.
