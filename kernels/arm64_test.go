@@ -38,6 +38,7 @@ func TestTheKernelsAreRightOnArm64(t *testing.T) {
 	binary := compileProgram(t, []string{"-static", "-O2"}, team...)
 	others := compileProgram(t, []string{"-static", "-O2"}, collectives...)
 	around := compileProgram(t, []string{"-static", "-O2"}, rings...)
+	run(compileProgram(t, []string{"-static", "-O2"}, append([]string{"testdata/nan.cc"}, team[1:]...)...))
 	for _, spin := range spins[:2] {
 		run(around, "run", 3, uint32(0xffffffe0), spin, 60, rand.Uint64())
 		run(binary, "sums", 3, 2, uint32(0xffffffe0), spin, 60, rand.Uint64())

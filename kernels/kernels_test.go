@@ -87,6 +87,7 @@ var (
 	team        = []string{"testdata/team.cc", "testdata/portable_only.cc", "host/dispatch.cc", "host/isa_portable.cc"}
 	collectives = append([]string{"testdata/collectives.cc"}, team[1:]...)
 	rings       = append([]string{"testdata/rings.cc"}, team[1:]...)
+	mixed       = []string{"testdata/nan.cc", "host/dispatch.cc", "host/isa_portable.cc", "host/isa_avx2.cc", "host/isa_avx512.cc"}
 	badOffers   = append([]string{"testdata/bad_offers.cc"}, team[1:]...)
 )
 
@@ -155,6 +156,16 @@ func TestRingsGiveTheRightSumsAndTheSameBitsOnAllRanks(t *testing.T) {
 				runProgram(t, binary, "run", world, first, spin, deep.Rounds(t, 50, 250), rand.Uint64())
 			}
 		}
+	}
+}
+
+// Pairs and triples of instruction sets in a group, all floating-point types, reductions and algorithms, NaNs of many payloads and both
+// signs, and NaNs that come from infinities. The program's output is the sets that this processor has.
+func TestNaNResultsHaveTheSameBitsWhateverInstructionsTheRanksUse(t *testing.T) {
+	sets := strings.Fields(runProgram(t, compileProgram(t, plain, mixed...)))
+	t.Logf("instruction sets: %v", sets)
+	if strings.Contains(cpuFlags(t), " avx512vl ") && len(sets) != 3 {
+		t.Errorf("the processor has AVX-512, but only %v were tested", sets)
 	}
 }
 

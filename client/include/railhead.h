@@ -102,7 +102,9 @@ enum {
  *    divided with truncation towards zero.
  *  - A result beyond the largest finite value becomes an infinity in f32, f64, f16 and bf16. FP8 saturates: it becomes the
  *    largest finite value of its sign, in e4m3 an infinite sum too. NaN stays NaN, in e5m2 an infinity stays one.
- *  - Which NaN a NaN result is, is not specified, but it is the same on all ranks of a machine.
+ *  - Every NaN result is the type's one NaN, positive, quiet, with payload 0: f32 0x7fc00000, f64 0x7ff8000000000000, bf16 0x7fc0,
+ *    f16 0x7e00, fp8_e4m3 0x7f, fp8_e5m2 0x7e. So it has the same bits on all ranks, whatever instructions their libraries use. A
+ *    reduction of a single rank copies, and keeps the bits of NaNs, unless it scales (rh_op_create_pre_mul_sum).
  * rh_op_create_pre_mul_sum makes more of them. */
 typedef int32_t rh_op;
 enum { RH_SUM = 0, RH_PROD = 1, RH_MIN = 2, RH_MAX = 3, RH_AVG = 4 };
@@ -436,7 +438,8 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
  * Order of additions, the same on every run: the rank that holds a token's experts adds weight * y over its own experts in the
  * order in which they stand in the token's topk_idx, in f32, product and sum rounded each, and rounds the sum to combine_dtype;
  * the token's rank adds these partial sums in ascending order of ranks in f32, then `add`, and rounds to out_dtype once. The same
- * holds for experts of the token's own rank.
+ * holds for experts of the token's own rank. A NaN that is converted to another type on the wire, or that is a sum, becomes the type's one
+ * NaN, as in reductions (rh_op).
  *
  * Two modes. RH_EP_LL (decode) has slots for the worst case, max_tokens_per_rank tokens from each rank; the send phase of dispatch n
  * blocks only on peers that have not received dispatch n - 2. RH_EP_HT (prefill) has slots for a few chunks; counts are sent first, so

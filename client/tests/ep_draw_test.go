@@ -115,10 +115,7 @@ func drawInputs(r *rand.Rand, c client.EPConfig, p *alltoall.Placement) []alltoa
 
 // spoilRouting sets some entries to -1 and changes some weights. With DropInvalid it also makes some entries invalid.
 func spoilRouting(r *rand.Rand, c client.EPConfig, in *alltoall.RankInput) {
-	often, large := pick(r, 0, 0, 3, 10), float32(1e6)
-	if c.CombineDtype == client.F16 { // large weights overflow to infinities, whose sum is NaN, and NaN has many patterns
-		large = 1.5
-	}
+	often := pick(r, 0, 0, 3, 10)
 	for i := range in.TopKIdx {
 		if r.IntN(30) < often {
 			in.TopKIdx[i] = -1
@@ -127,7 +124,7 @@ func spoilRouting(r *rand.Rand, c client.EPConfig, in *alltoall.RankInput) {
 			in.TopKIdx[i] = pick(r, -2, int64(c.NumExperts), math.MaxInt32, math.MinInt32, in.TopKIdx[i-i%c.TopK])
 		}
 		if in.TopKWeights != nil && r.IntN(40) < often {
-			in.TopKWeights[i] *= pick(r, float32(-1), 0, large)
+			in.TopKWeights[i] *= pick(r, float32(-1), 0, 1e6) // in f16 large weights overflow to infinities, whose sum may be NaN
 		}
 	}
 }
@@ -169,6 +166,22 @@ func drawNumbers(r *rand.Rand, d client.Dtype, n int) []byte {
 	out := make([]byte, n*d.Size())
 	oracle.Narrow(oracle.Dtype(d.String()), values, out)
 	return out
+}
+
+// spoilNumbers puts infinities and NaNs of any sign and payload into a row of f32, bf16 or f16.
+func spoilNumbers(r *rand.Rand, d client.Dtype, row []byte) {
+	for range 1 + r.IntN(8) {
+		at := r.IntN(len(row) / d.Size())
+		sign, payload := r.Uint32()<<31, pick(r, uint32(0), 1, r.Uint32())
+		switch d {
+		case client.F32:
+			binary.LittleEndian.PutUint32(row[4*at:], sign|0x7f800000|payload&0x7fffff)
+		case client.BF16:
+			binary.LittleEndian.PutUint16(row[2*at:], uint16(sign>>16|0x7f80|payload&0x7f))
+		default:
+			binary.LittleEndian.PutUint16(row[2*at:], uint16(sign>>16|0x7c00|payload&0x3ff))
+		}
+	}
 }
 
 // spoilTokens puts NaNs and infinities into some tokens or their scales.

@@ -52,8 +52,17 @@ func newEPPlay(c client.EPConfig, world int) (*epPlay, error) {
 // drawEPPlay draws a play of so many rounds from a seed.
 func drawEPPlay(t testing.TB, seed uint64, rounds int) *epPlay {
 	t.Helper()
+	return drawEPPlayOf(t, 0, seed, rounds)
+}
+
+// drawEPPlayOf draws a play of a number of ranks; 0: of any number.
+func drawEPPlayOf(t testing.TB, ranks int, seed uint64, rounds int) *epPlay {
+	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 14))
 	c, world := drawEPConfig(r)
+	for ranks != 0 && world != ranks {
+		c, world = drawEPConfig(r)
+	}
 	for fits := false; !fits; c.MaxTokensPerRank = (c.MaxTokensPerRank + 1) / 2 { // at most 128 MiB of windows
 		bytes, err := alltoall.BufferBytes(reference(c), world)
 		if err != nil {
@@ -140,12 +149,16 @@ func (p *epPlay) drawPlace(t testing.TB, r *rand.Rand, o *alltoall.RankOutput) (
 	return at, view
 }
 
-// drawOutputs draws the outputs of a rank's experts. Bytes of no row are NaN, which would be visible in a sum.
+// drawOutputs draws the outputs of a rank's experts. Some have infinities and NaNs. Bytes of no row are NaN too, and would be visible in a
+// sum.
 func (p *epPlay) drawOutputs(r *rand.Rand, v *alltoall.View, d client.Dtype) []byte {
 	row := p.config.Hidden * d.Size()
 	y := bytes.Repeat([]byte{0xff}, v.Rows*row)
 	numbers := drawNumbers(r, d, len(v.Places)*p.config.Hidden)
 	for i, at := range v.Places {
+		if r.IntN(8) == 0 {
+			spoilNumbers(r, d, numbers[i*row:][:row])
+		}
 		copy(y[at.Row*row:], numbers[i*row:][:row])
 	}
 	return y

@@ -18,8 +18,14 @@ func (f *format) bits() int       { return 1 + f.exponentBits + f.mantissaBits }
 func (f *format) bias() int       { return 1<<(f.exponentBits-1) - 1 }
 func (f *format) signBit() uint64 { return 1 << (f.bits() - 1) }
 
-// nan is the pattern of ones except for the sign: a NaN in every format here.
-func (f *format) nan() uint64 { return f.signBit() - 1 }
+// nan is the pattern of every NaN result, as railhead.h has it: positive, quiet, with payload 0. A format without infinities has one NaN of
+// either sign only, whose bits are all ones.
+func (f *format) nan() uint64 {
+	if !f.hasInfinity {
+		return f.largest + 1
+	}
+	return f.largest + 1 | 1<<(f.mantissaBits-1)
+}
 
 var (
 	ieee32 = format{exponentBits: 8, mantissaBits: 23, largest: 0x7f7fffff, hasInfinity: true}
@@ -88,7 +94,7 @@ func (f *format) round(x float32) uint64 {
 	magnitude := math.Abs(float64(x))
 	switch {
 	case x != x:
-		return sign | f.nan()
+		return f.nan()
 	case magnitude == 0:
 		return sign
 	case magnitude > math.MaxFloat32:

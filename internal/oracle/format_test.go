@@ -48,8 +48,8 @@ func TestEveryPatternRoundsToItself(t *testing.T) {
 		for pattern, v := range f.values() {
 			got := f.round(v)
 			if v != v {
-				if !f.isNaN(got) {
-					t.Errorf("%s: NaN %#x became %#x", d, pattern, got)
+				if got != f.nan() {
+					t.Errorf("%s: NaN %#x became %#x, want %#x", d, pattern, got, f.nan())
 				}
 			} else if got != uint64(pattern) {
 				t.Errorf("%s: %v of pattern %#x became %#x", d, v, pattern, got)

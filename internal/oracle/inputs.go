@@ -185,10 +185,7 @@ func specials(d Dtype) []uint64 {
 	one := uint64(f.bias()) << f.mantissaBits
 	positive := []uint64{0, 1, 2, normal - 1, normal, normal + 1, f.largest, f.largest - 1, f.largest - normal, one, one + 1, f.nan()}
 	if f.hasInfinity {
-		positive = append(positive, f.largest+1)
-	}
-	if f.isNaN(f.largest + 2) {
-		positive = append(positive, f.largest+2) // signalling
+		positive = append(positive, f.largest+1, f.largest+2, f.signBit()-1) // infinity, a signalling NaN, a NaN with the highest payload
 	}
 	var both []uint64
 	for _, p := range positive {

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math"
 	"slices"
 	"testing"
@@ -102,7 +103,7 @@ func TestProductsStayFiniteMostly(t *testing.T) {
 }
 
 func TestSpecialInputsMeet(t *testing.T) {
-	const n = 4096
+	const n = 1 << 14
 	for _, d := range Dtypes() {
 		f := floatFormat(d)
 		if f == nil {
@@ -205,4 +206,11 @@ func BenchmarkWrongSums(b *testing.B) {
 			}
 		})
 	}
+}
+
+// pattern is the bit pattern of an element.
+func pattern(element []byte) uint64 {
+	var padded [8]byte
+	copy(padded[:], element)
+	return binary.LittleEndian.Uint64(padded[:])
 }

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 )
@@ -9,8 +10,11 @@ import (
 const chunkElements = 2048
 
 // Reduce reduces the inputs of all ranks. reduceGroup is that of the comm (0: all ranks). scalars are for PreMulSum, one a rank, as
-// rh_op_create_pre_mul_sum takes them.
+// rh_op_create_pre_mul_sum takes them. The elements of a single rank are copied, with the bits of NaNs, unless they are scaled.
 func Reduce(d Dtype, op Op, inputs [][]byte, reduceGroup int, scalars [][]byte) []byte {
+	if len(inputs) == 1 && op != PreMulSum {
+		return bytes.Clone(inputs[0])
+	}
 	out := make([]byte, len(inputs[0]))
 	parts := make([][]byte, len(inputs))
 	for first := 0; first < len(out); first += chunkElements * d.Size() {
@@ -53,7 +57,10 @@ type elements[T number] struct {
 
 // plain is a type that is reduced in itself.
 func plain[T number]() elements[T] {
-	return elements[T]{size: binary.Size(T(0)), widen: decode[T], narrow: encode[T]}
+	return elements[T]{size: binary.Size(T(0)), widen: decode[T], narrow: func(in []T, out []byte) {
+		encode(in, out)
+		replaceNaNs(in, out)
+	}}
 }
 
 // decode reads elements. It has a loop of its own for f32, since large benchmarks check that, and encoding/binary is slow (an
@@ -74,6 +81,21 @@ func decode[T number](in []byte, out []T) {
 func encode[T number](in []T, out []byte) {
 	if _, err := binary.Encode(out, binary.LittleEndian, in); err != nil {
 		panic(err)
+	}
+}
+
+// replaceNaNs writes a type's one NaN to out where in has a NaN.
+func replaceNaNs[T number](in []T, out []byte) {
+	size := len(out) / max(len(in), 1)
+	for i, x := range in {
+		if x == x {
+			continue
+		}
+		if size == 4 {
+			binary.LittleEndian.PutUint32(out[4*i:], uint32(ieee32.nan()))
+		} else {
+			binary.LittleEndian.PutUint64(out[8*i:], ieee64.nan())
+		}
 	}
 }
 

@@ -35,6 +35,19 @@ static inline void storeVector(void* to, Vector v) {
   *static_cast<Unaligned*>(to) = v;
 }
 
+// v, with every NaN replaced by the type's one NaN: positive, quiet, payload 0. Integers stay as they are.
+template <class T, class Vector>
+static inline Vector withOneNaN(Vector v) {
+  if constexpr (std::is_floating_point_v<T>) {
+    using Bits = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+    typedef Bits Patterns __attribute__((vector_size(sizeof(Vector))));
+    const Patterns nan = Patterns{} + (sizeof(T) == 8 ? static_cast<Bits>(0x7ff8000000000000u) : static_cast<Bits>(0x7fc00000u));
+    return v != v ? reinterpret_cast<Vector>(nan) : v;
+  } else {
+    return v;
+  }
+}
+
 // The type that elements are added in.
 template <class T>
 struct AccumulatorOf {

@@ -63,6 +63,9 @@ struct Bytes {
 };
 
 // Converts between a tile and its accumulators. This one is for types that are added as they are; others follow.
+//
+// narrow makes every NaN the type's one NaN of railhead.h. So NaN results have the same bits whatever instructions computed them: of two
+// NaNs, x86 addition returns the first operand's, and which operand comes first is the compiler's choice.
 template <class T, class Isa>
 struct Convert {
   using Sum = Accumulators<T, Isa>;
@@ -74,7 +77,7 @@ struct Convert {
   }
   static RawTile<T> narrow(const Sum& s) {
     RawTile<T> raw;
-    for (int i = 0; i < Sum::kVectors; i++) storeVector(raw.e + i * kLanes, s.v[i]);
+    for (int i = 0; i < Sum::kVectors; i++) storeVector(raw.e + i * kLanes, withOneNaN<T>(s.v[i]));
     return raw;
   }
 };
@@ -124,14 +127,14 @@ struct Convert<BF16, Isa> {
     return raw;
   }
 
-  // Rounds to nearest, ties to even; the result is in the upper halves. A NaN keeps its sign and upper payload and becomes
-  // quiet: adding the rounding constant could otherwise carry it into infinity.
+  // Rounds to nearest, ties to even; the result is in the upper halves. NaNs are set apart because adding the rounding constant could
+  // carry them into infinity.
   static typename V::Word roundToUpperHalf(typename V::Float f) {
     using Word = typename V::Word;
     const Word bits = reinterpret_cast<Word>(f);
     const Word rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
     const Word isNaN = reinterpret_cast<Word>(f != f);  // all ones or zero
-    return ((bits | 0x400000u) & isNaN) | (rounded & ~isNaN);
+    return (0x7fc00000u & isNaN) | (rounded & ~isNaN);
   }
 };
 

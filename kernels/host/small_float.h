@@ -40,7 +40,7 @@ struct SmallFloat {
     return asFloat<Float>(bits | (w >> kBits) << 31);
   }
 
-  // Nearest, ties to even.
+  // Nearest, ties to even. Every NaN becomes +kNaN.
   template <class Word, class Float>
   static Word narrow(Float f) {
     const Word bits = fromFloat<Word>(f);
@@ -57,8 +57,7 @@ struct SmallFloat {
       small = select(small > kMaxFinite, Word{} + kMaxFinite, small);
       if constexpr (kInfinities) small = select(magnitude == 0x7f800000u, Word{} + kInfinity, small);
     }
-    small = select(magnitude > 0x7f800000u, Word{} + kNaN, small);
-    return small | (bits >> 31) << kBits;
+    return select(magnitude > 0x7f800000u, Word{} + kNaN, small | (bits >> 31) << kBits);
   }
 
  private:

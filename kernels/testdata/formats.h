@@ -22,6 +22,8 @@ struct Format {
     if (exponent == 0) return ldexp(mantissa, 1 - kBias - kMantissa);
     return ldexp((1u << kMantissa) + mantissa, static_cast<int>(exponent) - kBias - kMantissa);
   }
+  // The pattern of every NaN result: positive, quiet, payload 0.
+  static constexpr uint32_t kNaN = kInfinities ? kInfinity | 1u << (kMantissa - 1) : kSign - 1;
   static bool isNaN(uint32_t pattern) { return (pattern & (kSign - 1)) > (kInfinities ? kInfinity : kLargest); }
   static bool isInfinite(uint32_t pattern) { return kInfinities && (pattern & (kSign - 1)) == kInfinity; }
 
