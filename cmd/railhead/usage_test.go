@@ -27,6 +27,8 @@ func TestWrongCommandLinesSayWhatToDoAndAreUsageErrors(t *testing.T) {
 		"admin address \"0.0.0.0:1\": only a loopback":     {"serve", "--admin", "0.0.0.0:1", "--socket", dir + "/s"},
 		"admin address \"127.0.0.1:x\": invalid port":      {"serve", "--admin", "127.0.0.1:x", "--socket", dir + "/s"},
 		"unknown shell \"nosuch\"; available: bash, fish":  {"completion", "nosuch"},
+		"--drain-timeout 0s is not above 0":                {"serve", "--drain-timeout", "0", "--socket", dir + "/s"},
+		"no command to run; write it after --":             {"run", "--", ""},
 		"topo: --json and --output svg exclude each other": {"topo", "--json", "--output", "svg"},
 	} {
 		status, stdout, stderr := railhead(t, nil, args...)

@@ -30,7 +30,7 @@ func Command() *cobra.Command {
 			"SIGTERM, and SIGKILL after --grace. The exit status is that of the first rank that failed, or 128 + the signal that\n" +
 			"killed it. It is 127 if there is no such command, and 126 if the command cannot be executed.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			if len(args) == 0 || args[0] == "" {
 				return cli.Usagef("no command to run; write it after --")
 			}
 			if n < 1 || n > launch.MaxRanks {

@@ -37,6 +37,9 @@ func Command() *cobra.Command {
 			if err := server.CheckAdminAddr(admin); err != nil {
 				return cli.Usagef("%w", err)
 			}
+			if drain <= 0 {
+				return cli.Usagef("--drain-timeout %v is not above 0; to end at once, send a second signal", drain)
+			}
 			return serve(cmd.Context(), server.Config{SocketPath: socket, AdminAddr: admin, Log: log}, drain)
 		},
 	}
