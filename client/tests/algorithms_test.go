@@ -96,6 +96,7 @@ func allReduceAlgorithms(having func(wire.Algo) bool) (names []string) {
 
 // f32 inputs have exponents spread over 20 bits, so that almost every sum depends on the order of its additions.
 func TestEveryAlgorithmGivesTheSameBits(t *testing.T) {
+	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
 	worlds := []int{1, 2, 3, 5, 9}
 	if deep.On(t) {

@@ -124,6 +124,7 @@ func checkSteps(t rapid.TB, ranks []member, steps []step, reduceGroup int, base 
 }
 
 func TestAllReduceGivesTheExactBitsForAnyShapeAndSequence(t *testing.T) {
+	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
 	groups := 0
 	deep.Checks(t, 30)

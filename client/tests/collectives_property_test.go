@@ -41,6 +41,7 @@ func everyOperation(random *rand.Rand, world int, count func() int) (operations 
 }
 
 func TestEveryOperationOfEveryTypeInWorldsOf1To64(t *testing.T) {
+	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
 	for _, world := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 64} {
 		t.Run(fmt.Sprint(world), func(t *testing.T) {
@@ -59,6 +60,7 @@ func TestEveryOperationOfEveryTypeInWorldsOf1To64(t *testing.T) {
 }
 
 func TestCountsAroundTheSizesOfBlocksAndSlots(t *testing.T) {
+	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
 	const world, reduceGroup = 3, 2
 	ranks := formGroup(t, s, client.CommConfig{World: world, ReduceGroup: reduceGroup, HeapBytes: 16 << 20})
@@ -135,6 +137,7 @@ func instructionSets(t *testing.T, s *server.Server) (sets []string) {
 }
 
 func TestAnySequenceOfOperationsWithEveryInstructionSet(t *testing.T) {
+	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
 	sets := instructionSets(t, s)
 	deep.Checks(t, 30)
@@ -151,6 +154,7 @@ func TestAnySequenceOfOperationsWithEveryInstructionSet(t *testing.T) {
 
 // A forced algorithm must run exactly for the operations that have it. The status says which algorithm ran.
 func TestEveryAlgorithmWithEveryOperation(t *testing.T) {
+	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
 	where := map[string][]kind{}
 	for op := wire.OpNone; int(op) < wire.Ops; op++ {

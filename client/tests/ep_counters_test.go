@@ -51,6 +51,7 @@ var models = map[string]client.EPConfig{
 }
 
 func TestCountersEqualTheReferenceAndHeadersAreAtMostFivePercent(t *testing.T) {
+	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
 	for name, c := range models {
 		const world = 4
@@ -134,6 +135,7 @@ func checkCounters(t testing.TB, group string, p *epPlay, got map[string]uint64)
 }
 
 func TestTheSameInputGivesTheSameBytesInEveryBufferAndMode(t *testing.T) {
+	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
 	p := drawEPPlay(t, 3, 6)
 	if p.world < 2 {

@@ -52,6 +52,7 @@ func endEPs(t testing.TB, ranks []member, eps []*client.EP) {
 }
 
 func TestAnyDispatchAndCombineEqualsTheReferenceBitForBit(t *testing.T) {
+	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
 	first := firstSeed(t)
 	for seed := first; seed < first+deep.Rounds(t, 15, 40); seed++ {
@@ -65,6 +66,7 @@ func TestAnyDispatchAndCombineEqualsTheReferenceBitForBit(t *testing.T) {
 // HT mode, with more chunks than slots: chunks of a later dispatch, or of its partial sums, must come after those of the earlier one,
 // whichever rank is late.
 func TestTwoDispatchesOfManyChunksInFlightDoNotMix(t *testing.T) {
+	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
 	c := client.EPConfig{
 		Mode: client.EPHighThroughput, MaxTokensPerRank: 40, Hidden: 16384, NumExperts: 2, TopK: 1,

@@ -32,6 +32,7 @@ func residentKiB(t testing.TB) int {
 
 // Memory may grow by the fragmentation of Go's heap, which does not depend on the number of rounds.
 func TestThousandsOfRoundsOfRandomSizesWithoutLeaks(t *testing.T) {
+	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
 	const batch, growthKiB = 100, 24 << 10
 	rounds := deep.Rounds(t, 1000, 5000)

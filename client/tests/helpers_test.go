@@ -36,6 +36,15 @@ type owned = harness.Owned
 
 const page = harness.Page
 
+// concurrentOnlyInCpp skips a test with the race detector, which sees only Go. In these long tests Go code forms groups, as in all tests, and
+// then computes; what ranks do concurrently is C++, which the tests in programs run with ThreadSanitizer.
+func concurrentOnlyInCpp(t *testing.T) {
+	t.Helper()
+	if raceDetector {
+		t.Skip("the race detector does not see C++")
+	}
+}
+
 func connect(t testing.TB, s *server.Server) *client.Session {
 	t.Helper()
 	session, err := client.Connect(s.SocketPath(), patience)

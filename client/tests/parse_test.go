@@ -125,6 +125,7 @@ func drawMutated(t *rapid.T) []byte {
 }
 
 func TestGoAndCppAcceptTheSameMessages(t *testing.T) {
+	concurrentOnlyInCpp(t)
 	rapid.Check(t, func(t *rapid.T) {
 		for range 500 {
 			b := drawMutated(t)
@@ -172,6 +173,7 @@ func FuzzClientParse(f *testing.F) {
 
 // The same with AddressSanitizer, and another seed in every run.
 func TestTheParserReadsNothingBeyondAPacket(t *testing.T) {
+	concurrentOnlyInCpp(t)
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	messages := append(daemonMessages(), clientMessages()...)

@@ -27,6 +27,7 @@ func inAnyOrder(t *rapid.T, o operation) operation {
 
 // Rings, trees, and sends and receives share pipes. In no sequence may an operation take another one's chunks.
 func TestAnySequenceWithRingsAndTrees(t *testing.T) {
+	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
 	sets := instructionSets(t, s)
 	deep.Checks(t, 30)

@@ -16,6 +16,7 @@ import (
 
 // Tree and ring add in their own order. So integers must be exact, f32 near the sum in f64, and all ranks and runs must have the same bits.
 func TestTreeAndRingGiveTheSameBitsOnAllRanksAndRuns(t *testing.T) {
+	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
 	for _, algo := range []string{"tree", "ring"} {
 		t.Run(algo, func(t *testing.T) {
@@ -114,6 +115,7 @@ func checkNear(t *testing.T, got []byte, world, count int) {
 }
 
 func TestRingAndTreeBroadcastFromEveryRoot(t *testing.T) {
+	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
 	for _, algo := range []string{"ring", "tree"} {
 		t.Setenv("RAILHEAD_ALGO", algo)
@@ -142,6 +144,7 @@ func TestRingAndTreeBroadcastFromEveryRoot(t *testing.T) {
 
 // Integers, whose sums do not depend on the order.
 func TestTreesGatherAndScatterInEveryWorld(t *testing.T) {
+	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
 	t.Setenv("RAILHEAD_ALGO", "tree")
 	for _, world := range worldsOfTrees(t) {
