@@ -168,6 +168,7 @@ Rank& rankOf(Group* g, const Socket* from, uint64_t request) {
 void call(const Socket* from, uint64_t group, uint64_t request, uint32_t op) {
   Group* g = groupOf(group);
   if (g == nullptr) fail("operation %u for group %llu, which this daemon does not know", op, static_cast<unsigned long long>(group));
+  if (g->ending != RHW_OP_NONE) endCall(*g);  // a rank has given it up, and calls again
   for (int r = 0; r < g->world; r++) {
     Rank& rank = g->ranks[r];
     if (rank.socket != from || !rank.known || rank.op != RHW_OP_NONE) continue;
@@ -206,6 +207,10 @@ void handle(Socket* s, const Packet& p) {
       sender.socket = s;
       if (d.starts > 1 && d.plan.refuseHelloOneIn != 0 && oneIn(d.plan.refuseHelloOneIn)) {
         answer(sender, errorOf(RH_ERR_VERSION_MISMATCH, "update"), RHW_ERROR);
+        break;
+      }
+      if (d.starts > 1 && d.plan.ignoresHello && !d.helloIgnored) {
+        d.helloIgnored = true;
         break;
       }
       c.greeted = true;
@@ -397,6 +402,8 @@ void act() {
   if (!listening) {
     listening = true;
     d.starts++;
+    d.helloIgnored = false;
+    for (Group& g : d.groups) g.brokenAtStart = g.abortWord() != 0;
     d.dieAfter = d.starts <= d.plan.restarts ? static_cast<int>(1 + below(60)) : -1;
     return;
   }
@@ -426,7 +433,7 @@ void act() {
 void startDaemon(const DaemonPlan& plan) {
   d.plan = plan;
   d.starts = 1;
-  d.dieAfter = plan.restarts > 0 ? static_cast<int>(1 + below(80)) : -1;
+  d.dieAfter = plan.restarts > 0 ? static_cast<int>(1 + below(plan.deathWithin)) : -1;
   listening = true;
   setActor({due, act});
 }
@@ -444,6 +451,8 @@ void dieNow() {
     if (oneIn(2)) g.number = d.nextGroup++;
   }
 }
+
+void dieAfter(int actions) { d.dieAfter = actions; }
 
 void stopDaemon() {
   dropConnections();

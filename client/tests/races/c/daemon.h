@@ -21,6 +21,8 @@ struct DaemonPlan {
   int64_t leastAway = 0;
   uint64_t errorOneIn = 0;              // set-up calls that end with an error; 0 = none
   uint64_t refuseHelloOneIn = 0;        // after a restart
+  bool ignoresHello = false;            // the first after each restart has no answer
+  uint64_t deathWithin = 80;            // actions from the first start to the first death
   int64_t mostLatency = 20 * kMs;       // of an action
   bool watchesLeases = true;            // breaks the group of a rank whose lease is marked, as a daemon that does not hang
 };
@@ -28,6 +30,7 @@ struct DaemonPlan {
 void startDaemon(const DaemonPlan& plan);
 void stopDaemon();       // ends it, and what it has in hand
 void dieNow();           // the daemon dies, and starts again as the plan says
+void dieAfter(int actions);  // the same, later
 void hang(bool hangs);   // a daemon that hangs reads and sends nothing
 
 // A set-up call of a group that has ended, by its number (1 is comm_init).
@@ -56,6 +59,9 @@ int restartsSoFar();
 // Compares the lease words of all segments that the daemon has seen with the robust list: a death now must mark exactly the words that
 // hold the control thread's id.
 void checkLeases();
+// A futex word was woken. A lease whose word changes is woken before the control thread sleeps again: a daemon sleeps on it.
+void noteWake(Key key);
+void checkLeasesWoken();
 // Fails if a lease is held still.
 void checkLeasesReleased();
 

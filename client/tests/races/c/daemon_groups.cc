@@ -61,7 +61,7 @@ void writePlans(rhw_plans* p, int world) {
   for (int r = 0; r < world; r++) p->order[r] = static_cast<uint8_t>(r);
   p->polls_per_turn = 1;
   p->ep_waiter_deadlines = 4;
-  p->recheck_ns = 100 * kMs;
+  p->recheck_ns = static_cast<uint64_t>(oneIn(2) ? 100 * kMs : 5 * kSecond);
   p->ep_death_check_ns = 10 * kMs;
   p->ep_stream_above_bytes = 1 << 20;
   for (int i = 0; i < RHW_PLANS; i++) {
@@ -74,6 +74,8 @@ void writePlans(rhw_plans* p, int world) {
 void makeMemory(Group& g) {
   g.controlFd = segment(controlBytes(g.world));
   for (int r = 0; r < g.world; r++) g.heapFds[r] = segment(kHeapBytes);
+  g.controlFile = fileOf(g.controlFd);
+  for (SeenLease& s : g.seen) s = {};
   g.control = static_cast<char*>(map(g.controlFd, controlBytes(g.world)));
   rhw_control_header* h = g.header();
   h->magic = RHW_CONTROL_MAGIC;
@@ -126,7 +128,7 @@ Group& mustExist(const char* name) {
 }
 
 void wakeWord(const Group& g, const void* word) {
-  wake({fileOf(g.controlFd), static_cast<uint64_t>(static_cast<const char*>(word) - g.control)});
+  wake({g.controlFile, static_cast<uint64_t>(static_cast<const char*>(word) - g.control)});
 }
 
 void breakGroup(const Group& g, rh_result code, int culprit, uint32_t op, uint32_t reporter) {
@@ -193,7 +195,8 @@ void takeSession(int fd, uint64_t client) {
   }
   for (SessionSegment& s : d.sessions) {
     if (s.at != nullptr) continue;
-    s = {static_cast<rhw_session*>(map(fd, RHW_SESSION_BYTES)), file};
+    s = {static_cast<rhw_session*>(map(fd, RHW_SESSION_BYTES)), file, {}};
+    s.seen.word = s.at->lease.word;
     if (s.at->magic != RHW_SESSION_MAGIC || s.at->client != client || s.at->lease.client != client) fail("a session segment of another session");
     if (s.at->lease.word == 0) fail("SessionLease before the lease is taken");
     return;
@@ -231,7 +234,8 @@ rhw_joined joinedOf(const Group& g) {
 uint64_t reannounced(Socket* from, const rhw_reannounce& m, uint64_t request, int controlFd) {
   const uint64_t file = fileOf(controlFd);
   for (Group& g : d.groups) {
-    if (!g.used || g.controlFd < 0 || fileOf(g.controlFd) != file) continue;
+    if (!g.used || g.controlFd < 0 || g.controlFile != file) continue;
+    if (g.brokenAtStart) fail("rank %d announces a broken group", m.place.rank);
     Rank& rank = g.ranks[m.place.rank];
     if (rank.socket != nullptr) fail("rank %d announces itself twice", m.place.rank);
     if (m.world != static_cast<uint32_t>(g.world)) fail("rank %d announces a world of %u", m.place.rank, m.world);

@@ -8,6 +8,12 @@
 
 namespace world {
 
+// A lease word as it was seen last.
+struct SeenLease {
+  uint32_t word = 0;
+  bool changed = false;  // and not woken since
+};
+
 struct Rank {
   Socket* socket = nullptr;  // of the session that holds it; nullptr = this daemon has not seen the rank
   uint64_t client = 0;       // 1 = a rank is here
@@ -26,6 +32,7 @@ struct Group {
   int world = 0;
   uint64_t number = 0;
   int controlFd = -1;  // -1 = not formed
+  uint64_t controlFile = 0;
   int heapFds[kMaxWorld] = {-1, -1, -1, -1};
   char* control = nullptr;
   Rank ranks[kMaxWorld];
@@ -35,7 +42,8 @@ struct Group {
   uint64_t offset = 0;        // of the window being allocated
   uint64_t nextOffset = 0;
   Ended ended[kMaxCalls] = {};
-  uint32_t leaseTaken = 0;    // mask of the ranks whose lease has been seen taken
+  SeenLease seen[kMaxWorld];
+  bool brokenAtStart = false; // of the present daemon
 
   rhw_control_header* header() const { return reinterpret_cast<rhw_control_header*>(control); }
   rhw_rank_line* line(int r) const;
@@ -61,6 +69,7 @@ struct Connection {
 struct SessionSegment {
   rhw_session* at = nullptr;
   uint64_t file = 0;
+  SeenLease seen;
 };
 
 struct DaemonState {
@@ -70,6 +79,7 @@ struct DaemonState {
   int dieAfter = -1;  // actions; -1 = lives on
   int64_t startAt = 0, busyUntil = 0;
   bool hangs = false;
+  bool helloIgnored = false;
   uint64_t nextGroup = 77;
   Group groups[kMaxGroups];
   Out out[kMostOut];

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon.h"
 #include "real.h"
 #include "world.h"
 
@@ -249,6 +250,8 @@ int __wrap_poll(pollfd* fds, nfds_t n, int timeout) {
     errno = oneIn(2) ? EINTR : ENOMEM;
     return -1;
   }
+  // A daemon sleeps on the leases (threads with one descriptor are not the control thread).
+  if (fds[0].fd == eventFd) checkLeasesWoken();
   const auto ready = [&] {
     for (nfds_t i = 0; i < n; i++) {
       if (readyEvents(fds[i]) != 0) return true;

@@ -35,8 +35,15 @@ void walk(Marked* out) {
   }
 }
 
-void checkWord(const Marked& marked, const rhw_lease& lease, Key key, const char* what) {
+Key keyOfSession(const SessionSegment& s) { return {s.file, offsetof(rhw_session, lease) + offsetof(rhw_lease, word)}; }
+
+Key keyOfRank(const Group& g, int r) {
+  return {g.controlFile, static_cast<uint64_t>(reinterpret_cast<const char*>(&g.line(r)->lease.word) - g.control)};
+}
+
+void checkWord(const Marked& marked, const rhw_lease& lease, SeenLease* seen, Key key, const char* what) {
   const uint32_t word = __atomic_load_n(&lease.word, __ATOMIC_ACQUIRE);
+  if (word != seen->word) *seen = {word, true};
   const bool held = word != 0 && (word & FUTEX_TID_MASK) == static_cast<uint32_t>(robust.tid);
   if (held && !marked.has(key)) fail("a death now would leave the lease of a %s held for ever: it is not in the robust list", what);
 }
@@ -47,19 +54,40 @@ void checkLeases() {
   if (robust.head == nullptr) return;
   Marked marked;
   walk(&marked);
-  for (const SessionSegment& s : d.sessions) {
+  for (SessionSegment& s : d.sessions) {
     if (s.at == nullptr) continue;
-    checkWord(marked, s.at->lease, {s.file, offsetof(rhw_session, lease) + offsetof(rhw_lease, word)}, "session");
+    checkWord(marked, s.at->lease, &s.seen, keyOfSession(s), "session");
   }
-  for (const Group& g : d.groups) {
+  for (Group& g : d.groups) {
     if (g.control == nullptr) continue;
     for (int r = 0; r < g.world; r++) {
       const rhw_lease& lease = g.line(r)->lease;
-      const auto offset = static_cast<uint64_t>(reinterpret_cast<const char*>(&lease.word) - g.control);
-      checkWord(marked, lease, {fileOf(g.controlFd), offset}, "rank");
+      checkWord(marked, lease, &g.seen[r], keyOfRank(g, r), "rank");
       const Rank& rank = g.ranks[r];
       const bool leaving = g.left || g.abortWord() != 0 || rank.socket == nullptr || rank.socket->shut || rank.socket->closed;
       if (rank.known && !rank.played && !leaving && lease.word == 0) fail("rank %d is in its group without a lease", r);
+    }
+  }
+}
+
+void noteWake(Key key) {
+  for (SessionSegment& s : d.sessions) {
+    if (s.at != nullptr && keyOfSession(s) == key) s.seen.changed = false;
+  }
+  for (Group& g : d.groups) {
+    for (int r = 0; g.control != nullptr && r < g.world; r++) {
+      if (keyOfRank(g, r) == key) g.seen[r].changed = false;
+    }
+  }
+}
+
+void checkLeasesWoken() {
+  for (const SessionSegment& s : d.sessions) {
+    if (s.at != nullptr && s.seen.changed) fail("the lease of a session has changed, and its sleepers were not woken");
+  }
+  for (const Group& g : d.groups) {
+    for (int r = 0; g.control != nullptr && r < g.world; r++) {
+      if (!g.ranks[r].played && g.seen[r].changed) fail("the lease of rank %d has changed, and its sleepers were not woken", r);
     }
   }
 }

@@ -84,6 +84,7 @@ void runRank(int rank) {
   want(rh_barrier(comm, nullptr), wantedResult(), "a later barrier");
   checkCause(comm);
   s.ended++;
+  if (oneIn(2)) sleepUntil(now() + static_cast<int64_t>(below(2 * kSecond)));  // a daemon may come back, to which the group is not announced
   want(rh_comm_finalize(comm), RH_OK, "finalize of a broken group");
   want(rh_close(session), RH_OK, "close");
 }

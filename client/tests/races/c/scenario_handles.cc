@@ -179,7 +179,8 @@ void initInVain() {
 
 void handles() {
   DaemonPlan plan;
-  plan.restarts = oneIn(3) ? 1 : 0;
+  plan.restarts = oneIn(2) ? 1 : 0;
+  plan.deathWithin = 30;
   plan.mostAway = 300 * kMs;
   startDaemon(plan);
   s.session = connectOrFail();
@@ -190,7 +191,7 @@ void handles() {
   for (int i = 0; i < users; i++) start([](void*) { useHandles(); }, nullptr);
   s.missingRank = oneIn(3);
   if (s.missingRank) start([](void*) { initInVain(); }, nullptr);
-  sleepUntil(now() + static_cast<int64_t>(below(s.finalizes ? 200 * kUs : 60 * kMs)));
+  sleepUntil(now() + static_cast<int64_t>(below(s.finalizes ? 200 * kUs : oneIn(2) ? 60 * kMs : 400 * kMs)));
   const int64_t began = now();
   if (oneIn(2)) {
     if (s.closed == 0) s.closed = 1;  // from here on it may have ended

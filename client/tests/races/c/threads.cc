@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "host/futex.h"
+#include "daemon.h"
 #include "real.h"
 #include "world.h"
 
@@ -124,6 +125,7 @@ namespace world {
 RobustList robust;
 
 void wake(Key key) {
+  noteWake(key);
   for (Waiter& w : waiters) {
     for (int i = 0; w.used && i < w.count; i++) {
       if (keyOfWord(reinterpret_cast<const void*>(w.words[i].address)) == key) w.woken = true;
