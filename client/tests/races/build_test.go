@@ -136,8 +136,12 @@ func (b *build) addWorld(add func(source string, flags []string)) error {
 		return err
 	}
 	for _, file := range files {
-		if name := filepath.Base(file); name != "hooks.cc" || b.hooks {
-			add(worldFolder+"/"+name, append([]string{"-Wshadow", "-Wconversion"}, b.world...))
+		name, flags := filepath.Base(file), b.world
+		if name == "library_table.cc" { // has the library's own code
+			flags = b.flags
+		}
+		if name != "hooks.cc" || b.hooks {
+			add(worldFolder+"/"+name, append([]string{"-Wshadow", "-Wconversion"}, flags...))
 		}
 	}
 	return nil

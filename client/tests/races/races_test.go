@@ -51,3 +51,6 @@ func TestACallWithoutADaemonEndsAtItsDeadlineAndCanBeMadeAgain(t *testing.T) { o
 func TestABrokenGroupEndsEveryWaitSoonAndNamesTheCulprit(t *testing.T) { onEachBuild(t, "breaks") }
 
 func TestAHandleReachesItsObjectOrNone(t *testing.T) { onEachBuild(t, "handles") }
+
+// With so few slots that each is used again at once.
+func TestASlotOfTheHandleTableIsUsedAgainOnlyWhenItIsFree(t *testing.T) { onEachBuild(t, "table") }

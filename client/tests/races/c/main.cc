@@ -50,7 +50,7 @@ struct Scenario {
   const char* name;
   void (*run)();
 };
-const Scenario scenarios[] = {{"reconnect", world::reconnect}, {"breaks", world::breaks}, {"lost", world::lost}, {"handles", world::handles}};
+const Scenario scenarios[] = {{"reconnect", world::reconnect}, {"breaks", world::breaks}, {"lost", world::lost}, {"handles", world::handles}, {"table", world::handleTable}};
 
 [[noreturn]] void play(const Scenario& s, uint64_t seed) {
   alarm(120);  // ends a process that neither sleeps nor takes a step

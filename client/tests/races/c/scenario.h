@@ -14,6 +14,7 @@ void reconnect();
 void breaks();
 void lost();
 void handles();
+void handleTable();
 
 constexpr uint32_t kTimeoutMs = 3000;
 constexpr int64_t kTimeout = kTimeoutMs * kMs;
