@@ -137,7 +137,7 @@ func (b *build) addWorld(add func(source string, flags []string)) error {
 	}
 	for _, file := range files {
 		name, flags := filepath.Base(file), b.world
-		if name == "library_table.cc" { // has the library's own code
+		if name == "library_table.cc" && b.hooks { // has the library's own code
 			flags = b.flags
 		}
 		if name != "hooks.cc" || b.hooks {

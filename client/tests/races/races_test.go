@@ -30,11 +30,11 @@ func play(t *testing.T, b *build, scenario string, seeds int) {
 	}
 }
 
-// onEachBuild plays a scenario in the ordinary run with hooks, and in the deep run with sanitizers too.
-func onEachBuild(t *testing.T, scenario string) {
+// onEachBuild plays a scenario with hooks, from that many seeds in the ordinary run, and in the deep run with sanitizers too.
+func onEachBuild(t *testing.T, scenario string, ordinary int) {
 	t.Helper()
 	t.Parallel()
-	t.Run("hooks", func(t *testing.T) { play(t, hooksBuild, scenario, deep.Rounds(t, 300, 10_000)) })
+	t.Run("hooks", func(t *testing.T) { play(t, hooksBuild, scenario, deep.Rounds(t, ordinary, 6000)) })
 	if !deep.On(t) {
 		return
 	}
@@ -43,14 +43,18 @@ func onEachBuild(t *testing.T, scenario string) {
 }
 
 // Set-up calls and collectives while the daemon restarts.
-func TestACallDuringARestartEndsOnceWithItsOwnOutcome(t *testing.T) { onEachBuild(t, "reconnect") }
+func TestACallDuringARestartEndsOnceWithItsOwnOutcome(t *testing.T) { onEachBuild(t, "reconnect", 300) }
 
 // A daemon that hangs, or is away for longer than calls wait for it.
-func TestACallWithoutADaemonEndsAtItsDeadlineAndCanBeMadeAgain(t *testing.T) { onEachBuild(t, "lost") }
+func TestACallWithoutADaemonEndsAtItsDeadlineAndCanBeMadeAgain(t *testing.T) {
+	onEachBuild(t, "lost", 300)
+}
 
-func TestABrokenGroupEndsEveryWaitSoonAndNamesTheCulprit(t *testing.T) { onEachBuild(t, "breaks") }
+func TestABrokenGroupEndsEveryWaitSoonAndNamesTheCulprit(t *testing.T) { onEachBuild(t, "breaks", 300) }
 
-func TestAHandleReachesItsObjectOrNone(t *testing.T) { onEachBuild(t, "handles") }
+func TestAHandleReachesItsObjectOrNone(t *testing.T) { onEachBuild(t, "handles", 300) }
 
 // With so few slots that each is used again at once.
-func TestASlotOfTheHandleTableIsUsedAgainOnlyWhenItIsFree(t *testing.T) { onEachBuild(t, "table") }
+func TestASlotOfTheHandleTableIsUsedAgainOnlyWhenItIsFree(t *testing.T) {
+	onEachBuild(t, "table", 1000)
+}
