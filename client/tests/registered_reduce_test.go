@@ -8,6 +8,7 @@ import (
 
 	"railhead/client"
 	"railhead/internal/oracle"
+	"railhead/internal/wire"
 )
 
 // reduceIn fills send of every rank, all-reduces, and checks the sums and the algorithm.
@@ -128,4 +129,30 @@ func TestMemoryAtTheAddressOfAFreedRegistrationIsNotRegistered(t *testing.T) {
 		memory[r] = other
 	}
 	reduceIn(t, ranks, oracle.F32, "oneshot", func(r int) ([]byte, []byte) { return memory[r].Memory, memory[r].Memory })
+}
+
+// A rank whose free was refused has ended its window all the same: its memory may be unmapped, though the other ranks still have the window.
+func TestMemoryOfARegistrationWhoseFreeWasRefusedIsNotOffered(t *testing.T) {
+	const world, size = 2, 20 * page
+	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: world})
+	var memory [2][world]owned
+	var windows [2][]*client.Window
+	for i := range memory {
+		for r := range world {
+			memory[i][r] = ownMemfd(t, size)
+			defer memory[i][r].Release()
+		}
+		windows[i] = registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[i][r].Config() })
+	}
+	in := func(i int) func(r int) ([]byte, []byte) {
+		return func(r int) ([]byte, []byte) { return memory[i][r].Memory, memory[i][r].Memory }
+	}
+	reduceIn(t, ranks, oracle.F32, "pull", in(0))
+	// Rank r frees window r.
+	for _, err := range together(ranks, func(m member) error { return windows[m.Rank()][m.Rank()].Free() }) {
+		wantError(t, err, wire.ResultMismatch, "window_free(registered window 1)", "window_free(registered window 2)")
+	}
+	for i := range memory {
+		reduceIn(t, ranks, oracle.F32, "oneshot", in(i))
+	}
 }

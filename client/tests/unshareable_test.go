@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/client"
+	"railhead/internal/deep"
 	"railhead/internal/wire"
 )
 
@@ -175,4 +176,46 @@ func TestAClosedMemfdIsSharedIfTheKernelAllowsToOpenIt(t *testing.T) {
 		wantSharing(t, windows, 1, "rank 1: 0x", "not open in this process", "keep its fd open")
 	}
 	freeAll(t, ranks, windows)
+}
+
+// Without a descriptor from the caller the library looks for one of the same file. Another thread may reuse its number for another file
+// between the look and the duplication. The library seals what it shares, so it must not have sealed that file.
+func TestADescriptorWhoseNumberIsReusedIsNotTakenForTheMemorys(t *testing.T) {
+	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 1})
+	o, other := ownMemfd(t, page), memfd(t, page, unix.MFD_ALLOW_SEALING)
+	defer o.Release()
+	defer func() { _ = unix.Close(other) }()
+	again, err := unix.FcntlInt(uintptr(o.FD), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(again) }()
+	stop, stopped := make(chan bool), make(chan error)
+	go func() {
+		var err error
+		for err == nil {
+			select {
+			case <-stop:
+				stopped <- nil
+				return
+			default:
+			}
+			if err = unix.Dup3(other, o.FD, unix.O_CLOEXEC); err == nil {
+				err = unix.Dup3(again, o.FD, unix.O_CLOEXEC)
+			}
+		}
+		stopped <- err
+	}()
+	for range deep.Rounds(t, 300, 3000) {
+		windows := registerAll(t, ranks, func(int) client.RegisterConfig { return client.RegisterConfig{Memory: o.Memory, FD: -1} })
+		freeAll(t, ranks, windows)
+		if seals, err := unix.FcntlInt(uintptr(other), unix.F_GET_SEALS, 0); err != nil || seals != 0 {
+			t.Errorf("the other file has seals %#x, %v", seals, err)
+			break
+		}
+	}
+	close(stop)
+	if err := <-stopped; err != nil {
+		t.Fatal(err)
+	}
 }
