@@ -56,7 +56,8 @@ rh_result readNumber(int32_t configured, const Launcher* launcher, const char* L
   }
   long value;
   if (!parseInt(text, 0, 1 << 20, &value)) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: %s=%.40s is no %s", launcher->*variable, text, what);
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: %s=%.40s is no %s; set it to a number, or the %s in the config", launcher->*variable, text, what,
+                what);
   }
   *out = static_cast<int32_t>(value);
   return RH_OK;

@@ -68,7 +68,8 @@ rh_result readConfig(const rh_comm_config* config, rhw_join* out, const Device**
                 RH_MAX_LOCAL_RANKS);
   }
   if (givenRank < 0 || givenRank >= world) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: rank %d is outside 0..%d", givenRank, world - 1);
+    return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: rank %d is outside 0..%d, because the world size is %d; correct one of them", givenRank, world - 1,
+                world);
   }
   const WorldRank rank{givenRank};
   r = checkPlace(c, rank, world);

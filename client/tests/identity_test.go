@@ -262,8 +262,9 @@ func TestTheErrorOfAnUnidentifiedJobSaysWhatToSet(t *testing.T) {
 		{"no rank", "OMPI_COMM_WORLD_SIZE=2", fromTheEnvironment, []string{"no rank", "$OMPI_COMM_WORLD_SIZE", "$OMPI_COMM_WORLD_RANK"}},
 		{"the size of another launcher", slurm + " RANK=1", fromTheEnvironment, []string{"no world size", "$WORLD_SIZE"}},
 		{"a Slurm batch script", slurmBatch, fromTheEnvironment, []string{"no world size", "$SLURM_PROCID", "$SLURM_STEP_NUM_TASKS"}},
-		{"no number", slurm + " SLURM_PROCID=0x1", fromTheEnvironment, []string{"SLURM_PROCID=0x1 is no rank"}},
-		{"a negative size", openMPI5 + " OMPI_COMM_WORLD_SIZE=-3", fromTheEnvironment, []string{"OMPI_COMM_WORLD_SIZE=-3 is no world size"}},
+		{"a rank too many", "RANK=2 WORLD_SIZE=2 MASTER_PORT=1", fromTheEnvironment, []string{"rank 2 is outside 0..1, because the world size is 2; correct one of them"}},
+		{"no number", slurm + " SLURM_PROCID=0x1", fromTheEnvironment, []string{"SLURM_PROCID=0x1 is no rank; set it to a number, or the rank in the config"}},
+		{"a negative size", openMPI5 + " OMPI_COMM_WORLD_SIZE=-3", fromTheEnvironment, []string{"OMPI_COMM_WORLD_SIZE=-3 is no world size; set it to a number"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			launchedAs(t, c.environment)

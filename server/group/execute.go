@@ -43,7 +43,7 @@ func (g *Groups) do(actions []membership.Action) {
 			g.releaseMemory(a.Group)
 		case membership.Formed:
 			g.observer.GroupFormed(a.Took)
-			g.log.Info("group formed", "group", a.Group, "took", a.Took)
+			g.log.Info("group formed", "group", a.Group, "name", a.Name, "took", a.Took)
 		case membership.Ended:
 			g.observer.GroupEnded(a.Result)
 			g.logEnd(a)

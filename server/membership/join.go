@@ -322,7 +322,7 @@ func (m *Machine) Attached(now time.Time, s SessionID, request uint64, a *wire.A
 	for r := range g.members {
 		m.end(g, g.members[r].session, g.members[r].request, &wire.GroupReady{Group: uint64(g.id)})
 	}
-	m.do(Formed{Group: g.id, Took: now.Sub(g.began)})
+	m.do(Formed{Group: g.id, Name: g.name, Took: now.Sub(g.began)})
 	return m.take()
 }
 

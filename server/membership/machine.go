@@ -119,6 +119,7 @@ type Ended struct {
 // Formed reports that a group is ready, and the time since its first rank joined.
 type Formed struct {
 	Group GroupID
+	Name  string
 	Took  time.Duration
 }
 
