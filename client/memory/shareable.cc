@@ -163,8 +163,8 @@ rh_result findShareable(WorldRank rank, const rh_register_config& c, Shareable* 
   Mapped m;
   const int error = findMapped(reinterpret_cast<uintptr_t>(c.pointer), c.bytes, &m);
   if (error != 0) {
-    return cannot(out, "rank %d: /proc/self/maps cannot be read (%s), so nothing is known of %p; mount /proc", number(rank), strerror(error),
-                  c.pointer);
+    return cannot(out, "rank %d: /proc/self/maps cannot be read (%s), so nothing is known of %p; %s", number(rank), strerror(error),
+                  c.pointer, error == EMFILE ? "raise this process's `ulimit -n`" : "mount /proc");
   }
   if (m.bytes < c.bytes) {
     return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: of the %zu bytes at %p only %llu are mapped; register no more than those", number(rank), c.bytes,

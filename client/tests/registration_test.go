@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/client"
+	"railhead/client/tests/harness"
 	"railhead/internal/rank"
 	"railhead/internal/wire"
 )
@@ -212,6 +213,8 @@ func TestInvalidRegistrationsAreRefusedBeforeTheDaemonIsAsked(t *testing.T) {
 	defer func() { _ = unix.Close(socket) }()
 	free := memfd(t, page, 0)
 	_ = unix.Close(free)
+	control := controlSegment(t, 2)
+	before, resources := bytes.Clone(control), harness.CountResources(t)
 	for _, c := range []struct {
 		name   string
 		config client.RegisterConfig
@@ -240,6 +243,11 @@ func TestInvalidRegistrationsAreRefusedBeforeTheDaemonIsAsked(t *testing.T) {
 			t.Fatalf("failed with %s", c.name)
 		}
 	}
+	wantSameSegment(t, "refused calls", before, control)
+	if now := harness.CountResources(t); now != resources {
+		t.Errorf("before the refused calls %+v, afterwards %+v", resources, now)
+	}
+	_ = unix.Munmap(control)
 	// None of the calls reached the group.
 	all(t, ranks, barrier)
 	windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return []owned{o, other}[r].Config() })
