@@ -17,13 +17,9 @@ Outcome broadcast(const KernelCall& c) {
 
 template <class T, class Isa>
 Outcome reduce(const KernelCall& c) {
-  if constexpr (!own<T, Isa>) {
-    return portableKernel<T>(kPipe, kReduce)(c);
-  } else {
-    return overFlags<Isa>(c.team, [&](auto& mem, auto& flags) {
-      railhead::reduce(mem, c.team, flags, Elements<T, Isa>(c.reduce, c.team.worldSize), c.root, in(c), out(c), c.count);
-    });
-  }
+  return overFlags<Isa>(c.team, [&](auto& mem, auto& flags) {
+    railhead::reduce(mem, c.team, flags, Elements<T, Isa>(c.reduce, c.team.worldSize), c.root, in(c), out(c), c.count);
+  });
 }
 
 // Sends and receives, of one rank with any others.

@@ -51,10 +51,11 @@ Outcome overFlags(const FlagTeam& team, Run run) {
   return outcomeOf(flags);
 }
 
-// Protocols over pipes take long to compile, and their reductions run by default only in rh_reduce. So those of all types but the usual ones
-// are compiled once, for the portable instruction set, and the other sets use these kernels (own and portableKernel).
+// Rings and trees take longest to compile, and reduce only if a caller forces them or has measured that they are faster. So those of integers
+// and f64 are compiled once, for the portable instruction set, and the other sets use these kernels (own and portableKernel). f32 is usual,
+// and the smaller floats are converted, which takes several times as long without wide vectors.
 template <class T, class Isa>
-constexpr bool own = Isa::kIsPortable || std::is_same_v<T, float> || std::is_same_v<T, BF16> || std::is_same_v<T, F16>;
+constexpr bool own = Isa::kIsPortable || std::is_same_v<typename AccumulatorOf<T>::type, float>;
 template <class T>
 Kernel portableKernel(Algorithm algorithm, Collective collective) {
   return kPortableKernels.collectives[algorithm][collective][indexOf(kTypeOf<T>)];
