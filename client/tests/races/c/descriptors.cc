@@ -34,6 +34,9 @@ struct Mapping {
   bool shared = false;
   Key key = {};
 };
+// As failMap says.
+thread_local int mapsUntilFailure = 0;
+
 constexpr int kMaxMappings = 128;
 Mapping mappings[kMaxMappings];
 
@@ -107,6 +110,8 @@ void freeSocket(Socket* s) {
   }
   *s = {};
 }
+
+void failMap(int n) { mapsUntilFailure = n; }
 
 bool keyOf(const void* address, Key* out) {
   const auto* p = static_cast<const char*>(address);
@@ -324,6 +329,10 @@ int __wrap_memfd_create(const char* name, unsigned flags) {
 void* __wrap_mmap(void* at, size_t bytes, int access, int flags, int fd, off_t offset) {
   step("mmap");
   Hidden hidden;
+  if (mapsUntilFailure > 0 && --mapsUntilFailure == 0) {
+    errno = ENOMEM;
+    return MAP_FAILED;
+  }
   void* p = __real_mmap(at, bytes, access, flags, fd, offset);
   if (p == MAP_FAILED) fail("mmap of %zu bytes, descriptor %d: %s", bytes, fd, strerror(errno));
   for (Mapping& m : mappings) {

@@ -53,7 +53,11 @@ void makeComm() {
   snprintf(name, sizeof name, "g%d", s.names++);
   rh_comm* comm = nullptr;
   const rh_comm_config config = configOf(name, 1, 0);
+  const bool fails = s.comm > 0 && oneIn(4);
+  failMap(fails ? static_cast<int>(1 + below(4)) : 0);
   const rh_result got = rh_comm_init(s.session, &config, &comm);
+  failMap(0);
+  if (fails && got == RH_ERR_OUT_OF_MEMORY) return;
   allow(got, {RH_OK, RH_ERR_DAEMON_LOST, RH_ERR_INVALID_HANDLE}, "comm_init");
   if (got != RH_OK && s.closed == 0) fail("comm_init: %s: %s", rh_result_string(got), rh_last_error_message());
   if (got == RH_OK) s.comms[s.comm++] = comm;
@@ -192,6 +196,7 @@ void handles() {
   s.missingRank = oneIn(3);
   if (s.missingRank) start([](void*) { initInVain(); }, nullptr);
   sleepUntil(now() + static_cast<int64_t>(below(s.finalizes ? 200 * kUs : oneIn(2) ? 60 * kMs : 400 * kMs)));
+  if (oneIn(3)) block("wait for a frozen thread", now() + 400 * kMs, [] { return anyFrozen(); });
   const int64_t began = now();
   if (oneIn(2)) {
     if (s.closed == 0) s.closed = 1;  // from here on it may have ended

@@ -97,6 +97,9 @@ int moved(int fd);         // the same open file under such a number; closes fd
 int copied(int fd);        // the same, but keeps fd
 void freeSocket(Socket* s);
 
+// Makes the n-th mmap from now on of the running thread fail; 0 = none.
+void failMap(int n);
+
 // The memory of an address: the file and the offset for shared memory, so that all its mappings have the same key.
 struct Key {
   uint64_t file, offset;
