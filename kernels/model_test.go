@@ -53,11 +53,6 @@ func modelList(t *testing.T, binary string) (scenarios, mutants [][]string) {
 	return scenarios, mutants
 }
 
-// isLarge: the scenarios with by far the most states.
-func isLarge(scenario string) bool {
-	return scenario == "flags-all-ring-ll" || scenario == "packets-all-pulls"
-}
-
 func TestTheProtocolsPassTheMemoryModel(t *testing.T) {
 	binary := buildModel(t)
 	scenarios, _ := modelList(t, binary)
@@ -67,7 +62,7 @@ func TestTheProtocolsPassTheMemoryModel(t *testing.T) {
 		kinds[kind]++
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if isLarge(name) {
+			if kind == "large" {
 				deep.Only(t)
 			}
 			arguments := []string{"--scenario", name, "--trace"}
@@ -185,6 +180,14 @@ func TestTheListOfOrdersHasEveryOrderThatIsExecuted(t *testing.T) {
 		if !executed[change] && deep.On(t) {
 			t.Errorf("%q is in model/orders.txt, and no scenario executes it", change)
 		}
+	}
+}
+
+func TestARaceNamesBothAccessesTheirRanksAndTheWord(t *testing.T) {
+	_, said := runModel(t, buildModel(t), "--scenario", "flags-rooted", "--change", "publish: store.release of head from: relaxed", "--seeds", "0:2000", "--trace")
+	want := regexp.MustCompile(`rank \d\.0: race: store \(stores\) of slot \d to \d .* of rank \d is not ordered after load \(loads\) of rank \d\.0, step \d+`)
+	if !want.MatchString(said) || strings.Count(said, "\n") < 10 {
+		t.Errorf("%.2000q", said)
 	}
 }
 

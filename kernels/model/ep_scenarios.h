@@ -111,8 +111,8 @@ inline EpScript smallAbortedEp() {
   s.aborts = true;
   return s;
 }
-inline EpScript smallDyingEp(int rank) {
-  EpScript s = smallEp(false, false);
+inline EpScript smallDyingEp(int rank, bool countsFirst, bool combined) {
+  EpScript s = smallEp(countsFirst, combined);
   s.dropsDead = true;
   s.mayDie = rank;
   return s;

@@ -131,7 +131,7 @@ int litmus(const std::string& text) {
 }
 
 int list() {
-  for (const Scenario& s : scenarios()) printf("scenario\t%s\t%s\t%s\n", s.name, s.exhaustive ? "all" : "seeds", s.says);
+  for (const Scenario& s : scenarios()) printf("scenario\t%s\t%s\t%s\n", s.name, s.isLarge ? "large" : s.exhaustive ? "all" : "seeds", s.says);
   for (const MutantEntry& m : kMutants) printf("mutant\t%d\t%s\t%s\n", static_cast<int>(m.mutant), m.scenario, m.says);
   return 0;
 }

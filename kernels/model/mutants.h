@@ -106,6 +106,7 @@ constexpr MutantEntry kMutants[] = {
     {Mutant::kBlockOfferNotBounded, "packets-bad-offer", "the bounds of blocks' offers are not checked"},
     {Mutant::kRecvNotOffered, "flags-pull", "a rank without an offer of recv counts as one with"},
     {Mutant::kBlockRecvNotOffered, "packets-pull", "a block without an offer of recv counts as one with"},
+    {Mutant::kEpFollowsFirst, "ep-late", "a rank that has masked this one is masked before what it has sent is received"},
     {Mutant::kEpTurnsIgnored, "ep-late", "a late rank's turns count for nothing"},
     {Mutant::kEpNumberWithoutWrap, "ep-in-flight", "numbers of dispatches are compared without regard to the wrap"},
     {Mutant::kRecordNotInvalidated, "records", "a flight record keeps its number while it is overwritten"},

@@ -24,6 +24,7 @@ struct Scenario {
   const char* says;
   RecordShape (*records)(Random&) = nullptr;
   EpScript (*ep)(Random&) = nullptr;
+  bool isLarge = false;  // exhaustive, with many states: only the deep run has it
 };
 
 using P = PacketAlgorithm;
@@ -385,8 +386,12 @@ inline const std::vector<Scenario>& scenarios() {
       {"ep-all-ht", true, nullptr, nullptr, "the same with counts first", nullptr, [](Random&) { return smallEp(true, false); }},
       {"ep-all-combine", true, nullptr, nullptr, "every run of a dispatch of one token and its combine", nullptr, [](Random&) { return smallEp(false, true); }},
       {"ep-all-abort", true, nullptr, nullptr, "the same as ep-all-ll, with an abort before any step", nullptr, [](Random&) { return smallAbortedEp(); }},
-      {"ep-all-sender-dies", true, nullptr, nullptr, "the same, and the sender may die before any step", nullptr, [](Random&) { return smallDyingEp(0); }},
-      {"ep-all-receiver-dies", true, nullptr, nullptr, "the same for the receiver", nullptr, [](Random&) { return smallDyingEp(1); }},
+      {"ep-all-sender-dies", true, nullptr, nullptr, "the same, and the sender may die before any step", nullptr, [](Random&) { return smallDyingEp(0, false, false); }},
+      {"ep-all-receiver-dies", true, nullptr, nullptr, "the same for the receiver", nullptr, [](Random&) { return smallDyingEp(1, false, false); }},
+      {"ep-all-ht-sender-dies", true, nullptr, nullptr, "a sender with counts first may die", nullptr, [](Random&) { return smallDyingEp(0, true, false); }, true},
+      {"ep-all-ht-receiver-dies", true, nullptr, nullptr, "its receiver may die", nullptr, [](Random&) { return smallDyingEp(1, true, false); }, true},
+      {"ep-all-combine-sender-dies", true, nullptr, nullptr, "a sender may die before any step, also of a combine", nullptr, [](Random&) { return smallDyingEp(0, false, true); }, true},
+      {"ep-all-combine-receiver-dies", true, nullptr, nullptr, "the same for the receiver", nullptr, [](Random&) { return smallDyingEp(1, false, true); }, true},
       {"packets-all-tile", true, [](Random&) { return smallKernels(3, 1, {{P::kOneshot, 4}}); }, nullptr, "every run of one oneshot of one tile"},
       {"packets-all-two", true, [](Random&) { return smallKernels(3, 2, {{P::kOneshot, 8}, {P::kOneshot, 7}}); }, nullptr,
        "every run of two oneshots of two tiles"},
@@ -399,7 +404,7 @@ inline const std::vector<Scenario>& scenarios() {
       {"packets-all-chunks", true, [](Random&) { return smallKernels(3, 2, {{P::kOneshot, 12}, {P::kOneshot, 8}}); }, nullptr,
        "every run of a oneshot of two chunks and one after it"},
       {"packets-all-pull", true, [](Random&) { return smallKernels(3, 2, {{P::kPull, 8}}); }, nullptr, "every run of a pull of a tile a rank"},
-      {"packets-all-pulls", true, [](Random&) { return smallKernels(3, 2, {{P::kPull, 8}, {P::kPull, 4}}); }, nullptr, "every run of two pulls"},
+      {"packets-all-pulls", true, [](Random&) { return smallKernels(3, 2, {{P::kPull, 8}, {P::kPull, 4}}); }, nullptr, "every run of two pulls", nullptr, nullptr, true},
       {"flags-abort-transfers", false, nullptr, abortedTransfers, "the same for messages between neighbours"},
       {"flags-all-1", true, nullptr, [](Random&) { return smallCalls(4, {{F::kOneshot, 2}}); }, "every run of one oneshot, with sleep and wake"},
       {"flags-all-2", true, nullptr, [](Random&) { return smallCalls(14, {{F::kOneshot, 2}, {F::kOneshot, 2}}); }, "every run of two oneshots over the wrap"},
@@ -409,8 +414,11 @@ inline const std::vector<Scenario>& scenarios() {
       {"flags-all-broadcast", true, nullptr, [](Random&) { return smallCalls(4, {{F::kBroadcast, 2}, {F::kBroadcast, 2, false, Offers::kAll, 1}}); }, "every run of two broadcasts of a chunk"},
       {"flags-all-chain", true, nullptr, [](Random&) { return smallCalls(4, {{F::kChain, 2}}); }, "every run of a chunk up and down a chain"},
       {"flags-all-ring", true, nullptr, [](Random&) { return smallCalls(4, {smallRing(F::kReduceScatterRing, 2, RingProtocol::kSimple)}); }, "every run of a ring reduce-scatter"},
-      {"flags-all-ring-ll", true, nullptr, [](Random&) { return smallCalls(4, {smallRing(F::kAllGatherRing, 0, RingProtocol::kLL)}); }, "every run of an LL chunk that is a signature: sleep and wake"},
+      {"flags-all-ring-ll", true, nullptr, [](Random&) { return smallCalls(4, {smallRing(F::kAllGatherRing, 0, RingProtocol::kLL)}); }, "every run of an LL chunk that is a signature: sleep and wake", nullptr, nullptr, true},
       {"flags-all-abort", true, nullptr, [](Random&) { return withAbort(smallCalls(4, {{F::kOneshot, 2}})); }, "every run of one oneshot, with an abort before any step"},
+      {"flags-all-abort-pull", true, nullptr, [](Random&) { return withAbort(smallCalls(4, {{F::kPull, 1}})); }, "the same for a pull of one element", nullptr, nullptr, true},
+      {"flags-all-abort-broadcast", true, nullptr, [](Random&) { return withAbort(smallCalls(4, {{F::kBroadcast, 2}})); }, "the same for a broadcast"},
+      {"flags-all-abort-ring", true, nullptr, [](Random&) { return withAbort(smallCalls(4, {smallRing(F::kReduceScatterRing, 2, RingProtocol::kSimple)})); }, "the same for a ring"},
       {"flags-all-abort-transfer", true, nullptr, [](Random&) { return withAbort(smallCalls(4, {{F::kGather, 2}})); }, "the same for a message"},
       {"flags-all-transfer", true, nullptr, [](Random&) { return smallCalls(4, {{F::kGather, 2}}); }, "every run of a message"},
   };

@@ -129,6 +129,8 @@ enum class Mutant : int {
   // flag_exchange.h, block_exchange.h
   kRecvNotOffered = 101,
   kBlockRecvNotOffered = 102,
+  // ep_links.h
+  kEpFollowsFirst = 103,
 };
 
 #if defined(RH_MODEL)

@@ -61,6 +61,7 @@ class EpLinks {
     hasWaited_ = true;
     masking_ = watched_ = 0;
     for (;;) {
+      if (mutated(Mutant::kEpFollowsFirst) && followAtOnce()) return true;
       if (waits_.wait()) {
         addWaitTime(waits_.arrivedRank(), mem_.nowNs() - start);
         return true;
@@ -101,6 +102,14 @@ class EpLinks {
       if ((mem_.loadWordAcquire(&team_.stateOf(r)->gaveUp) >> team_.rank & 1) != 0) masking_ |= uint64_t{1} << r;
     }
     return before & masking_;
+  }
+
+  // The mutant: masks ranks that have masked this one without a look at what they have sent.
+  bool followAtOnce() {
+    (void)maskingRanks();
+    const uint64_t gone = maskingRanks();
+    if (gone != 0) mask(gone, 0);
+    return gone != 0;
   }
 
   // Ranks without a sign of life for a deadline. A rank that waits itself gives one with each piece of its wait: late is the rank that it

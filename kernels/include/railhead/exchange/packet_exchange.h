@@ -29,7 +29,7 @@ struct PacketTeam {
 //   loadPacket, storePacket     relaxed, system scope, atomic per 64-bit element
 //   keepWaiting()               called between polls; false = aborted or past the deadline
 //   missing(r)                  records that rank r had not arrived when keepWaiting() returned false
-//   fence()                     full fence, system scope
+//   fence()                     acquire and release fence, system scope
 //   loadState, storeState       a word of PacketState, plain
 //   blockSync()                 barrier of the block's threads
 //   countBlock(word)            adds 1 to word; true in the last of the kernel's blocks, which resets it to 0
