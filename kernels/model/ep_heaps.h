@@ -32,8 +32,8 @@ class EpMem : public FlagMem {
     world_.observe(*p);
     return *p;
   }
-  void storeWord(uint64_t* p, uint64_t v) {
-    if (!counts(p)) return FlagMem::storeWord(p, v);
+  void storeWord(uint64_t* p, uint64_t v, const char* in = __builtin_FUNCTION()) {
+    if (!counts(p)) return FlagMem::storeWord(p, v, in);
     *p = v;
     const int rank = rankOfTurns(p);
     if (rank >= 0) turns_.last[rank] = world_.now();

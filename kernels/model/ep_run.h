@@ -132,15 +132,15 @@ class EpRun : private EpGiveUps {
   void markDead(const EpDeath& d) {
     FlagMem mem(world_);
     if (d.marksLease) {
-      mem.storeRelaxed(heaps_.lease(d.rank), kLeaseOwnerDied | 7);
+      mem.storeRelaxed(heaps_.lease(d.rank), kLeaseOwnerDied | 7, "");
     } else {
-      mem.storeRelaxed(heaps_.abortWord(), kAbortRankDead | static_cast<uint32_t>(d.rank) << kAbortCulpritShift);
+      mem.storeRelaxed(heaps_.abortWord(), kAbortRankDead | static_cast<uint32_t>(d.rank) << kAbortCulpritShift, "");
     }
   }
   void abort() {
     FlagMem mem(world_);
     mem.storeRelease(heaps_.abortWord(), 1, "");
-    mem.futexWakeAll(heaps_.abortWord());
+    mem.futexWakeAll(heaps_.abortWord(), "");
   }
 
   void rank(int r) {

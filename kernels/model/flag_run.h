@@ -117,7 +117,7 @@ class FlagRun {
   void abort() {
     FlagMem mem(world_);
     mem.storeRelease(heaps_.abortWord(), 1, "");
-    mem.futexWakeAll(heaps_.abortWord());
+    mem.futexWakeAll(heaps_.abortWord(), "");
   }
 
   void rank(int r) {

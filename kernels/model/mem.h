@@ -70,16 +70,16 @@ class PacketMem {
   void fence(const char* in = __builtin_FUNCTION()) { world_.fence(Fence::kBoth, in); }
 
   uint32_t loadState(const uint32_t* p) { return static_cast<uint32_t>(world_.load(p, 4, Order::kRelaxed, "load state")); }
-  void storeState(uint32_t* p, uint32_t v) { world_.store(p, 4, v, Order::kRelaxed, "store state"); }
+  void storeState(uint32_t* p, uint32_t v, const char* in = __builtin_FUNCTION()) { world_.store(p, 4, v, Order::kRelaxed, "store", in); }
   uint64_t loadState(const uint64_t* p) { return world_.load(p, 8, Order::kRelaxed, "load state"); }
-  void storeState(uint64_t* p, uint64_t v) { world_.store(p, 8, v, Order::kRelaxed, "store state"); }
+  void storeState(uint64_t* p, uint64_t v, const char* in = __builtin_FUNCTION()) { world_.store(p, 8, v, Order::kRelaxed, "store", in); }
 
   uint64_t loadFlagAcquire(const uint64_t* p, const char* in = __builtin_FUNCTION()) { return world_.load(p, 8, Order::kAcquire, "load.acquire", in); }
   uint64_t loadFlag(const uint64_t* p) { return world_.load(p, 8, Order::kRelaxed, "load"); }
   void storeFlagRelease(uint64_t* p, uint64_t v, const char* in = __builtin_FUNCTION()) { world_.store(p, 8, v, Order::kRelease, "store.release", in); }
   void storeFlag(uint64_t* p, uint64_t v) { world_.store(p, 8, v, Order::kRelaxed, "store"); }
   uint64_t loadOffer(const uint64_t* p) { return world_.load(p, 8, Order::kRelaxed, "load offer"); }
-  void storeOffer(uint64_t* p, uint64_t v) { world_.store(p, 8, v, Order::kPlain, "store offer"); }
+  void storeOffer(uint64_t* p, uint64_t v, const char* in = __builtin_FUNCTION()) { world_.store(p, 8, v, Order::kPlain, "store", in); }
   template <class Elements>
   typename Elements::Raw loadElements(const char* base, uint64_t tile, size_t count) {
     return loadWindow<Elements>(world_, base, tile, count);
@@ -152,13 +152,13 @@ class FlagMem {
   uint32_t loadAcquire(const uint32_t* p, const char* in = __builtin_FUNCTION()) { return static_cast<uint32_t>(world_.load(p, 4, Order::kAcquire, "load.acquire", in)); }
   uint32_t loadRelaxed(const uint32_t* p) { return static_cast<uint32_t>(world_.load(p, 4, Order::kRelaxed, "load")); }
   void storeRelease(uint32_t* p, uint32_t v, const char* in = __builtin_FUNCTION()) { world_.store(p, 4, v, Order::kRelease, "store.release", in); }
-  void storeRelaxed(uint32_t* p, uint32_t v) { world_.store(p, 4, v, Order::kRelaxed, "store"); }
-  void add(uint32_t* p, uint32_t v) { world_.add(p, 4, v, "add"); }
+  void storeRelaxed(uint32_t* p, uint32_t v, const char* in = __builtin_FUNCTION()) { world_.store(p, 4, v, Order::kRelaxed, "store", in); }
+  void add(uint32_t* p, uint32_t v, const char* in = __builtin_FUNCTION()) { world_.add(p, 4, v, "add", in); }
   void fence(const char* in = __builtin_FUNCTION()) { world_.fence(Fence::kConsistent, in); }
   void fenceRelease(const char* in = __builtin_FUNCTION()) { world_.fence(Fence::kRelease, in); }
   void fenceAcquire(const char* in = __builtin_FUNCTION()) { world_.fence(Fence::kAcquire, in); }
   uint64_t loadWord(const uint64_t* p) { return world_.load(p, 8, Order::kRelaxed, "load"); }
-  void storeWord(uint64_t* p, uint64_t v) { world_.store(p, 8, v, Order::kRelaxed, "store"); }
+  void storeWord(uint64_t* p, uint64_t v, const char* in = __builtin_FUNCTION()) { world_.store(p, 8, v, Order::kRelaxed, "store", in); }
   uint64_t loadArrivedWord(const uint64_t* p) { return world_.load(p, 8, Order::kArrived, "load arrived"); }
   uint64_t loadWordAcquire(const uint64_t* p, const char* in = __builtin_FUNCTION()) { return world_.load(p, 8, Order::kAcquire, "load.acquire", in); }
   void storeWordRelease(uint64_t* p, uint64_t v, const char* in = __builtin_FUNCTION()) { world_.store(p, 8, v, Order::kRelease, "store.release", in); }
@@ -170,7 +170,7 @@ class FlagMem {
     world_.futexWaitAny(words, values, 2);
   }
   void futexWaitAny(const uint32_t* const* words, const uint32_t* values, int n, int64_t) { world_.futexWaitAny(words, values, n); }
-  void futexWakeAll(const uint32_t* p) { world_.futexWakeAll(p); }
+  void futexWakeAll(const uint32_t* p, const char* in = __builtin_FUNCTION()) { world_.futexWakeAll(p, in); }
   // Time stands still unless the world lets it pass. With spinNs = 0, spinning then ends when the clock is first read, and a deadline
   // never passes.
   int64_t nowNs() {
@@ -197,7 +197,7 @@ class FlagMem {
     world_.store(p, 8, v, Order::kPlain, "store tile");
   }
   uint64_t loadOffer(const uint64_t* p) { return world_.load(p, 8, Order::kRelaxed, "load"); }
-  void storeOffer(uint64_t* p, uint64_t v) { world_.store(p, 8, v, Order::kRelaxed, "store"); }
+  void storeOffer(uint64_t* p, uint64_t v, const char* in = __builtin_FUNCTION()) { world_.store(p, 8, v, Order::kRelaxed, "store", in); }
   // Chunks in slots: a location is 4 bytes.
   void copyToSlot(char* slot, const char* from, uint64_t bytes) {
     for (uint64_t i = 0; i < bytes; i += 4) world_.store(slot + i, 4, *reinterpret_cast<const uint32_t*>(from + i), Order::kPlain, "store");

@@ -1,11 +1,13 @@
-// Changes of orders. Each release, acquire and fence that the protocols execute can be replaced by a weaker one, or a fence by the
-// opposite one, without a mutant in the source. So the list of mistakes that the scenarios must detect (orders.txt) has every order of the
-// protocols, also one that is added later.
+// Changes of orders and steps. Each release, acquire and fence that the protocols execute can be replaced by a weaker one, or a fence by the
+// opposite one, and each store to a shared word, add and wake-up can be left out, without a mutant in the source. So the list of mistakes that
+// the scenarios must detect (orders.txt) has every order of the protocols, also one that is added later. Stores of data (tiles, chunks) are
+// not in it.
 //
 // An order is named by the function that asks for it, by what it is, and by the kind of word. A change adds what it becomes:
 //
 //   publish: store.release of head from: relaxed
 //   announce: fence.release: acquire
+//   sleepOn: add of sleepers of generation: left out
 #ifndef RAILHEAD_KERNELS_MODEL_ORDERS_H_
 #define RAILHEAD_KERNELS_MODEL_ORDERS_H_
 
@@ -44,7 +46,14 @@ class Orders {
     if (isIdle() || *function == 0 || (order != Order::kAcquire && order != Order::kRelease)) return order;
     const std::string name = plain(function) + ": " + what + " of " + kind(memory.name(location));
     if (collecting()) seen().insert(name);
-    return name == changed() ? Order::kRelaxed : order;
+    return name == changed() && becomes() == "relaxed" ? Order::kRelaxed : order;
+  }
+  // Whether a store, add or wake-up is left out.
+  static bool leavesOut(const char* function, const char* what, const Memory& memory, int location) {
+    if (isIdle() || *function == 0) return false;
+    const std::string name = plain(function) + ": " + what + " of " + kind(memory.name(location));
+    if (collecting()) seen().insert(name);
+    return name == changed() && becomes() == "left out";
   }
   // False: there is no fence.
   static bool of(Fence* fence, const char* function) {
@@ -69,7 +78,9 @@ class Orders {
     if (has("fence.acq_rel")) return {"none", "acquire", "release"};
     if (has("fence.acquire")) return {"none", "release"};
     if (has("fence.release")) return {"none", "acquire"};
-    return {"relaxed"};
+    if (has(": store.release")) return {"relaxed", "left out"};
+    if (has(": load")) return {"relaxed"};
+    return {"left out"};
   }
   // A location's name without numbers and its rank.
   static std::string kind(const std::string& name) {

@@ -52,7 +52,7 @@ class RecordRun {
       beginRecord(mem, at, {n, word(n, 1), word(n, 2), word(n, 3), word(n, 4), word(n, 5), word(n, 11)});
       endRecord(mem, at, word(n, 9), waited(n), word(n, 10));
       FlightRecord own;
-      if (!readRecord(mem, at, &own) || own.number != n) world_.fail("cannot read its own record %lu", n);
+      if (!readRecord(mem, at, &own) || own.number != n || own.done == 0) world_.fail("cannot read the end of its own record %lu", n);
       check(own);
     }
   }

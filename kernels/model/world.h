@@ -128,6 +128,7 @@ class World {
   void store(void* p, size_t bytes, uint64_t value, Order order, const char* what, const char* in = "") {
     Fiber& f = *running_;
     const int location = locate(p, bytes, what);
+    if (Orders::leavesOut(in, what, memory, location)) return;
     order = Orders::of(order, in, what, memory, location);
     step(Kind::kStore);
     if (!memory.mayHold(location, f.rank, value)) fail("%s of %#lx to %s, which this rank may not write", what, value, memory.name(location).c_str());
@@ -148,9 +149,10 @@ class World {
     unpark(location);
   }
 
-  uint64_t add(void* p, size_t bytes, uint64_t value, const char* what) {
+  uint64_t add(void* p, size_t bytes, uint64_t value, const char* what, const char* in = "") {
     Fiber& f = *running_;
     const int location = locate(p, bytes, what);
+    if (Orders::leavesOut(in, what, memory, location)) return 0;
     step();
     checkRace(location, true, Order::kRelaxed, what);
     memory.addable(f.memory, location, &backs_);
@@ -222,8 +224,9 @@ class World {
     f.parkedOn = locations;
     park(Fiber::State::kAsleep);
   }
-  void futexWakeAll(const void* p) {
+  void futexWakeAll(const void* p, const char* in = "") {
     const int location = locate(p, 4, "futexWake");
+    if (Orders::leavesOut(in, "wake", memory, location)) return;
     step();
     if (trace_) traceLine("%-14s %s", "futexWake", memory.name(location).c_str());
     wake(location, Fiber::State::kAsleep);
