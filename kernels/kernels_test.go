@@ -153,7 +153,7 @@ func TestRingsGiveTheRightSumsAndTheSameBitsOnAllRanks(t *testing.T) {
 	for world := 2; world <= 9; world++ {
 		for _, first := range []uint32{0, 0x7fffff00, 0xffffff00} {
 			for _, spin := range spins[:2] {
-				runProgram(t, binary, "run", world, first, spin, deep.Rounds(t, 50, 250), rand.Uint64())
+				runProgram(t, binary, "run", world, first, spin, deep.Rounds(t, 25, 250), rand.Uint64())
 			}
 		}
 	}
@@ -183,7 +183,7 @@ func TestABadOfferIsNotAccessedAndItsRankIsNamed(t *testing.T) {
 	binary := compileProgram(t, sanitized(t, address), badOffers...)
 	for _, world := range []int{2, 3, 8} {
 		for _, spin := range spins[:2] {
-			runProgram(t, binary, world, spin, deep.Rounds(t, 50, 150), rand.Uint64())
+			runProgram(t, binary, world, spin, deep.Rounds(t, 25, 150), rand.Uint64())
 		}
 	}
 }

@@ -55,7 +55,7 @@ func TestAnyDispatchAndCombineEqualsTheReferenceBitForBit(t *testing.T) {
 	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
 	first := firstSeed(t)
-	for seed := first; seed < first+deep.Rounds(t, 15, 40); seed++ {
+	for seed := first; seed < first+deep.Rounds(t, 8, 40); seed++ {
 		p := drawEPPlay(t, uint64(seed), 4)
 		ranks, eps := newEPs(t, s, fmt.Sprint("play ", seed), p)
 		playAll(t, fmt.Sprintf("%s=%d", firstSeedVariable, seed), p, ranks, eps)
