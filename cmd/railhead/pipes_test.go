@@ -55,7 +55,7 @@ func TestACommandWhoseReaderIsGoneCleansUpAndFails(t *testing.T) {
 		{"bench", "allreduce", "--ranks", "2", "-b", "1K", "-e", "1M", "-f", "2"},
 		{"bench", "moe", "--ranks", "2"},
 		{"demo", "--ranks", "2", "--steps", "1", "--layers", "1"},
-		{"run", "--daemon", "-n", "2", "--", "sh", "-c", "echo; sleep 1000"},
+		{"run", "--daemon", "-n", "2", "--", "sh", "-c", "echo; exec sleep 1000"},
 	} {
 		dir := temporaries(t)
 		c := startUnread(t, 1, []string{"TMPDIR=" + dir}, args...)
