@@ -1,4 +1,4 @@
-// A group breaks while its ranks wait, call or do nothing: a rank aborts, or a rank of another process aborts or dies, with a daemon, with
+// A group breaks while its ranks wait, call or do nothing: a rank aborts or closes its session, or a rank of another process aborts or dies, with a daemon, with
 // one that hangs, and without one. Every rank gets the cause and the culprit, soon.
 #include <stdio.h>
 
@@ -9,7 +9,7 @@ namespace world {
 namespace {
 
 // A rank that dies in finalize may have completed it, so its peers do not report it; their deadline ends the wait.
-enum class Cause { kAbort, kPlayedAborts, kPlayedDies, kPlayedDiesInFinalize };
+enum class Cause { kAbort, kPlayedAborts, kPlayedDies, kPlayedDiesInFinalize, kCloses };
 enum class Daemon { kThere, kHangs, kAway };
 
 struct {
@@ -21,6 +21,7 @@ struct {
   rh_comm* comms[kMaxWorld];
   int ready, ended, waiting;  // ranks
   int64_t firstBegan;
+  bool mayClose;     // the culprit closes its session now
   bool breaking;     // from here on calls may end
   int64_t brokenAt;  // from here on they must
   int culprit;
@@ -28,7 +29,7 @@ struct {
 
 rh_result wantedResult() {
   if (s.cause == Cause::kPlayedDiesInFinalize) return RH_ERR_TIMEOUT;
-  return s.cause == Cause::kPlayedDies ? RH_ERR_RANK_DEAD : RH_ERR_ABORTED;
+  return s.cause == Cause::kPlayedDies || s.cause == Cause::kCloses ? RH_ERR_RANK_DEAD : RH_ERR_ABORTED;
 }
 
 // How long after the break a call may return. The client polls for deaths every 25 ms without a daemon, and every second with one; a
@@ -57,6 +58,15 @@ rh_result callOnce(rh_comm* comm, int op) {
   return rh_window_alloc(comm, kGranule, nullptr, &w);
 }
 
+void closeSession(rh_session* session, rh_comm* comm) {
+  block("wait to close", kNever, [] { return s.mayClose; });
+  s.breaking = true;
+  freezeSoon();
+  want(rh_close(session), RH_OK, "close with a comm");
+  s.brokenAt = now();
+  want(rh_barrier(comm, nullptr), RH_ERR_INVALID_HANDLE, "barrier of a closed session");
+}
+
 void runRank(int rank) {
   rh_session* session = connectOrFail();
   rh_comm* comm = nullptr;
@@ -64,6 +74,7 @@ void runRank(int rank) {
   want(rh_comm_init(session, &config, &comm), RH_OK, "comm_init");
   s.comms[rank] = comm;
   s.ready++;
+  if (s.cause == Cause::kCloses && rank == s.culprit) return closeSession(session, comm);
   // Some ranks do nothing until the group is broken.
   const bool idle = (oneIn(4) && s.cause != Cause::kPlayedDiesInFinalize) || (rank == s.culprit && !s.byThread && s.cause == Cause::kAbort);
   if (idle) block("wait for the break", kNever, [] { return s.breaking; });
@@ -108,9 +119,12 @@ void breakIt() {
   loseDaemon();
   const int64_t thawed = now();
   block("wait for the frozen", thawed + 5 * kSecond, [] { return !anyFrozen(); });
+  s.mayClose = true;
+  if (s.cause == Cause::kCloses) return;
   s.breaking = true;
   freezeSoon();
   switch (s.cause) {
+    case Cause::kCloses: break;  // by the rank itself
     case Cause::kAbort: want(rh_comm_abort(s.comms[s.culprit]), RH_OK, "abort"); break;
     case Cause::kPlayedAborts: abortAs("g", s.culprit, RH_ERR_ABORTED, RHW_OP_BARRIER); break;
     case Cause::kPlayedDiesInFinalize: setOperation("g", s.culprit, RHW_OP_FINALIZE); [[fallthrough]];
@@ -123,7 +137,7 @@ void breakIt() {
 
 void breaks() {
   DaemonPlan plan;
-  s.cause = static_cast<Cause>(below(4));
+  s.cause = static_cast<Cause>(below(5));
   s.daemon = static_cast<Daemon>(s.cause == Cause::kPlayedDiesInFinalize ? 1 + below(2) : below(3));
   s.setUpCalls = s.cause != Cause::kPlayedDiesInFinalize && s.daemon != Daemon::kHangs && oneIn(3);  // with a daemon that hangs they wait for their deadline
   // A daemon that restarts meanwhile does not know the ranks again before the group breaks, or it does.
@@ -133,7 +147,7 @@ void breaks() {
   s.world = static_cast<int>(2 + below(2));
   s.played = 1;
   s.byThread = oneIn(2);
-  s.culprit = s.cause == Cause::kAbort ? static_cast<int>(below(static_cast<uint64_t>(s.world - 1))) : s.world - 1;
+  s.culprit = s.cause == Cause::kAbort || s.cause == Cause::kCloses ? static_cast<int>(below(static_cast<uint64_t>(s.world - 1))) : s.world - 1;
   playRank("g", s.world, s.world - 1, true);
   for (int r = 0; r < s.world - s.played; r++) {
     start([](void* rank) { runRank(static_cast<int>(reinterpret_cast<intptr_t>(rank))); }, reinterpret_cast<void*>(static_cast<intptr_t>(r)));
