@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 
 	"railhead/internal/await"
@@ -40,6 +41,24 @@ func onEachBuild(t *testing.T, scenario string, ordinary int) {
 	}
 	t.Run("asan", func(t *testing.T) { play(t, asanBuild, scenario, deep.Rounds(t, 0, 300)) })
 	t.Run("tsan", func(t *testing.T) { play(t, tsanBuild, scenario, deep.Rounds(t, 0, 300)) })
+}
+
+// The program prints a fingerprint of each schedule.
+func TestASeedPlaysTheSameScheduleEachTime(t *testing.T) {
+	t.Parallel()
+	for _, scenario := range []string{"reconnect", "lost", "breaks", "handles", "table"} {
+		var outs [2]string
+		for i := range outs {
+			out, err := exec.CommandContext(t.Context(), hooksBuild.program(t), scenario, "1", "20").Output()
+			if err != nil {
+				t.Fatalf("%s: %v", scenario, err)
+			}
+			outs[i] = string(out)
+		}
+		if outs[0] != outs[1] || strings.Count(outs[0], "\n") != 20 {
+			t.Errorf("%s: seeds 1 to 20 played\n%s\nand\n%s", scenario, outs[0], outs[1])
+		}
+	}
 }
 
 // Set-up calls and collectives while the daemon restarts.

@@ -207,7 +207,8 @@ void handle(Socket* s, const Packet& p) {
     case RHW_HELLO: {
       Rank sender = {};
       sender.socket = s;
-      if (d.starts > 1 && d.plan.refuseHelloOneIn != 0 && oneIn(d.plan.refuseHelloOneIn)) {
+      if (d.starts > 1 && d.hellosRefused < 2 && d.plan.refuseHelloOneIn != 0 && oneIn(d.plan.refuseHelloOneIn)) {
+        d.hellosRefused++;
         answer(sender, errorOf(RH_ERR_VERSION_MISMATCH, "update"), RHW_ERROR);
         break;
       }
@@ -408,6 +409,7 @@ void act() {
     listening = true;
     d.starts++;
     d.helloIgnored = false;
+    d.hellosRefused = 0;
     for (Group& g : d.groups) g.brokenAtStart = g.abortWord() != 0;
     d.dieAfter = d.starts <= d.plan.restarts ? static_cast<int>(1 + below(60)) : -1;
     return;

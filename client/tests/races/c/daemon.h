@@ -20,7 +20,7 @@ struct DaemonPlan {
   int64_t mostAway = 2 * kSecond;       // between a death and the next start
   int64_t leastAway = 0;
   uint64_t errorOneIn = 0;              // set-up calls that end with an error; 0 = none
-  uint64_t refuseHelloOneIn = 0;        // after a restart
+  uint64_t refuseHelloOneIn = 0;        // after a restart, twice at most: the client's pauses grow
   bool ignoresHello = false;            // the first after each restart has no answer
   uint64_t deathWithin = 80;            // actions from the first start to the first death
   int64_t mostLatency = 20 * kMs;       // of an action

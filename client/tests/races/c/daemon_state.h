@@ -80,6 +80,7 @@ struct DaemonState {
   int64_t startAt = 0, busyUntil = 0;
   bool hangs = false;
   bool helloIgnored = false;
+  int hellosRefused = 0;  // since the start
   uint64_t nextGroup = 77;
   Group groups[kMaxGroups];
   Out out[kMostOut];

@@ -1,4 +1,4 @@
-// Plays a scenario from seeds: races SCENARIO FIRST COUNT. Each seed has a process of its own, so that it plays alike alone and after others.
+// Plays a scenario from seeds: races SCENARIO FIRST COUNT, and prints a fingerprint of each schedule. Each seed has a process of its own, so that it plays alike alone and after others.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,6 +61,7 @@ const Scenario scenarios[] = {{"reconnect", world::reconnect}, {"breaks", world:
   world::checkLeasesReleased();
   world::stopDaemon();
   world::end();
+  printf("%llu %016llx\n", static_cast<unsigned long long>(seed), static_cast<unsigned long long>(world::fingerprint()));
   fflush(nullptr);
   exit(0);  // for the leak check of a sanitizer
 }

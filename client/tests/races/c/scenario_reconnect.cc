@@ -26,7 +26,7 @@ struct Windows {
 
 // Checks the result of this rank's set-up call number n.
 void check(int n, uint32_t op, rh_result got, int64_t began) {
-  if (endedCallsOf("g") < n) fail("call %d ended for a rank before it ended", n);
+  if (endedCallsOf("g") < n) fail("call %d, which has not ended, returned %s: %s", n, rh_result_string(got), rh_last_error_message());
   const Ended& e = endedCall("g", n);
   if (e.op != op) fail("call %d is operation %u of the rank, %u of the daemon", n, op, e.op);
   want(got, e.code, "a set-up call");

@@ -66,7 +66,7 @@ struct Thread {
 struct {
   uint64_t seed = 0, random = 0;
   int64_t now = kStart;
-  uint64_t steps = 0;
+  uint64_t steps = 0, fingerprint = 0;
   uint64_t switchOneIn = 1;
   uint64_t freezeOneIn = 1;
   int freezeKind = 0;
@@ -96,6 +96,8 @@ uint64_t traced = 0;
 
 void note(int thread, const char* what) {
   trace[traced++ % kTrace] = {thread, w.now, what};
+  const uint64_t line = static_cast<uint64_t>(w.now) * 64 + static_cast<uint64_t>(thread + 1);
+  w.fingerprint = (w.fingerprint ^ line) * 0x9e3779b97f4a7c15;
 }
 
 void printTrace() {
@@ -248,17 +250,13 @@ int64_t frozen(int64_t since) {
 int64_t now() { return w.now; }
 int self() { return me == nullptr ? -1 : numberOf(me); }
 
-int threads() {
-  int n = 0;
-  for (int i = 0; i < w.count; i++) n += !w.threads[i].over;
-  return n;
-}
-
 void setActor(Actor actor) { w.actor = actor; }
 void setInvariant(void (*check)()) { w.invariant = check; }
 void checkInvariant() {
   if (w.invariant != nullptr) w.invariant();
 }
+
+uint64_t fingerprint() { return w.fingerprint; }
 
 void step(const char* what) {
   Hidden hidden;

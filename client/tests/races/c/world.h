@@ -29,7 +29,7 @@ int64_t frozen(int64_t since = 0);  // ns for which threads were frozen after a 
 void freezeSoon();           // freezes the running thread at one of its next steps, or not
 bool anyFrozen();            // whether a thread is frozen now
 int64_t now();               // ns; the library's CLOCK_MONOTONIC
-int threads();               // threads that have not ended
+uint64_t fingerprint();      // of the schedule so far
 int self();                  // number of the running thread
 
 // A point at which another thread may run. what is a constant, for the trace.
