@@ -264,8 +264,9 @@ func startShell(t *testing.T, dir, bin string) *shell {
 	if err != nil || len(paths) != 2 {
 		t.Fatalf("go env: %v: %s", err, caches)
 	}
+	// make compiles without optimization: nothing here measures its library. As in client/tests/programs, the processor must have AVX2.
 	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "HOME="+home, "XDG_RUNTIME_DIR="+socket, "XDG_STATE_HOME="+home+"/state",
-		"GOCACHE="+paths[0], "GOPATH="+paths[1], "RAILHEAD_ADMIN=127.0.0.1:0", "CXXFLAGS=-O0") // make: nothing here measures its library
+		"GOCACHE="+paths[0], "GOPATH="+paths[1], "RAILHEAD_ADMIN=127.0.0.1:0", "CXXFLAGS=-O0")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, err := cmd.StdinPipe()
 	if err != nil {

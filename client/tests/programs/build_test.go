@@ -113,7 +113,9 @@ func (b *build) makeLibrary() error {
 		object := filepath.Join(b.dir, strings.ReplaceAll(sources[i], "/", "-")+".o")
 		flags := b.cxxFlags()
 		if strings.HasPrefix(sources[i], kernelsFolder) {
-			flags = append(flags, "-O0") // with a sanitizer -O1 takes four times as long to compile them
+			// With a sanitizer -O1 takes four times as long to compile them. With -O0 inline functions of the headers are in each object, and
+			// the linker takes those of the first one, which is compiled for AVX2: the processor must have it.
+			flags = append(flags, "-O0")
 		}
 		return compile(compiler("CXX", "g++"), append(flags, "-c", filepath.Join(root, sources[i]), "-o", object))
 	})
