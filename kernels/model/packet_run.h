@@ -35,6 +35,7 @@ struct PacketShape {
   uint32_t windowCount = 0;  // elements of each of a rank's two windows
   std::vector<Kernel> kernels;
   bool abort = false;  // the last rank does not run its last kernel, and the abort word is set
+  bool aborts = false;  // the abort word is set at any time; every rank runs every kernel
   bool badOffer = false;  // in the last kernel, a pull, rank 0 offers memory that is not in its heap
 };
 
@@ -83,7 +84,7 @@ class PacketRun {
       ends_[size(r)].expected = threads;
       for (int t = 0; t < threads; t++) world.addFiber(r, t, [this, r, t] { thread(r, t); });
     }
-    if (shape.abort) {
+    if (shape.abort || shape.aborts) {
       world.addFiber(-1, 0, [this] { world_.store(&abort_, 4, 1, Order::kRelease, "store.release"); });
     }
   }
@@ -236,7 +237,7 @@ class PacketRun {
 
   void kernel(int r, int t, size_t k, Job& job) {
     const Kernel& kernel = shape_.kernels[k];
-    PacketMem mem(world_, job.grid, t, shape_.abort ? &abort_ : nullptr);
+    PacketMem mem(world_, job.grid, t, shape_.abort || shape_.aborts ? &abort_ : nullptr);
     PacketExchange<PacketMem> exchange(mem, teams_[size(r)]);
     const char* send = reinterpret_cast<const char*>(job.send.data());
     char* recv = reinterpret_cast<char*>(kernel.inPlace ? job.send.data() : job.recv.data());
@@ -258,7 +259,7 @@ class PacketRun {
     if (ok && isBad(k)) world_.fail("accepted rank 0's offer, which is not in its heap");
     if (ok) return;
     job.broken = true;
-    if (!shape_.abort && !isBad(k)) world_.fail("gave up");
+    if (!shape_.abort && !shape_.aborts && !isBad(k)) world_.fail("gave up");
     if (!isBad(k) && (mem.missing() >> r & 1) != 0) world_.fail("names itself as missing");
   }
 
@@ -269,7 +270,7 @@ class PacketRun {
       return "rank " + std::to_string(r) + " ended the last kernel without one of the ranks";
     }
     if (isBad(k)) return job.refused ? "" : "rank " + std::to_string(r) + " does not name the rank with the bad offer";
-    if (shape_.abort && (!job.ran || job.broken)) return "";
+    if ((shape_.abort || shape_.aborts) && (!job.ran || job.broken)) return "";
     for (size_t i = 0; i < kernel.count; i++) {
       uint32_t want = reference(static_cast<int>(k), shape_.worldSize, shape_.reduceGroup, i);
       uint32_t have = (kernel.inPlace ? job.send : job.recv)[i];

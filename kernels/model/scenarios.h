@@ -331,7 +331,8 @@ inline FlagShape smallCalls(uint32_t startGeneration, std::vector<Call> calls) {
 }
 
 // The group may be aborted at any time.
-inline FlagShape withAbort(FlagShape shape) {
+template <class Shape>
+Shape withAbort(Shape shape) {
   shape.aborts = true;
   return shape;
 }
@@ -393,6 +394,10 @@ inline const std::vector<Scenario>& scenarios() {
       {"ep-all-combine-sender-dies", true, nullptr, nullptr, "a sender may die before any step, also of a combine", nullptr, [](Random&) { return smallDyingEp(0, false, true); }, true},
       {"ep-all-combine-receiver-dies", true, nullptr, nullptr, "the same for the receiver", nullptr, [](Random&) { return smallDyingEp(1, false, true); }, true},
       {"packets-all-tile", true, [](Random&) { return smallKernels(3, 1, {{P::kOneshot, 4}}); }, nullptr, "every run of one oneshot of one tile"},
+      {"packets-all-abort", true, [](Random&) { return withAbort(smallKernels(3, 1, {{P::kOneshot, 4}, {P::kOneshot, 3}})); }, nullptr,
+       "every run of two oneshots of a tile, with an abort before any step", nullptr, nullptr, true},
+      {"packets-all-abort-twoshot", true, [](Random&) { return withAbort(smallKernels(3, 2, {{P::kTwoshot, 8}, {P::kTwoshot, 4}})); }, nullptr, "the same for two twoshots", nullptr, nullptr, true},
+      {"packets-all-abort-pull", true, [](Random&) { return withAbort(smallKernels(3, 2, {{P::kPull, 8}})); }, nullptr, "the same for a pull"},
       {"packets-all-two", true, [](Random&) { return smallKernels(3, 2, {{P::kOneshot, 8}, {P::kOneshot, 7}}); }, nullptr,
        "every run of two oneshots of two tiles"},
       {"packets-all-three", true, [](Random&) { return smallKernels(3, 2, {{P::kOneshot, 8}, {P::kOneshot, 4}, {P::kOneshot, 8}}); }, nullptr,
