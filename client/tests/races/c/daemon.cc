@@ -344,7 +344,7 @@ Socket* readableSocket() {
 
 bool hasWork() {
   if (!listening || d.hangs) return false;
-  if (d.outCount > 0) return true;
+  if (d.outCount > 0 || (d.dieAfter >= 0 && anyFrozen())) return true;
   for (const Socket& s : sockets) {
     if (s.fd >= 0 && s.connected && !s.hungUp && (s.out.count > 0 || s.closed || (s.shut && s.accepted))) return true;
   }
@@ -449,7 +449,8 @@ void dieNow() {
   listening = false;
   d.hangs = false;
   const auto range = static_cast<uint64_t>(d.plan.mostAway - d.plan.leastAway) + 1;
-  d.startAt = now() + d.plan.leastAway + static_cast<int64_t>(below(range));
+  const auto away = static_cast<int64_t>(below(range));
+  d.startAt = now() + d.plan.leastAway + (oneIn(2) ? away : away / 16);
   dropConnections();
   for (Group& g : d.groups) {
     if (!g.used) continue;

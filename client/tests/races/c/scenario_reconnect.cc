@@ -65,6 +65,8 @@ void runRank(int rank) {
   int calls = 1;
   Windows windows;
   for (int i = 0; i < s.ops; i++) {
+    if (oneIn(8)) freezeSoon();
+    if (oneIn(8)) freezeAt("sendmsg");  // a connection that a thread is about to use is not replaced
     float one = 1, sum = 0;
     switch (s.script[i]) {
       case Op::kAlloc: allocate(comm, ++calls, &windows); break;

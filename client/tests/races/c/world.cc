@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -45,7 +46,7 @@ constexpr int64_t kMaxJump = 10 * kMs;
 // are of one kind, so that each of the few calls that matter most is such a point in some seeds.
 constexpr int kKinds = 8;
 int kindOf(const char* what) { return what[0] % kKinds; }
-constexpr int kMostFreezes = 3, kMostSoon = 12;
+constexpr int kMostFreezes = 3, kMostSoon = 8;
 constexpr int64_t kMostFrozen = 1500 * kMs;
 
 struct Thread {
@@ -56,6 +57,7 @@ struct Thread {
   int64_t deadline = kNever;
   int64_t frozenUntil = 0;
   int freezeIn = 0;  // steps; 0 = not soon
+  const char* freezeAt = nullptr;
   const char* what = "start";
   void* (*run)(void*) = nullptr;
   void* input = nullptr;
@@ -164,6 +166,7 @@ Thread* choose() {
 }
 
 void freeze(int64_t most) {
+  if (w.frozen == kMostFreezes + kMostSoon) return;
   const auto duration = static_cast<int64_t>(below(static_cast<uint64_t>(most)));
   me->frozenUntil = w.now + duration;
   w.freezes[w.frozen++] = {w.now, me->frozenUntil};
@@ -172,7 +175,10 @@ void freeze(int64_t most) {
 
 void maybeFreeze() {
   if (me->freezeIn > 0 && --me->freezeIn == 0) {
-    freeze(300 * kMs);
+    freeze(oneIn(2) ? 300 * kMs : kMostFrozen);
+  } else if (me->freezeAt != nullptr && strcmp(me->freezeAt, me->what) == 0) {
+    me->freezeAt = nullptr;
+    freeze(kMostFrozen);
   } else if (w.freezesLeft > 0 && self() != 0 && kindOf(me->what) == w.freezeKind && oneIn(w.freezeOneIn)) {
     w.freezesLeft--;
     freeze(kMostFrozen);
@@ -229,7 +235,11 @@ uint64_t below(uint64_t n) {
 }
 
 void freezeSoon() {
-  if (w.frozen < kMostSoon && oneIn(2)) me->freezeIn = static_cast<int>(1 + below(12));
+  if (w.frozen < kMostSoon && oneIn(2)) me->freezeIn = static_cast<int>(1 + below(24));
+}
+
+void freezeAt(const char* what) {
+  if (w.frozen < kMostSoon) me->freezeAt = what;
 }
 
 bool anyFrozen() {

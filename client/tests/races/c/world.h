@@ -27,6 +27,7 @@ uint64_t below(uint64_t n);  // a random number less than n
 inline bool oneIn(uint64_t n) { return below(n) == 0; }
 int64_t frozen(int64_t since = 0);  // ns for which threads were frozen after a time, see world.cc
 void freezeSoon();           // freezes the running thread at one of its next steps, or not
+void freezeAt(const char* what);  // freezes it at its next step of that name
 bool anyFrozen();            // whether a thread is frozen now
 int64_t now();               // ns; the library's CLOCK_MONOTONIC
 uint64_t fingerprint();      // of the schedule so far
