@@ -33,7 +33,7 @@ namespace railhead::model {
 enum class FlagAlgorithm {
   kOneshot, kTwoshot, kPull, kBarrier, kAllGather, kAllGatherPull, kReduceScatter, kReduceScatterPull, kAllToAll, kAllToAllPull,
   kBroadcast, kReduce, kGather, kScatter, kNeighbours, kChain, kDoubleTree, kBroadcastChain, kBroadcastTree, kAllGatherRing,
-  kReduceScatterChain, kReduceScatterTree, kAllGatherTree, kRing, kReduceScatterRing,
+  kReduceScatterChain, kReduceScatterTree, kAllGatherTree, kRing, kReduceScatterRing, kRelay,
 };
 
 struct Call {
@@ -161,7 +161,7 @@ class FlagRun {
   }
 
   Signature signatureOf(const Job& job, uint32_t* history) const {
-    if (!shape_.isSigned || job.call->algorithm == F::kNeighbours) return {};
+    if (!shape_.isSigned || job.call->algorithm == F::kNeighbours || job.call->algorithm == F::kRelay) return {};
     const Signature s = sign({static_cast<uint32_t>(job.call->algorithm) + 1, 0, 0, static_cast<uint32_t>(job.call->root), job.call->count, 0,
                               static_cast<uint32_t>(job.operation), *history});
     *history = historyAfter(s);
@@ -269,6 +269,7 @@ class FlagRun {
       case F::kRing: return allReduceRing(mem, team, flags, Elements(), call.ring, job.in(), job.to(), call.count);
       case F::kReduceScatterRing: return reduceScatterRing(mem, team, flags, Elements(), call.ring, job.in(), job.to(), call.count);
       case F::kReduce: return reduce(mem, team, flags, Elements(), call.root, job.in(), job.to(), call.count);
+      case F::kRelay: return relay(job, mem, flags);
       default: {
         std::vector<Transfer>& list = transfers_.emplace_back(transfersOf(job));
         return Transfers<FlagMem>(mem, team, flags, list.data(), static_cast<int>(list.size())).run();
@@ -304,6 +305,21 @@ class FlagRun {
       }
     }
     return list;
+  }
+
+  // Each rank sends to the one before it. The root receives at the same time, the others receive first. So the root sleeps on two flags,
+  // of which one does not move before the root has gone on because of the other.
+  bool relay(Job& job, FlagMem& mem, Flags<FlagMem>& flags) {
+    const int n = job.team->worldSize, r = job.team->rank;
+    const uint64_t bytes = uint64_t{job.call->count} * 4;
+    const Signature s = sign({100, 0, 0, kNoRoot, job.call->count, 0, 0, 0});
+    std::vector<Transfer>& list = transfers_.emplace_back();
+    list.push_back({(r + 1) % n, false, job.to(), bytes, s, 0, false});
+    list.push_back({(r + n - 1) % n, true, const_cast<char*>(job.in()), bytes, s, 0, false});
+    const bool root = r == job.call->root;
+    if (root && job.operation % 2 != 0) std::swap(list[0], list[1]);
+    if (root) return Transfers<FlagMem>(mem, *job.team, flags, list.data(), 2).run();
+    return Transfers<FlagMem>(mem, *job.team, flags, &list[0], 1).run() && Transfers<FlagMem>(mem, *job.team, flags, &list[1], 1).run();
   }
 
   // How many parts of call.count elements the buffers have.
@@ -408,6 +424,7 @@ class FlagRun {
         *want = contribution(o, from, (k * static_cast<size_t>(shape_.worldSize) + self) * n + at);
         return from != r;
       }
+      case F::kRelay: *want = contribution(o, (r + 1) % shape_.worldSize, i); return true;
       case F::kBarrier: return false;
       default: *want = reference(o, shape_.worldSize, shape_.reduceGroup, i); return true;
     }

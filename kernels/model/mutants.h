@@ -69,6 +69,7 @@ constexpr MutantEntry kMutants[] = {
     {Mutant::kPipePublishBeforeData, "flags-rooted", "a chunk is published before it is written"},
     {Mutant::kBroadcastAwaitsOneReader, "flags-rooted", "a broadcast waits for one reader only"},
     {Mutant::kTransferSleepWithoutFence, "flags-transfers", "transfers sleep without a fence"},
+    {Mutant::kTransferAnnouncesOneFlag, "flags-transfers", "transfers count as sleepers of the first of their flags only"},
     {Mutant::kTransferSleepIgnoresAbort, "flags-abort-transfers", "transfers do not watch the abort word"},
     {Mutant::kPipeSignatureNotCompared, "flags-odd", "signatures in pipes are not compared"},
     {Mutant::kRingReleasesBeforeItReads, "flags-rings", "a ring releases a chunk before it has read it"},

@@ -179,6 +179,7 @@ inline Call anyCall(Random& random, const FlagShape& shape, F algorithm) {
     case F::kAllToAllPull: call.count = anyCount(random, shape.windowCount / n); break;
     case F::kChain:
     case F::kDoubleTree:
+    case F::kRelay:
     case F::kRing: call.count = anyCount(random, 40); break;  // more chunks than a pipe has slots
     default: call.count = anyCount(random, 12);
   }
@@ -225,7 +226,7 @@ inline FlagShape mixedCalls(Random& random) {
   return calls(random, {F::kOneshot, F::kTwoshot, F::kPull, F::kBarrier, F::kAllGather, F::kReduceScatter}, anyFlagRanks(random));
 }
 inline FlagShape rootedCalls(Random& random) { return calls(random, {F::kBroadcast, F::kReduce}, withPipes(random)); }
-inline FlagShape transferCalls(Random& random) { return calls(random, {F::kGather, F::kScatter, F::kNeighbours}, withPipes(random)); }
+inline FlagShape transferCalls(Random& random) { return calls(random, {F::kGather, F::kScatter, F::kNeighbours, F::kRelay}, withPipes(random)); }
 // With reduce groups, a chain sends two sums of a tile: a slot has room for both.
 inline FlagShape treeCalls(Random& random) {
   FlagShape shape = withPipes(random);
@@ -364,7 +365,7 @@ inline const std::vector<Scenario>& scenarios() {
       {"flags-bad-offer", false, nullptr, badOfferCalls, "a rank offers memory that is not in its windows: all ranks leave and name it"},
       {"flags-exchanges", false, nullptr, exchangeCalls, "all-gather, reduce-scatter and all-to-all, staged and between windows"},
       {"flags-rooted", false, nullptr, rootedCalls, "broadcast and reduce over pipes, roots in turn"},
-      {"flags-transfers", false, nullptr, transferCalls, "gather, scatter, and messages between all neighbours at the same time"},
+      {"flags-transfers", false, nullptr, transferCalls, "gather, scatter, messages between all neighbours at the same time, and from each rank to the next"},
       {"flags-trees", false, nullptr, treeCalls, "chains, rings and double trees of 2 to 5 ranks"},
       {"flags-rings", false, nullptr, ringCalls, "rings of 2 to 4 ranks in any order on 1 to 4 channels, and trees and messages in turn"},
       {"flags-rings-ll", false, nullptr, llRingCalls, "the same with the LL protocol, over the wrap of its marks"},

@@ -72,6 +72,7 @@ enum class Mutant : int {
   kBroadcastAwaitsOneReader = 52,
   kTransferSleepWithoutFence = 53,
   kTransferSleepIgnoresAbort = 54,
+  kTransferAnnouncesOneFlag = 104,
   kPipeSignatureNotCompared = 55,
   kNoLookAtLaterCalls = 56,
   // allreduce_tree.h

@@ -102,7 +102,8 @@ class FlagWaits {
 
   // As Flags::sleepOn, for several flags.
   bool sleep(int64_t deadlineNs) {
-    for (int i = 0; i < n_; i++) mem_.add(&noted_[i].flag->sleepers, 1);
+    const int announced = mutated(Mutant::kTransferAnnouncesOneFlag) ? 1 : n_;
+    for (int i = 0; i < announced; i++) mem_.add(&noted_[i].flag->sleepers, 1);
     const uint32_t* words[kMaxWaitWords];
     uint32_t values[kMaxWaitWords];
     bool arrived = false;
@@ -124,7 +125,7 @@ class FlagWaits {
       values[n_] = 0;
       mem_.futexWaitAny(words, values, n_ + (mutated(Mutant::kTransferSleepIgnoresAbort) ? 0 : 1), flags_.sleepUntil(deadlineNs));
     }
-    for (int i = 0; i < n_; i++) mem_.add(&noted_[i].flag->sleepers, static_cast<uint32_t>(-1));
+    for (int i = 0; i < announced; i++) mem_.add(&noted_[i].flag->sleepers, static_cast<uint32_t>(-1));
     return arrived;
   }
 
