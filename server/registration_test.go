@@ -8,8 +8,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"railhead/internal/await"
 	"railhead/internal/wire"
 	"railhead/server/membership"
+	"railhead/server/session"
 )
 
 // memfd is memory that a rank could own. It is closed with the test, or before.
@@ -230,6 +232,28 @@ func TestAnUnexpectedRegisterIsAnErrorAndItsDescriptorIsClosed(t *testing.T) {
 			t.Errorf("rank %d got %+v", i, m)
 		}
 	}
+	awaitDescriptors(t, before)
+}
+
+// A session ends while a message of it, with a descriptor, waits for the core.
+func TestADescriptorWhoseSessionHasEndedMeanwhileIsClosed(t *testing.T) {
+	s, before := quietServer(t)
+	r := dialHello(t, s)
+	owned := shareable(t)
+	under, release := make(chan *session.Session), make(chan struct{})
+	s.core.Post(func() {
+		for _, its := range s.core.sessions {
+			under <- its
+		}
+		<-release
+	})
+	s.core.Ended(await.Next(t, "the session", under), "test")
+	r.register(&wire.Register{Group: 1, Bytes: ownedBytes, Memory: wire.MemoryCPU}, owned)
+	await.True(t, "two events in the core's queue", func() bool { return len(s.core.events) == 2 })
+	close(release)
+	r.expectEnd()
+	r.close()
+	_ = owned.Close()
 	awaitDescriptors(t, before)
 }
 
