@@ -70,7 +70,8 @@ void closeSession(rh_session* session, rh_comm* comm) {
 void runRank(int rank) {
   rh_session* session = connectOrFail();
   rh_comm* comm = nullptr;
-  const rh_comm_config config = configOf("g", s.world, rank);
+  rh_comm_config config = configOf("g", s.world, rank);
+  if (s.cause != Cause::kPlayedDiesInFinalize) config.timeout_ms = 10 * kTimeoutMs;  // frozen threads break the group late
   want(rh_comm_init(session, &config, &comm), RH_OK, "comm_init");
   s.comms[rank] = comm;
   s.ready++;
