@@ -45,6 +45,24 @@ class EpMem : public FlagMem {
   };
   void beginWatching() {
     for (Seen& s : seen_) s = {-1, -1, -1};
+    for (Looks& l : looks_) l = {nullptr, 0, 0};
+  }
+  // A wait loads with acquire only the other ranks' gaveUp, once in each piece.
+  uint64_t loadWordAcquire(const uint64_t* p, const char* in = __builtin_FUNCTION()) {
+    const uint64_t v = FlagMem::loadWordAcquire(p, in);
+    for (Looks& l : looks_) {
+      if (l.word != nullptr && l.word != p) continue;
+      l = {p, l.last, v};
+      break;
+    }
+    return v;
+  }
+  // What this rank saw in the word in the last piece but one of the wait; 0 if the wait had one piece.
+  uint64_t seenBefore(const uint64_t* word) const {
+    for (const Looks& l : looks_) {
+      if (l.word == word) return l.before;
+    }
+    return 0;
   }
   const Seen& seen(int rank) const { return seen_[rank]; }
 
@@ -65,6 +83,11 @@ class EpMem : public FlagMem {
   const std::vector<EpCounters>& counters_;  // of all ranks
   EpTurns& turns_;
   Seen seen_[kMaxWorldSize];
+  struct Looks {
+    const uint64_t* word;
+    uint64_t before, last;
+  };
+  Looks looks_[kMaxWorldSize] = {};
 };
 
 // A flight with its arrays.
@@ -134,6 +157,11 @@ class EpHeaps {
     const bool isCulprit = (abort & kAbortCode) == kAbortRankDead && abort >> kAbortCulpritShift == static_cast<uint64_t>(r);
     return isCulprit || newest(&leases_[static_cast<size_t>(r)]) != 1;
   }
+  // Whether the newest value of the flag has reached the value.
+  bool hasReached(const Flag& flag, uint32_t value) const {
+    return Flags<EpMem>::reached(static_cast<uint32_t>(newest(&flag.value)), value);
+  }
+  uint64_t newestGaveUp(int r) { return world_.memory.at(world_.memory.find(&team(r).state()->gaveUp, 8)).newest().value; }
 
  private:
   struct alignas(64) Line {
