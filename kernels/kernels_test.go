@@ -113,6 +113,11 @@ func TestSumsAreRightAcrossTheWrapOfEpochs(t *testing.T) {
 	}
 }
 
+// On the processor. The memory model knows only that the protocol asks for a full fence.
+func TestTheFullFenceOrdersAStoreBeforeALoad(t *testing.T) {
+	runProgram(t, compileProgram(t, plain, "testdata/store_buffering.cc"), deep.Rounds(t, 5000, 50_000))
+}
+
 func TestTheProtocolHasNoDataRace(t *testing.T) {
 	flags := sanitized(t, thread)
 	binary := compileProgram(t, flags, team...)
