@@ -175,6 +175,7 @@ func TestNaNResultsHaveTheSameBitsWhateverInstructionsTheRanksUse(t *testing.T) 
 }
 
 func TestRingsEndAtAnAbortAndAtTheDeadline(t *testing.T) {
+	t.Parallel() // it waits
 	binary := compileProgram(t, plain, rings...)
 	for _, world := range []int{2, 3, 5} {
 		for _, spin := range spins[:2] {
@@ -194,6 +195,7 @@ func TestABadOfferIsNotAccessedAndItsRankIsNamed(t *testing.T) {
 }
 
 func TestARankThatProgressesBeforeEachDeadlineDoesNotKeepAnOperationGoing(t *testing.T) {
+	t.Parallel() // it waits
 	binary := compileProgram(t, plain, append([]string{"testdata/drip.cc"}, team[1:]...)...)
 	for _, spin := range spins[:2] {
 		runProgram(t, binary, spin)
@@ -201,6 +203,7 @@ func TestARankThatProgressesBeforeEachDeadlineDoesNotKeepAnOperationGoing(t *tes
 }
 
 func TestATimeoutNamesALateRank(t *testing.T) {
+	t.Parallel() // it waits
 	binary := compileProgram(t, plain, team...)
 	for _, first := range []uint32{0, 0xffffffff} {
 		out := runProgram(t, binary, "late", 3, 3, first, 1_000, 1000, rand.Uint64())

@@ -53,6 +53,7 @@ func TestReplaysAfterFinalizeAreRefused(t *testing.T) {
 }
 
 func TestALateRankBreaksAReplayOrIsDropped(t *testing.T) {
+	t.Parallel() // it waits
 	for _, drops := range []bool{false, true} {
 		c := layerConfig
 		c.Mode, c.DropDead = client.EPLowLatency, drops

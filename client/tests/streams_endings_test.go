@@ -55,6 +55,7 @@ func TestAnAbortEndsAReplay(t *testing.T) {
 }
 
 func TestTheDeadlineOfAReplayNamesTheLateRank(t *testing.T) {
+	t.Parallel() // it waits
 	ranks := replaying(t, client.CommConfig{World: 3, HeapBytes: 8 << 20, Timeout: soon})
 	for _, r := range ranks[:2] {
 		wantError(t, r.wait(), wire.ResultTimeout, "rank 2 (pid", "did not arrive in all_reduce", "waiting for rank 2")
