@@ -159,23 +159,39 @@ void poison(const Comm* comm, rh_result code, uint32_t op, WorldRank culprit, Wo
 
 namespace {
 
-// The root of the wait-for chain that begins at a late rank. Each rank waits for the next; the root waits for none. The line of a rank
-// that was stopped in its sleep may be stale. If that makes the chain a cycle, the root is the rank that has begun the fewest operations.
+// Of a cycle of wait-for chains, the rank whose line is stale: it was stopped in its sleep, and what it waited for has come since. It has
+// begun the fewest operations. Of equals it went to sleep first: the rank that it waited for published, and only then went to sleep.
+LocalRank staleOf(const Comm* comm, const LocalRank* cycle, int n) {
+  LocalRank stale = cycle[0];
+  const auto begun = [&](LocalRank r) { return __atomic_load_n(&comm->line(r)->seq, __ATOMIC_RELAXED); };
+  const auto asleepSince = [&](LocalRank r) { return __atomic_load_n(&comm->line(r)->asleep_since, __ATOMIC_RELAXED); };
+  for (int i = 1; i < n; i++) {
+    const uint64_t a = begun(cycle[i]), b = begun(stale);
+    if (a < b || (a == b && asleepSince(cycle[i]) < asleepSince(stale))) stale = cycle[i];
+  }
+  return stale;
+}
+
+// The root of the wait-for chain that begins at a late rank. Each rank waits for the next; the root waits for none.
 LocalRank rootOfWaitChain(const Comm* comm, LocalRank late) {
+  LocalRank chain[RHW_MAX_LOCAL];
   LocalRankSet seen;
-  seen.add(comm->localRank);
-  LocalRank r = late, behind = late;
-  const auto begun = [&](LocalRank of) { return __atomic_load_n(&comm->line(of)->seq, __ATOMIC_RELAXED); };
-  while (!seen.has(r)) {
+  int n = 0;
+  for (LocalRank r = late;;) {
+    chain[n++] = r;
     seen.add(r);
-    if (begun(r) < begun(behind)) behind = r;
     const rhw_rank_line* line = comm->line(r);
     const LocalRankSet waitsFor{__atomic_load_n(&line->waiting_for, __ATOMIC_RELAXED)};
     if (__atomic_load_n(&line->op, __ATOMIC_RELAXED) == RHW_OP_NONE || waitsFor.empty()) return r;
     r = waitsFor.lowest();
     if (!comm->localRanks().has(r)) return late;
+    // This rank waits for the late one, so a chain that comes to it is a cycle, whose other lines may be stale.
+    if (r == comm->localRank) return staleOf(comm, chain, n);
+    if (!seen.has(r)) continue;
+    int first = 0;
+    while (chain[first] != r) first++;
+    return staleOf(comm, chain + first, n - first);
   }
-  return behind;
 }
 
 }  // namespace

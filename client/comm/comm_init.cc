@@ -179,6 +179,7 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   team.timeoutNs = int64_t{comm->timeoutMs} * 1000000;
   team.abortWord = reinterpret_cast<const uint32_t*>(&comm->header()->abort);  // little-endian: the low half is the first word
   team.waitingFor = &comm->ownLine()->waiting_for;
+  team.asleepSince = &comm->ownLine()->asleep_since;
   return reserveHeaps(comm);
 }
 

@@ -31,7 +31,10 @@ func replaying(t *testing.T, config client.CommConfig) (ranks []onStreams) {
 		}
 	}
 	for _, r := range ranks[:last] {
-		eventually(t, "the other ranks wait in their second replay", func() bool { return waitingIn(t, r.member, "all_reduce", 1<<last) })
+		eventually(t, "the other ranks wait in their second replay", func() bool {
+			st, err := r.Status()
+			return err == nil && st.Operation == 4 && waitingIn(t, r.member, "all_reduce", 1<<last)
+		})
 	}
 	return ranks
 }

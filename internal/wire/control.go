@@ -99,7 +99,7 @@ type RankLine struct {
 	Call        uint64
 	CallCount   uint64
 	CallDetail  uint64
-	Reserved0   uint64
+	AsleepSince uint64
 	OtherCall   uint64
 	OtherCount  uint64
 	OtherDetail uint64
@@ -128,13 +128,14 @@ type FlightRecord struct {
 
 // Offsets in a RankLine of the words that are read or written atomically.
 const (
-	LeaseOffset      = 8
-	SeqOffset        = 64
-	OpOffset         = 72
-	ChosenOffset     = 76
-	BytesOffset      = 80
-	WaitingForOffset = 88
-	RankOffset       = 152
+	LeaseOffset       = 8
+	SeqOffset         = 64
+	OpOffset          = 72
+	ChosenOffset      = 76
+	BytesOffset       = 80
+	WaitingForOffset  = 88
+	AsleepSinceOffset = 120
+	RankOffset        = 152
 )
 
 // The lease word is the kernel's robust futex word (linux/futex.h): the holder's tid and two flags.

@@ -197,7 +197,7 @@ func TestTheFrozenMessagesAreThoseOfVersion1(t *testing.T) {
 func TestRankLineOffsetsMatchTheStruct(t *testing.T) {
 	line := reflect.TypeFor[RankLine]()
 	for name, want := range map[string]uintptr{
-		"Rank": RankOffset, "Seq": SeqOffset, "Op": OpOffset, "Chosen": ChosenOffset, "Bytes": BytesOffset, "WaitingFor": WaitingForOffset,
+		"Rank": RankOffset, "Seq": SeqOffset, "Op": OpOffset, "Chosen": ChosenOffset, "Bytes": BytesOffset, "WaitingFor": WaitingForOffset, "AsleepSince": AsleepSinceOffset,
 	} {
 		f, ok := line.FieldByName(name)
 		if !ok || f.Offset != want {

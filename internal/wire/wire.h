@@ -491,7 +491,7 @@ struct rhw_rank_line {
   uint64_t call;           // signature of the rank's current or last collective: kernels/include/railhead/base/signature.h
   uint64_t call_count;
   uint64_t call_detail;
-  uint64_t reserved0;
+  uint64_t asleep_since;   // ns of CLOCK_MONOTONIC when the rank last went to sleep, stored before waiting_for
   uint64_t other_call;     // @128: after a mismatch found by this rank: the culprit's signature
   uint64_t other_count;
   uint64_t other_detail;

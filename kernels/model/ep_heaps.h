@@ -246,6 +246,7 @@ class EpHeaps {
     f.recheckNs = 100 * 1000 * 1000;
     f.abortWord = &abort_;
     f.waitingFor = &waitingFor_;
+    f.asleepSince = &asleepSince_;
     epPrepareFlags(t, &quiet_, &f);
   }
 
@@ -315,7 +316,7 @@ class EpHeaps {
   std::vector<EpCounters> counters_;
   EpTurns turns_;
   uint32_t abort_ = 0, quiet_ = 0;
-  uint64_t waitingFor_ = 0;
+  uint64_t waitingFor_ = 0, asleepSince_ = 0;
 };
 
 }  // namespace railhead::model

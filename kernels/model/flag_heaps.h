@@ -68,6 +68,7 @@ class FlagHeaps {
     t.callStride = sizeof(CallWords);
     t.abortWord = &abort_;
     t.waitingFor = &waitingFor_;
+    t.asleepSince = &asleepSince_;
   }
 
   // A flag that rank r writes and any rank may sleep on.
@@ -158,7 +159,7 @@ class FlagHeaps {
   std::vector<FlagTeam> teams_;
   std::vector<CallWords> calls_;
   uint32_t abort_ = 0;
-  uint64_t waitingFor_ = 0;
+  uint64_t waitingFor_ = 0, asleepSince_ = 0;
 };
 
 }  // namespace railhead::model

@@ -50,7 +50,7 @@ struct Run {
   std::unique_ptr<EpCounters> counters = std::make_unique<EpCounters>();
   uint32_t abortWord = 0, quiet = 0, leases[kWorld] = {};
   uint64_t waitTurns[kWorld] = {};
-  uint64_t waitingFor = 0;
+  uint64_t waitingFor = 0, asleepSince = 0;
 
   std::unique_ptr<uint16_t[]> expert;
   std::unique_ptr<float[]> weight;
@@ -119,6 +119,7 @@ struct Run {
     flags.recheckNs = 100 * 1000 * 1000;
     flags.abortWord = &abortWord;
     flags.waitingFor = &waitingFor;
+    flags.asleepSince = &asleepSince;
     epPrepareFlags(team, &quiet, &flags);
   }
 

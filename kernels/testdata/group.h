@@ -41,7 +41,7 @@ inline uint64_t mix(uint64_t x) {
 }
 
 struct Group {
-  explicit Group(const Options& o, int64_t timeoutNs) : teams(static_cast<size_t>(o.world)), waiting(teams.size()), calls(teams.size()) {
+  explicit Group(const Options& o, int64_t timeoutNs) : teams(static_cast<size_t>(o.world)), waiting(teams.size()), asleep(teams.size()), calls(teams.size()) {
     const size_t bytes = kWindow + 2 * kMaxCount * sizeof(float), stride = (bytes + 63) / 64 * 64;
     heaps = static_cast<char*>(aligned_alloc(64, stride * teams.size()));
     memset(heaps, 0, stride * teams.size());
@@ -68,6 +68,7 @@ struct Group {
       header(r)->generation = header(r)->published.generation.value = o.firstEpoch;
       team.abortWord = &abortWord;
       team.waitingFor = &waiting[static_cast<size_t>(r)];
+      team.asleepSince = &asleep[static_cast<size_t>(r)];
     }
   }
   ~Group() { free(heaps); }
@@ -75,7 +76,7 @@ struct Group {
 
   std::vector<FlagTeam> teams;
   char* heaps;
-  std::vector<uint64_t> waiting;
+  std::vector<uint64_t> waiting, asleep;
   std::vector<CallWords> calls;
   uint32_t abortWord = 0;
 };

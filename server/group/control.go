@@ -1,6 +1,8 @@
 package group
 
 import (
+	"cmp"
+	"slices"
 	"sync/atomic"
 
 	"railhead/internal/rank"
@@ -47,17 +49,12 @@ func (m *memory) poison(a wire.Abort) {
 	lease.WakeAll(m.mapping.Word32(wire.AbortOffset))
 }
 
-// rootOfWaitChain is the root of the wait-for chain that begins at a late rank. The line of a rank that was stopped in its sleep may be
-// stale, so the chain can be a cycle: its root is then the rank that has begun the fewest operations. Ranks may write anything there.
+// rootOfWaitChain is the root of the wait-for chain that begins at a late rank. Ranks may write anything there.
 func (m *memory) rootOfWaitChain(late rank.Local) rank.Local {
-	var seen rank.LocalSet
-	begun := func(r rank.Local) uint64 { return atomic.LoadUint64(m.mapping.Word64(m.line(r) + wire.SeqOffset)) }
-	behind := late
-	for r := late; !seen.Has(r); {
-		seen = seen.With(r)
-		if begun(r) < begun(behind) {
-			behind = r
-		}
+	var chain []rank.Local
+	r := late
+	for !slices.Contains(chain, r) {
+		chain = append(chain, r)
 		waitsFor := m.waitingFor(r)
 		if m.operation(r) == wire.OpNone || waitsFor == 0 {
 			return r
@@ -66,7 +63,20 @@ func (m *memory) rootOfWaitChain(late rank.Local) rank.Local {
 			return late
 		}
 	}
-	return behind
+	return m.staleOf(chain[slices.Index(chain, r):])
+}
+
+// staleOf is, of a cycle of wait-for chains, the rank whose line is stale: it was stopped in its sleep, and what it waited for has come
+// since. It has begun the fewest operations. Of equals it went to sleep first: the rank that it waited for published, and only then went
+// to sleep.
+func (m *memory) staleOf(cycle []rank.Local) rank.Local {
+	word := func(r rank.Local, offset uint64) uint64 {
+		return atomic.LoadUint64(m.mapping.Word64(m.line(r) + offset))
+	}
+	return slices.MinFunc(cycle, func(a, b rank.Local) int {
+		return cmp.Or(cmp.Compare(word(a, wire.SeqOffset), word(b, wire.SeqOffset)),
+			cmp.Compare(word(a, wire.AsleepSinceOffset), word(b, wire.AsleepSinceOffset)))
+	})
 }
 
 // operation is the current operation in the rank's line. The rank may write anything there.

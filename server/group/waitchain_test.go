@@ -13,6 +13,7 @@ func TestTheRootOfAWaitForChainIsFound(t *testing.T) {
 		op        [4]wire.Op
 		waitsFor  [4]rank.LocalSet
 		begun     [4]uint64
+		asleep    [4]uint64
 		late, end rank.Local
 	}{
 		"it does not wait":                 {late: 1, end: 1},
@@ -21,12 +22,15 @@ func TestTheRootOfAWaitForChainIsFound(t *testing.T) {
 		"an old wait counts no more":       {waitsFor: [4]rank.LocalSet{0, 1 << 3}, late: 1, end: 1},
 		"a circle by the old line of a rank that is behind": {op: [4]wire.Op{wire.OpSend, wire.OpReduce}, waitsFor: [4]rank.LocalSet{1 << 1, 1 << 0},
 			begun: [4]uint64{5, 4}, late: 0, end: 1},
+		"a circle by the old line of a rank in the same operation": {op: [4]wire.Op{wire.OpSend, wire.OpSend, wire.OpSend},
+			waitsFor: [4]rank.LocalSet{1 << 1, 1 << 2, 1 << 1}, begun: [4]uint64{4, 4, 4}, asleep: [4]uint64{5, 9, 7}, late: 0, end: 2},
 		"a circle": {op: [4]wire.Op{wire.OpSend, wire.OpSend}, waitsFor: [4]rank.LocalSet{1 << 1, 1 << 0}, late: 1, end: 1},
 		"nonsense": {op: [4]wire.Op{0, wire.OpSend}, waitsFor: [4]rank.LocalSet{0, 1 << 63}, late: 1, end: 1},
 	} {
 		w := newWatchedMemory(t, 4)
 		for r := range rank.Local(4) {
 			atomic.StoreUint64(w.mapping.Word64(w.line(r)+wire.SeqOffset), c.begun[r])
+			atomic.StoreUint64(w.mapping.Word64(w.line(r)+wire.AsleepSinceOffset), c.asleep[r])
 			atomic.StoreUint32(w.mapping.Word32(w.line(r)+wire.OpOffset), uint32(c.op[r]))
 			atomic.StoreUint64(w.mapping.Word64(w.line(r)+wire.WaitingForOffset), uint64(c.waitsFor[r]))
 		}

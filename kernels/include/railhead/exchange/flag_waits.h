@@ -48,6 +48,7 @@ class FlagWaits {
       now = mem_.nowNs();
       if (now - start >= team_.yieldNs) mem_.yield();
     } while (now < spinUntil && !flags_.aborted());
+    mem_.report(team_.asleepSince, static_cast<uint64_t>(now));
     mem_.report(team_.waitingFor, peers());
     const bool arrived = sleep(deadline);
     if (arrived) flags_.recordArrival(arrivedRank_);

@@ -92,6 +92,7 @@ struct FlagTeam {
   uint64_t callStride;
   const uint32_t* abortWord;  // low half of the group's abort word: 0 = no abort
   uint64_t* waitingFor;       // mask of the ranks that this rank waits for, which others may read; relaxed
+  uint64_t* asleepSince;      // when it last went to sleep (ns), stored before waitingFor; relaxed
   Arrivals* arrivals;         // of the running operation; nullptr = not recorded
   Signature call;             // of the running operation; call 0 = not all ranks take part in it
 
@@ -286,10 +287,12 @@ class Flags {
         break;
       }
       if (findMismatch() || findLaterCall(peer, [&] { return reached(load(&flag.value, Mutant::kSleepRelaxed), value); })) break;
-      if (mem_.nowNs() >= deadlineNs) {
+      const int64_t now = mem_.nowNs();
+      if (now >= deadlineNs) {
         stop_ = Stop::kTimeout;
         break;
       }
+      mem_.report(team_.asleepSince, static_cast<uint64_t>(now));
       mem_.report(team_.waitingFor, behind(flag, value, peer));  // others may have arrived since the last sleep
       // The kernel compares both words with these values before it sleeps, so neither a publish nor an abort in between is missed.
       if (mutated(Mutant::kSleepComparesFreshWord)) seen = mem_.loadRelaxed(&flag.value);
