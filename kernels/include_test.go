@@ -14,6 +14,7 @@ var mayInclude = map[string][]string{
 	"exchange":    {"base"},
 	"collectives": {"base", "exchange"},
 	"ep":          {"base", "exchange"},
+	"gpu":         {"base", "exchange", "collectives"},
 }
 
 func TestHeadersIncludeOnlyTheFoldersBelowTheirs(t *testing.T) {

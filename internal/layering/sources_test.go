@@ -178,6 +178,7 @@ var mayInclude = map[string][]string{
 	"exchange":    {"base", "exchange"},
 	"collectives": {"base", "exchange", "collectives"},
 	"ep":          {"base", "exchange", "ep"},
+	"gpu":         {"base", "exchange", "collectives", "gpu"},
 }
 
 func TestTheProtocolsOfTheKernelsIncludeNoHigherFolder(t *testing.T) {

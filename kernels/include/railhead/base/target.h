@@ -7,15 +7,21 @@
 
 // RH_FN marks a function that runs in a kernel. RH_UNROLL and RH_ROLLED stand before a loop. On a GPU, RH_UNROLL keeps a small array in
 // registers, and RH_ROLLED keeps the code small (at 1 KiB, fetching instructions is part of the latency).
+// RH_ANYWHERE marks a function for the host too.
+// RH_COLD marks a function of the slow path: out of line on a GPU, so that its instructions are not fetched on the fast path.
 // RH_INLINE marks short functions of every exchange, which GCC otherwise calls where the translation unit is large.
 #if defined(__CUDACC__)
 #define RH_INLINE __forceinline__
 #define RH_FN __device__ __forceinline__
+#define RH_ANYWHERE __host__ __device__ __forceinline__
+#define RH_COLD __device__ __noinline__
 #define RH_UNROLL _Pragma("unroll")
 #define RH_ROLLED _Pragma("unroll 1")
 #else
 #define RH_INLINE inline __attribute__((always_inline))
 #define RH_FN inline
+#define RH_ANYWHERE inline
+#define RH_COLD inline
 #define RH_UNROLL
 #define RH_ROLLED
 #endif

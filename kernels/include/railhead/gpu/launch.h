@@ -1,0 +1,135 @@
+// What the host passes to a GPU kernel, and the memory that both know. Included by nvcc and by the client's C++.
+//
+// Entry points are extern "C" rh_<operation>_<algorithm>_<type>: operations by the names of rhw_op (all_reduce), algorithms by those of
+// algorithms.txt, types by kTypeNames; operations that only copy have `bytes` in place of a type. Each runs any world size. Some exist again
+// as ..._<type>_<worldSize>, faster and with the same results; such a one takes every call of a team of that world size.
+//
+// Every kernel has one parameter, a Call. Grid: 1 to kMaxBlocks blocks of 32 to kMaxThreads threads, a multiple of 32, no dynamic shared
+// memory; the same on all ranks, which is checked. The last 32 threads of a grid of more than 32 exchange signatures and do not touch data, so
+// a grid for n tiles of 16 bytes has n + 32 threads. All blocks of all ranks must be resident at once: a block never ends its wait for one
+// that cannot start. Not launched cooperatively, nor with programmatic dependent launch: a kernel begins after the previous one of the comm
+// has ended (railhead/exchange/cells.h).
+#ifndef RAILHEAD_KERNELS_GPU_LAUNCH_H_
+#define RAILHEAD_KERNELS_GPU_LAUNCH_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "railhead/base/device_state.h"
+#include "railhead/base/signature.h"
+#include "railhead/base/target.h"
+
+namespace railhead::gpu {
+
+constexpr int kMaxBlocks = 160;   // of a kernel
+constexpr int kMaxThreads = 512;  // of a block
+
+// By rh_dtype, as in the names of the entry points.
+constexpr const char* kTypeNames[] = {"f32", "bf16", "f64", "f16", "fp8_e4m3", "fp8_e5m2", "i8", "u8", "i32", "i64", "u64"};
+
+// What ranks must agree on besides the signature: bits 0..7 algorithm (rhw_algo), 8..19 blocks, 20..31 threads of a block, 32..63 a hash of
+// Call::detail.
+using Way = uint64_t;
+
+// Pinned host memory, one a comm; zero at first. Kernels write what stopped them; the host writes abort.
+struct Status {
+  // Why the comm's kernels stopped, a Stop; 0 = they have not. Writer: the first thread that gives up, last (release, system scope). It
+  // publishes the words below. Readers: the host, and the application before it uses a result. It never changes back.
+  uint32_t stop;
+  uint32_t operation;     // rhw_op
+  // Bit r: local rank r had not arrived; kMismatch: it called something else. 0: all have called, and one is slow to send.
+  uint64_t missing;
+  uint64_t number;        // of the operation, DeviceState::begun
+  Difference difference;  // kMismatch. Both sides may be equal: then the ways below differ
+  Way theirWay, ourWay;
+  // Two streams ran kernels of the comm at once: as DeviceState::clash; 0 = no. stop is kAborted then.
+  uint64_t clash;
+  uint64_t reserved[2];
+  // A 64-byte line for each block, so that waiting blocks do not poll the same line. Writer: the host, relaxed; 1 = give up. Readers: the
+  // block's threads, after waitPolls polls.
+  struct alignas(64) Abort {
+    uint32_t word;
+  } abort[kMaxBlocks];
+};
+
+// A rank's own memory at offset 0 of its device heap. Only its kernels use it, but the host sets device.left. Zero before the first kernel.
+// One kernel of the comm runs at a time; each thread reads what the previous one has stored. "Control" is the kernel's control threads, the last
+// 32.
+struct GpuState {
+  DeviceState device;  // advanced by control
+  uint32_t pad0[2];
+  // Read by one thread of each block first. Writer of the epochs: control, after every block has read them (arrived).
+  struct alignas(16) Start {
+    uint32_t cellEpoch;    // the last epoch used by cells; wraps
+    uint32_t packetEpoch;  // the last epoch used by packets
+    uint32_t flagEpoch;    // meetings of blocks so far; wraps
+    uint32_t stop;         // Stop of the first thread that gave up (compare and swap); later kernels return at once
+  } start;
+  // Blocks of the running kernel that have read start. Each adds 1 (release); control waits for all (acquire) and stores 0.
+  alignas(128) uint32_t arrived;
+  uint32_t pad1[31];
+};
+static_assert(sizeof(GpuState) == 256, "peers address what lies behind it");
+
+// The same for all calls of a comm.
+struct Team {
+  char* base;            // local rank r's device heap begins at base + r * stride, mapped here
+  uint64_t stride;
+  int32_t rank;          // local
+  int32_t worldSize;     // ranks of the node, 2 to kMaxWorldSize
+  int32_t reduceGroup;   // 1 to worldSize
+  uint32_t waitPolls;    // polls of data between two looks at clock and abort word, at least 1
+  uint64_t slotBytes;    // of a peer's slot in an inbox; a multiple of 128
+  uint64_t timeoutNs;    // of one wait, from its first look at the clock
+  uint64_t limitNs;      // of all waits of a kernel together, from the first look at the clock
+  Status* status;        // device address of the pinned memory
+};
+
+struct Call {
+  Team team;
+  const char* send;      // any address
+  char* recv;            // any address
+  uint64_t count;        // elements; bytes for operations that only copy
+  SignedCall call;       // sequence and history are filled in by the kernel (signNext)
+  uint64_t detail;       // anything else that ranks must agree on. pull: any function of both offsets
+  uint64_t sendOffset;   // pull: offset of send in every rank's device heap
+  uint64_t recvOffset;
+  uint32_t reduction;    // Reduction
+  int32_t root;          // local rank of root or peer, -1 = none
+  uint64_t scale;        // bits of the scale of pre-mul-sum: a float for types that are added in f32, else an element
+  uint32_t stream;       // number of the stream, not 0, for clashes
+  uint32_t reserved;
+};
+static_assert(sizeof(Call) == 176, "a kernel's parameter");
+
+// Call::reduction, by the values of rh_op.
+enum class Reduction : uint32_t { kSum, kProd, kMin, kMax, kAvg, kPreMulSum };
+
+// Two halves of kPhases phases, a slot for each rank in each.
+constexpr int kHalves = 2;
+constexpr int kPhases = 2;
+
+// Device scratch, from offset 0 of a rank's device heap. Before the first kernel all is zero, but [inboxOffset, bytes), which is all ones.
+struct Layout {
+  uint64_t linesOffset;    // of signatures: two halves of a 64-byte line for each rank
+  uint64_t flagsOffset;    // of blocks: kMaxBlocks times 32 bytes for each rank
+  uint64_t packetsOffset;  // inbox of packets
+  uint64_t inboxOffset;    // inbox of cells; ends the scratch
+  uint64_t inboxBytes;     // of each of the two
+  uint64_t bytes;          // of the scratch
+};
+RH_ANYWHERE constexpr Layout layoutOf(int worldSize, uint64_t slotBytes) {
+  const uint64_t n = static_cast<uint64_t>(worldSize);
+  Layout l = {};
+  l.linesOffset = sizeof(GpuState);
+  l.flagsOffset = l.linesOffset + kHalves * n * 64;
+  l.packetsOffset = (l.flagsOffset + kMaxBlocks * n * 32 + 127) / 128 * 128;
+  l.inboxBytes = kHalves * kPhases * n * slotBytes;
+  l.inboxOffset = l.packetsOffset + l.inboxBytes;
+  l.bytes = l.inboxOffset + l.inboxBytes;
+  return l;
+}
+
+}  // namespace railhead::gpu
+
+#endif  // RAILHEAD_KERNELS_GPU_LAUNCH_H_
