@@ -25,6 +25,7 @@ var mayImport = map[string][]string{
 	"railhead/internal/models":       {},
 	"railhead/internal/ncclstyle":    {},
 	"railhead/internal/oracle":       {},
+	"railhead/internal/cuda":         {},
 	"railhead/alltoall":              {"railhead/internal/oracle"},
 	"railhead/engine/topo":           {},
 	"railhead/internal/sizeplot":     {},
