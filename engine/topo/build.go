@@ -9,10 +9,12 @@ import (
 // Identifiers of nodes, the same from all readers.
 func numaID(number int) string       { return "numa" + strconv.Itoa(number) }
 func packageID(number int) string    { return "package" + strconv.Itoa(number) }
-func gpuID(dev int) string           { return "gpu" + strconv.Itoa(dev) }
 func pciID(busID string) string      { return "pci/" + busID }
 func nicID(place string) string      { return "nic/" + place }
 func nvswitchID(busID string) string { return "nvswitch/" + busID }
+
+// GPUID is the identifier of the GPU with the driver's number dev.
+func GPUID(dev int) string { return "gpu" + strconv.Itoa(dev) }
 
 func netID(n *NetInfo) string {
 	if n.Port == 0 {

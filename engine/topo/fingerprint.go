@@ -110,6 +110,13 @@ func (g *Graph) refined(index map[string]int, colours []colour) []colour {
 		add(a, l.traits(), b)
 		add(b, l.traits(), a)
 	}
+	for i := range g.Peers {
+		// The reason does not matter: without access the ranks stage through the host.
+		if p := &g.Peers[i]; p.refused() != "" {
+			add(index[p.A], "no access", index[p.B])
+			add(index[p.B], "no access", index[p.A])
+		}
+	}
 	next := make([]colour, len(colours))
 	for i := range colours {
 		slices.Sort(around[i])
@@ -133,6 +140,9 @@ func (n *Node) traits() string {
 	}
 	if n.GPU != nil {
 		fmt.Fprintf(&b, " sm %d", n.GPU.SM)
+		if len(n.GPU.Slices) > 0 {
+			fmt.Fprintf(&b, " slices %d", len(n.GPU.Slices))
+		}
 	}
 	return b.String()
 }

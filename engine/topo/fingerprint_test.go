@@ -300,10 +300,10 @@ func TestFingerprintsDependOnWhatPartsAreLinkedTo(t *testing.T) {
 	linked := func(pairs [][2]int) *Graph {
 		g := &Graph{}
 		for i := range 6 {
-			g.add(Node{ID: gpuID(i), Kind: GPU, GPU: &GPUInfo{Dev: i}, PCI: &PCIInfo{BusID: "0000:01:00.0", Device: fmt.Sprint(i % 3)}})
+			g.add(Node{ID: GPUID(i), Kind: GPU, GPU: &GPUInfo{Dev: i}, PCI: &PCIInfo{BusID: "0000:01:00.0", Device: fmt.Sprint(i % 3)}})
 		}
 		for _, p := range pairs {
-			g.Links = append(g.Links, Link{A: gpuID(p[0]), B: gpuID(p[1]), Kind: LinkNVL, GBps: 25})
+			g.Links = append(g.Links, Link{A: GPUID(p[0]), B: GPUID(p[1]), Kind: LinkNVL, GBps: 25})
 		}
 		return g
 	}

@@ -55,9 +55,10 @@ var linkKinds = []LinkKind{LinkLOC, LinkNVL, LinkC2C, LinkPCI, LinkSYS, LinkNET}
 
 // Graph is the topology of a machine, or of several with linked ports.
 type Graph struct {
-	Nodes    []Node   `json:"nodes"` // a parent before its children
-	Links    []Link   `json:"links"` // both directions alike
-	Warnings []string `json:"warnings,omitempty"`
+	Nodes    []Node       `json:"nodes"`           // a parent before its children
+	Links    []Link       `json:"links"`           // both directions alike
+	Peers    []PeerAccess `json:"peers,omitempty"` // pairs of GPUs, if the driver has been asked
+	Warnings []string     `json:"warnings,omitempty"`
 }
 
 // Node is a part of the machine. Its kind says which pointers are set.
@@ -99,12 +100,52 @@ type PCIInfo struct {
 	Width  int    `json:"width,omitempty"` // lanes
 }
 
-// GPUInfo describes a GPU. Only its driver knows rank and SM. Where they are unknown they are -1 and 0.
+// GPUInfo describes a GPU. Only its driver knows most of it. Where rank and SM are unknown they are -1 and 0.
 type GPUInfo struct {
-	Dev  int  `json:"dev"`
-	Rank int  `json:"rank"`
-	SM   int  `json:"sm,omitempty"` // compute capability, 90 for 9.0
-	GDR  bool `json:"gdr,omitempty"`
+	Dev         int         `json:"dev"`
+	Rank        int         `json:"rank"`
+	SM          int         `json:"sm,omitempty"` // compute capability, 90 for 9.0
+	GDR         bool        `json:"gdr,omitempty"`
+	UUID        string      `json:"uuid,omitempty"`
+	Name        string      `json:"name,omitempty"`
+	MemoryBytes int64       `json:"memory_bytes,omitempty"`
+	Slices      []string    `json:"slices,omitempty"` // UUIDs of its slices (MIG)
+	LinksDown   int         `json:"nvlinks_down,omitempty"`
+	Fabric      *FabricInfo `json:"fabric,omitempty"`
+}
+
+// FabricInfo says which NVLink fabric a GPU belongs to. GPUs of one clique in one cluster reach each other.
+type FabricInfo struct {
+	State   string `json:"state"` // "completed", "in progress", "not started", or why it failed
+	Clique  uint32 `json:"clique"`
+	Cluster string `json:"cluster,omitempty"` // UUID; "" outside of multi-node fabrics
+}
+
+// PeerAccess says whether two GPUs reach each other's memory: PeerOK, or the driver's reason why not; "" is unknown.
+type PeerAccess struct {
+	A       string `json:"a"`
+	B       string `json:"b"`
+	Read    string `json:"read,omitempty"`
+	Write   string `json:"write,omitempty"`
+	Atomics string `json:"atomics,omitempty"`
+	NVLink  string `json:"nvlink,omitempty"`
+}
+
+// PeerOK is the value of PeerAccess for what works.
+const PeerOK = "ok"
+
+// refused is why the GPUs cannot read and write each other's memory; "" if they can, or if it is unknown.
+func (p *PeerAccess) refused() string {
+	for _, status := range []string{p.Read, p.Write} {
+		if status != "" && status != PeerOK {
+			return status
+		}
+	}
+	return ""
+}
+
+func (p *PeerAccess) clean() {
+	p.Read, p.Write, p.Atomics, p.NVLink = clean(p.Read), clean(p.Write), clean(p.Atomics), clean(p.NVLink)
 }
 
 // NetInfo describes a port of a NIC.
@@ -159,6 +200,9 @@ func (g *Graph) warn(format string, args ...any) {
 		g.Warnings = append(g.Warnings, "there are more warnings, which are left out")
 	}
 }
+
+// Warn adds a warning of the caller.
+func (g *Graph) Warn(text string) { g.warn("%s", text) }
 
 func isControl(r rune) bool { return unicode.IsControl(r) || r == utf8.RuneError }
 
@@ -230,6 +274,26 @@ func (g *Graph) Check() error {
 			return fmt.Errorf("topology: link %d (%s to %s) has %v GB/s of %d links: give a number above 0", i, l.A, l.B, l.GBps, l.Count)
 		}
 	}
+	return g.checkPeers()
+}
+
+func (g *Graph) checkPeers() error {
+	if len(g.Peers) > maxPeerAccesses {
+		return fmt.Errorf("topology: access between %d pairs of GPUs; at most %d are allowed", len(g.Peers), maxPeerAccesses)
+	}
+	isGPU := map[string]bool{}
+	for _, id := range g.OfKind(GPU) {
+		isGPU[id] = true
+	}
+	for i, p := range g.Peers {
+		if !isGPU[p.A] || !isGPU[p.B] || p.A == p.B {
+			return fmt.Errorf("topology: peers %d are %.40q and %.40q: give two different GPUs of the list", i, p.A, p.B)
+		}
+		cleaned := p
+		if cleaned.clean(); cleaned != p {
+			return fmt.Errorf("topology: peers %d (%s and %s) have a text of more than %d bytes, or with control characters", i, p.A, p.B, maxTextBytes)
+		}
+	}
 	return nil
 }
 
@@ -244,6 +308,15 @@ func (n *Node) check() error {
 	}
 	if n.Net != nil {
 		text = append(text, n.Net.Name, n.Net.GUID)
+	}
+	if n.GPU != nil {
+		if len(n.GPU.Slices) > maxSlices {
+			return fmt.Errorf("it has %d slices; at most %d are allowed", len(n.GPU.Slices), maxSlices)
+		}
+		text = append(text, append(slices.Clone(n.GPU.Slices), n.GPU.UUID, n.GPU.Name)...)
+		if n.GPU.Fabric != nil {
+			text = append(text, n.GPU.Fabric.State, n.GPU.Fabric.Cluster)
+		}
 	}
 	for _, s := range text {
 		if clean(s) != s {

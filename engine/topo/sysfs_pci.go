@@ -49,7 +49,7 @@ func (p *pciReader) device(busID, dir string) {
 	node := Node{PCI: p.info(busID, dir)}
 	switch {
 	case strings.HasPrefix(class, classDisplay) && vendor == vendorNVIDIA:
-		node.ID, node.Kind, node.GPU = gpuID(p.gpus), GPU, &GPUInfo{Dev: p.gpus, Rank: -1}
+		node.ID, node.Kind, node.GPU = GPUID(p.gpus), GPU, &GPUInfo{Dev: p.gpus, Rank: -1}
 		p.gpus++
 	case class == classNVSwitch && vendor == vendorNVIDIA:
 		p.g.add(Node{ID: nvswitchID(busID), Kind: NVSwitch, PCI: node.PCI})

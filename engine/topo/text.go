@@ -29,6 +29,11 @@ func (g *Graph) WriteText(w io.Writer) error {
 			fmt.Fprintf(&b, "%s - %s: %s%s\n", l.A, l.B, l.Kind, bandwidthOf(l))
 		}
 	}
+	for i := range g.Peers {
+		if why := g.Peers[i].refused(); why != "" {
+			fmt.Fprintf(&b, "%s - %s: no access to each other's memory: %s\n", g.Peers[i].A, g.Peers[i].B, why)
+		}
+	}
 	if err := g.writePaths(&b); err != nil {
 		return err
 	}
@@ -65,8 +70,8 @@ func (g *Graph) about(n *Node) string {
 	switch {
 	case n.Kind == NUMA:
 		words = g.aboutNUMA(n)
-	case n.Kind == GPU && n.GPU.SM > 0:
-		words = append(words, fmt.Sprintf("compute capability %d.%d", n.GPU.SM/10, n.GPU.SM%10))
+	case n.Kind == GPU:
+		words = n.GPU.about()
 	case n.Kind == Net && n.Net.SpeedMbps > 0:
 		words = append(words, fmt.Sprintf("%.4g Gb/s", float64(n.Net.SpeedMbps)/1000))
 	case n.Kind == Net:
@@ -87,6 +92,29 @@ func (g *Graph) about(n *Node) string {
 		return ""
 	}
 	return ": " + strings.Join(words, ", ")
+}
+
+// about describes what the driver knows of a GPU.
+func (i *GPUInfo) about() (words []string) {
+	if i.Name != "" {
+		words = append(words, i.Name)
+	}
+	if i.SM > 0 {
+		words = append(words, fmt.Sprintf("compute capability %d.%d", i.SM/10, i.SM%10))
+	}
+	if i.MemoryBytes > 0 {
+		words = append(words, fmt.Sprintf("%.4g GiB", float64(i.MemoryBytes)/(1<<30)))
+	}
+	if len(i.Slices) > 0 {
+		words = append(words, fmt.Sprintf("%d slices (MIG)", len(i.Slices)))
+	}
+	if i.LinksDown > 0 {
+		words = append(words, fmt.Sprintf("%d NVLinks down", i.LinksDown))
+	}
+	if f := i.Fabric; f != nil {
+		words = append(words, fmt.Sprintf("fabric %s, clique %d", f.State, f.Clique))
+	}
+	return words
 }
 
 func (g *Graph) aboutNUMA(n *Node) []string {

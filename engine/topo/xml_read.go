@@ -159,7 +159,7 @@ func (x *xmlReader) gpu(e *element, node Node, numa string) error {
 		return n.err
 	}
 	x.gpus++
-	node.ID, node.Kind, node.GPU = gpuID(info.Dev), GPU, &info
+	node.ID, node.Kind, node.GPU = GPUID(info.Dev), GPU, &info
 	x.g.addDevice(node)
 	for _, child := range e.children {
 		if child.name != "nvlink" && child.name != "c2c" {

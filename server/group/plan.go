@@ -6,12 +6,12 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/bits"
-	"os"
 	"runtime"
 
 	"railhead/engine/plan"
 	"railhead/engine/topo"
 	"railhead/engine/tuner"
+	"railhead/internal/gpus"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 )
@@ -27,12 +27,13 @@ type planner struct {
 // newPlanner reads the machine's topology and the tuning table for it. The daemon works without either.
 func newPlanner(tuneDir string, log *slog.Logger) *planner {
 	p := &planner{}
-	var err error
-	if p.graph, err = topo.ReadMachine(os.DirFS("/")); err != nil {
+	machine, err := gpus.ReadMachine()
+	if err != nil {
 		log.Warn("cannot read the machine's topology: rings follow the order of ranks, and no tuning table is used", "error", err)
-		p.graph, p.refused = nil, err.Error()
+		p.refused = err.Error()
 		return p
 	}
+	p.graph = machine.Graph
 	p.fingerprint = p.graph.Fingerprint()
 	p.table, err = tuner.LoadTable(tuneDir, p.fingerprint, plan.Algorithms())
 	switch {

@@ -13,6 +13,7 @@ import (
 	"railhead/engine/plan"
 	"railhead/engine/topo"
 	"railhead/engine/tuner"
+	"railhead/internal/gpus"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 )
@@ -21,7 +22,7 @@ var noLog = slog.New(slog.DiscardHandler)
 
 func thisMachine(t *testing.T) string {
 	t.Helper()
-	g, err := topo.ReadMachine(os.DirFS("/"))
+	g, err := gpus.ReadMachine()
 	if err != nil {
 		t.Fatal(err)
 	}

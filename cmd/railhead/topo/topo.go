@@ -11,6 +11,7 @@ import (
 
 	"railhead/cmd/railhead/internal/cli"
 	"railhead/engine/topo"
+	"railhead/internal/gpus"
 )
 
 // outputs are the formats of --output.
@@ -44,10 +45,13 @@ func Command() *cobra.Command {
 			if err != nil {
 				return cli.Failure(err)
 			}
+			if g.NoGPUs != "" {
+				fmt.Fprintln(os.Stderr, "railhead: no GPUs:", g.NoGPUs)
+			}
 			for _, w := range g.Warnings {
 				fmt.Fprintln(os.Stderr, "railhead: warning:", w)
 			}
-			if err := write(g, cmd.OutOrStdout()); err != nil {
+			if err := write(g.Graph, cmd.OutOrStdout()); err != nil {
 				return cli.Failure(err)
 			}
 			return nil
@@ -63,19 +67,19 @@ func Command() *cobra.Command {
 }
 
 // readTopology reads a file, or this machine where none is given. A file that begins with '<' is XML, any other is JSON.
-func readTopology(file string) (*topo.Graph, error) {
+func readTopology(file string) (gpus.Machine, error) {
 	if file == "" {
-		return topo.ReadMachine(os.DirFS("/"))
+		return gpus.ReadMachine()
 	}
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, fmt.Errorf("topo: %w", err)
+		return gpus.Machine{}, fmt.Errorf("topo: %w", err)
 	}
 	defer func() { _ = f.Close() }()
 	first := make([]byte, 512)
 	n, err := io.ReadFull(f, first)
 	if n == 0 {
-		return nil, fmt.Errorf("topo: %s: %w", file, err)
+		return gpus.Machine{}, fmt.Errorf("topo: %s: %w", file, err)
 	}
 	all := io.MultiReader(bytes.NewReader(first[:n]), f)
 	read := topo.ReadJSON
@@ -84,7 +88,7 @@ func readTopology(file string) (*topo.Graph, error) {
 	}
 	g, err := read(all)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
+		return gpus.Machine{}, fmt.Errorf("%s: %w", file, err)
 	}
-	return g, nil
+	return gpus.Machine{Graph: g}, nil
 }

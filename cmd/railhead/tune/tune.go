@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -18,8 +17,8 @@ import (
 
 	"railhead/cmd/railhead/internal/cli"
 	"railhead/engine/plan"
-	"railhead/engine/topo"
 	"railhead/engine/tuner"
+	"railhead/internal/gpus"
 	"railhead/server"
 )
 
@@ -81,7 +80,7 @@ func (f *flags) tune(ctx context.Context, out, progress io.Writer) error {
 
 // run measures, saves the table and prints the report. The table is saved only when every point has been measured and can be trusted.
 func (f *flags) run(ctx context.Context, p *schedule, out, progress io.Writer) error {
-	graph, err := topo.ReadMachine(os.DirFS("/"))
+	graph, err := gpus.ReadMachine()
 	if err != nil {
 		return err
 	}

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"railhead/engine/plan"
-	"railhead/engine/topo"
 	"railhead/engine/tuner"
+	"railhead/internal/gpus"
 )
 
 // EntriesOfAll is how many entries a table of all collectives has for one world size: for each collective one for any memory, unless only
@@ -42,7 +42,7 @@ type State struct {
 // New makes an empty directory.
 func New(t *testing.T) State {
 	t.Helper()
-	g, err := topo.ReadMachine(os.DirFS("/"))
+	g, err := gpus.ReadMachine()
 	if err != nil {
 		t.Fatal(err)
 	}
