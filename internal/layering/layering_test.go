@@ -27,6 +27,7 @@ var mayImport = map[string][]string{
 	"railhead/internal/oracle":       {},
 	"railhead/internal/cuda":         {},
 	"railhead/internal/gpus":         {"railhead/engine/topo"},
+	"railhead/internal/mps":          {"railhead/internal/tempdir"},
 	"railhead/alltoall":              {"railhead/internal/oracle"},
 	"railhead/engine/topo":           {},
 	"railhead/internal/sizeplot":     {},
@@ -124,8 +125,8 @@ var mayImport = map[string][]string{
 	},
 	"railhead/cmd/railhead/predict": {"railhead/cmd/railhead/internal/cli", "railhead/engine/tuner", "railhead/internal/models", "railhead/internal/ncclstyle"},
 	"railhead/cmd/railhead/run": {
-		"railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/private", "railhead/cmd/railhead/internal/ranks",
-		"railhead/internal/launch",
+		"railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/private", "railhead/cmd/railhead/internal/ranks", "railhead/internal/gpus",
+		"railhead/internal/launch", "railhead/internal/mps",
 	},
 	"railhead/cmd/railhead/serve": {"railhead/cmd/railhead/internal/cli", "railhead/server"},
 	"railhead/cmd/railhead/status": {

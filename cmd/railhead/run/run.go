@@ -2,6 +2,7 @@
 package run
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -14,13 +15,14 @@ import (
 	"railhead/cmd/railhead/internal/private"
 	"railhead/cmd/railhead/internal/ranks"
 	"railhead/internal/launch"
+	"railhead/internal/mps"
 )
 
 // Command is `railhead run`.
 func Command() *cobra.Command {
 	var n int
 	var socket, group string
-	var ownDaemon bool
+	var ownDaemon, shareGPUs bool
 	var grace time.Duration
 	cmd := &cobra.Command{
 		Use:   "run -n N [flags] -- command [argument...]",
@@ -28,7 +30,10 @@ func Command() *cobra.Command {
 		Long: "Starts command N times. Each process gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, RAILHEAD_SOCKET, RAILHEAD_GROUP\n" +
 			"and RAILHEAD_TOKEN in its environment. Each line of its output is prefixed with its rank. When a rank fails, the others get\n" +
 			"SIGTERM, and SIGKILL after --grace. The exit status is that of the first rank that failed, or 128 + the signal that\n" +
-			"killed it. It is 127 if there is no such command, and 126 if the command cannot be executed.",
+			"killed it. It is 127 if there is no such command, and 126 if the command cannot be executed.\n\n" +
+			"--mps lets ranks share GPUs: it starts a private " + mps.Program + " for the ranks, and ends it with them. Each\n" +
+			"rank sees one GPU (CUDA_VISIBLE_DEVICES): rank r the GPU r or, with n ranks on fewer GPUs g, GPU r * g / n rounded down, so that\n" +
+			"neighbours share one. The GPUs are those of CUDA_VISIBLE_DEVICES, in its order, or all.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] == "" {
 				return cli.Usagef("no command to run; write it after --")
@@ -49,21 +54,14 @@ func Command() *cobra.Command {
 			} else {
 				warnWithoutDaemon(socket)
 			}
-			res, err := launch.Run(cmd.Context(), launch.Spec{
+			spec := launch.Spec{
 				N: n, Argv: args, Env: append(os.Environ(), ranks.GroupEnv(socket, group, ranks.RandomName(""))...),
 				Stdout: cmd.OutOrStdout(), Stderr: os.Stderr, Prefix: true, Grace: grace,
-			})
-			var cannot *launch.CommandError
-			if errors.As(err, &cannot) {
-				return &cli.Error{Status: cannot.Status(), Err: err}
 			}
-			if err != nil {
-				return &cli.Error{Status: max(cli.Failed, res.ExitStatus()), Err: err}
+			if shareGPUs {
+				return runOnSharedGPUs(cmd.Context(), spec)
 			}
-			if res.FirstFailed >= 0 {
-				return &cli.Error{Status: res.ExitStatus(), Err: fmt.Errorf("rank %d: %s", res.FirstFailed, res.Exits[res.FirstFailed])}
-			}
-			return nil
+			return run(cmd.Context(), spec)
 		},
 	}
 	f := cmd.Flags()
@@ -72,8 +70,25 @@ func Command() *cobra.Command {
 	cli.AddSocket(f, &socket, "")
 	f.StringVar(&group, "group", "", "group name (default: a random name)")
 	f.BoolVar(&ownDaemon, "daemon", false, "run a private daemon in this process, for these ranks only")
+	f.BoolVar(&shareGPUs, "mps", false, "let ranks share GPUs, by a private MPS daemon for these ranks only")
 	f.DurationVar(&grace, "grace", launch.DefaultGrace, "time between SIGTERM and SIGKILL")
 	return cmd
+}
+
+// run runs the ranks. Its error has the exit status.
+func run(ctx context.Context, spec launch.Spec) error {
+	res, err := launch.Run(ctx, spec)
+	var cannot *launch.CommandError
+	if errors.As(err, &cannot) {
+		return &cli.Error{Status: cannot.Status(), Err: err}
+	}
+	if err != nil {
+		return &cli.Error{Status: max(cli.Failed, res.ExitStatus()), Err: err}
+	}
+	if res.FirstFailed >= 0 {
+		return &cli.Error{Status: res.ExitStatus(), Err: fmt.Errorf("rank %d: %s", res.FirstFailed, res.Exits[res.FirstFailed])}
+	}
+	return nil
 }
 
 // warnWithoutDaemon warns if there is no daemon. That is not an error: the command may not need one.
