@@ -13,6 +13,7 @@ import (
 
 	"railhead/client"
 	"railhead/client/tests/harness"
+	"railhead/internal/limits"
 	"railhead/internal/wire"
 )
 
@@ -75,7 +76,7 @@ func TestARegistrationWithTooFewDescriptorsLeavesNothing(t *testing.T) {
 			defer func() { _ = unix.Munmap(control) }()
 			before := bytes.Clone(control)
 			windows := make([]*client.Window, world)
-			restore := leaveFree(t, free)
+			restore := limits.LeaveFree(t, free)
 			errs := together(ranks, func(m member) (err error) {
 				windows[m.Rank()], err = m.Register(memory[m.Rank()].Config())
 				return err
@@ -130,37 +131,6 @@ func wantSameSegment(t *testing.T, name string, before, after []byte) {
 	}
 }
 
-// leaveFree leaves n descriptors to this process. The caller must restore the others.
-func leaveFree(t *testing.T, n int) (restore func()) {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	top := 0
-	for _, e := range entries {
-		var fd int
-		if _, err := fmt.Sscan(e.Name(), &fd); err == nil {
-			top = max(top, fd)
-		}
-	}
-	var gaps []int
-	for len(gaps) == 0 || gaps[len(gaps)-1] <= top {
-		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		gaps = append(gaps, fd)
-	}
-	unlimit := setLimit(t, unix.RLIMIT_NOFILE, uint64(gaps[len(gaps)-1]+1+n))
-	return func() {
-		unlimit()
-		for _, fd := range gaps {
-			_ = unix.Close(fd)
-		}
-	}
-}
-
 // Each descriptor that a group needs, of the library and of the daemon, is the first one that is missing.
 func TestAGroupThatFormsWithTooFewDescriptorsLeavesNothing(t *testing.T) {
 	s := startDaemon(t)
@@ -176,7 +146,7 @@ func TestAGroupThatFormsWithTooFewDescriptorsLeavesNothing(t *testing.T) {
 				maps, err := os.ReadFile("/proc/self/maps")
 				return err == nil && strings.Count(string(maps), "/memfd:railhead-session") == 2*len(ranks)
 			})
-			restore := leaveFree(t, free)
+			restore := limits.LeaveFree(t, free)
 			errs := inParallel(len(ranks), func(r int) (err error) {
 				comms[r], err = ranks[r].Init(client.CommConfig{Group: t.Name(), World: len(ranks), Rank: r, Timeout: 5 * time.Second})
 				return err
@@ -211,7 +181,7 @@ func TestARegistrationThatCannotBeMappedIsStagedWithoutMappings(t *testing.T) {
 			t.Fatal(err)
 		}
 		// Room for all that this process may need meanwhile, but not for the memory.
-		restore := setLimit(t, unix.RLIMIT_AS, pages*page+size/2)
+		restore := limits.Set(t, unix.RLIMIT_AS, pages*page+size/2)
 		windows := registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].Config() })
 		restore()
 		wantSharing(t, windows, 0, "rank 0", "could not map the other ranks' memory", "ulimit -v")
@@ -224,21 +194,4 @@ func TestARegistrationThatCannotBeMappedIsStagedWithoutMappings(t *testing.T) {
 		memory[0].Release()
 		memory[1].Release()
 	})
-}
-
-// setLimit sets a soft limit of this process. The caller must restore it.
-func setLimit(t *testing.T, resource int, value uint64) (restore func()) {
-	t.Helper()
-	var before unix.Rlimit
-	if err := unix.Getrlimit(resource, &before); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: value, Max: before.Max}); err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		if err := unix.Setrlimit(resource, &before); err != nil {
-			t.Fatal(err)
-		}
-	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"railhead/internal/limits"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 	"railhead/symm"
@@ -163,7 +164,7 @@ func TestAGroupThatCannotBeMappedIsNotTakenOver(t *testing.T) {
 	d.take()
 	descriptors, mappings := held(t)
 	// Room for all that the Go runtime may need meanwhile, but not for the segment.
-	restore := limit(t, unix.RLIMIT_AS, vmSize(t)+wire.MaxControl/2)
+	restore := limits.Set(t, unix.RLIMIT_AS, vmSize(t)+wire.MaxControl/2)
 	out := d.reannounced(wire.Reannounce{
 		ControlBytes: wire.MaxControl, Place: wire.OneNode(0, killedWorld), World: killedWorld, Nodes: 1, TimeoutMS: 60_000,
 	}, fd)
@@ -183,7 +184,7 @@ func TestAGroupForWhichTheDaemonHasTooFewDescriptorsLeavesNothing(t *testing.T) 
 	for free := range needed + 1 {
 		d := newRecorded(t)
 		d.leavesNothing(fmt.Sprintf("%d free descriptors", free), false, func() {
-			restore := leaveFree(t, free)
+			restore := limits.LeaveFree(t, free)
 			d.join()
 			restore()
 			if formed := len(d.g.memory) == 1; formed != (free == needed) {
@@ -195,53 +196,6 @@ func TestAGroupForWhichTheDaemonHasTooFewDescriptorsLeavesNothing(t *testing.T) 
 				d.mapping = nil
 			}
 		})
-	}
-}
-
-// limit sets a soft limit of this process. The caller must restore it.
-func limit(t *testing.T, resource int, value uint64) (restore func()) {
-	t.Helper()
-	var before unix.Rlimit
-	if err := unix.Getrlimit(resource, &before); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: value, Max: before.Max}); err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		if err := unix.Setrlimit(resource, &before); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// leaveFree leaves n descriptors to this process. The caller must restore the others.
-func leaveFree(t *testing.T, n int) (restore func()) {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	top := 0
-	for _, e := range entries {
-		var fd int
-		if _, err := fmt.Sscan(e.Name(), &fd); err == nil {
-			top = max(top, fd)
-		}
-	}
-	var gaps []int
-	for {
-		fd := opened(t, "/dev/null", unix.O_RDONLY)
-		if gaps = append(gaps, fd); fd > top {
-			break
-		}
-	}
-	limited := limit(t, unix.RLIMIT_NOFILE, uint64(gaps[len(gaps)-1]+1+n))
-	return func() {
-		limited()
-		for _, fd := range gaps {
-			_ = unix.Close(fd)
-		}
 	}
 }
 
