@@ -118,7 +118,7 @@ func (c *fuzzClient) step(in *fuzzInput) {
 	binary.LittleEndian.PutUint16(b[6:], wire.VersionMax)
 	binary.LittleEndian.PutUint32(b[8:], uint32(len(b)))
 	clear(b[12:16])
-	if kind.CarriesFD() == (wild == 16) { // sometimes wrong
+	if wire.CarriesFD(m) == (wild == 16) { // sometimes wrong
 		_ = c.trySend(b)
 		return
 	}
@@ -196,14 +196,17 @@ func (c *fuzzClient) tame(m wire.Message, in *fuzzInput) {
 	case *wire.WindowAlloc:
 		m.Group, m.Bytes, m.Memory, m.Reserved0 = group, uint64(1+in.next()%3)<<(in.next()%22), tameMemory(in), 0
 	case *wire.WindowCommitted:
-		m.Group, m.Offset, m.Error, m.Reserved0 = group, c.offset, int32(in.next()%8/7*28), 0
+		m.Group, m.Offset, m.Error, m.Memory = group, c.offset, int32(in.next()%8/7*28), tameMemory(in)
 	case *wire.WindowFree:
-		m.Group, m.Offset = group, c.offset
+		m.Group, m.Offset, m.Memory, m.Reserved0 = group, c.offset, wire.MemoryCPU, 0
+		if c.offset>>wire.RegionShift != 0 {
+			m.Memory = 0
+		}
 	case *wire.Leave:
 		m.Group = group
 	case *wire.Register:
 		m.Group, m.Bytes, m.FdOffset = group, fuzzBytes, uint64(in.next()%16/15) // one in 16 ends behind the file
-		m.Memory, m.Reserved0 = tameMemory(in), 0
+		m.Memory, m.Reserved0, m.AllocationBytes, m.Handle = tameMemory(in), 0, 0, wire.Handle{}
 	case *wire.RegisterPrivate:
 		m.Group, m.Bytes, m.Reason = group, fuzzBytes, wire.MakeReason("fuzz")
 	case *wire.Reannounce:
@@ -240,7 +243,7 @@ func (c *fuzzClient) takeAll() {
 			_ = c.conn.Send(&wire.Attached{Group: m.Group}, wire.VersionMax, request, -1)
 		case *wire.WindowCommit:
 			c.offset = m.Offset
-			_ = c.conn.Send(&wire.WindowCommitted{Group: m.Group, Offset: m.Offset}, wire.VersionMax, request, -1)
+			_ = c.conn.Send(&wire.WindowCommitted{Group: m.Group, Offset: m.Offset, Memory: m.Memory}, wire.VersionMax, request, -1)
 		case *wire.PeerMemory:
 			_ = c.conn.Send(&wire.RegisterMapped{Group: m.Group, Region: m.Region}, wire.VersionMax, request, -1)
 		case *wire.Registered:

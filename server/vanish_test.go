@@ -93,9 +93,13 @@ func (r *rawClient) liveUntil(group string, rank, world, messages int) {
 		step(receive) &&
 		step(func() { r.send(&wire.WindowAlloc{Group: id, Bytes: 1 << 17, Memory: wire.MemoryCPU}) }) &&
 		step(receive) &&
-		step(func() { r.answer(&wire.WindowCommitted{Group: id, Offset: got.(*wire.WindowCommit).Offset}) }) &&
+		step(func() {
+			r.answer(&wire.WindowCommitted{Group: id, Offset: got.(*wire.WindowCommit).Offset, Memory: wire.MemoryCPU})
+		}) &&
 		step(receive) &&
-		step(func() { r.send(&wire.WindowFree{Group: id, Offset: got.(*wire.WindowReady).Offset}) }) &&
+		step(func() {
+			r.send(&wire.WindowFree{Group: id, Offset: got.(*wire.WindowReady).Offset, Memory: wire.MemoryCPU})
+		}) &&
 		step(receive) &&
 		step(func() {
 			r.register(&wire.Register{Group: id, Bytes: ownedBytes, Memory: wire.MemoryCPU}, shareable(r.t))

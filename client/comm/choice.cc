@@ -78,7 +78,7 @@ const char* checkPlans(const rhw_plans& plans, int32_t localSize) {
 bool copyPlans(Comm* comm) {
   for (uint32_t i = 0; i < comm->parts.plans.count; i++) {
     memcpy(&comm->plans, elementOf<char>(comm->control, comm->parts.plans, static_cast<int>(i)), sizeof comm->plans);
-    if (comm->plans.device == RHW_DEVICE_CPU) return true;
+    if (comm->plans.collectives != 0 && comm->plans.device == RHW_DEVICE_CPU) return true;
   }
   return false;
 }

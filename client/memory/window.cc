@@ -73,6 +73,7 @@ rh_result allocateOnce(Comm* comm, Call* call, int64_t deadline, size_t bytes, u
   rhw_window_committed done = {};
   done.group = call->group();
   done.offset = commit.offset;
+  done.memory = commit.memory;
   done.error = comm->device->commit(comm->heapFd, commit.offset, commit.bytes, deadline);
   result = call->send(&done, RHW_WINDOW_COMMITTED, deadline);
   if (result == RH_OK) result = call->wait(&r, deadline);
@@ -98,6 +99,7 @@ rh_result releaseOnce(Comm* comm, Call* call, int64_t deadline, uint64_t offset)
   rhw_window_free request = {};
   request.group = call->group();
   request.offset = offset;
+  if (offset >> RHW_REGION_SHIFT == 0) request.memory = RHW_MEMORY_CPU;
   rh_result result = call->send(&request, RHW_WINDOW_FREE, deadline);
   Received r;
   if (result == RH_OK) result = call->wait(&r, deadline);

@@ -42,6 +42,20 @@ bool goodString(const char* s, size_t size) {
   return validUtf8(s, static_cast<size_t>(nul - s));
 }
 
+// The fields of the device are all 0, or none is.
+const char* checkJoinedDevice(const rhw_joined& m) {
+  const uint64_t g = m.device_granularity;
+  if (g == 0) {
+    return (m.device_heap_bytes | m.device_scratch_bytes | m.device_slot_bytes) == 0 ? nullptr : "Joined: a device without a granularity";
+  }
+  if (g < 4096 || (g & (g - 1)) != 0) return "Joined: granularity of the device out of range";
+  const uint64_t heap = m.device_heap_bytes, scratch = m.device_scratch_bytes, slot = m.device_slot_bytes;
+  if (heap == 0 || heap > kMaxHeapBytes || heap % g != 0) return "Joined: size of the device heap out of range";
+  if (scratch == 0 || scratch > heap || scratch % g != 0) return "Joined: size of the device scratch out of range";
+  // Each rank of the node has an inbox.
+  return slot == 0 || slot % 128 != 0 || slot > scratch / m.local_size ? "Joined: slot size of the device out of range" : nullptr;
+}
+
 const char* checkJoined(const rhw_joined& m) {
   if (m.world < 1 || m.world > RHW_MAX_WORLD) return "Joined: world size out of range";
   if (m.local_size < 1 || m.local_size > m.world || m.local_size > RHW_MAX_LOCAL) return "Joined: ranks of this node out of range";
@@ -56,7 +70,8 @@ const char* checkJoined(const rhw_joined& m) {
   }
   const uint64_t need = scratchBytes(static_cast<int>(m.local_size), m.block_bytes, m.broadcast_slot_bytes, m.pipe_slot_bytes, kLLSlotBytes);
   if (m.scratch_bytes < need || m.scratch_bytes > m.heap_bytes) return "Joined: scratch size out of range";
-  return nullptr;
+  if (m.reserved0 != 0) return "Joined: reserved field set";
+  return checkJoinedDevice(m);
 }
 
 bool isLocal(int32_t rank) { return rank >= 0 && rank < static_cast<int32_t>(RHW_MAX_LOCAL); }
@@ -68,12 +83,29 @@ const char* checkWindowCommit(const rhw_window_commit& m) {
   return nullptr;
 }
 
+bool hasHandle(const rhw_peer_memory& m) {
+  static const uint8_t none[RHW_HANDLE] = {};
+  return memcmp(m.handle, none, sizeof none) != 0;
+}
+
+// A rank's part of a CUDA window.
+const char* checkWindowPart(const rhw_peer_memory& m) {
+  if (m.memory != RHW_MEMORY_CUDA || hasHandle(m)) return "PeerMemory: part of a window that is not CUDA's";
+  if (m.bytes == 0 || m.bytes > kMaxHeapBytes || m.fd_offset > kMaxHeapBytes) return "PeerMemory: part of a window out of bounds";
+  return m.allocation_bytes == m.bytes ? nullptr : "PeerMemory: allocation of another size than the window";
+}
+
 const char* checkPeerMemory(const rhw_peer_memory& m) {
+  if (m.reserved0 != 0) return "PeerMemory: reserved field set";
+  if (!isLocal(m.local)) return "PeerMemory: rank out of range";
+  if (m.region == 0) return checkWindowPart(m);
+  if (m.region > RHW_MAX_REGION) return "PeerMemory: region out of range";
   if (m.bytes == 0 || m.bytes > RHW_MAX_REGISTERED) return "PeerMemory: size out of range";
   if (m.fd_offset > RHW_MAX_FILE_OFFSET) return "PeerMemory: offset out of range";
-  if (m.region < 1 || m.region > RHW_MAX_REGION) return "PeerMemory: region out of range";
-  if (m.reserved0 != 0) return "PeerMemory: reserved field set";
-  return isLocal(m.local) ? nullptr : "PeerMemory: rank out of range";
+  if ((m.memory == RHW_MEMORY_CUDA_IPC) != hasHandle(m)) return "PeerMemory: a handle without such memory, or memory without its handle";
+  const uint64_t all = m.allocation_bytes;
+  if (m.memory != RHW_MEMORY_CUDA && m.memory != RHW_MEMORY_CUDA_IPC) return all == 0 ? nullptr : "PeerMemory: an allocation of CPU memory";
+  return all <= RHW_MAX_REGISTERED && m.fd_offset <= all && m.bytes <= all - m.fd_offset ? nullptr : "PeerMemory: beyond its allocation";
 }
 
 const char* checkRegistered(const rhw_registered& m) {
@@ -111,7 +143,10 @@ const char* checkBody(const Message& m) {
 
 }  // namespace
 
-bool carriesFd(uint16_t type) { return type == RHW_JOINED || type == RHW_HEAP || type == RHW_PEER_MEMORY; }
+bool carriesFd(const Message& m) {
+  if (m.h.type == RHW_PEER_MEMORY) return m.peerMemory.memory == RHW_MEMORY_CPU || m.peerMemory.memory == RHW_MEMORY_CUDA;
+  return m.h.type == RHW_JOINED || m.h.type == RHW_HEAP;
+}
 
 const char* parseMessage(const void* bytes, size_t size, Message* out) {
   rhw_header h;

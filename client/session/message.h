@@ -30,8 +30,8 @@ union Message {
 // a constant string that says what is wrong. bytes are untrusted.
 const char* parseMessage(const void* bytes, size_t size, Message* out);
 
-// Whether a message of the type comes with a file descriptor.
-bool carriesFd(uint16_t type);
+// Whether a parsed message comes with a file descriptor.
+bool carriesFd(const Message& m);
 
 // Fills in a header.
 template <class M>

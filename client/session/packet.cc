@@ -65,7 +65,7 @@ Got receiveMessage(int socket, Received* out, const char** why) {
     return Got::kEnd;
   }
   *why = cut != nullptr ? cut : parseMessage(bytes, static_cast<size_t>(n), &out->m);
-  if (*why == nullptr && count != (carriesFd(out->m.h.type) ? 1 : 0)) *why = "wrong number of descriptors with a message";
+  if (*why == nullptr && count != (carriesFd(out->m) ? 1 : 0)) *why = "wrong number of descriptors with a message";
   if (*why != nullptr) {
     for (int i = 0; i < count; i++) close(fds[i]);
     return Got::kNonsense;

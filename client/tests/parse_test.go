@@ -24,6 +24,11 @@ func daemonMessages() []wire.Message {
 			Group: 1, Incarnation: 2, ControlBytes: wire.ControlBytes(4), HeapBytes: 1 << 30, ScratchBytes: 1 << 20,
 			World: 4, LocalSize: 4, ReduceGroup: 4, SpinNS: 2000, BlockBytes: 65536, PipeSlotBytes: 1024, BroadcastSlotBytes: 4096,
 		},
+		&wire.Joined{
+			Group: 1, Incarnation: 2, ControlBytes: wire.ControlBytes(4), HeapBytes: 1 << 30, ScratchBytes: 1 << 20,
+			World: 4, LocalSize: 4, ReduceGroup: 4, SpinNS: 2000, BlockBytes: 65536, PipeSlotBytes: 1024, BroadcastSlotBytes: 4096,
+			DeviceHeapBytes: 1 << 30, DeviceScratchBytes: 64 << 20, DeviceSlotBytes: 4 << 20, DeviceGranularity: 2 << 20,
+		},
 		&wire.Heap{Group: 1, Local: 3, PID: 99},
 		&wire.GroupReady{Group: 1},
 		&wire.WindowCommit{Group: 1, Offset: 1 << 20, Bytes: 65536, Memory: wire.MemoryCPU, Granularity: 65536},
@@ -33,6 +38,9 @@ func daemonMessages() []wire.Message {
 		&wire.Draining{},
 		&wire.Reannounced{Group: 1},
 		&wire.PeerMemory{Group: 1, Bytes: 4096, FdOffset: 64, Region: 1, Local: 63, Memory: wire.MemoryCPU},
+		&wire.PeerMemory{Group: 1, Bytes: 2 << 20, FdOffset: 4 << 20, Local: 63, Memory: wire.MemoryCUDA, AllocationBytes: 2 << 20},
+		&wire.PeerMemory{Group: 1, Bytes: 4096, FdOffset: 64, Region: 1, Local: 63, Memory: wire.MemoryCUDA, AllocationBytes: 4160},
+		&wire.PeerMemory{Group: 1, Bytes: 4096, Region: 1, Local: 63, Memory: wire.MemoryCUDAIPC, AllocationBytes: 4096, Handle: wire.Handle{63: 1}},
 		&wire.Registered{Group: 1, Region: 255, StagedLocal: -1},
 		&wire.Registered{Group: 1, Region: 1, StagedLocal: 63, Reason: wire.MakeReason("rank 63: mällöc")},
 	}

@@ -103,6 +103,9 @@ func cOps(names []string) string {
 	for _, n := range names {
 		bits = append(bits, "1ull << RHW_OP_"+strings.ToUpper(n))
 	}
+	if len(bits) == 0 {
+		return "0"
+	}
 	return strings.Join(bits, " | ")
 }
 
@@ -124,18 +127,19 @@ struct rhw_algorithm {
   const char* name;
   uint32_t windows;     // 1 = all ranks' buffers must lie in windows: nothing is copied
   uint64_t operations;  // on a CPU: bit n = rhw_op n
+  uint64_t cuda;        // on a CUDA device
 };
 
 // By rhw_algo.
 static const struct rhw_algorithm rhw_algorithms[RHW_ALGOS] = {
-    {"none", 0, 0},
+    {"none", 0, 0, 0},
 `)
 	for _, a := range lines {
 		windows := 0
 		if a.windows {
 			windows = 1
 		}
-		fmt.Fprintf(&b, "    {%q, %d,\n     %s},\n", a.name, windows, cOps(a.cpu))
+		fmt.Fprintf(&b, "    {%q, %d,\n     %s,\n     %s},\n", a.name, windows, cOps(a.cpu), cOps(a.cuda))
 	}
 	b.WriteString("};\n\n#endif  // RAILHEAD_WIRE_ALGORITHMS_H_\n")
 	return b.String()

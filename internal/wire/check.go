@@ -11,6 +11,8 @@ import (
 const (
 	maxHeapBytes    = 1 << 40
 	maxSegmentBytes = maxHeapBytes + 1<<30
+
+	maxMultiprocessors = 1 << 16 // of a device
 )
 
 func firstError(errs ...error) error {
@@ -112,6 +114,28 @@ func (m *Join) check() error {
 	if c.Reproducible > 1 {
 		return fmt.Errorf("reproducible is %d, must be 0 or 1", c.Reproducible)
 	}
+	return own.checkDevice()
+}
+
+// The daemon refuses an unknown device.
+func (o *Own) checkDevice() error {
+	switch o.Device {
+	case DeviceCPU:
+		return firstError(checkZero("device_multiprocessors", uint64(o.DeviceMultiprocessors)),
+			checkZero("device_architecture", uint64(o.DeviceArchitecture)), checkNoUUID(o.DeviceUUID))
+	case DeviceCUDA:
+		if o.DeviceMultiprocessors < 1 || o.DeviceMultiprocessors > maxMultiprocessors || o.DeviceUUID == (UUID{}) {
+			return fmt.Errorf("CUDA device %q with %d multiprocessors, expected a UUID and 1..%d", o.DeviceUUID, o.DeviceMultiprocessors,
+				maxMultiprocessors)
+		}
+	}
+	return nil
+}
+
+func checkNoUUID(u UUID) error {
+	if u != (UUID{}) {
+		return fmt.Errorf("device_uuid is %s, must be 0 on a CPU", u)
+	}
 	return nil
 }
 
@@ -140,6 +164,22 @@ func (m *Joined) check() error {
 	if need := ScratchNeed(int(m.LocalSize), m.BlockBytes, m.BroadcastSlotBytes, m.PipeSlotBytes); m.ScratchBytes < need || m.ScratchBytes > m.HeapBytes {
 		return fmt.Errorf("scratch of %d bytes, expected %d..%d", m.ScratchBytes, need, m.HeapBytes)
 	}
+	return firstError(m.checkDevice(), checkZero("reserved0", uint64(m.Reserved0)))
+}
+
+// checkDevice: all fields of the device are 0, or none is.
+func (m *Joined) checkDevice() error {
+	g, heap, scratch, slot := uint64(m.DeviceGranularity), m.DeviceHeapBytes, m.DeviceScratchBytes, m.DeviceSlotBytes
+	if g == 0 {
+		return firstError(checkZero("device_heap_bytes", heap), checkZero("device_scratch_bytes", scratch), checkZero("device_slot_bytes", slot))
+	}
+	if g < 4096 || g&(g-1) != 0 || heap == 0 || heap > maxSegmentBytes || heap%g != 0 {
+		return fmt.Errorf("device heap of %d bytes, expected a multiple of the granularity %d, at most %d", heap, g, uint64(maxSegmentBytes))
+	}
+	// Each rank of the node has an inbox.
+	if slot == 0 || slot%128 != 0 || scratch == 0 || scratch%g != 0 || scratch > heap || slot > scratch/uint64(m.LocalSize) {
+		return fmt.Errorf("device scratch of %d bytes with slots of %d for %d ranks, in a heap of %d", scratch, slot, m.LocalSize, heap)
+	}
 	return nil
 }
 
@@ -167,10 +207,17 @@ func (m *WindowCommit) check() error {
 	return nil
 }
 
-func (m *WindowCommitted) check() error { return checkZero("reserved0", uint64(m.Reserved0)) }
+func (*WindowCommitted) check() error { return nil }
 
 func (*WindowReady) check() error { return nil }
-func (*WindowFree) check() error  { return nil }
+
+func (m *WindowFree) check() error {
+	if m.Offset>>RegionShift != 0 {
+		return firstError(checkZero("memory of a registered window", uint64(m.Memory)), checkZero("reserved0", uint64(m.Reserved0)))
+	}
+	return checkZero("reserved0", uint64(m.Reserved0))
+}
+
 func (*WindowFreed) check() error { return nil }
 func (*Leave) check() error       { return nil }
 func (*Left) check() error        { return nil }

@@ -33,31 +33,57 @@ func samples(t testing.TB) []Message {
 			Common: Common{Token: name(t, "t"), World: 4, Nodes: 1, HeapBytes: 1 << 30, Reproducible: 1},
 			Own:    Own{Place: OneNode(2, 4), TimeoutMS: 1000, CPUs: CPUMask{3, 0, 1}},
 		},
+		&Join{
+			Group: name(t, "g"), Common: Common{World: 4, Nodes: 1},
+			Own: Own{
+				Place: OneNode(2, 4), TimeoutMS: 1000, Device: DeviceCUDA, DeviceUUID: UUID{15: 7}, DeviceMultiprocessors: 132, DeviceArchitecture: 90,
+			},
+		},
 		&Joined{
 			Group: 1, Incarnation: 2, ControlBytes: ControlBytes(4), HeapBytes: 1 << 30, ScratchBytes: 1 << 20,
 			World: 4, LocalSize: 4, ReduceGroup: 4, SpinNS: 2000, BlockBytes: 65536, PipeSlotBytes: 1024, BroadcastSlotBytes: 4096,
 		},
+		joinedOnCUDA(),
 		&Heap{Group: 1, Local: 3, PID: 99},
 		&Attached{Group: 1, Error: 12},
 		&GroupReady{Group: 1},
 		&WindowAlloc{Group: 1, Bytes: 4096, Memory: MemoryCPU},
+		&WindowAlloc{Group: 1, Bytes: 4096, Memory: MemoryCUDA},
 		&WindowCommit{Group: 1, Offset: 1 << 20, Bytes: 65536, Memory: MemoryCPU, Granularity: 65536},
-		&WindowCommitted{Group: 1, Offset: 1 << 20, Error: 28},
+		&WindowCommitted{Group: 1, Offset: 1 << 20, Error: 28, Memory: MemoryCPU},
+		&WindowCommitted{Group: 1, Memory: MemoryCUDA},
+		&WindowCommitted{Group: 1, Error: 2, Memory: MemoryCUDA},
 		&WindowReady{Group: 1, Offset: 1 << 20},
-		&WindowFree{Group: 1, Offset: 1 << 20},
+		&WindowFree{Group: 1, Offset: 1 << 20, Memory: MemoryCPU},
+		&WindowFree{Group: 1, Memory: MemoryCUDA},
+		&WindowFree{Group: 1, Offset: 7 << RegionShift},
 		&WindowFreed{Group: 1, Offset: 1 << 20},
 		&Leave{Group: 1},
 		&Left{Group: 1},
 		&Draining{},
 		&Register{Group: 1, Bytes: 4097, FdOffset: 64, Memory: MemoryCPU},
+		&Register{Group: 1, Bytes: 4097, FdOffset: 64, Memory: MemoryCUDA, AllocationBytes: 4097 + 64},
+		&Register{Group: 1, Bytes: 4097, Memory: MemoryCUDAIPC, AllocationBytes: 2 << 20, Handle: Handle{63: 1}},
 		&RegisterPrivate{Group: 1, Bytes: 4096, Reason: MakeReason("rank 2: malloc – not shareable")},
 		&PeerMemory{Group: 1, Bytes: 4097, FdOffset: 64, Region: 255, Local: 63, Memory: MemoryCPU},
+		&PeerMemory{Group: 1, Bytes: 2 << 20, FdOffset: 4 << 20, Local: 1, Memory: MemoryCUDA, AllocationBytes: 2 << 20},
+		&PeerMemory{Group: 1, Bytes: 4097, Region: 1, Local: 63, Memory: MemoryCUDAIPC, AllocationBytes: 2 << 20, Handle: Handle{63: 1}},
 		&RegisterMapped{Group: 1, Region: 1, Error: 12},
+		&RegisterMapped{Group: 1, Error: 2},
 		&Registered{Group: 1, Region: 3, StagedLocal: 2, Reason: MakeReason("rank 2: malloc")},
 		&Reannounce{Group: 1, ControlBytes: ControlBytes(4), Place: OneNode(3, 4), World: 4, Nodes: 1, TimeoutMS: 1000},
 		&Reannounced{Group: 2},
 		&SessionLease{Client: 7},
 		&ReannounceHeap{Group: 2},
+	}
+}
+
+// joinedOnCUDA is valid.
+func joinedOnCUDA() *Joined {
+	return &Joined{
+		Group: 1, Incarnation: 2, ControlBytes: ControlBytes(4), HeapBytes: 1 << 30, ScratchBytes: 1 << 20, World: 4, LocalSize: 4, ReduceGroup: 4,
+		BlockBytes: 65536, PipeSlotBytes: 1024, BroadcastSlotBytes: 4096,
+		DeviceHeapBytes: 1 << 30, DeviceScratchBytes: 64 << 20, DeviceSlotBytes: 4 << 20, DeviceGranularity: 2 << 20,
 	}
 }
 
@@ -151,7 +177,38 @@ func TestBadValuesAreRefusedOnBothSides(t *testing.T) {
 		{"private memory without a reason", &RegisterPrivate{Bytes: 1}, "reason is empty"},
 		{"private memory of too many bytes", &RegisterPrivate{Bytes: 1<<40 + 1, Reason: MakeReason("x")}, "memory of 1099511627777"},
 		{"memory of a local rank out of range", &PeerMemory{Bytes: 1, Region: 1, Local: 64}, "rank 64"},
-		{"memory of region 0", &PeerMemory{Bytes: 1}, "region 0"},
+		{"memory of region 0", &PeerMemory{Bytes: 1, Memory: MemoryCPU}, "region 0"},
+		{"part of a window with a handle", &PeerMemory{Bytes: 1, Memory: MemoryCUDA, AllocationBytes: 1, Handle: Handle{1}}, "region 0"},
+		{"part of a window of another allocation", &PeerMemory{Bytes: 1, Memory: MemoryCUDA, AllocationBytes: 2}, "an allocation of 2"},
+		{"part of a window of 0 bytes", &PeerMemory{Memory: MemoryCUDA}, "window: 0 bytes"},
+		{"part of a window beyond any heap", &PeerMemory{Bytes: 1, FdOffset: 1 << 42, Memory: MemoryCUDA, AllocationBytes: 1}, "at 4398046511104"},
+		{"an allocation of CPU memory", &Register{Bytes: 1, Memory: MemoryCPU, AllocationBytes: 1}, "allocation of 1 bytes"},
+		{"CUDA memory without its allocation", &Register{Bytes: 1, Memory: MemoryCUDA}, "1 bytes at 0 of an allocation of 0"},
+		{"CUDA memory beyond its allocation", &Register{Bytes: 2, FdOffset: 1, Memory: MemoryCUDA, AllocationBytes: 2}, "2 bytes at 1"},
+		{"CUDA memory beyond its allocation of 2^64", &Register{Bytes: 1, FdOffset: 3, Memory: MemoryCUDA, AllocationBytes: 2}, "1 bytes at 3"},
+		{"an allocation of too many bytes", &Register{Bytes: 1, Memory: MemoryCUDA, AllocationBytes: 1<<40 + 1}, "at most 1099511627776"},
+		{"CUDA memory with a handle", &Register{Bytes: 1, Memory: MemoryCUDA, AllocationBytes: 1, Handle: Handle{1}}, "handle 01000000"},
+		{"CUDA_IPC memory without a handle", &PeerMemory{Bytes: 1, Region: 1, Memory: MemoryCUDAIPC, AllocationBytes: 1}, "handle 00000000"},
+		{"a registered window with a kind of memory", &WindowFree{Offset: 1 << RegionShift, Memory: MemoryCPU}, "memory of a registered window"},
+		{"a CPU with multiprocessors", func() Message { m := good(); m.Own.DeviceMultiprocessors = 1; return m }(), "device_multiprocessors"},
+		{"a CPU with an architecture", func() Message { m := good(); m.Own.DeviceArchitecture = 90; return m }(), "device_architecture"},
+		{"a CPU with a UUID", func() Message { m := good(); m.Own.DeviceUUID = UUID{0xab}; return m }(), "device_uuid is GPU-ab000000-"},
+		{"a CUDA device without a UUID", func() Message {
+			m := good()
+			m.Own.Device, m.Own.DeviceMultiprocessors = DeviceCUDA, 132
+			return m
+		}(), "expected a UUID"},
+		{"a CUDA device without multiprocessors", func() Message {
+			m := good()
+			m.Own.Device, m.Own.DeviceUUID = DeviceCUDA, UUID{1}
+			return m
+		}(), "with 0 multiprocessors"},
+		{"a device heap without a granularity", func() Message { m := joinedOnCUDA(); m.DeviceGranularity = 0; return m }(), "device_heap_bytes"},
+		{"a device heap of half granules", func() Message { m := joinedOnCUDA(); m.DeviceHeapBytes = 65 << 20; return m }(), "device heap of 68157440"},
+		{"a granularity that is no power of two", func() Message { m := joinedOnCUDA(); m.DeviceGranularity = 3 << 20; return m }(), "granularity 3145728"},
+		{"a device scratch without room for its slots", func() Message { m := joinedOnCUDA(); m.DeviceSlotBytes = 17 << 20; return m }(), "slots of 17825792"},
+		{"a device slot that is no multiple of 128", func() Message { m := joinedOnCUDA(); m.DeviceSlotBytes = 100; return m }(), "slots of 100"},
+		{"a device scratch larger than the heap", func() Message { m := joinedOnCUDA(); m.DeviceScratchBytes = 2 << 30; return m }(), "in a heap of"},
 		{"mapped region out of range", &RegisterMapped{Region: 256}, "region 256"},
 		{"shared with a reason", &Registered{Region: 1, StagedLocal: -1, Reason: MakeReason("x")}, "staged rank -1 with"},
 		{"staged without a reason", &Registered{Region: 1}, "staged rank 0 with"},

@@ -37,8 +37,8 @@ func (c *Conn) Send(m Message, version uint16, request uint64, fd int) error {
 	if err != nil {
 		return err
 	}
-	if m.kind().CarriesFD() != (fd >= 0) {
-		return fmt.Errorf("wire: send %T: a file descriptor is expected: %v, given: %v", m, m.kind().CarriesFD(), fd >= 0)
+	if CarriesFD(m) != (fd >= 0) {
+		return fmt.Errorf("wire: send %T: a file descriptor is expected: %v, given: %v", m, CarriesFD(m), fd >= 0)
 	}
 	var oob []byte
 	if fd >= 0 {
@@ -50,7 +50,7 @@ func (c *Conn) Send(m Message, version uint16, request uint64, fd int) error {
 	return nil
 }
 
-// Recv waits for a message. fd is -1 unless the message's type carries one; then the caller owns it (close-on-exec).
+// Recv waits for a message. fd is -1 unless the message carries one; then the caller owns it (close-on-exec).
 // io.EOF means that the peer has closed the connection; a *ProtocolError that it broke the protocol.
 func (c *Conn) Recv() (m Message, fd int, err error) {
 	// One byte more than allowed shows that a message is too large.
@@ -84,7 +84,7 @@ func (c *Conn) Recv() (m Message, fd int, err error) {
 	}
 	if err == nil {
 		want := 0
-		if m.kind().CarriesFD() {
+		if CarriesFD(m) {
 			want = 1
 		}
 		if len(fds) != want {

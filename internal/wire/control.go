@@ -13,7 +13,7 @@ import (
 // lie is in parts.go.
 const (
 	ControlMagic    = 0x4c52544e4f434852 // "RHCONTRL"
-	ControlVersion  = 2
+	ControlVersion  = 3
 	MaxControl      = 1 << 30 // bytes of a control segment
 	rankLineBytes   = 256
 	FlightRecords   = 1024 // of a rank

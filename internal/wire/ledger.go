@@ -13,8 +13,10 @@ import (
 const (
 	// MaxWindows is the size of the table of windows in heaps.
 	MaxWindows = 16384
-	// MaxMemories bounds the kinds of memory among a group's windows.
-	MaxMemories = 4
+	// MaxMemories bounds the kinds of memory among a group's windows. MemoryOfCPU and MemoryOfDevice are the indices of those in use.
+	MaxMemories    = 4
+	MemoryOfCPU    = 0
+	MemoryOfDevice = 1
 
 	ledgerBytes      = 4096
 	regionEntryBytes = 280
@@ -40,13 +42,18 @@ type Ledger struct {
 	ScratchBytes uint64
 	ReduceGroup  uint32
 	Reproducible uint32
-	Memory       [MaxMemories]Memory // a window's word has an index of it
+	Memory       [MaxMemories]Memory // a window's word has an index of it: MemoryOfCPU or MemoryOfDevice
 	Pids         [rank.MaxPerNode]uint32
 	Forcing      Forcing
-	Reserved0    [9]uint64
-	Ended        uint64
-	Reserved1    [7]uint64
-	Outcomes     [2]Outcome
+
+	DeviceHeapBytes uint64
+	Device          Device // on which the ranks run
+	Reserved2       uint32
+	Reserved0       [7]uint64
+
+	Ended     uint64
+	Reserved1 [7]uint64
+	Outcomes  [2]Outcome
 }
 
 // Outcome is how a set-up call ended, the same on all ranks.
@@ -56,7 +63,7 @@ type Outcome struct {
 	Culprit     rank.World
 	StagedLocal rank.Local
 	Region      uint32
-	Memory      uint32 // of window_alloc: index of Ledger.Memory
+	Memory      uint32 // of windows: index of Ledger.Memory
 	Offset      uint64
 	Bytes       uint64
 	Text        Text
@@ -132,13 +139,30 @@ func (l *Ledger) check() error {
 			return fmt.Errorf("memory %d: %w", i, err)
 		}
 	}
-	if g := uint64(l.Memory[0].Granularity); g == 0 || l.HeapBytes%g != 0 || l.ScratchBytes%g != 0 {
+	if g := uint64(l.Memory[MemoryOfCPU].Granularity); g == 0 || l.HeapBytes%g != 0 || l.ScratchBytes%g != 0 {
 		return fmt.Errorf("heap of %d bytes with %d of scratch, expected granules of %d", l.HeapBytes, l.ScratchBytes, g)
+	}
+	if err := l.checkDevice(); err != nil {
+		return err
 	}
 	if l.Ended == 0 {
 		return errors.New("the group was not ready")
 	}
 	return l.Last().check()
+}
+
+// checkDevice: a group on a device has a second kind of memory and a heap of it, a group on CPUs neither.
+func (l *Ledger) checkDevice() error {
+	g, heap := uint64(l.Memory[MemoryOfDevice].Granularity), l.DeviceHeapBytes
+	switch {
+	case !l.Device.Known():
+		return fmt.Errorf("device %d", l.Device)
+	case l.Device == DeviceCPU && (heap != 0 || g != 0):
+		return fmt.Errorf("device heap of %d bytes in granules of %d, of a group on CPUs", heap, g)
+	case l.Device == DeviceCUDA && (g == 0 || l.Memory[MemoryOfDevice].Kind != MemoryCUDA || heap == 0 || heap > maxSegmentBytes || heap%g != 0):
+		return fmt.Errorf("device heap of %d bytes of memory %+v", heap, l.Memory[MemoryOfDevice])
+	}
+	return nil
 }
 
 // Last is how the latest set-up call ended.

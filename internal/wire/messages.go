@@ -1,12 +1,16 @@
 package wire
 
-import "railhead/internal/rank"
+import (
+	"fmt"
+
+	"railhead/internal/rank"
+)
 
 // Bounds of the protocol, equal to those of wire.h; those of ranks are in internal/rank.
 const (
 	Magic      = 0x57484c52 // "RLHW"
-	VersionMin = 2
-	VersionMax = 2
+	VersionMin = 3
+	VersionMax = 3
 
 	MaxMessage = 1024 // bytes
 	NameBytes  = 64   // a name or token with its NUL
@@ -19,6 +23,8 @@ const (
 	// MaxRegistered bounds the bytes that one rank registers, MaxFileOffset where they begin in their file.
 	MaxRegistered = 1 << 40
 	MaxFileOffset = 1 << 62
+	HandleBytes   = 64 // a handle of CUDA_IPC memory
+	UUIDBytes     = 16 // a device's UUID
 
 	RegionShift = 48 // WindowFree.Offset has the region's number from this bit up
 )
@@ -27,13 +33,66 @@ const (
 type Device uint32
 
 // Devices.
-const DeviceCPU Device = 0
+const (
+	DeviceCPU  Device = 0
+	DeviceCUDA Device = 1
+)
 
-// MemoryKind is what a window is made of (rhw_memory_kind).
+var deviceNames = [...]string{"cpu", "cuda"}
+
+// Known says whether this version has the device.
+func (d Device) Known() bool { return int(d) < len(deviceNames) }
+
+// String is the name that JSON and error texts use.
+func (d Device) String() string {
+	if d.Known() {
+		return deviceNames[d]
+	}
+	return fmt.Sprintf("device_%d", uint32(d))
+}
+
+// MarshalText implements encoding.TextMarshaler: JSON has the name.
+func (d Device) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UUID identifies a CUDA device, or a part of one that is used as a device. It is 0 of a CPU.
+type UUID [UUIDBytes]byte
+
+// String writes a UUID as nvidia-smi does, "" if it is 0.
+func (u UUID) String() string {
+	if u == (UUID{}) {
+		return ""
+	}
+	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
+
+// MemoryKind is what a window is made of, and how it is passed to other ranks (rhw_memory_kind).
 type MemoryKind uint32
 
 // Kinds of memory.
-const MemoryCPU MemoryKind = 1 // a range of a memfd
+const (
+	MemoryCPU     MemoryKind = 1 // a range of a memfd
+	MemoryCUDA    MemoryKind = 2 // memory of a CUDA device, passed as a descriptor
+	MemoryCUDAIPC MemoryKind = 3 // memory of a CUDA device, passed as a handle in the message; registered only
+)
+
+var memoryNames = [...]string{MemoryCPU: "cpu", MemoryCUDA: "cuda", MemoryCUDAIPC: "cuda_ipc"}
+
+// Known says whether this version has the kind.
+func (k MemoryKind) Known() bool { return k != 0 && int(k) < len(memoryNames) }
+
+// HasFD says whether memory of this kind is passed as a descriptor.
+func (k MemoryKind) HasFD() bool { return k == MemoryCPU || k == MemoryCUDA }
+
+// String is the name that JSON and error texts use.
+func (k MemoryKind) String() string {
+	if k.Known() {
+		return memoryNames[k]
+	}
+	return fmt.Sprintf("memory_%d", uint32(k))
+}
+
+// MarshalText implements encoding.TextMarshaler: JSON has the name.
+func (k MemoryKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
 // Type tells what a message is.
 type Type uint16
@@ -138,8 +197,12 @@ type Common struct {
 type Own struct {
 	Place     Place
 	TimeoutMS uint32
-	Device    Device
+	Device    Device  // the same on all ranks
 	CPUs      CPUMask // processors that the calling thread may run on; empty = not known
+	// Of a CUDA device; on a CPU all 0. Ranks with the same UUID share the GPU's multiprocessors.
+	DeviceUUID            UUID
+	DeviceMultiprocessors uint32
+	DeviceArchitecture    uint32 // 10 times major + minor compute capability
 }
 
 // Join asks to become a rank of a group.
@@ -172,6 +235,13 @@ type Joined struct {
 
 	PipeSlotBytes      uint32
 	BroadcastSlotBytes uint32
+
+	// Of a group on CUDA devices; else 0. The kernels' scratch is the first window of each device heap.
+	DeviceHeapBytes    uint64 // the scratch included
+	DeviceScratchBytes uint64
+	DeviceSlotBytes    uint64 // of a peer's inbox in the scratch
+	DeviceGranularity  uint32
+	Reserved0          uint32
 }
 
 // Heap carries the fd of one rank's heap.
@@ -215,13 +285,13 @@ type WindowCommit struct {
 	Granularity uint32 // bytes of a granule of that memory
 }
 
-// WindowCommitted answers WindowCommit.
+// WindowCommitted answers WindowCommit. Of CUDA memory that was created it carries the fd.
 type WindowCommitted struct {
-	H         Header
-	Group     uint64
-	Offset    uint64
-	Error     int32 // errno
-	Reserved0 uint32
+	H      Header
+	Group  uint64
+	Offset uint64
+	Error  int32 // errno, or a CUresult
+	Memory MemoryKind
 }
 
 // WindowReady says that the window exists on every rank.
@@ -233,9 +303,11 @@ type WindowReady struct {
 
 // WindowFree asks, on every rank, to give a window back.
 type WindowFree struct {
-	H      Header
-	Group  uint64
-	Offset uint64 // in the heap, or region << RegionShift: a registered window
+	H         Header
+	Group     uint64
+	Offset    uint64     // in the heap, or region << RegionShift: a registered window
+	Memory    MemoryKind // of the heap; 0 of a registered window
+	Reserved0 uint32
 }
 
 // WindowFreed says that the window is gone on every rank.
@@ -357,11 +429,17 @@ func New(t Type) Message {
 	return nil
 }
 
-// CarriesFD says whether messages of this type carry a file descriptor.
-func (t Type) CarriesFD() bool {
-	switch t {
-	case TypeHello, TypeJoined, TypeHeap, TypeRegister, TypePeerMemory, TypeSessionLease, TypeReannounce, TypeReannounceHeap:
+// CarriesFD says whether a message carries a file descriptor.
+func CarriesFD(m Message) bool {
+	switch m := m.(type) {
+	case *Hello, *Joined, *Heap, *SessionLease, *Reannounce, *ReannounceHeap:
 		return true
+	case *WindowCommitted:
+		return m.Memory == MemoryCUDA && m.Error == 0
+	case *Register:
+		return m.Memory.HasFD()
+	case *PeerMemory:
+		return m.Memory.HasFD()
 	}
 	return false
 }

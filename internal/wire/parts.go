@@ -26,7 +26,7 @@ func (p Part) Bytes() uint64 { return uint64(p.Count) * uint64(p.Stride) }
 
 // Parts say where the parts of the segment lie behind its header (rhw_parts).
 type Parts struct {
-	Plans    Part // Plans, one for each device
+	Plans    Part // Plans, one for each kind of device
 	Lines    Part // RankLine, by local rank
 	Flights  Part // FlightRecords FlightRecord each, by local rank
 	Ledger   Part // Ledger, one
@@ -77,8 +77,11 @@ func layOut(local int) (p Parts, bytes uint64) {
 	for _, n := range p.need(local) {
 		*n.part = n.need
 		n.part.Offset = at
-		if n.part == &p.Lines {
-			n.part.Count = rank.MaxPerNode // small, so every group has room for the maximum
+		switch n.part { // small, so every group has room for the maximum
+		case &p.Plans:
+			n.part.Count = MaxDevices
+		case &p.Lines:
+			n.part.Count = rank.MaxPerNode
 		}
 		at += (n.part.Bytes() + segmentUnit - 1) / segmentUnit * segmentUnit
 	}

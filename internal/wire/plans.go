@@ -10,6 +10,7 @@ import (
 const (
 	MaxChoices  = 24 // of a plan
 	MaxPlans    = 16 // of a device, one for each collective
+	MaxDevices  = 2  // kinds of devices among a group's plans
 	MaxChannels = 4  // rings that a payload is spread over
 	cpuWords    = 16
 )
@@ -45,6 +46,10 @@ const (
 	PlanAllToAll
 	PlanBroadcast
 	PlanCount
+	// On a CUDA device, of types that travel in packets.
+	PlanAllReducePackets     = PlanCount
+	PlanReduceScatterPackets = PlanCount + 1
+	PlanCountCUDA            = PlanCount + 2
 )
 
 // CPUMask is a set of processors, 64 a word.
@@ -71,10 +76,11 @@ type Plan struct {
 	Choice    [MaxChoices]Choice
 }
 
-// Plans lie in the control segment, one for each kind of device in the group. The daemon writes them before any rank gets the segment.
+// Plans lie in the control segment, one for each kind of device: the CPU first, on which set-up calls run, then CUDA if the ranks have it. The
+// daemon writes them before any rank gets the segment.
 type Plans struct {
 	Device       Device
-	Collectives  uint32 // plans in use
+	Collectives  uint32 // plans in use; 0 = the element is not in use
 	Channels     uint32
 	LlBelowBytes uint32                 // below this size rings use LL
 	Order        [rank.MaxPerNode]uint8 // local ranks in ring order; 0 from LocalSize on

@@ -9,14 +9,19 @@ import (
 
 // The messages of window_register.
 
-// Register shares a rank's memory with the other ranks; it carries the fd of the file that is mapped there.
+// Handle stands for memory of a CUDA device that was not made for a descriptor; 0 of other memory.
+type Handle [HandleBytes]byte
+
+// Register shares a rank's memory with the other ranks; it carries the fd of the file or allocation, or has the handle.
 type Register struct {
-	H         Header
-	Group     uint64
-	Bytes     uint64
-	FdOffset  uint64 // where the memory begins in the file
-	Memory    MemoryKind
-	Reserved0 uint32
+	H               Header
+	Group           uint64
+	Bytes           uint64
+	FdOffset        uint64 // where the memory begins in the file or allocation
+	Memory          MemoryKind
+	Reserved0       uint32
+	AllocationBytes uint64 // CUDA memory: of the whole allocation, which other ranks map; else 0
+	Handle          Handle // MemoryCUDAIPC
 }
 
 // RegisterPrivate is sent in place of Register by a rank whose memory cannot be shared.
@@ -27,24 +32,26 @@ type RegisterPrivate struct {
 	Reason Reason
 }
 
-// PeerMemory carries the fd of another rank's registered memory.
+// PeerMemory is another rank's registered memory, or its part of a CUDA window. It carries the fd, or has the handle.
 type PeerMemory struct {
-	H         Header
-	Group     uint64
-	Bytes     uint64
-	FdOffset  uint64
-	Region    uint32 // the window's number, the same on every rank
-	Local     rank.Local
-	Memory    MemoryKind
-	Reserved0 uint32
+	H               Header
+	Group           uint64
+	Bytes           uint64
+	FdOffset        uint64
+	Region          uint32 // the window's number, the same on every rank; 0 = part of a CUDA window at FdOffset of every device heap
+	Local           rank.Local
+	Memory          MemoryKind
+	Reserved0       uint32
+	AllocationBytes uint64 // as in Register; of a part of a CUDA window its bytes
+	Handle          Handle // as in Register
 }
 
 // RegisterMapped says that the client has mapped all peers' memory, or why not.
 type RegisterMapped struct {
 	H      Header
 	Group  uint64
-	Region uint32
-	Error  int32 // errno
+	Region uint32 // as in PeerMemory
+	Error  int32  // errno, or a CUresult
 }
 
 // Registered says that the window exists on every rank.
@@ -96,8 +103,23 @@ func checkStaged(local rank.Local, reason Reason) error {
 	return nil
 }
 
+// checkAllocation checks the fields that only CUDA memory has. The daemon refuses an unknown kind by its number, as not supported.
+func checkAllocation(kind MemoryKind, bytes, offset, allocation uint64, handle Handle) error {
+	cuda := kind == MemoryCUDA || kind == MemoryCUDAIPC
+	switch {
+	case !cuda && allocation != 0:
+		return fmt.Errorf("allocation of %d bytes, must be 0 for memory of kind %d", allocation, kind)
+	case cuda && (allocation > MaxRegistered || offset > allocation || bytes > allocation-offset):
+		return fmt.Errorf("%d bytes at %d of an allocation of %d bytes, of at most %d", bytes, offset, allocation, uint64(MaxRegistered))
+	case (kind == MemoryCUDAIPC) == (handle == Handle{}):
+		return fmt.Errorf("handle %.8x... with memory of kind %d: that of CUDA_IPC has one, no other has", handle, kind)
+	}
+	return nil
+}
+
 func (m *Register) check() error {
-	return firstError(checkRange(m.Bytes, m.FdOffset), checkZero("reserved0", uint64(m.Reserved0)))
+	return firstError(checkRange(m.Bytes, m.FdOffset), checkAllocation(m.Memory, m.Bytes, m.FdOffset, m.AllocationBytes, m.Handle),
+		checkZero("reserved0", uint64(m.Reserved0)))
 }
 
 func (m *RegisterPrivate) check() error {
@@ -111,10 +133,34 @@ func (m *RegisterPrivate) check() error {
 }
 
 func (m *PeerMemory) check() error {
-	return firstError(checkRange(m.Bytes, m.FdOffset), checkRegion(m.Region), checkLocal(m.Local), checkZero("reserved0", uint64(m.Reserved0)))
+	err := firstError(checkLocal(m.Local), checkZero("reserved0", uint64(m.Reserved0)))
+	if err != nil {
+		return err
+	}
+	if m.Region == 0 {
+		return m.checkPart()
+	}
+	return firstError(checkRange(m.Bytes, m.FdOffset), checkRegion(m.Region),
+		checkAllocation(m.Memory, m.Bytes, m.FdOffset, m.AllocationBytes, m.Handle))
 }
 
-func (m *RegisterMapped) check() error { return checkRegion(m.Region) }
+// checkPart checks a rank's part of a CUDA window.
+func (m *PeerMemory) checkPart() error {
+	switch {
+	case m.Memory != MemoryCUDA || m.Handle != (Handle{}):
+		return fmt.Errorf("region 0 with memory of kind %d; only CUDA windows are passed so", m.Memory)
+	case m.Bytes == 0 || m.Bytes > maxSegmentBytes || m.FdOffset > maxSegmentBytes || m.AllocationBytes != m.Bytes:
+		return fmt.Errorf("part of a window: %d bytes at %d, of an allocation of %d", m.Bytes, m.FdOffset, m.AllocationBytes)
+	}
+	return nil
+}
+
+func (m *RegisterMapped) check() error {
+	if m.Region == 0 {
+		return nil // a CUDA window
+	}
+	return checkRegion(m.Region)
+}
 
 func (m *Registered) check() error {
 	if err := firstError(checkRegion(m.Region), checkCString("reason", m.Reason[:])); err != nil {

@@ -17,8 +17,8 @@
 
 #define RHW_MAGIC 0x57484c52u  // "RLHW"
 // Protocol versions that this code speaks. Hello, Welcome and Error have the same layout in every version.
-#define RHW_VERSION_MIN 2u
-#define RHW_VERSION_MAX 2u
+#define RHW_VERSION_MIN 3u
+#define RHW_VERSION_MAX 3u
 
 #define RHW_MAX_MESSAGE 1024u  // bytes, the largest message; Hello, Welcome and Error have less than 512
 #define RHW_MAX_LOCAL 64u      // ranks of a group on one node: a mask of local ranks has 64 bits
@@ -29,9 +29,11 @@
 #define RHW_MAX_REGION 255u   // registered windows of a group; they are numbered from 1
 #define RHW_MAX_REGISTERED (1ull << 40)   // bytes of a rank's part of a registered window
 #define RHW_MAX_FILE_OFFSET (1ull << 62)  // of registered memory in its file
+#define RHW_HANDLE 64u        // bytes of a handle of CUDA_IPC memory
+#define RHW_UUID 16u          // bytes of a device's UUID
 
 #define RHW_CONTROL_MAGIC 0x4c52544e4f434852ull  // "RHCONTRL"
-#define RHW_CONTROL_VERSION 2u
+#define RHW_CONTROL_VERSION 3u
 #define RHW_MAX_CONTROL (1ull << 30)  // bytes of a control segment
 #define RHW_FLIGHT_RECORDS 1024u      // of a rank: a power of two
 
@@ -39,6 +41,7 @@
 #define RHW_CPU_WORDS 16u    // 64 processors a word
 #define RHW_MAX_CHOICES 24u  // ranges of sizes of a plan
 #define RHW_MAX_PLANS 16u    // plans of a device, one for each collective
+#define RHW_MAX_DEVICES 2u   // kinds of devices among a group's plans
 #define RHW_MAX_MEMORIES 4u  // kinds of memory among a group's windows
 
 enum rhw_type {
@@ -51,17 +54,17 @@ enum rhw_type {
   RHW_ATTACHED = 7,          // client: everything is mapped and the lease is held (or why not)
   RHW_GROUP_READY = 8,       // daemon: every rank is attached
   RHW_WINDOW_ALLOC = 9,      // client: collective
-  RHW_WINDOW_COMMIT = 10,    // daemon: back this range of your heap with pages
-  RHW_WINDOW_COMMITTED = 11, // client: done (or failed)
+  RHW_WINDOW_COMMIT = 10,    // daemon: back this range of your heap with pages, or with CUDA memory
+  RHW_WINDOW_COMMITTED = 11, // client: done (or failed); of CUDA memory without an error: carries its fd
   RHW_WINDOW_READY = 12,     // daemon: the window exists on every rank
   RHW_WINDOW_FREE = 13,      // client: collective
   RHW_WINDOW_FREED = 14,     // daemon: the range is gone on every rank
   RHW_LEAVE = 15,            // client: collective finalize
   RHW_LEFT = 16,             // daemon: every rank has left, or the group is broken
   RHW_DRAINING = 17,         // daemon: no new groups; existing ones go on
-  RHW_REGISTER = 18,         // client: collective; memory of the caller that can be shared; carries its fd
+  RHW_REGISTER = 18,         // client: collective; memory of the caller that can be shared; carries its fd, except CUDA_IPC
   RHW_REGISTER_PRIVATE = 19, // client: the same call of a rank whose memory cannot be shared
-  RHW_PEER_MEMORY = 20,      // daemon: another rank's registered memory; carries its fd
+  RHW_PEER_MEMORY = 20,      // daemon: another rank's registered memory, or its part of a CUDA window; carries its fd, except CUDA_IPC
   RHW_REGISTER_MAPPED = 21,  // client: all peers' memory is mapped (or could not be)
   RHW_REGISTERED = 22,       // daemon: the window exists on every rank, shared or staged
   RHW_SESSION_LEASE = 23,    // client, once a connection: carries the fd of its session segment; has no answer
@@ -73,11 +76,14 @@ enum rhw_type {
 // Where a collective runs.
 enum rhw_device {
   RHW_DEVICE_CPU = 0,
+  RHW_DEVICE_CUDA = 1,
 };
 
-// What a window is made of.
+// What a window is made of, and how it is passed to other ranks.
 enum rhw_memory_kind {
-  RHW_MEMORY_CPU = 1,     // a range of a memfd
+  RHW_MEMORY_CPU = 1,      // a range of a memfd: its descriptor
+  RHW_MEMORY_CUDA = 2,     // memory of a CUDA device, made by cuMemCreate: the descriptor that cuMemExportToShareableHandle gives
+  RHW_MEMORY_CUDA_IPC = 3, // memory of a CUDA device made otherwise, registered only: the handle of cuIpcGetMemHandle
 };
 
 // Why an algorithm was chosen.
@@ -148,8 +154,12 @@ struct rhw_common {
 struct rhw_own {
   struct rhw_place place;
   uint32_t timeout_ms;
-  uint32_t device;         // rhw_device that the rank runs on
+  uint32_t device;         // rhw_device that the rank runs on; the same on all ranks
   uint64_t cpus[RHW_CPU_WORDS];   // bit c: the calling thread may run on processor c; 0 = not known
+  // Of a CUDA device; on a CPU all 0. Ranks with the same UUID share the GPU's multiprocessors.
+  uint8_t device_uuid[RHW_UUID];
+  uint32_t device_multiprocessors;
+  uint32_t device_architecture;   // 10 times major + minor compute capability: 90 = sm_90
 };
 
 struct rhw_join {
@@ -175,6 +185,13 @@ struct rhw_joined {
   // Bytes of a slot of the pipes of rooted and point-to-point operations, see kernels/include/railhead/exchange/pipes.h.
   uint32_t pipe_slot_bytes;
   uint32_t broadcast_slot_bytes;
+  // Of a group on CUDA devices; else 0. Offsets in a device heap are multiples of the granularity, a power of two. The first window of a
+  // device heap, at offset 0, is the kernels' scratch: each rank allocates it in comm_init, after GroupReady.
+  uint64_t device_heap_bytes;    // maximum size of a rank's device heap, the scratch included
+  uint64_t device_scratch_bytes; // in whole granules
+  uint64_t device_slot_bytes;    // of a peer's inbox in the scratch: kernels/include/railhead/gpu/launch.h
+  uint32_t device_granularity;   // bytes
+  uint32_t reserved0;
 };
 
 struct rhw_heap {
@@ -207,7 +224,7 @@ struct rhw_window_alloc {
 struct rhw_window_commit {
   struct rhw_header h;
   uint64_t group;
-  uint64_t offset;         // in every rank's heap
+  uint64_t offset;         // in every rank's heap, or device heap
   uint64_t bytes;          // in whole granules
   uint32_t memory;         // rhw_memory_kind
   uint32_t granularity;    // bytes of a granule of that memory
@@ -217,8 +234,8 @@ struct rhw_window_committed {
   struct rhw_header h;
   uint64_t group;
   uint64_t offset;
-  int32_t error;           // errno of fallocate, 0 = committed
-  uint32_t reserved0;
+  int32_t error;           // 0 = committed; else errno of fallocate, or the CUresult of a CUDA call
+  uint32_t memory;         // as in WindowCommit
 };
 
 struct rhw_window_ready {
@@ -234,6 +251,8 @@ struct rhw_window_free {
   struct rhw_header h;
   uint64_t group;
   uint64_t offset;         // in the heap, or region << RHW_REGION_SHIFT: a registered window
+  uint32_t memory;         // rhw_memory_kind of the heap; 0 of a registered window
+  uint32_t reserved0;
 };
 
 struct rhw_window_freed {
@@ -260,9 +279,11 @@ struct rhw_register {
   struct rhw_header h;
   uint64_t group;
   uint64_t bytes;
-  uint64_t fd_offset;      // where the memory begins in the file
+  uint64_t fd_offset;      // where the memory begins in the file or allocation
   uint32_t memory;         // rhw_memory_kind
   uint32_t reserved0;
+  uint64_t allocation_bytes;   // CUDA memory: of the whole allocation, which other ranks map; else 0
+  uint8_t handle[RHW_HANDLE];  // CUDA_IPC; else 0
 };
 
 struct rhw_register_private {
@@ -277,17 +298,19 @@ struct rhw_peer_memory {
   uint64_t group;
   uint64_t bytes;
   uint64_t fd_offset;
-  uint32_t region;         // the window's number, the same on every rank
+  uint32_t region;         // the window's number, the same on every rank; 0 = part of a CUDA window at fd_offset of every device heap
   int32_t local;           // whose it is
   uint32_t memory;         // rhw_memory_kind
   uint32_t reserved0;
+  uint64_t allocation_bytes;   // as in Register; of a part of a CUDA window its bytes
+  uint8_t handle[RHW_HANDLE];  // as in Register
 };
 
 struct rhw_register_mapped {
   struct rhw_header h;
   uint64_t group;
-  uint32_t region;
-  int32_t error;           // errno, 0 = all is well
+  uint32_t region;         // as in PeerMemory
+  int32_t error;           // 0 = all is well; else errno, or the CUresult of a CUDA call
 };
 
 struct rhw_registered {
@@ -376,7 +399,7 @@ struct rhw_part {
 };
 
 struct rhw_parts {
-  struct rhw_part plans;    // rhw_plans, one for each device that the group has ranks on
+  struct rhw_part plans;    // rhw_plans, one for each kind of device: the CPU first, on which set-up calls run, then CUDA if the ranks have it
   struct rhw_part lines;    // rhw_rank_line, by local rank; more than there are ranks
   struct rhw_part flights;  // RHW_FLIGHT_RECORDS rhw_flight_record each, by local rank
   struct rhw_part ledger;   // rhw_ledger, one
@@ -413,6 +436,11 @@ enum rhw_planned {
   RHW_PLAN_ALL_TO_ALL = 3,
   RHW_PLAN_BROADCAST = 4,
   RHW_PLANS = 5,
+  // On a CUDA device, of types without a bit pattern that stands for "not yet here": integers travel in packets, which are twice as
+  // large, so other algorithms are best for them.
+  RHW_PLAN_ALL_REDUCE_PACKETS = 5,
+  RHW_PLAN_REDUCE_SCATTER_PACKETS = 6,
+  RHW_PLANS_CUDA = 7,
 };
 
 // For sizes from the previous choice's below_bytes up to this one's, exclusive. The size is that of a rank's larger buffer, in bytes.
@@ -437,11 +465,11 @@ struct rhw_plan {
 
 struct rhw_plans {
   uint32_t device;                // rhw_device
-  uint32_t collectives;           // plans in use
+  uint32_t collectives;           // plans in use: RHW_PLANS or RHW_PLANS_CUDA; 0 = the element is not in use
   uint32_t channels;              // rings that a payload is spread over
   uint32_t ll_below_bytes;        // below this size rings use LL (kernels/include/railhead/exchange/ll_pipes.h)
   uint8_t order[RHW_MAX_LOCAL];   // local ranks in ring order; 0 from local_size on
-  uint32_t polls_per_turn;        // polls of its flag that a spinning wait makes between two reads of the clock and the abort word
+  uint32_t polls_per_turn;        // polls of flag or data that a spinning wait makes between two reads of the clock and the abort word
   uint32_t ep_waiter_deadlines;   // a late rank that itself waits for another is given up after this many deadlines
   uint64_t recheck_ns;            // a sleeping wait reads the ranks' signatures at this interval
   uint64_t ep_death_check_ns;     // a wait that survives deaths looks for them at this interval
@@ -542,7 +570,7 @@ struct rhw_outcome {
   int32_t culprit;         // of an error, a world rank, -1 = none or not known
   int32_t staged_local;    // of WINDOW_REGISTER, as in Registered
   uint32_t region;         // of WINDOW_REGISTER, the window's number
-  uint32_t memory;         // of WINDOW_ALLOC: index of rhw_ledger.memory
+  uint32_t memory;         // of windows: index of rhw_ledger.memory
   uint64_t offset;         // of WINDOW_ALLOC, as in WindowReady; of WINDOW_FREE, as in WindowFree
   uint64_t bytes;          // of WINDOW_ALLOC, in whole granules; of WINDOW_REGISTER
   char text[RHW_TEXT];     // an error's text, or the reason why a registered window is staged
@@ -552,7 +580,7 @@ struct rhw_region_entry {
   uint64_t bytes;
   uint32_t live;           // 1 = the window exists; written last (release), read first (acquire)
   int32_t staged_local;
-  uint32_t memory;         // rhw_memory_kind
+  uint32_t memory;         // rhw_memory_kind: CPU or CUDA, wherever the memory of each rank comes from
   uint32_t reserved0;
   char reason[RHW_REASON];
 };
@@ -569,10 +597,13 @@ struct rhw_ledger {
   uint64_t scratch_bytes;
   uint32_t reduce_group;
   uint32_t reproducible;
-  struct rhw_memory memory[RHW_MAX_MEMORIES];
+  struct rhw_memory memory[RHW_MAX_MEMORIES];  // the CPU's first, then that of the device
   uint32_t pids[RHW_MAX_LOCAL];
   char forcing[RHW_FORCING];
-  uint64_t reserved0[9];
+  uint64_t device_heap_bytes;  // as in Joined
+  uint32_t device;         // rhw_device that the ranks run on
+  uint32_t reserved2;
+  uint64_t reserved0[7];
   uint64_t ended;          // @704: set-up calls that have ended, comm_init first; 0 = the group is not ready yet
   uint64_t reserved1[7];
   struct rhw_outcome outcomes[2];

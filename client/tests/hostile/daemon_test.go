@@ -294,7 +294,7 @@ func TestSegmentsThatCouldFaultAreRefusedBeforeTheyAreUsed(t *testing.T) {
 	if err := os.WriteFile(file, bytes.Repeat([]byte{0}, fakeHeap), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	control := int64(wire.ControlBytes(1))
+	control, thisVersion := int64(wire.ControlBytes(1)), fmt.Sprintf("version %d", wire.ControlVersion)
 	for _, c := range []struct {
 		what   string
 		answer int // 0: the control segment, 1: the heap
@@ -310,17 +310,17 @@ func TestSegmentsThatCouldFaultAreRefusedBeforeTheyAreUsed(t *testing.T) {
 		{"control segment empty", 0, func(f *fake) int { return f.segment(0, sealed) }, wire.ResultProtocol, "has 0 bytes"},
 		{"control segment a file", 0, func(f *fake) int { return f.open(file) }, wire.ResultProtocol, "control segment"},
 		{"control segment a device", 0, func(f *fake) int { return f.open("/dev/null") }, wire.ResultProtocol, "control segment"},
-		{"control segment without magic", 0, func(f *fake) int { return f.segment(control, sealed) }, wire.ResultProtocol, "version 2"},
+		{"control segment without magic", 0, func(f *fake) int { return f.segment(control, sealed) }, wire.ResultProtocol, thisVersion},
 		{"control segment with another magic", 0, func(f *fake) int {
 			fd := f.segment(control, sealed)
 			f.writeHeader(fd, wire.ControlHeader{Magic: wire.ControlMagic + 1, Version: wire.ControlVersion})
 			return fd
-		}, wire.ResultProtocol, "version 2"},
+		}, wire.ResultProtocol, thisVersion},
 		{"control segment of another version", 0, func(f *fake) int {
 			fd := f.segment(control, sealed)
-			f.writeHeader(fd, wire.ControlHeader{Magic: wire.ControlMagic, Version: 3})
+			f.writeHeader(fd, wire.ControlHeader{Magic: wire.ControlMagic, Version: wire.ControlVersion + 1})
 			return fd
-		}, wire.ResultProtocol, "version 2"},
+		}, wire.ResultProtocol, thisVersion},
 		{"heap unsealed", 1, func(f *fake) int { return f.segment(fakeHeap, 0) }, wire.ResultProtocol, "heap of rank 0"},
 		{"heap a page too small", 1, func(f *fake) int { return f.segment(fakeHeap-4096, sealed) }, wire.ResultProtocol,
 			"promised 1048576, sealed"},

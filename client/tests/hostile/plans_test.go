@@ -14,7 +14,7 @@ func TestInvalidPlansAreRefused(t *testing.T) {
 		spoil func(p *wire.Plans)
 		word  string
 	}{
-		{"none at all", func(p *wire.Plans) { *p = wire.Plans{} }, "channels"},
+		{"none at all", func(p *wire.Plans) { *p = wire.Plans{} }, "no plans for a CPU"},
 		{"a rank twice in the ring", func(p *wire.Plans) { p.Order[0] = 1 }, "order"},
 		{"too many channels", func(p *wire.Plans) { p.Channels = wire.MaxChannels + 1 }, "channels"},
 		{"no choice", func(p *wire.Plans) { p.Copied[wire.PlanAllReduce].Count = 0 }, "ranges"},
