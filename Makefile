@@ -8,7 +8,7 @@
 # Tests build the library without make, as this file says: they read the assignments of plain words (LIBRARY_...) from it.
 
 # Where its sources are. Go builds them as well, with a package for each of these folders (their doc.go).
-LIBRARY_FOLDERS := client/base client/session client/comm client/memory client/collectives client/ep client/device client/device/cpu
+LIBRARY_FOLDERS := client/base client/session client/comm client/memory client/collectives client/ep client/device client/device/cpu client/device/cuda
 
 LIBRARY_INCLUDES := -Iclient -Iclient/include -Ikernels -Ikernels/include -Iinternal/wire
 LIBRARY_CXXFLAGS := -std=c++17 -fno-exceptions -fno-rtti -fPIC -fvisibility=hidden -pthread

@@ -15,6 +15,7 @@ import (
 	_ "railhead/client/comm"
 	_ "railhead/client/device"
 	_ "railhead/client/device/cpu"
+	_ "railhead/client/device/cuda"
 	_ "railhead/client/ep"
 	_ "railhead/client/include"
 	_ "railhead/client/memory"
