@@ -7,6 +7,7 @@ import "C"
 import (
 	"fmt"
 	"runtime"
+	"strconv"
 	"time"
 	"unsafe"
 
@@ -75,7 +76,11 @@ type CommConfig struct {
 	HeapBytes    uint64
 	Reproducible Reproducible
 	Device       uint32 // kind; 0 is the CPU
+	DeviceName   string // of CUDA: a number, "GPU-<uuid>" or "MIG-<uuid>"; "" = the thread's current device
 }
+
+// DeviceCUDA is the kind of a GPU.
+const DeviceCUDA uint32 = C.RH_DEVICE_CUDA
 
 // Reproducible says whether all algorithms add sums in the same order. 0 = the environment, then on.
 type Reproducible uint32
@@ -102,6 +107,12 @@ func (s *Session) Init(c CommConfig) (*Comm, error) {
 	config.struct_version = 1
 	config.device_kind = C.int32_t(c.Device)
 	config.device_ordinal, config.local_rank, config.local_size, config.node = -1, -1, -1, -1
+	if n, err := strconv.ParseInt(c.DeviceName, 10, 32); err == nil {
+		config.device_ordinal = C.int32_t(n)
+	} else if c.DeviceName != "" {
+		config.device_uuid = C.CString(c.DeviceName)
+		defer C.free(unsafe.Pointer(config.device_uuid))
+	}
 	config.rank = C.int32_t(c.Rank)
 	config.world_size = C.int32_t(c.World)
 	config.timeout_ms = milliseconds(c.Timeout)
@@ -214,6 +225,32 @@ func goRanks(list []C.int32_t) []int {
 	return ranks
 }
 
+// Info is rh_comm_info.
+type Info struct {
+	Device       uint32 // kind
+	Ordinal      int    // -1 = the device has none
+	Granularity  uint64
+	StopWord     *uint32 // nil on the CPU
+	Staged       bool
+	StagedReason string
+}
+
+// Info says on which device the comm runs, and how.
+func (c *Comm) Info() (Info, error) {
+	info := (*C.rh_comm_info)(C.calloc(1, C.sizeof_rh_comm_info))
+	defer C.free(unsafe.Pointer(info))
+	info.struct_size = C.sizeof_rh_comm_info
+	info.struct_version = 1
+	if err := call(func() C.rh_result { return C.rh_comm_get_info(c.h, info) }); err != nil {
+		return Info{}, err
+	}
+	return Info{
+		Device: uint32(info.device_kind), Ordinal: int(info.device_ordinal), Granularity: uint64(info.granularity),
+		StopWord: (*uint32)(unsafe.Pointer(info.stop_word)), Staged: info.device_staged != 0,
+		StagedReason: C.GoString(&info.device_staged_reason[0]),
+	}, nil
+}
+
 // Choice is rh_comm_get_choice: the algorithm of an operation ("all_reduce") of that size, and why it was chosen.
 func (c *Comm) Choice(operation string, bytes uint64, inWindows bool) (algorithm, why string, err error) {
 	choice := (*C.rh_choice)(C.calloc(1, C.sizeof_rh_choice))
@@ -239,10 +276,24 @@ type Window struct {
 	rank  int
 }
 
-// AllocWindow allocates on every rank; collective.
-func (c *Comm) AllocWindow(bytes int) (*Window, error) {
+// Memory is a kind of memory, RH_MEMORY_...
+type Memory int32
+
+// Kinds of memory of a window.
+const (
+	MemoryDefault Memory = C.RH_MEMORY_DEFAULT
+	MemoryHost    Memory = C.RH_MEMORY_HOST
+	MemoryDevice  Memory = C.RH_MEMORY_DEVICE
+)
+
+// AllocWindow allocates memory of the device's default kind on every rank; collective.
+func (c *Comm) AllocWindow(bytes int) (*Window, error) { return c.AllocWindowIn(bytes, MemoryDefault) }
+
+// AllocWindowIn is AllocWindow with a kind of memory.
+func (c *Comm) AllocWindowIn(bytes int, memory Memory) (*Window, error) {
 	w := &Window{bytes: bytes, rank: c.rank}
-	if err := call(func() C.rh_result { return C.rh_window_alloc(c.h, C.size_t(bytes), nil, &w.h) }); err != nil {
+	config := C.rh_window_config{struct_size: C.sizeof_rh_window_config, struct_version: 1, memory: C.int32_t(memory)}
+	if err := call(func() C.rh_result { return C.rh_window_alloc(c.h, C.size_t(bytes), &config, &w.h) }); err != nil {
 		return nil, err
 	}
 	return w, nil

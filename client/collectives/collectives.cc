@@ -12,8 +12,16 @@ namespace railhead::client {
 
 namespace {
 
+// The offset of a buffer in this rank's device heap, behind the scratch; kNoOffset if it is elsewhere.
+uint64_t offerOnDevice(const Comm* comm, const void* buffer, uint64_t bytes) {
+  const uint64_t offset = reinterpret_cast<uintptr_t>(buffer) - reinterpret_cast<uintptr_t>(comm->deviceHeap(comm->localRank));
+  const bool inside = offset >= comm->deviceScratchBytes && offset < comm->deviceHeapBytes && bytes <= comm->deviceHeapBytes - offset;
+  return inside ? offset : kNoOffset;
+}
+
 // A buffer's location for the other ranks, as an offer (railhead/exchange/flags.h); kNoOffset if they cannot access it.
 uint64_t offerOf(const Comm* comm, const void* buffer, uint64_t bytes) {
+  if (comm->device->ownMemory != nullptr) return offerOnDevice(comm, buffer, bytes);
   const uint64_t offset = reinterpret_cast<uintptr_t>(buffer) - reinterpret_cast<uintptr_t>(comm->ownHeap());
   const bool inside = offset >= comm->scratchBytes && offset < comm->heapBytes && bytes <= comm->heapBytes - offset;
   return inside ? offset : offerInRegions(comm, buffer, bytes);
@@ -41,6 +49,10 @@ rh_result submitCollective(Comm* comm, CollectiveCall* c, void* stream) {
   if (comm->worldSize > 1) {
     choose(comm, c);
     offerBuffers(comm, c);
+  }
+  if (comm->device->admitCollective != nullptr) {
+    const rh_result bad = comm->device->admitCollective(comm, *c);
+    if (bad != RH_OK) return bad;
   }
   if (comm->device->streams != nullptr) {
     const Buffers b = buffersOf(comm, o);
@@ -88,7 +100,8 @@ rh_result submitTransfers(Comm* comm, const Operation* list, int pairs, int n, u
   TransfersCall c = {op, op == RHW_OP_GROUP ? kNoCallDetails : callDetails(list[0]), 0, pairs, n, transfers};
   for (int i = 0; i < all; i++) transfers[i] = transferOf(comm, list[i]);
   for (int i = 2 * pairs; i < all; i++) c.bytes += transfers[i].bytes;
-  rh_result result = comm->device->streams == nullptr ? RH_OK : admitTransfers(comm, c, stream);
+  rh_result result = comm->device->admitTransfers == nullptr ? RH_OK : comm->device->admitTransfers(comm, c);
+  if (result == RH_OK && comm->device->streams != nullptr) result = admitTransfers(comm, c, stream);
   if (result == RH_OK) result = comm->device->transfers(comm, c, stream);
   if (transfers != few) free(transfers);
   return result;

@@ -255,8 +255,11 @@ rh_result checkStreams(const Share* shares, int n) {
 rh_result checkCaptures(const Share* shares, int n) {
   int captured = -1, run = -1;
   for (int i = 0; i < n; i++) {
-    const bool captures = onStreams(shares[i]) && shares[i].comm->device->streams->captureOf(shares[i].stream) != 0;
-    (captures ? captured : run) = i;
+    uint64_t capture = 0;
+    const Comm* comm = shares[i].comm;
+    const rh_result bad = onStreams(shares[i]) ? comm->device->streams->captureOf(comm, shares[i].stream, &capture) : RH_OK;
+    if (bad != RH_OK) return bad;
+    (capture != 0 ? captured : run) = i;
   }
   if (captured < 0 || run < 0) return RH_OK;
   return fail(RH_ERR_UNSUPPORTED, "group_end: rank %d: nothing was run or captured: the stream of group \"%s\" is being captured, that of group "

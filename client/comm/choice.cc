@@ -6,6 +6,7 @@
 #include "base/abi.h"
 #include "base/error.h"
 #include "comm/comm.h"
+#include "railhead/gpu/launch.h"
 
 namespace railhead::client {
 
@@ -24,8 +25,9 @@ bool ascends(const rhw_plan& p) {
   return from == kNoEnd;
 }
 
-// Indexed by rhw_planned.
-constexpr uint32_t kPlanned[RHW_PLANS] = {RHW_OP_ALL_REDUCE, RHW_OP_REDUCE_SCATTER, RHW_OP_ALL_GATHER, RHW_OP_ALL_TO_ALL, RHW_OP_BROADCAST};
+// Indexed by rhw_planned. The last two are of a CUDA device only.
+constexpr uint32_t kPlanned[RHW_PLANS_CUDA] = {RHW_OP_ALL_REDUCE, RHW_OP_REDUCE_SCATTER, RHW_OP_ALL_GATHER,     RHW_OP_ALL_TO_ALL,
+                                               RHW_OP_BROADCAST,  RHW_OP_ALL_REDUCE,     RHW_OP_REDUCE_SCATTER};
 
 constexpr uint64_t bitOf(uint32_t op) { return uint64_t{1} << op; }
 
@@ -62,34 +64,75 @@ const char* checkWaits(const rhw_plans& p) {
   return nullptr;
 }
 
-// What is wrong with plans; nullptr = nothing.
-const char* checkPlans(const rhw_plans& plans, int32_t localSize) {
-  if (!isOrder(plans, localSize)) return "a ring order that is not a permutation of the ranks";
-  if (plans.channels < 1 || plans.channels > static_cast<uint32_t>(kMaxRingChannels)) return "a number of channels out of range";
-  for (int i = 0; i < RHW_PLANS; i++) {
+const char* checkRanges(const rhw_plans& plans, int n) {
+  for (int i = 0; i < n; i++) {
     if (!ascends(plans.copied[i]) || !ascends(plans.zero_copy[i])) return "size ranges that do not ascend";
     if (!areOf(plans.copied[i], kPlanned[i], 0, RHW_ALGOS)) return "an algorithm that the operation does not have";
     if (!areOf(plans.zero_copy[i], kPlanned[i], 1, RHW_ALGO_AUTO)) return "an algorithm that is not zero-copy";
   }
-  return checkWaits(plans);
+  return nullptr;
+}
+
+// What is wrong with plans for the CPU; nullptr = nothing.
+const char* checkPlans(const rhw_plans& plans, int32_t localSize) {
+  if (!isOrder(plans, localSize)) return "a ring order that is not a permutation of the ranks";
+  if (plans.channels < 1 || plans.channels > static_cast<uint32_t>(kMaxRingChannels)) return "a number of channels out of range";
+  const char* wrong = checkRanges(plans, RHW_PLANS);
+  return wrong != nullptr ? wrong : checkWaits(plans);
+}
+
+// Whether a kernel can be launched with the blocks and threads of all choices. Those of AUTO are not used.
+bool areLaunchable(const rhw_plan& p) {
+  for (uint32_t i = 0; i < p.count; i++) {
+    const rhw_choice& c = p.choice[i];
+    if (c.algo == RHW_ALGO_AUTO) continue;
+    if (c.blocks < 1 || c.blocks > gpu::kMaxBlocks || c.threads < 32 || c.threads > gpu::kMaxThreads || c.threads % 32 != 0) return false;
+  }
+  return true;
+}
+
+// The same for a CUDA device.
+const char* checkDevicePlans(const rhw_plans& plans) {
+  if (plans.collectives != RHW_PLANS_CUDA) return "another number of collectives";
+  if (plans.polls_per_turn < 1 || plans.polls_per_turn > 4096) return "polls_per_turn outside 1..4096";
+  if (const char* wrong = checkRanges(plans, RHW_PLANS_CUDA)) return wrong;
+  for (int i = 0; i < RHW_PLANS_CUDA; i++) {
+    if (!areLaunchable(plans.copied[i]) || !areLaunchable(plans.zero_copy[i])) return "a grid that no kernel has";
+  }
+  return nullptr;
 }
 
 // Any rank can write the control segment at any time, so the plans are copied first and the copy is checked.
-bool copyPlans(Comm* comm) {
+bool copyPlans(const Comm* comm, uint32_t device, rhw_plans* out) {
   for (uint32_t i = 0; i < comm->parts.plans.count; i++) {
-    memcpy(&comm->plans, elementOf<char>(comm->control, comm->parts.plans, static_cast<int>(i)), sizeof comm->plans);
-    if (comm->plans.collectives != 0 && comm->plans.device == RHW_DEVICE_CPU) return true;
+    memcpy(out, elementOf<char>(comm->control, comm->parts.plans, static_cast<int>(i)), sizeof *out);
+    if (out->device == device && out->collectives != 0) return true;
   }
   return false;
+}
+
+rh_result takeDevicePlans(Comm* comm) {
+  if (comm->device->wire == RHW_DEVICE_CPU) return RH_OK;
+  if (!copyPlans(comm, comm->device->wire, &comm->devicePlans)) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the control segment has no plans for a %s device", number(comm->rank), comm->device->name);
+  }
+  if (const char* wrong = checkDevicePlans(comm->devicePlans)) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the daemon's plans for a %s device have %s", number(comm->rank), comm->device->name, wrong);
+  }
+  return RH_OK;
 }
 
 }  // namespace
 
 rh_result takePlans(Comm* comm) {
-  if (!copyPlans(comm)) return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the control segment has no plans for a CPU", number(comm->rank));
+  if (!copyPlans(comm, RHW_DEVICE_CPU, &comm->plans)) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the control segment has no plans for a CPU", number(comm->rank));
+  }
   if (const char* wrong = checkPlans(comm->plans, comm->localSize())) {
     return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the daemon's plans have %s", number(comm->rank), wrong);
   }
+  const rh_result bad = takeDevicePlans(comm);
+  if (bad != RH_OK) return bad;
   memcpy(comm->ring.order, comm->plans.order, sizeof comm->ring.order);
   comm->ring.channels = static_cast<int>(comm->plans.channels);
   comm->ring.protocol = RingProtocol::kSimple;
@@ -108,14 +151,24 @@ uint32_t plannedOf(uint32_t op) {
 Choice lookUp(const rhw_plan& plan, uint64_t bytes) {
   uint32_t i = 0;
   while (i + 1 < plan.count && bytes >= plan.choice[i].below_bytes) i++;
-  return {plan.choice[i].algo, plan.choice[i].why};
+  return {plan.choice[i].algo, plan.choice[i].why, plan.choice[i].blocks, plan.choice[i].threads};
+}
+
+// The plans by which the comm's collectives run.
+const rhw_plans& plansOf(const Comm* comm) { return comm->device->wire == RHW_DEVICE_CPU ? comm->plans : comm->devicePlans; }
+
+// rhw_planned of a collective on a CUDA device, where integers have plans of their own.
+uint32_t onCuda(uint32_t planned, rh_dtype dtype) {
+  if (dtype < RH_I8) return planned;
+  return planned == RHW_PLAN_ALL_REDUCE ? uint32_t{RHW_PLAN_ALL_REDUCE_PACKETS} : planned == RHW_PLAN_REDUCE_SCATTER ? uint32_t{RHW_PLAN_REDUCE_SCATTER_PACKETS} : planned;
 }
 
 }  // namespace
 
 void choose(const Comm* comm, CollectiveCall* call) {
   const Operation& o = call->operation;
-  const uint32_t planned = plannedOf(o.op);
+  const rhw_plans& plans = plansOf(comm);
+  uint32_t planned = plannedOf(o.op);
   if (planned == RHW_PLANS) {
     if (o.op != RHW_OP_BARRIER) call->copied = {RHW_ALGO_PIPE, RHW_WHY_ONLY};
     return;
@@ -123,11 +176,12 @@ void choose(const Comm* comm, CollectiveCall* call) {
   // A plan is indexed by the size of the larger of a rank's two buffers.
   const bool parts = o.op != RHW_OP_ALL_REDUCE && o.op != RHW_OP_BROADCAST;
   const uint64_t bytes = bytesOf(o) * (parts ? static_cast<uint64_t>(comm->worldSize) : 1);
-  call->copied = lookUp(comm->plans.copied[planned], bytes);
-  call->ll = bytes < comm->plans.ll_below_bytes;
+  if (plans.device == RHW_DEVICE_CUDA) planned = onCuda(planned, o.dtype);
+  call->copied = lookUp(plans.copied[planned], bytes);
+  call->ll = bytes < plans.ll_below_bytes;
   // Each rank multiplies its own contribution, so other ranks cannot read it from the caller's buffer.
   if (o.reduce.kind == host::Reduction::kPreMulSum) return;
-  call->zeroCopy = lookUp(comm->plans.zero_copy[planned], bytes);
+  call->zeroCopy = lookUp(plans.zero_copy[planned], bytes);
 }
 
 const char* algorithmName(uint32_t algo) { return rhw_algorithms[algo < RHW_ALGOS ? algo : uint32_t{RHW_ALGO_AUTO}].name; }
@@ -142,8 +196,8 @@ namespace {
 bool lookUpByName(const Comm* comm, const char* operation, size_t bytes, bool inWindows, Choice* out) {
   for (int i = 0; i < RHW_PLANS; i++) {
     if (strcmp(operation, operationName(kPlanned[i])) != 0) continue;
-    *out = lookUp(comm->plans.zero_copy[i], bytes);
-    if (!inWindows || out->algo == RHW_ALGO_AUTO) *out = lookUp(comm->plans.copied[i], bytes);
+    *out = lookUp(plansOf(comm).zero_copy[i], bytes);
+    if (!inWindows || out->algo == RHW_ALGO_AUTO) *out = lookUp(plansOf(comm).copied[i], bytes);
     return true;
   }
   // Every other operation has the algorithm pipe or none.

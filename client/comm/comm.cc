@@ -69,23 +69,27 @@ rh_result checkNotCapturing(const Comm* comm, const char* operation) {
   const Streams* streams = comm->device->streams;
   if (streams == nullptr) return RH_OK;
   for (const Capture& c : comm->captures) {
-    if (c.number == 0 || !streams->isCapturing(c.number)) continue;
+    if (c.number == 0 || !streams->isCapturing(comm, c.stream, c.number)) continue;
     return fail(RH_ERR_BUSY, "%s: rank %d: calls on this comm are being captured on a stream, and %s cannot be; end the capture first", operation,
                 number(comm->rank), operation);
   }
   return RH_OK;
 }
 
-Capture* captureOf(Comm* comm, uint64_t number) {
+Capture* captureOf(Comm* comm, const void* stream, uint64_t number) {
   for (Capture& c : comm->captures) {
     if (c.number == number) return &c;
   }
   for (Capture& c : comm->captures) {
-    if (c.number != 0 && comm->device->streams->isCapturing(c.number)) continue;
-    c = {number, 0};
+    if (c.number != 0 && comm->device->streams->isCapturing(comm, c.stream, c.number)) continue;
+    c = {number, stream, 0};
     return &c;
   }
   return nullptr;
+}
+
+void noteChoice(const Comm* comm, const Choice& choice) {
+  if (choice.algo != RHW_ALGO_AUTO) storeRelaxed(&comm->ownLine()->chosen, choice.algo | choice.why << 16);
 }
 
 bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& details, uint64_t collective) {
@@ -106,7 +110,9 @@ bool waitForDevice(Comm* comm, uint32_t op) {
 
 }  // namespace
 
-bool beginSetUp(Comm* comm, uint32_t op, uint64_t bytes) { return waitForDevice(comm, op) && beginOperation(comm, op, bytes); }
+bool beginSetUp(Comm* comm, uint32_t op, uint64_t bytes, bool unmaps) {
+  return ((comm->device->countsApart && !unmaps) || waitForDevice(comm, op)) && beginOperation(comm, op, bytes);
+}
 
 int64_t limitNs(const Comm* comm, uint64_t bytes) {
   const uint64_t seconds = (bytes >> 24) * static_cast<uint64_t>(comm->worldSize);
@@ -198,6 +204,11 @@ LocalRank rootOfWaitChain(const Comm* comm, LocalRank late) {
 
 rh_result stopOperation(Comm* comm, const host::Outcome& outcome, uint32_t algo) {
   endRecord(comm, algo, outcome.stop);
+  breakFor(comm, __atomic_load_n(&comm->ownLine()->op, __ATOMIC_RELAXED), outcome);
+  return whyBroken(comm);
+}
+
+void breakFor(const Comm* comm, uint32_t op, const host::Outcome& outcome) {
   const LocalRankSet missing{outcome.missing};
   rhw_rank_line* line = comm->ownLine();
   storeRelaxed(&line->waiting_for, missing.mask());
@@ -213,11 +224,9 @@ rh_result stopOperation(Comm* comm, const host::Outcome& outcome, uint32_t algo)
     // If several ranks are late, the lowest is named; the message lists all of them.
     LocalRank culprit = missing.lowest();
     if (outcome.stop == Stop::kTimeout && culprit != kNoLocalRank) culprit = rootOfWaitChain(comm, culprit);
-    const uint32_t op = __atomic_load_n(&line->op, __ATOMIC_RELAXED);
     const rh_result code = outcome.stop == Stop::kTimeout ? RH_ERR_TIMEOUT : outcome.stop == Stop::kMismatch ? RH_ERR_MISMATCH : RH_ERR_PROTOCOL;
     poison(comm, code, op, comm->worldOf(culprit), comm->rank);
   }
-  return whyBroken(comm);
 }
 
 rh_result whyBroken(const Comm* comm) {
@@ -255,7 +264,9 @@ void retainComm(Comm* comm) { __atomic_fetch_add(&comm->references, 1, __ATOMIC_
 
 void releaseComm(Comm* comm) {
   // Acquire and release: all accesses through the other references happen before the comm is freed.
-  if (__atomic_sub_fetch(&comm->references, 1, __ATOMIC_ACQ_REL) == 0) destroyComm(comm);
+  if (__atomic_sub_fetch(&comm->references, 1, __ATOMIC_ACQ_REL) != 0) return;
+  if (comm->device->end != nullptr) comm->device->end(comm, destroyComm);
+  else destroyComm(comm);
 }
 
 void endComm(Comm* comm) {
@@ -265,7 +276,10 @@ void endComm(Comm* comm) {
   endLease(comm);
   // Release: a graph launched after this sees that the rank has left. Only queued and captured calls hold further references. Without them
   // nothing is written: the heap of a comm that has not formed may have no pages there.
-  if (__atomic_load_n(&comm->references, __ATOMIC_ACQUIRE) > 1) __atomic_store_n(&comm->state()->left, 1, __ATOMIC_RELEASE);
+  if (__atomic_load_n(&comm->references, __ATOMIC_ACQUIRE) > 1) {
+    __atomic_store_n(&comm->state()->left, 1, __ATOMIC_RELEASE);
+    if (comm->device->leave != nullptr) comm->device->leave(comm);
+  }
   releaseComm(comm);
 }
 
@@ -296,7 +310,7 @@ bool anyCommBusy(const Session* session) {
 namespace {
 
 // Breaks the group of a comm of the session. False when the handle is not a comm of the session.
-bool breakFor(void* handle, const Session* session) {
+bool abandon(void* handle, const Session* session) {
   Comms::Shared ref(comms(), handle);
   const Comm* comm = ref.get();
   if (comm == nullptr || comm->session != session) return false;
@@ -312,7 +326,7 @@ namespace {
 bool abandonSome(const Session* session) {
   bool found = false;
   comms().forEach([&](void* handle) {
-    if (!breakFor(handle, session)) return;
+    if (!abandon(handle, session)) return;
     found = true;
     // A call may have begun after rh_close checked for one. It returns soon, because its group is broken and its session is shut down.
     // Its mappings must stay until then.
@@ -369,12 +383,8 @@ void leaveBroken(Comm* comm) {
 
 }  // namespace
 
-extern "C" rh_result rh_comm_finalize(rh_comm* handle) {
-  Comms::Exclusive guard(comms(), handle);
-  rh_result result = checkGuard(guard, "finalize");
-  if (result == RH_OK) result = checkNoneNoted(guard.get(), "finalize");
-  if (result != RH_OK) return result;
-  Comm* held = guard.get();
+rh_result railhead::client::leaveGroup(rh_comm* handle, Comm* held) {
+  rh_result result = RH_OK;
   const bool idle = waitForDevice(held, RHW_OP_FINALIZE);
   if (idle && beginOperation(held, RHW_OP_FINALIZE, 0)) {
     result = setUp(
@@ -385,10 +395,17 @@ extern "C" rh_result rh_comm_finalize(rh_comm* handle) {
     if (!idle) result = whyBroken(held);
   }
   // Before the handle ends: it keeps rh_close away, and without a session there is no control thread to drop the lease.
-  endLease(guard.get());
+  endLease(held);
   Comm* comm = comms().remove(handle);
   if (comm != nullptr) endComm(comm);
   return result;
+}
+
+extern "C" rh_result rh_comm_finalize(rh_comm* handle) {
+  Comms::Exclusive guard(comms(), handle);
+  rh_result result = checkGuard(guard, "finalize");
+  if (result == RH_OK) result = checkNoneNoted(guard.get(), "finalize");
+  return result == RH_OK ? leaveGroup(handle, guard.get()) : result;
 }
 
 extern "C" rh_result rh_comm_abort(rh_comm* handle) {
@@ -428,7 +445,9 @@ extern "C" rh_result rh_comm_get_info(rh_comm* handle, rh_comm_info* info) {
   results.local_size = comm->localSize();
   results.node = 0;
   results.device_kind = static_cast<int32_t>(comm->device->kind);
-  results.granularity = comm->device->granularity();
+  results.device_ordinal = comm->place.ordinal;
+  results.granularity = comm->device->granularity(comm);
+  if (comm->device->describe != nullptr) comm->device->describe(comm, &results);
   writeStruct(info, results);
   return RH_OK;
 }

@@ -24,9 +24,10 @@ constexpr int64_t kAnswerGraceNs = int64_t{5} * 1000000000;
 struct Region;     // memory/window.h
 struct PreMulSum;  // collectives/operation.h
 
-// A capture, in progress or ended: its number (Streams; 0 = none) and the number of its collectives of the comm.
+// A capture, in progress or ended: its number (Streams; 0 = none), the stream where it began, the number of its collectives of the comm.
 struct Capture {
   uint64_t number;
+  const void* stream;
   uint32_t collectives;
 };
 constexpr int kMaxCaptures = 8;  // of one comm, in progress at the same time
@@ -51,7 +52,21 @@ struct Comm : Malloced, Member {
   uint32_t pids[RHW_MAX_LOCAL];     // by local rank: of the ranks' processes, in the daemon's pid namespace, 0 = outside it
   HeldLease lease;
   const Device* device;
+  DevicePlace place;
   void* onDevice;                   // the device's state of the comm
+  char* deviceHeaps;                // local rank 0's device heap (DeviceMemory); the others follow at equal distances. nullptr = none
+  uint64_t deviceHeapStride;
+  uint64_t deviceHeapBytes;         // from here to deviceGranularity as in Joined
+  uint64_t deviceScratchBytes;
+  uint64_t deviceSlotBytes;
+  uint64_t deviceGranularity;
+  // The kernel call that stopped first, on a device that countsApart: rhw_op (0 = none yet) and its number there. Written by the control
+  // thread before it breaks the group.
+  struct {
+    uint32_t op;
+    uint64_t number;
+  } stopped;
+  uint64_t queuedCollectives;       // of a device that countsApart: collectives that the host has queued, captured ones not included
   uint32_t references;              // one of the handle, one of each queued or captured call; atomic. The last one unmaps
   Capture captures[kMaxCaptures];   // captures that hold calls of the comm
   uint64_t splits;
@@ -62,7 +77,8 @@ struct Comm : Malloced, Member {
   uint32_t reproducible;
   int32_t noted;                    // calls in groups that have not ended; atomic
   PreMulSum* preMulSums;            // nullptr until there is one
-  rhw_plans plans;                  // private copy of the group's plans
+  rhw_plans plans;                  // private copy of the group's plans for the CPU, on which set-up calls run
+  rhw_plans devicePlans;            // and for the device, if it is another
   const railhead::host::KernelSet* kernels;
   Region* regions[RHW_MAX_REGION + 1];  // registered windows by number; [0] is unused
   uint32_t lastRegion;              // the highest number in use
@@ -85,6 +101,7 @@ struct Comm : Malloced, Member {
   rhw_rank_line* ownLine() const { return line(localRank); }
   char* heap(LocalRank r) const { return team.heap(number(r)); }
   char* ownHeap() const { return heap(localRank); }
+  char* deviceHeap(LocalRank r) const { return deviceHeaps + static_cast<uint64_t>(number(r)) * deviceHeapStride; }
   const rhw_ledger* ledger() const { return elementOf<const rhw_ledger>(control, parts.ledger, 0); }
   // Operation counters; written by the thread that runs an operation.
   railhead::DeviceState* state() const { return &reinterpret_cast<railhead::ScratchHeader*>(ownHeap())->device; }
@@ -112,14 +129,19 @@ rh_result checkGuard(const Comms::Exclusive& guard, const char* operation);
 // sequence number among the operations in which all ranks participate.
 bool beginOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& details = kNoCallDetails, uint64_t collective = 0);
 void endOperation(Comm* comm, uint32_t algo = RHW_ALGO_AUTO);
-// The same for a set-up call, which the host runs. It first waits until no call of the comm runs on its device.
-bool beginSetUp(Comm* comm, uint32_t op, uint64_t bytes);
+// Publishes in the rank's line which algorithm ran, unless none did.
+void noteChoice(const Comm* comm, const Choice& choice);
+// The same for a set-up call, which the host runs. It first waits until no call of the comm runs on its device, if the device's counting
+// requires that, or if the call unmaps memory.
+bool beginSetUp(Comm* comm, uint32_t op, uint64_t bytes, bool unmaps = false);
 // The same as beginOperation and endOperation, but the group may be broken.
 void enterOperation(Comm* comm, uint32_t op, uint64_t bytes, const CallDetails& details, uint64_t collective);
 void leaveOperation(Comm* comm, uint32_t algo = RHW_ALGO_AUTO);
 
 // Ends an operation that a kernel aborted: breaks the group if a deadline passed, and returns why the group is broken.
 rh_result stopOperation(Comm* comm, const railhead::host::Outcome& outcome, uint32_t algo = RHW_ALGO_AUTO);
+// The same for an operation (rhw_op) that no thread of the host runs: it touches no flight record.
+void breakFor(const Comm* comm, uint32_t op, const railhead::host::Outcome& outcome);
 
 // Time for all waits of an operation together, as railhead.h promises: 4 timeouts, and 1 s for each 16 MiB of a rank's bytes, times the world size.
 int64_t limitNs(const Comm* comm, uint64_t bytes);
@@ -132,15 +154,21 @@ rh_result describe(const Comm* comm, char* out, size_t size);
 
 // BUSY while calls of the comm are captured in a graph whose capture has not ended: a set-up call runs at once, before those calls.
 rh_result checkNotCapturing(const Comm* comm, const char* operation);
-// The comm's entry for the capture in progress; nullptr: all entries are taken.
-Capture* captureOf(Comm* comm, uint64_t number);
+// The comm's entry for the capture in progress on a stream; nullptr: all entries are taken.
+Capture* captureOf(Comm* comm, const void* stream, uint64_t number);
 
-// Marks a request, whose common.world is set, as one whose ranks are all on this node.
-void placeOnOneNode(rhw_join* request, WorldRank rank);
+// A device of this process, and which of them.
+struct Located {
+  const Device* device;
+  DevicePlace place;
+};
+
+// Marks a request, whose common.world is set, as one whose ranks are all on this node, this one on that device.
+void placeOnOneNode(rhw_join* request, WorldRank rank, const Located& on);
 
 // Joins a group as a rank and maps its memory. request is complete. The caller holds a reference to the session. parent is the comm
 // that is being split, or nullptr; the join ends early when the group of parent is broken.
-rh_result joinGroup(Session* session, const rhw_join& request, const Device* device, const Comm* parent, rh_comm** out);
+rh_result joinGroup(Session* session, const rhw_join& request, const Located& on, const Comm* parent, rh_comm** out);
 
 // The name of an operation, e.g. "all_reduce".
 const char* operationName(uint32_t op);
@@ -151,6 +179,8 @@ void poison(const Comm* comm, rh_result code, uint32_t op, WorldRank culprit, Wo
 // Registers comms as a kind of session member.
 const MemberKind* commKind();
 
+// rh_comm_finalize for a caller with exclusive access to the comm.
+rh_result leaveGroup(rh_comm* handle, Comm* comm);
 // Ends this rank's membership. The comm must have been removed from the table. The last reference frees it and unmaps its memory.
 void endComm(Comm* comm);
 // References of queued and captured calls, which may run after the handle has ended.

@@ -1,6 +1,7 @@
 // rh_comm_init: rendezvous, mapping, lease.
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -36,12 +37,13 @@ rh_result checkPlace(const rh_comm_config& c, WorldRank rank, int32_t world) {
   return RH_OK;
 }
 
-rh_result findDevice(const rh_comm_config& c, WorldRank rank, const Device** device) {
-  *device = deviceOf(static_cast<uint32_t>(c.device_kind));
-  if (*device == nullptr) {
-    return fail(RH_ERR_UNSUPPORTED, "comm_init: rank %d: this library has no device of kind %d%s; the CPU is RH_DEVICE_CPU, %d", number(rank), c.device_kind,
-                c.device_kind == RH_DEVICE_CUDA ? ", CUDA" : "", RH_DEVICE_CPU);
+rh_result findDevice(const rh_comm_config& c, WorldRank rank, Located* on) {
+  on->device = deviceOf(static_cast<uint32_t>(c.device_kind));
+  if (on->device == nullptr) {
+    return fail(RH_ERR_UNSUPPORTED, "comm_init: rank %d: this library has no device of kind %d; the CPU is RH_DEVICE_CPU, %d, GPUs are RH_DEVICE_CUDA, %d",
+                number(rank), c.device_kind, RH_DEVICE_CPU, RH_DEVICE_CUDA);
   }
+  if (on->device->locate != nullptr) return on->device->locate(c, rank, &on->place);
   if (c.device_kind == RH_DEVICE_CPU && (c.device_ordinal != -1 || c.device_uuid != nullptr)) {
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: rank %d: device_ordinal %d, device_uuid %s%.40s; the CPU has neither: leave them -1 and NULL",
                 number(rank), c.device_ordinal, c.device_uuid == nullptr ? "NULL" : "", c.device_uuid == nullptr ? "" : c.device_uuid);
@@ -49,7 +51,7 @@ rh_result findDevice(const rh_comm_config& c, WorldRank rank, const Device** dev
   return RH_OK;
 }
 
-rh_result readConfig(const rh_comm_config* config, rhw_join* out, const Device** device) {
+rh_result readConfig(const rh_comm_config* config, rhw_join* out, Located* on) {
   rh_comm_config c = RH_COMM_CONFIG_INIT;
   rh_result r = config == nullptr ? RH_OK : readStruct("comm_init", "config", config, &c);
   *out = {};
@@ -73,7 +75,6 @@ rh_result readConfig(const rh_comm_config* config, rhw_join* out, const Device**
   }
   const WorldRank rank{givenRank};
   r = checkPlace(c, rank, world);
-  if (r == RH_OK) r = findDevice(c, rank, device);
   if (r != RH_OK) return r;
   if (c.reduce_group > static_cast<uint32_t>(world)) {
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: reduce_group %u is larger than the world size %d", c.reduce_group,
@@ -83,11 +84,13 @@ rh_result readConfig(const rh_comm_config* config, rhw_join* out, const Device**
     return fail(RH_ERR_INVALID_ARGUMENT, "comm_init: heap_bytes %llu is more than 1 TiB",
                 static_cast<unsigned long long>(c.heap_bytes));
   }
+  r = findDevice(c, rank, on);
+  if (r != RH_OK) return r;
   memcpy(out->group, me.group, sizeof out->group);
   memcpy(out->common.token, me.token, sizeof out->common.token);
   ownProcessors(out->own.cpus);
   out->common.world = static_cast<uint32_t>(world);
-  placeOnOneNode(out, rank);
+  placeOnOneNode(out, rank, *on);
   out->common.reduce_group = c.reduce_group;
   out->common.heap_bytes = c.heap_bytes;
   return RH_OK;
@@ -143,6 +146,14 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   comm->controlBytes = m.control_bytes;
   comm->heapBytes = m.heap_bytes;
   comm->scratchBytes = m.scratch_bytes;
+  comm->deviceHeapBytes = m.device_heap_bytes;
+  comm->deviceScratchBytes = m.device_scratch_bytes;
+  comm->deviceSlotBytes = m.device_slot_bytes;
+  comm->deviceGranularity = m.device_granularity;
+  if ((comm->device->ownMemory != nullptr) != (m.device_granularity != 0)) {
+    return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the daemon gave the ranks device heaps of %llu bytes, on devices of kind %s", number(comm->rank),
+                static_cast<unsigned long long>(m.device_heap_bytes), comm->device->name);
+  }
   if (m.world != static_cast<uint32_t>(comm->worldSize) || m.local_size != m.world) {
     return fail(RH_ERR_PROTOCOL, "comm_init: the daemon formed a group of %u ranks, %u of them on this node, expected %d, all on this node",
                 m.world, m.local_size, comm->worldSize);
@@ -278,7 +289,7 @@ rh_result join(Call* call, rhw_join* request, const uint32_t* abortWord, Comm* c
   return r.m.h.type == RHW_GROUP_READY ? RH_OK : unexpected(comm, r, "GroupReady");
 }
 
-rh_result newComm(Session* session, const rhw_join& request, const Device* device, Comm** out) {
+rh_result newComm(Session* session, const rhw_join& request, const Located& on, Comm** out) {
   auto* comm = new Comm();
   if (comm == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "comm_init: no memory for a comm");
   comm->kind = commKind();
@@ -293,9 +304,10 @@ rh_result newComm(Session* session, const rhw_join& request, const Device* devic
   comm->reproducible = request.common.reproducible;
   comm->heapFd = comm->controlFd = -1;
   comm->references = 1;
-  comm->device = device;
+  comm->device = on.device;
+  comm->place = on.place;
   comm->kernels = &host::kernels();
-  const rh_result result = device->open(comm);
+  const rh_result result = on.device->open(comm);
   if (result == RH_OK) {
     *out = comm;
   } else {
@@ -306,11 +318,11 @@ rh_result newComm(Session* session, const rhw_join& request, const Device* devic
 
 // Makes a comm that has joined its group, and survives restarts of the daemon. A daemon that dies meanwhile has written into the ledger
 // whether the group was ready with all its ranks. If it was not, no rank has the group, and all ranks join again at the next daemon.
-rh_result joinOver(Session* session, const rhw_join& request, const Device* device, const uint32_t* abortWord, Comm** out) {
+rh_result joinOver(Session* session, const rhw_join& request, const Located& on, const uint32_t* abortWord, Comm** out) {
   int64_t until = 0;
   for (;;) {
     Comm* comm = nullptr;
-    rh_result result = newComm(session, request, device, &comm);
+    rh_result result = newComm(session, request, on, &comm);
     if (result != RH_OK) return result;
     if (until == 0) until = comm->deadlineNs();
     Call call(*session, "comm_init", comm->rank);
@@ -325,6 +337,18 @@ rh_result joinOver(Session* session, const rhw_join& request, const Device* devi
     endComm(comm);
     if (!lost || host::nowNs() >= until) return result;
   }
+}
+
+// Nobody else knows the handle yet. After a failure, which all ranks have, they leave the group together.
+rh_result setUpDevice(rh_comm* handle, Comm* comm) {
+  if (comm->device->setUp == nullptr) return RH_OK;
+  Comms::Exclusive guard(comms(), handle);
+  const rh_result result = comm->device->setUp(comm);
+  if (result == RH_OK) return RH_OK;
+  char why[768];
+  snprintf(why, sizeof why, "%s", rh_last_error_message());
+  leaveGroup(handle, comm);
+  return fail(result, "%s", why);
 }
 
 rh_result tooManyComms() {
@@ -342,21 +366,24 @@ extern "C" rh_result rh_comm_init(rh_session* handle, const rh_comm_config* conf
   HandleTable<Session, kMaxSessions>::Shared session(sessions(), handle);
   if (session.get() == nullptr) return fail(RH_ERR_INVALID_HANDLE, "comm_init: not a live session: was it closed?");
   rhw_join request;
-  const Device* device = nullptr;
-  const rh_result result = readConfig(config, &request, &device);
-  return result == RH_OK ? joinGroup(session.get(), request, device, nullptr, out) : result;
+  Located on = {};
+  const rh_result result = readConfig(config, &request, &on);
+  return result == RH_OK ? joinGroup(session.get(), request, on, nullptr, out) : result;
 }
 
-void railhead::client::placeOnOneNode(rhw_join* request, WorldRank rank) {
+void railhead::client::placeOnOneNode(rhw_join* request, WorldRank rank, const Located& on) {
   request->common.nodes = 1;
-  request->own.device = RHW_DEVICE_CPU;
   request->own.place = {number(rank), number(rank), 0, request->common.world};
+  request->own.device = on.device->wire;
+  memcpy(request->own.device_uuid, on.place.uuid, sizeof on.place.uuid);
+  request->own.device_multiprocessors = on.place.multiprocessors;
+  request->own.device_architecture = on.place.architecture;
 }
 
-rh_result railhead::client::joinGroup(Session* session, const rhw_join& request, const Device* device, const Comm* parent, rh_comm** out) {
+rh_result railhead::client::joinGroup(Session* session, const rhw_join& request, const Located& on, const Comm* parent, rh_comm** out) {
   if (comms().full()) return tooManyComms();  // before other ranks rely on this one
   Comm* comm = nullptr;
-  rh_result result = joinOver(session, request, device, parent == nullptr ? nullptr : parent->team.abortWord, &comm);
+  rh_result result = joinOver(session, request, on, parent == nullptr ? nullptr : parent->team.abortWord, &comm);
   if (result == RH_ERR_ABORTED && parent != nullptr) return whyBroken(parent);
   if (result != RH_OK) return result;
   *out = static_cast<rh_comm*>(comms().insert(comm));
@@ -365,5 +392,7 @@ rh_result railhead::client::joinGroup(Session* session, const rhw_join& request,
     return tooManyComms();
   }
   nudgeControlThread();  // from here on it watches the comm
-  return RH_OK;
+  result = setUpDevice(*out, comm);
+  if (result != RH_OK) *out = nullptr;
+  return result;
 }

@@ -65,12 +65,14 @@ constexpr int64_t kWatchedNs = int64_t{1000} * 1000 * 1000;
 
 int64_t tick(Member* member, bool watched, int64_t now) {
   Comm* comm = commOf(member);
+  const int64_t tended = comm->device->tend == nullptr ? INT64_MAX : comm->device->tend(comm, now);
+  if (isBroken(member)) return tended;
   const int64_t period = watched ? kWatchedNs : kUnwatchedNs;
   if (comm->nextLeaseCheck <= now || comm->nextLeaseCheck > now + period) {
     checkPeerLeases(comm);
     comm->nextLeaseCheck = now + period;
   }
-  return comm->nextLeaseCheck;
+  return comm->nextLeaseCheck < tended ? comm->nextLeaseCheck : tended;
 }
 
 constexpr MemberKind makeKind() {

@@ -46,7 +46,8 @@ rh_result split(Comm* comm, ColorAndKey mine, rh_comm** out) {
   rhw_common& common = request.common;
   WorldRank rank;
   place(all, comm, &rank, &common.world);
-  placeOnOneNode(&request, rank);
+  const Located on = {comm->device, comm->place};
+  placeOnOneNode(&request, rank, on);
   nameOf(comm, mine.color, request.group);
   memcpy(common.token, comm->token, sizeof common.token);
   request.own.timeout_ms = comm->timeoutMs;
@@ -56,7 +57,7 @@ rh_result split(Comm* comm, ColorAndKey mine, rh_comm** out) {
   memcpy(common.forcing, comm->forcing, sizeof common.forcing);
   common.reproducible = comm->reproducible;
   ownProcessors(request.own.cpus);
-  return joinGroup(comm->session, request, comm->device, comm, out);
+  return joinGroup(comm->session, request, on, comm, out);
 }
 
 }  // namespace

@@ -185,7 +185,10 @@ rh_result describe(const Comm* comm, char* out, size_t size) {
   }
   const uint32_t op = relaxed(line->op);
   const auto seq = static_cast<unsigned long long>(relaxed(line->seq));
-  if (op == RHW_OP_NONE) {
+  const uint32_t stopped = relaxed(comm->stopped.op);
+  if (stopped != RHW_OP_NONE) {
+    snprintf(where, sizeof where, "%s, operation #%llu on the device, stopped", operationName(stopped), static_cast<unsigned long long>(relaxed(comm->stopped.number)));
+  } else if (op == RHW_OP_NONE) {
     snprintf(where, sizeof where, "after %llu operations", seq);
   } else {
     snprintf(where, sizeof where, "%s #%llu (%llu bytes) stopped", operationName(op), seq,

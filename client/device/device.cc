@@ -4,7 +4,7 @@ namespace railhead::client {
 
 namespace {
 // Indexed by kind. addDevice writes with release; deviceOf reads with acquire.
-const Device* devices[kDeviceKinds] = {&kCpuDevice};
+const Device* devices[kDeviceKinds] = {&kCpuDevice, &kCudaDevice};
 }  // namespace
 
 const Device* deviceOf(uint32_t kind) { return kind < kDeviceKinds ? __atomic_load_n(&devices[kind], __ATOMIC_ACQUIRE) : nullptr; }

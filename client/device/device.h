@@ -2,8 +2,8 @@
 // handles. They produce a call, which is plain data. The device decides when and where the call runs, how it is waited for, and what
 // memory it uses.
 //
-// The CPU device and the device for tests run calls with device/cpu/run.h. The code that runs a call counts it (sequence numbers,
-// signatures, history) in the rank's DeviceState.
+// The CPU device and the device for tests run calls with device/cpu/run.h; the CUDA device launches kernels. The code that runs a call
+// counts it (sequence numbers, signatures, history) in a DeviceState: that of the rank's heap, or on a GPU that of its device heap.
 #ifndef RAILHEAD_CLIENT_DEVICE_DEVICE_H_
 #define RAILHEAD_CLIENT_DEVICE_DEVICE_H_
 
@@ -46,6 +46,7 @@ inline railhead::CallDetails callDetails(const Operation& o) {
 struct Choice {
   uint32_t algo;  // rhw_algo
   uint32_t why;   // rhw_why
+  uint16_t blocks = 0, threads = 0;  // of a GPU kernel: blocks, and threads of each
 };
 
 // A checked collective with its algorithms. It holds everything needed to run it, now or later, any number of times. The caller owns the
@@ -73,24 +74,69 @@ struct TransfersCall {
 // Functions of a device with streams: its calls run after they have returned, in the order of a stream.
 struct Streams {
   bool (*isStream)(const void* stream);
-  // The unique number of the capture in progress on the stream; 0 = none.
-  uint64_t (*captureOf)(const void* stream);
-  // Whether the capture of that number is still in progress.
-  bool (*isCapturing)(uint64_t capture);
+  // The unique number of the capture in progress on the stream; 0 = none. Sets this thread's message where the stream takes no work now.
+  rh_result (*captureOf)(const Comm* comm, const void* stream, uint64_t* capture);
+  // Whether the capture of that number, which was in progress on that stream, still is.
+  bool (*isCapturing)(const Comm* comm, const void* stream, uint64_t capture);
   // Attaches an object to the capture in progress on the stream. release(object) is called once, on any thread, when nothing that was
   // captured can run any more. False: out of memory; nothing is attached.
-  bool (*keep)(void* stream, void (*release)(void*), void* object);
+  bool (*keep)(const Comm* comm, void* stream, void (*release)(void*), void* object);
+};
+
+// Which device of the machine a rank runs on. A CPU has neither number nor UUID.
+struct DevicePlace {
+  int32_t ordinal = -1;           // the driver's number in this process
+  uint8_t uuid[RHW_UUID] = {};    // from here on as in rhw_own
+  uint32_t multiprocessors = 0;
+  uint32_t architecture = 0;
+};
+
+// Functions of a device that has memory of its own, in heaps beside those of the host: local rank r's device heap begins at
+// comm->deviceHeap(r). create and map return 0 or the device's number of an error, which the daemon passes to all ranks.
+struct DeviceMemory {
+  uint32_t kind;  // rhw_memory_kind of its windows
+  // Makes zeroed memory for a range of this rank's device heap. *fd, which the caller closes, passes it to other ranks.
+  int (*create)(Comm* comm, uint64_t offset, uint64_t bytes, int* fd);
+  // Maps the memory of another rank, from its fd, at the same offset of that rank's device heap.
+  int (*map)(Comm* comm, LocalRank of, uint64_t offset, uint64_t bytes, int fd);
+  // Unmaps the parts of all ranks at the offset, as many as are mapped, and frees this rank's. No call may use them.
+  void (*unmap)(Comm* comm, uint64_t offset, uint64_t bytes);
+  // RH_OK if the comm has device heaps. Otherwise sets the thread's message.
+  rh_result (*check)(const Comm* comm, const char* operation);
 };
 
 struct Device {
   uint32_t kind;         // device_kind of a comm's config
+  uint32_t wire;         // rhw_device
   const char* name;      // in messages
   int32_t memory;        // memory of windows: RH_MEMORY_HOST or RH_MEMORY_DEVICE
   const Streams* streams;  // nullptr: calls run before they return and accept no stream
+  const DeviceMemory* ownMemory;  // nullptr: it runs in the host's memory
+  // It counts operations apart from those of the host. So set-up calls need not wait until none runs, unless they unmap memory.
+  bool countsApart;
+
+  // Finds the device that a config names. nullptr: the config must name none. Sets the thread's message if it fails.
+  rh_result (*locate)(const rh_comm_config& config, WorldRank rank, DevicePlace* place);
 
   // open creates the device's state of a new comm, in comm->onDevice; close ends it. If open fails it sets the thread's message.
   rh_result (*open)(Comm* comm);
   void (*close)(Comm* comm);
+  // The last part of rh_comm_init, after the group has formed. A failure on one rank is one on all ranks. nullptr: there is none.
+  rh_result (*setUp)(Comm* comm);
+  // Calls end(comm) when the last reference to a comm is gone, on this thread or, if it may not do so, later on another. nullptr: now.
+  void (*end)(Comm* comm, void (*end)(Comm* comm));
+  // The rank has left the group, but graphs refer to the comm: later replays do nothing. nullptr: DeviceState::left says so.
+  void (*leave)(Comm* comm);
+  // Called by the control thread, for broken groups too. Passes causes between kernels and group, and returns the time of its next call
+  // (monotonic, ns). nullptr: calls do that themselves.
+  int64_t (*tend)(Comm* comm, int64_t now);
+
+  // What rh_comm_get_info says of the device, besides its number and granularity. nullptr: nothing.
+  void (*describe)(const Comm* comm, rh_comm_info* info);
+
+  // Refuse a call that the device cannot run, before it has any effect. nullptr: it can run all.
+  rh_result (*admitCollective)(const Comm* comm, const CollectiveCall& call);
+  rh_result (*admitTransfers)(const Comm* comm, const TransfersCall& call);
 
   // Run the call, queue it on the stream, or add it to the capture in progress there. If that fails, it sets this thread's message. A
   // queued call that fails later breaks the group.
@@ -106,8 +152,8 @@ struct Device {
   // Waits until no call of the comm is running or queued. False: the deadline (monotonic) has passed.
   bool (*synchronize)(Comm* comm, int64_t deadlineNs);
 
-  // The device commits memory in multiples of this many bytes.
-  uint64_t (*granularity)();
+  // Sizes of the device's memory are multiples of this many bytes.
+  uint64_t (*granularity)(const Comm* comm);
 
   // Commits pages for a range of the rank's heap. Returns 0 or an errno.
   int (*commit)(int fd, uint64_t offset, uint64_t bytes, int64_t deadlineNs);
@@ -115,6 +161,8 @@ struct Device {
 
 // The CPU device: calls run on the calling thread, in its memory.
 extern const Device kCpuDevice;
+// GPUs: calls are kernels on a stream, in memory of the GPU.
+extern const Device kCudaDevice;
 
 constexpr uint32_t kCpuKind = RH_DEVICE_CPU;
 constexpr uint32_t kDeviceKinds = 8;

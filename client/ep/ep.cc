@@ -310,7 +310,7 @@ rh_result prepare(Comm* comm, rh_comm* commHandle, const rh_ep_config* config, r
 rh_result giveWindow(Comm* comm, rh_comm* commHandle, rh_ep* handle) {
   Eps::Shared ref(eps(), handle);  // no other thread knows the handle yet
   Ep* ep = ref.get();
-  rh_result result = allocWindow(comm, commHandle, ep->team().layout.bytes, &ep->window);
+  rh_result result = allocWindow(comm, commHandle, ep->team().layout.bytes, RH_MEMORY_HOST, &ep->window);
   rh_window_info info = RH_WINDOW_INFO_INIT;
   if (result == RH_OK) result = rh_window_get_info(ep->window, &info);
   if (result == RH_OK) mapTeam(ep, info.offset);
@@ -369,6 +369,10 @@ extern "C" rh_result rh_ep_create(rh_comm* handle, const rh_ep_config* config, r
   Comms::Exclusive guard(comms(), handle);
   result = checkGuard(guard, "ep_create");
   if (result == RH_OK) result = checkNotCapturing(guard.get(), "ep_create");
+  if (result == RH_OK && guard.get()->device->streams != nullptr && guard.get()->device->expert == nullptr) {
+    result = fail(RH_ERR_UNSUPPORTED, "ep_create: rank %d: dispatch and combine do not run on %s devices; make a comm on the CPU for them",
+                  number(guard.get()->rank), guard.get()->device->name);
+  }
   rh_ep* made = nullptr;
   watchEps();
   if (result == RH_OK) result = prepare(guard.get(), handle, config, &made);

@@ -45,7 +45,7 @@ rh_result keep(const EpRequest& r, void* stream) {
     __atomic_fetch_add(&r.ep->captures, 1, __ATOMIC_RELAXED);
     if (r.dispatched != nullptr) __atomic_fetch_add(&r.dispatched->captures, 1, __ATOMIC_RELAXED);
     if (r.cached != nullptr) __atomic_fetch_add(&r.cached->captures, 1, __ATOMIC_RELAXED);
-    if (r.ep->comm->device->streams->keep(stream, letGo, kept)) return RH_OK;
+    if (r.ep->comm->device->streams->keep(r.ep->comm, stream, letGo, kept)) return RH_OK;
     letGo(kept);
   }
   return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to note what the captured call keeps", r.operation, r.ep->rankNumber());
@@ -77,7 +77,10 @@ EpDispatched* graphHandle(Ep* ep) {
   return d;
 }
 
-bool isCaptured(const Ep* ep, const void* stream) { return ep->runsLater() && ep->comm->device->streams->captureOf(stream) != 0; }
+bool isCaptured(const Ep* ep, const void* stream) {
+  uint64_t capture = 0;
+  return ep->runsLater() && ep->comm->device->streams->captureOf(ep->comm, stream, &capture) == RH_OK && capture != 0;
+}
 
 namespace {
 

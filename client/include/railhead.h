@@ -156,7 +156,8 @@ rh_result rh_close(rh_session *session);
 
 /* The device that runs the operations of a comm and holds its memory. */
 #define RH_DEVICE_CPU 0
-#define RH_DEVICE_CUDA 1 /* not in this version: UNSUPPORTED */
+#define RH_DEVICE_CUDA 1 /* a GPU of compute capability 8.0 or newer. UNSUPPORTED without NVIDIA's driver, libcuda.so.1, which is opened
+                            when the first comm asks for it. All ranks of a comm have the same kind of device */
 
 typedef struct rh_comm_config {
   uint32_t struct_size;
@@ -172,11 +173,13 @@ typedef struct rh_comm_config {
   uint64_t heap_bytes; /* most window memory a rank can have; address space only, no pages; 0: the daemon's default */
   uint32_t reproducible; /* RH_REPRODUCIBLE_...; 0: $RAILHEAD_REPRODUCIBLE (on or off), else on */
   int32_t device_kind;   /* RH_DEVICE_... */
-  int32_t device_ordinal; /* the driver's number of the device; -1: not given. Must be -1 for the CPU */
+  int32_t device_ordinal; /* the driver's number of the device; -1: not given. Must be -1 for the CPU. A CUDA comm for which neither this
+                             nor device_uuid is given runs on the calling thread's current device (torch.cuda.set_device) */
   int32_t local_rank;    /* number among the group's ranks on this node; -1: in order of world rank */
   int32_t local_size;    /* number of the group's ranks on this node; -1: the world size */
   int32_t node;          /* -1: the only one */
-  const char *device_uuid; /* in place of device_ordinal; NULL: not given */
+  const char *device_uuid; /* in place of device_ordinal: "GPU-<uuid>" or "MIG-<uuid>", as nvidia-smi -L lists them, or their beginning;
+                              NULL: not given */
 } rh_comm_config;
 #define RH_COMM_CONFIG_INIT {sizeof(rh_comm_config), 1, NULL, NULL, -1, -1, 0, 0, 0, 0, RH_DEVICE_CPU, -1, -1, -1, -1, NULL}
 
@@ -186,8 +189,9 @@ typedef struct rh_comm_config {
  * variables. Where there is no such variable, a group without a name is refused: two jobs would form one group.
  * Errors: RANK_MISSING (lists the ranks that did not come), WORLD_SIZE_MISMATCH, TOKEN_MISMATCH, RANK_TAKEN,
  * GROUP_BUSY, RANK_DEAD, DRAINING, OUT_OF_MEMORY, DAEMON_LOST, MISMATCH (configs, RAILHEAD_ALGO or RAILHEAD_REPRODUCIBLE differ),
- * INVALID_ARGUMENT (RAILHEAD_ALGO has an unknown name; no rank, world size or group), UNSUPPORTED (RAILHEAD_ISA; a device that this library does not support; ranks
- * on several nodes). */
+ * INVALID_ARGUMENT (RAILHEAD_ALGO has an unknown name; no rank, world size or group; no device), UNSUPPORTED (RAILHEAD_ISA; a device
+ * that this library or machine does not support; ranks on several nodes). A rank of which the GPU fails is an error on all ranks, which
+ * names it; one that cannot use its GPU at all does not come, and the others wait for it until the deadline. */
 rh_result rh_comm_init(rh_session *session, const rh_comm_config *config, rh_comm **comm);
 
 /* Collective: waits until every rank has called it, then frees the comm's memory, windows included. On a broken group it
@@ -223,8 +227,17 @@ typedef struct rh_comm_info {
   int32_t device_ordinal; /* -1: the device has none */
   int32_t reserved;
   uint64_t granularity;  /* bytes; sizes of the device's memory are multiples of it. CPU: a page */
+  /* The word that says whether operations of a CUDA comm have run to their end: 0 = all that have run; else one has given up, and no
+   * output of that one or of a later one may be used: rh_comm_get_status says why, some milliseconds later. It never becomes 0 again. The
+   * host reads it by stop_word (load with acquire) once the stream has run; kernels read it by device_stop_word in the order of the
+   * stream. Both are valid until the comm is finalized and its graphs are destroyed. CPU: NULL, because calls return their results. */
+  const uint32_t *stop_word;
+  const uint32_t *device_stop_word;
+  int32_t device_staged;  /* 1: collectives of a CUDA comm go through the host's memory, because the GPUs cannot access each other's */
+  int32_t reserved1;
+  char device_staged_reason[256]; /* why: the rank, and what its driver said; else "" */
 } rh_comm_info;
-#define RH_COMM_INFO_INIT {sizeof(rh_comm_info), 1, -1, 0, -1, 0, -1, 0, -1, 0, 0}
+#define RH_COMM_INFO_INIT {sizeof(rh_comm_info), 1, -1, 0, -1, 0, -1, 0, -1, 0, 0, NULL, NULL, 0, 0, {0}}
 
 /* This rank's numbers, node and device. Any thread. */
 rh_result rh_comm_get_info(rh_comm *comm, rh_comm_info *info);
@@ -272,9 +285,9 @@ rh_result rh_comm_get_choice(rh_comm *comm, const char *operation, size_t bytes,
 /* ---- Windows: symmetric memory ---- */
 
 /* The memory that a window is made of. */
-#define RH_MEMORY_DEFAULT 0 /* the device's default; CPU: RH_MEMORY_HOST */
+#define RH_MEMORY_DEFAULT 0 /* the device's default; CPU: RH_MEMORY_HOST, CUDA: RH_MEMORY_DEVICE */
 #define RH_MEMORY_HOST 1
-#define RH_MEMORY_DEVICE 2 /* UNSUPPORTED on the CPU */
+#define RH_MEMORY_DEVICE 2 /* of a GPU, in whole granules (rh_comm_info). UNSUPPORTED on the CPU, and where device_staged is 1 */
 
 typedef struct rh_window_config {
   uint32_t struct_size;
@@ -284,7 +297,7 @@ typedef struct rh_window_config {
 } rh_window_config;
 #define RH_WINDOW_CONFIG_INIT {sizeof(rh_window_config), 1, RH_MEMORY_DEFAULT, 0}
 
-/* Collective: allocates zeroed memory at the same offset of every rank's heap. All ranks pass the same bytes and config (NULL: the
+/* Collective: allocates zeroed memory at the same offset of every rank's heap, or device heap. All ranks pass the same bytes and config (NULL: the
  * defaults). A window never moves, and later allocations change no address. Errors: OUT_OF_MEMORY (on all ranks; nothing stays allocated),
  * MISMATCH, TIMEOUT, UNSUPPORTED (a kind of memory that the device does not have). */
 rh_result rh_window_alloc(rh_comm *comm, size_t bytes, const rh_window_config *config, rh_window **window);
@@ -303,7 +316,7 @@ typedef struct rh_window_info {
   uint32_t struct_size;
   uint32_t struct_version;
   uint64_t bytes;  /* as asked for */
-  uint64_t offset; /* in every rank's heap; 0 for registered memory */
+  uint64_t offset; /* in every rank's heap, or device heap; 0 for registered memory */
   int32_t memory;  /* RH_MEMORY_HOST or RH_MEMORY_DEVICE */
   uint32_t reserved;
 } rh_window_info;
@@ -349,18 +362,25 @@ rh_result rh_window_get_sharing(rh_window *window, rh_window_sharing *sharing);
  * names that operation). count is in elements; any count (0 too) and any alignment is allowed. send and recv may overlap only as each
  * function says under "in place".
  * CPU: stream must be NULL, and the call returns when its result is complete.
- * Devices with streams (none in this version):
+ * CUDA: stream is a cudaStream_t (CUstream) of the comm's device; NULL is the legacy default stream.
  *  - The call runs later, in stream order; captured into a graph, it runs with each launch. Buffers must live until then.
  *  - A failure breaks the group; later calls and rh_comm_get_status return the cause.
  *  - Calls of a comm may run on one stream at a time.
  *  - While a live graph uses a window, rh_window_free returns BUSY. The caller keeps other memory alive.
  *  - A call that some ranks make eagerly and others replay from a graph is a MISMATCH, even if all arguments are equal.
- *  - The comm's mappings stay until its last graph is destroyed. Launches after rh_comm_finalize fail without touching memory.
+ *  - The comm's mappings stay until its last graph is destroyed. Launches after rh_comm_finalize touch no memory of other ranks, and
+ *    stop_word (rh_comm_info) is not 0.
+ *  - An operation for which there is no kernel is UNSUPPORTED, before it has any effect. Today all_reduce has kernels; in a world of one
+ *    every operation that only copies runs too.
+ *  - Before rh_window_free and rh_comm_finalize this rank's calls must be able to run to their end: the two wait for all work of the
+ *    process's context, so no stream of it may be captured meanwhile. Other set-up calls wait for no stream.
+ *  - A stream on which calls of a comm were captured must live until the comm's next set-up call, or its finalize, has returned.
  * Errors: INVALID_ARGUMENT, INVALID_HANDLE, UNSUPPORTED, BUSY, MISMATCH, PROTOCOL (a rank offered memory that it does not have), and
  * the cause of a broken group (RANK_DEAD, TIMEOUT, ABORTED; BUSY: two streams at once). */
 
 /* recv[i] = reduction over ranks of send[i]. In place: send == recv. If send and recv of every rank lie in windows, large
- * all-reduces are zero-copy, with the same result. Every rank gets the same bits: contributions are added in rank order within each
+ * all-reduces are zero-copy, with the same result. On CUDA, buffers that lie in windows must do so on all ranks, at the same offsets, for
+ * sizes that are zero-copy (rh_comm_get_choice); otherwise MISMATCH. Every rank gets the same bits: contributions are added in rank order within each
  * reduce_group consecutive ranks, then group by group, in f32 (f64, integers: in dtype), and rounded to dtype once. A tree that
  * $RAILHEAD_ALGO forces, and a forced ring of a comm that is not reproducible, add in another order, the same on all ranks. */
 rh_result rh_all_reduce(const void *send, void *recv, size_t count, rh_dtype dtype, rh_op op, rh_comm *comm,

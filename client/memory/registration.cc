@@ -261,7 +261,7 @@ extern "C" rh_result rh_window_register(rh_comm* handle, const rh_register_confi
   if (result != RH_OK) return result;
   watchWindows();
   if (windows().full()) return tooManyWindows(comm);
-  auto* window = new Window{{}, comm, handle, 0, config.bytes, 0, 0};
+  auto* window = new Window{{}, comm, handle, 0, config.bytes, RH_MEMORY_HOST, 0, 0};
   if (window == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "window_register: no memory for a handle");
   result = registerMemory(comm, config, &window->region);
   if (result == RH_OK) {

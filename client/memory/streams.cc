@@ -18,7 +18,8 @@ struct Kept {
 
 const char* ownPartOf(const Window* w) {
   const Comm* comm = w->comm;
-  return w->region == 0 ? comm->ownHeap() + w->offset : comm->regions[w->region]->own;
+  if (w->region != 0) return comm->regions[w->region]->own;
+  return (w->memory == RH_MEMORY_DEVICE ? comm->deviceHeap(comm->localRank) : comm->ownHeap()) + w->offset;
 }
 
 bool touches(const Window* w, const Extent* extents, int n) {
@@ -80,15 +81,16 @@ rh_result checkStream(const Comm* comm, const char* operation, const void* strea
 rh_result keepForGraph(Comm* comm, const char* operation, void* stream, const Extent* extents, int n, Capture** capture) {
   const Streams* streams = comm->device->streams;
   *capture = nullptr;
-  const uint64_t inProgress = streams->captureOf(stream);
-  if (inProgress == 0) return RH_OK;
-  *capture = captureOf(comm, inProgress);
+  uint64_t inProgress = 0;
+  const rh_result bad = streams->captureOf(comm, stream, &inProgress);
+  if (bad != RH_OK || inProgress == 0) return bad;
+  *capture = captureOf(comm, stream, inProgress);
   if (*capture == nullptr) {
     return fail(RH_ERR_LIMIT, "%s: rank %d: calls on this comm are being captured on %d streams, the most there can be; end a capture", operation,
                 number(comm->rank), kMaxCaptures);
   }
   Kept* kept = keep(comm, extents, n);
-  if (kept != nullptr && streams->keep(stream, letGo, kept)) return RH_OK;
+  if (kept != nullptr && streams->keep(comm, stream, letGo, kept)) return RH_OK;
   if (kept != nullptr) letGo(kept);
   return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to note what the captured call keeps", operation, number(comm->rank));
 }

@@ -7,6 +7,7 @@
 #include "base/fork.h"
 #include "comm/set_up.h"
 #include "comm/thread_group.h"
+#include "memory/allocation.h"
 #include "memory/window.h"
 
 namespace railhead::client {
@@ -40,13 +41,16 @@ rh_result badRange(const Comm* comm, uint64_t offset, uint64_t given, uint64_t w
               static_cast<unsigned long long>(comm->heapBytes));
 }
 
-rh_result checkMemory(const Comm* comm, int32_t memory) {
-  if (memory == RH_MEMORY_DEFAULT || memory == comm->device->memory) return RH_OK;
-  if (memory != RH_MEMORY_HOST && memory != RH_MEMORY_DEVICE) {
-    return fail(RH_ERR_INVALID_ARGUMENT, "window_alloc: rank %d: memory %d; want RH_MEMORY_DEFAULT, RH_MEMORY_HOST or RH_MEMORY_DEVICE", number(comm->rank), memory);
+// Replaces RH_MEMORY_DEFAULT by what it means. Every device has the host's memory.
+rh_result checkMemory(const Comm* comm, int32_t* memory) {
+  if (*memory == RH_MEMORY_DEFAULT) *memory = comm->device->memory;
+  if (*memory == RH_MEMORY_HOST) return RH_OK;
+  if (*memory != RH_MEMORY_DEVICE) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_alloc: rank %d: memory %d; want RH_MEMORY_DEFAULT, RH_MEMORY_HOST or RH_MEMORY_DEVICE", number(comm->rank), *memory);
   }
-  return fail(RH_ERR_UNSUPPORTED, "window_alloc: rank %d: device %s makes no windows of %s memory; ask for RH_MEMORY_DEFAULT", number(comm->rank),
-              comm->device->name, memory == RH_MEMORY_HOST ? "host" : "device");
+  if (comm->device->ownMemory != nullptr) return comm->device->ownMemory->check(comm, "window_alloc");
+  return fail(RH_ERR_UNSUPPORTED, "window_alloc: rank %d: device %s makes no windows of device memory; ask for RH_MEMORY_DEFAULT", number(comm->rank),
+              comm->device->name);
 }
 
 rh_result tooManyWindows() {
@@ -83,7 +87,9 @@ rh_result allocateOnce(Comm* comm, Call* call, int64_t deadline, size_t bytes, u
   return RH_OK;
 }
 
-rh_result allocate(Comm* comm, size_t bytes, uint64_t* offset) {
+}  // namespace
+
+rh_result allocateHostMemory(Comm* comm, uint64_t bytes, uint64_t* offset) {
   return setUp(
       comm, RHW_OP_WINDOW_ALLOC,
       [&](Call* call, int64_t deadline) { return allocateOnce(comm, call, deadline, bytes, offset); },
@@ -94,12 +100,14 @@ rh_result allocate(Comm* comm, size_t bytes, uint64_t* offset) {
       });
 }
 
-// offset is an offset in the heap, or a region number shifted by RHW_REGION_SHIFT.
-rh_result releaseOnce(Comm* comm, Call* call, int64_t deadline, uint64_t offset) {
+namespace {
+
+// offset is an offset in the heap of that kind of memory (rhw_memory_kind), or with kind 0 a region number shifted by RHW_REGION_SHIFT.
+rh_result releaseOnce(Comm* comm, Call* call, int64_t deadline, uint64_t offset, uint32_t memory) {
   rhw_window_free request = {};
   request.group = call->group();
   request.offset = offset;
-  if (offset >> RHW_REGION_SHIFT == 0) request.memory = RHW_MEMORY_CPU;
+  request.memory = memory;
   rh_result result = call->send(&request, RHW_WINDOW_FREE, deadline);
   Received r;
   if (result == RH_OK) result = call->wait(&r, deadline);
@@ -107,10 +115,34 @@ rh_result releaseOnce(Comm* comm, Call* call, int64_t deadline, uint64_t offset)
   return r.m.h.type == RHW_WINDOW_FREED ? RH_OK : unexpected("window_free", comm, r);
 }
 
-rh_result release(Comm* comm, uint64_t offset) {
+rh_result release(Comm* comm, uint64_t offset, uint32_t memory) {
   return setUp(
-      comm, RHW_OP_WINDOW_FREE, [&](Call* call, int64_t deadline) { return releaseOnce(comm, call, deadline, offset); },
+      comm, RHW_OP_WINDOW_FREE, [&](Call* call, int64_t deadline) { return releaseOnce(comm, call, deadline, offset, memory); },
       [](const rhw_outcome&) { return RH_OK; });
+}
+
+}  // namespace
+
+rh_result freeDeviceMemory(Comm* comm, uint64_t offset, uint64_t bytes) {
+  const rh_result result = release(comm, offset, comm->device->ownMemory->kind);
+  if (result == RH_OK) comm->device->ownMemory->unmap(comm, offset, wholeGranules(comm, bytes));
+  return result;
+}
+
+namespace {
+
+rh_result release(Comm* comm, const Window& w) {
+  if (w.region != 0) return release(comm, uint64_t{w.region} << RHW_REGION_SHIFT, 0);
+  return w.memory == RH_MEMORY_HOST ? release(comm, w.offset, RHW_MEMORY_CPU) : freeDeviceMemory(comm, w.offset, w.bytes);
+}
+
+rh_result allocate(Comm* comm, Window* w) {
+  return w->memory == RH_MEMORY_HOST ? allocateHostMemory(comm, w->bytes, &w->offset) : allocateDeviceMemory(comm, w->bytes, &w->offset);
+}
+
+// What a window of that memory can have.
+uint64_t mostBytes(const Comm* comm, int32_t memory) {
+  return memory == RH_MEMORY_HOST ? comm->heapBytes - comm->scratchBytes : comm->deviceHeapBytes - comm->deviceScratchBytes;
 }
 
 }  // namespace
@@ -167,21 +199,21 @@ rh_result checkUnused(const Comm* comm, const rh_window* handle, const char* ope
   return result == RH_OK ? checkNotCaptured(comm, handle, operation) : result;
 }
 
-rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, rh_window** out) {
-  const uint64_t most = comm->heapBytes - comm->scratchBytes;
+rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, int32_t memory, rh_window** out) {
+  const uint64_t most = mostBytes(comm, memory);
   if (bytes == 0 || bytes > most) {
     return fail(RH_ERR_INVALID_ARGUMENT, "window_alloc: rank %d: %zu bytes; the heap can hold 1..%llu (heap_bytes of the "
                 "comm's config)", number(comm->rank), bytes, static_cast<unsigned long long>(most));
   }
   watchWindows();
   if (windows().full()) return tooManyWindows();
-  auto* window = new Window{{}, comm, handle, 0, bytes, 0, 0};
+  auto* window = new Window{{}, comm, handle, 0, bytes, memory, 0, 0};
   if (window == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "window_alloc: no memory for a handle");
   if (!beginSetUp(comm, RHW_OP_WINDOW_ALLOC, bytes)) {
     delete window;
     return whyBroken(comm);
   }
-  rh_result result = allocate(comm, bytes, &window->offset);
+  rh_result result = allocate(comm, window);
   endOperation(comm);
   if (result == RH_OK) {
     *out = static_cast<rh_window*>(windows().insert(window));
@@ -204,9 +236,9 @@ extern "C" rh_result rh_window_alloc(rh_comm* handle, size_t bytes, const rh_win
   if (result != RH_OK) return result;
   Comms::Exclusive guard(comms(), handle);
   result = checkGuard(guard, "window_alloc");
-  if (result == RH_OK) result = checkMemory(guard.get(), c.memory);
+  if (result == RH_OK) result = checkMemory(guard.get(), &c.memory);
   if (result == RH_OK) result = checkNotCapturing(guard.get(), "window_alloc");
-  return result == RH_OK ? allocWindow(guard.get(), handle, bytes, out) : result;
+  return result == RH_OK ? allocWindow(guard.get(), handle, bytes, c.memory, out) : result;
 }
 
 extern "C" rh_result rh_window_free(rh_window* handle) {
@@ -225,8 +257,8 @@ extern "C" rh_result rh_window_free(rh_window* handle) {
   if (window == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_free: another thread freed this window");
   // Whatever the result, the caller may unmap its own memory from here on, so it is not offered to peers any more.
   if (window->region != 0) comm->regions[window->region]->own = nullptr;
-  if (beginSetUp(comm, RHW_OP_WINDOW_FREE, window->bytes)) {
-    result = release(comm, uint64_t{window->region} << RHW_REGION_SHIFT | window->offset);
+  if (beginSetUp(comm, RHW_OP_WINDOW_FREE, window->bytes, true)) {
+    result = release(comm, *window);
     endOperation(comm);
   } else {
     result = whyBroken(comm);
@@ -248,7 +280,7 @@ extern "C" rh_result rh_window_pointer(rh_window* handle, int32_t rank, void** o
   }
   const Region* region = window.get()->registered();
   if (region == nullptr) {
-    *out = comm->heap(local) + window.get()->offset;
+    *out = (window.get()->memory == RH_MEMORY_HOST ? comm->heap(local) : comm->deviceHeap(local)) + window.get()->offset;
     return RH_OK;
   }
   if (!region->isShared() && local != comm->localRank) {
@@ -267,7 +299,7 @@ extern "C" rh_result rh_window_get_info(rh_window* handle, rh_window_info* info)
   rh_window_info results = RH_WINDOW_INFO_INIT;
   results.bytes = window.get()->bytes;
   results.offset = window.get()->offset;
-  results.memory = window.get()->region != 0 ? RH_MEMORY_HOST : window.get()->comm->device->memory;
+  results.memory = window.get()->memory;
   writeStruct(info, results);
   return RH_OK;
 }

@@ -38,8 +38,9 @@ struct Region : Malloced {
 struct Window : Malloced {
   Comm* comm;
   rh_comm* commHandle;
-  uint64_t offset;  // in the heap
+  uint64_t offset;  // in the heap, or device heap
   size_t bytes;
+  int32_t memory;   // RH_MEMORY_HOST or RH_MEMORY_DEVICE
   uint32_t region;  // number of the registered window; 0 = the window is in the heap
   uint32_t captured;  // calls of live graphs that have buffers in it; atomic
 
@@ -55,8 +56,8 @@ void watchWindows();
 // RH_OK where the window can be freed: no call of a group, or of a graph, that has not ended uses it.
 rh_result checkUnused(const Comm* comm, const rh_window* handle, const char* operation);
 
-// rh_window_alloc for a caller with exclusive access to the comm.
-rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, rh_window** out);
+// rh_window_alloc for a caller with exclusive access to the comm. memory: RH_MEMORY_HOST or RH_MEMORY_DEVICE, as the comm's device has it.
+rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, int32_t memory, rh_window** out);
 
 // Unmaps the peers' parts of a region. It frees no memory, because the child of a fork calls it too.
 void unmapPeers(Region* region);

@@ -152,8 +152,7 @@ bool runCommands() {
 
 // Does what is due for one member and returns the time of its next work.
 int64_t tend(Member* member, int64_t now) {
-  if (member->kind->isBroken(member)) return INT64_MAX;
-  const bool watched = member->session->tend(member);
+  const bool watched = !member->kind->isBroken(member) && member->session->tend(member);
   return member->kind->tick(member, watched, now);
 }
 

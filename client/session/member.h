@@ -64,7 +64,7 @@ struct MemberKind {
   // Sends Reannounce. After Reannounced, which gives the member its number (group), sends the messages that follow.
   bool (*announce)(const Member* member, const Announcer& to);
   bool (*complete)(const Member* member, uint64_t group, const Announcer& to);
-  // Does what is due and returns the time of its next work. watched: a daemon knows the member and watches it.
+  // Does what is due and returns the time of its next work. watched: a daemon knows the member and watches it. A broken one is not watched.
   int64_t (*tick)(Member* member, bool watched, int64_t now);
   // Whether a thread is inside a call on a member of the session.
   bool (*anyBusy)(const Session* session);

@@ -57,8 +57,8 @@ var mayImport = map[string][]string{
 		"railhead/internal/wire", "railhead/kernels",
 	},
 	"railhead/client/device/cuda": {
-		"railhead/client/base", "railhead/client/comm", "railhead/client/device", "railhead/client/include", "railhead/client/session",
-		"railhead/internal/wire", "railhead/kernels",
+		"railhead/client/base", "railhead/client/comm", "railhead/client/device", "railhead/client/device/cpu", "railhead/client/include",
+		"railhead/client/memory", "railhead/client/session", "railhead/internal/wire", "railhead/kernels",
 	},
 	"railhead/client/device/threads": {
 		"railhead/client", "railhead/client/base", "railhead/client/comm", "railhead/client/device", "railhead/client/device/cpu",
@@ -68,6 +68,7 @@ var mayImport = map[string][]string{
 		"railhead/client/base", "railhead/client/collectives", "railhead/client/comm", "railhead/client/device", "railhead/client/device/cpu", "railhead/client/device/cuda",
 		"railhead/client/ep", "railhead/client/include", "railhead/client/memory", "railhead/client/session", "railhead/internal/wire", "railhead/kernels",
 	},
+	"railhead/client/tests/gpu":      {"railhead/client"},
 	"railhead/client/tests":          {"railhead/client/base", "railhead/client/include", "railhead/client/session", "railhead/internal/wire", "railhead/kernels"},
 	"railhead/client/tests/harness":  {"railhead/client", "railhead/internal/await", "railhead/internal/wire", "railhead/server"},
 	"railhead/client/tests/hostile":  {},

@@ -33,7 +33,7 @@ func packageOf(file string) string {
 
 // isProgram says whether a file belongs to a program that is not part of the library.
 func isProgram(file string) bool {
-	return strings.HasPrefix(file, "client/tests/programs/c/") || strings.HasPrefix(file, "client/tests/races/c/") || strings.HasPrefix(file, "client/examples/") || strings.Contains(file, "/testdata/")
+	return strings.HasPrefix(file, "client/tests/programs/c/") || strings.HasPrefix(file, "client/tests/cuda/c/") || strings.HasPrefix(file, "client/tests/gpu/") || strings.HasPrefix(file, "client/tests/races/c/") || strings.HasPrefix(file, "client/examples/") || strings.Contains(file, "/testdata/")
 }
 
 // cFiles lists the C and C++ below a folder, by their paths from root.

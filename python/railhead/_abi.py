@@ -45,6 +45,11 @@ class CommInfo(ctypes.Structure):
         ("device_ordinal", c_int32),
         ("reserved", c_int32),
         ("granularity", c_uint64),
+        ("stop_word", c_void_p),
+        ("device_stop_word", c_void_p),
+        ("device_staged", c_int32),
+        ("reserved1", c_int32),
+        ("device_staged_reason", c_char * 256),
     ]
 
 

@@ -52,12 +52,6 @@ Outcome runReduction(const Comm* comm, const CollectiveCall& c, Choice* ran) {
   return runKernel(comm, c, ran);
 }
 
-// Publishes in the rank's line which algorithm ran.
-void noteChoice(const Comm* comm, const Choice& choice) {
-  if (choice.algo == RHW_ALGO_AUTO) return;
-  __atomic_store_n(&comm->ownLine()->chosen, choice.algo | choice.why << 16, __ATOMIC_RELAXED);
-}
-
 // In a world of one every collective is a copy, or the reduction of one contribution.
 void runAlone(const Comm* comm, const Operation& o) {
   if (o.op == RHW_OP_BARRIER || o.count == 0) return;
@@ -115,7 +109,7 @@ rh_result runTransfers(Comm* comm, const TransfersCall& c) {
 
 rh_result runGather(Comm* comm, uint32_t op, const void* mine, void* all, size_t bytes) {
   DeviceState* state = comm->state();
-  if (!beginOperation(comm, op, bytes, kNoCallDetails, state->collectives + 1)) return whyBroken(comm);
+  if (!beginOperation(comm, op, bytes, kNoCallDetails, state->collectives + comm->queuedCollectives + 1)) return whyBroken(comm);
   if (comm->worldSize == 1) {
     state->collectives++;
     memcpy(all, mine, bytes);
@@ -140,11 +134,12 @@ rh_result collective(Comm* comm, const CollectiveCall& call, void*) { return run
 rh_result transfers(Comm* comm, const TransfersCall& call, void*) { return runTransfers(comm, call); }
 bool synchronize(Comm*, int64_t) { return true; }
 
-uint64_t granularity() { return static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
+uint64_t granularity(const Comm*) { return static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
 
 constexpr Device makeDevice() {
   Device d = {};
   d.kind = kCpuKind;
+  d.wire = RHW_DEVICE_CPU;
   d.name = "CPU";
   d.memory = RH_MEMORY_HOST;
   d.streams = nullptr;

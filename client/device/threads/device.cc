@@ -161,18 +161,18 @@ bool isStream(const void* stream) {
   return ref.get() != nullptr;
 }
 
-uint64_t captureOn(const void* stream) {
+rh_result captureOn(const Comm*, const void* stream, uint64_t* capture) {
   StreamTable::Shared ref(streams(), stream);
-  return ref.get() != nullptr ? captureOf(ref.get()) : 0;
+  *capture = ref.get() != nullptr ? captureOf(ref.get()) : 0;
+  return RH_OK;
 }
 
-bool isCapturing(uint64_t capture) {
-  bool found = false;
-  streams().forEach([&](void* handle) { found = found || captureOn(handle) == capture; });
-  return found;
+bool isCapturing(const Comm*, const void* stream, uint64_t capture) {
+  StreamTable::Shared ref(streams(), stream);
+  return ref.get() != nullptr && captureOf(ref.get()) == capture;
 }
 
-bool keep(void* stream, void (*release)(void*), void* object) {
+bool keep(const Comm*, void* stream, void (*release)(void*), void* object) {
   StreamTable::Shared ref(streams(), stream);
   Stream* s = ref.get();
   auto* kept = new Sequence::Kept();
@@ -193,7 +193,7 @@ bool keep(void* stream, void (*release)(void*), void* object) {
   return captures;
 }
 
-uint64_t granularity() { return static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
+uint64_t granularity(const Comm*) { return static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
 
 constexpr Streams makeStreams() {
   Streams s = {};
@@ -208,6 +208,7 @@ constexpr Streams kStreams = makeStreams();
 constexpr Device makeDevice() {
   Device d = {};
   d.kind = kKind;
+  d.wire = RHW_DEVICE_CPU;
   d.name = "thread";
   d.memory = RH_MEMORY_HOST;
   d.streams = &kStreams;

@@ -66,7 +66,7 @@ func compiler(variable, fallback string) string {
 func (b *build) commonFlags() []string {
 	return append([]string{
 		"-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-I.", "-Ic",
-		"-I../..", "-I../../include", "-I../../../kernels", "-I../../../kernels/include", "-I../../../internal/wire",
+		"-I../..", "-I../../include", "-I../../../kernels", "-I../../../kernels/include", "-I../../../internal/wire", "-DRH_ROOT=../../..",
 	}, b.flags...)
 }
 

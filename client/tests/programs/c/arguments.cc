@@ -1,5 +1,6 @@
 // Every argument that the ABI refuses, with the result and the words of the message. One rank, one thread.
 #include <stdint.h>
+#include <stdlib.h>
 
 #include <initializer_list>
 
@@ -34,13 +35,14 @@ void initialising(rh_session* session) {
   config.struct_version = 0;
   FAILS(rh_comm_init(session, &config, &comm), RH_ERR_INVALID_ARGUMENT, "version 0", "RH_COMM_CONFIG_INIT");
   config.struct_version = 1;
+  setenv("RAILHEAD_CUDA_LIBRARY", "/no/such/driver", 1);  // as on a machine without CUDA
   const struct {
     int32_t rh_comm_config::*field;
     int32_t value;
     rh_result result;
     const char* words;
   } places[] = {
-      {&rh_comm_config::device_kind, RH_DEVICE_CUDA, RH_ERR_UNSUPPORTED, "no device of kind 1, CUDA"},
+      {&rh_comm_config::device_kind, RH_DEVICE_CUDA, RH_ERR_UNSUPPORTED, "no CUDA driver: /no/such/driver"},
       {&rh_comm_config::device_kind, -1, RH_ERR_UNSUPPORTED, "no device of kind -1"},
       {&rh_comm_config::device_ordinal, 0, RH_ERR_INVALID_ARGUMENT, "device_ordinal 0"},
       {&rh_comm_config::local_rank, 1, RH_ERR_UNSUPPORTED, "local_rank 1"},

@@ -1,0 +1,123 @@
+// A comm's state on its GPU.
+#ifndef RAILHEAD_CLIENT_DEVICE_CUDA_CUDA_COMM_H_
+#define RAILHEAD_CLIENT_DEVICE_CUDA_CUDA_COMM_H_
+
+#include <stdint.h>
+
+#include "base/malloced.h"
+#include "comm/comm.h"
+#include "device/cuda/context.h"
+#include "device/cuda/devices.h"
+#include "device/cuda/kernels.h"
+#include "device/cuda/memory.h"
+#include "railhead/gpu/launch.h"
+
+namespace railhead::client::cuda {
+
+// Streams that have run calls of a comm, in the order of their first call. The number of a stream, its place from 1, is for messages.
+struct StreamNumbers {
+  static constexpr uint32_t kMost = 64;  // further streams take the places of the oldest
+  const void* streams[kMost] = {};
+  uint32_t given = 0;
+  uint32_t last = 0;  // place of the last one
+
+  uint32_t of(const void* stream) {
+    if (last < given && streams[last] == stream) return last + 1;
+    for (last = 0; last < given && last < kMost; last++) {
+      if (streams[last] == stream) return last + 1;
+    }
+    last = given++ % kMost;
+    streams[last] = stream;
+    return last + 1;
+  }
+};
+
+struct CudaComm : Malloced {
+  Context context;
+  DeviceHeaps heaps;
+  Kernels* kernels = nullptr;
+  gpu::Status* pinned = nullptr;  // host memory that kernels write
+  gpu::Status* status = nullptr;  // the same once the comm is set up. Written with release, read with acquire, by any thread
+  gpu::Team team = {};      // of every call, but limitNs
+  bool staged = false;      // the scratch is in the host's memory
+  char reason[RHW_REASON] = {};  // why
+  uint64_t stagedOffset = 0;     // of the scratch in the heaps, where it is staged
+  LocalRankSet pinnedParts;      // of the staged scratch
+  StreamNumbers streams;
+
+  bool refused = false;     // mapping a peer's memory failed because the GPUs cannot access each other's memory
+  char uuids[RHW_MAX_LOCAL][sizeof(DeviceFacts::uuid)] = {};  // by local rank
+  Failure failed;           // the last failure of making or mapping memory
+
+  // Written by the thread that has exclusive access to the comm.
+  bool mayRun = false;      // a call was queued since the device was last known to be idle
+  bool captured = false;    // a call was captured, so graphs may run calls at any time
+
+  // Used by the control thread.
+  bool reported = false;    // the group knows why the kernels stopped
+  int64_t tendUntil = 0;    // of a broken group
+};
+
+inline CudaComm* onCuda(const Comm* comm) { return static_cast<CudaComm*>(comm->onDevice); }
+
+// Makes the comm's context current in this thread while it lives, where it is not. Cheaper than Current, for the data path.
+class Entered {
+ public:
+  explicit Entered(const Context& context) : driver_(*context.driver) {
+    CUcontext now = nullptr;
+    driver_.cuCtxGetCurrent.call(&now);
+    pushed_ = now != context.handle && driver_.cuCtxPushCurrent.call(context.handle) == CUDA_SUCCESS;
+  }
+  ~Entered() {
+    CUcontext popped;
+    if (__builtin_expect(pushed_, 0)) driver_.cuCtxPopCurrent.call(&popped);
+  }
+  Entered(const Entered&) = delete;
+  Entered& operator=(const Entered&) = delete;
+
+ private:
+  const Driver& driver_;
+  bool pushed_;
+};
+
+// locate.cc
+rh_result locate(const rh_comm_config& config, WorldRank rank, DevicePlace* place);
+
+// set_up.cc
+rh_result open(Comm* comm);
+void close(Comm* comm);
+rh_result setUp(Comm* comm);
+
+// scratch.cc: the kernels' scratch, made and filled on every rank. Each is a step of setUp.
+rh_result allocateScratch(Comm* comm);                 // collective
+bool allocateStagedScratch(Comm* comm, Failure* why);  // collective
+bool clearScratch(Comm* comm, Failure* why);           // this rank's
+void releaseStagedScratch(Comm* comm);
+
+// launch.cc
+rh_result admitCollective(const Comm* comm, const CollectiveCall& call);
+rh_result admitTransfers(const Comm* comm, const TransfersCall& call);
+rh_result collective(Comm* comm, const CollectiveCall& call, void* stream);
+rh_result transfers(Comm* comm, const TransfersCall& call, void* stream);
+
+// watch.cc
+int64_t tend(Comm* comm, int64_t now);
+// Ends the running kernels of a broken group. Any thread.
+void stopKernels(const Comm* comm);
+
+// idle.cc
+bool synchronize(Comm* comm, int64_t deadlineNs);
+// Waits until nothing runs in the comm's context. False: the deadline has passed.
+bool awaitIdle(Comm* comm, int64_t deadlineNs);
+
+// streams.cc
+extern const Streams kStreams;
+void end(Comm* comm, void (*end)(Comm* comm));
+void leave(Comm* comm);
+
+// heap.cc
+extern const DeviceMemory kMemory;
+
+}  // namespace railhead::client::cuda
+
+#endif  // RAILHEAD_CLIENT_DEVICE_CUDA_CUDA_COMM_H_

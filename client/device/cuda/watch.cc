@@ -1,0 +1,69 @@
+// Passes on why kernels stopped, to the group, and that the group is broken, to the kernels. The control thread does both.
+#include "comm/comm.h"
+#include "device/cuda/cuda_comm.h"
+
+namespace railhead::client::cuda {
+
+namespace {
+
+// The control thread looks this often. A look reads a word of host memory and the abort word.
+constexpr int64_t kLookNs = int64_t{2} * 1000 * 1000;
+// For so long after the group was broken, it looks what the kernels waited for.
+constexpr int64_t kAfterNs = int64_t{1000} * 1000 * 1000;
+
+template <class T>
+T relaxed(const T& word) {
+  return __atomic_load_n(&word, __ATOMIC_RELAXED);
+}
+
+bool isBroken(const Comm* comm) {
+  // Acquire: as in every read of the abort word.
+  return __atomic_load_n(comm->team.abortWord, __ATOMIC_ACQUIRE) != 0;
+}
+
+// Breaks the group if the kernels of this rank have found a reason. The words of the status do not change any more.
+void report(Comm* comm, const gpu::Status& status, Stop stop) {
+  const uint32_t op = relaxed(status.operation);
+  __atomic_store_n(&comm->stopped.number, relaxed(status.number), __ATOMIC_RELAXED);
+  __atomic_store_n(&comm->stopped.op, op, __ATOMIC_RELAXED);
+  const uint64_t clash = relaxed(status.clash);
+  if (clash != 0) {
+    __atomic_store_n(&comm->state()->clash, clash, __ATOMIC_RELAXED);  // ordered by the abort word
+    poison(comm, RH_ERR_BUSY, op, comm->rank, comm->rank);
+    return;
+  }
+  host::Outcome outcome = {};
+  outcome.stop = stop;
+  outcome.missing = relaxed(status.missing);
+  outcome.difference = status.difference;
+  breakFor(comm, op, outcome);
+}
+
+}  // namespace
+
+void stopKernels(const Comm* comm) {
+  gpu::Status* status = __atomic_load_n(&onCuda(comm)->status, __ATOMIC_ACQUIRE);
+  if (status == nullptr) return;
+  for (auto& line : status->abort) __atomic_store_n(&line.word, 1, __ATOMIC_RELAXED);
+}
+
+int64_t tend(Comm* comm, int64_t now) {
+  CudaComm* of = onCuda(comm);
+  // Acquire: the status was cleared before.
+  const gpu::Status* status = __atomic_load_n(&of->status, __ATOMIC_ACQUIRE);
+  if (status == nullptr) return now + kLookNs;  // the comm is being set up
+  // Acquire: the words that explain it were written before.
+  const auto stop = static_cast<Stop>(__atomic_load_n(&status->stop, __ATOMIC_ACQUIRE));
+  if (stop != Stop::kNone && !of->reported) {
+    of->reported = true;
+    report(comm, *status, stop);
+  }
+  if (!isBroken(comm)) return now + kLookNs;
+  if (of->tendUntil == 0) {
+    of->tendUntil = now + kAfterNs;
+    stopKernels(comm);
+  }
+  return of->reported || now >= of->tendUntil ? INT64_MAX : now + kLookNs;
+}
+
+}  // namespace railhead::client::cuda

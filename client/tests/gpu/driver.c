@@ -1,0 +1,104 @@
+#include "driver.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+typedef unsigned long long address; /* CUdeviceptr */
+
+/* name, version of cuGetProcAddress, parameters */
+#define FUNCTIONS(X)                                                                     \
+  X(cuInit, 2000, (unsigned))                                                            \
+  X(cuDeviceGet, 2000, (int *, int))                                                     \
+  X(cuDevicePrimaryCtxRetain, 7000, (void **, int))                                      \
+  X(cuCtxPushCurrent, 4000, (void *))                                                    \
+  X(cuCtxPopCurrent, 4000, (void **))                                                    \
+  X(cuStreamCreate, 2000, (void **, unsigned))                                           \
+  X(cuStreamDestroy, 4000, (void *))                                                     \
+  X(cuStreamQuery, 2000, (void *))                                                       \
+  X(cuStreamWaitEvent, 3020, (void *, void *, unsigned))                                 \
+  X(cuEventCreate, 2000, (void **, unsigned))                                            \
+  X(cuEventDestroy, 4000, (void *))                                                      \
+  X(cuEventRecord, 2000, (void *, void *))                                               \
+  X(cuMemAlloc, 3020, (address *, size_t))                                               \
+  X(cuMemFree, 3020, (address))                                                          \
+  X(cuMemsetD8, 3020, (address, unsigned char, size_t))                                  \
+  X(cuMemcpyAsync, 4000, (address, address, size_t, void *))                             \
+  X(cuStreamBeginCapture, 10010, (void *, unsigned))                                     \
+  X(cuStreamEndCapture, 10000, (void *, void **))                                        \
+  X(cuGraphGetNodes, 10000, (void *, void **, size_t *))                                 \
+  X(cuGraphDestroy, 10000, (void *))                                                     \
+  X(cuGraphInstantiateWithFlags, 11040, (void **, void *, unsigned long long))           \
+  X(cuGraphLaunch, 10000, (void *, void *))                                              \
+  X(cuGraphExecDestroy, 10000, (void *))
+
+#define DECLARE(name, version, parameters) static int(*name) parameters;
+FUNCTIONS(DECLARE)
+
+static const char *missing;
+
+static void *find(void *library, const char *name, int version) {
+  static int (*lookup)(const char *, void **, int, uint64_t, int *);
+  if (lookup == NULL) *(void **)&lookup = dlsym(library, "cuGetProcAddress_v2");
+  void *found = NULL;
+  int why;
+  if (lookup == NULL || lookup(name, &found, version, 1 /* CU_GET_PROC_ADDRESS_LEGACY_STREAM */, &why) != 0 || found == NULL) missing = name;
+  return found;
+}
+
+const char *gpu_open(const char *name) {
+  static void *library;
+  if (library != NULL) return missing;
+  library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL) return dlerror();
+#define FIND(name, version, parameters) *(void **)&name = find(library, #name, version);
+  FUNCTIONS(FIND)
+  if (missing == NULL && cuInit(0) != 0) missing = "cuInit: no driver or device";
+  return missing;
+}
+
+/* The primary contexts of the devices, retained until the process ends, as the CUDA runtime does. */
+static void *contexts[64];
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+int gpu_enter(int ordinal) {
+  int device, r = 0;
+  if (ordinal < 0 || ordinal >= 64) return 101;
+  pthread_mutex_lock(&mutex);
+  if (contexts[ordinal] == NULL) {
+    r = cuDeviceGet(&device, ordinal);
+    if (r == 0) r = cuDevicePrimaryCtxRetain(&contexts[ordinal], device);
+  }
+  pthread_mutex_unlock(&mutex);
+  return r == 0 ? cuCtxPushCurrent(contexts[ordinal]) : r;
+}
+
+void gpu_leave(void) {
+  void *popped;
+  cuCtxPopCurrent(&popped);
+}
+
+int gpu_stream_create(void **stream) { return cuStreamCreate(stream, 1 /* CU_STREAM_NON_BLOCKING, as PyTorch's */); }
+int gpu_stream_destroy(void *stream) { return cuStreamDestroy(stream); }
+int gpu_stream_query(void *stream) { return cuStreamQuery(stream); }
+int gpu_copy(void *to, const void *from, size_t bytes, void *stream) {
+  return cuMemcpyAsync((address)(uintptr_t)to, (address)(uintptr_t)from, bytes, stream);
+}
+int gpu_alloc(void **memory, size_t bytes) {
+  address at = 0;
+  int r = cuMemAlloc(&at, bytes);
+  if (r == 0) r = cuMemsetD8(at, 0, bytes);
+  *memory = (void *)(uintptr_t)at;
+  return r;
+}
+int gpu_free(void *memory) { return cuMemFree((address)(uintptr_t)memory); }
+int gpu_event_create(void **event) { return cuEventCreate(event, 2 /* CU_EVENT_DISABLE_TIMING */); }
+int gpu_event_destroy(void *event) { return cuEventDestroy(event); }
+int gpu_event_record(void *event, void *stream) { return cuEventRecord(event, stream); }
+int gpu_stream_wait(void *stream, void *event) { return cuStreamWaitEvent(stream, event, 0); }
+int gpu_begin_capture(void *stream) { return cuStreamBeginCapture(stream, 2 /* CU_STREAM_CAPTURE_MODE_RELAXED */); }
+int gpu_end_capture(void *stream, void **graph) { return cuStreamEndCapture(stream, graph); }
+int gpu_graph_size(void *graph, size_t *nodes) { return cuGraphGetNodes(graph, NULL, nodes); }
+int gpu_graph_destroy(void *graph) { return cuGraphDestroy(graph); }
+int gpu_instantiate(void **exec, void *graph) { return cuGraphInstantiateWithFlags(exec, graph, 0); }
+int gpu_exec_launch(void *exec, void *stream) { return cuGraphLaunch(exec, stream); }
+int gpu_exec_destroy(void *exec) { return cuGraphExecDestroy(exec); }

@@ -1,0 +1,33 @@
+/* The part of the CUDA driver API that an application uses: streams, events, graphs, device memory. For tests. Results are the driver's. */
+#ifndef RAILHEAD_CLIENT_TESTS_GPU_DRIVER_H_
+#define RAILHEAD_CLIENT_TESTS_GPU_DRIVER_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Opens the library, once. Returns NULL, or what is missing. */
+const char *gpu_open(const char *library);
+
+/* Makes the device's primary context current in this thread, until gpu_leave. */
+int gpu_enter(int device);
+void gpu_leave(void);
+
+int gpu_stream_create(void **stream);
+int gpu_stream_destroy(void *stream);
+int gpu_stream_query(void *stream); /* 600: it has work that has not run */
+int gpu_copy(void *to, const void *from, size_t bytes, void *stream);
+int gpu_alloc(void **memory, size_t bytes); /* zeroed */
+int gpu_free(void *memory);
+int gpu_event_create(void **event);
+int gpu_event_destroy(void *event);
+int gpu_event_record(void *event, void *stream);
+int gpu_stream_wait(void *stream, void *event);
+int gpu_begin_capture(void *stream);
+int gpu_end_capture(void *stream, void **graph);
+int gpu_graph_size(void *graph, size_t *nodes);
+int gpu_graph_destroy(void *graph);
+int gpu_instantiate(void **exec, void *graph);
+int gpu_exec_launch(void *exec, void *stream);
+int gpu_exec_destroy(void *exec);
+
+#endif
