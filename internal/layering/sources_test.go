@@ -33,7 +33,15 @@ func packageOf(file string) string {
 
 // isProgram says whether a file belongs to a program that is not part of the library.
 func isProgram(file string) bool {
-	return strings.HasPrefix(file, "client/tests/programs/c/") || strings.HasPrefix(file, "client/tests/cuda/c/") || strings.HasPrefix(file, "client/tests/gpu/") || strings.HasPrefix(file, "client/tests/races/c/") || strings.HasPrefix(file, "client/examples/") || strings.Contains(file, "/testdata/")
+	for _, folder := range []string{
+		"client/tests/programs/c/", "client/tests/cuda/c/", "client/tests/cudadriver/c/", "client/tests/gpu/", "client/tests/races/c/", "client/device/cuda/fake/c/",
+		"client/examples/",
+	} {
+		if strings.HasPrefix(file, folder) {
+			return true
+		}
+	}
+	return strings.Contains(file, "/testdata/")
 }
 
 // cFiles lists the C and C++ below a folder, by their paths from root.

@@ -28,15 +28,22 @@ bool closeContext(Context* context, Failure* why) {
   if (context->handle == nullptr) return true;
   bool ended = true;
   if (context->stream != nullptr) {
-    const Current current(*context, why);
-    ended = current && context->driver->cuStreamDestroy(why, context->stream);
+    const Current current(*context);
+    ended = context->driver->cuStreamDestroy(why, context->stream);
   }
   ended = context->driver->cuDevicePrimaryCtxRelease(why, context->device) && ended;
   *context = Context();
   return ended;
 }
 
-Current::Current(const Context& context, Failure* why) : driver_(*context.driver) {
+Current::Current(const Context& context, Failure* why) : driver_(*context.driver) { enter(context, why); }
+
+Current::Current(const Context& context) : driver_(*context.driver) {
+  Failure ignored;
+  enter(context, &ignored);
+}
+
+void Current::enter(const Context& context, Failure* why) {
   if (!driver_.cuCtxPushCurrent(why, context.handle)) return;
   entered_ = driver_.cuThreadExchangeStreamCaptureMode(why, &mode_);
   CUcontext popped;

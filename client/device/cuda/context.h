@@ -26,12 +26,16 @@ bool closeContext(Context* context, Failure* why);
 class Current {
  public:
   Current(const Context& context, Failure* why);
+  // For undoing, which goes on if this fails, and then reports its own failure.
+  explicit Current(const Context& context);
   ~Current();
   Current(const Current&) = delete;
   Current& operator=(const Current&) = delete;
   explicit operator bool() const { return entered_; }
 
  private:
+  void enter(const Context& context, Failure* why);
+
   const Driver& driver_;
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the thread's own mode, while this lives
   bool entered_ = false;

@@ -28,8 +28,8 @@ bool pinHost(const Context& context, void* memory, uint64_t bytes, Failure* why)
 }
 
 bool unpinHost(const Context& context, void* memory, Failure* why) {
-  const Current current(context, why);
-  return current && context.driver->cuMemHostUnregister(why, memory);
+  const Current current(context);
+  return context.driver->cuMemHostUnregister(why, memory);
 }
 
 void* allocateHost(const Context& context, uint64_t bytes, Failure* why) {
@@ -45,8 +45,8 @@ void* allocateHost(const Context& context, uint64_t bytes, Failure* why) {
 }
 
 bool freeHost(const Context& context, void* memory, Failure* why) {
-  const Current current(context, why);
-  return current && context.driver->cuMemFreeHost(why, memory);
+  const Current current(context);
+  return context.driver->cuMemFreeHost(why, memory);
 }
 
 }  // namespace railhead::client::cuda

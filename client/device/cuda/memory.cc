@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/malloced.h"
+#include "host/futex.h"
 
 namespace railhead::client::cuda {
 
@@ -18,6 +19,8 @@ CUmemAllocationProp propertiesOn(CUdevice device, CUmemAllocationHandleType shar
 }
 
 using unsigned64 = unsigned long long;
+
+constexpr int64_t kLastFillsNs = int64_t{2} * 1000000000;  // how long release waits for fills whose callers no longer do
 
 }  // namespace
 
@@ -110,7 +113,7 @@ bool DeviceHeaps::createPiece(Piece* piece, int64_t deadlineNs, Failure* why) {
     piece->next = pieces_;
     pieces_ = piece;
     if (fill(part.rank, part.offset, part.bytes, 0, deadlineNs, why)) return true;
-    if (fillsPending()) return false;
+    if (!fillsEnd(deadlineNs)) return false;
     pieces_ = piece->next;
     piece->own = false;
     driver.cuMemUnmap.call(at, part.bytes);
@@ -131,6 +134,12 @@ bool DeviceHeaps::create(const HeapPart& part, int64_t deadlineNs, Failure* why)
 }
 
 bool DeviceHeaps::fillsPending() const { return context_->driver->cuStreamQuery.call(context_->stream) == CUDA_ERROR_NOT_READY; }
+
+bool DeviceHeaps::fillsEnd(int64_t deadlineNs) const {
+  Failure ignored;
+  finish(*context_, context_->stream, deadlineNs, &ignored);
+  return !fillsPending();
+}
 
 bool DeviceHeaps::fill(int rank, uint64_t offset, uint64_t bytes, uint8_t value, int64_t deadlineNs, Failure* why) {
   const Current current(*context_, why);
@@ -179,8 +188,7 @@ bool DeviceHeaps::import(const HeapPart& part, int fd, Failure* why) {
 bool DeviceHeaps::unmap(const HeapPart& part, Failure* why) {
   Piece** found = find(part, "unmap", why);
   if (found == nullptr) return false;
-  const Current current(*context_, why);
-  if (!current) return false;
+  const Current current(*context_);
   if (fillsPending()) return because(why, RH_ERR_BUSY, "device %d: device memory cannot be unmapped while a fill is queued", context_->device);
   const Driver& driver = *context_->driver;
   Piece* piece = *found;
@@ -195,6 +203,7 @@ bool DeviceHeaps::release(Failure* why) {
   if (base_ == 0) return true;
   bool all = true;
   bool mapped = false;
+  if (pieces_ != nullptr) fillsEnd(host::nowNs() + kLastFillsNs);
   while (Piece* piece = pieces_) {
     const HeapPart part = piece->part;
     all = unmap(part, why) && all;

@@ -69,6 +69,7 @@ class DeviceHeaps {
   bool inRange(const HeapPart& part, const char* operation, Failure* why) const;
   bool createPiece(Piece* piece, int64_t deadlineNs, Failure* why);
   bool fillsPending() const;
+  bool fillsEnd(int64_t deadlineNs) const;
   Piece** find(const HeapPart& part, const char* operation, Failure* why);
 
   const Context* context_ = nullptr;

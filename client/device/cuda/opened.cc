@@ -134,8 +134,7 @@ bool closeOpened(const Context& context, Opened* opened, Failure* why) {
   const Opened of = *opened;
   *opened = Opened();
   if (of.base == 0) return true;
-  const Current current(context, why);
-  if (!current) return false;
+  const Current current(context);
   if (of.by == ShareBy::kDescriptor) {
     return context.driver->cuMemUnmap(why, of.base, of.bytes) && context.driver->cuMemAddressFree(why, of.base, of.bytes);
   }
