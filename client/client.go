@@ -153,7 +153,7 @@ func (c *Comm) Rank() int { return c.rank }
 func (c *Comm) WorldSize() int { return c.world }
 
 // OnStream returns the same comm with its calls queued on a stream of its device. They return before they have run, so their buffers
-// must be memory that Go neither moves nor frees.
+// must be memory that Go neither moves nor frees. Buffers of a GPU's comm are slices with the GPU's addresses, which Go code must not read.
 func (c *Comm) OnStream(stream unsafe.Pointer) *Comm {
 	on := *c
 	on.stream = stream

@@ -18,40 +18,40 @@ rh_result timeLoop(int32_t iterations, uint64_t* totalNs, Operation operation) {
 }
 
 // A ring: every rank sends to the next rank and receives from the previous one.
-rh_result sendrecv(const rh_timed_operation& o, rh_comm* comm, int32_t next, int32_t before) {
+rh_result sendrecv(const rh_timed_operation& o, rh_comm* comm, void* stream, int32_t next, int32_t before) {
   rh_result r = rh_group_start();
   if (r != RH_OK) return r;
-  r = rh_send(o.send, o.count, o.dtype, next, comm, nullptr);
-  if (r == RH_OK) r = rh_recv(o.recv, o.count, o.dtype, before, comm, nullptr);
+  r = rh_send(o.send, o.count, o.dtype, next, comm, stream);
+  if (r == RH_OK) r = rh_recv(o.recv, o.count, o.dtype, before, comm, stream);
   const rh_result ended = rh_group_end();  // the group must end even after an invalid call
   return r != RH_OK ? r : ended;
 }
 
-rh_result timeSendrecv(const rh_timed_operation& o, rh_comm* comm, int32_t iterations, uint64_t* totalNs) {
+rh_result timeSendrecv(const rh_timed_operation& o, rh_comm* comm, void* stream, int32_t iterations, uint64_t* totalNs) {
   int32_t rank = 0, world = 0;
   rh_result r = rh_comm_rank(comm, &rank);
   if (r == RH_OK) r = rh_comm_world_size(comm, &world);
   if (r != RH_OK) return r;
   const int32_t next = (rank + 1) % world, before = (rank + world - 1) % world;
-  return timeLoop(iterations, totalNs, [&] { return sendrecv(o, comm, next, before); });
+  return timeLoop(iterations, totalNs, [&] { return sendrecv(o, comm, stream, next, before); });
 }
 
 }  // namespace
 
-extern "C" rh_result rh_time_operation(rh_timed_operation o, rh_comm* comm, int32_t iterations, uint64_t* total_ns) {
+extern "C" rh_result rh_time_operation(rh_timed_operation o, rh_comm* comm, void* stream, int32_t iterations, uint64_t* total_ns) {
   const auto loop = [&](auto operation) { return timeLoop(iterations, total_ns, operation); };
   switch (o.kind) {
-    case RH_TIMED_ALL_REDUCE: return loop([&] { return rh_all_reduce(o.send, o.recv, o.count, o.dtype, o.op, comm, nullptr); });
-    case RH_TIMED_ALL_GATHER: return loop([&] { return rh_all_gather(o.send, o.recv, o.count, o.dtype, comm, nullptr); });
+    case RH_TIMED_ALL_REDUCE: return loop([&] { return rh_all_reduce(o.send, o.recv, o.count, o.dtype, o.op, comm, stream); });
+    case RH_TIMED_ALL_GATHER: return loop([&] { return rh_all_gather(o.send, o.recv, o.count, o.dtype, comm, stream); });
     case RH_TIMED_REDUCE_SCATTER:
-      return loop([&] { return rh_reduce_scatter(o.send, o.recv, o.count, o.dtype, o.op, comm, nullptr); });
-    case RH_TIMED_ALL_TO_ALL: return loop([&] { return rh_all_to_all(o.send, o.recv, o.count, o.dtype, comm, nullptr); });
-    case RH_TIMED_BROADCAST: return loop([&] { return rh_broadcast(o.send, o.recv, o.count, o.dtype, o.root, comm, nullptr); });
-    case RH_TIMED_REDUCE: return loop([&] { return rh_reduce(o.send, o.recv, o.count, o.dtype, o.op, o.root, comm, nullptr); });
-    case RH_TIMED_GATHER: return loop([&] { return rh_gather(o.send, o.recv, o.count, o.dtype, o.root, comm, nullptr); });
-    case RH_TIMED_SCATTER: return loop([&] { return rh_scatter(o.send, o.recv, o.count, o.dtype, o.root, comm, nullptr); });
-    case RH_TIMED_SENDRECV: return timeSendrecv(o, comm, iterations, total_ns);
-    case RH_TIMED_BARRIER: return loop([&] { return rh_barrier(comm, nullptr); });
+      return loop([&] { return rh_reduce_scatter(o.send, o.recv, o.count, o.dtype, o.op, comm, stream); });
+    case RH_TIMED_ALL_TO_ALL: return loop([&] { return rh_all_to_all(o.send, o.recv, o.count, o.dtype, comm, stream); });
+    case RH_TIMED_BROADCAST: return loop([&] { return rh_broadcast(o.send, o.recv, o.count, o.dtype, o.root, comm, stream); });
+    case RH_TIMED_REDUCE: return loop([&] { return rh_reduce(o.send, o.recv, o.count, o.dtype, o.op, o.root, comm, stream); });
+    case RH_TIMED_GATHER: return loop([&] { return rh_gather(o.send, o.recv, o.count, o.dtype, o.root, comm, stream); });
+    case RH_TIMED_SCATTER: return loop([&] { return rh_scatter(o.send, o.recv, o.count, o.dtype, o.root, comm, stream); });
+    case RH_TIMED_SENDRECV: return timeSendrecv(o, comm, stream, iterations, total_ns);
+    case RH_TIMED_BARRIER: return loop([&] { return rh_barrier(comm, stream); });
   }
   return railhead::client::fail(RH_ERR_INVALID_ARGUMENT, "time_operation: kind %d is not an operation", static_cast<int>(o.kind));
 }

@@ -32,7 +32,7 @@ type Timed struct {
 	Root       int
 }
 
-// Time runs an operation iterations times in a C loop and returns the total time.
+// Time runs an operation iterations times in a C loop and returns the total time. On a stream it queues them: the time is that of the host.
 func (c *Comm) Time(o Timed, iterations int) (time.Duration, error) {
 	send, recv := c.timedParts(o)
 	if err := c.check("time_operation", o.Dtype, o.Count, part{"send", o.Send, send}, part{"recv", o.Recv, recv}); err != nil {
@@ -43,7 +43,7 @@ func (c *Comm) Time(o Timed, iterations int) (time.Duration, error) {
 		return C.rh_time_operation(C.rh_timed_operation{
 			kind: C.rh_timed_kind(o.Kind), send: start(o.Send), recv: start(o.Recv), count: C.size_t(o.Count),
 			dtype: C.rh_dtype(o.Dtype), op: C.rh_op(o.Op), root: C.int32_t(o.Root),
-		}, c.h, C.int32_t(iterations), &ns)
+		}, c.h, c.stream, C.int32_t(iterations), &ns)
 	})
 	return time.Duration(ns), err
 }

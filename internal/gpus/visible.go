@@ -100,3 +100,11 @@ func lookUp(entry string, gpus []topo.DriverGPU) (Visible, error) {
 	}
 	return Visible{}, fmt.Errorf("%.60q is the beginning of %d UUIDs: write more of it", entry, len(found))
 }
+
+// OfRank is the number of a rank's GPU: one each, as far as there are enough, else blocks of neighbours share one.
+func OfRank(rank, ranks, gpus int) int {
+	if ranks <= gpus {
+		return rank
+	}
+	return rank * gpus / ranks
+}

@@ -2,6 +2,7 @@ package gpus
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,6 +42,24 @@ func TestAnEntryThatShowsNoGPUIsAnError(t *testing.T) {
 	} {
 		if got, err := VisibleGPUs(value, true, four); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), VisibleVariable) {
 			t.Errorf("%q: %v, %v; want an error with %q", value, got, err, want)
+		}
+	}
+}
+
+func TestEachRankHasAGPUOrSharesItWithItsNeighbours(t *testing.T) {
+	for _, c := range []struct {
+		ranks, gpus int
+		want        []int
+	}{
+		{1, 8, []int{0}}, {3, 8, []int{0, 1, 2}}, {4, 4, []int{0, 1, 2, 3}}, {8, 2, []int{0, 0, 0, 0, 1, 1, 1, 1}}, {8, 1, make([]int, 8)},
+		{5, 3, []int{0, 0, 1, 1, 2}},
+	} {
+		var got []int
+		for r := range c.ranks {
+			got = append(got, OfRank(r, c.ranks, c.gpus))
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%d ranks, %d GPUs: %v, want %v", c.ranks, c.gpus, got, c.want)
 		}
 	}
 }

@@ -115,8 +115,9 @@ var mayImport = map[string][]string{
 		"railhead/cmd/railhead/tune", "railhead/server",
 	},
 	"railhead/cmd/railhead/bench": {
-		"railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/measure", "railhead/cmd/railhead/internal/private", "railhead/engine/plan",
-		"railhead/engine/tuner", "railhead/internal/ncclstyle", "railhead/internal/sizeplot", "railhead/internal/wire",
+		"railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/measure", "railhead/cmd/railhead/internal/private",
+		"railhead/cmd/railhead/internal/ranks", "railhead/engine/plan", "railhead/engine/tuner", "railhead/internal/ncclstyle", "railhead/internal/sizeplot",
+		"railhead/internal/wire",
 	},
 	"railhead/cmd/railhead/bench/moe": {
 		"railhead/alltoall", "railhead/client", "railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/experts",
@@ -147,13 +148,14 @@ var mayImport = map[string][]string{
 	"railhead/cmd/railhead/internal/experts":  {"railhead/alltoall", "railhead/client", "railhead/internal/oracle"},
 	"railhead/cmd/railhead/internal/tunetest": {"railhead/engine/plan", "railhead/engine/tuner", "railhead/internal/gpus"},
 	"railhead/cmd/railhead/internal/measure": {
-		"railhead/client", "railhead/cmd/railhead/internal/private", "railhead/cmd/railhead/internal/ranks", "railhead/internal/ncclstyle",
-		"railhead/internal/oracle", "railhead/internal/wire",
+		"railhead/client", "railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/private", "railhead/cmd/railhead/internal/ranks", "railhead/internal/cuda",
+		"railhead/internal/ncclstyle", "railhead/internal/oracle", "railhead/internal/wire",
 	},
 	"railhead/cmd/railhead/internal/private": {"railhead/internal/tempdir", "railhead/server"},
 	"railhead/cmd/railhead/internal/ranks": {
 		"railhead/client", "railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/private", "railhead/engine/plan", "railhead/internal/launch",
-		"railhead/internal/ncclstyle", "railhead/internal/oracle",
+		"railhead/internal/cuda", "railhead/internal/gpus", "railhead/internal/mps", "railhead/internal/ncclstyle", "railhead/internal/oracle",
+		"railhead/internal/wire",
 	},
 
 	"railhead/client/examples/go/allgather": {"railhead/client"},

@@ -9,12 +9,15 @@ import (
 type Config struct {
 	Op     Operation
 	Algo   string // as requested: a name, or auto
-	Device string // cpu, or the GPU's name
+	Device string // cpu, or the GPUs' names
 	Ranks  int
 	Sweep  Sweep
 	Warmup int
 	Iters  int
 	Check  int // checked iterations of each side; 0: results are not checked
+
+	// Launches of a CUDA graph of all iterations; 0: no graph.
+	Launches int
 
 	// Percentiles adds columns at the end, which nccl-tests does not have: Side.P50Us and P99Us, out of place and in place.
 	Percentiles bool
@@ -56,8 +59,12 @@ func (p *Printer) Header() error {
 	}
 	p.printf("# Collective test starting: %s\n", p.cfg.Op)
 	// In nccl-tests this line begins with the numbers of threads and GPUs. Here a rank is a process.
-	p.printf("# nRanks %d minBytes %d maxBytes %d step: %d(%s) warmup iters: %d iters: %d validation: %d\n",
+	p.printf("# nRanks %d minBytes %d maxBytes %d step: %d(%s) warmup iters: %d iters: %d validation: %d",
 		p.cfg.Ranks, p.cfg.Sweep.Min, p.cfg.Sweep.Max, step, unit, p.cfg.Warmup, p.cfg.Iters, p.cfg.Check)
+	if p.cfg.Launches > 0 {
+		p.printf(" graph: %d", p.cfg.Launches)
+	}
+	p.printf("\n")
 	p.printf("# device: %s\n", p.cfg.Device)
 	p.algoLine(p.cfg.Algo)
 	p.printf("#\n")

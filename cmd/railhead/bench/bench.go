@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
 	"railhead/cmd/railhead/internal/cli"
 	"railhead/cmd/railhead/internal/measure"
 	"railhead/cmd/railhead/internal/private"
+	"railhead/cmd/railhead/internal/ranks"
 	"railhead/internal/ncclstyle"
 )
 
@@ -47,10 +49,14 @@ func opCommand(op ncclstyle.Operation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   op.Command(),
 		Short: fmt.Sprintf("Measure %s between ranks on this machine", op.Command()),
-		Long: "Starts a daemon and the ranks on this machine's CPU. Each rank is pinned to a processor of its own if there are enough.\n" +
+		Long: "Starts a daemon and the ranks on this machine's CPU, or with --device cuda on its GPUs. Each rank is pinned to a processor of its\n" +
+			"own if there are enough.\n" +
 			"The flags -b -e -i -f -n -w -c -o -d -r have the meaning and the defaults that they have in nccl-tests\n" +
 			"(https://github.com/NVIDIA/nccl-tests). The last four columns, p50 and p99, are the median and the 99th percentile of -n single\n" +
 			"calls of a rank (mean over the ranks), which follow the -n calls of which time is the mean.\n\n" +
+			"On GPUs the times are those of CUDA events, and of the slowest rank. With -G all -n calls are captured into a graph, which is\n" +
+			"launched so often; p50 and p99 are those of launches, divided by -n. Rank r has GPU r, or shares GPU r * g / n of g GPUs with its\n" +
+			"neighbours, which needs MPS: `railhead run --mps -- railhead bench ...`.\n\n" +
 			"--algo forces an algorithm. A list is measured one algorithm after the other. pull works on buffers in windows only, and\n" +
 			"allocates them there. An operation that lacks the algorithm runs another; the output shows which.",
 		Args: cli.NoArgs,
@@ -70,6 +76,13 @@ func (b *flags) bench(ctx context.Context, op ncclstyle.Operation, out io.Writer
 	if err != nil {
 		return err
 	}
+	if j.OnGPU() {
+		names, err := ranks.CheckGPUs(b.ranks)
+		if err != nil {
+			return cli.Failuref("bench %s: --device cuda: %w", op, err)
+		}
+		cfg.Device = strings.Join(names, ", ")
+	}
 	svg, err := cli.CreatePlot(b.plot)
 	if err != nil {
 		return err
@@ -87,9 +100,13 @@ func (b *flags) bench(ctx context.Context, op ncclstyle.Operation, out io.Writer
 	progress := cli.StartProgress("bench "+op.Command(), j.Work(b.ranks)*float64(len(algos)))
 	printer := ncclstyle.NewPrinter(progress.Above(table), cfg)
 	rows, failed := b.measure(ctx, d, j, algos, printer, progress)
+	if failed != nil && j.OnGPU() && len(rows) == 0 && !b.asJSON {
+		progress.Stop()
+		return cli.Failuref("bench %s: %w", op, failed) // what the library or the machine lacks; there is no table
+	}
 	progress.Stop()
 	if svg != nil && failed == nil {
-		failed = writePlot(svg, op, b.ranks, rows)
+		failed = writePlot(svg, op, cli.RanksOn(b.ranks, b.device), rows)
 	}
 	return b.report(op, rows, printer, out, failed)
 }
@@ -97,13 +114,19 @@ func (b *flags) bench(ctx context.Context, op ncclstyle.Operation, out io.Writer
 // measure measures all rows with one algorithm after the other.
 func (b *flags) measure(ctx context.Context, d *private.Daemon, j measure.Job, algos []string, printer *ncclstyle.Printer,
 	progress *cli.Progress) (rows []ncclstyle.Row, err error) {
-	if err := printer.Header(); err != nil {
-		return nil, err
+	header := sync.OnceValue(printer.Header) // on GPUs with the first row
+	if !j.OnGPU() {
+		if err := header(); err != nil {
+			return nil, err
+		}
 	}
 	for _, algo := range algos {
 		j.Algo = algo
 		of, err := j.MeasureOn(ctx, d, b.ranks, b.timeout, func(row ncclstyle.Row) error {
 			progress.Add(measure.RowWork(row.SizeBytes))
+			if err := header(); err != nil {
+				return err
+			}
 			return printer.Row(row)
 		})
 		rows = append(rows, of...)

@@ -20,12 +20,14 @@ type flags struct {
 	iters, warmup, check, root int
 	op, dtype                  string
 
-	ranks   int
-	algo    string // names, comma-separated
-	window  bool
-	plot    string // file
-	timeout time.Duration
-	asJSON  bool
+	device   string
+	launches int // of a CUDA graph
+	ranks    int
+	algo     string // names, comma-separated
+	window   bool
+	plot     string // file
+	timeout  time.Duration
+	asJSON   bool
 }
 
 // maxRows limits sizes x types x reductions x roots.
@@ -45,6 +47,8 @@ func (b *flags) addTo(cmd *cobra.Command, op ncclstyle.Operation) {
 	f.StringVarP(&b.dtype, "datatype", "d", "float", "element type: int8, uint8, int32, int64, uint64, half, float, double, bfloat16, "+
 		"f8e4m3, f8e5m2 (or i8 ... f32 ... fp8_e5m2) or all")
 	f.IntVarP(&b.root, "root", "r", 0, "root rank; -1 means every rank in turn; ignored if the operation has no root")
+	f.IntVarP(&b.launches, "cudagraph", "G", 0, "on GPUs: capture the timed iterations into a CUDA graph and launch it so often; 0 means no graph")
+	cli.AddDevice(cmd, &b.device)
 	f.IntVar(&b.ranks, "ranks", 2, "number of ranks")
 	algorithms := append([]string{wire.AlgoAuto.String()}, plan.Algorithms()[op.Command()]...)
 	f.StringVar(&b.algo, "algo", cli.EnvOr("RAILHEAD_ALGO", wire.AlgoAuto.String()), "algorithm: "+strings.Join(algorithms, ", ")+
@@ -62,9 +66,10 @@ func (b *flags) addTo(cmd *cobra.Command, op ncclstyle.Operation) {
 
 // plan checks the flags and makes the job of the ranks and the header of the table.
 func (b *flags) plan(op ncclstyle.Operation) (measure.Job, ncclstyle.Config, error) {
-	j := measure.Job{Op: op, Window: b.window, Iters: b.iters, Warmup: b.warmup, Check: b.check, Seed: uint64(time.Now().UnixNano()), Percentiles: true}
-	cfg := ncclstyle.Config{Op: op, Algo: b.algo, Device: "cpu", Ranks: b.ranks, Warmup: b.warmup, Iters: b.iters, Check: b.check,
-		Percentiles: true}
+	j := measure.Job{Op: op, Window: b.window, Iters: b.iters, Warmup: b.warmup, Check: b.check, Seed: uint64(time.Now().UnixNano()), Percentiles: true,
+		Device: b.device, Launches: b.launches}
+	cfg := ncclstyle.Config{Op: op, Algo: b.algo, Device: b.device, Launches: b.launches, Ranks: b.ranks, Warmup: b.warmup, Iters: b.iters,
+		Check: b.check, Percentiles: true}
 	if err := b.checkNumbers(); err != nil {
 		return j, cfg, err
 	}
@@ -96,6 +101,15 @@ func (b *flags) plan(op ncclstyle.Operation) (measure.Job, ncclstyle.Config, err
 func (b *flags) checkNumbers() error {
 	if err := cli.CheckRanks(b.ranks); err != nil {
 		return err
+	}
+	if err := cli.CheckDevice(b.device); err != nil {
+		return err
+	}
+	switch {
+	case b.launches < 0 || b.launches > measure.MaxIters:
+		return cli.Usagef("-G %d is outside 0..%d", b.launches, measure.MaxIters)
+	case b.launches > 0 && b.device == cli.DeviceCPU:
+		return cli.Usagef("-G %d: on the CPU there are no graphs: add --device cuda, or leave it out", b.launches)
 	}
 	if b.iters < 1 || b.iters > measure.MaxIters || b.warmup < 0 || b.warmup > measure.MaxIters || b.check < 0 || b.check > measure.MaxIters {
 		return cli.Usagef("-n %d -w %d -c %d: -n must be in 1..%d, -w and -c in 0..%[4]d", b.iters, b.warmup, b.check, measure.MaxIters)

@@ -15,9 +15,9 @@ import (
 
 // writePlot plots the out-of-place time and bus bandwidth against message size, with logarithmic axes: a line for each algorithm, and
 // for each type, reduction and root if there are several.
-func writePlot(w io.Writer, op ncclstyle.Operation, ranks int, rows []ncclstyle.Row) error {
+func writePlot(w io.Writer, op ncclstyle.Operation, ranks string, rows []ncclstyle.Row) error {
 	common, names := nameLines(rows)
-	title := fmt.Sprintf("%s, %d ranks on the CPU", strings.Join(append([]string{string(op)}, common...), ", "), ranks)
+	title := fmt.Sprintf("%s, %s", strings.Join(append([]string{string(op)}, common...), ", "), ranks)
 	latency, bandwidth := sizeplot.NewPanel(title, sizeplot.Bytes, "time (us)"), sizeplot.NewPanel("", sizeplot.Bytes, "bus bandwidth (GB/s)")
 	var lines []string
 	times, rates := map[string]plotter.XYs{}, map[string]plotter.XYs{}

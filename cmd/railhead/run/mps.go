@@ -24,7 +24,7 @@ func runOnSharedGPUs(ctx context.Context, spec launch.Spec) error {
 	}
 	spec.Env = append(spec.Env, d.Env()...)
 	spec.RankEnv = func(rank int) []string {
-		return []string{gpus.VisibleVariable + "=" + visible[gpuOf(rank, spec.N, len(visible))]}
+		return []string{gpus.VisibleVariable + "=" + visible[gpus.OfRank(rank, spec.N, len(visible))]}
 	}
 	failed := run(ctx, spec)
 	if err := d.Stop(); err != nil {
@@ -36,14 +36,6 @@ func runOnSharedGPUs(ctx context.Context, spec launch.Spec) error {
 		return err
 	}
 	return failed
-}
-
-// gpuOf is the GPU of a rank: one each, as far as there are enough, else blocks of neighbours.
-func gpuOf(rank, ranks, gpus int) int {
-	if ranks <= gpus {
-		return rank
-	}
-	return rank * gpus / ranks
 }
 
 // visibleGPUs lists the entries of CUDA_VISIBLE_DEVICES that show one GPU each.

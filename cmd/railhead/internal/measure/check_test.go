@@ -57,7 +57,7 @@ func TestBenchFindsOneWrongElementOfEveryOperation(t *testing.T) {
 				job: j, rank: rank, world: world, row: plannedRow{root: root, count: count}, dtype: d, op: reduction, scalars: scalars,
 				call: client.Timed{Count: count, Recv: bytes.Clone(want)},
 			}
-			if wrong := m.wrong(seeds); wrong != 0 {
+			if wrong := m.wrong(m.call.Recv, seeds); wrong != 0 {
 				t.Errorf("%s: rank %d: %d elements of a right result are wrong", op, rank, wrong)
 			}
 			for _, at := range []int{0, len(want) - 1} {
@@ -65,7 +65,7 @@ func TestBenchFindsOneWrongElementOfEveryOperation(t *testing.T) {
 					break // this rank has no result
 				}
 				m.call.Recv[at] ^= 1
-				if wrong := m.wrong(seeds); wrong != 1 {
+				if wrong := m.wrong(m.call.Recv, seeds); wrong != 1 {
 					t.Errorf("%s: rank %d: byte %d is wrong, found %d elements", op, rank, at, wrong)
 				}
 				m.call.Recv[at] ^= 1

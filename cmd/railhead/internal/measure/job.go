@@ -19,8 +19,9 @@ const NoRoot = -1
 // Job is the job of the ranks. The command and every rank derive the same rows from it.
 type Job struct {
 	Op     ncclstyle.Operation `json:"op"`
-	Algo   string              `json:"algo"`   // forced, or auto
-	Window bool                `json:"window"` // buffers are in windows
+	Device string              `json:"device,omitempty"` // of --device; "" is the CPU
+	Algo   string              `json:"algo"`             // forced, or auto
+	Window bool                `json:"window"`           // buffers are in windows
 	Dtypes []ncclstyle.Dtype   `json:"dtypes"`
 	Redops []ncclstyle.Redop   `json:"redops"`
 	Roots  []int               `json:"roots"`
@@ -37,6 +38,8 @@ type Job struct {
 	Batches int `json:"batches,omitempty"`
 	// Percentiles repeats the timed iterations as single calls, for their median and 99th percentile.
 	Percentiles bool `json:"percentiles,omitempty"`
+	// Launches is how often a graph of all timed calls is launched, on a GPU; 0: no graph.
+	Launches int `json:"launches,omitempty"`
 	// OutOfPlaceOnly omits the in-place half of a row.
 	OutOfPlaceOnly bool `json:"out_of_place_only,omitempty"`
 	// Reproducible sets RAILHEAD_REPRODUCIBLE=on for the ranks.

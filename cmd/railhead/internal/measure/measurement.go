@@ -14,6 +14,7 @@ import (
 // measurement is one rank's state of a row.
 type measurement struct {
 	job     *Job
+	at      place
 	c       *client.Comm
 	rank    int
 	world   int
@@ -28,8 +29,8 @@ type measurement struct {
 	call    client.Timed
 }
 
-func newMeasurement(j *Job, c *client.Comm, number int, row plannedRow) (*measurement, error) {
-	m := &measurement{job: j, c: c, rank: c.Rank(), world: c.WorldSize(), row: row, op: oracle.Sum}
+func newMeasurement(j *Job, at place, c *client.Comm, number int, row plannedRow) (*measurement, error) {
+	m := &measurement{job: j, at: at, c: c, rank: c.Rank(), world: c.WorldSize(), row: row, op: oracle.Sum}
 	kind, ok := timedKinds[j.Op]
 	if !ok {
 		return nil, fmt.Errorf("bench: no operation %q", j.Op)
@@ -106,9 +107,11 @@ type ranAlgorithm struct{ name, why string }
 
 // side times and then checks the operation with the buffers as they are laid out.
 func (m *measurement) side(id int) (s rankSide, ran ranAlgorithm, err error) {
-	m.prepareToTime(id)
+	if err := m.prepareToTime(id); err != nil {
+		return s, ran, err
+	}
 	warmup, timed := m.job.iterations(m.row.bytes)
-	if _, err := m.c.Time(m.call, warmup); err != nil {
+	if err := m.at.run(m.call, warmup); err != nil {
 		return s, ran, err
 	}
 	if err := m.c.Barrier(); err != nil {
@@ -132,8 +135,8 @@ func (m *measurement) side(id int) (s rankSide, ran ranAlgorithm, err error) {
 		}
 		s.Wrong += wrong
 	}
-	status, err := m.c.Status()
-	return s, ranAlgorithm{status.Algorithm, status.Why}, err
+	ran, err = m.at.algorithm(m.job, m.row.bytes)
+	return s, ran, err
 }
 
 // time returns the time of all iterations in ns: that of the median batch, scaled.
@@ -143,7 +146,7 @@ func (m *measurement) time(iterations int) (float64, error) {
 	times := make([]time.Duration, batches)
 	for i := range times {
 		var err error
-		if times[i], err = m.c.Time(m.call, each); err != nil {
+		if times[i], err = m.at.time(m.call, each); err != nil {
 			return 0, err
 		}
 	}
@@ -154,13 +157,9 @@ func (m *measurement) time(iterations int) (float64, error) {
 // percentiles times single calls, and returns the median and the 99th percentile in ns. The mean is that of calls without a reading of the
 // clock between them.
 func (m *measurement) percentiles(iterations int) (p50, p99 float64, err error) {
-	times := make([]float64, iterations)
-	for i := range times {
-		t, err := m.c.Time(m.call, 1)
-		if err != nil {
-			return 0, 0, err
-		}
-		times[i] = float64(t.Nanoseconds())
+	times, err := m.at.each(m.call, iterations)
+	if err != nil {
+		return 0, 0, err
 	}
 	slices.Sort(times)
 	return ranks.Percentile(times, 0.50), ranks.Percentile(times, 0.99), nil

@@ -26,7 +26,8 @@ func (j *Job) MeasureOn(ctx context.Context, d *private.Daemon, n int, timeout t
 	return rows, err
 }
 
-// merge averages the times of the ranks, as nccl-tests does by default, and adds up their numbers of wrong elements.
+// merge averages the times of the ranks, as nccl-tests does by default, and adds up their numbers of wrong elements. On GPUs the time of the
+// slowest rank counts.
 func (j *Job) merge(planned plannedRow, ranks []rankRow) ncclstyle.Row {
 	row := ncclstyle.Row{
 		SizeBytes: planned.bytes, Count: planned.count, Type: string(planned.dtype), Redop: string(planned.redop), Algo: ranks[0].Algo, Why: ranks[0].Why,
@@ -35,22 +36,24 @@ func (j *Job) merge(planned plannedRow, ranks []rankRow) ncclstyle.Row {
 		row.Root = &planned.root
 	}
 	_, timed := j.iterations(planned.bytes)
+	n := float64(len(ranks))
 	side := func(pick func(rankRow) rankSide) ncclstyle.Side {
 		var ns, p50, p99 float64
 		var wrong int64
 		for _, r := range ranks {
-			p50 += pick(r).P50Ns
-			p99 += pick(r).P99Ns
-			ns += pick(r).TotalNs / float64(timed)
+			if j.OnGPU() {
+				p50, p99, ns = max(p50, pick(r).P50Ns), max(p99, pick(r).P99Ns), max(ns, pick(r).TotalNs/float64(timed))
+			} else {
+				p50, p99, ns = p50+pick(r).P50Ns/n, p99+pick(r).P99Ns/n, ns+pick(r).TotalNs/float64(timed)/n
+			}
 			wrong += pick(r).Wrong
 		}
 		var checked *int64
 		if j.Check > 0 && j.Op != ncclstyle.Barrier {
 			checked = &wrong
 		}
-		mean := func(sum float64) float64 { return sum / float64(len(ranks)) / 1e3 }
-		s := ncclstyle.Measured(j.Op, len(ranks), planned.bytes, mean(ns), checked)
-		s.P50Us, s.P99Us = mean(p50), mean(p99)
+		s := ncclstyle.Measured(j.Op, len(ranks), planned.bytes, ns/1e3, checked)
+		s.P50Us, s.P99Us = p50/1e3, p99/1e3
 		return s
 	}
 	row.OutOfPlace = side(func(r rankRow) rankSide { return r.OutOfPlace })

@@ -23,19 +23,27 @@ type rankSide struct {
 	Wrong   int64   `json:"wrong"` // elements, of all checked iterations
 }
 
-// Run measures all rows.
-func (j *Job) Run(c *client.Comm, out *json.Encoder) error {
-	rows := j.rows(c.WorldSize())
-	var largest uint64
-	for _, r := range rows {
-		largest = max(largest, r.bytes)
+// Run measures all rows on the CPU.
+func (j *Job) Run(c *client.Comm, out *json.Encoder) error { return j.runAt(onCPU{c}, c, out) }
+
+// largest is the size of the largest buffer of all rows.
+func (j *Job) largest(ranks int) (bytes uint64) {
+	for _, r := range j.rows(ranks) {
+		bytes = max(bytes, r.bytes)
 	}
-	first, second, err := j.buffers(c, int(largest))
-	if err != nil {
-		return err
+	return bytes
+}
+
+func (j *Job) runAt(at place, c *client.Comm, out *json.Encoder) error {
+	var first, second []byte
+	if bytes := int(j.largest(c.WorldSize())); bytes > 0 {
+		var err error
+		if first, second, err = at.buffers(bytes, j.inWindows()); err != nil {
+			return err
+		}
 	}
-	for i, row := range rows {
-		r, err := j.measure(c, i, row, first, second)
+	for i, row := range j.rows(c.WorldSize()) {
+		r, err := j.measure(at, c, i, row, first, second)
 		if err != nil {
 			return err
 		}
@@ -49,27 +57,13 @@ func (j *Job) Run(c *client.Comm, out *json.Encoder) error {
 // lineBytes aligns the second buffer in a window, so that the two share no cache line.
 const lineBytes = 64
 
-// buffers returns two buffers of the size: in a window for --window and for pull, else in ordinary memory.
-func (j *Job) buffers(c *client.Comm, bytes int) (first, second []byte, err error) {
-	if !j.Window && j.Algo != wire.AlgoPull.String() || bytes == 0 {
-		return make([]byte, bytes), make([]byte, bytes), nil
-	}
-	bytes = (bytes + lineBytes - 1) &^ (lineBytes - 1)
-	w, err := c.AllocWindow(2 * bytes)
-	if err != nil {
-		return nil, nil, err
-	}
-	both, err := w.Local()
-	if err != nil {
-		return nil, nil, err
-	}
-	return both[:bytes:bytes], both[bytes:], nil
-}
+// inWindows says whether the buffers are in windows: for --window and for pull.
+func (j *Job) inWindows() bool { return j.Window || j.Algo == wire.AlgoPull.String() }
 
 // measure times and checks a row: out of place and, if the operation can, in place.
-func (j *Job) measure(c *client.Comm, number int, row plannedRow, first, second []byte) (rankRow, error) {
+func (j *Job) measure(at place, c *client.Comm, number int, row plannedRow, first, second []byte) (rankRow, error) {
 	r := rankRow{Row: number}
-	m, err := newMeasurement(j, c, number, row)
+	m, err := newMeasurement(j, at, c, number, row)
 	if err != nil {
 		return r, err
 	}

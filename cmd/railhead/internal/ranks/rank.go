@@ -92,12 +92,22 @@ func runRank(kind Kind, job Job) error {
 			return err
 		}
 	}
+	config := client.CommConfig{Rank: rank, World: world}
+	run := job.Run
+	if j, can := job.(GPUJob); can && j.OnGPU() {
+		gpu, err := openGPU(rank, world)
+		if err != nil {
+			return err
+		}
+		config.Device, config.DeviceName = client.DeviceCUDA, strconv.Itoa(gpu.Device.Ordinal)
+		run = func(c *client.Comm, report *json.Encoder) error { return j.RunOnGPU(c, gpu, report) }
+	}
 	s, err := client.Connect("", 0)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = s.Close() }()
-	c, err := s.Init(client.CommConfig{Rank: rank, World: world})
+	c, err := s.Init(config)
 	if err != nil {
 		return err
 	}
@@ -106,7 +116,7 @@ func runRank(kind Kind, job Job) error {
 		time.Sleep(abortDelay)
 		_ = c.Abort()
 	}()
-	if err := job.Run(c, json.NewEncoder(os.Stdout)); err != nil {
+	if err := run(c, json.NewEncoder(os.Stdout)); err != nil {
 		return err
 	}
 	return c.Finalize()
