@@ -125,8 +125,8 @@ var mayImport = map[string][]string{
 	},
 	"railhead/cmd/railhead/demo": {
 		"railhead/alltoall", "railhead/client", "railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/experts",
-		"railhead/cmd/railhead/internal/private", "railhead/cmd/railhead/internal/ranks", "railhead/internal/models", "railhead/internal/ncclstyle",
-		"railhead/internal/oracle",
+		"railhead/cmd/railhead/internal/private", "railhead/cmd/railhead/internal/ranks", "railhead/internal/cuda", "railhead/internal/launch",
+		"railhead/internal/models", "railhead/internal/ncclstyle", "railhead/internal/oracle",
 	},
 	"railhead/cmd/railhead/predict": {"railhead/cmd/railhead/internal/cli", "railhead/engine/tuner", "railhead/internal/models", "railhead/internal/ncclstyle"},
 	"railhead/cmd/railhead/run": {

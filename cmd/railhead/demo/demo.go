@@ -17,6 +17,8 @@ import (
 	"railhead/cmd/railhead/internal/cli"
 	"railhead/cmd/railhead/internal/private"
 	"railhead/cmd/railhead/internal/ranks"
+	"railhead/internal/cuda"
+	"railhead/internal/launch"
 	"railhead/internal/models"
 )
 
@@ -29,7 +31,9 @@ type Report struct {
 	Steps  int    `json:"steps"`
 	Layers int    `json:"layers"` // of a step
 	Ops    []Op   `json:"ops"`
-	Error  string `json:"error,omitempty"`
+	// Replays are those of the steps' graph, on GPUs. There ops[0] has the times of a replay divided by its calls, and no waits.
+	Replays *Replays `json:"replays,omitempty"`
+	Error   string   `json:"error,omitempty"`
 }
 
 // Op is one kind of operation: all calls of the same operation and size.
@@ -67,10 +71,15 @@ func Command() *cobra.Command {
 			"two all-reduces per layer, each of batch x hidden bf16 elements. For a model with experts it runs a few layers with expert\n" +
 			"parallelism: all-reduce, dispatch, combine and all-gather. Every element of every result is compared with an independent\n" +
 			"computation, after the calls that are timed.\n\n" +
+			"--device cuda runs the ranks on GPUs, by default one rank a GPU and " + gpuModel + ". The all-reduces of a decode step are captured into a\n" +
+			"CUDA graph, which is launched twice for each step; the second launch is timed.\n\n" +
 			"transfer  from the time when the last rank has called until the call returns; median and 99th percentile of all calls of all ranks\n" +
 			"wait      from the first rank's call to the last rank's",
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := p.chooseDefaults(cmd, &model); err != nil {
+				return err
+			}
 			shape, err := modelShape(model, config)
 			if err != nil {
 				return err
@@ -84,7 +93,8 @@ func Command() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&model, "model", "llama-3-8b", "built-in model: "+strings.Join(models.Names(), ", "))
 	f.StringVar(&config, "config", "", "a Hugging Face config.json, instead of --model")
-	f.IntVar(&p.ranks, "ranks", ranksFor(runtime.NumCPU()), "number of ranks; by default that of the processors, from 2 to 8")
+	cli.AddDevice(cmd, &p.device)
+	f.IntVar(&p.ranks, "ranks", ranksFor(runtime.NumCPU()), "number of ranks; by default that of the processors, from 2 to 8, or of the GPUs")
 	f.IntVar(&p.batch, "batch", 8, "sequences decoded together")
 	f.IntVar(&p.steps, "steps", 16, "number of decode steps")
 	f.IntVar(&p.layers, "layers", 0, fmt.Sprintf("layers per decode step; 0 means all, or %d for a model with experts", moeLayers))
@@ -93,6 +103,29 @@ func Command() *cobra.Command {
 	cli.Complete(cmd, "model", models.Names()...)
 	cli.CompleteFile(cmd, "config", "json")
 	return cmd
+}
+
+// chooseDefaults checks --device and sets what depends on it.
+func (p *play) chooseDefaults(cmd *cobra.Command, model *string) error {
+	if err := cli.CheckDevice(p.device); err != nil {
+		return err
+	}
+	p.where = "the CPU"
+	if p.device == cli.DeviceCPU {
+		return nil
+	}
+	if !cmd.Flags().Changed("model") {
+		*model = gpuModel
+	}
+	if cmd.Flags().Changed("ranks") {
+		return nil
+	}
+	devices, err := cuda.Devices()
+	if err != nil {
+		return cli.Failuref("demo: --device cuda: %w", err)
+	}
+	p.ranks = max(1, min(len(devices), launch.MaxRanks))
+	return nil
 }
 
 func modelShape(model, config string) (models.Shape, error) {
@@ -116,6 +149,8 @@ type play struct {
 	calls                       int // of each operation
 	timeout                     time.Duration
 	asJSON                      bool
+	device                      string
+	where                       string     // the ranks run: "the CPU", or the GPUs' names
 	kind                        ranks.Kind // of the job
 	job                         ranks.Job
 	words                       string // describes the run
@@ -151,11 +186,14 @@ func (p *play) plan(shape models.Shape) error {
 		return err
 	}
 	seed := uint64(time.Now().UnixNano())
-	if shape.Experts > 0 {
+	if shape.Experts > 0 && p.device == cli.DeviceCPU {
 		return p.planMoE(seed)
 	}
 	p.words = fmt.Sprintf("%s of %s", cli.Count(p.steps, "decode step"), cli.Count(p.layers, "layer"))
 	p.calls = 2 * p.layers * p.steps
+	if p.device == cli.DeviceCUDA {
+		return p.planGPU(seed)
+	}
 	p.kind, p.job = denseKind, &denseJob{Layers: p.layers, Steps: p.steps, Elements: p.batch * shape.Hidden, Seed: seed}
 	return nil
 }
@@ -170,20 +208,21 @@ func (p *play) demo(ctx context.Context, out io.Writer) error {
 	if p.asJSON {
 		words = os.Stderr
 	}
-	_, _ = fmt.Fprintf(words, "Railhead demo: %s, %d ranks on the CPU, batch %d, %s\n", p.shape.Name, p.ranks, p.batch, p.words)
+	_, _ = fmt.Fprintf(words, "Railhead demo: %s, %s on %s, batch %d, %s\n", p.shape.Name, cli.Count(p.ranks, "rank"), p.where, p.batch, p.words)
 	_, _ = fmt.Fprintf(words, "daemon: in this process; admin http://%s (/livez /readyz /metrics); groups: curl --unix-socket %s http://railhead/v1/groups\n",
 		d.AdminAddr(), d.AdminSocket())
 
-	results := make([]ranks.Lines[rankReport], p.ranks)
-	group := ranks.Group{Daemon: d, Ranks: p.ranks, Timeout: p.timeout, Stdout: func(rank int) io.Writer { return &results[rank] }}
+	report := Report{Ranks: p.ranks, Model: p.shape.Name, Device: p.device, Steps: p.steps, Layers: p.layers}
 	progress := cli.StartProgress("demo", float64(p.calls))
-	results[0].OnValue = func(r rankReport) { progress.Add(float64(r.Done)) }
-	failed := group.Run(ctx, p.kind, p.job)
-	progress.Stop()
-	report := Report{Ranks: p.ranks, Model: p.shape.Name, Device: "cpu", Steps: p.steps, Layers: p.layers}
-	if failed == nil {
-		report.Ops, failed = merge(results, p.calls)
+	done := func(calls int) { progress.Add(float64(calls)) }
+	group := ranks.Group{Daemon: d, Ranks: p.ranks, Timeout: p.timeout}
+	var failed error
+	if p.device == cli.DeviceCUDA {
+		failed = p.runGPU(ctx, &group, done, &report)
+	} else {
+		failed = p.runCPU(ctx, &group, done, &report)
 	}
+	progress.Stop()
 	report.OK = failed == nil
 	if failed != nil {
 		report.Error = failed.Error()
@@ -192,6 +231,18 @@ func (p *play) demo(ctx context.Context, out io.Writer) error {
 		report.OK = report.OK && o.Wrong == 0 && o.Checked == o.Calls
 	}
 	return report.print(p, out)
+}
+
+// runCPU runs the ranks on the CPU and fills the report.
+func (p *play) runCPU(ctx context.Context, group *ranks.Group, done func(calls int), report *Report) error {
+	results := make([]ranks.Lines[rankReport], p.ranks)
+	results[0].OnValue = func(r rankReport) { done(r.Done) }
+	group.Stdout = func(rank int) io.Writer { return &results[rank] }
+	err := group.Run(ctx, p.kind, p.job)
+	if err == nil {
+		report.Ops, err = merge(results, p.calls)
+	}
+	return err
 }
 
 // merge combines the reports of all ranks. Each operation was called so many times.
@@ -249,6 +300,8 @@ func (r *Report) print(p *play, out io.Writer) error {
 		if err := json.NewEncoder(out).Encode(r); err != nil {
 			return cli.Failure(err)
 		}
+	} else if r.Replays != nil {
+		r.gpuTable(out)
 	} else if len(r.Ops) > 0 {
 		r.table(p, out)
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // Kinds are the jobs of the demo's ranks.
-var Kinds = []ranks.Kind{denseKind, moeKind}
+var Kinds = []ranks.Kind{denseKind, moeKind, gpuKind}
 
 var denseKind = ranks.Kind{Name: "demo", New: func() ranks.Job { return new(denseJob) }, Pinned: true}
 

@@ -34,3 +34,16 @@ func TestBenchRefusesWrongDevicesAndGraphsOnTheCPU(t *testing.T) {
 		}
 	}
 }
+
+func TestTheDemoOnAMachineWithoutCUDAIsAnErrorAndNoTable(t *testing.T) {
+	for _, args := range [][]string{{}, {"--ranks", "2"}, {"--json"}} {
+		status, stdout, stderr := railhead(t, noDriver(t), append([]string{"demo", "--device", "cuda"}, args...)...)
+		if status != cli.Failed || stdout != "" || !strings.Contains(stderr, "no CUDA driver") {
+			t.Errorf("%v: status %d, %q %s", args, status, stdout, stderr)
+		}
+	}
+	status, _, stderr := railhead(t, noDriver(t), "demo", "--device", "cuda", "--ranks", "2", "--model", "deepseek-v3")
+	if status != cli.Usage || !strings.Contains(stderr, "has experts") {
+		t.Errorf("a model with experts: status %d, %s", status, stderr)
+	}
+}
