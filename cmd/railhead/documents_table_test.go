@@ -20,6 +20,8 @@ type exception struct {
 // notTrusted is what tune says on a busy machine.
 const notTrusted = "the table is not saved: other programs were probably running"
 
+const needsGPUs = "needs GPUs; cuda_test.go has shorter ones"
+
 const daemonIsReady = `until [ -S "$XDG_RUNTIME_DIR/railhead/railhead.sock" ]; do sleep 0.05; done`
 
 var exceptions = map[string]exception{
@@ -39,6 +41,9 @@ var exceptions = map[string]exception{
 
 	// docs/measuring.md
 	"go run ./benchmarks/mpi --ranks 2 --plot plot.svg":                                                            {never: "takes minutes; its own test runs it with fewer sizes"},
+	"go run ./cmd/railhead bench allreduce --device cuda --ranks 2 -b 1K -e 64M -f 2 -d bfloat16":                  {never: needsGPUs},
+	"go run ./cmd/railhead bench allreduce --device cuda --ranks 2 -b 1K -e 64M -f 2 -d bfloat16 -n 40 -G 20":      {never: needsGPUs},
+	"go run ./cmd/railhead demo --device cuda":                                                                     {never: needsGPUs},
 	"go run ./benchmarks/moe --ranks 2 --plot plot.svg":                                                            {never: "takes minutes; its own test runs it with fewer tokens"},
 	"go run ./cmd/railhead bench allreduce --ranks 2 -b 1K -e 8M -f 2":                                             {deep: "takes seconds"},
 	"go run ./cmd/railhead bench allreduce --ranks 4 -b 1K -e 4M -f 2 --algo oneshot,twoshot,pull --plot plot.svg": {deep: "takes seconds"},
