@@ -9,6 +9,10 @@ import "fmt"
 // counters would waste most of a heap.
 const WindowGranule = 64 << 10
 
+// CUDAGranule is the unit of windows of a CUDA device's memory, in bytes: what
+// cuMemCreate allocates at least.
+const CUDAGranule = 2 << 20
+
 // Window is a range of symmetric memory: it has the same offset from the heap's
 // base on every rank of the group. Both fields are multiples of the heap's
 // granule.

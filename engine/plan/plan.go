@@ -37,14 +37,8 @@ func Make(r Request) (wire.Plans, error) {
 		return p, fmt.Errorf("plan: %d channels, expected 1..%d", r.Channels, wire.MaxChannels)
 	}
 	for i := range collectives {
-		c := &collectives[i]
-		x := newChooser(c, r)
-		var err error
-		if p.ZeroCopy[c.index], err = x.plan(x.zeroCopy); err != nil {
-			return p, fmt.Errorf("plan: %s between windows: %w", c.name(), err)
-		}
-		if p.Copied[c.index], err = x.plan(x.copied); err != nil {
-			return p, fmt.Errorf("plan: %s: %w", c.name(), err)
+		if err := newChooser(&collectives[i], r).fill(&p); err != nil {
+			return p, fmt.Errorf("plan: %w", err)
 		}
 	}
 	return p, nil
@@ -72,12 +66,28 @@ type chooser struct {
 	allowed []wire.Algo
 	forced  bool // allowed is not all algorithms
 	table   *tuner.Table
+	// The smallest sizes in bytes at which pull is the default between windows, and two-shot that of an all-reduce.
+	pullFrom, twoshotFrom uint64
+	// Of a GPU: the blocks and threads of a kernel for a size, and the sizes at which they change.
+	grid      func(size uint64) (blocks, threads int)
+	gridEdges []uint64
 }
 
 func newChooser(c *collective, r Request) *chooser {
-	x := &chooser{c: c, world: r.World, table: r.Table}
+	x := &chooser{c: c, world: r.World, table: r.Table, pullFrom: pullFrom(c.index, r.World), twoshotFrom: twoshotFrom(r.World)}
 	x.allowed, x.forced = c.allowed(r.Forcing, r.Reproducible)
 	return x
+}
+
+// fill makes the collective's two plans.
+func (x *chooser) fill(p *wire.Plans) (err error) {
+	if p.ZeroCopy[x.c.index], err = x.plan(x.zeroCopy); err != nil {
+		return fmt.Errorf("%s between windows: %w", x.c.name(), err)
+	}
+	if p.Copied[x.c.index], err = x.plan(x.copied); err != nil {
+		return fmt.Errorf("%s: %w", x.c.name(), err)
+	}
+	return nil
 }
 
 func (x *chooser) may(a wire.Algo) bool { return slices.Contains(x.allowed, a) }
@@ -87,6 +97,8 @@ func (x *chooser) copied(size uint64) (wire.Algo, wire.Why) {
 	copying := slices.DeleteFunc(slices.Clone(x.allowed), wire.Algo.Windows)
 	why := wire.WhyForced
 	switch {
+	case len(x.c.fallback()) == 0: // the device does not have the operation
+		return wire.AlgoAuto, wire.WhyNone
 	case len(copying) == 0:
 		// Only pull is allowed. A call must not fail because its buffers are in no window, so the default runs.
 		return x.byDefault(size, x.c.fallback()), wire.WhyNotZeroCopy
@@ -125,7 +137,7 @@ func (x *chooser) zeroCopy(size uint64) (wire.Algo, wire.Why) {
 		}
 		return wire.AlgoAuto, wire.WhyNone
 	}
-	if size >= pullFrom(x.c.index, x.world) {
+	if size >= x.pullFrom {
 		return wire.AlgoPull, wire.WhyDefault
 	}
 	return wire.AlgoAuto, wire.WhyNone
@@ -150,7 +162,7 @@ func (x *chooser) ranges(memory tuner.Memory) []tuner.Range {
 
 // byDefault returns the algorithm that the thresholds say if it is among algos, else the first of algos.
 func (x *chooser) byDefault(size uint64, algos []wire.Algo) wire.Algo {
-	if x.c.index == wire.PlanAllReduce && size < twoshotFrom(x.world) && slices.Contains(algos, wire.AlgoOneshot) {
+	if x.c.op == wire.OpAllReduce && size < x.twoshotFrom && slices.Contains(algos, wire.AlgoOneshot) {
 		return wire.AlgoOneshot
 	}
 	return algos[0]
@@ -161,25 +173,28 @@ const _ = uint(wire.MaxChoices - 2 - tuner.MaxRanges)
 
 // edges are the sizes at which a choice may change.
 func (x *chooser) edges() []uint64 {
-	edges := []uint64{0, pullFrom(x.c.index, x.world), twoshotFrom(x.world)}
+	edges := append([]uint64{0, x.pullFrom, x.twoshotFrom}, x.gridEdges...)
 	for _, memory := range []tuner.Memory{tuner.AnyMemory, tuner.InWindows} {
 		for _, r := range x.ranges(memory) {
 			edges = append(edges, r.FromBytes)
 		}
 	}
 	slices.Sort(edges)
-	return slices.Compact(edges)
+	return slices.DeleteFunc(slices.Compact(edges), func(from uint64) bool { return from == unreachable })
 }
 
 // plan calls choose at every edge and joins neighbouring ranges with the same choice.
 func (x *chooser) plan(choose func(size uint64) (wire.Algo, wire.Why)) (wire.Plan, error) {
 	var p wire.Plan
-	for _, from := range x.edges() {
-		if from == unreachable {
-			continue
-		}
+	edges := append(x.edges(), unreachable)
+	for i, from := range edges[:len(edges)-1] {
 		algo, why := choose(from)
-		if p.Count > 0 && wire.Algo(p.Choice[p.Count-1].Algo) == algo && p.Choice[p.Count-1].Why == why {
+		choice := wire.Choice{BelowBytes: math.MaxUint64, Algo: uint16(algo), Why: why}
+		if x.grid != nil && algo != wire.AlgoAuto {
+			blocks, threads := x.grid(edges[i+1] - 1) // the largest size of the range
+			choice.Blocks, choice.Threads = uint16(blocks), uint16(threads)
+		}
+		if p.Count > 0 && p.Choice[p.Count-1] == choice {
 			continue
 		}
 		if p.Count == wire.MaxChoices {
@@ -188,7 +203,7 @@ func (x *chooser) plan(choose func(size uint64) (wire.Algo, wire.Why)) (wire.Pla
 		if p.Count > 0 {
 			p.Choice[p.Count-1].BelowBytes = from
 		}
-		p.Choice[p.Count] = wire.Choice{BelowBytes: math.MaxUint64, Algo: uint16(algo), Why: why}
+		p.Choice[p.Count] = choice
 		p.Count++
 	}
 	return p, nil
@@ -206,10 +221,12 @@ func Choose(p *wire.Plan, size uint64) (wire.Algo, wire.Why) {
 
 // collective is an operation with several algorithms. wire's table of algorithms lists them.
 type collective struct {
-	op    wire.Op
-	index int       // in wire.Plans
-	adds  bool      // it reduces
-	first wire.Algo // the default
+	op      wire.Op
+	device  wire.Device
+	index   int       // in wire.Plans
+	adds    bool      // it reduces
+	first   wire.Algo // the default
+	packets bool      // of a CUDA device: data travels in packets, not in cells
 }
 
 var collectives = []collective{
@@ -223,12 +240,20 @@ var collectives = []collective{
 // name is the collective's name on the command line.
 func (c *collective) name() string { return strings.ReplaceAll(c.op.String(), "_", "") }
 
-func (c *collective) algorithms() []wire.Algo { return c.op.Algorithms() }
+func (c *collective) algorithms() []wire.Algo {
+	if c.device == wire.DeviceCUDA {
+		return c.op.CUDAAlgorithms()
+	}
+	return c.op.Algorithms()
+}
 
 // fallback lists the algorithms that need no windows, by preference: the default, then the others by number.
 func (c *collective) fallback() []wire.Algo {
-	others := slices.DeleteFunc(c.algorithms(), func(a wire.Algo) bool { return a == c.first || a.Windows() })
-	return append([]wire.Algo{c.first}, others...)
+	copying := slices.DeleteFunc(c.algorithms(), wire.Algo.Windows)
+	if i := slices.Index(copying, c.first); i > 0 {
+		copying = slices.Insert(slices.Delete(copying, i, i+1), 0, c.first)
+	}
+	return copying
 }
 
 // reassociates says whether an algorithm does not add in rank order. A plan must never mix such an algorithm with one that does: the bits
@@ -237,10 +262,14 @@ func (c *collective) reassociates(a wire.Algo, reproducible bool) bool {
 	return c.adds && (a.Adds() == wire.OwnOrder || a.Adds() == wire.ChainOrder && !reproducible)
 }
 
-// Algorithms lists the names that RAILHEAD_ALGO and tuning tables may use.
-func Algorithms() tuner.Algorithms {
+// Algorithms lists the names that RAILHEAD_ALGO and tuning tables may use on a CPU.
+func Algorithms() tuner.Algorithms { return AlgorithmsOn(wire.DeviceCPU) }
+
+// AlgorithmsOn lists the names that RAILHEAD_ALGO may use on a device.
+func AlgorithmsOn(device wire.Device) tuner.Algorithms {
 	known := tuner.Algorithms{}
 	for _, c := range collectives {
+		c.device = device
 		for _, a := range c.algorithms() {
 			known[c.name()] = append(known[c.name()], a.String())
 		}

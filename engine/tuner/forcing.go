@@ -1,6 +1,7 @@
 package tuner
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -88,7 +89,7 @@ func parseClause(text string, known Algorithms) (clause, error) {
 		case strings.HasPrefix(name, "^"):
 			return c, fmt.Errorf("%.40q: put one ^ before the first algorithm; it applies to the whole list", name)
 		case !slices.Contains(names, name):
-			return c, fmt.Errorf("algorithm %.40q is not known %s; there are %s", name, c.scope(), strings.Join(names, ", "))
+			return c, fmt.Errorf("algorithm %.40q is not known %s; there are %s", name, c.scope(), cmp.Or(strings.Join(names, ", "), "none"))
 		case slices.Contains(c.algorithms, name):
 			return c, fmt.Errorf("algorithm %s is named twice %s", name, c.scope())
 		}

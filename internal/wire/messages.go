@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"slices"
 
 	"railhead/internal/rank"
 )
@@ -54,6 +55,16 @@ func (d Device) String() string {
 // MarshalText implements encoding.TextMarshaler: JSON has the name.
 func (d Device) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Device) UnmarshalText(text []byte) error {
+	i := slices.Index(deviceNames[:], string(text))
+	if i < 0 {
+		return fmt.Errorf("device %.40q is unknown", text)
+	}
+	*d = Device(i)
+	return nil
+}
+
 // UUID identifies a CUDA device, or a part of one that is used as a device. It is 0 of a CPU.
 type UUID [UUIDBytes]byte
 
@@ -93,6 +104,16 @@ func (k MemoryKind) String() string {
 
 // MarshalText implements encoding.TextMarshaler: JSON has the name.
 func (k MemoryKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (k *MemoryKind) UnmarshalText(text []byte) error {
+	i := slices.Index(memoryNames[:], string(text))
+	if i < 1 {
+		return fmt.Errorf("kind of memory %.40q is unknown", text)
+	}
+	*k = MemoryKind(i)
+	return nil
+}
 
 // Type tells what a message is.
 type Type uint16

@@ -99,9 +99,16 @@ func (f *clientFiles) closeAll() {
 }
 
 // takeMemory decides, on the session's goroutine, whether a client's descriptor may be sent to the other ranks. If not, it closes the
-// descriptor and returns a RegisterPrivate in place of the message.
+// descriptor and returns a RegisterPrivate in place of the message. A handle of CUDA memory needs no check here: the driver that a rank
+// gives it to refuses what is none, and such memory cannot be truncated.
 func (g *Groups) takeMemory(s *session.Session, r *wire.Register, fd int) (wire.Message, membership.FileID) {
-	err := checkShareable(fd, r.FdOffset, r.Bytes)
+	if r.Memory == wire.MemoryCUDAIPC { // it has no descriptor
+		return r, 0
+	}
+	var err error
+	if r.Memory == wire.MemoryCPU {
+		err = checkShareable(fd, r.FdOffset, r.Bytes)
+	}
 	if err == nil {
 		return r, g.files.add(fd)
 	}

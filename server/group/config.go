@@ -46,6 +46,11 @@ func machineConfig(start time.Time) membership.Config {
 
 		ScratchBytes: ScratchBytes(),
 		Memory:       wire.Memory{Kind: wire.MemoryCPU, Granularity: symm.WindowGranule},
+
+		CUDA: membership.DeviceConfig{
+			Memory:    wire.Memory{Kind: wire.MemoryCUDA, Granularity: symm.CUDAGranule},
+			SlotBytes: plan.GPUSlotBytes, ScratchBytes: plan.GPUScratchBytes,
+		},
 	}
 }
 

@@ -101,11 +101,11 @@ func TestNoAnswerIsSentBeforeTheLedgerHasTheOutcome(t *testing.T) {
 	g.do(g.machine.WindowAlloc(now, 1, 2, &wire.WindowAlloc{Group: 1, Bytes: 1, Memory: wire.MemoryCPU}))
 	g.do(g.machine.WindowAlloc(now, 2, 2, &wire.WindowAlloc{Group: 1, Bytes: 1, Memory: wire.MemoryCPU}))
 	step("window_alloc", "2 ended, windows "+windows+", finalized false", func(s membership.SessionID) []membership.Action {
-		return g.machine.WindowCommitted(s, 2, &wire.WindowCommitted{Group: 1, Offset: at})
+		return g.machine.WindowCommitted(s, 2, &wire.WindowCommitted{Group: 1, Offset: at, Memory: wire.MemoryCPU}, 0)
 	})
 	core.sends = nil
 	for s := membership.SessionID(1); s <= 2; s++ {
-		g.do(g.machine.WindowFree(now, s, 3, &wire.WindowFree{Group: 1, Offset: at}))
+		g.do(g.machine.WindowFree(now, s, 3, &wire.WindowFree{Group: 1, Offset: at, Memory: wire.MemoryCPU}))
 	}
 	if len(core.sends) != 0 {
 		t.Errorf("window_free: the pages are still there, and answers were sent at %q", core.sends)

@@ -168,7 +168,7 @@ func TestARefusedMessageLeavesNothing(t *testing.T) {
 		return m.WindowAlloc(d.now, 1, d.request, &wire.WindowAlloc{Group: d.group(), Bytes: 1, Memory: 9})
 	})
 	d.refused("WindowCommitted of nothing", wire.ResultProtocol, func() []membership.Action {
-		return m.WindowCommitted(1, d.request, &wire.WindowCommitted{Group: d.group(), Offset: 0})
+		return m.WindowCommitted(1, d.request, &wire.WindowCommitted{Group: d.group(), Offset: 0, Memory: wire.MemoryCPU}, 0)
 	})
 	fds, _ := held(t)
 	d.do(register(1, good)())
@@ -203,7 +203,7 @@ func TestACallThatFailsLeavesNothingButItsOutcome(t *testing.T) {
 		groups, _ := m.Snapshot()
 		at := groups[0].Windows[len(groups[0].Windows)-1].Offset
 		d.both(func(s membership.SessionID) []membership.Action {
-			return m.WindowCommitted(s, d.request, &wire.WindowCommitted{Group: d.group(), Offset: at, Error: int32(s - 1)})
+			return m.WindowCommitted(s, d.request, &wire.WindowCommitted{Group: d.group(), Offset: at, Error: int32(s - 1), Memory: wire.MemoryCPU}, 0)
 		})
 		d.next("the punch")
 	})

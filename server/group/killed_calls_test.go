@@ -27,7 +27,8 @@ func TestACallHasEndedOrNotWhereverItsDaemonIsKilled(t *testing.T) {
 	d.fails(d.call("window_alloc without pages", func() {
 		d.askWindow(1, 1)
 		d.both(func(s membership.SessionID) []membership.Action {
-			return d.g.machine.WindowCommitted(s, d.request, &wire.WindowCommitted{Group: d.group(), Offset: d.reserved(b), Error: int32(unix.ENOMEM)})
+			m := &wire.WindowCommitted{Group: d.group(), Offset: d.reserved(b), Error: int32(unix.ENOMEM), Memory: wire.MemoryCPU}
+			return d.g.machine.WindowCommitted(s, d.request, m, 0)
 		})
 		d.next("the punch")
 	}), wire.ResultOutOfMemory)
@@ -202,10 +203,26 @@ func (d *recorded) join() {
 	d.both(func(s membership.SessionID) []membership.Action {
 		return d.g.machine.Join(d.now, s, 10+int(s), d.request, &wire.Join{
 			Group: name, Common: wire.Common{World: killedWorld, Nodes: 1, HeapBytes: 1 << 20},
-			Own: wire.Own{Place: wire.OneNode(int(s)-1, killedWorld), TimeoutMS: 60_000},
+			Own: d.own(s),
 		})
 	})
 	d.segment()
+}
+
+func (d *recorded) own(s membership.SessionID) wire.Own {
+	own := wire.Own{Place: wire.OneNode(int(s)-1, killedWorld), TimeoutMS: 60_000}
+	if d.device == wire.DeviceCUDA {
+		own.Device, own.DeviceUUID, own.DeviceMultiprocessors = d.device, wire.UUID{byte(s)}, 132
+	}
+	return own
+}
+
+// memory is what the device's windows are made of.
+func (d *recorded) memory() wire.MemoryKind {
+	if d.device == wire.DeviceCUDA {
+		return wire.MemoryCUDA
+	}
+	return wire.MemoryCPU
 }
 
 func (d *recorded) form() {
@@ -232,7 +249,7 @@ func (d *recorded) formQuickly() {
 func (d *recorded) askWindow(bytes ...uint64) {
 	d.request++
 	for i, n := range bytes {
-		d.do(d.g.machine.WindowAlloc(d.now, membership.SessionID(i+1), d.request, &wire.WindowAlloc{Group: d.group(), Bytes: n, Memory: wire.MemoryCPU}))
+		d.do(d.g.machine.WindowAlloc(d.now, membership.SessionID(i+1), d.request, &wire.WindowAlloc{Group: d.group(), Bytes: n, Memory: d.memory()}))
 	}
 }
 
@@ -251,37 +268,67 @@ func (d *recorded) allocate(name string, bytes uint64) (offset uint64) {
 	v := d.call(name, func() {
 		d.askWindow(bytes, bytes)
 		groups, _ := d.g.machine.Snapshot()
-		had := map[uint64]bool{}
+		had := map[membership.WindowInfo]bool{}
 		for _, w := range d.windows() {
-			had[w.Offset] = true
+			had[w] = true
 		}
 		for _, w := range groups[0].Windows {
-			if !had[w.Offset] {
+			if !had[w] {
 				offset = w.Offset
 			}
 		}
-		d.both(func(s membership.SessionID) []membership.Action {
-			return d.g.machine.WindowCommitted(s, d.request, &wire.WindowCommitted{Group: d.group(), Offset: offset})
-		})
+		d.both(func(s membership.SessionID) []membership.Action { return d.committed(s, offset, 0) })
+		if d.device == wire.DeviceCUDA {
+			d.both(func(s membership.SessionID) []membership.Action { return d.mapped(s, 0) })
+		}
 	})
 	d.matches(name, v)
 	return offset
 }
 
+// committed: a rank has committed a window's pages, or created its memory.
+func (d *recorded) committed(s membership.SessionID, offset uint64, errno int32) []membership.Action {
+	m := &wire.WindowCommitted{Group: d.group(), Offset: offset, Error: errno, Memory: d.memory()}
+	var file membership.FileID
+	if wire.CarriesFD(m) {
+		file = d.g.files.add(memfdWith(d.T, 0))
+	}
+	return d.g.machine.WindowCommitted(s, d.request, m, file)
+}
+
+// mapped: a rank has mapped the others' parts of a window.
+func (d *recorded) mapped(s membership.SessionID, errno int32) []membership.Action {
+	return d.g.machine.RegisterMapped(s, d.request, &wire.RegisterMapped{Group: d.group(), Error: errno})
+}
+
 // windows are those in the table.
-func (d *recorded) windows() []symm.Window {
+func (d *recorded) windows() []membership.WindowInfo {
 	d.Helper()
 	v, _ := d.copy.view(d.segment(), d.ended)
 	if v.Taken == nil {
 		d.Fatal("the group cannot be taken over")
 	}
-	return v.Taken.Windows
+	return windowsOf(v.Taken)
+}
+
+func windowsOf(r *membership.Recovered) (all []membership.WindowInfo) {
+	for _, w := range r.Windows {
+		all = append(all, membership.WindowInfo{Window: w, Memory: r.Memory.Kind})
+	}
+	for _, w := range r.DeviceWindows {
+		all = append(all, membership.WindowInfo{Window: w, Memory: r.DeviceMemory.Kind})
+	}
+	return all
 }
 
 func (d *recorded) askFree(offset uint64) {
 	d.request++
 	d.both(func(s membership.SessionID) []membership.Action {
-		return d.g.machine.WindowFree(d.now, s, d.request, &wire.WindowFree{Group: d.group(), Offset: offset})
+		m := &wire.WindowFree{Group: d.group(), Offset: offset}
+		if offset>>wire.RegionShift == 0 {
+			m.Memory = d.memory()
+		}
+		return d.g.machine.WindowFree(d.now, s, d.request, m)
 	})
 }
 
@@ -289,7 +336,7 @@ func (d *recorded) free(name string, offset uint64) {
 	d.Helper()
 	d.matches(name, d.call(name, func() {
 		d.askFree(offset)
-		if offset < 1<<wire.RegionShift {
+		if offset < 1<<wire.RegionShift && d.device == wire.DeviceCPU {
 			d.next("the punch")
 		}
 	}))
@@ -305,12 +352,8 @@ func (d *recorded) register(name string, shared bool, errno int32) (number uint3
 				d.do(d.g.machine.RegisterPrivate(d.now, s, d.request, &wire.RegisterPrivate{Group: d.group(), Bytes: 77, Reason: wire.MakeReason("malloc")}))
 				continue
 			}
-			fd, err := unix.MemfdCreate("registered", unix.MFD_CLOEXEC)
-			if err != nil {
-				d.Fatal(err)
-			}
-			r := &wire.Register{Group: d.group(), Bytes: 77, Memory: wire.MemoryCPU}
-			d.do(d.g.machine.Register(d.now, s, d.request, r, d.g.files.add(fd)))
+			r := &wire.Register{Group: d.group(), Bytes: 77, Memory: d.memory()}
+			d.do(d.g.machine.Register(d.now, s, d.request, r, d.g.files.add(memfdWith(d.T, 0))))
 		}
 		if !shared {
 			return
@@ -367,13 +410,13 @@ func (d *recorded) matches(name string, v view) {
 	if len(groups) != 1 || v.Taken == nil || !v.Ended || v.Outcome.Code != wire.ResultOK {
 		d.Fatalf("%s: those after a kill see %+v; the daemon has %+v", name, v, groups)
 	}
-	found := map[uint64]uint64{}
-	for _, w := range v.Taken.Windows {
-		found[w.Offset] = w.Bytes
+	found := map[membership.WindowInfo]bool{}
+	for _, w := range windowsOf(v.Taken) {
+		found[w] = true
 	}
 	for _, w := range groups[0].Windows {
-		if found[w.Offset] != w.Bytes {
-			d.Errorf("%s: window %+v is not among those seen after a kill: %+v", name, w, v.Taken.Windows)
+		if !found[w] {
+			d.Errorf("%s: window %+v is not among those seen after a kill: %+v", name, w, windowsOf(v.Taken))
 		}
 	}
 	for _, r := range groups[0].Registered {
@@ -381,8 +424,8 @@ func (d *recorded) matches(name string, v view) {
 			d.Errorf("%s: registered window %+v is seen as %+v after a kill", name, r, seen)
 		}
 	}
-	if len(v.Taken.Windows) != len(groups[0].Windows) || len(v.Taken.Regions) != len(groups[0].Registered) {
-		d.Errorf("%s: those after a kill see windows %+v and %+v, the daemon has %+v and %+v", name, v.Taken.Windows, v.Taken.Regions,
+	if len(found) != len(groups[0].Windows) || len(v.Taken.Regions) != len(groups[0].Registered) {
+		d.Errorf("%s: those after a kill see windows %+v and %+v, the daemon has %+v and %+v", name, windowsOf(v.Taken), v.Taken.Regions,
 			groups[0].Windows, groups[0].Registered)
 	}
 }

@@ -64,6 +64,7 @@ type recorded struct {
 	*testing.T
 	*recording
 	g       *Groups
+	device  wire.Device // on which the ranks run
 	now     time.Time
 	request uint64
 	id      membership.GroupID

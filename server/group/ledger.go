@@ -18,7 +18,8 @@ import (
 func (m *memory) writeLedger(a membership.CreateGroup) {
 	l := &m.ledger
 	l.HeapBytes, l.ScratchBytes, l.ReduceGroup = a.HeapBytes, a.ScratchBytes, a.ReduceGroup
-	l.Memory[0] = a.Memory
+	l.Memory[wire.MemoryOfCPU] = a.Memory
+	l.Device, l.DeviceHeapBytes, l.Memory[wire.MemoryOfDevice] = a.Device, a.DeviceHeapBytes, a.DeviceMemory
 	if a.Reproducible {
 		l.Reproducible = 1
 	}
@@ -56,7 +57,7 @@ func (m *memory) apply(o *wire.Outcome) {
 			m.store.word32(m.liveAt(o.Region), 0)
 		}
 	case o.Op == wire.OpWindowFree:
-		m.clearWindow(o.Offset)
+		m.clearWindow(o.Offset, o.Memory)
 	case o.Op == wire.OpWindowRegister:
 		m.enterRegion(o)
 	}
@@ -80,9 +81,9 @@ func (m *memory) enterWindow(entry uint64) {
 	}
 }
 
-func (m *memory) clearWindow(offset uint64) {
+func (m *memory) clearWindow(offset uint64, memory uint32) {
 	for slot := range wire.MaxWindows {
-		if at, _, _, ok := m.ledger.ParseWindowEntry(m.windowAt(slot)); ok && at == offset {
+		if at, _, of, ok := m.ledger.ParseWindowEntry(m.windowAt(slot)); ok && at == offset && of == memory {
 			m.store.word64(m.parts.Windows.At(slot), 0)
 			return
 		}
@@ -95,7 +96,7 @@ func (m *memory) windowAt(slot int) uint64 {
 
 func (m *memory) enterRegion(o *wire.Outcome) {
 	m.store.value(m.parts.Regions.At(int(o.Region)), &wire.RegionEntry{
-		Bytes: o.Bytes, StagedLocal: o.StagedLocal, Memory: m.ledger.Memory[0].Kind, Reason: wire.MakeReason(o.Text.String()),
+		Bytes: o.Bytes, StagedLocal: o.StagedLocal, Memory: m.ledger.Memory[o.Memory].Kind, Reason: wire.MakeReason(o.Text.String()),
 	})
 	m.store.word32(m.liveAt(o.Region), 1) // release: the rest of the entry
 }
@@ -178,15 +179,22 @@ func (m *memory) readLedger() (*membership.Recovered, error) {
 	r := &membership.Recovered{
 		Group: membership.GroupID(h.Group), Name: l.Name.String(), Token: l.Token.String(), Incarnation: h.Incarnation,
 		World: m.world, ReduceGroup: l.ReduceGroup, Forcing: l.Forcing.String(),
-		Reproducible: l.Reproducible != 0, HeapBytes: l.HeapBytes, Scratch: l.ScratchBytes, Memory: l.Memory[0],
+		Reproducible: l.Reproducible != 0, HeapBytes: l.HeapBytes, Scratch: l.ScratchBytes, Memory: l.Memory[wire.MemoryOfCPU],
+		Device: l.Device, DeviceHeapBytes: l.DeviceHeapBytes, DeviceMemory: l.Memory[wire.MemoryOfDevice],
 		Finalized: last.Op == wire.OpFinalize && last.Code == wire.ResultOK,
 	}
 	for _, pid := range l.Pids[:m.world] {
 		r.PIDs = append(r.PIDs, int(pid))
 	}
 	for slot := range wire.MaxWindows {
-		if at, bytes, _, ok := l.ParseWindowEntry(m.windowAt(slot)); ok {
+		switch at, bytes, of, ok := l.ParseWindowEntry(m.windowAt(slot)); {
+		case !ok:
+		case of == wire.MemoryOfCPU:
 			r.Windows = append(r.Windows, symm.Window{Offset: at, Bytes: bytes})
+		case of == wire.MemoryOfDevice:
+			r.DeviceWindows = append(r.DeviceWindows, symm.Window{Offset: at, Bytes: bytes})
+		default:
+			return nil, fmt.Errorf("a window of memory %d, which this daemon does not know", of)
 		}
 	}
 	r.Regions, err = m.readRegions()

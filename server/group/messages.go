@@ -18,7 +18,7 @@ func (g *Groups) Handlers() []session.Handler {
 		on(g, func(f from, a *wire.Attached) []membership.Action { return m.Attached(f.now, f.id, f.request, a) }),
 		on(g, func(f from, w *wire.WindowAlloc) []membership.Action { return m.WindowAlloc(f.now, f.id, f.request, w) }),
 		on(g, func(f from, w *wire.WindowCommitted) []membership.Action {
-			return m.WindowCommitted(f.id, f.request, w)
+			return m.WindowCommitted(f.id, f.request, w, f.file)
 		}),
 		on(g, func(f from, w *wire.WindowFree) []membership.Action { return m.WindowFree(f.now, f.id, f.request, w) }),
 		on(g, func(f from, r *wire.Register) []membership.Action {
@@ -59,8 +59,10 @@ func (g *Groups) Take(s *session.Session, m wire.Message, fd int) (wire.Message,
 	case *wire.Register:
 		m, file := g.takeMemory(s, r, fd)
 		return m, session.File(file)
-	case *wire.Reannounce, *wire.ReannounceHeap:
-		return m, session.File(g.files.add(fd))
+	case *wire.Reannounce, *wire.ReannounceHeap, *wire.WindowCommitted:
+		if fd >= 0 { // of WindowCommitted only some carry one
+			return m, session.File(g.files.add(fd))
+		}
 	}
 	if fd >= 0 {
 		_ = unix.Close(fd) // the types above carry one, no other does

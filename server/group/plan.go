@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"math/bits"
 	"runtime"
 
@@ -72,8 +73,8 @@ func (p *planner) info() Tuning {
 }
 
 // checkForcing parses a rank's RAILHEAD_ALGO and returns its canonical form.
-func checkForcing(text string) (string, error) {
-	f, err := tuner.ParseForcing(text, plan.Algorithms())
+func checkForcing(device wire.Device, text string) (string, error) {
+	f, err := tuner.ParseForcing(text, plan.AlgorithmsOn(device))
 	if err != nil {
 		return "", err
 	}
@@ -87,22 +88,45 @@ func (p *planner) writePlans(m *memory) error {
 	if err != nil {
 		return err
 	}
-	m.store.value(m.parts.Plans.Offset, plans)
-	for _, rank := range plans.Order[:m.world] {
+	for i := range plans {
+		m.store.value(m.parts.Plans.At(i), plans[i])
+	}
+	for _, rank := range plans[0].Order[:m.world] {
 		m.ring = append(m.ring, int(rank))
 	}
 	return nil
 }
 
-func (p *planner) plansOf(a membership.CreateGroup) (wire.Plans, error) {
-	forcing, err := tuner.ParseForcing(a.Forcing, plan.Algorithms())
+// plansOf are the plans of the CPU, on which set-up calls run, and those of the device if it is another one.
+func (p *planner) plansOf(a membership.CreateGroup) ([]wire.Plans, error) {
+	forcing, err := tuner.ParseForcing(a.Forcing, plan.AlgorithmsOn(a.Device))
 	if err != nil {
-		return wire.Plans{}, fmt.Errorf("RAILHEAD_ALGO: %w", err)
+		return nil, fmt.Errorf("RAILHEAD_ALGO: %w", err)
 	}
-	return plan.Make(plan.Request{
-		World: a.World, CPUs: runtime.NumCPU(), Forcing: forcing, Reproducible: a.Reproducible, Table: p.table, Order: p.order(a.CPUs), Channels: plan.RingChannels,
-		LLBelowBytes: plan.RingLLBelowBytes,
-	})
+	r := plan.Request{
+		World: a.World, CPUs: runtime.NumCPU(), Forcing: forcing, Reproducible: a.Reproducible, Table: p.table, Order: p.order(a.CPUs),
+		Channels: plan.RingChannels, LLBelowBytes: plan.RingLLBelowBytes,
+	}
+	if a.Device == wire.DeviceCPU {
+		plans, err := plan.Make(r)
+		return []wire.Plans{plans}, err
+	}
+	cpu, cuda, err := plan.MakeGPU(r, blocksOf(a.GPUs))
+	return []wire.Plans{cpu, cuda}, err
+}
+
+// blocksOf is the number of thread blocks of a kernel that are resident at the same time on every rank's GPU: the ranks of a GPU share its
+// multiprocessors, and blocks that wait for those of another rank must not keep them from running.
+func blocksOf(gpus []membership.GPU) int {
+	sharing := map[wire.UUID]int{}
+	for _, g := range gpus {
+		sharing[g.UUID]++
+	}
+	least := math.MaxInt
+	for _, g := range gpus {
+		least = min(least, int(g.Multiprocessors)/sharing[g.UUID])
+	}
+	return max(least, 1)
 }
 
 // order is a ring of near neighbours. If the ranks' CPUs are not known, it is the order of ranks.

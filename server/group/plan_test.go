@@ -55,7 +55,7 @@ func allReducePlan(t *testing.T, p *planner) *wire.Plan {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &plans.Copied[wire.PlanAllReduce]
+	return &plans[0].Copied[wire.PlanAllReduce]
 }
 
 func TestATableOfThisMachineDecides(t *testing.T) {

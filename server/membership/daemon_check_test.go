@@ -9,7 +9,6 @@ import (
 
 	"railhead/internal/rank"
 	"railhead/internal/wire"
-	"railhead/symm"
 )
 
 // check tests what must be true between any two events.
@@ -95,14 +94,19 @@ func (d *daemon) checkGroup(g *GroupInfo, names map[string]bool) {
 // checkWindows: the machine and the daemon have the same windows, and a range is reserved only during window_alloc.
 func (d *daemon) checkWindows(g *GroupInfo, b *known) {
 	d.Helper()
-	windows := slices.Collect(maps.Values(b.windows))
+	var windows []WindowInfo
+	for at, w := range b.windows {
+		windows = append(windows, WindowInfo{w, at.memory})
+	}
 	if b.reserved != nil {
 		windows = append(windows, *b.reserved)
 		if g.WaitingIn != wire.OpWindowAlloc.String() {
 			d.failf("pages of group %d at %+v were reserved, and neither became a window nor were released", g.ID, *b.reserved)
 		}
 	}
-	slices.SortFunc(windows, func(a, b symm.Window) int { return cmp.Compare(a.Offset, b.Offset) })
+	slices.SortFunc(windows, func(a, b WindowInfo) int {
+		return cmp.Or(cmp.Compare(a.Memory, b.Memory), cmp.Compare(a.Offset, b.Offset))
+	})
 	if !slices.Equal(windows, g.Windows) {
 		d.failf("group %d has windows %v, the machine says %v", g.ID, windows, g.Windows)
 	}
@@ -152,7 +156,7 @@ func (d *daemon) checkFiles() {
 	d.Helper()
 	waiting := map[FileID]bool{}
 	for _, r := range d.requests {
-		if r.file != 0 && r.open() && r.region == 0 {
+		if r.file != 0 && r.open() && r.peers == 0 {
 			waiting[r.file] = true
 		}
 	}
@@ -308,23 +312,39 @@ func (d *daemon) attach(c *client, id GroupID, errno int32) {
 }
 
 // commit sends WindowCommitted or RegisterMapped.
-func (d *daemon) commit(c *client, r *request, errno int32) {
-	c.holds[r.group].committed[r.id.number] = true
+func (d *daemon) commit(r *request, errno int32) {
 	d.groups[r.group].refused = d.groups[r.group].refused || errno != 0
-	if r.region != 0 {
-		d.carryOut("RegisterMapped", d.machine.RegisterMapped(c.id, r.id.number, &wire.RegisterMapped{
+	d.continueRequest("", r, errno)
+}
+
+// continueRequest sends the message that the machine has asked for.
+func (d *daemon) continueRequest(when string, r *request, errno int32) {
+	if r.peers != 0 {
+		r.mapped = true
+		d.carryOut(when+"RegisterMapped", d.machine.RegisterMapped(r.id.session, r.id.number, &wire.RegisterMapped{
 			Group: uint64(r.group), Region: r.region, Error: errno,
 		}))
 		return
 	}
-	d.carryOut("WindowCommitted", d.machine.WindowCommitted(c.id, r.id.number, &wire.WindowCommitted{
-		Group: uint64(r.group), Offset: r.commit.Offset, Error: errno,
-	}))
+	r.committed = true
+	if r.memory == wire.MemoryCUDA && errno == 0 {
+		r.file = d.newFile()
+	}
+	d.carryOut(when+"WindowCommitted", d.machine.WindowCommitted(r.id.session, r.id.number, &wire.WindowCommitted{
+		Group: uint64(r.group), Offset: r.commit.Offset, Error: errno, Memory: r.memory,
+	}, r.file))
+}
+
+// newFile is a descriptor that a client is about to send.
+func (d *daemon) newFile() FileID {
+	f := FileID(len(d.files) + 1)
+	d.files[f] = true
+	return f
 }
 
 // call makes a collective set-up call for a group that the client may or may not be in.
-func (d *daemon) call(c *client, kind wire.Type, id GroupID, value uint64) {
-	r := request{kind: kind, group: id, value: value}
+func (d *daemon) call(c *client, kind wire.Type, id GroupID, value uint64, memory wire.MemoryKind) {
+	r := request{kind: kind, group: id, value: value, memory: memory}
 	if h := c.holds[id]; h != nil {
 		r.timeout = h.join.timeout
 	}
@@ -332,18 +352,26 @@ func (d *daemon) call(c *client, kind wire.Type, id GroupID, value uint64) {
 	n := asked.id.number
 	switch kind {
 	case wire.TypeRegister:
-		asked.file = FileID(len(d.files) + 1)
-		d.files[asked.file] = true
-		d.carryOut("Register", d.machine.Register(d.now, c.id, n, &wire.Register{Group: uint64(id), Bytes: value, Memory: wire.MemoryCPU}, asked.file))
+		m := &wire.Register{Group: uint64(id), Bytes: value, Memory: memory}
+		if memory.HasFD() {
+			asked.file = d.newFile()
+		} else {
+			m.Handle = wire.Handle{1, byte(n), byte(n >> 8), byte(c.id), byte(c.id >> 8)}
+			asked.handle = m.Handle
+		}
+		if memory != wire.MemoryCPU {
+			m.AllocationBytes = value
+		}
+		d.carryOut("Register", d.machine.Register(d.now, c.id, n, m, asked.file))
 	case wire.TypeRegisterPrivate:
 		asked.kind = wire.TypeRegister
 		d.carryOut("RegisterPrivate", d.machine.RegisterPrivate(d.now, c.id, n, &wire.RegisterPrivate{
 			Group: uint64(id), Bytes: value, Reason: wire.MakeReason("malloc"),
 		}))
 	case wire.TypeWindowAlloc:
-		d.carryOut("WindowAlloc", d.machine.WindowAlloc(d.now, c.id, n, &wire.WindowAlloc{Group: uint64(id), Bytes: value, Memory: wire.MemoryCPU}))
+		d.carryOut("WindowAlloc", d.machine.WindowAlloc(d.now, c.id, n, &wire.WindowAlloc{Group: uint64(id), Bytes: value, Memory: memory}))
 	case wire.TypeWindowFree:
-		d.carryOut("WindowFree", d.machine.WindowFree(d.now, c.id, n, &wire.WindowFree{Group: uint64(id), Offset: value}))
+		d.carryOut("WindowFree", d.machine.WindowFree(d.now, c.id, n, &wire.WindowFree{Group: uint64(id), Offset: value, Memory: memory}))
 	case wire.TypeLeave:
 		d.carryOut("Leave", d.machine.Leave(d.now, c.id, n, &wire.Leave{Group: uint64(id)}))
 	}
@@ -359,15 +387,7 @@ func (d *daemon) cross(r *request) {
 		d.carryOut("late Attached", d.machine.Attached(d.now, r.id.session, r.id.number, &wire.Attached{Group: uint64(r.group)}))
 		return
 	}
-	if r.region != 0 {
-		d.carryOut("late RegisterMapped", d.machine.RegisterMapped(r.id.session, r.id.number, &wire.RegisterMapped{
-			Group: uint64(r.group), Region: r.region,
-		}))
-		return
-	}
-	d.carryOut("late WindowCommitted", d.machine.WindowCommitted(r.id.session, r.id.number, &wire.WindowCommitted{
-		Group: uint64(r.group), Offset: r.commit.Offset,
-	}))
+	d.continueRequest("late ", r, 0)
 }
 
 // stray sends an unexpected message.
@@ -378,12 +398,15 @@ func (d *daemon) stray(c *client, kind wire.Type, id GroupID, offset uint64, err
 		d.carryOut("stray Attached", d.machine.Attached(d.now, c.id, r.id.number, &wire.Attached{Group: uint64(id), Error: errno}))
 	case wire.TypeRegisterMapped:
 		d.carryOut("stray RegisterMapped", d.machine.RegisterMapped(c.id, r.id.number, &wire.RegisterMapped{
-			Group: uint64(id), Region: uint32(1 + offset%wire.MaxRegion), Error: errno,
+			Group: uint64(id), Region: uint32(offset % (wire.MaxRegion + 1)), Error: errno,
 		}))
 	default:
-		d.carryOut("stray WindowCommitted", d.machine.WindowCommitted(c.id, r.id.number, &wire.WindowCommitted{
-			Group: uint64(id), Offset: offset, Error: errno,
-		}))
+		m := &wire.WindowCommitted{Group: uint64(id), Offset: offset, Error: errno, Memory: wire.MemoryKind(1 + offset/8%2)}
+		var file FileID
+		if wire.CarriesFD(m) {
+			file = d.newFile()
+		}
+		d.carryOut("stray WindowCommitted", d.machine.WindowCommitted(c.id, r.id.number, m, file))
 	}
 	r.void = true
 }

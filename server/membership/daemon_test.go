@@ -42,28 +42,37 @@ type requestID struct {
 
 // request is one that a client has made. Its last answer is an Error, or the last message of its kind; nothing follows.
 type request struct {
-	id       requestID
-	kind     wire.Type
-	group    GroupID    // of a Join: 0 until Joined
-	value    uint64     // bytes of WindowAlloc and Register, offset of WindowFree
-	rank     rank.Local // of a Join
-	timeout  time.Duration
-	due      time.Time // an answer later than that comes when the client has given up
-	joined   bool
-	heaps    int // Heap messages that have come
-	commit   *symm.Window
-	file     FileID        // of a Register that has one
-	region   uint32        // of a Register that was given peers' memory
-	peers    rank.LocalSet // their memory has come
-	answered bool
-	void     bool // its rank or session is dead: no answer may come
-	stray    bool // an unexpected message: it may be answered, with an Error and at once
+	id      requestID
+	kind    wire.Type
+	group   GroupID         // of a Join: 0 until Joined
+	value   uint64          // bytes of WindowAlloc and Register, offset of WindowFree
+	memory  wire.MemoryKind // of WindowAlloc, WindowFree and Register
+	rank    rank.Local      // of a Join
+	timeout time.Duration
+	due     time.Time // an answer later than that comes when the client has given up
+	joined  bool
+	heaps   int // Heap messages that have come
+	commit  *symm.Window
+	file    FileID        // of a Register, or of a WindowCommitted of CUDA memory
+	handle  wire.Handle   // of a Register of CUDA_IPC memory
+	region  uint32        // of a Register that was given peers' memory
+	peers   rank.LocalSet // their memory has come
+	// WindowCommitted, and RegisterMapped, was sent.
+	committed, mapped bool
+	answered          bool
+	void              bool // its rank or session is dead: no answer may come
+	stray             bool // an unexpected message: it may be answered, with an Error and at once
 }
 
 func (r *request) open() bool { return !r.answered && !r.void }
 
-// asksBack: the machine waits for a second message of the request.
-func (r *request) asksBack() bool { return r.commit != nil || r.region != 0 }
+// asked: the machine waits for another message of the request.
+func (r *request) asked() bool {
+	return r.commit != nil && !r.committed || r.peers != 0 && !r.mapped
+}
+
+// shares: the other ranks can map the memory of a Register.
+func (r *request) shares() bool { return r.file != 0 || r.handle != (wire.Handle{}) }
 
 // client is a session that lives.
 type client struct {
@@ -80,24 +89,30 @@ type punch struct {
 
 // holding is a client's part in a group whose memory it was given.
 type holding struct {
-	rank      rank.Local
-	join      *request
-	attached  bool
-	ready     bool
-	committed map[uint64]bool // requests of WindowAlloc and Register for which WindowCommitted or RegisterMapped was sent
+	rank     rank.Local
+	join     *request
+	attached bool
+	ready    bool
+}
+
+// place is where a window begins: offsets of different kinds of memory are independent.
+type place struct {
+	memory wire.MemoryKind
+	offset uint64
 }
 
 // known is what the daemon knows of a group.
 type known struct {
 	world    int
+	device   wire.Device
 	formed   bool
 	poisoned bool
 	ended    bool
 	memory   bool
 	released bool
-	reserved *symm.Window // being committed, and neither ready nor released
-	refused  bool         // a rank could not commit its pages of reserved, or map what is being registered
-	windows  map[uint64]symm.Window
+	reserved *WindowInfo // being committed, and neither ready nor released
+	refused  bool        // a rank could not commit its pages of reserved, or map what is being registered
+	windows  map[place]symm.Window
 	regions  map[uint32]bool // registered windows; true = shared
 	ledger   ledger
 	orphan   bool // its daemon has died, and it has not come back to another one
@@ -139,7 +154,7 @@ func (d *daemon) carryOut(event string, actions []Action) {
 				d.failf("group %d is created twice", a.Group)
 			}
 			d.groups[a.Group] = &known{
-				world: a.World, windows: map[uint64]symm.Window{}, regions: map[uint32]bool{}, ledger: newLedger(a),
+				world: a.World, device: a.Device, windows: map[place]symm.Window{}, regions: map[uint32]bool{}, ledger: newLedger(a),
 			}
 			d.creating = append(d.creating, a.Group)
 		case Conclude:
@@ -203,10 +218,10 @@ func (d *daemon) poison(a Poison) {
 func (d *daemon) decommit(a Decommit) {
 	g := d.live(a.Group, "Decommit")
 	switch {
-	case g.reserved != nil && *g.reserved == a.Window:
+	case g.reserved != nil && *g.reserved == WindowInfo{a.Window, wire.MemoryCPU}:
 		g.reserved = nil
-	case g.windows[a.Offset] == a.Window:
-		delete(g.windows, a.Offset)
+	case g.windows[place{wire.MemoryCPU, a.Offset}] == a.Window:
+		delete(g.windows, place{wire.MemoryCPU, a.Offset})
 	default:
 		d.failf("Decommit of %+v, which is no window of group %d (%v, reserved %v)", a.Window, a.Group, g.windows, g.reserved)
 	}
@@ -286,10 +301,12 @@ func (d *daemon) deliver(c *client, r *request, a Send) {
 	case *wire.Error:
 		d.deliverError(c, r, m)
 	case *wire.Joined:
-		d.want(r, wire.TypeJoin, !r.joined && a.FD == ControlFD && GroupID(m.Group) == a.Group)
+		g := d.groups[a.Group]
+		d.want(r, wire.TypeJoin, !r.joined && a.FD == ControlFD && GroupID(m.Group) == a.Group && (m.DeviceHeapBytes != 0) == (g.device == wire.DeviceCUDA) &&
+			m.DeviceHeapBytes == g.ledger.created.DeviceHeapBytes)
 		r.joined, r.group = true, a.Group
 		r.due = d.now.Add(r.timeout)
-		c.holds[a.Group] = &holding{rank: r.rank, join: r, committed: map[uint64]bool{}}
+		c.holds[a.Group] = &holding{rank: r.rank, join: r}
 	case *wire.Heap:
 		d.want(r, wire.TypeJoin, r.joined && a.FD == HeapFD && int(m.Local) == r.heaps && int(a.Local) == r.heaps && GroupID(m.Group) == r.group)
 		r.heaps++
@@ -298,21 +315,25 @@ func (d *daemon) deliver(c *client, r *request, a Send) {
 		r.answered = true
 		c.holds[r.group].ready = true
 	case *wire.WindowCommit:
-		d.want(r, wire.TypeWindowAlloc, r.commit == nil && GroupID(m.Group) == r.group && m.Bytes >= r.value)
+		d.want(r, wire.TypeWindowAlloc, r.commit == nil && GroupID(m.Group) == r.group && m.Bytes >= r.value && m.Memory == r.memory)
 		r.commit = &symm.Window{Offset: m.Offset, Bytes: m.Bytes}
 		d.reserve(r)
 	case *wire.WindowReady:
 		d.want(r, wire.TypeWindowAlloc, r.commit != nil && r.commit.Offset == m.Offset && GroupID(m.Group) == r.group)
 		r.answered = true
 		g := d.live(r.group, "WindowReady")
-		if g.refused || !c.holds[r.group].committed[r.id.number] {
-			d.failf("window %+v of group %d is ready, but not all ranks have its pages", *r.commit, r.group)
+		needsPeers := r.memory == wire.MemoryCUDA && g.world > 1
+		if g.refused || !r.committed || needsPeers && (!r.mapped || r.peers.Len() != g.world-1) {
+			d.failf("window %+v of group %d is ready, but not all ranks have its memory: %+v", *r.commit, r.group, r)
 		}
-		g.windows[m.Offset], g.reserved = *r.commit, nil
+		g.windows[place{r.memory, m.Offset}], g.reserved = *r.commit, nil
 	case *wire.WindowFreed:
 		d.want(r, wire.TypeWindowFree, r.value == m.Offset && GroupID(m.Group) == r.group)
 		r.answered = true
 		delete(d.groups[r.group].regions, uint32(m.Offset>>wire.RegionShift))
+		if r.memory == wire.MemoryCUDA { // the clients release it now
+			delete(d.groups[r.group].windows, place{r.memory, m.Offset})
+		}
 	case *wire.PeerMemory:
 		d.deliverPeer(c, r, a, m)
 	case *wire.Registered:
@@ -329,22 +350,29 @@ func (d *daemon) deliver(c *client, r *request, a Send) {
 	}
 }
 
-// deliverPeer: each other rank's memory comes once, with that rank's own file, and only if every rank has a file.
+// deliverPeer: each other rank's memory comes once, with that rank's own file or handle, and only if every rank has one. That of a window
+// comes once all ranks have created theirs.
 func (d *daemon) deliverPeer(c *client, r *request, a Send, m *wire.PeerMemory) {
 	g, own := d.groups[r.group], c.holds[r.group].rank
-	d.want(r, wire.TypeRegister, a.FD == ClientFD && GroupID(m.Group) == r.group && m.Bytes == r.value && r.file != 0 &&
-		int(m.Local) < g.world && m.Local != own && !r.peers.Has(m.Local) && (r.region == 0 || r.region == m.Region))
-	g.refused = false // all of these come before any rank can say that it has mapped them
-	r.region = m.Region
+	if !(GroupID(m.Group) == r.group && int(m.Local) < g.world && m.Local != own && !r.peers.Has(m.Local) && (a.FD == ClientFD) == m.Memory.HasFD()) {
+		d.failf("%+v does not fit the request %+v", m, r)
+	}
+	if m.Region == 0 {
+		d.want(r, wire.TypeWindowAlloc, m.Memory == wire.MemoryCUDA && r.committed && !g.refused && symm.Window{Offset: m.FdOffset, Bytes: m.Bytes} == *r.commit)
+	} else {
+		d.want(r, wire.TypeRegister, m.Bytes == r.value && r.shares() && (r.region == 0 || r.region == m.Region))
+		g.refused = false // all of these come before any rank can say that it has mapped them
+		r.region = m.Region
+	}
 	r.peers = r.peers.With(m.Local)
 	for _, other := range d.requests {
-		if other.file == a.File && d.clients[other.id.session] != nil && other.group == r.group {
-			if h := d.clients[other.id.session].holds[r.group]; h != nil && h.rank == m.Local {
+		if other.kind == r.kind && other.file == a.File && other.handle == m.Handle && d.clients[other.id.session] != nil && other.group == r.group {
+			if h := d.clients[other.id.session].holds[r.group]; h != nil && h.rank == m.Local && (m.Region == 0 || other.memory == m.Memory) {
 				return
 			}
 		}
 	}
-	d.failf("rank %d's memory comes with file %d, which is another's", m.Local, a.File)
+	d.failf("rank %d's memory comes with file %d and handle %.8x, which is another's", m.Local, a.File, m.Handle)
 }
 
 // deliverRegistered: shared only if every rank has a file and has mapped the others'; all ranks get the same answer.
@@ -353,11 +381,11 @@ func (d *daemon) deliverRegistered(c *client, r *request, m *wire.Registered) {
 	shared := m.StagedLocal < 0
 	d.want(r, wire.TypeRegister, GroupID(m.Group) == r.group && (r.region == 0 || r.region == m.Region))
 	r.answered = true
-	mapped := g.world == 1 || r.peers.Len() == g.world-1 && c.holds[r.group].committed[r.id.number] && !g.refused
-	if shared && (r.file == 0 || !mapped) {
+	mapped := g.world == 1 || r.peers.Len() == g.world-1 && r.mapped && !g.refused
+	if shared && (!r.shares() || !mapped) {
 		d.failf("window %d of group %d is shared, but %+v", m.Region, r.group, r)
 	}
-	if !shared && mapped && r.file != 0 {
+	if !shared && mapped && r.shares() {
 		d.failf("window %d of group %d is staged for no reason: %+v", m.Region, r.group, r)
 	}
 	if before, there := g.regions[m.Region]; there && before != shared {
@@ -379,16 +407,17 @@ func (d *daemon) deliverError(c *client, r *request, m *wire.Error) {
 	}
 	r.answered = true
 	h := c.holds[r.group]
+	if r.commit != nil && r.memory == wire.MemoryCUDA { // the client releases what it has made
+		d.groups[r.group].reserved = nil
+	}
 	switch {
 	case r.kind == wire.TypeJoin && r.joined:
 		if !h.attached {
 			d.crossing = append(d.crossing, r)
 		}
 		delete(c.holds, r.group) // the client gives up what it has mapped
-	case r.asksBack():
-		if !h.committed[r.id.number] {
-			d.crossing = append(d.crossing, r)
-		}
+	case r.asked():
+		d.crossing = append(d.crossing, r)
 	case r.kind == wire.TypeLeave && !(r == d.request && m.Code == wire.ResultProtocol):
 		// finalize is over, whatever came of it, unless it was refused at once
 		d.letGo(c, r.group)
@@ -407,9 +436,13 @@ func (d *daemon) letGo(c *client, id GroupID) {
 
 // reserve: all ranks must be asked to commit the same range, which must be free.
 func (d *daemon) reserve(r *request) {
-	g, w := d.live(r.group, "WindowCommit"), *r.commit
+	g, w := d.live(r.group, "WindowCommit"), WindowInfo{*r.commit, r.memory}
 	if g.reserved != nil && *g.reserved != w {
 		d.failf("ranks of group %d are asked for %+v and for %+v", r.group, *g.reserved, w)
+	}
+	if r.memory == wire.MemoryCUDA {
+		d.failOverlap(r, w)
+		return
 	}
 	if w.Offset < testScratchBytes {
 		d.failf("window %+v of group %d lies in the scratch", w, r.group)
@@ -421,8 +454,14 @@ func (d *daemon) reserve(r *request) {
 			}
 		}
 	}
-	for _, other := range g.windows {
-		if w.Offset < other.Offset+other.Bytes && other.Offset < w.Offset+w.Bytes {
+	d.failOverlap(r, w)
+}
+
+// failOverlap: the range of a new window is free.
+func (d *daemon) failOverlap(r *request, w WindowInfo) {
+	g := d.groups[r.group]
+	for at, other := range g.windows {
+		if at.memory == w.Memory && w.Offset < other.Offset+other.Bytes && other.Offset < w.Offset+w.Bytes {
 			d.failf("window %+v of group %d overlaps %+v", w, r.group, other)
 		}
 	}

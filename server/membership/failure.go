@@ -212,8 +212,10 @@ func (m *Machine) collectiveLate(g *group) {
 	missing, what := c.missing(g), "arrive"
 	switch {
 	case c.arrived != g.all():
-	case c.op == wire.OpWindowRegister:
+	case c.passed:
 		what = "map the others' memory"
+	case g.spaces[c.space].onDevice():
+		what = "create memory"
 	default:
 		what = "commit pages"
 	}

@@ -6,7 +6,6 @@ import (
 
 	"railhead/internal/rank"
 	"railhead/internal/wire"
-	"railhead/symm"
 )
 
 // apart is what to do where two jobs use a group's name.
@@ -50,7 +49,7 @@ func (m *Machine) Join(now time.Time, s SessionID, pid int, request uint64, j *w
 func beyondANode(j *wire.Join) (refusal, bool) {
 	at := j.Own.Place
 	switch {
-	case j.Own.Device != wire.DeviceCPU:
+	case !j.Own.Device.Known():
 		return refuse(wire.ResultUnsupported, at.Rank, "rank %d: comm_init of group %q: this daemon does not know device %d; use the CPU",
 			at.Rank, j.Group, j.Own.Device), true
 	case at.LocalSize > rank.MaxPerNode:
@@ -65,13 +64,12 @@ func beyondANode(j *wire.Join) (refusal, bool) {
 
 func (m *Machine) first(now time.Time, s SessionID, pid int, request uint64, j *wire.Join) {
 	name := j.Group.String()
-	heapBytes := m.heapBytesOf(j)
-	heap, err := symm.NewHeap(heapBytes+m.config.ScratchBytes, m.config.ScratchBytes, uint64(m.config.Memory.Granularity))
+	spaces, err := m.newSpaces(j)
 	if err != nil {
 		m.sendError(s, request, refuse(wire.ResultInvalidArgument, j.Own.Place.Rank, "rank %d: comm_init: heap: %v", j.Own.Place.Rank, err))
 		return
 	}
-	forcing, err := m.config.CheckForcing(j.Common.Forcing.String())
+	forcing, err := m.config.CheckForcing(j.Own.Device, j.Common.Forcing.String())
 	if err != nil {
 		m.sendError(s, request, wrongForcing(j, err))
 		return
@@ -89,23 +87,12 @@ func (m *Machine) first(now time.Time, s SessionID, pid int, request uint64, j *
 	g := &group{
 		id: m.nextGroup, name: name, token: j.Common.Token.String(), incarnation: m.incarnations[name], state: Forming,
 		members: make([]member, j.Common.World), reduceGroup: reduceGroupOf(j), forcing: forcing, reproducible: j.Common.Reproducible != 0,
-		heapBytes: heapBytes + m.config.ScratchBytes, memory: m.config.Memory, heap: heap, began: now,
-		regions: map[uint32]region{},
+		device: j.Own.Device, spaces: spaces, began: now, regions: map[uint32]region{},
 	}
 	m.nextGroup++
 	m.groups[g.id] = g
 	m.names[name] = g
 	m.admit(now, g, s, pid, request, j)
-}
-
-// heapBytesOf is the window memory that a Join requests, rounded up to whole granules.
-func (m *Machine) heapBytesOf(j *wire.Join) uint64 {
-	n := j.Common.HeapBytes
-	if n == 0 {
-		n = m.config.HeapBytes
-	}
-	g := uint64(m.config.Memory.Granularity)
-	return (n + g - 1) / g * g
 }
 
 func reduceGroupOf(j *wire.Join) uint32 {
@@ -128,8 +115,8 @@ func (m *Machine) next(now time.Time, g *group, s SessionID, pid int, request ui
 func (m *Machine) misfit(g *group, s SessionID, pid int, j *wire.Join) (refusal, bool) {
 	firstRank, firstPID := g.anyone()
 	own, first := wire.Process(pid), wire.Process(firstPID)
-	heapBytes, wanted := m.heapBytesOf(j), g.heapBytes-m.config.ScratchBytes
-	forcing, err := m.config.CheckForcing(j.Common.Forcing.String())
+	heapBytes, wanted := m.heapBytesOf(j, m.config.Memory), g.host().bytes-m.config.ScratchBytes
+	forcing, err := m.config.CheckForcing(g.device, j.Common.Forcing.String())
 	switch {
 	case int(j.Common.World) != len(g.members):
 		return refuse(wire.ResultWorldSizeMismatch, j.Own.Place.Rank,
@@ -145,6 +132,10 @@ func (m *Machine) misfit(g *group, s SessionID, pid int, j *wire.Join) (refusal,
 		return refuse(wire.ResultInvalidArgument, j.Own.Place.Rank,
 			"comm_init of group %q: rank %d: this session is already another rank of the group; connect once for each rank", g.name,
 			j.Own.Place.Rank), true
+	case j.Own.Device != g.device:
+		return refuse(wire.ResultMismatch, j.Own.Place.Rank,
+			"comm_init of group %q: rank %d (%s) runs on %s, rank %d (%s) on %s; all ranks of a group must run on devices of one kind", g.name,
+			j.Own.Place.Rank, own, j.Own.Device, firstRank, first, g.device), true
 	case reduceGroupOf(j) != g.reduceGroup:
 		return refuse(wire.ResultMismatch, j.Own.Place.Rank,
 			"comm_init of group %q: rank %d wants reduce_group %d, rank %d %d; they must agree", g.name, j.Own.Place.Rank, reduceGroupOf(j),
@@ -179,7 +170,11 @@ func (g *group) taken(at wire.Place, pid int) refusal {
 }
 
 func wrongForcing(j *wire.Join, err error) refusal {
-	return refuse(wire.ResultInvalidArgument, j.Own.Place.Rank, "rank %d: comm_init: RAILHEAD_ALGO: %v", j.Own.Place.Rank, err)
+	on := ""
+	if j.Own.Device != wire.DeviceCPU {
+		on = " on " + j.Own.Device.String()
+	}
+	return refuse(wire.ResultInvalidArgument, j.Own.Place.Rank, "rank %d: comm_init: RAILHEAD_ALGO%s: %v", j.Own.Place.Rank, on, err)
 }
 
 func onOff(on bool) string {
@@ -210,7 +205,9 @@ func (g *group) holds(s SessionID) bool {
 // admit adds a member. When the last one joins, the daemon creates the group's memory.
 func (m *Machine) admit(now time.Time, g *group, s SessionID, pid int, request uint64, j *wire.Join) {
 	timeout := time.Duration(j.Own.TimeoutMS) * time.Millisecond
-	g.members[j.Own.Place.Local] = member{session: s, pid: pid, request: request, timeout: timeout, cpus: j.Own.CPUs}
+	g.members[j.Own.Place.Local] = member{session: s, pid: pid, request: request, timeout: timeout, cpus: j.Own.CPUs, gpu: GPU{
+		UUID: j.Own.DeviceUUID, Multiprocessors: j.Own.DeviceMultiprocessors, Architecture: j.Own.DeviceArchitecture,
+	}}
 	if m.bySession[s] == nil {
 		m.bySession[s] = map[GroupID]rank.Local{}
 	}
@@ -223,12 +220,17 @@ func (m *Machine) admit(now time.Time, g *group, s SessionID, pid int, request u
 	}
 	g.state = Attaching
 	create := CreateGroup{
-		Group: g.id, Name: g.name, World: len(g.members), Incarnation: g.incarnation, HeapBytes: g.heapBytes,
-		Forcing: g.forcing, Reproducible: g.reproducible, Token: g.token, ReduceGroup: g.reduceGroup,
-		ScratchBytes: m.config.ScratchBytes, Memory: g.memory, PIDs: g.pids(),
+		Group: g.id, Name: g.name, World: len(g.members), Incarnation: g.incarnation, HeapBytes: g.host().bytes,
+		Forcing: g.forcing, Reproducible: g.reproducible, Device: g.device, Token: g.token, ReduceGroup: g.reduceGroup,
+		ScratchBytes: m.config.ScratchBytes, Memory: g.host().memory, PIDs: g.pids(),
+	}
+	if g.device != wire.DeviceCPU {
+		device := &g.spaces[wire.MemoryOfDevice]
+		create.DeviceHeapBytes, create.DeviceMemory = device.bytes, device.memory
 	}
 	for r := range g.members {
 		create.CPUs = append(create.CPUs, g.members[r].cpus)
+		create.GPUs = append(create.GPUs, g.members[r].gpu)
 	}
 	m.do(create)
 }
@@ -271,12 +273,7 @@ func (m *Machine) GroupCreated(now time.Time, id GroupID, err error) []Action {
 	g.deadline = now.Add(g.shortestTimeout())
 	for r := range g.members {
 		to := &g.members[r]
-		m.do(Send{To: to.session, Request: to.request, FD: ControlFD, Group: id, Msg: &wire.Joined{
-			Group: uint64(id), Incarnation: g.incarnation, ControlBytes: wire.ControlBytes(len(g.members)),
-			HeapBytes: g.heapBytes, ScratchBytes: m.config.ScratchBytes, World: uint32(len(g.members)), LocalSize: uint32(len(g.members)),
-			ReduceGroup: g.reduceGroup, SpinNS: m.config.SpinNS(len(g.members)), YieldNS: m.config.YieldNS(len(g.members)), BlockBytes: m.config.BlockBytes,
-			PipeSlotBytes: m.config.PipeSlotBytes(len(g.members)), BroadcastSlotBytes: m.config.BroadcastSlotBytes,
-		}})
+		m.do(Send{To: to.session, Request: to.request, FD: ControlFD, Group: id, Msg: m.joined(g)})
 		for peer := range g.ranks() {
 			m.do(Send{To: to.session, Request: to.request, FD: HeapFD, Group: id, Local: peer, Msg: &wire.Heap{
 				Group: uint64(id), Local: peer, PID: uint32(g.members[peer].pid),
@@ -284,6 +281,23 @@ func (m *Machine) GroupCreated(now time.Time, id GroupID, err error) []Action {
 		}
 	}
 	return m.take()
+}
+
+// joined has the parameters of a group.
+func (m *Machine) joined(g *group) *wire.Joined {
+	world := len(g.members)
+	j := &wire.Joined{
+		Group: uint64(g.id), Incarnation: g.incarnation, ControlBytes: wire.ControlBytes(world),
+		HeapBytes: g.host().bytes, ScratchBytes: m.config.ScratchBytes, World: uint32(world), LocalSize: uint32(world),
+		ReduceGroup: g.reduceGroup, SpinNS: m.config.SpinNS(world), YieldNS: m.config.YieldNS(world), BlockBytes: m.config.BlockBytes,
+		PipeSlotBytes: m.config.PipeSlotBytes(world), BroadcastSlotBytes: m.config.BroadcastSlotBytes,
+	}
+	if g.device == wire.DeviceCUDA {
+		device := &g.spaces[wire.MemoryOfDevice]
+		j.DeviceHeapBytes, j.DeviceGranularity = device.bytes, device.memory.Granularity
+		j.DeviceScratchBytes, j.DeviceSlotBytes = m.config.CUDA.ScratchBytes(world), m.config.CUDA.SlotBytes(world)
+	}
+	return j
 }
 
 func (g *group) shortestTimeout() time.Duration {

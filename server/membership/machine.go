@@ -27,8 +27,8 @@ type Config struct {
 	BlockBytes uint32  // published per epoch by the one-shot algorithm; each heap's scratch has two such buffers
 	SpinNS     func(world int) uint32
 	YieldNS    func(world int) uint32
-	// CheckForcing parses a text of forced algorithms and returns its canonical form: equal forcings have equal texts.
-	CheckForcing func(text string) (string, error)
+	// CheckForcing parses a text of forced algorithms of a device and returns its canonical form: equal forcings have equal texts.
+	CheckForcing func(device wire.Device, text string) (string, error)
 	// RootOfWaitChain returns the root of the wait-for chain that begins at a late rank. The ranks write the chain into shared memory,
 	// which the machine does not see. nil: the root is not known.
 	RootOfWaitChain func(g GroupID, late rank.Local) rank.Local
@@ -38,7 +38,15 @@ type Config struct {
 	PipeSlotBytes      func(world int) uint32
 	BroadcastSlotBytes uint32
 	ScratchBytes       uint64      // at least wire.ScratchNeed of every world size, in whole granules of Memory
-	Memory             wire.Memory // what windows are made of
+	Memory             wire.Memory // what windows of a CPU's memory are made of
+	CUDA               DeviceConfig
+}
+
+// DeviceConfig holds the parameters of groups on a kind of device.
+type DeviceConfig struct {
+	Memory       wire.Memory            // what windows of the device's memory are made of
+	SlotBytes    func(world int) uint64 // of a peer's inbox in the kernels' scratch
+	ScratchBytes func(world int) uint64 // of the kernels' scratch, in whole granules
 }
 
 // FDKind is the kind of descriptor that a message carries.
@@ -74,16 +82,28 @@ type CreateGroup struct {
 	World       int // all of them on this node
 	Incarnation uint64
 	HeapBytes   uint64
-	// What the ranks require of the choice of algorithms, and the CPUs on which each may run.
+	// What the ranks require of the choice of algorithms, and what each runs on.
 	Forcing      string // checked
 	Reproducible bool
+	Device       wire.Device
 	CPUs         []wire.CPUMask // by local rank
+	GPUs         []GPU          // by local rank; of a CPU all zero
 	// Further fields of the ledger.
 	Token        string
 	ReduceGroup  uint32
 	ScratchBytes uint64
 	Memory       wire.Memory
 	PIDs         []int // by local rank
+
+	DeviceHeapBytes uint64
+	DeviceMemory    wire.Memory
+}
+
+// GPU is the CUDA device of a rank. Ranks with the same UUID share it.
+type GPU struct {
+	UUID            wire.UUID
+	Multiprocessors uint32
+	Architecture    uint32 // 10 times major + minor compute capability
 }
 
 // Conclude writes the outcome of a set-up call into the group's ledger. The answers to the call follow. A rank whose answer is lost
@@ -150,6 +170,7 @@ type member struct {
 	request uint64 // the Join to answer while the group forms and attaches
 	timeout time.Duration
 	cpus    wire.CPUMask
+	gpu     GPU
 	attach  bool // attached
 	away    bool // in a group that was taken over: the rank has not come back to this daemon and is not known to be dead
 	// finalized: the rank died in finalize, or completed it, while no daemon ran; it counts as having called finalize
@@ -166,9 +187,8 @@ type group struct {
 	reduceGroup  uint32   // 1..world
 	forcing      string   // of algorithms, checked
 	reproducible bool
-	heapBytes    uint64
-	memory       wire.Memory // what windows are made of
-	heap         *symm.Heap
+	device       wire.Device
+	spaces       []space // by index of wire.Ledger.Memory: the CPU's, and the device's if it is not the CPU
 	hasMemory    bool
 	began        time.Time
 	deadline     time.Time // of forming and attaching
@@ -200,6 +220,9 @@ const maxIncarnationNames = 4096
 func New(c Config) (*Machine, error) {
 	if c.MaxGroups < 1 || c.HeapBytes <= c.ScratchBytes || c.SpinNS == nil || c.YieldNS == nil || c.CheckForcing == nil || c.PipeSlotBytes == nil {
 		return nil, fmt.Errorf("membership: config %+v has a missing field", c)
+	}
+	if c.CUDA.Memory.Kind != wire.MemoryCUDA || c.CUDA.SlotBytes == nil || c.CUDA.ScratchBytes == nil {
+		return nil, fmt.Errorf("membership: config of CUDA devices %+v has a missing field", c.CUDA)
 	}
 	if g := uint64(c.Memory.Granularity); c.Memory.Kind == 0 || g == 0 || c.ScratchBytes%g != 0 || c.BlockBytes == 0 || c.BlockBytes%128 != 0 {
 		return nil, fmt.Errorf("membership: scratch of %d bytes and blocks of %d, expected multiples of %d and of 128",

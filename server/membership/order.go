@@ -14,6 +14,7 @@ import (
 //   - Conclude comes before the answers of its call: a rank that gets no answer reads the outcome in the ledger, where it must be
 //     the same. An answer that reports success has its Conclude in the same step;
 //   - Conclude of a window_free comes before Decommit: a window that is in the ledger has its pages;
+//   - a rank's memory is sent to the others before Conclude: the window exists once they have mapped it;
 //   - Poison comes before the answers to a call that it ends: a rank that gets the answer finds the abort word set;
 //   - Decommit comes before the answers: a rank that learns that a window was freed may request another one;
 //   - a descriptor is sent before CloseFile or ReleaseGroup drops it, and ReleaseGroup comes last of all.
@@ -83,8 +84,11 @@ func ruleOf(a Action) (r rule) {
 		case a.FD == ClientFD:
 			r.precede = []output{{closing, uint64(a.File)}}
 		}
-		if m, ok := a.Msg.(*wire.Reannounced); ok {
+		switch m := a.Msg.(type) {
+		case *wire.Reannounced:
 			about(GroupID(m.Group), anything)
+		case *wire.PeerMemory:
+			about(GroupID(m.Group), anything, conclusion, answer)
 		}
 	}
 	return r

@@ -15,6 +15,8 @@ func TestOutputsOfAStepThatAreOutOfOrderAreFound(t *testing.T) {
 	freed := Send{To: 1, Msg: &wire.WindowFreed{Group: uint64(g)}, Ends: g}
 	failure := Send{To: 1, Msg: &wire.Error{Code: wire.ResultOutOfMemory}, Ends: g}
 	peer := Send{To: 1, Msg: &wire.PeerMemory{}, FD: ClientFD, File: file}
+	part := Send{To: 1, Msg: &wire.PeerMemory{Group: uint64(g), Memory: wire.MemoryCUDA}, FD: ClientFD, File: file}
+	handle := Send{To: 1, Msg: &wire.PeerMemory{Group: uint64(g), Region: 1, Memory: wire.MemoryCUDAIPC}}
 	heap := Send{To: 1, Msg: &wire.Heap{}, FD: HeapFD, Group: g}
 	for what, pair := range map[string][2]Action{
 		"the ledger has an outcome before ranks are answered":            {ended, freed},
@@ -28,6 +30,8 @@ func TestOutputsOfAStepThatAreOutOfOrderAreFound(t *testing.T) {
 		"the ledger is written before the memory is released":            {ended, ReleaseGroup{Group: g}},
 		"the abort word is set before the memory is released":            {Poison{Group: g}, ReleaseGroup{Group: g}},
 		"a client's descriptor is sent before it is closed":              {peer, CloseFile{file}},
+		"memory is sent before the ledger says that it is mapped":        {part, ended},
+		"memory is sent before the call ends":                            {handle, freed},
 	} {
 		if err := checkOrder([]Action{pair[0], pair[1]}); err != nil {
 			t.Errorf("%s: the right order is refused: %v", what, err)

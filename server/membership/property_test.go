@@ -1,7 +1,9 @@
 package membership
 
 import (
+	"cmp"
 	"errors"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -76,7 +78,7 @@ func (d *daemon) rightSteps(t *rapid.T) (steps []func()) {
 		c := d.clients[r.id.session]
 		switch {
 		case d.asked(r):
-			steps = append(steps, func() { d.commit(c, r, 0) })
+			steps = append(steps, func() { d.commit(r, 0) })
 		case r.open() && r.joined && !c.holds[r.group].attached:
 			steps = append(steps, func() { d.attach(c, r.group, 0) })
 		}
@@ -92,7 +94,7 @@ func (d *daemon) rightSteps(t *rapid.T) (steps []func()) {
 
 // asked: the machine waits for the client to commit a window's pages or to map its peers' memory.
 func (d *daemon) asked(r *request) bool {
-	return r.open() && r.asksBack() && !d.clients[r.id.session].holds[r.group].committed[r.id.number]
+	return r.open() && r.asked()
 }
 
 // groupStep is the next step of a whole group: a missing rank's Join, a missing rank's call, or a new call.
@@ -101,13 +103,13 @@ func (d *daemon) groupStep(t *rapid.T, g *GroupInfo) func() {
 	case g.State == Forming:
 		return func() {
 			j := *d.joins[g.Name]
-			j.Own = wire.Own{Place: wire.OneNode(g.Missing[0], int(j.Common.World)), TimeoutMS: drawTimeout(t)}
+			j.Own.Place, j.Own.TimeoutMS = wire.OneNode(g.Missing[0], int(j.Common.World)), drawTimeout(t)
 			d.join(d.stranger(g), &j)
 		}
 	case g.State == Broken:
 		for _, r := range g.Ranks {
 			if r.Session != 0 {
-				return func() { d.call(d.clients[r.Session], wire.TypeLeave, g.ID, 0) }
+				return func() { d.call(d.clients[r.Session], wire.TypeLeave, g.ID, 0, 0) }
 			}
 		}
 	case g.State == Ready && g.WaitingIn == "":
@@ -122,8 +124,12 @@ func (d *daemon) groupStep(t *rapid.T, g *GroupInfo) func() {
 			return func() { d.drawCallOf(t, d.clients[late.Session], g.ID) }
 		}
 		for _, r := range d.inOrder() {
-			if r.group == g.ID && r.open() && r.kind != wire.TypeJoin && !r.asksBack() && d.clients[late.Session] != nil {
-				return func() { d.call(d.clients[late.Session], r.kind, g.ID, r.value) }
+			if r.group == g.ID && r.open() && r.kind != wire.TypeJoin && r.commit == nil && r.peers == 0 && d.clients[late.Session] != nil {
+				memory := r.memory
+				if r.kind == wire.TypeRegister {
+					memory = registrable(t, g.Device)
+				}
+				return func() { d.call(d.clients[late.Session], r.kind, g.ID, r.value, memory) }
 			}
 		}
 	}
@@ -150,15 +156,50 @@ func (d *daemon) newJoin(t *rapid.T) *wire.Join {
 	if err != nil {
 		t.Fatal(err)
 	}
+	own := wire.Own{Place: wire.OneNode(rapid.IntRange(0, int(world)-1).Draw(t, "rank"), int(world)), TimeoutMS: drawTimeout(t)}
+	if rapid.Bool().Draw(t, "cuda") {
+		own.Device, own.DeviceUUID, own.DeviceMultiprocessors = wire.DeviceCUDA, wire.UUID{1}, 132
+	}
 	return &wire.Join{
 		Group: group,
-		Own:   wire.Own{Place: wire.OneNode(rapid.IntRange(0, int(world)-1).Draw(t, "rank"), int(world)), TimeoutMS: drawTimeout(t)},
+		Own:   own,
 		Common: wire.Common{
 			Token: token, World: world, Nodes: 1,
 			ReduceGroup: rapid.SampledFrom([]uint32{0, 0, 1, world}).Draw(t, "reduce"),
 			HeapBytes:   rapid.SampledFrom([]uint64{0, 0, 0, 1, testHeapBytes, 1 << 40}).Draw(t, "heap"),
 		},
 	}
+}
+
+// registrable is a kind of memory that ranks on the device can register.
+func registrable(t *rapid.T, device wire.Device) wire.MemoryKind {
+	if device == wire.DeviceCUDA {
+		return rapid.SampledFrom([]wire.MemoryKind{wire.MemoryCUDA, wire.MemoryCUDAIPC}).Draw(t, "kind")
+	}
+	return wire.MemoryCPU
+}
+
+// drawMemory is the kind of the group's memory, most of the time.
+func (d *daemon) drawMemory(t *rapid.T, id GroupID) wire.MemoryKind {
+	device := wire.DeviceCPU
+	if g := d.groups[id]; g != nil {
+		device = g.device
+	}
+	if rapid.IntRange(0, 9).Draw(t, "other memory") == 9 {
+		return rapid.SampledFrom([]wire.MemoryKind{wire.MemoryCPU, wire.MemoryCUDA, wire.MemoryCUDAIPC, 9}).Draw(t, "memory")
+	}
+	return registrable(t, device)
+}
+
+// drawHeap is a kind of memory of which the group has heaps, most of the time.
+func (d *daemon) drawHeap(t *rapid.T, id GroupID) wire.MemoryKind {
+	if rapid.IntRange(0, 3).Draw(t, "host memory") == 0 {
+		return wire.MemoryCPU
+	}
+	if kind := d.drawMemory(t, id); kind != wire.MemoryCUDAIPC {
+		return kind
+	}
+	return wire.MemoryCUDA
 }
 
 func drawTimeout(t *rapid.T) uint32 {
@@ -171,7 +212,11 @@ func (d *daemon) drawJoin(t *rapid.T) {
 	if other := d.joins[j.Group.String()]; other != nil && rapid.Bool().Draw(t, "same group") {
 		world := int(other.Common.World)
 		place := wire.OneNode(int(j.Own.Place.Rank)%world, world)
+		own := j.Own
 		*j = *other
+		if rapid.IntRange(0, 9).Draw(t, "another device") == 9 {
+			j.Own = own
+		}
 		j.Own.Place = place
 	}
 	d.join(d.drawClient(t), j)
@@ -193,32 +238,31 @@ func (d *daemon) drawCall(t *rapid.T) { d.drawCallOf(t, d.drawClient(t), d.drawG
 func (d *daemon) drawCallOf(t *rapid.T, c *client, id GroupID) {
 	switch rapid.SampledFrom([]string{"alloc", "alloc", "register", "register", "private", "free", "leave"}).Draw(t, "op") {
 	case "alloc":
-		d.call(c, wire.TypeWindowAlloc, id, rapid.SampledFrom([]uint64{1, 65536, 65537, 300000, 1 << 40}).Draw(t, "bytes"))
+		d.call(c, wire.TypeWindowAlloc, id, rapid.SampledFrom([]uint64{1, 65536, 65537, 300000, 1 << 40}).Draw(t, "bytes"), d.drawHeap(t, id))
 	case "register":
-		d.call(c, wire.TypeRegister, id, rapid.SampledFrom([]uint64{1, 4096}).Draw(t, "bytes"))
+		d.call(c, wire.TypeRegister, id, rapid.SampledFrom([]uint64{1, 4096}).Draw(t, "bytes"), d.drawMemory(t, id))
 	case "private":
-		d.call(c, wire.TypeRegisterPrivate, id, rapid.SampledFrom([]uint64{1, 4096}).Draw(t, "bytes"))
+		d.call(c, wire.TypeRegisterPrivate, id, rapid.SampledFrom([]uint64{1, 4096}).Draw(t, "bytes"), 0)
 	case "free":
-		d.call(c, wire.TypeWindowFree, id, d.drawOffset(t, id))
+		at := d.drawPlace(t, id)
+		d.call(c, wire.TypeWindowFree, id, at.offset, at.memory)
 	case "leave":
-		d.call(c, wire.TypeLeave, id, 0)
+		d.call(c, wire.TypeLeave, id, 0, 0)
 	}
 }
 
-// drawOffset is where a window of the group lies, most of the time.
-func (d *daemon) drawOffset(t *rapid.T, id GroupID) uint64 {
-	offsets := []uint64{testScratchBytes}
+// drawPlace is where a window of the group lies, most of the time.
+func (d *daemon) drawPlace(t *rapid.T, id GroupID) place {
+	at := []place{{wire.MemoryCPU, testScratchBytes}, {wire.MemoryCUDA, 0}}
 	if g := d.groups[id]; g != nil {
-		for o := range g.windows {
-			offsets = append(offsets, o)
-		}
+		at = slices.AppendSeq(at, maps.Keys(g.windows))
 		for n := range g.regions {
-			offsets = append(offsets, uint64(n)<<wire.RegionShift)
+			at = append(at, place{0, uint64(n) << wire.RegionShift})
 		}
 	}
-	slices.Sort(offsets)
-	offsets = append(offsets, 1, ^uint64(0))
-	return rapid.SampledFrom(offsets).Draw(t, "offset")
+	slices.SortFunc(at, func(a, b place) int { return cmp.Or(cmp.Compare(a.memory, b.memory), cmp.Compare(a.offset, b.offset)) })
+	at = append(at, place{wire.MemoryCPU, 1}, place{wire.MemoryCUDA, testScratchBytes}, place{9, 0}, place{0, ^uint64(0)})
+	return rapid.SampledFrom(at).Draw(t, "place")
 }
 
 // drawTrouble makes something other than a rank fail.
@@ -232,7 +276,7 @@ func (d *daemon) drawTrouble(t *rapid.T) {
 	case 1, 2:
 		for _, r := range d.inOrder() {
 			if d.asked(r) {
-				d.commit(d.clients[r.id.session], r, errno)
+				d.commit(r, errno)
 				return
 			}
 		}
@@ -275,7 +319,7 @@ func (d *daemon) drawStray(t *rapid.T) {
 	}) {
 		return // it is expected
 	}
-	d.stray(c, kind, id, d.drawOffset(t, id), rapid.Int32Range(0, 1).Draw(t, "errno"))
+	d.stray(c, kind, id, d.drawPlace(t, id).offset, rapid.Int32Range(0, 1).Draw(t, "errno"))
 }
 
 func (d *daemon) drawDeath(t *rapid.T) {

@@ -32,8 +32,13 @@ type Recovered struct {
 	Memory       wire.Memory
 	PIDs         []int // by local rank, as the last daemon saw them
 	Windows      []symm.Window
-	Regions      map[uint32]RecoveredRegion
-	Finalized    bool // all ranks have finalized it
+	Device       wire.Device
+	// Of a group on CUDA devices.
+	DeviceHeapBytes uint64
+	DeviceMemory    wire.Memory
+	DeviceWindows   []symm.Window
+	Regions         map[uint32]RecoveredRegion
+	Finalized       bool // all ranks have finalized it
 }
 
 // RecoveredRegion is a registered window of a Recovered.
@@ -169,18 +174,13 @@ func (m *Machine) rebuild(r *Recovered) (*group, error) {
 	if r.ReduceGroup < 1 || int(r.ReduceGroup) > r.World || r.Incarnation > maxIncarnation {
 		return nil, fmt.Errorf("reduce group %d of %d ranks, incarnation %d", r.ReduceGroup, r.World, r.Incarnation)
 	}
-	heap, err := symm.NewHeap(r.HeapBytes, r.Scratch, uint64(r.Memory.Granularity))
+	spaces, err := r.spaces()
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range r.Windows {
-		if err := heap.PlaceWindow(w); err != nil {
-			return nil, err
-		}
-	}
 	g := &group{
 		name: r.Name, token: r.Token, incarnation: r.Incarnation, state: Ready, members: make([]member, r.World),
-		reduceGroup: r.ReduceGroup, forcing: r.Forcing, reproducible: r.Reproducible, heapBytes: r.HeapBytes, memory: r.Memory, heap: heap, hasMemory: true, regions: map[uint32]region{},
+		reduceGroup: r.ReduceGroup, forcing: r.Forcing, reproducible: r.Reproducible, device: r.Device, spaces: spaces, hasMemory: true, regions: map[uint32]region{},
 	}
 	for n, x := range r.Regions {
 		if int(x.Staged) >= r.World {
@@ -192,6 +192,32 @@ func (m *Machine) rebuild(r *Recovered) (*group, error) {
 		g.members[local] = member{pid: r.PIDs[local], away: true}
 	}
 	return g, nil
+}
+
+// spaces are where the group's windows lie.
+func (r *Recovered) spaces() ([]space, error) {
+	host, err := recoverSpace(r.Memory, r.HeapBytes, r.Scratch, r.Windows)
+	if err != nil || r.Device == wire.DeviceCPU {
+		return []space{host}, err
+	}
+	device, err := recoverSpace(r.DeviceMemory, r.DeviceHeapBytes, 0, r.DeviceWindows)
+	if err != nil {
+		return nil, fmt.Errorf("device %w", err)
+	}
+	return []space{host, device}, nil
+}
+
+func recoverSpace(memory wire.Memory, bytes, scratch uint64, windows []symm.Window) (space, error) {
+	s, err := newSpace(memory, bytes, scratch)
+	if err != nil {
+		return s, err
+	}
+	for _, w := range windows {
+		if err := s.heap.PlaceWindow(w); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
 }
 
 // away are the ranks that have not come back.
@@ -233,7 +259,7 @@ func (m *Machine) finalizedAway(g *group, r rank.Local) {
 	m.freeIfEmpty(g)
 }
 
-// Sweep lists the ranges of a group's heaps that hold no window, so that one heap can be swept. If the group exists, Punched follows,
+// Sweep lists the ranges of a group's heaps of a CPU's memory that hold no window, so that one heap can be swept. If the group exists, Punched follows,
 // and no range is allocated before it.
 func (m *Machine) Sweep(id GroupID) (gaps []symm.Window) {
 	g := m.groups[id]
@@ -241,8 +267,9 @@ func (m *Machine) Sweep(id GroupID) (gaps []symm.Window) {
 		return nil
 	}
 	g.punching++
-	at := g.heap.Scratch().Bytes
-	for _, w := range append(g.heap.Windows(), symm.Window{Offset: g.heapBytes}) {
+	host := g.host()
+	at := host.heap.Scratch().Bytes
+	for _, w := range append(host.heap.Windows(), symm.Window{Offset: host.bytes}) {
 		if w.Offset > at {
 			gaps = append(gaps, symm.Window{Offset: at, Bytes: w.Offset - at})
 		}
@@ -257,7 +284,7 @@ func (m *Machine) HeapBytes(s SessionID, id GroupID) (r rank.Local, bytes uint64
 	if g == nil {
 		return rank.None, 0, false
 	}
-	return r, g.heapBytes, true
+	return r, g.host().bytes, true
 }
 
 // Away is the number of ranks that have not come back, over all groups.

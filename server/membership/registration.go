@@ -17,11 +17,14 @@ type CloseFile struct{ File FileID }
 
 func (CloseFile) action() {}
 
-// offer is a rank's part in window_register: a file, or the reason why it has none.
+// offer is memory of a rank that the others are to map, or the reason why they cannot.
 type offer struct {
-	file   FileID // 0 = none
-	offset uint64
-	reason string
+	kind       wire.MemoryKind // 0 = it cannot be shared, for this reason:
+	reason     string
+	file       FileID // 0 = none
+	handle     wire.Handle
+	offset     uint64
+	allocation uint64 // of CUDA memory, as in PeerMemory
 }
 
 // region is a registered window: memory that the ranks own.
@@ -33,12 +36,14 @@ type region struct {
 
 // Register: a rank registers memory that the others can map from file.
 func (m *Machine) Register(now time.Time, s SessionID, request uint64, w *wire.Register, file FileID) []Action {
-	if w.Memory != m.config.Memory.Kind {
+	if g, _ := m.member(s, w.Group); g != nil && !g.canRegister(w.Memory) {
 		m.closeFile(file)
-		m.sendError(s, request, otherMemory(wire.OpWindowRegister, w.Memory))
+		m.sendError(s, request, g.otherMemory(wire.OpWindowRegister, w.Memory))
 		return m.take()
 	}
-	return m.register(now, s, request, w.Group, w.Bytes, offer{file: file, offset: w.FdOffset})
+	return m.register(now, s, request, w.Group, w.Bytes, offer{
+		kind: w.Memory, file: file, handle: w.Handle, offset: w.FdOffset, allocation: w.AllocationBytes,
+	})
 }
 
 // RegisterPrivate: a rank registers memory that the others cannot map.
@@ -47,13 +52,13 @@ func (m *Machine) RegisterPrivate(now time.Time, s SessionID, request uint64, w 
 }
 
 func (m *Machine) register(now time.Time, s SessionID, request, id, bytes uint64, o offer) []Action {
-	if g, ok := m.arrive(now, s, request, id, wire.OpWindowRegister, bytes, o); ok {
+	if g, ok := m.arrive(now, s, request, id, call{op: wire.OpWindowRegister, value: bytes}, o); ok {
 		m.broker(g)
 	}
 	return m.take()
 }
 
-// broker sends every rank the others' descriptors once all ranks have called.
+// broker passes the ranks' memory once all have called.
 func (m *Machine) broker(g *group) {
 	c := g.pending
 	if c.region = g.freeNumber(); c.region == 0 {
@@ -62,27 +67,45 @@ func (m *Machine) broker(g *group) {
 		return
 	}
 	for r := range g.ranks() {
-		if o := c.offers[r]; o.file == 0 {
+		if o := c.offers[r]; o.kind == 0 {
 			m.closeOffers(c)
 			m.answerRegistered(g, r, o.reason)
 			return
 		}
 	}
+	if len(g.members) == 1 { // there is nothing to map
+		m.closeOffers(c)
+		m.answerRegistered(g, rank.None, "")
+		return
+	}
+	m.pass(g, c.value)
+}
+
+// pass sends every rank the others' memory and closes the descriptors here. Each rank answers with RegisterMapped. bytes are those that are
+// registered, 0 = of a window in the heaps.
+func (m *Machine) pass(g *group, bytes uint64) {
+	c := g.pending
+	if bytes == 0 {
+		bytes = c.window.Bytes
+	}
 	for to := range g.ranks() {
 		for peer := range g.ranks() {
-			o := c.offers[peer]
 			if peer == to {
 				continue
 			}
-			m.do(Send{To: g.members[to].session, Request: c.requests[to], FD: ClientFD, File: o.file, Msg: &wire.PeerMemory{
-				Group: uint64(g.id), Bytes: c.value, FdOffset: o.offset, Region: c.region, Local: peer, Memory: g.memory.Kind,
-			}})
+			o := &c.offers[peer]
+			send := Send{To: g.members[to].session, Request: c.requests[to], Msg: &wire.PeerMemory{
+				Group: uint64(g.id), Bytes: bytes, FdOffset: o.offset, Region: c.region, Local: peer, Memory: o.kind, AllocationBytes: o.allocation,
+				Handle: o.handle,
+			}}
+			if o.kind.HasFD() {
+				send.FD, send.File = ClientFD, o.file
+			}
+			m.do(send)
 		}
 	}
 	m.closeOffers(c)
-	if len(g.members) == 1 { // there is nothing to map
-		m.answerRegistered(g, rank.None, "")
-	}
+	c.passed, c.done = true, 0
 }
 
 // freeNumber is the lowest unused number of a registered window of the group, 0 = all are in use.
@@ -95,13 +118,14 @@ func (g *group) freeNumber() uint32 {
 	return 0
 }
 
-// RegisterMapped: a rank has mapped the others' memory, or failed to. If any rank failed, the window is staged for all.
+// RegisterMapped: a rank has mapped the others' memory, or failed to. If any rank failed, a registered window is staged for all, and a
+// window in the heaps is undone.
 func (m *Machine) RegisterMapped(s SessionID, request uint64, w *wire.RegisterMapped) []Action {
 	g, r := m.member(s, w.Group)
 	if m.crossed(g, w.Group) {
 		return nil
 	}
-	if g == nil || g.pending == nil || g.pending.region == 0 || g.pending.region != w.Region || g.pending.done.Has(r) {
+	if g == nil || g.pending == nil || !g.pending.passed || g.pending.region != w.Region || g.pending.done.Has(r) {
 		m.sendError(s, request, refuse(wire.ResultProtocol, rank.None, "unexpected RegisterMapped: no registration of window %d waits for this rank", w.Region))
 		return m.take()
 	}
@@ -110,25 +134,36 @@ func (m *Machine) RegisterMapped(s SessionID, request uint64, w *wire.RegisterMa
 	if w.Error != 0 && (c.failed < 0 || r < c.failed) {
 		c.failed, c.errno = r, w.Error
 	}
-	if c.done != g.all() {
-		return nil
-	}
-	if c.failed < 0 {
+	switch {
+	case c.done != g.all():
+	case c.op == wire.OpWindowAlloc && c.failed >= 0:
+		m.undoWindow(g)
+	case c.op == wire.OpWindowAlloc:
+		m.windowExists(g)
+	case c.failed < 0:
 		m.answerRegistered(g, rank.None, "")
-		return m.take()
+	default:
+		m.answerRegistered(g, c.failed, g.notMapped(c))
 	}
-	reason := fmt.Sprintf(
+	return m.take()
+}
+
+// notMapped is the reason why a registered window is staged because a rank could not map the others' memory.
+func (g *group) notMapped(c *collective) string {
+	if g.device == wire.DeviceCUDA {
+		return fmt.Sprintf("rank %d (%s) could not map the other ranks' memory (CUDA error %d); its GPU must have peer access to the others",
+			g.world(c.failed), wire.Process(g.members[c.failed].pid), c.errno)
+	}
+	return fmt.Sprintf(
 		"rank %d (%s) could not map the other ranks' memory (errno %d); raise its `ulimit -v` or vm.max_map_count", g.world(c.failed),
 		wire.Process(g.members[c.failed].pid), c.errno)
-	m.answerRegistered(g, c.failed, reason)
-	return m.take()
 }
 
 // answerRegistered ends the call with success: the window exists.
 func (m *Machine) answerRegistered(g *group, staged rank.Local, reason string) {
 	c := g.pending
 	m.conclude(g, wire.Outcome{
-		Op: c.op, StagedLocal: staged, Region: c.region, Bytes: c.value, Text: wire.MakeText(reason),
+		Op: c.op, StagedLocal: staged, Region: c.region, Memory: uint32(g.own()), Bytes: c.value, Text: wire.MakeText(reason),
 	})
 	g.regions[c.region] = region{bytes: c.value, staged: staged, reason: reason}
 	m.endPending(g, func() wire.Message {

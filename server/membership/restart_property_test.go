@@ -37,12 +37,12 @@ type ledger struct {
 	created   CreateGroup
 	ended     uint64
 	finalized bool
-	windows   map[uint64]symm.Window
+	windows   map[place]symm.Window
 	regions   map[uint32]bool
 }
 
 func newLedger(a CreateGroup) ledger {
-	return ledger{created: a, windows: map[uint64]symm.Window{}, regions: map[uint32]bool{}}
+	return ledger{created: a, windows: map[place]symm.Window{}, regions: map[uint32]bool{}}
 }
 
 // awayRank is a rank that lives on without a daemon.
@@ -66,11 +66,12 @@ func (d *daemon) conclude(a Conclude) {
 		}
 		return
 	}
+	at := place{[]wire.Memory{l.created.Memory, l.created.DeviceMemory}[o.Memory].Kind, o.Offset}
 	switch o.Op {
 	case wire.OpWindowAlloc:
-		l.windows[o.Offset] = symm.Window{Offset: o.Offset, Bytes: o.Bytes}
+		l.windows[at] = symm.Window{Offset: o.Offset, Bytes: o.Bytes}
 	case wire.OpWindowFree:
-		delete(l.windows, o.Offset)
+		delete(l.windows, at)
 		delete(l.regions, o.Region)
 	case wire.OpWindowRegister:
 		l.regions[o.Region] = o.StagedLocal < 0
@@ -108,7 +109,6 @@ func (d *daemon) restart() {
 	for _, s := range slices.Sorted(maps.Keys(old)) {
 		fresh := d.newSession()
 		for _, id := range slices.Sorted(maps.Keys(old[s].holds)) {
-			old[s].holds[id].committed = map[uint64]bool{}
 			d.goAway(awayRank{client: fresh, group: id, held: old[s].holds[id]})
 		}
 	}
@@ -206,10 +206,14 @@ func recovered(id GroupID, l *ledger) *Recovered {
 	r := &Recovered{
 		Group: id, Name: c.Name, Token: c.Token, Incarnation: c.Incarnation, World: c.World, ReduceGroup: c.ReduceGroup,
 		Forcing: c.Forcing, Reproducible: c.Reproducible, HeapBytes: c.HeapBytes, Scratch: c.ScratchBytes, Memory: c.Memory, PIDs: c.PIDs, Regions: map[uint32]RecoveredRegion{},
-		Finalized: l.finalized,
+		Finalized: l.finalized, Device: c.Device, DeviceHeapBytes: c.DeviceHeapBytes, DeviceMemory: c.DeviceMemory,
 	}
-	for _, w := range l.windows {
-		r.Windows = append(r.Windows, w)
+	for at, w := range l.windows {
+		if at.memory == wire.MemoryCPU {
+			r.Windows = append(r.Windows, w)
+		} else {
+			r.DeviceWindows = append(r.DeviceWindows, w)
+		}
 	}
 	for n, shared := range l.regions {
 		x := RecoveredRegion{Bytes: 1, Staged: -1}

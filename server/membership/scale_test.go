@@ -107,7 +107,7 @@ func TestSixtyFourGroupsOfSixtyFourRanksFormWorkAndFinalize(t *testing.T) {
 	}
 	for r := range ranks {
 		for g := range groups {
-			n.add(m.WindowCommitted(session(g, r), 2, &wire.WindowCommitted{Group: uint64(g + 1), Offset: testScratchBytes}))
+			n.add(m.WindowCommitted(session(g, r), 2, &wire.WindowCommitted{Group: uint64(g + 1), Offset: testScratchBytes, Memory: wire.MemoryCPU}, 0))
 		}
 	}
 	expect(t, "WindowReady messages", n.windows, groups*ranks)

@@ -3,6 +3,7 @@ package membership
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"railhead/internal/rank"
@@ -33,7 +34,7 @@ func testConfig() Config {
 		MaxGroups: 8, MaxHistory: 8, HeapBytes: testHeapBytes, ScratchBytes: testScratchBytes, Memory: testMemory, BlockBytes: testBlockBytes,
 		SpinNS:  func(world int) uint32 { return uint32(1000 * world) },
 		YieldNS: func(int) uint32 { return 4000 },
-		CheckForcing: func(text string) (string, error) {
+		CheckForcing: func(_ wire.Device, text string) (string, error) {
 			if text == "wrong" {
 				return "", errors.New("algorithm \"wrong\" is not known")
 			}
@@ -41,6 +42,12 @@ func testConfig() Config {
 		},
 
 		PipeSlotBytes: func(int) uint32 { return 256 }, BroadcastSlotBytes: 256,
+
+		CUDA: DeviceConfig{
+			Memory:       wire.Memory{Kind: wire.MemoryCUDA, Granularity: symm.CUDAGranule},
+			SlotBytes:    func(int) uint64 { return 128 },
+			ScratchBytes: func(int) uint64 { return symm.CUDAGranule },
+		},
 	}
 }
 
@@ -121,7 +128,7 @@ func playNew(s *stage, c *command) []string {
 	return nil
 }
 
-// join s= group= rank= world= [nodes=1] [on_node=world] [device=0] [token=] [timeout=5s] [reduce=0] [heap=0] [algo=auto]
+// join s= group= rank= world= [nodes=1] [on_node=world] [device=0] [gpu=1] [token=] [timeout=5s] [reduce=0] [heap=0] [algo=auto]
 // [reproducible=1]; session s has pid 100+s.
 func playJoin(s *stage, c *command) []string {
 	id := c.session()
@@ -140,6 +147,9 @@ func playJoin(s *stage, c *command) []string {
 			TimeoutMS: uint32(c.duration("timeout", 5*time.Second).Milliseconds()),
 			Device:    wire.Device(c.number("device", 0)),
 		},
+	}
+	if j.Own.Device == wire.DeviceCUDA {
+		j.Own.DeviceUUID, j.Own.DeviceMultiprocessors = wire.UUID{byte(c.number("gpu", 1))}, 132
 	}
 	j.Own.Place.LocalSize = uint32(c.number("on_node", uint64(j.Common.World)))
 	j.Common.Forcing, err = wire.MakeForcing(c.text("algo", "auto"))
@@ -210,11 +220,11 @@ func playAlloc(s *stage, c *command) []string {
 	return printActions(s.machine.WindowAlloc(s.now, id, s.of(id).alloc, w))
 }
 
-// committed s= group= offset= [errno=0]
+// committed s= group= offset= [errno=0] [kind=1] [file=]
 func playCommitted(s *stage, c *command) []string {
 	id := c.session()
-	w := &wire.WindowCommitted{Group: uint64(c.group()), Offset: c.number("offset", 0), Error: int32(c.number("errno", 0))}
-	return printActions(s.machine.WindowCommitted(id, s.of(id).alloc, w))
+	w := &wire.WindowCommitted{Group: uint64(c.group()), Offset: c.number("offset", 0), Error: int32(c.number("errno", 0)), Memory: memoryOf(c)}
+	return printActions(s.machine.WindowCommitted(id, s.of(id).alloc, w, FileID(c.number("file", 0))))
 }
 
 // punched group=: the pages of a decommit have been released.
@@ -225,10 +235,11 @@ func playSweep(s *stage, c *command) []string {
 	return []string{fmt.Sprintf("sweep %d", s.machine.Sweep(c.group()))}
 }
 
-// register s= group= bytes= file= [offset=0] [kind=1]
+// register s= group= bytes= file= or handle= [offset=0] [kind=1] [allocation=0]
 func playRegister(s *stage, c *command) []string {
 	id := c.session()
-	w := &wire.Register{Group: uint64(c.group()), Bytes: c.number("bytes", 0), FdOffset: c.number("offset", 0), Memory: memoryOf(c)}
+	w := &wire.Register{Group: uint64(c.group()), Bytes: c.number("bytes", 0), FdOffset: c.number("offset", 0), Memory: memoryOf(c),
+		AllocationBytes: c.number("allocation", 0), Handle: wire.Handle{byte(c.number("handle", 0))}}
 	s.of(id).register = s.request(id)
 	return printActions(s.machine.Register(s.now, id, s.of(id).register, w, FileID(c.number("file", 0))))
 }
@@ -243,17 +254,24 @@ func playPrivate(s *stage, c *command) []string {
 	return printActions(s.machine.RegisterPrivate(s.now, id, s.of(id).register, w))
 }
 
-// mapped s= group= region= [errno=0]
+// mapped s= group= region= [errno=0]: of region 0, a window of CUDA memory.
 func playMapped(s *stage, c *command) []string {
 	id := c.session()
 	w := &wire.RegisterMapped{Group: uint64(c.group()), Region: uint32(c.number("region", 0)), Error: int32(c.number("errno", 0))}
-	return printActions(s.machine.RegisterMapped(id, s.of(id).register, w))
+	request := s.of(id).register
+	if w.Region == 0 {
+		request = s.of(id).alloc
+	}
+	return printActions(s.machine.RegisterMapped(id, request, w))
 }
 
-// free s= group= offset= or region=
+// free s= group= offset= [kind=1] or region=
 func playFree(s *stage, c *command) []string {
 	id := c.session()
 	w := &wire.WindowFree{Group: uint64(c.group()), Offset: c.number("offset", 0) | c.number("region", 0)<<wire.RegionShift}
+	if w.Offset>>wire.RegionShift == 0 {
+		w.Memory = memoryOf(c)
+	}
 	return printActions(s.machine.WindowFree(s.now, id, s.request(id), w))
 }
 
@@ -276,7 +294,7 @@ func playLease(s *stage, c *command) []string {
 
 // back s= rank= [group=1] [timeout=5s] [known=]: a rank comes back from another daemon. known= is the number of its group here; without
 // it, the ledger has name= world= [incarnation=1] [token=] [reduce=world] [heap=720896] [window=offset] [window_bytes=65536] [region=]
-// [staged=-1] [finalized=0] [says=world].
+// [staged=-1] [finalized=0] [says=world] [device=0] [device_heap=] [device_window=offset].
 func playBack(s *stage, c *command) []string {
 	id := c.session()
 	a := &wire.Reannounce{
@@ -297,6 +315,14 @@ func playBack(s *stage, c *command) []string {
 	}
 	if offset := c.number("window", 0); offset != 0 {
 		r.Windows = append(r.Windows, symm.Window{Offset: offset, Bytes: c.number("window_bytes", symm.WindowGranule)})
+	}
+	if r.Device = wire.Device(c.number("device", 0)); r.Device != wire.DeviceCPU {
+		r.DeviceMemory, r.DeviceHeapBytes = testConfig().CUDA.Memory, c.number("device_heap", 0)
+	}
+	if offset := c.text("device_window", ""); offset != "" {
+		at, err := strconv.ParseUint(offset, 0, 64)
+		c.fail(err)
+		r.DeviceWindows = append(r.DeviceWindows, symm.Window{Offset: at, Bytes: symm.CUDAGranule})
 	}
 	if n := c.number("region", 0); n != 0 {
 		staged := c.rank("staged")

@@ -141,7 +141,7 @@ func printAction(a Action) string {
 		return fmt.Sprintf("s%d #%d: %s%s", a.To, a.Request, printMessage(a.Msg), fd)
 	case CreateGroup:
 		return fmt.Sprintf("create group=%d name=%q incarnation=%d world=%d heap=%d", a.Group, a.Name, a.Incarnation, a.World,
-			a.HeapBytes)
+			a.HeapBytes) + printDevice(a)
 	case Conclude:
 		return printOutcome(a)
 	case AdoptGroup:
@@ -172,6 +172,9 @@ func printOutcome(a Conclude) string {
 	if o.Code != wire.ResultOK {
 		return s + fmt.Sprintf(" culprit=%d %q", o.Culprit, o.Text.String())
 	}
+	if o.Memory != 0 {
+		s += fmt.Sprintf(" memory=%d", o.Memory)
+	}
 	if o.Offset != 0 {
 		s += fmt.Sprintf(" offset=%d", o.Offset)
 	}
@@ -187,6 +190,26 @@ func printOutcome(a Conclude) string {
 	return s
 }
 
+// printDevice omits the device of a group on CPUs.
+func printDevice(a CreateGroup) string {
+	if a.Device == wire.DeviceCPU {
+		return ""
+	}
+	var gpus []string
+	for _, g := range a.GPUs {
+		gpus = append(gpus, g.UUID.String()[:6])
+	}
+	return fmt.Sprintf(" device=%s heap=%d of %s gpus=%s", a.Device, a.DeviceHeapBytes, a.DeviceMemory.Kind, strings.Join(gpus, ","))
+}
+
+// kindNote omits a CPU's memory.
+func kindNote(k wire.MemoryKind) string {
+	if k == wire.MemoryCPU {
+		return ""
+	}
+	return " of " + k.String()
+}
+
 func printMessage(m wire.Message) string {
 	switch m := m.(type) {
 	case *wire.Error:
@@ -196,20 +219,32 @@ func printMessage(m wire.Message) string {
 		}
 		return fmt.Sprintf("error %s culprit=%d%s %q", m.Code, m.Culprit, missing, m.Text.String())
 	case *wire.Joined:
-		return fmt.Sprintf("joined group=%d incarnation=%d world=%d reduce=%d heap=%d scratch=%d block=%d control=%d spin=%dns", m.Group,
-			m.Incarnation, m.World, m.ReduceGroup, m.HeapBytes, m.ScratchBytes, m.BlockBytes, m.ControlBytes, m.SpinNS)
+		device := ""
+		if m.DeviceHeapBytes != 0 {
+			device = fmt.Sprintf(" device heap=%d scratch=%d slot=%d granularity=%d", m.DeviceHeapBytes, m.DeviceScratchBytes, m.DeviceSlotBytes,
+				m.DeviceGranularity)
+		}
+		return fmt.Sprintf("joined group=%d incarnation=%d world=%d reduce=%d heap=%d scratch=%d block=%d control=%d spin=%dns%s", m.Group,
+			m.Incarnation, m.World, m.ReduceGroup, m.HeapBytes, m.ScratchBytes, m.BlockBytes, m.ControlBytes, m.SpinNS, device)
 	case *wire.Heap:
 		return fmt.Sprintf("heap group=%d rank=%d pid=%d", m.Group, m.Local, m.PID)
 	case *wire.GroupReady:
 		return fmt.Sprintf("group_ready group=%d", m.Group)
 	case *wire.WindowCommit:
-		return fmt.Sprintf("window_commit group=%d offset=%d bytes=%d", m.Group, m.Offset, m.Bytes)
+		return fmt.Sprintf("window_commit group=%d offset=%d bytes=%d", m.Group, m.Offset, m.Bytes) + kindNote(m.Memory)
 	case *wire.WindowReady:
 		return fmt.Sprintf("window_ready group=%d offset=%d", m.Group, m.Offset)
 	case *wire.WindowFreed:
 		return fmt.Sprintf("window_freed group=%d offset=%d", m.Group, m.Offset)
 	case *wire.PeerMemory:
-		return fmt.Sprintf("peer_memory group=%d region=%d rank=%d bytes=%d offset=%d", m.Group, m.Region, m.Local, m.Bytes, m.FdOffset)
+		s := fmt.Sprintf("peer_memory group=%d region=%d rank=%d bytes=%d offset=%d", m.Group, m.Region, m.Local, m.Bytes, m.FdOffset)
+		if m.Memory != wire.MemoryCPU {
+			s += fmt.Sprintf(" of %s, allocation=%d", m.Memory, m.AllocationBytes)
+		}
+		if m.Handle[0] != 0 {
+			s += fmt.Sprintf(" handle=%d", m.Handle[0])
+		}
+		return s
 	case *wire.Registered:
 		staged := "shared"
 		if m.StagedLocal >= 0 {
@@ -248,10 +283,14 @@ func printSnapshot(m *Machine) (out []string) {
 func printInfo(g GroupInfo) string {
 	s := fmt.Sprintf("group=%d name=%q incarnation=%d %s world=%d", g.ID, g.Name, g.Incarnation, g.State, g.WorldSize)
 	if len(g.Windows) != 0 {
-		s += fmt.Sprintf(" windows=%d", g.Windows)
+		var windows []string
+		for _, w := range g.Windows {
+			windows = append(windows, fmt.Sprintf("%d", w.Window)+kindNote(w.Memory))
+		}
+		s += fmt.Sprintf(" windows=%s", windows)
 	}
 	for _, r := range g.Registered {
-		s += fmt.Sprintf(" registered=%d bytes=%d shared=%t", r.Number, r.Bytes, r.Shared)
+		s += fmt.Sprintf(" registered=%d bytes=%d shared=%t", r.Number, r.Bytes, r.Shared) + kindNote(r.Memory)
 	}
 	if len(g.Missing) != 0 {
 		s += fmt.Sprintf(" missing=%d", g.Missing)

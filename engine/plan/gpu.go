@@ -1,0 +1,158 @@
+package plan
+
+import (
+	"fmt"
+	"math/bits"
+
+	"railhead/engine/tuner"
+	"railhead/internal/wire"
+)
+
+// Plans of a group on CUDA devices, and the sizes of its kernels' memory.
+//
+// The thresholds come from measurements on two H200s joined by NVLink (NV18, CUDA 13.0; bf16, in graphs, 2026-11-30). Each algorithm there
+// takes a fixed time and a time for each byte that the busiest link carries, so a threshold is a number of such bytes, and wireSize turns it
+// into a size for other operations and world sizes, which are not measured. A table measured on the device itself would take their place, as on a CPU; there is none
+// yet.
+//
+//	us for bytes of an all-reduce, 2 ranks      1K    64K   256K  512K  1M    4M    16M
+//	one-shot, cells (data that is its own flag)  2.27  2.92  3.49  4.24  5.70  14.9  62.1
+//	one-shot, packets (payload twice)            2.27  3.08  4.22  5.66  8.50  26.2  107
+//	pull (direct reads)                          3.79  4.15  4.55  5.30  6.80  16.3  53.8
+const (
+	// pullFromCells and pullFromPackets are the bytes of a link from which pull is faster than cells and packets: where the lines between the
+	// measured points cross.
+	pullFromCells   = 5<<20 + 768<<10
+	pullFromPackets = 384 << 10
+	// secondExchange is the bytes that a link carries in the time of two-shot's second exchange: one flag's way there and back, 1.3 us, at
+	// 350 GB/s.
+	secondExchange = 455_000
+
+	// gpuPollsPerTurn: a poll of a rank's own memory takes 31 ns, a look at the abort word in the host's memory 1 us. Every 100th poll, a line a
+	// block, an abort took 25 us to end 132 blocks, and the looks held data up by at most 3 us.
+	gpuPollsPerTurn = 100
+)
+
+// Bounds of a kernel's grid: kernels/include/railhead/gpu/launch.h has the same.
+const (
+	maxGPUBlocks    = 160
+	leastGPUThreads = 64
+	maxGPUThreads   = 512
+	controlThreads  = 32 // of a grid; the others have a tile each
+	tileBytes       = 16
+)
+
+// MakeGPU makes the plans of a group on CUDA devices: those of the CPU, on which its set-up calls run and where nothing is forced, and those
+// of the devices. r.Forcing was parsed with AlgorithmsOn(wire.DeviceCUDA). blocks is how many thread blocks of a kernel every GPU can run at
+// once for each of its ranks.
+func MakeGPU(r Request, blocks int) (cpu, cuda wire.Plans, err error) {
+	if blocks < 1 {
+		return cpu, cuda, fmt.Errorf("plan: %d thread blocks of a GPU for each rank, expected at least 1", blocks)
+	}
+	forcing := r.Forcing
+	if r.Forcing, err = tuner.ParseForcing("", Algorithms()); err != nil {
+		return cpu, cuda, err
+	}
+	if cpu, err = Make(r); err != nil {
+		return cpu, cuda, err
+	}
+	r.Forcing, r.Table = forcing, nil
+	cuda = cpu // the order of rings, and what a client checks in all plans
+	cuda.Device, cuda.Collectives, cuda.PollsPerTurn = wire.DeviceCUDA, wire.PlanCountCUDA, gpuPollsPerTurn
+	for i := range onGPU {
+		c := &onGPU[i]
+		if err := newGPUChooser(c, r, min(blocks, maxGPUBlocks)).fill(&cuda); err != nil {
+			return cpu, cuda, fmt.Errorf("plan: on GPUs: %w", err)
+		}
+	}
+	return cpu, cuda, nil
+}
+
+// onGPU are the plans of operations on a CUDA device. Floating-point data travels in cells. Integers, and data that is only copied, travel in
+// packets.
+var onGPU = []collective{
+	{op: wire.OpAllReduce, device: wire.DeviceCUDA, index: wire.PlanAllReduce, adds: true, first: wire.AlgoTwoshot},
+	{op: wire.OpReduceScatter, device: wire.DeviceCUDA, index: wire.PlanReduceScatter, adds: true, first: wire.AlgoOneshot},
+	{op: wire.OpAllGather, device: wire.DeviceCUDA, index: wire.PlanAllGather, first: wire.AlgoOneshot, packets: true},
+	{op: wire.OpAllToAll, device: wire.DeviceCUDA, index: wire.PlanAllToAll, first: wire.AlgoOneshot, packets: true},
+	{op: wire.OpBroadcast, device: wire.DeviceCUDA, index: wire.PlanBroadcast, first: wire.AlgoOneshot, packets: true},
+	{op: wire.OpAllReduce, device: wire.DeviceCUDA, index: wire.PlanAllReducePackets, adds: true, first: wire.AlgoTwoshot, packets: true},
+	{op: wire.OpReduceScatter, device: wire.DeviceCUDA, index: wire.PlanReduceScatterPackets, adds: true, first: wire.AlgoOneshot, packets: true},
+}
+
+func newGPUChooser(c *collective, r Request, blocks int) *chooser {
+	pullFrom, second := uint64(pullFromCells), uint64(secondExchange)
+	if c.packets {
+		pullFrom, second = pullFromPackets, second/2
+	}
+	x := &chooser{c: c, world: r.World, pullFrom: wireSize(c.op, r.World, pullFrom), twoshotFrom: gpuTwoshotFrom(r.World, second)}
+	x.allowed, x.forced = c.allowed(r.Forcing, r.Reproducible)
+	x.grid = func(bytes uint64) (int, int) { return gpuGrid(bytes, blocks) }
+	for size := uint64(leastGPUThreads * tileBytes); size < uint64(blocks*maxGPUThreads*tileBytes); size *= 2 {
+		x.gridEdges = append(x.gridEdges, size+1) // a power of two is the last size of its range
+	}
+	return x
+}
+
+// wireSize is the size of an operation of which the busiest link carries bytes, if each rank sends every byte once to each rank that needs it.
+func wireSize(op wire.Op, world int, bytes uint64) uint64 {
+	n := uint64(world)
+	switch {
+	case world < 2:
+		return unreachable
+	case op == wire.OpAllReduce: // a reduce-scatter and an all-gather
+		return bytes * n / (2 * (n - 1))
+	case op == wire.OpBroadcast: // the root's link
+		return bytes / (n - 1)
+	}
+	return bytes * n / (n - 1) // the size is that of all parts, and a rank's own does not move
+}
+
+// gpuTwoshotFrom is the smallest size in bytes at which two-shot is the default of an all-reduce. Over a link one-shot carries N-1 times the
+// size, two-shot 2 (N-1) / N times. From there the difference takes longer than the second exchange.
+func gpuTwoshotFrom(world int, secondExchange uint64) uint64 {
+	if world <= 2 {
+		return unreachable
+	}
+	n := uint64(world)
+	return secondExchange * n / ((n - 1) * (n - 2))
+}
+
+// gpuGrid is the grid of a kernel for this many bytes: a thread for each tile of 16 bytes, in as many blocks as can run. Of 2 ranks the best
+// grids were 16 blocks of 64 threads at 16 KiB, 128 of 64 at 128 KiB, 128 of 128 at 256 KiB and 132 of 256 from 1 MiB on; a link is full with
+// 132 blocks of 256 threads, or with 16 of 512.
+func gpuGrid(bytes uint64, blocks int) (count, threads int) {
+	tiles := bytes/tileBytes + controlThreads
+	most := maxGPUThreads
+	if blocks >= 64 {
+		most = maxGPUThreads / 2
+	}
+	threads = leastGPUThreads
+	for threads < most && tiles > uint64(blocks*threads) {
+		threads *= 2
+	}
+	return int(min(uint64(blocks), (tiles+uint64(threads)-1)/uint64(threads))), threads
+}
+
+// The kernels' scratch has two inboxes, of cells and of packets, each with two halves of two phases, which have a slot for each rank.
+const (
+	gpuSlotsOfRank = 2 * 2 * 2
+	// gpuInboxBytes bounds the inboxes of a rank together. With 2 ranks a slot has 4 MiB: what is larger and lies in no window goes in pieces.
+	gpuInboxBytes = 64 << 20
+	// gpuScratchHeader and gpuScratchOfRank are at least what lies before the inboxes, in all and for each rank: counters and flags.
+	gpuScratchHeader = 4096
+	gpuScratchOfRank = 8192
+)
+
+// GPUSlotBytes is the size of a peer's slot in the kernels' inboxes: a power of two.
+func GPUSlotBytes(world int) uint64 {
+	most := uint64(gpuInboxBytes / gpuSlotsOfRank / max(world, 2))
+	return 1 << (bits.Len64(most) - 1)
+}
+
+// GPUScratchBytes is the size of the kernels' scratch on a rank's device, in whole granules.
+func GPUScratchBytes(world int) uint64 {
+	const granule = 2 << 20
+	need := gpuScratchHeader + uint64(world)*(gpuScratchOfRank+gpuSlotsOfRank*GPUSlotBytes(world))
+	return (need + granule - 1) / granule * granule
+}

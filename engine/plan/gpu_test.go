@@ -1,0 +1,201 @@
+package plan
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"railhead/engine/tuner"
+	"railhead/internal/rank"
+	"railhead/internal/wire"
+)
+
+func gpuForcing(t interface{ Fatal(...any) }, text string) tuner.Forcing {
+	f, err := tuner.ParseForcing(text, AlgorithmsOn(wire.DeviceCUDA))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func gpuPlans(t *testing.T, world, blocks int, forced string) wire.Plans {
+	t.Helper()
+	r := request(t, world, "")
+	r.Forcing = gpuForcing(t, forced)
+	cpu, cuda, err := MakeGPU(r, blocks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unforced, err := Make(request(t, world, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cpu != unforced {
+		t.Errorf("%d ranks, forced %q: the CPU's plans differ from those where nothing is forced", world, forced)
+	}
+	return cuda
+}
+
+// at is the choice for a size.
+func at(p *wire.Plan, size uint64) wire.Choice {
+	for _, c := range p.Choice[:p.Count] {
+		if size < c.BelowBytes {
+			return c
+		}
+	}
+	return p.Choice[p.Count-1]
+}
+
+// The measured figures, above the thresholds in gpu.go: the plan chooses what was faster, of 2 ranks.
+func TestTheMeasuredFasterAlgorithmIsChosenForTwoRanks(t *testing.T) {
+	p := gpuPlans(t, 2, 132, "")
+	for size, us := range map[uint64]struct{ cells, packets, pull float64 }{
+		1 << 10: {2.27, 2.27, 3.79}, 64 << 10: {2.92, 3.08, 4.15}, 256 << 10: {3.49, 4.22, 4.55}, 512 << 10: {4.24, 5.66, 5.30},
+		1 << 20: {5.70, 8.50, 6.80}, 4 << 20: {14.9, 26.2, 16.3}, 16 << 20: {62.1, 107, 53.8},
+	} {
+		for index, oneshot := range map[int]float64{wire.PlanAllReduce: us.cells, wire.PlanAllReducePackets: us.packets} {
+			pulls := wire.Algo(at(&p.ZeroCopy[index], size).Algo) == wire.AlgoPull
+			if pulls != (us.pull < oneshot) {
+				t.Errorf("plan %d, %d bytes: pull is chosen: %v; it took %.2f us, one-shot %.2f", index, size, pulls, us.pull, oneshot)
+			}
+			if a := wire.Algo(at(&p.Copied[index], size).Algo); a != wire.AlgoOneshot {
+				t.Errorf("plan %d, %d bytes: %s of 2 ranks", index, size, a)
+			}
+		}
+	}
+}
+
+func TestTheMeasuredGridsAreChosen(t *testing.T) {
+	for size, want := range map[uint64][2]int{
+		1 << 10: {2, 64}, 16 << 10: {17, 64}, 32 << 10: {33, 64}, 64 << 10: {65, 64}, 128 << 10: {129, 64}, 256 << 10: {129, 128}, 1 << 20: {132, 256}, 1 << 30: {132, 256},
+	} {
+		if blocks, threads := gpuGrid(size, 132); [2]int{blocks, threads} != want {
+			t.Errorf("%d bytes: %d blocks of %d, want %v", size, blocks, threads, want)
+		}
+	}
+	if blocks, threads := gpuGrid(1<<20, 16); blocks != 16 || threads != 512 {
+		t.Errorf("of 16 blocks: %d of %d threads", blocks, threads)
+	}
+}
+
+// Thresholds of other operations and worlds follow from the bytes of the busiest link.
+func TestThresholdsOnGPUs(t *testing.T) {
+	for _, c := range []struct {
+		op    wire.Op
+		world int
+		want  uint64
+	}{
+		{wire.OpAllReduce, 1, unreachable}, {wire.OpAllReduce, 2, 1200}, {wire.OpAllReduce, 4, 800}, {wire.OpAllGather, 2, 2400}, {wire.OpAllToAll, 4, 1600},
+		{wire.OpReduceScatter, 3, 1800}, {wire.OpBroadcast, 2, 1200}, {wire.OpBroadcast, 5, 300},
+	} {
+		if got := wireSize(c.op, c.world, 1200); got != c.want {
+			t.Errorf("%s of %d ranks: %d, want %d", c.op, c.world, got, c.want)
+		}
+	}
+	for world, want := range map[int]uint64{1: unreachable, 2: unreachable, 3: 1500, 4: 666, 8: 190} {
+		if got := gpuTwoshotFrom(world, 1000); got != want {
+			t.Errorf("two-shot of %d ranks from %d, want %d", world, got, want)
+		}
+	}
+	p := gpuPlans(t, 8, 132, "")
+	if a := wire.Algo(at(&p.Copied[wire.PlanAllReduce], 64<<10).Algo); a != wire.AlgoOneshot {
+		t.Errorf("64 KiB of 8 ranks: %s", a)
+	}
+	if a := wire.Algo(at(&p.Copied[wire.PlanAllReduce], 128<<10).Algo); a != wire.AlgoTwoshot {
+		t.Errorf("128 KiB of 8 ranks: %s", a)
+	}
+}
+
+// What a client and a kernel need of every plan.
+func TestPlansOnGPUsAreValidForAnyWorldAndGPU(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		world := rapid.IntRange(1, rank.MaxPerNode).Draw(t, "world")
+		blocks := rapid.OneOf(rapid.IntRange(1, 200), rapid.Just(math.MaxInt)).Draw(t, "blocks")
+		forced := rapid.SampledFrom([]string{"", "oneshot", "twoshot", "pull", "^oneshot", "allreduce:twoshot,pull", "allreduce:^pull"}).Draw(t, "forced")
+		r := Request{World: world, CPUs: 8, Reproducible: true, Channels: 1, Forcing: gpuForcing(t, forced), Order: identity(world)}
+		_, p, err := MakeGPU(r, blocks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Device != wire.DeviceCUDA || p.Collectives != wire.PlanCountCUDA || p.PollsPerTurn < 1 || p.PollsPerTurn > 4096 || p.Order[world-1] != uint8(world-1) {
+			t.Fatalf("plans of device %d, %d collectives, %d polls", p.Device, p.Collectives, p.PollsPerTurn)
+		}
+		for i := range onGPU {
+			c := &onGPU[i]
+			allowed := r.Forcing.Allowed(c.name())
+			for name, plan := range map[string]*wire.Plan{"copied": &p.Copied[c.index], "zero copy": &p.ZeroCopy[c.index]} {
+				from := uint64(0)
+				for _, choice := range plan.Choice[:plan.Count] {
+					a := wire.Algo(choice.Algo)
+					switch {
+					case choice.BelowBytes <= from:
+						t.Fatalf("%s %s: ranges do not ascend: %+v", c.name(), name, plan.Choice[:plan.Count])
+					case a == wire.AlgoAuto && name == "copied" && len(c.algorithms()) > 0, a == wire.AlgoAuto && choice.Why != wire.WhyNone:
+						t.Fatalf("%s %s: no algorithm up to %d: %+v", c.name(), name, choice.BelowBytes, choice)
+					case a == wire.AlgoAuto:
+					case !slices.Contains(c.algorithms(), a) || a.Windows() != (name == "zero copy"):
+						t.Fatalf("%s %s: %s", c.name(), name, a)
+					case choice.Why != wire.WhyNotZeroCopy && !slices.Contains(allowed, a.String()):
+						t.Fatalf("%s %s: %s is not among those allowed, %v", c.name(), name, a, allowed)
+					case choice.Blocks < 1 || int(choice.Blocks) > min(blocks, maxGPUBlocks) || choice.Threads%32 != 0 || choice.Threads < 64 || choice.Threads > 512:
+						t.Fatalf("%s %s: %d blocks of %d threads, of %d blocks", c.name(), name, choice.Blocks, choice.Threads, blocks)
+					}
+					from = choice.BelowBytes
+				}
+				if from != math.MaxUint64 {
+					t.Fatalf("%s %s: ends at %d", c.name(), name, from)
+				}
+			}
+		}
+	})
+}
+
+func TestForcedAlgorithmsOnGPUs(t *testing.T) {
+	for forced, want := range map[string]string{"oneshot": "oneshot:forced", "twoshot": "twoshot:forced", "pull": "oneshot:not_zero_copy", "allreduce:^pull": "oneshot:default"} {
+		p := gpuPlans(t, 2, 132, forced)
+		c := at(&p.Copied[wire.PlanAllReduce], 1<<10)
+		if got := wire.Algo(c.Algo).String() + ":" + c.Why.String(); got != want {
+			t.Errorf("%q: %s, want %s", forced, got, want)
+		}
+	}
+	for text, want := range map[string]string{"ring": "oneshot, pull, twoshot", "allreduce:tree": "oneshot, twoshot, pull", "broadcast:pipe": "there are "} {
+		_, err := tuner.ParseForcing(text, AlgorithmsOn(wire.DeviceCUDA))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q on CUDA: %v, want what it has: %s", text, err, want)
+		}
+	}
+}
+
+func TestRequestsThatNoGPUCanRunAreRefused(t *testing.T) {
+	r := request(t, 2, "")
+	r.Forcing = gpuForcing(t, "")
+	if _, _, err := MakeGPU(r, 0); err == nil || !strings.Contains(err.Error(), "0 thread blocks") {
+		t.Errorf("0 blocks: %v", err)
+	}
+	r.Order = nil
+	if _, _, err := MakeGPU(r, 1); err == nil || !strings.Contains(err.Error(), "ring order") {
+		t.Errorf("no order: %v", err)
+	}
+}
+
+// kernels/include/railhead/gpu/launch.h lays the scratch out: layoutOf.
+func TestTheScratchHasRoomForItsInboxes(t *testing.T) {
+	const gpuState, lines, flags, mostBlocks = 256, 2 * 64, 32, 160
+	for world := 1; world <= rank.MaxPerNode; world++ {
+		n, slot := uint64(world), GPUSlotBytes(world)
+		need := (gpuState+n*(lines+mostBlocks*flags)+127)/128*128 + 2*2*2*n*slot
+		scratch := GPUScratchBytes(world)
+		if scratch < need || scratch > need+4<<20 || scratch > gpuInboxBytes+4<<20 {
+			t.Errorf("%d ranks: %d bytes, need %d", world, scratch, need)
+		}
+		if slot%128 != 0 || slot > scratch/n || slot < 64<<10 {
+			t.Errorf("%d ranks: slots of %d bytes", world, slot)
+		}
+	}
+	if s := GPUSlotBytes(2); s != 4<<20 {
+		t.Errorf("2 ranks: slots of %d bytes", s)
+	}
+}
