@@ -46,7 +46,7 @@ func onEachBuild(t *testing.T, scenario string, ordinary int) {
 // The program prints a fingerprint of each schedule.
 func TestASeedPlaysTheSameScheduleEachTime(t *testing.T) {
 	t.Parallel()
-	for _, scenario := range []string{"reconnect", "lost", "breaks", "handles", "table"} {
+	for _, scenario := range []string{"reconnect", "lost", "breaks", "handles", "resumes", "ends", "table"} {
 		var outs [2]string
 		for i := range outs {
 			out, err := exec.CommandContext(t.Context(), hooksBuild.program(t), scenario, "1", "20").Output()
@@ -70,6 +70,14 @@ func TestACallWithoutADaemonEndsAtItsDeadlineAndCanBeMadeAgain(t *testing.T) {
 }
 
 func TestABrokenGroupEndsEveryWaitSoonAndNamesTheCulprit(t *testing.T) { onEachBuild(t, "breaks", 300) }
+
+// rh_connect and calls that wait, while the session gets another daemon.
+func TestASessionGoesOnWithAnotherDaemonAtOnceAndClosesNoConnectionInUse(t *testing.T) {
+	onEachBuild(t, "resumes", 300)
+}
+
+// rh_close, or a daemon that breaks the protocol, while the session connects, splits a comm or is in a call.
+func TestASessionThatHasEndedConnectsNoMoreAndLeavesNoComm(t *testing.T) { onEachBuild(t, "ends", 300) }
 
 func TestAHandleReachesItsObjectOrNone(t *testing.T) { onEachBuild(t, "handles", 300) }
 

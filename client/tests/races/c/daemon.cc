@@ -167,7 +167,7 @@ Rank& rankOf(Group* g, const Socket* from, uint64_t request) {
 }
 
 // A new call of a rank. Several ranks of a group may share a session; which of them calls does not matter to the daemon.
-void call(const Socket* from, uint64_t group, uint64_t request, uint32_t op) {
+void call(const Socket* from, uint64_t group, uint64_t request, uint32_t op, int64_t sentAt) {
   Group* g = groupOf(group);
   if (g == nullptr) fail("operation %u for group %llu, which this daemon does not know", op, static_cast<unsigned long long>(group));
   if (g->ending != RHW_OP_NONE) endCall(*g);  // a rank has given it up, and calls again
@@ -176,6 +176,7 @@ void call(const Socket* from, uint64_t group, uint64_t request, uint32_t op) {
     if (rank.socket != from || !rank.known || rank.op != RHW_OP_NONE) continue;
     rank.request = request;
     rank.op = op;
+    if (rank.calledAt == 0) rank.calledAt = sentAt;
     if (g->abortWord() != 0 || g->left) {
       if (op == RHW_OP_FINALIZE) {
         rhw_left m = {};
@@ -260,9 +261,9 @@ void handle(Socket* s, const Packet& p) {
       }
       break;
     }
-    case RHW_WINDOW_ALLOC: call(s, as(rhw_window_alloc()).group, h.request, RHW_OP_WINDOW_ALLOC); break;
-    case RHW_WINDOW_FREE: call(s, as(rhw_window_free()).group, h.request, RHW_OP_WINDOW_FREE); break;
-    case RHW_LEAVE: call(s, as(rhw_leave()).group, h.request, RHW_OP_FINALIZE); break;
+    case RHW_WINDOW_ALLOC: call(s, as(rhw_window_alloc()).group, h.request, RHW_OP_WINDOW_ALLOC, p.at); break;
+    case RHW_WINDOW_FREE: call(s, as(rhw_window_free()).group, h.request, RHW_OP_WINDOW_FREE, p.at); break;
+    case RHW_LEAVE: call(s, as(rhw_leave()).group, h.request, RHW_OP_FINALIZE, p.at); break;
     case RHW_WINDOW_COMMITTED: {
       const auto m = as(rhw_window_committed());
       Group* g = groupOf(m.group);
@@ -274,16 +275,20 @@ void handle(Socket* s, const Packet& p) {
       break;
     }
     case RHW_REANNOUNCE: {
-      const uint64_t number = reannounced(s, as(rhw_reannounce()), h.request, p.fd);
       Rank sender = {};
       sender.socket = s;
       sender.request = h.request;
+      if (d.plan.refusesRanks) {
+        answer(sender, errorOf(RH_ERR_LIMIT, "no room here"), RHW_ERROR);
+        break;
+      }
+      const uint64_t number = reannounced(s, as(rhw_reannounce()), h.request, p.fd);
       rhw_reannounced m = {};
       m.group = number;
       answer(sender, m, RHW_REANNOUNCED);
       break;
     }
-    case RHW_REANNOUNCE_HEAP: heapReannounced(s, groupOf(as(rhw_reannounce_heap()).group), h.request, p.fd); break;
+    case RHW_REANNOUNCE_HEAP: heapReannounced(s, groupOf(as(rhw_reannounce_heap()).group), h.request, p); break;
     default: fail("the client sent a message of type %d", h.type);
   }
   if (p.fd >= 0) __real_close(p.fd);
@@ -365,6 +370,9 @@ bool sendOne() {
     if (o.to->in.full() && !o.to->hungUp && !o.to->closed) continue;
     if (!o.to->hungUp && !o.to->closed) {
       o.to->in.push(o.bytes, o.size, o.fd);
+      rhw_header header;
+      memcpy(&header, o.bytes, sizeof header);
+      if (header.type == RHW_ERROR) d.errorSentAt = now();
     } else if (o.fd >= 0) {
       __real_close(o.fd);
     }
@@ -470,6 +478,11 @@ void stopDaemon() {
 }
 
 void hang(bool hangs) { d.hangs = hangs; }
+void breakProtocol() {
+  for (Socket& s : sockets) {
+    if (s.fd >= 0 && d.connections[&s - sockets].greeted) send(&s, "no message", 10, -1);
+  }
+}
 int restartsSoFar() { return d.starts - 1; }
 
 }  // namespace world

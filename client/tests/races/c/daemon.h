@@ -22,6 +22,7 @@ struct DaemonPlan {
   uint64_t errorOneIn = 0;              // set-up calls that end with an error; 0 = none
   uint64_t refuseHelloOneIn = 0;        // after a restart, twice at most: the client's pauses grow
   bool ignoresHello = false;            // the first after each restart has no answer
+  bool refusesRanks = false;            // that come back: Reannounce is answered with an error
   uint64_t deathWithin = 80;            // actions from the first start to the first death
   int64_t mostLatency = 20 * kMs;       // of an action
   bool watchesLeases = true;            // breaks the group of a rank whose lease is marked, as a daemon that does not hang
@@ -32,6 +33,7 @@ void stopDaemon();       // ends it, and what it has in hand
 void dieNow();           // the daemon dies, and starts again as the plan says
 void dieAfter(int actions);  // the same, later
 void hang(bool hangs);   // a daemon that hangs reads and sends nothing
+void breakProtocol();    // it sends each client something that is no message
 
 // A set-up call of a group that has ended, by its number (1 is comm_init).
 struct Ended {
@@ -41,6 +43,13 @@ struct Ended {
 };
 int endedCallsOf(const char* group);
 Ended endedCall(const char* group, int number);
+
+// After a rank has come back: when it sent its last message of coming back, when it sent its next call, and when the daemon sent an error
+// last; 0 = it has not.
+struct Resumed {
+  int64_t announced, called, refused;
+};
+Resumed resumed(const char* group, int rank);
 
 // Makes a rank of a group one of another process: it joins, and makes the set-up calls that the others make, but no collectives. silent: it
 // makes no set-up call either.

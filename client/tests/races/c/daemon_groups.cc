@@ -248,13 +248,14 @@ uint64_t reannounced(Socket* from, const rhw_reannounce& m, uint64_t request, in
   fail("rank %d announces a group that never was", m.place.rank);
 }
 
-void heapReannounced(Socket* from, Group* g, uint64_t request, int heapFd) {
+void heapReannounced(Socket* from, Group* g, uint64_t request, const Packet& p) {
   for (int r = 0; g != nullptr && r < g->world; r++) {
     Rank& rank = g->ranks[r];
     if (rank.socket != from || rank.request != request || !rank.announced) continue;
-    if (fileOf(heapFd) != fileOf(g->heapFds[r])) fail("rank %d announces a heap that is not its own", r);
+    if (fileOf(p.fd) != fileOf(g->heapFds[r])) fail("rank %d announces a heap that is not its own", r);
     rank.announced = false;
     rank.known = true;
+    rank.announcedAt = p.at;
     return;
   }
   fail("ReannounceHeap of no rank");
@@ -296,6 +297,10 @@ Ended endedCall(const char* group, int number) { return mustExist(group).ended[n
 bool groupIsReady(const char* group) {
   const Group* g = byName(group);
   return g != nullptr && g->control != nullptr && g->ledger()->ended > 0;
+}
+Resumed resumed(const char* group, int rank) {
+  const Rank& r = mustExist(group).ranks[rank];
+  return {r.announcedAt, r.calledAt, d.errorSentAt};
 }
 uint64_t abortWordOf(const char* group) {
   const Group* g = byName(group);

@@ -24,6 +24,7 @@ struct Rank {
   bool announced = false;    // Reannounce came, its heap has not
   bool played = false;       // by the daemon
   bool silent = false;       // a played rank that makes no set-up call
+  int64_t announcedAt = 0, calledAt = 0;  // as Resumed says
 };
 
 struct Group {
@@ -81,6 +82,7 @@ struct DaemonState {
   bool hangs = false;
   bool helloIgnored = false;
   int hellosRefused = 0;  // since the start
+  int64_t errorSentAt = 0;
   uint64_t nextGroup = 77;
   Group groups[kMaxGroups];
   Out out[kMostOut];
@@ -96,7 +98,7 @@ void takeSession(int fd, uint64_t client);
 Group* join(Socket* from, const rhw_join& m, uint64_t request);
 rhw_joined joinedOf(const Group& g);
 uint64_t reannounced(Socket* from, const rhw_reannounce& m, uint64_t request, int controlFd);
-void heapReannounced(Socket* from, Group* g, uint64_t request, int heapFd);
+void heapReannounced(Socket* from, Group* g, uint64_t request, const Packet& p);
 void reportDeath(Group& g);
 
 }  // namespace world

@@ -19,6 +19,8 @@ namespace world {
 
 Socket sockets[kMaxSockets];
 bool listening = false;
+Sent sent;
+Shutdown firstShutdown;
 
 namespace {
 
@@ -164,6 +166,7 @@ int __wrap_connect(int fd, const sockaddr*, socklen_t) {
   step("connect");
   Hidden hidden;
   Socket& s = mustBeSocket("connect", fd);
+  sent.connects++;
   errno = !listening ? (oneIn(2) ? ECONNREFUSED : ENOENT) : oneIn(16) ? EAGAIN : oneIn(32) ? EINTR : 0;
   if (errno != 0) return -1;
   s.connected = true;
@@ -191,6 +194,9 @@ ssize_t __wrap_sendmsg(int fd, const msghdr* m, int) {
     fdSent = copied(fdSent);
   }
   s.out.push(m->msg_iov[0].iov_base, static_cast<int>(m->msg_iov[0].iov_len), fdSent);
+  rhw_header header;
+  memcpy(&header, m->msg_iov[0].iov_base, sizeof header);
+  sent.leases += header.type == RHW_SESSION_LEASE;
   return static_cast<ssize_t>(m->msg_iov[0].iov_len);
 }
 
@@ -203,10 +209,14 @@ ssize_t __wrap_recvmsg(int fd, msghdr* m, int) {
     m->msg_controllen = 0;
     if (s.in.count == 0 && s.reset && !s.shut) {
       s.reset = false;
+      s.ended = true;
       errno = ECONNRESET;
       return -1;
     }
-    if (s.shut || (s.in.count == 0 && s.hungUp)) return 0;
+    if (s.shut || (s.in.count == 0 && s.hungUp)) {
+      s.ended = true;
+      return 0;
+    }
     errno = oneIn(4) ? EINTR : EAGAIN;
     return -1;
   }
@@ -228,7 +238,9 @@ ssize_t __wrap_recvmsg(int fd, msghdr* m, int) {
 int __wrap_shutdown(int fd, int) {
   step("shutdown");
   Hidden hidden;
-  mustBeSocket("shutdown", fd).shut = true;
+  Socket& s = mustBeSocket("shutdown", fd);
+  s.shut = true;
+  if (firstShutdown.at == 0) firstShutdown = {now(), !s.ended, sent};
   return 0;
 }
 

@@ -50,7 +50,8 @@ struct Scenario {
   const char* name;
   void (*run)();
 };
-const Scenario scenarios[] = {{"reconnect", world::reconnect}, {"breaks", world::breaks}, {"lost", world::lost}, {"handles", world::handles}, {"table", world::handleTable}};
+const Scenario scenarios[] = {{"reconnect", world::reconnect}, {"breaks", world::breaks}, {"lost", world::lost}, {"handles", world::handles},
+                              {"resumes", world::resumes}, {"ends", world::ends}, {"table", world::handleTable}};
 
 [[noreturn]] void play(const Scenario& s, uint64_t seed) {
   alarm(120);  // ends a process that neither sleeps nor takes a step

@@ -14,6 +14,8 @@ void reconnect();
 void breaks();
 void lost();
 void handles();
+void resumes();
+void ends();
 void handleTable();
 
 constexpr uint32_t kTimeoutMs = 3000;

@@ -58,6 +58,10 @@ struct Thread {
   int64_t frozenUntil = 0;
   int freezeIn = 0;  // steps; 0 = not soon
   const char* freezeAt = nullptr;
+  const char* holdAt = nullptr;
+  int holdIn = 0;  // steps of that name; 0 = not held
+  bool (*holdUntil)() = nullptr;
+  bool held = false;
   const char* what = "start";
   void* (*run)(void*) = nullptr;
   void* input = nullptr;
@@ -185,6 +189,15 @@ void maybeFreeze() {
   }
 }
 
+void maybeHold() {
+  if (me->holdIn == 0 || strcmp(me->holdAt, me->what) != 0 || --me->holdIn > 0) return;
+  const char* what = me->what;
+  me->held = true;
+  block("held", kNever, me->holdUntil);
+  me->held = false;
+  me->what = what;
+}
+
 void switchAway() {
   Thread* next = choose();
   if (next == me) return;
@@ -242,6 +255,18 @@ void freezeAt(const char* what) {
   if (w.frozen < kMostSoon) me->freezeAt = what;
 }
 
+void holdAt(const char* what, int n, bool (*until)()) {
+  me->holdAt = what;
+  me->holdIn = n;
+  me->holdUntil = until;
+}
+
+int held() {
+  int n = 0;
+  for (int i = 0; i < w.count; i++) n += w.threads[i].held;
+  return n;
+}
+
 bool anyFrozen() {
   for (int i = 0; i < w.count; i++) {
     if (w.threads[i].frozenUntil > w.now) return true;
@@ -276,6 +301,7 @@ void step(const char* what) {
   w.now += 100;
   if (++w.steps > kMaxSteps) fail("no end after %llu steps: a thread repeats without waiting", static_cast<unsigned long long>(w.steps));
   if (w.keepRunning) return;
+  maybeHold();
   maybeFreeze();
   if (me->frozenUntil > w.now || below(w.switchOneIn) == 0) switchAway();
 }

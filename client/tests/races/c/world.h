@@ -29,6 +29,9 @@ int64_t frozen(int64_t since = 0);  // ns for which threads were frozen after a 
 void freezeSoon();           // freezes the running thread at one of its next steps, or not
 void freezeAt(const char* what);  // freezes it at its next step of that name
 bool anyFrozen();            // whether a thread is frozen now
+// Holds the running thread at its n-th next step of that name until the condition, which has no effects, is true.
+void holdAt(const char* what, int n, bool (*until)());
+int held();                  // threads that are held now
 int64_t now();               // ns; the library's CLOCK_MONOTONIC
 uint64_t fingerprint();      // of the schedule so far
 int self();                  // number of the running thread
@@ -86,6 +89,7 @@ struct Socket {
   bool connected = false, shut = false;
   bool hungUp = false;  // by the daemon
   bool reset = false;   // recvmsg reports ECONNRESET once
+  bool ended = false;   // recvmsg has reported the end
   bool closed = false;  // by the client
   bool accepted = false;
   Queue in, out;  // to the client, to the daemon
@@ -93,6 +97,19 @@ struct Socket {
 constexpr int kMaxSockets = 64;
 extern Socket sockets[kMaxSockets];
 extern bool listening;     // whether connect(2) finds a daemon
+// What the client has sent a daemon in all.
+struct Sent {
+  int connects = 0;  // calls of connect(2)
+  int leases = 0;    // messages of type SessionLease
+};
+extern Sent sent;
+// The first shutdown(2) of a connection: it ends a session for good.
+struct Shutdown {
+  int64_t at = 0;       // 0 = there was none yet
+  bool wasUp = false;   // the client had not read the end of the connection
+  Sent before;
+};
+extern Shutdown firstShutdown;
 int placeholder();         // a new descriptor with a number of its own
 int moved(int fd);         // the same open file under such a number; closes fd
 int copied(int fd);        // the same, but keeps fd
