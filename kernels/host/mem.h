@@ -26,6 +26,10 @@ struct Mem {
   void storeRelease(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
   void storeRelaxed(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
   void add(uint32_t* p, uint32_t v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+  uint32_t swapAcquire(uint32_t* p, uint32_t expected, uint32_t v) {
+    __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+    return expected;
+  }
   void fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
   void fenceRelease() { __atomic_thread_fence(__ATOMIC_RELEASE); }
   void fenceAcquire() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }

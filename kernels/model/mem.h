@@ -154,6 +154,9 @@ class FlagMem {
   void storeRelease(uint32_t* p, uint32_t v, const char* in = __builtin_FUNCTION()) { world_.store(p, 4, v, Order::kRelease, "store.release", in); }
   void storeRelaxed(uint32_t* p, uint32_t v, const char* in = __builtin_FUNCTION()) { world_.store(p, 4, v, Order::kRelaxed, "store", in); }
   void add(uint32_t* p, uint32_t v, const char* in = __builtin_FUNCTION()) { world_.add(p, 4, v, "add", in); }
+  uint32_t swapAcquire(uint32_t* p, uint32_t expected, uint32_t v, const char* in = __builtin_FUNCTION()) {
+    return static_cast<uint32_t>(world_.swap(p, 4, expected, v, Order::kAcquire, "swap.acquire", in));
+  }
   void fence(const char* in = __builtin_FUNCTION()) { world_.fence(Fence::kConsistent, in); }
   void fenceRelease(const char* in = __builtin_FUNCTION()) { world_.fence(Fence::kRelease, in); }
   void fenceAcquire(const char* in = __builtin_FUNCTION()) { world_.fence(Fence::kAcquire, in); }

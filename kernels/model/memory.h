@@ -8,6 +8,7 @@
 //   release store   carries the thread's view: release is cumulative
 //   add             reads any store that it may, unless an add already follows it, and is placed directly after it. Also carries what
 //                   that store carried
+//   swap            compare-and-swap: an add that reads a store of the expected value, or a relaxed load of one of another value
 //   acquire fence   acquires what the thread's earlier relaxed loads have read carries
 //   release fence   the thread's later relaxed stores carry the view that it has now
 //   full fence      both; a sequentially consistent one also joins the views of all such fences before it
@@ -216,9 +217,20 @@ class Memory {
       if (back == 0 || (!stores[next].glued && stores[next].time - stores[next - 1].time >= 2)) backs->push_back(back);
     }
   }
+  // Of the newest stores that the thread may read, those of another value, and those of the expected one that a swap may follow directly.
+  void swappable(const Thread& t, int location, uint64_t expected, std::vector<int>* backs) {
+    const auto& stores = at(location).stores;
+    addable(t, location, backs);
+    const auto valueOf = [&](int back) { return stores[stores.size() - 1 - static_cast<size_t>(back)].value; };
+    backs->erase(std::remove_if(backs->begin(), backs->end(), [&](int back) { return valueOf(back) != expected; }), backs->end());
+    for (int back = 0; back < readable(t, location); back++) {
+      if (valueOf(back) != expected) backs->push_back(back);
+    }
+    std::sort(backs->begin(), backs->end());
+  }
   // Adds to the back-th newest store. Returns its value.
-  uint64_t add(Thread& t, int location, int back, uint64_t value, uint64_t mask, int fiber, int step, uint64_t id) {
-    const Store old = load(t, location, back, false);
+  uint64_t add(Thread& t, int location, int back, uint64_t value, uint64_t mask, bool acquire, int fiber, int step, uint64_t id) {
+    const Store old = load(t, location, back, acquire);
     auto& stores = at(location).stores;
     const size_t next = stores.size() - static_cast<size_t>(back);
     const Time time = back == 0 ? old.time + kTimeGap : old.time + (stores[next].time - old.time) / 2;

@@ -110,6 +110,7 @@ constexpr MutantEntry kMutants[] = {
     {Mutant::kEpFollowsFirst, "ep-late", "a rank that has masked this one is masked before what it has sent is received"},
     {Mutant::kEpTurnsIgnored, "ep-late", "a late rank's turns count for nothing"},
     {Mutant::kEpNumberWithoutWrap, "ep-in-flight", "numbers of dispatches are compared without regard to the wrap"},
+    {Mutant::kStateTakenInTwoSteps, "streams", "a stream takes the state by a load and a store"},
     {Mutant::kRecordNotInvalidated, "records", "a flight record keeps its number while it is overwritten"},
     {Mutant::kRecordWithoutFence, "records", "no fence after a record's number is cleared"},
     {Mutant::kRecordNumberRelaxed, "records", "a record's number without release"},

@@ -79,7 +79,7 @@ class Orders {
     if (has("fence.acquire")) return {"none", "release"};
     if (has("fence.release")) return {"none", "acquire"};
     if (has(": store.release")) return {"relaxed", "left out"};
-    if (has(": load")) return {"relaxed"};
+    if (has(": load") || has(": swap")) return {"relaxed"};
     return {"left out"};
   }
   // A location's name without numbers and its rank.

@@ -13,18 +13,20 @@
 #include "model/flag_run.h"
 #include "model/packet_run.h"
 #include "model/record_run.h"
+#include "model/stream_run.h"
 
 namespace railhead::model {
 
 struct Scenario {
   const char* name;
   bool exhaustive;
-  PacketShape (*packets)(Random&);  // one of the four is set
+  PacketShape (*packets)(Random&);  // one of the five is set
   FlagShape (*flags)(Random&);
   const char* says;
   RecordShape (*records)(Random&) = nullptr;
   EpScript (*ep)(Random&) = nullptr;
   bool isLarge = false;  // exhaustive, with many states: only the deep run has it
+  StreamShape (*streams)(Random&) = nullptr;
 };
 
 using P = PacketAlgorithm;
@@ -347,6 +349,14 @@ inline RecordShape anyRecords(Random& random) {
   return shape;
 }
 
+inline StreamShape anyStreams(Random& random) {
+  StreamShape shape;
+  shape.streams = 2 + random.below(3);
+  shape.operations = 1 + random.below(4);
+  shape.ordered = random.oneIn(2);
+  return shape;
+}
+
 inline const std::vector<Scenario>& scenarios() {
   static const std::vector<Scenario> all = {
       {"packets-oneshot", false, oneshots, nullptr, "2 to 5 ranks, kernels of one chunk"},
@@ -378,6 +388,9 @@ inline const std::vector<Scenario>& scenarios() {
       {"records", false, nullptr, nullptr, "a flight record that is overwritten while others read it", anyRecords},
       {"records-all", true, nullptr, nullptr, "every run of two operations in one record, which is read once",
        [](Random&) { return RecordShape{}; }},
+      {"streams", false, nullptr, nullptr, "a rank's streams take its state and give it back, in an order or not", nullptr, nullptr, false, anyStreams},
+      {"streams-all", true, nullptr, nullptr, "every run of two streams with two operations each", nullptr, nullptr, false,
+       [](Random&) { return StreamShape{}; }},
       {"ep-ll", false, nullptr, nullptr, "dispatch and combine of 2 to 4 ranks, one after the other", nullptr, epLowLatency},
       {"ep-ht", false, nullptr, nullptr, "the same in chunks of 1 or 2 tokens", nullptr, epBulk},
       {"ep-in-flight", false, nullptr, nullptr, "two dispatches in flight, their phases in any order", nullptr, epInFlight},

@@ -160,10 +160,31 @@ class World {
     const auto& stores = memory.at(location).stores;
     f.hash = mix(f.hash, stores[stores.size() - 1 - static_cast<size_t>(back)].id);
     const uint64_t mask = bytes == 4 ? 0xffffffffu : ~uint64_t{0};
-    const uint64_t old = memory.add(f.memory, location, back, value, mask, f.number, step_, f.hash);
+    const uint64_t old = memory.add(f.memory, location, back, value, mask, false, f.number, step_, f.hash);
     if (trace_) traceLine("%-14s %s: %s becomes %s", what, memory.name(location).c_str(), show(old).c_str(), show((old + value) & mask).c_str());
     unpark(location);
     return old;
+  }
+
+  // Returns what it has read. The order is that of a swap that succeeds.
+  uint64_t swap(void* p, size_t bytes, uint64_t expected, uint64_t value, Order order, const char* what, const char* in = "") {
+    Fiber& f = *running_;
+    const int location = locate(p, bytes, what);
+    order = Orders::of(order, in, what, memory, location);
+    step();
+    memory.swappable(f.memory, location, expected, &backs_);
+    const int back = backs_[static_cast<size_t>(choices_.store(static_cast<int>(backs_.size())))];
+    const auto& stores = memory.at(location).stores;
+    const Store read = stores[stores.size() - 1 - static_cast<size_t>(back)];
+    const bool swaps = read.value == expected;
+    checkRace(location, swaps, swaps ? order : Order::kRelaxed, what);
+    f.hash = mix(f.hash, read.id);
+    if (trace_) traceLine("%-14s %s: %s%s%s", what, memory.name(location).c_str(), show(read.value).c_str(), swaps ? " becomes " : " stays", swaps ? show(value).c_str() : "");
+    if (!swaps) return memory.load(f.memory, location, back, false).value;
+    const uint64_t mask = bytes == 4 ? 0xffffffffu : ~uint64_t{0};
+    memory.add(f.memory, location, back, value - expected, mask, order == Order::kAcquire, f.number, step_, f.hash);
+    unpark(location);
+    return expected;
   }
 
   void fence(Fence fence, const char* in) {

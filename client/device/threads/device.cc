@@ -7,7 +7,7 @@
 #include "device/cpu/run.h"
 #include "device/threads/stream.h"
 #include "ep/ep.h"
-#include "host/futex.h"
+#include "host/mem.h"
 
 namespace railhead::client::threads {
 
@@ -15,19 +15,25 @@ namespace {
 
 constexpr uint32_t kKind = kDeviceKinds - 1;
 
+struct Isa {};  // compiled for the baseline instruction set
+using Memory = host::Mem<Isa>;
+
 // Lets one stream at a time run an operation of the comm. If another stream already does, the caller has not ordered the two, and the
 // group is broken on all ranks.
 bool claim(Comm* comm, uint32_t op, uint32_t stream) {
   DeviceState* state = comm->state();
-  uint32_t holder = 0;
-  // Acquire: what the previous holder wrote into the rank's heap is visible.
-  if (__atomic_compare_exchange_n(&state->holder, &holder, stream, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return true;
+  Memory memory;
+  uint32_t holder;
+  if (takeState(memory, state, stream, &holder)) return true;
   __atomic_store_n(&state->clash, uint64_t{stream} << 32 | holder, __ATOMIC_RELAXED);  // ordered by the abort word
   poison(comm, RH_ERR_BUSY, op, comm->rank, comm->rank);
   return false;
 }
 
-void giveBack(Comm* comm) { __atomic_store_n(&comm->state()->holder, 0, __ATOMIC_RELEASE); }
+void giveBack(Comm* comm) {
+  Memory memory;
+  giveStateBack(memory, comm->state());
+}
 
 // Runs an operation, if the rank is still in the group and no other operation of the comm is running.
 template <class Run>

@@ -3,6 +3,7 @@
 #ifndef RAILHEAD_KERNELS_BASE_DEVICE_STATE_H_
 #define RAILHEAD_KERNELS_BASE_DEVICE_STATE_H_
 
+#include "railhead/base/mutant.h"
 #include "railhead/base/signature.h"
 #include "railhead/base/target.h"
 
@@ -15,7 +16,7 @@ struct DeviceState {
   uint64_t collectives;  // of these, the collectives
   uint64_t history;      // hash of the collectives' signatures, 32 bits
   // The stream that executes an operation now, 0 = none. A stream takes the word by compare-and-swap (acquire) and gives it back by a
-  // store (release), which publishes what its last operation wrote to the rank's heap.
+  // store (release), which publishes what its last operation wrote to the rank's heap. takeState and giveStateBack below.
   uint32_t holder;
   // 1 = the rank has left the group; replayed operations then do nothing. Writer: the host (release). Readers: acquire.
   uint32_t left;
@@ -31,6 +32,22 @@ RH_FN Signature signNext(DeviceState* state, SignedCall call) {
   const Signature s = sign(call);
   state->history = historyAfter(s);
   return s;
+}
+
+// Takes the state for a stream, whose number is not 0, before it executes an operation. False: *holder, another stream, has it.
+template <class Mem>
+RH_INLINE bool takeState(Mem& mem, DeviceState* state, uint32_t stream, uint32_t* holder) {
+  if (mutated(Mutant::kStateTakenInTwoSteps)) {
+    *holder = mem.loadAcquire(&state->holder);
+    if (*holder == 0) mem.storeRelaxed(&state->holder, stream);
+  } else {
+    *holder = mem.swapAcquire(&state->holder, 0, stream);
+  }
+  return *holder == 0;
+}
+template <class Mem>
+RH_INLINE void giveStateBack(Mem& mem, DeviceState* state) {
+  mem.storeRelease(&state->holder, 0);
 }
 
 }  // namespace railhead

@@ -132,6 +132,8 @@ enum class Mutant : int {
   kBlockRecvNotOffered = 102,
   // ep_links.h
   kEpFollowsFirst = 103,
+  // device_state.h
+  kStateTakenInTwoSteps = 105,
 };
 
 #if defined(RH_MODEL)

@@ -102,6 +102,7 @@ struct FlagTeam {
 
 // A rank's access to the team's flags. Mem is the target's memory:
 //   loadAcquire, loadRelaxed, storeRelease, storeRelaxed, add (relaxed)   32-bit shared words
+//   swapAcquire(word, expected, v)                        compare-and-swap; returns what the word was
 //   loadWord, storeWord (relaxed), loadWordAcquire, storeWordRelease      64-bit shared words
 //   loadArrivedWord (relaxed)                                             a 64-bit word that has carried its own flag (ll_pipes.h)
 //   fence()                                                               sequentially consistent
