@@ -159,7 +159,7 @@ func TestDescriptorsOfAnEmptyPacketAreClosed(t *testing.T) {
 func TestDisjointVersionsAreNamedOnBothSides(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	for _, c := range []struct{ low, high uint16 }{{wire.VersionMax + 1, wire.VersionMax + 3}, {math.MaxUint16, math.MaxUint16}, {0, 0}, {1, 1}} {
+	for _, c := range []struct{ low, high uint16 }{{wire.VersionMax + 1, wire.VersionMax + 3}, {math.MaxUint16, math.MaxUint16}, {0, 0}, {1, wire.VersionMin - 1}} {
 		r := dialRaw(t, s.SocketPath())
 		h := helloMessage()
 		h.VersionMin, h.VersionMax, h.Software = c.low, c.high, name("librailhead 9.8.7")

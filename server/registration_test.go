@@ -100,7 +100,7 @@ func TestRegisteredMemoryReachesTheOtherRanksAndTheDaemonKeepsNoneOfIt(t *testin
 		}
 	}
 	g := awaitGroup(t, s, "owners", "has a registered window", func(g membership.GroupInfo) bool { return len(g.Registered) == 1 })
-	if want := (membership.RegionInfo{Number: 1, Bytes: 4000, Shared: true}); g.Registered[0] != want {
+	if want := (membership.RegionInfo{Number: 1, Bytes: 4000, Memory: wire.MemoryCPU, Shared: true}); g.Registered[0] != want {
 		t.Errorf("the admin endpoint says %+v, want %+v", g.Registered[0], want)
 	}
 	for _, r := range group {

@@ -37,7 +37,9 @@ func TestACallOnCUDADevicesHasEndedOrNotWhereverItsDaemonIsKilled(t *testing.T) 
 	next := a + symm.CUDAGranule
 	d.fails(d.call("window_alloc that a rank cannot create", func() {
 		d.askWindow(1, 1)
-		d.both(func(s membership.SessionID) []membership.Action { return d.committed(s, next, int32(s-1)*cudaOutOfMemory) })
+		d.both(func(s membership.SessionID) []membership.Action {
+			return d.committed(s, next, int32(s-1)*cudaOutOfMemory)
+		})
 	}), wire.ResultOutOfMemory)
 	d.fails(d.call("window_alloc that a rank cannot map", func() {
 		d.askWindow(1, 1)
