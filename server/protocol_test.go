@@ -290,7 +290,7 @@ func TestRequestsForForeignGroupsAreErrorsOfTheSenderAlone(t *testing.T) {
 	}
 	for _, r := range group {
 		c := expect[*wire.WindowCommit](r)
-		r.answer(&wire.WindowCommitted{Group: id, Offset: c.Offset})
+		r.answer(&wire.WindowCommitted{Group: id, Offset: c.Offset, Memory: wire.MemoryCPU})
 	}
 	for _, r := range group {
 		expect[*wire.WindowReady](r)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -106,9 +107,12 @@ func TestAGroupIsTakenOverAsItsLedgerSays(t *testing.T) {
 		t.Errorf("the group has number %d", m.Group)
 	}
 	g := awaitGroup(t, s, "forged", "works", is(membership.Ready))
-	want := []symm.Window{{Offset: forgedScratch, Bytes: 2 * symm.WindowGranule}, {Offset: forgedHeap - symm.WindowGranule, Bytes: symm.WindowGranule}}
-	if fmt.Sprint(g.Windows) != fmt.Sprint(want) || g.Incarnation != 3 || g.ID != forgedGroup || g.Ranks[0].State != "away" ||
-		len(g.Registered) != 1 || g.Registered[0] != (membership.RegionInfo{Number: 7, Bytes: 99, Reason: "rank 1: malloc"}) {
+	want := []membership.WindowInfo{
+		{Window: symm.Window{Offset: forgedScratch, Bytes: 2 * symm.WindowGranule}, Memory: wire.MemoryCPU},
+		{Window: symm.Window{Offset: forgedHeap - symm.WindowGranule, Bytes: symm.WindowGranule}, Memory: wire.MemoryCPU},
+	}
+	if !slices.Equal(g.Windows, want) || g.Incarnation != 3 || g.ID != forgedGroup || g.Ranks[0].State != "away" ||
+		len(g.Registered) != 1 || g.Registered[0] != (membership.RegionInfo{Number: 7, Bytes: 99, Memory: wire.MemoryCPU, Reason: "rank 1: malloc"}) {
 		t.Errorf("it is %+v", g)
 	}
 	if metric(t, s, "railhead_ranks_away") != 1 {
@@ -119,7 +123,7 @@ func TestAGroupIsTakenOverAsItsLedgerSays(t *testing.T) {
 
 	// Set-up calls work, and the table follows.
 	for _, r := range []*rawClient{one, two} {
-		r.send(&wire.WindowFree{Group: forgedGroup, Offset: forgedScratch})
+		r.send(&wire.WindowFree{Group: forgedGroup, Offset: forgedScratch, Memory: wire.MemoryCPU})
 	}
 	for _, r := range []*rawClient{one, two} {
 		expect[*wire.WindowFreed](r)
@@ -302,7 +306,7 @@ func TestAnInvalidHeapIsClosed(t *testing.T) {
 	})
 	r.send(&wire.WindowAlloc{Group: group, Bytes: 1, Memory: wire.MemoryCPU})
 	w := expect[*wire.WindowCommit](r)
-	r.answer(&wire.WindowCommitted{Group: group, Offset: w.Offset})
+	r.answer(&wire.WindowCommitted{Group: group, Offset: w.Offset, Memory: wire.MemoryCPU})
 	expect[*wire.WindowReady](r)
 	r.close()
 	awaitEmpty(t, s)
