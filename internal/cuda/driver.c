@@ -8,9 +8,10 @@ static struct {
   DRIVER_FUNCTIONS(DECLARE)
 } driver;  // NULL where the library lacks a function
 
-// cuGetProcAddress of CUDA 12.0, whose name in the library is this one for good. flags 0: the legacy default stream.
+// cuGetProcAddress of CUDA 12.0, whose name in the library is this one for good.
 typedef int get_address(const char *name, void **address, int release, uint64_t flags, int *found);
 static const char kGetAddress[] = "cuGetProcAddress_v2";
+enum { kLegacyStream = 1 };  // flag: stream NULL is the legacy default stream
 
 int driver_open(const char *path, char *error, size_t capacity) {
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -28,7 +29,7 @@ int driver_open(const char *path, char *error, size_t capacity) {
   }
   int found;
 #define LOOK_UP(name, release, parameters)                                                                        \
-  if (lookUp(#name, (void **)(&driver.name), release, 0, &found) != 0 || found != 0) driver.name = NULL;
+  if (lookUp(#name, (void **)(&driver.name), release, kLegacyStream, &found) != 0 || found != 0) driver.name = NULL;
   DRIVER_FUNCTIONS(LOOK_UP)
   return 0;
 }

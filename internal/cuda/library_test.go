@@ -2,6 +2,8 @@ package cuda
 
 import (
 	"errors"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -26,8 +28,16 @@ func TestALibraryOfAnotherKindIsRefused(t *testing.T) {
 	}
 }
 
-// Nothing has been loaded: the table of functions is empty.
+// The test runs in a process of its own, in which nothing is loaded: no function is known.
 func TestAFunctionThatTheLibraryLacksIsAnError(t *testing.T) {
+	if os.Getenv(nothingLoaded) == "" {
+		alone := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+		alone.Env = append(os.Environ(), nothingLoaded+"=1")
+		if out, err := alone.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
 	for _, want := range []string{"cuInit: CUDA_ERROR_NOT_SUPPORTED (801)", "lacks this function", "CUDA 12"} {
 		if err := checkInit(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want %q", err, want)

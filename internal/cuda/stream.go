@@ -35,7 +35,7 @@ func (s *Stream) Destroy() error {
 
 // Synchronize waits until the queued work has run, or ctx ends: then the work goes on, and the error wraps context.Cause.
 func (s *Stream) Synchronize(ctx context.Context) error {
-	return wait(ctx, "cuStreamQuery", func() C.int { return C.driver_stream_query(s.c.h, s.h) })
+	return wait(ctx, "cuStreamQuery", func() int32 { return int32(C.driver_stream_query(s.c.h, s.h)) })
 }
 
 // Wait makes later work of the stream wait for the event's newest record.
@@ -65,7 +65,7 @@ func (e *Event) Record(s *Stream) error {
 
 // Synchronize waits until the device has reached the event, as Stream.Synchronize does.
 func (e *Event) Synchronize(ctx context.Context) error {
-	return wait(ctx, "cuEventQuery", func() C.int { return C.driver_event_query(e.c.h, e.h) })
+	return wait(ctx, "cuEventQuery", func() int32 { return int32(C.driver_event_query(e.c.h, e.h)) })
 }
 
 // Since is the device's time from an earlier event, which like this one must have been reached. It is exact to about 0.5 us.
@@ -87,12 +87,12 @@ const (
 )
 
 // wait polls until the query no longer says "not ready".
-func wait(ctx context.Context, call string, query func() C.int) error {
+func wait(ctx context.Context, call string, query func() int32) error {
 	began, pause := time.Now(), 10*time.Microsecond
 	for {
 		result := query()
 		if result != notReady {
-			return check(call, result)
+			return check(call, C.int(result))
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("the work on the device has not ended after %v: %w", time.Since(began).Round(time.Millisecond), context.Cause(ctx))
