@@ -80,8 +80,9 @@ func (in *fuzzInput) take(n int) []byte {
 // fuzzClient remembers values from the daemon's messages, so that some of its own messages are valid.
 type fuzzClient struct {
 	*rawClient
-	group  uint64 // of the latest Joined
-	offset uint64 // of the latest WindowCommit
+	group  uint64          // of the latest Joined
+	offset uint64          // of the latest WindowCommit
+	memory wire.MemoryKind // of the windows of the latest Joined
 }
 
 // clientTypes are what a client may send.
@@ -163,9 +164,32 @@ func (c *fuzzClient) trySend(b []byte, fds ...int) (err error) {
 
 func tamePlace(in *fuzzInput, world int) wire.Place { return wire.OneNode(int(in.next())%world, world) }
 
-// tameMemory is sometimes an unknown kind.
-func tameMemory(in *fuzzInput) wire.MemoryKind {
-	return wire.MemoryCPU + wire.MemoryKind(in.next()%16/15)
+// tameMemory is sometimes another kind, or an unknown one.
+func (c *fuzzClient) tameMemory(in *fuzzInput) wire.MemoryKind {
+	if how := in.next(); how%16 == 15 {
+		return wire.MemoryCPU + wire.MemoryKind(how/16%4)
+	}
+	return max(c.memory, wire.MemoryCPU)
+}
+
+// tameDevice: ranks of group b run on CUDA devices.
+func tameDevice(m *wire.Join) {
+	m.Own.Device, m.Own.DeviceUUID, m.Own.DeviceMultiprocessors, m.Own.DeviceArchitecture = wire.DeviceCPU, wire.UUID{}, 0, 0
+	if m.Group == name("b") {
+		m.Own.Device, m.Own.DeviceUUID, m.Own.DeviceMultiprocessors = wire.DeviceCUDA, wire.UUID{byte(m.Own.Place.Rank) + 1}, 132
+	}
+}
+
+// tameAllocation: memory of CUDA lies in an allocation, and some of it has a handle.
+func tameAllocation(m *wire.Register, in *fuzzInput) {
+	m.AllocationBytes, m.Handle = 0, wire.Handle{}
+	if m.Memory != wire.MemoryCUDA {
+		return
+	}
+	m.AllocationBytes = m.Bytes + m.FdOffset
+	if in.next()%2 == 0 {
+		m.Memory, m.Handle = wire.MemoryCUDAIPC, wire.Handle{1}
+	}
 }
 
 // tame gives fields values that other messages also have.
@@ -178,7 +202,8 @@ func (c *fuzzClient) tame(m wire.Message, in *fuzzInput) {
 	case *wire.Join:
 		m.Group, m.Common = name(string("ab"[in.next()%2])), wire.Common{World: uint32(1 + in.next()%3), Nodes: 1, HeapBytes: 1 << 20}
 		m.Own.Place = tamePlace(in, int(m.Common.World))
-		m.Own.TimeoutMS, m.Own.Device = 1<<(in.next()%20), 0
+		m.Own.TimeoutMS = 1 << (in.next() % 20)
+		tameDevice(m)
 		switch in.next() % 32 {
 		case 0:
 			m.Common.Token = name("t")
@@ -189,16 +214,16 @@ func (c *fuzzClient) tame(m wire.Message, in *fuzzInput) {
 		case 3:
 			m.Common.World, m.Common.Nodes = 2*m.Common.World, 2
 		case 4:
-			m.Own.Device = 1
+			m.Own.Device = 2
 		}
 	case *wire.Attached:
 		m.Group, m.Error, m.Reserved0 = group, int32(in.next()%8/7*12), 0
 	case *wire.WindowAlloc:
-		m.Group, m.Bytes, m.Memory, m.Reserved0 = group, uint64(1+in.next()%3)<<(in.next()%22), tameMemory(in), 0
+		m.Group, m.Bytes, m.Memory, m.Reserved0 = group, uint64(1+in.next()%3)<<(in.next()%22), c.tameMemory(in), 0
 	case *wire.WindowCommitted:
-		m.Group, m.Offset, m.Error, m.Memory = group, c.offset, int32(in.next()%8/7*28), tameMemory(in)
+		m.Group, m.Offset, m.Error, m.Memory = group, c.offset, int32(in.next()%8/7*28), c.tameMemory(in)
 	case *wire.WindowFree:
-		m.Group, m.Offset, m.Memory, m.Reserved0 = group, c.offset, wire.MemoryCPU, 0
+		m.Group, m.Offset, m.Memory, m.Reserved0 = group, c.offset, max(c.memory, wire.MemoryCPU), 0
 		if c.offset>>wire.RegionShift != 0 {
 			m.Memory = 0
 		}
@@ -206,7 +231,8 @@ func (c *fuzzClient) tame(m wire.Message, in *fuzzInput) {
 		m.Group = group
 	case *wire.Register:
 		m.Group, m.Bytes, m.FdOffset = group, fuzzBytes, uint64(in.next()%16/15) // one in 16 ends behind the file
-		m.Memory, m.Reserved0, m.AllocationBytes, m.Handle = tameMemory(in), 0, 0, wire.Handle{}
+		m.Memory, m.Reserved0 = c.tameMemory(in), 0
+		tameAllocation(m, in)
 	case *wire.RegisterPrivate:
 		m.Group, m.Bytes, m.Reason = group, fuzzBytes, wire.MakeReason("fuzz")
 	case *wire.Reannounce:
@@ -216,7 +242,7 @@ func (c *fuzzClient) tame(m wire.Message, in *fuzzInput) {
 	case *wire.ReannounceHeap:
 		m.Group = group
 	case *wire.RegisterMapped:
-		m.Group, m.Region, m.Error = group, uint32(1+in.next()%3), int32(in.next()%8/7*12)
+		m.Group, m.Region, m.Error = group, uint32(in.next()%4), int32(in.next()%8/7*12)
 	}
 }
 
@@ -239,11 +265,20 @@ func (c *fuzzClient) takeAll() {
 		case *wire.Reannounced:
 			c.group = m.Group
 		case *wire.Joined:
-			c.group = m.Group
+			c.group, c.memory = m.Group, wire.MemoryCPU
+			if m.DeviceGranularity != 0 {
+				c.memory = wire.MemoryCUDA
+			}
 			_ = c.conn.Send(&wire.Attached{Group: m.Group}, wire.VersionMax, request, -1)
 		case *wire.WindowCommit:
 			c.offset = m.Offset
-			_ = c.conn.Send(&wire.WindowCommitted{Group: m.Group, Offset: m.Offset, Memory: m.Memory}, wire.VersionMax, request, -1)
+			done, file := &wire.WindowCommitted{Group: m.Group, Offset: m.Offset, Memory: m.Memory}, -1
+			if wire.CarriesFD(done) {
+				f := memfd(c.t, fuzzBytes, 0)
+				file = int(f.Fd())
+				defer func() { _ = f.Close() }()
+			}
+			_ = c.conn.Send(done, wire.VersionMax, request, file)
 		case *wire.PeerMemory:
 			_ = c.conn.Send(&wire.RegisterMapped{Group: m.Group, Region: m.Region}, wire.VersionMax, request, -1)
 		case *wire.Registered:
@@ -277,25 +312,34 @@ func fuzzSeeds() [][]byte {
 		b := append([]byte{byte(client), byte(how)}, make([]byte, binary.Size(wire.New(kind)))...)
 		return append(append(b, 1), tame...)
 	}
-	join := func(client, world, rank int) []byte {
-		return message(client, wire.TypeJoin, 1, 0, byte(world-1), byte(rank), 19, 3)
+	joinGroup := func(name byte, client, world, rank int) []byte {
+		return message(client, wire.TypeJoin, 1, name, byte(world-1), byte(rank), 19, 31)
 	}
+	join := func(client, world, rank int) []byte { return joinGroup(0, client, world, rank) }
+	takeBoth := func(times int) []byte { return bytes.Repeat([]byte{0, 0, 1, 0}, times) }
 	take := func(client int) []byte { return []byte{byte(client), 0} }
 	alone := []byte{1}
 	return [][]byte{
 		{},
-		script(join(0, 1, 0), take(0), message(0, wire.TypeWindowAlloc, 1, 0, 16), take(0), message(0, wire.TypeLeave, 1), take(0)),
+		script(join(0, 1, 0), take(0), message(0, wire.TypeWindowAlloc, 1, 0, 16, 0), take(0), message(0, wire.TypeLeave, 1), take(0)),
 		script(join(0, 2, 0), join(1, 2, 1), take(0), take(1), take(0), take(1),
-			message(0, wire.TypeWindowAlloc, 1, 0, 17), message(1, wire.TypeWindowAlloc, 1, 0, 17), take(0), take(1), take(0), take(1),
+			message(0, wire.TypeWindowAlloc, 1, 0, 17, 0), message(1, wire.TypeWindowAlloc, 1, 0, 17, 0), take(0), take(1), take(0), take(1),
 			message(0, wire.TypeWindowFree, 1), message(1, wire.TypeWindowFree, 1), take(0), take(1),
 			message(1, wire.TypeLeave, 1), message(0, wire.TypeLeave, 1), take(0), take(1), join(2, 1, 0), take(2)),
 		script(join(0, 2, 0), join(1, 2, 1), take(0), take(1), take(0), take(1),
-			message(0, wire.TypeRegister, 1, 0), message(1, wire.TypeRegister, 1, 0), take(0), take(1), take(0), take(1),
+			message(0, wire.TypeRegister, 1, 0, 0), message(1, wire.TypeRegister, 1, 0, 0), take(0), take(1), take(0), take(1),
 			message(0, wire.TypeWindowFree, 1), message(1, wire.TypeWindowFree, 1), take(0), take(1),
-			message(0, wire.TypeRegister, 1, 0), message(1, wire.TypeRegisterPrivate, 1), take(0), take(1),
-			message(0, wire.TypeRegister, 1, 0), message(1, wire.TypeLeave, 1), take(0), take(1)),
+			message(0, wire.TypeRegister, 1, 0, 0), message(1, wire.TypeRegisterPrivate, 1), take(0), take(1),
+			message(0, wire.TypeRegister, 1, 0, 0), message(1, wire.TypeLeave, 1), take(0), take(1)),
 		script(join(0, 3, 0), join(1, 3, 1), join(2, 3, 2), take(0), message(1, wire.TypeAttached, 1, 7), take(2), take(1)),
 		script(join(0, 2, 0), join(1, 2, 0), join(2, 2, 1), take(0), take(1)),
+		script(joinGroup(1, 0, 2, 0), joinGroup(1, 1, 2, 1), takeBoth(2), // on CUDA devices
+			message(0, wire.TypeWindowAlloc, 1, 0, 17, 0), message(1, wire.TypeWindowAlloc, 1, 0, 17, 0), takeBoth(3),
+			message(0, wire.TypeWindowFree, 1), message(1, wire.TypeWindowFree, 1), takeBoth(1),
+			message(0, wire.TypeRegister, 1, 0, 0, 0), message(1, wire.TypeRegister, 1, 0, 0, 1), takeBoth(2),
+			message(0, wire.TypeWindowAlloc, 1, 0, 17, 0), message(1, wire.TypeWindowAlloc, 1, 0, 17, 0), take(0),
+			message(1, wire.TypeWindowCommitted, 1, 7, 0), take(0), take(1), message(0, wire.TypeLeave, 1), message(1, wire.TypeLeave, 1), takeBoth(1)),
+		script(joinGroup(1, 0, 1, 0), take(0), message(0, wire.TypeWindowAlloc, 1, 0, 17, 0), take(0), message(0, wire.TypeRegisterMapped, 1, 0, 0), take(0)),
 		bytes.Repeat(alone, 300),
 		bytes.Repeat([]byte{0, 65, 255}, 200),
 	}
