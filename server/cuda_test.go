@@ -86,6 +86,9 @@ func TestWindowsOfCUDADevicesReachTheOtherRanksAndTheDaemonKeepsNoneOfThem(t *te
 		g.Ranks[2].GPU != "GPU-03000000-0000-0000-0000-000000000000" {
 		t.Errorf("the admin endpoint says %+v", g)
 	}
+	if got, want := metric(t, s, "railhead_device_window_bytes"), float64(world*(j.DeviceScratchBytes+granule)); got != want {
+		t.Errorf("railhead_device_window_bytes is %v, want %v", got, want)
+	}
 	for _, r := range group {
 		r.send(&wire.WindowFree{Group: j.Group, Offset: j.DeviceScratchBytes, Memory: wire.MemoryCUDA})
 	}

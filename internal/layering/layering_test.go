@@ -135,7 +135,8 @@ var mayImport = map[string][]string{
 	},
 	"railhead/cmd/railhead/serve": {"railhead/cmd/railhead/internal/cli", "railhead/server"},
 	"railhead/cmd/railhead/status": {
-		"railhead/cmd/railhead/internal/admin", "railhead/cmd/railhead/internal/cli", "railhead/server", "railhead/server/flight", "railhead/server/membership",
+		"railhead/cmd/railhead/internal/admin", "railhead/cmd/railhead/internal/cli", "railhead/internal/wire", "railhead/server", "railhead/server/flight",
+		"railhead/server/membership",
 	},
 	"railhead/cmd/railhead/topo":  {"railhead/cmd/railhead/internal/cli", "railhead/engine/topo", "railhead/internal/gpus"},
 	"railhead/cmd/railhead/trace": {"railhead/cmd/railhead/internal/admin", "railhead/cmd/railhead/internal/cli", "railhead/internal/wire", "railhead/server/flight"},

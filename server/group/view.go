@@ -162,7 +162,10 @@ func (g *Groups) LastRecords(id membership.GroupID, n int) []flight.RankTrace {
 	return out
 }
 
-// Committed is the number of bytes with pages in all heaps.
+// DeviceBytes is the memory of devices in windows, of all ranks.
+func (g *Groups) DeviceBytes() uint64 { return g.machine.DeviceBytes() }
+
+// Committed is the number of bytes with pages in all heaps of a CPU's memory.
 func (g *Groups) Committed() (total uint64) {
 	for _, m := range g.memory {
 		total += m.committed()

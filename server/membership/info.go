@@ -145,6 +145,16 @@ func (g *group) info() GroupInfo {
 	return i
 }
 
+// DeviceBytes is the memory of devices in windows, of all ranks of all groups. The ranks hold it.
+func (m *Machine) DeviceBytes() (total uint64) {
+	for _, g := range m.groups {
+		if g.device != wire.DeviceCPU {
+			total += g.spaces[wire.MemoryOfDevice].heap.Used() * uint64(len(g.members))
+		}
+	}
+	return total
+}
+
 // Snapshot describes the groups that a rank holds, and those that have ended, the latest last.
 func (m *Machine) Snapshot() (groups, ended []GroupInfo) {
 	for _, g := range m.sortedGroups() {

@@ -82,13 +82,20 @@ func New(version string, core group.Asker) *Metrics {
 	})
 	info.Set(1)
 	heap := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "railhead_heap_committed_bytes", Help: "Pages behind all heaps of this node's groups, summed over ranks.",
+		Name: "railhead_heap_committed_bytes", Help: "Pages behind all heaps of CPU memory of this node's groups, summed over ranks.",
 	}, func() float64 {
 		committed, _ := group.AskFor(core, (*group.Groups).Committed) // 0 where the core does not answer
 		return float64(committed)
 	})
+	device := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "railhead_device_window_bytes",
+		Help: "Memory of CUDA devices in windows of this node's groups, the kernels' scratch included, summed over ranks.",
+	}, func() float64 {
+		bytes, _ := group.AskFor(core, (*group.Groups).DeviceBytes) // as above
+		return float64(bytes)
+	})
 	m.registry.MustRegister(m.sessions, m.groups, m.leaseDeaths, m.ended, m.errors, m.rendezvous, m.draining, m.handshakeErrors,
-		m.protocolErrors, m.adopted, m.away, m.reannounced, info, heap, collectors.NewGoCollector(),
+		m.protocolErrors, m.adopted, m.away, m.reannounced, info, heap, device, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newGroupMetrics(core),
 		newOperationMetrics(core), newEPMetrics(core))
 	return m

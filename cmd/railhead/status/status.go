@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"railhead/cmd/railhead/internal/admin"
 	"railhead/cmd/railhead/internal/cli"
+	"railhead/internal/wire"
 	"railhead/server"
 	"railhead/server/flight"
 	"railhead/server/membership"
@@ -93,8 +95,13 @@ func brokenLast(g membership.GroupInfo) int {
 }
 
 func printGroup(out io.Writer, g *membership.GroupInfo) {
-	_, _ = fmt.Fprintf(out, "group %q #%d: %s, %d ranks, %d bytes in %d windows%s\n", g.Name, g.Incarnation, g.State, g.WorldSize,
+	on := ""
+	if g.Device != wire.DeviceCPU {
+		on = " on " + g.Device.String()
+	}
+	_, _ = fmt.Fprintf(out, "group %q #%d: %s, %d ranks%s, %d bytes in %d windows%s\n", g.Name, g.Incarnation, g.State, g.WorldSize, on,
 		g.WindowBytes, len(g.Windows), healthOf(g))
+	printDevice(out, g)
 	if h := g.Health; h != nil && h.State == flight.Stalled {
 		_, _ = fmt.Fprintf(out, "  %s\n", h.Text)
 	}
@@ -121,7 +128,7 @@ func printGroup(out io.Writer, g *membership.GroupInfo) {
 		if !r.Shared {
 			how = fmt.Sprintf("staged: %q", r.Reason) // the rank's own words
 		}
-		_, _ = fmt.Fprintf(out, "  registered window %d, %d bytes: %s\n", r.Number, r.Bytes, how)
+		_, _ = fmt.Fprintf(out, "  registered window %d, %d bytes%s: %s\n", r.Number, r.Bytes, ofMemory(r.Memory), how)
 	}
 	if m := g.MoE; m != nil {
 		_, _ = fmt.Fprintf(out, "  MoE: %.0f tokens, %.0f copies, %.0f dropped%s\n", m.Tokens, m.Copies, m.Dropped, busiestOf(m))
@@ -144,6 +151,38 @@ func printGroup(out io.Writer, g *membership.GroupInfo) {
 		_, _ = fmt.Fprintf(w, "  %d\t%d\t%s\t%s\t%d\t%s\t%d\t%s\t%s\n", r.Rank, r.PID, r.State, r.Operation, r.Sequence, age, r.Bytes, algorithm, waiting)
 	}
 	_ = w.Flush()
+}
+
+// printDevice says how much of the windows is memory of the device, and which ranks share a GPU.
+func printDevice(out io.Writer, g *membership.GroupInfo) {
+	if g.Device == wire.DeviceCPU {
+		return
+	}
+	var bytes uint64
+	windows := 0
+	for _, w := range g.Windows {
+		if w.Memory != wire.MemoryCPU {
+			bytes, windows = bytes+w.Bytes, windows+1
+		}
+	}
+	_, _ = fmt.Fprintf(out, "  %d of these bytes in %d windows are %s memory, the kernels' scratch included\n", bytes, windows, g.Device)
+	sharing := map[string][]int{}
+	for _, r := range g.Ranks {
+		if r.GPU != "" { // not known in a group that was taken over
+			sharing[r.GPU] = append(sharing[r.GPU], r.Rank)
+		}
+	}
+	for _, gpu := range slices.Sorted(maps.Keys(sharing)) {
+		_, _ = fmt.Fprintf(out, "  %s: ranks %v\n", gpu, sharing[gpu])
+	}
+}
+
+// ofMemory names memory that is not the CPU's.
+func ofMemory(k wire.MemoryKind) string {
+	if k == wire.MemoryCPU || k == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" of %s memory", k)
 }
 
 // busiestOf describes the load balance of a group's experts.

@@ -26,6 +26,29 @@ func TestStatusSaysOfRegisteredWindowsWhyTheyAreStaged(t *testing.T) {
 	}
 }
 
+func TestStatusSaysWhatMemoryWindowsAreAndWhoSharesAGPU(t *testing.T) {
+	window := func(memory wire.MemoryKind, bytes uint64) (w membership.WindowInfo) {
+		w.Memory, w.Bytes = memory, bytes
+		return w
+	}
+	var out strings.Builder
+	printStatus(&out, server.Status{Groups: []membership.GroupInfo{{
+		Name: "g", Incarnation: 1, State: membership.Ready, WorldSize: 3, Reproducible: true, Device: wire.DeviceCUDA, WindowBytes: 70,
+		Windows:    []membership.WindowInfo{window(wire.MemoryCPU, 10), window(wire.MemoryCUDA, 40), window(wire.MemoryCUDA, 20)},
+		Registered: []membership.RegionInfo{{Number: 1, Bytes: 4096, Memory: wire.MemoryCUDA, Shared: true}},
+		Ranks:      []membership.RankInfo{{Rank: 0, GPU: "GPU-b"}, {Rank: 1, GPU: "GPU-a"}, {Rank: 2, GPU: "GPU-b"}},
+	}}})
+	for _, want := range []string{
+		"group \"g\" #1: ready, 3 ranks on cuda, 70 bytes in 3 windows",
+		"\n  60 of these bytes in 2 windows are cuda memory, the kernels' scratch included\n  GPU-a: ranks [1]\n  GPU-b: ranks [0 2]\n",
+		"\n  registered window 1, 4096 bytes of cuda memory: shared\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}
+
 func TestStatusSaysHowUnevenTheLoadOfExpertsIs(t *testing.T) {
 	for _, c := range []struct {
 		moe  *membership.MoEInfo
