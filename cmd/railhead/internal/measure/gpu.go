@@ -106,7 +106,16 @@ func (p *onGPU) withGraph(call client.Timed, n int, f func(*cuda.Exec) error) er
 	return errors.Join(f(exec), exec.Destroy(), graph.Destroy())
 }
 
-// time lets the ranks begin together: what is queued before the first event is a call of all ranks, a barrier or the graph.
+// align queues a call in which each rank waits for all others. Its end on the device is the begin of what is queued behind it.
+func (p *onGPU) align(call client.Timed) error {
+	switch call.Kind {
+	case client.KindAllReduce, client.KindAllGather, client.KindReduceScatter, client.KindAllToAll:
+		return p.queue(call, 1)
+	}
+	return p.c.Barrier()
+}
+
+// time of a graph is that of launches behind a first one, in which the ranks have met.
 func (p *onGPU) time(call client.Timed, n int) (time.Duration, error) {
 	if p.launches == 0 {
 		times, err := p.between(1, n, func() error { return p.queue(call, n) })

@@ -114,7 +114,7 @@ func (m *measurement) side(id int) (s rankSide, ran ranAlgorithm, err error) {
 	if err := m.at.run(m.call, warmup); err != nil {
 		return s, ran, err
 	}
-	if err := m.c.Barrier(); err != nil {
+	if err := m.at.align(m.call); err != nil {
 		return s, ran, err
 	}
 	if s.TotalNs, err = m.time(timed); err != nil {

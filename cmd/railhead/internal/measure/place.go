@@ -18,6 +18,8 @@ type place interface {
 	read(from []byte) ([]byte, error)
 	// run makes n calls and waits for them.
 	run(call client.Timed, n int) error
+	// align lets the ranks begin what follows together.
+	align(call client.Timed) error
 	// time makes n calls back to back and returns the time of all.
 	time(call client.Timed, n int) (time.Duration, error)
 	// each returns the times in ns of single calls: of n, or of as many as the place measures.
@@ -68,6 +70,8 @@ func (p onCPU) run(call client.Timed, n int) error {
 	_, err := p.c.Time(call, n)
 	return err
 }
+
+func (p onCPU) align(client.Timed) error { return p.c.Barrier() }
 
 func (p onCPU) time(call client.Timed, n int) (time.Duration, error) { return p.c.Time(call, n) }
 
