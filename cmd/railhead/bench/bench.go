@@ -56,7 +56,7 @@ func opCommand(op ncclstyle.Operation) *cobra.Command {
 			"calls of a rank (mean over the ranks), which follow the -n calls of which time is the mean.\n\n" +
 			"On GPUs the times are those of CUDA events, and of the slowest rank. With -G all -n calls are captured into a graph, which is\n" +
 			"launched so often; p50 and p99 are those of launches, divided by -n. Rank r has GPU r, or shares GPU r * g / n of g GPUs with its\n" +
-			"neighbours, which needs MPS: `railhead run --mps -- railhead bench ...`.\n\n" +
+			"neighbours, for which --mps starts a daemon of NVIDIA's Multi-Process Service.\n\n" +
 			"--algo forces an algorithm. A list is measured one algorithm after the other. pull works on buffers in windows only, and\n" +
 			"allocates them there. An operation that lacks the algorithm runs another; the output shows which.",
 		Args: cli.NoArgs,
@@ -67,7 +67,7 @@ func opCommand(op ncclstyle.Operation) *cobra.Command {
 	return cmd
 }
 
-func (b *flags) bench(ctx context.Context, op ncclstyle.Operation, out io.Writer) error {
+func (b *flags) bench(ctx context.Context, op ncclstyle.Operation, out io.Writer) (failed error) {
 	j, cfg, err := b.plan(op)
 	if err != nil {
 		return err
@@ -77,11 +77,12 @@ func (b *flags) bench(ctx context.Context, op ncclstyle.Operation, out io.Writer
 		return err
 	}
 	if j.OnGPU() {
-		names, err := ranks.CheckGPUs(b.ranks)
+		gpus, err := ranks.UseGPUs(ctx, b.ranks, b.share)
 		if err != nil {
 			return cli.Failuref("bench %s: --device cuda: %w", op, err)
 		}
-		cfg.Device = strings.Join(names, ", ")
+		defer func() { failed = errors.Join(failed, gpus.Stop()) }()
+		cfg.Device, j.Env = gpus.Names, gpus.Env
 	}
 	svg, err := cli.CreatePlot(b.plot)
 	if err != nil {
@@ -99,16 +100,16 @@ func (b *flags) bench(ctx context.Context, op ncclstyle.Operation, out io.Writer
 	}
 	progress := cli.StartProgress("bench "+op.Command(), j.Work(b.ranks)*float64(len(algos)))
 	printer := ncclstyle.NewPrinter(progress.Above(table), cfg)
-	rows, failed := b.measure(ctx, d, j, algos, printer, progress)
-	if failed != nil && j.OnGPU() && len(rows) == 0 && !b.asJSON {
+	rows, err := b.measure(ctx, d, j, algos, printer, progress)
+	if err != nil && j.OnGPU() && len(rows) == 0 && !b.asJSON {
 		progress.Stop()
-		return cli.Failuref("bench %s: %w", op, failed) // what the library or the machine lacks; there is no table
+		return cli.Failuref("bench %s: %w", op, err) // what the library or the machine lacks; there is no table
 	}
 	progress.Stop()
-	if svg != nil && failed == nil {
-		failed = writePlot(svg, op, cli.RanksOn(b.ranks, b.device), rows)
+	if svg != nil && err == nil {
+		err = writePlot(svg, op, cli.RanksOn(b.ranks, b.device), rows)
 	}
-	return b.report(op, rows, printer, out, failed)
+	return b.report(op, rows, printer, out, err)
 }
 
 // measure measures all rows with one algorithm after the other.

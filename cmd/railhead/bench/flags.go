@@ -21,7 +21,8 @@ type flags struct {
 	op, dtype                  string
 
 	device   string
-	launches int // of a CUDA graph
+	share    bool // GPUs
+	launches int  // of a CUDA graph
 	ranks    int
 	algo     string // names, comma-separated
 	window   bool
@@ -48,7 +49,7 @@ func (b *flags) addTo(cmd *cobra.Command, op ncclstyle.Operation) {
 		"f8e4m3, f8e5m2 (or i8 ... f32 ... fp8_e5m2) or all")
 	f.IntVarP(&b.root, "root", "r", 0, "root rank; -1 means every rank in turn; ignored if the operation has no root")
 	f.IntVarP(&b.launches, "cudagraph", "G", 0, "on GPUs: capture the timed iterations into a CUDA graph and launch it so often; 0 means no graph")
-	cli.AddDevice(cmd, &b.device)
+	cli.AddDevice(cmd, &b.device, &b.share)
 	f.IntVar(&b.ranks, "ranks", 2, "number of ranks")
 	algorithms := append([]string{wire.AlgoAuto.String()}, plan.Algorithms()[op.Command()]...)
 	f.StringVar(&b.algo, "algo", cli.EnvOr("RAILHEAD_ALGO", wire.AlgoAuto.String()), "algorithm: "+strings.Join(algorithms, ", ")+
@@ -102,7 +103,7 @@ func (b *flags) checkNumbers() error {
 	if err := cli.CheckRanks(b.ranks); err != nil {
 		return err
 	}
-	if err := cli.CheckDevice(b.device); err != nil {
+	if err := cli.CheckDevice(b.device, b.share); err != nil {
 		return err
 	}
 	switch {

@@ -4,6 +4,7 @@ package demo
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -93,7 +94,7 @@ func Command() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&model, "model", "llama-3-8b", "built-in model: "+strings.Join(models.Names(), ", "))
 	f.StringVar(&config, "config", "", "a Hugging Face config.json, instead of --model")
-	cli.AddDevice(cmd, &p.device)
+	cli.AddDevice(cmd, &p.device, &p.share)
 	f.IntVar(&p.ranks, "ranks", ranksFor(runtime.NumCPU()), "number of ranks; by default that of the processors, from 2 to 8, or of the GPUs")
 	f.IntVar(&p.batch, "batch", 8, "sequences decoded together")
 	f.IntVar(&p.steps, "steps", 16, "number of decode steps")
@@ -107,7 +108,7 @@ func Command() *cobra.Command {
 
 // chooseDefaults checks --device and sets what depends on it.
 func (p *play) chooseDefaults(cmd *cobra.Command, model *string) error {
-	if err := cli.CheckDevice(p.device); err != nil {
+	if err := cli.CheckDevice(p.device, p.share); err != nil {
 		return err
 	}
 	p.where = "the CPU"
@@ -150,6 +151,7 @@ type play struct {
 	timeout                     time.Duration
 	asJSON                      bool
 	device                      string
+	share                       bool       // GPUs
 	where                       string     // the ranks run: "the CPU", or the GPUs' names
 	kind                        ranks.Kind // of the job
 	job                         ranks.Job
@@ -198,7 +200,16 @@ func (p *play) plan(shape models.Shape) error {
 	return nil
 }
 
-func (p *play) demo(ctx context.Context, out io.Writer) error {
+func (p *play) demo(ctx context.Context, out io.Writer) (failed error) {
+	var env []string
+	if p.device == cli.DeviceCUDA {
+		gpus, err := ranks.UseGPUs(ctx, p.ranks, p.share)
+		if err != nil {
+			return cli.Failuref("demo: --device cuda: %w", err)
+		}
+		defer func() { failed = errors.Join(failed, gpus.Stop()) }()
+		p.where, env = gpus.Names, gpus.Env
+	}
 	d, err := private.Start()
 	if err != nil {
 		return cli.Failure(err)
@@ -215,17 +226,16 @@ func (p *play) demo(ctx context.Context, out io.Writer) error {
 	report := Report{Ranks: p.ranks, Model: p.shape.Name, Device: p.device, Steps: p.steps, Layers: p.layers}
 	progress := cli.StartProgress("demo", float64(p.calls))
 	done := func(calls int) { progress.Add(float64(calls)) }
-	group := ranks.Group{Daemon: d, Ranks: p.ranks, Timeout: p.timeout}
-	var failed error
+	group := ranks.Group{Daemon: d, Ranks: p.ranks, Timeout: p.timeout, Env: env}
 	if p.device == cli.DeviceCUDA {
-		failed = p.runGPU(ctx, &group, done, &report)
+		err = p.runGPU(ctx, &group, done, &report)
 	} else {
-		failed = p.runCPU(ctx, &group, done, &report)
+		err = p.runCPU(ctx, &group, done, &report)
 	}
 	progress.Stop()
-	report.OK = failed == nil
-	if failed != nil {
-		report.Error = failed.Error()
+	report.OK = err == nil
+	if err != nil {
+		report.Error = err.Error()
 	}
 	for _, o := range report.Ops {
 		report.OK = report.OK && o.Wrong == 0 && o.Checked == o.Calls

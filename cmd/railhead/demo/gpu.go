@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"text/tabwriter"
 
 	"railhead/cmd/railhead/internal/cli"
@@ -28,11 +27,6 @@ func (p *play) planGPU(seed uint64) error {
 	if p.shape.Experts > 0 {
 		return cli.Usagef("%s has experts, whose dispatch and combine do not run on GPUs yet: choose another --model, or --device cpu", p.shape.Name)
 	}
-	names, err := ranks.CheckGPUs(p.ranks)
-	if err != nil {
-		return cli.Failuref("demo: --device cuda: %w", err)
-	}
-	p.where = strings.Join(names, ", ")
 	p.kind, p.job = gpuKind, &gpuJob{Layers: p.layers, Steps: p.steps, Elements: p.batch * p.shape.Hidden, Seed: seed}
 	return nil
 }

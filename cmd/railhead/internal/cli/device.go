@@ -12,16 +12,20 @@ const (
 	DeviceCUDA = "cuda"
 )
 
-// AddDevice adds --device.
-func AddDevice(cmd *cobra.Command, device *string) {
+// AddDevice adds --device and --mps.
+func AddDevice(cmd *cobra.Command, device *string, share *bool) {
+	cmd.Flags().BoolVar(share, "mps", false, "on GPUs: let ranks share them, by a private MPS daemon")
 	cmd.Flags().StringVar(device, "device", DeviceCPU, "where the ranks run: cpu, or cuda for the GPUs")
 	Complete(cmd, "device", DeviceCPU, DeviceCUDA)
 }
 
-// CheckDevice checks --device.
-func CheckDevice(device string) error {
-	if device != DeviceCPU && device != DeviceCUDA {
+// CheckDevice checks --device and --mps.
+func CheckDevice(device string, share bool) error {
+	switch {
+	case device != DeviceCPU && device != DeviceCUDA:
 		return Usagef("--device %.40q is unknown; use %s or %s", device, DeviceCPU, DeviceCUDA)
+	case share && device != DeviceCUDA:
+		return Usagef("--mps is for GPUs: add --device cuda, or leave it out")
 	}
 	return nil
 }

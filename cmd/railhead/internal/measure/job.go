@@ -42,13 +42,15 @@ type Job struct {
 	Launches int `json:"launches,omitempty"`
 	// OutOfPlaceOnly omits the in-place half of a row.
 	OutOfPlaceOnly bool `json:"out_of_place_only,omitempty"`
+	// Env is added to the environment of the ranks.
+	Env []string `json:"-"`
 	// Reproducible sets RAILHEAD_REPRODUCIBLE=on for the ranks.
 	Reproducible bool `json:"reproducible,omitempty"`
 }
 
 // env is what the job adds to the environment of the ranks.
 func (j *Job) env() []string {
-	env := []string{"RAILHEAD_ALGO=" + j.Algo}
+	env := append([]string{"RAILHEAD_ALGO=" + j.Algo}, j.Env...)
 	if j.Reproducible {
 		env = append(env, "RAILHEAD_REPRODUCIBLE=on")
 	}

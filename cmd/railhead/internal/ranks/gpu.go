@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"railhead/client"
+	"railhead/cmd/railhead/internal/cli"
 	"railhead/internal/cuda"
 	"railhead/internal/gpus"
 	"railhead/internal/mps"
@@ -73,8 +75,42 @@ func (g *GPU) Wait(c *client.Comm, operations int) error {
 	return waited
 }
 
-// CheckGPUs says what keeps so many ranks from running on this machine's GPUs, and the names of the GPUs that they would use.
-func CheckGPUs(ranks int) (names []string, err error) {
+// OnGPUs are the GPUs of a group's ranks.
+type OnGPUs struct {
+	Names  string      // of the GPUs
+	Env    []string    // for the ranks
+	daemon *mps.Daemon // nil: no rank shares a GPU, or the machine has a daemon
+}
+
+// UseGPUs says what keeps so many ranks from running on this machine's GPUs. With share it starts an MPS daemon for them, which Stop ends.
+func UseGPUs(ctx context.Context, ranks int, share bool) (*OnGPUs, error) {
+	names, err := gpuNames(ranks, share)
+	if err != nil {
+		return nil, err
+	}
+	g := &OnGPUs{Names: strings.Join(names, ", ")}
+	if !share {
+		return g, nil
+	}
+	if g.daemon, err = mps.Start(ctx); err != nil {
+		return nil, err
+	}
+	g.Env = g.daemon.Env()
+	return g, nil
+}
+
+// Stop ends the daemon, if there is one.
+func (g *OnGPUs) Stop() error {
+	if g.daemon == nil {
+		return nil
+	}
+	if err := g.daemon.Stop(); err != nil {
+		return cli.Failure(err)
+	}
+	return nil
+}
+
+func gpuNames(ranks int, share bool) (names []string, err error) {
 	devices, err := cuda.Devices()
 	if err != nil {
 		return nil, err
@@ -82,9 +118,8 @@ func CheckGPUs(ranks int) (names []string, err error) {
 	if len(devices) == 0 {
 		return nil, errors.New("CUDA shows no device to this process: check nvidia-smi and CUDA_VISIBLE_DEVICES")
 	}
-	if ranks > len(devices) && !mps.Active() {
-		return nil, fmt.Errorf("%d ranks on %d GPUs: ranks that share a GPU need MPS: start this command with `railhead run --mps -- railhead ...`, or use --ranks %[2]d",
-			ranks, len(devices))
+	if ranks > len(devices) && !share && !mps.Active() {
+		return nil, fmt.Errorf("%d ranks on %d GPUs: ranks that share a GPU need MPS: add --mps, or use --ranks %[2]d", ranks, len(devices))
 	}
 	for r := range ranks {
 		name := devices[gpus.OfRank(r, ranks, len(devices))].Name
