@@ -87,7 +87,7 @@ func (m *Machine) first(now time.Time, s SessionID, pid int, request uint64, j *
 	g := &group{
 		id: m.nextGroup, name: name, token: j.Common.Token.String(), incarnation: m.incarnations[name], state: Forming,
 		members: make([]member, j.Common.World), reduceGroup: reduceGroupOf(j), forcing: forcing, reproducible: j.Common.Reproducible != 0,
-		device: j.Own.Device, spaces: spaces, began: now, regions: map[uint32]region{},
+		device: j.Own.Device, heapBytes: m.heapBytesOf(j, m.config.Memory), spaces: spaces, began: now, regions: map[uint32]region{},
 	}
 	m.nextGroup++
 	m.groups[g.id] = g
@@ -115,7 +115,7 @@ func (m *Machine) next(now time.Time, g *group, s SessionID, pid int, request ui
 func (m *Machine) misfit(g *group, s SessionID, pid int, j *wire.Join) (refusal, bool) {
 	firstRank, firstPID := g.anyone()
 	own, first := wire.Process(pid), wire.Process(firstPID)
-	heapBytes, wanted := m.heapBytesOf(j, m.config.Memory), g.host().bytes-m.config.ScratchBytes
+	heapBytes := m.heapBytesOf(j, m.config.Memory)
 	forcing, err := m.config.CheckForcing(g.device, j.Common.Forcing.String())
 	switch {
 	case int(j.Common.World) != len(g.members):
@@ -150,10 +150,10 @@ func (m *Machine) misfit(g *group, s SessionID, pid int, j *wire.Join) (refusal,
 		return refuse(wire.ResultMismatch, j.Own.Place.Rank,
 			"comm_init of group %q: rank %d has reproducible=%s, rank %d %s; set RAILHEAD_REPRODUCIBLE alike", g.name, j.Own.Place.Rank,
 			onOff(!g.reproducible), firstRank, onOff(g.reproducible)), true
-	case heapBytes != wanted:
+	case heapBytes != g.heapBytes:
 		return refuse(wire.ResultMismatch, j.Own.Place.Rank,
 			"comm_init of group %q: rank %d wants heap_bytes %d, rank %d %d; they must agree", g.name, j.Own.Place.Rank, heapBytes,
-			firstRank, wanted), true
+			firstRank, g.heapBytes), true
 	}
 	return refusal{}, false
 }

@@ -188,6 +188,7 @@ type group struct {
 	forcing      string   // of algorithms, checked
 	reproducible bool
 	device       wire.Device
+	heapBytes    uint64  // that the ranks ask for; 0 in a group that was taken over
 	spaces       []space // by index of wire.Ledger.Memory: the CPU's, and the device's if it is not the CPU
 	hasMemory    bool
 	began        time.Time

@@ -19,14 +19,20 @@ type space struct {
 // newSpaces makes the spaces of a new group: the CPU's, on which set-up calls run, and the device's. Each has room for the windows that the
 // rank asks for.
 func (m *Machine) newSpaces(j *wire.Join) ([]space, error) {
-	scratch := m.config.ScratchBytes
-	host, err := newSpace(m.config.Memory, m.heapBytesOf(j, m.config.Memory)+scratch, scratch)
-	if err != nil || j.Own.Device == wire.DeviceCPU {
+	hostBytes := m.heapBytesOf(j, m.config.Memory) + m.config.ScratchBytes
+	if j.Own.Device == wire.DeviceCPU {
+		host, err := newSpace(m.config.Memory, hostBytes, m.config.ScratchBytes)
 		return []space{host}, err
 	}
-	// The kernels' scratch is a window: the ranks allocate it.
+	// The kernels' scratch is a window, which the ranks allocate: of the device's memory or, where the GPUs cannot access each other's, of the
+	// CPU's.
 	cuda := &m.config.CUDA
-	device, err := newSpace(cuda.Memory, m.heapBytesOf(j, cuda.Memory)+cuda.ScratchBytes(int(j.Common.World)), 0)
+	kernels := cuda.ScratchBytes(int(j.Common.World))
+	host, err := newSpace(m.config.Memory, hostBytes+kernels, m.config.ScratchBytes)
+	if err != nil {
+		return nil, err
+	}
+	device, err := newSpace(cuda.Memory, m.heapBytesOf(j, cuda.Memory)+kernels, 0)
 	if err != nil {
 		return nil, fmt.Errorf("device %w", err)
 	}
