@@ -118,6 +118,10 @@ func TestTheFullFenceOrdersAStoreBeforeALoad(t *testing.T) {
 	runProgram(t, compileProgram(t, plain, "testdata/store_buffering.cc"), deep.Rounds(t, 5000, 50_000))
 }
 
+func TestWaitsSleepInsteadOfYieldingOnABusyProcessor(t *testing.T) {
+	runProgram(t, compileProgram(t, plain, "testdata/busy_processor.cc"))
+}
+
 func TestTheProtocolHasNoDataRace(t *testing.T) {
 	flags := sanitized(t, thread)
 	binary := compileProgram(t, flags, team...)

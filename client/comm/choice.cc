@@ -57,6 +57,10 @@ const char* checkWaits(const rhw_plans& p) {
   constexpr uint64_t kMs = 1000 * 1000;
   const auto within = [](uint64_t value, uint64_t least, uint64_t most) { return value >= least && value <= most; };
   if (!within(p.polls_per_turn, 1, 4096)) return "polls_per_turn outside 1..4096";
+  if (!within(p.long_turn_ns, kMs / 100, 1000 * kMs)) return "long_turn_ns outside 10 us..1 s";
+  if (!within(p.busy_most_ns, 0, 4000 * kMs)) return "busy_most_ns above 4 s";
+  if (!within(p.busy_spin_ns, 0, 1000 * kMs)) return "busy_spin_ns above 1 s";
+  if (!within(p.busy_ns, 0, p.busy_most_ns)) return "busy_ns above busy_most_ns";
   if (!within(p.recheck_ns, kMs, 10000 * kMs)) return "recheck_ns outside 1 ms..10 s";
   if (!within(p.ep_death_check_ns, kMs, 1000 * kMs)) return "ep_death_check_ns outside 1 ms..1 s";
   if (!within(p.ep_waiter_deadlines, 1, 64)) return "ep_waiter_deadlines outside 1..64";

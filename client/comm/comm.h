@@ -85,6 +85,7 @@ struct Comm : Malloced, Member {
   railhead::RingPlan ring;          // order and channels of rings and chains; the size of a call selects the protocol
   railhead::FlagRegion shared[RHW_MAX_REGION + 1];  // registered windows that every rank has mapped; team.regions points here
   railhead::FlagTeam team;
+  railhead::Busy busy;              // team.busy points here
   uint64_t heapsBytes;              // reserved address space from team.heaps on; 0 = none
   LocalRankSet mappedHeaps;
 

@@ -186,6 +186,11 @@ rh_result takeJoined(Comm* comm, const rhw_joined& m, int fd) {
   team.spinNs = m.spin_ns;
   team.yieldNs = m.yield_ns;
   team.pollsPerTurn = static_cast<int>(comm->plans.polls_per_turn);
+  team.longTurnNs = comm->plans.long_turn_ns;
+  team.busySpinNs = comm->plans.busy_spin_ns;
+  team.busyNs = comm->plans.busy_ns;
+  team.busyMostNs = comm->plans.busy_most_ns;
+  team.busy = &comm->busy;
   team.recheckNs = static_cast<int64_t>(comm->plans.recheck_ns);
   team.timeoutNs = int64_t{comm->timeoutMs} * 1000000;
   team.abortWord = reinterpret_cast<const uint32_t*>(&comm->header()->abort);  // little-endian: the low half is the first word

@@ -19,6 +19,12 @@ const (
 	// it. It bounds how late a mismatch is found, and costs a read of all rank lines ten times a second.
 	RecheckNS = 100_000_000
 
+	// BusyNS is for how long a rank's waits do not yield once a turn of polls has shown that its processor is busy. Then they yield again, and
+	// if it is still busy the time doubles, up to BusyMostNS. A pause of the whole machine looks the same, so the first time is short. A yield
+	// on a busy processor takes tens of ms, so the last one is long.
+	BusyNS     = 10_000_000
+	BusyMostNS = 1_000_000_000
+
 	// EPDeathCheckNS is the interval at which a dispatch or combine that survives deaths reads all ranks' lease words.
 	EPDeathCheckNS = 5_000_000
 	// EPWaiterDeadlines is after how many deadlines a late rank is given up that itself waits: it may wait for several late ranks in turn.
@@ -53,6 +59,22 @@ func PollsPerTurn(world, cpus int) uint32 {
 		return 64
 	}
 	return 8
+}
+
+// LongTurnNS is the time above which a turn of polls, with its yield, shows that the processor is busy: that other processes than the ranks
+// use it. A process that does not yield runs for a time slice, 1.5 ms or more. Ranks that share the processor wait, and so yield, more often.
+func LongTurnNS(world, cpus int) uint32 {
+	sharing := (world + cpus - 1) / max(1, cpus) // ranks of a processor
+	return 1_000_000 * uint32(max(1, sharing))
+}
+
+// BusySpinNS is how long a wait spins on a busy processor before it sleeps: as long as else with a processor for every rank. With more ranks
+// than processors the rank that it waits for may need this one.
+func BusySpinNS(world, cpus int) uint32 {
+	if world <= cpus {
+		return SpinNS(world, cpus)
+	}
+	return 0
 }
 
 // PipeSlotBytes is the size of a slot of the pipe between two ranks. All pipes of a rank together are at most 1 MiB.

@@ -28,6 +28,7 @@ func Make(r Request) (wire.Plans, error) {
 	p := wire.Plans{
 		Device: wire.DeviceCPU, Collectives: wire.PlanCount, Channels: uint32(r.Channels), LlBelowBytes: r.LLBelowBytes,
 		PollsPerTurn: PollsPerTurn(r.World, r.CPUs), RecheckNS: RecheckNS,
+		LongTurnNS: LongTurnNS(r.World, r.CPUs), BusyNS: BusyNS, BusyMostNS: BusyMostNS, BusySpinNS: BusySpinNS(r.World, r.CPUs),
 		EPWaiterDeadlines: EPWaiterDeadlines, EPDeathCheckNS: EPDeathCheckNS, EPStreamAboveBytes: EPStreamAboveBytes,
 	}
 	if err := setOrder(&p, r.Order, r.World); err != nil {

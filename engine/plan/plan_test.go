@@ -109,9 +109,10 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// With more ranks than processors, waits make fewer polls before they yield.
+// With more ranks than processors, waits make fewer polls before they yield, a turn in which other ranks run is longer, and on a busy
+// processor waits sleep at once.
 func TestPlansSayHowRanksWait(t *testing.T) {
-	for cpus, polls := range map[int]uint32{3: 8, 4: 64, 5: 64} {
+	for cpus, polls := range map[int]uint32{1: 8, 2: 8, 3: 8, 4: 64, 5: 64} {
 		r := request(t, 4, "")
 		r.CPUs = cpus
 		p, err := Make(r)
@@ -120,6 +121,11 @@ func TestPlansSayHowRanksWait(t *testing.T) {
 		}
 		if p.PollsPerTurn != polls {
 			t.Errorf("4 ranks, %d processors: %d polls a turn, want %d", cpus, p.PollsPerTurn, polls)
+		}
+		sharing := map[int]uint32{1: 4, 2: 2, 3: 2, 4: 1, 5: 1}[cpus] // ranks of a processor
+		if p.LongTurnNS != sharing*1_000_000 || (p.BusySpinNS == 0) != (sharing > 1) || p.BusyNS != BusyNS || p.BusyMostNS != BusyMostNS {
+			t.Errorf("4 ranks, %d processors: a turn is long from %d ns on, the processor busy for %d to %d ns, waits then spin for %d ns",
+				cpus, p.LongTurnNS, p.BusyNS, p.BusyMostNS, p.BusySpinNS)
 		}
 		if p.RecheckNS != RecheckNS || p.EPDeathCheckNS != EPDeathCheckNS || p.EPWaiterDeadlines != EPWaiterDeadlines ||
 			p.EPStreamAboveBytes != EPStreamAboveBytes {

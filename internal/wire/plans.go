@@ -90,7 +90,10 @@ type Plans struct {
 	RecheckNS          uint64
 	EPDeathCheckNS     uint64
 	EPStreamAboveBytes uint64
-	Reserved0          [2]uint64
+	LongTurnNS         uint32
+	BusyNS             uint32
+	BusyMostNS         uint32
+	BusySpinNS         uint32
 	ZeroCopy           [MaxPlans]Plan // AlgoPull, or AlgoAuto = as Copied
 	Copied             [MaxPlans]Plan
 }

@@ -474,7 +474,10 @@ struct rhw_plans {
   uint64_t recheck_ns;            // a sleeping wait reads the ranks' signatures at this interval
   uint64_t ep_death_check_ns;     // a wait that survives deaths looks for them at this interval
   uint64_t ep_stream_above_bytes; // above this size received rows are written with stores that bypass the caches
-  uint64_t reserved0[2];
+  uint32_t long_turn_ns;          // a turn of polls that took longer, with its yield, shows that other processes use the processor
+  uint32_t busy_ns;               // for so long after it the rank's waits do not yield,
+  uint32_t busy_most_ns;          // and for up to so long if the processor stays busy
+  uint32_t busy_spin_ns;          // how long a wait then spins before it sleeps
   // Choices for calls whose buffers lie in windows on every rank: pull, or AUTO = as copied.
   struct rhw_plan zero_copy[RHW_MAX_PLANS];
   struct rhw_plan copied[RHW_MAX_PLANS];

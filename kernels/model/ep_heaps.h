@@ -243,6 +243,8 @@ class EpHeaps {
     f.worldSize = script_.worldSize;
     f.timeoutNs = World::kTickNs;
     f.pollsPerTurn = 8;
+    f.longTurnNs = INT64_MAX;
+    f.busy = &busy_;
     f.recheckNs = 100 * 1000 * 1000;
     f.abortWord = &abort_;
     f.waitingFor = &waitingFor_;
@@ -317,6 +319,7 @@ class EpHeaps {
   EpTurns turns_;
   uint32_t abort_ = 0, quiet_ = 0;
   uint64_t waitingFor_ = 0, asleepSince_ = 0;
+  Busy busy_ = {};
 };
 
 }  // namespace railhead::model

@@ -58,6 +58,8 @@ class FlagHeaps {
     t.llSlotBytes = llSlotBytes;
     t.spinNs = 0;
     t.pollsPerTurn = 8;
+    t.longTurnNs = INT64_MAX;
+    t.busy = &busy_;
     t.recheckNs = 100 * 1000 * 1000;
     t.timeoutNs = 1000;
     t.heaps = base(0);
@@ -160,6 +162,7 @@ class FlagHeaps {
   std::vector<CallWords> calls_;
   uint32_t abort_ = 0;
   uint64_t waitingFor_ = 0, asleepSince_ = 0;
+  Busy busy_ = {};
 };
 
 }  // namespace railhead::model

@@ -51,6 +51,7 @@ struct Run {
   uint32_t abortWord = 0, quiet = 0, leases[kWorld] = {};
   uint64_t waitTurns[kWorld] = {};
   uint64_t waitingFor = 0, asleepSince = 0;
+  Busy busy = {};
 
   std::unique_ptr<uint16_t[]> expert;
   std::unique_ptr<float[]> weight;
@@ -116,6 +117,8 @@ struct Run {
     flags.worldSize = kWorld;
     flags.timeoutNs = 1;
     flags.pollsPerTurn = 8;
+    flags.longTurnNs = INT64_MAX;
+    flags.busy = &busy;
     flags.recheckNs = 100 * 1000 * 1000;
     flags.abortWord = &abortWord;
     flags.waitingFor = &waitingFor;

@@ -41,7 +41,7 @@ inline uint64_t mix(uint64_t x) {
 }
 
 struct Group {
-  explicit Group(const Options& o, int64_t timeoutNs) : teams(static_cast<size_t>(o.world)), waiting(teams.size()), asleep(teams.size()), calls(teams.size()) {
+  explicit Group(const Options& o, int64_t timeoutNs) : teams(static_cast<size_t>(o.world)), waiting(teams.size()), asleep(teams.size()), busy(teams.size()), calls(teams.size()) {
     const size_t bytes = kWindow + 2 * kMaxCount * sizeof(float), stride = (bytes + 63) / 64 * 64;
     heaps = static_cast<char*>(aligned_alloc(64, stride * teams.size()));
     memset(heaps, 0, stride * teams.size());
@@ -57,6 +57,9 @@ struct Group {
       team.spinNs = o.spinNs;
       team.yieldNs = o.seed % 2 == 0 ? 0 : 4000;
       team.pollsPerTurn = o.seed % 2 == 0 ? 8 : 64;
+      team.longTurnNs = team.busyNs = team.busyMostNs = kMs;
+      team.busySpinNs = team.yieldNs;
+      team.busy = &busy[static_cast<size_t>(r)];
       team.recheckNs = 100 * kMs;
       team.timeoutNs = timeoutNs;
       team.heaps = heaps;
@@ -77,6 +80,7 @@ struct Group {
   std::vector<FlagTeam> teams;
   char* heaps;
   std::vector<uint64_t> waiting, asleep;
+  std::vector<Busy> busy;
   std::vector<CallWords> calls;
   uint32_t abortWord = 0;
 };

@@ -270,6 +270,7 @@ func (f *fake) writePlans(fd int, p *wire.Plans) {
 func simplePlans(world int) *wire.Plans {
 	p := &wire.Plans{
 		Collectives: wire.PlanCount, Channels: 1, PollsPerTurn: 8, RecheckNS: plan.RecheckNS,
+		LongTurnNS: plan.LongTurnNS(1, 1), BusyNS: plan.BusyNS, BusyMostNS: plan.BusyMostNS,
 		EPWaiterDeadlines: plan.EPWaiterDeadlines, EPDeathCheckNS: plan.EPDeathCheckNS, EPStreamAboveBytes: plan.EPStreamAboveBytes,
 	}
 	for r := range world {

@@ -62,6 +62,9 @@ void writePlans(rhw_plans* p, int world) {
   p->polls_per_turn = 1;
   p->ep_waiter_deadlines = 4;
   p->recheck_ns = static_cast<uint64_t>(oneIn(2) ? 100 * kMs : 5 * kSecond);
+  p->long_turn_ns = kMs;
+  p->busy_spin_ns = oneIn(2) ? 0 : 50'000;
+  p->busy_ns = p->busy_most_ns = oneIn(2) ? 0 : 100 * kMs;
   p->ep_death_check_ns = 10 * kMs;
   p->ep_stream_above_bytes = 1 << 20;
   for (int i = 0; i < RHW_PLANS; i++) {

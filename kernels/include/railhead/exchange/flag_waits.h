@@ -35,23 +35,25 @@ class FlagWaits {
       mem_.report(team_.waitingFor, flags_.missing());
       return false;
     }
-    const int64_t spinUntil = start + team_.spinNs < deadline ? start + team_.spinNs : deadline;
+    const typename Flags<Mem>::Spin spin = flags_.spinFrom(start, deadline);
     int64_t now = start;
-    do {
+    for (;;) {
       for (int i = team_.pollsPerTurn; i > 0; i--) {
         if (anyArrived()) {
-          if (now != start) flags_.recordArrival(arrivedRank_);
+          if (now != start) flags_.arrivedInTurn(arrivedRank_, now);
           return true;
         }
         mem_.relax();
       }
+      const int64_t began = now;
       now = mem_.nowNs();
-      if (now - start >= team_.yieldNs) mem_.yield();
-    } while (now < spinUntil && !flags_.aborted());
+      if (flags_.isBusy(began, now) || now >= spin.end || flags_.aborted()) break;
+      if (now >= spin.yieldFrom) mem_.yield();
+    }
     mem_.report(team_.asleepSince, static_cast<uint64_t>(now));
     mem_.report(team_.waitingFor, peers());
     const bool arrived = sleep(deadline);
-    if (arrived) flags_.recordArrival(arrivedRank_);
+    if (arrived) flags_.recordArrival(arrivedRank_, mem_.nowNs());
     mem_.report(team_.waitingFor, arrived ? 0 : flags_.missing());
     return arrived;
   }

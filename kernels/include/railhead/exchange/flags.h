@@ -68,6 +68,13 @@ struct FlagRegion {
   char* const* parts;  // [worldSize], addresses in this process; nullptr = no such region
 };
 
+// The last time at which a rank saw that its processor is busy: that other processes than the ranks use it. Begins as zeros. Only the rank's
+// operations read and write it, one at a time.
+struct Busy {
+  int64_t untilNs;  // until then the rank's waits do not yield
+  int64_t forNs;    // how long that is from when it was seen
+};
+
 // A rank's view of its team. Filled in by the host. Memory of the ranks is given by a base and a stride, in rank order.
 struct FlagTeam {
   int rank;
@@ -80,6 +87,10 @@ struct FlagTeam {
   int64_t spinNs;             // how long a wait polls before it sleeps
   int64_t yieldNs;            // after so long, a wait yields the processor between two turns of polls
   int pollsPerTurn;           // polls of the flag between two checks of the clock and the abort word; at least 1
+  int64_t longTurnNs;         // a turn that took longer, with its yield, shows that the processor is busy
+  int64_t busySpinNs;         // how long a wait polls on a busy processor; it does not yield
+  int64_t busyNs;             // Busy::forNs the first time,
+  int64_t busyMostNs;         // and at most, if the processor stays busy
   int64_t recheckNs;          // how often a sleeping wait compares the ranks' signatures
   int64_t timeoutNs;          // deadline of each wait
   int64_t limitNs;            // deadline of all waits of an operation together, counted from the first; 0 = none
@@ -93,6 +104,7 @@ struct FlagTeam {
   const uint32_t* abortWord;  // low half of the group's abort word: 0 = no abort
   uint64_t* waitingFor;       // mask of the ranks that this rank waits for, which others may read; relaxed
   uint64_t* asleepSince;      // when it last went to sleep (ns), stored before waitingFor; relaxed
+  Busy* busy;
   Arrivals* arrivals;         // of the running operation; nullptr = not recorded
   Signature call;             // of the running operation; call 0 = not all ranks take part in it
 
@@ -182,14 +194,42 @@ class Flags {
     mismatch(r, theirs, team_.call);
     return true;
   }
+  // How a wait that begins at `start` spins. On a busy processor it does not yield: each of the other processes would then run for a time
+  // slice. A rank that sleeps is woken before they have all run.
+  struct Spin {
+    int64_t yieldFrom, end;
+  };
+  Spin spinFrom(int64_t start, int64_t deadline) {
+    const bool busy = start < team_.busy->untilNs;
+    const int64_t end = start + (busy ? team_.busySpinNs : team_.spinNs);
+    return {busy ? INT64_MAX : start + team_.yieldNs, end < deadline ? end : deadline};
+  }
+  // Whether a turn of polls, with the yield before it, shows that the processor is busy. If so, the next waits know it; for twice as long
+  // as the last time if that has ended a short time ago.
+  bool isBusy(int64_t turnBegan, int64_t now) {
+    if (now - turnBegan <= team_.longTurnNs) return false;
+    Busy* busy = team_.busy;
+    const int64_t twice = turnBegan - busy->untilNs < 4 * busy->forNs ? 2 * busy->forNs : team_.busyNs;
+    busy->forNs = twice < team_.busyMostNs ? twice : team_.busyMostNs;
+    busy->untilNs = now + busy->forNs;
+    return true;
+  }
+
   // Records that a rank has arrived that this one had to wait for. Not called if it arrived within the first turn of polls (about a
   // microsecond): reading the clock would take longer than the wait.
-  void recordArrival(int r) {
+  void recordArrival(int r, int64_t now) {
     Arrivals* noted = team_.arrivals;
     if (noted == nullptr) return;
-    noted->last = mem_.nowNs();
+    noted->last = now;
     noted->lastRank = r;
     if (noted->first == 0) noted->first = noted->last;
+  }
+
+  // The same for a rank that arrived in a later turn. The processor may have been busy in that turn.
+  void arrivedInTurn(int r, int64_t turnBegan) {
+    const int64_t now = mem_.nowNs();
+    isBusy(turnBegan, now);
+    recordArrival(r, now);
   }
 
   // When the next sleep ends: at the deadline, or after recheckNs. No rank wakes this one when it begins a different operation, so the
@@ -243,12 +283,11 @@ class Flags {
   bool awaitSlowly(Flag& flag, uint32_t value, int peer) {
     const int64_t start = mem_.nowNs();
     const int64_t deadline = deadlineFrom(start);
-    const int64_t spinUntil = start + team_.spinNs < deadline ? start + team_.spinNs : deadline;
-    int64_t now = start;
-    do {
+    const Spin spin = spinFrom(start, deadline);
+    for (int64_t now = start;;) {
       for (int i = team_.pollsPerTurn; i > 0; i--) {
         if (reached(load(&flag.value, Mutant::kSpinRelaxed), value)) {
-          if (now != start) recordArrival(peer);
+          if (now != start) arrivedInTurn(peer, now);
           return true;
         }
         mem_.relax();
@@ -257,13 +296,15 @@ class Flags {
         stopBecause(Stop::kAborted, behind(flag, value, peer) | uint64_t{1} << peer);
         return false;
       }
+      const int64_t began = now;
       now = mem_.nowNs();
+      if (isBusy(began, now) || now >= spin.end) break;
       // The awaited rank may be waiting for this processor.
-      if (now - start >= team_.yieldNs) mem_.yield();
-    } while (now < spinUntil);
+      if (now >= spin.yieldFrom) mem_.yield();
+    }
 
     const bool arrived = sleepOn(flag, value, peer, deadline);
-    if (arrived) recordArrival(peer);
+    if (arrived) recordArrival(peer, mem_.nowNs());
     // The peer is named even if it has arrived since; otherwise the mask could be empty.
     if (!arrived && stop_ != Stop::kMismatch) missing_ = behind(flag, value, peer) | uint64_t{1} << peer;
     mem_.report(team_.waitingFor, missing_);
