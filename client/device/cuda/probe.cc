@@ -86,7 +86,9 @@ bool probeFabric(const Context& context, Failure* why) {
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, context.device};
   uint64_t bytes;
   CUmemGenericAllocationHandle handle;
-  if (!current || !memoryGranularity(context, &bytes, why) || !driver.cuMemCreate(why, &handle, bytes, &properties, 0)) return false;
+  if (!current || !memoryGranularity(context, &bytes, why) || !driver.cuMemCreate(why, &handle, bytes, &properties, 0)) {
+    return prefix(why, "device %d creates no memory with a FABRIC handle, for which an IMEX channel (/dev/nvidia-caps-imex-channels) is needed: ", context.device);
+  }
   CUmemFabricHandle shareable;
   const bool exported = driver.cuMemExportToShareableHandle(why, &shareable, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0);
   return driver.cuMemRelease(why, handle) && exported;

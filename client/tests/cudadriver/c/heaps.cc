@@ -114,6 +114,29 @@ void eachCallFailsInTurn() {
   CHECK(failed > 30);
 }
 
+CUcontext currentContext() {
+  CUcontext current = nullptr;
+  CHECK(driver->cuCtxGetCurrent.call(&current) == CUDA_SUCCESS);
+  return current;
+}
+
+// A context that could not be opened is not held, and none stays current.
+void unopened() {
+  const char* const functions[] = {"cuDevicePrimaryCtxRetain", "cuCtxPushCurrent", "cuThreadExchangeStreamCaptureMode", "cuStreamCreate"};
+  const fake_cuda_account none = {};
+  Context context;
+  for (const char* name : functions) {
+    fake->fail(name, 1, CUDA_ERROR_OUT_OF_MEMORY);
+    FAILS(openContext(driver, 1, &context, &why), RH_ERR_OUT_OF_MEMORY, name);
+    CHECK(context.handle == nullptr && same(none, fake->account()) && currentContext() == nullptr);
+  }
+  SUCCEEDS(openContext(driver, 1, &context, &why));
+  CHECK(currentContext() == nullptr);
+  SUCCEEDS(closeContext(&context, &why));
+  CHECK(currentContext() == nullptr);
+  SUCCEEDS(closeContext(&context, &why));  // nothing
+}
+
 void badArguments() {
   Context context;
   SUCCEEDS(openContext(driver, 0, &context, &why));
@@ -193,10 +216,14 @@ void whileCapturing() {
   }
   CUdeviceptr pointer;
   {
+    Failure why;
     DeviceHeaps heaps;
     SUCCEEDS(heaps.reserve(context, 1, kStride, &why));
     SUCCEEDS(heaps.create({0, 0, kGranule}, soon(), &why));
     SUCCEEDS(heaps.release(&why));
+    void* words = allocateHost(context, 4096, &why);
+    CHECK(words != nullptr);
+    SUCCEEDS(freeHost(context, words, &why));
     CUstreamCaptureStatus status;
     CHECK(driver->cuStreamIsCapturing.call(stream, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
   }
@@ -218,6 +245,7 @@ int main() {
   Failure loading;
   driver = loadDriver(&loading);
   CHECK(driver != nullptr);
+  unopened();
   badArguments();
   replacing();
   whileCapturing();

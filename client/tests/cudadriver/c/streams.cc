@@ -5,6 +5,7 @@
 
 #include "check.h"
 #include "device/cuda/context.h"
+#include "device/cuda/memory.h"
 #include "test_kernels.h"
 
 using namespace railhead::client;
@@ -149,6 +150,22 @@ void order(CUmodule module, CUstream stream, CUstream second) {
   ok(driver->cuEventDestroy.call(start));
 }
 
+// A fill that has not run in time may run later. What it fills stays mapped until it has.
+void lateFill(CUmodule module) {
+  long long word = 0;
+  launch(function(module, "test_hold"), {&word, 1}, context.stream);
+  DeviceHeaps heaps;
+  const HeapPart part = {0, 0, kGranule};
+  SUCCEEDS(heaps.reserve(context, 1, 2 * kGranule, &why));
+  FAILS(heaps.create(part, railhead::host::nowNs() + 20000000, &why), RH_ERR_TIMEOUT, "2097152 bytes of device memory: device 0: queued work has not run in time");
+  CHECK(fake->account().mappings == 1);
+  FAILS(heaps.unmap(part, &why), RH_ERR_BUSY, "while a fill is queued");
+  FAILS(heaps.fill(0, 0, 4096, 1, railhead::host::nowNs() + 20000000, &why), RH_ERR_TIMEOUT, "queued work");
+  __atomic_store_n(&word, 1, __ATOMIC_RELEASE);
+  SUCCEEDS(heaps.release(&why));  // waits for the fills
+  CHECK(fake->account().mappings == 0 && fake->account().handles == 0 && fake->account().reservations == 0);
+}
+
 // A forked child has no CUDA, and the loader's functions say so.
 void forkedChild() {
   const pid_t child = fork();
@@ -188,6 +205,7 @@ int main(int count, char**) {
     graphs(module, stream, second);
     failedCaptures(stream, second);
     order(module, stream, second);
+    lateFill(module);
     ok(driver->cuModuleUnload.call(module));
     ok(driver->cuStreamDestroy.call(stream));
     ok(driver->cuStreamDestroy.call(second));

@@ -75,7 +75,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* pointer, size_t bytes, CUstream) { return 
 
 CUresult cuMemFree(CUdeviceptr pointer) {
   if (forbiddenByCapture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  if (const CUresult code = cuCtxSynchronize(); code != CUDA_SUCCESS) return code;  // it waits for running kernels
+  if (const CUresult code = drainAll(); code != CUDA_SUCCESS) return code;  // it waits for running kernels
   const std::lock_guard<std::mutex> lock(world);
   const auto a = allocations.find(pointer);
   if (a == allocations.end() || a->second.kind == Kind::kOpened) return CUDA_ERROR_INVALID_VALUE;
@@ -177,7 +177,7 @@ CUresult cuMemHostAlloc(void** pointer, size_t bytes, unsigned int) {
 
 CUresult cuMemFreeHost(void* pointer) {
   if (forbiddenByCapture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  if (const CUresult code = cuCtxSynchronize(); code != CUDA_SUCCESS) return code;  // it waits for running kernels
+  if (const CUresult code = drainAll(); code != CUDA_SUCCESS) return code;  // it waits for running kernels
   const std::lock_guard<std::mutex> lock(world);
   const auto p = pinned.find(reinterpret_cast<CUdeviceptr>(pointer));
   if (p == pinned.end() || p->second.registered) return CUDA_ERROR_INVALID_VALUE;

@@ -70,6 +70,8 @@ void runCallback(CUhostFn function, void* data);
 CUresult enqueue(CUstream stream, std::function<void()> work);
 // Waits until the work that is queued has run.
 CUresult drain(CUstream stream);
+// The same for all streams of the current context. Captures in progress are not touched.
+CUresult drainAll();
 // Whether a capture in progress forbids this thread a call that is not part of it. The capture fails then, as with the real driver.
 bool forbiddenByCapture();
 

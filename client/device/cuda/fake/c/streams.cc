@@ -77,6 +77,12 @@ CUresult uncaptured(CUstream handle, CUstream* s) {
   return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
+void drainQueue(CUstream s) {
+  std::unique_lock<std::mutex> lock(s->mutex);
+  const uint64_t until = s->queued;
+  s->changed.wait(lock, [&] { return s->done >= until; });
+}
+
 }  // namespace
 
 CUresult enqueue(CUstream handle, std::function<void()> work) {
@@ -93,11 +99,9 @@ CUresult enqueue(CUstream handle, std::function<void()> work) {
 
 CUresult drain(CUstream handle) {
   CUstream s;
-  if (const CUresult code = uncaptured(handle, &s); code != CUDA_SUCCESS) return code;
-  std::unique_lock<std::mutex> lock(s->mutex);
-  const uint64_t until = s->queued;
-  s->changed.wait(lock, [&] { return s->done >= until; });
-  return CUDA_SUCCESS;
+  const CUresult code = uncaptured(handle, &s);
+  if (code == CUDA_SUCCESS) drainQueue(s);
+  return code;
 }
 
 bool forbiddenByCapture() {
@@ -113,7 +117,7 @@ bool forbiddenByCapture() {
   return forbidden;
 }
 
-CUresult cuCtxSynchronize() {
+CUresult drainAll() {
   std::vector<CUstream> all;
   {
     const std::lock_guard<std::mutex> lock(world);
@@ -122,10 +126,20 @@ CUresult cuCtxSynchronize() {
       if (s->context == current()) all.push_back(s);
     }
   }
-  for (CUstream s : all) {
-    if (const CUresult code = drain(s); code != CUDA_SUCCESS) return code;
-  }
+  for (CUstream s : all) drainQueue(s);
   return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize() {
+  {
+    const std::lock_guard<std::mutex> lock(world);
+    bool captured = false;
+    for (Capture* c : captures) {
+      if (c->origin->context == current()) captured = c->invalidated = true;
+    }
+    if (captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return drainAll();
 }
 
 CUresult cuStreamCreate(CUstream* stream, unsigned int) {
