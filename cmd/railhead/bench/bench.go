@@ -49,8 +49,8 @@ func opCommand(op ncclstyle.Operation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   op.Command(),
 		Short: fmt.Sprintf("Measure %s between ranks on this machine", op.Command()),
-		Long: "Starts a daemon and the ranks on this machine's CPU, or with --device cuda on its GPUs. Each rank is pinned to a processor of its\n" +
-			"own if there are enough.\n" +
+		Long: "Starts a daemon and the ranks on this machine's CPU, or with --device cuda on its GPUs. Each rank on the CPU is pinned to a\n" +
+			"processor of its own if there are enough.\n" +
 			"The flags -b -e -i -f -n -w -c -o -d -r have the meaning and the defaults that they have in nccl-tests\n" +
 			"(https://github.com/NVIDIA/nccl-tests). The last four columns, p50 and p99, are the median and the 99th percentile of -n single\n" +
 			"calls of a rank (mean over the ranks), which follow the -n calls of which time is the mean.\n\n" +
@@ -72,7 +72,7 @@ func (b *flags) bench(ctx context.Context, op ncclstyle.Operation, out io.Writer
 	if err != nil {
 		return err
 	}
-	algos, err := parseAlgos(b.algo)
+	algos, err := parseAlgos(b.algo, b.device)
 	if err != nil {
 		return err
 	}

@@ -132,10 +132,14 @@ func (b *flags) roots() []int {
 	return roots
 }
 
-// parseAlgos parses --algo into a value of RAILHEAD_ALGO for each run.
-func parseAlgos(list string) ([]string, error) {
+// parseAlgos parses --algo into a value of RAILHEAD_ALGO for each run on a device.
+func parseAlgos(list, device string) ([]string, error) {
+	of := wire.DeviceCPU
+	if device == cli.DeviceCUDA {
+		of = wire.DeviceCUDA
+	}
 	check := func(text string) (string, error) {
-		_, err := tuner.ParseForcing(text, plan.Algorithms())
+		_, err := tuner.ParseForcing(text, plan.AlgorithmsOn(of))
 		return text, err
 	}
 	if !strings.ContainsAny(list, ";:^") {

@@ -12,7 +12,7 @@ import (
 	"railhead/internal/oracle"
 )
 
-var gpuKind = ranks.Kind{Name: "demo gpu", New: func() ranks.Job { return new(gpuJob) }, Pinned: true}
+var gpuKind = ranks.Kind{Name: "demo gpu", New: func() ranks.Job { return new(gpuJob) }}
 
 // gpuJob is the job of a rank on a GPU: decode steps of a model without experts, replayed from a graph.
 type gpuJob struct {

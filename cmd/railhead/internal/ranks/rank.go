@@ -29,7 +29,7 @@ type Job interface {
 type Kind struct {
 	Name   string
 	New    func() Job // a job to decode JSON into
-	Pinned bool       // each rank is pinned to a processor of its own
+	Pinned bool       // each rank on the CPU is pinned to a processor of its own
 }
 
 // abortDelay is the time between SIGTERM and the abort of the group, in which an operation may still return with the cause of a
@@ -87,20 +87,22 @@ func runRank(kind Kind, job Job) error {
 	terminated := make(chan os.Signal, 1)
 	signal.Notify(terminated, syscall.SIGTERM)
 
-	if kind.Pinned { // before Connect, which tells the daemon the rank's processors
+	gpuJob, onGPU := job.(GPUJob)
+	onGPU = onGPU && gpuJob.OnGPU()
+	if kind.Pinned && !onGPU { // before Connect, which tells the daemon the rank's processors
 		if err := pin(rank, world); err != nil {
 			return err
 		}
 	}
 	config := client.CommConfig{Rank: rank, World: world}
 	run := job.Run
-	if j, can := job.(GPUJob); can && j.OnGPU() {
+	if onGPU {
 		gpu, err := openGPU(rank, world)
 		if err != nil {
 			return err
 		}
 		config.Device, config.DeviceName = client.DeviceCUDA, strconv.Itoa(gpu.Device.Ordinal)
-		run = func(c *client.Comm, report *json.Encoder) error { return j.RunOnGPU(c, gpu, report) }
+		run = func(c *client.Comm, report *json.Encoder) error { return gpuJob.RunOnGPU(c, gpu, report) }
 	}
 	s, err := client.Connect("", 0)
 	if err != nil {
