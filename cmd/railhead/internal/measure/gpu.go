@@ -36,8 +36,10 @@ type onGPU struct {
 	launches int    // of a graph of all calls; 0: no graph
 }
 
-// timedAtOnce is how many single calls are queued before they are waited for.
-const timedAtOnce = 64
+const (
+	timedAtOnce  = 64   // single calls that are queued before they are waited for
+	mostLaunches = 1000 // launches of a graph that are timed one by one
+)
 
 func (p *onGPU) buffers(bytes int, window bool) (first, second []byte, err error) {
 	if window {
@@ -127,7 +129,14 @@ func (p *onGPU) time(call client.Timed, n int) (time.Duration, error) {
 		if err := launch(); err != nil {
 			return err
 		}
-		times, err := p.between(p.launches, n, launch)
+		times, err := p.between(1, p.launches*n, func() error {
+			for range p.launches {
+				if err := launch(); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 		all = sum(times) / time.Duration(p.launches)
 		return err
 	})
@@ -154,7 +163,7 @@ func (p *onGPU) each(call client.Timed, n int) (times []float64, err error) {
 		if err := launch(); err != nil {
 			return err
 		}
-		measured, err := p.between(p.launches, n, launch)
+		measured, err := p.between(min(p.launches, mostLaunches), n, launch)
 		add(measured, n)
 		return err
 	})
