@@ -54,12 +54,6 @@
   X(cuModuleLoadDataEx, 2010, (CUmodule* module, const void* image, unsigned int count, CUjit_option* options, void** values))   \
   X(cuModuleUnload, 2000, (CUmodule module))                                                                                     \
   X(cuModuleGetFunction, 2000, (CUfunction* function, CUmodule module, const char* name))                                        \
-  X(cuLibraryLoadData, 12000,                                                                                                    \
-    (CUlibrary* library, const void* image, CUjit_option* options, void** values, unsigned int count,                            \
-     CUlibraryOption* libraryOptions, void** libraryValues, unsigned int libraryCount))                                          \
-  X(cuLibraryUnload, 12000, (CUlibrary library))                                                                                 \
-  X(cuLibraryGetKernel, 12000, (CUkernel* kernel, CUlibrary library, const char* name))                                          \
-  X(cuKernelGetFunction, 12000, (CUfunction* function, CUkernel kernel))                                                         \
   X(cuFuncGetAttribute, 2020, (int* value, CUfunction_attribute attribute, CUfunction function))                                 \
   X(cuFuncLoad, 12040, (CUfunction function))                                                                                    \
   X(cuLaunchKernelEx, 11060, (const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra))               \
@@ -89,7 +83,6 @@
   X(cuMemMap, 10020, (CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)) \
   X(cuMemUnmap, 10020, (CUdeviceptr pointer, size_t bytes))                                                                      \
   X(cuMemSetAccess, 10020, (CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc* access, size_t count))                     \
-  X(cuMemGetAccess, 10020, (unsigned long long* flags, const CUmemLocation* location, CUdeviceptr pointer))                      \
   X(cuMemExportToShareableHandle, 10020,                                                                                         \
     (void* shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags))            \
   X(cuMemImportFromShareableHandle, 10020, (CUmemGenericAllocationHandle* handle, void* shareable, CUmemAllocationHandleType type)) \

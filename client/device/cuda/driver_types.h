@@ -16,8 +16,6 @@ using CUmemGenericAllocationHandle = unsigned long long;
 using CUcontext = struct CUctx_st*;
 using CUmodule = struct CUmod_st*;
 using CUfunction = struct CUfunc_st*;
-using CUlibrary = struct CUlib_st*;
-using CUkernel = struct CUkern_st*;
 using CUstream = struct CUstream_st*;
 using CUevent = struct CUevent_st*;
 using CUgraph = struct CUgraph_st*;
@@ -233,8 +231,6 @@ enum CUjit_option : unsigned int {
   CU_JIT_ERROR_LOG_BUFFER = 5,             // char*
   CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6,  // unsigned int
 };
-
-enum CUlibraryOption : unsigned int { CU_LIBRARY_BINARY_IS_PRESERVED = 1 };
 
 enum CUlaunchAttributeID : unsigned int {
   CU_LAUNCH_ATTRIBUTE_IGNORE = 0,

@@ -111,9 +111,9 @@ __attribute__((destructor)) void writeAccount() {
   fake_cuda_read_account(&a);
   char line[512];
   const int n = snprintf(line, sizeof line,
-                         "contexts=%ld streams=%ld events=%ld graphs=%ld execs=%ld user_objects=%ld modules=%ld libraries=%ld reservations=%ld handles=%ld "
+                         "contexts=%ld streams=%ld events=%ld graphs=%ld execs=%ld user_objects=%ld modules=%ld reservations=%ld handles=%ld "
                          "mappings=%ld allocations=%ld opened=%ld pinned=%ld\n",
-                         a.contexts, a.streams, a.events, a.graphs, a.execs, a.user_objects, a.modules, a.libraries, a.reservations, a.handles, a.mappings,
+                         a.contexts, a.streams, a.events, a.graphs, a.execs, a.user_objects, a.modules, a.reservations, a.handles, a.mappings,
                          a.allocations, a.opened, a.pinned);
   const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (fd < 0 || write(fd, line, static_cast<size_t>(n)) != n) perror("the fake driver cannot write its account");

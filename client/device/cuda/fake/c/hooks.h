@@ -12,7 +12,7 @@ extern "C" {
 struct fake_cuda_account {
   long contexts;     /* retained primary contexts */
   long streams, events, graphs, execs, user_objects;
-  long modules, libraries;
+  long modules;
   long reservations; /* ranges of addresses */
   long handles;      /* references to physical memory */
   long mappings;

@@ -15,8 +15,6 @@ struct CUfunc_st {
 struct CUmod_st {
   std::map<std::string, CUfunc_st> functions;  // looked up so far
 };
-struct CUlib_st : CUmod_st {};
-struct CUkern_st : CUfunc_st {};
 
 }  // namespace railhead::client::cuda
 
@@ -50,20 +48,17 @@ CUresult find(CUmod_st* module, const char* name, CUfunc_st** out) {
   return CUDA_SUCCESS;
 }
 
-template <class Module>
-CUresult load(Module** out, const void* image, long* counted) {
+}  // namespace
+
+CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int, CUjit_option*, void**) {
   if (current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (forbiddenByCapture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (!isImage(image)) return CUDA_ERROR_INVALID_IMAGE;
   const std::lock_guard<std::mutex> lock(world);
-  *out = new Module();
-  ++*counted;
+  *module = new CUmod_st();
+  account.modules++;
   return CUDA_SUCCESS;
 }
-
-}  // namespace
-
-CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int, CUjit_option*, void**) { return load(module, image, &account.modules); }
 
 CUresult cuModuleUnload(CUmodule module) {
   const std::lock_guard<std::mutex> lock(world);
@@ -76,32 +71,6 @@ CUresult cuModuleUnload(CUmodule module) {
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   const std::lock_guard<std::mutex> lock(world);
   return module == nullptr ? CUDA_ERROR_INVALID_HANDLE : find(module, name, function);
-}
-
-CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option*, void**, unsigned int, CUlibraryOption*, void**, unsigned int) {
-  return load(library, image, &account.libraries);
-}
-
-CUresult cuLibraryUnload(CUlibrary library) {
-  const std::lock_guard<std::mutex> lock(world);
-  if (library == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  delete library;
-  account.libraries--;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
-  const std::lock_guard<std::mutex> lock(world);
-  if (library == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  CUfunc_st* function = nullptr;
-  const CUresult code = find(library, name, &function);
-  *kernel = static_cast<CUkernel>(function);
-  return code;
-}
-
-CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
-  *function = kernel;
-  return kernel != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult cuFuncLoad(CUfunction function) {

@@ -194,8 +194,6 @@ CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc
   return mprotect(at(pointer), bytes, protection) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }
 
-CUresult cuMemGetAccess(unsigned long long*, const CUmemLocation*, CUdeviceptr) { return CUDA_ERROR_NOT_SUPPORTED; }  // not modelled
-
 CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags) {
   const std::lock_guard<std::mutex> lock(world);
   Physical* p = find(handle);
