@@ -135,6 +135,24 @@ func compile(flags []string, arguments ...string) error {
 	return nil
 }
 
+// runPreprocessor returns what the preprocessor makes of a source.
+func runPreprocessor(t *testing.T, source string) string {
+	t.Helper()
+	noteSources(t)
+	path := t.TempDir() + "/source.cc"
+	if err := os.WriteFile(path, []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := compile(nil, "-E", "-P", "-I.", "-Iinclude", path, "-o", path+".i"); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path + ".i")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // runProgram runs a program to its end. Any failure, also a sanitizer's report, fails the test.
 func runProgram(t *testing.T, binary string, arguments ...any) string {
 	t.Helper()

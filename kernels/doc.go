@@ -1,5 +1,5 @@
 // Package kernels holds the sources of the collectives: protocols written once on a small vocabulary (include), and the
-// targets that implement it (host: the CPU; cuda: a GPU; model: a memory model for tests).
+// targets that implement it (host: the CPU; cuda: a GPU; gpuhost: a GPU's kernels on a CPU, and model: a memory model, both for tests).
 //
 // It decides how bytes move and in which memory order. It must never hold policy (which algorithm, which block size), and
 // knows nothing of the rest of the module. It trusts that a Team describes mapped memory.
@@ -8,7 +8,7 @@ package kernels
 import "embed"
 
 // Sources embeds the files so that the go command rebuilds the cgo package that includes them when they change: it does not
-// look at headers outside a package's folder.
+// look at headers, or at images of GPU kernels, outside a package's folder.
 //
-//go:embed include host cuda model allreduce.cu
+//go:embed include host cuda gpuhost model ptx cubin
 var Sources embed.FS

@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
-# Compiles kernels/allreduce.cu to kernels/ptx/allreduce.ptx, which is committed. NVCC names the compiler (default: nvcc). It must be of
-# CUDA 13.0, since other releases generate other PTX.
+# Compiles kernels/cuda/kernels.cu to kernels/ptx/kernels.ptx, which runs on compute capability 8.0 and later, and assembles that for 9.0. Both
+# are committed. NVCC names the compiler (default: nvcc), with ptxas beside it. They must be of CUDA 13.0, since other releases generate others.
+# No fused multiply-add: the bits are those of a CPU.
 set -euo pipefail
 cd "$(dirname "$0")"
-"${NVCC:-nvcc}" -ptx -arch=compute_90 -O3 -std=c++17 -I. -Iinclude allreduce.cu -o ptx/allreduce.ptx
+nvcc=$(command -v "${NVCC:-nvcc}")
+mkdir -p ptx cubin
+"$nvcc" -ptx -arch=compute_80 -O3 -std=c++17 -fmad=false -I. -Iinclude cuda/kernels.cu -o ptx/kernels.ptx
+"$(dirname "$nvcc")/ptxas" -arch=sm_90 -O3 ptx/kernels.ptx -o cubin/kernels.sm_90.cubin

@@ -91,6 +91,26 @@ var (
 	badOffers   = append([]string{"testdata/bad_offers.cc"}, team[1:]...)
 )
 
+// The GPU kernels as functions of the host.
+var gpuKernels = []string{"testdata/gpu_kernels.cc", "testdata/cpu_bits.cc", "gpuhost/all_reduce.cc", "gpuhost/kernels.cc"}
+
+// All types, reductions, groups and algorithms, any address and count, in place and not, in any mix, over the wrap of packets and flags.
+func TestTheGPUKernelsGiveTheBitsOfTheCPU(t *testing.T) {
+	binary := compileProgram(t, sanitized(t, address), gpuKernels...)
+	for _, world := range []int{2, 3, 4, 5, 8, 16} {
+		for _, first := range []uint32{0, 0xfffffff0} {
+			runProgram(t, binary, "run", world, first, deep.Rounds(t, 60, 600), rand.Uint64())
+		}
+	}
+}
+
+func TestTheGPUKernelsReportWhatStopsThem(t *testing.T) {
+	binary := compileProgram(t, sanitized(t, address), gpuKernels...)
+	for _, world := range []int{2, 3, 5} {
+		runProgram(t, binary, "stop", world, rand.Uint64())
+	}
+}
+
 // spins are spin times in ns: sleep at once, sleep soon, spin all along.
 var spins = []int{0, 2_000, 1_000_000_000}
 

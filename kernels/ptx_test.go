@@ -3,34 +3,72 @@ package kernels_test
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"railhead/internal/wire"
 )
 
-// The table of algorithms (internal/wire/algorithms.txt) lists what allreduce.cu has.
-func TestThePTXHasTheAlgorithmsOfTheTable(t *testing.T) {
-	ptx, err := os.ReadFile("ptx/allreduce.ptx")
+// entryPoints lists the kernels that a list of entry points (include/railhead/gpu) expands to, by the compiler's preprocessor.
+func entryPoints(t *testing.T) []string {
+	t.Helper()
+	text := runPreprocessor(t, `#include "railhead/gpu/all_reduce_entries.h"
+#define NAME(name, algorithm, T, world) entry name;
+RH_ALL_REDUCES_F32(NAME) RH_ALL_REDUCES_BF16(NAME) RH_ALL_REDUCES_F16(NAME) RH_ALL_REDUCES_OTHERS(NAME)
+`)
+	var names []string
+	for _, m := range regexp.MustCompile(`entry (rh_\w+);`).FindAllStringSubmatch(text, -1) {
+		names = append(names, m[1])
+	}
+	slices.Sort(names)
+	return names
+}
+
+// The PTX has the listed entry points, and the machine code names each.
+func TestTheImagesHaveEveryEntryPoint(t *testing.T) {
+	ptx, err := os.ReadFile("ptx/kernels.ptx")
 	if err != nil {
 		t.Fatal(err)
 	}
-	entries := map[string]bool{}
-	for _, m := range regexp.MustCompile(`\.entry rh_([a-z]+)_([a-z]+)_(?:f32|bf16)\(`).FindAllStringSubmatch(string(ptx), -1) {
-		if m[2] != "rmsnorm" { // fused: not an algorithm of an all-reduce
-			entries[m[1]+" "+m[2]] = true
+	cubin, err := os.ReadFile("cubin/kernels.sm_90.cubin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, m := range regexp.MustCompile(`\.entry (rh_\w+)\(`).FindAllStringSubmatch(string(ptx), -1) {
+		names = append(names, m[1])
+		if !strings.Contains(string(cubin), "\x00.text."+m[1]+"\x00") {
+			t.Errorf("the machine code has no %s", m[1])
 		}
+	}
+	slices.Sort(names)
+	if want := entryPoints(t); len(want) < 50 || !slices.Equal(names, want) {
+		t.Errorf("the PTX has %v, the lists %v", names, want)
+	}
+}
+
+// The table of algorithms (internal/wire/algorithms.txt) lists the kernels for any world size, of every type.
+func TestTheEntryPointsAreThoseOfTheTable(t *testing.T) {
+	types := []string{"f32", "bf16", "f64", "f16", "fp8_e4m3", "fp8_e5m2", "i8", "u8", "i32", "i64", "u64"}
+	listed := map[string]bool{}
+	for _, name := range entryPoints(t) {
+		listed[name] = true
 	}
 	for op := wire.OpNone; op <= wire.OpEPCombineRecv; op++ {
 		for _, a := range op.CUDAAlgorithms() {
-			entry := strings.ReplaceAll(op.String(), "_", "") + " " + a.String()
-			if !entries[entry] {
-				t.Errorf("the PTX has no kernel for %s", entry)
+			for _, dtype := range types {
+				name := "rh_" + op.String() + "_" + a.String() + "_" + dtype
+				if !listed[name] {
+					t.Errorf("there is no kernel %s", name)
+				}
+				delete(listed, name)
 			}
-			delete(entries, entry)
 		}
 	}
-	if len(entries) > 0 {
-		t.Errorf("the table does not have %v", entries)
+	for name := range listed {
+		if !regexp.MustCompile(`_[248]$`).MatchString(name) {
+			t.Errorf("the table does not have %s", name)
+		}
 	}
 }

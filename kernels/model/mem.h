@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "model/world.h"
-#include "railhead/exchange/packets.h"
+#include "railhead/exchange/inbox.h"
 
 namespace railhead::model {
 
@@ -17,7 +17,6 @@ namespace railhead::model {
 struct Block {
   Barrier barrier;
   std::vector<float> partial;
-  uint64_t words[2 * kMaxWorldSize];
 };
 struct Grid {
   int blocks, blockThreads;
@@ -40,14 +39,15 @@ void storeWindow(World& world, char* base, uint64_t tile, size_t count, const ty
   }
 }
 
+// Cells and packets of one kernel of one rank.
 class PacketMem {
  public:
-  static constexpr int kPacketBatch = 2;
+  static constexpr int kCellBatch = 2, kPacketBatch = 2;
   static constexpr uint32_t kEpochMask = 15;
 
-  // abortWord may be null.
-  PacketMem(World& world, Grid& grid, int thread, const uint32_t* abortWord)
-      : world_(world), grid_(grid), thread_(static_cast<uint32_t>(thread)), abortWord_(abortWord) {}
+  // abortWord may be null. epoch: the last one used before this kernel.
+  PacketMem(World& world, Grid& grid, int thread, const uint32_t* abortWord, uint32_t epoch)
+      : world_(world), grid_(grid), thread_(static_cast<uint32_t>(thread)), abortWord_(abortWord), epoch_(epoch) {}
 
   // Two elements, stored one after the other.
   void storePacket(Packet* p, const Packet& v) {
@@ -60,83 +60,50 @@ class PacketMem {
     v.e[1] = world_.load(&p->e[1], 8, Order::kRelaxed, "load");
     return v;
   }
+  void arrived(const Packet* p) {
+    world_.load(&p->e[0], 8, Order::kArrived, "load arrived");
+    world_.load(&p->e[1], 8, Order::kArrived, "load arrived");
+  }
   bool keepWaiting() {
     if (abortWord_ != nullptr && world_.load(abortWord_, 4, Order::kAcquire, "load.acquire", __builtin_FUNCTION()) != 0) return false;
     world_.keepWaiting();
     return true;
   }
-  void missing(int r) { missing_ |= uint64_t{1} << r; }
+  void endWait() {}
+  void giveUp(uint64_t missing) { missing_ |= missing; }
   uint64_t missing() const { return missing_; }
   void fence(const char* in = __builtin_FUNCTION()) { world_.fence(Fence::kBoth, in); }
-
-  uint32_t loadState(const uint32_t* p) { return static_cast<uint32_t>(world_.load(p, 4, Order::kRelaxed, "load state")); }
-  void storeState(uint32_t* p, uint32_t v, const char* in = __builtin_FUNCTION()) { world_.store(p, 4, v, Order::kRelaxed, "store", in); }
-  uint64_t loadState(const uint64_t* p) { return world_.load(p, 8, Order::kRelaxed, "load state"); }
-  void storeState(uint64_t* p, uint64_t v, const char* in = __builtin_FUNCTION()) { world_.store(p, 8, v, Order::kRelaxed, "store", in); }
-
-  uint64_t loadFlagAcquire(const uint64_t* p, const char* in = __builtin_FUNCTION()) { return world_.load(p, 8, Order::kAcquire, "load.acquire", in); }
-  uint64_t loadFlag(const uint64_t* p) { return world_.load(p, 8, Order::kRelaxed, "load"); }
-  void storeFlagRelease(uint64_t* p, uint64_t v, const char* in = __builtin_FUNCTION()) { world_.store(p, 8, v, Order::kRelease, "store.release", in); }
-  void storeFlag(uint64_t* p, uint64_t v) { world_.store(p, 8, v, Order::kRelaxed, "store"); }
-  uint64_t loadOffer(const uint64_t* p) { return world_.load(p, 8, Order::kRelaxed, "load offer"); }
-  void storeOffer(uint64_t* p, uint64_t v, const char* in = __builtin_FUNCTION()) { world_.store(p, 8, v, Order::kPlain, "store", in); }
-  template <class Elements>
-  typename Elements::Raw loadElements(const char* base, uint64_t tile, size_t count) {
-    return loadWindow<Elements>(world_, base, tile, count);
-  }
-  template <class Elements>
-  void storeElements(char* base, uint64_t tile, size_t count, const typename Elements::Raw& raw) {
-    storeWindow<Elements>(world_, base, tile, count, raw);
-  }
-
-  void blockSync() { world_.meet(mine().barrier, false); }
-  bool blockAll(bool v) { return blockSum(v ? 0 : 1) == 0; }
-  uint64_t* blockWords() { return mine().words; }
-  void refuse(int r) {
-    missing(r);
-    refused_ = true;
-  }
-  bool refused() const { return refused_; }
-  bool countBlock(uint32_t* word) {
-    if (grid_.blocks == 1) return true;
-    if (world_.add(word, 4, 1, "count block") != blocks() - 1) return false;
-    world_.store(word, 4, 0, Order::kRelaxed, "store");
+  bool begin(bool, uint32_t* epoch) {
+    *epoch = epoch_;
     return true;
   }
 
   uint32_t thread() const { return thread_; }
   uint32_t threads() const { return static_cast<uint32_t>(grid_.blocks * grid_.blockThreads); }
-  uint32_t threadInBlock() const { return thread_ % blockThreads(); }
 
   // A row is assigned to a block.
-  uint32_t row() const { return thread_ / blockThreads(); }
-  uint32_t rows() const { return blocks(); }
-  uint32_t threadInRow() const { return threadInBlock(); }
-  uint32_t rowThreads() const { return blockThreads(); }
+  uint32_t row() const { return thread_ / rowThreads(); }
+  uint32_t rows() const { return static_cast<uint32_t>(grid_.blocks); }
+  uint32_t threadInRow() const { return thread_ % rowThreads(); }
+  uint32_t rowThreads() const { return static_cast<uint32_t>(grid_.blockThreads); }
   float rsqrt(float v) const { return v; }
-  float rowSum(float v) { return blockSum(v); }
-  uint32_t block() const { return row(); }
-
-  uint32_t blockThreads() const { return static_cast<uint32_t>(grid_.blockThreads); }
-
- private:
-  float blockSum(float v) {
-    mine().partial[threadInBlock()] = v;
-    blockSync();
+  float rowSum(float v) {
+    Block& mine = grid_.block[row()];
+    mine.partial[threadInRow()] = v;
+    world_.meet(mine.barrier, false);
     float sum = 0;
-    for (float p : mine().partial) sum += p;
-    blockSync();
+    for (float p : mine.partial) sum += p;
+    world_.meet(mine.barrier, false);
     return sum;
   }
-  uint32_t blocks() const { return static_cast<uint32_t>(grid_.blocks); }
-  Block& mine() { return grid_.block[row()]; }
 
+ private:
   World& world_;
   Grid& grid_;
   uint32_t thread_;
   const uint32_t* abortWord_;
+  uint32_t epoch_;
   uint64_t missing_ = 0;
-  bool refused_ = false;
 };
 
 class FlagMem {

@@ -264,9 +264,16 @@ class Memory {
     for (size_t i = 1; i < ts.size(); i++) ts[0]->view.join(ts[i]->view);
     for (size_t i = 1; i < ts.size(); i++) ts[i]->view = ts[0]->view;
   }
-  // A kernel has ended. What its threads have released is released for the next kernel's threads; what they have not acquired is lost.
-  void joinKernels(const std::vector<Thread*>& ts) {
+  // A kernel has ended. What its threads have released is released for the next kernel's threads; what they have not acquired is lost. fences:
+  // the end is a full fence of each thread.
+  void joinKernels(const std::vector<Thread*>& ts, bool fences) {
+    for (Thread* t : ts) {
+      if (fences && t->readAny) t->view.join(t->read);
+    }
     joinViews(ts);
+    for (Thread* t : ts) {
+      if (fences) t->released = keep(t->view);
+    }
     int all = kNoView;
     for (Thread* t : ts) {
       if (t->released == kNoView) continue;

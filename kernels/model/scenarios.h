@@ -43,7 +43,14 @@ inline PacketShape anyRanks(Random& random) {
   shape.reduceGroup = random.oneIn(2) ? shape.worldSize : 1 + random.below(shape.worldSize);
   shape.slotTiles = static_cast<uint32_t>(1 + random.below(3));
   shape.startEpoch = anyEpoch(random);
-  shape.windowCount = 12;
+  return shape;
+}
+// For cells: of two ranks, half of the runs have the kernels for two ranks.
+inline PacketShape anyCellRanks(Random& random) {
+  PacketShape shape = anyRanks(random);
+  if (random.oneIn(3)) shape.worldSize = 2;
+  shape.special = shape.worldSize == 2 && random.oneIn(2);
+  if (shape.special || shape.reduceGroup > shape.worldSize) shape.reduceGroup = shape.worldSize;
   return shape;
 }
 inline void anyGrid(Random& random, Kernel* k) {
@@ -61,10 +68,11 @@ inline Kernel anyKernel(Random& random, const PacketShape& shape, P algorithm, u
   k.algorithm = algorithm;
   anyGrid(random, &k);
   k.inPlace = random.oneIn(2);
-  uint32_t chunk = shape.slotTiles * 4;
-  if (algorithm == P::kTwoshot) chunk *= static_cast<uint32_t>(shape.worldSize);
-  k.count = anyCount(random, algorithm == P::kPull ? shape.windowCount : chunk * maxChunks);
-  if (algorithm == P::kPull) k.offers = anyOffers(random);
+  const auto ranks = static_cast<uint32_t>(shape.worldSize);
+  const uint32_t chunk = shape.slotTiles * 4 * (algorithm == P::kTwoshot || algorithm == P::kCellTwoshot ? ranks : 1);
+  k.count = anyCount(random, chunk * maxChunks);
+  // Ranks without a slice learn of each other by the lines of signatures only, which these runs lack.
+  if (algorithm == P::kCellTwoshot && k.count < chunk) k.count = 4 * ranks * static_cast<uint32_t>(1 + random.below(static_cast<int>(shape.slotTiles)));
   if (algorithm == P::kRMSNorm) {
     k.inPlace = false;
     k.rows = 1 + static_cast<uint32_t>(random.below(static_cast<int>(shape.slotTiles)));
@@ -73,47 +81,23 @@ inline Kernel anyKernel(Random& random, const PacketShape& shape, P algorithm, u
   }
   return k;
 }
+inline PacketShape kernelsOf(Random& random, PacketShape shape, const std::vector<P>& algorithms, int least, uint32_t maxChunks) {
+  for (int n = least + random.below(5); n > 0; n--) {
+    shape.kernels.push_back(anyKernel(random, shape, algorithms[static_cast<size_t>(random.below(static_cast<int>(algorithms.size())))], maxChunks));
+  }
+  return shape;
+}
 
-inline PacketShape oneshots(Random& random) {
-  PacketShape shape = anyRanks(random);
-  for (int n = 3 + random.below(5); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, P::kOneshot, 1));
-  return shape;
-}
-inline PacketShape twoshots(Random& random) {
-  PacketShape shape = anyRanks(random);
-  for (int n = 2 + random.below(5); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, P::kTwoshot, 1));
-  return shape;
-}
-inline PacketShape rmsNorms(Random& random) {
-  PacketShape shape = anyRanks(random);
-  for (int n = 2 + random.below(5); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, P::kRMSNorm, 1));
-  return shape;
-}
-// Pulls, and kernels of packets between them.
-inline PacketShape pulls(Random& random) {
-  PacketShape shape = anyRanks(random);
-  for (int n = 2 + random.below(4); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, random.oneIn(4) ? P::kTwoshot : P::kPull, 1));
-  return shape;
-}
-inline PacketShape badOffers(Random& random) {
-  PacketShape shape = pulls(random);
-  shape.kernels.push_back(anyKernel(random, shape, P::kPull, 1));
-  Kernel& last = shape.kernels.back();
-  last.offers = Offers::kAll;
-  if (last.count == 0) last.count = 1;
-  shape.badOffer = true;
-  return shape;
-}
+inline PacketShape oneshots(Random& random) { return kernelsOf(random, anyRanks(random), {P::kOneshot}, 3, 1); }
+inline PacketShape twoshots(Random& random) { return kernelsOf(random, anyRanks(random), {P::kTwoshot}, 2, 1); }
+inline PacketShape cellOneshots(Random& random) { return kernelsOf(random, anyCellRanks(random), {P::kCellOneshot}, 3, 1); }
+inline PacketShape cellTwoshots(Random& random) { return kernelsOf(random, anyCellRanks(random), {P::kCellTwoshot}, 2, 1); }
+inline PacketShape cellChunks(Random& random) { return kernelsOf(random, anyCellRanks(random), {P::kCellOneshot, P::kCellTwoshot}, 2, 4); }
+inline PacketShape rmsNorms(Random& random) { return kernelsOf(random, anyCellRanks(random), {P::kRMSNorm}, 2, 1); }
 inline PacketShape mixedKernels(Random& random) {
-  PacketShape shape = anyRanks(random);
-  for (int n = 3 + random.below(5); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, static_cast<P>(random.below(4)), 1));
-  return shape;
+  return kernelsOf(random, anyCellRanks(random), {P::kOneshot, P::kTwoshot, P::kCellOneshot, P::kCellTwoshot, P::kRMSNorm}, 3, 1);
 }
-inline PacketShape chunkedKernels(Random& random) {
-  PacketShape shape = anyRanks(random);
-  for (int n = 2 + random.below(3); n > 0; n--) shape.kernels.push_back(anyKernel(random, shape, static_cast<P>(random.below(2)), 3));
-  return shape;
-}
+inline PacketShape chunkedKernels(Random& random) { return kernelsOf(random, anyRanks(random), {P::kOneshot, P::kTwoshot}, 2, 3); }
 // More kernels than epochs, so that slots are used again after the wrap.
 inline PacketShape longStreams(Random& random) {
   PacketShape shape = anyRanks(random);
@@ -309,9 +293,6 @@ inline PacketShape smallKernels(uint32_t startEpoch, uint32_t slotTiles, std::ve
   shape.slotTiles = slotTiles;
   shape.startEpoch = startEpoch;
   shape.kernels = std::move(kernels);
-  for (const Kernel& k : shape.kernels) {
-    if (k.algorithm == P::kPull) shape.windowCount = 8;
-  }
   return shape;
 }
 inline Call smallRing(F algorithm, uint32_t count, RingProtocol protocol) {
@@ -361,9 +342,10 @@ inline const std::vector<Scenario>& scenarios() {
   static const std::vector<Scenario> all = {
       {"packets-oneshot", false, oneshots, nullptr, "2 to 5 ranks, kernels of one chunk"},
       {"packets-twoshot", false, twoshots, nullptr, "2 to 5 ranks, slices that may be short or empty"},
-      {"packets-rmsnorm", false, rmsNorms, nullptr, "rows assigned to blocks"},
-      {"packets-pull", false, pulls, nullptr, "windows, in place and not, blocks of threads, and packets in turn"},
-      {"packets-bad-offer", false, badOffers, nullptr, "a rank offers memory that is not in its windows: all ranks leave and name it"},
+      {"cells-rmsnorm", false, rmsNorms, nullptr, "rows assigned to blocks"},
+      {"cells-oneshot", false, cellOneshots, nullptr, "2 to 5 ranks, kernels of one chunk, some data all ones"},
+      {"cells-twoshot", false, cellTwoshots, nullptr, "the same in slices"},
+      {"cells-chunks", false, cellChunks, nullptr, "several chunks of cells in a kernel"},
       {"packets-mixed", false, mixedKernels, nullptr, "kernels of all algorithms, sizes and grids in turn"},
       {"packets-chunks", false, chunkedKernels, nullptr, "several chunks in a kernel"},
       {"packets-long", false, longStreams, nullptr, "more kernels than there are epochs"},
@@ -411,7 +393,6 @@ inline const std::vector<Scenario>& scenarios() {
       {"packets-all-abort", true, [](Random&) { return withAbort(smallKernels(3, 1, {{P::kOneshot, 4}, {P::kOneshot, 3}})); }, nullptr,
        "every run of two oneshots of a tile, with an abort before any step", nullptr, nullptr, true},
       {"packets-all-abort-twoshot", true, [](Random&) { return withAbort(smallKernels(3, 2, {{P::kTwoshot, 8}, {P::kTwoshot, 4}})); }, nullptr, "the same for two twoshots", nullptr, nullptr, true},
-      {"packets-all-abort-pull", true, [](Random&) { return withAbort(smallKernels(3, 2, {{P::kPull, 8}})); }, nullptr, "the same for a pull"},
       {"packets-all-two", true, [](Random&) { return smallKernels(3, 2, {{P::kOneshot, 8}, {P::kOneshot, 7}}); }, nullptr,
        "every run of two oneshots of two tiles"},
       {"packets-all-three", true, [](Random&) { return smallKernels(3, 2, {{P::kOneshot, 8}, {P::kOneshot, 4}, {P::kOneshot, 8}}); }, nullptr,
@@ -422,8 +403,14 @@ inline const std::vector<Scenario>& scenarios() {
        "every run of the epochs 14, 15, 2 and 3"},
       {"packets-all-chunks", true, [](Random&) { return smallKernels(3, 2, {{P::kOneshot, 12}, {P::kOneshot, 8}}); }, nullptr,
        "every run of a oneshot of two chunks and one after it"},
-      {"packets-all-pull", true, [](Random&) { return smallKernels(3, 2, {{P::kPull, 8}}); }, nullptr, "every run of a pull of a tile a rank"},
-      {"packets-all-pulls", true, [](Random&) { return smallKernels(3, 2, {{P::kPull, 8}, {P::kPull, 4}}); }, nullptr, "every run of two pulls", nullptr, nullptr, true},
+      {"cells-all-tile", true, [](Random&) { return smallKernels(3, 1, {{P::kCellOneshot, 4}}); }, nullptr, "every run of one oneshot of one cell"},
+      {"cells-all-three", true, [](Random&) { return smallKernels(3, 1, {{P::kCellOneshot, 4}, {P::kCellOneshot, 3}, {P::kCellOneshot, 4}}); }, nullptr,
+       "every run of three oneshots of a cell"},
+      {"cells-all-chunks", true, [](Random&) { return smallKernels(3, 1, {{P::kCellOneshot, 12}}); }, nullptr, "every run of a oneshot of three chunks"},
+      {"cells-all-twoshot", true, [](Random&) { return smallKernels(3, 1, {{P::kCellTwoshot, 8}, {P::kCellTwoshot, 8}}); }, nullptr,
+       "every run of two twoshots of a cell a rank"},
+      {"cells-all-abort", true, [](Random&) { return withAbort(smallKernels(3, 1, {{P::kCellOneshot, 4}, {P::kCellOneshot, 3}})); }, nullptr,
+       "every run of two oneshots of a cell, with an abort before any step", nullptr, nullptr, true},
       {"flags-abort-transfers", false, nullptr, abortedTransfers, "the same for messages between neighbours"},
       {"flags-all-1", true, nullptr, [](Random&) { return smallCalls(4, {{F::kOneshot, 2}}); }, "every run of one oneshot, with sleep and wake"},
       {"flags-all-2", true, nullptr, [](Random&) { return smallCalls(14, {{F::kOneshot, 2}, {F::kOneshot, 2}}); }, "every run of two oneshots over the wrap"},

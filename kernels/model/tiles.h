@@ -10,13 +10,16 @@
 #include <functional>
 
 #include "model/memory.h"
-#include "railhead/exchange/packets.h"
+#include "railhead/exchange/inbox.h"
 
 namespace railhead::model {
 
 struct Raw8 {
   uint32_t w[2];
 };
+
+// On a GPU all ones and 0x7fffffff are NaNs of the elements: which of the two a NaN is does not matter to their sums.
+inline uint32_t withOneNaN(uint32_t w) { return (w & 0x7fffffff) == 0x7fffffff ? 0x7fffffff : w; }
 
 template <class R>
 struct Tiles {
@@ -51,7 +54,7 @@ struct Tiles {
   }
   static Sum widen(const Raw& raw) {
     Sum s;
-    memcpy(&s, &raw, sizeof s);
+    for (uint32_t i = 0; i < kElements; i++) s.w[i] = sizeof(Raw) == sizeof(Raw16) ? withOneNaN(raw.w[i]) : raw.w[i];
     return s;
   }
   static Raw narrow(const Sum& s) {
@@ -81,16 +84,28 @@ enum class Offers { kAll, kNotRank0s, kNotRank0sRecv };
 inline uint32_t contribution(int operation, int r, size_t i) {
   return static_cast<uint32_t>(mix(mix(static_cast<uint64_t>(operation) + 1, static_cast<uint64_t>(r)), i)) | 1;
 }
+// The same on a GPU. Some pairs of elements are all ones.
+inline uint32_t gpuContribution(int operation, int r, size_t i) {
+  const bool allOnes = mix(mix(static_cast<uint64_t>(operation) + 5, static_cast<uint64_t>(r)), i / 2) % 8 == 0;
+  return allOnes ? 0xffffffff : contribution(operation, r, i);
+}
 
 // Element i of the sum of all contributions, in the order that fold.h promises.
-inline uint32_t reference(int operation, int worldSize, int reduceGroup, size_t i) {
+template <class Contribution>
+uint32_t foldOf(Contribution contributionOf, int worldSize, int reduceGroup) {
   uint32_t total = 0;
   for (int begin = 0; begin < worldSize; begin += reduceGroup) {
-    uint32_t group = contribution(operation, begin, i);
-    for (int r = begin + 1; r < worldSize && r < begin + reduceGroup; r++) group = group * 31 + contribution(operation, r, i);
+    uint32_t group = contributionOf(begin);
+    for (int r = begin + 1; r < worldSize && r < begin + reduceGroup; r++) group = group * 31 + contributionOf(r);
     total = begin == 0 ? group : total * 31 + group;
   }
   return total;
+}
+inline uint32_t reference(int operation, int worldSize, int reduceGroup, size_t i) {
+  return foldOf([=](int r) { return contribution(operation, r, i); }, worldSize, reduceGroup);
+}
+inline uint32_t gpuReference(int operation, int worldSize, int reduceGroup, size_t i) {
+  return foldOf([=](int r) { return withOneNaN(gpuContribution(operation, r, i)); }, worldSize, reduceGroup);
 }
 
 }  // namespace railhead::model

@@ -62,6 +62,8 @@ class World {
   int steps() const { return step_; }
   const std::string& traceText() const { return traceText_; }
 
+  // The end of a kernel is a fence of its threads.
+  void letEndsFence() { endsFence_ = true; }
   // If no fiber can run, sleeps end without a wake-up, once between two stores. Otherwise a lost wake-up is a deadlock.
   void letSleepsEnd() { sleepEnds_ = 1; }
   // The same with a clock: every sleep that ends without a wake-up takes a tick. What a fiber reads between two sleeps may be stale, so
@@ -443,7 +445,7 @@ class World {
       hash += f->hash;
     }
     if (kernelEnds) {
-      memory.joinKernels(threads);
+      memory.joinKernels(threads, endsFence_);
     } else {
       memory.joinViews(threads);
     }
@@ -508,7 +510,7 @@ class World {
   int step_ = 0;
   int sleepEnds_ = 0, sleepEndsLeft_ = 0;  // how often sleeps end without a wake-up between two stores; and how often before the next
                                            // store
-  bool timePasses_ = false, marked_ = false;
+  bool timePasses_ = false, marked_ = false, endsFence_ = false;
   int64_t now_ = 0;
   End end_ = End::kPassed;
   std::string failure_, traceText_;

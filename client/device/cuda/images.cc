@@ -13,10 +13,11 @@
           ".popsection\n");                                                                                       \
   extern "C" __attribute__((visibility("hidden"))) const char symbol[]
 
-RH_FILE(rh_image_ptx, "kernels/ptx/allreduce.ptx");
+RH_FILE(rh_image_ptx, "kernels/ptx/kernels.ptx");
+RH_FILE(rh_image_sm_90, "kernels/cubin/kernels.sm_90.cubin");
 
 namespace railhead::client::cuda {
 
-const char* imageFor(uint32_t) { return rh_image_ptx; }
+const char* imageFor(uint32_t architecture) { return architecture == 90 ? rh_image_sm_90 : rh_image_ptx; }
 
 }  // namespace railhead::client::cuda

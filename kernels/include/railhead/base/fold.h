@@ -3,9 +3,33 @@
 #ifndef RAILHEAD_KERNELS_FOLD_H_
 #define RAILHEAD_KERNELS_FOLD_H_
 
+#include <type_traits>
+
 #include "railhead/base/target.h"
 
 namespace railhead {
+
+// Whether the code of an addition is to exist once, not once for each rank of a batch: on a GPU, where the reduction is chosen at run time.
+template <class Elements, class = void>
+constexpr bool kRollsFold = false;
+template <class Elements>
+constexpr bool kRollsFold<Elements, std::void_t<decltype(Elements::kRolled)>> = Elements::kRolled;
+
+// As addTiles, one tile after the other. The tiles move through raw[0], so that they stay in registers.
+template <class Elements, int kBatch>
+RH_FN void addRolled(const Elements& e, typename Elements::Raw (&raw)[kBatch], int count, bool begin, typename Elements::Sum* sum) {
+  RH_ROLLED
+  for (int i = 0; i < count; i++) {
+    const typename Elements::Sum next = e.widen(raw[0]);
+    if (i == 0 && begin) {
+      *sum = next;
+    } else {
+      e.add(sum, next);
+    }
+    RH_UNROLL
+    for (int k = 0; k + 1 < kBatch; k++) raw[k] = raw[k + 1];
+  }
+}
 
 // Adds the first count tiles to *sum, in order. If begin is set, the first of them replaces *sum.
 template <class Elements, int kBatch, bool kFull>
@@ -37,7 +61,9 @@ RH_FN bool foldRanks(const Elements& e, int worldSize, int reduceGroup, Gather g
       typename Elements::Raw raw[kBatch];
       const int count = groupEnd - first < kBatch ? groupEnd - first : kBatch;
       if (!gather(first, count, raw)) return false;
-      if (count == kBatch) {
+      if constexpr (kRollsFold<Elements>) {
+        addRolled(e, raw, count, first == groupBegin, &group);
+      } else if (count == kBatch) {
         addTiles<Elements, kBatch, true>(e, raw, count, first == groupBegin, &group);
       } else {
         addTiles<Elements, kBatch, false>(e, raw, count, first == groupBegin, &group);

@@ -17,7 +17,6 @@ enum class Mutant : int {
   kSecondElementUnchecked = 3,
   kSecondPacketUnchecked = 4,
   kOnePhase = 5,
-  // packet_exchange.h
   kNoWrapClear = 6,
   kClearOnlyLastEpoch = 7,
   kClearBeforeRead = 8,
@@ -25,11 +24,10 @@ enum class Mutant : int {
   kNoFenceInFirstEpoch = 10,
   kEpochZero = 11,
   kEpochOne = 12,
-  kNoBlockSync = 13,
-  kFirstBlockWritesEpoch = 14,
+  kArrivesBeforeItReads = 13,
+  kCountsBeforeAllHaveRead = 14,
   kEpochNotKept = 15,
   kResultWithoutFence = 16,
-  kClearByOtherThreads = 17,
   kShortLastChunk = 18,
   // flags.h
   kPublishRelaxed = 20,
@@ -52,15 +50,11 @@ enum class Mutant : int {
   // allreduce_pull.h
   kPullWithoutFirstBarrier = 36,
   kPullWithoutLastBarrier = 37,
-  // block_exchange.h
-  kBlockOneGeneration = 38,
+  // block_flags.h
   kBlockPublishesAlone = 39,
   kBlockAwaitsAlone = 40,
   kBlockPublishRelaxed = 41,
   kBlockAwaitRelaxed = 42,
-  kBlockOffersLate = 43,
-  kBlockStepsBackAlone = 44,
-  kBlockGenerationNotKept = 45,
   // flags.h, flag_exchange.h: signatures
   kNoLookAtCalls = 46,
   kOneSignature = 47,
@@ -121,19 +115,32 @@ enum class Mutant : int {
   kRecordReadWithoutFence = 95,
   // ep_combine.h
   kEpCombineReleasesEveryToken = 96,
-  // flag_exchange.h, block_exchange.h
+  // flag_exchange.h
   kOfferNotBounded = 97,
-  kBlockOfferNotBounded = 98,
   // ep_links.h, ep.h
   kEpTurnsIgnored = 99,
   kEpNumberWithoutWrap = 100,
-  // flag_exchange.h, block_exchange.h
+  // flag_exchange.h
   kRecvNotOffered = 101,
-  kBlockRecvNotOffered = 102,
   // ep_links.h
   kEpFollowsFirst = 103,
   // device_state.h
   kStateTakenInTwoSteps = 105,
+  // cells.h
+  kCellsOneHalf = 118,
+  kCellsWithoutFence = 106,
+  kCellsNotCleared = 107,
+  kCellsClearedEarly = 108,
+  kCellsFirstElementUnchecked = 109,
+  kCellsSecondElementUnchecked = 110,
+  kCellsSendAllOnes = 111,
+  kCellsOnePhase = 112,
+  // gpu/context.h, gpu/control.h, gpu/pull.h
+  kOneLine = 113,
+  kLineChecksOneMark = 114,
+  kCallsNotCompared = 115,
+  kPullLooksRelaxed = 116,
+  kPullAwaitsAlone = 117,
 };
 
 #if defined(RH_MODEL)

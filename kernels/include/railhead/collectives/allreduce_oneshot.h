@@ -11,7 +11,7 @@ namespace railhead {
 // Reduces count elements at any address. send and recv may be the same memory: a thread stores a tile of recv after its last read of the
 // same tile of send.
 //
-// Exchange is one thread's communication with the other ranks (packet_exchange.h on a GPU, flag_exchange.h on a CPU, either in the
+// Exchange is one thread's communication with the other ranks (inbox_exchange.h on a GPU, flag_exchange.h on a CPU, either in the
 // model). Returns false when the group broke; recv is then partly written.
 template <class Elements, class Exchange>
 RH_FN bool allReduceOneshot(Exchange& exchange, const Elements& e, const char* send, char* recv, size_t count) {
@@ -24,14 +24,14 @@ RH_FN bool allReduceOneshot(Exchange& exchange, const Elements& e, const char* s
     const size_t n = count - base < perChunk ? count - base : perChunk;
     const uint32_t tiles = static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements);
     const uint32_t first = exchange.first(), step = exchange.step();
-    // Tiles to exchange. The last of several chunks is padded if the exchange needs it (PacketExchange::kPadsChunks).
+    // Tiles to exchange. The last of several chunks is padded if the exchange needs it (InboxExchange::kPadsChunks).
     const bool padded = Exchange::kPadsChunks && count > perChunk && !mutated(Mutant::kShortLastChunk);
     const uint32_t exchanged = padded ? exchange.chunkTiles() : tiles;
 
     // The first tile is loaded before the epoch, so that the two loads are in flight together.
     Raw mine = {};
     if (first < tiles) mine = e.load(in, first, n);
-    exchange.beginEpoch();
+    if (!exchange.beginEpoch()) return false;
     RH_ROLLED
     for (uint32_t i = first; i < exchanged; i += step) {
       exchange.pushAll(i, i == first ? mine : i < tiles ? e.load(in, i, n) : Raw{});
@@ -40,7 +40,7 @@ RH_FN bool allReduceOneshot(Exchange& exchange, const Elements& e, const char* s
     RH_ROLLED
     for (uint32_t i = first; i < exchanged; i += step) {
       Raw own = {};
-      if (Exchange::kKeepsOwn) own = e.load(in, i, n);
+      if (Exchange::kKeepsOwn) own = !Exchange::kPadsChunks ? e.load(in, i, n) : i == first ? mine : i < tiles ? e.load(in, i, n) : Raw{};
       Raw sum;
       if (!foldRanks<Exchange::kBatch>(
               e, exchange.worldSize(), exchange.reduceGroup(),
@@ -48,6 +48,7 @@ RH_FN bool allReduceOneshot(Exchange& exchange, const Elements& e, const char* s
         return false;
       }
       if (i < tiles) e.store(out, i, n, sum);
+      exchange.release(0, i);
     }
   }
   return true;

@@ -20,7 +20,7 @@ RH_FN bool allReduceRMSNorm(Exchange& exchange, const Elements& e, const char* x
   const uint32_t first = exchange.firstInRow(), step = exchange.stepInRow();
   Raw mine = {};
   if (exchange.row() < rows && first < perRow) mine = e.load(x, exchange.row() * perRow + first, total);
-  exchange.beginEpochOfRows(perRow);
+  if (!exchange.beginEpoch()) return false;
   RH_ROLLED
   for (uint32_t row = exchange.row(); row < rows; row += exchange.rows()) {
     RH_ROLLED
@@ -51,6 +51,7 @@ RH_FN bool allReduceRMSNorm(Exchange& exchange, const Elements& e, const char* x
       e.add(&s, e.widen(before));
       kept = e.narrow(s);
       e.store(residual, tile, total, kept);
+      exchange.release(0, tile);
       squares += e.sumOfSquares(e.widen(kept));
     }
     // All threads of the row get here, also after a failed wait, since rowSum() is a barrier.

@@ -24,29 +24,39 @@ RH_FN bool allReduceTwoshot(Exchange& exchange, const Elements& e, const char* s
     char* out = recv + base * Elements::kBytes;
     const size_t n = count - base < perChunk ? count - base : perChunk;
     const uint32_t tiles = static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements);
-    // Tiles to exchange. The last of several chunks is padded if the exchange needs it (PacketExchange::kPadsChunks).
+    // Tiles to exchange. The last of several chunks is padded if the exchange needs it (InboxExchange::kPadsChunks).
     const bool padded = Exchange::kPadsChunks && count > perChunk && !mutated(Mutant::kShortLastChunk);
     const uint32_t exchanged = padded ? exchange.sliceTiles() * static_cast<uint32_t>(worldSize) : tiles;
     const uint32_t slice = (exchanged + static_cast<uint32_t>(worldSize) - 1) / static_cast<uint32_t>(worldSize);
     const uint32_t begin = static_cast<uint32_t>(self) * slice;  // of this rank's slice
     const uint32_t first = exchange.first(), step = exchange.step();
 
-    exchange.beginEpoch();
+    if (!exchange.beginEpoch()) return false;
     RH_ROLLED
     for (uint32_t j = first; j < slice; j += step) {
+      // A batch of loads is in flight before the first store. Starts next to this rank, so that the ranks do not all send to the same one
+      // at once.
+      constexpr int kBatch = Exchange::kBatch;
       RH_ROLLED
-      for (int k = Exchange::kKeepsOwn ? 1 : 0; k < worldSize; k++) {
-        // Starts next to this rank, so that the ranks do not all send to the same one at once.
-        const int owner = self + k < worldSize ? self + k : self + k - worldSize;
-        const uint32_t i = static_cast<uint32_t>(owner) * slice + j;
-        if (i < exchanged) exchange.pushSlice(k, owner, j, slice, i < tiles ? e.load(in, i, n) : Raw{});
+      for (int begun = Exchange::kKeepsOwn ? 1 : 0; begun < worldSize; begun += kBatch) {
+        const auto owner = [&](int q) { return self + begun + q < worldSize ? self + begun + q : self + begun + q - worldSize; };
+        const auto tileOf = [&](int q) { return static_cast<uint32_t>(owner(q)) * slice + j; };
+        Raw raw[kBatch] = {};
+        RH_UNROLL
+        for (int q = 0; q < kBatch; q++) {
+          if (begun + q < worldSize && tileOf(q) < tiles) raw[q] = e.load(in, tileOf(q), n);
+        }
+        RH_UNROLL
+        for (int q = 0; q < kBatch; q++) {
+          if (begun + q < worldSize && tileOf(q) < exchanged) exchange.pushSlice(begun + q, owner(q), j, slice, raw[q]);
+        }
       }
     }
     if (!exchange.meet(0)) return false;
     RH_ROLLED
     for (uint32_t j = first; j < slice && begin + j < exchanged; j += step) {
       Raw own = {};
-      if (Exchange::kKeepsOwn) own = e.load(in, begin + j, n);
+      if (Exchange::kKeepsOwn && begin + j < tiles) own = e.load(in, begin + j, n);
       Raw sum;
       if (!foldRanks<Exchange::kBatch>(
               e, worldSize, exchange.reduceGroup(),
@@ -55,6 +65,7 @@ RH_FN bool allReduceTwoshot(Exchange& exchange, const Elements& e, const char* s
       }
       exchange.pushResult(j, slice, sum);
       if (begin + j < tiles) e.store(out, begin + j, n, sum);
+      exchange.release(0, j);
     }
     if (!exchange.meet(1)) return false;
     RH_ROLLED
@@ -72,6 +83,7 @@ RH_FN bool allReduceTwoshot(Exchange& exchange, const Elements& e, const char* s
           if (q < owners && r + q != self && i < tiles) e.store(out, i, n, raw[q]);
         }
       }
+      exchange.release(1, j);
     }
   }
   return true;

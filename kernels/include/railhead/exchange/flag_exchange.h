@@ -32,10 +32,11 @@ class FlagExchange {
   uint32_t first() const { return 0; }
   uint32_t step() const { return 1; }
 
-  void beginEpoch() {
+  bool beginEpoch() {
     generation_ = (generation_ + 2) & Mem::kGenerationMask;
     half_ = kScratchHeaderBytes + (mutated(Mutant::kOneBuffer) ? 0 : generation_ >> 1 & 1) * static_cast<size_t>(team_.blockBytes);
     if (mutated(Mutant::kPublishBeforeTiles)) publish(generation_);
+    return true;
   }
 
   // Publishes what this rank has pushed in the phase (0 or 1), and waits until all ranks have published theirs. The first exchange of an
@@ -71,6 +72,9 @@ class FlagExchange {
     if (first != team_.rank) out[0] = mem_.template loadTile<Raw>(at(first, static_cast<uint32_t>(first) * slice + j));
     return true;
   }
+
+  // The buffers of the epoch after the next one are others, and a flag says when they are free.
+  void release(int, uint32_t) {}
 
   // Pull: where this rank's buffers are. The next exchange publishes it.
   void offer(uint64_t send, uint64_t recv) {

@@ -1,0 +1,2 @@
+// Every GPU kernel, in one module: the client loads one image.
+#include "cuda/all_reduce.cu"

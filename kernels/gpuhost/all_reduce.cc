@@ -1,0 +1,20 @@
+// The same bits as the GPU: no fused multiply-add.
+#pragma GCC optimize("fp-contract=off")
+
+#include "railhead/gpu/all_reduce.h"
+
+#include "gpuhost/entry.h"
+#include "railhead/gpu/all_reduce_entries.h"
+
+namespace railhead::gpuhost {
+
+#define RH_HOST_KERNEL(name, algorithm, T, world)                                                                                    \
+  {#name, [](const gpu::Call* call, Grid grid) {                                                                                     \
+     runOnHost(*call, grid, [](Context& c) { gpu::allReduce<gpu::Algorithm::algorithm, gpu::T, world>(c); });                              \
+   }},
+
+const HostKernel kAllReduces[] = {
+    RH_ALL_REDUCES_F32(RH_HOST_KERNEL) RH_ALL_REDUCES_BF16(RH_HOST_KERNEL) RH_ALL_REDUCES_F16(RH_HOST_KERNEL)
+        RH_ALL_REDUCES_OTHERS(RH_HOST_KERNEL){nullptr, nullptr}};
+
+}  // namespace railhead::gpuhost

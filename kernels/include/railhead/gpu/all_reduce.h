@@ -1,0 +1,84 @@
+// The all-reduce kernels of a GPU: which exchange, elements and control they combine. A target makes an entry point of each (entries.h).
+#ifndef RAILHEAD_KERNELS_GPU_ALL_REDUCE_H_
+#define RAILHEAD_KERNELS_GPU_ALL_REDUCE_H_
+
+#include <type_traits>
+
+#include "railhead/base/target.h"
+#include "railhead/collectives/allreduce_oneshot.h"
+#include "railhead/collectives/allreduce_twoshot.h"
+#include "railhead/exchange/cells.h"
+#include "railhead/exchange/inbox_exchange.h"
+#include "railhead/exchange/packets.h"
+#include "railhead/gpu/context.h"
+#include "railhead/gpu/control.h"
+#include "railhead/gpu/elements.h"
+#include "railhead/gpu/pull.h"
+
+namespace railhead::gpu {
+
+// By rhw_algo.
+enum class Algorithm : uint32_t { kOneshot = 1, kTwoshot = 2, kPull = 3 };
+
+RH_FN Inbox inboxOf(const Team& team, bool cells) {
+  const Layout layout = layoutOf(team.worldSize, team.slotBytes);
+  return {team.base + (cells ? layout.inboxOffset : layout.packetsOffset), team.stride, static_cast<uint32_t>(team.slotBytes),
+          team.rank, team.worldSize, team.reduceGroup};
+}
+template <class Context>
+RH_FN Way wayOf(const Context& c, Algorithm algorithm) {
+  const uint64_t detail = c.call().detail ^ static_cast<uint64_t>(static_cast<uint32_t>(c.call().team.reduceGroup)) << 56;
+  return static_cast<uint64_t>(algorithm) | uint64_t{c.launchedBlocks() & 0xfffu} << 8 | uint64_t{c.launchedThreads() & 0xfffu} << 20 |
+         (detail * 0x9e3779b97f4a7c15u >> 32) << 32;
+}
+// Epochs of count elements in chunks; no data is an exchange too.
+RH_FN uint64_t chunksOf(uint64_t count, uint64_t perChunk) { return count == 0 ? 1 : (count + perChunk - 1) / perChunk; }
+
+// kWorld: as in cells.h. T is a type of types.h.
+template <Algorithm kAlgorithm, class T, int kWorld, class E, class Context>
+RH_FN void allReduceWith(Context& c, const E& e) {
+  const Call& call = c.call();
+  if constexpr (kAlgorithm == Algorithm::kPull) {
+    constexpr int kTiles = kWorld == 0 ? 1 : kWorld == 2 ? 4 : 2;
+    runKernel<Cells<Context>, Packets<Context>>(c, {0, 0, 1}, [&](Context& thread) { return allReducePull<kWorld, kTiles>(thread, e); });
+  } else {
+    using Slots = std::conditional_t<IsFloating<T>::value, Cells<Context, kWorld>, Packets<Context>>;
+    const Inbox inbox = inboxOf(call.team, Slots::kIsCells);
+    const uint64_t slices = kAlgorithm == Algorithm::kTwoshot ? static_cast<uint32_t>(call.team.worldSize) : 1;
+    const uint64_t chunks = chunksOf(call.count, inbox.slotBytes / Slots::kTileBytes * slices * E::kElements);
+    const Used used = {Slots::kIsCells ? chunks : 0, Slots::kIsCells ? 0 : chunks, 0};
+    runKernel<Cells<Context>, Packets<Context>>(c, used, [&](Context& thread) {
+      InboxExchange<Context, Slots> exchange(thread, inbox);
+      bool good;
+      if constexpr (kAlgorithm == Algorithm::kTwoshot) {
+        good = allReduceTwoshot(exchange, e, call.send, call.recv, call.count);
+      } else {
+        good = allReduceOneshot(exchange, e, call.send, call.recv, call.count);
+      }
+      if (good) exchange.finish();
+      return good;
+    });
+  }
+}
+
+RH_FN bool isAligned(const void* p) { return (reinterpret_cast<uintptr_t>(p) & 15) == 0; }
+
+// An entry point. The kernels for a world size are fast for sums of all ranks in one group, in whole tiles. Other calls take the general way,
+// on this rank alone if only its buffers are not aligned: what ranks send each other is the same.
+template <Algorithm kAlgorithm, class T, int kWorld, class Context>
+RH_FN void allReduce(Context& c) {
+  const Call& call = c.call();
+  c.setWay(wayOf(c, kAlgorithm));
+  if constexpr (kWorld != 0) {
+    const bool whole = call.count % Elements<T, true>::kElements == 0 &&
+                       (kAlgorithm == Algorithm::kPull ? ((call.sendOffset | call.recvOffset) & 15) == 0 : isAligned(call.send) && isAligned(call.recv));
+    if (whole && call.reduction == static_cast<uint32_t>(Reduction::kSum) && call.team.reduceGroup == kWorld) {
+      return allReduceWith<kAlgorithm, T, kWorld>(c, Elements<T, true>(call));
+    }
+  }
+  allReduceWith<kAlgorithm, T, 0>(c, Elements<T, false>(call));
+}
+
+}  // namespace railhead::gpu
+
+#endif  // RAILHEAD_KERNELS_GPU_ALL_REDUCE_H_

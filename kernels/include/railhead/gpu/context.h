@@ -1,0 +1,244 @@
+// A thread of a GPU kernel: what the kernel reads first, waits with their ends, and the report of what stopped it.
+#ifndef RAILHEAD_KERNELS_GPU_CONTEXT_H_
+#define RAILHEAD_KERNELS_GPU_CONTEXT_H_
+
+#include "railhead/base/mutant.h"
+#include "railhead/base/target.h"
+#include "railhead/exchange/inbox.h"
+#include "railhead/gpu/launch.h"
+
+namespace railhead::gpu {
+
+// A rank's call, for one peer: 64 bytes, eight elements of {data32, mark32}, each of them atomic. The mark is DeviceState::collectives + 1 of
+// the call, its low 32 bits. Writer: a control thread of the peer (relaxed, system scope), in every kernel. Readers: threads of the rank. Half
+// collectives & 1 is used, and every line of a half is written again two kernels later: after its writer has received this rank's line of the
+// kernel between, so after this rank's kernel that read it has ended.
+struct alignas(64) Line {
+  Packet p[4];
+};
+
+// What ranks compare.
+struct SignedWay {
+  Signature signature;
+  Way way;
+};
+RH_FN bool isEqual(const SignedWay& a, const SignedWay& b) {
+  return a.signature.call == b.signature.call && a.signature.count == b.signature.count && a.signature.detail == b.signature.detail && a.way == b.way;
+}
+
+template <class Context>
+RH_COLD void publishCall(typename Context::TargetType target, const Call& call, Way way);  // control.h
+
+// What the first thread of a block reads of GpuState, for all of the block's threads.
+struct Begin {
+  uint64_t begun, collectives;
+  uint32_t history, left;
+  GpuState::Start start;
+};
+// Memory of a block.
+struct Shared {
+  Begin begin;
+  uint64_t firstLook;  // at the clock, of any thread of the block; 0 = none. Relaxed
+};
+
+// Target has, besides what the exchanges list:
+//   loadState, storeState                words of GpuState, plain
+//   addRelease(word), loadOwnAcquire     words of GpuState, device scope
+//   loadOwn(word), compareSwap           the same, relaxed
+//   loadHost(word)                       pinned memory or a word that the host writes, relaxed
+//   storeHost, storeHostRelease          pinned memory, system scope
+//   nowNs()
+//   pause()                              between two polls
+//   gridThread(), gridThreads(), block(), blocks(), threadInBlock(), dataThreadsInBlock()
+//   launchedBlocks(), launchedThreads()  the grid that ranks compare
+//   kControlThreads                      threads that run at the same pace: a warp
+//   blockSync()                          barrier of the block's threads
+//   controlAll(v)                        whether v is true in all control threads
+//   shared()                             the block's Shared
+template <class Target>
+class Context : public Target {
+ public:
+  using TargetType = Target;
+
+  template <class... Arguments>
+  RH_FN explicit Context(const Call& call, Arguments&&... target) : Target(target...), call_(call), pollsLeft_(call.team.waitPolls) {
+    if (this->threadInBlock() != 0) return;
+    if (mutated(Mutant::kArrivesBeforeItReads)) this->addRelease(&state()->arrived);
+    GpuState* s = state();
+    begin_.begun = this->loadState(&s->device.begun);
+    begin_.collectives = this->loadState(&s->device.collectives);
+    begin_.history = static_cast<uint32_t>(this->loadState(&s->device.history));
+    begin_.left = this->loadHost(&s->device.left);
+    begin_.start.cellEpoch = this->loadState(&s->start.cellEpoch);
+    begin_.start.packetEpoch = this->loadState(&s->start.packetEpoch);
+    begin_.start.flagEpoch = this->loadState(&s->start.flagEpoch);
+    begin_.start.stop = this->loadOwn(&s->start.stop);
+  }
+
+  // Of functions out of line, which must not take the address of the thread's context: that would keep it out of registers. After join().
+  RH_FN Context(const Target& target, const Call& call, Way way) : Target(target), call_(call), way_(way), pollsLeft_(call.team.waitPolls) {}
+
+  // Every thread of the kernel calls it once. False: the rank has left the group, or an earlier kernel has stopped.
+  RH_FN bool join() {
+    Shared& shared = this->shared();
+    if (this->threadInBlock() == 0) {
+      shared.begin = begin_;
+      shared.firstLook = 0;
+      if (!mutated(Mutant::kArrivesBeforeItReads)) this->addRelease(&state()->arrived);
+    }
+    this->blockSync();
+    if ((shared.begin.left | shared.begin.start.stop) != 0) return false;
+    if (isCombined()) publishCall<Context>(*this, call_, way_);
+    return true;
+  }
+  RH_FN bool begin(bool cells, uint32_t* epoch) {
+    if (!join()) return false;
+    *epoch = cells ? started().start.cellEpoch : started().start.packetEpoch;
+    return true;
+  }
+  // After join().
+  RH_FN const Begin& started() { return this->shared().begin; }
+
+  // Threads that handle data, numbered from 0. A grid of no more than kControlThreads threads does both.
+  RH_FN bool isCombined() const { return this->gridThreads() <= Target::kControlThreads; }
+  RH_FN uint32_t threads() const { return this->gridThreads() - (isCombined() ? 0 : Target::kControlThreads); }
+  RH_FN uint32_t thread() const { return this->gridThread(); }
+  RH_FN bool isControl() const { return thread() >= threads() || isCombined(); }
+  RH_FN bool isData() const { return thread() < threads(); }
+  RH_FN uint32_t controlThread() const { return this->gridThread() - (this->gridThreads() - controlThreads()); }
+  RH_FN uint32_t controlThreads() const { return this->gridThreads() < Target::kControlThreads ? this->gridThreads() : Target::kControlThreads; }
+
+  // Between two polls.
+  RH_FN bool keepWaiting() {
+    this->pause();
+    if (--pollsLeft_ != 0) return true;
+    pollsLeft_ = call_.team.waitPolls;
+    since_ = look(*this, call_, way_, since_);
+    return since_ >= kCodes;
+  }
+  RH_FN void endWait() { since_ = 0; }
+  // After keepWaiting() has returned false.
+  RH_FN void giveUp(uint64_t missing) {
+    if (since_ != kStopped) report(*this, call_, way_, static_cast<Stop>(since_), missing, 0);
+  }
+  // Rank r has called something else.
+  RH_FN void mismatch(int r) { report(*this, call_, way_, Stop::kMismatch, uint64_t{1} << r, 0); }
+
+  RH_FN void clash(uint64_t streams) { report(*this, call_, way_, Stop::kAborted, 0, streams); }
+
+  RH_FN const Call& call() const { return call_; }
+  RH_FN int worldSize() const { return call_.team.worldSize; }
+  RH_FN GpuState* state() const { return reinterpret_cast<GpuState*>(heapOf(call_.team.rank)); }
+  RH_FN char* heapOf(int r) const { return call_.team.base + static_cast<uint64_t>(static_cast<uint32_t>(r)) * call_.team.stride; }
+
+  // Lines: to rank `reader`, from rank `writer`, of this call.
+  RH_FN Line* line(int reader, int writer) {
+    const uint64_t half = mutated(Mutant::kOneLine) ? 0 : started().collectives & 1;
+    return reinterpret_cast<Line*>(heapOf(reader) + layoutOf(worldSize(), call_.team.slotBytes).linesOffset) +
+           half * static_cast<uint32_t>(worldSize()) + static_cast<uint32_t>(writer);
+  }
+  RH_FN uint32_t mark() { return static_cast<uint32_t>(started().collectives) + 1; }
+  RH_FN SignedWay ours() {
+    SignedCall c = call_.call;
+    c.sequence = static_cast<uint32_t>(started().collectives);
+    c.history = started().history;
+    return {sign(c), way_};
+  }
+  RH_FN Way way() const { return way_; }
+  RH_FN void setWay(Way way) { way_ = way; }
+  RH_FN bool hasLine(int r, SignedWay* theirs) {
+    const Line* at = line(call_.team.rank, r);
+    uint32_t late = 0, w[8];
+    RH_UNROLL
+    for (int i = 0; i < 4; i++) {
+      const Packet p = this->loadPacket(&at->p[i]);
+      RH_UNROLL
+      for (int j = 0; j < 2; j++) {
+        const uint32_t differs = static_cast<uint32_t>(p.e[j] >> 32) ^ mark();
+        late |= mutated(Mutant::kLineChecksOneMark) && i + j != 0 ? 0 : differs;
+        w[2 * i + j] = static_cast<uint32_t>(p.e[j]);
+      }
+    }
+    theirs->signature = {joined(w[0], w[1]), joined(w[2], w[3]), joined(w[4], w[5])};
+    theirs->way = joined(w[6], w[7]);
+    return late == 0;
+  }
+
+ private:
+  // Of since_: a Stop that this thread wants to report, or that another one has reported.
+  static constexpr uint64_t kStopped = 8, kCodes = 16;
+
+  RH_FN static uint64_t joined(uint32_t low, uint32_t high) { return uint64_t{low} | uint64_t{high} << 32; }
+
+  // Whether to go on, after waitPolls polls. Returns when the wait began, or a code.
+  RH_COLD static uint64_t look(Target target, const Call& call, Way way, uint64_t since) {
+    Context c(target, call, way);
+    const Team& team = call.team;
+    if (c.loadOwn(&c.state()->start.stop) != 0) return kStopped;
+    if (c.isCombined() && c.findMismatch()) return kStopped;
+    if (c.loadHost(&team.status->abort[c.block()].word) != 0) return static_cast<uint64_t>(Stop::kAborted);
+    const uint64_t now = c.nowNs();
+    Shared& shared = c.shared();
+    if (shared.firstLook == 0) shared.firstLook = now;
+    if (since == 0) since = now;
+    // Clocks of several multiprocessors may differ a little.
+    const bool late = (now > since && now - since > team.timeoutNs) || (now > shared.firstLook && now - shared.firstLook > team.limitNs);
+    return late ? static_cast<uint64_t>(Stop::kTimeout) : since;
+  }
+  // If the threads that compare signatures wait for data.
+  RH_FN bool findMismatch() {
+    RH_ROLLED
+    for (int r = 0; r < worldSize(); r++) {
+      SignedWay theirs;
+      if (r == call_.team.rank || !hasLine(r, &theirs) || isEqual(theirs, ours())) continue;
+      mismatch(r);
+      return true;
+    }
+    return false;
+  }
+
+  // The first thread of a comm that gives up reports; later kernels of the comm return at once.
+  RH_COLD static void report(Target target, const Call& call, Way way, Stop why, uint64_t missing, uint64_t clash) {
+    Context c(target, call, way);
+    if (c.compareSwap(&c.state()->start.stop, 0, static_cast<uint32_t>(why)) != 0) return;
+    Status* s = call.team.status;
+    if (why == Stop::kMismatch) {
+      SignedWay theirs;
+      c.hasLine(lowestBit(missing), &theirs);
+      const SignedWay ours = c.ours();
+      storeSignatureTo(c, &s->difference.theirs, theirs.signature);
+      storeSignatureTo(c, &s->difference.ours, ours.signature);
+      c.storeHost(&s->theirWay, theirs.way);
+      c.storeHost(&s->ourWay, ours.way);
+    } else {
+      // Ranks that have not called at all are behind; else those whose data has not come.
+      uint64_t behind = 0;
+      RH_ROLLED
+      for (int r = 0; r < c.worldSize(); r++) {
+        SignedWay ignored;
+        if (r != call.team.rank && !c.hasLine(r, &ignored)) behind |= uint64_t{1} << r;
+      }
+      if (behind != 0) missing = behind;
+    }
+    c.storeHost(&s->operation, call.call.operation);
+    c.storeHost(&s->missing, missing & ~(uint64_t{1} << call.team.rank));
+    c.storeHost(&s->number, c.started().begun + 1);
+    c.storeHost(&s->clash, clash);
+    c.storeHostRelease(&s->stop, static_cast<uint32_t>(why));
+  }
+  RH_FN static void storeSignatureTo(Context& c, Signature* to, const Signature& s) {
+    c.storeHost(&to->call, s.call);
+    c.storeHost(&to->count, s.count);
+    c.storeHost(&to->detail, s.detail);
+  }
+
+  const Call& call_;
+  Begin begin_ = {};  // of the block's first thread, until join()
+  Way way_ = 0;
+  uint32_t pollsLeft_;
+  uint64_t since_ = 0;  // the wait's first look at the clock, 0 = none yet; or a code
+};
+
+}  // namespace railhead::gpu
+
+#endif  // RAILHEAD_KERNELS_GPU_CONTEXT_H_
