@@ -51,6 +51,14 @@ func TestAGroupThatIsNotTakenOverIsLeftAsItIs(t *testing.T) {
 			at := wire.PartsOf(killedWorld).Windows.Offset
 			binary.LittleEndian.PutUint64(b[at+8:], binary.LittleEndian.Uint64(b[at:]))
 		}), good},
+		"a segment of the version before":    {without(func(b []byte) { b[8] = wire.ControlVersion - 1 }), good},
+		"a device that is not known":         {without(func(b []byte) { b[last+ledgerDevice] = 9 }), good},
+		"a CUDA device without memory":       {without(func(b []byte) { b[last+ledgerDevice] = byte(wire.DeviceCUDA) }), good},
+		"a device heap of a group on CPUs":   {without(func(b []byte) { b[last+ledgerDeviceHeap+3] = 1 }), good},
+		"device memory of a group on CPUs":   {without(func(b []byte) { memoryOf(b, 1, wire.MemoryCUDA) }), good},
+		"a device heap of another granule":   {without(func(b []byte) { onCUDA(b); b[last+ledgerDeviceHeap] = 1 }), good},
+		"a device window beyond its heap":    {without(func(b []byte) { onCUDA(b); windowOf(b, 1, 1<<20) }), good},
+		"a window of memory that is unknown": {without(func(b []byte) { memoryOf(b, 2, 9); windowOf(b, 2, 0) }), good},
 		"a group that was finalized": {without(func(b []byte) {
 			parts := wire.PartsOf(killedWorld)
 			binary.LittleEndian.PutUint32(b[parts.OutcomeOffset(d.ended):], uint32(wire.OpFinalize))
@@ -63,6 +71,12 @@ func TestAGroupThatIsNotTakenOverIsLeftAsItIs(t *testing.T) {
 		}, good},
 	} {
 		t.Run(name, func(t *testing.T) { d.comesBackInVain(t, c.segment(), c.message) })
+	}
+	onDevices := append([]byte(nil), image...) // without any of the damage above
+	onCUDA(onDevices)
+	windowOf(onDevices, wire.MemoryOfDevice, 3)
+	if r := readBack(t, onDevices); r.Device != wire.DeviceCUDA || len(r.DeviceWindows) != 1 || r.DeviceWindows[0].Offset != 3*symm.CUDAGranule {
+		t.Errorf("a group on CUDA devices is read as %+v", r)
 	}
 	for name, fd := range map[string]func() int{
 		"a device":                  func() int { return opened(t, "/dev/null", unix.O_RDWR) },
@@ -80,6 +94,33 @@ func TestAGroupThatIsNotTakenOverIsLeftAsItIs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Offsets of fields in the ledger; a test of package wire has them all.
+const (
+	ledgerMemory     = 152
+	ledgerDeviceHeap = 632
+	ledgerDevice     = 640
+)
+
+// memoryOf adds a kind of memory, with granules of 2 MiB, to a control segment's ledger.
+func memoryOf(b []byte, index int, kind wire.MemoryKind) {
+	at := b[wire.PartsOf(killedWorld).Ledger.Offset+ledgerMemory+8*uint64(index):]
+	binary.LittleEndian.PutUint32(at, uint32(kind))
+	binary.LittleEndian.PutUint32(at[4:], symm.CUDAGranule)
+}
+
+// onCUDA makes a group one on CUDA devices, with device heaps of 8 MiB.
+func onCUDA(b []byte) {
+	memoryOf(b, wire.MemoryOfDevice, wire.MemoryCUDA)
+	ledger := wire.PartsOf(killedWorld).Ledger.Offset
+	binary.LittleEndian.PutUint64(b[ledger+ledgerDeviceHeap:], 8<<20)
+	b[ledger+ledgerDevice] = byte(wire.DeviceCUDA)
+}
+
+// windowOf adds a window of one granule to a control segment's table.
+func windowOf(b []byte, memory, granule uint64) {
+	binary.LittleEndian.PutUint64(b[wire.PartsOf(killedWorld).Windows.At(9):], 1|granule<<28|memory<<56)
 }
 
 // segmentOf is a control segment with these bytes.

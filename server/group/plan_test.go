@@ -149,3 +149,53 @@ func TestRingsFollowWhereRanksMayRun(t *testing.T) {
 		t.Errorf("a machine that could not be read: ring %v", got)
 	}
 }
+
+func TestRanksOfAGPUShareItsMultiprocessors(t *testing.T) {
+	gpu := func(id byte, multiprocessors uint32) membership.GPU {
+		return membership.GPU{UUID: wire.UUID{id}, Multiprocessors: multiprocessors}
+	}
+	for what, c := range map[string]struct {
+		gpus []membership.GPU
+		want int
+	}{
+		"a GPU each":               {[]membership.GPU{gpu(1, 132), gpu(2, 132)}, 132},
+		"different GPUs":           {[]membership.GPU{gpu(1, 132), gpu(2, 108)}, 108},
+		"four ranks a GPU":         {[]membership.GPU{gpu(1, 132), gpu(2, 132), gpu(1, 132), gpu(2, 132), gpu(1, 132), gpu(2, 132), gpu(1, 132), gpu(2, 132)}, 33},
+		"three ranks on one":       {[]membership.GPU{gpu(1, 132), gpu(2, 132), gpu(1, 132), gpu(1, 132)}, 44},
+		"more ranks than it holds": {[]membership.GPU{gpu(1, 2), gpu(1, 2), gpu(1, 2)}, 1},
+	} {
+		if got := blocksOf(c.gpus); got != c.want {
+			t.Errorf("%s: %d blocks, want %d", what, got, c.want)
+		}
+	}
+}
+
+func TestAGroupOnCUDADevicesHasPlansOfTheCPUToo(t *testing.T) {
+	p := &planner{}
+	a := membership.CreateGroup{
+		World: 2, Forcing: "oneshot", Reproducible: true, CPUs: make([]wire.CPUMask, 2), Device: wire.DeviceCUDA,
+		GPUs: []membership.GPU{{UUID: wire.UUID{1}, Multiprocessors: 10}, {UUID: wire.UUID{1}, Multiprocessors: 10}},
+	}
+	plans, err := p.plansOf(a)
+	if err != nil || len(plans) != 2 || plans[0].Device != wire.DeviceCPU || plans[1].Device != wire.DeviceCUDA {
+		t.Fatalf("%d plans, %v", len(plans), err)
+	}
+	last := func(p *wire.Plan) wire.Choice { return p.Choice[p.Count-1] }
+	if c := last(&plans[1].Copied[wire.PlanAllReduce]); wire.Algo(c.Algo) != wire.AlgoOneshot || c.Why != wire.WhyForced || c.Blocks != 5 {
+		t.Errorf("on the GPUs: %+v", c)
+	}
+	if c := last(&plans[0].Copied[wire.PlanAllReduce]); c.Why == wire.WhyForced || c.Blocks != 0 {
+		t.Errorf("on the CPUs: %+v", c)
+	}
+	if a.Forcing = "ring"; err == nil {
+		if _, err = p.plansOf(a); err == nil || !strings.Contains(err.Error(), "there are oneshot") {
+			t.Errorf("an algorithm that GPUs do not have: %v", err)
+		}
+	}
+	if _, err := checkForcing(wire.DeviceCUDA, "ring"); err == nil {
+		t.Error("an algorithm that GPUs do not have is accepted")
+	}
+	if _, err := checkForcing(wire.DeviceCPU, "ring"); err != nil {
+		t.Error(err)
+	}
+}
