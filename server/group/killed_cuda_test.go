@@ -186,3 +186,47 @@ func TestMemoryOfCUDAIsPassedWithoutLookingAtIt(t *testing.T) {
 		t.Errorf("the table of registered windows has memory of %v", kinds)
 	}
 }
+
+// Registrations on CUDA devices that fail: one that is refused changes nothing, one that all ranks have made leaves only its outcome.
+func TestARegistrationOfCUDAMemoryThatFailsLeavesNothingButItsOutcome(t *testing.T) {
+	d := newRecordedOnCUDA(t)
+	d.formQuickly()
+	d.register("window_register", true, 0)
+	d.request++
+	m := d.g.machine
+	register := func(s membership.SessionID, memory wire.MemoryKind, bytes uint64) []membership.Action {
+		r, file := &wire.Register{Group: d.group(), Bytes: bytes, Memory: memory, AllocationBytes: bytes}, membership.FileID(0)
+		if memory.HasFD() {
+			file = d.g.files.add(memfdWith(t, 0))
+		} else {
+			r.Handle = wire.Handle{byte(s)}
+		}
+		return m.Register(d.now, s, d.request, r, file)
+	}
+	for _, kind := range []wire.MemoryKind{wire.MemoryCPU, 9} {
+		d.refused("memory of kind "+kind.String(), wire.ResultUnsupported, func() []membership.Action { return register(1, kind, 1) })
+	}
+	d.refused("a window of memory that is only registered", wire.ResultUnsupported, func() []membership.Action {
+		return m.WindowAlloc(d.now, 1, d.request, &wire.WindowAlloc{Group: d.group(), Bytes: 1, Memory: wire.MemoryCUDAIPC})
+	})
+	for _, kinds := range [][2]wire.MemoryKind{
+		{wire.MemoryCUDA, wire.MemoryCUDA}, {wire.MemoryCUDA, wire.MemoryCUDAIPC}, {wire.MemoryCUDAIPC, wire.MemoryCUDAIPC},
+	} {
+		d.leavesNothing("registrations of different sizes of "+kinds[0].String()+" and "+kinds[1].String(), true, func() {
+			d.request++
+			d.both(func(s membership.SessionID) []membership.Action { return register(s, kinds[s-1], uint64(s)) })
+		})
+	}
+	d.leavesNothing("a registration against a window", true, func() {
+		d.request++
+		d.do(register(1, wire.MemoryCUDA, 1))
+		d.do(m.WindowAlloc(d.now, 2, d.request, &wire.WindowAlloc{Group: d.group(), Bytes: 1, Memory: wire.MemoryCUDA}))
+	})
+	d.request++
+	fds, _ := held(t)
+	d.do(register(1, wire.MemoryCUDA, 1))
+	d.do(m.LeaseLost(d.id, 1, false))
+	if now, _ := held(t); now != fds {
+		t.Errorf("%d descriptors before a rank died, %d after", fds, now)
+	}
+}

@@ -90,6 +90,61 @@ func expect(t *testing.T, what string, got, want int) {
 	}
 }
 
+// All ranks of the largest node create a window of their devices' memory: each is sent each other's part once.
+func TestAWindowOfSixtyFourDevicesIsPassedToAllRanks(t *testing.T) {
+	m, err := New(testConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	name, err := wire.MakeName("gpus")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const world = rank.MaxPerNode
+	each := func(event func(s SessionID) []Action) (all []Action) {
+		for s := range SessionID(world) {
+			all = append(all, event(s+1)...)
+		}
+		return all
+	}
+	each(func(s SessionID) []Action {
+		j := oneNode(name, int(s)-1, world, 1000)
+		j.Own.Device, j.Own.DeviceUUID, j.Own.DeviceMultiprocessors = wire.DeviceCUDA, wire.UUID{byte(s)}, 132
+		return m.Join(now, s, 1, 1, j)
+	})
+	m.GroupCreated(now, 1, nil)
+	each(func(s SessionID) []Action { return m.Attached(now, s, 1, &wire.Attached{Group: 1}) })
+	each(func(s SessionID) []Action {
+		return m.WindowAlloc(now, s, 2, &wire.WindowAlloc{Group: 1, Bytes: 1, Memory: wire.MemoryCUDA})
+	})
+	sent, closed := map[[2]uint64]int{}, map[FileID]int{}
+	for _, a := range each(func(s SessionID) []Action {
+		return m.WindowCommitted(s, 2, &wire.WindowCommitted{Group: 1, Memory: wire.MemoryCUDA}, FileID(s))
+	}) {
+		switch a := a.(type) {
+		case Send:
+			sent[[2]uint64{uint64(a.To), uint64(a.File)}]++
+		case CloseFile:
+			closed[a.File]++
+		}
+	}
+	if len(sent) != world*(world-1) || len(closed) != world || sent[[2]uint64{1, 1}] != 0 {
+		t.Errorf("%d parts were sent, %d descriptors closed", len(sent), len(closed))
+	}
+	ready := 0
+	for _, a := range each(func(s SessionID) []Action { return m.RegisterMapped(s, 2, &wire.RegisterMapped{Group: 1}) }) {
+		if send, ok := a.(Send); ok {
+			if _, ok := send.Msg.(*wire.WindowReady); ok {
+				ready++
+			}
+		}
+	}
+	if ready != world {
+		t.Errorf("%d ranks have the window", ready)
+	}
+}
+
 func TestSixtyFourGroupsOfSixtyFourRanksFormWorkAndFinalize(t *testing.T) {
 	const groups, ranks = 64, rank.MaxPerNode
 	session := func(g, r int) SessionID { return SessionID(1 + g*ranks + r) }
