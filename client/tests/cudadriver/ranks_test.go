@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"railhead/internal/deep"
 )
 
 // noPeers is a machine whose GPUs cannot access each other.
@@ -86,4 +88,10 @@ func TestReachSaysWhyAPeerIsNotReached(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestDrawnSequencesOnDeviceHeapsAgreeWithAModel(t *testing.T) {
+	onEach(t, func(t *testing.T, b *build) {
+		output(t, b.command(t, "sequences.cc", []string{devices(3)}, "1", fmt.Sprint(deep.Rounds(t, 40, 200))))
+	}, asanBuild, tsanBuild)
 }
