@@ -48,6 +48,9 @@ func TestWhatLoadingTheDriverSays(t *testing.T) {
 		"no number":                {"first", nil, []string{"invalid_argument: device first: a number, GPU-<uuid> or MIG-<uuid>"}},
 		"an old GPU":               {"0", []string{"RAILHEAD_FAKE_CUDA_ATTRIBUTES=75=7,76=5"}, []string{"unsupported: device 0 (fake device 0) has compute capability 7.5: 8.0 or newer"}},
 		"no virtual memory":        {"0", []string{"RAILHEAD_FAKE_CUDA_ATTRIBUTES=102=0"}, []string{"unsupported: device 0 (fake device 0) has no virtual memory management"}},
+		"no FABRIC handles":        {"1", nil, []string{"FABRIC handles: no: device 1 creates no memory with a FABRIC handle", "IMEX", "cuMemCreate: CUDA_ERROR_NOT_PERMITTED (800)"}},
+		"FABRIC handles":           {"0", []string{"RAILHEAD_FAKE_CUDA_FABRIC=1"}, []string{"FABRIC handles: yes\n"}},
+		"FABRIC without an export": {"0", []string{"RAILHEAD_FAKE_CUDA_FABRIC=1", "RAILHEAD_FAKE_CUDA_FAIL=cuMemExportToShareableHandle:1:801"}, []string{"FABRIC handles: no: cuMemExportToShareableHandle"}},
 		"no descriptors of memory": {"0", []string{"RAILHEAD_FAKE_CUDA_ATTRIBUTES=103=0"}, []string{"unsupported: ", "POSIX descriptor"}},
 	} {
 		t.Run(name, func(t *testing.T) {

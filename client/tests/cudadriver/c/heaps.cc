@@ -120,6 +120,21 @@ CUcontext currentContext() {
   return current;
 }
 
+// The first reason stays, and long texts are cut.
+void failures() {
+  Failure why;
+  CHECK(!because(&why, RH_ERR_BUSY, "first %d", 1) && !because(&why, RH_ERR_SYSTEM, "second"));
+  CHECK(!driverFailed(driver, "cuInit", CUDA_ERROR_OUT_OF_MEMORY, &why));
+  CHECK(why.result == RH_ERR_BUSY && why.code == CUDA_SUCCESS && strcmp(why.text, "first 1") == 0);
+  CHECK(!prefix(&why, "rank %d: ", 7) && strcmp(why.text, "rank 7: first 1") == 0);
+  char longText[2000];
+  memset(longText, 'x', sizeof longText);
+  longText[sizeof longText - 1] = '\0';
+  CHECK(!prefix(&why, "%s", longText) && strlen(why.text) == sizeof why.text - 1);
+  Failure other;
+  CHECK(!because(&other, RH_ERR_BUSY, "%s", longText) && strlen(other.text) == sizeof other.text - 1);
+}
+
 // A context that could not be opened is not held, and none stays current.
 void unopened() {
   const char* const functions[] = {"cuDevicePrimaryCtxRetain", "cuCtxPushCurrent", "cuThreadExchangeStreamCaptureMode", "cuStreamCreate"};
@@ -245,6 +260,7 @@ int main() {
   Failure loading;
   driver = loadDriver(&loading);
   CHECK(driver != nullptr);
+  failures();
   unopened();
   badArguments();
   replacing();

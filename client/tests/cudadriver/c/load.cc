@@ -2,6 +2,7 @@
 #include "check.h"
 #include "device/cuda/context.h"
 #include "device/cuda/devices.h"
+#include "device/cuda/probe.h"
 
 using namespace railhead::client;
 using namespace railhead::client::cuda;
@@ -25,6 +26,11 @@ int main(int count, char** arguments) {
   }
   printf("device %d: %s, %s, bus %s, capability %d, %d multiprocessors, driver %d\n", device, facts.name, facts.uuid, facts.pciBusId, facts.capability,
          facts.multiprocessors, driver->version);
-  CHECK(closeContext(&context, &why));
+  const bool fabric = probeFabric(context, &why);
+  printf("FABRIC handles: %s%s\n", fabric ? "yes" : "no: ", why.text);
+  Failure closing;
+  CHECK(closeContext(&context, &closing));
+  const fake_cuda_account none = {};
+  CHECK(same(none, Fake().account()));
   return 0;
 }
