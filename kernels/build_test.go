@@ -1,7 +1,6 @@
 package kernels_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,16 +11,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"railhead/internal/await"
 	"railhead/internal/deep"
 )
-
-// patience is far beyond what a program here takes on a busy machine: a program that reaches it hangs.
-func patience(t *testing.T) time.Duration {
-	t.Helper()
-	return time.Duration(deep.Rounds(t, 2, 10)) * time.Minute
-}
 
 // Flags to compile with. ThreadSanitizer does not support fences, and GCC warns about them. The protocols' only fences order
 // two atomics (a flag and its count of sleepers), on which no race report depends.
@@ -156,7 +149,7 @@ func runPreprocessor(t *testing.T, source string) string {
 // runProgram runs a program to its end. Any failure, also a sanitizer's report, fails the test.
 func runProgram(t *testing.T, binary string, arguments ...any) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience(t))
+	ctx, cancel := await.Child(t)
 	defer cancel()
 	texts := make([]string, len(arguments))
 	for i, a := range arguments {

@@ -1,7 +1,6 @@
 package kernels_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"railhead/internal/await"
 	"railhead/internal/deep"
 )
 
@@ -29,7 +29,7 @@ func buildModel(t *testing.T) string {
 // runModel returns whether the scenario passed, and the model's output.
 func runModel(t *testing.T, binary string, arguments ...string) (passed bool, said string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience(t))
+	ctx, cancel := await.Child(t)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, binary, arguments...).CombinedOutput()
 	var exit *exec.ExitError

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"railhead/client"
+	"railhead/internal/deep"
 	"railhead/internal/wire"
 )
 
@@ -82,6 +83,13 @@ func TestALateRankBreaksAReplayOrIsDropped(t *testing.T) {
 	}
 }
 
+// Of the test below. The victim launches fewer replays than the others, so they cannot complete theirs before it is killed.
+const (
+	replaysVictim = 1
+	replaysMissed = 10
+	replaysBefore = 10 // "replays" is printed
+)
+
 // A child of the test below. It prints "replays" while it replays, then its error and the report of the last replay.
 func TestChildReplaysDispatches(t *testing.T) {
 	r := childRank(t)
@@ -103,16 +111,27 @@ func TestChildReplaysDispatches(t *testing.T) {
 			}
 		}
 	}
-	launch(10)
+	launch(replaysBefore)
 	if err := r.wait(); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Println("replays")
-	launch(100000) // takes far longer than the test
-	printEnd(r.wait())
+	n := replaysAfter(t)
+	if r.Rank() == replaysVictim {
+		n -= replaysMissed
+	}
+	launch(n)
+	err = r.wait()
+	if r.Rank() == replaysVictim {
+		time.Sleep(patience) // it is killed
+	}
+	printEnd(err)
 	report := l.dispatched.Report()
 	fmt.Printf("report %s %v %d\n", report.Result, report.LostRanks, report.Dispatch)
 }
+
+// replaysAfter is how many replays are launched after "replays".
+func replaysAfter(t *testing.T) int { return deep.Rounds(t, 2000, 50_000) }
 
 // childDrops is the environment variable for RH_EP_DEAD_DROP.
 const childDrops = "RAILHEAD_TEST_EP_DROPS"
@@ -120,15 +139,15 @@ const childDrops = "RAILHEAD_TEST_EP_DROPS"
 func TestARankKilledDuringReplaysIsDroppedOrNamed(t *testing.T) {
 	for _, drops := range []string{"", "yes"} {
 		children := startChildren(t, "TestChildReplaysDispatches", 3, childDrops+"="+drops)
-		const victim = 1
-		killDuringReplays(t, children, victim)
+		killDuringReplays(t, children, replaysVictim)
 		for i, c := range children {
-			if i == victim {
+			if i == replaysVictim {
 				continue
 			}
-			want := "ok [1] 100010" // all replays have run, the last one without rank 1
+			// All replays have run, the last one without the victim.
+			want := fmt.Sprintf("ok [%d] %d", replaysVictim, replaysBefore+replaysAfter(t))
 			if drops == "" {
-				c.wantNamed(t, children, victim)
+				c.wantNamed(t, children, replaysVictim)
 				want = "rank_dead"
 			}
 			if said := c.line(t, "report "); !strings.HasPrefix(said, want) {

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -311,11 +310,7 @@ const mark = "exit status of the command: "
 // run runs a command and returns its exit status and what was printed meanwhile, on both streams.
 func (s *shell) run(t *testing.T, command string) (status int, output string) {
 	t.Helper()
-	limit := await.Patience
-	if deep.On(t) {
-		limit = 20 * time.Minute // compiles, or measures for long
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := await.Child(t)
 	defer cancel()
 	if _, err := fmt.Fprintf(s.in, "{ %s\n} </dev/null; echo \"%s$?\"\n", command, mark); err != nil {
 		t.Fatal(err)
@@ -339,7 +334,7 @@ func (s *shell) run(t *testing.T, command string) (status int, output string) {
 			all.WriteString(line)
 		case <-ctx.Done():
 			s.stuck = true
-			t.Fatalf("%s: not done after %v\n%s", command, limit, &all)
+			t.Fatalf("%s: not done when the time of the tests ends\n%s", command, &all)
 		}
 	}
 }

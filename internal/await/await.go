@@ -2,6 +2,7 @@
 package await
 
 import (
+	"context"
 	"testing"
 	"time"
 )
@@ -12,6 +13,19 @@ const (
 	// Never is a deadline later than the end of any test. What happens before it has another cause.
 	Never = 10 * time.Minute
 )
+
+// Child is a context for a child process of a test. It ends shortly before the tests' own time limit, so a child that hangs is killed
+// while its test can still say so, and a slow machine does not matter before.
+func Child(t testing.TB) (context.Context, context.CancelFunc) {
+	t.Helper()
+	const notice = 20 * time.Second
+	if limited, ok := t.(interface{ Deadline() (time.Time, bool) }); ok {
+		if end, ok := limited.Deadline(); ok {
+			return context.WithDeadline(context.Background(), end.Add(-notice))
+		}
+	}
+	return context.WithCancel(context.Background())
+}
 
 // Until waits until wrong returns "".
 func Until(t testing.TB, wrong func() string) {

@@ -57,7 +57,9 @@ struct Group {
       team.spinNs = o.spinNs;
       team.yieldNs = o.seed % 2 == 0 ? 0 : 4000;
       team.pollsPerTurn = o.seed % 2 == 0 ? 8 : 64;
-      team.longTurnNs = team.busyNs = team.busyMostNs = kMs;
+      team.longTurnNs = kMs;
+      team.busyNs = 10 * kMs;
+      team.busyMostNs = 1000 * kMs;
       team.busySpinNs = team.yieldNs;
       team.busy = &busy[static_cast<size_t>(r)];
       team.recheckNs = 100 * kMs;

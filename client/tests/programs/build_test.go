@@ -1,7 +1,6 @@
 package programs
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"railhead/internal/await"
 	"railhead/internal/librarybuild"
 )
 
@@ -162,7 +162,7 @@ func (b *build) program(t *testing.T, source string) string {
 // command returns a command that runs a program against a daemon. Sanitizers end a process with status 66 if they find an error.
 func command(t *testing.T, socket, binary string, arguments ...string) *exec.Cmd {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := await.Child(t)
 	t.Cleanup(cancel)
 	c := exec.CommandContext(ctx, binary, arguments...)
 	c.Env = append(os.Environ(), "RAILHEAD_SOCKET="+socket, "RAILHEAD_TIMEOUT_MS=60000",

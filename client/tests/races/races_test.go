@@ -1,7 +1,6 @@
 package races
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"strconv"
@@ -22,7 +21,7 @@ func play(t *testing.T, b *build, scenario string, seeds int) {
 	if text := os.Getenv(seedVariable); text != "" {
 		first, seeds = text, 1
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*await.Patience)
+	ctx, cancel := await.Child(t)
 	defer cancel()
 	c := exec.CommandContext(ctx, b.program(t), scenario, first, strconv.Itoa(seeds))
 	c.Env = append(os.Environ(), "ASAN_OPTIONS=detect_leaks=1:exitcode=66", "TSAN_OPTIONS=exitcode=66", "UBSAN_OPTIONS=print_stacktrace=1")
