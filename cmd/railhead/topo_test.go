@@ -9,6 +9,7 @@ import (
 
 	"railhead/cmd/railhead/internal/cli"
 	"railhead/engine/topo"
+	"railhead/internal/gpus"
 )
 
 const topoFixture = "../../engine/topo/testdata/gb200-tray.xml"
@@ -34,6 +35,17 @@ func TestTopoShowsThisMachine(t *testing.T) {
 	}
 	if _, text, _ := railhead(t, nil, "topo"); !strings.HasPrefix(text, "fingerprint "+fingerprint+"\n") {
 		t.Errorf("no fingerprint %s in\n%s", fingerprint, text)
+	}
+}
+
+func TestTopoSaysWhyThereAreNoGPUs(t *testing.T) {
+	m, err := gpus.ReadMachine()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, stderr := railhead(t, nil, "topo")
+	if says := strings.Contains(stderr, "railhead: no GPUs: "); says != (len(m.OfKind(topo.GPU)) == 0) || !strings.Contains(stderr, m.NoGPUs) {
+		t.Errorf("%d GPUs, %q: %q", len(m.OfKind(topo.GPU)), m.NoGPUs, stderr)
 	}
 }
 

@@ -1,9 +1,12 @@
 package topo
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 // two is a machine with two GPUs behind root ports, as /sys shows it.
@@ -134,4 +137,42 @@ func TestPeersOfAFileAreChecked(t *testing.T) {
 		_, err := ReadJSON(strings.NewReader(text))
 		wantError(t, err, want)
 	}
+}
+
+// Whatever a driver reports, the graph is valid or there is an error, and nothing that reads the graph fails.
+func TestAnyReportGivesAValidGraphOrAnError(t *testing.T) {
+	sysfs := twoSocketTree().fs()
+	busIDs := []string{"00000000:81:00.0", "0000:83:00.0", "0000:84:00.0", "FFFFFFFF:FF:FF.0", "0000:01:00.0", "x", ""}
+	rapid.Check(t, func(t *rapid.T) {
+		g, err := ReadMachine(sysfs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range g.OfKind(GPU) {
+			busIDs[0] = g.Node(id).PCI.BusID
+		}
+		busID, small := rapid.SampledFrom(busIDs), rapid.IntRange(-1, 3)
+		var gpus []DriverGPU
+		for range rapid.IntRange(0, 4).Draw(t, "GPUs") {
+			d := DriverGPU{Dev: small.Draw(t, "dev"), BusID: busID.Draw(t, "bus id"), SM: 10 * small.Draw(t, "sm"), LinksDown: small.Draw(t, "down")}
+			for range rapid.IntRange(0, 5).Draw(t, "links") {
+				d.NVLinks = append(d.NVLinks, NVLink{RemoteKind(small.Draw(t, "kind")), busID.Draw(t, "to")})
+			}
+			gpus = append(gpus, d)
+		}
+		access := []PeerAccess{{A: GPUID(small.Draw(t, "a")), B: GPUID(small.Draw(t, "b")), Read: rapid.String().Draw(t, "status")}}
+		if g.AddDriver(gpus, access) != nil {
+			return
+		}
+		if err := g.Check(); err != nil {
+			t.Fatalf("%v: %+v", err, g)
+		}
+		var text, again strings.Builder
+		if err := errors.Join(g.WriteText(&text), g.WriteSVG(&text), g.WriteXML(&text), g.WriteJSON(&again)); err != nil {
+			t.Fatalf("%v: %+v", err, g)
+		}
+		if read, err := ReadJSON(strings.NewReader(again.String())); err != nil || read.Fingerprint() != g.Fingerprint() {
+			t.Fatalf("%v: %+v", err, g)
+		}
+	})
 }
