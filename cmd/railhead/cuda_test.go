@@ -1,13 +1,133 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"time"
 
+	"railhead/client/device/cuda/fake"
+	"railhead/cmd/railhead/demo"
 	"railhead/cmd/railhead/internal/cli"
+	"railhead/internal/await"
 	"railhead/internal/cuda"
+	"railhead/internal/ncclstyle"
 )
+
+// fakeGPUs is the number of GPUs that the driver for tests pretends.
+const fakeGPUs = "3"
+
+var buildFake = sync.OnceValues(func() (env []string, err error) {
+	dir, err := os.MkdirTemp(os.Getenv("XDG_STATE_HOME"), "fake-") // TestMain removes it
+	if err != nil {
+		return nil, err
+	}
+	driver, err := fake.Build(repository, dir)
+	if err != nil {
+		return nil, err
+	}
+	kernels, err := fake.BuildKernels(repository, dir)
+	return []string{cuda.LibraryVariable + "=" + driver, "RAILHEAD_FAKE_CUDA_KERNELS=" + kernels, "RAILHEAD_FAKE_CUDA_DEVICES=" + fakeGPUs}, err
+})
+
+// withGPUs is the environment of a machine with a driver for tests, whose kernels run on the CPU.
+func withGPUs(t *testing.T) []string {
+	t.Helper()
+	env, err := buildFake()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return env
+}
+
+func TestBenchOnGPUsMeasuresAndChecksEagerlyAndInGraphs(t *testing.T) {
+	env := withGPUs(t)
+	for _, c := range []struct {
+		algo string
+		args []string
+	}{
+		{"oneshot", nil}, {"oneshot", []string{"-G", "3"}}, {"oneshot", []string{"--window", "--ranks", "2"}}, {"pull", []string{"--algo", "pull", "-G", "1"}},
+		{"oneshot", []string{"-d", "int32", "-o", "all"}},
+	} {
+		args := append([]string{"bench", "allreduce", "--device", "cuda", "--ranks", "3", "-b", "8", "-e", "4K", "-f", "64", "-n", "3", "-w", "1", "-c", "2", "-d", "bfloat16", "--json"}, c.args...)
+		status, stdout, stderr := railhead(t, env, args...)
+		var r ncclstyle.Report
+		decodeStrict(t, stdout, &r)
+		if status != 0 || len(r.Rows) < 2 {
+			t.Errorf("%v: status %d, %d rows: %s", args, status, len(r.Rows), stderr)
+		}
+		for _, row := range r.Rows {
+			if row.Algo != c.algo || !checkedAndRight(ncclstyle.AllReduce, row) {
+				t.Errorf("%v: %+v", args, row)
+			}
+		}
+	}
+}
+
+func TestBenchOnGPUsHasTheColumnsOfNCCLTests(t *testing.T) {
+	status, stdout, stderr := railhead(t, withGPUs(t), "bench", "allreduce", "--device", "cuda", "-b", "64", "-e", "64", "-n", "2", "-G", "5")
+	for _, want := range []string{" validation: 1 graph: 5\n", "# device: fake device 0", "out-of-place", "# Out of bounds values : 0 OK"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("status %d, %s: no %q in\n%s", status, stderr, want, stdout)
+		}
+	}
+}
+
+func TestWhatGPUsOrTheLibraryLackIsAnErrorAndNoTable(t *testing.T) {
+	env := withGPUs(t)
+	for _, c := range []struct {
+		env  []string
+		args []string
+		want string
+	}{
+		{env, []string{"bench", "allreduce", "--ranks", "4"}, "4 ranks on 3 GPUs: ranks that share a GPU need MPS"},
+		{append(env, "CUDA_VISIBLE_DEVICES="), []string{"bench", "allreduce"}, "no device"},
+		{env, []string{"bench", "gather", "-b", "8", "-e", "8"}, "on a CUDA device"},
+		{append(env, "CUDA_VISIBLE_DEVICES="), []string{"demo"}, "no device"},
+	} {
+		status, stdout, stderr := railhead(t, c.env, append(c.args, "--device", "cuda")...)
+		if status != cli.Failed || strings.Contains(stdout, "size") || strings.Contains(stdout, "p50") || !strings.Contains(stderr, c.want) {
+			t.Errorf("%v: status %d, %q %s", c.args, status, stdout, stderr)
+		}
+	}
+}
+
+func TestBenchAndDemoLetRanksShareAGPU(t *testing.T) {
+	for _, args := range [][]string{
+		{"bench", "allreduce", "-b", "64", "-e", "64", "-n", "2"}, {"demo", "--layers", "1", "--steps", "1", "--batch", "1"},
+	} {
+		env, record := withMPS(t) // of a machine with one visible GPU
+		status, stdout, stderr := railhead(t, append(env, withGPUs(t)...), append(args, "--device", "cuda", "--ranks", "2", "--mps")...)
+		if status != 0 || !strings.Contains(stdout, "p50") {
+			t.Errorf("%v: status %d: %s%s", args, status, stdout, stderr)
+		}
+		if r := recorded(t, record); !strings.HasSuffix(r, "\nended\n") {
+			t.Errorf("%v: the daemon was not told to quit: %q", args, r)
+		}
+	}
+}
+
+func TestTheDemoOnGPUsReplaysAndChecksDecodeSteps(t *testing.T) {
+	env := withGPUs(t)
+	status, stdout, stderr := railhead(t, env, "demo", "--device", "cuda", "--layers", "2", "--steps", "3", "--batch", "1", "--json")
+	var r demo.Report
+	decodeStrict(t, stdout, &r)
+	if status != 0 || !r.OK || r.Ranks != 3 || r.Model != "llama-3-70b" || r.Device != "cuda" || r.Replays == nil || len(r.Ops) != 1 {
+		t.Fatalf("status %d, %+v: %s", status, r, stderr)
+	}
+	if r.Replays.Calls != 4 || r.Replays.Nodes < 4 || r.Replays.P50us <= 0 || r.Replays.P99us < r.Replays.P50us {
+		t.Errorf("%+v", *r.Replays)
+	}
+	if o := r.Ops[0]; o.Calls != 12 || o.Checked != 12 || o.Wrong != 0 || o.Bytes != 2*8192 || o.P50us <= 0 {
+		t.Errorf("%+v", o)
+	}
+	if _, text, _ := railhead(t, env, "demo", "--device", "cuda", "--layers", "1", "--steps", "1", "--batch", "1", "--ranks", "2"); !strings.Contains(text, "Every element of every result is correct") {
+		t.Error(text)
+	}
+}
 
 // noDriver is the environment of a machine without CUDA.
 func noDriver(t *testing.T) []string {
@@ -26,7 +146,7 @@ func TestBenchOnAMachineWithoutCUDAIsAnErrorAndNoTable(t *testing.T) {
 
 func TestBenchRefusesWrongDevicesAndGraphsOnTheCPU(t *testing.T) {
 	for want, args := range map[string][]string{
-		"--device \"gpu\" is unknown": {"--device", "gpu"}, "on the CPU there are no graphs": {"-G", "2"}, "-G -1": {"--device", "cuda", "-G", "-1"},
+		"--device \"gpu\" is unknown": {"--device", "gpu"}, "on the CPU there are no graphs": {"-G", "2"}, "--mps is for GPUs": {"--mps"}, "-G -1": {"--device", "cuda", "-G", "-1"},
 	} {
 		status, stdout, stderr := railhead(t, noDriver(t), append([]string{"bench", "allreduce"}, args...)...)
 		if status != cli.Usage || stdout != "" || !strings.Contains(stderr, want) {
@@ -45,5 +165,20 @@ func TestTheDemoOnAMachineWithoutCUDAIsAnErrorAndNoTable(t *testing.T) {
 	status, _, stderr := railhead(t, noDriver(t), "demo", "--device", "cuda", "--ranks", "2", "--model", "deepseek-v3")
 	if status != cli.Usage || !strings.Contains(stderr, "has experts") {
 		t.Errorf("a model with experts: status %d, %s", status, stderr)
+	}
+}
+
+func TestARankThatIsKilledInABenchOnGPUsEndsIt(t *testing.T) {
+	for _, graph := range []string{"0", "100000"} {
+		c := start(t, withGPUs(t), "bench", "allreduce", "--device", "cuda", "--ranks", "2", "-b", "64", "-e", "64", "-n", "1000", "-w", "0", "-G", graph)
+		var ranks map[int]int
+		await.True(t, "both ranks run", func() bool { ranks = children(c.cmd.Process.Pid); return len(ranks) == 2 })
+		time.Sleep(200 * time.Millisecond) // anywhere in the run
+		if err := syscall.Kill(ranks[1], syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if status := c.wait(t); status != cli.Failed || !strings.Contains(c.stderr.String(), "rank 1") {
+			t.Errorf("-G %s: status %d: %s", graph, status, &c.stderr)
+		}
 	}
 }
