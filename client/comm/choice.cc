@@ -31,12 +31,14 @@ constexpr uint32_t kPlanned[RHW_PLANS_CUDA] = {RHW_OP_ALL_REDUCE, RHW_OP_REDUCE_
 
 constexpr uint64_t bitOf(uint32_t op) { return uint64_t{1} << op; }
 
-// Whether all choices are algorithms of the operation for that kind of buffers (1 = in windows). orAlgo is valid too.
+// Whether all choices are algorithms of the operation for that kind of buffers (1 = in windows). orAlgo is valid too. op NONE: of any
+// operation.
 bool areOf(const rhw_plan& p, uint32_t op, uint32_t windows, uint32_t orAlgo) {
   for (uint32_t i = 0; i < p.count; i++) {
     const uint32_t algo = p.choice[i].algo;
     if (algo == orAlgo) continue;
-    if (algo >= RHW_ALGOS || rhw_algorithms[algo].windows != windows || (rhw_algorithms[algo].operations & bitOf(op)) == 0) return false;
+    if (algo >= RHW_ALGOS || rhw_algorithms[algo].windows != windows) return false;
+    if (op != RHW_OP_NONE && (rhw_algorithms[algo].operations & bitOf(op)) == 0) return false;
   }
   return true;
 }
@@ -68,12 +70,10 @@ const char* checkWaits(const rhw_plans& p) {
   return nullptr;
 }
 
-const char* checkRanges(const rhw_plans& plans, int n) {
-  for (int i = 0; i < n; i++) {
-    if (!ascends(plans.copied[i]) || !ascends(plans.zero_copy[i])) return "size ranges that do not ascend";
-    if (!areOf(plans.copied[i], kPlanned[i], 0, RHW_ALGOS)) return "an algorithm that the operation does not have";
-    if (!areOf(plans.zero_copy[i], kPlanned[i], 1, RHW_ALGO_AUTO)) return "an algorithm that is not zero-copy";
-  }
+const char* checkRanges(const rhw_plans& plans, int i, uint32_t op) {
+  if (!ascends(plans.copied[i]) || !ascends(plans.zero_copy[i])) return "size ranges that do not ascend";
+  if (!areOf(plans.copied[i], op, 0, RHW_ALGOS)) return "an algorithm that the operation does not have";
+  if (!areOf(plans.zero_copy[i], op, 1, RHW_ALGO_AUTO)) return "an algorithm that is not zero-copy";
   return nullptr;
 }
 
@@ -81,8 +81,10 @@ const char* checkRanges(const rhw_plans& plans, int n) {
 const char* checkPlans(const rhw_plans& plans, int32_t localSize) {
   if (!isOrder(plans, localSize)) return "a ring order that is not a permutation of the ranks";
   if (plans.channels < 1 || plans.channels > static_cast<uint32_t>(kMaxRingChannels)) return "a number of channels out of range";
-  const char* wrong = checkRanges(plans, RHW_PLANS);
-  return wrong != nullptr ? wrong : checkWaits(plans);
+  for (int i = 0; i < RHW_PLANS; i++) {
+    if (const char* wrong = checkRanges(plans, i, kPlanned[i])) return wrong;
+  }
+  return checkWaits(plans);
 }
 
 // Whether a kernel can be launched with the blocks and threads of all choices. Those of AUTO are not used.
@@ -95,12 +97,12 @@ bool areLaunchable(const rhw_plan& p) {
   return true;
 }
 
-// The same for a CUDA device.
+// The same for a CUDA device. A call for which there is no kernel is refused when it is made.
 const char* checkDevicePlans(const rhw_plans& plans) {
   if (plans.collectives != RHW_PLANS_CUDA) return "another number of collectives";
   if (plans.polls_per_turn < 1 || plans.polls_per_turn > 4096) return "polls_per_turn outside 1..4096";
-  if (const char* wrong = checkRanges(plans, RHW_PLANS_CUDA)) return wrong;
   for (int i = 0; i < RHW_PLANS_CUDA; i++) {
+    if (const char* wrong = checkRanges(plans, i, RHW_OP_NONE)) return wrong;
     if (!areLaunchable(plans.copied[i]) || !areLaunchable(plans.zero_copy[i])) return "a grid that no kernel has";
   }
   return nullptr;
