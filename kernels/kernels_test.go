@@ -142,6 +142,12 @@ func TestWaitsSleepInsteadOfYieldingOnABusyProcessor(t *testing.T) {
 	runProgram(t, compileProgram(t, plain, "testdata/busy_processor.cc"))
 }
 
+// The memory model does not play whom the kernel wakes.
+func TestAWakeUpReachesAllThatSleepOnTheWord(t *testing.T) {
+	t.Parallel()
+	runProgram(t, compileProgram(t, plain, "testdata/wake.cc"))
+}
+
 func TestTheProtocolHasNoDataRace(t *testing.T) {
 	flags := sanitized(t, thread)
 	binary := compileProgram(t, flags, team...)

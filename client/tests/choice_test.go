@@ -83,6 +83,22 @@ func TestForcedAlgorithmsRunAndReportTheReason(t *testing.T) {
 	}
 }
 
+func TestTheSizeAtTheEdgeOfARangeBelongsToTheRangeAboveIt(t *testing.T) {
+	c := formGroup(t, startDaemon(t), client.CommConfig{World: 3})[0]
+	for _, at := range []struct {
+		bytes   uint64
+		windows bool
+		want    string
+	}{
+		{16<<10 - 1, false, "oneshot"}, {16 << 10, false, "twoshot"}, {16<<10 + 1, false, "twoshot"},
+		{32<<10 - 1, true, "twoshot"}, {32 << 10, true, "pull"}, {32<<10 + 1, true, "pull"},
+	} {
+		if got, why, err := c.Choice("all_reduce", at.bytes, at.windows); err != nil || got != at.want {
+			t.Errorf("%d bytes, in windows %v: %s (%s), %v; want %s", at.bytes, at.windows, got, why, err, at.want)
+		}
+	}
+}
+
 func TestInvalidForcedAlgorithmsAreRefused(t *testing.T) {
 	s := startDaemon(t)
 	var all []string // of alltoall

@@ -2,9 +2,11 @@ package tests
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"railhead/client"
@@ -120,6 +122,33 @@ func roundTrip(m member, ep *client.EP, c client.EPConfig, in epInputs, layout c
 		return err
 	}
 	return sameFloats(out, in.want(c))
+}
+
+// A dispatch takes two numbers, its own and that of its combine, so that no later collective has either.
+func TestADispatchAndItsCombineCountAsTwoCollectives(t *testing.T) {
+	s := startDaemon(t)
+	ranks := formGroup(t, s, client.CommConfig{Group: "counts", World: 2})
+	config := client.EPConfig{MaxTokensPerRank: 4, Hidden: 16, NumExperts: 2, TopK: 1, Dtype: client.F32, WireDtype: client.F32, CombineDtype: client.F32}
+	all(t, ranks, func(m member) error {
+		ep, err := m.NewEP(config)
+		if err != nil {
+			return err
+		}
+		in := exactInputs(rand.New(rand.NewPCG(1, uint64(m.Rank()))), config, 4)
+		return errors.Join(roundTrip(m, ep, config, in, client.EPFlat, 1), m.Barrier(), roundTrip(m, ep, config, in, client.EPFlat, 1), m.Barrier())
+	})
+	for _, rank := range traceOf(t, s, "counts", 2) {
+		var numbers []uint64
+		for _, r := range rank.Records {
+			if r.Operation == "ep_dispatch" || r.Operation == "ep_combine" || r.Operation == "barrier" {
+				numbers = append(numbers, r.Collective)
+			}
+		}
+		// The first collective is ep_create.
+		if want := []uint64{2, 3, 4, 5, 6, 7}; !slices.Equal(numbers, want) {
+			t.Errorf("rank %d: collectives %d, want %d", rank.Rank, numbers, want)
+		}
+	}
 }
 
 func TestACombineReturnsEveryTokensSumOverItsExperts(t *testing.T) {

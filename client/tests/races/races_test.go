@@ -45,7 +45,7 @@ func onEachBuild(t *testing.T, scenario string, ordinary int) {
 // The program prints a fingerprint of each schedule.
 func TestASeedPlaysTheSameScheduleEachTime(t *testing.T) {
 	t.Parallel()
-	for _, scenario := range []string{"reconnect", "lost", "breaks", "handles", "resumes", "ends", "table"} {
+	for _, scenario := range []string{"reconnect", "lost", "breaks", "handles", "resumes", "ends", "mismatch", "table"} {
 		var outs [2]string
 		for i := range outs {
 			out, err := exec.CommandContext(t.Context(), hooksBuild.program(t), scenario, "1", "20").Output()
@@ -77,6 +77,10 @@ func TestASessionGoesOnWithAnotherDaemonAtOnceAndClosesNoConnectionInUse(t *test
 
 // rh_close, or a daemon that breaks the protocol, while the session connects, splits a comm or is in a call.
 func TestASessionThatHasEndedConnectsNoMoreAndLeavesNoComm(t *testing.T) { onEachBuild(t, "ends", 300) }
+
+func TestEveryRankNamesBothCallsOfRanksThatCallDifferentThings(t *testing.T) {
+	onEachBuild(t, "mismatch", 300)
+}
 
 func TestAHandleReachesItsObjectOrNone(t *testing.T) { onEachBuild(t, "handles", 300) }
 

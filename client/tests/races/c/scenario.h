@@ -15,6 +15,7 @@ void breaks();
 void lost();
 void handles();
 void resumes();
+void mismatch();
 void ends();
 void handleTable();
 
