@@ -29,17 +29,21 @@ func TestWhatFollowsAnAbortDoesNotOvertakeIt(t *testing.T) {
 		{"ends its session", func(c *core, of *session.Session, _ uint64) { c.end(of, "socket") }},
 		{"lets the deadline pass", func(c *core, _ *session.Session, _ uint64) { c.groups.Tick(time.Now().Add(2 * await.Never)) }},
 	} {
-		name := "rank 1 " + next.what
-		ranks := rawGroup(t, s, name, 2)
-		words := controlOf(t, ranks[0])
-		ranks[0].send(&wire.WindowAlloc{Group: ranks[0].joined.Group, Bytes: 1 << 16, Memory: wire.MemoryCPU})
-		g := awaitGroup(t, s, name, "waits in window_alloc", func(g membership.GroupInfo) bool { return g.WaitingIn == "window_alloc" })
-		askCore(t, s, func(c *core) {
-			abort := wire.Abort{Code: wire.ResultAborted, Op: wire.OpNone, Culprit: 1, Reporter: 1}
-			atomic.StoreUint64(words.Word64(wire.AbortOffset), abort.Word()) // as rh_comm_abort, but it wakes no watcher
-			next.do(c, c.sessions[session.ID(g.Ranks[1].Session)], ranks[1].joined.Group)
-		})
-		wantCause(t, name, ranks[0], wire.ResultAborted, "rank 1 called rh_comm_abort")
+		for code, says := range map[wire.Result]string{ // rh_comm_abort and rh_close
+			wire.ResultAborted: "rank 1 called rh_comm_abort", wire.ResultRankDead: ") died or closed its session. The group",
+		} {
+			name := fmt.Sprintf("%s: rank 1 %s", code, next.what)
+			ranks := rawGroup(t, s, name, 2)
+			words := controlOf(t, ranks[0])
+			ranks[0].send(&wire.WindowAlloc{Group: ranks[0].joined.Group, Bytes: 1 << 16, Memory: wire.MemoryCPU})
+			g := awaitGroup(t, s, name, "waits in window_alloc", func(g membership.GroupInfo) bool { return g.WaitingIn == "window_alloc" })
+			askCore(t, s, func(c *core) {
+				abort := wire.Abort{Code: code, Op: wire.OpNone, Culprit: 1, Reporter: 1}
+				atomic.StoreUint64(words.Word64(wire.AbortOffset), abort.Word()) // as the library, but it wakes no watcher
+				next.do(c, c.sessions[session.ID(g.Ranks[1].Session)], ranks[1].joined.Group)
+			})
+			wantCause(t, name, ranks[0], code, says)
+		}
 	}
 }
 

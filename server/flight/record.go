@@ -118,6 +118,11 @@ func Before(ring Ring, sequence uint64, n int) []Record {
 // read is readRecord of flight_record.h. Only operations that have waited write the second line of a record. Loads of sync/atomic are
 // sequentially consistent, which is stronger than needed.
 func read(ring Ring, slot int) (w wire.FlightRecord, ok bool) {
+	return readBy(ring, slot, atomic.LoadUint64)
+}
+
+// readBy is read by a function that loads a word: that of sync/atomic, around which a test lets things happen.
+func readBy(ring Ring, slot int, load func(word *uint64) uint64) (w wire.FlightRecord, ok bool) {
 	var words [wire.FlightWords]*uint64
 	for i := range words {
 		if words[i] = ring(slot*wire.FlightWords + i); words[i] == nil {
@@ -125,23 +130,23 @@ func read(ring Ring, slot int) (w wire.FlightRecord, ok bool) {
 		}
 	}
 	for range attempts {
-		w.Number = atomic.LoadUint64(words[numberWord])
+		w.Number = load(words[numberWord])
 		if w.Number == 0 || w.Number%wire.FlightRecords != uint64(slot) {
 			return w, false
 		}
-		w.Done = atomic.LoadUint64(words[doneWord]) // before what it publishes
-		w.Call = atomic.LoadUint64(words[callWord])
-		w.Place = atomic.LoadUint64(words[placeWord])
-		w.Bytes = atomic.LoadUint64(words[bytesWord])
-		w.Collective = atomic.LoadUint64(words[collectiveWord])
-		w.Enqueued = atomic.LoadUint64(words[enqueuedWord])
-		w.Replay = atomic.LoadUint64(words[replayWord])
+		w.Done = load(words[doneWord]) // before what it publishes
+		w.Call = load(words[callWord])
+		w.Place = load(words[placeWord])
+		w.Bytes = load(words[bytesWord])
+		w.Collective = load(words[collectiveWord])
+		w.Enqueued = load(words[enqueuedWord])
+		w.Replay = load(words[replayWord])
 		if w.FirstArrival, w.LastArrival, w.LastRank = 0, 0, 0; w.Done != 0 && w.Call&hasArrivals != 0 {
-			w.FirstArrival = atomic.LoadUint64(words[firstWord])
-			w.LastArrival = atomic.LoadUint64(words[lastWord])
-			w.LastRank = atomic.LoadUint64(words[lastRankWord])
+			w.FirstArrival = load(words[firstWord])
+			w.LastArrival = load(words[lastWord])
+			w.LastRank = load(words[lastRankWord])
 		}
-		if atomic.LoadUint64(words[numberWord]) == w.Number {
+		if load(words[numberWord]) == w.Number {
 			return w, true
 		}
 	}

@@ -143,6 +143,46 @@ func TestRecordsInTheWrongPlaceAndRingsWithoutMemoryAreIgnored(t *testing.T) {
 }
 
 // All words of a record follow from its number, so that a torn record is detected.
+// An operation ends between any two loads of a reader, stores in the library's order. The reader finds it running or ended, and if it has
+// ended with all that its end wrote.
+func TestAnOperationThatEndsWhileItsRecordIsReadIsRunningOrHasEnded(t *testing.T) {
+	began := wire.FlightRecord{Number: 7, Call: call(wire.OpAllReduce, 0, 0, wire.AlgoAuto, 0), Enqueued: 100}
+	ended := []struct{ word, value uint64 }{ // as endRecord of flight_record.h
+		{firstWord, 110}, {lastWord, 120}, {lastRankWord, 3}, {callWord, call(wire.OpAllReduce, 0, 0, wire.AlgoTwoshot, 0) | hasArrivals}, {doneWord, 130},
+	}
+	const loads = 9 // of a record that runs
+	states := map[State]int{}
+	for stores := range len(ended) + 1 {
+		for before := range loads + 1 { // the rest of the stores come before this load
+			var m memory
+			m.put(began)
+			at, n := 7*wire.FlightWords, 0
+			end := func(from, to int) {
+				for _, s := range ended[from:to] {
+					atomic.StoreUint64(&m[at+int(s.word)], s.value)
+				}
+			}
+			end(0, stores)
+			w, ok := readBy(m.ring(), 7, func(word *uint64) uint64 {
+				if n == before {
+					end(stores, len(ended))
+				}
+				n++
+				return atomic.LoadUint64(word)
+			})
+			r := decode(w)
+			states[r.State]++
+			torn := r.State == Done && (r.Algorithm != "twoshot" || r.FirstArrivalNS != 110 || r.LastArrivalNS != 120 || r.LastRank != 3 || r.DoneNS != 130)
+			if !ok || torn || r.State != Done && r.State != Running {
+				t.Errorf("%d stores before the read, the others before load %d: %v, %+v", stores, before, ok, r)
+			}
+		}
+	}
+	if states[Done] == 0 || states[Running] == 0 {
+		t.Errorf("states: %v", states)
+	}
+}
+
 func TestAReaderBesideAWriterNeverGetsATornRecord(t *testing.T) {
 	var m memory
 	var stop atomic.Bool

@@ -24,8 +24,9 @@ func TestTheRootOfAWaitForChainIsFound(t *testing.T) {
 			begun: [4]uint64{5, 4}, late: 0, end: 1},
 		"a circle by the old line of a rank in the same operation": {op: [4]wire.Op{wire.OpSend, wire.OpSend, wire.OpSend},
 			waitsFor: [4]rank.LocalSet{1 << 1, 1 << 2, 1 << 1}, begun: [4]uint64{4, 4, 4}, asleep: [4]uint64{5, 9, 7}, late: 0, end: 2},
-		"a circle": {op: [4]wire.Op{wire.OpSend, wire.OpSend}, waitsFor: [4]rank.LocalSet{1 << 1, 1 << 0}, late: 1, end: 1},
-		"nonsense": {op: [4]wire.Op{0, wire.OpSend}, waitsFor: [4]rank.LocalSet{0, 1 << 63}, late: 1, end: 1},
+		"a circle":                              {op: [4]wire.Op{wire.OpSend, wire.OpSend}, waitsFor: [4]rank.LocalSet{1 << 1, 1 << 0}, late: 1, end: 1},
+		"it waits for the rank behind the last": {op: [4]wire.Op{0, wire.OpSend}, waitsFor: [4]rank.LocalSet{0, 1 << 4}, late: 1, end: 1},
+		"nonsense":                              {op: [4]wire.Op{0, wire.OpSend}, waitsFor: [4]rank.LocalSet{0, 1 << 63}, late: 1, end: 1},
 	} {
 		w := newWatchedMemory(t, 4)
 		for r := range rank.Local(4) {
