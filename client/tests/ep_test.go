@@ -128,7 +128,7 @@ func roundTrip(m member, ep *client.EP, c client.EPConfig, in epInputs, layout c
 func TestADispatchAndItsCombineCountAsTwoCollectives(t *testing.T) {
 	s := startDaemon(t)
 	ranks := formGroup(t, s, client.CommConfig{Group: "counts", World: 2})
-	config := client.EPConfig{MaxTokensPerRank: 4, Hidden: 16, NumExperts: 2, TopK: 1, Dtype: client.F32, WireDtype: client.F32, CombineDtype: client.F32}
+	config := client.EPConfig{Mode: bothModes[0], MaxTokensPerRank: 4, Hidden: 16, NumExperts: 2, TopK: 1, Dtype: client.F32, WireDtype: client.F32, CombineDtype: client.F32}
 	all(t, ranks, func(m member) error {
 		ep, err := m.NewEP(config)
 		if err != nil {

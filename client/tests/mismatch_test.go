@@ -2,6 +2,7 @@ package tests
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -184,6 +185,27 @@ func TestAnotherOrderOfTheSameOperationsIsRefusedOnAllRanks(t *testing.T) {
 }
 
 // The scalars of ranks may differ, but a pre-mul sum and a sum are a mismatch.
+// A sleeping rank compares the calls again and again. No rank wakes it that has called something else and waits for none, and its own
+// deadline is far away.
+func TestASleepingRankSoonFindsADifferentCallThatWaitsForNoRank(t *testing.T) {
+	const timeout = 40 * time.Second
+	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 2, Timeout: timeout})
+	done := make(chan error, 1)
+	go func() { done <- ranks[0].Barrier() }()
+	eventually(t, "rank 0 sleeps", func() bool {
+		status, err := ranks[0].Status()
+		return err == nil && slices.Equal(status.WaitingFor, []int{1})
+	})
+	began := time.Now()
+	if err := ranks[1].Gather(make([]byte, 16), nil, 4, client.F32, 0); err != nil {
+		t.Fatalf("the gather of a rank that only sends: %v", err)
+	}
+	wantError(t, <-done, wire.ResultMismatch, "gather of 4 f32 with root 0", "barrier")
+	if took := time.Since(began); took > timeout/2 {
+		t.Errorf("rank 0 found the difference after %v", took)
+	}
+}
+
 func TestAPreMulSumAndASumAreDifferentOperations(t *testing.T) {
 	s := startDaemon(t)
 	sum := callsWith(ownMemory, 100, client.I32, client.Sum, 0)

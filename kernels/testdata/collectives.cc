@@ -126,6 +126,7 @@ void rank(const Options& o, FlagTeam& team) {
     history = historyAfter(team.call);
     round.run();
     round.check();
+    CHECK(__atomic_load_n(team.waitingFor, __ATOMIC_RELAXED) == 0);  // a rank that waits for none says so
   }
 }
 
