@@ -205,7 +205,7 @@ func (d *daemon) poison(a Poison) {
 		d.failf("Poison of group %d, which has no memory", a.Group)
 	}
 	switch a.Abort.Code {
-	case wire.ResultRankDead, wire.ResultTimeout, wire.ResultAborted, wire.ResultMismatch, wire.ResultProtocol:
+	case wire.ResultRankDead, wire.ResultTimeout, wire.ResultAborted, wire.ResultMismatch, wire.ResultProtocol, wire.ResultBusy:
 	default:
 		d.failf("Poison with %s", a.Abort.Code)
 	}
