@@ -4,10 +4,9 @@
 #include "cuda/entry.cuh"
 #include "railhead/gpu/all_reduce_entries.h"
 
-#define RH_ALL_REDUCE_ENTRY(name, algorithm, T, world)                                               \
-  RH_ENTRY(name) {                                                                                   \
-    railhead::cuda::Context context(call);                                                           \
-    railhead::gpu::allReduce<railhead::gpu::Algorithm::algorithm, railhead::gpu::T, world>(context); \
+#define RH_ALL_REDUCE_ENTRY(name, algorithm, T, world)                                                                            \
+  RH_ENTRY(name) {                                                                                                                \
+    railhead::gpu::allReduce<railhead::gpu::Algorithm::algorithm, railhead::gpu::T, world, railhead::cuda::Context>({}, call);    \
   }
 
 RH_ALL_REDUCES_F32(RH_ALL_REDUCE_ENTRY)

@@ -55,12 +55,7 @@ class Target {
   RH_FN uint64_t loadState(const uint64_t* p) { return *p; }
   RH_FN void storeState(uint32_t* p, uint32_t v) { *p = v; }
   RH_FN void storeState(uint64_t* p, uint64_t v) { *p = v; }
-  RH_FN void addRelease(uint32_t* p) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(p) : "memory"); }
-  RH_FN uint32_t loadOwnAcquire(const uint32_t* p) {
-    uint32_t v;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return v;
-  }
+  RH_FN void addOne(uint32_t* p) { asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(p) : "memory"); }
   RH_FN uint32_t loadOwn(const uint32_t* p) {
     uint32_t v;
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
@@ -103,7 +98,9 @@ class Target {
   RH_FN uint32_t dataThreadsInBlock() const {
     return blockIdx.x + 1 == gridDim.x && gridThreads() > kControlThreads ? blockDim.x - kControlThreads : blockDim.x;
   }
-  RH_FN void blockSync() { __syncthreads(); }
+  // The warps of a block come here from different places: those of control from another one than those of data. PTX allows that, __syncthreads() does
+  // not (and compute-sanitizer's synccheck reports it).
+  RH_FN void blockSync() { asm volatile("barrier.cta.sync.aligned 0;" ::: "memory"); }
   RH_FN bool dataAll(bool v) {
     uint32_t all;
     asm volatile(
@@ -114,6 +111,12 @@ class Target {
     return all != 0;
   }
   RH_FN bool controlAll(bool v) { return __all_sync(0xffffffffu, v) != 0; }
+  RH_FN uint64_t loadShared(const uint64_t* p) {
+    uint64_t v;
+    asm volatile("ld.relaxed.cta.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+  }
+  RH_FN void storeShared(uint64_t* p, uint64_t v) { asm volatile("st.relaxed.cta.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
   RH_FN gpu::Shared& shared() {
     __shared__ gpu::Shared shared;
     return shared;

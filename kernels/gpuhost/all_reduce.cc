@@ -8,9 +8,11 @@
 
 namespace railhead::gpuhost {
 
-#define RH_HOST_KERNEL(name, algorithm, T, world)                                                                                    \
-  {#name, [](const gpu::Call* call, Grid grid) {                                                                                     \
-     runOnHost(*call, grid, [](Context& c) { gpu::allReduce<gpu::Algorithm::algorithm, gpu::T, world>(c); });                              \
+#define RH_HOST_KERNEL(name, algorithm, T, world)                                                                                      \
+  {#name, [](const gpu::Call* called, Grid grid) {                                                                                     \
+     runOnHost(*called, grid, [](Target target, const gpu::Call& call) {                                                               \
+       gpu::allReduce<gpu::Algorithm::algorithm, gpu::T, world, Context>(target, call);                                                \
+     });                                                                                                                               \
    }},
 
 const HostKernel kAllReduces[] = {

@@ -12,8 +12,7 @@ template <class Body>
 void runOnHost(const gpu::Call& call, Grid grid, Body body) {
   gpu::Shared shared = {};
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
-  Context context(call, Target(&shared, grid));
-  body(context);
+  body(Target(&shared, grid), call);
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 

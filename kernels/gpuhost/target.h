@@ -51,8 +51,7 @@ class Target {
   uint64_t loadState(const uint64_t* p) { return *p; }
   void storeState(uint32_t* p, uint32_t v) { *p = v; }
   void storeState(uint64_t* p, uint64_t v) { *p = v; }
-  void addRelease(uint32_t* p) { __atomic_fetch_add(p, 1, __ATOMIC_RELEASE); }
-  uint32_t loadOwnAcquire(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+  void addOne(uint32_t* p) { __atomic_fetch_add(p, 1, __ATOMIC_RELAXED); }
   uint32_t loadOwn(const uint32_t* p) { return loadHost(p); }
   uint32_t compareSwap(uint32_t* p, uint32_t expected, uint32_t desired) {
     __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
@@ -81,6 +80,8 @@ class Target {
   void blockSync() {}
   bool dataAll(bool v) { return v; }
   bool controlAll(bool v) { return v; }
+  uint64_t loadShared(const uint64_t* p) { return *p; }
+  void storeShared(uint64_t* p, uint64_t v) { *p = v; }
   gpu::Shared& shared() { return *shared_; }
 
  private:

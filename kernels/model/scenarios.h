@@ -11,6 +11,7 @@
 #include "model/choices.h"
 #include "model/ep_scenarios.h"
 #include "model/flag_run.h"
+#include "model/gpu_run.h"
 #include "model/packet_run.h"
 #include "model/record_run.h"
 #include "model/stream_run.h"
@@ -20,13 +21,14 @@ namespace railhead::model {
 struct Scenario {
   const char* name;
   bool exhaustive;
-  PacketShape (*packets)(Random&);  // one of the five is set
+  PacketShape (*packets)(Random&);  // one of the six is set
   FlagShape (*flags)(Random&);
   const char* says;
   RecordShape (*records)(Random&) = nullptr;
   EpScript (*ep)(Random&) = nullptr;
   bool isLarge = false;  // exhaustive, with many states: only the deep run has it
   StreamShape (*streams)(Random&) = nullptr;
+  GpuShape (*gpu)(Random&) = nullptr;
 };
 
 using P = PacketAlgorithm;
@@ -125,6 +127,65 @@ inline PacketShape abortedKernels(Random& random) {
   PacketShape shape = mixedKernels(random);
   shape.kernels.resize(1 + static_cast<size_t>(random.below(3)), shape.kernels[0]);
   shape.abort = true;
+  return shape;
+}
+
+using A = gpu::Algorithm;
+
+inline GpuShape anyGpuRanks(Random& random) {
+  GpuShape shape;
+  shape.worldSize = 2 + random.below(3);
+  shape.special = shape.worldSize == 2 && random.oneIn(2);
+  shape.reduceGroup = shape.special || random.oneIn(2) ? shape.worldSize : 1 + random.below(shape.worldSize);
+  shape.slotTiles = random.oneIn(2) ? 2 : 4;
+  shape.startEpoch = anyEpoch(random);
+  return shape;
+}
+inline GpuKernel anyGpuKernel(Random& random, const GpuShape& shape, A algorithm) {
+  GpuKernel k = {};
+  k.algorithm = algorithm;
+  k.cells = algorithm == A::kPull || !random.oneIn(3);
+  k.blocks = 1 + random.below(2);
+  k.blockThreads = 1 + random.below(3);
+  k.inPlace = random.oneIn(2);
+  k.count = algorithm == A::kPull ? anyCount(random, shape.windowCount) : anyCount(random, shape.slotTiles * 4 * (random.oneIn(4) ? 3 : 1));
+  if (random.oneIn(12)) k.count = 0;
+  return k;
+}
+inline GpuShape gpuKernels(Random& random, const std::vector<A>& algorithms) {
+  GpuShape shape = anyGpuRanks(random);
+  for (int n = 2 + random.below(4); n > 0; n--) {
+    shape.kernels.push_back(anyGpuKernel(random, shape, algorithms[static_cast<size_t>(random.below(static_cast<int>(algorithms.size())))]));
+  }
+  return shape;
+}
+inline GpuShape gpuMixed(Random& random) { return gpuKernels(random, {A::kOneshot, A::kTwoshot, A::kPull}); }
+inline GpuShape gpuTwoshots(Random& random) { return gpuKernels(random, {A::kTwoshot}); }
+inline GpuShape gpuPulls(Random& random) { return gpuKernels(random, {A::kPull}); }
+// In some kernel the last rank calls something else.
+inline GpuShape gpuOdd(Random& random) {
+  GpuShape shape = gpuMixed(random);
+  shape.odd = random.below(static_cast<int>(shape.kernels.size()));
+  const GpuKernel usual = shape.kernels[static_cast<size_t>(shape.odd)];
+  do {
+    shape.oddKernel = random.oneIn(2) ? anyGpuKernel(random, shape, static_cast<A>(1 + random.below(3))) : usual;
+    shape.oddKernel.blocks = usual.blocks;
+    shape.oddKernel.blockThreads = usual.blockThreads;
+    if (random.oneIn(2)) shape.oddKernel.count = 1 + shape.oddKernel.count % 11;
+  } while (!(shape.oddKernel != usual));
+  return shape;
+}
+inline GpuShape gpuAborted(Random& random) {
+  GpuShape shape = gpuMixed(random);
+  shape.abort = true;
+  return shape;
+}
+inline GpuShape smallGpu(std::vector<GpuKernel> kernels) {
+  GpuShape shape;
+  shape.slotTiles = 2;
+  shape.startEpoch = 3;
+  shape.windowCount = 4;
+  shape.kernels = std::move(kernels);
   return shape;
 }
 
@@ -351,6 +412,11 @@ inline const std::vector<Scenario>& scenarios() {
       {"packets-long", false, longStreams, nullptr, "more kernels than there are epochs"},
       {"packets-long-twoshot", false, longTwoshots, nullptr, "the same with slices"},
       {"packets-abort", false, abortedKernels, nullptr, "a rank never calls; all others leave when the group is aborted"},
+      {"gpu-mixed", false, nullptr, nullptr, "whole kernels with signatures and counters: cells, packets and windows in turn", nullptr, nullptr, false, nullptr, gpuMixed},
+      {"gpu-twoshot", false, nullptr, nullptr, "whole two-shots, also with ranks that own no slice", nullptr, nullptr, false, nullptr, gpuTwoshots},
+      {"gpu-pull", false, nullptr, nullptr, "whole kernels between windows", nullptr, nullptr, false, nullptr, gpuPulls},
+      {"gpu-odd", false, nullptr, nullptr, "a rank calls something else: every rank stops and says so", nullptr, nullptr, false, nullptr, gpuOdd},
+      {"gpu-abort", false, nullptr, nullptr, "a rank never calls; all others leave when the host aborts", nullptr, nullptr, false, nullptr, gpuAborted},
       {"flags-oneshot", false, nullptr, oneshotCalls, "2 to 5 ranks"},
       {"flags-twoshot", false, nullptr, twoshotCalls, "2 to 5 ranks"},
       {"flags-pull", false, nullptr, pullCalls, "windows, in place and not"},

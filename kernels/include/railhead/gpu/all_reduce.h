@@ -63,20 +63,33 @@ RH_FN void allReduceWith(Context& c, const E& e) {
 
 RH_FN bool isAligned(const void* p) { return (reinterpret_cast<uintptr_t>(p) & 15) == 0; }
 
+// Any call. Out of line in the kernels for a world size, whose own way is then short to fetch.
+template <Algorithm kAlgorithm, class T, class Context>
+RH_COLD void allReduceAnyCall(typename Context::TargetType target, const Call& call) {
+  Context c(call, target);
+  c.setWay(wayOf(c, kAlgorithm));
+  allReduceWith<kAlgorithm, T, 0>(c, Elements<T, false>(call));
+}
+
 // An entry point. The kernels for a world size are fast for sums of all ranks in one group, in whole tiles. Other calls take the general way,
 // on this rank alone if only its buffers are not aligned: what ranks send each other is the same.
 template <Algorithm kAlgorithm, class T, int kWorld, class Context>
-RH_FN void allReduce(Context& c) {
-  const Call& call = c.call();
-  c.setWay(wayOf(c, kAlgorithm));
+RH_FN void allReduce(typename Context::TargetType target, const Call& call) {
   if constexpr (kWorld != 0) {
-    const bool whole = call.count % Elements<T, true>::kElements == 0 &&
+    using Fast = Elements<T, true>;
+    const bool whole = call.count % Fast::kElements == 0 &&
                        (kAlgorithm == Algorithm::kPull ? ((call.sendOffset | call.recvOffset) & 15) == 0 : isAligned(call.send) && isAligned(call.recv));
-    if (whole && call.reduction == static_cast<uint32_t>(Reduction::kSum) && call.team.reduceGroup == kWorld) {
-      return allReduceWith<kAlgorithm, T, kWorld>(c, Elements<T, true>(call));
+    if (!whole || call.reduction != static_cast<uint32_t>(Reduction::kSum) || call.team.reduceGroup != kWorld) {
+      return allReduceAnyCall<kAlgorithm, T, Context>(target, call);
     }
+    Context c(call, target);
+    c.setWay(wayOf(c, kAlgorithm));
+    allReduceWith<kAlgorithm, T, kWorld>(c, Fast(call));
+  } else {
+    Context c(call, target);
+    c.setWay(wayOf(c, kAlgorithm));
+    allReduceWith<kAlgorithm, T, 0>(c, Elements<T, false>(call));
   }
-  allReduceWith<kAlgorithm, T, 0>(c, Elements<T, false>(call));
 }
 
 }  // namespace railhead::gpu

@@ -43,8 +43,7 @@ struct Shared {
 
 // Target has, besides what the exchanges list:
 //   loadState, storeState                words of GpuState, plain
-//   addRelease(word), loadOwnAcquire     words of GpuState, device scope
-//   loadOwn(word), compareSwap           the same, relaxed
+//   addOne(word), loadOwn, compareSwap   words of GpuState, relaxed, device scope
 //   loadHost(word)                       pinned memory or a word that the host writes, relaxed
 //   storeHost, storeHostRelease          pinned memory, system scope
 //   nowNs()
@@ -55,15 +54,16 @@ struct Shared {
 //   blockSync()                          barrier of the block's threads
 //   controlAll(v)                        whether v is true in all control threads
 //   shared()                             the block's Shared
+//   loadShared, storeShared              a word of it, relaxed
 template <class Target>
 class Context : public Target {
  public:
   using TargetType = Target;
 
-  template <class... Arguments>
-  RH_FN explicit Context(const Call& call, Arguments&&... target) : Target(target...), call_(call), pollsLeft_(call.team.waitPolls) {
+  // At the start of a kernel: the first thread of a block begins to load what join() shares.
+  RH_FN Context(const Call& call, const Target& target) : Target(target), call_(call), pollsLeft_(call.team.waitPolls) {
     if (this->threadInBlock() != 0) return;
-    if (mutated(Mutant::kArrivesBeforeItReads)) this->addRelease(&state()->arrived);
+    if (mutated(Mutant::kArrivesBeforeItReads)) this->addOne(&state()->arrived);
     GpuState* s = state();
     begin_.begun = this->loadState(&s->device.begun);
     begin_.collectives = this->loadState(&s->device.collectives);
@@ -84,7 +84,7 @@ class Context : public Target {
     if (this->threadInBlock() == 0) {
       shared.begin = begin_;
       shared.firstLook = 0;
-      if (!mutated(Mutant::kArrivesBeforeItReads)) this->addRelease(&state()->arrived);
+      if (!mutated(Mutant::kArrivesBeforeItReads)) this->addOne(&state()->arrived);
     }
     this->blockSync();
     if ((shared.begin.left | shared.begin.start.stop) != 0) return false;
@@ -96,6 +96,8 @@ class Context : public Target {
     *epoch = cells ? started().start.cellEpoch : started().start.packetEpoch;
     return true;
   }
+  // Of a control thread, where join() returned false: another block of this kernel has given up before this one began, and no rank knows the call.
+  RH_FN bool mustStillPublish() { return started().left == 0 && this->loadOwn(&state()->published) != mark(); }
   // After join().
   RH_FN const Begin& started() { return this->shared().begin; }
 
@@ -175,17 +177,18 @@ class Context : public Target {
     Context c(target, call, way);
     const Team& team = call.team;
     if (c.loadOwn(&c.state()->start.stop) != 0) return kStopped;
-    if (c.isCombined() && c.findMismatch()) return kStopped;
+    if (c.isControl() && c.findMismatch()) return kStopped;
     if (c.loadHost(&team.status->abort[c.block()].word) != 0) return static_cast<uint64_t>(Stop::kAborted);
     const uint64_t now = c.nowNs();
     Shared& shared = c.shared();
-    if (shared.firstLook == 0) shared.firstLook = now;
+    uint64_t first = c.loadShared(&shared.firstLook);
+    if (first == 0) c.storeShared(&shared.firstLook, first = now);
     if (since == 0) since = now;
     // Clocks of several multiprocessors may differ a little.
-    const bool late = (now > since && now - since > team.timeoutNs) || (now > shared.firstLook && now - shared.firstLook > team.limitNs);
+    const bool late = (now > since && now - since > team.timeoutNs) || (now > first && now - first > team.limitNs);
     return late ? static_cast<uint64_t>(Stop::kTimeout) : since;
   }
-  // If the threads that compare signatures wait for data.
+  // Of threads that wait for one rank, or for data, when another rank has called something else.
   RH_FN bool findMismatch() {
     RH_ROLLED
     for (int r = 0; r < worldSize(); r++) {

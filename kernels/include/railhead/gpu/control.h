@@ -15,6 +15,12 @@ struct Used {
   uint64_t cells, packets, flags;
 };
 
+// The control thread that counts: the last one, which has the fewest calls to compare.
+template <class Context>
+RH_FN bool isAccountant(const Context& c) {
+  return c.controlThread() + 1 == c.controlThreads();
+}
+
 // Sends the call to every other rank. After join(). A rank's call is known to the others before they can wait for its data in vain.
 template <class Context>
 RH_FN void publish(Context& c) {
@@ -28,6 +34,7 @@ RH_FN void publish(Context& c) {
     RH_UNROLL
     for (int i = 0; i < 4; i++) c.storePacket(&to->p[i], {{tag | (words[i] & 0xffffffffu), tag | words[i] >> 32}});
   }
+  if (isAccountant(c)) c.storeState(&c.state()->published, c.mark());
 }
 
 template <class Context>
@@ -45,60 +52,71 @@ RH_FN bool awaitCall(Context& c, int r) {
   return false;
 }
 
-// Receives every other rank's call, and compares. True in all control threads or in none. After it every rank has begun this kernel, and has
-// ended the one before.
+// Two kernels of a comm at the same time, on two streams, would use the same memory. The second one finds the word taken, and stops both. Returns
+// the stream that had it, 0 = none; asked for by one thread, whose answer nobody waits for yet.
 template <class Context>
-RH_FN bool awaitCalls(Context& c) {
-  bool good = true;
+RH_FN uint32_t takeStream(Context& c) {
+  return isAccountant(c) ? c.compareSwap(&c.state()->device.holder, 0, c.call().stream) : 0;
+}
+// Receives every other rank's call, and compares. After it every rank has begun this kernel, and has ended the one before. And waits until all blocks
+// of this rank have read where they begin. Everything is loaded in one turn: each load takes as long as all of them together.
+template <class Context>
+RH_FN bool awaitAll(Context& c, uint32_t holder) {
+  const auto self = static_cast<uint32_t>(c.call().team.rank), ranks = static_cast<uint32_t>(c.worldSize());
+  const SignedWay ours = c.ours();
+  const bool counts = isAccountant(c) && !mutated(Mutant::kCountsBeforeAllHaveRead);
+  bool blocksRead = !counts;
+  uint32_t r = c.controlThread();
   RH_ROLLED
-  for (int r = static_cast<int>(c.controlThread()); r < c.worldSize() && good; r += static_cast<int>(c.controlThreads())) {
-    if (r != c.call().team.rank) good = awaitCall(c, r);
+  while (r < ranks || !blocksRead) {
+    SignedWay theirs = ours;
+    const bool has = r >= ranks || r == self || c.hasLine(static_cast<int>(r), &theirs);
+    if (!blocksRead) blocksRead = c.loadOwn(&c.state()->arrived) == c.blocks();
+    if (has && r < ranks) {
+      if (r != self && !isEqual(theirs, ours) && !mutated(Mutant::kCallsNotCompared)) {
+        c.mismatch(static_cast<int>(r));
+        return false;
+      }
+      r += c.controlThreads();
+      c.endWait();
+    } else if (!blocksRead || r < ranks) {
+      if (holder != 0) return false;
+      if (c.keepWaiting()) continue;
+      c.giveUp(r < ranks ? uint64_t{1} << r : 0);
+      return false;
+    }
   }
-  return c.controlAll(good);
+  return true;
 }
 
-// Two kernels of a comm at the same time, on two streams, would use the same memory. The second one finds the word taken, and stops both.
+// Where the next kernel begins. Computed before the wait.
+struct End {
+  uint32_t cells, packets, flags, history;
+};
+template <class CellSlots, class PacketSlots, class Context>
+RH_FN End endOf(Context& c, const Used& used) {
+  const GpuState::Start& start = c.started().start;
+  End end = {start.cellEpoch, start.packetEpoch, start.flagEpoch + static_cast<uint32_t>(used.flags), historyAfter(c.ours().signature)};
+  RH_ROLLED
+  for (uint64_t i = 0; i < used.cells; i++) end.cells = CellSlots::next(end.cells);
+  RH_ROLLED
+  for (uint64_t i = 0; i < used.packets; i++) end.packets = PacketSlots::next(end.packets);
+  return end;
+}
+// By one thread.
 template <class Context>
-RH_FN bool takeStream(Context& c) {
-  if (c.controlThread() != 0) return true;
-  DeviceState* d = &c.state()->device;
-  const uint32_t holder = c.compareSwap(&d->holder, 0, c.call().stream);
-  if (holder == 0) return true;
-  const uint64_t clash = uint64_t{c.call().stream} << 32 | holder;
-  c.storeState(&d->clash, clash);
-  c.clash(clash);
-  return false;
-}
-
-// Waits until all blocks have read where they begin, then writes where the next kernel begins.
-template <class Slots, class OtherSlots, class Context>
-RH_FN bool count(Context& c, const Used& used) {
-  if (c.controlThread() != 0) return true;
+RH_FN void count(Context& c, const End& end) {
   GpuState* s = c.state();
-  RH_ROLLED
-  while (c.loadOwnAcquire(&s->arrived) != c.blocks() && !mutated(Mutant::kCountsBeforeAllHaveRead)) {
-    if (c.keepWaiting()) continue;
-    c.giveUp(0);
-    return false;
-  }
-  c.endWait();
-  const Begin& b = c.started();
-  uint32_t cells = b.start.cellEpoch, packets = b.start.packetEpoch;
-  RH_ROLLED
-  for (uint64_t i = 0; i < used.cells; i++) cells = Slots::next(cells);
-  RH_ROLLED
-  for (uint64_t i = 0; i < used.packets; i++) packets = OtherSlots::next(packets);
   c.storeState(&s->arrived, uint32_t{0});
   if (!mutated(Mutant::kEpochNotKept)) {
-    c.storeState(&s->start.cellEpoch, cells);
-    c.storeState(&s->start.packetEpoch, packets);
+    c.storeState(&s->start.cellEpoch, end.cells);
+    c.storeState(&s->start.packetEpoch, end.packets);
   }
-  c.storeState(&s->start.flagEpoch, b.start.flagEpoch + static_cast<uint32_t>(used.flags));
-  c.storeState(&s->device.begun, b.begun + 1);
-  c.storeState(&s->device.collectives, b.collectives + 1);
-  c.storeState(&s->device.history, uint64_t{historyAfter(c.ours().signature)});
+  c.storeState(&s->start.flagEpoch, end.flags);
+  c.storeState(&s->device.begun, c.started().begun + 1);
+  c.storeState(&s->device.collectives, c.started().collectives + 1);
+  c.storeState(&s->device.history, uint64_t{end.history});
   c.storeState(&s->device.holder, uint32_t{0});
-  return true;
 }
 
 // The parts of control, out of line: most threads do not run them.
@@ -110,7 +128,17 @@ RH_COLD void publishCall(typename Context::TargetType target, const Call& call, 
 template <class CellSlots, class PacketSlots, class Context>
 RH_COLD void endControl(typename Context::TargetType target, const Call& call, Way way, Used used) {
   Context c(target, call, way);
-  if (c.controlAll(takeStream(c)) && awaitCalls(c)) count<CellSlots, PacketSlots>(c, used);
+  const uint32_t holder = takeStream(c);
+  const End end = endOf<CellSlots, PacketSlots>(c, used);
+  bool good = awaitAll(c, holder);
+  if (holder != 0) {
+    const uint64_t clash = uint64_t{call.stream} << 32 | holder;
+    c.storeState(&c.state()->device.clash, clash);
+    c.clash(clash);
+    good = false;
+  }
+  // Only if all control threads have heard from their ranks.
+  if (c.controlAll(good) && isAccountant(c)) count(c, end);
 }
 
 // Runs a kernel. data(context) is a data thread's part; it joins (Context::join, or an exchange's first epoch does), and returns false if the
@@ -121,8 +149,9 @@ RH_FN void runKernel(Context& c, const Used& used, Data data) {
     const bool good = data(c);
     if (!c.isCombined() || !c.controlAll(good)) return;
   } else {
-    if (!c.join()) return;
-    publishCall<Context>(c, c.call(), c.way());
+    const bool joined = c.join();
+    if (joined || c.mustStillPublish()) publishCall<Context>(c, c.call(), c.way());
+    if (!joined) return;
   }
   endControl<CellSlots, PacketSlots, Context>(c, c.call(), c.way(), used);
 }

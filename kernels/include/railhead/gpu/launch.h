@@ -57,7 +57,8 @@ struct Status {
 // 32.
 struct GpuState {
   DeviceState device;  // advanced by control
-  uint32_t pad0[2];
+  uint32_t published;   // mark of the newest call that control has sent to the other ranks (context.h)
+  uint32_t pad0;
   // Read by one thread of each block first. Writer of the epochs: control, after every block has read them (arrived).
   struct alignas(16) Start {
     uint32_t cellEpoch;    // the last epoch used by cells; wraps
@@ -65,7 +66,8 @@ struct GpuState {
     uint32_t flagEpoch;    // meetings of blocks so far; wraps
     uint32_t stop;         // Stop of the first thread that gave up (compare and swap); later kernels return at once
   } start;
-  // Blocks of the running kernel that have read start. Each adds 1 (release); control waits for all (acquire) and stores 0.
+  // Blocks of the running kernel that have read start. One thread of each adds 1 (relaxed), after the values that it has read have reached the
+  // block's shared memory. Control waits for all (relaxed), then stores start and 0.
   alignas(128) uint32_t arrived;
   uint32_t pad1[31];
 };
