@@ -60,12 +60,6 @@ struct Comm : Malloced, Member {
   uint64_t deviceScratchBytes;
   uint64_t deviceSlotBytes;
   uint64_t deviceGranularity;
-  // The kernel call that stopped first, on a device that countsApart: rhw_op (0 = none yet) and its number there. Written by the control
-  // thread before it breaks the group.
-  struct {
-    uint32_t op;
-    uint64_t number;
-  } stopped;
   uint64_t queuedCollectives;       // of a device that countsApart: collectives that the host has queued, captured ones not included
   uint32_t references;              // one of the handle, one of each queued or captured call; atomic. The last one unmaps
   Capture captures[kMaxCaptures];   // captures that hold calls of the comm

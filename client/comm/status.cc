@@ -176,7 +176,8 @@ rh_result describe(const Comm* comm, char* out, size_t size) {
     describeOtherCall(comm, cause, culprit, sizeof culprit);
   }
   const rhw_rank_line* line = comm->ownLine();
-  const LocalRankSet waitingFor{relaxed(line->waiting_for)};
+  const StoppedKernel stopped = comm->device->stopped == nullptr ? StoppedKernel{} : comm->device->stopped(comm);
+  const LocalRankSet waitingFor = stopped.op != RHW_OP_NONE ? stopped.missing : LocalRankSet{relaxed(line->waiting_for)};
   if (!waitingFor.empty()) {
     char ranks[kRanksText];
     formatRanks(comm, waitingFor, ranks, sizeof ranks);
@@ -185,9 +186,8 @@ rh_result describe(const Comm* comm, char* out, size_t size) {
   }
   const uint32_t op = relaxed(line->op);
   const auto seq = static_cast<unsigned long long>(relaxed(line->seq));
-  const uint32_t stopped = relaxed(comm->stopped.op);
-  if (stopped != RHW_OP_NONE) {
-    snprintf(where, sizeof where, "%s, operation #%llu on the device, stopped", operationName(stopped), static_cast<unsigned long long>(relaxed(comm->stopped.number)));
+  if (stopped.op != RHW_OP_NONE) {
+    snprintf(where, sizeof where, "%s, operation #%llu on the device, stopped", operationName(stopped.op), static_cast<unsigned long long>(stopped.number));
   } else if (op == RHW_OP_NONE) {
     snprintf(where, sizeof where, "after %llu operations", seq);
   } else {

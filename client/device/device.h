@@ -91,6 +91,13 @@ struct DevicePlace {
   uint32_t architecture = 0;
 };
 
+// An operation that a kernel gave up.
+struct StoppedKernel {
+  uint32_t op;           // rhw_op
+  uint64_t number;       // among the operations on the device
+  LocalRankSet missing;  // ranks that it waited for
+};
+
 // Functions of a device that has memory of its own, in heaps beside those of the host: local rank r's device heap begins at
 // comm->deviceHeap(r). create and map return 0 or the device's number of an error, which the daemon passes to all ranks.
 struct DeviceMemory {
@@ -130,6 +137,9 @@ struct Device {
   // Called by the control thread, for broken groups too. Passes causes between kernels and group, and returns the time of its next call
   // (monotonic, ns). nullptr: calls do that themselves.
   int64_t (*tend)(Comm* comm, int64_t now);
+
+  // The operation whose kernel gave up first, on a device that countsApart; op is NONE if none has. nullptr: the rank's line says it.
+  StoppedKernel (*stopped)(const Comm* comm);
 
   // What rh_comm_get_info says of the device, besides its number and granularity. nullptr: nothing.
   void (*describe)(const Comm* comm, rh_comm_info* info);

@@ -71,6 +71,7 @@ var mayImport = map[string][]string{
 	},
 	"railhead/client/tests/gpu":        {"railhead/client"},
 	"railhead/client/tests":            {"railhead/client/base", "railhead/client/include", "railhead/client/session", "railhead/internal/wire", "railhead/kernels"},
+	"railhead/client/tests/cuda":       {},
 	"railhead/client/tests/cudadriver": {},
 	"railhead/client/tests/harness":    {"railhead/client", "railhead/internal/await", "railhead/internal/wire", "railhead/server"},
 	"railhead/client/tests/hostile":    {},

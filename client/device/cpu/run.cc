@@ -107,23 +107,24 @@ rh_result runTransfers(Comm* comm, const TransfersCall& c) {
   return end(comm, outcome, RHW_ALGO_PIPE);
 }
 
-rh_result runGather(Comm* comm, uint32_t op, const void* mine, void* all, size_t bytes) {
+Outcome gatherBytes(Comm* comm, uint32_t op, const void* mine, void* all, size_t bytes) {
   DeviceState* state = comm->state();
-  if (!beginOperation(comm, op, bytes, kNoCallDetails, state->collectives + comm->queuedCollectives + 1)) return whyBroken(comm);
   if (comm->worldSize == 1) {
     state->collectives++;
     memcpy(all, mine, bytes);
-  } else {
-    comm->team.call = signNext(state, {op, 0, 0, kNoRoot, 1, 0, 0, 0});
-    host::KernelCall call = {comm->team, comm->ring};
-    call.send = mine;
-    call.recv = all;
-    call.count = call.bytes = bytes;
-    const Outcome outcome = comm->kernels->collectives[RHW_ALGO_ONESHOT][RHW_OP_ALL_GATHER][RH_U8](call);
-    if (outcome.stop != Stop::kNone) return stopOperation(comm, outcome);
+    return {};
   }
-  endOperation(comm);
-  return RH_OK;
+  comm->team.call = signNext(state, {op, 0, 0, kNoRoot, 1, 0, 0, 0});
+  host::KernelCall call = {comm->team, comm->ring};
+  call.send = mine;
+  call.recv = all;
+  call.count = call.bytes = bytes;
+  return comm->kernels->collectives[RHW_ALGO_ONESHOT][RHW_OP_ALL_GATHER][RH_U8](call);
+}
+
+rh_result runGather(Comm* comm, uint32_t op, const void* mine, void* all, size_t bytes) {
+  if (!beginOperation(comm, op, bytes, kNoCallDetails, comm->state()->collectives + comm->queuedCollectives + 1)) return whyBroken(comm);
+  return end(comm, gatherBytes(comm, op, mine, all, bytes), RHW_ALGO_AUTO);
 }
 
 namespace {

@@ -15,6 +15,9 @@ rh_result runTransfers(Comm* comm, const TransfersCall& call);
 // An all-gather of bytes under the signature of op.
 rh_result runGather(Comm* comm, uint32_t op, const void* mine, void* all, size_t bytes);
 
+// The same without counting and recording an operation, as a part of one. It breaks no group.
+host::Outcome gatherBytes(Comm* comm, uint32_t op, const void* mine, void* all, size_t bytes);
+
 }  // namespace railhead::client
 
 #endif  // RAILHEAD_CLIENT_DEVICE_CPU_RUN_H_

@@ -101,6 +101,7 @@ rh_result collective(Comm* comm, const CollectiveCall& call, void* stream);
 rh_result transfers(Comm* comm, const TransfersCall& call, void* stream);
 
 // watch.cc
+StoppedKernel stopped(const Comm* comm);
 int64_t tend(Comm* comm, int64_t now);
 // Ends the running kernels of a broken group. Any thread.
 void stopKernels(const Comm* comm);

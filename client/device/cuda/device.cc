@@ -36,6 +36,7 @@ constexpr Device makeDevice() {
   d.end = cuda::end;
   d.leave = cuda::leave;
   d.tend = cuda::tend;
+  d.stopped = cuda::stopped;
   d.describe = describe;
   d.admitCollective = cuda::admitCollective;
   d.admitTransfers = cuda::admitTransfers;

@@ -67,6 +67,15 @@ Agreement judge(Comm* comm, const Verdict* all) {
   return out;
 }
 
+// The exchanges are a part of comm_init, which is no operation of the comm yet.
+rh_result gather(Comm* comm, const void* mine, void* all, size_t bytes) {
+  comm->team.limitNs = limitNs(comm, bytes);
+  const host::Outcome outcome = gatherBytes(comm, RHW_OP_COMM_INIT, mine, all, bytes);
+  if (outcome.stop == Stop::kNone) return RH_OK;
+  breakFor(comm, RHW_OP_COMM_INIT, outcome);
+  return whyBroken(comm);
+}
+
 Agreement agree(Comm* comm, const Failure& why, bool refused = false) {
   auto* all = static_cast<Verdict*>(malloc(static_cast<size_t>(comm->worldSize) * sizeof(Verdict)));
   const Verdict mine = verdictOf(comm, why, refused);
@@ -75,7 +84,7 @@ Agreement agree(Comm* comm, const Failure& why, bool refused = false) {
     out.result = fail(RH_ERR_OUT_OF_MEMORY, "comm_init: rank %d: no memory for the other ranks' findings", number(comm->rank));
     return out;
   }
-  out.result = runGather(comm, RHW_OP_COMM_INIT, &mine, all, sizeof mine);
+  out.result = gather(comm, &mine, all, sizeof mine);
   if (out.result == RH_OK) {
     for (int r = 0; r < comm->worldSize; r++) {
       all[r].uuid[sizeof mine.uuid - 1] = all[r].text[sizeof mine.text - 1] = '\0';

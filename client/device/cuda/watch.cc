@@ -24,8 +24,6 @@ bool isBroken(const Comm* comm) {
 // Breaks the group if the kernels of this rank have found a reason. The words of the status do not change any more.
 void report(Comm* comm, const gpu::Status& status, Stop stop) {
   const uint32_t op = relaxed(status.operation);
-  __atomic_store_n(&comm->stopped.number, relaxed(status.number), __ATOMIC_RELAXED);
-  __atomic_store_n(&comm->stopped.op, op, __ATOMIC_RELAXED);
   const uint64_t clash = relaxed(status.clash);
   if (clash != 0) {
     __atomic_store_n(&comm->state()->clash, clash, __ATOMIC_RELAXED);  // ordered by the abort word
@@ -40,6 +38,13 @@ void report(Comm* comm, const gpu::Status& status, Stop stop) {
 }
 
 }  // namespace
+
+StoppedKernel stopped(const Comm* comm) {
+  const gpu::Status* status = __atomic_load_n(&onCuda(comm)->status, __ATOMIC_ACQUIRE);
+  // Acquire: the words that explain it were written before.
+  if (status == nullptr || __atomic_load_n(&status->stop, __ATOMIC_ACQUIRE) == 0) return {};
+  return {relaxed(status->operation), relaxed(status->number), LocalRankSet{relaxed(status->missing)}};
+}
 
 void stopKernels(const Comm* comm) {
   gpu::Status* status = __atomic_load_n(&onCuda(comm)->status, __ATOMIC_ACQUIRE);

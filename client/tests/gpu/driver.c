@@ -35,8 +35,9 @@ typedef unsigned long long address; /* CUdeviceptr */
 FUNCTIONS(DECLARE)
 
 static const char *missing;
+static void *library;
 
-static void *find(void *library, const char *name, int version) {
+static void *find(const char *name, int version) {
   static int (*lookup)(const char *, void **, int, uint64_t, int *);
   if (lookup == NULL) *(void **)&lookup = dlsym(library, "cuGetProcAddress_v2");
   void *found = NULL;
@@ -46,11 +47,10 @@ static void *find(void *library, const char *name, int version) {
 }
 
 const char *gpu_open(const char *name) {
-  static void *library;
   if (library != NULL) return missing;
   library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (library == NULL) return dlerror();
-#define FIND(name, version, parameters) *(void **)&name = find(library, #name, version);
+#define FIND(name, version, parameters) *(void **)&name = find(#name, version);
   FUNCTIONS(FIND)
   if (missing == NULL && cuInit(0) != 0) missing = "cuInit: no driver or device";
   return missing;
@@ -102,3 +102,17 @@ int gpu_graph_destroy(void *graph) { return cuGraphDestroy(graph); }
 int gpu_instantiate(void **exec, void *graph) { return cuGraphInstantiateWithFlags(exec, graph, 0); }
 int gpu_exec_launch(void *exec, void *stream) { return cuGraphLaunch(exec, stream); }
 int gpu_exec_destroy(void *exec) { return cuGraphExecDestroy(exec); }
+
+int gpu_read_account(struct gpu_account *account) {
+  void (*read)(struct gpu_account *);
+  *(void **)&read = dlsym(library, "fake_cuda_read_account");
+  if (read != NULL) read(account);
+  return read != NULL;
+}
+
+int gpu_fail(const char *function, long nth, unsigned code) {
+  void (*fail)(const char *, long, unsigned);
+  *(void **)&fail = dlsym(library, "fake_cuda_fail");
+  if (fail != NULL) fail(function, nth, code);
+  return fail != NULL;
+}

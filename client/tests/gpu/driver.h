@@ -30,4 +30,12 @@ int gpu_instantiate(void **exec, void *graph);
 int gpu_exec_launch(void *exec, void *stream);
 int gpu_exec_destroy(void *exec);
 
+/* Of the driver for tests (client/device/cuda/fake/c/hooks.h): what this process holds, and a failure of the nth call of a function from now
+   on. 0: the driver is another one. */
+struct gpu_account {
+  long contexts, streams, events, graphs, execs, user_objects, modules, libraries, reservations, handles, mappings, allocations, opened, pinned;
+};
+int gpu_read_account(struct gpu_account *account);
+int gpu_fail(const char *function, long nth, unsigned code);
+
 #endif

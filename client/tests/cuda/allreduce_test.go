@@ -1,0 +1,79 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"railhead/client"
+)
+
+func TestEagerAllReduces(t *testing.T) {
+	for _, world := range []int{1, 2, 3, 8} {
+		t.Run(fmt.Sprint(world), func(t *testing.T) {
+			ranks := form(t, startDaemon(t), client.CommConfig{World: world})
+			parts := window(t, ranks, 2<<20)
+			for i, count := range []int{1, 17, 4096, 200_000} {
+				for _, where := range [][][]byte{nil, parts} {
+					s := newSum(t, ranks, count, where)
+					s.fill(uint64(i))
+					each(t, ranks, func(r rank) error { return errors.Join(s.put(r), r.wait()) })
+					s.check(t)
+				}
+			}
+			each(t, ranks, func(r rank) error { return r.Finalize() })
+		})
+	}
+}
+
+// Two graphs of one comm and eager calls, in random order, in windows and elsewhere.
+func TestReplaysAndEagerCallsInAnyOrder(t *testing.T) {
+	for _, world := range []int{2, 3} {
+		t.Run(fmt.Sprint(world), func(t *testing.T) {
+			random := rand.New(rand.NewPCG(uint64(world), 3))
+			ranks := form(t, startDaemon(t), client.CommConfig{World: world})
+			sets := make([][]*sum, 3) // captured in two graphs; eager
+			for i, n := range []int{3, 4, 1} {
+				for k := range n {
+					count := 1 + random.IntN(1+random.IntN(100_000))
+					var parts [][]byte
+					if k%2 == 0 {
+						parts = window(t, ranks, 8*count)
+					}
+					sets[i] = append(sets[i], newSum(t, ranks, count, parts))
+					sets[i][k].fill(0)
+				}
+			}
+			put := func(r rank, set []*sum) error {
+				for _, s := range set {
+					if err := s.put(r); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			graphs := make([][2]*graph, world)
+			for i, r := range ranks {
+				for g := range 2 {
+					graphs[i][g] = r.capture(t, func() error { return put(r, sets[g]) })
+				}
+			}
+			for range 30 {
+				set := random.IntN(3)
+				for _, s := range sets[set] {
+					s.fill(random.Uint64())
+				}
+				each(t, ranks, func(r rank) error {
+					if set < 2 {
+						return errors.Join(graphs[r.Rank()][set].exec.Launch(r.stream), r.wait())
+					}
+					return errors.Join(put(r, sets[set]), r.wait())
+				})
+				for _, s := range sets[set] {
+					s.check(t)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,327 @@
+package cuda
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"railhead/client"
+	"railhead/client/tests/gpu"
+	"railhead/client/tests/harness"
+	"railhead/internal/oracle"
+	"railhead/internal/wire"
+	"railhead/server"
+)
+
+// childSocket is the environment variable that tells a child the daemon's socket.
+const childSocket = "RAILHEAD_TEST_SOCKET"
+
+// child is a rank in its own process, which runs one test of this binary.
+type child struct {
+	cmd   *exec.Cmd
+	lines *bufio.Scanner // of its output
+}
+
+// startChildren starts a group of so many ranks. Each runs the test of that name, which must call childRank.
+func startChildren(t *testing.T, socket, test string, world int, env ...string) []child {
+	t.Helper()
+	children := make([]child, world)
+	for i := range children {
+		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+test+"$")
+		c.Env = append(append(os.Environ(), childSocket+"="+socket, fmt.Sprint("RANK=", i), fmt.Sprint("WORLD_SIZE=", world)), env...)
+		c.Stderr = os.Stderr
+		out, err := c.StdoutPipe()
+		if err == nil {
+			err = c.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		children[i] = child{c, bufio.NewScanner(out)}
+		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	}
+	return children
+}
+
+// childRank is a rank of startChildren's group, on the GPU of its number. In other processes it skips the test.
+func childRank(t *testing.T) rank {
+	t.Helper()
+	socket := os.Getenv(childSocket)
+	if socket == "" {
+		t.Skip("runs in a child process of another test")
+	}
+	session, err := client.Connect(socket, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := strconv.Atoi(os.Getenv("RANK"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rank{session: session, device: gpu.Device(number % devices)}
+	r.stream = r.newStream(t)
+	config := client.CommConfig{Group: "children", Rank: -1, World: -1, Timeout: patience, Device: client.DeviceCUDA, DeviceName: strconv.Itoa(int(r.device))}
+	if r.Comm, err = session.Init(config); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// line waits for a line that begins with the prefix, and returns the rest of the line.
+func (c child) line(t *testing.T, prefix string) string {
+	t.Helper()
+	for c.lines.Scan() {
+		if rest, ok := strings.CutPrefix(c.lines.Text(), prefix); ok {
+			return rest
+		}
+	}
+	t.Fatalf("a child ended without a line that begins with %q", prefix)
+	return ""
+}
+
+// succeeds waits until the child's test has passed.
+func (c child) succeeds(t *testing.T) {
+	t.Helper()
+	c.line(t, "PASS")
+	if err := c.cmd.Wait(); err != nil {
+		t.Errorf("a child: %v", err)
+	}
+}
+
+// printEnd prints the result and the message of an error, if it is one of the library.
+func printEnd(err error) {
+	var e *client.Error
+	if errors.As(err, &e) {
+		fmt.Printf("ended %s %s\n", e.Result, e.Message)
+	}
+}
+
+// reduce checks sums of this rank, eager and of replays. The first half of the memory is sent, the second received.
+func (r rank) reduce(t *testing.T, memory []byte) {
+	t.Helper()
+	count := len(memory) / 8
+	send, recv := memory[:4*count], memory[4*count:]
+	put := func() error { return r.on().AllReduce(send, recv, count, client.F32, client.Sum) }
+	g := r.capture(t, put)
+	for seed := range uint64(6) {
+		inputs := make([][]byte, r.WorldSize())
+		for i := range inputs {
+			inputs[i] = make([]byte, 4*count)
+			oracle.Fill(inputs[i], oracle.F32, oracle.Sum, oracle.Seed(seed, i, 0))
+		}
+		copy(send, inputs[r.Rank()])
+		clear(recv)
+		run := put
+		if seed%2 == 1 {
+			run = func() error { return g.exec.Launch(r.stream) }
+		}
+		if err := errors.Join(run(), r.wait()); err != nil {
+			t.Fatal(err)
+		}
+		if n := oracle.Differences(recv, oracle.Reduce(oracle.F32, oracle.Sum, inputs, 0, nil), oracle.F32); n != 0 {
+			t.Fatalf("%d of %d sums are wrong", n, count)
+		}
+	}
+	g.end()
+}
+
+// A child. It checks sums in a window and elsewhere, frees the window and finalizes.
+func TestChildReducesAndFinalizes(t *testing.T) {
+	r := childRank(t)
+	w, err := r.AllocWindow(80_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part, err := w.Local()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.reduce(t, part)
+	r.reduce(t, r.alloc(t, 80_000))
+	if err := errors.Join(w.Free(), r.Finalize(), r.session.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A child on a machine whose GPUs cannot access each other's memory.
+func TestChildReducesThroughTheHost(t *testing.T) {
+	r := childRank(t)
+	info, err := r.Info()
+	if err != nil || !info.Staged || !strings.Contains(info.StagedReason, "rank 0: the driver refuses device 0 access to the memory of device 1") {
+		t.Fatalf("%+v, %v", info, err)
+	}
+	_, err = r.AllocWindow(4096)
+	wantError(t, err, wire.ResultUnsupported, "window_alloc: rank", "through the host's memory", "rank 0: the driver refuses", "RH_MEMORY_HOST")
+	host, err := r.AllocWindowIn(4096, client.MemoryHost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.reduce(t, r.alloc(t, 80_000))
+	if err := errors.Join(host.Free(), r.Finalize(), r.session.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestProcessesReduceThroughTheHostWherePeersAreRefused(t *testing.T) {
+	var rows []string
+	for i := range devices {
+		rows = append(rows, strings.Repeat("0", i)+"1"+strings.Repeat("0", devices-1-i))
+	}
+	peers := "RAILHEAD_FAKE_CUDA_PEERS=" + strings.Join(rows, ",")
+	for _, c := range startChildren(t, startDaemon(t).SocketPath(), "TestChildReducesThroughTheHost", 3, peers) {
+		c.succeeds(t)
+	}
+}
+
+func TestProcessesReduce(t *testing.T) {
+	for _, world := range []int{2, 8} {
+		t.Run(fmt.Sprint(world), func(t *testing.T) {
+			for _, c := range startChildren(t, startDaemon(t).SocketPath(), "TestChildReducesAndFinalizes", world) {
+				c.succeeds(t)
+			}
+		})
+	}
+}
+
+// A child of the tests below. It prints "replays" in its second replay, then its error.
+func TestChildReplaysAllReduces(t *testing.T) {
+	r := childRank(t)
+	buf := r.alloc(t, 1<<20)
+	g := r.capture(t, func() error {
+		for range 20 {
+			if err := r.allReduce(buf); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for launches := 0; ; launches++ {
+		if err := g.exec.Launch(r.stream); err != nil {
+			t.Fatal(err)
+		}
+		if launches == 2 {
+			fmt.Println("replays")
+		}
+		if err := r.wait(); err != nil {
+			printEnd(err)
+			return
+		}
+	}
+}
+
+func TestTheOtherRanksNameARankKilledDuringReplays(t *testing.T) {
+	const world, victim = 3, 1
+	children := startChildren(t, startDaemon(t).SocketPath(), "TestChildReplaysAllReduces", world)
+	for _, c := range children {
+		c.line(t, "replays")
+	}
+	killed := time.Now()
+	if err := children[victim].cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range children {
+		if i == victim {
+			continue
+		}
+		died := fmt.Sprintf("rank %d (pid %d) has died", victim, children[victim].cmd.Process.Pid)
+		if err := harness.Missing("a child", c.line(t, "ended "), fmt.Sprint(wire.ResultRankDead), died); err != nil {
+			t.Error(err)
+		}
+	}
+	if took := time.Since(killed); took > patience/4 {
+		t.Errorf("the other ranks failed after %v, their deadline is %v", took, patience)
+	}
+}
+
+// A child. It waits for a line of its input before each of its steps.
+func TestChildWorksOverARestart(t *testing.T) {
+	r := childRank(t)
+	buf := r.alloc(t, 4000)
+	g := r.capture(t, func() error { return r.allReduce(buf) })
+	step := func(name string, f func() error) {
+		if err := f(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		fmt.Println(name)
+	}
+	step("replayed", func() error { return errors.Join(g.exec.Launch(r.stream), r.wait()) })
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		switch in.Text() {
+		case "replay":
+			step("replayed", func() error { return errors.Join(g.exec.Launch(r.stream), r.wait()) })
+		case "window":
+			step("window", func() error {
+				w, err := r.AllocWindow(1 << 20)
+				if err != nil {
+					return err
+				}
+				part, err := w.Local()
+				return errors.Join(err, r.allReduce(part), r.wait(), w.Free())
+			})
+		case "end":
+			g.end()
+			step("ended", func() error { return errors.Join(r.Finalize(), r.session.Close()) })
+			return
+		}
+	}
+}
+
+func TestReplaysGoOnWithoutADaemonAndWindowsWithTheNext(t *testing.T) {
+	socket := t.TempDir() + "/rh.sock"
+	start := func() *server.Server {
+		s, err := server.Start(server.Config{SocketPath: socket, TuneDir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	first := start()
+	const world = 2
+	children := make([]child, world)
+	say := make([]func(string), world)
+	for i := range children {
+		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChildWorksOverARestart$")
+		c.Env = append(os.Environ(), childSocket+"="+socket, fmt.Sprint("RANK=", i), fmt.Sprint("WORLD_SIZE=", world))
+		c.Stderr = os.Stderr
+		in, err := c.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+		children[i] = child{c, bufio.NewScanner(out)}
+		say[i] = func(word string) { _, _ = fmt.Fprintln(in, word) }
+	}
+	do := func(word, answer string) {
+		t.Helper()
+		for i := range children {
+			if word != "" {
+				say[i](word)
+			}
+		}
+		for _, c := range children {
+			c.line(t, answer)
+		}
+	}
+	do("", "replayed")
+	do("window", "window")
+	first.Close()
+	do("replay", "replayed")
+	second := start()
+	defer second.Close()
+	do("window", "window")
+	do("replay", "replayed")
+	do("end", "ended")
+}

@@ -1,0 +1,159 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"railhead/client"
+	"railhead/client/tests/gpu"
+	"railhead/client/tests/harness"
+	"railhead/internal/await"
+	"railhead/internal/wire"
+	"railhead/server"
+)
+
+// life is a group from its sessions to their ends.
+func life(t *testing.T, s *server.Server, world int, f func(ranks []rank)) {
+	t.Helper()
+	ranks := form(t, s, client.CommConfig{World: world, Group: t.Name()})
+	f(ranks)
+	for _, r := range ranks {
+		if err := errors.Join(r.session.Close(), r.stream.Destroy()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// nothingLeaks runs f and waits until this process holds of the driver what it held before, and of the system no more: it may have held what
+// the daemon was about to release of an earlier test.
+func nothingLeaks(t *testing.T, f func()) {
+	t.Helper()
+	before, held := account(t), harness.CountResources(t)
+	f()
+	await.Until(t, func() string {
+		now, holds := account(t), harness.CountResources(t)
+		if now == before && holds.Descriptors <= held.Descriptors && holds.Mappings <= held.Mappings && holds.Threads <= held.Threads {
+			return ""
+		}
+		return fmt.Sprintf("before %+v %+v, now %+v %+v", before, held, now, holds)
+	})
+}
+
+func TestAGroupLeavesNothing(t *testing.T) {
+	s := startDaemon(t)
+	life(t, s, 2, func(ranks []rank) { each(t, ranks, func(r rank) error { return r.Finalize() }) }) // opens contexts
+	for name, end := range map[string]func(ranks []rank){
+		"finalize": func(ranks []rank) { each(t, ranks, func(r rank) error { return r.Finalize() }) },
+		"close":    func([]rank) {},
+		"abort": func(ranks []rank) {
+			_ = ranks[1].Abort()
+			each(t, ranks, func(r rank) error { return r.Finalize() })
+		},
+		"a window is freed": func(ranks []rank) {
+			each(t, ranks, func(r rank) error {
+				w, err := r.AllocWindow(3 << 20)
+				if err != nil {
+					return err
+				}
+				return errors.Join(w.Free(), r.Finalize())
+			})
+		},
+		"a window is not freed": func(ranks []rank) {
+			window(t, ranks, 3<<20)
+			each(t, ranks, func(r rank) error { return r.Finalize() })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nothingLeaks(t, func() {
+				life(t, s, 2, func(ranks []rank) {
+					buf := [][]byte{ranks[0].alloc(t, 4000), ranks[1].alloc(t, 4000)}
+					each(t, ranks, func(r rank) error { return errors.Join(r.allReduce(buf[r.Rank()]), r.wait()) })
+					end(ranks)
+					for i, r := range ranks {
+						_ = r.device.Free(buf[i])
+					}
+				})
+			})
+		})
+	}
+}
+
+func TestAWindowOfACapturedGraphCannotBeFreed(t *testing.T) {
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
+	windows, graphs := make([]*client.Window, 2), make([]*graph, 2)
+	each(t, ranks, func(r rank) (err error) {
+		windows[r.Rank()], err = r.AllocWindow(4000)
+		return err
+	})
+	for i, r := range ranks {
+		buf, err := windows[i].Local()
+		if err != nil {
+			t.Fatal(err)
+		}
+		graphs[i] = r.capture(t, func() error { return errors.Join(r.allReduce(buf), r.allReduce(r.alloc(t, 4))) })
+	}
+	for i := range ranks {
+		wantError(t, windows[i].Free(), wire.ResultBusy, fmt.Sprintf("window_free: rank %d", i), "the window of 4000 bytes at offset", "1 calls")
+	}
+	each(t, ranks, func(r rank) error { return errors.Join(graphs[r.Rank()].exec.Launch(r.stream), r.wait()) })
+	for i, g := range graphs { // the exec alone also keeps the window
+		if err := g.Destroy(); err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, windows[i].Free(), wire.ResultBusy, "captured graphs")
+		if err := g.exec.Destroy(); err != nil {
+			t.Fatal(err)
+		}
+		g.exec = nil
+	}
+	each(t, ranks, func(r rank) error { return windows[r.Rank()].Free() })
+}
+
+// The mappings stay until the last graph is destroyed, and replays touch no memory of the group any more.
+func TestMappingsStayAfterFinalizeUntilTheGraphsAreDestroyed(t *testing.T) {
+	s := startDaemon(t)
+	life(t, s, 2, func(ranks []rank) { each(t, ranks, func(r rank) error { return r.Finalize() }) })
+	nothingLeaks(t, func() {
+		ranks := form(t, s, client.CommConfig{World: 2})
+		parts := window(t, ranks, 4096)
+		graphs, words := make([]*graph, 2), make([]*uint32, 2)
+		for i, r := range ranks {
+			info, err := r.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			words[i] = info.StopWord
+			graphs[i] = r.capture(t, func() error { return r.allReduce(parts[i]) })
+		}
+		each(t, ranks, func(r rank) error {
+			return errors.Join(graphs[r.Rank()].exec.Launch(r.stream), r.Finalize()) // waits for the launch
+		})
+		for i, r := range ranks {
+			parts[i][0] = 77
+			if err := errors.Join(r.session.Close(), graphs[i].exec.Launch(r.stream), r.stream.Synchronize(patience)); err != nil {
+				t.Fatal(err)
+			}
+			if parts[i][0] != 77 || atomic.LoadUint32(words[i]) == 0 {
+				t.Errorf("rank %d: a replay after finalize ran, or the stop word is %d", i, atomic.LoadUint32(words[i]))
+			}
+			wantError(t, r.allReduce(parts[i]), wire.ResultInvalidHandle, "finalized")
+		}
+		for i, r := range ranks {
+			graphs[i].end()
+			if err := r.stream.Destroy(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func account(t *testing.T) gpu.Account {
+	t.Helper()
+	a, err := gpu.ReadAccount()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}

@@ -1,0 +1,104 @@
+package cuda
+
+import (
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"railhead/client"
+	"railhead/client/tests/gpu"
+	"railhead/internal/deep"
+)
+
+// setUpCalls are the functions of the driver that comm_init and window_alloc call, but for cuModuleGetFunction: that a kernel is not there is no
+// failure. Functions that only end something are left out: what they fail to end stays, by design.
+var setUpCalls = []string{
+	"cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetUuid", "cuDeviceGetName", "cuDeviceGetAttribute", "cuDeviceGetPCIBusId", "cuDeviceTotalMem",
+	"cuDevicePrimaryCtxRetain", "cuCtxGetCurrent", "cuStreamCreate", "cuMemGetAllocationGranularity", "cuModuleLoadDataEx", "cuFuncLoad",
+	"cuMemAddressReserve", "cuMemHostAlloc", "cuMemHostGetDevicePointer", "cuMemCreate", "cuMemMap", "cuMemSetAccess",
+	"cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemsetD8Async", "cuMemcpyAsync",
+}
+
+const (
+	outOfMemory = 2 // CUDA_ERROR_OUT_OF_MEMORY
+	// A rank that cannot find its GPU does not come, and the other one waits for it.
+	missing = 500 * time.Millisecond
+)
+
+// Each call of the driver in turn fails on one of two ranks. Both get an error, or both find another way. Nothing is left. The ordinary run
+// plays some functions.
+func TestAFailureOfAnyCallOfTheDriverIsOneOnAllRanks(t *testing.T) {
+	s := startDaemon(t)
+	life(t, s, 2, func(ranks []rank) { each(t, ranks, func(r rank) error { return r.Finalize() }) }) // opens contexts
+	t.Cleanup(func() { _ = gpu.Fail("*", 0, 0) })
+	functions := setUpCalls
+	if deep.Rounds(t, 0, 1) == 0 {
+		functions = []string{"cuDevicePrimaryCtxRetain", "cuModuleLoadDataEx", "cuMemCreate", "cuMemImportFromShareableHandle", "cuMemcpyAsync"}
+	}
+	for _, function := range functions {
+		t.Run(function, func(t *testing.T) {
+			ranks := []rank{connectRank(t, s, 0), connectRank(t, s, 1)}
+			if err := liveTogether(ranks); err != nil { // afterwards the daemon has both sessions' leases
+				t.Fatal(err)
+			}
+			nothingLeaks(t, func() {
+				failures, since := 0, 0 // the last failure
+				for n := 1; since < 2; n++ {
+					since++
+					if err := gpu.Fail(function, n, outOfMemory); err != nil {
+						t.Fatal(err)
+					}
+					err := liveTogether(ranks)
+					_ = gpu.Fail("*", 0, 0)
+					if err == nil {
+						continue
+					}
+					failures, since = failures+1, 0
+					var e *client.Error
+					if !errors.As(err, &e) || e.Message == "" {
+						t.Errorf("call %d: %v", n, err)
+					}
+				}
+				if failures == 0 {
+					t.Error("no failure of the function was an error")
+				}
+			})
+		})
+	}
+}
+
+// liveTogether forms a group, allocates a window, and finalizes. The ranks must agree on whether each step fails; it returns rank 0's error of
+// the first that does.
+func liveTogether(ranks []rank) error {
+	comms := make([]*client.Comm, len(ranks))
+	defer func() {
+		inParallel(len(ranks), func(i int) error {
+			if comms[i] != nil {
+				_ = comms[i].Finalize()
+			}
+			return nil
+		})
+	}()
+	for _, step := range []func(i int) error{
+		func(i int) (err error) {
+			comms[i], err = ranks[i].session.Init(client.CommConfig{
+				Group: "faults", Rank: i, World: len(ranks), Timeout: missing, Device: client.DeviceCUDA, DeviceName: strconv.Itoa(i),
+			})
+			return err
+		},
+		func(i int) error { _, err := comms[i].AllocWindow(4096); return err },
+		func(i int) error { return comms[i].Finalize() },
+	} {
+		errs := inParallel(len(ranks), step)
+		for _, err := range errs[1:] {
+			if (err == nil) != (errs[0] == nil) {
+				return errors.Join(append(errs, errors.New("only some ranks have failed"))...)
+			}
+		}
+		if errs[0] != nil {
+			return errs[0]
+		}
+	}
+	return nil
+}
