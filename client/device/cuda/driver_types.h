@@ -192,6 +192,8 @@ enum CUpointer_attribute : unsigned int {
   CU_POINTER_ATTRIBUTE_MAPPED = 13,                      // unsigned int
   CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14,        // unsigned long long, CUmemAllocationHandleType bits
   CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,              // CUmemoryPool; null = of no pool
+  CU_POINTER_ATTRIBUTE_MAPPING_SIZE = 18,                // size_t
+  CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR = 19,           // void*
 };
 
 enum CUmemorytype : unsigned int { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2 };

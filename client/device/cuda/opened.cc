@@ -124,8 +124,12 @@ bool openIpc(const Context& context, const CUipcMemHandle& handle, uint64_t allo
   CUdeviceptr start = 0;
   size_t size = 0;
   const bool known = context.driver->cuMemGetAddressRange(why, &start, &size, base);
-  if (known && start == base && size >= allocationBytes) return true;
-  if (known) because(why, RH_ERR_PROTOCOL, "an allocation of another process has %zu bytes, not %llu", size, static_cast<unsigned64>(allocationBytes));
+  // A small allocation may be part of a larger block, all of which is mapped.
+  const size_t before = base - start;
+  if (known && start <= base && before <= size && allocationBytes <= size - before) return true;
+  if (known) {
+    because(why, RH_ERR_PROTOCOL, "an allocation of another process has %zu bytes from where the handle points, not %llu", size - before, static_cast<unsigned64>(allocationBytes));
+  }
   closeOpened(context, out, why);
   return false;
 }

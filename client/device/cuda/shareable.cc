@@ -41,15 +41,28 @@ bool checkPointer(const Context& context, CUdeviceptr pointer, Failure* why) {
   return because(why, RH_ERR_INVALID_ARGUMENT, "0x%llx is memory of device %d, and the comm is on device %d", pointer, device, context.device);
 }
 
-// The allocation, or of a range of several mapped allocations the one that pointer is in.
 struct Allocation {
   CUdeviceptr base = 0;
   size_t bytes = 0;
   bool covers(CUdeviceptr pointer, uint64_t n) const { return pointer >= base && pointer - base <= bytes && n <= bytes - (pointer - base); }
 };
 
+// Narrows the allocation to the mapping that pointer is in, which begins where its physical memory does. A range of addresses may hold many.
+bool narrowToMapping(const Context& context, CUdeviceptr pointer, Allocation* of, Failure* why) {
+  void* base = nullptr;
+  size_t size = 0;
+  if (!attribute(context, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, pointer, &base, why) || !attribute(context, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, pointer, &size, why)) return false;
+  const Allocation mapping = {reinterpret_cast<CUdeviceptr>(base), size};
+  if (!of->covers(mapping.base, mapping.bytes)) return true;  // the driver already gave something narrower
+  *of = mapping;
+  return true;
+}
+
 // Memory of cuMemCreate, of which handle is held.
-bool shareMapped(const Context& context, CUmemGenericAllocationHandle handle, const Allocation& of, CUdeviceptr pointer, uint64_t bytes, Shareable* out, Failure* why) {
+bool shareMapped(const Context& context, CUmemGenericAllocationHandle handle, Allocation of, CUdeviceptr pointer, uint64_t bytes, Shareable* out, Failure* why) {
+  if (!narrowToMapping(context, pointer, &of, why)) return false;
+  out->allocationBytes = of.bytes;
+  out->offset = pointer - of.base;
   if (!of.covers(pointer, bytes)) {
     return cannot(out, "0x%llx: the %llu bytes lie in several allocations (this one ends after %llu), as with PyTorch's expandable_segments:True; %s, or unset expandable_segments",
                   pointer, static_cast<unsigned64>(bytes), static_cast<unsigned64>(of.base + of.bytes - pointer), kInstead);

@@ -200,7 +200,7 @@ void ipc(const Context& context) {
   CUipcMemHandle handle;
   receive(next, &handle, sizeof handle);
   Opened opened[2];
-  FAILS(openIpc(context, handle, kBytes + 1, &opened[0], &why), RH_ERR_PROTOCOL, "has 3145728 bytes, not 3145729");
+  FAILS(openIpc(context, handle, kBytes + 1, &opened[0], &why), RH_ERR_PROTOCOL, "has 3145728 bytes from where the handle points, not 3145729");
   FAILS(openIpc(context, mine.handle, kBytes, &opened[0], &why), RH_ERR_SYSTEM, "a process cannot open its own");
   for (Opened& o : opened) SUCCEEDS(openIpc(context, handle, kBytes, &o, &why));
   CHECK(opened[0].base == opened[1].base);

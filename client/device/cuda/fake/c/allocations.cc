@@ -222,11 +222,8 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr* device, void* pointer, unsigned 
 
 CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr pointer) {
   const std::lock_guard<std::mutex> lock(world);
-  if (const auto m = within(mappings, pointer); m != mappings.end()) {
-    *base = m->first;
-    *bytes = m->second.bytes;
-    return CUDA_SUCCESS;
-  }
+  // Of mapped memory the whole reserved range: drivers may say more than one mapping.
+  if (within(mappings, pointer) != mappings.end() && findReservation(pointer, base, bytes)) return CUDA_SUCCESS;
   const auto a = within(allocations, pointer);
   if (a == allocations.end()) return CUDA_ERROR_NOT_FOUND;
   *base = a->first;
@@ -244,6 +241,8 @@ CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdev
   for (int i = 0; i < deviceCount() && m != mappings.end(); i++) {
     if (machineOrdinal(i) == m->second.physical->machineDevice) device = i;
   }
+  const bool mapping = attribute == CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR || attribute == CU_POINTER_ATTRIBUTE_MAPPING_SIZE;
+  if (mapping && !allocated && m == mappings.end()) return CUDA_ERROR_NOT_SUPPORTED;  // not modelled
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       *static_cast<unsigned int*>(value) = within(pinned, pointer) != pinned.end() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
@@ -252,6 +251,8 @@ CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdev
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: *static_cast<unsigned int*>(value) = allocated && a->second.kind == Kind::kManaged; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *static_cast<void**>(value) = allocated && a->second.kind == Kind::kPool ? &allocations : nullptr; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *static_cast<unsigned int*>(value) = allocated && a->second.kind == Kind::kPlain; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: *static_cast<void**>(value) = at(m != mappings.end() ? m->first : a->first); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: *static_cast<size_t*>(value) = m != mappings.end() ? m->second.bytes : a->second.bytes; return CUDA_SUCCESS;
     default: return CUDA_ERROR_NOT_SUPPORTED;
   }
 }

@@ -45,6 +45,8 @@ struct Pinned {
 };
 
 extern std::map<CUdeviceptr, Mapping>& mappings;
+// The reserved range that an address lies in. False: none.
+bool findReservation(CUdeviceptr address, CUdeviceptr* base, size_t* bytes);
 extern std::map<CUdeviceptr, Allocation>& allocations;
 extern std::map<CUdeviceptr, Pinned>& pinned;
 

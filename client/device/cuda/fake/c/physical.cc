@@ -72,6 +72,15 @@ bool overlapsMapping(CUdeviceptr address, size_t bytes) {
 
 }  // namespace
 
+bool findReservation(CUdeviceptr address, CUdeviceptr* base, size_t* bytes) {
+  auto r = reservations.upper_bound(address);
+  if (r == reservations.begin()) return false;
+  --r;
+  *base = r->first;
+  *bytes = r->second;
+  return address - r->first < r->second;
+}
+
 size_t deviceBytes() { return static_cast<size_t>(environmentNumber("RAILHEAD_FAKE_CUDA_MEMORY", long{8} << 30)); }
 size_t freeBytes(int machineDevice) { return deviceBytes() - taken[machineDevice]; }
 
