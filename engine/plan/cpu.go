@@ -62,10 +62,11 @@ func PollsPerTurn(world, cpus int) uint32 {
 }
 
 // LongTurnNS is the time above which a turn of polls, with its yield, shows that the processor is busy: that other processes than the ranks
-// use it. A process that does not yield runs for a time slice, 1.5 ms or more. Ranks that share the processor wait, and so yield, more often.
+// use it. A process that does not yield runs for a time slice, 1.5 ms or more. Ranks that share the processor wait, and so yield, more
+// often: even 32 of them have all had a turn after 4 ms.
 func LongTurnNS(world, cpus int) uint32 {
 	sharing := (world + cpus - 1) / max(1, cpus) // ranks of a processor
-	return 1_000_000 * uint32(max(1, sharing))
+	return 1_000_000 * uint32(min(max(1, sharing), 4))
 }
 
 // BusySpinNS is how long a wait spins on a busy processor before it sleeps: as long as else with a processor for every rank. With more ranks

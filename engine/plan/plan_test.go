@@ -135,6 +135,12 @@ func TestPlansSayHowRanksWait(t *testing.T) {
 	}
 }
 
+func TestATurnIsLongAfter4MsHoweverManyRanksShareAProcessor(t *testing.T) {
+	if got := LongTurnNS(64, 2); got != 4_000_000 {
+		t.Errorf("64 ranks on 2 processors: %d ns", got)
+	}
+}
+
 func TestWrongRequestsAreErrors(t *testing.T) {
 	for what, spoil := range map[string]func(*Request){
 		"no ranks":                 func(r *Request) { r.World, r.Order = 0, nil },
