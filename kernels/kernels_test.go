@@ -92,7 +92,10 @@ var (
 )
 
 // The GPU kernels as functions of the host.
-var gpuKernels = []string{"testdata/gpu_kernels.cc", "testdata/cpu_bits.cc", "gpuhost/all_reduce.cc", "gpuhost/kernels.cc"}
+var (
+	gpuKernels     = []string{"testdata/gpu_kernels.cc", "testdata/cpu_bits.cc", "gpuhost/all_reduce.cc", "gpuhost/collectives.cc", "gpuhost/pipes.cc", "gpuhost/kernels.cc"}
+	gpuCollectives = append([]string{"testdata/gpu_collectives.cc"}, gpuKernels[1:]...)
+)
 
 // All types, reductions, groups and algorithms, any address and count, in place and not, in any mix, over the wrap of packets and flags.
 func TestTheGPUKernelsGiveTheBitsOfTheCPU(t *testing.T) {
@@ -108,6 +111,23 @@ func TestTheGPUKernelsReportWhatStopsThem(t *testing.T) {
 	binary := compileProgram(t, sanitized(t, address), gpuKernels...)
 	for _, world := range []int{2, 3, 5} {
 		runProgram(t, binary, "stop", world, rand.Uint64())
+	}
+}
+
+// The other operations, in any mix, with all-reduces between them.
+func TestTheGPUKernelsOfOtherOperationsGiveTheBitsOfTheCPU(t *testing.T) {
+	binary := compileProgram(t, sanitized(t, address), gpuCollectives...)
+	for _, world := range []int{2, 3, 4, 5, 7, 8, 16} {
+		for _, first := range []uint32{0, 0xfffffff0} {
+			runProgram(t, binary, "run", world, first, deep.Rounds(t, 60, 600), rand.Uint64())
+		}
+	}
+}
+
+func TestTheGPUKernelsOfOtherOperationsReportWhatStopsThem(t *testing.T) {
+	binary := compileProgram(t, sanitized(t, address), gpuCollectives...)
+	for _, world := range []int{2, 3, 5} {
+		runProgram(t, binary, "stop", world)
 	}
 }
 

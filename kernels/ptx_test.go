@@ -14,8 +14,10 @@ import (
 func entryPoints(t *testing.T) []string {
 	t.Helper()
 	text := runPreprocessor(t, `#include "railhead/gpu/all_reduce_entries.h"
-#define NAME(name, algorithm, T, world) entry name;
+#include "railhead/gpu/collective_entries.h"
+#define NAME(name, ...) entry name;
 RH_ALL_REDUCES_F32(NAME) RH_ALL_REDUCES_BF16(NAME) RH_ALL_REDUCES_F16(NAME) RH_ALL_REDUCES_OTHERS(NAME)
+RH_COPIES(NAME) RH_REDUCE_SCATTERS(NAME) RH_PIPES(NAME) RH_GROUPS(NAME)
 `)
 	var names []string
 	for _, m := range regexp.MustCompile(`entry (rh_\w+);`).FindAllStringSubmatch(text, -1) {
@@ -50,12 +52,18 @@ func TestTheImagesHaveEveryEntryPoint(t *testing.T) {
 
 // The table of algorithms (internal/wire/algorithms.txt) lists the kernels for any world size, of every type.
 func TestTheEntryPointsAreThoseOfTheTable(t *testing.T) {
-	types := []string{"f32", "bf16", "f64", "f16", "fp8_e4m3", "fp8_e5m2", "i8", "u8", "i32", "i64", "u64"}
+	reductions := []string{"f32", "bf16", "f64", "f16", "fp8_e4m3", "fp8_e5m2", "i8", "u8", "i32", "i64", "u64"}
 	listed := map[string]bool{}
 	for _, name := range entryPoints(t) {
 		listed[name] = true
 	}
+	delete(listed, "rh_barrier_none_bytes") // has no choice
+	delete(listed, "rh_group_pipe_bytes")   // sends and receives
 	for op := wire.OpNone; op <= wire.OpEPCombineRecv; op++ {
+		types := []string{"bytes"}
+		if op == wire.OpAllReduce || op == wire.OpReduceScatter || op == wire.OpReduce {
+			types = reductions
+		}
 		for _, a := range op.CUDAAlgorithms() {
 			for _, dtype := range types {
 				name := "rh_" + op.String() + "_" + a.String() + "_" + dtype

@@ -27,11 +27,17 @@ uint64_t offerOf(const Comm* comm, const void* buffer, uint64_t bytes) {
   return inside ? offset : offerInRegions(comm, buffer, bytes);
 }
 
-// Fills in the offers of a call that may run zero-copy.
+// Fills in the offers of a call that may run zero-copy. In the host's memory other ranks read send buffers; on a device with memory of its own
+// they write to recv buffers, but where they reduce.
 void offerBuffers(const Comm* comm, CollectiveCall* c) {
   if (c->zeroCopy.algo == RHW_ALGO_AUTO) return;
   const Operation& o = c->operation;
   const uint64_t part = bytesOf(o), whole = part * static_cast<uint64_t>(comm->worldSize);
+  if (comm->device->ownMemory != nullptr && o.op != RHW_OP_ALL_REDUCE && o.op != RHW_OP_REDUCE_SCATTER) {
+    const bool inPlace = o.op == RHW_OP_ALL_TO_ALL && o.send == o.recv;  // other ranks would overwrite what this one sends
+    if (!inPlace) c->recvOffer = offerOf(comm, o.recv, o.op == RHW_OP_BROADCAST ? part : whole);
+    return;
+  }
   switch (o.op) {
     case RHW_OP_ALL_REDUCE:
       c->sendOffer = offerOf(comm, o.send, part);

@@ -25,9 +25,8 @@ bool ascends(const rhw_plan& p) {
   return from == kNoEnd;
 }
 
-// Indexed by rhw_planned. The last two are of a CUDA device only.
-constexpr uint32_t kPlanned[RHW_PLANS_CUDA] = {RHW_OP_ALL_REDUCE, RHW_OP_REDUCE_SCATTER, RHW_OP_ALL_GATHER,     RHW_OP_ALL_TO_ALL,
-                                               RHW_OP_BROADCAST,  RHW_OP_ALL_REDUCE,     RHW_OP_REDUCE_SCATTER};
+// By rhw_planned.
+constexpr uint32_t kPlanned[RHW_PLANS] = {RHW_OP_ALL_REDUCE, RHW_OP_REDUCE_SCATTER, RHW_OP_ALL_GATHER, RHW_OP_ALL_TO_ALL, RHW_OP_BROADCAST};
 
 constexpr uint64_t bitOf(uint32_t op) { return uint64_t{1} << op; }
 
@@ -171,12 +170,17 @@ uint32_t onCuda(uint32_t planned, rh_dtype dtype) {
 
 }  // namespace
 
+Choice choiceOfTransfer(const Comm* comm, uint64_t bytes) {
+  const rhw_plans& plans = plansOf(comm);
+  return plans.device == RHW_DEVICE_CUDA ? lookUp(plans.copied[RHW_PLAN_TRANSFERS], bytes) : Choice{RHW_ALGO_PIPE, RHW_WHY_ONLY};
+}
+
 void choose(const Comm* comm, CollectiveCall* call) {
   const Operation& o = call->operation;
   const rhw_plans& plans = plansOf(comm);
   uint32_t planned = plannedOf(o.op);
   if (planned == RHW_PLANS) {
-    if (o.op != RHW_OP_BARRIER) call->copied = {RHW_ALGO_PIPE, RHW_WHY_ONLY};
+    if (o.op != RHW_OP_BARRIER) call->copied = choiceOfTransfer(comm, bytesOf(o));
     return;
   }
   // A plan is indexed by the size of the larger of a rank's two buffers.

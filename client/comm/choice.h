@@ -12,6 +12,9 @@ namespace railhead::client {
 // Fills in the algorithms of a checked call. The world has at least two ranks.
 void choose(const Comm* comm, CollectiveCall* call);
 
+// How a send or receive of so many bytes runs, also that of a gather, scatter or reduce.
+Choice choiceOfTransfer(const Comm* comm, uint64_t bytes);
+
 // Copies the plans for the comm's device from the control segment, checks the copy, and sets the comm's ring.
 rh_result takePlans(Comm* comm);
 

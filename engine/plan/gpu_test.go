@@ -109,6 +109,45 @@ func TestThresholdsOnGPUs(t *testing.T) {
 	}
 }
 
+// Copies that lie in no windows go through packets, large ones through lanes; the operations over lanes only have a grid.
+func TestLargeCopiesOnGPUsGoOverLanes(t *testing.T) {
+	for _, world := range []int{2, 8} {
+		p := gpuPlans(t, world, 132, "")
+		for _, c := range onGPU {
+			if !slices.Contains(c.algorithms(), wire.AlgoPipe) || c.op == wire.OpSend {
+				continue
+			}
+			from := wireSize(c.op, world, pipeFrom)
+			if a := wire.Algo(at(&p.Copied[c.index], from-1).Algo); a != wire.AlgoOneshot {
+				t.Errorf("%s of %d ranks, %d bytes: %s", c.name(), world, from-1, a)
+			}
+			if a := wire.Algo(at(&p.Copied[c.index], from).Algo); a != wire.AlgoPipe {
+				t.Errorf("%s of %d ranks, %d bytes: %s", c.name(), world, from, a)
+			}
+		}
+		for size := uint64(0); size < 1<<30; size = 2*size + 1 {
+			if c := at(&p.Copied[wire.PlanTransfers], size); wire.Algo(c.Algo) != wire.AlgoPipe || c.Why != wire.WhyOnly {
+				t.Errorf("a transfer of %d bytes: %s, %s", size, wire.Algo(c.Algo), c.Why)
+			}
+		}
+	}
+}
+
+func TestGridsOfLanes(t *testing.T) {
+	for _, c := range []struct {
+		part          uint64
+		world, blocks int
+		want          [2]int
+	}{
+		{0, 2, 132, [2]int{2, 128}}, {4 << 10, 2, 132, [2]int{2, 256}}, {64 << 10, 2, 132, [2]int{8, 512}}, {1 << 30, 2, 132, [2]int{128, 512}},
+		{1 << 30, 8, 132, [2]int{126, 512}}, {1 << 30, 64, 132, [2]int{126, 512}}, {1 << 30, 64, 16, [2]int{16, 512}}, {1 << 30, 1, 132, [2]int{128, 512}},
+	} {
+		if blocks, threads := laneGrid(c.part, c.world, c.blocks); [2]int{blocks, threads} != c.want {
+			t.Errorf("%d bytes, %d ranks, %d blocks: %d of %d threads, want %v", c.part, c.world, c.blocks, blocks, threads, c.want)
+		}
+	}
+}
+
 // What a client and a kernel need of every plan.
 func TestPlansOnGPUsAreValidForAnyWorldAndGPU(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -126,6 +165,9 @@ func TestPlansOnGPUsAreValidForAnyWorldAndGPU(t *testing.T) {
 		for i := range onGPU {
 			c := &onGPU[i]
 			allowed := r.Forcing.Allowed(c.name())
+			if c.index == wire.PlanTransfers {
+				allowed = []string{"pipe"}
+			}
 			for name, plan := range map[string]*wire.Plan{"copied": &p.Copied[c.index], "zero copy": &p.ZeroCopy[c.index]} {
 				from := uint64(0)
 				for _, choice := range plan.Choice[:plan.Count] {
@@ -161,7 +203,7 @@ func TestForcedAlgorithmsOnGPUs(t *testing.T) {
 			t.Errorf("%q: %s, want %s", forced, got, want)
 		}
 	}
-	for text, want := range map[string]string{"ring": "oneshot, pull, twoshot", "allreduce:tree": "oneshot, twoshot, pull", "broadcast:pipe": "there are "} {
+	for text, want := range map[string]string{"ring": "oneshot, pipe, pull, twoshot", "allreduce:tree": "oneshot, twoshot, pull", "broadcast:ring": "oneshot, pull, pipe"} {
 		_, err := tuner.ParseForcing(text, AlgorithmsOn(wire.DeviceCUDA))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q on CUDA: %v, want what it has: %s", text, err, want)
@@ -183,12 +225,12 @@ func TestRequestsThatNoGPUCanRunAreRefused(t *testing.T) {
 
 // kernels/include/railhead/gpu/launch.h lays the scratch out: layoutOf.
 func TestTheScratchHasRoomForItsInboxes(t *testing.T) {
-	const gpuState, lines, flags, mostBlocks = 256, 2 * 64, 32, 160
+	const gpuState, lines, flags, mostBlocks, laneFlags, lanes, laneSlots = 256, 2 * 64, 32, 160, 64 + 8, 64, 4
 	for world := 1; world <= rank.MaxPerNode; world++ {
 		n, slot := uint64(world), GPUSlotBytes(world)
-		need := (gpuState+n*(lines+mostBlocks*flags)+127)/128*128 + 2*2*2*n*slot
+		need := (gpuState+n*(lines+mostBlocks*flags)+127)/128*128 + 2*2*2*n*slot + n*lanes*(laneFlags+laneSlots*(2*slot/(lanes*laneSlots)))
 		scratch := GPUScratchBytes(world)
-		if scratch < need || scratch > need+4<<20 || scratch > gpuInboxBytes+4<<20 {
+		if scratch < need || scratch > need+4<<20 || scratch > gpuInboxBytes*5/4+4<<20 {
 			t.Errorf("%d ranks: %d bytes, need %d", world, scratch, need)
 		}
 		if slot%128 != 0 || slot > scratch/n || slot < 64<<10 {

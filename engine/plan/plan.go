@@ -67,15 +67,16 @@ type chooser struct {
 	allowed []wire.Algo
 	forced  bool // allowed is not all algorithms
 	table   *tuner.Table
-	// The smallest sizes in bytes at which pull is the default between windows, and two-shot that of an all-reduce.
-	pullFrom, twoshotFrom uint64
+	// The smallest sizes in bytes at which pull is the default between windows, two-shot that of an all-reduce, and pipe that of an operation
+	// that has one-shot too.
+	pullFrom, twoshotFrom, pipeFrom uint64
 	// Of a GPU: the blocks and threads of a kernel for a size, and the sizes at which they change.
-	grid      func(size uint64) (blocks, threads int)
+	grid      func(a wire.Algo, size uint64) (blocks, threads int)
 	gridEdges []uint64
 }
 
 func newChooser(c *collective, r Request) *chooser {
-	x := &chooser{c: c, world: r.World, table: r.Table, pullFrom: pullFrom(c.index, r.World), twoshotFrom: twoshotFrom(r.World)}
+	x := &chooser{c: c, world: r.World, table: r.Table, pullFrom: pullFrom(c.index, r.World), twoshotFrom: twoshotFrom(r.World), pipeFrom: unreachable}
 	x.allowed, x.forced = c.allowed(r.Forcing, r.Reproducible)
 	return x
 }
@@ -166,6 +167,9 @@ func (x *chooser) byDefault(size uint64, algos []wire.Algo) wire.Algo {
 	if x.c.op == wire.OpAllReduce && size < x.twoshotFrom && slices.Contains(algos, wire.AlgoOneshot) {
 		return wire.AlgoOneshot
 	}
+	if size >= x.pipeFrom && slices.Contains(algos, wire.AlgoPipe) {
+		return wire.AlgoPipe
+	}
 	return algos[0]
 }
 
@@ -174,7 +178,7 @@ const _ = uint(wire.MaxChoices - 2 - tuner.MaxRanges)
 
 // edges are the sizes at which a choice may change.
 func (x *chooser) edges() []uint64 {
-	edges := append([]uint64{0, x.pullFrom, x.twoshotFrom}, x.gridEdges...)
+	edges := append([]uint64{0, x.pullFrom, x.twoshotFrom, x.pipeFrom}, x.gridEdges...)
 	for _, memory := range []tuner.Memory{tuner.AnyMemory, tuner.InWindows} {
 		for _, r := range x.ranges(memory) {
 			edges = append(edges, r.FromBytes)
@@ -192,7 +196,7 @@ func (x *chooser) plan(choose func(size uint64) (wire.Algo, wire.Why)) (wire.Pla
 		algo, why := choose(from)
 		choice := wire.Choice{BelowBytes: math.MaxUint64, Algo: uint16(algo), Why: why}
 		if x.grid != nil && algo != wire.AlgoAuto {
-			blocks, threads := x.grid(edges[i+1] - 1) // the largest size of the range
+			blocks, threads := x.grid(algo, edges[i+1]-1) // the largest size of the range
 			choice.Blocks, choice.Threads = uint16(blocks), uint16(threads)
 		}
 		if p.Count > 0 && p.Choice[p.Count-1] == choice {

@@ -15,10 +15,10 @@ const (
 
 var algorithms = [...]algorithm{
 	AlgoAuto:    {name: "auto"},
-	AlgoOneshot: {name: "oneshot", windows: false, adds: RankOrder, cpu: []Op{OpAllReduce, OpReduceScatter, OpAllGather, OpAllToAll}, cuda: []Op{OpAllReduce}},
+	AlgoOneshot: {name: "oneshot", windows: false, adds: RankOrder, cpu: []Op{OpAllReduce, OpReduceScatter, OpAllGather, OpAllToAll}, cuda: []Op{OpAllReduce, OpReduceScatter, OpAllGather, OpAllToAll, OpBroadcast}},
 	AlgoTwoshot: {name: "twoshot", windows: false, adds: RankOrder, cpu: []Op{OpAllReduce}, cuda: []Op{OpAllReduce}},
-	AlgoPull:    {name: "pull", windows: true, adds: RankOrder, cpu: []Op{OpAllReduce, OpReduceScatter, OpAllGather, OpAllToAll}, cuda: []Op{OpAllReduce}},
-	AlgoPipe:    {name: "pipe", windows: false, adds: RankOrder, cpu: []Op{OpBroadcast, OpReduce, OpGather, OpScatter, OpSend, OpRecv}, cuda: []Op{}},
+	AlgoPull:    {name: "pull", windows: true, adds: RankOrder, cpu: []Op{OpAllReduce, OpReduceScatter, OpAllGather, OpAllToAll}, cuda: []Op{OpAllReduce, OpReduceScatter, OpAllGather, OpAllToAll, OpBroadcast}},
+	AlgoPipe:    {name: "pipe", windows: false, adds: RankOrder, cpu: []Op{OpBroadcast, OpReduce, OpGather, OpScatter, OpSend, OpRecv}, cuda: []Op{OpAllGather, OpAllToAll, OpBroadcast, OpReduce, OpGather, OpScatter, OpSend, OpRecv}},
 	AlgoRing:    {name: "ring", windows: false, adds: ChainOrder, cpu: []Op{OpAllReduce, OpReduceScatter, OpAllGather, OpBroadcast}, cuda: []Op{}},
 	AlgoTree:    {name: "tree", windows: false, adds: OwnOrder, cpu: []Op{OpAllReduce, OpReduceScatter, OpAllGather, OpBroadcast}, cuda: []Op{}},
 }

@@ -104,6 +104,7 @@ func goLayout() []string {
 		fmt.Sprintf("const RHW_PLANS_CUDA %d", PlanCountCUDA),
 		fmt.Sprintf("const RHW_PLAN_ALL_REDUCE_PACKETS %d", PlanAllReducePackets),
 		fmt.Sprintf("const RHW_PLAN_REDUCE_SCATTER_PACKETS %d", PlanReduceScatterPackets),
+		fmt.Sprintf("const RHW_PLAN_TRANSFERS %d", PlanTransfers),
 		fmt.Sprintf("const RHW_MAX_PLANS %d", MaxPlans),
 		fmt.Sprintf("const RHW_MAX_DEVICES %d", MaxDevices),
 		fmt.Sprintf("const RHW_MAX_MEMORIES %d", MaxMemories),

@@ -49,7 +49,8 @@ const (
 	// On a CUDA device, of types that travel in packets.
 	PlanAllReducePackets     = PlanCount
 	PlanReduceScatterPackets = PlanCount + 1
-	PlanCountCUDA            = PlanCount + 2
+	PlanTransfers            = PlanCount + 2 // sends and receives, also those of a gather, scatter or reduce; the size is that of one
+	PlanCountCUDA            = PlanCount + 3
 )
 
 // CPUMask is a set of processors, 64 a word.

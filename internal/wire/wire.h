@@ -440,7 +440,8 @@ enum rhw_planned {
   // large, so other algorithms are best for them.
   RHW_PLAN_ALL_REDUCE_PACKETS = 5,
   RHW_PLAN_REDUCE_SCATTER_PACKETS = 6,
-  RHW_PLANS_CUDA = 7,
+  RHW_PLAN_TRANSFERS = 7,  // sends and receives, also those of a gather, scatter or reduce. The size is that of one transfer
+  RHW_PLANS_CUDA = 8,
 };
 
 // For sizes from the previous choice's below_bytes up to this one's, exclusive. The size is that of a rank's larger buffer, in bytes.

@@ -50,6 +50,15 @@ class Target {
     Elements::store(base, tile, count, raw);
   }
 
+  // Slots of lanes. A flag orders them.
+  RH_FN void storeSlotTile(char* p, const Raw16& raw) { *reinterpret_cast<uint4*>(p) = make_uint4(raw.w[0], raw.w[1], raw.w[2], raw.w[3]); }
+  RH_FN Raw16 loadSlotTile(const char* p) {
+    const uint4 v = *reinterpret_cast<const uint4*>(p);
+    return {{v.x, v.y, v.z, v.w}};
+  }
+  RH_FN void storeSlotWord(uint64_t* p, uint64_t v) { *p = v; }
+  RH_FN uint64_t loadSlotWord(const uint64_t* p) { return *p; }
+
   // The rank's own state.
   RH_FN uint32_t loadState(const uint32_t* p) { return *p; }
   RH_FN uint64_t loadState(const uint64_t* p) { return *p; }

@@ -5,8 +5,11 @@
 namespace railhead::gpuhost {
 
 Run findKernel(const char* name) {
-  for (const HostKernel* k = kAllReduces; k->name != nullptr; k++) {
-    if (strcmp(k->name, name) == 0) return k->run;
+  const HostKernel* const lists[] = {kAllReduces, kCollectives, kPipes};
+  for (const HostKernel* list : lists) {
+    for (const HostKernel* k = list; k->name != nullptr; k++) {
+      if (strcmp(k->name, name) == 0) return k->run;
+    }
   }
   return nullptr;
 }

@@ -20,6 +20,8 @@ struct HostKernel {
 
 // The kernels of one source, ended by one without a name.
 extern const HostKernel kAllReduces[];
+extern const HostKernel kCollectives[];
+extern const HostKernel kPipes[];
 
 // nullptr: there is no such kernel.
 Run findKernel(const char* name);

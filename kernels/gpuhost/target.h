@@ -4,6 +4,7 @@
 
 #include <sched.h>
 #include <stdint.h>
+#include <string.h>
 #include <time.h>
 
 #include "gpuhost/kernels.h"
@@ -46,6 +47,15 @@ class Target {
   void storeElements(char* base, uint64_t tile, size_t count, const typename Elements::Raw& raw) {
     Elements::store(base, tile, count, raw);
   }
+
+  void storeSlotTile(char* p, const Raw16& raw) { memcpy(p, &raw, sizeof raw); }
+  Raw16 loadSlotTile(const char* p) {
+    Raw16 raw;
+    memcpy(&raw, p, sizeof raw);
+    return raw;
+  }
+  void storeSlotWord(uint64_t* p, uint64_t v) { *p = v; }
+  uint64_t loadSlotWord(const uint64_t* p) { return *p; }
 
   uint32_t loadState(const uint32_t* p) { return *p; }
   uint64_t loadState(const uint64_t* p) { return *p; }

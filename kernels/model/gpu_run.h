@@ -1,4 +1,4 @@
-// Runs of whole GPU kernels: all-reduces over cells, packets and windows with the control of every kernel, its signatures, counters and epochs. Time
+// Runs of whole GPU kernels: all-reduces over cells, packets and windows, and broadcasts over packets and windows, with the control of every kernel, its signatures, counters and epochs. Time
 // stands still, so no deadline passes.
 #ifndef RAILHEAD_KERNELS_MODEL_GPU_RUN_H_
 #define RAILHEAD_KERNELS_MODEL_GPU_RUN_H_
@@ -10,6 +10,7 @@
 #include "model/mem.h"
 #include "model/tiles.h"
 #include "railhead/gpu/all_reduce.h"
+#include "railhead/gpu/collectives.h"
 
 namespace railhead::model {
 
@@ -55,11 +56,16 @@ class GpuTarget {
 
   template <class Elements>
   typename Elements::Raw loadElements(const Elements&, const char* base, uint64_t tile, size_t count) {
+    static_assert(Elements::kBytes == 4);
     return loadWindow<Elements>(*world_, base, tile, count);
   }
   template <class Elements>
   void storeElements(char* base, uint64_t tile, size_t count, const typename Elements::Raw& raw) {
-    storeWindow<Elements>(*world_, base, tile, count, raw);
+    if constexpr (Elements::kBytes == 1) {  // whole words
+      storeWindow<Tiles<Raw16>>(*world_, base, tile, count / 4, raw);
+    } else {
+      storeWindow<Elements>(*world_, base, tile, count, raw);
+    }
   }
 
   uint32_t loadState(const uint32_t* p) { return word(world_->load(p, 4, Order::kRelaxed, "load state")); }
@@ -121,8 +127,11 @@ struct GpuKernel {
   uint32_t count;
   bool inPlace = false;
   int blocks = 1, blockThreads = 2;  // with the control thread
+  bool broadcasts = false;           // kernel k has root k modulo the world size; over packets or windows
 };
-inline bool operator!=(const GpuKernel& a, const GpuKernel& b) { return a.algorithm != b.algorithm || a.cells != b.cells || a.count != b.count; }
+inline bool operator!=(const GpuKernel& a, const GpuKernel& b) {
+  return a.algorithm != b.algorithm || a.cells != b.cells || a.count != b.count || a.broadcasts != b.broadcasts;
+}
 
 struct GpuShape {
   int worldSize = 2, reduceGroup = 2;
@@ -211,7 +220,7 @@ class GpuRun {
     }
     return history;
   }
-  static SignedCall signedCall(const GpuKernel& k) { return {2, k.cells ? 0u : 8u, 0, kNoRoot, k.count, 0, 0, 0}; }
+  static SignedCall signedCall(const GpuKernel& k) { return {k.broadcasts ? 10u : 2u, k.cells ? 0u : 8u, 0, kNoRoot, k.count, 0, 0, 0}; }
 
   void word(void* at, size_t bytes, const std::string& name, uint64_t value = 0) {
     world_.memory.add(at, bytes, bytes, [=](size_t) { return name; });
@@ -227,6 +236,7 @@ class GpuRun {
     word(&s->device.holder, 4, "holder" + of);
     word(&s->device.left, 4, "left" + of);
     word(&s->published, 4, "published" + of);
+    word(&s->lines, 4, "lines" + of);
     word(&s->start.cellEpoch, 4, "cell epoch" + of, shape_.startEpoch);
     word(&s->start.packetEpoch, 4, "packet epoch" + of, shape_.startEpoch);
     word(&s->start.flagEpoch, 4, "flag epoch" + of, shape_.startEpoch);
@@ -308,7 +318,8 @@ class GpuRun {
     call.team = {base_, stride_, r, shape_.worldSize, shape_.reduceGroup, 1, slotBytes(), uint64_t{1} << 60, uint64_t{1} << 60, &status_[size(r)]};
     call.send = reinterpret_cast<const char*>(job.send.data());
     call.recv = reinterpret_cast<char*>(what.inPlace ? job.send.data() : job.recv.data());
-    call.count = what.count;
+    call.count = what.broadcasts ? 4 * what.count : what.count;
+    call.root = rootOf(k);
     call.call = signedCall(what);
     call.sendOffset = windowOf(k, true, what);
     call.recvOffset = windowOf(k, false, what);
@@ -317,7 +328,9 @@ class GpuRun {
     GpuContext context(call, GpuTarget(world_, job.grid, t));
     context.setWay(gpu::wayOf(context, what.algorithm));
     job.ran = true;
-    if (what.algorithm == gpu::Algorithm::kOneshot) {
+    if (what.broadcasts) {
+      broadcast(context, what);
+    } else if (what.algorithm == gpu::Algorithm::kOneshot) {
       run<gpu::Algorithm::kOneshot>(context, what);
     } else if (what.algorithm == gpu::Algorithm::kTwoshot) {
       run<gpu::Algorithm::kTwoshot>(context, what);
@@ -325,6 +338,14 @@ class GpuRun {
       pull<2>(context, what);
     } else {
       pull<0>(context, what);
+    }
+  }
+  int rootOf(size_t k) const { return static_cast<int>(k) % shape_.worldSize; }
+  void broadcast(GpuContext& context, const GpuKernel& what) {
+    if (what.algorithm == gpu::Algorithm::kPull) {
+      gpu::broadcastPull(context);
+    } else {
+      gpu::broadcastOneshot(context);
     }
   }
   // The kernel continues after its meeting: each thread loads what the threads of its number on all ranks have stored to this rank.
@@ -361,7 +382,8 @@ class GpuRun {
     }
     if (!job.ran || job.broken) return "";
     for (size_t i = 0; i < kernel.count; i++) {
-      const uint32_t want = gpuReference(static_cast<int>(k), shape_.worldSize, shape_.reduceGroup, i);
+      const uint32_t want = kernel.broadcasts ? gpuContribution(static_cast<int>(k), rootOf(k), i)
+                                              : gpuReference(static_cast<int>(k), shape_.worldSize, shape_.reduceGroup, i);
       const uint32_t have = (kernel.inPlace ? job.send : job.recv)[i];
       if (have == want) continue;
       return "rank " + std::to_string(r) + ", kernel " + std::to_string(k) + ", element " + std::to_string(i) + ": " + std::to_string(have) +

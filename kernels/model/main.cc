@@ -55,6 +55,7 @@ Outcome runSeed(const Scenario& s, uint64_t seed, bool trace) {
   if (s.records != nullptr) return runShape<RecordRun>(s.records(random), choices, trace, false);
   if (s.ep != nullptr) return runShape<EpRun>(s.ep(random), choices, trace, false);
   if (s.gpu != nullptr) return runShape<GpuRun>(s.gpu(random), choices, trace, false);
+  if (s.lanes != nullptr) return runShape<LaneRun>(s.lanes(random), choices, trace, false);
   if (s.streams != nullptr) return runShape<StreamRun>(s.streams(random), choices, trace, false);
   return runShape<FlagRun>(s.flags(random), choices, trace, false);
 }

@@ -12,6 +12,7 @@
 #include "model/ep_scenarios.h"
 #include "model/flag_run.h"
 #include "model/gpu_run.h"
+#include "model/lane_run.h"
 #include "model/packet_run.h"
 #include "model/record_run.h"
 #include "model/stream_run.h"
@@ -21,7 +22,7 @@ namespace railhead::model {
 struct Scenario {
   const char* name;
   bool exhaustive;
-  PacketShape (*packets)(Random&);  // one of the six is set
+  PacketShape (*packets)(Random&);  // one is set
   FlagShape (*flags)(Random&);
   const char* says;
   RecordShape (*records)(Random&) = nullptr;
@@ -29,6 +30,7 @@ struct Scenario {
   bool isLarge = false;  // exhaustive, with many states: only the deep run has it
   StreamShape (*streams)(Random&) = nullptr;
   GpuShape (*gpu)(Random&) = nullptr;
+  LaneShape (*lanes)(Random&) = nullptr;
 };
 
 using P = PacketAlgorithm;
@@ -162,6 +164,17 @@ inline GpuShape gpuKernels(Random& random, const std::vector<A>& algorithms) {
 inline GpuShape gpuMixed(Random& random) { return gpuKernels(random, {A::kOneshot, A::kTwoshot, A::kPull}); }
 inline GpuShape gpuTwoshots(Random& random) { return gpuKernels(random, {A::kTwoshot}); }
 inline GpuShape gpuPulls(Random& random) { return gpuKernels(random, {A::kPull}); }
+// Broadcasts, and all-reduces between them.
+inline GpuShape gpuBroadcasts(Random& random) {
+  GpuShape shape = gpuMixed(random);
+  if (random.oneIn(2)) shape.worldSize = std::max(shape.worldSize, 3);
+  if (shape.worldSize > 2) shape.special = false;
+  for (GpuKernel& k : shape.kernels) {
+    k.broadcasts = k.algorithm != A::kTwoshot && !random.oneIn(3);
+    if (k.broadcasts) k.cells = false;
+  }
+  return shape;
+}
 // In some kernel the last rank calls something else.
 inline GpuShape gpuOdd(Random& random) {
   GpuShape shape = gpuMixed(random);
@@ -391,6 +404,49 @@ inline RecordShape anyRecords(Random& random) {
   return shape;
 }
 
+// Grids of the ranks differ; of an all-to-all too, which a kernel of all ranks would refuse.
+inline LaneRound anyRound(Random& random, const LaneShape& shape, LaneKind kind) {
+  LaneRound round = {};
+  round.kind = kind;
+  round.root = random.below(shape.worldSize);
+  round.lanes = 1 + static_cast<uint32_t>(random.below(2));
+  round.bytes = 4 * static_cast<uint32_t>(random.below(kind == LaneKind::kReduce ? 14 : 18));
+  for (int r = 0; r < shape.worldSize; r++) {
+    round.blocks.push_back(1 + random.below(2));
+    round.blockThreads.push_back(1 + random.below(2));
+    for (int to = 0; to < shape.worldSize && (kind == LaneKind::kGroup || kind == LaneKind::kOdd); to++) {
+      for (int n = to == r || random.oneIn(3) ? 0 : 1 + random.below(2); n > 0; n--) {
+        round.transfers.push_back({r, to, 4 * static_cast<uint32_t>(random.below(14)), 1 + static_cast<uint32_t>(random.below(2))});
+      }
+    }
+  }
+  return round;
+}
+inline LaneShape anyLanes(Random& random, const std::vector<LaneKind>& kinds, int least) {
+  LaneShape shape;
+  shape.worldSize = 2 + random.below(2);
+  shape.reduceGroup = 1 + random.below(shape.worldSize);
+  shape.start = static_cast<uint32_t>(random.below(16));
+  for (int n = least + random.below(3); n > 0; n--) {
+    shape.rounds.push_back(anyRound(random, shape, kinds[static_cast<size_t>(random.below(static_cast<int>(kinds.size())))]));
+  }
+  return shape;
+}
+inline LaneShape laneGroups(Random& random) { return anyLanes(random, {LaneKind::kGroup}, 1); }
+inline LaneShape laneReductions(Random& random) { return anyLanes(random, {LaneKind::kReduce}, 1); }
+inline LaneShape lanesInPlace(Random& random) { return anyLanes(random, {LaneKind::kAllToAll}, 1); }
+inline LaneShape lanesMixed(Random& random) { return anyLanes(random, {LaneKind::kGroup, LaneKind::kReduce, LaneKind::kAllToAll}, 2); }
+inline LaneShape lanesOdd(Random& random) {
+  LaneShape shape = anyLanes(random, {LaneKind::kGroup, LaneKind::kReduce}, 0);
+  shape.rounds.push_back(anyRound(random, shape, LaneKind::kOdd));
+  return shape;
+}
+inline LaneShape lanesAborted(Random& random) {
+  LaneShape shape = lanesMixed(random);
+  shape.aborts = true;
+  return shape;
+}
+
 inline StreamShape anyStreams(Random& random) {
   StreamShape shape;
   shape.streams = 2 + random.below(3);
@@ -414,6 +470,7 @@ inline const std::vector<Scenario>& scenarios() {
       {"packets-abort", false, abortedKernels, nullptr, "a rank never calls; all others leave when the group is aborted"},
       {"gpu-mixed", false, nullptr, nullptr, "whole kernels with signatures and counters: cells, packets and windows in turn", nullptr, nullptr, false, nullptr, gpuMixed},
       {"gpu-twoshot", false, nullptr, nullptr, "whole two-shots, also with ranks that own no slice", nullptr, nullptr, false, nullptr, gpuTwoshots},
+      {"gpu-broadcast", false, nullptr, nullptr, "whole kernels of broadcasts in one or several chunks and between windows, and of all-reduces", nullptr, nullptr, false, nullptr, gpuBroadcasts},
       {"gpu-pull", false, nullptr, nullptr, "whole kernels between windows", nullptr, nullptr, false, nullptr, gpuPulls},
       {"gpu-odd", false, nullptr, nullptr, "a rank calls something else: every rank stops and says so", nullptr, nullptr, false, nullptr, gpuOdd},
       {"gpu-abort", false, nullptr, nullptr, "a rank never calls; all others leave when the host aborts", nullptr, nullptr, false, nullptr, gpuAborted},
@@ -436,6 +493,12 @@ inline const std::vector<Scenario>& scenarios() {
       {"records", false, nullptr, nullptr, "a flight record that is overwritten while others read it", anyRecords},
       {"records-all", true, nullptr, nullptr, "every run of two operations in one record, which is read once",
        [](Random&) { return RecordShape{}; }},
+      {"lanes-groups", false, nullptr, nullptr, "sends and receives of 2 or 3 ranks at the same time", nullptr, nullptr, false, nullptr, nullptr, laneGroups},
+      {"lanes-reduce", false, nullptr, nullptr, "reductions to a root", nullptr, nullptr, false, nullptr, nullptr, laneReductions},
+      {"lanes-in-place", false, nullptr, nullptr, "all-to-alls in place", nullptr, nullptr, false, nullptr, nullptr, lanesInPlace},
+      {"lanes-mixed", false, nullptr, nullptr, "all of them in turn, over the wrap of counts", nullptr, nullptr, false, nullptr, nullptr, lanesMixed},
+      {"lanes-odd", false, nullptr, nullptr, "a rank's sends are something else", nullptr, nullptr, false, nullptr, nullptr, lanesOdd},
+      {"lanes-abort", false, nullptr, nullptr, "an abort at any time", nullptr, nullptr, false, nullptr, nullptr, lanesAborted},
       {"streams", false, nullptr, nullptr, "a rank's streams take its state and give it back, in an order or not", nullptr, nullptr, false, anyStreams},
       {"streams-all", true, nullptr, nullptr, "every run of two streams with two operations each", nullptr, nullptr, false,
        [](Random&) { return StreamShape{}; }},

@@ -5,10 +5,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,62 +14,12 @@
 
 #include "check.h"
 #include "cpu_bits.h"
-#include "gpuhost/kernels.h"
+#include "gpu_group.h"
 
 using namespace railhead;
 using namespace railhead::gpu;
 
 namespace {
-
-constexpr uint64_t kSlotBytes = 1024, kWindowBytes = 64 << 10;
-
-uint64_t mix(uint64_t z) {
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-  return z ^ z >> 31;
-}
-
-struct Group {
-  int world;
-  Layout layout;
-  uint64_t stride;
-  char* base;
-  std::vector<Status> status;
-
-  explicit Group(int n, uint32_t first = 0) : world(n), layout(layoutOf(n, kSlotBytes)), status(static_cast<size_t>(n)) {
-    stride = (layout.bytes + 2 * kWindowBytes + 4095) / 4096 * 4096;
-    base = static_cast<char*>(mmap(nullptr, stride * static_cast<uint64_t>(n), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    CHECK(base != MAP_FAILED);
-    for (int r = 0; r < n; r++) {
-      memset(heap(r) + layout.inboxOffset, 0xff, layout.inboxBytes);
-      state(r)->start.packetEpoch = state(r)->start.flagEpoch = first;
-      // Flags and lines as they would be at that epoch: behind it.
-      for (uint64_t at = layout.flagsOffset; at + 32 <= layout.packetsOffset; at += 32) memcpy(heap(r) + at, &first, 4);
-    }
-    memset(static_cast<void*>(status.data()), 0, sizeof(Status) * status.size());
-  }
-  ~Group() { munmap(base, stride * static_cast<uint64_t>(world)); }
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
-
-  char* heap(int r) const { return base + stride * static_cast<uint64_t>(r); }
-  char* window(int r, int which) const { return heap(r) + layout.bytes + static_cast<uint64_t>(which) * kWindowBytes; }
-  GpuState* state(int r) const { return reinterpret_cast<GpuState*>(heap(r)); }
-  Call call(int r, uint64_t timeoutNs = 30000000000) {
-    Call c = {};
-    c.team = {base, stride, r, world, world, 64, kSlotBytes, timeoutNs, 2 * timeoutNs, &status[static_cast<size_t>(r)]};
-    c.call = {2, 0, 0, kNoRoot, 0, 0, 0, 0};
-    c.root = -1;
-    c.stream = 1;
-    return c;
-  }
-};
-
-void onRanks(int n, const std::function<void(int)>& body) {
-  std::vector<std::thread> threads;
-  for (int r = 0; r < n; r++) threads.emplace_back(body, r);
-  for (auto& t : threads) t.join();
-}
 
 struct Round {
   int type, reduction, group;
@@ -99,7 +47,7 @@ Round draw(uint64_t random, int world) {
   round.scale = cpuScale(round.type, random);
   round.name = std::string("rh_all_reduce_") + round.algorithm + "_" + kTypeNames[round.type];
   const std::string special = round.name + "_" + std::to_string(world);
-  if (below(4) != 0 && gpuhost::findKernel(special.c_str()) != nullptr) round.name = special;
+  if (below(4) != 0 && hasKernel(special)) round.name = special;
   return round;
 }
 
@@ -113,8 +61,6 @@ void play(Group& group, const Round& round, uint64_t seed, int n) {
   }
   std::vector<char> want(bytes);
   cpuAllReduce(round.type, round.reduction, round.scale, pointers.data(), group.world, round.group, round.count, want.data());
-  const gpuhost::Run run = gpuhost::findKernel(round.name.c_str());
-  CHECK(run != nullptr);
   for (int r = 0; r < group.world; r++) {
     memset(group.window(r, 0), 0xa5, 2 * kWindowBytes);
     if (bytes > 0) memcpy(group.window(r, 0) + round.sendAt, sends[static_cast<size_t>(r)].data(), bytes);
@@ -131,7 +77,7 @@ void play(Group& group, const Round& round, uint64_t seed, int n) {
     c.call.dtype = static_cast<uint32_t>(round.type);
     c.call.reduction = c.reduction = static_cast<uint32_t>(round.reduction);
     c.scale = round.scale;
-    run(&c, {1, 32});
+    launch(r, round.name, &c, {1, 32});
   });
   for (int r = 0; r < group.world; r++) {
     const Status& s = group.status[static_cast<size_t>(r)];
@@ -171,7 +117,7 @@ std::string other(const std::string& name) {
 void stops(int world, uint64_t seed) {
   const std::vector<std::string> names = {"rh_all_reduce_oneshot_bf16", "rh_all_reduce_twoshot_f32", "rh_all_reduce_twoshot_u8", "rh_all_reduce_pull_f16", "rh_all_reduce_oneshot_i32"};
   const uint64_t last = uint64_t{1} << (world - 1);
-  const auto run = [](const std::string& name, Call& c, uint32_t blocks = 4) { gpuhost::findKernel(name.c_str())(&c, {blocks, 128}); };
+  const auto run = [](const std::string& name, Call& c, uint32_t blocks = 4) { launch(c.team.rank, name, &c, {blocks, 128}); };
   const auto prepared = [&](Group& group, int r, uint64_t timeoutNs) {
     Call c = group.call(r, timeoutNs);
     c.sendOffset = group.layout.bytes;

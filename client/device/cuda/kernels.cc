@@ -12,8 +12,8 @@ namespace railhead::client::cuda {
 
 namespace {
 
-bool isCollective(uint32_t op) {
-  return op == RHW_OP_ALL_REDUCE || op == RHW_OP_BARRIER || (op >= RHW_OP_ALL_GATHER && op <= RHW_OP_RECV);
+bool mayHaveKernels(uint32_t op) {
+  return op == RHW_OP_ALL_REDUCE || op == RHW_OP_BARRIER || (op >= RHW_OP_ALL_GATHER && op <= RHW_OP_GROUP);
 }
 
 // The kernel that is made for the world size, if there is one, else the one for any.
@@ -37,7 +37,7 @@ bool lookUp(const Driver& driver, Kernels* kernels, uint32_t algo, uint32_t op, 
 bool lookUpAll(const Driver& driver, Kernels* kernels, int worldSize, Failure* why) {
   for (uint32_t algo = 0; algo < RHW_ALGOS; algo++) {
     for (uint32_t op = 0; op < kOperations; op++) {
-      if (!isCollective(op)) continue;
+      if (!mayHaveKernels(op)) continue;
       const int types = hasType(op) ? host::kTypes : 1;
       for (int t = 0; t < types; t++) {
         if (!lookUp(driver, kernels, algo, op, t, hasType(op) ? gpu::kTypeNames[t] : "bytes", worldSize, why)) return false;

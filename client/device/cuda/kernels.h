@@ -14,7 +14,7 @@ namespace railhead::client::cuda {
 // Operations whose kernels have a type; those of others move bytes.
 inline bool hasType(uint32_t op) { return op == RHW_OP_ALL_REDUCE || op == RHW_OP_REDUCE_SCATTER || op == RHW_OP_REDUCE; }
 
-constexpr uint32_t kOperations = RHW_OP_RECV + 1;
+constexpr uint32_t kOperations = RHW_OP_GROUP + 1;
 
 // The kernels for one world size.
 struct Kernels : Malloced {

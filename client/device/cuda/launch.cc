@@ -1,12 +1,48 @@
 // The data path: a checked call becomes a kernel on the caller's stream. It takes no lock and allocates nothing.
 #include <string.h>
 
+#include <algorithm>
+
 #include "base/element_types.h"
 #include "base/error.h"
 #include "comm/choice.h"
 #include "device/cuda/cuda_comm.h"
+#include "device/cuda/launch.h"
 
 namespace railhead::client::cuda {
+
+bool launch(const CudaComm& of, CUfunction kernel, Grid grid, void* parameter, void* stream, Failure* why) {
+  CUlaunchConfig config = {};
+  config.gridDimX = grid.blocks;
+  config.gridDimY = config.gridDimZ = 1;
+  config.blockDimX = grid.threads;
+  config.blockDimY = config.blockDimZ = 1;
+  config.hStream = static_cast<CUstream>(stream);
+  void* parameters[] = {parameter};
+  const Entered entered(of.context);
+  return of.context.driver->cuLaunchKernelEx(why, &config, kernel, parameters, nullptr);
+}
+
+bool copy(const CudaComm& of, void* to, const void* from, uint64_t bytes, void* stream, Failure* why) {
+  if (bytes == 0 || to == from) return true;
+  const Entered entered(of.context);
+  return of.context.driver->cuMemcpyAsync(why, reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, static_cast<CUstream>(stream));
+}
+
+gpu::Call callOf(const Comm* comm, const SignedCall& sign, uint64_t bytes, uint32_t stream) {
+  gpu::Call call = {};
+  call.team = onCuda(comm)->team;
+  call.team.limitNs = static_cast<uint64_t>(limitNs(comm, bytes));
+  call.call = sign;
+  call.root = -1;
+  call.stream = stream;
+  return call;
+}
+
+uint32_t lanesOf(const Comm* comm, const Choice& choice) {
+  const uint32_t pipes = 2 * static_cast<uint32_t>(comm->worldSize - 1);
+  return std::clamp(choice.blocks / pipes, uint32_t{1}, uint32_t{gpu::kMaxLanes});
+}
 
 namespace {
 
@@ -17,13 +53,22 @@ struct Selected {
   bool pulls = false;
 };
 
-// A kernel that reads the caller's buffers of other ranks needs both of them in windows. Whether they are at the same offsets on all ranks,
-// the kernel finds out.
+// Kernels access the buffers of other ranks that an all-reduce reads and writes, a reduce-scatter reads, and the other operations write. These
+// buffers must lie in windows. Whether they are at the same offsets on all ranks, the kernel finds out.
+bool areOffered(const CollectiveCall& c) {
+  const uint32_t op = c.operation.op;
+  const bool reads = op == RHW_OP_ALL_REDUCE || op == RHW_OP_REDUCE_SCATTER, writes = op != RHW_OP_REDUCE_SCATTER;
+  return (!reads || c.sendOffer != kNoOffset) && (!writes || c.recvOffer != kNoOffset);
+}
+
+constexpr Choice kOfBarrier = {RHW_ALGO_AUTO, RHW_WHY_NONE, 1, 32};
+
 Selected select(const Comm* comm, const CollectiveCall& c) {
   const Operation& o = c.operation;
   const Kernels& kernels = *onCuda(comm)->kernels;
   const auto dtype = static_cast<uint32_t>(o.dtype);
-  if (c.zeroCopy.algo != RHW_ALGO_AUTO && c.sendOffer != kNoOffset && c.recvOffer != kNoOffset) {
+  if (o.op == RHW_OP_BARRIER) return {kernels.of(kOfBarrier.algo, o.op, dtype), kOfBarrier, false};
+  if (c.zeroCopy.algo != RHW_ALGO_AUTO && areOffered(c)) {
     const CUfunction f = kernels.of(c.zeroCopy.algo, o.op, dtype);
     if (f != nullptr) return {f, c.zeroCopy, true};
   }
@@ -39,52 +84,38 @@ uint64_t detailOf(const Selected& s, const CollectiveCall& c) {
   return s.pulls ? c.sendOffer * 0x9e3779b97f4a7c15u ^ c.recvOffer * 0xff51afd7ed558ccdu ^ 1 : 0;
 }
 
-void fill(const Comm* comm, const CollectiveCall& c, const Selected& s, uint32_t stream, gpu::Call* out) {
+// Blocks of a kernel over lanes: one for each lane of each transfer of this rank, but no more than the choice has.
+uint32_t blocksOf(const Comm* comm, const Operation& o, const Choice& choice) {
+  if (choice.algo != RHW_ALGO_PIPE || o.op == RHW_OP_ALL_GATHER || o.op == RHW_OP_ALL_TO_ALL) return choice.blocks;
+  const bool toAll = o.root == comm->rank && o.op != RHW_OP_REDUCE;  // the root of a reduce adds all ranks' chunks of a lane in one block
+  return std::min(uint32_t{choice.blocks}, lanesOf(comm, choice) * (toAll ? static_cast<uint32_t>(comm->worldSize - 1) : 1));
+}
+
+gpu::Call fill(const Comm* comm, const CollectiveCall& c, const Selected& s, uint32_t stream) {
   const Operation& o = c.operation;
   const uint64_t bytes = bytesOf(o);
-  out->team = onCuda(comm)->team;
-  out->team.limitNs = static_cast<uint64_t>(limitNs(comm, bytes));
-  out->send = static_cast<const char*>(o.send);
-  out->recv = static_cast<char*>(o.recv);
-  out->count = hasType(o.op) ? o.count : bytes;
   const CallDetails details = callDetails(o);
-  out->call = {o.op, details.dtype, details.reduction, o.root == kNoWorldRank ? kNoRoot : details.root, o.count, c.captured, 0, 0};
-  out->detail = detailOf(s, c);
-  out->sendOffset = s.pulls ? c.sendOffer : 0;
-  out->recvOffset = s.pulls ? c.recvOffer : 0;
-  out->reduction = static_cast<uint32_t>(o.reduce.kind);
-  out->root = o.root == kNoWorldRank ? -1 : number(comm->localOf(o.root));
-  memcpy(&out->scale, o.reduce.scalar, sizeof out->scale);
-  out->stream = stream;
-  out->reserved = 0;
-}
-
-bool launch(const CudaComm& of, const Selected& s, gpu::Call* call, void* stream, Failure* why) {
-  CUlaunchConfig config = {};
-  config.gridDimX = s.choice.blocks;
-  config.gridDimY = config.gridDimZ = 1;
-  config.blockDimX = s.choice.threads;
-  config.blockDimY = config.blockDimZ = 1;
-  config.hStream = static_cast<CUstream>(stream);
-  void* parameters[] = {call};
-  const Entered entered(of.context);
-  return of.context.driver->cuLaunchKernelEx(why, &config, s.function, parameters, nullptr);
-}
-
-bool copy(const CudaComm& of, const Operation& o, void* stream, Failure* why) {
-  if (o.op == RHW_OP_BARRIER || o.count == 0 || o.send == o.recv) return true;
-  const Entered entered(of.context);
-  return of.context.driver->cuMemcpyAsync(why, reinterpret_cast<CUdeviceptr>(o.recv), reinterpret_cast<CUdeviceptr>(o.send), bytesOf(o), static_cast<CUstream>(stream));
+  gpu::Call call = callOf(comm, {o.op, details.dtype, details.reduction, o.root == kNoWorldRank ? kNoRoot : details.root, o.count, c.captured, 0, 0}, bytes, stream);
+  call.send = static_cast<const char*>(o.send);
+  call.recv = static_cast<char*>(o.recv);
+  call.count = hasType(o.op) ? o.count : bytes;
+  call.detail = s.choice.algo == RHW_ALGO_PIPE ? lanesOf(comm, s.choice) : detailOf(s, c);
+  call.sendOffset = s.pulls && c.sendOffer != kNoOffset ? c.sendOffer : 0;
+  call.recvOffset = s.pulls && c.recvOffer != kNoOffset ? c.recvOffer : 0;
+  call.reduction = static_cast<uint32_t>(o.reduce.kind);
+  if (o.root != kNoWorldRank) call.root = number(comm->localOf(o.root));
+  memcpy(&call.scale, o.reduce.scalar, sizeof call.scale);
+  return call;
 }
 
 bool submit(Comm* comm, const CollectiveCall& c, void* stream, Selected* s, Failure* why) {
   CudaComm* of = onCuda(comm);
+  const Operation& o = c.operation;
   of->mayRun = true;
-  if (isCopy(comm, c.operation)) return copy(*of, c.operation, stream, why);
+  if (isCopy(comm, o)) return o.op == RHW_OP_BARRIER || copy(*of, o.recv, o.send, bytesOf(o), stream, why);
   *s = select(comm, c);
-  gpu::Call call;
-  fill(comm, c, *s, of->streams.of(stream), &call);
-  return launch(*of, *s, &call, stream, why);
+  gpu::Call call = fill(comm, c, *s, of->streams.of(stream));
+  return launch(*of, s->function, {blocksOf(comm, o, s->choice), s->choice.threads}, &call, stream, why);
 }
 
 rh_result lacks(const Comm* comm, const char* operation, const char* what) {
@@ -100,8 +131,6 @@ rh_result admitCollective(const Comm* comm, const CollectiveCall& c) {
   if (select(comm, c).function != nullptr) return RH_OK;
   return lacks(comm, operationName(o.op), "");
 }
-
-rh_result admitTransfers(const Comm* comm, const TransfersCall& c) { return lacks(comm, operationName(c.op), ""); }
 
 // The flight record of an eager call says when the host has queued it, and by which algorithm it runs. Kernels write no records.
 rh_result collective(Comm* comm, const CollectiveCall& c, void* stream) {
@@ -123,7 +152,5 @@ rh_result collective(Comm* comm, const CollectiveCall& c, void* stream) {
   if (__builtin_expect(queued, 1)) return RH_OK;
   return fail(why.result, "%s: rank %d: %s", operationName(o.op), number(comm->rank), why.text);
 }
-
-rh_result transfers(Comm* comm, const TransfersCall& c, void*) { return admitTransfers(comm, c); }
 
 }  // namespace railhead::client::cuda

@@ -1,10 +1,12 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"railhead/client/device/cuda/fake"
@@ -59,9 +61,8 @@ func build(dir string) error {
 	if err != nil {
 		return err
 	}
-	kernels := filepath.Join(dir, "kernels.so")
-	flags := strings.Fields("-std=c++17 -O2 -Wall -Wextra -Werror -fPIC -shared -Iclient -Ikernels -Ikernels/include client/tests/cuda/c/standin.cc -o")
-	if _, err := librarybuild.Tool(root, "g++", append(flags, kernels)...); err != nil {
+	kernels, err := buildKernels(dir)
+	if err != nil {
 		return err
 	}
 	for name, value := range map[string]string{
@@ -72,4 +73,27 @@ func build(dir string) error {
 		}
 	}
 	return nil
+}
+
+// buildKernels compiles the GPU's kernels as functions of the host.
+func buildKernels(dir string) (string, error) {
+	sources, err := filepath.Glob(filepath.Join(root, "kernels/gpuhost/*.cc"))
+	if err != nil || len(sources) == 0 {
+		return "", errors.Join(err, errors.New("the GPU kernels have no sources for the host"))
+	}
+	objects, errs := make([]string, len(sources)), make([]error, len(sources))
+	var wg sync.WaitGroup
+	for i, source := range sources {
+		source = "kernels/gpuhost/" + filepath.Base(source)
+		objects[i] = librarybuild.Object(dir, source)
+		flags := strings.Fields("-std=c++17 -O1 -g1 -Wall -Wextra -Werror -fPIC -Ikernels -Ikernels/include -c")
+		wg.Go(func() { _, errs[i] = librarybuild.Tool(root, "g++", append(flags, source, "-o", objects[i])...) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return "", err
+	}
+	library := filepath.Join(dir, "kernels.so")
+	_, err = librarybuild.Tool(root, "g++", append([]string{"-shared", "-o", library}, objects...)...)
+	return library, err
 }

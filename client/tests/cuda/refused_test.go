@@ -55,18 +55,22 @@ func TestADeviceIsFoundByNumberUUIDOrAsTheThreadsOwn(t *testing.T) {
 }
 
 func TestWhatAGPUCannotDoIsRefusedBeforeItHasAnEffect(t *testing.T) {
-	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 1})
 	buf := ranks[0].alloc(t, 4096)
+	// A world of one has no kernels, and a copy cannot scale.
+	scaled, err := ranks[0].CreatePreMulSum(client.F32, []byte{0, 0, 0, 0x40})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		name string
 		call func(c *client.Comm) error
 	}{
-		{"send", func(c *client.Comm) error { return c.Send(buf, 4, client.F32, 1) }},
-		{"recv", func(c *client.Comm) error { return c.Recv(buf, 4, client.F32, 1) }},
-		{"gather", func(c *client.Comm) error { return c.Gather(buf[:16], buf[64:128], 4, client.F32, 0) }},
+		{"all_reduce", func(c *client.Comm) error { return c.AllReduce(buf, buf, 4, client.F32, scaled) }},
+		{"reduce_scatter", func(c *client.Comm) error { return c.ReduceScatter(buf, buf, 4, client.F32, scaled) }},
 	} {
 		g := ranks[0].capture(t, func() error {
-			wantError(t, c.call(ranks[0].on()), wire.ResultUnsupported, c.name+": rank 0", "no kernel", "nothing was done")
+			wantError(t, c.call(ranks[0].on()), wire.ResultUnsupported, c.name+": rank 0", "no kernel", "with a scale", "nothing was done")
 			return nil
 		})
 		if n, err := g.Size(); n != 0 || err != nil {
@@ -74,7 +78,7 @@ func TestWhatAGPUCannotDoIsRefusedBeforeItHasAnEffect(t *testing.T) {
 		}
 		wantError(t, c.call(ranks[0].on()), wire.ResultUnsupported, c.name+": rank 0", "no kernel")
 	}
-	_, err := ranks[0].NewEP(client.EPConfig{})
+	_, err = ranks[0].NewEP(client.EPConfig{})
 	wantError(t, err, wire.ResultUnsupported, "ep_create: rank 0", "CUDA")
 	each(t, ranks, func(r rank) error { // nothing has happened
 		return errors.Join(r.allReduce(r.alloc(t, 400)), r.wait(), r.Finalize())

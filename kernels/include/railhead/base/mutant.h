@@ -141,6 +141,20 @@ enum class Mutant : int {
   kCallsNotCompared = 115,
   kPullLooksRelaxed = 116,
   kPullAwaitsAlone = 117,
+  // gpu/exchanged.h
+  kBroadcastOfChunksAlone = 120,
+  // exchange/lanes.h
+  kLaneOneMoreSlot = 121,
+  kLaneHeadRelaxed = 122,
+  kLaneTailRelaxed = 123,
+  kLanePublishRelaxed = 124,
+  kLaneReleaseRelaxed = 125,
+  // gpu/transfers.h, gpu/pipes.h
+  kLanePublishBeforeData = 126,
+  kLanePublishesAlone = 127,
+  kLaneSignatureNotCompared = 128,
+  kInPlaceWithoutPair = 129,
+  kReduceReleasesAlone = 130,
 };
 
 #if defined(RH_MODEL)

@@ -18,7 +18,7 @@
 namespace railhead::gpu {
 
 // By rhw_algo.
-enum class Algorithm : uint32_t { kOneshot = 1, kTwoshot = 2, kPull = 3 };
+enum class Algorithm : uint32_t { kNone = 0, kOneshot = 1, kTwoshot = 2, kPull = 3, kPipe = 4 };
 
 RH_FN Inbox inboxOf(const Team& team, bool cells) {
   const Layout layout = layoutOf(team.worldSize, team.slotBytes);

@@ -5,14 +5,15 @@
 #include "railhead/base/mutant.h"
 #include "railhead/base/target.h"
 #include "railhead/exchange/inbox.h"
+#include "railhead/exchange/lanes.h"
 #include "railhead/gpu/launch.h"
 
 namespace railhead::gpu {
 
-// A rank's call, for one peer: 64 bytes, eight elements of {data32, mark32}, each of them atomic. The mark is DeviceState::collectives + 1 of
-// the call, its low 32 bits. Writer: a control thread of the peer (relaxed, system scope), in every kernel. Readers: threads of the rank. Half
-// collectives & 1 is used, and every line of a half is written again two kernels later: after its writer has received this rank's line of the
-// kernel between, so after this rank's kernel that read it has ended.
+// A rank's call, for one peer: 64 bytes, eight elements of {data32, mark32}, each of them atomic. The mark is GpuState::lines + 1. Writer: a
+// control thread of the peer (relaxed, system scope), in every kernel of all ranks. Readers: threads of the rank. Half lines & 1 is used, and
+// every line of a half is written again two such kernels later: after its writer has received this rank's line of the kernel between, so after
+// this rank's kernel that read it has ended.
 struct alignas(64) Line {
   Packet p[4];
 };
@@ -32,14 +33,23 @@ RH_COLD void publishCall(typename Context::TargetType target, const Call& call, 
 // What the first thread of a block reads of GpuState, for all of the block's threads.
 struct Begin {
   uint64_t begun, collectives;
-  uint32_t history, left;
+  uint32_t history, left, lines;
   GpuState::Start start;
 };
 // Memory of a block.
 struct Shared {
   Begin begin;
   uint64_t firstLook;  // at the clock, of any thread of the block; 0 = none. Relaxed
+  // Transfers (transfers.h). Writer: the block's first thread, between two barriers.
+  char* slot;
+  int32_t chosen;
+  struct Unit {
+    uint32_t transfer, chunk;  // the next to be moved
+  } units[kMaxUnits];
 };
+
+// Of a way: the kernel sends no lines, because not all ranks take part.
+constexpr Way kWithoutLines = 0x80;
 
 // Target has, besides what the exchanges list:
 //   loadState, storeState                words of GpuState, plain
@@ -69,6 +79,7 @@ class Context : public Target {
     begin_.collectives = this->loadState(&s->device.collectives);
     begin_.history = static_cast<uint32_t>(this->loadState(&s->device.history));
     begin_.left = this->loadHost(&s->device.left);
+    begin_.lines = this->loadState(&s->lines);
     begin_.start.cellEpoch = this->loadState(&s->start.cellEpoch);
     begin_.start.packetEpoch = this->loadState(&s->start.packetEpoch);
     begin_.start.flagEpoch = this->loadState(&s->start.flagEpoch);
@@ -88,7 +99,7 @@ class Context : public Target {
     }
     this->blockSync();
     if ((shared.begin.left | shared.begin.start.stop) != 0) return false;
-    if (isCombined()) publishCall<Context>(*this, call_, way_);
+    if (isCombined() && hasLines()) publishCall<Context>(*this, call_, way_);
     return true;
   }
   RH_FN bool begin(bool cells, uint32_t* epoch) {
@@ -124,7 +135,12 @@ class Context : public Target {
     if (since_ != kStopped) report(*this, call_, way_, static_cast<Stop>(since_), missing, 0);
   }
   // Rank r has called something else.
-  RH_FN void mismatch(int r) { report(*this, call_, way_, Stop::kMismatch, uint64_t{1} << r, 0); }
+  RH_FN void mismatch(int r) {
+    SignedWay theirs;
+    hasLine(r, &theirs);
+    mismatch(r, theirs, ours());
+  }
+  RH_FN void mismatch(int r, const SignedWay& theirs, const SignedWay& ours) { reportMismatch(*this, call_, way_, r, theirs, ours); }
 
   RH_FN void clash(uint64_t streams) { report(*this, call_, way_, Stop::kAborted, 0, streams); }
 
@@ -133,13 +149,19 @@ class Context : public Target {
   RH_FN GpuState* state() const { return reinterpret_cast<GpuState*>(heapOf(call_.team.rank)); }
   RH_FN char* heapOf(int r) const { return call_.team.base + static_cast<uint64_t>(static_cast<uint32_t>(r)) * call_.team.stride; }
 
+  RH_FN LaneTeam lanes() const {
+    const Team& team = call_.team;
+    const Layout l = layoutOf(team.worldSize, team.slotBytes);
+    return {team.base, team.stride, team.rank, l.laneFlagsOffset, l.laneCountsOffset, l.laneSlotsOffset, kMaxLanes, kLaneSlots, laneSlotBytes(team.slotBytes)};
+  }
+
   // Lines: to rank `reader`, from rank `writer`, of this call.
   RH_FN Line* line(int reader, int writer) {
-    const uint64_t half = mutated(Mutant::kOneLine) ? 0 : started().collectives & 1;
+    const uint64_t half = mutated(Mutant::kOneLine) ? 0 : started().lines & 1;
     return reinterpret_cast<Line*>(heapOf(reader) + layoutOf(worldSize(), call_.team.slotBytes).linesOffset) +
            half * static_cast<uint32_t>(worldSize()) + static_cast<uint32_t>(writer);
   }
-  RH_FN uint32_t mark() { return static_cast<uint32_t>(started().collectives) + 1; }
+  RH_FN uint32_t mark() { return started().lines + 1; }
   RH_FN SignedWay ours() {
     SignedCall c = call_.call;
     c.sequence = static_cast<uint32_t>(started().collectives);
@@ -147,6 +169,7 @@ class Context : public Target {
     return {sign(c), way_};
   }
   RH_FN Way way() const { return way_; }
+  RH_FN bool hasLines() const { return (way_ & kWithoutLines) == 0; }
   RH_FN void setWay(Way way) { way_ = way; }
   RH_FN bool hasLine(int r, SignedWay* theirs) {
     const Line* at = line(call_.team.rank, r);
@@ -177,7 +200,7 @@ class Context : public Target {
     Context c(target, call, way);
     const Team& team = call.team;
     if (c.loadOwn(&c.state()->start.stop) != 0) return kStopped;
-    if (c.isControl() && c.findMismatch()) return kStopped;
+    if (c.isControl() && c.hasLines() && c.findMismatch()) return kStopped;
     if (c.loadHost(&team.status->abort[c.block()].word) != 0) return static_cast<uint64_t>(Stop::kAborted);
     const uint64_t now = c.nowNs();
     Shared& shared = c.shared();
@@ -204,25 +227,29 @@ class Context : public Target {
   RH_COLD static void report(Target target, const Call& call, Way way, Stop why, uint64_t missing, uint64_t clash) {
     Context c(target, call, way);
     if (c.compareSwap(&c.state()->start.stop, 0, static_cast<uint32_t>(why)) != 0) return;
-    Status* s = call.team.status;
-    if (why == Stop::kMismatch) {
-      SignedWay theirs;
-      c.hasLine(lowestBit(missing), &theirs);
-      const SignedWay ours = c.ours();
-      storeSignatureTo(c, &s->difference.theirs, theirs.signature);
-      storeSignatureTo(c, &s->difference.ours, ours.signature);
-      c.storeHost(&s->theirWay, theirs.way);
-      c.storeHost(&s->ourWay, ours.way);
-    } else {
-      // Ranks that have not called at all are behind; else those whose data has not come.
-      uint64_t behind = 0;
-      RH_ROLLED
-      for (int r = 0; r < c.worldSize(); r++) {
-        SignedWay ignored;
-        if (r != call.team.rank && !c.hasLine(r, &ignored)) behind |= uint64_t{1} << r;
-      }
-      if (behind != 0) missing = behind;
+    // Ranks that have not called at all are behind; else those whose data has not come.
+    uint64_t behind = 0;
+    RH_ROLLED
+    for (int r = 0; r < c.worldSize() && c.hasLines(); r++) {
+      SignedWay ignored;
+      if (r != call.team.rank && !c.hasLine(r, &ignored)) behind |= uint64_t{1} << r;
     }
+    if (behind != 0) missing = behind;
+    publishStop(c, why, missing, clash);
+  }
+  RH_COLD static void reportMismatch(Target target, const Call& call, Way way, int r, SignedWay theirs, SignedWay ours) {
+    Context c(target, call, way);
+    if (c.compareSwap(&c.state()->start.stop, 0, static_cast<uint32_t>(Stop::kMismatch)) != 0) return;
+    Status* s = call.team.status;
+    storeSignatureTo(c, &s->difference.theirs, theirs.signature);
+    storeSignatureTo(c, &s->difference.ours, ours.signature);
+    c.storeHost(&s->theirWay, theirs.way);
+    c.storeHost(&s->ourWay, ours.way);
+    publishStop(c, Stop::kMismatch, uint64_t{1} << r, 0);
+  }
+  RH_FN static void publishStop(Context& c, Stop why, uint64_t missing, uint64_t clash) {
+    const Call& call = c.call();
+    Status* s = call.team.status;
     c.storeHost(&s->operation, call.call.operation);
     c.storeHost(&s->missing, missing & ~(uint64_t{1} << call.team.rank));
     c.storeHost(&s->number, c.started().begun + 1);

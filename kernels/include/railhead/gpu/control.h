@@ -13,6 +13,8 @@ namespace railhead::gpu {
 // How many epochs or meetings a kernel uses.
 struct Used {
   uint64_t cells, packets, flags;
+  bool lines = true;       // all ranks exchange their calls
+  bool collective = true;  // it counts as a collective
 };
 
 // The control thread that counts: the last one, which has the fewest calls to compare.
@@ -62,7 +64,7 @@ RH_FN uint32_t takeStream(Context& c) {
 // of this rank have read where they begin. Everything is loaded in one turn: each load takes as long as all of them together.
 template <class Context>
 RH_FN bool awaitAll(Context& c, uint32_t holder) {
-  const auto self = static_cast<uint32_t>(c.call().team.rank), ranks = static_cast<uint32_t>(c.worldSize());
+  const auto self = static_cast<uint32_t>(c.call().team.rank), ranks = c.hasLines() ? static_cast<uint32_t>(c.worldSize()) : 0;
   const SignedWay ours = c.ours();
   const bool counts = isAccountant(c) && !mutated(Mutant::kCountsBeforeAllHaveRead);
   bool blocksRead = !counts;
@@ -91,12 +93,15 @@ RH_FN bool awaitAll(Context& c, uint32_t holder) {
 
 // Where the next kernel begins. Computed before the wait.
 struct End {
-  uint32_t cells, packets, flags, history;
+  uint32_t cells, packets, flags, lines, history;
+  uint64_t collectives;
 };
 template <class CellSlots, class PacketSlots, class Context>
 RH_FN End endOf(Context& c, const Used& used) {
   const GpuState::Start& start = c.started().start;
-  End end = {start.cellEpoch, start.packetEpoch, start.flagEpoch + static_cast<uint32_t>(used.flags), historyAfter(c.ours().signature)};
+  const Begin& b = c.started();
+  End end = {start.cellEpoch, start.packetEpoch, start.flagEpoch + static_cast<uint32_t>(used.flags), b.lines + (used.lines ? 1 : 0),
+             used.collective ? historyAfter(c.ours().signature) : b.history, b.collectives + (used.collective ? 1 : 0)};
   RH_ROLLED
   for (uint64_t i = 0; i < used.cells; i++) end.cells = CellSlots::next(end.cells);
   RH_ROLLED
@@ -113,8 +118,9 @@ RH_FN void count(Context& c, const End& end) {
     c.storeState(&s->start.packetEpoch, end.packets);
   }
   c.storeState(&s->start.flagEpoch, end.flags);
+  c.storeState(&s->lines, end.lines);
   c.storeState(&s->device.begun, c.started().begun + 1);
-  c.storeState(&s->device.collectives, c.started().collectives + 1);
+  c.storeState(&s->device.collectives, end.collectives);
   c.storeState(&s->device.history, uint64_t{end.history});
   c.storeState(&s->device.holder, uint32_t{0});
 }
@@ -150,7 +156,7 @@ RH_FN void runKernel(Context& c, const Used& used, Data data) {
     if (!c.isCombined() || !c.controlAll(good)) return;
   } else {
     const bool joined = c.join();
-    if (joined || c.mustStillPublish()) publishCall<Context>(c, c.call(), c.way());
+    if (c.hasLines() && (joined || c.mustStillPublish())) publishCall<Context>(c, c.call(), c.way());
     if (!joined) return;
   }
   endControl<CellSlots, PacketSlots, Context>(c, c.call(), c.way(), used);

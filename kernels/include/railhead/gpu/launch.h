@@ -58,7 +58,7 @@ struct Status {
 struct GpuState {
   DeviceState device;  // advanced by control
   uint32_t published;   // mark of the newest call that control has sent to the other ranks (context.h)
-  uint32_t pad0;
+  uint32_t lines;       // kernels so far in which all ranks sent each other their calls; wraps. Advanced by control
   // Read by one thread of each block first. Writer of the epochs: control, after every block has read them (arrived).
   struct alignas(16) Start {
     uint32_t cellEpoch;    // the last epoch used by cells; wraps
@@ -104,8 +104,49 @@ struct Call {
 };
 static_assert(sizeof(Call) == 176, "a kernel's parameter");
 
+// rhw_op of a send, in the signatures of transfers.
+constexpr uint32_t kSendOperation = 14;
+
+// Bytes of an element of an rh_dtype: two bits of the constant are the logarithm of each.
+RH_ANYWHERE constexpr uint32_t typeBytes(uint32_t dtype) { return 1u << (0x3e0076u >> (2 * dtype) & 3); }
+
 // Call::reduction, by the values of rh_op.
 enum class Reduction : uint32_t { kSum, kProd, kMin, kMax, kAvg, kPreMulSum };
+
+// A send or receive of a group, or of a gather or scatter. Transfers to the same peer go in the order of the list, and so do transfers from one.
+struct Transfer {
+  char* buffer;        // any address
+  uint64_t bytes;
+  uint8_t peer;        // local rank, another one
+  uint8_t sends;       // 1; else it receives
+  uint8_t dtype;       // rh_dtype; peers must agree on it, and on bytes
+  uint8_t lanes;       // 1 to kMaxLanes. Peers must agree on it
+  uint16_t firstUnit;  // lane l is unit firstUnit + l of the kernel; the same for all transfers to the same peer, or from it
+  uint16_t reserved;
+};
+static_assert(sizeof(Transfer) == 24, "a kernel's parameter");
+
+// The parameter of rh_group_pipe_bytes, which runs any number of sends and receives at the same time. Ranks of a group put the same number of
+// transfers to, or from, a peer into each kernel: at most transfersOfPeer.
+constexpr int kMaxTransfers = 160;
+struct GroupCall {
+  Call call;           // send, recv and root are not used
+  uint32_t transfers;  // of list
+  uint32_t units;
+  Transfer list[kMaxTransfers];
+};
+static_assert(sizeof(GroupCall) <= 4096, "a kernel's parameter");
+constexpr int kMaxUnits = 192;  // of a kernel. Its blocks share them, so there may be more units than blocks
+RH_ANYWHERE constexpr int transfersOfPeer(int worldSize) { return kMaxTransfers / (2 * (worldSize - 1)); }
+
+// Lanes: how many blocks move the data of one transfer. For kernels of pipes Call::detail is that number.
+constexpr int kMaxLanes = 64;  // of a transfer
+constexpr uint32_t kLaneSlots = 4;         // of a lane of a pipe
+constexpr uint32_t kLaneHeaderBytes = 64;  // of a slot
+RH_ANYWHERE constexpr uint64_t laneSlotBytes(uint64_t slotBytes) {
+  const uint64_t bytes = 2 * slotBytes / (kMaxLanes * kLaneSlots) / 128 * 128;
+  return bytes < 512 ? 512 : bytes;
+}
 
 // Two halves of kPhases phases, a slot for each rank in each.
 constexpr int kHalves = 2;
@@ -116,6 +157,9 @@ struct Layout {
   uint64_t linesOffset;    // of signatures: two halves of a 64-byte line for each rank
   uint64_t flagsOffset;    // of blocks: kMaxBlocks times 32 bytes for each rank
   uint64_t packetsOffset;  // inbox of packets
+  uint64_t laneFlagsOffset;   // of pipes (railhead/exchange/lanes.h): kMaxLanes times 64 bytes for each rank
+  uint64_t laneCountsOffset;  // kMaxLanes times 8 bytes for each rank
+  uint64_t laneSlotsOffset;   // kMaxLanes times kLaneSlots times laneSlotBytes for each rank
   uint64_t inboxOffset;    // inbox of cells; ends the scratch
   uint64_t inboxBytes;     // of each of the two
   uint64_t bytes;          // of the scratch
@@ -127,7 +171,10 @@ RH_ANYWHERE constexpr Layout layoutOf(int worldSize, uint64_t slotBytes) {
   l.flagsOffset = l.linesOffset + kHalves * n * 64;
   l.packetsOffset = (l.flagsOffset + kMaxBlocks * n * 32 + 127) / 128 * 128;
   l.inboxBytes = kHalves * kPhases * n * slotBytes;
-  l.inboxOffset = l.packetsOffset + l.inboxBytes;
+  l.laneFlagsOffset = l.packetsOffset + l.inboxBytes;
+  l.laneCountsOffset = l.laneFlagsOffset + n * kMaxLanes * 64;
+  l.laneSlotsOffset = l.laneCountsOffset + n * kMaxLanes * 8;
+  l.inboxOffset = l.laneSlotsOffset + n * kMaxLanes * kLaneSlots * laneSlotBytes(slotBytes);
   l.bytes = l.inboxOffset + l.inboxBytes;
   return l;
 }

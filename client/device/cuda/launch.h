@@ -1,0 +1,25 @@
+// Kernels and copies on the caller's stream.
+#ifndef RAILHEAD_CLIENT_DEVICE_CUDA_LAUNCH_H_
+#define RAILHEAD_CLIENT_DEVICE_CUDA_LAUNCH_H_
+
+#include "device/cuda/cuda_comm.h"
+
+namespace railhead::client::cuda {
+
+struct Grid {
+  uint32_t blocks, threads;  // threads of a block
+};
+
+// parameter: of the kernel, whose type the kernel defines.
+bool launch(const CudaComm& of, CUfunction kernel, Grid grid, void* parameter, void* stream, Failure* why);
+bool copy(const CudaComm& of, void* to, const void* from, uint64_t bytes, void* stream, Failure* why);
+
+// What the calls of a comm have in common; signed is the call as ranks compare it. bytes: of its data.
+gpu::Call callOf(const Comm* comm, const SignedCall& sign, uint64_t bytes, uint32_t stream);
+
+// How many lanes a transfer gets by its choice, whose blocks are those of a kernel with transfers to and from all other ranks.
+uint32_t lanesOf(const Comm* comm, const Choice& choice);
+
+}  // namespace railhead::client::cuda
+
+#endif  // RAILHEAD_CLIENT_DEVICE_CUDA_LAUNCH_H_
