@@ -1,10 +1,8 @@
 // Checks and times the GPU kernels of an image with virtual ranks: streams of one process on one GPU, which have the latency of its memory and not
-// of a link between GPUs. With the CUDA toolkit:
+// of a link between GPUs. docs/kernels.md says how to build it.
 //
-//   g++ -std=c++17 -O2 -Ikernels -Ikernels/include -I$CUDA/include benchmarks/gpu/*.cc kernels/testdata/cpu_bits.cc -L$CUDA/lib64
-//       -lcudart_static -ldl -lrt -lpthread -o virtual_ranks
-//   ./virtual_ranks kernels/cubin/kernels.sm_90.cubin check [ROUNDS]   (compute-sanitizer: with few rounds)
-//   ./virtual_ranks kernels/cubin/kernels.sm_90.cubin time
+//   virtual_ranks IMAGE check [ROUNDS]   fewer than 20 rounds: only random calls, for compute-sanitizer
+//   virtual_ranks IMAGE time
 //
 // A time is that of one operation on all ranks: kRounds operations in a row on each stream, all in one graph, over kRounds; the median of
 // kRepeats replays; the best of several grids.

@@ -36,8 +36,9 @@ var exceptions = map[string]exception{
 	"torchfrtrace dumps": {never: "needs torch"},
 
 	// docs/kernels.md
-	"nvcc -arch=sm_90 -O3 -std=c++17 -Ikernels -Ikernels/include benchmarks/gpu/virtual_ranks.cu -o virtual_ranks": {never: "needs CUDA's compiler"},
-	"./virtual_ranks": {never: "needs a GPU"},
+	"g++ -std=c++17 -O2 -Ikernels -Ikernels/include -I$CUDA/include benchmarks/gpu/*.cc kernels/testdata/cpu_bits.cc -L$CUDA/lib64 -lcudart_static -ldl -lrt -lpthread -o virtual_ranks": {never: "needs CUDA's libraries"},
+	"./virtual_ranks kernels/cubin/kernels.sm_90.cubin check": {never: needsGPUs},
+	"./virtual_ranks kernels/cubin/kernels.sm_90.cubin time":  {never: needsGPUs},
 
 	// docs/measuring.md
 	"go run ./benchmarks/mpi --ranks 2 --plot plot.svg":                                                            {never: "takes minutes; its own test runs it with fewer sizes"},
