@@ -370,8 +370,7 @@ rh_result rh_window_get_sharing(rh_window *window, rh_window_sharing *sharing);
  *  - A call that some ranks make eagerly and others replay from a graph is a MISMATCH, even if all arguments are equal.
  *  - The comm's mappings stay until its last graph is destroyed. Launches after rh_comm_finalize touch no memory of other ranks, and
  *    stop_word (rh_comm_info) is not 0.
- *  - An operation for which there is no kernel is UNSUPPORTED, before it has any effect. Today all_reduce has kernels; in a world of one
- *    every operation that only copies runs too.
+ *  - An operation for which there is no kernel is UNSUPPORTED, before it has any effect: in a world of one a sum with a scale.
  *  - Before rh_window_free and rh_comm_finalize this rank's calls must be able to run to their end: the two wait for all work of the
  *    process's context, so no stream of it may be captured meanwhile. Other set-up calls wait for no stream.
  *  - A stream on which calls of a comm were captured must live until the comm's next set-up call, or its finalize, has returned.

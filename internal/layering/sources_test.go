@@ -34,7 +34,7 @@ func packageOf(file string) string {
 // isProgram says whether a file belongs to a program that is not part of the library.
 func isProgram(file string) bool {
 	for _, folder := range []string{
-		"client/tests/programs/c/", "client/tests/cuda/c/", "client/tests/cudadriver/c/", "client/tests/gpu/", "client/tests/races/c/", "client/device/cuda/fake/c/",
+		"client/tests/programs/c/", "client/tests/cudadriver/c/", "client/tests/gpu/", "client/tests/races/c/", "client/device/cuda/fake/c/",
 		"client/examples/",
 	} {
 		if strings.HasPrefix(file, folder) {

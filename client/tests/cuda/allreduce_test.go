@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"railhead/client"
+	"railhead/internal/oracle"
 )
 
 func TestEagerAllReduces(t *testing.T) {
@@ -24,6 +25,48 @@ func TestEagerAllReduces(t *testing.T) {
 			}
 			each(t, ranks, func(r rank) error { return r.Finalize() })
 		})
+	}
+}
+
+// Every type and reduction, eager and of a replay, with the bits of the oracle.
+func TestAllReducesOfEveryTypeAndReduction(t *testing.T) {
+	const world, count = 3, 1500
+	ranks := form(t, startDaemon(t), client.CommConfig{World: world, ReduceGroup: 2})
+	for i, d := range oracle.Dtypes() {
+		for k, op := range oracle.Ops() {
+			bufs, inputs, scalars, ops := make([][]byte, world), make([][]byte, world), make([][]byte, world), make([]client.Op, world)
+			seed, dtype := oracle.Seed(uint64(i), k, 0), client.Dtype(i) // both lists are by number
+			each(t, ranks, func(r rank) (err error) {
+				n := r.Rank()
+				bufs[n], inputs[n], scalars[n] = r.alloc(t, count*d.Size()), make([]byte, count*d.Size()), oracle.Scalar(d, oracle.Seed(seed, n, 1))
+				oracle.FillSpecial(inputs[n], d, op, oracle.Seed(seed, n, 0))
+				ops[n] = client.Op(k)
+				if op == oracle.PreMulSum {
+					if ops[n], err = r.CreatePreMulSum(dtype, scalars[n]); err != nil {
+						return err
+					}
+				}
+				put := func() error { return r.on().AllReduce(bufs[n], bufs[n], count, dtype, ops[n]) }
+				g := r.capture(t, put)
+				for _, run := range []func() error{put, func() error { return g.exec.Launch(r.stream) }} {
+					copy(bufs[n], inputs[n])
+					if err := errors.Join(run(), r.wait()); err != nil {
+						return err
+					}
+				}
+				g.end()
+				if op == oracle.PreMulSum {
+					return r.DestroyOp(ops[n])
+				}
+				return nil
+			})
+			want := oracle.Reduce(d, op, inputs, 2, scalars)
+			for n := range ranks {
+				if wrong := oracle.Differences(bufs[n], want, d); wrong != 0 {
+					t.Errorf("rank %d: %d of %d elements of %s %s are wrong", n, wrong, count, d, op)
+				}
+			}
+		}
 	}
 }
 

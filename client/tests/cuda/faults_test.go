@@ -23,7 +23,7 @@ var setUpCalls = []string{
 const (
 	outOfMemory = 2 // CUDA_ERROR_OUT_OF_MEMORY
 	// A rank that cannot find its GPU does not come, and the other one waits for it.
-	missing = 500 * time.Millisecond
+	missing = 3 * time.Second
 )
 
 // Each call of the driver in turn fails on one of two ranks. Both get an error, or both find another way. Nothing is left. The ordinary run

@@ -170,22 +170,6 @@ func TestReplaysOfDifferentNumbersOfCallsAreAMismatch(t *testing.T) {
 	}
 }
 
-func TestOneCommOnTwoUnorderedStreamsBreaksTheGroup(t *testing.T) {
-	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
-	second := ranks[0]
-	second.stream = second.newStream(t)
-	if err := errors.Join(ranks[0].allReduce(ranks[0].alloc(t, 400)), second.allReduce(second.alloc(t, 400))); err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range []rank{ranks[0], second} {
-		wantError(t, r.wait(), wire.ResultBusy, "rank 0 (pid", "on streams", "give each stream a comm of its own")
-	}
-	eventually(t, "rank 1 knows", func() bool {
-		status, err := ranks[1].Status()
-		return err == nil && status.Result == wire.ResultBusy && status.Culprit == 0
-	})
-}
-
 func TestAnAbortEndsRunningKernels(t *testing.T) {
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 3})
 	for _, r := range ranks[:2] {
