@@ -379,7 +379,8 @@ rh_result rh_window_get_sharing(rh_window *window, rh_window_sharing *sharing);
 
 /* recv[i] = reduction over ranks of send[i]. In place: send == recv. If send and recv of every rank lie in windows, large
  * all-reduces are zero-copy, with the same result. On CUDA, buffers that lie in windows must do so on all ranks, at the same offsets, for
- * sizes that are zero-copy (rh_comm_get_choice); otherwise MISMATCH. Every rank gets the same bits: contributions are added in rank order within each
+ * sizes that are zero-copy (rh_comm_get_choice); otherwise MISMATCH. There this holds for send of reduce_scatter and for recv of all_gather,
+ * all_to_all (unless in place) and broadcast too. Every rank gets the same bits: contributions are added in rank order within each
  * reduce_group consecutive ranks, then group by group, in f32 (f64, integers: in dtype), and rounded to dtype once. A tree that
  * $RAILHEAD_ALGO forces, and a forced ring of a comm that is not reproducible, add in another order, the same on all ranks. */
 rh_result rh_all_reduce(const void *send, void *recv, size_t count, rh_dtype dtype, rh_op op, rh_comm *comm,

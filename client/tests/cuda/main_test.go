@@ -1,19 +1,14 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 
 	"railhead/client/device/cuda/fake"
 	"railhead/client/tests/gpu"
 	"railhead/client/tests/harness"
 	"railhead/internal/await"
-	"railhead/internal/librarybuild"
 )
 
 const (
@@ -61,7 +56,7 @@ func build(dir string) error {
 	if err != nil {
 		return err
 	}
-	kernels, err := buildKernels(dir)
+	kernels, err := fake.BuildKernels(root, dir)
 	if err != nil {
 		return err
 	}
@@ -73,27 +68,4 @@ func build(dir string) error {
 		}
 	}
 	return nil
-}
-
-// buildKernels compiles the GPU's kernels as functions of the host.
-func buildKernels(dir string) (string, error) {
-	sources, err := filepath.Glob(filepath.Join(root, "kernels/gpuhost/*.cc"))
-	if err != nil || len(sources) == 0 {
-		return "", errors.Join(err, errors.New("the GPU kernels have no sources for the host"))
-	}
-	objects, errs := make([]string, len(sources)), make([]error, len(sources))
-	var wg sync.WaitGroup
-	for i, source := range sources {
-		source = "kernels/gpuhost/" + filepath.Base(source)
-		objects[i] = librarybuild.Object(dir, source)
-		flags := strings.Fields("-std=c++17 -O1 -g1 -Wall -Wextra -Werror -fPIC -Ikernels -Ikernels/include -c")
-		wg.Go(func() { _, errs[i] = librarybuild.Tool(root, "g++", append(flags, source, "-o", objects[i])...) })
-	}
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return "", err
-	}
-	library := filepath.Join(dir, "kernels.so")
-	_, err = librarybuild.Tool(root, "g++", append([]string{"-shared", "-o", library}, objects...)...)
-	return library, err
 }
