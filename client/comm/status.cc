@@ -132,6 +132,9 @@ void describeCall(const Signature& s, char* out, size_t size) {
   }
 }
 
+// Kernels compare also by which algorithm they run, and where buffers lie.
+constexpr const char* kHowOnDevice = "; a call before these differed, or their buffers' places in windows";
+
 unsigned sequenceOf(const Signature& s) { return s.sequence() + 1; }
 
 // Two ranks made different calls. The rank that found the difference has written both down.
@@ -159,7 +162,7 @@ void describeMismatch(const Comm* comm, const Cause& c, char* out, size_t size) 
   }
   const bool earlier = strcmp(a, b) == 0 && sequenceOf(theirs) == sequenceOf(ours);
   snprintf(out, size, "rank %d called %s as its collective #%u, rank %d %s as its #%u%s", number(c.culprit), a, sequenceOf(theirs), number(c.reporter), b,
-           sequenceOf(ours), earlier ? "; a call before these differed" : "");
+           sequenceOf(ours), !earlier ? "" : comm->device->ownMemory == nullptr ? "; a call before these differed" : kHowOnDevice);
 }
 
 }  // namespace
@@ -168,7 +171,7 @@ rh_result describe(const Comm* comm, char* out, size_t size) {
   Cause cause;
   out[0] = '\0';
   if (!causeOf(comm, &cause)) return RH_OK;
-  char culprit[384], where[96], waiting[kRanksText + 40] = "";
+  char culprit[448], where[96], waiting[kRanksText + 40] = "";
   if (cause.code == RH_ERR_MISMATCH) {
     describeMismatch(comm, cause, culprit, sizeof culprit);
   } else {

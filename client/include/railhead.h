@@ -332,7 +332,8 @@ rh_result rh_window_get_info(rh_window *window, rh_window_info *info);
  * If the memory of one rank cannot be shared (malloc, a private mapping, a file without seals), the window is staged on all ranks:
  * collectives copy as for any buffer. rh_window_get_sharing returns the rank and the reason. The memory must stay mapped until
  * rh_window_free, which does not unmap it.
- * Errors: INVALID_ARGUMENT, MISMATCH (bytes differ), LIMIT (255 registered windows of a comm), and as rh_window_alloc. */
+ * Errors: INVALID_ARGUMENT, MISMATCH (bytes differ), LIMIT (255 registered windows of a comm), UNSUPPORTED (a CUDA comm), and as
+ * rh_window_alloc. */
 typedef struct rh_register_config {
   uint32_t struct_size;
   uint32_t struct_version;

@@ -256,6 +256,10 @@ extern "C" rh_result rh_window_register(rh_comm* handle, const rh_register_confi
   if (result != RH_OK) return result;
   Comm* comm = guard.get();
   rh_register_config config;
+  if (comm->device->ownMemory != nullptr) {
+    return fail(RH_ERR_UNSUPPORTED, "window_register: rank %d: memory cannot be registered with a comm on %s devices yet; allocate windows with rh_window_alloc",
+                number(comm->rank), comm->device->name);
+  }
   result = checkNotCapturing(comm, "window_register");
   if (result == RH_OK) result = readConfig(comm, given, &config);
   if (result != RH_OK) return result;

@@ -120,3 +120,59 @@ func TestReplaysAndEagerCallsInAnyOrder(t *testing.T) {
 		})
 	}
 }
+
+func TestTwoCommsOnTwoStreamsRunConcurrently(t *testing.T) {
+	const world = 2
+	s := startDaemon(t)
+	var comms [2][]rank
+	var sums [2]*sum
+	var graphs [2][world]*graph
+	for c := range comms {
+		comms[c] = form(t, s, client.CommConfig{Group: fmt.Sprintf("comm %d", c), World: world})
+		sums[c] = newSum(t, comms[c], 5000*(c+1), nil)
+		sums[c].fill(0)
+		for i, r := range comms[c] {
+			graphs[c][i] = r.capture(t, func() error { return sums[c].put(r) })
+		}
+	}
+	for round := range uint64(20) {
+		for c := range comms {
+			sums[c].fill(round)
+		}
+		errs := inParallel(world, func(i int) error {
+			for n := range comms { // the ranks launch the two in different orders
+				c := (n + i) % len(comms)
+				if err := graphs[c][i].exec.Launch(comms[c][i].stream); err != nil {
+					return err
+				}
+			}
+			return errors.Join(comms[0][i].wait(), comms[1][i].wait())
+		})
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		for c := range comms {
+			sums[c].check(t)
+		}
+	}
+}
+
+func TestACommThatWasSplitOffReduces(t *testing.T) {
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 4})
+	halves := make([]rank, 4)
+	each(t, ranks, func(r rank) (err error) {
+		half := r
+		half.Comm, err = r.Split(r.Rank()%2, 0)
+		halves[r.Rank()] = half
+		return err
+	})
+	for color := range 2 {
+		part := []rank{halves[color], halves[color+2]}
+		s := newSum(t, part, 1000, window(t, part, 8000))
+		s.fill(uint64(color))
+		each(t, part, func(r rank) error { return errors.Join(s.put(r), r.wait()) })
+		s.check(t)
+	}
+	each(t, halves, func(r rank) error { return r.Finalize() })
+	each(t, ranks, func(r rank) error { return errors.Join(r.allReduce(r.alloc(t, 400)), r.wait(), r.Finalize()) })
+}

@@ -78,6 +78,8 @@ func TestWhatAGPUCannotDoIsRefusedBeforeItHasAnEffect(t *testing.T) {
 		}
 		wantError(t, c.call(ranks[0].on()), wire.ResultUnsupported, c.name+": rank 0", "no kernel")
 	}
+	_, err = ranks[0].Register(client.RegisterConfig{Memory: buf, FD: -1})
+	wantError(t, err, wire.ResultUnsupported, "window_register: rank 0", "rh_window_alloc")
 	_, err = ranks[0].NewEP(client.EPConfig{})
 	wantError(t, err, wire.ResultUnsupported, "ep_create: rank 0", "CUDA")
 	each(t, ranks, func(r rank) error { // nothing has happened
@@ -141,6 +143,21 @@ func TestDifferentCallsAreAMismatch(t *testing.T) {
 	each(t, ranks, func(r rank) error { return r.allReduce(r.alloc(t, 4*(100+r.Rank()))) })
 	for _, r := range ranks {
 		wantError(t, r.wait(), wire.ResultMismatch, "all_reduce of 100 f32 sum", "all_reduce of 101 f32 sum")
+	}
+}
+
+// Integers of that size are zero-copy in windows.
+func TestBuffersInWindowsOfOnlySomeRanksAreAMismatch(t *testing.T) {
+	const bytes = 1 << 20
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
+	parts := window(t, ranks, bytes)
+	parts[1] = ranks[1].alloc(t, bytes)
+	each(t, ranks, func(r rank) error {
+		b := parts[r.Rank()]
+		return r.on().AllReduce(b, b, bytes/4, client.I32, client.Sum)
+	})
+	for _, r := range ranks {
+		wantError(t, r.wait(), wire.ResultMismatch, "all_reduce of 262144 i32 sum", "their buffers' places in windows")
 	}
 }
 
