@@ -15,16 +15,17 @@
 #include "railhead/exchange/cells.h"
 #include "railhead/exchange/inbox_exchange.h"
 #include "railhead/exchange/packets.h"
+#include "railhead/gpu/exchanged.h"
 
 namespace railhead::model {
 
 // RMSNorm exchanges cells.
-enum class PacketAlgorithm { kOneshot, kTwoshot, kCellOneshot, kCellTwoshot, kRMSNorm };
+enum class PacketAlgorithm { kOneshot, kTwoshot, kAllGather, kAllToAll, kCellOneshot, kCellTwoshot, kReduceScatter, kRMSNorm };
 inline bool usesCells(PacketAlgorithm a) { return a >= PacketAlgorithm::kCellOneshot; }
 
 struct Kernel {
   PacketAlgorithm algorithm;
-  uint32_t count;  // elements; of RMSNorm rows * hidden
+  uint32_t count;  // elements, of a part where there are parts; of RMSNorm rows * hidden
   bool inPlace = false;
   int blocks = 1, blockThreads = 1;
   uint32_t rows = 1;
@@ -142,9 +143,10 @@ class PacketRun {
       const Kernel& kernel = shape_.kernels[k];
       jobs_[size(r)].emplace_back();
       Job& job = jobs_[size(r)].back();
-      job.send.resize(kernel.count);
-      for (size_t i = 0; i < kernel.count; i++) job.send[i] = gpuContribution(static_cast<int>(k), r, i);
-      job.recv.resize(kernel.count);
+      const size_t ranks = size(shape_.worldSize);
+      job.send.resize(kernel.count * (sendsParts(kernel.algorithm) ? ranks : 1));
+      for (size_t i = 0; i < job.send.size(); i++) job.send[i] = gpuContribution(static_cast<int>(k), r, i);
+      job.recv.resize(kernel.count * (receivesParts(kernel.algorithm) ? ranks : 1));
       if (kernel.algorithm == PacketAlgorithm::kRMSNorm) {
         job.out.resize(kernel.count);
         for (size_t i = 0; i < kernel.count; i++) job.recv[i] = residual(i);
@@ -158,6 +160,8 @@ class PacketRun {
       }
     }
   }
+  static bool sendsParts(PacketAlgorithm a) { return a == PacketAlgorithm::kAllToAll || a == PacketAlgorithm::kReduceScatter; }
+  static bool receivesParts(PacketAlgorithm a) { return a == PacketAlgorithm::kAllToAll || a == PacketAlgorithm::kAllGather; }
   static uint32_t residual(size_t i) { return static_cast<uint32_t>(i) * 7 + 3; }
   uint32_t weight(size_t i) const { return static_cast<uint32_t>(i) * 5 + 1; }
 
@@ -203,6 +207,9 @@ class PacketRun {
       case PacketAlgorithm::kCellOneshot: ok = allReduceOneshot(exchange, Elements(), send, recv, kernel.count); break;
       case PacketAlgorithm::kTwoshot:
       case PacketAlgorithm::kCellTwoshot: ok = allReduceTwoshot(exchange, Elements(), send, recv, kernel.count); break;
+      case PacketAlgorithm::kAllGather: ok = gpu::allGather(exchange, send, recv, 4 * kernel.count); break;
+      case PacketAlgorithm::kAllToAll: ok = gpu::allToAll(exchange, send, recv, 4 * kernel.count); break;
+      case PacketAlgorithm::kReduceScatter: ok = gpu::reduceScatter(exchange, Elements(), send, recv, kernel.count); break;
       case PacketAlgorithm::kRMSNorm: {
         const uint32_t hidden = kernel.count / kernel.rows;
         uint32_t weights[64];
@@ -222,8 +229,9 @@ class PacketRun {
       return "rank " + std::to_string(r) + " ended the last kernel without one of the ranks";
     }
     if ((shape_.abort || shape_.aborts) && (!job.ran || job.broken)) return "";
-    for (size_t i = 0; i < kernel.count; i++) {
-      uint32_t want = gpuReference(static_cast<int>(k), shape_.worldSize, shape_.reduceGroup, i);
+    const size_t received = kernel.count * (receivesParts(kernel.algorithm) ? size(shape_.worldSize) : 1);
+    for (size_t i = 0; i < received; i++) {
+      uint32_t want = wanted(r, k, i);
       uint32_t have = (kernel.inPlace ? job.send : job.recv)[i];
       if (kernel.algorithm == PacketAlgorithm::kRMSNorm) {
         const uint32_t hidden = kernel.count / kernel.rows;
@@ -239,6 +247,17 @@ class PacketRun {
              " instead of " + std::to_string(want);
     }
     return "";
+  }
+  uint32_t wanted(int r, size_t k, size_t i) const {
+    const Kernel& kernel = shape_.kernels[k];
+    const auto number = static_cast<int>(k);
+    const size_t own = size(r) * kernel.count;  // where this rank's part begins
+    switch (kernel.algorithm) {
+      case PacketAlgorithm::kAllGather: return gpuContribution(number, static_cast<int>(i / kernel.count), i % kernel.count);
+      case PacketAlgorithm::kAllToAll: return gpuContribution(number, static_cast<int>(i / kernel.count), own + i % kernel.count);
+      case PacketAlgorithm::kReduceScatter: return gpuReference(number, shape_.worldSize, shape_.reduceGroup, own + i);
+      default: return gpuReference(number, shape_.worldSize, shape_.reduceGroup, i);
+    }
   }
   uint32_t kept(size_t k, size_t i) const {
     return gpuReference(static_cast<int>(k), shape_.worldSize, shape_.reduceGroup, i) * 31 + residual(i);

@@ -77,6 +77,7 @@ inline Kernel anyKernel(Random& random, const PacketShape& shape, P algorithm, u
   k.count = anyCount(random, chunk * maxChunks);
   // Ranks without a slice learn of each other by the lines of signatures only, which these runs lack.
   if (algorithm == P::kCellTwoshot && k.count < chunk) k.count = 4 * ranks * static_cast<uint32_t>(1 + random.below(static_cast<int>(shape.slotTiles)));
+  if (algorithm == P::kAllGather || algorithm == P::kReduceScatter) k.inPlace = false;
   if (algorithm == P::kRMSNorm) {
     k.inPlace = false;
     k.rows = 1 + static_cast<uint32_t>(random.below(static_cast<int>(shape.slotTiles)));
@@ -97,6 +98,9 @@ inline PacketShape twoshots(Random& random) { return kernelsOf(random, anyRanks(
 inline PacketShape cellOneshots(Random& random) { return kernelsOf(random, anyCellRanks(random), {P::kCellOneshot}, 3, 1); }
 inline PacketShape cellTwoshots(Random& random) { return kernelsOf(random, anyCellRanks(random), {P::kCellTwoshot}, 2, 1); }
 inline PacketShape cellChunks(Random& random) { return kernelsOf(random, anyCellRanks(random), {P::kCellOneshot, P::kCellTwoshot}, 2, 4); }
+inline PacketShape gpuExchanges(Random& random) {
+  return kernelsOf(random, anyCellRanks(random), {P::kAllGather, P::kAllToAll, P::kReduceScatter, P::kOneshot}, 3, 3);
+}
 inline PacketShape rmsNorms(Random& random) { return kernelsOf(random, anyCellRanks(random), {P::kRMSNorm}, 2, 1); }
 inline PacketShape mixedKernels(Random& random) {
   return kernelsOf(random, anyCellRanks(random), {P::kOneshot, P::kTwoshot, P::kCellOneshot, P::kCellTwoshot, P::kRMSNorm}, 3, 1);
@@ -463,6 +467,7 @@ inline const std::vector<Scenario>& scenarios() {
       {"cells-oneshot", false, cellOneshots, nullptr, "2 to 5 ranks, kernels of one chunk, some data all ones"},
       {"cells-twoshot", false, cellTwoshots, nullptr, "the same in slices"},
       {"cells-chunks", false, cellChunks, nullptr, "several chunks of cells in a kernel"},
+      {"packets-exchanges", false, gpuExchanges, nullptr, "all-gather, all-to-all and reduce-scatter, in one chunk or several"},
       {"packets-mixed", false, mixedKernels, nullptr, "kernels of all algorithms, sizes and grids in turn"},
       {"packets-chunks", false, chunkedKernels, nullptr, "several chunks in a kernel"},
       {"packets-long", false, longStreams, nullptr, "more kernels than there are epochs"},

@@ -191,11 +191,11 @@ struct Sent {
 // Random sends and receives between all ranks, each rank's in one kernel. A rank without any calls nothing. Returns which have called.
 uint64_t playGroup(Group& group, uint64_t random, int n) {
   const auto below = [&](uint64_t most) { return (random = mix(random + 1)) % most; };
-  const auto lanesOf = [&] { return 1 + static_cast<uint32_t>(below(group.world <= 3 ? 16 : 3)); };
+  const auto lanesOf = [&] { return 1 + static_cast<uint32_t>(below(group.world <= 3 ? 16 : group.world <= 16 ? 3 : 1)); };
   std::vector<Sent> sent;
   for (int from = 0; from < group.world; from++) {
     for (int to = 0; to < group.world; to++) {
-      for (uint64_t k = from == to || below(3) == 0 ? 0 : 1 + below(2); k > 0; k--) {
+      for (uint64_t k = from == to || below(3) == 0 ? 0 : 1 + below(group.world <= 16 ? 2 : 1); k > 0; k--) {
         const auto type = static_cast<int>(below(kCpuTypes));
         const uint64_t count = below(6) == 0 ? 0 : below(below(2) == 0 ? 100 : 8000);
         sent.push_back({from, to, static_cast<uint32_t>(type), lanesOf(), Bytes(count * cpuTypeBytes(type)), {}});
