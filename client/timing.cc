@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "comm/comm.h"
+#include "device/cuda/launch.h"
 #include "host/futex.h"
 
 namespace {
@@ -56,12 +57,41 @@ extern "C" rh_result rh_time_operation(rh_timed_operation o, rh_comm* comm, void
   return railhead::client::fail(RH_ERR_INVALID_ARGUMENT, "time_operation: kind %d is not an operation", static_cast<int>(o.kind));
 }
 
-extern "C" rh_result rh_time_oneshot_kernel(const void* send, void* recv, size_t count, rh_comm* handle, int32_t iterations,
+namespace {
+
+// Launches the kernel on a GPU by the driver's function alone, with the context current. Every rank launches the same grid.
+rh_result timeLaunches(railhead::client::Comm* comm, const void* send, void* recv, size_t count, void* stream, int32_t iterations, uint64_t* totalNs) {
+  namespace cuda = railhead::client::cuda;
+  cuda::CudaComm* of = cuda::onCuda(comm);
+  const cuda::CUfunction kernel = of->kernels->of(RHW_ALGO_ONESHOT, RHW_OP_ALL_REDUCE, RH_F32);
+  if (kernel == nullptr) return railhead::client::fail(RH_ERR_UNSUPPORTED, "time_oneshot_kernel: there is no such kernel");
+  auto call = cuda::callOf(comm, {RHW_OP_ALL_REDUCE, RH_F32, RH_SUM, railhead::kNoRoot, count, 0, 0, 0}, count * sizeof(float), of->streams.of(stream));
+  call.send = static_cast<const char*>(send);
+  call.recv = static_cast<char*>(recv);
+  call.count = count;
+  cuda::CUlaunchConfig config = {};
+  config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+  config.blockDimX = 64;
+  config.hStream = static_cast<cuda::CUstream>(stream);
+  void* parameters[] = {&call};
+  of->mayRun = true;
+  const cuda::Entered entered(of->context);
+  return timeLoop(iterations, totalNs, [&] {
+    cuda::Failure why;
+    if (of->context.driver->cuLaunchKernelEx(&why, &config, kernel, parameters, nullptr)) return RH_OK;
+    return railhead::client::fail(why.result, "time_oneshot_kernel: %s", why.text);
+  });
+}
+
+}  // namespace
+
+extern "C" rh_result rh_time_oneshot_kernel(const void* send, void* recv, size_t count, rh_comm* handle, void* stream, int32_t iterations,
                                             uint64_t* total_ns) {
   namespace client = railhead::client;
   client::Comms::Exclusive guard(client::comms(), handle);
   client::Comm* comm = guard.get();
   if (comm == nullptr) return client::checkGuard(guard, "time_oneshot_kernel");
+  if (comm->device->wire == RHW_DEVICE_CUDA) return timeLaunches(comm, send, recv, count, stream, iterations, total_ns);
   const auto kernel = comm->kernels->collectives[RHW_ALGO_ONESHOT][RHW_OP_ALL_REDUCE][RH_F32];
   railhead::host::KernelCall call = {comm->team, comm->ring};
   call.send = send;

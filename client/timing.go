@@ -71,14 +71,15 @@ func (c *Comm) timedParts(o Timed) (send, recv int) {
 	return 1, 1
 }
 
-// TimeOneshotKernel measures an all-reduce as Time does, but calls the one-shot f32 kernel directly, without the C ABI.
+// TimeOneshotKernel measures an all-reduce as Time does, but calls the one-shot f32 kernel directly, without the C ABI. On a
+// stream it launches it.
 func (c *Comm) TimeOneshotKernel(send, recv []byte, count, iterations int) (time.Duration, error) {
 	if err := c.check("time_oneshot_kernel", F32, count, part{"send", send, 1}, part{"recv", recv, 1}); err != nil {
 		return 0, err
 	}
 	var ns C.uint64_t
 	err := call(func() C.rh_result {
-		return C.rh_time_oneshot_kernel(start(send), start(recv), C.size_t(count), c.h, C.int32_t(iterations), &ns)
+		return C.rh_time_oneshot_kernel(start(send), start(recv), C.size_t(count), c.h, c.stream, C.int32_t(iterations), &ns)
 	})
 	return time.Duration(ns), err
 }

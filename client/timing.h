@@ -35,8 +35,9 @@ typedef struct rh_timed_operation {
 /* Runs the operation iterations times and stores the time of all of them together in total_ns. On a stream they are queued, and that is
  * timed. */
 rh_result rh_time_operation(rh_timed_operation operation, rh_comm *comm, void *stream, int32_t iterations, uint64_t *total_ns);
-/* The same loop around the one-shot f32 kernel. The time that rh_all_reduce takes longer is the cost of the C ABI. */
-rh_result rh_time_oneshot_kernel(const void *send, void *recv, size_t count, rh_comm *comm, int32_t iterations,
+/* The same loop around the one-shot f32 kernel, or on a stream around its launch. The time that rh_all_reduce takes longer is the cost of
+ * the C ABI. */
+rh_result rh_time_oneshot_kernel(const void *send, void *recv, size_t count, rh_comm *comm, void *stream, int32_t iterations,
                                  uint64_t *total_ns);
 
 #ifdef __cplusplus

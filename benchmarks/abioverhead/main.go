@@ -7,6 +7,7 @@
 // reports the context switches.
 //
 //	go run ./benchmarks/abioverhead
+//	go run ./benchmarks/abioverhead -device cuda
 package main
 
 import (
@@ -37,8 +38,18 @@ type loop func(c *client.Comm, buf []byte, iterations int) (time.Duration, error
 func main() {
 	iterations := flag.Int("n", 5000, "iterations of a loop")
 	repeats := flag.Int("repeats", 401, "rounds of the loops")
+	device := flag.String("device", "cpu", "cpu, or cuda: what a call adds to the launch of its kernel, on the first GPU")
 	flag.Parse()
-	if err := measure(*iterations, *repeats); err != nil {
+	run := measure
+	switch *device {
+	case "cpu":
+	case "cuda":
+		run = measureLaunches
+	default:
+		fmt.Fprintf(os.Stderr, "abioverhead: -device %s: want cpu or cuda\n", *device)
+		os.Exit(2)
+	}
+	if err := run(*iterations, *repeats); err != nil {
 		fmt.Fprintln(os.Stderr, "abioverhead:", err)
 		os.Exit(1)
 	}
