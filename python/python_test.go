@@ -14,6 +14,7 @@ import (
 	"time"
 
 	_ "railhead/client" // which librarybuild.Link links
+	"railhead/client/device/cuda/fake"
 	"railhead/internal/librarybuild"
 )
 
@@ -23,7 +24,9 @@ const patience = 10 * time.Minute
 func TestThePythonPackage(t *testing.T) {
 	python := interpreter(t)
 	noteFiles(t)
-	binary, library := build(t, t.TempDir())
+	dir := t.TempDir()
+	binary, library := build(t, dir)
+	driver, kernels := buildDriver(t, dir)
 
 	files, err := filepath.Glob("tests/test_*.py")
 	if err != nil || len(files) == 0 {
@@ -36,7 +39,8 @@ func TestThePythonPackage(t *testing.T) {
 			defer cancel()
 			c := exec.CommandContext(ctx, python, "-B", "-W", "error::ResourceWarning", "-m", "unittest", "-v", module)
 			c.Dir = "tests"
-			c.Env = append(os.Environ(), "RAILHEAD_BIN="+binary, "RAILHEAD_LIBRARY="+library, "PYTHONPATH=..")
+			c.Env = append(os.Environ(), "RAILHEAD_BIN="+binary, "RAILHEAD_LIBRARY="+library, "PYTHONPATH=..",
+				"RAILHEAD_CUDA_LIBRARY="+driver, "RAILHEAD_FAKE_CUDA_KERNELS="+kernels)
 			out, err := c.CombinedOutput()
 			t.Logf("%s", out)
 			if err != nil {
@@ -98,6 +102,19 @@ func build(t *testing.T, dir string) (binary, library string) {
 		t.Fatal(err)
 	}
 	return binary, filepath.Join(dir, "librailhead.so")
+}
+
+// buildDriver makes a driver of CUDA whose devices are this machine's memory, and the GPU's kernels for its processors.
+func buildDriver(t *testing.T, dir string) (driver, kernels string) {
+	t.Helper()
+	driver, err := fake.Build("..", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kernels, err = fake.BuildKernels("..", dir); err != nil {
+		t.Fatal(err)
+	}
+	return driver, kernels
 }
 
 func command(t *testing.T, name string, arguments ...string) *exec.Cmd {

@@ -6,6 +6,8 @@
 The package binds librailhead.so.0 through ctypes. Calls release the GIL. Only one thread at a time may use a comm."""
 
 from ._collectives import PreMulSum
+from ._device_buffers import DeviceMemory
+from ._devices import Device
 from ._groups import group
 from ._version import __version__
 from .comm import Comm, Status
@@ -47,6 +49,8 @@ __all__ = [
     "Comm",
     "DaemonLostError",
     "DeadlineError",
+    "Device",
+    "DeviceMemory",
     "Dispatch",
     "DrainingError",
     "Dtype",

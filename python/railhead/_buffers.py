@@ -1,4 +1,4 @@
-"""Buffers of callers: numpy arrays, torch CPU tensors, and objects with the buffer protocol.
+"""Buffers of callers in the memory of the host: numpy arrays, torch CPU tensors, and objects with the buffer protocol.
 
 This module never imports numpy or torch: a caller that passes one of their arrays has imported them. It imports ml_dtypes to
 create arrays of its types.
@@ -13,6 +13,7 @@ import math
 import sys
 from typing import Any, Dict, Literal, NamedTuple, Optional, Tuple
 
+from ._devices import CPU, Device
 from .enums import DTYPE_OF_ARRAY_NAME, Dtype
 from .errors import InvalidArgumentError
 
@@ -33,8 +34,8 @@ class Buffer:
 def buffer_of(obj: Any, what: str, dtype: Optional[Dtype] = None, writable: bool = False, computed: bool = False) -> Buffer:
     """The buffer of obj. what is its name in errors. dtype is required if obj has no element type. computed: the call adds or
     converts elements, so that dtype must be their type; elements that are only moved may be moved as bytes."""
-    if _is_torch(obj):
-        return _of_torch(obj, what, dtype, computed)
+    if is_torch(obj):
+        return of_torch(obj, what, dtype, computed, CPU)
     if _is_numpy(obj):
         return _of_numpy(obj, what, dtype, writable, computed)
     return _of_protocol(obj, what, dtype, writable, computed)
@@ -42,7 +43,7 @@ def buffer_of(obj: Any, what: str, dtype: Optional[Dtype] = None, writable: bool
 
 def empty_like(obj: Any, shape: Tuple[int, ...]) -> Any:
     """A new buffer of obj's kind: an array, a tensor, an array.array, a typed memoryview or a bytearray."""
-    if _is_torch(obj):
+    if is_torch(obj):
         return obj.new_empty(shape)
     if _is_numpy(obj):
         return sys.modules["numpy"].empty(shape, dtype=obj.dtype)
@@ -58,7 +59,7 @@ def empty_like(obj: Any, shape: Tuple[int, ...]) -> Any:
 def empty(like: Any, what: str, dtype: Dtype, shape: Tuple[int, ...]) -> Any:
     """A new buffer of like's kind with elements of dtype: an array, a tensor, or flat memory. what is its name in errors."""
     try:
-        if _is_torch(like):
+        if is_torch(like):
             return like.new_empty(shape, dtype=getattr(sys.modules["torch"], dtype.array_name))
         if _is_numpy(like):
             return sys.modules["numpy"].empty(shape, dtype=numpy_dtype(dtype))
@@ -91,7 +92,7 @@ _CAST: Dict[Optional[Dtype], Literal["f", "d", "b", "i", "q", "Q"]] = {
 }
 
 
-def _is_torch(obj: Any) -> bool:
+def is_torch(obj: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(obj, torch.Tensor)
 
@@ -101,16 +102,19 @@ def _is_numpy(obj: Any) -> bool:
     return numpy is not None and isinstance(obj, numpy.ndarray)
 
 
-def _of_torch(tensor: Any, what: str, dtype: Optional[Dtype], computed: bool) -> Buffer:
-    if tensor.device.type != "cpu":
-        raise InvalidArgumentError(f"{what}: the tensor is on {tensor.device}; only CPU tensors work: use tensor.cpu()")
+def of_torch(tensor: Any, what: str, dtype: Optional[Dtype], computed: bool, device: Device) -> Buffer:
+    if (tensor.device.type, tensor.device.index) != (device.kind, device.ordinal):
+        raise InvalidArgumentError(
+            f"{what}: the tensor is on {tensor.device}, and the comm's device is {device}: use tensor.to('{device}'), or a comm of "
+            "the tensor's device"
+        )
     if not tensor.is_contiguous():
         raise InvalidArgumentError(f"{what}: the tensor is not contiguous: use tensor.contiguous()")
     if tensor.is_neg():
         raise InvalidArgumentError(f"{what}: the tensor has a pending negation: use tensor.resolve_neg()")
     size = tensor.element_size()
     nbytes = tensor.numel() * size
-    element = _resolve(what, _of_torch_dtype(tensor.dtype, size), nbytes, dtype, computed)
+    element = resolve(what, _of_torch_dtype(tensor.dtype, size), nbytes, dtype, computed)
     return Buffer(tensor, tensor.data_ptr(), nbytes, element, tuple(tensor.shape))
 
 
@@ -121,11 +125,11 @@ def _of_numpy(values: Any, what: str, dtype: Optional[Dtype], writable: bool, co
         raise InvalidArgumentError(f"{what}: the array has byte order {values.dtype.byteorder!r}: convert it to the native one")
     if writable and not values.flags.writeable:
         raise InvalidArgumentError(f"{what}: the array is read-only")
-    element = _resolve(what, _of_numpy_dtype(values.dtype), values.nbytes, dtype, computed)
+    element = resolve(what, _of_numpy_dtype(values.dtype), values.nbytes, dtype, computed)
     return Buffer(values, values.ctypes.data, values.nbytes, element, values.shape)
 
 
-class _Elements(NamedTuple):
+class Elements(NamedTuple):
     """What a buffer says of its elements."""
 
     name: str  # in errors
@@ -135,25 +139,30 @@ class _Elements(NamedTuple):
 
 
 # Unsigned integers carry the bits of floats that numpy without ml_dtypes, or array.array, lacks.
-_CARRIED: Dict[str, Tuple[Dtype, ...]] = {"uint8": (Dtype.FP8_E4M3, Dtype.FP8_E5M2), "uint16": (Dtype.BF16, Dtype.F16)}
+CARRIED: Dict[str, Tuple[Dtype, ...]] = {"uint8": (Dtype.FP8_E4M3, Dtype.FP8_E5M2), "uint16": (Dtype.BF16, Dtype.F16)}
 
 
 @functools.lru_cache(maxsize=None)
-def _of_torch_dtype(dtype: Any, itemsize: int) -> _Elements:
+def _of_torch_dtype(dtype: Any, itemsize: int) -> Elements:
     name = str(dtype).replace("torch.", "")
-    return _Elements(str(dtype), DTYPE_OF_ARRAY_NAME.get(name), itemsize, _CARRIED.get(name, ()))
+    return Elements(str(dtype), DTYPE_OF_ARRAY_NAME.get(name), itemsize, CARRIED.get(name, ()))
 
 
 @functools.lru_cache(maxsize=None)
-def _of_numpy_dtype(dtype: Any) -> _Elements:
+def _of_numpy_dtype(dtype: Any) -> Elements:
     """Looked up by name, so that ml_dtypes' types work too. Asking numpy would take longer than a small collective."""
-    return _Elements(str(dtype), DTYPE_OF_ARRAY_NAME.get(dtype.name), dtype.itemsize, _CARRIED.get(dtype.name, ()))
+    return Elements(str(dtype), DTYPE_OF_ARRAY_NAME.get(dtype.name), dtype.itemsize, CARRIED.get(dtype.name, ()))
 
 
 def _of_protocol(obj: Any, what: str, dtype: Optional[Dtype], writable: bool, computed: bool) -> Buffer:
     try:
         view = memoryview(obj)
     except TypeError:
+        if hasattr(obj, "__cuda_array_interface__"):
+            raise InvalidArgumentError(
+                f"{what}: the {type(obj).__name__} is in the memory of a CUDA device, and the comm's device is the CPU; "
+                "session.comm(device=...) makes a comm of a CUDA device"
+            ) from None
         raise TypeError(
             f"{what}: {type(obj).__name__} is not a buffer; pass a numpy array, a torch CPU tensor, or an object with the buffer "
             "protocol (bytearray, array.array, memoryview, mmap, a ctypes array)"
@@ -162,7 +171,7 @@ def _of_protocol(obj: Any, what: str, dtype: Optional[Dtype], writable: bool, co
         raise InvalidArgumentError(f"{what}: the memoryview is not contiguous")
     if writable and view.readonly:
         raise InvalidArgumentError(f"{what}: the {type(obj).__name__} is read-only")
-    element = _resolve(what, _of_format(view.format, view.itemsize), view.nbytes, dtype, computed)
+    element = resolve(what, _of_format(view.format, view.itemsize), view.nbytes, dtype, computed)
     export = _Export(view)
     buffer = Buffer(obj, export.address, view.nbytes, element, view.shape or ())
     buffer.export = export
@@ -170,7 +179,7 @@ def _of_protocol(obj: Any, what: str, dtype: Optional[Dtype], writable: bool, co
 
 
 @functools.lru_cache(maxsize=None)
-def _of_format(format: str, itemsize: int) -> _Elements:
+def _of_format(format: str, itemsize: int) -> Elements:
     """The elements of a memoryview. Bytes may be the bits of any type."""
     code = format.lstrip("@=<") if sys.byteorder == "little" else format.lstrip("@=")
     kinds = {"f": "float32", "d": "float64", "e": "float16"}
@@ -179,11 +188,11 @@ def _of_format(format: str, itemsize: int) -> _Elements:
     elif code in ("B", "H", "I", "L", "Q"):
         kinds[code] = f"uint{8 * itemsize}"
     name = kinds.get(code, "")
-    carries = tuple(Dtype) if code in ("B", "c") else _CARRIED.get(name, ())
-    return _Elements(repr(format), DTYPE_OF_ARRAY_NAME.get(name), itemsize, carries)
+    carries = tuple(Dtype) if code in ("B", "c") else CARRIED.get(name, ())
+    return Elements(repr(format), DTYPE_OF_ARRAY_NAME.get(name), itemsize, carries)
 
 
-def _resolve(what: str, elements: _Elements, nbytes: int, dtype: Optional[Dtype], computed: bool) -> Dtype:
+def resolve(what: str, elements: Elements, nbytes: int, dtype: Optional[Dtype], computed: bool) -> Dtype:
     """The element type: the requested one if the memory can hold it, otherwise the buffer's own."""
     natural = elements.dtype
     if dtype is None:
@@ -202,7 +211,7 @@ def _resolve(what: str, elements: _Elements, nbytes: int, dtype: Optional[Dtype]
     return dtype
 
 
-def _may_move_as(elements: _Elements, dtype: Dtype) -> bool:
+def _may_move_as(elements: Elements, dtype: Dtype) -> bool:
     """Any elements may be moved as bytes, elements of one byte as any type, and wider ones without a Railhead type as any type
     of the same size."""
     return dtype == Dtype.U8 or elements.itemsize == 1 or (elements.dtype is None and elements.itemsize == dtype.itemsize)

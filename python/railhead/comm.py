@@ -8,12 +8,13 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple, Type, Union
 
-from ._abi import Choice, CommStatus, versioned
+from ._abi import Choice, CommInfo, CommStatus, versioned
 from ._buffers import Buffer
 from ._collectives import Collectives, PreMulSum
+from ._devices import device_of
 from ._library import check, check_on, load, ranks_of
 from .enums import Dtype, Result
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, InvalidHandleError
 from .expert_parallel import ExpertBuffer, ExpertConfig
 from .window import Window, register
 
@@ -60,14 +61,16 @@ class Comm(Collectives):
         self._handle = handle
         self._ended = False
         self._registered: Dict[int, Buffer] = {}  # memory that peers see, by window; it must stay until the window is freed
-        number = ctypes.c_int32()
-        check(load().rh_comm_rank(handle, ctypes.byref(number)))
-        self.rank = number.value
-        check(load().rh_comm_world_size(handle, ctypes.byref(number)))
-        self.world_size = number.value
+        info = versioned(CommInfo)
+        check(load().rh_comm_get_info(handle, ctypes.byref(info)))
+        self.rank = info.rank
+        self.world_size = info.world_size
+        self.device = device_of(info.device_kind, info.device_ordinal)
+        self.device_stop_word: Optional[int] = info.device_stop_word  # its address for kernels; None on the CPU
+        self._stop_word: Optional[int] = info.stop_word  # the same word, for the host
 
     def __repr__(self) -> str:
-        return f"<railhead.Comm rank {self.rank} of {self.world_size}{', finalized' if self._ended else ''}>"
+        return f"<railhead.Comm rank {self.rank} of {self.world_size} on {self.device}{', finalized' if self._ended else ''}>"
 
     def __enter__(self) -> Comm:
         return self
@@ -99,6 +102,14 @@ class Comm(Collectives):
     def abort(self) -> None:
         """Breaks the group: every rank's current and later calls raise AbortedError naming this rank. Any thread."""
         check(load().rh_comm_abort(self._handle))
+
+    def stopped(self) -> bool:
+        """Whether an operation of a CUDA comm has given up, so that no output of it or of a later one may be used; status() says
+        why some milliseconds later. Ask when the stream has run. It reads one word of memory and synchronises nothing. Always False
+        on the CPU, whose calls raise their errors."""
+        if self._ended:
+            raise InvalidHandleError(f"stopped: rank {self.rank}: the comm was finalized")
+        return self._stop_word is not None and ctypes.c_uint32.from_address(self._stop_word).value != 0
 
     def status(self) -> Status:
         """What this rank is doing, or why the group is broken. Any thread."""
@@ -154,7 +165,8 @@ class Comm(Collectives):
         return PreMulSum(self._handle, number.value, Dtype(dtype))
 
     def alloc_window(self, nbytes: int) -> Window:
-        """Collective, with the same size on every rank: zeroed memory that all ranks can access."""
+        """Collective, with the same size on every rank: zeroed memory that all ranks can access. On a
+        CUDA device it is memory of the device, in whole granules (2 MiB)."""
         if nbytes < 0:
             raise InvalidArgumentError(f"alloc_window: rank {self.rank}: nbytes {nbytes} is negative")
         handle = ctypes.c_void_p()

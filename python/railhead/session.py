@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 from ._abi import CommConfig, SessionConfig, versioned
+from ._devices import request
 from ._library import check, load
 from .comm import Comm
 from .errors import InvalidArgumentError
@@ -47,22 +48,27 @@ class Session:
         reduce_group: int = 0,
         heap_bytes: int = 0,
         reproducible: Optional[bool] = None,
+        device: Any = None,
     ) -> Comm:
         """Joins a group and waits until all its ranks have joined. Arguments that are not given come from the environment:
         RAILHEAD_GROUP, RAILHEAD_TOKEN, RAILHEAD_REPRODUCIBLE, and what the launcher (torchrun, mpirun, srun) says of rank, world
         size and job. If neither names the group, the call is refused, because two jobs would form one group. timeout: seconds,
         for forming the group and for every later wait. reduce_group: number of ranks whose contributions are added first, 0 for
         all. heap_bytes: limit of a rank's window memory, 0 for the daemon's default. reproducible: all algorithms add sums in
-        the same order; otherwise an algorithm may use its own order."""
+        the same order; otherwise an algorithm may use its own order. device: the CPU by default; a CUDA device as "cuda:1", 1,
+        "GPU-<uuid>", "MIG-<uuid>" or a torch.device; "cuda" is torch's current device, or without torch the calling thread's."""
         for name, value, limit in (("rank", rank, 2**31), ("world_size", world_size, 2**31)):
             if value is not None and not 0 <= value < limit:
                 raise InvalidArgumentError(f"comm: {name} {value} is outside 0..{limit - 1}")
         for name, value, limit in (("reduce_group", reduce_group, 2**32), ("heap_bytes", heap_bytes, 2**64)):
             if not 0 <= value < limit:
                 raise InvalidArgumentError(f"comm: {name} {value} is outside 0..{limit - 1}")
+        wanted = request(device)
         config = versioned(
             CommConfig,
-            device_ordinal=-1,
+            device_kind=wanted.kind,
+            device_ordinal=wanted.ordinal,
+            device_uuid=wanted.uuid,
             local_rank=-1,
             local_size=-1,
             node=-1,

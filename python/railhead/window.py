@@ -7,7 +7,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ._abi import RegisterConfig, WindowInfo, WindowSharing, versioned
-from ._buffers import buffer_of, numpy_dtype
+from ._buffers import numpy_dtype
+from ._device_buffers import DeviceMemory
 from ._library import check, check_on, load
 from .enums import Dtype
 from .errors import InvalidArgumentError
@@ -27,6 +28,9 @@ class Sharing:
     reason: str
 
 
+_MEMORY_DEVICE = 2  # RH_MEMORY_DEVICE
+
+
 class Window:
     """Memory of every rank. Views of it are plain memory without checks: do not access them after the window is freed or the comm
     is finalized."""
@@ -38,6 +42,7 @@ class Window:
         info = versioned(WindowInfo)
         check(load().rh_window_get_info(handle, ctypes.byref(info)))
         self.nbytes: int = info.bytes
+        self._on_device: bool = info.memory == _MEMORY_DEVICE
         self.offset: int = info.offset  # in every rank's heap; 0 for registered memory
 
     def __enter__(self) -> Window:
@@ -57,11 +62,24 @@ class Window:
 
     def memory(self, rank: Optional[int] = None) -> memoryview:
         """The bytes of rank's part, this rank's by default, writable."""
+        if self._on_device:
+            raise InvalidArgumentError(
+                f"window: its memory is on {self._comm.device}, where the host cannot read it: use device_memory or as_torch"
+            )
+        memory = (ctypes.c_char * self.nbytes).from_address(self._pointer(rank))
+        return memoryview(memory).cast("B")
+
+    def device_memory(self, rank: Optional[int] = None) -> DeviceMemory:
+        """rank's part of a window on a CUDA device, this rank's by default, as an object with __cuda_array_interface__."""
+        if not self._on_device:
+            raise InvalidArgumentError("window: its memory is on the host: use memory, as_numpy or as_torch")
+        return DeviceMemory(self._pointer(rank), self.nbytes, self._comm.device)
+
+    def _pointer(self, rank: Optional[int]) -> int:
         pointer = ctypes.c_void_p()
         number = self._comm.rank if rank is None else rank
         check(load().rh_window_pointer(self._handle, number, ctypes.byref(pointer)))
-        memory = (ctypes.c_char * self.nbytes).from_address(pointer.value or 0)
-        return memoryview(memory).cast("B")
+        return pointer.value or 0
 
     def as_numpy(self, dtype: Any, rank: Optional[int] = None) -> numpy.ndarray[Any, Any]:
         """rank's part, this rank's by default, as a one-dimensional array. dtype: a Dtype or what numpy.dtype takes."""
@@ -72,12 +90,22 @@ class Window:
         return numpy.frombuffer(self.memory(rank), dtype=element)
 
     def as_torch(self, dtype: Any, rank: Optional[int] = None) -> Any:
-        """rank's part, this rank's by default, as a one-dimensional CPU tensor. dtype: a Dtype or a torch.dtype."""
+        """rank's part, this rank's by default, as a one-dimensional tensor. dtype: a Dtype or a torch.dtype. On a CUDA device
+        torch must have numpy, and takes parts of other ranks only if they are on the comm's GPU; kernels can use the addresses of
+        device_memory."""
         import torch
 
         element = getattr(torch, dtype.array_name) if isinstance(dtype, Dtype) else dtype
         self._check_whole(torch.empty(0, dtype=element).element_size(), str(element))
-        return torch.frombuffer(self.memory(rank), dtype=element)
+        if not self._on_device:
+            return torch.frombuffer(self.memory(rank), dtype=element)
+        memory = self.device_memory(rank)
+        tensor = torch.as_tensor(memory, device=str(self._comm.device))
+        if tensor.data_ptr() != memory.address:  # torch asks the driver for the memory's device, and copies from another one
+            raise InvalidArgumentError(
+                f"window: the part of rank {rank} is not on {self._comm.device}, so torch cannot view it there: use device_memory"
+            )
+        return tensor.view(element)
 
     def sharing(self) -> Sharing:
         """Whether the ranks have mapped each other's memory."""
@@ -97,7 +125,7 @@ def register(comm: Comm, buffer: Any, fd: Optional[int], fd_offset: int) -> Wind
         raise InvalidArgumentError(f"register_window: rank {comm.rank}: fd {fd} is outside 0..{2**31 - 1}")
     if fd_offset < 0:
         raise InvalidArgumentError(f"register_window: rank {comm.rank}: fd_offset {fd_offset} is negative")
-    memory = buffer_of(buffer, "register_window: buffer", Dtype.U8, writable=True)
+    memory = comm._buffer(buffer, "register_window: buffer", Dtype.U8, writable=True)
     config = versioned(
         RegisterConfig, pointer=memory.address, bytes=memory.nbytes, fd=-1 if fd is None else fd, fd_offset=fd_offset
     )

@@ -397,9 +397,9 @@ def threads(comm: Comm) -> None:
     waiter.join()
 
 
-def main() -> None:
+def main(device: Any = None) -> None:
     function, arguments = RANKS[sys.argv[1]], sys.argv[2:]
-    with Session() as session, session.comm() as comm:
+    with Session() as session, session.comm(device=device) as comm:
         equal((comm.rank, comm.world_size), (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])), "torchrun's variables")
         function(comm, *arguments)
 

@@ -1,0 +1,101 @@
+"""Comms on CUDA devices, with the driver for tests, on which the GPU's kernels run on the CPU. The assertions are in cuda_ranks.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+import unittest
+from unittest import mock
+
+import railhead
+from railhead import Device, Session, errors
+from railhead._devices import Request, current_stream, request
+from support import HERE, RankTest, daemon
+
+
+class Cuda(RankTest):
+    def setUp(self) -> None:
+        for name in ("RAILHEAD_CUDA_LIBRARY", "RAILHEAD_FAKE_CUDA_KERNELS"):
+            self.assertIn(name, os.environ, "go test ./python builds the driver for tests")
+
+    def run_cuda(self, function: str) -> None:
+        self.finish(self.start(HERE / "cuda_ranks.py", 2, function))
+
+    def test_sums_of_every_type_on_a_stream(self) -> None:
+        self.run_cuda("sums")
+
+    def test_the_default_stream(self) -> None:
+        self.run_cuda("default_stream")
+
+    def test_captures_and_replays(self) -> None:
+        self.run_cuda("graphs")
+
+    def test_operations_that_move_elements(self) -> None:
+        self.run_cuda("moved")
+
+    def test_windows(self) -> None:
+        self.run_cuda("device_windows")
+
+    def test_refused_calls(self) -> None:
+        self.run_cuda("cuda_refusals")
+
+    def test_the_stop_word(self) -> None:
+        ranks = self.start(HERE / "cuda_ranks.py", 2, "given_up")
+        self.assertEqual(ranks[0].line(), "queued")
+        stdin = ranks[1].process.stdin
+        assert stdin is not None
+        stdin.write("abort\n")
+        stdin.flush()
+        self.finish(ranks)
+
+
+class OnTheCpu(unittest.TestCase):
+    def test_device_memory_and_streams_are_refused(self) -> None:
+        memory = types.SimpleNamespace(__cuda_array_interface__={})
+        with Session(daemon().socket) as session, session.comm("cuda-on-cpu", rank=0, world_size=1, device="cpu") as comm:
+            self.assertEqual((str(comm.device), comm.device_stop_word, comm.stopped()), ("cpu", None, False))
+            with self.assertRaisesRegex(errors.InvalidArgumentError, "CUDA device.*CPU"):
+                comm.all_reduce(memory)
+            with self.assertRaisesRegex(errors.RailheadError, "stream"):
+                comm.all_reduce(bytes(4), stream=16)
+            with comm.alloc_window(4) as window, self.assertRaisesRegex(errors.InvalidArgumentError, "on the host"):
+                window.device_memory()
+
+
+class Devices(unittest.TestCase):
+    def test_what_a_device_argument_asks_for(self) -> None:
+        self.assertEqual(request(None), Request(0))
+        self.assertEqual(request("cpu"), Request(0))
+        for same in ("cuda:3", 3, Device("cuda", 3)):
+            self.assertEqual(request(same), Request(1, 3), repr(same))
+        self.assertEqual(request("GPU-0a-1"), Request(1, -1, b"GPU-0a-1"))
+        with mock.patch.dict(sys.modules):
+            sys.modules.pop("torch", None)
+            self.assertEqual(request("cuda"), Request(1, -1))
+        for wrong in ("gpu", "cuda:", "cuda:-1", f"cuda:{2**31}", -1, "GPU-\0"):
+            with self.assertRaisesRegex(railhead.InvalidArgumentError, "comm: device", msg=repr(wrong)):
+                request(wrong)
+        for kind in (True, 1.0, object()):
+            with self.assertRaisesRegex(TypeError, "comm: device", msg=repr(kind)):
+                request(kind)
+
+    def test_torch_names_the_current_device_and_stream(self) -> None:
+        streams = {0: 0, 1: 0x700}
+        cuda = types.SimpleNamespace(
+            is_available=lambda: True,
+            is_initialized=lambda: True,
+            current_device=lambda: 1,
+            current_stream=lambda ordinal: types.SimpleNamespace(cuda_stream=streams[ordinal]),
+        )
+        with mock.patch.dict(sys.modules, torch=types.SimpleNamespace(cuda=cuda, device=type("device", (), {}))):
+            self.assertEqual(request("cuda"), Request(1, 1))
+            self.assertEqual([current_stream(Device("cuda", ordinal)) for ordinal in (0, 1)], [0, 0x700])
+            cuda.is_initialized = lambda: False
+            self.assertEqual(current_stream(Device("cuda", 1)), 0)
+            cuda.is_available = lambda: False
+            self.assertEqual(request("cuda"), Request(1, -1))
+
+
+if __name__ == "__main__":
+    unittest.main()
