@@ -22,7 +22,8 @@
  *  - Threads: different comms may be used from different threads at the same time. One comm belongs to one thread at a
  *    time; a second one gets RH_ERR_BUSY. rh_comm_abort and rh_comm_get_status may be called from any thread.
  *  - The library starts one thread a process, the control thread, with all signals blocked. It sleeps except for messages of the
- *    daemon and checks of the other ranks' leases.
+ *    daemon and checks of the other ranks' leases; with a CUDA comm it also looks every 2 ms whether kernels have stopped. A window_free
+ *    or finalize of a CUDA comm, and the end of its last graph after its finalize, each use a thread of their own for a moment.
  *  - The calling thread's floating-point environment (rounding, flushing subnormal numbers to zero, traps) changes no result, and is
  *    unchanged afterwards, exception flags included.
  *  - The parent's handles are invalid in a forked child. The child may connect anew.
