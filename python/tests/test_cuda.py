@@ -1,4 +1,5 @@
-"""Comms on CUDA devices, with the driver for tests, on which the GPU's kernels run on the CPU. The assertions are in cuda_ranks.py."""
+"""Comms on CUDA devices, with the driver for tests, on which the GPU's kernels run on the CPU. The assertions are in cuda_ranks.py.
+gpu_check.py checks torch on GPUs."""
 
 from __future__ import annotations
 
