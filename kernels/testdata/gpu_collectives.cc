@@ -3,6 +3,12 @@
 //   gpu_collectives run WORLD FIRST ROUNDS SEED   random operations, types, counts and addresses, against the CPU's bits; FIRST: the epoch of
 //                                                 packets and flags
 //   gpu_collectives stop WORLD                    a missing rank, an abort, other roots and counts
+//
+// On a GPU, where $CUDA is the toolkit; all blocks of up to eight ranks run at once on 132 multiprocessors:
+//
+//   g++ -std=c++17 -O1 -DRH_ON_DEVICE -Ikernels -Ikernels/include -I$CUDA/include kernels/testdata/gpu_collectives.cc kernels/testdata/cpu_bits.cc
+//       -lcuda -lpthread -o gpu_collectives
+//   RAILHEAD_TEST_CUBIN=kernels/cubin/kernels.sm_90.cubin ./gpu_collectives run 8 0 300 1
 #include <stdio.h>
 #include <stdlib.h>
 
