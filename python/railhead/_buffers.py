@@ -103,7 +103,7 @@ def _is_numpy(obj: Any) -> bool:
 
 
 def of_torch(tensor: Any, what: str, dtype: Optional[Dtype], computed: bool, device: Device) -> Buffer:
-    if (tensor.device.type, tensor.device.index) != (device.kind, device.ordinal):
+    if tensor.device.type != device.kind or (device.ordinal is not None and tensor.device.index != device.ordinal):
         raise InvalidArgumentError(
             f"{what}: the tensor is on {tensor.device}, and the comm's device is {device}: use tensor.to('{device}'), or a comm of "
             "the tensor's device"

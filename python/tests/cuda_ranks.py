@@ -124,6 +124,22 @@ def moved(comm: Comm) -> None:
 
 
 @rank
+def two_comms(comm: Comm) -> None:
+    """A comm that was split off has the same device; both are used at once, on streams of their own."""
+    second = comm.split(0, -comm.rank)
+    assert second is not None
+    with second:
+        equal((second.device, second.rank), (comm.device, comm.world_size - 1 - comm.rank), "the second comm")
+        streams, arrays = [Stream(), Stream()], [Array(elements.encode([comm.rank], Dtype.I32), "<i4") for _ in range(2)]
+        for _ in range(3):
+            for c, array, stream in zip((comm, second), arrays, streams):
+                c.all_reduce(array, Op.MAX, out=array, stream=stream)
+        for array, stream in zip(arrays, streams):
+            stream.synchronize()
+            equal(array.read(), elements.encode([comm.world_size - 1], Dtype.I32), "the maximum")
+
+
+@rank
 def cuda_refusals(comm: Comm) -> None:
     """Nothing is queued by a call with wrong arguments: the sum at the end is right."""
     array, other = Array(bytes(16), "<f4"), Array(bytes(16), "<i4")

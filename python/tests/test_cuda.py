@@ -7,10 +7,13 @@ import os
 import sys
 import types
 import unittest
+from typing import Optional
 from unittest import mock
 
 import railhead
 from railhead import Device, Session, errors
+from railhead._buffers import buffer_of
+from railhead._device_buffers import device_buffer_of, new_tensor
 from railhead._devices import Request, current_stream, request
 from support import HERE, RankTest, daemon
 
@@ -38,6 +41,9 @@ class Cuda(RankTest):
     def test_windows(self) -> None:
         self.run_cuda("device_windows")
 
+    def test_two_comms_on_two_streams(self) -> None:
+        self.run_cuda("two_comms")
+
     def test_refused_calls(self) -> None:
         self.run_cuda("cuda_refusals")
 
@@ -62,6 +68,44 @@ class OnTheCpu(unittest.TestCase):
                 comm.all_reduce(bytes(4), stream=16)
             with comm.alloc_window(4) as window, self.assertRaisesRegex(errors.InvalidArgumentError, "on the host"):
                 window.device_memory()
+
+
+class Tensor:
+    """What the package asks of torch's tensors, for the checks of their device."""
+
+    def __init__(self, kind: str, index: Optional[int], contiguous: bool = True) -> None:
+        self.device = types.SimpleNamespace(type=kind, index=index)
+        self.is_contiguous = lambda: contiguous
+        self.is_neg = lambda: False
+        self.element_size, self.numel, self.data_ptr = (lambda: 4), (lambda: 6), (lambda: 0x1000)
+        self.dtype, self.shape = "torch.float32", (2, 3)
+        self.new_empty = lambda shape: (shape, kind, index)
+
+
+class Tensors(unittest.TestCase):
+    """The checks of tensors that need no GPU, with a stand-in of torch. gpu_check.py has those of torch itself."""
+
+    def setUp(self) -> None:
+        cuda = types.SimpleNamespace(is_initialized=lambda: True, current_stream=lambda ordinal: types.SimpleNamespace(cuda_stream=7))
+        patch = mock.patch.dict(sys.modules, torch=types.SimpleNamespace(Tensor=Tensor, cuda=cuda))
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def test_a_tensor_must_be_on_the_comms_device(self) -> None:
+        buffer = device_buffer_of(Tensor("cuda", 1), "test", Device("cuda", 1), None)
+        self.assertEqual((buffer.address, buffer.nbytes, buffer.dtype, buffer.shape), (0x1000, 24, railhead.Dtype.F32, (2, 3)))
+        for tensor in (Tensor("cuda", 0), Tensor("cpu", None)):
+            with self.assertRaisesRegex(errors.InvalidArgumentError, "test: the tensor is on.*comm's device is cuda:1"):
+                device_buffer_of(tensor, "test", Device("cuda", 1), None)
+        with self.assertRaisesRegex(errors.InvalidArgumentError, "comm's device is cpu"):
+            buffer_of(Tensor("cuda", 0), "test")
+        with self.assertRaisesRegex(errors.InvalidArgumentError, "not contiguous"):
+            device_buffer_of(Tensor("cuda", 1, contiguous=False), "test", Device("cuda", 1), None)
+
+    def test_a_new_result_is_of_the_current_stream(self) -> None:
+        self.assertEqual(new_tensor("test", Tensor("cuda", 1), (6,), 7, Device("cuda", 1)), ((6,), "cuda", 1))
+        with self.assertRaisesRegex(errors.InvalidArgumentError, "test: .*0x7.*0x8.*out="):
+            new_tensor("test", Tensor("cuda", 1), (6,), 8, Device("cuda", 1))
 
 
 class Devices(unittest.TestCase):
