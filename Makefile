@@ -41,6 +41,9 @@ $(BUILD)/objects/%.o: client/%.cc Makefile
 	@mkdir -p $(@D)
 	$(CXX) $(CPPFLAGS) $(CXXFLAGS) $(LIBRARY_CXXFLAGS) $(LIBRARY_INCLUDES) -MMD -MP -c $< -o $@
 
+# It includes the GPU's kernels by .incbin, of which the compiler tells make nothing.
+$(BUILD)/objects/device/cuda/images.o: $(wildcard kernels/ptx/* kernels/cubin/*)
+
 $(SHARED): $(OBJECTS) client/railhead.map
 	$(CC) $(LDFLAGS) $(LIBRARY_LDFLAGS) -Wl,-soname,$(SONAME) $(OBJECTS) -o $@
 	ln -sf $(@F) $(BUILD)/$(SONAME)
