@@ -67,7 +67,7 @@ class Group:
 
 
 def late(group: Group) -> None:
-    time.sleep(2 * TIMEOUT_MS / 1000)
+    time.sleep(TIMEOUT_MS / 1000 + 0.5)
 
 
 def skip(group: Group) -> None:

@@ -203,7 +203,7 @@ def refused_calls(comm: Comm) -> None:
     for call, words in wrong:
         raises(errors.InvalidArgumentError, call, *words)
     config = ExpertConfig("ll", max_tokens_per_rank=8, hidden=128, num_experts=8, topk=2)
-    raises(errors.UnsupportedError, lambda: comm.expert_buffer(config), "cuda")
+    raises(errors.UnsupportedError, lambda: comm.expert_buffer(config), "CUDA devices")
     raises(errors.UnsupportedError, lambda: comm.register_window(x), "register")
     same(comm.all_reduce(x), torch.full((4, 4), comm.world_size, device="cuda"), "a call afterwards")
 
