@@ -64,8 +64,8 @@ void messages(Comm* comm, rhw_join* join, WorldRank world, LocalRank local, int3
   poison(comm, RH_ERR_ABORTED, 0, world, world);
   poison(comm, RH_ERR_ABORTED, 0, local, world);  // refused
   poison(comm, RH_ERR_ABORTED, 0, world, plain);  // refused
-  placeOnOneNode(join, world);
-  placeOnOneNode(join, local);                    // refused
+  placeOnOneNode(join, world, {});
+  placeOnOneNode(join, local, {});                // refused
   Call(*comm->session, "barrier", world);
   Call(*comm->session, "barrier", local);         // refused
   Call(*comm->session, "barrier", plain);         // refused
