@@ -511,8 +511,8 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
 #define RH_EP_LOST_KEEP 0
 #define RH_EP_LOST_RENORMALIZE 1
 
-/* Streams. On the CPU `stream` is NULL, and every call returns when it has run. On a device with streams (no library has one yet) a
- * call is queued, or captured into a graph, and runs later, in the order of the stream. Calls of one buffer that are on two streams
+/* Streams. On the CPU `stream` is NULL, and every call returns when it has run. On a device with streams (not yet CUDA, which refuses
+ * rh_ep_create) a call is queued, or captured into a graph, and runs later, in the order of the stream. Calls of one buffer that are on two streams
  * are ordered by the caller, with an event.
  *  - A call reads the buffer's state from the buffer's memory when it runs: the dispatch that a handle names, its phase, the next slot, the
  *    number of the dispatch. So a graph can be launched any number of times, odd or even, mixed with other calls, and a dispatch may stay
