@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"railhead/client"
+	"railhead/client/tests/harness"
 	"railhead/internal/deep"
 	"railhead/internal/wire"
 )
@@ -125,7 +126,7 @@ func TestChildReplaysDispatches(t *testing.T) {
 	if r.Rank() == replaysVictim {
 		time.Sleep(patience) // it is killed
 	}
-	printEnd(err)
+	harness.PrintEnd(err)
 	report := l.dispatched.Report()
 	fmt.Printf("report %s %v %d\n", report.Result, report.LostRanks, report.Dispatch)
 }
@@ -147,10 +148,10 @@ func TestARankKilledDuringReplaysIsDroppedOrNamed(t *testing.T) {
 			// All replays have run, the last one without the victim.
 			want := fmt.Sprintf("ok [%d] %d", replaysVictim, replaysBefore+replaysAfter(t))
 			if drops == "" {
-				c.wantNamed(t, children, replaysVictim)
+				wantNamed(t, c, children, replaysVictim)
 				want = "rank_dead"
 			}
-			if said := c.line(t, "report "); !strings.HasPrefix(said, want) {
+			if said := c.Line(t, "report "); !strings.HasPrefix(said, want) {
 				t.Errorf("drops %q: the last report of rank %d is %q, want %q", drops, i, said, want)
 			}
 		}

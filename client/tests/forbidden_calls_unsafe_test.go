@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/client"
+	"railhead/client/tests/harness"
 	"railhead/internal/wire"
 )
 
@@ -41,7 +42,7 @@ func TestAConnectionWithoutASystemCall(t *testing.T) {
 	if free, err := strconv.Atoi(os.Getenv(freeFiles)); err == nil {
 		allowFiles(t, free)
 	}
-	_, err = client.Connect(os.Getenv(childSocket), patience)
+	_, err = client.Connect(os.Getenv(harness.ChildSocket), patience)
 	fmt.Println("refused:", err)
 }
 
@@ -83,7 +84,7 @@ func allowFiles(t *testing.T, more int) {
 func refusal(t *testing.T, socket string, env ...string) string {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAConnectionWithoutASystemCall$")
-	c.Env = append(append(os.Environ(), childSocket+"="+socket), env...)
+	c.Env = append(append(os.Environ(), harness.ChildSocket+"="+socket), env...)
 	out, err := c.CombinedOutput()
 	_, said, ok := strings.Cut(string(out), "refused: ")
 	if err != nil || !ok {

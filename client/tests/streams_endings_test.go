@@ -87,7 +87,7 @@ func TestChildReplaysAllReduces(t *testing.T) {
 		return err != nil || st.Operation > 20
 	})
 	fmt.Println("replays")
-	printEnd(r.wait())
+	harness.PrintEnd(r.wait())
 }
 
 func TestTheOtherRanksNameARankKilledDuringReplays(t *testing.T) {
@@ -97,7 +97,7 @@ func TestTheOtherRanksNameARankKilledDuringReplays(t *testing.T) {
 	killed := time.Now()
 	for i, c := range children {
 		if i != victim {
-			c.wantNamed(t, children, victim)
+			wantNamed(t, c, children, victim)
 		}
 	}
 	if took := time.Since(killed); took > patience/4 {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,44 +18,10 @@ import (
 	"railhead/server"
 )
 
-// childSocket is the environment variable that tells a child the daemon's socket.
-const childSocket = "RAILHEAD_TEST_SOCKET"
-
-// child is a rank in its own process, which runs one test of this binary.
-type child struct {
-	cmd   *exec.Cmd
-	lines *bufio.Scanner // of its output
-}
-
-// startChildren starts a group of so many ranks. Each runs the test of that name, which must call childRank.
-func startChildren(t *testing.T, socket, test string, world int, env ...string) []child {
-	t.Helper()
-	children := make([]child, world)
-	for i := range children {
-		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+test+"$")
-		c.Env = append(append(os.Environ(), childSocket+"="+socket, fmt.Sprint("RANK=", i), fmt.Sprint("WORLD_SIZE=", world)), env...)
-		c.Stderr = os.Stderr
-		out, err := c.StdoutPipe()
-		if err == nil {
-			err = c.Start()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		children[i] = child{c, bufio.NewScanner(out)}
-		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-	}
-	return children
-}
-
 // childRank is a rank of startChildren's group, on the GPU of its number. In other processes it skips the test.
 func childRank(t *testing.T) rank {
 	t.Helper()
-	socket := os.Getenv(childSocket)
-	if socket == "" {
-		t.Skip("runs in a child process of another test")
-	}
-	session, err := client.Connect(socket, patience)
+	session, err := client.Connect(harness.SocketOfChild(t), patience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,35 +36,6 @@ func childRank(t *testing.T) rank {
 		t.Fatal(err)
 	}
 	return r
-}
-
-// line waits for a line that begins with the prefix, and returns the rest of the line.
-func (c child) line(t *testing.T, prefix string) string {
-	t.Helper()
-	for c.lines.Scan() {
-		if rest, ok := strings.CutPrefix(c.lines.Text(), prefix); ok {
-			return rest
-		}
-	}
-	t.Fatalf("a child ended without a line that begins with %q", prefix)
-	return ""
-}
-
-// succeeds waits until the child's test has passed.
-func (c child) succeeds(t *testing.T) {
-	t.Helper()
-	c.line(t, "PASS")
-	if err := c.cmd.Wait(); err != nil {
-		t.Errorf("a child: %v", err)
-	}
-}
-
-// printEnd prints the result and the message of an error, if it is one of the library.
-func printEnd(err error) {
-	var e *client.Error
-	if errors.As(err, &e) {
-		fmt.Printf("ended %s %s\n", e.Result, e.Message)
-	}
 }
 
 // reduce checks sums of this rank, eager and of replays. The first half of the memory is sent, the second received.
@@ -174,16 +110,16 @@ func TestProcessesReduceThroughTheHostWherePeersAreRefused(t *testing.T) {
 		rows = append(rows, strings.Repeat("0", i)+"1"+strings.Repeat("0", devices-1-i))
 	}
 	peers := "RAILHEAD_FAKE_CUDA_PEERS=" + strings.Join(rows, ",")
-	for _, c := range startChildren(t, startDaemon(t).SocketPath(), "TestChildReducesThroughTheHost", 3, peers) {
-		c.succeeds(t)
+	for _, c := range harness.StartChildren(t, startDaemon(t).SocketPath(), "TestChildReducesThroughTheHost", 3, peers) {
+		c.Succeeds(t)
 	}
 }
 
 func TestProcessesReduce(t *testing.T) {
 	for _, world := range []int{2, 8} {
 		t.Run(fmt.Sprint(world), func(t *testing.T) {
-			for _, c := range startChildren(t, startDaemon(t).SocketPath(), "TestChildReducesAndFinalizes", world) {
-				c.succeeds(t)
+			for _, c := range harness.StartChildren(t, startDaemon(t).SocketPath(), "TestChildReducesAndFinalizes", world) {
+				c.Succeeds(t)
 			}
 		})
 	}
@@ -209,7 +145,7 @@ func TestChildReplaysAllReduces(t *testing.T) {
 			fmt.Println("replays")
 		}
 		if err := r.wait(); err != nil {
-			printEnd(err)
+			harness.PrintEnd(err)
 			return
 		}
 	}
@@ -217,20 +153,20 @@ func TestChildReplaysAllReduces(t *testing.T) {
 
 func TestTheOtherRanksNameARankKilledDuringReplays(t *testing.T) {
 	const world, victim = 3, 1
-	children := startChildren(t, startDaemon(t).SocketPath(), "TestChildReplaysAllReduces", world)
+	children := harness.StartChildren(t, startDaemon(t).SocketPath(), "TestChildReplaysAllReduces", world)
 	for _, c := range children {
-		c.line(t, "replays")
+		c.Line(t, "replays")
 	}
 	killed := time.Now()
-	if err := children[victim].cmd.Process.Kill(); err != nil {
+	if err := children[victim].Cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	for i, c := range children {
 		if i == victim {
 			continue
 		}
-		died := fmt.Sprintf("rank %d (pid %d) has died", victim, children[victim].cmd.Process.Pid)
-		if err := harness.Missing("a child", c.line(t, "ended "), fmt.Sprint(wire.ResultRankDead), died); err != nil {
+		died := fmt.Sprintf("rank %d (pid %d) has died", victim, children[victim].Cmd.Process.Pid)
+		if err := harness.Missing("a child", c.Line(t, "ended "), fmt.Sprint(wire.ResultRankDead), died); err != nil {
 			t.Error(err)
 		}
 	}
@@ -283,36 +219,16 @@ func TestReplaysGoOnWithoutADaemonAndWindowsWithTheNext(t *testing.T) {
 	}
 	first := start()
 	const world = 2
-	children := make([]child, world)
-	say := make([]func(string), world)
-	for i := range children {
-		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChildWorksOverARestart$")
-		c.Env = append(os.Environ(), childSocket+"="+socket, fmt.Sprint("RANK=", i), fmt.Sprint("WORLD_SIZE=", world))
-		c.Stderr = os.Stderr
-		in, err := c.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := c.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-		children[i] = child{c, bufio.NewScanner(out)}
-		say[i] = func(word string) { _, _ = fmt.Fprintln(in, word) }
-	}
+	children := harness.StartChildren(t, socket, "TestChildWorksOverARestart", world)
 	do := func(word, answer string) {
 		t.Helper()
-		for i := range children {
+		for _, c := range children {
 			if word != "" {
-				say[i](word)
+				c.Say(word)
 			}
 		}
 		for _, c := range children {
-			c.line(t, answer)
+			c.Line(t, answer)
 		}
 	}
 	do("", "replayed")

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"railhead/internal/deep"
 )
 
@@ -55,10 +53,6 @@ func TestTheProbeFindsMemoryOfAnotherRank(t *testing.T) {
 }
 
 func TestAHandleOfAllocatedMemoryIsOpenedOnce(t *testing.T) {
-	// A process opens memory of another one below /proc.
-	if err := unix.Access("/proc/self/fd", unix.R_OK); err != nil {
-		t.Skip(err)
-	}
 	onEach(t, func(t *testing.T, b *build) {
 		output(t, b.command(t, "ranks.cc", []string{devices(3)}, "3", "ipc"))
 	}, asanBuild, tsanBuild)
