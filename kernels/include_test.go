@@ -47,3 +47,35 @@ func TestHeadersIncludeOnlyTheFoldersBelowTheirs(t *testing.T) {
 		}
 	}
 }
+
+func TestEveryHeaderIsIncluded(t *testing.T) {
+	var headers []string
+	used := map[string]bool{} // by base name
+	include := regexp.MustCompile(`(?m)^ *#include "(?:[^"]*/)?([^"/]+)"`)
+	for _, folder := range []string{".", "../client", "../benchmarks/gpu"} {
+		err := filepath.WalkDir(folder, func(path string, d os.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !slices.Contains([]string{".h", ".cc", ".cu", ".cuh"}, filepath.Ext(path)) {
+				return err
+			}
+			if match, _ := filepath.Match("include/railhead/*/*.h", path); match {
+				headers = append(headers, path)
+			}
+			text, err := os.ReadFile(path)
+			for _, m := range include.FindAllSubmatch(text, -1) {
+				used[string(m[1])] = true
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(headers) < 30 {
+		t.Fatalf("%d headers", len(headers))
+	}
+	for _, h := range headers {
+		if !used[filepath.Base(h)] {
+			t.Errorf("nothing includes %s", h)
+		}
+	}
+}
