@@ -82,7 +82,7 @@ def quantised_input(comm: Comm) -> None:
         equal((bytes(got.x), got.scales.tolist()), (bytes([source + 1] * 130), [[source + 0.5, 2.0]]), "codes and scales")
         equal(got.weights.tolist(), [1.0], "weights of 1")
         got.release()
-        raises(errors.InvalidArgumentError, lambda: buffer.dispatch(codes, numpy.array([[0]])), "x_scales", f"rank {me}")
+        raises(errors.InvalidArgumentError, lambda: buffer.dispatch(codes, numpy.array([[0]]), out=bytearray(130)), "x_scales", f"rank {me}")
     with comm.expert_buffer(PLAIN) as buffer:
         x, idx, weights = arrays_of(plain_tokens(), me)
         raises(errors.InvalidArgumentError, lambda: buffer.dispatch(x, idx, weights, x_scales=scales), "x_scales", "F32")
