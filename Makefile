@@ -71,7 +71,7 @@ clean:
 	rm -rf $(BUILD)
 
 soak:
-	RAILHEAD_DEEP=100 go test ./internal/killrounds ./kernels -count=1 -v -timeout 24h -p 1
+	RAILHEAD_DEEP=100 go test ./internal/killrounds ./kernels/... -count=1 -v -timeout 24h -p 1
 	RAILHEAD_DEEP=100 go test ./client/tests -count=1 -v -timeout 24h -run "AnyDispatchAndCombine|ThousandsOfRounds"
 	.ci/fuzz 60
 

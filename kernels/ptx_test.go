@@ -13,7 +13,7 @@ import (
 // entryPoints lists the kernels that a list of entry points (include/railhead/gpu) expands to, by the compiler's preprocessor.
 func entryPoints(t *testing.T) []string {
 	t.Helper()
-	text := runPreprocessor(t, `#include "railhead/gpu/all_reduce_entries.h"
+	text := programs.Preprocess(t, `#include "railhead/gpu/all_reduce_entries.h"
 #include "railhead/gpu/collective_entries.h"
 #define NAME(name, ...) entry name;
 RH_ALL_REDUCES_F32(NAME) RH_ALL_REDUCES_BF16(NAME) RH_ALL_REDUCES_F16(NAME) RH_ALL_REDUCES_OTHERS(NAME)

@@ -1,4 +1,4 @@
-package kernels_test
+package modeltests
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"railhead/internal/cxxprogram"
 	"railhead/internal/deep"
 )
 
@@ -16,7 +17,7 @@ import (
 func outcomesInTheModel(t *testing.T, binary, program string) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}
-	for _, line := range strings.Split(strings.TrimRight(runProgram(t, binary, "--litmus", program), "\n"), "\n") {
+	for _, line := range strings.Split(strings.TrimRight(cxxprogram.Run(t, binary, "--litmus", program), "\n"), "\n") {
 		found[line] = true
 	}
 	return found

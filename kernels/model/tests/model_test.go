@@ -1,4 +1,4 @@
-package kernels_test
+package modeltests
 
 import (
 	"errors"
@@ -11,8 +11,16 @@ import (
 	"testing"
 
 	"railhead/internal/await"
+	"railhead/internal/cxxprogram"
 	"railhead/internal/deep"
 )
+
+// programs compiles the sources of kernels.
+var programs *cxxprogram.Builder
+
+func TestMain(m *testing.M) {
+	os.Exit(cxxprogram.Main(m, "../..", func(b *cxxprogram.Builder) { programs = b }))
+}
 
 // modelSeeds is the range of seeds of each random scenario.
 func modelSeeds(t *testing.T) string {
@@ -23,7 +31,7 @@ func modelSeeds(t *testing.T) string {
 // buildModel compiles the protocols of include/ for the memory model.
 func buildModel(t *testing.T) string {
 	t.Helper()
-	return compileProgram(t, []string{"-DRH_MODEL", "-O2"}, "model/main.cc")
+	return programs.Compile(t, []string{"-DRH_MODEL", "-O2"}, "model/main.cc")
 }
 
 // runModel returns whether the scenario passed, and the model's output.
@@ -42,7 +50,7 @@ func runModel(t *testing.T, binary string, arguments ...string) (passed bool, sa
 // modelList returns the lines that --list prints, by their first column.
 func modelList(t *testing.T, binary string) (scenarios, mutants [][]string) {
 	t.Helper()
-	for _, line := range strings.Split(runProgram(t, binary, "--list"), "\n") {
+	for _, line := range strings.Split(cxxprogram.Run(t, binary, "--list"), "\n") {
 		switch f := strings.Split(line, "\t"); f[0] {
 		case "scenario":
 			scenarios = append(scenarios, f[1:])
@@ -113,7 +121,7 @@ func TestEveryMutantFailsInTheModel(t *testing.T) {
 // orderChanges are the lines of model/orders.txt: scenario ("-" = none detects it), change, and "deep" or why none does.
 func orderChanges(t *testing.T) [][3]string {
 	t.Helper()
-	text, err := os.ReadFile("model/orders.txt")
+	text, err := os.ReadFile("../orders.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +176,7 @@ func TestTheListOfOrdersHasEveryOrderThatIsExecuted(t *testing.T) {
 			continue
 		}
 		seeds := fmt.Sprint("0:", deep.Rounds(t, 10, 100))
-		for line := range strings.Lines(runProgram(t, binary, "--scenario", s[0], "--seeds", seeds, "--changes")) {
+		for line := range strings.Lines(cxxprogram.Run(t, binary, "--scenario", s[0], "--seeds", seeds, "--changes")) {
 			change, is := strings.CutPrefix(strings.TrimRight(line, "\n"), "change\t")
 			if is && !listed[change] {
 				t.Errorf("%s: %q is not in model/orders.txt", s[0], change)
