@@ -31,7 +31,9 @@ import (
 )
 
 // rankKinds are the jobs of the rank processes that demo, bench and tune start.
-func rankKinds() []ranks.Kind { return append(demo.Kinds, measure.Kind, moe.Kind) }
+func rankKinds() []ranks.Kind {
+	return append(demo.Kinds, measure.Kind, measure.SequenceKind, moe.Kind)
+}
 
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{

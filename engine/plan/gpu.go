@@ -36,24 +36,31 @@ const (
 	gpuPollsPerTurn = 100
 )
 
-// Bounds of a kernel's grid: kernels/include/railhead/gpu/launch.h has the same.
+// Bounds of a kernel's grid.
 const (
-	maxGPUBlocks    = 160
-	leastGPUThreads = 64
-	maxGPUThreads   = 512
+	maxGPUBlocks    = tuner.MaxGridBlocks
+	leastGPUThreads = tuner.LeastGridThreads
+	maxGPUThreads   = tuner.MaxGridThreads
 	controlThreads  = 32 // of a grid; the others have a tile each
 	tileBytes       = 16
 	maxLanes        = 64       // of a transfer
 	laneBytes       = 16 << 10 // of a transfer for each lane, until there are as many lanes as can be
 )
 
+// GPUs are the devices of a group's ranks.
+type GPUs struct {
+	Blocks int          // thread blocks of a kernel that every GPU can run at once for each of its ranks
+	Shared bool         // some ranks have the same GPU
+	Table  *tuner.Table // measured on such GPUs with as many ranks; nil: the default thresholds apply
+}
+
 // MakeGPU makes the plans of a group on CUDA devices: those of the CPU, on which its set-up calls run and where nothing is forced, and those
-// of the devices. r.Forcing was parsed with AlgorithmsOn(wire.DeviceCUDA). blocks is how many thread blocks of a kernel every GPU can run at
-// once for each of its ranks.
-func MakeGPU(r Request, blocks int) (cpu, cuda wire.Plans, err error) {
-	if blocks < 1 {
-		return cpu, cuda, fmt.Errorf("plan: %d thread blocks of a GPU for each rank, expected at least 1", blocks)
+// of the devices. r.Forcing was parsed with AlgorithmsOn(wire.DeviceCUDA).
+func MakeGPU(r Request, on GPUs) (cpu, cuda wire.Plans, err error) {
+	if on.Blocks < 1 {
+		return cpu, cuda, fmt.Errorf("plan: %d thread blocks of a GPU for each rank, expected at least 1", on.Blocks)
 	}
+	on.Blocks = min(on.Blocks, maxGPUBlocks)
 	forcing := r.Forcing
 	if r.Forcing, err = tuner.ParseForcing("", Algorithms()); err != nil {
 		return cpu, cuda, err
@@ -65,8 +72,13 @@ func MakeGPU(r Request, blocks int) (cpu, cuda wire.Plans, err error) {
 	cuda = cpu // the order of rings, and what a client checks in all plans
 	cuda.Device, cuda.Collectives, cuda.PollsPerTurn = wire.DeviceCUDA, wire.PlanCountCUDA, gpuPollsPerTurn
 	for i := range onGPU {
-		c := &onGPU[i]
-		if err := newGPUChooser(c, r, min(blocks, maxGPUBlocks)).fill(&cuda); err != nil {
+		x := newGPUChooser(&onGPU[i], r, on)
+		err := x.fill(&cuda)
+		if err != nil && x.table != nil { // what is forced leaves too many ranges beside those of the table
+			x.table = nil
+			err = x.fill(&cuda)
+		}
+		if err != nil {
 			return cpu, cuda, fmt.Errorf("plan: on GPUs: %w", err)
 		}
 	}
@@ -95,31 +107,54 @@ func (c *collective) parts(world int) uint64 {
 	return 1
 }
 
-func newGPUChooser(c *collective, r Request, blocks int) *chooser {
-	pullFrom, second := uint64(pullFromCells), uint64(secondExchange)
-	if c.packets {
-		pullFrom, second = pullFromPackets, second/2
+func newGPUChooser(c *collective, r Request, on GPUs) *chooser {
+	x := &chooser{c: c, world: r.World, twoshotFrom: unreachable, pipeFrom: unreachable}
+	if c.isMeasured() {
+		x.table = on.Table
 	}
-	x := &chooser{c: c, world: r.World, pullFrom: wireSize(c.op, r.World, pullFrom), twoshotFrom: gpuTwoshotFrom(r.World, second)}
-	x.pipeFrom = unreachable
-	switch c.op {
-	case wire.OpSend: // no choice
+	if c.op == wire.OpSend { // no choice
 		x.allowed = c.algorithms()
-	default:
+	} else {
 		x.allowed, x.forced = c.allowed(r.Forcing, r.Reproducible)
-		x.pipeFrom = wireSize(c.op, r.World, pipeFrom)
 	}
+	if on.Shared {
+		x.sharedThresholds()
+	} else {
+		x.linkThresholds()
+	}
+	x.gridOf = func(a wire.Algo, size uint64) (int, int) { return defaultGrid(c, a, size, r.World, on.Blocks) }
+	x.maxBlocks = on.Blocks
 	parts := c.parts(r.World)
-	x.grid = func(a wire.Algo, size uint64) (int, int) {
-		if a == wire.AlgoPipe {
-			return laneGrid(size/parts, r.World, blocks)
-		}
-		return gpuGrid(size/parts, blocks)
-	}
-	for size := uint64(leastGPUThreads * tileBytes); size < uint64(blocks*maxGPUThreads*tileBytes); size *= 2 {
+	for size := uint64(leastGPUThreads * tileBytes); size < uint64(on.Blocks*maxGPUThreads*tileBytes); size *= 2 {
 		x.gridEdges = append(x.gridEdges, size*parts+1) // a power of two is the last size of its range
 	}
 	return x
+}
+
+// isMeasured says whether a table's entry for the collective is for this plan. `railhead tune` measures all-reduce and reduce-scatter in bf16,
+// which travels in cells; the plans of integers, which are rare and travel in packets, have the default thresholds.
+func (c *collective) isMeasured() bool { return !c.adds || !c.packets }
+
+// linkThresholds are those of ranks with a GPU each.
+func (x *chooser) linkThresholds() {
+	pull, second := uint64(pullFromCells), uint64(secondExchange)
+	if x.c.packets {
+		pull, second = pullFromPackets, second/2
+	}
+	x.pullFrom = wireSize(x.c.op, x.world, pull)
+	x.twoshotFrom = gpuTwoshotFrom(x.world, second)
+	if x.c.op != wire.OpSend {
+		x.pipeFrom = wireSize(x.c.op, x.world, pipeFrom)
+	}
+}
+
+// defaultGrid is the grid of a kernel for a size without a table.
+func defaultGrid(c *collective, a wire.Algo, size uint64, world, blocks int) (count, threads int) {
+	part := size / c.parts(world)
+	if a == wire.AlgoPipe {
+		return laneGrid(part, world, blocks)
+	}
+	return gpuGrid(part, blocks)
 }
 
 // laneGrid is the grid of a kernel over lanes, of parts of this many bytes. Both ranks of a transfer must use the same number of lanes whatever

@@ -23,9 +23,14 @@ func gpuForcing(t interface{ Fatal(...any) }, text string) tuner.Forcing {
 
 func gpuPlans(t *testing.T, world, blocks int, forced string) wire.Plans {
 	t.Helper()
+	return plansOn(t, world, GPUs{Blocks: blocks}, forced)
+}
+
+func plansOn(t *testing.T, world int, on GPUs, forced string) wire.Plans {
+	t.Helper()
 	r := request(t, world, "")
 	r.Forcing = gpuForcing(t, forced)
-	cpu, cuda, err := MakeGPU(r, blocks)
+	cpu, cuda, err := MakeGPU(r, on)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,9 +158,10 @@ func TestPlansOnGPUsAreValidForAnyWorldAndGPU(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		world := rapid.IntRange(1, rank.MaxPerNode).Draw(t, "world")
 		blocks := rapid.OneOf(rapid.IntRange(1, 200), rapid.Just(math.MaxInt)).Draw(t, "blocks")
+		shared := rapid.Bool().Draw(t, "shared")
 		forced := rapid.SampledFrom([]string{"", "oneshot", "twoshot", "pull", "^oneshot", "allreduce:twoshot,pull", "allreduce:^pull"}).Draw(t, "forced")
 		r := Request{World: world, CPUs: 8, Reproducible: true, Channels: 1, Forcing: gpuForcing(t, forced), Order: identity(world)}
-		_, p, err := MakeGPU(r, blocks)
+		_, p, err := MakeGPU(r, GPUs{Blocks: blocks, Shared: shared, Table: drawTable(t, world)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -214,11 +220,11 @@ func TestForcedAlgorithmsOnGPUs(t *testing.T) {
 func TestRequestsThatNoGPUCanRunAreRefused(t *testing.T) {
 	r := request(t, 2, "")
 	r.Forcing = gpuForcing(t, "")
-	if _, _, err := MakeGPU(r, 0); err == nil || !strings.Contains(err.Error(), "0 thread blocks") {
+	if _, _, err := MakeGPU(r, GPUs{}); err == nil || !strings.Contains(err.Error(), "0 thread blocks") {
 		t.Errorf("0 blocks: %v", err)
 	}
 	r.Order = nil
-	if _, _, err := MakeGPU(r, 1); err == nil || !strings.Contains(err.Error(), "ring order") {
+	if _, _, err := MakeGPU(r, GPUs{Blocks: 1}); err == nil || !strings.Contains(err.Error(), "ring order") {
 		t.Errorf("no order: %v", err)
 	}
 }

@@ -70,9 +70,10 @@ type chooser struct {
 	// The smallest sizes in bytes at which pull is the default between windows, two-shot that of an all-reduce, and pipe that of an operation
 	// that has one-shot too.
 	pullFrom, twoshotFrom, pipeFrom uint64
-	// Of a GPU: the blocks and threads of a kernel for a size, and the sizes at which they change.
-	grid      func(a wire.Algo, size uint64) (blocks, threads int)
+	// Of a GPU: the blocks and threads of a kernel for a size without a table, the sizes at which they change, and the most blocks.
+	gridOf    func(a wire.Algo, size uint64) (blocks, threads int)
 	gridEdges []uint64
+	maxBlocks int
 }
 
 func newChooser(c *collective, r Request) *chooser {
@@ -83,10 +84,10 @@ func newChooser(c *collective, r Request) *chooser {
 
 // fill makes the collective's two plans.
 func (x *chooser) fill(p *wire.Plans) (err error) {
-	if p.ZeroCopy[x.c.index], err = x.plan(x.zeroCopy); err != nil {
+	if p.ZeroCopy[x.c.index], err = x.plan(x.zeroCopy, tuner.InWindows); err != nil {
 		return fmt.Errorf("%s between windows: %w", x.c.name(), err)
 	}
-	if p.Copied[x.c.index], err = x.plan(x.copied); err != nil {
+	if p.Copied[x.c.index], err = x.plan(x.copied, tuner.AnyMemory); err != nil {
 		return fmt.Errorf("%s: %w", x.c.name(), err)
 	}
 	return nil
@@ -189,14 +190,14 @@ func (x *chooser) edges() []uint64 {
 }
 
 // plan calls choose at every edge and joins neighbouring ranges with the same choice.
-func (x *chooser) plan(choose func(size uint64) (wire.Algo, wire.Why)) (wire.Plan, error) {
+func (x *chooser) plan(choose func(size uint64) (wire.Algo, wire.Why), memory tuner.Memory) (wire.Plan, error) {
 	var p wire.Plan
 	edges := append(x.edges(), unreachable)
 	for i, from := range edges[:len(edges)-1] {
 		algo, why := choose(from)
 		choice := wire.Choice{BelowBytes: math.MaxUint64, Algo: uint16(algo), Why: why}
-		if x.grid != nil && algo != wire.AlgoAuto {
-			blocks, threads := x.grid(algo, edges[i+1]-1) // the largest size of the range
+		if x.gridOf != nil && algo != wire.AlgoAuto {
+			blocks, threads := x.grid(algo, memory, from, edges[i+1]-1)
 			choice.Blocks, choice.Threads = uint16(blocks), uint16(threads)
 		}
 		if p.Count > 0 && p.Choice[p.Count-1] == choice {
@@ -212,6 +213,14 @@ func (x *chooser) plan(choose func(size uint64) (wire.Algo, wire.Why)) (wire.Pla
 		p.Count++
 	}
 	return p, nil
+}
+
+// grid is the grid for the sizes of a range: the table's if it has one for this algorithm, with no more blocks than the GPUs can run at once.
+func (x *chooser) grid(a wire.Algo, memory tuner.Memory, from, last uint64) (blocks, threads int) {
+	if r, ok := tuner.RangeFor(x.ranges(memory), from); ok && r.Algorithm == a.String() {
+		return min(r.Blocks, x.maxBlocks), r.Threads
+	}
+	return x.gridOf(a, last)
 }
 
 // Choose returns the algorithm of a plan for a size, and why.
@@ -282,12 +291,36 @@ func AlgorithmsOn(device wire.Device) tuner.Algorithms {
 	return known
 }
 
-// Interchangeable lists the algorithms of a collective that a plan of a reproducible comm may mix: they add in the same order.
-func Interchangeable(name string) []string {
+// TableAlgorithms lists the names that tuning tables of a device may use. On CUDA devices sends and receives have an entry too: they have one
+// algorithm, but a grid.
+func TableAlgorithms(device wire.Device) tuner.Algorithms {
+	known := AlgorithmsOn(device)
+	for _, c := range onGPU {
+		if device == wire.DeviceCUDA && known[c.name()] == nil {
+			for _, a := range c.algorithms() {
+				known[c.name()] = append(known[c.name()], a.String())
+			}
+		}
+	}
+	return known
+}
+
+// Interchangeable lists the algorithms of a collective on a CPU that a plan of a reproducible comm may mix: they add in the same order.
+func Interchangeable(name string) []string { return InterchangeableOn(wire.DeviceCPU, name) }
+
+// InterchangeableOn is Interchangeable on a device.
+func InterchangeableOn(device wire.Device, name string) []string {
+	of := collectives
+	if device == wire.DeviceCUDA {
+		of = onGPU
+	}
 	var names []string
-	for _, c := range collectives {
+	for _, c := range of {
+		if c.name() != name || names != nil { // of a CUDA device there are two plans of some, with the same algorithms
+			continue
+		}
 		for _, a := range c.algorithms() {
-			if c.name() == name && !c.reassociates(a, true) {
+			if !c.reassociates(a, true) {
 				names = append(names, a.String())
 			}
 		}

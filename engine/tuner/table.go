@@ -22,7 +22,16 @@ const (
 	maxWorldSize = 1 << 16
 
 	MaxRanges = 22 // of an entry; the plan of a collective has room for them
+
+	// Of a kernel's grid: kernels/include/railhead/gpu/launch.h has the same.
+	MaxGridBlocks    = 160
+	LeastGridThreads = 64 // of a block; control has 32 of a grid's
+	MaxGridThreads   = 512
 )
+
+// CUDAPrefix begins the fingerprint of a table for ranks on CUDA devices: it names the GPUs and the links between them. Other fingerprints are
+// those of a machine's topology.
+const CUDAPrefix = "cuda-"
 
 // Memory is where the buffers of a call are. A zero-copy algorithm needs the buffers of all ranks in windows.
 type Memory string
@@ -42,7 +51,7 @@ const WindowAlgorithm = "pull"
 // given the same table.
 type Table struct {
 	Version     int     `json:"version"`
-	Fingerprint string  `json:"fingerprint"` // of the topology that was measured
+	Fingerprint string  `json:"fingerprint"` // of the topology, or the GPUs, that was measured
 	Entries     []Entry `json:"entries"`     // sorted by collective, then world size, then memory
 }
 
@@ -63,7 +72,13 @@ type Range struct {
 	FromBytes uint64 `json:"from_bytes"`
 	ToBytes   uint64 `json:"to_bytes,omitempty"`
 	Algorithm string `json:"algorithm"`
+	// Of a kernel on a CUDA device, else 0: the thread blocks, and the threads of a block.
+	Blocks  int `json:"blocks,omitempty"`
+	Threads int `json:"threads,omitempty"`
 }
+
+// OnCUDA says whether the table is for ranks on CUDA devices.
+func (t *Table) OnCUDA() bool { return strings.HasPrefix(t.Fingerprint, CUDAPrefix) }
 
 // fingerprintPattern makes a fingerprint safe as the name of a file.
 var fingerprintPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
@@ -93,12 +108,18 @@ func (t *Table) Choose(collective string, worldSize int, memory Memory, sizeByte
 
 // AlgorithmFor returns the algorithm of the range that contains a size, false where there is none.
 func AlgorithmFor(ranges []Range, sizeBytes uint64) (string, bool) {
+	r, ok := RangeFor(ranges, sizeBytes)
+	return r.Algorithm, ok
+}
+
+// RangeFor returns the range that contains a size, false where there is none.
+func RangeFor(ranges []Range, sizeBytes uint64) (Range, bool) {
 	for _, r := range slices.Backward(ranges) {
 		if sizeBytes >= r.FromBytes {
-			return r.Algorithm, true
+			return r, true
 		}
 	}
-	return "", false
+	return Range{}, false
 }
 
 // Replace inserts entries. An entry replaces the one for the same collective, world size and memory.
@@ -130,7 +151,7 @@ func (t *Table) Check(known Algorithms) error {
 	}
 	for i, e := range t.Entries {
 		at := fmt.Sprintf("entries[%d]", i)
-		if err := e.check(at, known); err != nil {
+		if err := e.check(at, known, t.OnCUDA()); err != nil {
 			return err
 		}
 		if i > 0 && compareEntries(t.Entries[i-1], e) >= 0 {
@@ -142,7 +163,7 @@ func (t *Table) Check(known Algorithms) error {
 	return nil
 }
 
-func (e *Entry) check(at string, known Algorithms) error {
+func (e *Entry) check(at string, known Algorithms, onCUDA bool) error {
 	algorithms, ok := known[e.Collective]
 	if !ok {
 		return fmt.Errorf("%s.collective: %.40q is not known; there are %s", at, e.Collective, list(known))
@@ -182,7 +203,23 @@ func (e *Entry) check(at string, known Algorithms) error {
 		case !last && (r.ToBytes <= r.FromBytes || r.ToBytes > MaxBytes):
 			return fmt.Errorf("%s.to_bytes: %d; more than %d, at most %d", at, r.ToBytes, r.FromBytes, uint64(MaxBytes))
 		}
+		if err := r.checkGrid(at, onCUDA); err != nil {
+			return err
+		}
 		next = r.ToBytes
+	}
+	return nil
+}
+
+// checkGrid: a kernel of a CUDA device has a grid, an algorithm of the CPU has none.
+func (r *Range) checkGrid(at string, onCUDA bool) error {
+	switch {
+	case !onCUDA && (r.Blocks != 0 || r.Threads != 0):
+		return fmt.Errorf("%s.blocks: %d of %d threads; only a table of CUDA devices has grids: leave both out", at, r.Blocks, r.Threads)
+	case onCUDA && (r.Blocks < 1 || r.Blocks > MaxGridBlocks):
+		return fmt.Errorf("%s.blocks: %d; a kernel has 1 to %d", at, r.Blocks, MaxGridBlocks)
+	case onCUDA && (r.Threads < LeastGridThreads || r.Threads > MaxGridThreads || r.Threads%32 != 0):
+		return fmt.Errorf("%s.threads: %d; a block has a multiple of 32 from %d to %d", at, r.Threads, LeastGridThreads, MaxGridThreads)
 	}
 	return nil
 }
@@ -207,7 +244,32 @@ func TableDir() (string, error) {
 	return filepath.Join(state, "railhead", "tune"), nil
 }
 
-func tablePath(dir, fingerprint string) string { return filepath.Join(dir, fingerprint+".json") }
+func tablePath(dir, fingerprint string) string { return filepath.Join(dir, fingerprint+tableSuffix) }
+
+const tableSuffix = ".json"
+
+// CUDATables lists the fingerprints of the tables for CUDA devices in a directory, in TableDir where it is empty. A directory that does not
+// exist has none.
+func CUDATables(dir string) ([]string, error) {
+	if dir == "" {
+		var err error
+		if dir, err = TableDir(); err != nil {
+			return nil, err
+		}
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("tuning tables: %w", err)
+	}
+	var names []string
+	for _, f := range files {
+		name, isTable := strings.CutSuffix(f.Name(), tableSuffix)
+		if isTable && strings.HasPrefix(name, CUDAPrefix) && checkFingerprint(name) == nil {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
 
 // LoadTable reads and checks the table of one topology, from TableDir where dir is empty. Where no table was saved the error is
 // fs.ErrNotExist.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -336,4 +337,38 @@ func TestFittedRangesMakeATableThatIsAccepted(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+func TestOnlyTablesOfCUDADevicesHaveGrids(t *testing.T) {
+	known := Algorithms{"allreduce": {"oneshot"}}
+	for _, c := range []struct {
+		fingerprint     string
+		blocks, threads int
+		want            string
+	}{
+		{"1p-x", 0, 0, ""}, {"1p-x", 1, 0, "only a table of CUDA devices has grids"}, {"1p-x", 0, 64, "only a table of CUDA devices has grids"},
+		{"cuda-x", 1, 64, ""}, {"cuda-x", 160, 512, ""}, {"cuda-x", 0, 0, "blocks: 0; a kernel has 1 to 160"}, {"cuda-x", 161, 64, "blocks: 161"},
+		{"cuda-x", 1, 32, "threads: 32"}, {"cuda-x", 1, 544, "threads: 544"}, {"cuda-x", 1, 65, "threads: 65"},
+	} {
+		table := Table{Version: TableVersion, Fingerprint: c.fingerprint, Entries: []Entry{{Collective: "allreduce", WorldSize: 2, Memory: AnyMemory,
+			Ranges: []Range{{Algorithm: "oneshot", Blocks: c.blocks, Threads: c.threads}}}}}
+		if err := table.Check(known); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+func TestTheTablesOfCUDADevicesAreListed(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"1p-x.json", "cuda-a.json", "cuda-b.journal", ".cuda-a.json.123", "cuda- .json"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := CUDATables(dir); err != nil || !slices.Equal(got, []string{"cuda-a"}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := CUDATables(filepath.Join(dir, "none")); err != nil || len(got) != 0 {
+		t.Errorf("no directory: %v, %v", got, err)
+	}
 }

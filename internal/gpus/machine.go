@@ -14,6 +14,7 @@ import (
 type Machine struct {
 	*topo.Graph
 	NoGPUs string // why there are no GPUs; "" if there are some
+	Driver string // its version; "" is unknown
 }
 
 // ReadMachine reads the topology of this machine from /sys and NVML. Its error is that of topo.ReadMachine; NVML being absent is none. All parts
@@ -29,6 +30,7 @@ func read(root fs.FS, r reader) (Machine, error) {
 	}
 	m := Machine{Graph: g}
 	report, err := r.read()
+	m.Driver = report.Driver
 	if err == nil {
 		err = g.AddDriver(report.GPUs, report.Access)
 	}

@@ -139,13 +139,14 @@ var mayImport = map[string][]string{
 	"railhead/cmd/railhead/serve": {"railhead/cmd/railhead/internal/cli", "railhead/server"},
 	"railhead/cmd/railhead/status": {
 		"railhead/cmd/railhead/internal/admin", "railhead/cmd/railhead/internal/cli", "railhead/internal/wire", "railhead/server", "railhead/server/flight",
-		"railhead/server/membership",
+		"railhead/server/group", "railhead/server/membership",
 	},
 	"railhead/cmd/railhead/topo":  {"railhead/cmd/railhead/internal/cli", "railhead/engine/topo", "railhead/internal/gpus"},
 	"railhead/cmd/railhead/trace": {"railhead/cmd/railhead/internal/admin", "railhead/cmd/railhead/internal/cli", "railhead/internal/wire", "railhead/server/flight"},
 	"railhead/cmd/railhead/tune": {
-		"railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/measure", "railhead/cmd/railhead/internal/private", "railhead/engine/plan",
-		"railhead/engine/tuner", "railhead/internal/gpus", "railhead/internal/launch", "railhead/internal/ncclstyle", "railhead/server",
+		"railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/measure", "railhead/cmd/railhead/internal/private",
+		"railhead/cmd/railhead/internal/ranks", "railhead/engine/plan", "railhead/engine/tuner", "railhead/internal/gpus", "railhead/internal/launch",
+		"railhead/internal/ncclstyle", "railhead/internal/tempdir", "railhead/internal/wire", "railhead/server",
 	},
 	"railhead/cmd/railhead/internal/admin":    {"railhead/cmd/railhead/internal/cli", "railhead/internal/wire", "railhead/server"},
 	"railhead/cmd/railhead/internal/cli":      {"railhead/internal/launch", "railhead/internal/ncclstyle", "railhead/internal/sizeplot", "railhead/server"},

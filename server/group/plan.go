@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"math"
 	"math/bits"
 	"runtime"
 
@@ -19,23 +18,24 @@ import (
 
 // planner chooses the algorithms of a group from the machine's topology and tuning table.
 type planner struct {
-	graph       *topo.Graph // nil: the machine could not be read
+	machine     *gpus.Machine // nil: it could not be read
 	fingerprint string
 	table       *tuner.Table // nil: there is no table for this machine, or it cannot be used
 	refused     string       // why it cannot be used
+	cuda        cudaTables
 }
 
 // newPlanner reads the machine's topology and the tuning table for it. The daemon works without either.
 func newPlanner(tuneDir string, log *slog.Logger) *planner {
-	p := &planner{}
+	p := &planner{cuda: readCUDATables(tuneDir, log)}
 	machine, err := gpus.ReadMachine()
 	if err != nil {
 		log.Warn("cannot read the machine's topology: rings follow the order of ranks, and no tuning table is used", "error", err)
 		p.refused = err.Error()
 		return p
 	}
-	p.graph = machine.Graph
-	p.fingerprint = p.graph.Fingerprint()
+	p.machine = &machine
+	p.fingerprint = machine.Fingerprint()
 	p.table, err = tuner.LoadTable(tuneDir, p.fingerprint, plan.Algorithms())
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -59,13 +59,14 @@ type Tuning struct {
 	Entries     int    `json:"entries"`               // of the tuning table; 0 = the default thresholds decide
 	Noisy       int    `json:"noisy,omitempty"`       // of these, how many were measured on a busy machine
 	Refused     string `json:"refused,omitempty"`     // why an existing table is not used
+	CUDA        []CUDA `json:"cuda,omitempty"`        // the user's tables for CUDA devices
 }
 
 // Tuning does not change while the daemon runs. Any goroutine.
 func (g *Groups) Tuning() Tuning { return g.planner.info() }
 
 func (p *planner) info() Tuning {
-	i := Tuning{Fingerprint: p.fingerprint, Refused: p.refused}
+	i := Tuning{Fingerprint: p.fingerprint, Refused: p.refused, CUDA: p.cuda.info()}
 	if p.table != nil {
 		i.Entries, i.Noisy = len(p.table.Entries), p.table.Noisy()
 	}
@@ -111,29 +112,25 @@ func (p *planner) plansOf(a membership.CreateGroup) ([]wire.Plans, error) {
 		plans, err := plan.Make(r)
 		return []wire.Plans{plans}, err
 	}
-	cpu, cuda, err := plan.MakeGPU(r, blocksOf(a.GPUs))
+	cpu, cuda, err := plan.MakeGPU(r, p.gpusOf(a.GPUs))
 	return []wire.Plans{cpu, cuda}, err
 }
 
-// blocksOf is the number of thread blocks of a kernel that are resident at the same time on every rank's GPU: the ranks of a GPU share its
-// multiprocessors, and blocks that wait for those of another rank must not keep them from running.
-func blocksOf(gpus []membership.GPU) int {
-	sharing := map[wire.UUID]int{}
-	for _, g := range gpus {
-		sharing[g.UUID]++
+// gpusOf describes the GPUs of a group's ranks, with the table for them.
+func (p *planner) gpusOf(ranks []membership.GPU) plan.GPUs {
+	members := make([]gpus.Member, len(ranks))
+	for i, g := range ranks {
+		members[i] = gpus.Member{UUID: g.UUID.String(), SM: int(g.Architecture), Multiprocessors: int(g.Multiprocessors)}
 	}
-	least := math.MaxInt
-	for _, g := range gpus {
-		least = min(least, int(g.Multiprocessors)/sharing[g.UUID])
-	}
-	return max(least, 1)
+	of := gpus.GroupOf(p.machine, members)
+	return plan.GPUs{Blocks: of.Blocks, Shared: of.GPUs < len(ranks), Table: p.cuda.of(of.Model)}
 }
 
 // order is a ring of near neighbours. If the ranks' CPUs are not known, it is the order of ranks.
 func (p *planner) order(ranks []wire.CPUMask) []int {
 	order := make([]int, len(ranks))
 	cpus := make([]topo.CPUSet, len(ranks))
-	known := p.graph != nil
+	known := p.machine != nil
 	for r, mask := range ranks {
 		order[r] = r
 		for w, word := range mask {
@@ -146,7 +143,7 @@ func (p *planner) order(ranks []wire.CPUMask) []int {
 	if !known {
 		return order
 	}
-	if ring, err := p.graph.RingOrder(cpus); err == nil {
+	if ring, err := p.machine.RingOrder(cpus); err == nil {
 		return ring
 	}
 	return order

@@ -134,7 +134,7 @@ func TestRingsFollowWhereRanksMayRun(t *testing.T) {
 		m[cpu/64] |= 1 << (cpu % 64)
 		return m
 	}
-	p := &planner{graph: g}
+	p := &planner{machine: &gpus.Machine{Graph: g}}
 	apart := false // whether a CPU of the other package was found
 	for cpu := 1; cpu < 256 && !apart; cpu++ {
 		apart = slices.Equal(p.order([]wire.CPUMask{on(0), on(cpu), on(0), on(cpu)}), []int{0, 2, 1, 3})
@@ -147,26 +147,6 @@ func TestRingsFollowWhereRanksMayRun(t *testing.T) {
 	}
 	if got := (&planner{}).order([]wire.CPUMask{on(1), on(0)}); !slices.Equal(got, []int{0, 1}) {
 		t.Errorf("a machine that could not be read: ring %v", got)
-	}
-}
-
-func TestRanksOfAGPUShareItsMultiprocessors(t *testing.T) {
-	gpu := func(id byte, multiprocessors uint32) membership.GPU {
-		return membership.GPU{UUID: wire.UUID{id}, Multiprocessors: multiprocessors}
-	}
-	for what, c := range map[string]struct {
-		gpus []membership.GPU
-		want int
-	}{
-		"a GPU each":               {[]membership.GPU{gpu(1, 132), gpu(2, 132)}, 132},
-		"different GPUs":           {[]membership.GPU{gpu(1, 132), gpu(2, 108)}, 108},
-		"four ranks a GPU":         {[]membership.GPU{gpu(1, 132), gpu(2, 132), gpu(1, 132), gpu(2, 132), gpu(1, 132), gpu(2, 132), gpu(1, 132), gpu(2, 132)}, 33},
-		"three ranks on one":       {[]membership.GPU{gpu(1, 132), gpu(2, 132), gpu(1, 132), gpu(1, 132)}, 44},
-		"more ranks than it holds": {[]membership.GPU{gpu(1, 2), gpu(1, 2), gpu(1, 2)}, 1},
-	} {
-		if got := blocksOf(c.gpus); got != c.want {
-			t.Errorf("%s: %d blocks, want %d", what, got, c.want)
-		}
 	}
 }
 

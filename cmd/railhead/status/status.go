@@ -17,6 +17,7 @@ import (
 	"railhead/internal/wire"
 	"railhead/server"
 	"railhead/server/flight"
+	"railhead/server/group"
 	"railhead/server/membership"
 )
 
@@ -61,18 +62,7 @@ func printStatus(out io.Writer, s server.Status) {
 	if n := s.Daemon.Unwatched; n > 0 {
 		_, _ = fmt.Fprintf(out, "%d sessions of processes in another pid namespace: their deaths are seen by lease and socket alone; mount /proc for the daemon\n", n)
 	}
-	switch t := s.Daemon.Tuning; {
-	case t.Refused != "":
-		_, _ = fmt.Fprintf(out, "tuning table: not used: %s\n", t.Refused)
-	case t.Entries > 0:
-		noisy := ""
-		if t.Noisy > 0 {
-			noisy = fmt.Sprintf(", %d of them measured while it was busy", t.Noisy)
-		}
-		_, _ = fmt.Fprintf(out, "tuning table: %d entries for this machine (%s)%s\n", t.Entries, t.Fingerprint, noisy)
-	default:
-		_, _ = fmt.Fprintf(out, "tuning table: none for this machine (%s), default thresholds are used\n", t.Fingerprint)
-	}
+	printTuning(out, &s.Daemon.Tuning)
 	if len(s.Groups) == 0 {
 		_, _ = fmt.Fprintln(out, "no groups")
 	}
@@ -83,6 +73,30 @@ func printStatus(out io.Writer, s server.Status) {
 	for i := range s.Ended {
 		g := &s.Ended[i]
 		_, _ = fmt.Fprintf(out, "ended: group %q #%d: %s: %s\n", g.Name, g.Incarnation, g.Result, g.Cause)
+	}
+}
+
+func printTuning(out io.Writer, t *group.Tuning) {
+	noisy := func(n int) string {
+		if n == 0 {
+			return ""
+		}
+		return fmt.Sprintf(", %d of them measured while it was busy", n)
+	}
+	switch {
+	case t.Refused != "":
+		_, _ = fmt.Fprintf(out, "tuning table: not used: %s\n", t.Refused)
+	case t.Entries > 0:
+		_, _ = fmt.Fprintf(out, "tuning table: %d entries for this machine (%s)%s\n", t.Entries, t.Fingerprint, noisy(t.Noisy))
+	default:
+		_, _ = fmt.Fprintf(out, "tuning table: none for this machine (%s), default thresholds are used\n", t.Fingerprint)
+	}
+	for _, c := range t.CUDA {
+		if c.Refused != "" {
+			_, _ = fmt.Fprintf(out, "tuning table of CUDA devices: not used: %s\n", c.Refused)
+			continue
+		}
+		_, _ = fmt.Fprintf(out, "tuning table of CUDA devices: %d entries (%s)%s\n", c.Entries, c.Fingerprint, noisy(c.Noisy))
 	}
 }
 

@@ -3,6 +3,7 @@ package tune
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"railhead/engine/tuner"
 )
@@ -36,11 +37,10 @@ func rangesOf(s setting, measured []tuner.Measurement, copies []tuner.Range) ([]
 	var two []tuner.Measurement
 	for _, m := range measured {
 		chosen, _ := tuner.AlgorithmFor(copies, m.Bytes)
-		switch m.Algorithm {
-		case chosen:
+		switch {
+		case m.Algorithm == chosen:
 			m.Algorithm = copied
-		case tuner.WindowAlgorithm:
-		default:
+		case !strings.HasPrefix(m.Algorithm, tuner.WindowAlgorithm): // "pull", or with a grid "pull/2"
 			continue
 		}
 		two = append(two, m)

@@ -124,10 +124,7 @@ func parseJournal(raw []byte, want journalHeader) ([]point, error) {
 	case !reflect.DeepEqual(header.Plan, want.Plan):
 		return nil, fmt.Errorf("it was measured with other flags, %+v, not %+v; continue with the same flags, or discard it with --force", header.Plan, want.Plan)
 	}
-	sizes := map[algoCase][]uint64{}
-	for _, c := range want.Plan.cases(1) {
-		sizes[c] = want.Plan.sizes(c.setting)
-	}
+	sizes := want.Plan.points()
 	var points []point
 	for line := 2; ; line++ {
 		var p point

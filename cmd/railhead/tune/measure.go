@@ -33,6 +33,9 @@ type tuning struct {
 	timeout  time.Duration
 	progress io.Writer // progress messages
 
+	fingerprint string   // of the table
+	env         []string // for ranks on GPUs
+
 	points []point
 	done   map[pointKey]bool
 
@@ -64,6 +67,24 @@ func (t *tuning) measure(ctx context.Context, budget time.Duration) error {
 		return err
 	}
 	defer d.Stop()
+	if t.plan.onCUDA() {
+		return t.measureCUDA(ctx, d, budget)
+	}
+	return t.rounds(budget, func(round int) error {
+		cases := t.plan.cases(round)
+		for number, c := range cases {
+			progress := fmt.Sprintf("round %d, run %d of %d", round, number+1, len(cases))
+			left := func() time.Duration { return t.left(time.Since(t.began), round, len(cases)-number, budget) }
+			if err := t.run(ctx, d, c, round, progress, left); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// rounds runs as many rounds as the time limit allows.
+func (t *tuning) rounds(budget time.Duration, run func(round int) error) error {
 	t.began = time.Now()
 	begun := 0 // last round that an interrupted run began
 	for _, p := range t.points {
@@ -75,13 +96,8 @@ func (t *tuning) measure(ctx context.Context, budget time.Duration) error {
 			return nil
 		}
 		start := time.Now()
-		cases := t.plan.cases(round)
-		for number, c := range cases {
-			progress := fmt.Sprintf("round %d, run %d of %d", round, number+1, len(cases))
-			left := func() time.Duration { return t.left(time.Since(t.began), round, len(cases)-number, budget) }
-			if err := t.run(ctx, d, c, round, progress, left); err != nil {
-				return err
-			}
+		if err := run(round); err != nil {
+			return err
 		}
 		longest = max(longest, time.Since(start))
 	}

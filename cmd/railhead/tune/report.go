@@ -46,8 +46,11 @@ type Size struct {
 }
 
 // report evaluates the points.
-func (t *tuning) report(fingerprint string) (*Report, error) {
-	r := &Report{Fingerprint: fingerprint}
+func (t *tuning) report() (*Report, error) {
+	if t.plan.onCUDA() {
+		return t.cudaReport()
+	}
+	r := &Report{Fingerprint: t.fingerprint}
 	measured := map[setting][]tuner.Measurement{}
 	points := map[setting][]point{}
 	defaults := map[setting]map[uint64]string{} // by size
@@ -127,6 +130,14 @@ func rangeOf(r tuner.Range, sizes []Size) Range {
 	return out
 }
 
+// nameOf names an algorithm, on CUDA devices with its grid: "oneshot 16x512" has 16 blocks of 512 threads.
+func nameOf(algorithm string, blocks, threads int) string {
+	if blocks == 0 {
+		return algorithm
+	}
+	return fmt.Sprintf("%s %dx%d", algorithm, blocks, threads)
+}
+
 // entry is the entry of the table.
 func (e *Entry) entry() tuner.Entry {
 	entry := tuner.Entry{Collective: e.Collective, WorldSize: e.WorldSize, Memory: e.Memory, Spread: e.Spread, Noisy: e.Doubt != ""}
@@ -169,7 +180,7 @@ func (r *Report) write(w io.Writer) error {
 	_, _ = fmt.Fprintln(table, "collective\tranks\tmemory\tfrom\talgorithm\tdefault\tgain")
 	for _, e := range r.Entries {
 		for _, g := range e.Ranges {
-			_, _ = fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%.2f\n", e.Collective, e.WorldSize, e.Memory, sizeName(g.FromBytes), g.Algorithm,
+			_, _ = fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%.2f\n", e.Collective, e.WorldSize, e.Memory, sizeName(g.FromBytes), nameOf(g.Algorithm, g.Blocks, g.Threads),
 				strings.Join(g.Default, ", "), g.Gain)
 		}
 	}

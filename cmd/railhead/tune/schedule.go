@@ -2,15 +2,17 @@ package tune
 
 import (
 	"fmt"
-	"runtime"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"railhead/cmd/railhead/internal/cli"
 	"railhead/engine/plan"
 	"railhead/engine/tuner"
 	"railhead/internal/launch"
 	"railhead/internal/ncclstyle"
+	"railhead/internal/wire"
 )
 
 // partBytes is the smallest part of a rank in a buffer that is divided among ranks, as in nccl-tests.
@@ -28,7 +30,22 @@ type schedule struct {
 	ToBytes     uint64   `json:"to_bytes"`
 	Factor      uint64   `json:"factor"`
 	Processors  int      `json:"processors"` // that this process may use
+	// Of ranks on CUDA devices, as Ranks: how many thread blocks of a kernel the GPUs can run at once for a rank. nil: ranks on the CPU.
+	Blocks []int `json:"blocks,omitempty"`
 }
+
+// onCUDA says whether the ranks run on CUDA devices.
+func (p *schedule) onCUDA() bool { return p.Blocks != nil }
+
+func (p *schedule) device() wire.Device {
+	if p.onCUDA() {
+		return wire.DeviceCUDA
+	}
+	return wire.DeviceCPU
+}
+
+// allCollectives is the default of --op.
+const allCollectives = "all"
 
 // setting is the key of a table entry.
 type setting struct {
@@ -41,22 +58,24 @@ func (s setting) String() string {
 	return fmt.Sprintf("%s, %d ranks, memory %s", s.Collective, s.Ranks, s.Memory)
 }
 
-// algoCase is one algorithm in a setting.
+// algoCase is one algorithm in a setting, on CUDA devices with one grid.
 type algoCase struct {
 	setting
 	Algorithm string `json:"algorithm"`
+	Blocks    int    `json:"blocks,omitempty"`
+	Threads   int    `json:"threads,omitempty"` // of a block
 }
 
 func (c algoCase) String() string { return c.setting.String() + ", " + c.Algorithm }
 
-// planOf checks the flags.
-func planOf(f *flags) (*schedule, error) {
-	p := &schedule{Processors: runtime.NumCPU()}
+// planOf checks the flags. processors is how many ranks have a processor, or a GPU, each.
+func planOf(f *flags, device wire.Device, processors int) (*schedule, error) {
+	p := &schedule{Processors: processors}
 	var err error
-	if p.Collectives, err = parseCollectives(f.ops); err != nil {
+	if p.Collectives, err = parseCollectives(f.ops, device); err != nil {
 		return nil, err
 	}
-	if p.Ranks, err = parseRanks(f.ranks, p.Processors); err != nil {
+	if p.Ranks, err = parseRanks(f.ranks, processors); err != nil {
 		return nil, err
 	}
 	sweep, err := f.sizes.Parse()
@@ -77,11 +96,15 @@ func planOf(f *flags) (*schedule, error) {
 }
 
 // parseCollectives reads --op. It returns the collectives in the order of a table.
-func parseCollectives(text string) ([]string, error) {
-	known := plan.Algorithms()
+func parseCollectives(text string, device wire.Device) ([]string, error) {
+	known := plan.TableAlgorithms(device)
+	all := slices.Sorted(maps.Keys(known))
+	if text == allCollectives {
+		return all, nil
+	}
 	names, err := cli.List("--op", text, func(name string) (string, error) {
 		if _, ok := known[name]; !ok {
-			return "", fmt.Errorf("%.40q cannot be tuned; available: allgather, allreduce, alltoall, broadcast, reducescatter", name)
+			return "", fmt.Errorf("%.40q cannot be tuned; available: %s", name, strings.Join(all, ", "))
 		}
 		return name, nil
 	})
@@ -156,16 +179,28 @@ func (s setting) algorithms() []string {
 	return copyingAlgorithms(s.Collective)
 }
 
+// points are the sizes at which each case is measured.
+func (p *schedule) points() map[algoCase][]uint64 {
+	if p.onCUDA() {
+		return p.cudaPoints()
+	}
+	points := map[algoCase][]uint64{}
+	for _, c := range p.cases(1) {
+		points[c] = p.sizes(c.setting)
+	}
+	return points
+}
+
 // cases returns the cases of a round (from 1). Algorithms that are compared with each other follow one another. The default choice is
 // looked up in the first round only, since it is the same in all.
 func (p *schedule) cases(round int) []algoCase {
 	var cases []algoCase
 	for _, s := range p.settings() {
 		if round == 1 {
-			cases = append(cases, algoCase{s, defaultChoice})
+			cases = append(cases, algoCase{setting: s, Algorithm: defaultChoice})
 		}
 		for _, algorithm := range s.algorithms() {
-			cases = append(cases, algoCase{s, algorithm})
+			cases = append(cases, algoCase{setting: s, Algorithm: algorithm})
 		}
 	}
 	return cases
@@ -173,6 +208,9 @@ func (p *schedule) cases(round int) []algoCase {
 
 // operation is the collective as an operation of bench.
 func (s setting) operation() ncclstyle.Operation {
+	if s.Collective == "send" {
+		return ncclstyle.Sendrecv
+	}
 	ops := ncclstyle.Operations()
 	i := slices.IndexFunc(ops, func(op ncclstyle.Operation) bool { return op.Command() == s.Collective })
 	return ops[i] // bench has every collective that can be tuned

@@ -3,6 +3,7 @@ package tune
 import (
 	"io"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"railhead/engine/plan"
 	"railhead/engine/tuner"
 	"railhead/internal/ncclstyle"
+	"railhead/internal/wire"
 )
 
 func TestRanksGoUpToTheProcessors(t *testing.T) {
@@ -28,7 +30,7 @@ func TestRanksGoUpToTheProcessors(t *testing.T) {
 
 func TestAPlanNeverHasAnAlgorithmThatAddsInAnotherOrder(t *testing.T) {
 	flags := flags{ops: "allgather,allreduce,alltoall,broadcast,reducescatter", ranks: "2,3", sizes: cli.Sweep{Min: "1000", Max: "9000", Factor: 3}}
-	plan, err := planOf(&flags)
+	plan, err := planOf(&flags, wire.DeviceCPU, runtime.NumCPU())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +53,7 @@ func TestAPlanNeverHasAnAlgorithmThatAddsInAnotherOrder(t *testing.T) {
 }
 
 func TestAWrongElementOrAnotherAlgorithmFailsTheTune(t *testing.T) {
-	plan, err := planOf(&smallFlags)
+	plan, err := planOf(&smallFlags, wire.DeviceCPU, runtime.NumCPU())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +64,7 @@ func TestAWrongElementOrAnotherAlgorithmFailsTheTune(t *testing.T) {
 	}
 	defer j.close()
 	tune := newTuning(plan, j, nil, time.Second, io.Discard)
-	c := algoCase{setting{"allreduce", 2, tuner.AnyMemory}, "twoshot"}
+	c := algoCase{setting: setting{"allreduce", 2, tuner.AnyMemory}, Algorithm: "twoshot"}
 	row := func(algo string, wrong int64) ncclstyle.Row {
 		return ncclstyle.Row{SizeBytes: 1024, Algo: algo, OutOfPlace: ncclstyle.Side{TimeUs: 1, Wrong: &wrong}}
 	}
@@ -81,7 +83,7 @@ func TestAWrongElementOrAnotherAlgorithmFailsTheTune(t *testing.T) {
 }
 
 func TestTheRemainingTimeIsThatOfTheRounds(t *testing.T) {
-	schedule, err := planOf(&smallFlags)
+	schedule, err := planOf(&smallFlags, wire.DeviceCPU, runtime.NumCPU())
 	if err != nil {
 		t.Fatal(err)
 	}

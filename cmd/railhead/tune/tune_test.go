@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"railhead/cmd/railhead/internal/tunetest"
 	"railhead/engine/plan"
 	"railhead/engine/tuner"
+	"railhead/internal/wire"
 	"railhead/server"
 )
 
@@ -55,7 +57,7 @@ var smallFlags = flags{ops: "allreduce", ranks: "2", sizes: cli.Sweep{Min: "1K",
 // journalOf writes a journal whose points have the times of a function, in us, for as many rounds as a tune has at least.
 func (s state) journalOf(t *testing.T, flags flags, change func(*journalHeader), timeUs func(c algoCase, round int, bytes uint64) float64) {
 	t.Helper()
-	p, err := planOf(&flags)
+	p, err := planOf(&flags, wire.DeviceCPU, runtime.NumCPU())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,23 +17,39 @@ func (j *Job) OnGPU() bool { return j.Device == cli.DeviceCUDA }
 
 // RunOnGPU measures all rows on a GPU.
 func (j *Job) RunOnGPU(c *client.Comm, gpu *ranks.GPU, out *json.Encoder) error {
-	p := &onGPU{c: c.OnStream(gpu.Stream.Pointer()), gpu: gpu, launches: j.Launches}
-	if largest := j.largest(c.WorldSize()); largest > 0 {
-		var err error
-		if p.staging, err = gpu.AllocPinned(int(largest)); err != nil {
-			return err
-		}
+	p, err := newOnGPU(gpu, int(j.largest(c.WorldSize())))
+	if err != nil {
+		return err
 	}
-	return j.runAt(p, p.c, out)
+	return p.measure(j, c, out)
 }
 
 // onGPU is a rank on a GPU. Times are those of the device's events: from when it begins the first call to when it has ended the last one. The calls
 // are queued one by one, or captured into a graph, which is then launched.
 type onGPU struct {
+	gpu     *ranks.GPU
+	staging []byte    // pinned, as large as the largest buffer
+	memory  [2][]byte // the device's, likewise; nil until a job needs it
+	// Of the job that runs:
 	c        *client.Comm // with its calls on the stream
-	gpu      *ranks.GPU
-	staging  []byte // pinned, as large as a buffer
-	launches int    // of a graph of all calls; 0: no graph
+	launches int          // of a graph of all calls; 0: no graph
+}
+
+// newOnGPU is for jobs whose buffers have at most so many bytes.
+func newOnGPU(gpu *ranks.GPU, largest int) (*onGPU, error) {
+	p := &onGPU{gpu: gpu}
+	if largest == 0 {
+		return p, nil
+	}
+	var err error
+	p.staging, err = gpu.AllocPinned(largest)
+	return p, err
+}
+
+// measure measures all rows of a job.
+func (p *onGPU) measure(j *Job, c *client.Comm, out *json.Encoder) error {
+	p.c, p.launches = c.OnStream(p.gpu.Stream.Pointer()), j.Launches
+	return j.runAt(p, p.c, out)
 }
 
 const (
@@ -45,11 +61,14 @@ func (p *onGPU) buffers(bytes int, window bool) (first, second []byte, err error
 	if window {
 		return inWindow(p.c, bytes)
 	}
-	if first, err = p.gpu.Alloc(bytes); err != nil {
-		return nil, nil, err
+	for i := range p.memory {
+		if p.memory[i] == nil {
+			if p.memory[i], err = p.gpu.Alloc(len(p.staging)); err != nil {
+				return nil, nil, err
+			}
+		}
 	}
-	second, err = p.gpu.Alloc(bytes)
-	return first, second, err
+	return p.memory[0][:bytes], p.memory[1][:bytes], nil
 }
 
 func (p *onGPU) fill(to []byte, value byte) error {

@@ -10,6 +10,9 @@ import (
 // Kind is the kind of a Job.
 var Kind = ranks.Kind{Name: "bench", New: func() ranks.Job { return new(Job) }, Pinned: true}
 
+// SequenceKind is the kind of a Sequence.
+var SequenceKind = ranks.Kind{Name: "tune", New: func() ranks.Job { return new(Sequence) }}
+
 // MaxIters limits Iters, Warmup and Check.
 const MaxIters = 1 << 20
 
@@ -40,6 +43,8 @@ type Job struct {
 	Percentiles bool `json:"percentiles,omitempty"`
 	// Launches is how often a graph of all timed calls is launched, on a GPU; 0: no graph.
 	Launches int `json:"launches,omitempty"`
+	// FirstRow is the number of the first row: in a Sequence the rows of earlier jobs precede it.
+	FirstRow int `json:"first_row,omitempty"`
 	// OutOfPlaceOnly omits the in-place half of a row.
 	OutOfPlaceOnly bool `json:"out_of_place_only,omitempty"`
 	// Env is added to the environment of the ranks.

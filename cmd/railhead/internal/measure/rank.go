@@ -62,7 +62,7 @@ func (j *Job) inWindows() bool { return j.Window || j.Algo == wire.AlgoPull.Stri
 
 // measure times and checks a row: out of place and, if the operation can, in place.
 func (j *Job) measure(at place, c *client.Comm, number int, row plannedRow, first, second []byte) (rankRow, error) {
-	r := rankRow{Row: number}
+	r := rankRow{Row: j.FirstRow + number}
 	m, err := newMeasurement(j, at, c, number, row)
 	if err != nil {
 		return r, err

@@ -18,12 +18,20 @@ type Daemon struct {
 }
 
 // Start starts a daemon that uses the user's tuning tables.
-func Start() (*Daemon, error) { return start(true) }
+func Start() (*Daemon, error) { return start(func(string) string { return "" }) }
 
 // StartUntuned starts one that uses no tuning table.
-func StartUntuned() (*Daemon, error) { return start(false) }
+func StartUntuned() (*Daemon, error) {
+	return start(func(dir string) string { return filepath.Join(dir, "none") })
+}
 
-func start(tuned bool) (*Daemon, error) {
+// StartTuned starts one that uses the tables of a directory.
+func StartTuned(tables string) (*Daemon, error) {
+	return start(func(string) string { return tables })
+}
+
+// start starts a daemon in a directory of its own. tables returns the directory of its tuning tables, "" for the user's.
+func start(tables func(dir string) string) (*Daemon, error) {
 	dir, err := tempdir.Make()
 	if err != nil {
 		return nil, fmt.Errorf("private daemon: %w", err)
@@ -34,13 +42,9 @@ func start(tuned bool) (*Daemon, error) {
 		return nil, fmt.Errorf("private daemon: socket path of %d bytes, at most %d fit: %s; set TMPDIR to a directory with a shorter path", n,
 			server.MaxSocketPath, socket)
 	}
-	tables := "" // the default directory
-	if !tuned {
-		tables = filepath.Join(dir.Path(), "none")
-	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	s, err := server.Start(server.Config{
-		SocketPath: socket, AdminAddr: "127.0.0.1:0", TuneDir: tables, Log: log,
+		SocketPath: socket, AdminAddr: "127.0.0.1:0", TuneDir: tables(dir.Path()), Log: log,
 	})
 	if err != nil {
 		_ = dir.Remove()

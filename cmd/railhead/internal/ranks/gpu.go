@@ -42,7 +42,7 @@ func openGPU(rank, world int) (*GPU, error) {
 		return nil, err
 	}
 	if len(devices) == 0 {
-		return nil, errors.New("CUDA shows no device to this process: check nvidia-smi and CUDA_VISIBLE_DEVICES")
+		return nil, errNoDevice
 	}
 	g := &GPU{timeout: defaultTimeout}
 	if ms, err := strconv.Atoi(os.Getenv("RAILHEAD_TIMEOUT_MS")); err == nil && ms > 0 {
@@ -110,13 +110,41 @@ func (g *OnGPUs) Stop() error {
 	return nil
 }
 
+// CountGPUs is the number of GPUs that this process can use, at least 1.
+func CountGPUs() (int, error) {
+	devices, err := cuda.Devices()
+	if err == nil && len(devices) == 0 {
+		err = errNoDevice
+	}
+	return len(devices), err
+}
+
+// MembersOf describes the GPUs of so many ranks of this machine.
+func MembersOf(ranks int) ([]gpus.Member, error) {
+	devices, err := cuda.Devices()
+	if err != nil {
+		return nil, err
+	}
+	if len(devices) == 0 {
+		return nil, errNoDevice
+	}
+	members := make([]gpus.Member, ranks)
+	for r := range members {
+		d := devices[gpus.OfRank(r, ranks, len(devices))]
+		members[r] = gpus.Member{UUID: d.UUID, SM: d.SM, Multiprocessors: d.Processors}
+	}
+	return members, nil
+}
+
+var errNoDevice = errors.New("CUDA shows no device to this process: check nvidia-smi and CUDA_VISIBLE_DEVICES")
+
 func gpuNames(ranks int, share bool) (names []string, err error) {
 	devices, err := cuda.Devices()
 	if err != nil {
 		return nil, err
 	}
 	if len(devices) == 0 {
-		return nil, errors.New("CUDA shows no device to this process: check nvidia-smi and CUDA_VISIBLE_DEVICES")
+		return nil, errNoDevice
 	}
 	if ranks > len(devices) && !share && !mps.Active() {
 		return nil, fmt.Errorf("%d ranks on %d GPUs: ranks that share a GPU need MPS: add --mps, or use --ranks %[2]d", ranks, len(devices))

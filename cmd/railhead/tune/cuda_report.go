@@ -1,0 +1,99 @@
+package tune
+
+import (
+	"fmt"
+	"slices"
+
+	"railhead/engine/tuner"
+)
+
+// cudaReport evaluates the points of ranks on CUDA devices.
+func (t *tuning) cudaReport() (*Report, error) {
+	r := &Report{Fingerprint: t.fingerprint, Spread: spreadOf(t.points)}
+	points := map[setting][]point{}
+	times := map[pointKey][]float64{} // of all rounds
+	ran := map[pointKey]string{}
+	for _, p := range t.points {
+		r.Rounds = max(r.Rounds, p.Round)
+		points[p.setting] = append(points[p.setting], p)
+		key := pointKey{algoCase: p.algoCase, bytes: p.Bytes}
+		times[key] = append(times[key], p.TimeUs)
+		ran[key] = p.Ran
+	}
+	var copies []tuner.Range        // of variants, of the collective in any memory
+	var copying []tuner.Measurement // likewise
+	for _, s := range t.plan.cudaSettings() {
+		measured := t.ofVariants(s, times)
+		if s.Memory == tuner.InWindows {
+			measured = append(measured, copying...)
+		} else {
+			copying = measured
+		}
+		labelled, err := rangesOf(s, measured, copies)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s, err)
+		}
+		if s.Memory == tuner.AnyMemory {
+			copies = labelled
+		}
+		e, err := t.cudaEntry(s, labelled, times, ran)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s, err)
+		}
+		e.Spread = spreadOf(points[s])
+		table := e.entry()
+		e.Doubt = table.Doubt()
+		r.Entries = append(r.Entries, e)
+	}
+	return r, nil
+}
+
+// ofVariants are the measurements of a setting's variants. Variants with the same grid at a size have the same measurements there.
+func (t *tuning) ofVariants(s setting, times map[pointKey][]float64) (measured []tuner.Measurement) {
+	for _, v := range t.plan.variants(s) {
+		for _, size := range t.plan.sizes(s) {
+			for _, us := range times[pointKey{algoCase: t.plan.cudaCase(s, v, size), bytes: size}] {
+				measured = append(measured, tuner.Measurement{Algorithm: v.String(), Bytes: size, TimeUs: us})
+			}
+		}
+	}
+	return measured
+}
+
+// cudaEntry is the entry whose ranges name variants.
+func (t *tuning) cudaEntry(s setting, labelled []tuner.Range, times map[pointKey][]float64, ran map[pointKey]string) (Entry, error) {
+	e := Entry{Collective: s.Collective, WorldSize: s.Ranks, Memory: s.Memory}
+	ranges, err := t.plan.withGrids(s, labelled)
+	if err != nil {
+		return e, err
+	}
+	for _, size := range t.plan.sizes(s) {
+		byDefault := pointKey{algoCase: algoCase{setting: s, Algorithm: defaultChoice}, bytes: size}
+		if len(times[byDefault]) == 0 {
+			return e, fmt.Errorf("at %d bytes the default was not measured", size)
+		}
+		chosen, _ := tuner.RangeFor(ranges, size)
+		at := Size{Bytes: size, Algorithm: nameOf(chosen.Algorithm, chosen.Blocks, chosen.Threads), Default: ran[byDefault], TimeUs: map[string]float64{}}
+		for _, memory := range []tuner.Memory{tuner.AnyMemory, s.Memory} {
+			of := setting{s.Collective, s.Ranks, memory}
+			for _, v := range t.plan.variants(of) {
+				c := t.plan.cudaCase(of, v, size)
+				if all := times[pointKey{algoCase: c, bytes: size}]; len(all) > 0 {
+					at.TimeUs[nameOf(c.Algorithm, c.Blocks, c.Threads)] = median(all)
+				}
+			}
+		}
+		at.TimeUs[defaultChoice] = median(times[byDefault])
+		at.Gain = at.TimeUs[defaultChoice] / at.TimeUs[at.Algorithm]
+		e.Sizes = append(e.Sizes, at)
+	}
+	for _, r := range ranges {
+		e.Ranges = append(e.Ranges, rangeOf(r, e.Sizes))
+	}
+	return e, nil
+}
+
+func median(times []float64) float64 {
+	sorted := slices.Sorted(slices.Values(times))
+	return sorted[len(sorted)/2]
+}
