@@ -54,13 +54,16 @@ var exceptions = map[string]exception{
 		deep: "takes seconds", shorter: "go run ./cmd/railhead bench moe --mode ht --tokens 64,512 -n 10 --routing zipf",
 	},
 	"go run ./cmd/railhead tune": {never: "takes a quarter of an hour; the next one is it, for fewer cases"},
+	"go run ./cmd/railhead tune --device cuda --mps --ranks 2,4,8 --op allreduce": {never: needsGPUs},
 	"go run ./cmd/railhead tune --op allreduce --ranks 2,4 -b 4K -e 1M --time 1m": {
 		deep: "takes seconds", shorter: "go run ./cmd/railhead tune --op allreduce --ranks 2,4 -b 4K -e 1M --time 10s", mayFail: notTrusted,
 	},
 
 	// docs/tuning.md
-	"railhead tune": {never: "takes a quarter of an hour; the next one is it, for fewer cases"},
-	"railhead tune --op allreduce --ranks 2,8 -b 4K -e 1M -f 4 --time 1m": {never: "takes minutes; docs/measuring.md has one that is run"},
+	"railhead tune":               {never: "takes a quarter of an hour; the next one is it, for fewer cases"},
+	"railhead tune --device cuda": {never: needsGPUs},
+	"railhead tune --device cuda --mps --ranks 8 --op allreduce -b 1K -e 16M": {never: needsGPUs},
+	"railhead tune --op allreduce --ranks 2,8 -b 4K -e 1M -f 4 --time 1m":     {never: "takes minutes; docs/measuring.md has one that is run"},
 }
 
 // noCommands are the first lines of blocks that are no commands, and what they are.
