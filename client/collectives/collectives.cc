@@ -21,7 +21,10 @@ uint64_t offerOnDevice(const Comm* comm, const void* buffer, uint64_t bytes) {
 
 // A buffer's location for the other ranks, as an offer (railhead/exchange/flags.h); kNoOffset if they cannot access it.
 uint64_t offerOf(const Comm* comm, const void* buffer, uint64_t bytes) {
-  if (comm->device->ownMemory != nullptr) return offerOnDevice(comm, buffer, bytes);
+  if (comm->device->ownMemory != nullptr) {
+    const uint64_t onDevice = offerOnDevice(comm, buffer, bytes);
+    return onDevice != kNoOffset ? onDevice : offerInRegions(comm, buffer, bytes);
+  }
   const uint64_t offset = reinterpret_cast<uintptr_t>(buffer) - reinterpret_cast<uintptr_t>(comm->ownHeap());
   const bool inside = offset >= comm->scratchBytes && offset < comm->heapBytes && bytes <= comm->heapBytes - offset;
   return inside ? offset : offerInRegions(comm, buffer, bytes);

@@ -20,6 +20,7 @@ namespace railhead::client {
 
 struct Comm;
 struct EpRequest;  // ep/ep.h
+struct Shareable;  // memory/shareable.h
 
 // One call of the data path, with the arguments of the application.
 struct Operation {
@@ -98,6 +99,19 @@ struct StoppedKernel {
   LocalRankSet missing;  // ranks that it waited for
 };
 
+// Memory that the application of another rank has allocated on its device, as that rank offers it.
+struct Offered {
+  int fd = -1;                   // passes it to other processes; -1 = it cannot be mapped at an address of this process's choice
+  uint64_t offset = 0;           // where the registered memory begins in it
+  uint64_t allocationBytes = 0;  // its size
+};
+
+// Where a registered window lies in the device heaps.
+struct Placed {
+  uint64_t offset = 0;             // the same in every rank's device heap, as this process has mapped them
+  uint64_t begin = 0, bytes = 0;   // addresses that the whole allocations take in each heap; bytes 0 = none
+};
+
 // Functions of a device that has memory of its own, in heaps beside those of the host: local rank r's device heap begins at
 // comm->deviceHeap(r). create and map return 0 or the device's number of an error, which the daemon passes to all ranks.
 struct DeviceMemory {
@@ -110,6 +124,14 @@ struct DeviceMemory {
   void (*unmap)(Comm* comm, uint64_t offset, uint64_t bytes);
   // RH_OK if the comm has device heaps. Otherwise sets the thread's message.
   rh_result (*check)(const Comm* comm, const char* operation);
+
+  // Finds how memory that the application has allocated on the device can be passed to other ranks; as findShareable (memory/shareable.h).
+  rh_result (*share)(const Comm* comm, void* pointer, uint64_t bytes, Shareable* out);
+  // Maps the memory of all ranks so that bytes of it begin at one offset of all device heaps. offers: by local rank, this rank's included,
+  // whose memory is at pointer. Returns 0, the device's number of an error, or a rhw_not_placed. After an error nothing is mapped.
+  int (*place)(Comm* comm, void* pointer, uint64_t bytes, const Offered* offers, Placed* out);
+  // Unmaps it. No call may use it.
+  void (*unplace)(Comm* comm, const Placed& placed);
 };
 
 struct Device {

@@ -1,4 +1,4 @@
-// Windows of the caller's own memory.
+// Windows of the caller's own memory, of the host or of the comm's device.
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -17,6 +17,7 @@ namespace railhead::client {
 namespace {
 
 rh_result unexpected(const Comm* comm, const Received& r, const char* expected) {
+  if (r.fd >= 0) close(r.fd);
   return fail(RH_ERR_PROTOCOL, "window_register: rank %d: message type %d in place of %s", number(comm->rank), r.m.h.type, expected);
 }
 
@@ -43,30 +44,74 @@ int mapPeer(int fd, uint64_t offset, uint64_t bytes, PeerMapping* out) {
 struct Answers {
   uint32_t number = 0;  // number of the window; 0 = no answer yet
   LocalRankSet peers;   // whose memory was received
-  int error = 0;        // first errno of mapping them
+  int error = 0;        // first error of mapping them
   bool told = false;    // the result of mapping was sent to the daemon
+  Offered offered[RHW_MAX_LOCAL];  // by local rank: memory of a device, which is mapped once all is known. Its descriptors are owned
+
+  Answers() = default;
+  Answers(const Answers&) = delete;
+  Answers& operator=(const Answers&) = delete;
+  ~Answers() { forget(); }
+  void forget() {
+    for (Offered& o : offered) {
+      if (o.fd >= 0) close(o.fd);
+      o = {};
+    }
+    number = 0;
+    peers = {};
+    error = 0;
+    told = false;
+  }
 };
+
+const DeviceMemory* deviceMemory(const Comm* comm) { return comm->device->ownMemory; }
+
+// Whether a peer's memory is of a kind that ranks on the comm's device register.
+bool isOwnKind(const Comm* comm, uint32_t kind) {
+  if (deviceMemory(comm) == nullptr) return kind == RHW_MEMORY_CPU;
+  return kind == deviceMemory(comm)->kind || kind == RHW_MEMORY_CUDA_IPC;
+}
 
 bool freeNumber(const Comm* comm, const Answers& a, uint32_t number) {
   return comm->regions[number] == nullptr && (a.number == 0 || a.number == number);
 }
 
-rh_result takePeer(const Comm* comm, const Shareable& mine, const rhw_peer_memory& m, int fd, Region* region, Answers* a) {
+rh_result takePeer(const Comm* comm, const Shareable& mine, const Received& r, Region* region, Answers* a) {
+  const rhw_peer_memory& m = r.m.peerMemory;
   const LocalRank local{m.local};
-  const bool known = comm->localRanks().has(local) && local != comm->localRank && m.memory == RHW_MEMORY_CPU;
+  const bool known = comm->localRanks().has(local) && local != comm->localRank && isOwnKind(comm, m.memory);
   if (!known || a->peers.has(local) || mine.fd < 0 || m.bytes != region->bytes || !freeNumber(comm, *a, m.region)) {
+    if (r.fd >= 0) close(r.fd);
     return fail(RH_ERR_PROTOCOL, "window_register: rank %d: unexpected memory of local rank %d: %llu bytes for window %u",
                 number(comm->rank), m.local, static_cast<unsigned long long>(m.bytes), m.region);
   }
   a->number = m.region;
   a->peers.add(local);
-  const int error = mapPeer(fd, m.fd_offset, m.bytes, &region->peers[m.local]);
+  if (deviceMemory(comm) != nullptr) {
+    a->offered[m.local] = {r.fd, m.fd_offset, m.allocation_bytes};
+    return RH_OK;
+  }
+  const int error = mapPeer(r.fd, m.fd_offset, m.bytes, &region->peers[m.local]);
+  close(r.fd);
   if (a->error == 0) a->error = error;
   region->parts[m.local] = region->peers[m.local].part;
   return RH_OK;
 }
 
-rh_result takeRegistered(const Comm* comm, const Shareable& mine, const rhw_registered& m, Region* region, Answers* a) {
+// Maps memory of a device, when that of all other ranks has been received. Returns 0 or an error for the daemon.
+int placePeers(Comm* comm, const Shareable& mine, Region* region, Answers* a) {
+  Offered& own = a->offered[number(comm->localRank)];
+  own = {mine.fd, mine.offset, mine.allocationBytes};
+  const int error = deviceMemory(comm)->place(comm, region->own, region->bytes, a->offered, &region->placed);
+  own.fd = -1;  // it belongs to mine
+  if (error != 0) return error;
+  for (const LocalRank r : comm->localRanks()) {
+    if (r != comm->localRank) region->parts[number(r)] = comm->deviceHeap(r) + region->placed.offset;
+  }
+  return 0;
+}
+
+rh_result takeRegistered(Comm* comm, const Shareable& mine, const rhw_registered& m, Region* region, Answers* a) {
   const LocalRank staged{m.staged_local};
   const bool allMapped = mine.fd >= 0 && a->peers.size() == comm->localSize() - 1 && a->error == 0;
   if (!freeNumber(comm, *a, m.region) || (staged == kNoLocalRank ? !allMapped : !comm->localRanks().has(staged))) {
@@ -76,17 +121,18 @@ rh_result takeRegistered(const Comm* comm, const Shareable& mine, const rhw_regi
   a->number = m.region;
   region->staged = staged;
   memcpy(region->reason, m.reason, sizeof region->reason);
-  if (!region->isShared()) unmapPeers(region);
+  if (!region->isShared()) unmapRegion(comm, region);
   return RH_OK;
 }
 
-rh_result offerMine(Call* call, const Shareable& mine, uint64_t bytes, int64_t deadline) {
+rh_result offerMine(Call* call, const Shareable& mine, uint32_t memory, uint64_t bytes, int64_t deadline) {
   if (mine.fd >= 0) {
     rhw_register request = {};
     request.group = call->group();
     request.bytes = bytes;
     request.fd_offset = mine.offset;
-    request.memory = RHW_MEMORY_CPU;
+    request.memory = memory;
+    request.allocation_bytes = mine.allocationBytes;
     return call->send(&request, RHW_REGISTER, deadline, mine.fd);
   }
   rhw_register_private request = {};
@@ -96,25 +142,31 @@ rh_result offerMine(Call* call, const Shareable& mine, uint64_t bytes, int64_t d
   return call->send(&request, RHW_REGISTER_PRIVATE, deadline);
 }
 
-rh_result exchangeOnce(const Comm* comm, Call* call, int64_t deadline, const Shareable& mine, Region* region, Answers* answers) {
-  unmapPeers(region);  // left from an attempt with the previous daemon
-  *answers = {};
-  rh_result result = offerMine(call, mine, region->bytes, deadline);
+// Tells the daemon whether this rank has mapped the memory of all others.
+rh_result tell(Call* call, int64_t deadline, Answers* answers) {
+  rhw_register_mapped mapped = {};
+  mapped.group = call->group();
+  mapped.region = answers->number;
+  mapped.error = answers->error;
+  answers->told = true;
+  return call->send(&mapped, RHW_REGISTER_MAPPED, deadline);
+}
+
+rh_result exchangeOnce(Comm* comm, Call* call, int64_t deadline, const Shareable& mine, Region* region, Answers* answers) {
+  unmapRegion(comm, region);  // left from an attempt with the previous daemon
+  answers->forget();
+  const uint32_t memory = deviceMemory(comm) == nullptr ? uint32_t{RHW_MEMORY_CPU} : deviceMemory(comm)->kind;
+  rh_result result = offerMine(call, mine, memory, region->bytes, deadline);
   for (int peers = 0; result == RH_OK;) {
     Received r;
     result = call->wait(&r, deadline);
     if (result != RH_OK) break;
     if (r.m.h.type == RHW_REGISTERED) return takeRegistered(comm, mine, r.m.registered, region, answers);
-    result = r.m.h.type == RHW_PEER_MEMORY ? takePeer(comm, mine, r.m.peerMemory, r.fd, region, answers)
-                                           : unexpected(comm, r, "Registered");
-    if (r.fd >= 0) close(r.fd);
+    if (r.m.h.type != RHW_PEER_MEMORY) return unexpected(comm, r, "Registered");
+    result = takePeer(comm, mine, r, region, answers);
     if (result != RH_OK || ++peers < comm->localSize() - 1) continue;
-    rhw_register_mapped mapped = {};
-    mapped.group = call->group();
-    mapped.region = answers->number;
-    mapped.error = answers->error;
-    answers->told = true;
-    result = call->send(&mapped, RHW_REGISTER_MAPPED, deadline);
+    if (deviceMemory(comm) != nullptr) answers->error = placePeers(comm, mine, region, answers);
+    result = tell(call, deadline, answers);
   }
   return result;
 }
@@ -145,6 +197,9 @@ rh_result readConfig(const Comm* comm, const rh_register_config* config, rh_regi
   if (config == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: config is NULL", rank);
   const rh_result result = readStruct("window_register", "config", config, c);
   if (result != RH_OK) return result;
+  if (deviceMemory(comm) != nullptr && c->fd >= 0) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: fd %d: memory of a %s device is found by its address alone; pass -1", rank, c->fd, comm->device->name);
+  }
   if (c->pointer == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: pointer is NULL", rank);
   if (c->bytes == 0 || c->bytes > RHW_MAX_REGISTERED) {
     return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: %zu bytes; 1 to 1 TiB can be registered", rank, c->bytes);
@@ -169,7 +224,8 @@ rh_result tooManyWindows(const Comm* comm) {
 void keepRegion(Comm* comm, uint32_t number, Region* region) {
   comm->regions[number] = region;
   if (number > comm->lastRegion) comm->lastRegion = number;
-  if (region->isShared()) comm->shared[number] = {region->bytes, region->parts};
+  // For the host's kernels, which must not read a device's memory.
+  if (region->isShared() && deviceMemory(comm) == nullptr) comm->shared[number] = {region->bytes, region->parts};
 }
 
 // Runs the operation. On success the comm owns the region; otherwise the region ends.
@@ -189,7 +245,7 @@ rh_result runRegistration(Comm* comm, const Shareable& mine, Region* region, uin
     region->own = nullptr;
     keepRegion(comm, answers.number, region);
   } else {
-    unmapPeers(region);
+    unmapRegion(comm, region);
     delete region;
   }
   return result;
@@ -198,7 +254,8 @@ rh_result runRegistration(Comm* comm, const Shareable& mine, Region* region, uin
 // Everything between the checks and the creation of the handle.
 rh_result registerMemory(Comm* comm, const rh_register_config& config, uint32_t* regionNumber) {
   Shareable mine;
-  rh_result result = findShareable(comm->rank, config, &mine);
+  rh_result result = deviceMemory(comm) == nullptr ? findShareable(comm->rank, config, &mine)
+                                                   : deviceMemory(comm)->share(comm, config.pointer, config.bytes, &mine);
   if (result != RH_OK) return result;
   auto* region = new Region();
   if (region == nullptr) {
@@ -221,6 +278,12 @@ void unmapPeers(Region* region) {
     if (peer.base != nullptr) munmap(peer.base, peer.bytes);
     peer = {};
   }
+}
+
+void unmapRegion(Comm* comm, Region* region) {
+  unmapPeers(region);
+  if (region->placed.bytes != 0) deviceMemory(comm)->unplace(comm, region->placed);
+  region->placed = {};
 }
 
 void dropRegion(Comm* comm, uint32_t number) {
@@ -256,16 +319,12 @@ extern "C" rh_result rh_window_register(rh_comm* handle, const rh_register_confi
   if (result != RH_OK) return result;
   Comm* comm = guard.get();
   rh_register_config config;
-  if (comm->device->ownMemory != nullptr) {
-    return fail(RH_ERR_UNSUPPORTED, "window_register: rank %d: memory cannot be registered with a comm on %s devices yet; allocate windows with rh_window_alloc",
-                number(comm->rank), comm->device->name);
-  }
   result = checkNotCapturing(comm, "window_register");
   if (result == RH_OK) result = readConfig(comm, given, &config);
   if (result != RH_OK) return result;
   watchWindows();
   if (windows().full()) return tooManyWindows(comm);
-  auto* window = new Window{{}, comm, handle, 0, config.bytes, RH_MEMORY_HOST, 0, 0};
+  auto* window = new Window{{}, comm, handle, 0, config.bytes, comm->device->memory, 0, 0};
   if (window == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "window_register: no memory for a handle");
   result = registerMemory(comm, config, &window->region);
   if (result == RH_OK) {

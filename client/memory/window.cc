@@ -263,7 +263,10 @@ extern "C" rh_result rh_window_free(rh_window* handle) {
   } else {
     result = whyBroken(comm);
   }
-  if (result == RH_OK && window->region != 0) dropRegion(comm, window->region);
+  if (result == RH_OK && window->region != 0) {
+    unmapRegion(comm, comm->regions[window->region]);
+    dropRegion(comm, window->region);
+  }
   delete window;
   return result;
 }

@@ -30,7 +30,8 @@ struct Region : Malloced {
   char reason[RHW_REASON];   // why that rank cannot share
   char* own;                 // this rank's memory; nullptr after it freed the window
   char* parts[RHW_MAX_LOCAL];  // by local rank: address of each rank's part, own and the mapped parts of peers
-  PeerMapping peers[RHW_MAX_LOCAL];  // by local rank
+  PeerMapping peers[RHW_MAX_LOCAL];  // by local rank; of the host's memory
+  Placed placed;                     // of a device's memory
 
   bool isShared() const { return staged == kNoLocalRank; }
 };
@@ -59,10 +60,12 @@ rh_result checkUnused(const Comm* comm, const rh_window* handle, const char* ope
 // rh_window_alloc for a caller with exclusive access to the comm. memory: RH_MEMORY_HOST or RH_MEMORY_DEVICE, as the comm's device has it.
 rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, int32_t memory, rh_window** out);
 
-// Unmaps the peers' parts of a region. It frees no memory, because the child of a fork calls it too.
+// Unmaps the peers' parts of a region in the host's memory. It frees no memory, because the child of a fork calls it too.
 void unmapPeers(Region* region);
+// Unmaps the memory of all ranks of a region, on any device. No call may use it, and the comm's device must be open.
+void unmapRegion(Comm* comm, Region* region);
 
-// Ends the registered window of that number, if it exists.
+// Ends the registered window of that number, if it exists. What is mapped on a device stays until unmapRegion, or until the device is closed.
 void dropRegion(Comm* comm, uint32_t number);
 
 // The offer of a buffer in this rank's registered memory that the other ranks have mapped: the region's number and the offset in it

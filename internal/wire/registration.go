@@ -20,7 +20,7 @@ type Register struct {
 	FdOffset        uint64 // where the memory begins in the file or allocation
 	Memory          MemoryKind
 	Reserved0       uint32
-	AllocationBytes uint64 // CUDA memory: of the whole allocation, which other ranks map; else 0
+	AllocationBytes uint64 // CUDA memory: of the whole allocations, which other ranks map; else 0
 	Handle          Handle // MemoryCUDAIPC
 }
 
@@ -46,12 +46,18 @@ type PeerMemory struct {
 	Handle          Handle // as in Register
 }
 
+// Why registered memory of CUDA devices could not be placed (rhw_not_placed).
+const (
+	NotPlacedOffsets = -1 // the ranks' memory begins at different places of its granules
+	NotPlacedRoom    = -2 // the rank has no addresses left behind its device heaps
+)
+
 // RegisterMapped says that the client has mapped all peers' memory, or why not.
 type RegisterMapped struct {
 	H      Header
 	Group  uint64
 	Region uint32 // as in PeerMemory
-	Error  int32  // errno, or a CUresult
+	Error  int32  // errno, a CUresult, or one of NotPlaced...
 }
 
 // Registered says that the window exists on every rank.

@@ -280,9 +280,9 @@ struct rhw_register {
   uint64_t group;
   uint64_t bytes;
   uint64_t fd_offset;      // where the memory begins in the file or allocation
-  uint32_t memory;         // rhw_memory_kind
+  uint32_t memory;         // rhw_memory_kind. CUDA: the fd is a socket with the descriptors of allocations that follow each other
   uint32_t reserved0;
-  uint64_t allocation_bytes;   // CUDA memory: of the whole allocation, which other ranks map; else 0
+  uint64_t allocation_bytes;   // CUDA memory: of the whole allocations, which other ranks map; else 0
   uint8_t handle[RHW_HANDLE];  // CUDA_IPC; else 0
 };
 
@@ -306,11 +306,17 @@ struct rhw_peer_memory {
   uint8_t handle[RHW_HANDLE];  // as in Register
 };
 
+// Why registered memory of CUDA devices could not be placed, in RegisterMapped.error.
+enum rhw_not_placed {
+  RHW_NOT_PLACED_OFFSETS = -1,  // the ranks' memory begins at different places of its granules
+  RHW_NOT_PLACED_ROOM = -2,     // the rank has no addresses left behind its device heaps
+};
+
 struct rhw_register_mapped {
   struct rhw_header h;
   uint64_t group;
   uint32_t region;         // as in PeerMemory
-  int32_t error;           // 0 = all is well; else errno, or the CUresult of a CUDA call
+  int32_t error;           // 0 = all is well; else errno, the CUresult of a CUDA call, or a rhw_not_placed
 };
 
 struct rhw_registered {

@@ -176,9 +176,9 @@ class Comm(Collectives):
     def register_window(self, buffer: Readable, *, fd: Optional[int] = None, fd_offset: int = 0) -> Window:
         """Collective: makes a window of the caller's memory. The memory is kept alive until the window is freed or the comm is
         finalized. The other ranks can map it if it is mapped from a memfd that can be sealed (os.memfd_create with
-        MFD_ALLOW_SEALING): from fd at fd_offset, or from a descriptor that the library finds by the address. Window.sharing says
-        whether it is shared, and if not, what to do. If it is not shared, collectives copy, and only this rank's part can be
-        viewed."""
+        MFD_ALLOW_SEALING): from fd at fd_offset, or from a descriptor that the library finds by the address. On a CUDA device they can
+        map tensors that torch has allocated with expandable_segments:True, without fd. Window.sharing says whether the memory is
+        shared, and if not, what to do. If it is not shared, collectives copy, and only this rank's part can be viewed."""
         return register(self, buffer, fd, fd_offset)
 
     def expert_buffer(self, config: ExpertConfig) -> ExpertBuffer:

@@ -10,7 +10,7 @@ from ._abi import RegisterConfig, WindowInfo, WindowSharing, versioned
 from ._buffers import numpy_dtype
 from ._device_buffers import DeviceMemory
 from ._library import check, check_on, load
-from .enums import Dtype
+from .enums import Dtype, Result
 from .errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ class Window:
             self.free()
 
     def free(self) -> None:
-        """Collective: frees the pages when every rank has called it. The window is invalid afterwards."""
+        """Collective: frees the pages when every rank has called it. The window is invalid afterwards, unless BusyError was raised."""
         result = load().rh_window_free(self._handle)
-        self._freed = True
+        self._freed = result != Result.BUSY
         check_on(result, (self._comm._handle,))
         self._comm._registered.pop(self._handle.value or 0, None)
 

@@ -146,6 +146,52 @@ def windows(comm: Comm) -> None:
             torch.cuda.synchronize()
 
 
+def expandable() -> bool:
+    """Whether torch allocates by cuMemCreate, whose memory other processes can map where they want."""
+    settings = os.environ.get("PYTORCH_ALLOC_CONF", "") + os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    return "expandable_segments:True" in settings
+
+
+@check
+def registered_tensors(comm: Comm) -> None:
+    """Tensors of torch's allocator, in one allocation and in several, whole and in part, eager and in graphs. With expandable segments
+    they are zero-copy, else staged."""
+    for count, first in ((4_000_000, 0), (4_000_000, 4096), (40_000_000, 0)):
+        x = torch.zeros(count + first, dtype=torch.bfloat16, device="cuda")[first:]
+        torch.cuda.synchronize()
+        with comm.register_window(x) as window:
+            sharing = window.sharing()
+            print(f"rank {comm.rank}: {count} elements from {first}: {sharing}", flush=True)
+            if sharing.zero_copy != expandable():
+                raise AssertionError(f"expandable segments: {expandable()}, and {sharing}")
+            for part in (x, x[: count // 2], x[64:3_500_064]):
+                part.copy_(numbers(comm.rank, part.numel()))
+                comm.all_reduce(part, out=part)
+                same(part, total(comm, part.numel()), f"{part.numel()} elements in place")
+            world, each = comm.world_size, count // 8 // comm.world_size
+            every, mine = x[: each * world], x[comm.rank * each : (comm.rank + 1) * each]
+            mine.fill_(comm.rank + 1)
+            comm.all_gather(mine, out=every)
+            same(every, torch.cat([torch.full((each,), r + 1, device="cuda") for r in range(world)]), "all_gather in place")
+            comm.reduce_scatter(every, out=mine)
+            same(mine, torch.full((each,), world * (comm.rank + 1), device="cuda"), "reduce_scatter in place")
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                x.mul_(2)
+                comm.all_reduce(x, out=x)
+            for turn in range(3):
+                x.copy_(numbers(comm.rank, count, turn))
+                graph.replay()
+                same(x, 2 * total(comm, count, turn), f"replay {turn} of {count} elements")
+            raises(errors.BusyError, window.free, "captured graphs")
+            del graph
+            torch.cuda.synchronize()
+        x.copy_(numbers(comm.rank, count))
+        comm.all_reduce(x, out=x)
+        same(x, total(comm, count), "after the window was freed")
+        torch.cuda.synchronize()
+
+
 @check
 def other_collectives(comm: Comm) -> None:
     me, world, count = comm.rank, comm.world_size, 3000
@@ -204,7 +250,6 @@ def refused_calls(comm: Comm) -> None:
         raises(errors.InvalidArgumentError, call, *words)
     config = ExpertConfig("ll", max_tokens_per_rank=8, hidden=128, num_experts=8, topk=2)
     raises(errors.UnsupportedError, lambda: comm.expert_buffer(config), "CUDA devices")
-    raises(errors.UnsupportedError, lambda: comm.register_window(x), "register")
     same(comm.all_reduce(x), torch.full((4, 4), comm.world_size, device="cuda"), "a call afterwards")
 
 

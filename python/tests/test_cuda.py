@@ -41,6 +41,9 @@ class Cuda(RankTest):
     def test_windows(self) -> None:
         self.run_cuda("device_windows")
 
+    def test_registered_memory(self) -> None:
+        self.run_cuda("registered")
+
     def test_two_comms_on_two_streams(self) -> None:
         self.run_cuda("two_comms")
 

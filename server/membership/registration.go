@@ -151,12 +151,23 @@ func (m *Machine) RegisterMapped(s SessionID, request uint64, w *wire.RegisterMa
 // notMapped is the reason why a registered window is staged because a rank could not map the others' memory.
 func (g *group) notMapped(c *collective) string {
 	if g.device == wire.DeviceCUDA {
-		return fmt.Sprintf("rank %d (%s) could not map the other ranks' memory (CUDA error %d); its GPU must have peer access to the others",
-			g.world(c.failed), wire.Process(g.members[c.failed].pid), c.errno)
+		return g.notPlaced(c)
 	}
 	return fmt.Sprintf(
 		"rank %d (%s) could not map the other ranks' memory (errno %d); raise its `ulimit -v` or vm.max_map_count", g.world(c.failed),
 		wire.Process(g.members[c.failed].pid), c.errno)
+}
+
+// notPlaced is the same for memory of CUDA devices.
+func (g *group) notPlaced(c *collective) string {
+	who := fmt.Sprintf("rank %d (%s)", g.world(c.failed), wire.Process(g.members[c.failed].pid))
+	switch c.errno {
+	case wire.NotPlacedOffsets:
+		return who + " found that the ranks' memory begins at different places of the GPU's granules; allocate in the same order on all ranks, or allocate a window"
+	case wire.NotPlacedRoom:
+		return who + " has no addresses left for the other ranks' memory; free registered windows, or register less"
+	}
+	return fmt.Sprintf("%s could not map the other ranks' memory (CUDA error %d); its GPU must have peer access to the others", who, c.errno)
 }
 
 // answerRegistered ends the call with success: the window exists.

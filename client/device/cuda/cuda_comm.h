@@ -118,6 +118,13 @@ void leave(Comm* comm);
 
 // heap.cc
 extern const DeviceMemory kMemory;
+// What the daemon passes to all ranks: the driver's number, or that of an unknown error where the reason is another one.
+int codeOf(const Failure& why);
+
+// registered.cc: as DeviceMemory has them.
+rh_result shareRegistered(const Comm* comm, void* pointer, uint64_t bytes, client::Shareable* out);
+int placeRegistered(Comm* comm, void* pointer, uint64_t bytes, const Offered* offers, Placed* out);
+void unplaceRegistered(Comm* comm, const Placed& placed);
 
 }  // namespace railhead::client::cuda
 

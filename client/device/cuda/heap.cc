@@ -4,10 +4,9 @@
 
 namespace railhead::client::cuda {
 
-namespace {
-
-// What the daemon passes to all ranks: the driver's number, or that of an unknown error where the reason is another one.
 int codeOf(const Failure& why) { return static_cast<int>(why.code != CUDA_SUCCESS ? why.code : CUDA_ERROR_UNKNOWN); }
+
+namespace {
 
 int create(Comm* comm, uint64_t offset, uint64_t bytes, int* fd) {
   CudaComm* of = onCuda(comm);
@@ -62,6 +61,9 @@ constexpr DeviceMemory makeMemory() {
   m.map = map;
   m.unmap = unmap;
   m.check = check;
+  m.share = shareRegistered;
+  m.place = placeRegistered;
+  m.unplace = unplaceRegistered;
   return m;
 }
 

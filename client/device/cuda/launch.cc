@@ -8,6 +8,7 @@
 #include "comm/choice.h"
 #include "device/cuda/cuda_comm.h"
 #include "device/cuda/launch.h"
+#include "memory/window.h"
 
 namespace railhead::client::cuda {
 
@@ -91,6 +92,29 @@ uint32_t blocksOf(const Comm* comm, const Operation& o, const Choice& choice) {
   return std::min(uint32_t{choice.blocks}, lanesOf(comm, choice) * (toAll ? static_cast<uint32_t>(comm->worldSize - 1) : 1));
 }
 
+// Where the kernels find what an offer names: its offset in every device heap.
+uint64_t placeOf(const Comm* comm, uint64_t offer) {
+  const uint64_t region = offer >> kOfferRegionShift;
+  return region == 0 ? offer : comm->regions[region]->placed.offset + (offer & ((uint64_t{1} << kOfferRegionShift) - 1));
+}
+
+// The address at which a kernel that is zero-copy uses a buffer of this rank. Other ranks use registered memory by the mapping in the device heap;
+// this rank does too, because a kernel must not use memory by two of its mappings.
+char* ownAddress(const Comm* comm, const void* buffer, uint64_t bytes) {
+  const uint64_t offer = offerInRegions(comm, buffer, bytes);
+  return offer == kNoOffset ? static_cast<char*>(const_cast<void*>(buffer)) : comm->deviceHeap(comm->localRank) + placeOf(comm, offer);
+}
+
+// Fills in the buffers of a zero-copy call.
+void fillWindows(const Comm* comm, const CollectiveCall& c, gpu::Call* call) {
+  const uint32_t op = c.operation.op;
+  const uint64_t part = bytesOf(c.operation), whole = part * static_cast<uint64_t>(comm->worldSize);
+  call->send = ownAddress(comm, call->send, op == RHW_OP_REDUCE_SCATTER || op == RHW_OP_ALL_TO_ALL ? whole : part);
+  call->recv = ownAddress(comm, call->recv, op == RHW_OP_ALL_GATHER || op == RHW_OP_ALL_TO_ALL ? whole : part);
+  if (c.sendOffer != kNoOffset) call->sendOffset = placeOf(comm, c.sendOffer);
+  if (c.recvOffer != kNoOffset) call->recvOffset = placeOf(comm, c.recvOffer);
+}
+
 gpu::Call fill(const Comm* comm, const CollectiveCall& c, const Selected& s, uint32_t stream) {
   const Operation& o = c.operation;
   const uint64_t bytes = bytesOf(o);
@@ -100,8 +124,7 @@ gpu::Call fill(const Comm* comm, const CollectiveCall& c, const Selected& s, uin
   call.recv = static_cast<char*>(o.recv);
   call.count = hasType(o.op) ? o.count : bytes;
   call.detail = s.choice.algo == RHW_ALGO_PIPE ? lanesOf(comm, s.choice) : detailOf(s, c);
-  call.sendOffset = s.pulls && c.sendOffer != kNoOffset ? c.sendOffer : 0;
-  call.recvOffset = s.pulls && c.recvOffer != kNoOffset ? c.recvOffer : 0;
+  if (s.pulls) fillWindows(comm, c, &call);
   call.reduction = static_cast<uint32_t>(o.reduce.kind);
   if (o.root != kNoWorldRank) call.root = number(comm->localOf(o.root));
   memcpy(&call.scale, o.reduce.scalar, sizeof call.scale);

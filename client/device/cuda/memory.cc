@@ -170,19 +170,49 @@ bool DeviceHeaps::exportDescriptor(const HeapPart& part, int* fd, Failure* why) 
   return true;
 }
 
-bool DeviceHeaps::import(const HeapPart& part, int fd, Failure* why) {
-  if (!inRange(part, "import", why)) return false;
+// Maps a part with map(address) and notes it.
+template <class Map>
+bool DeviceHeaps::mapPiece(const HeapPart& part, const char* operation, Map map, Failure* why) {
+  if (!inRange(part, operation, why)) return false;
   const Current current(*context_, why);
   if (!current) return false;
   auto* piece = new Piece(part);
   if (piece == nullptr) return because(why, RH_ERR_OUT_OF_MEMORY, "no memory to note a part of the device heap");
-  if (mapDescriptor(*context_, address(part.rank, part.offset), part.bytes, fd, why)) {
+  if (map(address(part.rank, part.offset))) {
     piece->next = pieces_;
     pieces_ = piece;
     return true;
   }
   delete piece;
   return prefix(why, "device %d: mapping %llu bytes of local rank %d's device memory: ", context_->device, static_cast<unsigned64>(part.bytes), part.rank);
+}
+
+bool DeviceHeaps::import(const HeapPart& part, int fd, Failure* why) {
+  return mapPiece(part, "import", [&](CUdeviceptr at) { return mapDescriptor(*context_, at, part.bytes, fd, why); }, why);
+}
+
+bool DeviceHeaps::alias(const HeapPart& part, CUdeviceptr from, Failure* why) {
+  const auto map = [&](CUdeviceptr at) {
+    CUmemGenericAllocationHandle memory;
+    if (!context_->driver->cuMemRetainAllocationHandle(why, &memory, reinterpret_cast<void*>(from))) return false;
+    const bool mapped = mapMemory(*context_, at, part.bytes, memory, why);
+    if (context_->driver->cuMemRelease(why, memory) && mapped) return true;
+    if (mapped) context_->driver->cuMemUnmap.call(at, part.bytes);
+    return false;
+  };
+  return mapPiece(part, "alias", map, why);
+}
+
+bool DeviceHeaps::findRoom(uint64_t from, uint64_t bytes, uint64_t* offset) const {
+  *offset = from;
+  // Behind each part that is in the way, until none is.
+  for (const Piece* p = pieces_; p != nullptr;) {
+    const HeapPart& part = p->part;
+    const bool apart = part.offset + part.bytes <= *offset || part.offset >= *offset + bytes;
+    if (!apart) *offset = part.offset + part.bytes;
+    p = apart ? p->next : pieces_;
+  }
+  return *offset <= stride_ && bytes <= stride_ - *offset;
 }
 
 bool DeviceHeaps::unmap(const HeapPart& part, Failure* why) {
@@ -197,6 +227,16 @@ bool DeviceHeaps::unmap(const HeapPart& part, Failure* why) {
   const bool released = !piece->own || driver.cuMemRelease(why, piece->handle);
   delete piece;
   return released;
+}
+
+bool DeviceHeaps::unmapAll(uint64_t offset, uint64_t bytes, Failure* why) {
+  bool all = true;
+  for (const Piece* p = pieces_; p != nullptr;) {
+    const HeapPart part = p->part;
+    p = p->next;  // unmap ends the piece
+    if (part.offset >= offset && part.offset - offset < bytes) all = unmap(part, why) && all;
+  }
+  return all;
 }
 
 bool DeviceHeaps::release(Failure* why) {

@@ -52,22 +52,31 @@ class DeviceHeaps {
   // Maps the memory of another rank, which the descriptor names. The caller still owns the descriptor.
   bool import(const HeapPart& part, int fd, Failure* why);
 
-  // Unmaps a part that create or import has made. No kernel of this process may use it any more: the driver does not wait for them. If it
+  // Maps memory of this process, which lies at `from` in one allocation of cuMemCreate from its beginning on, a second time.
+  bool alias(const HeapPart& part, CUdeviceptr from, Failure* why);
+  // The lowest offset, from `from` on, at which so many bytes are free in every heap. False: there is none.
+  bool findRoom(uint64_t from, uint64_t bytes, uint64_t* offset) const;
+  // Unmaps a part that create, import or alias has made. No kernel of this process may use it any more: the driver does not wait for them. If it
   // fails, the part stays mapped; with BUSY a fill is still queued.
   bool unmap(const HeapPart& part, Failure* why);
 
+  // Unmaps every part that lies in those bytes of any heap. It continues after a failure, which *why describes.
+  bool unmapAll(uint64_t offset, uint64_t bytes, Failure* why);
   // Unmaps every part and frees the addresses. It continues after a failure, which *why describes; what could not be unmapped is lost until the
   // process ends.
   bool release(Failure* why);
 
   CUdeviceptr base() const { return base_; }  // 0 = nothing is reserved
   uint64_t stride() const { return stride_; }
+  uint64_t granularity() const { return granularity_; }
   CUdeviceptr address(int rank, uint64_t offset) const { return base_ + static_cast<uint64_t>(rank) * stride_ + offset; }
 
  private:
   struct Piece;  // a part that is mapped
   bool inRange(const HeapPart& part, const char* operation, Failure* why) const;
   bool createPiece(Piece* piece, int64_t deadlineNs, Failure* why);
+  template <class Map>
+  bool mapPiece(const HeapPart& part, const char* operation, Map map, Failure* why);
   bool fillsPending() const;
   bool fillsEnd(int64_t deadlineNs) const;
   Piece** find(const HeapPart& part, const char* operation, Failure* why);

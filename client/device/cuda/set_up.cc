@@ -118,6 +118,16 @@ bool checkJoined(const Comm* comm, Failure* why) {
                          static_cast<unsigned long long>(granularity), static_cast<unsigned long long>(layout.bytes));
 }
 
+// Addresses for the device heaps. Behind the windows each has as many as the GPU has memory, for registered windows. Where the process has too few
+// addresses left, none: then registered windows are staged.
+bool reserveHeaps(const Comm* comm, const DeviceFacts& facts, Failure* why) {
+  CudaComm* of = onCuda(comm);
+  const uint64_t granule = comm->deviceGranularity, forRegistered = (facts.memoryBytes + granule - 1) / granule * granule;
+  Failure ignored;
+  return of->heaps.reserve(of->context, comm->localSize(), comm->deviceHeapBytes + forRegistered, &ignored) ||
+         of->heaps.reserve(of->context, comm->localSize(), comm->deviceHeapBytes, why);
+}
+
 // What this rank can do alone.
 bool prepare(Comm* comm, Failure* why) {
   CudaComm* of = onCuda(comm);
@@ -129,7 +139,7 @@ bool prepare(Comm* comm, Failure* why) {
   }
   memcpy(of->uuids[number(comm->localRank)], facts.uuid, sizeof facts.uuid);
   of->kernels = loadKernels(of->context, comm->place.architecture, comm->localSize(), why);
-  if (of->kernels == nullptr || !of->heaps.reserve(of->context, comm->localSize(), comm->deviceHeapBytes, why)) return false;
+  if (of->kernels == nullptr || !reserveHeaps(comm, facts, why)) return false;
   comm->deviceHeaps = reinterpret_cast<char*>(of->heaps.base());
   comm->deviceHeapStride = of->heaps.stride();
   of->pinned = static_cast<gpu::Status*>(allocateHost(of->context, sizeof(gpu::Status), why));

@@ -58,19 +58,12 @@ bool narrowToMapping(const Context& context, CUdeviceptr pointer, Allocation* of
   return true;
 }
 
-// Memory of cuMemCreate, of which handle is held.
-bool shareMapped(const Context& context, CUmemGenericAllocationHandle handle, Allocation of, CUdeviceptr pointer, uint64_t bytes, Shareable* out, Failure* why) {
-  if (!narrowToMapping(context, pointer, &of, why)) return false;
-  out->allocationBytes = of.bytes;
-  out->offset = pointer - of.base;
-  if (!of.covers(pointer, bytes)) {
-    return cannot(out, "0x%llx: the %llu bytes lie in several allocations (this one ends after %llu), as with PyTorch's expandable_segments:True; %s, or unset expandable_segments",
-                  pointer, static_cast<unsigned64>(bytes), static_cast<unsigned64>(of.base + of.bytes - pointer), kInstead);
-  }
+// Adds an allocation of cuMemCreate, of which handle is held, to the bundle. *out->reason says why not, if it cannot be shared.
+bool addExported(const Context& context, CUmemGenericAllocationHandle handle, const Allocation& of, Shareable* out, Failure* why) {
   CUmemAllocationProp properties = {};
   if (!context.driver->cuMemGetAllocationPropertiesFromHandle(why, &properties, handle)) return false;
   if ((properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0) {
-    return cannot(out, "0x%llx was allocated by cuMemCreate without a POSIX descriptor (requestedHandleTypes is %u); %s", pointer,
+    return cannot(out, "0x%llx was allocated by cuMemCreate without a POSIX descriptor (requestedHandleTypes is %u); %s", of.base,
                   static_cast<unsigned>(properties.requestedHandleTypes), kInstead);
   }
   int fd = -1;
@@ -78,11 +71,47 @@ bool shareMapped(const Context& context, CUmemGenericAllocationHandle handle, Al
   if (code != CUDA_SUCCESS) {
     Failure exporting;
     driverFailed(context.driver, "cuMemExportToShareableHandle", code, &exporting);
-    return cannot(out, "0x%llx: the driver exports no descriptor of it, as of memory of another process: %.160s", pointer, exporting.text);
+    return cannot(out, "0x%llx: the driver exports no descriptor of it, as of memory of another process: %.160s", of.base, exporting.text);
   }
   fcntl(fd, F_SETFD, FD_CLOEXEC);
+  out->allocations.fds[out->allocations.count] = fd;
+  out->allocations.bytes[out->allocations.count++] = of.bytes;
+  out->allocationBytes += of.bytes;
+  return true;
+}
+
+// Adds the allocation of cuMemCreate that pointer is in, of which handle is held.
+bool shareOne(const Context& context, CUmemGenericAllocationHandle handle, CUdeviceptr pointer, Allocation* of, Shareable* out, Failure* why) {
+  if (!context.driver->cuMemGetAddressRange(why, &of->base, &of->bytes, pointer) || !narrowToMapping(context, pointer, of, why)) return false;
+  if (!of->covers(pointer, 1)) return because(why, RH_ERR_SYSTEM, "the driver says that 0x%llx is in the %zu bytes at 0x%llx", pointer, of->bytes, of->base);
+  return addExported(context, handle, *of, out, why);
+}
+
+// Memory of cuMemCreate, in one allocation or several, as PyTorch's expandable segments are.
+bool shareMapped(const Context& context, CUdeviceptr pointer, uint64_t bytes, Shareable* out, Failure* why) {
+  const Driver& driver = *context.driver;
+  out->allocationBytes = 0;
+  for (CUdeviceptr next = pointer; next - pointer < bytes;) {
+    const auto before = static_cast<unsigned64>(next - pointer);
+    CUmemGenericAllocationHandle handle;
+    const CUresult code = driver.cuMemRetainAllocationHandle.call(&handle, reinterpret_cast<void*>(next));
+    if (code == CUDA_ERROR_INVALID_VALUE) {
+      return because(why, RH_ERR_INVALID_ARGUMENT, "of the %llu bytes at 0x%llx only the first %llu are mapped", static_cast<unsigned64>(bytes), pointer, before);
+    }
+    if (code != CUDA_SUCCESS) return driverFailed(&driver, "cuMemRetainAllocationHandle", code, why);
+    Allocation of;
+    const bool full = out->allocations.count == Bundle::kMost;
+    const bool found = full || shareOne(context, handle, next, &of, out, why);
+    if (!driver.cuMemRelease(why, handle) || !found) return false;
+    if (full) {
+      return cannot(out, "0x%llx: the first %llu of %llu bytes lie in %d allocations, the most that can be shared together; register less at once, or %s", pointer, before,
+                    static_cast<unsigned64>(bytes), Bundle::kMost, kInstead);
+    }
+    if (out->reason[0] != '\0') return true;
+    if (next == pointer) out->offset = pointer - of.base;
+    next = of.base + of.bytes;
+  }
   out->by = ShareBy::kDescriptor;
-  out->fd = fd;
   return true;
 }
 
@@ -120,17 +149,18 @@ bool findShareable(const Context& context, CUdeviceptr pointer, uint64_t bytes, 
   const Driver& driver = *context.driver;
   const Current current(context, why);
   if (!current || !checkPointer(context, pointer, why)) return false;
+  CUmemGenericAllocationHandle handle;
+  // It fails for memory that cuMemCreate did not make; that is how the two are told apart.
+  if (driver.cuMemRetainAllocationHandle.call(&handle, reinterpret_cast<void*>(pointer)) == CUDA_SUCCESS) {
+    const bool shared = driver.cuMemRelease(why, handle) && shareMapped(context, pointer, bytes, out, why);
+    if (out->by != ShareBy::kDescriptor || !shared) closeAll(&out->allocations);
+    return shared;
+  }
   Allocation allocation;
   if (!driver.cuMemGetAddressRange(why, &allocation.base, &allocation.bytes, pointer)) return false;
   out->allocationBytes = allocation.bytes;
   out->offset = pointer - allocation.base;
-  CUmemGenericAllocationHandle handle;
-  // It fails for memory that cuMemCreate did not make; that is how the two are told apart.
-  if (driver.cuMemRetainAllocationHandle.call(&handle, reinterpret_cast<void*>(pointer)) != CUDA_SUCCESS) {
-    return shareAllocated(context, allocation, pointer, bytes, out, why);
-  }
-  const bool found = shareMapped(context, handle, allocation, pointer, bytes, out, why);
-  return driver.cuMemRelease(why, handle) && found;
+  return shareAllocated(context, allocation, pointer, bytes, out, why);
 }
 
 }  // namespace railhead::client::cuda

@@ -4,22 +4,23 @@
 
 #include <stdint.h>
 
+#include "device/cuda/bundle.h"
 #include "device/cuda/context.h"
 
 namespace railhead::client::cuda {
 
 enum class ShareBy {
   kNothing,     // it cannot be shared: data is staged
-  kDescriptor,  // an allocation of cuMemCreate, by a POSIX descriptor
+  kDescriptor,  // allocations of cuMemCreate, by POSIX descriptors
   kIpc,         // an allocation of cuMemAlloc (cudaMalloc), by a handle of 64 bytes
 };
 
 struct Shareable {
   ShareBy by = ShareBy::kNothing;
-  int fd = -1;                 // kDescriptor; the owner of this struct closes it
+  Bundle allocations;          // kDescriptor, in the order of addresses; the owner of this struct closes them
   CUipcMemHandle handle = {};  // kIpc
-  uint64_t allocationBytes = 0;  // what others map: the whole allocation
-  uint64_t offset = 0;           // of the memory in the allocation
+  uint64_t allocationBytes = 0;  // what others map: the whole allocations
+  uint64_t offset = 0;           // of the memory in the first allocation
   char reason[320] = "";         // kNothing: why, as a sentence that says what to do
 };
 

@@ -4,6 +4,21 @@
 #include <pthread.h>
 
 typedef unsigned long long address; /* CUdeviceptr */
+typedef unsigned long long handle;  /* CUmemGenericAllocationHandle */
+
+struct place { /* CUmemLocation */
+  int type, id;
+};
+struct properties { /* CUmemAllocationProp */
+  int type, handle_types;
+  struct place place;
+  void *other_system;
+  unsigned char flags[8];
+};
+struct access { /* CUmemAccessDesc */
+  struct place place;
+  int flags;
+};
 
 /* name, version of cuGetProcAddress, parameters */
 #define FUNCTIONS(X)                                                                     \
@@ -23,6 +38,13 @@ typedef unsigned long long address; /* CUdeviceptr */
   X(cuMemFree, 3020, (address))                                                          \
   X(cuMemsetD8, 3020, (address, unsigned char, size_t))                                  \
   X(cuMemcpyAsync, 4000, (address, address, size_t, void *))                             \
+  X(cuMemAddressReserve, 10020, (address *, size_t, size_t, address, unsigned long long)) \
+  X(cuMemAddressFree, 10020, (address, size_t))                                          \
+  X(cuMemCreate, 10020, (handle *, size_t, const struct properties *, unsigned long long)) \
+  X(cuMemRelease, 10020, (handle))                                                       \
+  X(cuMemMap, 10020, (address, size_t, size_t, handle, unsigned long long))              \
+  X(cuMemUnmap, 10020, (address, size_t))                                                \
+  X(cuMemSetAccess, 10020, (address, size_t, const struct access *, size_t))             \
   X(cuStreamBeginCapture, 10010, (void *, unsigned))                                     \
   X(cuStreamEndCapture, 10000, (void *, void **))                                        \
   X(cuGraphGetNodes, 10000, (void *, void **, size_t *))                                 \
@@ -91,6 +113,28 @@ int gpu_alloc(void **memory, size_t bytes) {
   return r;
 }
 int gpu_free(void *memory) { return cuMemFree((address)(uintptr_t)memory); }
+static int map_piece(address at, int device, size_t bytes, int handle_types) {
+  const struct properties properties = {1 /* CU_MEM_ALLOCATION_TYPE_PINNED */, handle_types, {1 /* CU_MEM_LOCATION_TYPE_DEVICE */, device}, NULL, {0}};
+  const struct access access = {properties.place, 3 /* CU_MEM_ACCESS_FLAGS_PROT_READWRITE */};
+  handle piece;
+  int r = cuMemCreate(&piece, bytes, &properties, 0);
+  if (r != 0) return r;
+  r = cuMemMap(at, bytes, 0, piece, 0);
+  cuMemRelease(piece); /* what is mapped stays */
+  return r == 0 ? cuMemSetAccess(at, bytes, &access, 1) : r;
+}
+int gpu_map(void **memory, int device, size_t piece, int pieces, int shareable) {
+  address at = 0;
+  int r = cuMemAddressReserve(&at, piece * (size_t)pieces, 0, 0, 0);
+  for (int i = 0; i < pieces && r == 0; i++) r = map_piece(at + piece * (size_t)i, device, piece, shareable ? 1 /* a POSIX descriptor */ : 0);
+  if (r == 0) r = cuMemsetD8(at, 0, piece * (size_t)pieces);
+  *memory = (void *)(uintptr_t)at;
+  return r;
+}
+int gpu_unmap(void *memory, size_t bytes) {
+  const int r = cuMemUnmap((address)(uintptr_t)memory, bytes);
+  return r == 0 ? cuMemAddressFree((address)(uintptr_t)memory, bytes) : r;
+}
 int gpu_event_create(void **event) { return cuEventCreate(event, 2 /* CU_EVENT_DISABLE_TIMING */); }
 int gpu_event_destroy(void *event) { return cuEventDestroy(event); }
 int gpu_event_record(void *event, void *stream) { return cuEventRecord(event, stream); }

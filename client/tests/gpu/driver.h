@@ -18,6 +18,10 @@ int gpu_stream_query(void *stream); /* 600: it has work that has not run */
 int gpu_copy(void *to, const void *from, size_t bytes, void *stream);
 int gpu_alloc(void **memory, size_t bytes); /* zeroed */
 int gpu_free(void *memory);
+/* Zeroed memory of allocations that follow each other, each of `piece` bytes, as of PyTorch's expandable segments. shareable: other processes may
+   map it. After a failure what has been made stays until the process ends. */
+int gpu_map(void **memory, int device, size_t piece, int pieces, int shareable);
+int gpu_unmap(void *memory, size_t bytes);
 int gpu_event_create(void **event);
 int gpu_event_destroy(void *event);
 int gpu_event_record(void *event, void *stream);
@@ -33,7 +37,7 @@ int gpu_exec_destroy(void *exec);
 /* Of the driver for tests (client/device/cuda/fake/c/hooks.h): what this process holds, and a failure of the nth call of a function from now
    on. 0: the driver is another one. */
 struct gpu_account {
-  long contexts, streams, events, graphs, execs, user_objects, modules, libraries, reservations, handles, mappings, allocations, opened, pinned;
+  long contexts, streams, events, graphs, execs, user_objects, modules, reservations, handles, mappings, allocations, opened, pinned;
 };
 int gpu_read_account(struct gpu_account *account);
 int gpu_fail(const char *function, long nth, unsigned code);

@@ -13,7 +13,7 @@ var errNotFake = errors.New("the driver is not the one for tests")
 
 // Account is what this process holds of the driver for tests.
 type Account struct {
-	Contexts, Streams, Events, Graphs, Execs, UserObjects, Modules, Reservations, Handles, Mappings, Allocations, Pinned int
+	Contexts, Streams, Events, Graphs, Execs, UserObjects, Modules, Reservations, Handles, Mappings, Allocations, Opened, Pinned int
 }
 
 // ReadAccount reads it.
@@ -24,7 +24,7 @@ func ReadAccount() (Account, error) {
 	}
 	return Account{
 		int(a.contexts), int(a.streams), int(a.events), int(a.graphs), int(a.execs), int(a.user_objects), int(a.modules), int(a.reservations), int(a.handles),
-		int(a.mappings), int(a.allocations), int(a.pinned),
+		int(a.mappings), int(a.allocations), int(a.opened), int(a.pinned),
 	}, nil
 }
 

@@ -87,6 +87,25 @@ func (d Device) Free(memory []byte) error {
 	return d.on("free", func() C.int { return C.gpu_free(unsafe.Pointer(unsafe.SliceData(memory))) })
 }
 
+// Map returns zeroed device memory in allocations of cuMemCreate that follow each other, each of so many bytes. shareable: other processes may map
+// it.
+func (d Device) Map(piece, pieces int, shareable bool) (memory []byte, err error) {
+	var p unsafe.Pointer
+	var types C.int
+	if shareable {
+		types = 1
+	}
+	if err := d.on("map", func() C.int { return C.gpu_map(&p, C.int(d), C.size_t(piece), C.int(pieces), types) }); err != nil {
+		return nil, err
+	}
+	return unsafe.Slice((*byte)(p), piece*pieces), nil
+}
+
+// Unmap frees memory of Map.
+func (d Device) Unmap(memory []byte) error {
+	return d.on("unmap", func() C.int { return C.gpu_unmap(unsafe.Pointer(unsafe.SliceData(memory)), C.size_t(len(memory))) })
+}
+
 // Stream is a stream of a device that does not wait for the default stream.
 type Stream struct {
 	h      unsafe.Pointer

@@ -48,10 +48,20 @@ bool live(Failure* why) {
   if (ok) {
     CHECK(shareable.by == ShareBy::kDescriptor || shareable.reason[0] != '\0');  // the export may be the call that fails
     Opened opened;
-    ok = shareable.by != ShareBy::kDescriptor || openDescriptor(context[1], shareable.fd, shareable.allocationBytes, &opened, why);
+    ok = shareable.by != ShareBy::kDescriptor || openDescriptor(context[1], shareable.allocations.fds[0], shareable.allocationBytes, &opened, why);
     Failure closing;
     if (!closeOpened(context[1], &opened, &closing)) ok = because(why, closing.result, "%s", closing.text);
-    if (shareable.fd >= 0) close(shareable.fd);
+    closeAll(&shareable.allocations);
+  }
+  const HeapPart second = {0, 2 * kGranule, kGranule};
+  if (ok && heaps[0].alias(second, heaps[0].address(0, kGranule), why)) {
+    *reinterpret_cast<volatile char*>(heaps[0].address(0, kGranule) + 9) = 3;
+    CHECK(*reinterpret_cast<volatile char*>(heaps[0].address(0, 2 * kGranule) + 9) == 3);
+    uint64_t room = 0;
+    CHECK(heaps[0].findRoom(kGranule, kGranule, &room) && room == 3 * kGranule && !heaps[0].findRoom(kGranule, 2 * kGranule, &room));
+    ok = heaps[0].unmapAll(2 * kGranule, kGranule, why);
+  } else {
+    ok = false;
   }
   if (ok && !probeFabric(context[0], why)) {
     ok = why->code == CUDA_ERROR_NOT_PERMITTED && strstr(why->text, "cuMemCreate") != nullptr;

@@ -194,7 +194,7 @@ void ipc(const Context& context) {
   }
   Shareable mine;
   SUCCEEDS(findShareable(context, tensor + kOffset, 100, &mine, &why));
-  CHECK(mine.by == ShareBy::kIpc && mine.allocationBytes == kBytes && mine.offset == kOffset && mine.fd == -1);
+  CHECK(mine.by == ShareBy::kIpc && mine.allocationBytes == kBytes && mine.offset == kOffset && mine.allocations.count == 0);
   const int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
   send(before, &mine.handle, sizeof mine.handle, -1);
   CUipcMemHandle handle;
