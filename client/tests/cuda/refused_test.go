@@ -78,8 +78,6 @@ func TestWhatAGPUCannotDoIsRefusedBeforeItHasAnEffect(t *testing.T) {
 		}
 		wantError(t, c.call(ranks[0].on()), wire.ResultUnsupported, c.name+": rank 0", "no kernel")
 	}
-	_, err = ranks[0].Register(client.RegisterConfig{Memory: buf, FD: -1})
-	wantError(t, err, wire.ResultUnsupported, "window_register: rank 0", "rh_window_alloc")
 	_, err = ranks[0].NewEP(client.EPConfig{})
 	wantError(t, err, wire.ResultUnsupported, "ep_create: rank 0", "CUDA")
 	each(t, ranks, func(r rank) error { // nothing has happened
