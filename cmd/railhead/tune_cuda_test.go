@@ -220,3 +220,34 @@ func TestTuneOnGPUsSaysWhatIsWrong(t *testing.T) {
 		t.Errorf("files %v", got)
 	}
 }
+
+func TestStatusShowsTheTablesOfCUDADevices(t *testing.T) {
+	home := t.TempDir()
+	dir := filepath.Join(home, "railhead", "tune")
+	good := tuner.Table{Version: tuner.TableVersion, Fingerprint: tuner.CUDAPrefix + "good", Entries: []tuner.Entry{{Collective: "send", WorldSize: 2,
+		Memory: tuner.AnyMemory, Spread: 9, Noisy: true, Ranges: []tuner.Range{{Algorithm: "pipe", Blocks: 2, Threads: 64}}}}}
+	if err := good.Save(dir, plan.TableAlgorithms(wire.DeviceCUDA)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, tuner.CUDAPrefix+"torn.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(t.TempDir(), "rh.sock")
+	start(t, []string{"XDG_STATE_HOME=" + home}, "serve", "--socket", socket, "--admin", "127.0.0.1:0")
+	var stdout string
+	await.Until(t, func() string {
+		status, out, stderr := railhead(t, nil, "status", "--socket", socket)
+		if stdout = out; status != 0 {
+			return stderr
+		}
+		return ""
+	})
+	for _, want := range []string{
+		"tuning table of CUDA devices: 1 entries (cuda-good), 1 of them measured while it was busy\n", "tuning table of CUDA devices: not used: ",
+		"cuda-torn.json: line 1: the file ends early",
+	} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in\n%s", want, stdout)
+		}
+	}
+}

@@ -79,8 +79,12 @@ func (t *tuning) measureCUDA(ctx context.Context, untuned *private.Daemon, budge
 	}
 	defer of.stop()
 	return t.rounds(budget, func(round int) error {
-		for _, n := range t.plan.Ranks {
-			if err := t.runSequence(ctx, untuned, of, n, round); err != nil {
+		for i, n := range t.plan.Ranks {
+			left := ""
+			if all := len(t.plan.Ranks); t.ran > 0 {
+				left = fmt.Sprintf(", about %s left", t.left(time.Since(t.began), round, all-i, all, budget).Round(time.Second))
+			}
+			if err := t.runSequence(ctx, untuned, of, n, round, left); err != nil {
 				return err
 			}
 		}
@@ -111,7 +115,7 @@ func (t *tuning) caseAt(s cudaStep, size uint64) algoCase {
 }
 
 // runSequence measures what is missing in a round for so many ranks.
-func (t *tuning) runSequence(ctx context.Context, untuned *private.Daemon, of *daemons, n, round int) error {
+func (t *tuning) runSequence(ctx context.Context, untuned *private.Daemon, of *daemons, n, round int, left string) error {
 	q := &measure.Sequence{Sockets: of.sockets}
 	var steps []cudaStep
 	missing := 0
@@ -139,7 +143,7 @@ func (t *tuning) runSequence(ctx context.Context, untuned *private.Daemon, of *d
 	if len(steps) == 0 {
 		return nil
 	}
-	_, _ = fmt.Fprintf(t.progress, "tune: round %d, %d ranks: %d points\n", round, n, missing)
+	_, _ = fmt.Fprintf(t.progress, "tune: round %d, %d ranks: %d points%s\n", round, n, missing, left)
 	env := append([]string{"RAILHEAD_ALGO=" + defaultChoice, "RAILHEAD_REPRODUCIBLE=on"}, t.env...)
 	last := -1
 	err := q.MeasureOn(ctx, untuned, n, t.timeout, env, func(step int, row ncclstyle.Row) error {

@@ -74,7 +74,9 @@ func (t *tuning) measure(ctx context.Context, budget time.Duration) error {
 		cases := t.plan.cases(round)
 		for number, c := range cases {
 			progress := fmt.Sprintf("round %d, run %d of %d", round, number+1, len(cases))
-			left := func() time.Duration { return t.left(time.Since(t.began), round, len(cases)-number, budget) }
+			left := func() time.Duration {
+				return t.left(time.Since(t.began), round, len(cases)-number, len(t.plan.cases(2)), budget)
+			}
 			if err := t.run(ctx, d, c, round, progress, left); err != nil {
 				return err
 			}
@@ -149,9 +151,8 @@ func (t *tuning) take(c algoCase, round int, row ncclstyle.Row) error {
 }
 
 // left estimates the remaining time: that of the minimum number of rounds, or of the budget if that is more.
-func (t *tuning) left(spent time.Duration, round, runsOfRound int, budget time.Duration) time.Duration {
+func (t *tuning) left(spent time.Duration, round, runsOfRound, perRound int, budget time.Duration) time.Duration {
 	each := spent / time.Duration(t.ran)
-	perRound := len(t.plan.cases(2))
 	roundsTo := func(last int) time.Duration { return each * time.Duration(runsOfRound+max(0, last-round)*perRound) }
 	return min(max(roundsTo(minRounds), budget-spent), roundsTo(maxRounds))
 }

@@ -98,7 +98,7 @@ func TestTheRemainingTimeIsThatOfTheRounds(t *testing.T) {
 		{1, 5, 0, 10 * (5 + 2*timed)}, {3, 1, 0, 10}, {1, 5, time.Hour, 10 * (5 + 8*timed)}, {2, 7, 400 * time.Second, 300}, {9, 2, time.Hour, 20},
 	} {
 		// Ten runs in 100 s.
-		if got := tune.left(100*time.Second, c.round, c.runs, c.budget); got != c.want*time.Second {
+		if got := tune.left(100*time.Second, c.round, c.runs, int(timed), c.budget); got != c.want*time.Second {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}
