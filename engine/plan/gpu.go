@@ -25,7 +25,8 @@ const (
 	pullFromCells   = 5<<20 + 768<<10
 	pullFromPackets = 384 << 10
 	// pipeFrom is the same for pipes, which send data once but copy it out of the inbox and have a flag for each chunk. Of the measured kernels
-	// written by hand, "push, then one release flag a block" is faster than packets from 512 KiB on.
+	// written by hand, "push, then one release flag a block" is faster than packets from 512 KiB on. Lanes themselves were not measured over a link:
+	// `railhead tune --device cuda` compares them with packets, and their grids.
 	pipeFrom = 768 << 10
 	// secondExchange is the bytes that a link carries in the time of two-shot's second exchange: one flag's way there and back, 1.3 us, at
 	// 350 GB/s.
