@@ -132,10 +132,32 @@ void describeCall(const Signature& s, char* out, size_t size) {
   }
 }
 
-// Kernels compare also by which algorithm they run, and where buffers lie.
-constexpr const char* kHowOnDevice = "; a call before these differed, or their buffers' places in windows";
-
 unsigned sequenceOf(const Signature& s) { return s.sequence() + 1; }
+
+// A kernel's Way (railhead/gpu/launch.h), taken apart. A kernel that not all ranks run has lanes in place of blocks, and threads 0.
+struct Way {
+  uint32_t algo, blocks, threads;
+};
+Way wayOf(uint64_t bits) { return {static_cast<uint32_t>(bits & 0x7f), static_cast<uint32_t>(bits >> 8 & 0xfff), static_cast<uint32_t>(bits >> 20 & 0xfff)}; }
+
+// What differs between two calls of the same text and number. Kernels compare also how they run. a and b are the ranks of theirs and ours.
+void describeDifference(const rhw_rank_line* line, const Signature& theirs, const Signature& ours, int a, int b, char* out, size_t size) {
+  const uint64_t theirBits = relaxed(line->other_way), ourBits = relaxed(line->way);
+  const Way their = wayOf(theirBits), our = wayOf(ourBits);
+  if (theirs.history() != ours.history() || theirBits == ourBits) {
+    snprintf(out, size, "; a call before these differed");
+  } else if (their.algo != our.algo) {
+    snprintf(out, size, "; rank %d ran it as %s, rank %d as %s: pull needs the buffers of all ranks in windows", a, algorithmName(their.algo), b, algorithmName(our.algo));
+  } else if (their.threads == 0 && our.threads == 0) {
+    snprintf(out, size, "; rank %d ran it in %u lanes, rank %d in %u", a, their.blocks, b, our.blocks);
+  } else if (their.blocks != our.blocks || their.threads != our.threads) {
+    snprintf(out, size, "; rank %d ran it with %u blocks of %u threads, rank %d with %u of %u", a, their.blocks, their.threads, b, our.blocks, our.threads);
+  } else if (our.algo == RHW_ALGO_PULL) {
+    snprintf(out, size, "; the buffers of rank %d lie at other offsets in windows than those of rank %d", a, b);
+  } else {
+    snprintf(out, size, "; rank %d ran it in another number of lanes than rank %d", a, b);
+  }
+}
 
 // Two ranks made different calls. The rank that found the difference has written both down.
 void describeMismatch(const Comm* comm, const Cause& c, char* out, size_t size) {
@@ -160,9 +182,10 @@ void describeMismatch(const Comm* comm, const Cause& c, char* out, size_t size) 
     snprintf(out, size, "rank %d called %s where rank %d called %s", number(c.culprit), a, number(c.reporter), b);
     return;
   }
-  const bool earlier = strcmp(a, b) == 0 && sequenceOf(theirs) == sequenceOf(ours);
+  char how[160] = "";
+  if (strcmp(a, b) == 0 && sequenceOf(theirs) == sequenceOf(ours)) describeDifference(line, theirs, ours, number(c.culprit), number(c.reporter), how, sizeof how);
   snprintf(out, size, "rank %d called %s as its collective #%u, rank %d %s as its #%u%s", number(c.culprit), a, sequenceOf(theirs), number(c.reporter), b,
-           sequenceOf(ours), !earlier ? "" : comm->device->ownMemory == nullptr ? "; a call before these differed" : kHowOnDevice);
+           sequenceOf(ours), how);
 }
 
 }  // namespace

@@ -105,7 +105,9 @@ type RankLine struct {
 	OtherDetail uint64
 	Rank        rank.World
 	Reserved1   uint32
-	Reserved2   [12]uint64
+	Way         uint64
+	OtherWay    uint64
+	Reserved2   [10]uint64
 }
 
 // FlightRecord is one operation of a rank.

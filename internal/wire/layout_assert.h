@@ -341,11 +341,13 @@ static_assert(offsetof(struct rhw_rank_line, op) == 72 && sizeof(((struct rhw_ra
 static_assert(offsetof(struct rhw_rank_line, other_call) == 128 && sizeof(((struct rhw_rank_line*)0)->other_call) == 8, "rhw_rank_line.other_call");
 static_assert(offsetof(struct rhw_rank_line, other_count) == 136 && sizeof(((struct rhw_rank_line*)0)->other_count) == 8, "rhw_rank_line.other_count");
 static_assert(offsetof(struct rhw_rank_line, other_detail) == 144 && sizeof(((struct rhw_rank_line*)0)->other_detail) == 8, "rhw_rank_line.other_detail");
+static_assert(offsetof(struct rhw_rank_line, other_way) == 168 && sizeof(((struct rhw_rank_line*)0)->other_way) == 8, "rhw_rank_line.other_way");
 static_assert(offsetof(struct rhw_rank_line, rank) == 152 && sizeof(((struct rhw_rank_line*)0)->rank) == 4, "rhw_rank_line.rank");
 static_assert(offsetof(struct rhw_rank_line, reserved1) == 156 && sizeof(((struct rhw_rank_line*)0)->reserved1) == 4, "rhw_rank_line.reserved1");
-static_assert(offsetof(struct rhw_rank_line, reserved2) == 160 && sizeof(((struct rhw_rank_line*)0)->reserved2) == 96, "rhw_rank_line.reserved2");
+static_assert(offsetof(struct rhw_rank_line, reserved2) == 176 && sizeof(((struct rhw_rank_line*)0)->reserved2) == 80, "rhw_rank_line.reserved2");
 static_assert(offsetof(struct rhw_rank_line, seq) == 64 && sizeof(((struct rhw_rank_line*)0)->seq) == 8, "rhw_rank_line.seq");
 static_assert(offsetof(struct rhw_rank_line, waiting_for) == 88 && sizeof(((struct rhw_rank_line*)0)->waiting_for) == 8, "rhw_rank_line.waiting_for");
+static_assert(offsetof(struct rhw_rank_line, way) == 160 && sizeof(((struct rhw_rank_line*)0)->way) == 8, "rhw_rank_line.way");
 static_assert(offsetof(struct rhw_reannounce, control_bytes) == 32 && sizeof(((struct rhw_reannounce*)0)->control_bytes) == 8, "rhw_reannounce.control_bytes");
 static_assert(offsetof(struct rhw_reannounce, group) == 24 && sizeof(((struct rhw_reannounce*)0)->group) == 8, "rhw_reannounce.group");
 static_assert(offsetof(struct rhw_reannounce, h) == 0 && sizeof(((struct rhw_reannounce*)0)->h) == 24, "rhw_reannounce.h");

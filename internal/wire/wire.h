@@ -535,7 +535,9 @@ struct rhw_rank_line {
   uint64_t other_detail;
   int32_t rank;            // world rank of the line; the daemon writes it before it hands the segment out
   uint32_t reserved1;
-  uint64_t reserved2[12];
+  uint64_t way;            // after a mismatch that a kernel found: how it ran (kernels/include/railhead/gpu/launch.h); 0 = no kernel
+  uint64_t other_way;      // and the culprit's kernel
+  uint64_t reserved2[10];
 };
 
 // One operation of a rank. kernels/include/railhead/base/flight_record.h has the meaning of the words and the order of stores and

@@ -30,6 +30,10 @@ void report(Comm* comm, const gpu::Status& status, Stop stop) {
     poison(comm, RH_ERR_BUSY, op, comm->rank, comm->rank);
     return;
   }
+  if (stop == Stop::kMismatch) {  // ordered by the abort word, like the signatures
+    __atomic_store_n(&comm->ownLine()->way, relaxed(status.ourWay), __ATOMIC_RELAXED);
+    __atomic_store_n(&comm->ownLine()->other_way, relaxed(status.theirWay), __ATOMIC_RELAXED);
+  }
   host::Outcome outcome = {};
   outcome.stop = stop;
   outcome.missing = relaxed(status.missing);

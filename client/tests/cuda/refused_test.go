@@ -145,17 +145,27 @@ func TestDifferentCallsAreAMismatch(t *testing.T) {
 }
 
 // Integers of that size are zero-copy in windows.
-func TestBuffersInWindowsOfOnlySomeRanksAreAMismatch(t *testing.T) {
+func TestBuffersAtDifferentPlacesInWindowsAreAMismatch(t *testing.T) {
 	const bytes = 1 << 20
-	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
-	parts := window(t, ranks, bytes)
-	parts[1] = ranks[1].alloc(t, bytes)
-	each(t, ranks, func(r rank) error {
-		b := parts[r.Rank()]
-		return r.on().AllReduce(b, b, bytes/4, client.I32, client.Sum)
-	})
-	for _, r := range ranks {
-		wantError(t, r.wait(), wire.ResultMismatch, "all_reduce of 262144 i32 sum", "their buffers' places in windows")
+	for name, c := range map[string]struct {
+		buffer func(r rank, part []byte) []byte // of rank 1
+		words  []string
+	}{
+		"elsewhere":         {func(r rank, _ []byte) []byte { return r.alloc(t, bytes) }, []string{"as pull", "as oneshot", ": pull needs the buffers of all ranks in windows"}},
+		"at another offset": {func(_ rank, part []byte) []byte { return part[bytes:] }, []string{"at other offsets in windows than those of rank"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
+			parts := window(t, ranks, 2*bytes)
+			buffers := [][]byte{parts[0][:bytes], c.buffer(ranks[1], parts[1])}
+			each(t, ranks, func(r rank) error {
+				b := buffers[r.Rank()]
+				return r.on().AllReduce(b, b, bytes/4, client.I32, client.Sum)
+			})
+			for _, r := range ranks { // either rank may have found it
+				wantError(t, r.wait(), wire.ResultMismatch, append([]string{"all_reduce of 262144 i32 sum as its collective #1"}, c.words...)...)
+			}
+		})
 	}
 }
 

@@ -35,3 +35,33 @@ func TestKernelsOnTwoStreamsAtOnceBreakTheGroup(t *testing.T) {
 		return err == nil && status.Result == wire.ResultBusy && status.Culprit == 0
 	})
 }
+
+// No plan gives ranks different grids. So the test writes what a kernel writes that finds one.
+func TestAMismatchOfGridsNamesThem(t *testing.T) {
+	const mismatch, oneshot = 3, 1
+	way := func(blocks, threads uint64) uint64 { return oneshot | blocks<<8 | threads<<20 }
+	for name, c := range map[string]struct {
+		theirs, ours uint64
+		want         string
+	}{
+		"blocks":  {way(4, 64), way(8, 64), "; rank 1 ran it with 4 blocks of 64 threads, rank 0 with 8 of 64"},
+		"threads": {way(4, 64), way(4, 96), "; rank 1 ran it with 4 blocks of 64 threads, rank 0 with 4 of 96"},
+		"lanes":   {1<<32 | way(4, 64), 2<<32 | way(4, 64), "; rank 1 ran it in another number of lanes than rank 0"},
+		"nothing": {way(4, 64), way(4, 64), "; a call before these differed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
+			info, err := ranks[0].Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := (*status)(unsafe.Pointer(info.StopWord))
+			call := [3]uint64{uint64(wire.OpAllReduce), 100, 0xffffff}
+			s.operation, s.number, s.missing, s.theirs, s.ours = uint32(wire.OpAllReduce), 1, 2, c.theirs, c.ours
+			copy(s.difference[:3], call[:])
+			copy(s.difference[3:], call[:])
+			atomic.StoreUint32(&s.stop, mismatch)
+			wantError(t, ranks[0].wait(), wire.ResultMismatch, "rank 1 called all_reduce of 100 f32 sum as its collective #1, rank 0 all_reduce of 100 f32 sum as its #1"+c.want)
+		})
+	}
+}
