@@ -233,6 +233,8 @@ type Info struct {
 	StopWord     *uint32 // nil on the CPU
 	Staged       bool
 	StagedReason string
+	Fabric       bool
+	FabricReason string // why not
 }
 
 // Info says on which device the comm runs, and how.
@@ -247,7 +249,7 @@ func (c *Comm) Info() (Info, error) {
 	return Info{
 		Device: uint32(info.device_kind), Ordinal: int(info.device_ordinal), Granularity: uint64(info.granularity),
 		StopWord: (*uint32)(unsafe.Pointer(info.stop_word)), Staged: info.device_staged != 0,
-		StagedReason: C.GoString(&info.device_staged_reason[0]),
+		StagedReason: C.GoString(&info.device_staged_reason[0]), Fabric: info.device_fabric != 0, FabricReason: C.GoString(&info.device_fabric_reason[0]),
 	}, nil
 }
 

@@ -65,7 +65,7 @@ rh_result timeLaunches(railhead::client::Comm* comm, const void* send, void* rec
   cuda::CudaComm* of = cuda::onCuda(comm);
   const cuda::CUfunction kernel = of->kernels->of(RHW_ALGO_ONESHOT, RHW_OP_ALL_REDUCE, RH_F32);
   if (kernel == nullptr) return railhead::client::fail(RH_ERR_UNSUPPORTED, "time_oneshot_kernel: there is no such kernel");
-  auto call = cuda::callOf(comm, {RHW_OP_ALL_REDUCE, RH_F32, RH_SUM, railhead::kNoRoot, count, 0, 0, 0}, count * sizeof(float), of->streams.of(stream));
+  auto call = cuda::callOf(comm, {RHW_OP_ALL_REDUCE, RH_F32, RH_SUM, railhead::kNoRoot, count, 0, 0, 0}, count * sizeof(float), cuda::queues(of, stream));
   call.send = static_cast<const char*>(send);
   call.recv = static_cast<char*>(recv);
   call.count = count;
@@ -74,7 +74,6 @@ rh_result timeLaunches(railhead::client::Comm* comm, const void* send, void* rec
   config.blockDimX = 64;
   config.hStream = static_cast<cuda::CUstream>(stream);
   void* parameters[] = {&call};
-  of->mayRun = true;
   const cuda::Entered entered(of->context);
   return timeLoop(iterations, totalNs, [&] {
     cuda::Failure why;

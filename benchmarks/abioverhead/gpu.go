@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"runtime"
 	"sync"
 	"time"
 
 	"railhead/client"
+	"railhead/client/device/cuda/fake"
 	"railhead/internal/cuda"
 	"railhead/internal/tempdir"
 	"railhead/server"
@@ -69,6 +71,30 @@ func measureLaunches(iterations, repeats int) error {
 	printRow("rh_all_reduce", called)
 	printRow("cuLaunchKernelEx", launched)
 	return nil
+}
+
+// measureLaunchesOfNothing is measureLaunches on the driver for tests, hollow, so it measures what the library takes itself. It runs at the root of the
+// repository.
+func measureLaunchesOfNothing(iterations, repeats int) error {
+	temporary, err := tempdir.Make()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = temporary.Remove() }()
+	driver, err := fake.Build(".", temporary.Path())
+	if err != nil {
+		return err
+	}
+	kernels, err := fake.BuildKernels(".", temporary.Path())
+	if err != nil {
+		return err
+	}
+	for name, value := range map[string]string{cuda.LibraryVariable: driver, "RAILHEAD_FAKE_CUDA_KERNELS": kernels, "RAILHEAD_FAKE_CUDA_HOLLOW": "1"} {
+		if err := os.Setenv(name, value); err != nil {
+			return err
+		}
+	}
+	return measureLaunches(iterations, repeats)
 }
 
 func formOnGPU(socket string) ([]onGPU, error) {

@@ -8,6 +8,7 @@
 //
 //	go run ./benchmarks/abioverhead
 //	go run ./benchmarks/abioverhead -device cuda
+//	go run ./benchmarks/abioverhead -device hollow
 package main
 
 import (
@@ -38,15 +39,17 @@ type loop func(c *client.Comm, buf []byte, iterations int) (time.Duration, error
 func main() {
 	iterations := flag.Int("n", 5000, "iterations of a loop")
 	repeats := flag.Int("repeats", 401, "rounds of the loops")
-	device := flag.String("device", "cpu", "cpu, or cuda: what a call adds to the launch of its kernel, on the first GPU")
+	device := flag.String("device", "cpu", "cpu; cuda: what a call adds to the launch of its kernel, on the first GPU; hollow: the same without a GPU, on a driver whose functions do nothing")
 	flag.Parse()
 	run := measure
 	switch *device {
 	case "cpu":
 	case "cuda":
 		run = measureLaunches
+	case "hollow":
+		run = measureLaunchesOfNothing
 	default:
-		fmt.Fprintf(os.Stderr, "abioverhead: -device %s: want cpu or cuda\n", *device)
+		fmt.Fprintf(os.Stderr, "abioverhead: -device %s: want cpu, cuda or hollow\n", *device)
 		os.Exit(2)
 	}
 	if err := run(*iterations, *repeats); err != nil {

@@ -237,8 +237,11 @@ typedef struct rh_comm_info {
   int32_t device_staged;  /* 1: collectives of a CUDA comm go through the host's memory, because the GPUs cannot access each other's */
   int32_t reserved1;
   char device_staged_reason[256]; /* why: the rank, and what its driver said; else "" */
+  int32_t device_fabric;  /* 1: this rank's driver creates memory with a FABRIC handle, as GPUs of several machines on one NVLink fabric need */
+  int32_t reserved2;
+  char device_fabric_reason[256]; /* of a CUDA comm, where it is 0: why; else "" */
 } rh_comm_info;
-#define RH_COMM_INFO_INIT {sizeof(rh_comm_info), 1, -1, 0, -1, 0, -1, 0, -1, 0, 0, NULL, NULL, 0, 0, {0}}
+#define RH_COMM_INFO_INIT {sizeof(rh_comm_info), 1, -1, 0, -1, 0, -1, 0, -1, 0, 0, NULL, NULL, 0, 0, {0}, 0, 0, {0}}
 
 /* This rank's numbers, node and device. Any thread. */
 rh_result rh_comm_get_info(rh_comm *comm, rh_comm_info *info);
@@ -377,9 +380,11 @@ rh_result rh_window_get_sharing(rh_window *window, rh_window_sharing *sharing);
  *  - The comm's mappings stay until its last graph is destroyed. Launches after rh_comm_finalize touch no memory of other ranks, and
  *    stop_word (rh_comm_info) is not 0.
  *  - An operation for which there is no kernel is UNSUPPORTED, before it has any effect: in a world of one a sum with a scale.
- *  - Before rh_window_free and rh_comm_finalize this rank's calls must be able to run to their end: the two wait for all work of the
- *    process's context, so no stream of it may be captured meanwhile. Other set-up calls wait for no stream.
- *  - A stream on which calls of a comm were captured must live until the comm's next set-up call, or its finalize, has returned.
+ *  - Before rh_window_free and rh_comm_finalize this rank's calls must be able to run to their end: the two wait for them, and while graphs
+ *    hold calls of the comm for all work of the process's context. No stream of the context may be captured meanwhile. Other set-up calls
+ *    wait for no stream.
+ *  - A stream on which calls of a comm were made must live until its next rh_window_free or rh_comm_finalize has returned; if they were
+ *    captured, until its next set-up call has.
  * Errors: INVALID_ARGUMENT, INVALID_HANDLE, UNSUPPORTED, BUSY, MISMATCH, PROTOCOL (a rank offered memory that it does not have), and
  * the cause of a broken group (RANK_DEAD, TIMEOUT, ABORTED; BUSY: two streams at once). */
 

@@ -98,7 +98,7 @@ var mayImport = map[string][]string{
 		"railhead/internal/wire", "railhead/server/admin", "railhead/server/group", "railhead/server/membership", "railhead/server/metrics",
 		"railhead/server/session",
 	},
-	"railhead/benchmarks/abioverhead": {"railhead/client", "railhead/internal/cuda", "railhead/internal/tempdir", "railhead/server"},
+	"railhead/benchmarks/abioverhead": {"railhead/client", "railhead/client/device/cuda/fake", "railhead/internal/cuda", "railhead/internal/tempdir", "railhead/server"},
 	"railhead/benchmarks/daemonload":  {"railhead/internal/tempdir", "railhead/internal/wire", "railhead/server"},
 	"railhead/benchmarks/killnotice":  {"railhead/client", "railhead/internal/tempdir", "railhead/internal/wire", "railhead/server"},
 	"railhead/internal/sidebyside":    {"railhead/internal/launch", "railhead/internal/librarybuild"},

@@ -50,6 +50,9 @@ class CommInfo(ctypes.Structure):
         ("device_staged", c_int32),
         ("reserved1", c_int32),
         ("device_staged_reason", c_char * 256),
+        ("device_fabric", c_int32),
+        ("reserved2", c_int32),
+        ("device_fabric_reason", c_char * 256),
     ]
 
 

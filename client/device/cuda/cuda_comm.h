@@ -10,6 +10,7 @@
 #include "device/cuda/devices.h"
 #include "device/cuda/kernels.h"
 #include "device/cuda/memory.h"
+#include "device/cuda/shared.h"
 #include "railhead/gpu/launch.h"
 
 namespace railhead::client::cuda {
@@ -18,8 +19,11 @@ namespace railhead::client::cuda {
 struct StreamNumbers {
   static constexpr uint32_t kMost = 64;  // further streams take the places of the oldest
   const void* streams[kMost] = {};
+  unsigned long long ids[kMost] = {};  // the driver's, where calls were queued; a later stream may have the same address
   uint32_t given = 0;
-  uint32_t last = 0;  // place of the last one
+  uint32_t last = 0;   // place of the last one
+  uint64_t busy = 0;   // bit i: calls were queued on streams[i] since the device was last known to be idle
+  bool lost = false;   // one of these streams is not in the list any more
 
   uint32_t of(const void* stream) {
     if (last < given && streams[last] == stream) return last + 1;
@@ -28,6 +32,8 @@ struct StreamNumbers {
     }
     last = given++ % kMost;
     streams[last] = stream;
+    ids[last] = 0;
+    lost = lost || (busy >> last & 1) != 0;
     return last + 1;
   }
 };
@@ -35,23 +41,23 @@ struct StreamNumbers {
 struct CudaComm : Malloced {
   Context context;
   DeviceHeaps heaps;
+  Shared* shared = nullptr;
   Kernels* kernels = nullptr;
   gpu::Status* pinned = nullptr;  // host memory that kernels write
   gpu::Status* status = nullptr;  // the same once the comm is set up. Written with release, read with acquire, by any thread
   gpu::Team team = {};      // of every call, but limitNs
   bool staged = false;      // the scratch is in the host's memory
   char reason[RHW_REASON] = {};  // why
+  bool fabric = false;           // the driver creates memory with a FABRIC handle
+  char fabricReason[256] = {};   // why not
   uint64_t stagedOffset = 0;     // of the scratch in the heaps, where it is staged
   LocalRankSet pinnedParts;      // of the staged scratch
-  StreamNumbers streams;
+  bool enters = false;           // another context, or none, was current in the last launch that looked; accessed like streams
+  StreamNumbers streams;         // accessed by the thread that has exclusive access to the comm
 
   bool refused = false;     // mapping a peer's memory failed because the GPUs cannot access each other's memory
   char uuids[RHW_MAX_LOCAL][sizeof(DeviceFacts::uuid)] = {};  // by local rank
   Failure failed;           // the last failure of making or mapping memory
-
-  // Written by the thread that has exclusive access to the comm.
-  bool mayRun = false;      // a call was queued since the device was last known to be idle
-  bool captured = false;    // a call was captured, so graphs may run calls at any time
 
   // Used by the control thread.
   bool reported = false;    // the group knows why the kernels stopped
@@ -59,6 +65,9 @@ struct CudaComm : Malloced {
 };
 
 inline CudaComm* onCuda(const Comm* comm) { return static_cast<CudaComm*>(comm->onDevice); }
+
+// The default streams are those of the current context; other streams have one of their own.
+inline bool isDefaultStream(const void* stream) { return reinterpret_cast<uintptr_t>(stream) <= 2; }
 
 // Makes the comm's context current in this thread while it lives, where it is not. Cheaper than Current, for the data path.
 class Entered {
@@ -72,6 +81,7 @@ class Entered {
     CUcontext popped;
     if (__builtin_expect(pushed_, 0)) driver_.cuCtxPopCurrent.call(&popped);
   }
+  bool pushed() const { return pushed_; }
   Entered(const Entered&) = delete;
   Entered& operator=(const Entered&) = delete;
 
@@ -107,8 +117,10 @@ int64_t tend(Comm* comm, int64_t now);
 void stopKernels(const Comm* comm);
 
 // idle.cc
+// Notes that a call is queued on the stream, and returns the stream's number.
+uint32_t queues(CudaComm* of, const void* stream);
 bool synchronize(Comm* comm, int64_t deadlineNs);
-// Waits until nothing runs in the comm's context. False: the deadline has passed.
+// Waits until no call of the comm runs any more. False: the deadline has passed.
 bool awaitIdle(Comm* comm, int64_t deadlineNs);
 
 // streams.cc

@@ -18,6 +18,9 @@ void describe(const Comm* comm, rh_comm_info* info) {
   info->device_staged = of->staged;
   static_assert(sizeof info->device_staged_reason == sizeof of->reason, "a reason fits");
   memcpy(info->device_staged_reason, of->reason, sizeof of->reason);
+  info->device_fabric = of->fabric;
+  static_assert(sizeof info->device_fabric_reason == sizeof of->fabricReason, "a reason fits");
+  memcpy(info->device_fabric_reason, of->fabricReason, sizeof of->fabricReason);
 }
 
 constexpr Device makeDevice() {

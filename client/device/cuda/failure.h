@@ -14,9 +14,11 @@ struct Driver;
 // The first thing that failed. Its text names what was tried, the value and what to do; the caller puts the operation and the rank before it:
 // fail(why.result, "window_alloc: rank %d: %s", rank, why.text).
 struct Failure {
+  Failure() { text[0] = '\0'; }  // no more: every call of the data path makes one
+
   rh_result result = RH_OK;
   CUresult code = CUDA_SUCCESS;  // what the driver returned; CUDA_SUCCESS: the reason was another one
-  char text[640] = "";
+  char text[640];
 };
 
 // Records a reason, printf-style, unless there is one already. Returns false.

@@ -1,7 +1,11 @@
-// Waits until no kernel of a comm runs, with a deadline.
+// Waits until no call of a comm runs, with a deadline.
 //
-// Only the driver knows what graphs that hold calls of the comm have queued, on any stream. It can wait for the whole context, without a
-// deadline. So a thread of its own waits for the context, and the caller waits for that thread.
+// Only the driver knows what graphs that hold calls of the comm have queued, on any stream. It can wait for the whole context, without a deadline. So a
+// thread of its own waits for the context, and the caller waits for that thread.
+//
+// The context may have other work that does not end soon: a kernel of another comm that waits for a rank which comes after this call. So without such
+// graphs, the caller also looks at the streams on which it has queued calls, but not at once: a stream that the application has destroyed since
+// must not be touched, and then the context mostly is idle soon.
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
@@ -20,6 +24,7 @@ struct Wait : Malloced {
   int references = 2;      // of the waiting thread and the caller; guarded by mutex, like ended
   bool ended = false;
   Context context;
+  bool retained = false;   // the thread has a reference to the context: it may wait longer than the comm lives
 };
 
 void drop(Wait* w) {
@@ -32,6 +37,10 @@ void drop(Wait* w) {
   delete w;
 }
 
+void release(const Wait& w) {
+  if (w.retained) w.context.driver->cuDevicePrimaryCtxRelease.call(w.context.device);
+}
+
 // A context that an earlier kernel has broken runs nothing any more, so an error ends the wait too.
 void* waitForContext(void* p) {
   auto* w = static_cast<Wait*>(p);
@@ -40,6 +49,7 @@ void* waitForContext(void* p) {
     const Current current(w->context, &ignored);
     if (current) w->context.driver->cuCtxSynchronize.call();
   }
+  release(*w);
   pthread_mutex_lock(&w->mutex);
   w->ended = true;
   pthread_cond_broadcast(&w->changed);
@@ -52,6 +62,8 @@ Wait* start(const Context& context) {
   auto* w = new Wait();
   if (w == nullptr) return nullptr;
   w->context = context;
+  CUcontext same;
+  w->retained = context.driver->cuDevicePrimaryCtxRetain.call(&same, context.device) == CUDA_SUCCESS;
   pthread_condattr_t monotonic;
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -68,6 +80,7 @@ Wait* start(const Context& context) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&detached);
   if (error == 0) return w;
+  release(*w);
   w->references = 1;
   drop(w);
   return nullptr;
@@ -75,32 +88,72 @@ Wait* start(const Context& context) {
 
 bool isBroken(const Comm* comm) { return comm->control != nullptr && __atomic_load_n(comm->team.abortWord, __ATOMIC_ACQUIRE) != 0; }
 
-// Waits in short turns, because a change of the abort word is not signalled.
+// Only captured calls hold references beside that of the handle. Acquire: what they did happens before their end.
+bool graphsMayRun(const Comm* comm) { return __atomic_load_n(&comm->references, __ATOMIC_ACQUIRE) > 1; }
+
+bool isIdle(const Driver& driver, const StreamNumbers& streams, int i) {
+  const auto stream = static_cast<CUstream>(const_cast<void*>(streams.streams[i]));
+  unsigned long long id = 0;
+  CUstreamCaptureStatus captured = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  return driver.cuStreamGetId.call(stream, &id) == CUDA_SUCCESS && id == streams.ids[i] && driver.cuStreamIsCapturing.call(stream, &captured) == CUDA_SUCCESS &&
+         captured == CU_STREAM_CAPTURE_STATUS_NONE && driver.cuStreamQuery.call(stream) == CUDA_SUCCESS;
+}
+
+// Whether it is certain that nothing runs on the streams which the comm has used since it was last idle.
+bool ownStreamsAreIdle(const Comm* comm) {
+  const CudaComm* of = onCuda(comm);
+  if (of->streams.lost || graphsMayRun(comm)) return false;
+  const Current current(of->context);
+  if (!current) return false;
+  for (uint64_t left = of->streams.busy; left != 0; left &= left - 1) {
+    if (!isIdle(*of->context.driver, of->streams, __builtin_ctzll(left))) return false;
+  }
+  return true;
+}
+
+// Waits in short turns, because neither the abort word nor a stream signals a change.
 bool await(const Comm* comm, Wait* w, int64_t deadlineNs) {
   constexpr int64_t kTurnNs = 1000 * 1000;
-  bool told = false;
+  constexpr int64_t kContextFirstNs = 20 * kTurnNs;
+  const int64_t lookAt = host::nowNs() + kContextFirstNs;
+  bool told = false, idle = false;
   pthread_mutex_lock(&w->mutex);
-  while (!w->ended) {
+  while (!w->ended && !idle) {
     const int64_t now = host::nowNs();
     if (now >= deadlineNs) break;
     if (!told && isBroken(comm)) {
       told = true;
       stopKernels(comm);
     }
-    const int64_t turn = told || deadlineNs < now + kTurnNs ? deadlineNs : now + kTurnNs;
+    const int64_t turn = deadlineNs < now + kTurnNs ? deadlineNs : now + kTurnNs;
     const timespec until = {static_cast<time_t>(turn / 1000000000), static_cast<long>(turn % 1000000000)};
     pthread_cond_timedwait(&w->changed, &w->mutex, &until);
+    idle = !w->ended && turn >= lookAt && ownStreamsAreIdle(comm);
   }
-  const bool ended = w->ended;
+  idle = idle || w->ended;
   pthread_mutex_unlock(&w->mutex);
-  return ended;
+  return idle;
+}
+
+unsigned long long idOf(const CudaComm& of, const void* stream) {
+  unsigned long long id = 0;
+  const Entered entered(of.context);
+  of.context.driver->cuStreamGetId.call(static_cast<CUstream>(const_cast<void*>(stream)), &id);
+  return id;
 }
 
 }  // namespace
 
+uint32_t queues(CudaComm* of, const void* stream) {
+  StreamNumbers& s = of->streams;
+  const uint32_t number = s.of(stream);
+  if (__builtin_expect(s.ids[s.last] == 0, 0)) s.ids[s.last] = idOf(*of, stream);
+  s.busy |= uint64_t{1} << s.last;
+  return number;
+}
+
 bool synchronize(Comm* comm, int64_t deadlineNs) {
-  const CudaComm* of = onCuda(comm);
-  return (!of->mayRun && !of->captured) || awaitIdle(comm, deadlineNs);
+  return (onCuda(comm)->streams.busy == 0 && !graphsMayRun(comm)) || awaitIdle(comm, deadlineNs);
 }
 
 bool awaitIdle(Comm* comm, int64_t deadlineNs) {
@@ -109,7 +162,10 @@ bool awaitIdle(Comm* comm, int64_t deadlineNs) {
   if (w == nullptr) return false;
   const bool idle = await(comm, w, deadlineNs);
   drop(w);
-  if (idle) of->mayRun = false;
+  if (idle) {
+    of->streams.busy = 0;
+    of->streams.lost = false;
+  }
   return idle;
 }
 

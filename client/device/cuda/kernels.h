@@ -1,4 +1,4 @@
-// The kernels, loaded into a context.
+// The table of kernels of a comm.
 #ifndef RAILHEAD_CLIENT_DEVICE_CUDA_KERNELS_H_
 #define RAILHEAD_CLIENT_DEVICE_CUDA_KERNELS_H_
 
@@ -18,7 +18,6 @@ constexpr uint32_t kOperations = RHW_OP_GROUP + 1;
 
 // The kernels for one world size.
 struct Kernels : Malloced {
-  CUmodule module = nullptr;
   // By rhw_algo, rhw_op and rh_dtype (0 for operations without a type); nullptr where there is no kernel.
   CUfunction functions[RHW_ALGOS][kOperations][host::kTypes] = {};
 
@@ -27,10 +26,8 @@ struct Kernels : Malloced {
   }
 };
 
-// Loads the kernels for the device's architecture, and looks up those for a world size. nullptr: *why says why.
-Kernels* loadKernels(const Context& context, uint32_t architecture, int worldSize, Failure* why);
-// No kernel may be running any more.
-void unloadKernels(const Context& context, Kernels* kernels);
+// Looks up the kernels of a module for a world size. The caller deletes them. nullptr: *why says why.
+Kernels* findKernels(const Context& context, CUmodule module, int worldSize, Failure* why);
 
 }  // namespace railhead::client::cuda
 

@@ -12,16 +12,22 @@
 
 namespace railhead::client::cuda {
 
-bool launch(const CudaComm& of, CUfunction kernel, Grid grid, void* parameter, void* stream, Failure* why) {
+// A kernel and a stream know their context, so the driver is first asked without a look at the current one, which mostly is the right one. If it
+// refuses, nothing was launched. Not in a capture, which a refused call may invalidate.
+bool launch(CudaComm* of, CUfunction kernel, Grid grid, void* parameter, Queue on, Failure* why) {
+  const auto& launchKernel = of->context.driver->cuLaunchKernelEx;
   CUlaunchConfig config = {};
   config.gridDimX = grid.blocks;
   config.gridDimY = config.gridDimZ = 1;
   config.blockDimX = grid.threads;
   config.blockDimY = config.blockDimZ = 1;
-  config.hStream = static_cast<CUstream>(stream);
+  config.hStream = static_cast<CUstream>(on.stream);
   void* parameters[] = {parameter};
-  const Entered entered(of.context);
-  return of.context.driver->cuLaunchKernelEx(why, &config, kernel, parameters, nullptr);
+  const bool tries = !of->enters && !on.captured && !isDefaultStream(on.stream);
+  if (tries && __builtin_expect(launchKernel.call(&config, kernel, parameters, nullptr) == CUDA_SUCCESS, 1)) return true;
+  const Entered entered(of->context);
+  of->enters = entered.pushed();  // the next call mostly comes from the same thread
+  return launchKernel(why, &config, kernel, parameters, nullptr);
 }
 
 bool copy(const CudaComm& of, void* to, const void* from, uint64_t bytes, void* stream, Failure* why) {
@@ -131,14 +137,13 @@ gpu::Call fill(const Comm* comm, const CollectiveCall& c, const Selected& s, uin
   return call;
 }
 
-bool submit(Comm* comm, const CollectiveCall& c, void* stream, Selected* s, Failure* why) {
+bool submit(Comm* comm, const CollectiveCall& c, Queue on, uint32_t number, Selected* s, Failure* why) {
   CudaComm* of = onCuda(comm);
   const Operation& o = c.operation;
-  of->mayRun = true;
-  if (isCopy(comm, o)) return o.op == RHW_OP_BARRIER || copy(*of, o.recv, o.send, bytesOf(o), stream, why);
+  if (isCopy(comm, o)) return o.op == RHW_OP_BARRIER || copy(*of, o.recv, o.send, bytesOf(o), on.stream, why);
   *s = select(comm, c);
-  gpu::Call call = fill(comm, c, *s, of->streams.of(stream));
-  return launch(*of, s->function, {blocksOf(comm, o, s->choice), s->choice.threads}, &call, stream, why);
+  gpu::Call call = fill(comm, c, *s, number);
+  return launch(of, s->function, {blocksOf(comm, o, s->choice), s->choice.threads}, &call, on, why);
 }
 
 rh_result lacks(const Comm* comm, const char* operation, const char* what) {
@@ -161,12 +166,14 @@ rh_result collective(Comm* comm, const CollectiveCall& c, void* stream) {
   Selected s;
   Failure why;
   const bool eager = c.captured == 0;
+  CudaComm* of = onCuda(comm);
+  const uint32_t streamNumber = eager ? queues(of, stream) : of->streams.of(stream);
   if (eager) {
     const uint64_t number = comm->state()->collectives + ++comm->queuedCollectives;
-    comm->runsOn = {onCuda(comm)->streams.of(stream), 0, 0};
+    comm->runsOn = {streamNumber, 0, 0};
     if (!beginOperation(comm, o.op, bytesOf(o), callDetails(o), number)) return whyBroken(comm);
   }
-  const bool queued = submit(comm, c, stream, &s, &why);
+  const bool queued = submit(comm, c, {stream, !eager}, streamNumber, &s, &why);
   if (eager) {
     noteChoice(comm, s.choice);
     endOperation(comm, s.choice.algo);

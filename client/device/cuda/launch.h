@@ -10,8 +10,14 @@ struct Grid {
   uint32_t blocks, threads;  // threads of a block
 };
 
+// Where a call goes: queued on the stream, or captured there.
+struct Queue {
+  void* stream;
+  bool captured;
+};
+
 // parameter: of the kernel, whose type the kernel defines.
-bool launch(const CudaComm& of, CUfunction kernel, Grid grid, void* parameter, void* stream, Failure* why);
+bool launch(CudaComm* of, CUfunction kernel, Grid grid, void* parameter, Queue on, Failure* why);
 bool copy(const CudaComm& of, void* to, const void* from, uint64_t bytes, void* stream, Failure* why);
 
 // What the calls of a comm have in common; signed is the call as ranks compare it. bytes: of its data.

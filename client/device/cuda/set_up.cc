@@ -138,11 +138,13 @@ bool prepare(Comm* comm, Failure* why) {
     return false;
   }
   memcpy(of->uuids[number(comm->localRank)], facts.uuid, sizeof facts.uuid);
-  of->kernels = loadKernels(of->context, comm->place.architecture, comm->localSize(), why);
+  of->shared = share(of->context, comm->place.architecture, why);
+  if (of->shared == nullptr) return false;
+  of->kernels = findKernels(of->context, of->shared->module, comm->localSize(), why);
   if (of->kernels == nullptr || !reserveHeaps(comm, facts, why)) return false;
   comm->deviceHeaps = reinterpret_cast<char*>(of->heaps.base());
   comm->deviceHeapStride = of->heaps.stride();
-  of->pinned = static_cast<gpu::Status*>(allocateHost(of->context, sizeof(gpu::Status), why));
+  of->pinned = takeStatus(of->context, of->shared, why);
   if (of->pinned == nullptr) return false;
   fillTeam(comm);
   return true;
@@ -212,6 +214,13 @@ rh_result stageScratch(Comm* comm) {
   return agree(comm, why).result;
 }
 
+// An answer for rh_comm_get_info; no failure.
+void findFabric(CudaComm* of) {
+  Failure why;
+  of->fabric = probeFabric(of->context, &why);
+  snprintf(of->fabricReason, sizeof of->fabricReason, "%.*s", static_cast<int>(sizeof of->fabricReason) - 1, why.text);
+}
+
 }  // namespace
 
 rh_result open(Comm* comm) {
@@ -226,6 +235,7 @@ rh_result setUp(Comm* comm) {
   Agreement found = agree(comm, why);
   if (found.result == RH_OK) found = shareScratch(comm);
   if (found.result == RH_OK && found.refused) found.result = stageScratch(comm);
+  if (found.result == RH_OK) findFabric(of);
   // Release: the control thread reads the status from here on.
   if (found.result == RH_OK) __atomic_store_n(&of->status, of->pinned, __ATOMIC_RELEASE);
   return found.result;
@@ -235,13 +245,14 @@ rh_result setUp(Comm* comm) {
 void close(Comm* comm) {
   constexpr int64_t kBrokenNs = int64_t{5} * 1000000000;  // kernels of a broken group end within milliseconds
   CudaComm* of = onCuda(comm);
-  if (of->mayRun && !awaitIdle(comm, host::nowNs() + kBrokenNs)) return;
+  if (of->streams.busy != 0 && !awaitIdle(comm, host::nowNs() + kBrokenNs)) return;
   Failure ignored;
   if (of->context.handle != nullptr) {
     releaseStagedScratch(comm);
     of->heaps.release(&ignored);
-    unloadKernels(of->context, of->kernels);
-    if (of->pinned != nullptr) freeHost(of->context, of->pinned, &ignored);
+    if (of->pinned != nullptr) giveStatusBack(of->shared, of->pinned);
+    delete of->kernels;
+    if (of->shared != nullptr) unshare(of->context, of->shared);
     closeContext(&of->context, &ignored);
   }
   delete of;

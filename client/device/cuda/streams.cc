@@ -25,7 +25,16 @@ CUresult captureInfo(const Comm* comm, const void* stream, CaptureInfo* out) {
   return onCuda(comm)->context.driver->cuStreamGetCaptureInfo.call(streamOf(stream), &out->status, &out->id, &out->graph, nullptr, nullptr, nullptr);
 }
 
+// Mostly a stream is not captured, which it knows whatever context is current.
+bool isFree(const Comm* comm, const void* stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  return !isDefaultStream(stream) && !onCuda(comm)->enters && onCuda(comm)->context.driver->cuStreamIsCapturing.call(streamOf(stream), &status) == CUDA_SUCCESS &&
+         status == CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 rh_result captureOf(const Comm* comm, const void* stream, uint64_t* capture) {
+  *capture = 0;
+  if (__builtin_expect(isFree(comm, stream), 1)) return RH_OK;
   CaptureInfo info;
   Failure why;
   const CUresult code = captureInfo(comm, stream, &info);
@@ -69,10 +78,7 @@ bool keep(const Comm* comm, void* stream, void (*release)(void*), void* object) 
   const Entered entered(onCuda(comm)->context);
   const bool made = captureInfo(comm, stream, &info) == CUDA_SUCCESS && info.status == CU_STREAM_CAPTURE_STATUS_ACTIVE &&
                     driver.cuUserObjectCreate.call(&user, kept, releaseKept, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) == CUDA_SUCCESS;
-  if (made && driver.cuGraphRetainUserObject.call(info.graph, user, 1, CU_GRAPH_USER_OBJECT_MOVE) == CUDA_SUCCESS) {
-    onCuda(comm)->captured = true;
-    return true;
-  }
+  if (made && driver.cuGraphRetainUserObject.call(info.graph, user, 1, CU_GRAPH_USER_OBJECT_MOVE) == CUDA_SUCCESS) return true;
   // The object is still the caller's, so the user object must not release it.
   kept->release = [](void*) {};
   if (made) driver.cuUserObjectRelease.call(user, 1);

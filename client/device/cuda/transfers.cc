@@ -61,7 +61,7 @@ SignedCall signedOf(const TransfersCall& c) {
 }
 
 // A send or receive alone.
-bool launchOne(const Comm* comm, const TransfersCall& c, uint32_t stream, void* on, Failure* why) {
+bool launchOne(const Comm* comm, const TransfersCall& c, uint32_t stream, Queue on, Failure* why) {
   const railhead::Transfer& t = c.list[0];
   const Choice choice = choiceOfTransfer(comm, t.bytes);
   gpu::Call call = callOf(comm, signedOf(c), t.bytes, stream);
@@ -70,16 +70,16 @@ bool launchOne(const Comm* comm, const TransfersCall& c, uint32_t stream, void* 
   call.count = t.bytes;
   call.detail = lanesOf(comm, choice);
   call.root = t.peer;
-  return launch(*onCuda(comm), kernelOf(comm, c.op), {std::min(uint32_t{choice.blocks}, lanesOf(comm, choice)), choice.threads}, &call, on, why);
+  return launch(onCuda(comm), kernelOf(comm, c.op), {std::min(uint32_t{choice.blocks}, lanesOf(comm, choice)), choice.threads}, &call, on, why);
 }
 
-bool launchGroup(const Comm* comm, const TransfersCall& c, uint32_t stream, void* on, Failure* why) {
+bool launchGroup(const Comm* comm, const TransfersCall& c, uint32_t stream, Queue on, Failure* why) {
   gpu::GroupCall group = {};
   group.call = callOf(comm, signedOf(c), c.bytes, stream);
   Batches batches(comm, c);
   Grid grid;
   while (batches.next(&group, &grid)) {
-    if (!launch(*onCuda(comm), kernelOf(comm, RHW_OP_GROUP), grid, &group, on, why)) return false;
+    if (!launch(onCuda(comm), kernelOf(comm, RHW_OP_GROUP), grid, &group, on, why)) return false;
   }
   return true;
 }
@@ -92,12 +92,9 @@ bool copyPairs(const CudaComm& of, const TransfersCall& c, void* on, Failure* wh
   return true;
 }
 
-bool submit(Comm* comm, const TransfersCall& c, void* on, Failure* why) {
-  CudaComm* of = onCuda(comm);
-  of->mayRun = true;
-  if (!copyPairs(*of, c, on, why)) return false;
+bool submit(Comm* comm, const TransfersCall& c, uint32_t stream, Queue on, Failure* why) {
+  if (!copyPairs(*onCuda(comm), c, on.stream, why)) return false;
   if (c.n == 0) return true;
-  const uint32_t stream = of->streams.of(on);
   return c.op == RHW_OP_GROUP ? launchGroup(comm, c, stream, on, why) : launchOne(comm, c, stream, on, why);
 }
 
@@ -114,12 +111,14 @@ rh_result transfers(Comm* comm, const TransfersCall& c, void* stream) {
   const rh_result bad = kStreams.captureOf(comm, stream, &capture);
   if (bad != RH_OK) return bad;
   Failure why;
-  const bool records = capture == 0 && c.n != 0;
+  const bool eager = capture == 0, records = eager && c.n != 0;
+  CudaComm* of = onCuda(comm);
+  const uint32_t streamNumber = eager ? queues(of, stream) : of->streams.of(stream);
   if (records) {
-    comm->runsOn = {onCuda(comm)->streams.of(stream), 0, 0};
+    comm->runsOn = {streamNumber, 0, 0};
     if (!beginOperation(comm, c.op, c.bytes, c.details, 0)) return whyBroken(comm);
   }
-  const bool queued = submit(comm, c, stream, &why);
+  const bool queued = submit(comm, c, streamNumber, {stream, !eager}, &why);
   if (records) {
     noteChoice(comm, {RHW_ALGO_PIPE, RHW_WHY_ONLY});
     endOperation(comm, RHW_ALGO_PIPE);

@@ -154,6 +154,12 @@ int gpu_read_account(struct gpu_account *account) {
   return read != NULL;
 }
 
+long gpu_calls(const char *function) {
+  long (*calls)(const char *);
+  *(void **)&calls = dlsym(library, "fake_cuda_calls");
+  return calls == NULL ? -1 : calls(function);
+}
+
 int gpu_fail(const char *function, long nth, unsigned code) {
   void (*fail)(const char *, long, unsigned);
   *(void **)&fail = dlsym(library, "fake_cuda_fail");

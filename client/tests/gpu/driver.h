@@ -40,6 +40,7 @@ struct gpu_account {
   long contexts, streams, events, graphs, execs, user_objects, modules, reservations, handles, mappings, allocations, opened, pinned;
 };
 int gpu_read_account(struct gpu_account *account);
+long gpu_calls(const char *function);
 int gpu_fail(const char *function, long nth, unsigned code);
 
 #endif

@@ -28,6 +28,13 @@ func ReadAccount() (Account, error) {
 	}, nil
 }
 
+// Calls is the number of calls of a function so far, "*" = of any; negative: the driver is not the one for tests.
+func Calls(function string) int {
+	name := C.CString(function)
+	defer C.free(unsafe.Pointer(name))
+	return int(C.gpu_calls(name))
+}
+
 // Fail makes the nth call of a function from now on fail with that CUresult; 0 = none.
 func Fail(function string, nth int, code uint32) error {
 	name := C.CString(function)

@@ -13,6 +13,7 @@
 //	RAILHEAD_FAKE_CUDA_VERSION          CUDA release of the driver (13000)
 //	RAILHEAD_FAKE_CUDA_KERNELS          library of the kernels (c/hooks.h)
 //	RAILHEAD_FAKE_CUDA_FAIL             function:n:code, the n-th call of the function fails; * is any function
+//	RAILHEAD_FAKE_CUDA_HOLLOW           1: kernels do not run, and the functions of the data path return at once: for measurements of the library
 //	RAILHEAD_FAKE_CUDA_ACCOUNT          file to which each process appends what it holds when it exits
 //
 // It trusts its callers: tests.

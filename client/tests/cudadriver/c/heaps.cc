@@ -250,6 +250,7 @@ void whileCapturing() {
     CHECK(words != nullptr);
     SUCCEEDS(freeHost(context, words, &why));
     CUstreamCaptureStatus status;
+    const Current current(context, &why);
     CHECK(driver->cuStreamIsCapturing.call(stream, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
   }
   driver->cuCtxPushCurrent.call(context.handle);

@@ -91,6 +91,30 @@ struct Listed {
   void* address;
 };
 
+// RAILHEAD_FAKE_CUDA_HOLLOW: the functions of the data path do nothing, neither count nor fail, and take no lock.
+CUresult launchesNothing(const CUlaunchConfig*, CUfunction, void**, void**) { return CUDA_SUCCESS; }
+CUresult seesNoCapture(CUstream, CUstreamCaptureStatus* status) {
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+CUresult knowsNoCapture(CUstream stream, CUstreamCaptureStatus* status, uint64_t*, CUgraph*, const CUgraphNode**, const CUgraphEdgeData**, size_t*) {
+  return seesNoCapture(stream, status);
+}
+CUresult knowsCurrent(CUcontext* context) {
+  *context = current();
+  return CUDA_SUCCESS;
+}
+
+void* hollowOf(const char* name) {
+  static const bool on = environmentNumber("RAILHEAD_FAKE_CUDA_HOLLOW", 0) != 0;
+  if (!on) return nullptr;
+  if (strcmp(name, "cuLaunchKernelEx") == 0) return reinterpret_cast<void*>(launchesNothing);
+  if (strcmp(name, "cuStreamIsCapturing") == 0) return reinterpret_cast<void*>(seesNoCapture);
+  if (strcmp(name, "cuStreamGetCaptureInfo") == 0) return reinterpret_cast<void*>(knowsNoCapture);
+  if (strcmp(name, "cuCtxGetCurrent") == 0) return reinterpret_cast<void*>(knowsCurrent);
+  return nullptr;
+}
+
 const Listed* listed(const char* name) {
   static const Listed kAll[] = {
 #define RAILHEAD_FAKE_LIST(name, release, parameters) {#name, release, reinterpret_cast<void*>(&Entry<Names::name, &fake::name>::call)},
@@ -160,7 +184,8 @@ CUresult cuGetProcAddress_v2(const char* name, void** address, int version, uint
   *found = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
   // Only the release with these parameters: an earlier or later function of that name may have others.
   if (version != l->release || l->release > railhead::fake::driverVersion()) return CUDA_ERROR_NOT_FOUND;
-  *address = l->address;
+  void* instead = railhead::fake::hollowOf(name);
+  *address = instead != nullptr ? instead : l->address;
   *found = CU_GET_PROC_ADDRESS_SUCCESS;
   return CUDA_SUCCESS;
 }

@@ -68,6 +68,9 @@ void runCallback(CUhostFn function, void* data);
 
 // Adds work to the stream's queue or to the capture in progress there.
 CUresult enqueue(CUstream stream, std::function<void()> work);
+// Why this thread, with its current context, cannot use the stream; CUDA_SUCCESS: it can, or the stream is not live. The driver is not that strict
+// everywhere, but nobody may count on it.
+CUresult unusableHere(CUstream stream);
 // Waits until the work that is queued has run.
 CUresult drain(CUstream stream);
 // The same for all streams of the current context. Captures in progress are not touched.

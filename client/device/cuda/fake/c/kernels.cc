@@ -108,6 +108,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     threads *= launch.block[i];
   }
   if (threads > kMostThreads) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult code = unusableHere(config->hStream); code != CUDA_SUCCESS) return code;
   const auto* bytes = static_cast<const unsigned char*>(parameters[0]);
   // The driver copies the parameters before it returns. Kernels' parameters may be aligned to 64 bytes.
   struct alignas(64) Line {

@@ -58,6 +58,13 @@ CUresult unusable(CUstream handle, CUstream s) {
   return s->capture != nullptr && s->capture->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
+CUresult unusableHere(CUstream handle) {
+  const std::lock_guard<std::mutex> lock(world);
+  if (current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  CUstream s = findStream(handle);
+  return s == nullptr || s->context == current() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 void queue(CUstream s, std::function<void()> work) {
   const std::lock_guard<std::mutex> lock(s->mutex);
   s->queue.push_back(std::move(work));
@@ -198,6 +205,7 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
 CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus* status, uint64_t* id, CUgraph* graph, const CUgraphNode** dependencies,
                                 const CUgraphEdgeData** edges, size_t* count) {
   if (dependencies != nullptr || edges != nullptr) return CUDA_ERROR_NOT_SUPPORTED;  // not modelled
+  if (const CUresult code = unusableHere(handle); code != CUDA_SUCCESS) return code;
   const std::lock_guard<std::mutex> lock(world);
   CUstream s = findStream(handle);
   if (s == nullptr) return unusable(handle, s);
