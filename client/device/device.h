@@ -58,6 +58,7 @@ struct CollectiveCall {
   Choice zeroCopy = {RHW_ALGO_AUTO, RHW_WHY_NONE};  // tried first if not AUTO; runs if all ranks offered their buffers
   Choice copied = {RHW_ALGO_AUTO, RHW_WHY_NONE};    // runs if zeroCopy does not
   bool ll = false;                                  // a ring uses the LL protocol, for small messages
+  bool stages = false;  // if the buffers are not offered, zeroCopy runs in windows of the device, to and from which it copies
   uint64_t sendOffer = railhead::kNoOffset, recvOffer = railhead::kNoOffset;  // for zeroCopy: the offers of the buffers to the other ranks
 };
 

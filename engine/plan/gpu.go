@@ -28,6 +28,10 @@ const (
 	// written by hand, "push, then one release flag a block" is faster than packets from 512 KiB on. Lanes themselves were not measured over a link:
 	// `railhead tune --device cuda` compares them with packets, and their grids.
 	pipeFrom = 768 << 10
+	// stageFromPackets is the bytes of a link from which it is faster to copy the buffers to windows, pull there and copy the results than to send
+	// packets: a MiB takes 6.4 us by packets, 3.4 by pull, and two copies of it 1.1 (at 3.9 TB/s for reads and writes together; calculated); pull's start and
+	// the launches of the copies add 5 us. Cells, 3.9 us a MiB, stay faster at any size.
+	stageFromPackets = 3 << 20
 	// secondExchange is the bytes that a link carries in the time of two-shot's second exchange: one flag's way there and back, 1.3 us, at
 	// 350 GB/s.
 	secondExchange = 455_000
@@ -144,6 +148,9 @@ func (x *chooser) linkThresholds() {
 	}
 	x.pullFrom = wireSize(x.c.op, x.world, pull)
 	x.twoshotFrom = gpuTwoshotFrom(x.world, second)
+	if x.c.adds && x.c.packets && x.world > 1 {
+		x.stageFrom = wireSize(x.c.op, x.world, stageFromPackets)
+	}
 	if x.c.op != wire.OpSend {
 		x.pipeFrom = wireSize(x.c.op, x.world, pipeFrom)
 	}
@@ -222,6 +229,8 @@ const (
 	// gpuScratchHeader and gpuScratchOfRank are at least what lies before the inboxes, in all and for each rank: counters and flags.
 	gpuScratchHeader = 4096
 	gpuScratchOfRank = 12288
+	// gpuStageBytes is the window of the library at the end of the scratch, to which buffers are copied (Plan.StageFromKib), in pieces if they are larger.
+	gpuStageBytes = 16 << 20
 )
 
 // GPUSlotBytes is the size of a peer's slot in the kernels' inboxes: a power of two.
@@ -234,5 +243,8 @@ func GPUSlotBytes(world int) uint64 {
 func GPUScratchBytes(world int) uint64 {
 	const granule = 2 << 20
 	need := gpuScratchHeader + uint64(world)*(gpuScratchOfRank+(gpuSlotsOfRank+laneSlotsOfRank)*GPUSlotBytes(world))
+	if world > 1 {
+		need += gpuStageBytes
+	}
 	return (need + granule - 1) / granule * granule
 }

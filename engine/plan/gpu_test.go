@@ -73,6 +73,31 @@ func TestTheMeasuredFasterAlgorithmIsChosenForTwoRanks(t *testing.T) {
 	}
 }
 
+// Sizes from which buffers in no window are copied to one.
+func TestLargeSumsAreCopiedToWindows(t *testing.T) {
+	for _, c := range []struct {
+		index, world int
+		shared       bool
+		wantKib      uint32
+	}{
+		{wire.PlanAllReduce, 2, false, 0}, {wire.PlanAllReducePackets, 2, false, 3 << 10}, {wire.PlanAllReducePackets, 8, false, 12<<10/7 + 1},
+		{wire.PlanReduceScatterPackets, 2, false, 6 << 10}, {wire.PlanAllGather, 2, false, 0}, {wire.PlanTransfers, 2, false, 0},
+		{wire.PlanAllReduce, 2, true, 16 << 10}, {wire.PlanAllReduce, 4, true, 32<<10/6 + 1}, {wire.PlanAllReducePackets, 2, true, 8 << 10},
+		{wire.PlanReduceScatter, 4, true, 32<<10/3 + 1}, {wire.PlanBroadcast, 4, true, 0}, {wire.PlanAllReduce, 1, true, 0}, {wire.PlanAllReducePackets, 1, false, 0},
+	} {
+		p := plansOn(t, c.world, GPUs{Blocks: 132, Shared: c.shared}, "")
+		if got := p.ZeroCopy[c.index].StageFromKib; got != c.wantKib {
+			t.Errorf("plan %d of %d ranks, one GPU %v: from %d KiB, want %d", c.index, c.world, c.shared, got, c.wantKib)
+		}
+		if size := uint64(c.wantKib) << 10; size > 0 && wire.Algo(at(&p.ZeroCopy[c.index], size).Algo) != wire.AlgoPull {
+			t.Errorf("plan %d of %d ranks, one GPU %v: no pull at that size", c.index, c.world, c.shared)
+		}
+		if p.Copied[c.index].StageFromKib != 0 {
+			t.Errorf("plan %d: copies have a size", c.index)
+		}
+	}
+}
+
 func TestTheMeasuredGridsAreChosen(t *testing.T) {
 	for size, want := range map[uint64][2]int{
 		1 << 10: {2, 64}, 16 << 10: {17, 64}, 32 << 10: {33, 64}, 64 << 10: {65, 64}, 128 << 10: {129, 64}, 256 << 10: {129, 128}, 1 << 20: {132, 256}, 1 << 30: {132, 256},
@@ -234,9 +259,13 @@ func TestTheScratchHasRoomForItsInboxes(t *testing.T) {
 	const gpuState, lines, flags, mostBlocks, laneFlags, lanes, laneSlots = 256, 2 * 64, 32, 160, 64 + 8, 64, 4
 	for world := 1; world <= rank.MaxPerNode; world++ {
 		n, slot := uint64(world), GPUSlotBytes(world)
-		need := (gpuState+n*(lines+mostBlocks*flags)+127)/128*128 + 2*2*2*n*slot + n*lanes*(laneFlags+laneSlots*(2*slot/(lanes*laneSlots)))
+		var stage uint64 // a world of one copies
+		if world > 1 {
+			stage = gpuStageBytes
+		}
+		need := stage + (gpuState+n*(lines+mostBlocks*flags)+127)/128*128 + 2*2*2*n*slot + n*lanes*(laneFlags+laneSlots*(2*slot/(lanes*laneSlots)))
 		scratch := GPUScratchBytes(world)
-		if scratch < need || scratch > need+4<<20 || scratch > gpuInboxBytes*5/4+4<<20 {
+		if scratch < need || scratch > need+4<<20 || scratch > gpuInboxBytes*5/4+stage+4<<20 {
 			t.Errorf("%d ranks: %d bytes, need %d", world, scratch, need)
 		}
 		if slot%128 != 0 || slot > scratch/n || slot < 64<<10 {

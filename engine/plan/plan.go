@@ -70,6 +70,7 @@ type chooser struct {
 	// The smallest sizes in bytes at which pull is the default between windows, two-shot that of an all-reduce, and pipe that of an operation
 	// that has one-shot too.
 	pullFrom, twoshotFrom, pipeFrom uint64
+	stageFrom                       uint64 // as wire.Plan.StageFromKib, in bytes; 0 = never
 	// Of a GPU: the blocks and threads of a kernel for a size without a table, the sizes at which they change, and the most blocks.
 	gridOf    func(a wire.Algo, size uint64) (blocks, threads int)
 	gridEdges []uint64
@@ -87,6 +88,7 @@ func (x *chooser) fill(p *wire.Plans) (err error) {
 	if p.ZeroCopy[x.c.index], err = x.plan(x.zeroCopy, tuner.InWindows); err != nil {
 		return fmt.Errorf("%s between windows: %w", x.c.name(), err)
 	}
+	p.ZeroCopy[x.c.index].StageFromKib = uint32(min((x.stageFrom+1023)>>10, math.MaxUint32))
 	if p.Copied[x.c.index], err = x.plan(x.copied, tuner.AnyMemory); err != nil {
 		return fmt.Errorf("%s: %w", x.c.name(), err)
 	}

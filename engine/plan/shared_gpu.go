@@ -26,6 +26,10 @@ const (
 	// sharedSecondExchange is secondExchange for gpuTwoshotFrom. The lines of one-shot and two-shot cross at 249 KiB (8 ranks) and 538 KiB (4), which
 	// are 8 / 42 of 1307 KiB and 4 / 6 of 807 KiB.
 	sharedSecondExchange = 1200 << 10
+	// sharedStage is the bytes that all ranks together send by two-shot from which it is faster to copy the buffers to windows, pull there and copy the
+	// results; packets are counted twice. It is calculated: a MiB of an all-reduce takes 5.0 us by one-shot and 1.6 by pull with 2 ranks, 9.9 and 2.8 with 4
+	// (64 MiB in peers.txt, in the same folder). The copies read and write 4 MiB a rank for it, at 3.5 TB/s, and pull's start and their launches take 10 us.
+	sharedStage = 32 << 20
 )
 
 // sharedThresholds are those of ranks that share GPUs. Lanes are never the default there: of few blocks each pair of ranks has one or two. All-gathers of
@@ -46,4 +50,19 @@ func (x *chooser) sharedThresholds() {
 	default:
 		x.pullFrom = wireSize(x.c.op, x.world, pull)
 	}
+	if x.c.adds && x.world > 1 {
+		x.stageFrom = sharedStage / x.timesSent()
+	}
+}
+
+// timesSent is how many times the size all ranks together send by the algorithm of a large sum that copies.
+func (x *chooser) timesSent() uint64 {
+	times := uint64(x.world - 1)
+	if x.c.op == wire.OpAllReduce { // a reduce-scatter and an all-gather
+		times *= 2
+	}
+	if x.c.packets {
+		times *= 2
+	}
+	return times
 }

@@ -313,7 +313,7 @@ static_assert(offsetof(struct rhw_place, node) == 8 && sizeof(((struct rhw_place
 static_assert(offsetof(struct rhw_place, rank) == 0 && sizeof(((struct rhw_place*)0)->rank) == 4, "rhw_place.rank");
 static_assert(offsetof(struct rhw_plan, choice) == 8 && sizeof(((struct rhw_plan*)0)->choice) == 768, "rhw_plan.choice");
 static_assert(offsetof(struct rhw_plan, count) == 0 && sizeof(((struct rhw_plan*)0)->count) == 4, "rhw_plan.count");
-static_assert(offsetof(struct rhw_plan, reserved0) == 4 && sizeof(((struct rhw_plan*)0)->reserved0) == 4, "rhw_plan.reserved0");
+static_assert(offsetof(struct rhw_plan, stage_from_kib) == 4 && sizeof(((struct rhw_plan*)0)->stage_from_kib) == 4, "rhw_plan.stage_from_kib");
 static_assert(offsetof(struct rhw_plans, busy_most_ns) == 120 && sizeof(((struct rhw_plans*)0)->busy_most_ns) == 4, "rhw_plans.busy_most_ns");
 static_assert(offsetof(struct rhw_plans, busy_ns) == 116 && sizeof(((struct rhw_plans*)0)->busy_ns) == 4, "rhw_plans.busy_ns");
 static_assert(offsetof(struct rhw_plans, busy_spin_ns) == 124 && sizeof(((struct rhw_plans*)0)->busy_spin_ns) == 4, "rhw_plans.busy_spin_ns");

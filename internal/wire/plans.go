@@ -72,9 +72,9 @@ type Choice struct {
 
 // Plan is a collective's choices by size; the size is that of a rank's larger buffer.
 type Plan struct {
-	Count     uint32
-	Reserved0 uint32
-	Choice    [MaxChoices]Choice
+	Count        uint32
+	StageFromKib uint32 // of a zero-copy plan on a CUDA device: from this size on, buffers in no window are copied to windows of the library; 0 = never
+	Choice       [MaxChoices]Choice
 }
 
 // Plans lie in the control segment, one for each kind of device: the CPU first, on which set-up calls run, then CUDA if the ranks have it. The

@@ -466,7 +466,7 @@ struct rhw_choice {
 
 struct rhw_plan {
   uint32_t count;          // choices in use, at least 1
-  uint32_t reserved0;
+  uint32_t stage_from_kib; // of a zero_copy plan on a CUDA device: from this size on, buffers in no window are copied to windows of the library; 0 = never
   struct rhw_choice choice[RHW_MAX_CHOICES];
 };
 

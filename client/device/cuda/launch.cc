@@ -58,6 +58,7 @@ struct Selected {
   CUfunction function = nullptr;  // nullptr = there is none
   Choice choice = {RHW_ALGO_AUTO, RHW_WHY_NONE};
   bool pulls = false;
+  bool stages = false;  // in the comm's own window
 };
 
 // Kernels access the buffers of other ranks that an all-reduce reads and writes, a reduce-scatter reads, and the other operations write. These
@@ -78,6 +79,10 @@ Selected select(const Comm* comm, const CollectiveCall& c) {
   if (c.zeroCopy.algo != RHW_ALGO_AUTO && areOffered(c)) {
     const CUfunction f = kernels.of(c.zeroCopy.algo, o.op, dtype);
     if (f != nullptr) return {f, c.zeroCopy, true};
+  }
+  if (c.stages && onCuda(comm)->stageBytes != 0) {
+    const CUfunction f = kernels.of(c.zeroCopy.algo, o.op, dtype);
+    if (f != nullptr) return {f, c.zeroCopy, false, true};
   }
   return {kernels.of(c.copied.algo, o.op, dtype), c.copied, false};
 }
@@ -143,6 +148,7 @@ bool submit(Comm* comm, const CollectiveCall& c, Queue on, uint32_t number, Sele
   if (isCopy(comm, o)) return o.op == RHW_OP_BARRIER || copy(*of, o.recv, o.send, bytesOf(o), on.stream, why);
   *s = select(comm, c);
   gpu::Call call = fill(comm, c, *s, number);
+  if (s->stages) return runInStage(comm, c, s->function, {s->choice.blocks, s->choice.threads}, call, on, why);
   return launch(of, s->function, {blocksOf(comm, o, s->choice), s->choice.threads}, &call, on, why);
 }
 

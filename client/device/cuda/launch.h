@@ -23,6 +23,10 @@ bool copy(const CudaComm& of, void* to, const void* from, uint64_t bytes, void* 
 // What the calls of a comm have in common; signed is the call as ranks compare it. bytes: of its data.
 gpu::Call callOf(const Comm* comm, const SignedCall& sign, uint64_t bytes, uint32_t stream);
 
+// Copies the buffers of an all-reduce or reduce-scatter to the comm's window, runs a zero-copy kernel there, and copies the results, all on the
+// stream. In pieces, if the window is smaller. call: as of buffers elsewhere.
+bool runInStage(Comm* comm, const CollectiveCall& c, CUfunction kernel, Grid grid, gpu::Call call, Queue on, Failure* why);
+
 // How many lanes a transfer gets by its choice, whose blocks are those of a kernel with transfers to and from all other ranks.
 uint32_t lanesOf(const Comm* comm, const Choice& choice);
 

@@ -23,6 +23,9 @@ rh_result allocateScratch(Comm* comm) {
   if (result != RH_OK) return result;
   of->team.base = comm->deviceHeaps;
   of->team.stride = comm->deviceHeapStride;
+  constexpr uint64_t kAlignment = 4096, kLeast = 1 << 20;  // with less, a call would be cut into many pieces
+  of->stageOffset = (layoutOf(comm).bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (comm->deviceScratchBytes >= of->stageOffset + kLeast) of->stageBytes = comm->deviceScratchBytes - of->stageOffset;
   if (offset == 0) return RH_OK;
   return fail(RH_ERR_PROTOCOL, "comm_init: rank %d: the daemon put the scratch at %llu of the device heaps, expected 0", number(comm->rank),
               static_cast<unsigned long long>(offset));
@@ -31,12 +34,13 @@ rh_result allocateScratch(Comm* comm) {
 bool allocateStagedScratch(Comm* comm, Failure* why) {
   CudaComm* of = onCuda(comm);
   of->staged = true;
-  const rh_result result = allocateHostMemory(comm, comm->deviceScratchBytes, &of->stagedOffset);
+  of->stageBytes = 0;
+  const rh_result result = allocateHostMemory(comm, layoutOf(comm).bytes, &of->stagedOffset);
   if (result != RH_OK) return because(why, result, "%s", rh_last_error_message());
   of->team.base = comm->team.heaps + of->stagedOffset;
   of->team.stride = comm->team.heapStride;
   for (const LocalRank r : comm->localRanks()) {
-    if (!pinHost(of->context, stagedPart(comm, r), comm->deviceScratchBytes, why)) return false;
+    if (!pinHost(of->context, stagedPart(comm, r), layoutOf(comm).bytes, why)) return false;
     of->pinnedParts.add(r);
   }
   return true;
