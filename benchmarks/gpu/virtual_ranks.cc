@@ -2,7 +2,7 @@
 // of a link between GPUs. docs/kernels.md says how to build it.
 //
 //   virtual_ranks IMAGE check [ROUNDS]   fewer than 20 rounds: only random calls, for compute-sanitizer
-//   virtual_ranks IMAGE time
+//   virtual_ranks IMAGE time [MOST]      of messages of 1 KiB to MOST bytes (16 MiB)
 //
 // A time is that of one operation on all ranks: kRounds operations in a row on each stream, all in one graph, over kRounds; the median of
 // kRepeats replays; the best of several grids.
@@ -64,11 +64,11 @@ float bestUs(Image& image, const Group& g, const char* algorithm, int type, size
   return best;
 }
 
-void times(Image& image, int world) {
+void times(Image& image, int world, size_t most) {
   Group g = makeGroup(world, 512 << 10);
   printf("us for one operation on %d virtual ranks, bf16 sums (and the best grid); any: the kernels for any world size; i32: packets\n", world);
   printf("%9s %8s %10s %8s %10s %8s %10s %8s %8s %8s\n", "bytes", "oneshot", "", "twoshot", "", "pull", "", "any 1s", "i32 1s", "i32 2s");
-  for (size_t bytes = 1024; bytes <= kMaxBytes; bytes *= 2) {
+  for (size_t bytes = 1024; bytes <= most; bytes *= 2) {
     printf("%9zu", bytes);
     for (const char* algorithm : {"oneshot", "twoshot", "pull"}) {
       char grid[16] = "";
@@ -95,7 +95,7 @@ void times(Image& image, int world) {
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    fprintf(stderr, "usage: virtual_ranks IMAGE check [ROUNDS] | time\n");
+    fprintf(stderr, "usage: virtual_ranks IMAGE check [ROUNDS] | time [MOST]\n");
     return 2;
   }
   cudaDeviceProp p;
@@ -103,7 +103,8 @@ int main(int argc, char** argv) {
   printf("%s, %d multiprocessors\n", p.name, p.multiProcessorCount);
   Image image(argv[1]);
   if (strcmp(argv[2], "time") == 0) {
-    for (const int world : {2, 8}) times(image, world);
+    const size_t most = argc > 3 ? std::min<size_t>(strtoull(argv[3], nullptr, 10), kMaxBytes) : kMaxBytes;
+    for (const int world : {2, 4, 8}) times(image, world, most);
     return 0;
   }
   const int rounds = argc > 3 ? atoi(argv[3]) : 150;

@@ -24,8 +24,10 @@ class Target {
     asm volatile("ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2];" : "=l"(v.e[0]), "=l"(v.e[1]) : "l"(p) : "memory");
     return v;
   }
-  RH_FN void acquirePacket(const Packet* p) {
-    asm volatile("{ .reg .b64 v; ld.acquire.sys.global.b64 v, [%0]; }" ::"l"(p) : "memory");
+  RH_FN Packet loadPacketAcquire(const Packet* p) {
+    Packet v;
+    asm volatile("ld.acquire.sys.global.v2.b64 {%0, %1}, [%2];" : "=l"(v.e[0]), "=l"(v.e[1]) : "l"(p) : "memory");
+    return v;
   }
   RH_FN void arrived(const Packet*) {}
   RH_FN void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
@@ -93,6 +95,11 @@ class Target {
   }
 
   RH_FN void pause() {}
+  // The compiler would rather compute an address again at each use, which is an instruction's latency each.
+  RH_FN char* once(char* p) const {
+    asm volatile("" : "+l"(p));
+    return p;
+  }
 
   // Threads.
   RH_FN uint32_t gridThread() const { return blockIdx.x * blockDim.x + threadIdx.x; }
@@ -107,9 +114,8 @@ class Target {
   RH_FN uint32_t dataThreadsInBlock() const {
     return blockIdx.x + 1 == gridDim.x && gridThreads() > kControlThreads ? blockDim.x - kControlThreads : blockDim.x;
   }
-  // The warps of a block come here from different places: those of control from another one than those of data. PTX allows that, __syncthreads() does
-  // not (and compute-sanitizer's synccheck reports it).
-  RH_FN void blockSync() { asm volatile("barrier.cta.sync.aligned 0;" ::: "memory"); }
+  // Barrier 1 is that of the block's data warps. Control's warp never comes to it.
+  RH_FN void dataSync() { asm volatile("barrier.cta.sync.aligned 1, %0;" ::"r"(dataThreadsInBlock()) : "memory"); }
   RH_FN bool dataAll(bool v) {
     uint32_t all;
     asm volatile(
@@ -119,6 +125,7 @@ class Target {
         : "memory");
     return all != 0;
   }
+  RH_FN void controlSync() { __syncwarp(); }
   RH_FN bool controlAll(bool v) { return __all_sync(0xffffffffu, v) != 0; }
   RH_FN uint64_t loadShared(const uint64_t* p) {
     uint64_t v;

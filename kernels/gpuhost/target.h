@@ -30,7 +30,7 @@ class Target {
     __atomic_store_n(&p->e[1], v.e[1], __ATOMIC_RELAXED);
   }
   Packet loadPacket(const Packet* p) { return {{__atomic_load_n(&p->e[0], __ATOMIC_RELAXED), __atomic_load_n(&p->e[1], __ATOMIC_RELAXED)}}; }
-  void acquirePacket(const Packet* p) { __atomic_load_n(&p->e[0], __ATOMIC_ACQUIRE); }
+  Packet loadPacketAcquire(const Packet* p) { return {{__atomic_load_n(&p->e[0], __ATOMIC_ACQUIRE), __atomic_load_n(&p->e[1], __ATOMIC_ACQUIRE)}}; }
   void arrived(const Packet*) {}
   void fence() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 
@@ -80,6 +80,8 @@ class Target {
   }
   void pause() { sched_yield(); }  // there may be more ranks than processors
 
+  char* once(char* p) const { return p; }
+
   uint32_t gridThread() const { return 0; }
   uint32_t gridThreads() const { return 1; }
   uint32_t block() const { return 0; }
@@ -87,7 +89,8 @@ class Target {
   uint32_t threadInBlock() const { return 0; }
   uint32_t blockThreads() const { return 1; }
   uint32_t dataThreadsInBlock() const { return 1; }
-  void blockSync() {}
+  void dataSync() {}
+  void controlSync() {}
   bool dataAll(bool v) { return v; }
   bool controlAll(bool v) { return v; }
   uint64_t loadShared(const uint64_t* p) { return *p; }

@@ -18,7 +18,7 @@ namespace railhead::model {
 class GpuTarget {
  public:
   struct Block {
-    Barrier all, data;
+    Barrier data;
     std::vector<uint8_t> good;
     gpu::Shared shared;
   };
@@ -42,7 +42,12 @@ class GpuTarget {
     v.e[1] = world_->load(&p->e[1], 8, Order::kRelaxed, "load");
     return v;
   }
-  void acquirePacket(const Packet* p, const char* in = __builtin_FUNCTION()) { world_->load(&p->e[0], 8, Order::kAcquire, "load.acquire", in); }
+  Packet loadPacketAcquire(const Packet* p, const char* in = __builtin_FUNCTION()) {
+    Packet v;
+    v.e[0] = world_->load(&p->e[0], 8, Order::kAcquire, "load.acquire", in);
+    v.e[1] = world_->load(&p->e[1], 8, Order::kAcquire, "load.acquire", in);
+    return v;
+  }
   void arrived(const Packet* p) {
     world_->load(&p->e[0], 8, Order::kArrived, "load arrived");
     world_->load(&p->e[1], 8, Order::kArrived, "load arrived");
@@ -87,16 +92,19 @@ class GpuTarget {
 
   uint64_t nowNs() { return 1000; }
   void pause() { world_->keepWaiting(); }
+  char* once(char* p) const { return p; }
 
   uint32_t gridThread() const { return thread_; }
   uint32_t gridThreads() const { return static_cast<uint32_t>(grid_->blocks * grid_->blockThreads); }
+  uint32_t blockThreads() const { return static_cast<uint32_t>(grid_->blockThreads); }
   uint32_t block() const { return thread_ / blockThreads(); }
   uint32_t blocks() const { return static_cast<uint32_t>(grid_->blocks); }
   uint32_t threadInBlock() const { return thread_ % blockThreads(); }
   uint32_t dataThreadsInBlock() const { return blockThreads() - (block() + 1 == blocks() && gridThreads() > kControlThreads ? kControlThreads : 0); }
   uint32_t launchedBlocks() const { return blocks(); }
   uint32_t launchedThreads() const { return blockThreads(); }
-  void blockSync() { world_->meet(mine().all, false); }
+  void dataSync() { world_->meet(mine().data, false); }
+  void controlSync() {}
   bool dataAll(bool v) {
     mine().good[threadInBlock()] = v;
     world_->meet(mine().data, false);
@@ -112,7 +120,6 @@ class GpuTarget {
 
  private:
   static uint32_t word(uint64_t v) { return static_cast<uint32_t>(v); }
-  uint32_t blockThreads() const { return static_cast<uint32_t>(grid_->blockThreads); }
   Block& mine() { return grid_->block[block()]; }
 
   World* world_;
@@ -269,7 +276,6 @@ class GpuRun {
     job->grid.block.resize(size(kernel.blocks));
     for (int b = 0; b < kernel.blocks; b++) {
       GpuTarget::Block& block = job->grid.block[size(b)];
-      block.all.expected = kernel.blockThreads;
       block.data.expected = kernel.blockThreads - (b + 1 == kernel.blocks && kernel.blocks * kernel.blockThreads > 1 ? 1 : 0);
       block.good.resize(size(kernel.blockThreads));
     }
@@ -352,7 +358,7 @@ class GpuRun {
   template <int kWorld>
   void pull(GpuContext& context, const GpuKernel& what) {
     constexpr int kTiles = kWorld == 2 ? 4 : 1;
-    gpu::runKernel<Cells<GpuContext>, Packets<GpuContext>>(context, {0, 0, 1}, [&](GpuContext& c) {
+    gpu::runKernel<Cells<GpuContext>, Packets<GpuContext>>(context, gpu::Used{0, 0, false, 1}, [&](GpuContext& c) {
       if (!gpu::allReducePull<kWorld, kTiles>(c, Elements())) return false;
       const uint64_t ranks = size(shape_.worldSize), tiles = (what.count + 3) / 4, slice = (tiles + ranks - 1) / ranks;
       for (uint64_t r = 0; r < ranks; r++) {

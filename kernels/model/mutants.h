@@ -41,6 +41,8 @@ constexpr MutantEntry kMutants[] = {
     {Mutant::kOneLine, "gpu-mixed", "one half of the lines of signatures for all kernels"},
     {Mutant::kLineChecksOneMark, "gpu-mixed", "one mark of a line is checked"},
     {Mutant::kCallsNotCompared, "gpu-odd", "signatures of kernels are not compared"},
+    {Mutant::kEndsWithoutCalls, "gpu-twoshot", "control does not wait for the other ranks' calls"},
+    {Mutant::kJoinsAlone, "gpu-mixed", "data threads do not wait for the one that reads where the kernel begins"},
     {Mutant::kPullLooksRelaxed, "gpu-pull", "a pull loads lines without acquire"},
     {Mutant::kPullAwaitsAlone, "gpu-pull", "threads of a block load windows before those that wait for calls"},
     {Mutant::kBlockPublishesAlone, "gpu-pull", "a block publishes before all its threads have stored"},

@@ -141,6 +141,8 @@ enum class Mutant : int {
   kCallsNotCompared = 115,
   kPullLooksRelaxed = 116,
   kPullAwaitsAlone = 117,
+  kEndsWithoutCalls = 131,
+  kJoinsAlone = 132,
   // gpu/exchanged.h
   kBroadcastOfChunksAlone = 120,
   // exchange/lanes.h

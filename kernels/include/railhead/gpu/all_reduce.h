@@ -20,9 +20,11 @@ namespace railhead::gpu {
 // By rhw_algo.
 enum class Algorithm : uint32_t { kNone = 0, kOneshot = 1, kTwoshot = 2, kPull = 3, kPipe = 4 };
 
-RH_FN Inbox inboxOf(const Team& team, bool cells) {
+template <class Context>
+RH_FN Inbox inboxOf(const Context& c, bool cells) {
+  const Team& team = c.call().team;
   const Layout layout = layoutOf(team.worldSize, team.slotBytes);
-  return {team.base + (cells ? layout.inboxOffset : layout.packetsOffset), team.stride, static_cast<uint32_t>(team.slotBytes),
+  return {c.once(team.base + (cells ? layout.inboxOffset : layout.packetsOffset)), team.stride, static_cast<uint32_t>(team.slotBytes),
           team.rank, team.worldSize, team.reduceGroup};
 }
 template <class Context>
@@ -31,22 +33,19 @@ RH_FN Way wayOf(const Context& c, Algorithm algorithm) {
   return static_cast<uint64_t>(algorithm) | uint64_t{c.launchedBlocks() & 0xfffu} << 8 | uint64_t{c.launchedThreads() & 0xfffu} << 20 |
          (detail * 0x9e3779b97f4a7c15u >> 32) << 32;
 }
-// Epochs of count elements in chunks; no data is an exchange too.
-RH_FN uint64_t chunksOf(uint64_t count, uint64_t perChunk) { return count == 0 ? 1 : (count + perChunk - 1) / perChunk; }
 
 // kWorld: as in cells.h. T is a type of types.h.
 template <Algorithm kAlgorithm, class T, int kWorld, class E, class Context>
 RH_FN void allReduceWith(Context& c, const E& e) {
   const Call& call = c.call();
   if constexpr (kAlgorithm == Algorithm::kPull) {
-    constexpr int kTiles = kWorld == 0 ? 1 : kWorld == 2 ? 4 : 2;
-    runKernel<Cells<Context>, Packets<Context>>(c, {0, 0, 1}, [&](Context& thread) { return allReducePull<kWorld, kTiles>(thread, e); });
+    constexpr int kTiles = kWorld == 0 ? 1 : kWorld == 8 ? 3 : 4;  // what fits in registers: 4 of 8 ranks do not
+    runKernel<Cells<Context>, Packets<Context>>(c, Used{0, 0, false, 1}, [&](Context& thread) { return allReducePull<kWorld, kTiles>(thread, e); });
   } else {
     using Slots = std::conditional_t<IsFloating<T>::value, Cells<Context, kWorld>, Packets<Context>>;
-    const Inbox inbox = inboxOf(call.team, Slots::kIsCells);
+    const Inbox inbox = inboxOf(c, Slots::kIsCells);
     const uint64_t slices = kAlgorithm == Algorithm::kTwoshot ? static_cast<uint32_t>(call.team.worldSize) : 1;
-    const uint64_t chunks = chunksOf(call.count, inbox.slotBytes / Slots::kTileBytes * slices * E::kElements);
-    const Used used = {Slots::kIsCells ? chunks : 0, Slots::kIsCells ? 0 : chunks, 0};
+    const Used used = {call.count, inbox.slotBytes / Slots::kTileBytes * slices * E::kElements, Slots::kIsCells};
     runKernel<Cells<Context>, Packets<Context>>(c, used, [&](Context& thread) {
       InboxExchange<Context, Slots> exchange(thread, inbox);
       bool good;

@@ -20,9 +20,8 @@ namespace railhead::gpu {
 // Data in inboxes. bytes: of a part. run(exchange) is a thread's part.
 template <class Slots, class Context, class Run>
 RH_FN void exchangeParts(Context& c, uint64_t bytes, Run run) {
-  const Inbox inbox = inboxOf(c.call().team, Slots::kIsCells);
-  const uint64_t chunks = chunksOf(bytes, inbox.slotBytes / Slots::kTileBytes * uint64_t{16});
-  const Used used = {Slots::kIsCells ? chunks : 0, Slots::kIsCells ? 0 : chunks, 0};
+  const Inbox inbox = inboxOf(c, Slots::kIsCells);
+  const Used used = {bytes, inbox.slotBytes / Slots::kTileBytes * uint64_t{16}, Slots::kIsCells};
   runKernel<Cells<Context>, Packets<Context>>(c, used, [&](Context& thread) {
     InboxExchange<Context, Slots> exchange(thread, inbox);
     const bool good = run(exchange);
@@ -33,9 +32,9 @@ RH_FN void exchangeParts(Context& c, uint64_t bytes, Run run) {
 
 // Data between windows. meetings: of blocks.
 template <class Context, class Run>
-RH_FN void runBetweenWindows(Context& c, uint64_t meetings, Run run) {
+RH_FN void runBetweenWindows(Context& c, uint32_t meetings, Run run) {
   c.setWay(wayOf(c, Algorithm::kPull));
-  runKernel<Cells<Context>, Packets<Context>>(c, {0, 0, meetings}, run);
+  runKernel<Cells<Context>, Packets<Context>>(c, Used{0, 0, false, meetings}, run);
 }
 
 template <class Context>
@@ -75,7 +74,7 @@ RH_FN void broadcastPull(Context& c) {
 template <class Context>
 RH_FN void barrierOfRanks(Context& c) {
   c.setWay(wayOf(c, Algorithm::kNone));
-  runKernel<Cells<Context>, Packets<Context>>(c, {0, 0, 0}, [](Context& thread) { return barrier(thread); });
+  runKernel<Cells<Context>, Packets<Context>>(c, Used{}, [](Context& thread) { return barrier(thread); });
 }
 
 template <Algorithm kAlgorithm, class T, int kWorld, class E, class Context>

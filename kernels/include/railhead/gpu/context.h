@@ -30,7 +30,7 @@ RH_FN bool isEqual(const SignedWay& a, const SignedWay& b) {
 template <class Context>
 RH_COLD void publishCall(typename Context::TargetType target, const Call& call, Way way);  // control.h
 
-// What the first thread of a block reads of GpuState, for all of the block's threads.
+// What a kernel reads of GpuState.
 struct Begin {
   uint64_t begun, collectives;
   uint32_t history, left, lines;
@@ -38,8 +38,12 @@ struct Begin {
 };
 // Memory of a block.
 struct Shared {
-  Begin begin;
-  uint64_t firstLook;  // at the clock, of any thread of the block; 0 = none. Relaxed
+  // One for the block's data threads, one for the grid's control threads if they handle no data. They never wait for each other. Writer: the first of
+  // the threads, before their barrier.
+  struct Threads {
+    Begin begin;
+    uint64_t firstLook;  // at the clock, of any of the threads; 0 = none. Relaxed
+  } of[2];
   // Transfers (transfers.h). Writer: the block's first thread, between two barriers.
   char* slot;
   int32_t chosen;
@@ -58,10 +62,12 @@ constexpr Way kWithoutLines = 0x80;
 //   storeHost, storeHostRelease          pinned memory, system scope
 //   nowNs()
 //   pause()                              between two polls
+//   once(p)                              p, which is computed here and nowhere else
 //   gridThread(), gridThreads(), block(), blocks(), threadInBlock(), dataThreadsInBlock()
 //   launchedBlocks(), launchedThreads()  the grid that ranks compare
 //   kControlThreads                      threads that run at the same pace: a warp
-//   blockSync()                          barrier of the block's threads
+//   dataSync()                           barrier of the block's data threads
+//   controlSync()                        barrier of the control threads
 //   controlAll(v)                        whether v is true in all control threads
 //   shared()                             the block's Shared
 //   loadShared, storeShared              a word of it, relaxed
@@ -70,54 +76,53 @@ class Context : public Target {
  public:
   using TargetType = Target;
 
-  // At the start of a kernel: the first thread of a block begins to load what join() shares.
-  RH_FN Context(const Call& call, const Target& target) : Target(target), call_(call), pollsLeft_(call.team.waitPolls) {
-    if (this->threadInBlock() != 0) return;
+  // At the start of a kernel: the first data thread of a block begins to load what join() shares.
+  RH_FN Context(const Call& call, const Target& target) : Target(target), call_(call), isAlone_(hasControlAlone()), pollsLeft_(call.team.waitPolls) {
+    if (this->threadInBlock() != 0 || isAlone_) return;
     if (mutated(Mutant::kArrivesBeforeItReads)) this->addOne(&state()->arrived);
-    GpuState* s = state();
-    begin_.begun = this->loadState(&s->device.begun);
-    begin_.collectives = this->loadState(&s->device.collectives);
-    begin_.history = static_cast<uint32_t>(this->loadState(&s->device.history));
-    begin_.left = this->loadHost(&s->device.left);
-    begin_.lines = this->loadState(&s->lines);
-    begin_.start.cellEpoch = this->loadState(&s->start.cellEpoch);
-    begin_.start.packetEpoch = this->loadState(&s->start.packetEpoch);
-    begin_.start.flagEpoch = this->loadState(&s->start.flagEpoch);
-    begin_.start.stop = this->loadOwn(&s->start.stop);
+    begin_ = load();
   }
 
-  // Of functions out of line, which must not take the address of the thread's context: that would keep it out of registers. After join().
-  RH_FN Context(const Target& target, const Call& call, Way way) : Target(target), call_(call), way_(way), pollsLeft_(call.team.waitPolls) {}
+  // Of functions out of line, which must not take the address of the thread's context: that would keep it out of registers.
+  RH_FN Context(const Target& target, const Call& call, Way way)
+      : Target(target), call_(call), isAlone_(hasControlAlone()), way_(way), pollsLeft_(call.team.waitPolls) {}
 
-  // Every thread of the kernel calls it once. False: the rank has left the group, or an earlier kernel has stopped.
+  // Every data thread of the kernel calls it once. False: the rank has left the group, or an earlier kernel has stopped.
   RH_FN bool join() {
-    Shared& shared = this->shared();
     if (this->threadInBlock() == 0) {
-      shared.begin = begin_;
-      shared.firstLook = 0;
+      share(begin_);
       if (!mutated(Mutant::kArrivesBeforeItReads)) this->addOne(&state()->arrived);
     }
-    this->blockSync();
-    if ((shared.begin.left | shared.begin.start.stop) != 0) return false;
+    if (!mutated(Mutant::kJoinsAlone)) this->dataSync();
+    start_ = started().start;
+    if ((started().left | start_.stop) != 0) return false;
     if (isCombined() && hasLines()) publishCall<Context>(*this, call_, way_);
     return true;
   }
+  // The same for control threads that handle no data. They read for themselves, so that no thread waits for the others.
+  RH_FN bool joinControl() {
+    if (controlThread() == 0) share(load());
+    this->controlSync();
+    return (started().left | started().start.stop) == 0;
+  }
   RH_FN bool begin(bool cells, uint32_t* epoch) {
     if (!join()) return false;
-    *epoch = cells ? started().start.cellEpoch : started().start.packetEpoch;
+    *epoch = cells ? start_.cellEpoch : start_.packetEpoch;
     return true;
   }
-  // Of a control thread, where join() returned false: another block of this kernel has given up before this one began, and no rank knows the call.
+  // Where joinControl() returned false: a block of this kernel has given up before control began, and no rank knows the call.
   RH_FN bool mustStillPublish() { return started().left == 0 && this->loadOwn(&state()->published) != mark(); }
-  // After join().
-  RH_FN const Begin& started() { return this->shared().begin; }
+  // After join() or joinControl().
+  RH_FN const Begin& started() { return ofThreads().begin; }
 
   // Threads that handle data, numbered from 0. A grid of no more than kControlThreads threads does both.
   RH_FN bool isCombined() const { return this->gridThreads() <= Target::kControlThreads; }
   RH_FN uint32_t threads() const { return this->gridThreads() - (isCombined() ? 0 : Target::kControlThreads); }
   RH_FN uint32_t thread() const { return this->gridThread(); }
-  RH_FN bool isControl() const { return thread() >= threads() || isCombined(); }
-  RH_FN bool isData() const { return thread() < threads(); }
+  RH_FN bool isControl() const { return isAlone_ || isCombined(); }
+  RH_FN bool isData() const { return !isAlone_; }
+  // Blocks that have data threads.
+  RH_FN uint32_t dataBlocks() const { return this->blocks() - (!isCombined() && this->blockThreads() <= Target::kControlThreads ? 1 : 0); }
   RH_FN uint32_t controlThread() const { return this->gridThread() - (this->gridThreads() - controlThreads()); }
   RH_FN uint32_t controlThreads() const { return this->gridThreads() < Target::kControlThreads ? this->gridThreads() : Target::kControlThreads; }
 
@@ -171,12 +176,14 @@ class Context : public Target {
   RH_FN Way way() const { return way_; }
   RH_FN bool hasLines() const { return (way_ & kWithoutLines) == 0; }
   RH_FN void setWay(Way way) { way_ = way; }
-  RH_FN bool hasLine(int r, SignedWay* theirs) {
+  // acquires: if it returns true, what earlier kernels of rank r have stored is visible. The packet that is acquired is loaded last, so that it holds
+  // up no other.
+  RH_FN bool hasLine(int r, SignedWay* theirs, bool acquires = false) {
     const Line* at = line(call_.team.rank, r);
     uint32_t late = 0, w[8];
     RH_UNROLL
-    for (int i = 0; i < 4; i++) {
-      const Packet p = this->loadPacket(&at->p[i]);
+    for (int i = 3; i >= 0; i--) {
+      const Packet p = acquires && i == 0 ? this->loadPacketAcquire(&at->p[i]) : this->loadPacket(&at->p[i]);
       RH_UNROLL
       for (int j = 0; j < 2; j++) {
         const uint32_t differs = static_cast<uint32_t>(p.e[j] >> 32) ^ mark();
@@ -203,9 +210,9 @@ class Context : public Target {
     if (c.isControl() && c.hasLines() && c.findMismatch()) return kStopped;
     if (c.loadHost(&team.status->abort[c.block()].word) != 0) return static_cast<uint64_t>(Stop::kAborted);
     const uint64_t now = c.nowNs();
-    Shared& shared = c.shared();
-    uint64_t first = c.loadShared(&shared.firstLook);
-    if (first == 0) c.storeShared(&shared.firstLook, first = now);
+    uint64_t* firstLook = &c.ofThreads().firstLook;
+    uint64_t first = c.loadShared(firstLook);
+    if (first == 0) c.storeShared(firstLook, first = now);
     if (since == 0) since = now;
     // Clocks of several multiprocessors may differ a little.
     const bool late = (now > since && now - since > team.timeoutNs) || (now > first && now - first > team.limitNs);
@@ -262,8 +269,31 @@ class Context : public Target {
     c.storeHost(&to->detail, s.detail);
   }
 
+  RH_FN bool hasControlAlone() const { return thread() >= threads(); }
+  RH_FN Shared::Threads& ofThreads() { return this->shared().of[isAlone_ ? 1 : 0]; }
+  RH_FN Begin load() {
+    GpuState* s = state();
+    Begin begin = {};
+    begin.begun = this->loadState(&s->device.begun);
+    begin.collectives = this->loadState(&s->device.collectives);
+    begin.history = static_cast<uint32_t>(this->loadState(&s->device.history));
+    begin.left = this->loadHost(&s->device.left);
+    begin.lines = this->loadState(&s->lines);
+    begin.start.cellEpoch = this->loadState(&s->start.cellEpoch);
+    begin.start.packetEpoch = this->loadState(&s->start.packetEpoch);
+    begin.start.flagEpoch = this->loadState(&s->start.flagEpoch);
+    begin.start.stop = this->loadOwn(&s->start.stop);
+    return begin;
+  }
+  RH_FN void share(const Begin& begin) {
+    ofThreads().begin = begin;
+    ofThreads().firstLook = 0;
+  }
+
   const Call& call_;
-  Begin begin_ = {};  // of the block's first thread, until join()
+  const bool isAlone_;  // a control thread that handles no data
+  Begin begin_ = {};    // of the block's first data thread, until join()
+  GpuState::Start start_ = {};  // of a data thread, after join(): one load has all of it
   Way way_ = 0;
   uint32_t pollsLeft_;
   uint64_t since_ = 0;  // the wait's first look at the clock, 0 = none yet; or a code

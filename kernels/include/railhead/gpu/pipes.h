@@ -86,12 +86,12 @@ RH_FN void copyOwn(Context& c, const char* from, char* to, uint64_t bytes) {
 template <class Context, class Data>
 RH_FN void runOverLanes(Context& c, bool isCollective, Data data) {
   c.setWay(wayOfLanes(c.call().team, static_cast<uint32_t>(c.call().detail)));
-  runKernel<Cells<Context>, Packets<Context>>(c, {0, 0, 0, false, isCollective}, [&](Context& thread) { return thread.join() && data(thread); });
+  runKernel<Cells<Context>, Packets<Context>>(c, Used{0, 0, false, 0, false, isCollective}, [&](Context& thread) { return thread.join() && data(thread); });
 }
 template <class Context, class Data>
 RH_FN void runOfAll(Context& c, Data data) {
   c.setWay(wayOf(c, Algorithm::kPipe));
-  runKernel<Cells<Context>, Packets<Context>>(c, {0, 0, 0}, [&](Context& thread) { return thread.join() && data(thread); });
+  runKernel<Cells<Context>, Packets<Context>>(c, Used{}, [&](Context& thread) { return thread.join() && data(thread); });
 }
 
 template <class Context, class List>

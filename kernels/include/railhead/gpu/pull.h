@@ -13,8 +13,8 @@
 namespace railhead::gpu {
 
 // Waits until every rank has begun the same call, so that each send window is complete and no recv window is still read. The signatures'
-// lines are the flags. They are stored relaxed: what a window holds was stored by kernels that had ended before. They are loaded once more
-// with acquire after they have arrived, before any window is loaded. No window is accessed if the calls differ.
+// lines are the flags. They are stored relaxed: what a window holds was stored by kernels that had ended before. They are loaded with acquire,
+// before any window is. No window is accessed if the calls differ.
 template <class Context>
 RH_FN bool meetCalls(Context& c) {
   bool good = true;
@@ -22,8 +22,7 @@ RH_FN bool meetCalls(Context& c) {
   RH_ROLLED
   for (uint32_t r = c.threadInBlock(); r < worldSize && good; r += c.dataThreadsInBlock()) {
     if (static_cast<int>(r) == c.call().team.rank || mutated(Mutant::kPullWithoutFirstBarrier)) continue;
-    good = awaitCall(c, static_cast<int>(r));
-    if (!mutated(Mutant::kPullLooksRelaxed)) c.acquirePacket(&c.line(c.call().team.rank, static_cast<int>(r))->p[0]);
+    good = awaitCall(c, static_cast<int>(r), !mutated(Mutant::kPullLooksRelaxed));
   }
   return mutated(Mutant::kPullAwaitsAlone) ? good : c.dataAll(good);
 }
