@@ -69,7 +69,7 @@ bool areOffered(const CollectiveCall& c) {
   return (!reads || c.sendOffer != kNoOffset) && (!writes || c.recvOffer != kNoOffset);
 }
 
-constexpr Choice kOfBarrier = {RHW_ALGO_AUTO, RHW_WHY_NONE, 1, 32};
+constexpr Choice kOfBarrier = {RHW_ALGO_AUTO, RHW_WHY_NONE, 1, 64};  // a warp that waits, and control's, which sends at once
 
 Selected select(const Comm* comm, const CollectiveCall& c) {
   const Operation& o = c.operation;

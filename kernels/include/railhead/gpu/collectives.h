@@ -70,7 +70,7 @@ RH_FN void broadcastPull(Context& c) {
   runBetweenWindows(c, 1, [](Context& thread) { return broadcastToWindows(thread); });
 }
 
-// No data. One warp is enough.
+// No data. A warp that waits, beside control's, is enough.
 template <class Context>
 RH_FN void barrierOfRanks(Context& c) {
   c.setWay(wayOf(c, Algorithm::kNone));

@@ -59,14 +59,14 @@ struct GpuState {
   DeviceState device;  // advanced by control
   uint32_t published;   // mark of the newest call that control has sent to the other ranks (context.h)
   uint32_t lines;       // kernels so far in which all ranks sent each other their calls; wraps. Advanced by control
-  // Read by one thread of each block first. Writer of the epochs: control, after every block has read them (arrived).
+  // Read first by a data thread of each block and by a control thread. Writer of the epochs: control, after every block has read them (arrived).
   struct alignas(16) Start {
     uint32_t cellEpoch;    // the last epoch used by cells; wraps
     uint32_t packetEpoch;  // the last epoch used by packets
     uint32_t flagEpoch;    // meetings of blocks so far; wraps
     uint32_t stop;         // Stop of the first thread that gave up (compare and swap); later kernels return at once
   } start;
-  // Blocks of the running kernel that have read start. One thread of each adds 1 (relaxed), after the values that it has read have reached the
+  // Blocks of the running kernel whose data threads have read start. One thread of each adds 1 (relaxed), after the values that it has read have reached the
   // block's shared memory. Control waits for all (relaxed), then stores start and 0.
   alignas(128) uint32_t arrived;
   uint32_t pad1[31];
