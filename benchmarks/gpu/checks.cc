@@ -271,6 +271,8 @@ void checkStops(Image& image, int world) {
     for (const int type : {1, 8}) {
       for (int what = 0; what < 7; what++) {
         Group g = makeGroup(world, 16384);
+        // Loaded now: at its first launch a kernel would wait for those that run.
+        for (const char* a : {"oneshot", "twoshot"}) load(image.kernel(a, type, world));
         Shape s;
         s.algorithm = algorithm;
         s.type = type;

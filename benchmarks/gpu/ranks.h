@@ -113,6 +113,11 @@ inline int mostBlocks(cudaKernel_t kernel, int threads, int world) {
   return std::min(each * p.multiProcessorCount / world, kMaxBlocks);
 }
 
+inline void load(cudaKernel_t kernel) {
+  cudaFuncAttributes ignored;
+  CHECK_CUDA(cudaFuncGetAttributes(&ignored, reinterpret_cast<const void*>(kernel)));
+}
+
 inline Call callOf(const Group& g, int r, const Shape& s) {
   Call c = {};
   c.team = {g.base, g.stride, r, g.world, s.reduceGroup == 0 ? g.world : s.reduceGroup, 256, g.slotBytes, g.timeoutNs, 2 * g.timeoutNs, &g.status[r]};
