@@ -132,7 +132,7 @@ class EpRun : private EpGiveUps {
   void markDead(const EpDeath& d) {
     FlagMem mem(world_);
     if (d.marksLease) {
-      mem.storeRelaxed(heaps_.lease(d.rank), kLeaseOwnerDied | 7, "");
+      mem.storeRelaxed(heaps_.lease(d.rank), d.leaves ? 0 : kLeaseOwnerDied | 7, "");
     } else {
       mem.storeRelaxed(heaps_.abortWord(), kAbortRankDead | static_cast<uint32_t>(d.rank) << kAbortCulpritShift, "");
     }

@@ -80,7 +80,7 @@ inline EpScript epDeath(Random& random) {
   const int first = random.below(s.worldSize), deaths = s.worldSize > 2 && random.oneIn(4) ? 2 : 1;
   for (int i = 0; i < deaths; i++) {
     // The abort word names the first death only, so later ones are marked in leases.
-    s.deaths.push_back({(first + i) % s.worldSize, 1 + random.below(40 << random.below(5)), i > 0 || random.oneIn(2)});
+    s.deaths.push_back({(first + i) % s.worldSize, 1 + random.below(40 << random.below(5)), i > 0 || random.oneIn(2), random.oneIn(3)});
   }
   return s;
 }

@@ -28,6 +28,7 @@ struct EpDeath {
   int rank;
   int step;           // of its fiber
   bool marksLease;    // else the group's abort word names it
+  bool leaves = false;  // with marksLease: it drops its lease, as a rank whose session was closed
 };
 
 struct EpScript {

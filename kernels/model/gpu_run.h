@@ -82,13 +82,17 @@ class GpuTarget {
   uint32_t compareSwap(uint32_t* p, uint32_t expected, uint32_t desired) {
     return word(world_->swap(p, 4, expected, desired, Order::kRelaxed, "swap"));
   }
-  // What the host reads is not part of the model's memory, but for the words that stop a kernel.
+  // What the host reads is not part of the model's memory, but for the words that stop a kernel. The release publishes what was stored before.
   uint32_t loadHost(const uint32_t* p) { return word(world_->load(p, 4, Order::kRelaxed, "load")); }
   template <class Word>
   void storeHost(Word* p, Word v) {
+    if (hasToldHost_) world_->fail("stores to the status of the host behind the release that publishes it");
     *p = v;
   }
-  void storeHostRelease(uint32_t* p, uint32_t v) { *p = v; }
+  void storeHostRelease(uint32_t* p, uint32_t v) {
+    *p = v;
+    hasToldHost_ = true;
+  }
 
   uint64_t nowNs() { return 1000; }
   void pause() { world_->keepWaiting(); }
@@ -125,6 +129,7 @@ class GpuTarget {
   World* world_;
   Grid* grid_;
   uint32_t thread_;
+  bool hasToldHost_ = false;
 };
 using GpuContext = gpu::Context<GpuTarget>;
 

@@ -6,6 +6,7 @@
 #include "group.h"
 #include "host/futex.h"
 #include "host/mem.h"
+#include "railhead/exchange/flag_waits.h"
 
 using namespace railhead;
 
@@ -66,6 +67,24 @@ int main(int argc, char** argv) {
       return host::kernels().transfers(group.teams[0], &receive, 1);
     });
     CHECK(took < kMostNs);
+  }
+  {
+    // A flag that is reached whenever this rank waits for it, and not when it looks again: each wait ends at once.
+    Group group(o, kTimeoutNs);
+    group.teams[0].limitNs = kLimitNs;
+    host::Mem<int> mem;
+    Flags<host::Mem<int>> flags(mem, group.teams[0]);
+    FlagWaits<host::Mem<int>> waits(mem, group.teams[0], flags);
+    Flag& tail = Pipes<host::Mem<int>>(mem, group.teams[0], flags).tail(1, 0);
+    tail.value = 1;
+    const int64_t began = host::nowNs();
+    bool ended = false;
+    while (!ended && host::nowNs() - began < kMostNs) {
+      waits.clear();
+      waits.add(tail, 1, 1);
+      ended = !waits.wait();
+    }
+    CHECK(ended && flags.stop() == Stop::kTimeout && flags.missing() == 2 && group.waiting[0] == 2);
   }
   return 0;
 }

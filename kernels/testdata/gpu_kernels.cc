@@ -108,6 +108,13 @@ void stopped(const Group& group, int r, Stop why, uint64_t missing) {
   }
 }
 
+// The ranks' device heaps without their own counts.
+std::vector<std::vector<char>> memoryOf(const Group& group) {
+  std::vector<std::vector<char>> all;
+  for (int r = 0; r < group.world; r++) all.emplace_back(group.heap(r) + sizeof(GpuState), group.heap(r) + group.stride);
+  return all;
+}
+
 // The same type with another algorithm.
 std::string other(const std::string& name) {
   const std::string type = name.substr(name.find('_', 14));
@@ -129,14 +136,22 @@ void stops(int world, uint64_t seed) {
   };
   for (const std::string& name : names) {
     {
-      Group group(world);  // the last rank does not come; a later kernel returns at once
+      Group group(world);  // the last rank does not come; a later kernel returns at once, and stores nothing
       onRanks(world - 1, [&](int r) {
         Call c = prepared(group, r, 20000000);
         run(name, c);
+      });
+      const std::vector<std::vector<char>> before = memoryOf(group);
+      onRanks(world - 1, [&](int r) {
+        Call c = prepared(group, r, 20000000);
+        c.count = c.call.count = 50;  // what it would store differs from what the first one has stored
         run(name, c);
+      });
+      CHECK(memoryOf(group) == before);
+      for (int r = 0; r < world - 1; r++) {
         stopped(group, r, Stop::kTimeout, last);
         CHECK(group.state(r)->device.begun == 0 && group.status[static_cast<size_t>(r)].number == 1);
-      });
+      }
     }
     {
       Group group(world);  // the same, and the host aborts
