@@ -99,7 +99,16 @@ func TestChildReducesThroughTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.reduce(t, r.alloc(t, 80_000))
-	if err := errors.Join(host.Free(), r.Finalize(), r.session.Close()); err != nil {
+	memory := tensor{1, 1, 0, granule}.of(t, r)
+	w, err := r.Register(client.RegisterConfig{Memory: memory, FD: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := w.Sharing(); err != nil || s.ZeroCopy || !strings.Contains(s.Reason, "the driver refuses device 0 access to the memory of device 1") {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	r.reduce(t, memory)
+	if err := errors.Join(w.Free(), host.Free(), r.Finalize(), r.session.Close()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -186,6 +195,11 @@ func TestChildWorksOverARestart(t *testing.T) {
 		}
 		fmt.Println(name)
 	}
+	memory := tensor{1, 2, 64, granule}.of(t, r)
+	var registered *client.Window
+	use := func() error {
+		return errors.Join(r.on().AllReduce(memory[:1<<20], memory[:1<<20], 1<<18, client.I32, client.Sum), r.wait())
+	}
 	step("replayed", func() error { return errors.Join(g.exec.Launch(r.stream), r.wait()) })
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		switch in.Text() {
@@ -200,6 +214,19 @@ func TestChildWorksOverARestart(t *testing.T) {
 				part, err := w.Local()
 				return errors.Join(err, r.allReduce(part), r.wait(), w.Free())
 			})
+		case "register":
+			step("registered", func() (err error) {
+				if registered, err = r.Register(client.RegisterConfig{Memory: memory, FD: -1}); err != nil {
+					return err
+				}
+				s, err := registered.Sharing()
+				if err == nil && !s.ZeroCopy {
+					err = errors.New(s.Reason)
+				}
+				return errors.Join(err, use())
+			})
+		case "unregister":
+			step("unregistered", func() error { return errors.Join(use(), registered.Free()) })
 		case "end":
 			g.end()
 			step("ended", func() error { return errors.Join(r.Finalize(), r.session.Close()) })
@@ -233,11 +260,14 @@ func TestReplaysGoOnWithoutADaemonAndWindowsWithTheNext(t *testing.T) {
 	}
 	do("", "replayed")
 	do("window", "window")
+	do("register", "registered")
 	first.Close()
 	do("replay", "replayed")
 	second := start()
 	defer second.Close()
 	do("window", "window")
+	do("unregister", "unregistered")
+	do("register", "registered")
 	do("replay", "replayed")
 	do("end", "ended")
 }

@@ -305,3 +305,50 @@ func TestTheOtherRanksNameARankKilledDuringARegistration(t *testing.T) {
 		})
 	}
 }
+
+// A child on a GPU with little memory, so that each device heap has few addresses for registered windows.
+func TestChildRegistersUntilThereIsNoRoom(t *testing.T) {
+	r := childRank(t)
+	memory := tensor{32, 1, 0, 64 << 20}.of(t, r)
+	var windows []*client.Window
+	for {
+		w, err := r.Register(client.RegisterConfig{Memory: memory, FD: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		windows = append(windows, w)
+		s, err := w.Sharing()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.ZeroCopy {
+			continue
+		}
+		if err := harness.Missing("the reason", s.Reason, "rank 0 (pid", "no addresses left", "free registered windows"); err != nil {
+			t.Fatal(err)
+		}
+		break
+	}
+	if len(windows) != 4+1 { // 256 MiB
+		t.Errorf("the window %d was the first without room", len(windows))
+	}
+	if err := windows[1].Free(); err != nil {
+		t.Fatal(err)
+	}
+	w, err := r.Register(client.RegisterConfig{Memory: memory, FD: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := w.Sharing(); err != nil || !s.ZeroCopy {
+		t.Fatalf("in the place of a freed window: %+v, %v", s, err)
+	}
+	if err := errors.Join(r.Finalize(), r.session.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWindowsForWhichThereAreNoAddressesAreStaged(t *testing.T) {
+	for _, c := range harness.StartChildren(t, startDaemon(t).SocketPath(), "TestChildRegistersUntilThereIsNoRoom", 2, fmt.Sprint("RAILHEAD_FAKE_CUDA_MEMORY=", 256<<20)) {
+		c.Succeeds(t)
+	}
+}
