@@ -307,8 +307,8 @@ typedef struct rh_window_config {
 rh_result rh_window_alloc(rh_comm *comm, size_t bytes, const rh_window_config *config, rh_window **window);
 
 /* Collective: frees the window's pages once every rank has called it. The handle is invalid afterwards, whatever the result but BUSY;
- * after a failure the pages stay until the comm is finalized. Errors: BUSY (a live captured graph, or a group of calls that has not ended,
- * uses the window; nothing was done and the handle stays valid), and the cause of a broken group. If graphs of only some ranks use the
+ * after a failure the pages stay until the comm is finalized. Errors: BUSY (a live captured graph, after half a second, or a group of calls that has
+ * not ended, uses the window; nothing was done and the handle stays valid), and the cause of a broken group. If graphs of only some ranks use the
  * window, those ranks get BUSY and the others wait for them until the deadline, which breaks the group. */
 rh_result rh_window_free(rh_window *window);
 

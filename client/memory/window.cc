@@ -1,5 +1,6 @@
 // Windows: symmetric memory at the same offset of every rank's heap. (registration.cc: memory that the callers own.)
 #include <pthread.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/abi.h"
@@ -7,6 +8,7 @@
 #include "base/fork.h"
 #include "comm/set_up.h"
 #include "comm/thread_group.h"
+#include "host/futex.h"
 #include "memory/allocation.h"
 #include "memory/window.h"
 
@@ -14,13 +16,27 @@ namespace railhead::client {
 
 namespace {
 
-// A replay of a graph would access the memory of a freed window.
+// How many calls of live graphs use the window.
+uint32_t capturedCalls(const void* handle) {
+  Windows::Shared ref(windows(), handle);
+  // Acquire: the replays of the graphs that released the window have ended.
+  return ref.get() == nullptr ? 0 : __atomic_load_n(&ref.get()->captured, __ATOMIC_ACQUIRE);
+}
+
+// A replay of a graph would access the memory of a freed window. A driver may release what a graph kept a while after the graph was destroyed, on a
+// thread of its own, so the check looks again for a while.
 rh_result checkNotCaptured(const Comm* comm, const void* handle, const char* operation) {
+  constexpr int64_t kPatienceNs = int64_t{500} * 1000000;
+  const int64_t until = host::nowNs() + kPatienceNs;
+  uint32_t captured = capturedCalls(handle);
+  while (captured != 0 && host::nowNs() < until) {
+    const timespec pause = {0, 1000000};
+    nanosleep(&pause, nullptr);
+    captured = capturedCalls(handle);
+  }
   Windows::Shared ref(windows(), handle);
   const Window* w = ref.get();
-  // Acquire: the replays of the graphs that released the window have ended.
-  const uint32_t captured = w == nullptr ? 0 : __atomic_load_n(&w->captured, __ATOMIC_ACQUIRE);
-  if (captured == 0) return RH_OK;
+  if (captured == 0 || w == nullptr) return RH_OK;
   return fail(RH_ERR_BUSY, "%s: rank %d: the window of %zu bytes at %s %llu is used by %u calls of captured graphs; destroy those "
               "first", operation, number(comm->rank), w->bytes, w->region == 0 ? "offset" : "registration", static_cast<unsigned long long>(w->region == 0 ? w->offset : w->region), captured);
 }

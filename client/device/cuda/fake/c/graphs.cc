@@ -1,4 +1,6 @@
 // Captures and graphs. A graph holds its work in the order of the capture, and runs it in that order.
+#include <chrono>
+
 #include "device/cuda/fake/c/streams.h"
 
 namespace railhead::client::cuda {
@@ -15,17 +17,22 @@ namespace railhead::fake {
 
 namespace {
 
+// The last reference ends the object later, on a thread of the driver, as CU_USER_OBJECT_NO_DESTRUCTOR_SYNC permits and a driver has been seen to do.
 void release(CUuserObject object, long count) {
   bool last;
   {
     const std::lock_guard<std::mutex> lock(world);
     object->references -= count;
     last = object->references == 0;
-    if (last) account.user_objects--;
   }
   if (!last) return;
-  runCallback(object->destroy, object->data);
-  delete object;
+  std::thread([object] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    runCallback(object->destroy, object->data);
+    delete object;
+    const std::lock_guard<std::mutex> lock(world);
+    account.user_objects--;
+  }).detach();
 }
 
 }  // namespace
