@@ -31,14 +31,16 @@ uint64_t offerOf(const Comm* comm, const void* buffer, uint64_t bytes) {
 }
 
 // Fills in the offers of a call that may run zero-copy. In the host's memory other ranks read send buffers; on a device with memory of its own
-// they write to recv buffers, but where they reduce.
+// they write to recv buffers, but where they reduce, and but for copies by copy engines: these read send buffers, and of a broadcast the
+// root's recv buffer.
 void offerBuffers(const Comm* comm, CollectiveCall* c) {
   if (c->zeroCopy.algo == RHW_ALGO_AUTO) return;
   const Operation& o = c->operation;
   const uint64_t part = bytesOf(o), whole = part * static_cast<uint64_t>(comm->worldSize);
   if (comm->device->ownMemory != nullptr && o.op != RHW_OP_ALL_REDUCE && o.op != RHW_OP_REDUCE_SCATTER) {
-    const bool inPlace = o.op == RHW_OP_ALL_TO_ALL && o.send == o.recv;  // other ranks would overwrite what this one sends
-    if (!inPlace) c->recvOffer = offerOf(comm, o.recv, o.op == RHW_OP_BROADCAST ? part : whole);
+    if (o.op == RHW_OP_ALL_TO_ALL && o.send == o.recv) return;  // other ranks would overwrite what this one sends, or read what it has received
+    c->recvOffer = offerOf(comm, o.recv, o.op == RHW_OP_BROADCAST ? part : whole);
+    if (c->zeroCopy.algo == RHW_ALGO_COPY && o.op != RHW_OP_BROADCAST) c->sendOffer = offerOf(comm, o.send, o.op == RHW_OP_ALL_GATHER ? part : whole);
     return;
   }
   switch (o.op) {

@@ -86,11 +86,11 @@ const char* checkPlans(const rhw_plans& plans, int32_t localSize) {
   return checkWaits(plans);
 }
 
-// Whether a kernel can be launched with the blocks and threads of all choices. Those of AUTO are not used.
+// Whether a kernel can be launched with the blocks and threads of all choices. Those of AUTO are not used, and copy may have none.
 bool areLaunchable(const rhw_plan& p) {
   for (uint32_t i = 0; i < p.count; i++) {
     const rhw_choice& c = p.choice[i];
-    if (c.algo == RHW_ALGO_AUTO) continue;
+    if (c.algo == RHW_ALGO_AUTO || (c.algo == RHW_ALGO_COPY && c.blocks == 0)) continue;
     if (c.blocks < 1 || c.blocks > gpu::kMaxBlocks || c.threads < 32 || c.threads > gpu::kMaxThreads || c.threads % 32 != 0) return false;
   }
   return true;

@@ -140,6 +140,9 @@ struct Way {
 };
 Way wayOf(uint64_t bits) { return {static_cast<uint32_t>(bits & 0x7f), static_cast<uint32_t>(bits >> 8 & 0xfff), static_cast<uint32_t>(bits >> 20 & 0xfff)}; }
 
+// A meeting of copies is a kernel without an algorithm, as a barrier, whose text differs.
+const char* nameOf(const Way& way) { return algorithmName(way.algo == RHW_ALGO_AUTO ? uint32_t{RHW_ALGO_COPY} : way.algo); }
+
 // What differs between two calls of the same text and number. Kernels compare also how they run. a and b are the ranks of theirs and ours.
 void describeDifference(const rhw_rank_line* line, const Signature& theirs, const Signature& ours, int a, int b, char* out, size_t size) {
   const uint64_t theirBits = relaxed(line->other_way), ourBits = relaxed(line->way);
@@ -147,12 +150,12 @@ void describeDifference(const rhw_rank_line* line, const Signature& theirs, cons
   if (theirs.history() != ours.history() || theirBits == ourBits) {
     snprintf(out, size, "; a call before these differed");
   } else if (their.algo != our.algo) {
-    snprintf(out, size, "; rank %d ran it as %s, rank %d as %s: pull needs the buffers of all ranks in windows", a, algorithmName(their.algo), b, algorithmName(our.algo));
+    snprintf(out, size, "; rank %d ran it as %s, rank %d as %s: pull and copy need the buffers of all ranks in windows", a, nameOf(their), b, nameOf(our));
   } else if (their.threads == 0 && our.threads == 0) {
     snprintf(out, size, "; rank %d ran it in %u lanes, rank %d in %u", a, their.blocks, b, our.blocks);
   } else if (their.blocks != our.blocks || their.threads != our.threads) {
     snprintf(out, size, "; rank %d ran it with %u blocks of %u threads, rank %d with %u of %u", a, their.blocks, their.threads, b, our.blocks, our.threads);
-  } else if (our.algo == RHW_ALGO_PULL) {
+  } else if (our.algo == RHW_ALGO_PULL || our.algo == RHW_ALGO_AUTO) {
     snprintf(out, size, "; the buffers of rank %d lie at other offsets in windows than those of rank %d", a, b);
   } else {
     snprintf(out, size, "; rank %d ran it in another number of lanes than rank %d", a, b);

@@ -47,7 +47,7 @@ inline railhead::CallDetails callDetails(const Operation& o) {
 struct Choice {
   uint32_t algo;  // rhw_algo
   uint32_t why;   // rhw_why
-  uint16_t blocks = 0, threads = 0;  // of a GPU kernel: blocks, and threads of each
+  uint16_t blocks = 0, threads = 0;  // of a GPU kernel: blocks, and threads of each. Of COPY those of pull, where pull may run in its place
 };
 
 // A checked collective with its algorithms. It holds everything needed to run it, now or later, any number of times. The caller owns the

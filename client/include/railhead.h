@@ -259,8 +259,8 @@ typedef struct rh_comm_status {
   int32_t reserved;
   char operation_name[32];         /* what this rank is (was) in: "all_reduce", ..., "none" */
   char culprit_operation_name[32]; /* what the culprit was in */
-  char algorithm_name[16];         /* of the last collective that moved data: "oneshot", "twoshot", "pull", "pipe", "ring" or
-                                      "tree"; "none" before the first and in a world of one */
+  char algorithm_name[16];         /* of the last collective that moved data: "oneshot", "twoshot", "pull", "pipe", "ring",
+                                      "tree" or "copy"; "none" before the first and in a world of one */
   char algorithm_why[16];          /* why that one, see rh_choice */
   char message[512];               /* all of it as one sentence */
 } rh_comm_status;
@@ -277,7 +277,7 @@ typedef struct rh_choice {
   uint32_t struct_version;
   char algorithm[16]; /* as rh_comm_status.algorithm_name */
   char why[16];       /* "default": the daemon's thresholds; "tuned": the table of `railhead tune`; "forced": $RAILHEAD_ALGO; "only": the
-                         operation has no other; "not_zero_copy": $RAILHEAD_ALGO allows only pull, which needs windows; "none" */
+                         operation has no other; "not_zero_copy": $RAILHEAD_ALGO allows only pull or copy, which need windows; "none" */
 } rh_choice;
 #define RH_CHOICE_INIT {sizeof(rh_choice), 1, {0}, {0}}
 
@@ -377,8 +377,8 @@ rh_result rh_window_get_sharing(rh_window *window, rh_window_sharing *sharing);
  *  - Calls of a comm may run on one stream at a time.
  *  - While a live graph uses a window, rh_window_free returns BUSY. The caller keeps other memory alive.
  *  - A call that some ranks make eagerly and others replay from a graph is a MISMATCH, even if all arguments are equal.
- *  - The comm's mappings stay until its last graph is destroyed. Launches after rh_comm_finalize touch no memory of other ranks, and
- *    stop_word (rh_comm_info) is not 0.
+ *  - The comm's mappings stay until its last graph is destroyed. Launches after rh_comm_finalize write to no memory of other ranks, and
+ *    stop_word (rh_comm_info) is not 0. Calls that run as "copy" then still copy what the other ranks' windows hold into recv.
  *  - An operation for which there is no kernel is UNSUPPORTED, before it has any effect: in a world of one a sum with a scale.
  *  - Before rh_window_free and rh_comm_finalize this rank's calls must be able to run to their end: the two wait for them, and while graphs
  *    hold calls of the comm for all work of the process's context. No stream of the context may be captured meanwhile. Other set-up calls
@@ -391,7 +391,8 @@ rh_result rh_window_get_sharing(rh_window *window, rh_window_sharing *sharing);
 /* recv[i] = reduction over ranks of send[i]. In place: send == recv. If send and recv of every rank lie in windows, large
  * all-reduces are zero-copy, with the same result. On CUDA, buffers that lie in windows must do so on all ranks, at the same offsets, for
  * sizes that are zero-copy (rh_comm_get_choice); otherwise MISMATCH. There this holds for send of reduce_scatter and for recv of all_gather,
- * all_to_all (unless in place) and broadcast too. Every rank gets the same bits: contributions are added in rank order within each
+ * all_to_all (unless in place) and broadcast too; where they run as "copy", for send in place of recv of the former two, which must be in place
+ * on all ranks or on none. Every rank gets the same bits: contributions are added in rank order within each
  * reduce_group consecutive ranks, then group by group, in f32 (f64, integers: in dtype), and rounded to dtype once. A tree that
  * $RAILHEAD_ALGO forces, and a forced ring of a comm that is not reproducible, add in another order, the same on all ranks. */
 rh_result rh_all_reduce(const void *send, void *recv, size_t count, rh_dtype dtype, rh_op op, rh_comm *comm,

@@ -67,6 +67,21 @@ func TestBenchOnGPUsMeasuresAndChecksEagerlyAndInGraphs(t *testing.T) {
 	}
 }
 
+// Copy needs windows, so the buffers are there without --window.
+func TestBenchOnGPUsMeasuresCopyEngines(t *testing.T) {
+	env := withGPUs(t)
+	for op, algo := range map[ncclstyle.Operation]string{ncclstyle.AllGather: "copy", ncclstyle.AllToAll: "copy", ncclstyle.Broadcast: "copy"} {
+		for _, graph := range []string{"0", "2"} {
+			status, stdout, stderr := railhead(t, env, "bench", op.Command(), "--device", "cuda", "--ranks", "3", "--algo", "copy", "-b", "12K", "-e", "12K", "-n", "2", "-w", "1", "-G", graph, "--json")
+			var r ncclstyle.Report
+			decodeStrict(t, stdout, &r)
+			if status != 0 || len(r.Rows) != 1 || r.Rows[0].Algo != algo || !checkedAndRight(op, r.Rows[0]) {
+				t.Errorf("%s, -G %s: status %d, %+v: %s", op, graph, status, r.Rows, stderr)
+			}
+		}
+	}
+}
+
 func TestBenchOnGPUsHasTheColumnsOfNCCLTests(t *testing.T) {
 	status, stdout, stderr := railhead(t, withGPUs(t), "bench", "allreduce", "--device", "cuda", "-b", "64", "-e", "64", "-n", "2", "-G", "5")
 	for _, want := range []string{" validation: 1 graph: 5\n", "# device: fake device 0", "out-of-place", "# Out of bounds values : 0 OK"} {

@@ -32,6 +32,9 @@ const (
 	// packets: a MiB takes 6.4 us by packets, 3.4 by pull, and two copies of it 1.1 (at 3.9 TB/s for reads and writes together; calculated); pull's start and
 	// the launches of the copies add 5 us. Cells, 3.9 us a MiB, stay faster at any size.
 	stageFromPackets = 3 << 20
+	// copyFrom is the bytes of a link from which copy engines are no slower than pull: a link carried 383 GB/s by them and 360 GB/s by kernels,
+	// both ways at once (copies of 64 MiB), which is 0.17 us a MiB. The second kernel, the events and the start of a copy are estimated at 11 us.
+	copyFrom = 64 << 20
 	// secondExchange is the bytes that a link carries in the time of two-shot's second exchange: one flag's way there and back, 1.3 us, at
 	// 350 GB/s.
 	secondExchange = 455_000
@@ -113,7 +116,7 @@ func (c *collective) parts(world int) uint64 {
 }
 
 func newGPUChooser(c *collective, r Request, on GPUs) *chooser {
-	x := &chooser{c: c, world: r.World, twoshotFrom: unreachable, pipeFrom: unreachable}
+	x := &chooser{c: c, world: r.World, copyFrom: unreachable, twoshotFrom: unreachable, pipeFrom: unreachable}
 	if c.isMeasured() {
 		x.table = on.Table
 	}
@@ -153,6 +156,9 @@ func (x *chooser) linkThresholds() {
 	}
 	if x.c.op != wire.OpSend {
 		x.pipeFrom = wireSize(x.c.op, x.world, pipeFrom)
+	}
+	if x.may(wire.AlgoCopy) {
+		x.copyFrom = wireSize(x.c.op, x.world, copyFrom)
 	}
 }
 

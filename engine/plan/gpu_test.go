@@ -163,6 +163,47 @@ func TestLargeCopiesOnGPUsGoOverLanes(t *testing.T) {
 	}
 }
 
+// Large copies between windows go by copy engines, with pull's grid for calls that those cannot run.
+func TestLargeCopiesBetweenWindowsGoByCopyEngines(t *testing.T) {
+	for _, world := range []int{2, 8} {
+		for _, c := range onGPU {
+			if !slices.Contains(c.algorithms(), wire.AlgoCopy) {
+				continue
+			}
+			from := wireSize(c.op, world, copyFrom)
+			for _, want := range []struct {
+				forced     string
+				size       uint64
+				algo, grid wire.Algo
+				why        wire.Why
+			}{
+				{"", from - 1, wire.AlgoPull, wire.AlgoPull, wire.WhyDefault},
+				{"", from, wire.AlgoCopy, wire.AlgoPull, wire.WhyDefault},
+				{"^pull", from - 1, wire.AlgoAuto, wire.AlgoAuto, wire.WhyNone},
+				{"^pull", from, wire.AlgoCopy, wire.AlgoAuto, wire.WhyDefault},
+				{"^copy", 1 << 40, wire.AlgoPull, wire.AlgoPull, wire.WhyDefault},
+				{"copy", 0, wire.AlgoCopy, wire.AlgoAuto, wire.WhyForced},
+				{c.name() + ":pull,copy", 0, wire.AlgoPull, wire.AlgoPull, wire.WhyDefault},
+				{c.name() + ":pull,copy", from, wire.AlgoCopy, wire.AlgoPull, wire.WhyDefault},
+				{c.name() + ":oneshot", 1 << 40, wire.AlgoAuto, wire.AlgoAuto, wire.WhyNone},
+			} {
+				p := gpuPlans(t, world, 132, want.forced)
+				got := at(&p.ZeroCopy[c.index], want.size)
+				if wire.Algo(got.Algo) != want.algo || got.Why != want.why || (got.Blocks != 0) != (want.grid != wire.AlgoAuto) {
+					t.Errorf("%s of %d ranks, %q, %d bytes: %+v, want %+v", c.name(), world, want.forced, want.size, got, want)
+				}
+			}
+		}
+	}
+	p := gpuPlans(t, 2, 132, "copy")
+	if c := at(&p.Copied[wire.PlanAllGather], 1); wire.Algo(c.Algo) != wire.AlgoOneshot || c.Why != wire.WhyNotZeroCopy {
+		t.Errorf("copy is forced and the buffers lie in no window: %s, %s", wire.Algo(c.Algo), c.Why)
+	}
+	if c := at(&p.ZeroCopy[wire.PlanAllReduce], 1<<30); wire.Algo(c.Algo) != wire.AlgoPull {
+		t.Errorf("all-reduces have no copies, and nothing is forced for them: %s", wire.Algo(c.Algo))
+	}
+}
+
 func TestGridsOfLanes(t *testing.T) {
 	for _, c := range []struct {
 		part          uint64
@@ -184,7 +225,8 @@ func TestPlansOnGPUsAreValidForAnyWorldAndGPU(t *testing.T) {
 		world := rapid.IntRange(1, rank.MaxPerNode).Draw(t, "world")
 		blocks := rapid.OneOf(rapid.IntRange(1, 200), rapid.Just(math.MaxInt)).Draw(t, "blocks")
 		shared := rapid.Bool().Draw(t, "shared")
-		forced := rapid.SampledFrom([]string{"", "oneshot", "twoshot", "pull", "^oneshot", "allreduce:twoshot,pull", "allreduce:^pull"}).Draw(t, "forced")
+		forced := rapid.SampledFrom([]string{"", "oneshot", "twoshot", "pull", "^oneshot", "allreduce:twoshot,pull", "allreduce:^pull",
+			"copy", "^pull", "allgather:pull,copy"}).Draw(t, "forced")
 		r := Request{World: world, CPUs: 8, Reproducible: true, Channels: 1, Forcing: gpuForcing(t, forced), Order: identity(world)}
 		_, p, err := MakeGPU(r, GPUs{Blocks: blocks, Shared: shared, Table: drawTable(t, world)})
 		if err != nil {
@@ -213,6 +255,7 @@ func TestPlansOnGPUsAreValidForAnyWorldAndGPU(t *testing.T) {
 						t.Fatalf("%s %s: %s", c.name(), name, a)
 					case choice.Why != wire.WhyNotZeroCopy && !slices.Contains(allowed, a.String()):
 						t.Fatalf("%s %s: %s is not among those allowed, %v", c.name(), name, a, allowed)
+					case a == wire.AlgoCopy && choice.Blocks == 0 && choice.Threads == 0 && !slices.Contains(allowed, "pull"):
 					case choice.Blocks < 1 || int(choice.Blocks) > min(blocks, maxGPUBlocks) || choice.Threads%32 != 0 || choice.Threads < 64 || choice.Threads > 512:
 						t.Fatalf("%s %s: %d blocks of %d threads, of %d blocks", c.name(), name, choice.Blocks, choice.Threads, blocks)
 					}
@@ -234,7 +277,7 @@ func TestForcedAlgorithmsOnGPUs(t *testing.T) {
 			t.Errorf("%q: %s, want %s", forced, got, want)
 		}
 	}
-	for text, want := range map[string]string{"ring": "oneshot, pipe, pull, twoshot", "allreduce:tree": "oneshot, twoshot, pull", "broadcast:ring": "oneshot, pull, pipe"} {
+	for text, want := range map[string]string{"ring": "copy, oneshot, pipe, pull, twoshot", "allreduce:tree": "oneshot, twoshot, pull", "broadcast:ring": "oneshot, pull, pipe, copy"} {
 		_, err := tuner.ParseForcing(text, AlgorithmsOn(wire.DeviceCUDA))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q on CUDA: %v, want what it has: %s", text, err, want)

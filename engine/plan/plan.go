@@ -67,10 +67,10 @@ type chooser struct {
 	allowed []wire.Algo
 	forced  bool // allowed is not all algorithms
 	table   *tuner.Table
-	// The smallest sizes in bytes at which pull is the default between windows, two-shot that of an all-reduce, and pipe that of an operation
-	// that has one-shot too.
-	pullFrom, twoshotFrom, pipeFrom uint64
-	stageFrom                       uint64 // as wire.Plan.StageFromKib, in bytes; 0 = never
+	// The smallest sizes in bytes at which pull and copy are the default between windows, two-shot that of an all-reduce, and pipe that of an
+	// operation that has one-shot too.
+	pullFrom, copyFrom, twoshotFrom, pipeFrom uint64
+	stageFrom                                 uint64 // as wire.Plan.StageFromKib, in bytes; 0 = never
 	// Of a GPU: the blocks and threads of a kernel for a size without a table, the sizes at which they change, and the most blocks.
 	gridOf    func(a wire.Algo, size uint64) (blocks, threads int)
 	gridEdges []uint64
@@ -78,7 +78,8 @@ type chooser struct {
 }
 
 func newChooser(c *collective, r Request) *chooser {
-	x := &chooser{c: c, world: r.World, table: r.Table, pullFrom: pullFrom(c.index, r.World), twoshotFrom: twoshotFrom(r.World), pipeFrom: unreachable}
+	x := &chooser{c: c, world: r.World, table: r.Table, pullFrom: pullFrom(c.index, r.World), copyFrom: unreachable, twoshotFrom: twoshotFrom(r.World),
+		pipeFrom: unreachable}
 	x.allowed, x.forced = c.allowed(r.Forcing, r.Reproducible)
 	return x
 }
@@ -105,7 +106,7 @@ func (x *chooser) copied(size uint64) (wire.Algo, wire.Why) {
 	case len(x.c.fallback()) == 0: // the device does not have the operation
 		return wire.AlgoAuto, wire.WhyNone
 	case len(copying) == 0:
-		// Only pull is allowed. A call must not fail because its buffers are in no window, so the default runs.
+		// Only algorithms between windows are allowed. A call must not fail because its buffers are in no window, so the default runs.
 		return x.byDefault(size, x.c.fallback()), wire.WhyNotZeroCopy
 	case len(copying) == 1:
 		if !x.forced {
@@ -128,21 +129,25 @@ func (x *chooser) inPreference(algos []wire.Algo) []wire.Algo {
 	return slices.DeleteFunc(slices.Clone(x.c.fallback()), func(a wire.Algo) bool { return !slices.Contains(algos, a) })
 }
 
-// zeroCopy chooses for buffers that are all in windows: AlgoPull, or AlgoAuto where the choice of copied applies.
+// zeroCopy chooses for buffers that are all in windows: AlgoPull, AlgoCopy, or AlgoAuto where the choice of copied applies.
 func (x *chooser) zeroCopy(size uint64) (wire.Algo, wire.Why) {
-	if !x.may(wire.AlgoPull) {
+	between := slices.DeleteFunc(slices.Clone(x.allowed), func(a wire.Algo) bool { return !a.Windows() })
+	if len(between) == 0 {
 		return wire.AlgoAuto, wire.WhyNone
 	}
 	if len(x.allowed) == 1 {
-		return wire.AlgoPull, wire.WhyForced
+		return between[0], wire.WhyForced
 	}
-	if a, ok := x.measured(size, tuner.InWindows); ok && x.may(a) {
-		if a == wire.AlgoPull {
-			return a, wire.WhyTuned
-		}
+	a, tuned := x.measured(size, tuner.InWindows)
+	tuned = tuned && x.may(a)
+	switch {
+	case size >= x.copyFrom && x.may(wire.AlgoCopy) && (!tuned || a.Windows()): // a table has pull, but never copy
+		return wire.AlgoCopy, wire.WhyDefault
+	case tuned && a.Windows():
+		return a, wire.WhyTuned
+	case tuned:
 		return wire.AlgoAuto, wire.WhyNone
-	}
-	if size >= x.pullFrom {
+	case x.may(wire.AlgoPull) && (size >= x.pullFrom || len(between) == len(x.allowed)):
 		return wire.AlgoPull, wire.WhyDefault
 	}
 	return wire.AlgoAuto, wire.WhyNone
@@ -181,7 +186,7 @@ const _ = uint(wire.MaxChoices - 2 - tuner.MaxRanges)
 
 // edges are the sizes at which a choice may change.
 func (x *chooser) edges() []uint64 {
-	edges := append([]uint64{0, x.pullFrom, x.twoshotFrom, x.pipeFrom}, x.gridEdges...)
+	edges := append([]uint64{0, x.pullFrom, x.copyFrom, x.twoshotFrom, x.pipeFrom}, x.gridEdges...)
 	for _, memory := range []tuner.Memory{tuner.AnyMemory, tuner.InWindows} {
 		for _, r := range x.ranges(memory) {
 			edges = append(edges, r.FromBytes)
@@ -219,6 +224,12 @@ func (x *chooser) plan(choose func(size uint64) (wire.Algo, wire.Why), memory tu
 
 // grid is the grid for the sizes of a range: the table's if it has one for this algorithm, with no more blocks than the GPUs can run at once.
 func (x *chooser) grid(a wire.Algo, memory tuner.Memory, from, last uint64) (blocks, threads int) {
+	if a == wire.AlgoCopy {
+		if !x.may(wire.AlgoPull) {
+			return 0, 0
+		}
+		a = wire.AlgoPull // runs where copy cannot
+	}
 	if r, ok := tuner.RangeFor(x.ranges(memory), from); ok && r.Algorithm == a.String() {
 		return min(r.Blocks, x.maxBlocks), r.Threads
 	}
@@ -294,9 +305,12 @@ func AlgorithmsOn(device wire.Device) tuner.Algorithms {
 }
 
 // TableAlgorithms lists the names that tuning tables of a device may use. On CUDA devices sends and receives have an entry too: they have one
-// algorithm, but a grid.
+// algorithm, but a grid. They cannot name copy, which is not measured.
 func TableAlgorithms(device wire.Device) tuner.Algorithms {
 	known := AlgorithmsOn(device)
+	for name, algorithms := range known {
+		known[name] = slices.DeleteFunc(algorithms, func(a string) bool { return a == wire.AlgoCopy.String() })
+	}
 	for _, c := range onGPU {
 		if device == wire.DeviceCUDA && known[c.name()] == nil {
 			for _, a := range c.algorithms() {
@@ -310,7 +324,7 @@ func TableAlgorithms(device wire.Device) tuner.Algorithms {
 // Interchangeable lists the algorithms of a collective on a CPU that a plan of a reproducible comm may mix: they add in the same order.
 func Interchangeable(name string) []string { return InterchangeableOn(wire.DeviceCPU, name) }
 
-// InterchangeableOn is Interchangeable on a device.
+// InterchangeableOn is Interchangeable on a device, of the algorithms that tables can name.
 func InterchangeableOn(device wire.Device, name string) []string {
 	of := collectives
 	if device == wire.DeviceCUDA {
@@ -322,7 +336,7 @@ func InterchangeableOn(device wire.Device, name string) []string {
 			continue
 		}
 		for _, a := range c.algorithms() {
-			if !c.reassociates(a, true) {
+			if !c.reassociates(a, true) && a != wire.AlgoCopy {
 				names = append(names, a.String())
 			}
 		}

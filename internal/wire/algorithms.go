@@ -11,6 +11,7 @@ const (
 	AlgoPipe    Algo = 4
 	AlgoRing    Algo = 5
 	AlgoTree    Algo = 6
+	AlgoCopy    Algo = 7
 )
 
 var algorithms = [...]algorithm{
@@ -21,4 +22,5 @@ var algorithms = [...]algorithm{
 	AlgoPipe:    {name: "pipe", windows: false, adds: RankOrder, cpu: []Op{OpBroadcast, OpReduce, OpGather, OpScatter, OpSend, OpRecv}, cuda: []Op{OpAllGather, OpAllToAll, OpBroadcast, OpReduce, OpGather, OpScatter, OpSend, OpRecv}},
 	AlgoRing:    {name: "ring", windows: false, adds: ChainOrder, cpu: []Op{OpAllReduce, OpReduceScatter, OpAllGather, OpBroadcast}, cuda: []Op{}},
 	AlgoTree:    {name: "tree", windows: false, adds: OwnOrder, cpu: []Op{OpAllReduce, OpReduceScatter, OpAllGather, OpBroadcast}, cuda: []Op{}},
+	AlgoCopy:    {name: "copy", windows: true, adds: RankOrder, cpu: []Op{}, cuda: []Op{OpAllGather, OpAllToAll, OpBroadcast}},
 }

@@ -10,7 +10,8 @@ enum rhw_algo {
   RHW_ALGO_PIPE = 4,
   RHW_ALGO_RING = 5,
   RHW_ALGO_TREE = 6,
-  RHW_ALGOS = 7,
+  RHW_ALGO_COPY = 7,
+  RHW_ALGOS = 8,
 };
 
 struct rhw_algorithm {
@@ -41,6 +42,9 @@ static const struct rhw_algorithm rhw_algorithms[RHW_ALGOS] = {
     {"tree", 0,
      1ull << RHW_OP_ALL_REDUCE | 1ull << RHW_OP_REDUCE_SCATTER | 1ull << RHW_OP_ALL_GATHER | 1ull << RHW_OP_BROADCAST,
      0},
+    {"copy", 1,
+     0,
+     1ull << RHW_OP_ALL_GATHER | 1ull << RHW_OP_ALL_TO_ALL | 1ull << RHW_OP_BROADCAST},
 };
 
 #endif  // RAILHEAD_WIRE_ALGORITHMS_H_

@@ -171,8 +171,12 @@ func camel(name string) string {
 // kernelNumbers writes the numbers by which the table of kernels is indexed, for C++ that does not include wire.h.
 func kernelNumbers(lines []algorithmLine) string {
 	var algorithms, operations strings.Builder
+	end := 0
 	for _, a := range lines {
-		fmt.Fprintf(&algorithms, "  k%s = %d,\n", camel(a.name), a.number)
+		if len(a.cpu) > 0 {
+			fmt.Fprintf(&algorithms, "  k%s = %d,\n", camel(a.name), a.number)
+			end = a.number + 1
+		}
 	}
 	last := OpNone
 	for op := OpNone; int(op) < len(opNames); op++ {
@@ -202,7 +206,7 @@ enum Collective : uint32_t {
 }  // namespace railhead::host
 
 #endif  // RAILHEAD_KERNELS_HOST_ALGORITHMS_H_
-`, algorithms.String(), len(lines)+1, operations.String(), last+1)
+`, algorithms.String(), end, operations.String(), last+1)
 }
 
 // kernelTable writes the functions that fill the table of kernels.

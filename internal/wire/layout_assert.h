@@ -2,6 +2,7 @@
 // Include it after wire.h and railhead.h.
 #include <stddef.h>
 static_assert(RHW_ALGO_AUTO == 0ull, "RHW_ALGO_AUTO");
+static_assert(RHW_ALGO_COPY == 7ull, "RHW_ALGO_COPY");
 static_assert(RHW_ALGO_ONESHOT == 1ull, "RHW_ALGO_ONESHOT");
 static_assert(RHW_ALGO_PIPE == 4ull, "RHW_ALGO_PIPE");
 static_assert(RHW_ALGO_PULL == 3ull, "RHW_ALGO_PULL");

@@ -25,7 +25,7 @@ const (
 	WhyTuned       Why = 2 // by the table that `railhead tune` has measured
 	WhyForced      Why = 3 // by RAILHEAD_ALGO
 	WhyOnly        Why = 4 // the operation has no other
-	WhyNotZeroCopy Why = 5 // RAILHEAD_ALGO allows only pull, which this call cannot use
+	WhyNotZeroCopy Why = 5 // RAILHEAD_ALGO allows only algorithms between windows, which this call cannot use
 )
 
 var whyNames = []string{"none", "default", "tuned", "forced", "only", "not_zero_copy"}
@@ -64,7 +64,7 @@ type Choice struct {
 	Why        Why
 	Protocol   uint16
 	Channels   uint16
-	Blocks     uint16 // thread blocks of a GPU kernel
+	Blocks     uint16 // thread blocks of a GPU kernel; of AlgoCopy those of pull, which runs where it cannot; 0: pull is not allowed
 	Threads    uint16 // threads of a block
 	ChunkBytes uint32
 	Reserved0  uint64
@@ -95,6 +95,6 @@ type Plans struct {
 	BusyNS             uint32
 	BusyMostNS         uint32
 	BusySpinNS         uint32
-	ZeroCopy           [MaxPlans]Plan // AlgoPull, or AlgoAuto = as Copied
+	ZeroCopy           [MaxPlans]Plan // AlgoPull or AlgoCopy; AlgoAuto = as Copied
 	Copied             [MaxPlans]Plan
 }

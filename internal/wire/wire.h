@@ -93,7 +93,7 @@ enum rhw_why {
   RHW_WHY_TUNED = 2,          // by the table that `railhead tune` has measured
   RHW_WHY_FORCED = 3,         // by RAILHEAD_ALGO
   RHW_WHY_ONLY = 4,           // the operation has no other
-  RHW_WHY_NOT_ZERO_COPY = 5,  // RAILHEAD_ALGO allows only pull, which this call cannot use
+  RHW_WHY_NOT_ZERO_COPY = 5,  // RAILHEAD_ALGO allows only algorithms between windows, which this call cannot use
 };
 
 struct rhw_header {
@@ -458,7 +458,7 @@ struct rhw_choice {
   uint16_t why;            // rhw_why
   uint16_t protocol;
   uint16_t channels;
-  uint16_t blocks;         // thread blocks of a GPU kernel
+  uint16_t blocks;         // thread blocks of a GPU kernel; of copy those of pull, which runs where it cannot; 0: pull is not allowed
   uint16_t threads;        // threads of a block
   uint32_t chunk_bytes;
   uint64_t reserved0;
@@ -485,7 +485,7 @@ struct rhw_plans {
   uint32_t busy_ns;               // for so long after it the rank's waits do not yield,
   uint32_t busy_most_ns;          // and for up to so long if the processor stays busy
   uint32_t busy_spin_ns;          // how long a wait then spins before it sleeps
-  // Choices for calls whose buffers lie in windows on every rank: pull, or AUTO = as copied.
+  // Choices for calls whose buffers lie in windows on every rank: pull or copy; AUTO = as copied.
   struct rhw_plan zero_copy[RHW_MAX_PLANS];
   struct rhw_plan copied[RHW_MAX_PLANS];
 };

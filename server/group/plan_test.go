@@ -168,7 +168,7 @@ func TestAGroupOnCUDADevicesHasPlansOfTheCPUToo(t *testing.T) {
 		t.Errorf("on the CPUs: %+v", c)
 	}
 	if a.Forcing = "ring"; err == nil {
-		if _, err = p.plansOf(a); err == nil || !strings.Contains(err.Error(), "there are oneshot") {
+		if _, err = p.plansOf(a); err == nil || !strings.Contains(err.Error(), "there are copy, oneshot") {
 			t.Errorf("an algorithm that GPUs do not have: %v", err)
 		}
 	}

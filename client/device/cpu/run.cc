@@ -12,7 +12,7 @@ namespace {
 
 using host::Outcome;
 
-static_assert(uint32_t{host::kAlgorithms} == RHW_ALGOS, "kernels/host/algorithms.h and wire.h are of the same table");
+static_assert(uint32_t{host::kAlgorithms} <= RHW_ALGOS && uint32_t{host::kTree} == RHW_ALGO_TREE, "kernels/host/algorithms.h and wire.h are of the same table");
 
 void copy(void* to, const void* from, size_t bytes) {
   if (to != from && bytes > 0) memcpy(to, from, bytes);

@@ -7,6 +7,7 @@
 #include "base/malloced.h"
 #include "comm/comm.h"
 #include "device/cuda/context.h"
+#include "device/cuda/copies.h"
 #include "device/cuda/devices.h"
 #include "device/cuda/kernels.h"
 #include "device/cuda/memory.h"
@@ -55,6 +56,7 @@ struct CudaComm : Malloced {
   LocalRankSet pinnedParts;      // of the staged scratch
   bool enters = false;           // another context, or none, was current in the last launch that looked; accessed like streams
   StreamNumbers streams;         // accessed by the thread that has exclusive access to the comm
+  CopyStreams copyStreams;
 
   bool refused = false;     // mapping a peer's memory failed because the GPUs cannot access each other's memory
   char uuids[RHW_MAX_LOCAL][sizeof(DeviceFacts::uuid)] = {};  // by local rank

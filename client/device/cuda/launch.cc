@@ -1,4 +1,4 @@
-// The data path: a checked call becomes a kernel on the caller's stream. It takes no lock and allocates nothing.
+// The data path: a checked call becomes a kernel on the caller's stream, or copies between two kernels. It takes no lock and allocates nothing.
 #include <string.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include "base/element_types.h"
 #include "base/error.h"
 #include "comm/choice.h"
+#include "device/cuda/copies.h"
 #include "device/cuda/cuda_comm.h"
 #include "device/cuda/launch.h"
 #include "memory/window.h"
@@ -51,14 +52,21 @@ uint32_t lanesOf(const Comm* comm, const Choice& choice) {
   return std::clamp(choice.blocks / pipes, uint32_t{1}, uint32_t{gpu::kMaxLanes});
 }
 
+uint64_t placeOf(const Comm* comm, uint64_t offer) {
+  const uint64_t region = offer >> kOfferRegionShift;
+  return region == 0 ? offer : comm->regions[region]->placed.offset + (offer & ((uint64_t{1} << kOfferRegionShift) - 1));
+}
+
 namespace {
 
 // The kernel of a call.
 struct Selected {
-  CUfunction function = nullptr;  // nullptr = there is none
+  CUfunction function = nullptr;  // nullptr = there is none. Of copies: that of a meeting
   Choice choice = {RHW_ALGO_AUTO, RHW_WHY_NONE};
-  bool pulls = false;
   bool stages = false;  // in the comm's own window
+
+  bool copies() const { return choice.algo == RHW_ALGO_COPY; }
+  bool pulls() const { return choice.algo == RHW_ALGO_PULL && !stages; }
 };
 
 // Kernels access the buffers of other ranks that an all-reduce reads and writes, a reduce-scatter reads, and the other operations write. These
@@ -75,16 +83,22 @@ Selected select(const Comm* comm, const CollectiveCall& c) {
   const Operation& o = c.operation;
   const Kernels& kernels = *onCuda(comm)->kernels;
   const auto dtype = static_cast<uint32_t>(o.dtype);
-  if (o.op == RHW_OP_BARRIER) return {kernels.of(kOfBarrier.algo, o.op, dtype), kOfBarrier, false};
-  if (c.zeroCopy.algo != RHW_ALGO_AUTO && areOffered(c)) {
-    const CUfunction f = kernels.of(c.zeroCopy.algo, o.op, dtype);
-    if (f != nullptr) return {f, c.zeroCopy, true};
+  const CUfunction meeting = kernels.of(kOfBarrier.algo, RHW_OP_BARRIER, dtype);
+  if (o.op == RHW_OP_BARRIER) return {meeting, kOfBarrier};
+  Choice zeroCopy = c.zeroCopy;
+  if (zeroCopy.algo == RHW_ALGO_COPY) {
+    if (canCopy(comm, c)) return {meeting, zeroCopy};
+    zeroCopy.algo = zeroCopy.blocks != 0 ? RHW_ALGO_PULL : RHW_ALGO_AUTO;
+  }
+  if (zeroCopy.algo != RHW_ALGO_AUTO && areOffered(c)) {
+    const CUfunction f = kernels.of(zeroCopy.algo, o.op, dtype);
+    if (f != nullptr) return {f, zeroCopy};
   }
   if (c.stages && onCuda(comm)->stageBytes != 0) {
-    const CUfunction f = kernels.of(c.zeroCopy.algo, o.op, dtype);
-    if (f != nullptr) return {f, c.zeroCopy, false, true};
+    const CUfunction f = kernels.of(zeroCopy.algo, o.op, dtype);
+    if (f != nullptr) return {f, zeroCopy, true};
   }
-  return {kernels.of(c.copied.algo, o.op, dtype), c.copied, false};
+  return {kernels.of(c.copied.algo, o.op, dtype), c.copied};
 }
 
 bool scales(const Operation& o) { return o.reduce.kind == host::Reduction::kPreMulSum; }
@@ -92,8 +106,11 @@ bool scales(const Operation& o) { return o.reduce.kind == host::Reduction::kPreM
 // In a world of one a collective is a copy, unless it scales.
 bool isCopy(const Comm* comm, const Operation& o) { return comm->worldSize == 1 && !scales(o); }
 
-uint64_t detailOf(const Selected& s, const CollectiveCall& c) {
-  return s.pulls ? c.sendOffer * 0x9e3779b97f4a7c15u ^ c.recvOffer * 0xff51afd7ed558ccdu ^ 1 : 0;
+// What ranks must agree on besides the signature, the algorithm and the grid.
+uint64_t detailOf(const Comm* comm, const Selected& s, const CollectiveCall& c) {
+  if (s.copies()) return placeOfCopies(comm, c);
+  if (s.pulls()) return c.sendOffer * 0x9e3779b97f4a7c15u ^ c.recvOffer * 0xff51afd7ed558ccdu ^ 1;
+  return s.choice.algo == RHW_ALGO_PIPE ? lanesOf(comm, s.choice) : 0;
 }
 
 // Blocks of a kernel over lanes: one for each lane of each transfer of this rank, but no more than the choice has.
@@ -101,12 +118,6 @@ uint32_t blocksOf(const Comm* comm, const Operation& o, const Choice& choice) {
   if (choice.algo != RHW_ALGO_PIPE || o.op == RHW_OP_ALL_GATHER || o.op == RHW_OP_ALL_TO_ALL) return choice.blocks;
   const bool toAll = o.root == comm->rank && o.op != RHW_OP_REDUCE;  // the root of a reduce adds all ranks' chunks of a lane in one block
   return std::min(uint32_t{choice.blocks}, lanesOf(comm, choice) * (toAll ? static_cast<uint32_t>(comm->worldSize - 1) : 1));
-}
-
-// Where the kernels find what an offer names: its offset in every device heap.
-uint64_t placeOf(const Comm* comm, uint64_t offer) {
-  const uint64_t region = offer >> kOfferRegionShift;
-  return region == 0 ? offer : comm->regions[region]->placed.offset + (offer & ((uint64_t{1} << kOfferRegionShift) - 1));
 }
 
 // The address at which a kernel that is zero-copy uses a buffer of this rank. Other ranks use registered memory by the mapping in the device heap;
@@ -134,8 +145,8 @@ gpu::Call fill(const Comm* comm, const CollectiveCall& c, const Selected& s, uin
   call.send = static_cast<const char*>(o.send);
   call.recv = static_cast<char*>(o.recv);
   call.count = hasType(o.op) ? o.count : bytes;
-  call.detail = s.choice.algo == RHW_ALGO_PIPE ? lanesOf(comm, s.choice) : detailOf(s, c);
-  if (s.pulls) fillWindows(comm, c, &call);
+  call.detail = detailOf(comm, s, c);
+  if (s.pulls()) fillWindows(comm, c, &call);
   call.reduction = static_cast<uint32_t>(o.reduce.kind);
   if (o.root != kNoWorldRank) call.root = number(comm->localOf(o.root));
   memcpy(&call.scale, o.reduce.scalar, sizeof call.scale);
@@ -148,6 +159,7 @@ bool submit(Comm* comm, const CollectiveCall& c, Queue on, uint32_t number, Sele
   if (isCopy(comm, o)) return o.op == RHW_OP_BARRIER || copy(*of, o.recv, o.send, bytesOf(o), on.stream, why);
   *s = select(comm, c);
   gpu::Call call = fill(comm, c, *s, number);
+  if (s->copies()) return meetAndCopy(comm, c, s->function, {kOfBarrier.blocks, kOfBarrier.threads}, &call, on, why);
   if (s->stages) return runInStage(comm, c, s->function, {s->choice.blocks, s->choice.threads}, call, on, why);
   return launch(of, s->function, {blocksOf(comm, o, s->choice), s->choice.threads}, &call, on, why);
 }

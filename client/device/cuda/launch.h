@@ -27,6 +27,12 @@ gpu::Call callOf(const Comm* comm, const SignedCall& sign, uint64_t bytes, uint3
 // stream. In pieces, if the window is smaller. call: as of buffers elsewhere.
 bool runInStage(Comm* comm, const CollectiveCall& c, CUfunction kernel, Grid grid, gpu::Call call, Queue on, Failure* why);
 
+// Queues a call that is copied between two meetings. meeting and grid are the barrier's; call is the call as ranks compare it.
+bool meetAndCopy(const Comm* comm, const CollectiveCall& c, CUfunction meeting, Grid grid, gpu::Call* call, Queue on, Failure* why);
+
+// Where kernels and copies find what an offer names: its offset in every device heap.
+uint64_t placeOf(const Comm* comm, uint64_t offer);
+
 // How many lanes a transfer gets by its choice, whose blocks are those of a kernel with transfers to and from all other ranks.
 uint32_t lanesOf(const Comm* comm, const Choice& choice);
 

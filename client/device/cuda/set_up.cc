@@ -145,7 +145,7 @@ bool prepare(Comm* comm, Failure* why) {
   comm->deviceHeaps = reinterpret_cast<char*>(of->heaps.base());
   comm->deviceHeapStride = of->heaps.stride();
   of->pinned = takeStatus(of->context, of->shared, why);
-  if (of->pinned == nullptr) return false;
+  if (of->pinned == nullptr || !openCopyStreams(of->context, &of->copyStreams, why)) return false;
   fillTeam(comm);
   return true;
 }
@@ -250,6 +250,7 @@ void close(Comm* comm) {
   if (of->context.handle != nullptr) {
     releaseStagedScratch(comm);
     of->heaps.release(&ignored);
+    closeCopyStreams(of->context, &of->copyStreams);
     if (of->pinned != nullptr) giveStatusBack(of->shared, of->pinned);
     delete of->kernels;
     if (of->shared != nullptr) unshare(of->context, of->shared);

@@ -15,7 +15,7 @@ import (
 // failure. Functions that only end something are left out: what they fail to end stays, by design.
 var setUpCalls = []string{
 	"cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetUuid", "cuDeviceGetName", "cuDeviceGetAttribute", "cuDeviceGetPCIBusId", "cuDeviceTotalMem",
-	"cuDevicePrimaryCtxRetain", "cuCtxGetCurrent", "cuStreamCreate", "cuMemGetAllocationGranularity", "cuModuleLoadDataEx", "cuFuncLoad",
+	"cuDevicePrimaryCtxRetain", "cuCtxGetCurrent", "cuStreamCreate", "cuEventCreate", "cuMemGetAllocationGranularity", "cuModuleLoadDataEx", "cuFuncLoad",
 	"cuMemAddressReserve", "cuMemHostAlloc", "cuMemHostGetDevicePointer", "cuMemCreate", "cuMemMap", "cuMemSetAccess",
 	"cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemsetD8Async", "cuMemcpyAsync",
 }
@@ -34,7 +34,7 @@ func TestAFailureOfAnyCallOfTheDriverIsOneOnAllRanks(t *testing.T) {
 	t.Cleanup(func() { _ = gpu.Fail("*", 0, 0) })
 	functions := setUpCalls
 	if deep.Rounds(t, 0, 1) == 0 {
-		functions = []string{"cuDevicePrimaryCtxRetain", "cuModuleLoadDataEx", "cuMemCreate", "cuMemImportFromShareableHandle", "cuMemcpyAsync"}
+		functions = []string{"cuDevicePrimaryCtxRetain", "cuEventCreate", "cuModuleLoadDataEx", "cuMemCreate", "cuMemImportFromShareableHandle", "cuMemcpyAsync"}
 	}
 	for _, function := range functions {
 		t.Run(function, func(t *testing.T) {

@@ -151,7 +151,7 @@ func TestBuffersAtDifferentPlacesInWindowsAreAMismatch(t *testing.T) {
 		buffer func(r rank, part []byte) []byte // of rank 1
 		words  []string
 	}{
-		"elsewhere":         {func(r rank, _ []byte) []byte { return r.alloc(t, bytes) }, []string{"as pull", "as oneshot", ": pull needs the buffers of all ranks in windows"}},
+		"elsewhere":         {func(r rank, _ []byte) []byte { return r.alloc(t, bytes) }, []string{"as pull", "as oneshot", ": pull and copy need the buffers of all ranks in windows"}},
 		"at another offset": {func(_ rank, part []byte) []byte { return part[bytes:] }, []string{"at other offsets in windows than those of rank"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -57,8 +57,8 @@ func opCommand(op ncclstyle.Operation) *cobra.Command {
 			"On GPUs the times are those of CUDA events, and of the slowest rank. With -G all -n calls are captured into a graph, which is\n" +
 			"launched so often; p50 and p99 are those of launches, divided by -n. Rank r has GPU r, or shares GPU r * g / n of g GPUs with its\n" +
 			"neighbours, for which --mps starts a daemon of NVIDIA's Multi-Process Service.\n\n" +
-			"--algo forces an algorithm. A list is measured one algorithm after the other. pull works on buffers in windows only, and\n" +
-			"allocates them there. An operation that lacks the algorithm runs another; the output shows which.",
+			"--algo forces an algorithm. A list is measured one algorithm after the other. pull, and copy on GPUs, work on buffers in windows\n" +
+			"only, and allocate them there. An operation that lacks the algorithm runs another; the output shows which.",
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.bench(cmd.Context(), op, cmd.OutOrStdout()) },
 	}

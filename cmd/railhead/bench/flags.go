@@ -55,7 +55,7 @@ func (b *flags) addTo(cmd *cobra.Command, op ncclstyle.Operation) {
 	f.StringVar(&b.algo, "algo", cli.EnvOr("RAILHEAD_ALGO", wire.AlgoAuto.String()), "algorithm: "+strings.Join(algorithms, ", ")+
 		"; a list separated by commas; or a rule such as 'allreduce:ring;^tree' [$RAILHEAD_ALGO]")
 	if op != ncclstyle.Barrier {
-		f.BoolVar(&b.window, "window", false, "allocate the buffers in windows, which operations may access without a copy; pull always does")
+		f.BoolVar(&b.window, "window", false, "allocate the buffers in windows, which operations may access without a copy; pull and copy always do")
 		cli.AddPlot(f, &b.plot, "latency and bus bandwidth against message size")
 	}
 	cli.AddTimeout(f, &b.timeout)

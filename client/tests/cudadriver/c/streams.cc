@@ -123,6 +123,20 @@ void failedCaptures(CUstream stream, CUstream second) {
   CHECK(fake->cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   CHECK(fake->cuStreamBeginCapture(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   CHECK(fake->cuStreamEndCapture(second, &graph) == CUDA_ERROR_ILLEGAL_STATE);
+  // A stream that joined has work behind the last event for which the origin waits.
+  CUevent fork, join;
+  ok(driver->cuEventCreate.call(&fork, CU_EVENT_DISABLE_TIMING));
+  ok(driver->cuEventCreate.call(&join, CU_EVENT_DISABLE_TIMING));
+  ok(fake->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  ok(driver->cuEventRecord.call(fork, stream));
+  ok(driver->cuStreamWaitEvent.call(second, fork, 0));
+  ok(driver->cuEventRecord.call(join, second));
+  ok(driver->cuLaunchHostFunc.call(second, [](void*) {}, nullptr));
+  ok(driver->cuStreamWaitEvent.call(stream, join, 0));
+  CHECK(fake->cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_UNJOINED && graph == nullptr);
+  ok(driver->cuStreamQuery.call(second));
+  ok(driver->cuEventDestroy.call(fork));
+  ok(driver->cuEventDestroy.call(join));
 }
 
 // Streams run at the same time; an event orders them.

@@ -57,8 +57,11 @@ func (j *Job) runAt(at place, c *client.Comm, out *json.Encoder) error {
 // lineBytes aligns the second buffer in a window, so that the two share no cache line.
 const lineBytes = 64
 
-// inWindows says whether the buffers are in windows: for --window and for pull.
-func (j *Job) inWindows() bool { return j.Window || j.Algo == wire.AlgoPull.String() }
+// inWindows says whether the buffers are in windows: for --window, and for algorithms that need it.
+func (j *Job) inWindows() bool {
+	a, err := wire.ParseAlgo(j.Algo) // a rule is no algorithm
+	return j.Window || err == nil && a.Windows()
+}
 
 // measure times and checks a row: out of place and, if the operation can, in place.
 func (j *Job) measure(at place, c *client.Comm, number int, row plannedRow, first, second []byte) (rankRow, error) {

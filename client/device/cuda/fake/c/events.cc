@@ -29,6 +29,8 @@ CUresult cuEventRecord(CUevent event, CUstream handle) {
   CUstream s = findStream(handle);
   if (const CUresult code = unusable(handle, s); code != CUDA_SUCCESS) return code;
   event->capture = s->capture;
+  event->of = s;
+  event->captured = s->captured;
   if (s->capture != nullptr) return CUDA_SUCCESS;  // the order of the capture is that of its nodes
   auto state = event->state;
   uint64_t number;
@@ -53,6 +55,9 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int) {
   if (const auto capture = event->capture.lock(); capture != nullptr && captures.count(capture.get()) != 0) {
     if (s->capture != nullptr && s->capture != capture) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     s->capture = capture;  // the stream joins the capture
+    noteCaptured(s);
+    // The other stream is apart no longer if this one waits for all that it has captured.
+    if (event->of != s && streams.count(event->of) != 0 && event->of->captured == event->captured) capture->apart.erase(event->of);
     return CUDA_SUCCESS;
   }
   if (s->capture != nullptr) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;

@@ -59,6 +59,7 @@ CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
 CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   *graph = nullptr;
   std::shared_ptr<Capture> ended;
+  bool unjoined = false;
   {
     const std::lock_guard<std::mutex> lock(world);
     CUstream s = findStream(handle);
@@ -67,6 +68,8 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
     if (s->capture->origin != s) return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     if (s->capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && s->capture->thread != std::this_thread::get_id()) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     ended = s->capture;
+    unjoined = !ended->invalidated && !ended->apart.empty();
+    ended->invalidated = ended->invalidated || unjoined;
     captures.erase(ended.get());
     for (CUstream joined : streams) {
       if (joined->capture == ended) joined->capture = nullptr;
@@ -77,7 +80,7 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
     return CUDA_SUCCESS;
   }
   cuGraphDestroy(ended->graph);
-  return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  return unjoined ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 }
 
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {

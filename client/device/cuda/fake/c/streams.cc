@@ -65,6 +65,11 @@ CUresult unusableHere(CUstream handle) {
   return s == nullptr || s->context == current() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+void noteCaptured(CUstream s) {
+  s->captured++;
+  if (s != s->capture->origin) s->capture->apart.insert(s);
+}
+
 void queue(CUstream s, std::function<void()> work) {
   const std::lock_guard<std::mutex> lock(s->mutex);
   s->queue.push_back(std::move(work));
@@ -98,6 +103,7 @@ CUresult enqueue(CUstream handle, std::function<void()> work) {
   if (const CUresult code = unusable(handle, s); code != CUDA_SUCCESS) return code;
   if (s->capture != nullptr) {
     s->capture->body->nodes.push_back(std::move(work));
+    noteCaptured(s);
   } else {
     queue(s, std::move(work));
   }

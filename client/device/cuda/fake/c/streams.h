@@ -29,6 +29,8 @@ struct Capture {
   CUstreamCaptureMode mode;
   std::thread::id thread;
   bool invalidated = false;
+  // Streams that joined the capture and have work for which the origin does not wait yet.
+  std::set<CUstream> apart = {};
 };
 
 extern std::set<Capture*>& captures;  // in progress; guarded by world
@@ -41,6 +43,7 @@ struct CUstream_st {
   uint64_t id;
   CUcontext context;
   std::shared_ptr<fake::Capture> capture;  // guarded by world
+  uint64_t captured = 0;                   // work and waits of captures so far; guarded by world
   std::thread thread;
   std::mutex mutex;  // guards what follows
   std::condition_variable changed;
@@ -50,8 +53,10 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
-  // Guarded by world: the capture that the newest record belongs to.
+  // Guarded by world: the capture that the newest record belongs to, where it was recorded, and what the stream had captured by then.
   std::weak_ptr<fake::Capture> capture;
+  CUstream of = nullptr;
+  uint64_t captured = 0;
   // What streams that wait share with the event, which may be destroyed before they have waited.
   struct State {
     std::mutex mutex;  // guards what follows
@@ -79,6 +84,8 @@ extern std::set<CUstream>& streams;  // live; guarded by world
 CUstream findStream(CUstream handle);
 // Why work cannot go to the stream; CUDA_SUCCESS: it can. The caller holds world.
 CUresult unusable(CUstream handle, CUstream s);
+// The stream has captured something, or has joined a capture. The caller holds world.
+void noteCaptured(CUstream s);
 // Adds work to the queue, whatever is captured.
 void queue(CUstream s, std::function<void()> work);
 
