@@ -127,9 +127,12 @@ def hear(comm: Comm) -> Tuple[bool, str, float]:
     return status.result == Result.RANK_DEAD and status.culprit == 1, status.message, time.monotonic() - begin
 
 
-def end(comm: Comm) -> None:
+def end(rank: Rank) -> None:
+    """Gives the rank's memory back. A live graph would keep it."""
+    torch.cuda.synchronize()
+    rank.graph.reset()
     try:
-        comm.finalize()
+        rank.comm.finalize()
     except RailheadError:
         pass  # the cause of the broken group, which has been read
 
@@ -168,7 +171,7 @@ def play(session: Session, v: Victim) -> bool:
         free = torch.cuda.mem_get_info()[0]
         v.process.kill()
         named, message, took = hear(me.comm)
-        end(me.comm)
+        end(me)
         changed, found = alone(session, v.group + " alone")
         said = f"heard after {took * 1000:.1f} ms: {message}; {found}; {(torch.cuda.mem_get_info()[0] - free) >> 20} MiB more are free"
         good = named and changed == 0
@@ -176,7 +179,7 @@ def play(session: Session, v: Victim) -> bool:
     if child != 0:
         end_child(child)
     if v.kind == "alive":
-        end(me.comm)
+        end(me)
     print(f"{v.group}: {'right' if good else 'WRONG'}: {said}", flush=True)
     return good
 
