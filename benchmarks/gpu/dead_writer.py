@@ -25,6 +25,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from typing import Any, List, Tuple
 
 import torch
@@ -73,6 +74,7 @@ def victim(group: str, fork: bool) -> None:
     side = torch.cuda.Stream()
     child = 0
     if fork:
+        warnings.simplefilter("ignore", DeprecationWarning)  # that a process with threads forks, which is what is tried here
         child = os.fork()
         if child == 0:  # touches nothing of CUDA or Railhead
             time.sleep(20)
