@@ -101,7 +101,7 @@ void graphs(CUmodule module, CUstream stream, CUstream second) {
   ok(driver->cuStreamSynchronize.call(stream));
   ok(driver->cuStreamSynchronize.call(second));
   const int64_t deadline = soon();
-  while (fake->account().user_objects != 0) CHECK(host::nowNs() < deadline);  // the driver releases it on a thread of its own
+  while (fake->account().user_objects != 0) CHECK(railhead::host::nowNs() < deadline);  // the driver releases it on a thread of its own
   CHECK(__atomic_load_n(&sum, __ATOMIC_RELAXED) == 5 * 11 * 3 * 256 && released == 1);
   ok(driver->cuEventDestroy.call(fork));
   ok(driver->cuEventDestroy.call(join));
