@@ -82,8 +82,8 @@ func TestLargeSumsAreCopiedToWindows(t *testing.T) {
 	}{
 		{wire.PlanAllReduce, 2, false, 0}, {wire.PlanAllReducePackets, 2, false, 3 << 10}, {wire.PlanAllReducePackets, 8, false, 12<<10/7 + 1},
 		{wire.PlanReduceScatterPackets, 2, false, 6 << 10}, {wire.PlanAllGather, 2, false, 0}, {wire.PlanTransfers, 2, false, 0},
-		{wire.PlanAllReduce, 2, true, 16 << 10}, {wire.PlanAllReduce, 4, true, 32<<10/6 + 1}, {wire.PlanAllReducePackets, 2, true, 8 << 10},
-		{wire.PlanReduceScatter, 4, true, 32<<10/3 + 1}, {wire.PlanBroadcast, 4, true, 0}, {wire.PlanAllReduce, 1, true, 0}, {wire.PlanAllReducePackets, 1, false, 0},
+		{wire.PlanAllReduce, 2, true, 6 << 10}, {wire.PlanAllReduce, 4, true, 2 << 10}, {wire.PlanAllReducePackets, 2, true, 3 << 10},
+		{wire.PlanReduceScatter, 4, true, 4 << 10}, {wire.PlanBroadcast, 4, true, 0}, {wire.PlanAllReduce, 1, true, 0}, {wire.PlanAllReducePackets, 1, false, 0},
 	} {
 		p := plansOn(t, c.world, GPUs{Blocks: 132, Shared: c.shared}, "")
 		if got := p.ZeroCopy[c.index].StageFromKib; got != c.wantKib {

@@ -26,10 +26,10 @@ const (
 	// sharedSecondExchange is secondExchange for gpuTwoshotFrom. The lines of one-shot and two-shot cross at 249 KiB (8 ranks) and 538 KiB (4), which
 	// are 8 / 42 of 1307 KiB and 4 / 6 of 807 KiB.
 	sharedSecondExchange = 1200 << 10
-	// sharedStage is the bytes that all ranks together send by two-shot from which it is faster to copy the buffers to windows, pull there and copy the
-	// results; packets are counted twice. It is calculated: a MiB of an all-reduce takes 5.0 us by one-shot and 1.6 by pull with 2 ranks, 9.9 and 2.8 with 4
-	// (64 MiB in peers.txt, in the same folder). The copies read and write 4 MiB a rank for it, at 3.5 TB/s, and pull's start and their launches take 10 us.
-	sharedStage = 32 << 20
+	// sharedStage is the bytes that all ranks together send by two-shot (2 ranks: one-shot) from which it is faster to copy the buffers to windows, pull
+	// there and copy the results; packets are counted twice. A MiB of a bf16 all-reduce so takes 3.2 us with 2 ranks, 6.3 with 4 and 12.6 with 8, plus at most
+	// 4, 4 and 13 us; otherwise 5.0, 8.8 and 18 (large_sums.txt, in the same folder). The lines cross at 5, 1 and 0.8 MiB, which are 10, 6 and 11 MiB sent.
+	sharedStage = 12 << 20
 )
 
 // sharedThresholds are those of ranks that share GPUs. Lanes are never the default there: of few blocks each pair of ranks has one or two. All-gathers of
