@@ -43,7 +43,11 @@ uint64_t originOf(const Comm* comm, const CollectiveCall& c) {
 
 }  // namespace
 
-bool canCopy(const Comm* comm, const CollectiveCall& c) { return originOf(comm, c) != kNoOffset; }
+// The plans lie in memory that any rank can write, so the operation is checked too.
+bool canCopy(const Comm* comm, const CollectiveCall& c) {
+  const bool hasCopies = (rhw_algorithms[RHW_ALGO_COPY].cuda >> c.operation.op & 1) != 0;
+  return hasCopies && originOf(comm, c) != kNoOffset;
+}
 
 uint64_t placeOfCopies(const Comm* comm, const CollectiveCall& c) {
   return originOf(comm, c) * 0x9e3779b97f4a7c15u ^ (isInPlace(comm, c) ? 2 : 1);

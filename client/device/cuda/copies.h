@@ -28,7 +28,7 @@ bool openCopyStreams(const Context& context, CopyStreams* out, Failure* why);
 // Nothing may run on them any more.
 void closeCopyStreams(const Context& context, CopyStreams* streams);
 
-// Whether this rank has offered what the other ranks read. All ranks must have, at the same place of their windows (placeOfCopies).
+// Whether the operation can be copied, and this rank has offered what the other ranks read. All ranks must have, at the same place of their windows (placeOfCopies).
 bool canCopy(const Comm* comm, const CollectiveCall& c);
 // Of a call that can be copied: a number for where the other ranks read. Ranks whose numbers differ must not copy.
 uint64_t placeOfCopies(const Comm* comm, const CollectiveCall& c);
