@@ -84,12 +84,15 @@ Transfer transferOf(const Comm* comm, const Operation& o) {
   return {number(comm->localOf(o.root)), sends, static_cast<char*>(sends ? const_cast<void*>(o.send) : o.recv), bytesOf(o), transferSignature(o), 0, false};
 }
 
-rh_result admitTransfers(Comm* comm, const TransfersCall& c, void* stream) {
-  const int n = 2 * c.pairs + c.n;
+rh_result admitTransfers(Comm* comm, TransfersCall* c, void* stream) {
+  const int n = 2 * c->pairs + c->n;
   auto* extents = static_cast<Extent*>(malloc(static_cast<size_t>(n) * sizeof(Extent)));
-  if (extents == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for %d transfers", operationName(c.op), number(comm->rank), n);
-  for (int i = 0; i < n; i++) extents[i] = {c.list[i].buffer, c.list[i].bytes};
-  const rh_result result = admitCall(comm, operationName(c.op), stream, extents, n, nullptr);
+  if (extents == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for %d transfers", operationName(c->op), number(comm->rank), n);
+  for (int i = 0; i < n; i++) extents[i] = {c->list[i].buffer, c->list[i].bytes};
+  Capture* capture = nullptr;
+  rh_result result = whyBroken(comm);
+  if (result == RH_OK) result = keepForGraph(comm, operationName(c->op), stream, extents, n, &capture);
+  c->captured = capture != nullptr;
   free(extents);
   return result;
 }
@@ -108,11 +111,11 @@ rh_result submitTransfers(Comm* comm, const Operation* list, int pairs, int n, u
   if (transfers == nullptr) {
     return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for %d transfers; end the group earlier", operationName(op), number(comm->rank), all);
   }
-  TransfersCall c = {op, op == RHW_OP_GROUP ? kNoCallDetails : callDetails(list[0]), 0, pairs, n, transfers};
+  TransfersCall c = {op, op == RHW_OP_GROUP ? kNoCallDetails : callDetails(list[0]), 0, pairs, n, transfers, false};
   for (int i = 0; i < all; i++) transfers[i] = transferOf(comm, list[i]);
   for (int i = 2 * pairs; i < all; i++) c.bytes += transfers[i].bytes;
   rh_result result = comm->device->admitTransfers == nullptr ? RH_OK : comm->device->admitTransfers(comm, c);
-  if (result == RH_OK && comm->device->streams != nullptr) result = admitTransfers(comm, c, stream);
+  if (result == RH_OK && comm->device->streams != nullptr) result = admitTransfers(comm, &c, stream);
   if (result == RH_OK) result = comm->device->transfers(comm, c, stream);
   if (transfers != few) free(transfers);
   return result;

@@ -71,6 +71,7 @@ struct TransfersCall {
   // owns the list, which is valid until the device's function returns.
   int pairs, n;
   railhead::Transfer* list;
+  bool captured;  // of a device with streams: the call is captured
 };
 
 // Functions of a device with streams: its calls run after they have returned, in the order of a stream.

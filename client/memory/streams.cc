@@ -96,11 +96,11 @@ rh_result keepForGraph(Comm* comm, const char* operation, void* stream, const Ex
 }
 
 rh_result admitCall(Comm* comm, const char* operation, void* stream, const Extent* extents, int n, uint32_t* captured) {
-  if (captured != nullptr) *captured = 0;
+  *captured = 0;
   rh_result result = whyBroken(comm);
   Capture* capture = nullptr;
   if (result == RH_OK) result = keepForGraph(comm, operation, stream, extents, n, &capture);
-  if (result == RH_OK && capture != nullptr && captured != nullptr) *captured = capture->collectives++ % kMaxCaptured + 1;
+  if (result == RH_OK && capture != nullptr) *captured = capture->collectives++ % kMaxCaptured + 1;
   return result;
 }
 

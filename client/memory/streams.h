@@ -22,10 +22,9 @@ struct Extent {
 // the comm's entry for the capture; nullptr = none. On an error nothing has been recorded.
 rh_result keepForGraph(Comm* comm, const char* operation, void* stream, const Extent* extents, int n, Capture** capture);
 
-// Checks whether a call may be queued or captured on a device with streams. While the stream is being captured, *captured is the call's
+// Checks whether a collective may be queued or captured on a device with streams. While the stream is being captured, *captured is the call's
 // number among the comm's collectives in that graph, from 1, and the comm and the windows that the extents touch are kept alive until
-// the graph is destroyed. Otherwise *captured is 0. captured is nullptr for calls in which not all ranks participate. On an error
-// nothing has been recorded.
+// the graph is destroyed. Otherwise *captured is 0. On an error nothing has been recorded.
 rh_result admitCall(Comm* comm, const char* operation, void* stream, const Extent* extents, int n, uint32_t* captured);
 
 }  // namespace railhead::client

@@ -107,11 +107,8 @@ rh_result admitTransfers(const Comm* comm, const TransfersCall& c) {
 
 // As collective(): eager calls have a flight record.
 rh_result transfers(Comm* comm, const TransfersCall& c, void* stream) {
-  uint64_t capture = 0;
-  const rh_result bad = kStreams.captureOf(comm, stream, &capture);
-  if (bad != RH_OK) return bad;
   Failure why;
-  const bool eager = capture == 0, records = eager && c.n != 0;
+  const bool eager = !c.captured, records = eager && c.n != 0;
   CudaComm* of = onCuda(comm);
   const uint32_t streamNumber = eager ? queues(of, stream) : of->streams.of(stream);
   if (records) {

@@ -14,6 +14,13 @@ func TestCallsOfTheDriverInAnEagerCall(t *testing.T) {
 	const rounds = 10
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	sum := newSum(t, ranks, 1000, nil)
+	buf := [][]byte{ranks[0].alloc(t, 4000), ranks[1].alloc(t, 4000)}
+	transfer := func(r rank) error { // rank 0 sends to rank 1
+		if r.Rank() == 0 {
+			return r.on().Send(buf[0], len(buf[0]), client.U8, 1)
+		}
+		return r.on().Recv(buf[1], len(buf[1]), client.U8, 0)
+	}
 	elsewhere := gpu.Device(7)
 	for _, c := range []struct {
 		name string
@@ -35,7 +42,7 @@ func TestCallsOfTheDriverInAnEagerCall(t *testing.T) {
 				before, launches := gpu.Calls("*"), gpu.Calls("cuLaunchKernelEx")
 				var errs []error
 				for range rounds {
-					errs = append(errs, sum.put(r))
+					errs = append(errs, sum.put(r), transfer(r))
 				}
 				all, launched = all+gpu.Calls("*")-before, launched+gpu.Calls("cuLaunchKernelEx")-launches
 				return errors.Join(errs...)
@@ -44,7 +51,7 @@ func TestCallsOfTheDriverInAnEagerCall(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if calls := rounds * len(ranks); all > c.most*calls || launched < calls {
+		if calls := 2 * rounds * len(ranks); all > c.most*calls || launched < calls {
 			t.Errorf("%s: %d calls of the driver, %d of them launches, in %d eager calls", c.name, all, launched, calls)
 		}
 		each(t, ranks, func(r rank) error { return r.wait() })
