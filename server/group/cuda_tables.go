@@ -12,8 +12,9 @@ import (
 
 // cudaTables are the user's tables for CUDA devices, as they were when the daemon started. Which of them a group needs is known when it forms.
 type cudaTables struct {
-	byModel map[string]*tuner.Table // by fingerprint without its prefix
-	refused map[string]string       // why a table cannot be used
+	byModel map[string]*tuner.Table                        // by fingerprint without its prefix
+	refused map[string]string                              // why a table cannot be used
+	shipped func(fingerprint string) (*tuner.Table, error) // plan.Shipped; tests have others
 	log     *slog.Logger
 }
 
@@ -26,7 +27,7 @@ type CUDA struct {
 }
 
 func readCUDATables(dir string, log *slog.Logger) cudaTables {
-	t := cudaTables{byModel: map[string]*tuner.Table{}, refused: map[string]string{}, log: log}
+	t := cudaTables{byModel: map[string]*tuner.Table{}, refused: map[string]string{}, shipped: plan.Shipped, log: log}
 	names, err := tuner.CUDATables(dir)
 	if err != nil {
 		log.Error("the tuning tables of CUDA devices are not used", "error", err)
@@ -51,7 +52,7 @@ func (t *cudaTables) of(model string) *tuner.Table {
 		return nil
 	}
 	user := t.byModel[model]
-	table, err := plan.Shipped(tuner.CUDAPrefix + model)
+	table, err := t.shipped(tuner.CUDAPrefix + model)
 	if err != nil {
 		t.log.Error("the default thresholds decide", "error", err)
 	}

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -82,5 +83,43 @@ func TestAnUnusableTableOfCUDADevicesIsReportedAndIgnored(t *testing.T) {
 	}
 	if _, err := p.plansOf(onOneGPU(2)); err != nil {
 		t.Error(err)
+	}
+}
+
+// A table that comes with Railhead has three entries; the user has one of them, of another algorithm, and a collective of their own.
+func TestAUsersEntriesComeBeforeThoseOfATableThatComesWithRailhead(t *testing.T) {
+	dir := t.TempDir()
+	model := modelOf(t, 2)
+	entry := func(collective, algorithm string) tuner.Entry {
+		return tuner.Entry{Collective: collective, WorldSize: 2, Memory: tuner.AnyMemory, Ranges: []tuner.Range{{Algorithm: algorithm, Blocks: 7, Threads: 96}}}
+	}
+	user := tuner.Table{Version: tuner.TableVersion, Fingerprint: tuner.CUDAPrefix + model}
+	user.Replace([]tuner.Entry{entry("allreduce", "oneshot"), entry("alltoall", "pipe")})
+	if err := user.Save(dir, plan.TableAlgorithms(wire.DeviceCUDA)); err != nil {
+		t.Fatal(err)
+	}
+	p := newPlanner(dir, noLog)
+	p.cuda.shipped = func(fingerprint string) (*tuner.Table, error) {
+		table := &tuner.Table{Version: tuner.TableVersion, Fingerprint: fingerprint}
+		table.Replace([]tuner.Entry{entry("allreduce", "twoshot"), entry("broadcast", "pipe"), entry("allgather", "pipe")})
+		return table, nil
+	}
+	for range 2 { // a later group has the same
+		plans, err := p.plansOf(onOneGPU(2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for index, want := range map[int]wire.Algo{wire.PlanAllReduce: wire.AlgoOneshot, wire.PlanAllToAll: wire.AlgoPipe, wire.PlanBroadcast: wire.AlgoPipe, wire.PlanAllGather: wire.AlgoPipe} {
+			if c := plans[1].Copied[index].Choice[0]; wire.Algo(c.Algo) != want || c.Why != wire.WhyTuned || c.Blocks != 7 {
+				t.Errorf("plan %d: %+v, want %s", index, c, want)
+			}
+		}
+	}
+	if c := p.cuda.of(model); len(c.Entries) != 4 || len(p.cuda.byModel[model].Entries) != 2 {
+		t.Errorf("%d entries, the user's %d", len(c.Entries), len(p.cuda.byModel[model].Entries))
+	}
+	p.cuda.shipped = func(string) (*tuner.Table, error) { return nil, errors.New("spoilt") }
+	if c := p.cuda.of(model); c == nil || len(c.Entries) != 2 {
+		t.Errorf("a spoilt table: %+v", c)
 	}
 }
