@@ -83,10 +83,10 @@ class Cells {
     if constexpr (kWorld == 2) {
       const int peer = 1 - inbox_.rank;
       Raw16 theirs[1] = {};
-      if (peer < count && !pollBatch<1, true>(peer, 1, phase, tile, theirs)) return false;
+      const bool here = peer >= count || pollBatch<1, true>(peer, 1, phase, tile, theirs);
       out[0] = inbox_.rank == 0 ? own : theirs[0];
       out[1] = inbox_.rank == 0 ? theirs[0] : own;
-      return true;
+      return here;
     } else if (kWorld != 0 && count == kBatch) {
       return pollBatch<kBatch, true>(0, kBatch, phase, tile, out);
     } else {
@@ -133,10 +133,11 @@ class Cells {
   template <int kMost, bool kFull>
   RH_FN bool pollBatch(int first, int count, int phase, uint32_t tile, Raw16 (&out)[kMost]) {
     const char* from = inbox_.of(inbox_.rank) + at(phase, first, tile);
-    Packet p[kMost];
+    Packet p[kMost] = {};
+    bool late;
     RH_ROLLED
-    for (;;) {
-      bool late = false;
+    do {
+      late = false;
       RH_UNROLL
       for (int i = 0; i < kMost; i++) {
         if (kFull || i < count) p[i] = mem_.loadPacket(packet(from, i));
@@ -145,23 +146,23 @@ class Cells {
       for (int i = 0; i < kMost; i++) {
         if (kFull || i < count) late |= isLate(p[i]);
       }
-      if (!late) break;
-      if (!mem_.keepWaiting()) {
-        uint64_t missing = 0;
-        RH_ROLLED
-        for (int i = 0; i < count; i++) {
-          if (isLate(mem_.loadPacket(packet(from, i)))) missing |= uint64_t{1} << (first + i);
-        }
-        mem_.giveUp(missing);
-        return false;
+    } while (late && mem_.keepWaiting());
+    // All of them, also if it gives up: where ways meet, the values that only one of them has would be moved to other registers, or spilled.
+    RH_UNROLL
+    for (int i = 0; i < kMost; i++) out[i] = data(p[i]);
+    if (late) {
+      uint64_t missing = 0;
+      RH_ROLLED
+      for (int i = 0; i < count; i++) {
+        if (isLate(mem_.loadPacket(packet(from, i)))) missing |= uint64_t{1} << (first + i);
       }
+      mem_.giveUp(missing);
+      return false;
     }
     mem_.endWait();
     RH_UNROLL
     for (int i = 0; i < kMost; i++) {
-      if (!kFull && i >= count) continue;
-      mem_.arrived(packet(from, i));
-      out[i] = data(p[i]);
+      if (kFull || i < count) mem_.arrived(packet(from, i));
     }
     return true;
   }

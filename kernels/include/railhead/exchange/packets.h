@@ -85,10 +85,11 @@ class Packets {
   // the loop costs one memory latency, however many ranks are late.
   RH_FN bool poll(int first, int count, int phase, uint32_t tile, const Raw16&, Raw16 (&out)[kBatch]) {
     const char* from = inbox_.of(inbox_.rank) + at(phase, first, tile);
-    Packet p[kBatch][2];
+    Packet p[kBatch][2] = {};
+    uint32_t late;
     RH_ROLLED
-    for (;;) {
-      uint32_t late = 0;
+    do {
+      late = 0;
       RH_UNROLL
       for (int i = 0; i < kBatch; i++) {
         if (i < count) load(from + static_cast<uint32_t>(i) * inbox_.slotBytes, p[i]);
@@ -97,17 +98,15 @@ class Packets {
       for (int i = 0; i < kBatch; i++) {
         if (i < count) late |= difference(p[i]);
       }
-      if (late == 0) break;
-      if (!mem_.keepWaiting()) {
-        mem_.giveUp(missing(from, first, count));
-        return false;
-      }
+    } while (late != 0 && mem_.keepWaiting());
+    // All of them, also if it gives up, as for cells.
+    RH_UNROLL
+    for (int i = 0; i < kBatch; i++) out[i] = data(p[i]);
+    if (late != 0) {
+      mem_.giveUp(missing(from, first, count));
+      return false;
     }
     mem_.endWait();
-    RH_UNROLL
-    for (int i = 0; i < kBatch; i++) {
-      if (i < count) out[i] = data(p[i]);
-    }
     return true;
   }
 

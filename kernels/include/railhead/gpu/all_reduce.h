@@ -62,9 +62,10 @@ RH_FN void allReduceWith(Context& c, const E& e) {
 
 RH_FN bool isAligned(const void* p) { return (reinterpret_cast<uintptr_t>(p) & 15) == 0; }
 
-// Any call. Out of line in the kernels for a world size, whose own way is then short to fetch.
+// Any call. Out of line in the kernels for a world size, whose own way is then short to fetch. By value: a copy in the block's cache, where a reference
+// to a kernel's parameter is one to memory, each of whose sectors is fetched first.
 template <Algorithm kAlgorithm, class T, class Context>
-RH_COLD void allReduceAnyCall(typename Context::TargetType target, const Call& call) {
+RH_COLD void allReduceAnyCall(typename Context::TargetType target, Call call) {
   Context c(call, target);
   c.setWay(wayOf(c, kAlgorithm));
   allReduceWith<kAlgorithm, T, 0>(c, Elements<T, false>(call));

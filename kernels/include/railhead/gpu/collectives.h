@@ -90,7 +90,7 @@ RH_FN void reduceScatterWith(Context& c, const E& e) {
 
 // Any call. Out of line in the kernels for a world size, as an all-reduce's.
 template <Algorithm kAlgorithm, class T, class Context>
-RH_COLD void reduceScatterAnyCall(typename Context::TargetType target, const Call& call) {
+RH_COLD void reduceScatterAnyCall(typename Context::TargetType target, Call call) {
   Context c(call, target);
   c.setWay(wayOf(c, kAlgorithm));
   reduceScatterWith<kAlgorithm, T, 0>(c, Elements<T, false>(call));
