@@ -127,3 +127,30 @@ func TestLargeBuffersInWindowsOfOnlySomeRanksAreAMismatch(t *testing.T) {
 		wantError(t, r.wait(), wire.ResultMismatch, "all_reduce of 1048576 i32 sum", "in windows")
 	}
 }
+
+// On a GPU that ranks share, floating-point types too. rh_comm_get_choice says the same as what runs.
+func TestLargeBuffersOnASharedGPUAreCopiedToAWindow(t *testing.T) {
+	const bytes = 6 << 20
+	s := startDaemon(t)
+	ranks := []rank{connectRank(t, s, 0), connectRank(t, s, 0)}
+	if err := errors.Join(inParallel(2, func(i int) (err error) {
+		ranks[i].Comm, err = ranks[i].session.Init(client.CommConfig{Group: "shared GPU", Rank: i, World: 2, Timeout: patience, Device: client.DeviceCUDA, DeviceName: "0"})
+		return err
+	})...); err != nil {
+		t.Fatal(err)
+	}
+	memory := [][]byte{ranks[0].alloc(t, 2*bytes), ranks[1].alloc(t, 2*bytes)}
+	for _, size := range []int{bytes - 2, bytes} {
+		o := operation{kind: "all_reduce", dtype: oracle.BF16, op: oracle.Sum, count: size / 2, seed: uint64(size)}
+		o.run(t, ranks, memory)
+		chosen, _, err := ranks[0].Choice("all_reduce", uint64(size), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, err := ranks[0].Status()
+		if err != nil || status.Algorithm != chosen || (chosen == "pull") != (size == bytes) {
+			t.Errorf("%d bytes: %q ran, %q was chosen: %v", size, status.Algorithm, chosen, err)
+		}
+	}
+	each(t, ranks, func(r rank) error { return r.Finalize() })
+}
