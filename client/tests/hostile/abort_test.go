@@ -1,6 +1,7 @@
 package hostile
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -26,6 +27,22 @@ func TestAnAbortWordWithoutAValidResultIsAProtocolError(t *testing.T) {
 		}
 		leave()
 	}
+}
+
+// Ranks look at the lower half alone, so the upper half alone breaks nothing, and must not keep a cause out.
+func TestAnAbortIsNotLostWhereARankHasSetTheUpperHalfOfTheWord(t *testing.T) {
+	path := startFake(t, inTurn(turnJoin, func(f *fake, answers []answer) []answer {
+		if _, err := unix.Pwrite(answers[0].fds[0], []byte{7, 0, 0, 1}, wire.AbortOffset+4); err != nil {
+			f.t.Error(err)
+		}
+		return answers
+	}))
+	c, leave := joinFake(t, path, 1)
+	defer leave()
+	if err := errors.Join(c.Barrier(), c.Abort()); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, c.Barrier(), wire.ResultAborted, "rank 0 of group \"fake\"", "rh_comm_abort")
 }
 
 func TestFinalizeOfABrokenGroupDoesNotWaitForAHungDaemon(t *testing.T) {
