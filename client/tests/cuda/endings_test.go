@@ -80,6 +80,23 @@ func TestAGroupLeavesNothing(t *testing.T) {
 	}
 }
 
+// A kernel that waits for another rank reads the rank's memory until rh_close has stopped it.
+func TestClosingASessionStopsItsKernelsBeforeItFreesTheirMemory(t *testing.T) {
+	s := startDaemon(t)
+	life(t, s, 2, func(ranks []rank) { each(t, ranks, func(r rank) error { return r.Finalize() }) }) // opens contexts
+	nothingLeaks(t, func() {
+		ranks := form(t, s, client.CommConfig{World: 2})
+		buf := ranks[0].alloc(t, 4000)
+		err := errors.Join(ranks[0].allReduce(buf), ranks[0].session.Close(), ranks[0].stream.Synchronize(patience), ranks[0].device.Free(buf))
+		for _, r := range ranks {
+			err = errors.Join(err, r.stream.Destroy())
+		}
+		if err = errors.Join(err, ranks[1].session.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestAWindowOfACapturedGraphCannotBeFreed(t *testing.T) {
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	windows, graphs := make([]*client.Window, 2), make([]*graph, 2)
