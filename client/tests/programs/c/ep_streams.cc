@@ -1,5 +1,10 @@
 // Eager and captured dispatches and combines on streams, two in flight, with cached routing, and their ends, for the sanitizers. Argument:
 // seconds to run for at least.
+#include <sched.h>
+#include <unistd.h>
+
+#include <atomic>
+
 #include "rounds.h"
 
 namespace {
@@ -68,6 +73,37 @@ struct Layer {
   }
 };
 
+// Captures dispatches while another thread destroys the graphs of earlier ones: a captured dispatch takes the handle of one that has ended.
+void captureWhileGraphsEnd(rh_ep* ep, Layer* layer, rht_stream* stream) {
+  struct Ends {
+    std::atomic<rht_exec*> next{nullptr};  // to be destroyed
+    std::atomic<bool> over{false};
+  } ends;
+  const auto destroyAll = [](void* p) -> void* {
+    auto* e = static_cast<Ends*>(p);
+    for (;;) {
+      const bool last = e->over;
+      rht_exec* exec = e->next.exchange(nullptr);  // before the end of the graph, so that no word orders it before the next capture
+      if (exec != nullptr) OK(rht_exec_destroy(exec));
+      else if (last) return nullptr;
+      else sched_yield();
+    }
+  };
+  pthread_t thread;
+  CHECK(pthread_create(&thread, nullptr, destroyAll, &ends) == 0);
+  for (int i = 0; i < 40; i++) {
+    OK(rht_begin_capture(stream));
+    layer->dispatch(ep, false, stream);
+    layer->combine(false, stream);
+    rht_exec* exec = instantiate(stream);
+    while (ends.next != nullptr) sched_yield();
+    ends.next = exec;
+    if (i % 2 == 0) usleep(200);
+  }
+  ends.over = true;
+  CHECK(pthread_join(thread, nullptr) == 0);
+}
+
 void* runRank(void* p) {
   const auto* r = static_cast<Rank*>(p);
   const bool twoPhases = r->round % 2 == 0, aborts = r->round % 4 >= 2;
@@ -89,6 +125,7 @@ void* runRank(void* p) {
   for (Layer* l : layers) {
     for (uint32_t i = 0; i < kTokens * kHidden; i++) l->x[i] = static_cast<float>(r->rank * 100 + static_cast<int>(i));
   }
+  captureWhileGraphsEnd(ep, &eager, stream);
   const rh_ep_dispatch_in tokens = captured.in();
   OK(rh_ep_routing_create(ep, &tokens, &captured.routing, stream));
   OK(rht_begin_capture(stream));
