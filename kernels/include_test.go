@@ -14,7 +14,7 @@ var mayInclude = map[string][]string{
 	"exchange":    {"base"},
 	"collectives": {"base", "exchange"},
 	"ep":          {"base", "exchange"},
-	"gpu":         {"base", "exchange", "collectives"},
+	"gpu":         {"base", "exchange", "collectives", "ep"},
 }
 
 func TestHeadersIncludeOnlyTheFoldersBelowTheirs(t *testing.T) {

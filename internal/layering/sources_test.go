@@ -186,7 +186,7 @@ var mayInclude = map[string][]string{
 	"exchange":    {"base", "exchange"},
 	"collectives": {"base", "exchange", "collectives"},
 	"ep":          {"base", "exchange", "ep"},
-	"gpu":         {"base", "exchange", "collectives", "gpu"},
+	"gpu":         {"base", "exchange", "collectives", "ep", "gpu"},
 }
 
 func TestTheProtocolsOfTheKernelsIncludeNoHigherFolder(t *testing.T) {

@@ -100,9 +100,9 @@ class GpuTarget {
 
   uint32_t gridThread() const { return thread_; }
   uint32_t gridThreads() const { return static_cast<uint32_t>(grid_->blocks * grid_->blockThreads); }
-  uint32_t blockThreads() const { return static_cast<uint32_t>(grid_->blockThreads); }
   uint32_t block() const { return thread_ / blockThreads(); }
   uint32_t blocks() const { return static_cast<uint32_t>(grid_->blocks); }
+  uint32_t blockThreads() const { return static_cast<uint32_t>(grid_->blockThreads); }
   uint32_t threadInBlock() const { return thread_ % blockThreads(); }
   uint32_t dataThreadsInBlock() const { return blockThreads() - (block() + 1 == blocks() && gridThreads() > kControlThreads ? kControlThreads : 0); }
   uint32_t launchedBlocks() const { return blocks(); }

@@ -55,6 +55,7 @@ Outcome runSeed(const Scenario& s, uint64_t seed, bool trace) {
   if (s.records != nullptr) return runShape<RecordRun>(s.records(random), choices, trace, false);
   if (s.ep != nullptr) return runShape<EpRun>(s.ep(random), choices, trace, false);
   if (s.gpu != nullptr) return runShape<GpuRun>(s.gpu(random), choices, trace, false);
+  if (s.gpuEp != nullptr) return runShape<GpuEpRun>(s.gpuEp(random), choices, trace, false);
   if (s.lanes != nullptr) return runShape<LaneRun>(s.lanes(random), choices, trace, false);
   if (s.streams != nullptr) return runShape<StreamRun>(s.streams(random), choices, trace, false);
   return runShape<FlagRun>(s.flags(random), choices, trace, false);
@@ -158,6 +159,7 @@ int runScenario(const Options& o) {
   if (o.scenario->records != nullptr) return runAll<RecordRun>(o, o.scenario->records(unused), false);
   if (o.scenario->ep != nullptr) return runAll<EpRun>(o, o.scenario->ep(unused), false);
   if (o.scenario->gpu != nullptr) return runAll<GpuRun>(o, o.scenario->gpu(unused), false);
+  if (o.scenario->gpuEp != nullptr) return runAll<GpuEpRun>(o, o.scenario->gpuEp(unused), false);
   if (o.scenario->streams != nullptr) return runAll<StreamRun>(o, o.scenario->streams(unused), false);
   return runAll<FlagRun>(o, o.scenario->flags(unused), false);
 }

@@ -11,6 +11,7 @@
 #include "model/choices.h"
 #include "model/ep_scenarios.h"
 #include "model/flag_run.h"
+#include "model/gpu_ep_scenarios.h"
 #include "model/gpu_run.h"
 #include "model/lane_run.h"
 #include "model/packet_run.h"
@@ -31,6 +32,7 @@ struct Scenario {
   StreamShape (*streams)(Random&) = nullptr;
   GpuShape (*gpu)(Random&) = nullptr;
   LaneShape (*lanes)(Random&) = nullptr;
+  GpuEpShape (*gpuEp)(Random&) = nullptr;
 };
 
 using P = PacketAlgorithm;
@@ -459,6 +461,13 @@ inline StreamShape anyStreams(Random& random) {
   return shape;
 }
 
+inline Scenario gpuEpScenario(const char* name, GpuEpShape (*make)(Random&), const char* says, bool exhaustive = false) {
+  Scenario s = {name, exhaustive, nullptr, nullptr, says};
+  s.isLarge = exhaustive;
+  s.gpuEp = make;
+  return s;
+}
+
 inline const std::vector<Scenario>& scenarios() {
   static const std::vector<Scenario> all = {
       {"packets-oneshot", false, oneshots, nullptr, "2 to 5 ranks, kernels of one chunk"},
@@ -479,6 +488,9 @@ inline const std::vector<Scenario>& scenarios() {
       {"gpu-pull", false, nullptr, nullptr, "whole kernels between windows", nullptr, nullptr, false, nullptr, gpuPulls},
       {"gpu-odd", false, nullptr, nullptr, "a rank calls something else: every rank stops and says so", nullptr, nullptr, false, nullptr, gpuOdd},
       {"gpu-abort", false, nullptr, nullptr, "a rank never calls; all others leave when the host aborts", nullptr, nullptr, false, nullptr, gpuAborted},
+      gpuEpScenario("gpu-ep", gpuEpCalls, "dispatch and combine of 2 or 3 ranks with several blocks and threads, one after the other"),
+      gpuEpScenario("gpu-ep-in-flight", gpuEpInFlight, "the same with two dispatches in flight, their phases in any order"),
+      gpuEpScenario("gpu-ep-all", [](Random&) { return smallGpuEp(); }, "every run of a dispatch of one token by one thread a rank", true),
       {"flags-oneshot", false, nullptr, oneshotCalls, "2 to 5 ranks"},
       {"flags-twoshot", false, nullptr, twoshotCalls, "2 to 5 ranks"},
       {"flags-pull", false, nullptr, pullCalls, "windows, in place and not"},

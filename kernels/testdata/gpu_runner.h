@@ -29,6 +29,11 @@ namespace {
 struct TestGrid {
   uint32_t blocks, threads;
 };
+#if defined(RH_ON_DEVICE)
+constexpr bool kOnDevice = true;
+#else
+constexpr bool kOnDevice = false;
+#endif
 
 #if defined(RH_ON_DEVICE)
 

@@ -157,6 +157,22 @@ enum class Mutant : int {
   kLaneSignatureNotCompared = 128,
   kInPlaceWithoutPair = 129,
   kReduceReleasesAlone = 130,
+  // gpu/ep_slots.h, gpu/ep_send.h, gpu/ep_receive.h, gpu/ep_combine_ll.h, gpu/ep_control.h, gpu/ep_dispatch_ll.h
+  kGpuEpOneSlot = 150,
+  kGpuEpHeaderBeforeRow = 151,
+  kGpuEpPublishesAlone = 152,
+  kGpuEpPublishWithoutFence = 153,
+  kGpuEpLookRelaxed = 154,
+  kGpuEpHeaderNotCleared = 155,
+  kGpuEpCountsNotCleared = 156,
+  kGpuEpHeadNotAwaited = 157,
+  kGpuEpHeadBeforeDone = 158,
+  kGpuEpHeadWithoutFence = 159,
+  kGpuEpEndsWithoutFence = 160,
+  kGpuEpDoneWithoutFence = 161,
+  kGpuEpCellNotCleared = 162,
+  kGpuEpFirstElementUnchecked = 163,
+  kGpuEpSecondElementUnchecked = 164,
 };
 
 #if defined(RH_MODEL)

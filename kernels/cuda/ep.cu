@@ -1,0 +1,38 @@
+// GPU entry points of dispatch and combine: a module of its own, of which there is no committed image yet.
+#include "railhead/gpu/ep_combine_ll.h"
+
+#include "cuda/ep_target.cuh"
+#include "railhead/gpu/ep_dispatch_ll.h"
+#include "railhead/gpu/ep_encode.h"
+
+#define RH_EP_ENTRY(name, type) \
+  extern "C" __global__ void __launch_bounds__(railhead::gpu::kMaxThreads) name(const __grid_constant__ railhead::gpu::type call)
+
+#define RH_EP_ENCODE(name, type)                                                                       \
+  RH_EP_ENTRY(rh_ep_encode_##name, EpEncodeCall) {                                                     \
+    railhead::cuda::EpContext context(call.call, {});                                                  \
+    railhead::gpu::EpEncodeKernel<railhead::gpu::type, railhead::cuda::EpContext>(context, call).run(); \
+  }
+RH_EP_ENCODE(f32, F32)
+RH_EP_ENCODE(bf16, BF16)
+RH_EP_ENCODE(f16, F16)
+RH_EP_ENCODE(fp8_e4m3, E4M3)
+
+RH_EP_ENTRY(rh_ep_dispatch_ll, EpDispatchCall) {
+  railhead::cuda::EpContext context(call.call, {});
+  railhead::gpu::EpDispatchKernel<railhead::cuda::EpContext>(context, call).run();
+}
+
+#define RH_EP_COMBINE(name, type)                                                                       \
+  RH_EP_ENTRY(rh_ep_combine_ll_##name, EpCombineCall) {                                                 \
+    railhead::cuda::EpContext context(call.call, {});                                                   \
+    railhead::gpu::EpCombineKernel<railhead::gpu::type, railhead::cuda::EpContext>(context, call).run(); \
+  }
+RH_EP_COMBINE(f32, F32)
+RH_EP_COMBINE(bf16, BF16)
+RH_EP_COMBINE(f16, F16)
+
+RH_EP_ENTRY(rh_ep_release, EpCommonCall) {
+  railhead::cuda::EpContext context(call.call, {});
+  railhead::gpu::epRelease(context, call);
+}

@@ -1,0 +1,27 @@
+// The GPU target of dispatch and combine: it has shared memory of its own, and atomic operations there.
+#ifndef RAILHEAD_KERNELS_CUDA_EP_TARGET_CUH_
+#define RAILHEAD_KERNELS_CUDA_EP_TARGET_CUH_
+
+#include "cuda/target.cuh"
+#include "railhead/gpu/ep_slots.h"
+
+namespace railhead::cuda {
+
+class EpTarget : public Target {
+ public:
+  RH_FN gpu::EpShared& epShared() {
+    __shared__ gpu::EpShared shared;
+    return shared;
+  }
+  // Barriers of the block order them.
+  RH_FN void sharedOr(uint32_t* p, uint32_t bits) { asm volatile("red.relaxed.cta.or.b32 [%0], %1;" ::"l"(p), "r"(bits) : "memory"); }
+  RH_FN void sharedAdd(uint32_t* p, uint32_t n) { asm volatile("red.relaxed.cta.add.u32 [%0], %1;" ::"l"(p), "r"(n) : "memory"); }
+  RH_FN void sharedMin(uint32_t* p, uint32_t v) { asm volatile("red.relaxed.cta.min.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+  RH_FN void sharedMax(uint32_t* p, uint32_t v) { asm volatile("red.relaxed.cta.max.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+};
+
+using EpContext = gpu::Context<EpTarget>;
+
+}  // namespace railhead::cuda
+
+#endif  // RAILHEAD_KERNELS_CUDA_EP_TARGET_CUH_

@@ -1,0 +1,131 @@
+// What the host passes to the GPU kernels of MoE dispatch and combine, and a rank's private memory, which only its kernels use. The buffer that
+// other ranks write to has the layout of railhead/ep/ep.h; ep_slots.h says what its words are on a GPU.
+//
+//   rh_ep_encode_<type>     makes rows in wire format of x, where x is not sent as it is; before the dispatch, on the same stream
+//   rh_ep_dispatch_ll       sends, receives, or both
+//   rh_ep_combine_ll_<type> adds, receives, or both; the type is that of partial sums
+//   rh_ep_release           ends a received dispatch without a combine
+//
+// Any grid, which may differ between ranks and between calls. A block handles one token at a time.
+#ifndef RAILHEAD_KERNELS_GPU_EP_CALL_H_
+#define RAILHEAD_KERNELS_GPU_EP_CALL_H_
+
+#include "railhead/ep/ep_calls.h"
+#include "railhead/gpu/launch.h"
+
+namespace railhead::gpu {
+
+// The values of rh_dtype that rows have.
+enum class EpType : uint32_t { kF32 = 0, kBF16 = 1, kF16 = 3, kE4M3 = 4 };
+RH_FN constexpr uint32_t epBytesOf(EpType t) { return t == EpType::kF32 ? 4 : t == EpType::kE4M3 ? 1 : 2; }
+
+// The values of railhead.h's RH_EP_SCALE_...
+enum class EpScaling : uint32_t { kF32, kUE8M0, kStatic };
+
+// A row on the wire, as in host/ep_row_kernels.h: the elements; then, with a scale for each block, zeros up to a multiple of 4, and the scales.
+struct EpRowFormat {
+  EpType in, wire;
+  EpScaling scaling;  // if wire is kE4M3
+  float staticScale;
+  uint32_t hidden;
+
+  static constexpr uint32_t kBlock = 128;  // elements that share a scale
+  RH_FN uint32_t dataBytes() const { return hidden * epBytesOf(wire); }
+  RH_FN uint32_t columns() const { return wire == EpType::kE4M3 && scaling != EpScaling::kStatic ? (hidden + kBlock - 1) / kBlock : 0; }
+  RH_FN uint32_t scaleBytes() const { return columns() * (scaling == EpScaling::kF32 ? 4 : 1); }
+  RH_FN uint32_t scaleOffset() const { return columns() == 0 ? dataBytes() : (dataBytes() + 3) / 4 * 4; }
+  RH_FN uint32_t rowBytes() const { return scaleOffset() + scaleBytes(); }
+  // Whether x is sent as it is, without rh_ep_encode.
+  RH_FN bool isPlain() const { return in == wire && wire != EpType::kE4M3; }
+};
+
+// Why a token is unfit for FP8; 0 = it is fit.
+struct EpUnfit {
+  // The first element that is not finite, and the value of EpProblems::nonFinite for it.
+  RH_FN static uint32_t of(uint32_t element, uint32_t what) { return 0x80000000u | element << 2 | what; }
+  RH_FN static uint32_t element(uint32_t unfit) { return unfit >> 2 & 0x1ffff; }
+  RH_FN static uint32_t what(uint32_t unfit) { return unfit & 3; }
+};
+
+constexpr uint32_t kEpNoRow = ~0u;  // an expert that got no row
+
+// Arrays of a dispatch in flight. T = maxTokens, K = topk, R = world size, L = list stride: the most experts that a token has on a rank.
+struct EpFlightArrays {
+  uint64_t* ranks;    // [T] bit r: rank r has a copy
+  uint64_t* entries;  // [T, K] bits 0..31 physical expert or kNoExpert, 32..63 the token's place among this rank's tokens of that expert
+  float* weights;     // [T, K]
+  uint32_t* copyOf;   // [R, T] index of token t's copy to rank r
+  uint32_t* copies;   // [R] copies to each rank
+  uint32_t* received; // [R] copies from each rank
+  uint32_t* own;      // [1 + local experts] copies of this rank to itself, then its tokens of each expert
+  uint32_t* lengths;  // [R, T] entries of a received copy's list
+  uint64_t* lists;    // [R, T, L] bits 0..31 row or kEpNoRow, 32..63 weight
+  char* encoded;      // [T] rows in wire format, rowStride apart; nullptr: x is sent as it is
+  char* sums;         // [T] partial sums of this rank's own experts, combineStride apart
+  uint32_t* unfit;    // [T] an EpUnfit for each token; nullptr: none is looked for
+};
+
+// A dispatch in flight. Writer: control, at the end of a kernel; or, of the words that only a later kernel reads, the first thread of block 0.
+struct EpFlightState {
+  uint64_t phase;   // an EpPhase
+  uint64_t number;
+  uint64_t tokens, excess;
+  uint64_t perToken, hasRows;
+  uint64_t rows;                       // address of x
+  uint64_t masked, maskedCopies;       // ranks that were masked when it was sent, and the copies to them, which are lost
+  uint64_t lostCopies;                 // of the dispatch, for a release
+  uint64_t outRows, add, out;          // of its combine: addresses, and an EpType
+  EpProblems problems;
+};
+
+// A buffer's words on its own rank. Zero at first.
+struct EpRankState {
+  EpFlightState flights[kEpInFlight];
+  // What block 0 has decided about the call: an EpError. Writer: its first thread, before it counts in `done`. Reader: control, after all have.
+  uint64_t error, receiveError;
+  // Of the running kernel, both set back to 0 by control. done: blocks that have ended their part. One thread of each adds 1, after a barrier and a
+  // fence; control reads all, and has a fence behind that. dropped: rows without room, or lost copies (relaxed adds; control reads it after done).
+  uint32_t done, dropped;
+};
+
+struct EpCommonCall {
+  Call call;  // its team, signature and stream; other words are not used
+  EpTeam team;
+  EpRankState* state;
+  EpFlightArrays flights[kEpInFlight];
+  EpRowFormat format;
+  EpCell* cell;
+  bool counts;  // it is a collective of the comm
+};
+
+// What a dispatch kernel does. kEpLooks: waits for the counts, and takes nothing.
+constexpr uint32_t kEpSends = 1, kEpReceives = 2, kEpLooks = 4;
+
+struct EpDispatchCall : EpCommonCall {
+  uint32_t steps;
+  bool dropsInvalid;
+  EpRouting routing;
+  const char* x;      // if it is sent as it is
+  EpReceive receive;  // its cell is not used
+};
+
+struct EpEncodeCall : EpCommonCall {
+  uint32_t tokens;
+  const char *x, *scales;
+};
+
+struct EpCombineCall : EpCommonCall {
+  uint32_t steps;  // kEpSends, kEpReceives
+  bool weighted, renormalizes;
+  EpType y;
+  const char* yRows;
+  // Of a kernel that only receives, those of the combine's send phase are used instead.
+  EpType out;
+  const char* add;  // nullptr: none
+  char* outRows;
+};
+static_assert(sizeof(EpDispatchCall) <= 4096 && sizeof(EpCombineCall) <= 4096, "a kernel's parameter");
+
+}  // namespace railhead::gpu
+
+#endif  // RAILHEAD_KERNELS_GPU_EP_CALL_H_

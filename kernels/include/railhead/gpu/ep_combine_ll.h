@@ -1,0 +1,331 @@
+// The kernel of a combine: it adds the outputs of this rank's experts for each copy that it has received, sends the partial sums back, and adds those
+// of all ranks for its own tokens, in rank order. A partial sum travels as cells: all ones are no sum, since sums have one NaN.
+#ifndef RAILHEAD_KERNELS_GPU_EP_COMBINE_LL_H_
+#define RAILHEAD_KERNELS_GPU_EP_COMBINE_LL_H_
+
+#include "railhead/gpu/ep_control.h"
+#include "railhead/gpu/ep_elements.h"
+
+namespace railhead::gpu {
+
+// T: the type of partial sums.
+template <class T, class C>
+class EpCombineKernel {
+ public:
+  RH_FN EpCombineKernel(C& c, const EpCombineCall& call) : c_(c), call_(call), team_(call.team), shared_(c.epShared()) {}
+
+  RH_FN void run() {
+    epRun(c_, call_, [&] { return data(); }, [](uint32_t, uint32_t) {}, [&] { last(); });
+  }
+
+ private:
+  using Tile = EpTile<T>;
+  using Sum = typename Tile::Sum;
+  static constexpr uint32_t kElements = Tile::kElements;
+  static constexpr uint32_t kTiles = 4;  // in flight
+  static constexpr uint64_t kNotHere = ~uint64_t{0};
+
+  RH_FN bool does(uint32_t step) const { return (call_.steps & step) != 0; }
+  RH_FN bool reports() const { return c_.block() == 0 && c_.threadInBlock() == 0; }
+  RH_FN bool isMasked(int r) const { return (shared_.masked >> r & 1) != 0; }
+  RH_FN const EpFlightArrays& arrays() const { return call_.flights[shared_.flight]; }
+  RH_FN EpFlightState& flight() const { return call_.state->flights[shared_.flight]; }
+  RH_FN EpSlots slots() const { return {team_, shared_.number}; }
+  RH_FN uint32_t hidden() const { return call_.format.hidden; }
+  RH_FN uint32_t tiles() const { return (hidden() + kElements - 1) / kElements; }
+  RH_FN uint32_t elementsOf(uint32_t tile) const {
+    const uint32_t left = hidden() - tile * kElements;
+    return left < kElements ? left : kElements;
+  }
+
+  RH_FN bool data() {
+    if (c_.threadInBlock() == 0) decide();
+    c_.dataAll(true);
+    EpReport report = {};
+    report.error = static_cast<EpError>(shared_.error);
+    bool good = true;
+    if (report.error == EpError::kNone) {
+      if (does(kEpSends)) withEpType(call_.y, [&](auto y) { sendSums<decltype(y)>(); });
+      if (does(kEpReceives)) {
+        const Result result = resultOf();
+        withEpType(result.type, [&](auto out) { good = addSums<decltype(out)>(result); });
+      }
+      if (does(kEpReceives)) {
+        report.number = shared_.number;
+        report.lostRanks = c_.loadState(&flight().masked) | shared_.masked;
+      }
+    }
+    if (reports()) {
+      call_.cell->combined = report;
+      c_.storeState(&call_.state->error, static_cast<uint64_t>(report.error));
+    }
+    return good;
+  }
+
+  RH_FN EpError may(const EpFlights<C>& flights, uint32_t* flight) const {
+    if (!does(kEpSends)) return flights.mayCombine(EpPhase::kAdding, flight);
+    return does(kEpReceives) ? flights.mayCombineAtOnce(flight) : flights.mayCombine(EpPhase::kReceived, flight);
+  }
+  // Where the result goes, and what is added to it.
+  struct Result {
+    char* rows;
+    const char* add;
+    EpType type;
+  };
+  RH_FN Result resultOf() {
+    if (does(kEpSends)) return {call_.outRows, call_.add, call_.out};
+    const EpFlightState& f = flight();
+    return {reinterpret_cast<char*>(static_cast<uintptr_t>(c_.loadState(&f.outRows))),
+            reinterpret_cast<const char*>(static_cast<uintptr_t>(c_.loadState(&f.add))), static_cast<EpType>(c_.loadState(&f.out))};
+  }
+
+  RH_FN void decide() {
+    const EpFlights<C> flights(c_, call_);
+    EpError error = may(flights, &shared_.flight);
+    if (error == EpError::kNone) {
+      const EpFlightState& f = flight();
+      shared_.number = flights.numberOf(shared_.flight);
+      if (does(kEpSends) && c_.loadState(&f.hasRows) != 0 && call_.yRows == nullptr) error = EpError::kNoY;
+      if (error == EpError::kNone && c_.loadState(&f.tokens) + c_.loadState(&f.excess) > 0 && resultOf().rows == nullptr) error = EpError::kNoOut;
+    }
+    shared_.error = static_cast<uint32_t>(error);
+    shared_.masked = c_.loadState(&team_.state()->masked);
+  }
+
+  // ---- Sums of this rank's experts ----
+
+  template <class Y>
+  RH_FN void sendSums() {
+    const bool weighted = call_.weighted || c_.loadState(&flight().perToken) != 0;
+    const uint32_t blocks = c_.dataBlocks();
+    const auto tokens = static_cast<uint32_t>(c_.loadState(&flight().tokens));
+    // A thread adds the tiles of this rank's own tokens that it reads again in addSums().
+    RH_ROLLED
+    for (uint32_t t = c_.block(); t < tokens; t += blocks) {
+      if ((c_.loadState(arrays().ranks + t) >> team_.rank & 1) == 0) continue;
+      const uint32_t copy = copyOf(team_.rank, t);
+      char* sums = arrays().sums + t * team_.layout.combineStride;
+      addRows<Y>(team_.rank, copy, weighted, [&](uint32_t tile, const Raw16& raw) { c_.storeSlotTile(sums + tile * uint64_t{16}, raw); });
+    }
+    uint32_t before = 0;
+    for (int k = 1; k < team_.worldSize; k++) {
+      const int s = (team_.rank + k) % team_.worldSize;
+      if (isMasked(s)) continue;
+      const uint32_t n = receivedFrom(s), skipped = before % blocks;
+      RH_ROLLED
+      for (uint32_t i = (c_.block() + blocks - skipped) % blocks; i < n; i += blocks) {
+        addRows<Y>(s, i, weighted, [&](uint32_t tile, const Raw16& raw) { sendTile(s, i, tile, raw); });
+      }
+      before += n;
+    }
+  }
+  RH_FN uint32_t copyOf(int rank, uint32_t t) { return c_.loadState(arrays().copyOf + static_cast<uint32_t>(rank) * uint64_t{team_.maxTokens} + t); }
+  RH_FN uint32_t receivedFrom(int s) { return c_.loadState(arrays().received + s); }
+  RH_FN void sendTile(int to, uint32_t copy, uint32_t tile, const Raw16& raw) {
+    c_.storePacket(slots().cell(to, team_.rank, copy, tile), packetOf(raw));
+  }
+  RH_FN static Packet packetOf(const Raw16& raw) { return {{raw.w[0] | uint64_t{raw.w[1]} << 32, raw.w[2] | uint64_t{raw.w[3]} << 32}}; }
+
+  // Each product and sum is rounded; the first product is the first sum.
+  template <class Y, class Put>
+  RH_FN void addRows(int source, uint32_t copy, bool weighted, Put put) {
+    constexpr uint32_t kSize = sizeof(typename Y::Bits);
+    const uint64_t index = static_cast<uint32_t>(source) * uint64_t{team_.maxTokens} + copy;
+    const uint32_t stride = team_.topk < team_.maxLocal ? team_.topk : team_.maxLocal, rows = c_.loadState(arrays().lengths + index);
+    const uint64_t* list = arrays().lists + index * stride;
+    RH_ROLLED
+    for (uint32_t i = c_.threadInBlock(); i < tiles(); i += c_.dataThreadsInBlock()) {
+      Sum sum = {};
+      bool first = true;
+      RH_ROLLED
+      for (uint32_t j = 0; j < rows; j++) {
+        const uint64_t ref = c_.loadState(list + j);
+        if (static_cast<uint32_t>(ref) == kEpNoRow) continue;
+        const float weight = bitsOf<float>(static_cast<uint32_t>(ref >> 32));
+        const char* y = call_.yRows + (static_cast<uint32_t>(ref) * uint64_t{hidden()} + i * uint64_t{kElements}) * kSize;
+        const Floats<kElements> term = loadFloats<Y, kElements>(y, elementsOf(i));
+        RH_UNROLL
+        for (uint32_t e = 0; e < kElements; e++) {
+          const float product = weighted ? term.v[e] : term.v[e] * weight;
+          sum.v[e] = first ? product : sum.v[e] + product;
+        }
+        first = false;
+      }
+      put(i, Tile::narrow(sum, elementsOf(i)));  // of no rows 0
+    }
+  }
+
+  // ---- Sums of all ranks ----
+
+  template <class Out>
+  RH_FN bool addSums(const Result& result) {
+    const uint32_t blocks = c_.dataBlocks();
+    const auto tokens = static_cast<uint32_t>(c_.loadState(&flight().tokens)), excess = static_cast<uint32_t>(c_.loadState(&flight().excess));
+    RH_ROLLED
+    for (uint32_t t = c_.block(); t < tokens + excess; t += blocks) {
+      const uint64_t ranks = t < tokens ? c_.loadState(arrays().ranks + t) : 0, here = ranks & ~shared_.masked;
+      if (c_.threadInBlock() == 0) {
+        for (uint64_t left = ranks & ~here; left != 0; left &= left - 1) c_.addOne(&call_.state->dropped);
+      }
+      float factor = 1;
+      const bool scaled = call_.renormalizes && t < tokens && renormalizing(t, here, &factor);
+      RH_ROLLED
+      for (uint32_t i = c_.threadInBlock(); i < tiles(); i += kTiles * c_.dataThreadsInBlock()) {
+        if (!addTiles<Out>(result, t, here, i, scaled, factor)) return false;
+      }
+    }
+    return true;
+  }
+
+  // Tiles i, i + step, ... of a token: those of a rank are polled together.
+  template <class Out>
+  RH_FN bool addTiles(const Result& result, uint32_t t, uint64_t here, uint32_t i, bool scaled, float factor) {
+    constexpr uint32_t kSize = sizeof(typename Out::Bits);
+    const uint32_t step = c_.dataThreadsInBlock();
+    Sum sums[kTiles] = {};
+    bool first = true;
+    RH_ROLLED
+    for (uint64_t left = here; left != 0; left &= left - 1, first = false) {
+      Raw16 raw[kTiles];
+      if (!load(lowestBit(left), t, i, raw)) return false;
+      RH_UNROLL
+      for (uint32_t q = 0; q < kTiles; q++) {
+        const Sum term = Tile::widen(raw[q]);
+        RH_UNROLL
+        for (uint32_t e = 0; e < kElements; e++) sums[q].v[e] = first ? term.v[e] : sums[q].v[e] + term.v[e];
+      }
+    }
+    RH_UNROLL
+    for (uint32_t q = 0; q < kTiles; q++) {
+      const uint32_t tile = i + q * step;
+      if (tile >= tiles()) break;
+      const uint64_t at = (t * uint64_t{hidden()} + tile * uint64_t{kElements}) * kSize;
+      if (result.add != nullptr || scaled) {
+        const Sum added = result.add == nullptr ? Sum{} : loadFloats<Out, kElements>(result.add + at, elementsOf(tile));
+        RH_UNROLL
+        for (uint32_t e = 0; e < kElements; e++) {
+          if (scaled) sums[q].v[e] = sums[q].v[e] * factor;
+          if (result.add != nullptr) sums[q].v[e] = sums[q].v[e] + added.v[e];
+        }
+      }
+      storeFloats<Out, kElements>(result.rows + at, elementsOf(tile), sums[q]);
+    }
+    return true;
+  }
+
+  // The tiles of the partial sum of rank r. Puts all ones back.
+  RH_FN bool load(int r, uint32_t t, uint32_t i, Raw16 (&raw)[kTiles]) {
+    const uint32_t step = c_.dataThreadsInBlock();
+    if (r == team_.rank) {
+      const char* sums = arrays().sums + t * team_.layout.combineStride;
+      RH_UNROLL
+      for (uint32_t q = 0; q < kTiles; q++) raw[q] = i + q * step < tiles() ? c_.loadSlotTile(sums + (i + q * step) * uint64_t{16}) : Raw16{};
+      return true;
+    }
+    const EpSlots at = slots();
+    const uint32_t copy = copyOf(r, t);
+    Packet p[kTiles];
+    RH_ROLLED
+    for (;;) {
+      bool late = false;
+      RH_UNROLL
+      for (uint32_t q = 0; q < kTiles; q++) {
+        if (i + q * step < tiles()) p[q] = c_.loadPacket(at.cell(team_.rank, r, copy, i + q * step));
+      }
+      RH_UNROLL
+      for (uint32_t q = 0; q < kTiles; q++) {
+        if (i + q * step < tiles()) late |= isLate(p[q]);
+      }
+      if (!late) break;
+      if (c_.keepWaiting()) continue;
+      c_.giveUp(uint64_t{1} << r);
+      return false;
+    }
+    c_.endWait();
+    RH_UNROLL
+    for (uint32_t q = 0; q < kTiles; q++) {
+      raw[q] = {{0, 0, 0, 0}};
+      if (i + q * step >= tiles()) continue;
+      Packet* cell = at.cell(team_.rank, r, copy, i + q * step);
+      c_.arrived(cell);
+      if (!mutated(Mutant::kGpuEpCellNotCleared)) c_.storePacket(cell, {{kNotHere, kNotHere}});
+      raw[q] = {{static_cast<uint32_t>(p[q].e[0]), static_cast<uint32_t>(p[q].e[0] >> 32), static_cast<uint32_t>(p[q].e[1]),
+                 static_cast<uint32_t>(p[q].e[1] >> 32)}};
+    }
+    return true;
+  }
+  RH_FN static bool isLate(const Packet& p) {
+    const bool first = p.e[0] == kNotHere && !mutated(Mutant::kGpuEpFirstElementUnchecked);
+    const bool second = p.e[1] == kNotHere && !mutated(Mutant::kGpuEpSecondElementUnchecked);
+    return first | second;
+  }
+
+  // As EpCombine::renormalizing.
+  RH_FN bool renormalizing(uint32_t t, uint64_t here, float* factor) {
+    float all = 0, kept = 0;
+    bool lost = false;
+    RH_ROLLED
+    for (uint32_t k = 0; k < team_.topk; k++) {
+      const uint64_t at = uint64_t{t} * team_.topk + k;
+      const auto e = static_cast<uint32_t>(c_.loadState(arrays().entries + at));
+      if (e == kNoExpert) continue;
+      const float weight = bitsOf<float>(c_.loadState(reinterpret_cast<const uint32_t*>(arrays().weights) + at));
+      all += weight;
+      if ((here >> team_.expertRank[e] & 1) != 0) {
+        kept += weight;
+      } else {
+        lost = true;
+      }
+    }
+    if (!lost || kept == 0) return false;
+    *factor = all / kept;
+    return true;
+  }
+
+  // ---- Control, after all blocks have ended ----
+
+  RH_FN void last() {
+    if (c_.loadState(&call_.state->error) != 0) return;
+    const EpFlights<C> flights(c_, call_);
+    uint32_t at = 0;
+    may(flights, &at);
+    EpFlightState& f = call_.state->flights[at];
+    EpState* state = team_.state();
+    if (does(kEpSends)) {
+      c_.storeState(&state->combines, c_.loadState(&state->combines) + 1);
+      c_.storeState(&f.phase, static_cast<uint64_t>(EpPhase::kAdding));
+      c_.storeState(&f.outRows, static_cast<uint64_t>(reinterpret_cast<uintptr_t>(call_.outRows)));
+      c_.storeState(&f.add, static_cast<uint64_t>(reinterpret_cast<uintptr_t>(call_.add)));
+      c_.storeState(&f.out, static_cast<uint64_t>(call_.out));
+    }
+    if (!does(kEpReceives)) return;
+    call_.cell->combined.lostCopies = c_.loadState(&f.maskedCopies) + c_.loadOwn(&call_.state->dropped);
+    c_.storeState(&f.phase, static_cast<uint64_t>(EpPhase::kFree));
+    c_.storeState(reinterpret_cast<uint32_t*>(&call_.cell->flight), ~0u);
+  }
+
+  C& c_;
+  const EpCombineCall& call_;
+  const EpTeam& team_;
+  EpShared& shared_;
+};
+
+// Ends a received dispatch without a combine. By one thread.
+template <class C>
+RH_FN void epEndWithoutCombine(C& c, const EpCommonCall& call) {
+  uint32_t flight = 0;
+  EpReport report = {};
+  report.error = EpFlights<C>(c, call).mayRelease(&flight);
+  call.cell->combined = report;
+  if (report.error != EpError::kNone) return;
+  c.storeState(&call.state->flights[flight].phase, static_cast<uint64_t>(EpPhase::kFree));
+  c.storeState(reinterpret_cast<uint32_t*>(&call.cell->flight), ~0u);
+}
+template <class C>
+RH_FN void epRelease(C& c, const EpCommonCall& call) {
+  epRun(c, call, [] { return true; }, [](uint32_t, uint32_t) {}, [&] { epEndWithoutCombine(c, call); });
+}
+
+}  // namespace railhead::gpu
+
+#endif  // RAILHEAD_KERNELS_GPU_EP_COMBINE_LL_H_

@@ -1,0 +1,136 @@
+// What kernels of dispatch and combine do besides their data: which flight a call uses, in which order calls may come, and the end of a kernel, at
+// which control publishes what all blocks have done. Every block decides about the call from the same words, which only control changes, after all
+// blocks have ended. So blocks agree without waiting for each other.
+#ifndef RAILHEAD_KERNELS_GPU_EP_CONTROL_H_
+#define RAILHEAD_KERNELS_GPU_EP_CONTROL_H_
+
+#include "railhead/exchange/cells.h"
+#include "railhead/exchange/packets.h"
+#include "railhead/gpu/all_reduce.h"
+#include "railhead/gpu/control.h"
+#include "railhead/gpu/ep_send.h"
+
+namespace railhead::gpu {
+
+// The flights of a rank as its kernels see them at their start (ep_calls.h has the same rules for the CPU).
+template <class C>
+class EpFlights {
+ public:
+  RH_FN EpFlights(C& c, const EpCommonCall& call) : c_(c), call_(call) {
+    for (int i = 0; i < kEpInFlight; i++) {
+      phase_[i] = static_cast<EpPhase>(c.loadState(&call.state->flights[i].phase));
+      number_[i] = static_cast<uint32_t>(c.loadState(&call.state->flights[i].number));
+    }
+    bound_ = static_cast<int>(c.loadState(reinterpret_cast<const uint32_t*>(&call.cell->flight)));
+  }
+
+  RH_FN EpError take(uint32_t* flight) const {
+    if (bound_ >= 0) return EpError::kStillInFlight;
+    *flight = phase_[0] == EpPhase::kFree ? 0 : 1;
+    return phase_[*flight] == EpPhase::kFree ? EpError::kNone : EpError::kTooManyInFlight;
+  }
+  // A dispatch that is received by the kernel that sends it. Of two dispatches the earlier one is received first.
+  RH_FN bool isAnyToReceive() const { return phase_[0] == EpPhase::kSent || phase_[1] == EpPhase::kSent; }
+  RH_FN EpError mayReceive(uint32_t* flight) const {
+    if (bound_ < 0) return EpError::kNotInFlight;
+    *flight = static_cast<uint32_t>(bound_);
+    if (phase_[bound_] != EpPhase::kSent) return EpError::kReceivedBefore;
+    return phase_[1 - bound_] == EpPhase::kSent && isBehindOther() ? EpError::kEarlierToReceive : EpError::kNone;
+  }
+  // A combine that one kernel begins and ends, which waits for none that has begun.
+  RH_FN EpError mayCombineAtOnce(uint32_t* flight) const {
+    if (bound_ >= 0 && phase_[1 - bound_] == EpPhase::kAdding && isBehindOther()) return EpError::kEarlierToCombine;
+    if (bound_ >= 0 && phase_[1 - bound_] == EpPhase::kSent && isBehindOther()) return EpError::kEarlierToCombine;
+    return mayCombine(EpPhase::kReceived, flight);
+  }
+  // wanted: kReceived to begin a combine, kAdding to end it.
+  RH_FN EpError mayCombine(EpPhase wanted, uint32_t* flight) const {
+    if (bound_ < 0) return EpError::kNotInFlight;
+    *flight = static_cast<uint32_t>(bound_);
+    const EpPhase own = phase_[bound_], other = phase_[1 - bound_];
+    if (own == wanted) return isBehindOther() && (other == wanted || other == EpPhase::kSent) ? EpError::kEarlierToCombine : EpError::kNone;
+    if (own == EpPhase::kSent) return EpError::kNotReceived;
+    return wanted == EpPhase::kAdding ? EpError::kNoCombine : EpError::kBeingCombined;
+  }
+  RH_FN EpError mayRelease(uint32_t* flight) const {
+    if (bound_ < 0) return EpError::kNotInFlight;
+    *flight = static_cast<uint32_t>(bound_);
+    if (phase_[bound_] == EpPhase::kReceived) return EpError::kNone;
+    return phase_[bound_] == EpPhase::kSent ? EpError::kNotReceived : EpError::kBeingCombined;
+  }
+  RH_FN uint32_t numberOf(uint32_t flight) const { return number_[flight]; }
+
+ private:
+  RH_FN bool isBehindOther() const {
+    const uint32_t ahead = (number_[bound_] - number_[1 - bound_]) & C::kMeetingMask;
+    return phase_[1 - bound_] != EpPhase::kFree && ahead != 0 && ahead <= C::kMeetingMask / 2;
+  }
+
+  C& c_;
+  const EpCommonCall& call_;
+  EpPhase phase_[kEpInFlight];
+  uint32_t number_[kEpInFlight];
+  int bound_;
+};
+
+// Waits until all blocks have ended their part. It has no deadline of its own: blocks have theirs, and say whom they wait for.
+template <class C>
+RH_FN bool epAwaitBlocks(C& c, const EpCommonCall& call) {
+  const uint32_t blocks = c.dataBlocks();
+  RH_ROLLED
+  while (c.loadOwn(&call.state->done) != blocks) {
+    if (c.loadOwn(&c.state()->start.stop) != 0) return false;
+    c.pause();
+  }
+  return true;
+}
+
+// Control's part, by all control threads. finish(thread, threads): what is left to do once all blocks have ended, shared by the threads; last(): what
+// one thread then does to the rank's words.
+template <class C, class Finish, class Last>
+RH_FN void epEnd(C& c, const EpCommonCall& call, Finish finish, Last last) {
+  Used used = {};
+  used.lines = false;
+  used.collective = call.counts;
+  const uint32_t holder = takeStream(c);
+  const End end = endOf<Cells<C>, Packets<C>>(c, used);
+  bool good = awaitAll(c, holder, end);
+  if (holder != 0) {
+    const uint64_t clash = uint64_t{call.call.stream} << 32 | holder;
+    c.storeState(&c.state()->device.clash, clash);
+    c.clash(clash);
+    good = false;
+  }
+  if (!mutated(Mutant::kGpuEpHeadBeforeDone)) good = good && epAwaitBlocks(c, call);
+  if (!mutated(Mutant::kGpuEpDoneWithoutFence)) c.fence();
+  if (!c.controlAll(good)) return;
+  finish(c.controlThread(), c.controlThreads());
+  if (!c.controlAll(good) || !isAccountant(c)) return;
+  if (mutated(Mutant::kGpuEpHeadBeforeDone) && !epAwaitBlocks(c, call)) return;
+  last();
+  c.storeFlag(&call.state->done, 0);
+  c.storeFlag(&call.state->dropped, 0);
+  leave(c, end);
+}
+
+// Runs a kernel. data(): a data thread's part after it has joined; false: the comm has stopped.
+template <class C, class Data, class Finish, class Last>
+RH_FN void epRun(C& c, const EpCommonCall& call, Data data, Finish finish, Last last) {
+  c.setWay(wayOf(c, Algorithm::kNone) | kWithoutLines);
+  if (!c.isData()) {
+    if (!c.joinControl()) return;
+  } else {
+    if (!c.join()) return;
+    const bool good = c.dataAll(data());  // also a barrier: after it the block has ended
+    if (good && c.threadInBlock() == 0) {
+      if (!mutated(Mutant::kGpuEpEndsWithoutFence)) c.fence();
+      c.addOne(&call.state->done);
+    }
+    if (!c.isCombined() || !c.controlAll(good)) return;
+  }
+  epEnd(c, call, finish, last);
+}
+
+}  // namespace railhead::gpu
+
+#endif  // RAILHEAD_KERNELS_GPU_EP_CONTROL_H_

@@ -1,0 +1,187 @@
+// Buffers of MoE dispatch and combine of the ranks of a GPU: their memory, and the launches of a rank.
+#ifndef RAILHEAD_KERNELS_TESTDATA_EP_GPU_H_
+#define RAILHEAD_KERNELS_TESTDATA_EP_GPU_H_
+
+#include <memory>
+#include <vector>
+
+#include "ep_cpu.h"
+#include "gpu_group.h"
+#include "railhead/gpu/ep_combine_ll.h"
+#include "railhead/gpu/ep_dispatch_ll.h"
+#include "railhead/gpu/ep_encode.h"
+#if !defined(RH_ON_DEVICE)
+#include "gpu_threads.h"
+#endif
+
+namespace {
+
+template <class T>
+using SharedArray = std::vector<T, SharedAllocator<T>>;
+
+class EpGpuRanks {
+ public:
+  static constexpr uint64_t kGuard = 256;
+
+  // first: the number of the last dispatch before.
+  EpGpuRanks(const EpPlacement& p, uint32_t first) : placement_(p), group_(p.world) {
+    for (int r = 0; r < p.world; r++) ranks_.push_back(std::make_unique<Rank>());
+    for (int r = 0; r < p.world; r++) setUp(r, first);
+  }
+  ~EpGpuRanks() { freeShared(buffers_, bufferBytes_); }
+  EpGpuRanks(const EpGpuRanks&) = delete;
+  EpGpuRanks& operator=(const EpGpuRanks&) = delete;
+
+  Group& group() { return group_; }
+  // The parts of a call that are the same for all.
+  EpCommonCall common(int r, EpCell* cell, uint64_t timeoutNs = kOnDevice ? 5000000000 : 60000000000) {
+    Rank& rank = *ranks_[static_cast<size_t>(r)];
+    EpCommonCall call = {};
+    call.call = group_.call(r, timeoutNs);
+    call.call.call.operation = 15;
+    call.team = rank.team;
+    call.state = rank.state.data();
+    for (int i = 0; i < kEpInFlight; i++) call.flights[i] = rank.flights[i];
+    call.format = formatOf(placement_.format);
+    call.cell = cell;
+    call.counts = true;
+    return call;
+  }
+  const EpTeam& team(int r) const { return ranks_[static_cast<size_t>(r)]->team; }
+  EpRankState& state(int r) { return ranks_[static_cast<size_t>(r)]->state[0]; }
+
+  void encode(EpEncodeCall* call, TestGrid grid) {
+    switch (call->format.in) {
+      case EpType::kF32: return encode<F32>("rh_ep_encode_f32", call, grid);
+      case EpType::kBF16: return encode<BF16>("rh_ep_encode_bf16", call, grid);
+      case EpType::kF16: return encode<F16>("rh_ep_encode_f16", call, grid);
+      default: return encode<E4M3>("rh_ep_encode_fp8_e4m3", call, grid);
+    }
+  }
+  void dispatch(EpDispatchCall* call, TestGrid grid) {
+    run("rh_ep_dispatch_ll", call, grid, [](auto& c, auto& with) { EpDispatchKernel<std::decay_t<decltype(c)>>(c, with).run(); });
+  }
+  void combine(EpCombineCall* call, TestGrid grid) {
+    switch (placement_.format.combine) {
+      case host::Type::kF32: return combine<F32>("rh_ep_combine_ll_f32", call, grid);
+      case host::Type::kBF16: return combine<BF16>("rh_ep_combine_ll_bf16", call, grid);
+      default: return combine<F16>("rh_ep_combine_ll_f16", call, grid);
+    }
+  }
+  void release(EpCommonCall* call, TestGrid grid) {
+    run("rh_ep_release", call, grid, [](auto& c, auto& with) { epRelease(c, with); });
+  }
+
+  // Between dispatches nothing is left in the slots.
+  void checkQuiet() const {
+    for (int r = 0; r < placement_.world; r++) {
+      const EpTeam& t = team(r);
+      const uint64_t peers = static_cast<uint64_t>(t.worldSize - 1);
+      for (uint64_t at = t.layout.counts; at < t.layout.dispatch; at += 4) CHECK(word(t.base(r) + at) == 0);
+      for (uint64_t slot = 0; slot < peers * kEpInFlight; slot++) {
+        char* first = t.base(r) + t.layout.dispatch + slot * t.layout.slotBytes;
+        for (uint32_t i = 0; i < t.maxTokens; i++) CHECK(word(reinterpret_cast<char*>(t.header(first, i))) == 0);
+      }
+      for (uint64_t at = t.layout.combine; at < t.layout.bytes; at += 4) CHECK(word(t.base(r) + at) == 0xffffffffu);
+    }
+    checkGuards();
+  }
+  void checkGuards() const {
+    for (int r = 0; r < placement_.world; r++) {
+      for (uint64_t at = team(r).layout.bytes; at < team(r).bufferStride; at += 4) CHECK(word(team(r).base(r) + at) == 0xa5a5a5a5u);
+    }
+  }
+
+  static EpRowFormat formatOf(const host::EpRowFormat& f) {
+    return {static_cast<EpType>(f.in), static_cast<EpType>(f.wire), static_cast<EpScaling>(f.scale), f.staticScale, f.hidden};
+  }
+
+ private:
+  struct Rank {
+    std::unique_ptr<EpTables<SharedAllocator>> tables;
+    EpTeam team;
+    EpFlightArrays flights[kEpInFlight];
+    SharedArray<EpRankState> state = SharedArray<EpRankState>(1);
+    std::vector<SharedArray<uint64_t>> memory;
+
+    template <class T>
+    void take(T** at, uint64_t n) {
+      memory.emplace_back((n * sizeof(T) + 7) / 8 + 8, 0xa5a5a5a5a5a5a5a5u);
+      *at = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(memory.back().data()) + 63) / 64 * 64);
+    }
+  };
+
+  static uint32_t word(const char* p) {
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+  }
+
+  template <class T>
+  void encode(const char* name, EpEncodeCall* call, TestGrid grid) {
+    run(name, call, grid, [](auto& c, auto& with) { EpEncodeKernel<T, std::decay_t<decltype(c)>>(c, with).run(); });
+  }
+  template <class T>
+  void combine(const char* name, EpCombineCall* call, TestGrid grid) {
+    run(name, call, grid, [](auto& c, auto& with) { EpCombineKernel<T, std::decay_t<decltype(c)>>(c, with).run(); });
+  }
+  template <class C, class Body>
+  void run(const char* name, C* call, TestGrid grid, Body body) {
+#if defined(RH_ON_DEVICE)
+    (void)body;
+    launch(call->team.rank, name, reinterpret_cast<Call*>(call), grid);
+#else
+    (void)name;
+    runGrid({grid.blocks, grid.threads}, [&](ThreadTarget target) {
+      ThreadContext c(call->call, target);
+      body(c, *call);
+    });
+#endif
+  }
+
+  void setUp(int r, uint32_t first) {
+    Rank& rank = *ranks_[static_cast<size_t>(r)];
+    EpTeam& t = rank.team;
+    rank.tables = std::make_unique<EpTables<SharedAllocator>>(placement_, r, &t);
+    t.bufferStride += kGuard;
+    if (r == 0) {
+      bufferBytes_ = t.bufferStride * static_cast<uint64_t>(placement_.world);
+      buffers_ = allocateShared(bufferBytes_);
+      memset(buffers_, 0xa5, bufferBytes_);
+    }
+    t.buffers = buffers_;
+    memset(t.base(r), 0, t.layout.combine);
+    memset(t.base(r) + t.layout.combine, 0xff, t.layout.bytes - t.layout.combine);
+    t.state()->dispatches = first;
+    t.state()->masked = placement_.masked;
+    for (int w = 0; w < t.worldSize; w++) t.line(r, w).head.value = first;
+    memset(static_cast<void*>(rank.state.data()), 0, sizeof(EpRankState));
+    const uint64_t world = static_cast<uint64_t>(t.worldSize), tokens = t.maxTokens;
+    const bool plain = formatOf(placement_.format).isPlain();
+    for (EpFlightArrays& f : rank.flights) {
+      f = {};
+      rank.take(&f.ranks, tokens);
+      rank.take(&f.entries, tokens * t.topk);
+      rank.take(&f.weights, tokens * t.topk);
+      rank.take(&f.copyOf, world * tokens);
+      rank.take(&f.copies, world);
+      rank.take(&f.received, world);
+      rank.take(&f.own, 1u + t.localExperts[r]);
+      rank.take(&f.lengths, world * tokens);
+      rank.take(&f.lists, world * tokens * (t.topk < t.maxLocal ? t.topk : t.maxLocal));
+      rank.take(&f.sums, tokens * t.layout.combineStride);
+      if (!plain) rank.take(&f.encoded, tokens * t.layout.rowStride);
+      if (placement_.format.wire == host::Type::kE4M3) rank.take(&f.unfit, tokens);
+    }
+  }
+
+  const EpPlacement& placement_;
+  Group group_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  char* buffers_ = nullptr;
+  uint64_t bufferBytes_ = 0;
+};
+
+}  // namespace
+
+#endif  // RAILHEAD_KERNELS_TESTDATA_EP_GPU_H_
