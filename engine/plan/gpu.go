@@ -33,8 +33,9 @@ const (
 	// the launches of the copies add 5 us. Cells, 3.9 us a MiB, stay faster at any size.
 	stageFromPackets = 3 << 20
 	// copyFrom is the bytes of a link from which copy engines are no slower than pull: a link carried 383 GB/s by them and 360 GB/s by kernels,
-	// both ways at once (copies of 64 MiB), which is 0.17 us a MiB. The second kernel, the events and the start of a copy are estimated at 11 us.
-	copyFrom = 64 << 20
+	// both ways at once (copies of 64 MiB), which is 0.17 us a MiB. The second kernel and the events take 2 to 4 us more than pull, in graphs of ranks that share an H200
+	// (benchmarks/results/2026-12-01-h200-shared/copies.txt), which is won back at 12 to 23 MiB. Copies over a link may start later than those, so it is more.
+	copyFrom = 32 << 20
 	// secondExchange is the bytes that a link carries in the time of two-shot's second exchange: one flag's way there and back, 1.3 us, at
 	// 350 GB/s.
 	secondExchange = 455_000

@@ -129,7 +129,7 @@ func TestWhatCopyEnginesCannotReadRunsOtherwise(t *testing.T) {
 
 // By default large calls are copied; where only recv lies in a window, pull runs.
 func TestLargeOperationsAreCopiedByDefault(t *testing.T) {
-	const world, part = 2, 64<<20 + 5
+	const world, part = 2, 32<<20 + 5
 	ranks := form(t, startDaemon(t), client.CommConfig{World: world})
 	memory := window(t, ranks, 3*part)
 	outside := [][]byte{ranks[0].alloc(t, part), ranks[1].alloc(t, part)}
