@@ -60,7 +60,11 @@ func TestAFailureDuringARegistrationIsOneOnAllRanks(t *testing.T) {
 					wantSharing(t, windows, -1)
 				} else {
 					staged++
-					wantSharing(t, windows, sharing.Rank, fmt.Sprintf("rank %d", sharing.Rank))
+					words := []string{fmt.Sprintf("rank %d", sharing.Rank)}
+					if function == "cuMemImportFromShareableHandle" {
+						words = append(words, fmt.Sprintf("(pid %d)", os.Getpid()), "could not map the other ranks' memory (CUDA error 2)")
+					}
+					wantSharing(t, windows, sharing.Rank, words...)
 					if now := account(t); now != before {
 						t.Fatalf("call %d: %s: before %+v, afterwards %+v", n, sharing.Reason, before, now)
 					}
