@@ -118,8 +118,9 @@ class Target {
   RH_FN void dataSync() { asm volatile("barrier.cta.sync.aligned 1, %0;" ::"r"(dataThreadsInBlock()) : "memory"); }
   RH_FN bool dataAll(bool v) {
     uint32_t all;
+    __syncwarp();  // a warp's threads come from waits of different lengths, and to the barrier together
     asm volatile(
-        "{ .reg .pred p, q; setp.ne.u32 p, %1, 0; barrier.cta.red.and.pred q, 1, %2, p; selp.u32 %0, 1, 0, q; }"
+        "{ .reg .pred p, q; setp.ne.u32 p, %1, 0; barrier.cta.red.and.aligned.pred q, 1, %2, p; selp.u32 %0, 1, 0, q; }"
         : "=r"(all)
         : "r"(static_cast<uint32_t>(v)), "r"(dataThreadsInBlock())
         : "memory");
