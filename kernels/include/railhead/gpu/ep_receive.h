@@ -45,6 +45,7 @@ class EpReceiver {
   // After awaitCounts. Computes where rows begin, and whether they have room. A barrier is before and behind.
   RH_FN EpError place(EpReport* report) {
     if (c_.threadInBlock() == 0) shared_.over = ~0u;
+    loadAllReceived();
     c_.dataAll(true);
     for (uint32_t e = c_.threadInBlock(); e < local_; e += c_.dataThreadsInBlock()) {
       const uint64_t n = rowsOf(e);
@@ -101,8 +102,10 @@ class EpReceiver {
     if (to_.rows != nullptr) *to_.rows = report.rows;
     if (to_.tokens != nullptr) *to_.tokens = report.tokens;
   }
-  // Only the counts: for a look at them.
+  // Only the counts: for a look at them. A barrier is behind awaitCounts().
   RH_FN void describeCounts() {
+    loadAllReceived();
+    c_.dataAll(true);
     for (uint32_t e = c_.threadInBlock(); e < local_ && to_.counts != nullptr; e += c_.dataThreadsInBlock()) {
       to_.counts[e] = static_cast<int32_t>(rowsOf(e));
     }
@@ -116,7 +119,13 @@ class EpReceiver {
   // ---- Counts: of other ranks, clamped, so that none leads outside of this rank's memory ----
 
   RH_FN static uint32_t atMost(uint32_t n, uint32_t most) { return n < most ? n : most; }
-  RH_FN uint32_t receivedFrom(int s) {
+  RH_FN uint32_t receivedFrom(int s) { return shared_.received[s]; }
+  RH_FN void loadAllReceived() {
+    for (int s = static_cast<int>(c_.threadInBlock()); s < team_.worldSize; s += static_cast<int>(c_.dataThreadsInBlock())) {
+      shared_.received[s] = loadReceived(s);
+    }
+  }
+  RH_FN uint32_t loadReceived(int s) {
     if (s == team_.rank) return shared_.totals[team_.physical + static_cast<uint32_t>(s)];
     return isMasked(s) ? 0 : atMost(c_.loadFlag(slots_.counts(team_.rank, s)) - 1, team_.maxTokens);
   }
@@ -183,10 +192,11 @@ class EpReceiver {
       uint32_t local, place, weight = 0;
       uint64_t row = kEpNoRow;
       if (expertOf(i, &local, &place, &weight) && local < local_) row = rowOf(copy, local, place);
+      shared_.rows[i] = static_cast<uint32_t>(row);
       c_.storeState(arrays_.lists + listAt(copy) + i, uint64_t{static_cast<uint32_t>(row)} | uint64_t{weight} << 32);
       if (row != kEpNoRow) describeRow(row, copy, weight);
     }
-    if (c_.threadInBlock() == 0) c_.storeState(lengthOf(copy), n);
+    if (c_.threadInBlock() == 0) listed(copy, n);
   }
   // The row of a copy for a local expert. kEpNoRow: more than the rank has counted, which is another rank's row, or beyond the expert's room.
   RH_FN uint64_t rowOf(const Copy& copy, uint32_t local, uint32_t place) {
@@ -208,8 +218,13 @@ class EpReceiver {
     for (; k < team_.topk; k++) listExpert(row, k, -1, 0);
     const uint32_t one = epFloatBits(1.0f);
     c_.storeState(arrays_.lists + listAt(copy), uint64_t{static_cast<uint32_t>(row)} | uint64_t{one} << 32);
-    c_.storeState(lengthOf(copy), 1u);
+    shared_.rows[0] = static_cast<uint32_t>(row);
+    listed(copy, 1);
     describeRow(row, copy, one);
+  }
+  RH_FN void listed(const Copy& copy, uint32_t n) {
+    shared_.listed = n;
+    c_.storeState(lengthOf(copy), n);
   }
   RH_FN void listExpert(uint64_t row, uint32_t k, int32_t local, float weight) {
     if (to_.topkIdx != nullptr) to_.topkIdx[row * team_.topk + k] = local;
@@ -221,12 +236,11 @@ class EpReceiver {
     if (to_.sourceToken != nullptr) to_.sourceToken[row] = static_cast<int32_t>(copy.token);
   }
 
-  // Copies a row to its places. load(tile, bytes) is a tile of the row on the wire, byte(at) a byte of it.
+  // Copies a row to its places: the rows of EpShared. load(tile, bytes) is a tile of the row on the wire, byte(at) a byte of it.
   template <class Load, class Byte>
-  RH_FN void put(const Copy& copy, Load load, Byte byte) {
+  RH_FN void put(Load load, Byte byte) {
     constexpr uint32_t kTiles = 4;
-    const uint64_t* list = arrays_.lists + listAt(copy);
-    const uint32_t rows = c_.loadState(lengthOf(copy)), data = call_.format.dataBytes(), step = c_.dataThreadsInBlock();
+    const uint32_t rows = shared_.listed, data = call_.format.dataBytes(), step = c_.dataThreadsInBlock();
     RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i * 16 < data; i += kTiles * step) {
       Raw16 raw[kTiles] = {};
@@ -237,7 +251,7 @@ class EpReceiver {
       }
       RH_ROLLED
       for (uint32_t j = 0; j < rows; j++) {
-        const auto row = static_cast<uint32_t>(c_.loadState(list + j));
+        const uint32_t row = shared_.rows[j];
         if (row == kEpNoRow) continue;
         char* out = to_.x + row * uint64_t{data};
         RH_UNROLL
@@ -252,7 +266,7 @@ class EpReceiver {
     for (uint32_t i = c_.threadInBlock(); i < scales; i += step) {
       const char b = byte(offset + i);
       for (uint32_t j = 0; j < rows; j++) {
-        const auto row = static_cast<uint32_t>(c_.loadState(list + j));
+        const uint32_t row = shared_.rows[j];
         if (row != kEpNoRow) to_.scales[row * uint64_t{scales} + i] = b;
       }
     }
@@ -262,7 +276,7 @@ class EpReceiver {
     char* slot = slots_.slot(team_.rank, s);
     uint32_t* at = slots_.firstWord(slot, i);
     uint32_t first;
-    bool good = true;
+    bool good = c_.dataAll(true);  // the rows of the copy before have been read
     RH_ROLLED
     while (((first = mutated(Mutant::kGpuEpLookRelaxed) ? c_.loadFlag(at) : c_.loadFlagAcquire(at)) & EpFirstWord::kHere) == 0) {
       if (c_.keepWaiting()) continue;
@@ -283,7 +297,7 @@ class EpReceiver {
     }
     if (!c_.dataAll(good)) return false;
     const char* row = team_.row(slot, i);
-    put(copy, [&](uint32_t b) { return c_.loadSlotTile(row + b); }, [&](uint32_t b) { return row[b]; });
+    put([&](uint32_t b) { return c_.loadSlotTile(row + b); }, [&](uint32_t b) { return row[b]; });
     // Every thread of the block has seen the word. The sender fills the slot again after the head, which all blocks precede.
     if (c_.threadInBlock() == 0 && !mutated(Mutant::kGpuEpHeaderNotCleared)) c_.storeFlag(at, 0);
     return true;
@@ -298,11 +312,12 @@ class EpReceiver {
     for (uint32_t t = c_.block(); t < tokens; t += blocks) {
       if ((c_.loadState(arrays_.ranks + t) >> team_.rank & 1) == 0) continue;
       const Copy copy = {team_.rank, c_.loadState(arrays_.copyOf + static_cast<uint32_t>(team_.rank) * uint64_t{team_.maxTokens} + t), t};
+      c_.dataAll(true);  // the rows of the token before have been read
       listOwn(copy, t);
       c_.dataAll(true);
       const char* row = rows + t * ownStride();
       const uint32_t data = call_.format.dataBytes();
-      put(copy, [&](uint32_t b) { return loadTile<false>(row + b, data - b < 16 ? data - b : 16); }, [&](uint32_t b) { return row[b]; });
+      put([&](uint32_t b) { return loadTile<false>(row + b, data - b < 16 ? data - b : 16); }, [&](uint32_t b) { return row[b]; });
     }
   }
   // Its list has an entry for each of the token's experts on this rank.

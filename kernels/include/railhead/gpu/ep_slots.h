@@ -72,6 +72,8 @@ struct EpShared {
   uint32_t problems[3], firsts[3];                 // invalid and duplicate entries, tokens unfit for FP8: how many, and the first one
   uint64_t entries[kEpMaxTopk];                    // of the token that the block sends, as in EpFlightArrays
   uint32_t weights[kEpMaxTopk];
+  uint32_t rows[kEpMaxTopk], listed;               // of the copy that the block receives: where it goes, and how many entries that has
+  uint32_t received[kMaxWorldSize];                // copies from each rank
   uint32_t error, flight, number;
   uint32_t over;                                   // the first local expert without room
   uint64_t masked;
