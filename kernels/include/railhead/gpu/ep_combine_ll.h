@@ -108,6 +108,7 @@ class EpCombineKernel {
       addRows<Y>(team_.rank, copy, weighted, [&](uint32_t tile, const Raw16& raw) { c_.storeSlotTile(sums + tile * uint64_t{16}, raw); });
     }
     uint32_t before = 0;
+    RH_ROLLED
     for (int k = 1; k < team_.worldSize; k++) {
       const int s = (team_.rank + k) % team_.worldSize;
       if (isMasked(s)) continue;
@@ -165,6 +166,7 @@ class EpCombineKernel {
     for (uint32_t t = c_.block(); t < tokens + excess; t += blocks) {
       const uint64_t ranks = t < tokens ? c_.loadState(arrays().ranks + t) : 0, here = ranks & ~shared_.masked;
       if (c_.threadInBlock() == 0) {
+        RH_ROLLED
         for (uint64_t left = ranks & ~here; left != 0; left &= left - 1) c_.addOne(&call_.state->dropped);
       }
       float factor = 1;

@@ -17,6 +17,7 @@ template <class C>
 class EpFlights {
  public:
   RH_FN EpFlights(C& c, const EpCommonCall& call) : c_(c), call_(call) {
+    RH_ROLLED
     for (int i = 0; i < kEpInFlight; i++) {
       phase_[i] = static_cast<EpPhase>(c.loadState(&call.state->flights[i].phase));
       number_[i] = static_cast<uint32_t>(c.loadState(&call.state->flights[i].number));

@@ -99,6 +99,7 @@ class EpDispatchKernel {
       to->lostRanks = c_.loadState(&f.masked) | shared_.masked;
       to->lostCopies = c_.loadState(&f.maskedCopies);
       const uint32_t* copies = call_.flights[shared_.flight].copies;
+      RH_ROLLED
       for (uint64_t left = to->lostRanks; left != 0; left &= left - 1) to->lostCopies += c_.loadState(copies + lowestBit(left));
     }
     c_.storeState(&call_.state->error, uint64_t{0});
@@ -141,6 +142,7 @@ class EpDispatchKernel {
     }
     c_.controlAll(true);
     if (!mutated(Mutant::kGpuEpHeadWithoutFence)) c_.fence();
+    RH_ROLLED
     for (int s = static_cast<int>(thread); s < team.worldSize; s += static_cast<int>(threads)) {
       if (s != team.rank && (masked >> s & 1) == 0) c_.storeFlag(slots.head(s, team.rank), slots.number);
     }

@@ -53,6 +53,7 @@ class EpEncodeKernel {
   RH_FN void look(const char* x, const char* scales, uint32_t* unfit) {
     const EpSpecials specials = EpSpecials::of(f_.in);
     const uint32_t step = c_.dataThreadsInBlock();
+    RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < 512; i += step) shared_.largest[i] = kEpLeast;
     if (c_.threadInBlock() == 0) shared_.firsts[0] = ~0u;
     c_.dataAll(true);
@@ -70,6 +71,7 @@ class EpEncodeKernel {
       }
       if (measures) c_.sharedMax(&shared_.largest[i / EpRowFormat::kBlock], largest);
     }
+    RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); f_.in == f_.wire && i < f_.columns(); i += step) {
       if (isScaleSpecial(scales, i)) c_.sharedMin(&shared_.firsts[0], kScales);
     }
@@ -91,11 +93,14 @@ class EpEncodeKernel {
 
   RH_FN void copy(const char* x, const char* scales, char* row) {
     const uint32_t data = f_.dataBytes(), step = c_.dataThreadsInBlock();
+    RH_ROLLED
     for (uint32_t i = c_.threadInBlock() * 16; i < data; i += step * 16) {
       const uint32_t n = data - i < 16 ? data - i : 16;
       storePiece(row + i, n, loadPiece(x + i, n));
     }
+    RH_ROLLED
     for (uint32_t i = data + c_.threadInBlock(); i < f_.scaleOffset(); i += step) row[i] = 0;
+    RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < f_.scaleBytes(); i += step) row[f_.scaleOffset() + i] = scales[i];
   }
 
@@ -125,7 +130,9 @@ class EpEncodeKernel {
       storeFloats<E4M3, kElements>(row + i, n, v);
     }
     const uint32_t step = c_.dataThreadsInBlock();
+    RH_ROLLED
     for (uint32_t i = f_.dataBytes() + c_.threadInBlock(); i < f_.scaleOffset(); i += step) row[i] = 0;
+    RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < f_.columns(); i += step) {
       char* to = row + f_.scaleOffset();
       if (f_.scaling == EpScaling::kF32) {

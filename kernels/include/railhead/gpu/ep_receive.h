@@ -16,6 +16,7 @@ class EpReceiver {
 
   // Where this kernel has not sent the dispatch. A barrier follows.
   RH_FN void loadOwnCounts() {
+    RH_ROLLED
     for (uint32_t e = c_.threadInBlock(); e < local_; e += c_.dataThreadsInBlock()) {
       shared_.totals[team_.ownExperts[e]] = c_.loadState(arrays_.own + 1 + e);
     }
@@ -47,6 +48,7 @@ class EpReceiver {
     if (c_.threadInBlock() == 0) shared_.over = ~0u;
     loadAllReceived();
     c_.dataAll(true);
+    RH_ROLLED
     for (uint32_t e = c_.threadInBlock(); e < local_; e += c_.dataThreadsInBlock()) {
       const uint64_t n = rowsOf(e);
       if (to_.layout == EpRowLayout::kPadded && n > to_.capacity) c_.sharedMin(&shared_.over, e);
@@ -74,6 +76,7 @@ class EpReceiver {
     // Copies of all ranks in turn, one for each block.
     const uint32_t blocks = c_.dataBlocks();
     uint32_t before = 0;
+    RH_ROLLED
     for (int s = 0; s < team_.worldSize; s++) {
       if (!isPeer(s)) continue;
       const uint32_t n = receivedFrom(s), skipped = before % blocks;
@@ -88,6 +91,7 @@ class EpReceiver {
 
   // Counts, offsets and totals, in the caller's arrays, and what the combine needs of the ranks. By block 0.
   RH_FN void describe(const EpReport& report) {
+    RH_ROLLED
     for (uint32_t e = c_.threadInBlock(); e <= local_; e += c_.dataThreadsInBlock()) {
       if (e < local_ && to_.counts != nullptr) {
         const uint64_t n = rowsOf(e);
@@ -95,6 +99,7 @@ class EpReceiver {
       }
       if (to_.offsets != nullptr && to_.layout != EpRowLayout::kTokens) to_.offsets[e] = static_cast<int64_t>(shared_.begin[e]);
     }
+    RH_ROLLED
     for (int s = static_cast<int>(c_.threadInBlock()); s < team_.worldSize; s += static_cast<int>(c_.dataThreadsInBlock())) {
       c_.storeState(arrays_.received + s, receivedFrom(s));
     }
@@ -106,6 +111,7 @@ class EpReceiver {
   RH_FN void describeCounts() {
     loadAllReceived();
     c_.dataAll(true);
+    RH_ROLLED
     for (uint32_t e = c_.threadInBlock(); e < local_ && to_.counts != nullptr; e += c_.dataThreadsInBlock()) {
       to_.counts[e] = static_cast<int32_t>(rowsOf(e));
     }
@@ -121,6 +127,7 @@ class EpReceiver {
   RH_FN static uint32_t atMost(uint32_t n, uint32_t most) { return n < most ? n : most; }
   RH_FN uint32_t receivedFrom(int s) { return shared_.received[s]; }
   RH_FN void loadAllReceived() {
+    RH_ROLLED
     for (int s = static_cast<int>(c_.threadInBlock()); s < team_.worldSize; s += static_cast<int>(c_.dataThreadsInBlock())) {
       shared_.received[s] = loadReceived(s);
     }
@@ -135,12 +142,14 @@ class EpReceiver {
   }
   RH_FN uint64_t rowsBefore(int behind, uint32_t e) {
     uint64_t n = 0;
+    RH_ROLLED
     for (int s = 0; s < behind; s++) n += count(s, e);
     return n;
   }
   RH_FN uint64_t rowsOf(uint32_t e) { return rowsBefore(team_.worldSize, e); }
   RH_FN uint64_t tokensBefore(int behind) {
     uint64_t n = 0;
+    RH_ROLLED
     for (int s = 0; s < behind; s++) n += receivedFrom(s);
     return n;
   }
@@ -211,10 +220,12 @@ class EpReceiver {
   RH_FN void listToken(const Copy& copy, uint32_t n, ExpertOf expertOf) {
     const uint64_t row = tokensBefore(copy.source) + copy.number;
     uint32_t k = 0;
+    RH_ROLLED
     for (uint32_t i = 0; i < n; i++) {
       uint32_t local, place, weight;
       if (expertOf(i, &local, &place, &weight) && local < local_) listExpert(row, k++, static_cast<int32_t>(local), bitsOf<float>(weight));
     }
+    RH_ROLLED
     for (; k < team_.topk; k++) listExpert(row, k, -1, 0);
     const uint32_t one = epFloatBits(1.0f);
     c_.storeState(arrays_.lists + listAt(copy), uint64_t{static_cast<uint32_t>(row)} | uint64_t{one} << 32);
@@ -265,6 +276,7 @@ class EpReceiver {
     RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < scales; i += step) {
       const char b = byte(offset + i);
+      RH_ROLLED
       for (uint32_t j = 0; j < rows; j++) {
         const uint32_t row = shared_.rows[j];
         if (row != kEpNoRow) to_.scales[row * uint64_t{scales} + i] = b;
@@ -329,6 +341,7 @@ class EpReceiver {
     list(copy, n, [&](uint32_t i, uint32_t* local, uint32_t* place, uint32_t* weight) {
       uint32_t k = 0;
       uint64_t entry = c_.loadState(arrays_.entries + base);
+      RH_ROLLED
       for (uint32_t before = 0; !isOwn(entry) || before++ < i;) entry = c_.loadState(arrays_.entries + base + ++k);
       *local = team_.expertLocal[static_cast<uint32_t>(entry)];
       *place = static_cast<uint32_t>(entry >> 32);

@@ -25,8 +25,10 @@ class EpRoutes {
   // Before the first pass. Counts invalid input in EpShared. A barrier follows.
   RH_FN void clear() {
     EpShared& s = c_.epShared();
+    RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < things(); i += c_.dataThreadsInBlock()) s.totals[i] = 0;
     if (c_.threadInBlock() != 0) return;
+    RH_ROLLED
     for (int i = 0; i < 3; i++) {
       s.problems[i] = 0;
       s.firsts[i] = ~0u;
@@ -52,6 +54,7 @@ class EpRoutes {
     const EpShared& s = c_.epShared();
     EpProblems p = {};
     EpProblem* const kinds[] = {&p.invalidIds, &p.duplicateIds};
+    RH_ROLLED
     for (int i = 0; i < 2; i++) {
       if (s.problems[i] == 0) continue;
       const uint32_t t = s.firsts[i] / kEpMaxTopk, k = s.firsts[i] % kEpMaxTopk;
@@ -73,6 +76,7 @@ class EpRoutes {
     EpShared& s = c_.epShared();
     first_ = first;
     const uint32_t n = tokens() - first < passTokens() ? tokens() - first : passTokens();
+    RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < things() * words_; i += c_.dataThreadsInBlock()) s.masks[i] = 0;
     c_.dataAll(true);
     RH_ROLLED
@@ -88,6 +92,7 @@ class EpRoutes {
   // Barriers before and behind.
   RH_FN void endPass() {
     EpShared& s = c_.epShared();
+    RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < things(); i += c_.dataThreadsInBlock()) s.totals[i] = throughPass(i);
   }
 
@@ -120,6 +125,7 @@ class EpRoutes {
   }
   RH_FN bool hasRanks(uint32_t t) {
     uint32_t ignored = kNone;
+    RH_ROLLED
     for (uint32_t k = 0; k < team_.topk; k++) {
       if (checkedEntry(t, k, &ignored) != kNoExpert) return true;
     }
@@ -150,6 +156,7 @@ class EpRoutes {
   RH_FN uint32_t throughPass(uint32_t thing) {
     const EpShared& s = c_.epShared();
     uint32_t n = s.totals[thing];
+    RH_ROLLED
     for (uint32_t w = 0; w < words_; w++) n += bitsSet(s.masks[thing * words_ + w]);
     return n;
   }
@@ -157,6 +164,7 @@ class EpRoutes {
     const EpShared& s = c_.epShared();
     const uint32_t* mask = &s.masks[thing * words_];
     uint32_t n = s.totals[thing] + bitsSet(mask[at / 32] & ((1u << at % 32) - 1));
+    RH_ROLLED
     for (uint32_t w = 0; w < at / 32; w++) n += bitsSet(mask[w]);
     return n;
   }

@@ -23,6 +23,7 @@ class EpSender {
   RH_FN bool send() {
     if (!awaitHeads()) return false;
     const uint32_t tokens = routes_.tokens();
+    RH_ROLLED
     for (uint32_t first = 0; first == 0 || first < tokens; first += routes_.passTokens()) {
       const uint32_t behind = tokens - first < routes_.passTokens() ? tokens : first + routes_.passTokens();
       routes_.beginPass(first);
@@ -64,6 +65,7 @@ class EpSender {
   // One block for each rank. After all masks are made.
   RH_FN void sendCounts() {
     const uint32_t blocks = c_.dataBlocks();
+    RH_ROLLED
     for (int d = static_cast<int>(c_.block()); d < team_.worldSize; d += static_cast<int>(blocks)) {
       if (d != team_.rank && isMasked(d)) continue;
       uint32_t* counts = slots_.counts(d, team_.rank);
@@ -92,6 +94,7 @@ class EpSender {
     noteToken(t);
     c_.dataAll(true);
     uint64_t to = 0;
+    RH_ROLLED
     for (int r = 0; r < team_.worldSize; r++) to |= isPeer(r) && routes_.goesTo(t, r) ? uint64_t{1} << r : 0;
     if (to == 0) return;
     if (mutated(Mutant::kGpuEpHeaderBeforeRow)) publish(t, to);
@@ -104,6 +107,7 @@ class EpSender {
   // What the receive phase and the combine need of a token.
   RH_FN void noteToken(uint32_t t) {
     const uint64_t base = uint64_t{t} * team_.topk;
+    RH_ROLLED
     for (uint32_t k = c_.threadInBlock(); k < team_.topk; k += c_.dataThreadsInBlock()) {
       const uint32_t e = routes_.entry(t, k);
       const uint32_t place = e == kNoExpert ? 0 : routes_.placeOf(t, e);
@@ -113,7 +117,9 @@ class EpSender {
       c_.storeState(reinterpret_cast<uint32_t*>(arrays_.weights) + base + k, shared_.weights[k]);
     }
     uint64_t ranks = 0;
+    RH_ROLLED
     for (int r = 0; r < team_.worldSize; r++) ranks |= !isMasked(r) && routes_.goesTo(t, r) ? uint64_t{1} << r : 0;
+    RH_ROLLED
     for (int r = static_cast<int>(c_.threadInBlock()); r < team_.worldSize; r += static_cast<int>(c_.dataThreadsInBlock())) {
       if ((ranks >> r & 1) != 0) c_.storeState(copyOf(r, t), routes_.copyTo(t, r));
     }
@@ -123,6 +129,7 @@ class EpSender {
 
   // All words but the first of each header.
   RH_FN void writeHeaders(uint32_t t, uint64_t to) {
+    RH_ROLLED
     for (uint64_t left = to; left != 0; left &= left - 1) {
       const int d = lowestBit(left);
       char* slot = slots_.slot(d, team_.rank);
@@ -175,6 +182,7 @@ class EpSender {
   RH_FN void publish(uint32_t t, uint64_t to) {
     const auto thread = static_cast<int>(c_.threadInBlock()), step = static_cast<int>(c_.dataThreadsInBlock());
     if (thread < team_.worldSize && !mutated(Mutant::kGpuEpPublishWithoutFence)) c_.fence();
+    RH_ROLLED
     for (int d = thread; d < team_.worldSize; d += step) {
       if ((to >> d & 1) == 0) continue;
       const uint32_t n = forEachExpert(d, [](uint32_t, uint32_t, uint64_t) {});
@@ -186,6 +194,7 @@ class EpSender {
   RH_FN void keep() {
     EpFlightState& f = call_.state->flights[shared_.flight];
     uint64_t lost = 0;
+    RH_ROLLED
     for (int r = 0; r < team_.worldSize; r++) {
       const uint32_t n = shared_.totals[team_.physical + static_cast<uint32_t>(r)];
       if (isMasked(r)) lost += n;
