@@ -16,6 +16,9 @@ func (t *tuning) cudaReport() (*Report, error) {
 	for _, p := range t.points {
 		r.Rounds = max(r.Rounds, p.Round)
 		points[p.setting] = append(points[p.setting], p)
+		if p.timed() && p.staged() {
+			continue
+		}
 		key := pointKey{algoCase: p.algoCase, bytes: p.Bytes}
 		times[key] = append(times[key], p.TimeUs)
 		ran[key] = p.Ran
@@ -84,6 +87,9 @@ func (t *tuning) cudaEntry(s setting, labelled []tuner.Range, times map[pointKey
 			}
 		}
 		at.TimeUs[defaultChoice] = median(times[byDefault])
+		if at.TimeUs[at.Algorithm] == 0 { // staged, as without the table
+			at.Algorithm, at.TimeUs[at.Default] = at.Default, at.TimeUs[defaultChoice]
+		}
 		at.Gain = at.TimeUs[defaultChoice] / at.TimeUs[at.Algorithm]
 		e.Sizes = append(e.Sizes, at)
 	}

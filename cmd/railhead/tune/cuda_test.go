@@ -88,6 +88,32 @@ func TestTheFastestAlgorithmsAndGridsOfGPUsAreChosen(t *testing.T) {
 	}
 }
 
+// From 256 KiB on, buffers in no window are copied to windows, whatever the table says.
+func TestSizesAtWhichSumsAreStagedKeepTheirDefault(t *testing.T) {
+	tune := cudaTuning(t, "allreduce", someGrids)
+	for i, p := range tune.points {
+		if p.Memory == tuner.AnyMemory && p.Bytes >= 256<<10 {
+			tune.points[i].Ran, tune.points[i].TimeUs = "pull", 40
+		}
+	}
+	r, err := tune.report()
+	if err != nil || len(r.Entries) != 2 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	table := &tuner.Table{Version: tuner.TableVersion, Fingerprint: tune.fingerprint, Entries: r.tableEntries()}
+	if err := table.Check(plan.TableAlgorithms(wire.DeviceCUDA)); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range r.Entries {
+		for _, at := range e.Sizes {
+			staged := e.Memory == tuner.AnyMemory && at.Bytes >= 256<<10
+			if staged != (at.Algorithm == "pull" && at.Default == "pull" && at.Gain == 1) {
+				t.Errorf("%s, %d bytes: %+v", e.Memory, at.Bytes, at)
+			}
+		}
+	}
+}
+
 func TestTimesOfGPUsThatDifferBetweenRoundsAreDoubted(t *testing.T) {
 	tune := cudaTuning(t, "allreduce", func(c algoCase, round int, bytes uint64) float64 {
 		if c.Algorithm == "pull" && round > 1 {

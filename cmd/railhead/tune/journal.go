@@ -12,6 +12,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"railhead/engine/tuner"
 )
 
 // maxJournalBytes limits the size of a journal. A point takes less than 200 bytes.
@@ -32,6 +34,10 @@ type point struct {
 	TimeUs float64 `json:"time_us"`
 	Ran    string  `json:"ran"` // the algorithm
 }
+
+// staged says that buffers in no window were copied to windows, between which pull ran: large sums on GPUs are, whatever a table says
+// (wire.Plan.StageFromKib). Such a point says nothing of its variant.
+func (p *point) staged() bool { return p.Memory == tuner.AnyMemory && p.Ran == tuner.WindowAlgorithm }
 
 // journal is a file with the points measured so far, so that a run that was killed can continue. It is locked while a run appends
 // to it. A last line without a newline was not written completely, and is removed.
