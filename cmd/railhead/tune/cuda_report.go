@@ -36,6 +36,7 @@ func (t *tuning) cudaReport() (*Report, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s, err)
 		}
+		labelled = t.unlessDefault(s, labelled, copies, times, ran)
 		if s.Memory == tuner.AnyMemory {
 			copies = labelled
 		}
@@ -97,6 +98,49 @@ func (t *tuning) cudaEntry(s setting, labelled []tuner.Range, times map[pointKey
 		e.Ranges = append(e.Ranges, rangeOf(r, e.Sizes))
 	}
 	return e, nil
+}
+
+// leastGain is what a variant must gain over the default at a size to replace it there. So a table changes nothing for what may be noise.
+const leastGain = 1.05
+
+// unlessDefault replaces the variants of ranges by the default choice at the sizes at which they gain too little over it. copies are the ranges
+// of the collective in any memory, which say between windows too what runs where pull does not.
+func (t *tuning) unlessDefault(s setting, labelled, copies []tuner.Range, times map[pointKey][]float64, ran map[pointKey]string) (out []tuner.Range) {
+	for i, size := range t.plan.sizes(s) {
+		name, _ := tuner.AlgorithmFor(labelled, size)
+		byDefault := pointKey{algoCase: algoCase{setting: s, Algorithm: defaultChoice}, bytes: size}
+		usual := variant{algorithm: ran[byDefault]}.String() // the default's grid is the first kind
+		if s.Memory == tuner.InWindows && ran[byDefault] != tuner.WindowAlgorithm {
+			usual, _ = tuner.AlgorithmFor(copies, size)
+		}
+		chosen, err := t.plan.variantOf(s, name)
+		_, unknown := t.plan.variantOf(s, usual)
+		if err == nil && unknown == nil && len(times[byDefault]) > 0 && median(times[byDefault]) < leastGain*t.timeOf(s, chosen, size, times) {
+			name = usual
+		}
+		from := size
+		if i == 0 {
+			from = 0
+		}
+		if n := len(out); n > 0 {
+			if out[n-1].Algorithm == name {
+				continue
+			}
+			out[n-1].ToBytes = from
+		}
+		out = append(out, tuner.Range{FromBytes: from, Algorithm: name})
+	}
+	return out
+}
+
+// timeOf is a variant's median at a size, 0 if it was not measured.
+func (t *tuning) timeOf(s setting, v variant, size uint64, times map[pointKey][]float64) float64 {
+	for _, memory := range []tuner.Memory{s.Memory, tuner.AnyMemory} {
+		if all := times[pointKey{algoCase: t.plan.cudaCase(setting{s.Collective, s.Ranks, memory}, v, size), bytes: size}]; len(all) > 0 {
+			return median(all)
+		}
+	}
+	return 0
 }
 
 func median(times []float64) float64 {
