@@ -36,7 +36,7 @@ var exceptions = map[string]exception{
 	"torchfrtrace dumps": {never: "needs torch"},
 
 	// docs/kernels.md
-	"g++ -std=c++17 -O2 -Ikernels -Ikernels/include -I$CUDA/include benchmarks/gpu/*.cc kernels/testdata/cpu_bits.cc -L$CUDA/lib64 -lcudart_static -ldl -lrt -lpthread -o virtual_ranks": {never: "needs CUDA's libraries"},
+	"g++ -std=c++17 -O2 -Ikernels -Ikernels/include -I$CUDA/include benchmarks/gpu/virtual_ranks.cc benchmarks/gpu/checks.cc kernels/testdata/cpu_bits.cc -L$CUDA/lib64 -lcudart_static -ldl -lrt -lpthread -o virtual_ranks": {never: "needs CUDA's libraries"},
 	"./virtual_ranks kernels/cubin/kernels.sm_90.cubin check": {never: needsGPUs},
 	"./virtual_ranks kernels/cubin/kernels.sm_90.cubin time":  {never: needsGPUs},
 
