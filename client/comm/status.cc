@@ -197,7 +197,7 @@ rh_result describe(const Comm* comm, char* out, size_t size) {
   Cause cause;
   out[0] = '\0';
   if (!causeOf(comm, &cause)) return RH_OK;
-  char culprit[448], where[96], waiting[kRanksText + 40] = "";
+  char culprit[512], where[96], waiting[kRanksText + 40] = "";
   if (cause.code == RH_ERR_MISMATCH) {
     describeMismatch(comm, cause, culprit, sizeof culprit);
   } else {
