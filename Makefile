@@ -73,6 +73,7 @@ clean:
 soak:
 	RAILHEAD_DEEP=100 go test ./internal/killrounds ./kernels/... -count=1 -v -timeout 24h -p 1
 	RAILHEAD_DEEP=100 go test ./client/tests -count=1 -v -timeout 24h -run "AnyDispatchAndCombine|ThousandsOfRounds"
+	RAILHEAD_DEEP=100 go test ./client/tests/cuda -count=1 -v -timeout 24h -run "AFailureOf|CallOfTheDriver"
 	.ci/fuzz 60
 
 -include $(OBJECTS:.o=.d)

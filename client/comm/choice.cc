@@ -168,9 +168,13 @@ uint32_t onCuda(uint32_t planned, rh_dtype dtype) {
   return planned == RHW_PLAN_ALL_REDUCE ? uint32_t{RHW_PLAN_ALL_REDUCE_PACKETS} : planned == RHW_PLAN_REDUCE_SCATTER ? uint32_t{RHW_PLAN_REDUCE_SCATTER_PACKETS} : planned;
 }
 
-// Whether a call of that size whose buffers lie in no window runs as if they did, in windows of the device.
-bool stages(const rhw_plan& zeroCopy, uint64_t bytes) {
-  return zeroCopy.stage_from_kib != 0 && bytes >= uint64_t{zeroCopy.stage_from_kib} << 10 && lookUp(zeroCopy, bytes).algo != RHW_ALGO_AUTO;
+// Whether a call of that size whose buffers lie in no window runs as if they did, in windows of the device. Only sums do, whatever a plan in
+// shared memory says.
+bool stages(const rhw_plans& plans, uint32_t planned, uint64_t bytes) {
+  const bool adds = planned == RHW_PLAN_ALL_REDUCE || planned == RHW_PLAN_REDUCE_SCATTER || planned == RHW_PLAN_ALL_REDUCE_PACKETS ||
+                    planned == RHW_PLAN_REDUCE_SCATTER_PACKETS;
+  const rhw_plan& zeroCopy = plans.zero_copy[planned];
+  return adds && zeroCopy.stage_from_kib != 0 && bytes >= uint64_t{zeroCopy.stage_from_kib} << 10 && lookUp(zeroCopy, bytes).algo != RHW_ALGO_AUTO;
 }
 
 }  // namespace
@@ -197,7 +201,7 @@ void choose(const Comm* comm, CollectiveCall* call) {
   // Each rank multiplies its own contribution, so other ranks cannot read it from the caller's buffer.
   if (o.reduce.kind == host::Reduction::kPreMulSum) return;
   call->zeroCopy = lookUp(plans.zero_copy[planned], bytes);
-  call->stages = plans.device == RHW_DEVICE_CUDA && stages(plans.zero_copy[planned], bytes);
+  call->stages = plans.device == RHW_DEVICE_CUDA && stages(plans, planned, bytes);
 }
 
 const char* algorithmName(uint32_t algo) { return rhw_algorithms[algo < RHW_ALGOS ? algo : uint32_t{RHW_ALGO_AUTO}].name; }
@@ -213,7 +217,7 @@ bool lookUpByName(const Comm* comm, const char* operation, size_t bytes, bool in
   for (int i = 0; i < RHW_PLANS; i++) {
     if (strcmp(operation, operationName(kPlanned[i])) != 0) continue;
     const rhw_plans& plans = plansOf(comm);
-    const bool zeroCopy = inWindows || stages(plans.zero_copy[i], bytes);
+    const bool zeroCopy = inWindows || stages(plans, static_cast<uint32_t>(i), bytes);
     *out = lookUp(plans.zero_copy[i], bytes);
     if (!zeroCopy || out->algo == RHW_ALGO_AUTO) *out = lookUp(plans.copied[i], bytes);
     return true;

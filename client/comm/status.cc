@@ -156,7 +156,7 @@ void describeDifference(const rhw_rank_line* line, const Signature& theirs, cons
   } else if (their.blocks != our.blocks || their.threads != our.threads) {
     snprintf(out, size, "; rank %d ran it with %u blocks of %u threads, rank %d with %u of %u", a, their.blocks, their.threads, b, our.blocks, our.threads);
   } else if (our.algo == RHW_ALGO_PULL || our.algo == RHW_ALGO_AUTO) {
-    snprintf(out, size, "; the buffers of rank %d lie at other offsets in windows than those of rank %d", a, b);
+    snprintf(out, size, "; the buffers of rank %d lie at other offsets in windows than those of rank %d, or only one of them has them in windows", a, b);
   } else {
     snprintf(out, size, "; rank %d ran it in another number of lanes than rank %d", a, b);
   }

@@ -54,7 +54,7 @@ func (t *cudaTables) of(model string) *tuner.Table {
 	user := t.byModel[model]
 	table, err := t.shipped(tuner.CUDAPrefix + model)
 	if err != nil {
-		t.log.Error("the default thresholds decide", "error", err)
+		t.log.Error("a table that comes with Railhead is not used", "error", err)
 	}
 	if table == nil {
 		return user

@@ -91,8 +91,12 @@ bool isBroken(const Comm* comm) { return comm->control != nullptr && __atomic_lo
 // Only captured calls hold references beside that of the handle. Acquire: what they did happens before their end.
 bool graphsMayRun(const Comm* comm) { return __atomic_load_n(&comm->references, __ATOMIC_ACQUIRE) > 1; }
 
+// CU_STREAM_PER_THREAD, one handle for the streams of all threads.
+constexpr uintptr_t kStreamOfThread = 2;
+
 bool isIdle(const Driver& driver, const StreamNumbers& streams, int i) {
   const auto stream = static_cast<CUstream>(const_cast<void*>(streams.streams[i]));
+  if (reinterpret_cast<uintptr_t>(stream) == kStreamOfThread) return false;  // another thread's is not asked here
   unsigned long long id = 0;
   CUstreamCaptureStatus captured = CU_STREAM_CAPTURE_STATUS_ACTIVE;
   return driver.cuStreamGetId.call(stream, &id) == CUDA_SUCCESS && id == streams.ids[i] && driver.cuStreamIsCapturing.call(stream, &captured) == CUDA_SUCCESS &&

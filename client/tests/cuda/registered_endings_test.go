@@ -27,10 +27,7 @@ func TestAFailureDuringARegistrationIsOneOnAllRanks(t *testing.T) {
 	const world = 3
 	s := startDaemon(t)
 	t.Cleanup(func() { _ = gpu.Fail("*", 0, 0) })
-	functions := registerCalls
-	if deep.Rounds(t, 0, 1) == 0 {
-		functions = []string{"cuMemRetainAllocationHandle", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemSetAccess"}
-	}
+	functions := someOf(t, []string{"cuMemRetainAllocationHandle", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemSetAccess"}, registerCalls)
 	ranks := form(t, s, client.CommConfig{World: world, Timeout: missing, HeapBytes: 16 << 20})
 	memory := make([][]byte, world)
 	for i, r := range ranks {

@@ -192,7 +192,7 @@ func (t *tuning) takeCUDA(s cudaStep, round int, row ncclstyle.Row) error {
 	switch {
 	case side.Wrong != nil && *side.Wrong != 0:
 		return fmt.Errorf("%s: %d elements of the result are wrong at %d bytes: no table is saved; please report this as a bug", s, *side.Wrong, row.SizeBytes)
-	case p.timed() && p.Ran != p.Algorithm && !p.staged():
+	case p.timed() && p.Ran != p.Algorithm && !p.replaced():
 		return fmt.Errorf("%s: at %d bytes %s (%s) ran instead", s, row.SizeBytes, row.Algo, row.Why)
 	}
 	t.points = append(t.points, p)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"railhead/engine/tuner"
+	"railhead/internal/wire"
 )
 
 // cudaReport evaluates the points of ranks on CUDA devices.
@@ -16,7 +17,7 @@ func (t *tuning) cudaReport() (*Report, error) {
 	for _, p := range t.points {
 		r.Rounds = max(r.Rounds, p.Round)
 		points[p.setting] = append(points[p.setting], p)
-		if p.timed() && p.staged() {
+		if p.timed() && p.replaced() {
 			continue
 		}
 		key := pointKey{algoCase: p.algoCase, bytes: p.Bytes}
@@ -31,6 +32,9 @@ func (t *tuning) cudaReport() (*Report, error) {
 			measured = append(measured, copying...)
 		} else {
 			copying = measured
+		}
+		if len(measured) == 0 { // all sizes are replaced
+			continue
 		}
 		labelled, err := rangesOf(s, measured, copies)
 		if err != nil {
@@ -88,7 +92,7 @@ func (t *tuning) cudaEntry(s setting, labelled []tuner.Range, times map[pointKey
 			}
 		}
 		at.TimeUs[defaultChoice] = median(times[byDefault])
-		if at.TimeUs[at.Algorithm] == 0 { // staged, as without the table
+		if at.TimeUs[at.Algorithm] == 0 { // replaced, as without the table
 			at.Algorithm, at.TimeUs[at.Default] = at.Default, at.TimeUs[defaultChoice]
 		}
 		at.Gain = at.TimeUs[defaultChoice] / at.TimeUs[at.Algorithm]
@@ -109,14 +113,21 @@ func (t *tuning) unlessDefault(s setting, labelled, copies []tuner.Range, times 
 	for i, size := range t.plan.sizes(s) {
 		name, _ := tuner.AlgorithmFor(labelled, size)
 		byDefault := pointKey{algoCase: algoCase{setting: s, Algorithm: defaultChoice}, bytes: size}
-		usual := variant{algorithm: ran[byDefault]}.String() // the default's grid is the first kind
-		if s.Memory == tuner.InWindows && ran[byDefault] != tuner.WindowAlgorithm {
+		usual := variant{algorithm: ran[byDefault]}.String() // its default grid is the first kind
+		switch {
+		case ran[byDefault] == wire.AlgoCopy.String(): // which takes the place of pull
+			usual = variant{algorithm: tuner.WindowAlgorithm}.String()
+		case s.Memory == tuner.InWindows && ran[byDefault] != tuner.WindowAlgorithm:
 			usual, _ = tuner.AlgorithmFor(copies, size)
 		}
 		chosen, err := t.plan.variantOf(s, name)
-		_, unknown := t.plan.variantOf(s, usual)
-		if err == nil && unknown == nil && len(times[byDefault]) > 0 && median(times[byDefault]) < leastGain*t.timeOf(s, chosen, size, times) {
-			name = usual
+		other, unknown := t.plan.variantOf(s, usual)
+		if err == nil && unknown == nil && len(times[byDefault]) > 0 {
+			enough := leastGain * t.timeOf(s, chosen, size, times)
+			// A table that comes with Railhead may give the default another grid, so the first kind must be as fast too.
+			if median(times[byDefault]) < enough && t.timeOf(s, other, size, times) < enough {
+				name = usual
+			}
 		}
 		from := size
 		if i == 0 {

@@ -114,43 +114,74 @@ func TestSizesAtWhichSumsAreStagedKeepTheirDefault(t *testing.T) {
 	}
 }
 
-// Two-shot gains 4 % from 64 KiB on, pull loses 10 % to the default between windows, which is pull with its own grid, at 256 KiB.
+// What the default ran, its time, that of the same algorithm with the default's grid, and that of the candidate.
 func TestADefaultIsReplacedOnlyByWhatIsClearlyFaster(t *testing.T) {
-	tune := cudaTuning(t, "allreduce", func(c algoCase, _ int, bytes uint64) float64 {
-		switch {
-		case c.Algorithm == "oneshot" && bytes >= 64<<10:
-			return 200
-		case c.Algorithm == "twoshot" && bytes >= 64<<10:
-			return 100.0 / 1.04
-		case c.Algorithm == "pull":
-			return 99
-		case !c.timed() && c.Memory == tuner.InWindows && bytes == 256<<10:
-			return 90
-		}
-		return 100
-	})
+	for _, c := range []struct {
+		name                        string
+		memory                      tuner.Memory
+		ran                         string
+		byDefault, usual, candidate float64
+		chosen, want                string
+	}{
+		{"a gain of 4 %", tuner.AnyMemory, "oneshot", 100, 100, 96, "twoshot/2", "oneshot/0"},
+		{"a gain of 25 %", tuner.AnyMemory, "oneshot", 100, 100, 80, "twoshot/2", "twoshot/2"},
+		{"a loss", tuner.InWindows, "pull", 90, 90, 100, "oneshot/1", "pull/0"},
+		{"a table that comes with Railhead has another grid", tuner.AnyMemory, "oneshot", 100, 130, 98, "twoshot/2", "twoshot/2"},
+		{"copy engines in place of pull", tuner.InWindows, "copy", 50, 0, 100, "oneshot/1", "pull/0"},
+		{"a copy that is faster than copy engines", tuner.InWindows, "copy", 200, 0, 100, "oneshot/1", "oneshot/1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tune := cudaTuning(t, "allreduce", someGrids)
+			s := setting{"allreduce", 2, c.memory}
+			times, ran := map[pointKey][]float64{}, map[pointKey]string{}
+			for _, size := range tune.plan.sizes(s) {
+				key := pointKey{algoCase: algoCase{setting: s, Algorithm: defaultChoice}, bytes: size}
+				times[key], ran[key] = []float64{c.byDefault}, c.ran
+				for name, us := range map[string]float64{c.want: c.usual, c.ran + "/0": c.usual, c.chosen: c.candidate} {
+					if v, err := tune.plan.variantOf(s, name); err == nil && us > 0 {
+						for _, memory := range []tuner.Memory{tuner.AnyMemory, c.memory} {
+							times[pointKey{algoCase: tune.plan.cudaCase(setting{"allreduce", 2, memory}, v, size), bytes: size}] = []float64{us}
+						}
+					}
+				}
+			}
+			got := tune.unlessDefault(s, []tuner.Range{{Algorithm: c.chosen}}, []tuner.Range{{Algorithm: "oneshot/1"}}, times, ran)
+			if len(got) != 1 || got[0].Algorithm != c.want || got[0].FromBytes != 0 || got[0].ToBytes != 0 {
+				t.Errorf("%+v, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// All sizes for any memory are staged: the table has an entry for windows only.
+func TestAnEntryIsMadeOnlyOfWhatWasMeasured(t *testing.T) {
+	tune := cudaTuning(t, "allreduce", someGrids)
 	for i, p := range tune.points {
-		if !p.timed() && p.Memory == tuner.InWindows && p.Bytes == 256<<10 {
+		if p.Memory == tuner.AnyMemory {
 			tune.points[i].Ran = "pull"
+		}
+	}
+	r, err := tune.report()
+	if err != nil || len(r.Entries) != 1 || r.Entries[0].Memory != tuner.InWindows {
+		t.Fatalf("%+v, %v", r, err)
+	}
+}
+
+// Copy engines ran in place of pull from 256 KiB on. The entry has pull there, which does not keep them from running.
+func TestCopyEnginesKeepThePlaceOfPull(t *testing.T) {
+	tune := cudaTuning(t, "broadcast", func(c algoCase, _ int, _ uint64) float64 { return 100 })
+	for i, p := range tune.points {
+		if p.Memory == tuner.InWindows && p.Bytes >= 256<<10 && (p.Algorithm == "pull" || !p.timed()) {
+			tune.points[i].Ran, tune.points[i].TimeUs = "copy", 50
 		}
 	}
 	r, err := tune.report()
 	if err != nil {
 		t.Fatal(err)
 	}
-	table := &tuner.Table{Version: tuner.TableVersion, Fingerprint: tune.fingerprint, Entries: r.tableEntries()}
-	if err := table.Check(plan.TableAlgorithms(wire.DeviceCUDA)); err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range r.Entries {
-		for _, at := range e.Sizes {
-			want := "oneshot"
-			if e.Memory == tuner.InWindows && at.Bytes == 256<<10 {
-				want = "pull"
-			}
-			if got, _, _ := strings.Cut(at.Algorithm, " "); got != want {
-				t.Errorf("%s, %d bytes: %s, want %s", e.Memory, at.Bytes, got, want)
-			}
+	for _, e := range r.tableEntries() {
+		if got, _ := tuner.AlgorithmFor(e.Ranges, 1<<20); e.Memory == tuner.InWindows && got != "pull" {
+			t.Errorf("1 MiB: %s", got)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/engine/tuner"
+	"railhead/internal/wire"
 )
 
 // maxJournalBytes limits the size of a journal. A point takes less than 200 bytes.
@@ -35,9 +36,14 @@ type point struct {
 	Ran    string  `json:"ran"` // the algorithm
 }
 
-// staged says that buffers in no window were copied to windows, between which pull ran: large sums on GPUs are, whatever a table says
-// (wire.Plan.StageFromKib). Such a point says nothing of its variant.
-func (p *point) staged() bool { return p.Memory == tuner.AnyMemory && p.Ran == tuner.WindowAlgorithm }
+// replaced says that another algorithm ran than a table can choose, and the point says nothing of its variant. On GPUs large sums outside windows
+// are copied to windows, between which pull runs (wire.Plan.StageFromKib), and copy engines take the place of pull for large copies.
+func (p *point) replaced() bool {
+	if p.Memory == tuner.AnyMemory {
+		return p.Ran == tuner.WindowAlgorithm
+	}
+	return p.Ran == wire.AlgoCopy.String() && p.Algorithm == tuner.WindowAlgorithm
+}
 
 // journal is a file with the points measured so far, so that a run that was killed can continue. It is locked while a run appends
 // to it. A last line without a newline was not written completely, and is removed.
