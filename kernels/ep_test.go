@@ -11,7 +11,7 @@ func TestDispatchAndCombineAccessOnlyTheirMemoryAmongHostileRanks(t *testing.T) 
 	binary := compileProgram(t, sanitized(t, address), "testdata/ep_hostile.cc")
 	first := rand.Uint64()
 	t.Logf("seeds from %d", first)
-	runProgram(t, binary, first, deep.Rounds(t, 500, 2500))
+	runProgram(t, binary, first, deep.Rounds(t, 500, 1000))
 }
 
 // The GPU kernels as threads of this process, several blocks and threads a rank: random buffers, types, routings, layouts and calls, two dispatches in

@@ -59,7 +59,7 @@ func TestSanitizersFindNothingWhileARankOverwritesTheBuffersOfAll(t *testing.T) 
 func TestSanitizersFindNothingWhileAThreadOverwritesWhatTheRanksOfAGroupShare(t *testing.T) {
 	onEach(t, func(t *testing.T, b *build) {
 		s := startDaemon(t)
-		t.Log(output(t, command(t, s.SocketPath(), b.program(t, "c/hostile.cc"), fmt.Sprint(deep.Rounds(t, 1, 10)))))
+		t.Log(output(t, command(t, s.SocketPath(), b.program(t, "c/hostile.cc"), fmt.Sprint(deep.Rounds(t, 1, 4)))))
 	}, asanBuild)
 }
 

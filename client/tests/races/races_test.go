@@ -34,12 +34,12 @@ func play(t *testing.T, b *build, scenario string, seeds int) {
 func onEachBuild(t *testing.T, scenario string, ordinary int) {
 	t.Helper()
 	t.Parallel()
-	t.Run("hooks", func(t *testing.T) { play(t, hooksBuild, scenario, deep.Rounds(t, ordinary, 2500)) })
+	t.Run("hooks", func(t *testing.T) { play(t, hooksBuild, scenario, deep.Rounds(t, ordinary, 1200)) })
 	if !deep.On(t) {
 		return
 	}
-	t.Run("asan", func(t *testing.T) { play(t, asanBuild, scenario, deep.Rounds(t, 0, 150)) })
-	t.Run("tsan", func(t *testing.T) { play(t, tsanBuild, scenario, deep.Rounds(t, 0, 150)) })
+	t.Run("asan", func(t *testing.T) { play(t, asanBuild, scenario, deep.Rounds(t, 0, 60)) })
+	t.Run("tsan", func(t *testing.T) { play(t, tsanBuild, scenario, deep.Rounds(t, 0, 60)) })
 }
 
 // The program prints a fingerprint of each schedule.
