@@ -33,7 +33,6 @@ struct StreamNumbers {
     }
     last = given++ % kMost;
     streams[last] = stream;
-    ids[last] = 0;
     lost = lost || (busy >> last & 1) != 0;
     return last + 1;
   }

@@ -21,8 +21,9 @@ namespace {
 struct Wait : Malloced {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   pthread_cond_t changed;  // on the monotonic clock
-  int references = 2;      // of the waiting thread and the caller; guarded by mutex, like ended
-  bool ended = false;
+  int references = 2;      // of the waiting thread and the caller; guarded by mutex, like the next two
+  bool ended = false;      // the context was idle
+  bool given = false;      // the caller waits no more
   Context context;
   bool retained = false;   // the thread has a reference to the context: it may wait longer than the comm lives
 };
@@ -41,17 +42,22 @@ void release(const Wait& w) {
   if (w.retained) w.context.driver->cuDevicePrimaryCtxRelease.call(w.context.device);
 }
 
-// A context that an earlier kernel has broken runs nothing any more, so an error ends the wait too.
+// A context that an earlier kernel has broken runs nothing any more, so an error ends the wait too. But while another thread captures, the driver
+// refuses to wait, and kernels may run: then only the comm's own streams can tell.
 void* waitForContext(void* p) {
   auto* w = static_cast<Wait*>(p);
-  {
+  pthread_mutex_lock(&w->mutex);
+  const bool late = w->given;  // a capture that began since must not be disturbed
+  pthread_mutex_unlock(&w->mutex);
+  CUresult result = CUDA_SUCCESS;
+  if (!late) {
     Failure ignored;
     const Current current(w->context, &ignored);
-    if (current) w->context.driver->cuCtxSynchronize.call();
+    if (current) result = w->context.driver->cuCtxSynchronize.call();
   }
   release(*w);
   pthread_mutex_lock(&w->mutex);
-  w->ended = true;
+  w->ended = result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   pthread_cond_broadcast(&w->changed);
   pthread_mutex_unlock(&w->mutex);
   drop(w);
@@ -135,6 +141,7 @@ bool await(const Comm* comm, Wait* w, int64_t deadlineNs) {
     idle = !w->ended && turn >= lookAt && ownStreamsAreIdle(comm);
   }
   idle = idle || w->ended;
+  w->given = true;
   pthread_mutex_unlock(&w->mutex);
   return idle;
 }
@@ -151,7 +158,8 @@ unsigned long long idOf(const CudaComm& of, const void* stream) {
 uint32_t queues(CudaComm* of, const void* stream) {
   StreamNumbers& s = of->streams;
   const uint32_t number = s.of(stream);
-  if (__builtin_expect(s.ids[s.last] == 0, 0)) s.ids[s.last] = idOf(*of, stream);
+  // Since the device was idle, another stream may have got the address.
+  if (__builtin_expect((s.busy >> s.last & 1) == 0, 0)) s.ids[s.last] = idOf(*of, stream);
   s.busy |= uint64_t{1} << s.last;
   return number;
 }

@@ -444,16 +444,10 @@ func TestReplaysOfCopiesAfterFinalizeWriteToNoOtherRank(t *testing.T) {
 	byCopies(t)
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	memory := window(t, ranks, 4096)
-	graphs, words := make([]*graph, 2), make([]*uint32, 2)
-	for i, r := range ranks {
-		info, err := r.Info()
-		if err != nil {
-			t.Fatal(err)
-		}
-		words[i] = info.StopWord
-		m := memory[i]
-		graphs[i] = r.capture(t, func() error { return r.on().AllGather(m[:1024], m[1024:], 1024, client.U8) })
-	}
+	graphs, words := captureOnAll(t, ranks, func(r rank) error {
+		m := memory[r.Rank()]
+		return r.on().AllGather(m[:1024], m[1024:], 1024, client.U8)
+	})
 	each(t, ranks, func(r rank) error { return errors.Join(graphs[r.Rank()].exec.Launch(r.stream), r.Finalize()) })
 	for i := range memory[1] {
 		memory[1][i] = 77
@@ -484,18 +478,7 @@ func TestChildReplaysCopies(t *testing.T) {
 		}
 		return err
 	})
-	for launches := 0; ; launches++ {
-		if err := g.exec.Launch(r.stream); err != nil {
-			t.Fatal(err)
-		}
-		if launches == 2 {
-			fmt.Println("replays")
-		}
-		if err := r.wait(); err != nil {
-			harness.PrintEnd(err)
-			return
-		}
-	}
+	r.replayToTheEnd(t, g)
 }
 
 func TestTheOtherRanksNameARankKilledDuringCopies(t *testing.T) {

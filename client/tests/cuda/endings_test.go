@@ -135,15 +135,7 @@ func TestMappingsStayAfterFinalizeUntilTheGraphsAreDestroyed(t *testing.T) {
 	nothingLeaks(t, func() {
 		ranks := form(t, s, client.CommConfig{World: 2})
 		parts := window(t, ranks, 4096)
-		graphs, words := make([]*graph, 2), make([]*uint32, 2)
-		for i, r := range ranks {
-			info, err := r.Info()
-			if err != nil {
-				t.Fatal(err)
-			}
-			words[i] = info.StopWord
-			graphs[i] = r.capture(t, func() error { return r.allReduce(parts[i]) })
-		}
+		graphs, words := captureOnAll(t, ranks, func(r rank) error { return r.allReduce(parts[r.Rank()]) })
 		each(t, ranks, func(r rank) error {
 			return errors.Join(graphs[r.Rank()].exec.Launch(r.stream), r.Finalize()) // waits for the launch
 		})

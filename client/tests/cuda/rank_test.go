@@ -210,6 +210,20 @@ func (r rank) capture(t testing.TB, f func() error) *graph {
 	return both
 }
 
+// captureOnAll captures the calls of f on each rank, one after the other, and returns the graphs and the ranks' stop words.
+func captureOnAll(t testing.TB, ranks []rank, f func(r rank) error) (graphs []*graph, words []*uint32) {
+	t.Helper()
+	for _, r := range ranks {
+		info, err := r.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		words = append(words, info.StopWord)
+		graphs = append(graphs, r.capture(t, func() error { return f(r) }))
+	}
+	return graphs, words
+}
+
 func (g *graph) end() {
 	if g.exec != nil {
 		_, _ = g.Destroy(), g.exec.Destroy()

@@ -109,6 +109,29 @@ func TestTheEndOfACommWaitsForTheContextWhereItsStreamsDoNotTell(t *testing.T) {
 	}
 }
 
+// The driver refuses to wait for a context in which another thread captures. That is no sign that rank 0's kernel, which waits for rank 1, has ended.
+func TestACaptureElsewhereDoesNotEndTheWaitForACommsCalls(t *testing.T) {
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 2, Timeout: 2 * time.Second})
+	windows := make([]*client.Window, 2)
+	each(t, ranks, func(r rank) (err error) {
+		windows[r.Rank()], err = r.AllocWindow(4000)
+		return err
+	})
+	if err := ranks[0].allReduce(ranks[0].alloc(t, 4000)); err != nil {
+		t.Fatal(err)
+	}
+	other := ranks[0].newStream(t)
+	if err := other.BeginCapture(); err != nil {
+		t.Fatal(err)
+	}
+	errs := inParallel(2, func(i int) error { return windows[i].Free() })
+	wantError(t, errs[0], wire.ResultTimeout, "rank 0")
+	if g, err := other.EndCapture(); err == nil {
+		_ = g.Destroy()
+	}
+	each(t, ranks, func(r rank) error { _ = r.Finalize(); return nil })
+}
+
 func TestInfoTellsWhetherFabricHandlesCanBeMade(t *testing.T) {
 	for value, want := range map[string]bool{"0": false, "1": true} {
 		t.Setenv("RAILHEAD_FAKE_CUDA_FABRIC", value)

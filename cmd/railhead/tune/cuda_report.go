@@ -48,10 +48,7 @@ func (t *tuning) cudaReport() (*Report, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s, err)
 		}
-		e.Spread = spreadOf(points[s])
-		table := e.entry()
-		e.Doubt = table.Doubt()
-		r.Entries = append(r.Entries, e)
+		r.add(e, points[s])
 	}
 	return r, nil
 }

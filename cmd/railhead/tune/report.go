@@ -82,12 +82,17 @@ func (t *tuning) report() (*Report, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s, err)
 		}
-		e.Spread = spreadOf(points[s])
-		table := e.entry()
-		e.Doubt = table.Doubt()
-		r.Entries = append(r.Entries, e)
+		r.add(e, points[s])
 	}
 	return r, nil
+}
+
+// add completes an entry, with all points of its setting, and adds it.
+func (r *Report) add(e Entry, points []point) {
+	e.Spread = spreadOf(points)
+	table := e.entry()
+	e.Doubt = table.Doubt()
+	r.Entries = append(r.Entries, e)
 }
 
 func entryOf(s setting, ranges []tuner.Range, measured []tuner.Measurement, defaults map[uint64]string) (Entry, error) {

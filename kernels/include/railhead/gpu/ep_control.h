@@ -74,15 +74,24 @@ class EpFlights {
   int bound_;
 };
 
-// Waits until all blocks have ended their part. It has no deadline of its own: blocks have theirs, and say whom they wait for.
+// Waits until all blocks have ended their part. Blocks have a deadline and say whom they wait for, so control gives up only at the second one: then
+// some block has ended without a word, as it does if the comm is left between the looks of two blocks.
 template <class C>
 RH_FN bool epAwaitBlocks(C& c, const EpCommonCall& call) {
   const uint32_t blocks = c.dataBlocks();
+  bool again = false;
   RH_ROLLED
   while (c.loadOwn(&call.state->done) != blocks) {
     if (c.loadOwn(&c.state()->start.stop) != 0) return false;
-    c.pause();
+    if (c.keepWaiting()) continue;
+    if (again) {
+      c.giveUp(0);
+      return false;
+    }
+    again = true;
+    c.endWait();
   }
+  c.endWait();
   return true;
 }
 

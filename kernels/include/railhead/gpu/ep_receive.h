@@ -211,9 +211,13 @@ class EpReceiver {
   RH_FN uint64_t rowOf(const Copy& copy, uint32_t local, uint32_t place) {
     if (place >= count(copy.source, local)) return kEpNoRow;
     const uint64_t inExpert = rowsBefore(copy.source, local) + place;
-    if (to_.layout != EpRowLayout::kPadded || inExpert < to_.capacity) return shared_.begin[local] + inExpert;
-    c_.addOne(&call_.state->dropped);
-    return kEpNoRow;
+    if (to_.layout == EpRowLayout::kPadded && inExpert >= to_.capacity) {
+      c_.addOne(&call_.state->dropped);
+      return kEpNoRow;
+    }
+    // Counts lie where other ranks write. One that has grown since place() must not lead into the next expert's rows.
+    const uint64_t row = shared_.begin[local] + inExpert;
+    return row < shared_.begin[local + 1] ? row : kEpNoRow;
   }
   // By one thread: a row for all experts, which the caller's arrays list.
   template <class ExpertOf>
