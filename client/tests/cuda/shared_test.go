@@ -73,6 +73,7 @@ func TestTheEndOfACommDoesNotWaitForAKernelOfAnother(t *testing.T) {
 
 // It cannot tell from its streams that nothing runs any more: one has been destroyed, and a graph may be queued on any. So it waits for the context.
 func TestTheEndOfACommWaitsForTheContextWhereItsStreamsDoNotTell(t *testing.T) {
+	deep.Only(t) // each case waits for several deadlines
 	const limit = 2 * time.Second
 	for name, prepare := range map[string]func(t *testing.T, r rank, buf []byte) error{
 		"a stream was destroyed": func(t *testing.T, r rank, buf []byte) error {
@@ -85,9 +86,6 @@ func TestTheEndOfACommWaitsForTheContextWhereItsStreamsDoNotTell(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if name != "a graph" { // each case waits for several deadlines
-				deep.Only(t)
-			}
 			s := startDaemon(t)
 			waiting := form(t, s, client.CommConfig{World: 2, Group: "waiting"})
 			ending := form(t, s, client.CommConfig{World: 2, Group: "ending", Timeout: limit})
@@ -109,18 +107,23 @@ func TestTheEndOfACommWaitsForTheContextWhereItsStreamsDoNotTell(t *testing.T) {
 	}
 }
 
-// The driver refuses to wait for a context in which another thread captures. That is no sign that rank 0's kernel, which waits for rank 1, has ended.
+// The driver refuses to wait for a context in which another thread captures. That is no sign that rank 0's call has ended, which is queued behind
+// a call of another group.
 func TestACaptureElsewhereDoesNotEndTheWaitForACommsCalls(t *testing.T) {
-	ranks := form(t, startDaemon(t), client.CommConfig{World: 2, Timeout: 2 * time.Second})
+	deep.Only(t) // waits for several deadlines
+	s := startDaemon(t)
+	waiting := form(t, s, client.CommConfig{World: 2, Group: "waiting"})
+	ending := form(t, s, client.CommConfig{World: 2, Group: "ending", Timeout: time.Second})
 	windows := make([]*client.Window, 2)
-	each(t, ranks, func(r rank) (err error) {
+	each(t, ending, func(r rank) (err error) {
 		windows[r.Rank()], err = r.AllocWindow(4000)
 		return err
 	})
-	if err := ranks[0].allReduce(ranks[0].alloc(t, 4000)); err != nil {
+	buf, queue := ending[0].alloc(t, 4000), ending[0].stream.Of(waiting[0].Comm)
+	if err := errors.Join(queue.AllReduce(buf, buf, 1000, client.F32, client.Sum), ending[0].allReduce(buf)); err != nil {
 		t.Fatal(err)
 	}
-	other := ranks[0].newStream(t)
+	other := ending[0].newStream(t)
 	if err := other.BeginCapture(); err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +132,10 @@ func TestACaptureElsewhereDoesNotEndTheWaitForACommsCalls(t *testing.T) {
 	if g, err := other.EndCapture(); err == nil {
 		_ = g.Destroy()
 	}
-	each(t, ranks, func(r rank) error { _ = r.Finalize(); return nil })
+	_ = waiting[0].Abort()
+	for _, ranks := range [][]rank{waiting, ending} {
+		each(t, ranks, func(r rank) error { _ = r.Finalize(); return nil })
+	}
 }
 
 func TestInfoTellsWhetherFabricHandlesCanBeMade(t *testing.T) {
