@@ -37,6 +37,15 @@ func Rounds(t testing.TB, ordinary, deep int) int {
 	return ordinary
 }
 
+// First is what a test plays of a list: its first n in the ordinary run, and all in the deep run.
+func First[T any](t testing.TB, n int, all []T) []T {
+	t.Helper()
+	if On(t) {
+		return all
+	}
+	return all[:min(n, len(all))]
+}
+
 // Checks sets how many cases of each property of the test rapid draws: ordinary ones, or n times 100.
 func Checks(t testing.TB, ordinary int) {
 	t.Helper()

@@ -29,6 +29,20 @@ func TestOnlyTheDeepRunRunsWhatTakesLong(t *testing.T) {
 	}
 }
 
+func TestFirstIsAllInTheDeepRun(t *testing.T) {
+	all := []string{"a", "b", "c"}
+	for text, want := range map[string]int{"": 2, "1": 3, "50": 3} {
+		t.Setenv(Variable, text)
+		if got := First(t, 2, all); len(got) != want {
+			t.Errorf("%s=%q: %q, want %d", Variable, text, got, want)
+		}
+	}
+	t.Setenv(Variable, "")
+	if got := First(t, 9, all); len(got) != 3 {
+		t.Errorf("%q, want all three", got)
+	}
+}
+
 func TestChecksSetsTheCasesOfAProperty(t *testing.T) {
 	for text, want := range map[string]int{"": 7, "2": 200} {
 		t.Run("RAILHEAD_DEEP="+text, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"railhead/client"
+	"railhead/internal/deep"
 	"railhead/internal/oracle"
 	"railhead/internal/wire"
 )
@@ -28,7 +29,7 @@ func staged(world int) (operations []operation) {
 }
 
 func TestLargeBuffersAreCopiedToAWindow(t *testing.T) {
-	for _, world := range []int{2, 3} {
+	for _, world := range deep.First(t, 1, []int{3, 2}) {
 		t.Run(fmt.Sprint(world), func(t *testing.T) {
 			ranks := form(t, startDaemon(t), client.CommConfig{World: world})
 			memory := make([][]byte, world)

@@ -126,6 +126,7 @@ func TestATransferThatDiffersNamesBothCalls(t *testing.T) {
 }
 
 func TestAReceiveWithoutASendNamesItsPeerAtTheDeadline(t *testing.T) {
+	t.Parallel() // it waits
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 3, Timeout: 3 * time.Second})
 	if err := ranks[1].on().Recv(ranks[1].alloc(t, 400), 100, client.F32, 2); err != nil {
 		t.Fatal(err)
