@@ -102,7 +102,7 @@ func TestTheGPUKernelsGiveTheBitsOfTheCPU(t *testing.T) {
 	binary := compileProgram(t, sanitized(t, address), gpuKernels...)
 	for _, world := range []int{2, 3, 4, 5, 8, 16} {
 		for _, first := range []uint32{0, 0xfffffff0} {
-			runProgram(t, binary, "run", world, first, deep.Rounds(t, 60, 200), rand.Uint64())
+			runProgram(t, binary, "run", world, first, deep.Rounds(t, 60, 120), rand.Uint64())
 		}
 	}
 }
@@ -119,7 +119,7 @@ func TestTheGPUKernelsOfOtherOperationsGiveTheBitsOfTheCPU(t *testing.T) {
 	binary := compileProgram(t, sanitized(t, address), gpuCollectives...)
 	for _, world := range []int{2, 3, 4, 5, 7, 8, 16} {
 		for _, first := range []uint32{0, 0xfffffff0} {
-			runProgram(t, binary, "run", world, first, deep.Rounds(t, 60, 200), rand.Uint64())
+			runProgram(t, binary, "run", world, first, deep.Rounds(t, 60, 120), rand.Uint64())
 		}
 	}
 }
@@ -173,7 +173,7 @@ func TestTheProtocolHasNoDataRace(t *testing.T) {
 	binary := compileProgram(t, flags, team...)
 	others := compileProgram(t, flags, collectives...)
 	around := compileProgram(t, flags, rings...)
-	rounds := deep.Rounds(t, 50, 200) // without the sanitizer only the results are checked, as in other tests
+	rounds := deep.Rounds(t, 50, 100) // without the sanitizer only the results are checked, as in other tests
 	for _, world := range []int{2, 3, 5} {
 		for _, spin := range spins {
 			if world > 3 && spin > spins[1] {
@@ -209,7 +209,7 @@ func TestRingsGiveTheRightSumsAndTheSameBitsOnAllRanks(t *testing.T) {
 	for world := 2; world <= 9; world++ {
 		for _, first := range []uint32{0, 0x7fffff00, 0xffffff00} {
 			for _, spin := range spins[:2] {
-				runProgram(t, binary, "run", world, first, spin, deep.Rounds(t, 25, 250), rand.Uint64())
+				runProgram(t, binary, "run", world, first, spin, deep.Rounds(t, 25, 120), rand.Uint64())
 			}
 		}
 	}
@@ -240,7 +240,7 @@ func TestABadOfferIsNotAccessedAndItsRankIsNamed(t *testing.T) {
 	binary := compileProgram(t, sanitized(t, address), badOffers...)
 	for _, world := range []int{2, 3, 8} {
 		for _, spin := range spins[:2] {
-			runProgram(t, binary, world, spin, deep.Rounds(t, 25, 150), rand.Uint64())
+			runProgram(t, binary, world, spin, deep.Rounds(t, 25, 80), rand.Uint64())
 		}
 	}
 }

@@ -86,6 +86,6 @@ func TestReachSaysWhyAPeerIsNotReached(t *testing.T) {
 
 func TestDrawnSequencesOnDeviceHeapsAgreeWithAModel(t *testing.T) {
 	onEach(t, func(t *testing.T, b *build) {
-		output(t, b.command(t, "sequences.cc", []string{devices(3)}, "1", fmt.Sprint(deep.Rounds(t, 40, 60))))
+		output(t, b.command(t, "sequences.cc", []string{devices(3)}, "1", fmt.Sprint(deep.Rounds(t, 20, 40))))
 	}, asanBuild, tsanBuild)
 }

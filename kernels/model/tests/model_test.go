@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 // modelSeeds is the range of seeds of each random scenario.
 func modelSeeds(t *testing.T) string {
 	t.Helper()
-	return fmt.Sprint("0:", deep.Rounds(t, 200, 1500))
+	return fmt.Sprint("0:", deep.Rounds(t, 200, 1000))
 }
 
 // buildModel compiles the protocols of include/ for the memory model.
