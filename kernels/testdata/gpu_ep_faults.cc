@@ -78,9 +78,10 @@ struct Calls {
   }
 };
 
+// missing: a rank that it must name; 0 = none.
 void stopped(const Group& group, int r, Stop why, uint64_t missing) {
   const Status& s = group.status[static_cast<size_t>(r)];
-  if (s.stop != static_cast<uint32_t>(why) || (s.missing & missing) == 0) {
+  if (s.stop != static_cast<uint32_t>(why) || (s.missing & missing) != missing) {
     fprintf(stderr, "rank %d stopped with %u, missing %#lx, instead of %u, %#lx\n", r, s.stop, s.missing, static_cast<uint32_t>(why), missing);
     CHECK(!"wrong report");
   }
@@ -118,9 +119,9 @@ void stops(int world, int from, bool aborts) {
   });
   if (aborts) host.join();
   for (int r = 0; r < world - 1; r++) {
-    // Every rank that waits has tokens for the last one's experts, and its experts have tokens of the last one. At an abort others may not have come
-    // yet either.
-    stopped(ranks.group(), r, aborts ? Stop::kAborted : Stop::kTimeout, aborts ? ~uint64_t{0} : last);
+    // Every rank that waits has tokens for the last one's experts, and its experts have tokens of the last one. At an abort control may be the first
+    // to see it, which waits for no rank.
+    stopped(ranks.group(), r, aborts ? Stop::kAborted : Stop::kTimeout, aborts ? 0 : last);
   }
 }
 
