@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"testing"
@@ -197,7 +198,41 @@ func (d *daemon) back(i int) {
 		d.failf("%+v was not answered", r)
 	}
 	if c := d.clients[a.client.id]; c != nil && c.holds[a.group] != nil { // its heap comes, too
-		d.punching = append(d.punching, punch{a.group, d.machine.Sweep(a.group)})
+		if r, bytes, ok := d.machine.HeapBytes(c.id, a.group); ok {
+			if r != a.held.rank || bytes != g.ledger.created.HeapBytes {
+				d.failf("the heap of rank %d of group %d has %d bytes, of rank %d", r, a.group, bytes, a.held.rank)
+			}
+			d.sweep(a.group)
+		}
+	}
+}
+
+// sweep sweeps a heap that has come back. What is swept, the scratch and the windows are the whole heap, and no two of them overlap: a
+// window in use must keep its pages.
+func (d *daemon) sweep(id GroupID) {
+	d.Helper()
+	gaps := d.machine.Sweep(id)
+	d.punching = append(d.punching, punch{id, gaps})
+	g := d.groups[id]
+	parts := append(slices.Clone(gaps), symm.Window{Bytes: g.ledger.created.ScratchBytes})
+	if g.reserved != nil && g.reserved.Memory == wire.MemoryCPU {
+		parts = append(parts, g.reserved.Window)
+	}
+	for at, w := range g.windows {
+		if at.memory == wire.MemoryCPU {
+			parts = append(parts, w)
+		}
+	}
+	slices.SortFunc(parts, func(a, b symm.Window) int { return cmp.Compare(a.Offset, b.Offset) })
+	end := uint64(0)
+	for _, p := range parts {
+		if p.Offset != end || p.Bytes == 0 {
+			d.failf("a heap of group %d of %d bytes, with windows %v, is swept at %v", id, g.ledger.created.HeapBytes, g.windows, gaps)
+		}
+		end = p.Offset + p.Bytes
+	}
+	if end != g.ledger.created.HeapBytes {
+		d.failf("a heap of group %d of %d bytes, with windows %v, is swept at %v", id, g.ledger.created.HeapBytes, g.windows, gaps)
 	}
 }
 
