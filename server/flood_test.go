@@ -11,6 +11,7 @@ import (
 
 	"railhead/client"
 	"railhead/internal/await"
+	"railhead/internal/deep"
 	ranks "railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/server/session"
@@ -204,6 +205,28 @@ func TestASessionWhoseQueueIsFullEndsAtOnce(t *testing.T) {
 	if !<-answer {
 		t.Error("the session goes on although its queue is over the limit")
 	}
+	deaf.expectEnd()
+}
+
+// Its queue has room for all messages, so only the deadline of the writer ends the session.
+func TestASessionThatDoesNotReadEndsAlthoughItsQueueHasRoom(t *testing.T) {
+	deep.Only(t)
+	t.Parallel()
+	s := startServer(t)
+	deaf := dialRaw(t, s.SocketPath())
+	id := session.ID(deaf.hello().Session)
+	askCore(t, s, func(c *core) {
+		for range session.SendQueue { // the socket holds some of them
+			c.tellAll(func() wire.Message { return &wire.Draining{} })
+		}
+	})
+	answer := make(chan bool, 1)
+	await.Until(t, func() string {
+		if askCore(t, s, func(c *core) { answer <- c.sessions[id] == nil }); <-answer {
+			return ""
+		}
+		return "the session has not ended"
+	})
 	deaf.expectEnd()
 }
 

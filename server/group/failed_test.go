@@ -125,11 +125,14 @@ func TestARefusedDescriptorLeavesNothing(t *testing.T) {
 		offset, bytes uint64
 		word          string
 	}{
-		"a device":                 {func() int { return opened(t, "/dev/null", unix.O_RDWR) }, 0, 4096, "no memfd"},
-		"a file":                   {func() int { return opened(t, file, unix.O_RDWR) }, 0, 4096, "no memfd"},
-		"no descriptor":            {func() int { return -1 }, 0, 4096, "no memfd"},
-		"one without a seal":       {func() int { return memfdWith(t, 0) }, 0, 4096, "not sealed"},
-		"one sealed for reading":   {func() int { return memfdWith(t, unix.F_SEAL_SHRINK|unix.F_SEAL_WRITE) }, 0, 4096, "sealed against writing"},
+		"a device":               {func() int { return opened(t, "/dev/null", unix.O_RDWR) }, 0, 4096, "no memfd"},
+		"a file":                 {func() int { return opened(t, file, unix.O_RDWR) }, 0, 4096, "no memfd"},
+		"no descriptor":          {func() int { return -1 }, 0, 4096, "no memfd"},
+		"one without a seal":     {func() int { return memfdWith(t, 0) }, 0, 4096, "not sealed"},
+		"one sealed for reading": {func() int { return memfdWith(t, unix.F_SEAL_SHRINK|unix.F_SEAL_WRITE) }, 0, 4096, "sealed against writing"},
+		"one sealed for reading from now on": {func() int {
+			return memfdWith(t, unix.F_SEAL_SHRINK|unix.F_SEAL_FUTURE_WRITE)
+		}, 0, 4096, "sealed against writing"},
 		"more bytes than it has":   {shared, 0, 4097, "4096 bytes, 4097 at 0"},
 		"bytes behind its end":     {shared, 4096, 1, "1 at 4096"},
 		"an offset behind its end": {shared, 8192, 1, "1 at 8192"},

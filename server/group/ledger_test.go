@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 	"railhead/symm"
@@ -64,5 +65,31 @@ func TestTheWindowTableHasRoomForAllWindowsOfAGroup(t *testing.T) {
 	}
 	if r := readBack(t, m.mapping.Bytes(0, wire.ControlBytes(2))); len(r.Windows) != wire.MaxWindows {
 		t.Errorf("%d windows, want %d", len(r.Windows), wire.MaxWindows)
+	}
+}
+
+func TestTheTableOfRegisteredWindowsHasRoomForAllNumbersOfAGroup(t *testing.T) {
+	m, err := newMemory(membership.CreateGroup{
+		Group: 9, Name: "tp", World: 2, HeapBytes: 1 << 20, ScratchBytes: 1 << 17, ReduceGroup: 2, PIDs: []int{1, 2}, Memory: cpu,
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.release()
+	m.conclude(&wire.Outcome{Op: wire.OpCommInit})
+	for n := range uint32(wire.MaxRegion) {
+		m.conclude(&wire.Outcome{Op: wire.OpWindowRegister, Region: n + 1, Bytes: uint64(n + 1), StagedLocal: rank.None})
+	}
+	regions := func() map[uint32]membership.RecoveredRegion {
+		return readBack(t, m.mapping.Bytes(0, wire.ControlBytes(2))).Regions
+	}
+	if r := regions(); len(r) != wire.MaxRegion || r[wire.MaxRegion].Bytes != wire.MaxRegion {
+		t.Errorf("%d registered windows, the last %+v; want %d", len(r), r[wire.MaxRegion], wire.MaxRegion)
+	}
+	for n := range uint32(wire.MaxRegion) {
+		m.conclude(&wire.Outcome{Op: wire.OpWindowFree, Region: n + 1, Offset: uint64(n+1) << wire.RegionShift})
+	}
+	if r := regions(); len(r) != 0 {
+		t.Errorf("all registered windows were freed, and there are %v", r)
 	}
 }
