@@ -4,6 +4,7 @@
 #include "comm/comm.h"
 #include "device/cuda/launch.h"
 #include "host/futex.h"
+#include "host/kernels.h"
 
 namespace {
 
@@ -91,8 +92,9 @@ extern "C" rh_result rh_time_oneshot_kernel(const void* send, void* recv, size_t
   client::Comm* comm = guard.get();
   if (comm == nullptr) return client::checkGuard(guard, "time_oneshot_kernel");
   if (comm->device->wire == RHW_DEVICE_CUDA) return timeLaunches(comm, send, recv, count, stream, iterations, total_ns);
-  const auto kernel = comm->kernels->collectives[RHW_ALGO_ONESHOT][RHW_OP_ALL_REDUCE][RH_F32];
+  const auto kernel = railhead::host::kKernels.of[RHW_ALGO_ONESHOT][RHW_OP_ALL_REDUCE];
   railhead::host::KernelCall call = {comm->team, comm->ring};
+  call.elements = &comm->kernels->elements[RH_F32];
   call.send = send;
   call.recv = recv;
   call.count = count;

@@ -84,10 +84,10 @@ func cpuFlags(t *testing.T) string {
 
 // Programs that test protocols.
 var (
-	team        = []string{"testdata/team.cc", "testdata/portable_only.cc", "host/dispatch.cc", "host/isa_portable.cc"}
+	team        = []string{"testdata/team.cc", "testdata/portable_only.cc", "host/kernels.cc", "host/dispatch.cc", "host/isa_portable.cc"}
 	collectives = append([]string{"testdata/collectives.cc"}, team[1:]...)
 	rings       = append([]string{"testdata/rings.cc"}, team[1:]...)
-	mixed       = []string{"testdata/nan.cc", "host/dispatch.cc", "host/isa_portable.cc", "host/isa_avx2.cc", "host/isa_avx512.cc"}
+	mixed       = []string{"testdata/nan.cc", "host/kernels.cc", "host/dispatch.cc", "host/isa_portable.cc", "host/isa_avx2.cc", "host/isa_avx512.cc"}
 	badOffers   = append([]string{"testdata/bad_offers.cc"}, team[1:]...)
 )
 

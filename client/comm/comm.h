@@ -10,6 +10,7 @@
 #include "comm/flight.h"
 #include "comm/parts.h"
 #include "device/device.h"
+#include "host/kernel.h"
 #include "host/kernel_set.h"
 #include "railhead.h"
 #include "session/session.h"

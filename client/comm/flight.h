@@ -70,8 +70,7 @@ class Flight {
   }
 
  private:
-  struct Isa;  // compiled for the baseline instruction set
-  using Memory = host::Mem<Isa>;
+  using Memory = host::Mem;
 
   FlightRecord* ring_ = nullptr;
   FlightRecord* record_ = nullptr;  // of the running operation

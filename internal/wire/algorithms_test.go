@@ -151,9 +151,6 @@ const (
 	kernelTableFile   = "../../kernels/host/kernel_table.h"
 )
 
-// reductions are the operations whose kernels depend on the element type.
-var reductions = []Op{OpAllReduce, OpReduceScatter, OpReduce}
-
 // hasKernel says whether an operation is in the table of kernels. Sends and receives are not: they run several at a time.
 func hasKernel(operation string) bool {
 	return operation != OpSend.String() && operation != OpRecv.String()
@@ -209,9 +206,9 @@ enum Collective : uint32_t {
 `, algorithms.String(), end, operations.String(), last+1)
 }
 
-// kernelTable writes the functions that fill the table of kernels.
+// kernelTable writes the function that makes the table of kernels.
 func kernelTable(lines []algorithmLine) string {
-	var includes, typed, copies strings.Builder
+	var includes, kernels strings.Builder
 	for _, a := range lines {
 		if slices.ContainsFunc(a.cpu, hasKernel) {
 			fmt.Fprintf(&includes, "#include \"host/%s.h\"\n", a.name)
@@ -220,36 +217,27 @@ func kernelTable(lines []algorithmLine) string {
 			if !hasKernel(name) {
 				continue
 			}
-			to, arguments := &copies, "Isa"
-			if slices.ContainsFunc(reductions, func(op Op) bool { return op.String() == name }) {
-				to, arguments = &typed, "T, Isa"
-			}
 			function := camel(name)
-			fmt.Fprintf(to, "  table[k%s][k%s][type] = %s::%s<%s>;\n", camel(a.name), function, a.name, strings.ToLower(function[:1])+function[1:], arguments)
+			fmt.Fprintf(&kernels, "  k.of[k%s][k%s] = %s::%s;\n", camel(a.name), function, a.name, strings.ToLower(function[:1])+function[1:])
 		}
 	}
-	return fmt.Sprintf(`// Made from internal/wire/algorithms.txt by `+"`go generate ./internal/wire`"+`. Do not edit. instantiate.h includes it.
+	return fmt.Sprintf(`// Made from internal/wire/algorithms.txt by `+"`go generate ./internal/wire`"+`. Do not edit. kernels.cc includes it.
 #ifndef RAILHEAD_KERNELS_HOST_KERNEL_TABLE_H_
 #define RAILHEAD_KERNELS_HOST_KERNEL_TABLE_H_
 
-#include "host/kernel_set.h"
+#include "host/kernels.h"
 %s
 namespace railhead::host {
 
-// Sets the kernels of reductions of elements of type T.
-template <class T, class Isa>
-constexpr void setReductions(int type, KernelTable& table) {
-%s}
-
-// Sets the kernels of operations that only copy.
-template <class Isa>
-constexpr void setCopies(int type, KernelTable& table) {
-%s}
+constexpr Kernels makeKernels() {
+  Kernels k{};
+%s  return k;
+}
 
 }  // namespace railhead::host
 
 #endif  // RAILHEAD_KERNELS_HOST_KERNEL_TABLE_H_
-`, includes.String(), typed.String(), copies.String())
+`, includes.String(), kernels.String())
 }
 
 func TestGeneratedAlgorithmsMatchTheTable(t *testing.T) {

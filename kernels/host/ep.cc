@@ -9,9 +9,7 @@ namespace railhead::host {
 
 namespace {
 
-struct AnyIsa {};  // there is no vector code here
-
-struct EpMem : Mem<AnyIsa> {
+struct EpMem : Mem {
   explicit EpMem(const EpRowKernels& kernels) : kernels_(kernels) {}
   void fanOutFromSlot(const char* row, void* const* to, uint32_t n, uint32_t bytes, bool streams) {
     kernels_.fanOut(row, to, static_cast<int>(n), bytes, streams);

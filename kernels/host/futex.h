@@ -1,5 +1,4 @@
-// Futex calls on memory shared between processes. The functions are static, since files compiled for different instruction sets include
-// this: the linker must not use one copy for all of them.
+// Futex calls on memory shared between processes.
 #ifndef RAILHEAD_KERNELS_HOST_FUTEX_H_
 #define RAILHEAD_KERNELS_HOST_FUTEX_H_
 

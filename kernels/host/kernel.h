@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "host/run_fold.h"
 #include "host/types.h"
 #include "railhead/exchange/flags.h"
 #include "railhead/exchange/ring.h"
@@ -16,7 +17,8 @@ namespace railhead::host {
 struct KernelCall {
   const FlagTeam& team;
   const RingPlan& ring;         // order and channels; `protocol` below replaces its protocol
-  ReduceOp reduce = {};         // of operations that reduce
+  const RunKernels* elements = nullptr;  // of operations that reduce: of their type, on the instruction set of the comm
+  ReduceOp reduce = {};         // the same
   int root = -1;                // the root's number in the team, of operations that have one
   const void* send = nullptr;
   void* recv = nullptr;

@@ -1,29 +1,17 @@
-// What the client calls: the kernels of the CPU target, compiled once for each instruction set.
+// The arithmetic of the CPU target, compiled once for each instruction set. The kernels that call it: kernels.h.
 #ifndef RAILHEAD_KERNELS_HOST_KERNEL_SET_H_
 #define RAILHEAD_KERNELS_HOST_KERNEL_SET_H_
 
-#include <stddef.h>
-#include <stdint.h>
-
-#include "host/algorithms.h"
 #include "host/ep_row_kernels.h"
-#include "host/kernel.h"
+#include "host/run_fold.h"
 #include "host/types.h"
-#include "railhead/collectives/transfers.h"
 
 namespace railhead::host {
 
-// By Algorithm, Collective and Type; nullptr where an algorithm does not have the operation.
-using KernelTable = Kernel[kAlgorithms][kCollectives][kTypes];
-
+// The arithmetic of an instruction set.
 struct KernelSet {
-  const char* isa;  // "portable", "avx2", "avx512"
-  KernelTable collectives;
-  Outcome (*barrier)(const FlagTeam&);
-  // Sends and receives with other ranks, all at the same time.
-  Outcome (*transfers)(const FlagTeam&, Transfer* list, int n);
-  // The reduction of a single rank's elements, by Type.
-  void (*alone[kTypes])(const ReduceOp&, const void* send, void* recv, size_t count);
+  const char* isa;             // "portable", "avx2", "avx512"
+  RunKernels elements[kTypes];  // by Type
   EpRowKernels rows;
 };
 

@@ -12,14 +12,10 @@
 
 namespace railhead::host {
 
-// Isa is a tag: code for different instruction sets must not share a symbol, or the linker would keep only one of the copies.
-template <class Isa>
+// Loads and stores of tiles: runs.h. No host/isa_*.cc may include this: of an inline function that is compiled for two instruction sets, the
+// linker keeps one.
 struct Mem {
   static constexpr uint32_t kGenerationMask = 0xffffffffu;
-  template <class Raw>
-  static constexpr uint32_t tileBytes() {
-    return sizeof(Raw);
-  }
 
   uint32_t loadAcquire(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
   uint32_t loadRelaxed(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
@@ -57,17 +53,6 @@ struct Mem {
 #endif
   }
 
-  // Tiles of buffers are aligned to their size.
-  template <class Raw>
-  Raw loadTile(const char* p) {
-    Raw raw;
-    memcpy(&raw, __builtin_assume_aligned(p, alignof(Raw)), sizeof raw);
-    return raw;
-  }
-  template <class Raw>
-  void storeTile(char* p, const Raw& raw) {
-    memcpy(__builtin_assume_aligned(p, alignof(Raw)), &raw, sizeof raw);
-  }
   uint64_t loadOffer(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
   void storeOffer(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
   // Chunks in the slots of pipes.
@@ -89,23 +74,6 @@ struct Mem {
   // A rank is one thread, so it takes every row of a kernel that works on rows.
   uint32_t row() { return 0; }
   uint32_t rows() { return 1; }
-  template <class Raw>
-  Raw loadSlotTile(const char* p) {
-    return loadTile<Raw>(p);
-  }
-  template <class Raw>
-  void storeSlotTile(char* p, const Raw& raw) {
-    storeTile(p, raw);
-  }
-
-  template <class Elements>
-  typename Elements::Raw loadElements(const char* base, uint64_t tile, size_t count) {
-    return Elements::loadRaw(base, tile, count);
-  }
-  template <class Elements>
-  void storeElements(char* base, uint64_t tile, size_t count, const typename Elements::Raw& raw) {
-    Elements::store(base, tile, count, raw);
-  }
 };
 
 }  // namespace railhead::host

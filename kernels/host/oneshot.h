@@ -10,24 +10,20 @@
 
 namespace railhead::host::oneshot {
 
-template <class T, class Isa>
-Outcome allReduce(const KernelCall& c) {
-  return reduceOverExchange<T, Isa>(c, [&](auto& exchange, const auto& e) { allReduceOneshot(exchange, e, in(c), out(c), c.count); });
+inline Outcome allReduce(const KernelCall& c) {
+  return reduceOverExchange(c, [&](auto& exchange, const auto& e) { allReduceOneshot(exchange, e, in(c), out(c), c.count); });
 }
 
-template <class T, class Isa>
-Outcome reduceScatter(const KernelCall& c) {
-  return reduceOverExchange<T, Isa>(c, [&](auto& exchange, const auto& e) { railhead::reduceScatter(exchange, e, in(c), out(c), c.count); });
+inline Outcome reduceScatter(const KernelCall& c) {
+  return reduceOverExchange(c, [&](auto& exchange, const auto& e) { railhead::reduceScatter(exchange, e, in(c), out(c), c.count); });
 }
 
-template <class Isa>
-Outcome allGather(const KernelCall& c) {
-  return copyOverExchange<Isa>(c, [&](auto& exchange, const auto& e) { railhead::allGather(exchange, e, in(c), out(c), c.bytes); });
+inline Outcome allGather(const KernelCall& c) {
+  return copyOverExchange(c, [&](auto& exchange, const auto& e) { railhead::allGather(exchange, e, in(c), out(c), c.bytes); });
 }
 
-template <class Isa>
-Outcome allToAll(const KernelCall& c) {
-  return copyOverExchange<Isa>(c, [&](auto& exchange, const auto& e) { railhead::allToAll(exchange, e, in(c), out(c), c.bytes); });
+inline Outcome allToAll(const KernelCall& c) {
+  return copyOverExchange(c, [&](auto& exchange, const auto& e) { railhead::allToAll(exchange, e, in(c), out(c), c.bytes); });
 }
 
 }  // namespace railhead::host::oneshot

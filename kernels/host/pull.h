@@ -16,34 +16,30 @@ static inline Outcome declinedUnless(bool zeroCopy, Outcome outcome) {
   return outcome;
 }
 
-template <class T, class Isa>
-Outcome allReduce(const KernelCall& c) {
+inline Outcome allReduce(const KernelCall& c) {
   bool zeroCopy = true;
-  const Outcome outcome = reduceOverExchange<T, Isa>(
+  const Outcome outcome = reduceOverExchange(
       c, [&](auto& exchange, const auto& e) { allReducePull(exchange, e, c.sendOffer, c.recvOffer, c.count, &zeroCopy); });
   return declinedUnless(zeroCopy, outcome);
 }
 
-template <class T, class Isa>
-Outcome reduceScatter(const KernelCall& c) {
+inline Outcome reduceScatter(const KernelCall& c) {
   bool zeroCopy = true;
-  const Outcome outcome = reduceOverExchange<T, Isa>(
+  const Outcome outcome = reduceOverExchange(
       c, [&](auto& exchange, const auto& e) { reduceScatterPull(exchange, e, c.sendOffer, out(c), c.count, &zeroCopy); });
   return declinedUnless(zeroCopy, outcome);
 }
 
-template <class Isa>
-Outcome allGather(const KernelCall& c) {
+inline Outcome allGather(const KernelCall& c) {
   bool zeroCopy = true;
-  const Outcome outcome = copyOverExchange<Isa>(
+  const Outcome outcome = copyOverExchange(
       c, [&](auto& exchange, const auto& e) { allGatherPull(exchange, e, c.sendOffer, in(c), out(c), c.bytes, &zeroCopy); });
   return declinedUnless(zeroCopy, outcome);
 }
 
-template <class Isa>
-Outcome allToAll(const KernelCall& c) {
+inline Outcome allToAll(const KernelCall& c) {
   bool zeroCopy = true;
-  const Outcome outcome = copyOverExchange<Isa>(
+  const Outcome outcome = copyOverExchange(
       c, [&](auto& exchange, const auto& e) { allToAllPull(exchange, e, c.sendOffer, out(c), c.bytes, &zeroCopy); });
   return declinedUnless(zeroCopy, outcome);
 }

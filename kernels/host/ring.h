@@ -17,40 +17,26 @@ static inline RingPlan planOf(const KernelCall& c) {
   return plan;
 }
 
-template <class T, class Isa>
-Outcome allReduce(const KernelCall& c) {
-  if constexpr (!own<T, Isa>) {
-    return portableKernel<T>(kRing, kAllReduce)(c);
-  } else {
-    if (c.reproducible) return tree::allReduceOver<T, Isa>(Tree::kChain, c);
-    return overFlags<Isa>(c.team, [&](auto& mem, auto& flags) {
-      allReduceRing(mem, c.team, flags, Elements<T, Isa>(c.reduce, c.team.worldSize), planOf(c), in(c), out(c), c.count);
-    });
-  }
+inline Outcome allReduce(const KernelCall& c) {
+  if (c.reproducible) return tree::allReduceOver(Tree::kChain, c);
+  return reduceOverFlags(
+      c, [&](auto& mem, auto& flags, const auto& e) { allReduceRing(mem, c.team, flags, e, planOf(c), in(c), out(c), c.count); });
 }
 
-template <class T, class Isa>
-Outcome reduceScatter(const KernelCall& c) {
-  if constexpr (!own<T, Isa>) {
-    return portableKernel<T>(kRing, kReduceScatter)(c);
-  } else {
-    if (c.reproducible) return tree::reduceScatterOver<T, Isa>(Tree::kChain, c);
-    return overFlags<Isa>(c.team, [&](auto& mem, auto& flags) {
-      reduceScatterRing(mem, c.team, flags, Elements<T, Isa>(c.reduce, c.team.worldSize), planOf(c), in(c), out(c), c.count);
-    });
-  }
+inline Outcome reduceScatter(const KernelCall& c) {
+  if (c.reproducible) return tree::reduceScatterOver(Tree::kChain, c);
+  return reduceOverFlags(
+      c, [&](auto& mem, auto& flags, const auto& e) { reduceScatterRing(mem, c.team, flags, e, planOf(c), in(c), out(c), c.count); });
 }
 
-template <class Isa>
-Outcome allGather(const KernelCall& c) {
-  return overFlags<Isa>(
-      c.team, [&](auto& mem, auto& flags) { allGatherRing(mem, c.team, flags, Bytes<Isa>(), planOf(c), in(c), out(c), c.bytes); });
+inline Outcome allGather(const KernelCall& c) {
+  return copyOverFlags(
+      c.team, [&](auto& mem, auto& flags, const auto& bytes) { allGatherRing(mem, c.team, flags, bytes, planOf(c), in(c), out(c), c.bytes); });
 }
 
 // A chain from the root on, in the order of the ring.
-template <class Isa>
-Outcome broadcast(const KernelCall& c) {
-  return tree::broadcastOver<Isa>(Tree::kChain, c);
+inline Outcome broadcast(const KernelCall& c) {
+  return tree::broadcastOver(Tree::kChain, c);
 }
 
 }  // namespace railhead::host::ring

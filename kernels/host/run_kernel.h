@@ -4,11 +4,8 @@
 
 #include <string.h>
 
-#include <type_traits>
-
-#include "host/elements.h"
 #include "host/kernel_set.h"
-#include "host/mem.h"
+#include "host/runs.h"
 #include "railhead/exchange/flag_exchange.h"
 
 namespace railhead::host {
@@ -23,50 +20,50 @@ Outcome outcomeOf(const Waiter& w) {
   return {w.stop(), w.missing(), w.difference(), false};
 }
 
-// Runs run(exchange), an exchange of tiles of Raw between all ranks.
-template <class Raw, class Isa, class Run>
-Outcome overExchange(const FlagTeam& team, Run run) {
-  Mem<Isa> mem;
-  FlagExchange<Mem<Isa>, Raw> exchange(mem, team);
+// Runs run(exchange), an exchange of runs of tiles between all ranks.
+template <class Run>
+Outcome overExchange(const FlagTeam& team, const Runs& runs, Run run) {
+  RunMem mem(runs);
+  FlagExchange<RunMem, Runs::Raw> exchange(mem, team, runs.kTileBytes);
   run(exchange);
   return outcomeOf(exchange);
 }
 
-// The same for run(exchange, elements): a reduction of elements of type T, and an operation that copies bytes.
-template <class T, class Isa, class Run>
+// The same for run(exchange, elements): a reduction, and an operation that copies bytes.
+template <class Run>
 Outcome reduceOverExchange(const KernelCall& c, Run run) {
-  return overExchange<RawTile<T>, Isa>(c.team, [&](auto& exchange) { run(exchange, Elements<T, Isa>(c.reduce, c.team.worldSize)); });
+  const Runs e(*c.elements, c.reduce, c.team.worldSize);
+  return overExchange(c.team, e, [&](auto& exchange) { run(exchange, e); });
 }
-template <class Isa, class Run>
+template <class Run>
 Outcome copyOverExchange(const KernelCall& c, Run run) {
-  return overExchange<typename Bytes<Isa>::Raw, Isa>(c.team, [&](auto& exchange) { run(exchange, Bytes<Isa>()); });
+  const Runs bytes;
+  return overExchange(c.team, bytes, [&](auto& exchange) { run(exchange, bytes); });
 }
 
-// Runs run(mem, flags), a protocol over pipes.
-template <class Isa, class Run>
-Outcome overFlags(const FlagTeam& team, Run run) {
-  Mem<Isa> mem;
-  Flags<Mem<Isa>> flags(mem, team);
-  run(mem, flags);
+// Runs run(mem, flags, elements), a protocol over pipes: a reduction, and an operation that copies bytes.
+template <class Run>
+Outcome overFlags(const FlagTeam& team, const Runs& runs, Run run) {
+  RunMem mem(runs);
+  Flags<RunMem> flags(mem, team);
+  run(mem, flags, runs);
   return outcomeOf(flags);
 }
-
-// Rings and trees take longest to compile, and reduce only if a caller forces them or has measured that they are faster. So those of integers
-// and f64 are compiled once, for the portable instruction set, and the other sets use these kernels (own and portableKernel). f32 is usual,
-// and the smaller floats are converted, which takes several times as long without wide vectors.
-template <class T, class Isa>
-constexpr bool own = Isa::kIsPortable || std::is_same_v<typename AccumulatorOf<T>::type, float>;
-template <class T>
-Kernel portableKernel(Algorithm algorithm, Collective collective) {
-  return kPortableKernels.collectives[algorithm][collective][indexOf(kTypeOf<T>)];
+template <class Run>
+Outcome reduceOverFlags(const KernelCall& c, Run run) {
+  return overFlags(c.team, Runs(*c.elements, c.reduce, c.team.worldSize), run);
+}
+template <class Run>
+Outcome copyOverFlags(const FlagTeam& team, Run run) {
+  return overFlags(team, Runs(), run);
 }
 
 // Runs a broadcast, run(mem, flags, buffer): the root's buffer is send, that of every other rank recv. Then copies send to recv on the root.
-template <class Isa, class Run>
+template <class Run>
 Outcome broadcastOverFlags(const KernelCall& c, Run run) {
   const bool isRoot = c.team.rank == c.root;
   char* buffer = isRoot ? const_cast<char*>(in(c)) : out(c);
-  const Outcome outcome = overFlags<Isa>(c.team, [&](auto& mem, auto& flags) { run(mem, flags, buffer); });
+  const Outcome outcome = copyOverFlags(c.team, [&](auto& mem, auto& flags, const auto&) { run(mem, flags, buffer); });
   if (isRoot && outcome.stop == Stop::kNone && c.send != c.recv && c.bytes > 0) memcpy(c.recv, c.send, c.bytes);
   return outcome;
 }

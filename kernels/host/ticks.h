@@ -1,4 +1,4 @@
-// The processor's time stamp. Reading it takes a few nanoseconds, reading the clock about twenty. static: see futex.h.
+// The processor's time stamp. Reading it takes a few nanoseconds, reading the clock about twenty.
 #ifndef RAILHEAD_KERNELS_HOST_TICKS_H_
 #define RAILHEAD_KERNELS_HOST_TICKS_H_
 

@@ -11,52 +11,36 @@
 namespace railhead::host::tree {
 
 // Over a tree of the given kind. A chain adds in rank order.
-template <class T, class Isa>
-Outcome allReduceOver(Tree tree, const KernelCall& c) {
-  return overFlags<Isa>(c.team, [&](auto& mem, auto& flags) {
-    const Elements<T, Isa> e(c.reduce, c.team.worldSize);
-    TreeReduction<Elements<T, Isa>, Mem<Isa>>(mem, c.team, flags, e, tree, in(c), out(c), c.count).run();
+inline Outcome allReduceOver(Tree tree, const KernelCall& c) {
+  return reduceOverFlags(c, [&](auto& mem, auto& flags, const auto& e) {
+    TreeReduction<Runs, RunMem>(mem, c.team, flags, e, tree, in(c), out(c), c.count).run();
   });
 }
-template <class T, class Isa>
-Outcome reduceScatterOver(Tree tree, const KernelCall& c) {
-  return overFlags<Isa>(c.team, [&](auto& mem, auto& flags) {
-    const Elements<T, Isa> e(c.reduce, c.team.worldSize);
-    ReduceScatterTree<Elements<T, Isa>, Mem<Isa>>(mem, c.team, flags, e, tree, in(c), out(c), c.count).run();
+inline Outcome reduceScatterOver(Tree tree, const KernelCall& c) {
+  return reduceOverFlags(c, [&](auto& mem, auto& flags, const auto& e) {
+    ReduceScatterTree<Runs, RunMem>(mem, c.team, flags, e, tree, in(c), out(c), c.count).run();
   });
 }
-template <class Isa>
-Outcome broadcastOver(Tree tree, const KernelCall& c) {
-  return broadcastOverFlags<Isa>(
+inline Outcome broadcastOver(Tree tree, const KernelCall& c) {
+  return broadcastOverFlags(
       c, [&](auto& mem, auto& flags, char* buffer) { broadcastTree(mem, c.team, flags, tree, c.ring, c.root, buffer, c.bytes); });
 }
 
-template <class T, class Isa>
-Outcome allReduce(const KernelCall& c) {
-  if constexpr (!own<T, Isa>) {
-    return portableKernel<T>(kTree, kAllReduce)(c);
-  } else {
-    return allReduceOver<T, Isa>(Tree::kDouble, c);
-  }
+inline Outcome allReduce(const KernelCall& c) {
+  return allReduceOver(Tree::kDouble, c);
 }
 
-template <class T, class Isa>
-Outcome reduceScatter(const KernelCall& c) {
-  if constexpr (!own<T, Isa>) {
-    return portableKernel<T>(kTree, kReduceScatter)(c);
-  } else {
-    return reduceScatterOver<T, Isa>(Tree::kDouble, c);
-  }
+inline Outcome reduceScatter(const KernelCall& c) {
+  return reduceScatterOver(Tree::kDouble, c);
 }
 
-template <class Isa>
-Outcome allGather(const KernelCall& c) {
-  return overFlags<Isa>(c.team, [&](auto& mem, auto& flags) { allGatherTree(mem, c.team, flags, c.ring, in(c), out(c), c.bytes); });
+inline Outcome allGather(const KernelCall& c) {
+  return copyOverFlags(
+      c.team, [&](auto& mem, auto& flags, const auto&) { allGatherTree(mem, c.team, flags, c.ring, in(c), out(c), c.bytes); });
 }
 
-template <class Isa>
-Outcome broadcast(const KernelCall& c) {
-  return broadcastOver<Isa>(Tree::kDouble, c);
+inline Outcome broadcast(const KernelCall& c) {
+  return broadcastOver(Tree::kDouble, c);
 }
 
 }  // namespace railhead::host::tree

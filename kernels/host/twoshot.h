@@ -7,9 +7,8 @@
 
 namespace railhead::host::twoshot {
 
-template <class T, class Isa>
-Outcome allReduce(const KernelCall& c) {
-  return reduceOverExchange<T, Isa>(c, [&](auto& exchange, const auto& e) { allReduceTwoshot(exchange, e, in(c), out(c), c.count); });
+inline Outcome allReduce(const KernelCall& c) {
+  return reduceOverExchange(c, [&](auto& exchange, const auto& e) { allReduceTwoshot(exchange, e, in(c), out(c), c.count); });
 }
 
 }  // namespace railhead::host::twoshot

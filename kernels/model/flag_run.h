@@ -170,7 +170,7 @@ class FlagRun {
 
   bool run(Job& job, FlagMem& mem, Flags<FlagMem>& flags, Stop* stop) {
     if (job.call->algorithm < F::kBroadcast) {
-      Exchange exchange(mem, *job.team);
+      Exchange exchange(mem, *job.team, sizeof(Raw8));
       const bool ok = collective(job, exchange);
       *stop = exchange.stop();
       if (*stop == Stop::kBadOffer && exchange.missing() != 1) world_.fail("names another rank than 0 for the bad offer");

@@ -29,15 +29,7 @@ class GpuEpTarget : public GpuTarget {
 
   gpu::EpShared& epShared() { return (*shared_)[block()]; }
   // Shared memory of a block is not part of the model's memory.
-  uint32_t sharedOr(uint32_t* p, uint32_t bits) {
-    const uint32_t old = *p;
-    *p |= bits;
-    return old;
-  }
-  static constexpr uint32_t kLanes = 1;
-  uint64_t laneSums(uint64_t v) { return v; }
-  void add(uint32_t* p, uint32_t n, const char* in = __builtin_FUNCTION()) { world_->add(p, 4, n, "add", in); }
-  void fenceDevice(const char* in = __builtin_FUNCTION()) { world_->fence(Fence::kBoth, in); }
+  void sharedOr(uint32_t* p, uint32_t bits) { *p |= bits; }
   void sharedAdd(uint32_t* p, uint32_t n) { *p += n; }
   void sharedMin(uint32_t* p, uint32_t v) { *p = v < *p ? v : *p; }
   void sharedMax(uint32_t* p, uint32_t v) { *p = v > *p ? v : *p; }
@@ -132,7 +124,7 @@ class GpuEpRun {
   };
   struct Rank {
     std::vector<uint8_t> expertRank;
-    std::vector<uint16_t> expertLocal, each, own, home;
+    std::vector<uint16_t> expertLocal, each, own;
     EpTeam team = {};
     std::vector<uint64_t> memory;
     gpu::EpFlightArrays flights[kEpInFlight];
@@ -225,7 +217,6 @@ class GpuEpRun {
     t.expertLocal = rank.expertLocal.data();
     t.replicaBegin = t.replicas = rank.each.data();
     t.ownExperts = rank.own.data();
-    for (uint32_t e = 0; e < experts(); e++) rank.home.push_back(gpu::epHomeOf(t, e));
     t.buffers = buffers();
     t.bufferStride = bufferStride_;
   }
@@ -304,6 +295,7 @@ class GpuEpRun {
       f.lists = take<uint64_t>(&at, world * tokens * lists, "lists" + name);
       f.sums = reinterpret_cast<char*>(take<uint64_t>(&at, tokens * layout_.combineStride / 8, "own sums" + name));
     }
+    area(&rank.state->error, 16, 8, "error" + of(r));
     word(&rank.state->done, 4, "done blocks" + of(r));
     word(&rank.state->dropped, 4, "dropped" + of(r));
     if (at > reinterpret_cast<char*>(rank.memory.data() + rank.memory.size())) world_.fail("too little private memory");
@@ -360,7 +352,6 @@ class GpuEpRun {
     common.state = rank.state;
     for (int i = 0; i < kEpInFlight; i++) common.flights[i] = rank.flights[i];
     common.format = {gpu::EpType::kF32, gpu::EpType::kF32, gpu::EpScaling::kF32, 0, shape_.hidden};
-    common.home = rank.home.data();
     common.cell = &rank.cells[size(step.dispatch)];
     common.counts = true;
     const bool fused = shape_.fused[k];
@@ -406,7 +397,7 @@ class GpuEpRun {
       }
       case EpCall::kRelease: {
         GpuEpContext c(common.call, GpuEpTarget(world_, rank.grids[k], rank.shared[k], own, words, t));
-        gpu::EpReleaseKernel<GpuEpContext>(c, common).run();
+        gpu::epRelease(c, common);
         return;
       }
     }

@@ -109,10 +109,7 @@ class PacketMem {
 class FlagMem {
  public:
   static constexpr uint32_t kGenerationMask = 15;
-  template <class Raw>
-  static constexpr uint32_t tileBytes() {
-    return sizeof(Raw);
-  }
+  static constexpr uint32_t kStep = 1;  // an access moves one tile
 
   explicit FlagMem(World& world) : world_(world) {}
 
@@ -152,7 +149,7 @@ class FlagMem {
 
   // A tile is one location: a stale one shows in the result.
   template <class Raw>
-  Raw loadTile(const char* p) {
+  Raw loadTile(const char* p, uint32_t) {
     static_assert(sizeof(Raw) == 8);
     const uint64_t v = world_.load(p, 8, Order::kPlain, "load tile");
     Raw raw;
@@ -160,7 +157,7 @@ class FlagMem {
     return raw;
   }
   template <class Raw>
-  void storeTile(char* p, const Raw& raw) {
+  void storeTile(char* p, const Raw& raw, uint32_t) {
     static_assert(sizeof(Raw) == 8);
     uint64_t v;
     memcpy(&v, &raw, 8);
@@ -187,7 +184,7 @@ class FlagMem {
   uint32_t row() const { return 0; }
   uint32_t rows() const { return 1; }
   template <class Raw>
-  Raw loadSlotTile(const char* p) {
+  Raw loadSlotTile(const char* p, uint32_t) {
     Raw raw;
     copyFromSlot(reinterpret_cast<char*>(&raw), p, sizeof raw);
     return raw;
@@ -195,6 +192,17 @@ class FlagMem {
   template <class Raw>
   void storeSlotTile(char* p, const Raw& raw) {
     copyToSlot(p, reinterpret_cast<const char*>(&raw), sizeof raw);
+  }
+  // Tiles of this rank's own memory.
+  template <class Raw>
+  Raw loadLocalTile(const char* p, uint32_t) {
+    Raw raw;
+    memcpy(&raw, p, sizeof raw);
+    return raw;
+  }
+  template <class Raw>
+  void storeLocalTile(char* p, const Raw& raw) {
+    memcpy(p, &raw, sizeof raw);
   }
   template <class Elements>
   typename Elements::Raw loadElements(const char* base, uint64_t tile, size_t count) {

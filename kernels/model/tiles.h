@@ -43,6 +43,8 @@ struct Tiles {
     }
   };
 
+  static constexpr uint32_t kTileBytes = sizeof(Raw), kSumBytes = sizeof(Sum);
+
   static Raw load(const char* base, uint64_t tile, size_t count) {
     Raw raw = {};
     memcpy(&raw, base + tile * sizeof(Raw), bytesOf(tile, count));

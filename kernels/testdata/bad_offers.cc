@@ -20,7 +20,7 @@ host::Outcome pull(const FlagTeam& team, int operation, uint64_t send, uint64_t 
   host::KernelCall call = callOf(team, ring, host::Type::kF32, own, operation == 2 ? own + kMaxCount : own, count);
   call.sendOffer = send;
   call.recvOffer = recv;
-  return kernelOf(host::kPull, collectives[operation], host::Type::kF32)(call);
+  return kernelOf(host::kPull, collectives[operation])(call);
 }
 
 size_t bytesOf(const Options& o, int operation, size_t count) {

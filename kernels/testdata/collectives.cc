@@ -40,7 +40,7 @@ struct Round {
     call.root = root;
     call.sendOffer = windows ? kWindow : kNoOffset;
     call.reproducible = true;
-    const host::Outcome outcome = kernelOf(algorithm, collective, host::Type::kI32)(call);
+    const host::Outcome outcome = kernelOf(algorithm, collective)(call);
     CHECK(outcome.stop == Stop::kNone && (!outcome.declined || (algorithm == host::kPull && !windows)));
     return !outcome.declined;
   }
@@ -80,7 +80,7 @@ struct Round {
       add(peer, false, recv + at);
     }
     team.call = {};
-    CHECK(host::kernels().transfers(team, list.data(), static_cast<int>(list.size())).stop == Stop::kNone);
+    CHECK(host::transfers(team, list.data(), static_cast<int>(list.size())).stop == Stop::kNone);
   }
 
   void check() const {

@@ -3,8 +3,9 @@
 
 #include <string.h>
 
-#include "host/elements.h"
-#include "railhead/base/fold.h"
+#include <vector>
+
+#include "host/run_kernels.h"
 
 using namespace railhead;
 using namespace railhead::host;
@@ -20,19 +21,22 @@ void reduce(int reduction, uint64_t scale, const char* const* sends, int worldSi
   ReduceOp op = {};
   op.kind = static_cast<Reduction>(reduction);
   memcpy(op.scalar, &scale, sizeof op.scalar);
-  using E = Elements<T, Portable>;
-  const E e(op, worldSize);
-  for (size_t tile = 0; tile * E::kElements < count; tile++) {
-    typename E::Raw sum;
-    foldRanks<1>(
-        e, worldSize, reduceGroup,
-        [&](int r, int, typename E::Raw(&raw)[1]) {
-          raw[0] = e.load(sends[r], tile, count);
-          return true;
-        },
-        &sum);
-    e.store(out, tile, count, sum);
+  const RunKernels kernels = RunKernelsOf<T, Portable>::set();
+  RunFold fold = {};
+  fold.n = worldSize;
+  fold.group = reduceGroup;
+  fold.kind = op.kind;
+  fold.worldSize = worldSize;
+  std::vector<std::vector<char>> scaled(static_cast<size_t>(worldSize));
+  for (int r = 0; r < worldSize; r++) {
+    fold.from[r] = sends[r];
+    if (op.kind != Reduction::kPreMulSum) continue;
+    std::vector<char>& own = scaled[static_cast<size_t>(r)];
+    own.resize(count * sizeof(T));
+    kernels.scale(op, sends[r], own.data(), count);
+    fold.from[r] = own.data();
   }
+  kernels.fold(fold, false, out, count);
 }
 
 constexpr uint32_t kBytes[kCpuTypes] = {4, 2, 8, 2, 1, 1, 1, 1, 4, 8, 8};

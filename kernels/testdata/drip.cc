@@ -47,10 +47,10 @@ int main(int argc, char** argv) {
   {
     Group group(o, kTimeoutNs);
     group.teams[0].limitNs = kLimitNs;
-    std::vector<float> data(kBlocks * kBlockBytes / sizeof(float));
+    std::vector<float> data(kBlocks * group.teams[0].blockBytes / sizeof(float));
     const RingPlan ring = ringInRankOrder(o.world);
     const int64_t took = drip(&group, group.header(0)->published.generation, 0, &group.header(1)->published.generation, [&] {
-      return kernelOf(host::kOneshot, host::kAllReduce, host::Type::kF32)(
+      return kernelOf(host::kOneshot, host::kAllReduce)(
           callOf(group.teams[0], ring, host::Type::kF32, data.data(), data.data(), data.size()));
     });
     CHECK(took < kMostNs);
@@ -60,11 +60,11 @@ int main(int argc, char** argv) {
     group.teams[0].limitNs = kLimitNs;
     std::vector<char> data(kBlocks * kSlotBytes);
     Transfer receive = {1, false, data.data(), data.size(), {}, 0, false};
-    host::Mem<int> mem;
-    Flags<host::Mem<int>> flags(mem, group.teams[0]);
-    const Pipes<host::Mem<int>> pipes(mem, group.teams[0], flags);
+    host::Mem mem;
+    Flags<host::Mem> flags(mem, group.teams[0]);
+    const Pipes<host::Mem> pipes(mem, group.teams[0], flags);
     const int64_t took = drip(&group, pipes.head(1, 0), 1, &pipes.tail(1, 0), [&] {
-      return host::kernels().transfers(group.teams[0], &receive, 1);
+      return host::transfers(group.teams[0], &receive, 1);
     });
     CHECK(took < kMostNs);
   }
@@ -72,10 +72,10 @@ int main(int argc, char** argv) {
     // A flag that is reached whenever this rank waits for it, and not when it looks again: each wait ends at once.
     Group group(o, kTimeoutNs);
     group.teams[0].limitNs = kLimitNs;
-    host::Mem<int> mem;
-    Flags<host::Mem<int>> flags(mem, group.teams[0]);
-    FlagWaits<host::Mem<int>> waits(mem, group.teams[0], flags);
-    Flag& tail = Pipes<host::Mem<int>>(mem, group.teams[0], flags).tail(1, 0);
+    host::Mem mem;
+    Flags<host::Mem> flags(mem, group.teams[0]);
+    FlagWaits<host::Mem> waits(mem, group.teams[0], flags);
+    Flag& tail = Pipes<host::Mem>(mem, group.teams[0], flags).tail(1, 0);
     tail.value = 1;
     const int64_t began = host::nowNs();
     bool ended = false;

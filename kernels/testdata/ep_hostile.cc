@@ -17,8 +17,7 @@ using namespace railhead;
 
 namespace {
 
-struct Portable {};
-using Mem = host::Mem<Portable>;
+using Mem = host::Mem;
 
 constexpr int kWorld = 3, kRank = 1;  // has a predecessor and a successor
 constexpr uint32_t kRowBytes = 20;

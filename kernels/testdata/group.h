@@ -14,11 +14,13 @@
 
 #include "check.h"
 #include "host/kernel_set.h"
+#include "host/kernels.h"
 #include "railhead/exchange/pipes.h"
 
 namespace railhead {
 
-constexpr uint32_t kBlockBytes = 128 * kMaxWorldSize;  // small: sums take many blocks, and the two buffers alternate often
+// Small: sums take many blocks, and the two buffers alternate often. Large: a block has several runs of tiles.
+constexpr uint32_t kSmallBlock = 128 * kMaxWorldSize, kBlockBytes = 320 * kMaxWorldSize;
 constexpr size_t kMaxCount = 5000;
 constexpr uint32_t kSlotBytes = 1024;
 // Offset of pull's buffers in a heap: send, then recv.
@@ -51,7 +53,7 @@ struct Group {
       team.rank = r;
       team.worldSize = o.world;
       team.reduceGroup = o.reduceGroup;
-      team.blockBytes = kBlockBytes;
+      team.blockBytes = o.seed % 3 == 0 ? kBlockBytes : kSmallBlock;
       team.pipeSlotBytes = team.broadcastSlotBytes = kSlotBytes;
       team.llSlotBytes = kLLSlotBytes;
       team.spinNs = o.spinNs;
@@ -94,12 +96,11 @@ inline host::KernelCall callOf(const FlagTeam& team, const RingPlan& ring, host:
   c.recv = recv;
   c.count = count;
   c.bytes = count * host::bytesOf(type);
+  c.elements = &host::kernels().elements[host::indexOf(type)];
   return c;
 }
 
-inline host::Kernel kernelOf(host::Algorithm algorithm, host::Collective collective, host::Type type) {
-  return host::kernels().collectives[algorithm][collective][host::indexOf(type)];
-}
+inline host::Kernel kernelOf(host::Algorithm algorithm, host::Collective collective) { return host::kKernels.of[algorithm][collective]; }
 
 // Runs f(rank) in a thread for each rank.
 template <class F>

@@ -119,7 +119,7 @@ std::vector<Run> runs() {
   for (uint32_t a = 0; a < host::kAlgorithms; a++) {
     const auto algorithm = static_cast<host::Algorithm>(a);
     for (host::Collective c : {host::kAllReduce, host::kReduceScatter, host::kReduce}) {
-      if (kernelOf(algorithm, c, Type::kF32) == nullptr) continue;
+      if (kernelOf(algorithm, c) == nullptr) continue;
       all.push_back({algorithm, c, false, RingProtocol::kSimple});
       if (algorithm != host::kRing) continue;
       all.push_back({algorithm, c, true, RingProtocol::kSimple});
@@ -197,7 +197,8 @@ struct Ranks {
       c.recvOffer = kWindow + kRecv;
       c.reproducible = run.reproducible;
       c.protocol = run.protocol;
-      const host::Outcome outcome = set_.collectives[run.algorithm][run.collective][host::indexOf(f.type)](c);
+      c.elements = &set_.elements[host::indexOf(f.type)];
+      const host::Outcome outcome = kernelOf(run.algorithm, run.collective)(c);
       CHECK(outcome.stop == Stop::kNone && !outcome.declined);
     }
 
@@ -244,7 +245,7 @@ void alone(const host::KernelSet& set) {
     std::vector<char> send(specials.size() * bytes), recv(send.size());
     for (size_t i = 0; i < specials.size(); i++) memcpy(&send[i * bytes], &specials[i].bits, bytes);
     for (const Reducing& r : kReductions) {
-      set.alone[host::indexOf(f.type)](opOf(f, r, 0), send.data(), recv.data(), specials.size());
+      host::reduceAlone(set.elements[host::indexOf(f.type)], opOf(f, r, 0), send.data(), recv.data(), specials.size());
       if (r.kind != Reduction::kPreMulSum) {
         CHECK(send == recv);
         continue;

@@ -4,6 +4,6 @@
 
 namespace railhead::host {
 extern const KernelSet kAvx2Kernels, kAvx512Kernels;
-const KernelSet kAvx2Kernels = {"none", {}, nullptr, nullptr, {}, {}};
-const KernelSet kAvx512Kernels = {"none", {}, nullptr, nullptr, {}, {}};
+const KernelSet kAvx2Kernels = {"none", {}, {}};
+const KernelSet kAvx512Kernels = {"none", {}, {}};
 }  // namespace railhead::host

@@ -114,7 +114,7 @@ host::Outcome runRound(const Round& r, const FlagTeam& team, const char* send, c
   call.root = r.root;
   call.protocol = r.protocol;
   const bool down = r.what == What::kBroadcast && !r.inPlace;
-  return kernelOf(down ? host::kTree : host::kRing, collectives[static_cast<int>(r.what)], r.type)(call);
+  return kernelOf(down ? host::kTree : host::kRing, collectives[static_cast<int>(r.what)])(call);
 }
 
 class Rank {
@@ -182,7 +182,7 @@ class Rank {
     fill(r, number, team_.rank, send_.data(), scatters ? parts_ : 1);
     host::KernelCall call = callOf(team_, r.plan, r.type, send_.data(), other_.data(), r.count);
     call.reduce = r.op;
-    CHECK(kernelOf(host::kOneshot, scatters ? host::kReduceScatter : host::kAllReduce, r.type)(call).stop == Stop::kNone);
+    CHECK(kernelOf(host::kOneshot, scatters ? host::kReduceScatter : host::kAllReduce)(call).stop == Stop::kNone);
     CHECK(part == 0 || memcmp(got, other_.data(), part) == 0);
   }
   // A sum of x, rounded after each addition and at the end, has an error of at most world * epsilon * sum |x|, and half a unit in the
@@ -210,9 +210,9 @@ class Rank {
     if (r.what != What::kAllReduce || r.isExact) return;
     auto& own = results_[static_cast<size_t>(team_.rank)];
     own.assign(got, got + part);
-    CHECK(host::kernels().barrier(team_).stop == Stop::kNone);
+    CHECK(host::barrier(team_).stop == Stop::kNone);
     for (const auto& result : results_) CHECK(result == own);
-    CHECK(host::kernels().barrier(team_).stop == Stop::kNone);
+    CHECK(host::barrier(team_).stop == Stop::kNone);
   }
 
   const Options& o_;

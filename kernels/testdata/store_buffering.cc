@@ -14,8 +14,6 @@ using namespace railhead;
 
 namespace {
 
-struct Isa;
-
 struct Place {
   alignas(64) uint32_t x = 0;
   alignas(64) uint32_t y = 0;
@@ -25,7 +23,7 @@ constexpr int kPlaces = 2000;
 
 // Both threads begin at about the same time, so that they meet at some of the places.
 void sweep(std::atomic<int>* here, Place* places, bool first) {
-  host::Mem<Isa> mem;
+  host::Mem mem;
   here->fetch_add(1);
   for (int spins = 0; here->load() < 2; spins++) {
     if (spins > 1000) mem.yield();

@@ -37,7 +37,7 @@ void sums(const Options& o) {
     std::vector<float> send(kMaxCount), recv(kMaxCount);
     const RingPlan ring = ringInRankOrder(o.world);
     const auto runs = [](host::Algorithm algorithm, const host::KernelCall& call) {
-      const host::Outcome outcome = kernelOf(algorithm, host::kAllReduce, host::Type::kF32)(call);
+      const host::Outcome outcome = kernelOf(algorithm, host::kAllReduce)(call);
       CHECK(outcome.stop == Stop::kNone);
       return !outcome.declined;
     };
@@ -45,7 +45,7 @@ void sums(const Options& o) {
       const uint64_t shared = mix(o.seed ^ static_cast<uint64_t>(round));  // the same on all ranks
       maybeDelay(mix(shared + static_cast<uint64_t>(rank)));
       if (shared % 4 == 0) {
-        CHECK(host::kernels().barrier(team).stop == Stop::kNone);
+        CHECK(host::barrier(team).stop == Stop::kNone);
         continue;
       }
       const size_t count = static_cast<size_t>(shared >> 8) % (shared % 4 == 1 ? 20 : kMaxCount + 1);
@@ -90,7 +90,7 @@ void late(const Options& o) {
         const timespec pause = {0, static_cast<long>(mix(o.seed + static_cast<uint64_t>(round)) % (2 * timeoutNs))};
         nanosleep(&pause, nullptr);
       }
-      const auto [stop, missing, difference, declined] = host::kernels().barrier(group.teams[static_cast<size_t>(rank)]);
+      const auto [stop, missing, difference, declined] = host::barrier(group.teams[static_cast<size_t>(rank)]);
       CHECK(stop == Stop::kNone || stop == Stop::kTimeout);
       CHECK(difference.theirs.call == 0 && !declined);
       if (stop == Stop::kNone) return;
@@ -120,7 +120,7 @@ void abortWord(const Options& o) {
       }
       float data[100] = {};
       const RingPlan ring = ringInRankOrder(o.world);
-      const auto run = kernelOf(round % 2 == 0 ? host::kOneshot : host::kTwoshot, host::kAllReduce, host::Type::kF32);
+      const auto run = kernelOf(round % 2 == 0 ? host::kOneshot : host::kTwoshot, host::kAllReduce);
       const auto [stop, missing, difference, declined] = run(callOf(group.teams[static_cast<size_t>(rank)], ring, host::Type::kF32, data, data, 100));
       CHECK(stop == Stop::kAborted && difference.theirs.call == 0 && !declined);
       CHECK((missing & absent) != 0 && (missing & ~all) == 0 && (missing >> rank & 1) == 0);

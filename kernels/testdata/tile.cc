@@ -1,6 +1,6 @@
 // Compares the tiles of the CPU target with arithmetic by the definition. VECTOR_BYTES is 16, 32 or 64; the compiler's flags say what the
 // processor must have.
-#include "host/elements.h"
+#include "host/run_kernels.h"
 
 #include <initializer_list>
 
@@ -15,7 +15,7 @@ struct Isa {
   static constexpr int kVectorBytes = VECTOR_BYTES;
 };
 template <class T>
-using Elements = host::Elements<T, Isa>;
+using Convert = host::Convert<T, Isa>;
 
 namespace {
 
@@ -40,9 +40,9 @@ struct Rounder {
     values[n++] = f;
     if (n < kTileElements) return;
     n = 0;
-    typename Elements<typename F::Type>::Sum sum;
+    typename Convert<typename F::Type>::Sum sum;
     memcpy(&sum, values, sizeof sum);
-    const auto raw = Elements<typename F::Type>(host::ReduceOp{}, 1).narrow(sum);
+    const auto raw = Convert<typename F::Type>::narrow(sum);
     for (size_t i = 0; i < kTileElements; i++) check(values[i], patternOf(raw.e[i]));
   }
   void check(float f, uint32_t got) {
@@ -83,9 +83,9 @@ template <class F>
 void widenEverything() {
   const uint32_t patterns = 2 * F::kSign;
   for (uint32_t first = 0; first < patterns; first++) {
-    typename Elements<typename F::Type>::Raw raw;
+    host::RawTile<typename F::Type> raw;
     for (size_t i = 0; i < kTileElements; i++) raw.e[i].bits = static_cast<decltype(raw.e[i].bits)>((first + i) % patterns);
-    const auto sum = Elements<typename F::Type>::widen(raw);
+    const auto sum = Convert<typename F::Type>::widen(raw);
     float wide[kTileElements];
     memcpy(wide, &sum, sizeof wide);
     for (size_t i = 0; i < kTileElements; i++) {
@@ -98,22 +98,37 @@ void widenEverything() {
   }
 }
 
-// Loads and stores of n elements at any address access only n elements, and the rest of a loaded tile is 0. The memory ends after n
+// Loads, folds and stores of n elements at any address access only n elements, and the rest of a loaded tile is 0. The memory ends after n
 // elements, for AddressSanitizer.
 template <class T>
 void partly() {
   for (size_t shift = 0; shift < 16; shift++) {
-    for (size_t n = 1; n <= kTileElements; n++) {
+    for (size_t n = 1; n <= 2 * kTileElements; n++) {
       const size_t bytes = n * sizeof(T);
       char* in = static_cast<char*>(malloc(shift + bytes));
       char* out = static_cast<char*>(malloc(shift + bytes));
       for (size_t i = 0; i < bytes; i++) in[shift + i] = static_cast<char>(i % sizeof(T) == sizeof(T) - 1 ? 0x3f : 0x11 * (i % 7));
-      const Elements<T> e(host::ReduceOp{}, 1);
-      const auto raw = e.load(in + shift, 0, n);
-      static const char zeros[kTileElements * sizeof(T)] = {};
-      CHECK(memcmp(reinterpret_cast<const char*>(&raw) + bytes, zeros, sizeof raw - bytes) == 0);
-      e.store(out + shift, 0, n, e.narrow(e.widen(raw)));
+      if (n <= kTileElements) {
+        const auto raw = host::loadTileOf<host::RawTile<T>, Isa>(in + shift, 0, n);
+        static const char zeros[kTileElements * sizeof(T)] = {};
+        CHECK(memcmp(reinterpret_cast<const char*>(&raw) + bytes, zeros, sizeof raw - bytes) == 0);
+        host::storeTileOf<Isa>(out + shift, 0, n, Convert<T>::narrow(Convert<T>::widen(raw)));
+        CHECK(memcmp(in + shift, out + shift, bytes) == 0);
+        memset(out + shift, 0, bytes);
+      }
+      // To elements, and over accumulators.
+      const host::RunKernels kernels = host::RunKernelsOf<T, Isa>::set();
+      host::RunFold fold = {{in + shift}, 0, 1, 1, host::Reduction::kSum, 1};
+      kernels.fold(fold, false, out + shift, n);
       CHECK(memcmp(in + shift, out + shift, bytes) == 0);
+      memset(out + shift, 0, bytes);
+      char* sums = static_cast<char*>(malloc(shift + n * kernels.sumBytes));
+      kernels.fold(fold, true, sums + shift, n);
+      fold.from[0] = sums + shift;
+      fold.sums = 1;
+      kernels.fold(fold, false, out + shift, n);
+      CHECK(memcmp(in + shift, out + shift, bytes) == 0);
+      free(sums);
       free(in);
       free(out);
     }

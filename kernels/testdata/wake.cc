@@ -18,7 +18,6 @@ using namespace railhead;
 
 namespace {
 
-struct Isa;
 constexpr int kSleepers = 6;
 constexpr int64_t kPatience = int64_t{120} * 1000000000;
 
@@ -58,7 +57,7 @@ int main() {
   for (int i = 0; i < kSleepers; i++) {
     for (const int64_t until = host::nowNs() + kPatience / 2; ids[i] == 0 || !isAsleep(ids[i]); usleep(1000)) CHECK(host::nowNs() < until);
   }
-  host::Mem<Isa>().futexWakeAll(&words[1]);
+  host::Mem().futexWakeAll(&words[1]);
   for (const int64_t until = host::nowNs() + kPatience / 4; woken < kSleepers; usleep(1000)) CHECK(host::nowNs() < until);
   for (std::thread& t : threads) t.join();
 }

@@ -5,6 +5,7 @@
 
 #include "base/commit.h"
 #include "host/fp_environment.h"
+#include "host/kernels.h"
 
 namespace railhead::client {
 
@@ -18,11 +19,15 @@ void copy(void* to, const void* from, size_t bytes) {
   if (to != from && bytes > 0) memcpy(to, from, bytes);
 }
 
+// Every other operation copies, and the floating-point environment does not matter to it.
+bool reduces(const Operation& o) { return o.op == RHW_OP_ALL_REDUCE || o.op == RHW_OP_REDUCE_SCATTER || o.op == RHW_OP_REDUCE; }
+
 Outcome runKernel(const Comm* comm, const CollectiveCall& c, Choice* ran) {
   const Operation& o = c.operation;
   *ran = c.copied;
-  if (o.op == RHW_OP_BARRIER) return comm->kernels->barrier(comm->team);
+  if (o.op == RHW_OP_BARRIER) return host::barrier(comm->team);
   host::KernelCall call = {comm->team, comm->ring};
+  if (reduces(o)) call.elements = &comm->kernels->elements[o.dtype];
   call.reduce = o.reduce;
   if (o.root != kNoWorldRank) call.root = number(comm->localOf(o.root));
   call.send = o.send;
@@ -33,7 +38,7 @@ Outcome runKernel(const Comm* comm, const CollectiveCall& c, Choice* ran) {
   call.recvOffer = c.recvOffer;
   if (c.ll) call.protocol = RingProtocol::kLL;
   call.reproducible = comm->reproducible != 0;
-  const auto kernelOf = [&](const Choice& choice) { return comm->kernels->collectives[choice.algo][o.op][o.dtype]; };
+  const auto kernelOf = [&](const Choice& choice) { return host::kKernels.of[choice.algo][o.op]; };
   if (c.zeroCopy.algo != RHW_ALGO_AUTO) {
     const Outcome outcome = kernelOf(c.zeroCopy)(call);
     if (!outcome.declined) {
@@ -43,9 +48,6 @@ Outcome runKernel(const Comm* comm, const CollectiveCall& c, Choice* ran) {
   }
   return kernelOf(c.copied)(call);
 }
-
-// Every other operation copies, and the floating-point environment does not matter to it.
-bool reduces(const Operation& o) { return o.op == RHW_OP_ALL_REDUCE || o.op == RHW_OP_REDUCE_SCATTER || o.op == RHW_OP_REDUCE; }
 
 Outcome runReduction(const Comm* comm, const CollectiveCall& c, Choice* ran) {
   const host::StandardFp standard;
@@ -57,7 +59,7 @@ void runAlone(const Comm* comm, const Operation& o) {
   if (o.op == RHW_OP_BARRIER || o.count == 0) return;
   if (reduces(o)) {
     const host::StandardFp standard;
-    comm->kernels->alone[o.dtype](o.reduce, o.send, o.recv, o.count);
+    host::reduceAlone(comm->kernels->elements[o.dtype], o.reduce, o.send, o.recv, o.count);
   } else {
     copy(o.recv, o.send, bytesOf(o));
   }
@@ -102,7 +104,7 @@ rh_result runTransfers(Comm* comm, const TransfersCall& c) {
   if (c.n == 0) return RH_OK;
   if (!beginOperation(comm, c.op, c.bytes, c.details)) return whyBroken(comm);
   comm->team.call = {};
-  const Outcome outcome = comm->kernels->transfers(comm->team, list, c.n);
+  const Outcome outcome = host::transfers(comm->team, list, c.n);
   noteChoice(comm, {RHW_ALGO_PIPE, RHW_WHY_ONLY});
   return end(comm, outcome, RHW_ALGO_PIPE);
 }
@@ -119,7 +121,7 @@ Outcome gatherBytes(Comm* comm, uint32_t op, const void* mine, void* all, size_t
   call.send = mine;
   call.recv = all;
   call.count = call.bytes = bytes;
-  return comm->kernels->collectives[RHW_ALGO_ONESHOT][RHW_OP_ALL_GATHER][RH_U8](call);
+  return host::kKernels.of[RHW_ALGO_ONESHOT][RHW_OP_ALL_GATHER](call);
 }
 
 rh_result runGather(Comm* comm, uint32_t op, const void* mine, void* all, size_t bytes) {

@@ -15,8 +15,7 @@ namespace {
 
 constexpr uint32_t kKind = kDeviceKinds - 1;
 
-struct Isa {};  // compiled for the baseline instruction set
-using Memory = host::Mem<Isa>;
+using Memory = host::Mem;
 
 // Lets one stream at a time run an operation of the comm. If another stream already does, the caller has not ordered the two, and the
 // group is broken on all ranks.

@@ -31,6 +31,13 @@ RH_FN void addRolled(const Elements& e, typename Elements::Raw (&raw)[kBatch], i
   }
 }
 
+// Whether Elements reduces the tiles of all ranks in one call, fold(raw, worldSize, reduceGroup), in the order of foldRanks: on a CPU, where
+// raw refers to memory.
+template <class Elements, class = void>
+constexpr bool kFoldsAtOnce = false;
+template <class Elements>
+constexpr bool kFoldsAtOnce<Elements, std::void_t<decltype(Elements::kFoldsAtOnce)>> = Elements::kFoldsAtOnce;
+
 // Adds the first count tiles to *sum, in order. If begin is set, the first of them replaces *sum.
 template <class Elements, int kBatch, bool kFull>
 RH_FN void addTiles(const Elements& e, const typename Elements::Raw (&raw)[kBatch], int count, bool begin,
@@ -46,11 +53,9 @@ RH_FN void addTiles(const Elements& e, const typename Elements::Raw (&raw)[kBatc
   }
 }
 
-// Elements widens, folds (adds, multiplies, compares: the reduction) and rounds tiles of a type. gather(first, count, raw) writes the
-// tiles of ranks first .. first + count - 1 to raw, with count <= kBatch, and returns false if the group is broken. *out is valid if
-// foldRanks returns true.
+// foldRanks of tiles that are values.
 template <int kBatch, class Elements, class Gather>
-RH_FN bool foldRanks(const Elements& e, int worldSize, int reduceGroup, Gather gather, typename Elements::Raw* out) {
+RH_FN bool foldTiles(const Elements& e, int worldSize, int reduceGroup, Gather gather, typename Elements::Raw* out) {
   using Sum = typename Elements::Sum;
   Sum total = {}, group = {};
   RH_ROLLED
@@ -77,6 +82,25 @@ RH_FN bool foldRanks(const Elements& e, int worldSize, int reduceGroup, Gather g
   }
   *out = e.narrow(total);
   return true;
+}
+
+// Elements widens, folds (adds, multiplies, compares: the reduction) and rounds tiles of a type. gather(first, count, raw) writes the
+// tiles of ranks first .. first + count - 1 to raw, with count <= kBatch, and returns false if the group is broken. *out is valid if
+// foldRanks returns true.
+template <int kBatch, class Elements, class Gather>
+RH_FN bool foldRanks(const Elements& e, int worldSize, int reduceGroup, Gather gather, typename Elements::Raw* out) {
+  if constexpr (kFoldsAtOnce<Elements>) {
+    static_assert(kBatch == 1);
+    typename Elements::Raw raw[kMaxWorldSize], next[1];
+    for (int r = 0; r < worldSize; r++) {
+      if (!gather(r, 1, next)) return false;
+      raw[r] = next[0];
+    }
+    *out = e.fold(raw, worldSize, reduceGroup);
+    return true;
+  } else {
+    return foldTiles<kBatch>(e, worldSize, reduceGroup, gather, out);
+  }
 }
 
 }  // namespace railhead

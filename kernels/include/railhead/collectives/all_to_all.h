@@ -11,12 +11,12 @@ namespace railhead {
 template <class Elements, class Exchange>
 bool allToAll(Exchange& exchange, const Elements& e, const char* send, char* recv, size_t count) {
   const int worldSize = exchange.worldSize(), self = exchange.rank();
-  const size_t perChunk = static_cast<size_t>(exchange.sliceTiles()) * Elements::kElements;
-  const size_t part = count * Elements::kBytes;
+  const size_t perChunk = static_cast<size_t>(exchange.sliceTiles()) * e.kElements;
+  const size_t part = count * e.kBytes;
   for (size_t base = 0; base == 0 || base < count; base += perChunk) {
-    const size_t at = base * Elements::kBytes;
+    const size_t at = base * e.kBytes;
     const size_t n = count - base < perChunk ? count - base : perChunk;
-    const uint32_t slice = static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements);
+    const uint32_t slice = static_cast<uint32_t>((n + e.kElements - 1) / e.kElements);
     exchange.beginEpoch();
     for (int k = Exchange::kKeepsOwn ? 1 : 0; k < worldSize; k++) {
       const int owner = (self + k) % worldSize;
@@ -42,12 +42,12 @@ bool allToAll(Exchange& exchange, const Elements& e, const char* send, char* rec
 // *zeroCopy is false on every rank and nothing was done.
 template <class Elements, class Exchange>
 bool allToAllPull(Exchange& exchange, const Elements& e, uint64_t sendOffer, char* recv, size_t count, bool* zeroCopy) {
-  const uint64_t tiles = (count + Elements::kElements - 1) / Elements::kElements;
-  const size_t part = count * Elements::kBytes;
+  const uint64_t tiles = (count + e.kElements - 1) / e.kElements;
+  const size_t part = count * e.kBytes;
   exchange.beginEpoch();
   exchange.offer(sendOffer, kNoOffset);
   if (!exchange.meet(0)) return false;
-  if (!exchange.readOffers(static_cast<uint64_t>(exchange.worldSize()) * count * Elements::kBytes, false, zeroCopy)) return false;
+  if (!exchange.readOffers(static_cast<uint64_t>(exchange.worldSize()) * count * e.kBytes, false, zeroCopy)) return false;
   if (!*zeroCopy) return exchange.fallBack();
   for (int k = 0; k < exchange.worldSize(); k++) {
     const int r = (exchange.rank() + k) % exchange.worldSize();

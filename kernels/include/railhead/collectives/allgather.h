@@ -10,12 +10,12 @@ namespace railhead {
 // will do. Returns false when the group broke.
 template <class Elements, class Exchange>
 bool allGather(Exchange& exchange, const Elements& e, const char* send, char* recv, size_t count) {
-  const size_t perChunk = static_cast<size_t>(exchange.chunkTiles()) * Elements::kElements;
-  const size_t part = count * Elements::kBytes;
+  const size_t perChunk = static_cast<size_t>(exchange.chunkTiles()) * e.kElements;
+  const size_t part = count * e.kBytes;
   for (size_t base = 0; base == 0 || base < count; base += perChunk) {
-    const size_t at = base * Elements::kBytes;
+    const size_t at = base * e.kBytes;
     const size_t n = count - base < perChunk ? count - base : perChunk;
-    const uint32_t tiles = static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements);
+    const uint32_t tiles = static_cast<uint32_t>((n + e.kElements - 1) / e.kElements);
     exchange.beginEpoch();
     for (uint32_t i = exchange.first(); i < tiles; i += exchange.step()) exchange.pushAll(i, e.load(send + at, i, n));
     if (!exchange.meet(0)) return false;
@@ -36,12 +36,12 @@ bool allGather(Exchange& exchange, const Elements& e, const char* send, char* re
 // on every rank and nothing was done.
 template <class Elements, class Exchange>
 bool allGatherPull(Exchange& exchange, const Elements& e, uint64_t sendOffer, const char* send, char* recv, size_t count, bool* zeroCopy) {
-  const uint64_t tiles = (count + Elements::kElements - 1) / Elements::kElements;
-  const size_t part = count * Elements::kBytes;
+  const uint64_t tiles = (count + e.kElements - 1) / e.kElements;
+  const size_t part = count * e.kBytes;
   exchange.beginEpoch();
   exchange.offer(sendOffer, kNoOffset);
   if (!exchange.meet(0)) return false;
-  if (!exchange.readOffers(count * Elements::kBytes, false, zeroCopy)) return false;
+  if (!exchange.readOffers(count * e.kBytes, false, zeroCopy)) return false;
   if (!*zeroCopy) return exchange.fallBack();
   for (int k = 0; k < exchange.worldSize(); k++) {
     // Starts with this rank, so that the ranks do not all read from the same one at once.

@@ -16,13 +16,13 @@ namespace railhead {
 template <class Elements, class Exchange>
 RH_FN bool allReduceOneshot(Exchange& exchange, const Elements& e, const char* send, char* recv, size_t count) {
   using Raw = typename Elements::Raw;
-  const size_t perChunk = static_cast<size_t>(exchange.chunkTiles()) * Elements::kElements;
+  const size_t perChunk = static_cast<size_t>(exchange.chunkTiles()) * e.kElements;
   RH_ROLLED
   for (size_t base = 0; base == 0 || base < count; base += perChunk) {  // count 0: an exchange without data
-    const char* in = send + base * Elements::kBytes;
-    char* out = recv + base * Elements::kBytes;
+    const char* in = send + base * e.kBytes;
+    char* out = recv + base * e.kBytes;
     const size_t n = count - base < perChunk ? count - base : perChunk;
-    const uint32_t tiles = static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements);
+    const uint32_t tiles = static_cast<uint32_t>((n + e.kElements - 1) / e.kElements);
     const uint32_t first = exchange.first(), step = exchange.step();
     // Tiles to exchange. The last of several chunks is padded if the exchange needs it (InboxExchange::kPadsChunks).
     const bool padded = Exchange::kPadsChunks && count > perChunk && !mutated(Mutant::kShortLastChunk);

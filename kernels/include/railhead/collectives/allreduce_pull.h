@@ -17,15 +17,17 @@ template <class Elements, class Exchange>
 RH_FN bool allReducePull(Exchange& exchange, const Elements& e, uint64_t send, uint64_t recv, size_t count, bool* zeroCopy) {
   using Raw = typename Elements::Raw;
   const uint32_t worldSize = static_cast<uint32_t>(exchange.worldSize());
-  const uint64_t tiles = (count + Elements::kElements - 1) / Elements::kElements;
+  const uint64_t tiles = (count + e.kElements - 1) / e.kElements;
   const uint64_t slice = (tiles + worldSize - 1) / worldSize;
   const uint64_t begin = slice * static_cast<uint32_t>(exchange.rank());
   const uint64_t end = begin + slice < tiles ? begin + slice : tiles;
+  // Elements up to the end of this rank's slice. A tile there may be a run of tiles, which ends with them.
+  const size_t own = end * e.kElements < count ? end * e.kElements : count;
 
   exchange.beginEpoch();
   exchange.offer(send, recv);
   if (!mutated(Mutant::kPullWithoutFirstBarrier) && !exchange.meet(0)) return false;
-  if (!exchange.readOffers(count * Elements::kBytes, true, zeroCopy)) return false;
+  if (!exchange.readOffers(count * e.kBytes, true, zeroCopy)) return false;
   if (!*zeroCopy) return exchange.fallBack();
   RH_ROLLED
   for (uint64_t i = begin + exchange.first(); i < end; i += exchange.step()) {
@@ -35,7 +37,7 @@ RH_FN bool allReducePull(Exchange& exchange, const Elements& e, uint64_t send, u
             [&](int r, int ranks, Raw(&raw)[Exchange::kBatch]) {
               RH_UNROLL
               for (int q = 0; q < Exchange::kBatch; q++) {
-                if (q < ranks) raw[q] = exchange.template loadRemote<Elements>(r + q, i, count);
+                if (q < ranks) raw[q] = exchange.template loadRemote<Elements>(r + q, i, own);
               }
               return true;
             },
@@ -45,7 +47,7 @@ RH_FN bool allReducePull(Exchange& exchange, const Elements& e, uint64_t send, u
     RH_ROLLED
     for (int k = 0; k < exchange.worldSize(); k++) {
       const int r = exchange.rank() + k < exchange.worldSize() ? exchange.rank() + k : exchange.rank() + k - exchange.worldSize();
-      exchange.template storeRemote<Elements>(r, i, count, sum);
+      exchange.template storeRemote<Elements>(r, i, own, sum);
     }
   }
   return mutated(Mutant::kPullWithoutLastBarrier) || exchange.meet(1);

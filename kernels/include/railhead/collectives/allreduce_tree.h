@@ -24,7 +24,7 @@ class TreeReduction {
  public:
   TreeReduction(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, const Elements& e, Tree tree, const char* send, char* recv, size_t count)
       : mem_(mem), team_(team), pipes_(mem, team, flags),
-        results_(mem, team, flags, mutated(Mutant::kTreeResultsShareAPipe) ? kMessages : kResults), e_(e), partial_(mem, team, e, tree),
+        results_(mem, team, flags, mutated(Mutant::kTreeResultsShareAPipe) ? kMessages : kResults), e_(e), partial_(mem, team, e, tree, pipes_.chunkBytes()),
         send_(send), recv_(recv), count_(count) {
     flags.announce();
     const int n = team.worldSize;
@@ -32,7 +32,7 @@ class TreeReduction {
       places_[t] = placeIn(tree, t != 0, team.rank, n);
       lags_[t] = 2 * static_cast<size_t>(depthIn(tree, t != 0, team.rank, n));
     }
-    perChunk_ = partial_.perChunk(pipes_.chunkBytes());
+    perChunk_ = partial_.perChunk();
   }
 
   // Returns false when the group broke.
@@ -50,7 +50,6 @@ class TreeReduction {
  private:
   using Raw = typename Elements::Raw;
   using Sum = typename Elements::Sum;
-  static constexpr uint32_t kTileBytes = Mem::template tileBytes<Raw>();
 
   struct Chunk {
     const TreePlace& place;
@@ -59,7 +58,7 @@ class TreeReduction {
   };
   Chunk chunk(size_t number) const {
     const size_t base = number * perChunk_, n = count_ - base < perChunk_ ? count_ - base : perChunk_;
-    return {places_[number % 2], base * Elements::kBytes, n, static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements)};
+    return {places_[number % 2], base * e_.kBytes, n, static_cast<uint32_t>((n + e_.kElements - 1) / e_.kElements)};
   }
 
   bool up(size_t number) {
@@ -76,8 +75,8 @@ class TreeReduction {
       pipes_.writeHeader(out, team_.call, c.n);
     }
     if (mutated(Mutant::kTreeReleasesBeforeItAdds)) releaseChildren(c.place);
-    for (uint32_t i = 0; i < c.tiles; i++) {
-      const Sum sum = partial_.add(c.place, in, i, e_.load(send_ + c.at, i, c.n), out);
+    for (uint32_t i = 0; i < c.tiles; i += Mem::kStep) {
+      const Sum sum = partial_.add(c.place, in, i, c.tiles - i, e_.load(send_ + c.at, i, c.n), out);
       if (out == nullptr) e_.store(recv_ + c.at, i, c.n, e_.narrow(sum));
     }
     if (!mutated(Mutant::kTreeReleasesBeforeItAdds)) releaseChildren(c.place);
@@ -95,13 +94,13 @@ class TreeReduction {
     if (c.place.parent >= 0) {
       in = results_.receive(c.place.parent);
       if (in == nullptr || !results_.agrees(in, team_.call, c.place.parent)) return false;
-      for (uint32_t i = 0; i < c.tiles; i++) e_.store(recv_ + c.at, i, c.n, result(c, in, i));
+      for (uint32_t i = 0; i < c.tiles; i += Mem::kStep) e_.store(recv_ + c.at, i, c.n, result(c, in, i));
     }
     for (int k = 0; k < c.place.n; k++) {
       char* out = results_.reserve(c.place.children[k]);
       if (out == nullptr) return false;
       results_.writeHeader(out, team_.call, c.n);
-      for (uint32_t i = 0; i < c.tiles; i++) mem_.storeSlotTile(out + kSlotHeaderBytes + i * kTileBytes, result(c, in, i));
+      for (uint32_t i = 0; i < c.tiles; i += Mem::kStep) mem_.storeSlotTile(out + kSlotHeaderBytes + i * e_.kTileBytes, result(c, in, i));
       results_.send(c.place.children[k]);
     }
     if (in != nullptr) results_.release(c.place.parent);
@@ -110,7 +109,7 @@ class TreeReduction {
   // A tile of the result: from the parent's slot, or on the root from recv.
   Raw result(const Chunk& c, const char* in, uint32_t i) {
     if (in == nullptr) return e_.loadRaw(recv_ + c.at, i, c.n);
-    return mem_.template loadSlotTile<Raw>(in + kSlotHeaderBytes + i * kTileBytes);
+    return mem_.template loadSlotTile<Raw>(in + kSlotHeaderBytes + i * e_.kTileBytes, c.tiles - i);
   }
 
   Mem& mem_;

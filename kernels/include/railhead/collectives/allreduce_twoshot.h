@@ -17,13 +17,13 @@ RH_FN bool allReduceTwoshot(Exchange& exchange, const Elements& e, const char* s
   using Raw = typename Elements::Raw;
   const int worldSize = exchange.worldSize(), self = exchange.rank();
   // A chunk fills one slot for each slice.
-  const size_t perChunk = static_cast<size_t>(exchange.sliceTiles()) * static_cast<size_t>(worldSize) * Elements::kElements;
+  const size_t perChunk = static_cast<size_t>(exchange.sliceTiles()) * static_cast<size_t>(worldSize) * e.kElements;
   RH_ROLLED
   for (size_t base = 0; base == 0 || base < count; base += perChunk) {  // count 0: an exchange without data
-    const char* in = send + base * Elements::kBytes;
-    char* out = recv + base * Elements::kBytes;
+    const char* in = send + base * e.kBytes;
+    char* out = recv + base * e.kBytes;
     const size_t n = count - base < perChunk ? count - base : perChunk;
-    const uint32_t tiles = static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements);
+    const uint32_t tiles = static_cast<uint32_t>((n + e.kElements - 1) / e.kElements);
     // Tiles to exchange. The last of several chunks is padded if the exchange needs it (InboxExchange::kPadsChunks).
     const bool padded = Exchange::kPadsChunks && count > perChunk && !mutated(Mutant::kShortLastChunk);
     const uint32_t exchanged = padded ? exchange.sliceTiles() * static_cast<uint32_t>(worldSize) : tiles;

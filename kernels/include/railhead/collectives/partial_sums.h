@@ -15,25 +15,24 @@ class PartialSums {
   using Raw = typename Elements::Raw;
   using Sum = typename Elements::Sum;
 
-  PartialSums(Mem& mem, const FlagTeam& team, const Elements& e, Tree tree)
+  // chunkBytes: of a slot's data.
+  PartialSums(Mem& mem, const FlagTeam& team, const Elements& e, Tree tree, uint32_t chunkBytes)
       : mem_(mem), team_(team), e_(e), chain_(tree == Tree::kChain),
-        grouped_(chain_ && team.reduceGroup > 1 && team.reduceGroup < team.worldSize) {}
+        grouped_(chain_ && team.reduceGroup > 1 && team.reduceGroup < team.worldSize), tiles_(chunkBytes / ((grouped_ ? 2 : 1) * e.kSumBytes)) {}
 
-  // Of a tile in a slot.
-  uint32_t tileBytes() const { return (grouped_ ? 2 : 1) * static_cast<uint32_t>(sizeof(Sum)); }
   // Elements of a chunk.
-  size_t perChunk(uint32_t chunkBytes) const { return static_cast<size_t>(chunkBytes / tileBytes()) * Elements::kElements; }
+  size_t perChunk() const { return static_cast<size_t>(tiles_) * e_.kElements; }
 
   // Adds the children's partial sums of tile i, which are in the slots `in`, and this rank's contribution. Stores the sum in the slot
-  // `out` if there is one, and returns it. On the root it is the reduction.
-  Sum add(const TreePlace& place, const char* const (&in)[2], uint32_t i, const Raw& contribution, char* out) {
+  // `out` if there is one, and returns it. On the root it is the reduction. `tiles`: of the chunk, from tile i on.
+  Sum add(const TreePlace& place, const char* const (&in)[2], uint32_t i, uint32_t tiles, const Raw& contribution, char* out) {
     Sum total = e_.widen(contribution), group = total;
     if (!chain_) {
-      for (int k = 0; k < place.n; k++) e_.add(&total, mem_.template loadSlotTile<Sum>(at(in[k], i, false)));
+      for (int k = 0; k < place.n; k++) e_.add(&total, load(in[k], i, tiles, false));
     } else if (grouped_) {
-      addGrouped(in[0], i, &total, &group);
+      addGrouped(in[0], i, tiles, &total, &group);
     } else if (place.n > 0) {
-      total = followed(mem_.template loadSlotTile<Sum>(at(in[0], i, false)), total);
+      total = followed(load(in[0], i, tiles, false), total);
     }
     if (out == nullptr) return total;
     mem_.storeSlotTile(at(out, i, false), total);
@@ -42,19 +41,21 @@ class PartialSums {
   }
 
  private:
+  // The sums of groups lie behind all totals.
   char* at(const char* slot, uint32_t i, bool ofGroup) const {
-    return const_cast<char*>(slot) + kSlotHeaderBytes + i * tileBytes() + (ofGroup ? sizeof(Sum) : 0);
+    return const_cast<char*>(slot) + kSlotHeaderBytes + (ofGroup ? tiles_ + i : i) * e_.kSumBytes;
   }
+  Sum load(const char* slot, uint32_t i, uint32_t tiles, bool ofGroup) { return mem_.template loadSlotTile<Sum>(at(slot, i, ofGroup), tiles); }
   Sum followed(Sum first, const Sum& second) {
     e_.add(&first, second);
     return first;
   }
   // total: of the complete groups. They include this rank's own if it is the last rank of its group.
-  void addGrouped(const char* in, uint32_t i, Sum* total, Sum* group) {
+  void addGrouped(const char* in, uint32_t i, uint32_t tiles, Sum* total, Sum* group) {
     const int within = team_.rank % team_.reduceGroup, number = team_.rank / team_.reduceGroup;
     const bool ends = within == team_.reduceGroup - 1 || team_.rank == team_.worldSize - 1;
-    if (within > 0) *group = followed(mem_.template loadSlotTile<Sum>(at(in, i, true)), *group);
-    if (number > 0) *total = mem_.template loadSlotTile<Sum>(at(in, i, false));
+    if (within > 0) *group = followed(load(in, i, tiles, true), *group);
+    if (number > 0) *total = load(in, i, tiles, false);
     if (ends && !mutated(Mutant::kTreeForgetsTheGroup)) *total = number > 0 ? followed(*total, *group) : *group;
   }
 
@@ -62,6 +63,7 @@ class PartialSums {
   const FlagTeam& team_;
   const Elements& e_;
   const bool chain_, grouped_;
+  const uint32_t tiles_;  // of a chunk
 };
 
 }  // namespace railhead

@@ -14,12 +14,12 @@ bool reduceScatter(Exchange& exchange, const Elements& e, const char* send, char
   using Raw = typename Elements::Raw;
   const int worldSize = exchange.worldSize(), self = exchange.rank();
   // A chunk has a slice for each rank.
-  const size_t perChunk = static_cast<size_t>(exchange.sliceTiles()) * Elements::kElements;
-  const size_t part = count * Elements::kBytes;
+  const size_t perChunk = static_cast<size_t>(exchange.sliceTiles()) * e.kElements;
+  const size_t part = count * e.kBytes;
   for (size_t base = 0; base == 0 || base < count; base += perChunk) {
-    const size_t at = base * Elements::kBytes;
+    const size_t at = base * e.kBytes;
     const size_t n = count - base < perChunk ? count - base : perChunk;
-    const uint32_t slice = static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements);
+    const uint32_t slice = static_cast<uint32_t>((n + e.kElements - 1) / e.kElements);
     const char* own = send + static_cast<size_t>(self) * part + at;
     exchange.beginEpoch();
     for (int k = Exchange::kKeepsOwn ? 1 : 0; k < worldSize; k++) {
@@ -47,12 +47,12 @@ bool reduceScatter(Exchange& exchange, const Elements& e, const char* send, char
 template <class Elements, class Exchange>
 bool reduceScatterPull(Exchange& exchange, const Elements& e, uint64_t sendOffer, char* recv, size_t count, bool* zeroCopy) {
   using Raw = typename Elements::Raw;
-  const uint64_t tiles = (count + Elements::kElements - 1) / Elements::kElements;
-  const uint64_t own = static_cast<uint64_t>(exchange.rank()) * count * Elements::kBytes;
+  const uint64_t tiles = (count + e.kElements - 1) / e.kElements;
+  const uint64_t own = static_cast<uint64_t>(exchange.rank()) * count * e.kBytes;
   exchange.beginEpoch();
   exchange.offer(sendOffer, kNoOffset);
   if (!exchange.meet(0)) return false;
-  if (!exchange.readOffers(static_cast<uint64_t>(exchange.worldSize()) * count * Elements::kBytes, false, zeroCopy)) return false;
+  if (!exchange.readOffers(static_cast<uint64_t>(exchange.worldSize()) * count * e.kBytes, false, zeroCopy)) return false;
   if (!*zeroCopy) return exchange.fallBack();
   for (uint64_t i = exchange.first(); i < tiles; i += exchange.step()) {
     Raw sum;

@@ -22,8 +22,8 @@ template <class Elements, class Mem>
 class ReduceScatterTree {
  public:
   ReduceScatterTree(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, const Elements& e, Tree tree, const char* send, char* recv, size_t count)
-      : mem_(mem), team_(team), pipes_(mem, team, flags), results_(mem, team, flags, kResults), e_(e), partial_(mem, team, e, tree),
-        send_(send), recv_(recv), count_(count), perChunk_(partial_.perChunk(pipes_.chunkBytes())) {
+      : mem_(mem), team_(team), pipes_(mem, team, flags), results_(mem, team, flags, kResults), e_(e), partial_(mem, team, e, tree, pipes_.chunkBytes()),
+        send_(send), recv_(recv), count_(count), perChunk_(partial_.perChunk()) {
     flags.announce();
     const int n = team.worldSize;
     for (int t = 0; t < 2; t++) {
@@ -48,7 +48,6 @@ class ReduceScatterTree {
 
  private:
   using Raw = typename Elements::Raw;
-  static constexpr uint32_t kTileBytes = Mem::template tileBytes<Raw>();
 
   struct Chunk {
     const TreePlace& place;
@@ -59,8 +58,8 @@ class ReduceScatterTree {
   Chunk chunk(size_t number) const {
     const auto n = static_cast<size_t>(team_.worldSize);
     const size_t base = number / n * perChunk_, left = count_ - base, size = left < perChunk_ ? left : perChunk_;
-    const size_t tiles = (size + Elements::kElements - 1) / Elements::kElements;
-    return {places_[number % 2], roots_[number % 2], static_cast<int>(number % n), base * Elements::kBytes, size, static_cast<uint32_t>(tiles)};
+    const size_t tiles = (size + e_.kElements - 1) / e_.kElements;
+    return {places_[number % 2], roots_[number % 2], static_cast<int>(number % n), base * e_.kBytes, size, static_cast<uint32_t>(tiles)};
   }
 
   bool pass(const Chunk& c) {
@@ -76,13 +75,13 @@ class ReduceScatterTree {
       if (out == nullptr) return false;
       pipes_.writeHeader(out, team_.call, c.n);
     }
-    const char* part = send_ + static_cast<size_t>(c.owner) * count_ * Elements::kBytes + c.at;
-    for (uint32_t i = 0; i < c.tiles; i++) {
-      const auto sum = partial_.add(c.place, in, i, e_.load(part, i, c.n), last ? nullptr : out);
+    const char* part = send_ + static_cast<size_t>(c.owner) * count_ * e_.kBytes + c.at;
+    for (uint32_t i = 0; i < c.tiles; i += Mem::kStep) {
+      const auto sum = partial_.add(c.place, in, i, c.tiles - i, e_.load(part, i, c.n), last ? nullptr : out);
       if (keep) {
         e_.store(recv_ + c.at, i, c.n, e_.narrow(sum));
       } else if (last) {
-        mem_.storeSlotTile(out + kSlotHeaderBytes + i * kTileBytes, e_.narrow(sum));
+        mem_.storeSlotTile(out + kSlotHeaderBytes + i * e_.kTileBytes, e_.narrow(sum));
       }
     }
     for (int k = 0; k < c.place.n; k++) pipes_.release(c.place.children[k]);
@@ -95,8 +94,8 @@ class ReduceScatterTree {
     if (c.owner != team_.rank || c.root == team_.rank) return true;
     const char* in = results_.receive(c.root);
     if (in == nullptr || !results_.agrees(in, team_.call, c.root)) return false;
-    for (uint32_t i = 0; i < c.tiles; i++) {
-      e_.store(recv_ + c.at, i, c.n, mem_.template loadSlotTile<Raw>(in + kSlotHeaderBytes + i * kTileBytes));
+    for (uint32_t i = 0; i < c.tiles; i += Mem::kStep) {
+      e_.store(recv_ + c.at, i, c.n, mem_.template loadSlotTile<Raw>(in + kSlotHeaderBytes + i * e_.kTileBytes, c.tiles - i));
     }
     results_.release(c.root);
     return true;

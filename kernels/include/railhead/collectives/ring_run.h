@@ -47,7 +47,7 @@ class RingChannel {
       : e_(e), flags_(flags), b_(b), ring_(plan, channel, team.rank, team.worldSize),
         link_(mem, team, flags, waits, channel, ring_.before(), ring_.next()),
         first_(b.kind == RingKind::kAllGather ? ring_.n - 1 : 0), last_(b.kind == RingKind::kReduceScatter ? ring_.n - 1 : 2 * ring_.n - 2),
-        perChunk_(static_cast<size_t>(link_.chunkBytes()) / widestTile() * Elements::kElements), base_(begin(channel, channels)),
+        perChunk_(static_cast<size_t>(link_.chunkBytes()) / widestTile() * e_.kElements), base_(begin(channel, channels)),
         end_(begin(channel + 1, channels)), ended_(channel >= channels || (channel > 0 && base_ == end_)) {
     beginRound();
   }
@@ -62,7 +62,9 @@ class RingChannel {
     if (out && !link_.reserve()) return true;
     if (in && mutated(Mutant::kRingReleasesBeforeItReads)) link_.release();
     if (out && mutated(Mutant::kRingSendsBeforeItWrites)) link_.send(s.tiles * tileBytes(sums));
+    if (in) link_.read(s.tiles * tileBytes(step_ <= ring_.n - 1));
     work(s, in, out);
+    if (out) link_.write(s.tiles * tileBytes(sums));
     if (in && !mutated(Mutant::kRingReleasesBeforeItReads)) link_.release();
     if (out && !mutated(Mutant::kRingSendsBeforeItWrites)) link_.send(s.tiles * tileBytes(sums));
     *moved = true;
@@ -87,51 +89,46 @@ class RingChannel {
     const size_t n = end_ - at < size_ ? end_ - at : size_;
     const size_t part = all ? 0 : static_cast<size_t>(ring_.at(place)) * b_.count;
     const size_t from = b_.kind == RingKind::kAllGather ? at : part + at, to = b_.kind == RingKind::kReduceScatter ? at : part + at;
-    return {b_.send + from * Elements::kBytes, b_.recv + to * Elements::kBytes, n, static_cast<uint32_t>((n + Elements::kElements - 1) / Elements::kElements)};
+    return {b_.send + from * e_.kBytes, b_.recv + to * e_.kBytes, n, static_cast<uint32_t>((n + e_.kElements - 1) / e_.kElements)};
   }
 
   void work(const Slice& s, bool in, bool out) {
     if constexpr (kReduces) {
       if (step_ <= ring_.n - 1) return reduce(s, in, out);
     }
-    for (uint32_t i = 0; i < s.tiles; i++) {
-      const Raw raw = in ? link_.template load<Raw>(i) : e_.loadRaw(s.own, i, s.n);
+    for (uint32_t i = 0; i < s.tiles; i += Mem::kStep) {
+      const Raw raw = in ? link_.template load<Raw>(i * e_.kTileBytes, s.tiles - i) : e_.loadRaw(s.own, i, s.n);
       e_.store(s.result, i, s.n, raw);
-      if (out) link_.store(i, raw);
+      if (out) link_.store(i * e_.kTileBytes, raw);
     }
   }
   void reduce(const Slice& s, bool in, bool out) {
     const bool complete = step_ == ring_.n - 1;
-    for (uint32_t i = 0; i < s.tiles; i++) {
+    for (uint32_t i = 0; i < s.tiles; i += Mem::kStep) {
       auto sum = e_.widen(e_.load(s.own, i, s.n));
       if (in) {
-        auto total = link_.template load<typename Elements::Sum>(i);
+        auto total = link_.template load<typename Elements::Sum>(i * e_.kSumBytes, s.tiles - i);
         e_.add(&total, sum);
         sum = total;
       }
       if (!complete) {
-        link_.store(i, sum);
+        link_.store(i * e_.kSumBytes, sum);
         continue;
       }
       const Raw raw = e_.narrow(sum);
       e_.store(s.result, i, s.n, raw);
-      if (out) link_.store(i, raw);
+      if (out) link_.store(i * e_.kTileBytes, raw);
     }
   }
 
-  static constexpr uint32_t tileBytes(bool sums) {
-    if constexpr (kReduces) {
-      if (sums) return sizeof(typename Elements::Sum);
-    }
-    return sizeof(Raw);
-  }
-  static constexpr uint32_t widestTile() { return tileBytes(true) > tileBytes(false) ? tileBytes(true) : tileBytes(false); }
+  uint32_t tileBytes(bool sums) const { return kReduces && sums ? e_.kSumBytes : e_.kTileBytes; }
+  uint32_t widestTile() const { return tileBytes(true) > tileBytes(false) ? tileBytes(true) : tileBytes(false); }
 
   // Where a channel's part begins. Parts have whole tiles, and as equal numbers of them as possible.
   size_t begin(int channel, int channels) const {
     if (channel >= channels) return b_.count;
-    const size_t tiles = (b_.count + Elements::kElements - 1) / Elements::kElements;
-    const size_t at = tiles * static_cast<size_t>(channel) / static_cast<size_t>(channels) * Elements::kElements;
+    const size_t tiles = (b_.count + e_.kElements - 1) / e_.kElements;
+    const size_t at = tiles * static_cast<size_t>(channel) / static_cast<size_t>(channels) * e_.kElements;
     return at < b_.count ? at : b_.count;
   }
   // The slices of a round have the same size, except the last ones of the last round.
@@ -139,8 +136,8 @@ class RingChannel {
     step_ = first_;
     size_t share = end_ - base_;
     if (b_.kind == RingKind::kAllReduce) {
-      const size_t tiles = (share + Elements::kElements - 1) / Elements::kElements, n = static_cast<size_t>(ring_.n);
-      share = (tiles + n - 1) / n * Elements::kElements;
+      const size_t tiles = (share + e_.kElements - 1) / e_.kElements, n = static_cast<size_t>(ring_.n);
+      share = (tiles + n - 1) / n * e_.kElements;
     }
     size_ = share < perChunk_ ? share : perChunk_;
   }

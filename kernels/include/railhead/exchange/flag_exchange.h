@@ -8,16 +8,17 @@
 
 namespace railhead {
 
-// Raw is a tile as it lies in a buffer. Mem has, besides what flags.h lists, accesses to shared memory that the flags order:
-// loadTile<Raw> and storeTile for buffers, loadElements and storeElements for windows, loadOffer and storeOffer for offsets.
+// Raw is a tile as it lies in a buffer, or a run of kStep tiles (host/runs.h). Mem has, besides what flags.h lists, kStep and accesses to
+// shared memory that the flags order: loadTile<Raw> and storeTile for buffers, with the number of tiles that a run may have; loadElements
+// and storeElements for windows, loadOffer and storeOffer for offsets.
 template <class Mem, class Raw>
 class FlagExchange {
  public:
   static constexpr int kBatch = 1;
-  static constexpr uint32_t kTileBytes = Mem::template tileBytes<Raw>();
 
-  FlagExchange(Mem& mem, const FlagTeam& team)
-      : mem_(mem), team_(team), flags_(mem, team), own_(flags_.header(team.rank)), generation_(own_->generation) {
+  // tileBytes: of a tile in a buffer.
+  FlagExchange(Mem& mem, const FlagTeam& team, uint32_t tileBytes)
+      : mem_(mem), team_(team), flags_(mem, team), own_(flags_.header(team.rank)), tileBytes_(tileBytes), generation_(own_->generation) {
     flags_.announce();
   }
   ~FlagExchange() { own_->generation = generation_; }
@@ -27,10 +28,10 @@ class FlagExchange {
   int rank() const { return team_.rank; }
   int worldSize() const { return team_.worldSize; }
   int reduceGroup() const { return team_.reduceGroup; }
-  uint32_t chunkTiles() const { return team_.blockBytes / kTileBytes; }
+  uint32_t chunkTiles() const { return team_.blockBytes / tileBytes_; }
   uint32_t sliceTiles() const { return chunkTiles() / static_cast<uint32_t>(team_.worldSize); }
   uint32_t first() const { return 0; }
-  uint32_t step() const { return 1; }
+  uint32_t step() const { return Mem::kStep; }
 
   bool beginEpoch() {
     generation_ = (generation_ + 2) & Mem::kGenerationMask;
@@ -51,25 +52,25 @@ class FlagExchange {
   // A rank takes its own tiles from the caller's memory, not from its buffer.
   static constexpr bool kKeepsOwn = true;
   static constexpr bool kPadsChunks = false;  // a generation covers all tiles of the rank
-  void pushAll(uint32_t tile, const Raw& raw) { mem_.storeTile(ownAt(tile), raw); }
+  void pushAll(uint32_t tile, const Raw& raw) { mem_.storeTile(ownAt(tile), raw, Mem::kStep); }
   bool poll(int first, int, uint32_t tile, const Raw& own, Raw (&out)[1]) {
-    out[0] = first == team_.rank ? own : mem_.template loadTile<Raw>(at(first, tile));
+    out[0] = first == team_.rank ? own : mem_.template loadTile<Raw>(at(first, tile), Mem::kStep);
     return true;
   }
   // Slices lie in the buffer in the order of the message: tile j of an owner's slice has the same number in both.
   void pushSlice(int, int owner, uint32_t j, uint32_t slice, const Raw& raw) {
-    mem_.storeTile(ownAt(static_cast<uint32_t>(owner) * slice + j), raw);
+    mem_.storeTile(ownAt(static_cast<uint32_t>(owner) * slice + j), raw, slice - j);
   }
   bool pollSlice(int first, int, uint32_t j, uint32_t slice, const Raw& own, Raw (&out)[1]) {
-    out[0] = first == team_.rank ? own : mem_.template loadTile<Raw>(at(first, static_cast<uint32_t>(team_.rank) * slice + j));
+    out[0] = first == team_.rank ? own : mem_.template loadTile<Raw>(at(first, static_cast<uint32_t>(team_.rank) * slice + j), slice - j);
     return true;
   }
   // A rank's own slice is pushed to no rank, so its place in the rank's buffer is free for the result.
   void pushResult(uint32_t j, uint32_t slice, const Raw& raw) {
-    mem_.storeTile(ownAt(static_cast<uint32_t>(team_.rank) * slice + j), raw);
+    mem_.storeTile(ownAt(static_cast<uint32_t>(team_.rank) * slice + j), raw, slice - j);
   }
   bool pollResult(int first, int, uint32_t j, uint32_t slice, Raw (&out)[1]) {
-    if (first != team_.rank) out[0] = mem_.template loadTile<Raw>(at(first, static_cast<uint32_t>(first) * slice + j));
+    if (first != team_.rank) out[0] = mem_.template loadTile<Raw>(at(first, static_cast<uint32_t>(first) * slice + j), slice - j);
     return true;
   }
 
@@ -167,13 +168,14 @@ class FlagExchange {
     *out = base + offset;
     return true;
   }
-  char* ownAt(uint32_t tile) const { return reinterpret_cast<char*>(own_) + half_ + static_cast<size_t>(tile) * kTileBytes; }
-  char* at(int r, uint32_t tile) const { return team_.heap(r) + half_ + static_cast<size_t>(tile) * kTileBytes; }
+  char* ownAt(uint32_t tile) const { return reinterpret_cast<char*>(own_) + half_ + static_cast<size_t>(tile) * tileBytes_; }
+  char* at(int r, uint32_t tile) const { return team_.heap(r) + half_ + static_cast<size_t>(tile) * tileBytes_; }
 
   Mem& mem_;
   const FlagTeam& team_;
   Flags<Mem> flags_;
   ScratchHeader* const own_;
+  const uint32_t tileBytes_;
   uint32_t generation_;
   bool compared_ = false;  // whether the signatures were compared
   size_t half_ = 0;  // offset of the current buffer in every heap

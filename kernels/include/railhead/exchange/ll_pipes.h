@@ -61,17 +61,9 @@ class LLPipes {
     return word;
   }
 
-  // Piece i of a chunk. sizeof(T) is a multiple of 4.
-  template <class T>
-  T load(const uint64_t* slot, uint32_t i) {
-    T value;
-    loadWords(slot + kSignatureWords + i * kWordsOf<T>, &value, kWordsOf<T>);
-    return value;
-  }
-  template <class T>
-  void store(uint64_t* slot, uint32_t chunk, uint32_t i, const T& value) {
-    storeWords(slot + kSignatureWords + i * kWordsOf<T>, chunk, &value, kWordsOf<T>);
-  }
+  // The data of a chunk. bytes: a multiple of 4.
+  void load(const uint64_t* slot, void* data, uint32_t bytes) { loadWords(slot + kSignatureWords, data, bytes / 4); }
+  void store(uint64_t* slot, uint32_t chunk, const void* data, uint32_t bytes) { storeWords(slot + kSignatureWords, chunk, data, bytes / 4); }
 
   // Called after the last read of a chunk: zeroes its slot if it is one of the last kPipeSlots chunks before the wrap.
   void clearBeforeWrap(uint64_t* slot, uint32_t chunk) {
@@ -81,8 +73,6 @@ class LLPipes {
 
  private:
   static constexpr uint32_t kMarkMask = Mem::kGenerationMask >> 1;
-  template <class T>
-  static constexpr uint32_t kWordsOf = sizeof(T) / 4;
 
   uint32_t words() const { return team_.llSlotBytes / 8; }
   void storeWords(uint64_t* to, uint32_t chunk, const void* data, uint32_t n) {

@@ -3,8 +3,11 @@
 //   arrived(bytes)    whether the next chunk, of so many bytes, has arrived. False: its flag was added to the waits, or the chunk is of
 //                     another operation, which flags.stop() tells
 //   reserve()         whether there is a credit for the next chunk. False: its flag was added to the waits
-//   load<T>(i), store(i, value)   piece i, of sizeof(T) bytes, of the chunk that has arrived, and of the reserved one
-//   release(), send(bytes)        returns the chunk that has arrived; publishes the reserved one
+//   read(bytes)                          precedes loads of the chunk that has arrived
+//   load<T>(at, tiles), store(at, value) a tile, or a run of at most so many tiles, `at` bytes into the chunk that has arrived, and into
+//                                        the reserved one
+//   write(bytes)                         follows all stores to the reserved chunk
+//   release(), send(bytes)               returns the chunk that has arrived; publishes the reserved one
 #ifndef RAILHEAD_KERNELS_RING_LINKS_H_
 #define RAILHEAD_KERNELS_RING_LINKS_H_
 
@@ -65,14 +68,16 @@ class SimpleLink {
     out_ = pipes_.slot(team_.rank, next_, chunk);
     return true;
   }
+  void read(uint32_t) {}
   template <class T>
-  T load(uint32_t i) {
-    return mem_.template loadSlotTile<T>(in_ + kSlotHeaderBytes + i * sizeof(T));
+  T load(uint32_t at, uint32_t tiles) {
+    return mem_.template loadSlotTile<T>(in_ + kSlotHeaderBytes + at, tiles);
   }
   template <class T>
-  void store(uint32_t i, const T& value) {
-    mem_.storeSlotTile(out_ + kSlotHeaderBytes + i * sizeof(T), value);
+  void store(uint32_t at, const T& value) {
+    mem_.storeSlotTile(out_ + kSlotHeaderBytes + at, value);
   }
+  void write(uint32_t) {}
   void release() { pipes_.release(before_); }
   void send(uint32_t bytes) {
     pipes_.writeHeader(out_, team_.call, bytes);
@@ -97,7 +102,7 @@ class LLLink {
   LLLink(Mem& mem, const FlagTeam& team, Flags<Mem>& flags, FlagWaits<Mem>& waits, int channel, int before, int next)
       : mem_(mem), team_(team), flags_(flags), pipes_(mem, team, channel), waits_(waits), before_(before), next_(next) {}
 
-  uint32_t chunkBytes() const { return pipes_.chunkBytes(); }
+  uint32_t chunkBytes() const { return pipes_.chunkBytes() < kDataBytes ? pipes_.chunkBytes() : kDataBytes; }
 
   // Polling the words in order would take each cache line from the writer while it fills the line. So this polls the last word, and
   // checks all others once it has arrived. A chunk of another operation may have fewer words, so the signature is checked whenever it has
@@ -128,14 +133,16 @@ class LLLink {
     pipes_.writeSignature(out_, outChunk_, team_.call);
     return true;
   }
+  void read(uint32_t bytes) { pipes_.load(in_, inData_, bytes); }
   template <class T>
-  T load(uint32_t i) {
-    return pipes_.template load<T>(in_, i);
+  T load(uint32_t at, uint32_t tiles) {
+    return mem_.template loadLocalTile<T>(inData_ + at, tiles);
   }
   template <class T>
-  void store(uint32_t i, const T& value) {
-    pipes_.store(out_, outChunk_, i, value);
+  void store(uint32_t at, const T& value) {
+    mem_.storeLocalTile(outData_ + at, value);
   }
+  void write(uint32_t bytes) { pipes_.store(out_, outChunk_, outData_, bytes); }
   // Release: this rank has read the chunk, and has zeroed the slot if it had to.
   void release() {
     if (!mutated(Mutant::kLLClearsAfterRelease)) pipes_.clearBeforeWrap(in_, inChunk_);
@@ -164,6 +171,9 @@ class LLLink {
   uint32_t inChunk_ = 0, outChunk_ = 0;
   uint64_t* in_ = nullptr;
   uint64_t* out_ = nullptr;
+  // The data of the two chunks, without marks.
+  static constexpr uint32_t kDataBytes = kLLSlotBytes / 2;
+  alignas(64) char inData_[kDataBytes], outData_[kDataBytes];
 };
 
 }  // namespace railhead

@@ -22,37 +22,11 @@ class EpRoutes {
   RH_FN uint32_t tokens() const { return call_.routing.tokens < team_.maxTokens ? call_.routing.tokens : team_.maxTokens; }
   RH_FN uint32_t excess() const { return call_.routing.tokens - tokens(); }
 
-  // What an entry needs of memory.
-  struct Input {
-    int64_t expert;
-    uint32_t firstUnfit, secondUnfit;  // of the token, in each flight
-  };
-  // Of a logical and a physical expert.
-  struct Place {
-    uint16_t home, local;
-    uint8_t rank;
-  };
-  // Those whose numbers are the thread's.
-  struct Early {
-    Place place;
-    Input input;
-  };
-  RH_FN Early loadEarly() {
-    const uint32_t i = c_.threadInBlock(), n = tokens() < passTokens() ? tokens() : passTokens();
-    return {loadPlace(i), i < n * team_.topk ? loadInput(i) : Input{}};
-  }
-  // What can be done before the call is decided. Barriers before and behind.
-  RH_FN void prepare(const Early& early) {
+  // Before the first pass. Counts invalid input in EpShared. A barrier follows.
+  RH_FN void clear() {
     EpShared& s = c_.epShared();
-    early_ = early.input;
-    storePlace(c_.threadInBlock(), early.place);
-    RH_ROLLED
-    for (uint32_t i = c_.threadInBlock() + c_.dataThreadsInBlock(); i < team_.physical || i < team_.logical; i += c_.dataThreadsInBlock()) {
-      storePlace(i, loadPlace(i));
-    }
     RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < things(); i += c_.dataThreadsInBlock()) s.totals[i] = 0;
-    clearMasks();
     if (c_.threadInBlock() != 0) return;
     RH_ROLLED
     for (int i = 0; i < 3; i++) {
@@ -60,22 +34,59 @@ class EpRoutes {
       s.firsts[i] = ~0u;
     }
   }
-
-  // Makes the masks of the first pass, and counts invalid input of all tokens. A barrier follows.
-  RH_FN void markFirst() {
-    mark(0, true);
+  RH_FN void countProblems() {
+    const uint32_t n = tokens() * team_.topk;
     RH_ROLLED
-    for (uint32_t i = passTokens() * team_.topk + c_.threadInBlock(); i < tokens() * team_.topk; i += c_.dataThreadsInBlock()) {
-      const uint32_t t = i / team_.topk;
-      look(t, i - t * team_.topk);
+    for (uint32_t i = c_.threadInBlock(); i < n; i += c_.dataThreadsInBlock()) {
+      uint32_t problem = kNone;
+      const uint32_t t = i / team_.topk, k = i - t * team_.topk;
+      checkedEntry(t, k, &problem);
+      if (problem != kNone) note(problem, t * kEpMaxTopk + k);
+      if (k == 0 && unfit(t) != 0 && hasRanks(t)) note(kUnfit, t);
     }
   }
-  // The pass of the tokens from `first` on. Barriers before and behind.
-  RH_FN void nextPass(uint32_t first) {
+  RH_FN bool areThereProblems() {
+    const EpShared& s = c_.epShared();
+    return excess() != 0 || (s.problems[kInvalid] | s.problems[kTwice] | s.problems[kUnfit]) != 0;
+  }
+  // By one thread, after a barrier.
+  RH_FN EpProblems problems() {
+    const EpShared& s = c_.epShared();
+    EpProblems p = {};
+    EpProblem* const kinds[] = {&p.invalidIds, &p.duplicateIds};
+    RH_ROLLED
+    for (int i = 0; i < 2; i++) {
+      if (s.problems[i] == 0) continue;
+      const uint32_t t = s.firsts[i] / kEpMaxTopk, k = s.firsts[i] % kEpMaxTopk;
+      *kinds[i] = {s.problems[i], t, k, call_.routing.at(uint64_t{t} * team_.topk + k)};
+    }
+    if (s.problems[kUnfit] != 0) {
+      const uint32_t u = unfit(s.firsts[kUnfit]);
+      p.nonFinite = {s.problems[kUnfit], s.firsts[kUnfit], EpUnfit::element(u), static_cast<int64_t>(EpUnfit::what(u))};
+    }
+    if (excess() != 0) p.excessTokens = {excess(), team_.maxTokens, 0, static_cast<int64_t>(call_.routing.tokens)};
+    return p;
+  }
+
+  // ---- Passes ----
+
+  RH_FN uint32_t passTokens() const { return 32 * words_; }
+  // The tokens from `first` on, a multiple of passTokens(). Barriers before and behind.
+  RH_FN void beginPass(uint32_t first) {
+    EpShared& s = c_.epShared();
     first_ = first;
-    clearMasks();
+    const uint32_t n = tokens() - first < passTokens() ? tokens() - first : passTokens();
+    RH_ROLLED
+    for (uint32_t i = c_.threadInBlock(); i < things() * words_; i += c_.dataThreadsInBlock()) s.masks[i] = 0;
     c_.dataAll(true);
-    mark(first, false);
+    RH_ROLLED
+    for (uint32_t i = c_.threadInBlock(); i < n * team_.topk; i += c_.dataThreadsInBlock()) {
+      const uint32_t at = i / team_.topk, t = first + at;
+      const uint32_t e = entry(t, i - at * team_.topk);
+      if (e == kNoExpert) continue;
+      c_.sharedOr(&s.masks[e * words_ + at / 32], 1u << at % 32);
+      c_.sharedOr(&s.masks[rankThing(team_.expertRank[e]) * words_ + at / 32], 1u << at % 32);
+    }
     c_.dataAll(true);
   }
   // Barriers before and behind.
@@ -85,32 +96,16 @@ class EpRoutes {
     for (uint32_t i = c_.threadInBlock(); i < things(); i += c_.dataThreadsInBlock()) s.totals[i] = throughPass(i);
   }
 
-  // After markFirst() and a barrier.
-  RH_FN bool areThereProblems() {
-    const EpShared& s = c_.epShared();
-    return excess() != 0 || (s.problems[kInvalid] | s.problems[kTwice] | s.problems[kUnfit]) != 0;
-  }
-  // By one thread.
-  RH_FN void storeProblems(EpProblems* to) {
-    *to = {};
-    if (areThereProblems()) describe(c_, call_, to);
-  }
-
-  RH_FN uint32_t passTokens() const { return 32 * words_; }
   // Of tokens up to the end of this pass.
   RH_FN uint32_t tokensOf(uint32_t physical) { return throughPass(physical); }
   RH_FN uint32_t copiesTo(int rank) { return throughPass(rankThing(rank)); }
-  RH_FN int64_t id(uint32_t t, uint32_t k) const { return call_.routing.at(uint64_t{t} * team_.topk + k); }
-  // The entry of a token of this pass that asks for this expert.
-  RH_FN uint64_t entry(uint32_t t, uint32_t k, int64_t expert) {
-    const uint32_t* problems = c_.epShared().problems;
-    if (!isExpert(expert) || (problems[kUnfit] != 0 && unfit(t) != 0)) return EpEntry::kNone;
-    if (problems[kTwice] != 0 && isRepeated(t, k, expert)) return EpEntry::kNone;
-    const uint32_t e = homeOf(static_cast<uint32_t>(expert), t);
-    if (e == kNoExpert) return EpEntry::kNone;
-    const EpShared& s = c_.epShared();
-    return EpEntry::of(e, s.expertRank[e], s.expertLocal[e], place(t - first_, e));
+  // The expert of an entry of a token, or kNoExpert.
+  RH_FN uint32_t entry(uint32_t t, uint32_t k) {
+    uint32_t ignored = kNone;
+    return unfit(t) != 0 ? kNoExpert : checkedEntry(t, k, &ignored);
   }
+  // Of a token of this pass.
+  RH_FN uint32_t placeOf(uint32_t t, uint32_t physical) { return place(t - first_, physical); }
   RH_FN uint32_t copyTo(uint32_t t, int rank) { return place(t - first_, rankThing(rank)); }
   RH_FN bool goesTo(uint32_t t, int rank) {
     const uint32_t at = t - first_;
@@ -118,134 +113,44 @@ class EpRoutes {
   }
 
  private:
-  static constexpr uint32_t kInvalid = 0, kTwice = 1, kUnfit = 2;
+  static constexpr uint32_t kInvalid = 0, kTwice = 1, kUnfit = 2, kNone = 3;
 
   // Experts, then ranks.
   RH_FN uint32_t things() const { return team_.physical + static_cast<uint32_t>(team_.worldSize); }
   RH_FN uint32_t rankThing(int rank) const { return team_.physical + static_cast<uint32_t>(rank); }
 
-  // Of the entry whose number is i. The flight is not known yet.
-  RH_FN Input loadInput(uint32_t i) {
-    const uint32_t t = i / team_.topk;
-    const uint32_t *first = call_.flights[0].unfit, *second = call_.flights[1].unfit;
-    return {call_.routing.at(i), first == nullptr ? 0 : c_.loadState(first + t), second == nullptr ? 0 : c_.loadState(second + t)};
+  RH_FN uint32_t unfit(uint32_t t) {
+    const uint32_t* of = call_.flights[c_.epShared().flight].unfit;
+    return of == nullptr ? 0 : c_.loadState(of + t);
   }
-  RH_FN Place loadPlace(uint32_t i) const {
-    return {i < team_.logical ? call_.home[i] : kNoExpert, i < team_.physical ? team_.expertLocal[i] : uint16_t{0},
-            i < team_.physical ? team_.expertRank[i] : uint8_t{0}};
+  RH_FN bool hasRanks(uint32_t t) {
+    uint32_t ignored = kNone;
+    RH_ROLLED
+    for (uint32_t k = 0; k < team_.topk; k++) {
+      if (checkedEntry(t, k, &ignored) != kNoExpert) return true;
+    }
+    return false;
   }
-  RH_FN void storePlace(uint32_t i, const Place& p) {
-    if (i >= kEpMaxExperts) return;
+  // As epMapToken of ep_plan.h.
+  RH_FN uint32_t checkedEntry(uint32_t t, uint32_t k, uint32_t* problem) {
+    const uint64_t base = uint64_t{t} * team_.topk;
+    const int64_t id = call_.routing.at(base + k);
+    if (id < 0 || id >= static_cast<int64_t>(team_.logical)) {
+      if (id != -1) *problem = kInvalid;
+      return kNoExpert;
+    }
+    RH_ROLLED
+    for (uint32_t j = 0; j < k; j++) {
+      if (call_.routing.at(base + j) != id) continue;
+      *problem = kTwice;
+      return kNoExpert;
+    }
+    return epReplica(team_, static_cast<uint32_t>(id), t);
+  }
+  RH_FN void note(uint32_t problem, uint32_t first) {
     EpShared& s = c_.epShared();
-    s.home[i] = p.home;
-    s.expertRank[i] = p.rank;
-    s.expertLocal[i] = p.local;
-  }
-  RH_FN bool isExpert(int64_t expert) const { return expert >= 0 && expert < static_cast<int64_t>(team_.logical); }
-  RH_FN uint32_t unfit(uint32_t t) { return unfitOf(c_, call_, t); }
-  RH_FN uint32_t homeOf(uint32_t logical, uint32_t t) { return homeOf(c_, team_, logical, t); }
-  RH_FN bool isRepeated(uint32_t t, uint32_t k, int64_t expert) const { return countBefore(call_, t, k, expert) != 0; }
-
-  RH_FN void clearMasks() {
-    EpShared& s = c_.epShared();
-    RH_ROLLED
-    for (uint32_t i = c_.threadInBlock(); i < things() * words_; i += c_.dataThreadsInBlock()) s.masks[i] = 0;
-  }
-  RH_FN void mark(uint32_t first, bool notes) {
-    const uint32_t n = tokens() - first < passTokens() ? tokens() - first : passTokens();
-    RH_ROLLED
-    for (uint32_t i = c_.threadInBlock(); i < n * team_.topk; i += c_.dataThreadsInBlock()) {
-      const uint32_t at = i / team_.topk, k = i - at * team_.topk;
-      const bool isEarly = first == 0 && i == c_.threadInBlock();
-      const uint32_t unfitness = !isEarly ? unfit(first + at) : c_.epShared().flight == 0 ? early_.firstUnfit : early_.secondUnfit;
-      markEntry(isEarly ? early_.expert : id(first + at, k), unfitness != 0, first + at, k, at, notes);
-    }
-  }
-  RH_FN void markEntry(int64_t expert, bool isUnfit, uint32_t t, uint32_t k, uint32_t at, bool notes) {
-    const uint32_t e = isExpert(expert) && !isUnfit ? homeOf(static_cast<uint32_t>(expert), t) : kNoExpert;
-    if (e == kNoExpert) {
-      if (notes) look(t, k);
-      return;
-    }
-    EpShared& s = c_.epShared();
-    const uint32_t bit = 1u << at % 32;
-    // An entry finds its bit set if another entry of the token is the same: then one of them is one too many.
-    if ((c_.sharedOr(&s.masks[e * words_ + at / 32], bit) & bit) == 0) {
-      c_.sharedOr(&s.masks[rankThing(s.expertRank[e]) * words_ + at / 32], bit);
-    } else if (notes) {
-      noteSecond(c_, call_, t, expert);
-    }
-  }
-  RH_FN void look(uint32_t t, uint32_t k) { look(c_, call_, t, k); }
-
-  // ---- Invalid input: out of line ----
-
-  using Target = typename C::TargetType;
-
-  RH_COLD static uint32_t inTurn(const EpTeam& team, uint32_t logical, uint32_t t) { return epReplica(team, logical, t); }
-  // As epReplica.
-  RH_FN static uint32_t homeOf(Target& target, const EpTeam& team, uint32_t logical, uint32_t t) {
-    const uint32_t e = target.epShared().home[logical];
-    return e == kEpInTurn ? inTurn(team, logical, t) : e;
-  }
-  // How many of the token's first k entries are this expert.
-  RH_COLD static uint32_t countBefore(const EpDispatchCall& call, uint32_t t, uint32_t k, int64_t expert) {
-    uint32_t n = 0;
-    RH_ROLLED
-    for (uint32_t j = 0; j < k; j++) n += call.routing.at(uint64_t{t} * call.team.topk + j) == expert;
-    return n;
-  }
-  RH_FN static void note(Target& target, uint32_t problem, uint32_t first) {
-    EpShared& s = target.epShared();
-    target.sharedAdd(&s.problems[problem], 1);
-    target.sharedMin(&s.firsts[problem], first);
-  }
-  // Where the token asks for this expert for the second time.
-  RH_COLD static void noteSecond(Target target, const EpDispatchCall& call, uint32_t t, int64_t expert) {
-    uint32_t n = 0;
-    RH_ROLLED
-    for (uint32_t k = 0; k < call.team.topk; k++) {
-      if (call.routing.at(uint64_t{t} * call.team.topk + k) != expert || ++n != 2) continue;
-      note(target, kTwice, t * kEpMaxTopk + k);
-    }
-  }
-  // Counts what is wrong with an entry, as epMapToken of ep_plan.h; with a token's first one, whether the token is unfit.
-  RH_COLD static void look(Target target, const EpDispatchCall& call, uint32_t t, uint32_t k) {
-    const EpTeam& team = call.team;
-    const int64_t expert = call.routing.at(uint64_t{t} * team.topk + k), logical = team.logical;
-    if (expert < 0 || expert >= logical) {
-      if (expert != -1) note(target, kInvalid, t * kEpMaxTopk + k);
-    } else if (countBefore(call, t, k, expert) != 0) {
-      note(target, kTwice, t * kEpMaxTopk + k);
-    }
-    if (k != 0 || unfitOf(target, call, t) == 0) return;
-    bool hasRanks = false;
-    RH_ROLLED
-    for (uint32_t j = 0; j < team.topk; j++) {
-      const int64_t other = call.routing.at(uint64_t{t} * team.topk + j);
-      hasRanks |= other >= 0 && other < logical && homeOf(target, team, static_cast<uint32_t>(other), t) != kNoExpert;
-    }
-    if (hasRanks) note(target, kUnfit, t);
-  }
-  RH_FN static uint32_t unfitOf(Target& target, const EpDispatchCall& call, uint32_t t) {
-    const uint32_t* of = call.flights[target.epShared().flight].unfit;
-    return of == nullptr ? 0 : target.loadState(of + t);
-  }
-  RH_COLD static void describe(Target target, const EpDispatchCall& call, EpProblems* to) {
-    const EpShared& s = target.epShared();
-    EpProblem* const kinds[] = {&to->invalidIds, &to->duplicateIds};
-    RH_ROLLED
-    for (int i = 0; i < 2; i++) {
-      if (s.problems[i] == 0) continue;
-      const uint32_t t = s.firsts[i] / kEpMaxTopk, k = s.firsts[i] % kEpMaxTopk;
-      *kinds[i] = {s.problems[i], t, k, call.routing.at(uint64_t{t} * call.team.topk + k)};
-    }
-    if (s.problems[kUnfit] != 0) {
-      const uint32_t u = unfitOf(target, call, s.firsts[kUnfit]);
-      to->nonFinite = {s.problems[kUnfit], s.firsts[kUnfit], EpUnfit::element(u), static_cast<int64_t>(EpUnfit::what(u))};
-    }
-    const uint32_t most = call.team.maxTokens;
-    if (call.routing.tokens > most) to->excessTokens = {call.routing.tokens - most, most, 0, static_cast<int64_t>(call.routing.tokens)};
+    c_.sharedAdd(&s.problems[problem], 1);
+    c_.sharedMin(&s.firsts[problem], first);
   }
 
   RH_FN uint32_t throughPass(uint32_t thing) {
@@ -268,7 +173,6 @@ class EpRoutes {
   const EpDispatchCall& call_;
   const EpTeam& team_;
   uint32_t words_, first_ = 0;
-  Input early_ = {};  // of the entry whose number is the thread's
 };
 
 }  // namespace railhead::gpu
