@@ -1,6 +1,9 @@
 /* A rank forks. Its handles are not valid in the child, the child may connect by itself, and the parent continues to work. */
+#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -65,6 +68,38 @@ static void succeeded(pid_t pid) {
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+static int descriptors(void) {
+  int n = 0;
+  DIR *all = opendir("/proc/self/fd");
+  CHECK(all != NULL);
+  while (readdir(all) != NULL) n++;
+  closedir(all);
+  return n;
+}
+
+/* Mappings of what ranks share. */
+static int mappings(void) {
+  char line[512];
+  int n = 0;
+  FILE *maps = fopen("/proc/self/maps", "r");
+  CHECK(maps != NULL);
+  while (fgets(line, sizeof line, maps) != NULL) n += strstr(line, "/memfd:railhead") != NULL;
+  fclose(maps);
+  return n;
+}
+
+/* What a child kept would keep its parent's connection open and its memory alive. No other thread is in the library. */
+static void child_holds_nothing(int before) {
+  const pid_t pid = fork();
+  CHECK(pid >= 0);
+  if (pid == 0) {
+    CHECK(descriptors() == before);
+    CHECK(mappings() == 0);
+    _exit(0);
+  }
+  succeeded(pid);
+}
+
 /* A dispatch of one token to two experts, which is in flight while the children run. */
 static const float token[4] = {1, 2, 3, 4};
 static const int32_t experts[2] = {0, 1};
@@ -103,11 +138,14 @@ static void combine_token(void) {
 int main(void) {
   int over = 0;
   pthread_t thread;
+  const int before = descriptors();
   rh_comm_config config = comm_config("parent", 0, 1);
   session = open_session();
   OK(rh_comm_init(session, &config, &comm));
   OK(rh_window_alloc(comm, 1000, NULL, &window));
   send_token();
+  CHECK(descriptors() > before && mappings() > 0);
+  child_holds_nothing(before);
   CHECK(pthread_create(&thread, NULL, busy, &over) == 0);
   for (int i = 0; i < 30; i++) {
     succeeded(fork_child());

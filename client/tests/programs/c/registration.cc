@@ -1,4 +1,5 @@
-// What rh_window_register and rh_window_get_sharing refuse, and what a forked child may do with registered memory. One rank.
+// What rh_window_register and rh_window_get_sharing refuse, and what a forked child may do with registered memory. One rank, then two.
+#include <pthread.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -96,6 +97,70 @@ void forked(rh_window* window, char* memory) {
   CHECK(memory[1] == 1);
 }
 
+int mappingsOfMemfds() {
+  char line[512];
+  int n = 0;
+  FILE* maps = fopen("/proc/self/maps", "r");
+  CHECK(maps != nullptr);
+  while (fgets(line, sizeof line, maps) != nullptr) n += strstr(line, "/memfd:ctest-owned") != nullptr;
+  fclose(maps);
+  return n;
+}
+
+// A rank of two in one process. Each maps the other's memory besides its own.
+struct Rank {
+  int number;
+  char* memory;
+  int fd;
+  rh_session* session;
+  rh_comm* comm;
+  rh_window* window;
+  pthread_t thread;
+};
+
+void* registerOne(void* p) {
+  auto* r = static_cast<Rank*>(p);
+  const rh_comm_config config = comm_config("registration of two", r->number, 2);
+  r->session = open_session();
+  OK(rh_comm_init(r->session, &config, &r->comm));
+  r->window = registerMemory(r->comm, r->memory, r->fd);
+  return nullptr;
+}
+
+void* endOne(void* p) {
+  auto* r = static_cast<Rank*>(p);
+  OK(rh_comm_finalize(r->comm));
+  OK(rh_close(r->session));
+  return nullptr;
+}
+
+// A child that kept a peer's memory mapped would keep it from being freed.
+void childMapsNoPeersMemory() {
+  Rank ranks[2] = {};
+  for (Rank& r : ranks) {
+    r.number = static_cast<int>(&r - ranks);
+    r.fd = makeMemfd();
+    r.memory = static_cast<char*>(mapMemfd(r.fd));
+  }
+  const int own = mappingsOfMemfds();
+  const auto both = [&](void* (*run)(void*)) {
+    for (Rank& r : ranks) CHECK(pthread_create(&r.thread, nullptr, run, &r) == 0);
+    for (Rank& r : ranks) CHECK(pthread_join(r.thread, nullptr) == 0);
+  };
+  both(registerOne);
+  CHECK(mappingsOfMemfds() == own + 2);
+  const pid_t pid = fork();
+  CHECK(pid >= 0);
+  if (pid == 0) {
+    CHECK(mappingsOfMemfds() == own);
+    _exit(0);
+  }
+  int status = 0;
+  CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  both(endOne);
+  CHECK(mappingsOfMemfds() == own);
+}
+
 }  // namespace
 
 int main() {
@@ -134,5 +199,6 @@ int main() {
   FAILS(rh_window_register(comm, nullptr, &window), RH_ERR_INVALID_HANDLE, "window_register", "comm");
   OK(rh_close(session));
   CHECK(munmap(shared, kBytes) == 0 && close(fd) == 0);
+  childMapsNoPeersMemory();
   return 0;
 }
