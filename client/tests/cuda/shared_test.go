@@ -39,12 +39,26 @@ func TestCommsOfAContextShareItsModule(t *testing.T) {
 	}
 }
 
-// One comm's kernel waits for a rank. Another comm of the same contexts frees its window and ends meanwhile: it waits for its own calls only.
+// onManyStreams runs a call on more streams than a comm keeps in mind, one after another.
+func onManyStreams(t *testing.T, r rank, buf []byte) (err error) {
+	for range 65 {
+		stream := r.newStream(t)
+		err = errors.Join(err, stream.Of(r.Comm).AllReduce(buf, buf, len(buf)/4, client.F32, client.Sum), stream.Synchronize(patience))
+	}
+	return err
+}
+
+// One comm's kernel waits for a rank. Another comm of the same contexts frees its window and ends meanwhile: it waits for its own calls only. It has
+// forgotten a stream before, but was idle since.
 func TestTheEndOfACommDoesNotWaitForAKernelOfAnother(t *testing.T) {
 	s := startDaemon(t)
 	waiting, ending := form(t, s, client.CommConfig{World: 2, Group: "waiting"}), form(t, s, client.CommConfig{World: 2, Group: "ending"})
 	sum := newSum(t, waiting, 1000, nil)
 	sum.fill(1)
+	each(t, ending, func(r rank) error {
+		w, err := r.AllocWindow(4000)
+		return errors.Join(err, onManyStreams(t, r, r.alloc(t, 4)), w.Free())
+	})
 	if err := sum.put(waiting[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +85,8 @@ func TestTheEndOfACommDoesNotWaitForAKernelOfAnother(t *testing.T) {
 	each(t, waiting, func(r rank) error { return r.Finalize() })
 }
 
-// It cannot tell from its streams that nothing runs any more: one has been destroyed, and a graph may be queued on any. So it waits for the context.
+// It cannot tell from its streams that nothing runs any more: one has been destroyed, it has used more than it keeps in mind, and a graph may be
+// queued on any. So it waits for the context.
 func TestTheEndOfACommWaitsForTheContextWhereItsStreamsDoNotTell(t *testing.T) {
 	deep.Only(t) // each case waits for several deadlines
 	const limit = 2 * time.Second
@@ -80,6 +95,7 @@ func TestTheEndOfACommWaitsForTheContextWhereItsStreamsDoNotTell(t *testing.T) {
 			stream := r.newStream(t)
 			return errors.Join(stream.Of(r.Comm).AllReduce(buf, buf, len(buf)/4, client.F32, client.Sum), stream.Synchronize(patience), stream.Destroy())
 		},
+		"many streams": onManyStreams,
 		"a graph": func(t *testing.T, r rank, buf []byte) error {
 			g := r.capture(t, func() error { return r.allReduce(buf) })
 			return errors.Join(g.exec.Launch(r.stream), r.wait())
@@ -98,7 +114,8 @@ func TestTheEndOfACommWaitsForTheContextWhereItsStreamsDoNotTell(t *testing.T) {
 				windows[r.Rank()], err = r.AllocWindow(4000)
 				return errors.Join(err, prepare(t, r, buf))
 			})
-			wantError(t, windows[0].Free(), wire.ResultTimeout, "rank 0")
+			errs := inParallel(2, func(i int) error { return windows[i].Free() })
+			wantError(t, errs[0], wire.ResultTimeout, "rank 0")
 			_ = waiting[0].Abort()
 			for _, ranks := range [][]rank{waiting, ending} {
 				each(t, ranks, func(r rank) error { _ = r.Finalize(); return nil })
