@@ -2,7 +2,8 @@
 """Large all-reduces outside windows and of registered tensors, on one GPU that ranks share.
 
     make lib
-    export RAILHEAD_LIBRARY=build/librailhead.so PYTHONPATH=python PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+    export RAILHEAD_LIBRARY=build/librailhead.so PYTHONPATH=python
+    export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True    # or not
     railhead run --daemon --mps -n 4 -- python3 benchmarks/gpu/large_sums.py
     RAILHEAD_ALGO=^pull railhead run --daemon --mps -n 4 -- python3 benchmarks/gpu/large_sums.py    # none is copied to a window
 

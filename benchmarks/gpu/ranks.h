@@ -118,28 +118,32 @@ inline void load(cudaKernel_t kernel) {
   CHECK_CUDA(cudaFuncGetAttributes(&ignored, reinterpret_cast<const void*>(kernel)));
 }
 
-inline Call callOf(const Group& g, int r, const Shape& s) {
-  Call c = {};
+inline WindowCall callOf(const Group& g, int r, const Shape& s) {
+  WindowCall w = {};
+  Call& c = w.call;
   c.team = {g.base, g.stride, r, g.world, s.reduceGroup == 0 ? g.world : s.reduceGroup, 256, g.slotBytes, g.timeoutNs, 2 * g.timeoutNs, &g.status[r]};
-  c.sendOffset = g.layout.bytes + s.sendAt;
-  c.recvOffset = s.inPlace ? c.sendOffset : g.layout.bytes + kWindowBytes + s.recvAt;
-  c.send = g.heap(r) + c.sendOffset;
-  c.recv = g.heap(r) + c.recvOffset;
+  const uint64_t send = g.layout.bytes + s.sendAt, recv = s.inPlace ? send : g.layout.bytes + kWindowBytes + s.recvAt;
+  for (int q = 0; q < g.world; q++) {
+    w.windows.send[q] = g.heap(q) + send;
+    w.windows.recv[q] = g.heap(q) + recv;
+  }
+  c.send = g.heap(r) + send;
+  c.recv = g.heap(r) + recv;
   c.count = s.count;
   c.call = {2, static_cast<uint32_t>(s.type), static_cast<uint32_t>(s.reduction), kNoRoot, s.count, 0, 0, 0};
-  c.detail = (c.sendOffset ^ c.recvOffset << 24) + s.detail;
+  c.detail = (send ^ recv << 24) + s.detail;
   c.reduction = static_cast<uint32_t>(s.reduction);
   c.root = -1;
   c.scale = s.scale;
   c.stream = 1;
-  return c;
+  return w;
 }
 inline cudaKernel_t kernelOf(Image& image, const Group& g, const Shape& s) {
   return image.kernel(s.algorithm, s.type, s.general ? 0 : g.world);
 }
 inline void launch(Image& image, const Group& g, int r, const Shape& s) {
-  Call call = callOf(g, r, s);
-  void* arguments[] = {&call};
+  WindowCall call = callOf(g, r, s);
+  void* arguments[] = {&call};  // a kernel takes as much of it as its parameter has
   CHECK_CUDA(cudaLaunchKernel(reinterpret_cast<const void*>(kernelOf(image, g, s)), dim3(static_cast<unsigned>(s.blocks)), dim3(static_cast<unsigned>(s.threads)), arguments, 0, g.streams[static_cast<size_t>(r)]));
 }
 

@@ -103,15 +103,17 @@ struct StoppedKernel {
 
 // Memory that the application of another rank has allocated on its device, as that rank offers it.
 struct Offered {
-  int fd = -1;                   // passes it to other processes; -1 = it cannot be mapped at an address of this process's choice
+  int fd = -1;                   // passes it to other processes; -1 = it cannot be mapped at an address of this process's choice, but by its handle
+  uint8_t handle[RHW_HANDLE] = {};
   uint64_t offset = 0;           // where the registered memory begins in it
   uint64_t allocationBytes = 0;  // its size
 };
 
-// Where a registered window lies in the device heaps.
+// Where a registered window lies: in the device heaps, or each rank's part at an address of its own.
 struct Placed {
   uint64_t offset = 0;             // the same in every rank's device heap, as this process has mapped them
   uint64_t begin = 0, bytes = 0;   // addresses that the whole allocations take in each heap; bytes 0 = none
+  uint64_t apart = 0;              // the device's number for a window that is not in the heaps; 0 = it is
 };
 
 // Functions of a device that has memory of its own, in heaps beside those of the host: local rank r's device heap begins at
@@ -129,9 +131,10 @@ struct DeviceMemory {
 
   // Finds how memory that the application has allocated on the device can be passed to other ranks; as findShareable (memory/shareable.h).
   rh_result (*share)(const Comm* comm, void* pointer, uint64_t bytes, Shareable* out);
-  // Maps the memory of all ranks so that bytes of it begin at one offset of all device heaps. offers: by local rank, this rank's included,
-  // whose memory is at pointer. Returns 0, the device's number of an error, or a rhw_not_placed. After an error nothing is mapped.
-  int (*place)(Comm* comm, void* pointer, uint64_t bytes, const Offered* offers, Placed* out);
+  // Maps the memory of all ranks so that bytes of it begin at one offset of all device heaps, or apart, where *parts gets the addresses of the
+  // other ranks' bytes. offers: by local rank, this rank's included, whose memory is at pointer. Returns 0, the device's number of an error, or a
+  // rhw_not_placed. After an error nothing is mapped.
+  int (*place)(Comm* comm, void* pointer, uint64_t bytes, const Offered* offers, Placed* out, char** parts);
   // Unmaps it. No call may use it.
   void (*unplace)(Comm* comm, const Placed& placed);
 };

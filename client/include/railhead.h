@@ -335,10 +335,12 @@ rh_result rh_window_get_info(rh_window *window, rh_window_info *info);
  * memfd can still grow. Files of /dev/shm and of other file systems have no such seal.
  * On a CUDA comm it is memory of the comm's GPU, fd is -1, and the library shares it if
  *  - it was made by cuMemCreate with a POSIX descriptor, in at most 250 allocations that follow each other (PyTorch with
- *    expandable_segments:True), and not by cudaMalloc or from a pool; and
- *  - it begins at the same place of a granule (rh_comm_info) on all ranks, as where all ranks allocate in the same order.
+ *    expandable_segments:True), and begins at the same place of a granule (rh_comm_info) on all ranks, as where all ranks allocate in the same
+ *    order; or
+ *  - it was made by cudaMalloc, each rank is a process of its own, and its address has the same remainder by 16 on all ranks. Then it must not be
+ *    freed before the window.
  * Other ranks' kernels read and write it in collectives. Those of a rank that has died may go on for some tens of milliseconds.
- * If the memory of one rank cannot be shared (malloc, a private mapping, a file without seals, cudaMalloc), or one rank cannot map it, the
+ * If the memory of one rank cannot be shared (malloc, a private mapping, a file without seals, a pool of cudaMallocAsync), or one rank cannot map it, the
  * window is staged on all ranks: collectives copy as for any buffer. rh_window_get_sharing returns the rank and the reason. The memory must
  * stay mapped until rh_window_free, which does not unmap it.
  * Errors: INVALID_ARGUMENT, MISMATCH (bytes differ), LIMIT (255 registered windows of a comm), and as rh_window_alloc. */

@@ -80,7 +80,7 @@ rh_result takePeer(const Comm* comm, const Shareable& mine, const Received& r, R
   const rhw_peer_memory& m = r.m.peerMemory;
   const LocalRank local{m.local};
   const bool known = comm->localRanks().has(local) && local != comm->localRank && isOwnKind(comm, m.memory);
-  if (!known || a->peers.has(local) || mine.fd < 0 || m.bytes != region->bytes || !freeNumber(comm, *a, m.region)) {
+  if (!known || a->peers.has(local) || !mine.can() || m.bytes != region->bytes || !freeNumber(comm, *a, m.region)) {
     if (r.fd >= 0) close(r.fd);
     return fail(RH_ERR_PROTOCOL, "window_register: rank %d: unexpected memory of local rank %d: %llu bytes for window %u",
                 number(comm->rank), m.local, static_cast<unsigned long long>(m.bytes), m.region);
@@ -88,7 +88,11 @@ rh_result takePeer(const Comm* comm, const Shareable& mine, const Received& r, R
   a->number = m.region;
   a->peers.add(local);
   if (deviceMemory(comm) != nullptr) {
-    a->offered[m.local] = {r.fd, m.fd_offset, m.allocation_bytes};
+    Offered& o = a->offered[m.local];
+    o.fd = r.fd;
+    o.offset = m.fd_offset;
+    o.allocationBytes = m.allocation_bytes;
+    memcpy(o.handle, m.handle, sizeof o.handle);
     return RH_OK;
   }
   const int error = mapPeer(r.fd, m.fd_offset, m.bytes, &region->peers[m.local]);
@@ -101,10 +105,12 @@ rh_result takePeer(const Comm* comm, const Shareable& mine, const Received& r, R
 // Maps memory of a device, when that of all other ranks has been received. Returns 0 or an error for the daemon.
 int placePeers(Comm* comm, const Shareable& mine, Region* region, Answers* a) {
   Offered& own = a->offered[number(comm->localRank)];
-  own = {mine.fd, mine.offset, mine.allocationBytes};
-  const int error = deviceMemory(comm)->place(comm, region->own, region->bytes, a->offered, &region->placed);
+  own.fd = mine.fd;
+  own.offset = mine.offset;
+  own.allocationBytes = mine.allocationBytes;
+  const int error = deviceMemory(comm)->place(comm, region->own, region->bytes, a->offered, &region->placed, region->parts);
   own.fd = -1;  // it belongs to mine
-  if (error != 0) return error;
+  if (error != 0 || region->placed.apart != 0) return error;
   for (const LocalRank r : comm->localRanks()) {
     if (r != comm->localRank) region->parts[number(r)] = comm->deviceHeap(r) + region->placed.offset;
   }
@@ -113,7 +119,7 @@ int placePeers(Comm* comm, const Shareable& mine, Region* region, Answers* a) {
 
 rh_result takeRegistered(Comm* comm, const Shareable& mine, const rhw_registered& m, Region* region, Answers* a) {
   const LocalRank staged{m.staged_local};
-  const bool allMapped = mine.fd >= 0 && a->peers.size() == comm->localSize() - 1 && a->error == 0;
+  const bool allMapped = mine.can() && a->peers.size() == comm->localSize() - 1 && a->error == 0;
   if (!freeNumber(comm, *a, m.region) || (staged == kNoLocalRank ? !allMapped : !comm->localRanks().has(staged))) {
     return fail(RH_ERR_PROTOCOL, "window_register: rank %d: the daemon says that window %u is %s by local rank %d, which cannot be",
                 number(comm->rank), m.region, staged == kNoLocalRank ? "shared" : "staged", m.staged_local);
@@ -126,13 +132,14 @@ rh_result takeRegistered(Comm* comm, const Shareable& mine, const rhw_registered
 }
 
 rh_result offerMine(Call* call, const Shareable& mine, uint32_t memory, uint64_t bytes, int64_t deadline) {
-  if (mine.fd >= 0) {
+  if (mine.can()) {
     rhw_register request = {};
     request.group = call->group();
     request.bytes = bytes;
     request.fd_offset = mine.offset;
-    request.memory = memory;
+    request.memory = mine.byHandle ? uint32_t{RHW_MEMORY_CUDA_IPC} : memory;
     request.allocation_bytes = mine.allocationBytes;
+    memcpy(request.handle, mine.handle, sizeof request.handle);
     return call->send(&request, RHW_REGISTER, deadline, mine.fd);
   }
   rhw_register_private request = {};
@@ -282,7 +289,7 @@ void unmapPeers(Region* region) {
 
 void unmapRegion(Comm* comm, Region* region) {
   unmapPeers(region);
-  if (region->placed.bytes != 0) deviceMemory(comm)->unplace(comm, region->placed);
+  if (region->placed.bytes != 0 || region->placed.apart != 0) deviceMemory(comm)->unplace(comm, region->placed);
   region->placed = {};
 }
 

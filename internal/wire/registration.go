@@ -48,8 +48,11 @@ type PeerMemory struct {
 
 // Why registered memory of CUDA devices could not be placed (rhw_not_placed).
 const (
-	NotPlacedOffsets = -1 // the ranks' memory begins at different places of its granules
-	NotPlacedRoom    = -2 // the rank has no addresses left behind its device heaps
+	NotPlacedOffsets   = -1 // the ranks' memory begins at different places of its granules
+	NotPlacedRoom      = -2 // the rank has no addresses left behind its device heaps
+	NotPlacedMixed     = -3 // only some ranks' memory has descriptors
+	NotPlacedProcess   = -4 // CUDA IPC does not open memory of the same process, in which another rank is
+	NotPlacedAlignment = -5 // the ranks' addresses have different remainders by 16
 )
 
 // RegisterMapped says that the client has mapped all peers' memory, or why not.

@@ -310,6 +310,9 @@ struct rhw_peer_memory {
 enum rhw_not_placed {
   RHW_NOT_PLACED_OFFSETS = -1,  // the ranks' memory begins at different places of its granules
   RHW_NOT_PLACED_ROOM = -2,     // the rank has no addresses left behind its device heaps
+  RHW_NOT_PLACED_MIXED = -3,    // only some ranks' memory has descriptors
+  RHW_NOT_PLACED_PROCESS = -4,  // CUDA IPC does not open memory of the same process, in which another rank is
+  RHW_NOT_PLACED_ALIGNMENT = -5,  // the ranks' addresses have different remainders by 16
 };
 
 struct rhw_register_mapped {

@@ -13,9 +13,18 @@
 
 RH_COPIES(RH_COLLECTIVE_ENTRY)
 
-#define RH_REDUCE_SCATTER_ENTRY(name, algorithm, T, world)                                                                          \
-  RH_ENTRY(name) {                                                                                                                  \
-    railhead::gpu::reduceScatterOf<railhead::gpu::Algorithm::algorithm, railhead::gpu::T, world, railhead::cuda::Context>({}, call); \
+#define RH_WINDOWS_ENTRY(name, ...)                 \
+  RH_ENTRY_OF(name, WindowCall) {                   \
+    namespace gpu = railhead::gpu;                  \
+    railhead::cuda::Context context(call.call, {}); \
+    gpu::__VA_ARGS__(context, call.windows);        \
+  }
+
+RH_PULLS(RH_WINDOWS_ENTRY)
+
+#define RH_REDUCE_SCATTER_ENTRY(name, T, world)                                                       \
+  RH_ENTRY(name) {                                                                                   \
+    railhead::gpu::reduceScatterOneshot<railhead::gpu::T, world, railhead::cuda::Context>({}, call); \
   }
 
 RH_REDUCE_SCATTERS(RH_REDUCE_SCATTER_ENTRY)

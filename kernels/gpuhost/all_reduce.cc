@@ -15,8 +15,16 @@ namespace railhead::gpuhost {
      });                                                                                                                               \
    }},
 
+// A WindowCall begins with its call.
+#define RH_HOST_PULL(name, T, world)                                                                                  \
+  {#name, [](const gpu::Call* called, Grid grid) {                                                                    \
+     runOnHost(*called, grid, [](Target target, const gpu::Call& call) {                                              \
+       gpu::allReduceOfWindows<gpu::T, world, Context>(target, reinterpret_cast<const gpu::WindowCall&>(call));       \
+     });                                                                                                              \
+   }},
+
 const HostKernel kAllReduces[] = {
-    RH_ALL_REDUCES_F32(RH_HOST_KERNEL) RH_ALL_REDUCES_BF16(RH_HOST_KERNEL) RH_ALL_REDUCES_F16(RH_HOST_KERNEL)
-        RH_ALL_REDUCES_OTHERS(RH_HOST_KERNEL){nullptr, nullptr}};
+    RH_ALL_REDUCES_F32(RH_HOST_KERNEL, RH_HOST_PULL) RH_ALL_REDUCES_BF16(RH_HOST_KERNEL, RH_HOST_PULL)
+        RH_ALL_REDUCES_F16(RH_HOST_KERNEL, RH_HOST_PULL) RH_ALL_REDUCES_OTHERS(RH_HOST_KERNEL, RH_HOST_PULL){nullptr, nullptr}};
 
 }  // namespace railhead::gpuhost

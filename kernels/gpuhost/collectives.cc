@@ -16,13 +16,22 @@ namespace railhead::gpuhost {
      });                                                             \
    }},
 
-#define RH_HOST_REDUCE_SCATTER(name, algorithm, T, world)                                      \
-  {#name, [](const gpu::Call* called, Grid grid) {                                           \
-     runOnHost(*called, grid, [](Target target, const gpu::Call& call) {                     \
-       gpu::reduceScatterOf<gpu::Algorithm::algorithm, gpu::T, world, Context>(target, call); \
-     });                                                                                     \
+// A WindowCall begins with its call.
+#define RH_HOST_PULL(name, ...)                                                         \
+  {#name, [](const gpu::Call* called, Grid grid) {                                      \
+     runOnHost(*called, grid, [](Target target, const gpu::Call& call) {                \
+       Context c(call, target);                                                         \
+       gpu::__VA_ARGS__(c, reinterpret_cast<const gpu::WindowCall&>(call).windows);     \
+     });                                                                                \
    }},
 
-const HostKernel kCollectives[] = {RH_COPIES(RH_HOST_KERNEL) RH_REDUCE_SCATTERS(RH_HOST_REDUCE_SCATTER){nullptr, nullptr}};
+#define RH_HOST_REDUCE_SCATTER(name, T, world)                           \
+  {#name, [](const gpu::Call* called, Grid grid) {                       \
+     runOnHost(*called, grid, [](Target target, const gpu::Call& call) { \
+       gpu::reduceScatterOneshot<gpu::T, world, Context>(target, call);  \
+     });                                                                 \
+   }},
+
+const HostKernel kCollectives[] = {RH_COPIES(RH_HOST_KERNEL) RH_PULLS(RH_HOST_PULL) RH_REDUCE_SCATTERS(RH_HOST_REDUCE_SCATTER){nullptr, nullptr}};
 
 }  // namespace railhead::gpuhost

@@ -332,43 +332,51 @@ class GpuRun {
     call.count = what.broadcasts ? 4 * what.count : what.count;
     call.root = rootOf(k);
     call.call = signedCall(what);
-    call.sendOffset = windowOf(k, true, what);
-    call.recvOffset = windowOf(k, false, what);
-    call.detail = call.sendOffset ^ call.recvOffset << 20;
+    call.detail = windowOf(k, true, what) ^ windowOf(k, false, what) << 20;
     call.stream = 1;
     GpuContext context(call, GpuTarget(world_, job.grid, t));
     context.setWay(gpu::wayOf(context, what.algorithm));
     job.ran = true;
     if (what.broadcasts) {
-      broadcast(context, what);
+      broadcast(context, k, what);
     } else if (what.algorithm == gpu::Algorithm::kOneshot) {
       run<gpu::Algorithm::kOneshot>(context, what);
     } else if (what.algorithm == gpu::Algorithm::kTwoshot) {
       run<gpu::Algorithm::kTwoshot>(context, what);
     } else if (shape_.special) {
-      pull<2>(context, what);
+      pull<2>(context, k, what);
     } else {
-      pull<0>(context, what);
+      pull<0>(context, k, what);
     }
   }
   int rootOf(size_t k) const { return static_cast<int>(k) % shape_.worldSize; }
-  void broadcast(GpuContext& context, const GpuKernel& what) {
+  gpu::Windows windowsOf(size_t k, const GpuKernel& what) {
+    gpu::Windows w = {};
+    for (int r = 0; r < shape_.worldSize; r++) {
+      w.send[r] = heap(r) + windowOf(k, true, what);
+      w.recv[r] = heap(r) + windowOf(k, false, what);
+    }
+    return w;
+  }
+  void broadcast(GpuContext& context, size_t k, const GpuKernel& what) {
     if (what.algorithm == gpu::Algorithm::kPull) {
-      gpu::broadcastPull(context);
+      const gpu::Windows windows = windowsOf(k, what);
+      gpu::broadcastPull(context, windows);
     } else {
       gpu::broadcastOneshot(context);
     }
   }
   // The kernel continues after its meeting: each thread loads what the threads of its number on all ranks have stored to this rank.
   template <int kWorld>
-  void pull(GpuContext& context, const GpuKernel& what) {
+  void pull(GpuContext& context, size_t k, const GpuKernel& what) {
     constexpr int kTiles = kWorld == 2 ? 4 : 1;
+    const gpu::Windows windows = windowsOf(k, what);
     gpu::runKernel<Cells<GpuContext>, Packets<GpuContext>>(context, gpu::Used{0, 0, false, 1}, [&](GpuContext& c) {
-      if (!gpu::allReducePull<kWorld, kTiles>(c, Elements())) return false;
+      if (!gpu::allReducePull<kWorld, kTiles>(c, windows, Elements())) return false;
       const uint64_t ranks = size(shape_.worldSize), tiles = (what.count + 3) / 4, slice = (tiles + ranks - 1) / ranks;
       for (uint64_t r = 0; r < ranks; r++) {
         for (uint64_t i = r * slice + c.thread(); i < (r + 1) * slice && i < tiles; i += c.threads()) {
-          c.loadElements(Elements(), heap(c.call().team.rank) + c.call().recvOffset, i, what.count);
+          c.loadElements(Elements(), windows.recv[c.call().team.rank], i, what.count);
         }
       }
       return true;

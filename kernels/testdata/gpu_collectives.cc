@@ -129,14 +129,18 @@ Places placesOf(const Group& group, const Round& round, int r) {
   return {first, first};
 }
 
-Call callOf(Group& group, const Round& round, int r, uint64_t timeoutNs = 30000000000) {
+// The same of the buffers that other ranks access, which is the same on all ranks; 0 for the others.
+Places sharedPlaces(const Group& group, const Round& round, int r) {
+  const Places at = placesOf(group, round, r);
+  return {round.kind.sendsParts ? at.send : 0, round.kind.sendsParts && !round.kind.receivesParts ? 0 : at.recv};
+}
+
+WindowCall callOf(Group& group, const Round& round, int r, uint64_t timeoutNs = 30000000000) {
   const Places at = placesOf(group, round, r);
   Call c = group.call(r, timeoutNs);
   c.team.reduceGroup = round.group;
-  // Offsets of buffers that other ranks access are the same on all ranks.
-  c.sendOffset = round.kind.sendsParts ? at.send : 0;
-  c.recvOffset = round.kind.sendsParts && !round.kind.receivesParts ? 0 : at.recv;
-  c.detail = round.kind.overLanes ? round.lanes : c.sendOffset ^ c.recvOffset << 20;
+  const Places shared = sharedPlaces(group, round, r);
+  c.detail = round.kind.overLanes ? round.lanes : shared.send ^ shared.recv << 20;
   c.send = group.heap(r) + at.send;
   c.recv = group.heap(r) + at.recv;
   c.count = round.kind.reduces ? round.count : round.part;
@@ -147,7 +151,7 @@ Call callOf(Group& group, const Round& round, int r, uint64_t timeoutNs = 300000
   c.call.root = round.kind.isRooted ? static_cast<uint32_t>(round.root) : kNoRoot;
   c.root = round.kind.isRooted ? round.root : -1;
   c.scale = round.scale;
-  return c;
+  return group.inWindows(c, shared.send, shared.recv);
 }
 
 void checkRank(const Group& group, const Round& round, const std::vector<Bytes>& sends, int r, int n) {
@@ -177,8 +181,8 @@ void play(Group& group, const Round& round, uint64_t seed, int n) {
     if (!sends[r].empty()) memcpy(group.heap(rank) + placesOf(group, round, rank).send, sends[r].data(), sends[r].size());
   }
   onRanks(group.world, [&](int r) {
-    Call c = callOf(group, round, r);
-    launch(r, round.name, &c, round.grid);
+    WindowCall c = callOf(group, round, r);
+    launch(r, round.name, &c.call, round.grid);
   });
   for (int r = 0; r < group.world; r++) {
     const Status& s = group.status[static_cast<size_t>(r)];
@@ -274,8 +278,8 @@ void stops(int world) {
     {
       Group group(world);  // the last rank does not come
       onRanks(world - 1, [&](int r) {
-        Call c = callOf(group, round, r, 20000000);
-        launch(r, name, &c, {2, 64});
+        WindowCall w = callOf(group, round, r, 20000000);
+        launch(r, name, &w.call, {2, 64});
       });
       for (int r = 0; r < world - 1; r++) stopped(group, r, waits(r) ? Stop::kTimeout : Stop::kNone, last);
     }
@@ -288,8 +292,8 @@ void stops(int world) {
         }
       });
       onRanks(world - 1, [&](int r) {
-        Call c = callOf(group, round, r, 60000000000);
-        launch(r, name, &c, {2, 64});
+        WindowCall w = callOf(group, round, r, 60000000000);
+        launch(r, name, &w.call, {2, 64});
       });
       host.join();
       for (int r = 0; r < world - 1; r++) stopped(group, r, waits(r) ? Stop::kAborted : Stop::kNone, last);
@@ -298,7 +302,8 @@ void stops(int world) {
       if (what == 1 && (kind.op != kBroadcast || kind.overLanes)) continue;
       Group group(world);
       onRanks(world, [&](int r) {
-        Call c = callOf(group, round, r, 10000000000);
+        WindowCall w = callOf(group, round, r, 10000000000);
+        Call& c = w.call;
         const bool odd = r == world - 1;
         if (odd && what == 0) c.call.count++;
         if (odd && what == 1) c.call.root = static_cast<uint32_t>(c.root = world - 1);

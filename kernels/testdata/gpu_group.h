@@ -64,6 +64,15 @@ struct Group {
     c.stream = 1;
     return c;
   }
+  // The call with buffers at these offsets of every rank's device heap. Kernels other than pull's take only the call.
+  WindowCall inWindows(const Call& c, uint64_t send, uint64_t recv) const {
+    WindowCall w = {c, {}};
+    for (int r = 0; r < world; r++) {
+      w.windows.send[r] = heap(r) + send;
+      w.windows.recv[r] = heap(r) + recv;
+    }
+    return w;
+  }
 };
 
 }  // namespace

@@ -68,16 +68,16 @@ void play(Group& group, const Round& round, uint64_t seed, int n) {
   onRanks(group.world, [&](int r) {
     Call c = group.call(r);
     c.team.reduceGroup = round.group;
-    c.sendOffset = group.layout.bytes + round.sendAt;
-    c.recvOffset = round.inPlace ? c.sendOffset : group.layout.bytes + kWindowBytes + round.recvAt;
-    c.detail = c.sendOffset ^ c.recvOffset << 20;
-    c.send = group.heap(r) + c.sendOffset;
-    c.recv = group.heap(r) + c.recvOffset;
+    const uint64_t send = group.layout.bytes + round.sendAt, recv = round.inPlace ? send : group.layout.bytes + kWindowBytes + round.recvAt;
+    c.detail = send ^ recv << 20;
+    c.send = group.heap(r) + send;
+    c.recv = group.heap(r) + recv;
     c.count = c.call.count = round.count;
     c.call.dtype = static_cast<uint32_t>(round.type);
     c.call.reduction = c.reduction = static_cast<uint32_t>(round.reduction);
     c.scale = round.scale;
-    launch(r, round.name, &c, {1, 32});
+    WindowCall w = group.inWindows(c, send, recv);
+    launch(r, round.name, &w.call, {1, 32});
   });
   for (int r = 0; r < group.world; r++) {
     const Status& s = group.status[static_cast<size_t>(r)];
@@ -124,28 +124,26 @@ std::string other(const std::string& name) {
 void stops(int world, uint64_t seed) {
   const std::vector<std::string> names = {"rh_all_reduce_oneshot_bf16", "rh_all_reduce_twoshot_f32", "rh_all_reduce_twoshot_u8", "rh_all_reduce_pull_f16", "rh_all_reduce_oneshot_i32"};
   const uint64_t last = uint64_t{1} << (world - 1);
-  const auto run = [](const std::string& name, Call& c, uint32_t blocks = 4) { launch(c.team.rank, name, &c, {blocks, 128}); };
+  const auto run = [](const std::string& name, WindowCall& w, uint32_t blocks = 4) { launch(w.call.team.rank, name, &w.call, {blocks, 128}); };
   const auto prepared = [&](Group& group, int r, uint64_t timeoutNs) {
     Call c = group.call(r, timeoutNs);
-    c.sendOffset = group.layout.bytes;
-    c.recvOffset = group.layout.bytes + kWindowBytes;
-    c.send = group.heap(r) + c.sendOffset;
-    c.recv = group.heap(r) + c.recvOffset;
+    c.send = group.window(r, 0);
+    c.recv = group.window(r, 1);
     c.count = c.call.count = 100;
-    return c;
+    return group.inWindows(c, group.layout.bytes, group.layout.bytes + kWindowBytes);
   };
   for (const std::string& name : names) {
     {
       Group group(world);  // the last rank does not come; a later kernel returns at once, and stores nothing
       onRanks(world - 1, [&](int r) {
-        Call c = prepared(group, r, 200000000);  // the other ranks come by then on a busy machine too
-        run(name, c);
+        WindowCall w = prepared(group, r, 200000000);  // the other ranks come by then on a busy machine too
+        run(name, w);
       });
       const std::vector<std::vector<char>> before = memoryOf(group);
       onRanks(world - 1, [&](int r) {
-        Call c = prepared(group, r, 200000000);
-        c.count = c.call.count = 50;  // what it would store differs from what the first one has stored
-        run(name, c);
+        WindowCall w = prepared(group, r, 200000000);
+        w.call.count = w.call.call.count = 50;  // what it would store differs from what the first one has stored
+        run(name, w);
       });
       CHECK(memoryOf(group) == before);
       for (int r = 0; r < world - 1; r++) {
@@ -160,8 +158,8 @@ void stops(int world, uint64_t seed) {
         for (Status& s : group.status) __atomic_store_n(&s.abort[0].word, 1, __ATOMIC_RELAXED);
       });
       onRanks(world - 1, [&](int r) {
-        Call c = prepared(group, r, 60000000000);
-        run(name, c);
+        WindowCall w = prepared(group, r, 60000000000);
+        run(name, w);
         const Status& s = group.status[static_cast<size_t>(r)];
         CHECK(s.stop == static_cast<uint32_t>(Stop::kAborted) && (s.missing & last) != 0);  // others may not have come yet either
       });
@@ -171,14 +169,15 @@ void stops(int world, uint64_t seed) {
       Group group(world);
       onRanks(world, [&](int r) {
         const bool odd = r == world - 1;
-        Call c = prepared(group, r, 10000000000);
+        WindowCall w = prepared(group, r, 10000000000);
+        Call& c = w.call;
         std::string called = name;
         if (odd && what == 0) c.count = c.call.count = 103 + seed % 500;
         if (odd && what == 1) c.call.reduction = c.reduction = 3;
         if (odd && what == 2) called = other(name);
         if (odd && what == 3) c.detail = 1;
         if (odd && what == 4) c.call.captured = 7;
-        run(called, c, odd && what == 5 ? 5 : 4);
+        run(called, w, odd && what == 5 ? 5 : 4);
         const Status& s = group.status[static_cast<size_t>(r)];
         if (s.stop != static_cast<uint32_t>(Stop::kMismatch)) fprintf(stderr, "%s, difference %d: rank %d stopped with %u\n", called.c_str(), what, r, s.stop);
         CHECK(s.stop == static_cast<uint32_t>(Stop::kMismatch) && (s.missing & (s.missing - 1)) == 0 && s.missing != 0);
@@ -193,8 +192,8 @@ void stops(int world, uint64_t seed) {
       Group group(world);  // another stream holds the comm
       onRanks(world, [&](int r) {
         group.state(r)->device.holder = 5;
-        Call c = prepared(group, r, 10000000000);
-        run(name, c);
+        WindowCall w = prepared(group, r, 10000000000);
+        run(name, w);
         CHECK(group.status[static_cast<size_t>(r)].stop == static_cast<uint32_t>(Stop::kAborted));
         CHECK(group.status[static_cast<size_t>(r)].clash == (uint64_t{1} << 32 | 5));
       });
@@ -202,8 +201,8 @@ void stops(int world, uint64_t seed) {
     {
       Group group(world);  // the rank has left
       group.state(0)->device.left = 1;
-      Call c = prepared(group, 0, 10000000000);
-      run(name, c);
+      WindowCall w = prepared(group, 0, 10000000000);
+      run(name, w);
       CHECK(group.status[0].stop == 0 && group.state(0)->device.begun == 0);
     }
   }

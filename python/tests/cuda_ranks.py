@@ -104,15 +104,17 @@ def device_windows(comm: Comm) -> None:
 
 @rank
 def registered(comm: Comm) -> None:
-    """Memory of cudaMalloc is staged on all ranks; calls on it work."""
+    """Memory of cudaMalloc is shared between processes."""
     stream, array = Stream(), Array(elements.encode([comm.rank + 1] * 1024, Dtype.I32), "<i4")
     raises(errors.InvalidArgumentError, lambda: comm.register_window(array, fd=0), "fd 0", "pass -1")
     with comm.register_window(array) as window:
         sharing = window.sharing()
-        equal((window.nbytes, sharing.zero_copy, sharing.rank), (4096, False, 0), "sharing")
-        equal("cudaMalloc" in sharing.reason and "expandable_segments" in sharing.reason, True, sharing.reason)
+        equal((window.nbytes, sharing.zero_copy, sharing.rank, sharing.reason), (4096, True, -1, ""), "sharing")
         equal(window.device_memory().address, array.address, "the own part")
-        raises(errors.UnsupportedError, lambda: window.device_memory((comm.rank + 1) % comm.world_size), "cudaMalloc")
+        for r in range(comm.world_size):
+            part = window.device_memory(r)
+            equal(fake_cuda.read(part.address, part.nbytes), elements.encode([r + 1] * 1024, Dtype.I32), f"the part of rank {r}")
+        comm.barrier(stream=stream)  # until all have read
         comm.all_reduce(array, out=array, stream=stream)
         stream.synchronize()
         total = sum(r + 1 for r in range(comm.world_size))

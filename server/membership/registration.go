@@ -166,6 +166,12 @@ func (g *group) notPlaced(c *collective) string {
 		return who + " found that the ranks' memory begins at different places of the GPU's granules; allocate in the same order on all ranks, or allocate a window"
 	case wire.NotPlacedRoom:
 		return who + " has no addresses left for the other ranks' memory; free registered windows, or register less"
+	case wire.NotPlacedMixed:
+		return who + " found that some ranks' memory is of cudaMalloc and others' of cuMemCreate; allocate alike on all ranks: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True on all or none, or allocate a window"
+	case wire.NotPlacedProcess:
+		return who + " is one of several ranks of a process, which cannot share memory of cudaMalloc; allocate with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or a window"
+	case wire.NotPlacedAlignment:
+		return who + " found that the ranks' memory begins at addresses with different remainders by 16; align it alike on all ranks, or allocate a window"
 	}
 	return fmt.Sprintf("%s could not map the other ranks' memory (CUDA error %d); its GPU must have peer access to the others", who, c.errno)
 }

@@ -71,8 +71,7 @@ bool copyPart(const Comm* comm, const CollectiveCall& c, int k, void* stream, Fa
   const uint64_t toSelf = o.op == RHW_OP_ALL_TO_ALL ? self * part : 0;  // where a sender's buffer has what is for this rank
   // This rank's own registered memory is mapped twice, so that only the caller's address shows that there is nothing to copy.
   if (from == comm->localRank) return copy(*onCuda(comm), to, static_cast<const char*>(o.send) + toSelf, part, stream, why);
-  const uint64_t offset = placeOf(comm, originOf(comm, c)) + (isInPlace(comm, c) ? place : toSelf);
-  return copy(*onCuda(comm), to, comm->deviceHeap(from) + offset, part, stream, why);
+  return copy(*onCuda(comm), to, partOf(comm, originOf(comm, c), from) + (isInPlace(comm, c) ? place : toSelf), part, stream, why);
 }
 
 // Copies first, first + step, ...

@@ -38,6 +38,8 @@ struct StreamNumbers {
   }
 };
 
+struct OpenedPart;  // apart.cc
+
 struct CudaComm : Malloced {
   Context context;
   DeviceHeaps heaps;
@@ -56,6 +58,8 @@ struct CudaComm : Malloced {
   bool enters = false;           // another context, or none, was current in the last launch that looked; accessed like streams
   StreamNumbers streams;         // accessed by the thread that has exclusive access to the comm
   CopyStreams copyStreams;
+  OpenedPart* opened = nullptr;  // memory of other ranks that lies apart from the heaps
+  uint64_t lastApart = 0;        // number of the last such window
 
   bool refused = false;     // mapping a peer's memory failed because the GPUs cannot access each other's memory
   char uuids[RHW_MAX_LOCAL][sizeof(DeviceFacts::uuid)] = {};  // by local rank
@@ -137,8 +141,13 @@ int codeOf(const Failure& why);
 
 // registered.cc: as DeviceMemory has them.
 rh_result shareRegistered(const Comm* comm, void* pointer, uint64_t bytes, client::Shareable* out);
-int placeRegistered(Comm* comm, void* pointer, uint64_t bytes, const Offered* offers, Placed* out);
+int placeRegistered(Comm* comm, void* pointer, uint64_t bytes, const Offered* offers, Placed* out, char** parts);
 void unplaceRegistered(Comm* comm, const Placed& placed);
+
+// apart.cc: registered memory of cudaMalloc, as placeRegistered.
+int placeApart(Comm* comm, void* pointer, uint64_t bytes, const Offered* offers, Placed* out, char** parts);
+// Closes what was opened for the window of that number, or for all windows (0). No call may use it.
+void closeApart(CudaComm* of, uint64_t number);
 
 }  // namespace railhead::client::cuda
 

@@ -52,9 +52,12 @@ uint32_t lanesOf(const Comm* comm, const Choice& choice) {
   return std::clamp(choice.blocks / pipes, uint32_t{1}, uint32_t{gpu::kMaxLanes});
 }
 
-uint64_t placeOf(const Comm* comm, uint64_t offer) {
-  const uint64_t region = offer >> kOfferRegionShift;
-  return region == 0 ? offer : comm->regions[region]->placed.offset + (offer & ((uint64_t{1} << kOfferRegionShift) - 1));
+// Kernels use this rank's own registered memory in the device heap too, as the other ranks do: a kernel must not use memory by two of its mappings.
+char* partOf(const Comm* comm, uint64_t offer, LocalRank r) {
+  const uint64_t number = offer >> kOfferRegionShift, offset = offer & ((uint64_t{1} << kOfferRegionShift) - 1);
+  if (number == 0) return comm->deviceHeap(r) + offset;
+  const Region& region = *comm->regions[number];
+  return (region.placed.apart != 0 ? region.parts[client::number(r)] : comm->deviceHeap(r) + region.placed.offset) + offset;
 }
 
 namespace {
@@ -120,21 +123,22 @@ uint32_t blocksOf(const Comm* comm, const Operation& o, const Choice& choice) {
   return std::min(uint32_t{choice.blocks}, lanesOf(comm, choice) * (toAll ? static_cast<uint32_t>(comm->worldSize - 1) : 1));
 }
 
-// The address at which a kernel that is zero-copy uses a buffer of this rank. Other ranks use registered memory by the mapping in the device heap;
-// this rank does too, because a kernel must not use memory by two of its mappings.
+// The address at which a kernel that is zero-copy uses a buffer of this rank.
 char* ownAddress(const Comm* comm, const void* buffer, uint64_t bytes) {
   const uint64_t offer = offerInRegions(comm, buffer, bytes);
-  return offer == kNoOffset ? static_cast<char*>(const_cast<void*>(buffer)) : comm->deviceHeap(comm->localRank) + placeOf(comm, offer);
+  return offer == kNoOffset ? static_cast<char*>(const_cast<void*>(buffer)) : partOf(comm, offer, comm->localRank);
 }
 
-// Fills in the buffers of a zero-copy call.
-void fillWindows(const Comm* comm, const CollectiveCall& c, gpu::Call* call) {
+// Fills in the buffers of a zero-copy call. The windows of ranks that the comm does not have are not read.
+void fillWindows(const Comm* comm, const CollectiveCall& c, gpu::WindowCall* w) {
   const uint32_t op = c.operation.op;
   const uint64_t part = bytesOf(c.operation), whole = part * static_cast<uint64_t>(comm->worldSize);
-  call->send = ownAddress(comm, call->send, op == RHW_OP_REDUCE_SCATTER || op == RHW_OP_ALL_TO_ALL ? whole : part);
-  call->recv = ownAddress(comm, call->recv, op == RHW_OP_ALL_GATHER || op == RHW_OP_ALL_TO_ALL ? whole : part);
-  if (c.sendOffer != kNoOffset) call->sendOffset = placeOf(comm, c.sendOffer);
-  if (c.recvOffer != kNoOffset) call->recvOffset = placeOf(comm, c.recvOffer);
+  w->call.send = ownAddress(comm, w->call.send, op == RHW_OP_REDUCE_SCATTER || op == RHW_OP_ALL_TO_ALL ? whole : part);
+  w->call.recv = ownAddress(comm, w->call.recv, op == RHW_OP_ALL_GATHER || op == RHW_OP_ALL_TO_ALL ? whole : part);
+  for (const LocalRank r : comm->localRanks()) {
+    w->windows.send[client::number(r)] = c.sendOffer == kNoOffset ? nullptr : partOf(comm, c.sendOffer, r);
+    w->windows.recv[client::number(r)] = c.recvOffer == kNoOffset ? nullptr : partOf(comm, c.recvOffer, r);
+  }
 }
 
 gpu::Call fill(const Comm* comm, const CollectiveCall& c, const Selected& s, uint32_t stream) {
@@ -146,7 +150,6 @@ gpu::Call fill(const Comm* comm, const CollectiveCall& c, const Selected& s, uin
   call.recv = static_cast<char*>(o.recv);
   call.count = hasType(o.op) ? o.count : bytes;
   call.detail = detailOf(comm, s, c);
-  if (s.pulls()) fillWindows(comm, c, &call);
   call.reduction = static_cast<uint32_t>(o.reduce.kind);
   if (o.root != kNoWorldRank) call.root = number(comm->localOf(o.root));
   memcpy(&call.scale, o.reduce.scalar, sizeof call.scale);
@@ -161,6 +164,12 @@ bool submit(Comm* comm, const CollectiveCall& c, Queue on, uint32_t number, Sele
   gpu::Call call = fill(comm, c, *s, number);
   if (s->copies()) return meetAndCopy(comm, c, s->function, {kOfBarrier.blocks, kOfBarrier.threads}, &call, on, why);
   if (s->stages) return runInStage(comm, c, s->function, {s->choice.blocks, s->choice.threads}, call, on, why);
+  if (s->pulls()) {
+    gpu::WindowCall w;
+    w.call = call;
+    fillWindows(comm, c, &w);
+    return launch(of, s->function, {s->choice.blocks, s->choice.threads}, &w, on, why);
+  }
   return launch(of, s->function, {blocksOf(comm, o, s->choice), s->choice.threads}, &call, on, why);
 }
 

@@ -24,14 +24,14 @@ bool copy(const CudaComm& of, void* to, const void* from, uint64_t bytes, void* 
 gpu::Call callOf(const Comm* comm, const SignedCall& sign, uint64_t bytes, uint32_t stream);
 
 // Copies the buffers of an all-reduce or reduce-scatter to the comm's window, runs a zero-copy kernel there, and copies the results, all on the
-// stream. In pieces, if the window is smaller. call: as of buffers elsewhere.
-bool runInStage(Comm* comm, const CollectiveCall& c, CUfunction kernel, Grid grid, gpu::Call call, Queue on, Failure* why);
+// stream. In pieces, if the window is smaller. like: the call, as of buffers elsewhere.
+bool runInStage(Comm* comm, const CollectiveCall& c, CUfunction kernel, Grid grid, const gpu::Call& like, Queue on, Failure* why);
 
 // Queues a call that is copied between two meetings. meeting and grid are the barrier's; call is the call as ranks compare it.
 bool meetAndCopy(const Comm* comm, const CollectiveCall& c, CUfunction meeting, Grid grid, gpu::Call* call, Queue on, Failure* why);
 
-// Where kernels and copies find what an offer names: its offset in every device heap.
-uint64_t placeOf(const Comm* comm, uint64_t offer);
+// Where kernels and copies find what a rank's offer names, in this process's addresses.
+char* partOf(const Comm* comm, uint64_t offer, LocalRank r);
 
 // How many lanes a transfer gets by its choice, whose blocks are those of a kernel with transfers to and from all other ranks.
 uint32_t lanesOf(const Comm* comm, const Choice& choice);

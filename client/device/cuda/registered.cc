@@ -1,9 +1,10 @@
 // Registered windows: memory that the application has allocated on the GPUs.
 //
-// Kernels reach rank r's part of a window at base + r * stride + offset. So each process maps the allocations of all ranks, its own a second time,
-// into the addresses that each device heap has behind its windows. Physical memory can only be mapped whole, at multiples of a granule: the ranks' memory
-// must begin at the same place of a granule.
+// Memory of cuMemCreate: each process maps the allocations of all ranks, its own a second time, into the addresses that each device heap has behind its
+// windows. Physical memory can only be mapped whole, at multiples of a granule: the ranks' memory must begin at the same place of a granule. Memory of
+// cudaMalloc: apart.cc.
 #include <stdio.h>
+#include <string.h>
 
 #include <algorithm>
 
@@ -64,7 +65,6 @@ int findPlace(const Comm* comm, const Offered* offers, Placed* out) {
   uint64_t before = 0, behind = 0;  // the most that lies before the window's first byte, and from it on
   for (const LocalRank r : comm->localRanks()) {
     const Offered& o = offers[number(r)];
-    if (o.fd < 0) return CUDA_ERROR_NOT_SUPPORTED;
     if (o.offset > o.allocationBytes || o.allocationBytes > RHW_MAX_REGISTERED) return CUDA_ERROR_INVALID_VALUE;
     if (o.offset % granularity != place) return RHW_NOT_PLACED_OFFSETS;
     before = std::max(before, o.offset);
@@ -89,19 +89,25 @@ rh_result shareRegistered(const Comm* comm, void* pointer, uint64_t bytes, clien
   }
   if (found.by == ShareBy::kNothing) return cannot(comm, found.reason, out);
   if (found.by == ShareBy::kIpc) {
-    return cannot(comm, "this is memory of cudaMalloc, which the driver maps at addresses of its own choice in other processes: allocate a window, or with "
-                  "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", out);
+    out->byHandle = true;
+    static_assert(sizeof out->handle == sizeof found.handle, "a handle fits");
+    memcpy(out->handle, &found.handle, sizeof out->handle);
+  } else {
+    const bool packed = pack(found.allocations, &out->fd, &why);
+    closeAll(&found.allocations);
+    if (!packed) return cannot(comm, why.text, out);
   }
-  const bool packed = pack(found.allocations, &out->fd, &why);
-  closeAll(&found.allocations);
-  if (!packed) return cannot(comm, why.text, out);
   out->offset = found.offset;
   out->allocationBytes = found.allocationBytes;
   return RH_OK;
 }
 
-int placeRegistered(Comm* comm, void* pointer, uint64_t bytes, const Offered* offers, Placed* out) {
+int placeRegistered(Comm* comm, void* pointer, uint64_t bytes, const Offered* offers, Placed* out, char** parts) {
   CudaComm* of = onCuda(comm);
+  int handles = 0;
+  for (const LocalRank r : comm->localRanks()) handles += offers[number(r)].fd < 0 ? 1 : 0;
+  if (handles == comm->localSize()) return placeApart(comm, pointer, bytes, offers, out, parts);
+  if (handles != 0) return RHW_NOT_PLACED_MIXED;
   Placed placed;
   if (const int error = findPlace(comm, offers, &placed); error != 0) return error;
   of->failed = {};
@@ -116,6 +122,7 @@ int placeRegistered(Comm* comm, void* pointer, uint64_t bytes, const Offered* of
 
 void unplaceRegistered(Comm* comm, const Placed& placed) {
   Failure ignored;  // what the driver cannot unmap stays until the comm ends
+  if (placed.apart != 0) return closeApart(onCuda(comm), placed.apart);
   onCuda(comm)->heaps.unmapAll(placed.begin, placed.bytes, &ignored);
 }
 

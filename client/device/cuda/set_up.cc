@@ -249,6 +249,7 @@ void close(Comm* comm) {
   Failure ignored;
   if (of->context.handle != nullptr) {
     releaseStagedScratch(comm);
+    closeApart(of, 0);
     of->heaps.release(&ignored);
     closeCopyStreams(of->context, &of->copyStreams);
     if (of->pinned != nullptr) giveStatusBack(of->shared, of->pinned);

@@ -32,23 +32,25 @@ Pieces cut(const Comm* comm, const Operation& o) {
 
 }  // namespace
 
-bool runInStage(Comm* comm, const CollectiveCall& c, CUfunction kernel, Grid grid, gpu::Call call, Queue on, Failure* why) {
+bool runInStage(Comm* comm, const CollectiveCall& c, CUfunction kernel, Grid grid, const gpu::Call& like, Queue on, Failure* why) {
   const CudaComm& of = *onCuda(comm);
   const Operation& o = c.operation;
   const Pieces p = cut(comm, o);
   const auto* send = static_cast<const char*>(o.send);
   auto* recv = static_cast<char*>(o.recv);
-  char* stage = of.team.base + static_cast<uint64_t>(of.team.rank) * of.team.stride + of.stageOffset;
-  call.sendOffset = call.recvOffset = of.stageOffset;
+  char* stage = comm->deviceHeap(comm->localRank) + of.stageOffset;
+  gpu::WindowCall w;
+  w.call = like;
+  for (const LocalRank r : comm->localRanks()) w.windows.send[number(r)] = w.windows.recv[number(r)] = comm->deviceHeap(r) + of.stageOffset;
   for (uint64_t first = 0; first < p.count; first += p.each) {
     const uint64_t count = std::min(p.each, p.count - first), bytes = count * p.size;
     for (uint64_t part = 0; part < p.parts; part++) {
       if (!copy(of, stage + part * bytes, send + (part * p.count + first) * p.size, bytes, on.stream, why)) return false;
     }
-    call.count = count;
-    call.detail = first + 2;  // all ranks run the same piece
-    call.recv = recv + first * p.size;  // a reduce-scatter stores its result there; an all-reduce in the windows
-    if (!launch(onCuda(comm), kernel, grid, &call, on, why)) return false;
+    w.call.count = count;
+    w.call.detail = first + 2;  // all ranks run the same piece
+    w.call.recv = recv + first * p.size;  // a reduce-scatter stores its result there; an all-reduce in the windows
+    if (!launch(onCuda(comm), kernel, grid, &w, on, why)) return false;
     if (o.op == RHW_OP_ALL_REDUCE && !copy(of, recv + first * p.size, stage, bytes, on.stream, why)) return false;
   }
   return true;

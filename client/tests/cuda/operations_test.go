@@ -131,31 +131,47 @@ func (o operation) call(c *client.Comm, send, recv []byte) error {
 	return nil
 }
 
+// places are where send and recv of a rank begin in its memory.
+func (o operation) places(rank, world, bytes int) (send, recv int) {
+	part := o.count * o.dtype.Size()
+	sendTimes, recvTimes := o.times(world)
+	switch {
+	case !o.inPlace:
+		return o.offset, bytes/2 + o.offset
+	case sendTimes < recvTimes:
+		return o.offset + rank*part, o.offset
+	case sendTimes > recvTimes:
+		return o.offset, o.offset + rank*part
+	}
+	return o.offset, o.offset
+}
+
+// inputs are what the ranks send.
+func (o operation) inputs(world int) [][]byte {
+	inputs := make([][]byte, world)
+	sendTimes, _ := o.times(world)
+	for r := range inputs {
+		inputs[r] = make([]byte, sendTimes*o.count*o.dtype.Size())
+		oracle.FillSpecial(inputs[r], o.dtype, o.op, oracle.Seed(o.seed, r, 0))
+	}
+	return inputs
+}
+
 // run runs an operation on all ranks, in memory[rank], and checks every byte of it.
 func (o operation) run(t testing.TB, ranks []rank, memory [][]byte) {
 	t.Helper()
-	world, part := len(ranks), o.count*o.dtype.Size()
-	sendTimes, recvTimes := o.times(world)
-	inputs, images := make([][]byte, world), make([][]byte, world)
+	world := len(ranks)
+	inputs, images := o.inputs(world), make([][]byte, world)
 	sends, recvs := make([][]byte, world), make([][]byte, world)
 	recvAt := make([]int, world)
+	_, recvTimes := o.times(world)
 	for r := range ranks {
-		inputs[r] = make([]byte, sendTimes*part)
-		oracle.FillSpecial(inputs[r], o.dtype, o.op, oracle.Seed(o.seed, r, 0))
 		for i := range memory[r] {
 			memory[r][i] = 0xa5
 		}
-		sendAt := o.offset
-		recvAt[r] = len(memory[r])/2 + o.offset
-		if o.inPlace {
-			recvAt[r] = o.offset
-			if sendTimes < recvTimes {
-				sendAt += r * part
-			} else if sendTimes > recvTimes {
-				recvAt[r] += r * part
-			}
-		}
-		sends[r], recvs[r] = memory[r][sendAt:sendAt+sendTimes*part], memory[r][recvAt[r]:recvAt[r]+recvTimes*part]
+		var sendAt int
+		sendAt, recvAt[r] = o.places(r, world, len(memory[r]))
+		sends[r], recvs[r] = memory[r][sendAt:sendAt+len(inputs[r])], memory[r][recvAt[r]:recvAt[r]+recvTimes*o.count*o.dtype.Size()]
 		copy(sends[r], inputs[r])
 		images[r] = bytes.Clone(memory[r])
 	}

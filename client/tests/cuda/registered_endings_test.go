@@ -201,19 +201,19 @@ func TestAWindowIsFreedOnceItsStreamsAreIdle(t *testing.T) {
 func TestChildReducesRegistered(t *testing.T) {
 	r := childRank(t)
 	const bytes = 2 << 20
-	memory, zero := []byte(nil), true
-	switch os.Getenv("RAILHEAD_TEST_MEMORY") {
-	case "mapped":
-		memory = tensor{1, 3, granule + 256, bytes}.of(t, r)
-	case "malloc":
-		memory, zero = r.alloc(t, bytes), false
-	}
+	memory := r.registrable(t, bytes)
+	before := account(t)
 	w, err := r.Register(client.RegisterConfig{Memory: memory, FD: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, err := w.Sharing(); err != nil || s.ZeroCopy != zero {
+	if s, err := w.Sharing(); err != nil || !s.ZeroCopy {
 		t.Fatalf("%+v, %v", s, err)
+	}
+	for peer := range r.WorldSize() {
+		if part, err := w.Peer(peer); err != nil || len(part) != bytes {
+			t.Fatalf("rank %d: %d bytes, %v", peer, len(part), err)
+		}
 	}
 	r.reduce(t, memory)
 	ones := memory[:bytes/2]
@@ -223,7 +223,7 @@ func TestChildReducesRegistered(t *testing.T) {
 	if err := errors.Join(r.on().AllReduce(ones, ones, len(ones), client.U8, client.Sum), r.wait()); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := r.Status(); err != nil || (s.Algorithm == "pull") != zero {
+	if s, err := r.Status(); err != nil || s.Algorithm != "pull" {
 		t.Fatalf("%q ran: %v", s.Algorithm, err)
 	}
 	for i, got := range ones {
@@ -231,8 +231,28 @@ func TestChildReducesRegistered(t *testing.T) {
 			t.Fatalf("byte %d is %d, want %d", i, got, r.WorldSize())
 		}
 	}
-	if err := errors.Join(w.Free(), r.Finalize(), r.session.Close()); err != nil {
+	if err := w.Free(); err != nil {
 		t.Fatal(err)
+	}
+	if now := account(t); now.Opened != before.Opened || now.Mappings != before.Mappings {
+		t.Fatalf("before the registration %+v, afterwards %+v", before, now)
+	}
+	if err := errors.Join(r.Finalize(), r.session.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// registrable is memory that RAILHEAD_TEST_MEMORY names, elsewhere in its allocation on each rank where that may be.
+func (r rank) registrable(t testing.TB, bytes int) []byte {
+	t.Helper()
+	switch kind := os.Getenv("RAILHEAD_TEST_MEMORY"); kind {
+	case "mapped":
+		return tensor{1, 3, granule + 256, bytes}.of(t, r)
+	case "malloc":
+		return r.alloc(t, bytes+1024)[48*r.Rank():][:bytes]
+	default:
+		t.Fatalf("no memory %q", kind)
+		return nil
 	}
 }
 
@@ -251,7 +271,10 @@ func TestProcessesReduceRegisteredMemory(t *testing.T) {
 // A child. It registers and frees until that fails, then checks that nothing of it is left.
 func TestChildRegistersUntilARankDies(t *testing.T) {
 	r := childRank(t)
-	memory := tensor{1, 3, 100, 4 << 20}.of(t, r)
+	memory, mappings := r.registrable(t, 2<<20), 0
+	if os.Getenv("RAILHEAD_TEST_MEMORY") == "mapped" {
+		mappings = 3
+	}
 	before := account(t)
 	for n := 0; ; n++ {
 		w, err := r.Register(client.RegisterConfig{Memory: memory, FD: -1})
@@ -270,7 +293,7 @@ func TestChildRegistersUntilARankDies(t *testing.T) {
 		}
 		await.Until(t, func() string {
 			now := account(t)
-			if now.Mappings == 3 && now.Opened == 0 { // the tensor
+			if now.Mappings == mappings && now.Opened == 0 { // the tensor
 				return ""
 			}
 			return fmt.Sprintf("before %+v, afterwards %+v", before, now)
@@ -283,9 +306,10 @@ func TestChildRegistersUntilARankDies(t *testing.T) {
 // The victim is killed at different moments of a registration.
 func TestTheOtherRanksNameARankKilledDuringARegistration(t *testing.T) {
 	const world, victim = 3, 1
-	for round := range deep.Rounds(t, 3, 30) {
+	for round := range deep.Rounds(t, 4, 30) {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
-			children := harness.StartChildren(t, startDaemon(t).SocketPath(), "TestChildRegistersUntilARankDies", world)
+			memory := []string{"mapped", "malloc"}[round%2]
+			children := harness.StartChildren(t, startDaemon(t).SocketPath(), "TestChildRegistersUntilARankDies", world, "RAILHEAD_TEST_MEMORY="+memory)
 			for _, c := range children {
 				c.Line(t, "registers")
 			}

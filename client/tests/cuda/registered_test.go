@@ -207,13 +207,14 @@ func TestTensorsThatCannotBeSharedAreStaged(t *testing.T) {
 		staged int
 		words  []string
 	}{
-		"cudaMalloc": {func(r rank) []byte { return r.alloc(t, size) }, 0, []string{"rank 0: ", "cudaMalloc", "expandable_segments:True"}},
+		"cudaMalloc in one process": {func(r rank) []byte { return r.alloc(t, size) }, 0,
+			[]string{"rank 0 (", "one of several ranks of a process", "cudaMalloc", "expandable_segments:True"}},
 		"cudaMalloc on a rank": {func(r rank) []byte {
 			if r.Rank() == 1 {
 				return r.alloc(t, size)
 			}
 			return good(r)
-		}, 1, []string{"rank 1: ", "cudaMalloc"}},
+		}, 0, []string{"rank 0 (", "some ranks' memory is of cudaMalloc"}},
 		"no descriptor on a rank": {func(r rank) []byte {
 			if r.Rank() < 2 {
 				return good(r)

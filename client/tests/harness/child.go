@@ -73,12 +73,14 @@ func (c Child) Say(line string) { _, _ = fmt.Fprintln(c.in, line) }
 // Line waits for a line that begins with the prefix, and returns the rest of the line.
 func (c Child) Line(t *testing.T, prefix string) string {
 	t.Helper()
+	var others []string
 	for c.lines.Scan() {
 		if rest, ok := strings.CutPrefix(c.lines.Text(), prefix); ok {
 			return rest
 		}
+		others = append(others, c.lines.Text())
 	}
-	t.Fatalf("a child ended without a line that begins with %q", prefix)
+	t.Fatalf("a child ended without a line that begins with %q:\n%s", prefix, strings.Join(others, "\n"))
 	return ""
 }
 

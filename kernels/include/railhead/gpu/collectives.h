@@ -44,8 +44,8 @@ RH_FN void allGatherOneshot(Context& c) {
   exchangeParts<Packets<Context>>(c, call.count, [&](auto& exchange) { return allGather(exchange, call.send, call.recv, call.count); });
 }
 template <class Context>
-RH_FN void allGatherPull(Context& c) {
-  runBetweenWindows(c, 1, [](Context& thread) { return allGatherToWindows(thread); });
+RH_FN void allGatherPull(Context& c, const Windows& windows) {
+  runBetweenWindows(c, 1, [&](Context& thread) { return allGatherToWindows(thread, windows); });
 }
 
 template <class Context>
@@ -55,8 +55,8 @@ RH_FN void allToAllOneshot(Context& c) {
   exchangeParts<Packets<Context>>(c, call.count, [&](auto& exchange) { return allToAll(exchange, call.send, call.recv, call.count); });
 }
 template <class Context>
-RH_FN void allToAllPull(Context& c) {
-  runBetweenWindows(c, 1, [](Context& thread) { return allToAllToWindows(thread); });
+RH_FN void allToAllPull(Context& c, const Windows& windows) {
+  runBetweenWindows(c, 1, [&](Context& thread) { return allToAllToWindows(thread, windows); });
 }
 
 template <class Context>
@@ -66,8 +66,8 @@ RH_FN void broadcastOneshot(Context& c) {
   exchangeParts<Packets<Context>>(c, call.count, [&](auto& exchange) { return broadcast(exchange, call.root, call.send, call.recv, call.count); });
 }
 template <class Context>
-RH_FN void broadcastPull(Context& c) {
-  runBetweenWindows(c, 1, [](Context& thread) { return broadcastToWindows(thread); });
+RH_FN void broadcastPull(Context& c, const Windows& windows) {
+  runBetweenWindows(c, 1, [&](Context& thread) { return broadcastToWindows(thread, windows); });
 }
 
 // No data. A warp that waits, beside control's, is enough.
@@ -77,40 +77,40 @@ RH_FN void barrierOfRanks(Context& c) {
   runKernel<Cells<Context>, Packets<Context>>(c, Used{}, [](Context& thread) { return barrier(thread); });
 }
 
-template <Algorithm kAlgorithm, class T, int kWorld, class E, class Context>
+template <class T, class Context>
+RH_FN void reduceScatterPull(Context& c, const Windows& windows) {
+  const Elements<T, false> e(c.call());
+  runBetweenWindows(c, 1, [&](Context& thread) { return reduceScatterFromWindows(thread, windows, e); });
+}
+
+template <class T, int kWorld, class E, class Context>
 RH_FN void reduceScatterWith(Context& c, const E& e) {
   const Call& call = c.call();
-  if constexpr (kAlgorithm == Algorithm::kPull) {
-    runBetweenWindows(c, 1, [&](Context& thread) { return reduceScatterFromWindows(thread, e); });
-  } else {
-    using Slots = std::conditional_t<IsFloating<T>::value, Cells<Context, kWorld>, Packets<Context>>;
-    exchangeParts<Slots>(c, call.count * E::kBytes, [&](auto& exchange) { return reduceScatter(exchange, e, call.send, call.recv, call.count); });
-  }
+  using Slots = std::conditional_t<IsFloating<T>::value, Cells<Context, kWorld>, Packets<Context>>;
+  c.setWay(wayOf(c, Algorithm::kOneshot));
+  exchangeParts<Slots>(c, call.count * E::kBytes, [&](auto& exchange) { return reduceScatter(exchange, e, call.send, call.recv, call.count); });
 }
 
 // Any call. Out of line in the kernels for a world size, as an all-reduce's.
-template <Algorithm kAlgorithm, class T, class Context>
+template <class T, class Context>
 RH_COLD void reduceScatterAnyCall(typename Context::TargetType target, Call call) {
   Context c(call, target);
-  c.setWay(wayOf(c, kAlgorithm));
-  reduceScatterWith<kAlgorithm, T, 0>(c, Elements<T, false>(call));
+  reduceScatterWith<T, 0>(c, Elements<T, false>(call));
 }
 
-// As allReduce. Every part must be whole tiles.
-template <Algorithm kAlgorithm, class T, int kWorld, class Context>
-RH_FN void reduceScatterOf(typename Context::TargetType target, const Call& call) {
+// An entry point of one-shot, as allReduce. Every part must be whole tiles.
+template <class T, int kWorld, class Context>
+RH_FN void reduceScatterOneshot(typename Context::TargetType target, const Call& call) {
   if constexpr (kWorld != 0) {
     const bool whole = call.count % Elements<T, true>::kElements == 0 && isAligned(call.recv) && isAligned(call.send);
     if (!whole || call.reduction != static_cast<uint32_t>(Reduction::kSum) || call.team.reduceGroup != kWorld) {
-      return reduceScatterAnyCall<kAlgorithm, T, Context>(target, call);
+      return reduceScatterAnyCall<T, Context>(target, call);
     }
     Context c(call, target);
-    c.setWay(wayOf(c, kAlgorithm));
-    reduceScatterWith<kAlgorithm, T, kWorld>(c, Elements<T, true>(call));
+    reduceScatterWith<T, kWorld>(c, Elements<T, true>(call));
   } else {
     Context c(call, target);
-    c.setWay(wayOf(c, kAlgorithm));
-    reduceScatterWith<kAlgorithm, T, 0>(c, Elements<T, false>(call));
+    reduceScatterWith<T, 0>(c, Elements<T, false>(call));
   }
 }
 

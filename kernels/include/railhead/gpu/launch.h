@@ -4,7 +4,7 @@
 // algorithms.txt, types by kTypeNames; operations that only copy have `bytes` in place of a type. Each runs any world size. Some exist again
 // as ..._<type>_<worldSize>, faster and with the same results; such a one takes every call of a team of that world size.
 //
-// Every kernel has one parameter, a Call. Grid: 1 to kMaxBlocks blocks of 32 to kMaxThreads threads, a multiple of 32, no dynamic shared
+// Every kernel has one parameter: a WindowCall if the algorithm is pull, a GroupCall of transfers, else a Call. Grid: 1 to kMaxBlocks blocks of 32 to kMaxThreads threads, a multiple of 32, no dynamic shared
 // memory; the same on all ranks, which is checked. The last 32 threads of a grid of more than 32 exchange signatures and do not touch data, so
 // a grid for n tiles of 16 bytes has n + 32 threads. All blocks of all ranks must be resident at once: a block never ends its wait for one
 // that cannot start. Not launched cooperatively, nor with programmatic dependent launch: a kernel begins after the previous one of the comm
@@ -93,16 +93,28 @@ struct Call {
   char* recv;            // any address
   uint64_t count;        // elements; bytes for operations that only copy
   SignedCall call;       // sequence and history are filled in by the kernel (signNext)
-  uint64_t detail;       // anything else that ranks must agree on. pull: any function of both offsets
-  uint64_t sendOffset;   // pull: offset of send in every rank's device heap
-  uint64_t recvOffset;
+  uint64_t detail;       // anything else that ranks must agree on. pull: any function of where the buffers lie in their windows
   uint32_t reduction;    // Reduction
   int32_t root;          // local rank of root or peer, -1 = none
   uint64_t scale;        // bits of the scale of pre-mul-sum: a float for types that are added in f32, else an element
   uint32_t stream;       // number of the stream, not 0, for clashes
   uint32_t reserved;
 };
-static_assert(sizeof(Call) == 176, "a kernel's parameter");
+static_assert(sizeof(Call) == 160, "a kernel's parameter");
+
+// Where the buffers of all ranks lie in this process's addresses, by local rank: this rank's own, and the mappings of the others'. Only those that
+// the operation lets other ranks access are filled in. The ranks' addresses have the same remainder by 16.
+struct Windows {
+  const char* send[kMaxWorldSize];
+  char* recv[kMaxWorldSize];
+};
+
+// The parameter of the kernels of pull.
+struct WindowCall {
+  Call call;
+  Windows windows;
+};
+static_assert(sizeof(WindowCall) <= 4096, "a kernel's parameter");
 
 // rhw_op of a send, in the signatures of transfers.
 constexpr uint32_t kSendOperation = 14;

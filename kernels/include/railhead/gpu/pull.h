@@ -1,4 +1,4 @@
-// Pull: zero copy between windows, which lie at the same offset of every rank's device heap. Each rank owns a slice. It loads the slice from
+// Pull: zero copy between windows, which every rank has mapped. Each rank owns a slice. It loads the slice from
 // every rank's send window, reduces it, and stores the result to every rank's recv window.
 #ifndef RAILHEAD_KERNELS_GPU_PULL_H_
 #define RAILHEAD_KERNELS_GPU_PULL_H_
@@ -38,7 +38,7 @@ RH_FN bool meetBlocksOf(Context& c, uint32_t number) {
 
 // kWorld: the ranks, all of one reduce group; 0 = any number, and any group. kTiles tiles of every rank are in flight at the same time.
 template <int kWorld, int kTiles, class Elements, class Context>
-RH_FN bool allReducePull(Context& c, const Elements& e) {
+RH_FN bool allReducePull(Context& c, const Windows& windows, const Elements& e) {
   using Raw = typename Elements::Raw;
   constexpr int kBatch = kWorld != 0 ? kWorld : Context::kPullBatch;
   const Call& call = c.call();
@@ -63,7 +63,7 @@ RH_FN bool allReducePull(Context& c, const Elements& e) {
       for (int q = 0; q < kTiles; q++) {
         RH_UNROLL
         for (int r = 0; r < kBatch; r++) {
-          if (tileOf(i, q) < end) raw[q][r] = c.template loadElements<Elements>(e, c.heapOf(r) + call.sendOffset, tileOf(i, q), count);
+          if (tileOf(i, q) < end) raw[q][r] = c.template loadElements<Elements>(e, windows.send[r], tileOf(i, q), count);
         }
       }
       RH_UNROLL
@@ -82,7 +82,7 @@ RH_FN bool allReducePull(Context& c, const Elements& e) {
           [&](int first, int ranks, Raw(&to)[kBatch]) {
             RH_UNROLL
             for (int r = 0; r < kBatch; r++) {
-              if (r < ranks) to[r] = c.template loadElements<Elements>(e, c.heapOf(first + r) + call.sendOffset, i, count);
+              if (r < ranks) to[r] = c.template loadElements<Elements>(e, windows.send[first + r], i, count);
             }
             return true;
           },
@@ -93,7 +93,7 @@ RH_FN bool allReducePull(Context& c, const Elements& e) {
     for (int k = 0; k < worldSize; k++) {
       RH_UNROLL
       for (int q = 0; q < kTiles; q++) {
-        if (tileOf(i, q) < end) c.template storeElements<Elements>(c.heapOf(r) + call.recvOffset, tileOf(i, q), count, sums[q]);
+        if (tileOf(i, q) < end) c.template storeElements<Elements>(windows.recv[r], tileOf(i, q), count, sums[q]);
       }
       r = r + 1 == worldSize ? 0 : r + 1;
     }

@@ -1,4 +1,4 @@
-// Operations of all ranks between windows, which lie at the same offset of every rank's device heap: nothing is copied twice. A rank stores
+// Operations of all ranks between windows, which every rank has mapped: nothing is copied twice. A rank stores
 // its data to the others' recv windows (all-gather, all-to-all, broadcast), which a link carries faster than loads and which needs no window
 // for send; or it loads from the others' send windows (reduce-scatter). pull.h has the all-reduce and both meetings.
 #ifndef RAILHEAD_KERNELS_GPU_WINDOWS_H_
@@ -16,9 +16,9 @@ namespace railhead::gpu {
 // A thread's tiles in flight at the same time: 16 registers.
 constexpr int kTilesInFlight = 4;
 
-// Copies bytes from this rank's memory to offset `to` of the device heaps of `ranks` ranks, from rank first on. skip: this rank has them.
+// Copies bytes from this rank's memory to offset `to` of the recv buffers of `ranks` ranks, from rank first on. skip: this rank has them.
 template <class Context>
-RH_FN void storeToWindows(Context& c, const char* from, uint64_t bytes, int first, int ranks, uint64_t to, bool skip) {
+RH_FN void storeToWindows(Context& c, const Windows& windows, const char* from, uint64_t bytes, int first, int ranks, uint64_t to, bool skip) {
   const uint64_t tiles = (bytes + 15) / 16;
   const uint32_t step = c.threads();
   const auto tileOf = [&](uint64_t i, int q) { return i + static_cast<uint64_t>(step) * static_cast<uint32_t>(q); };
@@ -35,7 +35,7 @@ RH_FN void storeToWindows(Context& c, const char* from, uint64_t bytes, int firs
       RH_UNROLL
       for (int q = 0; q < kTilesInFlight; q++) {
         if (tileOf(i, q) < tiles && !(skip && r == c.call().team.rank)) {
-          c.template storeElements<Bytes>(c.heapOf(r) + to, tileOf(i, q), bytes, raw[q]);
+          c.template storeElements<Bytes>(windows.recv[r] + to, tileOf(i, q), bytes, raw[q]);
         }
       }
       r = r + 1 == c.worldSize() ? 0 : r + 1;
@@ -53,45 +53,45 @@ RH_FN bool betweenWindows(Context& c, Move move) {
 }
 
 template <class Context>
-RH_FN bool allGatherToWindows(Context& c) {
+RH_FN bool allGatherToWindows(Context& c, const Windows& windows) {
   const Call& call = c.call();
-  const uint64_t to = call.recvOffset + static_cast<uint32_t>(call.team.rank) * call.count;
-  const bool inPlace = call.send == c.heapOf(call.team.rank) + to;
-  return betweenWindows(c, [&] { storeToWindows(c, call.send, call.count, call.team.rank, c.worldSize(), to, inPlace); });
+  const uint64_t to = static_cast<uint32_t>(call.team.rank) * call.count;
+  const bool inPlace = call.send == windows.recv[call.team.rank] + to;
+  return betweenWindows(c, [&] { storeToWindows(c, windows, call.send, call.count, call.team.rank, c.worldSize(), to, inPlace); });
 }
 
 // Not in place.
 template <class Context>
-RH_FN bool allToAllToWindows(Context& c) {
+RH_FN bool allToAllToWindows(Context& c, const Windows& windows) {
   const Call& call = c.call();
-  const uint64_t to = call.recvOffset + static_cast<uint32_t>(call.team.rank) * call.count;
+  const uint64_t to = static_cast<uint32_t>(call.team.rank) * call.count;
   return betweenWindows(c, [&] {
     int r = call.team.rank;
     RH_ROLLED
     for (int k = 0; k < c.worldSize(); k++) {
-      storeToWindows(c, call.send + static_cast<uint32_t>(r) * call.count, call.count, r, 1, to, false);
+      storeToWindows(c, windows, call.send + static_cast<uint32_t>(r) * call.count, call.count, r, 1, to, false);
       r = r + 1 == c.worldSize() ? 0 : r + 1;
     }
   });
 }
 
 template <class Context>
-RH_FN bool broadcastToWindows(Context& c) {
+RH_FN bool broadcastToWindows(Context& c, const Windows& windows) {
   const Call& call = c.call();
-  const bool inPlace = call.send == c.heapOf(call.team.rank) + call.recvOffset;
+  const bool inPlace = call.send == windows.recv[call.team.rank];
   return betweenWindows(c, [&] {
-    if (call.root == call.team.rank) storeToWindows(c, call.send, call.count, call.root, c.worldSize(), call.recvOffset, inPlace);
+    if (call.root == call.team.rank) storeToWindows(c, windows, call.send, call.count, call.root, c.worldSize(), 0, inPlace);
   });
 }
 
 // recv is in any memory. In place: recv is this rank's part of send, which no other rank reads.
 template <class Elements, class Context>
-RH_FN bool reduceScatterFromWindows(Context& c, const Elements& e) {
+RH_FN bool reduceScatterFromWindows(Context& c, const Windows& windows, const Elements& e) {
   constexpr int kBatch = Context::kPullBatch;
   const Call& call = c.call();
   const size_t count = call.count;
   const uint64_t tiles = (call.count + Elements::kElements - 1) / Elements::kElements;
-  const uint64_t from = call.sendOffset + static_cast<uint32_t>(call.team.rank) * call.count * Elements::kBytes;
+  const uint64_t from = static_cast<uint32_t>(call.team.rank) * call.count * Elements::kBytes;
   return betweenWindows(c, [&] {
     RH_ROLLED
     for (uint64_t i = c.thread(); i < tiles; i += c.threads()) {
@@ -101,7 +101,7 @@ RH_FN bool reduceScatterFromWindows(Context& c, const Elements& e) {
           [&](int first, int ranks, Raw16(&raw)[kBatch]) {
             RH_UNROLL
             for (int r = 0; r < kBatch; r++) {
-              if (r < ranks) raw[r] = c.template loadElements<Elements>(e, c.heapOf(first + r) + from, i, count);
+              if (r < ranks) raw[r] = c.template loadElements<Elements>(e, windows.send[first + r] + from, i, count);
             }
             return true;
           },
