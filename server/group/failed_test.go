@@ -183,6 +183,31 @@ func TestARefusedMessageLeavesNothing(t *testing.T) {
 	}
 }
 
+// The memory of a new group is made before its plans.
+func TestAGroupWhosePlansCannotBeMadeLeavesNothing(t *testing.T) {
+	d := withWindows(t)
+	d.leavesNothing("a group with an algorithm that is not known", false, func() {
+		d.do(d.g.createGroup(membership.CreateGroup{
+			Group: d.id + 1, Name: "tp", World: 2, HeapBytes: 1 << 20, ScratchBytes: 1 << 17, ReduceGroup: 2, PIDs: []int{1, 2}, Memory: cpu, Forcing: "none",
+		}))
+	})
+}
+
+func TestAClientsFileThatIsClosedIsNotSent(t *testing.T) {
+	f := &clientFile{fd: memfdWith(t, unix.F_SEAL_SHRINK), refs: 1}
+	if err := f.Retain(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := f.Release(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := f.Retain(); err == nil {
+		t.Error("its number may be that of another file by now")
+	}
+}
+
 // A call that all ranks have made fails: only its outcome is new.
 func TestACallThatFailsLeavesNothingButItsOutcome(t *testing.T) {
 	d := withWindows(t)

@@ -99,6 +99,20 @@ func (d *recorded) do(actions []membership.Action) {
 	}
 	d.mu.Unlock()
 	d.g.do(actions)
+	d.checkTables()
+}
+
+// checkTables: a group is found by its control segment as long as it has memory.
+func (d *recorded) checkTables() {
+	d.Helper()
+	for id, m := range d.g.memory {
+		if d.g.segments[m.file] != id {
+			d.Errorf("the control segment of group %d is that of group %d", id, d.g.segments[m.file])
+		}
+	}
+	if len(d.g.segments) != len(d.g.memory) {
+		d.Errorf("%d control segments of %d groups", len(d.g.segments), len(d.g.memory))
+	}
 }
 
 // both is one event of each rank.
