@@ -34,5 +34,5 @@ RH_EP_COMBINE(f16, F16)
 
 RH_EP_ENTRY(rh_ep_release, EpCommonCall) {
   railhead::cuda::EpContext context(call.call, {});
-  railhead::gpu::epRelease(context, call);
+  railhead::gpu::EpReleaseKernel<railhead::cuda::EpContext>(context, call).run();
 }

@@ -13,8 +13,15 @@ class EpTarget : public Target {
     __shared__ gpu::EpShared shared;
     return shared;
   }
+  // Of words that only this GPU uses.
+  RH_FN void fenceDevice() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+  RH_FN void add(uint32_t* p, uint32_t n) { asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(n) : "memory"); }
   // Barriers of the block order them.
-  RH_FN void sharedOr(uint32_t* p, uint32_t bits) { asm volatile("red.relaxed.cta.or.b32 [%0], %1;" ::"l"(p), "r"(bits) : "memory"); }
+  RH_FN uint32_t sharedOr(uint32_t* p, uint32_t bits) {
+    uint32_t old;
+    asm volatile("atom.relaxed.cta.or.b32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(bits) : "memory");
+    return old;
+  }
   RH_FN void sharedAdd(uint32_t* p, uint32_t n) { asm volatile("red.relaxed.cta.add.u32 [%0], %1;" ::"l"(p), "r"(n) : "memory"); }
   RH_FN void sharedMin(uint32_t* p, uint32_t v) { asm volatile("red.relaxed.cta.min.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
   RH_FN void sharedMax(uint32_t* p, uint32_t v) { asm volatile("red.relaxed.cta.max.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }

@@ -29,7 +29,13 @@ class GpuEpTarget : public GpuTarget {
 
   gpu::EpShared& epShared() { return (*shared_)[block()]; }
   // Shared memory of a block is not part of the model's memory.
-  void sharedOr(uint32_t* p, uint32_t bits) { *p |= bits; }
+  uint32_t sharedOr(uint32_t* p, uint32_t bits) {
+    const uint32_t old = *p;
+    *p |= bits;
+    return old;
+  }
+  void add(uint32_t* p, uint32_t n, const char* in = __builtin_FUNCTION()) { world_->add(p, 4, n, "add", in); }
+  void fenceDevice(const char* in = __builtin_FUNCTION()) { world_->fence(Fence::kBoth, in); }
   void sharedAdd(uint32_t* p, uint32_t n) { *p += n; }
   void sharedMin(uint32_t* p, uint32_t v) { *p = v < *p ? v : *p; }
   void sharedMax(uint32_t* p, uint32_t v) { *p = v > *p ? v : *p; }
@@ -124,7 +130,7 @@ class GpuEpRun {
   };
   struct Rank {
     std::vector<uint8_t> expertRank;
-    std::vector<uint16_t> expertLocal, each, own;
+    std::vector<uint16_t> expertLocal, each, own, home;
     EpTeam team = {};
     std::vector<uint64_t> memory;
     gpu::EpFlightArrays flights[kEpInFlight];
@@ -217,6 +223,7 @@ class GpuEpRun {
     t.expertLocal = rank.expertLocal.data();
     t.replicaBegin = t.replicas = rank.each.data();
     t.ownExperts = rank.own.data();
+    for (uint32_t e = 0; e < experts(); e++) rank.home.push_back(gpu::epHomeOf(t, e));
     t.buffers = buffers();
     t.bufferStride = bufferStride_;
   }
@@ -295,7 +302,6 @@ class GpuEpRun {
       f.lists = take<uint64_t>(&at, world * tokens * lists, "lists" + name);
       f.sums = reinterpret_cast<char*>(take<uint64_t>(&at, tokens * layout_.combineStride / 8, "own sums" + name));
     }
-    area(&rank.state->error, 16, 8, "error" + of(r));
     word(&rank.state->done, 4, "done blocks" + of(r));
     word(&rank.state->dropped, 4, "dropped" + of(r));
     if (at > reinterpret_cast<char*>(rank.memory.data() + rank.memory.size())) world_.fail("too little private memory");
@@ -352,6 +358,7 @@ class GpuEpRun {
     common.state = rank.state;
     for (int i = 0; i < kEpInFlight; i++) common.flights[i] = rank.flights[i];
     common.format = {gpu::EpType::kF32, gpu::EpType::kF32, gpu::EpScaling::kF32, 0, shape_.hidden};
+    common.home = rank.home.data();
     common.cell = &rank.cells[size(step.dispatch)];
     common.counts = true;
     const bool fused = shape_.fused[k];
@@ -397,7 +404,7 @@ class GpuEpRun {
       }
       case EpCall::kRelease: {
         GpuEpContext c(common.call, GpuEpTarget(world_, rank.grids[k], rank.shared[k], own, words, t));
-        gpu::epRelease(c, common);
+        gpu::EpReleaseKernel<GpuEpContext>(c, common).run();
         return;
       }
     }

@@ -145,7 +145,7 @@ void fillBuffer(Dice& dice, const EpTeam& t) {
     for (uint32_t number = 0; number < 2; number++) {
       uint32_t* counts = t.counts(t.rank, s, number);
       for (uint32_t e = 0; e <= t.localExperts[t.rank]; e++) {
-        counts[e] = dice.below(4) == 0 ? static_cast<uint32_t>(dice.random()) | 1 : 1 + dice.below(kTokens + 3);
+        counts[e] = EpCountWord::of(dice.below(4) == 0 ? static_cast<uint32_t>(dice.random()) >> 1 : dice.below(kTokens + 3), 1);
       }
       for (uint32_t i = 0; i < t.maxTokens; i++) {
         auto* header = reinterpret_cast<uint32_t*>(t.header(t.slot(t.rank, s, number), i));

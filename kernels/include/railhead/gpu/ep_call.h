@@ -49,10 +49,21 @@ struct EpUnfit {
 
 constexpr uint32_t kEpNoRow = ~0u;  // an expert that got no row
 
+// An expert has several replicas, none of them on this rank: tokens go to them in turn (epReplica).
+constexpr uint16_t kEpInTurn = 0xfffe;
+RH_ANYWHERE uint16_t epHomeOf(const EpTeam& team, uint32_t logical) {
+  const uint16_t begin = team.replicaBegin[logical];
+  const auto n = static_cast<uint32_t>(team.replicaBegin[logical + 1] - begin);
+  for (uint32_t i = 0; i < n; i++) {
+    if (team.expertRank[team.replicas[begin + i]] == team.rank) return team.replicas[begin + i];
+  }
+  return n == 0 ? kNoExpert : n == 1 ? team.replicas[begin] : kEpInTurn;
+}
+
 // Arrays of a dispatch in flight. T = maxTokens, K = topk, R = world size, L = list stride: the most experts that a token has on a rank.
 struct EpFlightArrays {
   uint64_t* ranks;    // [T] bit r: rank r has a copy
-  uint64_t* entries;  // [T, K] bits 0..31 physical expert or kNoExpert, 32..63 the token's place among this rank's tokens of that expert
+  uint64_t* entries;  // [T, K] an EpEntry (ep_slots.h) each
   float* weights;     // [T, K]
   uint32_t* copyOf;   // [R, T] index of token t's copy to rank r
   uint32_t* copies;   // [R] copies to each rank
@@ -73,7 +84,6 @@ struct EpFlightState {
   uint64_t perToken, hasRows;
   uint64_t rows;                       // address of x
   uint64_t masked, maskedCopies;       // ranks that were masked when it was sent, and the copies to them, which are lost
-  uint64_t lostCopies;                 // of the dispatch, for a release
   uint64_t outRows, add, out;          // of its combine: addresses, and an EpType
   EpProblems problems;
 };
@@ -81,10 +91,9 @@ struct EpFlightState {
 // A buffer's words on its own rank. Zero at first.
 struct EpRankState {
   EpFlightState flights[kEpInFlight];
-  // What block 0 has decided about the call: an EpError. Writer: its first thread, before it counts in `done`. Reader: control, after all have.
-  uint64_t error, receiveError;
-  // Of the running kernel, both set back to 0 by control. done: blocks that have ended their part. One thread of each adds 1, after a barrier and a
-  // fence; control reads all, and has a fence behind that. dropped: rows without room, or lost copies (relaxed adds; control reads it after done).
+  // Of the running kernel, both set back to 0 by control. done: bits 0..15 blocks that have ended their part, 16..23 the EpError of the call, 24..31
+  // that of its receive phase. One thread of each block adds 1, that of block 0 the errors too, after a barrier and a fence; control reads it until
+  // all have, and has a fence behind that. dropped: rows without room, or lost copies (relaxed adds; control reads it after done).
   uint32_t done, dropped;
 };
 
@@ -94,6 +103,7 @@ struct EpCommonCall {
   EpRankState* state;
   EpFlightArrays flights[kEpInFlight];
   EpRowFormat format;
+  const uint16_t* home;  // [logical] the physical expert that this rank's tokens of a logical one go to, kNoExpert, or kEpInTurn
   EpCell* cell;
   bool counts;  // it is a collective of the comm
 };
@@ -124,6 +134,12 @@ struct EpCombineCall : EpCommonCall {
   const char* add;  // nullptr: none
   char* outRows;
 };
+// EpRankState::done
+RH_FN uint32_t epOutcome(EpError error, EpError receiveError) { return static_cast<uint32_t>(error) << 16 | static_cast<uint32_t>(receiveError) << 24; }
+RH_FN uint32_t epBlocks(uint32_t done) { return done & 0xffff; }
+RH_FN EpError epErrorOf(uint32_t done) { return static_cast<EpError>(done >> 16 & 0xff); }
+RH_FN EpError epReceiveErrorOf(uint32_t done) { return static_cast<EpError>(done >> 24); }
+
 static_assert(sizeof(EpDispatchCall) <= 4096 && sizeof(EpCombineCall) <= 4096, "a kernel's parameter");
 
 }  // namespace railhead::gpu

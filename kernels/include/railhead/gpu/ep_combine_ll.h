@@ -14,8 +14,54 @@ class EpCombineKernel {
  public:
   RH_FN EpCombineKernel(C& c, const EpCombineCall& call) : c_(c), call_(call), team_(call.team), shared_(c.epShared()) {}
 
-  RH_FN void run() {
-    epRun(c_, call_, [&] { return data(); }, [](uint32_t, uint32_t) {}, [&] { last(); });
+  RH_FN void run() { epRun(c_, call_, *this); }
+
+  // Of epRun().
+  RH_FN void prepare() {
+    if (c_.threadInBlock() == 0) decide();
+  }
+  RH_FN bool data() {
+    EpReport report = {};
+    report.error = static_cast<EpError>(shared_.error);
+    bool good = true;
+    if (report.error == EpError::kNone) {
+      if (does(kEpSends)) withEpType(call_.y, [&](auto y) { sendSums<decltype(y)>(); });
+      if (does(kEpReceives)) {
+        const Result result = resultOf();
+        withEpType(result.type, [&](auto out) { good = addSums<decltype(out)>(result); });
+      }
+      if (does(kEpReceives)) {
+        report.number = shared_.number;
+        report.lostRanks = c_.loadState(&flight().masked) | shared_.masked;
+      }
+    }
+    if (reports()) {
+      call_.cell->combined = report;
+      shared_.outcome = epOutcome(report.error, EpError::kNone);
+    }
+    return good;
+  }
+  RH_FN void look() {
+    const EpFlights<C> flights(c_, call_);
+    may(flights, &flight_);
+    maskedCopies_ = c_.loadState(&call_.state->flights[flight_].maskedCopies);
+  }
+  RH_FN void finish(uint32_t, uint32_t, uint32_t) {}
+  // By control, after all blocks have ended.
+  RH_FN void last(uint32_t outcome) {
+    if (epErrorOf(outcome) != EpError::kNone) return;
+    EpFlightState& f = call_.state->flights[flight_];
+    EpState* state = team_.state();
+    if (does(kEpSends)) {
+      c_.storeState(&state->combines, c_.loadState(&state->combines) + 1);
+      c_.storeState(&f.outRows, static_cast<uint64_t>(reinterpret_cast<uintptr_t>(call_.outRows)));
+      c_.storeState(&f.add, static_cast<uint64_t>(reinterpret_cast<uintptr_t>(call_.add)));
+      c_.storeState(&f.out, static_cast<uint64_t>(call_.out));
+    }
+    c_.storeState(&f.phase, static_cast<uint64_t>(does(kEpReceives) ? EpPhase::kFree : EpPhase::kAdding));
+    if (!does(kEpReceives)) return;
+    call_.cell->combined.lostCopies = maskedCopies_ + c_.loadOwn(&call_.state->dropped);
+    c_.storeState(reinterpret_cast<uint32_t*>(&call_.cell->flight), ~0u);
   }
 
  private:
@@ -36,30 +82,6 @@ class EpCombineKernel {
   RH_FN uint32_t elementsOf(uint32_t tile) const {
     const uint32_t left = hidden() - tile * kElements;
     return left < kElements ? left : kElements;
-  }
-
-  RH_FN bool data() {
-    if (c_.threadInBlock() == 0) decide();
-    c_.dataAll(true);
-    EpReport report = {};
-    report.error = static_cast<EpError>(shared_.error);
-    bool good = true;
-    if (report.error == EpError::kNone) {
-      if (does(kEpSends)) withEpType(call_.y, [&](auto y) { sendSums<decltype(y)>(); });
-      if (does(kEpReceives)) {
-        const Result result = resultOf();
-        withEpType(result.type, [&](auto out) { good = addSums<decltype(out)>(result); });
-      }
-      if (does(kEpReceives)) {
-        report.number = shared_.number;
-        report.lostRanks = c_.loadState(&flight().masked) | shared_.masked;
-      }
-    }
-    if (reports()) {
-      call_.cell->combined = report;
-      c_.storeState(&call_.state->error, static_cast<uint64_t>(report.error));
-    }
-    return good;
   }
 
   RH_FN EpError may(const EpFlights<C>& flights, uint32_t* flight) const {
@@ -269,11 +291,11 @@ class EpCombineKernel {
     RH_ROLLED
     for (uint32_t k = 0; k < team_.topk; k++) {
       const uint64_t at = uint64_t{t} * team_.topk + k;
-      const auto e = static_cast<uint32_t>(c_.loadState(arrays().entries + at));
-      if (e == kNoExpert) continue;
+      const uint64_t entry = c_.loadState(arrays().entries + at);
+      if (EpEntry::isNone(entry)) continue;
       const float weight = bitsOf<float>(c_.loadState(reinterpret_cast<const uint32_t*>(arrays().weights) + at));
       all += weight;
-      if ((here >> team_.expertRank[e] & 1) != 0) {
+      if ((here >> EpEntry::rank(entry) & 1) != 0) {
         kept += weight;
       } else {
         lost = true;
@@ -284,49 +306,42 @@ class EpCombineKernel {
     return true;
   }
 
-  // ---- Control, after all blocks have ended ----
-
-  RH_FN void last() {
-    if (c_.loadState(&call_.state->error) != 0) return;
-    const EpFlights<C> flights(c_, call_);
-    uint32_t at = 0;
-    may(flights, &at);
-    EpFlightState& f = call_.state->flights[at];
-    EpState* state = team_.state();
-    if (does(kEpSends)) {
-      c_.storeState(&state->combines, c_.loadState(&state->combines) + 1);
-      c_.storeState(&f.phase, static_cast<uint64_t>(EpPhase::kAdding));
-      c_.storeState(&f.outRows, static_cast<uint64_t>(reinterpret_cast<uintptr_t>(call_.outRows)));
-      c_.storeState(&f.add, static_cast<uint64_t>(reinterpret_cast<uintptr_t>(call_.add)));
-      c_.storeState(&f.out, static_cast<uint64_t>(call_.out));
-    }
-    if (!does(kEpReceives)) return;
-    call_.cell->combined.lostCopies = c_.loadState(&f.maskedCopies) + c_.loadOwn(&call_.state->dropped);
-    c_.storeState(&f.phase, static_cast<uint64_t>(EpPhase::kFree));
-    c_.storeState(reinterpret_cast<uint32_t*>(&call_.cell->flight), ~0u);
-  }
-
   C& c_;
   const EpCombineCall& call_;
   const EpTeam& team_;
   EpShared& shared_;
+  uint32_t flight_ = 0;        // of control
+  uint64_t maskedCopies_ = 0;
 };
 
-// Ends a received dispatch without a combine. By one thread.
+// Ends a received dispatch without a combine.
 template <class C>
-RH_FN void epEndWithoutCombine(C& c, const EpCommonCall& call) {
-  uint32_t flight = 0;
-  EpReport report = {};
-  report.error = EpFlights<C>(c, call).mayRelease(&flight);
-  call.cell->combined = report;
-  if (report.error != EpError::kNone) return;
-  c.storeState(&call.state->flights[flight].phase, static_cast<uint64_t>(EpPhase::kFree));
-  c.storeState(reinterpret_cast<uint32_t*>(&call.cell->flight), ~0u);
-}
-template <class C>
-RH_FN void epRelease(C& c, const EpCommonCall& call) {
-  epRun(c, call, [] { return true; }, [](uint32_t, uint32_t) {}, [&] { epEndWithoutCombine(c, call); });
-}
+class EpReleaseKernel {
+ public:
+  RH_FN EpReleaseKernel(C& c, const EpCommonCall& call) : c_(c), call_(call) {}
+
+  RH_FN void run() { epRun(c_, call_, *this); }
+
+  // Of epRun().
+  RH_FN void prepare() {}
+  RH_FN bool data() { return true; }
+  RH_FN void look() { error_ = EpFlights<C>(c_, call_).mayRelease(&flight_); }
+  RH_FN void finish(uint32_t, uint32_t, uint32_t) {}
+  RH_FN void last(uint32_t) {
+    EpReport report = {};
+    report.error = error_;
+    call_.cell->combined = report;
+    if (error_ != EpError::kNone) return;
+    c_.storeState(&call_.state->flights[flight_].phase, static_cast<uint64_t>(EpPhase::kFree));
+    c_.storeState(reinterpret_cast<uint32_t*>(&call_.cell->flight), ~0u);
+  }
+
+ private:
+  C& c_;
+  const EpCommonCall& call_;
+  uint32_t flight_ = 0;
+  EpError error_ = EpError::kNone;
+};
 
 }  // namespace railhead::gpu
 

@@ -75,13 +75,13 @@ class EpFlights {
 };
 
 // Waits until all blocks have ended their part. Blocks have a deadline and say whom they wait for, so control gives up only at the second one: then
-// some block has ended without a word, as it does if the comm is left between the looks of two blocks.
+// some block has ended without a word, as it does if the comm is left between the looks of two blocks. *outcome: EpRankState::done.
 template <class C>
-RH_FN bool epAwaitBlocks(C& c, const EpCommonCall& call) {
+RH_FN bool epAwaitBlocks(C& c, const EpCommonCall& call, uint32_t* outcome) {
   const uint32_t blocks = c.dataBlocks();
   bool again = false;
   RH_ROLLED
-  while (c.loadOwn(&call.state->done) != blocks) {
+  while (epBlocks(*outcome = c.loadOwn(&call.state->done)) != blocks) {
     if (c.loadOwn(&c.state()->start.stop) != 0) return false;
     if (c.keepWaiting()) continue;
     if (again) {
@@ -95,15 +95,16 @@ RH_FN bool epAwaitBlocks(C& c, const EpCommonCall& call) {
   return true;
 }
 
-// Control's part, by all control threads. finish(thread, threads): what is left to do once all blocks have ended, shared by the threads; last(): what
-// one thread then does to the rank's words.
-template <class C, class Finish, class Last>
-RH_FN void epEnd(C& c, const EpCommonCall& call, Finish finish, Last last) {
+// Control's part, by all control threads. kernel.look(): reads what blocks do not change. kernel.finish(thread, threads, outcome): what is left to do
+// once all blocks have ended, shared by the threads; kernel.last(outcome): what one thread then does to the rank's words.
+template <class C, class Kernel>
+RH_FN void epEnd(C& c, const EpCommonCall& call, Kernel& kernel) {
   Used used = {};
   used.lines = false;
   used.collective = call.counts;
   const uint32_t holder = takeStream(c);
   const End end = endOf<Cells<C>, Packets<C>>(c, used);
+  kernel.look();
   bool good = awaitAll(c, holder, end);
   if (holder != 0) {
     const uint64_t clash = uint64_t{call.call.stream} << 32 | holder;
@@ -111,34 +112,37 @@ RH_FN void epEnd(C& c, const EpCommonCall& call, Finish finish, Last last) {
     c.clash(clash);
     good = false;
   }
-  if (!mutated(Mutant::kGpuEpHeadBeforeDone)) good = good && epAwaitBlocks(c, call);
-  if (!mutated(Mutant::kGpuEpDoneWithoutFence)) c.fence();
+  uint32_t outcome = 0;
+  if (!mutated(Mutant::kGpuEpHeadBeforeDone)) good = good && epAwaitBlocks(c, call, &outcome);
+  if (!mutated(Mutant::kGpuEpHeadWithoutFence)) c.fence();
   if (!c.controlAll(good)) return;
-  finish(c.controlThread(), c.controlThreads());
-  if (!c.controlAll(good) || !isAccountant(c)) return;
-  if (mutated(Mutant::kGpuEpHeadBeforeDone) && !epAwaitBlocks(c, call)) return;
-  last();
+  kernel.finish(c.controlThread(), c.controlThreads(), outcome);
+  if (!isAccountant(c)) return;
+  if (mutated(Mutant::kGpuEpHeadBeforeDone) && !epAwaitBlocks(c, call, &outcome)) return;
+  kernel.last(outcome);
   c.storeFlag(&call.state->done, 0);
   c.storeFlag(&call.state->dropped, 0);
   leave(c, end);
 }
 
-// Runs a kernel. data(): a data thread's part after it has joined; false: the comm has stopped.
-template <class C, class Data, class Finish, class Last>
-RH_FN void epRun(C& c, const EpCommonCall& call, Data data, Finish finish, Last last) {
+// Runs a kernel. kernel.prepare(): what data threads do before they join; kernel.data(): a data thread's part. False: the comm has stopped.
+template <class C, class Kernel>
+RH_FN void epRun(C& c, const EpCommonCall& call, Kernel& kernel) {
   c.setWay(wayOf(c, Algorithm::kNone) | kWithoutLines);
   if (!c.isData()) {
     if (!c.joinControl()) return;
   } else {
+    if (c.threadInBlock() == 0) c.epShared().outcome = 0;
+    kernel.prepare();
     if (!c.join()) return;
-    const bool good = c.dataAll(data());  // also a barrier: after it the block has ended
+    const bool good = c.dataAll(kernel.data());  // also a barrier: after it the block has ended
     if (good && c.threadInBlock() == 0) {
-      if (!mutated(Mutant::kGpuEpEndsWithoutFence)) c.fence();
-      c.addOne(&call.state->done);
+      if (!mutated(Mutant::kGpuEpEndsWithoutFence)) c.fenceDevice();
+      c.add(&call.state->done, 1 + c.epShared().outcome);
     }
     if (!c.isCombined() || !c.controlAll(good)) return;
   }
-  epEnd(c, call, finish, last);
+  epEnd(c, call, kernel);
 }
 
 }  // namespace railhead::gpu

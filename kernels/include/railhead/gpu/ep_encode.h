@@ -14,13 +14,13 @@ class EpEncodeKernel {
  public:
   RH_FN EpEncodeKernel(C& c, const EpEncodeCall& call) : c_(c), call_(call), f_(call.format), shared_(c.epShared()) {}
 
-  RH_FN void run() {
-    epRun(c_, call_, [&] { return data(); }, [](uint32_t, uint32_t) {}, [] {});
-  }
+  RH_FN void run() { epRun(c_, call_, *this); }
 
- private:
-  static constexpr uint32_t kSize = sizeof(typename In::Bits), kElements = 8;  // at a time
-
+  // Of epRun().
+  RH_FN void prepare() {}
+  RH_FN void look() {}
+  RH_FN void finish(uint32_t, uint32_t, uint32_t) {}
+  RH_FN void last(uint32_t) {}
   RH_FN bool data() {
     // The flight that the dispatch will take. If none is free, the dispatch is refused.
     const EpFlights<C> flights(c_, call_);
@@ -35,6 +35,9 @@ class EpEncodeKernel {
     }
     return true;
   }
+
+ private:
+  static constexpr uint32_t kSize = sizeof(typename In::Bits), kElements = 8;  // at a time
 
   RH_FN void encode(const char* x, const char* scales, char* row, uint32_t* unfit) {
     const bool isFP8 = f_.wire == EpType::kE4M3;

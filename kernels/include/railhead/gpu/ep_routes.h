@@ -22,11 +22,23 @@ class EpRoutes {
   RH_FN uint32_t tokens() const { return call_.routing.tokens < team_.maxTokens ? call_.routing.tokens : team_.maxTokens; }
   RH_FN uint32_t excess() const { return call_.routing.tokens - tokens(); }
 
-  // Before the first pass. Counts invalid input in EpShared. A barrier follows.
-  RH_FN void clear() {
+  // What can be done before the call is decided. Barriers before and behind.
+  RH_FN void prepare() {
     EpShared& s = c_.epShared();
     RH_ROLLED
+    for (uint32_t i = c_.threadInBlock(); i < team_.physical || i < team_.logical; i += c_.dataThreadsInBlock()) {
+      const uint16_t home = i < team_.logical ? call_.home[i] : kNoExpert;
+      const uint8_t rank = i < team_.physical ? team_.expertRank[i] : uint8_t{0};
+      const uint16_t local = i < team_.physical ? team_.expertLocal[i] : uint16_t{0};
+      s.home[i] = home;
+      s.expertRank[i] = rank;
+      s.expertLocal[i] = local;
+    }
+    const uint32_t i = c_.threadInBlock(), n = tokens() < passTokens() ? tokens() : passTokens();
+    if (i < n * team_.topk) early_ = load(i / team_.topk, i % team_.topk, true);
+    RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < things(); i += c_.dataThreadsInBlock()) s.totals[i] = 0;
+    clearMasks();
     if (c_.threadInBlock() != 0) return;
     RH_ROLLED
     for (int i = 0; i < 3; i++) {
@@ -34,59 +46,22 @@ class EpRoutes {
       s.firsts[i] = ~0u;
     }
   }
-  RH_FN void countProblems() {
-    const uint32_t n = tokens() * team_.topk;
-    RH_ROLLED
-    for (uint32_t i = c_.threadInBlock(); i < n; i += c_.dataThreadsInBlock()) {
-      uint32_t problem = kNone;
-      const uint32_t t = i / team_.topk, k = i - t * team_.topk;
-      checkedEntry(t, k, &problem);
-      if (problem != kNone) note(problem, t * kEpMaxTopk + k);
-      if (k == 0 && unfit(t) != 0 && hasRanks(t)) note(kUnfit, t);
-    }
-  }
-  RH_FN bool areThereProblems() {
-    const EpShared& s = c_.epShared();
-    return excess() != 0 || (s.problems[kInvalid] | s.problems[kTwice] | s.problems[kUnfit]) != 0;
-  }
-  // By one thread, after a barrier.
-  RH_FN EpProblems problems() {
-    const EpShared& s = c_.epShared();
-    EpProblems p = {};
-    EpProblem* const kinds[] = {&p.invalidIds, &p.duplicateIds};
-    RH_ROLLED
-    for (int i = 0; i < 2; i++) {
-      if (s.problems[i] == 0) continue;
-      const uint32_t t = s.firsts[i] / kEpMaxTopk, k = s.firsts[i] % kEpMaxTopk;
-      *kinds[i] = {s.problems[i], t, k, call_.routing.at(uint64_t{t} * team_.topk + k)};
-    }
-    if (s.problems[kUnfit] != 0) {
-      const uint32_t u = unfit(s.firsts[kUnfit]);
-      p.nonFinite = {s.problems[kUnfit], s.firsts[kUnfit], EpUnfit::element(u), static_cast<int64_t>(EpUnfit::what(u))};
-    }
-    if (excess() != 0) p.excessTokens = {excess(), team_.maxTokens, 0, static_cast<int64_t>(call_.routing.tokens)};
-    return p;
-  }
 
-  // ---- Passes ----
-
-  RH_FN uint32_t passTokens() const { return 32 * words_; }
-  // The tokens from `first` on, a multiple of passTokens(). Barriers before and behind.
-  RH_FN void beginPass(uint32_t first) {
-    EpShared& s = c_.epShared();
+  // Makes the masks of the first pass, and counts invalid input of all tokens. A barrier follows.
+  RH_FN void markFirst() {
+    mark(0, true);
+    RH_ROLLED
+    for (uint32_t i = passTokens() * team_.topk + c_.threadInBlock(); i < tokens() * team_.topk; i += c_.dataThreadsInBlock()) {
+      const uint32_t t = i / team_.topk;
+      look(t, i - t * team_.topk);
+    }
+  }
+  // The pass of the tokens from `first` on. Barriers before and behind.
+  RH_FN void nextPass(uint32_t first) {
     first_ = first;
-    const uint32_t n = tokens() - first < passTokens() ? tokens() - first : passTokens();
-    RH_ROLLED
-    for (uint32_t i = c_.threadInBlock(); i < things() * words_; i += c_.dataThreadsInBlock()) s.masks[i] = 0;
+    clearMasks();
     c_.dataAll(true);
-    RH_ROLLED
-    for (uint32_t i = c_.threadInBlock(); i < n * team_.topk; i += c_.dataThreadsInBlock()) {
-      const uint32_t at = i / team_.topk, t = first + at;
-      const uint32_t e = entry(t, i - at * team_.topk);
-      if (e == kNoExpert) continue;
-      c_.sharedOr(&s.masks[e * words_ + at / 32], 1u << at % 32);
-      c_.sharedOr(&s.masks[rankThing(team_.expertRank[e]) * words_ + at / 32], 1u << at % 32);
-    }
+    mark(first, false);
     c_.dataAll(true);
   }
   // Barriers before and behind.
@@ -96,16 +71,46 @@ class EpRoutes {
     for (uint32_t i = c_.threadInBlock(); i < things(); i += c_.dataThreadsInBlock()) s.totals[i] = throughPass(i);
   }
 
+  // After markFirst() and a barrier.
+  RH_FN bool areThereProblems() {
+    const EpShared& s = c_.epShared();
+    return excess() != 0 || (s.problems[kInvalid] | s.problems[kTwice] | s.problems[kUnfit]) != 0;
+  }
+  // By one thread.
+  RH_FN EpProblems problems() {
+    const EpShared& s = c_.epShared();
+    EpProblems p = {};
+    if (!areThereProblems()) return p;
+    EpProblem* const kinds[] = {&p.invalidIds, &p.duplicateIds};
+    RH_ROLLED
+    for (int i = 0; i < 2; i++) {
+      if (s.problems[i] == 0) continue;
+      const uint32_t t = s.firsts[i] / kEpMaxTopk, k = s.firsts[i] % kEpMaxTopk;
+      *kinds[i] = {s.problems[i], t, k, id(t, k)};
+    }
+    if (s.problems[kUnfit] != 0) {
+      const uint32_t u = unfit(s.firsts[kUnfit]);
+      p.nonFinite = {s.problems[kUnfit], s.firsts[kUnfit], EpUnfit::element(u), static_cast<int64_t>(EpUnfit::what(u))};
+    }
+    if (excess() != 0) p.excessTokens = {excess(), team_.maxTokens, 0, static_cast<int64_t>(call_.routing.tokens)};
+    return p;
+  }
+
+  RH_FN uint32_t passTokens() const { return 32 * words_; }
   // Of tokens up to the end of this pass.
   RH_FN uint32_t tokensOf(uint32_t physical) { return throughPass(physical); }
   RH_FN uint32_t copiesTo(int rank) { return throughPass(rankThing(rank)); }
-  // The expert of an entry of a token, or kNoExpert.
-  RH_FN uint32_t entry(uint32_t t, uint32_t k) {
-    uint32_t ignored = kNone;
-    return unfit(t) != 0 ? kNoExpert : checkedEntry(t, k, &ignored);
+  RH_FN int64_t id(uint32_t t, uint32_t k) const { return call_.routing.at(uint64_t{t} * team_.topk + k); }
+  // The entry of a token of this pass that asks for this expert.
+  RH_FN uint64_t entry(uint32_t t, uint32_t k, int64_t expert) {
+    const uint32_t* problems = c_.epShared().problems;
+    if (!isExpert(expert) || (problems[kUnfit] != 0 && unfit(t) != 0)) return EpEntry::kNone;
+    if (problems[kTwice] != 0 && isRepeated(t, k, expert)) return EpEntry::kNone;
+    const uint32_t e = homeOf(static_cast<uint32_t>(expert), t);
+    if (e == kNoExpert) return EpEntry::kNone;
+    const EpShared& s = c_.epShared();
+    return EpEntry::of(e, s.expertRank[e], s.expertLocal[e], place(t - first_, e));
   }
-  // Of a token of this pass.
-  RH_FN uint32_t placeOf(uint32_t t, uint32_t physical) { return place(t - first_, physical); }
   RH_FN uint32_t copyTo(uint32_t t, int rank) { return place(t - first_, rankThing(rank)); }
   RH_FN bool goesTo(uint32_t t, int rank) {
     const uint32_t at = t - first_;
@@ -113,39 +118,102 @@ class EpRoutes {
   }
 
  private:
-  static constexpr uint32_t kInvalid = 0, kTwice = 1, kUnfit = 2, kNone = 3;
+  static constexpr uint32_t kInvalid = 0, kTwice = 1, kUnfit = 2;
 
   // Experts, then ranks.
   RH_FN uint32_t things() const { return team_.physical + static_cast<uint32_t>(team_.worldSize); }
   RH_FN uint32_t rankThing(int rank) const { return team_.physical + static_cast<uint32_t>(rank); }
 
+  // What an entry needs of memory.
+  struct Input {
+    int64_t expert;
+    uint32_t unfit[kEpInFlight];  // of the token, in each flight
+  };
+  // early: the flight is not known yet.
+  RH_FN Input load(uint32_t t, uint32_t k, bool early) {
+    Input in = {id(t, k), {0, 0}};
+    RH_UNROLL
+    for (uint32_t f = 0; f < kEpInFlight; f++) {
+      const uint32_t* of = call_.flights[f].unfit;
+      if (of != nullptr && (early || f == c_.epShared().flight)) in.unfit[f] = c_.loadState(of + t);
+    }
+    return in;
+  }
+  RH_FN bool isExpert(int64_t expert) const { return expert >= 0 && expert < static_cast<int64_t>(team_.logical); }
   RH_FN uint32_t unfit(uint32_t t) {
     const uint32_t* of = call_.flights[c_.epShared().flight].unfit;
     return of == nullptr ? 0 : c_.loadState(of + t);
   }
-  RH_FN bool hasRanks(uint32_t t) {
-    uint32_t ignored = kNone;
+  // As epReplica.
+  RH_FN uint32_t homeOf(uint32_t logical, uint32_t t) {
+    const uint32_t e = c_.epShared().home[logical];
+    return e == kEpInTurn ? epReplica(team_, logical, t) : e;
+  }
+  // Whether an earlier entry of the token is the same.
+  RH_FN bool isRepeated(uint32_t t, uint32_t k, int64_t expert) const {
+    bool is = false;
+    RH_ROLLED
+    for (uint32_t j = 0; j < k; j++) is |= id(t, j) == expert;
+    return is;
+  }
+
+  RH_FN void clearMasks() {
+    EpShared& s = c_.epShared();
+    RH_ROLLED
+    for (uint32_t i = c_.threadInBlock(); i < things() * words_; i += c_.dataThreadsInBlock()) s.masks[i] = 0;
+  }
+  RH_FN void mark(uint32_t first, bool notes) {
+    const uint32_t n = tokens() - first < passTokens() ? tokens() - first : passTokens();
+    RH_ROLLED
+    for (uint32_t i = c_.threadInBlock(); i < n * team_.topk; i += c_.dataThreadsInBlock()) {
+      const uint32_t at = i / team_.topk, k = i - at * team_.topk;
+      const Input in = first == 0 && i == c_.threadInBlock() ? early_ : load(first + at, k, false);
+      markEntry(in, first + at, k, at, notes);
+    }
+  }
+  RH_FN void markEntry(const Input& in, uint32_t t, uint32_t k, uint32_t at, bool notes) {
+    const int64_t expert = in.expert;
+    const bool isUnfit = in.unfit[c_.epShared().flight] != 0;
+    const uint32_t e = isExpert(expert) && !isUnfit ? homeOf(static_cast<uint32_t>(expert), t) : kNoExpert;
+    if (e == kNoExpert) {
+      if (notes) look(t, k);
+      return;
+    }
+    EpShared& s = c_.epShared();
+    const uint32_t bit = 1u << at % 32;
+    // An entry finds its bit set if another entry of the token is the same: then one of them is one too many.
+    if ((c_.sharedOr(&s.masks[e * words_ + at / 32], bit) & bit) == 0) {
+      c_.sharedOr(&s.masks[rankThing(s.expertRank[e]) * words_ + at / 32], bit);
+    } else if (notes) {
+      note(kTwice, t * kEpMaxTopk + secondOf(t, expert));
+    }
+  }
+  // The token's second entry that is this expert.
+  RH_FN uint32_t secondOf(uint32_t t, int64_t expert) const {
+    uint32_t n = 0;
     RH_ROLLED
     for (uint32_t k = 0; k < team_.topk; k++) {
-      if (checkedEntry(t, k, &ignored) != kNoExpert) return true;
+      if (id(t, k) == expert && ++n == 2) return k;
+    }
+    return 0;
+  }
+  // Counts what is wrong with an entry, as epMapToken of ep_plan.h; with a token's first one, whether the token is unfit.
+  RH_FN void look(uint32_t t, uint32_t k) {
+    const int64_t expert = id(t, k);
+    if (!isExpert(expert)) {
+      if (expert != -1) note(kInvalid, t * kEpMaxTopk + k);
+    } else if (isRepeated(t, k, expert)) {
+      note(kTwice, t * kEpMaxTopk + k);
+    }
+    if (k == 0 && unfit(t) != 0 && hasRanks(t)) note(kUnfit, t);
+  }
+  RH_FN bool hasRanks(uint32_t t) {
+    RH_ROLLED
+    for (uint32_t k = 0; k < team_.topk; k++) {
+      const int64_t expert = id(t, k);
+      if (isExpert(expert) && homeOf(static_cast<uint32_t>(expert), t) != kNoExpert) return true;
     }
     return false;
-  }
-  // As epMapToken of ep_plan.h.
-  RH_FN uint32_t checkedEntry(uint32_t t, uint32_t k, uint32_t* problem) {
-    const uint64_t base = uint64_t{t} * team_.topk;
-    const int64_t id = call_.routing.at(base + k);
-    if (id < 0 || id >= static_cast<int64_t>(team_.logical)) {
-      if (id != -1) *problem = kInvalid;
-      return kNoExpert;
-    }
-    RH_ROLLED
-    for (uint32_t j = 0; j < k; j++) {
-      if (call_.routing.at(base + j) != id) continue;
-      *problem = kTwice;
-      return kNoExpert;
-    }
-    return epReplica(team_, static_cast<uint32_t>(id), t);
   }
   RH_FN void note(uint32_t problem, uint32_t first) {
     EpShared& s = c_.epShared();
@@ -173,6 +241,7 @@ class EpRoutes {
   const EpDispatchCall& call_;
   const EpTeam& team_;
   uint32_t words_, first_ = 0;
+  Input early_ = {};  // of the entry whose number is the thread's
 };
 
 }  // namespace railhead::gpu

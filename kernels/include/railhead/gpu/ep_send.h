@@ -2,8 +2,8 @@
 #ifndef RAILHEAD_KERNELS_GPU_EP_SEND_H_
 #define RAILHEAD_KERNELS_GPU_EP_SEND_H_
 
-#include "railhead/gpu/elements.h"
 #include "railhead/gpu/ep_routes.h"
+#include "railhead/gpu/ep_tiles.h"
 
 namespace railhead::gpu {
 
@@ -12,197 +12,235 @@ RH_FN uint32_t epFloatBits(float f) { return bitsOf<uint32_t>(f); }
 template <class C>
 class EpSender {
  public:
-  RH_FN EpSender(C& c, const EpDispatchCall& call, EpRoutes<C>& routes)
-      : c_(c), call_(call), team_(call.team), routes_(routes), shared_(c.epShared()), arrays_(call.flights[shared_.flight]),
-        slots_{call.team, shared_.number} {
-    rows_ = arrays_.encoded != nullptr ? arrays_.encoded : call.x;
-    rowStride_ = arrays_.encoded != nullptr ? team_.layout.rowStride : uint64_t{call.format.hidden} * epBytesOf(call.format.in);
-  }
+  RH_FN EpSender(C& c, const EpDispatchCall& call) : c_(c), call_(call), team_(call.team), routes_(c, call), shared_(c.epShared()) {}
 
-  // After the routing was checked. False: the comm has stopped.
-  RH_FN bool send() {
-    if (!awaitHeads()) return false;
-    const uint32_t tokens = routes_.tokens();
+  RH_FN EpRoutes<C>& routes() { return routes_; }
+
+  // What can be done before the call is decided. A barrier follows.
+  RH_FN void prepare() {
+    routes_.prepare();
+    if (c_.threadInBlock() == 0) shared_.held = ~0u;
+    const uint32_t tokens = routes_.tokens() < routes_.passTokens() ? routes_.tokens() : routes_.passTokens();
+    if (c_.block() < tokens) loadGroup(c_.block(), groupOf(c_.block(), tokens));
+    if (mutated(Mutant::kGpuEpHeadNotAwaited)) return;
+    const int r = static_cast<int>(c_.threadInBlock());
+    if (r < team_.worldSize && r != team_.rank) head_ = c_.loadFlagAcquire(EpSlots{team_, 0}.head(team_.rank, r));
+  }
+  // The masks of the first pass, and all invalid input. False: the comm has stopped. A barrier is before and behind.
+  RH_FN bool begin() {
+    routes_.markFirst();
+    return c_.dataAll(awaitHeads());
+  }
+  // After begin().
+  RH_FN void send() {
+    const uint32_t tokens = routes_.tokens(), blocks = c_.dataBlocks();
     RH_ROLLED
     for (uint32_t first = 0; first == 0 || first < tokens; first += routes_.passTokens()) {
       const uint32_t behind = tokens - first < routes_.passTokens() ? tokens : first + routes_.passTokens();
-      routes_.beginPass(first);
+      if (first != 0) routes_.nextPass(first);
       if (behind == tokens) sendCounts();
-      const uint32_t blocks = c_.dataBlocks(), skipped = first % blocks;
+      const uint32_t skipped = first % blocks;
       RH_ROLLED
-      for (uint32_t t = first + (c_.block() + blocks - skipped) % blocks; t < behind; t += blocks) sendToken(t);
+      for (uint32_t t = first + (c_.block() + blocks - skipped) % blocks; t < behind; t += kEpGroup * blocks) {
+        sendGroup(t, groupOf(t, behind));
+      }
       c_.dataAll(true);
       routes_.endPass();
       c_.dataAll(true);
     }
     if (c_.block() == 0 && c_.threadInBlock() == 0) keep();
-    return true;
   }
 
  private:
   RH_FN bool isMasked(int r) const { return (shared_.masked >> r & 1) != 0; }
   RH_FN bool isPeer(int r) const { return r != team_.rank && !isMasked(r); }
+  RH_FN EpSlots slots() const { return {team_, shared_.number}; }
+  RH_FN const EpFlightArrays& arrays() const { return call_.flights[shared_.flight]; }
 
-  // Waits until every rank has read this rank's dispatch n - 2, whose slots are filled again.
+  // Waits until every rank has read this rank's dispatch n - 2, whose slots are filled again. Most often head_, which was loaded early, is enough.
   RH_FN bool awaitHeads() {
-    bool good = true;
     RH_ROLLED
-    for (int r = static_cast<int>(c_.threadInBlock()); r < team_.worldSize && good; r += static_cast<int>(c_.dataThreadsInBlock())) {
+    for (int r = static_cast<int>(c_.threadInBlock()); r < team_.worldSize; r += static_cast<int>(c_.dataThreadsInBlock())) {
       if (!isPeer(r) || mutated(Mutant::kGpuEpHeadNotAwaited)) continue;
-      const uint32_t* head = slots_.head(team_.rank, r);
+      const uint32_t* head = slots().head(team_.rank, r);
+      uint32_t seen = r == static_cast<int>(c_.threadInBlock()) ? head_ : c_.loadFlagAcquire(head);
       RH_ROLLED
-      while (((c_.loadFlagAcquire(head) - (shared_.number - kEpInFlight)) & C::kMeetingMask) > C::kMeetingMask / 2) {
-        if (c_.keepWaiting()) continue;
-        c_.giveUp(uint64_t{1} << r);
-        good = false;
-        break;
+      while (((seen - (shared_.number - kEpInFlight)) & C::kMeetingMask) > C::kMeetingMask / 2) {
+        if (!c_.keepWaiting()) {
+          c_.giveUp(uint64_t{1} << r);
+          return false;
+        }
+        seen = c_.loadFlagAcquire(head);
       }
       c_.endWait();
     }
-    return c_.dataAll(good);
+    return true;
   }
 
-  // One block for each rank. After all masks are made.
+  // One block for each rank, from the last one, which has the fewest tokens. After all masks are made.
   RH_FN void sendCounts() {
     const uint32_t blocks = c_.dataBlocks();
     RH_ROLLED
-    for (int d = static_cast<int>(c_.block()); d < team_.worldSize; d += static_cast<int>(blocks)) {
+    for (int d = static_cast<int>(blocks - 1 - c_.block()); d < team_.worldSize; d += static_cast<int>(blocks)) {
       if (d != team_.rank && isMasked(d)) continue;
-      uint32_t* counts = slots_.counts(d, team_.rank);
+      uint32_t* counts = slots().counts(d, team_.rank);
       RH_ROLLED
       for (uint32_t p = c_.threadInBlock(); p < team_.physical; p += c_.dataThreadsInBlock()) {
-        if (team_.expertRank[p] != d) continue;
-        const uint32_t n = routes_.tokensOf(p), at = 1u + team_.expertLocal[p];
-        if (d == team_.rank) {
-          c_.storeState(arrays_.own + at, n);
-        } else {
-          c_.storeFlag(counts + at, n + 1);
-        }
+        if (shared_.expertRank[p] == d) sendCount(d, counts, 1u + shared_.expertLocal[p], routes_.tokensOf(p));
       }
-      if (c_.threadInBlock() != 0) continue;
-      const uint32_t n = routes_.copiesTo(d);
-      if (d == team_.rank) {
-        c_.storeState(arrays_.own, n);
-      } else {
-        c_.storeFlag(counts, n + 1);
-      }
+      if (c_.threadInBlock() == 0) sendCount(d, counts, 0, routes_.copiesTo(d));
+    }
+  }
+  RH_FN void sendCount(int d, uint32_t* counts, uint32_t at, uint32_t n) {
+    if (d == team_.rank) {
+      c_.storeState(arrays().own + at, n);
+    } else {
+      c_.storeFlag(counts + at, EpCountWord::of(n, shared_.number));
     }
   }
 
-  RH_FN void sendToken(uint32_t t) {
-    c_.dataAll(true);  // the entries of the token before have been read
-    noteToken(t);
+  // How many tokens t, t + blocks, ... below `behind` make a group.
+  RH_FN uint32_t groupOf(uint32_t t, uint32_t behind) const {
+    const uint32_t left = (behind - t + c_.dataBlocks() - 1) / c_.dataBlocks();
+    return left < kEpGroup ? left : kEpGroup;
+  }
+  // The caller's words of a group. A thread uses what it has loaded itself.
+  RH_FN void loadGroup(uint32_t first, uint32_t n) {
+    RH_ROLLED
+    for (uint32_t i = c_.threadInBlock(); i < n * team_.topk; i += c_.dataThreadsInBlock()) {
+      const uint32_t g = i / team_.topk, k = i - g * team_.topk, at = g * kEpMaxTopk + k;
+      const int64_t expert = routes_.id(tokenOf(first, g), k);
+      const float weight = call_.routing.weightAt(uint64_t{tokenOf(first, g)} * team_.topk + k);
+      shared_.entries[at] = static_cast<uint64_t>(expert);
+      shared_.weights[at] = epFloatBits(weight);
+    }
+  }
+
+  // Tokens t, t + blocks, ...: n of them.
+  RH_FN void sendGroup(uint32_t t, uint32_t n) {
+    if (t >= c_.dataBlocks() || t >= routes_.passTokens()) {  // else prepare() has loaded them
+      c_.dataAll(true);                                       // the entries of the group before have been read
+      loadGroup(t, n);
+    }
+    noteGroup(t, n);
     c_.dataAll(true);
-    uint64_t to = 0;
-    RH_ROLLED
-    for (int r = 0; r < team_.worldSize; r++) to |= isPeer(r) && routes_.goesTo(t, r) ? uint64_t{1} << r : 0;
-    if (to == 0) return;
-    if (mutated(Mutant::kGpuEpHeaderBeforeRow)) publish(t, to);
-    writeHeaders(t, to);
-    copyRow(rows_ + t * rowStride_, t, to);
+    if (mutated(Mutant::kGpuEpHeaderBeforeRow)) publish(t, n);
+    writeHeaders(t, n);
+    copyRows(t, n);
     if (!mutated(Mutant::kGpuEpPublishesAlone)) c_.dataAll(true);
-    if (!mutated(Mutant::kGpuEpHeaderBeforeRow)) publish(t, to);
+    if (!mutated(Mutant::kGpuEpHeaderBeforeRow)) publish(t, n);
   }
+  RH_FN uint32_t tokenOf(uint32_t t, uint32_t g) const { return t + g * c_.dataBlocks(); }
 
-  // What the receive phase and the combine need of a token.
-  RH_FN void noteToken(uint32_t t) {
-    const uint64_t base = uint64_t{t} * team_.topk;
+  // What the receive phase and the combine need of the tokens.
+  RH_FN void noteGroup(uint32_t first, uint32_t n) {
+    const uint32_t step = c_.dataThreadsInBlock(), world = static_cast<uint32_t>(team_.worldSize);
     RH_ROLLED
-    for (uint32_t k = c_.threadInBlock(); k < team_.topk; k += c_.dataThreadsInBlock()) {
-      const uint32_t e = routes_.entry(t, k);
-      const uint32_t place = e == kNoExpert ? 0 : routes_.placeOf(t, e);
-      shared_.entries[k] = uint64_t{e} | uint64_t{place} << 32;
-      shared_.weights[k] = epFloatBits(call_.routing.weightAt(base + k));
-      c_.storeState(arrays_.entries + base + k, shared_.entries[k]);
-      c_.storeState(reinterpret_cast<uint32_t*>(arrays_.weights) + base + k, shared_.weights[k]);
+    for (uint32_t i = c_.threadInBlock(); i < n * team_.topk; i += step) {
+      const uint32_t g = i / team_.topk, k = i - g * team_.topk, t = tokenOf(first, g), at = g * kEpMaxTopk + k;
+      const uint64_t index = uint64_t{t} * team_.topk + k;
+      shared_.entries[at] = routes_.entry(t, k, static_cast<int64_t>(shared_.entries[at]));
+      c_.storeState(arrays().entries + index, shared_.entries[at]);
+      c_.storeState(reinterpret_cast<uint32_t*>(arrays().weights) + index, shared_.weights[at]);
     }
-    uint64_t ranks = 0;
+    // From the last thread, which has no entry most often.
     RH_ROLLED
-    for (int r = 0; r < team_.worldSize; r++) ranks |= !isMasked(r) && routes_.goesTo(t, r) ? uint64_t{1} << r : 0;
-    RH_ROLLED
-    for (int r = static_cast<int>(c_.threadInBlock()); r < team_.worldSize; r += static_cast<int>(c_.dataThreadsInBlock())) {
-      if ((ranks >> r & 1) != 0) c_.storeState(copyOf(r, t), routes_.copyTo(t, r));
+    for (uint32_t i = step - 1 - c_.threadInBlock(); i < n * world; i += step) {
+      const uint32_t g = i / world, t = tokenOf(first, g);
+      const int r = static_cast<int>(i - g * world);
+      if (isMasked(r) || !routes_.goesTo(t, r)) continue;
+      c_.storeState(arrays().copyOf + static_cast<uint32_t>(r) * uint64_t{team_.maxTokens} + t, routes_.copyTo(t, r));
     }
-    if (c_.threadInBlock() == 0) c_.storeState(arrays_.ranks + t, ranks);
+    const uint32_t g = step - 1 - c_.threadInBlock();
+    RH_ROLLED
+    for (uint32_t i = g; i < n; i += step) {
+      const uint32_t t = tokenOf(first, i);
+      uint64_t to = 0;
+      RH_ROLLED
+      for (int r = 0; r < team_.worldSize; r++) to |= !isMasked(r) && routes_.goesTo(t, r) ? uint64_t{1} << r : 0;
+      shared_.to[i] = to;
+      shared_.ownCopy[i] = routes_.copyTo(t, team_.rank);
+      c_.storeState(arrays().ranks + t, to);
+      if (i == 0) shared_.held = first;
+    }
   }
-  RH_FN uint32_t* copyOf(int rank, uint32_t t) const { return arrays_.copyOf + static_cast<uint32_t>(rank) * uint64_t{team_.maxTokens} + t; }
+  // Of the group's token g, without this rank.
+  RH_FN uint64_t peersOf(uint32_t g) const { return shared_.to[g] & ~(uint64_t{1} << team_.rank); }
 
-  // All words but the first of each header.
-  RH_FN void writeHeaders(uint32_t t, uint64_t to) {
+  // All words but the first of each header, in the order of topk_idx.
+  RH_FN void writeHeaders(uint32_t first, uint32_t n) {
     RH_ROLLED
-    for (uint64_t left = to; left != 0; left &= left - 1) {
-      const int d = lowestBit(left);
-      char* slot = slots_.slot(d, team_.rank);
-      const uint32_t copy = routes_.copyTo(t, d);
-      forEachExpert(d, [&](uint32_t n, uint32_t k, uint64_t entry) {
-        if (n % c_.dataThreadsInBlock() != c_.threadInBlock()) return;
-        const uint32_t local = team_.expertLocal[static_cast<uint32_t>(entry)], place = static_cast<uint32_t>(entry >> 32);
-        c_.storeSlotWord(slots_.expertWord(slot, copy, n), EpExpertWord::of(local, place, shared_.weights[k]));
-      });
+    for (uint32_t i = c_.threadInBlock(); i < n * team_.topk; i += c_.dataThreadsInBlock()) {
+      const uint32_t g = i / team_.topk, k = i - g * team_.topk;
+      const uint64_t entry = shared_.entries[g * kEpMaxTopk + k];
+      const int d = EpEntry::rank(entry);
+      if (EpEntry::isNone(entry) || (peersOf(g) >> d & 1) == 0) continue;
+      char* slot = slots().slot(d, team_.rank);
+      c_.storeSlotWord(slots().expertWord(slot, routes_.copyTo(tokenOf(first, g), d), expertsOn(g, d, k)),
+                       EpExpertWord::of(EpEntry::local(entry), EpEntry::place(entry), shared_.weights[g * kEpMaxTopk + k]));
     }
   }
-  // Visits the token's experts on rank d, in the order of topk_idx. Returns how many there are.
-  template <class Visit>
-  RH_FN uint32_t forEachExpert(int d, Visit visit) {
+  // How many of the token's first k entries are on rank d.
+  RH_FN uint32_t expertsOn(uint32_t g, int d, uint32_t k) const {
     uint32_t n = 0;
     RH_ROLLED
-    for (uint32_t k = 0; k < team_.topk; k++) {
-      const uint64_t entry = shared_.entries[k];
-      const auto e = static_cast<uint32_t>(entry);
-      if (e != kNoExpert && team_.expertRank[e] == d) visit(n++, k, entry);
-    }
+    for (uint32_t j = 0; j < k; j++) n += EpEntry::isOf(shared_.entries[g * kEpMaxTopk + j], d);
     return n;
   }
 
-  RH_FN void copyRow(const char* row, uint32_t t, uint64_t to) {
-    constexpr uint32_t kTiles = 4;
-    const uint32_t bytes = team_.rowBytes, step = c_.dataThreadsInBlock();
+  RH_FN void copyRows(uint32_t first, uint32_t n) {
+    const bool isEncoded = arrays().encoded != nullptr;
+    const char* rows = isEncoded ? arrays().encoded : call_.x;
+    const uint64_t stride = isEncoded ? team_.layout.rowStride : uint64_t{call_.format.hidden} * epBytesOf(call_.format.in);
     RH_ROLLED
-    for (uint32_t i = c_.threadInBlock(); i * 16 < bytes; i += kTiles * step) {
-      Raw16 raw[kTiles] = {};
-      RH_UNROLL
-      for (uint32_t q = 0; q < kTiles; q++) {
-        const uint32_t at = (i + q * step) * 16;
-        if (at < bytes) raw[q] = loadTile<false>(row + at, bytes - at < 16 ? bytes - at : 16);
-      }
-      RH_ROLLED
-      for (uint64_t left = to; left != 0; left &= left - 1) {
-        const int d = lowestBit(left);
-        char* out = team_.row(slots_.slot(d, team_.rank), routes_.copyTo(t, d));
-        RH_UNROLL
-        for (uint32_t q = 0; q < kTiles; q++) {
-          const uint32_t at = (i + q * step) * 16;
-          if (at < bytes) c_.storeSlotTile(out + at, raw[q]);
+    for (uint32_t g = 0; g < n; g++) {
+      const uint32_t t = tokenOf(first, g);
+      const uint64_t to = peersOf(g);
+      if (to == 0) continue;
+      epForTiles(c_, EpRow{rows + t * stride, false}, team_.rowBytes, [&](uint32_t at, uint32_t tiles, uint32_t step, const Raw16* raw) {
+        RH_ROLLED
+        for (uint64_t left = to; left != 0; left &= left - 1) {
+          const int d = lowestBit(left);
+          char* out = team_.row(slots().slot(d, team_.rank), routes_.copyTo(t, d));
+          RH_UNROLL
+          for (uint32_t q = 0; q < kEpTiles; q++) {
+            if (q < tiles) c_.storeSlotTile(out + at + q * step, raw[q]);
+          }
         }
-      }
+      });
     }
   }
 
   // The barrier before it orders the block's stores before the fence.
-  RH_FN void publish(uint32_t t, uint64_t to) {
-    const auto thread = static_cast<int>(c_.threadInBlock()), step = static_cast<int>(c_.dataThreadsInBlock());
-    if (thread < team_.worldSize && !mutated(Mutant::kGpuEpPublishWithoutFence)) c_.fence();
+  RH_FN void publish(uint32_t first, uint32_t n) {
+    const uint32_t world = static_cast<uint32_t>(team_.worldSize);
+    bool isFenced = mutated(Mutant::kGpuEpPublishWithoutFence);
     RH_ROLLED
-    for (int d = thread; d < team_.worldSize; d += step) {
-      if ((to >> d & 1) == 0) continue;
-      const uint32_t n = forEachExpert(d, [](uint32_t, uint32_t, uint64_t) {});
-      c_.storeFlag(slots_.firstWord(slots_.slot(d, team_.rank), routes_.copyTo(t, d)), EpFirstWord::of(t, n));
+    for (uint32_t i = c_.threadInBlock(); i < n * world; i += c_.dataThreadsInBlock()) {
+      const uint32_t g = i / world, t = tokenOf(first, g);
+      const int d = static_cast<int>(i - g * world);
+      if ((peersOf(g) >> d & 1) == 0) continue;
+      const uint32_t word = EpFirstWord::of(t, expertsOn(g, d, team_.topk));
+      if (!isFenced) c_.fence();
+      isFenced = true;
+      c_.storeFlag(slots().firstWord(slots().slot(d, team_.rank), routes_.copyTo(t, d)), word);
     }
   }
 
   // By one thread of all, what later calls need of the dispatch.
   RH_FN void keep() {
     EpFlightState& f = call_.state->flights[shared_.flight];
+    const bool isEncoded = arrays().encoded != nullptr;
     uint64_t lost = 0;
     RH_ROLLED
     for (int r = 0; r < team_.worldSize; r++) {
       const uint32_t n = shared_.totals[team_.physical + static_cast<uint32_t>(r)];
       if (isMasked(r)) lost += n;
-      c_.storeState(arrays_.copies + r, isMasked(r) ? 0 : n);
+      c_.storeState(arrays().copies + r, isMasked(r) ? 0 : n);
     }
     c_.storeState(&f.tokens, uint64_t{routes_.tokens()});
     c_.storeState(&f.excess, uint64_t{routes_.excess()});
-    c_.storeState(&f.rows, static_cast<uint64_t>(reinterpret_cast<uintptr_t>(rows_)));
+    c_.storeState(&f.rows, static_cast<uint64_t>(reinterpret_cast<uintptr_t>(isEncoded ? arrays().encoded : call_.x)));
     c_.storeState(&f.masked, shared_.masked);
     c_.storeState(&f.maskedCopies, lost);
     f.problems = routes_.problems();
@@ -211,12 +249,9 @@ class EpSender {
   C& c_;
   const EpDispatchCall& call_;
   const EpTeam& team_;
-  EpRoutes<C>& routes_;
+  EpRoutes<C> routes_;
   EpShared& shared_;
-  const EpFlightArrays& arrays_;
-  EpSlots slots_;
-  const char* rows_;
-  uint64_t rowStride_;
+  uint32_t head_ = 0;  // of the rank whose number is the thread's
 };
 
 }  // namespace railhead::gpu

@@ -1,11 +1,11 @@
-// The words of a buffer (railhead/ep/ep.h) as GPU kernels use them. None needs a number: a word that has not come is 0, or all ones in a partial sum,
-// and its reader puts that back. So marks never recur, and any number of captured or eager dispatches may follow each other.
+// The words of a buffer (railhead/ep/ep.h) as GPU kernels use them.
 //
-//   first word of a header  Writer: the sender, after a barrier of its block and a fence; 0: the receiver, after a barrier of the block that
-//                           takes the token. Readers: all threads of that block (acquire). It publishes the rest of the header, and the row.
-//   count, plus 1           Writer: a block of the sender (relaxed); 0: control of the receiver. Readers: the receiver's blocks. It is the data.
+//   first word of a header  Writer: the sender, after a barrier of its block and a fence; 0: a thread of the receiver, once it has seen the word.
+//                           Reader: that thread (acquire), before a barrier of its block. It publishes the rest of the header, and the row.
+//   count                   Writer: a block of the sender (relaxed). Readers: the receiver's blocks. The word is the data. Every dispatch stores all
+//                           counts, so the word holds those of dispatch n - 2 or of n, and one bit of the number tells which (EpCountWord).
 //   head                    Writer: control of the receiver, after all its blocks have ended, and a fence. Readers: threads of the sender's blocks
-//                           (acquire), before a slot is filled again. Headers, rows and counts have been read, and are 0 again.
+//                           (acquire), before a slot is filled again. Headers, rows and counts have been read, and first words are 0 again.
 //   cell of a partial sum   Writer: the rank of the experts (relaxed); all ones: the token's rank, after its read. Reader: a thread of the token's
 //                           rank. An element that is not all ones is the data.
 //
@@ -17,6 +17,7 @@
 #include "railhead/base/mutant.h"
 #include "railhead/ep/ep.h"
 #include "railhead/exchange/inbox.h"
+#include "railhead/gpu/context.h"
 #include "railhead/gpu/ep_call.h"
 
 namespace railhead::gpu {
@@ -36,6 +37,35 @@ struct EpExpertWord {
   RH_FN static uint32_t weight(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
 };
 static_assert(kEpMaxExperts <= 1 << 11 && kEpMaxTopk < 1 << 7, "words of headers");
+// A count of dispatch `number`: bits 0..30 the count plus 1, 31 bit 1 of the number, which differs from that of number - 2. A new buffer has 0.
+struct EpCountWord {
+  RH_FN static uint32_t of(uint32_t count, uint32_t number) { return (count + 1) | turn(number); }
+  RH_FN static bool isHere(uint32_t word, uint32_t number) {
+    return (word & kCount) != 0 && ((word & ~kCount) == turn(number) || mutated(Mutant::kGpuEpCountsTurnUnchecked));
+  }
+  // Of a word that is here.
+  RH_FN static uint32_t count(uint32_t word) { return (word & kCount) - 1; }
+
+ private:
+  static constexpr uint32_t kCount = 0x7fffffff;
+  RH_FN static uint32_t turn(uint32_t number) { return (number >> 1 & 1) << 31; }
+};
+static_assert(kEpInFlight == 2, "EpCountWord");
+// An entry of a token (EpFlightArrays::entries): bits 0..15 physical expert or kNoExpert, 16..21 its rank, 22..32 its index there, 33..52 the token's
+// place among this rank's tokens of that expert.
+struct EpEntry {
+  static constexpr uint64_t kNone = kNoExpert;
+  RH_FN static uint64_t of(uint32_t physical, uint32_t rank, uint32_t local, uint32_t place) {
+    return physical | uint64_t{rank} << 16 | uint64_t{local} << 22 | uint64_t{place} << 33;
+  }
+  RH_FN static bool isNone(uint64_t entry) { return physical(entry) == kNoExpert; }
+  RH_FN static uint32_t physical(uint64_t entry) { return static_cast<uint32_t>(entry) & 0xffff; }
+  RH_FN static int rank(uint64_t entry) { return static_cast<int>(static_cast<uint32_t>(entry) >> 16 & 0x3f); }
+  RH_FN static uint32_t local(uint64_t entry) { return static_cast<uint32_t>(entry >> 22) & 0x7ff; }
+  RH_FN static uint32_t place(uint64_t entry) { return static_cast<uint32_t>(entry >> 33); }
+  RH_FN static bool isOf(uint64_t entry, int r) { return !isNone(entry) && rank(entry) == r; }
+};
+static_assert(kMaxWorldSize <= 64, "EpEntry");
 
 // Addresses of a dispatch's words. Its number chooses one of two slots.
 struct EpSlots {
@@ -60,8 +90,8 @@ RH_FN uint32_t bitsSet(uint32_t bits) {
 #endif
 }
 
-// Shared memory of a block of a dispatch kernel.
-constexpr uint32_t kEpMaskWords = 4096;
+// Shared memory of a block of a dispatch kernel. A block sends and takes tokens in groups, which share barriers and fences.
+constexpr uint32_t kEpMaskWords = 4096, kEpCountWords = 2048, kEpGroup = 4;
 struct EpShared {
   union {
     uint32_t masks[kEpMaskWords];       // while it sends (ep_routes.h)
@@ -69,15 +99,30 @@ struct EpShared {
     uint32_t largest[512];              // while it encodes: the largest magnitude of each block of elements
   };
   uint32_t totals[kEpMaxExperts + kMaxWorldSize];  // this rank's tokens so far of each physical expert, then its copies to each rank
-  uint32_t problems[3], firsts[3];                 // invalid and duplicate entries, tokens unfit for FP8: how many, and the first one
-  uint64_t entries[kEpMaxTopk];                    // of the token that the block sends, as in EpFlightArrays
-  uint32_t weights[kEpMaxTopk];
-  uint32_t rows[kEpMaxTopk], listed;               // of the copy that the block receives: where it goes, and how many entries that has
-  uint32_t received[kMaxWorldSize];                // copies from each rank
+  union {
+    uint16_t home[kEpMaxExperts];           // while it sends: EpCommonCall::home
+    uint32_t before[kEpCountWords];         // while it receives: [world + 1][local experts] rows of an expert from the ranks before, if they fit
+  };
+  uint8_t expertRank[kEpMaxExperts];        // of the physical experts, as in EpTeam
+  uint16_t expertLocal[kEpMaxExperts];
+  uint32_t problems[3], firsts[3];          // invalid and duplicate entries, tokens unfit for FP8: how many, and the first one
+  // Of the group of tokens that the block sends, or of copies that it takes:
+  uint64_t entries[kEpGroup * kEpMaxTopk];  // as in EpFlightArrays
+  uint32_t weights[kEpGroup * kEpMaxTopk];
+  uint64_t to[kEpGroup];                    // bit r: rank r, which is not masked, gets the token
+  uint32_t ownCopy[kEpGroup];               // if this rank does
+  uint32_t held;                            // the first token whose entries these are; ~0 = none
+  uint32_t firstWords[kEpGroup];            // of the headers of copies
+  uint32_t rows[kEpGroup * kEpMaxTopk], listed[kEpGroup];  // where a copy goes, and how many entries that has
+  uint32_t listedWeights[kEpGroup * kEpMaxTopk];
+  uint64_t partial[64];                     // of a sum over the local experts
+  uint32_t received[kMaxWorldSize];         // copies from each rank
   uint32_t error, flight, number;
-  uint32_t over;                                   // the first local expert without room
+  uint32_t outcome;                         // of block 0, for control (EpRankState::done)
+  uint32_t over;                            // the first local expert without room
   uint64_t masked;
 };
+static_assert(sizeof(EpShared) + sizeof(Shared) <= 48 << 10, "a block's shared memory");
 
 }  // namespace railhead::gpu
 

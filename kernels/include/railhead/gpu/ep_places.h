@@ -1,0 +1,211 @@
+// Where received rows begin in the caller's layout. Every block computes all of it from the counts of all ranks.
+#ifndef RAILHEAD_KERNELS_GPU_EP_PLACES_H_
+#define RAILHEAD_KERNELS_GPU_EP_PLACES_H_
+
+#include "railhead/gpu/ep_slots.h"
+
+namespace railhead::gpu {
+
+// A copy of a token that is received.
+struct Copy {
+  int source;
+  uint32_t number, token;
+};
+
+template <class C>
+class EpPlaces {
+ public:
+  RH_FN EpPlaces(C& c, const EpDispatchCall& call)
+      : c_(c), call_(call), team_(call.team), to_(call.receive), shared_(c.epShared()), local_(team_.localExperts[team_.rank]),
+        isTabled_((static_cast<uint32_t>(team_.worldSize) + 1) * local_ <= kEpCountWords) {}
+
+  RH_FN bool isPeer(int r) const { return r != team_.rank && !isMasked(r); }
+
+  // Where this kernel has not sent the dispatch. A barrier follows.
+  RH_FN void loadOwnCounts() {
+    const uint32_t* own = call_.flights[shared_.flight].own;
+    RH_ROLLED
+    for (uint32_t e = c_.threadInBlock(); e < local_; e += c_.dataThreadsInBlock()) shared_.totals[team_.ownExperts[e]] = c_.loadState(own + 1 + e);
+    if (c_.threadInBlock() == 0) {
+      shared_.totals[team_.physical + static_cast<uint32_t>(team_.rank)] = c_.loadState(own);
+      shared_.held = ~0u;
+    }
+  }
+
+  // Waits for the counts of all ranks, and tables them. False: the comm has stopped. A barrier is before and behind.
+  RH_FN bool awaitCounts() {
+    const uint32_t each = 1 + local_, n = each * static_cast<uint32_t>(team_.worldSize);
+    if (c_.threadInBlock() == 0) shared_.over = ~0u;
+    bool good = true;
+    RH_ROLLED
+    for (uint32_t i = c_.threadInBlock(); i < n && good; i += c_.dataThreadsInBlock()) {
+      const uint32_t s = i / each, at = i - s * each;
+      uint32_t count = 0;
+      good = !isPeer(static_cast<int>(s)) || awaitCount(static_cast<int>(s), at);
+      if (good) count = loadCount(static_cast<int>(s), at);
+      if (at == 0) {
+        shared_.received[s] = atMost(count, team_.maxTokens);
+      } else if (isTabled_) {
+        shared_.before[(s + 1) * local_ + at - 1] = count;
+      }
+    }
+    if (!c_.dataAll(good)) return false;
+    if (isTabled_) sumRanks();
+    c_.dataAll(true);
+    return true;
+  }
+
+  // After awaitCounts(). Computes where rows begin, and whether they have room. A barrier is behind.
+  RH_FN EpError place(EpReport* report) {
+    const bool isPadded = to_.layout == EpRowLayout::kPadded;
+    RH_ROLLED
+    for (uint32_t e = c_.threadInBlock(); e < local_; e += c_.dataThreadsInBlock()) {
+      const uint64_t n = rowsOf(e);
+      if (isPadded && n > to_.capacity) c_.sharedMin(&shared_.over, e);
+      shared_.begin[e + 1] = isPadded ? to_.capacity : epRoundUp(n, to_.alignment);
+    }
+    if (c_.threadInBlock() == 0) shared_.begin[0] = 0;
+    c_.dataAll(true);
+    if (to_.layout != EpRowLayout::kTokens) scan();
+    report->capacity = to_.capacity;
+    report->tokens = tokensBefore(team_.worldSize);
+    if (isPadded && shared_.over != ~0u) {
+      report->wantedBy = static_cast<uint16_t>(shared_.over);
+      report->wanted = rowsOf(shared_.over);
+      if (!call_.dropsInvalid) return EpError::kNoRoom;
+    }
+    report->rows = to_.layout == EpRowLayout::kTokens ? report->tokens : shared_.begin[local_];
+    if (isPadded || report->rows <= to_.capacity) return EpError::kNone;
+    report->wantedBy = kNoExpert;
+    report->wanted = report->rows;
+    return EpError::kNoRoom;
+  }
+
+  // Counts, offsets and totals, in the caller's arrays, and what the combine needs of the ranks. By one block, after place().
+  RH_FN void describe(const EpReport& report) {
+    RH_ROLLED
+    for (uint32_t e = c_.threadInBlock(); e <= local_; e += c_.dataThreadsInBlock()) {
+      if (e < local_ && to_.counts != nullptr) {
+        const uint64_t n = rowsOf(e);
+        to_.counts[e] = static_cast<int32_t>(to_.layout == EpRowLayout::kPadded && n > to_.capacity ? to_.capacity : n);
+      }
+      if (to_.offsets != nullptr && to_.layout != EpRowLayout::kTokens) to_.offsets[e] = static_cast<int64_t>(shared_.begin[e]);
+    }
+    uint32_t* received = call_.flights[shared_.flight].received;
+    RH_ROLLED
+    for (int s = static_cast<int>(c_.threadInBlock()); s < team_.worldSize; s += static_cast<int>(c_.dataThreadsInBlock())) {
+      c_.storeState(received + s, shared_.received[s]);
+    }
+    if (c_.threadInBlock() != 0) return;
+    if (to_.rows != nullptr) *to_.rows = report.rows;
+    if (to_.tokens != nullptr) *to_.tokens = report.tokens;
+  }
+  // Only the counts: for a look at them. After awaitCounts().
+  RH_FN void describeCounts() {
+    RH_ROLLED
+    for (uint32_t e = c_.threadInBlock(); e < local_ && to_.counts != nullptr; e += c_.dataThreadsInBlock()) {
+      to_.counts[e] = static_cast<int32_t>(rowsOf(e));
+    }
+    if (c_.threadInBlock() == 0 && to_.tokens != nullptr) *to_.tokens = tokensBefore(team_.worldSize);
+  }
+
+  RH_FN uint64_t tokensBefore(int behind) const {
+    uint64_t n = 0;
+    RH_ROLLED
+    for (int s = 0; s < behind; s++) n += shared_.received[s];
+    return n;
+  }
+  // The row of a copy for a local expert. kEpNoRow: more than the rank has counted, which is another rank's row, or beyond the expert's room.
+  RH_FN uint64_t rowOf(int source, uint32_t local, uint32_t place) {
+    const uint64_t before = rowsBefore(source, local), inExpert = before + place;
+    if (inExpert >= rowsBefore(source + 1, local)) return kEpNoRow;
+    if (to_.layout == EpRowLayout::kPadded && inExpert >= to_.capacity) {
+      c_.addOne(&call_.state->dropped);
+      return kEpNoRow;
+    }
+    // Counts that are not tabled lie where other ranks write. One that has grown since place() must not lead into the next expert's rows.
+    const uint64_t row = shared_.begin[local] + inExpert;
+    return row < shared_.begin[local + 1] ? row : kEpNoRow;
+  }
+
+ private:
+  RH_FN bool isMasked(int r) const { return (shared_.masked >> r & 1) != 0; }
+  RH_FN EpSlots slots() const { return {team_, shared_.number}; }
+
+  // ---- Counts: of other ranks, clamped, so that none leads outside of this rank's memory ----
+
+  RH_FN static uint32_t atMost(uint32_t n, uint32_t most) { return n < most ? n : most; }
+  // at: 0 copies, 1 + e those for local expert e.
+  RH_FN const uint32_t* countAt(int s, uint32_t at) const { return slots().counts(team_.rank, s) + at; }
+  RH_FN bool awaitCount(int s, uint32_t at) {
+    RH_ROLLED
+    while (!EpCountWord::isHere(c_.loadFlag(countAt(s, at)), shared_.number)) {
+      if (c_.keepWaiting()) continue;
+      c_.giveUp(uint64_t{1} << s);
+      return false;
+    }
+    c_.endWait();
+    return true;
+  }
+  RH_FN uint32_t loadCount(int s, uint32_t at) {
+    if (s == team_.rank) return shared_.totals[at == 0 ? team_.physical + static_cast<uint32_t>(s) : team_.ownExperts[at - 1]];
+    return isMasked(s) ? 0 : EpCountWord::count(c_.loadFlag(countAt(s, at)));
+  }
+  // Makes sums of the tabled counts, by local expert.
+  RH_FN void sumRanks() {
+    RH_ROLLED
+    for (uint32_t e = c_.threadInBlock(); e < local_; e += c_.dataThreadsInBlock()) {
+      uint32_t n = 0;
+      shared_.before[e] = 0;
+      RH_ROLLED
+      for (uint32_t s = 0; s < static_cast<uint32_t>(team_.worldSize); s++) {
+        n += atMost(shared_.before[(s + 1) * local_ + e], shared_.received[s]);
+        shared_.before[(s + 1) * local_ + e] = n;
+      }
+    }
+  }
+  // Rows of a local expert from the ranks below `behind`.
+  RH_FN uint64_t rowsBefore(int behind, uint32_t e) {
+    if (isTabled_) return shared_.before[static_cast<uint32_t>(behind) * local_ + e];
+    uint64_t n = 0;
+    RH_ROLLED
+    for (int s = 0; s < behind; s++) n += atMost(loadCount(s, 1 + e), shared_.received[s]);
+    return n;
+  }
+  RH_FN uint64_t rowsOf(uint32_t e) { return rowsBefore(team_.worldSize, e); }
+
+  // begin[i] becomes the sum of begin[0] to begin[i]: each thread sums a piece, then adds the pieces before it. Barriers before and behind.
+  RH_FN void scan() {
+    constexpr uint32_t kPieces = sizeof shared_.partial / sizeof shared_.partial[0];
+    const uint32_t n = local_ + 1, piece = (n + kPieces - 1) / kPieces;
+    RH_ROLLED
+    for (uint32_t j = c_.threadInBlock(); j < kPieces; j += c_.dataThreadsInBlock()) {
+      uint64_t sum = 0;
+      RH_ROLLED
+      for (uint32_t i = j * piece; i < (j + 1) * piece && i < n; i++) sum += shared_.begin[i];
+      shared_.partial[j] = sum;
+    }
+    c_.dataAll(true);
+    RH_ROLLED
+    for (uint32_t j = c_.threadInBlock(); j < kPieces && j * piece < n; j += c_.dataThreadsInBlock()) {
+      uint64_t sum = 0;
+      RH_ROLLED
+      for (uint32_t i = 0; i < j; i++) sum += shared_.partial[i];
+      RH_ROLLED
+      for (uint32_t i = j * piece; i < (j + 1) * piece && i < n; i++) shared_.begin[i] = sum += shared_.begin[i];
+    }
+    c_.dataAll(true);
+  }
+
+  C& c_;
+  const EpDispatchCall& call_;
+  const EpTeam& team_;
+  const EpReceive& to_;
+  EpShared& shared_;
+  const uint32_t local_;
+  const bool isTabled_;
+};
+
+}  // namespace railhead::gpu
+
+#endif  // RAILHEAD_KERNELS_GPU_EP_PLACES_H_
