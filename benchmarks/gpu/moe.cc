@@ -5,7 +5,7 @@
 //
 // Rows have 7168 elements and go to 8 of 256 experts, drawn uniformly. Each rank plays kRounds times a dispatch and a release, or a dispatch and a
 // combine, on its stream, all in one graph: a time is that of a replay over kRounds, the median of kRepeats. `release` is a release that is refused,
-// `empty` a dispatch of a comm that has stopped, which ends at the entry. An image with stamps (stamps.h) also shows where a dispatch's time goes.
+// `empty` a dispatch of a comm that has stopped, which ends at the entry.
 #include <random>
 
 #include "../../kernels/testdata/ep_cpu.h"
@@ -271,45 +271,6 @@ void checkReport(const char* what, const EpReport& report) {
   exit(1);
 }
 
-#if defined(RH_STAMPS)
-// What stamps.h stores: [rank][block or control][stamp] {globaltimer ns, clock cycles}.
-constexpr uint32_t kStamps = 48, kStampBlocks = 161, kStampRanks = 8;
-void showStamps(Ranks& ranks, int blocks) {
-  void* p;
-  size_t bytes;
-  CHECK_CUDA(cudaLibraryGetGlobal(&p, &bytes, ranks.library(), "rh_stamps"));
-  std::vector<uint64_t> all(bytes / 8);
-  CHECK_CUDA(cudaMemcpy(all.data(), p, bytes, cudaMemcpyDeviceToHost));
-  const auto stamp = [&](int r, int b, uint32_t s, int which) {
-    return all[((static_cast<uint64_t>(r) * kStampBlocks + static_cast<uint64_t>(b)) * kStamps + s) * 2 + static_cast<uint64_t>(which)];
-  };
-  uint64_t begin = ~uint64_t{0};
-  for (int r = 0; r < ranks.group().world; r++) {
-    for (int b = 0; b < blocks; b++) begin = std::min(begin, stamp(r, b, 0, 0));
-  }
-  for (int r = 0; r < 2; r++) {
-    printf("    rank %d, us since the first block's start (min median max of blocks; cycles since the stamp before, median):\n", r);
-    for (uint32_t s = 0; s < 40; s++) {
-      std::vector<double> at, cycles;
-      for (int b = 0; b < blocks; b++) {
-        if (stamp(r, b, s, 0) < begin) continue;
-        at.push_back(static_cast<double>(stamp(r, b, s, 0) - begin) / 1000);
-        uint32_t before = s;
-        while (before > 0 && (--before, stamp(r, b, before, 0) < begin)) {
-        }
-        cycles.push_back(static_cast<double>(stamp(r, b, s, 1) - stamp(r, b, before, 1)));
-      }
-      const bool isControl = at.empty();
-      if (isControl && stamp(r, 160, s, 0) >= begin) at.push_back(static_cast<double>(stamp(r, 160, s, 0) - begin) / 1000);
-      if (at.empty()) continue;
-      std::sort(at.begin(), at.end());
-      std::sort(cycles.begin(), cycles.end());
-      printf("      %2u%s %7.2f %7.2f %7.2f  %6.0f\n", s, isControl ? "c" : " ", at[0], at[at.size() / 2], at.back(), isControl ? 0 : cycles[cycles.size() / 2]);
-    }
-  }
-}
-#endif
-
 void table(const char* image, int world, bool isFP8, const std::vector<int>& grids) {
   Ranks ranks(image, world, isFP8);
   printf("%d ranks, %s\n", world, isFP8 ? "FP8 (encode and dispatch)" : "bf16");
@@ -326,17 +287,12 @@ void table(const char* image, int world, bool isFP8, const std::vector<int>& gri
         ranks.release(r);
       });
       checkReport("a dispatch", ranks.dispatched(0));
-#if defined(RH_STAMPS)
-      printf("  %6u %6d %9.2f\n", tokens, blocks, released - release);
-      if (tokens == 1 || tokens == 32 || tokens == 128) showStamps(ranks, blocks);
-#else
       const double combined = timeUs(ranks, [&](int r) {
         dispatch(r);
         ranks.combine(r, blocks);
       });
       checkReport("a combine", ranks.combined(0));
       printf("  %6u %6d %9.2f %8.2f\n", tokens, blocks, released - release, combined - released + release);
-#endif
       fflush(stdout);
       if (hasStopped(ranks.group())) exit(1);
     }

@@ -13,6 +13,16 @@ class EpTarget : public Target {
     __shared__ gpu::EpShared shared;
     return shared;
   }
+  // Threads of a warp, all of which call laneSums(): the sums of v of the lanes up to this one.
+  static constexpr uint32_t kLanes = 32;
+  RH_FN uint64_t laneSums(uint64_t v) {
+    RH_UNROLL
+    for (uint32_t distance = 1; distance < kLanes; distance *= 2) {
+      const uint64_t other = __shfl_up_sync(0xffffffffu, static_cast<unsigned long long>(v), distance);
+      v += threadIdx.x % kLanes >= distance ? other : 0;
+    }
+    return v;
+  }
   // Of words that only this GPU uses.
   RH_FN void fenceDevice() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
   RH_FN void add(uint32_t* p, uint32_t n) { asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(n) : "memory"); }

@@ -69,14 +69,14 @@ struct EpFlightArrays {
   uint32_t* copies;   // [R] copies to each rank
   uint32_t* received; // [R] copies from each rank
   uint32_t* own;      // [1 + local experts] copies of this rank to itself, then its tokens of each expert
-  uint32_t* lengths;  // [R, T] entries of a received copy's list
+  uint32_t* lengths;  // [R, T] entries of a received copy's list; this rank's own are in the order of tokens
   uint64_t* lists;    // [R, T, L] bits 0..31 row or kEpNoRow, 32..63 weight
   char* encoded;      // [T] rows in wire format, rowStride apart; nullptr: x is sent as it is
   char* sums;         // [T] partial sums of this rank's own experts, combineStride apart
   uint32_t* unfit;    // [T] an EpUnfit for each token; nullptr: none is looked for
 };
 
-// A dispatch in flight. Writer: control, at the end of a kernel; or, of the words that only a later kernel reads, the first thread of block 0.
+// A dispatch in flight. Writer: control, at the end of a kernel; or, of the words that only a later kernel reads, the first thread of the last block.
 struct EpFlightState {
   uint64_t phase;   // an EpPhase
   uint64_t number;
@@ -92,7 +92,7 @@ struct EpFlightState {
 struct EpRankState {
   EpFlightState flights[kEpInFlight];
   // Of the running kernel, both set back to 0 by control. done: bits 0..15 blocks that have ended their part, 16..23 the EpError of the call, 24..31
-  // that of its receive phase. One thread of each block adds 1, that of block 0 the errors too, after a barrier and a fence; control reads it until
+  // that of its receive phase. One thread of each block adds 1, that of the last block the errors too, after a barrier and a fence; control reads it until
   // all have, and has a fence behind that. dropped: rows without room, or lost copies (relaxed adds; control reads it after done).
   uint32_t done, dropped;
 };

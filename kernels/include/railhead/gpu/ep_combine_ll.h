@@ -25,7 +25,10 @@ class EpCombineKernel {
     report.error = static_cast<EpError>(shared_.error);
     bool good = true;
     if (report.error == EpError::kNone) {
-      if (does(kEpSends)) withEpType(call_.y, [&](auto y) { sendSums<decltype(y)>(); });
+      if (does(kEpSends)) {
+        loadReceived();
+        withEpType(call_.y, [&](auto y) { sendSums<decltype(y)>(); });
+      }
       if (does(kEpReceives)) {
         const Result result = resultOf();
         withEpType(result.type, [&](auto out) { good = addSums<decltype(out)>(result); });
@@ -101,78 +104,138 @@ class EpCombineKernel {
             reinterpret_cast<const char*>(static_cast<uintptr_t>(c_.loadState(&f.add))), static_cast<EpType>(c_.loadState(&f.out))};
   }
 
+  // By one thread, of both flights before one is chosen: so their words are loaded at once.
   RH_FN void decide() {
     const EpFlights<C> flights(c_, call_);
+    const uint64_t masked = c_.loadState(&team_.state()->masked);
+    Flight words[kEpInFlight];
+    RH_UNROLL
+    for (int i = 0; i < kEpInFlight; i++) {
+      const EpFlightState& f = call_.state->flights[i];
+      words[i] = {c_.loadState(&f.tokens), c_.loadState(&f.excess), c_.loadState(&f.perToken), c_.loadState(&f.hasRows)};
+    }
     EpError error = may(flights, &shared_.flight);
+    shared_.masked = masked;
     if (error == EpError::kNone) {
-      const EpFlightState& f = flight();
+      const Flight& f = shared_.flight == 0 ? words[0] : words[1];
       shared_.number = flights.numberOf(shared_.flight);
-      if (does(kEpSends) && c_.loadState(&f.hasRows) != 0 && call_.yRows == nullptr) error = EpError::kNoY;
-      if (error == EpError::kNone && c_.loadState(&f.tokens) + c_.loadState(&f.excess) > 0 && resultOf().rows == nullptr) error = EpError::kNoOut;
+      shared_.tokens = static_cast<uint32_t>(f.tokens);
+      shared_.excess = static_cast<uint32_t>(f.excess);
+      shared_.isWeighted = call_.weighted || f.perToken != 0;
+      if (does(kEpSends) && f.hasRows != 0 && call_.yRows == nullptr) error = EpError::kNoY;
+      if (error == EpError::kNone && f.tokens + f.excess > 0 && resultOf().rows == nullptr) error = EpError::kNoOut;
     }
     shared_.error = static_cast<uint32_t>(error);
-    shared_.masked = c_.loadState(&team_.state()->masked);
   }
+  struct Flight {
+    uint64_t tokens, excess, perToken, hasRows;
+  };
+
+  // A barrier follows.
+  RH_FN void loadReceived() {
+    RH_ROLLED
+    for (int s = static_cast<int>(c_.threadInBlock()); s < team_.worldSize; s += static_cast<int>(c_.dataThreadsInBlock())) {
+      shared_.received[s] = c_.loadState(arrays().received + s);
+    }
+    c_.dataAll(true);
+  }
+
+  // How many of i, i + blocks, ... below n make a group.
+  RH_FN uint32_t groupOf(uint32_t i, uint32_t n) const {
+    const uint32_t left = (n - i + c_.dataBlocks() - 1) / c_.dataBlocks();
+    return left < kEpGroup ? left : kEpGroup;
+  }
+  RH_FN uint32_t memberOf(uint32_t i, uint32_t g) const { return i + g * c_.dataBlocks(); }
 
   // ---- Sums of this rank's experts ----
 
   template <class Y>
   RH_FN void sendSums() {
-    const bool weighted = call_.weighted || c_.loadState(&flight().perToken) != 0;
-    const uint32_t blocks = c_.dataBlocks();
-    const auto tokens = static_cast<uint32_t>(c_.loadState(&flight().tokens));
+    const uint32_t blocks = c_.dataBlocks(), tokens = shared_.tokens;
     // A thread adds the tiles of this rank's own tokens that it reads again in addSums().
     RH_ROLLED
-    for (uint32_t t = c_.block(); t < tokens; t += blocks) {
-      if ((c_.loadState(arrays().ranks + t) >> team_.rank & 1) == 0) continue;
-      const uint32_t copy = copyOf(team_.rank, t);
-      char* sums = arrays().sums + t * team_.layout.combineStride;
-      addRows<Y>(team_.rank, copy, weighted, [&](uint32_t tile, const Raw16& raw) { c_.storeSlotTile(sums + tile * uint64_t{16}, raw); });
+    for (uint32_t t = c_.block(); t < tokens; t += kEpGroup * blocks) {
+      const uint32_t n = groupOf(t, tokens);
+      loadLists(team_.rank, t, n);
+      RH_ROLLED
+      for (uint32_t g = 0; g < n; g++) {
+        char* sums = arrays().sums + memberOf(t, g) * team_.layout.combineStride;
+        if ((shared_.to[g] >> team_.rank & 1) == 0) continue;
+        addRows<Y>(g, [&](uint32_t tile, const Raw16& raw) { c_.storeSlotTile(sums + tile * uint64_t{16}, raw); });
+      }
     }
-    uint32_t before = 0;
+    uint32_t before = tokens;
     RH_ROLLED
     for (int k = 1; k < team_.worldSize; k++) {
       const int s = (team_.rank + k) % team_.worldSize;
       if (isMasked(s)) continue;
-      const uint32_t n = receivedFrom(s), skipped = before % blocks;
+      const uint32_t n = shared_.received[s], skipped = before % blocks;
       RH_ROLLED
-      for (uint32_t i = (c_.block() + blocks - skipped) % blocks; i < n; i += blocks) {
-        addRows<Y>(s, i, weighted, [&](uint32_t tile, const Raw16& raw) { sendTile(s, i, tile, raw); });
+      for (uint32_t i = (c_.block() + blocks - skipped) % blocks; i < n; i += kEpGroup * blocks) {
+        const uint32_t group = groupOf(i, n);
+        loadLists(s, i, group);
+        RH_ROLLED
+        for (uint32_t g = 0; g < group; g++) {
+          addRows<Y>(g, [&](uint32_t tile, const Raw16& raw) { sendTile(s, memberOf(i, g), tile, raw); });
+        }
       }
       before += n;
     }
   }
-  RH_FN uint32_t copyOf(int rank, uint32_t t) { return c_.loadState(arrays().copyOf + static_cast<uint32_t>(rank) * uint64_t{team_.maxTokens} + t); }
-  RH_FN uint32_t receivedFrom(int s) { return c_.loadState(arrays().received + s); }
   RH_FN void sendTile(int to, uint32_t copy, uint32_t tile, const Raw16& raw) {
     c_.storePacket(slots().cell(to, team_.rank, copy, tile), packetOf(raw));
   }
   RH_FN static Packet packetOf(const Raw16& raw) { return {{raw.w[0] | uint64_t{raw.w[1]} << 32, raw.w[2] | uint64_t{raw.w[3]} << 32}}; }
 
-  // Each product and sum is rounded; the first product is the first sum.
+  // The lists of copies i, i + blocks, ..., n of them. A barrier is behind.
+  RH_FN void loadLists(int source, uint32_t i, uint32_t n) {
+    const uint32_t stride = team_.topk < team_.maxLocal ? team_.topk : team_.maxLocal;
+    c_.dataAll(true);  // those of the group before have been read
+    RH_ROLLED
+    for (uint32_t j = c_.threadInBlock(); j < n * stride; j += c_.dataThreadsInBlock()) {
+      const uint32_t g = j / stride, k = j - g * stride, copy = memberOf(i, g);
+      const uint64_t index = static_cast<uint32_t>(source) * uint64_t{team_.maxTokens} + copy;
+      const uint64_t ref = c_.loadState(arrays().lists + index * stride + k);
+      const uint32_t length = c_.loadState(arrays().lengths + index);
+      if (k == 0 && source == team_.rank) shared_.to[g] = c_.loadState(arrays().ranks + copy);
+      if (k == 0) shared_.listed[g] = length;
+      shared_.rows[g * kEpMaxTopk + k] = static_cast<uint32_t>(ref);
+      shared_.weights[g * kEpMaxTopk + k] = static_cast<uint32_t>(ref >> 32);
+    }
+    c_.dataAll(true);
+  }
+
+  // The weighted sum of number g of the group. Each product and sum is rounded; the first product is the first sum.
   template <class Y, class Put>
-  RH_FN void addRows(int source, uint32_t copy, bool weighted, Put put) {
-    constexpr uint32_t kSize = sizeof(typename Y::Bits);
-    const uint64_t index = static_cast<uint32_t>(source) * uint64_t{team_.maxTokens} + copy;
-    const uint32_t stride = team_.topk < team_.maxLocal ? team_.topk : team_.maxLocal, rows = c_.loadState(arrays().lengths + index);
-    const uint64_t* list = arrays().lists + index * stride;
+  RH_FN void addRows(uint32_t g, Put put) {
+    constexpr uint32_t kSize = sizeof(typename Y::Bits), kRows = 4;  // in flight
+    const uint32_t rows = shared_.listed[g], *places = shared_.rows + g * kEpMaxTopk, *weights = shared_.weights + g * kEpMaxTopk;
+    const bool weighted = shared_.isWeighted != 0, isEven = epAreEven<Y, kElements>(call_.yRows, hidden());
+    const uint32_t most = isEven ? kRows : 1;
     RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < tiles(); i += c_.dataThreadsInBlock()) {
       Sum sum = {};
       bool first = true;
       RH_ROLLED
-      for (uint32_t j = 0; j < rows; j++) {
-        const uint64_t ref = c_.loadState(list + j);
-        if (static_cast<uint32_t>(ref) == kEpNoRow) continue;
-        const float weight = bitsOf<float>(static_cast<uint32_t>(ref >> 32));
-        const char* y = call_.yRows + (static_cast<uint32_t>(ref) * uint64_t{hidden()} + i * uint64_t{kElements}) * kSize;
-        const Floats<kElements> term = loadFloats<Y, kElements>(y, elementsOf(i));
+      for (uint32_t j = 0; j < rows; j += most) {
+        Sum terms[kRows] = {};
         RH_UNROLL
-        for (uint32_t e = 0; e < kElements; e++) {
-          const float product = weighted ? term.v[e] : term.v[e] * weight;
-          sum.v[e] = first ? product : sum.v[e] + product;
+        for (uint32_t q = 0; q < kRows; q++) {
+          if (q >= most || j + q >= rows || places[j + q] == kEpNoRow) continue;
+          const char* y = call_.yRows + (places[j + q] * uint64_t{hidden()} + i * uint64_t{kElements}) * kSize;
+          terms[q] = q > 0 || isEven ? loadEvenFloats<Y, kElements>(y) : loadOddFloats<Y, kElements>(y, elementsOf(i));
         }
-        first = false;
+        RH_UNROLL
+        for (uint32_t q = 0; q < kRows; q++) {
+          if (q >= most || j + q >= rows || places[j + q] == kEpNoRow) continue;
+          const float weight = bitsOf<float>(weights[j + q]);
+          RH_UNROLL
+          for (uint32_t e = 0; e < kElements; e++) {
+            const float product = weighted ? terms[q].v[e] : terms[q].v[e] * weight;
+            sum.v[e] = first ? product : sum.v[e] + product;
+          }
+          first = false;
+        }
       }
       put(i, Tile::narrow(sum, elementsOf(i)));  // of no rows 0
     }
@@ -182,36 +245,56 @@ class EpCombineKernel {
 
   template <class Out>
   RH_FN bool addSums(const Result& result) {
-    const uint32_t blocks = c_.dataBlocks();
-    const auto tokens = static_cast<uint32_t>(c_.loadState(&flight().tokens)), excess = static_cast<uint32_t>(c_.loadState(&flight().excess));
+    const uint32_t blocks = c_.dataBlocks(), tokens = shared_.tokens, all = tokens + shared_.excess;
+    const bool isEven = epAreEven<Out, kElements>(result.rows, hidden()) && epAreEven<Out, kElements>(result.add, hidden());
+    const uint32_t most = isEven ? kTiles : 1;
     RH_ROLLED
-    for (uint32_t t = c_.block(); t < tokens + excess; t += blocks) {
-      const uint64_t ranks = t < tokens ? c_.loadState(arrays().ranks + t) : 0, here = ranks & ~shared_.masked;
-      if (c_.threadInBlock() == 0) {
-        RH_ROLLED
-        for (uint64_t left = ranks & ~here; left != 0; left &= left - 1) c_.addOne(&call_.state->dropped);
-      }
-      float factor = 1;
-      const bool scaled = call_.renormalizes && t < tokens && renormalizing(t, here, &factor);
+    for (uint32_t t = c_.block(); t < all; t += kEpGroup * blocks) {
+      const uint32_t n = groupOf(t, all);
+      loadCopies(t, n, tokens);
       RH_ROLLED
-      for (uint32_t i = c_.threadInBlock(); i < tiles(); i += kTiles * c_.dataThreadsInBlock()) {
-        if (!addTiles<Out>(result, t, here, i, scaled, factor)) return false;
+      for (uint32_t g = 0; g < n; g++) {
+        const uint32_t token = memberOf(t, g);
+        const uint64_t ranks = shared_.to[g], here = ranks & ~shared_.masked;
+        if (c_.threadInBlock() == 0) {
+          RH_ROLLED
+          for (uint64_t left = ranks & ~here; left != 0; left &= left - 1) c_.addOne(&call_.state->dropped);
+        }
+        float factor = 1;
+        const bool scaled = call_.renormalizes && token < tokens && renormalizing(token, here, &factor);
+        RH_ROLLED
+        for (uint32_t i = c_.threadInBlock(); i < tiles(); i += most * c_.dataThreadsInBlock()) {
+          if (!addTiles<Out>(result, g, token, here, i, isEven, scaled, factor)) return false;
+        }
       }
     }
     return true;
   }
+  // Which copies tokens t, t + blocks, ... have, n of them. A barrier is behind.
+  RH_FN void loadCopies(uint32_t t, uint32_t n, uint32_t tokens) {
+    const uint32_t world = static_cast<uint32_t>(team_.worldSize);
+    c_.dataAll(true);
+    RH_ROLLED
+    for (uint32_t j = c_.threadInBlock(); j < n * world; j += c_.dataThreadsInBlock()) {
+      const uint32_t g = j / world, r = j - g * world, token = memberOf(t, g);
+      if (r == 0) shared_.to[g] = token < tokens ? c_.loadState(arrays().ranks + token) : 0;
+      if (token < tokens) shared_.copies[g * kMaxWorldSize + r] = c_.loadState(arrays().copyOf + r * uint64_t{team_.maxTokens} + token);
+    }
+    c_.dataAll(true);
+  }
 
-  // Tiles i, i + step, ... of a token: those of a rank are polled together.
+  // Tiles i, i + step, ... of a token, number g of its group: those of a rank are polled together. Not even: tile i.
   template <class Out>
-  RH_FN bool addTiles(const Result& result, uint32_t t, uint64_t here, uint32_t i, bool scaled, float factor) {
+  RH_FN bool addTiles(const Result& result, uint32_t g, uint32_t t, uint64_t here, uint32_t i, bool isEven, bool scaled, float factor) {
     constexpr uint32_t kSize = sizeof(typename Out::Bits);
-    const uint32_t step = c_.dataThreadsInBlock();
+    const uint32_t step = c_.dataThreadsInBlock(), behind = isEven ? tiles() : i + 1;
     Sum sums[kTiles] = {};
     bool first = true;
     RH_ROLLED
     for (uint64_t left = here; left != 0; left &= left - 1, first = false) {
       Raw16 raw[kTiles];
-      if (!load(lowestBit(left), t, i, raw)) return false;
+      const int r = lowestBit(left);
+      if (!load(r, shared_.copies[g * kMaxWorldSize + static_cast<uint32_t>(r)], t, i, behind, raw)) return false;
       RH_UNROLL
       for (uint32_t q = 0; q < kTiles; q++) {
         const Sum term = Tile::widen(raw[q]);
@@ -222,43 +305,49 @@ class EpCombineKernel {
     RH_UNROLL
     for (uint32_t q = 0; q < kTiles; q++) {
       const uint32_t tile = i + q * step;
-      if (tile >= tiles()) break;
+      if (tile >= behind) break;
       const uint64_t at = (t * uint64_t{hidden()} + tile * uint64_t{kElements}) * kSize;
       if (result.add != nullptr || scaled) {
-        const Sum added = result.add == nullptr ? Sum{} : loadFloats<Out, kElements>(result.add + at, elementsOf(tile));
+        Sum added = {};
+        if (result.add != nullptr) {
+          added = q > 0 || isEven ? loadEvenFloats<Out, kElements>(result.add + at) : loadOddFloats<Out, kElements>(result.add + at, elementsOf(tile));
+        }
         RH_UNROLL
         for (uint32_t e = 0; e < kElements; e++) {
           if (scaled) sums[q].v[e] = sums[q].v[e] * factor;
           if (result.add != nullptr) sums[q].v[e] = sums[q].v[e] + added.v[e];
         }
       }
-      storeFloats<Out, kElements>(result.rows + at, elementsOf(tile), sums[q]);
+      if (q > 0 || isEven) {
+        storeEvenFloats<Out, kElements>(result.rows + at, sums[q]);
+      } else {
+        storeOddFloats<Out, kElements>(result.rows + at, elementsOf(tile), sums[q]);
+      }
     }
     return true;
   }
 
-  // The tiles of the partial sum of rank r. Puts all ones back.
-  RH_FN bool load(int r, uint32_t t, uint32_t i, Raw16 (&raw)[kTiles]) {
+  // The tiles below `behind` of the partial sum of rank r. Puts all ones back.
+  RH_FN bool load(int r, uint32_t copy, uint32_t t, uint32_t i, uint32_t behind, Raw16 (&raw)[kTiles]) {
     const uint32_t step = c_.dataThreadsInBlock();
     if (r == team_.rank) {
       const char* sums = arrays().sums + t * team_.layout.combineStride;
       RH_UNROLL
-      for (uint32_t q = 0; q < kTiles; q++) raw[q] = i + q * step < tiles() ? c_.loadSlotTile(sums + (i + q * step) * uint64_t{16}) : Raw16{};
+      for (uint32_t q = 0; q < kTiles; q++) raw[q] = i + q * step < behind ? c_.loadSlotTile(sums + (i + q * step) * uint64_t{16}) : Raw16{};
       return true;
     }
-    const EpSlots at = slots();
-    const uint32_t copy = copyOf(r, t);
+    char* row = team_.combineRow(team_.rank, r, shared_.number, copy);
     Packet p[kTiles];
     RH_ROLLED
     for (;;) {
       bool late = false;
       RH_UNROLL
       for (uint32_t q = 0; q < kTiles; q++) {
-        if (i + q * step < tiles()) p[q] = c_.loadPacket(at.cell(team_.rank, r, copy, i + q * step));
+        if (i + q * step < behind) p[q] = c_.loadPacket(cellOf(row, i + q * step));
       }
       RH_UNROLL
       for (uint32_t q = 0; q < kTiles; q++) {
-        if (i + q * step < tiles()) late |= isLate(p[q]);
+        if (i + q * step < behind) late |= isLate(p[q]);
       }
       if (!late) break;
       if (c_.keepWaiting()) continue;
@@ -269,8 +358,8 @@ class EpCombineKernel {
     RH_UNROLL
     for (uint32_t q = 0; q < kTiles; q++) {
       raw[q] = {{0, 0, 0, 0}};
-      if (i + q * step >= tiles()) continue;
-      Packet* cell = at.cell(team_.rank, r, copy, i + q * step);
+      if (i + q * step >= behind) continue;
+      Packet* cell = cellOf(row, i + q * step);
       c_.arrived(cell);
       if (!mutated(Mutant::kGpuEpCellNotCleared)) c_.storePacket(cell, {{kNotHere, kNotHere}});
       raw[q] = {{static_cast<uint32_t>(p[q].e[0]), static_cast<uint32_t>(p[q].e[0] >> 32), static_cast<uint32_t>(p[q].e[1]),
@@ -278,6 +367,7 @@ class EpCombineKernel {
     }
     return true;
   }
+  RH_FN static Packet* cellOf(char* row, uint32_t tile) { return reinterpret_cast<Packet*>(row + tile * uint64_t{16}); }
   RH_FN static bool isLate(const Packet& p) {
     const bool first = p.e[0] == kNotHere && !mutated(Mutant::kGpuEpFirstElementUnchecked);
     const bool second = p.e[1] == kNotHere && !mutated(Mutant::kGpuEpSecondElementUnchecked);

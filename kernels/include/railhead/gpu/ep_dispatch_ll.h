@@ -16,25 +16,18 @@ class EpDispatchKernel {
 
   // Of epRun(): data threads.
   RH_FN void prepare() {
-    const bool decides = isFirst();
+    // The last thread has nothing else to load most often.
+    if (c_.threadInBlock() + 1 == c_.dataThreadsInBlock()) decide();
     if (does(kEpSends)) sender_.prepare();
-    if (decides) decide();
   }
   RH_FN bool data() {
-    EpReport report = {};
     const EpError error = static_cast<EpError>(shared_.error);
-    if (error != EpError::kNone) return refuse(error, &report);
-    if (!does(kEpSends)) return receive(&report);
+    if (error != EpError::kNone) return refuse(error);
+    if (!does(kEpSends)) return receive();
     if (!sender_.begin()) return false;
-    if (!call_.dropsInvalid && sender_.routes().areThereProblems()) {
-      if (reports()) report.problems = sender_.routes().problems();
-      return refuse(EpError::kInvalidInput, &report);
-    }
+    if (!call_.dropsInvalid && sender_.routes().areThereProblems()) return refuse(EpError::kInvalidInput);
     sender_.send();
-    if (does(kEpReceives)) return receive(&report);
-    if (reports()) report.problems = sender_.routes().problems();
-    report.number = shared_.number;
-    return end(report, EpError::kNone);
+    return does(kEpReceives) ? receive() : end({}, EpError::kNone);
   }
 
   // Of epRun(): control threads.
@@ -73,7 +66,9 @@ class EpDispatchKernel {
  private:
   RH_FN bool does(uint32_t step) const { return (call_.steps & step) != 0; }
   RH_FN bool isFirst() const { return c_.threadInBlock() == 0; }
-  RH_FN bool reports() const { return c_.block() == 0 && isFirst(); }
+  // The last block has the fewest tokens.
+  RH_FN bool isLast() const { return c_.block() + 1 == c_.dataBlocks(); }
+  RH_FN bool reports() const { return isLast() && isFirst(); }
   RH_FN bool hasReceived(uint32_t outcome) const {
     return does(kEpReceives) && epErrorOf(outcome) == EpError::kNone && epReceiveErrorOf(outcome) == EpError::kNone;
   }
@@ -96,7 +91,7 @@ class EpDispatchKernel {
   }
 
   // A barrier is before.
-  RH_FN bool receive(EpReport* report) {
+  RH_FN bool receive() {
     EpReceiver<C> receiver(c_, call_);
     EpPlaces<C>& places = receiver.places();
     if (!does(kEpSends)) {
@@ -104,48 +99,61 @@ class EpDispatchKernel {
       c_.dataAll(true);
     }
     if (!places.awaitCounts()) return false;
+    EpRoom room = {};
     if (does(kEpLooks)) {
-      if (c_.block() == 0) places.describeCounts();
-      return end(*report, EpError::kNone);
+      if (isLast()) places.describeCounts();
+      return end(room, EpError::kNone);
     }
-    const EpError error = places.place(report);
-    if (error != EpError::kNone) return end(*report, error);
-    if (c_.block() == 0) places.describe(*report);
-    end(*report, error);  // early: its stores need not be waited for. Until the kernel has ended nobody reads them
-    return receiver.takeRows();
+    const EpError error = places.place(&room);
+    if (error == EpError::kNone && isLast()) places.describe(room);
+    end(room, error);  // early: its stores need not be waited for. Nobody reads them until the kernel has ended
+    return error != EpError::kNone || receiver.takeRows();
   }
 
-  // The report and what control needs. The call has changed nothing.
-  RH_FN bool refuse(EpError error, EpReport* report) {
+  // The call has changed nothing.
+  RH_FN bool refuse(EpError error) {
     if (!reports()) return true;
-    report->error = error;
-    call_.cell->dispatched = *report;
+    EpReport* to = &call_.cell->dispatched;
+    *to = {};
+    to->error = error;
+    if (error == EpError::kInvalidInput) sender_.routes().storeProblems(&to->problems);
     shared_.outcome = epOutcome(error, EpError::kNone);
     return true;
   }
   // error: of the receive phase.
-  RH_FN bool end(const EpReport& report, EpError error) {
+  RH_FN bool end(const EpRoom& room, EpError error) {
     if (!reports()) return true;
     EpReport* to = &call_.cell->dispatched;
-    *to = report;
+    *to = {};
     to->error = error;
+    to->wantedBy = room.wantedBy;
+    to->wanted = room.wanted;
+    to->capacity = room.capacity;
+    to->rows = room.rows;
+    to->tokens = room.tokens;
     shared_.outcome = epOutcome(EpError::kNone, error);
-    if (!does(kEpReceives) || error != EpError::kNone) return true;
-    EpFlightState& f = call_.state->flights[shared_.flight];
-    c_.storeState(&f.perToken, uint64_t{call_.receive.layout == EpRowLayout::kTokens});
-    c_.storeState(&f.hasRows, uint64_t{report.tokens > 0 && report.rows > 0});
+    if (error != EpError::kNone || does(kEpLooks)) return true;
     to->number = shared_.number;
-    to->problems = does(kEpSends) ? sender_.routes().problems() : f.problems;
+    EpFlightState& f = call_.state->flights[shared_.flight];
+    if (does(kEpSends)) {
+      sender_.routes().storeProblems(&to->problems);
+    } else {
+      to->problems = f.problems;
+    }
+    if (!does(kEpReceives)) return true;
+    c_.storeState(&f.perToken, uint64_t{call_.receive.layout == EpRowLayout::kTokens});
+    c_.storeState(&f.hasRows, uint64_t{room.tokens > 0 && room.rows > 0});
     reportLosses(to, f);
     return true;
   }
   RH_FN void reportLosses(EpReport* to, const EpFlightState& f) {
-    to->lostRanks = shared_.masked | (does(kEpSends) ? 0 : c_.loadState(&f.masked));
-    if (to->lostRanks == 0) return;
+    const uint64_t lostRanks = shared_.masked | (does(kEpSends) ? 0 : c_.loadState(&f.masked));
+    to->lostRanks = lostRanks;
+    if (lostRanks == 0) return;
     const uint32_t* copies = call_.flights[shared_.flight].copies;
     uint64_t lost = c_.loadState(&f.maskedCopies);
     RH_ROLLED
-    for (uint64_t left = to->lostRanks; left != 0; left &= left - 1) lost += c_.loadState(copies + lowestBit(left));
+    for (uint64_t left = lostRanks; left != 0; left &= left - 1) lost += c_.loadState(copies + lowestBit(left));
     to->lostCopies = lost;
   }
 

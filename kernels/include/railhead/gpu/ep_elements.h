@@ -90,6 +90,49 @@ RH_FN void storeFloats(char* p, uint32_t n, const Floats<kN>& f) {
   }
 }
 
+// Whether each kN elements of rows of T from p on are whole and aligned.
+template <class T, uint32_t kN>
+RH_FN bool epAreEven(const char* p, uint32_t hidden) {
+  constexpr uint32_t kBytes = kN * sizeof(typename T::Bits);
+  return (reinterpret_cast<uintptr_t>(p) & (kBytes < 16 ? kBytes - 1 : 15)) == 0 && hidden % kN == 0;
+}
+template <class T, uint32_t kN>
+RH_FN Floats<kN> loadEvenFloats(const char* p) {
+  constexpr uint32_t kSize = sizeof(typename T::Bits), kPiece = kN * kSize < 16 ? kN : 16 / kSize;
+  Floats<kN> f;
+  RH_UNROLL
+  for (uint32_t at = 0; at < kN; at += kPiece) {
+    const Raw16 raw = kPiece * kSize == 8 ? loadPiece(p, 8) : loadTile<true>(p + at * kSize, 16);
+    RH_UNROLL
+    for (uint32_t i = 0; i < kPiece; i++) f.v[at + i] = T::widen(epElement<T>(raw, i));
+  }
+  return f;
+}
+template <class T, uint32_t kN>
+RH_FN void storeEvenFloats(char* p, const Floats<kN>& f) {
+  constexpr uint32_t kSize = sizeof(typename T::Bits), kPiece = kN * kSize < 16 ? kN : 16 / kSize;
+  RH_UNROLL
+  for (uint32_t at = 0; at < kN; at += kPiece) {
+    Raw16 raw = {{0, 0, 0, 0}};
+    RH_UNROLL
+    for (uint32_t i = 0; i < kPiece; i++) epSetElement<T>(&raw, i, T::narrow(f.v[at + i]));
+    if (kPiece * kSize == 8) {
+      storePiece(p, 8, raw);
+    } else {
+      storeTile<true>(p + at * kSize, 16, raw);
+    }
+  }
+}
+// Of a row that is not even, or its end: n of kN elements.
+template <class T, uint32_t kN>
+RH_COLD Floats<kN> loadOddFloats(const char* p, uint32_t n) {
+  return loadFloats<T, kN>(p, n);
+}
+template <class T, uint32_t kN>
+RH_COLD void storeOddFloats(char* p, uint32_t n, Floats<kN> f) {
+  storeFloats<T, kN>(p, n, f);
+}
+
 // A tile of 16 bytes of elements of T, as floats and back.
 template <class T>
 struct EpTile {

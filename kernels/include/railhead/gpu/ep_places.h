@@ -12,6 +12,12 @@ struct Copy {
   uint32_t number, token;
 };
 
+// What a receive phase needs and has of the caller's rows: words of an EpReport.
+struct EpRoom {
+  uint64_t wanted, capacity, rows, tokens;
+  uint16_t wantedBy;
+};
+
 template <class C>
 class EpPlaces {
  public:
@@ -41,8 +47,11 @@ class EpPlaces {
     for (uint32_t i = c_.threadInBlock(); i < n && good; i += c_.dataThreadsInBlock()) {
       const uint32_t s = i / each, at = i - s * each;
       uint32_t count = 0;
-      good = !isPeer(static_cast<int>(s)) || awaitCount(static_cast<int>(s), at);
-      if (good) count = loadCount(static_cast<int>(s), at);
+      if (isPeer(static_cast<int>(s))) {
+        good = awaitCount(static_cast<int>(s), at, &count);
+      } else {
+        count = loadCount(c_, call_, static_cast<int>(s), at);
+      }
       if (at == 0) {
         shared_.received[s] = atMost(count, team_.maxTokens);
       } else if (isTabled_) {
@@ -56,7 +65,7 @@ class EpPlaces {
   }
 
   // After awaitCounts(). Computes where rows begin, and whether they have room. A barrier is behind.
-  RH_FN EpError place(EpReport* report) {
+  RH_FN EpError place(EpRoom* room) {
     const bool isPadded = to_.layout == EpRowLayout::kPadded;
     RH_ROLLED
     for (uint32_t e = c_.threadInBlock(); e < local_; e += c_.dataThreadsInBlock()) {
@@ -67,22 +76,22 @@ class EpPlaces {
     if (c_.threadInBlock() == 0) shared_.begin[0] = 0;
     c_.dataAll(true);
     if (to_.layout != EpRowLayout::kTokens) scan();
-    report->capacity = to_.capacity;
-    report->tokens = tokensBefore(team_.worldSize);
+    room->capacity = to_.capacity;
+    room->tokens = tokensBefore(team_.worldSize);
     if (isPadded && shared_.over != ~0u) {
-      report->wantedBy = static_cast<uint16_t>(shared_.over);
-      report->wanted = rowsOf(shared_.over);
+      room->wantedBy = static_cast<uint16_t>(shared_.over);
+      room->wanted = rowsOf(shared_.over);
       if (!call_.dropsInvalid) return EpError::kNoRoom;
     }
-    report->rows = to_.layout == EpRowLayout::kTokens ? report->tokens : shared_.begin[local_];
-    if (isPadded || report->rows <= to_.capacity) return EpError::kNone;
-    report->wantedBy = kNoExpert;
-    report->wanted = report->rows;
+    room->rows = to_.layout == EpRowLayout::kTokens ? room->tokens : shared_.begin[local_];
+    if (isPadded || room->rows <= to_.capacity) return EpError::kNone;
+    room->wantedBy = kNoExpert;
+    room->wanted = room->rows;
     return EpError::kNoRoom;
   }
 
   // Counts, offsets and totals, in the caller's arrays, and what the combine needs of the ranks. By one block, after place().
-  RH_FN void describe(const EpReport& report) {
+  RH_FN void describe(const EpRoom& room) {
     RH_ROLLED
     for (uint32_t e = c_.threadInBlock(); e <= local_; e += c_.dataThreadsInBlock()) {
       if (e < local_ && to_.counts != nullptr) {
@@ -97,8 +106,8 @@ class EpPlaces {
       c_.storeState(received + s, shared_.received[s]);
     }
     if (c_.threadInBlock() != 0) return;
-    if (to_.rows != nullptr) *to_.rows = report.rows;
-    if (to_.tokens != nullptr) *to_.tokens = report.tokens;
+    if (to_.rows != nullptr) *to_.rows = room.rows;
+    if (to_.tokens != nullptr) *to_.tokens = room.tokens;
   }
   // Only the counts: for a look at them. After awaitCounts().
   RH_FN void describeCounts() {
@@ -137,19 +146,24 @@ class EpPlaces {
   RH_FN static uint32_t atMost(uint32_t n, uint32_t most) { return n < most ? n : most; }
   // at: 0 copies, 1 + e those for local expert e.
   RH_FN const uint32_t* countAt(int s, uint32_t at) const { return slots().counts(team_.rank, s) + at; }
-  RH_FN bool awaitCount(int s, uint32_t at) {
+  RH_FN bool awaitCount(int s, uint32_t at, uint32_t* count) {
+    const uint32_t* from = countAt(s, at);
+    uint32_t word;
     RH_ROLLED
-    while (!EpCountWord::isHere(c_.loadFlag(countAt(s, at)), shared_.number)) {
+    while (!EpCountWord::isHere(word = c_.loadFlag(from), shared_.number)) {
       if (c_.keepWaiting()) continue;
       c_.giveUp(uint64_t{1} << s);
       return false;
     }
     c_.endWait();
+    *count = EpCountWord::count(word);
     return true;
   }
-  RH_FN uint32_t loadCount(int s, uint32_t at) {
-    if (s == team_.rank) return shared_.totals[at == 0 ? team_.physical + static_cast<uint32_t>(s) : team_.ownExperts[at - 1]];
-    return isMasked(s) ? 0 : EpCountWord::count(c_.loadFlag(countAt(s, at)));
+  RH_FN static uint32_t loadCount(typename C::TargetType& target, const EpDispatchCall& call, int s, uint32_t at) {
+    const EpTeam& team = call.team;
+    const EpShared& shared = target.epShared();
+    if (s == team.rank) return shared.totals[at == 0 ? team.physical + static_cast<uint32_t>(s) : team.ownExperts[at - 1]];
+    return (shared.masked >> s & 1) != 0 ? 0 : EpCountWord::count(target.loadFlag(EpSlots{team, shared.number}.counts(team.rank, s) + at));
   }
   // Makes sums of the tabled counts, by local expert.
   RH_FN void sumRanks() {
@@ -166,35 +180,38 @@ class EpPlaces {
   }
   // Rows of a local expert from the ranks below `behind`.
   RH_FN uint64_t rowsBefore(int behind, uint32_t e) {
-    if (isTabled_) return shared_.before[static_cast<uint32_t>(behind) * local_ + e];
+    return isTabled_ ? shared_.before[static_cast<uint32_t>(behind) * local_ + e] : sumBefore(c_, call_, behind, e);
+  }
+  RH_COLD static uint64_t sumBefore(typename C::TargetType target, const EpDispatchCall& call, int behind, uint32_t e) {
+    const EpShared& s = target.epShared();
     uint64_t n = 0;
     RH_ROLLED
-    for (int s = 0; s < behind; s++) n += atMost(loadCount(s, 1 + e), shared_.received[s]);
+    for (int r = 0; r < behind; r++) n += atMost(loadCount(target, call, r, 1 + e), s.received[r]);
     return n;
   }
   RH_FN uint64_t rowsOf(uint32_t e) { return rowsBefore(team_.worldSize, e); }
 
-  // begin[i] becomes the sum of begin[0] to begin[i]: each thread sums a piece, then adds the pieces before it. Barriers before and behind.
+  // begin[i] becomes the sum of begin[0] to begin[i]: warps sum as many elements as the block has threads, then add the warps before. Barriers before
+  // and behind.
   RH_FN void scan() {
-    constexpr uint32_t kPieces = sizeof shared_.partial / sizeof shared_.partial[0];
-    const uint32_t n = local_ + 1, piece = (n + kPieces - 1) / kPieces;
+    const uint32_t n = local_ + 1, step = c_.dataThreadsInBlock(), thread = c_.threadInBlock(), warp = thread / C::kLanes;
+    uint64_t before = 0, begun = 0;  // sums of all elements up to this turn, and up to the one before
     RH_ROLLED
-    for (uint32_t j = c_.threadInBlock(); j < kPieces; j += c_.dataThreadsInBlock()) {
-      uint64_t sum = 0;
+    for (uint32_t first = 0; first < n; first += step) {
+      const uint32_t i = first + thread;
+      uint64_t sum = c_.laneSums(i < n ? shared_.begin[i] : 0);
+      if (thread % C::kLanes + 1 == C::kLanes) shared_.partial[warp] = sum;
+      c_.dataAll(true);
       RH_ROLLED
-      for (uint32_t i = j * piece; i < (j + 1) * piece && i < n; i++) sum += shared_.begin[i];
-      shared_.partial[j] = sum;
+      for (uint32_t w = 0; w < step / C::kLanes; w++) {
+        const uint64_t part = shared_.partial[w];
+        before += part;
+        sum += w < warp ? part : 0;
+      }
+      if (i < n) shared_.begin[i] = begun + sum;
+      begun = before;
+      c_.dataAll(true);
     }
-    c_.dataAll(true);
-    RH_ROLLED
-    for (uint32_t j = c_.threadInBlock(); j < kPieces && j * piece < n; j += c_.dataThreadsInBlock()) {
-      uint64_t sum = 0;
-      RH_ROLLED
-      for (uint32_t i = 0; i < j; i++) sum += shared_.partial[i];
-      RH_ROLLED
-      for (uint32_t i = j * piece; i < (j + 1) * piece && i < n; i++) shared_.begin[i] = sum += shared_.begin[i];
-    }
-    c_.dataAll(true);
   }
 
   C& c_;

@@ -64,7 +64,7 @@ class EpReceiver {
     }
     listTokens(s, n, [&](uint32_t g) { return Copy{s, memberOf(i, g), EpFirstWord::token(shared_.firstWords[g])}; });
     RH_ROLLED
-    for (uint32_t g = 0; g < n; g++) put({team_.row(slot, memberOf(i, g)), true}, g);
+    for (uint32_t g = 0; g < n; g++) put(team_.row(slot, memberOf(i, g)), true, g);
     return true;
   }
   // The sender fills the slot again after the head, which all blocks precede.
@@ -106,7 +106,7 @@ class EpReceiver {
     const uint64_t stride = isEncoded ? team_.layout.rowStride : uint64_t{call_.format.hidden} * epBytesOf(call_.format.in);
     RH_ROLLED
     for (uint32_t g = 0; g < n; g++) {
-      if (isOwn(g)) put({rows + memberOf(t, g) * stride, false}, g);
+      if (isOwn(g)) put(rows + memberOf(t, g) * stride, false, g);
     }
   }
   RH_FN bool isOwn(uint32_t g) const { return (shared_.to[g] >> team_.rank & 1) != 0; }
@@ -133,7 +133,7 @@ class EpReceiver {
     c_.dataAll(true);
     if (c_.threadInBlock() == 0) shared_.held = ~0u;
   }
-  // Of a dispatch that this kernel has sent, block 0 may not have kept these yet.
+  // Of a dispatch that this kernel has sent, the last block may not have kept these yet.
   RH_FN bool sendsToo() const { return (call_.steps & kEpSends) != 0; }
   RH_FN const EpFlightState& flight() const { return call_.state->flights[shared_.flight]; }
   RH_FN uint32_t ownTokens() const {
@@ -146,8 +146,9 @@ class EpReceiver {
 
   // ---- Where rows go ----
 
-  RH_FN uint64_t listAt(const Copy& copy) const {
-    return (static_cast<uint32_t>(copy.source) * uint64_t{team_.maxTokens} + copy.number) * listStride();
+  // Of its list. This rank's own are in the order of tokens.
+  RH_FN uint64_t indexOf(const Copy& copy) const {
+    return static_cast<uint32_t>(copy.source) * uint64_t{team_.maxTokens} + (copy.source == team_.rank ? copy.token : copy.number);
   }
   // Expert number k of the copy that is number g of the group. A barrier follows.
   RH_FN void list(const Copy& copy, uint32_t g, uint32_t k, uint32_t local, uint32_t place, uint32_t weight) {
@@ -160,7 +161,7 @@ class EpReceiver {
     }
     const uint64_t row = local < local_ ? places_.rowOf(copy.source, local, place) : kEpNoRow;
     shared_.rows[at] = static_cast<uint32_t>(row);
-    c_.storeState(arrays_.lists + listAt(copy) + k, uint64_t{static_cast<uint32_t>(row)} | uint64_t{weight} << 32);
+    c_.storeState(arrays_.lists + indexOf(copy) * listStride() + k, uint64_t{static_cast<uint32_t>(row)} | uint64_t{weight} << 32);
     if (row != kEpNoRow) describeRow(row, copy, weight);
   }
   // Behind the list of a group; a barrier is behind.
@@ -173,7 +174,7 @@ class EpReceiver {
       if (source == team_.rank && !isOwn(g)) continue;
       const Copy copy = copyOf(g);
       if (perToken) listToken(copy, g);
-      c_.storeState(arrays_.lengths + static_cast<uint32_t>(source) * uint64_t{team_.maxTokens} + copy.number, shared_.listed[g]);
+      c_.storeState(arrays_.lengths + indexOf(copy), shared_.listed[g]);
     }
     if (perToken) c_.dataAll(true);
   }
@@ -189,7 +190,7 @@ class EpReceiver {
     }
     RH_ROLLED
     for (; k < team_.topk; k++) listExpert(row, k, -1, 0);
-    c_.storeState(arrays_.lists + listAt(copy), uint64_t{static_cast<uint32_t>(row)} | uint64_t{one} << 32);
+    c_.storeState(arrays_.lists + indexOf(copy) * listStride(), uint64_t{static_cast<uint32_t>(row)} | uint64_t{one} << 32);
     shared_.rows[at] = static_cast<uint32_t>(row);
     shared_.listed[g] = 1;
     describeRow(row, copy, one);
@@ -205,31 +206,31 @@ class EpReceiver {
   }
 
   // Copies a row on the wire to the places of number g of the group.
-  RH_FN void put(EpRow row, uint32_t g) {
+  RH_FN void put(const char* row, bool isInSlot, uint32_t g) {
     const uint32_t rows = shared_.listed[g], data = call_.format.dataBytes();
     const uint32_t* places = shared_.rows + g * kEpMaxTopk;
-    const bool isWhole = ((reinterpret_cast<uintptr_t>(to_.x) | data) & 15) == 0;
-    epForTiles(c_, row, data, [&](uint32_t at, uint32_t tiles, uint32_t step, const Raw16* raw) {
+    const bool isEven = epIsEven(to_.x, data) && epIsEven(row, data);
+    const auto load = [&](uint32_t, uint32_t at) {
+      if (isInSlot) return c_.loadSlotTile(row + at);
+      return isEven ? loadTile<true>(row + at, 16) : loadBytes(row + at, data - at < 16 ? data - at : 16);
+    };
+    epForTiles(c_, data, isEven, load, [&](uint32_t at, uint32_t tiles, uint32_t step, const Raw16* raw) {
       RH_ROLLED
       for (uint32_t j = 0; j < rows; j++) {
         if (places[j] == kEpNoRow) continue;
         char* out = to_.x + places[j] * uint64_t{data} + at;
-        if (isWhole) {
-          RH_UNROLL
-          for (uint32_t q = 0; q < kEpTiles; q++) {
-            if (q < tiles) storeTile<true>(out + q * step, 16, raw[q]);
-          }
-        } else {
-          RH_UNROLL
-          for (uint32_t q = 0; q < kEpTiles; q++) {
-            const uint32_t left = data - at - q * step;
-            if (q < tiles) storeTile<false>(out + q * step, left < 16 ? left : 16, raw[q]);
-          }
+        if (!isEven) {
+          storeBytes(out, data - at < 16 ? data - at : 16, raw[0]);
+          continue;
+        }
+        RH_UNROLL
+        for (uint32_t q = 0; q < kEpTiles; q++) {
+          if (q < tiles) storeTile<true>(out + q * step, 16, raw[q]);
         }
       }
     });
     const uint32_t scales = to_.scales == nullptr ? 0 : call_.format.scaleBytes();
-    const char* from = row.at + call_.format.scaleOffset();
+    const char* from = row + call_.format.scaleOffset();
     RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < scales; i += c_.dataThreadsInBlock()) {
       const char b = from[i];

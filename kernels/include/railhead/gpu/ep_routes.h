@@ -22,20 +22,34 @@ class EpRoutes {
   RH_FN uint32_t tokens() const { return call_.routing.tokens < team_.maxTokens ? call_.routing.tokens : team_.maxTokens; }
   RH_FN uint32_t excess() const { return call_.routing.tokens - tokens(); }
 
-  // What can be done before the call is decided. Barriers before and behind.
-  RH_FN void prepare() {
-    EpShared& s = c_.epShared();
-    RH_ROLLED
-    for (uint32_t i = c_.threadInBlock(); i < team_.physical || i < team_.logical; i += c_.dataThreadsInBlock()) {
-      const uint16_t home = i < team_.logical ? call_.home[i] : kNoExpert;
-      const uint8_t rank = i < team_.physical ? team_.expertRank[i] : uint8_t{0};
-      const uint16_t local = i < team_.physical ? team_.expertLocal[i] : uint16_t{0};
-      s.home[i] = home;
-      s.expertRank[i] = rank;
-      s.expertLocal[i] = local;
-    }
+  // What an entry needs of memory.
+  struct Input {
+    int64_t expert;
+    uint32_t firstUnfit, secondUnfit;  // of the token, in each flight
+  };
+  // Of a logical and a physical expert.
+  struct Place {
+    uint16_t home, local;
+    uint8_t rank;
+  };
+  // Those whose numbers are the thread's.
+  struct Early {
+    Place place;
+    Input input;
+  };
+  RH_FN Early loadEarly() {
     const uint32_t i = c_.threadInBlock(), n = tokens() < passTokens() ? tokens() : passTokens();
-    if (i < n * team_.topk) early_ = load(i / team_.topk, i % team_.topk, true);
+    return {loadPlace(i), i < n * team_.topk ? loadInput(i) : Input{}};
+  }
+  // What can be done before the call is decided. Barriers before and behind.
+  RH_FN void prepare(const Early& early) {
+    EpShared& s = c_.epShared();
+    early_ = early.input;
+    storePlace(c_.threadInBlock(), early.place);
+    RH_ROLLED
+    for (uint32_t i = c_.threadInBlock() + c_.dataThreadsInBlock(); i < team_.physical || i < team_.logical; i += c_.dataThreadsInBlock()) {
+      storePlace(i, loadPlace(i));
+    }
     RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < things(); i += c_.dataThreadsInBlock()) s.totals[i] = 0;
     clearMasks();
@@ -77,23 +91,9 @@ class EpRoutes {
     return excess() != 0 || (s.problems[kInvalid] | s.problems[kTwice] | s.problems[kUnfit]) != 0;
   }
   // By one thread.
-  RH_FN EpProblems problems() {
-    const EpShared& s = c_.epShared();
-    EpProblems p = {};
-    if (!areThereProblems()) return p;
-    EpProblem* const kinds[] = {&p.invalidIds, &p.duplicateIds};
-    RH_ROLLED
-    for (int i = 0; i < 2; i++) {
-      if (s.problems[i] == 0) continue;
-      const uint32_t t = s.firsts[i] / kEpMaxTopk, k = s.firsts[i] % kEpMaxTopk;
-      *kinds[i] = {s.problems[i], t, k, id(t, k)};
-    }
-    if (s.problems[kUnfit] != 0) {
-      const uint32_t u = unfit(s.firsts[kUnfit]);
-      p.nonFinite = {s.problems[kUnfit], s.firsts[kUnfit], EpUnfit::element(u), static_cast<int64_t>(EpUnfit::what(u))};
-    }
-    if (excess() != 0) p.excessTokens = {excess(), team_.maxTokens, 0, static_cast<int64_t>(call_.routing.tokens)};
-    return p;
+  RH_FN void storeProblems(EpProblems* to) {
+    *to = {};
+    if (areThereProblems()) describe(c_, call_, to);
   }
 
   RH_FN uint32_t passTokens() const { return 32 * words_; }
@@ -124,38 +124,27 @@ class EpRoutes {
   RH_FN uint32_t things() const { return team_.physical + static_cast<uint32_t>(team_.worldSize); }
   RH_FN uint32_t rankThing(int rank) const { return team_.physical + static_cast<uint32_t>(rank); }
 
-  // What an entry needs of memory.
-  struct Input {
-    int64_t expert;
-    uint32_t unfit[kEpInFlight];  // of the token, in each flight
-  };
-  // early: the flight is not known yet.
-  RH_FN Input load(uint32_t t, uint32_t k, bool early) {
-    Input in = {id(t, k), {0, 0}};
-    RH_UNROLL
-    for (uint32_t f = 0; f < kEpInFlight; f++) {
-      const uint32_t* of = call_.flights[f].unfit;
-      if (of != nullptr && (early || f == c_.epShared().flight)) in.unfit[f] = c_.loadState(of + t);
-    }
-    return in;
+  // Of the entry whose number is i. The flight is not known yet.
+  RH_FN Input loadInput(uint32_t i) {
+    const uint32_t t = i / team_.topk;
+    const uint32_t *first = call_.flights[0].unfit, *second = call_.flights[1].unfit;
+    return {call_.routing.at(i), first == nullptr ? 0 : c_.loadState(first + t), second == nullptr ? 0 : c_.loadState(second + t)};
+  }
+  RH_FN Place loadPlace(uint32_t i) const {
+    return {i < team_.logical ? call_.home[i] : kNoExpert, i < team_.physical ? team_.expertLocal[i] : uint16_t{0},
+            i < team_.physical ? team_.expertRank[i] : uint8_t{0}};
+  }
+  RH_FN void storePlace(uint32_t i, const Place& p) {
+    if (i >= kEpMaxExperts) return;
+    EpShared& s = c_.epShared();
+    s.home[i] = p.home;
+    s.expertRank[i] = p.rank;
+    s.expertLocal[i] = p.local;
   }
   RH_FN bool isExpert(int64_t expert) const { return expert >= 0 && expert < static_cast<int64_t>(team_.logical); }
-  RH_FN uint32_t unfit(uint32_t t) {
-    const uint32_t* of = call_.flights[c_.epShared().flight].unfit;
-    return of == nullptr ? 0 : c_.loadState(of + t);
-  }
-  // As epReplica.
-  RH_FN uint32_t homeOf(uint32_t logical, uint32_t t) {
-    const uint32_t e = c_.epShared().home[logical];
-    return e == kEpInTurn ? epReplica(team_, logical, t) : e;
-  }
-  // Whether an earlier entry of the token is the same.
-  RH_FN bool isRepeated(uint32_t t, uint32_t k, int64_t expert) const {
-    bool is = false;
-    RH_ROLLED
-    for (uint32_t j = 0; j < k; j++) is |= id(t, j) == expert;
-    return is;
-  }
+  RH_FN uint32_t unfit(uint32_t t) { return unfitOf(c_, call_, t); }
+  RH_FN uint32_t homeOf(uint32_t logical, uint32_t t) { return homeOf(c_, team_, logical, t); }
+  RH_FN bool isRepeated(uint32_t t, uint32_t k, int64_t expert) const { return countBefore(call_, t, k, expert) != 0; }
 
   RH_FN void clearMasks() {
     EpShared& s = c_.epShared();
@@ -167,13 +156,12 @@ class EpRoutes {
     RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < n * team_.topk; i += c_.dataThreadsInBlock()) {
       const uint32_t at = i / team_.topk, k = i - at * team_.topk;
-      const Input in = first == 0 && i == c_.threadInBlock() ? early_ : load(first + at, k, false);
-      markEntry(in, first + at, k, at, notes);
+      const bool isEarly = first == 0 && i == c_.threadInBlock();
+      const uint32_t unfitness = !isEarly ? unfit(first + at) : c_.epShared().flight == 0 ? early_.firstUnfit : early_.secondUnfit;
+      markEntry(isEarly ? early_.expert : id(first + at, k), unfitness != 0, first + at, k, at, notes);
     }
   }
-  RH_FN void markEntry(const Input& in, uint32_t t, uint32_t k, uint32_t at, bool notes) {
-    const int64_t expert = in.expert;
-    const bool isUnfit = in.unfit[c_.epShared().flight] != 0;
+  RH_FN void markEntry(int64_t expert, bool isUnfit, uint32_t t, uint32_t k, uint32_t at, bool notes) {
     const uint32_t e = isExpert(expert) && !isUnfit ? homeOf(static_cast<uint32_t>(expert), t) : kNoExpert;
     if (e == kNoExpert) {
       if (notes) look(t, k);
@@ -185,40 +173,79 @@ class EpRoutes {
     if ((c_.sharedOr(&s.masks[e * words_ + at / 32], bit) & bit) == 0) {
       c_.sharedOr(&s.masks[rankThing(s.expertRank[e]) * words_ + at / 32], bit);
     } else if (notes) {
-      note(kTwice, t * kEpMaxTopk + secondOf(t, expert));
+      noteSecond(c_, call_, t, expert);
     }
   }
-  // The token's second entry that is this expert.
-  RH_FN uint32_t secondOf(uint32_t t, int64_t expert) const {
+  RH_FN void look(uint32_t t, uint32_t k) { look(c_, call_, t, k); }
+
+  // ---- Invalid input: out of line ----
+
+  using Target = typename C::TargetType;
+
+  RH_COLD static uint32_t inTurn(const EpTeam& team, uint32_t logical, uint32_t t) { return epReplica(team, logical, t); }
+  // As epReplica.
+  RH_FN static uint32_t homeOf(Target& target, const EpTeam& team, uint32_t logical, uint32_t t) {
+    const uint32_t e = target.epShared().home[logical];
+    return e == kEpInTurn ? inTurn(team, logical, t) : e;
+  }
+  // How many of the token's first k entries are this expert.
+  RH_COLD static uint32_t countBefore(const EpDispatchCall& call, uint32_t t, uint32_t k, int64_t expert) {
     uint32_t n = 0;
     RH_ROLLED
-    for (uint32_t k = 0; k < team_.topk; k++) {
-      if (id(t, k) == expert && ++n == 2) return k;
+    for (uint32_t j = 0; j < k; j++) n += call.routing.at(uint64_t{t} * call.team.topk + j) == expert;
+    return n;
+  }
+  RH_FN static void note(Target& target, uint32_t problem, uint32_t first) {
+    EpShared& s = target.epShared();
+    target.sharedAdd(&s.problems[problem], 1);
+    target.sharedMin(&s.firsts[problem], first);
+  }
+  // Where the token asks for this expert for the second time.
+  RH_COLD static void noteSecond(Target target, const EpDispatchCall& call, uint32_t t, int64_t expert) {
+    uint32_t n = 0;
+    RH_ROLLED
+    for (uint32_t k = 0; k < call.team.topk; k++) {
+      if (call.routing.at(uint64_t{t} * call.team.topk + k) != expert || ++n != 2) continue;
+      note(target, kTwice, t * kEpMaxTopk + k);
     }
-    return 0;
   }
   // Counts what is wrong with an entry, as epMapToken of ep_plan.h; with a token's first one, whether the token is unfit.
-  RH_FN void look(uint32_t t, uint32_t k) {
-    const int64_t expert = id(t, k);
-    if (!isExpert(expert)) {
-      if (expert != -1) note(kInvalid, t * kEpMaxTopk + k);
-    } else if (isRepeated(t, k, expert)) {
-      note(kTwice, t * kEpMaxTopk + k);
+  RH_COLD static void look(Target target, const EpDispatchCall& call, uint32_t t, uint32_t k) {
+    const EpTeam& team = call.team;
+    const int64_t expert = call.routing.at(uint64_t{t} * team.topk + k), logical = team.logical;
+    if (expert < 0 || expert >= logical) {
+      if (expert != -1) note(target, kInvalid, t * kEpMaxTopk + k);
+    } else if (countBefore(call, t, k, expert) != 0) {
+      note(target, kTwice, t * kEpMaxTopk + k);
     }
-    if (k == 0 && unfit(t) != 0 && hasRanks(t)) note(kUnfit, t);
-  }
-  RH_FN bool hasRanks(uint32_t t) {
+    if (k != 0 || unfitOf(target, call, t) == 0) return;
+    bool hasRanks = false;
     RH_ROLLED
-    for (uint32_t k = 0; k < team_.topk; k++) {
-      const int64_t expert = id(t, k);
-      if (isExpert(expert) && homeOf(static_cast<uint32_t>(expert), t) != kNoExpert) return true;
+    for (uint32_t j = 0; j < team.topk; j++) {
+      const int64_t other = call.routing.at(uint64_t{t} * team.topk + j);
+      hasRanks |= other >= 0 && other < logical && homeOf(target, team, static_cast<uint32_t>(other), t) != kNoExpert;
     }
-    return false;
+    if (hasRanks) note(target, kUnfit, t);
   }
-  RH_FN void note(uint32_t problem, uint32_t first) {
-    EpShared& s = c_.epShared();
-    c_.sharedAdd(&s.problems[problem], 1);
-    c_.sharedMin(&s.firsts[problem], first);
+  RH_FN static uint32_t unfitOf(Target& target, const EpDispatchCall& call, uint32_t t) {
+    const uint32_t* of = call.flights[target.epShared().flight].unfit;
+    return of == nullptr ? 0 : target.loadState(of + t);
+  }
+  RH_COLD static void describe(Target target, const EpDispatchCall& call, EpProblems* to) {
+    const EpShared& s = target.epShared();
+    EpProblem* const kinds[] = {&to->invalidIds, &to->duplicateIds};
+    RH_ROLLED
+    for (int i = 0; i < 2; i++) {
+      if (s.problems[i] == 0) continue;
+      const uint32_t t = s.firsts[i] / kEpMaxTopk, k = s.firsts[i] % kEpMaxTopk;
+      *kinds[i] = {s.problems[i], t, k, call.routing.at(uint64_t{t} * call.team.topk + k)};
+    }
+    if (s.problems[kUnfit] != 0) {
+      const uint32_t u = unfitOf(target, call, s.firsts[kUnfit]);
+      to->nonFinite = {s.problems[kUnfit], s.firsts[kUnfit], EpUnfit::element(u), static_cast<int64_t>(EpUnfit::what(u))};
+    }
+    const uint32_t most = call.team.maxTokens;
+    if (call.routing.tokens > most) to->excessTokens = {call.routing.tokens - most, most, 0, static_cast<int64_t>(call.routing.tokens)};
   }
 
   RH_FN uint32_t throughPass(uint32_t thing) {

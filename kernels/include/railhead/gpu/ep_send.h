@@ -16,18 +16,24 @@ class EpSender {
 
   RH_FN EpRoutes<C>& routes() { return routes_; }
 
-  // What can be done before the call is decided. A barrier follows.
+  // What can be done before the call is decided. A barrier follows. All loads of a thread are begun before it uses one.
   RH_FN void prepare() {
-    routes_.prepare();
-    if (c_.threadInBlock() == 0) shared_.held = ~0u;
     const uint32_t tokens = routes_.tokens() < routes_.passTokens() ? routes_.tokens() : routes_.passTokens();
-    if (c_.block() < tokens) loadGroup(c_.block(), groupOf(c_.block(), tokens));
-    if (mutated(Mutant::kGpuEpHeadNotAwaited)) return;
-    const int r = static_cast<int>(c_.threadInBlock());
-    if (r < team_.worldSize && r != team_.rank) head_ = c_.loadFlagAcquire(EpSlots{team_, 0}.head(team_.rank, r));
+    const uint32_t n = c_.block() < tokens ? groupOf(c_.block(), tokens) * team_.topk : 0, i = c_.threadInBlock();
+    const int r = static_cast<int>(i);
+    const bool hasHead = r < team_.worldSize && r != team_.rank && !mutated(Mutant::kGpuEpHeadNotAwaited);
+    const typename EpRoutes<C>::Early tables = routes_.loadEarly();
+    const Words words = i < n ? loadWords(c_.block(), i) : Words{};
+    if (hasHead) head_ = c_.loadFlagAcquire(EpSlots{team_, 0}.head(team_.rank, r));
+    if (i == 0) shared_.held = ~0u;
+    routes_.prepare(tables);
+    if (i < n) storeWords(i, words);
+    RH_ROLLED
+    for (uint32_t j = i + c_.dataThreadsInBlock(); j < n; j += c_.dataThreadsInBlock()) storeWords(j, loadWords(c_.block(), j));
   }
   // The masks of the first pass, and all invalid input. False: the comm has stopped. A barrier is before and behind.
   RH_FN bool begin() {
+    loadEarly();
     routes_.markFirst();
     return c_.dataAll(awaitHeads());
   }
@@ -48,7 +54,7 @@ class EpSender {
       routes_.endPass();
       c_.dataAll(true);
     }
-    if (c_.block() == 0 && c_.threadInBlock() == 0) keep();
+    if (c_.block() + 1 == c_.dataBlocks() && c_.threadInBlock() == 0) keep();
   }
 
  private:
@@ -104,23 +110,27 @@ class EpSender {
     const uint32_t left = (behind - t + c_.dataBlocks() - 1) / c_.dataBlocks();
     return left < kEpGroup ? left : kEpGroup;
   }
-  // The caller's words of a group. A thread uses what it has loaded itself.
-  RH_FN void loadGroup(uint32_t first, uint32_t n) {
-    RH_ROLLED
-    for (uint32_t i = c_.threadInBlock(); i < n * team_.topk; i += c_.dataThreadsInBlock()) {
-      const uint32_t g = i / team_.topk, k = i - g * team_.topk, at = g * kEpMaxTopk + k;
-      const int64_t expert = routes_.id(tokenOf(first, g), k);
-      const float weight = call_.routing.weightAt(uint64_t{tokenOf(first, g)} * team_.topk + k);
-      shared_.entries[at] = static_cast<uint64_t>(expert);
-      shared_.weights[at] = epFloatBits(weight);
-    }
+  // The caller's words of entry i of a group. The thread that has loaded them uses them.
+  struct Words {
+    int64_t expert;
+    float weight;
+  };
+  RH_FN Words loadWords(uint32_t first, uint32_t i) const {
+    const uint64_t at = uint64_t{tokenOf(first, i / team_.topk)} * team_.topk + i % team_.topk;
+    return {call_.routing.at(at), call_.routing.weightAt(at)};
+  }
+  RH_FN void storeWords(uint32_t i, const Words& words) {
+    const uint32_t at = i / team_.topk * kEpMaxTopk + i % team_.topk;
+    shared_.entries[at] = static_cast<uint64_t>(words.expert);
+    shared_.weights[at] = epFloatBits(words.weight);
   }
 
   // Tokens t, t + blocks, ...: n of them.
   RH_FN void sendGroup(uint32_t t, uint32_t n) {
     if (t >= c_.dataBlocks() || t >= routes_.passTokens()) {  // else prepare() has loaded them
       c_.dataAll(true);                                       // the entries of the group before have been read
-      loadGroup(t, n);
+      RH_ROLLED
+      for (uint32_t i = c_.threadInBlock(); i < n * team_.topk; i += c_.dataThreadsInBlock()) storeWords(i, loadWords(t, i));
     }
     noteGroup(t, n);
     c_.dataAll(true);
@@ -188,16 +198,35 @@ class EpSender {
     return n;
   }
 
-  RH_FN void copyRows(uint32_t first, uint32_t n) {
+  // Rows as they are sent.
+  RH_FN const char* rowOf(uint32_t t) const {
     const bool isEncoded = arrays().encoded != nullptr;
-    const char* rows = isEncoded ? arrays().encoded : call_.x;
-    const uint64_t stride = isEncoded ? team_.layout.rowStride : uint64_t{call_.format.hidden} * epBytesOf(call_.format.in);
+    return (isEncoded ? arrays().encoded : call_.x) + t * (isEncoded ? team_.layout.rowStride : uint64_t{call_.format.hidden} * epBytesOf(call_.format.in));
+  }
+  RH_FN uint32_t earlyAt(uint32_t q) const { return 16 * (c_.threadInBlock() + q * c_.dataThreadsInBlock()); }
+  // Begins to load the row of the block's first token, if it is even.
+  RH_FN void loadEarly() {
+    const uint32_t t = c_.block();
+    if (t >= routes_.tokens() || !epIsEven(rowOf(t), team_.rowBytes)) return;
+    RH_UNROLL
+    for (uint32_t q = 0; q < kEpTiles; q++) {
+      if (earlyAt(q) < team_.rowBytes) early_[q] = loadTile<true>(rowOf(t) + earlyAt(q), 16);
+    }
+  }
+  RH_FN void copyRows(uint32_t first, uint32_t n) {
+    const uint32_t bytes = team_.rowBytes;
     RH_ROLLED
     for (uint32_t g = 0; g < n; g++) {
       const uint32_t t = tokenOf(first, g);
       const uint64_t to = peersOf(g);
       if (to == 0) continue;
-      epForTiles(c_, EpRow{rows + t * stride, false}, team_.rowBytes, [&](uint32_t at, uint32_t tiles, uint32_t step, const Raw16* raw) {
+      const char* row = rowOf(t);
+      const bool isEven = epIsEven(row, bytes), isEarly = isEven && t == c_.block();
+      const auto load = [&](uint32_t q, uint32_t at) {
+        if (isEarly && at == earlyAt(q)) return early_[q];
+        return isEven ? loadTile<true>(row + at, 16) : loadBytes(row + at, bytes - at < 16 ? bytes - at : 16);
+      };
+      epForTiles(c_, bytes, isEven, load, [&](uint32_t at, uint32_t tiles, uint32_t step, const Raw16* raw) {
         RH_ROLLED
         for (uint64_t left = to; left != 0; left &= left - 1) {
           const int d = lowestBit(left);
@@ -243,7 +272,7 @@ class EpSender {
     c_.storeState(&f.rows, static_cast<uint64_t>(reinterpret_cast<uintptr_t>(isEncoded ? arrays().encoded : call_.x)));
     c_.storeState(&f.masked, shared_.masked);
     c_.storeState(&f.maskedCopies, lost);
-    f.problems = routes_.problems();
+    routes_.storeProblems(&f.problems);
   }
 
   C& c_;
@@ -251,7 +280,8 @@ class EpSender {
   const EpTeam& team_;
   EpRoutes<C> routes_;
   EpShared& shared_;
-  uint32_t head_ = 0;  // of the rank whose number is the thread's
+  uint32_t head_ = 0;           // of the rank whose number is the thread's
+  Raw16 early_[kEpTiles] = {};  // of the row of the block's first token
 };
 
 }  // namespace railhead::gpu

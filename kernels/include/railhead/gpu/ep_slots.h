@@ -118,7 +118,10 @@ struct EpShared {
   uint64_t partial[64];                     // of a sum over the local experts
   uint32_t received[kMaxWorldSize];         // copies from each rank
   uint32_t error, flight, number;
-  uint32_t outcome;                         // of block 0, for control (EpRankState::done)
+  uint32_t outcome;                         // of the last block, for control (EpRankState::done)
+  // Of a combine: words of its flight; whether y is weighted; copies of a group's tokens to each rank.
+  uint32_t tokens, excess, isWeighted;
+  uint32_t copies[kEpGroup * kMaxWorldSize];
   uint32_t over;                            // the first local expert without room
   uint64_t masked;
 };

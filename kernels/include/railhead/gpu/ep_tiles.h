@@ -9,36 +9,21 @@ namespace railhead::gpu {
 
 constexpr uint32_t kEpTiles = 4;  // of a thread, in flight
 
-// A row at any address, or in a slot.
-struct EpRow {
-  const char* at;
-  bool isInSlot;
-};
+// Whether tiles of a row of so many bytes are whole and aligned.
+RH_FN bool epIsEven(const char* row, uint32_t bytes) { return ((reinterpret_cast<uintptr_t>(row) | bytes) & 15) == 0; }
 
-// visit(at, tiles, step, raw): the tiles of 16 bytes at offsets at, at + step, ... of the row's `bytes`; the last one of the row may be shorter.
-template <class C, class Visit>
-RH_FN void epForTiles(C& c, EpRow row, uint32_t bytes, Visit visit) {
-  const uint32_t step = 16 * c.dataThreadsInBlock();
+// load(q, at) is the row's tile of 16 bytes at offset `at`, the q-th of a thread's. visit(at, tiles, step, raw): tiles at, at + step, ... of the row's
+// `bytes`. isEven: of all rows that they use; else a thread has one tile at a time, and the last one of a row may be short.
+template <class C, class Load, class Visit>
+RH_FN void epForTiles(C& c, uint32_t bytes, bool isEven, Load load, Visit visit) {
+  const uint32_t step = 16 * c.dataThreadsInBlock(), most = isEven ? kEpTiles : 1;
   RH_ROLLED
-  for (uint32_t at = 16 * c.threadInBlock(); at < bytes; at += kEpTiles * step) {
-    const uint32_t all = (bytes - at + step - 1) / step, tiles = all < kEpTiles ? all : kEpTiles;
+  for (uint32_t at = 16 * c.threadInBlock(); at < bytes; at += most * step) {
+    const uint32_t all = (bytes - at + step - 1) / step, tiles = all < most ? all : most;
     Raw16 raw[kEpTiles] = {};
-    if (row.isInSlot) {
-      RH_UNROLL
-      for (uint32_t q = 0; q < kEpTiles; q++) {
-        if (q < tiles) raw[q] = c.loadSlotTile(row.at + at + q * step);
-      }
-    } else if (((reinterpret_cast<uintptr_t>(row.at) | bytes) & 15) == 0) {
-      RH_UNROLL
-      for (uint32_t q = 0; q < kEpTiles; q++) {
-        if (q < tiles) raw[q] = loadTile<true>(row.at + at + q * step, 16);
-      }
-    } else {
-      RH_UNROLL
-      for (uint32_t q = 0; q < kEpTiles; q++) {
-        const uint32_t here = at + q * step;
-        if (q < tiles) raw[q] = loadTile<false>(row.at + here, bytes - here < 16 ? bytes - here : 16);
-      }
+    RH_UNROLL
+    for (uint32_t q = 0; q < kEpTiles; q++) {
+      if (q < tiles) raw[q] = load(q, at + q * step);
     }
     visit(at, tiles, step, raw);
   }
