@@ -5,4 +5,6 @@
 // Three builds play the same seeds. The one with hooks also switches threads at atomic operations, and checks at each store of the
 // library what must hold at any time. The deep run adds AddressSanitizer with UndefinedBehaviorSanitizer, and ThreadSanitizer, which does
 // not see the baton that the threads pass.
+//
+// orders.txt records what neither shows: the orders of accesses to memory that processes share, and the wake-ups.
 package races
