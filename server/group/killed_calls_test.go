@@ -173,18 +173,22 @@ func (d *recorded) given(image []byte) *symm.Segment {
 // takeOver: both ranks come back with the segment.
 func (d *recorded) takeOver(s *symm.Segment) {
 	d.Helper()
-	d.both(func(id membership.SessionID) []membership.Action {
-		fd, err := unix.FcntlInt(uintptr(s.FD()), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			d.Fatal(err)
-		}
-		return d.g.reannounce(from{now: d.now, id: id, pid: 1, request: d.request, file: d.g.files.add(fd)}, &wire.Reannounce{
-			ControlBytes: s.Size(), Place: wire.OneNode(int(id)-1, killedWorld), World: killedWorld, Nodes: 1, TimeoutMS: 60_000,
-		})
-	})
+	d.both(func(id membership.SessionID) []membership.Action { return d.comesBack(s, id) })
 	for id := range d.g.memory {
 		d.id = id
 	}
+}
+
+// comesBack: the rank of a session comes back with the segment.
+func (d *recorded) comesBack(s *symm.Segment, id membership.SessionID) []membership.Action {
+	d.Helper()
+	fd, err := unix.FcntlInt(uintptr(s.FD()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		d.Fatal(err)
+	}
+	return d.g.reannounce(from{now: d.now, id: id, pid: 1, request: d.request, file: d.g.files.add(fd)}, &wire.Reannounce{
+		ControlBytes: s.Size(), Place: wire.OneNode(int(id)-1, killedWorld), World: killedWorld, Nodes: 1, TimeoutMS: 60_000,
+	})
 }
 
 func (d *recorded) group() uint64 { return uint64(d.id) }
