@@ -192,8 +192,8 @@ func TestAClientThatNeverReadsIsEndedAndTheOthersGoOn(t *testing.T) {
 func TestASessionWhoseQueueIsFullEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	deaf := dialRaw(t, s.SocketPath())
-	id := session.ID(deaf.hello().Session)
+	deaf, other := dialRaw(t, s.SocketPath()), dialRaw(t, s.SocketPath())
+	id, otherID := session.ID(deaf.hello().Session), session.ID(other.hello().Session)
 	const socketHolds = 2000 // messages, at most
 	answer := make(chan bool, 1)
 	askCore(t, s, func(c *core) {
@@ -201,11 +201,12 @@ func TestASessionWhoseQueueIsFullEndsAtOnce(t *testing.T) {
 			c.tellAll(func() wire.Message { return &wire.Draining{} })
 		}
 	})
-	askCore(t, s, func(c *core) { answer <- c.sessions[id] == nil })
+	askCore(t, s, func(c *core) { answer <- c.sessions[id] == nil && c.sessions[otherID] == nil })
 	if !<-answer {
-		t.Error("the session goes on although its queue is over the limit")
+		t.Error("a session goes on although its queue is over the limit")
 	}
 	deaf.expectEnd()
+	other.expectEnd()
 }
 
 // Its queue has room for all messages, so only the deadline of the writer ends the session.
