@@ -60,7 +60,7 @@ func TestRowsOfExpertsFollowTheDefinitionAndTouchOnlyTheirBytes(t *testing.T) {
 func onEachVector(t *testing.T, flags []string, source string) {
 	t.Helper()
 	wide := map[string][]string{
-		"32": {"-mavx2"}, "64": {"-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"},
+		"32": {"-mf16c", "-mavx2"}, "64": {"-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"},
 	}
 	runProgram(t, compileProgram(t, append([]string{"-DVECTOR_BYTES=16"}, flags...), source))
 	for bytes, machine := range wide {

@@ -18,6 +18,7 @@ struct Vectors {
   typedef float Float __attribute__((vector_size(kBytes)));
   typedef uint32_t Word __attribute__((vector_size(kBytes)));
   typedef uint16_t Half __attribute__((vector_size(kBytes / 2)));
+  typedef int16_t SignedHalf __attribute__((vector_size(kBytes / 2)));
   typedef uint8_t Byte __attribute__((vector_size(kBytes / 4)));
   typedef uint8_t All __attribute__((vector_size(kBytes)));
 };

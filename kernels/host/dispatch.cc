@@ -17,7 +17,7 @@ const KernelSet* kernelsFor(const char* isa) {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (avx512 && strcmp(isa, kAvx512Kernels.isa) == 0) return &kAvx512Kernels;
-  if (__builtin_cpu_supports("avx2") && strcmp(isa, kAvx2Kernels.isa) == 0) return &kAvx2Kernels;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") && strcmp(isa, kAvx2Kernels.isa) == 0) return &kAvx2Kernels;
 #endif
   return strcmp(isa, kPortableKernels.isa) == 0 ? &kPortableKernels : nullptr;
 }

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <type_traits>
+
 #include "host/accumulators.h"
 #include "host/small_float.h"
 #include "host/types.h"
@@ -148,8 +150,49 @@ struct ConvertSmall {
 };
 
 template <class Isa>
-struct ConvertAt<F16, Isa>
-    : ConvertSmall<F16, SmallFloat<5, 10, true, Overflow::kInfinity>, typename Vectors<Isa::kVectorBytes>::Half, Isa> {};
+using ConvertF16InWords = ConvertSmall<F16, SmallFloat<5, 10, true, Overflow::kInfinity>, typename Vectors<Isa::kVectorBytes>::Half, Isa>;
+
+#if defined(__x86_64__)
+// By the instructions of F16C, which all processors with AVX2 have, and of AVX-512. They round as the standard environment does, and
+// neither read nor write the modes and exception flags of subnormal numbers.
+template <class Isa>
+struct ConvertF16ByInstruction {
+  using Sum = Accumulators<float, Isa>;
+  static constexpr int kLanes = Isa::kVectorBytes / 4;
+  using Halves = typename Vectors<Isa::kVectorBytes>::SignedHalf;
+  static constexpr int kToNearest = 8;  // ties to even, no exceptions
+
+  static Sum load(const void* from) {
+    Sum s;
+    for (int i = 0; i < Sum::kVectors; i++) {
+      const Halves h = loadVector<Halves>(static_cast<const F16*>(from) + i * kLanes);
+      if constexpr (Isa::kVectorBytes == 64) {
+        s.v[i] = __builtin_ia32_vcvtph2ps512_mask(h, typename Sum::Vector{}, 0xffff, kToNearest);
+      } else {
+        s.v[i] = __builtin_ia32_vcvtph2ps256(h);
+      }
+    }
+    return s;
+  }
+  static void store(void* to, const Sum& s) {
+    for (int i = 0; i < Sum::kVectors; i++) {
+      const auto f = withOneNaN<float>(s.v[i]);
+      Halves h;
+      if constexpr (Isa::kVectorBytes == 64) {
+        h = __builtin_ia32_vcvtps2ph512_mask(f, kToNearest, Halves{}, 0xffff);
+      } else {
+        h = __builtin_ia32_vcvtps2ph256(f, kToNearest);
+      }
+      storeVector(static_cast<F16*>(to) + i * kLanes, h);
+    }
+  }
+};
+template <class Isa>
+struct ConvertAt<F16, Isa> : std::conditional_t<(Isa::kVectorBytes > 16), ConvertF16ByInstruction<Isa>, ConvertF16InWords<Isa>> {};
+#else
+template <class Isa>
+struct ConvertAt<F16, Isa> : ConvertF16InWords<Isa> {};
+#endif
 template <class Isa>
 struct ConvertAt<E4M3, Isa>
     : ConvertSmall<E4M3, SmallFloat<4, 3, false, Overflow::kSaturate>, typename Vectors<Isa::kVectorBytes>::Byte, Isa> {};

@@ -1,6 +1,6 @@
-// The kernels for AVX2. Called only if the processor has it.
+// The arithmetic for AVX2 and F16C. Called only if the processor has both.
 #if defined(__x86_64__)
-#pragma GCC target("avx2")
+#pragma GCC target("avx2,f16c")
 #pragma GCC optimize("fp-contract=off")  // the same bits whether or not there is a fused multiply-add
 #include "host/instantiate.h"
 
@@ -9,7 +9,6 @@ namespace railhead::host {
 namespace {
 struct Avx2 {
   static constexpr int kVectorBytes = 32;
-  static constexpr bool kIsPortable = false;
 };
 }  // namespace
 

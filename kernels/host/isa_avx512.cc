@@ -1,4 +1,4 @@
-// The kernels for AVX-512. Called only if the processor has it.
+// The arithmetic for AVX-512. Called only if the processor has it.
 #if defined(__x86_64__)
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
 #pragma GCC optimize("fp-contract=off")  // the same bits whether or not there is a fused multiply-add
@@ -9,7 +9,6 @@ namespace railhead::host {
 namespace {
 struct Avx512 {
   static constexpr int kVectorBytes = 64;
-  static constexpr bool kIsPortable = false;
 };
 }  // namespace
 

@@ -1,4 +1,4 @@
-// The kernels for any machine: 16-byte vectors, SSE2 on x86-64 and NEON on arm64.
+// The arithmetic for any machine: 16-byte vectors, SSE2 on x86-64 and NEON on arm64.
 #pragma GCC optimize("fp-contract=off")  // the same bits whether or not there is a fused multiply-add
 #include "host/instantiate.h"
 
@@ -7,7 +7,6 @@ namespace railhead::host {
 namespace {
 struct Portable {
   static constexpr int kVectorBytes = 16;
-  static constexpr bool kIsPortable = true;
 };
 }  // namespace
 

@@ -57,17 +57,17 @@ class Runs {
   Raw loadRaw(const char* base, uint64_t tile, size_t count) const { return {base + tile * kTileBytes, behind(tile, count), false}; }
   void store(char* base, uint64_t tile, size_t count, const Raw& raw) const { write(base + tile * kTileBytes, raw, behind(tile, count)); }
 
-  // The reduction of runs of all ranks. It must be stored before the next one is made.
-  Raw fold(const Raw* raw, int n, int group) const {
-    uint32_t elements = kRunTiles * kElements;
-    for (int i = 0; i < n; i++) {
-      if (raw[i].elements < elements) elements = raw[i].elements;
-      fold_.from[i] = elementsOf(raw[i]);
-    }
+  // The run of rank r: to be given for all ranks in turn, from 0 on.
+  void take(int r, const Raw& raw) const {
+    if (r == 0 || raw.elements < taken_) taken_ = raw.elements;
+    fold_.from[r] = elementsOf(raw);
+  }
+  // The reduction of these runs. To be stored before the next fold or sum.
+  Raw fold(int worldSize, int reduceGroup) const {
     fold_.sums = 0;
-    fold_.n = n;
-    fold_.group = group;
-    return {nullptr, elements, false};
+    fold_.n = worldSize;
+    fold_.group = reduceGroup;
+    return {nullptr, taken_, false};
   }
 
   Sum widen(const Raw& raw) const { return {{elementsOf(raw)}, 0, 1, raw.elements}; }
@@ -127,6 +127,7 @@ class Runs {
   const RunKernels* kernels_ = nullptr;
   ReduceOp op_ = {};
   mutable RunFold fold_;
+  mutable uint32_t taken_ = 0;  // elements of the shortest run of the fold
   alignas(64) mutable char scaled_[kMostBytes], partial_[kMostBytes];
 };
 

@@ -31,8 +31,8 @@ RH_FN void addRolled(const Elements& e, typename Elements::Raw (&raw)[kBatch], i
   }
 }
 
-// Whether Elements reduces the tiles of all ranks in one call, fold(raw, worldSize, reduceGroup), in the order of foldRanks: on a CPU, where
-// raw refers to memory.
+// Whether Elements takes the tiles of all ranks one after the other, take(r, raw), and reduces them in one call, fold(worldSize, reduceGroup),
+// in the order of foldRanks: on a CPU, where raw refers to memory.
 template <class Elements, class = void>
 constexpr bool kFoldsAtOnce = false;
 template <class Elements>
@@ -91,12 +91,12 @@ template <int kBatch, class Elements, class Gather>
 RH_FN bool foldRanks(const Elements& e, int worldSize, int reduceGroup, Gather gather, typename Elements::Raw* out) {
   if constexpr (kFoldsAtOnce<Elements>) {
     static_assert(kBatch == 1);
-    typename Elements::Raw raw[kMaxWorldSize], next[1];
     for (int r = 0; r < worldSize; r++) {
-      if (!gather(r, 1, next)) return false;
-      raw[r] = next[0];
+      typename Elements::Raw raw[1];
+      if (!gather(r, 1, raw)) return false;
+      e.take(r, raw[0]);
     }
-    *out = e.fold(raw, worldSize, reduceGroup);
+    *out = e.fold(worldSize, reduceGroup);
     return true;
   } else {
     return foldTiles<kBatch>(e, worldSize, reduceGroup, gather, out);
