@@ -166,3 +166,31 @@ func account(t *testing.T) gpu.Account {
 	}
 	return a
 }
+
+// The graph cannot hold what the call uses, so the call is not captured, and neither the driver nor the comm keeps anything.
+func TestACallThatAGraphCannotHoldKeepsNothing(t *testing.T) {
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 1})
+	r, buf := ranks[0], ranks[0].alloc(t, 4096)
+	t.Cleanup(func() { _ = gpu.Fail("*", 0, 0) })
+	before := account(t)
+	for _, function := range []string{"cuUserObjectCreate", "cuGraphRetainUserObject"} {
+		for range 3 {
+			if err := errors.Join(r.stream.BeginCapture(), gpu.Fail(function, 1, outOfMemory)); err != nil {
+				t.Fatal(err)
+			}
+			failed := r.allReduce(buf)
+			_ = gpu.Fail("*", 0, 0)
+			if g, err := r.stream.EndCapture(); err == nil {
+				_ = g.Destroy()
+			}
+			wantError(t, failed, wire.ResultOutOfMemory, "all_reduce: rank 0", "captured call keeps")
+		}
+	}
+	await.Until(t, func() string { // the driver ends its objects on a thread of its own
+		if now := account(t); now != before {
+			return fmt.Sprintf("the driver held %+v, and holds %+v", before, now)
+		}
+		return ""
+	})
+	each(t, ranks, func(r rank) error { return errors.Join(r.allReduce(buf), r.wait(), r.Finalize()) })
+}
