@@ -92,7 +92,7 @@ class EpDispatchKernel {
 
   // A barrier is before.
   RH_FN bool receive() {
-    EpReceiver<C> receiver(c_, call_);
+    EpReceiver<C> receiver(c_, call_, sender_);
     EpPlaces<C>& places = receiver.places();
     if (!does(kEpSends)) {
       places.loadOwnCounts();

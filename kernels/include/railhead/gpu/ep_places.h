@@ -38,7 +38,8 @@ class EpPlaces {
     }
   }
 
-  // Waits for the counts of all ranks, and tables them. False: the comm has stopped. A barrier is before and behind.
+  // Waits for the counts of all ranks, and tables them. False: the comm has stopped. A barrier is before and behind. Next is place() or
+  // describeCounts().
   RH_FN bool awaitCounts() {
     const uint32_t each = 1 + local_, n = each * static_cast<uint32_t>(team_.worldSize);
     if (c_.threadInBlock() == 0) shared_.over = ~0u;
@@ -58,10 +59,7 @@ class EpPlaces {
         shared_.before[(s + 1) * local_ + at - 1] = count;
       }
     }
-    if (!c_.dataAll(good)) return false;
-    if (isTabled_) sumRanks();
-    c_.dataAll(true);
-    return true;
+    return c_.dataAll(good);
   }
 
   // After awaitCounts(). Computes where rows begin, and whether they have room. A barrier is behind.
@@ -69,6 +67,7 @@ class EpPlaces {
     const bool isPadded = to_.layout == EpRowLayout::kPadded;
     RH_ROLLED
     for (uint32_t e = c_.threadInBlock(); e < local_; e += c_.dataThreadsInBlock()) {
+      sumRanks(e);
       const uint64_t n = rowsOf(e);
       if (isPadded && n > to_.capacity) c_.sharedMin(&shared_.over, e);
       shared_.begin[e + 1] = isPadded ? to_.capacity : epRoundUp(n, to_.alignment);
@@ -113,6 +112,7 @@ class EpPlaces {
   RH_FN void describeCounts() {
     RH_ROLLED
     for (uint32_t e = c_.threadInBlock(); e < local_ && to_.counts != nullptr; e += c_.dataThreadsInBlock()) {
+      sumRanks(e);
       to_.counts[e] = static_cast<int32_t>(rowsOf(e));
     }
     if (c_.threadInBlock() == 0 && to_.tokens != nullptr) *to_.tokens = tokensBefore(team_.worldSize);
@@ -165,17 +165,15 @@ class EpPlaces {
     if (s == team.rank) return shared.totals[at == 0 ? team.physical + static_cast<uint32_t>(s) : team.ownExperts[at - 1]];
     return (shared.masked >> s & 1) != 0 ? 0 : EpCountWord::count(target.loadFlag(EpSlots{team, shared.number}.counts(team.rank, s) + at));
   }
-  // Makes sums of the tabled counts, by local expert.
-  RH_FN void sumRanks() {
+  // Makes sums of the tabled counts of a local expert. Its thread alone uses them before the next barrier.
+  RH_FN void sumRanks(uint32_t e) {
+    if (!isTabled_) return;
+    uint32_t n = 0;
+    shared_.before[e] = 0;
     RH_ROLLED
-    for (uint32_t e = c_.threadInBlock(); e < local_; e += c_.dataThreadsInBlock()) {
-      uint32_t n = 0;
-      shared_.before[e] = 0;
-      RH_ROLLED
-      for (uint32_t s = 0; s < static_cast<uint32_t>(team_.worldSize); s++) {
-        n += atMost(shared_.before[(s + 1) * local_ + e], shared_.received[s]);
-        shared_.before[(s + 1) * local_ + e] = n;
-      }
+    for (uint32_t s = 0; s < static_cast<uint32_t>(team_.worldSize); s++) {
+      n += atMost(shared_.before[(s + 1) * local_ + e], shared_.received[s]);
+      shared_.before[(s + 1) * local_ + e] = n;
     }
   }
   // Rows of a local expert from the ranks below `behind`.
@@ -198,12 +196,12 @@ class EpPlaces {
     uint64_t before = 0, begun = 0;  // sums of all elements up to this turn, and up to the one before
     RH_ROLLED
     for (uint32_t first = 0; first < n; first += step) {
-      const uint32_t i = first + thread;
+      const uint32_t i = first + thread, here = n - first < step ? n - first : step;
       uint64_t sum = c_.laneSums(i < n ? shared_.begin[i] : 0);
       if (thread % C::kLanes + 1 == C::kLanes) shared_.partial[warp] = sum;
       c_.dataAll(true);
       RH_ROLLED
-      for (uint32_t w = 0; w < step / C::kLanes; w++) {
+      for (uint32_t w = 0; w * C::kLanes < here; w++) {
         const uint64_t part = shared_.partial[w];
         before += part;
         sum += w < warp ? part : 0;

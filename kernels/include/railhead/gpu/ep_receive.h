@@ -11,8 +11,9 @@ namespace railhead::gpu {
 template <class C>
 class EpReceiver {
  public:
-  RH_FN EpReceiver(C& c, const EpDispatchCall& call)
-      : c_(c), call_(call), team_(call.team), to_(call.receive), places_(c, call), shared_(c.epShared()), arrays_(call.flights[shared_.flight]),
+  // sender: of this kernel, if it has sent the dispatch.
+  RH_FN EpReceiver(C& c, const EpDispatchCall& call, const EpSender<C>& sender)
+      : c_(c), call_(call), sender_(sender), team_(call.team), to_(call.receive), places_(c, call), shared_(c.epShared()), arrays_(call.flights[shared_.flight]),
         slots_{call.team, shared_.number}, local_(team_.localExperts[team_.rank]) {}
 
   RH_FN EpPlaces<C>& places() { return places_; }
@@ -64,7 +65,7 @@ class EpReceiver {
     }
     listTokens(s, n, [&](uint32_t g) { return Copy{s, memberOf(i, g), EpFirstWord::token(shared_.firstWords[g])}; });
     RH_ROLLED
-    for (uint32_t g = 0; g < n; g++) put(team_.row(slot, memberOf(i, g)), true, g);
+    for (uint32_t g = 0; g < n; g++) put(team_.row(slot, memberOf(i, g)), true, false, g);
     return true;
   }
   // The sender fills the slot again after the head, which all blocks precede.
@@ -106,7 +107,7 @@ class EpReceiver {
     const uint64_t stride = isEncoded ? team_.layout.rowStride : uint64_t{call_.format.hidden} * epBytesOf(call_.format.in);
     RH_ROLLED
     for (uint32_t g = 0; g < n; g++) {
-      if (isOwn(g)) put(rows + memberOf(t, g) * stride, false, g);
+      if (isOwn(g)) put(rows + memberOf(t, g) * stride, false, sendsToo() && sender_.isEarly(memberOf(t, g)), g);
     }
   }
   RH_FN bool isOwn(uint32_t g) const { return (shared_.to[g] >> team_.rank & 1) != 0; }
@@ -206,11 +207,12 @@ class EpReceiver {
   }
 
   // Copies a row on the wire to the places of number g of the group.
-  RH_FN void put(const char* row, bool isInSlot, uint32_t g) {
+  RH_FN void put(const char* row, bool isInSlot, bool isEarly, uint32_t g) {
     const uint32_t rows = shared_.listed[g], data = call_.format.dataBytes();
     const uint32_t* places = shared_.rows + g * kEpMaxTopk;
     const bool isEven = epIsEven(to_.x, data) && epIsEven(row, data);
-    const auto load = [&](uint32_t, uint32_t at) {
+    const auto load = [&](uint32_t q, uint32_t at) {
+      if (isEarly && sender_.isEarlyAt(q, at)) return sender_.early(q);
       if (isInSlot) return c_.loadSlotTile(row + at);
       return isEven ? loadTile<true>(row + at, 16) : loadBytes(row + at, data - at < 16 ? data - at : 16);
     };
@@ -243,6 +245,7 @@ class EpReceiver {
 
   C& c_;
   const EpDispatchCall& call_;
+  const EpSender<C>& sender_;
   const EpTeam& team_;
   const EpReceive& to_;
   EpPlaces<C> places_;

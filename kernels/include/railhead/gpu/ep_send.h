@@ -15,6 +15,10 @@ class EpSender {
   RH_FN EpSender(C& c, const EpDispatchCall& call) : c_(c), call_(call), team_(call.team), routes_(c, call), shared_(c.epShared()) {}
 
   RH_FN EpRoutes<C>& routes() { return routes_; }
+  // Tile `at` of token t's row, the q-th of a thread's, if it was loaded early: isEarly().
+  RH_FN bool isEarly(uint32_t t) const { return t == c_.block() && epIsEven(rowOf(t), team_.rowBytes); }
+  RH_FN bool isEarlyAt(uint32_t q, uint32_t at) const { return at == earlyAt(q); }
+  RH_FN Raw16 early(uint32_t q) const { return early_[q]; }
 
   // What can be done before the call is decided. A barrier follows. All loads of a thread are begun before it uses one.
   RH_FN void prepare() {
@@ -221,9 +225,9 @@ class EpSender {
       const uint64_t to = peersOf(g);
       if (to == 0) continue;
       const char* row = rowOf(t);
-      const bool isEven = epIsEven(row, bytes), isEarly = isEven && t == c_.block();
+      const bool isEven = epIsEven(row, bytes), hasEarly = isEarly(t);
       const auto load = [&](uint32_t q, uint32_t at) {
-        if (isEarly && at == earlyAt(q)) return early_[q];
+        if (hasEarly && at == earlyAt(q)) return early_[q];
         return isEven ? loadTile<true>(row + at, 16) : loadBytes(row + at, bytes - at < 16 ? bytes - at : 16);
       };
       epForTiles(c_, bytes, isEven, load, [&](uint32_t at, uint32_t tiles, uint32_t step, const Raw16* raw) {
