@@ -309,9 +309,8 @@ class EpCombineKernel {
       const uint64_t at = (t * uint64_t{hidden()} + tile * uint64_t{kElements}) * kSize;
       if (result.add != nullptr || scaled) {
         Sum added = {};
-        if (result.add != nullptr) {
-          added = q > 0 || isEven ? loadEvenFloats<Out, kElements>(result.add + at) : loadOddFloats<Out, kElements>(result.add + at, elementsOf(tile));
-        }
+        const char* from = result.add + at;
+        if (result.add != nullptr) added = q > 0 || isEven ? loadEvenFloats<Out, kElements>(from) : loadOddFloats<Out, kElements>(from, elementsOf(tile));
         RH_UNROLL
         for (uint32_t e = 0; e < kElements; e++) {
           if (scaled) sums[q].v[e] = sums[q].v[e] * factor;

@@ -13,18 +13,20 @@ class EpReceiver {
  public:
   // sender: of this kernel, if it has sent the dispatch.
   RH_FN EpReceiver(C& c, const EpDispatchCall& call, const EpSender<C>& sender)
-      : c_(c), call_(call), sender_(sender), team_(call.team), to_(call.receive), places_(c, call), shared_(c.epShared()), arrays_(call.flights[shared_.flight]),
-        slots_{call.team, shared_.number}, local_(team_.localExperts[team_.rank]) {}
+      : c_(c), call_(call), sender_(sender), team_(call.team), to_(call.receive), places_(c, call), shared_(c.epShared()),
+        arrays_(call.flights[shared_.flight]), slots_{call.team, shared_.number}, local_(team_.localExperts[team_.rank]) {}
 
   RH_FN EpPlaces<C>& places() { return places_; }
 
   // After EpPlaces::place(), and a barrier. False: the comm has stopped.
   RH_FN bool takeRows() {
     const uint32_t blocks = c_.dataBlocks(), tokens = ownTokens();
+    const bool isSplit = sendsToo() && sender_.isSplit();
     RH_ROLLED
-    for (uint32_t t = c_.block(); t < tokens; t += kEpGroup * blocks) takeOwn(t, groupOf(t, tokens));
+    for (uint32_t t = c_.block(); !isSplit && t < tokens; t += kEpGroup * blocks) takeOwn(t, groupOf(t, tokens));
+    if (isSplit && sender_.takesOwn()) takeOwn(sender_.firstToken(), 1);
     // Copies of all ranks in turn, one for each block, behind the blocks that have tokens of this rank.
-    uint32_t before = tokens;
+    uint32_t before = isSplit ? 2 * tokens : tokens;
     RH_ROLLED
     for (int s = 0; s < team_.worldSize; s++) {
       if (!places_.isPeer(s)) continue;
@@ -57,11 +59,11 @@ class EpReceiver {
     RH_ROLLED
     for (uint32_t j = c_.threadInBlock(); j < n * listStride(); j += c_.dataThreadsInBlock()) {
       const uint32_t g = j / listStride(), k = j - g * listStride();
-      const uint32_t copy = memberOf(i, g), experts = expertsOf(shared_.firstWords[g]);
+      const uint32_t copy = memberOf(i, g), first = shared_.firstWords[g], experts = expertsOf(first);
       if (k == 0) shared_.listed[g] = experts;
       if (k >= experts) continue;
       const uint64_t word = c_.loadSlotWord(slots_.expertWord(slot, copy, k));
-      list({s, copy, EpFirstWord::token(shared_.firstWords[g])}, g, k, EpExpertWord::local(word), EpExpertWord::place(word), EpExpertWord::weight(word));
+      list({s, copy, EpFirstWord::token(first)}, g, k, EpExpertWord::local(word), EpExpertWord::place(word), EpExpertWord::weight(word));
     }
     listTokens(s, n, [&](uint32_t g) { return Copy{s, memberOf(i, g), EpFirstWord::token(shared_.firstWords[g])}; });
     RH_ROLLED
@@ -129,7 +131,8 @@ class EpReceiver {
       shared_.weights[g * kEpMaxTopk + k] = c_.loadState(reinterpret_cast<const uint32_t*>(arrays_.weights) + at);
       if (k != 0) continue;
       shared_.to[g] = c_.loadState(arrays_.ranks + memberOf(t, g));
-      if (isOwn(g)) shared_.ownCopy[g] = c_.loadState(arrays_.copyOf + static_cast<uint32_t>(team_.rank) * uint64_t{team_.maxTokens} + memberOf(t, g));
+      const uint32_t* own = arrays_.copyOf + static_cast<uint32_t>(team_.rank) * uint64_t{team_.maxTokens};
+      if (isOwn(g)) shared_.ownCopy[g] = c_.loadState(own + memberOf(t, g));
     }
     c_.dataAll(true);
     if (c_.threadInBlock() == 0) shared_.held = ~0u;

@@ -15,25 +15,37 @@ class EpSender {
   RH_FN EpSender(C& c, const EpDispatchCall& call) : c_(c), call_(call), team_(call.team), routes_(c, call), shared_(c.epShared()) {}
 
   RH_FN EpRoutes<C>& routes() { return routes_; }
+  // Few tokens, which this kernel receives too: where one block sends a token, another one takes it to this rank's own experts.
+  RH_FN bool isSplit() const {
+    const uint32_t tokens = routes_.tokens();
+    return (call_.steps & kEpReceives) != 0 && 2 * tokens <= c_.dataBlocks() && tokens <= routes_.passTokens();
+  }
+  RH_FN bool takesOwn() const { return isSplit() && c_.block() >= routes_.tokens() && c_.block() < 2 * routes_.tokens(); }
+  // The first token of the block; kNoToken: it has none in the first pass.
+  static constexpr uint32_t kNoToken = ~0u;
+  RH_FN uint32_t firstToken() const {
+    if (takesOwn()) return c_.block() - routes_.tokens();
+    return c_.block() < routes_.tokens() && c_.block() < routes_.passTokens() ? c_.block() : kNoToken;
+  }
   // Tile `at` of token t's row, the q-th of a thread's, if it was loaded early: isEarly().
-  RH_FN bool isEarly(uint32_t t) const { return t == c_.block() && epIsEven(rowOf(t), team_.rowBytes); }
+  RH_FN bool isEarly(uint32_t t) const { return t == firstToken() && epIsEven(rowOf(t), team_.rowBytes); }
   RH_FN bool isEarlyAt(uint32_t q, uint32_t at) const { return at == earlyAt(q); }
   RH_FN Raw16 early(uint32_t q) const { return early_[q]; }
 
   // What can be done before the call is decided. A barrier follows. All loads of a thread are begun before it uses one.
   RH_FN void prepare() {
     const uint32_t tokens = routes_.tokens() < routes_.passTokens() ? routes_.tokens() : routes_.passTokens();
-    const uint32_t n = c_.block() < tokens ? groupOf(c_.block(), tokens) * team_.topk : 0, i = c_.threadInBlock();
+    const uint32_t first = firstToken(), n = first == kNoToken ? 0 : groupOf(first, tokens) * team_.topk, i = c_.threadInBlock();
     const int r = static_cast<int>(i);
     const bool hasHead = r < team_.worldSize && r != team_.rank && !mutated(Mutant::kGpuEpHeadNotAwaited);
     const typename EpRoutes<C>::Early tables = routes_.loadEarly();
-    const Words words = i < n ? loadWords(c_.block(), i) : Words{};
+    const Words words = i < n ? loadWords(first, i) : Words{};
     if (hasHead) head_ = c_.loadFlagAcquire(EpSlots{team_, 0}.head(team_.rank, r));
     if (i == 0) shared_.held = ~0u;
     routes_.prepare(tables);
     if (i < n) storeWords(i, words);
     RH_ROLLED
-    for (uint32_t j = i + c_.dataThreadsInBlock(); j < n; j += c_.dataThreadsInBlock()) storeWords(j, loadWords(c_.block(), j));
+    for (uint32_t j = i + c_.dataThreadsInBlock(); j < n; j += c_.dataThreadsInBlock()) storeWords(j, loadWords(first, j));
   }
   // The masks of the first pass, and all invalid input. False: the comm has stopped. A barrier is before and behind.
   RH_FN bool begin() {
@@ -49,6 +61,7 @@ class EpSender {
       const uint32_t behind = tokens - first < routes_.passTokens() ? tokens : first + routes_.passTokens();
       if (first != 0) routes_.nextPass(first);
       if (behind == tokens) sendCounts();
+      if (takesOwn()) noteGroup(firstToken(), 1, false);
       const uint32_t skipped = first % blocks;
       RH_ROLLED
       for (uint32_t t = first + (c_.block() + blocks - skipped) % blocks; t < behind; t += kEpGroup * blocks) {
@@ -136,7 +149,7 @@ class EpSender {
       RH_ROLLED
       for (uint32_t i = c_.threadInBlock(); i < n * team_.topk; i += c_.dataThreadsInBlock()) storeWords(i, loadWords(t, i));
     }
-    noteGroup(t, n);
+    noteGroup(t, n, true);
     c_.dataAll(true);
     if (mutated(Mutant::kGpuEpHeaderBeforeRow)) publish(t, n);
     writeHeaders(t, n);
@@ -146,20 +159,21 @@ class EpSender {
   }
   RH_FN uint32_t tokenOf(uint32_t t, uint32_t g) const { return t + g * c_.dataBlocks(); }
 
-  // What the receive phase and the combine need of the tokens.
-  RH_FN void noteGroup(uint32_t first, uint32_t n) {
+  // What the receive phase and the combine need of the tokens. keeps: for other blocks and kernels too.
+  RH_FN void noteGroup(uint32_t first, uint32_t n, bool keeps) {
     const uint32_t step = c_.dataThreadsInBlock(), world = static_cast<uint32_t>(team_.worldSize);
     RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < n * team_.topk; i += step) {
       const uint32_t g = i / team_.topk, k = i - g * team_.topk, t = tokenOf(first, g), at = g * kEpMaxTopk + k;
       const uint64_t index = uint64_t{t} * team_.topk + k;
       shared_.entries[at] = routes_.entry(t, k, static_cast<int64_t>(shared_.entries[at]));
+      if (!keeps) continue;
       c_.storeState(arrays().entries + index, shared_.entries[at]);
       c_.storeState(reinterpret_cast<uint32_t*>(arrays().weights) + index, shared_.weights[at]);
     }
     // From the last thread, which has no entry most often.
     RH_ROLLED
-    for (uint32_t i = step - 1 - c_.threadInBlock(); i < n * world; i += step) {
+    for (uint32_t i = step - 1 - c_.threadInBlock(); keeps && i < n * world; i += step) {
       const uint32_t g = i / world, t = tokenOf(first, g);
       const int r = static_cast<int>(i - g * world);
       if (isMasked(r) || !routes_.goesTo(t, r)) continue;
@@ -174,7 +188,7 @@ class EpSender {
       for (int r = 0; r < team_.worldSize; r++) to |= !isMasked(r) && routes_.goesTo(t, r) ? uint64_t{1} << r : 0;
       shared_.to[i] = to;
       shared_.ownCopy[i] = routes_.copyTo(t, team_.rank);
-      c_.storeState(arrays().ranks + t, to);
+      if (keeps) c_.storeState(arrays().ranks + t, to);
       if (i == 0) shared_.held = first;
     }
   }
@@ -204,14 +218,14 @@ class EpSender {
 
   // Rows as they are sent.
   RH_FN const char* rowOf(uint32_t t) const {
-    const bool isEncoded = arrays().encoded != nullptr;
-    return (isEncoded ? arrays().encoded : call_.x) + t * (isEncoded ? team_.layout.rowStride : uint64_t{call_.format.hidden} * epBytesOf(call_.format.in));
+    if (arrays().encoded != nullptr) return arrays().encoded + t * team_.layout.rowStride;
+    return call_.x + t * uint64_t{call_.format.hidden} * epBytesOf(call_.format.in);
   }
   RH_FN uint32_t earlyAt(uint32_t q) const { return 16 * (c_.threadInBlock() + q * c_.dataThreadsInBlock()); }
   // Begins to load the row of the block's first token, if it is even.
   RH_FN void loadEarly() {
-    const uint32_t t = c_.block();
-    if (t >= routes_.tokens() || !epIsEven(rowOf(t), team_.rowBytes)) return;
+    const uint32_t t = firstToken();
+    if (t == kNoToken || !epIsEven(rowOf(t), team_.rowBytes)) return;
     RH_UNROLL
     for (uint32_t q = 0; q < kEpTiles; q++) {
       if (earlyAt(q) < team_.rowBytes) early_[q] = loadTile<true>(rowOf(t) + earlyAt(q), 16);
