@@ -218,20 +218,28 @@ class EpCombineKernel {
       bool first = true;
       RH_ROLLED
       for (uint32_t j = 0; j < rows; j += most) {
-        Sum terms[kRows] = {};
+        uint32_t row[kRows];
+        float weight[kRows];
         RH_UNROLL
         for (uint32_t q = 0; q < kRows; q++) {
-          if (q >= most || j + q >= rows || places[j + q] == kEpNoRow) continue;
-          const char* y = call_.yRows + (places[j + q] * uint64_t{hidden()} + i * uint64_t{kElements}) * kSize;
-          terms[q] = q > 0 || isEven ? loadEvenFloats<Y, kElements>(y) : loadOddFloats<Y, kElements>(y, elementsOf(i));
+          const bool has = q < most && j + q < rows;
+          row[q] = has ? places[j + q] : kEpNoRow;
+          weight[q] = has && !weighted ? bitsOf<float>(weights[j + q]) : 1.0f;  // x * 1 is x
+        }
+        EpPieces<Y, kElements> terms[kRows] = {};
+        RH_UNROLL
+        for (uint32_t q = 0; q < kRows; q++) {
+          const char* y = call_.yRows + (row[q] * uint64_t{hidden()} + i * uint64_t{kElements}) * kSize;
+          if (row[q] != kEpNoRow && isEven) terms[q] = loadEvenPieces<Y, kElements>(y);
+          if (q == 0 && row[q] != kEpNoRow && !isEven) terms[q] = loadOddPieces<Y, kElements>(y, elementsOf(i));
         }
         RH_UNROLL
         for (uint32_t q = 0; q < kRows; q++) {
-          if (q >= most || j + q >= rows || places[j + q] == kEpNoRow) continue;
-          const float weight = bitsOf<float>(weights[j + q]);
+          if (row[q] == kEpNoRow) continue;
+          const Sum term = floatsOf<Y, kElements>(terms[q]);
           RH_UNROLL
           for (uint32_t e = 0; e < kElements; e++) {
-            const float product = weighted ? terms[q].v[e] : terms[q].v[e] * weight;
+            const float product = term.v[e] * weight[q];
             sum.v[e] = first ? product : sum.v[e] + product;
           }
           first = false;
@@ -310,7 +318,7 @@ class EpCombineKernel {
       if (result.add != nullptr || scaled) {
         Sum added = {};
         const char* from = result.add + at;
-        if (result.add != nullptr) added = q > 0 || isEven ? loadEvenFloats<Out, kElements>(from) : loadOddFloats<Out, kElements>(from, elementsOf(tile));
+        if (result.add != nullptr) added = floatsOf(q > 0 || isEven ? loadEvenPieces<Out, kElements>(from) : loadOddPieces<Out, kElements>(from, elementsOf(tile)));
         RH_UNROLL
         for (uint32_t e = 0; e < kElements; e++) {
           if (scaled) sums[q].v[e] = sums[q].v[e] * factor;

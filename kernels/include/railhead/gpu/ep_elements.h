@@ -96,16 +96,26 @@ RH_FN bool epAreEven(const char* p, uint32_t hidden) {
   constexpr uint32_t kBytes = kN * sizeof(typename T::Bits);
   return (reinterpret_cast<uintptr_t>(p) & (kBytes < 16 ? kBytes - 1 : 15)) == 0 && hidden % kN == 0;
 }
+// kN elements as they are in memory: a thread loads several of them before it widens one.
 template <class T, uint32_t kN>
-RH_FN Floats<kN> loadEvenFloats(const char* p) {
-  constexpr uint32_t kSize = sizeof(typename T::Bits), kPiece = kN * kSize < 16 ? kN : 16 / kSize;
+struct EpPieces {
+  static constexpr uint32_t kSize = sizeof(typename T::Bits), kPiece = kN * kSize < 16 ? kN : 16 / kSize, kCount = kN / kPiece;
+  Raw16 raw[kCount];
+};
+template <class T, uint32_t kN>
+RH_FN EpPieces<T, kN> loadEvenPieces(const char* p) {
+  using P = EpPieces<T, kN>;
+  P pieces;
+  RH_UNROLL
+  for (uint32_t i = 0; i < P::kCount; i++) pieces.raw[i] = P::kPiece * P::kSize == 8 ? loadPiece(p, 8) : loadTile<true>(p + i * 16, 16);
+  return pieces;
+}
+template <class T, uint32_t kN>
+RH_FN Floats<kN> floatsOf(const EpPieces<T, kN>& pieces) {
+  using P = EpPieces<T, kN>;
   Floats<kN> f;
   RH_UNROLL
-  for (uint32_t at = 0; at < kN; at += kPiece) {
-    const Raw16 raw = kPiece * kSize == 8 ? loadPiece(p, 8) : loadTile<true>(p + at * kSize, 16);
-    RH_UNROLL
-    for (uint32_t i = 0; i < kPiece; i++) f.v[at + i] = T::widen(epElement<T>(raw, i));
-  }
+  for (uint32_t i = 0; i < kN; i++) f.v[i] = T::widen(epElement<T>(pieces.raw[i / P::kPiece], i % P::kPiece));
   return f;
 }
 template <class T, uint32_t kN>
@@ -125,8 +135,15 @@ RH_FN void storeEvenFloats(char* p, const Floats<kN>& f) {
 }
 // Of a row that is not even, or its end: n of kN elements.
 template <class T, uint32_t kN>
-RH_COLD Floats<kN> loadOddFloats(const char* p, uint32_t n) {
-  return loadFloats<T, kN>(p, n);
+RH_COLD EpPieces<T, kN> loadOddPieces(const char* p, uint32_t n) {
+  using P = EpPieces<T, kN>;
+  P pieces = {};
+  RH_UNROLL
+  for (uint32_t i = 0; i < P::kCount; i++) {
+    const uint32_t left = n > i * P::kPiece ? n - i * P::kPiece : 0, count = left < P::kPiece ? left : P::kPiece;
+    if (count != 0) pieces.raw[i] = loadPiece(p + i * 16, count * P::kSize);
+  }
+  return pieces;
 }
 template <class T, uint32_t kN>
 RH_COLD void storeOddFloats(char* p, uint32_t n, Floats<kN> f) {

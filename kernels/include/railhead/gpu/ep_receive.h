@@ -23,8 +23,7 @@ class EpReceiver {
     const uint32_t blocks = c_.dataBlocks(), tokens = ownTokens();
     const bool isSplit = sendsToo() && sender_.isSplit();
     RH_ROLLED
-    for (uint32_t t = c_.block(); !isSplit && t < tokens; t += kEpGroup * blocks) takeOwn(t, groupOf(t, tokens));
-    if (isSplit && sender_.takesOwn()) takeOwn(sender_.firstToken(), 1);
+    for (uint32_t t = isSplit ? sender_.ownToken() : c_.block(); t < tokens; t += kEpGroup * blocks) takeOwn(t, groupOf(t, tokens));
     // Copies of all ranks in turn, one for each block, behind the blocks that have tokens of this rank.
     uint32_t before = isSplit ? 2 * tokens : tokens;
     RH_ROLLED

@@ -20,11 +20,13 @@ class EpSender {
     const uint32_t tokens = routes_.tokens();
     return (call_.steps & kEpReceives) != 0 && 2 * tokens <= c_.dataBlocks() && tokens <= routes_.passTokens();
   }
-  RH_FN bool takesOwn() const { return isSplit() && c_.block() >= routes_.tokens() && c_.block() < 2 * routes_.tokens(); }
+  RH_FN bool takesOwn() const { return isSplit() && ownToken() < routes_.tokens(); }
+  // isSplit(): the token that the block takes, if it is one.
+  RH_FN uint32_t ownToken() const { return c_.block() - routes_.tokens(); }
   // The first token of the block; kNoToken: it has none in the first pass.
   static constexpr uint32_t kNoToken = ~0u;
   RH_FN uint32_t firstToken() const {
-    if (takesOwn()) return c_.block() - routes_.tokens();
+    if (takesOwn()) return ownToken();
     return c_.block() < routes_.tokens() && c_.block() < routes_.passTokens() ? c_.block() : kNoToken;
   }
   // Tile `at` of token t's row, the q-th of a thread's, if it was loaded early: isEarly().
@@ -61,10 +63,9 @@ class EpSender {
       const uint32_t behind = tokens - first < routes_.passTokens() ? tokens : first + routes_.passTokens();
       if (first != 0) routes_.nextPass(first);
       if (behind == tokens) sendCounts();
-      if (takesOwn()) noteGroup(firstToken(), 1, false);
       const uint32_t skipped = first % blocks;
       RH_ROLLED
-      for (uint32_t t = first + (c_.block() + blocks - skipped) % blocks; t < behind; t += kEpGroup * blocks) {
+      for (uint32_t t = takesOwn() ? firstToken() : first + (c_.block() + blocks - skipped) % blocks; t < behind; t += kEpGroup * blocks) {
         sendGroup(t, groupOf(t, behind));
       }
       c_.dataAll(true);
@@ -149,7 +150,8 @@ class EpSender {
       RH_ROLLED
       for (uint32_t i = c_.threadInBlock(); i < n * team_.topk; i += c_.dataThreadsInBlock()) storeWords(i, loadWords(t, i));
     }
-    noteGroup(t, n, true);
+    noteGroup(t, n, !takesOwn());
+    if (takesOwn()) return;
     c_.dataAll(true);
     if (mutated(Mutant::kGpuEpHeaderBeforeRow)) publish(t, n);
     writeHeaders(t, n);
@@ -225,10 +227,12 @@ class EpSender {
   // Begins to load the row of the block's first token, if it is even.
   RH_FN void loadEarly() {
     const uint32_t t = firstToken();
-    if (t == kNoToken || !epIsEven(rowOf(t), team_.rowBytes)) return;
+    if (t == kNoToken) return;
+    const char* row = rowOf(t);
+    if (!epIsEven(row, team_.rowBytes)) return;
     RH_UNROLL
     for (uint32_t q = 0; q < kEpTiles; q++) {
-      if (earlyAt(q) < team_.rowBytes) early_[q] = loadTile<true>(rowOf(t) + earlyAt(q), 16);
+      if (earlyAt(q) < team_.rowBytes) early_[q] = loadTile<true>(row + earlyAt(q), 16);
     }
   }
   RH_FN void copyRows(uint32_t first, uint32_t n) {
