@@ -303,7 +303,9 @@ class Round {
     for (int r = 0; r < placement_.world; r++) grids.emplace_back(static_cast<uint64_t>(r) + 7);
     const auto call = [&](int r, const Play& play, bool again) {
       Dice& dice = grids[static_cast<size_t>(r)];
-      if (isHere(r)) callOnGpu(ranks, r, play, {1 + dice.below(3), (1 + dice.below(4)) * (kOnDevice ? 32 : 1)}, again);
+      // Also more blocks than tokens, which share the work in another way.
+      const uint32_t blocks = 1 + dice.below(dice.oneIn(3) ? 12 : 3);
+      if (isHere(r)) callOnGpu(ranks, r, play, {blocks, (1 + dice.below(4)) * (kOnDevice ? 32 : 1)}, again);
     };
     const auto note = [&](int r, const Play& play) { return isHere(r) && noteOnGpu(r, play); };
     if (kOnDevice) {
