@@ -6,7 +6,9 @@
 //   rh_ep_combine_ll_<type> adds, receives, or both; the type is that of partial sums
 //   rh_ep_release           ends a received dispatch without a combine
 //
-// Any grid, which may differ between ranks and between calls. A block handles one token at a time.
+// Any grid of up to kMaxBlocks blocks of 32 to kMaxThreads threads, which may differ between ranks and between calls. All blocks of all ranks must be
+// resident at once: with 512 threads a multiprocessor holds one block (registers). Before the first kernel the buffer is zero, but its partial sums are
+// all ones; EpRankState is zero, and a cell's flight -1. If the comm stops in a kernel (Status), the report of its call means nothing.
 #ifndef RAILHEAD_KERNELS_GPU_EP_CALL_H_
 #define RAILHEAD_KERNELS_GPU_EP_CALL_H_
 
