@@ -254,21 +254,24 @@ func TestACapacityThatIsTooSmallIsRefusedAndAnotherReceiveWorks(t *testing.T) {
 	endEPs(t, ranks, eps)
 }
 
+// More dispatches than are ever in flight: each report has its own rows only.
 func TestDroppedRowsBeyondCapacityAreReported(t *testing.T) {
 	s := startDaemon(t)
 	p := toOneExpert(t, true)
 	ranks, eps := newEPs(t, s, "", p)
-	all(t, ranks, func(m member) error {
-		rows := client.EPRows{Layout: client.EPPadded, Capacity: 2, X: make([]byte, 1<<12), Counts: make([]int32, 3)}
-		d, err := eps[m.Rank()].Dispatch(newEPPlayer(p, m, eps[m.Rank()]).in(&p.rounds[0]), &rows)
-		if err != nil {
-			return err
-		}
-		if m.Rank() == 1 {
-			err = errors.Join(missing("report", rows.Report.Message, "rank 1: 6 rows for local expert 1, capacity is 2"),
-				same("over capacity", []uint64{rows.Report.OverCapacity}, []uint64{4}), same("counts", rows.Counts, []int32{0, 2, 1}))
-		}
-		return errors.Join(err, d.Release())
-	})
+	for range 4 {
+		all(t, ranks, func(m member) error {
+			rows := client.EPRows{Layout: client.EPPadded, Capacity: 2, X: make([]byte, 1<<12), Counts: make([]int32, 3)}
+			d, err := eps[m.Rank()].Dispatch(newEPPlayer(p, m, eps[m.Rank()]).in(&p.rounds[0]), &rows)
+			if err != nil {
+				return err
+			}
+			if m.Rank() == 1 {
+				err = errors.Join(missing("report", rows.Report.Message, "rank 1: 6 rows for local expert 1, capacity is 2"),
+					same("over capacity", []uint64{rows.Report.OverCapacity}, []uint64{4}), same("counts", rows.Counts, []int32{0, 2, 1}))
+			}
+			return errors.Join(err, d.Release())
+		})
+	}
 	endEPs(t, ranks, eps)
 }

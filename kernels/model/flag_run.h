@@ -153,6 +153,8 @@ class FlagRun {
   static bool hearsFromRank0(const Job& job) {
     switch (job.call->algorithm) {
       case F::kBroadcast:
+      case F::kBroadcastChain:
+      case F::kBroadcastTree:
       case F::kScatter: return job.call->root == 0;
       case F::kReduce:
       case F::kGather: return job.call->root == job.team->rank;

@@ -61,6 +61,7 @@ class LaneContext {
   uint32_t dataThreadsInBlock() const { return blockThreads_; }
   gpu::Shared& shared() { return blocks_[block()].shared; }
   bool dataAll(bool v) {
+    if (v && waits_ && !stopped) world_.fail("goes on, and has not ended its wait: the next one would have its deadline");
     LaneBlock& b = blocks_[block()];
     b.votes[threadInBlock()] = v;
     world_.meet(b.barrier, false);
@@ -73,9 +74,10 @@ class LaneContext {
   bool keepWaiting() {
     if (world_.load(abort_, 4, Order::kRelaxed, "load") != 0) return false;
     world_.keepWaiting();
+    waits_ = true;
     return true;
   }
-  void endWait() {}
+  void endWait() { waits_ = false; }
   void giveUp(uint64_t missing) {
     stopped = true;
     if (missing == 0 || (missing >> call_.team.rank & 1) != 0) world_.fail("gives up, waiting for nobody or for itself");
@@ -122,6 +124,7 @@ class LaneContext {
   const uint32_t blockThreads_, thread_;
   const LaneTeam lanes_;
   uint32_t* abort_;
+  bool waits_ = false;  // has polled in vain since it last ended a wait
 };
 
 class LaneRun {

@@ -294,15 +294,18 @@ inline FlagShape mixedCalls(Random& random) {
 inline FlagShape rootedCalls(Random& random) { return calls(random, {F::kBroadcast, F::kReduce}, withPipes(random)); }
 inline FlagShape transferCalls(Random& random) { return calls(random, {F::kGather, F::kScatter, F::kNeighbours, F::kRelay}, withPipes(random)); }
 // With reduce groups, a chain sends two sums of a tile: a slot has room for both.
-inline FlagShape treeCalls(Random& random) {
+inline FlagShape withTrees(Random& random) {
   FlagShape shape = withPipes(random);
   shape.worldSize = 2 + random.below(4);
   shape.reduceGroup = random.oneIn(2) ? shape.worldSize : 1 + random.below(shape.worldSize);
   shape.blockTiles = static_cast<uint32_t>(shape.worldSize);
   shape.slotTiles = 2;
   shape.order = anyOrder(random, shape.worldSize);
+  return shape;
+}
+inline FlagShape treeCalls(Random& random) {
   return calls(random, {F::kChain, F::kDoubleTree, F::kBroadcastChain, F::kBroadcastTree, F::kAllGatherRing, F::kAllGatherTree, F::kReduceScatterChain,
-                        F::kReduceScatterTree}, shape);
+                        F::kReduceScatterTree}, withTrees(random));
 }
 inline FlagShape everyCall(Random& random) {
   return calls(random, {F::kOneshot, F::kAllToAllPull, F::kBarrier, F::kBroadcast, F::kReduce, F::kGather, F::kScatter, F::kNeighbours}, withPipes(random));
@@ -362,6 +365,9 @@ inline FlagShape oneOddCall(Random& random, const std::vector<F>& kinds, FlagSha
 }
 inline FlagShape oddCalls(Random& random) {
   return oneOddCall(random, {F::kOneshot, F::kBarrier, F::kAllGather, F::kBroadcast, F::kReduce, F::kGather, F::kScatter}, withPipes(random));
+}
+inline FlagShape oddTrees(Random& random) {
+  return oneOddCall(random, {F::kChain, F::kDoubleTree, F::kBroadcastChain, F::kBroadcastTree, F::kReduceScatterChain, F::kReduceScatterTree, F::kAllGatherTree}, withTrees(random));
 }
 inline FlagShape oddRings(Random& random) {
   return oneOddCall(random, {F::kRing, F::kReduceScatterRing, F::kAllGatherRing, F::kOneshot, F::kBarrier}, withLLRings(random));
@@ -505,6 +511,7 @@ inline const std::vector<Scenario>& scenarios() {
       {"flags-rings-abort", false, nullptr, abortedRings, "a rank never calls a ring; all others leave when the group is aborted"},
       {"flags-every", false, nullptr, everyCall, "exchanges and pipes in turn"},
       {"flags-odd", false, nullptr, oddCalls, "a rank calls something else: no rank hangs, and none passes the next exchange"},
+      {"flags-trees-odd", false, nullptr, oddTrees, "the same among chains and trees"},
       {"flags-mixed", false, nullptr, mixedCalls, "all algorithms and barriers in turn"},
       {"flags-abort", false, nullptr, abortedCalls, "a rank never calls; all others leave when the group is aborted"},
       {"records", false, nullptr, nullptr, "a flight record that is overwritten while others read it", anyRecords},
