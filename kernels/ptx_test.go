@@ -16,8 +16,8 @@ func entryPoints(t *testing.T) []string {
 	text := programs.Preprocess(t, `#include "railhead/gpu/all_reduce_entries.h"
 #include "railhead/gpu/collective_entries.h"
 #define NAME(name, ...) entry name;
-RH_ALL_REDUCES_F32(NAME) RH_ALL_REDUCES_BF16(NAME) RH_ALL_REDUCES_F16(NAME) RH_ALL_REDUCES_OTHERS(NAME)
-RH_COPIES(NAME) RH_REDUCE_SCATTERS(NAME) RH_PIPES(NAME) RH_GROUPS(NAME)
+RH_ALL_REDUCES_F32(NAME, NAME) RH_ALL_REDUCES_BF16(NAME, NAME) RH_ALL_REDUCES_F16(NAME, NAME) RH_ALL_REDUCES_OTHERS(NAME, NAME)
+RH_COPIES(NAME) RH_PULLS(NAME) RH_REDUCE_SCATTERS(NAME) RH_PIPES(NAME) RH_GROUPS(NAME)
 `)
 	var names []string
 	for _, m := range regexp.MustCompile(`entry (rh_\w+);`).FindAllStringSubmatch(text, -1) {
