@@ -122,3 +122,22 @@ func TestReportsCanBeReadLater(t *testing.T) {
 		return errors.Join(refused("reports of an ended dispatch", gone, ended, "ep_get_report"), p.steps(epStep{"combine", 1}))
 	})
 }
+
+// A refused routing leaves no handle: this process can have 1024.
+func TestRefusedRoutingsLeaveNoHandles(t *testing.T) {
+	onSmallEPs(t, 1, func(p *epPlayer) error {
+		in := client.EPTokensIn{Tokens: 2, X: make([]byte, 64), Idx: []int32{0, 1, 2, 2}}
+		for n := range 1025 {
+			_, twice := p.ep.NewRouting(in)
+			if err := refused("an expert twice", twice, invalid, "topk_idx[1] is 2"); err != nil {
+				return fmt.Errorf("refusal %d: %w", n, err)
+			}
+		}
+		in.Idx[3] = 3
+		routing, err := p.ep.NewRouting(in)
+		if err != nil {
+			return err
+		}
+		return routing.Destroy()
+	})
+}

@@ -6,9 +6,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"railhead/client"
 	"railhead/internal/wire"
@@ -241,4 +244,43 @@ func TestTheNumberOfSessionsOfAProcessIsLimited(t *testing.T) {
 			}
 		}
 	})
+}
+
+// listenAs listens at the path as a user who is not the one of this process: the kernel tells those who connect who has called listen.
+func listenAs(t *testing.T, user uintptr, path string) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		t.Fatal(err)
+	}
+	runtime.LockOSThread() // the raw call changes the user of one thread
+	defer runtime.UnlockOSThread()
+	const same = ^uintptr(0)
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, user, same); errno != 0 {
+		t.Fatal(errno)
+	}
+	err = unix.Listen(fd, 1)
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, 0, same); errno != 0 {
+		panic(errno) // this thread cannot go on as the other user
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A daemon is given descriptors of this process's memory.
+func TestConnectTrustsNoListenerOfAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Log("not root: this process cannot listen as another user")
+		return
+	}
+	const stranger = 4711
+	path := filepath.Join(t.TempDir(), "stranger.sock")
+	listenAs(t, stranger, path)
+	_, err := client.Connect(path, time.Second)
+	wantError(t, err, wire.ResultPermission, "connect", path, fmt.Sprintf("runs as uid %d", stranger), "only uid 0 and root")
 }

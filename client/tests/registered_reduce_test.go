@@ -156,3 +156,28 @@ func TestMemoryOfARegistrationWhoseFreeWasRefusedIsNotOffered(t *testing.T) {
 		reduceIn(t, ranks, oracle.F32, "oneshot", in(i))
 	}
 }
+
+// Rank 1's buffers begin in its window and end behind it, in memory that the other ranks have not mapped.
+func TestABufferThatEndsBehindItsRegisteredWindowIsCopied(t *testing.T) {
+	const world, size, bytes = 3, 64 * page, 20 * page
+	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: world})
+	memory := make([]owned, world)
+	for r := range world {
+		memory[r] = ownMemfd(t, 2*size)
+		defer memory[r].Release()
+	}
+	windows := registerAll(t, ranks, func(r int) client.RegisterConfig {
+		return client.RegisterConfig{Memory: memory[r].Memory[:size], FD: -1}
+	})
+	wantSharing(t, windows, -1)
+	for beyond, algorithm := range map[int]string{0: "pull", 64: "twoshot", bytes - 64: "twoshot"} {
+		reduceIn(t, ranks, oracle.F32, algorithm, func(r int) ([]byte, []byte) {
+			start := size - bytes
+			if r == 1 {
+				start += beyond
+			}
+			return memory[r].Memory[start : start+bytes], memory[r].Memory[:bytes]
+		})
+	}
+	freeAll(t, ranks, windows)
+}

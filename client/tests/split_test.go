@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"railhead/client"
 	"railhead/server"
@@ -40,5 +41,27 @@ func TestASplitCountsAsACollectiveInTheFlightRecord(t *testing.T) {
 				t.Errorf("world size %d: %+v", world, rank.Records)
 			}
 		}
+	}
+}
+
+// The ranks of a split name their group alike, whether or not they took part in the split before.
+func TestARankThatTookNoPartInASplitTakesPartInTheNext(t *testing.T) {
+	const world = 3
+	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: world, Timeout: 10 * time.Second})
+	for apart := range world {
+		all(t, ranks, func(m member) error {
+			color := 0
+			if m.Rank() == apart {
+				color = client.SplitNone
+			}
+			part, err := m.Split(color, 0)
+			if err != nil || color == client.SplitNone {
+				return err
+			}
+			if part.WorldSize() != world-1 {
+				return fmt.Errorf("split %d made a group of %d ranks", apart, part.WorldSize())
+			}
+			return errors.Join(part.Barrier(), part.Finalize())
+		})
 	}
 }
