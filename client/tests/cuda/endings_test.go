@@ -194,3 +194,32 @@ func TestACallThatAGraphCannotHoldKeepsNothing(t *testing.T) {
 	})
 	each(t, ranks, func(r rank) error { return errors.Join(r.allReduce(buf), r.wait(), r.Finalize()) })
 }
+
+// The driver cannot attach to the graph what a captured call keeps. The call is refused, and keeps neither its window nor its comm.
+func TestACallThatAGraphCannotKeepIsRefusedAndKeepsNothing(t *testing.T) {
+	s := startDaemon(t)
+	t.Cleanup(func() { _ = gpu.Fail("*", 0, 0) })
+	life(t, s, 2, func(ranks []rank) { each(t, ranks, func(r rank) error { return r.Finalize() }) }) // opens contexts
+	nothingLeaks(t, func() {
+		life(t, s, 2, func(ranks []rank) {
+			windows := make([]*client.Window, 2)
+			each(t, ranks, func(r rank) (err error) { windows[r.Rank()], err = r.AllocWindow(4000); return err })
+			buf, err := windows[0].Local()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, function := range []string{"cuUserObjectCreate", "cuGraphRetainUserObject"} {
+				if err := errors.Join(ranks[0].stream.BeginCapture(), gpu.Fail(function, 1, outOfMemory)); err != nil {
+					t.Fatal(err)
+				}
+				refused := ranks[0].allReduce(buf)
+				_ = gpu.Fail("*", 0, 0)
+				if g, err := ranks[0].stream.EndCapture(); err == nil {
+					_ = g.Destroy()
+				}
+				wantError(t, refused, wire.ResultOutOfMemory, "all_reduce: rank 0", "the captured call")
+			}
+			each(t, ranks, func(r rank) error { return errors.Join(windows[r.Rank()].Free(), r.Finalize()) })
+		})
+	})
+}

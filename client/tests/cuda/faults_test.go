@@ -113,3 +113,25 @@ func liveTogether(ranks []rank) error {
 	}
 	return nil
 }
+
+// Each mapping of a peer's memory fails in turn. The peers that a rank maps after the one that failed do not make the window whole.
+func TestAFailureToMapAnyPeersMemoryIsOneOnAllRanks(t *testing.T) {
+	const function = "cuMemImportFromShareableHandle"
+	s := startDaemon(t)
+	t.Cleanup(func() { _ = gpu.Fail("*", 0, 0) })
+	ranks := []rank{connectRank(t, s, 0), connectRank(t, s, 1), connectRank(t, s, 2)}
+	before := gpu.Calls(function)
+	if err := liveTogether(ranks); err != nil {
+		t.Fatal(err)
+	}
+	for n := range gpu.Calls(function) - before {
+		if err := gpu.Fail(function, n+1, outOfMemory); err != nil {
+			t.Fatal(err)
+		}
+		err := liveTogether(ranks)
+		_ = gpu.Fail("*", 0, 0)
+		if e, ok := err.(*client.Error); !ok || e.Message == "" { // of all ranks
+			t.Errorf("call %d: %v", n+1, err)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 	"time"
 
@@ -164,5 +165,41 @@ func TestInfoTellsWhetherFabricHandlesCanBeMade(t *testing.T) {
 			t.Errorf("FABRIC %s: %+v, %v", value, info, err)
 		}
 		each(t, ranks, func(r rank) error { return r.Finalize() })
+	}
+}
+
+// A comm's stream was destroyed and another stream has its address, as in a process that makes and destroys streams. That one is idle, which
+// says nothing about the first: the comm waits for the context, in which another comm's kernel runs.
+func TestAnotherStreamAtTheAddressOfADestroyedOneDoesNotTellThatACommIsIdle(t *testing.T) {
+	s := startDaemon(t)
+	waiting := form(t, s, client.CommConfig{World: 2, Group: "waiting"})
+	ending := form(t, s, client.CommConfig{World: 2, Group: "ending", Timeout: 500 * time.Millisecond})
+	if err := waiting[0].allReduce(waiting[0].alloc(t, 4000)); err != nil {
+		t.Fatal(err)
+	}
+	windows := make([]*client.Window, 2)
+	each(t, ending, func(r rank) (err error) { windows[r.Rank()], err = r.AllocWindow(4000); return err })
+	bufs := [][]byte{ending[0].alloc(t, 4000), ending[1].alloc(t, 4000)}
+	each(t, ending, func(r rank) error {
+		runtime.LockOSThread() // an allocator gives a thread first what it has freed
+		defer runtime.UnlockOSThread()
+		stream, err := r.device.NewStream()
+		if err != nil {
+			return err
+		}
+		buf := bufs[r.Rank()]
+		err = errors.Join(stream.Of(r.Comm).AllReduce(buf, buf, len(buf)/4, client.F32, client.Sum), stream.Synchronize(patience), stream.Destroy())
+		for range 100 {
+			if err != nil || r.newStream(t).SameAddress(stream) {
+				return err
+			}
+		}
+		return errors.New("none of 100 streams has the address of the destroyed one")
+	})
+	errs := inParallel(2, func(i int) error { return windows[i].Free() })
+	wantError(t, errs[0], wire.ResultTimeout, "rank 0")
+	_ = waiting[0].Abort()
+	for _, ranks := range [][]rank{waiting, ending} {
+		each(t, ranks, func(r rank) error { _ = r.Finalize(); return nil })
 	}
 }

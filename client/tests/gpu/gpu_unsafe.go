@@ -121,6 +121,9 @@ func (d Device) NewStream() (*Stream, error) {
 // Of returns the comm with its calls on this stream.
 func (s *Stream) Of(c *client.Comm) *client.Comm { return c.OnStream(s.h) }
 
+// SameAddress is whether another stream has, or had, the address of this one.
+func (s *Stream) SameAddress(other *Stream) bool { return s.h == other.h }
+
 // Synchronize waits until all work has run.
 func (s *Stream) Synchronize(timeout time.Duration) error {
 	for deadline := time.Now().Add(timeout); ; time.Sleep(100 * time.Microsecond) {
