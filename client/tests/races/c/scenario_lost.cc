@@ -1,5 +1,5 @@
-// The daemon hangs, or stays away for longer than calls wait for it. Calls end with DAEMON_LOST at their deadline, not earlier and not
-// later, and can be made again.
+// The daemon hangs, stays away for longer than calls wait for it, or dies again and again. Calls end with DAEMON_LOST at their deadline, not
+// earlier and not later, and can be made again.
 #include "scenario.h"
 
 namespace world {
@@ -7,7 +7,8 @@ namespace world {
 namespace {
 
 // kHangs: it ends without working again. kWorksAgain: it answers a call that was given up, and dies soon.
-enum class Kind { kAway, kHangs, kWorksAgain };
+// kCrashes: it dies soon after each start, for longer than a call may take.
+enum class Kind { kAway, kHangs, kWorksAgain, kCrashes };
 
 struct {
   int world;
@@ -27,8 +28,10 @@ bool once(rh_result got, int64_t began, const char* call) {
   if (got == RH_OK) return true;
   want(got, RH_ERR_DAEMON_LOST, call);
   // A daemon that hangs is waited for until the deadline of the call and the grace; one that is away for 5 s after its death.
-  const int64_t least = s.diedAt == 0 ? kTimeout + kGrace : kPatience;
-  int64_t most = kTimeout + kGrace + (s.diedAt == 0 ? 0 : kPatience) + kSlow;
+  // A call that loses its daemons begins again until the deadline of its first attempt, and waits for the next daemon as long.
+  const bool dies = s.diedAt != 0 || s.kind == Kind::kCrashes;
+  const int64_t least = dies ? kPatience : kTimeout + kGrace;
+  int64_t most = kTimeout + kGrace + (dies ? kPatience : 0) + kSlow;
   if (s.diedAt != 0 && began > s.diedAt + kSlow && !listening) most = kPatience + 20 * kMs;
   if (took < least) fail("%s gave up after %.3f s: %s", call, static_cast<double>(took) / 1e9, rh_last_error_message());
   if (took > most + frozen()) fail("%s took %.3f s", call, static_cast<double>(took) / 1e9);
@@ -86,11 +89,23 @@ void runRank(int rank) {
   want(rh_close(session), RH_OK, "close");
 }
 
+void crash() {
+  const auto actions = 1 + below(10);
+  const int64_t until = now() + 25 * kSecond;
+  while (now() < until) {
+    block("wait for the daemon", kNever, [] { return listening; });
+    dieAfter(static_cast<int>(below(actions)));
+    block("wait for the death", now() + kSecond, [] { return !listening; });
+  }
+  dieAfter(-1);
+}
+
 void disturb() {
   block("wait for the ranks", kNever, [] { return s.ready == s.world; });
   if (s.kind != Kind::kWorksAgain) sleepUntil(now() + static_cast<int64_t>(below(400 * kMs)));
-  if (s.kind != Kind::kAway) hang(true);
+  if (s.kind == Kind::kHangs || s.kind == Kind::kWorksAgain) hang(true);
   s.gone = true;
+  if (s.kind == Kind::kCrashes) crash();
   if (s.kind == Kind::kHangs) sleepUntil(now() + static_cast<int64_t>(below(12 * kSecond)));
   if (s.kind == Kind::kWorksAgain) {
     block("wait for a rank to give up", kNever, [] { return s.gaveUp; });
@@ -110,7 +125,7 @@ void disturb() {
 
 void lost() {
   DaemonPlan plan;
-  s.kind = static_cast<Kind>(below(3));
+  s.kind = static_cast<Kind>(below(4));
   // Of a daemon that hangs, one rank may have an answer and another give up (architecture.md, limitations).
   s.world = s.kind != Kind::kAway ? 1 : static_cast<int>(1 + below(2));
   plan.mostAway = s.kind != Kind::kAway ? kSecond : 25 * kSecond;
