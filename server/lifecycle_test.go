@@ -184,6 +184,46 @@ func TestALockHasOneHolderAndIsGoneAfterTheLast(t *testing.T) {
 	}
 }
 
+// Between a daemon's open of the lock file and its lock, the last daemon may remove the file. A lease holds the open back meanwhile.
+func TestALockOfARemovedFileIsTakenAgain(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(shortDir(t), "rh.sock")
+	removed, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = removed.Close() }()
+	if _, err := unix.FcntlInt(removed.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skipf("the file system of %s has no leases: %v", path, err)
+	}
+	locked := make(chan *pathLock, 1)
+	go func() {
+		l, err := lockPath(path)
+		if err != nil {
+			t.Error(err)
+		}
+		locked <- l
+	}()
+	await.True(t, "an open that waits for the lease", func() bool {
+		now, err := unix.FcntlInt(removed.Fd(), unix.F_GETLEASE, 0)
+		return err == nil && now != unix.F_WRLCK // what the open waits for
+	})
+	if err := os.Remove(removed.Name()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(removed.Fd(), unix.F_SETLEASE, unix.F_UNLCK); err != nil {
+		t.Fatal(err)
+	}
+	l := await.Next(t, "the lock", locked)
+	if l == nil {
+		return
+	}
+	defer l.release()
+	if !stillThere(l.file) {
+		t.Error("the lock is on a file without a name")
+	}
+}
+
 func TestDaemonsThatStartAndEndOnOnePathNeverServeTwice(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(shortDir(t), "rh.sock")

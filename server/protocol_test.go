@@ -78,10 +78,7 @@ func awaitDescriptors(t testing.TB, before int) {
 }
 
 func TestAConnectionWithoutAValidHelloIsEnded(t *testing.T) {
-	s := startServer(t)
-	stillServes(t, s) // opens the descriptors that this process keeps open
-	awaitEmpty(t, s)
-	before := openDescriptors(t)
+	s, before := quietServer(t)
 	pid := pidfd(t)
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -137,10 +134,7 @@ func TestAConnectionWithoutAValidHelloIsEnded(t *testing.T) {
 }
 
 func TestDescriptorsOfAnEmptyPacketAreClosed(t *testing.T) {
-	s := startServer(t)
-	stillServes(t, s)
-	awaitEmpty(t, s)
-	before := openDescriptors(t)
+	s, before := quietServer(t)
 	pid := pidfd(t)
 	for range 20 {
 		r := dialRaw(t, s.SocketPath())

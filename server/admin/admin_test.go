@@ -92,6 +92,12 @@ func TestAConnectionThatIsBeingAnsweredIsNotDropped(t *testing.T) {
 	if _, err := conns[2].Read(make([]byte, 1)); !errors.Is(err, io.ErrClosedPipe) {
 		t.Fatalf("the oldest connection that waits for its client is open: %v", err)
 	}
+	c.answering(conns[0], true) // wakes the one that waits for room, and makes none
+	select {
+	case <-entered:
+		t.Error("a connection has entered before there was room")
+	case <-time.After(50 * time.Millisecond):
+	}
 	c.track(conns[2], fasthttp.StateClosed)
 	await.Next(t, "room for another connection", entered)
 	for conn, state := range c.open {
