@@ -59,14 +59,16 @@ func quietServer(t *testing.T) (*Server, int) {
 	return s, idleDescriptors(t)
 }
 
-// idleDescriptors waits until no connection is left of the only daemon, and returns how many descriptors are open. The daemon closes its
-// end of an admin connection some time after the answer. An end that is counted here hides a descriptor that leaks later.
+// idleDescriptors waits until the only daemon has closed what it had of its clients, and returns how many descriptors are open. The daemon
+// closes its end of an admin connection, and a session's pidfd, some time after the client sees the end. One that is counted here hides a
+// descriptor that leaks later.
 func idleDescriptors(t *testing.T) int {
 	t.Helper()
-	const listeners = 2 // of clients, and of the admin endpoint
 	await.Until(t, func() string {
-		if sockets := descriptors("socket:"); len(sockets) != listeners {
-			return fmt.Sprintf("%d sockets are open, want %d: %v", len(sockets), listeners, sockets)
+		for kind, want := range map[string]int{"socket:": 2, "[pidfd]": 0, "memfd:railhead": 0} { // the sockets that listen
+			if open := descriptors(kind); len(open) != want {
+				return fmt.Sprintf("%d descriptors %s are open, want %d: %v", len(open), kind, want, open)
+			}
 		}
 		return ""
 	})
