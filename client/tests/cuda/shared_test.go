@@ -171,6 +171,7 @@ func TestInfoTellsWhetherFabricHandlesCanBeMade(t *testing.T) {
 // A comm's stream was destroyed and another stream has its address, as in a process that makes and destroys streams. That one is idle, which
 // says nothing about the first: the comm waits for the context, in which another comm's kernel runs.
 func TestAnotherStreamAtTheAddressOfADestroyedOneDoesNotTellThatACommIsIdle(t *testing.T) {
+	deep.Only(t) // waits for a deadline
 	s := startDaemon(t)
 	waiting := form(t, s, client.CommConfig{World: 2, Group: "waiting"})
 	ending := form(t, s, client.CommConfig{World: 2, Group: "ending", Timeout: 500 * time.Millisecond})
