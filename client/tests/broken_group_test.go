@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"railhead/client"
+	"railhead/internal/deep"
 	"railhead/internal/wire"
 )
 
@@ -284,7 +285,8 @@ func TestTheMessageListsConsecutiveRanksAsARange(t *testing.T) {
 }
 
 func TestCollectivesContinueWithoutTheDaemon(t *testing.T) {
-	t.Parallel() // it waits
+	deep.Only(t) // each call waits seconds for a daemon
+	t.Parallel()
 	s := startDaemon(t)
 	ranks, late := formGroup(t, s, client.CommConfig{World: 3}), connect(t, s)
 	s.Close()

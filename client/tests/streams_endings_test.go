@@ -9,6 +9,7 @@ import (
 	"railhead/client"
 	"railhead/client/device/threads"
 	"railhead/client/tests/harness"
+	"railhead/internal/deep"
 	"railhead/internal/wire"
 	"railhead/server/flight"
 )
@@ -210,7 +211,8 @@ func TestMappingsStayAfterFinalizeUntilTheGraphsAreDestroyed(t *testing.T) {
 
 // The comm's stream waits for an event of another group, in which a rank is late.
 func TestFinalizeFailsIfQueuedWorkMissesTheDeadline(t *testing.T) {
-	t.Parallel() // it waits
+	deep.Only(t) // it waits
+	t.Parallel()
 	others := formOnStreams(t, client.CommConfig{Group: "late", World: 2, HeapBytes: 8 << 20})
 	r := formOnStreams(t, client.CommConfig{Group: "waits", World: 1, HeapBytes: 8 << 20, Timeout: time.Second})[0]
 	event := newEvent(t)
