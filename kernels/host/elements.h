@@ -161,13 +161,14 @@ struct ConvertF16ByInstruction {
   static constexpr int kLanes = Isa::kVectorBytes / 4;
   using Halves = typename Vectors<Isa::kVectorBytes>::SignedHalf;
   static constexpr int kToNearest = 8;  // ties to even, no exceptions
+  static constexpr int16_t kAllLanes = -1;  // a mask
 
   static Sum load(const void* from) {
     Sum s;
     for (int i = 0; i < Sum::kVectors; i++) {
       const Halves h = loadVector<Halves>(static_cast<const F16*>(from) + i * kLanes);
       if constexpr (Isa::kVectorBytes == 64) {
-        s.v[i] = __builtin_ia32_vcvtph2ps512_mask(h, typename Sum::Vector{}, 0xffff, kToNearest);
+        s.v[i] = __builtin_ia32_vcvtph2ps512_mask(h, typename Sum::Vector{}, kAllLanes, kToNearest);
       } else {
         s.v[i] = __builtin_ia32_vcvtph2ps256(h);
       }
@@ -179,7 +180,7 @@ struct ConvertF16ByInstruction {
       const auto f = withOneNaN<float>(s.v[i]);
       Halves h;
       if constexpr (Isa::kVectorBytes == 64) {
-        h = __builtin_ia32_vcvtps2ph512_mask(f, kToNearest, Halves{}, 0xffff);
+        h = __builtin_ia32_vcvtps2ph512_mask(f, kToNearest, Halves{}, kAllLanes);
       } else {
         h = __builtin_ia32_vcvtps2ph256(f, kToNearest);
       }
