@@ -28,7 +28,7 @@ const (
 	missing = 3 * time.Second
 )
 
-// someOf returns the functions that a run plays: few in the ordinary run, a third of all, drawn anew, in the deep run, and all in `make soak`.
+// someOf returns the functions that a run plays: few in the ordinary run, a fifth of all, drawn anew, in the deep run, and all in `make soak`.
 func someOf(t *testing.T, few, all []string) []string {
 	t.Helper()
 	switch n := deep.Rounds(t, 0, 1); {
@@ -37,7 +37,7 @@ func someOf(t *testing.T, few, all []string) []string {
 	case n < 100:
 		some := slices.Clone(all)
 		rand.Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
-		return some[:(len(some)+2)/3]
+		return some[:(len(some)+4)/5]
 	}
 	return all
 }
