@@ -16,7 +16,7 @@ using namespace virtual_ranks;
 
 namespace {
 
-constexpr int kRounds = 20, kRepeats = 15;
+constexpr int kRounds = 20;
 constexpr uint32_t kHidden = 7168, kTopk = 8, kExperts = 256, kMostTokens = 512, kThreads = 512;
 
 template <class T>
@@ -217,7 +217,7 @@ class Ranks {
     Rank& k = at(r);
     EpCommonCall call = {};
     Shape none;
-    call.call = callOf(group_, r, none);
+    call.call = callOf(group_, r, none).call;
     call.call.call.operation = 15;
     call.team = k.team;
     call.state = k.state;
@@ -243,28 +243,8 @@ class Ranks {
   char* buffers_ = nullptr;
 };
 
-double timeUs(Ranks& ranks, const std::function<void(int)>& body) {
-  Group& g = ranks.group();
-  cudaGraphExec_t graph = capture(g, kRounds, body);
-  cudaEvent_t begin, end;
-  CHECK_CUDA(cudaEventCreate(&begin));
-  CHECK_CUDA(cudaEventCreate(&end));
-  std::vector<double> times;
-  for (int i = 0; i < kRepeats + 3; i++) {
-    CHECK_CUDA(cudaEventRecord(begin, g.streams[0]));
-    CHECK_CUDA(cudaGraphLaunch(graph, g.streams[0]));
-    CHECK_CUDA(cudaEventRecord(end, g.streams[0]));
-    CHECK_CUDA(cudaStreamSynchronize(g.streams[0]));
-    float ms;
-    CHECK_CUDA(cudaEventElapsedTime(&ms, begin, end));
-    if (i >= 3) times.push_back(ms * 1000 / kRounds);
-  }
-  CHECK_CUDA(cudaGraphExecDestroy(graph));
-  CHECK_CUDA(cudaEventDestroy(begin));
-  CHECK_CUDA(cudaEventDestroy(end));
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
-}
+double timeUs(Ranks& ranks, const std::function<void(int)>& body) { return medianUs(ranks.group(), kRounds, body); }
+
 void checkReport(const char* what, const EpReport& report) {
   if (report.error == EpError::kNone) return;
   fprintf(stderr, "%s was refused: %u\n", what, static_cast<unsigned>(report.error));

@@ -15,34 +15,17 @@ using namespace virtual_ranks;
 
 namespace {
 
-constexpr int kRounds = 40, kRepeats = 15;
+constexpr int kRounds = 40;
 
-float timeUs(Image& image, const Group& g, const Shape& s) {
-  cudaGraphExec_t graph = capture(g, kRounds, [&](int r) { launch(image, g, r, s); });
-  cudaEvent_t begin, end;
-  CHECK_CUDA(cudaEventCreate(&begin));
-  CHECK_CUDA(cudaEventCreate(&end));
-  std::vector<float> times;
-  for (int i = 0; i < kRepeats + 3; i++) {
-    CHECK_CUDA(cudaEventRecord(begin, g.streams[0]));
-    CHECK_CUDA(cudaGraphLaunch(graph, g.streams[0]));
-    CHECK_CUDA(cudaEventRecord(end, g.streams[0]));
-    CHECK_CUDA(cudaStreamSynchronize(g.streams[0]));
-    float ms;
-    CHECK_CUDA(cudaEventElapsedTime(&ms, begin, end));
-    if (i >= 3) times.push_back(ms * 1000 / kRounds);
-  }
+double timeUs(Image& image, const Group& g, const Shape& s) {
+  const double us = medianUs(g, kRounds, [&](int r) { launch(image, g, r, s); });
   if (hasStopped(g)) exit(1);
-  CHECK_CUDA(cudaGraphExecDestroy(graph));
-  CHECK_CUDA(cudaEventDestroy(begin));
-  CHECK_CUDA(cudaEventDestroy(end));
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+  return us;
 }
 
 // The best time over grids that have a thread for each tile, or as many as fit.
-float bestUs(Image& image, const Group& g, const char* algorithm, int type, size_t bytes, bool general, char* grid) {
-  float best = 1e9;
+double bestUs(Image& image, const Group& g, const char* algorithm, int type, size_t bytes, bool general, char* grid) {
+  double best = 1e9;
   for (const int threads : {64, 128, 256, 512}) {
     Shape s;
     s.algorithm = algorithm;
@@ -56,7 +39,7 @@ float bestUs(Image& image, const Group& g, const char* algorithm, int type, size
     const int most = mostBlocks(kernelOf(image, g, s), threads, g.world);
     if (most == 0) continue;
     s.blocks = static_cast<int>(std::min<size_t>(static_cast<size_t>(most), (tiles + 32 + static_cast<size_t>(threads) - 1) / static_cast<size_t>(threads)));
-    const float us = timeUs(image, g, s);
+    const double us = timeUs(image, g, s);
     if (us >= best) continue;
     best = us;
     snprintf(grid, 16, "%dx%d", s.blocks, s.threads);
@@ -76,7 +59,7 @@ void times(Image& image, int world, size_t most) {
         printf(" %8s %10s", "-", "");
         continue;
       }
-      const float us = bestUs(image, g, algorithm, 1, bytes, false, grid);
+      const double us = bestUs(image, g, algorithm, 1, bytes, false, grid);
       printf(" %8.2f %10s", us, grid);
     }
     char grid[16];

@@ -42,15 +42,22 @@ func copyOf(t *testing.T, b []byte) *symm.Segment {
 	return s
 }
 
-func TestTheWindowTableHasRoomForAllWindowsOfAGroup(t *testing.T) {
+// memoryOfTwo is the memory of a group of two ranks that has formed. It is released with the test.
+func memoryOfTwo(t *testing.T, heapBytes uint64) *memory {
+	t.Helper()
 	m, err := newMemory(membership.CreateGroup{
-		Group: 9, Name: "tp", World: 2, HeapBytes: 2 << 30, ScratchBytes: 1 << 17, ReduceGroup: 2, PIDs: []int{1, 2}, Memory: cpu,
+		Group: 9, Name: "tp", World: 2, HeapBytes: heapBytes, ScratchBytes: 1 << 17, ReduceGroup: 2, PIDs: []int{1, 2}, Memory: cpu,
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer m.release()
+	t.Cleanup(func() { m.release() })
 	m.conclude(&wire.Outcome{Op: wire.OpCommInit})
+	return m
+}
+
+func TestTheWindowTableHasRoomForAllWindowsOfAGroup(t *testing.T) {
+	m := memoryOfTwo(t, 2 << 30)
 	for n := range uint64(wire.MaxWindows) {
 		o := wire.Outcome{Op: wire.OpWindowAlloc, Offset: 1<<17 + n<<16, Bytes: 1 << 16}
 		if n < wire.MaxWindows-2 { // conclude writes only the last two: it searches the table each time
@@ -69,14 +76,7 @@ func TestTheWindowTableHasRoomForAllWindowsOfAGroup(t *testing.T) {
 }
 
 func TestTheTableOfRegisteredWindowsHasRoomForAllNumbersOfAGroup(t *testing.T) {
-	m, err := newMemory(membership.CreateGroup{
-		Group: 9, Name: "tp", World: 2, HeapBytes: 1 << 20, ScratchBytes: 1 << 17, ReduceGroup: 2, PIDs: []int{1, 2}, Memory: cpu,
-	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.release()
-	m.conclude(&wire.Outcome{Op: wire.OpCommInit})
+	m := memoryOfTwo(t, 1 << 20)
 	for n := range uint32(wire.MaxRegion) {
 		m.conclude(&wire.Outcome{Op: wire.OpWindowRegister, Region: n + 1, Bytes: uint64(n + 1), StagedLocal: rank.None})
 	}

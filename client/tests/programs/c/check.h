@@ -16,6 +16,17 @@
     }                                                                               \
   } while (0)
 
+/* Mappings of this process whose line in /proc/self/maps has the word. */
+static inline int mappings_of(const char *word) {
+  char line[512];
+  int n = 0;
+  FILE *maps = fopen("/proc/self/maps", "r");
+  CHECK(maps != NULL);
+  while (fgets(line, sizeof line, maps) != NULL) n += strstr(line, word) != NULL;
+  fclose(maps);
+  return n;
+}
+
 #define OK(call) check_result((call), RH_OK, "", "", __FILE__, __LINE__, #call)
 
 /* The call must fail with the result and a message that contains both words ("" is in every message). */

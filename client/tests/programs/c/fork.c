@@ -77,16 +77,8 @@ static int descriptors(void) {
   return n;
 }
 
-/* Mappings of what ranks share. */
-static int mappings(void) {
-  char line[512];
-  int n = 0;
-  FILE *maps = fopen("/proc/self/maps", "r");
-  CHECK(maps != NULL);
-  while (fgets(line, sizeof line, maps) != NULL) n += strstr(line, "/memfd:railhead") != NULL;
-  fclose(maps);
-  return n;
-}
+/* Of what ranks share. */
+static int mappings(void) { return mappings_of("/memfd:railhead"); }
 
 /* What a child kept would keep its parent's connection open and its memory alive. No other thread is in the library. */
 static void child_holds_nothing(int before) {

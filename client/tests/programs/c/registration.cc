@@ -97,15 +97,7 @@ void forked(rh_window* window, char* memory) {
   CHECK(memory[1] == 1);
 }
 
-int mappingsOfMemfds() {
-  char line[512];
-  int n = 0;
-  FILE* maps = fopen("/proc/self/maps", "r");
-  CHECK(maps != nullptr);
-  while (fgets(line, sizeof line, maps) != nullptr) n += strstr(line, "/memfd:ctest-owned") != nullptr;
-  fclose(maps);
-  return n;
-}
+int mappingsOfMemfds() { return mappings_of("/memfd:ctest-owned"); }
 
 // A rank of two in one process. Each maps the other's memory besides its own.
 struct Rank {
