@@ -57,7 +57,7 @@ func memoryOfTwo(t *testing.T, heapBytes uint64) *memory {
 }
 
 func TestTheWindowTableHasRoomForAllWindowsOfAGroup(t *testing.T) {
-	m := memoryOfTwo(t, 2 << 30)
+	m := memoryOfTwo(t, 2<<30)
 	for n := range uint64(wire.MaxWindows) {
 		o := wire.Outcome{Op: wire.OpWindowAlloc, Offset: 1<<17 + n<<16, Bytes: 1 << 16}
 		if n < wire.MaxWindows-2 { // conclude writes only the last two: it searches the table each time
@@ -76,7 +76,7 @@ func TestTheWindowTableHasRoomForAllWindowsOfAGroup(t *testing.T) {
 }
 
 func TestTheTableOfRegisteredWindowsHasRoomForAllNumbersOfAGroup(t *testing.T) {
-	m := memoryOfTwo(t, 1 << 20)
+	m := memoryOfTwo(t, 1<<20)
 	for n := range uint32(wire.MaxRegion) {
 		m.conclude(&wire.Outcome{Op: wire.OpWindowRegister, Region: n + 1, Bytes: uint64(n + 1), StagedLocal: rank.None})
 	}
