@@ -69,3 +69,19 @@ func TestAConnectionThatWaitsForRoomEndsWithTheEndpoint(t *testing.T) {
 		}
 	}
 }
+
+// The dropped connection has had its request read just before, so it looks like one that is being answered. Its goroutine will end all the same.
+func TestOneConnectionIsDroppedForOneThatEnters(t *testing.T) {
+	c, served, clients := full(t)
+	_, entered := enters(t, c)
+	c.answering(served[3], false)
+	await.True(t, "the one that was answered is closed", func() bool { return ended(clients[3]) })
+	c.answering(served[3], true)
+	c.answering(served[5], false)
+	time.Sleep(5 * time.Millisecond)
+	c.track(served[3], fasthttp.StateClosed)
+	await.Next(t, "room", entered)
+	if ended(clients[5]) {
+		t.Error("a second connection was closed")
+	}
+}
