@@ -149,7 +149,9 @@ func TestACoreThatHangsIsNotLiveAndEveryAnswerStillComes(t *testing.T) {
 			t.Errorf("%s is %d: %s", path, r.status, r.body)
 		}
 	}
-	wantJSONError(t, "/v1/groups", adminGet(t, s, "/v1/groups"), 503, "core_stuck")
+	for _, path := range []string{"/v1/groups", "/v1/trace"} {
+		wantJSONError(t, path, adminGet(t, s, path), 503, "core_stuck")
+	}
 	if r := adminGet(t, s, "/metrics"); r.status != 200 || !strings.Contains(r.body, "railhead_sessions") {
 		t.Errorf("/metrics is %d: %s", r.status, r.body)
 	}
