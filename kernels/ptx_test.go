@@ -19,7 +19,10 @@ func entryPoints(t *testing.T) []string {
 RH_ALL_REDUCES_F32(NAME, NAME) RH_ALL_REDUCES_BF16(NAME, NAME) RH_ALL_REDUCES_F16(NAME, NAME) RH_ALL_REDUCES_OTHERS(NAME, NAME)
 RH_COPIES(NAME) RH_PULLS(NAME) RH_REDUCE_SCATTERS(NAME) RH_PIPES(NAME) RH_GROUPS(NAME)
 `)
-	var names []string
+	return namesIn(text)
+}
+
+func namesIn(text string) (names []string) {
 	for _, m := range regexp.MustCompile(`entry (rh_\w+);`).FindAllStringSubmatch(text, -1) {
 		names = append(names, m[1])
 	}
@@ -29,24 +32,30 @@ RH_COPIES(NAME) RH_PULLS(NAME) RH_REDUCE_SCATTERS(NAME) RH_PIPES(NAME) RH_GROUPS
 
 // The PTX has the listed entry points, and the machine code names each.
 func TestTheImagesHaveEveryEntryPoint(t *testing.T) {
-	ptx, err := os.ReadFile("ptx/kernels.ptx")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cubin, err := os.ReadFile("cubin/kernels.sm_90.cubin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, m := range regexp.MustCompile(`\.entry (rh_\w+)\(`).FindAllStringSubmatch(string(ptx), -1) {
-		names = append(names, m[1])
-		if !strings.Contains(string(cubin), "\x00.text."+m[1]+"\x00") {
-			t.Errorf("the machine code has no %s", m[1])
+	ep := namesIn(programs.Preprocess(t, `#include "railhead/gpu/ep_entries.h"
+#define NAME(name, ...) entry name;
+RH_EP_ENTRIES(NAME, void)
+`))
+	for image, want := range map[string][]string{"kernels": entryPoints(t), "ep": ep} {
+		ptx, err := os.ReadFile("ptx/" + image + ".ptx")
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	slices.Sort(names)
-	if want := entryPoints(t); len(want) < 50 || !slices.Equal(names, want) {
-		t.Errorf("the PTX has %v, the lists %v", names, want)
+		cubin, err := os.ReadFile("cubin/" + image + ".sm_90.cubin")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, m := range regexp.MustCompile(`\.entry (rh_\w+)\(`).FindAllStringSubmatch(string(ptx), -1) {
+			names = append(names, m[1])
+			if !strings.Contains(string(cubin), "\x00.text."+m[1]+"\x00") {
+				t.Errorf("the machine code of %s has no %s", image, m[1])
+			}
+		}
+		slices.Sort(names)
+		if len(want) < 9 || !slices.Equal(names, want) {
+			t.Errorf("the PTX of %s has %v, the lists %v", image, names, want)
+		}
 	}
 }
 

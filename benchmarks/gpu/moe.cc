@@ -37,7 +37,8 @@ struct Rank {
   EpTeam team;
   EpRankState* state;
   EpFlightArrays flights[kEpInFlight];
-  EpCell* cell;
+  EpCell* cell;  // pinned memory of the host, as the client has it
+  int32_t* flight;
   const uint16_t* home;
   int64_t* idx;
   float *weights, *rowWeights;
@@ -70,6 +71,7 @@ class Ranks {
   }
   ~Ranks() {
     for (void* p : memory_) CHECK_CUDA(cudaFree(p));
+    for (Rank& k : ranks_) CHECK_CUDA(cudaFreeHost(k.cell));
     freeGroup(group_);
     CHECK_CUDA(cudaLibraryUnload(library_));
   }
@@ -130,11 +132,7 @@ class Ranks {
 
  private:
   Rank& at(int r) { return ranks_[static_cast<size_t>(r)]; }
-  EpCell cell(int r) {
-    EpCell c;
-    CHECK_CUDA(cudaMemcpy(&c, at(r).cell, sizeof c, cudaMemcpyDeviceToHost));
-    return c;
-  }
+  const EpCell& cell(int r) { return *at(r).cell; }
   uint64_t rowCapacity() const { return static_cast<uint64_t>(placement_.world) * kMostTokens * kTopk; }
   template <class T>
   void take(T** p, uint64_t n, int fill = 0) {
@@ -181,10 +179,8 @@ class Ranks {
       if (isFP8_) take(&f.encoded, tokens * t.layout.rowStride);
       if (isFP8_) take(&f.unfit, tokens);
     }
-    EpCell cell = {};
-    cell.flight = -1;
-    k.cell = copied(&cell, 1);
-    memory_.push_back(k.cell);
+    CHECK_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&k.cell), sizeof(EpCell), cudaHostAllocDefault));
+    take(&k.flight, 1, 0xff);
     std::mt19937_64 random(static_cast<uint64_t>(r) + 1);
     std::vector<int64_t> idx;
     for (uint32_t i = 0; i < kMostTokens; i++) {
@@ -225,6 +221,7 @@ class Ranks {
     call.format = {static_cast<EpType>(placement_.format.in), static_cast<EpType>(placement_.format.wire), EpScaling::kF32, 0, kHidden};
     call.home = k.home;
     call.cell = k.cell;
+    call.flight = k.flight;
     call.counts = true;
     return call;
   }

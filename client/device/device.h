@@ -16,9 +16,15 @@
 #include "railhead/collectives/transfers.h"
 #include "wire.h"
 
+namespace railhead {
+struct EpCell;   // railhead/ep/ep_calls.h
+struct EpEnded;  // the same
+}  // namespace railhead
+
 namespace railhead::client {
 
 struct Comm;
+struct Ep;         // ep/ep.h
 struct EpRequest;  // ep/ep.h
 struct Shareable;  // memory/shareable.h
 
@@ -139,6 +145,24 @@ struct DeviceMemory {
   void (*unplace)(Comm* comm, const Placed& placed);
 };
 
+// Functions of a device on which dispatch and combine run by its own kernels, with the state of a buffer in its own memory (Ep::onDevice).
+struct Experts {
+  // RH_OK if it runs the calls of a buffer with that config. Otherwise sets the thread's message. Nothing has been done yet.
+  rh_result (*admit)(const Comm* comm, const rh_ep_config& config);
+  // Makes what the buffer has besides its window. A failure on one rank is one on all ranks. Sets the thread's message.
+  rh_result (*open)(Ep* ep);
+  // Gives this rank's part of the window its first content, before any rank has returned from rh_ep_create. As open.
+  rh_result (*fill)(Ep* ep);
+  // Frees what open has made. No call of the buffer is running, and no graph has one. What was not freed so ends with the comm.
+  void (*close)(Ep* ep);
+  // The cell of the buffer's handle of that number (from 0), not in flight; nullptr: out of memory. The host reads reports there once calls have run.
+  EpCell* (*cell)(Ep* ep, uint32_t number);
+  // The masked ranks of the buffer, all of them. No call is running. Sets the thread's message if it fails.
+  rh_result (*mask)(Ep* ep, LocalRankSet masked);
+  // The reports of the dispatch that ended last. No call is running. Sets the thread's message if it fails.
+  rh_result (*ended)(Ep* ep, EpEnded* out);
+};
+
 struct Device {
   uint32_t kind;         // device_kind of a comm's config
   uint32_t wire;         // rhw_device
@@ -182,6 +206,7 @@ struct Device {
 
   // The same for a call of expert parallelism. Only devices with streams have it; otherwise the caller's thread runs the call.
   rh_result (*expert)(Comm* comm, const EpRequest& call, void* stream);
+  const Experts* experts;  // nullptr: expert runs calls with runEp, in the host's memory
 
   // An all-gather of host bytes, for set-up calls: `all` is in the order of world ranks. It has run when it returns. op: rhw_op.
   rh_result (*gather)(Comm* comm, uint32_t op, const void* mine, void* all, size_t bytes);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/abi.h"
 #include "base/commit.h"
@@ -13,6 +14,7 @@
 #include "base/fork.h"
 #include "comm/rank_list.h"
 #include "comm/thread_group.h"
+#include "host/futex.h"
 #include "memory/streams.h"
 #include "memory/window.h"
 
@@ -102,7 +104,9 @@ EpDispatched* findDispatched(Ep* ep, const rh_ep_handle* handle) {
 }
 
 // The masked ranks, as the other ranks see them. The state of the buffer itself belongs to the running calls.
-static LocalRankSet maskedIn(const Ep* ep) { return LocalRankSet{__atomic_load_n(&ep->team().state()->gaveUp, __ATOMIC_ACQUIRE)}; }
+static LocalRankSet maskedIn(const Ep* ep) {
+  return ep->experts() != nullptr ? ep->masked : LocalRankSet{__atomic_load_n(&ep->team().state()->gaveUp, __ATOMIC_ACQUIRE)};
+}
 
 rh_result awaitQuiet(const Ep* ep, const char* operation) {
   Comm* comm = ep->comm;
@@ -149,71 +153,6 @@ void releaseEp(Ep* ep) {
 
 namespace {
 
-// What ranks exchange of their configs: one field at a time, so that a message can name the field that differs.
-constexpr int kFields = 18;
-constexpr const char* kFieldNames[kFields] = {
-    "mode", "max_tokens_per_rank", "hidden", "num_experts", "topk", "num_physical", "physical_expert", "physical_rank", "dtype",
-    "wire_dtype", "combine_dtype", "scale_format", "static_scale", "on_invalid", "on_dead", "lost_weights", "buffers made before", "memory"};
-constexpr int kMemory = kFields - 1;  // 1 = this rank has allocated its memory
-
-struct Summary {
-  uint64_t field[kFields];
-};
-
-uint64_t mix(uint64_t hash, uint64_t value) { return (hash ^ value) * 0xbf58476d1ce4e5b9u ^ hash >> 29; }
-
-// Compares tables by their contents, so that a given table equals the same default table.
-uint64_t hashOf(const rh_ep_config& c, int worldSize, bool ranks) {
-  uint64_t hash = 0x9e3779b97f4a7c15u;
-  for (uint32_t p = 0; p < epPhysical(c); p++) {
-    const uint64_t expert = c.physical_expert == nullptr ? p : static_cast<uint64_t>(c.physical_expert[p]);
-    hash = mix(hash, ranks ? static_cast<uint64_t>(number(epRankOf(c, worldSize, p))) : expert);
-  }
-  return hash;
-}
-
-Summary summaryOf(const Ep& ep, int worldSize, uint64_t number) {
-  const rh_ep_config& c = ep.config;
-  uint32_t scale;
-  memcpy(&scale, &c.static_scale, sizeof scale);
-  const bool isStatic = c.wire_dtype == RH_FP8_E4M3 && c.scale_format == RH_EP_SCALE_STATIC;
-  const auto type = [](rh_dtype d) { return static_cast<uint64_t>(d); };
-  return {{c.mode, c.max_tokens_per_rank, c.hidden, c.num_experts, c.topk, epPhysical(c), hashOf(c, worldSize, false),
-           hashOf(c, worldSize, true), type(c.dtype), type(c.wire_dtype), type(c.combine_dtype), c.scale_format, isStatic ? scale : 0,
-           c.on_invalid, c.on_dead, c.lost_weights, number, ep.memory != nullptr}};
-}
-
-// All ranks see the same values, so all of them fail or none does.
-rh_result compare(const Comm* comm, const Summary (&all)[RHW_MAX_LOCAL]) {
-  for (int r = 0; r < comm->worldSize; r++) {
-    if (all[r].field[kMemory] != 0) continue;
-    return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: rank %d has no memory for counters and for what it keeps of dispatches", number(comm->rank), r);
-  }
-  for (int i = 0; i < kFields; i++) {
-    for (int r = 1; r < comm->worldSize; r++) {
-      if (all[r].field[i] == all[0].field[i]) continue;
-      // A table is exchanged as a hash and a float as its bits, so there is no value to print.
-      const bool opaque = strncmp(kFieldNames[i], "physical_", 9) == 0 || strcmp(kFieldNames[i], "static_scale") == 0;
-      if (opaque) {
-        return fail(RH_ERR_MISMATCH, "ep_create: rank %d: %s of rank %d differs from that of rank 0; give every rank the same config",
-                    number(comm->rank), kFieldNames[i], r);
-      }
-      return fail(RH_ERR_MISMATCH, "ep_create: rank %d: %s is %llu on rank %d and %llu on rank 0; give every rank the same config",
-                  number(comm->rank), kFieldNames[i], static_cast<unsigned long long>(all[r].field[i]), r,
-                  static_cast<unsigned long long>(all[0].field[i]));
-    }
-  }
-  return RH_OK;
-}
-
-rh_result agree(Comm* comm, const Ep& ep) {
-  Summary all[RHW_MAX_LOCAL];
-  const Summary mine = summaryOf(ep, comm->worldSize, comm->buffers);
-  const rh_result result = comm->device->gather(comm, RHW_OP_EP_CREATE, &mine, all, sizeof mine);
-  if (result != RH_OK) return result;
-  return compare(comm, all);
-}
-
 void fillTeam(Ep* ep) {
   const Comm* comm = ep->comm;
   const rh_ep_config& c = ep->config;
@@ -247,8 +186,9 @@ void fillTeam(Ep* ep) {
 // Where the buffers of all ranks are in their heaps.
 void mapTeam(Ep* ep, uint64_t offset) {
   EpTeam& team = ep->buffer.team;
-  team.buffers = ep->comm->team.heaps + offset;
-  team.bufferStride = ep->comm->team.heapStride;
+  const bool onDevice = ep->experts() != nullptr;
+  team.buffers = (onDevice ? ep->comm->deviceHeaps : ep->comm->team.heaps) + offset;
+  team.bufferStride = onDevice ? ep->comm->deviceHeapStride : ep->comm->team.heapStride;
   ep->buffer.flags = ep->comm->team;
   ep->buffer.flags.limitNs = team.limitNs;
   epPrepareFlags(team, &ep->quiet, &ep->buffer.flags);
@@ -279,10 +219,26 @@ rh_result tooManyEps() {
   return fail(RH_ERR_LIMIT, "ep_create: this process has %d buffers, the most there can be; destroy some", kMaxEps);
 }
 
+// Undoes what rh_ep_create has done, and keeps the thread's message. Returns the buffer's window, which is to be freed; nullptr = it has none.
+rh_window* undo(rh_ep* handle) {
+  Ep* ep = eps().remove(handle);
+  rh_window* window = ep->window;
+  if (ep->onDevice != nullptr) ep->experts()->close(ep);
+  destroyEp(ep);
+  return window;
+}
+
+rh_result openOnDevice(Ep* ep) {
+  const rh_result result = ep->experts()->open(ep);
+  for (uint32_t i = 0; i < kEpHandles && result == RH_OK; i++) ep->dispatched[i].cell = ep->experts()->cell(ep, i);
+  return result;
+}
+
 // Before the window: everything that can fail on one rank alone, including a free slot in the table.
 rh_result prepare(Comm* comm, rh_comm* commHandle, const rh_ep_config* config, rh_ep** out) {
   rh_ep_config c;
   rh_result result = readEpConfig("ep_create", config, comm->worldSize, &c);
+  if (result == RH_OK && comm->device->experts != nullptr) result = comm->device->experts->admit(comm, c);
   if (result != RH_OK) return result;
   Ep* ep = newEp(comm, commHandle, c);
   if (ep == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: no memory for what is kept of a buffer", number(comm->rank));
@@ -291,15 +247,19 @@ rh_result prepare(Comm* comm, rh_comm* commHandle, const rh_ep_config* config, r
     destroyEp(ep);
     return tooManyEps();
   }
-  for (EpDispatched& d : ep->dispatched) {
+  for (uint32_t i = 0; i < kEpHandles; i++) {
+    EpDispatched& d = ep->dispatched[i];
     d.ep = handle;
-    d.cell.flight = -1;
+    d.number = i;
+    d.own.flight = -1;
+    d.cell = &d.own;
     d.handle = static_cast<rh_ep_handle*>(epHandles().insert(&d));  // the table reserves these slots for each buffer
   }
-  result = agree(comm, *ep);
+  result = compareEps(comm, *ep);
   ep->config.physical_expert = ep->config.physical_rank = nullptr;  // owned by the caller
+  if (result == RH_OK && ep->experts() != nullptr) result = agreeOnEp(comm, openOnDevice(ep));
   if (result != RH_OK) {
-    destroyEp(eps().remove(handle));
+    undo(handle);
     return result;
   }
   comm->buffers++;
@@ -310,11 +270,13 @@ rh_result prepare(Comm* comm, rh_comm* commHandle, const rh_ep_config* config, r
 rh_result giveWindow(Comm* comm, rh_comm* commHandle, rh_ep* handle) {
   Eps::Shared ref(eps(), handle);  // no other thread knows the handle yet
   Ep* ep = ref.get();
-  rh_result result = allocWindow(comm, commHandle, ep->team().layout.bytes, RH_MEMORY_HOST, &ep->window);
+  const bool onDevice = ep->experts() != nullptr;
+  rh_result result = allocWindow(comm, commHandle, ep->team().layout.bytes, onDevice ? RH_MEMORY_DEVICE : RH_MEMORY_HOST, &ep->window);
   rh_window_info info = RH_WINDOW_INFO_INIT;
   if (result == RH_OK) result = rh_window_get_info(ep->window, &info);
-  if (result == RH_OK) mapTeam(ep, info.offset);
-  return result;
+  if (result != RH_OK) return result;
+  mapTeam(ep, info.offset);
+  return onDevice ? agreeOnEp(comm, ep->experts()->fill(ep)) : RH_OK;
 }
 
 }  // namespace
@@ -360,14 +322,13 @@ void watchEps() {
 
 using namespace railhead::client;
 
-extern "C" rh_result rh_ep_create(rh_comm* handle, const rh_ep_config* config, rh_ep** out) {
-  if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "ep_create: ep is NULL");
-  *out = nullptr;
-  rh_result result = refuseInGroup("ep_create");
-  if (result != RH_OK) return result;
+namespace {
+
+// window: to be freed after a failure, by a caller without the guard.
+rh_result create(rh_comm* handle, const rh_ep_config* config, rh_ep** out, rh_window** window) {
   // Held for the whole call: a finalize by another thread in between would end the buffer.
   Comms::Exclusive guard(comms(), handle);
-  result = checkGuard(guard, "ep_create");
+  rh_result result = checkGuard(guard, "ep_create");
   if (result == RH_OK) result = checkNotCapturing(guard.get(), "ep_create");
   if (result == RH_OK && guard.get()->device->streams != nullptr && guard.get()->device->expert == nullptr) {
     result = fail(RH_ERR_UNSUPPORTED, "ep_create: rank %d: dispatch and combine do not run on %s devices; make a comm on the CPU for them",
@@ -378,13 +339,42 @@ extern "C" rh_result rh_ep_create(rh_comm* handle, const rh_ep_config* config, r
   if (result == RH_OK) result = prepare(guard.get(), handle, config, &made);
   if (result != RH_OK) return result;
   result = giveWindow(guard.get(), handle, made);
-  if (result == RH_OK) {
-    *out = made;
-  } else {
-    destroyEp(eps().remove(made));
-  }
+  if (result == RH_OK) *out = made;
+  else *window = undo(made);
   return result;
 }
+
+}  // namespace
+
+extern "C" rh_result rh_ep_create(rh_comm* handle, const rh_ep_config* config, rh_ep** out) {
+  if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "ep_create: ep is NULL");
+  *out = nullptr;
+  rh_result result = refuseInGroup("ep_create");
+  if (result != RH_OK) return result;
+  rh_window* window = nullptr;
+  result = create(handle, config, out, &window);
+  if (window == nullptr) return result;
+  char text[RHW_TEXT];
+  snprintf(text, sizeof text, "%s", rh_last_error_message());
+  rh_window_free(window);
+  return fail(result, "%s", text);
+}
+
+namespace {
+
+// How many calls of live graphs use the buffer. As for windows: a driver may release what a graph kept a while after the graph was destroyed.
+uint32_t capturesLeft(const Ep* ep) {
+  constexpr int64_t kPatienceNs = int64_t{500} * 1000000;
+  const int64_t until = railhead::host::nowNs() + kPatienceNs;
+  uint32_t captures;
+  while ((captures = __atomic_load_n(&ep->captures, __ATOMIC_ACQUIRE)) != 0 && railhead::host::nowNs() < until) {
+    const timespec pause = {0, 1000000};
+    nanosleep(&pause, nullptr);
+  }
+  return captures;
+}
+
+}  // namespace
 
 extern "C" rh_result rh_ep_destroy(rh_ep* handle) {
   rh_window* window = nullptr;
@@ -392,14 +382,15 @@ extern "C" rh_result rh_ep_destroy(rh_ep* handle) {
     EpCall call(handle, "ep_destroy");
     if (call.result() != RH_OK) return call.result();
     Ep* ep = call.ep();
-    const uint32_t captures = __atomic_load_n(&ep->captures, __ATOMIC_ACQUIRE);
+    const uint32_t captures = capturesLeft(ep);
     if (captures != 0) {
       return fail(RH_ERR_BUSY, "ep_destroy: rank %d: the buffer is used by %u calls of captured graphs; destroy those first", ep->rankNumber(), captures);
     }
     window = ep->window;
     const rh_result result = checkUnused(ep->comm, window, "ep_destroy");  // what rh_window_free would refuse, while there is a handle
     if (result != RH_OK) return result;
-    ep->comm->device->synchronize(ep->comm, ep->comm->deadlineNs());  // on a timeout rh_window_free reports the error
+    const bool idle = ep->comm->device->synchronize(ep->comm, ep->comm->deadlineNs());  // on a timeout rh_window_free reports the error
+    if (idle && ep->onDevice != nullptr) ep->experts()->close(ep);
     destroyEp(eps().remove(handle));
   }
   return rh_window_free(window);
@@ -440,6 +431,13 @@ extern "C" rh_result rh_ep_mask_rank(rh_ep* handle, int32_t rank) {
   }
   const rh_result result = awaitQuiet(call.ep(), "ep_mask_rank");
   if (result != RH_OK) return result;
+  if (const Experts* experts = call.ep()->experts()) {
+    LocalRankSet all = call.ep()->masked;
+    all.add(masked);
+    const rh_result set = experts->mask(call.ep(), all);
+    if (set == RH_OK) call.ep()->masked = all;
+    return set;
+  }
   railhead::EpState* state = call.ep()->team().state();
   LocalRankSet all{state->masked};
   all.add(masked);

@@ -32,7 +32,10 @@ struct EpDispatched : Malloced {
   uint32_t captures;  // calls of graphs that use it; atomic
   EpDispatched* next;  // ofGraph: next in the buffer's list
   uint64_t collective;  // number of the dispatch in flight among the comm's collectives, its combine's is the next; 0 = it has none
-  EpCell cell;
+  uint32_t number;      // among the buffer's handles
+  uint32_t tokens;      // of the dispatch that was made last, on a device with Experts
+  EpCell own;
+  EpCell* cell;         // own, or the device's
 };
 
 // A cached routing: a plan in its own memory.
@@ -53,11 +56,15 @@ struct Ep : Malloced {
   rh_window* window;
   rh_ep_config config;      // without its tables, which are in the team
   uint32_t quiet;           // a word that stays 0
-  char* memory;             // tables and dispatches in flight
+  void* onDevice;           // the state of a device with Experts; nullptr = it has none
+  LocalRankSet masked;      // there; else the buffer has them
+  char* memory;             // tables and, if the host runs the calls, dispatches in flight
   uint64_t memoryBytes;
   host::EpBuffer buffer;    // state used by the running calls
   EpDispatched dispatched[kEpHandles];
+  uint32_t lastHandle;      // of these, the one that was taken last
   EpDispatched* graphs;     // handles of captured dispatches
+  uint32_t graphHandles;    // how many these are
   EpCached* routings;
   uint32_t references;      // one of the handle, one of each queued or captured call; atomic. The last one frees it
   uint32_t captures;        // calls of graphs that use it; atomic
@@ -66,6 +73,7 @@ struct Ep : Malloced {
   int32_t rankNumber() const { return number(comm->rank); }  // for messages
   // Whether calls run after they have returned.
   bool runsLater() const { return comm->device->streams != nullptr; }
+  const Experts* experts() const { return comm->device->experts; }
 };
 
 // References of queued and captured calls, which may run after the handle has ended.
@@ -125,6 +133,11 @@ inline uint32_t epPhysical(const rh_ep_config& config) { return config.num_physi
 // The object of an open handle; nullptr = the buffer has no such handle.
 EpDispatched* findDispatched(Ep* ep, const rh_ep_handle* handle);
 
+// Whether all ranks can go on with rh_ep_create: the error of the lowest rank whose result is one. mine: this rank's, with the thread's message.
+rh_result agreeOnEp(Comm* comm, rh_result mine);
+// Compares the configs of all ranks, and this rank's memory. RH_OK on all ranks or on none.
+rh_result compareEps(Comm* comm, const Ep& ep);
+
 // Allocates the tables and the state of dispatches in flight. False: out of memory.
 bool allocateEp(Ep* ep);
 // Allocates the memory of a cached plan.
@@ -157,6 +170,7 @@ struct EpRequest {
   host::EpCombineSend combine;
   EpReportTo report;
   EpPlan* plan;
+  bool captured;  // into a graph
 };
 // Passes a call to the comm's device. RH_OK if the device runs it later.
 rh_result submitEp(const EpRequest& request, void* stream);
@@ -184,6 +198,7 @@ inline const EpReport& reportOf(const EpRequest& r) { return r.kind >= EpRequest
 // The result of a call that has run; if it failed, also the sentence for it.
 rh_result resultOf(const Ep* ep, EpRequest::Kind kind, const EpReport& report, char* text, size_t size);
 
+// The fields of given that are inputs are read now, and again by no call that runs later.
 rh_result readReport(const Ep* ep, const char* operation, rh_ep_report* given, EpReportTo* to);
 void writeReport(const Ep* ep, EpRequest::Kind kind, const EpReport& report, const EpReportTo& to);
 

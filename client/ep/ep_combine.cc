@@ -37,14 +37,14 @@ rh_result submit(rh_ep_handle* handle, EpRequest::Kind kind, const char* operati
   request.operation = operation;
   request.ep = call.ep();
   request.dispatched = d;
-  request.cell = request.combine.cell = &d->cell;
+  request.cell = request.combine.cell = d->cell;
   rh_result result = readReport(call.ep(), operation, report, &request.report);
   if (result == RH_OK && (kind == EpRequest::kCombine || kind == EpRequest::kCombineSend)) {
     result = readArgs(call.ep(), args, operation, &request.combine.sums);
   }
   if (result != RH_OK) return result;
   result = submitEp(request, stream);
-  if (call.ep()->runsLater() ? result == RH_OK && endsLater(kind, *d) : d->cell.flight < 0) {
+  if (call.ep()->runsLater() ? result == RH_OK && endsLater(kind, *d) : d->cell->flight < 0) {
     d->handle = static_cast<rh_ep_handle*>(epHandles().renew(d->handle));
     d->open = false;
   }

@@ -104,9 +104,12 @@ rh_result readOut(const Ep* ep, const rh_ep_dispatch_out* given, EpRequest* requ
 rh_result takeHandle(Ep* ep, const char* operation, const void* stream, EpDispatched** out) {
   *out = nullptr;
   const bool captured = isCaptured(ep, stream);
-  for (EpDispatched& d : ep->dispatched) {
-    if (captured || d.open) continue;
-    *out = &d;
+  // In turn: the reports of a dispatch that has ended lie in its handle's cell until that is used again (Experts).
+  for (int i = 1; i <= kEpHandles && !captured; i++) {
+    const uint32_t next = (ep->lastHandle + static_cast<uint32_t>(i)) % kEpHandles;
+    if (ep->dispatched[next].open) continue;
+    ep->lastHandle = next;
+    *out = &ep->dispatched[next];
     return RH_OK;
   }
   if (captured) *out = graphHandle(ep);
@@ -124,10 +127,10 @@ rh_result takeHandle(Ep* ep, const char* operation, const void* stream, EpDispat
 // caller can allocate more.
 rh_result submit(EpRequest* request, EpDispatched* d, rh_ep_dispatch_out* given, void* stream) {
   request->dispatched = d;
-  request->cell = request->send.cell = request->receive.cell = &d->cell;
+  request->cell = request->send.cell = request->receive.cell = d->cell;
   const rh_result result = submitEp(*request, stream);
   if (given == nullptr || request->ep->runsLater()) return result;
-  const EpReport& report = d->cell.dispatched;
+  const EpReport& report = d->cell->dispatched;
   if (report.error != EpError::kNone && report.error != EpError::kNoRoom) return result;
   rh_ep_dispatch_out out;
   memcpy(&out, given, commonBytes(given));
@@ -147,7 +150,7 @@ rh_result start(const EpCall& call, EpRequest* request, const rh_ep_dispatch_in*
   if (result == RH_OK) result = takeHandle(ep, request->operation, stream, &d);
   if (result != RH_OK) return result;
   result = submit(request, d, out, stream);
-  if (ep->runsLater() ? result == RH_OK : d->cell.flight >= 0) {
+  if (ep->runsLater() ? result == RH_OK : d->cell->flight >= 0) {
     d->open = true;
     *handle = d->handle;
   } else {

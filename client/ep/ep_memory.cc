@@ -65,6 +65,7 @@ uint64_t takeAll(Ep* ep, char* block, Tables* tables) {
   parts.take(&tables->replicaBegin, b->team.logical + uint64_t{1});
   parts.take(&tables->replicas, b->team.physical);
   parts.take(&tables->ownExperts, b->team.maxLocal);
+  if (ep->experts() != nullptr) return parts.used();  // the device has its own
   parts.take(&b->begin, b->team.maxLocal + uint64_t{1});
   parts.take(&b->scratch, b->team.layout.combineStride);
   for (int i = 0; i < kEpInFlight; i++) {

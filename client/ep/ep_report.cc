@@ -181,8 +181,13 @@ extern "C" rh_result rh_ep_get_report(rh_ep* handle, rh_ep_handle* dispatch, rh_
   if (dispatch != nullptr) {
     const EpDispatched* d = findDispatched(ep, dispatch);
     if (d == nullptr) return fail(RH_ERR_INVALID_HANDLE, "%s: not a dispatch of this buffer: was it combined or released?", operation);
-    reports = {d->cell.dispatched, d->cell.combined};
+    reports = {d->cell->dispatched, d->cell->combined};
+  } else if (ep->experts() != nullptr) {
+    result = ep->experts()->ended(ep, &reports);
   }
+  if (result != RH_OK) return result;
+  // A call that a kernel gave up has written no report.
+  if (ep->experts() != nullptr && ep->comm->device->stopped(ep->comm).op != RHW_OP_NONE) reports.dispatched.error = reports.combined.error = railhead::EpError::kStopped;
   writeReport(ep, EpRequest::kDispatch, reports.dispatched, first);
   writeReport(ep, EpRequest::kCombine, reports.combined, second);
   return RH_OK;

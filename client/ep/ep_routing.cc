@@ -80,6 +80,10 @@ extern "C" rh_result rh_ep_routing_create(rh_ep* handle, const rh_ep_dispatch_in
   *routing = nullptr;
   EpCall call(handle, operation);
   if (call.onStream(stream) != RH_OK) return call.result();
+  if (call.ep()->experts() != nullptr) {
+    return fail(RH_ERR_UNSUPPORTED, "%s: rank %d: there are no cached routings on %s devices; give each dispatch its topk_idx", operation,
+                call.ep()->rankNumber(), call.ep()->comm->device->name);
+  }
   EpRequest request = {};
   request.kind = EpRequest::kMakePlan;
   request.operation = operation;

@@ -62,9 +62,12 @@ EpDispatched* graphHandle(Ep* ep) {
     if (d == nullptr) return nullptr;
     d->ep = ep->dispatched[0].ep;
     d->ofGraph = true;
+    d->number = kEpHandles + ep->graphHandles++;
     d->next = ep->graphs;
     ep->graphs = d;
   }
+  d->cell = ep->experts() == nullptr ? &d->own : ep->experts()->cell(ep, d->number);
+  if (d->cell == nullptr) return nullptr;
   // The table has that many slots for captured dispatches; the handles of buffers have slots of their own.
   const bool isOneTooMany = __atomic_add_fetch(&graphHandles, 1, __ATOMIC_RELAXED) > kMaxEpGraphHandles;
   d->handle = isOneTooMany ? nullptr : static_cast<rh_ep_handle*>(epHandles().insert(d));
@@ -72,7 +75,7 @@ EpDispatched* graphHandle(Ep* ep) {
     __atomic_fetch_sub(&graphHandles, 1, __ATOMIC_RELAXED);
     return nullptr;
   }
-  d->cell.flight = -1;
+  d->own.flight = -1;
   d->open = true;
   return d;
 }
@@ -121,7 +124,9 @@ rh_result queueEp(const EpRequest& r, void* stream) {
     if (result == RH_OK) result = keep(r, stream);
     if (result != RH_OK) return result;
   }
-  return ep->comm->device->expert(ep->comm, r, stream);
+  EpRequest request = r;
+  request.captured = captured;
+  return ep->comm->device->expert(ep->comm, request, stream);
 }
 
 }  // namespace railhead::client

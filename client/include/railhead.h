@@ -523,9 +523,13 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
 #define RH_EP_LOST_KEEP 0
 #define RH_EP_LOST_RENORMALIZE 1
 
-/* Streams. On the CPU `stream` is NULL, and every call returns when it has run. On a device with streams (not yet CUDA, which refuses
- * rh_ep_create) a call is queued, or captured into a graph, and runs later, in the order of the stream. Calls of one buffer that are on two streams
- * are ordered by the caller, with an event.
+/* Streams. On the CPU `stream` is NULL, and every call returns when it has run. On a device with streams a call is queued, or captured into a graph,
+ * and runs later, in the order of the stream. Calls of one buffer that are on two streams are ordered by the caller, with an event.
+ *
+ * CUDA devices. x, the indices, the rows, y, out and all other arrays, rows_ptr, tokens_ptr, counts and tokens are memory of the device (or any that
+ * it can access at that address). The buffer's window lies in the device heap. RH_ERR_UNSUPPORTED: RH_EP_HT, RH_EP_DEAD_DROP and
+ * rh_ep_routing_create. rh_ep_get_load counts nothing there. A report in the order of the stream is written by a function of the host
+ * (cuLaunchHostFunc), during which the stream does nothing else; rh_ep_get_report costs the stream nothing.
  *  - A call reads the buffer's state from the buffer's memory when it runs: the dispatch that a handle names, its phase, the next slot, the
  *    number of the dispatch. So a graph can be launched any number of times, odd or even, mixed with other calls, and a dispatch may stay
  *    in flight from one launch to the next.
@@ -533,9 +537,7 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
  *    third dispatch in flight, invalid input, too little room) changes nothing and does not break the group; but the other ranks wait for
  *    a refused dispatch until their deadline. With RH_EP_INVALID_DROP no input is refused.
  *  - Results are written when the call runs: the arrays, rows_ptr and tokens_ptr, counts and tokens of rh_ep_dispatch_counts, and reports. A
- *    report must lie in memory that the host can read. A device that cannot format text leaves `message` empty; rh_ep_get_report
- *    returns it. `rows`
- *    and `tokens` of rh_ep_dispatch_out are not written.
+ *    report must lie in memory that the host can read. `rows` and `tokens` of rh_ep_dispatch_out are not written.
  *  - The handle of a captured dispatch lives until the last graph with a call on it is destroyed; any number of graphs may use it. Every
  *    other handle ends with the call of rh_ep_combine, rh_ep_combine_recv or rh_ep_release, and no call on it can be captured.
  *  - A buffer, or a routing, that a graph uses is not destroyed (BUSY).
@@ -590,7 +592,7 @@ typedef struct rh_ep_info {
   uint32_t max_local_experts; /* over the ranks */
   uint32_t scale_columns;    /* scales of a row: ceil(hidden / 128), 0 without */
   uint64_t buffer_bytes;     /* as rh_ep_buffer_size */
-  uint64_t private_bytes;    /* of this process, malloc */
+  uint64_t private_bytes;    /* of this process, malloc; on a CUDA device also of its memory */
   int32_t masked_count;      /* ranks that are masked: see rh_ep_get_masked */
   int32_t reserved;
 } rh_ep_info;
@@ -729,8 +731,8 @@ rh_result rh_ep_combine_recv(rh_ep_handle *handle, rh_ep_report *report, void *s
 rh_result rh_ep_release(rh_ep_handle *handle, void *stream);
 
 /* Returns the reports of a dispatch and of its combine. It waits until no operation of the comm runs, at most for the comm's timeout.
- * handle: of the dispatch; of a captured dispatch it returns the latest replay's reports. NULL: the buffer's dispatch that ended last. Either
- * report may be NULL. Errors: INVALID_HANDLE, TIMEOUT. */
+ * handle: of the dispatch; of a captured dispatch it returns the latest replay's reports. NULL: the buffer's dispatch that ended last (on CUDA
+ * devices, if that was a replay whose dispatch has begun again since, `dispatched` is of the one that has begun). Either report may be NULL. Errors: INVALID_HANDLE, TIMEOUT. */
 rh_result rh_ep_get_report(rh_ep *ep, rh_ep_handle *handle, rh_ep_report *dispatched, rh_ep_report *combined);
 
 /* How many token copies the routers of all ranks (total) and of this one (local) have sent to each physical expert, over all buffers of the

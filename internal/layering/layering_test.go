@@ -59,7 +59,7 @@ var mayImport = map[string][]string{
 		"railhead/internal/wire", "railhead/kernels",
 	},
 	"railhead/client/device/cuda": {
-		"railhead/client/base", "railhead/client/comm", "railhead/client/device", "railhead/client/device/cpu", "railhead/client/include",
+		"railhead/client/base", "railhead/client/comm", "railhead/client/device", "railhead/client/device/cpu", "railhead/client/ep", "railhead/client/include",
 		"railhead/client/memory", "railhead/client/session", "railhead/internal/wire", "railhead/kernels",
 	},
 	"railhead/client/device/cuda/fake": {"railhead/internal/librarybuild"},

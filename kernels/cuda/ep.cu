@@ -1,4 +1,4 @@
-// GPU entry points of dispatch and combine: a module of its own, of which there is no committed image yet.
+// GPU entry points of dispatch and combine: a module of its own, which a process without mixtures of experts never loads.
 #include "railhead/gpu/ep_combine_ll.h"
 
 #include "cuda/ep_target.cuh"

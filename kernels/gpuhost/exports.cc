@@ -5,6 +5,8 @@
 #include "gpuhost/kernels.h"
 #include "railhead/gpu/all_reduce_entries.h"
 #include "railhead/gpu/collective_entries.h"
+#include "railhead/gpu/ep_call.h"
+#include "railhead/gpu/ep_entries.h"
 
 namespace {
 
@@ -13,14 +15,16 @@ struct Launch {
   unsigned int grid[3], block[3];
 };
 
-void run(const char* name, const void* call, const Launch* launch) {
-  railhead::gpuhost::findKernel(name)(static_cast<const railhead::gpu::Call*>(call), {launch->grid[0], launch->block[0]});
+void run(railhead::gpuhost::Run kernel, const void* call, const Launch* launch) {
+  kernel(static_cast<const railhead::gpu::Call*>(call), {launch->grid[0], launch->block[0]});
 }
 
 }  // namespace
 
 #define RH_EXPORT(name, ...) \
-  extern "C" void name(const void* call, const Launch* launch) { run(#name, call, launch); }
+  extern "C" void name(const void* call, const Launch* launch) { run(railhead::gpuhost::findKernel(#name), call, launch); }
+#define RH_EXPORT_EP(name, ...) \
+  extern "C" void name(const void* call, const Launch* launch) { run(railhead::gpuhost::findEpKernel(#name), call, launch); }
 
 RH_ALL_REDUCES_F32(RH_EXPORT, RH_EXPORT)
 RH_ALL_REDUCES_BF16(RH_EXPORT, RH_EXPORT)
@@ -31,9 +35,13 @@ RH_PULLS(RH_EXPORT)
 RH_PIPES(RH_EXPORT)
 RH_GROUPS(RH_EXPORT)
 RH_REDUCE_SCATTERS(RH_EXPORT)
+RH_EP_ENTRIES(RH_EXPORT_EP, void)
 
 extern "C" size_t fake_cuda_kernel_parameter_bytes(const char* name) {
   if (strcmp(name, "rh_group_pipe_bytes") == 0) return sizeof(railhead::gpu::GroupCall);
+#define RH_BYTES(entry, type, ...) \
+  if (strcmp(name, #entry) == 0) return sizeof(railhead::gpu::type);
+  RH_EP_ENTRIES(RH_BYTES, void)
   if (strstr(name, "_pull_") != nullptr) return sizeof(railhead::gpu::WindowCall);
   return railhead::gpuhost::findKernel(name) == nullptr ? 0 : sizeof(railhead::gpu::Call);
 }

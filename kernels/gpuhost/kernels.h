@@ -25,6 +25,8 @@ extern const HostKernel kPipes[];
 
 // nullptr: there is no such kernel.
 Run findKernel(const char* name);
+// The same of dispatch and combine (ep.cc).
+Run findEpKernel(const char* name);
 
 }  // namespace railhead::gpuhost
 

@@ -306,6 +306,7 @@ class GpuEpRun {
     }
     word(&rank.state->done, 4, "done blocks" + of(r));
     word(&rank.state->dropped, 4, "dropped" + of(r));
+    word(&rank.state->ended, 8, "ended" + of(r));
     if (at > reinterpret_cast<char*>(rank.memory.data() + rank.memory.size())) world_.fail("too little private memory");
   }
 
@@ -362,6 +363,7 @@ class GpuEpRun {
     common.format = {gpu::EpType::kF32, gpu::EpType::kF32, gpu::EpScaling::kF32, 0, shape_.hidden};
     common.home = rank.home.data();
     common.cell = &rank.cells[size(step.dispatch)];
+    common.flight = &common.cell->flight;
     common.counts = true;
     const bool fused = shape_.fused[k];
     const char* memory = reinterpret_cast<const char*>(rank.memory.data());

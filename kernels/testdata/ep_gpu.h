@@ -45,6 +45,7 @@ class EpGpuRanks {
     call.format = formatOf(placement_.format);
     call.home = rank.home.data();
     call.cell = cell;
+    call.flight = &cell->flight;
     call.counts = true;
     return call;
   }

@@ -39,6 +39,7 @@ struct StreamNumbers {
 };
 
 struct OpenedPart;  // apart.cc
+struct CudaEp;      // cuda_ep.h
 
 struct CudaComm : Malloced {
   Context context;
@@ -60,6 +61,7 @@ struct CudaComm : Malloced {
   CopyStreams copyStreams;
   OpenedPart* opened = nullptr;  // memory of other ranks that lies apart from the heaps
   uint64_t lastApart = 0;        // number of the last such window
+  CudaEp* eps = nullptr;         // of the buffers of dispatch and combine
 
   bool refused = false;     // mapping a peer's memory failed because the GPUs cannot access each other's memory
   char uuids[RHW_MAX_LOCAL][sizeof(DeviceFacts::uuid)] = {};  // by local rank
@@ -132,6 +134,14 @@ bool awaitIdle(Comm* comm, int64_t deadlineNs);
 // streams.cc
 extern const Streams kStreams;
 void end(Comm* comm, void (*end)(Comm* comm));
+// While it lives this thread is one of the driver's, which calls back and permits no call of CUDA.
+class DriversThread {
+ public:
+  DriversThread();
+  ~DriversThread();
+  DriversThread(const DriversThread&) = delete;
+  DriversThread& operator=(const DriversThread&) = delete;
+};
 void leave(Comm* comm);
 
 // heap.cc
@@ -148,6 +158,14 @@ void unplaceRegistered(Comm* comm, const Placed& placed);
 int placeApart(Comm* comm, void* pointer, uint64_t bytes, const Offered* offers, Placed* out, char** parts);
 // Closes what was opened for the window of that number, or for all windows (0). No call may use it.
 void closeApart(CudaComm* of, uint64_t number);
+
+// ep_buffer.cc
+extern const Experts kExperts;
+// Ends what is left of buffers. No call may use it.
+void freeEps(Comm* comm);
+
+// ep_run.cc
+rh_result expert(Comm* comm, const EpRequest& call, void* stream);
 
 }  // namespace railhead::client::cuda
 

@@ -45,6 +45,8 @@ constexpr Device makeDevice() {
   d.admitTransfers = cuda::admitTransfers;
   d.collective = cuda::collective;
   d.transfers = cuda::transfers;
+  d.expert = cuda::expert;
+  d.experts = &cuda::kExperts;
   d.gather = runGather;
   d.synchronize = cuda::synchronize;
   d.granularity = granularity;

@@ -12,6 +12,7 @@ import (
 	_ "railhead/client/comm"
 	_ "railhead/client/device"
 	_ "railhead/client/device/cpu"
+	_ "railhead/client/ep"
 	_ "railhead/client/include"
 	_ "railhead/client/memory"
 	_ "railhead/client/session"

@@ -15,9 +15,12 @@
 
 RH_FILE(rh_image_ptx, "kernels/ptx/kernels.ptx");
 RH_FILE(rh_image_sm_90, "kernels/cubin/kernels.sm_90.cubin");
+RH_FILE(rh_ep_image_ptx, "kernels/ptx/ep.ptx");
+RH_FILE(rh_ep_image_sm_90, "kernels/cubin/ep.sm_90.cubin");
 
 namespace railhead::client::cuda {
 
 const char* imageFor(uint32_t architecture) { return architecture == 90 ? rh_image_sm_90 : rh_image_ptx; }
+const char* epImageFor(uint32_t architecture) { return architecture == 90 ? rh_ep_image_sm_90 : rh_ep_image_ptx; }
 
 }  // namespace railhead::client::cuda

@@ -9,6 +9,8 @@ namespace railhead::client::cuda {
 // The code for a GPU of that architecture (10 times major + minor compute capability): machine code if there is some for exactly this
 // architecture, else PTX, which the driver compiles. What cuModuleLoadData takes.
 const char* imageFor(uint32_t architecture);
+// The same of the kernels of dispatch and combine.
+const char* epImageFor(uint32_t architecture);
 
 }  // namespace railhead::client::cuda
 

@@ -144,7 +144,7 @@ bool prepare(Comm* comm, Failure* why) {
   if (of->kernels == nullptr || !reserveHeaps(comm, facts, why)) return false;
   comm->deviceHeaps = reinterpret_cast<char*>(of->heaps.base());
   comm->deviceHeapStride = of->heaps.stride();
-  of->pinned = takeStatus(of->context, of->shared, why);
+  of->pinned = static_cast<gpu::Status*>(takePinned(of->context, of->shared, why));
   if (of->pinned == nullptr || !openCopyStreams(of->context, &of->copyStreams, why)) return false;
   fillTeam(comm);
   return true;
@@ -252,7 +252,8 @@ void close(Comm* comm) {
     closeApart(of, 0);
     of->heaps.release(&ignored);
     closeCopyStreams(of->context, &of->copyStreams);
-    if (of->pinned != nullptr) giveStatusBack(of->shared, of->pinned);
+    freeEps(comm);
+    if (of->pinned != nullptr) givePinnedBack(of->shared, of->pinned);
     delete of->kernels;
     if (of->shared != nullptr) unshare(of->context, of->shared);
     closeContext(&of->context, &ignored);

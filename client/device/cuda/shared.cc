@@ -81,21 +81,37 @@ void unshare(const Context& context, Shared* shared) {
   }
   const Current current(context);
   if (shared->module != nullptr) context.driver->cuModuleUnload.call(shared->module);
+  if (shared->ep.module != nullptr) context.driver->cuModuleUnload.call(shared->ep.module);
   pthread_mutex_destroy(&shared->mutex);
   delete shared;
 }
 
-gpu::Status* takeStatus(const Context& context, Shared* shared, Failure* why) {
+const EpKernels* shareEpKernels(const Context& context, Shared* shared, uint32_t architecture, Failure* why) {
+  pthread_mutex_lock(&shared->mutex);
+  EpKernels& ep = shared->ep;
+  bool loaded = ep.module != nullptr;
+  if (!loaded && loadModule(context, epImageFor(architecture), &ep.module, why)) {
+    loaded = findEpKernels(context, &ep, why);
+    if (!loaded) {
+      const Current current(context);
+      context.driver->cuModuleUnload.call(ep.module);
+      ep = {};
+    }
+  }
+  pthread_mutex_unlock(&shared->mutex);
+  return loaded ? &ep : nullptr;
+}
+
+void* takePinned(const Context& context, Shared* shared, Failure* why) {
   pthread_mutex_lock(&shared->mutex);
   Shared::Unused* u = shared->unused;
   if (u != nullptr) shared->unused = u->next;
   pthread_mutex_unlock(&shared->mutex);
-  if (u == nullptr) return static_cast<gpu::Status*>(allocateHost(context, sizeof(gpu::Status), why));
-  return static_cast<gpu::Status*>(memset(static_cast<void*>(u), 0, sizeof(gpu::Status)));
+  return u == nullptr ? allocateHost(context, kPinnedBytes, why) : memset(static_cast<void*>(u), 0, kPinnedBytes);
 }
 
-void giveStatusBack(Shared* shared, gpu::Status* status) {
-  auto* u = reinterpret_cast<Shared::Unused*>(status);
+void givePinnedBack(Shared* shared, void* memory) {
+  auto* u = static_cast<Shared::Unused*>(memory);
   pthread_mutex_lock(&shared->mutex);
   u->next = shared->unused;
   shared->unused = u;

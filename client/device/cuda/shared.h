@@ -8,6 +8,7 @@
 
 #include "base/malloced.h"
 #include "device/cuda/context.h"
+#include "device/cuda/ep_kernels.h"
 #include "railhead/gpu/launch.h"
 
 namespace railhead::client::cuda {
@@ -20,9 +21,10 @@ struct Shared : Malloced {
   // Guarded by mutex. The first user loads the module, the others wait for it.
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   CUmodule module = nullptr;
+  EpKernels ep;  // loaded by the first buffer of dispatch and combine
   struct Unused {
     Unused* next;
-  }* unused = nullptr;  // memory of a Status each
+  }* unused = nullptr;  // kPinnedBytes each
 };
 
 // What the comms of the context share, with one more user. Its module is loaded for the architecture. nullptr: *why says why. Any thread.
@@ -30,10 +32,15 @@ Shared* share(const Context& context, uint32_t architecture, Failure* why);
 // Ends one use. After the last one no kernel of the module may be running.
 void unshare(const Context& context, Shared* shared);
 
-// Pinned memory of a comm, zeroed. nullptr: *why says why.
-gpu::Status* takeStatus(const Context& context, Shared* shared, Failure* why);
+// The kernels of dispatch and combine, for the same architecture. nullptr: *why says why. Any thread.
+const EpKernels* shareEpKernels(const Context& context, Shared* shared, uint32_t architecture, Failure* why);
+
+// Pinned memory of kPinnedBytes, zeroed. nullptr: *why says why.
+constexpr uint64_t kPinnedBytes = 16384;
+static_assert(sizeof(gpu::Status) <= kPinnedBytes, "a comm's fits");
+void* takePinned(const Context& context, Shared* shared, Failure* why);
 // No kernel uses it any more.
-void giveStatusBack(Shared* shared, gpu::Status* status);
+void givePinnedBack(Shared* shared, void* memory);
 
 }  // namespace railhead::client::cuda
 

@@ -61,9 +61,8 @@ thread_local bool onDriversThread = false;
 
 void releaseKept(void* p) {
   auto* kept = static_cast<Kept*>(p);
-  onDriversThread = true;
+  const DriversThread here;
   kept->release(kept->object);
-  onDriversThread = false;
   delete kept;
 }
 
@@ -110,6 +109,9 @@ void* runEnding(void* p) {
 }  // namespace
 
 const Streams kStreams = makeStreams();
+
+DriversThread::DriversThread() { onDriversThread = true; }
+DriversThread::~DriversThread() { onDriversThread = false; }
 
 // The last reference of a comm may be that of a graph, which the driver drops on its own thread.
 void end(Comm* comm, void (*end)(Comm* comm)) {

@@ -121,6 +121,12 @@ func (d Device) NewStream() (*Stream, error) {
 // Of returns the comm with its calls on this stream.
 func (s *Stream) Of(c *client.Comm) *client.Comm { return c.OnStream(s.h) }
 
+// OfEP returns the buffer with its calls on this stream.
+func (s *Stream) OfEP(e *client.EP) *client.EP { return e.OnStream(s.h) }
+
+// Take moves a dispatch's later calls to this stream.
+func (s *Stream) Take(d *client.EPDispatch) { d.OnStream(s.h) }
+
 // SameAddress is whether another stream has, or had, the address of this one.
 func (s *Stream) SameAddress(other *Stream) bool { return s.h == other.h }
 

@@ -8,7 +8,7 @@
 //
 // Any grid of up to kMaxBlocks blocks of 32 to kMaxThreads threads, which may differ between ranks and between calls. All blocks of all ranks must be
 // resident at once: with 512 threads a multiprocessor holds one block (registers). Before the first kernel the buffer is zero, but its partial sums are
-// all ones; EpRankState is zero, and a cell's flight -1. If the comm stops in a kernel (Status), the report of its call means nothing.
+// all ones; EpRankState is zero, and the flight of a cell -1. If the comm stops in a kernel (Status), the report of its call means nothing.
 #ifndef RAILHEAD_KERNELS_GPU_EP_CALL_H_
 #define RAILHEAD_KERNELS_GPU_EP_CALL_H_
 
@@ -97,6 +97,7 @@ struct EpRankState {
   // that of its receive phase. One thread of each block adds 1, that of the last block the errors too, after a barrier and a fence; control reads it until
   // all have, and has a fence behind that. dropped: rows without room, or lost copies (relaxed adds; control reads it after done).
   uint32_t done, dropped;
+  uint64_t ended;  // address of the cell of the dispatch that ended last; 0 = none has. Writer: control. Reader: the host, while no kernel runs
 };
 
 struct EpCommonCall {
@@ -106,8 +107,9 @@ struct EpCommonCall {
   EpFlightArrays flights[kEpInFlight];
   EpRowFormat format;
   const uint16_t* home;  // [logical] the physical expert that this rank's tokens of a logical one go to, kNoExpert, or kEpInTurn
-  EpCell* cell;
-  bool counts;  // it is a collective of the comm
+  EpCell* cell;     // its reports, which kernels only write: it may be pinned memory of the host. Its flight is not used, but
+  int32_t* flight;  // this word of the device's memory, which every block reads
+  bool counts;      // of a dispatch that sends: it is a collective of the comm, unless it is refused or a rank is masked
 };
 
 // What a dispatch kernel does. kEpLooks: waits for the counts, and takes nothing.

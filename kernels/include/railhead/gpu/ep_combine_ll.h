@@ -21,10 +21,10 @@ class EpCombineKernel {
     if (c_.threadInBlock() == 0) decide();
   }
   RH_FN bool data() {
-    EpReport report = {};
-    report.error = static_cast<EpError>(shared_.error);
+    const auto error = static_cast<EpError>(shared_.error);
     bool good = true;
-    if (report.error == EpError::kNone) {
+    if (reports()) report(error);  // first: its stores, which may go to the host, are not waited for
+    if (error == EpError::kNone) {
       if (does(kEpSends)) {
         loadReceived();
         withEpType(call_.y, [&](auto y) { sendSums<decltype(y)>(); });
@@ -33,14 +33,6 @@ class EpCombineKernel {
         const Result result = resultOf();
         withEpType(result.type, [&](auto out) { good = addSums<decltype(out)>(result); });
       }
-      if (does(kEpReceives)) {
-        report.number = shared_.number;
-        report.lostRanks = c_.loadState(&flight().masked) | shared_.masked;
-      }
-    }
-    if (reports()) {
-      call_.cell->combined = report;
-      shared_.outcome = epOutcome(report.error, EpError::kNone);
     }
     return good;
   }
@@ -63,8 +55,9 @@ class EpCombineKernel {
     }
     c_.storeState(&f.phase, static_cast<uint64_t>(does(kEpReceives) ? EpPhase::kFree : EpPhase::kAdding));
     if (!does(kEpReceives)) return;
-    call_.cell->combined.lostCopies = maskedCopies_ + c_.loadOwn(&call_.state->dropped);
-    c_.storeState(reinterpret_cast<uint32_t*>(&call_.cell->flight), ~0u);
+    const uint64_t lost = maskedCopies_ + c_.loadOwn(&call_.state->dropped);
+    if (lost != 0) call_.cell->combined.lostCopies = lost;
+    epEnded(c_, call_);
   }
 
  private:
@@ -76,6 +69,16 @@ class EpCombineKernel {
 
   RH_FN bool does(uint32_t step) const { return (call_.steps & step) != 0; }
   RH_FN bool reports() const { return c_.block() == 0 && c_.threadInBlock() == 0; }
+  RH_FN void report(EpError error) {
+    EpReport report = {};
+    report.error = error;
+    if (error == EpError::kNone && does(kEpReceives)) {
+      report.number = shared_.number;
+      report.lostRanks = c_.loadState(&flight().masked) | shared_.masked;
+    }
+    call_.cell->combined = report;
+    shared_.outcome = epOutcome(error, EpError::kNone);
+  }
   RH_FN bool isMasked(int r) const { return (shared_.masked >> r & 1) != 0; }
   RH_FN const EpFlightArrays& arrays() const { return call_.flights[shared_.flight]; }
   RH_FN EpFlightState& flight() const { return call_.state->flights[shared_.flight]; }
@@ -430,7 +433,7 @@ class EpReleaseKernel {
     call_.cell->combined = report;
     if (error_ != EpError::kNone) return;
     c_.storeState(&call_.state->flights[flight_].phase, static_cast<uint64_t>(EpPhase::kFree));
-    c_.storeState(reinterpret_cast<uint32_t*>(&call_.cell->flight), ~0u);
+    epEnded(c_, call_);
   }
 
  private:

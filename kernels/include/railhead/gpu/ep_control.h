@@ -22,7 +22,7 @@ class EpFlights {
       phase_[i] = static_cast<EpPhase>(c.loadState(&call.state->flights[i].phase));
       number_[i] = static_cast<uint32_t>(c.loadState(&call.state->flights[i].number));
     }
-    bound_ = static_cast<int>(c.loadState(reinterpret_cast<const uint32_t*>(&call.cell->flight)));
+    bound_ = static_cast<int>(c.loadState(reinterpret_cast<const uint32_t*>(call.flight)));
   }
 
   RH_FN EpError take(uint32_t* flight) const {
@@ -101,7 +101,7 @@ template <class C, class Kernel>
 RH_FN void epEnd(C& c, const EpCommonCall& call, Kernel& kernel) {
   Used used = {};
   used.lines = false;
-  used.collective = call.counts;
+  used.collective = false;  // a dispatch counts itself, once it is not refused
   const uint32_t holder = takeStream(c);
   const End end = endOf<Cells<C>, Packets<C>>(c, used);
   kernel.look();
@@ -123,6 +123,13 @@ RH_FN void epEnd(C& c, const EpCommonCall& call, Kernel& kernel) {
   c.storeFlag(&call.state->done, 0);
   c.storeFlag(&call.state->dropped, 0);
   leave(c, end);
+}
+
+// By one thread: the dispatch of the call's cell has ended.
+template <class C>
+RH_FN void epEnded(C& c, const EpCommonCall& call) {
+  c.storeState(&call.state->ended, static_cast<uint64_t>(reinterpret_cast<uintptr_t>(call.cell)));
+  c.storeState(reinterpret_cast<uint32_t*>(call.flight), ~0u);
 }
 
 // Runs a kernel. kernel.prepare(): what data threads do before they join; kernel.data(): a data thread's part. False: the comm has stopped.

@@ -57,10 +57,13 @@ class EpDispatchKernel {
     if (does(kEpSends)) {
       c_.storeState(&f.number, uint64_t{number_});
       c_.storeState(&call_.team.state()->dispatches, number_);
-      c_.storeState(reinterpret_cast<uint32_t*>(&call_.cell->flight), flight_);
+      c_.storeState(reinterpret_cast<uint32_t*>(call_.flight), flight_);
+      // Not in the history of calls: a rank may send with a call of its own, and another one not.
+      if (call_.counts && masked_ == 0) c_.storeState(&c_.state()->device.collectives, c_.started().collectives + 1);
     }
     if (does(kEpSends) || received) c_.storeState(&f.phase, static_cast<uint64_t>(received ? EpPhase::kReceived : EpPhase::kSent));
-    if (received) call_.cell->dispatched.overCapacity = c_.loadOwn(&call_.state->dropped);
+    const uint32_t dropped = received ? c_.loadOwn(&call_.state->dropped) : 0;
+    if (dropped != 0) call_.cell->dispatched.overCapacity = dropped;
   }
 
  private:

@@ -1,0 +1,162 @@
+// The life of a buffer of dispatch and combine on a GPU.
+#include <string.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "device/cuda/cuda_ep.h"
+
+namespace railhead::client::cuda {
+
+namespace {
+
+rh_result lacks(const Comm* comm, const char* what, const char* instead) {
+  return fail(RH_ERR_UNSUPPORTED, "ep_create: rank %d: %s is not there on CUDA devices; %s, or make a comm on the CPU for it", number(comm->rank), what, instead);
+}
+
+rh_result admit(const Comm* comm, const rh_ep_config& c) {
+  if (c.mode != RH_EP_LL) return lacks(comm, "mode RH_EP_HT", "use RH_EP_LL");
+  if (c.on_dead != RH_EP_DEAD_FAIL) return lacks(comm, "on_dead RH_EP_DEAD_DROP", "use RH_EP_DEAD_FAIL");
+  return comm->device->ownMemory->check(comm, "ep_create");
+}
+
+rh_result failed(const Ep* ep, const char* operation, const Failure& why) {
+  return fail(why.result, "%s: rank %d: %s", operation, ep->rankNumber(), why.text);
+}
+
+// One block runs on a multiprocessor (gpu/ep_call.h), and those of all ranks must run at once.
+uint32_t blocksOf(const Comm* comm) {
+  constexpr uint32_t kMost = 64;  // what was measured (docs/kernels.md)
+  const CudaComm* of = onCuda(comm);
+  uint32_t sharing = 0;
+  for (const LocalRank r : comm->localRanks()) sharing += memcmp(of->uuids[number(r)], of->uuids[number(comm->localRank)], sizeof of->uuids[0]) == 0 ? 1 : 0;
+  return std::clamp(comm->place.multiprocessors / std::max(sharing, 1u), 1u, kMost);
+}
+
+rh_result open(Ep* ep) {
+  Comm* comm = ep->comm;
+  CudaComm* of = onCuda(comm);
+  Failure why;
+  auto* made = new CudaEp();
+  if (made == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: no memory for what is kept of a buffer", ep->rankNumber());
+  *made = {};
+  const host::EpRowFormat& f = ep->buffer.format;
+  made->common.format = {static_cast<gpu::EpType>(f.in), static_cast<gpu::EpType>(f.wire), static_cast<gpu::EpScaling>(f.scale), f.staticScale, f.hidden};
+  made->common.counts = true;
+  made->blocks = blocksOf(comm);
+  ep->onDevice = made;
+  made->next = of->eps;
+  of->eps = made;
+  made->kernels = shareEpKernels(of->context, of->shared, comm->place.architecture, &why);
+  if (made->kernels == nullptr || !makePrivateMemory(ep, made, &why)) return failed(ep, "ep_create", why);
+  ep->memoryBytes += made->memory.bytes;
+  made->cells[0] = static_cast<EpCell*>(takePinned(of->context, of->shared, &why));
+  return made->cells[0] != nullptr ? RH_OK : failed(ep, "ep_create", why);
+}
+
+// Partial sums that are not there are all ones (gpu/ep_slots.h); a window is zero at first.
+rh_result fill(Ep* ep) {
+  const Comm* comm = ep->comm;
+  CudaComm* of = onCuda(comm);
+  Failure why;
+  const EpTeam& team = ep->team();
+  EpTeam& on = onCuda(ep)->common.team;
+  on.buffers = team.buffers;
+  on.bufferStride = team.bufferStride;
+  const uint64_t offset = static_cast<uint64_t>(team.base(team.rank) - comm->deviceHeap(comm->localRank)), sums = team.layout.bytes - team.layout.combine;
+  if (sums == 0) return RH_OK;  // of one rank
+  return of->heaps.fill(team.rank, offset + team.layout.combine, sums, 0xff, comm->deadlineNs(), &why) ? RH_OK : failed(ep, "ep_create", why);
+}
+
+void free(CudaComm* of, CudaEp* ep) {
+  Failure ignored;  // what the driver cannot unmap stays until the comm ends
+  if (ep->memory.bytes != 0) of->heaps.unmap(ep->memory, &ignored);
+  for (EpCell* block : ep->cells) {
+    if (block != nullptr) givePinnedBack(of->shared, block);
+  }
+  delete ep;
+}
+
+void close(Ep* ep) {
+  CudaComm* of = onCuda(ep->comm);
+  CudaEp** at = &of->eps;
+  while (*at != onCuda(ep)) at = &(*at)->next;
+  *at = onCuda(ep)->next;
+  free(of, onCuda(ep));
+  ep->onDevice = nullptr;
+}
+
+// Stores a value of 32 bits n times.
+bool store(const CudaComm& of, const void* to, uint32_t value, uint64_t n, int64_t deadlineNs, Failure* why) {
+  const Current current(of.context, why);
+  return current && of.context.driver->cuMemsetD32Async(why, reinterpret_cast<CUdeviceptr>(to), value, n, of.context.stream) &&
+         finish(of.context, of.context.stream, deadlineNs, why);
+}
+
+EpCell* cell(Ep* ep, uint32_t number) {
+  CudaComm* of = onCuda(ep->comm);
+  CudaEp* on = onCuda(ep);
+  Failure ignored;
+  if (number >= kMostCells) return nullptr;
+  EpCell*& block = on->cells[number / kCellsOfBlock];
+  if (block == nullptr) block = static_cast<EpCell*>(takePinned(of->context, of->shared, &ignored));
+  if (block == nullptr) return nullptr;
+  EpCell* cell = block + number % kCellsOfBlock;
+  // Of a graph that was destroyed while its dispatch was in flight.
+  const bool used = cell->dispatched.number != 0;
+  if (used && !store(*of, on->flights + number, ~0u, 1, ep->comm->deadlineNs(), &ignored)) return nullptr;
+  *cell = {};
+  cell->flight = -1;
+  return cell;
+}
+
+rh_result mask(Ep* ep, LocalRankSet masked) {
+  Failure why;
+  const uint64_t* word = &onCuda(ep)->common.team.state()->masked;
+  const uint32_t halves[2] = {static_cast<uint32_t>(masked.mask()), static_cast<uint32_t>(masked.mask() >> 32)};
+  for (uint64_t i = 0; i < 2; i++) {
+    if (!store(*onCuda(ep->comm), reinterpret_cast<const uint32_t*>(word) + i, halves[i], 1, ep->comm->deadlineNs(), &why)) return failed(ep, "ep_mask_rank", why);
+  }
+  return RH_OK;
+}
+
+rh_result ended(Ep* ep, EpEnded* out) {
+  const CudaComm& of = *onCuda(ep->comm);
+  Failure why;
+  uint64_t address = 0;
+  const Current current(of.context, &why);
+  const auto from = reinterpret_cast<CUdeviceptr>(&onCuda(ep)->common.state->ended);
+  if (!current || !of.context.driver->cuMemcpyAsync(&why, reinterpret_cast<CUdeviceptr>(&address), from, sizeof address, of.context.stream) ||
+      !finish(of.context, of.context.stream, ep->comm->deadlineNs(), &why)) {
+    return failed(ep, "ep_get_report", why);
+  }
+  const auto* cell = reinterpret_cast<const EpCell*>(static_cast<uintptr_t>(address));
+  *out = cell == nullptr ? EpEnded{} : EpEnded{cell->dispatched, cell->combined};
+  return RH_OK;
+}
+
+constexpr Experts makeExperts() {
+  Experts e = {};
+  e.admit = admit;
+  e.open = open;
+  e.fill = fill;
+  e.close = close;
+  e.cell = cell;
+  e.mask = mask;
+  e.ended = ended;
+  return e;
+}
+
+}  // namespace
+
+const Experts kExperts = makeExperts();
+
+void freeEps(Comm* comm) {
+  CudaComm* of = onCuda(comm);
+  while (CudaEp* ep = of->eps) {
+    of->eps = ep->next;
+    free(of, ep);
+  }
+}
+
+}  // namespace railhead::client::cuda

@@ -1,0 +1,26 @@
+// The kernels of dispatch and combine: a module of their own, which most processes never load.
+#ifndef RAILHEAD_CLIENT_DEVICE_CUDA_EP_KERNELS_H_
+#define RAILHEAD_CLIENT_DEVICE_CUDA_EP_KERNELS_H_
+
+#include "device/cuda/context.h"
+#include "railhead/gpu/ep_call.h"
+
+namespace railhead::client::cuda {
+
+struct EpKernels {
+  CUmodule module = nullptr;
+  CUfunction encode[5] = {};   // by gpu::EpType of x
+  CUfunction dispatch = nullptr;
+  CUfunction combine[4] = {};  // by gpu::EpType of partial sums
+  CUfunction release = nullptr;
+
+  CUfunction encodeOf(gpu::EpType t) const { return encode[static_cast<uint32_t>(t)]; }
+  CUfunction combineOf(gpu::EpType t) const { return combine[static_cast<uint32_t>(t)]; }
+};
+
+// Looks up and loads all kernels of the module.
+bool findEpKernels(const Context& context, EpKernels* kernels, Failure* why);
+
+}  // namespace railhead::client::cuda
+
+#endif  // RAILHEAD_CLIENT_DEVICE_CUDA_EP_KERNELS_H_

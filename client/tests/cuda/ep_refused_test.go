@@ -1,0 +1,96 @@
+package cuda
+
+import (
+	"errors"
+	"testing"
+
+	"railhead/client"
+	"railhead/internal/wire"
+)
+
+// Configs that a GPU does not run are refused on the rank alone, by name; nothing has happened to the group.
+func TestConfigsThatAGPUDoesNotRunAreRefused(t *testing.T) {
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
+	before := account(t)
+	ht, drop := layerConfig, layerConfig
+	ht.Mode, drop.DropDead = client.EPHighThroughput, true
+	_, err := ranks[1].NewEP(ht)
+	wantError(t, err, wire.ResultUnsupported, "ep_create: rank 1", "RH_EP_HT", "CUDA", "use RH_EP_LL")
+	_, err = ranks[0].NewEP(drop)
+	wantError(t, err, wire.ResultUnsupported, "ep_create: rank 0", "RH_EP_DEAD_DROP", "CUDA", "use RH_EP_DEAD_FAIL")
+	if now := account(t); now != before {
+		t.Errorf("before %+v, now %+v", before, now)
+	}
+	layers := newLayers(t, ranks, layerConfig, 1)
+	l := layers[0][0]
+	_, err = l.ep.NewRouting(client.EPTokensIn{Tokens: l.config.MaxTokensPerRank, Idx: l.idx, Weights: l.weights})
+	wantError(t, err, wire.ResultUnsupported, "ep_routing_create: rank 0", "CUDA", "topk_idx")
+	each(t, ranks, func(r rank) error {
+		l := layers[r.Rank()][0]
+		return errors.Join(l.both(false), r.wait(), l.check(1), l.ep.Destroy(), r.Finalize())
+	})
+}
+
+// Ranks with different configs, and a heap that has no room.
+func TestABufferThatCannotBeMadeIsMadeOnNoRank(t *testing.T) {
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 2, HeapBytes: 16 << 20})
+	before := account(t)
+	large := layerConfig
+	large.MaxTokensPerRank, large.Hidden = 4096, 4096
+	for name, configs := range map[string][2]client.EPConfig{"topk": {layerConfig, layerConfig}, "the heap can hold": {large, large}} {
+		if name == "topk" {
+			configs[1].TopK = 2
+		}
+		for i, err := range inParallel(2, func(i int) error { _, err := ranks[i].NewEP(configs[i]); return err }) {
+			var e *client.Error
+			if !errors.As(err, &e) {
+				t.Fatalf("%s: rank %d: %v", name, i, err)
+			}
+			wantError(t, err, e.Result, name)
+		}
+		if now := account(t); now.Mappings != before.Mappings || now.Handles != before.Handles || now.Allocations != before.Allocations {
+			t.Errorf("%s: before %+v, now %+v", name, before, now)
+		}
+	}
+	layers := newLayers(t, ranks, layerConfig, 1)
+	each(t, ranks, func(r rank) error {
+		l := layers[r.Rank()][0]
+		return errors.Join(l.both(true), r.wait(), l.check(1), l.ep.Destroy(), r.Finalize())
+	})
+}
+
+// Calls out of order change nothing and are reported; the group goes on.
+func TestCallsOutOfOrderAreReported(t *testing.T) {
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
+	layers := newLayers(t, ranks, layerConfig, 3)
+	each(t, ranks, func(r rank) error {
+		a, b, c := layers[r.Rank()][0], layers[r.Rank()][1], layers[r.Rank()][2]
+		refusals := []struct {
+			call   func() error
+			report *client.EPReportMemory
+			result wire.Result
+			words  string
+		}{
+			{c.handleless, c.dispatched, wire.ResultLimit, "2 dispatches are in flight"},
+			{func() error { return b.combine(false) }, b.sum, wire.ResultInvalidArgument, "there is an earlier one"},
+		}
+		if err := errors.Join(a.dispatch(false), b.dispatch(true), r.wait()); err != nil {
+			return err
+		}
+		handle := b.handle
+		for _, refused := range refusals {
+			if err := errors.Join(refused.call(), r.wait()); err != nil {
+				return err
+			}
+			wantReport(t, refused.report.Report(), refused.result, refused.words)
+		}
+		b.handle = handle
+		return errors.Join(a.combine(true), r.wait(), a.check(1), r.allReduce(r.alloc(t, 4)), r.wait())
+	})
+}
+
+// handleless is a dispatch that is refused.
+func (l *layer) handleless() error {
+	_, err := l.ep.Dispatch(l.in(), l.room())
+	return err
+}
