@@ -61,9 +61,25 @@ std::function<void()> copying(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   return [=] { memcpy(at(to), at(from), bytes); };
 }
 
+// Fills with values of several bytes.
 std::function<void()> filling(CUdeviceptr to, unsigned int value, size_t count, size_t each) {
   return [=] {
     for (size_t i = 0; i < count; i++) memcpy(static_cast<char*>(at(to)) + i * each, &value, each);
+  };
+}
+
+// Sets bytes to a value. Zeroed memory that is not used again needs no pages: whole pages of zeros are given back to the system (MADV_REMOVE,
+// which private memory refuses) and not written.
+std::function<void()> fillingBytes(CUdeviceptr to, unsigned char value, size_t count) {
+  return [=] {
+    constexpr CUdeviceptr kPage = 4096;
+    const CUdeviceptr end = to + count, first = (to + kPage - 1) / kPage * kPage, last = end / kPage * kPage;
+    if (value != 0 || last <= first || madvise(at(first), last - first, MADV_REMOVE) != 0) {
+      memset(at(to), value, count);
+      return;
+    }
+    memset(at(to), 0, first - to);
+    memset(at(last), 0, end - last);
   };
 }
 
@@ -261,10 +277,8 @@ CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) { return runNo
 CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) { return runNow(copying(reinterpret_cast<CUdeviceptr>(to), from, bytes)); }
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) { return runNow(copying(to, reinterpret_cast<CUdeviceptr>(from), bytes)); }
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) { return enqueue(stream, copying(to, from, bytes)); }
-CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, size_t count) { return runNow(filling(to, value, count, 1)); }
-CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
-  return enqueue(stream, [=] { memset(at(to), value, count); });
-}
+CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, size_t count) { return runNow(fillingBytes(to, value, count)); }
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) { return enqueue(stream, fillingBytes(to, value, count)); }
 CUresult cuMemsetD32(CUdeviceptr to, unsigned int value, size_t count) { return runNow(filling(to, value, count, 4)); }
 CUresult cuMemsetD32Async(CUdeviceptr to, unsigned int value, size_t count, CUstream stream) { return enqueue(stream, filling(to, value, count, 4)); }
 
