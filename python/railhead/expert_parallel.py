@@ -11,7 +11,7 @@ from ._abi import EpConfig, EpDispatchIn, EpInfo, versioned
 from ._buffers import Buffer, buffer_of, empty
 from ._library import check, check_on, load, ranks_of
 from .enums import Dtype, Result
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, UnsupportedError
 from .expert_dispatch import Dispatch, Layout, Received, chosen, room, rows_of
 
 if TYPE_CHECKING:
@@ -119,6 +119,10 @@ class ExpertBuffer:
         self._destroyed = False
         self._flights: List[Dispatch] = []
         self.config = config
+        if comm.device.kind == "cuda":
+            raise UnsupportedError(
+                f"expert_buffer: rank {comm.rank}: this package dispatches no tensors on CUDA devices yet; the library does (rh_ep_create)"
+            )
         raw, tables = config._raw()
         check_on(load().rh_ep_create(comm._handle, ctypes.byref(raw), ctypes.byref(self._handle)), (comm._handle,))
         del tables  # raw points to them

@@ -1,5 +1,5 @@
 """Comms on CUDA devices, with the driver for tests, on which the GPU's kernels run on the CPU. The assertions are in cuda_ranks.py.
-gpu_check.py checks torch on GPUs."""
+gpu_check.py checks torch on GPUs. gpu_check_experts.py runs on both."""
 
 from __future__ import annotations
 
@@ -46,6 +46,9 @@ class Cuda(RankTest):
 
     def test_two_comms_on_two_streams(self) -> None:
         self.run_cuda("two_comms")
+
+    def test_dispatch_and_combine_have_the_bytes_and_reports_of_the_cpu(self) -> None:
+        self.finish(self.start(HERE / "gpu_check_experts.py", 2, "2", "1"))
 
     def test_refused_calls(self) -> None:
         self.run_cuda("cuda_refusals")
