@@ -137,7 +137,7 @@ void freeEp(Ep* ep) {
 // Ends all handles of the buffer. The last reference frees the memory.
 void destroyEp(Ep* ep) {
   for (EpDispatched& d : ep->dispatched) epHandles().remove(d.handle);
-  for (EpDispatched* d = ep->graphs; d != nullptr; d = d->next) epHandles().remove(d->handle);
+  for (EpDispatched* d = ep->graphs; d != nullptr; d = d->next) endGraphHandle(d);
   for (EpCached* cached = ep->routings; cached != nullptr; cached = cached->next) epRoutings().remove(cached->handle);
   releaseEp(ep);
 }
@@ -322,13 +322,14 @@ void watchEps() {
 
 using namespace railhead::client;
 
-namespace {
-
-// window: to be freed after a failure, by a caller without the guard.
-rh_result create(rh_comm* handle, const rh_ep_config* config, rh_ep** out, rh_window** window) {
+extern "C" rh_result rh_ep_create(rh_comm* handle, const rh_ep_config* config, rh_ep** out) {
+  if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "ep_create: ep is NULL");
+  *out = nullptr;
+  rh_result result = refuseInGroup("ep_create");
+  if (result != RH_OK) return result;
   // Held for the whole call: a finalize by another thread in between would end the buffer.
   Comms::Exclusive guard(comms(), handle);
-  rh_result result = checkGuard(guard, "ep_create");
+  result = checkGuard(guard, "ep_create");
   if (result == RH_OK) result = checkNotCapturing(guard.get(), "ep_create");
   if (result == RH_OK && guard.get()->device->streams != nullptr && guard.get()->device->expert == nullptr) {
     result = fail(RH_ERR_UNSUPPORTED, "ep_create: rank %d: dispatch and combine do not run on %s devices; make a comm on the CPU for them",
@@ -339,24 +340,14 @@ rh_result create(rh_comm* handle, const rh_ep_config* config, rh_ep** out, rh_wi
   if (result == RH_OK) result = prepare(guard.get(), handle, config, &made);
   if (result != RH_OK) return result;
   result = giveWindow(guard.get(), handle, made);
-  if (result == RH_OK) *out = made;
-  else *window = undo(made);
-  return result;
-}
-
-}  // namespace
-
-extern "C" rh_result rh_ep_create(rh_comm* handle, const rh_ep_config* config, rh_ep** out) {
-  if (out == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "ep_create: ep is NULL");
-  *out = nullptr;
-  rh_result result = refuseInGroup("ep_create");
-  if (result != RH_OK) return result;
-  rh_window* window = nullptr;
-  result = create(handle, config, out, &window);
-  if (window == nullptr) return result;
+  if (result == RH_OK) {
+    *out = made;
+    return RH_OK;
+  }
   char text[RHW_TEXT];
   snprintf(text, sizeof text, "%s", rh_last_error_message());
-  rh_window_free(window);
+  rh_window* window = undo(made);
+  if (window != nullptr) freeWindow(guard.get(), window);
   return fail(result, "%s", text);
 }
 
@@ -377,23 +368,21 @@ uint32_t capturesLeft(const Ep* ep) {
 }  // namespace
 
 extern "C" rh_result rh_ep_destroy(rh_ep* handle) {
-  rh_window* window = nullptr;
-  {
-    EpCall call(handle, "ep_destroy");
-    if (call.result() != RH_OK) return call.result();
-    Ep* ep = call.ep();
-    const uint32_t captures = capturesLeft(ep);
-    if (captures != 0) {
-      return fail(RH_ERR_BUSY, "ep_destroy: rank %d: the buffer is used by %u calls of captured graphs; destroy those first", ep->rankNumber(), captures);
-    }
-    window = ep->window;
-    const rh_result result = checkUnused(ep->comm, window, "ep_destroy");  // what rh_window_free would refuse, while there is a handle
-    if (result != RH_OK) return result;
-    const bool idle = ep->comm->device->synchronize(ep->comm, ep->comm->deadlineNs());  // on a timeout rh_window_free reports the error
-    if (idle && ep->onDevice != nullptr) ep->experts()->close(ep);
-    destroyEp(eps().remove(handle));
+  EpCall call(handle, "ep_destroy");
+  if (call.result() != RH_OK) return call.result();
+  Ep* ep = call.ep();
+  Comm* comm = ep->comm;
+  rh_window* window = ep->window;
+  const uint32_t captures = capturesLeft(ep);
+  if (captures != 0) {
+    return fail(RH_ERR_BUSY, "ep_destroy: rank %d: the buffer is used by %u calls of captured graphs; destroy those first", ep->rankNumber(), captures);
   }
-  return rh_window_free(window);
+  const rh_result result = checkUnused(comm, window, "ep_destroy");  // while there is a handle
+  if (result != RH_OK) return result;
+  const bool idle = comm->device->synchronize(comm, comm->deadlineNs());  // on a timeout freeWindow reports the error
+  if (idle && ep->onDevice != nullptr) ep->experts()->close(ep);
+  destroyEp(eps().remove(handle));
+  return freeWindow(comm, window);  // in the same call: another thread's call in between would make it BUSY, and the window would stay
 }
 
 extern "C" rh_result rh_ep_get_info(rh_ep* handle, rh_ep_info* info) {

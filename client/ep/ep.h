@@ -76,6 +76,8 @@ struct Ep : Malloced {
   const Experts* experts() const { return comm->device->experts; }
 };
 
+extern int epGraphHandles;  // of captured dispatches, in the process; atomic
+
 // References of queued and captured calls, which may run after the handle has ended.
 void retainEp(Ep* ep);
 void releaseEp(Ep* ep);
@@ -185,6 +187,8 @@ rh_result queueEp(const EpRequest& request, void* stream);
 bool isCaptured(const Ep* ep, const void* stream);
 // A handle for a captured dispatch: one whose graphs have ended, or a new one. nullptr = the limit is reached, or out of memory.
 EpDispatched* graphHandle(Ep* ep);
+// Ends that handle, if it lives: its buffer or its last graph has ended.
+void endGraphHandle(EpDispatched* dispatched);
 // Returns the handle of a dispatch that was refused.
 void returnHandle(EpDispatched* dispatched);
 // Waits until no call of the comm is running or queued, at most for the comm's deadline.

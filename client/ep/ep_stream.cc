@@ -5,9 +5,9 @@
 
 namespace railhead::client {
 
-namespace {
+int epGraphHandles = 0;
 
-int graphHandles = 0;  // in the process; atomic
+namespace {
 
 // What a captured call keeps alive, besides the comm and windows.
 struct Kept : Malloced {
@@ -16,25 +16,42 @@ struct Kept : Malloced {
   EpCached* cached;
 };
 
-// The last graph with a call on the handle has ended, so a later captured dispatch may reuse the handle.
+// The last graph with a call on the handle has ended, so a later captured dispatch may use the object again.
 void closeHandle(EpDispatched* d) {
-  epHandles().remove(d->handle);
-  __atomic_fetch_sub(&graphHandles, 1, __ATOMIC_RELAXED);
+  endGraphHandle(d);
   __atomic_store_n(&d->open, false, __ATOMIC_RELEASE);
+}
+
+void dropCapture(EpDispatched* d) {
+  if (__atomic_sub_fetch(&d->captures, 1, __ATOMIC_ACQ_REL) == 0) closeHandle(d);
 }
 
 void letGo(void* p) {
   auto* kept = static_cast<Kept*>(p);
-  EpDispatched* d = kept->dispatched;
-  if (d != nullptr && __atomic_sub_fetch(&d->captures, 1, __ATOMIC_ACQ_REL) == 0) closeHandle(d);
+  if (kept->dispatched != nullptr) dropCapture(kept->dispatched);
   if (kept->cached != nullptr) __atomic_fetch_sub(&kept->cached->captures, 1, __ATOMIC_RELEASE);
   __atomic_fetch_sub(&kept->ep->captures, 1, __ATOMIC_RELEASE);
   releaseEp(kept->ep);
   delete kept;
 }
 
+// Counts a captured call on a dispatch. False: the last graph with one has ended meanwhile, and with it the handle. The dispatch itself is
+// the first call.
+bool countCapture(EpDispatched* d, bool isFirst) {
+  uint32_t captures = __atomic_load_n(&d->captures, __ATOMIC_RELAXED);
+  do {
+    if (captures == 0 && !isFirst) return false;
+  } while (!__atomic_compare_exchange_n(&d->captures, &captures, captures + 1, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+  return true;
+}
+
+bool isDispatch(const EpRequest& r) { return r.kind == EpRequest::kDispatch || r.kind == EpRequest::kDispatchSend; }
+
 // Keeps what the captured call uses alive until its graph is destroyed.
 rh_result keep(const EpRequest& r, void* stream) {
+  if (r.dispatched != nullptr && !countCapture(r.dispatched, isDispatch(r))) {
+    return fail(RH_ERR_INVALID_HANDLE, "%s: rank %d: the last graph with a call on this dispatch has been destroyed", r.operation, r.ep->rankNumber());
+  }
   auto* kept = new Kept();
   if (kept != nullptr) {
     *kept = {};
@@ -43,15 +60,20 @@ rh_result keep(const EpRequest& r, void* stream) {
     kept->cached = r.cached;
     retainEp(r.ep);
     __atomic_fetch_add(&r.ep->captures, 1, __ATOMIC_RELAXED);
-    if (r.dispatched != nullptr) __atomic_fetch_add(&r.dispatched->captures, 1, __ATOMIC_RELAXED);
     if (r.cached != nullptr) __atomic_fetch_add(&r.cached->captures, 1, __ATOMIC_RELAXED);
     if (r.ep->comm->device->streams->keep(r.ep->comm, stream, letGo, kept)) return RH_OK;
     letGo(kept);
+  } else if (r.dispatched != nullptr) {
+    dropCapture(r.dispatched);
   }
   return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory to note what the captured call keeps", r.operation, r.ep->rankNumber());
 }
 
 }  // namespace
+
+void endGraphHandle(EpDispatched* d) {
+  if (epHandles().remove(d->handle) != nullptr) __atomic_fetch_sub(&epGraphHandles, 1, __ATOMIC_RELAXED);
+}
 
 // The handle of a captured dispatch: one whose graphs have ended, or a new one.
 EpDispatched* graphHandle(Ep* ep) {
@@ -69,10 +91,10 @@ EpDispatched* graphHandle(Ep* ep) {
   d->cell = ep->experts() == nullptr ? &d->own : ep->experts()->cell(ep, d->number);
   if (d->cell == nullptr) return nullptr;
   // The table has that many slots for captured dispatches; the handles of buffers have slots of their own.
-  const bool isOneTooMany = __atomic_add_fetch(&graphHandles, 1, __ATOMIC_RELAXED) > kMaxEpGraphHandles;
+  const bool isOneTooMany = __atomic_add_fetch(&epGraphHandles, 1, __ATOMIC_RELAXED) > kMaxEpGraphHandles;
   d->handle = isOneTooMany ? nullptr : static_cast<rh_ep_handle*>(epHandles().insert(d));
   if (d->handle == nullptr) {
-    __atomic_fetch_sub(&graphHandles, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_sub(&epGraphHandles, 1, __ATOMIC_RELAXED);
     return nullptr;
   }
   d->own.flight = -1;
@@ -114,6 +136,10 @@ rh_result queueEp(const EpRequest& r, void* stream) {
   const bool captured = isCaptured(ep, stream);
   if (captured && r.dispatched != nullptr && !r.dispatched->ofGraph) {
     return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: the dispatch of this handle was not captured, and so this call cannot be", r.operation,
+                ep->rankNumber());
+  }
+  if (!captured && isDispatch(r) && r.dispatched->ofGraph) {  // no graph would end its handle
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: rank %d: another thread has ended the capture of the stream during the call", r.operation,
                 ep->rankNumber());
   }
   if (captured) {

@@ -240,6 +240,26 @@ rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, int32_t memory,
   return result;
 }
 
+rh_result freeWindow(Comm* comm, rh_window* handle) {
+  Window* window = windows().remove(handle);
+  if (window == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_free: another thread freed this window");
+  // Whatever the result, the caller may unmap its own memory from here on, so it is not offered to peers any more.
+  if (window->region != 0) comm->regions[window->region]->own = nullptr;
+  rh_result result;
+  if (beginSetUp(comm, RHW_OP_WINDOW_FREE, window->bytes, true)) {
+    result = release(comm, *window);
+    endOperation(comm);
+  } else {
+    result = whyBroken(comm);
+  }
+  if (result == RH_OK && window->region != 0) {
+    unmapRegion(comm, comm->regions[window->region]);
+    dropRegion(comm, window->region);
+  }
+  delete window;
+  return result;
+}
+
 }  // namespace railhead::client
 
 using namespace railhead::client;
@@ -267,24 +287,7 @@ extern "C" rh_result rh_window_free(rh_window* handle) {
   Comms::Exclusive guard(comms(), commHandle);
   rh_result result = checkGuard(guard, "window_free");
   if (result == RH_OK) result = checkUnused(guard.get(), handle, "window_free");
-  if (result != RH_OK) return result;
-  Comm* comm = guard.get();
-  Window* window = windows().remove(handle);
-  if (window == nullptr) return fail(RH_ERR_INVALID_HANDLE, "window_free: another thread freed this window");
-  // Whatever the result, the caller may unmap its own memory from here on, so it is not offered to peers any more.
-  if (window->region != 0) comm->regions[window->region]->own = nullptr;
-  if (beginSetUp(comm, RHW_OP_WINDOW_FREE, window->bytes, true)) {
-    result = release(comm, *window);
-    endOperation(comm);
-  } else {
-    result = whyBroken(comm);
-  }
-  if (result == RH_OK && window->region != 0) {
-    unmapRegion(comm, comm->regions[window->region]);
-    dropRegion(comm, window->region);
-  }
-  delete window;
-  return result;
+  return result == RH_OK ? freeWindow(guard.get(), handle) : result;
 }
 
 extern "C" rh_result rh_window_pointer(rh_window* handle, int32_t rank, void** out) {

@@ -60,6 +60,9 @@ rh_result checkUnused(const Comm* comm, const rh_window* handle, const char* ope
 // rh_window_alloc for a caller with exclusive access to the comm. memory: RH_MEMORY_HOST or RH_MEMORY_DEVICE, as the comm's device has it.
 rh_result allocWindow(Comm* comm, rh_comm* handle, size_t bytes, int32_t memory, rh_window** out);
 
+// rh_window_free for a caller with exclusive access to the comm, once checkUnused allows it.
+rh_result freeWindow(Comm* comm, rh_window* handle);
+
 // Unmaps the peers' parts of a region in the host's memory. It frees no memory, because the child of a fork calls it too.
 void unmapPeers(Region* region);
 // Unmaps the memory of all ranks of a region, on any device. No call may use it, and the comm's device must be open.

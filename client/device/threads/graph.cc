@@ -154,12 +154,12 @@ extern "C" rh_result rht_end_capture(rht_stream* handle, rht_graph** out) {
   StreamTable::Shared ref(streams(), handle);
   Stream* s = ref.get();
   if (s == nullptr) return noStream("end_capture");
-  if (captureOf(s) == 0) return fail(RH_ERR_INVALID_ARGUMENT, "end_capture: stream %u is not being captured", s->number);
   pthread_mutex_lock(&s->mutex);
   Sequence* sequence = s->sequence;
   s->sequence = nullptr;
   s->capture = 0;
   pthread_mutex_unlock(&s->mutex);
+  if (sequence == nullptr) return fail(RH_ERR_INVALID_ARGUMENT, "end_capture: stream %u is not being captured", s->number);
   *out = new rht_graph();
   if (*out == nullptr) {
     dropSequence(sequence);

@@ -23,7 +23,10 @@ const worldFolder = "client/tests/races/c"
 
 // compiled are the folders of the library that a build compiles with its own flags. The kernels and the rest are linked as the go command
 // has compiled them.
-var compiled = []string{"client/base", "client/session", "client/comm", "client/memory", "client/collectives"}
+var compiled = []string{"client/base", "client/session", "client/comm", "client/memory", "client/collectives", "client/ep"}
+
+// threadsFolder has a device whose calls run later. It is not part of the library.
+const threadsFolder = "client/device/threads"
 
 // wrapped are the functions that the world replaces: the linker sends each call of f to __wrap_f.
 var wrapped = []string{
@@ -33,13 +36,16 @@ var wrapped = []string{
 	"socket", "connect", "getsockopt", "sendmsg", "recvmsg", "shutdown", "eventfd", "read", "write", "close", "memfd_create", "mmap", "munmap",
 }
 
+// allocators are those that the build with hooks replaces as well.
+var allocators = []string{"malloc", "calloc", "realloc", "aligned_alloc", "free"}
+
 // build is a build of the library and the world.
 type build struct {
 	name  string
 	flags []string // of the library
 	world []string // of the world
 	link  []string // of the linker
-	hooks bool     // links hooks.cc
+	hooks bool     // links hooks.cc and heap.cc
 
 	once   sync.Once
 	binary string
@@ -117,7 +123,11 @@ func (b *build) make() error {
 	b.binary = filepath.Join(dir, "races")
 	// The objects of this build come first: the linker takes the first of several copies of an inline function.
 	arguments := slices.Concat(own, rest, b.link, []string{"-lpthread", "-o", b.binary})
-	for _, f := range wrapped {
+	replaced := wrapped
+	if b.hooks {
+		replaced = slices.Concat(wrapped, allocators)
+	}
+	for _, f := range replaced {
 		arguments = append(arguments, "-Wl,--wrap="+f)
 	}
 	_, err = librarybuild.Tool(root, "g++", arguments...)
@@ -131,6 +141,13 @@ var commonFlags = []string{
 }
 
 func (b *build) addWorld(add func(source string, flags []string)) error {
+	devices, err := filepath.Glob(filepath.Join(root, threadsFolder, "*.cc"))
+	if err != nil {
+		return err
+	}
+	for _, file := range devices {
+		add(threadsFolder+"/"+filepath.Base(file), b.flags)
+	}
 	files, err := filepath.Glob(filepath.Join(root, worldFolder, "*.cc"))
 	if err != nil {
 		return err
@@ -140,7 +157,7 @@ func (b *build) addWorld(add func(source string, flags []string)) error {
 		if name == "library_table.cc" && b.hooks { // has the library's own code
 			flags = b.flags
 		}
-		if name != "hooks.cc" || b.hooks {
+		if (name != "hooks.cc" && name != "heap.cc") || b.hooks {
 			add(worldFolder+"/"+name, append([]string{"-Wshadow", "-Wconversion"}, flags...))
 		}
 	}

@@ -2,9 +2,9 @@
 // threads, sockets, futexes and the clock: one thread runs at a time, and a seed decides which. A daemon in that world answers, dies and
 // starts again at any point. world.h describes it.
 //
-// Three builds play the same seeds. The one with hooks also switches threads at atomic operations, and checks at each store of the
-// library what must hold at any time. The deep run adds AddressSanitizer with UndefinedBehaviorSanitizer, and ThreadSanitizer, which does
-// not see the baton that the threads pass.
+// Three builds play the same seeds. The one with hooks also switches threads at atomic operations. At each store of the library it checks
+// what must hold at any time, and at each access that the memory was not freed. The deep run adds AddressSanitizer with
+// UndefinedBehaviorSanitizer, and ThreadSanitizer, which does not see the baton that the threads pass.
 //
 // orders.txt records what neither shows: the orders of accesses to memory that processes share, and the wake-ups.
 package races

@@ -45,7 +45,7 @@ func onEachBuild(t *testing.T, scenario string, ordinary int) {
 // The program prints a fingerprint of each schedule.
 func TestASeedPlaysTheSameScheduleEachTime(t *testing.T) {
 	t.Parallel()
-	for _, scenario := range []string{"reconnect", "lost", "breaks", "handles", "resumes", "ends", "mismatch", "table"} {
+	for _, scenario := range []string{"reconnect", "lost", "breaks", "handles", "resumes", "ends", "mismatch", "table", "buffers", "graphs"} {
 		var outs [2]string
 		for i := range outs {
 			out, err := exec.CommandContext(t.Context(), hooksBuild.program(t), scenario, "1", "20").Output()
@@ -88,3 +88,9 @@ func TestAHandleReachesItsObjectOrNone(t *testing.T) { onEachBuild(t, "handles",
 func TestASlotOfTheHandleTableIsUsedAgainOnlyWhenItIsFree(t *testing.T) {
 	onEachBuild(t, "table", 1000)
 }
+
+// Dispatches, routings and buffers of a comm whose calls run at once.
+func TestAHandleOfADispatchNeverReachesTheNextDispatch(t *testing.T) { onEachBuild(t, "buffers", 300) }
+
+// Captured calls, of a comm whose calls run later.
+func TestWhatAGraphUsesLivesUntilTheGraphHasEnded(t *testing.T) { onEachBuild(t, "graphs", 300) }

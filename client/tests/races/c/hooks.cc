@@ -1,11 +1,13 @@
 // The build with hooks compiles the library with -fsanitize=thread, but does not link ThreadSanitizer. The compiler then calls the
 // functions below at each access of memory and at each atomic operation. At an atomic operation another thread may run; before a store
-// the world checks its invariant, so that it holds between any two stores.
+// the world checks its invariant, so that it holds between any two stores. What was freed is not accessed.
 #include <stdint.h>
 #include <string.h>
 
+#include "heap.h"
 #include "world.h"
 
+using world::checkAccess;
 using world::checkInvariant;
 
 namespace {
@@ -25,6 +27,7 @@ const volatile void** entryOf(const volatile void* p) {
 
 void readStep(const volatile void* p) {
   if (*entryOf(p) != nullptr) world::step("atomic load");
+  checkAccess(p, 1);
 }
 
 void writeStep(const volatile void* p, const char* what) {
@@ -32,6 +35,12 @@ void writeStep(const volatile void* p, const char* what) {
   if (*entry == nullptr && ++count > kMaxWritten / 2) world::fail("more than %d words are written", static_cast<int>(kMaxWritten / 2));
   *entry = p;
   world::step(what);
+  checkAccess(p, 1);
+}
+
+void writes(const void* p, size_t bytes) {
+  checkAccess(p, bytes);
+  checkInvariant();
 }
 
 }  // namespace
@@ -80,11 +89,11 @@ void writeStep(const volatile void* p, const char* what) {
     return expected;                                                                                                         \
   }
 
-#define PLAIN(bytes)                               \
-  void __tsan_read##bytes(void*) {}                \
-  void __tsan_unaligned_read##bytes(void*) {}      \
-  void __tsan_write##bytes(void*) { checkInvariant(); }           \
-  void __tsan_unaligned_write##bytes(void*) { checkInvariant(); }
+#define PLAIN(bytes)                                                       \
+  void __tsan_read##bytes(void* p) { checkAccess(p, bytes); }              \
+  void __tsan_unaligned_read##bytes(void* p) { checkAccess(p, bytes); }    \
+  void __tsan_write##bytes(void* p) { writes(p, bytes); }                  \
+  void __tsan_unaligned_write##bytes(void* p) { writes(p, bytes); }
 
 extern "C" {
 ATOMIC(8, uint8_t)
@@ -99,8 +108,8 @@ PLAIN(16)
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
-void __tsan_read_range(void*, size_t) {}
-void __tsan_write_range(void*, size_t) { checkInvariant(); }
+void __tsan_read_range(void* p, size_t bytes) { checkAccess(p, bytes); }
+void __tsan_write_range(void* p, size_t bytes) { writes(p, bytes); }
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 void __tsan_atomic_thread_fence(int) { world::step("fence"); }

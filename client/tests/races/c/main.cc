@@ -51,7 +51,8 @@ struct Scenario {
   void (*run)();
 };
 const Scenario scenarios[] = {{"reconnect", world::reconnect}, {"breaks", world::breaks}, {"lost", world::lost}, {"handles", world::handles},
-                              {"resumes", world::resumes}, {"ends", world::ends}, {"mismatch", world::mismatch}, {"table", world::handleTable}};
+                              {"resumes", world::resumes}, {"ends", world::ends}, {"mismatch", world::mismatch}, {"table", world::handleTable},
+                              {"buffers", world::buffers}, {"graphs", world::graphs}};
 
 [[noreturn]] void play(const Scenario& s, uint64_t seed) {
   alarm(120);  // ends a process that neither sleeps nor takes a step

@@ -21,6 +21,7 @@ int __real_memfd_create(const char*, unsigned);
 ssize_t __real_read(int, void*, size_t);
 ssize_t __real_write(int, const void*, size_t);
 long __real_syscall(long, ...);
+void __real_free(void*);  // in the build with hooks
 }
 
 namespace world {

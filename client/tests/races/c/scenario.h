@@ -18,6 +18,8 @@ void resumes();
 void mismatch();
 void ends();
 void handleTable();
+void buffers();
+void graphs();
 
 constexpr uint32_t kTimeoutMs = 3000;
 constexpr int64_t kTimeout = kTimeoutMs * kMs;

@@ -12,6 +12,7 @@
 
 #include <atomic>
 
+#include "heap.h"
 #include "real.h"
 
 extern "C" {
@@ -428,6 +429,7 @@ void end() {
   checkThreads();
   checkMutexes();
   checkDescriptors();
+  if (checkHeap != nullptr) checkHeap();
 }
 
 }  // namespace world

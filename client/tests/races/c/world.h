@@ -17,7 +17,7 @@ constexpr int64_t kUs = 1000, kMs = 1000 * kUs, kSecond = 1000 * kMs;
 
 // Makes the calling thread the only one of a new world.
 void begin(uint64_t seed);
-// Checks that nothing is left: threads, mutexes, descriptors, mappings.
+// Checks that nothing is left: threads, mutexes, descriptors, mappings, and with hooks memory.
 void end();
 
 // Ends the process with the message and the last steps of the schedule.
