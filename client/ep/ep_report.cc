@@ -118,7 +118,12 @@ rh_result resultOf(const Ep* ep, EpRequest::Kind kind, const EpReport& report, c
   text[0] = 0;
   switch (report.error) {
     case EpError::kNone: return RH_OK;
-    case EpError::kStopped: return describe(ep->comm, text, size);
+    case EpError::kStopped: {
+      const rh_result cause = describe(ep->comm, text, size);
+      if (cause != RH_OK) return cause;
+      snprintf(text, size, "rank %d: the comm has been finalized: nothing was done", rank);  // a replay
+      return RH_ERR_ABORTED;
+    }
     case EpError::kTooManyInFlight:
       snprintf(text, size, "rank %d: %d dispatches are in flight, the most there can be; combine or release the earliest", rank, kEpInFlight);
       return RH_ERR_LIMIT;

@@ -154,7 +154,7 @@ class Flight:
 
     def _note(self) -> int:
         self.side.wait()
-        names = [name for name, _ in EpReport._fields_ if name not in ("lost_ranks", "lost_capacity")]
+        names = [name for name, *_ in EpReport._fields_ if name not in ("lost_ranks", "lost_capacity")]
         self.results.append({name: getattr(self.report, name) for name in names})
         return int(self.report.result)
 
@@ -234,7 +234,10 @@ def compare(rank: int, what: str, cpu: List[Any], gpu: List[Any]) -> None:
 def play_round(seed: int, cpu: Comm, gpu: Comm) -> None:
     common = random.Random(seed)
     c = draw_config(common)
-    sides = [(Host(), *new_buffer(cpu, c)), (OnGpu(), *new_buffer(gpu, c))]
+    sides: List[Tuple[Host, c_void_p, EpInfo]] = []
+    for side, comm in ((Host(), cpu), (OnGpu(), gpu)):
+        buffer, info = new_buffer(comm, c)
+        sides.append((side, buffer, info))
     for pair in range(2):
         own = random.Random(seed * 1000 + pair * 100 + gpu.rank)
         plays = [Play(common, own, c, sides[0][2], gpu.world_size) for _ in range(2)]

@@ -50,6 +50,7 @@ struct CudaComm : Malloced {
   gpu::Status* status = nullptr;  // the same once the comm is set up. Written with release, read with acquire, by any thread
   gpu::Team team = {};      // of every call, but limitNs
   uint64_t stageOffset = 0, stageBytes = 0;  // the window at the end of the scratch to which calls copy their buffers; stageBytes 0 = there is none
+  bool left = false;        // the rank has left the group. Writer: leave (release, by the status' stop). Readers: functions of graphs on the driver's thread
   bool staged = false;      // the scratch is in the host's memory
   char reason[RHW_REASON] = {};  // why
   bool fabric = false;           // the driver creates memory with a FABRIC handle

@@ -28,10 +28,11 @@ void awaitCause(const Comm* comm) {
 void write(const EpReporting& r) {
   const Comm* comm = r.ep->comm;
   EpReport report = r.kind >= EpRequest::kCombine ? r.cell->combined : r.cell->dispatched;
-  if (stopped(comm).op != RHW_OP_NONE) {  // what the kernel has written means nothing
+  const CudaComm* of = onCuda(comm);
+  if (__atomic_load_n(&of->pinned->stop, __ATOMIC_ACQUIRE) != 0) {  // what the kernel has written means nothing
     report = {};
     report.error = EpError::kStopped;
-    awaitCause(comm);
+    if (!of->left) awaitCause(comm);
   }
   writeReport(r.ep, r.kind, report, r.to);
 }

@@ -31,38 +31,56 @@ func playOnBoth(t *testing.T, world int, seed uint64) {
 	ranks := form(t, startDaemon(t), client.CommConfig{World: world, Group: "gpu"})
 	c := drawEPConfig(rand.New(rand.NewPCG(seed, 1)), world)
 	each(t, ranks, func(r rank) error {
-		cpu, err := r.session.Init(client.CommConfig{Group: "cpu", Rank: r.Rank(), World: world, Timeout: patience})
+		sides, cpu, err := bothSides(t, r, c)
 		if err != nil {
 			return err
 		}
-		sides := []*epSide{{t: t}, {t: t, on: &r}}
-		for i, comm := range []*client.Comm{cpu, r.Comm} {
-			if sides[i].ep, err = comm.NewEP(c); err != nil {
-				return err
-			}
-		}
-		sides[1].ep = r.stream.OfEP(sides[1].ep)
 		random := rand.New(rand.NewPCG(seed, 2)) // the same on all ranks
 		for pair := range 3 {
-			var plays []*epPlay
-			for i := range 2 {
-				plays = append(plays, drawEPPlay(random, rand.New(rand.NewPCG(seed, uint64(8*pair+2*i+1)*uint64(r.Rank()+1))), c, sides[0].ep.LocalExperts(), sides[0].ep.ScaleColumns(), world))
-			}
-			together := random.IntN(2) == 0
-			var results [2][]epResult
-			for i, side := range sides {
-				if results[i], err = side.play(plays, together); err != nil {
-					return fmt.Errorf("rank %d, side %d, %+v: %w", r.Rank(), i, c, err)
-				}
-			}
-			for i := range plays {
-				if err := same(results[0][i], results[1][i]); err != nil {
-					return fmt.Errorf("rank %d, dispatch %d of pair %d, %+v, %+v: %w", r.Rank(), i, pair, c, plays[i].shape, err)
-				}
+			if err := playPair(r, sides, c, seed, pair, random); err != nil {
+				return err
 			}
 		}
 		return errors.Join(sides[0].ep.Destroy(), sides[1].ep.Destroy(), cpu.Finalize(), r.Finalize())
 	})
+}
+
+// bothSides makes a buffer of a comm on the CPU, which it also makes, and one of the rank's.
+func bothSides(t *testing.T, r rank, c client.EPConfig) (sides []*epSide, cpu *client.Comm, err error) {
+	cpu, err = r.session.Init(client.CommConfig{Group: "cpu", Rank: r.Rank(), World: r.WorldSize(), Timeout: patience})
+	if err != nil {
+		return nil, nil, err
+	}
+	sides = []*epSide{{t: t}, {t: t, on: &r}}
+	for i, comm := range []*client.Comm{cpu, r.Comm} {
+		if sides[i].ep, err = comm.NewEP(c); err != nil {
+			return nil, nil, err
+		}
+	}
+	sides[1].ep = r.stream.OfEP(sides[1].ep)
+	return sides, cpu, nil
+}
+
+// playPair makes two dispatches on both sides, and compares what they give.
+func playPair(r rank, sides []*epSide, c client.EPConfig, seed uint64, pair int, random *rand.Rand) (err error) {
+	var plays []*epPlay
+	for i := range 2 {
+		own := rand.New(rand.NewPCG(seed, uint64(8*pair+2*i+1)*uint64(r.Rank()+1)))
+		plays = append(plays, drawEPPlay(random, own, c, sides[0].ep.LocalExperts(), sides[0].ep.ScaleColumns(), r.WorldSize()))
+	}
+	together := random.IntN(2) == 0
+	var results [2][]epResult
+	for i, side := range sides {
+		if results[i], err = side.play(plays, together); err != nil {
+			return fmt.Errorf("rank %d, side %d, %+v: %w", r.Rank(), i, c, err)
+		}
+	}
+	for i := range plays {
+		if err := same(results[0][i], results[1][i]); err != nil {
+			return fmt.Errorf("rank %d, dispatch %d of pair %d, %+v, %+v: %w", r.Rank(), i, pair, c, plays[i].shape, err)
+		}
+	}
+	return nil
 }
 
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"math/rand/v2"
 	"testing"
+
+	"railhead/client"
+	"railhead/internal/wire"
 )
 
 // Eager calls and replays of a graph, an odd number first, so that a slot counted by the host would be wrong.
@@ -33,6 +36,124 @@ func TestReplaysAndEagerDispatchesShareTheSequenceNumbers(t *testing.T) {
 		}
 		each(t, ranks, func(r rank) error {
 			return errors.Join(layers[r.Rank()][0].ep.Destroy(), r.allReduce(r.alloc(t, 400)), r.wait(), r.Finalize())
+		})
+	})
+}
+
+// a's dispatch stays in flight from one launch to the next, b's begins before a's ends, and an eager one while b's is in flight.
+func TestTwoDispatchesInFlightOverReplays(t *testing.T) {
+	inOneAndTwoPhases(t, 3, 3, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
+		each(t, ranks, func(r rank) error {
+			a, b, eager := layers[r.Rank()][0], layers[r.Rank()][1], layers[r.Rank()][2]
+			dispatchA := r.capture(t, func() error { return a.dispatch(twoPhases) })
+			overlap := r.capture(t, func() error { return errors.Join(b.dispatch(twoPhases), a.combine(twoPhases)) })
+			combineB := r.capture(t, func() error { return b.combine(twoPhases) })
+			number := 0
+			for range 3 {
+				for _, g := range []*graph{dispatchA, overlap} {
+					if err := g.exec.Launch(r.stream); err != nil {
+						return err
+					}
+				}
+				if err := errors.Join(eager.dispatch(twoPhases), combineB.exec.Launch(r.stream), eager.combine(twoPhases), r.wait()); err != nil {
+					return err
+				}
+				number += 3
+				if err := errors.Join(a.check(number-2), b.check(number-1), eager.check(number)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+func TestPhasesOnTwoStreamsThatEventsOrder(t *testing.T) {
+	inOneAndTwoPhases(t, 2, 1, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
+		each(t, ranks, func(r rank) error {
+			l, other := layers[r.Rank()][0], r.newStream(t)
+			sent, err := r.device.NewEvent()
+			if err != nil {
+				return err
+			}
+			combined, err := r.device.NewEvent()
+			for n := 1; n <= 3 && err == nil; n++ {
+				err = errors.Join(l.dispatch(twoPhases), sent.Record(r.stream), other.Wait(sent))
+				other.Take(l.handle)
+				err = errors.Join(err, l.combine(twoPhases), combined.Record(other), r.stream.Wait(combined), r.wait(), l.check(n))
+			}
+			return errors.Join(err, sent.Destroy(), combined.Destroy())
+		})
+	})
+}
+
+// More captured dispatches than a block of cells has. Their handles are used again once the graph is destroyed.
+func TestAGraphMayHoldManyLayers(t *testing.T) {
+	inOneAndTwoPhases(t, 2, 50, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
+		each(t, ranks, func(r rank) error {
+			mine := layers[r.Rank()]
+			for turn := range 2 {
+				g := r.capture(t, func() error {
+					var errs []error
+					for _, l := range mine {
+						errs = append(errs, l.both(twoPhases))
+					}
+					return errors.Join(errs...)
+				})
+				for replay := range 2 {
+					if err := errors.Join(g.exec.Launch(r.stream), r.wait()); err != nil {
+						return err
+					}
+					for i, l := range mine {
+						if err := l.check((2*turn+replay)*len(mine) + i + 1); err != nil {
+							return err
+						}
+					}
+				}
+				g.end()
+				eventually(t, "the handle of a destroyed graph ends", func() bool {
+					var e *client.Error
+					return errors.As(mine[0].handle.Release(), &e) && e.Result == wire.ResultInvalidHandle
+				})
+			}
+			return mine[0].ep.Destroy()
+		})
+	})
+}
+
+// The reports of an eager dispatch that has ended, of one in flight, and of replays.
+func TestReportsCanBeReadLater(t *testing.T) {
+	inOneAndTwoPhases(t, 2, 2, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
+		each(t, ranks, func(r rank) error {
+			eager, replayed := layers[r.Rank()][0], layers[r.Rank()][1]
+			numbers := func(d, c client.EPReport, err error) [2]int {
+				if err != nil {
+					t.Errorf("rank %d: %v", r.Rank(), err)
+				}
+				return [2]int{d.Dispatch, c.Dispatch}
+			}
+			want := func(what string, got, want [2]int) {
+				if got != want {
+					t.Errorf("rank %d: %s are of dispatches %v, want %v", r.Rank(), what, got, want)
+				}
+			}
+			want("reports before the first dispatch", numbers(eager.ep.Reports()), [2]int{})
+			if err := eager.both(twoPhases); err != nil {
+				return err
+			}
+			want("reports of the last one", numbers(eager.ep.Reports()), [2]int{1, 1}) // waits
+			if err := eager.dispatch(twoPhases); err != nil {
+				return err
+			}
+			want("reports of one in flight", numbers(eager.handle.Reports()), [2]int{2, 0})
+			want("reports of the one that ended", numbers(eager.ep.Reports()), [2]int{1, 1})
+			g := r.capture(t, func() error { return replayed.both(twoPhases) })
+			if err := errors.Join(eager.combine(twoPhases), g.exec.Launch(r.stream), g.exec.Launch(r.stream)); err != nil {
+				return err
+			}
+			want("reports of the last replay", numbers(replayed.handle.Reports()), [2]int{4, 4})
+			want("reports of the last one", numbers(eager.ep.Reports()), [2]int{4, 4})
+			return nil
 		})
 	})
 }

@@ -1,0 +1,227 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"railhead/client"
+	"railhead/client/tests/gpu"
+	"railhead/client/tests/harness"
+	"railhead/internal/wire"
+)
+
+func TestTheDeadlineOfADispatchNamesTheLateRank(t *testing.T) {
+	t.Parallel() // it waits
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 3, Timeout: soon})
+	layers := newLayers(t, ranks, layerConfig, 1)
+	for _, r := range ranks[:2] {
+		if err := layers[r.Rank()][0].both(false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, r := range ranks[:2] {
+		l := layers[i][0]
+		wantError(t, r.wait(), wire.ResultTimeout, fmt.Sprintf("rank %d of group", i), "ep_dispatch, operation #1 on the device, stopped", "rank 2 (pid")
+		for _, report := range []*client.EPReportMemory{l.dispatched, l.sum} { // in the order of the stream
+			wantReport(t, report.Report(), wire.ResultTimeout, "rank 2 (pid")
+		}
+		wantError(t, l.both(true), wire.ResultTimeout, "rank 2 (pid")
+		d, _, err := l.ep.Reports()
+		if err != nil {
+			t.Error(err)
+		}
+		wantReport(t, d, wire.ResultTimeout, "rank 2 (pid")
+	}
+	each(t, ranks, func(r rank) error { return r.Finalize() })
+}
+
+func TestAnAbortEndsADispatch(t *testing.T) {
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
+	layers := newLayers(t, ranks, layerConfig, 1)
+	if err := errors.Join(layers[0][0].dispatch(true), ranks[1].Abort()); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, ranks[0].wait(), wire.ResultAborted, "rank 0 of group", "rank 1 (pid", "rh_comm_abort")
+	wantReport(t, layers[0][0].dispatched.Report(), wire.ResultAborted, "rank 1 (pid")
+	each(t, ranks, func(r rank) error { return r.Finalize() })
+}
+
+// A child. It replays dispatches and combines.
+func TestChildReplaysDispatches(t *testing.T) {
+	r := childRank(t)
+	ep, err := r.NewEP(layerConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLayer(t, r, ep, layerConfig)
+	for i := range l.idx {
+		l.idx[i] = int32(i % 7)
+	}
+	r.replayToTheEnd(t, r.capture(t, func() error {
+		for range 20 {
+			if err := l.both(false); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	wantReport(t, l.dispatched.Report(), wire.ResultRankDead, "has died")
+}
+
+func TestTheOtherRanksNameARankKilledDuringDispatches(t *testing.T) {
+	const world, victim = 3, 1
+	children := harness.StartChildren(t, startDaemon(t).SocketPath(), "TestChildReplaysDispatches", world)
+	for _, c := range children {
+		c.Line(t, "replays")
+	}
+	killed := time.Now()
+	if err := children[victim].Cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range children {
+		if i == victim {
+			continue
+		}
+		died := fmt.Sprintf("rank %d (pid %d) has died", victim, children[victim].Cmd.Process.Pid)
+		if err := harness.Missing("a child", c.Line(t, "ended "), fmt.Sprint(wire.ResultRankDead), died); err != nil {
+			t.Error(err)
+		}
+	}
+	if took := time.Since(killed); took > patience/4 {
+		t.Errorf("the other ranks failed after %v, their deadline is %v", took, patience)
+	}
+}
+
+func TestABufferOfACapturedGraphCannotBeDestroyed(t *testing.T) {
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
+	layers := newLayers(t, ranks, layerConfig, 1)
+	graphs, _ := captureOnAll(t, ranks, func(r rank) error { return layers[r.Rank()][0].both(true) })
+	for i := range ranks {
+		wantError(t, layers[i][0].ep.Destroy(), wire.ResultBusy, fmt.Sprintf("ep_destroy: rank %d", i), "4 calls of captured graphs")
+	}
+	each(t, ranks, func(r rank) error {
+		return errors.Join(graphs[r.Rank()].exec.Launch(r.stream), r.wait(), layers[r.Rank()][0].check(1))
+	})
+	for _, g := range graphs {
+		g.end()
+	}
+	each(t, ranks, func(r rank) error { return layers[r.Rank()][0].ep.Destroy() })
+}
+
+// What replays read stays until the last graph is destroyed, and they change nothing any more.
+func TestReplaysAfterFinalizeDispatchNothing(t *testing.T) {
+	s := startDaemon(t)
+	life(t, s, 2, func(ranks []rank) { each(t, ranks, func(r rank) error { return r.Finalize() }) }) // opens contexts
+	before := account(t)
+	ranks := form(t, s, client.CommConfig{World: 2})
+	layers := newLayers(t, ranks, layerConfig, 1)
+	graphs, _ := captureOnAll(t, ranks, func(r rank) error { return layers[r.Rank()][0].both(false) })
+	each(t, ranks, func(r rank) error { return errors.Join(graphs[r.Rank()].exec.Launch(r.stream), r.wait(), r.Finalize()) })
+	for i, r := range ranks {
+		l := layers[i][0]
+		for k := range l.out {
+			l.out[k] = 0xff
+		}
+		if err := errors.Join(r.session.Close(), graphs[i].exec.Launch(r.stream), r.stream.Synchronize(patience)); err != nil {
+			t.Fatal(err)
+		}
+		if l.out[0] != 0xff {
+			t.Errorf("rank %d: a replay after finalize ran", i)
+		}
+		wantReport(t, l.sum.Report(), wire.ResultAborted, fmt.Sprintf("rank %d: the comm has been finalized", i))
+	}
+	for _, g := range graphs {
+		g.end()
+	}
+	eventually(t, "nothing is left", func() bool {
+		now := account(t)
+		return now.Mappings == before.Mappings && now.Handles == before.Handles && now.Reservations == before.Reservations && now.Modules == before.Modules &&
+			now.Pinned == before.Pinned && now.UserObjects == before.UserObjects
+	})
+}
+
+func TestABufferLeavesNothing(t *testing.T) {
+	s := startDaemon(t)
+	life(t, s, 2, func(ranks []rank) { each(t, ranks, func(r rank) error { return r.Finalize() }) }) // opens contexts
+	for name, end := range map[string]func(ranks []rank, eps []*client.EP){
+		"destroy": func(ranks []rank, eps []*client.EP) {
+			each(t, ranks, func(r rank) error { return errors.Join(eps[r.Rank()].Destroy(), r.Finalize()) })
+		},
+		"finalize": func(ranks []rank, _ []*client.EP) { each(t, ranks, func(r rank) error { return r.Finalize() }) },
+		"close":    func([]rank, []*client.EP) {},
+		"abort": func(ranks []rank, eps []*client.EP) {
+			_ = ranks[1].Abort()
+			each(t, ranks, func(r rank) error { return r.Finalize() })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var layers [][]*layer
+			nothingLeaks(t, func() {
+				t.Run("life", func(t *testing.T) { // its memory ends with it
+					life(t, s, 2, func(ranks []rank) {
+						layers = newLayers(t, ranks, layerConfig, 2)
+						each(t, ranks, func(r rank) error {
+							l := layers[r.Rank()]
+							return errors.Join(l[0].both(true), l[1].dispatch(false), r.wait(), l[0].check(1))
+						})
+						end(ranks, []*client.EP{layers[0][0].ep, layers[1][0].ep})
+					})
+				})
+			})
+		})
+	}
+}
+
+// epCalls are the functions of the driver that ep_create calls.
+var epCalls = []string{
+	"cuModuleLoadDataEx", "cuModuleGetFunction", "cuFuncLoad", "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemExportToShareableHandle",
+	"cuMemImportFromShareableHandle", "cuMemsetD8Async", "cuMemcpyAsync", "cuMemHostAlloc", "cuMemHostGetDevicePointer", "cuCtxPushCurrent",
+}
+
+// Each call of the driver in turn fails on one of two ranks while they make a buffer. Both get the error, the group goes on, and nothing is left.
+func TestAFailureOfAnyCallOfTheDriverMakesNoBufferOnAnyRank(t *testing.T) {
+	s := startDaemon(t)
+	t.Cleanup(func() { _ = gpu.Fail("*", 0, 0) })
+	for _, function := range someOf(t, []string{"cuModuleLoadDataEx", "cuMemCreate", "cuMemsetD8Async", "cuMemcpyAsync"}, epCalls) {
+		t.Run(function, func(t *testing.T) {
+			failures := 0
+			for n := 1; ; n++ {
+				ranks := form(t, s, client.CommConfig{World: 2, Group: fmt.Sprint(function, n), Timeout: missing}) // a new context: the module is loaded again
+				before := account(t)
+				if err := gpu.Fail(function, n, outOfMemory); err != nil {
+					t.Fatal(err)
+				}
+				eps := make([]*client.EP, 2)
+				errs := inParallel(2, func(i int) (err error) { eps[i], err = ranks[i].NewEP(layerConfig); return err })
+				_ = gpu.Fail("*", 0, 0)
+				if (errs[0] == nil) != (errs[1] == nil) {
+					t.Fatalf("call %d: only one rank has failed: %v", n, errs)
+				}
+				if errs[0] == nil {
+					each(t, ranks, func(r rank) error { return errors.Join(eps[r.Rank()].Destroy(), r.Finalize()) })
+					break
+				}
+				failures++
+				for i, err := range errs {
+					var e *client.Error
+					if !errors.As(err, &e) || e.Message == "" {
+						t.Errorf("call %d: rank %d: %v", n, i, err)
+					}
+				}
+				if now := account(t); now.Mappings != before.Mappings || now.Handles != before.Handles {
+					t.Errorf("call %d: before %+v, now %+v", n, before, now)
+				}
+				layers := newLayers(t, ranks, layerConfig, 1)
+				each(t, ranks, func(r rank) error {
+					l := layers[r.Rank()][0]
+					return errors.Join(l.both(false), r.wait(), l.check(1), l.ep.Destroy(), r.Finalize())
+				})
+			}
+			if failures == 0 {
+				t.Error("no failure of the function was an error")
+			}
+		})
+	}
+}
