@@ -35,6 +35,7 @@ var mayImport = map[string][]string{
 	"railhead/internal/tempdir":      {},
 	"railhead/internal/cxxprogram":   {"railhead/internal/await"},
 	"railhead/kernels":               {},
+	"railhead/kernels/gpuhost":       {"railhead/kernels"},
 	"railhead/kernels/model/tests":   {},
 	"railhead/symm":                  {},
 	"railhead/engine/tuner":          {},
@@ -62,7 +63,8 @@ var mayImport = map[string][]string{
 		"railhead/client/base", "railhead/client/comm", "railhead/client/device", "railhead/client/device/cpu", "railhead/client/ep", "railhead/client/include",
 		"railhead/client/memory", "railhead/client/session", "railhead/internal/wire", "railhead/kernels",
 	},
-	"railhead/client/device/cuda/fake": {"railhead/internal/librarybuild"},
+	"railhead/client/device/cuda/fake":   {"railhead/internal/librarybuild"},
+	"railhead/client/device/cuda/fake/c": {"railhead/client/device/cuda"},
 	"railhead/client/device/threads": {
 		"railhead/client", "railhead/client/base", "railhead/client/comm", "railhead/client/device", "railhead/client/device/cpu",
 		"railhead/client/ep", "railhead/client/include", "railhead/client/session", "railhead/internal/wire", "railhead/kernels",

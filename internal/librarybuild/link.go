@@ -20,16 +20,16 @@ func Link(root, dir string, more ...string) error {
 	if err != nil {
 		return err
 	}
-	objects, err := goObjects(root, dir, slices.Concat(assigned["LIBRARY_FOLDERS"], more))
+	objects, err := Objects(root, dir, slices.Concat(assigned["LIBRARY_FOLDERS"], more)...)
 	if err != nil {
 		return err
 	}
 	return link(root, dir, assigned["LIBRARY_LDFLAGS"], objects)
 }
 
-// goObjects writes the objects of the C++ sources in folders to dir, under the names of Object, and returns their paths. The go command
+// Objects writes the objects of the C++ sources in folders to dir, under the names of Object, and returns their paths. The go command
 // keeps the objects in its build cache. It builds a package first if a source, a flag or the compiler has changed.
-func goObjects(root, dir string, folders []string) (objects []string, err error) {
+func Objects(root, dir string, folders ...string) (objects []string, err error) {
 	arguments := []string{"list", "-export", "-f", "{{.ImportPath}} {{.Export}}"}
 	for _, folder := range folders {
 		arguments = append(arguments, "./"+folder)

@@ -30,15 +30,31 @@ import (
 
 const folder = "client/device/cuda/fake/c"
 
-// Build compiles the fake driver into dir and returns the path of the library. root is the root of the repository, flags are further flags
-// of the compiler.
+// Build links the fake driver into dir and returns the path of the library. root is the root of the repository. Without flags the objects are
+// those of the go command's build cache, and with further flags of the compiler, as a sanitizer's, the sources are compiled with them.
 func Build(root, dir string, flags ...string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	build := librarybuild.Objects
+	if len(flags) > 0 {
+		build = func(root, dir string, _ ...string) ([]string, error) { return compile(root, dir, flags) }
+	}
+	objects, err := build(root, dir, folder)
+	if err != nil {
+		return "", err
+	}
+	library := filepath.Join(dir, "libcuda.so.1")
+	_, err = librarybuild.Tool(root, "g++", slices.Concat([]string{"-shared", "-pthread", "-Wl,-soname,libcuda.so.1", "-o", library}, flags, objects)...)
+	return library, err
+}
+
+// compile compiles the sources with flags.
+func compile(root, dir string, flags []string) ([]string, error) {
 	sources, err := filepath.Glob(filepath.Join(root, folder, "*.cc"))
 	if err != nil || len(sources) == 0 {
-		return "", errors.Join(err, errors.New("the fake driver has no sources"))
-	}
-	if dir, err = filepath.Abs(dir); err != nil {
-		return "", err
+		return nil, errors.Join(err, errors.New("the fake driver has no sources"))
 	}
 	common := append([]string{"-std=c++17", "-O1", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra", "-Werror", "-Iclient"}, flags...)
 	objects, errs := make([]string, len(sources)), make([]error, len(sources))
@@ -51,10 +67,5 @@ func Build(root, dir string, flags ...string) (string, error) {
 		})
 	}
 	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return "", err
-	}
-	library := filepath.Join(dir, "libcuda.so.1")
-	_, err = librarybuild.Tool(root, "g++", slices.Concat([]string{"-shared", "-pthread", "-Wl,-soname,libcuda.so.1", "-o", library}, flags, objects)...)
-	return library, err
+	return objects, errors.Join(errs...)
 }
