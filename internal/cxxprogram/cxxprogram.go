@@ -56,8 +56,14 @@ func (b *Builder) NoteSources(t *testing.T) {
 	}
 }
 
-// object returns the path of a compiled source.
+// Folder is the temporary folder.
+func (b *Builder) Folder() string { return b.objects }
+
+// object returns the path of a compiled source. An object is its own.
 func (b *Builder) object(flags []string, source string) (string, error) {
+	if filepath.Ext(source) == ".o" {
+		return source, nil
+	}
 	b.mutex.Lock()
 	key := fmt.Sprint(os.Getenv("CXX"), flags, source)
 	build, there := b.built[key]
@@ -73,7 +79,7 @@ func (b *Builder) object(flags []string, source string) (string, error) {
 	return build()
 }
 
-// Compile compiles sources, paths from the folder, in parallel, and returns the path of the program linked of them.
+// Compile compiles sources, paths from the folder, in parallel, and returns the path of the program linked of them. A source may be an object.
 func (b *Builder) Compile(t *testing.T, flags []string, sources ...string) string {
 	t.Helper()
 	b.NoteSources(t)
