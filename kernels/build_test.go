@@ -32,6 +32,15 @@ func sanitized(t *testing.T, sanitizer []string) []string {
 	return plain
 }
 
+// soonCompiled returns flags in the deep run. In the ordinary run it returns those of programs that compile for longer than they run.
+func soonCompiled(t *testing.T, flags []string) []string {
+	t.Helper()
+	if deep.On(t) {
+		return flags
+	}
+	return []string{"-O0"}
+}
+
 // programs compiles the sources of this folder.
 var programs *cxxprogram.Builder
 

@@ -17,7 +17,7 @@ func TestDispatchAndCombineAccessOnlyTheirMemoryAmongHostileRanks(t *testing.T) 
 // The GPU kernels as threads of this process, several blocks and threads a rank: random buffers, types, routings, layouts and calls, two dispatches in
 // flight, valid calls and refused ones, over the wrap of their number.
 func TestTheGPUsDispatchAndCombineGiveTheBytesAndReportsOfTheCPUs(t *testing.T) {
-	binary := compileProgram(t, sanitized(t, address), "testdata/gpu_ep.cc", "host/ep.cc")
+	binary := compileProgram(t, soonCompiled(t, address), "testdata/gpu_ep.cc", "host/ep.cc")
 	for _, world := range []int{1, 2, 3, 5} {
 		for _, first := range []uint32{0, 0xfffffffd} {
 			seed := rand.Uint64()
@@ -28,14 +28,14 @@ func TestTheGPUsDispatchAndCombineGiveTheBytesAndReportsOfTheCPUs(t *testing.T) 
 }
 
 func TestTheGPUsDispatchAndCombineReportMissingRanks(t *testing.T) {
-	binary := compileProgram(t, sanitized(t, address), "testdata/gpu_ep_faults.cc")
+	binary := compileProgram(t, soonCompiled(t, address), "testdata/gpu_ep_faults.cc")
 	for _, world := range deep.First(t, 1, []int{3, 2, 4}) {
 		runProgram(t, binary, "stop", world)
 	}
 }
 
 func TestTheGPUsDispatchAndCombineAccessOnlyTheirMemoryAmongHostileRanks(t *testing.T) {
-	binary := compileProgram(t, sanitized(t, address), "testdata/gpu_ep_faults.cc")
+	binary := compileProgram(t, soonCompiled(t, address), "testdata/gpu_ep_faults.cc")
 	first := rand.Uint64()
 	t.Logf("seeds from %d", first)
 	runProgram(t, binary, "hostile", first, deep.Rounds(t, 100, 500))

@@ -48,12 +48,12 @@ func TestTreesReachEveryRankOnce(t *testing.T) {
 }
 
 func TestTilesRoundByTheDefinitionAndTouchOnlyTheirElements(t *testing.T) {
-	onEachVector(t, sanitized(t, address), "testdata/tile.cc")
+	onEachVector(t, soonCompiled(t, address), "testdata/tile.cc")
 }
 
 // Without sanitizers, which would take a minute to compile: the program guards its memory itself.
 func TestRowsOfExpertsFollowTheDefinitionAndTouchOnlyTheirBytes(t *testing.T) {
-	onEachVector(t, plain, "testdata/ep_rows.cc")
+	onEachVector(t, soonCompiled(t, plain), "testdata/ep_rows.cc")
 }
 
 // onEachVector compiles and runs a program for the vectors of each instruction set that this processor has.
