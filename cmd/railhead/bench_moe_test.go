@@ -211,3 +211,35 @@ func TestBenchMoERefusesWrongFlagsBeforeItStartsAnything(t *testing.T) {
 		}
 	}
 }
+
+func TestBenchMoEOnGPUsMeasuresAndChecksEagerlyAndInGraphs(t *testing.T) {
+	env := withGPUs(t)
+	for _, args := range [][]string{
+		{"--tokens", "0,3"}, {"--tokens", "5", "-G", "3", "--layout", "padded"}, {"--wire-dtype", "fp8_e4m3", "--scale", "ue8m0", "--layout", "tokens", "--tokens", "2", "-G", "1"},
+		{"--dtype", "fp8_e4m3", "--ranks", "3", "--tokens", "4"},
+	} {
+		args = append([]string{"bench", "moe", "--device", "cuda", "--json", "--hidden", "320", "--experts", "13", "--topk", "4", "-n", "3", "-w", "1"}, args...)
+		status, stdout, stderr := railhead(t, env, args...)
+		var r moe.Report
+		decodeStrict(t, stdout, &r)
+		if status != 0 || !r.OK || !strings.HasPrefix(r.Device, "fake device 0") || r.PrivateBytes == 0 || len(r.Rows) == 0 {
+			t.Fatalf("%v: status %d, %+v: %s", args, status, r, stderr)
+		}
+		for _, row := range r.Rows {
+			if row.Wrong != 0 || row.RoundTrip.P50us <= 0 || row.Dispatch.P50us <= 0 || row.Dispatch.P99us < row.Dispatch.P50us || row.Written != nil || (row.Tokens > 0) != (row.CopiesPerToken > 0) {
+				t.Errorf("%v: %+v", args, row)
+			}
+		}
+	}
+	status, stdout, stderr := railhead(t, env, "bench", "moe", "--device", "cuda", "--hidden", "64", "--experts", "4", "--topk", "2", "--tokens", "2", "-n", "2", "-G", "2")
+	for _, want := range []string{"# device: fake device 0", "validation: before and after graph: 2", "N/A", "# Wrong elements : 0 OK"} {
+		if status != 0 || !strings.Contains(stdout, want) {
+			t.Errorf("status %d, %s: no %q in\n%s", status, stderr, want, stdout)
+		}
+	}
+	for _, args := range [][]string{{"--mode", "ht", "--device", "cuda"}, {"-G", "2"}, {"--mps"}} {
+		if status, _, stderr := railhead(t, env, append([]string{"bench", "moe"}, args...)...); status != cli.Usage {
+			t.Errorf("%v: status %d, %s", args, status, stderr)
+		}
+	}
+}

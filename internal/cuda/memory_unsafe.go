@@ -56,3 +56,15 @@ func (s *Stream) Copy(to, from []byte) error {
 func (s *Stream) Fill(to []byte, value byte) error {
 	return check("cuMemsetD8Async", C.driver_fill(s.c.h, unsafe.Pointer(unsafe.SliceData(to)), C.uchar(value), C.size_t(len(to)), s.h))
 }
+
+// Elements is memory of Alloc, or of the host, as elements of a type.
+func Elements[T any](m []byte) []T {
+	var one T
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(m))), len(m)/int(unsafe.Sizeof(one)))
+}
+
+// Bytes is the memory of elements.
+func Bytes[T any](s []T) []byte {
+	var one T
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(one)))
+}

@@ -126,7 +126,7 @@ var mayImport = map[string][]string{
 	},
 	"railhead/cmd/railhead/bench/moe": {
 		"railhead/alltoall", "railhead/client", "railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/experts",
-		"railhead/cmd/railhead/internal/private", "railhead/cmd/railhead/internal/ranks", "railhead/internal/models", "railhead/internal/sizeplot",
+		"railhead/cmd/railhead/internal/private", "railhead/cmd/railhead/internal/ranks", "railhead/internal/cuda", "railhead/internal/models", "railhead/internal/sizeplot",
 	},
 	"railhead/cmd/railhead/demo": {
 		"railhead/alltoall", "railhead/client", "railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/experts",

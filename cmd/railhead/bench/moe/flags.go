@@ -2,6 +2,7 @@ package moe
 
 import (
 	"encoding"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,7 +22,9 @@ type flags struct {
 	hidden, experts, topk       int
 	tokens, model, routing      string
 	dtype, wire, combine, scale string
-	mode, layout, plot          string
+	mode, layout, plot, device  string
+	launches                    int
+	share                       bool
 	seed                        uint64
 	timeout                     time.Duration
 	asJSON                      bool
@@ -54,6 +57,8 @@ func (b *flags) addTo(cmd *cobra.Command) {
 	f.IntVarP(&b.iterations, "iterations", "n", 100, "timed iterations")
 	f.IntVarP(&b.warmup, "warmup", "w", 10, "warm-up iterations")
 	f.Uint64Var(&b.seed, "seed", 1, "seed of routing and tokens")
+	f.IntVarP(&b.launches, "cudagraph", "G", 0, "on GPUs: capture the timed iterations into a CUDA graph and launch it so often; 0 means no graph")
+	cli.AddDevice(cmd, &b.device, &b.share)
 	cli.AddPlot(f, &b.plot, "latency and bandwidth against tokens per rank")
 	cli.AddTimeout(f, &b.timeout)
 	cli.AddJSON(f, &b.asJSON)
@@ -80,9 +85,12 @@ func (b *flags) plan(cmd *cobra.Command) (*job, error) {
 	if err := b.takeModel(cmd); err != nil {
 		return nil, err
 	}
-	j := &job{Tokens: tokens, Iterations: b.iterations, Warmup: b.warmup}
+	j := &job{Tokens: tokens, Iterations: b.iterations, Warmup: b.warmup, Device: b.device, Launches: b.launches}
 	if j.Shape, err = b.shape(); err != nil {
 		return nil, err
+	}
+	if j.OnGPU() && j.Shape.Mode != alltoall.LL {
+		return nil, cli.Usagef("--mode %s: GPUs have ll only", b.mode)
 	}
 	if slices.Max(tokens) == 0 && b.plot != "" {
 		return nil, cli.Usagef("--plot needs a number of tokens above 0: the axis is logarithmic")
@@ -110,10 +118,14 @@ func (b *flags) parseTokens() (tokens []int, err error) {
 }
 
 func (b *flags) checkNumbers(rows int) error {
-	if err := cli.CheckRanks(b.ranks); err != nil {
+	if err := errors.Join(cli.CheckRanks(b.ranks), cli.CheckDevice(b.device, b.share)); err != nil {
 		return err
 	}
 	switch {
+	case b.launches < 0 || b.launches > maxIterations:
+		return cli.Usagef("-G %d is outside 0..%d", b.launches, maxIterations)
+	case b.launches > 0 && b.device == cli.DeviceCPU:
+		return cli.Usagef("-G %d: on the CPU there are no graphs: add --device cuda, or leave it out", b.launches)
 	case rows > maxRows:
 		return cli.Usagef("--tokens has %d numbers, more than the limit of %d", rows, maxRows)
 	case b.iterations < 1 || b.iterations > maxIterations/rows:

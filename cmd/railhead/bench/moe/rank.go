@@ -16,7 +16,9 @@ type job struct {
 	Tokens     []int         `json:"tokens"` // per rank, by row
 	Iterations int           `json:"iterations"`
 	Warmup     int           `json:"warmup"`
-	Admin      string        `json:"admin"` // address of the daemon's /metrics, which has the ranks' counters
+	Device     string        `json:"device"`
+	Launches   int           `json:"launches"` // of a graph of all iterations, on a GPU; 0: no graph
+	Admin      string        `json:"admin"`    // address of the daemon's /metrics, which has the ranks' counters
 }
 
 // rankRow is what a rank reports for each row. Copies, Least and Written are totals of RoundTrips round trips.
@@ -31,7 +33,7 @@ type rankRow struct {
 	RoundTrips   int       `json:"round_trips"` // in Copies, Least and Written
 	Copies       uint64    `json:"copies"`      // token copies received
 	Least        uint64    `json:"least"`       // least payload that this rank had to write to others, in bytes
-	Written      []traffic `json:"written"`     // of all ranks, by the library's counters; reported by rank 0 only
+	Written      []traffic `json:"written"`     // of all ranks, by the library's counters; reported by rank 0 only, and not on GPUs
 }
 
 // Run measures all rows.

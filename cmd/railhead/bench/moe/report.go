@@ -7,6 +7,7 @@ import (
 	"gonum.org/v1/plot/plotter"
 
 	"railhead/alltoall"
+	"railhead/cmd/railhead/internal/cli"
 	"railhead/cmd/railhead/internal/experts"
 	"railhead/internal/sizeplot"
 )
@@ -18,8 +19,9 @@ type Report struct {
 	Shape        experts.Shape `json:"shape"`
 	Iterations   int           `json:"iterations"`
 	Warmup       int           `json:"warmup"`
-	BufferBytes  uint64        `json:"buffer_bytes"`  // window memory per rank
-	PrivateBytes uint64        `json:"private_bytes"` // private memory of the library per rank; the maximum
+	Launches     int           `json:"launches,omitempty"` // of a graph of all iterations
+	BufferBytes  uint64        `json:"buffer_bytes"`       // window memory per rank
+	PrivateBytes uint64        `json:"private_bytes"`      // private memory of the library per rank; the maximum
 	Rows         []Row         `json:"rows"`
 	OK           bool          `json:"ok"`              // all rows were measured, and no element is wrong
 	Error        string        `json:"error,omitempty"` // why not all rows were measured
@@ -32,7 +34,7 @@ type Row struct {
 	Combine        Latency   `json:"combine"`
 	RoundTrip      Latency   `json:"round_trip"`
 	CopiesPerToken float64   `json:"copies_per_token"`
-	Written        []traffic `json:"written"` // by rank: bytes per round trip
+	Written        []traffic `json:"written"` // by rank: bytes per round trip; null on GPUs, which do not count them
 	Least          []float64 `json:"least"`   // by rank: least possible payload of a round trip, in bytes
 	Ratio          float64   `json:"ratio"`   // (payload + headers) / least, the maximum over the ranks; 0 if there is nothing to write
 	Wrong          int64     `json:"wrong"`
@@ -45,9 +47,9 @@ type Latency struct {
 	AlgBW float64 `json:"algbw,omitempty"` // GB/s; a round trip has none
 }
 
-func newReport(j *job, ranks int) *Report {
+func newReport(j *job, ranks int, device string) *Report {
 	return &Report{
-		Device: "cpu", Ranks: ranks, Shape: j.Shape, Iterations: j.Iterations, Warmup: j.Warmup, Rows: []Row{},
+		Device: device, Launches: j.Launches, Ranks: ranks, Shape: j.Shape, Iterations: j.Iterations, Warmup: j.Warmup, Rows: []Row{},
 	}
 }
 
@@ -60,8 +62,12 @@ func (r *Report) header(w io.Writer) {
 		wire += " with scales " + s.Scale.String()
 	}
 	_, _ = fmt.Fprintf(w, "# MoE dispatch and combine: %s, %s rows, routing %s, seed %d\n", s.Mode, s.Layout, s.Routing, s.Seed)
-	_, _ = fmt.Fprintf(w, "# nRanks %d hidden %d experts %d topk %d warmup iters: %d iters: %d validation: first and last iteration\n",
-		r.Ranks, s.Hidden, s.Experts, s.TopK, r.Warmup, r.Iterations)
+	validation := "first and last iteration"
+	if r.where() == cli.DeviceCUDA {
+		validation = fmt.Sprintf("before and after graph: %d", r.Launches)
+	}
+	_, _ = fmt.Fprintf(w, "# nRanks %d hidden %d experts %d topk %d warmup iters: %d iters: %d validation: %s\n",
+		r.Ranks, s.Hidden, s.Experts, s.TopK, r.Warmup, r.Iterations, validation)
 	_, _ = fmt.Fprintf(w, "# device: %s, tokens %s, on the wire %s, partial sums %s\n", r.Device, s.Dtype, wire, s.Combine)
 	_, _ = fmt.Fprintf(w, "# memory per rank for %d tokens: window %.2f MiB (%d B), private %.2f MiB (%d B)\n#\n", s.Tokens,
 		float64(r.BufferBytes)/mib, r.BufferBytes, float64(r.PrivateBytes)/mib, r.PrivateBytes)
@@ -81,13 +87,17 @@ func (r *Row) print(w io.Writer) {
 		t = t.over(float64(len(r.Written)))
 		mean = traffic{mean.Payload + t.Payload, mean.Headers + t.Headers, mean.Flags + t.Flags}
 	}
-	ratio := "N/A"
-	if r.Ratio > 0 {
-		ratio = fmt.Sprintf("%.3f", r.Ratio)
+	number := func(format string, v float64, is bool) string {
+		if !is {
+			return "N/A"
+		}
+		return fmt.Sprintf(format, v)
 	}
-	_, _ = fmt.Fprintf(w, "  %7d  %9.1f %9.1f  %7.2f  %9.1f %9.1f  %7.2f  %9.1f %9.1f  %6.2f  %11.0f  %9.0f  %7.0f  %6s  %6d\n",
+	counted := len(r.Written) > 0
+	_, _ = fmt.Fprintf(w, "  %7d  %9.1f %9.1f  %7.2f  %9.1f %9.1f  %7.2f  %9.1f %9.1f  %6.2f  %11s  %9s  %7s  %6s  %6d\n",
 		r.Tokens, r.Dispatch.P50us, r.Dispatch.P99us, r.Dispatch.AlgBW, r.Combine.P50us, r.Combine.P99us, r.Combine.AlgBW,
-		r.RoundTrip.P50us, r.RoundTrip.P99us, r.CopiesPerToken, mean.Payload, mean.Headers, mean.Flags, ratio, r.Wrong)
+		r.RoundTrip.P50us, r.RoundTrip.P99us, r.CopiesPerToken, number("%.0f", mean.Payload, counted), number("%.0f", mean.Headers, counted),
+		number("%.0f", mean.Flags, counted), number("%.3f", r.Ratio, r.Ratio > 0), r.Wrong)
 }
 
 func (r *Report) footer(w io.Writer) {
@@ -105,10 +115,18 @@ func (r *Report) footer(w io.Writer) {
 	_, _ = fmt.Fprintf(w, "# Wrong elements : %d %s\n", wrong, verdict)
 }
 
+// where is the kind of devices, a value of --device.
+func (r *Report) where() string {
+	if r.Device == cli.DeviceCPU {
+		return cli.DeviceCPU
+	}
+	return cli.DeviceCUDA
+}
+
 // draw plots latency and bandwidth of dispatch and combine against the number of tokens.
 func (r *Report) draw(w io.Writer) error {
-	title := fmt.Sprintf("MoE %s, hidden %d, %d experts, top %d, %s, %d ranks on the CPU", r.Shape.Mode, r.Shape.Hidden, r.Shape.Experts,
-		r.Shape.TopK, r.Shape.Wire, r.Ranks)
+	title := fmt.Sprintf("MoE %s, hidden %d, %d experts, top %d, %s, %s", r.Shape.Mode, r.Shape.Hidden, r.Shape.Experts,
+		r.Shape.TopK, r.Shape.Wire, cli.RanksOn(r.Ranks, r.where()))
 	tokens := sizeplot.Count("tokens per rank")
 	latency, bandwidth := sizeplot.NewPanel(title, tokens, "time (us)"), sizeplot.NewPanel("", tokens, "algorithm bandwidth (GB/s)")
 	for i, phase := range []struct {
