@@ -36,6 +36,7 @@ var mayImport = map[string][]string{
 	"railhead/internal/cxxprogram":   {"railhead/internal/await"},
 	"railhead/kernels":               {},
 	"railhead/kernels/gpuhost":       {"railhead/kernels"},
+	"railhead/kernels/model":         {"railhead/kernels"},
 	"railhead/kernels/model/tests":   {},
 	"railhead/symm":                  {},
 	"railhead/engine/tuner":          {},

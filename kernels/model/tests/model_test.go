@@ -8,11 +8,13 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"railhead/internal/await"
 	"railhead/internal/cxxprogram"
 	"railhead/internal/deep"
+	"railhead/internal/librarybuild"
 )
 
 // programs compiles the sources of kernels.
@@ -28,10 +30,23 @@ func modelSeeds(t *testing.T) string {
 	return fmt.Sprint("0:", deep.Rounds(t, 200, 1000))
 }
 
-// buildModel compiles the protocols of include/ for the memory model.
+// modelObject writes the object that the go command has compiled of model/main.cc, once.
+var modelObject = sync.OnceValues(func() (string, error) {
+	objects, err := librarybuild.Objects("../../..", programs.Folder(), "kernels/model")
+	if err != nil || len(objects) != 1 {
+		return "", fmt.Errorf("%d objects of kernels/model: %w", len(objects), err)
+	}
+	return objects[0], nil
+})
+
+// buildModel links the protocols of include/ for the memory model.
 func buildModel(t *testing.T) string {
 	t.Helper()
-	return programs.Compile(t, []string{"-DRH_MODEL", "-O2"}, "model/main.cc")
+	object, err := modelObject()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return programs.Compile(t, []string{"-Wl,--defsym=main=_Z9modelMainiPPc"}, object) // the name of doc.go
 }
 
 // runModel returns whether the scenario passed, and the model's output.
