@@ -45,7 +45,7 @@ func onEachBuild(t *testing.T, scenario string, ordinary int) {
 // The program prints a fingerprint of each schedule.
 func TestASeedPlaysTheSameScheduleEachTime(t *testing.T) {
 	t.Parallel()
-	for _, scenario := range []string{"reconnect", "lost", "breaks", "handles", "resumes", "ends", "mismatch", "table", "buffers", "graphs"} {
+	for _, scenario := range []string{"reconnect", "lost", "breaks", "handles", "resumes", "ends", "mismatch", "table", "buffers", "graphs", "drops"} {
 		var outs [2]string
 		for i := range outs {
 			out, err := exec.CommandContext(t.Context(), hooksBuild.program(t), scenario, "1", "20").Output()
@@ -94,3 +94,6 @@ func TestAHandleOfADispatchNeverReachesTheNextDispatch(t *testing.T) { onEachBui
 
 // Captured calls, of a comm whose calls run later.
 func TestWhatAGraphUsesLivesUntilTheGraphHasEnded(t *testing.T) { onEachBuild(t, "graphs", 300) }
+
+// Ranks that die, abort or are masked, during dispatches.
+func TestADispatchGoesOnWithoutTheDeadOrNamesThem(t *testing.T) { onEachBuild(t, "drops", 200) }

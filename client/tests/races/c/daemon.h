@@ -56,7 +56,7 @@ Resumed resumed(const char* group, int rank);
 void playRank(const char* group, int world, int rank, bool silent = false);
 // The operation in the line of a played rank.
 void setOperation(const char* group, int rank, uint32_t op);
-// Kills it: the kernel marks its lease.
+// Kills it: the kernel marks its lease. Also a rank of the library, which makes no call then but to end its comm in the broken group.
 void killRank(const char* group, int rank);
 // It breaks the group, as its library would.
 void abortAs(const char* group, int rank, rh_result code, uint32_t op);

@@ -283,6 +283,7 @@ void setOperation(const char* group, int rank, uint32_t op) { mustExist(group).l
 
 void killRank(const char* group, int rank) {
   Group& g = mustExist(group);
+  g.ranks[rank].played = g.ranks[rank].silent = true;  // from here on, if it is a rank of the library
   rhw_lease& lease = g.line(rank)->lease;
   __atomic_store_n(&lease.word, FUTEX_OWNER_DIED, __ATOMIC_RELEASE);
   wakeWord(g, &lease.word);

@@ -20,6 +20,7 @@ void ends();
 void handleTable();
 void buffers();
 void graphs();
+void drops();
 
 constexpr uint32_t kTimeoutMs = 3000;
 constexpr int64_t kTimeout = kTimeoutMs * kMs;

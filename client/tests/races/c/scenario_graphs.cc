@@ -91,10 +91,10 @@ Seen seen[128];
 int seenCount = 0;
 
 bool handleReaches(const EpDispatched* d) {
-  keepRunning(true);
+  const bool before = keepRunning(true);
   railhead::client::EpHandles::Shared ref(railhead::client::epHandles(), d->handle);
   const bool reaches = ref.get() == d;
-  keepRunning(false);
+  keepRunning(before);
   return reaches;
 }
 

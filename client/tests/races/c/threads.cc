@@ -211,9 +211,9 @@ int __wrap_pthread_cond_broadcast(pthread_cond_t* c) {
 // Another thread would wait inside the C library, without passing the baton, so nothing switches inside.
 int __wrap_pthread_once(pthread_once_t* once, void (*routine)()) {
   step("once");
-  keepRunning(true);
+  const bool before = keepRunning(true);  // routine may call pthread_once too
   const int error = __real_pthread_once(once, routine);
-  keepRunning(false);
+  keepRunning(before);
   return error;
 }
 

@@ -307,7 +307,11 @@ void step(const char* what) {
   if (me->frozenUntil > w.now || below(w.switchOneIn) == 0) switchAway();
 }
 
-void keepRunning(bool on) { w.keepRunning = on; }
+bool keepRunning(bool on) {
+  const bool before = w.keepRunning;
+  w.keepRunning = on;
+  return before;
+}
 
 bool block(const char* what, int64_t deadline, bool (*ready)(void*), void* argument) {
   Hidden hidden;

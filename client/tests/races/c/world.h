@@ -44,8 +44,8 @@ template <class F>
 bool block(const char* what, int64_t deadline, F ready) {
   return block(what, deadline, [](void* f) { return (*static_cast<F*>(f))(); }, &ready);
 }
-// While on, step lets no other thread run.
-void keepRunning(bool on);
+// While on, step lets no other thread run. Returns whether it was on.
+bool keepRunning(bool on);
 inline void sleepUntil(int64_t t) {
   block("sleep", t, [] { return false; });
 }
