@@ -98,7 +98,7 @@ func allReduceAlgorithms(having func(wire.Algo) bool) (names []string) {
 func TestEveryAlgorithmGivesTheSameBits(t *testing.T) {
 	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
-	worlds := []int{1, 2, 3, 5, 9}
+	worlds := []int{1, 2, 3, 9}
 	if deep.On(t) {
 		worlds = []int{1, 2, 3, 5, 8, 17, 64}
 	}
@@ -106,13 +106,13 @@ func TestEveryAlgorithmGivesTheSameBits(t *testing.T) {
 		t.Setenv("RAILHEAD_ALGO", algo)
 		for _, world := range worlds {
 			for _, reduceGroup := range []int{0, 2} {
-				if reduceGroup > world {
+				if reduceGroup > world || reduceGroup == world && !deep.On(t) { // a group of all ranks adds as no groups do
 					continue
 				}
 				ranks := formGroup(t, s, client.CommConfig{
 					Group: fmt.Sprint(algo, world, reduceGroup), World: world, ReduceGroup: reduceGroup, HeapBytes: 8 << 20,
 				})
-				counts := []int{0, 1, 15, 16, 17, 1000, 16384, 16385, 40000}
+				counts := deep.First(t, 5, []int{0, 1, 17, 16385, 40000, 15, 16, 1000, 16384})
 				if world > 8 {
 					counts = []int{1, 17, 1000, 2000}
 				}

@@ -43,7 +43,7 @@ func everyOperation(random *rand.Rand, world int, count func() int) (operations 
 func TestEveryOperationOfEveryTypeInWorldsOf1To64(t *testing.T) {
 	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
-	for _, world := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 64} {
+	for _, world := range deep.First(t, 7, []int{1, 2, 3, 5, 8, 9, 64, 4, 6, 7, 16, 33}) {
 		t.Run(fmt.Sprint(world), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(world), 4))
 			reduceGroup := random.IntN(world + 1)
@@ -140,7 +140,7 @@ func TestAnySequenceOfOperationsWithEveryInstructionSet(t *testing.T) {
 	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
 	sets := instructionSets(t, s)
-	deep.Checks(t, 30)
+	deep.Checks(t, 15)
 	rapid.Check(t, func(rt *rapid.T) {
 		world := drawWorldOfNine(rt)
 		reduceGroup := rapid.IntRange(0, world).Draw(rt, "reduceGroup")

@@ -33,7 +33,7 @@ func everyCallOn(c *client.Comm) map[string]func() error {
 func TestEveryCallRefusesAFinalizedCommEvenIfItsSlotIsReused(t *testing.T) {
 	s := startDaemon(t)
 	session := connect(t, s)
-	one := client.CommConfig{Rank: 0, World: 1, Group: "a"}
+	one := client.CommConfig{Rank: 0, World: 1, Group: "a", HeapBytes: 1 << 16}
 	old, err := session.Init(one)
 	if err != nil {
 		t.Fatal(err)

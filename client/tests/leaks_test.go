@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"railhead/client"
+	"railhead/internal/deep"
 )
 
 func TestManyGroupsDoNotLeak(t *testing.T) {
@@ -29,7 +30,7 @@ func TestManyGroupsDoNotLeak(t *testing.T) {
 		all(t, ranks, closeSession)
 	}
 	nothingLeaks(t, func() {
-		for range 300 {
+		for range deep.Rounds(t, 100, 300) {
 			life()
 		}
 	})

@@ -11,6 +11,7 @@ import (
 
 	"railhead/client"
 	"railhead/client/tests/harness"
+	"railhead/internal/deep"
 	"railhead/internal/rank"
 	"railhead/internal/wire"
 )
@@ -379,7 +380,7 @@ func TestTheDeadlineNamesARankThatDoesNotRegister(t *testing.T) {
 func TestManyRegistrationsDoNotLeak(t *testing.T) {
 	s := startDaemon(t)
 	nothingLeaks(t, func() {
-		for i := range 60 {
+		for i := range deep.Rounds(t, 24, 60) {
 			ranks := formGroup(t, s, client.CommConfig{World: 2})
 			memory := []owned{ownMemfd(t, 2*page), ownMemfd(t, 2*page)}
 			var windows []*client.Window
