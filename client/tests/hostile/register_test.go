@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/client"
+	"railhead/client/tests/harness"
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 )
 
@@ -25,15 +27,20 @@ const peerBytes = 2 * page
 // fakePair is a daemon of a group of two, whose rank 1 does not exist. peers returns its answers to Register. mapped, if it is not nil,
 // returns those to RegisterMapped.
 func fakePair(peers, mapped func(f *fake, request uint64) []answer) func(*fake, int, []answer) []answer {
+	return fakeGroup(2, peers, mapped)
+}
+
+// fakeGroup is the same with a group of that many ranks.
+func fakeGroup(world uint32, peers, mapped func(f *fake, request uint64) []answer) func(*fake, int, []answer) []answer {
 	return func(f *fake, turn int, answers []answer) []answer {
 		switch turn {
 		case turnJoin:
 			request := requestOf(answers[0])
-			return []answer{
-				f.joined(2, request),
-				{encode(&wire.Heap{Group: 7, Local: 0, PID: 1}, request), []int{f.segment(fakeHeap, sealed)}},
-				{encode(&wire.Heap{Group: 7, Local: 1, PID: 2}, request), []int{f.segment(fakeHeap, sealed)}},
+			joined := []answer{f.joined(world, request)}
+			for r := range world {
+				joined = append(joined, answer{encode(&wire.Heap{Group: 7, Local: rank.Local(r), PID: 1 + r}, request), []int{f.segment(fakeHeap, sealed)}})
 			}
+			return joined
 		case turnPairRegister:
 			return peers(f, requestOf(answers[0]))
 		case turnPairMapped:
@@ -46,11 +53,16 @@ func fakePair(peers, mapped func(f *fake, request uint64) []answer) func(*fake, 
 }
 
 // registerWith registers memory of rank 0 with such a daemon: a memfd if shared is true, else private memory.
-func registerWith(t *testing.T, shared bool, spoil func(*fake, int, []answer) []answer) (sharing client.Sharing, err error) {
+func registerWith(t *testing.T, shared bool, spoil func(*fake, int, []answer) []answer) (client.Sharing, error) {
+	t.Helper()
+	return registerIn(t, 2, shared, spoil)
+}
+
+func registerIn(t *testing.T, world int, shared bool, spoil func(*fake, int, []answer) []answer) (sharing client.Sharing, err error) {
 	t.Helper()
 	path := startFake(t, spoil)
 	nothingLeaks(t, func() {
-		c, leave := joinFake(t, path, 2)
+		c, leave := joinFake(t, path, world)
 		defer leave()
 		o := ownMemfd(t, peerBytes)
 		if !shared {
@@ -174,6 +186,55 @@ func TestPeerMemoryThatCouldFaultIsRefusedBeforeItIsUsed(t *testing.T) {
 		if s, err := registerWith(t, true, fakePair(peers, staged)); err != nil || s.ZeroCopy {
 			t.Errorf("%s: %+v, %v", c.what, s, err)
 		}
+	}
+}
+
+// The memory of one rank of several cannot be mapped, that which comes first or last. That of another rank can.
+func TestMemoryOfOneOfTwoPeersThatCannotBeMappedIsNotShared(t *testing.T) {
+	for bad := range 2 {
+		peers := func(f *fake, request uint64) (answers []answer) {
+			for i := range 2 {
+				m := peer()
+				m.Local = rank.Local(1 + i)
+				seals := unix.F_SEAL_SHRINK
+				if i == bad {
+					seals = 0
+				}
+				answers = append(answers, answer{encode(&m, request), []int{f.segment(peerBytes, seals)}})
+			}
+			return answers
+		}
+		_, err := registerIn(t, 3, true, fakeGroup(3, peers, nil))
+		wantError(t, err, wire.ResultProtocol, "window_register: rank 0", "says that window 1 is shared")
+	}
+}
+
+// A window that is staged after the mapping: the peers' memory is unmapped at once, and not a second time when the window is freed. Then other
+// memory of the process may lie there.
+func TestPeerMemoryOfAStagedWindowIsUnmappedOnce(t *testing.T) {
+	staged := says(wire.Registered{Region: 1, StagedLocal: 1, Reason: wire.MakeReason("rank 1: out of luck")})
+	c, leave := joinFake(t, startFake(t, fakePair(gives(peer()), staged)), 2)
+	defer leave()
+	o := ownMemfd(t, peerBytes)
+	defer o.Release()
+	w, err := c.Register(o.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := make([]harness.Owned, 64) // one of them lies there
+	for i := range others {
+		others[i] = mapOwned(t, -1, 0, peerBytes, unix.MAP_PRIVATE)
+	}
+	if err := w.Free(); err != nil {
+		t.Error(err)
+	}
+	for i, other := range others {
+		if err := unix.Msync(other.Memory, unix.MS_ASYNC); err != nil {
+			t.Fatalf("other memory, mapping %d, is unmapped: %v", i, err)
+		}
+	}
+	for _, other := range others {
+		other.Release()
 	}
 }
 
