@@ -9,6 +9,7 @@ namespace railhead::cuda {
 
 class EpTarget : public Target {
  public:
+  static constexpr bool kSurvivesDeaths = true;
   RH_FN gpu::EpShared& epShared() {
     __shared__ gpu::EpShared shared;
     return shared;
@@ -26,6 +27,11 @@ class EpTarget : public Target {
   // Of words that only this GPU uses.
   RH_FN void fenceDevice() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
   RH_FN void add(uint32_t* p, uint32_t n) { asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(n) : "memory"); }
+  RH_FN uint32_t fetchAdd(uint32_t* p, uint32_t n) {
+    uint32_t old;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(n) : "memory");
+    return old;
+  }
   // Barriers of the block order them.
   RH_FN uint32_t sharedOr(uint32_t* p, uint32_t bits) {
     uint32_t old;

@@ -10,6 +10,7 @@ namespace railhead::cuda {
 
 class Target {
  public:
+  static constexpr bool kSurvivesDeaths = false;
   static constexpr uint32_t kControlThreads = 32;
   static constexpr uint32_t kEpochMask = 0xffffffffu, kMeetingMask = 0xffffffffu;
   // Ranks whose tiles are in flight together, where the world size is not known: 16, 32 and 16 registers.

@@ -11,10 +11,12 @@ class EpTarget : public Target {
  public:
   EpTarget(gpu::Shared* shared, gpu::EpShared* ep, Grid grid) : Target(shared, grid), ep_(ep) {}
   gpu::EpShared& epShared() { return *ep_; }
+  static constexpr bool kSurvivesDeaths = true;
   static constexpr uint32_t kLanes = 1;
   uint64_t laneSums(uint64_t v) { return v; }
   void fenceDevice() { fence(); }
   void add(uint32_t* p, uint32_t n) { __atomic_fetch_add(p, n, __ATOMIC_RELAXED); }
+  uint32_t fetchAdd(uint32_t* p, uint32_t n) { return __atomic_fetch_add(p, n, __ATOMIC_RELAXED); }
   // One thread has them.
   uint32_t sharedOr(uint32_t* p, uint32_t bits) {
     const uint32_t old = *p;

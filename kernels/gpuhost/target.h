@@ -16,6 +16,7 @@ namespace railhead::gpuhost {
 
 class Target {
  public:
+  static constexpr bool kSurvivesDeaths = false;
   static constexpr uint32_t kControlThreads = 1;
   static constexpr uint32_t kEpochMask = 0xffffffffu, kMeetingMask = 0xffffffffu;
   static constexpr int kCellBatch = 4, kPacketBatch = 4, kPullBatch = 4;

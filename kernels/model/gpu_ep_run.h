@@ -5,86 +5,16 @@
 
 #include <deque>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "model/ep_script.h"
-#include "model/gpu_run.h"
+#include "model/gpu_ep_target.h"
 #include "railhead/gpu/ep_combine_ll.h"
 #include "railhead/gpu/ep_dispatch_ll.h"
 
 namespace railhead::model {
-
-// Words that only a rank's own kernels use, and the caller's rows are plain: the order of kernels, barriers, and the wait for all blocks must order
-// them. The words of control (gpu_run.h) may race.
-class GpuEpTarget : public GpuTarget {
- public:
-  struct Private {
-    const char *begin, *end;
-    bool has(const void* p) const { return p >= begin && p < end; }
-  };
-
-  GpuEpTarget(World& world, Grid& grid, std::deque<gpu::EpShared>& shared, Private own, Private state, int thread)
-      : GpuTarget(world, grid, thread), world_(&world), shared_(&shared), own_(own), state_(state) {}
-
-  gpu::EpShared& epShared() { return (*shared_)[block()]; }
-  // Shared memory of a block is not part of the model's memory.
-  uint32_t sharedOr(uint32_t* p, uint32_t bits) {
-    const uint32_t old = *p;
-    *p |= bits;
-    return old;
-  }
-  static constexpr uint32_t kLanes = 1;
-  uint64_t laneSums(uint64_t v) { return v; }
-  void add(uint32_t* p, uint32_t n, const char* in = __builtin_FUNCTION()) { world_->add(p, 4, n, "add", in); }
-  void fenceDevice(const char* in = __builtin_FUNCTION()) { world_->fence(Fence::kBoth, in); }
-  void sharedAdd(uint32_t* p, uint32_t n) { *p += n; }
-  void sharedMin(uint32_t* p, uint32_t v) { *p = v < *p ? v : *p; }
-  void sharedMax(uint32_t* p, uint32_t v) { *p = v > *p ? v : *p; }
-
-  void storeFlag(uint32_t* p, uint32_t v, const char* in = __builtin_FUNCTION()) { world_->store(p, 4, v, Order::kRelaxed, "store", in); }
-  void storePacket(Packet* p, const Packet& v, const char* in = __builtin_FUNCTION()) {
-    world_->store(&p->e[0], 8, v.e[0], Order::kRelaxed, "store", in);
-    world_->store(&p->e[1], 8, v.e[1], Order::kRelaxed, "store", in);
-  }
-  uint32_t loadState(const uint32_t* p) {
-    return isPlain(p) ? static_cast<uint32_t>(world_->load(p, 4, Order::kPlain, "load")) : GpuTarget::loadState(p);
-  }
-  uint64_t loadState(const uint64_t* p) { return isPlain(p) ? world_->load(p, 8, Order::kPlain, "load") : GpuTarget::loadState(p); }
-  void storeState(uint32_t* p, uint32_t v, const char* in = __builtin_FUNCTION()) {
-    if (!isPlain(p)) return GpuTarget::storeState(p, v, in);
-    world_->store(p, 4, v, Order::kPlain, "store");
-  }
-  void storeState(uint64_t* p, uint64_t v, const char* in = __builtin_FUNCTION()) {
-    if (!isPlain(p)) return GpuTarget::storeState(p, v, in);
-    world_->store(p, 8, v, Order::kPlain, "store");
-  }
-  uint64_t loadSlotWord(const uint64_t* p) { return world_->load(p, 8, Order::kPlain, "load"); }
-  void storeSlotWord(uint64_t* p, uint64_t v) { world_->store(p, 8, v, Order::kPlain, "store"); }
-  Raw16 loadSlotTile(const char* p) {
-    Raw16 raw;
-    for (int i = 0; i < 2; i++) {
-      const uint64_t v = world_->load(p + 8 * i, 8, Order::kPlain, "load");
-      memcpy(&raw.w[2 * i], &v, 8);
-    }
-    return raw;
-  }
-  void storeSlotTile(char* p, const Raw16& raw) {
-    for (int i = 0; i < 2; i++) {
-      uint64_t v;
-      memcpy(&v, &raw.w[2 * i], 8);
-      world_->store(p + 8 * i, 8, v, Order::kPlain, "store");
-    }
-  }
-
- private:
-  bool isPlain(const void* p) const { return own_.has(p) || state_.has(p); }
-
-  World* world_;
-  std::deque<gpu::EpShared>* shared_;
-  Private own_, state_;
-};
-using GpuEpContext = gpu::Context<GpuEpTarget>;
 
 struct GpuEpShape {
   EpScript script;
@@ -92,6 +22,10 @@ struct GpuEpShape {
   // Of each step: whether it is one kernel with the next one; and of each rank's kernel, its grid.
   std::vector<bool> fused;
   std::vector<std::vector<std::pair<int, int>>> grids;  // [step][rank] blocks, threads of a block
+  // Ranks that die are dropped. The host tells the others of the death of this one at any time; -1 = of none. It dies before that step, or lives.
+  bool dropsDead = false;
+  int dead = -1;
+  size_t diesBefore = ~size_t{0};
 };
 
 class GpuEpRun {
@@ -104,12 +38,15 @@ class GpuEpRun {
       for (const auto& [blocks, blockThreads] : of) threads = std::max(threads, blocks * blockThreads);
     }
     ends_.resize(size(s_.worldSize));
+    masked_.resize(size(s_.worldSize));
+    sent_.resize(s_.tokens.size());
     for (int r = 0; r < s_.worldSize; r++) {
       ranks_.emplace_back();
       setUpRank(r);
       ends_[size(r)].expected = threads;
       for (int t = 0; t < threads; t++) world.addFiber(r, t, [this, r, t] { thread(r, t); });
     }
+    if (shape.dead >= 0) world.addFiber(-1, 0, [this] { reportDeath(); });
   }
 
   std::string check() const {
@@ -247,7 +184,20 @@ class GpuEpRun {
     word(&s->arrived, 4, "arrived blocks" + of(r));
     // Control looks at lines, and finds nothing.
     area(heaps() + heapStride_ * size(r) + gpuLayout_.linesOffset, 2 * size(s_.worldSize) * 64, 8, "line" + of(r));
-    for (size_t b = 0; b < 2; b++) word(&status_[size(r)].abort[b].word, 4, "abort" + of(r));
+    for (size_t b = 0; b < 2; b++) {
+      gpu::Status::Abort& abort = status_[size(r)].abort[b];
+      // Time stands still, so that a wait ends a piece only because the host has told of a death: as it seems, of none first.
+      word(&abort.word, 4, "abort" + of(r), shape_.dropsDead);
+      word(&abort.onlyDeaths, 4, "only deaths" + of(r), shape_.dropsDead);
+      word(&abort.dead[0], 4, "dead" + of(r));
+    }
+  }
+  void reportDeath() {
+    for (int r = 0; r < s_.worldSize; r++) {
+      for (size_t b = 0; b < 2 && r != shape_.dead; b++) {
+        world_.store(&status_[size(r)].abort[b].dead[0], 4, uint64_t{1} << shape_.dead, Order::kRelaxed, "death");
+      }
+    }
   }
   void setUpBuffer(int r) {
     const EpTeam& t = ranks_[size(r)].team;
@@ -255,6 +205,9 @@ class GpuEpRun {
     word(&t.state()->dispatches, 4, "ep dispatches" + of(r), start);
     word(&t.state()->combines, 4, "ep combines" + of(r));
     word(&t.state()->masked, 8, "ep masked" + of(r));
+    word(&t.state()->gaveUp, 4, "ep gave up" + of(r));
+    word(reinterpret_cast<const char*>(&t.state()->gaveUp) + 4, 4, "ep gave up high" + of(r));
+    word(&t.state()->waitTurns, 4, "ep turns" + of(r));
     for (int w = 0; w < s_.worldSize; w++) {
       if (w == r) continue;
       word(&t.line(r, w).head.value, 4, "ep head" + of(r), start);
@@ -307,6 +260,9 @@ class GpuEpRun {
     word(&rank.state->done, 4, "done blocks" + of(r));
     word(&rank.state->dropped, 4, "dropped" + of(r));
     word(&rank.state->ended, 8, "ended" + of(r));
+    word(&rank.state->endedBlocks, 4, "ended blocks" + of(r));
+    word(&rank.state->missing, 4, "missing copies" + of(r));
+    area(rank.state->verdicts, 4 * size(s_.worldSize), 4, "verdict" + of(r));
     if (at > reinterpret_cast<char*>(rank.memory.data() + rank.memory.size())) world_.fail("too little private memory");
   }
 
@@ -340,10 +296,12 @@ class GpuEpRun {
     Rank& rank = ranks_[size(r)];
     for (size_t k = 0; k < s_.steps.size(); k++) {
       if (k > 0 && shape_.fused[k - 1]) continue;
+      if (r == shape_.dead && k >= shape_.diesBefore) return;
       const auto [blocks, threads] = shape_.grids[k][size(r)];
       if (t < blocks * threads) kernel(r, t, k);
       world_.meet(ends_[size(r)], true);
       if (t == 0) rank.wrong += afterStep(r, k);
+      if (t == 0 && !rank.wrong.empty()) world_.fail("%s", rank.wrong.c_str());
       world_.meet(ends_[size(r)], true);
       if (status_[size(r)].stop != 0 || !rank.wrong.empty()) return;
     }
@@ -358,6 +316,9 @@ class GpuEpRun {
     common.call.root = -1;
     common.call.stream = 1;
     common.team = rank.team;
+    common.team.dropsDead = shape_.dropsDead;
+    common.team.timeoutNs = int64_t{1} << 40;
+    common.team.waiterDeadlines = 4;
     common.state = rank.state;
     for (int i = 0; i < kEpInFlight; i++) common.flights[i] = rank.flights[i];
     common.format = {gpu::EpType::kF32, gpu::EpType::kF32, gpu::EpScaling::kF32, 0, shape_.hidden};
@@ -421,30 +382,66 @@ class GpuEpRun {
     const EpCall last = shape_.fused[k] ? static_cast<EpCall>(static_cast<int>(step.call) + 1) : step.call;
     const EpCell& cell = ranks_[size(r)].cells[size(step.dispatch)];
     if (status_[size(r)].stop != 0) return "";
+    if (shape_.dead >= 0) {
+      if (const std::string wrong = checkFollowing(r, k); !wrong.empty()) return wrong;
+    }
     const EpReport& report = last <= EpCall::kReceive ? cell.dispatched : cell.combined;
     if (report.error != EpError::kNone) return "call " + std::to_string(k) + " was refused: " + std::to_string(static_cast<int>(report.error));
-    if (last == EpCall::kReceive) return checkRows(r, step.dispatch);
-    return last == EpCall::kCombineReceive ? checkSums(r, step.dispatch) : "";
+    if (last == EpCall::kReceive) return checkRows(r, step.dispatch, report);
+    return last == EpCall::kCombineReceive ? checkSums(r, step.dispatch, report) : "";
+  }
+  // What a rank has sent before it gives up another one arrives there. A kernel that only receives, and waits for nothing else, must not give up the
+  // sender.
+  std::string checkFollowing(int r, size_t k) {
+    const EpStep& step = s_.steps[k];
+    const uint64_t before = masked_[size(r)], now = newest(&ranks_[size(r)].team.state()->masked);
+    masked_[size(r)] = now;
+    if (step.call == EpCall::kSend && (now >> shape_.dead & 1) == 0) sent_[size(step.dispatch)] |= uint64_t{1} << r;
+    if (r != shape_.dead || step.call != EpCall::kReceive) return "";
+    const uint64_t wrong = now & ~before & sent_[size(step.dispatch)];
+    return wrong == 0 ? "" : "has given up ranks " + std::to_string(wrong) + ", which have sent all";
+  }
+  uint64_t newest(const void* p) const { return world_.memory.at(world_.memory.find(p, 8)).newest().value; }
+  uint64_t rowsFrom(int s, int r, int d) const {
+    uint64_t n = 0;
+    for (uint32_t t = 0; t < tokensOf(d, s); t++) {
+      for (const int32_t e : epRoute(s_, d, s, t)) n += e >= 0 && s_.expertRank[size(e)] == r;
+    }
+    return n;
+  }
+  // Ranks that are lost, and whose counts have not come: those that lead to the number of rows that there are. ~0: none.
+  uint64_t ranksWithout(int r, int d, const EpReport& report) const {
+    for (uint64_t without = 0; without < uint64_t{1} << s_.worldSize; without++) {
+      uint64_t rows = 0;
+      for (int s = 0; s < s_.worldSize; s++) rows += (without >> s & 1) != 0 ? 0 : rowsFrom(s, r, d);
+      if ((without & ~report.lostRanks) == 0 && rows == report.rows) return without;
+    }
+    return ~uint64_t{0};
   }
   // The rows of each local expert, in the order of ranks and tokens. Makes the experts' outputs of them.
-  std::string checkRows(int r, int d) {
+  std::string checkRows(int r, int d, const EpReport& report) {
     Rank& rank = ranks_[size(r)];
     Job& j = rank.jobs[size(d)];
     j.y.assign(j.rows.size(), 0);
+    const uint64_t without = ranksWithout(r, d, report);
+    if (without == ~uint64_t{0}) return std::to_string(report.rows) + " rows";
     size_t row = 0;
+    std::set<std::pair<int, uint32_t>> here;
     for (uint32_t local = 0; local < rank.own.size(); local++) {
       if (j.offsets[local] != static_cast<int64_t>(row)) return "expert " + std::to_string(local) + " begins elsewhere";
       for (int s = 0; s < s_.worldSize; s++) {
-        for (uint32_t t = 0; t < tokensOf(d, s); t++) {
+        for (uint32_t t = 0; t < tokensOf(d, s) && (without >> s & 1) == 0; t++) {
           const std::vector<int32_t> route = epRoute(s_, d, s, t);
           for (uint32_t k = 0; k < s_.topk; k++) {
             if (route[k] != rank.own[local]) continue;
-            if (j.sourceRank[row] != s || j.sourceToken[row] != static_cast<int32_t>(t) || j.rowWeights[row] != epWeight(s_, d, s, t, k)) {
+            const bool isMissing = (report.lostRanks >> s & 1) != 0 && j.sourceRank[row] == -1 && j.rowWeights[row] == 0;
+            if (!isMissing && (j.sourceRank[row] != s || j.sourceToken[row] != static_cast<int32_t>(t) || j.rowWeights[row] != epWeight(s_, d, s, t, k))) {
               return "row " + std::to_string(row) + " is of another token";
             }
             for (uint32_t i = 0; i < shape_.hidden; i++) {
               const float x = j.rows[row * shape_.hidden + i];
-              if (x != element(d, s, t, i)) return "row " + std::to_string(row) + ", element " + std::to_string(i) + " is " + std::to_string(x);
+              if (x != (isMissing ? 0 : element(d, s, t, i))) return "row " + std::to_string(row) + ", element " + std::to_string(i) + " is " + std::to_string(x);
+              if (!isMissing) here.insert({s, t});
               j.y[row * shape_.hidden + i] = x * static_cast<float>(rank.own[local] + 1);
             }
             row++;
@@ -452,23 +449,32 @@ class GpuEpRun {
         }
       }
     }
+    if (report.tokens != here.size()) return std::to_string(report.tokens) + " tokens instead of " + std::to_string(here.size());
     return j.total == row ? "" : std::to_string(j.total) + " rows instead of " + std::to_string(row);
   }
-  std::string checkSums(int r, int d) {
+  // Each token's sum lacks any of the lost ranks.
+  std::string checkSums(int r, int d, const EpReport& report) {
+    const uint64_t lostRanks = report.lostRanks;
     const Job& j = ranks_[size(r)].jobs[size(d)];
     for (uint32_t t = 0; t < tokensOf(d, r); t++) {
-      const std::vector<int32_t> route = epRoute(s_, d, r, t);
-      float factor = 0;  // integers, so that sums are exact
-      for (uint32_t k = 0; k < s_.topk; k++) {
-        if (route[k] >= 0) factor += epWeight(s_, d, r, t, k) * static_cast<float>(route[k] + 1);
-      }
-      for (uint32_t i = 0; i < shape_.hidden; i++) {
-        const float have = j.out[t * shape_.hidden + i], want = factor * element(d, r, t, i);
-        if (have == want) continue;
-        return "dispatch " + std::to_string(d) + ", token " + std::to_string(t) + ": " + std::to_string(have) + " instead of " + std::to_string(want);
-      }
+      bool found = false;
+      for (uint64_t lost = 0; lost < uint64_t{1} << s_.worldSize && !found; lost++) found = (lost & ~lostRanks) == 0 && isSumWithout(r, d, t, lost);
+      if (found && (isSumWithout(r, d, t, 0) || report.lostCopies > 0)) continue;
+      return "dispatch " + std::to_string(d) + ", token " + std::to_string(t) + ": " + std::to_string(j.out[t * shape_.hidden]) + ", lost ranks " + std::to_string(lostRanks);
     }
     return "";
+  }
+  bool isSumWithout(int r, int d, uint32_t t, uint64_t lost) const {
+    const Job& j = ranks_[size(r)].jobs[size(d)];
+    const std::vector<int32_t> route = epRoute(s_, d, r, t);
+    float factor = 0;  // integers, so that sums are exact
+    for (uint32_t k = 0; k < s_.topk; k++) {
+      if (route[k] >= 0 && (lost >> s_.expertRank[size(route[k])] & 1) == 0) factor += epWeight(s_, d, r, t, k) * static_cast<float>(route[k] + 1);
+    }
+    for (uint32_t i = 0; i < shape_.hidden; i++) {
+      if (j.out[t * shape_.hidden + i] != factor * element(d, r, t, i)) return false;
+    }
+    return true;
   }
 
   World& world_;
@@ -482,6 +488,7 @@ class GpuEpRun {
   std::vector<gpu::Status> status_;
   std::vector<Barrier> ends_;
   std::deque<Rank> ranks_;
+  std::vector<uint64_t> masked_, sent_;  // by rank: which it has masked; by dispatch: which have sent all to the rank that is given up
 };
 
 }  // namespace railhead::model

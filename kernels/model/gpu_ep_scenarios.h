@@ -37,6 +37,15 @@ inline EpScript anyGpuEpRanks(Random& random) {
 inline GpuEpShape gpuEpCalls(Random& random) { return withGrids(random, epCalls(random, anyGpuEpRanks(random), 1 + random.below(3), false)); }
 inline GpuEpShape gpuEpInFlight(Random& random) { return withGrids(random, epCalls(random, anyGpuEpRanks(random), 3 + random.below(3), true)); }
 
+// A rank is given up at any time. It has died before one of its kernels, or lives and goes on.
+inline GpuEpShape gpuEpDeath(Random& random) {
+  GpuEpShape shape = withGrids(random, epCalls(random, anyGpuEpRanks(random), 1 + random.below(3), random.oneIn(2)));
+  shape.dropsDead = true;
+  shape.dead = random.below(shape.script.worldSize);
+  if (random.oneIn(2)) shape.diesBefore = static_cast<size_t>(random.below(static_cast<int>(shape.script.steps.size())));
+  return shape;
+}
+
 // One token to an expert of the other rank, by one thread a rank, which is control too.
 inline GpuEpShape smallGpuEp() {
   GpuEpShape shape;

@@ -27,6 +27,7 @@ class GpuTarget {
     std::vector<Block> block;
   };
   static constexpr uint32_t kControlThreads = 1;
+  static constexpr bool kSurvivesDeaths = false;
   static constexpr uint32_t kEpochMask = 15, kMeetingMask = 15;
   static constexpr int kCellBatch = 2, kPacketBatch = 2, kPullBatch = 2;
 

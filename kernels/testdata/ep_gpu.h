@@ -19,6 +19,15 @@ namespace {
 template <class T>
 using SharedArray = std::vector<T, SharedAllocator<T>>;
 
+// A call with RH_EP_DEAD_DROP.
+inline void letDrop(EpCommonCall* call, uint64_t timeoutNs = 60000000000) {
+  call->team.dropsDead = true;
+  call->team.timeoutNs = static_cast<int64_t>(timeoutNs);
+  call->team.waiterDeadlines = 4;
+  call->call.team.timeoutNs = 5000000;  // of a piece
+  call->call.team.limitNs = 4 * timeoutNs + 60000000000;
+}
+
 class EpGpuRanks {
  public:
   static constexpr uint64_t kGuard = 256;

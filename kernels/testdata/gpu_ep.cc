@@ -26,6 +26,7 @@ class Round {
   Round(int world, uint32_t first, uint64_t seed) : dice_(seed), values_(seed), placement_(drawPlacement(dice_, world)) {
     if (world > 2 && dice_.oneIn(4)) placement_.masked = uint64_t{1} << dice_.below(static_cast<uint32_t>(world));
     first_ = first;
+    dropsDead_ = dice_.oneIn(3);
     drawCalls();
     invalidAt_ = placement_.dropsInvalid || !dice_.oneIn(3) ? jobs_.size() : dice_.below(static_cast<uint32_t>(jobs_.size()));
     for (size_t d = 0; d < jobs_.size(); d++) {
@@ -353,7 +354,8 @@ class Round {
     Job& j = job(play.dispatch, r);
     Outputs* o = &j.gpu;
     EpCell* cell = o->cell.data();
-    const EpCommonCall common = ranks.common(r, cell);
+    EpCommonCall common = ranks.common(r, cell);
+    if (dropsDead_) letDrop(&common);
     EpDispatchCall dispatch = {};
     static_cast<EpCommonCall&>(dispatch) = common;
     dispatch.dropsInvalid = placement_.dropsInvalid;
@@ -454,6 +456,7 @@ class Round {
   uint32_t first_;
   std::vector<Play> calls_;
   size_t odd_ = 0, invalidAt_ = 0;
+  bool dropsDead_ = false;  // nobody dies, and the CPU's ranks do not look
   std::vector<std::vector<Job>> jobs_;  // [dispatch][rank]
 };
 

@@ -1,6 +1,8 @@
 // What the GPU kernels of MoE dispatch and combine do when other ranks fail.
 //
 //   gpu_ep_faults stop WORLD             a rank that does not come to a dispatch or a combine; an abort
+//   gpu_ep_faults drops SEED ROUNDS      with RH_EP_DEAD_DROP: a rank dies before its counts, between its rows, or before its combine. The others go on
+//   gpu_ep_faults late WORLD FROM        with RH_EP_DEAD_DROP: a rank that does not come to a dispatch (0) or its combine (1) is masked after the deadline
 //   gpu_ep_faults hostile SEED ROUNDS    the other ranks have filled this rank's buffer with anything. It must access only its own memory, which
 //                                        AddressSanitizer watches, and its own tokens' rows must be whole
 #include <string.h>
@@ -125,12 +127,253 @@ void stops(int world, int from, bool aborts) {
   }
 }
 
-// ---- Hostile ranks ----
-
 struct Dice {
   std::mt19937_64 random;
   uint32_t below(uint32_t n) { return static_cast<uint32_t>(random() % n); }
 };
+
+// ---- Dropped ranks ----
+
+// Survivors of the last rank. It has sent a dispatch, of which some words are taken away again.
+class Drops {
+ public:
+  Drops(uint64_t seed, uint64_t timeoutNs) : dice_{std::mt19937_64(seed)}, world_(2 + static_cast<int>(dice_.below(3))), timeoutNs_(timeoutNs) {
+    placement_ = placement(world_, 1 + dice_.below(4 * static_cast<uint32_t>(world_)));
+    for (uint8_t& r : placement_.rankOf) r = static_cast<uint8_t>(dice_.below(static_cast<uint32_t>(world_)));
+    ranks_ = std::make_unique<EpGpuRanks>(placement_, 0);
+  }
+  Drops(int world, uint64_t timeoutNs) : Drops(uint64_t{7}, timeoutNs) {
+    world_ = world;
+    placement_ = placement(world, static_cast<uint32_t>(2 * world));
+    ranks_ = std::make_unique<EpGpuRanks>(placement_, 0);
+  }
+
+  // The host reports the death before the survivors call.
+  void die() {
+    const int when = static_cast<int>(dice_.below(3));
+    begin();
+    onRanks(world_, [&](int r) {
+      Calls& c = calls(r);
+      const bool dies = when < 2 && r == last();
+      c.dispatch.steps = dies ? kEpSends : kEpSends | kEpReceives;
+      if (dies) ranks_->dispatch(&c.dispatch, kGrid);
+    });
+    if (when == 0) takeCounts();
+    if (when == 1) takeHeaders();
+    if (when < 2) {
+      reportDeath();
+      onRanks(last(), [&](int r) { ranks_->dispatch(&calls(r).dispatch, kGrid); });
+    } else {
+      onRanks(world_, [&](int r) { ranks_->dispatch(&calls(r).dispatch, kGrid); });
+      reportDeath();
+    }
+    for (int r = 0; r < last(); r++) checkRows(r, when);
+    onRanks(last(), [&](int r) { ranks_->combine(&calls(r).combine, kGrid); });
+    for (int r = 0; r < last(); r++) checkSums(r);
+    uint64_t lost = 0;  // copies of the last rank to ranks that lack some of its rows
+    for (int r = 0; r < last(); r++) lost += tokensLack(r) ? copies(last(), r) : 0;
+    goOn();
+    if (when == 1) comeBack(lost);
+  }
+  // It does not come, and nobody reports a death.
+  void stayAway(bool toCombine) {
+    begin();
+    onRanks(toCombine ? world_ : last(), [&](int r) { ranks_->dispatch(&calls(r).dispatch, kGrid); });
+    for (int r = 0; r < last(); r++) checkRows(r, toCombine ? 2 : 0);
+    onRanks(last(), [&](int r) { ranks_->combine(&calls(r).combine, kGrid); });
+    for (int r = 0; r < last(); r++) checkSums(r);
+    goOn();
+  }
+  // An abort of the group stops the calls nevertheless.
+  void breaks() {
+    begin();
+    std::thread host([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      for (Status& s : ranks_->group().status) {
+        for (int b = 0; b < 4; b++) __atomic_store_n(&s.abort[b].word, 1, __ATOMIC_RELAXED);
+      }
+    });
+    onRanks(last(), [&](int r) { ranks_->dispatch(&calls(r).dispatch, kGrid); });
+    host.join();
+    for (int r = 0; r < last(); r++) stopped(ranks_->group(), r, Stop::kAborted, 0);
+  }
+
+ private:
+  int last() const { return world_ - 1; }
+  uint64_t lastBit() const { return uint64_t{1} << last(); }
+  Calls& calls(int r) { return *calls_[static_cast<size_t>(r)]; }
+
+  void begin() {
+    if (!calls_.empty()) ended_.push_back(std::move(calls_));
+    calls_.clear();
+    for (int r = 0; r < world_; r++) {
+      auto c = std::make_unique<Calls>(*ranks_, r, placement_.logical, kMs);
+      for (EpCommonCall* call : {static_cast<EpCommonCall*>(&c->dispatch), static_cast<EpCommonCall*>(&c->combine)}) {
+        letDrop(call, timeoutNs_);
+      }
+      for (uint32_t t = 0; t < kTokens; t++) {
+        for (uint32_t i = 0; i < kHidden; i++) c->x[t * kHidden + i] = element(r, t);
+      }
+      const uint32_t local = c->dispatch.team.localExperts[r];
+      const auto layout = static_cast<EpRowLayout>(dice_.below(3));
+      const uint64_t most = static_cast<uint64_t>(world_) * kTokens * kTopk;
+      c->room(layout, most, layout == EpRowLayout::kPadded ? most * local : most);
+      for (float& x : c->rows) x = -1;
+      calls_.push_back(std::move(c));
+    }
+  }
+  static float element(int r, uint32_t t) { return static_cast<float>(1 + 10 * r) + static_cast<float>(t); }
+
+  void reportDeath() {
+    for (Status& s : ranks_->group().status) {
+      for (auto& line : s.abort) {
+        __atomic_store_n(&line.dead[0], static_cast<uint32_t>(lastBit()), __ATOMIC_RELAXED);
+        __atomic_store_n(&line.onlyDeaths, 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&line.word, 1, __ATOMIC_RELEASE);
+      }
+    }
+  }
+  // The last rank has died before it sent all counts; which ones were on their way is arbitrary.
+  void takeCounts() {
+    for (int r = 0; r < last(); r++) {
+      const EpTeam& t = calls(r).dispatch.team;
+      t.counts(r, last(), 1)[dice_.below(1u + t.localExperts[r])] = 0;
+    }
+  }
+  void takeHeaders() {
+    for (int r = 0; r < last(); r++) {
+      const EpTeam& t = calls(r).dispatch.team;
+      for (uint32_t i = 0; i < copies(last(), r); i++) {
+        if (dice_.below(2) == 0) continue;
+        *reinterpret_cast<uint32_t*>(t.header(t.slot(r, last(), 1), i)) = 0;
+        missing_.push_back({r, i});
+      }
+    }
+  }
+
+  // ---- What must come of it ----
+
+  uint32_t expertOf(int r, uint32_t t, uint32_t k) { return static_cast<uint32_t>(calls(r).idx[t * kTopk + k]); }
+  bool isRepeated(int r, uint32_t t, uint32_t k) { return k == 1 && expertOf(r, t, 0) == expertOf(r, t, 1); }
+  uint32_t expertsOn(int r, uint32_t t, int d) {
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < kTopk; k++) n += !isRepeated(r, t, k) && placement_.rankOf[expertOf(r, t, k)] == d;
+    return n;
+  }
+  uint32_t copies(int r, int d) {
+    uint32_t n = 0;
+    for (uint32_t t = 0; t < kTokens; t++) n += expertsOn(r, t, d) != 0;
+    return n;
+  }
+  bool isMissing(int r, uint32_t copy) const {
+    for (const auto& m : missing_) {
+      if (m.first == r && m.second == copy) return true;
+    }
+    return false;
+  }
+  void checkRow(Calls& c, size_t row, int s, uint32_t t, bool isHere) {
+    for (uint32_t i = 0; i < kHidden; i++) CHECK(c.rows[row * kHidden + i] == (isHere ? element(s, t) : 0));
+    CHECK(c.sourceRank[row] == (isHere ? s : -1) && c.sourceToken[row] == (isHere ? static_cast<int32_t>(t) : -1));
+    if (c.dispatch.receive.layout != EpRowLayout::kTokens) CHECK(c.weights[row] == (isHere ? 1 : 0));
+  }
+  // died: 0 before its counts came, 1 before its rows, 2 afterwards.
+  void checkRows(int r, int died) {
+    Calls& c = calls(r);
+    const EpReport& report = c.cell[0].dispatched;
+    const Status& status = ranks_->group().status[static_cast<size_t>(r)];
+    if (status.stop != 0) fprintf(stderr, "rank %d stopped with %u, missing %#lx\n", r, status.stop, status.missing);
+    CHECK(status.stop == 0 && report.error == EpError::kNone);
+    const EpTeam& team = c.dispatch.team;
+    const EpRowLayout layout = c.dispatch.receive.layout;
+    size_t row = 0;
+    uint64_t tokens = 0;
+    for (uint32_t local = 0; local < (layout == EpRowLayout::kTokens ? 1 : team.localExperts[r]); local++) {
+      if (layout == EpRowLayout::kPadded) row = local * c.dispatch.receive.capacity;
+      for (int s = 0; s < (died == 0 ? last() : world_); s++) {
+        uint32_t copy = 0;
+        for (uint32_t t = 0; t < kTokens; t++) {
+          if (expertsOn(s, t, r) == 0) continue;
+          const bool isHere = s != last() || !isMissing(r, copy);
+          copy++;
+          if (layout == EpRowLayout::kTokens) {
+            checkRow(c, row++, s, t, isHere);
+            continue;
+          }
+          for (uint32_t k = 0; k < kTopk; k++) {
+            if (!isRepeated(s, t, k) && expertOf(s, t, k) == team.ownExperts[local]) checkRow(c, row++, s, t, isHere);
+          }
+        }
+      }
+    }
+    for (int s = 0; s < (died == 0 ? last() : world_); s++) {
+      for (uint32_t copy = 0; copy < copies(s, r); copy++) tokens += s != last() || !isMissing(r, copy);
+    }
+    CHECK(report.tokens == tokens);
+    const bool mustMask = died == 0 || (died == 1 && tokensLack(r));
+    CHECK(((report.lostRanks & lastBit()) != 0) == mustMask && report.lostCopies == (mustMask ? copies(r, last()) : 0));
+  }
+  bool tokensLack(int r) const {
+    for (const auto& m : missing_) {
+      if (m.first == r) return true;
+    }
+    return false;
+  }
+  void checkSums(int r) {
+    Calls& c = calls(r);
+    const EpReport& report = c.cell[0].combined;
+    CHECK(ranks_->group().status[static_cast<size_t>(r)].stop == 0 && report.error == EpError::kNone);
+    for (uint32_t t = 0; t < kTokens; t++) {
+      uint32_t n = 0;
+      for (int d = 0; d < last(); d++) {
+        const bool isOneRow = calls(d).dispatch.receive.layout == EpRowLayout::kTokens;
+        n += isOneRow && expertsOn(r, t, d) != 0 ? 1 : expertsOn(r, t, d);
+      }
+      for (uint32_t i = 0; i < kHidden; i++) CHECK(c.out[t * kHidden + i] == static_cast<float>(n) * element(r, t));
+    }
+    CHECK(report.lostCopies == copies(r, last()));
+    if (report.lostCopies != 0) CHECK((report.lostRanks & lastBit()) != 0);
+  }
+  // Two more dispatches of the survivors, with both slots.
+  void goOn() {
+    for (int i = 0; i < 2; i++) {
+      begin();
+      onRanks(last(), [&](int r) {
+        ranks_->dispatch(&calls(r).dispatch, kGrid);
+        ranks_->combine(&calls(r).combine, kGrid);
+      });
+      for (int r = 0; r < last(); r++) {
+        missing_.clear();
+        CHECK(calls(r).cell[0].dispatched.error == EpError::kNone);
+        checkSums(r);
+      }
+    }
+    ranks_->checkGuards();
+  }
+  // The last rank was only late. It has tokens of the others, but those that have given it up in the dispatch do not add for it.
+  void comeBack(uint64_t lost) {
+    std::vector<std::unique_ptr<Calls>>& first = ended_.front();
+    Calls& c = *first.back();
+    c.dispatch.steps = kEpReceives;
+    onRanks(1, [&](int) {
+      ranks_->dispatch(&c.dispatch, kGrid);
+      ranks_->combine(&c.combine, kGrid);
+    });
+    const Status& status = ranks_->group().status[static_cast<size_t>(last())];
+    CHECK(status.stop == 0 && c.cell[0].dispatched.error == EpError::kNone && c.cell[0].combined.error == EpError::kNone);
+    CHECK(c.cell[0].combined.lostCopies == lost);
+  }
+
+  Dice dice_;
+  int world_;
+  const uint64_t timeoutNs_;
+  EpPlacement placement_;
+  std::unique_ptr<EpGpuRanks> ranks_;
+  std::vector<std::unique_ptr<Calls>> calls_;
+  std::vector<std::vector<std::unique_ptr<Calls>>> ended_;
+  std::vector<std::pair<int, uint32_t>> missing_;
+};
+
+// ---- Hostile ranks ----
 
 // What another rank may have written: half of the words are plausible.
 void fillBuffer(Dice& dice, const EpTeam& t) {
@@ -195,6 +438,21 @@ int main(int argc, char** argv) {
   if (what == "stop") {
     for (const bool aborts : {false, true}) {
       for (const int from : {0, 1}) stops(atoi(argv[2]), from, aborts);
+    }
+    return 0;
+  }
+  if (what == "late") {
+    const int world = atoi(argv[2]);
+    CHECK(argc == 4);
+    Drops(world, 4000 * kMs).stayAway(atoi(argv[3]) != 0);
+    Drops(world, 60000 * kMs).breaks();
+    return 0;
+  }
+  if (what == "drops") {
+    const uint64_t from = strtoull(argv[2], nullptr, 0), n = strtoull(argv[3], nullptr, 0);
+    for (uint64_t seed = from; seed != from + n; seed++) {
+      if (getenv("SHOW_SEEDS") != nullptr) fprintf(stderr, "seed %lu\n", seed);
+      Drops(seed, 60000 * kMs).die();
     }
     return 0;
   }

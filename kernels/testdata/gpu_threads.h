@@ -70,10 +70,12 @@ class ThreadTarget : public railhead::gpuhost::Target {
   railhead::gpu::EpShared& epShared() { return mine().ep; }
   uint64_t loadShared(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
   void storeShared(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+  static constexpr bool kSurvivesDeaths = true;
   static constexpr uint32_t kLanes = 1;
   uint64_t laneSums(uint64_t v) { return v; }
   void fenceDevice() { fence(); }
   void add(uint32_t* p, uint32_t n) { __atomic_fetch_add(p, n, __ATOMIC_RELAXED); }
+  uint32_t fetchAdd(uint32_t* p, uint32_t n) { return __atomic_fetch_add(p, n, __ATOMIC_RELAXED); }
   uint32_t sharedOr(uint32_t* p, uint32_t bits) { return __atomic_fetch_or(p, bits, __ATOMIC_RELAXED); }
   void sharedAdd(uint32_t* p, uint32_t n) { __atomic_fetch_add(p, n, __ATOMIC_RELAXED); }
   void sharedMin(uint32_t* p, uint32_t v) {

@@ -172,6 +172,11 @@ enum class Mutant : int {
   kGpuEpCellNotCleared = 162,
   kGpuEpFirstElementUnchecked = 163,
   kGpuEpSecondElementUnchecked = 164,
+  // gpu/ep_waits.h, gpu/ep_places.h, gpu/ep_repair.h, gpu/ep_combine_ll.h, gpu/ep_control.h
+  kGpuEpFollowsFirst = 165,
+  kGpuEpBlocksCountAlone = 166,
+  kGpuEpMissingNotCleared = 167,
+  kGpuEpThreadsGiveUpAlone = 168,
 };
 
 #if defined(RH_MODEL)

@@ -47,6 +47,9 @@ struct EpState {
   uint64_t gaveUp;
   uint32_t sent[kMaxWorldSize], read[kMaxWorldSize];                // chunks of tokens to, and from, each rank
   uint32_t combineSent[kMaxWorldSize], combineRead[kMaxWorldSize];  // chunks of partial sums to, and from, each rank
+  // On a GPU, where counters do not lie in shared memory: as EpCounters::waitTurns. Writer: threads of its own rank (relaxed adds). Readers: ranks that
+  // wait for it.
+  uint32_t waitTurns;
 };
 constexpr uint64_t kEpStateBytes = 4096;
 static_assert(sizeof(EpState) <= kEpStateBytes, "buffer layout");

@@ -54,6 +54,8 @@ struct Shared {
 
 // Of a way: the kernel sends no lines, because not all ranks take part.
 constexpr Way kWithoutLines = 0x80;
+// Of a way: the kernel goes on when another rank has died or is late. Its Team::timeoutNs is the length of a piece of a wait, and limitNs that of all.
+constexpr Way kDropsDead = 0x40;
 
 // Target has, besides what the exchanges list:
 //   loadState, storeState                words of GpuState, plain
@@ -66,6 +68,7 @@ constexpr Way kWithoutLines = 0x80;
 //   gridThread(), gridThreads(), block(), blocks(), threadInBlock(), dataThreadsInBlock()
 //   launchedBlocks(), launchedThreads()  the grid that ranks compare
 //   kControlThreads                      threads that run at the same pace: a warp
+//   kSurvivesDeaths                      whether there are kernels with kDropsDead
 //   dataSync()                           barrier of the block's data threads
 //   controlSync()                        barrier of the control threads
 //   controlAll(v)                        whether v is true in all control threads
@@ -135,6 +138,15 @@ class Context : public Target {
     return since_ >= kCodes;
   }
   RH_FN void endWait() { since_ = 0; }
+  // After keepWaiting() has returned false: whether the kernel waits on, since only a piece of the wait has ended, or the host has only told of deaths.
+  RH_FN bool survives() {
+    if constexpr (Target::kSurvivesDeaths) {
+      if ((way_ & kDropsDead) == 0 || since_ == kStopped || !isSurvivable(*this, call_, way_, since_)) return false;
+      since_ = 0;
+      return true;
+    }
+    return false;
+  }
   // After keepWaiting() has returned false.
   RH_FN void giveUp(uint64_t missing) {
     if (since_ != kStopped) report(*this, call_, way_, static_cast<Stop>(since_), missing, 0);
@@ -174,6 +186,8 @@ class Context : public Target {
     return {sign(c), way_};
   }
   RH_FN Way way() const { return way_; }
+  // When a thread of the block has looked at the clock first, in a wait; 0 = none has.
+  RH_FN uint64_t beganWaiting() { return this->loadShared(&ofThreads().firstLook); }
   RH_FN bool hasLines() const { return (way_ & kWithoutLines) == 0; }
   RH_FN void setWay(Way way) { way_ = way; }
   // acquires: if it returns true, what earlier kernels of rank r have stored is visible. The packet that is acquired is loaded last, so that it holds
@@ -217,6 +231,12 @@ class Context : public Target {
     // Clocks of several multiprocessors may differ a little.
     const bool late = (now > since && now - since > team.timeoutNs) || (now > first && now - first > team.limitNs);
     return late ? static_cast<uint64_t>(Stop::kTimeout) : since;
+  }
+  RH_COLD static bool isSurvivable(Target target, const Call& call, Way way, uint64_t why) {
+    Context c(target, call, way);
+    if (why == static_cast<uint64_t>(Stop::kTimeout)) return c.nowNs() - c.loadShared(&c.ofThreads().firstLook) <= call.team.limitNs;
+    c.fence();  // the host stores onlyDeaths before the word
+    return c.loadHost(&call.team.status->abort[c.block()].onlyDeaths) != 0;
   }
   // Of threads that wait for one rank, or for data, when another rank has called something else.
   RH_FN bool findMismatch() {

@@ -144,7 +144,7 @@ RH_FN bool awaitAll(Context& c, uint32_t holder, const End& end) {
       continue;
     }
     if (holder != 0) return false;
-    if (c.keepWaiting()) continue;
+    if (c.keepWaiting() || c.survives()) continue;
     c.giveUp(r < ranks ? uint64_t{1} << r : 0);
     return false;
   }

@@ -49,7 +49,8 @@ struct EpUnfit {
   RH_FN static uint32_t what(uint32_t unfit) { return unfit & 3; }
 };
 
-constexpr uint32_t kEpNoRow = ~0u;  // an expert that got no row
+constexpr uint32_t kEpNoRow = ~0u;    // an expert that got no row
+constexpr uint32_t kEpMissing = ~0u;  // length of the list of a copy that has not come
 
 // An expert has several replicas, none of them on this rank: tokens go to them in turn (epReplica).
 constexpr uint16_t kEpInTurn = 0xfffe;
@@ -71,7 +72,7 @@ struct EpFlightArrays {
   uint32_t* copies;   // [R] copies to each rank
   uint32_t* received; // [R] copies from each rank
   uint32_t* own;      // [1 + local experts] copies of this rank to itself, then its tokens of each expert
-  uint32_t* lengths;  // [R, T] entries of a received copy's list; this rank's own are in the order of tokens
+  uint32_t* lengths;  // [R, T] entries of a received copy's list, or kEpMissing; this rank's own are in the order of tokens
   uint64_t* lists;    // [R, T, L] bits 0..31 row or kEpNoRow, 32..63 weight
   char* encoded;      // [T] rows in wire format, rowStride apart; nullptr: x is sent as it is
   char* sums;         // [T] partial sums of this rank's own experts, combineStride apart
@@ -98,6 +99,10 @@ struct EpRankState {
   // all have, and has a fence behind that. dropped: rows without room, or lost copies (relaxed adds; control reads it after done).
   uint32_t done, dropped;
   uint64_t ended;  // address of the cell of the dispatch that ended last; 0 = none has. Writer: control. Reader: the host, while no kernel runs
+  // If late and dead ranks are dropped (EpTeam::dropsDead); of the running kernel, set back to 0 by control. endedBlocks: those that have taken all that
+  // they take; the last one then clears rows that have not come (ep_repair.h). missing: copies that have not. verdicts: of each rank, see ep_waits.h.
+  uint32_t endedBlocks, missing;
+  uint32_t verdicts[kMaxWorldSize];
 };
 
 struct EpCommonCall {

@@ -41,9 +41,10 @@ class EpCombineKernel {
     may(flights, &flight_);
     maskedCopies_ = c_.loadState(&call_.state->flights[flight_].maskedCopies);
   }
-  RH_FN void finish(uint32_t, uint32_t, uint32_t) {}
+  RH_FN void repair() {}
+  RH_FN void finish(uint32_t, uint32_t, uint32_t, uint64_t) {}
   // By control, after all blocks have ended.
-  RH_FN void last(uint32_t outcome) {
+  RH_FN void last(uint32_t outcome, uint64_t gone) {
     if (epErrorOf(outcome) != EpError::kNone) return;
     EpFlightState& f = call_.state->flights[flight_];
     EpState* state = team_.state();
@@ -57,6 +58,7 @@ class EpCombineKernel {
     if (!does(kEpReceives)) return;
     const uint64_t lost = maskedCopies_ + c_.loadOwn(&call_.state->dropped);
     if (lost != 0) call_.cell->combined.lostCopies = lost;
+    if (gone != 0) call_.cell->combined.lostRanks |= gone;
     epEnded(c_, call_);
   }
 
@@ -119,6 +121,7 @@ class EpCombineKernel {
     }
     EpError error = may(flights, &shared_.flight);
     shared_.masked = masked;
+    shared_.gone[0] = shared_.gone[1] = 0;
     if (error == EpError::kNone) {
       const Flight& f = shared_.flight == 0 ? words[0] : words[1];
       shared_.number = flights.numberOf(shared_.flight);
@@ -266,7 +269,9 @@ class EpCombineKernel {
       RH_ROLLED
       for (uint32_t g = 0; g < n; g++) {
         const uint32_t token = memberOf(t, g);
-        const uint64_t ranks = shared_.to[g], here = ranks & ~shared_.masked;
+        const uint64_t ranks = shared_.to[g];
+        if (team_.dropsDead && !awaitSums(g, ranks & ~shared_.masked)) return false;
+        const uint64_t here = ranks & ~(shared_.masked | shared_.goneRanks());
         if (c_.threadInBlock() == 0) {
           RH_ROLLED
           for (uint64_t left = ranks & ~here; left != 0; left &= left - 1) c_.addOne(&call_.state->dropped);
@@ -280,6 +285,30 @@ class EpCombineKernel {
       }
     }
     return true;
+  }
+  // Waits for all partial sums of a token, or gives up their ranks, so that all threads of the block add the same ones. False: the comm has stopped.
+  RH_FN bool awaitSums(uint32_t g, uint64_t ranks) {
+    c_.dataAll(true);  // all threads have read which ranks were given up before
+    bool good = true;
+    RH_ROLLED
+    for (uint64_t left = ranks & ~(shared_.goneRanks() | uint64_t{1} << team_.rank); left != 0 && good; left &= left - 1) {
+      const int r = lowestBit(left);
+      char* row = team_.combineRow(team_.rank, r, shared_.number, shared_.copies[g * kMaxWorldSize + static_cast<uint32_t>(r)]);
+      EpWait<C> wait(c_, call_, r);
+      RH_ROLLED
+      for (uint32_t i = c_.threadInBlock(); i < tiles() && good; i += c_.dataThreadsInBlock()) {
+        RH_ROLLED
+        while (isLate(c_.loadPacket(cellOf(row, i)))) {
+          if (wait.goesOn()) continue;
+          good = wait.isGone();
+          if (good) c_.sharedOr(&shared_.gone[r / 32], 1u << r % 32);
+          break;
+        }
+        if (wait.isGone()) break;
+      }
+      c_.endWait();
+    }
+    return mutated(Mutant::kGpuEpThreadsGiveUpAlone) ? good : c_.dataAll(good);
   }
   // Which copies tokens t, t + blocks, ... have, n of them. A barrier is behind.
   RH_FN void loadCopies(uint32_t t, uint32_t n, uint32_t tokens) {
@@ -426,8 +455,9 @@ class EpReleaseKernel {
   RH_FN void prepare() {}
   RH_FN bool data() { return true; }
   RH_FN void look() { error_ = EpFlights<C>(c_, call_).mayRelease(&flight_); }
-  RH_FN void finish(uint32_t, uint32_t, uint32_t) {}
-  RH_FN void last(uint32_t) {
+  RH_FN void repair() {}
+  RH_FN void finish(uint32_t, uint32_t, uint32_t, uint64_t) {}
+  RH_FN void last(uint32_t, uint64_t) {
     EpReport report = {};
     report.error = error_;
     call_.cell->combined = report;

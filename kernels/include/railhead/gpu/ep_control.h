@@ -9,6 +9,7 @@
 #include "railhead/gpu/all_reduce.h"
 #include "railhead/gpu/control.h"
 #include "railhead/gpu/ep_send.h"
+#include "railhead/gpu/ep_waits.h"
 
 namespace railhead::gpu {
 
@@ -83,7 +84,7 @@ RH_FN bool epAwaitBlocks(C& c, const EpCommonCall& call, uint32_t* outcome) {
   RH_ROLLED
   while (epBlocks(*outcome = c.loadOwn(&call.state->done)) != blocks) {
     if (c.loadOwn(&c.state()->start.stop) != 0) return false;
-    if (c.keepWaiting()) continue;
+    if (c.keepWaiting() || c.survives()) continue;
     if (again) {
       c.giveUp(0);
       return false;
@@ -95,8 +96,9 @@ RH_FN bool epAwaitBlocks(C& c, const EpCommonCall& call, uint32_t* outcome) {
   return true;
 }
 
-// Control's part, by all control threads. kernel.look(): reads what blocks do not change. kernel.finish(thread, threads, outcome): what is left to do
-// once all blocks have ended, shared by the threads; kernel.last(outcome): what one thread then does to the rank's words.
+// Control's part, by all control threads. kernel.look(): reads what blocks do not change. kernel.finish(thread, threads, outcome, gone): what is left to
+// do once all blocks have ended, shared by the threads; kernel.last(outcome, gone): what one thread then does to the rank's words. gone: ranks that
+// the kernel has given up.
 template <class C, class Kernel>
 RH_FN void epEnd(C& c, const EpCommonCall& call, Kernel& kernel) {
   Used used = {};
@@ -116,10 +118,14 @@ RH_FN void epEnd(C& c, const EpCommonCall& call, Kernel& kernel) {
   if (!mutated(Mutant::kGpuEpHeadBeforeDone)) good = good && epAwaitBlocks(c, call, &outcome);
   if (!mutated(Mutant::kGpuEpHeadWithoutFence)) c.fence();
   if (!c.controlAll(good)) return;
-  kernel.finish(c.controlThread(), c.controlThreads(), outcome);
+  const uint64_t gone = call.team.dropsDead ? epGoneRanks(c, call) : 0;
+  kernel.finish(c.controlThread(), c.controlThreads(), outcome, gone);
+  if (call.team.dropsDead) c.controlSync();  // all have read the verdicts
   if (!isAccountant(c)) return;
   if (mutated(Mutant::kGpuEpHeadBeforeDone) && !epAwaitBlocks(c, call, &outcome)) return;
-  kernel.last(outcome);
+  kernel.last(outcome, gone);
+  if (gone != 0) epMask<C>(c, call, c.way(), gone);
+  if (call.team.dropsDead) epClearVerdicts(c, call);
   c.storeFlag(&call.state->done, 0);
   c.storeFlag(&call.state->dropped, 0);
   leave(c, end);
@@ -132,10 +138,23 @@ RH_FN void epEnded(C& c, const EpCommonCall& call) {
   c.storeState(reinterpret_cast<uint32_t*>(call.flight), ~0u);
 }
 
-// Runs a kernel. kernel.prepare(): what data threads do before they join; kernel.data(): a data thread's part. False: the comm has stopped.
+// Whether this block is the last one of the kernel to end. By all of its threads, after a barrier; a barrier is behind. Then it sees what all have stored.
+template <class C>
+RH_FN bool epIsLastToEnd(C& c, const EpCommonCall& call) {
+  if (c.threadInBlock() == 0) {
+    c.fenceDevice();
+    c.epShared().isLast = c.fetchAdd(&call.state->endedBlocks, 1) + 1 == c.dataBlocks();
+    c.fenceDevice();
+  }
+  c.dataAll(true);
+  return c.epShared().isLast != 0;
+}
+
+// Runs a kernel. kernel.prepare(): what data threads do before they join; kernel.data(): a data thread's part, false if the comm has stopped;
+// kernel.repair(): what the last block to end does, if ranks may be given up.
 template <class C, class Kernel>
 RH_FN void epRun(C& c, const EpCommonCall& call, Kernel& kernel) {
-  c.setWay(wayOf(c, Algorithm::kNone) | kWithoutLines);
+  c.setWay(wayOf(c, Algorithm::kNone) | kWithoutLines | (call.team.dropsDead ? kDropsDead : 0));
   if (!c.isData()) {
     if (!c.joinControl()) return;
   } else {
@@ -143,6 +162,10 @@ RH_FN void epRun(C& c, const EpCommonCall& call, Kernel& kernel) {
     kernel.prepare();
     if (!c.join()) return;
     const bool good = c.dataAll(kernel.data());  // also a barrier: after it the block has ended
+    if (good && call.team.dropsDead && epIsLastToEnd(c, call)) {
+      kernel.repair();
+      c.dataAll(true);
+    }
     if (good && c.threadInBlock() == 0) {
       if (!mutated(Mutant::kGpuEpEndsWithoutFence)) c.fenceDevice();
       c.add(&call.state->done, 1 + c.epShared().outcome);

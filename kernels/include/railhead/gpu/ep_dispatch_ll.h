@@ -4,6 +4,7 @@
 
 #include "railhead/gpu/ep_control.h"
 #include "railhead/gpu/ep_receive.h"
+#include "railhead/gpu/ep_repair.h"
 
 namespace railhead::gpu {
 
@@ -42,15 +43,15 @@ class EpDispatchKernel {
     }
   }
   // Lets the senders fill their slots again.
-  RH_FN void finish(uint32_t thread, uint32_t threads, uint32_t outcome) {
+  RH_FN void finish(uint32_t thread, uint32_t threads, uint32_t outcome, uint64_t gone) {
     if (!hasReceived(outcome)) return;
     const EpTeam& team = call_.team;
     RH_ROLLED
     for (int s = static_cast<int>(thread); s < team.worldSize; s += static_cast<int>(threads)) {
-      if (s != team.rank && (masked_ >> s & 1) == 0) c_.storeFlag(EpSlots{team, number_}.head(s, team.rank), number_);
+      if (s != team.rank && ((masked_ | gone) >> s & 1) == 0) c_.storeFlag(EpSlots{team, number_}.head(s, team.rank), number_);
     }
   }
-  RH_FN void last(uint32_t outcome) {
+  RH_FN void last(uint32_t outcome, uint64_t gone) {
     if (epErrorOf(outcome) != EpError::kNone) return;
     EpFlightState& f = call_.state->flights[flight_];
     const bool received = hasReceived(outcome);
@@ -62,8 +63,14 @@ class EpDispatchKernel {
       if (call_.counts && masked_ == 0) c_.storeState(&c_.state()->device.collectives, c_.started().collectives + 1);
     }
     if (does(kEpSends) || received) c_.storeState(&f.phase, static_cast<uint64_t>(received ? EpPhase::kReceived : EpPhase::kSent));
-    const uint32_t dropped = received ? c_.loadOwn(&call_.state->dropped) : 0;
+    if (!received) return;
+    const uint32_t dropped = c_.loadOwn(&call_.state->dropped);
     if (dropped != 0) call_.cell->dispatched.overCapacity = dropped;
+    if (gone != 0) EpRepair<C>::report(c_, call_, c_.way(), flight_, masked_ | gone);
+  }
+  // By the last block that ends, if ranks may be given up.
+  RH_FN void repair() {
+    if (does(kEpReceives) && shared_.hasTaken != 0) EpRepair<C>::clearMissing(c_, call_, c_.way());
   }
 
  private:
@@ -91,6 +98,7 @@ class EpDispatchKernel {
     }
     shared_.error = static_cast<uint32_t>(error);
     shared_.masked = masked;
+    shared_.gone[0] = shared_.gone[1] = shared_.uncounted[0] = shared_.uncounted[1] = shared_.hasTaken = 0;
   }
 
   // A barrier is before.
@@ -109,6 +117,7 @@ class EpDispatchKernel {
     }
     const EpError error = places.place(&room);
     if (error == EpError::kNone && isLast()) places.describe(room);
+    if (isFirst()) shared_.hasTaken = error == EpError::kNone;
     end(room, error);  // early: its stores need not be waited for. Nobody reads them until the kernel has ended
     return error != EpError::kNone || receiver.takeRows();
   }

@@ -19,8 +19,9 @@ class EpEncodeKernel {
   // Of epRun().
   RH_FN void prepare() {}
   RH_FN void look() {}
-  RH_FN void finish(uint32_t, uint32_t, uint32_t) {}
-  RH_FN void last(uint32_t) {}
+  RH_FN void repair() {}
+  RH_FN void finish(uint32_t, uint32_t, uint32_t, uint64_t) {}
+  RH_FN void last(uint32_t, uint64_t) {}
   RH_FN bool data() {
     // The flight that the dispatch will take. If none is free, the dispatch is refused.
     const EpFlights<C> flights(c_, call_);

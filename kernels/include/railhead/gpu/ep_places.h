@@ -3,6 +3,7 @@
 #define RAILHEAD_KERNELS_GPU_EP_PLACES_H_
 
 #include "railhead/gpu/ep_slots.h"
+#include "railhead/gpu/ep_waits.h"
 
 namespace railhead::gpu {
 
@@ -59,7 +60,12 @@ class EpPlaces {
         shared_.before[(s + 1) * local_ + at - 1] = count;
       }
     }
-    return c_.dataAll(good);
+    if (!c_.dataAll(good)) return false;
+    if (team_.dropsDead) {
+      settle(c_, call_);
+      c_.dataAll(true);
+    }
+    return true;
   }
 
   // After awaitCounts(). Computes where rows begin, and whether they have room. A barrier is behind.
@@ -124,6 +130,9 @@ class EpPlaces {
     for (int s = 0; s < behind; s++) n += shared_.received[s];
     return n;
   }
+  // Rows of a local expert from a rank, and the first of them. After place().
+  RH_FN uint32_t rowsFrom(int source, uint32_t local) { return static_cast<uint32_t>(rowsBefore(source + 1, local) - rowsBefore(source, local)); }
+  RH_FN uint64_t firstRowFrom(int source, uint32_t local) { return shared_.begin[local] + rowsBefore(source, local); }
   // The row of a copy for a local expert. kEpNoRow: more than the rank has counted, which is another rank's row, or beyond the expert's room.
   RH_FN uint64_t rowOf(int source, uint32_t local, uint32_t place) {
     const uint64_t before = rowsBefore(source, local), inExpert = before + place;
@@ -149,15 +158,33 @@ class EpPlaces {
   RH_FN bool awaitCount(int s, uint32_t at, uint32_t* count) {
     const uint32_t* from = countAt(s, at);
     uint32_t word;
+    EpWait<C> wait(c_, call_, s, true);
     RH_ROLLED
     while (!EpCountWord::isHere(word = c_.loadFlag(from), shared_.number)) {
-      if (c_.keepWaiting()) continue;
-      c_.giveUp(uint64_t{1} << s);
-      return false;
+      if (wait.goesOn()) continue;
+      if (wait.isGone()) c_.sharedOr(&shared_.uncounted[s / 32], 1u << s % 32);
+      return wait.isGone();
     }
     c_.endWait();
     *count = EpCountWord::count(word);
     return true;
+  }
+  // All blocks agree on whether the counts of a rank have come: they compute places from them. Barriers before and behind.
+  RH_COLD static void settle(typename C::TargetType target, const EpDispatchCall& call) {
+    const EpTeam& team = call.team;
+    EpShared& shared = target.epShared();
+    RH_ROLLED
+    for (int s = static_cast<int>(target.threadInBlock()); s < team.worldSize; s += static_cast<int>(target.dataThreadsInBlock())) {
+      if (s == team.rank || (shared.masked >> s & 1) != 0) continue;
+      const bool hasCome = (shared.uncountedRanks() >> s & 1) == 0;
+      const uint32_t verdict = hasCome ? target.compareSwap(&call.state->verdicts[s], 0, kEpTaken) : kEpGone;
+      if (verdict != kEpGone || (hasCome && mutated(Mutant::kGpuEpBlocksCountAlone))) continue;
+      target.sharedOr(&shared.uncounted[s / 32], 1u << s % 32);
+      shared.received[s] = 0;
+    }
+    target.dataAll(true);
+    // From here on such a rank is masked, one whose counts have come is not.
+    if (target.threadInBlock() == 0) shared.masked |= shared.uncountedRanks();
   }
   RH_FN static uint32_t loadCount(typename C::TargetType& target, const EpDispatchCall& call, int s, uint32_t at) {
     const EpTeam& team = call.team;

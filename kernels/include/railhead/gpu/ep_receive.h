@@ -66,18 +66,21 @@ class EpReceiver {
     }
     listTokens(s, n, [&](uint32_t g) { return Copy{s, memberOf(i, g), EpFirstWord::token(shared_.firstWords[g])}; });
     RH_ROLLED
-    for (uint32_t g = 0; g < n; g++) put(team_.row(slot, memberOf(i, g)), true, false, g);
+    for (uint32_t g = 0; g < n; g++) {
+      if (shared_.firstWords[g] != 0) put(team_.row(slot, memberOf(i, g)), true, false, g);
+    }
     return true;
   }
   // The sender fills the slot again after the head, which all blocks precede.
   RH_FN bool awaitHeader(int s, char* slot, uint32_t i, uint32_t g) {
     uint32_t* at = slots_.firstWord(slot, memberOf(i, g));
     uint32_t first;
+    EpWait<C> wait(c_, call_, s);
     RH_ROLLED
     while (((first = mutated(Mutant::kGpuEpLookRelaxed) ? c_.loadFlag(at) : c_.loadFlagAcquire(at)) & EpFirstWord::kHere) == 0) {
-      if (c_.keepWaiting()) continue;
-      c_.giveUp(uint64_t{1} << s);
-      return false;
+      if (wait.goesOn()) continue;
+      shared_.firstWords[g] = 0;  // the copy is missing
+      return wait.isGone();
     }
     c_.endWait();
     shared_.firstWords[g] = first;
@@ -176,8 +179,9 @@ class EpReceiver {
     for (uint32_t g = c_.threadInBlock(); g < n; g += c_.dataThreadsInBlock()) {
       if (source == team_.rank && !isOwn(g)) continue;
       const Copy copy = copyOf(g);
-      if (perToken) listToken(copy, g);
-      c_.storeState(arrays_.lengths + indexOf(copy), shared_.listed[g]);
+      const bool isMissing = source != team_.rank && shared_.firstWords[g] == 0;
+      if (perToken && !isMissing) listToken(copy, g);
+      c_.storeState(arrays_.lengths + indexOf(copy), isMissing ? kEpMissing : shared_.listed[g]);
     }
     if (perToken) c_.dataAll(true);
   }

@@ -4,6 +4,7 @@
 
 #include "railhead/gpu/ep_routes.h"
 #include "railhead/gpu/ep_tiles.h"
+#include "railhead/gpu/ep_waits.h"
 
 namespace railhead::gpu {
 
@@ -78,6 +79,8 @@ class EpSender {
  private:
   RH_FN bool isMasked(int r) const { return (shared_.masked >> r & 1) != 0; }
   RH_FN bool isPeer(int r) const { return r != team_.rank && !isMasked(r); }
+  // Ranks that this kernel has given up have copies, which are lost, but their slots may not be filled.
+  RH_FN bool isSentTo(int r) const { return isPeer(r) && (shared_.goneRanks() >> r & 1) == 0; }
   RH_FN EpSlots slots() const { return {team_, shared_.number}; }
   RH_FN const EpFlightArrays& arrays() const { return call_.flights[shared_.flight]; }
 
@@ -88,11 +91,13 @@ class EpSender {
       if (!isPeer(r) || mutated(Mutant::kGpuEpHeadNotAwaited)) continue;
       const uint32_t* head = slots().head(team_.rank, r);
       uint32_t seen = r == static_cast<int>(c_.threadInBlock()) ? head_ : c_.loadFlagAcquire(head);
+      EpWait<C> wait(c_, call_, r);
       RH_ROLLED
       while (((seen - (shared_.number - kEpInFlight)) & C::kMeetingMask) > C::kMeetingMask / 2) {
-        if (!c_.keepWaiting()) {
-          c_.giveUp(uint64_t{1} << r);
-          return false;
+        if (!wait.goesOn()) {
+          if (!wait.isGone()) return false;
+          c_.sharedOr(&shared_.gone[r / 32], 1u << r % 32);
+          break;
         }
         seen = c_.loadFlagAcquire(head);
       }
@@ -106,7 +111,7 @@ class EpSender {
     const uint32_t blocks = c_.dataBlocks();
     RH_ROLLED
     for (int d = static_cast<int>(blocks - 1 - c_.block()); d < team_.worldSize; d += static_cast<int>(blocks)) {
-      if (d != team_.rank && isMasked(d)) continue;
+      if (d != team_.rank && !isSentTo(d)) continue;
       uint32_t* counts = slots().counts(d, team_.rank);
       RH_ROLLED
       for (uint32_t p = c_.threadInBlock(); p < team_.physical; p += c_.dataThreadsInBlock()) {
@@ -195,7 +200,7 @@ class EpSender {
     }
   }
   // Of the group's token g, without this rank.
-  RH_FN uint64_t peersOf(uint32_t g) const { return shared_.to[g] & ~(uint64_t{1} << team_.rank); }
+  RH_FN uint64_t peersOf(uint32_t g) const { return shared_.to[g] & ~(shared_.goneRanks() | uint64_t{1} << team_.rank); }
 
   // All words but the first of each header, in the order of topk_idx.
   RH_FN void writeHeaders(uint32_t first, uint32_t n) {

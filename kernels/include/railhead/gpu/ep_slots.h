@@ -91,7 +91,7 @@ RH_FN uint32_t bitsSet(uint32_t bits) {
 }
 
 // Shared memory of a block of a dispatch kernel. A block sends and takes tokens in groups, which share barriers and fences.
-constexpr uint32_t kEpMaskWords = 4096, kEpCountWords = 2048, kEpGroup = 4;
+constexpr uint32_t kEpMaskWords = 4096, kEpCountWords = 2048, kEpGroup = 4, kEpWrittenWords = 128;
 struct EpShared {
   union {
     uint32_t masks[kEpMaskWords];       // while it sends (ep_routes.h)
@@ -124,6 +124,15 @@ struct EpShared {
   uint32_t copies[kEpGroup * kMaxWorldSize];
   uint32_t over;                            // the first local expert without room
   uint64_t masked;
+  // Ranks that the block has given up in this kernel, bit r % 32 of word r / 32: it sends nothing to those of gone, or adds nothing of them; counts of
+  // those of uncounted have not come.
+  uint32_t gone[2], uncounted[2];
+  uint32_t isLast;                          // of the kernel's blocks to end
+  uint32_t hasTaken;                        // whether the block has taken rows
+  uint32_t written[kEpWrittenWords];        // bit i: row i has come (ep_repair.h)
+
+  RH_FN uint64_t goneRanks() const { return gone[0] | uint64_t{gone[1]} << 32; }
+  RH_FN uint64_t uncountedRanks() const { return uncounted[0] | uint64_t{uncounted[1]} << 32; }
 };
 static_assert(sizeof(EpShared) + sizeof(Shared) <= 48 << 10, "a block's shared memory");
 

@@ -45,10 +45,13 @@ struct Status {
   // Two streams ran kernels of the comm at once: as DeviceState::clash; 0 = no. stop is kAborted then.
   uint64_t clash;
   uint64_t reserved[2];
-  // A 64-byte line for each block, so that waiting blocks do not poll the same line. Writer: the host, relaxed; 1 = give up. Readers: the
-  // block's threads, after waitPolls polls.
+  // A 64-byte line for each block, so that waiting blocks do not poll the same line. Writer: the host; 1 = give up. Readers: the block's threads, after
+  // waitPolls polls. Kernels that survive deaths (Target::kSurvivesDeaths) go on if onlyDeaths is 1: the reason is that ranks have died or left, which
+  // are bits r % 32 of dead[r / 32]. The host stores these before word, in this order, and later sets onlyDeaths to 0 for any other reason.
   struct alignas(64) Abort {
     uint32_t word;
+    uint32_t onlyDeaths;
+    uint32_t dead[2];
   } abort[kMaxBlocks];
 };
 
