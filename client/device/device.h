@@ -159,6 +159,9 @@ struct Experts {
   EpCell* (*cell)(Ep* ep, uint32_t number);
   // The masked ranks of the buffer, all of them. No call is running. Sets the thread's message if it fails.
   rh_result (*mask)(Ep* ep, LocalRankSet masked);
+  // Adds what this rank's kernels have counted, of all buffers of the comm, to its counters in the control segment. Calls may be running. Sets the
+  // thread's message if it fails.
+  rh_result (*count)(Comm* comm);
   // The reports of the dispatch that ended last. No call is running. Sets the thread's message if it fails.
   rh_result (*ended)(Ep* ep, EpEnded* out);
 };

@@ -380,7 +380,10 @@ extern "C" rh_result rh_ep_destroy(rh_ep* handle) {
   const rh_result result = checkUnused(comm, window, "ep_destroy");  // while there is a handle
   if (result != RH_OK) return result;
   const bool idle = comm->device->synchronize(comm, comm->deadlineNs());  // on a timeout freeWindow reports the error
-  if (idle && ep->onDevice != nullptr) ep->experts()->close(ep);
+  if (idle && ep->onDevice != nullptr) {
+    ep->experts()->count(comm);
+    ep->experts()->close(ep);
+  }
   destroyEp(eps().remove(handle));
   return freeWindow(comm, window);  // in the same call: another thread's call in between would make it BUSY, and the window would stay
 }
@@ -443,6 +446,8 @@ extern "C" rh_result rh_ep_get_load(rh_ep* handle, uint64_t* total, uint64_t* lo
     return fail(RH_ERR_INVALID_ARGUMENT, "ep_get_load: rank %d: %u experts; the buffer has %u physical ones", ep->rankNumber(), experts,
                 ep->team().physical);
   }
+  const rh_result counted = ep->experts() == nullptr ? RH_OK : ep->experts()->count(ep->comm);
+  if (counted != RH_OK) return counted;
   for (uint32_t e = 0; e < experts; e++) {
     uint64_t sum = 0;
     for (const LocalRank r : ep->comm->localRanks()) sum += __atomic_load_n(&countersOf(ep->comm, r)->routed[e], __ATOMIC_RELAXED);

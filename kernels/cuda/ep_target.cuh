@@ -32,6 +32,7 @@ class EpTarget : public Target {
     asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(n) : "memory");
     return old;
   }
+  RH_FN void add(uint64_t* p, uint64_t n) { asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(n) : "memory"); }
   // Barriers of the block order them.
   RH_FN uint32_t sharedOr(uint32_t* p, uint32_t bits) {
     uint32_t old;

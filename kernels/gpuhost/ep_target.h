@@ -17,6 +17,7 @@ class EpTarget : public Target {
   void fenceDevice() { fence(); }
   void add(uint32_t* p, uint32_t n) { __atomic_fetch_add(p, n, __ATOMIC_RELAXED); }
   uint32_t fetchAdd(uint32_t* p, uint32_t n) { return __atomic_fetch_add(p, n, __ATOMIC_RELAXED); }
+  void add(uint64_t* p, uint64_t n) { __atomic_fetch_add(p, n, __ATOMIC_RELAXED); }
   // One thread has them.
   uint32_t sharedOr(uint32_t* p, uint32_t bits) {
     const uint32_t old = *p;

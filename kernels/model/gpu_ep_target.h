@@ -32,6 +32,7 @@ class GpuEpTarget : public GpuTarget {
   static constexpr uint32_t kLanes = 1;
   uint64_t laneSums(uint64_t v) { return v; }
   void add(uint32_t* p, uint32_t n, const char* in = __builtin_FUNCTION()) { world_->add(p, 4, n, "add", in); }
+  void add(uint64_t*, uint64_t) { world_->fail("the buffers have no counters"); }
   uint32_t fetchAdd(uint32_t* p, uint32_t n, const char* in = __builtin_FUNCTION()) { return static_cast<uint32_t>(world_->add(p, 4, n, "add", in)); }
   void fenceDevice(const char* in = __builtin_FUNCTION()) { world_->fence(Fence::kBoth, in); }
   void sharedAdd(uint32_t* p, uint32_t n) { *p += n; }

@@ -59,6 +59,7 @@ class EpGpuRanks {
     return call;
   }
   const EpTeam& team(int r) const { return ranks_[static_cast<size_t>(r)]->team; }
+  const railhead::EpCounters& counters(int r) const { return ranks_[static_cast<size_t>(r)]->counters[0]; }
   EpRankState& state(int r) { return ranks_[static_cast<size_t>(r)]->state[0]; }
 
   void encode(EpEncodeCall* call, TestGrid grid) {
@@ -113,6 +114,7 @@ class EpGpuRanks {
     EpTeam team;
     EpFlightArrays flights[kEpInFlight];
     SharedArray<EpRankState> state = SharedArray<EpRankState>(1);
+    SharedArray<railhead::EpCounters> counters = SharedArray<railhead::EpCounters>(1);
     std::vector<SharedArray<uint64_t>> memory;
 
     template <class T>
@@ -168,6 +170,8 @@ class EpGpuRanks {
     t.state()->masked = placement_.masked;
     for (int w = 0; w < t.worldSize; w++) t.line(r, w).head.value = first;
     memset(static_cast<void*>(rank.state.data()), 0, sizeof(EpRankState));
+    memset(static_cast<void*>(rank.counters.data()), 0, sizeof(railhead::EpCounters));
+    t.counters = rank.counters.data();
     const uint64_t world = static_cast<uint64_t>(t.worldSize), tokens = t.maxTokens;
     const bool plain = formatOf(placement_.format).isPlain();
     for (EpFlightArrays& f : rank.flights) {

@@ -249,6 +249,7 @@ class Round {
       });
     }
     for (std::thread& t : threads) t.join();
+    for (int r = 0; r < placement_.world; r++) counters_.push_back(*ranks.buffer(r)->team.counters);
   }
   void callOnCpu(host::EpBuffer* b, int r, const Play& play) {
     Job& j = job(play.dispatch, r);
@@ -337,6 +338,7 @@ class Round {
       if (s.stop != 0) fprintf(stderr, "rank %d stopped with %u, missing %#lx\n", r, s.stop, s.missing);
       CHECK(s.stop == 0);
     }
+    for (int r = 0; r < placement_.world; r++) compareCounters(r, ranks.counters(r));
     if (placement_.masked == 0) {
       ranks.checkQuiet();
     } else {
@@ -425,6 +427,23 @@ class Round {
             static_cast<unsigned char>(x[at]), static_cast<unsigned char>(y[at]));
     CHECK(!"outputs differ");
   }
+  // All but flags, which the GPU has fewer of, waits, and copies that were lost with a release.
+  void compareCounters(int r, const EpCounters& gpu) {
+    const EpCounters& cpu = counters_[static_cast<size_t>(r)];
+    const uint64_t pairs[][2] = {{cpu.dispatches, gpu.dispatches}, {cpu.combines, gpu.combines}, {cpu.tokens, gpu.tokens}, {cpu.copies, gpu.copies},
+                                 {cpu.invalidIds, gpu.invalidIds}, {cpu.duplicateIds, gpu.duplicateIds}, {cpu.excessTokens, gpu.excessTokens},
+                                 {cpu.nonFinite, gpu.nonFinite}, {cpu.overCapacity, gpu.overCapacity}};
+    bool equal = memcmp(cpu.routed, gpu.routed, sizeof cpu.routed) == 0 && memcmp(cpu.received, gpu.received, sizeof cpu.received) == 0 &&
+                 memcmp(cpu.payloadBytes, gpu.payloadBytes, sizeof cpu.payloadBytes) == 0 && memcmp(cpu.headerBytes, gpu.headerBytes, sizeof cpu.headerBytes) == 0;
+    for (const auto& pair : pairs) equal = equal && pair[0] == pair[1];
+    if (equal) return;
+    for (const auto& pair : pairs) fprintf(stderr, "  %lu on the CPU, %lu on the GPU\n", pair[0], pair[1]);
+    for (int p = 0; p < placement_.world; p++) {
+      fprintf(stderr, "  to rank %d payload %lu and %lu, headers %lu and %lu\n", p, cpu.payloadBytes[p], gpu.payloadBytes[p], cpu.headerBytes[p], gpu.headerBytes[p]);
+    }
+    fprintf(stderr, "rank %d\n", r);
+    CHECK(!"counters differ");
+  }
   void compare(size_t d, int r) {
     Job& j = job(d, r);
     CHECK(j.cpu.reports.size() == j.gpu.reports.size());
@@ -454,6 +473,7 @@ class Round {
   Values values_;
   EpPlacement placement_;
   uint32_t first_;
+  std::vector<EpCounters> counters_;  // of the ranks on the CPU
   std::vector<Play> calls_;
   size_t odd_ = 0, invalidAt_ = 0;
   bool dropsDead_ = false;  // nobody dies, and the CPU's ranks do not look

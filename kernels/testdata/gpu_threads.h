@@ -76,6 +76,7 @@ class ThreadTarget : public railhead::gpuhost::Target {
   void fenceDevice() { fence(); }
   void add(uint32_t* p, uint32_t n) { __atomic_fetch_add(p, n, __ATOMIC_RELAXED); }
   uint32_t fetchAdd(uint32_t* p, uint32_t n) { return __atomic_fetch_add(p, n, __ATOMIC_RELAXED); }
+  void add(uint64_t* p, uint64_t n) { __atomic_fetch_add(p, n, __ATOMIC_RELAXED); }
   uint32_t sharedOr(uint32_t* p, uint32_t bits) { return __atomic_fetch_or(p, bits, __ATOMIC_RELAXED); }
   void sharedAdd(uint32_t* p, uint32_t n) { __atomic_fetch_add(p, n, __ATOMIC_RELAXED); }
   void sharedMin(uint32_t* p, uint32_t v) {

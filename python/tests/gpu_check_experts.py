@@ -2,6 +2,7 @@
 compared. Then it times them in graphs. It prints a line for each check of each rank:
 
     RAILHEAD_CUDA_LIBRARY=libcuda.so.1 railhead run --daemon --mps -n 2 -- python3 python/tests/gpu_check_experts.py ROUNDS [SEED]
+    ... python3 python/tests/gpu_check_experts.py die     the last rank kills itself in the middle of its replays, and the others must say so; without --mps
 
 It needs the library ($RAILHEAD_LIBRARY) and no other package. $RAILHEAD_CHECK_GPUS (1): rank r uses GPU r modulo that. Exit status 0: all ranks
 passed. `go test` runs it on the driver for tests."""
@@ -11,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import signal
 import struct
 import sys
 import time
@@ -310,7 +312,37 @@ def time_layers(comm: Comm, tokens: int, wire: Dtype, hidden: int = 7168, expert
     layers.side.end()
 
 
+def die(comm: Comm) -> None:
+    """The last rank dies. The others replay until their kernels give up, and must name it."""
+    layers = Layers(comm, 4, Dtype.BF16, 256, 16, 8)
+    layers.side.queue.begin_capture()
+    for _ in range(20):
+        layers.call()
+    graph = layers.side.queue.end_capture()
+    for launches in range(1000000):
+        graph.launch(layers.side.queue)
+        layers.side.wait()
+        if launches == 5 and comm.rank == comm.world_size - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if comm.stopped():
+            break
+    began = time.monotonic()
+    while comm.status().result == 0 and time.monotonic() < began + 10:
+        time.sleep(0.001)
+    message = comm.status().message
+    if "has died" not in message or f"rank {comm.world_size - 1} " not in message:
+        raise AssertionError(message)
+    print(f"rank {comm.rank}: ok: {message}", flush=True)
+
+
 def main() -> int:
+    if sys.argv[1] == "die":
+        fake_cuda.enter(0)
+        with Session() as session:
+            comm = session.comm(device="cuda:0", timeout=20)
+            die(comm)
+            comm.finalize()
+        return 0
     rounds, rank = int(sys.argv[1]), int(os.environ["RANK"])
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     gpu = rank % int(os.environ.get("RAILHEAD_CHECK_GPUS", "1"))

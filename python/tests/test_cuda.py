@@ -50,6 +50,11 @@ class Cuda(RankTest):
     def test_dispatch_and_combine_have_the_bytes_and_reports_of_the_cpu(self) -> None:
         self.finish(self.start(HERE / "gpu_check_experts.py", 2, "2", "1"))
 
+    def test_the_death_of_a_rank_in_dispatches(self) -> None:
+        survivor, victim = self.start(HERE / "gpu_check_experts.py", 2, "die")
+        self.assertNotEqual(victim.finish()[0], 0)
+        self.finish([survivor])
+
     def test_refused_calls(self) -> None:
         self.run_cuda("cuda_refusals")
 

@@ -24,12 +24,16 @@ struct CudaEp : Malloced {
   int32_t* flights;            // [kMostCells] device memory
   EpCell* cells[(kMostCells + kCellsOfBlock - 1) / kCellsOfBlock];  // pinned memory, kCellsOfBlock in each block; blocks are made as handles are
   uint32_t blocks;             // of the grid of a call with many tokens
+  EpCounters* counted;         // what of the kernels' counters is in the rank's
 };
 
 inline CudaEp* onCuda(const Ep* ep) { return static_cast<CudaEp*>(ep->onDevice); }
 
 // ep_memory.cc: allocates and fills the private memory. False: *why says why; what was made is in `out`.
 bool makePrivateMemory(Ep* ep, CudaEp* out, Failure* why);
+
+// ep_counters.cc
+rh_result count(Comm* comm);
 
 // ep_report.cc: a report that the caller wants in the order of the stream. prepare() comes before the call's kernels, queue() after them.
 struct EpReporting;

@@ -1,4 +1,5 @@
 // The life of a buffer of dispatch and combine on a GPU.
+#include <stdlib.h>
 #include <string.h>
 
 #include <algorithm>
@@ -38,8 +39,14 @@ rh_result open(Ep* ep) {
   CudaComm* of = onCuda(comm);
   Failure why;
   auto* made = new CudaEp();
-  if (made == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: no memory for what is kept of a buffer", ep->rankNumber());
+  auto* counted = static_cast<EpCounters*>(calloc(1, sizeof(EpCounters)));
+  if (made == nullptr || counted == nullptr) {
+    delete made;
+    ::free(counted);
+    return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: no memory for what is kept of a buffer", ep->rankNumber());
+  }
   *made = {};
+  made->counted = counted;
   const host::EpRowFormat& f = ep->buffer.format;
   made->common.format = {static_cast<gpu::EpType>(f.in), static_cast<gpu::EpType>(f.wire), static_cast<gpu::EpScaling>(f.scale), f.staticScale, f.hidden};
   made->common.counts = true;
@@ -74,6 +81,7 @@ void free(CudaComm* of, CudaEp* ep) {
   for (EpCell* block : ep->cells) {
     if (block != nullptr) givePinnedBack(of->shared, block);
   }
+  ::free(ep->counted);
   delete ep;
 }
 
@@ -143,6 +151,7 @@ constexpr Experts makeExperts() {
   e.close = close;
   e.cell = cell;
   e.mask = mask;
+  e.count = count;
   e.ended = ended;
   return e;
 }

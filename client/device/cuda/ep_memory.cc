@@ -63,6 +63,7 @@ uint64_t takeAll(const EpTeam& t, CUdeviceptr base, CudaEp* out, Tables* tables)
   Parts parts(base);
   parts.take(&out->common.state, 1);
   parts.take(&out->flights, kMostCells);
+  parts.take(&out->common.team.counters, 1);
   takeTables(t, &parts, tables);
   for (gpu::EpFlightArrays& f : out->common.flights) takeFlight(t, out->common.format, &parts, &f);
   return parts.used();
@@ -108,8 +109,9 @@ bool makePrivateMemory(Ep* ep, CudaEp* out, Failure* why) {
   if (!of->heaps.fill(part.rank, flights, kMostCells * sizeof(int32_t), 0xff, comm->deadlineNs(), why)) return false;
   if (!copyTables(of->context, t, tables, comm->deadlineNs(), why)) return false;
   EpTeam& team = out->common.team;
+  EpCounters* counters = team.counters;
   team = t;
-  team.counters = nullptr;
+  team.counters = counters;
   team.abortWord = nullptr;
   team.leases = team.waitTurns = nullptr;
   team.expertRank = tables.expertRank;

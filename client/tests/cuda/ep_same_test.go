@@ -41,8 +41,33 @@ func playOnBoth(t *testing.T, world int, seed uint64) {
 				return err
 			}
 		}
+		if err := sameLoad(sides, cpu); err != nil {
+			return fmt.Errorf("rank %d: %w", r.Rank(), err)
+		}
 		return errors.Join(sides[0].ep.Destroy(), sides[1].ep.Destroy(), cpu.Finalize(), r.Finalize())
 	})
+}
+
+// sameLoad compares what the two sides have counted. A rank's counts are known to the others once it has asked for them.
+func sameLoad(sides []*epSide, cpu *client.Comm) error {
+	var loads [2][2][]uint64
+	for turn := range 2 {
+		for i, side := range sides {
+			var err error
+			if loads[i][0], loads[i][1], err = side.ep.Load(); err != nil {
+				return err
+			}
+		}
+		if turn == 0 {
+			if err := cpu.Barrier(); err != nil {
+				return err
+			}
+		}
+	}
+	if !reflect.DeepEqual(loads[0], loads[1]) {
+		return fmt.Errorf("the CPU has counted %v, the GPU %v", loads[0], loads[1])
+	}
+	return nil
 }
 
 // bothSides makes a buffer of a comm on the CPU, which it also makes, and one of the rank's.

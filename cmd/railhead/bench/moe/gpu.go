@@ -84,13 +84,49 @@ func (m *onGPU) run() error {
 	if err != nil {
 		return err
 	}
+	return m.checkedAndCounted()
+}
+
+// checkedAndCounted makes another checked round trip, and counts what it writes.
+func (m *onGPU) checkedAndCounted() error {
+	before, err := m.counters()
+	if err != nil {
+		return err
+	}
+	if err := m.checked(); err != nil {
+		return err
+	}
+	after, err := m.counters()
+	if err != nil {
+		return err
+	}
 	r := &m.report
+	for i := range after {
+		r.Written = append(r.Written, after[i].minus(before[i]))
+	}
 	r.RoundTrips = 1
 	r.Copies = uint64(m.problem.Received())
 	for d := range m.problem.Traffic {
 		r.Least += m.problem.Traffic[m.c.Rank()].Payload[d] + m.problem.Traffic[d].Partials[m.c.Rank()]
 	}
-	return m.checked()
+	return nil
+}
+
+// counters reads the library's counters of all ranks, while no operation runs. Only rank 0 returns them.
+func (m *onGPU) counters() (all []traffic, err error) {
+	meet := func() error { return errors.Join(m.c.Barrier(), m.gpu.Wait(m.c, 1)) }
+	if _, _, err := m.ep.Load(); err != nil { // brings this rank's up to date
+		return nil, err
+	}
+	if err := meet(); err != nil {
+		return nil, err
+	}
+	if m.c.Rank() == 0 {
+		if all, err = readTraffic(m.job.Admin, m.c.WorldSize()); err != nil {
+			return nil, err
+		}
+	}
+	return all, meet()
 }
 
 // alloc allocates memory of the device with a copy of s.

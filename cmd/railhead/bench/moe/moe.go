@@ -32,7 +32,6 @@ func Command() *cobra.Command {
 			"        copy, also of copies from the rank itself, without headers and flags. Combine: as many partial sums.\n" +
 			"copies  number of ranks that a token is sent to, its own included. A rank gets one copy, however many of its experts are chosen.\n" +
 			"payload, headers, flags  bytes that a rank writes to other ranks in a round trip, by the library's counters; mean over the ranks.\n" +
-			"        Not counted on GPUs.\n" +
 			"ratio   payload and headers, divided by the least possible payload: one row and one partial sum per token and destination rank.\n" +
 			"        Largest value of all ranks.\n\n" +
 			"With --device cuda the ranks run on this machine's GPUs, and times are those of the GPU's events, behind a barrier on the stream. Results\n" +

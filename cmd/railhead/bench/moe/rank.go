@@ -33,7 +33,7 @@ type rankRow struct {
 	RoundTrips   int       `json:"round_trips"` // in Copies, Least and Written
 	Copies       uint64    `json:"copies"`      // token copies received
 	Least        uint64    `json:"least"`       // least payload that this rank had to write to others, in bytes
-	Written      []traffic `json:"written"`     // of all ranks, by the library's counters; reported by rank 0 only, and not on GPUs
+	Written      []traffic `json:"written"`     // of all ranks, by the library's counters; reported by rank 0 only
 }
 
 // Run measures all rows.

@@ -34,7 +34,7 @@ type Row struct {
 	Combine        Latency   `json:"combine"`
 	RoundTrip      Latency   `json:"round_trip"`
 	CopiesPerToken float64   `json:"copies_per_token"`
-	Written        []traffic `json:"written"` // by rank: bytes per round trip; null on GPUs, which do not count them
+	Written        []traffic `json:"written"` // by rank: bytes per round trip
 	Least          []float64 `json:"least"`   // by rank: least possible payload of a round trip, in bytes
 	Ratio          float64   `json:"ratio"`   // (payload + headers) / least, the maximum over the ranks; 0 if there is nothing to write
 	Wrong          int64     `json:"wrong"`
@@ -87,17 +87,13 @@ func (r *Row) print(w io.Writer) {
 		t = t.over(float64(len(r.Written)))
 		mean = traffic{mean.Payload + t.Payload, mean.Headers + t.Headers, mean.Flags + t.Flags}
 	}
-	number := func(format string, v float64, is bool) string {
-		if !is {
-			return "N/A"
-		}
-		return fmt.Sprintf(format, v)
+	ratio := "N/A"
+	if r.Ratio > 0 {
+		ratio = fmt.Sprintf("%.3f", r.Ratio)
 	}
-	counted := len(r.Written) > 0
-	_, _ = fmt.Fprintf(w, "  %7d  %9.1f %9.1f  %7.2f  %9.1f %9.1f  %7.2f  %9.1f %9.1f  %6.2f  %11s  %9s  %7s  %6s  %6d\n",
+	_, _ = fmt.Fprintf(w, "  %7d  %9.1f %9.1f  %7.2f  %9.1f %9.1f  %7.2f  %9.1f %9.1f  %6.2f  %11.0f  %9.0f  %7.0f  %6s  %6d\n",
 		r.Tokens, r.Dispatch.P50us, r.Dispatch.P99us, r.Dispatch.AlgBW, r.Combine.P50us, r.Combine.P99us, r.Combine.AlgBW,
-		r.RoundTrip.P50us, r.RoundTrip.P99us, r.CopiesPerToken, number("%.0f", mean.Payload, counted), number("%.0f", mean.Headers, counted),
-		number("%.0f", mean.Flags, counted), number("%.3f", r.Ratio, r.Ratio > 0), r.Wrong)
+		r.RoundTrip.P50us, r.RoundTrip.P99us, r.CopiesPerToken, mean.Payload, mean.Headers, mean.Flags, ratio, r.Wrong)
 }
 
 func (r *Report) footer(w io.Writer) {

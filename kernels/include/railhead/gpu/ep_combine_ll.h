@@ -59,6 +59,7 @@ class EpCombineKernel {
     const uint64_t lost = maskedCopies_ + c_.loadOwn(&call_.state->dropped);
     if (lost != 0) call_.cell->combined.lostCopies = lost;
     if (gone != 0) call_.cell->combined.lostRanks |= gone;
+    EpCounting<C>(c_, team_).combined(lost);
     epEnded(c_, call_);
   }
 
@@ -176,6 +177,7 @@ class EpCombineKernel {
       const int s = (team_.rank + k) % team_.worldSize;
       if (isMasked(s)) continue;
       const uint32_t n = shared_.received[s], skipped = before % blocks;
+      if (reports()) EpCounting<C>(c_, team_).returned(s, n);
       RH_ROLLED
       for (uint32_t i = (c_.block() + blocks - skipped) % blocks; i < n; i += kEpGroup * blocks) {
         const uint32_t group = groupOf(i, n);

@@ -66,6 +66,7 @@ class EpDispatchKernel {
     if (!received) return;
     const uint32_t dropped = c_.loadOwn(&call_.state->dropped);
     if (dropped != 0) call_.cell->dispatched.overCapacity = dropped;
+    EpCounting<C>(c_, call_.team).received(dropped);
     if (gone != 0) EpRepair<C>::report(c_, call_, c_.way(), flight_, masked_ | gone);
   }
   // By the last block that ends, if ranks may be given up.

@@ -2,6 +2,7 @@
 #ifndef RAILHEAD_KERNELS_GPU_EP_PLACES_H_
 #define RAILHEAD_KERNELS_GPU_EP_PLACES_H_
 
+#include "railhead/gpu/ep_counters.h"
 #include "railhead/gpu/ep_slots.h"
 #include "railhead/gpu/ep_waits.h"
 
@@ -99,9 +100,10 @@ class EpPlaces {
   RH_FN void describe(const EpRoom& room) {
     RH_ROLLED
     for (uint32_t e = c_.threadInBlock(); e <= local_; e += c_.dataThreadsInBlock()) {
-      if (e < local_ && to_.counts != nullptr) {
+      if (e < local_ && (to_.counts != nullptr || team_.counters != nullptr)) {
         const uint64_t n = rowsOf(e);
-        to_.counts[e] = static_cast<int32_t>(to_.layout == EpRowLayout::kPadded && n > to_.capacity ? to_.capacity : n);
+        if (to_.counts != nullptr) to_.counts[e] = static_cast<int32_t>(to_.layout == EpRowLayout::kPadded && n > to_.capacity ? to_.capacity : n);
+        EpCounting<C>(c_, team_).rows(e, n);
       }
       if (to_.offsets != nullptr && to_.layout != EpRowLayout::kTokens) to_.offsets[e] = static_cast<int64_t>(shared_.begin[e]);
     }

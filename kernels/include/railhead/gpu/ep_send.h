@@ -2,6 +2,7 @@
 #ifndef RAILHEAD_KERNELS_GPU_EP_SEND_H_
 #define RAILHEAD_KERNELS_GPU_EP_SEND_H_
 
+#include "railhead/gpu/ep_counters.h"
 #include "railhead/gpu/ep_routes.h"
 #include "railhead/gpu/ep_tiles.h"
 #include "railhead/gpu/ep_waits.h"
@@ -73,7 +74,9 @@ class EpSender {
       routes_.endPass();
       c_.dataAll(true);
     }
-    if (c_.block() + 1 == c_.dataBlocks() && c_.threadInBlock() == 0) keep();
+    if (c_.block() + 1 != c_.dataBlocks()) return;
+    if (c_.threadInBlock() == 0) keep();
+    EpCounting<C>(c_, team_).sent(routes_.tokens(), routes_.excess());
   }
 
  private:
