@@ -6,5 +6,6 @@
 // what must hold at any time, and at each access that the memory was not freed. The deep run adds AddressSanitizer with
 // UndefinedBehaviorSanitizer, and ThreadSanitizer, which does not see the baton that the threads pass.
 //
-// orders.txt records what neither shows: the orders of accesses to memory that processes share, and the wake-ups.
+// orders.txt records what neither shows: the orders of accesses to memory that processes share, and the wake-ups. It has those of kernels/host
+// too, which the memory model does not run.
 package races
