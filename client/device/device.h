@@ -157,7 +157,9 @@ struct Experts {
   void (*close)(Ep* ep);
   // The cell of the buffer's handle of that number (from 0), not in flight; nullptr: out of memory. The host reads reports there once calls have run.
   EpCell* (*cell)(Ep* ep, uint32_t number);
-  // The masked ranks of the buffer, all of them. No call is running. Sets the thread's message if it fails.
+  // The masked ranks of the buffer. Calls may be running. Sets the thread's message if it fails.
+  rh_result (*masked)(Ep* ep, LocalRankSet* out);
+  // Sets them, all of them. No call is running. As masked.
   rh_result (*mask)(Ep* ep, LocalRankSet masked);
   // Adds what this rank's kernels have counted, of all buffers of the comm, to its counters in the control segment. Calls may be running. Sets the
   // thread's message if it fails.

@@ -104,8 +104,10 @@ EpDispatched* findDispatched(Ep* ep, const rh_ep_handle* handle) {
 }
 
 // The masked ranks, as the other ranks see them. The state of the buffer itself belongs to the running calls.
-static LocalRankSet maskedIn(const Ep* ep) {
-  return ep->experts() != nullptr ? ep->masked : LocalRankSet{__atomic_load_n(&ep->team().state()->gaveUp, __ATOMIC_ACQUIRE)};
+static rh_result maskedIn(Ep* ep, LocalRankSet* out) {
+  if (ep->experts() != nullptr) return ep->experts()->masked(ep, out);
+  *out = LocalRankSet{__atomic_load_n(&ep->team().state()->gaveUp, __ATOMIC_ACQUIRE)};
+  return RH_OK;
 }
 
 rh_result awaitQuiet(const Ep* ep, const char* operation) {
@@ -393,7 +395,10 @@ extern "C" rh_result rh_ep_get_info(rh_ep* handle, rh_ep_info* info) {
   if (result != RH_OK) return result;
   EpCall call(handle, "ep_get_info");
   if (call.result() != RH_OK) return call.result();
-  const Ep* ep = call.ep();
+  Ep* ep = call.ep();
+  LocalRankSet masked;
+  const rh_result read = maskedIn(ep, &masked);
+  if (read != RH_OK) return read;
   rh_ep_info results = RH_EP_INFO_INIT;
   results.local_experts = ep->buffer.localExperts();
   results.num_physical = ep->team().physical;
@@ -401,7 +406,7 @@ extern "C" rh_result rh_ep_get_info(rh_ep* handle, rh_ep_info* info) {
   results.scale_columns = railhead::host::epScaleColumns(ep->buffer.format);
   results.buffer_bytes = ep->team().layout.bytes;
   results.private_bytes = ep->memoryBytes;
-  results.masked_count = listRanks(ep->comm, maskedIn(ep), nullptr, 0);
+  results.masked_count = listRanks(ep->comm, masked, nullptr, 0);
   writeStruct(info, results);
   return RH_OK;
 }
@@ -409,7 +414,9 @@ extern "C" rh_result rh_ep_get_info(rh_ep* handle, rh_ep_info* info) {
 extern "C" rh_result rh_ep_get_masked(rh_ep* handle, int32_t* ranks, int32_t capacity, int32_t* count) {
   EpCall call(handle, "ep_get_masked");
   if (call.result() != RH_OK) return call.result();
-  return giveRanks(call.ep()->comm, "ep_get_masked", maskedIn(call.ep()), ranks, capacity, count);
+  LocalRankSet masked;
+  const rh_result read = maskedIn(call.ep(), &masked);
+  return read == RH_OK ? giveRanks(call.ep()->comm, "ep_get_masked", masked, ranks, capacity, count) : read;
 }
 
 extern "C" rh_result rh_ep_mask_rank(rh_ep* handle, int32_t rank) {
@@ -424,11 +431,10 @@ extern "C" rh_result rh_ep_mask_rank(rh_ep* handle, int32_t rank) {
   const rh_result result = awaitQuiet(call.ep(), "ep_mask_rank");
   if (result != RH_OK) return result;
   if (const Experts* experts = call.ep()->experts()) {
-    LocalRankSet all = call.ep()->masked;
+    LocalRankSet all;
+    const rh_result read = experts->masked(call.ep(), &all);
     all.add(masked);
-    const rh_result set = experts->mask(call.ep(), all);
-    if (set == RH_OK) call.ep()->masked = all;
-    return set;
+    return read == RH_OK ? experts->mask(call.ep(), all) : read;
   }
   railhead::EpState* state = call.ep()->team().state();
   LocalRankSet all{state->masked};

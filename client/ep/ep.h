@@ -57,7 +57,6 @@ struct Ep : Malloced {
   rh_ep_config config;      // without its tables, which are in the team
   uint32_t quiet;           // a word that stays 0
   void* onDevice;           // the state of a device with Experts; nullptr = it has none
-  LocalRankSet masked;      // there; else the buffer has them
   char* memory;             // tables and, if the host runs the calls, dispatches in flight
   uint64_t memoryBytes;
   host::EpBuffer buffer;    // state used by the running calls

@@ -527,7 +527,7 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
  * and runs later, in the order of the stream. Calls of one buffer that are on two streams are ordered by the caller, with an event.
  *
  * CUDA devices. x, the indices, the rows, y, out and all other arrays, rows_ptr, tokens_ptr, counts and tokens are memory of the device (or any that
- * it can access at that address). The buffer's window lies in the device heap. RH_ERR_UNSUPPORTED: RH_EP_HT, RH_EP_DEAD_DROP and
+ * it can access at that address). The buffer's window lies in the device heap. RH_ERR_UNSUPPORTED: RH_EP_HT and
  * rh_ep_routing_create. A rank's counters (rh_ep_get_load, /metrics) are as of its last rh_ep_get_load or rh_ep_destroy. A report in the order of the stream is written by a function of the host
  * (cuLaunchHostFunc), during which the stream does nothing else; rh_ep_get_report costs the stream nothing.
  *  - A call reads the buffer's state from the buffer's memory when it runs: the dispatch that a handle names, its phase, the next slot, the

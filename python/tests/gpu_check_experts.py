@@ -3,6 +3,7 @@ compared. Then it times them in graphs. It prints a line for each check of each 
 
     RAILHEAD_CUDA_LIBRARY=libcuda.so.1 railhead run --daemon --mps -n 2 -- python3 python/tests/gpu_check_experts.py ROUNDS [SEED]
     ... python3 python/tests/gpu_check_experts.py die     the last rank kills itself in the middle of its replays, and the others must say so; without --mps
+    ... python3 python/tests/gpu_check_experts.py drop    the same with RH_EP_DEAD_DROP: the others go on without it
 
 It needs the library ($RAILHEAD_LIBRARY) and no other package. $RAILHEAD_CHECK_GPUS (1): rank r uses GPU r modulo that. Exit status 0: all ranks
 passed. `go test` runs it on the driver for tests."""
@@ -92,7 +93,7 @@ def draw_config(r: random.Random) -> Dict[str, Any]:
     c: Dict[str, Any] = {
         "mode": 1, "max_tokens_per_rank": r.choice((1, 5, 33, 128)), "hidden": r.choice((8, 33, 129, 1024, 7168)),
         "num_experts": r.choice((1, 7, 64, 256)), "dtype": r.choice(SUMS), "combine_dtype": r.choice(SUMS), "scale_format": r.randrange(3),
-        "static_scale": 0.37, "on_invalid": 1,
+        "static_scale": 0.37, "on_invalid": 1, "on_dead": r.randrange(2),
     }  # fmt: skip
     if c["hidden"] == 7168:
         c["max_tokens_per_rank"] = min(c["max_tokens_per_rank"], 5)
@@ -260,10 +261,10 @@ def play_round(seed: int, cpu: Comm, gpu: Comm) -> None:
 class Layers:
     """Dispatch and combine of one shape, eager or captured, with a routing that is drawn uniformly."""
 
-    def __init__(self, comm: Comm, tokens: int, wire: Dtype, hidden: int, experts: int, topk: int) -> None:
+    def __init__(self, comm: Comm, tokens: int, wire: Dtype, hidden: int, experts: int, topk: int, drops: bool = False) -> None:
         self.side, self.tokens, self.hidden = OnGpu(), tokens, hidden
         c = {"mode": 1, "max_tokens_per_rank": max(tokens, 1), "hidden": hidden, "num_experts": experts, "topk": topk, "dtype": Dtype.BF16, "wire_dtype": wire,
-             "combine_dtype": Dtype.BF16, "on_invalid": 1}  # fmt: skip
+             "combine_dtype": Dtype.BF16, "on_invalid": 1, "on_dead": int(drops), "lost_weights": 1}  # fmt: skip
         self.buffer, info = new_buffer(comm, c)
         r, rows = random.Random(comm.rank), comm.world_size * max(tokens, 1) * min(topk, info.local_experts)
         ids = [e for _ in range(tokens) for e in r.sample(range(experts), topk)]
@@ -312,20 +313,25 @@ def time_layers(comm: Comm, tokens: int, wire: Dtype, hidden: int = 7168, expert
     layers.side.end()
 
 
-def die(comm: Comm) -> None:
-    """The last rank dies. The others replay until their kernels give up, and must name it."""
-    layers = Layers(comm, 4, Dtype.BF16, 256, 16, 8)
+def die(comm: Comm, drops: bool) -> None:
+    """The last rank dies. The others replay until their kernels give up, and must name it; with drops they go on: weights are renormalized."""
+    layers = Layers(comm, 4, Dtype.BF16, 256, 16, 8, drops)
     layers.side.queue.begin_capture()
-    for _ in range(20):
+    for _ in range(4):
         layers.call()
     graph = layers.side.queue.end_capture()
-    for launches in range(1000000):
+    for launches in range(40 if drops else 1000000):
         graph.launch(layers.side.queue)
         layers.side.wait()
         if launches == 5 and comm.rank == comm.world_size - 1:
             os.kill(os.getpid(), signal.SIGKILL)
         if comm.stopped():
             break
+    if drops:
+        layers.call()
+        layers.check("without the last rank")
+        if comm.stopped():
+            raise AssertionError("a kernel gave up: " + comm.status().message)
     began = time.monotonic()
     while comm.status().result == 0 and time.monotonic() < began + 10:
         time.sleep(0.001)
@@ -336,11 +342,11 @@ def die(comm: Comm) -> None:
 
 
 def main() -> int:
-    if sys.argv[1] == "die":
+    if sys.argv[1] in ("die", "drop"):
         fake_cuda.enter(0)
         with Session() as session:
             comm = session.comm(device="cuda:0", timeout=20)
-            die(comm)
+            die(comm, sys.argv[1] == "drop")
             comm.finalize()
         return 0
     rounds, rank = int(sys.argv[1]), int(os.environ["RANK"])

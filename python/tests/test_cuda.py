@@ -51,9 +51,10 @@ class Cuda(RankTest):
         self.finish(self.start(HERE / "gpu_check_experts.py", 2, "2", "1"))
 
     def test_the_death_of_a_rank_in_dispatches(self) -> None:
-        survivor, victim = self.start(HERE / "gpu_check_experts.py", 2, "die")
-        self.assertNotEqual(victim.finish()[0], 0)
-        self.finish([survivor])
+        for mode in ("die", "drop"):
+            *survivors, victim = self.start(HERE / "gpu_check_experts.py", 3, mode)
+            self.assertNotEqual(victim.finish()[0], 0)
+            self.finish(survivors)
 
     def test_refused_calls(self) -> None:
         self.run_cuda("cuda_refusals")

@@ -50,7 +50,7 @@ struct CudaComm : Malloced {
   gpu::Status* status = nullptr;  // the same once the comm is set up. Written with release, read with acquire, by any thread
   gpu::Team team = {};      // of every call, but limitNs
   uint64_t stageOffset = 0, stageBytes = 0;  // the window at the end of the scratch to which calls copy their buffers; stageBytes 0 = there is none
-  bool left = false;        // the rank has left the group. Writer: leave (release, by the status' stop). Readers: functions of graphs on the driver's thread
+  bool left = false;        // the rank has left the group. Writer: leave (release). Readers: any thread (acquire)
   bool staged = false;      // the scratch is in the host's memory
   char reason[RHW_REASON] = {};  // why
   bool fabric = false;           // the driver creates memory with a FABRIC handle
@@ -63,6 +63,7 @@ struct CudaComm : Malloced {
   OpenedPart* opened = nullptr;  // memory of other ranks that lies apart from the heaps
   uint64_t lastApart = 0;        // number of the last such window
   CudaEp* eps = nullptr;         // of the buffers of dispatch and combine
+  uint32_t survivors = 0;        // of these, such as survive deaths; atomic
 
   bool refused = false;     // mapping a peer's memory failed because the GPUs cannot access each other's memory
   char uuids[RHW_MAX_LOCAL][sizeof(DeviceFacts::uuid)] = {};  // by local rank
@@ -122,7 +123,7 @@ rh_result transfers(Comm* comm, const TransfersCall& call, void* stream);
 // watch.cc
 StoppedKernel stopped(const Comm* comm);
 int64_t tend(Comm* comm, int64_t now);
-// Ends the running kernels of a broken group. Any thread.
+// Ends the running kernels of a broken group; after a death, those of buffers that survive it go on without the rank. Any thread.
 void stopKernels(const Comm* comm);
 
 // idle.cc

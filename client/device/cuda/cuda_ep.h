@@ -24,6 +24,7 @@ struct CudaEp : Malloced {
   int32_t* flights;            // [kMostCells] device memory
   EpCell* cells[(kMostCells + kCellsOfBlock - 1) / kCellsOfBlock];  // pinned memory, kCellsOfBlock in each block; blocks are made as handles are
   uint32_t blocks;             // of the grid of a call with many tokens
+  LocalRankSet masked;         // by the host
   EpCounters* counted;         // what of the kernels' counters is in the rank's
 };
 

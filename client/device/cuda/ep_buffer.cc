@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "base/error.h"
 #include "device/cuda/cuda_ep.h"
@@ -17,7 +18,6 @@ rh_result lacks(const Comm* comm, const char* what, const char* instead) {
 
 rh_result admit(const Comm* comm, const rh_ep_config& c) {
   if (c.mode != RH_EP_LL) return lacks(comm, "mode RH_EP_HT", "use RH_EP_LL");
-  if (c.on_dead != RH_EP_DEAD_FAIL) return lacks(comm, "on_dead RH_EP_DEAD_DROP", "use RH_EP_DEAD_FAIL");
   return comm->device->ownMemory->check(comm, "ep_create");
 }
 
@@ -49,11 +49,13 @@ rh_result open(Ep* ep) {
   made->counted = counted;
   const host::EpRowFormat& f = ep->buffer.format;
   made->common.format = {static_cast<gpu::EpType>(f.in), static_cast<gpu::EpType>(f.wire), static_cast<gpu::EpScaling>(f.scale), f.staticScale, f.hidden};
-  made->common.counts = true;
+  made->common.counts = !ep->team().dropsDead;
+  made->common.team.dropsDead = ep->team().dropsDead;
   made->blocks = blocksOf(comm);
   ep->onDevice = made;
   made->next = of->eps;
   of->eps = made;
+  if (ep->team().dropsDead) __atomic_fetch_add(&of->survivors, 1, __ATOMIC_RELAXED);
   made->kernels = shareEpKernels(of->context, of->shared, comm->place.architecture, &why);
   if (made->kernels == nullptr || !makePrivateMemory(ep, made, &why)) return failed(ep, "ep_create", why);
   ep->memoryBytes += made->memory.bytes;
@@ -78,6 +80,7 @@ rh_result fill(Ep* ep) {
 void free(CudaComm* of, CudaEp* ep) {
   Failure ignored;  // what the driver cannot unmap stays until the comm ends
   if (ep->memory.bytes != 0) of->heaps.unmap(ep->memory, &ignored);
+  if (ep->common.team.dropsDead) __atomic_fetch_sub(&of->survivors, 1, __ATOMIC_RELAXED);
   for (EpCell* block : ep->cells) {
     if (block != nullptr) givePinnedBack(of->shared, block);
   }
@@ -118,26 +121,42 @@ EpCell* cell(Ep* ep, uint32_t number) {
   return cell;
 }
 
+// Copies words of the device's memory.
+bool load(const Ep* ep, uint64_t* to, const uint64_t* from, Failure* why) {
+  const CudaComm& of = *onCuda(ep->comm);
+  const Current current(of.context, why);
+  return current && of.context.driver->cuMemcpyAsync(why, reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), sizeof *to, of.context.stream) &&
+         finish(of.context, of.context.stream, ep->comm->deadlineNs(), why);
+}
+
+rh_result masked(Ep* ep, LocalRankSet* out) {
+  Failure why;
+  uint64_t mask = 0;
+  *out = onCuda(ep)->masked;
+  if (!ep->team().dropsDead) return RH_OK;  // only the host masks
+  if (!load(ep, &mask, &onCuda(ep)->common.team.state()->gaveUp, &why)) return failed(ep, "ep_get_masked", why);
+  *out = LocalRankSet{mask};
+  return RH_OK;
+}
+
+// gaveUp last: it tells the others that this rank has sent all that it ever sends to the masked ranks.
 rh_result mask(Ep* ep, LocalRankSet masked) {
   Failure why;
-  const uint64_t* word = &onCuda(ep)->common.team.state()->masked;
-  const uint32_t halves[2] = {static_cast<uint32_t>(masked.mask()), static_cast<uint32_t>(masked.mask() >> 32)};
-  for (uint64_t i = 0; i < 2; i++) {
-    if (!store(*onCuda(ep->comm), reinterpret_cast<const uint32_t*>(word) + i, halves[i], 1, ep->comm->deadlineNs(), &why)) return failed(ep, "ep_mask_rank", why);
+  const EpState* state = onCuda(ep)->common.team.state();
+  for (const uint64_t* word : {&state->masked, &state->gaveUp}) {
+    for (uint64_t i = 0; i < 2; i++) {
+      const auto half = static_cast<uint32_t>(masked.mask() >> (32 * i));
+      if (!store(*onCuda(ep->comm), reinterpret_cast<const uint32_t*>(word) + i, half, 1, ep->comm->deadlineNs(), &why)) return failed(ep, "ep_mask_rank", why);
+    }
   }
+  onCuda(ep)->masked = masked;
   return RH_OK;
 }
 
 rh_result ended(Ep* ep, EpEnded* out) {
-  const CudaComm& of = *onCuda(ep->comm);
   Failure why;
   uint64_t address = 0;
-  const Current current(of.context, &why);
-  const auto from = reinterpret_cast<CUdeviceptr>(&onCuda(ep)->common.state->ended);
-  if (!current || !of.context.driver->cuMemcpyAsync(&why, reinterpret_cast<CUdeviceptr>(&address), from, sizeof address, of.context.stream) ||
-      !finish(of.context, of.context.stream, ep->comm->deadlineNs(), &why)) {
-    return failed(ep, "ep_get_report", why);
-  }
+  if (!load(ep, &address, &onCuda(ep)->common.state->ended, &why)) return failed(ep, "ep_get_report", why);
   const auto* cell = reinterpret_cast<const EpCell*>(static_cast<uintptr_t>(address));
   *out = cell == nullptr ? EpEnded{} : EpEnded{cell->dispatched, cell->combined};
   return RH_OK;
@@ -150,6 +169,7 @@ constexpr Experts makeExperts() {
   e.fill = fill;
   e.close = close;
   e.cell = cell;
+  e.masked = masked;
   e.mask = mask;
   e.count = count;
   e.ended = ended;

@@ -32,7 +32,7 @@ void write(const EpReporting& r) {
   if (__atomic_load_n(&of->pinned->stop, __ATOMIC_ACQUIRE) != 0) {  // what the kernel has written means nothing
     report = {};
     report.error = EpError::kStopped;
-    if (!of->left) awaitCause(comm);
+    if (!__atomic_load_n(&of->left, __ATOMIC_ACQUIRE)) awaitCause(comm);
   }
   writeReport(r.ep, r.kind, report, r.to);
 }

@@ -24,6 +24,7 @@ class Launches {
   Launches(Comm* comm, const EpRequest& r, Queue on, uint32_t stream, Failure* why)
       : of_(onCuda(comm)), ep_(*onCuda(r.ep)), r_(r), on_(on), why_(why), grid_(gridOf(ep_, ep_.common.team, r.dispatched->tokens)), common_(ep_.common) {
     common_.call = callOf(comm, {operationOf(r), 0, 0, kNoRoot, 0, 0, 0, 0}, ep_.common.team.layout.bytes, stream);
+    if (common_.team.dropsDead) waitInPieces(&common_.call.team, common_.team);
     common_.cell = r.cell;
     common_.flight = ep_.flights + r.dispatched->number;
   }
@@ -44,6 +45,11 @@ class Launches {
   }
 
  private:
+  // A wait looks for deaths after each piece. Its deadlines are the team's (railhead/gpu/ep_waits.h), which come before those of the comm.
+  static void waitInPieces(gpu::Team* to, const EpTeam& team) {
+    to->timeoutNs = static_cast<uint64_t>(team.deathCheckNs);
+    to->limitNs = static_cast<uint64_t>(team.limitNs + 2 * team.timeoutNs);
+  }
   bool put(CUfunction kernel, Grid grid, gpu::EpCommonCall* call) { return launch(of_, kernel, grid, call, on_, why_); }
 
   bool encode() {
@@ -122,11 +128,16 @@ rh_result expert(Comm* comm, const EpRequest& r, void* stream) {
   const uint32_t number = r.captured ? of->streams.of(stream) : queues(of, stream);
   if (records) {
     comm->runsOn = {number, 0, 0};
-    if (!beginOperation(comm, operationOf(r), bytesOf(r))) return whyBroken(comm);
+    if (r.ep->team().dropsDead) {
+      enterOperation(comm, operationOf(r), bytesOf(r), kNoCallDetails, 0);  // a death does not end it
+    } else if (!beginOperation(comm, operationOf(r), bytesOf(r))) {
+      return whyBroken(comm);
+    }
   }
   const bool queued = submit(comm, r, {stream, r.captured}, number, &why);
   if (records) {
-    endOperation(comm);
+    if (r.ep->team().dropsDead) leaveOperation(comm);
+    else endOperation(comm);
     comm->runsOn = {};
   }
   if (queued) return RH_OK;

@@ -137,7 +137,7 @@ void leave(Comm* comm) {
   CudaComm* of = onCuda(comm);
   gpu::Status* status = __atomic_load_n(&of->status, __ATOMIC_ACQUIRE);
   if (status == nullptr) return;
-  of->left = true;
+  __atomic_store_n(&of->left, true, __ATOMIC_RELEASE);
   stopKernels(comm);
   uint32_t running = 0;  // what replays do not compute may not be used
   __atomic_compare_exchange_n(&status->stop, &running, static_cast<uint32_t>(Stop::kAborted), false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);

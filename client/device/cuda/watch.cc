@@ -1,6 +1,7 @@
 // Passes on why kernels stopped, to the group, and that the group is broken, to the kernels. The control thread does both.
 #include "comm/comm.h"
 #include "device/cuda/cuda_comm.h"
+#include "railhead/ep/ep_links.h"
 
 namespace railhead::client::cuda {
 
@@ -50,10 +51,35 @@ StoppedKernel stopped(const Comm* comm) {
   return {relaxed(status->operation), relaxed(status->number), LocalRankSet{relaxed(status->missing)}};
 }
 
+namespace {
+
+// Ranks that have died or left, of a group that is broken by nothing but a death; none of any other (as EpLinks::dead). Relaxed: no data is read because of it.
+LocalRankSet deadRanks(const Comm* comm) {
+  LocalRankSet dead;
+  const uint32_t abort = relaxed(*comm->team.abortWord);
+  if ((abort & railhead::kAbortCode) != railhead::kAbortRankDead) return dead;
+  const LocalRank culprit = comm->localOf(WorldRank{static_cast<int32_t>(abort >> railhead::kAbortCulpritShift)});
+  if (culprit != kNoLocalRank) dead.add(culprit);
+  for (const LocalRank r : comm->localRanks()) {
+    const uint32_t lease = relaxed(comm->line(r)->lease.word);
+    if (r != comm->localRank && (lease == 0 || (lease & railhead::kLeaseOwnerDied) != 0)) dead.add(r);
+  }
+  return dead;
+}
+
+}  // namespace
+
+// In the order that gpu::Status says.
 void stopKernels(const Comm* comm) {
   gpu::Status* status = __atomic_load_n(&onCuda(comm)->status, __ATOMIC_ACQUIRE);
   if (status == nullptr) return;
-  for (auto& line : status->abort) __atomic_store_n(&line.word, 1, __ATOMIC_RELAXED);
+  const uint64_t dead = __atomic_load_n(&onCuda(comm)->left, __ATOMIC_ACQUIRE) ? 0 : deadRanks(comm).mask();
+  for (auto& line : status->abort) {
+    __atomic_store_n(&line.dead[0], static_cast<uint32_t>(dead), __ATOMIC_RELAXED);
+    __atomic_store_n(&line.dead[1], static_cast<uint32_t>(dead >> 32), __ATOMIC_RELAXED);
+    __atomic_store_n(&line.onlyDeaths, dead != 0 ? 1u : 0u, __ATOMIC_RELEASE);
+    __atomic_store_n(&line.word, 1, __ATOMIC_RELEASE);
+  }
 }
 
 int64_t tend(Comm* comm, int64_t now) {
@@ -71,6 +97,10 @@ int64_t tend(Comm* comm, int64_t now) {
   if (of->tendUntil == 0) {
     of->tendUntil = now + kAfterNs;
     stopKernels(comm);
+  }
+  if (__atomic_load_n(&of->survivors, __ATOMIC_RELAXED) != 0) {  // its kernels go on, and must know of further deaths
+    stopKernels(comm);
+    return now + kLookNs;
   }
   return of->reported || now >= of->tendUntil ? INT64_MAX : now + kLookNs;
 }

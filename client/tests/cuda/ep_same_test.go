@@ -114,7 +114,7 @@ func drawEPConfig(r *rand.Rand, world int) client.EPConfig {
 	sums := []client.Dtype{client.F32, client.BF16, client.F16}
 	c := client.EPConfig{
 		Mode: client.EPLowLatency, MaxTokensPerRank: pick(r, 1, 3, 17), Hidden: pick(r, 8, 33, 129, 256), NumExperts: 1 + r.IntN(20), Dtype: pick(r, sums...),
-		Scale: client.EPScale(r.IntN(3)), StaticScale: 0.37, DropInvalid: true, CombineDtype: pick(r, sums...),
+		Scale: client.EPScale(r.IntN(3)), StaticScale: 0.37, DropInvalid: true, CombineDtype: pick(r, sums...), DropDead: r.IntN(2) == 0,
 	}
 	c.TopK = 1 + r.IntN(min(8, c.NumExperts))
 	c.WireDtype = pick(r, c.Dtype, pick(r, sums...), client.FP8E4M3)

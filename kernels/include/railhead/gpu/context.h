@@ -235,6 +235,9 @@ class Context : public Target {
   RH_COLD static bool isSurvivable(Target target, const Call& call, Way way, uint64_t why) {
     Context c(target, call, way);
     if (why == static_cast<uint64_t>(Stop::kTimeout)) return c.nowNs() - c.loadShared(&c.ofThreads().firstLook) <= call.team.limitNs;
+    // look() has not come to the clock.
+    uint64_t* firstLook = &c.ofThreads().firstLook;
+    if (c.loadShared(firstLook) == 0) c.storeShared(firstLook, c.nowNs());
     c.fence();  // the host stores onlyDeaths before the word
     return c.loadHost(&call.team.status->abort[c.block()].onlyDeaths) != 0;
   }
