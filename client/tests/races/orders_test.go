@@ -14,9 +14,10 @@ var update = flag.Bool("update", false, "write orders.txt from the library's sou
 
 const (
 	ordersPath  = "orders.txt"
-	ordersIntro = `# The library's atomic accesses with their memory orders, its fences and its wake-ups, in the order of the sources. A sanitizer sees an order
+	ordersIntro = `# The library's atomic accesses with their memory orders, its fences, its wake-ups, and where it starts threads, in the order of the sources. A sanitizer sees an order
 # that is too weak between threads of a process; between processes, in shared memory, nothing does on x86. So a change here is for a review:
-# an acquire needs its release, a word is stored after what it publishes, and who changes what another sleeps on wakes it after that.
+# an acquire needs its release, a word is stored after what it publishes, and who changes what another sleeps on wakes it after that. A thread starts with all signals
+# blocked, because they belong to the application.
 # Written by: go test ./client/tests/races -run TheLibrarysOrders -update
 `
 )
@@ -24,7 +25,7 @@ const (
 var (
 	comment = regexp.MustCompile(`//[^\n]*`)
 	// An access, a fence or a wake-up, up to its opening parenthesis. The word of a std::atomic comes before the name.
-	access = regexp.MustCompile(`\b(__atomic_\w+|futexWakeAll|pthread_cond_broadcast|pthread_cond_signal|nudgeControlThread)\(` +
+	access = regexp.MustCompile(`\b(__atomic_\w+|futexWakeAll|pthread_cond_broadcast|pthread_cond_signal|nudgeControlThread|pthread_sigmask|pthread_create)\(` +
 		`|([\w.>\[\]-]+)(?:\.|->)(load|store|exchange|fetch_add|fetch_sub|compare_exchange_strong|compare_exchange_weak)\(`)
 	order  = regexp.MustCompile(`__ATOMIC_([A-Z_]+)|memory_order_([a-z_]+)`)
 	spaces = regexp.MustCompile(`\s+`)
