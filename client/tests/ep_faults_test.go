@@ -123,9 +123,22 @@ func surviveRounds(ranks []member, eps []*client.EP, c client.EPConfig, rounds i
 	})
 }
 
+func lostSeries(group string, m member) string {
+	return fmt.Sprintf(`railhead_ep_dropped_total{group="%s",rank="%d",reason="lost_copies"}`, group, m.Rank())
+}
+
+// lostInRounds is how many copies a rank loses in surviveRounds.
+func lostInRounds(m member, c client.EPConfig, rounds int, lost uint64) (n uint64) {
+	r := rand.New(rand.NewPCG(uint64(m.Rank()), lost))
+	for range rounds {
+		n += exactInputs(r, c, r.IntN(c.MaxTokensPerRank+1)).copies(c, m.WorldSize(), lost)
+	}
+	return n
+}
+
 // releaseLost runs a dispatch without a combine. The metrics must count its lost copies too.
 func releaseLost(t testing.TB, s *server.Server, m member, ep *client.EP, group string, c client.EPConfig, lost uint64) error {
-	series := fmt.Sprintf(`railhead_ep_dropped_total{group="%s",rank="%d",reason="lost_copies"}`, group, m.Rank())
+	series := lostSeries(group, m)
 	before := scrape(t, s)[series]
 	in := exactInputs(rand.New(rand.NewPCG(uint64(m.Rank()), 7)), c, c.MaxTokensPerRank)
 	rows := flatRows(m, ep, c)
@@ -167,6 +180,11 @@ func TestDispatchesContinueWithoutARankThatAllOthersMask(t *testing.T) {
 			}
 		}
 		noErrors(t, surviveRounds(ranks, eps, c, 20, 1<<3))
+		for _, m := range ranks[:3] {
+			if got, want := scrape(t, s)[lostSeries(group, m)], lostInRounds(m, c, 20, 1<<3); got != want || want == 0 {
+				t.Errorf("rank %d: the metrics count %d lost copies of combined dispatches, want %d", m.Rank(), got, want)
+			}
+		}
 		noErrors(t, inParallel(3, func(i int) error { return releaseLost(t, s, ranks[i], eps[i], group, c, 1<<3) }))
 		wantError(t, eps[1].Mask(1), wire.ResultInvalidArgument, "rank 1", "another one of 0..3")
 		wantError(t, eps[1].Mask(4), wire.ResultInvalidArgument, "cannot mask rank 4")
