@@ -94,6 +94,8 @@ func TestChildReducesThroughTheHost(t *testing.T) {
 	}
 	_, err = r.AllocWindow(4096)
 	wantError(t, err, wire.ResultUnsupported, "window_alloc: rank", "through the host's memory", "rank 0: the driver refuses", "RH_MEMORY_HOST")
+	_, err = r.NewEP(layerConfig)
+	wantError(t, err, wire.ResultUnsupported, "ep_create: rank", "through the host's memory", "rank 0: the driver refuses")
 	host, err := r.AllocWindowIn(4096, client.MemoryHost)
 	if err != nil {
 		t.Fatal(err)
