@@ -274,7 +274,7 @@ type epFlight struct {
 	side       *epSide
 	d          *client.EPDispatch
 	rows       *client.EPRows
-	y, out     []byte
+	out        []byte
 	looked     []int32
 	lookTokens []uint64
 	report     *client.EPReportMemory
@@ -341,7 +341,7 @@ func (f *epFlight) room(capacity int) {
 }
 
 // y0 has as many bytes as rows of the widest type.
-func (f *epFlight) y0() []byte { return make([]byte, len(f.epPlay.y)/f.shape.y.Size()*4) }
+func (f *epFlight) y0() []byte { return make([]byte, len(f.y)/f.shape.y.Size()*4) }
 
 // outcome is the result of a receiving call: the CPU returns it, the GPU reports it.
 func (f *epFlight) outcome(err error) (wire.Result, error) {
@@ -402,7 +402,7 @@ func (f *epFlight) end() error {
 	if s.releases {
 		err = f.d.Release()
 	} else {
-		sums := client.EPSums{Y: in(f.side, f.epPlay.y), YDtype: s.y, Weighted: s.weighted, Out: f.out, OutDtype: s.out, ReportTo: f.sum}
+		sums := client.EPSums{Y: in(f.side, f.y), YDtype: s.y, Weighted: s.weighted, Out: f.out, OutDtype: s.out, ReportTo: f.sum}
 		if s.hasAdd {
 			sums.Add = in(f.side, f.add)
 		}
