@@ -36,7 +36,10 @@ func TestTheImagesHaveEveryEntryPoint(t *testing.T) {
 #define NAME(name, ...) entry name;
 RH_EP_ENTRIES(NAME, void)
 `))
-	for image, want := range map[string][]string{"kernels": entryPoints(t), "ep": ep} {
+	for image, want := range map[string]struct {
+		names []string
+		least int // so that an empty list is noticed
+	}{"kernels": {entryPoints(t), 50}, "ep": {ep, 9}} {
 		ptx, err := os.ReadFile("ptx/" + image + ".ptx")
 		if err != nil {
 			t.Fatal(err)
@@ -53,8 +56,8 @@ RH_EP_ENTRIES(NAME, void)
 			}
 		}
 		slices.Sort(names)
-		if len(want) < 9 || !slices.Equal(names, want) {
-			t.Errorf("the PTX of %s has %v, the lists %v", image, names, want)
+		if len(want.names) < want.least || !slices.Equal(names, want.names) {
+			t.Errorf("the PTX of %s has %v, the lists %v (at least %d names)", image, names, want.names, want.least)
 		}
 	}
 }

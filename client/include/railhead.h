@@ -514,7 +514,9 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
  *        rh_ep_create and rh_ep_destroy return RH_ERR_RANK_DEAD. A death is noticed in milliseconds. A late rank that itself waits for
  *        another is masked after four deadlines. A masked rank that comes back masks the others and goes on alone. An abort, a
  *        mismatch, or a deadline of another operation breaks the group as with FAIL; but after a death rh_comm_abort does not reach
- *        the survivors: the application must tell them to stop. */
+ *        the survivors: the application must tell them to stop. On CUDA devices, if an all-reduce or any other call but those of
+ *        DROP buffers is running on this rank (in a stream or a replay) and finds the death, later dispatches of this rank return
+ *        RH_ERR_RANK_DEAD too. The other survivors then mask this rank as late. */
 #define RH_EP_DEAD_FAIL 0
 #define RH_EP_DEAD_DROP 1
 
@@ -528,8 +530,10 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
  *
  * CUDA devices. x, the indices, the rows, y, out and all other arrays, rows_ptr, tokens_ptr, counts and tokens are memory of the device (or any that
  * it can access at that address). The buffer's window lies in the device heap. RH_ERR_UNSUPPORTED: RH_EP_HT and
- * rh_ep_routing_create. A rank's counters (rh_ep_get_load, /metrics) are as of its last rh_ep_get_load or rh_ep_destroy. A report in the order of the stream is written by a function of the host
- * (cuLaunchHostFunc), during which the stream does nothing else; rh_ep_get_report costs the stream nothing.
+ * rh_ep_routing_create. A rank's counters (rh_ep_get_load, /metrics) are as of its last rh_ep_get_load or rh_ep_destroy. A report in
+ * the order of the stream is written by a function of the host (cuLaunchHostFunc), during which the stream does nothing else;
+ * rh_ep_get_report costs the stream nothing. rh_ep_get_info, rh_ep_get_masked, rh_ep_mask_rank and rh_ep_get_load copy from or to the
+ * GPU. They return RH_ERR_TIMEOUT if that takes longer than the comm's timeout.
  *  - A call reads the buffer's state from the buffer's memory when it runs: the dispatch that a handle names, its phase, the next slot, the
  *    number of the dispatch. So a graph can be launched any number of times, odd or even, mixed with other calls, and a dispatch may stay
  *    in flight from one launch to the next.
@@ -731,12 +735,15 @@ rh_result rh_ep_combine_recv(rh_ep_handle *handle, rh_ep_report *report, void *s
 rh_result rh_ep_release(rh_ep_handle *handle, void *stream);
 
 /* Returns the reports of a dispatch and of its combine. It waits until no operation of the comm runs, at most for the comm's timeout.
- * handle: of the dispatch; of a captured dispatch it returns the latest replay's reports. NULL: the buffer's dispatch that ended last (on CUDA
- * devices, if that was a replay whose dispatch has begun again since, `dispatched` is of the one that has begun). Either report may be NULL. Errors: INVALID_HANDLE, TIMEOUT. */
+ * handle: of the dispatch; of a captured dispatch it returns the latest replay's reports. NULL: the buffer's dispatch that ended last. On
+ * CUDA devices that may be a dispatch of a graph. If the graph has begun it again since, `dispatched` is of the new replay. Either report
+ * may be NULL. Errors: INVALID_HANDLE, TIMEOUT. */
 rh_result rh_ep_get_report(rh_ep *ep, rh_ep_handle *handle, rh_ep_report *dispatched, rh_ep_report *combined);
 
 /* How many token copies the routers of all ranks (total) and of this one (local) have sent to each physical expert, over all buffers of the
- * comm. Either may be NULL; both have `experts` entries. It reads counters in shared memory and waits for no rank. */
+ * comm. Either may be NULL; both have `experts` entries. It waits for no rank. On the CPU it reads counters in shared
+ * memory. On CUDA devices it first copies this rank's counters from the GPU, and `total` has the other ranks' counters as of their last
+ * rh_ep_get_load or rh_ep_destroy. Errors: INVALID_ARGUMENT; on CUDA devices OUT_OF_MEMORY, TIMEOUT. */
 rh_result rh_ep_get_load(rh_ep *ep, uint64_t *total, uint64_t *local, uint32_t experts);
 
 #ifdef __GNUC__

@@ -112,7 +112,7 @@ struct EpCommonCall {
   EpFlightArrays flights[kEpInFlight];
   EpRowFormat format;
   const uint16_t* home;  // [logical] the physical expert that this rank's tokens of a logical one go to, kNoExpert, or kEpInTurn
-  EpCell* cell;     // its reports, which kernels only write: it may be pinned memory of the host. Its flight is not used, but
+  EpCell* cell;     // its reports, which kernels read only when a rank was given up: it may be pinned memory of the host. Its flight is not used, but
   int32_t* flight;  // this word of the device's memory, which every block reads
   bool counts;      // of a dispatch that sends: it is a collective of the comm, unless it is refused or a rank is masked
 };

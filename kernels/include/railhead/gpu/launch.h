@@ -47,7 +47,7 @@ struct Status {
   uint64_t reserved[2];
   // A 64-byte line for each block, so that waiting blocks do not poll the same line. Writer: the host; 1 = give up. Readers: the block's threads, after
   // waitPolls polls. Kernels that survive deaths (Target::kSurvivesDeaths) go on if onlyDeaths is 1: the reason is that ranks have died or left, which
-  // are bits r % 32 of dead[r / 32]. The host stores these before word, in this order, and later sets onlyDeaths to 0 for any other reason.
+  // are bits r % 32 of dead[r / 32]. The host stores dead, then onlyDeaths, then word, and later sets onlyDeaths to 0 for any other reason.
   struct alignas(64) Abort {
     uint32_t word;
     uint32_t onlyDeaths;
