@@ -155,16 +155,16 @@ struct Experts {
   rh_result (*fill)(Ep* ep);
   // Frees what open has made. No call of the buffer is running, and no graph has one. What was not freed so ends with the comm.
   void (*close)(Ep* ep);
-  // The cell of the buffer's handle of that number (from 0), not in flight; nullptr: out of memory. The host reads reports there once calls have run.
-  EpCell* (*cell)(Ep* ep, uint32_t number);
-  // The masked ranks of the buffer. Calls may be running. Sets the thread's message if it fails.
-  rh_result (*masked)(Ep* ep, LocalRankSet* out);
-  // Sets them, all of them. No call is running. As masked.
+  // `operation` is the caller's function, for the thread's message, which these and the following set if they fail.
+  // The cell of the buffer's handle of that number (from 0), not in flight. The host reads reports there once calls have run.
+  rh_result (*cell)(Ep* ep, uint32_t number, const char* operation, EpCell** out);
+  // The masked ranks of the buffer. Calls may be running.
+  rh_result (*masked)(Ep* ep, const char* operation, LocalRankSet* out);
+  // Sets them, all of them. No call is running.
   rh_result (*mask)(Ep* ep, LocalRankSet masked);
-  // Adds what this rank's kernels have counted, of all buffers of the comm, to its counters in the control segment. Calls may be running. Sets the
-  // thread's message if it fails.
-  rh_result (*count)(Comm* comm);
-  // The reports of the dispatch that ended last. No call is running. Sets the thread's message if it fails.
+  // Adds what this rank's kernels have counted, of all buffers of the comm, to its counters in the control segment. Calls may be running.
+  rh_result (*count)(Comm* comm, const char* operation);
+  // The reports of the dispatch that ended last. No call is running.
   rh_result (*ended)(Ep* ep, EpEnded* out);
 };
 

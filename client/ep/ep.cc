@@ -104,8 +104,8 @@ EpDispatched* findDispatched(Ep* ep, const rh_ep_handle* handle) {
 }
 
 // The masked ranks, as the other ranks see them. The state of the buffer itself belongs to the running calls.
-static rh_result maskedIn(Ep* ep, LocalRankSet* out) {
-  if (ep->experts() != nullptr) return ep->experts()->masked(ep, out);
+static rh_result maskedIn(Ep* ep, const char* operation, LocalRankSet* out) {
+  if (ep->experts() != nullptr) return ep->experts()->masked(ep, operation, out);
   *out = LocalRankSet{__atomic_load_n(&ep->team().state()->gaveUp, __ATOMIC_ACQUIRE)};
   return RH_OK;
 }
@@ -231,8 +231,8 @@ rh_window* undo(rh_ep* handle) {
 }
 
 rh_result openOnDevice(Ep* ep) {
-  const rh_result result = ep->experts()->open(ep);
-  for (uint32_t i = 0; i < kEpHandles && result == RH_OK; i++) ep->dispatched[i].cell = ep->experts()->cell(ep, i);
+  rh_result result = ep->experts()->open(ep);
+  for (uint32_t i = 0; i < kEpHandles && result == RH_OK; i++) result = ep->experts()->cell(ep, i, "ep_create", &ep->dispatched[i].cell);
   return result;
 }
 
@@ -383,7 +383,7 @@ extern "C" rh_result rh_ep_destroy(rh_ep* handle) {
   if (result != RH_OK) return result;
   const bool idle = comm->device->synchronize(comm, comm->deadlineNs());  // on a timeout freeWindow reports the error
   if (idle && ep->onDevice != nullptr) {
-    ep->experts()->count(comm);
+    ep->experts()->count(comm, "ep_destroy");
     ep->experts()->close(ep);
   }
   destroyEp(eps().remove(handle));
@@ -397,7 +397,7 @@ extern "C" rh_result rh_ep_get_info(rh_ep* handle, rh_ep_info* info) {
   if (call.result() != RH_OK) return call.result();
   Ep* ep = call.ep();
   LocalRankSet masked;
-  const rh_result read = maskedIn(ep, &masked);
+  const rh_result read = maskedIn(ep, "ep_get_info", &masked);
   if (read != RH_OK) return read;
   rh_ep_info results = RH_EP_INFO_INIT;
   results.local_experts = ep->buffer.localExperts();
@@ -415,7 +415,7 @@ extern "C" rh_result rh_ep_get_masked(rh_ep* handle, int32_t* ranks, int32_t cap
   EpCall call(handle, "ep_get_masked");
   if (call.result() != RH_OK) return call.result();
   LocalRankSet masked;
-  const rh_result read = maskedIn(call.ep(), &masked);
+  const rh_result read = maskedIn(call.ep(), "ep_get_masked", &masked);
   return read == RH_OK ? giveRanks(call.ep()->comm, "ep_get_masked", masked, ranks, capacity, count) : read;
 }
 
@@ -432,7 +432,7 @@ extern "C" rh_result rh_ep_mask_rank(rh_ep* handle, int32_t rank) {
   if (result != RH_OK) return result;
   if (const Experts* experts = call.ep()->experts()) {
     LocalRankSet all;
-    const rh_result read = experts->masked(call.ep(), &all);
+    const rh_result read = experts->masked(call.ep(), "ep_mask_rank", &all);
     all.add(masked);
     return read == RH_OK ? experts->mask(call.ep(), all) : read;
   }
@@ -452,7 +452,7 @@ extern "C" rh_result rh_ep_get_load(rh_ep* handle, uint64_t* total, uint64_t* lo
     return fail(RH_ERR_INVALID_ARGUMENT, "ep_get_load: rank %d: %u experts; the buffer has %u physical ones", ep->rankNumber(), experts,
                 ep->team().physical);
   }
-  const rh_result counted = ep->experts() == nullptr ? RH_OK : ep->experts()->count(ep->comm);
+  const rh_result counted = ep->experts() == nullptr ? RH_OK : ep->experts()->count(ep->comm, "ep_get_load");
   if (counted != RH_OK) return counted;
   for (uint32_t e = 0; e < experts; e++) {
     uint64_t sum = 0;

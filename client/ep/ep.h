@@ -185,13 +185,15 @@ rh_result queueEp(const EpRequest& request, void* stream);
 // Whether the call is captured into a graph.
 bool isCaptured(const Ep* ep, const void* stream);
 // A handle for a captured dispatch: one whose graphs have ended, or a new one. nullptr = the limit is reached, or out of memory.
-EpDispatched* graphHandle(Ep* ep);
+rh_result graphHandle(Ep* ep, const char* operation, EpDispatched** out);
 // Ends that handle, if it lives: its buffer or its last graph has ended.
 void endGraphHandle(EpDispatched* dispatched);
 // Returns the handle of a dispatch that was refused.
 void returnHandle(EpDispatched* dispatched);
 // Waits until no call of the comm is running or queued, at most for the comm's deadline.
 rh_result awaitQuiet(const Ep* ep, const char* operation);
+// After a kernel has given up: waits until the group knows why, which a report's text needs. The control thread looks every 2 ms.
+void awaitCause(const Comm* comm);
 
 // Reads the routing of a dispatch. With a cached routing, no other field of in is read.
 rh_result readRouting(const Ep* ep, const char* operation, const rh_ep_dispatch_in& in, EpRouting* routing);

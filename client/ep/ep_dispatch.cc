@@ -112,15 +112,9 @@ rh_result takeHandle(Ep* ep, const char* operation, const void* stream, EpDispat
     *out = &ep->dispatched[next];
     return RH_OK;
   }
-  if (captured) *out = graphHandle(ep);
-  if (*out != nullptr) return RH_OK;
-  const int rank = ep->rankNumber();
-  if (captured) {
-    return fail(RH_ERR_LIMIT, "%s: rank %d: no handle for another captured dispatch (this process can have %d); destroy graphs", operation, rank,
-                kMaxEpGraphHandles);
-  }
-  return fail(RH_ERR_LIMIT, "%s: rank %d: %d dispatches have been neither combined nor released; do that with the earliest", operation, rank,
-              kEpHandles);
+  if (captured) return graphHandle(ep, operation, out);
+  return fail(RH_ERR_LIMIT, "%s: rank %d: %d dispatches have been neither combined nor released; do that with the earliest", operation,
+              ep->rankNumber(), kEpHandles);
 }
 
 // Passes a receiving call to the device. After it has run, rows and tokens are set even if the capacity was too small, so that the

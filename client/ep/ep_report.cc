@@ -1,6 +1,7 @@
 // The outcome of a call of expert parallelism, as numbers and as a sentence.
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include <initializer_list>
 
@@ -94,6 +95,9 @@ void writeResults(rh_ep_report* given, const rh_ep_report& results) {
   memcpy(to + kBehind, from + kBehind, commonBytes(given) - kBehind);
 }
 
+// Whether a kernel of the comm has given up. That the comm was finalized is no such reason.
+bool gaveUp(const Comm* comm) { return comm->device->stopped != nullptr && comm->device->stopped(comm).op != RHW_OP_NONE; }
+
 // Token copies that were lost or left out.
 void describeLosses(const Ep* ep, const EpReport& report, char* out, size_t size) {
   describeProblems(ep, report.problems, out, size);
@@ -113,6 +117,14 @@ void describeLosses(const Ep* ep, const EpReport& report, char* out, size_t size
 
 }  // namespace
 
+void awaitCause(const Comm* comm) {
+  constexpr int kTurns = 2000;  // of 1 ms: the thread may have to wait for a processor
+  for (int i = 0; i < kTurns && __atomic_load_n(comm->team.abortWord, __ATOMIC_ACQUIRE) == 0; i++) {
+    const timespec turn = {0, 1000000};
+    nanosleep(&turn, nullptr);
+  }
+}
+
 rh_result resultOf(const Ep* ep, EpRequest::Kind kind, const EpReport& report, char* text, size_t size) {
   const int rank = ep->rankNumber();
   text[0] = 0;
@@ -121,7 +133,11 @@ rh_result resultOf(const Ep* ep, EpRequest::Kind kind, const EpReport& report, c
     case EpError::kStopped: {
       const rh_result cause = describe(ep->comm, text, size);
       if (cause != RH_OK) return cause;
-      snprintf(text, size, "rank %d: the comm has been finalized: nothing was done", rank);  // a replay
+      if (gaveUp(ep->comm)) {
+        snprintf(text, size, "rank %d: a kernel gave up, and the group does not know why yet; rh_comm_get_status will say it", rank);
+      } else {
+        snprintf(text, size, "rank %d: the comm has been finalized: nothing was done", rank);  // a replay
+      }
       return RH_ERR_ABORTED;
     }
     case EpError::kTooManyInFlight:
@@ -187,12 +203,17 @@ extern "C" rh_result rh_ep_get_report(rh_ep* handle, rh_ep_handle* dispatch, rh_
     const EpDispatched* d = findDispatched(ep, dispatch);
     if (d == nullptr) return fail(RH_ERR_INVALID_HANDLE, "%s: not a dispatch of this buffer: was it combined or released?", operation);
     reports = {d->cell->dispatched, d->cell->combined};
+    // Of an earlier dispatch with the same handle or cell. A replay that was refused has no number; then it may be that of the replay before.
+    const uint64_t number = reports.combined.number;
+    if (number != 0 && number != reports.dispatched.number && (reports.dispatched.number != 0 || !d->ofGraph)) reports.combined = {};
   } else if (ep->experts() != nullptr) {
     result = ep->experts()->ended(ep, &reports);
   }
   if (result != RH_OK) return result;
-  // A call that a kernel gave up has written no report.
-  if (ep->experts() != nullptr && ep->comm->device->stopped(ep->comm).op != RHW_OP_NONE) reports.dispatched.error = reports.combined.error = railhead::EpError::kStopped;
+  if (ep->experts() != nullptr && gaveUp(ep->comm)) {  // a call that a kernel gave up has written no report
+    awaitCause(ep->comm);
+    reports.dispatched.error = reports.combined.error = railhead::EpError::kStopped;
+  }
   writeReport(ep, EpRequest::kDispatch, reports.dispatched, first);
   writeReport(ep, EpRequest::kCombine, reports.combined, second);
   return RH_OK;

@@ -75,31 +75,45 @@ void endGraphHandle(EpDispatched* d) {
   if (epHandles().remove(d->handle) != nullptr) __atomic_fetch_sub(&epGraphHandles, 1, __ATOMIC_RELAXED);
 }
 
+namespace {
+
+rh_result tooManyGraphHandles(const Ep* ep, const char* operation) {
+  return fail(RH_ERR_LIMIT, "%s: rank %d: no handle for another captured dispatch (this process can have %d); destroy graphs", operation, ep->rankNumber(),
+              kMaxEpGraphHandles);
+}
+
+}  // namespace
+
 // The handle of a captured dispatch: one whose graphs have ended, or a new one.
-EpDispatched* graphHandle(Ep* ep) {
+rh_result graphHandle(Ep* ep, const char* operation, EpDispatched** out) {
   EpDispatched* d = ep->graphs;
   while (d != nullptr && __atomic_load_n(&d->open, __ATOMIC_ACQUIRE)) d = d->next;
   if (d == nullptr) {
     d = new EpDispatched();
-    if (d == nullptr) return nullptr;
+    if (d == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for a captured dispatch", operation, ep->rankNumber());
     d->ep = ep->dispatched[0].ep;
     d->ofGraph = true;
     d->number = kEpHandles + ep->graphHandles++;
     d->next = ep->graphs;
     ep->graphs = d;
   }
-  d->cell = ep->experts() == nullptr ? &d->own : ep->experts()->cell(ep, d->number);
-  if (d->cell == nullptr) return nullptr;
   // The table has that many slots for captured dispatches; the handles of buffers have slots of their own.
   const bool isOneTooMany = __atomic_add_fetch(&epGraphHandles, 1, __ATOMIC_RELAXED) > kMaxEpGraphHandles;
-  d->handle = isOneTooMany ? nullptr : static_cast<rh_ep_handle*>(epHandles().insert(d));
-  if (d->handle == nullptr) {
+  rh_result result = isOneTooMany ? tooManyGraphHandles(ep, operation) : RH_OK;
+  d->cell = &d->own;
+  if (result == RH_OK && ep->experts() != nullptr) result = ep->experts()->cell(ep, d->number, operation, &d->cell);
+  if (result == RH_OK) {
+    d->handle = static_cast<rh_ep_handle*>(epHandles().insert(d));
+    if (d->handle == nullptr) result = tooManyGraphHandles(ep, operation);
+  }
+  if (result != RH_OK) {
     __atomic_fetch_sub(&epGraphHandles, 1, __ATOMIC_RELAXED);
-    return nullptr;
+    return result;
   }
   d->own.flight = -1;
   d->open = true;
-  return d;
+  *out = d;
+  return RH_OK;
 }
 
 bool isCaptured(const Ep* ep, const void* stream) {

@@ -234,7 +234,7 @@ func TestBenchMoEOnGPUsMeasuresAndChecksEagerlyAndInGraphs(t *testing.T) {
 		}
 	}
 	status, stdout, stderr := railhead(t, env, "bench", "moe", "--device", "cuda", "--hidden", "64", "--experts", "4", "--topk", "2", "--tokens", "2", "-n", "2", "-G", "2")
-	for _, want := range []string{"# device: fake device 0", "validation: before and after graph: 2", "# Wrong elements : 0 OK"} {
+	for _, want := range []string{"# device: fake device 0", "validation: before and after, graph: 2", "# Wrong elements : 0 OK"} {
 		if status != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("status %d, %s: no %q in\n%s", status, stderr, want, stdout)
 		}

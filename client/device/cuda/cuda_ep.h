@@ -23,6 +23,7 @@ struct CudaEp : Malloced {
   gpu::EpCommonCall common;    // of every call, but call, cell and flight
   int32_t* flights;            // [kMostCells] device memory
   EpCell* cells[(kMostCells + kCellsOfBlock - 1) / kCellsOfBlock];  // pinned memory, kCellsOfBlock in each block; blocks are made as handles are
+  uint32_t cellsGiven;         // cells of lower numbers have been given out
   uint32_t blocks;             // of the grid of a call with many tokens
   LocalRankSet masked;         // by the host
   EpCounters* counted;         // what of the kernels' counters is in the rank's
@@ -34,7 +35,7 @@ inline CudaEp* onCuda(const Ep* ep) { return static_cast<CudaEp*>(ep->onDevice);
 bool makePrivateMemory(Ep* ep, CudaEp* out, Failure* why);
 
 // ep_counters.cc
-rh_result count(Comm* comm);
+rh_result count(Comm* comm, const char* operation);
 
 // ep_report.cc: a report that the caller wants in the order of the stream. prepare() comes before the call's kernels, queue() after them.
 struct EpReporting;

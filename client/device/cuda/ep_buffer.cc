@@ -104,37 +104,44 @@ bool store(const CudaComm& of, const void* to, uint32_t value, uint64_t n, int64
          finish(of.context, of.context.stream, deadlineNs, why);
 }
 
-EpCell* cell(Ep* ep, uint32_t number) {
+rh_result cell(Ep* ep, uint32_t number, const char* operation, EpCell** out) {
   CudaComm* of = onCuda(ep->comm);
   CudaEp* on = onCuda(ep);
-  Failure ignored;
-  if (number >= kMostCells) return nullptr;
+  Failure why;
+  if (number >= kMostCells) return fail(RH_ERR_LIMIT, "%s: rank %d: %u captured dispatches of the buffer; destroy graphs", operation, ep->rankNumber(), number);
   EpCell*& block = on->cells[number / kCellsOfBlock];
-  if (block == nullptr) block = static_cast<EpCell*>(takePinned(of->context, of->shared, &ignored));
-  if (block == nullptr) return nullptr;
+  if (block == nullptr) block = static_cast<EpCell*>(takePinned(of->context, of->shared, &why));
+  if (block == nullptr) return failed(ep, operation, why);
+  // A graph may have been destroyed while its dispatch was in flight. The reports need not tell: a call that was refused may have been the last.
+  if (number < on->cellsGiven && !store(*of, on->flights + number, ~0u, 1, ep->comm->deadlineNs(), &why)) return failed(ep, operation, why);
+  on->cellsGiven = std::max(on->cellsGiven, number + 1);
   EpCell* cell = block + number % kCellsOfBlock;
-  // Of a graph that was destroyed while its dispatch was in flight.
-  const bool used = cell->dispatched.number != 0;
-  if (used && !store(*of, on->flights + number, ~0u, 1, ep->comm->deadlineNs(), &ignored)) return nullptr;
   *cell = {};
   cell->flight = -1;
-  return cell;
+  *out = cell;
+  return RH_OK;
 }
 
-// Copies words of the device's memory.
-bool load(const Ep* ep, uint64_t* to, const uint64_t* from, Failure* why) {
+// Copies a word of the device's memory.
+bool load(const Ep* ep, uint64_t* out, const uint64_t* from, Failure* why) {
   const CudaComm& of = *onCuda(ep->comm);
   const Current current(of.context, why);
-  return current && of.context.driver->cuMemcpyAsync(why, reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), sizeof *to, of.context.stream) &&
-         finish(of.context, of.context.stream, ep->comm->deadlineNs(), why);
+  auto* to = static_cast<uint64_t*>(malloc(sizeof *out));
+  if (to == nullptr) return because(why, RH_ERR_OUT_OF_MEMORY, "no memory for a copy of a word");
+  const bool loaded =
+      current && of.context.driver->cuMemcpyAsync(why, reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), sizeof *to, of.context.stream) &&
+      finish(of.context, of.context.stream, ep->comm->deadlineNs(), why);
+  if (loaded) *out = *to;
+  if (loaded || why->result != RH_ERR_TIMEOUT) ::free(to);  // else the copy may write it yet
+  return loaded;
 }
 
-rh_result masked(Ep* ep, LocalRankSet* out) {
+rh_result masked(Ep* ep, const char* operation, LocalRankSet* out) {
   Failure why;
   uint64_t mask = 0;
   *out = onCuda(ep)->masked;
   if (!ep->team().dropsDead) return RH_OK;  // only the host masks
-  if (!load(ep, &mask, &onCuda(ep)->common.team.state()->gaveUp, &why)) return failed(ep, "ep_get_masked", why);
+  if (!load(ep, &mask, &onCuda(ep)->common.team.state()->gaveUp, &why)) return failed(ep, operation, why);
   *out = LocalRankSet{mask};
   return RH_OK;
 }

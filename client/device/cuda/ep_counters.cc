@@ -20,17 +20,17 @@ bool read(const CudaComm& of, const CudaEp& ep, EpCounters* to, int64_t deadline
 
 }  // namespace
 
-rh_result count(Comm* comm) {
+rh_result count(Comm* comm, const char* operation) {
   const CudaComm& of = *onCuda(comm);
   auto* now = static_cast<EpCounters*>(malloc(sizeof(EpCounters)));
-  if (now == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "rank %d: no memory for counters", number(comm->rank));
+  if (now == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for a copy of the counters", operation, number(comm->rank));
   Failure why;
   auto* to = reinterpret_cast<uint64_t*>(countersOf(comm, comm->localRank));
   const auto* words = reinterpret_cast<const uint64_t*>(now);
   for (const CudaEp* ep = of.eps; ep != nullptr; ep = ep->next) {
     if (!read(of, *ep, now, comm->deadlineNs(), &why)) {
       if (why.result != RH_ERR_TIMEOUT) free(now);  // else the copy may write it yet
-      return fail(why.result, "rank %d: reading counters: %s", number(comm->rank), why.text);
+      return fail(why.result, "%s: rank %d: reading counters from the GPU: %s", operation, number(comm->rank), why.text);
     }
     const auto* before = reinterpret_cast<const uint64_t*>(ep->counted);
     for (uint64_t i = 0; i < sizeof(EpCounters) / sizeof(uint64_t); i++) {

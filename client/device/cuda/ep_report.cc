@@ -1,7 +1,5 @@
 // Reports in the order of a stream: a function of the host behind the call's kernels, which the driver calls on a thread of its own. The kernels have
 // written numbers to the cell; the host makes a report of them, with its text.
-#include <time.h>
-
 #include "device/cuda/cuda_ep.h"
 
 namespace railhead::client::cuda {
@@ -15,15 +13,6 @@ struct EpReporting : Malloced {
 };
 
 namespace {
-
-// After the kernels have stopped, the control thread breaks the group within milliseconds. The text needs the group's cause.
-void awaitCause(const Comm* comm) {
-  constexpr int kTurns = 200;
-  for (int i = 0; i < kTurns && __atomic_load_n(comm->team.abortWord, __ATOMIC_ACQUIRE) == 0; i++) {
-    const timespec turn = {0, 1000000};
-    nanosleep(&turn, nullptr);
-  }
-}
 
 void write(const EpReporting& r) {
   const Comm* comm = r.ep->comm;

@@ -98,7 +98,7 @@ int64_t tend(Comm* comm, int64_t now) {
     of->tendUntil = now + kAfterNs;
     stopKernels(comm);
   }
-  if (__atomic_load_n(&of->survivors, __ATOMIC_RELAXED) != 0) {  // its kernels go on, and must know of further deaths
+  if (__atomic_load_n(&of->survivors, __ATOMIC_RELAXED) != 0 && !deadRanks(comm).empty()) {  // its kernels go on, and must know of further deaths
     stopKernels(comm);
     return now + kLookNs;
   }

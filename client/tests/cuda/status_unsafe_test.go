@@ -3,6 +3,7 @@ package cuda
 import (
 	"sync/atomic"
 	"testing"
+	"time"
 	"unsafe"
 
 	"railhead/client"
@@ -16,6 +17,28 @@ type status struct {
 	difference      [6]uint64
 	theirs, ours    uint64 // ways
 	clash           uint64
+	_               [4]uint64
+	abort           [1]struct{ word, onlyDeaths uint32 } // of the first block
+}
+
+// An abort ends buffers that survive deaths as it ends others, so the control thread has nothing to tell their kernels afterwards.
+func TestAfterAnAbortTheControlThreadStoresNothingMore(t *testing.T) {
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
+	newLayers(t, ranks, dropConfig, 1)
+	info, err := ranks[0].Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ranks[1].Abort(); err != nil {
+		t.Fatal(err)
+	}
+	word := &(*status)(unsafe.Pointer(info.StopWord)).abort[0].word
+	eventually(t, "the kernels of rank 0 are told", func() bool { return atomic.LoadUint32(word) == 1 })
+	atomic.StoreUint32(word, 0)
+	time.Sleep(50 * time.Millisecond) // 25 looks
+	if atomic.LoadUint32(word) != 0 {
+		t.Error("the control thread has stored it again")
+	}
 }
 
 // A kernel of one thread, as the driver for tests runs them, takes its stream too late to find another one. So the test writes what a GPU's

@@ -64,7 +64,10 @@ func (r *Report) header(w io.Writer) {
 	_, _ = fmt.Fprintf(w, "# MoE dispatch and combine: %s, %s rows, routing %s, seed %d\n", s.Mode, s.Layout, s.Routing, s.Seed)
 	validation := "first and last iteration"
 	if r.where() == cli.DeviceCUDA {
-		validation = fmt.Sprintf("before and after graph: %d", r.Launches)
+		validation = "before and after"
+		if r.Launches > 0 {
+			validation += fmt.Sprintf(", graph: %d", r.Launches)
+		}
 	}
 	_, _ = fmt.Fprintf(w, "# nRanks %d hidden %d experts %d topk %d warmup iters: %d iters: %d validation: %s\n",
 		r.Ranks, s.Hidden, s.Experts, s.TopK, r.Warmup, r.Iterations, validation)
