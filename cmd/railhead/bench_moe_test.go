@@ -239,6 +239,10 @@ func TestBenchMoEOnGPUsMeasuresAndChecksEagerlyAndInGraphs(t *testing.T) {
 			t.Errorf("status %d, %s: no %q in\n%s", status, stderr, want, stdout)
 		}
 	}
+	status, stdout, stderr = railhead(t, env, "bench", "moe", "--device", "cuda", "--hidden", "64", "--experts", "4", "--topk", "2", "--tokens", "2", "-n", "2")
+	if want := "validation: before and after\n"; status != 0 || !strings.Contains(stdout, want) {
+		t.Errorf("without a graph: status %d, %s: no %q in\n%s", status, stderr, want, stdout)
+	}
 	for _, args := range [][]string{{"--mode", "ht", "--device", "cuda"}, {"-G", "2"}, {"--mps"}} {
 		if status, _, stderr := railhead(t, env, append([]string{"bench", "moe"}, args...)...); status != cli.Usage {
 			t.Errorf("%v: status %d, %s", args, status, stderr)
