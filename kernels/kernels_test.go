@@ -102,7 +102,7 @@ func TestTheGPUKernelsGiveTheBitsOfTheCPU(t *testing.T) {
 	binary := compileProgram(t, sanitized(t, address), gpuKernels...)
 	for _, world := range []int{2, 3, 4, 5, 8, 16} {
 		for _, first := range []uint32{0, 0xfffffff0} {
-			runProgram(t, binary, "run", world, first, deep.Rounds(t, 60, 90), rand.Uint64())
+			runProgram(t, binary, "run", world, first, deep.Rounds(t, 25, 90), rand.Uint64())
 		}
 	}
 }
@@ -119,7 +119,7 @@ func TestTheGPUKernelsOfOtherOperationsGiveTheBitsOfTheCPU(t *testing.T) {
 	binary := compileProgram(t, sanitized(t, address), gpuCollectives...)
 	for _, world := range []int{2, 3, 4, 5, 7, 8, 16} {
 		for _, first := range []uint32{0, 0xfffffff0} {
-			runProgram(t, binary, "run", world, first, deep.Rounds(t, 60, 90), rand.Uint64())
+			runProgram(t, binary, "run", world, first, deep.Rounds(t, 25, 90), rand.Uint64())
 		}
 	}
 }

@@ -35,6 +35,7 @@ func TestThePythonPackage(t *testing.T) {
 	for _, file := range files {
 		module := strings.TrimSuffix(filepath.Base(file), ".py")
 		t.Run(module, func(t *testing.T) {
+			t.Parallel() // they wait for processes and for deadlines
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			c := exec.CommandContext(ctx, python, "-B", "-W", "error::ResourceWarning", "-m", "unittest", "-v", module)

@@ -67,47 +67,53 @@ func (l *layer) masked(want ...int) error {
 
 // Rank 2 does not come. The others drop it after their deadline, and go on at once; the comm is not broken.
 func TestALateRankIsDropped(t *testing.T) {
-	t.Parallel() // it waits
 	for _, twoPhases := range []bool{false, true} {
-		ranks := form(t, startDaemon(t), client.CommConfig{World: 3, Timeout: soon, Group: fmt.Sprint("two phases ", twoPhases)})
-		layers := newLayers(t, ranks, dropConfig, 2)
-		each(t, ranks, func(r rank) error {
-			l := layers[r.Rank()][0]
-			return errors.Join(l.both(twoPhases), r.wait(), l.survived(), l.masked())
-		})
-		began := time.Now()
-		each(t, ranks[:2], func(r rank) error {
-			l := layers[r.Rank()][1]
-			if err := errors.Join(l.both(twoPhases), r.waitFor(4*soon)); err != nil {
-				return err
-			}
-			d := l.dispatched.Report()
-			if d.Result != wire.ResultOK || !slices.Equal(d.LostRanks, []int{2}) {
-				return fmt.Errorf("rank %d: %+v", r.Rank(), d)
-			}
-			return l.masked(2)
-		})
-		if took := time.Since(began); took < soon {
-			t.Errorf("rank 2 was dropped after %v, before the deadline", took)
-		}
-		began = time.Now()
-		each(t, ranks[:2], func(r rank) error {
-			for n := range 5 {
-				l := layers[r.Rank()][n%2]
-				l.fill(rand.New(rand.NewPCG(uint64(n), uint64(r.Rank()))))
-				if err := errors.Join(l.both(twoPhases), r.wait(), l.survived(2)); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if took := time.Since(began); took > soon {
-			t.Errorf("dispatches without rank 2 took %v", took)
-		}
-		each(t, ranks, func(r rank) error {
-			return errors.Join(r.allReduce(r.alloc(t, 400)), r.wait(), layers[r.Rank()][0].ep.Destroy(), r.Finalize())
+		t.Run(fmt.Sprint("two phases ", twoPhases), func(t *testing.T) {
+			t.Parallel() // it waits
+			dropLate(t, twoPhases)
 		})
 	}
+}
+
+func dropLate(t *testing.T, twoPhases bool) {
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 3, Timeout: soon})
+	layers := newLayers(t, ranks, dropConfig, 2)
+	each(t, ranks, func(r rank) error {
+		l := layers[r.Rank()][0]
+		return errors.Join(l.both(twoPhases), r.wait(), l.survived(), l.masked())
+	})
+	began := time.Now()
+	each(t, ranks[:2], func(r rank) error {
+		l := layers[r.Rank()][1]
+		if err := errors.Join(l.both(twoPhases), r.waitFor(4*soon)); err != nil {
+			return err
+		}
+		d := l.dispatched.Report()
+		if d.Result != wire.ResultOK || !slices.Equal(d.LostRanks, []int{2}) {
+			return fmt.Errorf("rank %d: %+v", r.Rank(), d)
+		}
+		return l.masked(2)
+	})
+	if took := time.Since(began); took < soon {
+		t.Errorf("rank 2 was dropped after %v, before the deadline", took)
+	}
+	began = time.Now()
+	each(t, ranks[:2], func(r rank) error {
+		for n := range 5 {
+			l := layers[r.Rank()][n%2]
+			l.fill(rand.New(rand.NewPCG(uint64(n), uint64(r.Rank()))))
+			if err := errors.Join(l.both(twoPhases), r.wait(), l.survived(2)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if took := time.Since(began); took > soon {
+		t.Errorf("dispatches without rank 2 took %v", took)
+	}
+	each(t, ranks, func(r rank) error {
+		return errors.Join(r.allReduce(r.alloc(t, 400)), r.wait(), layers[r.Rank()][0].ep.Destroy(), r.Finalize())
+	})
 }
 
 // waitFor is wait with another patience.

@@ -45,44 +45,45 @@ func onEachBuild(t *testing.T, scenario string, ordinary int) {
 // The program prints a fingerprint of each schedule.
 func TestASeedPlaysTheSameScheduleEachTime(t *testing.T) {
 	t.Parallel()
+	seeds := deep.Rounds(t, 5, 20)
 	for _, scenario := range []string{"reconnect", "lost", "breaks", "handles", "resumes", "ends", "mismatch", "table", "buffers", "graphs", "drops"} {
 		var outs [2]string
 		for i := range outs {
-			out, err := exec.CommandContext(t.Context(), hooksBuild.program(t), scenario, "1", "20").Output()
+			out, err := exec.CommandContext(t.Context(), hooksBuild.program(t), scenario, "1", strconv.Itoa(seeds)).Output()
 			if err != nil {
 				t.Fatalf("%s: %v", scenario, err)
 			}
 			outs[i] = string(out)
 		}
-		if outs[0] != outs[1] || strings.Count(outs[0], "\n") != 20 {
-			t.Errorf("%s: seeds 1 to 20 played\n%s\nand\n%s", scenario, outs[0], outs[1])
+		if outs[0] != outs[1] || strings.Count(outs[0], "\n") != seeds {
+			t.Errorf("%s: seeds 1 to %d played\n%s\nand\n%s", scenario, seeds, outs[0], outs[1])
 		}
 	}
 }
 
 // Set-up calls and collectives while the daemon restarts.
-func TestACallDuringARestartEndsOnceWithItsOwnOutcome(t *testing.T) { onEachBuild(t, "reconnect", 300) }
+func TestACallDuringARestartEndsOnceWithItsOwnOutcome(t *testing.T) { onEachBuild(t, "reconnect", 100) }
 
 // A daemon that hangs, or is away for longer than calls wait for it.
 func TestACallWithoutADaemonEndsAtItsDeadlineAndCanBeMadeAgain(t *testing.T) {
-	onEachBuild(t, "lost", 300)
+	onEachBuild(t, "lost", 100)
 }
 
-func TestABrokenGroupEndsEveryWaitSoonAndNamesTheCulprit(t *testing.T) { onEachBuild(t, "breaks", 300) }
+func TestABrokenGroupEndsEveryWaitSoonAndNamesTheCulprit(t *testing.T) { onEachBuild(t, "breaks", 100) }
 
 // rh_connect and calls that wait, while the session gets another daemon.
 func TestASessionGoesOnWithAnotherDaemonAtOnceAndClosesNoConnectionInUse(t *testing.T) {
-	onEachBuild(t, "resumes", 300)
+	onEachBuild(t, "resumes", 200)
 }
 
 // rh_close, or a daemon that breaks the protocol, while the session connects, splits a comm or is in a call.
-func TestASessionThatHasEndedConnectsNoMoreAndLeavesNoComm(t *testing.T) { onEachBuild(t, "ends", 300) }
+func TestASessionThatHasEndedConnectsNoMoreAndLeavesNoComm(t *testing.T) { onEachBuild(t, "ends", 100) }
 
 func TestEveryRankNamesBothCallsOfRanksThatCallDifferentThings(t *testing.T) {
-	onEachBuild(t, "mismatch", 300)
+	onEachBuild(t, "mismatch", 100)
 }
 
-func TestAHandleReachesItsObjectOrNone(t *testing.T) { onEachBuild(t, "handles", 300) }
+func TestAHandleReachesItsObjectOrNone(t *testing.T) { onEachBuild(t, "handles", 200) }
 
 // With so few slots that each is used again at once.
 func TestASlotOfTheHandleTableIsUsedAgainOnlyWhenItIsFree(t *testing.T) {
@@ -90,10 +91,10 @@ func TestASlotOfTheHandleTableIsUsedAgainOnlyWhenItIsFree(t *testing.T) {
 }
 
 // Dispatches, routings and buffers of a comm whose calls run at once.
-func TestAHandleOfADispatchNeverReachesTheNextDispatch(t *testing.T) { onEachBuild(t, "buffers", 300) }
+func TestAHandleOfADispatchNeverReachesTheNextDispatch(t *testing.T) { onEachBuild(t, "buffers", 200) }
 
 // Captured calls, of a comm whose calls run later.
-func TestWhatAGraphUsesLivesUntilTheGraphHasEnded(t *testing.T) { onEachBuild(t, "graphs", 300) }
+func TestWhatAGraphUsesLivesUntilTheGraphHasEnded(t *testing.T) { onEachBuild(t, "graphs", 200) }
 
 // Ranks that die, abort or are masked, during dispatches.
 func TestADispatchGoesOnWithoutTheDeadOrNamesThem(t *testing.T) { onEachBuild(t, "drops", 200) }
