@@ -9,6 +9,7 @@ import itertools
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -44,10 +45,15 @@ class Daemon:
         arguments = [binary, "serve", "--socket", self.socket, "--admin", "127.0.0.1:0", "--log", "error"]
         self.process = subprocess.Popen(arguments)
         end = time.monotonic() + PATIENCE
-        while not os.path.exists(self.socket):
+        while not self._accepts():
             if self.process.poll() is not None or time.monotonic() > end:
                 raise AssertionError(f"the daemon did not come up, exit status {self.process.poll()}")
             time.sleep(0.01)
+
+    def _accepts(self) -> bool:
+        # The socket's file exists before the daemon listens.
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            return probe.connect_ex(self.socket) == 0
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(how)
