@@ -145,7 +145,8 @@ rh_result start(const EpCall& call, EpRequest* request, const rh_ep_dispatch_in*
   if (result != RH_OK) return result;
   result = submit(request, d, out, stream);
   if (ep->runsLater() ? result == RH_OK : d->cell->flight >= 0) {
-    d->open = true;
+    // That of a captured dispatch is open already, and the last graph with a call on it may have ended by now, on another thread.
+    if (!d->ofGraph) d->open = true;
     *handle = d->handle;
   } else {
     returnHandle(d);
