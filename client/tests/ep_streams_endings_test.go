@@ -21,33 +21,33 @@ func TestBuffersAndRoutingsOfGraphsCannotBeDestroyed(t *testing.T) {
 			return err
 		}
 		eager := *l
-		if err := eager.dispatch(false); err != nil {
+		if err := eager.Dispatch(false); err != nil {
 			return err
 		}
 		var captured error
 		g := r.capture(t, func() error {
-			captured = eager.combine(false)
-			return l.both(false)
+			captured = eager.Combine(false)
+			return l.Both(false)
 		})
 		err := errors.Join(
 			refused("the capture of a call on an eager dispatch", captured, invalid, "ep_combine", "was not captured"),
-			refused("destroy of the buffer", l.ep.Destroy(), wire.ResultBusy, "ep_destroy", "captured graphs"),
-			refused("destroy of the routing", l.routing.Destroy(), wire.ResultBusy, "ep_routing_destroy", "captured graphs"),
-			eager.combine(false), r.wait())
+			refused("destroy of the buffer", l.EP.Destroy(), wire.ResultBusy, "ep_destroy", "captured graphs"),
+			refused("destroy of the routing", l.Routing.Destroy(), wire.ResultBusy, "ep_routing_destroy", "captured graphs"),
+			eager.Combine(false), r.wait())
 		size, sizeErr := g.Size()
 		if size != 3 { // dispatch, experts, combine: the refused call is not captured
 			err = errors.Join(err, fmt.Errorf("%d calls were captured, want 3", size))
 		}
 		g.end()
-		return errors.Join(err, sizeErr, l.routing.Destroy(), l.ep.Destroy())
+		return errors.Join(err, sizeErr, l.Routing.Destroy(), l.EP.Destroy())
 	})
 }
 
 func TestReplaysAfterFinalizeAreRefused(t *testing.T) {
 	onLayers(t, 1, layerConfig, func(r onStreams, layers []*layer) error {
 		l := layers[0]
-		g := r.capture(t, func() error { return l.both(false) })
-		if err := errors.Join(g.exec.Launch(r.stream), r.wait(), l.check(1), r.Finalize(), g.exec.Launch(r.stream)); err != nil {
+		g := r.capture(t, func() error { return l.Both(false) })
+		if err := errors.Join(g.exec.Launch(r.stream), r.wait(), l.Check(1), r.Finalize(), g.exec.Launch(r.stream)); err != nil {
 			return err
 		}
 		return refused("a replay after finalize", r.wait(), ended, "has been finalized")
@@ -64,19 +64,19 @@ func TestALateRankBreaksAReplayOrIsDropped(t *testing.T) {
 		eachRank(t, ranks, func(r onStreams) error {
 			l := layers[r.Rank()][0]
 			err := route([]*layer{l}, false)
-			g := r.capture(t, func() error { return l.both(false) })
+			g := r.capture(t, func() error { return l.Both(false) })
 			if r.Rank() == 2 {
 				return errors.Join(err, g.exec.Launch(r.stream), r.wait())
 			}
-			if err := errors.Join(err, g.exec.Launch(r.stream), r.wait(), l.check(1), g.exec.Launch(r.stream)); err != nil {
+			if err := errors.Join(err, g.exec.Launch(r.stream), r.wait(), l.Check(1), g.exec.Launch(r.stream)); err != nil {
 				return err
 			}
 			err = r.wait()
 			if !drops {
-				return errors.Join(refused("a replay without rank 2", err, wire.ResultTimeout, "rank 2"), l.handle.Release(),
-					refused("the report of that replay", &client.Error{Result: l.dispatched.Report().Result, Message: l.dispatched.Report().Message}, wire.ResultTimeout, "rank 2"))
+				return errors.Join(refused("a replay without rank 2", err, wire.ResultTimeout, "rank 2"), l.Handle.Release(),
+					refused("the report of that replay", &client.Error{Result: l.Dispatched.Report().Result, Message: l.Dispatched.Report().Message}, wire.ResultTimeout, "rank 2"))
 			}
-			if d := l.dispatched.Report(); d.Result != wire.ResultOK || len(d.LostRanks) != 1 || d.LostRanks[0] != 2 {
+			if d := l.Dispatched.Report(); d.Result != wire.ResultOK || len(d.LostRanks) != 1 || d.LostRanks[0] != 2 {
 				return fmt.Errorf("report %+v", d)
 			}
 			return errors.Join(err, g.exec.Launch(r.stream), r.wait())
@@ -104,7 +104,7 @@ func TestChildReplaysDispatches(t *testing.T) {
 	if err := route([]*layer{l}, false); err != nil {
 		t.Fatal(err)
 	}
-	g := r.capture(t, func() error { return l.both(false) })
+	g := r.capture(t, func() error { return l.Both(false) })
 	launch := func(n int) {
 		for range n {
 			if err := g.exec.Launch(r.stream); err != nil {
@@ -127,7 +127,7 @@ func TestChildReplaysDispatches(t *testing.T) {
 		time.Sleep(patience) // it is killed
 	}
 	harness.PrintEnd(err)
-	report := l.dispatched.Report()
+	report := l.Dispatched.Report()
 	fmt.Printf("report %s %v %d\n", report.Result, report.LostRanks, report.Dispatch)
 }
 

@@ -24,28 +24,28 @@ var dropConfig = func() client.EPConfig {
 
 // survived checks the results of a dispatch and its combine without the lost ranks: a token's x times the weights of the experts of the others.
 func (l *layer) survived(lost ...int) error {
-	d, c := l.dispatched.Report(), l.sum.Report()
+	d, c := l.Dispatched.Report(), l.Sum.Report()
 	if d.Result != wire.ResultOK || c.Result != wire.ResultOK || !slices.Equal(d.LostRanks, lost) || !slices.Equal(c.LostRanks, lost) {
 		return fmt.Errorf("reports %+v and %+v, want lost ranks %v", d, c, lost)
 	}
 	copies := uint64(0)
-	for t := range l.config.MaxTokensPerRank {
+	for t := range l.Config.MaxTokensPerRank {
 		sum, to := float32(0), map[int]bool{}
-		for k := range l.config.TopK {
-			expert := int(l.idx[t*l.config.TopK+k])
+		for k := range l.Config.TopK {
+			expert := int(l.Idx[t*l.Config.TopK+k])
 			if expert < 0 {
 				continue
 			}
 			if slices.Contains(lost, expert/2) {
 				to[expert/2] = true
 			} else {
-				sum += l.weights[t*l.config.TopK+k]
+				sum += l.Weights[t*l.Config.TopK+k]
 			}
 		}
 		copies += uint64(len(to))
-		for h := range l.config.Hidden {
-			at := 4 * (t*l.config.Hidden + h)
-			x, got := math.Float32frombits(binary.LittleEndian.Uint32(l.x[at:])), math.Float32frombits(binary.LittleEndian.Uint32(l.out[at:]))
+		for h := range l.Config.Hidden {
+			at := 4 * (t*l.Config.Hidden + h)
+			x, got := math.Float32frombits(binary.LittleEndian.Uint32(l.X[at:])), math.Float32frombits(binary.LittleEndian.Uint32(l.Out[at:]))
 			if got != x*sum {
 				return fmt.Errorf("token %d: element %d is %g, want %g * %g without ranks %v", t, h, got, sum, x, lost)
 			}
@@ -58,7 +58,7 @@ func (l *layer) survived(lost ...int) error {
 }
 
 func (l *layer) masked(want ...int) error {
-	got, err := l.ep.Masked()
+	got, err := l.EP.Masked()
 	if err == nil && !slices.Equal(got, want) {
 		err = fmt.Errorf("masked ranks %v, want %v", got, want)
 	}
@@ -80,15 +80,15 @@ func dropLate(t *testing.T, twoPhases bool) {
 	layers := newLayers(t, ranks, dropConfig, 2)
 	each(t, ranks, func(r rank) error {
 		l := layers[r.Rank()][0]
-		return errors.Join(l.both(twoPhases), r.wait(), l.survived(), l.masked())
+		return errors.Join(l.Both(twoPhases), r.wait(), l.survived(), l.masked())
 	})
 	began := time.Now()
 	each(t, ranks[:2], func(r rank) error {
 		l := layers[r.Rank()][1]
-		if err := errors.Join(l.both(twoPhases), r.waitFor(4*soon)); err != nil {
+		if err := errors.Join(l.Both(twoPhases), r.waitFor(4*soon)); err != nil {
 			return err
 		}
-		d := l.dispatched.Report()
+		d := l.Dispatched.Report()
 		if d.Result != wire.ResultOK || !slices.Equal(d.LostRanks, []int{2}) {
 			return fmt.Errorf("rank %d: %+v", r.Rank(), d)
 		}
@@ -101,8 +101,8 @@ func dropLate(t *testing.T, twoPhases bool) {
 	each(t, ranks[:2], func(r rank) error {
 		for n := range 5 {
 			l := layers[r.Rank()][n%2]
-			l.fill(rand.New(rand.NewPCG(uint64(n), uint64(r.Rank()))))
-			if err := errors.Join(l.both(twoPhases), r.wait(), l.survived(2)); err != nil {
+			l.Fill(rand.New(rand.NewPCG(uint64(n), uint64(r.Rank()))))
+			if err := errors.Join(l.Both(twoPhases), r.wait(), l.survived(2)); err != nil {
 				return err
 			}
 		}
@@ -112,7 +112,7 @@ func dropLate(t *testing.T, twoPhases bool) {
 		t.Errorf("dispatches without rank 2 took %v", took)
 	}
 	each(t, ranks, func(r rank) error {
-		return errors.Join(r.allReduce(r.alloc(t, 400)), r.wait(), layers[r.Rank()][0].ep.Destroy(), r.Finalize())
+		return errors.Join(r.allReduce(r.alloc(t, 400)), r.wait(), layers[r.Rank()][0].EP.Destroy(), r.Finalize())
 	})
 }
 
@@ -129,8 +129,8 @@ func TestChildSurvivesInDispatches(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newLayer(t, r, ep, dropConfig)
-	l.fill(rand.New(rand.NewPCG(1, uint64(r.Rank()))))
-	g := r.capture(t, func() error { return l.both(r.Rank()%2 == 0) })
+	l.Fill(rand.New(rand.NewPCG(1, uint64(r.Rank()))))
+	g := r.capture(t, func() error { return l.Both(r.Rank()%2 == 0) })
 	after := 0            // dispatches since it lacks the rank
 	for n := range 1500 { // the same number on all ranks: one that ends is lost too
 		if n == 5 {
@@ -138,12 +138,12 @@ func TestChildSurvivesInDispatches(t *testing.T) {
 		}
 		run := func() error { return g.exec.Launch(r.stream) }
 		if n%3 == 2 {
-			run = func() error { return l.both(n%2 == 0) }
+			run = func() error { return l.Both(n%2 == 0) }
 		}
 		if err := errors.Join(run(), r.stream.Synchronize(patience)); err != nil {
 			t.Fatal(err)
 		}
-		d, c := l.dispatched.Report(), l.sum.Report()
+		d, c := l.Dispatched.Report(), l.Sum.Report()
 		if d.Result != wire.ResultOK || c.Result != wire.ResultOK {
 			t.Fatalf("%+v, %+v", d, c)
 		}
@@ -167,41 +167,19 @@ func TestChildSurvivesInDispatches(t *testing.T) {
 }
 
 func TestTheOtherRanksGoOnWithoutARankThatIsKilledDuringDispatches(t *testing.T) {
-	const world, victim = 3, 1
-	children := harness.StartChildren(t, startDaemon(t).SocketPath(), "TestChildSurvivesInDispatches", world)
-	for _, c := range children {
-		c.Line(t, "replays")
-	}
-	killed := time.Now()
-	if err := children[victim].Cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	for i, c := range children {
-		if i == victim {
-			continue
-		}
-		if err := harness.Missing("a child", c.Line(t, "survived "), fmt.Sprint(wire.ResultRankDead), "<nil>"); err != nil {
-			t.Error(err)
-		}
-	}
-	if took := time.Since(killed); took > patience/4 {
-		t.Errorf("the other ranks went on after %v", took)
-	}
-	for i, c := range children {
-		if i != victim {
-			c.Succeeds(t)
-		}
-	}
+	killOneOf(t, "TestChildSurvivesInDispatches", func(t *testing.T, c harness.Child, _ string) error {
+		return harness.Missing("a child", c.Line(t, "survived "), fmt.Sprint(wire.ResultRankDead), "<nil>")
+	})
 }
 
 // An abort is no death: it ends the waits of buffers that survive deaths too.
 func TestAnAbortEndsADispatchThatSurvivesDeaths(t *testing.T) {
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 3})
 	layers := newLayers(t, ranks, dropConfig, 1)
-	if err := errors.Join(layers[0][0].dispatch(true), ranks[1].Abort()); err != nil {
+	if err := errors.Join(layers[0][0].Dispatch(true), ranks[1].Abort()); err != nil {
 		t.Fatal(err)
 	}
 	wantError(t, ranks[0].wait(), wire.ResultAborted, "rank 1 (pid", "rh_comm_abort")
-	wantReport(t, layers[0][0].dispatched.Report(), wire.ResultAborted, "rank 1 (pid")
+	wantReport(t, layers[0][0].Dispatched.Report(), wire.ResultAborted, "rank 1 (pid")
 	each(t, ranks, func(r rank) error { return r.Finalize() })
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"railhead/client"
 	"railhead/client/tests/gpu"
@@ -17,18 +16,18 @@ func TestTheDeadlineOfADispatchNamesTheLateRank(t *testing.T) {
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 3, Timeout: soon})
 	layers := newLayers(t, ranks, layerConfig, 1)
 	for _, r := range ranks[:2] {
-		if err := layers[r.Rank()][0].both(false); err != nil {
+		if err := layers[r.Rank()][0].Both(false); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i, r := range ranks[:2] {
 		l := layers[i][0]
 		wantError(t, r.wait(), wire.ResultTimeout, fmt.Sprintf("rank %d of group", i), "ep_dispatch, operation #1 on the device, stopped", "rank 2 (pid")
-		for _, report := range []*client.EPReportMemory{l.dispatched, l.sum} { // in the order of the stream
+		for _, report := range []*client.EPReportMemory{l.Dispatched, l.Sum} { // in the order of the stream
 			wantReport(t, report.Report(), wire.ResultTimeout, "rank 2 (pid")
 		}
-		wantError(t, l.both(true), wire.ResultTimeout, "rank 2 (pid")
-		d, _, err := l.ep.Reports()
+		wantError(t, l.Both(true), wire.ResultTimeout, "rank 2 (pid")
+		d, _, err := l.EP.Reports()
 		if err != nil {
 			t.Error(err)
 		}
@@ -40,11 +39,11 @@ func TestTheDeadlineOfADispatchNamesTheLateRank(t *testing.T) {
 func TestAnAbortEndsADispatch(t *testing.T) {
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	layers := newLayers(t, ranks, layerConfig, 1)
-	if err := errors.Join(layers[0][0].dispatch(true), ranks[1].Abort()); err != nil {
+	if err := errors.Join(layers[0][0].Dispatch(true), ranks[1].Abort()); err != nil {
 		t.Fatal(err)
 	}
 	wantError(t, ranks[0].wait(), wire.ResultAborted, "rank 0 of group", "rank 1 (pid", "rh_comm_abort")
-	wantReport(t, layers[0][0].dispatched.Report(), wire.ResultAborted, "rank 1 (pid")
+	wantReport(t, layers[0][0].Dispatched.Report(), wire.ResultAborted, "rank 1 (pid")
 	each(t, ranks, func(r rank) error { return r.Finalize() })
 }
 
@@ -56,58 +55,40 @@ func TestChildReplaysDispatches(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newLayer(t, r, ep, layerConfig)
-	for i := range l.idx {
-		l.idx[i] = int32(i % 7)
+	for i := range l.Idx {
+		l.Idx[i] = int32(i % 7)
 	}
 	r.replayToTheEnd(t, r.capture(t, func() error {
 		for range 20 {
-			if err := l.both(false); err != nil {
+			if err := l.Both(false); err != nil {
 				return err
 			}
 		}
 		return nil
 	}))
-	wantReport(t, l.dispatched.Report(), wire.ResultRankDead, "has died")
+	wantReport(t, l.Dispatched.Report(), wire.ResultRankDead, "has died")
 }
 
 func TestTheOtherRanksNameARankKilledDuringDispatches(t *testing.T) {
-	const world, victim = 3, 1
-	children := harness.StartChildren(t, startDaemon(t).SocketPath(), "TestChildReplaysDispatches", world)
-	for _, c := range children {
-		c.Line(t, "replays")
-	}
-	killed := time.Now()
-	if err := children[victim].Cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	for i, c := range children {
-		if i == victim {
-			continue
-		}
-		died := fmt.Sprintf("rank %d (pid %d) has died", victim, children[victim].Cmd.Process.Pid)
-		if err := harness.Missing("a child", c.Line(t, "ended "), fmt.Sprint(wire.ResultRankDead), died); err != nil {
-			t.Error(err)
-		}
-	}
-	if took := time.Since(killed); took > patience/4 {
-		t.Errorf("the other ranks failed after %v, their deadline is %v", took, patience)
-	}
+	killOneOf(t, "TestChildReplaysDispatches", func(t *testing.T, c harness.Child, died string) error {
+		return harness.Missing("a child", c.Line(t, "ended "), fmt.Sprint(wire.ResultRankDead), died)
+	})
 }
 
 func TestABufferOfACapturedGraphCannotBeDestroyed(t *testing.T) {
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	layers := newLayers(t, ranks, layerConfig, 1)
-	graphs, _ := captureOnAll(t, ranks, func(r rank) error { return layers[r.Rank()][0].both(true) })
+	graphs, _ := captureOnAll(t, ranks, func(r rank) error { return layers[r.Rank()][0].Both(true) })
 	for i := range ranks {
-		wantError(t, layers[i][0].ep.Destroy(), wire.ResultBusy, fmt.Sprintf("ep_destroy: rank %d", i), "4 calls of captured graphs")
+		wantError(t, layers[i][0].EP.Destroy(), wire.ResultBusy, fmt.Sprintf("ep_destroy: rank %d", i), "4 calls of captured graphs")
 	}
 	each(t, ranks, func(r rank) error {
-		return errors.Join(graphs[r.Rank()].exec.Launch(r.stream), r.wait(), layers[r.Rank()][0].check(1))
+		return errors.Join(graphs[r.Rank()].exec.Launch(r.stream), r.wait(), layers[r.Rank()][0].Check(1))
 	})
 	for _, g := range graphs {
 		g.end()
 	}
-	each(t, ranks, func(r rank) error { return layers[r.Rank()][0].ep.Destroy() })
+	each(t, ranks, func(r rank) error { return layers[r.Rank()][0].EP.Destroy() })
 }
 
 // What replays read stays until the last graph is destroyed, and they change nothing any more.
@@ -117,20 +98,20 @@ func TestReplaysAfterFinalizeDispatchNothing(t *testing.T) {
 	before := account(t)
 	ranks := form(t, s, client.CommConfig{World: 2})
 	layers := newLayers(t, ranks, layerConfig, 1)
-	graphs, _ := captureOnAll(t, ranks, func(r rank) error { return layers[r.Rank()][0].both(false) })
+	graphs, _ := captureOnAll(t, ranks, func(r rank) error { return layers[r.Rank()][0].Both(false) })
 	each(t, ranks, func(r rank) error { return errors.Join(graphs[r.Rank()].exec.Launch(r.stream), r.wait(), r.Finalize()) })
 	for i, r := range ranks {
 		l := layers[i][0]
-		for k := range l.out {
-			l.out[k] = 0xff
+		for k := range l.Out {
+			l.Out[k] = 0xff
 		}
 		if err := errors.Join(r.session.Close(), graphs[i].exec.Launch(r.stream), r.stream.Synchronize(patience)); err != nil {
 			t.Fatal(err)
 		}
-		if l.out[0] != 0xff {
+		if l.Out[0] != 0xff {
 			t.Errorf("rank %d: a replay after finalize ran", i)
 		}
-		wantReport(t, l.sum.Report(), wire.ResultAborted, fmt.Sprintf("rank %d: the comm has been finalized", i))
+		wantReport(t, l.Sum.Report(), wire.ResultAborted, fmt.Sprintf("rank %d: the comm has been finalized", i))
 	}
 	for _, g := range graphs {
 		g.end()
@@ -164,9 +145,9 @@ func TestABufferLeavesNothing(t *testing.T) {
 						layers = newLayers(t, ranks, layerConfig, 2)
 						each(t, ranks, func(r rank) error {
 							l := layers[r.Rank()]
-							return errors.Join(l[0].both(true), l[1].dispatch(false), r.wait(), l[0].check(1))
+							return errors.Join(l[0].Both(true), l[1].Dispatch(false), r.wait(), l[0].Check(1))
 						})
-						end(ranks, []*client.EP{layers[0][0].ep, layers[1][0].ep})
+						end(ranks, []*client.EP{layers[0][0].EP, layers[1][0].EP})
 					})
 				})
 			})
@@ -216,7 +197,7 @@ func TestAFailureOfAnyCallOfTheDriverMakesNoBufferOnAnyRank(t *testing.T) {
 				layers := newLayers(t, ranks, layerConfig, 1)
 				each(t, ranks, func(r rank) error {
 					l := layers[r.Rank()][0]
-					return errors.Join(l.both(false), r.wait(), l.check(1), l.ep.Destroy(), r.Finalize())
+					return errors.Join(l.Both(false), r.wait(), l.Check(1), l.EP.Destroy(), r.Finalize())
 				})
 			}
 			if failures == 0 {

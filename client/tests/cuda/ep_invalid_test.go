@@ -14,8 +14,8 @@ import (
 func TestADispatchWithInvalidInputCanBeMadeAgain(t *testing.T) {
 	inOneAndTwoPhases(t, 2, 1, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
 		bad := layers[1][0]
-		valid := bad.idx[4]
-		bad.idx[4] = 7
+		valid := bad.Idx[4]
+		bad.Idx[4] = 7
 		each(t, ranks, func(r rank) error {
 			l := layers[r.Rank()][0]
 			if r.Rank() == 1 {
@@ -23,18 +23,18 @@ func TestADispatchWithInvalidInputCanBeMadeAgain(t *testing.T) {
 					return err
 				}
 				if twoPhases {
-					wantReport(t, l.dispatched.Report(), wire.ResultInvalidArgument, "it was refused")
-					d, _, err := l.handle.Reports()
+					wantReport(t, l.Dispatched.Report(), wire.ResultInvalidArgument, "it was refused")
+					d, _, err := l.Handle.Reports()
 					wantReport(t, d, wire.ResultInvalidArgument, "it was refused")
 					if err != nil {
 						return err
 					}
 				} else {
-					wantReport(t, l.dispatched.Report(), wire.ResultInvalidArgument, "rank 1: token 1: topk_idx[1] is 7, neither -1 nor in 0..6", "nothing was sent")
+					wantReport(t, l.Dispatched.Report(), wire.ResultInvalidArgument, "rank 1: token 1: topk_idx[1] is 7, neither -1 nor in 0..6", "nothing was sent")
 				}
-				l.idx[4] = valid
+				l.Idx[4] = valid
 			}
-			return errors.Join(l.both(twoPhases), r.wait(), l.check(1), r.allReduce(r.alloc(t, 400)), r.wait())
+			return errors.Join(l.Both(twoPhases), r.wait(), l.Check(1), r.allReduce(r.alloc(t, 400)), r.wait())
 		})
 	})
 }
@@ -42,13 +42,13 @@ func TestADispatchWithInvalidInputCanBeMadeAgain(t *testing.T) {
 // dispatchRefused is dispatch without the experts.
 func (l *layer) dispatchRefused(twoPhases bool) (err error) {
 	if !twoPhases {
-		l.handle, err = l.ep.Dispatch(l.in(), l.room())
+		l.Handle, err = l.EP.Dispatch(l.In(), l.Room())
 		return err
 	}
-	if l.handle, err = l.ep.DispatchSend(l.in()); err != nil {
+	if l.Handle, err = l.EP.DispatchSend(l.In()); err != nil {
 		return err
 	}
-	return l.handle.Recv(l.room())
+	return l.Handle.Recv(l.Room())
 }
 
 // Ranks 0 and 1 mask rank 2 on both sides. They go on without it, and the CPU's bytes and reports say what was lost. It stays in the comm.

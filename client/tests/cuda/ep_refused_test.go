@@ -21,11 +21,11 @@ func TestConfigsThatAGPUDoesNotRunAreRefused(t *testing.T) {
 	}
 	layers := newLayers(t, ranks, layerConfig, 1)
 	l := layers[0][0]
-	_, err = l.ep.NewRouting(client.EPTokensIn{Tokens: l.config.MaxTokensPerRank, Idx: l.idx, Weights: l.weights})
+	_, err = l.EP.NewRouting(client.EPTokensIn{Tokens: l.Config.MaxTokensPerRank, Idx: l.Idx, Weights: l.Weights})
 	wantError(t, err, wire.ResultUnsupported, "ep_routing_create: rank 0", "CUDA", "topk_idx")
 	each(t, ranks, func(r rank) error {
 		l := layers[r.Rank()][0]
-		return errors.Join(l.both(false), r.wait(), l.check(1), l.ep.Destroy(), r.Finalize())
+		return errors.Join(l.Both(false), r.wait(), l.Check(1), l.EP.Destroy(), r.Finalize())
 	})
 }
 
@@ -53,7 +53,7 @@ func TestABufferThatCannotBeMadeIsMadeOnNoRank(t *testing.T) {
 	layers := newLayers(t, ranks, layerConfig, 1)
 	each(t, ranks, func(r rank) error {
 		l := layers[r.Rank()][0]
-		return errors.Join(l.both(true), r.wait(), l.check(1), l.ep.Destroy(), r.Finalize())
+		return errors.Join(l.Both(true), r.wait(), l.Check(1), l.EP.Destroy(), r.Finalize())
 	})
 }
 
@@ -69,26 +69,26 @@ func TestCallsOutOfOrderAreReported(t *testing.T) {
 			result wire.Result
 			words  string
 		}{
-			{c.handleless, c.dispatched, wire.ResultLimit, "2 dispatches are in flight"},
-			{func() error { return b.combine(false) }, b.sum, wire.ResultInvalidArgument, "there is an earlier one"},
+			{c.handleless, c.Dispatched, wire.ResultLimit, "2 dispatches are in flight"},
+			{func() error { return b.Combine(false) }, b.Sum, wire.ResultInvalidArgument, "there is an earlier one"},
 		}
-		if err := errors.Join(a.dispatch(false), b.dispatch(true), r.wait()); err != nil {
+		if err := errors.Join(a.Dispatch(false), b.Dispatch(true), r.wait()); err != nil {
 			return err
 		}
-		handle := b.handle
+		handle := b.Handle
 		for _, refused := range refusals {
 			if err := errors.Join(refused.call(), r.wait()); err != nil {
 				return err
 			}
 			wantReport(t, refused.report.Report(), refused.result, refused.words)
 		}
-		b.handle = handle
-		return errors.Join(a.combine(true), r.wait(), a.check(1), r.allReduce(r.alloc(t, 4)), r.wait())
+		b.Handle = handle
+		return errors.Join(a.Combine(true), r.wait(), a.Check(1), r.allReduce(r.alloc(t, 4)), r.wait())
 	})
 }
 
 // handleless is a dispatch that is refused.
 func (l *layer) handleless() error {
-	_, err := l.ep.Dispatch(l.in(), l.room())
+	_, err := l.EP.Dispatch(l.In(), l.Room())
 	return err
 }

@@ -18,9 +18,9 @@ func TestAReportThatIsReadAtOnceHasTheCause(t *testing.T) {
 		ranks := form(t, s, client.CommConfig{World: 2, Timeout: 100 * time.Millisecond, Group: fmt.Sprint(n)})
 		layers := newLayers(t, ranks, layerConfig, 1)
 		l := layers[0][0]
-		rows := l.room()
+		rows := l.Room()
 		rows.ReportTo = nil // its writer waits for the cause too
-		handle, err := l.ep.Dispatch(l.in(), rows)
+		handle, err := l.EP.Dispatch(l.In(), rows)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +41,7 @@ func TestAReportOfACombineIsOfItsDispatch(t *testing.T) {
 		each(t, ranks, func(r rank) error {
 			eager, replayed := layers[r.Rank()][0], layers[r.Rank()][1]
 			for range 4 { // handles of a buffer
-				if err := eager.both(twoPhases); err != nil {
+				if err := eager.Both(twoPhases); err != nil {
 					return err
 				}
 			}
@@ -52,13 +52,13 @@ func TestAReportOfACombineIsOfItsDispatch(t *testing.T) {
 				}
 				return err
 			}
-			if err := errors.Join(eager.dispatch(twoPhases), want(eager.handle, 5, 0), eager.combine(twoPhases)); err != nil {
+			if err := errors.Join(eager.Dispatch(twoPhases), want(eager.Handle, 5, 0), eager.Combine(twoPhases)); err != nil {
 				return err
 			}
-			dispatch := r.capture(t, func() error { return replayed.dispatch(twoPhases) })
-			combine := r.capture(t, func() error { return replayed.combine(twoPhases) })
-			return errors.Join(dispatch.exec.Launch(r.stream), combine.exec.Launch(r.stream), want(replayed.handle, 6, 6),
-				dispatch.exec.Launch(r.stream), want(replayed.handle, 7, 0), combine.exec.Launch(r.stream), want(replayed.handle, 7, 7))
+			dispatch := r.capture(t, func() error { return replayed.Dispatch(twoPhases) })
+			combine := r.capture(t, func() error { return replayed.Combine(twoPhases) })
+			return errors.Join(dispatch.exec.Launch(r.stream), combine.exec.Launch(r.stream), want(replayed.Handle, 6, 6),
+				dispatch.exec.Launch(r.stream), want(replayed.Handle, 7, 0), combine.exec.Launch(r.stream), want(replayed.Handle, 7, 7))
 		})
 	})
 }
@@ -79,9 +79,9 @@ func TestACellOfADispatchInFlightIsUsedAgain(t *testing.T) {
 	each(t, ranks, func(r rank) error {
 		l := layers[r.Rank()][0]
 		var handle *client.EPDispatch
-		send := func() (err error) { handle, err = l.ep.DispatchSend(l.in()); return err }
-		counts := elements[int32](t, r, l.config.NumExperts)
-		g := r.capture(t, func() error { return errors.Join(send(), handle.CountsTo(counts, l.found[:1])) })
+		send := func() (err error) { handle, err = l.EP.DispatchSend(l.In()); return err }
+		counts := elements[int32](t, r, l.Config.NumExperts)
+		g := r.capture(t, func() error { return errors.Join(send(), handle.CountsTo(counts, l.Found[:1])) })
 		if err := errors.Join(g.exec.Launch(r.stream), r.wait()); err != nil {
 			return err
 		}
@@ -104,14 +104,14 @@ func TestFailuresOfTheDriverNameTheOperation(t *testing.T) {
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 3})
 	l := newLayers(t, ranks, dropConfig, 1)[0][0]
 	r := ranks[0]
-	endHandle(t, r.capture(t, func() error { return l.dispatch(false) }), l.handle)
+	endHandle(t, r.capture(t, func() error { return l.Dispatch(false) }), l.Handle)
 	for operation, c := range map[string]struct {
 		function string
 		call     func() error
 	}{
-		"ep_get_masked": {"cuMemcpyAsync", func() error { _, err := l.ep.Masked(); return err }},
-		"ep_mask_rank":  {"cuMemcpyAsync", func() error { return l.ep.Mask(1) }},
-		"ep_get_load":   {"cuMemcpyAsync", func() error { _, _, err := l.ep.Load(); return err }},
+		"ep_get_masked": {"cuMemcpyAsync", func() error { _, err := l.EP.Masked(); return err }},
+		"ep_mask_rank":  {"cuMemcpyAsync", func() error { return l.EP.Mask(1) }},
+		"ep_get_load":   {"cuMemcpyAsync", func() error { _, _, err := l.EP.Load(); return err }},
 		"ep_dispatch": {"cuMemsetD32Async", func() error {
 			if err := r.stream.BeginCapture(); err != nil {
 				return err

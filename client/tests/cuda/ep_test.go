@@ -12,7 +12,7 @@ import (
 // Eager calls and replays of a graph, an odd number first, so that a slot counted by the host would be wrong.
 func TestReplaysAndEagerDispatchesShareTheSequenceNumbers(t *testing.T) {
 	inOneAndTwoPhases(t, 2, 2, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
-		graphs, _ := captureOnAll(t, ranks, func(r rank) error { return layers[r.Rank()][0].both(twoPhases) })
+		graphs, _ := captureOnAll(t, ranks, func(r rank) error { return layers[r.Rank()][0].Both(twoPhases) })
 		order := rand.New(rand.NewPCG(1, 2))
 		for n := 1; n <= 11; n++ {
 			replays := n < 4 || order.IntN(2) == 0
@@ -21,21 +21,21 @@ func TestReplaysAndEagerDispatchesShareTheSequenceNumbers(t *testing.T) {
 				if replays {
 					l = layers[r.Rank()][0]
 				}
-				l.fill(rand.New(rand.NewPCG(uint64(n), uint64(r.Rank()))))
+				l.Fill(rand.New(rand.NewPCG(uint64(n), uint64(r.Rank()))))
 				var err error
 				if replays {
 					err = graphs[r.Rank()].exec.Launch(r.stream)
 				} else {
-					err = l.both(twoPhases)
+					err = l.Both(twoPhases)
 				}
-				return errors.Join(err, r.wait(), l.check(n))
+				return errors.Join(err, r.wait(), l.Check(n))
 			})
 		}
 		for _, g := range graphs {
 			g.end()
 		}
 		each(t, ranks, func(r rank) error {
-			return errors.Join(layers[r.Rank()][0].ep.Destroy(), r.allReduce(r.alloc(t, 400)), r.wait(), r.Finalize())
+			return errors.Join(layers[r.Rank()][0].EP.Destroy(), r.allReduce(r.alloc(t, 400)), r.wait(), r.Finalize())
 		})
 	})
 }
@@ -45,9 +45,9 @@ func TestTwoDispatchesInFlightOverReplays(t *testing.T) {
 	inOneAndTwoPhases(t, 3, 3, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
 		each(t, ranks, func(r rank) error {
 			a, b, eager := layers[r.Rank()][0], layers[r.Rank()][1], layers[r.Rank()][2]
-			dispatchA := r.capture(t, func() error { return a.dispatch(twoPhases) })
-			overlap := r.capture(t, func() error { return errors.Join(b.dispatch(twoPhases), a.combine(twoPhases)) })
-			combineB := r.capture(t, func() error { return b.combine(twoPhases) })
+			dispatchA := r.capture(t, func() error { return a.Dispatch(twoPhases) })
+			overlap := r.capture(t, func() error { return errors.Join(b.Dispatch(twoPhases), a.Combine(twoPhases)) })
+			combineB := r.capture(t, func() error { return b.Combine(twoPhases) })
 			number := 0
 			for range 3 {
 				for _, g := range []*graph{dispatchA, overlap} {
@@ -55,11 +55,11 @@ func TestTwoDispatchesInFlightOverReplays(t *testing.T) {
 						return err
 					}
 				}
-				if err := errors.Join(eager.dispatch(twoPhases), combineB.exec.Launch(r.stream), eager.combine(twoPhases), r.wait()); err != nil {
+				if err := errors.Join(eager.Dispatch(twoPhases), combineB.exec.Launch(r.stream), eager.Combine(twoPhases), r.wait()); err != nil {
 					return err
 				}
 				number += 3
-				if err := errors.Join(a.check(number-2), b.check(number-1), eager.check(number)); err != nil {
+				if err := errors.Join(a.Check(number-2), b.Check(number-1), eager.Check(number)); err != nil {
 					return err
 				}
 			}
@@ -78,9 +78,9 @@ func TestPhasesOnTwoStreamsThatEventsOrder(t *testing.T) {
 			}
 			combined, err := r.device.NewEvent()
 			for n := 1; n <= 3 && err == nil; n++ {
-				err = errors.Join(l.dispatch(twoPhases), sent.Record(r.stream), other.Wait(sent))
-				other.Take(l.handle)
-				err = errors.Join(err, l.combine(twoPhases), combined.Record(other), r.stream.Wait(combined), r.wait(), l.check(n))
+				err = errors.Join(l.Dispatch(twoPhases), sent.Record(r.stream), other.Wait(sent))
+				other.Take(l.Handle)
+				err = errors.Join(err, l.Combine(twoPhases), combined.Record(other), r.stream.Wait(combined), r.wait(), l.Check(n))
 			}
 			return errors.Join(err, sent.Destroy(), combined.Destroy())
 		})
@@ -96,7 +96,7 @@ func TestAGraphMayHoldManyLayers(t *testing.T) {
 				g := r.capture(t, func() error {
 					var errs []error
 					for _, l := range mine {
-						errs = append(errs, l.both(twoPhases))
+						errs = append(errs, l.Both(twoPhases))
 					}
 					return errors.Join(errs...)
 				})
@@ -105,7 +105,7 @@ func TestAGraphMayHoldManyLayers(t *testing.T) {
 						return err
 					}
 					for i, l := range mine {
-						if err := l.check((2*turn+replay)*len(mine) + i + 1); err != nil {
+						if err := l.Check((2*turn+replay)*len(mine) + i + 1); err != nil {
 							return err
 						}
 					}
@@ -113,10 +113,10 @@ func TestAGraphMayHoldManyLayers(t *testing.T) {
 				g.end()
 				eventually(t, "the handle of a destroyed graph ends", func() bool {
 					var e *client.Error
-					return errors.As(mine[0].handle.Release(), &e) && e.Result == wire.ResultInvalidHandle
+					return errors.As(mine[0].Handle.Release(), &e) && e.Result == wire.ResultInvalidHandle
 				})
 			}
-			return mine[0].ep.Destroy()
+			return mine[0].EP.Destroy()
 		})
 	})
 }
@@ -137,22 +137,22 @@ func TestReportsCanBeReadLater(t *testing.T) {
 					t.Errorf("rank %d: %s are of dispatches %v, want %v", r.Rank(), what, got, want)
 				}
 			}
-			want("reports before the first dispatch", numbers(eager.ep.Reports()), [2]int{})
-			if err := eager.both(twoPhases); err != nil {
+			want("reports before the first dispatch", numbers(eager.EP.Reports()), [2]int{})
+			if err := eager.Both(twoPhases); err != nil {
 				return err
 			}
-			want("reports of the last one", numbers(eager.ep.Reports()), [2]int{1, 1}) // waits
-			if err := eager.dispatch(twoPhases); err != nil {
+			want("reports of the last one", numbers(eager.EP.Reports()), [2]int{1, 1}) // waits
+			if err := eager.Dispatch(twoPhases); err != nil {
 				return err
 			}
-			want("reports of one in flight", numbers(eager.handle.Reports()), [2]int{2, 0})
-			want("reports of the one that ended", numbers(eager.ep.Reports()), [2]int{1, 1})
-			g := r.capture(t, func() error { return replayed.both(twoPhases) })
-			if err := errors.Join(eager.combine(twoPhases), g.exec.Launch(r.stream), g.exec.Launch(r.stream)); err != nil {
+			want("reports of one in flight", numbers(eager.Handle.Reports()), [2]int{2, 0})
+			want("reports of the one that ended", numbers(eager.EP.Reports()), [2]int{1, 1})
+			g := r.capture(t, func() error { return replayed.Both(twoPhases) })
+			if err := errors.Join(eager.Combine(twoPhases), g.exec.Launch(r.stream), g.exec.Launch(r.stream)); err != nil {
 				return err
 			}
-			want("reports of the last replay", numbers(replayed.handle.Reports()), [2]int{4, 4})
-			want("reports of the last one", numbers(eager.ep.Reports()), [2]int{4, 4})
+			want("reports of the last replay", numbers(replayed.Handle.Reports()), [2]int{4, 4})
+			want("reports of the last one", numbers(eager.EP.Reports()), [2]int{4, 4})
 			return nil
 		})
 	})
