@@ -41,7 +41,7 @@ func TestTheGPUsDispatchAndCombineGoOnWithoutADeadRank(t *testing.T) {
 	binary := compileProgram(t, soonCompiled(t, address), "testdata/gpu_ep_faults.cc")
 	first := rand.Uint64()
 	t.Logf("seeds from %d", first)
-	runProgram(t, binary, "drops", first, deep.Rounds(t, 15, 1000))
+	runProgram(t, binary, "drops", first, deep.Rounds(t, 8, 1000))
 	runProgram(t, binary, "late", 3, rand.IntN(2))
 }
 

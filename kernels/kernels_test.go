@@ -109,6 +109,7 @@ func TestTheGPUKernelsGiveTheBitsOfTheCPU(t *testing.T) {
 }
 
 func TestTheGPUKernelsReportWhatStopsThem(t *testing.T) {
+	t.Parallel() // it waits
 	binary := compileProgram(t, sanitized(t, address), gpuKernels...)
 	for _, world := range deep.First(t, 1, []int{3, 2, 5}) {
 		runProgram(t, binary, "stop", world, rand.Uint64())
