@@ -42,7 +42,7 @@ func TestTheGPUsDispatchAndCombineGoOnWithoutADeadRank(t *testing.T) {
 	first := rand.Uint64()
 	t.Logf("seeds from %d", first)
 	runProgram(t, binary, "drops", first, deep.Rounds(t, 8, 1000))
-	runProgram(t, binary, "late", 3, rand.IntN(2))
+	runProgram(t, binary, "late", 3, rand.IntN(2), rand.IntN(2))
 }
 
 func TestTheGPUsDispatchAndCombineAccessOnlyTheirMemoryAmongHostileRanks(t *testing.T) {

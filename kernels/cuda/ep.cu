@@ -1,5 +1,5 @@
 // GPU entry points of dispatch and combine: a module of its own, which a process without mixtures of experts never loads.
-#include "railhead/gpu/ep_combine_ll.h"
+#include "railhead/gpu/ep_combine_ht.h"
 
 #include "cuda/ep_target.cuh"
 #include "railhead/gpu/ep_dispatch_ll.h"
@@ -41,6 +41,20 @@ RH_EP_ENTRY(rh_ep_dispatch_ll, EpDispatchCall) {
 RH_EP_COMBINE(f32, F32)
 RH_EP_COMBINE(bf16, BF16)
 RH_EP_COMBINE(f16, F16)
+
+RH_EP_ENTRY(rh_ep_dispatch_ht, EpDispatchCall) {
+  railhead::cuda::EpContext context(call.call, {});
+  railhead::gpu::EpDispatchHtKernel<railhead::cuda::EpContext>(context, call).run();
+}
+
+#define RH_EP_COMBINE_HT(name, type)                                                                      \
+  RH_EP_ENTRY(rh_ep_combine_ht_##name, EpCombineCall) {                                                   \
+    railhead::cuda::EpContext context(call.call, {});                                                     \
+    railhead::gpu::EpCombineHtKernel<railhead::gpu::type, railhead::cuda::EpContext>(context, call).run(); \
+  }
+RH_EP_COMBINE_HT(f32, F32)
+RH_EP_COMBINE_HT(bf16, BF16)
+RH_EP_COMBINE_HT(f16, F16)
 
 RH_EP_ENTRY(rh_ep_release, EpCommonCall) {
   railhead::cuda::EpContext context(call.call, {});

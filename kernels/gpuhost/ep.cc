@@ -1,7 +1,7 @@
 // The same bits as the GPU: no fused multiply-add.
 #pragma GCC optimize("fp-contract=off")
 
-#include "railhead/gpu/ep_combine_ll.h"
+#include "railhead/gpu/ep_combine_ht.h"
 
 #include <string.h>
 

@@ -11,7 +11,7 @@
 
 #include "model/ep_script.h"
 #include "model/gpu_ep_target.h"
-#include "railhead/gpu/ep_combine_ll.h"
+#include "railhead/gpu/ep_combine_ht.h"
 #include "railhead/gpu/ep_dispatch_ll.h"
 
 namespace railhead::model {
@@ -74,6 +74,7 @@ class GpuEpRun {
     std::vector<uint64_t> memory;
     gpu::EpFlightArrays flights[kEpInFlight];
     gpu::EpRankState* state;
+    uint32_t* read;  // EpCommonCall::read
     std::deque<EpCell> cells;   // by dispatch
     std::deque<Job> jobs;
     std::deque<GpuTarget::Grid> grids;               // by step
@@ -102,7 +103,15 @@ class GpuEpRun {
     uint32_t locals[kMaxWorldSize] = {}, maxLocal = 0;
     for (const uint8_t r : s_.expertRank) maxLocal = std::max(maxLocal, ++locals[r]);
     const uint32_t rowBytes = shape_.hidden * 4;
-    layout_ = epLayoutOf({world, s_.maxTokens, s_.topk, maxLocal, rowBytes, rowBytes, false});
+    layout_ = epLayoutOf({world, s_.maxTokens, s_.topk, maxLocal, rowBytes, rowBytes, s_.countsFirst});
+    if (s_.countsFirst) {  // few positions, so that credits are scarce
+      layout_.slots = 1 + s_.chunkTokens % 2;
+      layout_.chunkTokens = s_.chunkTokens;
+      layout_.slotBytes = epAlign(layout_.chunkTokens * layout_.headerStride) + layout_.chunkTokens * layout_.rowStride;
+      layout_.combineSlotBytes = layout_.chunkTokens * layout_.combineStride;
+      layout_.combine = layout_.dispatch + (world - 1) * layout_.slots * layout_.slotBytes;
+      layout_.bytes = layout_.combine + (world - 1) * layout_.slots * layout_.combineSlotBytes;
+    }
     gpuLayout_ = gpu::layoutOf(s_.worldSize, 32);
     heapStride_ = (gpuLayout_.bytes + 127) / 128 * 128;
     bufferStride_ = (layout_.bytes + 127) / 128 * 128;
@@ -211,11 +220,12 @@ class GpuEpRun {
     for (int w = 0; w < s_.worldSize; w++) {
       if (w == r) continue;
       word(&t.line(r, w).head.value, 4, "ep head" + of(r), start);
-      for (uint32_t n = 0; n < 2; n++) {
-        area(t.counts(r, w, n), 4 * (1 + uint64_t{t.localExperts[r]}), 4, "ep count" + of(r));
+      for (uint32_t n = 0; n < 2; n++) area(t.counts(r, w, n), 4 * (1 + uint64_t{t.localExperts[r]}), 4, "ep count" + of(r));
+      for (uint32_t n = 0; n < layout_.slots; n++) {
         char* slot = t.slot(r, w, n);
-        for (uint32_t i = 0; i < s_.maxTokens; i++) {
+        for (uint32_t i = 0; i < layout_.chunkTokens; i++) {
           word(t.header(slot, i), 4, "ep header" + of(r));
+          word(reinterpret_cast<char*>(t.header(slot, i)) + 4, 4, "ep credit" + of(r));
           area(t.header(slot, i) + 1, layout_.headerStride - 8, 8, "ep expert" + of(r));
           area(t.row(slot, i), tileBytes(), 8, "ep row" + of(r));
           area(t.combineRow(r, w, n, i), tileBytes(), 8, "ep sum" + of(r), ~uint64_t{0});
@@ -236,7 +246,7 @@ class GpuEpRun {
   void setUpPrivate(int r) {
     Rank& rank = ranks_[size(r)];
     const uint64_t world = size(s_.worldSize), tokens = s_.maxTokens, lists = std::min<uint64_t>(s_.topk, maxLocal_);
-    const uint64_t words = tokens * (8 + 3 * s_.topk + layout_.combineStride / 8) + world * tokens * (4 + lists) + 8 * world + 64;
+    const uint64_t words = tokens * (8 + 3 * s_.topk + layout_.combineStride / 8) + world * tokens * (4 + lists) + 8 * world + world * layout_.slots * layout_.chunkTokens + 64;
     rank.memory.resize(kEpInFlight * words + sizeof(gpu::EpRankState) / 8 + 64);
     char* at = aligned(rank.memory);
     rank.state = reinterpret_cast<gpu::EpRankState*>(at);
@@ -262,6 +272,8 @@ class GpuEpRun {
     word(&rank.state->ended, 8, "ended" + of(r));
     word(&rank.state->endedBlocks, 4, "ended blocks" + of(r));
     word(&rank.state->missing, 4, "missing copies" + of(r));
+    rank.read = take<uint32_t>(&at, 2 * world * layout_.slots * layout_.chunkTokens, "reads" + of(r));
+    area(rank.state->sent, 4 * sizeof rank.state->sent, 4, "ring" + of(r));
     area(rank.state->verdicts, 4 * size(s_.worldSize), 4, "verdict" + of(r));
     if (at > reinterpret_cast<char*>(rank.memory.data() + rank.memory.size())) world_.fail("too little private memory");
   }
@@ -323,6 +335,8 @@ class GpuEpRun {
     for (int i = 0; i < kEpInFlight; i++) common.flights[i] = rank.flights[i];
     common.format = {gpu::EpType::kF32, gpu::EpType::kF32, gpu::EpScaling::kF32, 0, shape_.hidden};
     common.home = rank.home.data();
+    common.read = rank.read;
+    common.team.countsFirst = s_.countsFirst;
     common.cell = &rank.cells[size(step.dispatch)];
     common.flight = &common.cell->flight;
     common.counts = true;
@@ -352,6 +366,7 @@ class GpuEpRun {
         to.rows = &j.total;
         to.tokens = &j.tokens;
         GpuEpContext c(call.call, GpuEpTarget(world_, rank.grids[k], rank.shared[k], own, words, t));
+        if (s_.countsFirst) return gpu::EpDispatchHtKernel<GpuEpContext>(c, call).run();
         gpu::EpDispatchKernel<GpuEpContext>(c, call).run();
         return;
       }
@@ -364,6 +379,7 @@ class GpuEpRun {
         call.yRows = reinterpret_cast<const char*>(j.y.data());
         call.outRows = reinterpret_cast<char*>(j.out.data());
         GpuEpContext c(call.call, GpuEpTarget(world_, rank.grids[k], rank.shared[k], own, words, t));
+        if (s_.countsFirst) return gpu::EpCombineHtKernel<gpu::F32, GpuEpContext>(c, call).run();
         gpu::EpCombineKernel<gpu::F32, GpuEpContext>(c, call).run();
         return;
       }
@@ -396,7 +412,7 @@ class GpuEpRun {
     const EpStep& step = s_.steps[k];
     const uint64_t before = masked_[size(r)], now = newest(&ranks_[size(r)].team.state()->masked);
     masked_[size(r)] = now;
-    if (step.call == EpCall::kSend && (now >> shape_.dead & 1) == 0) sent_[size(step.dispatch)] |= uint64_t{1} << r;
+    if (step.call == EpCall::kSend && !s_.countsFirst && (now >> shape_.dead & 1) == 0) sent_[size(step.dispatch)] |= uint64_t{1} << r;
     if (r != shape_.dead || step.call != EpCall::kReceive) return "";
     const uint64_t wrong = now & ~before & sent_[size(step.dispatch)];
     return wrong == 0 ? "" : "has given up ranks " + std::to_string(wrong) + ", which have sent all";

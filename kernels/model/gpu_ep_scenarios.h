@@ -26,8 +26,8 @@ inline GpuEpShape withGrids(Random& random, EpScript script) {
   shape.script = std::move(script);
   return shape;
 }
-inline EpScript anyGpuEpRanks(Random& random) {
-  EpScript s = anyEpRanks(random, false);
+inline EpScript anyGpuEpRanks(Random& random, bool countsFirst = false) {
+  EpScript s = anyEpRanks(random, countsFirst);
   if (s.worldSize > 3) s.worldSize = 3;
   for (uint8_t& r : s.expertRank) r = static_cast<uint8_t>(r % s.worldSize);
   if (s.maxTokens > 3) s.maxTokens = 3;
@@ -37,9 +37,11 @@ inline EpScript anyGpuEpRanks(Random& random) {
 inline GpuEpShape gpuEpCalls(Random& random) { return withGrids(random, epCalls(random, anyGpuEpRanks(random), 1 + random.below(3), false)); }
 inline GpuEpShape gpuEpInFlight(Random& random) { return withGrids(random, epCalls(random, anyGpuEpRanks(random), 3 + random.below(3), true)); }
 
+inline GpuEpShape gpuEpHt(Random& random) { return withGrids(random, epCalls(random, anyGpuEpRanks(random, true), 1 + random.below(4), random.oneIn(2))); }
+
 // A rank is given up at any time. It has died before one of its kernels, or lives and goes on.
 inline GpuEpShape gpuEpDeath(Random& random) {
-  GpuEpShape shape = withGrids(random, epCalls(random, anyGpuEpRanks(random), 1 + random.below(3), random.oneIn(2)));
+  GpuEpShape shape = withGrids(random, epCalls(random, anyGpuEpRanks(random, random.oneIn(3)), 1 + random.below(3), random.oneIn(2)));
   shape.dropsDead = true;
   shape.dead = random.below(shape.script.worldSize);
   if (random.oneIn(2)) shape.diesBefore = static_cast<size_t>(random.below(static_cast<int>(shape.script.steps.size())));

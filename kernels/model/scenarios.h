@@ -496,6 +496,7 @@ inline const std::vector<Scenario>& scenarios() {
       {"gpu-abort", false, nullptr, nullptr, "a rank never calls; all others leave when the host aborts", nullptr, nullptr, false, nullptr, gpuAborted},
       gpuEpScenario("gpu-ep", gpuEpCalls, "dispatch and combine of 2 or 3 ranks with several blocks and threads, one after the other"),
       gpuEpScenario("gpu-ep-in-flight", gpuEpInFlight, "the same with two dispatches in flight, their phases in any order"),
+      gpuEpScenario("gpu-ep-ht", gpuEpHt, "ht: rings of few positions, one or two dispatches in flight"),
       gpuEpScenario("gpu-ep-death", gpuEpDeath, "a rank is given up at any time: it has died, or lives and goes on"),
       gpuEpScenario("gpu-ep-all", [](Random&) { return smallGpuEp(); }, "every run of a dispatch of one token by one thread a rank", true),
       {"flags-oneshot", false, nullptr, oneshotCalls, "2 to 5 ranks"},

@@ -22,6 +22,8 @@ struct EpPlacement {
   railhead::host::EpRowFormat format;
   bool dropsInvalid, renormalizes;
   uint64_t masked = 0;  // by all other ranks, from the start
+  bool countsFirst = false;  // ht
+  uint32_t chunkTokens = 0;  // of ht; 0: as many as the layout has
 
   uint32_t physical() const { return static_cast<uint32_t>(rankOf.size()); }
 };
@@ -34,6 +36,15 @@ struct EpTables {
   Array<uint8_t> expertRank;
   Array<uint16_t> expertLocal, replicaBegin, replicas, own;
 
+  // Chunks of fewer tokens, so that dispatches have many.
+  static void limitChunks(uint32_t tokens, int world, railhead::EpLayout* l) {
+    if (l->chunkTokens > tokens) l->chunkTokens = tokens;
+    const uint64_t peers = static_cast<uint64_t>(world - 1);
+    l->slotBytes = railhead::epAlign(l->chunkTokens * l->headerStride) + l->chunkTokens * l->rowStride;
+    l->combineSlotBytes = l->chunkTokens * l->combineStride;
+    l->combine = l->dispatch + peers * l->slots * l->slotBytes;
+    l->bytes = l->combine + peers * l->slots * l->combineSlotBytes;
+  }
   // Fills in all of the team but the addresses of buffers and what a target adds.
   EpTables(const EpPlacement& p, int rank, railhead::EpTeam* team) {
     *team = {};
@@ -59,7 +70,9 @@ struct EpTables {
     team->rowBytes = railhead::host::epRowBytes(p.format);
     team->combineRowBytes = railhead::host::epCombineRowBytes(p.format);
     const auto world = static_cast<uint32_t>(p.world);
-    team->layout = railhead::epLayoutOf({world, p.maxTokens, p.topk, team->maxLocal, team->rowBytes, team->combineRowBytes, false});
+    team->layout = railhead::epLayoutOf({world, p.maxTokens, p.topk, team->maxLocal, team->rowBytes, team->combineRowBytes, p.countsFirst});
+    team->countsFirst = p.countsFirst;
+    if (p.chunkTokens != 0) limitChunks(p.chunkTokens, p.world, &team->layout);
     team->bufferStride = (team->layout.bytes + 255) / 256 * 256;
     team->expertRank = expertRank.data();
     team->expertLocal = expertLocal.data();

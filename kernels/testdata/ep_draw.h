@@ -85,6 +85,8 @@ EpPlacement drawPlacement(Dice& dice, int world) {
   f.scale = static_cast<host::EpScale>(dice.below(3));
   f.staticScale = 0.37f;
   f.hidden = manyExperts ? 1 + dice.below(4) : hiddens[dice.below(9)];
+  p.countsFirst = dice.oneIn(2);
+  if (p.countsFirst && !dice.oneIn(4)) p.chunkTokens = 1 + dice.below(4);
   p.dropsInvalid = !dice.oneIn(3);
   p.renormalizes = dice.oneIn(2);
   return p;

@@ -7,7 +7,7 @@
 
 #include "ep_cpu.h"
 #include "gpu_group.h"
-#include "railhead/gpu/ep_combine_ll.h"
+#include "railhead/gpu/ep_combine_ht.h"
 #include "railhead/gpu/ep_dispatch_ll.h"
 #include "railhead/gpu/ep_encode.h"
 #if !defined(RH_ON_DEVICE)
@@ -53,6 +53,7 @@ class EpGpuRanks {
     for (int i = 0; i < kEpInFlight; i++) call.flights[i] = rank.flights[i];
     call.format = formatOf(placement_.format);
     call.home = rank.home.data();
+    call.read = rank.read.data();
     call.cell = cell;
     call.flight = &cell->flight;
     call.counts = true;
@@ -71,13 +72,17 @@ class EpGpuRanks {
     }
   }
   void dispatch(EpDispatchCall* call, TestGrid grid) {
-    run("rh_ep_dispatch_ll", call, grid, [](auto& c, auto& with) { EpDispatchKernel<std::decay_t<decltype(c)>>(c, with).run(); });
+    if (placement_.countsFirst) {
+      run("rh_ep_dispatch_ht", call, grid, [](auto& c, auto& with) { EpDispatchHtKernel<std::decay_t<decltype(c)>>(c, with).run(); });
+    } else {
+      run("rh_ep_dispatch_ll", call, grid, [](auto& c, auto& with) { EpDispatchKernel<std::decay_t<decltype(c)>>(c, with).run(); });
+    }
   }
   void combine(EpCombineCall* call, TestGrid grid) {
     switch (placement_.format.combine) {
-      case host::Type::kF32: return combine<F32>("rh_ep_combine_ll_f32", call, grid);
-      case host::Type::kBF16: return combine<BF16>("rh_ep_combine_ll_bf16", call, grid);
-      default: return combine<F16>("rh_ep_combine_ll_f16", call, grid);
+      case host::Type::kF32: return combine<F32>("f32", call, grid);
+      case host::Type::kBF16: return combine<BF16>("bf16", call, grid);
+      default: return combine<F16>("f16", call, grid);
     }
   }
   void release(EpCommonCall* call, TestGrid grid) {
@@ -89,9 +94,9 @@ class EpGpuRanks {
     for (int r = 0; r < placement_.world; r++) {
       const EpTeam& t = team(r);
       const uint64_t peers = static_cast<uint64_t>(t.worldSize - 1);
-      for (uint64_t slot = 0; slot < peers * kEpInFlight; slot++) {
+      for (uint64_t slot = 0; slot < peers * t.layout.slots; slot++) {
         char* first = t.base(r) + t.layout.dispatch + slot * t.layout.slotBytes;
-        for (uint32_t i = 0; i < t.maxTokens; i++) CHECK(word(reinterpret_cast<char*>(t.header(first, i))) == 0);
+        for (uint32_t i = 0; i < t.layout.chunkTokens; i++) CHECK(word(reinterpret_cast<char*>(t.header(first, i))) == 0);
       }
       for (uint64_t at = t.layout.combine; at < t.layout.bytes; at += 4) CHECK(word(t.base(r) + at) == 0xffffffffu);
     }
@@ -111,6 +116,7 @@ class EpGpuRanks {
   struct Rank {
     std::unique_ptr<EpTables<SharedAllocator>> tables;
     SharedArray<uint16_t> home;
+    SharedArray<uint32_t> read;
     EpTeam team;
     EpFlightArrays flights[kEpInFlight];
     SharedArray<EpRankState> state = SharedArray<EpRankState>(1);
@@ -135,11 +141,15 @@ class EpGpuRanks {
     run(name, call, grid, [](auto& c, auto& with) { EpEncodeKernel<T, std::decay_t<decltype(c)>>(c, with).run(); });
   }
   template <class T>
-  void combine(const char* name, EpCombineCall* call, TestGrid grid) {
-    run(name, call, grid, [](auto& c, auto& with) { EpCombineKernel<T, std::decay_t<decltype(c)>>(c, with).run(); });
+  void combine(const std::string& type, EpCombineCall* call, TestGrid grid) {
+    if (placement_.countsFirst) {
+      run("rh_ep_combine_ht_" + type, call, grid, [](auto& c, auto& with) { EpCombineHtKernel<T, std::decay_t<decltype(c)>>(c, with).run(); });
+    } else {
+      run("rh_ep_combine_ll_" + type, call, grid, [](auto& c, auto& with) { EpCombineKernel<T, std::decay_t<decltype(c)>>(c, with).run(); });
+    }
   }
   template <class C, class Body>
-  void run(const char* name, C* call, TestGrid grid, Body body) {
+  void run(const std::string& name, C* call, TestGrid grid, Body body) {
 #if defined(RH_ON_DEVICE)
     (void)body;
     launch(call->team.rank, name, reinterpret_cast<Call*>(call), grid);
@@ -169,6 +179,7 @@ class EpGpuRanks {
     t.state()->dispatches = first;
     t.state()->masked = placement_.masked;
     for (int w = 0; w < t.worldSize; w++) t.line(r, w).head.value = first;
+    rank.read.assign(2 * static_cast<size_t>(t.worldSize) * t.layout.slots * t.layout.chunkTokens, 0);
     memset(static_cast<void*>(rank.state.data()), 0, sizeof(EpRankState));
     memset(static_cast<void*>(rank.counters.data()), 0, sizeof(railhead::EpCounters));
     t.counters = rank.counters.data();

@@ -240,10 +240,14 @@ class Round {
 
   void playOnCpu() {
     EpCpuRanks ranks(placement_, kRows);
+    for (int r = 0; r < placement_.world; r++) {
+      const EpTeam& team = ranks.buffer(r)->team;
+      team.state()->dispatches = first_;
+      for (int w = 0; w < placement_.world; w++) team.line(r, w).counts.value = team.line(r, w).countsHead.value = first_;
+    }
     std::vector<std::thread> threads;
     for (int r = 0; r < placement_.world; r++) {
       if (!isHere(r)) continue;
-      ranks.buffer(r)->team.state()->dispatches = first_;
       threads.emplace_back([this, &ranks, r] {
         for (const Play& play : calls_) callOnCpu(ranks.buffer(r), r, play);
       });
@@ -298,7 +302,7 @@ class Round {
     note();
   }
 
-  // Ranks run ahead of each other, but on a device, where results can be read only while no kernel runs.
+  // Ranks run ahead of each other. With ht, a rank whose rows had no room holds up the others until it receives again: it has not sent its own.
   void playOnGpu() {
     EpGpuRanks ranks(placement_, first_);
     std::vector<Dice> grids;
@@ -310,29 +314,14 @@ class Round {
       if (isHere(r)) callOnGpu(ranks, r, play, {blocks, (1 + dice.below(4)) * (kOnDevice ? 32 : 1)}, again);
     };
     const auto note = [&](int r, const Play& play) { return isHere(r) && noteOnGpu(r, play); };
-    if (kOnDevice) {
+    onRanks(placement_.world, [&](int r) {
       for (const Play& play : calls_) {
-        onRanks(placement_.world, [&](int r) { call(r, play, false); });
-        uint64_t retries = 0;
-        for (int r = 0; r < placement_.world; r++) retries |= note(r, play) ? uint64_t{1} << r : 0;
-        if (retries == 0) continue;
-        onRanks(placement_.world, [&](int r) {
-          if ((retries >> r & 1) != 0) call(r, play, true);
-        });
-        for (int r = 0; r < placement_.world; r++) {
-          if ((retries >> r & 1) != 0) note(r, play);
-        }
+        call(r, play, false);
+        if (!note(r, play)) continue;
+        call(r, play, true);
+        note(r, play);
       }
-    } else {
-      onRanks(placement_.world, [&](int r) {
-        for (const Play& play : calls_) {
-          call(r, play, false);
-          if (!note(r, play)) continue;
-          call(r, play, true);
-          note(r, play);
-        }
-      });
-    }
+    });
     for (int r = 0; r < placement_.world; r++) {
       const Status& s = ranks.group().status[static_cast<size_t>(r)];
       if (s.stop != 0) fprintf(stderr, "rank %d stopped with %u, missing %#lx\n", r, s.stop, s.missing);
@@ -347,6 +336,7 @@ class Round {
   }
   // After a call. Whether rows had no room, so that it is to be made again.
   bool noteOnGpu(int r, const Play& play) {
+    awaitLaunched(r);
     Outputs& o = job(play.dispatch, r).gpu;
     o.reports.push_back(isOfDispatch(play.step) ? o.cell[0].dispatched : o.cell[0].combined);
     return o.reports.back().error == EpError::kNoRoom;

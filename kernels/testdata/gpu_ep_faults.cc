@@ -2,7 +2,7 @@
 //
 //   gpu_ep_faults stop WORLD             a rank that does not come to a dispatch or a combine; an abort
 //   gpu_ep_faults drops SEED ROUNDS      with RH_EP_DEAD_DROP: a rank dies before its counts, between its rows, or before its combine. The others go on
-//   gpu_ep_faults late WORLD FROM        with RH_EP_DEAD_DROP: a rank that does not come to a dispatch (0) or its combine (1) is masked after the deadline
+//   gpu_ep_faults late WORLD FROM HT     with RH_EP_DEAD_DROP: a rank that does not come to a dispatch (0) or its combine (1) is masked after the deadline, in ll (0) or ht (1)
 //   gpu_ep_faults hostile SEED ROUNDS    the other ranks have filled this rank's buffer with anything. It must access only its own memory, which
 //                                        AddressSanitizer watches, and its own tokens' rows must be whole
 #include <string.h>
@@ -142,9 +142,11 @@ class Drops {
     for (uint8_t& r : placement_.rankOf) r = static_cast<uint8_t>(dice_.below(static_cast<uint32_t>(world_)));
     ranks_ = std::make_unique<EpGpuRanks>(placement_, 0);
   }
-  Drops(int world, uint64_t timeoutNs) : Drops(uint64_t{7}, timeoutNs) {
+  Drops(int world, bool countsFirst, uint64_t timeoutNs) : Drops(uint64_t{7}, timeoutNs) {
     world_ = world;
     placement_ = placement(world, static_cast<uint32_t>(2 * world));
+    placement_.countsFirst = countsFirst;
+    if (countsFirst) placement_.chunkTokens = 1;
     ranks_ = std::make_unique<EpGpuRanks>(placement_, 0);
   }
 
@@ -443,9 +445,9 @@ int main(int argc, char** argv) {
   }
   if (what == "late") {
     const int world = atoi(argv[2]);
-    CHECK(argc == 4);
-    Drops(world, 4000 * kMs).stayAway(atoi(argv[3]) != 0);
-    Drops(world, 60000 * kMs).breaks();
+    CHECK(argc == 5);
+    Drops(world, atoi(argv[4]) != 0, 4000 * kMs).stayAway(atoi(argv[3]) != 0);
+    Drops(world, atoi(argv[4]) != 0, 60000 * kMs).breaks();
     return 0;
   }
   if (what == "drops") {

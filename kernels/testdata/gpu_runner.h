@@ -49,11 +49,12 @@ constexpr bool kOnDevice = false;
   } while (0)
 
 struct Machine {
+  CUcontext context;
   CUmodule module;
   std::vector<CUstream> streams;
 
   Machine() {
-    CUcontext context;
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);  // loading a kernel at its first launch may wait for kernels that run, which may wait for it
     CHECK_CUDA(cuInit(0));
     CHECK_CUDA(cuDevicePrimaryCtxRetain(&context, 0));
     CHECK_CUDA(cuCtxSetCurrent(context));
@@ -68,7 +69,7 @@ inline Machine& machine() {
   static Machine m;
   return m;
 }
-// Memory that the host may use while no kernel runs.
+// Memory that the host may also use while kernels run (cuDeviceGetAttribute, CONCURRENT_MANAGED_ACCESS).
 inline char* allocateShared(uint64_t bytes) {
   machine();
   CUdeviceptr p;
@@ -98,11 +99,8 @@ inline void launch(int rank, const std::string& name, railhead::gpu::Call* param
   void* parameters[] = {parameter};
   CHECK_CUDA(cuLaunchKernel(f, grid.blocks, 1, 1, grid.threads, 1, 1, 0, machine().streams[static_cast<size_t>(rank)], parameters, nullptr));
 }
-// Runs body for each rank, and waits for what it has launched.
-inline void onRanks(int n, const std::function<void(int)>& body) {
-  for (int r = 0; r < n; r++) body(r);
-  CHECK_CUDA(cuCtxSynchronize());
-}
+inline void awaitLaunched(int rank) { CHECK_CUDA(cuStreamSynchronize(machine().streams[static_cast<size_t>(rank)])); }
+inline void enterThread() { CHECK_CUDA(cuCtxSetCurrent(machine().context)); }
 
 // Of vectors that kernels use.
 template <class T>
@@ -139,13 +137,23 @@ inline void launch(int, const std::string& name, railhead::gpu::Call* parameter,
   CHECK(run != nullptr);
   run(parameter, {grid.blocks, grid.threads});
 }
-inline void onRanks(int n, const std::function<void(int)>& body) {
-  std::vector<std::thread> threads;
-  for (int r = 0; r < n; r++) threads.emplace_back(body, r);
-  for (auto& t : threads) t.join();
-}
+inline void awaitLaunched(int) {}  // launch() has run it
+inline void enterThread() {}
 
 #endif
+
+// Runs body for each rank in a thread, and waits for what it has launched.
+inline void onRanks(int n, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int r = 0; r < n; r++) {
+    threads.emplace_back([&body, r] {
+      enterThread();
+      body(r);
+      awaitLaunched(r);
+    });
+  }
+  for (auto& t : threads) t.join();
+}
 
 }  // namespace
 

@@ -177,6 +177,14 @@ enum class Mutant : int {
   kGpuEpBlocksCountAlone = 166,
   kGpuEpMissingNotCleared = 167,
   kGpuEpThreadsGiveUpAlone = 168,
+  // gpu/ep_rings.h, gpu/ep_dispatch_ht.h, gpu/ep_combine_ht.h
+  kGpuEpHtCreditsIgnored = 169,
+  kGpuEpHtSumCreditsIgnored = 170,
+  kGpuEpHtGivesBackEarly = 171,
+  kGpuEpHtPublishesAlone = 172,
+  kGpuEpHtSumsGivenBackEarly = 173,
+  kGpuEpHtTurnUnchecked = 174,
+  kGpuEpHtSumsTurnUnchecked = 175,
 };
 
 #if defined(RH_MODEL)

@@ -4,6 +4,8 @@
 //   rh_ep_encode_<type>     makes rows in wire format of x, where x is not sent as it is; before the dispatch, on the same stream
 //   rh_ep_dispatch_ll       sends, receives, or both
 //   rh_ep_combine_ll_<type> adds, receives, or both; the type is that of partial sums
+//   rh_ep_dispatch_ht, rh_ep_combine_ht_<type>  the same for EpTeam::countsFirst. Sending is a promise, but for the counts of a dispatch: rows and sums
+//                           go in both directions at once while it receives. So x, y and what else they read stay until then
 //   rh_ep_release           ends a received dispatch without a combine
 //
 // Any grid of up to kMaxBlocks blocks of 32 to kMaxThreads threads, which may differ between ranks and between calls. All blocks of all ranks must be
@@ -88,7 +90,13 @@ struct EpFlightState {
   uint64_t rows;                       // address of x
   uint64_t masked, maskedCopies;       // ranks that were masked when it was sent, and the copies to them, which are lost
   uint64_t outRows, add, out;          // of its combine: addresses, and an EpType
+  uint64_t yRows, y, weighted;         // the same; ht only
   EpProblems problems;
+};
+
+// Of a ring of ht (ep_rings.h): where the next copy goes. Writer: control.
+struct EpRing {
+  uint32_t turn, at;
 };
 
 // A buffer's words on its own rank. Zero at first.
@@ -103,6 +111,8 @@ struct EpRankState {
   // they take; the last one then clears rows that have not come (ep_repair.h). missing: copies that have not. verdicts: of each rank, see ep_waits.h.
   uint32_t endedBlocks, missing;
   uint32_t verdicts[kMaxWorldSize];
+  // In ht, of each other rank: tokens that were sent there and taken from there, partial sums that were sent there and added from there.
+  EpRing sent[kMaxWorldSize], taken[kMaxWorldSize], summed[kMaxWorldSize], added[kMaxWorldSize];
 };
 
 struct EpCommonCall {
@@ -111,6 +121,7 @@ struct EpCommonCall {
   EpRankState* state;
   EpFlightArrays flights[kEpInFlight];
   EpRowFormat format;
+  uint32_t* read;        // ht: [2, R, positions of a ring] how often this rank has read what was there, tokens and partial sums (ep_rings.h). Zero at first
   const uint16_t* home;  // [logical] the physical expert that this rank's tokens of a logical one go to, kNoExpert, or kEpInTurn
   EpCell* cell;     // its reports, which kernels read only when a rank was given up: it may be pinned memory of the host. Its flight is not used, but
   int32_t* flight;  // this word of the device's memory, which every block reads

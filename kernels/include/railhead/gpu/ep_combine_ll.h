@@ -5,14 +5,15 @@
 
 #include "railhead/gpu/ep_control.h"
 #include "railhead/gpu/ep_elements.h"
+#include "railhead/gpu/ep_rings.h"
 
 namespace railhead::gpu {
 
-// T: the type of partial sums.
-template <class T, class C>
+// T: the type of partial sums. kHt: of ht, see ep_combine_ht.h.
+template <class T, class C, bool kHt = false>
 class EpCombineKernel {
  public:
-  RH_FN EpCombineKernel(C& c, const EpCombineCall& call) : c_(c), call_(call), team_(call.team), shared_(c.epShared()) {}
+  RH_FN EpCombineKernel(C& c, const EpCombineCall& call) : c_(c), call_(call), team_(call.team), shared_(c.epShared()), y_(call.yRows) {}
 
   RH_FN void run() { epRun(c_, call_, *this); }
 
@@ -53,23 +54,38 @@ class EpCombineKernel {
       c_.storeState(&f.outRows, static_cast<uint64_t>(reinterpret_cast<uintptr_t>(call_.outRows)));
       c_.storeState(&f.add, static_cast<uint64_t>(reinterpret_cast<uintptr_t>(call_.add)));
       c_.storeState(&f.out, static_cast<uint64_t>(call_.out));
+      if (kHt) {
+        c_.storeState(&f.yRows, static_cast<uint64_t>(reinterpret_cast<uintptr_t>(call_.yRows)));
+        c_.storeState(&f.y, static_cast<uint64_t>(call_.y));
+        c_.storeState(&f.weighted, uint64_t{call_.weighted});
+      }
     }
     c_.storeState(&f.phase, static_cast<uint64_t>(does(kEpReceives) ? EpPhase::kFree : EpPhase::kAdding));
     if (!does(kEpReceives)) return;
     const uint64_t lost = maskedCopies_ + c_.loadOwn(&call_.state->dropped);
     if (lost != 0) call_.cell->combined.lostCopies = lost;
     if (gone != 0) call_.cell->combined.lostRanks |= gone;
+    if (kHt) advanceRings();
     EpCounting<C>(c_, team_).combined(lost);
     epEnded(c_, call_);
   }
 
- private:
+ protected:
   using Tile = EpTile<T>;
   using Sum = typename Tile::Sum;
   static constexpr uint32_t kElements = Tile::kElements;
   static constexpr uint32_t kTiles = 4;  // in flight
   static constexpr uint64_t kNotHere = ~uint64_t{0};
 
+  RH_FN void advanceRings() {
+    EpRings<C> rings(c_, call_);
+    const EpFlightArrays& arrays = call_.flights[flight_];
+    RH_ROLLED
+    for (int r = 0; r < team_.worldSize; r++) {
+      rings.advance(&call_.state->summed[r], c_.loadState(arrays.received + r));
+      rings.advance(&call_.state->added[r], c_.loadState(arrays.copies + r));
+    }
+  }
   RH_FN bool does(uint32_t step) const { return (call_.steps & step) != 0; }
   RH_FN bool reports() const { return c_.block() == 0 && c_.threadInBlock() == 0; }
   RH_FN void report(EpError error) {
@@ -159,7 +175,32 @@ class EpCombineKernel {
   template <class Y>
   RH_FN void sendSums() {
     const uint32_t blocks = c_.dataBlocks(), tokens = shared_.tokens;
-    // A thread adds the tiles of this rank's own tokens that it reads again in addSums().
+    addOwn<Y>();
+    uint32_t before = tokens;
+    RH_ROLLED
+    for (int k = 1; k < team_.worldSize; k++) {
+      const int s = (team_.rank + k) % team_.worldSize;
+      if (isMasked(s)) continue;
+      const uint32_t n = shared_.received[s], skipped = before % blocks;
+      if (reports()) EpCounting<C>(c_, team_).returned(s, n);
+      RH_ROLLED
+      for (uint32_t i = (c_.block() + blocks - skipped) % blocks; i < n; i += kEpGroup * blocks) sendSumsOf<Y>(s, i, groupOf(i, n));
+      before += n;
+    }
+  }
+  // Copies i, i + blocks, ... of rank s, n of them.
+  template <class Y>
+  RH_FN void sendSumsOf(int s, uint32_t i, uint32_t n) {
+    loadLists(s, i, n);
+    RH_ROLLED
+    for (uint32_t g = 0; g < n; g++) {
+      addRows<Y>(g, [&](uint32_t tile, const Raw16& raw) { c_.storePacket(cellOf(sentSum(s, memberOf(i, g)), tile), packetOf(raw)); });
+    }
+  }
+  // A thread adds the tiles of this rank's own tokens that it reads again in addSums().
+  template <class Y>
+  RH_FN void addOwn() {
+    const uint32_t blocks = c_.dataBlocks(), tokens = shared_.tokens;
     RH_ROLLED
     for (uint32_t t = c_.block(); t < tokens; t += kEpGroup * blocks) {
       const uint32_t n = groupOf(t, tokens);
@@ -171,27 +212,17 @@ class EpCombineKernel {
         addRows<Y>(g, [&](uint32_t tile, const Raw16& raw) { c_.storeSlotTile(sums + tile * uint64_t{16}, raw); });
       }
     }
-    uint32_t before = tokens;
-    RH_ROLLED
-    for (int k = 1; k < team_.worldSize; k++) {
-      const int s = (team_.rank + k) % team_.worldSize;
-      if (isMasked(s)) continue;
-      const uint32_t n = shared_.received[s], skipped = before % blocks;
-      if (reports()) EpCounting<C>(c_, team_).returned(s, n);
-      RH_ROLLED
-      for (uint32_t i = (c_.block() + blocks - skipped) % blocks; i < n; i += kEpGroup * blocks) {
-        const uint32_t group = groupOf(i, n);
-        loadLists(s, i, group);
-        RH_ROLLED
-        for (uint32_t g = 0; g < group; g++) {
-          addRows<Y>(g, [&](uint32_t tile, const Raw16& raw) { sendTile(s, memberOf(i, g), tile, raw); });
-        }
-      }
-      before += n;
-    }
   }
-  RH_FN void sendTile(int to, uint32_t copy, uint32_t tile, const Raw16& raw) {
-    c_.storePacket(slots().cell(to, team_.rank, copy, tile), packetOf(raw));
+  // Where the partial sum of a copy that rank s has sent goes to, and where that of a copy which rank r has received comes from.
+  RH_FN char* sentSum(int s, uint32_t copy) {
+    if (!kHt) return team_.combineRow(s, team_.rank, shared_.number, copy);
+    EpRings<C> rings(c_, call_);
+    return rings.sum(s, team_.rank, rings.positionOf(call_.state->summed[s], copy));
+  }
+  RH_FN char* addedSum(int r, uint32_t copy) {
+    if (!kHt) return team_.combineRow(team_.rank, r, shared_.number, copy);
+    EpRings<C> rings(c_, call_);
+    return rings.sum(team_.rank, r, rings.positionOf(call_.state->added[r], copy));
   }
   RH_FN static Packet packetOf(const Raw16& raw) { return {{raw.w[0] | uint64_t{raw.w[1]} << 32, raw.w[2] | uint64_t{raw.w[3]} << 32}}; }
 
@@ -218,7 +249,7 @@ class EpCombineKernel {
   RH_FN void addRows(uint32_t g, Put put) {
     constexpr uint32_t kSize = sizeof(typename Y::Bits), kRows = 4;  // in flight
     const uint32_t rows = shared_.listed[g], *places = shared_.rows + g * kEpMaxTopk, *weights = shared_.weights + g * kEpMaxTopk;
-    const bool weighted = shared_.isWeighted != 0, isEven = epAreEven<Y, kElements>(call_.yRows, hidden());
+    const bool weighted = shared_.isWeighted != 0, isEven = epAreEven<Y, kElements>(y_, hidden());
     const uint32_t most = isEven ? kRows : 1;
     RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < tiles(); i += c_.dataThreadsInBlock()) {
@@ -237,7 +268,7 @@ class EpCombineKernel {
         EpPieces<Y, kElements> terms[kRows] = {};
         RH_UNROLL
         for (uint32_t q = 0; q < kRows; q++) {
-          const char* y = call_.yRows + (row[q] * uint64_t{hidden()} + i * uint64_t{kElements}) * kSize;
+          const char* y = y_ + (row[q] * uint64_t{hidden()} + i * uint64_t{kElements}) * kSize;
           if (row[q] != kEpNoRow && isEven) terms[q] = loadEvenPieces<Y, kElements>(y);
           if (q == 0 && row[q] != kEpNoRow && !isEven) terms[q] = loadOddPieces<Y, kElements>(y, elementsOf(i));
         }
@@ -262,8 +293,6 @@ class EpCombineKernel {
   template <class Out>
   RH_FN bool addSums(const Result& result) {
     const uint32_t blocks = c_.dataBlocks(), tokens = shared_.tokens, all = tokens + shared_.excess;
-    const bool isEven = epAreEven<Out, kElements>(result.rows, hidden()) && epAreEven<Out, kElements>(result.add, hidden());
-    const uint32_t most = isEven ? kTiles : 1;
     RH_ROLLED
     for (uint32_t t = c_.block(); t < all; t += kEpGroup * blocks) {
       const uint32_t n = groupOf(t, all);
@@ -274,17 +303,25 @@ class EpCombineKernel {
         const uint64_t ranks = shared_.to[g];
         if (team_.dropsDead && !awaitSums(g, ranks & ~shared_.masked)) return false;
         const uint64_t here = ranks & ~(shared_.masked | shared_.goneRanks());
-        if (c_.threadInBlock() == 0) {
-          RH_ROLLED
-          for (uint64_t left = ranks & ~here; left != 0; left &= left - 1) c_.addOne(&call_.state->dropped);
-        }
-        float factor = 1;
-        const bool scaled = call_.renormalizes && token < tokens && renormalizing(token, here, &factor);
-        RH_ROLLED
-        for (uint32_t i = c_.threadInBlock(); i < tiles(); i += most * c_.dataThreadsInBlock()) {
-          if (!addTiles<Out>(result, g, token, here, i, isEven, scaled, factor)) return false;
-        }
+        if (!addToken<Out>(result, g, token, here)) return false;
       }
+    }
+    return true;
+  }
+  // Number g of the group. here: of the ranks that have a copy, those whose partial sums are added.
+  template <class Out>
+  RH_FN bool addToken(const Result& result, uint32_t g, uint32_t token, uint64_t here) {
+    const bool isEven = epAreEven<Out, kElements>(result.rows, hidden()) && epAreEven<Out, kElements>(result.add, hidden());
+    const uint32_t most = isEven ? kTiles : 1;
+    if (c_.threadInBlock() == 0) {
+      RH_ROLLED
+      for (uint64_t left = shared_.to[g] & ~here; left != 0; left &= left - 1) c_.addOne(&call_.state->dropped);
+    }
+    float factor = 1;
+    const bool scaled = call_.renormalizes && token < shared_.tokens && renormalizing(token, here, &factor);
+    RH_ROLLED
+    for (uint32_t i = c_.threadInBlock(); i < tiles(); i += most * c_.dataThreadsInBlock()) {
+      if (!addTiles<Out>(result, g, token, here, i, isEven, scaled, factor)) return false;
     }
     return true;
   }
@@ -295,7 +332,7 @@ class EpCombineKernel {
     RH_ROLLED
     for (uint64_t left = ranks & ~(shared_.goneRanks() | uint64_t{1} << team_.rank); left != 0 && good; left &= left - 1) {
       const int r = lowestBit(left);
-      char* row = team_.combineRow(team_.rank, r, shared_.number, shared_.copies[g * kMaxWorldSize + static_cast<uint32_t>(r)]);
+      char* row = addedSum(r, shared_.copies[g * kMaxWorldSize + static_cast<uint32_t>(r)]);
       EpWait<C> wait(c_, call_, r);
       RH_ROLLED
       for (uint32_t i = c_.threadInBlock(); i < tiles() && good; i += c_.dataThreadsInBlock()) {
@@ -377,7 +414,7 @@ class EpCombineKernel {
       for (uint32_t q = 0; q < kTiles; q++) raw[q] = i + q * step < behind ? c_.loadSlotTile(sums + (i + q * step) * uint64_t{16}) : Raw16{};
       return true;
     }
-    char* row = team_.combineRow(team_.rank, r, shared_.number, copy);
+    char* row = addedSum(r, copy);
     Packet p[kTiles];
     RH_ROLLED
     for (;;) {
@@ -441,6 +478,7 @@ class EpCombineKernel {
   const EpCombineCall& call_;
   const EpTeam& team_;
   EpShared& shared_;
+  const char* y_;
   uint32_t flight_ = 0;        // of control
   uint64_t maskedCopies_ = 0;
 };

@@ -3,12 +3,13 @@
 #define RAILHEAD_KERNELS_GPU_EP_DISPATCH_LL_H_
 
 #include "railhead/gpu/ep_control.h"
+#include "railhead/gpu/ep_dispatch_ht.h"
 #include "railhead/gpu/ep_receive.h"
 #include "railhead/gpu/ep_repair.h"
 
 namespace railhead::gpu {
 
-template <class C>
+template <class C, bool kHt = false>
 class EpDispatchKernel {
  public:
   RH_FN EpDispatchKernel(C& c, const EpDispatchCall& call) : c_(c), call_(call), shared_(c.epShared()), sender_(c, call) {}
@@ -64,6 +65,7 @@ class EpDispatchKernel {
     }
     if (does(kEpSends) || received) c_.storeState(&f.phase, static_cast<uint64_t>(received ? EpPhase::kReceived : EpPhase::kSent));
     if (!received) return;
+    if (kHt) advanceRings();
     const uint32_t dropped = c_.loadOwn(&call_.state->dropped);
     if (dropped != 0) call_.cell->dispatched.overCapacity = dropped;
     EpCounting<C>(c_, call_.team).received(dropped);
@@ -85,6 +87,15 @@ class EpDispatchKernel {
   }
   RH_FN uint32_t nextNumber() const { return (c_.loadState(&call_.team.state()->dispatches) + 1) & C::kMeetingMask; }
 
+  RH_FN void advanceRings() {
+    EpRings<C> rings(c_, call_);
+    const EpFlightArrays& arrays = call_.flights[flight_];
+    RH_ROLLED
+    for (int r = 0; r < call_.team.worldSize; r++) {
+      rings.advance(&call_.state->sent[r], c_.loadState(arrays.copies + r));
+      rings.advance(&call_.state->taken[r], c_.loadState(arrays.received + r));
+    }
+  }
   RH_FN void decide() {
     const EpFlights<C> flights(c_, call_);
     const uint32_t next = nextNumber();
@@ -104,7 +115,7 @@ class EpDispatchKernel {
 
   // A barrier is before.
   RH_FN bool receive() {
-    EpReceiver<C> receiver(c_, call_, sender_);
+    EpReceiver<C, kHt> receiver(c_, call_, sender_);
     EpPlaces<C>& places = receiver.places();
     if (!does(kEpSends)) {
       places.loadOwnCounts();
@@ -120,7 +131,12 @@ class EpDispatchKernel {
     if (error == EpError::kNone && isLast()) places.describe(room);
     if (isFirst()) shared_.hasTaken = error == EpError::kNone;
     end(room, error);  // early: its stores need not be waited for. Nobody reads them until the kernel has ended
-    return error != EpError::kNone || receiver.takeRows();
+    if (error != EpError::kNone) return true;
+    if constexpr (kHt) {
+      return EpMover<C>(c_, call_, receiver).run();
+    } else {
+      return receiver.takeRows();
+    }
   }
 
   // The call has changed nothing.
@@ -173,11 +189,14 @@ class EpDispatchKernel {
   C& c_;
   const EpDispatchCall& call_;
   EpShared& shared_;
-  EpSender<C> sender_;
+  EpSender<C, kHt> sender_;
   // Of control: the dispatch's.
   uint32_t flight_ = 0, number_ = 0;
   uint64_t masked_ = 0;
 };
+
+template <class C>
+using EpDispatchHtKernel = EpDispatchKernel<C, true>;
 
 }  // namespace railhead::gpu
 

@@ -11,6 +11,10 @@
   X(rh_ep_combine_ll_f32, EpCombineCall, EpCombineKernel<gpu::F32, C>)      \
   X(rh_ep_combine_ll_bf16, EpCombineCall, EpCombineKernel<gpu::BF16, C>)    \
   X(rh_ep_combine_ll_f16, EpCombineCall, EpCombineKernel<gpu::F16, C>)      \
+  X(rh_ep_dispatch_ht, EpDispatchCall, EpDispatchHtKernel<C>)               \
+  X(rh_ep_combine_ht_f32, EpCombineCall, EpCombineHtKernel<gpu::F32, C>)    \
+  X(rh_ep_combine_ht_bf16, EpCombineCall, EpCombineHtKernel<gpu::BF16, C>)  \
+  X(rh_ep_combine_ht_f16, EpCombineCall, EpCombineHtKernel<gpu::F16, C>)    \
   X(rh_ep_release, EpCommonCall, EpReleaseKernel<C>)
 
 #endif  // RAILHEAD_KERNELS_GPU_EP_ENTRIES_H_

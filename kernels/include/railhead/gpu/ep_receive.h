@@ -3,16 +3,17 @@
 #define RAILHEAD_KERNELS_GPU_EP_RECEIVE_H_
 
 #include "railhead/gpu/ep_places.h"
+#include "railhead/gpu/ep_rings.h"
 #include "railhead/gpu/ep_send.h"
 #include "railhead/gpu/ep_tiles.h"
 
 namespace railhead::gpu {
 
-template <class C>
+template <class C, bool kHt = false>
 class EpReceiver {
  public:
   // sender: of this kernel, if it has sent the dispatch.
-  RH_FN EpReceiver(C& c, const EpDispatchCall& call, const EpSender<C>& sender)
+  RH_FN EpReceiver(C& c, const EpDispatchCall& call, const EpSender<C, kHt>& sender)
       : c_(c), call_(call), sender_(sender), team_(call.team), to_(call.receive), places_(c, call), shared_(c.epShared()),
         arrays_(call.flights[shared_.flight]), slots_{call.team, shared_.number}, local_(team_.localExperts[team_.rank]) {}
 
@@ -22,8 +23,7 @@ class EpReceiver {
   RH_FN bool takeRows() {
     const uint32_t blocks = c_.dataBlocks(), tokens = ownTokens();
     const bool isSplit = sendsToo() && sender_.isSplit();
-    RH_ROLLED
-    for (uint32_t t = isSplit ? sender_.ownToken() : c_.block(); t < tokens; t += kEpGroup * blocks) takeOwn(t, groupOf(t, tokens));
+    takeOwnTokens();
     // Copies of all ranks in turn, one for each block, behind the blocks that have tokens of this rank.
     uint32_t before = isSplit ? 2 * tokens : tokens;
     RH_ROLLED
@@ -39,12 +39,48 @@ class EpReceiver {
     return true;
   }
 
- private:
+  RH_FN void takeOwnTokens() {
+    RH_ROLLED
+    for (uint32_t t = sendsToo() && sender_.isSplit() ? sender_.ownToken() : c_.block(); t < ownTokens(); t += kEpGroup * c_.dataBlocks()) {
+      takeOwn(t, groupOf(t, ownTokens()));
+    }
+  }
   RH_FN uint32_t groupOf(uint32_t i, uint32_t n) const {
     const uint32_t left = (n - i + c_.dataBlocks() - 1) / c_.dataBlocks();
     return left < kEpGroup ? left : kEpGroup;
   }
   RH_FN uint32_t memberOf(uint32_t i, uint32_t g) const { return i + g * c_.dataBlocks(); }
+  RH_FN uint32_t ownTokens() const {
+    if (!sendsToo()) return static_cast<uint32_t>(c_.loadState(&flight().tokens));
+    return call_.routing.tokens < team_.maxTokens ? call_.routing.tokens : team_.maxTokens;
+  }
+  // Row t of this rank as it is sent.
+  RH_FN const char* ownRow(uint32_t t) const {
+    if (arrays_.encoded != nullptr) return arrays_.encoded + t * team_.layout.rowStride;
+    const char* x = sendsToo() ? call_.x : reinterpret_cast<const char*>(static_cast<uintptr_t>(c_.loadState(&flight().rows)));
+    return x + t * uint64_t{call_.format.hidden} * epBytesOf(call_.format.in);
+  }
+  // Copies i, i + blocks, ... of rank s, n of them, which have come: shared_.firstWords has their first words. Barriers before and behind.
+  RH_FN void takeHere(int s, uint32_t i, uint32_t n) {
+    RH_ROLLED
+    for (uint32_t j = c_.threadInBlock(); j < n * listStride(); j += c_.dataThreadsInBlock()) {
+      const uint32_t g = j / listStride(), k = j - g * listStride();
+      const uint32_t copy = memberOf(i, g), first = shared_.firstWords[g], experts = expertsOf(first);
+      if (k == 0) shared_.listed[g] = experts;
+      if (k >= experts) continue;
+      const Place place = placeOf(s, copy);
+      const uint64_t word = c_.loadSlotWord(slots_.expertWord(place.slot, place.at, k));
+      list({s, copy, EpFirstWord::token(first)}, g, k, EpExpertWord::local(word), EpExpertWord::place(word), EpExpertWord::weight(word));
+    }
+    listTokens(s, n, [&](uint32_t g) { return Copy{s, memberOf(i, g), EpFirstWord::token(shared_.firstWords[g])}; });
+    RH_ROLLED
+    for (uint32_t g = 0; g < n; g++) {
+      const Place place = placeOf(s, memberOf(i, g));
+      if (shared_.firstWords[g] != 0) put(team_.row(place.slot, place.at), true, false, g);
+    }
+  }
+
+ private:
   RH_FN uint32_t listStride() const { return team_.topk < team_.maxLocal ? team_.topk : team_.maxLocal; }
 
   // ---- Copies from another rank: i, i + blocks, ..., n of them ----
@@ -55,21 +91,18 @@ class EpReceiver {
     RH_ROLLED
     for (uint32_t g = c_.threadInBlock(); g < n && good; g += c_.dataThreadsInBlock()) good = awaitHeader(s, slot, i, g);
     if (!c_.dataAll(good)) return false;
-    RH_ROLLED
-    for (uint32_t j = c_.threadInBlock(); j < n * listStride(); j += c_.dataThreadsInBlock()) {
-      const uint32_t g = j / listStride(), k = j - g * listStride();
-      const uint32_t copy = memberOf(i, g), first = shared_.firstWords[g], experts = expertsOf(first);
-      if (k == 0) shared_.listed[g] = experts;
-      if (k >= experts) continue;
-      const uint64_t word = c_.loadSlotWord(slots_.expertWord(slot, copy, k));
-      list({s, copy, EpFirstWord::token(first)}, g, k, EpExpertWord::local(word), EpExpertWord::place(word), EpExpertWord::weight(word));
-    }
-    listTokens(s, n, [&](uint32_t g) { return Copy{s, memberOf(i, g), EpFirstWord::token(shared_.firstWords[g])}; });
-    RH_ROLLED
-    for (uint32_t g = 0; g < n; g++) {
-      if (shared_.firstWords[g] != 0) put(team_.row(slot, memberOf(i, g)), true, false, g);
-    }
+    takeHere(s, i, n);
     return true;
+  }
+  struct Place {
+    char* slot;
+    uint32_t at;
+  };
+  RH_FN Place placeOf(int s, uint32_t copy) {
+    if (!kHt) return {slots_.slot(team_.rank, s), copy};
+    EpRings<C> rings(c_, call_);
+    const EpPosition p = rings.positionOf(call_.state->taken[s], copy);
+    return {rings.slot(team_.rank, s, p), p.at};
   }
   // The sender fills the slot again after the head, which all blocks precede.
   RH_FN bool awaitHeader(int s, char* slot, uint32_t i, uint32_t g) {
@@ -106,12 +139,9 @@ class EpReceiver {
       list(ownOf(t, g), g, ownExperts(g, k), EpEntry::local(entry), EpEntry::place(entry), shared_.weights[at + k]);
     }
     listTokens(team_.rank, n, [&](uint32_t g) { return ownOf(t, g); });
-    const bool isEncoded = arrays_.encoded != nullptr;
-    const char* rows = isEncoded ? arrays_.encoded : ownRows();
-    const uint64_t stride = isEncoded ? team_.layout.rowStride : uint64_t{call_.format.hidden} * epBytesOf(call_.format.in);
     RH_ROLLED
     for (uint32_t g = 0; g < n; g++) {
-      if (isOwn(g)) put(rows + memberOf(t, g) * stride, false, sendsToo() && sender_.isEarly(memberOf(t, g)), g);
+      if (isOwn(g)) put(ownRow(memberOf(t, g)), false, sendsToo() && sender_.isEarly(memberOf(t, g)), g);
     }
   }
   RH_FN bool isOwn(uint32_t g) const { return (shared_.to[g] >> team_.rank & 1) != 0; }
@@ -142,13 +172,6 @@ class EpReceiver {
   // Of a dispatch that this kernel has sent, the last block may not have kept these yet.
   RH_FN bool sendsToo() const { return (call_.steps & kEpSends) != 0; }
   RH_FN const EpFlightState& flight() const { return call_.state->flights[shared_.flight]; }
-  RH_FN uint32_t ownTokens() const {
-    if (!sendsToo()) return static_cast<uint32_t>(c_.loadState(&flight().tokens));
-    return call_.routing.tokens < team_.maxTokens ? call_.routing.tokens : team_.maxTokens;
-  }
-  RH_FN const char* ownRows() const {
-    return sendsToo() ? call_.x : reinterpret_cast<const char*>(static_cast<uintptr_t>(c_.loadState(&flight().rows)));
-  }
 
   // ---- Where rows go ----
 
@@ -251,7 +274,7 @@ class EpReceiver {
 
   C& c_;
   const EpDispatchCall& call_;
-  const EpSender<C>& sender_;
+  const EpSender<C, kHt>& sender_;
   const EpTeam& team_;
   const EpReceive& to_;
   EpPlaces<C> places_;

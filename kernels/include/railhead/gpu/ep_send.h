@@ -11,7 +11,8 @@ namespace railhead::gpu {
 
 RH_FN uint32_t epFloatBits(float f) { return bitsOf<uint32_t>(f); }
 
-template <class C>
+// kHt: it sends only the counts, and notes where copies go (ep_dispatch_ht.h moves rows).
+template <class C, bool kHt = false>
 class EpSender {
  public:
   RH_FN EpSender(C& c, const EpDispatchCall& call) : c_(c), call_(call), team_(call.team), routes_(c, call), shared_(c.epShared()) {}
@@ -20,7 +21,7 @@ class EpSender {
   // Few tokens, which this kernel receives too: where one block sends a token, another one takes it to this rank's own experts.
   RH_FN bool isSplit() const {
     const uint32_t tokens = routes_.tokens();
-    return (call_.steps & kEpReceives) != 0 && 2 * tokens <= c_.dataBlocks() && tokens <= routes_.passTokens();
+    return !kHt && (call_.steps & kEpReceives) != 0 && 2 * tokens <= c_.dataBlocks() && tokens <= routes_.passTokens();
   }
   RH_FN bool takesOwn() const { return isSplit() && ownToken() < routes_.tokens(); }
   // isSplit(): the token that the block takes, if it is one.
@@ -32,7 +33,7 @@ class EpSender {
     return c_.block() < routes_.tokens() && c_.block() < routes_.passTokens() ? c_.block() : kNoToken;
   }
   // Tile `at` of token t's row, the q-th of a thread's, if it was loaded early: isEarly().
-  RH_FN bool isEarly(uint32_t t) const { return t == firstToken() && epIsEven(rowOf(t), team_.rowBytes); }
+  RH_FN bool isEarly(uint32_t t) const { return !kHt && t == firstToken() && epIsEven(rowOf(t), team_.rowBytes); }
   RH_FN bool isEarlyAt(uint32_t q, uint32_t at) const { return at == earlyAt(q); }
   RH_FN Raw16 early(uint32_t q) const { return early_[q]; }
 
@@ -159,7 +160,7 @@ class EpSender {
       for (uint32_t i = c_.threadInBlock(); i < n * team_.topk; i += c_.dataThreadsInBlock()) storeWords(i, loadWords(t, i));
     }
     noteGroup(t, n, !takesOwn());
-    if (takesOwn()) return;
+    if (kHt || takesOwn()) return;
     c_.dataAll(true);
     if (mutated(Mutant::kGpuEpHeaderBeforeRow)) publish(t, n);
     writeHeaders(t, n);
@@ -235,7 +236,7 @@ class EpSender {
   // Begins to load the row of the block's first token, if it is even.
   RH_FN void loadEarly() {
     const uint32_t t = firstToken();
-    if (t == kNoToken) return;
+    if (kHt || t == kNoToken) return;
     const char* row = rowOf(t);
     if (!epIsEven(row, team_.rowBytes)) return;
     RH_UNROLL

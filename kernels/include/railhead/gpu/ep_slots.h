@@ -129,6 +129,9 @@ struct EpShared {
   uint32_t gone[2], uncounted[2];
   uint32_t isLast;                          // of the kernel's blocks to end
   uint32_t hasTaken;                        // whether the block has taken rows
+  // Of ht: the next copy of each rank; how many of the group can be moved, of this rank's tokens in its own word; the first tile of a partial sum that
+  // lacks, its rank above bit 24.
+  uint32_t next[kMaxWorldSize], ready[kMaxWorldSize], lackingCell;
   uint32_t written[kEpWrittenWords];        // bit i: row i has come (ep_repair.h)
 
   RH_FN uint64_t goneRanks() const { return gone[0] | uint64_t{gone[1]} << 32; }

@@ -41,6 +41,10 @@ class EpWait {
     return !isGone_;
   }
   RH_FN bool isGone() const { return isGone_; }
+  RH_FN void startFor(int rank) {
+    rank_ = rank;
+    isGone_ = isLast_ = patience_.began = false;
+  }
 
  private:
   // kEnd: the rank has died, or has masked this one. What it has sent has arrived before the next poll.
@@ -88,7 +92,7 @@ class EpWait {
 
   C& c_;
   const EpCommonCall& call_;
-  const int rank_;
+  int rank_;
   const bool forCounts_;
   bool isGone_ = false, isLast_ = false;
   EpPatience patience_;
