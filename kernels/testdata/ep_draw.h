@@ -31,7 +31,7 @@ struct Outputs {
   SharedArray<int64_t> offsets;
   SharedArray<float> weights, topkWeights;
   SharedArray<uint64_t> totals;  // rows, tokens, tokens of a look
-  SharedArray<EpCell> cell;
+  PinnedArray<EpCell> cell;
   std::vector<EpReport> reports;  // of each call, in order
 };
 

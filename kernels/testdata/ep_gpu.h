@@ -18,6 +18,8 @@ namespace {
 
 template <class T>
 using SharedArray = std::vector<T, SharedAllocator<T>>;
+template <class T>
+using PinnedArray = std::vector<T, PinnedAllocator<T>>;
 
 // A call with RH_EP_DEAD_DROP.
 inline void letDrop(EpCommonCall* call, uint64_t timeoutNs = 60000000000) {

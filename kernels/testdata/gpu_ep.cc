@@ -302,7 +302,8 @@ class Round {
     note();
   }
 
-  // Ranks run ahead of each other. With ht, a rank whose rows had no room holds up the others until it receives again: it has not sent its own.
+  // Ranks run ahead of each other, but on a device all begin a call together. With ht, a rank whose rows had no room holds up the others until it
+  // receives again: it has not sent its own.
   void playOnGpu() {
     EpGpuRanks ranks(placement_, first_);
     std::vector<Dice> grids;
@@ -314,14 +315,32 @@ class Round {
       if (isHere(r)) callOnGpu(ranks, r, play, {blocks, (1 + dice.below(4)) * (kOnDevice ? 32 : 1)}, again);
     };
     const auto note = [&](int r, const Play& play) { return isHere(r) && noteOnGpu(r, play); };
-    onRanks(placement_.world, [&](int r) {
+    if (kOnDevice) {
       for (const Play& play : calls_) {
-        call(r, play, false);
-        if (!note(r, play)) continue;
-        call(r, play, true);
-        note(r, play);
+        for (int r = 0; r < placement_.world; r++) call(r, play, false);
+        uint64_t left = (uint64_t{1} << placement_.world) - 1, again = 0;
+        while (left != 0) {
+          for (int r = 0; r < placement_.world; r++) {
+            const uint64_t bit = uint64_t{1} << r;
+            if ((left & bit) == 0 || !hasEnded(r)) continue;
+            left &= ~bit;
+            if (!note(r, play) || (again & bit) != 0) continue;
+            call(r, play, true);
+            again |= bit;
+            left |= bit;
+          }
+        }
       }
-    });
+    } else {
+      onRanks(placement_.world, [&](int r) {
+        for (const Play& play : calls_) {
+          call(r, play, false);
+          if (!note(r, play)) continue;
+          call(r, play, true);
+          note(r, play);
+        }
+      });
+    }
     for (int r = 0; r < placement_.world; r++) {
       const Status& s = ranks.group().status[static_cast<size_t>(r)];
       if (s.stop != 0) fprintf(stderr, "rank %d stopped with %u, missing %#lx\n", r, s.stop, s.missing);
@@ -336,7 +355,6 @@ class Round {
   }
   // After a call. Whether rows had no room, so that it is to be made again.
   bool noteOnGpu(int r, const Play& play) {
-    awaitLaunched(r);
     Outputs& o = job(play.dispatch, r).gpu;
     o.reports.push_back(isOfDispatch(play.step) ? o.cell[0].dispatched : o.cell[0].combined);
     return o.reports.back().error == EpError::kNoRoom;

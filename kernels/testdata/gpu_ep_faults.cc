@@ -39,7 +39,7 @@ struct Calls {
   SharedArray<int32_t> idx;
   SharedArray<float> x, rows, out, weights;
   SharedArray<int32_t> sourceRank, sourceToken, topkIdx, counts;
-  SharedArray<EpCell> cell = SharedArray<EpCell>(1);
+  PinnedArray<EpCell> cell = PinnedArray<EpCell>(1);
   EpDispatchCall dispatch = {};
   EpCombineCall combine = {};
 

@@ -49,12 +49,11 @@ constexpr bool kOnDevice = false;
   } while (0)
 
 struct Machine {
-  CUcontext context;
   CUmodule module;
   std::vector<CUstream> streams;
 
   Machine() {
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);  // loading a kernel at its first launch may wait for kernels that run, which may wait for it
+    CUcontext context;
     CHECK_CUDA(cuInit(0));
     CHECK_CUDA(cuDevicePrimaryCtxRetain(&context, 0));
     CHECK_CUDA(cuCtxSetCurrent(context));
@@ -69,7 +68,7 @@ inline Machine& machine() {
   static Machine m;
   return m;
 }
-// Memory that the host may also use while kernels run (cuDeviceGetAttribute, CONCURRENT_MANAGED_ACCESS).
+// Memory that the host may use while no kernel runs.
 inline char* allocateShared(uint64_t bytes) {
   machine();
   CUdeviceptr p;
@@ -79,12 +78,15 @@ inline char* allocateShared(uint64_t bytes) {
 }
 inline void freeShared(char* p, uint64_t) { CHECK_CUDA(cuMemFree(reinterpret_cast<CUdeviceptr>(p))); }
 // Memory that kernels and host use at the same time.
-inline railhead::gpu::Status* allocateStatus(int n) {
+inline void* allocatePinned(size_t bytes) {
   machine();
   void* p;
-  CHECK_CUDA(cuMemHostAlloc(&p, sizeof(railhead::gpu::Status) * static_cast<size_t>(n), CU_MEMHOSTALLOC_DEVICEMAP));
-  memset(p, 0, sizeof(railhead::gpu::Status) * static_cast<size_t>(n));
-  return static_cast<railhead::gpu::Status*>(p);
+  CHECK_CUDA(cuMemHostAlloc(&p, bytes, CU_MEMHOSTALLOC_DEVICEMAP));
+  memset(p, 0, bytes);
+  return p;
+}
+inline railhead::gpu::Status* allocateStatus(int n) {
+  return static_cast<railhead::gpu::Status*>(allocatePinned(sizeof(railhead::gpu::Status) * static_cast<size_t>(n)));
 }
 inline void freeStatus(railhead::gpu::Status* p, int) { CHECK_CUDA(cuMemFreeHost(p)); }
 
@@ -99,8 +101,18 @@ inline void launch(int rank, const std::string& name, railhead::gpu::Call* param
   void* parameters[] = {parameter};
   CHECK_CUDA(cuLaunchKernel(f, grid.blocks, 1, 1, grid.threads, 1, 1, 0, machine().streams[static_cast<size_t>(rank)], parameters, nullptr));
 }
-inline void awaitLaunched(int rank) { CHECK_CUDA(cuStreamSynchronize(machine().streams[static_cast<size_t>(rank)])); }
-inline void enterThread() { CHECK_CUDA(cuCtxSetCurrent(machine().context)); }
+// Whether all that rank r has launched has ended.
+inline bool hasEnded(int r) {
+  const CUresult e = cuStreamQuery(machine().streams[static_cast<size_t>(r)]);
+  if (e != CUDA_ERROR_NOT_READY) CHECK_CUDA(e);
+  return e == CUDA_SUCCESS;
+}
+// Runs body for each rank, and waits for what it has launched. One thread launches: a launch may wait inside the driver for kernels that run, and those of
+// one step of all ranks, launched in a row, need no later one.
+inline void onRanks(int n, const std::function<void(int)>& body) {
+  for (int r = 0; r < n; r++) body(r);
+  CHECK_CUDA(cuCtxSynchronize());
+}
 
 // Of vectors that kernels use.
 template <class T>
@@ -114,11 +126,24 @@ struct SharedAllocator {
   bool operator==(const SharedAllocator&) const { return true; }
   bool operator!=(const SharedAllocator&) const { return false; }
 };
+template <class T>
+struct PinnedAllocator {
+  using value_type = T;
+  PinnedAllocator() = default;
+  template <class U>
+  PinnedAllocator(const PinnedAllocator<U>&) {}
+  T* allocate(size_t n) { return static_cast<T*>(allocatePinned(n * sizeof(T))); }
+  void deallocate(T* p, size_t) { CHECK_CUDA(cuMemFreeHost(p)); }
+  bool operator==(const PinnedAllocator&) const { return true; }
+  bool operator!=(const PinnedAllocator&) const { return false; }
+};
 
 #else
 
 template <class T>
 using SharedAllocator = std::allocator<T>;
+template <class T>
+using PinnedAllocator = std::allocator<T>;
 
 inline char* allocateShared(uint64_t bytes) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -137,23 +162,14 @@ inline void launch(int, const std::string& name, railhead::gpu::Call* parameter,
   CHECK(run != nullptr);
   run(parameter, {grid.blocks, grid.threads});
 }
-inline void awaitLaunched(int) {}  // launch() has run it
-inline void enterThread() {}
-
-#endif
-
-// Runs body for each rank in a thread, and waits for what it has launched.
+inline bool hasEnded(int) { return true; }  // launch() has run it
 inline void onRanks(int n, const std::function<void(int)>& body) {
   std::vector<std::thread> threads;
-  for (int r = 0; r < n; r++) {
-    threads.emplace_back([&body, r] {
-      enterThread();
-      body(r);
-      awaitLaunched(r);
-    });
-  }
+  for (int r = 0; r < n; r++) threads.emplace_back(body, r);
   for (auto& t : threads) t.join();
 }
+
+#endif
 
 }  // namespace
 
