@@ -37,7 +37,17 @@ inline EpScript anyGpuEpRanks(Random& random, bool countsFirst = false) {
 inline GpuEpShape gpuEpCalls(Random& random) { return withGrids(random, epCalls(random, anyGpuEpRanks(random), 1 + random.below(3), false)); }
 inline GpuEpShape gpuEpInFlight(Random& random) { return withGrids(random, epCalls(random, anyGpuEpRanks(random), 3 + random.below(3), true)); }
 
-inline GpuEpShape gpuEpHt(Random& random) { return withGrids(random, epCalls(random, anyGpuEpRanks(random, true), 1 + random.below(4), random.oneIn(2))); }
+// Half of the time two ranks send each other more tokens than a ring has positions.
+inline GpuEpShape gpuEpHt(Random& random) {
+  EpScript s = anyGpuEpRanks(random, true);
+  if (random.oneIn(2)) {
+    s.worldSize = 2;
+    s.expertRank = {1, 0};
+    s.topk = 2;
+    s.maxTokens = 3 + static_cast<uint32_t>(random.below(2));
+  }
+  return withGrids(random, epCalls(random, s, 1 + random.below(4), random.oneIn(2)));
+}
 
 // A rank is given up at any time. It has died before one of its kernels, or lives and goes on.
 inline GpuEpShape gpuEpDeath(Random& random) {

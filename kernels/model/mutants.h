@@ -154,6 +154,7 @@ constexpr MutantEntry kMutants[] = {
     {Mutant::kGpuEpHtSumsGivenBackEarly, "gpu-ep-ht", "positions of partial sums are given back before they are added"},
     {Mutant::kGpuEpHtTurnUnchecked, "gpu-ep-ht", "a copy that another block has yet to take is taken for a later one"},
     {Mutant::kGpuEpHtSumsTurnUnchecked, "gpu-ep-ht", "a partial sum that another block has yet to add is taken for a later one"},
+    {Mutant::kGpuEpHtWaitsBeforeItSends, "gpu-ep-ht", "a block waits for copies although its token's last credit has come"},
     {Mutant::kStateTakenInTwoSteps, "streams", "a stream takes the state by a load and a store"},
     {Mutant::kRecordNotInvalidated, "records", "a flight record keeps its number while it is overwritten"},
     {Mutant::kRecordWithoutFence, "records", "no fence after a record's number is cleared"},

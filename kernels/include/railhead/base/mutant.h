@@ -185,6 +185,7 @@ enum class Mutant : int {
   kGpuEpHtSumsGivenBackEarly = 173,
   kGpuEpHtTurnUnchecked = 174,
   kGpuEpHtSumsTurnUnchecked = 175,
+  kGpuEpHtWaitsBeforeItSends = 176,
 };
 
 #if defined(RH_MODEL)

@@ -217,15 +217,17 @@ class EpMover {
   RH_FN bool await() {
     bool good = true;
     if (c_.threadInBlock() == 0) {
-      uint64_t credits = token_ < tokens_ ? peersOf(0) : 0, copies = 0;
+      const bool hasToken = token_ < tokens_;
+      uint64_t credits = hasToken ? peersOf(0) : 0, copies = 0;
       RH_ROLLED
       for (uint64_t left = credits; left != 0; left &= left - 1) {
         if (hasCredit(lowestBit(left), 0)) credits &= ~(left & (~left + 1));
       }
       RH_ROLLED
       for (int r = 0; r < team_.worldSize; r++) copies |= isPeer(r) && takes(r) ? uint64_t{1} << r : 0;
-      // Something may have come since look(): then nothing lacks, or the first poll finds it.
-      good = (credits | copies) == 0 || stall_.await(credits | copies, [&](int r) {
+      // If the token's last credit has come since look(), it is sent now: the copies that lack may come only behind it.
+      const bool canSend = hasToken && credits == 0 && !mutated(Mutant::kGpuEpHtWaitsBeforeItSends);
+      good = canSend || (credits | copies) == 0 || stall_.await(credits | copies, [&](int r) {
         return ((copies >> r & 1) != 0 && isHere(r, shared_.next[r])) || ((credits >> r & 1) != 0 && hasCredit(r, 0));
       });
     }
