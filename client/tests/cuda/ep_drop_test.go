@@ -12,6 +12,7 @@ import (
 
 	"railhead/client"
 	"railhead/client/tests/harness"
+	"railhead/internal/deep"
 	"railhead/internal/wire"
 )
 
@@ -67,16 +68,16 @@ func (l *layer) masked(want ...int) error {
 
 // Rank 2 does not come. The others drop it after their deadline, and go on at once; the comm is not broken.
 func TestALateRankIsDropped(t *testing.T) {
-	for _, twoPhases := range []bool{false, true} {
-		t.Run(fmt.Sprint("two phases ", twoPhases), func(t *testing.T) {
-			t.Parallel() // it waits
-			dropLate(t, twoPhases)
-		})
+	t.Parallel() // it waits
+	first := rand.IntN(2) == 1
+	for _, twoPhases := range deep.First(t, 1, []bool{first, !first}) {
+		t.Run(fmt.Sprint("two phases ", twoPhases), func(t *testing.T) { dropLate(t, twoPhases) })
 	}
 }
 
 func dropLate(t *testing.T, twoPhases bool) {
-	ranks := form(t, startDaemon(t), client.CommConfig{World: 3, Timeout: soon})
+	const deadline = 2 * soon // ranks 0 and 1 must not be late, on a busy machine either
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 3, Timeout: deadline})
 	layers := newLayers(t, ranks, dropConfig, 2)
 	each(t, ranks, func(r rank) error {
 		l := layers[r.Rank()][0]
@@ -85,7 +86,7 @@ func dropLate(t *testing.T, twoPhases bool) {
 	began := time.Now()
 	each(t, ranks[:2], func(r rank) error {
 		l := layers[r.Rank()][1]
-		if err := errors.Join(l.Both(twoPhases), r.waitFor(4*soon)); err != nil {
+		if err := errors.Join(l.Both(twoPhases), r.waitFor(4*deadline)); err != nil {
 			return err
 		}
 		d := l.Dispatched.Report()
@@ -94,7 +95,7 @@ func dropLate(t *testing.T, twoPhases bool) {
 		}
 		return l.masked(2)
 	})
-	if took := time.Since(began); took < soon {
+	if took := time.Since(began); took < deadline {
 		t.Errorf("rank 2 was dropped after %v, before the deadline", took)
 	}
 	began = time.Now()
@@ -108,7 +109,7 @@ func dropLate(t *testing.T, twoPhases bool) {
 		}
 		return nil
 	})
-	if took := time.Since(began); took > soon {
+	if took := time.Since(began); took > deadline {
 		t.Errorf("dispatches without rank 2 took %v", took)
 	}
 	each(t, ranks, func(r rank) error {
