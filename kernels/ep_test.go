@@ -22,7 +22,7 @@ func TestTheGPUsDispatchAndCombineGiveTheBytesAndReportsOfTheCPUs(t *testing.T) 
 		for _, first := range deep.First(t, 1, []uint32{0xfffffffd, 0}) { // the first is at the wrap of the number
 			seed := rand.Uint64()
 			t.Logf("world %d, seeds from %d", world, seed)
-			runProgram(t, binary, "run", world, first, deep.Rounds(t, 2, 20), seed)
+			runProgram(t, binary, "run", world, first, deep.Rounds(t, 2, 12), seed)
 		}
 	}
 }
@@ -41,7 +41,7 @@ func TestTheGPUsDispatchAndCombineGoOnWithoutADeadRank(t *testing.T) {
 	binary := compileProgram(t, soonCompiled(t, address), "testdata/gpu_ep_faults.cc")
 	first := rand.Uint64()
 	t.Logf("seeds from %d", first)
-	runProgram(t, binary, "drops", first, deep.Rounds(t, 8, 1000))
+	runProgram(t, binary, "drops", first, deep.Rounds(t, 8, 350))
 	runProgram(t, binary, "late", 3, rand.IntN(2), rand.IntN(2))
 }
 
@@ -49,5 +49,5 @@ func TestTheGPUsDispatchAndCombineAccessOnlyTheirMemoryAmongHostileRanks(t *test
 	binary := compileProgram(t, soonCompiled(t, address), "testdata/gpu_ep_faults.cc")
 	first := rand.Uint64()
 	t.Logf("seeds from %d", first)
-	runProgram(t, binary, "hostile", first, deep.Rounds(t, 100, 500))
+	runProgram(t, binary, "hostile", first, deep.Rounds(t, 100, 250))
 }

@@ -103,7 +103,7 @@ func TestTheGPUKernelsGiveTheBitsOfTheCPU(t *testing.T) {
 	binary := compileProgram(t, sanitized(t, address), gpuKernels...)
 	for _, world := range []int{2, 3, 4, 5, 8, 16} {
 		for _, first := range []uint32{0, 0xfffffff0} {
-			runProgram(t, binary, "run", world, first, deep.Rounds(t, 25, 90), rand.Uint64())
+			runProgram(t, binary, "run", world, first, deep.Rounds(t, 25, 60), rand.Uint64())
 		}
 	}
 }
@@ -121,7 +121,7 @@ func TestTheGPUKernelsOfOtherOperationsGiveTheBitsOfTheCPU(t *testing.T) {
 	binary := compileProgram(t, sanitized(t, address), gpuCollectives...)
 	for _, world := range []int{2, 3, 4, 5, 7, 8, 16} {
 		for _, first := range []uint32{0, 0xfffffff0} {
-			runProgram(t, binary, "run", world, first, deep.Rounds(t, 25, 90), rand.Uint64())
+			runProgram(t, binary, "run", world, first, deep.Rounds(t, 25, 60), rand.Uint64())
 		}
 	}
 }
@@ -157,7 +157,7 @@ func TestSumsAreRightAcrossTheWrapOfEpochs(t *testing.T) {
 
 // On the processor. The memory model knows only that the protocol asks for a full fence.
 func TestTheFullFenceOrdersAStoreBeforeALoad(t *testing.T) {
-	runProgram(t, compileProgram(t, plain, "testdata/store_buffering.cc"), deep.Rounds(t, 5000, 50_000))
+	runProgram(t, compileProgram(t, plain, "testdata/store_buffering.cc"), deep.Rounds(t, 5000, 20_000))
 }
 
 func TestWaitsSleepInsteadOfYieldingOnABusyProcessor(t *testing.T) {
@@ -211,7 +211,7 @@ func TestRingsGiveTheRightSumsAndTheSameBitsOnAllRanks(t *testing.T) {
 	for world := 2; world <= 9; world++ {
 		for _, first := range []uint32{0, 0x7fffff00, 0xffffff00} {
 			for _, spin := range spins[:2] {
-				runProgram(t, binary, "run", world, first, spin, deep.Rounds(t, 25, 120), rand.Uint64())
+				runProgram(t, binary, "run", world, first, spin, deep.Rounds(t, 25, 80), rand.Uint64())
 			}
 		}
 	}

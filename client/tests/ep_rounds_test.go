@@ -35,7 +35,7 @@ func TestThousandsOfRoundsOfRandomSizesWithoutLeaks(t *testing.T) {
 	concurrentOnlyInCpp(t)
 	s := startDaemon(t)
 	const batch, growthKiB = 100, 24 << 10
-	rounds := deep.Rounds(t, 600, 5000)
+	rounds := deep.Rounds(t, 600, 3000)
 	for _, mode := range bothModes {
 		world := int(mode) + 1
 		c := client.EPConfig{

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 // modelSeeds is the range of seeds of each random scenario.
 func modelSeeds(t *testing.T) string {
 	t.Helper()
-	return fmt.Sprint("0:", deep.Rounds(t, 200, 1000))
+	return fmt.Sprint("0:", deep.Rounds(t, 200, 700))
 }
 
 // modelObject writes the object that the go command has compiled of model/main.cc, once.
@@ -190,7 +190,7 @@ func TestTheListOfOrdersHasEveryOrderThatIsExecuted(t *testing.T) {
 		if s[1] != "seeds" {
 			continue
 		}
-		seeds := fmt.Sprint("0:", deep.Rounds(t, 10, 100))
+		seeds := fmt.Sprint("0:", deep.Rounds(t, 10, 60))
 		for line := range strings.Lines(cxxprogram.Run(t, binary, "--scenario", s[0], "--seeds", seeds, "--changes")) {
 			change, is := strings.CutPrefix(strings.TrimRight(line, "\n"), "change\t")
 			if is && !listed[change] {
