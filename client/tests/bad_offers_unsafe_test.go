@@ -28,6 +28,7 @@ func TestAllRanksNameARankWithAnInvalidOffer(t *testing.T) {
 		{"the scratch", 0, func(uint64) uint64 { return 0 }},
 		{"beyond the heap", 0, func(offset uint64) uint64 { return offset + 1<<40 }},
 		{"partly before the windows", 1, func(offset uint64) uint64 { return offset - 64 }},
+		{"a freed registration", 0, func(uint64) uint64 { return 1 << wire.RegionShift }},
 		{"an unused registration", 1, func(uint64) uint64 { return 7 << wire.RegionShift }},
 		{"a registration number out of range", 0, func(uint64) uint64 { return 999 << wire.RegionShift }},
 	} {
@@ -38,6 +39,12 @@ func TestAllRanksNameARankWithAnInvalidOffer(t *testing.T) {
 				windows[m.Rank()], err = m.AllocWindow(bytes)
 				return err
 			})
+			memory := make([]owned, world)
+			for r := range memory {
+				memory[r] = ownMemfd(t, bytes)
+				defer memory[r].Release()
+			}
+			freeAll(t, ranks, registerAll(t, ranks, func(r int) client.RegisterConfig { return memory[r].Config() })) // window 1
 			mine, err := windows[bad].Local()
 			if err != nil {
 				t.Fatal(err)
