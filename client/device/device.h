@@ -147,8 +147,8 @@ struct DeviceMemory {
 
 // Functions of a device on which dispatch and combine run by its own kernels, with the state of a buffer in its own memory (Ep::onDevice).
 struct Experts {
-  // RH_OK if it runs the calls of a buffer with that config. Otherwise sets the thread's message. Nothing has been done yet.
-  rh_result (*admit)(const Comm* comm, const rh_ep_config& config);
+  // RH_OK if it runs the calls of a buffer of the comm. Otherwise sets the thread's message. Nothing has been done yet.
+  rh_result (*admit)(const Comm* comm);
   // Makes what the buffer has besides its window. A failure on one rank is one on all ranks. Sets the thread's message.
   rh_result (*open)(Ep* ep);
   // Gives this rank's part of the window its first content, before any rank has returned from rh_ep_create. As open.

@@ -240,7 +240,7 @@ rh_result openOnDevice(Ep* ep) {
 rh_result prepare(Comm* comm, rh_comm* commHandle, const rh_ep_config* config, rh_ep** out) {
   rh_ep_config c;
   rh_result result = readEpConfig("ep_create", config, comm->worldSize, &c);
-  if (result == RH_OK && comm->device->experts != nullptr) result = comm->device->experts->admit(comm, c);
+  if (result == RH_OK && comm->device->experts != nullptr) result = comm->device->experts->admit(comm);
   if (result != RH_OK) return result;
   Ep* ep = newEp(comm, commHandle, c);
   if (ep == nullptr) return fail(RH_ERR_OUT_OF_MEMORY, "ep_create: rank %d: no memory for what is kept of a buffer", number(comm->rank));

@@ -477,7 +477,8 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
  *
  * Two modes. RH_EP_LL (decode) has slots for the worst case, max_tokens_per_rank tokens from each rank; the send phase of dispatch n
  * blocks only on peers that have not received dispatch n - 2. RH_EP_HT (prefill) has slots for a few chunks; counts are sent first, so
- * sizes are known early, and chunks move during both phases, in both directions at once.
+ * sizes are known early, and chunks move during both phases, in both directions at once. On CUDA devices a send phase of RH_EP_HT sends
+ * nothing but the counts of a dispatch; all else moves while ranks receive.
  *
  * Every rank of the comm makes the same calls in the same order, also a rank without tokens. Dispatches are received in the order in
  * which they were sent, and combined in that order. At most two dispatches of a buffer are in flight (sent, and neither combined nor
@@ -529,11 +530,13 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
  * and runs later, in the order of the stream. Calls of one buffer that are on two streams are ordered by the caller, with an event.
  *
  * CUDA devices. x, the indices, the rows, y, out and all other arrays, rows_ptr, tokens_ptr, counts and tokens are memory of the device (or any that
- * it can access at that address). The buffer's window lies in the device heap. RH_ERR_UNSUPPORTED: RH_EP_HT and
- * rh_ep_routing_create. A rank's counters (rh_ep_get_load, /metrics) are as of its last rh_ep_get_load or rh_ep_destroy. A report in
+ * it can access at that address). The buffer's window lies in the device heap. RH_ERR_UNSUPPORTED: rh_ep_routing_create. A rank's
+ * counters (rh_ep_get_load, /metrics) are as of its last rh_ep_get_load or rh_ep_destroy. A report in
  * the order of the stream is written by a function of the host (cuLaunchHostFunc), during which the stream does nothing else;
  * rh_ep_get_report costs the stream nothing. rh_ep_get_info, rh_ep_get_masked, rh_ep_mask_rank and rh_ep_get_load copy from or to the
  * GPU. They return RH_ERR_TIMEOUT if that takes longer than the comm's timeout.
+ *  - A call's buffers stay as the call describes until it has run, not only until it has returned. In two phases: until the receive phase has
+ *    run, since RH_EP_HT reads x and y only then.
  *  - A call reads the buffer's state from the buffer's memory when it runs: the dispatch that a handle names, its phase, the next slot, the
  *    number of the dispatch. So a graph can be launched any number of times, odd or even, mixed with other calls, and a dispatch may stay
  *    in flight from one launch to the next.
@@ -698,7 +701,9 @@ typedef struct rh_ep_dispatch_out {
 /* Sends and receives. x, topk_idx and topk_weights stay unchanged until it returns. *handle lives until the combine ends, or
  * rh_ep_release. Zero tokens are fine.
  * Errors: INVALID_ARGUMENT, LIMIT (two dispatches in flight; capacity: the message says how many rows there are, and
- * rh_ep_dispatch_recv can be called again), and the cause of a broken group. */
+ * rh_ep_dispatch_recv can be called again), and the cause of a broken group.
+ * With RH_EP_HT a rank that lacked capacity has sent only those of its rows that its send phase sends: on CUDA devices none. The other
+ * ranks wait for the rest until this rank receives again, or their deadline ends the wait. */
 rh_result rh_ep_dispatch(rh_ep *ep, const rh_ep_dispatch_in *in, rh_ep_dispatch_out *out, rh_ep_handle **handle, void *stream);
 
 /* The same in two phases, so that the caller can compute in between. The buffers of `in` stay unchanged until recv has returned. */

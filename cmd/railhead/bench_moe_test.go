@@ -216,7 +216,7 @@ func TestBenchMoEOnGPUsMeasuresAndChecksEagerlyAndInGraphs(t *testing.T) {
 	env := withGPUs(t)
 	for _, args := range [][]string{
 		{"--tokens", "0,3"}, {"--tokens", "5", "-G", "3", "--layout", "padded"}, {"--wire-dtype", "fp8_e4m3", "--scale", "ue8m0", "--layout", "tokens", "--tokens", "2", "-G", "1"},
-		{"--dtype", "fp8_e4m3", "--ranks", "3", "--tokens", "4"},
+		{"--dtype", "fp8_e4m3", "--ranks", "3", "--tokens", "4"}, {"--mode", "ht", "--tokens", "9,0", "-G", "1"},
 	} {
 		args = append([]string{"bench", "moe", "--device", "cuda", "--json", "--hidden", "320", "--experts", "13", "--topk", "4", "-n", "3", "-w", "1"}, args...)
 		status, stdout, stderr := railhead(t, env, args...)
@@ -243,7 +243,7 @@ func TestBenchMoEOnGPUsMeasuresAndChecksEagerlyAndInGraphs(t *testing.T) {
 	if want := "validation: before and after\n"; status != 0 || !strings.Contains(stdout, want) {
 		t.Errorf("without a graph: status %d, %s: no %q in\n%s", status, stderr, want, stdout)
 	}
-	for _, args := range [][]string{{"--mode", "ht", "--device", "cuda"}, {"-G", "2"}, {"--mps"}} {
+	for _, args := range [][]string{{"-G", "2"}, {"--mps"}} {
 		if status, _, stderr := railhead(t, env, append([]string{"bench", "moe"}, args...)...); status != cli.Usage {
 			t.Errorf("%v: status %d, %s", args, status, stderr)
 		}

@@ -2,8 +2,8 @@
 compared. Then it times them in graphs. It prints a line for each check of each rank:
 
     RAILHEAD_CUDA_LIBRARY=libcuda.so.1 railhead run --daemon --mps -n 2 -- python3 python/tests/gpu_check_experts.py ROUNDS [SEED]
-    ... python3 python/tests/gpu_check_experts.py die     the last rank kills itself in the middle of its replays, and the others must say so; without --mps
-    ... python3 python/tests/gpu_check_experts.py drop    the same with RH_EP_DEAD_DROP: the others go on without it
+    ... python3 python/tests/gpu_check_experts.py die [ht]    the last rank kills itself in the middle of its replays, and the others must say so; without --mps
+    ... python3 python/tests/gpu_check_experts.py drop [ht]   the same with RH_EP_DEAD_DROP: the others go on without it
 
 It needs the library ($RAILHEAD_LIBRARY) and no other package. $RAILHEAD_CHECK_GPUS (1): rank r uses GPU r modulo that. Exit status 0: all ranks
 passed. `go test` runs it on the driver for tests."""
@@ -29,8 +29,9 @@ from railhead._abi import EpCombineArgs, EpConfig, EpDispatchIn, EpDispatchOut, 
 from railhead._library import last_error_message, load  # noqa: E402
 
 SUMS = (Dtype.F32, Dtype.BF16, Dtype.F16)
+LL, HT = 1, 2
 PADDED, FLAT, TOKENS = 0, 1, 2
-LIMIT = "limit"
+NAMES = {LL: "ll", HT: "ht"}
 
 
 class Host:
@@ -89,14 +90,16 @@ def new_buffer(comm: Comm, c: Dict[str, int]) -> Tuple[c_void_p, EpInfo]:
     return handle, info
 
 
-def draw_config(r: random.Random) -> Dict[str, Any]:
+def draw_config(r: random.Random, mode: int) -> Dict[str, Any]:
     c: Dict[str, Any] = {
-        "mode": 1, "max_tokens_per_rank": r.choice((1, 5, 33, 128)), "hidden": r.choice((8, 33, 129, 1024, 7168)),
+        "mode": mode, "max_tokens_per_rank": r.choice((1, 5, 33, 128)), "hidden": r.choice((8, 33, 129, 1024, 7168)),
         "num_experts": r.choice((1, 7, 64, 256)), "dtype": r.choice(SUMS), "combine_dtype": r.choice(SUMS), "scale_format": r.randrange(3),
         "static_scale": 0.37, "on_invalid": 1, "on_dead": r.randrange(2),
     }  # fmt: skip
     if c["hidden"] == 7168:
         c["max_tokens_per_rank"] = min(c["max_tokens_per_rank"], 5)
+    if mode == HT and r.random() < 0.4:  # of rows of f32 a rank has four positions for another one's tokens
+        c["hidden"], c["max_tokens_per_rank"], c["num_experts"] = 40000, 9, min(c["num_experts"], 7)
     c["topk"] = r.randint(1, min(8, c["num_experts"]))
     c["wire_dtype"] = r.choice((c["dtype"], r.choice(SUMS), Dtype.FP8_E4M3))
     if r.random() < 0.2:
@@ -236,7 +239,7 @@ def compare(rank: int, what: str, cpu: List[Any], gpu: List[Any]) -> None:
 
 def play_round(seed: int, cpu: Comm, gpu: Comm) -> None:
     common = random.Random(seed)
-    c = draw_config(common)
+    c = draw_config(common, HT if seed % 2 == 0 else LL)
     sides: List[Tuple[Host, c_void_p, EpInfo]] = []
     for side, comm in ((Host(), cpu), (OnGpu(), gpu)):
         buffer, info = new_buffer(comm, c)
@@ -261,9 +264,9 @@ def play_round(seed: int, cpu: Comm, gpu: Comm) -> None:
 class Layers:
     """Dispatch and combine of one shape, eager or captured, with a routing that is drawn uniformly."""
 
-    def __init__(self, comm: Comm, tokens: int, wire: Dtype, hidden: int, experts: int, topk: int, drops: bool = False) -> None:
+    def __init__(self, comm: Comm, tokens: int, wire: Dtype, hidden: int, experts: int, topk: int, mode: int = LL, drops: bool = False) -> None:
         self.side, self.tokens, self.hidden = OnGpu(), tokens, hidden
-        c = {"mode": 1, "max_tokens_per_rank": max(tokens, 1), "hidden": hidden, "num_experts": experts, "topk": topk, "dtype": Dtype.BF16, "wire_dtype": wire,
+        c = {"mode": mode, "max_tokens_per_rank": max(tokens, 1), "hidden": hidden, "num_experts": experts, "topk": topk, "dtype": Dtype.BF16, "wire_dtype": wire,
              "combine_dtype": Dtype.BF16, "on_invalid": 1, "on_dead": int(drops), "lost_weights": 1}  # fmt: skip
         self.buffer, info = new_buffer(comm, c)
         r, rows = random.Random(comm.rank), comm.world_size * max(tokens, 1) * min(topk, info.local_experts)
@@ -287,9 +290,9 @@ class Layers:
             raise AssertionError(f"{what}: wrong sums: {got[:16].hex()}...")
 
 
-def time_layers(comm: Comm, tokens: int, wire: Dtype, hidden: int = 7168, experts: int = 256) -> None:
+def time_layers(comm: Comm, mode: int, tokens: int, wire: Dtype, hidden: int = 7168, experts: int = 256) -> None:
     calls, repeats = 20, 20
-    layers = Layers(comm, tokens, wire, hidden, experts, 8)
+    layers = Layers(comm, tokens, wire, hidden, experts, 8, mode)
     layers.call()
     layers.check("eager")
     layers.side.queue.begin_capture()
@@ -307,15 +310,15 @@ def time_layers(comm: Comm, tokens: int, wire: Dtype, hidden: int = 7168, expert
     layers.check("eager after replays")
     graph.destroy()
     if comm.rank == 0:
-        print(f"{comm.world_size} ranks, {wire.name}, {tokens} tokens: dispatch and combine {sorted(times)[repeats // 2]:.1f} us (median of {repeats} graphs of {calls})",
-              flush=True)  # fmt: skip
+        print(f"{comm.world_size} ranks, {NAMES[mode]}, {wire.name}, {tokens} tokens: dispatch and combine {sorted(times)[repeats // 2]:.1f} us "
+              f"(median of {repeats} graphs of {calls})", flush=True)  # fmt: skip
     ok(load().rh_ep_destroy(layers.buffer), "destroy")
     layers.side.end()
 
 
-def die(comm: Comm, drops: bool) -> None:
+def die(comm: Comm, drops: bool, mode: int) -> None:
     """The last rank dies. The others replay until their kernels give up, and must name it; with drops they go on: weights are renormalized."""
-    layers = Layers(comm, 4, Dtype.BF16, 256, 16, 8, drops)
+    layers = Layers(comm, 4, Dtype.BF16, 256, 16, 8, mode, drops)
     layers.side.queue.begin_capture()
     for _ in range(4):
         layers.call()
@@ -346,7 +349,7 @@ def main() -> int:
         fake_cuda.enter(0)
         with Session() as session:
             comm = session.comm(device="cuda:0", timeout=20)
-            die(comm, sys.argv[1] == "drop")
+            die(comm, sys.argv[1] == "drop", HT if sys.argv[2:] == ["ht"] else LL)
             comm.finalize()
         return 0
     rounds, rank = int(sys.argv[1]), int(os.environ["RANK"])
@@ -361,9 +364,10 @@ def main() -> int:
         if comm.stopped():
             raise AssertionError(comm.status().message)
         sizes: Tuple[int, ...] = (1, 8, 32, 128) if rounds > 2 else (3,)
-        for tokens in sizes:
-            for wire in (Dtype.BF16, Dtype.FP8_E4M3):
-                time_layers(comm, tokens, wire, *(() if rounds > 2 else (256, 16)))
+        for mode in (LL, HT):
+            for tokens in sizes:
+                for wire in (Dtype.BF16, Dtype.FP8_E4M3):
+                    time_layers(comm, mode, tokens, wire, *(() if rounds > 2 else (256, 16)))
         print(f"rank {rank}: ok: graphs", flush=True)
         comm.finalize()
         cpu.finalize()

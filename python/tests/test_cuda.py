@@ -51,8 +51,8 @@ class Cuda(RankTest):
         self.finish(self.start(HERE / "gpu_check_experts.py", 2, "2", "1"))
 
     def test_the_death_of_a_rank_in_dispatches(self) -> None:
-        for mode in ("die", "drop"):
-            *survivors, victim = self.start(HERE / "gpu_check_experts.py", 3, mode)
+        for arguments in (("die",), ("drop",), ("drop", "ht")):
+            *survivors, victim = self.start(HERE / "gpu_check_experts.py", 3, *arguments)
             self.assertNotEqual(victim.finish()[0], 0)
             self.finish(survivors)
 

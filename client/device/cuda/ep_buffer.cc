@@ -12,14 +12,7 @@ namespace railhead::client::cuda {
 
 namespace {
 
-rh_result lacks(const Comm* comm, const char* what, const char* instead) {
-  return fail(RH_ERR_UNSUPPORTED, "ep_create: rank %d: %s is not there on CUDA devices; %s, or make a comm on the CPU for it", number(comm->rank), what, instead);
-}
-
-rh_result admit(const Comm* comm, const rh_ep_config& c) {
-  if (c.mode != RH_EP_LL) return lacks(comm, "mode RH_EP_HT", "use RH_EP_LL");
-  return comm->device->ownMemory->check(comm, "ep_create");
-}
+rh_result admit(const Comm* comm) { return comm->device->ownMemory->check(comm, "ep_create"); }
 
 rh_result failed(const Ep* ep, const char* operation, const Failure& why) {
   return fail(why.result, "%s: rank %d: %s", operation, ep->rankNumber(), why.text);

@@ -9,13 +9,14 @@ namespace railhead::client::cuda {
 
 struct EpKernels {
   CUmodule module = nullptr;
-  CUfunction encode[5] = {};   // by gpu::EpType of x
-  CUfunction dispatch = nullptr;
-  CUfunction combine[4] = {};  // by gpu::EpType of partial sums
+  CUfunction encode[5] = {};      // by gpu::EpType of x
+  CUfunction dispatch[2] = {};    // of ll, of ht
+  CUfunction combine[2][4] = {};  // the same, by gpu::EpType of partial sums
   CUfunction release = nullptr;
 
   CUfunction encodeOf(gpu::EpType t) const { return encode[static_cast<uint32_t>(t)]; }
-  CUfunction combineOf(gpu::EpType t) const { return combine[static_cast<uint32_t>(t)]; }
+  CUfunction dispatchOf(bool ht) const { return dispatch[ht]; }
+  CUfunction combineOf(bool ht, gpu::EpType t) const { return combine[ht][static_cast<uint32_t>(t)]; }
 };
 
 // Looks up and loads all kernels of the module.

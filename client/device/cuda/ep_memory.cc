@@ -64,6 +64,7 @@ uint64_t takeAll(const EpTeam& t, CUdeviceptr base, CudaEp* out, Tables* tables)
   parts.take(&out->common.state, 1);
   parts.take(&out->flights, kMostCells);
   parts.take(&out->common.team.counters, 1);
+  if (t.countsFirst) parts.take(&out->common.read, 2 * static_cast<uint64_t>(t.worldSize) * t.layout.slots * t.layout.chunkTokens);
   takeTables(t, &parts, tables);
   for (gpu::EpFlightArrays& f : out->common.flights) takeFlight(t, out->common.format, &parts, &f);
   return parts.used();

@@ -69,7 +69,7 @@ class Launches {
     call.routing = r_.send.routing;
     call.x = r_.send.x;
     call.receive = r_.receive;
-    return put(ep_.kernels->dispatch, grid_, &call);
+    return put(ep_.kernels->dispatchOf(common_.team.countsFirst), grid_, &call);
   }
   bool combine(uint32_t steps) {
     const host::EpSums& sums = r_.combine.sums;
@@ -83,7 +83,7 @@ class Launches {
     call.out = static_cast<gpu::EpType>(sums.out);
     call.add = sums.addRows;
     call.outRows = sums.outRows;
-    return put(ep_.kernels->combineOf(static_cast<gpu::EpType>(r_.ep->buffer.format.combine)), grid_, &call);
+    return put(ep_.kernels->combineOf(common_.team.countsFirst, static_cast<gpu::EpType>(r_.ep->buffer.format.combine)), grid_, &call);
   }
 
   CudaComm* of_;

@@ -23,6 +23,8 @@ var dropConfig = func() client.EPConfig {
 	return c
 }()
 
+var htDropConfig = inHT(dropConfig, dropConfig.Hidden)
+
 // survived checks the results of a dispatch and its combine without the lost ranks: a token's x times the weights of the experts of the others.
 func (l *layer) survived(lost ...int) error {
 	d, c := l.Dispatched.Report(), l.Sum.Report()
@@ -69,16 +71,22 @@ func (l *layer) masked(want ...int) error {
 // Rank 2 does not come. The others drop it after their deadline, and go on at once; the comm is not broken.
 func TestALateRankIsDropped(t *testing.T) {
 	t.Parallel() // it waits
-	first := rand.IntN(2) == 1
-	for _, twoPhases := range deep.First(t, 1, []bool{first, !first}) {
-		t.Run(fmt.Sprint("two phases ", twoPhases), func(t *testing.T) { dropLate(t, twoPhases) })
+	calls := []lateCalls{{dropConfig, false}, {dropConfig, true}, {htDropConfig, false}, {htDropConfig, true}}
+	rand.Shuffle(len(calls), func(i, k int) { calls[i], calls[k] = calls[k], calls[i] })
+	for _, c := range deep.First(t, 1, calls) {
+		t.Run(fmt.Sprintf("mode %d, two phases %t", c.config.Mode, c.twoPhases), func(t *testing.T) { dropLate(t, c.config, c.twoPhases) })
 	}
 }
 
-func dropLate(t *testing.T, twoPhases bool) {
+type lateCalls struct {
+	config    client.EPConfig
+	twoPhases bool
+}
+
+func dropLate(t *testing.T, c client.EPConfig, twoPhases bool) {
 	const deadline = 2 * soon // ranks 0 and 1 must not be late, on a busy machine either
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 3, Timeout: deadline})
-	layers := newLayers(t, ranks, dropConfig, 2)
+	layers := newLayers(t, ranks, c, 2)
 	each(t, ranks, func(r rank) error {
 		l := layers[r.Rank()][0]
 		return errors.Join(l.Both(twoPhases), r.wait(), l.survived(), l.masked())
@@ -122,24 +130,29 @@ func (r rank) waitFor(patience time.Duration) error {
 	return errors.Join(r.stream.Synchronize(patience), r.wait())
 }
 
-// A child. It replays and calls until a rank is lost, then goes on with the others, and prints what it has seen.
+// A child. It replays and calls, with a buffer of each mode in turn, until a rank is lost, then goes on with the others, and prints what it has seen.
 func TestChildSurvivesInDispatches(t *testing.T) {
 	r := childRank(t)
-	ep, err := r.NewEP(dropConfig)
-	if err != nil {
-		t.Fatal(err)
+	var layers []*layer
+	var graphs []*graph
+	for _, c := range []client.EPConfig{dropConfig, htDropConfig} {
+		ep, err := r.NewEP(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newLayer(t, r, ep, c)
+		l.Fill(rand.New(rand.NewPCG(1, uint64(r.Rank()))))
+		layers, graphs = append(layers, l), append(graphs, r.capture(t, func() error { return l.Both(r.Rank()%2 == 0) }))
 	}
-	l := newLayer(t, r, ep, dropConfig)
-	l.Fill(rand.New(rand.NewPCG(1, uint64(r.Rank()))))
-	g := r.capture(t, func() error { return l.Both(r.Rank()%2 == 0) })
-	after := 0            // dispatches since it lacks the rank
+	var lacking [2]int    // dispatches of each buffer since it lacks the rank
 	for n := range 1500 { // the same number on all ranks: one that ends is lost too
 		if n == 5 {
 			fmt.Println("replays")
 		}
-		run := func() error { return g.exec.Launch(r.stream) }
+		l := layers[n%2]
+		run := func() error { return graphs[n%2].exec.Launch(r.stream) }
 		if n%3 == 2 {
-			run = func() error { return l.Both(n%2 == 0) }
+			run = func() error { return l.Both(n%4 < 2) }
 		}
 		if err := errors.Join(run(), r.stream.Synchronize(patience)); err != nil {
 			t.Fatal(err)
@@ -151,19 +164,21 @@ func TestChildSurvivesInDispatches(t *testing.T) {
 		if len(d.LostRanks) == 0 {
 			continue // the death may fall into this one: what it gives is between the two
 		}
-		if after++; after > 1 {
+		if lacking[n%2]++; lacking[n%2] > 1 {
 			if err := errors.Join(l.survived(1), l.masked(1)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	status, err := r.Status()
-	if after < 2 {
+	if min(lacking[0], lacking[1]) < 2 {
 		t.Fatalf("no rank was lost: %+v", status)
 	}
 	fmt.Println("survived", status.Result, err)
-	g.end()
-	wantError(t, ep.Destroy(), wire.ResultRankDead, "has died")
+	for i, g := range graphs {
+		g.end()
+		wantError(t, layers[i].EP.Destroy(), wire.ResultRankDead, "has died")
+	}
 	_ = r.Finalize()
 }
 

@@ -12,9 +12,15 @@ import (
 )
 
 func TestTheDeadlineOfADispatchNamesTheLateRank(t *testing.T) {
-	t.Parallel() // it waits
+	inBothModes(t, layerConfig, htConfig, func(t *testing.T, c client.EPConfig) {
+		t.Parallel() // it waits
+		missDeadline(t, c)
+	})
+}
+
+func missDeadline(t *testing.T, c client.EPConfig) {
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 3, Timeout: soon})
-	layers := newLayers(t, ranks, layerConfig, 1)
+	layers := newLayers(t, ranks, c, 1)
 	for _, r := range ranks[:2] {
 		if err := layers[r.Rank()][0].Both(false); err != nil {
 			t.Fatal(err)
@@ -37,36 +43,44 @@ func TestTheDeadlineOfADispatchNamesTheLateRank(t *testing.T) {
 }
 
 func TestAnAbortEndsADispatch(t *testing.T) {
-	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
-	layers := newLayers(t, ranks, layerConfig, 1)
-	if err := errors.Join(layers[0][0].Dispatch(true), ranks[1].Abort()); err != nil {
-		t.Fatal(err)
-	}
-	wantError(t, ranks[0].wait(), wire.ResultAborted, "rank 0 of group", "rank 1 (pid", "rh_comm_abort")
-	wantReport(t, layers[0][0].Dispatched.Report(), wire.ResultAborted, "rank 1 (pid")
-	each(t, ranks, func(r rank) error { return r.Finalize() })
+	inBothModes(t, layerConfig, htConfig, func(t *testing.T, c client.EPConfig) {
+		ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
+		layers := newLayers(t, ranks, c, 1)
+		if err := errors.Join(layers[0][0].Dispatch(true), ranks[1].Abort()); err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, ranks[0].wait(), wire.ResultAborted, "rank 0 of group", "rank 1 (pid", "rh_comm_abort")
+		wantReport(t, layers[0][0].Dispatched.Report(), wire.ResultAborted, "rank 1 (pid")
+		each(t, ranks, func(r rank) error { return r.Finalize() })
+	})
 }
 
-// A child. It replays dispatches and combines.
+// A child. It replays dispatches and combines of a buffer of each mode in turn.
 func TestChildReplaysDispatches(t *testing.T) {
 	r := childRank(t)
-	ep, err := r.NewEP(layerConfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := newLayer(t, r, ep, layerConfig)
-	for i := range l.Idx {
-		l.Idx[i] = int32(i % 7)
+	var layers []*layer
+	for _, c := range []client.EPConfig{layerConfig, fewPositions} {
+		ep, err := r.NewEP(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newLayer(t, r, ep, c)
+		for i := range l.Idx {
+			l.Idx[i] = int32(i % 7)
+		}
+		layers = append(layers, l)
 	}
 	r.replayToTheEnd(t, r.capture(t, func() error {
-		for range 20 {
-			if err := l.Both(false); err != nil {
+		for n := range 20 {
+			if err := layers[n%2].Both(n%4 < 2); err != nil {
 				return err
 			}
 		}
 		return nil
 	}))
-	wantReport(t, l.Dispatched.Report(), wire.ResultRankDead, "has died")
+	for _, l := range layers {
+		wantReport(t, l.Dispatched.Report(), wire.ResultRankDead, "has died")
+	}
 }
 
 func TestTheOtherRanksNameARankKilledDuringDispatches(t *testing.T) {

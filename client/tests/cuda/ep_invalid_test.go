@@ -12,7 +12,7 @@ import (
 
 // Without DropInvalid a dispatch with invalid input sends nothing and is not counted: made again it meets the other rank's, which waits.
 func TestADispatchWithInvalidInputCanBeMadeAgain(t *testing.T) {
-	inOneAndTwoPhases(t, 2, 1, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
+	inAllPhases(t, htConfig, 2, 1, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
 		bad := layers[1][0]
 		valid := bad.Idx[4]
 		bad.Idx[4] = 7

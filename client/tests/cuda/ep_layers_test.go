@@ -20,6 +20,22 @@ var layerConfig = client.EPConfig{
 	Mode: client.EPLowLatency, MaxTokensPerRank: 5, Hidden: 8, NumExperts: 7, TopK: 3, Dtype: client.F32, WireDtype: client.F32, CombineDtype: client.F32,
 }
 
+var htConfig = inHT(layerConfig, layerConfig.Hidden)
+
+// fewPositions has rows of more than half a chunk. So a rank has four positions for another one's five tokens, and as many for partial sums.
+var fewPositions = inHT(layerConfig, 131072/4+16)
+
+func inHT(c client.EPConfig, hidden int) client.EPConfig {
+	c.Mode, c.Hidden = client.EPHighThroughput, hidden
+	return c
+}
+
+// inBothModes runs f with the configs of ll and of ht.
+func inBothModes(t *testing.T, ll, ht client.EPConfig, f func(t *testing.T, c client.EPConfig)) {
+	t.Run("ll", func(t *testing.T) { f(t, ll) })
+	t.Run("ht", func(t *testing.T) { f(t, ht) })
+}
+
 // newLayers makes a buffer on every rank, and n layers that use it.
 func newLayers(t testing.TB, ranks []rank, c client.EPConfig, n int) [][]*layer {
 	t.Helper()
@@ -55,12 +71,17 @@ func newLayer(t testing.TB, r rank, ep *client.EP, c client.EPConfig) *layer {
 	return l
 }
 
+// inAllPhases is inOneAndTwoPhases with layerConfig and with ht.
+func inAllPhases(t *testing.T, ht client.EPConfig, world, layers int, f func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool)) {
+	inBothModes(t, layerConfig, ht, func(t *testing.T, c client.EPConfig) { inOneAndTwoPhases(t, c, world, layers, f) })
+}
+
 // inOneAndTwoPhases runs f with new ranks and layers, with calls in one and in two phases.
-func inOneAndTwoPhases(t *testing.T, world, layers int, f func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool)) {
+func inOneAndTwoPhases(t *testing.T, c client.EPConfig, world, layers int, f func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool)) {
 	for _, twoPhases := range []bool{false, true} {
 		t.Run(fmt.Sprintf("two phases %t", twoPhases), func(t *testing.T) {
 			ranks := form(t, startDaemon(t), client.CommConfig{World: world})
-			f(t, ranks, newLayers(t, ranks, layerConfig, layers), twoPhases)
+			f(t, ranks, newLayers(t, ranks, c, layers), twoPhases)
 		})
 	}
 }

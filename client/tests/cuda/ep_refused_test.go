@@ -8,20 +8,12 @@ import (
 	"railhead/internal/wire"
 )
 
-// Configs that a GPU does not run are refused on the rank alone, by name; nothing has happened to the group.
-func TestConfigsThatAGPUDoesNotRunAreRefused(t *testing.T) {
+// A cached routing is refused on the rank alone, by name; nothing has happened to the group.
+func TestCachedRoutingsAreRefused(t *testing.T) {
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
-	before := account(t)
-	ht := layerConfig
-	ht.Mode = client.EPHighThroughput
-	_, err := ranks[1].NewEP(ht)
-	wantError(t, err, wire.ResultUnsupported, "ep_create: rank 1", "RH_EP_HT", "CUDA", "use RH_EP_LL")
-	if now := account(t); now != before {
-		t.Errorf("before %+v, now %+v", before, now)
-	}
 	layers := newLayers(t, ranks, layerConfig, 1)
 	l := layers[0][0]
-	_, err = l.EP.NewRouting(client.EPTokensIn{Tokens: l.Config.MaxTokensPerRank, Idx: l.Idx, Weights: l.Weights})
+	_, err := l.EP.NewRouting(client.EPTokensIn{Tokens: l.Config.MaxTokensPerRank, Idx: l.Idx, Weights: l.Weights})
 	wantError(t, err, wire.ResultUnsupported, "ep_routing_create: rank 0", "CUDA", "topk_idx")
 	each(t, ranks, func(r rank) error {
 		l := layers[r.Rank()][0]
@@ -59,8 +51,12 @@ func TestABufferThatCannotBeMadeIsMadeOnNoRank(t *testing.T) {
 
 // Calls out of order change nothing and are reported; the group goes on.
 func TestCallsOutOfOrderAreReported(t *testing.T) {
+	inBothModes(t, layerConfig, htConfig, callOutOfOrder)
+}
+
+func callOutOfOrder(t *testing.T, config client.EPConfig) {
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
-	layers := newLayers(t, ranks, layerConfig, 3)
+	layers := newLayers(t, ranks, config, 3)
 	each(t, ranks, func(r rank) error {
 		a, b, c := layers[r.Rank()][0], layers[r.Rank()][1], layers[r.Rank()][2]
 		refusals := []struct {

@@ -37,7 +37,7 @@ func TestAReportThatIsReadAtOnceHasTheCause(t *testing.T) {
 
 // Cells of reports are used again. A report of a combine that has not begun is empty, not that of the dispatch before.
 func TestAReportOfACombineIsOfItsDispatch(t *testing.T) {
-	inOneAndTwoPhases(t, 2, 2, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
+	inAllPhases(t, htConfig, 2, 2, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
 		each(t, ranks, func(r rank) error {
 			eager, replayed := layers[r.Rank()][0], layers[r.Rank()][1]
 			for range 4 { // handles of a buffer

@@ -113,7 +113,7 @@ func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 func drawEPConfig(r *rand.Rand, world int) client.EPConfig {
 	sums := []client.Dtype{client.F32, client.BF16, client.F16}
 	c := client.EPConfig{
-		Mode: client.EPLowLatency, MaxTokensPerRank: pick(r, 1, 3, 17), Hidden: pick(r, 8, 33, 129, 256), NumExperts: 1 + r.IntN(20), Dtype: pick(r, sums...),
+		Mode: pick(r, client.EPLowLatency, client.EPHighThroughput), MaxTokensPerRank: pick(r, 1, 3, 17), Hidden: pick(r, 8, 33, 129, 256), NumExperts: 1 + r.IntN(20), Dtype: pick(r, sums...),
 		Scale: client.EPScale(r.IntN(3)), StaticScale: 0.37, DropInvalid: true, CombineDtype: pick(r, sums...), DropDead: r.IntN(2) == 0,
 	}
 	c.TopK = 1 + r.IntN(min(8, c.NumExperts))

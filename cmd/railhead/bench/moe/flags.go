@@ -89,9 +89,6 @@ func (b *flags) plan(cmd *cobra.Command) (*job, error) {
 	if j.Shape, err = b.shape(); err != nil {
 		return nil, err
 	}
-	if j.OnGPU() && j.Shape.Mode != alltoall.LL {
-		return nil, cli.Usagef("--mode %s: GPUs have ll only", b.mode)
-	}
 	if slices.Max(tokens) == 0 && b.plot != "" {
 		return nil, cli.Usagef("--plot needs a number of tokens above 0: the axis is logarithmic")
 	}
