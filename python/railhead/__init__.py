@@ -38,8 +38,9 @@ from .errors import (
     VersionMismatchError,
     WorldSizeMismatchError,
 )
-from .expert_dispatch import Dispatch, ExpertReport, Received
+from .expert_dispatch import Dispatch, Received
 from .expert_parallel import ExpertBuffer, ExpertConfig, ExpertInfo, ExpertRouting
+from .expert_report import ExpertReport
 from .session import Session
 from .window import Sharing, Window
 

@@ -8,11 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Literal, Optional, Sequence, Tuple
 
 from ._abi import EpConfig, EpDispatchIn, EpInfo, versioned
-from ._buffers import Buffer, buffer_of, empty
+from ._buffers import Buffer, empty
+from ._devices import stream_of
+from ._expert_rows import Layout, Room, Rows, always_enough, chosen, rows_of
 from ._library import check, check_on, load, ranks_of
 from .enums import Dtype, Result
-from .errors import InvalidArgumentError, UnsupportedError
-from .expert_dispatch import Dispatch, Layout, Received, chosen, room, rows_of
+from .errors import InvalidArgumentError
+from .expert_dispatch import Dispatch, Received
+from .expert_report import ExpertReport, ReportMemory
 
 if TYPE_CHECKING:
     from ._collectives import Readable
@@ -119,10 +122,6 @@ class ExpertBuffer:
         self._destroyed = False
         self._flights: List[Dispatch] = []
         self.config = config
-        if comm.device.kind == "cuda":
-            raise UnsupportedError(
-                f"expert_buffer: rank {comm.rank}: this package dispatches no tensors on CUDA devices yet; the library does (rh_ep_create)"
-            )
         raw, tables = config._raw()
         check_on(load().rh_ep_create(comm._handle, ctypes.byref(raw), ctypes.byref(self._handle)), (comm._handle,))
         del tables  # raw points to them
@@ -175,7 +174,18 @@ class ExpertBuffer:
         """Dispatches that were sent and neither combined nor released, the earliest first."""
         return tuple(self._flights)
 
-    def routing(self, topk_idx: Readable, topk_weights: Optional[Readable] = None, *, stream: Optional[int] = None) -> ExpertRouting:
+    def last_reports(self) -> Tuple[ExpertReport, ExpertReport]:
+        """The reports of the dispatch that ended last, and of its combine. On a CUDA device it waits until the comm's queued
+        operations have run."""
+        return self._reports(None)
+
+    def _reports(self, handle: Optional[ctypes.c_void_p]) -> Tuple[ExpertReport, ExpertReport]:
+        dispatched, combined = ReportMemory(self._comm.world_size), ReportMemory(self._comm.world_size)
+        result = load().rh_ep_get_report(self._handle, handle, ctypes.byref(dispatched.raw), ctypes.byref(combined.raw))
+        check_on(result, (self._comm._handle,))
+        return dispatched.read(), combined.read()
+
+    def routing(self, topk_idx: Readable, topk_weights: Optional[Readable] = None, *, stream: Any = None) -> ExpertRouting:
         """Checks a routing once, and finds each token's place, for any number of dispatches: see dispatch."""
         return ExpertRouting(self, topk_idx, topk_weights, stream)
 
@@ -191,21 +201,31 @@ class ExpertBuffer:
         capacity: Optional[int] = None,
         alignment: int = 1,
         out: Any = None,
-        stream: Optional[int] = None,
+        stream: Any = None,
     ) -> Received:
         """Sends each token to the ranks of its experts, and returns the tokens that this rank received: see Dispatch.receive.
 
         x: [tokens, hidden]. topk_idx: [tokens, topk], 32 or 64 bits; -1 is no expert. topk_weights: [tokens, topk] in float32,
         all 1 by default. routing: a result of routing(), in place of these two. x_scales: of FP8, [tokens, scale_columns], float32
-        or UE8M0 bytes. stream: the device's, for this and all later calls on the result; None on the CPU.
+        or UE8M0 bytes. stream: of this call and of all later ones on the result that are not given one; by default the current one
+        of each call. On a CUDA device nothing waits for the call, which may be captured; both phases are one launch.
 
         After a LimitError (capacity too small) nothing was received: call in_flight[-1].receive with a larger capacity."""
         # Raise errors of these arguments, or of a type that x's library lacks, before anything is sent.
-        room(self, layout, capacity, alignment, out)
-        if out is None:
-            empty(x, "dispatch: out", self.config.wire, (0,))
-        sent = self.dispatch_send(x, topk_idx, topk_weights, routing=routing, x_scales=x_scales, stream=stream)
-        return sent.receive(layout, capacity=capacity, alignment=alignment, out=out)
+        room = Room(self, "dispatch", layout, capacity, alignment, out)
+        if self._comm.device.ordinal is None:
+            if "x" not in room.given:
+                empty(x, "dispatch: out", self.config.wire, (0,))
+            sent = self.dispatch_send(x, topk_idx, topk_weights, routing=routing, x_scales=x_scales, stream=stream)
+            return sent.receive(layout, capacity=capacity, alignment=alignment, out=out)
+        sent, raw = self._input("dispatch", x, topk_idx, topk_weights, routing, x_scales, stream)
+        at = stream_of(stream, "dispatch", self._comm.device)
+        space = always_enough(self, layout, alignment) if room.capacity is None else room.capacity
+        rows = Rows(self, "dispatch", room, space, x, at)
+        result = load().rh_ep_dispatch(self._handle, ctypes.byref(raw), ctypes.byref(rows.raw), ctypes.byref(sent._handle), at)
+        self._take(sent, result)
+        sent._kept = ()
+        return Received(sent, rows, None)
 
     def dispatch_send(
         self,
@@ -215,31 +235,48 @@ class ExpertBuffer:
         *,
         routing: Optional[ExpertRouting] = None,
         x_scales: Optional[Readable] = None,
-        stream: Optional[int] = None,
+        stream: Any = None,
     ) -> Dispatch:
         """The first phase; the second is the result's receive(). In between the caller may compute, but must not change x,
         topk_idx and topk_weights."""
+        sent, raw = self._input("dispatch", x, topk_idx, topk_weights, routing, x_scales, stream)
+        at = stream_of(stream, "dispatch", self._comm.device)
+        self._take(sent, load().rh_ep_dispatch_send(self._handle, ctypes.byref(raw), ctypes.byref(sent._handle), at))
+        return sent
+
+    def _take(self, sent: Dispatch, result: int) -> None:
+        """A dispatch that failed may be in flight all the same: then it has a handle."""
+        if sent._handle.value:
+            self._flights.append(sent)
+        check_on(result, (self._comm._handle,))
+
+    def _input(
+        self,
+        operation: str,
+        x: Any,
+        topk_idx: Any,
+        topk_weights: Any,
+        routing: Optional[ExpertRouting],
+        x_scales: Any,
+        stream: Any,
+    ) -> Tuple[Dispatch, EpDispatchIn]:
+        """The tokens and their routing, checked."""
         rank, config = self._comm.rank, self.config
-        source = buffer_of(x, "dispatch: x", config.dtype, computed=True)
-        tokens = rows_of(source, config.hidden, "dispatch: x", rank)
-        inputs = self._routing_inputs("dispatch", topk_idx, topk_weights, routing)
+        source = self._comm._buffer(x, f"{operation}: x", config.dtype, computed=True)
+        tokens = rows_of(source, config.hidden, f"{operation}: x", rank)
+        inputs = self._routing_inputs(operation, topk_idx, topk_weights, routing)
         if x_scales is not None:
             inputs["x_scales"] = (self._scales(x_scales), self.scale_columns)
         for name, (buffer, columns) in inputs.items():
-            rows = rows_of(buffer, columns, f"dispatch: {name}", rank)
+            rows = rows_of(buffer, columns, f"{operation}: {name}", rank)
             if rows != tokens:
-                raise InvalidArgumentError(f"dispatch: rank {rank}: x has {tokens} tokens and {name} {rows}")
+                raise InvalidArgumentError(f"{operation}: rank {rank}: x has {tokens} tokens and {name} {rows}")
         raw = self._tokens_in(tokens, inputs)
         raw.x = source.address
         if routing is not None:
             raw.routing = routing._handle.value
-        handle = ctypes.c_void_p()
-        result = load().rh_ep_dispatch_send(self._handle, ctypes.byref(raw), ctypes.byref(handle), stream)
-        sent = Dispatch(self, handle, stream, x, tokens, (source, routing, *(buffer for buffer, _ in inputs.values())))
-        if handle.value:
-            self._flights.append(sent)
-        check_on(result, (self._comm._handle,))
-        return sent
+        kept = (source, routing, *(buffer for buffer, _ in inputs.values()))
+        return Dispatch(self, stream, x, tokens, kept), raw
 
     def _routing_inputs(
         self, operation: str, topk_idx: Optional[Readable], topk_weights: Optional[Readable], routing: Optional[ExpertRouting]
@@ -252,12 +289,12 @@ class ExpertBuffer:
             return {}
         if topk_idx is None:
             raise InvalidArgumentError(f"{operation}: rank {rank}: topk_idx and routing are None; pass one of them")
-        ids = buffer_of(topk_idx, f"{operation}: topk_idx")
+        ids = self._comm._buffer(topk_idx, f"{operation}: topk_idx")
         if ids.dtype not in (Dtype.I32, Dtype.I64):
             raise InvalidArgumentError(f"{operation}: rank {rank}: topk_idx has {ids.dtype.name}; want I32 or I64")
         inputs = {"topk_idx": (ids, topk)}
         if topk_weights is not None:
-            inputs["topk_weights"] = (buffer_of(topk_weights, f"{operation}: topk_weights", Dtype.F32, computed=True), topk)
+            inputs["topk_weights"] = (self._comm._buffer(topk_weights, f"{operation}: topk_weights", Dtype.F32, computed=True), topk)
         return inputs
 
     def _tokens_in(self, tokens: int, inputs: Dict[str, Tuple[Buffer, int]]) -> EpDispatchIn:
@@ -276,7 +313,7 @@ class ExpertBuffer:
                 f"dispatch: rank {self._comm.rank}: x_scales need dtype FP8_E4M3 and a scale for each block; this buffer has dtype "
                 f"{Dtype(self.config.dtype).name} and scale {self.config.scale!r}"
             )
-        return buffer_of(x_scales, "dispatch: x_scales", self._scale_dtype)
+        return self._comm._buffer(x_scales, "dispatch: x_scales", self._scale_dtype)
 
     @property
     def _scale_dtype(self) -> Dtype:
@@ -287,7 +324,7 @@ class ExpertRouting:
     """A cached routing: checked and laid out once, for any number of dispatches. ExpertBuffer.routing makes it. destroy(), the
     end of a with block, or the end of its buffer ends it."""
 
-    def __init__(self, buffer: ExpertBuffer, topk_idx: Readable, topk_weights: Optional[Readable], stream: Optional[int]) -> None:
+    def __init__(self, buffer: ExpertBuffer, topk_idx: Readable, topk_weights: Optional[Readable], stream: Any) -> None:
         self._buffer = buffer
         self._handle = ctypes.c_void_p()
         inputs = buffer._routing_inputs("routing", topk_idx, topk_weights, None)
@@ -297,7 +334,8 @@ class ExpertRouting:
         if rows.get("topk_weights", self.tokens) != self.tokens:
             raise InvalidArgumentError(f"routing: rank {rank}: topk_idx has {self.tokens} tokens and topk_weights {rows['topk_weights']}")
         raw = buffer._tokens_in(self.tokens, inputs)
-        check(load().rh_ep_routing_create(buffer._handle, ctypes.byref(raw), ctypes.byref(self._handle), stream))
+        at = stream_of(stream, "routing", buffer._comm.device)
+        check(load().rh_ep_routing_create(buffer._handle, ctypes.byref(raw), ctypes.byref(self._handle), at))
 
     def __enter__(self) -> ExpertRouting:
         return self
