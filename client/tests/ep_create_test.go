@@ -82,6 +82,48 @@ func TestAnInvalidConfigIsRefusedAndTheRankCanTryAgain(t *testing.T) {
 	})
 }
 
+// The least and the most of each number; with all of the least, a token arrives.
+func TestTheBoundsOfAConfigsNumbersAreAccepted(t *testing.T) {
+	for what, set := range map[string]func(c *client.EPConfig){
+		"1 token":                 func(c *client.EPConfig) { c.MaxTokensPerRank = 1 },
+		"1048576 tokens":          func(c *client.EPConfig) { c.MaxTokensPerRank = 1 << 20 },
+		"1 element":               func(c *client.EPConfig) { c.Hidden = 1 },
+		"65536 elements":          func(c *client.EPConfig) { c.Hidden = 65536 },
+		"1 expert":                func(c *client.EPConfig) { c.NumExperts = 1 },
+		"2048 experts":            func(c *client.EPConfig) { c.NumExperts = 2048 },
+		"1 expert of a token":     func(c *client.EPConfig) { c.TopK = 1 },
+		"64 experts of a token":   func(c *client.EPConfig) { c.NumExperts, c.TopK = 64, 64 },
+		"as many physical ones":   func(c *client.EPConfig) { c.NumPhysical = 6 },
+		"the last physical one":   func(c *client.EPConfig) { c.PhysicalExpert = []int32{5, 4, 3, 2, 1, 0} },
+		"all on the highest rank": func(c *client.EPConfig) { c.PhysicalRank = []int32{1, 1, 1, 1, 1, 1} },
+	} {
+		c := smallEP
+		set(&c)
+		if _, err := client.EPBufferSize(c, 2); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		ref := reference(c)
+		if err := ref.Check(2); err != nil {
+			t.Errorf("%s: the reference says %v", what, err)
+		}
+	}
+	if _, err := client.EPBufferSize(smallEP, 64); err != nil {
+		t.Errorf("64 ranks: %v", err)
+	}
+	s := startDaemon(t)
+	for _, mode := range bothModes {
+		c := client.EPConfig{Mode: mode, MaxTokensPerRank: 1, Hidden: 1, NumExperts: 1, TopK: 1, Dtype: client.F32, WireDtype: client.F32, CombineDtype: client.F32}
+		all(t, formGroup(t, s, client.CommConfig{World: 2, Group: fmt.Sprint("least ", mode)}), func(m member) error {
+			ep, err := m.NewEP(c)
+			if err != nil {
+				return err
+			}
+			in := epInputs{tokens: 1, x: []byte{0, 0, 0x40, 0x40}, idx: []int32{0}, weights: []float32{0.5}}
+			return errors.Join(roundTrip(m, ep, c, in, client.EPFlat, 1), ep.Destroy())
+		})
+	}
+}
+
 func TestTablesOfTheWrongLengthAreRefused(t *testing.T) {
 	for _, c := range []client.EPConfig{
 		{NumExperts: 6, PhysicalRank: []int32{0}}, {NumExperts: 2, NumPhysical: 3, PhysicalExpert: []int32{0, 1}},

@@ -54,7 +54,9 @@ func TestTheProbeFindsMemoryOfAnotherRank(t *testing.T) {
 
 func TestAHandleOfAllocatedMemoryIsOpenedOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, b *build) {
-		output(t, b.command(t, "ranks.cc", []string{devices(3)}, "3", "ipc"))
+		for _, before := range []int{0, 64 << 10} { // a small allocation is part of a larger block
+			output(t, b.command(t, "ranks.cc", []string{devices(3), fmt.Sprintf("RAILHEAD_FAKE_CUDA_BEFORE=%d", before)}, "3", "ipc"))
+		}
 	}, asanBuild, tsanBuild)
 }
 

@@ -10,6 +10,7 @@
 //	RAILHEAD_FAKE_CUDA_MEMORY           bytes of each GPU that one process may have (8 GiB)
 //	RAILHEAD_FAKE_CUDA_ATTRIBUTES       values of attributes, as in 102=0,75=7
 //	RAILHEAD_FAKE_CUDA_FABRIC           1: memory with FABRIC handles can be created
+//	RAILHEAD_FAKE_CUDA_BEFORE           bytes, whole pages, that a block has before an allocation of another process: all of it is mapped (0)
 //	RAILHEAD_FAKE_CUDA_VERSION          CUDA release of the driver (13000)
 //	RAILHEAD_FAKE_CUDA_KERNELS          library of the kernels (c/hooks.h)
 //	RAILHEAD_FAKE_CUDA_FAIL             function:n:code, the n-th call of the function fails; * is any function

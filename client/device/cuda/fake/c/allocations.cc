@@ -153,15 +153,19 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle, unsigne
     if (fd >= 0) close(fd);
     return CUDA_ERROR_INVALID_VALUE;
   }
-  void* m = mmap(nullptr, h.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (m == MAP_FAILED) {
+  const auto before = static_cast<uint64_t>(environmentNumber("RAILHEAD_FAKE_CUDA_BEFORE", 0));
+  void* block = mmap(nullptr, before + h.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (block == MAP_FAILED || mmap(static_cast<char*>(block) + before, h.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+    if (block != MAP_FAILED) munmap(block, before + h.bytes);
     close(fd);
     return CUDA_ERROR_MAP_FAILED;
   }
-  *pointer = reinterpret_cast<CUdeviceptr>(m);
-  Allocation a = {h.bytes, fd, current()->device, Kind::kOpened};
+  const auto start = reinterpret_cast<CUdeviceptr>(block);
+  *pointer = start + before;
+  Allocation a = {before + h.bytes, fd, current()->device, Kind::kOpened};
+  a.before = before;
   a.handle = handle;
-  allocations[*pointer] = a;
+  allocations[start] = a;
   account.opened++;
   return CUDA_SUCCESS;
 }
@@ -169,9 +173,9 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle, unsigne
 CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
   if (current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   const std::lock_guard<std::mutex> lock(world);
-  const auto a = allocations.find(pointer);
-  if (a == allocations.end() || a->second.kind != Kind::kOpened) return CUDA_ERROR_INVALID_VALUE;
-  munmap(at(pointer), a->second.bytes);
+  const auto a = within(allocations, pointer);
+  if (a == allocations.end() || a->second.kind != Kind::kOpened || a->first + a->second.before != pointer) return CUDA_ERROR_INVALID_VALUE;
+  munmap(at(a->first), a->second.bytes);
   close(a->second.fd);
   allocations.erase(a);
   account.opened--;

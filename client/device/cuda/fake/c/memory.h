@@ -34,7 +34,7 @@ struct Allocation {
   int fd;
   int device;  // ordinal in this process; -1 = not visible
   Kind kind;
-  long opens = 1;  // kOpened
+  uint64_t before = 0;  // kOpened: bytes of the mapped block before the memory; bytes counts them
   CUipcMemHandle handle = {};
 };
 
