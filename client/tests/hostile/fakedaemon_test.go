@@ -288,11 +288,17 @@ func simplePlans(world int) *wire.Plans {
 // joinFake joins a group as rank 0. leave closes the session.
 func joinFake(t *testing.T, path string, world int) (c *client.Comm, leave func()) {
 	t.Helper()
+	return joinFor(t, path, world, patience)
+}
+
+// joinFor is the same with a timeout of the comm's calls.
+func joinFor(t *testing.T, path string, world int, timeout time.Duration) (c *client.Comm, leave func()) {
+	t.Helper()
 	session, err := client.Connect(path, patience)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, err = session.Init(client.CommConfig{Group: "fake", Rank: 0, World: world, Timeout: patience}); err != nil {
+	if c, err = session.Init(client.CommConfig{Group: "fake", Rank: 0, World: world, Timeout: timeout}); err != nil {
 		_ = session.Close()
 		t.Fatal(err)
 	}

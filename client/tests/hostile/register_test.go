@@ -1,6 +1,7 @@
 package hostile
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -257,7 +258,8 @@ func TestANumberOfALiveWindowIsRefused(t *testing.T) {
 }
 
 // If the daemon hangs after this rank has mapped the peers' memory, other ranks may have the window and offer buffers in it, so the memory
-// must stay mapped. If the daemon dies, the ledger says that no rank has the window.
+// must stay mapped. If the daemon dies, the ledger says that no rank has the window. In no case is this rank's memory offered, which the caller may
+// unmap.
 func TestPeerMemoryStaysMappedIfOtherRanksMayUseIt(t *testing.T) {
 	die := func(f *fake, _ uint64) []answer { f.die(); return nil }
 	hang := func(*fake, uint64) []answer { return nil }
@@ -271,13 +273,13 @@ func TestPeerMemoryStaysMappedIfOtherRanksMayUseIt(t *testing.T) {
 		{"hangs before PeerMemory", fakePair(hang, nil), 3},
 		{"hangs after the mapping", fakePair(gives(peer()), hang), 4},
 	}
-	paths := make([]string, len(cases))
+	paths, heaps := make([]string, len(cases)), make([]heapOf, len(cases))
 	for i, c := range cases {
-		paths[i] = startFake(t, c.spoil)
+		paths[i] = startFake(t, heaps[i].pulls(t, c.spoil))
 	}
 	nothingLeaks(t, func() {
 		// In parallel, because each call waits seconds for a daemon.
-		errs := inParallel(len(cases), func(i int) error { return registerInVain(t, paths[i], cases[i].want) })
+		errs := inParallel(len(cases), func(i int) error { return registerInVain(t, paths[i], &heaps[i], cases[i].want) })
 		for i, c := range cases {
 			if errs[i] != nil {
 				t.Errorf("%s: %v", c.what, errs[i])
@@ -286,8 +288,8 @@ func TestPeerMemoryStaysMappedIfOtherRanksMayUseIt(t *testing.T) {
 	})
 }
 
-// registerInVain registers memory with a daemon that fails, and checks how many segments of that daemon are mapped afterwards.
-func registerInVain(t *testing.T, path string, want int) error {
+// registerInVain registers memory with a daemon that fails. It checks how many segments of that daemon are mapped afterwards, and what is offered.
+func registerInVain(t *testing.T, path string, heap *heapOf, want int) error {
 	session, err := client.Connect(path, patience)
 	if err != nil {
 		return err
@@ -305,5 +307,9 @@ func registerInVain(t *testing.T, path string, want int) error {
 	if got := strings.Count(string(maps), "memfd:"+segmentName(path)+" "); err == nil && got != want {
 		err = fmt.Errorf("%d segments are mapped, want %d", got, want)
 	}
-	return err
+	offered, failed := heap.offered(comm, o.Memory)
+	if failed == nil && offered != (offers{noOffer, noOffer}) {
+		failed = fmt.Errorf("offers %#x", offered)
+	}
+	return errors.Join(err, failed)
 }
