@@ -40,6 +40,7 @@ class Target {
     return v;
   }
   RH_FN uint32_t loadFlag(const uint32_t* p) { return loadHost(p); }
+  RH_FN void addFlag(uint32_t* p) { asm volatile("red.relaxed.sys.global.add.u32 [%0], 1;" ::"l"(p) : "memory"); }
   RH_FN void storeFlagRelease(uint32_t* p, uint32_t v) { asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
   RH_FN void storeFlag(uint32_t* p, uint32_t v) { storeHost(p, v); }
 

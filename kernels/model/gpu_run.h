@@ -79,6 +79,7 @@ class GpuTarget {
   void storeState(uint32_t* p, uint32_t v, const char* in = __builtin_FUNCTION()) { world_->store(p, 4, v, Order::kRelaxed, "store", in); }
   void storeState(uint64_t* p, uint64_t v, const char* in = __builtin_FUNCTION()) { world_->store(p, 8, v, Order::kRelaxed, "store", in); }
   void addOne(uint32_t* p, const char* in = __builtin_FUNCTION()) { world_->add(p, 4, 1, "add", in); }
+  void addFlag(uint32_t* p, const char* in = __builtin_FUNCTION()) { world_->add(p, 4, 1, "add", in); }
   uint32_t loadOwn(const uint32_t* p) { return word(world_->load(p, 4, Order::kRelaxed, "load")); }
   uint32_t compareSwap(uint32_t* p, uint32_t expected, uint32_t desired) {
     return word(world_->swap(p, 4, expected, desired, Order::kRelaxed, "swap"));

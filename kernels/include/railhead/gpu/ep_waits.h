@@ -67,7 +67,7 @@ class EpWait {
                         (team.limitNs != 0 && now - began >= static_cast<uint64_t>(team.limitNs));
     const bool ends = !isLast && sendsNoMore(c, call, rank);
     if (isLate || isLast || (ends && mutated(Mutant::kGpuEpFollowsFirst))) return giveUp(c, call, rank, forCounts) ? Seen::kGone : Seen::kNothing;
-    c.addOne(&team.state()->waitTurns);
+    c.addFlag(&team.state()->waitTurns);
     return ends ? Seen::kEnd : Seen::kNothing;
   }
   // Whether nothing is left to decide. A block that waits for counts which another block has seen will see them.
