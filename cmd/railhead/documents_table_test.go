@@ -48,6 +48,7 @@ var exceptions = map[string]exception{
 	"go run ./cmd/railhead bench allreduce --device cuda --ranks 2 -b 1K -e 64M -f 2 -d bfloat16":                          {never: needsGPUs},
 	"go run ./cmd/railhead bench allreduce --device cuda --ranks 2 -b 1K -e 64M -f 2 -d bfloat16 -n 40 -G 20":              {never: needsGPUs},
 	"go run ./cmd/railhead demo --device cuda":                                                                             {never: needsGPUs},
+	"go run ./cmd/railhead demo --device cuda --mps --ranks 2 --model deepseek-v3":                                         {never: needsGPUs},
 	"go run ./cmd/railhead bench moe --device cuda --mps --ranks 2 --tokens 1,8,32,128 -n 20 -G 50":                        {never: "needs GPUs; bench_moe_test.go has shorter ones"},
 	"go run ./cmd/railhead bench moe --device cuda --mps --ranks 2 --mode ht --tokens 512,4096 --layout tokens -n 4 -G 10": {never: "needs GPUs; bench_moe_test.go has shorter ones"},
 	"go run ./benchmarks/moe --ranks 2 --plot plot.svg":                                                                    {never: "takes minutes; its own test runs it with fewer tokens"},

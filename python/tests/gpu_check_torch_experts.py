@@ -58,7 +58,7 @@ class Tokens:
 
 def quantised(config: ExpertConfig, x: Any) -> Tuple[Any, Any]:
     """FP8 codes of rows, and a scale for each block."""
-    blocks = x.float().view(len(x), -1, BLOCK)
+    blocks = x.float().view(len(x), config.hidden // BLOCK, BLOCK)
     most = blocks.abs().amax(-1).clamp_min(1e-4)
     largest = torch.full_like(most, 448)  # torch divides by, and into, a number by multiplying with a reciprocal
     if config.scale == "f32":

@@ -32,7 +32,7 @@ type Report struct {
 	Steps  int    `json:"steps"`
 	Layers int    `json:"layers"` // of a step
 	Ops    []Op   `json:"ops"`
-	// Replays are those of the steps' graph, on GPUs. There ops[0] has the times of a replay divided by its calls, and no waits.
+	// Replays are those of the steps' graph, on GPUs. There the last of ops has the times of a replay divided by its calls in it, and no operation waits.
 	Replays *Replays `json:"replays,omitempty"`
 	Error   string   `json:"error,omitempty"`
 }
@@ -72,7 +72,7 @@ func Command() *cobra.Command {
 			"two all-reduces per layer, each of batch x hidden bf16 elements. For a model with experts it runs a few layers with expert\n" +
 			"parallelism: all-reduce, dispatch, combine and all-gather. Every element of every result is compared with an independent\n" +
 			"computation, after the calls that are timed.\n\n" +
-			"--device cuda runs the ranks on GPUs, by default one rank a GPU and " + gpuModel + ". The all-reduces of a decode step are captured into a\n" +
+			"--device cuda runs the ranks on GPUs, by default one rank a GPU and " + gpuModel + ". The calls of a decode step are captured into a\n" +
 			"CUDA graph, which is launched twice for each step; the second launch is timed.\n\n" +
 			"transfer  from the time when the last rank has called until the call returns; median and 99th percentile of all calls of all ranks\n" +
 			"wait      from the first rank's call to the last rank's",
@@ -188,13 +188,14 @@ func (p *play) plan(shape models.Shape) error {
 		return err
 	}
 	seed := uint64(time.Now().UnixNano())
-	if shape.Experts > 0 && p.device == cli.DeviceCPU {
+	if shape.Experts > 0 {
 		return p.planMoE(seed)
 	}
 	p.words = fmt.Sprintf("%s of %s", cli.Count(p.steps, "decode step"), cli.Count(p.layers, "layer"))
 	p.calls = 2 * p.layers * p.steps
 	if p.device == cli.DeviceCUDA {
-		return p.planGPU(seed)
+		p.kind, p.job = gpuKind, &gpuJob{Layers: p.layers, Steps: p.steps, Elements: p.batch * p.shape.Hidden, Seed: seed}
+		return nil
 	}
 	p.kind, p.job = denseKind, &denseJob{Layers: p.layers, Steps: p.steps, Elements: p.batch * shape.Hidden, Seed: seed}
 	return nil
@@ -311,7 +312,7 @@ func (r *Report) print(p *play, out io.Writer) error {
 			return cli.Failure(err)
 		}
 	} else if r.Replays != nil {
-		r.gpuTable(out)
+		r.gpuTable(p, out)
 	} else if len(r.Ops) > 0 {
 		r.table(p, out)
 	}

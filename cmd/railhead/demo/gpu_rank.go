@@ -24,13 +24,10 @@ type gpuJob struct {
 
 // gpuReport is what a rank prints: rank 0 its progress after each step, and at the end every rank all of it.
 type gpuReport struct {
-	Done    int     `json:"done,omitempty"` // calls since the last report
-	Bytes   int     `json:"bytes,omitempty"`
-	Algo    string  `json:"algo,omitempty"`
-	Nodes   int     `json:"nodes,omitempty"`
-	StepNs  []int64 `json:"step_ns,omitempty"`
-	Checked int     `json:"checked,omitempty"`
-	Wrong   []int   `json:"wrong,omitempty"` // numbers of calls with a wrong element, over all steps
+	Done   int      `json:"done,omitempty"` // calls since the last report
+	Nodes  int      `json:"nodes,omitempty"`
+	StepNs []int64  `json:"step_ns,omitempty"`
+	Ops    []rankOp `json:"ops,omitempty"` // without times
 }
 
 // Run refuses.
@@ -53,6 +50,7 @@ type gpuRank struct {
 	seeds      []uint64 // of each rank's inputs of a call
 	step       *cuda.Exec
 	from, to   *cuda.Event
+	op         rankOp
 	report     gpuReport
 }
 
@@ -60,7 +58,7 @@ type gpuRank struct {
 func (j *gpuJob) RunOnGPU(c *client.Comm, gpu *ranks.GPU, out *json.Encoder) error {
 	calls := 2 * j.Layers
 	r := &gpuRank{job: j, c: c.OnStream(gpu.Stream.Pointer()), gpu: gpu, bytes: j.Elements * oracle.BF16.Size(), seeds: make([]uint64, c.WorldSize())}
-	r.report.Bytes = r.bytes
+	r.op = rankOp{Op: opAllReduce, Bytes: r.bytes}
 	if err := r.prepare(calls); err != nil {
 		return err
 	}
@@ -81,6 +79,7 @@ func (j *gpuJob) RunOnGPU(c *client.Comm, gpu *ranks.GPU, out *json.Encoder) err
 	if err := errors.Join(r.step.Destroy(), graph.Destroy()); err != nil {
 		return err
 	}
+	r.report.Ops = []rankOp{r.op}
 	return out.Encode(r.report)
 }
 
@@ -103,7 +102,7 @@ func (r *gpuRank) prepare(calls int) (err error) {
 	if r.inputs, err = ranks.InputsFor(ncclstyle.AllReduce, r.c, uint64(r.bytes)); err != nil {
 		return err
 	}
-	r.report.Algo, _, err = r.c.Choice(opAllReduce, uint64(r.bytes), false)
+	r.op.Algo, _, err = r.c.Choice(opAllReduce, uint64(r.bytes), false)
 	return err
 }
 
@@ -162,9 +161,9 @@ func (r *gpuRank) run(first, calls int) error {
 	for i := range calls {
 		r.seed(first + i)
 		if r.inputs.Wrong(r.part(r.host, i), oracle.BF16, oracle.Sum, r.seeds, nil, 0, 0) != 0 {
-			r.report.Wrong = append(r.report.Wrong, first+i)
+			r.op.Wrong = append(r.op.Wrong, first+i)
 		}
-		r.report.Checked++
+		r.op.Checked++
 	}
 	return nil
 }

@@ -11,15 +11,16 @@ import (
 func TestOfEachStepOnGPUsTheSlowestRankCounts(t *testing.T) {
 	results := make([]ranks.Lines[gpuReport], 2)
 	for r, text := range []string{
-		"{\"done\":8}\n" + `{"bytes":64,"algo":"oneshot","nodes":4,"step_ns":[4000,8000],"checked":8,"wrong":[3]}`,
-		`{"bytes":64,"algo":"oneshot","nodes":4,"step_ns":[6000,2000],"checked":7,"wrong":[3,5]}`,
+		"{\"done\":8}\n" + `{"nodes":4,"step_ns":[4000,8000],"ops":[{"op":"all_reduce","bytes":64,"algo":"oneshot","checked":8,"wrong":[3]}]}`,
+		`{"nodes":4,"step_ns":[6000,2000],"ops":[{"op":"all_reduce","bytes":64,"algo":"oneshot","checked":7,"wrong":[3,5]}]}`,
 	} {
 		_, _ = fmt.Fprintln(&results[r], text)
 	}
-	op, replays, err := mergeGPU(results, 4, 2)
-	if err != nil {
-		t.Fatal(err)
+	ops, replays, err := mergeGPU(results, 4, 2)
+	if err != nil || len(ops) != 1 {
+		t.Fatalf("%v, %v", ops, err)
 	}
+	op := ops[0]
 	if want := (Replays{Calls: 4, Nodes: 4, P50us: 6, P99us: 8}); replays != want {
 		t.Errorf("%+v, want %+v", replays, want)
 	}
@@ -28,13 +29,13 @@ func TestOfEachStepOnGPUsTheSlowestRankCounts(t *testing.T) {
 	}
 	report := Report{Steps: 2, Ops: []Op{op}, Replays: &replays}
 	var out strings.Builder
-	if report.gpuTable(&out); !strings.Contains(out.String(), "a graph of 4 all-reduces (4 nodes)") || strings.Contains(out.String(), "correct") {
+	if report.gpuTable(&play{}, &out); !strings.Contains(out.String(), "a graph of 4 calls (4 nodes)") || strings.Contains(out.String(), "correct") {
 		t.Error(out.String())
 	}
 }
 
 func TestARankOnAGPUThatReportsOtherStepsIsAnError(t *testing.T) {
-	for name, text := range map[string]string{"none": "", "fewer": `{"bytes":64,"step_ns":[1]}`, "cut off": `{"bytes":64`} {
+	for name, text := range map[string]string{"none": "", "fewer": `{"step_ns":[1],"ops":[{"op":"all_reduce"}]}`, "cut off": `{"nodes":64`} {
 		results := make([]ranks.Lines[gpuReport], 1)
 		_, _ = fmt.Fprint(&results[0], text)
 		if _, _, err := mergeGPU(results, 4, 2); err == nil || !strings.Contains(err.Error(), "rank 0") {

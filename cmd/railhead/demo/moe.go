@@ -15,7 +15,7 @@ const moeLayers = 4
 // planMoE makes the ranks' job for a model with experts.
 func (p *play) planMoE(seed uint64) error {
 	s := p.shape
-	j := &moeJob{Layers: p.layers, Steps: p.steps, Batch: p.batch, Shared: s.SharedExperts > 0}
+	j := &moeJob{Layers: p.layers, Steps: p.steps, Batch: p.batch, Device: p.device, Shared: s.SharedExperts > 0}
 	j.Shape = experts.Shape{
 		Tokens: (p.batch + p.ranks - 1) / p.ranks, Hidden: s.Hidden, Experts: s.Experts, TopK: s.TopK,
 		Dtype: alltoall.BF16, Wire: alltoall.BF16, Combine: alltoall.BF16,

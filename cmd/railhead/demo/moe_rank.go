@@ -17,7 +17,8 @@ type moeJob struct {
 	Shape  experts.Shape `json:"shape"`
 	Layers int           `json:"layers"`
 	Steps  int           `json:"steps"`
-	Batch  int           `json:"batch"`  // tokens of all ranks
+	Batch  int           `json:"batch"` // tokens of all ranks
+	Device string        `json:"device"`
 	Shared bool          `json:"shared"` // the model has shared experts
 }
 
@@ -85,6 +86,17 @@ func (j *moeJob) Run(c *client.Comm, out *json.Encoder) error {
 }
 
 func (j *moeJob) newLayer(c *client.Comm) (*moeLayer, error) {
+	l := j.newBuffers(c)
+	var err error
+	if l.watch, err = ranks.NewStopwatch(c); err != nil {
+		return nil, err
+	}
+	l.ep, err = c.NewEP(j.Shape.EPConfig())
+	return l, err
+}
+
+// newBuffers makes a layer's memory on the host, but for the rows.
+func (j *moeJob) newBuffers(c *client.Comm) *moeLayer {
 	l := &moeLayer{job: j, c: c, seeds: make([]uint64, c.WorldSize())}
 	for r := range c.WorldSize() {
 		l.tokens = append(l.tokens, j.first(c, r+1)-j.first(c, r))
@@ -102,12 +114,7 @@ func (j *moeJob) newLayer(c *client.Comm) (*moeLayer, error) {
 		opCombine: {Op: opCombine, Bytes: len(l.sums), Algo: "ll"}, opAllGather: {Op: opAllGather, Bytes: len(l.gathered)},
 		opLayer: {Op: opLayer, Bytes: len(l.partial), Algo: "all four"},
 	}
-	var err error
-	if l.watch, err = ranks.NewStopwatch(c); err != nil {
-		return nil, err
-	}
-	l.ep, err = c.NewEP(j.Shape.EPConfig())
-	return l, err
+	return l
 }
 
 // first is the index of a rank's first token: the batch is divided among the ranks.

@@ -34,6 +34,7 @@ func (j *job) RunOnGPU(c *client.Comm, gpu *ranks.GPU, out *json.Encoder) error 
 			return err
 		}
 		m := &onGPU{job: j, gpu: gpu, c: c.OnStream(stream), ep: ep.OnStream(stream), problem: p}
+		m.staging = ranks.NewStaging(gpu, m.c)
 		m.report = rankRow{Row: i, Rank: c.Rank(), PrivateBytes: ep.PrivateBytes()}
 		err = errors.Join(m.run(), m.end())
 		if err != nil {
@@ -50,6 +51,7 @@ func (j *job) RunOnGPU(c *client.Comm, gpu *ranks.GPU, out *json.Encoder) error 
 type onGPU struct {
 	job     *job
 	gpu     *ranks.GPU
+	staging *ranks.Staging
 	c       *client.Comm
 	ep      *client.EP
 	problem *experts.Problem
@@ -139,35 +141,7 @@ func alloc[T any](m *onGPU, s []T) ([]T, error) {
 		return nil, err
 	}
 	m.memory = append(m.memory, memory)
-	return cuda.Elements[T](memory), put(m, cuda.Elements[T](memory), s)
-}
-
-// put copies to the device, and get from it. They go through pinned memory, and have run when they return.
-func put[T any](m *onGPU, to, from []T) error {
-	return m.through(cuda.Bytes(from), func(staging []byte) error {
-		copy(staging, cuda.Bytes(from))
-		return m.gpu.Stream.Copy(cuda.Bytes(to), staging)
-	}, func([]byte) {})
-}
-
-func get[T any](m *onGPU, to, from []T) error {
-	return m.through(cuda.Bytes(to), func(staging []byte) error {
-		return m.gpu.Stream.Copy(staging, cuda.Bytes(from))
-	}, func(staging []byte) { copy(cuda.Bytes(to), staging) })
-}
-
-func (m *onGPU) through(like []byte, queue func([]byte) error, then func([]byte)) error {
-	if len(like) == 0 {
-		return nil
-	}
-	staging, err := m.gpu.AllocPinned(len(like))
-	if err != nil {
-		return err
-	}
-	if err = errors.Join(queue(staging), m.gpu.Wait(m.c, 0)); err == nil {
-		then(staging)
-	}
-	return errors.Join(err, m.gpu.FreePinned(staging))
+	return cuda.Elements[T](memory), ranks.Put(m.staging, cuda.Elements[T](memory), s)
 }
 
 func (m *onGPU) makeRoom() (err error) {
@@ -202,7 +176,7 @@ func (m *onGPU) end() (err error) {
 	for _, memory := range m.memory {
 		err = errors.Join(err, m.gpu.Free(memory))
 	}
-	return err
+	return errors.Join(err, m.staging.End())
 }
 
 func (m *onGPU) dispatch() (*client.EPDispatch, error) { return m.ep.Dispatch(m.in, m.rows) }
@@ -236,8 +210,8 @@ func (m *onGPU) checked() error {
 	h, r := m.hostRows, m.rows
 	experts.PoisonRows(h)
 	experts.Poison(m.hostOut)
-	err := errors.Join(put(m, r.X, h.X), put(m, r.Scales, h.Scales), put(m, r.Counts, h.Counts), put(m, r.Offsets, h.Offsets), put(m, r.Weights, h.Weights),
-		put(m, r.SourceRank, h.SourceRank), put(m, r.SourceToken, h.SourceToken), put(m, r.TopKIdx, h.TopKIdx), put(m, r.TopKWeights, h.TopKWeights), put(m, m.out, m.hostOut))
+	err := errors.Join(ranks.Put(m.staging, r.X, h.X), ranks.Put(m.staging, r.Scales, h.Scales), ranks.Put(m.staging, r.Counts, h.Counts), ranks.Put(m.staging, r.Offsets, h.Offsets), ranks.Put(m.staging, r.Weights, h.Weights),
+		ranks.Put(m.staging, r.SourceRank, h.SourceRank), ranks.Put(m.staging, r.SourceToken, h.SourceToken), ranks.Put(m.staging, r.TopKIdx, h.TopKIdx), ranks.Put(m.staging, r.TopKWeights, h.TopKWeights), ranks.Put(m.staging, m.out, m.hostOut))
 	if err != nil {
 		return err
 	}
@@ -246,9 +220,9 @@ func (m *onGPU) checked() error {
 		return err
 	}
 	rows, tokens := make([]uint64, 1), make([]uint64, 1)
-	err = errors.Join(get(m, h.X, r.X), get(m, h.Scales, r.Scales), get(m, h.Counts, r.Counts), get(m, h.Offsets, r.Offsets), get(m, h.Weights, r.Weights),
-		get(m, h.SourceRank, r.SourceRank), get(m, h.SourceToken, r.SourceToken), get(m, h.TopKIdx, r.TopKIdx), get(m, h.TopKWeights, r.TopKWeights),
-		get(m, rows, r.RowsTo), get(m, tokens, r.TokensTo))
+	err = errors.Join(ranks.Get(m.staging, h.X, r.X), ranks.Get(m.staging, h.Scales, r.Scales), ranks.Get(m.staging, h.Counts, r.Counts), ranks.Get(m.staging, h.Offsets, r.Offsets), ranks.Get(m.staging, h.Weights, r.Weights),
+		ranks.Get(m.staging, h.SourceRank, r.SourceRank), ranks.Get(m.staging, h.SourceToken, r.SourceToken), ranks.Get(m.staging, h.TopKIdx, r.TopKIdx), ranks.Get(m.staging, h.TopKWeights, r.TopKWeights),
+		ranks.Get(m.staging, rows, r.RowsTo), ranks.Get(m.staging, tokens, r.TokensTo))
 	if err != nil {
 		return err
 	}
@@ -258,7 +232,7 @@ func (m *onGPU) checked() error {
 	if err := m.problem.Experts(h, y); err != nil {
 		return err
 	}
-	if err := errors.Join(put(m, m.y, y), m.combine(d), get(m, m.hostOut, m.out)); err != nil {
+	if err := errors.Join(ranks.Put(m.staging, m.y, y), m.combine(d), ranks.Get(m.staging, m.hostOut, m.out)); err != nil {
 		return err
 	}
 	m.report.Wrong += m.problem.WrongSums(m.c.Rank(), m.hostOut)
