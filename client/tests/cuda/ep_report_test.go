@@ -14,8 +14,8 @@ import (
 // A report that is read as soon as the kernel has given up has its cause, which the control thread tells the group a moment later.
 func TestAReportThatIsReadAtOnceHasTheCause(t *testing.T) {
 	s := startDaemon(t)
-	for n := range 4 {
-		ranks := form(t, s, client.CommConfig{World: 2, Timeout: 100 * time.Millisecond, Group: fmt.Sprint(n)})
+	for n := range 2 {
+		ranks := form(t, s, client.CommConfig{World: 2, Timeout: 400 * time.Millisecond, Group: fmt.Sprint(n)})
 		layers := newLayers(t, ranks, layerConfig, 1)
 		l := layers[0][0]
 		rows := l.Room()
