@@ -81,6 +81,21 @@ func TestProtocolErrorsOfARestartedDaemonAreRefusedAndCollectivesContinue(t *tes
 	})
 }
 
+func TestOnlyTheFirstAnswerToReannounceCounts(t *testing.T) {
+	for what, other := range map[string]wire.Message{
+		"another number of the group": &wire.Reannounced{Group: 8},
+		"an error":                    &wire.Error{Code: wire.ResultLimit, Culprit: -1, Text: wire.MakeText("no room")},
+	} {
+		path := startFake(t, second(turnReannounce, func(f *fake, answers []answer) []answer {
+			f.group = 7
+			return append(answers, answer{bytes: encode(other, requestOf(answers[0]))})
+		}))
+		if err := outlive(t, path); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
 func TestHelloIsRepeatedUntilADaemonAcceptsIt(t *testing.T) {
 	var hellos atomic.Int32
 	path := startFake(t, second(turnHello, func(_ *fake, answers []answer) []answer {

@@ -208,8 +208,8 @@ void handle(Socket* s, const Packet& p) {
     case RHW_HELLO: {
       Rank sender = {};
       sender.socket = s;
-      if (d.starts > 1 && d.hellosRefused < 2 && d.plan.refuseHelloOneIn != 0 && oneIn(d.plan.refuseHelloOneIn)) {
-        d.hellosRefused++;
+      if (d.starts > 1 && d.hellosRefused < d.plan.mostRefusals && d.plan.refuseHelloOneIn != 0 && oneIn(d.plan.refuseHelloOneIn)) {
+        d.refusedHellos[d.hellosRefused++] = {now(), sent.connects};
         answer(sender, errorOf(RH_ERR_VERSION_MISMATCH, "update"), RHW_ERROR);
         break;
       }
@@ -483,6 +483,7 @@ void breakProtocol() {
     if (s.fd >= 0 && d.connections[&s - sockets].greeted) send(&s, "no message", 10, -1);
   }
 }
+RefusedHello refusedHello(int n) { return n < d.hellosRefused ? d.refusedHellos[n] : RefusedHello{}; }
 int restartsSoFar() { return d.starts - 1; }
 
 }  // namespace world

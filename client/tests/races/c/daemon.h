@@ -20,7 +20,8 @@ struct DaemonPlan {
   int64_t mostAway = 2 * kSecond;       // between a death and the next start
   int64_t leastAway = 0;
   uint64_t errorOneIn = 0;              // set-up calls that end with an error; 0 = none
-  uint64_t refuseHelloOneIn = 0;        // after a restart, twice at most: the client's pauses grow
+  uint64_t refuseHelloOneIn = 0;        // after a restart; 0 = none
+  int mostRefusals = 2;                 // of Hello after a restart: the client's pauses grow
   bool ignoresHello = false;            // the first after each restart has no answer
   bool refusesRanks = false;            // that come back: Reannounce is answered with an error
   uint64_t deathWithin = 80;            // actions from the first start to the first death
@@ -60,6 +61,14 @@ void setOperation(const char* group, int rank, uint32_t op);
 void killRank(const char* group, int rank);
 // It breaks the group, as its library would.
 void abortAs(const char* group, int rank, rh_result code, uint32_t op);
+
+// The n-th time since its start, from 0 on, that it refused Hello. at 0 = it has not.
+struct RefusedHello {
+  int64_t at;
+  int connects;  // calls of connect(2) until then
+};
+constexpr int kMostRefusals = 8;
+RefusedHello refusedHello(int n);
 
 bool groupIsReady(const char* group);
 uint64_t abortWordOf(const char* group);

@@ -82,6 +82,7 @@ struct DaemonState {
   bool hangs = false;
   bool helloIgnored = false;
   int hellosRefused = 0;  // since the start
+  RefusedHello refusedHellos[kMostRefusals] = {};
   int64_t errorSentAt = 0;
   uint64_t nextGroup = 77;
   Group groups[kMaxGroups];

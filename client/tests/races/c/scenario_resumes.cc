@@ -1,4 +1,5 @@
-// A session gets a new daemon while a thread is about to send its lease, or while a call waits for the daemon to know the rank again.
+// A session gets a new daemon while a thread is about to send its lease, while a call waits for the daemon to know the rank again, or after the
+// daemon has refused it.
 #include "scenario.h"
 
 namespace world {
@@ -15,9 +16,11 @@ struct {
 // ---- The lease ----
 
 // rh_connect sends Hello, then the lease, on the first connection. While it is about to send the lease the daemon restarts, and the control
-// thread gets another connection. It must not close the first one meanwhile: the descriptor could be another file's by then.
+// thread gets another connection. It must not close the first one meanwhile: the descriptor could be another file's by then. But before
+// rh_connect has taken the connection (the lock of the session, its third), the control thread replaces it and sends the lease, which then
+// must not be sent again.
 void connectSlowly() {
-  holdAt("sendmsg", 2, [] { return s.mayCall; });
+  oneIn(2) ? holdAt("sendmsg", 2, [] { return s.mayCall; }) : holdAt("lock", 3, [] { return s.mayCall; });
   s.session = connectOrFail();
   s.connected = true;
 }
@@ -88,8 +91,50 @@ void call() {
   want(rh_close(s.session), RH_OK, "close");
 }
 
+// ---- Refusals ----
+
+// A daemon that refuses this client again and again is asked less and less often, at last every 2 s.
+void refusals() {
+  constexpr int kRefusals = 7;
+  DaemonPlan plan;
+  plan.mostAway = 300 * kMs;
+  plan.refuseHelloOneIn = 1;
+  plan.mostRefusals = kRefusals;
+  startDaemon(plan);
+  s.session = connectOrFail();
+  dieNow();
+  block("wait for the refusals", kNever, [] { return refusedHello(kRefusals - 1).at != 0; });
+  sleepUntil(now() + 2 * kSecond + kSlow);  // then the client is accepted
+  // The pauses begin with 50 ms; they may have grown to 200 ms while there was no daemon.
+  int64_t least = 50 * kMs, most = 200 * kMs;
+  for (int i = 1; i < kRefusals; i++) {
+    const RefusedHello before = refusedHello(i - 1), again = refusedHello(i);
+    const int64_t pause = again.at - before.at;
+    if (again.connects != before.connects + 1) {  // a connect failed in between; then the pauses are those without a daemon
+      least = 100 * kMs;
+      continue;
+    }
+    if (pause < least) fail("after %d refusals the client tried again in %.3f s", i, static_cast<double>(pause) / 1e9);
+    if (pause > most + kSlow + frozen(before.at)) fail("after %d refusals the client tried again only in %.3f s", i, static_cast<double>(pause) / 1e9);
+    least *= 2;
+    most = most * 2 < 2 * kSecond ? most * 2 : 2 * kSecond;
+  }
+  rh_comm* comm = nullptr;
+  const rh_comm_config config = configOf("g", 1, 0);
+  want(rh_comm_init(s.session, &config, &comm), RH_OK, "comm_init after refusals");
+  want(rh_comm_finalize(comm), RH_OK, "finalize");
+  want(rh_close(s.session), RH_OK, "close");
+}
+
 }  // namespace
 
-void resumes() { oneIn(4) ? lease() : call(); }
+void resumes() {
+  switch (below(8)) {
+    case 0: refusals(); break;
+    case 1:
+    case 2: lease(); break;
+    default: call();
+  }
+}
 
 }  // namespace world
