@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Optional, Protocol, Tuple, TypeVar, Union
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Protocol, Tuple, TypeVar, Union
 
 from ._buffers import Buffer, buffer_of, empty, empty_like
-from ._device_buffers import device_buffer_of, new_tensor
+from ._device_buffers import check_new_tensors, device_buffer_of, new_tensor
 from ._devices import CPU, Device, stream_of
 from ._groups import note
 from ._library import check_on, load
@@ -200,11 +201,11 @@ class Collectives:
             return buffer_of(obj, what, dtype, writable, computed)
         return device_buffer_of(obj, what, self.device, dtype, writable, computed)
 
-    def _empty(self, operation: str, like: Any, dtype: Dtype, shape: Tuple[int, ...], stream: Optional[int]) -> Any:
-        """A new buffer of like's kind with elements of dtype, for a call on stream."""
-        if self.device.ordinal is None:
-            return empty(like, f"{operation}: out", dtype, shape)
-        return new_tensor(operation, like, shape, stream, self.device, dtype)
+    def _empties(self, operation: str, like: Any, stream: Optional[int]) -> Callable[[Dtype, Tuple[int, ...]], Any]:
+        """A function that makes buffers of like's kind, with elements of a dtype, for the results of a call on stream."""
+        if self.device.ordinal is not None:
+            check_new_tensors(operation, like, stream, self.device)
+        return partial(empty, like, f"{operation}: out")
 
     def _call(
         self, function: str, stream: Any, source: Optional[Buffer], target: Optional[Buffer], *arguments: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Dict, Optional, Tuple
 
-from ._buffers import CARRIED, Buffer, Elements, empty, is_torch, of_torch, resolve
+from ._buffers import CARRIED, Buffer, Elements, is_torch, of_torch, resolve
 from ._devices import Device, current_stream
 from .enums import DTYPE_OF_ARRAY_NAME, Dtype
 from .errors import InvalidArgumentError
@@ -51,11 +51,14 @@ def device_buffer_of(
     return Buffer(obj, address or 0, nbytes, resolve(what, elements, nbytes, dtype, computed), shape)
 
 
-def new_tensor(
-    operation: str, like: Any, shape: Tuple[int, ...], stream: Optional[int], device: Device, dtype: Optional[Dtype] = None
-) -> Any:
-    """A new tensor for a result, of like's type by default. Its memory belongs to torch's current stream, where earlier work may
-    still use it."""
+def new_tensor(operation: str, like: Any, shape: Tuple[int, ...], stream: Optional[int], device: Device) -> Any:
+    """A new tensor for a result."""
+    check_new_tensors(operation, like, stream, device)
+    return like.new_empty(shape)
+
+
+def check_new_tensors(operation: str, like: Any, stream: Optional[int], device: Device) -> None:
+    """Whether results can be new tensors. Their memory belongs to torch's current stream, where earlier work may still use it."""
     if not is_torch(like):
         raise InvalidArgumentError(f"{operation}: a new result cannot be a {type(like).__name__}: pass out=")
     current = current_stream(device)
@@ -64,7 +67,6 @@ def new_tensor(
             f"{operation}: a new result belongs to torch's current stream, {current:#x}, and the call was given stream {stream or 0:#x}: "
             "pass out=, or make the call within torch.cuda.stream()"
         )
-    return like.new_empty(shape) if dtype is None else empty(like, f"{operation}: out", dtype, shape)
 
 
 def _elsewhere(obj: Any, what: str, device: Device) -> Exception:

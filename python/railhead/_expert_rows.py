@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Dict, Literal, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Literal, Mapping, Optional, Tuple
 
 from ._abi import EpDispatchOut, versioned
 from ._buffers import Buffer, is_torch
@@ -25,17 +25,26 @@ class Rows:
         comm = buffer._comm
         self.layout = room.layout
         self.arrays: Dict[str, Any] = {}
-        self._targets: Dict[str, Buffer] = {}  # held until the call has returned
+        self._held: List[Buffer] = []  # until the call has returned
+        addresses: Dict[str, int] = {}
         formats = _formats(buffer, room.layout, capacity)
+        empties = None
         for name, (dtype, shape) in formats.items():
-            if name in room.given:
-                self._targets[name] = room.given[name]
-                self.arrays[name] = self._targets[name].owner
-                _check_size(operation, name, self._targets[name], shape, comm.rank)
+            target = room.given.get(name)
+            if target is not None:
+                _check_size(operation, name, target, shape, comm.rank)
+                self.arrays[name] = target.owner
             elif comm.device.ordinal is None or is_torch(like) or name == "x":
-                self.arrays[name] = comm._empty(operation, like, dtype, shape, at)
-                self._targets[name] = comm._buffer(self.arrays[name], f"{operation}: {name}", dtype, True, True)
-        addresses = {_FIELDS.get(name, name): target.address for name, target in self._targets.items()}
+                empties = empties or comm._empties(operation, like, at)
+                self.arrays[name] = empties(dtype, shape)
+                if is_torch(like):  # a new tensor needs no checks
+                    addresses[_FIELDS.get(name, name)] = self.arrays[name].data_ptr()
+                    continue
+                target = comm._buffer(self.arrays[name], f"{operation}: {name}", dtype, True, True)
+            else:
+                continue
+            self._held.append(target)
+            addresses[_FIELDS.get(name, name)] = target.address
         self.raw = versioned(EpDispatchOut, layout=_LAYOUTS[room.layout], alignment=room.alignment, capacity=capacity, **addresses)
         self.x_rows = math.prod(formats["x"][1][:-1])
 

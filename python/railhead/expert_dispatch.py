@@ -47,14 +47,16 @@ class Dispatch:
             self._check(load().rh_ep_dispatch_counts(self._handle, rows, ctypes.byref(tokens), at))
             return list(rows)[:local], tokens.value
         formats = (("rows", Dtype.I32, local), ("tokens", Dtype.I64, 1))
-        made = out or tuple(comm._empty("counts", self._x, dtype, (count,), at) for _, dtype, count in formats)
-        targets = [comm._buffer(memory, f"counts: {name}", dtype, True, True) for memory, (name, dtype, _) in zip(made, formats)]
+        if out is None:
+            empties = comm._empties("counts", self._x, at)
+            out = empties(Dtype.I32, (local,)), empties(Dtype.I64, (1,))
+        targets = [comm._buffer(memory, f"counts: {name}", dtype, True, True) for memory, (name, dtype, _) in zip(out, formats)]
         for target, (name, _, count) in zip(targets, formats):
             if target.count != count:
                 raise InvalidArgumentError(f"counts: rank {comm.rank}: {name} has {target.count} elements; want {count}")
         rows_to, tokens_to = (target.address for target in targets)
         self._check(load().rh_ep_dispatch_counts(self._handle, ctypes.cast(rows_to, _COUNTS), ctypes.cast(tokens_to, _TOKENS), at))
-        return made[0], made[1]
+        return out
 
     def receive(
         self, layout: Layout = "padded", *, capacity: Optional[int] = None, alignment: int = 1, out: Any = None, stream: Any = None
@@ -222,7 +224,7 @@ class Received:
             given = out if add is None else add
             out_dtype = source.dtype if given is None else comm._buffer(given, "combine: out or add").dtype
         if out is None:
-            out = comm._empty("combine", y, out_dtype, (tokens, hidden), at)
+            out = comm._empties("combine", y, at)(out_dtype, (tokens, hidden))
         buffers = {"out": comm._buffer(out, "combine: out", out_dtype, True, computed=True)}
         if add is not None:
             buffers["add"] = comm._buffer(add, "combine: add", out_dtype, computed=True)
