@@ -21,9 +21,10 @@ namespace {
 struct Wait : Malloced {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   pthread_cond_t changed;  // on the monotonic clock
-  int references = 2;      // of the waiting thread and the caller; guarded by mutex, like the next two
+  int references = 2;      // of the waiting thread and the caller; guarded by mutex, like the next three
   bool ended = false;      // the context was idle
   bool given = false;      // the caller waits no more
+  int64_t enteredNs = 0;   // when the thread was about to call the driver; 0 = it has not been
   Context context;
   bool retained = false;   // the thread has a reference to the context: it may wait longer than the comm lives
 };
@@ -46,14 +47,15 @@ void release(const Wait& w) {
 // refuses to wait, and kernels may run: then only the comm's own streams can tell.
 void* waitForContext(void* p) {
   auto* w = static_cast<Wait*>(p);
-  pthread_mutex_lock(&w->mutex);
-  const bool late = w->given;  // a capture that began since must not be disturbed
-  pthread_mutex_unlock(&w->mutex);
   CUresult result = CUDA_SUCCESS;
-  if (!late) {
+  {
     Failure ignored;
     const Current current(w->context, &ignored);
-    if (current) result = w->context.driver->cuCtxSynchronize.call();
+    pthread_mutex_lock(&w->mutex);
+    const bool late = w->given;  // a capture that began since must not be disturbed
+    if (!late) w->enteredNs = host::nowNs();
+    pthread_mutex_unlock(&w->mutex);
+    if (current && !late) result = w->context.driver->cuCtxSynchronize.call();
   }
   release(*w);
   pthread_mutex_lock(&w->mutex);
@@ -121,6 +123,13 @@ bool ownStreamsAreIdle(const Comm* comm) {
   return true;
 }
 
+// Whether the thread calls the driver no more after this, if it has not yet. The application may begin a capture once the caller has returned. The driver
+// ends a capture in which another thread begins to wait for the context. So a thread that was about to call gets time to do so.
+bool isWithinDriverOrLate(const Wait& w, int64_t now) {
+  constexpr int64_t kEnterNs = 250 * 1000 * 1000;
+  return w.enteredNs == 0 || now - w.enteredNs >= kEnterNs;
+}
+
 // Waits in short turns, because neither the abort word nor a stream signals a change.
 bool await(const Comm* comm, Wait* w, int64_t deadlineNs) {
   constexpr int64_t kTurnNs = 1000 * 1000;
@@ -138,7 +147,7 @@ bool await(const Comm* comm, Wait* w, int64_t deadlineNs) {
     const int64_t turn = deadlineNs < now + kTurnNs ? deadlineNs : now + kTurnNs;
     const timespec until = {static_cast<time_t>(turn / 1000000000), static_cast<long>(turn % 1000000000)};
     pthread_cond_timedwait(&w->changed, &w->mutex, &until);
-    idle = !w->ended && turn >= lookAt && ownStreamsAreIdle(comm);
+    idle = !w->ended && turn >= lookAt && isWithinDriverOrLate(*w, turn) && ownStreamsAreIdle(comm);
   }
   idle = idle || w->ended;
   w->given = true;

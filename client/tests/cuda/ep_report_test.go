@@ -130,3 +130,28 @@ func TestFailuresOfTheDriverNameTheOperation(t *testing.T) {
 		_ = gpu.Fail("*", 0, 0)
 	}
 }
+
+// rh_ep_get_report has a thread that waits for the context. The thread may come to call the driver late, once the comm's own streams are idle. Then a
+// capture that begins after the call would end with an error.
+func TestACaptureAfterAWaitForReportsIsNotDisturbed(t *testing.T) {
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 1})
+	r := ranks[0]
+	l := newLayers(t, ranks, layerConfig, 1)[0][0]
+	if err := gpu.Delay("cuCtxSynchronize", 30*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = gpu.Delay("", 0) }()
+	if err := l.Both(false); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := l.EP.Reports(); err != nil {
+		t.Fatal(err)
+	}
+	g := r.capture(t, func() error {
+		time.Sleep(100 * time.Millisecond) // until the thread has called
+		return l.Both(false)
+	})
+	if err := errors.Join(g.exec.Launch(r.stream), r.wait()); err != nil {
+		t.Fatal(err)
+	}
+}

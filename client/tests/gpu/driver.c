@@ -166,3 +166,10 @@ int gpu_fail(const char *function, long nth, unsigned code) {
   if (fail != NULL) fail(function, nth, code);
   return fail != NULL;
 }
+
+int gpu_delay(const char *function, unsigned milliseconds) {
+  void (*delay)(const char *, unsigned);
+  *(void **)&delay = dlsym(library, "fake_cuda_delay");
+  if (delay != NULL) delay(function, milliseconds);
+  return delay != NULL;
+}

@@ -42,5 +42,6 @@ struct gpu_account {
 int gpu_read_account(struct gpu_account *account);
 long gpu_calls(const char *function);
 int gpu_fail(const char *function, long nth, unsigned code);
+int gpu_delay(const char *function, unsigned milliseconds);
 
 #endif

@@ -6,6 +6,7 @@ import "C"
 
 import (
 	"errors"
+	"time"
 	"unsafe"
 )
 
@@ -40,6 +41,16 @@ func Fail(function string, nth int, code uint32) error {
 	name := C.CString(function)
 	defer C.free(unsafe.Pointer(name))
 	if C.gpu_fail(name, C.long(nth), C.uint(code)) == 0 {
+		return errNotFake
+	}
+	return nil
+}
+
+// Delay makes each call of a function wait before it does anything; 0 = not.
+func Delay(function string, d time.Duration) error {
+	name := C.CString(function)
+	defer C.free(unsafe.Pointer(name))
+	if C.gpu_delay(name, C.uint(d.Milliseconds())) == 0 {
 		return errNotFake
 	}
 	return nil

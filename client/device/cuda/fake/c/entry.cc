@@ -5,6 +5,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <thread>
+
 #include "device/cuda/fake/c/fake.h"
 
 namespace railhead::fake {
@@ -37,6 +40,8 @@ std::mutex calls;  // guards what follows
 std::map<std::string, long> counts;
 Order order;
 bool ordersRead = false;
+std::string delayed;  // the function whose calls wait, for so long
+std::chrono::milliseconds delay{0};
 pid_t initialized = 0;  // the process that called cuInit
 
 // RAILHEAD_FAKE_CUDA_FAIL=function:nth:code
@@ -51,10 +56,20 @@ void readOrder() {
 
 bool isText(const char* name) { return strncmp(name, "cuGetError", 10) == 0; }
 
+void waitIfDelayed(const char* name) {
+  std::chrono::milliseconds wait{0};
+  {
+    const std::lock_guard<std::mutex> lock(calls);
+    if (delayed == name) wait = delay;
+  }
+  if (wait.count() > 0) std::this_thread::sleep_for(wait);
+}
+
 // Begins a call: the error that it returns at once, or CUDA_SUCCESS.
 CUresult begin(const char* name) {
   if (isText(name)) return CUDA_SUCCESS;
   if (inCallback) return CUDA_ERROR_NOT_PERMITTED;
+  waitIfDelayed(name);
   const std::lock_guard<std::mutex> lock(calls);
   readOrder();
   counts[name]++;
@@ -167,6 +182,12 @@ void fake_cuda_fail(const char* function, long nth, unsigned int code) {
   const std::lock_guard<std::mutex> lock(calls);
   ordersRead = true;
   order = {function, nth, static_cast<CUresult>(code)};
+}
+
+void fake_cuda_delay(const char* function, unsigned int milliseconds) {
+  const std::lock_guard<std::mutex> lock(calls);
+  delayed = function;
+  delay = std::chrono::milliseconds(milliseconds);
 }
 
 long fake_cuda_calls(const char* function) {

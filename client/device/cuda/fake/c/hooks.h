@@ -27,6 +27,8 @@ void fake_cuda_read_account(struct fake_cuda_account *account);
 void fake_cuda_fail(const char *function, long nth, unsigned int code);
 /* The number of calls of the function so far, "*" = of any. Calls for names and texts of errors do not count. */
 long fake_cuda_calls(const char *function);
+/* Each call of the function waits so long before it does anything. Replaces the last order; 0 = none. */
+void fake_cuda_delay(const char *function, unsigned int milliseconds);
 
 /* Runs on a stream's thread, with a copy of the kernel's one parameter. */
 struct fake_cuda_launch {
