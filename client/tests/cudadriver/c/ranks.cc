@@ -39,15 +39,20 @@ void nap() {
   nanosleep(&t, nullptr);
 }
 
+template <class F>
+void await(F ready) {
+  const int64_t deadline = soon();
+  while (!ready()) {
+    CHECK(railhead::host::nowNs() < deadline);
+    nap();
+  }
+}
+
 int meetings = 0;
 void meet() {
   const int all = ++meetings * ranks;
   __atomic_add_fetch(&shared->arrived, 1, __ATOMIC_ACQ_REL);
-  const int64_t deadline = soon();
-  while (__atomic_load_n(&shared->arrived, __ATOMIC_ACQUIRE) < all) {
-    CHECK(railhead::host::nowNs() < deadline);
-    nap();
-  }
+  await([all] { return __atomic_load_n(&shared->arrived, __ATOMIC_ACQUIRE) >= all; });
 }
 
 // Sends bytes, and a descriptor if fd is not -1. The descriptor is closed, as it has gone.
@@ -170,12 +175,14 @@ void killed(const Context& context) {
     }
   }
   auto* own = reinterpret_cast<volatile uint64_t*>(heaps.address(rank, 0));
-  while (*own == 0) nap();
+  await([own] { return *own != 0; });
+  __atomic_fetch_add(&shared->word[2], 1, __ATOMIC_ACQ_REL);
   if (rank == 0) {
+    await([] { return __atomic_load_n(&shared->word[2], __ATOMIC_ACQUIRE) == ranks - 1; });  // it has stored into all others
     CHECK(kill(__atomic_load_n(&shared->word[0], __ATOMIC_ACQUIRE), SIGKILL) == 0);
     __atomic_store_n(&shared->word[1], 1, __ATOMIC_RELEASE);
   }
-  while (__atomic_load_n(&shared->word[1], __ATOMIC_ACQUIRE) == 0) nap();
+  await([] { return __atomic_load_n(&shared->word[1], __ATOMIC_ACQUIRE) != 0; });
   SUCCEEDS(heaps.unmap({rank, 0, kGranule}, &why));
   SUCCEEDS(heaps.create({rank, 0, kGranule}, soon(), &why));
   CHECK(*own == 0);
