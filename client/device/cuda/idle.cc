@@ -123,9 +123,9 @@ bool ownStreamsAreIdle(const Comm* comm) {
   return true;
 }
 
-// Whether the thread calls the driver no more after this, if it has not yet. The application may begin a capture once the caller has returned. The driver
-// ends a capture in which another thread begins to wait for the context. So a thread that was about to call gets time to do so.
-bool isWithinDriverOrLate(const Wait& w, int64_t now) {
+// Once the caller has returned, the application may begin a capture, and the driver ends a capture in which a thread begins to wait for the context. So the
+// caller returns only if the thread has not said that it will call the driver, and then does not call, or has said so long ago, and is within the driver.
+bool mayReturnBefore(const Wait& w, int64_t now) {
   constexpr int64_t kEnterNs = 250 * 1000 * 1000;
   return w.enteredNs == 0 || now - w.enteredNs >= kEnterNs;
 }
@@ -147,7 +147,7 @@ bool await(const Comm* comm, Wait* w, int64_t deadlineNs) {
     const int64_t turn = deadlineNs < now + kTurnNs ? deadlineNs : now + kTurnNs;
     const timespec until = {static_cast<time_t>(turn / 1000000000), static_cast<long>(turn % 1000000000)};
     pthread_cond_timedwait(&w->changed, &w->mutex, &until);
-    idle = !w->ended && turn >= lookAt && isWithinDriverOrLate(*w, turn) && ownStreamsAreIdle(comm);
+    idle = !w->ended && turn >= lookAt && mayReturnBefore(*w, turn) && ownStreamsAreIdle(comm);
   }
   idle = idle || w->ended;
   w->given = true;

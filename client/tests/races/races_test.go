@@ -34,7 +34,7 @@ func play(t *testing.T, b *build, scenario string, seeds int) {
 func onEachBuild(t *testing.T, scenario string, ordinary int) {
 	t.Helper()
 	t.Parallel()
-	t.Run("hooks", func(t *testing.T) { play(t, hooksBuild, scenario, deep.Rounds(t, ordinary, 800)) })
+	t.Run("hooks", func(t *testing.T) { play(t, hooksBuild, scenario, deep.Rounds(t, ordinary, 500)) })
 	if !deep.On(t) {
 		return
 	}

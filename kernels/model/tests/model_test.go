@@ -190,7 +190,7 @@ func TestTheListOfOrdersHasEveryOrderThatIsExecuted(t *testing.T) {
 		if s[1] != "seeds" {
 			continue
 		}
-		seeds := fmt.Sprint("0:", deep.Rounds(t, 10, 60))
+		seeds := fmt.Sprint("0:", deep.Rounds(t, 10, 100))
 		for line := range strings.Lines(cxxprogram.Run(t, binary, "--scenario", s[0], "--seeds", seeds, "--changes")) {
 			change, is := strings.CutPrefix(strings.TrimRight(line, "\n"), "change\t")
 			if is && !listed[change] {
