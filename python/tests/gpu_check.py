@@ -7,24 +7,16 @@ it, because it needs a GPU; its cases without torch are those of cuda_ranks.py."
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
 from pathlib import Path
-from typing import Any, Callable, List, Optional, Tuple, Type
+from typing import Any, Callable, List, Tuple, Type
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
-from railhead import Comm, Dtype, Op, Session, errors, group  # noqa: E402
-
-CHECKS: List[Callable[[Comm], None]] = []
-
-
-def check(function: Callable[[Comm], None]) -> Callable[[Comm], None]:
-    CHECKS.append(function)
-    return function
+from gpu_checks import check, main  # noqa: E402
+from railhead import Comm, Dtype, Op, errors, group  # noqa: E402
 
 
 def numbers(rank: int, count: int, turn: int = 0, below: int = 4) -> Any:
@@ -242,37 +234,6 @@ def refused_calls(comm: Comm) -> None:
     for call, words in wrong:
         raises(errors.InvalidArgumentError, call, *words)
     same(comm.all_reduce(x), torch.full((4, 4), comm.world_size, device="cuda"), "a call afterwards")
-
-
-@check
-def no_call_gave_up(comm: Comm) -> None:
-    torch.cuda.synchronize()
-    if comm.stopped():
-        raise AssertionError(f"stopped: {comm.status().message}")
-
-
-def run(comm: Comm) -> Optional[str]:
-    """The name of the check that failed. The later ones do not run, because the ranks may differ in their calls."""
-    for function in CHECKS:
-        try:
-            function(comm)
-            torch.cuda.synchronize()
-        except BaseException:
-            print(f"rank {comm.rank}: FAILED {function.__name__}\n{traceback.format_exc()}", flush=True)
-            return function.__name__
-        print(f"rank {comm.rank}: ok {function.__name__}", flush=True)
-    return None
-
-
-def main() -> int:
-    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", os.environ["RANK"])) % torch.cuda.device_count())
-    with Session() as session:
-        comm = session.comm(device="cuda")
-        failed = run(comm)
-        if failed is not None:
-            comm.abort()
-        comm.finalize()
-    return 0 if failed is None else 1
 
 
 if __name__ == "__main__":

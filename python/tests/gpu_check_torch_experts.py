@@ -9,20 +9,18 @@ needs a GPU; its cases without torch are those of cuda_expert_ranks.py."""
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any, Callable, List, Literal, Optional, Tuple
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
-from railhead import Comm, Dtype, ExpertBuffer, ExpertConfig, Received, Result, Session, errors  # noqa: E402
+from gpu_checks import check, main  # noqa: E402
+from railhead import Comm, Dtype, ExpertBuffer, ExpertConfig, Received, Result, errors  # noqa: E402
 
-CHECKS: List[Callable[[Comm], None]] = []
 BLOCK = 128  # elements that share a scale
 BF16_ROUNDING = 2.0**-8  # the largest relative error of rounding to bf16, which has 8 bits
 
@@ -37,11 +35,6 @@ CONFIGS = (
     dataclasses.replace(SMALL, mode="ht", max_tokens_per_rank=300),
     dataclasses.replace(FP8, mode="ht"),
 )
-
-
-def check(function: Callable[[Comm], None]) -> Callable[[Comm], None]:
-    CHECKS.append(function)
-    return function
 
 
 class Tokens:
@@ -349,38 +342,6 @@ def times(comm: Comm) -> None:
                       f"two Python calls {queued:.1f} us", flush=True)  # fmt: skip
             del graph
             torch.cuda.synchronize()
-
-
-@check
-def no_call_gave_up(comm: Comm) -> None:
-    torch.cuda.synchronize()
-    if comm.stopped():
-        raise AssertionError(f"stopped: {comm.status().message}")
-
-
-def run(comm: Comm) -> Optional[str]:
-    """The name of the check that failed. The later ones do not run, because the ranks may differ in their calls."""
-    for function in CHECKS:
-        began = time.monotonic()
-        try:
-            function(comm)
-            torch.cuda.synchronize()
-        except BaseException:
-            print(f"rank {comm.rank}: FAILED {function.__name__}\n{traceback.format_exc()}\nstatus: {comm.status()}", flush=True)
-            return function.__name__
-        print(f"rank {comm.rank}: ok {function.__name__} ({time.monotonic() - began:.1f} s)", flush=True)
-    return None
-
-
-def main() -> int:
-    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", os.environ["RANK"])) % torch.cuda.device_count())
-    with Session() as session:
-        comm = session.comm(device="cuda", timeout=15)
-        failed = run(comm)
-        if failed is not None:
-            comm.abort()
-        comm.finalize()
-    return 0 if failed is None else 1
 
 
 if __name__ == "__main__":
