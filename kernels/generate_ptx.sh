@@ -7,7 +7,10 @@ cd "$(dirname "$0")"
 nvcc=$(command -v "${NVCC:-nvcc}")
 mkdir -p ptx cubin
 ptxas=$(dirname "$nvcc")/ptxas
-for image in kernels ep; do
-  "$nvcc" -ptx -arch=compute_80 -O3 -std=c++17 -fmad=false -I. -Iinclude "cuda/$image.cu" -o "ptx/$image.ptx"
-  "$ptxas" -arch=sm_90 -O3 "ptx/$image.ptx" -o "cubin/$image.sm_90.cubin"
-done
+generate() {
+  "$nvcc" -ptx -arch=compute_80 -O3 -std=c++17 -fmad=false -I. -Iinclude "cuda/$1.cu" -o "ptx/$1.ptx"
+  "$ptxas" -arch=sm_90 -O3 "ptx/$1.ptx" -o "cubin/$1.sm_90.cubin"
+}
+generate ep &
+generate kernels
+wait "$!"
