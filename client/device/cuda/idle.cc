@@ -125,6 +125,7 @@ bool ownStreamsAreIdle(const Comm* comm) {
 
 // Once the caller has returned, the application may begin a capture, and the driver ends a capture in which a thread begins to wait for the context. So the
 // caller returns only if the thread has not said that it will call the driver, and then does not call, or has said so long ago, and is within the driver.
+// A wait that ends at its deadline is excepted.
 bool mayReturnBefore(const Wait& w, int64_t now) {
   constexpr int64_t kEnterNs = 250 * 1000 * 1000;
   return w.enteredNs == 0 || now - w.enteredNs >= kEnterNs;
