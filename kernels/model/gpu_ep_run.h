@@ -425,22 +425,23 @@ class GpuEpRun {
     }
     return n;
   }
-  // Ranks that are lost, and whose counts have not come: those that lead to the number of rows that there are. ~0: none.
-  uint64_t ranksWithout(int r, int d, const EpReport& report) const {
+  // Of the ranks that are lost, the counts of some have not come: the rows are right without those.
+  std::string checkRows(int r, int d, const EpReport& report) {
+    std::string wrong = std::to_string(report.rows) + " rows";
     for (uint64_t without = 0; without < uint64_t{1} << s_.worldSize; without++) {
       uint64_t rows = 0;
       for (int s = 0; s < s_.worldSize; s++) rows += (without >> s & 1) != 0 ? 0 : rowsFrom(s, r, d);
-      if ((without & ~report.lostRanks) == 0 && rows == report.rows) return without;
+      if ((without & ~report.lostRanks) != 0 || rows != report.rows) continue;
+      wrong = checkRowsWithout(r, d, report, without);
+      if (wrong.empty()) return "";
     }
-    return ~uint64_t{0};
+    return wrong;
   }
   // The rows of each local expert, in the order of ranks and tokens. Makes the experts' outputs of them.
-  std::string checkRows(int r, int d, const EpReport& report) {
+  std::string checkRowsWithout(int r, int d, const EpReport& report, uint64_t without) {
     Rank& rank = ranks_[size(r)];
     Job& j = rank.jobs[size(d)];
     j.y.assign(j.rows.size(), 0);
-    const uint64_t without = ranksWithout(r, d, report);
-    if (without == ~uint64_t{0}) return std::to_string(report.rows) + " rows";
     size_t row = 0;
     std::set<std::pair<int, uint32_t>> here;
     for (uint32_t local = 0; local < rank.own.size(); local++) {

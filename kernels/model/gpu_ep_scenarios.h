@@ -37,21 +37,27 @@ inline EpScript anyGpuEpRanks(Random& random, bool countsFirst = false) {
 inline GpuEpShape gpuEpCalls(Random& random) { return withGrids(random, epCalls(random, anyGpuEpRanks(random), 1 + random.below(3), false)); }
 inline GpuEpShape gpuEpInFlight(Random& random) { return withGrids(random, epCalls(random, anyGpuEpRanks(random), 3 + random.below(3), true)); }
 
-// Half of the time two ranks send each other more tokens than a ring has positions.
+// Each rank has more tokens for the others than a ring has positions.
+inline EpScript crowded(Random& random, EpScript s, int world) {
+  s.worldSize = world;
+  s.expertRank.clear();
+  for (int r = world - 1; r >= 0; r--) s.expertRank.push_back(static_cast<uint8_t>(r));
+  s.topk = static_cast<uint32_t>(world);
+  s.maxTokens = 3 + static_cast<uint32_t>(random.below(2));
+  return s;
+}
 inline GpuEpShape gpuEpHt(Random& random) {
   EpScript s = anyGpuEpRanks(random, true);
-  if (random.oneIn(2)) {
-    s.worldSize = 2;
-    s.expertRank = {1, 0};
-    s.topk = 2;
-    s.maxTokens = 3 + static_cast<uint32_t>(random.below(2));
-  }
+  if (random.oneIn(2)) s = crowded(random, s, 2);
   return withGrids(random, epCalls(random, s, 1 + random.below(4), random.oneIn(2)));
 }
 
 // A rank is given up at any time. It has died before one of its kernels, or lives and goes on.
 inline GpuEpShape gpuEpDeath(Random& random) {
-  GpuEpShape shape = withGrids(random, epCalls(random, anyGpuEpRanks(random, random.oneIn(3)), 1 + random.below(3), random.oneIn(2)));
+  const bool ht = random.oneIn(2);
+  EpScript s = anyGpuEpRanks(random, ht);
+  if (ht && random.oneIn(2)) s = crowded(random, s, 2 + random.below(2));
+  GpuEpShape shape = withGrids(random, epCalls(random, s, 1 + random.below(3), random.oneIn(2)));
   shape.dropsDead = true;
   shape.dead = random.below(shape.script.worldSize);
   if (random.oneIn(2)) shape.diesBefore = static_cast<size_t>(random.below(static_cast<int>(shape.script.steps.size())));

@@ -155,6 +155,8 @@ constexpr MutantEntry kMutants[] = {
     {Mutant::kGpuEpHtTurnUnchecked, "gpu-ep-ht", "a copy that another block has yet to take is taken for a later one"},
     {Mutant::kGpuEpHtSumsTurnUnchecked, "gpu-ep-ht", "a partial sum that another block has yet to add is taken for a later one"},
     {Mutant::kGpuEpHtWaitsBeforeItSends, "gpu-ep-ht", "a block waits for copies although its token's last credit has come"},
+    {Mutant::kGpuEpHtCreditsUnordered, "gpu-ep-ht", "two blocks store the credits of a position in any order"},
+    {Mutant::kGpuEpHtLooksAtOneRank, "gpu-ep-death", "a block that lacks something of several ranks looks whether one of them has died"},
     {Mutant::kStateTakenInTwoSteps, "streams", "a stream takes the state by a load and a store"},
     {Mutant::kRecordNotInvalidated, "records", "a flight record keeps its number while it is overwritten"},
     {Mutant::kRecordWithoutFence, "records", "no fence after a record's number is cleared"},

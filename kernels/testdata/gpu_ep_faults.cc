@@ -140,6 +140,10 @@ class Drops {
   Drops(uint64_t seed, uint64_t timeoutNs) : dice_{std::mt19937_64(seed)}, world_(2 + static_cast<int>(dice_.below(3))), timeoutNs_(timeoutNs) {
     placement_ = placement(world_, 1 + dice_.below(4 * static_cast<uint32_t>(world_)));
     for (uint8_t& r : placement_.rankOf) r = static_cast<uint8_t>(dice_.below(static_cast<uint32_t>(world_)));
+    when_ = static_cast<int>(dice_.below(3));
+    // In ht a rank sends no row before it receives, so it does not die between its rows. Its rings have 4 positions, and it may have more copies.
+    placement_.countsFirst = when_ != 1 && dice_.below(2) == 0;
+    if (placement_.countsFirst) placement_.chunkTokens = 1;
     ranks_ = std::make_unique<EpGpuRanks>(placement_, 0);
   }
   Drops(int world, bool countsFirst, uint64_t timeoutNs) : Drops(uint64_t{7}, timeoutNs) {
@@ -152,7 +156,7 @@ class Drops {
 
   // The host reports the death before the survivors call.
   void die() {
-    const int when = static_cast<int>(dice_.below(3));
+    const int when = when_;
     begin();
     onRanks(world_, [&](int r) {
       Calls& c = calls(r);
@@ -367,6 +371,7 @@ class Drops {
 
   Dice dice_;
   int world_;
+  int when_ = 0;  // the last rank dies: 0 before its counts, 1 between its rows, 2 before its combine
   const uint64_t timeoutNs_;
   EpPlacement placement_;
   std::unique_ptr<EpGpuRanks> ranks_;

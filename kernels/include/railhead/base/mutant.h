@@ -186,6 +186,8 @@ enum class Mutant : int {
   kGpuEpHtTurnUnchecked = 174,
   kGpuEpHtSumsTurnUnchecked = 175,
   kGpuEpHtWaitsBeforeItSends = 176,
+  kGpuEpHtCreditsUnordered = 177,
+  kGpuEpHtLooksAtOneRank = 178,
 };
 
 #if defined(RH_MODEL)

@@ -62,7 +62,7 @@ class EpCombineHtKernel : public EpCombineKernel<T, C, true> {
       if (isThere) {
         bool good = true;
         withEpType(result.type, [&](auto out) { good = this->template addNext<decltype(out)>(result); });
-        if (!c_.dataAll(good)) return false;
+        if (!good) return false;
         moves = true;
       }
       RH_ROLLED
@@ -134,13 +134,12 @@ class EpCombineHtKernel : public EpCombineKernel<T, C, true> {
     }
   }
 
-  // Adds the next token, and gives the positions of its sums back.
+  // Adds the next token, and gives the positions of its sums back. False, in all threads of the block: the comm has stopped.
   template <class Out>
   RH_FN bool addNext(const typename Base::Result& result) {
     const uint64_t here = neededOf(shared_.to[0]);
     if (mutated(Mutant::kGpuEpHtSumsGivenBackEarly)) giveBack(here);
-    if (!this->template addToken<Out>(result, 0, token_, here)) return false;
-    c_.dataAll(true);
+    if (!c_.dataAll(this->template addToken<Out>(result, 0, token_, here))) return false;
     if (!mutated(Mutant::kGpuEpHtSumsGivenBackEarly)) giveBack(here);
     token_ += c_.dataBlocks();
     c_.dataAll(true);

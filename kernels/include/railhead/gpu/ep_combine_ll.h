@@ -194,7 +194,8 @@ class EpCombineKernel {
     loadLists(s, i, n);
     RH_ROLLED
     for (uint32_t g = 0; g < n; g++) {
-      addRows<Y>(g, [&](uint32_t tile, const Raw16& raw) { c_.storePacket(cellOf(sentSum(s, memberOf(i, g)), tile), packetOf(raw)); });
+      char* row = sentSum(s, memberOf(i, g));
+      addRows<Y>(g, [&](uint32_t tile, const Raw16& raw) { c_.storePacket(cellOf(row, tile), packetOf(raw)); });
     }
   }
   // A thread adds the tiles of this rank's own tokens that it reads again in addSums().
@@ -237,7 +238,7 @@ class EpCombineKernel {
       const uint64_t ref = c_.loadState(arrays().lists + index * stride + k);
       const uint32_t length = c_.loadState(arrays().lengths + index);
       if (k == 0 && source == team_.rank) shared_.to[g] = c_.loadState(arrays().ranks + copy);
-      if (k == 0) shared_.listed[g] = length;
+      if (k == 0) shared_.listed[g] = length <= stride ? length : 0;  // kEpMissing: a header was taken back, which no rank does that keeps the rules
       shared_.rows[g * kEpMaxTopk + k] = static_cast<uint32_t>(ref);
       shared_.weights[g * kEpMaxTopk + k] = static_cast<uint32_t>(ref >> 32);
     }
@@ -293,22 +294,24 @@ class EpCombineKernel {
   template <class Out>
   RH_FN bool addSums(const Result& result) {
     const uint32_t blocks = c_.dataBlocks(), tokens = shared_.tokens, all = tokens + shared_.excess;
+    bool good = true;
     RH_ROLLED
     for (uint32_t t = c_.block(); t < all; t += kEpGroup * blocks) {
       const uint32_t n = groupOf(t, all);
-      loadCopies(t, n, tokens);
+      if (!loadCopies(t, n, tokens, good)) return false;
       RH_ROLLED
       for (uint32_t g = 0; g < n; g++) {
         const uint32_t token = memberOf(t, g);
         const uint64_t ranks = shared_.to[g];
         if (team_.dropsDead && !awaitSums(g, ranks & ~shared_.masked)) return false;
         const uint64_t here = ranks & ~(shared_.masked | shared_.goneRanks());
-        if (!addToken<Out>(result, g, token, here)) return false;
+        good = good && addToken<Out>(result, g, token, here);
       }
     }
-    return true;
+    return good;
   }
-  // Number g of the group. here: of the ranks that have a copy, those whose partial sums are added.
+  // Number g of the group. here: of the ranks that have a copy, those whose partial sums are added. False: the comm has stopped. Threads of a block may
+  // differ in that, so each goes on to the next barrier, at which all stop.
   template <class Out>
   RH_FN bool addToken(const Result& result, uint32_t g, uint32_t token, uint64_t here) {
     const bool isEven = epAreEven<Out, kElements>(result.rows, hidden()) && epAreEven<Out, kElements>(result.add, hidden());
@@ -349,10 +352,10 @@ class EpCombineKernel {
     }
     return mutated(Mutant::kGpuEpThreadsGiveUpAlone) ? good : c_.dataAll(good);
   }
-  // Which copies tokens t, t + blocks, ... have, n of them. A barrier is behind.
-  RH_FN void loadCopies(uint32_t t, uint32_t n, uint32_t tokens) {
+  // Which copies tokens t, t + blocks, ... have, n of them. A barrier is behind. good: whether this thread may go on. False: one of the block may not.
+  RH_FN bool loadCopies(uint32_t t, uint32_t n, uint32_t tokens, bool good = true) {
     const uint32_t world = static_cast<uint32_t>(team_.worldSize);
-    c_.dataAll(true);
+    if (!c_.dataAll(good)) return false;
     RH_ROLLED
     for (uint32_t j = c_.threadInBlock(); j < n * world; j += c_.dataThreadsInBlock()) {
       const uint32_t g = j / world, r = j - g * world, token = memberOf(t, g);
@@ -360,6 +363,7 @@ class EpCombineKernel {
       if (token < tokens) shared_.copies[g * kMaxWorldSize + r] = c_.loadState(arrays().copyOf + r * uint64_t{team_.maxTokens} + token);
     }
     c_.dataAll(true);
+    return true;
   }
 
   // Tiles i, i + step, ... of a token, number g of its group: those of a rank are polled together. Not even: tile i.

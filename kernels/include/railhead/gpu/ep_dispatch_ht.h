@@ -138,16 +138,9 @@ class EpMover {
       if (EpEntry::isNone(entry) || (peersOf(g) >> EpEntry::rank(entry) & 1) == 0) continue;
       const EpPosition p = sentTo(EpEntry::rank(entry), g);
       char* slot = rings_.slot(EpEntry::rank(entry), team_.rank, p);
-      c_.storeSlotWord(team_.header(slot, p.at) + 1 + expertsOn(g, EpEntry::rank(entry), k),
+      c_.storeSlotWord(team_.header(slot, p.at) + 1 + shared_.expertsOn(g, EpEntry::rank(entry), k),
                        EpExpertWord::of(EpEntry::local(entry), EpEntry::place(entry), shared_.weights[g * kEpMaxTopk + k]));
     }
-  }
-  // How many of the token's first k entries are on rank d.
-  RH_FN uint32_t expertsOn(uint32_t g, int d, uint32_t k) const {
-    uint32_t n = 0;
-    RH_ROLLED
-    for (uint32_t j = 0; j < k; j++) n += EpEntry::isOf(shared_.entries[g * kEpMaxTopk + j], d);
-    return n;
   }
   RH_FN void copyRows(uint32_t n) {
     const uint32_t bytes = team_.rowBytes;
@@ -182,7 +175,7 @@ class EpMover {
       if (!isFenced) c_.fence();
       isFenced = true;
       const EpPosition p = sentTo(d, g);
-      c_.storeFlag(rings_.firstWord(d, team_.rank, p), EpFirstWord::of(memberOf(token_, g), expertsOn(g, d, team_.topk)));
+      c_.storeFlag(rings_.firstWord(d, team_.rank, p), EpFirstWord::of(memberOf(token_, g), shared_.expertsOn(g, d, team_.topk)));
     }
   }
 
@@ -194,8 +187,9 @@ class EpMover {
     for (uint32_t g = c_.threadInBlock(); g < n; g += c_.dataThreadsInBlock()) {
       const EpPosition p = takenFrom(s, memberOf(first, g));
       uint32_t* at = rings_.firstWord(team_.rank, s, p);
+      const bool isTurn = rings_.isTokensTurn(s, p);  // before the word: of a rank that was given up, another block may yet take the turn before
       const uint32_t word = c_.loadFlagAcquire(at);
-      const bool hasCome = (word & EpFirstWord::kHere) != 0 && rings_.isTokensTurn(s, p);
+      const bool hasCome = isTurn && (word & EpFirstWord::kHere) != 0;
       shared_.firstWords[g] = hasCome ? word : 0;
       if (hasCome) c_.storeFlag(at, 0);
     }

@@ -133,10 +133,10 @@ class EpReceiver {
     RH_ROLLED
     for (uint32_t j = c_.threadInBlock(); j < n * team_.topk; j += c_.dataThreadsInBlock()) {
       const uint32_t g = j / team_.topk, k = j - g * team_.topk, at = g * kEpMaxTopk;
-      if (k == 0) shared_.listed[g] = ownExperts(g, team_.topk);
+      if (k == 0) shared_.listed[g] = shared_.expertsOn(g, team_.rank, team_.topk);
       const uint64_t entry = shared_.entries[at + k];
       if (!isOwn(g) || !EpEntry::isOf(entry, team_.rank)) continue;
-      list(ownOf(t, g), g, ownExperts(g, k), EpEntry::local(entry), EpEntry::place(entry), shared_.weights[at + k]);
+      list(ownOf(t, g), g, shared_.expertsOn(g, team_.rank, k), EpEntry::local(entry), EpEntry::place(entry), shared_.weights[at + k]);
     }
     listTokens(team_.rank, n, [&](uint32_t g) { return ownOf(t, g); });
     RH_ROLLED
@@ -146,13 +146,6 @@ class EpReceiver {
   }
   RH_FN bool isOwn(uint32_t g) const { return (shared_.to[g] >> team_.rank & 1) != 0; }
   RH_FN Copy ownOf(uint32_t t, uint32_t g) const { return {team_.rank, shared_.ownCopy[g], memberOf(t, g)}; }
-  // How many of the token's first k entries are on this rank.
-  RH_FN uint32_t ownExperts(uint32_t g, uint32_t k) const {
-    uint32_t n = 0;
-    RH_ROLLED
-    for (uint32_t j = 0; j < k; j++) n += EpEntry::isOf(shared_.entries[g * kEpMaxTopk + j], team_.rank);
-    return n;
-  }
   // What another group, or an earlier kernel, has noted.
   RH_FN void load(uint32_t t, uint32_t n) {
     RH_ROLLED

@@ -7,7 +7,8 @@
 //           Writer: a thread of the reader's block, after a barrier of the block and a fence (relaxed): rows have been read, first words are 0, cells
 //           are all ones again. Reader: a thread of the block that fills the position (acquire), before a barrier of its block.
 //   read    The same for the reader's own blocks, in its private memory (EpCommonCall::read): what is there may be of an earlier turn, which another block
-//           has yet to read. Writer and order as of the credit. Readers: threads that look at the position (acquire).
+//           has yet to read. Writer: the thread that has stored the credit, after a fence of the device (relaxed). Readers: threads that look at the position
+//           (acquire): rows have been read, and the credit is stored before the next one.
 #ifndef RAILHEAD_KERNELS_GPU_EP_RINGS_H_
 #define RAILHEAD_KERNELS_GPU_EP_RINGS_H_
 
@@ -47,12 +48,12 @@ class EpRings {
   }
   // Gives a position back to its writer. A fence is before.
   RH_FN void giveToken(int writer, const EpPosition& p) {
-    c_.storeFlag(readAt(0, writer, p), p.turn + 1);
     give(writer, p, p.turn + 1, readOf(state_.added[writer], p));
+    note(readAt(0, writer, p), p.turn + 1);
   }
   RH_FN void giveSum(int writer, const EpPosition& p) {
-    c_.storeFlag(readAt(1, writer, p), p.turn + 1);
     give(writer, p, readOf(state_.taken[writer], p), p.turn + 1);
+    note(readAt(1, writer, p), p.turn + 1);
   }
   // Whether what is at a position is of this turn, if it is anything.
   RH_FN bool isTokensTurn(int writer, const EpPosition& p) {
@@ -78,6 +79,11 @@ class EpRings {
   RH_FN uint32_t readOf(const EpRing& ring, const EpPosition& p) {
     return c_.loadState(&ring.turn) + (p.slot * team_.layout.chunkTokens + p.at < c_.loadState(&ring.at) ? 1 : 0);
   }
+  // The block that reads the position next has seen this before it stores its own credit, so that the credits are stored in their order.
+  RH_FN void note(uint32_t* read, uint32_t turns) {
+    if (!mutated(Mutant::kGpuEpHtCreditsUnordered)) c_.fenceDevice();
+    c_.storeFlag(read, turns);
+  }
   RH_FN void give(int writer, const EpPosition& p, uint32_t tokens, uint32_t sums) {
     c_.storeFlag(firstWord(writer, team_.rank, p) + 1, (tokens & 0xffff) | sums << 16);
   }
@@ -88,26 +94,47 @@ class EpRings {
   uint32_t* const read_;
 };
 
-// A block's wait when it can move nothing: its first thread polls what is lacking.
+// A block's wait when it can move nothing, by its first thread: for anything that it lacks, of any rank. So it looks at all ranks that lack something: if it
+// looked at one of them, two living ranks could wait for each other, and for a dead one that neither looks at.
 template <class C>
 class EpStall {
  public:
-  RH_FN EpStall(C& c, const EpCommonCall& call) : c_(c), wait_(c, call, 0) {}
+  RH_FN EpStall(C& c, const EpCommonCall& call) : c_(c), call_(call) {}
 
-  // isThere(r): whether something of rank r has come. lacking: the ranks of which something lacks. False: the comm has stopped. By the first thread.
+  // isThere(r): whether something of rank r has come. lacking: the ranks of which something lacks. False: the comm has stopped.
   template <class IsThere>
   RH_FN bool await(uint64_t lacking, IsThere isThere) {
-    wait_.startFor(lowestBit(lacking));
+    uint64_t begun = 0, ending = 0, gone = 0, since = 0;
     RH_ROLLED
     for (;;) {
       bool any = false;
       RH_ROLLED
       for (uint64_t left = lacking; left != 0; left &= left - 1) any |= isThere(lowestBit(left));
       if (any) break;
-      if (wait_.goesOn()) continue;
-      if (!wait_.isGone()) return false;
-      const uint32_t r = static_cast<uint32_t>(lowestBit(lacking));
-      c_.sharedOr(&c_.epShared().gone[r / 32], 1u << r % 32);
+      if (ending == 0) {
+        if (c_.keepWaiting()) continue;
+        if (!c_.survives()) {
+          c_.giveUp(lacking);
+          return false;
+        }
+      }
+      const uint64_t all = mutated(Mutant::kGpuEpHtLooksAtOneRank) ? lacking & (~lacking + 1) : lacking;
+      const uint64_t looked = ending != 0 ? ending : all, last = ending;
+      ending = 0;
+      RH_ROLLED
+      for (uint64_t left = looked; left != 0; left &= left - 1) {
+        const int r = lowestBit(left);
+        const uint64_t bit = left & (~left + 1);
+        const Seen seen = look(r, (last & bit) != 0, (begun & bit) != 0, &since);
+        begun |= bit;
+        if (seen == Seen::kEnd) ending |= bit;
+        if (seen == Seen::kGone) gone |= bit;
+      }
+      if (gone == 0) continue;
+      RH_UNROLL
+      for (int i = 0; i < 2; i++) {
+        if (static_cast<uint32_t>(gone >> 32 * i) != 0) c_.sharedOr(&c_.epShared().gone[i], static_cast<uint32_t>(gone >> 32 * i));
+      }
       break;
     }
     c_.endWait();
@@ -115,8 +142,27 @@ class EpStall {
   }
 
  private:
+  using Seen = typename EpWait<C>::Seen;
+
+  // What was seen of a rank is in shared memory between two looks, as milliseconds after *since, the first look. They are rounded up, so aliveAt may be up to
+  // 1 ms ahead of the clock.
+  RH_FN Seen look(int r, bool isLast, bool began, uint64_t* since) {
+    constexpr uint64_t kMs = 1000000;
+    EpShared& shared = c_.epShared();
+    EpPatience p;
+    p.began = began;
+    p.turns = shared.stalled.turns[r];
+    p.since = *since;
+    p.aliveAt = *since + shared.stalled.aliveMs[r] * kMs;
+    const Seen seen = EpWait<C>::look(c_, call_, c_.way(), r, false, isLast, c_.beganWaiting(), &p);
+    if (*since == 0) *since = p.since;
+    shared.stalled.turns[r] = p.turns;
+    shared.stalled.aliveMs[r] = p.aliveAt <= *since ? 0 : static_cast<uint32_t>((p.aliveAt - *since + kMs - 1) / kMs);
+    return seen;
+  }
+
   C& c_;
-  EpWait<C> wait_;
+  const EpCommonCall& call_;
 };
 
 }  // namespace railhead::gpu

@@ -215,16 +215,9 @@ class EpSender {
       const int d = EpEntry::rank(entry);
       if (EpEntry::isNone(entry) || (peersOf(g) >> d & 1) == 0) continue;
       char* slot = slots().slot(d, team_.rank);
-      c_.storeSlotWord(slots().expertWord(slot, routes_.copyTo(tokenOf(first, g), d), expertsOn(g, d, k)),
+      c_.storeSlotWord(slots().expertWord(slot, routes_.copyTo(tokenOf(first, g), d), shared_.expertsOn(g, d, k)),
                        EpExpertWord::of(EpEntry::local(entry), EpEntry::place(entry), shared_.weights[g * kEpMaxTopk + k]));
     }
-  }
-  // How many of the token's first k entries are on rank d.
-  RH_FN uint32_t expertsOn(uint32_t g, int d, uint32_t k) const {
-    uint32_t n = 0;
-    RH_ROLLED
-    for (uint32_t j = 0; j < k; j++) n += EpEntry::isOf(shared_.entries[g * kEpMaxTopk + j], d);
-    return n;
   }
 
   // Rows as they are sent.
@@ -280,7 +273,7 @@ class EpSender {
       const uint32_t g = i / world, t = tokenOf(first, g);
       const int d = static_cast<int>(i - g * world);
       if ((peersOf(g) >> d & 1) == 0) continue;
-      const uint32_t word = EpFirstWord::of(t, expertsOn(g, d, team_.topk));
+      const uint32_t word = EpFirstWord::of(t, shared_.expertsOn(g, d, team_.topk));
       if (!isFenced) c_.fence();
       isFenced = true;
       c_.storeFlag(slots().firstWord(slots().slot(d, team_.rank), routes_.copyTo(t, d)), word);

@@ -115,7 +115,12 @@ struct EpShared {
   uint32_t firstWords[kEpGroup];            // of the headers of copies
   uint32_t rows[kEpGroup * kEpMaxTopk], listed[kEpGroup];  // where a copy goes, and how many entries that has
   uint32_t listedWeights[kEpGroup * kEpMaxTopk];
-  uint64_t partial[64];                     // of a sum over the local experts
+  union {
+    uint64_t partial[64];  // while it receives, before rows are taken: of a sum over the local experts
+    struct {
+      uint32_t turns[kMaxWorldSize], aliveMs[kMaxWorldSize];
+    } stalled;             // of ht: what a wait has seen of each rank (EpStall)
+  };
   uint32_t received[kMaxWorldSize];         // copies from each rank
   uint32_t error, flight, number;
   uint32_t outcome;                         // of the last block, for control (EpRankState::done)
@@ -134,6 +139,13 @@ struct EpShared {
   uint32_t next[kMaxWorldSize], ready[kMaxWorldSize], lackingCell;
   uint32_t written[kEpWrittenWords];        // bit i: row i has come (ep_repair.h)
 
+  // How many of the first k entries of the group's token g are on rank d.
+  RH_FN uint32_t expertsOn(uint32_t g, int d, uint32_t k) const {
+    uint32_t n = 0;
+    RH_ROLLED
+    for (uint32_t j = 0; j < k; j++) n += EpEntry::isOf(entries[g * kEpMaxTopk + j], d);
+    return n;
+  }
   RH_FN uint64_t goneRanks() const { return gone[0] | uint64_t{gone[1]} << 32; }
   RH_FN uint64_t uncountedRanks() const { return uncounted[0] | uint64_t{uncounted[1]} << 32; }
 };

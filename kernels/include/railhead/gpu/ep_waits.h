@@ -13,7 +13,7 @@ namespace railhead::gpu {
 // Bits of a verdict. kEpTaken: a block has all counts of the rank. kEpGone: the rank was given up; without kEpTaken its counts are none.
 constexpr uint32_t kEpTaken = 1, kEpGone = 2;
 
-// What a thread has seen in a wait of several pieces.
+// What a thread has seen of a rank in a wait of several pieces.
 struct EpPatience {
   bool began = false;
   uint32_t turns = 0;   // EpState::waitTurns of the rank
@@ -41,16 +41,10 @@ class EpWait {
     return !isGone_;
   }
   RH_FN bool isGone() const { return isGone_; }
-  RH_FN void startFor(int rank) {
-    rank_ = rank;
-    isGone_ = isLast_ = patience_.began = false;
-  }
 
- private:
   // kEnd: the rank has died, or has masked this one. What it has sent has arrived before the next poll.
   enum class Seen { kNothing, kEnd, kGone };
-
-  // After a piece, or the poll behind the end.
+  // After a piece, or, with isLast, the poll behind the end.
   RH_COLD static Seen look(typename C::TargetType target, const EpCommonCall& call, Way way, int rank, bool forCounts, bool isLast, uint64_t began,
                            EpPatience* p) {
     C c(target, call.call, way);
@@ -63,13 +57,15 @@ class EpWait {
     if (p->began && turns != p->turns) p->aliveAt = now;
     p->began = true;
     p->turns = turns;
-    const bool isLate = now - p->aliveAt >= timeout || now - p->since >= static_cast<uint32_t>(team.waiterDeadlines) * timeout ||
+    const bool isLate = now >= p->aliveAt + timeout || now - p->since >= static_cast<uint32_t>(team.waiterDeadlines) * timeout ||
                         (team.limitNs != 0 && now - began >= static_cast<uint64_t>(team.limitNs));
     const bool ends = !isLast && sendsNoMore(c, call, rank);
     if (isLate || isLast || (ends && mutated(Mutant::kGpuEpFollowsFirst))) return giveUp(c, call, rank, forCounts) ? Seen::kGone : Seen::kNothing;
     c.addFlag(&team.state()->waitTurns);
     return ends ? Seen::kEnd : Seen::kNothing;
   }
+
+ private:
   // Whether nothing is left to decide. A block that waits for counts which another block has seen will see them.
   RH_FN static bool isSettled(uint32_t verdict, bool forCounts) { return (verdict & kEpGone) != 0 || (forCounts && verdict != 0); }
   RH_FN static bool isGone(uint32_t verdict, bool forCounts) { return (verdict & kEpGone) != 0 && !(forCounts && (verdict & kEpTaken) != 0); }
@@ -92,7 +88,7 @@ class EpWait {
 
   C& c_;
   const EpCommonCall& call_;
-  int rank_;
+  const int rank_;
   const bool forCounts_;
   bool isGone_ = false, isLast_ = false;
   EpPatience patience_;
