@@ -176,10 +176,14 @@ func TestTheDemoOnGPUsReplaysAndChecksLayersWithExperts(t *testing.T) {
 		}
 	}
 	_, text, _ := railhead(t, env, "demo", "--device", "cuda", "--model", "deepseek-v3", "--ranks", "2", "--layers", "1", "--steps", "1", "--batch", "2")
-	for _, want := range []string{"a graph of 4 calls", "Every element of every result is correct", "58 x "} {
+	for _, want := range []string{"a graph of 4 calls", "Every element of every result is correct", "58 x ", "ms on fake device", "a graph of 1 layer, whose calls are not timed"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in %q", want, text)
 		}
+	}
+	_, text, _ = railhead(t, env, "demo", "--device", "cuda", "--model", "gpt-oss-120b", "--ranks", "1", "--layers", "1", "--steps", "1", "--batch", "2")
+	if !strings.Contains(text, "One rank exchanges nothing") || !strings.Contains(text, "local copy") || strings.Contains(text, "none") {
+		t.Error(text)
 	}
 }
 

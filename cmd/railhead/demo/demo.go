@@ -194,6 +194,9 @@ func (p *play) plan(shape models.Shape) error {
 	p.words = fmt.Sprintf("%s of %s", cli.Count(p.steps, "decode step"), cli.Count(p.layers, "layer"))
 	p.calls = 2 * p.layers * p.steps
 	if p.device == cli.DeviceCUDA {
+		if err := p.checkMemory(2 * 2 * p.layers * p.batch * shape.Hidden * 2); err != nil { // the two buffers of two all-reduces, in bf16
+			return err
+		}
 		p.kind, p.job = gpuKind, &gpuJob{Layers: p.layers, Steps: p.steps, Elements: p.batch * p.shape.Hidden, Seed: seed}
 		return nil
 	}
@@ -321,6 +324,17 @@ func (r *Report) print(p *play, out io.Writer) error {
 			r.Error = "some results are wrong"
 		}
 		return cli.Failuref("demo: %s", r.Error)
+	}
+	return nil
+}
+
+// maxLayersBytes limits the buffers of a rank whose calls are in a graph: they are on the GPU, and copies of them on the host.
+const maxLayersBytes = 8 << 30
+
+func (p *play) checkMemory(bytes int) error {
+	if bytes > maxLayersBytes {
+		return cli.Usagef("--layers %d with --batch %d needs buffers of %.1f GiB for each rank, on its GPU and on the host; the demo allows %d GiB: take fewer "+
+			"layers or a smaller batch", p.layers, p.batch, float64(bytes)/(1<<30), maxLayersBytes>>30)
 	}
 	return nil
 }

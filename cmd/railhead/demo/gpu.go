@@ -82,10 +82,10 @@ func (r *Report) gpuTable(p *play, out io.Writer) {
 	_, _ = fmt.Fprintln(w, "\noperation\tbytes\talgorithm\tcalls\tp50 us\tp99 us\tchecked\twrong\t")
 	last := len(r.Ops) - 1
 	for _, o := range r.Ops[:last] { // without times of their own
-		_, _ = fmt.Fprintf(w, "%s\t%d\t%s\t%d\t\t\t%d\t%d\t\n", o.Op, o.Bytes, o.Algo, o.Calls, o.Checked, o.Wrong)
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%s\t%d\t-\t-\t%d\t%d\t\n", o.Op, o.Bytes, r.algorithm(o), o.Calls, o.Checked, o.Wrong)
 	}
 	o := r.Ops[last]
-	_, _ = fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%.2f\t%.2f\t%d\t%d\t\n", o.Op, o.Bytes, o.Algo, o.Calls, o.P50us, o.P99us, o.Checked, o.Wrong)
+	_, _ = fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%.2f\t%.2f\t%d\t%d\t\n", o.Op, o.Bytes, r.algorithm(o), o.Calls, o.P50us, o.P99us, o.Checked, o.Wrong)
 	_, _ = fmt.Fprintf(w, "decode step\t\tgraph\t%d\t%.1f\t%.1f\t\t\t\n", r.Steps, r.Replays.P50us, r.Replays.P99us)
 	_ = w.Flush()
 	_, _ = fmt.Fprintf(out, "decode step: a launch of a graph of %s (%d nodes), the slowest rank's time by CUDA events; %s: that divided by %d\n",
@@ -97,4 +97,12 @@ func (r *Report) gpuTable(p *play, out io.Writer) {
 	if p.explain != nil {
 		_, _ = fmt.Fprint(out, p.explain(r))
 	}
+}
+
+// algorithm is what the table says of an operation. A collective of one rank has no algorithm.
+func (r *Report) algorithm(o Op) string {
+	if r.Ranks == 1 && o.Algo == "none" {
+		return "local copy"
+	}
+	return o.Algo
 }

@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"railhead/cmd/railhead/internal/cli"
 	"railhead/cmd/railhead/internal/ranks"
+	"railhead/internal/models"
 )
 
 func TestOfEachStepOnGPUsTheSlowestRankCounts(t *testing.T) {
@@ -40,6 +43,30 @@ func TestARankOnAGPUThatReportsOtherStepsIsAnError(t *testing.T) {
 		_, _ = fmt.Fprint(&results[0], text)
 		if _, _, err := mergeGPU(results, 4, 2); err == nil || !strings.Contains(err.Error(), "rank 0") {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestBuffersOfAllLayersAreLimitedOnGPUs(t *testing.T) {
+	for _, c := range []struct {
+		device, model string
+		batch, layers int
+		refused       bool
+	}{
+		{cli.DeviceCUDA, "deepseek-v3", 4096, 58, true},
+		{cli.DeviceCUDA, "deepseek-v3", 4096, moeLayers, false},
+		{cli.DeviceCUDA, "deepseek-v3", 8, 58, false},
+		{cli.DeviceCPU, "deepseek-v3", 4096, 58, false}, // one layer's memory
+		{cli.DeviceCUDA, "llama-3-70b", 4096, 80, true},
+		{cli.DeviceCUDA, "llama-3-70b", 8, 80, false},
+	} {
+		shape, err := models.Named(c.model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := play{device: c.device, ranks: 2, batch: c.batch, steps: 1, layers: c.layers, timeout: time.Minute}
+		if err := p.plan(shape); (err != nil) != c.refused || c.refused && !strings.Contains(err.Error(), fmt.Sprintf("--layers %d with --batch %d", c.layers, c.batch)) {
+			t.Errorf("%+v: %v", c, err)
 		}
 	}
 }

@@ -198,7 +198,11 @@ func (s *moeStep) queue(l *moeOnGPU) error {
 // run launches a step twice. From the rows of the first launch the host computes what the experts put out; the second one, on results that
 // have been overwritten, is timed, behind a barrier, and all its results are checked.
 func (s *moeStep) run(step int) error {
-	if err := errors.Join(s.poison(), s.step.Launch(s.gpu.Stream)); err != nil {
+	if err := s.poison(); err != nil {
+		return err
+	}
+	calls := len(moeOps) * s.job.Layers
+	if err := errors.Join(s.step.Launch(s.gpu.Stream), s.gpu.Wait(s.c, calls)); err != nil {
 		return err
 	}
 	for _, l := range s.layers {
@@ -224,7 +228,7 @@ func (s *moeStep) run(step int) error {
 			return err
 		}
 	}
-	if err := s.gpu.Wait(s.c, 2*len(moeOps)*s.job.Layers); err != nil {
+	if err := s.gpu.Wait(s.c, 1+calls); err != nil {
 		return err
 	}
 	took, err := s.to.Since(s.from)

@@ -117,6 +117,15 @@ func (j *moeJob) newBuffers(c *client.Comm) *moeLayer {
 	return l
 }
 
+// layerBytes is the size of what newBuffers makes for one of so many ranks, and of the rows; the numbers beside the rows are left out.
+func (j *moeJob) layerBytes(ranks int) int {
+	rows := 2*j.Batch + 2*j.Batch*j.Shape.TopK + (1+ranks)*j.Shape.Tokens
+	if j.Shared {
+		rows += j.Shape.Tokens
+	}
+	return rows * j.Shape.Hidden * j.Shape.Sums().Size()
+}
+
 // first is the index of a rank's first token: the batch is divided among the ranks.
 func (j *moeJob) first(c *client.Comm, rank int) int { return j.Batch * rank / c.WorldSize() }
 
