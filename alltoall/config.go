@@ -84,6 +84,15 @@ const (
 	LostRenormalize
 )
 
+// Device is the kind of the ranks' devices.
+type Device int
+
+// Devices: an HT buffer has larger slots on GPUs.
+const (
+	CPU Device = iota
+	CUDA
+)
+
 // Config is rh_ep_config: the same on every rank.
 type Config struct {
 	Mode             Mode
@@ -102,6 +111,7 @@ type Config struct {
 	OnInvalid        OnInvalid
 	OnDead           OnDead
 	LostWeights      LostWeights
+	DeviceKind       Device
 }
 
 // physical is the number of physical experts.
@@ -125,6 +135,7 @@ func (c *Config) Check(world int) error {
 	p.within("on_invalid", int(c.OnInvalid), int(InvalidError), int(InvalidDrop))
 	p.within("on_dead", int(c.OnDead), int(DeadFail), int(DeadDrop))
 	p.within("lost_weights", int(c.LostWeights), int(LostKeep), int(LostRenormalize))
+	p.within("device_kind", int(c.DeviceKind), int(CPU), int(CUDA))
 	if c.NumPhysical != 0 {
 		p.within("num_physical", c.NumPhysical, c.NumExperts, MaxExperts)
 	}

@@ -20,7 +20,8 @@ const (
 //	rowStride      align64(Config.RowBytes)
 //	combineStride  align64(Config.CombineRowBytes)
 //	LL             S = 2 slots (two dispatches in flight) of C = T tokens
-//	HT             S = 4 slots of C = min(T, max(1, floor(262144 / rowStride))) tokens
+//	HT, CPU        S = 4 slots of C = max(1, min(T, floor(262144 / rowStride))) tokens
+//	HT, CUDA       S = 4 slots of C = max(1, min(floor(T / 4), floor(2097152 / rowStride))) tokens
 //
 // A rank's tokens to itself do not pass through the window, so with R = 1 it has state and links only.
 type Layout struct {
@@ -36,8 +37,12 @@ type Layout struct {
 	CombineStride uint64
 }
 
-// htChunkBytes is about the size of a slot of HT: a chunk that stays in the cache until it is read.
-const htChunkBytes = 262144
+// About the size of a slot of HT. On a CPU it is a chunk that stays in the cache until it is read. On a GPU all blocks share the slots of a
+// pair of ranks, which together hold no more tokens than a dispatch.
+const (
+	htChunkBytes    = 256 << 10
+	htGPUChunkBytes = 2 << 20
+)
 
 // NewLayout checks a config and computes the layout.
 func NewLayout(c Config, world int) (Layout, error) {
@@ -54,7 +59,10 @@ func NewLayout(c Config, world int) (Layout, error) {
 	}
 	if c.Mode == HT {
 		l.Slots = 4
-		l.SlotTokens = min(c.MaxTokensPerRank, max(1, int(htChunkBytes/l.RowStride)))
+		l.SlotTokens = max(1, min(c.MaxTokensPerRank, int(htChunkBytes/l.RowStride)))
+		if c.DeviceKind == CUDA {
+			l.SlotTokens = max(1, min(c.MaxTokensPerRank/l.Slots, int(htGPUChunkBytes/l.RowStride)))
+		}
 	}
 	tokens, slots := uint64(l.SlotTokens), uint64(l.Slots)*uint64(world-1)
 	l.SlotBytes = align(tokens*l.HeaderStride, line) + tokens*l.RowStride

@@ -40,6 +40,17 @@ func TestTheSizeOfABufferIsExact(t *testing.T) {
 			4096 + 2*64 + 2*64 + 4*(64+262144) + 4*131072},
 		{"HT: fewer tokens than a chunk", 2, func(c *Config) { c.Mode, c.MaxTokensPerRank, c.NumExperts = HT, 2, 2 },
 			4096 + 2*64 + 2*64 + 4*(64+2*14336) + 4*2*14336},
+		{"HT, CUDA: 146 rows a chunk", 2, func(c *Config) { c.Mode, c.MaxTokensPerRank, c.DeviceKind = HT, 4096, CUDA },
+			4096 + 2*64 + 2*576 + 4*(10560+146*14336) + 4*146*14336}, // headers of 72 bytes
+		{"HT, CUDA: 8 rows a chunk", 2, func(c *Config) {
+			c.Mode, c.Hidden, c.MaxTokensPerRank, c.WireDtype, c.NumExperts, c.DeviceKind = HT, 65536, 4096, F32, 2, CUDA
+		}, 4096 + 2*64 + 2*64 + 4*(128+8*262144) + 4*8*131072},
+		{"HT, CUDA: as many tokens as positions", 2, func(c *Config) { c.Mode, c.MaxTokensPerRank, c.NumExperts, c.DeviceKind = HT, 11, 2, CUDA },
+			4096 + 2*64 + 2*64 + 4*(64+2*14336) + 4*2*14336},
+		{"HT, CUDA: fewer tokens than positions", 2, func(c *Config) { c.Mode, c.MaxTokensPerRank, c.NumExperts, c.DeviceKind = HT, 3, 2, CUDA },
+			4096 + 2*64 + 2*64 + 4*(64+14336) + 4*14336},
+		{"LL, CUDA", 2, func(c *Config) { c.MaxTokensPerRank, c.NumExperts, c.DeviceKind = 11, 2, CUDA },
+			4096 + 2*64 + 2*64 + 2*(192+11*14336) + 2*11*14336},
 	} {
 		config := decode()
 		c.change(&config)

@@ -56,9 +56,10 @@ type EPConfig struct {
 	CombineDtype      Dtype
 	Scale             EPScale
 	StaticScale       float32
-	DropInvalid       bool // false: invalid input is an error
-	DropDead          bool // false: a death breaks the group
-	RenormalizeWeight bool // of tokens that lost an expert
+	DropInvalid       bool   // false: invalid input is an error
+	DropDead          bool   // false: a death breaks the group
+	RenormalizeWeight bool   // of tokens that lost an expert
+	Device            uint32 // kind of the comm's device; 0 is the CPU
 }
 
 // c makes the C struct, and a function that frees the memory it points to.
@@ -82,6 +83,7 @@ func (c EPConfig) c() (*C.rh_ep_config, func()) {
 	config.on_invalid = oneIf(c.DropInvalid)
 	config.on_dead = oneIf(c.DropDead)
 	config.lost_weights = oneIf(c.RenormalizeWeight)
+	config.device_kind = C.int32_t(c.Device)
 	return config, func() {
 		C.free(unsafe.Pointer(config.physical_expert))
 		C.free(unsafe.Pointer(config.physical_rank))

@@ -39,7 +39,8 @@ rh_result checkInput(const char* operation, const char* argument, const void* gi
   if (result != RH_OK) return result;
   const auto* bytes = static_cast<const unsigned char*>(given);
   size_t odd = 0;
-  if (kind.reserved != 0) odd = firstNotZero(bytes, kind.reserved, kind.reserved + sizeof(uint32_t));
+  const size_t reservedEnd = kind.reserved + sizeof(uint32_t);
+  if (kind.reserved != 0) odd = firstNotZero(bytes, kind.reserved, reservedEnd < header.size ? reservedEnd : header.size);
   if (odd == 0) odd = firstNotZero(bytes, known, header.size);
   if (odd == 0) return RH_OK;
   return fail(RH_ERR_INVALID_ARGUMENT, "%s: %s has struct_size %u and is not 0 at byte %zu, which this library, %d.%d.%d, does not know: it knows "

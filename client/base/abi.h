@@ -23,7 +23,7 @@ constexpr uint32_t kMaxStructSize = 4096;
 struct StructKind {
   const char* initializer;
   uint32_t version1;  // its size in version 1, which never changes
-  size_t reserved;    // offset of the reserved 32-bit input field; 0 = the struct has none
+  size_t reserved;    // offset of the reserved 32-bit input field, which a caller's struct may lack; 0 = there is none
 };
 
 // Every struct of railhead.h. client/abi/railhead.abi records these sizes.
@@ -36,7 +36,7 @@ constexpr StructKind kindOf(const rh_register_config*) { return {"RH_REGISTER_CO
 constexpr StructKind kindOf(const rh_window_config*) { return {"RH_WINDOW_CONFIG_INIT", 16, offsetof(rh_window_config, reserved)}; }
 constexpr StructKind kindOf(const rh_window_info*) { return {"RH_WINDOW_INFO_INIT", 32, 0}; }
 constexpr StructKind kindOf(const rh_window_sharing*) { return {"RH_WINDOW_SHARING_INIT", 272, 0}; }
-constexpr StructKind kindOf(const rh_ep_config*) { return {"RH_EP_CONFIG_INIT", 80, 0}; }
+constexpr StructKind kindOf(const rh_ep_config*) { return {"RH_EP_CONFIG_INIT", 80, offsetof(rh_ep_config, reserved)}; }
 constexpr StructKind kindOf(const rh_ep_info*) { return {"RH_EP_INFO_INIT", 48, 0}; }
 constexpr StructKind kindOf(const rh_ep_report*) { return {"RH_EP_REPORT_INIT", 352, 0}; }
 constexpr StructKind kindOf(const rh_ep_dispatch_in*) { return {"RH_EP_DISPATCH_IN_INIT", 64, offsetof(rh_ep_dispatch_in, reserved)}; }

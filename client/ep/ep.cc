@@ -236,10 +236,19 @@ rh_result openOnDevice(Ep* ep) {
   return result;
 }
 
+// The sizes of a buffer depend on its device. A device without Experts has the layout of the CPU.
+rh_result checkDevice(const Comm* comm, const rh_ep_config& config) {
+  const int32_t kind = comm->device->experts == nullptr ? RH_DEVICE_CPU : RH_DEVICE_CUDA;
+  if (config.device_kind == kind) return RH_OK;
+  return fail(RH_ERR_INVALID_ARGUMENT, "ep_create: rank %d: device_kind is %d and that of the comm %d; give rh_ep_config the kind of the comm's device",
+              number(comm->rank), config.device_kind, kind);
+}
+
 // Before the window: everything that can fail on one rank alone, including a free slot in the table.
 rh_result prepare(Comm* comm, rh_comm* commHandle, const rh_ep_config* config, rh_ep** out) {
   rh_ep_config c;
   rh_result result = readEpConfig("ep_create", config, comm->worldSize, &c);
+  if (result == RH_OK) result = checkDevice(comm, c);
   if (result == RH_OK && comm->device->experts != nullptr) result = comm->device->experts->admit(comm);
   if (result != RH_OK) return result;
   Ep* ep = newEp(comm, commHandle, c);

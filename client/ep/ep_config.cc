@@ -40,6 +40,9 @@ rh_result checkNumbers(const char* operation, const rh_ep_config& c) {
   if (c.on_invalid > RH_EP_INVALID_DROP) return outside(operation, "on_invalid", c.on_invalid, 0, RH_EP_INVALID_DROP);
   if (c.on_dead > RH_EP_DEAD_DROP) return outside(operation, "on_dead", c.on_dead, 0, RH_EP_DEAD_DROP);
   if (c.lost_weights > RH_EP_LOST_RENORMALIZE) return outside(operation, "lost_weights", c.lost_weights, 0, RH_EP_LOST_RENORMALIZE);
+  if (c.device_kind != RH_DEVICE_CPU && c.device_kind != RH_DEVICE_CUDA) {
+    return fail(RH_ERR_INVALID_ARGUMENT, "%s: device_kind %d; want %d (CPU) or %d (CUDA)", operation, c.device_kind, RH_DEVICE_CPU, RH_DEVICE_CUDA);
+  }
   return RH_OK;
 }
 
@@ -119,7 +122,7 @@ host::EpRowFormat epFormatOf(const rh_ep_config& c) {
 EpShape epShapeOf(const rh_ep_config& c, int worldSize) {
   const host::EpRowFormat format = epFormatOf(c);
   return {static_cast<uint32_t>(worldSize), c.max_tokens_per_rank, c.topk, epMostLocal(c, worldSize), host::epRowBytes(format),
-          host::epCombineRowBytes(format), c.mode == RH_EP_HT};
+          host::epCombineRowBytes(format), c.mode == RH_EP_HT, c.device_kind == RH_DEVICE_CUDA};
 }
 
 rh_result readEpConfig(const char* operation, const rh_ep_config* given, int worldSize, rh_ep_config* c) {

@@ -576,14 +576,16 @@ typedef struct rh_ep_config {
   uint32_t on_invalid;            /* RH_EP_INVALID_... */
   uint32_t on_dead;               /* RH_EP_DEAD_... */
   uint32_t lost_weights;          /* RH_EP_LOST_... */
+  int32_t device_kind;            /* RH_DEVICE_... of the comm. Slots of RH_EP_HT are larger on a GPU than on the CPU */
+  uint32_t reserved;              /* 0 */
 } rh_ep_config;
-#define RH_EP_CONFIG_INIT {sizeof(rh_ep_config), 1, RH_EP_LL, 0, 0, 0, 0, 0, NULL, NULL, RH_BF16, RH_BF16, RH_BF16, 0, 0.0f, 0, 0, 0}
+#define RH_EP_CONFIG_INIT {sizeof(rh_ep_config), 1, RH_EP_LL, 0, 0, 0, 0, 0, NULL, NULL, RH_BF16, RH_BF16, RH_BF16, 0, 0.0f, 0, 0, 0, RH_DEVICE_CPU, 0}
 
 /* The exact number of bytes that rh_ep_create takes from each rank's heap. The caller's outputs and the library's private memory
  * (rh_ep_info.private_bytes) are not included. Errors: INVALID_ARGUMENT. */
 rh_result rh_ep_buffer_size(const rh_ep_config *config, int32_t world_size, uint64_t *bytes);
 
-/* Collective. Errors: INVALID_ARGUMENT (nothing was done), MISMATCH (names the first field in which the ranks' configs differ), and
+/* Collective. Errors: INVALID_ARGUMENT (nothing was done; also another device_kind than the comm's), MISMATCH (names the first field in which the ranks' configs differ), and
  * those of rh_window_alloc. */
 rh_result rh_ep_create(rh_comm *comm, const rh_ep_config *config, rh_ep **ep);
 

@@ -44,6 +44,7 @@ func badConfigs() []badConfig {
 		{func(c *client.EPConfig) { c.WireDtype = client.FP8E5M2 }, []string{"wire_dtype fp8_e5m2"}},
 		{func(c *client.EPConfig) { c.CombineDtype = client.FP8E4M3 }, []string{"combine_dtype fp8_e4m3", "f32, bf16 or f16"}},
 		{func(c *client.EPConfig) { c.Dtype = client.FP8E4M3 }, []string{"fp8_e4m3", "wire_dtype f32"}},
+		{func(c *client.EPConfig) { c.Device = 2 }, []string{"device_kind 2", "0 (CPU) or 1 (CUDA)"}},
 		{func(c *client.EPConfig) { c.Scale = 3 }, []string{"scale_format 3", "0..2"}},
 		{func(c *client.EPConfig) { c.WireDtype, c.Scale = client.FP8E4M3, client.EPScaleStatic }, []string{"static_scale 0"}},
 		{func(c *client.EPConfig) {
@@ -72,6 +73,24 @@ func TestAnInvalidConfigIsRefusedAndTheRankCanTryAgain(t *testing.T) {
 	for _, world := range []int{-1, 0, 65} {
 		_, err := client.EPBufferSize(smallEP, world)
 		wantError(t, err, invalid, "world_size", "1..64")
+	}
+	all(t, ranks, func(m member) error {
+		ep, err := m.NewEP(smallEP)
+		if err != nil {
+			return err
+		}
+		return ep.Destroy()
+	})
+}
+
+// Sizes of a buffer depend on the device. No rank waits for one whose config names another device than its comm's.
+func TestABufferForAnotherDeviceIsRefusedAndTheRankCanTryAgain(t *testing.T) {
+	ranks := formGroup(t, startDaemon(t), client.CommConfig{World: 2})
+	for _, mode := range bothModes {
+		c := smallEP
+		c.Mode, c.Device = mode, client.DeviceCUDA
+		_, err := ranks[1].NewEP(c)
+		wantError(t, err, invalid, "ep_create: rank 1", "device_kind is 1 and that of the comm 0", "rh_ep_config")
 	}
 	all(t, ranks, func(m member) error {
 		ep, err := m.NewEP(smallEP)
@@ -190,6 +209,7 @@ func TestTheSizeOfABufferEqualsTheReferenceForAnyConfig(t *testing.T) {
 			world = 1 + r.IntN(64)
 		}
 		c.MaxTokensPerRank = pick(r, c.MaxTokensPerRank, 128, 1+r.IntN(1<<20))
+		c.Device = pick(r, 0, client.DeviceCUDA)
 		got, err := client.EPBufferSize(c, world)
 		want, wantErr := alltoall.BufferBytes(reference(c), world)
 		if err != nil || wantErr != nil || got != want {

@@ -78,7 +78,7 @@ func reference(c client.EPConfig) alltoall.Config {
 		Mode: alltoall.Mode(c.Mode), MaxTokensPerRank: c.MaxTokensPerRank, Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK,
 		NumPhysical: c.NumPhysical, PhysicalExpert: c.PhysicalExpert, PhysicalRank: c.PhysicalRank, Dtype: formatOf(c.Dtype),
 		WireDtype: formatOf(c.WireDtype), CombineDtype: formatOf(c.CombineDtype), ScaleFormat: alltoall.ScaleFormat(c.Scale),
-		StaticScale: c.StaticScale, OnInvalid: invalid,
+		StaticScale: c.StaticScale, OnInvalid: invalid, DeviceKind: alltoall.Device(c.Device),
 	}
 }
 

@@ -121,6 +121,8 @@ class EpConfig(ctypes.Structure):
         ("on_invalid", c_uint32),
         ("on_dead", c_uint32),
         ("lost_weights", c_uint32),
+        ("device_kind", c_int32),
+        ("reserved", c_uint32),
     ]
 
 

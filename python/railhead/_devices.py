@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Optional
 from .errors import InvalidArgumentError
 
 _CPU, _CUDA = 0, 1  # RH_DEVICE_...
+KINDS = {"cpu": _CPU, "cuda": _CUDA}  # of Device.kind
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Literal, Optional, Sequence, 
 
 from ._abi import EpConfig, EpDispatchIn, EpInfo, versioned
 from ._buffers import Buffer, empty
-from ._devices import stream_of
+from ._devices import KINDS, stream_of
 from ._expert_rows import Layout, Room, Rows, always_enough, chosen, rows_of
 from ._library import check, check_on, load, ranks_of
 from .enums import Dtype, Result
@@ -57,15 +57,16 @@ class ExpertConfig:
         """wire_dtype, or its default, dtype."""
         return Dtype(self.dtype if self.wire_dtype is None else self.wire_dtype)
 
-    def buffer_size(self, world_size: int) -> int:
-        """Window memory, in bytes, that a buffer uses in each rank's heap. It does not include outputs and private memory."""
+    def buffer_size(self, world_size: int, device: Literal["cpu", "cuda"] = "cpu") -> int:
+        """Window memory, in bytes, that a buffer of a comm on such a device uses in each rank's heap. It does not include outputs and private
+        memory."""
         nbytes = ctypes.c_uint64()
-        raw, tables = self._raw()
+        raw, tables = self._raw(chosen("buffer_size", "device", device, KINDS))
         check(load().rh_ep_buffer_size(ctypes.byref(raw), _number("world_size", world_size, 2**31), ctypes.byref(nbytes)))
         del tables  # raw points to them
         return nbytes.value
 
-    def _raw(self) -> Tuple[EpConfig, Tuple[Any, ...]]:
+    def _raw(self, device_kind: int) -> Tuple[EpConfig, Tuple[Any, ...]]:
         """The C struct, and the tables that it points to."""
         experts = _table("physical_expert", self.physical_expert)
         ranks = _table("physical_rank", self.physical_rank)
@@ -91,6 +92,7 @@ class ExpertConfig:
             on_invalid=chosen("expert_buffer", "on_invalid", self.on_invalid, _ON_INVALID),
             on_dead=chosen("expert_buffer", "on_dead", self.on_dead, _ON_DEAD),
             lost_weights=chosen("expert_buffer", "lost_weights", self.lost_weights, _LOST_WEIGHTS),
+            device_kind=device_kind,
             **{name: _number(name, getattr(self, name), 2**32) for name in numbers},
         )
         return raw, (experts, ranks)
@@ -122,7 +124,7 @@ class ExpertBuffer:
         self._destroyed = False
         self._flights: List[Dispatch] = []
         self.config = config
-        raw, tables = config._raw()
+        raw, tables = config._raw(KINDS[comm.device.kind])
         check_on(load().rh_ep_create(comm._handle, ctypes.byref(raw), ctypes.byref(self._handle)), (comm._handle,))
         del tables  # raw points to them
         info = self.info()

@@ -129,6 +129,7 @@ def round_trips(comm: Comm, name: str, mode: Literal["ll", "ht"], *formats: str)
         config = ExpertConfig(mode, scale=scale, static_scale=0.5, **fields, **SHAPE)  # type: ignore[arg-type]
         reference = Reference(config, [tokens_of(config, r, n) for r, n in enumerate(COUNTS)], LOCAL)
         with comm.expert_buffer(config) as buffer:
+            equal(buffer.info().buffer_bytes, config.buffer_size(comm.world_size, "cuda"), "bytes")
             for layout in LAYOUTS:
                 for two_phases in (False, True):
                     outputs = not torch or (layout == "padded" and two_phases)

@@ -281,6 +281,7 @@ def configs(comm: Comm) -> None:
             (made(physical_rank=[0, 0, 0, 0, comm.world_size]), "physical_rank[4]"),
             (lambda: PLAIN.buffer_size(0), "world_size 0"),
             (lambda: PLAIN.buffer_size(-1), "world_size -1"),
+            (lambda: PLAIN.buffer_size(2, "cuda:0"), "buffer_size: device 'cuda:0'.*'cpu', 'cuda'"),  # type: ignore[arg-type]
         ]
     )
     raises(errors.MismatchError, made(hidden=128 + comm.rank), "hidden")

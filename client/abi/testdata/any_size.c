@@ -180,7 +180,7 @@ static const struct kind kinds[] = {
     KIND(window_info, 0, 1, 0),
     KIND(register_config, 1, 0, RESERVED(register_config)),
     KIND(window_sharing, 0, 1, 0),
-    KIND(ep_config, 1, 0, 0),
+    KIND(ep_config, 1, 0, RESERVED(ep_config)),
     KIND(ep_info, 0, 1, 0),
     KIND(ep_report, 1, 1, 0),
     KIND(ep_dispatch_in, 1, 0, RESERVED(ep_dispatch_in)),

@@ -23,7 +23,7 @@ var dropConfig = func() client.EPConfig {
 	return c
 }()
 
-var htDropConfig = inHT(dropConfig, dropConfig.Hidden)
+var htDropConfig = inHT(dropConfig)
 
 // survived checks the results of a dispatch and its combine without the lost ranks: a token's x times the weights of the experts of the others.
 func (l *layer) survived(lost ...int) error {

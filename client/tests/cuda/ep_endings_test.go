@@ -59,7 +59,7 @@ func TestAnAbortEndsADispatch(t *testing.T) {
 func TestChildReplaysDispatches(t *testing.T) {
 	r := childRank(t)
 	var layers []*layer
-	for _, c := range []client.EPConfig{layerConfig, fewPositions} {
+	for _, c := range []client.EPConfig{layerConfig, htConfig} {
 		ep, err := r.NewEP(c)
 		if err != nil {
 			t.Fatal(err)

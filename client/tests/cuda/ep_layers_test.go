@@ -18,15 +18,14 @@ type layer struct {
 
 var layerConfig = client.EPConfig{
 	Mode: client.EPLowLatency, MaxTokensPerRank: 5, Hidden: 8, NumExperts: 7, TopK: 3, Dtype: client.F32, WireDtype: client.F32, CombineDtype: client.F32,
+	Device: client.DeviceCUDA,
 }
 
-var htConfig = inHT(layerConfig, layerConfig.Hidden)
+// htConfig has four slots of 5 / 4 positions, rounded down: four for another rank's five tokens, and as many for partial sums.
+var htConfig = inHT(layerConfig)
 
-// fewPositions has rows of more than half a chunk. So a rank has four positions for another one's five tokens, and as many for partial sums.
-var fewPositions = inHT(layerConfig, 131072/4+16)
-
-func inHT(c client.EPConfig, hidden int) client.EPConfig {
-	c.Mode, c.Hidden = client.EPHighThroughput, hidden
+func inHT(c client.EPConfig) client.EPConfig {
+	c.Mode = client.EPHighThroughput
 	return c
 }
 

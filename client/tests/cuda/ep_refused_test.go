@@ -21,6 +21,21 @@ func TestCachedRoutingsAreRefused(t *testing.T) {
 	})
 }
 
+// Sizes of a buffer depend on the device. A config of the CPU is refused on the rank alone, in both modes; nothing has happened to the group.
+func TestABufferForTheCPUIsRefused(t *testing.T) {
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
+	for _, c := range []client.EPConfig{layerConfig, htConfig} {
+		c.Device = 0
+		_, err := ranks[1].NewEP(c)
+		wantError(t, err, wire.ResultInvalidArgument, "ep_create: rank 1", "device_kind is 0 and that of the comm 1", "rh_ep_config")
+	}
+	layers := newLayers(t, ranks, layerConfig, 1)
+	each(t, ranks, func(r rank) error {
+		l := layers[r.Rank()][0]
+		return errors.Join(l.Both(true), r.wait(), l.Check(1), l.EP.Destroy(), r.Finalize())
+	})
+}
+
 // Ranks with different configs, and a heap that has no room.
 func TestABufferThatCannotBeMadeIsMadeOnNoRank(t *testing.T) {
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2, HeapBytes: 16 << 20})

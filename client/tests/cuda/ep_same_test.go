@@ -78,6 +78,7 @@ func bothSides(t *testing.T, r rank, c client.EPConfig) (sides []*epSide, cpu *c
 	}
 	sides = []*epSide{{t: t}, {t: t, on: &r}}
 	for i, comm := range []*client.Comm{cpu, r.Comm} {
+		c.Device = []uint32{0, client.DeviceCUDA}[i]
 		if sides[i].ep, err = comm.NewEP(c); err != nil {
 			return nil, nil, err
 		}

@@ -11,7 +11,7 @@ import (
 
 // Eager calls and replays of a graph, an odd number first, so that a slot counted by the host would be wrong.
 func TestReplaysAndEagerDispatchesShareTheSequenceNumbers(t *testing.T) {
-	inAllPhases(t, fewPositions, 2, 2, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
+	inAllPhases(t, htConfig, 2, 2, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
 		graphs, _ := captureOnAll(t, ranks, func(r rank) error { return layers[r.Rank()][0].Both(twoPhases) })
 		order := rand.New(rand.NewPCG(1, 2))
 		for n := 1; n <= 11; n++ {
@@ -42,7 +42,7 @@ func TestReplaysAndEagerDispatchesShareTheSequenceNumbers(t *testing.T) {
 
 // a's dispatch stays in flight from one launch to the next, b's begins before a's ends, and an eager one while b's is in flight.
 func TestTwoDispatchesInFlightOverReplays(t *testing.T) {
-	inAllPhases(t, fewPositions, 3, 3, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
+	inAllPhases(t, htConfig, 3, 3, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
 		each(t, ranks, func(r rank) error {
 			a, b, eager := layers[r.Rank()][0], layers[r.Rank()][1], layers[r.Rank()][2]
 			dispatchA := r.capture(t, func() error { return a.Dispatch(twoPhases) })

@@ -45,7 +45,7 @@ func (j *moeJob) RunOnGPU(c *client.Comm, gpu *ranks.GPU, out *json.Encoder) err
 	if err != nil {
 		return err
 	}
-	ep, err := c.NewEP(j.Shape.EPConfig())
+	ep, err := c.NewEP(j.Shape.EPConfig(j.OnGPU()))
 	if err != nil {
 		return err
 	}

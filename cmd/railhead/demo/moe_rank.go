@@ -91,7 +91,7 @@ func (j *moeJob) newLayer(c *client.Comm) (*moeLayer, error) {
 	if l.watch, err = ranks.NewStopwatch(c); err != nil {
 		return nil, err
 	}
-	l.ep, err = c.NewEP(j.Shape.EPConfig())
+	l.ep, err = c.NewEP(j.Shape.EPConfig(j.OnGPU()))
 	return l, err
 }
 

@@ -18,7 +18,7 @@ func (j *job) OnGPU() bool { return j.Device == cli.DeviceCUDA }
 
 // RunOnGPU measures all rows on a GPU.
 func (j *job) RunOnGPU(c *client.Comm, gpu *ranks.GPU, out *json.Encoder) error {
-	ep, err := c.NewEP(j.Shape.EPConfig())
+	ep, err := c.NewEP(j.Shape.EPConfig(j.OnGPU()))
 	if err != nil {
 		return err
 	}

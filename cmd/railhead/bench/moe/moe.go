@@ -67,7 +67,7 @@ func (b *flags) bench(ctx context.Context, j *job, out io.Writer) (failed error)
 	}
 	defer func() { _ = svg.Close() }() // without --plot there is nothing to close
 	report := newReport(j, b.ranks, device)
-	if report.BufferBytes, err = client.EPBufferSize(j.Shape.EPConfig(), b.ranks); err != nil {
+	if report.BufferBytes, err = client.EPBufferSize(j.Shape.EPConfig(j.OnGPU()), b.ranks); err != nil {
 		return cli.Usagef("%w", err)
 	}
 	d, err := private.Start()

@@ -38,7 +38,7 @@ type rankRow struct {
 
 // Run measures all rows.
 func (j *job) Run(c *client.Comm, out *json.Encoder) error {
-	ep, err := c.NewEP(j.Shape.EPConfig())
+	ep, err := c.NewEP(j.Shape.EPConfig(j.OnGPU()))
 	if err != nil {
 		return err
 	}

@@ -41,13 +41,17 @@ func (s *Shape) Config() alltoall.Config {
 	}
 }
 
-// EPConfig is the shape as the library takes it.
-func (s *Shape) EPConfig() client.EPConfig {
-	return client.EPConfig{
+// EPConfig is the shape as the library takes it, for comms on GPUs or on the CPU.
+func (s *Shape) EPConfig(onGPU bool) client.EPConfig {
+	config := client.EPConfig{
 		Mode: client.EPMode(s.Mode), MaxTokensPerRank: s.Tokens, Hidden: s.Hidden, NumExperts: s.Experts, TopK: s.TopK,
 		Dtype: Dtypes[s.Dtype], WireDtype: Dtypes[s.Wire], CombineDtype: Dtypes[s.Combine],
 		Scale: client.EPScale(s.Scale), StaticScale: staticScale,
 	}
+	if onGPU {
+		config.Device = client.DeviceCUDA
+	}
+	return config
 }
 
 // Dtypes maps formats to the library's element types.

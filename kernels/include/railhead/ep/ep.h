@@ -69,12 +69,17 @@ struct EpShape {
   uint64_t rowBytes;         // of a token on the wire
   uint64_t combineRowBytes;  // of a partial sum
   bool countsFirst;          // ht
+  bool onGpu = false;        // its slots of ht are in the memory of GPUs
 };
 
 // The caller allocates a buffer of the size that rh_ep_buffer_size returns, which asks no daemon. So these two are constants of the
-// layout and not part of a plan. alltoall has the same numbers (TestTheSizeOfABufferIsTheReferencesForAnyConfig compares them).
-constexpr uint32_t kEpBulkSlots = 4;            // of ht
-constexpr uint64_t kEpBulkChunkBytes = 262144;  // of rows in a chunk of ht, at least one row
+// layout and not part of a plan. alltoall has the same numbers (TestTheSizeOfABufferEqualsTheReferenceForAnyConfig compares them).
+//
+// Slots of ht. On a CPU a chunk stays in the cache until it is read. On a GPU the slots of a pair of ranks are one ring of positions for single
+// tokens (gpu/ep_rings.h), in which all blocks have tokens under way: 64 blocks with groups of 4 tokens need 256 positions to be
+// busy, and as many again while the first ones are on their way. More than a dispatch has tokens are of no use.
+constexpr uint32_t kEpBulkSlots = 4;
+constexpr uint64_t kEpBulkChunkBytes = 256 << 10, kEpGpuBulkChunkBytes = 2 << 20;  // of rows in a chunk, at least one row
 
 // Offsets and strides of a buffer. Every part begins at a multiple of 64.
 struct EpLayout {
@@ -92,9 +97,9 @@ RH_FN constexpr EpLayout epLayoutOf(const EpShape& s) {
   l.combineStride = epAlign(s.combineRowBytes);
   l.headerStride = epHeaderBytes(s.topk < s.maxLocal ? s.topk : s.maxLocal);
   l.slots = s.countsFirst ? kEpBulkSlots : kEpInFlight;
-  const uint64_t fits = kEpBulkChunkBytes / l.rowStride;
-  const uint64_t bulk = fits < 1 ? 1 : fits < s.maxTokens ? fits : s.maxTokens;
-  l.chunkTokens = s.countsFirst ? static_cast<uint32_t>(bulk) : s.maxTokens;
+  const uint64_t fits = (s.onGpu ? kEpGpuBulkChunkBytes : kEpBulkChunkBytes) / l.rowStride;
+  const uint64_t most = s.onGpu ? s.maxTokens / kEpBulkSlots : s.maxTokens, bulk = fits < most ? fits : most;
+  l.chunkTokens = s.countsFirst ? static_cast<uint32_t>(bulk < 1 ? 1 : bulk) : s.maxTokens;
   l.countsStride = epAlign(4 * (1 + uint64_t{s.maxLocal}));
   l.slotBytes = epAlign(l.chunkTokens * l.headerStride) + l.chunkTokens * l.rowStride;
   l.combineSlotBytes = l.chunkTokens * l.combineStride;
