@@ -80,7 +80,12 @@ class Target {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
   }
-  void pause() { sched_yield(); }  // there may be more ranks than processors
+  // There may be more ranks than processors. A rank that waits for long leaves them to other work.
+  void pause() {
+    constexpr timespec kNap = {0, 50 * 1000};
+    if (++pauses_ > 1000 && pauses_ % 16 == 0) nanosleep(&kNap, nullptr);
+    else sched_yield();
+  }
 
   char* once(char* p) const { return p; }
 
@@ -102,6 +107,7 @@ class Target {
  private:
   gpu::Shared* shared_;
   Grid grid_;
+  uint32_t pauses_ = 0;  // of the kernel
 };
 
 using Context = gpu::Context<Target>;
