@@ -700,8 +700,8 @@ typedef struct rh_ep_dispatch_out {
 } rh_ep_dispatch_out;
 #define RH_EP_DISPATCH_OUT_INIT {sizeof(rh_ep_dispatch_out), 1, RH_EP_PADDED, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL}
 
-/* Sends and receives. x, topk_idx and topk_weights stay unchanged until it returns. *handle lives until the combine ends, or
- * rh_ep_release. Zero tokens are fine.
+/* Sends and receives. x, topk_idx and topk_weights stay unchanged until it returns, or, where it lacked capacity, until rh_ep_dispatch_recv
+ * has received the dispatch. *handle lives until the combine ends, or rh_ep_release. Zero tokens are fine.
  * Errors: INVALID_ARGUMENT, LIMIT (two dispatches in flight; capacity: the message says how many rows there are, and
  * rh_ep_dispatch_recv can be called again), and the cause of a broken group.
  * With RH_EP_HT a rank that lacked capacity has sent only those of its rows that its send phase sends: on CUDA devices none. The other

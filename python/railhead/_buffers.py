@@ -11,7 +11,7 @@ import ctypes
 import functools
 import math
 import sys
-from typing import Any, Dict, Literal, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Literal, NamedTuple, Optional, Tuple
 
 from ._devices import CPU, Device
 from .enums import DTYPE_OF_ARRAY_NAME, Dtype
@@ -20,6 +20,8 @@ from .errors import InvalidArgumentError
 
 class Buffer:
     """Memory of the caller. This object keeps it alive."""
+
+    __slots__ = ("owner", "address", "nbytes", "dtype", "shape", "count", "export")
 
     def __init__(self, owner: Any, address: int, nbytes: int, dtype: Dtype, shape: Tuple[int, ...]) -> None:
         self.owner = owner
@@ -56,20 +58,59 @@ def empty_like(obj: Any, shape: Tuple[int, ...]) -> Any:
         return memory if code is None else memoryview(memory).cast(code)
 
 
+class Kind(NamedTuple):
+    """The kind of a caller's buffer, without a reference to it, so that results of later calls can be of the same kind."""
+
+    name: str  # in errors
+    is_torch: bool
+    make: Callable[[str, Dtype, Tuple[int, ...]], Any]  # a new buffer: its name in errors, its elements, its shape
+
+
+def kind_of(like: Any) -> Kind:
+    """An array, a tensor, or flat memory."""
+    if is_torch(like):
+        return _torch_kind(like.device)
+    return Kind(type(like).__name__, False, _make_array if _is_numpy(like) else _make_memory)
+
+
+@functools.lru_cache(maxsize=None)
+def _torch_kind(device: Any) -> Kind:
+    return Kind("Tensor", True, functools.partial(_make_tensor, device))
+
+
 def empty(like: Any, what: str, dtype: Dtype, shape: Tuple[int, ...]) -> Any:
-    """A new buffer of like's kind with elements of dtype: an array, a tensor, or flat memory. what is its name in errors."""
+    """A new buffer of like's kind with elements of dtype. what is its name in errors."""
+    return kind_of(like).make(what, dtype, shape)
+
+
+def _make_tensor(device: Any, what: str, dtype: Dtype, shape: Tuple[int, ...]) -> Any:
+    torch = sys.modules["torch"]
     try:
-        if is_torch(like):
-            return like.new_empty(shape, dtype=getattr(sys.modules["torch"], dtype.array_name))
-        if _is_numpy(like):
-            return sys.modules["numpy"].empty(shape, dtype=numpy_dtype(dtype))
+        return torch.empty(shape, dtype=torch_dtype(dtype), device=device)
+    except AttributeError as error:
+        raise _cannot_make(what, dtype, error) from None
+
+
+def _make_array(what: str, dtype: Dtype, shape: Tuple[int, ...]) -> Any:
+    try:
+        return sys.modules["numpy"].empty(shape, dtype=numpy_dtype(dtype))
     except (AttributeError, ImportError) as error:
-        raise InvalidArgumentError(
-            f"{what}: cannot create a buffer of {dtype.array_name} ({error}): pass a buffer of bytes"
-        ) from None
+        raise _cannot_make(what, dtype, error) from None
+
+
+def _make_memory(what: str, dtype: Dtype, shape: Tuple[int, ...]) -> Any:
     memory = bytearray(math.prod(shape) * dtype.itemsize)
     code = _CAST.get(dtype)
     return memory if code is None else memoryview(memory).cast(code)
+
+
+def _cannot_make(what: str, dtype: Dtype, error: Exception) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{what}: cannot create a buffer of {dtype.array_name} ({error}): pass a buffer of bytes")
+
+
+def torch_dtype(dtype: Dtype) -> Any:
+    """torch's type. AttributeError: this torch lacks it."""
+    return getattr(sys.modules["torch"], dtype.array_name)
 
 
 def numpy_dtype(dtype: Dtype) -> Any:
@@ -103,9 +144,10 @@ def _is_numpy(obj: Any) -> bool:
 
 
 def of_torch(tensor: Any, what: str, dtype: Optional[Dtype], computed: bool, device: Device) -> Buffer:
-    if tensor.device.type != device.kind or (device.ordinal is not None and tensor.device.index != device.ordinal):
+    where = tensor.device
+    if where.type != device.kind or (device.ordinal is not None and where.index != device.ordinal):
         raise InvalidArgumentError(
-            f"{what}: the tensor is on {tensor.device}, and the comm's device is {device}: use tensor.to('{device}'), or a comm of "
+            f"{what}: the tensor is on {where}, and the comm's device is {device}: use tensor.to('{device}'), or a comm of "
             "the tensor's device"
         )
     if not tensor.is_contiguous():
@@ -195,15 +237,15 @@ def _of_format(format: str, itemsize: int) -> Elements:
 def resolve(what: str, elements: Elements, nbytes: int, dtype: Optional[Dtype], computed: bool) -> Dtype:
     """The element type: the requested one if the memory can hold it, otherwise the buffer's own."""
     natural = elements.dtype
-    if dtype is None:
-        if natural is None:
-            how = f"convert to one of {_NAMES}"
-            if not computed:
-                how = f"pass dtype= (Dtype.U8 moves anything), or {how}"
-            raise InvalidArgumentError(f"{what}: {elements.name} is not an element type of Railhead; {how}")
+    if natural is not None and (dtype is None or dtype == natural):
         return natural
+    if dtype is None:
+        how = f"convert to one of {_NAMES}"
+        if not computed:
+            how = f"pass dtype= (Dtype.U8 moves anything), or {how}"
+        raise InvalidArgumentError(f"{what}: {elements.name} is not an element type of Railhead; {how}")
     dtype = Dtype(dtype)
-    if not (dtype == natural or dtype in elements.carries or (not computed and _may_move_as(elements, dtype))):
+    if not (dtype in elements.carries or (not computed and _may_move_as(elements, dtype))):
         why = "; elements that are computed with must have their own type: omit dtype=, or convert the buffer" if computed else ""
         raise InvalidArgumentError(f"{what}: dtype {dtype.name} was requested, but the buffer has {elements.name}{why}")
     if nbytes % dtype.itemsize != 0:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Protocol, Tuple, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Dict, Optional, Protocol, Tuple, TypeVar, Union
 
-from ._buffers import Buffer, buffer_of, empty, empty_like
-from ._device_buffers import check_new_tensors, device_buffer_of, new_tensor
+from ._buffers import Buffer, buffer_of, empty_like
+from ._device_buffers import device_buffer_of, new_tensor
 from ._devices import CPU, Device, stream_of
 from ._groups import note
 from ._library import check_on, load
@@ -201,12 +200,6 @@ class Collectives:
             return buffer_of(obj, what, dtype, writable, computed)
         return device_buffer_of(obj, what, self.device, dtype, writable, computed)
 
-    def _empties(self, operation: str, like: Any, stream: Optional[int]) -> Callable[[Dtype, Tuple[int, ...]], Any]:
-        """A function that makes buffers of like's kind, with elements of a dtype, for the results of a call on stream."""
-        if self.device.ordinal is not None:
-            check_new_tensors(operation, like, stream, self.device)
-        return partial(empty, like, f"{operation}: out")
-
     def _call(
         self, function: str, stream: Any, source: Optional[Buffer], target: Optional[Buffer], *arguments: int
     ) -> None:
@@ -232,7 +225,8 @@ class Collectives:
             if self.device.ordinal is None:
                 out = empty_like(send, shape)
             else:
-                out = new_tensor(operation, send, shape, stream_of(stream, operation, self.device), self.device)
+                given = None if stream is None else stream_of(stream, operation, self.device)
+                out = new_tensor(operation, send, shape, given, self.device)
         target = self._buffer(out, f"{operation}: out", dtype, True, computed)
         if target.dtype != source.dtype:
             raise InvalidArgumentError(

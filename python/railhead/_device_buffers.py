@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Dict, Optional, Tuple
 
-from ._buffers import CARRIED, Buffer, Elements, is_torch, of_torch, resolve
+from ._buffers import CARRIED, Buffer, Elements, Kind, is_torch, kind_of, of_torch, resolve
 from ._devices import Device, current_stream
 from .enums import DTYPE_OF_ARRAY_NAME, Dtype
 from .errors import InvalidArgumentError
@@ -53,19 +53,24 @@ def device_buffer_of(
 
 def new_tensor(operation: str, like: Any, shape: Tuple[int, ...], stream: Optional[int], device: Device) -> Any:
     """A new tensor for a result."""
-    check_new_tensors(operation, like, stream, device)
+    check_new_tensors(operation, kind_of(like), stream, device)
     return like.new_empty(shape)
 
 
-def check_new_tensors(operation: str, like: Any, stream: Optional[int], device: Device) -> None:
-    """Whether results can be new tensors. Their memory belongs to torch's current stream, where earlier work may still use it."""
-    if not is_torch(like):
-        raise InvalidArgumentError(f"{operation}: a new result cannot be a {type(like).__name__}: pass out=")
+def check_new_tensors(operation: str, kind: Kind, given: Optional[int], device: Device, missing: str = "") -> None:
+    """Whether results can be new tensors. Their memory belongs to torch's current stream, where earlier work may still use it.
+    given: the stream of a call that was given one; None: the call runs on the current stream. missing: the results that the caller's out= has no
+    memory for; "": all."""
+    how = f"add memory for {missing} to out=" if missing else "pass out="
+    if not kind.is_torch:
+        raise InvalidArgumentError(f"{operation}: a new result cannot be a {kind.name}: {how}")
+    if given is None:
+        return
     current = current_stream(device)
-    if stream != current:
+    if given != current:
         raise InvalidArgumentError(
-            f"{operation}: a new result belongs to torch's current stream, {current:#x}, and the call was given stream {stream or 0:#x}: "
-            "pass out=, or make the call within torch.cuda.stream()"
+            f"{operation}: a new result belongs to torch's current stream, {current:#x}, and the call was given stream {given:#x}: "
+            f"{how}, or make the call within torch.cuda.stream()"
         )
 
 

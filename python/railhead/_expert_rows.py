@@ -6,11 +6,13 @@ import math
 from typing import TYPE_CHECKING, Any, Dict, List, Literal, Mapping, Optional, Tuple
 
 from ._abi import EpDispatchOut, versioned
-from ._buffers import Buffer, is_torch
+from ._buffers import Buffer, Kind, torch_dtype
+from ._device_buffers import check_new_tensors
 from .enums import Dtype
 from .errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from .comm import Comm
     from .expert_parallel import ExpertBuffer
 
 Layout = Literal["padded", "flat", "tokens"]
@@ -18,35 +20,86 @@ _LAYOUTS = {"padded": 0, "flat": 1, "tokens": 2}
 _FIELDS = {"rows": "rows_ptr", "tokens": "tokens_ptr"}  # names in the C struct, where they differ
 
 
-class Rows:
-    """The outputs of a dispatch: those that the caller has given, and new ones of the kind of `like`. at: the stream of the call."""
+Formats = Dict[str, Tuple[Dtype, Tuple[int, ...]]]  # type and shape of each output
+_ALIGNMENT = 256  # bytes; of an output within the tensor that it shares
 
-    def __init__(self, buffer: ExpertBuffer, operation: str, room: Room, capacity: int, like: Any, at: Optional[int]) -> None:
-        comm = buffer._comm
+
+class Outputs:
+    """What a dispatch writes in a layout with a capacity. Of new tensors x is one, and the others are parts of a second one: a tensor takes
+    microseconds to make."""
+
+    def __init__(self, buffer: ExpertBuffer, layout: Layout, capacity: int) -> None:
+        self.formats = _formats(buffer, layout, capacity)
+        self.x_shape = self.formats["x"][1]
+        self.x_rows = math.prod(self.x_shape[:-1])
+        self.parts: Dict[str, Tuple[str, int]] = {}  # but for x: the field of the C struct, and the place in the second tensor, in bytes
+        self.nbytes = 0
+        for name, (dtype, shape) in self.formats.items():
+            if name != "x":
+                self.parts[name] = _FIELDS.get(name, name), self.nbytes
+                self.nbytes += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+
+
+class Rows:
+    """The outputs of one call: those that the caller has given, and new ones. given: the stream of a call that was given one."""
+
+    def __init__(self, buffer: ExpertBuffer, operation: str, room: Room, capacity: int, kind: Kind, given: Optional[int]) -> None:
         self.layout = room.layout
-        self.arrays: Dict[str, Any] = {}
-        self._held: List[Buffer] = []  # until the call has returned
-        addresses: Dict[str, int] = {}
-        formats = _formats(buffer, room.layout, capacity)
-        empties = None
-        for name, (dtype, shape) in formats.items():
-            target = room.given.get(name)
-            if target is not None:
-                _check_size(operation, name, target, shape, comm.rank)
-                self.arrays[name] = target.owner
-            elif comm.device.ordinal is None or is_torch(like) or name == "x":
-                empties = empties or comm._empties(operation, like, at)
-                self.arrays[name] = empties(dtype, shape)
-                if is_torch(like):  # a new tensor needs no checks
-                    addresses[_FIELDS.get(name, name)] = self.arrays[name].data_ptr()
-                    continue
-                target = comm._buffer(self.arrays[name], f"{operation}: {name}", dtype, True, True)
-            else:
-                continue
-            self._held.append(target)
-            addresses[_FIELDS.get(name, name)] = target.address
-        self.raw = versioned(EpDispatchOut, layout=_LAYOUTS[room.layout], alignment=room.alignment, capacity=capacity, **addresses)
-        self.x_rows = math.prod(formats["x"][1][:-1])
+        self._outputs = buffer._outputs(room.layout, capacity)
+        self._arrays: Dict[str, Any] = {}
+        self._shared: Any = None  # the tensor of which the new outputs but x are parts
+        self.held: List[Buffer] = []  # until the call has returned
+        self._addresses: Dict[str, int] = {}
+        for name, target in room.given.items():
+            _check_size(operation, name, target, self._outputs.formats[name][1], buffer._comm.rank)
+            self._take(name, target)
+        if buffer._comm.device.ordinal is None:
+            self._new_buffers(buffer._comm, operation, kind)
+        else:
+            self._new_tensors(buffer._comm, operation, kind, given)
+        self.raw = versioned(EpDispatchOut, layout=_LAYOUTS[room.layout], alignment=room.alignment, capacity=capacity, **self._addresses)
+        self.x_rows = self._outputs.x_rows
+
+    def array(self, name: str) -> Any:
+        """An output. None: the layout does not have it, or it was not written."""
+        found = self._arrays.get(name)
+        if found is None and self._shared is not None and name in self._outputs.parts:
+            dtype, shape = self._outputs.formats[name]
+            begin = self._outputs.parts[name][1]
+            part = self._shared[begin : begin + math.prod(shape) * dtype.itemsize]
+            found = self._arrays[name] = part.view(torch_dtype(dtype)).view(shape)
+        return found
+
+    def _take(self, name: str, target: Buffer) -> None:
+        self._arrays[name] = target.owner
+        self.held.append(target)
+        self._addresses[_FIELDS.get(name, name)] = target.address
+
+    def _new_buffers(self, comm: Comm, operation: str, kind: Kind) -> None:
+        """On the CPU."""
+        for name, (dtype, shape) in self._outputs.formats.items():
+            if name not in self._arrays:
+                array = kind.make(f"{operation}: out", dtype, shape)
+                if kind.is_torch:  # a new tensor needs no checks
+                    self._arrays[name], self._addresses[_FIELDS.get(name, name)] = array, array.data_ptr()
+                else:
+                    self._take(name, comm._buffer(array, f"{operation}: {name}", dtype, True, True))
+
+    def _new_tensors(self, comm: Comm, operation: str, kind: Kind, given: Optional[int]) -> None:
+        """On a CUDA device. Of callers without torch it makes none, and needs x. New tensors need no checks."""
+        outputs, arrays = self._outputs, self._arrays
+        missing = [name for name in outputs.formats if name not in arrays] if arrays else []
+        if (arrays and not missing) or (not kind.is_torch and "x" in arrays):
+            return
+        check_new_tensors(operation, kind, given, comm.device, ", ".join(missing if kind.is_torch else missing[:1]))
+        if "x" not in arrays:
+            x = arrays["x"] = kind.make(f"{operation}: out", outputs.formats["x"][0], outputs.x_shape)
+            self._addresses["x"] = x.data_ptr()
+        self._shared = kind.make(f"{operation}: out", Dtype.U8, (outputs.nbytes,))
+        base: int = self._shared.data_ptr()
+        for name, (field, begin) in outputs.parts.items():
+            if name not in arrays:
+                self._addresses[field] = base + begin
 
 
 class Room:
@@ -61,14 +114,17 @@ class Room:
             raise InvalidArgumentError(f"{operation}: rank {comm.rank}: alignment {alignment} is outside 1..{2**32 - 1}")
         if capacity is not None and not 0 <= capacity < 2**32:
             raise InvalidArgumentError(f"{operation}: rank {comm.rank}: capacity {capacity} is outside 0..{2**32 - 1}")
-        given: Mapping[str, Any] = {} if out is None else out if isinstance(out, Mapping) else {"x": out}
-        formats = _formats(buffer, layout, 0)
+        self.layout, self.alignment, self.capacity = layout, alignment, capacity
+        self.given: Dict[str, Buffer] = {}
+        if out is None:
+            return
+        given: Mapping[str, Any] = out if isinstance(out, Mapping) else {"x": out}
+        formats = buffer._outputs(layout, 0).formats
         for name in given:
             if name not in formats:
                 raise InvalidArgumentError(
                     f"{operation}: rank {comm.rank}: out names {name!r}; layout {layout!r} has {', '.join(formats)} here"
                 )
-        self.layout, self.alignment, self.capacity = layout, alignment, capacity
         self.given = {
             name: comm._buffer(memory, f"{operation}: {'out' if memory is out else name}", formats[name][0], True, True)
             for name, memory in given.items()
@@ -96,11 +152,11 @@ def needed(rows: Any, tokens: int, layout: Layout, alignment: int) -> int:
     return tokens if layout == "tokens" else sum(-(-n // alignment) * alignment for n in rows)
 
 
-def _formats(buffer: ExpertBuffer, layout: Layout, capacity: int) -> Dict[str, Tuple[Dtype, Tuple[int, ...]]]:
+def _formats(buffer: ExpertBuffer, layout: Layout, capacity: int) -> Formats:
     """Type and shape of each output that the layout has."""
     local, columns, topk = buffer.local_experts, buffer.scale_columns, buffer.config.topk
     each = (local, capacity) if layout == "padded" else (capacity,)
-    formats: Dict[str, Tuple[Dtype, Tuple[int, ...]]] = {"x": (buffer.config.wire, (*each, buffer.config.hidden))}
+    formats: Formats = {"x": (buffer.config.wire, (*each, buffer.config.hidden))}
     if columns > 0:
         formats["scales"] = (buffer._scale_dtype, (*each, columns))
     formats["counts"] = (Dtype.I32, (local,))

@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Literal, Optional, Sequence, Tuple
 
 from ._abi import EpConfig, EpDispatchIn, EpInfo, versioned
-from ._buffers import Buffer, empty
+from ._buffers import Buffer, empty, kind_of
 from ._devices import KINDS, stream_of
-from ._expert_rows import Layout, Room, Rows, always_enough, chosen, rows_of
+from ._expert_rows import Layout, Outputs, Room, Rows, always_enough, chosen, rows_of
 from ._library import check, check_on, load, ranks_of
 from .enums import Dtype, Result
 from .errors import InvalidArgumentError
@@ -26,6 +26,7 @@ _SCALES = {"f32": 0, "ue8m0": 1, "static": 2}
 _ON_INVALID = {"error": 0, "drop": 1}
 _ON_DEAD = {"fail": 0, "drop": 1}
 _LOST_WEIGHTS = {"keep": 0, "renormalize": 1}
+_MOST_KNOWN = 64  # sets of outputs that a buffer remembers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +124,7 @@ class ExpertBuffer:
         self._handle = ctypes.c_void_p()
         self._destroyed = False
         self._flights: List[Dispatch] = []
+        self._known: Dict[Tuple[str, int], Outputs] = {}
         self.config = config
         raw, tables = config._raw(KINDS[comm.device.kind])
         check_on(load().rh_ep_create(comm._handle, ctypes.byref(raw), ctypes.byref(self._handle)), (comm._handle,))
@@ -187,6 +189,15 @@ class ExpertBuffer:
         check_on(result, (self._comm._handle,))
         return dispatched.read(), combined.read()
 
+    def _outputs(self, layout: Layout, capacity: int) -> Outputs:
+        """The outputs of a layout. An engine has few capacities, so that they are computed once."""
+        known = self._known.get((layout, capacity))
+        if known is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            known = self._known[layout, capacity] = Outputs(self, layout, capacity)
+        return known
+
     def routing(self, topk_idx: Readable, topk_weights: Optional[Readable] = None, *, stream: Any = None) -> ExpertRouting:
         """Checks a routing once, and finds each token's place, for any number of dispatches: see dispatch."""
         return ExpertRouting(self, topk_idx, topk_weights, stream)
@@ -221,12 +232,12 @@ class ExpertBuffer:
             sent = self.dispatch_send(x, topk_idx, topk_weights, routing=routing, x_scales=x_scales, stream=stream)
             return sent.receive(layout, capacity=capacity, alignment=alignment, out=out)
         sent, raw = self._input("dispatch", x, topk_idx, topk_weights, routing, x_scales, stream)
-        at = stream_of(stream, "dispatch", self._comm.device)
+        at, given = sent._at("dispatch", None)
         space = always_enough(self, layout, alignment) if room.capacity is None else room.capacity
-        rows = Rows(self, "dispatch", room, space, x, at)
+        rows = Rows(self, "dispatch", room, space, sent._kind, given)
         result = load().rh_ep_dispatch(self._handle, ctypes.byref(raw), ctypes.byref(rows.raw), ctypes.byref(sent._handle), at)
         self._take(sent, result)
-        sent._kept = ()
+        sent._received(space, layout, alignment)
         return Received(sent, rows, None)
 
     def dispatch_send(
@@ -278,7 +289,7 @@ class ExpertBuffer:
         if routing is not None:
             raw.routing = routing._handle.value
         kept = (source, routing, *(buffer for buffer, _ in inputs.values()))
-        return Dispatch(self, stream, x, tokens, kept), raw
+        return Dispatch(self, stream, kind_of(x), tokens, kept), raw
 
     def _routing_inputs(
         self, operation: str, topk_idx: Optional[Readable], topk_weights: Optional[Readable], routing: Optional[ExpertRouting]

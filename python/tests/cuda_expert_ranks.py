@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import types
+import weakref
 from typing import Any, Dict, List, Literal, Tuple
 from unittest import mock
 
@@ -16,7 +17,7 @@ import numpy
 from cuda_ranks import TYPESTR
 from expert_checks import COUNTS, LOCAL, PLAIN, SHAPE, Raw, check_rows, experts_of, floats, inputs_of, plain_tokens
 from expert_reference import F32, Reference, encoded, tokens_of
-from fake_torch import Tensor, Torch
+from fake_torch import Device, Tensor, Torch
 from railhead import Comm, Dtype, ExpertBuffer, ExpertConfig, Received, Result, errors
 from ranks import equal, main, raises, rank
 
@@ -143,10 +144,10 @@ def rewrite(inputs: Tuple[Any, Any, Any], reference: Reference, me: int) -> None
         tensor.write(memory)
 
 
-def check_sums(kind: Any, out: Any, reference: Reference, me: int, what: str) -> None:
+def check_sums(kind: Any, out: Any, reference: Reference, me: int, what: str, add: float = 0) -> None:
     """The experts return their input."""
     with mock.patch.object(expert_reference, "expert", lambda number, rows: rows):
-        want = reference.combined(me, Dtype.F32, Dtype.F32, Dtype.F32, numpy.zeros_like(reference.tokens[me].x))
+        want = reference.combined(me, Dtype.F32, Dtype.F32, Dtype.F32, numpy.full_like(reference.tokens[me].x, add))
     equal(floats(kind, out, Dtype.F32, COUNTS[me], PLAIN.hidden).tolist(), want.tolist(), what)
 
 
@@ -203,6 +204,35 @@ def graphs_that_share_a_dispatch(comm: Comm) -> None:
 
 
 @rank
+def temporaries(comm: Comm, mode: Literal["ll", "ht"]) -> None:
+    """Arguments that only the package holds between two phases, and no longer. The memory of a tensor that it let go is overwritten at once, in the
+    order of the stream (fake_torch.py)."""
+    kind, me, reference = Torch(comm.device.ordinal or 0), comm.rank, plain_tokens()
+    shape = (COUNTS[me], PLAIN.hidden)
+    with comm.expert_buffer(dataclasses.replace(PLAIN, mode=mode)) as buffer:
+        for layout in LAYOUTS[:2]:
+            inputs = inputs_of(kind, PLAIN, reference, me)
+            memory = [weakref.ref(tensor._memory) for tensor in inputs]
+            sent = buffer.dispatch_send(*inputs)
+            del inputs
+            equal([held() is None for held in memory], [False] * 3, "inputs before the receive phase")
+            sent.counts()
+            got = sent.receive(layout)
+            equal([held() for held in memory], [None] * 3, "inputs after the receive phase was queued")
+            kind.stream.synchronize()
+            y, add = kind.make(got.x.read(), Dtype.F32, *got.x.shape), kind.make(encoded(numpy.full(shape, 0.5, F32), Dtype.F32), Dtype.F32, *shape)
+            memory = [weakref.ref(tensor._memory) for tensor in (y, add)]
+            got.combine_send(y, add=add)
+            del y, add
+            out = got.combine_receive()
+            equal([held() for held in memory], [None] * 2, "y and add after the combine was queued")
+            held = weakref.ref(out._memory)
+            check_sums(kind, out, reference, me, f"{mode}, {layout}", 0.5)
+            del out
+            equal(held(), None, "the result")
+
+
+@rank
 def nothing_waits(comm: Comm) -> None:
     """Rank 0 queues two dispatches and their combines while the other rank has called nothing."""
     kind = Torch(comm.device.ordinal or 0)
@@ -249,6 +279,12 @@ def reports(comm: Comm) -> None:
         check_sums(kind, got.combine(got.x), reference, me, "received again")
 
 
+def flat_part(x: Tensor, rows: int) -> Tensor:
+    """The last rows of x."""
+    width = x.shape[-1]
+    return x.view((x.numel(),))[x.numel() - rows * width :].view((rows, width))
+
+
 @rank
 def refusals(comm: Comm) -> None:
     """Nothing is queued by a call with wrong arguments: the sums at the end are right."""
@@ -257,7 +293,7 @@ def refusals(comm: Comm) -> None:
     x, idx, weights = inputs_of(kind, PLAIN, reference, me)
     tokens = COUNTS[me]
     elsewhere, strided = (kind.make(bytes(tokens * 640), Dtype.F32, tokens, 160) for _ in range(2))
-    elsewhere.device.index, strided.contiguous = 7, False
+    elsewhere.device, strided.contiguous = Device("cuda", 7), False
     array = fake_cuda.Array(bytes(tokens * 640), "<f4", (tokens, 160))
 
     def tensor(dtype: Dtype, *shape: int) -> Tensor:
@@ -283,7 +319,9 @@ def refusals(comm: Comm) -> None:
             (lambda: buffer.dispatch(x, idx, out={"counts": tensor(Dtype.I64, len(LOCAL[me]))}), ("counts: dtype I32",)),
             (lambda: buffer.dispatch(x, idx, stream=other), ("torch's current stream", "out=")),
             (lambda: buffer.dispatch(x, idx, stream=-1), ("stream -1",)),
-            (lambda: buffer.dispatch(array, idx), ("a new result cannot be a Array", "out=")),
+            (lambda: buffer.dispatch(array, idx), ("a new result cannot be a Array: pass out=",)),
+            (lambda: buffer.dispatch(array, idx, out={"counts": tensor(Dtype.I32, len(LOCAL[me]))}), ("Array: add memory for x to out=",)),
+            (lambda: buffer.dispatch(x, idx, None, "tokens", out=x, stream=other), ("add memory for counts, topk_idx,", "to out=")),
         ]
         for call, words in wrong:
             if tokens > 0 or call is not wrong[4][0]:  # no tokens have no width
@@ -299,9 +337,29 @@ def refusals(comm: Comm) -> None:
             (lambda: got.combine(got.x, add=numpy.zeros((tokens, 160), F32)), ("memory of the host",)),
             (lambda: got.combine(got.x, stream=other), ("out=",)),
         ]
+        if tokens > 0:  # else out has no memory
+            wrong.append((lambda: got.combine(got.x, out=flat_part(got.x, tokens)), ("out is in the memory of y",)))
         for call, words in wrong:
             raises(errors.InvalidArgumentError, call, *words)
         check_sums(kind, got.combine(got.x), reference, me, "after refused calls")
+        sent, local = buffer.dispatch_send(x, idx, weights), len(LOCAL[me])
+        pair = tensor(Dtype.I32, local), tensor(Dtype.I64, 1)
+        one: Any = pair[0]
+        three: Any = (*pair, x)
+        wrong = [
+            (lambda: sent.counts(out=one), (f"rank {me}", "out is Tensor; want a pair")),
+            (lambda: sent.counts(out=three), ("want a pair: I32 of",)),
+            (lambda: sent.counts(out=(tensor(Dtype.I64, local), pair[1])), ("counts: rows: dtype I32",)),
+            (lambda: sent.counts(out=(pair[0], tensor(Dtype.I32, 1))), ("counts: tokens: dtype I64",)),
+            (lambda: sent.counts(out=(tensor(Dtype.I32, local + 1), pair[1])), (f"rows has {local + 1} elements; want {local}",)),
+            (lambda: sent.counts(out=(pair[0], numpy.zeros(1, "int64"))), ("counts: tokens: the ndarray is in the memory of the host",)),
+            (lambda: sent.counts(stream=other), ("torch's current stream",)),
+        ]
+        for call, words in wrong:
+            raises(errors.InvalidArgumentError, call, *words)
+        equal(sent.counts(out=pair), pair, "counts in the caller's memory")
+        got = sent.receive()
+        check_sums(kind, got.combine(got.x), reference, me, "after refused counts")
 
 
 if __name__ == "__main__":

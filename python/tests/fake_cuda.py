@@ -6,7 +6,7 @@ import ctypes
 import functools
 import math
 import os
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import Any, Dict, Optional, Tuple
 
 _LEGACY_STREAM = 1  # CU_GET_PROC_ADDRESS_LEGACY_STREAM
@@ -21,6 +21,7 @@ _FUNCTIONS: Dict[str, Tuple[int, Tuple[Any, ...]]] = {
     "cuMemFree": (3020, (c_uint64,)),
     "cuMemcpyHtoD": (3020, (c_uint64, c_char_p, c_size_t)),
     "cuMemcpyDtoH": (3020, (c_void_p, c_uint64, c_size_t)),
+    "cuMemsetD8Async": (3020, (c_uint64, c_ubyte, c_size_t, c_void_p)),
     "cuStreamCreate": (2000, (POINTER(c_void_p), c_uint)),
     "cuStreamSynchronize": (2000, (c_void_p,)),
     "cuStreamDestroy": (4000, (c_void_p,)),
@@ -95,16 +96,22 @@ class Stream:
         handle = c_void_p()
         call("cuStreamCreate", byref(handle), 1)  # CU_STREAM_NON_BLOCKING
         self.cuda_stream = handle.value or 0
+        self.capturing = False
+
+    def fill(self, address: int, nbytes: int, byte: int) -> None:
+        call("cuMemsetD8Async", address, byte, nbytes, self.cuda_stream)
 
     def synchronize(self) -> None:
         call("cuStreamSynchronize", self.cuda_stream)
 
     def begin_capture(self) -> None:
         call("cuStreamBeginCapture", self.cuda_stream, _RELAXED)
+        self.capturing = True
 
     def end_capture(self) -> Graph:
         graph, run = c_void_p(), c_void_p()
         call("cuStreamEndCapture", self.cuda_stream, byref(graph))
+        self.capturing = False
         call("cuGraphInstantiateWithFlags", byref(run), graph, 0)
         call("cuGraphDestroy", graph)
         return Graph(run)

@@ -10,6 +10,7 @@ import unittest
 from typing import Optional
 from unittest import mock
 
+import fake_torch
 import railhead
 from railhead import Device, Session, errors
 from railhead._buffers import buffer_of
@@ -86,7 +87,7 @@ class Tensor:
     """What the package asks of torch's tensors, for the checks of their device."""
 
     def __init__(self, kind: str, index: Optional[int], contiguous: bool = True) -> None:
-        self.device = types.SimpleNamespace(type=kind, index=index)
+        self.device = fake_torch.Device(kind, index)
         self.is_contiguous = lambda: contiguous
         self.is_neg = lambda: False
         self.element_size, self.numel, self.data_ptr = (lambda: 4), (lambda: 6), (lambda: 0x1000)

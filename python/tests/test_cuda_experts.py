@@ -32,6 +32,10 @@ class CudaExperts(RankTest):
     def test_graphs_that_share_a_dispatch(self) -> None:
         self.run_cuda("graphs_that_share_a_dispatch")
 
+    def test_memory_lives_until_the_calls_that_use_it_are_queued(self) -> None:
+        for mode in ("ll", "ht"):
+            self.run_cuda("temporaries", mode)
+
     def test_no_call_waits_for_another_rank(self) -> None:
         ranks = self.start(HERE / "cuda_expert_ranks.py", 2, "nothing_waits")
         self.assertEqual(ranks[0].line(), "queued")
