@@ -1,11 +1,13 @@
 // Times the GPU kernels of MoE dispatch and combine (kernels/cuda/ep.cu) with virtual ranks: streams of one process on one GPU, which have the latency
 // of its memory and not of a link between GPUs. docs/kernels.md says how to build it.
 //
-//   moe IMAGE [WORLD [BLOCKS ...]]   2 ranks, 16, 32 and 64 blocks of 512 threads
+//   moe IMAGE [MODE [WORLD [BLOCKS ...]]]   ll or ht; 2 ranks, 16, 32 and 64 blocks of 512 threads
 //
 // Rows have 7168 elements and go to 8 of 256 experts, drawn uniformly. Each rank plays kRounds times a dispatch and a release, or a dispatch and a
 // combine, on its stream, all in one graph: a time is that of a replay over kRounds, the median of kRepeats. `release` is a release that is refused,
 // `empty` a dispatch of a comm that has stopped, which ends at the entry.
+#include <string.h>
+
 #include <random>
 
 #include "../../kernels/testdata/ep_cpu.h"
@@ -39,6 +41,7 @@ struct Rank {
   EpFlightArrays flights[kEpInFlight];
   EpCell* cell;  // pinned memory of the host, as the client has it
   int32_t* flight;
+  uint32_t* read;
   const uint16_t* home;
   int64_t* idx;
   float *weights, *rowWeights;
@@ -50,7 +53,7 @@ struct Rank {
 
 class Ranks {
  public:
-  Ranks(const char* image, int world, bool isFP8) : group_(makeGroup(world, 1024)), isFP8_(isFP8) {
+  Ranks(const char* image, int world, bool isHt, bool isFP8) : group_(makeGroup(world, 1024)), isFP8_(isFP8) {
     CHECK_CUDA(cudaLibraryLoadFromFile(&library_, image, nullptr, nullptr, 0, nullptr, nullptr, 0));
     placement_.world = world;
     placement_.maxTokens = kMostTokens;
@@ -66,6 +69,8 @@ class Ranks {
     placement_.format.scale = host::EpScale::kF32;
     placement_.format.hidden = kHidden;
     placement_.dropsInvalid = true;
+    placement_.countsFirst = isHt;
+    placement_.onGpu = true;
     ranks_.resize(static_cast<size_t>(world));
     for (int r = 0; r < world; r++) setUp(r);
   }
@@ -112,7 +117,7 @@ class Ranks {
     call.receive.sourceToken = k.sourceToken;
     call.receive.rows = &k.totals[0];
     call.receive.tokens = &k.totals[1];
-    launch("rh_ep_dispatch_ll", r, &call, blocks);
+    launch(placement_.countsFirst ? "rh_ep_dispatch_ht" : "rh_ep_dispatch_ll", r, &call, blocks);
   }
   void combine(int r, int blocks) {
     EpCombineCall call = {};
@@ -121,7 +126,7 @@ class Ranks {
     call.y = call.out = EpType::kBF16;
     call.yRows = at(r).y;
     call.outRows = at(r).out;
-    launch("rh_ep_combine_ll_bf16", r, &call, blocks);
+    launch(placement_.countsFirst ? "rh_ep_combine_ht_bf16" : "rh_ep_combine_ll_bf16", r, &call, blocks);
   }
   void release(int r) {
     EpCommonCall call = common(r);
@@ -181,6 +186,7 @@ class Ranks {
     }
     CHECK_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&k.cell), sizeof(EpCell), cudaHostAllocDefault));
     take(&k.flight, 1, 0xff);
+    take(&k.read, 2 * world * t.layout.slots * t.layout.chunkTokens);
     std::mt19937_64 random(static_cast<uint64_t>(r) + 1);
     std::vector<int64_t> idx;
     for (uint32_t i = 0; i < kMostTokens; i++) {
@@ -222,6 +228,7 @@ class Ranks {
     call.home = k.home;
     call.cell = k.cell;
     call.flight = k.flight;
+    call.read = k.read;
     call.counts = true;
     return call;
   }
@@ -248,9 +255,9 @@ void checkReport(const char* what, const EpReport& report) {
   exit(1);
 }
 
-void table(const char* image, int world, bool isFP8, const std::vector<int>& grids) {
-  Ranks ranks(image, world, isFP8);
-  printf("%d ranks, %s\n", world, isFP8 ? "FP8 (encode and dispatch)" : "bf16");
+void table(const char* image, int world, bool isHt, bool isFP8, const std::vector<int>& grids) {
+  Ranks ranks(image, world, isHt, isFP8);
+  printf("%s, %d ranks, %s\n", isHt ? "ht" : "ll", world, isFP8 ? "FP8 (encode and dispatch)" : "bf16");
   const double release = timeUs(ranks, [&](int r) { ranks.release(r); });
   printf("  release %.2f us\n  tokens blocks  dispatch  combine\n", release);
   for (const uint32_t tokens : {0u, 1u, 8u, 32u, 128u, 512u}) {
@@ -286,10 +293,12 @@ void table(const char* image, int world, bool isFP8, const std::vector<int>& gri
 
 int main(int argc, char** argv) {
   CHECK(argc >= 2);
-  const int world = argc > 2 ? atoi(argv[2]) : 2;
+  const bool isHt = argc > 2 && strcmp(argv[2], "ht") == 0;
+  CHECK(isHt || argc <= 2 || strcmp(argv[2], "ll") == 0);
+  const int world = argc > 3 ? atoi(argv[3]) : 2;
   std::vector<int> grids;
-  for (int i = 3; i < argc; i++) grids.push_back(atoi(argv[i]));
+  for (int i = 4; i < argc; i++) grids.push_back(atoi(argv[i]));
   if (grids.empty()) grids = {16, 32, 64};
-  for (const bool isFP8 : {false, true}) table(argv[1], world, isFP8, grids);
+  for (const bool isFP8 : {false, true}) table(argv[1], world, isHt, isFP8, grids);
   return 0;
 }

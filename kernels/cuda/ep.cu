@@ -13,8 +13,9 @@ __device__ __forceinline__ void touch(const Call& call) {
   }
 }
 
+// One block of a multiprocessor: else ptxas spills registers of a kernel so that two fit.
 #define RH_EP_ENTRY(name, type) \
-  extern "C" __global__ void __launch_bounds__(railhead::gpu::kMaxThreads) name(const __grid_constant__ railhead::gpu::type call)
+  extern "C" __global__ void __launch_bounds__(railhead::gpu::kMaxThreads, 1) name(const __grid_constant__ railhead::gpu::type call)
 
 #define RH_EP_ENCODE(name, type)                                                                       \
   RH_EP_ENTRY(rh_ep_encode_##name, EpEncodeCall) {                                                     \

@@ -23,6 +23,7 @@ struct EpPlacement {
   bool dropsInvalid, renormalizes;
   uint64_t masked = 0;  // by all other ranks, from the start
   bool countsFirst = false;  // ht
+  bool onGpu = false;        // the layout of GPUs
   uint32_t chunkTokens = 0;  // of ht; 0: as many as the layout has
 
   uint32_t physical() const { return static_cast<uint32_t>(rankOf.size()); }
@@ -70,7 +71,7 @@ struct EpTables {
     team->rowBytes = railhead::host::epRowBytes(p.format);
     team->combineRowBytes = railhead::host::epCombineRowBytes(p.format);
     const auto world = static_cast<uint32_t>(p.world);
-    team->layout = railhead::epLayoutOf({world, p.maxTokens, p.topk, team->maxLocal, team->rowBytes, team->combineRowBytes, p.countsFirst});
+    team->layout = railhead::epLayoutOf({world, p.maxTokens, p.topk, team->maxLocal, team->rowBytes, team->combineRowBytes, p.countsFirst, p.onGpu});
     team->countsFirst = p.countsFirst;
     if (p.chunkTokens != 0) limitChunks(p.chunkTokens, p.world, &team->layout);
     team->bufferStride = (team->layout.bytes + 255) / 256 * 256;

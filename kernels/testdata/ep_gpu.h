@@ -35,7 +35,7 @@ class EpGpuRanks {
   static constexpr uint64_t kGuard = 256;
 
   // first: the number of the last dispatch before.
-  EpGpuRanks(const EpPlacement& p, uint32_t first) : placement_(p), group_(p.world) {
+  EpGpuRanks(const EpPlacement& p, uint32_t first) : placement_(onGpu(p)), group_(p.world) {
     for (int r = 0; r < p.world; r++) ranks_.push_back(std::make_unique<Rank>());
     for (int r = 0; r < p.world; r++) setUp(r, first);
   }
@@ -115,6 +115,10 @@ class EpGpuRanks {
   }
 
  private:
+  static EpPlacement onGpu(EpPlacement p) {
+    p.onGpu = true;
+    return p;
+  }
   struct Rank {
     std::unique_ptr<EpTables<SharedAllocator>> tables;
     SharedArray<uint16_t> home;
@@ -204,7 +208,7 @@ class EpGpuRanks {
     }
   }
 
-  const EpPlacement& placement_;
+  const EpPlacement placement_;
   Group group_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   char* buffers_ = nullptr;

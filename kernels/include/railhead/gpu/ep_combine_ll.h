@@ -74,7 +74,7 @@ class EpCombineKernel {
   using Tile = EpTile<T>;
   using Sum = typename Tile::Sum;
   static constexpr uint32_t kElements = Tile::kElements;
-  static constexpr uint32_t kTiles = 4;  // in flight
+  static constexpr uint32_t kTiles = 16 / kElements;  // of a thread, in flight: 512 threads have 8192 elements. More cost registers that a row has no use for
   static constexpr uint64_t kNotHere = ~uint64_t{0};
 
   RH_FN void advanceRings() {
@@ -214,16 +214,17 @@ class EpCombineKernel {
       }
     }
   }
-  // Where the partial sum of a copy that rank s has sent goes to, and where that of a copy which rank r has received comes from.
+  // Where the partial sum of a copy that rank s has sent goes to, and where that of number g of the group comes from, of rank r.
   RH_FN char* sentSum(int s, uint32_t copy) {
     if (!kHt) return team_.combineRow(s, team_.rank, shared_.number, copy);
     EpRings<C> rings(c_, call_);
-    return rings.sum(s, team_.rank, rings.positionOf(call_.state->summed[s], copy));
+    return rings.sum(s, team_.rank, rings.to(s, copy));
   }
-  RH_FN char* addedSum(int r, uint32_t copy) {
-    if (!kHt) return team_.combineRow(team_.rank, r, shared_.number, copy);
-    EpRings<C> rings(c_, call_);
-    return rings.sum(team_.rank, r, rings.positionOf(call_.state->added[r], copy));
+  RH_FN char* addedSum(int r, uint32_t g) {
+    const uint32_t at = g * kMaxWorldSize + static_cast<uint32_t>(r);
+    if (!kHt) return team_.combineRow(team_.rank, r, shared_.number, shared_.copies[at]);
+    const EpPosition p = shared_.moving.places[at];
+    return team_.combineRow(team_.rank, r, p.slot, p.at);
   }
   RH_FN static Packet packetOf(const Raw16& raw) { return {{raw.w[0] | uint64_t{raw.w[1]} << 32, raw.w[2] | uint64_t{raw.w[3]} << 32}}; }
 
@@ -298,20 +299,20 @@ class EpCombineKernel {
     RH_ROLLED
     for (uint32_t t = c_.block(); t < all; t += kEpGroup * blocks) {
       const uint32_t n = groupOf(t, all);
-      if (!loadCopies(t, n, tokens, good)) return false;
+      loadCopies(t, n, tokens);
       RH_ROLLED
       for (uint32_t g = 0; g < n; g++) {
         const uint32_t token = memberOf(t, g);
         const uint64_t ranks = shared_.to[g];
         if (team_.dropsDead && !awaitSums(g, ranks & ~shared_.masked)) return false;
         const uint64_t here = ranks & ~(shared_.masked | shared_.goneRanks());
-        good = good && addToken<Out>(result, g, token, here);
+        if (good) good = addToken<Out>(result, g, token, here);
       }
     }
     return good;
   }
   // Number g of the group. here: of the ranks that have a copy, those whose partial sums are added. False: the comm has stopped. Threads of a block may
-  // differ in that, so each goes on to the next barrier, at which all stop.
+  // differ in that, so a thread that adds no more still comes to all barriers of the others.
   template <class Out>
   RH_FN bool addToken(const Result& result, uint32_t g, uint32_t token, uint64_t here) {
     const bool isEven = epAreEven<Out, kElements>(result.rows, hidden()) && epAreEven<Out, kElements>(result.add, hidden());
@@ -335,7 +336,7 @@ class EpCombineKernel {
     RH_ROLLED
     for (uint64_t left = ranks & ~(shared_.goneRanks() | uint64_t{1} << team_.rank); left != 0 && good; left &= left - 1) {
       const int r = lowestBit(left);
-      char* row = addedSum(r, shared_.copies[g * kMaxWorldSize + static_cast<uint32_t>(r)]);
+      char* row = addedSum(r, g);
       EpWait<C> wait(c_, call_, r);
       RH_ROLLED
       for (uint32_t i = c_.threadInBlock(); i < tiles() && good; i += c_.dataThreadsInBlock()) {
@@ -352,18 +353,23 @@ class EpCombineKernel {
     }
     return mutated(Mutant::kGpuEpThreadsGiveUpAlone) ? good : c_.dataAll(good);
   }
-  // Which copies tokens t, t + blocks, ... have, n of them. A barrier is behind. good: whether this thread may go on. False: one of the block may not.
-  RH_FN bool loadCopies(uint32_t t, uint32_t n, uint32_t tokens, bool good = true) {
+  // Which copies tokens t, t + blocks, ... have, n of them. A barrier is behind.
+  RH_FN void loadCopies(uint32_t t, uint32_t n, uint32_t tokens) {
     const uint32_t world = static_cast<uint32_t>(team_.worldSize);
-    if (!c_.dataAll(good)) return false;
+    c_.dataAll(true);
     RH_ROLLED
     for (uint32_t j = c_.threadInBlock(); j < n * world; j += c_.dataThreadsInBlock()) {
       const uint32_t g = j / world, r = j - g * world, token = memberOf(t, g);
       if (r == 0) shared_.to[g] = token < tokens ? c_.loadState(arrays().ranks + token) : 0;
-      if (token < tokens) shared_.copies[g * kMaxWorldSize + r] = c_.loadState(arrays().copyOf + r * uint64_t{team_.maxTokens} + token);
+      if (token >= tokens) continue;
+      const uint32_t copy = c_.loadState(arrays().copyOf + r * uint64_t{team_.maxTokens} + token);
+      if constexpr (kHt) {
+        shared_.moving.places[g * kMaxWorldSize + r] = EpRings<C>(c_, call_).from(static_cast<int>(r), copy);
+      } else {
+        shared_.copies[g * kMaxWorldSize + r] = copy;
+      }
     }
     c_.dataAll(true);
-    return true;
   }
 
   // Tiles i, i + step, ... of a token, number g of its group: those of a rank are polled together. Not even: tile i.
@@ -377,7 +383,7 @@ class EpCombineKernel {
     for (uint64_t left = here; left != 0; left &= left - 1, first = false) {
       Raw16 raw[kTiles];
       const int r = lowestBit(left);
-      if (!load(r, shared_.copies[g * kMaxWorldSize + static_cast<uint32_t>(r)], t, i, behind, raw)) return false;
+      if (!load(r, g, t, i, behind, raw)) return false;
       RH_UNROLL
       for (uint32_t q = 0; q < kTiles; q++) {
         const Sum term = Tile::widen(raw[q]);
@@ -409,8 +415,8 @@ class EpCombineKernel {
     return true;
   }
 
-  // The tiles below `behind` of the partial sum of rank r. Puts all ones back.
-  RH_FN bool load(int r, uint32_t copy, uint32_t t, uint32_t i, uint32_t behind, Raw16 (&raw)[kTiles]) {
+  // The tiles below `behind` of the partial sum of rank r for token t, number g of its group. Puts all ones back.
+  RH_FN bool load(int r, uint32_t g, uint32_t t, uint32_t i, uint32_t behind, Raw16 (&raw)[kTiles]) {
     const uint32_t step = c_.dataThreadsInBlock();
     if (r == team_.rank) {
       const char* sums = arrays().sums + t * team_.layout.combineStride;
@@ -418,7 +424,7 @@ class EpCombineKernel {
       for (uint32_t q = 0; q < kTiles; q++) raw[q] = i + q * step < behind ? c_.loadSlotTile(sums + (i + q * step) * uint64_t{16}) : Raw16{};
       return true;
     }
-    char* row = addedSum(r, copy);
+    char* row = addedSum(r, g);
     Packet p[kTiles];
     RH_ROLLED
     for (;;) {

@@ -18,6 +18,7 @@ class EpMover {
 
   // By all threads of the block, after a barrier. False: the comm has stopped.
   RH_FN bool run() {
+    rings_.load(true);
     receiver_.takeOwnTokens();
     c_.dataAll(true);
     startTaking();
@@ -50,8 +51,7 @@ class EpMover {
   RH_FN uint32_t memberOf(uint32_t i, uint32_t g) const { return receiver_.memberOf(i, g); }
   // Ranks that get token g of the group from here.
   RH_FN uint64_t peersOf(uint32_t g) const { return shared_.to[g] & ~(shared_.masked | shared_.goneRanks() | uint64_t{1} << team_.rank); }
-  RH_FN EpPosition sentTo(int d, uint32_t g) { return rings_.positionOf(call_.state->sent[d], shared_.copies[g * kMaxWorldSize + static_cast<uint32_t>(d)]); }
-  RH_FN EpPosition takenFrom(int s, uint32_t copy) { return rings_.positionOf(call_.state->taken[s], copy); }
+  RH_FN EpPosition sentTo(int d, uint32_t g) const { return shared_.moving.places[g * kMaxWorldSize + static_cast<uint32_t>(d)]; }
 
   // Copies of all ranks in turn, one for each block, behind the blocks that have tokens of this rank. A barrier follows.
   RH_FN void startTaking() {
@@ -80,7 +80,8 @@ class EpMover {
       const uint32_t g = j / world_, r = j - g * world_, t = memberOf(token_, g);
       const uint64_t to = c_.loadState(arrays_.ranks + t);
       if (r == 0) shared_.to[g] = to;
-      if ((to >> r & 1) != 0) shared_.copies[g * kMaxWorldSize + r] = c_.loadState(arrays_.copyOf + r * uint64_t{team_.maxTokens} + t);
+      if ((to >> r & 1) == 0) continue;
+      shared_.moving.places[g * kMaxWorldSize + r] = rings_.to(static_cast<int>(r), c_.loadState(arrays_.copyOf + r * uint64_t{team_.maxTokens} + t));
     }
   }
 
@@ -114,7 +115,7 @@ class EpMover {
   }
   // Relaxed: take() loads the word again.
   RH_FN bool isHere(int s, uint32_t copy) {
-    const EpPosition p = takenFrom(s, copy);
+    const EpPosition p = rings_.from(s, copy);
     return rings_.isTokensTurn(s, p) && (c_.loadFlag(rings_.firstWord(team_.rank, s, p)) & EpFirstWord::kHere) != 0;
   }
 
@@ -185,7 +186,8 @@ class EpMover {
     c_.dataAll(true);  // all have read it
     RH_ROLLED
     for (uint32_t g = c_.threadInBlock(); g < n; g += c_.dataThreadsInBlock()) {
-      const EpPosition p = takenFrom(s, memberOf(first, g));
+      const EpPosition p = rings_.from(s, memberOf(first, g));
+      shared_.moving.taken[g] = p;
       uint32_t* at = rings_.firstWord(team_.rank, s, p);
       const bool isTurn = rings_.isTokensTurn(s, p);  // before the word: of a rank that was given up, another block may yet take the turn before
       const uint32_t word = c_.loadFlagAcquire(at);
@@ -204,7 +206,7 @@ class EpMover {
     if (c_.threadInBlock() >= n || isGone(s)) return;
     c_.fence();
     RH_ROLLED
-    for (uint32_t g = c_.threadInBlock(); g < n; g += c_.dataThreadsInBlock()) rings_.giveToken(s, takenFrom(s, memberOf(first, g)));
+    for (uint32_t g = c_.threadInBlock(); g < n; g += c_.dataThreadsInBlock()) rings_.giveToken(s, rings_.from(s, memberOf(first, g)));
   }
 
   // Nothing can be moved. False: the comm has stopped. A barrier is before and behind.

@@ -68,14 +68,14 @@ class EpReceiver {
       const uint32_t copy = memberOf(i, g), first = shared_.firstWords[g], experts = expertsOf(first);
       if (k == 0) shared_.listed[g] = experts;
       if (k >= experts) continue;
-      const Place place = placeOf(s, copy);
+      const Place place = placeOf(s, copy, g);
       const uint64_t word = c_.loadSlotWord(slots_.expertWord(place.slot, place.at, k));
       list({s, copy, EpFirstWord::token(first)}, g, k, EpExpertWord::local(word), EpExpertWord::place(word), EpExpertWord::weight(word));
     }
     listTokens(s, n, [&](uint32_t g) { return Copy{s, memberOf(i, g), EpFirstWord::token(shared_.firstWords[g])}; });
     RH_ROLLED
     for (uint32_t g = 0; g < n; g++) {
-      const Place place = placeOf(s, memberOf(i, g));
+      const Place place = placeOf(s, memberOf(i, g), g);
       if (shared_.firstWords[g] != 0) put(team_.row(place.slot, place.at), true, false, g);
     }
   }
@@ -98,11 +98,11 @@ class EpReceiver {
     char* slot;
     uint32_t at;
   };
-  RH_FN Place placeOf(int s, uint32_t copy) {
+  // Of a copy that is number g of the group.
+  RH_FN Place placeOf(int s, uint32_t copy, uint32_t g) {
     if (!kHt) return {slots_.slot(team_.rank, s), copy};
-    EpRings<C> rings(c_, call_);
-    const EpPosition p = rings.positionOf(call_.state->taken[s], copy);
-    return {rings.slot(team_.rank, s, p), p.at};
+    const EpPosition p = shared_.moving.taken[g];
+    return {team_.slot(team_.rank, s, p.slot), p.at};
   }
   // The sender fills the slot again after the head, which all blocks precede.
   RH_FN bool awaitHeader(int s, char* slot, uint32_t i, uint32_t g) {

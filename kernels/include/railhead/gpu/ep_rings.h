@@ -7,8 +7,9 @@
 //           Writer: a thread of the reader's block, after a barrier of the block and a fence (relaxed): rows have been read, first words are 0, cells
 //           are all ones again. Reader: a thread of the block that fills the position (acquire), before a barrier of its block.
 //   read    The same for the reader's own blocks, in its private memory (EpCommonCall::read): what is there may be of an earlier turn, which another block
-//           has yet to read. Writer: the thread that has stored the credit, after a fence of the device (relaxed). Readers: threads that look at the position
-//           (acquire): rows have been read, and the credit is stored before the next one.
+//           has yet to read. Writer: the thread that has stored the credit, after a fence of the device (relaxed). Readers: a thread that looks at the
+//           position, or for sums one of the block, before a barrier behind which all threads look (acquire): rows have been read, and the credit is
+//           stored before the next one.
 #ifndef RAILHEAD_KERNELS_GPU_EP_RINGS_H_
 #define RAILHEAD_KERNELS_GPU_EP_RINGS_H_
 
@@ -17,21 +18,23 @@
 
 namespace railhead::gpu {
 
-// Where a copy goes: for the turn-th time to a position, which is number `at` of a slot.
-struct EpPosition {
-  uint32_t turn, slot, at;
-};
-
 template <class C>
 class EpRings {
  public:
-  RH_FN EpRings(C& c, const EpCommonCall& call) : c_(c), team_(call.team), state_(*call.state), read_(call.read) {}
+  RH_FN EpRings(C& c, const EpCommonCall& call) : c_(c), team_(call.team), state_(*call.state), moving_(c.epShared().moving), read_(call.read) {}
 
-  // Of copy i of this dispatch in a ring.
-  RH_FN EpPosition positionOf(const EpRing& ring, uint32_t i) {
-    const uint32_t each = team_.layout.chunkTokens, all = each * team_.layout.slots, n = c_.loadState(&ring.at) + i, at = n % all;
-    return {c_.loadState(&ring.turn) + n / all, at / each, at % each};
+  // By all threads of a block that moves tokens, or partial sums. A barrier follows.
+  RH_FN void load(bool tokens) {
+    RH_ROLLED
+    for (uint32_t r = c_.threadInBlock(); r < static_cast<uint32_t>(team_.worldSize); r += c_.dataThreadsInBlock()) {
+      moving_.to[r] = loaded(tokens ? state_.sent[r] : state_.summed[r]);
+      moving_.from[r] = loaded(tokens ? state_.taken[r] : state_.added[r]);
+      moving_.other[r] = loaded(tokens ? state_.added[r] : state_.taken[r]);
+    }
   }
+  // Of copy i of this dispatch: to a rank, or from it.
+  RH_FN EpPosition to(int d, uint32_t i) const { return positionOf(moving_.to[d], i); }
+  RH_FN EpPosition from(int s, uint32_t i) const { return positionOf(moving_.from[s], i); }
   RH_FN char* slot(int reader, int writer, const EpPosition& p) const { return team_.slot(reader, writer, p.slot); }
   RH_FN uint32_t* firstWord(int reader, int writer, const EpPosition& p) const {
     return reinterpret_cast<uint32_t*>(team_.header(slot(reader, writer, p), p.at));
@@ -48,11 +51,11 @@ class EpRings {
   }
   // Gives a position back to its writer. A fence is before.
   RH_FN void giveToken(int writer, const EpPosition& p) {
-    give(writer, p, p.turn + 1, readOf(state_.added[writer], p));
+    give(writer, p, p.turn + 1, readOf(moving_.other[writer], p));
     note(readAt(0, writer, p), p.turn + 1);
   }
   RH_FN void giveSum(int writer, const EpPosition& p) {
-    give(writer, p, readOf(state_.taken[writer], p), p.turn + 1);
+    give(writer, p, readOf(moving_.other[writer], p), p.turn + 1);
     note(readAt(1, writer, p), p.turn + 1);
   }
   // Whether what is at a position is of this turn, if it is anything.
@@ -71,13 +74,18 @@ class EpRings {
   }
 
  private:
+  RH_FN EpRing loaded(const EpRing& ring) { return {c_.loadState(&ring.turn), c_.loadState(&ring.at)}; }
+  RH_FN EpPosition positionOf(const EpRing& ring, uint32_t i) const {
+    const uint32_t each = team_.layout.chunkTokens, all = each * team_.layout.slots, n = ring.at + i, at = n % all;
+    return {ring.turn + n / all, at / each & 0xf, at % each & 0xfffffff};
+  }
   RH_FN uint32_t* readAt(int which, int writer, const EpPosition& p) const {
     const uint32_t each = team_.layout.chunkTokens;
     return read_ + static_cast<uint32_t>(which * team_.worldSize + writer) * uint64_t{each * team_.layout.slots} + p.slot * each + p.at;
   }
   // How often a position was read before this kernel.
-  RH_FN uint32_t readOf(const EpRing& ring, const EpPosition& p) {
-    return c_.loadState(&ring.turn) + (p.slot * team_.layout.chunkTokens + p.at < c_.loadState(&ring.at) ? 1 : 0);
+  RH_FN uint32_t readOf(const EpRing& ring, const EpPosition& p) const {
+    return ring.turn + (p.slot * team_.layout.chunkTokens + p.at < ring.at ? 1 : 0);
   }
   // The block that reads the position next has seen this before it stores its own credit, so that the credits are stored in their order.
   RH_FN void note(uint32_t* read, uint32_t turns) {
@@ -91,6 +99,7 @@ class EpRings {
   C& c_;
   const EpTeam& team_;
   const EpRankState& state_;
+  EpMoving& moving_;
   uint32_t* const read_;
 };
 

@@ -90,8 +90,26 @@ RH_FN uint32_t bitsSet(uint32_t bits) {
 #endif
 }
 
-// Shared memory of a block of a dispatch kernel. A block sends and takes tokens in groups, which share barriers and fences.
 constexpr uint32_t kEpMaskWords = 4096, kEpCountWords = 2048, kEpGroup = 4, kEpWrittenWords = 128;
+
+// Where a copy goes in a ring of ht: for the turn-th time to a position, which is number `at` of a slot.
+struct EpPosition {
+  uint32_t turn, slot : 4, at : 28;
+};
+static_assert(kEpBulkSlots < 1 << 4 && kEpGpuBulkChunkBytes / 64 < 1 << 28, "a position");
+
+// Of a block of ht that moves tokens, or partial sums.
+struct EpMoving {
+  // Words of EpRankState, which no block changes: `to` where this rank sends (sent, or summed), `from` where it reads (taken, or added), `other` the
+  // other one of taken and added.
+  EpRing to[kMaxWorldSize], from[kMaxWorldSize], other[kMaxWorldSize];
+  // Of the group of this rank's tokens, and each rank: where the token goes, or where its partial sum comes from.
+  EpPosition places[kEpGroup * kMaxWorldSize];
+  uint8_t isTurn[kEpGroup * kMaxWorldSize];  // whether what is there may be that sum
+  EpPosition taken[kEpGroup];                // of the copies that the block takes
+};
+
+// Shared memory of a block of a dispatch kernel. A block sends and takes tokens in groups, which share barriers and fences.
 struct EpShared {
   union {
     uint32_t masks[kEpMaskWords];       // while it sends (ep_routes.h)
@@ -104,7 +122,10 @@ struct EpShared {
     uint32_t before[kEpCountWords];         // while it receives: [world + 1][local experts] rows of an expert from the ranks before, if they fit
   };
   uint8_t expertRank[kEpMaxExperts];        // of the physical experts, as in EpTeam
-  uint16_t expertLocal[kEpMaxExperts];
+  union {
+    uint16_t expertLocal[kEpMaxExperts];    // while it sends
+    EpMoving moving;                        // of ht, behind that
+  };
   uint32_t problems[3], firsts[3];          // invalid and duplicate entries, tokens unfit for FP8: how many, and the first one
   // Of the group of tokens that the block sends, or of copies that it takes:
   uint64_t entries[kEpGroup * kEpMaxTopk];  // as in EpFlightArrays
