@@ -156,6 +156,7 @@ constexpr MutantEntry kMutants[] = {
     {Mutant::kGpuEpHtSumsTurnUnchecked, "gpu-ep-ht", "a partial sum that another block has yet to add is taken for a later one"},
     {Mutant::kGpuEpHtWaitsBeforeItSends, "gpu-ep-ht", "a block waits for copies although its token's last credit has come"},
     {Mutant::kGpuEpHtCreditsUnordered, "gpu-ep-ht", "two blocks store the credits of a position in any order"},
+    {Mutant::kGpuEpHtAddsTooMany, "gpu-ep-ht", "a block begins to add a token behind its group's first one, although partial sums of that token lack"},
     {Mutant::kGpuEpHtLooksAtOneRank, "gpu-ep-death", "a block that lacks something of several ranks looks whether one of them has died"},
     {Mutant::kStateTakenInTwoSteps, "streams", "a stream takes the state by a load and a store"},
     {Mutant::kRecordNotInvalidated, "records", "a flight record keeps its number while it is overwritten"},

@@ -188,6 +188,7 @@ enum class Mutant : int {
   kGpuEpHtWaitsBeforeItSends = 176,
   kGpuEpHtCreditsUnordered = 177,
   kGpuEpHtLooksAtOneRank = 178,
+  kGpuEpHtAddsTooMany = 179,
 };
 
 #if defined(RH_MODEL)

@@ -164,7 +164,7 @@ class EpCombineHtKernel : public EpCombineKernel<T, C, true> {
     return n;
   }
   RH_FN void lacks(uint32_t g, int r, uint32_t tile) {
-    c_.sharedMin(&shared_.ready[team_.rank], g);
+    if (g == 0 || !mutated(Mutant::kGpuEpHtAddsTooMany)) c_.sharedMin(&shared_.ready[team_.rank], g);
     if (g == 0) c_.sharedMin(&shared_.lackingCell, static_cast<uint32_t>(r) << 24 | tile);
   }
 
