@@ -397,10 +397,14 @@ void fillBuffer(Dice& dice, const EpTeam& t) {
       for (uint32_t e = 0; e <= t.localExperts[t.rank]; e++) {
         counts[e] = EpCountWord::of(dice.below(4) == 0 ? static_cast<uint32_t>(dice.random()) >> 1 : dice.below(kTokens + 3), 1);
       }
-      for (uint32_t i = 0; i < t.maxTokens; i++) {
-        auto* header = reinterpret_cast<uint32_t*>(t.header(t.slot(t.rank, s, number), i));
+    }
+    for (uint32_t slot = 0; slot < t.layout.slots; slot++) {
+      for (uint32_t i = 0; i < t.layout.chunkTokens; i++) {
+        auto* header = reinterpret_cast<uint32_t*>(t.header(t.slot(t.rank, s, slot), i));
         *header |= EpFirstWord::kHere;
         if (dice.below(2) == 0) *header = EpFirstWord::of(dice.below(kTokens), dice.below(4));
+        // The credit beside it (gpu/ep_rings.h): of the first turns, or anything.
+        if (t.countsFirst && dice.below(8) != 0) header[1] = dice.below(3) | dice.below(3) << 16;
       }
     }
   }
@@ -413,7 +417,9 @@ void fillBuffer(Dice& dice, const EpTeam& t) {
 bool hostile(uint64_t seed) {
   Dice dice{std::mt19937_64(seed)};
   constexpr int kWorld = 3, kRank = 1;
-  const EpPlacement p = placement(kWorld, 1 + dice.below(9));
+  EpPlacement p = placement(kWorld, 1 + dice.below(9));
+  p.countsFirst = dice.below(2) == 0;
+  if (p.countsFirst) p.chunkTokens = 1;  // fewer positions than copies, so that credits count
   EpGpuRanks ranks(p, 0);
   Calls calls(ranks, kRank, p.logical, 20 * kMs);
   const EpTeam& t = calls.dispatch.team;
