@@ -15,7 +15,7 @@
 
 namespace {
 
-constexpr uint32_t kTokens = 6, kTopk = 2, kHidden = 24;
+constexpr uint32_t kTokens = 12, kTopk = 2, kHidden = 24;
 constexpr uint64_t kMs = 1000000;
 constexpr TestGrid kGrid = {2, kOnDevice ? 64 : 3};
 
@@ -184,6 +184,8 @@ class Drops {
   // It does not come, and nobody reports a death.
   void stayAway(bool toCombine) {
     begin();
+    const EpLayout& layout = calls(0).dispatch.team.layout;
+    if (placement_.countsFirst) CHECK(copies(0, last()) > layout.slots * layout.chunkTokens && copies(0, 1) > layout.slots * layout.chunkTokens);  // credits lack
     onRanks(toCombine ? world_ : last(), [&](int r) { ranks_->dispatch(&calls(r).dispatch, kGrid); });
     for (int r = 0; r < last(); r++) checkRows(r, toCombine ? 2 : 0);
     onRanks(last(), [&](int r) { ranks_->combine(&calls(r).combine, kGrid); });
