@@ -39,7 +39,7 @@ var exceptions = map[string]exception{
 	"g++ -std=c++17 -O2 -Ikernels -Ikernels/include -I$CUDA/include benchmarks/gpu/virtual_ranks.cc benchmarks/gpu/checks.cc kernels/testdata/cpu_bits.cc -L$CUDA/lib64 -lcudart_static -ldl -lrt -lpthread -o virtual_ranks": {never: "needs CUDA's libraries"},
 	"nvcc -cubin -arch=sm_90 -O3 -std=c++17 -fmad=false -Ikernels -Ikernels/include kernels/cuda/ep.cu -o ep.cubin":                                                                                                           {never: "needs CUDA's compiler"},
 	"g++ -std=c++17 -O2 -Ikernels -Ikernels/include -I$CUDA/include benchmarks/gpu/moe.cc -L$CUDA/lib64 -lcudart_static -ldl -lrt -lpthread -o moe":                                                                           {never: "needs CUDA's libraries"},
-	"./moe ep.cubin 2 32 64":                                  {never: needsGPUs},
+	"./moe ep.cubin ll 2 32 64":                               {never: needsGPUs},
 	"./virtual_ranks kernels/cubin/kernels.sm_90.cubin check": {never: needsGPUs},
 	"./virtual_ranks kernels/cubin/kernels.sm_90.cubin time":  {never: needsGPUs},
 
