@@ -585,8 +585,8 @@ typedef struct rh_ep_config {
  * (rh_ep_info.private_bytes) are not included. Errors: INVALID_ARGUMENT. */
 rh_result rh_ep_buffer_size(const rh_ep_config *config, int32_t world_size, uint64_t *bytes);
 
-/* Collective. Errors: INVALID_ARGUMENT (nothing was done; also another device_kind than the comm's), MISMATCH (names the first field in which the ranks' configs differ), and
- * those of rh_window_alloc. */
+/* Collective. Errors: INVALID_ARGUMENT (nothing was done; also another device_kind than the comm's), MISMATCH (names the first field in
+ * which the ranks' configs differ), and those of rh_window_alloc. */
 rh_result rh_ep_create(rh_comm *comm, const rh_ep_config *config, rh_ep **ep);
 
 /* Collective: frees the buffer's window and ends its open handles. The handle is invalid afterwards, whatever the result but BUSY (a live
