@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 // modelSeeds is the range of seeds of each random scenario.
 func modelSeeds(t *testing.T) string {
 	t.Helper()
-	return fmt.Sprint("0:", deep.Rounds(t, 200, 700))
+	return fmt.Sprint("0:", deep.Rounds(t, 200, 300))
 }
 
 // modelObject writes the object that the go command has compiled of model/main.cc, once.
