@@ -16,7 +16,7 @@ import (
 // two atomics (a flag and its count of sleepers), on which no race report depends.
 var (
 	plain []string
-	// They compile for longer than they run: four times as long with -O1.
+	// The programs run for seconds. With -O1 they compile four times as long.
 	address = []string{"-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"}
 	// Without -fno-builtin GCC expands memcpy in place, after its instrumentation, and copies of data would not be checked.
 	thread = []string{"-g1", "-fsanitize=thread", "-Wno-tsan", "-fno-builtin"}
