@@ -196,3 +196,51 @@ func writeLedger(t *testing.T, control int, ended uint64, o wire.Outcome) {
 		t.Error(err)
 	}
 }
+
+// A group breaks while its Reannounce has no answer, and that daemon dies. The next daemon answers the number of that Reannounce, which it
+// has not received. The rank must not come back there: its group is broken.
+func TestAnAnswerToAnEarlierConnectionsReannounceIsIgnored(t *testing.T) {
+	joined, announced, broken := make(chan struct{}), make(chan uint64, 1), make(chan struct{})
+	var number atomic.Uint64
+	path := startFake(t, func(f *fake, at int, answers []answer) []answer {
+		switch {
+		case f.count == 0 && at == turnAttached:
+			go func() { <-joined; _ = f.conn.Close() }()
+		case f.count == 1 && at == turnReannounce:
+			number.Store(requestOf(answers[0]))
+			announced <- number.Load()
+			<-broken
+			_ = f.conn.Close()
+			return nil
+		case f.count == 2 && at == turnHello:
+			return append(answers, answer{bytes: encode(&wire.Reannounced{Group: 7}, number.Load())})
+		case f.count == 2 && len(answers) > 0:
+			if m, err := wire.Decode(answers[0].bytes); err == nil && wire.RequestOf(m)>>63 != 0 {
+				t.Errorf("a rank of a broken group was announced, and got %T", m)
+			}
+		}
+		return answers
+	})
+	nothingLeaks(t, func() {
+		session, err := client.Connect(path, patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = session.Close() }()
+		c, err := session.Init(client.CommConfig{Group: "fake", Rank: 0, World: 1, Timeout: patience})
+		close(joined)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-announced
+		err = c.Abort()
+		close(broken)
+		if err != nil {
+			t.Error(err)
+		}
+		// Its Join comes after whatever the client has made of the answer.
+		if _, err := session.Init(client.CommConfig{Group: "other", Rank: 0, World: 1, Timeout: patience}); err != nil {
+			t.Error(err)
+		}
+	})
+}
