@@ -166,6 +166,12 @@ struct Experts {
   rh_result (*count)(Comm* comm, const char* operation);
   // The reports of the dispatch that ended last. No call is running.
   rh_result (*ended)(Ep* ep, EpEnded* out);
+  // Memory for the plan of a cached routing of so many tokens (EpCached::onDevice), which a call of kind kMakePlan fills. It ends with the buffer.
+  rh_result (*makePlan)(Ep* ep, const char* operation, uint32_t tokens, void** out);
+  // Frees it. No call with the routing is running or will run.
+  void (*dropPlan)(Ep* ep, void* plan);
+  // Whether a dispatch with the routing is in flight. No call is running.
+  rh_result (*usesPlan)(Ep* ep, const char* operation, const void* plan, bool* out);
 };
 
 struct Device {

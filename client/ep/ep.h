@@ -45,8 +45,9 @@ struct EpCached : Malloced {
   EpCached* next;   // next in the buffer's list
   uint32_t tokens;  // number of tokens in the caller's routing
   uint32_t captures;  // calls of graphs that use it; atomic
-  char* memory;
-  EpPlan plan;
+  char* memory;     // of the plan
+  EpPlan plan;      // not on a device with Experts
+  void* onDevice;   // the plan of a device with Experts
   EpCell cell;      // for the report of creating it
 };
 
@@ -141,7 +142,7 @@ rh_result compareEps(Comm* comm, const Ep& ep);
 
 // Allocates the tables and the state of dispatches in flight. False: out of memory.
 bool allocateEp(Ep* ep);
-// Allocates the memory of a cached plan.
+// Allocates the memory of a cached plan, on a device without Experts.
 bool allocatePlan(const Ep* ep, EpCached* cached);
 void freeRouting(EpCached* cached);
 

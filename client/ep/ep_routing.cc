@@ -24,20 +24,32 @@ void forget(Ep* ep, EpCached* cached) {
   EpCached** at = &ep->routings;
   while (*at != cached) at = &(*at)->next;
   *at = cached->next;
+  if (cached->onDevice != nullptr) ep->experts()->dropPlan(ep, cached->onDevice);
   freeRouting(cached);
 }
 
-rh_result make(rh_ep* handle, Ep* ep, EpRequest* request, EpCached** out, void* stream) {
-  auto* cached = new EpCached();
-  if (cached == nullptr || !allocatePlan(ep, cached)) {
-    delete cached;
-    return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for a routing", request->operation, ep->rankNumber());
+rh_result allocate(Ep* ep, const EpRequest& request, EpCached** out) {
+  auto* cached = *out = new EpCached();
+  if (cached != nullptr && ep->experts() != nullptr) {
+    const rh_result result = ep->experts()->makePlan(ep, request.operation, request.send.routing.tokens, &cached->onDevice);
+    if (result != RH_OK) delete cached;
+    return result;
   }
+  if (cached != nullptr && allocatePlan(ep, cached)) return RH_OK;
+  delete cached;
+  return fail(RH_ERR_OUT_OF_MEMORY, "%s: rank %d: no memory for a routing", request.operation, ep->rankNumber());
+}
+
+rh_result make(rh_ep* handle, Ep* ep, EpRequest* request, EpCached** out, void* stream) {
+  EpCached* cached = nullptr;
+  const rh_result allocated = allocate(ep, *request, &cached);
+  if (allocated != RH_OK) return allocated;
   cached->tokens = request->send.routing.tokens;
   cached->cell.flight = -1;
   cached->ep = handle;
   cached->handle = static_cast<rh_ep_routing*>(epRoutings().insert(cached));
   if (cached->handle == nullptr) {
+    if (cached->onDevice != nullptr) ep->experts()->dropPlan(ep, cached->onDevice);
     freeRouting(cached);
     return fail(RH_ERR_LIMIT, "%s: this process has %d routings, the most there can be; destroy some", request->operation, kMaxEpRoutings);
   }
@@ -56,11 +68,14 @@ rh_result make(rh_ep* handle, Ep* ep, EpRequest* request, EpCached** out, void* 
   return result;
 }
 
-bool isInUse(const Ep* ep, const EpCached* cached) {
+// Whether a dispatch with the routing is in flight. No call is running.
+rh_result isInUse(Ep* ep, const EpCached* cached, const char* operation, bool* out) {
+  *out = false;
+  if (cached->onDevice != nullptr) return ep->experts()->usesPlan(ep, operation, cached->onDevice, out);
   for (const railhead::EpFlight& f : ep->buffer.flights) {
-    if (f.phase != EpPhase::kFree && f.cached == &cached->plan) return true;
+    if (f.phase != EpPhase::kFree && f.cached == &cached->plan) *out = true;
   }
-  return false;
+  return RH_OK;
 }
 
 }  // namespace
@@ -80,10 +95,6 @@ extern "C" rh_result rh_ep_routing_create(rh_ep* handle, const rh_ep_dispatch_in
   *routing = nullptr;
   EpCall call(handle, operation);
   if (call.onStream(stream) != RH_OK) return call.result();
-  if (call.ep()->experts() != nullptr) {
-    return fail(RH_ERR_UNSUPPORTED, "%s: rank %d: there are no cached routings on %s devices; give each dispatch its topk_idx", operation,
-                call.ep()->rankNumber(), call.ep()->comm->device->name);
-  }
   EpRequest request = {};
   request.kind = EpRequest::kMakePlan;
   request.operation = operation;
@@ -103,9 +114,11 @@ extern "C" rh_result rh_ep_routing_destroy(rh_ep_routing* handle) {
   if (captures != 0) {
     return fail(RH_ERR_BUSY, "ep_routing_destroy: rank %d: the routing is used by %u calls of captured graphs; destroy those first", rank, captures);
   }
-  const rh_result result = awaitQuiet(call.ep(), "ep_routing_destroy");
+  bool inUse = false;
+  rh_result result = awaitQuiet(call.ep(), "ep_routing_destroy");
+  if (result == RH_OK) result = isInUse(call.ep(), call.cached(), "ep_routing_destroy", &inUse);
   if (result != RH_OK) return result;
-  if (isInUse(call.ep(), call.cached())) {
+  if (inUse) {
     return fail(RH_ERR_BUSY, "ep_routing_destroy: rank %d: a dispatch with this routing is in flight; combine or release it first", rank);
   }
   epRoutings().remove(handle);

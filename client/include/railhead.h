@@ -530,7 +530,8 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
  * and runs later, in the order of the stream. Calls of one buffer that are on two streams are ordered by the caller, with an event.
  *
  * CUDA devices. x, the indices, the rows, y, out and all other arrays, rows_ptr, tokens_ptr, counts and tokens are memory of the device (or any that
- * it can access at that address). The buffer's window lies in the device heap. RH_ERR_UNSUPPORTED: rh_ep_routing_create. A rank's
+ * it can access at that address). The buffer's window lies in the device heap. A cached routing takes addresses of the device heap too, and 2 MiB or
+ * more of the rank's device memory. A rank's
  * counters (rh_ep_get_load, /metrics) are as of its last rh_ep_get_load or rh_ep_destroy. A report in
  * the order of the stream is written by a function of the host (cuLaunchHostFunc), during which the stream does nothing else;
  * rh_ep_get_report costs the stream nothing. rh_ep_get_info, rh_ep_get_masked, rh_ep_mask_rank and rh_ep_get_load copy from or to the
@@ -657,7 +658,8 @@ typedef struct rh_ep_dispatch_in {
 
 /* Copies and checks topk_idx and topk_weights and computes each token's position, so that later dispatches with the same routing (the
  * layers of a backward pass, for example) skip both. x is ignored. A dispatch with a cached routing gives the same bytes as one with its
- * topk_idx. It lives until it or its buffer is destroyed.
+ * topk_idx. It lives until it or its buffer is destroyed. topk_idx and topk_weights are read when the call runs. On a device with streams it returns
+ * before: a routing of invalid input with RH_EP_INVALID_ERROR is made, and each dispatch with it is refused when it runs.
  * Errors: INVALID_ARGUMENT (invalid input with RH_EP_INVALID_ERROR too), LIMIT (1024 of a process), OUT_OF_MEMORY. */
 rh_result rh_ep_routing_create(rh_ep *ep, const rh_ep_dispatch_in *in, rh_ep_routing **routing, void *stream);
 

@@ -2,6 +2,7 @@
 #include "railhead/gpu/ep_combine_ht.h"
 
 #include "cuda/ep_target.cuh"
+#include "railhead/gpu/ep_cached_plan.h"
 #include "railhead/gpu/ep_dispatch_ll.h"
 #include "railhead/gpu/ep_encode.h"
 
@@ -26,6 +27,11 @@ RH_EP_ENCODE(f32, F32)
 RH_EP_ENCODE(bf16, BF16)
 RH_EP_ENCODE(f16, F16)
 RH_EP_ENCODE(fp8_e4m3, E4M3)
+
+RH_EP_ENTRY(rh_ep_plan, EpDispatchCall) {
+  railhead::cuda::EpContext context(call.call, {});
+  railhead::gpu::EpPlanKernel<railhead::cuda::EpContext>(context, call).run();
+}
 
 RH_EP_ENTRY(rh_ep_dispatch_ll, EpDispatchCall) {
   touch(call);

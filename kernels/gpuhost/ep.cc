@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "gpuhost/ep_target.h"
+#include "railhead/gpu/ep_cached_plan.h"
 #include "railhead/gpu/ep_dispatch_ll.h"
 #include "railhead/gpu/ep_encode.h"
 #include "railhead/gpu/ep_entries.h"

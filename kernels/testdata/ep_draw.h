@@ -45,6 +45,8 @@ void poison(SharedArray<T>* array, uint64_t n) {
 struct Job {
   uint32_t tokens;
   bool wide, weighted, hasWeights, hasAdd;
+  bool isCached;           // on the GPU the dispatch has a cached routing
+  EpCachedPlan plan = {};  // that one
   SharedArray<int64_t> wideIdx;
   SharedArray<int32_t> idx;
   SharedArray<float> weights;

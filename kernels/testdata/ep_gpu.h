@@ -8,6 +8,7 @@
 #include "ep_cpu.h"
 #include "gpu_group.h"
 #include "railhead/gpu/ep_combine_ht.h"
+#include "railhead/gpu/ep_cached_plan.h"
 #include "railhead/gpu/ep_dispatch_ll.h"
 #include "railhead/gpu/ep_encode.h"
 #if !defined(RH_ON_DEVICE)
@@ -72,6 +73,27 @@ class EpGpuRanks {
       case EpType::kF16: return encode<F16>("rh_ep_encode_f16", call, grid);
       default: return encode<E4M3>("rh_ep_encode_fp8_e4m3", call, grid);
     }
+  }
+  // Memory of a plan of so many tokens of a rank, poisoned. It lives as long as the ranks.
+  EpCachedPlan planFor(int r, uint32_t tokens) {
+    Rank& rank = *ranks_[static_cast<size_t>(r)];
+    const EpTeam& t = rank.team;
+    const uint64_t n = tokens < t.maxTokens ? tokens : t.maxTokens, world = static_cast<uint64_t>(t.worldSize);
+    EpCachedPlan plan;
+    rank.take(&plan.idx, n * t.topk);
+    rank.take(&plan.weights, n * t.topk);
+    rank.take(&plan.entries, n * t.topk);
+    rank.take(&plan.ranks, n);
+    rank.take(&plan.copyOf, world * n);
+    rank.take(&plan.totals, t.physical + world + 4);
+    return plan;
+  }
+  // Makes the plan of the call's routing, whose copy the call uses afterwards.
+  void plan(EpDispatchCall* call, TestGrid grid) {
+    EpDispatchCall make = *call;
+    for (EpFlightArrays& f : make.flights) f.unfit = nullptr;
+    run("rh_ep_plan", &make, grid, [](auto& c, auto& with) { EpPlanKernel<std::decay_t<decltype(c)>>(c, with).run(); });
+    call->routing = {call->plan.idx, true, call->plan.weights, call->routing.tokens};
   }
   void dispatch(EpDispatchCall* call, TestGrid grid) {
     if (placement_.countsFirst) {

@@ -347,6 +347,8 @@ class ExpertRouting:
         if rows.get("topk_weights", self.tokens) != self.tokens:
             raise InvalidArgumentError(f"routing: rank {rank}: topk_idx has {self.tokens} tokens and topk_weights {rows['topk_weights']}")
         raw = buffer._tokens_in(self.tokens, inputs)
+        # On a GPU they are read in stream order: another stream could reuse memory that the caller lets go before.
+        self._inputs = inputs
         at = stream_of(stream, "routing", buffer._comm.device)
         check(load().rh_ep_routing_create(buffer._handle, ctypes.byref(raw), ctypes.byref(self._handle), at))
 

@@ -181,6 +181,32 @@ def captured(comm: Comm, mode: Literal["ll", "ht"]) -> None:
 
 
 @rank
+def cached_routing(comm: Comm, mode: Literal["ll", "ht"]) -> None:
+    """A cached routing, whose inputs only the package holds, in eager dispatches and in a graph."""
+    kind, me, reference = Torch(comm.device.ordinal or 0), comm.rank, plain_tokens()
+    buffer = comm.expert_buffer(dataclasses.replace(PLAIN, mode=mode))
+    x, idx, weights = inputs_of(kind, PLAIN, reference, me)
+    routing = buffer.routing(idx, weights)
+    del idx, weights
+    for layout in LAYOUTS[:2]:
+        got = buffer.dispatch(x, layout=layout, routing=routing)
+        raises(errors.BusyError, routing.destroy, "in flight")
+        check_sums(kind, got.combine(got.x), reference, me, f"eager, {layout}")
+    kind.stream.begin_capture()
+    got = buffer.dispatch(x, routing=routing)
+    out = got.combine(got.x)
+    graph = kind.stream.end_capture()
+    for turn in range(3):
+        graph.launch(kind.stream)
+        check_sums(kind, out, reference, me, f"replay {turn}")
+    raises(errors.BusyError, routing.destroy, "graph")
+    graph.destroy()
+    routing.destroy()
+    raises(errors.InvalidHandleError, lambda: buffer.dispatch(x, routing=routing))
+    buffer.destroy()
+
+
+@rank
 def graphs_that_share_a_dispatch(comm: Comm) -> None:
     """A dispatch in one graph, and a combine of it in each of two others."""
     kind, me = Torch(comm.device.ordinal or 0), comm.rank
@@ -327,7 +353,6 @@ def refusals(comm: Comm) -> None:
             if tokens > 0 or call is not wrong[4][0]:  # no tokens have no width
                 raises(errors.InvalidArgumentError, call, *words)
         equal(buffer.in_flight, (), "in flight after errors")
-        raises(errors.UnsupportedError, lambda: buffer.routing(idx, weights))
         got = buffer.dispatch(x, idx, weights)
         y_rows = len(LOCAL[me]) * WORLD * PLAIN.max_tokens_per_rank
         wrong = [

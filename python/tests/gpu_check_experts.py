@@ -125,6 +125,7 @@ class Play:
         self.c, self.local, self.columns = c, int(info.local_experts), int(info.scale_columns)
         self.tokens = own.randint(0, c["max_tokens_per_rank"] + 1)
         self.layout, self.alignment, self.two, self.looks = own.randrange(3), own.choice((0, 1, 16)), own.random() < 0.5, own.random() < 0.3
+        self.cached = own.random() < 0.3
         self.releases, self.weighted, self.adds = common.random() < 0.2, own.random() < 0.3, own.random() < 0.5
         self.y_dtype, self.out_dtype = own.choice(SUMS), own.choice(SUMS)
         most = world * c["max_tokens_per_rank"]
@@ -149,6 +150,7 @@ class Flight:
 
     def __init__(self, side: Host, buffer: c_void_p, play: Play, world: int) -> None:
         self.side, self.buffer, self.p, self.handle = side, buffer, play, c_void_p()
+        self.routing = c_void_p()
         self.ranks = (ctypes.c_int32 * world)()
         self.report = versioned(EpReport, lost_ranks=ctypes.addressof(self.ranks), lost_capacity=world)
         self.outputs: Dict[str, Tuple[int, int]] = {}
@@ -186,6 +188,8 @@ class Flight:
             EpDispatchIn, x=self.side.put(p.x), x_scales=self.side.put(p.scales) if p.c["dtype"] == Dtype.FP8_E4M3 else None,
             topk_idx=self.side.put(p.idx), topk_weights=self.side.put(p.weights), num_tokens=p.tokens, hidden=p.c["hidden"], idx_dtype=Dtype.I64,
         )  # fmt: skip
+        if p.cached:
+            self._cache(tokens)
         out = self._room(p.tried)
         if p.two:
             ok(lib.rh_ep_dispatch_send(self.buffer, byref(tokens), byref(self.handle), s), "send")
@@ -200,6 +204,11 @@ class Flight:
         self.results[-1].pop("message")  # the CPU returns it too; one of the two is enough
         ok(lib.rh_ep_dispatch_recv(self.handle, byref(self._room(p.capacity)), s), "receive again")
         self._note()
+
+    def _cache(self, tokens: EpDispatchIn) -> None:
+        """Makes a cached routing, which replaces the tokens' own."""
+        ok(load().rh_ep_routing_create(self.buffer, byref(tokens), byref(self.routing), self.side.stream), "routing_create")
+        tokens.topk_idx, tokens.topk_weights, tokens.routing = None, None, self.routing.value
 
     def _counts(self, name: str, nbytes: int) -> Any:
         return ctypes.cast(self._out(name, nbytes), load().rh_ep_dispatch_counts.argtypes[1])
@@ -223,6 +232,8 @@ class Flight:
             else:
                 ok(lib.rh_ep_combine(self.handle, byref(args), byref(self.report), s), "combine")
             self._note()
+        if p.cached:
+            ok(lib.rh_ep_routing_destroy(self.routing), "routing_destroy")
         self.results += [(name, self.side.get(*at)) for name, at in sorted(self.outputs.items())]
 
 
@@ -279,6 +290,12 @@ class Layers:
         self.out = put(bytes(tokens * hidden * 2))
         self.sums = versioned(EpCombineArgs, y=put(ones * (rows * hidden)), y_dtype=Dtype.BF16, out_dtype=Dtype.BF16, out=self.out)
 
+    def cache(self) -> None:
+        """The calls have a cached routing from here on."""
+        routing = c_void_p()
+        ok(load().rh_ep_routing_create(self.buffer, byref(self.tokens_in), byref(routing), self.side.stream), "routing_create")
+        self.tokens_in.topk_idx, self.tokens_in.topk_weights, self.tokens_in.routing = None, None, routing.value
+
     def call(self) -> None:
         handle = c_void_p()
         ok(load().rh_ep_dispatch(self.buffer, byref(self.tokens_in), byref(self.rows_out), byref(handle), self.side.stream), "dispatch")
@@ -291,9 +308,11 @@ class Layers:
             raise AssertionError(f"{what}: wrong sums: {got[:16].hex()}...")
 
 
-def time_layers(comm: Comm, mode: int, tokens: int, wire: Dtype, hidden: int = 7168, experts: int = 256) -> None:
+def time_layers(comm: Comm, mode: int, tokens: int, wire: Dtype, hidden: int = 7168, experts: int = 256, cached: bool = False) -> None:
     calls, repeats = 20, 20
     layers = Layers(comm, tokens, wire, hidden, experts, 8, mode)
+    if cached:
+        layers.cache()
     layers.call()
     layers.check("eager")
     layers.side.queue.begin_capture()
@@ -311,7 +330,7 @@ def time_layers(comm: Comm, mode: int, tokens: int, wire: Dtype, hidden: int = 7
     layers.check("eager after replays")
     graph.destroy()
     if comm.rank == 0:
-        print(f"{comm.world_size} ranks, {NAMES[mode]}, {wire.name}, {tokens} tokens: dispatch and combine {sorted(times)[repeats // 2]:.1f} us "
+        print(f"{comm.world_size} ranks, {NAMES[mode]}, {wire.name}, {tokens} tokens{', cached routing' if cached else ''}: dispatch and combine {sorted(times)[repeats // 2]:.1f} us "
               f"(median of {repeats} graphs of {calls})", flush=True)  # fmt: skip
     ok(load().rh_ep_destroy(layers.buffer), "destroy")
     layers.side.end()
@@ -369,6 +388,7 @@ def main() -> int:
             for tokens in sizes:
                 for wire in (Dtype.BF16, Dtype.FP8_E4M3):
                     time_layers(comm, mode, tokens, wire, *(() if rounds > 2 else (256, 16)))
+                time_layers(comm, mode, tokens, Dtype.BF16, *(() if rounds > 2 else (256, 16)), cached=True)
         print(f"rank {rank}: ok: graphs", flush=True)
         comm.finalize()
         cpu.finalize()

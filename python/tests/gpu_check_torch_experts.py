@@ -19,7 +19,7 @@ import torch
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
 from gpu_checks import check, main  # noqa: E402
-from railhead import Comm, Dtype, ExpertBuffer, ExpertConfig, Received, Result, errors  # noqa: E402
+from railhead import Comm, Dtype, ExpertBuffer, ExpertConfig, ExpertRouting, Received, Result, errors  # noqa: E402
 
 BLOCK = 128  # elements that share a scale
 BF16_ROUNDING = 2.0**-8  # the largest relative error of rounding to bf16, which has 8 bits
@@ -201,6 +201,49 @@ def every_layout_eager(comm: Comm) -> None:
                 dispatched, combined = buffer.last_reports()
                 if dispatched or combined or dispatched.result != Result.OK:
                     raise AssertionError(f"{what}: {dispatched}, {combined}")
+
+
+@check
+def cached_routings(comm: Comm) -> None:
+    """Dispatches with a cached routing, of other tokens each time, eager and in a graph. Its inputs are overwritten once it has been made."""
+    for config in CONFIGS:
+        with comm.expert_buffer(config) as buffer:
+            mine = Tokens(config, comm.rank, 5)
+            idx, weights = mine.idx.clone(), mine.weights.clone()
+            with buffer.routing(idx, weights) as routing:
+                idx.fill_(-2)
+                weights.fill_(7)
+                eager(buffer, routing, mine)
+                replayed(buffer, routing, mine)
+
+
+def eager(buffer: ExpertBuffer, routing: ExpertRouting, mine: Tokens) -> None:
+    comm, config = buffer._comm, buffer.config
+    for turn, layout in enumerate(LAYOUTS):
+        what = f"{name_of(config)}, cached routing, {layout}"
+        everyone = everyone_of(comm, config, 5)
+        for tokens in everyone:
+            tokens.x.mul_(1 + turn)
+        mine.x.copy_(everyone[comm.rank].x)
+        got = buffer.dispatch(mine.x, layout=layout, routing=routing)
+        out = got.combine(experts(buffer, got), weighted=layout == "tokens")
+        check_sums(config, out, mine, comm.world_size, what)
+        if layout != "tokens":
+            check_rows(buffer, got, everyone, what)
+
+
+def replayed(buffer: ExpertBuffer, routing: ExpertRouting, mine: Tokens) -> None:
+    comm, config = buffer._comm, buffer.config
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = buffer.dispatch(mine.x, routing=routing)
+        out = got.combine(experts(buffer, got))
+    for turn in range(3):
+        mine.x.mul_(-2)
+        graph.replay()
+        check_sums(config, out, mine, comm.world_size, f"{name_of(config)}, cached routing, replay {turn}")
+    del graph, got, out
+    torch.cuda.synchronize()
 
 
 @check

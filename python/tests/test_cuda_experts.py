@@ -29,6 +29,10 @@ class CudaExperts(RankTest):
         for mode in ("ll", "ht"):
             self.run_cuda("captured", mode)
 
+    def test_a_cached_routing(self) -> None:
+        for mode in ("ll", "ht"):
+            self.run_cuda("cached_routing", mode)
+
     def test_graphs_that_share_a_dispatch(self) -> None:
         self.run_cuda("graphs_that_share_a_dispatch")
 

@@ -16,6 +16,13 @@ namespace railhead::client::cuda {
 constexpr uint32_t kMostCells = kEpHandles + kMaxEpGraphHandles;
 constexpr uint32_t kCellsOfBlock = kPinnedBytes / sizeof(EpCell);
 
+// The plan of a cached routing.
+struct CudaPlan : Malloced {
+  CudaPlan* next;  // in the buffer's list
+  HeapPart memory;
+  gpu::EpCachedPlan arrays;
+};
+
 struct CudaEp : Malloced {
   CudaEp* next;                // in the comm's list
   const EpKernels* kernels;
@@ -26,13 +33,37 @@ struct CudaEp : Malloced {
   uint32_t cellsGiven;         // cells of lower numbers have been given out
   uint32_t blocks;             // of the grid of a call with many tokens
   LocalRankSet masked;         // by the host
+  CudaPlan* plans;
   EpCounters* counted;         // what of the kernels' counters is in the rank's
 };
 
 inline CudaEp* onCuda(const Ep* ep) { return static_cast<CudaEp*>(ep->onDevice); }
 
+// Carves parts out of memory at `base`; with base 0 it only counts bytes.
+class Parts {
+ public:
+  explicit Parts(CUdeviceptr base) : base_(base) {}
+  template <class T>
+  void take(T** part, uint64_t n) {
+    *part = reinterpret_cast<T*>(static_cast<uintptr_t>(base_ + used_));
+    used_ += (n * sizeof(T) + 127) / 128 * 128;
+  }
+  uint64_t used() const { return used_; }
+
+ private:
+  CUdeviceptr base_;
+  uint64_t used_ = 0;
+};
+
 // ep_memory.cc: allocates and fills the private memory. False: *why says why; what was made is in `out`.
 bool makePrivateMemory(Ep* ep, CudaEp* out, Failure* why);
+
+// ep_routing.cc: see Experts.
+rh_result makePlan(Ep* ep, const char* operation, uint32_t tokens, void** out);
+void dropPlan(Ep* ep, void* plan);
+rh_result usesPlan(Ep* ep, const char* operation, const void* plan, bool* out);
+// Of a buffer that ends.
+void freePlan(CudaComm* of, CudaPlan* plan);
 
 // ep_counters.cc
 rh_result count(Comm* comm, const char* operation);

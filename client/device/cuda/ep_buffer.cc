@@ -71,6 +71,10 @@ rh_result fill(Ep* ep) {
 }
 
 void free(CudaComm* of, CudaEp* ep) {
+  while (CudaPlan* plan = ep->plans) {
+    ep->plans = plan->next;
+    freePlan(of, plan);
+  }
   Failure ignored;  // what the driver cannot unmap stays until the comm ends
   if (ep->memory.bytes != 0) of->heaps.unmap(ep->memory, &ignored);
   if (ep->common.team.dropsDead) __atomic_fetch_sub(&of->survivors, 1, __ATOMIC_RELAXED);
@@ -173,6 +177,9 @@ constexpr Experts makeExperts() {
   e.mask = mask;
   e.count = count;
   e.ended = ended;
+  e.makePlan = makePlan;
+  e.dropPlan = dropPlan;
+  e.usesPlan = usesPlan;
   return e;
 }
 

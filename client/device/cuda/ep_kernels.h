@@ -10,6 +10,7 @@ namespace railhead::client::cuda {
 struct EpKernels {
   CUmodule module = nullptr;
   CUfunction encode[5] = {};      // by gpu::EpType of x
+  CUfunction plan = nullptr;
   CUfunction dispatch[2] = {};    // of ll, of ht
   CUfunction combine[2][4] = {};  // the same, by gpu::EpType of partial sums
   CUfunction release = nullptr;

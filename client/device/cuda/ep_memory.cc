@@ -9,22 +9,6 @@ namespace railhead::client::cuda {
 
 namespace {
 
-// Carves parts out of memory at `base`; with base 0 it only counts bytes.
-class Parts {
- public:
-  explicit Parts(CUdeviceptr base) : base_(base) {}
-  template <class T>
-  void take(T** part, uint64_t n) {
-    *part = reinterpret_cast<T*>(static_cast<uintptr_t>(base_ + used_));
-    used_ += (n * sizeof(T) + 127) / 128 * 128;
-  }
-  uint64_t used() const { return used_; }
-
- private:
-  CUdeviceptr base_;
-  uint64_t used_ = 0;
-};
-
 struct Tables {
   uint8_t* expertRank;
   uint16_t *expertLocal, *replicaBegin, *replicas, *ownExperts, *home;

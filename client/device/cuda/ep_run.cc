@@ -18,15 +18,20 @@ Grid gridOf(const CudaEp& ep, const EpTeam& team, uint32_t tokens) {
   return {few ? std::min(ep.blocks, kFewBlocks) : ep.blocks, kThreads};
 }
 
+// Of the call's dispatch. A routing that is made has none.
+uint32_t tokensOf(const EpRequest& r) { return r.dispatched == nullptr ? r.send.routing.tokens : r.dispatched->tokens; }
+
+const gpu::EpCachedPlan& planOf(const EpRequest& r) { return static_cast<const CudaPlan*>(r.cached->onDevice)->arrays; }
+
 // One call's kernels.
 class Launches {
  public:
   Launches(Comm* comm, const EpRequest& r, Queue on, uint32_t stream, Failure* why)
-      : of_(onCuda(comm)), ep_(*onCuda(r.ep)), r_(r), on_(on), why_(why), grid_(gridOf(ep_, ep_.common.team, r.dispatched->tokens)), common_(ep_.common) {
+      : of_(onCuda(comm)), ep_(*onCuda(r.ep)), r_(r), on_(on), why_(why), grid_(gridOf(ep_, ep_.common.team, tokensOf(r))), common_(ep_.common) {
     common_.call = callOf(comm, {operationOf(r), 0, 0, kNoRoot, 0, 0, 0, 0}, ep_.common.team.layout.bytes, stream);
     if (common_.team.dropsDead) waitInPieces(&common_.call.team, common_.team);
     common_.cell = r.cell;
-    common_.flight = ep_.flights + r.dispatched->number;
+    if (r.dispatched != nullptr) common_.flight = ep_.flights + r.dispatched->number;
   }
 
   bool run() {
@@ -39,7 +44,7 @@ class Launches {
       case EpRequest::kCombineSend: return combine(gpu::kEpSends);
       case EpRequest::kCombineReceive: return combine(gpu::kEpReceives);
       case EpRequest::kRelease: return put(ep_.kernels->release, {1, 32}, &common_);
-      case EpRequest::kMakePlan: break;  // refused before
+      case EpRequest::kMakePlan: return makePlan();
     }
     return because(why_, RH_ERR_UNSUPPORTED, "there is no kernel for it on a CUDA device");
   }
@@ -61,12 +66,24 @@ class Launches {
     call.scales = r_.send.scales;
     return put(ep_.kernels->encodeOf(common_.format.in), grid_, &call);
   }
+  bool makePlan() {
+    gpu::EpDispatchCall call = {};
+    static_cast<gpu::EpCommonCall&>(call) = common_;
+    for (gpu::EpFlightArrays& f : call.flights) f.unfit = nullptr;
+    call.routing = r_.send.routing;
+    call.plan = planOf(r_);
+    return put(ep_.kernels->plan, grid_, &call);
+  }
   bool dispatch(uint32_t steps) {
     gpu::EpDispatchCall call = {};
     static_cast<gpu::EpCommonCall&>(call) = common_;
     call.steps = steps;
     call.dropsInvalid = r_.ep->buffer.dropsInvalid;
     call.routing = r_.send.routing;
+    if (r_.cached != nullptr) {
+      call.plan = planOf(r_);
+      call.routing = {call.plan.idx, true, call.plan.weights, r_.send.routing.tokens};
+    }
     call.x = r_.send.x;
     call.receive = r_.receive;
     return put(ep_.kernels->dispatchOf(common_.team.countsFirst), grid_, &call);
@@ -124,7 +141,7 @@ rh_result expert(Comm* comm, const EpRequest& r, void* stream) {
   CudaComm* of = onCuda(comm);
   Failure why;
   if (r.kind == EpRequest::kDispatch || r.kind == EpRequest::kDispatchSend) r.dispatched->tokens = r.send.routing.tokens;
-  const bool records = !r.captured && r.kind != EpRequest::kRelease;
+  const bool records = !r.captured && r.kind != EpRequest::kRelease && r.kind != EpRequest::kMakePlan;
   const uint32_t number = r.captured ? of->streams.of(stream) : queues(of, stream);
   if (records) {
     comm->runsOn = {number, 0, 0};

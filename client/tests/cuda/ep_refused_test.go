@@ -8,19 +8,6 @@ import (
 	"railhead/internal/wire"
 )
 
-// A cached routing is refused on the rank alone, by name; nothing has happened to the group.
-func TestCachedRoutingsAreRefused(t *testing.T) {
-	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
-	layers := newLayers(t, ranks, layerConfig, 1)
-	l := layers[0][0]
-	_, err := l.EP.NewRouting(client.EPTokensIn{Tokens: l.Config.MaxTokensPerRank, Idx: l.Idx, Weights: l.Weights})
-	wantError(t, err, wire.ResultUnsupported, "ep_routing_create: rank 0", "CUDA", "topk_idx")
-	each(t, ranks, func(r rank) error {
-		l := layers[r.Rank()][0]
-		return errors.Join(l.Both(false), r.wait(), l.Check(1), l.EP.Destroy(), r.Finalize())
-	})
-}
-
 // Sizes of a buffer depend on the device. A config of the CPU is refused on the rank alone, in both modes; nothing has happened to the group.
 func TestABufferForTheCPUIsRefused(t *testing.T) {
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})

@@ -137,6 +137,7 @@ type epShape struct {
 	wide, hasWeights, hasAdd      bool
 	weighted, sparse              bool
 	twoPhases, looks, releases    bool
+	cached                        bool // on both sides
 	y, out                        client.Dtype
 	rows, scaleBytes, local, topk int // rows: that have room at most
 }
@@ -153,6 +154,7 @@ type epPlay struct {
 func drawEPPlay(common, own *rand.Rand, c client.EPConfig, local, columns, world int) *epPlay {
 	p := &epPlay{shape: epShape{
 		tokens: own.IntN(c.MaxTokensPerRank + 2), alignment: pick(own, 0, 1, 16), layout: client.EPLayout(own.IntN(3)), wide: own.IntN(2) == 0,
+		cached:     own.IntN(3) == 0,
 		hasWeights: own.IntN(4) != 0, hasAdd: own.IntN(2) == 0, weighted: own.IntN(3) == 0, sparse: own.IntN(4) == 0, twoPhases: own.IntN(2) == 0,
 		looks: own.IntN(3) == 0, releases: common.IntN(6) == 0, local: local, topk: c.TopK,
 	}}
@@ -281,6 +283,7 @@ type epFlight struct {
 	report     *client.EPReportMemory
 	sum        *client.EPReportMemory
 	result     epResult
+	routing    *client.EPRouting
 }
 
 // play makes the dispatches; together: the second one begins before the first one ends.
@@ -355,10 +358,14 @@ func (f *epFlight) outcome(err error) (wire.Result, error) {
 
 func (f *epFlight) begin() (err error) {
 	f.room(f.shape.capacity)
+	input, err := f.cache(f.input())
+	if err != nil {
+		return err
+	}
 	if !f.shape.twoPhases {
-		f.d, err = f.side.ep.Dispatch(f.input(), f.rows)
+		f.d, err = f.side.ep.Dispatch(input, f.rows)
 	} else {
-		if f.d, err = f.side.ep.DispatchSend(f.input()); err != nil {
+		if f.d, err = f.side.ep.DispatchSend(input); err != nil {
 			return err
 		}
 		if f.shape.looks {
@@ -388,6 +395,35 @@ func (f *epFlight) begin() (err error) {
 	return nil
 }
 
+// cache makes a cached routing of the input if the shape has one. Then the caller's arrays may change.
+func (f *epFlight) cache(input client.EPTokensIn) (client.EPTokensIn, error) {
+	if !f.shape.cached {
+		return input, nil
+	}
+	var err error
+	if f.routing, err = f.side.ep.NewRouting(input); err != nil {
+		return input, err
+	}
+	if err := f.side.wait(); err != nil {
+		return input, err
+	}
+	for _, b := range [][]byte{bytesOf(input.Idx), bytesOf(input.Idx64), bytesOf(input.Weights)} {
+		for i := range b {
+			b[i] = 0xa5
+		}
+	}
+	input.Idx, input.Idx64, input.Weights, input.Routing = nil, nil, nil, f.routing
+	return input, nil
+}
+
+// uncache ends the routing, of a dispatch that has ended.
+func (f *epFlight) uncache() error {
+	if f.routing == nil {
+		return nil
+	}
+	return f.routing.Destroy()
+}
+
 // enough is a capacity for all rows.
 func (s epShape) enough() int {
 	if s.layout == client.EPPadded && s.local > 0 {
@@ -413,7 +449,7 @@ func (f *epFlight) end() error {
 			_, err = f.d.CombineRecv()
 		}
 	}
-	if err = errors.Join(err, f.side.wait()); err != nil {
+	if err = errors.Join(err, f.side.wait(), f.uncache()); err != nil {
 		return err
 	}
 	to := &f.result

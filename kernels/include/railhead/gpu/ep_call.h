@@ -2,6 +2,7 @@
 // other ranks write to has the layout of railhead/ep/ep.h; ep_slots.h says what its words are on a GPU.
 //
 //   rh_ep_encode_<type>     makes rows in wire format of x, where x is not sent as it is; before the dispatch, on the same stream
+//   rh_ep_plan              makes the plan of a cached routing, for any number of dispatches
 //   rh_ep_dispatch_ll       sends, receives, or both
 //   rh_ep_combine_ll_<type> adds, receives, or both; the type is that of partial sums
 //   rh_ep_dispatch_ht, rh_ep_combine_ht_<type>  the same for EpTeam::countsFirst. Sending is a promise, but for the counts of a dispatch: rows and sums
@@ -81,6 +82,17 @@ struct EpFlightArrays {
   uint32_t* unfit;    // [T] an EpUnfit for each token; nullptr: none is looked for
 };
 
+// The plan of a cached routing: a copy of the routing, and what a dispatch computes of it. The names are those of EpFlightArrays. Writer: rh_ep_plan.
+// Readers: the dispatches behind it on the stream. Ranks that are masked are in it. T = tokens of the routing, at most maxTokens.
+struct EpCachedPlan {
+  int64_t* idx;       // [T, K] as given; nullptr: there is no plan
+  float* weights;     // [T, K]
+  uint64_t* entries;  // [T, K]
+  uint64_t* ranks;    // [T]
+  uint32_t* copyOf;   // [R, T]
+  uint32_t* totals;   // [P + R + 4] tokens of each of the P physical experts; copies to each rank; EpShared::problems and ::firsts of invalid ids, duplicates
+};
+
 // A dispatch in flight. Writer: control, at the end of a kernel; or, of the words that only a later kernel reads, the first thread of the last block.
 struct EpFlightState {
   uint64_t phase;   // an EpPhase
@@ -91,6 +103,7 @@ struct EpFlightState {
   uint64_t masked, maskedCopies;       // ranks that were masked when it was sent, and the copies to them, which are lost
   uint64_t outRows, add, out;          // of its combine: addresses, and an EpType
   uint64_t yRows, y, weighted;         // the same; ht only
+  uint64_t plan;                       // address of EpCachedPlan::idx of its cached routing; 0 = none. Reader: the host
   EpProblems problems;
 };
 
@@ -135,6 +148,7 @@ struct EpDispatchCall : EpCommonCall {
   uint32_t steps;
   bool dropsInvalid;
   EpRouting routing;
+  EpCachedPlan plan;  // of a cached routing, whose copy `routing` is then. rh_ep_plan makes it of `routing`
   const char* x;      // if it is sent as it is
   EpReceive receive;  // its cell is not used
 };

@@ -2,6 +2,9 @@
 // that go there. Every block computes all of it from topk_idx, so blocks need not wait for each other. Places come from bit masks: bit t of an
 // expert's mask is token t of the pass. They are the same in every run, since setting bits has no order. A pass has as many tokens as the masks of
 // all experts and ranks have bits for.
+//
+// With the plan of a cached routing all of that has been done: a dispatch has one pass, and makes no masks. Only if a token is unfit for FP8, which depends
+// on x, everything is computed again from the plan's copy of topk_idx.
 #ifndef RAILHEAD_KERNELS_GPU_EP_ROUTES_H_
 #define RAILHEAD_KERNELS_GPU_EP_ROUTES_H_
 
@@ -13,7 +16,8 @@ namespace railhead::gpu {
 template <class C>
 class EpRoutes {
  public:
-  RH_FN EpRoutes(C& c, const EpDispatchCall& call) : c_(c), call_(call), team_(call.team) {
+  // plans: uses the call's plan, if it has one.
+  RH_FN EpRoutes(C& c, const EpDispatchCall& call, bool plans) : c_(c), call_(call), team_(call.team), isPlanned_(plans && call.plan.idx != nullptr) {
     const uint32_t most = kEpMaskWords / things(), enough = (tokens() + 31) / 32;
     words_ = enough < 1 ? 1 : enough < most ? enough : most;
   }
@@ -36,39 +40,42 @@ class EpRoutes {
   struct Early {
     Place place;
     Input input;
+    uint32_t planned;  // word of EpCachedPlan::totals
   };
   RH_FN Early loadEarly() {
     const uint32_t i = c_.threadInBlock(), n = tokens() < passTokens() ? tokens() : passTokens();
-    return {loadPlace(i), i < n * team_.topk ? loadInput(i) : Input{}};
+    if (isPlanned_) return {loadPlace(i), {}, i < plannedWords() ? call_.plan.totals[i] : 0};
+    return {loadPlace(i), i < n * team_.topk ? loadInput(i) : Input{}, 0};
   }
   // What can be done before the call is decided. Barriers before and behind.
   RH_FN void prepare(const Early& early) {
-    EpShared& s = c_.epShared();
     early_ = early.input;
+    hasEarly_ = !isPlanned_;
     storePlace(c_.threadInBlock(), early.place);
     RH_ROLLED
     for (uint32_t i = c_.threadInBlock() + c_.dataThreadsInBlock(); i < team_.physical || i < team_.logical; i += c_.dataThreadsInBlock()) {
       storePlace(i, loadPlace(i));
     }
-    RH_ROLLED
-    for (uint32_t i = c_.threadInBlock(); i < things(); i += c_.dataThreadsInBlock()) s.totals[i] = 0;
-    clearMasks();
-    if (c_.threadInBlock() != 0) return;
-    RH_ROLLED
-    for (int i = 0; i < 3; i++) {
-      s.problems[i] = 0;
-      s.firsts[i] = ~0u;
-    }
+    if (isPlanned_) return prepareFromPlan(early.planned);
+    clear();
   }
 
-  // Makes the masks of the first pass, and counts invalid input of all tokens. A barrier follows.
+  // Makes the masks of the first pass, and counts invalid input of all tokens. A barrier follows; behind that computeInstead() if lacks().
   RH_FN void markFirst() {
+    if (isPlanned_) return lookForUnfit();
     mark(0, true);
     RH_ROLLED
     for (uint32_t i = passTokens() * team_.topk + c_.threadInBlock(); i < tokens() * team_.topk; i += c_.dataThreadsInBlock()) {
       const uint32_t t = i / team_.topk;
       look(t, i - t * team_.topk);
     }
+  }
+  // Whether the plan does not serve: a token is unfit.
+  RH_FN bool lacks() const { return isPlanned_ && c_.epShared().problems[kUnfit] != 0; }
+  // As without a plan, up to markFirst(). Barriers before and behind.
+  RH_FN void computeInstead() {
+    isPlanned_ = false;
+    computeAll(c_, call_, c_.way());
   }
   // The pass of the tokens from `first` on. Barriers before and behind.
   RH_FN void nextPass(uint32_t first) {
@@ -80,6 +87,7 @@ class EpRoutes {
   }
   // Barriers before and behind.
   RH_FN void endPass() {
+    if (isPlanned_) return;
     EpShared& s = c_.epShared();
     RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < things(); i += c_.dataThreadsInBlock()) s.totals[i] = throughPass(i);
@@ -96,13 +104,22 @@ class EpRoutes {
     if (areThereProblems()) describe(c_, call_, to);
   }
 
+  // Tokens of a pass that masks are made for.
   RH_FN uint32_t passTokens() const { return 32 * words_; }
+  // Behind the last token of the pass that begins with `first`.
+  RH_FN uint32_t endOfPass(uint32_t first) const { return isPlanned_ || tokens() - first < passTokens() ? tokens() : first + passTokens(); }
+  RH_FN bool isPlanned() const { return isPlanned_; }
+  // After computeInstead().
+  RH_FN bool isComputedInstead() const { return !isPlanned_ && call_.plan.idx != nullptr; }
   // Of tokens up to the end of this pass.
   RH_FN uint32_t tokensOf(uint32_t physical) { return throughPass(physical); }
   RH_FN uint32_t copiesTo(int rank) { return throughPass(rankThing(rank)); }
   RH_FN int64_t id(uint32_t t, uint32_t k) const { return call_.routing.at(uint64_t{t} * team_.topk + k); }
+  // What entry() needs of memory: with a plan the entry itself, else the expert.
+  RH_FN int64_t wanted(uint64_t at) const { return isPlanned_ ? static_cast<int64_t>(call_.plan.entries[at]) : call_.routing.at(at); }
   // The entry of a token of this pass that asks for this expert.
   RH_FN uint64_t entry(uint32_t t, uint32_t k, int64_t expert) {
+    if (isPlanned_) return static_cast<uint64_t>(expert);
     const uint32_t* problems = c_.epShared().problems;
     if (!isExpert(expert) || (problems[kUnfit] != 0 && unfit(t) != 0)) return EpEntry::kNone;
     if (problems[kTwice] != 0 && isRepeated(t, k, expert)) return EpEntry::kNone;
@@ -111,8 +128,11 @@ class EpRoutes {
     const EpShared& s = c_.epShared();
     return EpEntry::of(e, s.expertRank[e], s.expertLocal[e], place(t - first_, e));
   }
-  RH_FN uint32_t copyTo(uint32_t t, int rank) { return place(t - first_, rankThing(rank)); }
+  RH_FN uint32_t copyTo(uint32_t t, int rank) {
+    return isPlanned_ ? call_.plan.copyOf[static_cast<uint32_t>(rank) * uint64_t{tokens()} + t] : place(t - first_, rankThing(rank));
+  }
   RH_FN bool goesTo(uint32_t t, int rank) {
+    if (isPlanned_) return (call_.plan.ranks[t] >> rank & 1) != 0;
     const uint32_t at = t - first_;
     return (c_.epShared().masks[rankThing(rank) * words_ + at / 32] >> at % 32 & 1) != 0;
   }
@@ -146,6 +166,51 @@ class EpRoutes {
   RH_FN uint32_t homeOf(uint32_t logical, uint32_t t) { return homeOf(c_, team_, logical, t); }
   RH_FN bool isRepeated(uint32_t t, uint32_t k, int64_t expert) const { return countBefore(call_, t, k, expert) != 0; }
 
+  RH_FN void clear() {
+    EpShared& s = c_.epShared();
+    RH_ROLLED
+    for (uint32_t i = c_.threadInBlock(); i < things(); i += c_.dataThreadsInBlock()) s.totals[i] = 0;
+    clearMasks();
+    if (c_.threadInBlock() != 0) return;
+    RH_ROLLED
+    for (int i = 0; i < 3; i++) {
+      s.problems[i] = 0;
+      s.firsts[i] = ~0u;
+    }
+  }
+
+  // ---- A plan ----
+
+  RH_FN uint32_t plannedWords() const { return things() + 4; }
+  // early: the word whose number is the thread's.
+  RH_FN void prepareFromPlan(uint32_t early) {
+    EpShared& s = c_.epShared();
+    RH_ROLLED
+    for (uint32_t i = c_.threadInBlock(); i < plannedWords(); i += c_.dataThreadsInBlock()) {
+      const uint32_t word = i == c_.threadInBlock() ? early : call_.plan.totals[i], at = i - things();
+      (i < things() ? s.totals[i] : at < 2 ? s.problems[at] : s.firsts[at - 2]) = word;
+    }
+    if (c_.threadInBlock() != 0) return;
+    s.problems[kUnfit] = 0;
+    s.firsts[kUnfit] = ~0u;
+  }
+  RH_FN void lookForUnfit() {
+    if (call_.flights[0].unfit == nullptr) return;
+    RH_ROLLED
+    for (uint32_t t = c_.threadInBlock(); t < tokens(); t += c_.dataThreadsInBlock()) {
+      if (unfit(t) != 0) c_.sharedOr(&c_.epShared().problems[kUnfit], 1);
+    }
+  }
+  RH_COLD static void computeAll(typename C::TargetType target, const EpDispatchCall& call, Way way) {
+    C c(target, call.call, way);
+    EpRoutes routes(c, call, false);
+    c.dataAll(true);  // all have seen that the plan lacks something
+    routes.clear();
+    c.dataAll(true);
+    routes.markFirst();
+    c.dataAll(true);
+  }
+
   RH_FN void clearMasks() {
     EpShared& s = c_.epShared();
     RH_ROLLED
@@ -156,7 +221,7 @@ class EpRoutes {
     RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < n * team_.topk; i += c_.dataThreadsInBlock()) {
       const uint32_t at = i / team_.topk, k = i - at * team_.topk;
-      const bool isEarly = first == 0 && i == c_.threadInBlock();
+      const bool isEarly = hasEarly_ && first == 0 && i == c_.threadInBlock();
       const uint32_t unfitness = !isEarly ? unfit(first + at) : c_.epShared().flight == 0 ? early_.firstUnfit : early_.secondUnfit;
       markEntry(isEarly ? early_.expert : id(first + at, k), unfitness != 0, first + at, k, at, notes);
     }
@@ -251,6 +316,7 @@ class EpRoutes {
   RH_FN uint32_t throughPass(uint32_t thing) {
     const EpShared& s = c_.epShared();
     uint32_t n = s.totals[thing];
+    if (isPlanned_) return n;
     RH_ROLLED
     for (uint32_t w = 0; w < words_; w++) n += bitsSet(s.masks[thing * words_ + w]);
     return n;
@@ -267,6 +333,7 @@ class EpRoutes {
   C& c_;
   const EpDispatchCall& call_;
   const EpTeam& team_;
+  bool isPlanned_, hasEarly_ = false;
   uint32_t words_, first_ = 0;
   Input early_ = {};  // of the entry whose number is the thread's
 };

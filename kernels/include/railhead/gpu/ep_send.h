@@ -15,7 +15,7 @@ RH_FN uint32_t epFloatBits(float f) { return bitsOf<uint32_t>(f); }
 template <class C, bool kHt = false>
 class EpSender {
  public:
-  RH_FN EpSender(C& c, const EpDispatchCall& call) : c_(c), call_(call), team_(call.team), routes_(c, call), shared_(c.epShared()) {}
+  RH_FN EpSender(C& c, const EpDispatchCall& call) : c_(c), call_(call), team_(call.team), routes_(c, call, true), shared_(c.epShared()) {}
 
   RH_FN EpRoutes<C>& routes() { return routes_; }
   // Few tokens, which this kernel receives too: where one block sends a token, another one takes it to this rank's own experts.
@@ -39,8 +39,7 @@ class EpSender {
 
   // What can be done before the call is decided. A barrier follows. All loads of a thread are begun before it uses one.
   RH_FN void prepare() {
-    const uint32_t tokens = routes_.tokens() < routes_.passTokens() ? routes_.tokens() : routes_.passTokens();
-    const uint32_t first = firstToken(), n = first == kNoToken ? 0 : groupOf(first, tokens) * team_.topk, i = c_.threadInBlock();
+    const uint32_t first = firstToken(), n = first == kNoToken ? 0 : groupOf(first, routes_.endOfPass(0)) * team_.topk, i = c_.threadInBlock();
     const int r = static_cast<int>(i);
     const bool hasHead = r < team_.worldSize && r != team_.rank && !mutated(Mutant::kGpuEpHeadNotAwaited);
     const typename EpRoutes<C>::Early tables = routes_.loadEarly();
@@ -56,14 +55,17 @@ class EpSender {
   RH_FN bool begin() {
     loadEarly();
     routes_.markFirst();
-    return c_.dataAll(awaitHeads());
+    if (!c_.dataAll(awaitHeads())) return false;
+    if (routes_.lacks()) routes_.computeInstead();
+    return true;
   }
   // After begin().
   RH_FN void send() {
     const uint32_t tokens = routes_.tokens(), blocks = c_.dataBlocks();
+    uint32_t first = 0, behind;
     RH_ROLLED
-    for (uint32_t first = 0; first == 0 || first < tokens; first += routes_.passTokens()) {
-      const uint32_t behind = tokens - first < routes_.passTokens() ? tokens : first + routes_.passTokens();
+    do {
+      behind = routes_.endOfPass(first);
       if (first != 0) routes_.nextPass(first);
       if (behind == tokens) sendCounts();
       const uint32_t skipped = first % blocks;
@@ -74,7 +76,8 @@ class EpSender {
       c_.dataAll(true);
       routes_.endPass();
       c_.dataAll(true);
-    }
+      first = behind;
+    } while (first < tokens);
     if (c_.block() + 1 != c_.dataBlocks()) return;
     if (c_.threadInBlock() == 0) keep();
     EpCounting<C>(c_, team_).sent(routes_.tokens(), routes_.excess());
@@ -137,25 +140,25 @@ class EpSender {
     const uint32_t left = (behind - t + c_.dataBlocks() - 1) / c_.dataBlocks();
     return left < kEpGroup ? left : kEpGroup;
   }
-  // The caller's words of entry i of a group. The thread that has loaded them uses them.
+  // The caller's words of entry i of a group, or the plan's. The thread that has loaded them uses them.
   struct Words {
-    int64_t expert;
+    int64_t wanted;  // EpRoutes::wanted()
     float weight;
   };
   RH_FN Words loadWords(uint32_t first, uint32_t i) const {
     const uint64_t at = uint64_t{tokenOf(first, i / team_.topk)} * team_.topk + i % team_.topk;
-    return {call_.routing.at(at), call_.routing.weightAt(at)};
+    return {routes_.wanted(at), call_.routing.weightAt(at)};
   }
   RH_FN void storeWords(uint32_t i, const Words& words) {
     const uint32_t at = i / team_.topk * kEpMaxTopk + i % team_.topk;
-    shared_.entries[at] = static_cast<uint64_t>(words.expert);
+    shared_.entries[at] = static_cast<uint64_t>(words.wanted);
     shared_.weights[at] = epFloatBits(words.weight);
   }
 
   // Tokens t, t + blocks, ...: n of them.
   RH_FN void sendGroup(uint32_t t, uint32_t n) {
-    if (t >= c_.dataBlocks() || t >= routes_.passTokens()) {  // else prepare() has loaded them
-      c_.dataAll(true);                                       // the entries of the group before have been read
+    if (t >= c_.dataBlocks() || t >= routes_.passTokens() || routes_.isComputedInstead()) {  // else prepare() has loaded them
+      c_.dataAll(true);                                                                      // the entries of the group before have been read
       RH_ROLLED
       for (uint32_t i = c_.threadInBlock(); i < n * team_.topk; i += c_.dataThreadsInBlock()) storeWords(i, loadWords(t, i));
     }
@@ -163,7 +166,7 @@ class EpSender {
     if (kHt || takesOwn()) return;
     c_.dataAll(true);
     if (mutated(Mutant::kGpuEpHeaderBeforeRow)) publish(t, n);
-    writeHeaders(t, n);
+    writeHeaders(n);
     copyRows(t, n);
     if (!mutated(Mutant::kGpuEpPublishesAlone)) c_.dataAll(true);
     if (!mutated(Mutant::kGpuEpHeaderBeforeRow)) publish(t, n);
@@ -188,7 +191,9 @@ class EpSender {
       const uint32_t g = i / world, t = tokenOf(first, g);
       const int r = static_cast<int>(i - g * world);
       if (isMasked(r) || !routes_.goesTo(t, r)) continue;
-      c_.storeState(arrays().copyOf + static_cast<uint32_t>(r) * uint64_t{team_.maxTokens} + t, routes_.copyTo(t, r));
+      const uint32_t copy = routes_.copyTo(t, r);
+      shared_.copies[g * kMaxWorldSize + static_cast<uint32_t>(r)] = copy;
+      c_.storeState(arrays().copyOf + static_cast<uint32_t>(r) * uint64_t{team_.maxTokens} + t, copy);
     }
     const uint32_t g = step - 1 - c_.threadInBlock();
     RH_ROLLED
@@ -206,8 +211,11 @@ class EpSender {
   // Of the group's token g, without this rank.
   RH_FN uint64_t peersOf(uint32_t g) const { return shared_.to[g] & ~(shared_.goneRanks() | uint64_t{1} << team_.rank); }
 
+  // Index of the copy of the group's token g to a rank that gets it.
+  RH_FN uint32_t copyOf(uint32_t g, int d) const { return shared_.copies[g * kMaxWorldSize + static_cast<uint32_t>(d)]; }
+
   // All words but the first of each header, in the order of topk_idx.
-  RH_FN void writeHeaders(uint32_t first, uint32_t n) {
+  RH_FN void writeHeaders(uint32_t n) {
     RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < n * team_.topk; i += c_.dataThreadsInBlock()) {
       const uint32_t g = i / team_.topk, k = i - g * team_.topk;
@@ -215,7 +223,7 @@ class EpSender {
       const int d = EpEntry::rank(entry);
       if (EpEntry::isNone(entry) || (peersOf(g) >> d & 1) == 0) continue;
       char* slot = slots().slot(d, team_.rank);
-      c_.storeSlotWord(slots().expertWord(slot, routes_.copyTo(tokenOf(first, g), d), shared_.expertsOn(g, d, k)),
+      c_.storeSlotWord(slots().expertWord(slot, copyOf(g, d), shared_.expertsOn(g, d, k)),
                        EpExpertWord::of(EpEntry::local(entry), EpEntry::place(entry), shared_.weights[g * kEpMaxTopk + k]));
     }
   }
@@ -254,7 +262,7 @@ class EpSender {
         RH_ROLLED
         for (uint64_t left = to; left != 0; left &= left - 1) {
           const int d = lowestBit(left);
-          char* out = team_.row(slots().slot(d, team_.rank), routes_.copyTo(t, d));
+          char* out = team_.row(slots().slot(d, team_.rank), copyOf(g, d));
           RH_UNROLL
           for (uint32_t q = 0; q < kEpTiles; q++) {
             if (q < tiles) c_.storeSlotTile(out + at + q * step, raw[q]);
@@ -276,7 +284,7 @@ class EpSender {
       const uint32_t word = EpFirstWord::of(t, shared_.expertsOn(g, d, team_.topk));
       if (!isFenced) c_.fence();
       isFenced = true;
-      c_.storeFlag(slots().firstWord(slots().slot(d, team_.rank), routes_.copyTo(t, d)), word);
+      c_.storeFlag(slots().firstWord(slots().slot(d, team_.rank), copyOf(g, d)), word);
     }
   }
 
@@ -295,6 +303,7 @@ class EpSender {
     c_.storeState(&f.excess, uint64_t{routes_.excess()});
     c_.storeState(&f.rows, static_cast<uint64_t>(reinterpret_cast<uintptr_t>(isEncoded ? arrays().encoded : call_.x)));
     c_.storeState(&f.masked, shared_.masked);
+    c_.storeState(&f.plan, static_cast<uint64_t>(reinterpret_cast<uintptr_t>(call_.plan.idx)));
     c_.storeState(&f.maskedCopies, lost);
     routes_.storeProblems(&f.problems);
   }

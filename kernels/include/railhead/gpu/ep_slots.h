@@ -145,7 +145,7 @@ struct EpShared {
   uint32_t received[kMaxWorldSize];         // copies from each rank
   uint32_t error, flight, number;
   uint32_t outcome;                         // of the last block, for control (EpRankState::done)
-  // Of a combine: words of its flight; whether y is weighted; copies of a group's tokens to each rank.
+  // Of a combine: words of its flight; whether y is weighted. copies: indices of the copies of a group's tokens to each rank, of a dispatch that sends too.
   uint32_t tokens, excess, isWeighted;
   uint32_t copies[kEpGroup * kMaxWorldSize];
   uint32_t over;                            // the first local expert without room
