@@ -144,8 +144,8 @@ func TestPeerCredentialsComeFromTheKernel(t *testing.T) {
 	}
 }
 
-// withoutFreeDescriptors runs f while this process can open no file.
-func withoutFreeDescriptors(t *testing.T, f func()) {
+// withFreeDescriptors runs f while this process can open at most n files, 0 or 1.
+func withFreeDescriptors(t *testing.T, n uint64, f func()) {
 	t.Helper()
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -157,7 +157,7 @@ func withoutFreeDescriptors(t *testing.T, f func()) {
 	}
 	_ = unix.Close(lowest)
 	full := limit
-	full.Cur = uint64(lowest)
+	full.Cur = uint64(lowest) + n
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &full); err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestADescriptorThatThereIsNoRoomForIsNotTheSendersFault(t *testing.T) {
 	if err := NewConn(a).Send(hello, VersionMax, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	withoutFreeDescriptors(t, func() {
+	withFreeDescriptors(t, 0, func() {
 		_, _, err := NewConn(b).Recv()
 		if broken := (*ProtocolError)(nil); !errors.Is(err, ErrNoDescriptors) || errors.As(err, &broken) {
 			t.Errorf("got %v", err)
@@ -184,4 +184,24 @@ func TestADescriptorThatThereIsNoRoomForIsNotTheSendersFault(t *testing.T) {
 			t.Errorf("it says %q", text)
 		}
 	})
+}
+
+func TestDescriptorsThatDidFitAreClosedWhenOthersDoNot(t *testing.T) {
+	a, b := pair(t)
+	hello, err := Encode(&Hello{VersionMin: VersionMin, VersionMax: VersionMax}, VersionMax, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := a.WriteMsgUnix(hello, unix.UnixRights(0, 0), nil); err != nil {
+		t.Fatal(err)
+	}
+	before := openFDs(t)
+	withFreeDescriptors(t, 1, func() {
+		if _, _, err := NewConn(b).Recv(); !errors.Is(err, ErrNoDescriptors) {
+			t.Errorf("got %v", err)
+		}
+	})
+	if after := openFDs(t); after != before {
+		t.Errorf("%d descriptors open, %d before", after, before)
+	}
 }
