@@ -43,6 +43,7 @@ func TestTheGPUsDispatchAndCombineGoOnWithoutADeadRank(t *testing.T) {
 	t.Logf("seeds from %d", first)
 	runProgram(t, binary, "drops", first, deep.Rounds(t, 8, 100))
 	runProgram(t, binary, "late", 3, rand.IntN(2), rand.IntN(2))
+	runProgram(t, binary, "alone", 34, rand.IntN(2))
 }
 
 func TestTheGPUsDispatchAndCombineAccessOnlyTheirMemoryAmongHostileRanks(t *testing.T) {

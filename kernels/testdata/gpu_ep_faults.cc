@@ -3,6 +3,7 @@
 //   gpu_ep_faults stop WORLD             a rank that does not come to a dispatch or a combine; an abort
 //   gpu_ep_faults drops SEED ROUNDS      with RH_EP_DEAD_DROP: a rank dies before its counts, between its rows, or before its combine. The others go on
 //   gpu_ep_faults late WORLD FROM HT     with RH_EP_DEAD_DROP: a rank that does not come to a dispatch (0) or its combine (1) is masked after the deadline, in ll (0) or ht (1)
+//   gpu_ep_faults alone WORLD HT         with RH_EP_DEAD_DROP: all others have died, in ll (0) or ht (1)
 //   gpu_ep_faults hostile SEED ROUNDS    the other ranks have filled this rank's buffer with anything. It must access only its own memory, which
 //                                        AddressSanitizer watches, and its own tokens' rows must be whole
 #include <string.h>
@@ -192,6 +193,17 @@ class Drops {
     for (int r = 0; r < last(); r++) checkSums(r);
     goOn();
   }
+  // All others of a group of more than 32 ranks have died: masks have bits in both halves.
+  void isAlone() {
+    const uint64_t others = (lastBit() << 1) - 2;
+    begin();
+    reportDeaths(others);
+    onRanks(1, [&](int r) { ranks_->dispatch(&calls(r).dispatch, kGrid); });
+    CHECK(ranks_->group().status[0].stop == 0 && calls(0).cell[0].dispatched.error == EpError::kNone);
+    CHECK(calls(0).cell[0].dispatched.lostRanks == others);
+    const EpState& state = *calls(0).dispatch.team.state();
+    CHECK(state.masked == others && state.gaveUp == others);  // gaveUp is what the others read
+  }
   // An abort of the group stops the calls nevertheless.
   void breaks() {
     begin();
@@ -232,10 +244,12 @@ class Drops {
   }
   static float element(int r, uint32_t t) { return static_cast<float>(1 + 10 * r) + static_cast<float>(t); }
 
-  void reportDeath() {
+  void reportDeath() { reportDeaths(lastBit()); }
+  void reportDeaths(uint64_t dead) {
     for (Status& s : ranks_->group().status) {
       for (auto& line : s.abort) {
-        __atomic_store_n(&line.dead[0], static_cast<uint32_t>(lastBit()), __ATOMIC_RELAXED);
+        __atomic_store_n(&line.dead[0], static_cast<uint32_t>(dead), __ATOMIC_RELAXED);
+        __atomic_store_n(&line.dead[1], static_cast<uint32_t>(dead >> 32), __ATOMIC_RELAXED);
         __atomic_store_n(&line.onlyDeaths, 1, __ATOMIC_RELEASE);
         __atomic_store_n(&line.word, 1, __ATOMIC_RELEASE);
       }
@@ -461,6 +475,11 @@ int main(int argc, char** argv) {
     CHECK(argc == 5);
     Drops(world, atoi(argv[4]) != 0, 4000 * kMs).stayAway(atoi(argv[3]) != 0);
     Drops(world, atoi(argv[4]) != 0, 60000 * kMs).breaks();
+    return 0;
+  }
+  if (what == "alone") {
+    CHECK(argc == 4);
+    Drops(atoi(argv[2]), atoi(argv[3]) != 0, 60000 * kMs).isAlone();
     return 0;
   }
   if (what == "drops") {
