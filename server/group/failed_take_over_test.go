@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/internal/limits"
+	"railhead/internal/rank"
 	"railhead/internal/wire"
 	"railhead/server/membership"
 	"railhead/symm"
@@ -59,6 +60,11 @@ func TestAGroupThatIsNotTakenOverIsLeftAsItIs(t *testing.T) {
 		"a device heap of another granule":   {without(func(b []byte) { onCUDA(b); b[last+ledgerDeviceHeap] = 1 }), good},
 		"a device window beyond its heap":    {without(func(b []byte) { onCUDA(b); windowOf(b, 1, 1<<20) }), good},
 		"a window of memory that is unknown": {without(func(b []byte) { memoryOf(b, 2, 9); windowOf(b, 2, 0) }), good},
+		"an outcome in a memory that there is not": {without(func(b []byte) {
+			o := wire.Outcome{Op: wire.OpWindowRegister, StagedLocal: rank.None, Region: 1, Memory: wire.MaxMemories, Bytes: 4096}
+			parts := wire.PartsOf(killedWorld)
+			_, _ = binary.Encode(b[parts.OutcomeOffset(d.ended):], binary.LittleEndian, &o)
+		}), good},
 		"a group that was finalized": {without(func(b []byte) {
 			parts := wire.PartsOf(killedWorld)
 			binary.LittleEndian.PutUint32(b[parts.OutcomeOffset(d.ended):], uint32(wire.OpFinalize))
