@@ -10,11 +10,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"railhead/internal/await"
+	"railhead/internal/objectcache"
 )
 
 // Builder compiles the sources of a folder, with headers from it and from its folder include. It keeps the objects in a temporary folder.
@@ -70,8 +72,8 @@ func (b *Builder) object(flags []string, source string) (string, error) {
 	if !there {
 		path := fmt.Sprintf("%s/%d.o", b.objects, len(b.built))
 		build = sync.OnceValues(func() (string, error) {
-			return path, b.compile(flags, "-Wall", "-Wextra", "-Werror", "-I"+b.folder, "-I"+filepath.Join(b.folder, "include"),
-				"-c", filepath.Join(b.folder, source), "-o", path)
+			all := slices.Concat(common, flags, []string{"-Wall", "-Wextra", "-Werror", "-I" + b.folder, "-I" + filepath.Join(b.folder, "include")})
+			return path, objectcache.Compile(".", compiler(), all, filepath.Join(b.folder, source), path)
 		})
 		b.built[key] = build
 	}
@@ -124,14 +126,19 @@ func (b *Builder) Preprocess(t *testing.T, source string) string {
 	return string(text)
 }
 
-func (b *Builder) compile(flags []string, arguments ...string) error {
-	cxx := os.Getenv("CXX")
-	if cxx == "" {
-		cxx = "g++"
+var common = []string{"-std=c++17", "-O1"}
+
+func compiler() string {
+	if cxx := os.Getenv("CXX"); cxx != "" {
+		return cxx
 	}
-	arguments = append(append([]string{"-std=c++17", "-O1"}, flags...), arguments...)
-	if out, err := exec.Command(cxx, arguments...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s %s: %w\n%s", cxx, strings.Join(arguments, " "), err, out)
+	return "g++"
+}
+
+func (b *Builder) compile(flags []string, arguments ...string) error {
+	arguments = slices.Concat(common, flags, arguments)
+	if out, err := exec.Command(compiler(), arguments...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w\n%s", compiler(), strings.Join(arguments, " "), err, out)
 	}
 	return nil
 }

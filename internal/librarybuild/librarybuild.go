@@ -17,6 +17,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"railhead/internal/objectcache"
 )
 
 // Patience is the time limit of a tool: far more than it needs on a busy machine, so reaching it means a hang.
@@ -100,7 +102,7 @@ func compileObjects(root, dir, optimization string, assigned map[string][]string
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			_, errs[i] = Tool(root, "g++", slices.Concat(flags, []string{optimization, "-c", source, "-o", object})...)
+			errs[i] = Compile(root, slices.Concat(flags, []string{optimization}), source, object)
 		})
 	}
 	wg.Wait()
@@ -137,11 +139,22 @@ func sourcesIn(root string, assigned map[string][]string) (sources []string, err
 	return sources, nil
 }
 
+// Compile compiles a source, a path from root, to an object with $CXX or g++, or takes the object from the cache.
+func Compile(root string, flags []string, source, object string) error {
+	return objectcache.Compile(root, replaced("g++"), flags, source, object)
+}
+
+// replaced is the value of $CC, $CXX or $AR in place of gcc, g++ or ar.
+func replaced(tool string) string {
+	if v := os.Getenv(map[string]string{"gcc": "CC", "g++": "CXX", "ar": "AR"}[tool]); v != "" {
+		return v
+	}
+	return tool
+}
+
 // Tool runs a program of the tool chain in root and returns its output. $CC, $CXX and $AR replace gcc, g++ and ar.
 func Tool(root, name string, arguments ...string) (string, error) {
-	if v := os.Getenv(map[string]string{"gcc": "CC", "g++": "CXX", "ar": "AR"}[name]); v != "" {
-		name = v
-	}
+	name = replaced(name)
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	c := exec.CommandContext(ctx, name, arguments...)

@@ -97,8 +97,10 @@ func (b *build) makeLibrary() error {
 	for i, source := range sources {
 		object := filepath.Join(dir, filepath.Base(source)+".o")
 		b.objects = append(b.objects, object)
-		flags := append(b.cxxFlags(), "-fno-exceptions", "-fno-rtti", "-c", "client/device/cuda/"+filepath.Base(source), "-o", object)
-		wg.Go(func() { _, errs[i] = librarybuild.Tool(root, "g++", flags...) })
+		flags := append(b.cxxFlags(), "-fno-exceptions", "-fno-rtti")
+		wg.Go(func() {
+			errs[i] = librarybuild.Compile(root, flags, "client/device/cuda/"+filepath.Base(source), object)
+		})
 	}
 	wg.Wait()
 	for _, err := range errs {

@@ -12,6 +12,7 @@ import (
 
 	"railhead/internal/await"
 	"railhead/internal/librarybuild"
+	"railhead/internal/objectcache"
 )
 
 // root is the top of the repository, where the paths of librarybuild begin.
@@ -117,7 +118,7 @@ func (b *build) makeLibrary() error {
 			// the linker takes those of the first one, which is compiled for AVX2: the processor must have it.
 			flags = append(flags, "-O0")
 		}
-		return compile(compiler("CXX", "g++"), append(flags, "-c", filepath.Join(root, sources[i]), "-o", object))
+		return objectcache.Compile(".", compiler("CXX", "g++"), flags, filepath.Join(root, sources[i]), object)
 	})
 	for _, err := range errs {
 		if err != nil {
@@ -145,9 +146,9 @@ func (b *build) program(t *testing.T, source string) string {
 	object, binary := base+".o", base+".bin"
 	var err error
 	if strings.HasSuffix(source, ".c") {
-		err = compile(compiler("CC", "gcc"), append(b.commonFlags(), "-std=c11", "-pedantic", "-c", source, "-o", object))
+		err = objectcache.Compile(".", compiler("CC", "gcc"), append(b.commonFlags(), "-std=c11", "-pedantic"), source, object)
 	} else {
-		err = compile(compiler("CXX", "g++"), append(b.cxxFlags(), "-pedantic", "-c", source, "-o", object))
+		err = objectcache.Compile(".", compiler("CXX", "g++"), append(b.cxxFlags(), "-pedantic"), source, object)
 	}
 	if err == nil {
 		err = compile(compiler("CXX", "g++"), append(append([]string{object, "-o", binary, "-lpthread"}, b.flags...), objects...))

@@ -101,11 +101,11 @@ func (b *build) make() error {
 		return err
 	}
 	var own, rest []string
-	var jobs [][]string
+	var jobs []job
 	add := func(source string, flags []string) {
 		object := strings.TrimSuffix(librarybuild.Object(dir, source), ".o") + "-" + b.name + ".o"
 		own = append(own, object)
-		jobs = append(jobs, slices.Concat(commonFlags, flags, []string{"-c", source, "-o", object}))
+		jobs = append(jobs, job{slices.Concat(commonFlags, flags), source, object})
 	}
 	for _, source := range sources {
 		if slices.Contains(compiled, filepath.ToSlash(filepath.Dir(source))) {
@@ -164,7 +164,12 @@ func (b *build) addWorld(add func(source string, flags []string)) error {
 	return nil
 }
 
-func inParallel(jobs [][]string) error {
+type job struct {
+	flags          []string
+	source, object string
+}
+
+func inParallel(jobs []job) error {
 	slots := make(chan struct{}, runtime.NumCPU())
 	errs := make([]error, len(jobs))
 	var wg sync.WaitGroup
@@ -172,7 +177,7 @@ func inParallel(jobs [][]string) error {
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			_, errs[i] = librarybuild.Tool(root, "g++", job...)
+			errs[i] = librarybuild.Compile(root, job.flags, job.source, job.object)
 		})
 	}
 	wg.Wait()

@@ -64,7 +64,7 @@ func compile(root, dir string, flags []string) ([]string, error) {
 		source = folder + "/" + filepath.Base(source)
 		objects[i] = librarybuild.Object(dir, source)
 		wg.Go(func() {
-			_, errs[i] = librarybuild.Tool(root, "g++", slices.Concat(common, []string{"-c", source, "-o", objects[i]})...)
+			errs[i] = librarybuild.Compile(root, common, source, objects[i])
 		})
 	}
 	wg.Wait()
