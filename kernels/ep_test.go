@@ -8,6 +8,7 @@ import (
 )
 
 func TestDispatchAndCombineAccessOnlyTheirMemoryAmongHostileRanks(t *testing.T) {
+	t.Parallel()
 	binary := compileProgram(t, sanitized(t, address), "testdata/ep_hostile.cc")
 	first := rand.Uint64()
 	t.Logf("seeds from %d", first)
@@ -17,6 +18,7 @@ func TestDispatchAndCombineAccessOnlyTheirMemoryAmongHostileRanks(t *testing.T) 
 // The GPU kernels as threads of this process, several blocks and threads a rank: random buffers, types, routings, layouts and calls, two dispatches in
 // flight, valid calls and refused ones, over the wrap of their number.
 func TestTheGPUsDispatchAndCombineGiveTheBytesAndReportsOfTheCPUs(t *testing.T) {
+	t.Parallel()
 	binary := compileProgram(t, soonCompiled(t, address), "testdata/gpu_ep.cc", "host/ep.cc")
 	for _, world := range []int{1, 2, 3, 5} {
 		for _, first := range deep.First(t, 1, []uint32{0xfffffffd, 0}) { // the first is at the wrap of the number
@@ -28,7 +30,7 @@ func TestTheGPUsDispatchAndCombineGiveTheBytesAndReportsOfTheCPUs(t *testing.T) 
 }
 
 func TestTheGPUsDispatchAndCombineReportMissingRanks(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel()
 	binary := compileProgram(t, soonCompiled(t, address), "testdata/gpu_ep_faults.cc")
 	for _, world := range deep.First(t, 1, []int{3, 2, 4}) {
 		runProgram(t, binary, "stop", world)
@@ -38,6 +40,7 @@ func TestTheGPUsDispatchAndCombineReportMissingRanks(t *testing.T) {
 // With RH_EP_DEAD_DROP: a rank that dies before its counts, between its rows or before its combine, in all layouts, and one that does not come in time.
 // The others have the rows and sums of all the rest, report what they lack, and go on; an abort stops them.
 func TestTheGPUsDispatchAndCombineGoOnWithoutADeadRank(t *testing.T) {
+	t.Parallel()
 	binary := compileProgram(t, soonCompiled(t, address), "testdata/gpu_ep_faults.cc")
 	first := rand.Uint64()
 	t.Logf("seeds from %d", first)
@@ -47,6 +50,7 @@ func TestTheGPUsDispatchAndCombineGoOnWithoutADeadRank(t *testing.T) {
 }
 
 func TestTheGPUsDispatchAndCombineAccessOnlyTheirMemoryAmongHostileRanks(t *testing.T) {
+	t.Parallel()
 	binary := compileProgram(t, soonCompiled(t, address), "testdata/gpu_ep_faults.cc")
 	first := rand.Uint64()
 	t.Logf("seeds from %d", first)

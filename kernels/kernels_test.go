@@ -20,6 +20,7 @@ func leftFold(terms []string) string {
 }
 
 func TestRanksAreFoldedInTheOrderThatTheHeaderPromises(t *testing.T) {
+	t.Parallel()
 	binary := compileProgram(t, plain, "testdata/fold.cc")
 	for _, world := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 31, 63, 64} {
 		lines := strings.Split(strings.TrimSpace(runProgram(t, binary, world)), "\n")
@@ -44,15 +45,18 @@ func TestRanksAreFoldedInTheOrderThatTheHeaderPromises(t *testing.T) {
 }
 
 func TestTreesReachEveryRankOnce(t *testing.T) {
+	t.Parallel()
 	runProgram(t, compileProgram(t, plain, "testdata/tree.cc"))
 }
 
 func TestTilesRoundByTheDefinitionAndTouchOnlyTheirElements(t *testing.T) {
+	t.Parallel()
 	onEachVector(t, soonCompiled(t, address), "testdata/tile.cc")
 }
 
 // Without sanitizers, which would take a minute to compile: the program guards its memory itself.
 func TestRowsOfExpertsFollowTheDefinitionAndTouchOnlyTheirBytes(t *testing.T) {
+	t.Parallel()
 	onEachVector(t, soonCompiled(t, plain), "testdata/ep_rows.cc")
 }
 
@@ -100,6 +104,7 @@ var (
 
 // All types, reductions, groups and algorithms, any address and count, in place and not, in any mix, over the wrap of packets and flags.
 func TestTheGPUKernelsGiveTheBitsOfTheCPU(t *testing.T) {
+	t.Parallel()
 	binary := compileProgram(t, sanitized(t, address), gpuKernels...)
 	for _, world := range []int{2, 3, 4, 5, 8, 16} {
 		for _, first := range []uint32{0, 0xfffffff0} {
@@ -109,7 +114,7 @@ func TestTheGPUKernelsGiveTheBitsOfTheCPU(t *testing.T) {
 }
 
 func TestTheGPUKernelsReportWhatStopsThem(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel()
 	binary := compileProgram(t, sanitized(t, address), gpuKernels...)
 	for _, world := range deep.First(t, 1, []int{3, 2, 5}) {
 		runProgram(t, binary, "stop", world, rand.Uint64())
@@ -118,6 +123,7 @@ func TestTheGPUKernelsReportWhatStopsThem(t *testing.T) {
 
 // The other operations, in any mix, with all-reduces between them.
 func TestTheGPUKernelsOfOtherOperationsGiveTheBitsOfTheCPU(t *testing.T) {
+	t.Parallel()
 	binary := compileProgram(t, sanitized(t, address), gpuCollectives...)
 	for _, world := range []int{2, 3, 4, 5, 7, 8, 16} {
 		for _, first := range []uint32{0, 0xfffffff0} {
@@ -127,6 +133,7 @@ func TestTheGPUKernelsOfOtherOperationsGiveTheBitsOfTheCPU(t *testing.T) {
 }
 
 func TestTheGPUKernelsOfOtherOperationsReportWhatStopsThem(t *testing.T) {
+	t.Parallel()
 	binary := compileProgram(t, sanitized(t, address), gpuCollectives...)
 	for _, world := range deep.First(t, 1, []int{3, 2, 5}) {
 		runProgram(t, binary, "stop", world)
@@ -137,6 +144,7 @@ func TestTheGPUKernelsOfOtherOperationsReportWhatStopsThem(t *testing.T) {
 var spins = []int{0, 2_000, 1_000_000_000}
 
 func TestSumsAreRightAcrossTheWrapOfEpochs(t *testing.T) {
+	t.Parallel()
 	binary := compileProgram(t, plain, team...)
 	for _, first := range []uint32{0, 0x7fffffff - 40, 0xffffffff - 40, 0xffffffff} {
 		for _, spin := range spins[:2] {
@@ -157,6 +165,7 @@ func TestSumsAreRightAcrossTheWrapOfEpochs(t *testing.T) {
 
 // On the processor. The memory model knows only that the protocol asks for a full fence.
 func TestTheFullFenceOrdersAStoreBeforeALoad(t *testing.T) {
+	t.Parallel()
 	runProgram(t, compileProgram(t, plain, "testdata/store_buffering.cc"), deep.Rounds(t, 5000, 20_000))
 }
 
@@ -171,6 +180,7 @@ func TestAWakeUpReachesAllThatSleepOnTheWord(t *testing.T) {
 }
 
 func TestTheProtocolHasNoDataRace(t *testing.T) {
+	t.Parallel()
 	flags := sanitized(t, thread)
 	binary := compileProgram(t, flags, team...)
 	others := compileProgram(t, flags, collectives...)
@@ -190,6 +200,7 @@ func TestTheProtocolHasNoDataRace(t *testing.T) {
 }
 
 func TestTheProtocolStaysWithinItsMemory(t *testing.T) {
+	t.Parallel()
 	flags := sanitized(t, address)
 	binary := compileProgram(t, flags, team...)
 	others := compileProgram(t, flags, collectives...)
@@ -207,6 +218,7 @@ func TestTheProtocolStaysWithinItsMemory(t *testing.T) {
 // Any order, channels and protocol, all types and reductions, counts that are odd or 0, in place and not. Counters of chunks
 // start before the wrap of LL's marks (half the range) and before their own.
 func TestRingsGiveTheRightSumsAndTheSameBitsOnAllRanks(t *testing.T) {
+	t.Parallel()
 	binary := compileProgram(t, plain, rings...)
 	for world := 2; world <= 9; world++ {
 		for _, first := range []uint32{0, 0x7fffff00, 0xffffff00} {
@@ -220,6 +232,7 @@ func TestRingsGiveTheRightSumsAndTheSameBitsOnAllRanks(t *testing.T) {
 // Pairs and triples of instruction sets in a group, all floating-point types, reductions and algorithms, NaNs of many payloads and both
 // signs, and NaNs that come from infinities. The program's output is the sets that this processor has.
 func TestNaNResultsHaveTheSameBitsWhateverInstructionsTheRanksUse(t *testing.T) {
+	t.Parallel()
 	sets := strings.Fields(runProgram(t, compileProgram(t, plain, mixed...)))
 	t.Logf("instruction sets: %v", sets)
 	if strings.Contains(cpuFlags(t), " avx512vl ") && len(sets) != 3 {
@@ -228,7 +241,7 @@ func TestNaNResultsHaveTheSameBitsWhateverInstructionsTheRanksUse(t *testing.T) 
 }
 
 func TestRingsEndAtAnAbortAndAtTheDeadline(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel()
 	binary := compileProgram(t, plain, rings...)
 	for _, world := range []int{2, 3, 5} {
 		for _, spin := range spins[:2] {
@@ -239,6 +252,7 @@ func TestRingsEndAtAnAbortAndAtTheDeadline(t *testing.T) {
 }
 
 func TestABadOfferIsNotAccessedAndItsRankIsNamed(t *testing.T) {
+	t.Parallel()
 	binary := compileProgram(t, sanitized(t, address), badOffers...)
 	for _, world := range []int{2, 3, 8} {
 		for _, spin := range spins[:2] {
@@ -248,7 +262,7 @@ func TestABadOfferIsNotAccessedAndItsRankIsNamed(t *testing.T) {
 }
 
 func TestARankThatProgressesBeforeEachDeadlineDoesNotKeepAnOperationGoing(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel()
 	binary := compileProgram(t, plain, append([]string{"testdata/drip.cc"}, team[1:]...)...)
 	for _, spin := range spins[:2] {
 		runProgram(t, binary, spin)
@@ -256,7 +270,7 @@ func TestARankThatProgressesBeforeEachDeadlineDoesNotKeepAnOperationGoing(t *tes
 }
 
 func TestATimeoutNamesALateRank(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel()
 	binary := compileProgram(t, plain, team...)
 	for _, first := range []uint32{0, 0xffffffff} {
 		out := runProgram(t, binary, "late", 3, 3, first, 1_000, 1000, rand.Uint64())
