@@ -11,6 +11,7 @@ import (
 )
 
 func TestEagerAllReduces(t *testing.T) {
+	t.Parallel()
 	for _, world := range []int{1, 2, 3, 8} {
 		t.Run(fmt.Sprint(world), func(t *testing.T) {
 			ranks := form(t, startDaemon(t), client.CommConfig{World: world})
@@ -72,6 +73,7 @@ func TestAllReducesOfEveryTypeAndReduction(t *testing.T) {
 
 // Two graphs of one comm and eager calls, in random order, in windows and elsewhere.
 func TestReplaysAndEagerCallsInAnyOrder(t *testing.T) {
+	t.Parallel()
 	for _, world := range []int{2, 3} {
 		t.Run(fmt.Sprint(world), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(world), 3))
@@ -122,6 +124,7 @@ func TestReplaysAndEagerCallsInAnyOrder(t *testing.T) {
 }
 
 func TestTwoCommsOnTwoStreamsRunConcurrently(t *testing.T) {
+	t.Parallel()
 	const world = 2
 	s := startDaemon(t)
 	var comms [2][]rank
@@ -158,6 +161,7 @@ func TestTwoCommsOnTwoStreamsRunConcurrently(t *testing.T) {
 }
 
 func TestACommThatWasSplitOffReduces(t *testing.T) {
+	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 4})
 	halves := make([]rank, 4)
 	each(t, ranks, func(r rank) (err error) {

@@ -94,6 +94,7 @@ func TestChildRunsOperationsInMemoryOfCudaMalloc(t *testing.T) {
 }
 
 func TestProcessesRunEveryZeroCopyOperationInMemoryOfCudaMalloc(t *testing.T) {
+	t.Parallel()
 	for _, world := range deep.First(t, 1, []int{3, 2}) {
 		t.Run(fmt.Sprint(world), func(t *testing.T) {
 			for _, c := range harness.StartChildren(t, startDaemon(t).SocketPath(), "TestChildRunsOperationsInMemoryOfCudaMalloc", world) {
@@ -144,6 +145,7 @@ func TestChildStagesMemoryOfCudaMalloc(t *testing.T) {
 }
 
 func TestMemoryOfCudaMallocThatARankCannotOpenIsStagedOnAll(t *testing.T) {
+	t.Parallel()
 	for _, why := range []string{"opening fails", "other alignment"} {
 		t.Run(why, func(t *testing.T) {
 			for _, c := range harness.StartChildren(t, startDaemon(t).SocketPath(), "TestChildStagesMemoryOfCudaMalloc", 3, "RAILHEAD_TEST_MEMORY="+why) {

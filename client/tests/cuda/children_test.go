@@ -116,6 +116,7 @@ func TestChildReducesThroughTheHost(t *testing.T) {
 }
 
 func TestProcessesReduceThroughTheHostWherePeersAreRefused(t *testing.T) {
+	t.Parallel()
 	var rows []string
 	for i := range devices {
 		rows = append(rows, strings.Repeat("0", i)+"1"+strings.Repeat("0", devices-1-i))
@@ -127,6 +128,7 @@ func TestProcessesReduceThroughTheHostWherePeersAreRefused(t *testing.T) {
 }
 
 func TestProcessesReduce(t *testing.T) {
+	t.Parallel()
 	for _, world := range []int{2, 8} {
 		t.Run(fmt.Sprint(world), func(t *testing.T) {
 			for _, c := range harness.StartChildren(t, startDaemon(t).SocketPath(), "TestChildReducesAndFinalizes", world) {
@@ -138,6 +140,7 @@ func TestProcessesReduce(t *testing.T) {
 
 // A child of the tests below. It prints "replays" in its second replay, then its error.
 func TestChildReplaysAllReduces(t *testing.T) {
+	t.Parallel()
 	r := childRank(t)
 	buf := r.alloc(t, 1<<20)
 	g := r.capture(t, func() error {
@@ -169,6 +172,7 @@ func (r rank) replayToTheEnd(t *testing.T, g *graph) {
 }
 
 func TestTheOtherRanksNameARankKilledDuringReplays(t *testing.T) {
+	t.Parallel()
 	killOneOf(t, "TestChildReplaysAllReduces", func(t *testing.T, c harness.Child, died string) error {
 		return harness.Missing("a child", c.Line(t, "ended "), fmt.Sprint(wire.ResultRankDead), died)
 	})
@@ -208,6 +212,7 @@ func killOneOf(t *testing.T, test string, check func(t *testing.T, c harness.Chi
 
 // A child. It waits for a line of its input before each of its steps.
 func TestChildWorksOverARestart(t *testing.T) {
+	t.Parallel()
 	r := childRank(t)
 	buf := r.alloc(t, 4000)
 	g := r.capture(t, func() error { return r.allReduce(buf) })
@@ -258,6 +263,7 @@ func TestChildWorksOverARestart(t *testing.T) {
 }
 
 func TestReplaysGoOnWithoutADaemonAndWindowsWithTheNext(t *testing.T) {
+	t.Parallel()
 	socket := t.TempDir() + "/rh.sock"
 	start := func() *server.Server {
 		s, err := server.Start(server.Config{SocketPath: socket, TuneDir: t.TempDir()})

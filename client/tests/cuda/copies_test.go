@@ -130,6 +130,7 @@ func TestWhatCopyEnginesCannotReadRunsOtherwise(t *testing.T) {
 
 // By default large calls are copied; where only recv lies in a window, pull runs.
 func TestLargeOperationsAreCopiedByDefault(t *testing.T) {
+	t.Parallel()
 	const world, part = 2, 32<<20 + 5
 	ranks := form(t, startDaemon(t), client.CommConfig{World: world})
 	memory := window(t, ranks, 3*part)
@@ -464,6 +465,7 @@ func TestReplaysOfCopiesAfterFinalizeWriteToNoOtherRank(t *testing.T) {
 
 // A child. As TestChildReplaysAllReduces.
 func TestChildReplaysCopies(t *testing.T) {
+	t.Parallel()
 	r := childRank(t)
 	w, err := r.AllocWindow(4 << 20)
 	if err != nil {
@@ -484,6 +486,7 @@ func TestChildReplaysCopies(t *testing.T) {
 }
 
 func TestTheOtherRanksNameARankKilledDuringCopies(t *testing.T) {
+	t.Parallel()
 	const world, victim = 4, 1
 	children := harness.StartChildren(t, startDaemon(t).SocketPath(), "TestChildReplaysCopies", world, "RAILHEAD_ALGO=copy")
 	for _, c := range children {

@@ -183,6 +183,7 @@ func TestChildSurvivesInDispatches(t *testing.T) {
 }
 
 func TestTheOtherRanksGoOnWithoutARankThatIsKilledDuringDispatches(t *testing.T) {
+	t.Parallel()
 	killOneOf(t, "TestChildSurvivesInDispatches", func(t *testing.T, c harness.Child, _ string) error {
 		return harness.Missing("a child", c.Line(t, "survived "), fmt.Sprint(wire.ResultRankDead), "<nil>")
 	})
@@ -190,6 +191,7 @@ func TestTheOtherRanksGoOnWithoutARankThatIsKilledDuringDispatches(t *testing.T)
 
 // An abort is no death: it ends the waits of buffers that survive deaths too.
 func TestAnAbortEndsADispatchThatSurvivesDeaths(t *testing.T) {
+	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 3})
 	layers := newLayers(t, ranks, dropConfig, 1)
 	if err := errors.Join(layers[0][0].Dispatch(true), ranks[1].Abort()); err != nil {

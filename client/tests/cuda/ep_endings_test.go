@@ -12,6 +12,7 @@ import (
 )
 
 func TestTheDeadlineOfADispatchNamesTheLateRank(t *testing.T) {
+	t.Parallel()
 	inBothModes(t, layerConfig, htConfig, func(t *testing.T, c client.EPConfig) {
 		t.Parallel() // it waits
 		missDeadline(t, c)
@@ -43,6 +44,7 @@ func missDeadline(t *testing.T, c client.EPConfig) {
 }
 
 func TestAnAbortEndsADispatch(t *testing.T) {
+	t.Parallel()
 	inBothModes(t, layerConfig, htConfig, func(t *testing.T, c client.EPConfig) {
 		ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 		layers := newLayers(t, ranks, c, 1)
@@ -57,6 +59,7 @@ func TestAnAbortEndsADispatch(t *testing.T) {
 
 // A child. It replays dispatches and combines of a buffer of each mode in turn.
 func TestChildReplaysDispatches(t *testing.T) {
+	t.Parallel()
 	r := childRank(t)
 	var layers []*layer
 	for _, c := range []client.EPConfig{layerConfig, htConfig} {
@@ -84,12 +87,14 @@ func TestChildReplaysDispatches(t *testing.T) {
 }
 
 func TestTheOtherRanksNameARankKilledDuringDispatches(t *testing.T) {
+	t.Parallel()
 	killOneOf(t, "TestChildReplaysDispatches", func(t *testing.T, c harness.Child, died string) error {
 		return harness.Missing("a child", c.Line(t, "ended "), fmt.Sprint(wire.ResultRankDead), died)
 	})
 }
 
 func TestABufferOfACapturedGraphCannotBeDestroyed(t *testing.T) {
+	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	layers := newLayers(t, ranks, layerConfig, 1)
 	graphs, _ := captureOnAll(t, ranks, func(r rank) error { return layers[r.Rank()][0].Both(true) })

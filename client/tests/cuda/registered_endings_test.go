@@ -138,6 +138,7 @@ func TestGroupsWithRegisteredWindowsLeaveNothing(t *testing.T) {
 }
 
 func TestARegisteredWindowOfACapturedGraphCannotBeFreed(t *testing.T) {
+	t.Parallel()
 	const count = 1 << 18
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	memory, graphs := make([][]byte, 2), make([]*graph, 2)
@@ -171,6 +172,7 @@ func TestARegisteredWindowOfACapturedGraphCannotBeFreed(t *testing.T) {
 
 // window_free waits until the kernels of replays that use the window have ended.
 func TestAWindowIsFreedOnceItsStreamsAreIdle(t *testing.T) {
+	t.Parallel()
 	const count = 1 << 18
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	memory := make([][]byte, 2)
@@ -257,6 +259,7 @@ func (r rank) registrable(t testing.TB, bytes int) []byte {
 }
 
 func TestProcessesReduceRegisteredMemory(t *testing.T) {
+	t.Parallel()
 	for _, memory := range []string{"mapped", "malloc"} {
 		for _, world := range []int{2, 5} {
 			t.Run(fmt.Sprint(memory, world), func(t *testing.T) {
@@ -305,6 +308,7 @@ func TestChildRegistersUntilARankDies(t *testing.T) {
 
 // The victim is killed at different moments of a registration.
 func TestTheOtherRanksNameARankKilledDuringARegistration(t *testing.T) {
+	t.Parallel()
 	const world, victim = 3, 1
 	for round := range deep.Rounds(t, 4, 30) {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
@@ -333,6 +337,7 @@ func TestTheOtherRanksNameARankKilledDuringARegistration(t *testing.T) {
 
 // A child on a GPU with little memory, so that each device heap has few addresses for registered windows.
 func TestChildRegistersUntilThereIsNoRoom(t *testing.T) {
+	t.Parallel()
 	r := childRank(t)
 	memory := tensor{32, 1, 0, 64 << 20}.of(t, r)
 	var windows []*client.Window
@@ -373,6 +378,7 @@ func TestChildRegistersUntilThereIsNoRoom(t *testing.T) {
 }
 
 func TestWindowsForWhichThereAreNoAddressesAreStaged(t *testing.T) {
+	t.Parallel()
 	for _, c := range harness.StartChildren(t, startDaemon(t).SocketPath(), "TestChildRegistersUntilThereIsNoRoom", 2, fmt.Sprint("RAILHEAD_FAKE_CUDA_MEMORY=", 256<<20)) {
 		c.Succeeds(t)
 	}
