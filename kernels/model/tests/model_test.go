@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) {
 // modelSeeds is the range of seeds of each random scenario.
 func modelSeeds(t *testing.T) string {
 	t.Helper()
-	return fmt.Sprint("0:", deep.Rounds(t, 200, 300))
+	return fmt.Sprint("0:", deep.Rounds(t, 120, 300))
 }
 
 // modelObject writes the object that the go command has compiled of model/main.cc, once.
@@ -114,6 +115,9 @@ func TestInManySeedsALateRankIsGivenUp(t *testing.T) {
 	}
 }
 
+// rareMutants fail in few seeds, so that it takes seconds to find one.
+var rareMutants = []string{"168", "176", "178"}
+
 // The scenario named for each mistake of the committed list (model/mutants.h) detects it.
 func TestEveryMutantFailsInTheModel(t *testing.T) {
 	binary := buildModel(t)
@@ -125,6 +129,9 @@ func TestEveryMutantFailsInTheModel(t *testing.T) {
 		number, scenario, says := m[0], m[1], m[2]
 		t.Run(fmt.Sprintf("%s: %s", number, says), func(t *testing.T) {
 			t.Parallel()
+			if slices.Contains(rareMutants, number) {
+				deep.Only(t)
+			}
 			passed, said := runModel(t, binary, "--scenario", scenario, "--mutant", number, "--seeds", "0:20000")
 			if passed {
 				t.Errorf("mutant %s (%s) passes %s: %s", number, says, scenario, said)
