@@ -11,6 +11,7 @@ import (
 // A captured call uses each window that its buffers touch: one buffer begins in a window and ends in the next, another lies in a third. The
 // windows can be freed once the graph has ended.
 func TestAGraphUsesEveryWindowThatItsBuffersTouch(t *testing.T) {
+	t.Parallel()
 	const bytes = 1 << 16
 	r := formOnStreams(t, client.CommConfig{World: 1, HeapBytes: 16 << 20})[0]
 	var windows [3]*client.Window

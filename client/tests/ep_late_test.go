@@ -10,6 +10,7 @@ import (
 
 // Dropping a late rank masks it in the buffer. Unlike a death it does not break the comm.
 func TestOtherCollectivesWorkAfterALateRankWasDropped(t *testing.T) {
+	t.Parallel()
 	ranks := formGroup(t, startDaemon(t), client.CommConfig{Group: "late", World: 3, Timeout: time.Second})
 	c := faultConfig(client.EPLowLatency)
 	eps := makeEPs(t, ranks, c)

@@ -15,6 +15,7 @@ import (
 )
 
 func TestBuffersAndRoutingsOfGraphsCannotBeDestroyed(t *testing.T) {
+	t.Parallel()
 	onLayers(t, 1, layerConfig, func(r onStreams, layers []*layer) error {
 		l := layers[0]
 		if err := route(layers, true); err != nil {

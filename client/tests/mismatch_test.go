@@ -84,6 +84,7 @@ func checkMismatch(t *testing.T, ranks []member, odd int, usual, other one, word
 }
 
 func TestDifferentKindsOfOperationAreRefusedOnAllRanks(t *testing.T) {
+	t.Parallel()
 	s := startDaemon(t)
 	calls := append(callsWith(ownMemory, 100, client.F32, client.Sum, 0), one{"barrier", barrier})
 	for i, usual := range calls {

@@ -107,6 +107,7 @@ func TestTheOtherRanksNameARankKilledDuringReplays(t *testing.T) {
 }
 
 func TestAWindowOfACapturedGraphCannotBeFreed(t *testing.T) {
+	t.Parallel()
 	ranks := formOnStreams(t, client.CommConfig{World: 2, HeapBytes: 16 << 20})
 	const count = 1000
 	windows := make([]*client.Window, 2)

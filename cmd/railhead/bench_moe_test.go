@@ -88,6 +88,7 @@ func TestBenchMoEComparesWhatWasWrittenWithTheLeast(t *testing.T) {
 }
 
 func TestBenchMoEOfEveryModeLayoutAndWireIsRight(t *testing.T) {
+	t.Parallel()
 	n := 0
 	for _, mode := range []string{"ll", "ht"} {
 		for _, layout := range []string{"padded", "flat", "tokens"} {
@@ -213,6 +214,7 @@ func TestBenchMoERefusesWrongFlagsBeforeItStartsAnything(t *testing.T) {
 }
 
 func TestBenchMoEOnGPUsMeasuresAndChecksEagerlyAndInGraphs(t *testing.T) {
+	t.Parallel()
 	env := withGPUs(t)
 	for _, args := range [][]string{
 		{"--tokens", "0,3"}, {"--tokens", "5", "-G", "3", "--layout", "padded"}, {"--wire-dtype", "fp8_e4m3", "--scale", "ue8m0", "--layout", "tokens", "--tokens", "2", "-G", "1"},

@@ -63,6 +63,7 @@ func TestBenchAllReduceMeasuresAndChecksBothWays(t *testing.T) {
 }
 
 func TestBenchMeasuresAndChecksEveryOperationOfEveryTypeAndReduction(t *testing.T) {
+	t.Parallel()
 	types, err := ncclstyle.ParseDtypes("all")
 	if err != nil {
 		t.Fatal(err)
@@ -104,6 +105,7 @@ func TestBenchMeasuresAndChecksEveryOperationOfEveryTypeAndReduction(t *testing.
 
 // A tree and a classic ring do not add in rank order. Their rounding must not count as an error.
 func TestBenchChecksAlgorithmsThatAddInAnotherOrder(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ command, algo, reproducible string }{
 		{"allreduce", "tree", "on"}, {"allreduce", "ring", "off"}, {"reducescatter", "ring", "off"},
 	} {
@@ -139,6 +141,7 @@ func TestBenchTakesEachRankAsRoot(t *testing.T) {
 }
 
 func TestBenchBuffersInWindowsAreNotCopied(t *testing.T) {
+	t.Parallel()
 	for op, want := range map[ncclstyle.Operation]string{
 		ncclstyle.AllReduce: "pull", ncclstyle.AllGather: "pull", ncclstyle.ReduceScatter: "pull",
 		ncclstyle.AllToAll: "pull/oneshot", // in place it would overwrite data that others have not read yet

@@ -46,6 +46,7 @@ func withGPUs(t *testing.T) []string {
 }
 
 func TestBenchOnGPUsMeasuresAndChecksEagerlyAndInGraphs(t *testing.T) {
+	t.Parallel()
 	env := withGPUs(t)
 	for _, c := range []struct {
 		algo string
@@ -71,6 +72,7 @@ func TestBenchOnGPUsMeasuresAndChecksEagerlyAndInGraphs(t *testing.T) {
 
 // Copy needs windows, so the buffers are there without --window.
 func TestBenchOnGPUsMeasuresCopyEngines(t *testing.T) {
+	t.Parallel()
 	env := withGPUs(t)
 	for op, algo := range map[ncclstyle.Operation]string{ncclstyle.AllGather: "copy", ncclstyle.AllToAll: "copy", ncclstyle.Broadcast: "copy"} {
 		for _, graph := range []string{"0", "2"} {
@@ -94,6 +96,7 @@ func TestBenchOnGPUsHasTheColumnsOfNCCLTests(t *testing.T) {
 }
 
 func TestBenchOnGPUsRunsAndChecksEveryOperation(t *testing.T) {
+	t.Parallel()
 	env := withGPUs(t)
 	for _, op := range []string{"barrier", "reducescatter", "allgather", "alltoall", "broadcast", "reduce", "gather", "scatter", "sendrecv"} {
 		status, stdout, stderr := railhead(t, env, "bench", op, "--device", "cuda", "--ranks", "3", "-b", "12K", "-e", "12K", "-n", "2", "-w", "1", "-G", "2")
@@ -156,6 +159,7 @@ func TestTheDemoOnGPUsReplaysAndChecksDecodeSteps(t *testing.T) {
 }
 
 func TestTheDemoOnGPUsReplaysAndChecksLayersWithExperts(t *testing.T) {
+	t.Parallel()
 	env := withGPUs(t)
 	for model, ranks := range map[string]int{"deepseek-v3": 2, "gpt-oss-120b": 3} { // with a shared expert, and without; one of 3 ranks has no token
 		args := []string{"demo", "--device", "cuda", "--model", model, "--ranks", fmt.Sprint(ranks), "--layers", "2", "--steps", "3", "--batch", "2"}

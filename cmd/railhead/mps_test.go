@@ -87,6 +87,7 @@ func TestTheMPSDaemonEndsWithTheRanksHoweverTheyEnd(t *testing.T) {
 }
 
 func TestTheMPSDaemonEndsWhenRunIsSignalled(t *testing.T) {
+	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGKILL} {
 		env, record := withMPS(t)
 		c := start(t, env, "run", "-n", "2", "--mps", "--", "sh", "-c", "echo here; exec sleep 1000")

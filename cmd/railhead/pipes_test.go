@@ -51,6 +51,7 @@ func startUnread(t *testing.T, fd int, env []string, args ...string) *process {
 }
 
 func TestACommandWhoseReaderIsGoneCleansUpAndFails(t *testing.T) {
+	t.Parallel()
 	for _, args := range [][]string{
 		{"bench", "allreduce", "--ranks", "2", "-b", "1K", "-e", "1M", "-f", "2"},
 		{"bench", "moe", "--ranks", "2"},

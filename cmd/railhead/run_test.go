@@ -177,6 +177,7 @@ func TestServeRunsGroupsShowsThemAndDrainsOnSIGTERM(t *testing.T) {
 }
 
 func TestStatusOfAWorkingGroupNamesItsRanks(t *testing.T) {
+	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "rh.sock")
 	serveAt(t, socket)
 	self, err := os.Executable()

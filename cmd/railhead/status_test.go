@@ -17,6 +17,7 @@ import (
 )
 
 func TestAnAnswerThatIsTooLongIsAnError(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	l, err := net.Listen("unix", server.AdminSocketBeside(filepath.Join(dir, "rh.sock")))
 	if err != nil {
