@@ -189,6 +189,27 @@ func TestTheOtherRanksGoOnWithoutARankThatIsKilledDuringDispatches(t *testing.T)
 	})
 }
 
+// A rank dies, and another one then leaves the broken group. No kernel waits for either of them.
+func TestARankThatLeavesAGroupBrokenByADeathIsNotAwaited(t *testing.T) {
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 3})
+	layers := newLayers(t, ranks, dropConfig, 1)
+	each(t, ranks, func(r rank) error {
+		return errors.Join(layers[r.Rank()][0].Both(false), r.wait())
+	})
+	if err := errors.Join(ranks[1].session.Close(), ranks[2].Finalize()); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	l := layers[0][0]
+	if err := errors.Join(l.Both(false), ranks[0].stream.Synchronize(patience), l.survived(1, 2), l.masked(1, 2)); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > patience/4 {
+		t.Errorf("it took %v, the deadline is %v", took, patience)
+	}
+	_ = ranks[0].Finalize()
+}
+
 // An abort is no death: it ends the waits of buffers that survive deaths too.
 func TestAnAbortEndsADispatchThatSurvivesDeaths(t *testing.T) {
 	t.Parallel()
