@@ -138,6 +138,8 @@ class Context : public Target {
     since_ = look(*this, call_, way_, since_);
     return since_ >= kCodes;
   }
+  // When the wait has looked at the clock first; 0 = it has not, as of a wait that ends within waitPolls polls.
+  RH_FN uint64_t waitBegan() const { return since_ >= kCodes ? since_ : 0; }
   RH_FN void endWait() { since_ = 0; }
   // After keepWaiting() has returned false: whether the kernel waits on, since only a piece of the wait has ended, or the host has only told of deaths.
   RH_FN bool survives() {

@@ -124,6 +124,8 @@ struct EpRankState {
   // they take; the last one then clears rows that have not come (ep_repair.h). missing: copies that have not. verdicts: of each rank, see ep_waits.h.
   uint32_t endedBlocks, missing;
   uint32_t verdicts[kMaxWorldSize];
+  // Until when a wait for each rank has been counted (epCountWait), in units of 1,024 ns. Writers: threads of blocks, by compare-and-swap.
+  uint32_t waitedUntil[kMaxWorldSize];
   // In ht, of each other rank: tokens that were sent there and taken from there, partial sums that were sent there and added from there.
   EpRing sent[kMaxWorldSize], taken[kMaxWorldSize], summed[kMaxWorldSize], added[kMaxWorldSize];
 };

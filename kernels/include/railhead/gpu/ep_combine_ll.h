@@ -349,7 +349,7 @@ class EpCombineKernel {
         }
         if (wait.isGone()) break;
       }
-      c_.endWait();
+      wait.end(c_.threadInBlock() == 0);
     }
     return mutated(Mutant::kGpuEpThreadsGiveUpAlone) ? good : c_.dataAll(good);
   }
@@ -442,6 +442,7 @@ class EpCombineKernel {
       c_.giveUp(uint64_t{1} << r);
       return false;
     }
+    if (c_.waitBegan() != 0 && c_.threadInBlock() == 0) epCountWait<C>(c_, call_, r, c_.waitBegan());
     c_.endWait();
     RH_UNROLL
     for (uint32_t q = 0; q < kTiles; q++) {

@@ -165,9 +165,10 @@ class EpPlaces {
     while (!EpCountWord::isHere(word = c_.loadFlag(from), shared_.number)) {
       if (wait.goesOn()) continue;
       if (wait.isGone()) c_.sharedOr(&shared_.uncounted[s / 32], 1u << s % 32);
+      wait.end(at == 0);
       return wait.isGone();
     }
-    c_.endWait();
+    wait.end(at == 0);
     *count = EpCountWord::count(word);
     return true;
   }

@@ -113,9 +113,10 @@ class EpReceiver {
     while (((first = mutated(Mutant::kGpuEpLookRelaxed) ? c_.loadFlag(at) : c_.loadFlagAcquire(at)) & EpFirstWord::kHere) == 0) {
       if (wait.goesOn()) continue;
       shared_.firstWords[g] = 0;  // the copy is missing
+      wait.end(g == 0);
       return wait.isGone();
     }
-    c_.endWait();
+    wait.end(g == 0);
     shared_.firstWords[g] = first;
     if (!mutated(Mutant::kGpuEpHeaderNotCleared)) c_.storeFlag(at, 0);
     return true;

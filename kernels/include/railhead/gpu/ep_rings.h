@@ -113,7 +113,7 @@ class EpStall {
   // isThere(r): whether something of rank r has come. lacking: the ranks of which something lacks. False: the comm has stopped.
   template <class IsThere>
   RH_FN bool await(uint64_t lacking, IsThere isThere) {
-    uint64_t begun = 0, ending = 0, gone = 0, since = 0;
+    uint64_t begun = 0, ending = 0, gone = 0, since = 0, waitedFrom = 0;
     RH_ROLLED
     for (;;) {
       bool any = false;
@@ -121,7 +121,9 @@ class EpStall {
       for (uint64_t left = lacking; left != 0; left &= left - 1) any |= isThere(lowestBit(left));
       if (any) break;
       if (ending == 0) {
+        const uint64_t began = c_.waitBegan();
         if (c_.keepWaiting()) continue;
+        if (waitedFrom == 0) waitedFrom = began;
         if (!c_.survives()) {
           c_.giveUp(lacking);
           return false;
@@ -146,6 +148,9 @@ class EpStall {
       }
       break;
     }
+    if (waitedFrom == 0) waitedFrom = c_.waitBegan();
+    RH_ROLLED
+    for (uint64_t left = waitedFrom == 0 ? 0 : lacking; left != 0; left &= left - 1) epCountWait<C>(c_, call_, lowestBit(left), waitedFrom);
     c_.endWait();
     return true;
   }

@@ -108,7 +108,7 @@ class EpSender {
         }
         seen = c_.loadFlagAcquire(head);
       }
-      c_.endWait();
+      wait.end(true);
     }
     return true;
   }

@@ -20,6 +20,25 @@ struct EpPatience {
   uint64_t since = 0, aliveAt = 0;
 };
 
+// Counts the time from `began` until now as waited for a rank, but for what another thread has counted: blocks wait at the same time. Only a wait that has
+// looked at the clock is counted, from that look on, so a short one costs nothing.
+template <class C>
+RH_COLD void epCountWait(typename C::TargetType target, const EpCommonCall& call, int rank, uint64_t began) {
+  if (call.team.counters == nullptr) return;
+  constexpr int kUnit = 10;  // 1,024 ns, so that 32 bits hold 73 minutes
+  constexpr uint32_t kApart = 1 << 16;  // units: threads that end a wait are less apart
+  const auto now = static_cast<uint32_t>(target.nowNs() >> kUnit), since = static_cast<uint32_t>(began >> kUnit);
+  uint32_t* word = &call.state->waitedUntil[rank];
+  uint32_t until;
+  RH_ROLLED
+  do {
+    until = target.loadOwn(word);
+    if (until - now < kApart) return;  // a thread that came later has counted more
+  } while (target.compareSwap(word, until, now) != until);
+  const uint32_t waited = now - since, uncounted = now - until;
+  target.add(&call.team.counters->waitNs[rank], uint64_t{waited < uncounted ? waited : uncounted} << kUnit);
+}
+
 // A thread's wait for a word of a rank.
 template <class C>
 class EpWait {
@@ -29,7 +48,9 @@ class EpWait {
   // Between two polls. False: the rank is given up (isGone()), or the comm has stopped.
   RH_FN bool goesOn() {
     if (!isLast_) {
+      const uint64_t began = c_.waitBegan();
       if (c_.keepWaiting()) return true;
+      if (began_ == 0) began_ = began;
       if (!c_.survives()) {
         c_.giveUp(uint64_t{1} << rank_);
         return false;
@@ -41,6 +62,12 @@ class EpWait {
     return !isGone_;
   }
   RH_FN bool isGone() const { return isGone_; }
+  // Behind the wait. counts: whether the time is counted, since one thread of a block is enough.
+  RH_FN void end(bool counts) {
+    const uint64_t began = began_ != 0 ? began_ : c_.waitBegan();
+    if (began != 0 && counts) epCountWait<C>(c_, call_, rank_, began);
+    c_.endWait();
+  }
 
   // kEnd: the rank has died, or has masked this one. What it has sent has arrived before the next poll.
   enum class Seen { kNothing, kEnd, kGone };
@@ -91,6 +118,7 @@ class EpWait {
   const int rank_;
   const bool forCounts_;
   bool isGone_ = false, isLast_ = false;
+  uint64_t began_ = 0;  // Context::waitBegan() of the first piece, once that has ended
   EpPatience patience_;
 };
 
