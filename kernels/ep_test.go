@@ -47,6 +47,7 @@ func TestTheGPUsDispatchAndCombineGoOnWithoutADeadRank(t *testing.T) {
 	runProgram(t, binary, "drops", first, deep.Rounds(t, 8, 100))
 	runProgram(t, binary, "late", 3, rand.IntN(2), rand.IntN(2))
 	runProgram(t, binary, "alone", 34, rand.IntN(2))
+	runProgram(t, binary, "twice", 4)
 }
 
 func TestTheGPUsDispatchAndCombineAccessOnlyTheirMemoryAmongHostileRanks(t *testing.T) {

@@ -4,6 +4,7 @@
 //   gpu_ep_faults drops SEED ROUNDS      with RH_EP_DEAD_DROP: a rank dies before its counts, between its rows, or before its combine. The others go on
 //   gpu_ep_faults late WORLD FROM HT     with RH_EP_DEAD_DROP: a rank that does not come to a dispatch (0) or its combine (1) is masked after the deadline, in ll (0) or ht (1)
 //   gpu_ep_faults alone WORLD HT         with RH_EP_DEAD_DROP: all others have died, in ll (0) or ht (1)
+//   gpu_ep_faults twice WORLD            with RH_EP_DEAD_DROP: a second rank dies
 //   gpu_ep_faults hostile SEED ROUNDS    the other ranks have filled this rank's buffer with anything. It must access only its own memory, which
 //                                        AddressSanitizer watches, and its own tokens' rows must be whole
 #include <string.h>
@@ -181,6 +182,22 @@ class Drops {
     for (int r = 0; r < last(); r++) lost += tokensLack(r) ? copies(last(), r) : 0;
     goOn();
     if (when == 1) comeBack(lost);
+  }
+  // A rank dies between its rows, later another one before it sends. What the first one's dispatch lacks is not taken off the second one's tokens.
+  void dieOneByOne() {
+    when_ = 1;
+    die();
+    begin();
+    const int second = last() - 1;
+    const uint64_t secondBit = uint64_t{1} << second;
+    reportDeaths(lastBit() | secondBit);
+    onRanks(second, [&](int r) { ranks_->dispatch(&calls(r).dispatch, kGrid); });
+    for (int r = 0; r < second; r++) {
+      const EpReport& report = calls(r).cell[0].dispatched;
+      uint64_t tokens = 0;
+      for (int s = 0; s < second; s++) tokens += copies(s, r);
+      CHECK(report.error == EpError::kNone && (report.lostRanks & secondBit) != 0 && report.tokens == tokens);
+    }
   }
   // It does not come, and nobody reports a death.
   void stayAway(bool toCombine) {
@@ -480,6 +497,10 @@ int main(int argc, char** argv) {
   if (what == "alone") {
     CHECK(argc == 4);
     Drops(atoi(argv[2]), atoi(argv[3]) != 0, 60000 * kMs).isAlone();
+    return 0;
+  }
+  if (what == "twice") {
+    Drops(atoi(argv[2]), false, 60000 * kMs).dieOneByOne();
     return 0;
   }
   if (what == "drops") {
