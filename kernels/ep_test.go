@@ -48,6 +48,7 @@ func TestTheGPUsDispatchAndCombineGoOnWithoutADeadRank(t *testing.T) {
 	runProgram(t, binary, "late", 3, rand.IntN(2), rand.IntN(2))
 	runProgram(t, binary, "alone", 34, rand.IntN(2))
 	runProgram(t, binary, "twice", 4)
+	runProgram(t, binary, "full", 3)
 }
 
 func TestTheGPUsDispatchAndCombineAccessOnlyTheirMemoryAmongHostileRanks(t *testing.T) {

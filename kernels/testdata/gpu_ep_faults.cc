@@ -5,6 +5,7 @@
 //   gpu_ep_faults late WORLD FROM HT     with RH_EP_DEAD_DROP: a rank that does not come to a dispatch (0) or its combine (1) is masked after the deadline, in ll (0) or ht (1)
 //   gpu_ep_faults alone WORLD HT         with RH_EP_DEAD_DROP: all others have died, in ll (0) or ht (1)
 //   gpu_ep_faults twice WORLD            with RH_EP_DEAD_DROP: a second rank dies
+//   gpu_ep_faults full 3                 with RH_EP_DEAD_DROP: a rank dies, of whose rows some have no room
 //   gpu_ep_faults hostile SEED ROUNDS    the other ranks have filled this rank's buffer with anything. It must access only its own memory, which
 //                                        AddressSanitizer watches, and its own tokens' rows must be whole
 #include <string.h>
@@ -197,6 +198,30 @@ class Drops {
       uint64_t tokens = 0;
       for (int s = 0; s < second; s++) tokens += copies(s, r);
       CHECK(report.error == EpError::kNone && (report.lostRanks & secondBit) != 0 && report.tokens == tokens);
+    }
+  }
+  // A rank dies between its rows. In the padded layout the last of them have no room: at their places are rows of the next expert, or nothing. World 3.
+  void dieWithoutRoom() {
+    constexpr size_t kLiving = 8, kRoom = 10;  // rows of an expert: 4 come from each rank
+    begin();
+    for (int r = 0; r < world_; r++) {
+      Calls& c = calls(r);
+      c.room(EpRowLayout::kPadded, kRoom, 2 * kRoom + 1);
+      for (float& x : c.rows) x = -1;
+    }
+    calls(last()).dispatch.steps = kEpSends;
+    ranks_->dispatch(&calls(last()).dispatch, kGrid);
+    for (int r = 0; r < last(); r++) {
+      const EpTeam& t = calls(r).dispatch.team;
+      for (uint32_t i = 0; i < copies(last(), r); i++) *reinterpret_cast<uint32_t*>(t.header(t.slot(r, last(), 1), i)) = 0;
+    }
+    reportDeath();
+    onRanks(last(), [&](int r) { ranks_->dispatch(&calls(r).dispatch, kGrid); });
+    for (int r = 0; r < last(); r++) {
+      const Calls& c = calls(r);
+      CHECK(c.cell[0].dispatched.error == EpError::kNone);
+      for (size_t row = 0; row < 2 * kRoom; row++) CHECK((c.rows[row * kHidden] > 0) == (row % kRoom < kLiving));
+      CHECK(c.rows[2 * kRoom * kHidden] == -1);
     }
   }
   // It does not come, and nobody reports a death.
@@ -501,6 +526,10 @@ int main(int argc, char** argv) {
   }
   if (what == "twice") {
     Drops(atoi(argv[2]), false, 60000 * kMs).dieOneByOne();
+    return 0;
+  }
+  if (what == "full") {
+    Drops(atoi(argv[2]), false, 60000 * kMs).dieWithoutRoom();
     return 0;
   }
   if (what == "drops") {
