@@ -3,8 +3,10 @@
 #include <sanitizer/asan_interface.h>
 #include <string.h>
 
+#include <chrono>
 #include <memory>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -289,11 +291,42 @@ void awaitDespiteUnknownCulprit() {
   CHECK(links.wait() && links.isMasked(kPeer) && mem.nowNs() - began >= run.team.timeoutNs);
 }
 
+// Signs of life without an end do not keep a wait going: after waiterDeadlines deadlines the rank is masked.
+void awaitOneThatOnlyWaits() {
+  constexpr int kPeer = kWorld - 1;
+  Run run(1);
+  run.team.dropsDead = true;
+  run.team.timeoutNs = 20 * 1000 * 1000;
+  run.team.state()->masked = 0;
+  const_cast<EpState*>(run.team.stateOf(kPeer))->gaveUp = 0;
+  for (uint32_t& lease : run.leases) lease = 1;
+  epPrepareFlags(run.team, &run.quiet, &run.flags);
+  Mem mem;
+  EpLinks<Mem> links(mem, run.flags, run.team);
+  Flag never = {};
+  links.clear();
+  links.add(never, 1, kPeer);
+  const int64_t began = mem.nowNs(), most = 2000 * 1000 * int64_t{1000};
+  bool ended = false;
+  std::thread peer([&] {  // not for ever, so that the check fails
+    while (!__atomic_load_n(&ended, __ATOMIC_RELAXED) && mem.nowNs() - began < most) {
+      __atomic_fetch_add(&run.waitTurns[kPeer], 1, __ATOMIC_RELAXED);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  const bool goesOn = links.wait();
+  const int64_t took = mem.nowNs() - began;
+  __atomic_store_n(&ended, true, __ATOMIC_RELAXED);
+  peer.join();
+  CHECK(goesOn && links.isMasked(kPeer) && took < most);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   CHECK(argc == 3);
   awaitDespiteUnknownCulprit();
+  awaitOneThatOnlyWaits();
   const auto first = strtoull(argv[1], nullptr, 10), n = strtoull(argv[2], nullptr, 10);
   unsigned long long ended = 0;
   for (auto seed = first; seed < first + n; seed++) ended += Run(seed).play();
