@@ -38,7 +38,7 @@ struct Outputs {
 template <class T>
 void poison(SharedArray<T>* array, uint64_t n) {
   array->resize(n);
-  memset(static_cast<void*>(array->data()), 0xa5, n * sizeof(T));
+  if (n != 0) memset(static_cast<void*>(array->data()), 0xa5, n * sizeof(T));
 }
 
 // A dispatch of a rank.
