@@ -362,21 +362,16 @@ extern "C" rh_result rh_ep_create(rh_comm* handle, const rh_ep_config* config, r
   return fail(result, "%s", text);
 }
 
-namespace {
-
-// How many calls of live graphs use the buffer. As for windows: a driver may release what a graph kept a while after the graph was destroyed.
-uint32_t capturesLeft(const Ep* ep) {
+uint32_t railhead::client::capturesLeft(const uint32_t* captures) {
   constexpr int64_t kPatienceNs = int64_t{500} * 1000000;
   const int64_t until = railhead::host::nowNs() + kPatienceNs;
-  uint32_t captures;
-  while ((captures = __atomic_load_n(&ep->captures, __ATOMIC_ACQUIRE)) != 0 && railhead::host::nowNs() < until) {
+  uint32_t left;
+  while ((left = __atomic_load_n(captures, __ATOMIC_ACQUIRE)) != 0 && railhead::host::nowNs() < until) {
     const timespec pause = {0, 1000000};
     nanosleep(&pause, nullptr);
   }
-  return captures;
+  return left;
 }
-
-}  // namespace
 
 extern "C" rh_result rh_ep_destroy(rh_ep* handle) {
   EpCall call(handle, "ep_destroy");
@@ -384,7 +379,7 @@ extern "C" rh_result rh_ep_destroy(rh_ep* handle) {
   Ep* ep = call.ep();
   Comm* comm = ep->comm;
   rh_window* window = ep->window;
-  const uint32_t captures = capturesLeft(ep);
+  const uint32_t captures = capturesLeft(&ep->captures);
   if (captures != 0) {
     return fail(RH_ERR_BUSY, "ep_destroy: rank %d: the buffer is used by %u calls of captured graphs; destroy those first", ep->rankNumber(), captures);
   }

@@ -191,6 +191,9 @@ rh_result graphHandle(Ep* ep, const char* operation, EpDispatched** out);
 void endGraphHandle(EpDispatched* dispatched);
 // Returns the handle of a dispatch that was refused.
 void returnHandle(EpDispatched* dispatched);
+// How many calls of live graphs use a buffer or a routing, after up to half a second: a driver may release what a graph kept a while after the graph
+// was destroyed.
+uint32_t capturesLeft(const uint32_t* captures);
 // Waits until no call of the comm is running or queued, at most for the comm's deadline.
 rh_result awaitQuiet(const Ep* ep, const char* operation);
 // After a kernel has given up: waits until the group knows why, which a report's text needs. The control thread looks every 2 ms.

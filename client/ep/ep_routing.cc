@@ -110,7 +110,7 @@ extern "C" rh_result rh_ep_routing_destroy(rh_ep_routing* handle) {
   EpCall call(handle, "ep_routing_destroy");
   if (call.result() != RH_OK) return call.result();
   const int rank = call.ep()->rankNumber();
-  const uint32_t captures = __atomic_load_n(&call.cached()->captures, __ATOMIC_ACQUIRE);
+  const uint32_t captures = capturesLeft(&call.cached()->captures);
   if (captures != 0) {
     return fail(RH_ERR_BUSY, "ep_routing_destroy: rank %d: the routing is used by %u calls of captured graphs; destroy those first", rank, captures);
   }

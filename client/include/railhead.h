@@ -663,7 +663,7 @@ typedef struct rh_ep_dispatch_in {
  * Errors: INVALID_ARGUMENT (invalid input with RH_EP_INVALID_ERROR too), LIMIT (1024 of a process), OUT_OF_MEMORY. */
 rh_result rh_ep_routing_create(rh_ep *ep, const rh_ep_dispatch_in *in, rh_ep_routing **routing, void *stream);
 
-/* BUSY while a dispatch with it is in flight, or a graph has captured one. */
+/* BUSY while a dispatch with it is in flight, or (after half a second) while a live graph has captured one. */
 rh_result rh_ep_routing_destroy(rh_ep_routing *routing);
 
 /* How received tokens are laid out; "row" is one token for one local expert (TOKENS: for all of the rank's experts).
