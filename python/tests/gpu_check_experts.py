@@ -308,7 +308,7 @@ class Layers:
             raise AssertionError(f"{what}: wrong sums: {got[:16].hex()}...")
 
 
-def time_layers(comm: Comm, mode: int, tokens: int, wire: Dtype, hidden: int = 7168, experts: int = 256, cached: bool = False) -> None:
+def time_layers(comm: Comm, mode: int, tokens: int, wire: Dtype, hidden: int, experts: int, cached: bool) -> None:
     calls, repeats = 20, 20
     layers = Layers(comm, tokens, wire, hidden, experts, 8, mode)
     if cached:
@@ -384,11 +384,12 @@ def main() -> int:
         if comm.stopped():
             raise AssertionError(comm.status().message)
         sizes: Tuple[int, ...] = (1, 8, 32, 128) if rounds > 2 else (3,)
+        hidden, experts = (7168, 256) if rounds > 2 else (256, 16)
         for mode in (LL, HT):
             for tokens in sizes:
                 for wire in (Dtype.BF16, Dtype.FP8_E4M3):
-                    time_layers(comm, mode, tokens, wire, *(() if rounds > 2 else (256, 16)))
-                time_layers(comm, mode, tokens, Dtype.BF16, *(() if rounds > 2 else (256, 16)), cached=True)
+                    time_layers(comm, mode, tokens, wire, hidden, experts, cached=False)
+                time_layers(comm, mode, tokens, Dtype.BF16, hidden, experts, cached=True)
         print(f"rank {rank}: ok: graphs", flush=True)
         comm.finalize()
         cpu.finalize()
