@@ -6,10 +6,12 @@
 //   gpu_ep_faults alone WORLD HT         with RH_EP_DEAD_DROP: all others have died, in ll (0) or ht (1)
 //   gpu_ep_faults twice WORLD            with RH_EP_DEAD_DROP: a second rank dies
 //   gpu_ep_faults full 3                 with RH_EP_DEAD_DROP: a rank dies, of whose rows some have no room
+//   gpu_ep_faults waiter HT              with RH_EP_DEAD_DROP: a rank gives signs of life and sends nothing, in ll (0) or ht (1)
 //   gpu_ep_faults hostile SEED ROUNDS    the other ranks have filled this rank's buffer with anything. It must access only its own memory, which
 //                                        AddressSanitizer watches, and its own tokens' rows must be whole
 #include <string.h>
 
+#include <atomic>
 #include <chrono>
 #include <random>
 #include <thread>
@@ -223,6 +225,26 @@ class Drops {
       for (size_t row = 0; row < 2 * kRoom; row++) CHECK((c.rows[row * kHidden] > 0) == (row % kRoom < kLiving));
       CHECK(c.rows[2 * kRoom * kHidden] == -1);
     }
+  }
+  // Of two ranks one gives signs of life, as a rank that waits itself does, and sends nothing: it is given up after waiterDeadlines deadlines.
+  void awaitWaiter() {
+    begin();
+    EpCommonCall& call = calls(0).dispatch;
+    auto* turns = &const_cast<EpState*>(call.team.stateOf(1))->waitTurns;
+    std::atomic<bool> ended{false};
+    std::thread peer([&] {
+      while (!ended) {
+        __atomic_fetch_add(turns, 1, __ATOMIC_RELAXED);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+    const auto began = std::chrono::steady_clock::now();
+    onRanks(1, [&](int r) { ranks_->dispatch(&calls(r).dispatch, kGrid); });
+    const auto took = std::chrono::steady_clock::now() - began;
+    ended = true;
+    peer.join();
+    CHECK(calls(0).cell[0].dispatched.lostRanks == lastBit());
+    CHECK(took >= std::chrono::nanoseconds(static_cast<uint64_t>(call.team.waiterDeadlines) * timeoutNs_));
   }
   // It does not come, and nobody reports a death.
   void stayAway(bool toCombine) {
@@ -530,6 +552,10 @@ int main(int argc, char** argv) {
   }
   if (what == "full") {
     Drops(atoi(argv[2]), false, 60000 * kMs).dieWithoutRoom();
+    return 0;
+  }
+  if (what == "waiter") {
+    Drops(2, atoi(argv[2]) != 0, 100 * kMs).awaitWaiter();
     return 0;
   }
   if (what == "drops") {
