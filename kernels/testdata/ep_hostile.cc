@@ -271,46 +271,46 @@ struct Run {
   }
 };
 
+constexpr int kAwaited = kWorld - 1;
+
+// Makes of a run a rank that waits for a word of kAwaited, which never comes.
+void prepareWait(Run* run, int64_t timeoutNs) {
+  run->team.dropsDead = true;
+  run->team.timeoutNs = timeoutNs;
+  run->team.state()->masked = 0;
+  const_cast<EpState*>(run->team.stateOf(kAwaited))->gaveUp = 0;
+  for (uint32_t& lease : run->leases) lease = 1;
+  epPrepareFlags(run->team, &run->quiet, &run->flags);
+}
+
 // Any rank can write the abort word. A culprit that the group does not have is no rank's death: the wait goes on to its deadline.
 void awaitDespiteUnknownCulprit() {
-  constexpr int kPeer = kWorld - 1;
   Run run(1);
-  run.team.dropsDead = true;
-  run.team.timeoutNs = 50 * 1000 * 1000;
-  run.team.state()->masked = 0;
-  const_cast<EpState*>(run.team.stateOf(kPeer))->gaveUp = 0;
-  for (uint32_t& lease : run.leases) lease = 1;
-  run.abortWord = kAbortRankDead | (64u + kPeer) << kAbortCulpritShift;
-  epPrepareFlags(run.team, &run.quiet, &run.flags);
+  prepareWait(&run, 50 * 1000 * 1000);
+  run.abortWord = kAbortRankDead | (64u + kAwaited) << kAbortCulpritShift;
   Mem mem;
   EpLinks<Mem> links(mem, run.flags, run.team);
   Flag never = {};
   links.clear();
-  links.add(never, 1, kPeer);
+  links.add(never, 1, kAwaited);
   const int64_t began = mem.nowNs();
-  CHECK(links.wait() && links.isMasked(kPeer) && mem.nowNs() - began >= run.team.timeoutNs);
+  CHECK(links.wait() && links.isMasked(kAwaited) && mem.nowNs() - began >= run.team.timeoutNs);
 }
 
 // Signs of life without an end do not keep a wait going: after waiterDeadlines deadlines the rank is masked.
 void awaitOneThatOnlyWaits() {
-  constexpr int kPeer = kWorld - 1;
   Run run(1);
-  run.team.dropsDead = true;
-  run.team.timeoutNs = 20 * 1000 * 1000;
-  run.team.state()->masked = 0;
-  const_cast<EpState*>(run.team.stateOf(kPeer))->gaveUp = 0;
-  for (uint32_t& lease : run.leases) lease = 1;
-  epPrepareFlags(run.team, &run.quiet, &run.flags);
+  prepareWait(&run, 20 * 1000 * 1000);
   Mem mem;
   EpLinks<Mem> links(mem, run.flags, run.team);
   Flag never = {};
   links.clear();
-  links.add(never, 1, kPeer);
+  links.add(never, 1, kAwaited);
   const int64_t began = mem.nowNs(), most = 2000 * 1000 * int64_t{1000};
   bool ended = false;
   std::thread peer([&] {  // not for ever, so that the check fails
     while (!__atomic_load_n(&ended, __ATOMIC_RELAXED) && mem.nowNs() - began < most) {
-      __atomic_fetch_add(&run.waitTurns[kPeer], 1, __ATOMIC_RELAXED);
+      __atomic_fetch_add(&run.waitTurns[kAwaited], 1, __ATOMIC_RELAXED);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   });
@@ -318,7 +318,7 @@ void awaitOneThatOnlyWaits() {
   const int64_t took = mem.nowNs() - began;
   __atomic_store_n(&ended, true, __ATOMIC_RELAXED);
   peer.join();
-  CHECK(goesOn && links.isMasked(kPeer) && took < most);
+  CHECK(goesOn && links.isMasked(kAwaited) && took < most);
 }
 
 }  // namespace

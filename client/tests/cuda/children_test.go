@@ -140,7 +140,6 @@ func TestProcessesReduce(t *testing.T) {
 
 // A child of the tests below. It prints "replays" in its second replay, then its error.
 func TestChildReplaysAllReduces(t *testing.T) {
-	t.Parallel()
 	r := childRank(t)
 	buf := r.alloc(t, 1<<20)
 	g := r.capture(t, func() error {
@@ -212,7 +211,6 @@ func killOneOf(t *testing.T, test string, check func(t *testing.T, c harness.Chi
 
 // A child. It waits for a line of its input before each of its steps.
 func TestChildWorksOverARestart(t *testing.T) {
-	t.Parallel()
 	r := childRank(t)
 	buf := r.alloc(t, 4000)
 	g := r.capture(t, func() error { return r.allReduce(buf) })

@@ -465,7 +465,6 @@ func TestReplaysOfCopiesAfterFinalizeWriteToNoOtherRank(t *testing.T) {
 
 // A child. As TestChildReplaysAllReduces.
 func TestChildReplaysCopies(t *testing.T) {
-	t.Parallel()
 	r := childRank(t)
 	w, err := r.AllocWindow(4 << 20)
 	if err != nil {

@@ -59,7 +59,6 @@ func TestAnAbortEndsADispatch(t *testing.T) {
 
 // A child. It replays dispatches and combines of a buffer of each mode in turn.
 func TestChildReplaysDispatches(t *testing.T) {
-	t.Parallel()
 	r := childRank(t)
 	var layers []*layer
 	for _, c := range []client.EPConfig{layerConfig, htConfig} {

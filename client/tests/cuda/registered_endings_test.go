@@ -337,7 +337,6 @@ func TestTheOtherRanksNameARankKilledDuringARegistration(t *testing.T) {
 
 // A child on a GPU with little memory, so that each device heap has few addresses for registered windows.
 func TestChildRegistersUntilThereIsNoRoom(t *testing.T) {
-	t.Parallel()
 	r := childRank(t)
 	memory := tensor{32, 1, 0, 64 << 20}.of(t, r)
 	var windows []*client.Window

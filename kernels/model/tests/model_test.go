@@ -115,7 +115,7 @@ func TestInManySeedsALateRankIsGivenUp(t *testing.T) {
 	}
 }
 
-// rareMutants fail in few seeds, so that it takes seconds to find one.
+// rareMutants fail in few seeds, so that it takes seconds to find one: the deep run plays them.
 var rareMutants = []string{"168", "176", "178"}
 
 // The scenario named for each mistake of the committed list (model/mutants.h) detects it.
