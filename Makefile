@@ -60,7 +60,7 @@ $(BUILD)/railhead.pc: client/railhead.pc.in
 
 install: lib
 	$(INSTALL) -d $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(LIBDIR)/pkgconfig
-	$(INSTALL) -m 644 client/include/railhead.h $(DESTDIR)$(INCLUDEDIR)/railhead.h
+	$(INSTALL) -m 644 client/include/railhead.h client/include/railhead_ep.h $(DESTDIR)$(INCLUDEDIR)
 	$(INSTALL) -m 644 $(STATIC) $(DESTDIR)$(LIBDIR)/librailhead.a
 	$(INSTALL) -m 755 $(SHARED) $(DESTDIR)$(LIBDIR)/librailhead.so.$(VERSION)
 	ln -sf librailhead.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)

@@ -69,7 +69,7 @@ func readMap(t *testing.T) (symbols []symbol) {
 
 func TestTheLibraryExportsExactlyTheFunctionsOfTheHeader(t *testing.T) {
 	var declared []string
-	for _, f := range readHeader(t, headerPath).functions {
+	for _, f := range readHeader(t, headerFolder).functions {
 		declared = append(declared, f.name)
 	}
 	listed := symbolNames(readMap(t))
@@ -100,7 +100,7 @@ func TestSymbolVersionsAreThoseOfTheMapAndAtMostTheHeaders(t *testing.T) {
 			t.Errorf("%s has version %q, client/railhead.map has another one", s.name, s.version)
 		}
 	}
-	now := readHeader(t, headerPath).version
+	now := readHeader(t, headerFolder).version
 	for _, s := range listed {
 		var major, minor int
 		_, err := fmt.Sscanf(s.version, "RAILHEAD_%d.%d", &major, &minor)
@@ -150,7 +150,7 @@ func TestTheSharedLibraryIsBoundAtLoadStaysLoadedAndHasNoExecutableStack(t *test
 	if _, found := seen[elf.PT_GNU_RELRO]; !found {
 		t.Error("no PT_GNU_RELRO: relocated addresses stay writable")
 	}
-	if name, err := f.DynString(elf.DT_SONAME); err != nil || len(name) != 1 || name[0] != readHeader(t, headerPath).soname() {
+	if name, err := f.DynString(elf.DT_SONAME); err != nil || len(name) != 1 || name[0] != readHeader(t, headerFolder).soname() {
 		t.Errorf("soname %q, %v", name, err)
 	}
 }

@@ -3,15 +3,19 @@ package abi
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 )
 
-const headerPath = "../include/railhead.h"
+const headerFolder = "../include"
 
-// header is what railhead.h declares, in the order of the file.
+// headerFiles are the files of the C ABI in a folder. The first one includes the others.
+var headerFiles = []string{"railhead.h", "railhead_ep.h"}
+
+// header is what the files declare, in their order.
 type header struct {
 	structs      []structure
 	types        []string // enums and aliases, which have a size but no fields
@@ -47,17 +51,47 @@ var (
 	versionPart  = map[string]int{"RH_VERSION_MAJOR": 0, "RH_VERSION_MINOR": 1, "RH_VERSION_PATCH": 2}
 )
 
-func readHeader(t *testing.T, path string) *header {
+func readHeader(t *testing.T, folder string) *header {
 	t.Helper()
-	text, err := os.ReadFile(path)
+	h, err := parseHeader(strings.Join(headerTexts(t, folder), "\n"))
 	if err != nil {
-		t.Fatal(err)
-	}
-	h, err := parseHeader(string(text))
-	if err != nil {
-		t.Fatalf("%s: %v", path, err)
+		t.Fatalf("%s: %v", folder, err)
 	}
 	return h
+}
+
+// headerTexts reads the files.
+func headerTexts(t *testing.T, folder string) (texts []string) {
+	t.Helper()
+	for _, name := range headerFiles {
+		text, err := os.ReadFile(filepath.Join(folder, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, string(text))
+	}
+	return texts
+}
+
+// writeHeader writes the files into a new folder, with changes. Each text that is to be replaced is once in all of the files together.
+func writeHeader(t *testing.T, changes map[string]string) (folder string) {
+	t.Helper()
+	folder = t.TempDir()
+	texts := headerTexts(t, headerFolder)
+	for old, changed := range changes {
+		if strings.Count(strings.Join(texts, "\n"), old) != 1 {
+			t.Fatalf("%q is not once in %v", old, headerFiles)
+		}
+		for i := range texts {
+			texts[i] = strings.Replace(texts[i], old, changed, 1)
+		}
+	}
+	for i, name := range headerFiles {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(texts[i]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return folder
 }
 
 // soname contains the major version, so that the loader refuses a library with another major version.

@@ -73,10 +73,10 @@ func TestMakeInstallsALibraryThatPkgConfigFinds(t *testing.T) {
 	needTools(t)
 	const prefix, lib = "/opt/railhead", "/opt/railhead/lib64"
 	stage, build := makeAndInstall(t, "PREFIX="+prefix, "LIBDIR="+lib)
-	h := readHeader(t, headerPath)
+	h := readHeader(t, headerFolder)
 	v := fmt.Sprintf("%d.%d.%d", h.version[0], h.version[1], h.version[2])
 	want := []string{
-		prefix + "/include/railhead.h", lib + "/librailhead.a", lib + "/librailhead.so", lib + "/" + h.soname(), lib + "/librailhead.so." + v,
+		prefix + "/include/railhead.h", prefix + "/include/railhead_ep.h", lib + "/librailhead.a", lib + "/librailhead.so", lib + "/" + h.soname(), lib + "/librailhead.so." + v,
 		lib + "/pkgconfig/railhead.pc",
 	}
 	if got := installedFiles(t, stage); !slices.Equal(got, want) {

@@ -34,7 +34,7 @@ func checkNoDaemon(t *testing.T, binary string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := readHeader(t, headerPath).version
+	v := readHeader(t, headerFolder).version
 	if want := fmt.Sprintf("%d no_daemon\n", v[0]*10000+v[1]*100+v[2]); out != want {
 		t.Errorf("printed %q, want %q", out, want)
 	}

@@ -22,18 +22,18 @@ const (
 // abiLines is the current ABI, one fact a line.
 func abiLines(t *testing.T) []string {
 	t.Helper()
-	h := readHeader(t, headerPath)
+	h := readHeader(t, headerFolder)
 	lines := []string{"soname " + h.soname()}
 	for _, s := range exportedSymbols(t, sharedLibrary(t)) {
 		lines = append(lines, "symbol "+s.name+"@"+s.version)
 	}
-	return slices.Concat(lines, version1Lines(t), headerLines(t, headerPath))
+	return slices.Concat(lines, version1Lines(t), headerLines(t, headerFolder))
 }
 
 // headerLines is the header's part of the ABI: its declarations, and the sizes, offsets and values that the compiler computes.
-func headerLines(t *testing.T, path string) (lines []string) {
+func headerLines(t *testing.T, folder string) (lines []string) {
 	t.Helper()
-	h := readHeader(t, path)
+	h := readHeader(t, folder)
 	for _, f := range h.functions {
 		lines = append(lines, "function "+f.signature)
 	}
@@ -48,7 +48,7 @@ func headerLines(t *testing.T, path string) (lines []string) {
 	if err := os.WriteFile(source, []byte(layoutProgram(h)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	absolute, err := filepath.Abs(filepath.Dir(path))
+	absolute, err := filepath.Abs(folder)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,11 +130,7 @@ func TestTheABIEqualsTheRecord(t *testing.T) {
 }
 
 func TestAChangeOfTheHeaderChangesTheRecord(t *testing.T) {
-	text, err := os.ReadFile(headerPath)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before := headerLines(t, headerPath)
+	before := headerLines(t, headerFolder)
 	for _, c := range []struct{ name, old, changed, gone, added string }{
 		{"a value", "RH_ERR_BUSY = 22 ", "RH_ERR_BUSY = 23 ", "value RH_ERR_BUSY 22", "value RH_ERR_BUSY 23"},
 		{"a constant", "#define RH_SPLIT_NONE (-1)", "#define RH_SPLIT_NONE (-2)", "value RH_SPLIT_NONE -1", "value RH_SPLIT_NONE -2"},
@@ -153,14 +149,7 @@ func TestAChangeOfTheHeaderChangesTheRecord(t *testing.T) {
 		{"a parameter's name", "rh_comm_rank(rh_comm *comm, int32_t *rank)", "rh_comm_rank(rh_comm *comm, int32_t *mine)", "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if strings.Count(string(text), c.old) != 1 {
-				t.Fatalf("%q is not once in %s", c.old, headerPath)
-			}
-			path := t.TempDir() + "/railhead.h"
-			if err := os.WriteFile(path, []byte(strings.Replace(string(text), c.old, c.changed, 1)), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			gone, added := difference(before, headerLines(t, path))
+			gone, added := difference(before, headerLines(t, writeHeader(t, map[string]string{c.old: c.changed})))
 			if c.gone == "" && len(gone) > 0 || c.gone != "" && !slices.Contains(gone, c.gone) {
 				t.Errorf("gone: %q, want %q", gone, c.gone)
 			}

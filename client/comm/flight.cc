@@ -9,20 +9,20 @@
 
 namespace railhead::client {
 
-static_assert(sizeof(FlightRecord) == sizeof(rhw_flight_record), "flight_record.h and wire.h");
-static_assert(offsetof(FlightRecord, number) == offsetof(rhw_flight_record, number), "flight_record.h and wire.h");
-static_assert(offsetof(FlightRecord, call) == offsetof(rhw_flight_record, call), "flight_record.h and wire.h");
-static_assert(offsetof(FlightRecord, place) == offsetof(rhw_flight_record, place), "flight_record.h and wire.h");
-static_assert(offsetof(FlightRecord, bytes) == offsetof(rhw_flight_record, bytes), "flight_record.h and wire.h");
-static_assert(offsetof(FlightRecord, collective) == offsetof(rhw_flight_record, collective), "flight_record.h and wire.h");
-static_assert(offsetof(FlightRecord, enqueued) == offsetof(rhw_flight_record, enqueued), "flight_record.h and wire.h");
-static_assert(offsetof(FlightRecord, done) == offsetof(rhw_flight_record, done), "flight_record.h and wire.h");
-static_assert(offsetof(FlightRecord, replay) == offsetof(rhw_flight_record, replay), "flight_record.h and wire.h");
-static_assert(offsetof(FlightRecord, firstArrival) == offsetof(rhw_flight_record, first_arrival), "flight_record.h and wire.h");
-static_assert(offsetof(FlightRecord, lastArrival) == offsetof(rhw_flight_record, last_arrival), "flight_record.h and wire.h");
-static_assert(offsetof(FlightRecord, lastRank) == offsetof(rhw_flight_record, last_rank), "flight_record.h and wire.h");
-static_assert(offsetof(FlightRecord, deviceBegin) == offsetof(rhw_flight_record, device_begin), "flight_record.h and wire.h");
-static_assert(offsetof(FlightRecord, deviceEnd) == offsetof(rhw_flight_record, device_end), "flight_record.h and wire.h");
+static_assert(sizeof(FlightRecord) == sizeof(rhw_flight_record), "flight_record.h and segment.h");
+static_assert(offsetof(FlightRecord, number) == offsetof(rhw_flight_record, number), "flight_record.h and segment.h");
+static_assert(offsetof(FlightRecord, call) == offsetof(rhw_flight_record, call), "flight_record.h and segment.h");
+static_assert(offsetof(FlightRecord, place) == offsetof(rhw_flight_record, place), "flight_record.h and segment.h");
+static_assert(offsetof(FlightRecord, bytes) == offsetof(rhw_flight_record, bytes), "flight_record.h and segment.h");
+static_assert(offsetof(FlightRecord, collective) == offsetof(rhw_flight_record, collective), "flight_record.h and segment.h");
+static_assert(offsetof(FlightRecord, enqueued) == offsetof(rhw_flight_record, enqueued), "flight_record.h and segment.h");
+static_assert(offsetof(FlightRecord, done) == offsetof(rhw_flight_record, done), "flight_record.h and segment.h");
+static_assert(offsetof(FlightRecord, replay) == offsetof(rhw_flight_record, replay), "flight_record.h and segment.h");
+static_assert(offsetof(FlightRecord, firstArrival) == offsetof(rhw_flight_record, first_arrival), "flight_record.h and segment.h");
+static_assert(offsetof(FlightRecord, lastArrival) == offsetof(rhw_flight_record, last_arrival), "flight_record.h and segment.h");
+static_assert(offsetof(FlightRecord, lastRank) == offsetof(rhw_flight_record, last_rank), "flight_record.h and segment.h");
+static_assert(offsetof(FlightRecord, deviceBegin) == offsetof(rhw_flight_record, device_begin), "flight_record.h and segment.h");
+static_assert(offsetof(FlightRecord, deviceEnd) == offsetof(rhw_flight_record, device_end), "flight_record.h and segment.h");
 
 namespace {
 

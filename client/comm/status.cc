@@ -13,7 +13,7 @@ namespace railhead::client {
 
 namespace {
 
-// The fields of the abort word (layout in wire.h).
+// The fields of the abort word (layout in segment.h).
 struct Cause {
   rh_result code;
   uint32_t op;

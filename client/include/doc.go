@@ -1,11 +1,11 @@
-// Package include holds railhead.h, the C ABI: all that a program in C sees of the library.
+// Package include holds the C ABI, all that a program in C sees of the library: railhead.h, and railhead_ep.h, which it includes.
 //
-// It must never include another header of ours.
+// Neither may include another header of ours.
 package include
 
 import "embed"
 
 // Sources are embedded so that the go command compiles again the packages that include them when they change.
 //
-//go:embed railhead.h
+//go:embed railhead.h railhead_ep.h
 var Sources embed.FS

@@ -1,4 +1,4 @@
-// Made from algorithms.txt by `go generate ./internal/wire`. Do not edit. wire.h includes it.
+// Made from algorithms.txt by `go generate ./internal/wire`. Do not edit. segment.h includes it.
 #ifndef RAILHEAD_WIRE_ALGORITHMS_H_
 #define RAILHEAD_WIRE_ALGORITHMS_H_
 

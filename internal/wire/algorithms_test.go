@@ -111,7 +111,7 @@ func cOps(names []string) string {
 
 func algorithmsInC(lines []algorithmLine) string {
 	var b strings.Builder
-	b.WriteString(`// Made from algorithms.txt by ` + "`go generate ./internal/wire`" + `. Do not edit. wire.h includes it.
+	b.WriteString(`// Made from algorithms.txt by ` + "`go generate ./internal/wire`" + `. Do not edit. segment.h includes it.
 #ifndef RAILHEAD_WIRE_ALGORITHMS_H_
 #define RAILHEAD_WIRE_ALGORITHMS_H_
 
@@ -190,12 +190,12 @@ func kernelNumbers(lines []algorithmLine) string {
 
 namespace railhead::host {
 
-// Algorithms that run on a CPU, by the numbers of wire.h's rhw_algo.
+// Algorithms that run on a CPU, by the numbers of segment.h's rhw_algo.
 enum Algorithm : uint32_t {
 %s  kAlgorithms = %d,
 };
 
-// Operations that have algorithms, by the numbers of wire.h's rhw_op.
+// Operations that have algorithms, by the numbers of segment.h's rhw_op.
 enum Collective : uint32_t {
 %s  kCollectives = %d,
 };

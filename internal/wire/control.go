@@ -9,7 +9,7 @@ import (
 	"railhead/internal/rank"
 )
 
-// The control segment: one memfd a group, mapped by the daemon and by every rank (wire.h has the same structs). Where its parts
+// The control segment: one memfd a group, mapped by the daemon and by every rank (segment.h has the same structs). Where its parts
 // lie is in parts.go.
 const (
 	ControlMagic    = 0x4c52544e4f434852 // "RHCONTRL"
@@ -231,7 +231,7 @@ func (o Op) IsCollective() bool {
 // noRank stands for "not known" (culprit) or "the daemon" (reporter) in the abort word.
 const noRank = 0xffffff
 
-// Abort is the decoded abort word; wire.h has its layout. While the low half of the word is 0 the group works.
+// Abort is the decoded abort word; segment.h has its layout. While the low half of the word is 0 the group works.
 type Abort struct {
 	Code     Result
 	Op       Op

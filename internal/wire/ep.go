@@ -2,7 +2,7 @@ package wire
 
 import "railhead/internal/rank"
 
-// The counters of MoE dispatch and combine (wire.h has the same struct, and who writes and reads it).
+// The counters of MoE dispatch and combine (segment.h has the same struct, and who writes and reads it).
 const (
 	// MaxExperts bounds the physical experts of a buffer.
 	MaxExperts = 2048

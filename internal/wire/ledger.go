@@ -9,7 +9,7 @@ import (
 )
 
 // The ledger: what a new daemon needs to take the group over. It is a part of the control segment, beside the two tables of windows.
-// Only the daemon writes them; the ranks read the outcomes of set-up calls. (wire.h has the same structs, and the order of writes.)
+// Only the daemon writes them; the ranks read the outcomes of set-up calls. (segment.h has the same structs, and the order of writes.)
 const (
 	// MaxWindows is the size of the table of windows in heaps.
 	MaxWindows = 16384
@@ -79,7 +79,7 @@ type RegionEntry struct {
 	Reason      Reason
 }
 
-// Offset and size have windowBits bits each in a window's word (wire.h), in granules of its memory.
+// Offset and size have windowBits bits each in a window's word (segment.h), in granules of its memory.
 const windowBits = 28
 
 // WindowEntry encodes a window as one word of its table, so that one store adds or removes it; 0 is an empty slot. memory is an index

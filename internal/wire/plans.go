@@ -85,7 +85,7 @@ type Plans struct {
 	Channels     uint32
 	LlBelowBytes uint32                 // below this size rings use LL
 	Order        [rank.MaxPerNode]uint8 // local ranks in ring order; 0 from LocalSize on
-	// How ranks wait, and when stores bypass the caches; see wire.h.
+	// How ranks wait, and when stores bypass the caches; see segment.h.
 	PollsPerTurn       uint32
 	EPWaiterDeadlines  uint32
 	RecheckNS          uint64

@@ -6,7 +6,7 @@
 
 namespace railhead::host {
 
-// Algorithms that run on a CPU, by the numbers of wire.h's rhw_algo.
+// Algorithms that run on a CPU, by the numbers of segment.h's rhw_algo.
 enum Algorithm : uint32_t {
   kOneshot = 1,
   kTwoshot = 2,
@@ -17,7 +17,7 @@ enum Algorithm : uint32_t {
   kAlgorithms = 7,
 };
 
-// Operations that have algorithms, by the numbers of wire.h's rhw_op.
+// Operations that have algorithms, by the numbers of segment.h's rhw_op.
 enum Collective : uint32_t {
   kAllReduce = 2,
   kAllGather = 7,

@@ -82,7 +82,7 @@ void clearCall(Group& g) {
   g.offset = 0;
 }
 
-// Ends a call: outcome, number, answers, in this order (wire.h, the ledger). The end is an action of its own.
+// Ends a call: outcome, number, answers, in this order (segment.h, the ledger). The end is an action of its own.
 void endCall(Group& g) {
   rhw_ledger* ledger = g.ledger();
   const uint64_t n = ledger->ended + 1;

@@ -111,7 +111,7 @@ RH_FN constexpr EpLayout epLayoutOf(const EpShape& s) {
   return l;
 }
 
-// Counters of a rank, which others read at any time (wire.h: rhw_ep_counters). Writer: its rank, relaxed.
+// Counters of a rank, which others read at any time (segment.h: rhw_ep_counters). Writer: its rank, relaxed.
 struct EpCounters {
   uint64_t dispatches, combines;
   uint64_t tokens, copies, flagBytes;

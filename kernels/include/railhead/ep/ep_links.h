@@ -9,7 +9,7 @@ namespace railhead {
 
 // The kernel's mark in the lease word of a rank that has died (linux/futex.h). A rank that has left has stored 0 there.
 constexpr uint32_t kLeaseOwnerDied = 0x40000000;
-// The low half of the abort word (internal/wire/wire.h): bits 0..7 the code, here that of a death; bits 8..31 the culprit, a world rank.
+// The low half of the abort word (internal/wire/segment.h): bits 0..7 the code, here that of a death; bits 8..31 the culprit, a world rank.
 // Today a team is the whole world, so that is also its rank in the team.
 constexpr uint32_t kAbortCode = 0xff, kAbortRankDead = 17;
 constexpr int kAbortCulpritShift = 8;

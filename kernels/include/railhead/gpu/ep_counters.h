@@ -1,5 +1,5 @@
 // What the kernels of dispatch and combine count of a buffer, if the team has counters: words of the rank's own memory, of which no thread waits for
-// one. The host adds them to the rank's counters (wire.h). Waits are counted by epCountWait (ep_waits.h).
+// one. The host adds them to the rank's counters (segment.h). Waits are counted by epCountWait (ep_waits.h).
 #ifndef RAILHEAD_KERNELS_GPU_EP_COUNTERS_H_
 #define RAILHEAD_KERNELS_GPU_EP_COUNTERS_H_
 
