@@ -1,4 +1,4 @@
-"""The structs and function signatures of railhead.h, for ctypes."""
+"""The structs and function signatures of railhead.h and railhead_ep.h, for ctypes."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Room:
 
 
 def always_enough(buffer: ExpertBuffer, layout: Layout, alignment: int) -> int:
-    """The capacity for all that the ranks can send: railhead.h, at RH_EP_PADDED."""
+    """The capacity for all that the ranks can send: railhead_ep.h, at RH_EP_PADDED."""
     copies = buffer._comm.world_size * buffer.config.max_tokens_per_rank
     if layout != "flat":
         return copies

@@ -31,7 +31,7 @@ _MOST_KNOWN = 64  # sets of outputs that a buffer remembers
 
 @dataclasses.dataclass(frozen=True)
 class ExpertConfig:
-    """The parameters of an ExpertBuffer, the same on every rank. railhead.h explains each field.
+    """The parameters of an ExpertBuffer, the same on every rank. railhead_ep.h explains each field.
 
     mode: "ll" (decode) has room for the worst case, "ht" (prefill) for a few chunks. Without tables, rank r holds a block of
     consecutive experts. With tables, physical expert p is a replica of expert physical_expert[p] and is on rank

@@ -120,7 +120,7 @@ class Reference:
         return [(rank, token) for rank, token in everyone if any(self.choices(rank, token, on))]
 
     def combined(self, rank: int, y_dtype: Dtype, out_dtype: Dtype, combine_dtype: Dtype, add: Array) -> Array:
-        """The combined output of a rank, with products, partial sums and sums rounded as railhead.h says."""
+        """The combined output of a rank, with products, partial sums and sums rounded as railhead_ep.h says."""
         out = numpy.zeros_like(self.tokens[rank].x)
         for token in range(len(out)):
             for on in range(len(self.local)):

@@ -1,4 +1,4 @@
-"""Compares the package's enums, structs and functions with client/include/railhead.h."""
+"""Compares the package's enums, structs and functions with client/include/railhead.h and railhead_ep.h."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import railhead
 from railhead import Dtype, Op, Result, _abi
 from support import HERE
 
-HEADER = HERE.parent.parent / "client" / "include" / "railhead.h"
-TEXT = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
+HEADERS = [HERE.parent.parent / "client" / "include" / name for name in ("railhead.h", "railhead_ep.h")]
+TEXT = re.sub(r"/\*.*?\*/", "", "\n".join(header.read_text() for header in HEADERS), flags=re.S)
 
 STRUCTS = {
     "rh_session_config": _abi.SessionConfig,

@@ -11,7 +11,6 @@ import (
 )
 
 func TestEagerAllReduces(t *testing.T) {
-	t.Parallel()
 	for _, world := range []int{1, 2, 3, 8} {
 		t.Run(fmt.Sprint(world), func(t *testing.T) {
 			ranks := form(t, startDaemon(t), client.CommConfig{World: world})
@@ -73,7 +72,6 @@ func TestAllReducesOfEveryTypeAndReduction(t *testing.T) {
 
 // Two graphs of one comm and eager calls, in random order, in windows and elsewhere.
 func TestReplaysAndEagerCallsInAnyOrder(t *testing.T) {
-	t.Parallel()
 	for _, world := range []int{2, 3} {
 		t.Run(fmt.Sprint(world), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(world), 3))
@@ -124,7 +122,6 @@ func TestReplaysAndEagerCallsInAnyOrder(t *testing.T) {
 }
 
 func TestTwoCommsOnTwoStreamsRunConcurrently(t *testing.T) {
-	t.Parallel()
 	const world = 2
 	s := startDaemon(t)
 	var comms [2][]rank
@@ -161,7 +158,6 @@ func TestTwoCommsOnTwoStreamsRunConcurrently(t *testing.T) {
 }
 
 func TestACommThatWasSplitOffReduces(t *testing.T) {
-	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 4})
 	halves := make([]rank, 4)
 	each(t, ranks, func(r rank) (err error) {

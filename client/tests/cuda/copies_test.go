@@ -130,7 +130,6 @@ func TestWhatCopyEnginesCannotReadRunsOtherwise(t *testing.T) {
 
 // By default large calls are copied; where only recv lies in a window, pull runs.
 func TestLargeOperationsAreCopiedByDefault(t *testing.T) {
-	t.Parallel()
 	const world, part = 2, 32<<20 + 5
 	ranks := form(t, startDaemon(t), client.CommConfig{World: world})
 	memory := window(t, ranks, 3*part)

@@ -98,7 +98,6 @@ func TestClosingASessionStopsItsKernelsBeforeItFreesTheirMemory(t *testing.T) {
 }
 
 func TestAWindowOfACapturedGraphCannotBeFreed(t *testing.T) {
-	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	windows, graphs := make([]*client.Window, 2), make([]*graph, 2)
 	each(t, ranks, func(r rank) (err error) {

@@ -212,7 +212,6 @@ func TestARankThatLeavesAGroupBrokenByADeathIsNotAwaited(t *testing.T) {
 
 // An abort is no death: it ends the waits of buffers that survive deaths too.
 func TestAnAbortEndsADispatchThatSurvivesDeaths(t *testing.T) {
-	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 3})
 	layers := newLayers(t, ranks, dropConfig, 1)
 	if err := errors.Join(layers[0][0].Dispatch(true), ranks[1].Abort()); err != nil {

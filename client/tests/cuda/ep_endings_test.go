@@ -12,7 +12,6 @@ import (
 )
 
 func TestTheDeadlineOfADispatchNamesTheLateRank(t *testing.T) {
-	t.Parallel()
 	inBothModes(t, layerConfig, htConfig, func(t *testing.T, c client.EPConfig) {
 		t.Parallel() // it waits
 		missDeadline(t, c)
@@ -44,7 +43,6 @@ func missDeadline(t *testing.T, c client.EPConfig) {
 }
 
 func TestAnAbortEndsADispatch(t *testing.T) {
-	t.Parallel()
 	inBothModes(t, layerConfig, htConfig, func(t *testing.T, c client.EPConfig) {
 		ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 		layers := newLayers(t, ranks, c, 1)
@@ -93,7 +91,6 @@ func TestTheOtherRanksNameARankKilledDuringDispatches(t *testing.T) {
 }
 
 func TestABufferOfACapturedGraphCannotBeDestroyed(t *testing.T) {
-	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	layers := newLayers(t, ranks, layerConfig, 1)
 	graphs, _ := captureOnAll(t, ranks, func(r rank) error { return layers[r.Rank()][0].Both(true) })

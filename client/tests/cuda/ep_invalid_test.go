@@ -12,7 +12,6 @@ import (
 
 // Without DropInvalid a dispatch with invalid input sends nothing and is not counted: made again it meets the other rank's, which waits.
 func TestADispatchWithInvalidInputCanBeMadeAgain(t *testing.T) {
-	t.Parallel()
 	inAllPhases(t, htConfig, 2, 1, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
 		bad := layers[1][0]
 		valid := bad.Idx[4]
@@ -54,7 +53,6 @@ func (l *layer) dispatchRefused(twoPhases bool) (err error) {
 
 // Ranks 0 and 1 mask rank 2 on both sides. They go on without it, and the CPU's bytes and reports say what was lost. It stays in the comm.
 func TestAMaskedRankIsLeftOut(t *testing.T) {
-	t.Parallel()
 	for range 3 {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 
 // Sizes of a buffer depend on the device. A config of the CPU is refused on the rank alone, in both modes; nothing has happened to the group.
 func TestABufferForTheCPUIsRefused(t *testing.T) {
-	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	for _, c := range []client.EPConfig{layerConfig, htConfig} {
 		c.Device = 0
@@ -54,7 +53,6 @@ func TestABufferThatCannotBeMadeIsMadeOnNoRank(t *testing.T) {
 
 // Calls out of order change nothing and are reported; the group goes on.
 func TestCallsOutOfOrderAreReported(t *testing.T) {
-	t.Parallel()
 	inBothModes(t, layerConfig, htConfig, callOutOfOrder)
 }
 

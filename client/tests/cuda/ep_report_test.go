@@ -13,7 +13,6 @@ import (
 
 // A report that is read as soon as the kernel has given up has its cause, which the control thread tells the group a moment later.
 func TestAReportThatIsReadAtOnceHasTheCause(t *testing.T) {
-	t.Parallel()
 	s := startDaemon(t)
 	for n := range 2 {
 		ranks := form(t, s, client.CommConfig{World: 2, Timeout: 400 * time.Millisecond, Group: fmt.Sprint(n)})
@@ -38,7 +37,6 @@ func TestAReportThatIsReadAtOnceHasTheCause(t *testing.T) {
 
 // Cells of reports are used again. A report of a combine that has not begun is empty, not that of the dispatch before.
 func TestAReportOfACombineIsOfItsDispatch(t *testing.T) {
-	t.Parallel()
 	inAllPhases(t, htConfig, 2, 2, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
 		each(t, ranks, func(r rank) error {
 			eager, replayed := layers[r.Rank()][0], layers[r.Rank()][1]
@@ -76,7 +74,6 @@ func endHandle(t *testing.T, g *graph, h *client.EPDispatch) {
 
 // A graph is destroyed while its dispatch is in flight, and its last report was of counts. The next graph's dispatch has the same cell.
 func TestACellOfADispatchInFlightIsUsedAgain(t *testing.T) {
-	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	layers := newLayers(t, ranks, layerConfig, 1)
 	each(t, ranks, func(r rank) error {

@@ -16,7 +16,6 @@ import (
 // The calls of a GPU's comm and of a CPU's with the same input: every byte of the results, and every word of the reports, is the same. Configs, inputs,
 // layouts, phases and ends are drawn; two dispatches are in flight.
 func TestDispatchAndCombineGiveTheBytesAndReportsOfTheCPUs(t *testing.T) {
-	t.Parallel()
 	for _, world := range []int{1, 2, 3} {
 		t.Run(fmt.Sprint(world), func(t *testing.T) {
 			for range deep.Rounds(t, 4, 30) {

@@ -11,7 +11,6 @@ import (
 
 // Eager calls and replays of a graph, an odd number first, so that a slot counted by the host would be wrong.
 func TestReplaysAndEagerDispatchesShareTheSequenceNumbers(t *testing.T) {
-	t.Parallel()
 	inAllPhases(t, htConfig, 2, 2, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
 		graphs, _ := captureOnAll(t, ranks, func(r rank) error { return layers[r.Rank()][0].Both(twoPhases) })
 		order := rand.New(rand.NewPCG(1, 2))
@@ -43,7 +42,6 @@ func TestReplaysAndEagerDispatchesShareTheSequenceNumbers(t *testing.T) {
 
 // a's dispatch stays in flight from one launch to the next, b's begins before a's ends, and an eager one while b's is in flight.
 func TestTwoDispatchesInFlightOverReplays(t *testing.T) {
-	t.Parallel()
 	inAllPhases(t, htConfig, 3, 3, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
 		each(t, ranks, func(r rank) error {
 			a, b, eager := layers[r.Rank()][0], layers[r.Rank()][1], layers[r.Rank()][2]
@@ -71,7 +69,6 @@ func TestTwoDispatchesInFlightOverReplays(t *testing.T) {
 }
 
 func TestPhasesOnTwoStreamsThatEventsOrder(t *testing.T) {
-	t.Parallel()
 	inAllPhases(t, htConfig, 2, 1, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
 		each(t, ranks, func(r rank) error {
 			l, other := layers[r.Rank()][0], r.newStream(t)
@@ -92,7 +89,6 @@ func TestPhasesOnTwoStreamsThatEventsOrder(t *testing.T) {
 
 // More captured dispatches than a block of cells has. Their handles are used again once the graph is destroyed.
 func TestAGraphMayHoldManyLayers(t *testing.T) {
-	t.Parallel()
 	inOneAndTwoPhases(t, layerConfig, 2, 50, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
 		each(t, ranks, func(r rank) error {
 			mine := layers[r.Rank()]
@@ -127,7 +123,6 @@ func TestAGraphMayHoldManyLayers(t *testing.T) {
 
 // The reports of an eager dispatch that has ended, of one in flight, and of replays.
 func TestReportsCanBeReadLater(t *testing.T) {
-	t.Parallel()
 	inAllPhases(t, htConfig, 2, 2, func(t *testing.T, ranks []rank, layers [][]*layer, twoPhases bool) {
 		each(t, ranks, func(r rank) error {
 			eager, replayed := layers[r.Rank()][0], layers[r.Rank()][1]

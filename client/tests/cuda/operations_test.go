@@ -261,7 +261,6 @@ func TestLargeOperations(t *testing.T) {
 
 // Rank 0 ends its part of a scatter, of a gather to another rank, and a send, before the others have called.
 func TestARankWaitsForNobodyFromWhomItReceivesNothing(t *testing.T) {
-	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 3})
 	const n = 1000
 	memory := make([][]byte, 3)

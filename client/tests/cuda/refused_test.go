@@ -16,7 +16,6 @@ import (
 const soon = 5 * time.Second
 
 func TestADeviceIsFoundByNumberUUIDOrAsTheThreadsOwn(t *testing.T) {
-	t.Parallel()
 	s := startDaemon(t)
 	init := func(name string) (client.Info, error) {
 		r := connectRank(t, s, 3)
@@ -56,7 +55,6 @@ func TestADeviceIsFoundByNumberUUIDOrAsTheThreadsOwn(t *testing.T) {
 }
 
 func TestWhatAGPUCannotDoIsRefusedBeforeItHasAnEffect(t *testing.T) {
-	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 1})
 	buf := ranks[0].alloc(t, 4096)
 	// A world of one has no kernels, and a copy cannot scale.
@@ -86,7 +84,6 @@ func TestWhatAGPUCannotDoIsRefusedBeforeItHasAnEffect(t *testing.T) {
 }
 
 func TestWindowsOfBothKindsOfMemory(t *testing.T) {
-	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2, HeapBytes: 16 << 20})
 	each(t, ranks, func(r rank) error {
 		host, err := r.AllocWindowIn(4096, client.MemoryHost)
@@ -138,7 +135,6 @@ func TestTheDeadlineNamesTheLateRank(t *testing.T) {
 }
 
 func TestDifferentCallsAreAMismatch(t *testing.T) {
-	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	each(t, ranks, func(r rank) error { return r.allReduce(r.alloc(t, 4*(100+r.Rank()))) })
 	for _, r := range ranks {
@@ -148,7 +144,6 @@ func TestDifferentCallsAreAMismatch(t *testing.T) {
 
 // Integers of that size are zero-copy in windows.
 func TestBuffersAtDifferentPlacesInWindowsAreAMismatch(t *testing.T) {
-	t.Parallel()
 	const bytes = 1 << 20
 	for name, c := range map[string]struct {
 		buffer func(r rank, part []byte) []byte // of rank 1
@@ -173,7 +168,6 @@ func TestBuffersAtDifferentPlacesInWindowsAreAMismatch(t *testing.T) {
 }
 
 func TestReplaysOfDifferentNumbersOfCallsAreAMismatch(t *testing.T) {
-	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	graphs := make([]*graph, 2)
 	for i, r := range ranks {
@@ -200,7 +194,6 @@ func TestReplaysOfDifferentNumbersOfCallsAreAMismatch(t *testing.T) {
 }
 
 func TestAnAbortEndsRunningKernels(t *testing.T) {
-	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 3})
 	for _, r := range ranks[:2] {
 		if err := r.allReduce(r.alloc(t, 4000)); err != nil {
@@ -221,7 +214,6 @@ func TestAnAbortEndsRunningKernels(t *testing.T) {
 }
 
 func TestTheStopWordIsZeroUntilAnOperationGivesUp(t *testing.T) {
-	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	words := make([]*uint32, 2)
 	each(t, ranks, func(r rank) error {
@@ -241,7 +233,6 @@ func TestTheStopWordIsZeroUntilAnOperationGivesUp(t *testing.T) {
 }
 
 func TestCapturesRefuseWhatCannotBeCaptured(t *testing.T) {
-	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	sums := newSum(t, ranks, 100, nil)
 	sums.fill(1)
@@ -267,7 +258,6 @@ func TestCapturesRefuseWhatCannotBeCaptured(t *testing.T) {
 }
 
 func TestRanksOnACPUAndAGPUAreAMismatch(t *testing.T) {
-	t.Parallel()
 	s := startDaemon(t)
 	for _, err := range inParallel(2, func(i int) error {
 		r := connectRank(t, s, i)

@@ -138,7 +138,6 @@ func TestGroupsWithRegisteredWindowsLeaveNothing(t *testing.T) {
 }
 
 func TestARegisteredWindowOfACapturedGraphCannotBeFreed(t *testing.T) {
-	t.Parallel()
 	const count = 1 << 18
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	memory, graphs := make([][]byte, 2), make([]*graph, 2)
@@ -172,7 +171,6 @@ func TestARegisteredWindowOfACapturedGraphCannotBeFreed(t *testing.T) {
 
 // window_free waits until the kernels of replays that use the window have ended.
 func TestAWindowIsFreedOnceItsStreamsAreIdle(t *testing.T) {
-	t.Parallel()
 	const count = 1 << 18
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	memory := make([][]byte, 2)

@@ -156,7 +156,6 @@ func TestTensorsOfCuMemCreateAreZeroCopy(t *testing.T) {
 
 // Two tensors, a window of the library, and a part that is registered by itself.
 func TestCallsBetweenSeveralWindowsAreZeroCopy(t *testing.T) {
-	t.Parallel()
 	const count, bytes = 1 << 18, 1 << 20
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	a, b, part := make([][]byte, 2), make([][]byte, 2), make([][]byte, 2)

@@ -52,7 +52,6 @@ func onManyStreams(t *testing.T, r rank, buf []byte) (err error) {
 // One comm's kernel waits for a rank. Another comm of the same contexts frees its window and ends meanwhile: it waits for its own calls only. It has
 // forgotten a stream before, but was idle since.
 func TestTheEndOfACommDoesNotWaitForAKernelOfAnother(t *testing.T) {
-	t.Parallel()
 	s := startDaemon(t)
 	waiting, ending := form(t, s, client.CommConfig{World: 2, Group: "waiting"}), form(t, s, client.CommConfig{World: 2, Group: "ending"})
 	sum := newSum(t, waiting, 1000, nil)
@@ -90,7 +89,6 @@ func TestTheEndOfACommDoesNotWaitForAKernelOfAnother(t *testing.T) {
 // It cannot tell from its streams that nothing runs any more: one has been destroyed, it has used more than it keeps in mind, and a graph may be
 // queued on any. So it waits for the context.
 func TestTheEndOfACommWaitsForTheContextWhereItsStreamsDoNotTell(t *testing.T) {
-	t.Parallel()
 	deep.Only(t) // each case waits for several deadlines
 	const limit = 2 * time.Second
 	for name, prepare := range map[string]func(t *testing.T, r rank, buf []byte) error{
@@ -130,7 +128,6 @@ func TestTheEndOfACommWaitsForTheContextWhereItsStreamsDoNotTell(t *testing.T) {
 // The driver refuses to wait for a context in which another thread captures. That is no sign that rank 0's call has ended, which is queued behind
 // a call of another group.
 func TestACaptureElsewhereDoesNotEndTheWaitForACommsCalls(t *testing.T) {
-	t.Parallel()
 	deep.Only(t) // waits for several deadlines
 	s := startDaemon(t)
 	waiting := form(t, s, client.CommConfig{World: 2, Group: "waiting"})
@@ -174,7 +171,6 @@ func TestInfoTellsWhetherFabricHandlesCanBeMade(t *testing.T) {
 // A comm's stream was destroyed and another stream has its address, as in a process that makes and destroys streams. That one is idle, which
 // says nothing about the first: the comm waits for the context, in which another comm's kernel runs.
 func TestAnotherStreamAtTheAddressOfADestroyedOneDoesNotTellThatACommIsIdle(t *testing.T) {
-	t.Parallel()
 	deep.Only(t) // waits for a deadline
 	s := startDaemon(t)
 	waiting := form(t, s, client.CommConfig{World: 2, Group: "waiting"})

@@ -56,7 +56,6 @@ func TestLargeBuffersAreCopiedToAWindow(t *testing.T) {
 
 // A scale is applied by each rank to what it sends, so its data is never read from a window.
 func TestLargeBuffersOfACallWithAScaleAreNotCopiedToAWindow(t *testing.T) {
-	t.Parallel()
 	const count = 1 << 20
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	memory := [][]byte{ranks[0].alloc(t, 4*count), ranks[1].alloc(t, 4*count)}
@@ -82,7 +81,6 @@ func TestLargeBuffersOfACallWithAScaleAreNotCopiedToAWindow(t *testing.T) {
 
 // Replays of calls in pieces, mixed with eager ones.
 func TestCallsInPiecesAreCaptured(t *testing.T) {
-	t.Parallel()
 	const count = 20 << 20 / 4
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	memory, graphs := make([][]byte, 2), make([]*graph, 2)
@@ -118,7 +116,6 @@ func TestCallsInPiecesAreCaptured(t *testing.T) {
 }
 
 func TestLargeBuffersInWindowsOfOnlySomeRanksAreAMismatch(t *testing.T) {
-	t.Parallel()
 	const count = 1 << 20
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	parts := window(t, ranks, 4*count)

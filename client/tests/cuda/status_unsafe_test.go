@@ -23,7 +23,6 @@ type status struct {
 
 // An abort ends buffers that survive deaths as it ends others, so the control thread has nothing to tell their kernels afterwards.
 func TestAfterAnAbortTheControlThreadStoresNothingMore(t *testing.T) {
-	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	newLayers(t, ranks, dropConfig, 1)
 	info, err := ranks[0].Info()
@@ -45,7 +44,6 @@ func TestAfterAnAbortTheControlThreadStoresNothingMore(t *testing.T) {
 // A kernel of one thread, as the driver for tests runs them, takes its stream too late to find another one. So the test writes what a GPU's
 // kernel then writes.
 func TestKernelsOnTwoStreamsAtOnceBreakTheGroup(t *testing.T) {
-	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	info, err := ranks[0].Info()
 	if err != nil {
@@ -63,7 +61,6 @@ func TestKernelsOnTwoStreamsAtOnceBreakTheGroup(t *testing.T) {
 
 // No plan gives ranks different grids. So the test writes what a kernel writes that finds one.
 func TestAMismatchOfGridsNamesThem(t *testing.T) {
-	t.Parallel()
 	const mismatch, oneshot = 3, 1
 	way := func(blocks, threads uint64) uint64 { return oneshot | blocks<<8 | threads<<20 }
 	for name, c := range map[string]struct {

@@ -14,7 +14,6 @@ import (
 
 // Captured groups, broadcasts over lanes and reductions are replayed in a mix with eager ones, with other data each time.
 func TestReplaysOfOperationsOverLanes(t *testing.T) {
-	t.Parallel()
 	for _, world := range []int{2, 5} {
 		t.Run(fmt.Sprint(world), func(t *testing.T) {
 			ranks := form(t, startDaemon(t), client.CommConfig{World: world})
@@ -75,7 +74,6 @@ func TestReplaysOfOperationsOverLanes(t *testing.T) {
 
 // A group with more transfers than a kernel takes runs as several, which both ranks divide alike: first all sends, on the other rank first all receives.
 func TestAGroupOfMoreTransfersThanAKernelTakes(t *testing.T) {
-	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
 	const transfers, part = 300, 7000
 	send, recv := make([][]byte, 2), make([][]byte, 2)
@@ -116,7 +114,6 @@ func TestAGroupOfMoreTransfersThanAKernelTakes(t *testing.T) {
 }
 
 func TestATransferThatDiffersNamesBothCalls(t *testing.T) {
-	t.Parallel()
 	ranks := form(t, startDaemon(t), client.CommConfig{World: 3})
 	buf := [][]byte{ranks[0].alloc(t, 400), ranks[1].alloc(t, 400)}
 	if err := ranks[0].on().Send(buf[0], 100, client.F32, 1); err != nil {

@@ -145,7 +145,7 @@ func newCombiner(p *Problem) *combiner {
 	}
 }
 
-// token adds in the order that railhead.h defines: over a rank's experts in the order of topk_idx, rounded to the combine type, then over
+// token adds in the order that railhead_ep.h defines: over a rank's experts in the order of topk_idx, rounded to the combine type, then over
 // the ranks.
 func (s *combiner) token(source, t int, out []byte) {
 	x, scales := s.p.wireRow(source, t)
