@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -25,6 +26,9 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "8"); err != nil { // parallel tests wait for deadlines and other processes
+		panic(err)
+	}
 	code, err := run(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
