@@ -98,6 +98,10 @@ rh_result discover(WorldRank rank, const rh_register_config& c, const Mapped& m,
   out->fd = findDescriptor(m.device, m.inode);
   if (out->fd < 0) out->fd = openMapped(m);
   if (out->fd >= 0) return RH_OK;
+  if (errno == EMFILE) {  // a duplicate fails for it too
+    return cannot(out, "rank %d: %p is mapped from %s, which cannot be opened: %s; raise this process's `ulimit -n`", number(rank), p, m.path,
+                  strerror(EMFILE));
+  }
   return cannot(out, "rank %d: %p is mapped from %s, which is not open in this process for reading and writing; keep its fd open "
                 "until the window is registered", number(rank), p, m.path);
 }
@@ -134,7 +138,10 @@ rh_result takeNamed(WorldRank rank, const rh_register_config& c, const Mapped& m
   out->offset = c.fd_offset;
   out->fd = fcntl(c.fd, F_DUPFD_CLOEXEC, 0);
   if (out->fd >= 0) return RH_OK;
-  return fail(RH_ERR_SYSTEM, "window_register: rank %d: cannot duplicate fd %d: %s", number(rank), c.fd, strerror(errno));
+  // Not an error of this rank alone: the others would wait for it until their deadline.
+  const int error = errno;
+  return cannot(out, "rank %d: fd %d of %p cannot be duplicated (%s); %s", number(rank), c.fd, c.pointer, strerror(error),
+                error == EMFILE ? "raise this process's `ulimit -n`" : kInstead);
 }
 
 // Makes sure that the file cannot be truncated while others map it.

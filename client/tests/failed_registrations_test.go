@@ -61,6 +61,11 @@ func controlSegment(t *testing.T, world int) []byte {
 // window is staged. A call that fails leaves no descriptor, no mapping, and no trace in the control segment but the abort word and what
 // the ranks record of their calls.
 func TestARegistrationWithTooFewDescriptorsLeavesNothing(t *testing.T) {
+	t.Run("given its descriptor", func(t *testing.T) { registersWithTooFewDescriptors(t, true) })
+	t.Run("without its descriptor", func(t *testing.T) { registersWithTooFewDescriptors(t, false) })
+}
+
+func registersWithTooFewDescriptors(t *testing.T, given bool) {
 	const world = 2
 	s := startDaemon(t)
 	failed, staged := 0, 0
@@ -78,13 +83,20 @@ func TestARegistrationWithTooFewDescriptorsLeavesNothing(t *testing.T) {
 			windows := make([]*client.Window, world)
 			restore := limits.LeaveFree(t, free)
 			errs := together(ranks, func(m member) (err error) {
-				windows[m.Rank()], err = m.Register(memory[m.Rank()].Config())
+				config := memory[m.Rank()].Config()
+				if !given {
+					config.FD = -1
+				}
+				windows[m.Rank()], err = m.Register(config)
 				return err
 			})
 			restore()
 			switch {
 			case errs[0] != nil && errs[1] != nil:
 				failed++
+				if text := fmt.Sprint(errs); strings.Contains(text, "deadline") {
+					t.Errorf("with %d free descriptors a rank waits for the other until its deadline: %s", free, text)
+				}
 				unchangedButForCalls(t, fmt.Sprintf("%d free descriptors", free), before, bytes.Clone(control), world)
 			case errs[0] != nil || errs[1] != nil:
 				t.Errorf("with %d free descriptors one rank fails alone: %v", free, errs)
