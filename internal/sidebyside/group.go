@@ -80,10 +80,12 @@ func ranksEnd(r launch.Result, err error) error {
 func (g *Group) accept(listener *net.UnixListener) error {
 	deadline := time.Now().Add(startLimit)
 	for range g.connections {
-		if err := listener.SetDeadline(deadline); err != nil {
-			return err
+		// Both fail once the ranks have ended, as that closes the listener.
+		err := listener.SetDeadline(deadline)
+		var c net.Conn
+		if err == nil {
+			c, err = listener.Accept()
 		}
-		c, err := listener.Accept()
 		if err != nil {
 			return fmt.Errorf("not all ranks have connected: %w", err)
 		}
