@@ -144,8 +144,8 @@ func TestChildSurvivesInDispatches(t *testing.T) {
 		l.Fill(rand.New(rand.NewPCG(1, uint64(r.Rank()))))
 		layers, graphs = append(layers, l), append(graphs, r.capture(t, func() error { return l.Both(r.Rank()%2 == 0) }))
 	}
-	var lacking [2]int    // dispatches of each buffer since it lacks the rank
-	for n := range 1500 { // the same number on all ranks: one that ends is lost too
+	var lacking [2]int   // dispatches of each buffer since it lacks the rank
+	for n := range 500 { // the same number on all ranks: one that ends is lost too
 		if n == 5 {
 			fmt.Println("replays")
 		}
@@ -164,6 +164,9 @@ func TestChildSurvivesInDispatches(t *testing.T) {
 		if len(d.LostRanks) == 0 {
 			continue // the death may fall into this one: what it gives is between the two
 		}
+		if lacking == [2]int{} {
+			fmt.Println("goes on")
+		}
 		if lacking[n%2]++; lacking[n%2] > 1 {
 			if err := errors.Join(l.survived(1), l.masked(1)); err != nil {
 				t.Fatal(err)
@@ -174,7 +177,9 @@ func TestChildSurvivesInDispatches(t *testing.T) {
 	if min(lacking[0], lacking[1]) < 2 {
 		t.Fatalf("no rank was lost: %+v", status)
 	}
-	fmt.Println("survived", status.Result, err)
+	if err != nil || status.Result != wire.ResultRankDead {
+		t.Errorf("after the death: %+v, %v", status, err)
+	}
 	for i, g := range graphs {
 		g.end()
 		wantError(t, layers[i].EP.Destroy(), wire.ResultRankDead, "has died")
@@ -185,7 +190,8 @@ func TestChildSurvivesInDispatches(t *testing.T) {
 func TestTheOtherRanksGoOnWithoutARankThatIsKilledDuringDispatches(t *testing.T) {
 	t.Parallel()
 	killOneOf(t, "TestChildSurvivesInDispatches", func(t *testing.T, c harness.Child, _ string) error {
-		return harness.Missing("a child", c.Line(t, "survived "), fmt.Sprint(wire.ResultRankDead), "<nil>")
+		c.Line(t, "goes on")
+		return nil
 	})
 }
 
