@@ -140,6 +140,12 @@ func TestTheGPUKernelsOfOtherOperationsReportWhatStopsThem(t *testing.T) {
 	}
 }
 
+// A kernel whose control threads disagree has not ended.
+func TestAMismatchThatOneControlThreadFindsKeepsTheKernelFromItsEnd(t *testing.T) {
+	t.Parallel()
+	runProgram(t, compileProgram(t, soonCompiled(t, address), "testdata/gpu_control.cc"))
+}
+
 // spins are spin times in ns: sleep at once, sleep soon, spin all along.
 var spins = []int{0, 2_000, 1_000_000_000}
 
