@@ -24,6 +24,7 @@ struct GpuEpShape {
   std::vector<std::vector<std::pair<int, int>>> grids;  // [step][rank] blocks, threads of a block
   // Ranks that die are dropped. The host tells the others of the death of this one at any time; -1 = of none. It dies before that step, or lives.
   bool dropsDead = false;
+  bool tellsLate = false;  // the host's words that a death has broken the group come with that; else they are there from the start
   int dead = -1;
   size_t diesBefore = ~size_t{0};
 };
@@ -196,15 +197,21 @@ class GpuEpRun {
     for (size_t b = 0; b < 2; b++) {
       gpu::Status::Abort& abort = status_[size(r)].abort[b];
       // Time stands still, so that a wait ends a piece only because the host has told of a death: as it seems, of none first.
-      word(&abort.word, 4, "abort" + of(r), shape_.dropsDead);
-      word(&abort.onlyDeaths, 4, "only deaths" + of(r), shape_.dropsDead);
+      const bool isTold = shape_.dropsDead && !shape_.tellsLate;
+      word(&abort.word, 4, "abort" + of(r), isTold);
+      word(&abort.onlyDeaths, 4, "only deaths" + of(r), isTold);
       word(&abort.dead[0], 4, "dead" + of(r));
     }
+    addStatus(world_, &status_[size(r)], of(r));
   }
   void reportDeath() {
     for (int r = 0; r < s_.worldSize; r++) {
-      for (size_t b = 0; b < 2 && r != shape_.dead; b++) {
-        world_.store(&status_[size(r)].abort[b].dead[0], 4, uint64_t{1} << shape_.dead, Order::kRelaxed, "death");
+      for (size_t b = 0; b < 2; b++) {
+        gpu::Status::Abort& abort = status_[size(r)].abort[b];
+        if (r != shape_.dead) world_.store(&abort.dead[0], 4, uint64_t{1} << shape_.dead, Order::kRelaxed, "death");
+        if (!shape_.tellsLate) continue;
+        world_.store(&abort.onlyDeaths, 4, 1, Order::kRelease, "death");
+        world_.store(&abort.word, 4, 1, Order::kRelease, "death");
       }
     }
   }

@@ -59,6 +59,7 @@ inline GpuEpShape gpuEpDeath(Random& random) {
   if (ht && random.oneIn(2)) s = crowded(random, s, 2 + random.below(2));
   GpuEpShape shape = withGrids(random, epCalls(random, s, 1 + random.below(3), random.oneIn(2)));
   shape.dropsDead = true;
+  shape.tellsLate = random.oneIn(2);
   shape.dead = random.below(shape.script.worldSize);
   if (random.oneIn(2)) shape.diesBefore = static_cast<size_t>(random.below(static_cast<int>(shape.script.steps.size())));
   return shape;

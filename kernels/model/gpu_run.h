@@ -84,15 +84,17 @@ class GpuTarget {
   uint32_t compareSwap(uint32_t* p, uint32_t expected, uint32_t desired) {
     return word(world_->swap(p, 4, expected, desired, Order::kRelaxed, "swap"));
   }
-  // What the host reads is not part of the model's memory, but for the words that stop a kernel. The release publishes what was stored before.
+  // Words of the status (addStatus) are in the model's memory too. The release publishes what was stored before.
   uint32_t loadHost(const uint32_t* p) { return word(world_->load(p, 4, Order::kRelaxed, "load")); }
   template <class Word>
   void storeHost(Word* p, Word v) {
     if (hasToldHost_) world_->fail("stores to the status of the host behind the release that publishes it");
     *p = v;
+    world_->store(p, sizeof v, v, Order::kRelaxed, "store");
   }
-  void storeHostRelease(uint32_t* p, uint32_t v) {
+  void storeHostRelease(uint32_t* p, uint32_t v, const char* in = __builtin_FUNCTION()) {
     *p = v;
+    world_->store(p, 4, v, Order::kRelease, "store.release", in);
     hasToldHost_ = true;
   }
 
@@ -134,6 +136,19 @@ class GpuTarget {
   bool hasToldHost_ = false;
 };
 using GpuContext = gpu::Context<GpuTarget>;
+
+// What a rank's kernels tell the host.
+inline void addStatus(World& world, gpu::Status* s, const std::string& of) {
+  const auto word = [&](const void* at, size_t bytes, const char* name) {
+    world.memory.add(at, bytes, bytes, [=](size_t) { return name + of; });
+  };
+  word(&s->stop, 4, "status stop");
+  word(&s->operation, 4, "status operation");
+  for (const uint64_t* at : {&s->missing, &s->number, &s->clash, &s->theirWay, &s->ourWay}) word(at, 8, "status word");
+  for (const Signature* at : {&s->difference.theirs, &s->difference.ours}) {
+    for (const uint64_t* w : {&at->call, &at->count, &at->detail}) word(w, 8, "status call");
+  }
+}
 
 struct GpuKernel {
   gpu::Algorithm algorithm;
@@ -179,6 +194,9 @@ class GpuRun {
       setUpRank(r);
       ends_[size(r)].expected = threads;
       for (int t = 0; t < threads; t++) world.addFiber(r, t, [this, r, t] { thread(r, t); });
+    }
+    if (shape.abort || shape.odd >= 0) {
+      for (int r = 0; r < shape.worldSize - (shape.abort ? 1 : 0); r++) world.addFiber(-1, 1 + r, [this, r] { host(r); });
     }
     if (shape.abort) {
       world.addFiber(-1, 0, [this] {
@@ -265,6 +283,7 @@ class GpuRun {
     area(heap(r) + layout_.inboxOffset, layout_.inboxBytes, 8, "cells" + of, ~uint64_t{0});
     area(heap(r) + layout_.bytes, 2 * windowBytes(), 4, "window" + of, 0);
     for (size_t b = 0; b < kMaxBlocks; b++) word(&status_[size(r)].abort[b].word, 4, "abort" + of);
+    addStatus(world_, &status_[size(r)], of);
     for (size_t k = 0; k < shape_.kernels.size(); k++) {
       jobs_[size(r)].emplace_back();
       setUpJob(r, k, &jobs_[size(r)].back());
@@ -286,6 +305,14 @@ class GpuRun {
       block.data.expected = kernel.blockThreads - (b + 1 == kernel.blocks && kernel.blocks * kernel.blockThreads > 1 ? 1 : 0);
       block.good.resize(size(kernel.blockThreads));
     }
+  }
+
+  // The host of a rank whose kernels stop. It reads the words behind the first one once that is set.
+  void host(int r) {
+    const gpu::Status& s = status_[size(r)];
+    while (world_.load(&s.stop, 4, Order::kAcquire, "look") == 0) world_.keepWaiting();
+    if (world_.load(&s.operation, 4, Order::kRelaxed, "look") == 0) world_.fail("sees that rank %d has stopped, and not in which operation", r);
+    if (world_.load(&s.number, 8, Order::kRelaxed, "look") == 0) world_.fail("sees that rank %d has stopped, and not which operation", r);
   }
 
   void thread(int r, int t) {
