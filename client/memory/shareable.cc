@@ -17,6 +17,7 @@ namespace railhead::client {
 
 namespace {
 
+constexpr const char* kRaiseLimit = "raise this process's `ulimit -n`";
 constexpr const char* kInstead = "allocate a window with rh_window_alloc, or map a memfd MAP_SHARED and register it with its fd";
 
 // Records why the memory cannot be shared. Returns RH_OK, because that is a valid answer.
@@ -98,9 +99,9 @@ rh_result discover(WorldRank rank, const rh_register_config& c, const Mapped& m,
   out->fd = findDescriptor(m.device, m.inode);
   if (out->fd < 0) out->fd = openMapped(m);
   if (out->fd >= 0) return RH_OK;
-  if (errno == EMFILE) {  // a duplicate fails for it too
-    return cannot(out, "rank %d: %p is mapped from %s, which cannot be opened: %s; raise this process's `ulimit -n`", number(rank), p, m.path,
-                  strerror(EMFILE));
+  // Where no descriptor is free, both have failed for that reason.
+  if (errno == EMFILE) {
+    return cannot(out, "rank %d: %p is mapped from %s, which cannot be opened: %s; %s", number(rank), p, m.path, strerror(EMFILE), kRaiseLimit);
   }
   return cannot(out, "rank %d: %p is mapped from %s, which is not open in this process for reading and writing; keep its fd open "
                 "until the window is registered", number(rank), p, m.path);
@@ -141,7 +142,7 @@ rh_result takeNamed(WorldRank rank, const rh_register_config& c, const Mapped& m
   // Not an error of this rank alone: the others would wait for it until their deadline.
   const int error = errno;
   return cannot(out, "rank %d: fd %d of %p cannot be duplicated (%s); %s", number(rank), c.fd, c.pointer, strerror(error),
-                error == EMFILE ? "raise this process's `ulimit -n`" : kInstead);
+                error == EMFILE ? kRaiseLimit : kInstead);
 }
 
 // Makes sure that the file cannot be truncated while others map it.
@@ -171,7 +172,7 @@ rh_result findShareable(WorldRank rank, const rh_register_config& c, Shareable* 
   const int error = findMapped(reinterpret_cast<uintptr_t>(c.pointer), c.bytes, &m);
   if (error != 0) {
     return cannot(out, "rank %d: /proc/self/maps cannot be read (%s), so nothing is known of %p; %s", number(rank), strerror(error),
-                  c.pointer, error == EMFILE ? "raise this process's `ulimit -n`" : "mount /proc");
+                  c.pointer, error == EMFILE ? kRaiseLimit : "mount /proc");
   }
   if (m.bytes < c.bytes) {
     return fail(RH_ERR_INVALID_ARGUMENT, "window_register: rank %d: of the %zu bytes at %p only %llu are mapped; register no more than those", number(rank), c.bytes,

@@ -66,15 +66,21 @@ func TestWhatLoadingTheDriverSays(t *testing.T) {
 	}
 }
 
-// The library that the loader names by default is not there on a machine without CUDA.
+// The library that the loader names by default is not there on a machine without CUDA. Where it is, a file that is no library comes before it.
 func TestWithoutALibraryOfTheDriverLoadingSaysWhatIsMissing(t *testing.T) {
-	c := plainBuild.command(t, "load.cc", nil)
-	c.Env = append(c.Env, "RAILHEAD_CUDA_LIBRARY=")
-	out := output(t, c)
-	if strings.HasPrefix(out, "device ") {
-		t.Skip("this machine has a driver of CUDA")
+	load := func(env ...string) string {
+		c := plainBuild.command(t, "load.cc", nil)
+		c.Env = append(append(c.Env, "RAILHEAD_CUDA_LIBRARY="), env...)
+		return output(t, c)
 	}
-	if !strings.Contains(out, "libcuda.so.1") {
+	empty := t.TempDir()
+	if err := os.WriteFile(filepath.Join(empty, "libcuda.so.1"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := load("LD_LIBRARY_PATH=" + empty); !strings.Contains(out, "libcuda.so.1: file too short") {
+		t.Errorf("of a library that is none: %q", out)
+	}
+	if out := load(); !strings.HasPrefix(out, "device ") && !strings.Contains(out, "libcuda.so.1") {
 		t.Errorf("%q does not name libcuda.so.1", out)
 	}
 }
