@@ -3,6 +3,7 @@
 #define RAILHEAD_KERNELS_MODEL_EP_SCRIPT_H_
 
 #include <stdint.h>
+#include <string.h>
 
 #include <vector>
 
@@ -91,8 +92,11 @@ inline EpRow epTimes(const EpRow& a, float weight) {
 inline void epAdd(EpRow* sum, const EpRow& term, bool first) {
   for (uint32_t w = 0; w < kEpRowWords; w++) sum->w[w] = first ? term.w[w] : sum->w[w] * 31 + term.w[w];
 }
+// Any factor changes any sum, 0 included. So a factor that is infinite or no number shows too.
 inline void epScale(EpRow* sum, float factor) {
-  for (uint32_t& w : sum->w) w = w * 41 + static_cast<uint32_t>(factor * 64);
+  uint32_t bits;
+  memcpy(&bits, &factor, sizeof bits);
+  for (uint32_t& w : sum->w) w = w * 41 + bits;
 }
 
 // Whether rank `to` gets a copy of the token: it has at least one of its experts.

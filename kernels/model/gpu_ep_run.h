@@ -382,6 +382,7 @@ class GpuEpRun {
         gpu::EpCombineCall call = {};
         static_cast<gpu::EpCommonCall&>(call) = common;
         call.steps = step.call == EpCall::kCombineReceive ? gpu::kEpReceives : gpu::kEpSends | (fused ? gpu::kEpReceives : 0);
+        call.renormalizes = s_.renormalize;
         call.y = call.out = gpu::EpType::kF32;
         call.yRows = reinterpret_cast<const char*>(j.y.data());
         call.outRows = reinterpret_cast<char*>(j.out.data());
@@ -473,7 +474,9 @@ class GpuEpRun {
         }
       }
     }
-    if (report.tokens != here.size()) return std::to_string(report.tokens) + " tokens instead of " + std::to_string(here.size());
+    if (report.tokens != here.size() || j.tokens != here.size()) {
+      return std::to_string(report.tokens) + " tokens reported, " + std::to_string(j.tokens) + " told, instead of " + std::to_string(here.size());
+    }
     return j.total == row ? "" : std::to_string(j.total) + " rows instead of " + std::to_string(row);
   }
   // Each token's sum lacks any of the lost ranks.
@@ -491,12 +494,18 @@ class GpuEpRun {
   bool isSumWithout(int r, int d, uint32_t t, uint64_t lost) const {
     const Job& j = ranks_[size(r)].jobs[size(d)];
     const std::vector<int32_t> route = epRoute(s_, d, r, t);
-    float factor = 0;  // integers, so that sums are exact
+    float factor = 0, all = 0, kept = 0;  // integers, so that sums are exact
     for (uint32_t k = 0; k < s_.topk; k++) {
-      if (route[k] >= 0 && (lost >> s_.expertRank[size(route[k])] & 1) == 0) factor += epWeight(s_, d, r, t, k) * static_cast<float>(route[k] + 1);
+      if (route[k] < 0) continue;
+      const float weight = epWeight(s_, d, r, t, k);
+      all += weight;
+      if ((lost >> s_.expertRank[size(route[k])] & 1) != 0) continue;
+      kept += weight;
+      factor += weight * static_cast<float>(route[k] + 1);
     }
+    const float scale = s_.renormalize && kept != all && kept != 0 ? all / kept : 1;
     for (uint32_t i = 0; i < shape_.hidden; i++) {
-      if (j.out[t * shape_.hidden + i] != factor * element(d, r, t, i)) return false;
+      if (j.out[t * shape_.hidden + i] != factor * element(d, r, t, i) * scale) return false;
     }
     return true;
   }

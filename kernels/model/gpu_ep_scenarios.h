@@ -31,7 +31,6 @@ inline EpScript anyGpuEpRanks(Random& random, bool countsFirst = false) {
   if (s.worldSize > 3) s.worldSize = 3;
   for (uint8_t& r : s.expertRank) r = static_cast<uint8_t>(r % s.worldSize);
   if (s.maxTokens > 3) s.maxTokens = 3;
-  s.renormalize = false;
   return s;
 }
 inline GpuEpShape gpuEpCalls(Random& random) { return withGrids(random, epCalls(random, anyGpuEpRanks(random), 1 + random.below(3), false)); }
