@@ -44,6 +44,7 @@ struct Calls {
   SharedArray<int32_t> idx;
   SharedArray<float> x, rows, out, weights;
   SharedArray<int32_t> sourceRank, sourceToken, topkIdx, counts;
+  SharedArray<uint64_t> totals = SharedArray<uint64_t>(2);
   PinnedArray<EpCell> cell = PinnedArray<EpCell>(1);
   EpDispatchCall dispatch = {};
   EpCombineCall combine = {};
@@ -81,6 +82,8 @@ struct Calls {
     to.sourceToken = sourceToken.data();
     to.weights = layout == EpRowLayout::kTokens ? nullptr : weights.data();
     to.topkIdx = layout == EpRowLayout::kTokens ? topkIdx.data() : nullptr;
+    to.rows = &totals[0];
+    to.tokens = &totals[1];
     combine.yRows = to.x;
   }
 };
@@ -394,7 +397,7 @@ class Drops {
     for (int s = 0; s < (died == 0 ? last() : world_); s++) {
       for (uint32_t copy = 0; copy < copies(s, r); copy++) tokens += s != last() || !isMissing(r, copy);
     }
-    CHECK(report.tokens == tokens);
+    CHECK(report.tokens == tokens && c.totals[0] == report.rows && c.totals[1] == tokens);
     const bool mustMask = died == 0 || (died == 1 && tokensLack(r));
     CHECK(((report.lostRanks & lastBit()) != 0) == mustMask && report.lostCopies == (mustMask ? copies(r, last()) : 0));
   }
