@@ -50,6 +50,7 @@ func TestTheGPUsDispatchAndCombineGoOnWithoutADeadRank(t *testing.T) {
 	runProgram(t, binary, "twice", 4)
 	runProgram(t, binary, "full", 3)
 	runProgram(t, binary, "waiter", rand.IntN(2))
+	runProgram(t, binary, "limit", rand.IntN(2))
 }
 
 func TestTheGPUsDispatchAndCombineAccessOnlyTheirMemoryAmongHostileRanks(t *testing.T) {

@@ -321,12 +321,42 @@ void awaitOneThatOnlyWaits() {
   CHECK(goesOn && links.isMasked(kAwaited) && took < most);
 }
 
+// A call ends although each of its waits succeeds long before the deadline: limitNs is of all waits together, counted from the first one.
+void awaitOneThatDrips() {
+  Run run(1);
+  constexpr int64_t kMs = 1000 * 1000;
+  prepareWait(&run, 60000 * kMs);
+  run.team.limitNs = 60 * kMs;
+  Mem mem;
+  EpLinks<Mem> links(mem, run.flags, run.team);
+  Flag drips = {};
+  const int64_t began = mem.nowNs(), most = 2000 * kMs;
+  bool ended = false;
+  std::thread peer([&] {
+    for (uint32_t n = 1; !__atomic_load_n(&ended, __ATOMIC_RELAXED); n++) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // longer than a piece of a wait
+      __atomic_store_n(&drips.value, n, __ATOMIC_RELEASE);
+    }
+  });
+  bool goesOn = true;
+  for (uint32_t n = 1; goesOn && !links.isMasked(kAwaited) && mem.nowNs() - began < most; n++) {
+    links.clear();
+    links.add(drips, n, kAwaited);
+    goesOn = links.wait();
+  }
+  const int64_t took = mem.nowNs() - began;
+  __atomic_store_n(&ended, true, __ATOMIC_RELAXED);
+  peer.join();
+  CHECK(goesOn && links.isMasked(kAwaited) && took >= run.team.limitNs && took < most);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   CHECK(argc == 3);
   awaitDespiteUnknownCulprit();
   awaitOneThatOnlyWaits();
+  awaitOneThatDrips();
   const auto first = strtoull(argv[1], nullptr, 10), n = strtoull(argv[2], nullptr, 10);
   unsigned long long ended = 0;
   for (auto seed = first; seed < first + n; seed++) ended += Run(seed).play();

@@ -7,6 +7,7 @@
 //   gpu_ep_faults twice WORLD            with RH_EP_DEAD_DROP: a second rank dies
 //   gpu_ep_faults full 3                 with RH_EP_DEAD_DROP: a rank dies, of whose rows some have no room
 //   gpu_ep_faults waiter HT              with RH_EP_DEAD_DROP: a rank gives signs of life and sends nothing, in ll (0) or ht (1)
+//   gpu_ep_faults limit HT               with RH_EP_DEAD_DROP: a rank does not come, and the limit of all waits of a call is before its deadline
 //   gpu_ep_faults hostile SEED ROUNDS    the other ranks have filled this rank's buffer with anything. It must access only its own memory, which
 //                                        AddressSanitizer watches, and its own tokens' rows must be whole
 #include <string.h>
@@ -248,6 +249,17 @@ class Drops {
     peer.join();
     CHECK(calls(0).cell[0].dispatched.lostRanks == lastBit());
     CHECK(took >= std::chrono::nanoseconds(static_cast<uint64_t>(call.team.waiterDeadlines) * timeoutNs_));
+  }
+  // Of two ranks one does not come. It is given up after the limit of all waits of a call, which is much shorter than the deadline of one wait.
+  void awaitToTheLimit() {
+    begin();
+    EpCommonCall& call = calls(0).dispatch;
+    call.team.limitNs = 50 * kMs;
+    const auto began = std::chrono::steady_clock::now();
+    onRanks(1, [&](int r) { ranks_->dispatch(&calls(r).dispatch, kGrid); });
+    const auto took = std::chrono::steady_clock::now() - began;
+    CHECK(calls(0).cell[0].dispatched.lostRanks == lastBit());
+    CHECK(took >= std::chrono::nanoseconds(call.team.limitNs) && took < std::chrono::nanoseconds(timeoutNs_) / 2);
   }
   // It does not come, and nobody reports a death.
   void stayAway(bool toCombine) {
@@ -559,6 +571,10 @@ int main(int argc, char** argv) {
   }
   if (what == "waiter") {
     Drops(2, atoi(argv[2]) != 0, 100 * kMs).awaitWaiter();
+    return 0;
+  }
+  if (what == "limit") {
+    Drops(2, atoi(argv[2]) != 0, 60000 * kMs).awaitToTheLimit();
     return 0;
   }
   if (what == "drops") {
