@@ -149,6 +149,8 @@ func TestCallsOutOfOrderAreRefusedWithoutSideEffects(t *testing.T) {
 			refused("a third dispatch", third, wire.ResultLimit, "ep_dispatch_send", "2 dispatches are in flight"),
 			refused("receive out of order", p.flights[1].Recv(room(1)), invalid, "ep_dispatch_recv", "an earlier one"),
 			refused("counts out of order", counts, invalid, "ep_dispatch_counts", "an earlier one"),
+			refused("combine before the receive of the earlier one", combine(1), invalid, "ep_combine:", "an earlier one"),
+			refused("combine_send before receive", p.flights[1].CombineSend(p.sums(1)), invalid, "has not been received"),
 			p.steps(epStep{"recv", 0}),
 			refused("receive twice", p.flights[0].Recv(room(0)), invalid, "received already"),
 			refused("combine_recv before combine_send", combineRecv(0), invalid, "no combine under way"),

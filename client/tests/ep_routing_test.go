@@ -74,29 +74,38 @@ func TestInvalidAndDestroyedRoutingsAreRefused(t *testing.T) {
 	})
 }
 
+// Its copies are lost, and not counted as sent.
 func TestACachedRoutingOmitsARankThatWasMaskedLater(t *testing.T) {
-	onSmallEPs(t, 1, func(p *epPlayer) error {
-		if p.rank == 1 {
-			return nil // rank 0 masks it
-		}
+	s := startDaemon(t)
+	c := smallEP
+	for _, c.Mode = range bothModes {
+		group := fmt.Sprint("masked later ", c.Mode)
+		ranks := formGroup(t, s, client.CommConfig{Group: group, World: 2})
+		ep := makeEPs(t, ranks, c)[0]
 		in := client.EPTokensIn{Tokens: 1, X: bytes.Repeat([]byte{0x3f}, 32), Idx: []int32{0, 5}} // one expert on each rank
-		routing, err := p.ep.NewRouting(in)
+		routing, err := ep.NewRouting(in)
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
-		if err := p.ep.Mask(1); err != nil {
-			return err
+		if err := ep.Mask(1); err != nil {
+			t.Fatal(err)
 		}
 		rows := client.EPRows{Layout: client.EPTokens, Capacity: 4, X: make([]byte, 128)}
-		d, err := p.ep.Dispatch(client.EPTokensIn{Tokens: 1, X: in.X, Routing: routing}, &rows)
+		d, err := ep.Dispatch(client.EPTokensIn{Tokens: 1, X: in.X, Routing: routing}, &rows)
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
 		if rows.Tokens != 1 || rows.Report.LostCopies != 1 || len(rows.Report.LostRanks) != 1 {
-			return fmt.Errorf("%d tokens received, report %+v", rows.Tokens, rows.Report)
+			t.Errorf("%d tokens received, report %+v", rows.Tokens, rows.Report)
 		}
-		return errors.Join(d.Release(), routing.Destroy())
-	})
+		if sent := scrape(t, s)[fmt.Sprintf(`railhead_ep_copies_total{group="%s",rank="0"}`, group)]; sent != 1 {
+			t.Errorf("%d copies were sent, want the one to rank 0 itself", sent)
+		}
+		if err := errors.Join(d.Release(), routing.Destroy()); err != nil {
+			t.Error(err)
+		}
+		all(t, ranks, finalize)
+	}
 }
 
 func TestReportsCanBeReadLater(t *testing.T) {
