@@ -46,6 +46,8 @@ void checkWord(const Marked& marked, const rhw_lease& lease, SeenLease* seen, Ke
   if (word != seen->word) *seen = {word, true};
   const bool held = word != 0 && (word & FUTEX_TID_MASK) == static_cast<uint32_t>(robust.tid);
   if (held && !marked.has(key)) fail("a death now would leave the lease of a %s held for ever: it is not in the robust list", what);
+  // The word publishes the id (comm_init.cc).
+  if (held && lease.client == 0) fail("the lease of a %s is taken before it has the id of its session", what);
 }
 
 }  // namespace
