@@ -63,8 +63,11 @@ func TestRowsOfExpertsFollowTheDefinitionAndTouchOnlyTheirBytes(t *testing.T) {
 // onEachVector compiles and runs a program for the vectors of each instruction set that this processor has.
 func onEachVector(t *testing.T, flags []string, source string) {
 	t.Helper()
+	// Without -fexpensive-optimizations -O0 and -O1 leave out vzeroupper, and each call of a function of libm or libc, which has SSE instructions,
+	// waits for the upper halves of the registers: the programs run up to ten times as long.
 	wide := map[string][]string{
-		"32": {"-mf16c", "-mavx2"}, "64": {"-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"},
+		"32": {"-fexpensive-optimizations", "-mf16c", "-mavx2"},
+		"64": {"-fexpensive-optimizations", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"},
 	}
 	runProgram(t, compileProgram(t, append([]string{"-DVECTOR_BYTES=16"}, flags...), source))
 	for _, bytes := range deep.First(t, 1, []string{"32", "64"}) {

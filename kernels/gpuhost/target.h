@@ -80,10 +80,11 @@ class Target {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
   }
-  // There may be more ranks than processors. A rank that waits for long leaves them to other work.
+  // There may be more ranks than processors. A rank that waits for long leaves them to other work: a kernel that has waited for about a tenth of
+  // a second in all naps longer.
   void pause() {
-    constexpr timespec kNap = {0, 50 * 1000};
-    if (++pauses_ > 1000 && pauses_ % 16 == 0) nanosleep(&kNap, nullptr);
+    constexpr timespec kNap = {0, 50 * 1000}, kLongNap = {0, 1000 * 1000};
+    if (++pauses_ > 1000 && pauses_ % 16 == 0) nanosleep(pauses_ > 16000 ? &kLongNap : &kNap, nullptr);
     else sched_yield();
   }
 
