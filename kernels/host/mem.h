@@ -12,6 +12,19 @@
 
 namespace railhead::host {
 
+// Requests the cache lines of these bytes with ownership: a store to them then needs no other transfer, and this rank's loads none either.
+static inline void takeLines(const char* p, size_t bytes) {
+  constexpr size_t kLine = 64;
+  const char* end = p + bytes;
+  for (p -= reinterpret_cast<uintptr_t>(p) % kLine; p < end; p += kLine) {
+#if defined(__x86_64__)
+    asm volatile("prefetchw %0" : : "m"(*p));  // not __builtin_prefetch, which requests no ownership in code for the baseline
+#else
+    __builtin_prefetch(p, 1);
+#endif
+  }
+}
+
 // Loads and stores of tiles: runs.h. No host/isa_*.cc may include this: of an inline function that is compiled for two instruction sets, the
 // linker keeps one.
 struct Mem {

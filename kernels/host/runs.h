@@ -26,6 +26,7 @@ class Runs {
     mutable const char* at = nullptr;
     uint32_t elements = 0;
     bool scaled = false;  // to be scaled first
+    bool taken = false;   // this rank is the next to write to the elements' memory
   };
   // Accumulators: the sum of one to three runs, in this order.
   struct Sum {
@@ -59,7 +60,12 @@ class Runs {
 
   // The run of rank r: to be given for all ranks in turn, from 0 on.
   void take(int r, const Raw& raw) const {
-    if (r == 0 || raw.elements < taken_) taken_ = raw.elements;
+    if (r == 0) takes_ = false;
+    if (r == 0 || raw.elements < shortest_) shortest_ = raw.elements;
+    if (raw.taken) {
+      takes_ = true;
+      takenRun_ = r;
+    }
     fold_.from[r] = elementsOf(raw);
   }
   // The reduction of these runs. To be stored before the next fold or sum.
@@ -67,7 +73,7 @@ class Runs {
     fold_.sums = 0;
     fold_.n = worldSize;
     fold_.group = reduceGroup;
-    return {nullptr, taken_, false};
+    return {nullptr, shortest_};
   }
 
   Sum widen(const Raw& raw) const { return {{elementsOf(raw)}, 0, 1, raw.elements}; }
@@ -91,13 +97,23 @@ class Runs {
   // Stores at most so many elements of a run.
   void write(char* to, const Raw& raw, uint32_t most) const {
     const uint32_t elements = raw.elements < most ? raw.elements : most;
+    const size_t bytes = static_cast<size_t>(elements) * kBytes;
     if (raw.at == nullptr) {
-      if (elements > 0) kernels_->fold(fold_, false, to, elements);
+      if (takes_) {
+        foldTaken(to, elements);
+      } else if (elements > 0) {
+        kernels_->fold(fold_, false, to, elements);
+      }
       raw.at = to;
     } else if (raw.scaled) {
       kernels_->scale(op_, raw.at, to, elements);
+    } else if (raw.taken) {
+      inPieces(bytes, [&](size_t at, size_t n) {
+        takeLines(raw.at + at, n);
+        memcpy(to + at, raw.at + at, n);
+      });
     } else if (raw.at != to) {
-      memcpy(to, raw.at, static_cast<size_t>(elements) * kBytes);
+      memcpy(to, raw.at, bytes);
     }
   }
   void writeSum(char* to, const Sum& sum) const {
@@ -106,6 +122,20 @@ class Runs {
   }
 
  private:
+  // Bytes whose lines are requested at a time: as many as a core has requests of its first-level cache under way.
+  static constexpr size_t kTakenBytes = 1024;
+  template <class Do>
+  static void inPieces(size_t bytes, Do piece) {
+    for (size_t at = 0; at < bytes; at += kTakenBytes) piece(at, bytes - at < kTakenBytes ? bytes - at : kTakenBytes);
+  }
+  // The fold, the lines of one run of which this rank takes. It ends the fold.
+  void foldTaken(char* to, uint32_t elements) const {
+    inPieces(static_cast<size_t>(elements) * kBytes, [&](size_t at, size_t n) {
+      takeLines(fold_.from[takenRun_], n);
+      kernels_->fold(fold_, false, to + at, n / kBytes);
+      for (int r = 0; r < fold_.n; r++) fold_.from[r] += n;
+    });
+  }
   uint32_t behind(uint64_t tile, size_t count) const {
     const size_t left = count - tile * kElements, most = kRunTiles * kElements;
     return static_cast<uint32_t>(left < most ? left : most);
@@ -118,6 +148,7 @@ class Runs {
   }
   void use(const Sum& sum) const {
     for (int i = 0; i < sum.n; i++) fold_.from[i] = sum.at[i];
+    takes_ = false;
     fold_.sums = sum.sums;
     fold_.n = fold_.group = sum.n;
   }
@@ -127,7 +158,9 @@ class Runs {
   const RunKernels* kernels_ = nullptr;
   ReduceOp op_ = {};
   mutable RunFold fold_;
-  mutable uint32_t taken_ = 0;  // elements of the shortest run of the fold
+  mutable uint32_t shortest_ = 0;  // elements of the shortest run of the fold
+  mutable bool takes_ = false;     // the fold has a run that is taken: this one
+  mutable int takenRun_ = 0;
   alignas(64) mutable char scaled_[kMostBytes], partial_[kMostBytes];
 };
 
@@ -147,6 +180,13 @@ class RunMem : public Mem {
     } else {
       return {p, elements, false};
     }
+  }
+  // The same of memory that this rank is the next to write to.
+  template <class Run>
+  Run takeTile(const char* p, uint32_t tiles) {
+    Run run = loadTile<Run>(p, tiles);
+    run.taken = true;
+    return run;
   }
   void storeTile(char* p, const Runs::Raw& raw, uint32_t tiles) { runs_.write(p, raw, tiles < kRunTiles ? tiles * runs_.kElements : raw.elements); }
   template <class Run>

@@ -99,7 +99,7 @@ class FlagHeaps {
         [=](size_t unit) {
           return "buffer " + std::to_string(unit / half) + " of rank " + std::to_string(r) + " tile " + std::to_string(unit % half);
         },
-        [=](size_t, int rank, uint64_t) { return rank == r; });
+        [=](size_t, int rank, uint64_t) { return rank == r || worldSize_ == 2; });  // two ranks swap their buffers
     if (t.pipeSlotBytes != 0) addPipes(r);
     if (t.llSlotBytes != 0) addLLPipes(r);
     if (windowBytes_ != 0) {

@@ -157,6 +157,10 @@ class FlagMem {
     return raw;
   }
   template <class Raw>
+  Raw takeTile(const char* p, uint32_t tiles) {
+    return loadTile<Raw>(p, tiles);
+  }
+  template <class Raw>
   void storeTile(char* p, const Raw& raw, uint32_t) {
     static_assert(sizeof(Raw) == 8);
     uint64_t v;

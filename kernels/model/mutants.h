@@ -61,6 +61,7 @@ constexpr MutantEntry kMutants[] = {
     {Mutant::kSleepIgnoresAbort, "flags-abort", "the futex does not watch the abort word"},
     {Mutant::kCompareWithoutWrap, "flags-oneshot", "generations are compared without regard to the wrap"},
     {Mutant::kOneBuffer, "flags-oneshot", "one buffer for all epochs"},
+    {Mutant::kReadsWithoutSwap, "flags-oneshot", "a rank of two reads the other one's heap although they have swapped their buffers"},
     {Mutant::kOneGenerationForBothPhases, "flags-twoshot", "both exchanges of an epoch have one generation"},
     {Mutant::kAwaitBeforePublish, "flags-oneshot", "await before publish"},
     {Mutant::kPublishBeforeTiles, "flags-oneshot", "publish before the tiles are written"},

@@ -122,6 +122,7 @@ enum class Mutant : int {
   kEpNumberWithoutWrap = 100,
   // flag_exchange.h
   kRecvNotOffered = 101,
+  kReadsWithoutSwap = 102,
   // ep_links.h
   kEpFollowsFirst = 103,
   // device_state.h

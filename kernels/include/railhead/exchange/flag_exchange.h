@@ -1,4 +1,9 @@
 // Exchange by flags: what the algorithms use on a CPU, where a rank is one thread.
+//
+// Two ranks swap their buffers: in an epoch whose bit 1 is set, each rank writes to the other rank's heap. So a rank writes to the cache lines
+// that it read two epochs before. It took ownership of them when it read them (takeTile), so a line moves between the caches once an epoch:
+// without the swap it moves for the read, and ownership moves back for the next write. With more ranks several read a buffer, and none can
+// own it.
 #ifndef RAILHEAD_KERNELS_FLAG_EXCHANGE_H_
 #define RAILHEAD_KERNELS_FLAG_EXCHANGE_H_
 
@@ -9,8 +14,8 @@
 namespace railhead {
 
 // Raw is a tile as it lies in a buffer, or a run of kStep tiles (host/runs.h). Mem has, besides what flags.h lists, kStep and accesses to
-// shared memory that the flags order: loadTile<Raw> and storeTile for buffers, with the number of tiles that a run may have; loadElements
-// and storeElements for windows, loadOffer and storeOffer for offsets.
+// shared memory that the flags order: loadTile<Raw>, takeTile<Raw> and storeTile for buffers, with the number of tiles that a run may have;
+// loadElements and storeElements for windows, loadOffer and storeOffer for offsets.
 template <class Mem, class Raw>
 class FlagExchange {
  public:
@@ -36,6 +41,7 @@ class FlagExchange {
   bool beginEpoch() {
     generation_ = (generation_ + 2) & Mem::kGenerationMask;
     half_ = kScratchHeaderBytes + (mutated(Mutant::kOneBuffer) ? 0 : generation_ >> 1 & 1) * static_cast<size_t>(team_.blockBytes);
+    swapped_ = team_.worldSize == 2 ? static_cast<int>(generation_ >> 2 & 1) : 0;
     if (mutated(Mutant::kPublishBeforeTiles)) publish(generation_);
     return true;
   }
@@ -54,7 +60,7 @@ class FlagExchange {
   static constexpr bool kPadsChunks = false;  // a generation covers all tiles of the rank
   void pushAll(uint32_t tile, const Raw& raw) { mem_.storeTile(ownAt(tile), raw, Mem::kStep); }
   bool poll(int first, int, uint32_t tile, const Raw& own, Raw (&out)[1]) {
-    out[0] = first == team_.rank ? own : mem_.template loadTile<Raw>(at(first, tile), Mem::kStep);
+    out[0] = first == team_.rank ? own : theirs(first, tile, Mem::kStep);
     return true;
   }
   // Slices lie in the buffer in the order of the message: tile j of an owner's slice has the same number in both.
@@ -62,7 +68,7 @@ class FlagExchange {
     mem_.storeTile(ownAt(static_cast<uint32_t>(owner) * slice + j), raw, slice - j);
   }
   bool pollSlice(int first, int, uint32_t j, uint32_t slice, const Raw& own, Raw (&out)[1]) {
-    out[0] = first == team_.rank ? own : mem_.template loadTile<Raw>(at(first, static_cast<uint32_t>(team_.rank) * slice + j), slice - j);
+    out[0] = first == team_.rank ? own : theirs(first, static_cast<uint32_t>(team_.rank) * slice + j, slice - j);
     return true;
   }
   // A rank's own slice is pushed to no rank, so its place in the rank's buffer is free for the result.
@@ -70,7 +76,7 @@ class FlagExchange {
     mem_.storeTile(ownAt(static_cast<uint32_t>(team_.rank) * slice + j), raw, slice - j);
   }
   bool pollResult(int first, int, uint32_t j, uint32_t slice, Raw (&out)[1]) {
-    if (first != team_.rank) out[0] = mem_.template loadTile<Raw>(at(first, static_cast<uint32_t>(first) * slice + j), slice - j);
+    if (first != team_.rank) out[0] = theirs(first, static_cast<uint32_t>(first) * slice + j, slice - j);
     return true;
   }
 
@@ -168,8 +174,14 @@ class FlagExchange {
     *out = base + offset;
     return true;
   }
-  char* ownAt(uint32_t tile) const { return reinterpret_cast<char*>(own_) + half_ + static_cast<size_t>(tile) * tileBytes_; }
-  char* at(int r, uint32_t tile) const { return team_.heap(r) + half_ + static_cast<size_t>(tile) * tileBytes_; }
+  // A tile that rank r has pushed, or pushes, in this epoch.
+  char* at(int r, uint32_t tile) const { return team_.heap(r ^ swapped_) + half_ + static_cast<size_t>(tile) * tileBytes_; }
+  char* ownAt(uint32_t tile) const { return at(team_.rank, tile); }
+  // Another rank's tile, or a run of at most so many.
+  Raw theirs(int r, uint32_t tile, uint32_t tiles) {
+    if (mutated(Mutant::kReadsWithoutSwap)) r ^= swapped_;
+    return team_.worldSize == 2 ? mem_.template takeTile<Raw>(at(r, tile), tiles) : mem_.template loadTile<Raw>(at(r, tile), tiles);
+  }
 
   Mem& mem_;
   const FlagTeam& team_;
@@ -179,6 +191,7 @@ class FlagExchange {
   uint32_t generation_;
   bool compared_ = false;  // whether the signatures were compared
   size_t half_ = 0;  // offset of the current buffer in every heap
+  int swapped_ = 0;  // 1: two ranks use each other's heap
   char *send_[kMaxWorldSize], *recv_[kMaxWorldSize];  // pull: where every rank's buffers lie
 };
 

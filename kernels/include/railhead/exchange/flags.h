@@ -1,10 +1,11 @@
 // Flags: how ranks on a CPU exchange data. A rank writes its tiles to its own buffer and publishes a generation (release). The other
 // ranks wait for the generation (acquire) and read the buffer. Memory is coherent, so one store serves all readers.
 //
-// A generation is 2 * epoch + phase: an epoch has at most two exchanges. Epoch e uses buffer e & 1.
+// A generation is 2 * epoch + phase: an epoch has at most two exchanges. Epoch e uses buffer e & 1. Two ranks swap
+// theirs in every second pair of epochs (flag_exchange.h).
 //
-// Two buffers suffice. A rank overwrites buffer e & 1 in epoch e + 2, after it has acquired e + 1 from every rank. Every rank publishes e
-// + 1 after its last read of epoch e.
+// Two buffers suffice. A rank overwrites buffer e & 1 of any rank in epoch e + 2, after it has acquired e + 1 from every rank. Every rank
+// publishes e + 1 after its last access to the buffers of epoch e.
 #ifndef RAILHEAD_KERNELS_FLAGS_H_
 #define RAILHEAD_KERNELS_FLAGS_H_
 
