@@ -4,7 +4,8 @@ import "railhead/internal/wire"
 
 // Parameters of a group on CPUs, the same on all ranks. The daemon sends them in Joined and in the plans.
 const (
-	// BlockBytes is the size of a block of one-shot. Two blocks of a rank, and a reader's share of them, fit in an L2 cache.
+	// BlockBytes is the size of a block of one-shot. Two blocks of a rank, and a reader's share of them, fit in an L2
+	// cache. So do the two blocks of each of two ranks, which swap them.
 	BlockBytes = 64 << 10
 	// BroadcastSlotBytes is the size of a slot of a broadcast. Its four slots stay in an L2 cache until all ranks have read them.
 	BroadcastSlotBytes = 32 << 10
