@@ -20,6 +20,8 @@ struct Vectors {
   typedef uint16_t Half __attribute__((vector_size(kBytes / 2)));
   typedef int16_t SignedHalf __attribute__((vector_size(kBytes / 2)));
   typedef uint8_t Byte __attribute__((vector_size(kBytes / 4)));
+  typedef int32_t SignedWord __attribute__((vector_size(kBytes)));
+  typedef char Char __attribute__((vector_size(kBytes / 4)));
   typedef uint8_t All __attribute__((vector_size(kBytes)));
 };
 
@@ -34,6 +36,35 @@ template <class Vector>
 static inline void storeVector(void* to, Vector v) {
   typedef Vector Unaligned __attribute__((aligned(1), may_alias));
   *static_cast<Unaligned*>(to) = v;
+}
+
+// Lanes of 16 or 8 bits as 32-bit words, and the low bits of words as such lanes. For words of 512 bits GCC 12 makes several shuffles of
+// __builtin_convertvector, where the processor has one instruction.
+template <class Words, class Lanes>
+static inline Words widenLanes(Lanes lanes) {
+#if defined(__x86_64__)
+  using V = Vectors<sizeof(Words)>;
+  constexpr int16_t kAllLanes = -1;  // a mask
+  if constexpr (sizeof(Words) == 64 && sizeof(Lanes) == 32) {
+    return (Words)__builtin_ia32_pmovzxwd512_mask((typename V::SignedHalf)lanes, typename V::SignedWord{}, kAllLanes);
+  } else if constexpr (sizeof(Words) == 64 && sizeof(Lanes) == 16) {
+    return (Words)__builtin_ia32_pmovzxbd512_mask((typename V::Char)lanes, typename V::SignedWord{}, kAllLanes);
+  }
+#endif
+  return __builtin_convertvector(lanes, Words);
+}
+template <class Lanes, class Words>
+static inline Lanes narrowLanes(Words words) {
+#if defined(__x86_64__)
+  using V = Vectors<sizeof(Words)>;
+  constexpr int16_t kAllLanes = -1;
+  if constexpr (sizeof(Words) == 64 && sizeof(Lanes) == 32) {
+    return (Lanes)__builtin_ia32_pmovdw512_mask((typename V::SignedWord)words, typename V::SignedHalf{}, kAllLanes);
+  } else if constexpr (sizeof(Words) == 64 && sizeof(Lanes) == 16) {
+    return (Lanes)__builtin_ia32_pmovdb512_mask((typename V::SignedWord)words, typename V::Char{}, kAllLanes);
+  }
+#endif
+  return __builtin_convertvector(words, Lanes);
 }
 
 // v, with every NaN replaced by the type's one NaN: positive, quiet, payload 0. Integers stay as they are.

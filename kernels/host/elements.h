@@ -93,7 +93,7 @@ struct ConvertAt<BF16, Isa> {
     } else {
       for (int i = 0; i < Sum::kVectors; i++) {
         const auto h = loadVector<typename V::Half>(e + i * kLanes);
-        s.v[i] = reinterpret_cast<typename V::Float>(__builtin_convertvector(h, typename V::Word) << 16);
+        s.v[i] = reinterpret_cast<typename V::Float>(widenLanes<typename V::Word>(h) << 16);
       }
     }
     return s;
@@ -111,7 +111,7 @@ struct ConvertAt<BF16, Isa> {
     } else {
 #pragma GCC unroll 2
       for (int i = 0; i < Sum::kVectors; i++) {
-        storeVector(e + i * kLanes, __builtin_convertvector(roundToUpperHalf(s.v[i]) >> 16, typename V::Half));
+        storeVector(e + i * kLanes, narrowLanes<typename V::Half>(roundToUpperHalf(s.v[i]) >> 16));
       }
     }
   }
@@ -138,13 +138,13 @@ struct ConvertSmall {
     Sum s;
     for (int i = 0; i < Sum::kVectors; i++) {
       const Lanes l = loadVector<Lanes>(static_cast<const T*>(from) + i * kLanes);
-      s.v[i] = Small::template widen<typename V::Float>(__builtin_convertvector(l, typename V::Word));
+      s.v[i] = Small::template widen<typename V::Float>(widenLanes<typename V::Word>(l));
     }
     return s;
   }
   static void store(void* to, const Sum& s) {
     for (int i = 0; i < Sum::kVectors; i++) {
-      storeVector(static_cast<T*>(to) + i * kLanes, __builtin_convertvector(Small::template narrow<typename V::Word>(s.v[i]), Lanes));
+      storeVector(static_cast<T*>(to) + i * kLanes, narrowLanes<Lanes>(Small::template narrow<typename V::Word>(s.v[i])));
     }
   }
 };
