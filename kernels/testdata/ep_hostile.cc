@@ -350,6 +350,19 @@ void awaitOneThatDrips() {
   CHECK(goesOn && links.isMasked(kAwaited) && took >= run.team.limitNs && took < most);
 }
 
+// A wait that ends at its deadline names every rank that it waited for.
+void awaitTwo() {
+  Run run(1);
+  run.team.dropsDead = false;
+  Mem mem;
+  EpLinks<Mem> links(mem, run.flags, run.team);
+  Flag never[2] = {};
+  links.clear();
+  links.add(never[0], 1, 0);
+  links.add(never[1], 1, kAwaited);
+  CHECK(!links.wait() && links.stop() == Stop::kTimeout && links.missing() == (1 | 1 << kAwaited));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -357,6 +370,7 @@ int main(int argc, char** argv) {
   awaitDespiteUnknownCulprit();
   awaitOneThatOnlyWaits();
   awaitOneThatDrips();
+  awaitTwo();
   const auto first = strtoull(argv[1], nullptr, 10), n = strtoull(argv[2], nullptr, 10);
   unsigned long long ended = 0;
   for (auto seed = first; seed < first + n; seed++) ended += Run(seed).play();

@@ -59,11 +59,14 @@ func SocketOfChild(t *testing.T) string {
 	return socket
 }
 
-// PrintEnd prints the result and the message of an error, if it is one of the library. A child calls it.
+// PrintEnd prints the result and the message of an error. One that is not of the library does not begin with "ended": Line then fails with it. A child
+// calls it.
 func PrintEnd(err error) {
 	var e *client.Error
 	if errors.As(err, &e) {
 		fmt.Printf("ended %s %s\n", e.Result, e.Message)
+	} else if err != nil {
+		fmt.Printf("another error: %v\n", err)
 	}
 }
 
