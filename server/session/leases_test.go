@@ -27,6 +27,9 @@ func TestALeaseIsWatchedByTheFirstWatcherWithRoomAlone(t *testing.T) {
 	t.Cleanup(l.Wait)
 	l.taken[1] = h
 	l.watch(&Session{}, nil, 1)
+	if len(l.taken) != 0 {
+		t.Error("the segment of a lease that is watched is kept as one that nobody watches yet: it would be released twice")
+	}
 	for i, room := range []int{lease.MaxWatched - 1, lease.MaxWatched} {
 		var word uint32
 		n := 0
