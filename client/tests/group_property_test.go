@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -267,6 +268,40 @@ func TestAGroupThatFailsRunsNothing(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// One thread calls for a rank of each of two groups. The other rank of one group comes later than that of the other.
+func TestAGroupOfCallsEndsWhenAllOfItsCommsHaveEnded(t *testing.T) {
+	s := startDaemon(t)
+	for late := range 2 {
+		var groups [2][]member
+		for i := range groups {
+			groups[i] = formGroup(t, s, client.CommConfig{Group: fmt.Sprint("late ", late, i), World: 2})
+		}
+		one := []byte{1, 0, 0, 0}
+		others := make(chan error)
+		for i, ranks := range groups {
+			go func() {
+				if i == late {
+					time.Sleep(50 * time.Millisecond)
+				}
+				others <- ranks[1].AllReduce(one, make([]byte, 4), 1, client.I32, client.Sum)
+			}()
+		}
+		sums := [2][]byte{make([]byte, 4), make([]byte, 4)}
+		err := client.Group(func() error {
+			return errors.Join(groups[0][0].AllReduce(one, sums[0], 1, client.I32, client.Sum), groups[1][0].AllReduce(one, sums[1], 1, client.I32, client.Sum))
+		})
+		if err != nil || sums[0][0] != 2 || sums[1][0] != 2 {
+			t.Errorf("group %d is late: sums %d and %d, %v", late, sums[0][0], sums[1][0], err)
+		}
+		if err := errors.Join(<-others, <-others); err != nil {
+			t.Error(err)
+		}
+		for _, ranks := range groups {
+			all(t, ranks, finalize)
+		}
+	}
 }
 
 func TestTheOutermostGroupRunsTheCallsOfNestedOnes(t *testing.T) {
