@@ -117,7 +117,7 @@ class Ranks {
     call.receive.sourceToken = k.sourceToken;
     call.receive.rows = &k.totals[0];
     call.receive.tokens = &k.totals[1];
-    launch(placement_.countsFirst ? "rh_ep_dispatch_ht" : "rh_ep_dispatch_ll", r, &call, blocks);
+    launch(placement_.countsFirst ? "rh_ep_dispatch_ht" : "rh_ep_dispatch_ll_plain", r, &call, blocks);
   }
   void combine(int r, int blocks) {
     EpCombineCall call = {};

@@ -33,11 +33,14 @@ RH_EP_ENTRY(rh_ep_plan, EpDispatchCall) {
   railhead::gpu::EpPlanKernel<railhead::cuda::EpContext>(context, call).run();
 }
 
-RH_EP_ENTRY(rh_ep_dispatch_ll, EpDispatchCall) {
-  touch(call);
-  railhead::cuda::EpContext context(call.call, {});
-  railhead::gpu::EpDispatchKernel<railhead::cuda::EpContext>(context, call).run();
-}
+#define RH_EP_DISPATCH_LL(name, context_type)                          \
+  RH_EP_ENTRY(name, EpDispatchCall) {                                  \
+    touch(call);                                                       \
+    railhead::cuda::context_type context(call.call, {});               \
+    railhead::gpu::EpDispatchKernel<railhead::cuda::context_type>(context, call).run(); \
+  }
+RH_EP_DISPATCH_LL(rh_ep_dispatch_ll, EpContext)
+RH_EP_DISPATCH_LL(rh_ep_dispatch_ll_plain, EpPlainContext)
 
 #define RH_EP_COMBINE(name, type)                                                                       \
   RH_EP_ENTRY(rh_ep_combine_ll_##name, EpCombineCall) {                                                 \

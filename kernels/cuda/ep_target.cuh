@@ -9,7 +9,7 @@ namespace railhead::cuda {
 
 class EpTarget : public Target {
  public:
-  static constexpr bool kSurvivesDeaths = true;
+  static constexpr bool kSurvivesDeaths = true, kPlans = true;
   RH_FN gpu::EpShared& epShared() {
     __shared__ gpu::EpShared shared;
     return shared;
@@ -45,6 +45,13 @@ class EpTarget : public Target {
 };
 
 using EpContext = gpu::Context<EpTarget>;
+
+// Of calls without EpTeam::dropsDead and without a plan: a shorter kernel.
+class EpPlainTarget : public EpTarget {
+ public:
+  static constexpr bool kSurvivesDeaths = false, kPlans = false;
+};
+using EpPlainContext = gpu::Context<EpPlainTarget>;
 
 }  // namespace railhead::cuda
 

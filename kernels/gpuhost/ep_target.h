@@ -11,7 +11,7 @@ class EpTarget : public Target {
  public:
   EpTarget(gpu::Shared* shared, gpu::EpShared* ep, Grid grid) : Target(shared, grid), ep_(ep) {}
   gpu::EpShared& epShared() { return *ep_; }
-  static constexpr bool kSurvivesDeaths = true;
+  static constexpr bool kSurvivesDeaths = true, kPlans = true;
   static constexpr uint32_t kLanes = 1;
   uint64_t laneSums(uint64_t v) { return v; }
   void fenceDevice() { fence(); }

@@ -65,6 +65,9 @@ class Target {
   void addOne(uint32_t* p) { __atomic_fetch_add(p, 1, __ATOMIC_RELAXED); }
   void addFlag(uint32_t* p) { addOne(p); }
   uint32_t loadOwn(const uint32_t* p) { return loadHost(p); }
+  uint64_t loadOwn(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+  void storeOwn(uint32_t* p, uint32_t v) { storeHost(p, v); }
+  void storeOwn(uint64_t* p, uint64_t v) { storeHost(p, v); }
   uint32_t compareSwap(uint32_t* p, uint32_t expected, uint32_t desired) {
     __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return expected;

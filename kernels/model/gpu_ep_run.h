@@ -276,6 +276,8 @@ class GpuEpRun {
     }
     word(&rank.state->done, 4, "done blocks" + of(r));
     word(&rank.state->dropped, 4, "dropped" + of(r));
+    word(&rank.state->received, 4, "received dispatch" + of(r));
+    word(&rank.state->owesHeads, 4, "owed heads" + of(r));
     word(&rank.state->ended, 8, "ended" + of(r));
     word(&rank.state->endedBlocks, 4, "ended blocks" + of(r));
     word(&rank.state->missing, 4, "missing copies" + of(r));

@@ -28,7 +28,7 @@ class GpuEpTarget : public GpuTarget {
     *p |= bits;
     return old;
   }
-  static constexpr bool kSurvivesDeaths = true;
+  static constexpr bool kSurvivesDeaths = true, kPlans = true;
   static constexpr uint32_t kLanes = 1;
   uint64_t laneSums(uint64_t v) { return v; }
   void add(uint32_t* p, uint32_t n, const char* in = __builtin_FUNCTION()) { world_->add(p, 4, n, "add", in); }

@@ -81,6 +81,9 @@ class GpuTarget {
   void addOne(uint32_t* p, const char* in = __builtin_FUNCTION()) { world_->add(p, 4, 1, "add", in); }
   void addFlag(uint32_t* p, const char* in = __builtin_FUNCTION()) { world_->add(p, 4, 1, "add", in); }
   uint32_t loadOwn(const uint32_t* p) { return word(world_->load(p, 4, Order::kRelaxed, "load")); }
+  uint64_t loadOwn(const uint64_t* p) { return world_->load(p, 8, Order::kRelaxed, "load"); }
+  void storeOwn(uint32_t* p, uint32_t v, const char* in = __builtin_FUNCTION()) { world_->store(p, 4, v, Order::kRelaxed, "store", in); }
+  void storeOwn(uint64_t* p, uint64_t v, const char* in = __builtin_FUNCTION()) { world_->store(p, 8, v, Order::kRelaxed, "store", in); }
   uint32_t compareSwap(uint32_t* p, uint32_t expected, uint32_t desired) {
     return word(world_->swap(p, 4, expected, desired, Order::kRelaxed, "swap"));
   }

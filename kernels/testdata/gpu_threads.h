@@ -70,7 +70,7 @@ class ThreadTarget : public railhead::gpuhost::Target {
   railhead::gpu::EpShared& epShared() { return mine().ep; }
   uint64_t loadShared(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
   void storeShared(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
-  static constexpr bool kSurvivesDeaths = true;
+  static constexpr bool kSurvivesDeaths = true, kPlans = true;
   static constexpr uint32_t kLanes = 1;
   uint64_t laneSums(uint64_t v) { return v; }
   void fenceDevice() { fence(); }

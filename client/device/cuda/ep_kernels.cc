@@ -24,6 +24,7 @@ bool findEpKernels(const Context& context, EpKernels* k, Failure* why) {
       {"rh_ep_encode_fp8_e4m3", &k->encode[static_cast<int>(gpu::EpType::kE4M3)]},
       {"rh_ep_plan", &k->plan},
       {"rh_ep_dispatch_ll", &k->dispatch[0]},
+      {"rh_ep_dispatch_ll_plain", &k->plainDispatch},
       {"rh_ep_combine_ll_f32", &k->combine[0][static_cast<int>(gpu::EpType::kF32)]},
       {"rh_ep_combine_ll_bf16", &k->combine[0][static_cast<int>(gpu::EpType::kBF16)]},
       {"rh_ep_combine_ll_f16", &k->combine[0][static_cast<int>(gpu::EpType::kF16)]},

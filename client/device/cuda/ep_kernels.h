@@ -12,11 +12,15 @@ struct EpKernels {
   CUfunction encode[5] = {};      // by gpu::EpType of x
   CUfunction plan = nullptr;
   CUfunction dispatch[2] = {};    // of ll, of ht
+  CUfunction plainDispatch = nullptr;  // of ll
   CUfunction combine[2][4] = {};  // the same, by gpu::EpType of partial sums
   CUfunction release = nullptr;
 
   CUfunction encodeOf(gpu::EpType t) const { return encode[static_cast<uint32_t>(t)]; }
-  CUfunction dispatchOf(bool ht) const { return dispatch[ht]; }
+  CUfunction dispatchOf(const gpu::EpDispatchCall& call) const {
+    const bool isPlain = !call.team.countsFirst && !call.team.dropsDead && call.plan.idx == nullptr;
+    return isPlain ? plainDispatch : dispatch[call.team.countsFirst];
+  }
   CUfunction combineOf(bool ht, gpu::EpType t) const { return combine[ht][static_cast<uint32_t>(t)]; }
 };
 

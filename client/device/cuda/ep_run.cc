@@ -86,7 +86,7 @@ class Launches {
     }
     call.x = r_.send.x;
     call.receive = r_.receive;
-    return put(ep_.kernels->dispatchOf(common_.team.countsFirst), grid_, &call);
+    return put(ep_.kernels->dispatchOf(call), grid_, &call);
   }
   bool combine(uint32_t steps) {
     const host::EpSums& sums = r_.combine.sums;

@@ -168,7 +168,6 @@ enum class Mutant : int {
   kGpuEpCountsTurnUnchecked = 156,
   kGpuEpHeadNotAwaited = 157,
   kGpuEpHeadBeforeDone = 158,
-  kGpuEpHeadWithoutFence = 159,
   kGpuEpEndsWithoutFence = 160,
   kGpuEpCellNotCleared = 162,
   kGpuEpFirstElementUnchecked = 163,

@@ -59,7 +59,7 @@ constexpr Way kDropsDead = 0x40;
 
 // Target has, besides what the exchanges list:
 //   loadState, storeState                words of GpuState, plain
-//   addOne(word), loadOwn, compareSwap   words of GpuState, relaxed, device scope
+//   addOne(word), loadOwn, storeOwn, compareSwap   words of GpuState, relaxed, device scope
 //   addFlag(word)                        a word of this rank that other ranks read, relaxed, system scope
 //   loadHost(word)                       pinned memory or a word that the host writes, relaxed
 //   storeHost, storeHostRelease          pinned memory, system scope

@@ -20,7 +20,7 @@ class EpPlanKernel {
   RH_FN void prepare() {}
   RH_FN void look() {}
   RH_FN void repair() {}
-  RH_FN void finish(uint32_t, uint32_t, uint32_t, uint64_t) {}
+  RH_FN bool settles(uint64_t) const { return false; }
   RH_FN void last(uint32_t, uint64_t) {}
   RH_FN bool data() {
     if (c_.threadInBlock() == 0) shared_.flight = 0;

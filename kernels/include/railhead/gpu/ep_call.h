@@ -4,6 +4,7 @@
 //   rh_ep_encode_<type>     makes rows in wire format of x, where x is not sent as it is; before the dispatch, on the same stream
 //   rh_ep_plan              makes the plan of a cached routing, for any number of dispatches
 //   rh_ep_dispatch_ll       sends, receives, or both
+//   rh_ep_dispatch_ll_plain the same, faster, for calls without a plan and without EpTeam::dropsDead
 //   rh_ep_combine_ll_<type> adds, receives, or both; the type is that of partial sums
 //   rh_ep_dispatch_ht, rh_ep_combine_ht_<type>  the same for EpTeam::countsFirst. Sending is a promise, but for the counts of a dispatch: rows and sums
 //                           go in both directions at once while it receives. So x, y and what else they read stay until then
@@ -93,9 +94,11 @@ struct EpCachedPlan {
   uint32_t* totals;   // [P + R + 4] tokens of each of the P physical experts; copies to each rank; EpShared::problems and ::firsts of invalid ids, duplicates
 };
 
-// A dispatch in flight. Writer: control, at the end of a kernel; or, of the words that only a later kernel reads, the first thread of the last block.
+// A dispatch in flight. Writer: control, at the end of a kernel; or, of the words that only a later kernel reads, a thread of a block.
 struct EpFlightState {
-  uint64_t phase;   // an EpPhase
+  // Every block reads them before it decides about a call, and control stores them after all blocks have ended: relaxed. A block's loads have returned
+  // before it ends.
+  uint64_t phase;  // an EpPhase
   uint64_t number;
   uint64_t tokens, excess;
   uint64_t perToken, hasRows;
@@ -116,9 +119,12 @@ struct EpRing {
 struct EpRankState {
   EpFlightState flights[kEpInFlight];
   // Of the running kernel, both set back to 0 by control. done: bits 0..15 blocks that have ended their part, 16..23 the EpError of the call, 24..31
-  // that of its receive phase. One thread of each block adds 1, that of the last block the errors too, after a barrier and a fence; control reads it until
-  // all have, and has a fence behind that. dropped: rows without room, or lost copies (relaxed adds; control reads it after done).
+  // that of its receive phase. One thread of each block adds 1, that of the last block the errors too, after a barrier; control reads it until all have.
+  // Only if control reads what blocks have stored (settles() of the kernel) there are fences before the one and behind the other. dropped: if ranks may
+  // be lost, rows without room, or lost copies (relaxed adds; control reads it after done and its fence).
   uint32_t done, dropped;
+  // The newest dispatch that this rank has received; whether the next kernel must yet store it to the others' heads (ep_slots.h). Writer and reader: control.
+  uint32_t received, owesHeads;
   uint64_t ended;  // address of the cell of the dispatch that ended last; 0 = none has. Writer: control. Reader: the host, while no kernel runs
   // If late and dead ranks are dropped (EpTeam::dropsDead); of the running kernel, set back to 0 by control. endedBlocks: those that have taken all that
   // they take; the last one then clears rows that have not come (ep_repair.h). missing: copies that have not. verdicts: of each rank, see ep_waits.h.
@@ -170,6 +176,12 @@ struct EpCombineCall : EpCommonCall {
   const char* add;  // nullptr: none
   char* outRows;
 };
+// Whether late and dead ranks are masked. A context C without deaths to survive, or without plans (C::kPlans), has shorter code.
+template <class C>
+RH_FN bool epDropsDead(const EpTeam& team) {
+  return C::kSurvivesDeaths && team.dropsDead;
+}
+
 // EpRankState::done
 RH_FN uint32_t epOutcome(EpError error, EpError receiveError) { return static_cast<uint32_t>(error) << 16 | static_cast<uint32_t>(receiveError) << 24; }
 RH_FN uint32_t epBlocks(uint32_t done) { return done & 0xffff; }

@@ -40,10 +40,12 @@ class EpCombineKernel {
   RH_FN void look() {
     const EpFlights<C> flights(c_, call_);
     may(flights, &flight_);
+    masked_ = c_.loadState(&team_.state()->masked);
     maskedCopies_ = c_.loadState(&call_.state->flights[flight_].maskedCopies);
   }
   RH_FN void repair() {}
-  RH_FN void finish(uint32_t, uint32_t, uint32_t, uint64_t) {}
+  // Only then copies are lost.
+  RH_FN bool settles(uint64_t masked) const { return kHt || epDropsDead<C>(team_) || masked != 0; }
   // By control, after all blocks have ended.
   RH_FN void last(uint32_t outcome, uint64_t gone) {
     if (epErrorOf(outcome) != EpError::kNone) return;
@@ -60,9 +62,9 @@ class EpCombineKernel {
         c_.storeState(&f.weighted, uint64_t{call_.weighted});
       }
     }
-    c_.storeState(&f.phase, static_cast<uint64_t>(does(kEpReceives) ? EpPhase::kFree : EpPhase::kAdding));
+    c_.storeOwn(&f.phase, static_cast<uint64_t>(does(kEpReceives) ? EpPhase::kFree : EpPhase::kAdding));
     if (!does(kEpReceives)) return;
-    const uint64_t lost = maskedCopies_ + c_.loadOwn(&call_.state->dropped);
+    const uint64_t lost = maskedCopies_ + (settles(masked_) ? c_.loadOwn(&call_.state->dropped) : 0);
     if (lost != 0) call_.cell->combined.lostCopies = lost;
     if (gone != 0) call_.cell->combined.lostRanks |= gone;
     if (kHt) advanceRings();
@@ -140,7 +142,9 @@ class EpCombineKernel {
     shared_.masked = masked;
     shared_.gone[0] = shared_.gone[1] = 0;
     if (error == EpError::kNone) {
-      const Flight& f = shared_.flight == 0 ? words[0] : words[1];
+      const bool isFirst = shared_.flight == 0;
+      const Flight f = {isFirst ? words[0].tokens : words[1].tokens, isFirst ? words[0].excess : words[1].excess,
+                        isFirst ? words[0].perToken : words[1].perToken, isFirst ? words[0].hasRows : words[1].hasRows};  // without a computed index
       shared_.number = flights.numberOf(shared_.flight);
       shared_.tokens = static_cast<uint32_t>(f.tokens);
       shared_.excess = static_cast<uint32_t>(f.excess);
@@ -181,10 +185,10 @@ class EpCombineKernel {
     for (int k = 1; k < team_.worldSize; k++) {
       const int s = (team_.rank + k) % team_.worldSize;
       if (isMasked(s)) continue;
-      const uint32_t n = shared_.received[s], skipped = before % blocks;
+      const uint32_t n = shared_.received[s];
       if (reports()) EpCounting<C>(c_, team_).returned(s, n);
       RH_ROLLED
-      for (uint32_t i = (c_.block() + blocks - skipped) % blocks; i < n; i += kEpGroup * blocks) sendSumsOf<Y>(s, i, groupOf(i, n));
+      for (uint32_t i = epFirstOf(c_.block(), before, blocks); i < n; i += kEpGroup * blocks) sendSumsOf<Y>(s, i, groupOf(i, n));
       before += n;
     }
   }
@@ -304,7 +308,7 @@ class EpCombineKernel {
       for (uint32_t g = 0; g < n; g++) {
         const uint32_t token = memberOf(t, g);
         const uint64_t ranks = shared_.to[g];
-        if (team_.dropsDead && !awaitSums(g, ranks & ~shared_.masked)) return false;
+        if (epDropsDead<C>(team_) && !awaitSums(g, ranks & ~shared_.masked)) return false;
         const uint64_t here = ranks & ~(shared_.masked | shared_.goneRanks());
         if (good) good = addToken<Out>(result, g, token, here);
       }
@@ -491,7 +495,7 @@ class EpCombineKernel {
   EpShared& shared_;
   const char* y_;
   uint32_t flight_ = 0;        // of control
-  uint64_t maskedCopies_ = 0;
+  uint64_t masked_ = 0, maskedCopies_ = 0;
 };
 
 // Ends a received dispatch without a combine.
@@ -507,13 +511,13 @@ class EpReleaseKernel {
   RH_FN bool data() { return true; }
   RH_FN void look() { error_ = EpFlights<C>(c_, call_).mayRelease(&flight_); }
   RH_FN void repair() {}
-  RH_FN void finish(uint32_t, uint32_t, uint32_t, uint64_t) {}
+  RH_FN bool settles(uint64_t) const { return false; }
   RH_FN void last(uint32_t, uint64_t) {
     EpReport report = {};
     report.error = error_;
     call_.cell->combined = report;
     if (error_ != EpError::kNone) return;
-    c_.storeState(&call_.state->flights[flight_].phase, static_cast<uint64_t>(EpPhase::kFree));
+    c_.storeOwn(&call_.state->flights[flight_].phase, static_cast<uint64_t>(EpPhase::kFree));
     epEnded(c_, call_);
   }
 

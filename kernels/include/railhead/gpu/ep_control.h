@@ -13,43 +13,44 @@
 
 namespace railhead::gpu {
 
-// The flights of a rank as its kernels see them at their start (ep_calls.h has the same rules for the CPU).
+// The flights of a rank as its kernels see them at their start (ep_calls.h has the same rules for the CPU). All of it stays in registers: no array has an
+// index that is computed, and no reference to the thread's context is kept, which would else be in memory too.
 template <class C>
 class EpFlights {
  public:
-  RH_FN EpFlights(C& c, const EpCommonCall& call) : c_(c), call_(call) {
-    RH_ROLLED
+  RH_FN EpFlights(C& c, const EpCommonCall& call) {
+    RH_UNROLL
     for (int i = 0; i < kEpInFlight; i++) {
-      phase_[i] = static_cast<EpPhase>(c.loadState(&call.state->flights[i].phase));
-      number_[i] = static_cast<uint32_t>(c.loadState(&call.state->flights[i].number));
+      phase_[i] = static_cast<EpPhase>(c.loadOwn(&call.state->flights[i].phase));
+      number_[i] = static_cast<uint32_t>(c.loadOwn(&call.state->flights[i].number));
     }
-    bound_ = static_cast<int>(c.loadState(reinterpret_cast<const uint32_t*>(call.flight)));
+    bound_ = static_cast<int>(c.loadOwn(reinterpret_cast<const uint32_t*>(call.flight)));
   }
 
   RH_FN EpError take(uint32_t* flight) const {
     if (bound_ >= 0) return EpError::kStillInFlight;
     *flight = phase_[0] == EpPhase::kFree ? 0 : 1;
-    return phase_[*flight] == EpPhase::kFree ? EpError::kNone : EpError::kTooManyInFlight;
+    return phaseOf(static_cast<int>(*flight)) == EpPhase::kFree ? EpError::kNone : EpError::kTooManyInFlight;
   }
   // A dispatch that is received by the kernel that sends it. Of two dispatches the earlier one is received first.
   RH_FN bool isAnyToReceive() const { return phase_[0] == EpPhase::kSent || phase_[1] == EpPhase::kSent; }
   RH_FN EpError mayReceive(uint32_t* flight) const {
     if (bound_ < 0) return EpError::kNotInFlight;
     *flight = static_cast<uint32_t>(bound_);
-    if (phase_[bound_] != EpPhase::kSent) return EpError::kReceivedBefore;
-    return phase_[1 - bound_] == EpPhase::kSent && isBehindOther() ? EpError::kEarlierToReceive : EpError::kNone;
+    if (phaseOf(bound_) != EpPhase::kSent) return EpError::kReceivedBefore;
+    return phaseOf(1 - bound_) == EpPhase::kSent && isBehindOther() ? EpError::kEarlierToReceive : EpError::kNone;
   }
   // A combine that one kernel begins and ends, which waits for none that has begun.
   RH_FN EpError mayCombineAtOnce(uint32_t* flight) const {
-    if (bound_ >= 0 && phase_[1 - bound_] == EpPhase::kAdding && isBehindOther()) return EpError::kEarlierToCombine;
-    if (bound_ >= 0 && phase_[1 - bound_] == EpPhase::kSent && isBehindOther()) return EpError::kEarlierToCombine;
+    if (bound_ >= 0 && phaseOf(1 - bound_) == EpPhase::kAdding && isBehindOther()) return EpError::kEarlierToCombine;
+    if (bound_ >= 0 && phaseOf(1 - bound_) == EpPhase::kSent && isBehindOther()) return EpError::kEarlierToCombine;
     return mayCombine(EpPhase::kReceived, flight);
   }
   // wanted: kReceived to begin a combine, kAdding to end it.
   RH_FN EpError mayCombine(EpPhase wanted, uint32_t* flight) const {
     if (bound_ < 0) return EpError::kNotInFlight;
     *flight = static_cast<uint32_t>(bound_);
-    const EpPhase own = phase_[bound_], other = phase_[1 - bound_];
+    const EpPhase own = phaseOf(bound_), other = phaseOf(1 - bound_);
     if (own == wanted) return isBehindOther() && (other == wanted || other == EpPhase::kSent) ? EpError::kEarlierToCombine : EpError::kNone;
     if (own == EpPhase::kSent) return EpError::kNotReceived;
     return wanted == EpPhase::kAdding ? EpError::kNoCombine : EpError::kBeingCombined;
@@ -57,19 +58,18 @@ class EpFlights {
   RH_FN EpError mayRelease(uint32_t* flight) const {
     if (bound_ < 0) return EpError::kNotInFlight;
     *flight = static_cast<uint32_t>(bound_);
-    if (phase_[bound_] == EpPhase::kReceived) return EpError::kNone;
-    return phase_[bound_] == EpPhase::kSent ? EpError::kNotReceived : EpError::kBeingCombined;
+    if (phaseOf(bound_) == EpPhase::kReceived) return EpError::kNone;
+    return phaseOf(bound_) == EpPhase::kSent ? EpError::kNotReceived : EpError::kBeingCombined;
   }
-  RH_FN uint32_t numberOf(uint32_t flight) const { return number_[flight]; }
+  RH_FN uint32_t numberOf(uint32_t flight) const { return flight == 0 ? number_[0] : number_[1]; }
 
  private:
+  RH_FN EpPhase phaseOf(int flight) const { return flight == 0 ? phase_[0] : phase_[1]; }
   RH_FN bool isBehindOther() const {
-    const uint32_t ahead = (number_[bound_] - number_[1 - bound_]) & C::kMeetingMask;
-    return phase_[1 - bound_] != EpPhase::kFree && ahead != 0 && ahead <= C::kMeetingMask / 2;
+    const uint32_t ahead = (numberOf(static_cast<uint32_t>(bound_)) - numberOf(static_cast<uint32_t>(1 - bound_))) & C::kMeetingMask;
+    return phaseOf(1 - bound_) != EpPhase::kFree && ahead != 0 && ahead <= C::kMeetingMask / 2;
   }
 
-  C& c_;
-  const EpCommonCall& call_;
   EpPhase phase_[kEpInFlight];
   uint32_t number_[kEpInFlight];
   int bound_;
@@ -82,8 +82,11 @@ RH_FN bool epAwaitBlocks(C& c, const EpCommonCall& call, uint32_t* outcome) {
   const uint32_t blocks = c.dataBlocks();
   bool again = false;
   RH_ROLLED
-  while (epBlocks(*outcome = c.loadOwn(&call.state->done)) != blocks) {
-    if (c.loadOwn(&c.state()->start.stop) != 0) return false;
+  for (;;) {
+    *outcome = c.loadOwn(&call.state->done);
+    const uint32_t stop = c.loadOwn(&c.state()->start.stop);  // both loads are in flight together
+    if (epBlocks(*outcome) == blocks) break;
+    if (stop != 0) return false;
     if (c.keepWaiting() || c.survives()) continue;
     if (again) {
       c.giveUp(0);
@@ -96,9 +99,20 @@ RH_FN bool epAwaitBlocks(C& c, const EpCommonCall& call, uint32_t* outcome) {
   return true;
 }
 
-// Control's part, by all control threads. kernel.look(): reads what blocks do not change. kernel.finish(thread, threads, outcome, gone): what is left to
-// do once all blocks have ended, shared by the threads; kernel.last(outcome, gone): what one thread then does to the rank's words. gone: ranks that
-// the kernel has given up.
+// Tells the other ranks that this one has received dispatch `number`: they may fill its slots again. By all control threads of a kernel behind the one that
+// has received it, whose end orders its blocks' reads before the stores.
+template <class C>
+RH_FN void epStoreHeads(C& c, const EpTeam& team, uint32_t number, uint64_t masked) {
+  c.fence();  // in PTX only a thread's own fence makes its store a release
+  RH_ROLLED
+  for (int s = static_cast<int>(c.controlThread()); s < team.worldSize; s += static_cast<int>(c.controlThreads())) {
+    if (s != team.rank && (masked >> s & 1) == 0) c.storeFlag(EpSlots{team, number}.head(s, team.rank), number);
+  }
+}
+
+// Control's part, by all control threads. kernel.look(): reads what blocks do not change. kernel.settles(masked): whether kernel.last() reads what blocks
+// of this kernel have stored, or other ranks read what it stores. If not, the kernel ends without a fence: whatever else blocks have stored is for later
+// kernels. kernel.last(outcome, gone): what one thread does to the rank's words once all blocks have ended. gone: ranks that the kernel has given up.
 template <class C, class Kernel>
 RH_FN void epEnd(C& c, const EpCommonCall& call, Kernel& kernel) {
   Used used = {};
@@ -107,6 +121,9 @@ RH_FN void epEnd(C& c, const EpCommonCall& call, Kernel& kernel) {
   const uint32_t holder = takeStream(c);
   const End end = endOf<Cells<C>, Packets<C>>(c, used);
   kernel.look();
+  const uint64_t masked = c.loadState(&call.team.state()->masked);
+  const bool owesHeads = c.loadState(&call.state->owesHeads) != 0;
+  if (owesHeads) epStoreHeads(c, call.team, c.loadState(&call.state->received), masked);
   bool good = awaitAll(c, holder, end);
   if (holder != 0) {
     const uint64_t clash = uint64_t{call.call.stream} << 32 | holder;
@@ -115,17 +132,14 @@ RH_FN void epEnd(C& c, const EpCommonCall& call, Kernel& kernel) {
     good = false;
   }
   uint32_t outcome = 0;
-  if (!mutated(Mutant::kGpuEpHeadBeforeDone)) good = good && epAwaitBlocks(c, call, &outcome);
-  if (!mutated(Mutant::kGpuEpHeadWithoutFence)) c.fence();
-  if (!c.controlAll(good)) return;
-  const uint64_t gone = call.team.dropsDead ? epGoneRanks(c, call) : 0;
-  kernel.finish(c.controlThread(), c.controlThreads(), outcome, gone);
-  if (call.team.dropsDead) c.controlSync();  // all have read the verdicts
-  if (!isAccountant(c)) return;
-  if (mutated(Mutant::kGpuEpHeadBeforeDone) && !epAwaitBlocks(c, call, &outcome)) return;
+  good = good && epAwaitBlocks(c, call, &outcome);
+  if (kernel.settles(masked)) c.fence();
+  if (!c.controlAll(good) || !isAccountant(c)) return;
+  const uint64_t gone = epDropsDead<C>(call.team) ? epGoneRanks(c, call) : 0;
+  if (owesHeads) c.storeState(&call.state->owesHeads, uint32_t{0});
   kernel.last(outcome, gone);
   if (gone != 0) epMask<C>(c, call, c.way(), gone);
-  if (call.team.dropsDead) epClearVerdicts(c, call);
+  if (epDropsDead<C>(call.team)) epClearVerdicts(c, call);
   c.storeFlag(&call.state->done, 0);
   c.storeFlag(&call.state->dropped, 0);
   leave(c, end);
@@ -135,7 +149,7 @@ RH_FN void epEnd(C& c, const EpCommonCall& call, Kernel& kernel) {
 template <class C>
 RH_FN void epEnded(C& c, const EpCommonCall& call) {
   c.storeState(&call.state->ended, static_cast<uint64_t>(reinterpret_cast<uintptr_t>(call.cell)));
-  c.storeState(reinterpret_cast<uint32_t*>(call.flight), ~0u);
+  c.storeOwn(reinterpret_cast<uint32_t*>(call.flight), ~0u);
 }
 
 // Whether this block is the last one of the kernel to end. By all of its threads, after a barrier; a barrier is behind. Then it sees what all have stored.
@@ -154,7 +168,7 @@ RH_FN bool epIsLastToEnd(C& c, const EpCommonCall& call) {
 // kernel.repair(): what the last block to end does, if ranks may be given up.
 template <class C, class Kernel>
 RH_FN void epRun(C& c, const EpCommonCall& call, Kernel& kernel) {
-  c.setWay(wayOf(c, Algorithm::kNone) | kWithoutLines | (call.team.dropsDead ? kDropsDead : 0));
+  c.setWay(wayOf(c, Algorithm::kNone) | kWithoutLines | (epDropsDead<C>(call.team) ? kDropsDead : 0));
   if (!c.isData()) {
     if (!c.joinControl()) return;
   } else {
@@ -162,12 +176,12 @@ RH_FN void epRun(C& c, const EpCommonCall& call, Kernel& kernel) {
     kernel.prepare();
     if (!c.join()) return;
     const bool good = c.dataAll(kernel.data());  // also a barrier: after it the block has ended
-    if (good && call.team.dropsDead && epIsLastToEnd(c, call)) {
+    if (good && epDropsDead<C>(call.team) && epIsLastToEnd(c, call)) {
       kernel.repair();
       c.dataAll(true);
     }
     if (good && c.threadInBlock() == 0) {
-      if (!mutated(Mutant::kGpuEpEndsWithoutFence)) c.fenceDevice();
+      if (kernel.settles(c.epShared().masked) && !mutated(Mutant::kGpuEpEndsWithoutFence)) c.fenceDevice();
       c.add(&call.state->done, 1 + c.epShared().outcome);
     }
     if (!c.isCombined() || !c.controlAll(good)) return;

@@ -45,7 +45,11 @@ class EpCounting {
   RH_FN void rows(uint32_t local, uint64_t n) {
     if (to_ != nullptr) add(&to_->received[team_.ownExperts[local]], n);
   }
-  // By control: a dispatch that was received, with rows without room.
+  // Rows without room that the counts tell.
+  RH_FN void overCapacity(uint64_t n) {
+    if (to_ != nullptr) add(&to_->overCapacity, n);
+  }
+  // By control: a dispatch that was received, and of one that may lose ranks, rows without room.
   RH_FN void received(uint32_t dropped) {
     if (to_ == nullptr) return;
     add(&to_->dispatches, 1);

@@ -25,11 +25,13 @@ class EpDispatchKernel {
   RH_FN bool data() {
     const EpError error = static_cast<EpError>(shared_.error);
     if (error != EpError::kNone) return refuse(error);
-    if (!does(kEpSends)) return receive();
-    if (!sender_.begin()) return false;
-    if (!call_.dropsInvalid && sender_.routes().areThereProblems()) return refuse(EpError::kInvalidInput);
-    sender_.send();
-    return does(kEpReceives) ? receive() : end({}, EpError::kNone);
+    if (does(kEpSends)) {
+      if (!sender_.begin()) return false;
+      if (!call_.dropsInvalid && sender_.routes().areThereProblems()) return refuse(EpError::kInvalidInput);
+      sender_.send();
+      if (!does(kEpReceives)) return end({}, EpError::kNone);
+    }
+    return receive();  // once in the code, which is inlined
   }
 
   // Of epRun(): control threads.
@@ -37,36 +39,31 @@ class EpDispatchKernel {
     const EpFlights<C> flights(c_, call_);
     masked_ = c_.loadState(&call_.team.state()->masked);
     number_ = nextNumber();
+    if (mutated(Mutant::kGpuEpHeadBeforeDone) && does(kEpReceives)) epStoreHeads(c_, call_.team, number_, masked_);
     if (does(kEpSends)) {
       flights.take(&flight_);
     } else if (flights.mayReceive(&flight_) == EpError::kNone) {
       number_ = flights.numberOf(flight_);
     }
   }
-  // Lets the senders fill their slots again.
-  RH_FN void finish(uint32_t thread, uint32_t threads, uint32_t outcome, uint64_t gone) {
-    if (!hasReceived(outcome)) return;
-    const EpTeam& team = call_.team;
-    RH_ROLLED
-    for (int s = static_cast<int>(thread); s < team.worldSize; s += static_cast<int>(threads)) {
-      if (s != team.rank && ((masked_ | gone) >> s & 1) == 0) c_.storeFlag(EpSlots{team, number_}.head(s, team.rank), number_);
-    }
-  }
+  RH_FN bool settles(uint64_t) const { return kHt || epDropsDead<C>(call_.team); }
   RH_FN void last(uint32_t outcome, uint64_t gone) {
     if (epErrorOf(outcome) != EpError::kNone) return;
     EpFlightState& f = call_.state->flights[flight_];
     const bool received = hasReceived(outcome);
     if (does(kEpSends)) {
-      c_.storeState(&f.number, uint64_t{number_});
-      c_.storeState(&call_.team.state()->dispatches, number_);
-      c_.storeState(reinterpret_cast<uint32_t*>(call_.flight), flight_);
+      c_.storeOwn(&f.number, uint64_t{number_});
+      c_.storeOwn(&call_.team.state()->dispatches, number_);
+      c_.storeOwn(reinterpret_cast<uint32_t*>(call_.flight), flight_);
       // Not in the history of calls: a rank may send with a call of its own, and another one not.
       if (call_.counts && masked_ == 0) c_.storeState(&c_.state()->device.collectives, c_.started().collectives + 1);
     }
-    if (does(kEpSends) || received) c_.storeState(&f.phase, static_cast<uint64_t>(received ? EpPhase::kReceived : EpPhase::kSent));
+    if (does(kEpSends) || received) c_.storeOwn(&f.phase, static_cast<uint64_t>(received ? EpPhase::kReceived : EpPhase::kSent));
     if (!received) return;
+    c_.storeState(&call_.state->received, number_);
+    c_.storeState(&call_.state->owesHeads, uint32_t{1});
     if (kHt) advanceRings();
-    const uint32_t dropped = c_.loadOwn(&call_.state->dropped);
+    const uint32_t dropped = epDropsDead<C>(call_.team) ? c_.loadOwn(&call_.state->dropped) : 0;
     if (dropped != 0) call_.cell->dispatched.overCapacity = dropped;
     EpCounting<C>(c_, call_.team).received(dropped);
     if (gone != 0) EpRepair<C>::report(c_, call_, c_.way(), flight_, masked_ | gone);
@@ -85,7 +82,7 @@ class EpDispatchKernel {
   RH_FN bool hasReceived(uint32_t outcome) const {
     return does(kEpReceives) && epErrorOf(outcome) == EpError::kNone && epReceiveErrorOf(outcome) == EpError::kNone;
   }
-  RH_FN uint32_t nextNumber() const { return (c_.loadState(&call_.team.state()->dispatches) + 1) & C::kMeetingMask; }
+  RH_FN uint32_t nextNumber() const { return (c_.loadOwn(&call_.team.state()->dispatches) + 1) & C::kMeetingMask; }
 
   RH_FN void advanceRings() {
     EpRings<C> rings(c_, call_);
@@ -128,7 +125,7 @@ class EpDispatchKernel {
       return end(room, EpError::kNone);
     }
     const EpError error = places.place(&room);
-    if (error == EpError::kNone && isLast()) places.describe(room);
+    if (error == EpError::kNone && c_.block() == sender_.keepingBlock()) places.describe(room);
     if (isFirst()) shared_.hasTaken = error == EpError::kNone;
     end(room, error);  // early: its stores need not be waited for. Nobody reads them until the kernel has ended
     if (error != EpError::kNone) return true;
@@ -163,6 +160,8 @@ class EpDispatchKernel {
     shared_.outcome = epOutcome(EpError::kNone, error);
     if (error != EpError::kNone || does(kEpLooks)) return true;
     to->number = shared_.number;
+    to->overCapacity = room.overCapacity;
+    EpCounting<C>(c_, call_.team).overCapacity(room.overCapacity);
     EpFlightState& f = call_.state->flights[shared_.flight];
     if (does(kEpSends)) {
       sender_.routes().storeProblems(&to->problems);
@@ -180,9 +179,12 @@ class EpDispatchKernel {
     to->lostRanks = lostRanks;
     if (lostRanks == 0) return;
     const uint32_t* copies = call_.flights[shared_.flight].copies;
-    uint64_t lost = c_.loadState(&f.maskedCopies);
+    uint64_t lost = does(kEpSends) ? 0 : c_.loadState(&f.maskedCopies);
     RH_ROLLED
-    for (uint64_t left = lostRanks; left != 0; left &= left - 1) lost += c_.loadState(copies + lowestBit(left));
+    for (uint64_t left = lostRanks; left != 0; left &= left - 1) {
+      const auto r = static_cast<uint32_t>(lowestBit(left));
+      lost += does(kEpSends) ? shared_.totals[call_.team.physical + r] : c_.loadState(copies + r);  // of this kernel another block stores them
+    }
     to->lostCopies = lost;
   }
 

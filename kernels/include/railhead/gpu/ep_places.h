@@ -16,7 +16,7 @@ struct Copy {
 
 // What a receive phase needs and has of the caller's rows: words of an EpReport.
 struct EpRoom {
-  uint64_t wanted, capacity, rows, tokens;
+  uint64_t wanted, capacity, rows, tokens, overCapacity;
   uint16_t wantedBy;
 };
 
@@ -44,7 +44,10 @@ class EpPlaces {
   // describeCounts().
   RH_FN bool awaitCounts() {
     const uint32_t each = 1 + local_, n = each * static_cast<uint32_t>(team_.worldSize);
-    if (c_.threadInBlock() == 0) shared_.over = ~0u;
+    if (c_.threadInBlock() == 0) {
+      shared_.over = ~0u;
+      shared_.overRows = 0;
+    }
     bool good = true;
     RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < n && good; i += c_.dataThreadsInBlock()) {
@@ -62,7 +65,7 @@ class EpPlaces {
       }
     }
     if (!c_.dataAll(good)) return false;
-    if (team_.dropsDead) {
+    if (epDropsDead<C>(team_)) {
       settle(c_, call_);
       c_.dataAll(true);
     }
@@ -72,22 +75,14 @@ class EpPlaces {
   // After awaitCounts(). Computes where rows begin, and whether they have room. A barrier is behind.
   RH_FN EpError place(EpRoom* room) {
     const bool isPadded = to_.layout == EpRowLayout::kPadded;
-    RH_ROLLED
-    for (uint32_t e = c_.threadInBlock(); e < local_; e += c_.dataThreadsInBlock()) {
-      sumRanks(e);
-      const uint64_t n = rowsOf(e);
-      if (isPadded && n > to_.capacity) c_.sharedMin(&shared_.over, e);
-      shared_.begin[e + 1] = isPadded ? to_.capacity : epRoundUp(n, to_.alignment);
-    }
-    if (c_.threadInBlock() == 0) shared_.begin[0] = 0;
-    c_.dataAll(true);
-    if (to_.layout != EpRowLayout::kTokens) scan();
+    placeExperts(isPadded);
     room->capacity = to_.capacity;
     room->tokens = tokensBefore(team_.worldSize);
     if (isPadded && shared_.over != ~0u) {
       room->wantedBy = static_cast<uint16_t>(shared_.over);
       room->wanted = rowsOf(shared_.over);
       if (!call_.dropsInvalid) return EpError::kNoRoom;
+      if (!epDropsDead<C>(team_)) room->overCapacity = shared_.overRows;  // else some of them may not come
     }
     room->rows = to_.layout == EpRowLayout::kTokens ? room->tokens : shared_.begin[local_];
     if (isPadded || room->rows <= to_.capacity) return EpError::kNone;
@@ -140,7 +135,7 @@ class EpPlaces {
     const uint64_t before = rowsBefore(source, local), inExpert = before + place;
     if (inExpert >= rowsBefore(source + 1, local)) return kEpNoRow;
     if (to_.layout == EpRowLayout::kPadded && inExpert >= to_.capacity) {
-      c_.addOne(&call_.state->dropped);
+      if (epDropsDead<C>(team_)) c_.addOne(&call_.state->dropped);
       return kEpNoRow;
     }
     // Counts that are not tabled lie where other ranks write. One that has grown since place() must not lead into the next expert's rows.
@@ -219,15 +214,17 @@ class EpPlaces {
   }
   RH_FN uint64_t rowsOf(uint32_t e) { return rowsBefore(team_.worldSize, e); }
 
-  // begin[i] becomes the sum of begin[0] to begin[i]: warps sum as many elements as the block has threads, then add the warps before. Barriers before
-  // and behind.
-  RH_FN void scan() {
-    const uint32_t n = local_ + 1, step = c_.dataThreadsInBlock(), thread = c_.threadInBlock(), warp = thread / C::kLanes;
-    uint64_t before = 0, begun = 0;  // sums of all elements up to this turn, and up to the one before
+  // begin[e] becomes the number of rows before expert e: warps sum as many experts as the block has threads, then add the warps before. A barrier is
+  // behind.
+  RH_FN void placeExperts(bool isPadded) {
+    const uint32_t step = c_.dataThreadsInBlock(), thread = c_.threadInBlock(), warp = thread / C::kLanes;
+    uint64_t before = 0, begun = 0;  // rows of all experts up to this turn, and up to the one before
+    if (thread == 0) shared_.begin[0] = 0;
+    uint32_t first = 0;
     RH_ROLLED
-    for (uint32_t first = 0; first < n; first += step) {
-      const uint32_t i = first + thread, here = n - first < step ? n - first : step;
-      uint64_t sum = c_.laneSums(i < n ? shared_.begin[i] : 0);
+    do {
+      const uint32_t e = first + thread, here = local_ - first < step ? local_ - first : step;
+      uint64_t sum = c_.laneSums(e < local_ ? roomOf(e, isPadded) : 0);
       if (thread % C::kLanes + 1 == C::kLanes) shared_.partial[warp] = sum;
       c_.dataAll(true);
       RH_ROLLED
@@ -236,10 +233,22 @@ class EpPlaces {
         before += part;
         sum += w < warp ? part : 0;
       }
-      if (i < n) shared_.begin[i] = begun + sum;
+      if (e < local_) shared_.begin[e + 1] = begun + sum;
       begun = before;
+      first += step;
       c_.dataAll(true);
+    } while (first < local_);
+  }
+  // Of a local expert, by its thread: sums its counts. The rows that it has room for.
+  RH_FN uint64_t roomOf(uint32_t e, bool isPadded) {
+    sumRanks(e);
+    const uint64_t n = rowsOf(e);
+    if (!isPadded) return epRoundUp(n, to_.alignment);
+    if (n > to_.capacity) {
+      c_.sharedMin(&shared_.over, e);
+      c_.sharedAdd(&shared_.overRows, static_cast<uint32_t>(n - to_.capacity));
     }
+    return to_.capacity;
   }
 
   C& c_;

@@ -29,9 +29,9 @@ class EpReceiver {
     RH_ROLLED
     for (int s = 0; s < team_.worldSize; s++) {
       if (!places_.isPeer(s)) continue;
-      const uint32_t n = shared_.received[s], skipped = before % blocks;
+      const uint32_t n = shared_.received[s];
       RH_ROLLED
-      for (uint32_t i = (c_.block() + blocks - skipped) % blocks; i < n; i += kEpGroup * blocks) {
+      for (uint32_t i = epFirstOf(c_.block(), before, blocks); i < n; i += kEpGroup * blocks) {
         if (!takeCopies(s, i, groupOf(i, n))) return false;
       }
       before += n;

@@ -168,7 +168,8 @@ class EpStall {
     p.turns = shared.stalled.turns[r];
     p.since = *since;
     p.aliveAt = *since + shared.stalled.aliveMs[r] * kMs;
-    const Seen seen = EpWait<C>::look(c_, call_, c_.way(), r, false, isLast, c_.beganWaiting(), &p);
+    const auto [seen, patience] = EpWait<C>::look(c_, call_, c_.way(), r, false, isLast, c_.beganWaiting(), p);
+    p = patience;
     if (*since == 0) *since = p.since;
     shared.stalled.turns[r] = p.turns;
     shared.stalled.aliveMs[r] = p.aliveAt <= *since ? 0 : static_cast<uint32_t>((p.aliveAt - *since + kMs - 1) / kMs);

@@ -17,7 +17,7 @@ template <class C>
 class EpRoutes {
  public:
   // plans: uses the call's plan, if it has one.
-  RH_FN EpRoutes(C& c, const EpDispatchCall& call, bool plans) : c_(c), call_(call), team_(call.team), isPlanned_(plans && call.plan.idx != nullptr) {
+  RH_FN EpRoutes(C& c, const EpDispatchCall& call, bool plans) : c_(c), call_(call), team_(call.team), isPlanned_(C::kPlans && plans && call.plan.idx != nullptr) {
     const uint32_t most = kEpMaskWords / things(), enough = (tokens() + 31) / 32;
     words_ = enough < 1 ? 1 : enough < most ? enough : most;
   }
@@ -44,25 +44,25 @@ class EpRoutes {
   };
   RH_FN Early loadEarly() {
     const uint32_t i = c_.threadInBlock(), n = tokens() < passTokens() ? tokens() : passTokens();
-    if (isPlanned_) return {loadPlace(i), {}, i < plannedWords() ? call_.plan.totals[i] : 0};
+    if (isPlanned()) return {loadPlace(i), {}, i < plannedWords() ? call_.plan.totals[i] : 0};
     return {loadPlace(i), i < n * team_.topk ? loadInput(i) : Input{}, 0};
   }
   // What can be done before the call is decided. Barriers before and behind.
   RH_FN void prepare(const Early& early) {
     early_ = early.input;
-    hasEarly_ = !isPlanned_;
+    hasEarly_ = !isPlanned();
     storePlace(c_.threadInBlock(), early.place);
     RH_ROLLED
     for (uint32_t i = c_.threadInBlock() + c_.dataThreadsInBlock(); i < team_.physical || i < team_.logical; i += c_.dataThreadsInBlock()) {
       storePlace(i, loadPlace(i));
     }
-    if (isPlanned_) return prepareFromPlan(early.planned);
+    if (isPlanned()) return prepareFromPlan(early.planned);
     clear();
   }
 
   // Makes the masks of the first pass, and counts invalid input of all tokens. A barrier follows; behind that computeInstead() if lacks().
   RH_FN void markFirst() {
-    if (isPlanned_) return lookForUnfit();
+    if (isPlanned()) return lookForUnfit();
     mark(0, true);
     RH_ROLLED
     for (uint32_t i = passTokens() * team_.topk + c_.threadInBlock(); i < tokens() * team_.topk; i += c_.dataThreadsInBlock()) {
@@ -71,7 +71,7 @@ class EpRoutes {
     }
   }
   // Whether the plan does not serve: a token is unfit.
-  RH_FN bool lacks() const { return isPlanned_ && c_.epShared().problems[kUnfit] != 0; }
+  RH_FN bool lacks() const { return isPlanned() && c_.epShared().problems[kUnfit] != 0; }
   // As without a plan, up to markFirst(). Barriers before and behind.
   RH_FN void computeInstead() {
     isPlanned_ = false;
@@ -87,7 +87,7 @@ class EpRoutes {
   }
   // Barriers before and behind.
   RH_FN void endPass() {
-    if (isPlanned_) return;
+    if (isPlanned()) return;
     EpShared& s = c_.epShared();
     RH_ROLLED
     for (uint32_t i = c_.threadInBlock(); i < things(); i += c_.dataThreadsInBlock()) s.totals[i] = throughPass(i);
@@ -107,19 +107,21 @@ class EpRoutes {
   // Tokens of a pass that masks are made for.
   RH_FN uint32_t passTokens() const { return 32 * words_; }
   // Behind the last token of the pass that begins with `first`.
-  RH_FN uint32_t endOfPass(uint32_t first) const { return isPlanned_ || tokens() - first < passTokens() ? tokens() : first + passTokens(); }
-  RH_FN bool isPlanned() const { return isPlanned_; }
+  RH_FN uint32_t endOfPass(uint32_t first) const { return isPlanned() || tokens() - first < passTokens() ? tokens() : first + passTokens(); }
+  // Whether all tokens are in one pass.
+  RH_FN bool isOnlyPass() const { return isPlanned() || tokens() <= passTokens(); }
+  RH_FN bool isPlanned() const { return C::kPlans && isPlanned_; }
   // After computeInstead().
-  RH_FN bool isComputedInstead() const { return !isPlanned_ && call_.plan.idx != nullptr; }
+  RH_FN bool isComputedInstead() const { return C::kPlans && !isPlanned_ && call_.plan.idx != nullptr; }
   // Of tokens up to the end of this pass.
   RH_FN uint32_t tokensOf(uint32_t physical) { return throughPass(physical); }
   RH_FN uint32_t copiesTo(int rank) { return throughPass(rankThing(rank)); }
   RH_FN int64_t id(uint32_t t, uint32_t k) const { return call_.routing.at(uint64_t{t} * team_.topk + k); }
   // What entry() needs of memory: with a plan the entry itself, else the expert.
-  RH_FN int64_t wanted(uint64_t at) const { return isPlanned_ ? static_cast<int64_t>(call_.plan.entries[at]) : call_.routing.at(at); }
+  RH_FN int64_t wanted(uint64_t at) const { return isPlanned() ? static_cast<int64_t>(call_.plan.entries[at]) : call_.routing.at(at); }
   // The entry of a token of this pass that asks for this expert.
   RH_FN uint64_t entry(uint32_t t, uint32_t k, int64_t expert) {
-    if (isPlanned_) return static_cast<uint64_t>(expert);
+    if (isPlanned()) return static_cast<uint64_t>(expert);
     const uint32_t* problems = c_.epShared().problems;
     if (!isExpert(expert) || (problems[kUnfit] != 0 && unfit(t) != 0)) return EpEntry::kNone;
     if (problems[kTwice] != 0 && isRepeated(t, k, expert)) return EpEntry::kNone;
@@ -129,10 +131,10 @@ class EpRoutes {
     return EpEntry::of(e, s.expertRank[e], s.expertLocal[e], place(t - first_, e));
   }
   RH_FN uint32_t copyTo(uint32_t t, int rank) {
-    return isPlanned_ ? call_.plan.copyOf[static_cast<uint32_t>(rank) * uint64_t{tokens()} + t] : place(t - first_, rankThing(rank));
+    return isPlanned() ? call_.plan.copyOf[static_cast<uint32_t>(rank) * uint64_t{tokens()} + t] : place(t - first_, rankThing(rank));
   }
   RH_FN bool goesTo(uint32_t t, int rank) {
-    if (isPlanned_) return (call_.plan.ranks[t] >> rank & 1) != 0;
+    if (isPlanned()) return (call_.plan.ranks[t] >> rank & 1) != 0;
     const uint32_t at = t - first_;
     return (c_.epShared().masks[rankThing(rank) * words_ + at / 32] >> at % 32 & 1) != 0;
   }
@@ -313,10 +315,12 @@ class EpRoutes {
     if (call.routing.tokens > most) to->excessTokens = {call.routing.tokens - most, most, 0, static_cast<int64_t>(call.routing.tokens)};
   }
 
+  // Tokens of the passes before. In the first pass the totals are not read, so that they may change at its end before all have computed places.
+  RH_FN uint32_t totalBefore(uint32_t thing) const { return first_ == 0 ? 0 : c_.epShared().totals[thing]; }
   RH_FN uint32_t throughPass(uint32_t thing) {
     const EpShared& s = c_.epShared();
-    uint32_t n = s.totals[thing];
-    if (isPlanned_) return n;
+    if (isPlanned()) return s.totals[thing];
+    uint32_t n = totalBefore(thing);
     RH_ROLLED
     for (uint32_t w = 0; w < words_; w++) n += bitsSet(s.masks[thing * words_ + w]);
     return n;
@@ -324,7 +328,7 @@ class EpRoutes {
   RH_FN uint32_t place(uint32_t at, uint32_t thing) {
     const EpShared& s = c_.epShared();
     const uint32_t* mask = &s.masks[thing * words_];
-    uint32_t n = s.totals[thing] + bitsSet(mask[at / 32] & ((1u << at % 32) - 1));
+    uint32_t n = totalBefore(thing) + bitsSet(mask[at / 32] & ((1u << at % 32) - 1));
     RH_ROLLED
     for (uint32_t w = 0; w < at / 32; w++) n += bitsSet(mask[w]);
     return n;

@@ -37,6 +37,12 @@ class EpSender {
   RH_FN bool isEarlyAt(uint32_t q, uint32_t at) const { return at == earlyAt(q); }
   RH_FN Raw16 early(uint32_t q) const { return early_[q]; }
 
+  // The block that stores what later kernels need, and describes the rows: behind the last blocks, which send counts and report, it has the fewest tokens.
+  RH_FN uint32_t keepingBlock() const {
+    const uint32_t blocks = c_.dataBlocks(), world = static_cast<uint32_t>(team_.worldSize);
+    return blocks > world ? blocks - 1 - world : blocks - 1;
+  }
+
   // What can be done before the call is decided. A barrier follows. All loads of a thread are begun before it uses one.
   RH_FN void prepare() {
     const uint32_t first = firstToken(), n = first == kNoToken ? 0 : groupOf(first, routes_.endOfPass(0)) * team_.topk, i = c_.threadInBlock();
@@ -68,17 +74,16 @@ class EpSender {
       behind = routes_.endOfPass(first);
       if (first != 0) routes_.nextPass(first);
       if (behind == tokens) sendCounts();
-      const uint32_t skipped = first % blocks;
       RH_ROLLED
-      for (uint32_t t = takesOwn() ? firstToken() : first + (c_.block() + blocks - skipped) % blocks; t < behind; t += kEpGroup * blocks) {
+      for (uint32_t t = takesOwn() ? firstToken() : first + epFirstOf(c_.block(), first, blocks); t < behind; t += kEpGroup * blocks) {
         sendGroup(t, groupOf(t, behind));
       }
-      c_.dataAll(true);
+      if (!routes_.isOnlyPass()) c_.dataAll(true);  // others may yet read the totals
       routes_.endPass();
       c_.dataAll(true);
       first = behind;
     } while (first < tokens);
-    if (c_.block() + 1 != c_.dataBlocks()) return;
+    if (c_.block() != keepingBlock()) return;
     if (c_.threadInBlock() == 0) keep();
     EpCounting<C>(c_, team_).sent(routes_.tokens(), routes_.excess());
   }

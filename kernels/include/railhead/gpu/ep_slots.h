@@ -4,8 +4,10 @@
 //                           Reader: that thread (acquire), before a barrier of its block. It publishes the rest of the header, and the row.
 //   count                   Writer: a block of the sender (relaxed). Readers: the receiver's blocks. The word is the data. Every dispatch stores all
 //                           counts, so the word holds those of dispatch n - 2 or of n, and one bit of the number tells which (EpCountWord).
-//   head                    Writer: control of the receiver, after all its blocks have ended, and a fence. Readers: threads of the sender's blocks
-//                           (acquire), before a slot is filled again. Headers, rows and counts have been read, and first words are 0 again.
+//   head                    Writer: control of the receiver's next kernel, at its start, behind a fence: the end of the kernel before costs nobody a
+//                           fence. Readers: threads of the sender's blocks (acquire), before a slot is filled again. Headers, rows and counts have
+//                           been read, and first words are 0 again. Every rank has such a kernel between receiving dispatch n and sending n + 2: the
+//                           one that ends n or n + 1, since two are in flight at most.
 //   cell of a partial sum   Writer: the rank of the experts (relaxed); all ones: the token's rank, after its read. Reader: a thread of the token's
 //                           rank. An element that is not all ones is the data.
 //
@@ -90,6 +92,12 @@ RH_FN uint32_t bitsSet(uint32_t bits) {
 #endif
 }
 
+// Things go to the blocks in turn: the first one of this block, behind `before` others.
+RH_FN uint32_t epFirstOf(uint32_t block, uint32_t before, uint32_t blocks) {
+  const uint32_t skipped = before < blocks ? before : before % blocks;  // most often without a division, which takes as long as ten additions
+  return block >= skipped ? block - skipped : block + blocks - skipped;
+}
+
 constexpr uint32_t kEpMaskWords = 4096, kEpCountWords = 2048, kEpGroup = 4, kEpWrittenWords = 128;
 
 // Where a copy goes in a ring of ht: for the turn-th time to a position, which is number `at` of a slot.
@@ -148,7 +156,7 @@ struct EpShared {
   // Of a combine: words of its flight; whether y is weighted. copies: indices of the copies of a group's tokens to each rank, of a dispatch that sends too.
   uint32_t tokens, excess, isWeighted;
   uint32_t copies[kEpGroup * kMaxWorldSize];
-  uint32_t over;                            // the first local expert without room
+  uint32_t over, overRows;                  // the first local expert without room, and how many rows have none
   uint64_t masked;
   // Ranks that the block has given up in this kernel, bit r % 32 of word r / 32: it sends nothing to those of gone, or adds nothing of them; counts of
   // those of uncounted have not come.

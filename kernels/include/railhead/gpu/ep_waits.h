@@ -56,9 +56,10 @@ class EpWait {
         return false;
       }
     }
-    const Seen seen = look(c_, call_, c_.way(), rank_, forCounts_, isLast_, c_.beganWaiting(), &patience_);
-    isLast_ = seen == Seen::kEnd;
-    isGone_ = seen == Seen::kGone;
+    const Look at = look(c_, call_, c_.way(), rank_, forCounts_, isLast_, c_.beganWaiting(), patience_);
+    patience_ = at.patience;
+    isLast_ = at.seen == Seen::kEnd;
+    isGone_ = at.seen == Seen::kGone;
     return !isGone_;
   }
   RH_FN bool isGone() const { return isGone_; }
@@ -71,8 +72,20 @@ class EpWait {
 
   // kEnd: the rank has died, or has masked this one. What it has sent has arrived before the next poll.
   enum class Seen { kNothing, kEnd, kGone };
-  // After a piece, or, with isLast, the poll behind the end.
-  RH_COLD static Seen look(typename C::TargetType target, const EpCommonCall& call, Way way, int rank, bool forCounts, bool isLast, uint64_t began,
+  struct Look {
+    Seen seen;
+    EpPatience patience;
+  };
+  // After a piece, or, with isLast, the poll behind the end. The patience is passed and returned as a value: its address would keep the wait, and the
+  // context that it refers to, out of registers.
+  RH_COLD static Look look(typename C::TargetType target, const EpCommonCall& call, Way way, int rank, bool forCounts, bool isLast, uint64_t began,
+                           EpPatience patience) {
+    const Seen seen = lookAt(target, call, way, rank, forCounts, isLast, began, &patience);
+    return {seen, patience};
+  }
+
+ private:
+  RH_FN static Seen lookAt(const typename C::TargetType& target, const EpCommonCall& call, Way way, int rank, bool forCounts, bool isLast, uint64_t began,
                            EpPatience* p) {
     C c(target, call.call, way);
     const EpTeam& team = call.team;
@@ -91,8 +104,6 @@ class EpWait {
     c.addFlag(&team.state()->waitTurns);
     return ends ? Seen::kEnd : Seen::kNothing;
   }
-
- private:
   // Whether nothing is left to decide. A block that waits for counts which another block has seen will see them.
   RH_FN static bool isSettled(uint32_t verdict, bool forCounts) { return (verdict & kEpGone) != 0 || (forCounts && verdict != 0); }
   RH_FN static bool isGone(uint32_t verdict, bool forCounts) { return (verdict & kEpGone) != 0 && !(forCounts && (verdict & kEpTaken) != 0); }
