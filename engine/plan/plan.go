@@ -373,7 +373,7 @@ const unreachable = math.MaxUint64
 
 // twoshotFrom is the smallest size in bytes at which two-shot is the default of an all-reduce. One-shot has one exchange, and
 // every rank reads all buffers whole. Two-shot has two exchanges, and reads each element twice whatever the number of ranks. So
-// with two ranks it saves almost nothing; measured, the two take the same time within the noise (docs/kernels.md).
+// with two ranks it saves almost nothing.
 func twoshotFrom(world int) uint64 {
 	if world == 2 {
 		return unreachable
