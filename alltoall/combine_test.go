@@ -2,6 +2,7 @@ package alltoall
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -137,6 +138,17 @@ func TestDispatchAndCombineWithWeightsThatSumToOneGiveTheTokensBack(t *testing.T
 	})
 }
 
+// hasInfiniteFactor says whether all weights of a token, divided by those that are left, overflow. A lost rank has no routing.
+func hasInfiniteFactor(p *Placement, sent *RankOutput, lost Ranks) bool {
+	if sent.Routing == nil {
+		return false
+	}
+	return slices.ContainsFunc(sent.Routing.Entries, func(entries []Entry) bool {
+		factor, _ := p.factor(entries, lost)
+		return math.IsInf(float64(factor), 0)
+	})
+}
+
 func TestEveryCombineIsWithinTheBoundsOfTheExactOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, inputs := drawn(t)
@@ -158,6 +170,9 @@ func TestEveryCombineIsWithinTheBoundsOfTheExactOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		for rank := range out {
+			if hasInfiniteFactor(p, &r.outputs[rank], out[rank].Report.LostRanks) {
+				t.Skip("the weights that are left are so small that a factor overflows: CombineBounds has no bound of its token")
+			}
 			got := widen(args.OutDtype, out[rank].Out)
 			if len(got) != len(bounds[rank].Value) {
 				t.Fatalf("rank %d: %d elements, bounds of %d", rank, len(got), len(bounds[rank].Value))

@@ -75,7 +75,8 @@ extern "C" {
 #define RH_EP_DEAD_DROP 1
 
 /* A token that lost some of its experts' contributions: KEEP leaves the sum as it is; RENORMALIZE multiplies it by (sum of all the token's
- * weights) / (sum of the weights that were not lost), before `add`. A token that lost all contributions gets 0 in either case. */
+ * weights) / (sum of the weights that were not lost), before `add`. A token that lost all contributions gets 0 in either case. If so little weight is
+ * left that the quotient overflows f32 (3.4e38), the token's result is not finite. */
 #define RH_EP_LOST_KEEP 0
 #define RH_EP_LOST_RENORMALIZE 1
 
