@@ -9,7 +9,7 @@ import (
 	"railhead/internal/deep"
 )
 
-// crossCompiler and emulator are Debian's (g++-aarch64-linux-gnu, qemu-user). CI installs them and sets requireArm64, so that
+// crossCompiler and emulator are Debian's (g++-aarch64-linux-gnu, qemu-user). `.ci/run deep` installs them and sets requireArm64, so that
 // a machine without them fails the test instead of skipping it.
 const (
 	crossCompiler = "aarch64-linux-gnu-g++"

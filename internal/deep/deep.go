@@ -1,4 +1,4 @@
-// Package deep says how much tests play. `go test ./...` plays enough to find a mistake that shows often. RAILHEAD_DEEP=1, which CI sets,
+// Package deep says how much tests play. `go test ./...` plays enough to find a mistake that shows often. RAILHEAD_DEEP=1, which `.ci/run deep` sets,
 // plays the deep run: many more rounds, and the tests that take long. RAILHEAD_DEEP=n plays n times the rounds of the deep run.
 //
 // It is for tests only, and must never decide what a test expects.

@@ -3,5 +3,5 @@
 // Each round starts the ranks of a group, lets them run random checked operations, and kills or stops some of them at a random
 // moment. Every survivor must report within seconds which ranks are missing, and the daemon must keep nothing of the group. In
 // other groups the survivors go on with MoE, whose results and reports must name the missing ranks. `go test` plays 30 rounds,
-// CI 100, `make soak` ten thousand.
+// `.ci/run deep` 100, `make soak` ten thousand.
 package killrounds
