@@ -198,6 +198,7 @@ void stops(int world, uint64_t seed) {
         run(name, w);
         CHECK(group.status[static_cast<size_t>(r)].stop == static_cast<uint32_t>(Stop::kAborted));
         CHECK(group.status[static_cast<size_t>(r)].clash == (uint64_t{1} << 32 | 5));
+        CHECK(group.state(r)->device.begun == 0 && group.state(r)->device.holder == 5);  // it does not count
       });
     }
     {
