@@ -36,7 +36,6 @@ func (m *Machine) memberDied(g *group, r rank.Local, how string) {
 	dead, process := g.world(r), wire.Process(g.members[r].pid)
 	finalized := g.pending != nil && g.pending.op == wire.OpFinalize && g.pending.arrived.Has(r)
 	m.leave(g, r)
-	g.members[r].away = false
 	switch {
 	case g.state == Forming || g.state == Attaching:
 		abort := wire.Abort{Code: wire.ResultRankDead, Op: wire.OpCommInit, Culprit: dead, Reporter: rank.None}
