@@ -17,7 +17,19 @@ struct Format {
   static constexpr uint32_t kInfinity = ((1u << kExponent) - 1) << kMantissa;  // if the type has infinities
   static constexpr uint32_t kLargest = kInfinities ? kInfinity - 1 : kSign - 2;
 
+  // The magnitude of a pattern, or of the one that would follow the largest. From a table: a call of ldexp takes long where the upper
+  // halves of vector registers are in use, and a search makes up to 15.
   static double magnitude(uint32_t pattern) {
+    static const Magnitudes all;
+    return all.of[pattern];
+  }
+  struct Magnitudes {
+    double of[kSign + 1];
+    Magnitudes() {
+      for (uint32_t p = 0; p <= kSign; p++) of[p] = byDefinition(p);
+    }
+  };
+  static double byDefinition(uint32_t pattern) {
     const uint32_t exponent = pattern >> kMantissa, mantissa = pattern & ((1u << kMantissa) - 1);
     if (exponent == 0) return ldexp(mantissa, 1 - kBias - kMantissa);
     return ldexp((1u << kMantissa) + mantissa, static_cast<int>(exponent) - kBias - kMantissa);
