@@ -46,7 +46,7 @@ func onEachBuild(t *testing.T, scenario string, ordinary int) {
 func TestASeedPlaysTheSameScheduleEachTime(t *testing.T) {
 	t.Parallel()
 	seeds := deep.Rounds(t, 5, 20)
-	for _, scenario := range []string{"reconnect", "lost", "breaks", "handles", "resumes", "ends", "mismatch", "table", "buffers", "graphs", "drops"} {
+	for _, scenario := range []string{"reconnect", "lost", "breaks", "handles", "resumes", "ends", "mismatch", "table", "buffers", "graphs", "groups", "drops"} {
 		var outs [2]string
 		for i := range outs {
 			out, err := exec.CommandContext(t.Context(), hooksBuild.program(t), scenario, "1", strconv.Itoa(seeds)).Output()
@@ -95,6 +95,9 @@ func TestAHandleOfADispatchNeverReachesTheNextDispatch(t *testing.T) { onEachBui
 
 // Captured calls, of a comm whose calls run later.
 func TestWhatAGraphUsesLivesUntilTheGraphHasEnded(t *testing.T) { onEachBuild(t, "graphs", 200) }
+
+// Calls on several comms, for which a thread does not start, or of which one is wrong.
+func TestAGroupOfCallsRunsOnAllItsCommsOrOnNone(t *testing.T) { onEachBuild(t, "groups", 60) }
 
 // Ranks that die, abort or are masked, during dispatches.
 func TestADispatchGoesOnWithoutTheDeadOrNamesThem(t *testing.T) { onEachBuild(t, "drops", 200) }

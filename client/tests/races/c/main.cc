@@ -52,7 +52,7 @@ struct Scenario {
 };
 const Scenario scenarios[] = {{"reconnect", world::reconnect}, {"breaks", world::breaks}, {"lost", world::lost}, {"handles", world::handles},
                               {"resumes", world::resumes}, {"ends", world::ends}, {"mismatch", world::mismatch}, {"table", world::handleTable},
-                              {"buffers", world::buffers}, {"graphs", world::graphs}, {"drops", world::drops}};
+                              {"buffers", world::buffers}, {"graphs", world::graphs}, {"groups", world::groups}, {"drops", world::drops}};
 
 [[noreturn]] void play(const Scenario& s, uint64_t seed) {
   alarm(120);  // ends a process that neither sleeps nor takes a step

@@ -20,6 +20,7 @@ void ends();
 void handleTable();
 void buffers();
 void graphs();
+void groups();
 void drops();
 
 constexpr uint32_t kTimeoutMs = 3000;

@@ -2,6 +2,7 @@
 #include "world.h"
 
 #include <linux/futex.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -364,8 +365,15 @@ void* enter(void* thread) {
 
 using namespace world;
 
+namespace {
+thread_local int threadsUntilFailure = 0;  // as failThread says; 0 = none fails
+}  // namespace
+
+void world::failThread(int n) { threadsUntilFailure = n; }
+
 extern "C" int __wrap_pthread_create(pthread_t* id, const pthread_attr_t* attributes, void* (*run)(void*), void* input) {
   step("pthread_create");
+  if (threadsUntilFailure > 0 && --threadsUntilFailure == 0) return EAGAIN;
   Thread* t = newThread();
   t->run = run;
   t->input = input;

@@ -28,6 +28,7 @@ inline bool oneIn(uint64_t n) { return below(n) == 0; }
 int64_t frozen(int64_t since = 0);  // ns for which threads were frozen after a time, see world.cc
 void freezeSoon();           // freezes the running thread at one of its next steps, or not
 void freezeAt(const char* what);  // freezes it at its next step of that name
+void failThread(int n);      // makes the n-th pthread_create from now on of the running thread fail
 bool anyFrozen();            // whether a thread is frozen now
 // Holds the running thread at its n-th next step of that name until the condition, which has no effects, is true.
 void holdAt(const char* what, int n, bool (*until)());
