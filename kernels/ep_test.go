@@ -51,6 +51,9 @@ func TestTheGPUsDispatchAndCombineGoOnWithoutADeadRank(t *testing.T) {
 	runProgram(t, binary, "full", 3)
 	runProgram(t, binary, "waiter", rand.IntN(2))
 	runProgram(t, binary, "limit", rand.IntN(2))
+	for ht := range 2 {
+		runProgram(t, binary, "sums", ht)
+	}
 }
 
 func TestTheGPUsDispatchAndCombineAccessOnlyTheirMemoryAmongHostileRanks(t *testing.T) {

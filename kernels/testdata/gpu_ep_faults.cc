@@ -8,6 +8,7 @@
 //   gpu_ep_faults full 3                 with RH_EP_DEAD_DROP: a rank dies, of whose rows some have no room
 //   gpu_ep_faults waiter HT              with RH_EP_DEAD_DROP: a rank gives signs of life and sends nothing, in ll (0) or ht (1)
 //   gpu_ep_faults limit HT               with RH_EP_DEAD_DROP: a rank does not come, and the limit of all waits of a call is before its deadline
+//   gpu_ep_faults sums HT                with RH_EP_DEAD_DROP: a rank does not come to the combine, and is masked long before the limit
 //   gpu_ep_faults hostile SEED ROUNDS    the other ranks have filled this rank's buffer with anything. It must access only its own memory, which
 //                                        AddressSanitizer watches, and its own tokens' rows must be whole
 #include <string.h>
@@ -261,6 +262,20 @@ class Drops {
     CHECK(calls(0).cell[0].dispatched.lostRanks == lastBit());
     CHECK(took >= std::chrono::nanoseconds(call.team.limitNs) && took < std::chrono::nanoseconds(timeoutNs_) / 2);
   }
+  // Of two ranks one has sent its tokens, and does not come to the combine. It is given up after its deadline, long before the limit of all waits.
+  void awaitSums() {
+    begin();
+    EpCommonCall& call = calls(0).combine;
+    const uint64_t timeoutNs = 100 * kMs, limitNs = 20000 * kMs;
+    letDrop(&call, timeoutNs);
+    call.team.limitNs = static_cast<int64_t>(limitNs);
+    onRanks(world_, [&](int r) { ranks_->dispatch(&calls(r).dispatch, kGrid); });
+    const auto began = std::chrono::steady_clock::now();
+    onRanks(1, [&](int r) { ranks_->combine(&calls(r).combine, kGrid); });
+    const auto took = std::chrono::steady_clock::now() - began;
+    CHECK(calls(0).cell[0].combined.lostRanks == lastBit());
+    CHECK(took >= std::chrono::nanoseconds(timeoutNs) && took < std::chrono::nanoseconds(limitNs) / 2);
+  }
   // It does not come, and nobody reports a death.
   void stayAway(bool toCombine) {
     begin();
@@ -498,6 +513,10 @@ void fillBuffer(Dice& dice, const EpTeam& t) {
         auto* header = reinterpret_cast<uint32_t*>(t.header(t.slot(t.rank, s, slot), i));
         *header |= EpFirstWord::kHere;
         if (dice.below(2) == 0) *header = EpFirstWord::of(dice.below(kTokens), dice.below(4));
+        for (uint32_t k = 0; epHeaderBytes(k + 1) <= t.layout.headerStride; k++) {
+          const uint64_t word = EpExpertWord::of(dice.below(t.localExperts[t.rank] + 1), dice.below(kTokens + 3), 0);
+          if (dice.below(2) == 0) memcpy(t.header(t.slot(t.rank, s, slot), i) + 1 + k, &word, sizeof word);
+        }
         // The credit beside it (gpu/ep_rings.h): of the first turns, or anything.
         if (t.countsFirst && dice.below(8) != 0) header[1] = dice.below(3) | dice.below(3) << 16;
       }
@@ -507,6 +526,21 @@ void fillBuffer(Dice& dice, const EpTeam& t) {
     const uint64_t w = dice.random();
     memcpy(own + at, &w, 8);
   }
+}
+
+// Rows of the rank's own tokens: one for each of its experts that a token has, or one for each token that has any.
+uint32_t ownRows(const Calls& calls, EpRowLayout layout) {
+  const EpTeam& t = calls.dispatch.team;
+  uint32_t rows = 0;
+  for (uint32_t token = 0; token < kTokens; token++) {
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < kTopk; k++) {
+      const int32_t* experts = calls.idx.data() + token * kTopk;
+      n += t.expertRank[experts[k]] == t.rank && (k == 0 || experts[k] != experts[0]);
+    }
+    rows += layout == EpRowLayout::kTokens && n != 0 ? 1 : n;
+  }
+  return rows;
 }
 
 bool hostile(uint64_t seed) {
@@ -529,10 +563,13 @@ bool hostile(uint64_t seed) {
   ranks.checkGuards();
   const Status& s = ranks.group().status[kRank];
   if (s.stop != 0 || calls.cell[0].dispatched.error != EpError::kNone) return false;
-  for (size_t row = 0; row < calls.sourceRank.size() && layout == EpRowLayout::kTokens; row++) {
+  uint32_t own = 0;
+  for (size_t row = 0; row < calls.sourceRank.size() && layout != EpRowLayout::kPadded; row++) {
     if (row >= calls.cell[0].dispatched.rows || calls.sourceRank[row] != kRank) continue;
+    own++;
     for (uint32_t i = 0; i < kHidden; i++) CHECK(calls.rows[row * kHidden + i] == 2);
   }
+  CHECK(layout == EpRowLayout::kPadded || own == ownRows(calls, layout));
   onRanks(1, [&](int) { ranks.combine(&calls.combine, kGrid); });
   ranks.checkGuards();
   return s.stop == 0 && calls.cell[0].combined.error == EpError::kNone;
@@ -577,6 +614,10 @@ int main(int argc, char** argv) {
     Drops(2, atoi(argv[2]) != 0, 60000 * kMs).awaitToTheLimit();
     return 0;
   }
+  if (what == "sums") {
+    Drops(2, atoi(argv[2]) != 0, 60000 * kMs).awaitSums();
+    return 0;
+  }
   if (what == "drops") {
     const uint64_t from = strtoull(argv[2], nullptr, 0), n = strtoull(argv[3], nullptr, 0);
     for (uint64_t seed = from; seed != from + n; seed++) {
@@ -590,6 +631,6 @@ int main(int argc, char** argv) {
   uint64_t ended = 0;
   for (uint64_t seed = first; seed != first + rounds; seed++) ended += hostile(seed);
   printf("%lu of %lu ended\n", ended, rounds);
-  CHECK(ended > rounds / 4);
+  CHECK(ended > rounds / 5);  // two of five do
   return 0;
 }
