@@ -71,7 +71,7 @@ func TestACallWithoutADaemonEndsAtItsDeadlineAndCanBeMadeAgain(t *testing.T) {
 
 func TestABrokenGroupEndsEveryWaitSoonAndNamesTheCulprit(t *testing.T) { onEachBuild(t, "breaks", 100) }
 
-// rh_connect and calls that wait, while the session gets another daemon, which may refuse it at first.
+// rh_connect, comm_init and calls that wait, while the session gets another daemon, which may refuse it at first.
 func TestASessionGoesOnWithAnotherDaemonAtOnceAndClosesNoConnectionInUse(t *testing.T) {
 	onEachBuild(t, "resumes", 200)
 }

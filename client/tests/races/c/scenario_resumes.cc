@@ -1,5 +1,5 @@
-// A session gets a new daemon while a thread is about to send its lease, while a call waits for the daemon to know the rank again, or after the
-// daemon has refused it.
+// A session gets a new daemon while a thread is about to send its lease, while a call waits for the daemon to know the rank again, while comm_init
+// waits for a daemon, or after the daemon has refused it.
 #include "scenario.h"
 
 namespace world {
@@ -10,7 +10,8 @@ struct {
   rh_session* session;
   rh_comm* comm;
   bool connected, mayCall;
-  int64_t began;  // of the call that waits
+  int64_t began, ended;  // of the call that waits
+  int leases;            // messages before it
 } s;
 
 // ---- The lease ----
@@ -91,6 +92,31 @@ void call() {
   want(rh_close(s.session), RH_OK, "close");
 }
 
+// ---- comm_init that waits ----
+
+// It has no rank that could come back, so it waits for the connection alone.
+void init() {
+  DaemonPlan plan;
+  plan.leastAway = 60 * kMs;
+  plan.mostAway = kSecond;
+  startDaemon(plan);
+  s.session = connectOrFail();
+  s.leases = sent.leases;
+  dieNow();
+  sleepUntil(now() + 20 * kMs + static_cast<int64_t>(below(30 * kMs)));  // the client notices
+  start([](void*) {
+    const rh_comm_config config = configOf("g", 1, 0);
+    want(rh_comm_init(s.session, &config, &s.comm), RH_OK, "comm_init while there is no daemon");
+    s.ended = now();
+  }, nullptr);
+  block("wait for the session's next connection", kNever, [] { return sent.leases > s.leases; });
+  const int64_t connected = now();
+  joinAll();
+  if (s.ended - connected > kSlow + frozen(connected)) fail("comm_init ends %.3f s after the session has a daemon", static_cast<double>(s.ended - connected) / 1e9);
+  want(rh_comm_finalize(s.comm), RH_OK, "finalize");
+  want(rh_close(s.session), RH_OK, "close");
+}
+
 // ---- Refusals ----
 
 // A daemon that refuses this client again and again is asked less and less often, at last every 2 s.
@@ -133,6 +159,7 @@ void resumes() {
     case 0: refusals(); break;
     case 1:
     case 2: lease(); break;
+    case 3: init(); break;
     default: call();
   }
 }
