@@ -268,6 +268,8 @@ class Drops {
     EpCommonCall& call = calls(0).combine;
     const uint64_t timeoutNs = 100 * kMs, limitNs = 20000 * kMs;
     letDrop(&call, timeoutNs);
+    call.team.waiterDeadlines = 1000;  // it gives no sign of life, for which it would have longer
+    call.team.stateOf(1)->waitTurns = 7;  // of earlier waits
     call.team.limitNs = static_cast<int64_t>(limitNs);
     onRanks(world_, [&](int r) { ranks_->dispatch(&calls(r).dispatch, kGrid); });
     const auto began = std::chrono::steady_clock::now();
