@@ -87,6 +87,7 @@ enum class Mutant : int {
   kLLMarkMayBeZero = 69,
   kLLSignatureNotCompared = 70,
   kLLTailWithoutWake = 71,
+  kLLClearsOneLess = 134,
   // ep_links.h, ep_dispatch.h, ep_combine.h
   kEpOneMoreSlot = 72,
   kEpLookRelaxed = 73,
@@ -125,6 +126,7 @@ enum class Mutant : int {
   kReadsWithoutSwap = 102,
   // ep_links.h
   kEpFollowsFirst = 103,
+  kEpFollowsEarlier = 133,
   // device_state.h
   kStateTakenInTwoSteps = 105,
   // cells.h

@@ -59,7 +59,8 @@ class EpLinks {
     const int64_t start = mem_.nowNs();
     if (!hasWaited_) firstWait_ = start;
     hasWaited_ = true;
-    masking_ = watched_ = 0;
+    watched_ = 0;
+    if (!mutated(Mutant::kEpFollowsEarlier)) masking_ = 0;
     for (;;) {
       if (mutated(Mutant::kEpFollowsFirst) && followAtOnce()) return true;
       if (waits_.wait()) {

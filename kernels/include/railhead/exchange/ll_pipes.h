@@ -67,7 +67,8 @@ class LLPipes {
 
   // Called after the last read of a chunk: zeroes its slot if it is one of the last kPipeSlots chunks before the wrap.
   void clearBeforeWrap(uint64_t* slot, uint32_t chunk) {
-    if ((chunk & kMarkMask) + kPipeSlots <= kMarkMask || mutated(Mutant::kLLNoWrapClear)) return;
+    const uint32_t last = mutated(Mutant::kLLClearsOneLess) ? kPipeSlots - 1 : kPipeSlots;
+    if ((chunk & kMarkMask) + last <= kMarkMask || mutated(Mutant::kLLNoWrapClear)) return;
     for (uint32_t i = 0; i < words(); i++) mem_.storeWord(slot + i, 0);
   }
 
