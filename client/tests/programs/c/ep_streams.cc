@@ -144,8 +144,10 @@ void* runRank(void* p) {
   OK(rht_exec_launch(exec, stream));
   OK(rht_stream_synchronize(stream, kPatienceMs));
   for (const Layer* l : layers) l->check();
-  FAILS(rh_ep_destroy(ep), RH_ERR_BUSY, "ep_destroy", "captured graphs");
-  FAILS(rh_ep_routing_destroy(captured.routing), RH_ERR_BUSY, "ep_routing_destroy", "captured graphs");
+  if (r->round % 5 == 0) {  // not in every round, because these calls wait a while for the graphs
+    FAILS(rh_ep_destroy(ep), RH_ERR_BUSY, "ep_destroy", "captured graphs");
+    FAILS(rh_ep_routing_destroy(captured.routing), RH_ERR_BUSY, "ep_routing_destroy", "captured graphs");
+  }
   pthread_barrier_wait(&met);
   if (aborts && r->rank == 2) {
     OK(rh_comm_abort(comm));
