@@ -93,7 +93,7 @@ func TestASlotOfTheHandleTableIsUsedAgainOnlyWhenItIsFree(t *testing.T) {
 // Dispatches, routings and buffers of a comm whose calls run at once.
 func TestAHandleOfADispatchNeverReachesTheNextDispatch(t *testing.T) { onEachBuild(t, "buffers", 200) }
 
-// Captured calls, of a comm whose calls run later.
+// Captured calls, of a comm whose calls run later. Some are refused, because the process has as many handles of them as there can be.
 func TestWhatAGraphUsesLivesUntilTheGraphHasEnded(t *testing.T) { onEachBuild(t, "graphs", 200) }
 
 // Calls on several comms, for which a thread does not start, or of which one is wrong.
