@@ -4,8 +4,8 @@
 //   moe IMAGE [MODE [WORLD [BLOCKS ...]]]   ll or ht; 2 ranks, 16, 32 and 64 blocks of 512 threads
 //
 // Rows have 7168 elements and go to 8 of 256 experts, drawn uniformly. Each rank plays kRounds times a dispatch and a release, or a dispatch and a
-// combine, on its stream, all in one graph: a time is that of a replay over kRounds, the median of kRepeats. `release` is a release that is refused,
-// `empty` a dispatch of a comm that has stopped, which ends at the entry.
+// combine, on its stream, all in one graph: a time is that of a replay over kRounds, the median of kRepeats. `cached` is a dispatch with a cached
+// routing, `release` a release that is refused, `empty` a dispatch of a comm that has stopped, which ends at the entry.
 #include <string.h>
 
 #include <random>
@@ -49,6 +49,7 @@ struct Rank {
   int32_t *counts, *sourceRank, *sourceToken;
   int64_t* offsets;
   uint64_t* totals;
+  EpCachedPlan plan;
 };
 
 class Ranks {
@@ -97,27 +98,22 @@ class Ranks {
     call.x = at(r).x;
     if (isFP8_) launch("rh_ep_encode_bf16", r, &call, blocks);
   }
+  // Caches the routing of so many tokens.
+  void plan(int r, uint32_t tokens, int blocks) {
+    EpDispatchCall call = dispatchOf(r, tokens);
+    for (EpFlightArrays& f : call.flights) f.unfit = nullptr;
+    call.plan = at(r).plan;
+    launch("rh_ep_plan", r, &call, blocks);
+  }
   void dispatch(int r, uint32_t tokens, int blocks) {
-    Rank& k = at(r);
-    EpDispatchCall call = {};
-    static_cast<EpCommonCall&>(call) = common(r);
-    call.steps = kEpSends | kEpReceives;
-    call.dropsInvalid = true;
-    call.routing = {k.idx, true, k.weights, tokens};
-    call.x = k.x;
-    call.receive.layout = EpRowLayout::kFlat;
-    call.receive.alignment = 1;
-    call.receive.capacity = rowCapacity();
-    call.receive.x = k.rows;
-    call.receive.scales = isFP8_ ? k.scales : nullptr;
-    call.receive.counts = k.counts;
-    call.receive.offsets = k.offsets;
-    call.receive.weights = k.rowWeights;
-    call.receive.sourceRank = k.sourceRank;
-    call.receive.sourceToken = k.sourceToken;
-    call.receive.rows = &k.totals[0];
-    call.receive.tokens = &k.totals[1];
+    EpDispatchCall call = dispatchOf(r, tokens);
     launch(placement_.countsFirst ? "rh_ep_dispatch_ht" : "rh_ep_dispatch_ll_plain", r, &call, blocks);
+  }
+  void dispatchCached(int r, uint32_t tokens, int blocks) {
+    EpDispatchCall call = dispatchOf(r, tokens);
+    call.plan = at(r).plan;
+    call.routing = {call.plan.idx, true, call.plan.weights, tokens};
+    launch(placement_.countsFirst ? "rh_ep_dispatch_ht" : "rh_ep_dispatch_ll_planned", r, &call, blocks);
   }
   void combine(int r, int blocks) {
     EpCombineCall call = {};
@@ -213,6 +209,12 @@ class Ranks {
     take(&k.counts, kExperts);
     take(&k.offsets, kExperts + 1);
     take(&k.totals, 2);
+    take(&k.plan.idx, tokens * kTopk);
+    take(&k.plan.weights, tokens * kTopk);
+    take(&k.plan.entries, tokens * kTopk);
+    take(&k.plan.ranks, tokens);
+    take(&k.plan.copyOf, world * tokens);
+    take(&k.plan.totals, t.physical + world + 4);
   }
 
   EpCommonCall common(int r) {
@@ -230,6 +232,28 @@ class Ranks {
     call.flight = k.flight;
     call.read = k.read;
     call.counts = true;
+    return call;
+  }
+  EpDispatchCall dispatchOf(int r, uint32_t tokens) {
+    Rank& k = at(r);
+    EpDispatchCall call = {};
+    static_cast<EpCommonCall&>(call) = common(r);
+    call.steps = kEpSends | kEpReceives;
+    call.dropsInvalid = true;
+    call.routing = {k.idx, true, k.weights, tokens};
+    call.x = k.x;
+    call.receive.layout = EpRowLayout::kFlat;
+    call.receive.alignment = 1;
+    call.receive.capacity = rowCapacity();
+    call.receive.x = k.rows;
+    call.receive.scales = isFP8_ ? k.scales : nullptr;
+    call.receive.counts = k.counts;
+    call.receive.offsets = k.offsets;
+    call.receive.weights = k.rowWeights;
+    call.receive.sourceRank = k.sourceRank;
+    call.receive.sourceToken = k.sourceToken;
+    call.receive.rows = &k.totals[0];
+    call.receive.tokens = &k.totals[1];
     return call;
   }
   void launch(const char* name, int r, EpCommonCall* call, int blocks) {
@@ -259,7 +283,7 @@ void table(const char* image, int world, bool isHt, bool isFP8, const std::vecto
   Ranks ranks(image, world, isHt, isFP8);
   printf("%s, %d ranks, %s\n", isHt ? "ht" : "ll", world, isFP8 ? "FP8 (encode and dispatch)" : "bf16");
   const double release = timeUs(ranks, [&](int r) { ranks.release(r); });
-  printf("  release %.2f us\n  tokens blocks  dispatch  combine\n", release);
+  printf("  release %.2f us\n  tokens blocks  dispatch   cached  combine\n", release);
   for (const uint32_t tokens : {0u, 1u, 8u, 32u, 128u, 512u}) {
     for (const int blocks : grids) {
       const auto dispatch = [&](int r) {
@@ -271,12 +295,20 @@ void table(const char* image, int world, bool isHt, bool isFP8, const std::vecto
         ranks.release(r);
       });
       checkReport("a dispatch", ranks.dispatched(0));
+      for (int r = 0; r < world; r++) ranks.plan(r, tokens, blocks);
+      CHECK_CUDA(cudaDeviceSynchronize());
+      const double cached = timeUs(ranks, [&](int r) {
+        ranks.encode(r, tokens, blocks);
+        ranks.dispatchCached(r, tokens, blocks);
+        ranks.release(r);
+      });
+      checkReport("a dispatch with a cached routing", ranks.dispatched(0));
       const double combined = timeUs(ranks, [&](int r) {
         dispatch(r);
         ranks.combine(r, blocks);
       });
       checkReport("a combine", ranks.combined(0));
-      printf("  %6u %6d %9.2f %8.2f\n", tokens, blocks, released - release, combined - released + release);
+      printf("  %6u %6d %9.2f %8.2f %8.2f\n", tokens, blocks, released - release, cached - release, combined - released + release);
       fflush(stdout);
       if (hasStopped(ranks.group())) exit(1);
     }

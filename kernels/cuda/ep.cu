@@ -40,6 +40,7 @@ RH_EP_ENTRY(rh_ep_plan, EpDispatchCall) {
     railhead::gpu::EpDispatchKernel<railhead::cuda::context_type>(context, call).run(); \
   }
 RH_EP_DISPATCH_LL(rh_ep_dispatch_ll, EpContext)
+RH_EP_DISPATCH_LL(rh_ep_dispatch_ll_planned, EpPlannedContext)
 RH_EP_DISPATCH_LL(rh_ep_dispatch_ll_plain, EpPlainContext)
 
 #define RH_EP_COMBINE(name, type)                                                                       \

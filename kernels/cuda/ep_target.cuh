@@ -46,10 +46,17 @@ class EpTarget : public Target {
 
 using EpContext = gpu::Context<EpTarget>;
 
-// Of calls without EpTeam::dropsDead and without a plan: a shorter kernel.
-class EpPlainTarget : public EpTarget {
+// Of calls without EpTeam::dropsDead: a shorter kernel.
+class EpPlannedTarget : public EpTarget {
  public:
-  static constexpr bool kSurvivesDeaths = false, kPlans = false;
+  static constexpr bool kSurvivesDeaths = false;
+};
+using EpPlannedContext = gpu::Context<EpPlannedTarget>;
+
+// Of calls that have no plan either: shorter again.
+class EpPlainTarget : public EpPlannedTarget {
+ public:
+  static constexpr bool kPlans = false;
 };
 using EpPlainContext = gpu::Context<EpPlainTarget>;
 

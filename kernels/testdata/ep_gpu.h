@@ -99,8 +99,8 @@ class EpGpuRanks {
     if (placement_.countsFirst) {
       run("rh_ep_dispatch_ht", call, grid, [](auto& c, auto& with) { EpDispatchHtKernel<std::decay_t<decltype(c)>>(c, with).run(); });
     } else {
-      const bool isPlain = !call->team.dropsDead && call->plan.idx == nullptr;
-      run(isPlain ? "rh_ep_dispatch_ll_plain" : "rh_ep_dispatch_ll", call, grid, [](auto& c, auto& with) { EpDispatchKernel<std::decay_t<decltype(c)>>(c, with).run(); });
+      const char* name = call->team.dropsDead ? "rh_ep_dispatch_ll" : call->plan.idx != nullptr ? "rh_ep_dispatch_ll_planned" : "rh_ep_dispatch_ll_plain";
+      run(name, call, grid, [](auto& c, auto& with) { EpDispatchKernel<std::decay_t<decltype(c)>>(c, with).run(); });
     }
   }
   void combine(EpCombineCall* call, TestGrid grid) {

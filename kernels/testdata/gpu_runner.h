@@ -54,6 +54,9 @@ struct Machine {
 
   Machine() {
     CUcontext context;
+    // A kernel that is loaded at its first launch makes the driver wait until the device is idle: for ever, if a rank on another stream waits for
+    // this kernel.
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     CHECK_CUDA(cuInit(0));
     CHECK_CUDA(cuDevicePrimaryCtxRetain(&context, 0));
     CHECK_CUDA(cuCtxSetCurrent(context));

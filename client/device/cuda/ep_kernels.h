@@ -11,15 +11,15 @@ struct EpKernels {
   CUmodule module = nullptr;
   CUfunction encode[5] = {};      // by gpu::EpType of x
   CUfunction plan = nullptr;
-  CUfunction dispatch[2] = {};    // of ll, of ht
-  CUfunction plainDispatch = nullptr;  // of ll
-  CUfunction combine[2][4] = {};  // the same, by gpu::EpType of partial sums
+  CUfunction dispatchLl = nullptr, plannedDispatchLl = nullptr, plainDispatchLl = nullptr, dispatchHt = nullptr;
+  CUfunction combine[2][4] = {};  // of ll and of ht, by gpu::EpType of partial sums
   CUfunction release = nullptr;
 
   CUfunction encodeOf(gpu::EpType t) const { return encode[static_cast<uint32_t>(t)]; }
   CUfunction dispatchOf(const gpu::EpDispatchCall& call) const {
-    const bool isPlain = !call.team.countsFirst && !call.team.dropsDead && call.plan.idx == nullptr;
-    return isPlain ? plainDispatch : dispatch[call.team.countsFirst];
+    if (call.team.countsFirst) return dispatchHt;
+    if (call.team.dropsDead) return dispatchLl;
+    return call.plan.idx != nullptr ? plannedDispatchLl : plainDispatchLl;
   }
   CUfunction combineOf(bool ht, gpu::EpType t) const { return combine[ht][static_cast<uint32_t>(t)]; }
 };

@@ -4,7 +4,7 @@
 //   rh_ep_encode_<type>     makes rows in wire format of x, where x is not sent as it is; before the dispatch, on the same stream
 //   rh_ep_plan              makes the plan of a cached routing, for any number of dispatches
 //   rh_ep_dispatch_ll       sends, receives, or both
-//   rh_ep_dispatch_ll_plain the same, faster, for calls without a plan and without EpTeam::dropsDead
+//   rh_ep_dispatch_ll_planned, rh_ep_dispatch_ll_plain   the same, faster, without EpTeam::dropsDead; plain: and without a plan
 //   rh_ep_combine_ll_<type> adds, receives, or both; the type is that of partial sums
 //   rh_ep_dispatch_ht, rh_ep_combine_ht_<type>  the same for EpTeam::countsFirst. Sending is a promise, but for the counts of a dispatch: rows and sums
 //                           go in both directions at once while it receives. So x, y and what else they read stay until then

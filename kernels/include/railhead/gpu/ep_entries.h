@@ -9,6 +9,7 @@
   X(rh_ep_encode_fp8_e4m3, EpEncodeCall, EpEncodeKernel<gpu::E4M3, C>)      \
   X(rh_ep_plan, EpDispatchCall, EpPlanKernel<C>)                            \
   X(rh_ep_dispatch_ll, EpDispatchCall, EpDispatchKernel<C>)                 \
+  X(rh_ep_dispatch_ll_planned, EpDispatchCall, EpDispatchKernel<C>)         \
   X(rh_ep_dispatch_ll_plain, EpDispatchCall, EpDispatchKernel<C>)           \
   X(rh_ep_combine_ll_f32, EpCombineCall, EpCombineKernel<gpu::F32, C>)      \
   X(rh_ep_combine_ll_bf16, EpCombineCall, EpCombineKernel<gpu::BF16, C>)    \
