@@ -32,7 +32,7 @@ func TestTheKernelsAreRightOnArm64(t *testing.T) {
 	run := func(binary string, arguments ...any) {
 		runProgram(t, emulator, append([]any{binary}, arguments...)...)
 	}
-	for _, source := range []string{"testdata/tile.cc", "testdata/ep_rows.cc"} {
+	for _, source := range []string{"testdata/tile.cc", "testdata/run_sums.cc", "testdata/ep_rows.cc"} {
 		run(compileProgram(t, []string{"-static", "-O2", "-DVECTOR_BYTES=16"}, source))
 	}
 	binary := compileProgram(t, []string{"-static", "-O2"}, team...)

@@ -54,6 +54,11 @@ func TestTilesRoundByTheDefinitionAndTouchOnlyTheirElements(t *testing.T) {
 	onEachVector(t, soonCompiled(t, address), "testdata/tile.cc")
 }
 
+func TestSumsOfRunsFollowTheDefinitionInTheOrderOfGroups(t *testing.T) {
+	t.Parallel()
+	onEachVector(t, soonCompiled(t, address), "testdata/run_sums.cc")
+}
+
 // Without sanitizers, which would take a minute to compile: the program guards its memory itself.
 func TestRowsOfExpertsFollowTheDefinitionAndTouchOnlyTheirBytes(t *testing.T) {
 	t.Parallel()

@@ -1,4 +1,4 @@
-// The accumulators of a tile's 16 elements, in GCC's vector types of Isa's width. The compiler makes SSE2, AVX2, AVX-512 or NEON of them.
+// The accumulators of elements, by default of a tile's 16, in GCC's vector types of Isa's width. The compiler makes SSE2, AVX2, AVX-512 or NEON of them.
 #ifndef RAILHEAD_KERNELS_HOST_ACCUMULATORS_H_
 #define RAILHEAD_KERNELS_HOST_ACCUMULATORS_H_
 
@@ -112,9 +112,9 @@ struct ArithmeticOf<A, true> {
   using type = std::make_unsigned_t<A>;
 };
 
-template <class A, class Isa>
+template <class A, class Isa, uint32_t kElements = kTileElements>
 struct Accumulators {
-  static constexpr int kAllBytes = static_cast<int>(kTileElements * sizeof(A));
+  static constexpr int kAllBytes = static_cast<int>(kElements * sizeof(A));
   static constexpr int kBytes = kAllBytes < Isa::kVectorBytes ? kAllBytes : Isa::kVectorBytes;
   static constexpr int kVectors = kAllBytes / kBytes;
   typedef A Vector __attribute__((vector_size(kBytes)));

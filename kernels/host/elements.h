@@ -9,6 +9,8 @@
 #include <type_traits>
 
 #include "host/accumulators.h"
+#include "host/bf16_lanes.h"
+#include "host/f16_lanes.h"
 #include "host/small_float.h"
 #include "host/types.h"
 
@@ -60,6 +62,7 @@ static inline void storeTileOf(char* base, uint64_t tile, size_t count, const Ra
 template <class T, class Isa>
 struct ConvertAt {
   using Sum = Accumulators<T, Isa>;
+  static constexpr size_t kBytes = sizeof(RawTile<T>);
   static constexpr int kLanes = Sum::kBytes / static_cast<int>(sizeof(T));
   static Sum load(const void* from) {
     Sum s;
@@ -75,6 +78,7 @@ template <class Isa>
 struct ConvertAt<BF16, Isa> {
   using V = Vectors<Isa::kVectorBytes>;
   using Sum = Accumulators<float, Isa>;
+  static constexpr size_t kBytes = sizeof(RawTile<BF16>);
   static constexpr int kLanes = Isa::kVectorBytes / 4;
 
   // Puts each half above 16 zero bits.
@@ -104,102 +108,79 @@ struct ConvertAt<BF16, Isa> {
     if constexpr (Isa::kVectorBytes == 16) {
       typedef uint16_t Half8 __attribute__((vector_size(16)));
       for (int i = 0; i < 2; i++) {
-        const auto low = reinterpret_cast<Half8>(roundToUpperHalf(s.v[2 * i]));
-        const auto high = reinterpret_cast<Half8>(roundToUpperHalf(s.v[2 * i + 1]));
+        const auto low = reinterpret_cast<Half8>(BF16Lanes<Isa>::round(s.v[2 * i]));
+        const auto high = reinterpret_cast<Half8>(BF16Lanes<Isa>::round(s.v[2 * i + 1]));
         storeVector(e + 8 * i, __builtin_shuffle(low, high, Half8{1, 3, 5, 7, 9, 11, 13, 15}));
       }
     } else {
 #pragma GCC unroll 2
       for (int i = 0; i < Sum::kVectors; i++) {
-        storeVector(e + i * kLanes, narrowLanes<typename V::Half>(roundToUpperHalf(s.v[i]) >> 16));
+        storeVector(e + i * kLanes, narrowLanes<typename V::Half>(BF16Lanes<Isa>::round(s.v[i]) >> 16));
       }
     }
   }
-
-  // Rounds to nearest, ties to even; the result is in the upper halves. NaNs are set apart because adding the rounding constant could
-  // carry them into infinity.
-  static typename V::Word roundToUpperHalf(typename V::Float f) {
-    using Word = typename V::Word;
-    const Word bits = reinterpret_cast<Word>(f);
-    const Word rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-    const Word isNaN = reinterpret_cast<Word>(f != f);  // all ones or zero
-    return (0x7fc00000u & isNaN) | (rounded & ~isNaN);
-  }
 };
 
-// Converts by SmallFloat. Lanes is a vector of integers of T's size.
-template <class T, class Small, class Lanes, class Isa>
-struct ConvertSmall {
+template <class T>
+struct FormatOf;
+template <>
+struct FormatOf<F16> : SmallFloat<5, 10, true, Overflow::kInfinity> {};
+template <>
+struct FormatOf<E4M3> : SmallFloat<4, 3, false, Overflow::kSaturate> {};
+template <>
+struct FormatOf<E5M2> : SmallFloat<5, 2, true, Overflow::kSaturate> {};
+
+// Vectors of T by arithmetic on words, and by instructions for f16 where there are some.
+template <class T, class Isa, bool kHasF16 = (Isa::kVectorBytes > 16)>
+struct LanesOf {
   using V = Vectors<Isa::kVectorBytes>;
-  using Sum = Accumulators<float, Isa>;
-  static constexpr int kLanes = Isa::kVectorBytes / 4;
-
-  static Sum load(const void* from) {
-    Sum s;
-    for (int i = 0; i < Sum::kVectors; i++) {
-      const Lanes l = loadVector<Lanes>(static_cast<const T*>(from) + i * kLanes);
-      s.v[i] = Small::template widen<typename V::Float>(widenLanes<typename V::Word>(l));
-    }
-    return s;
-  }
-  static void store(void* to, const Sum& s) {
-    for (int i = 0; i < Sum::kVectors; i++) {
-      storeVector(static_cast<T*>(to) + i * kLanes, narrowLanes<Lanes>(Small::template narrow<typename V::Word>(s.v[i])));
-    }
-  }
+  using Lanes = std::conditional_t<sizeof(T) == 2, typename V::Half, typename V::Byte>;
+  static typename V::Float widen(Lanes l) { return FormatOf<T>::template widen<typename V::Float>(widenLanes<typename V::Word>(l)); }
+  static Lanes narrow(typename V::Float f) { return narrowLanes<Lanes>(FormatOf<T>::template narrow<typename V::Word>(f)); }
 };
-
-template <class Isa>
-using ConvertF16InWords = ConvertSmall<F16, SmallFloat<5, 10, true, Overflow::kInfinity>, typename Vectors<Isa::kVectorBytes>::Half, Isa>;
-
 #if defined(__x86_64__)
-// By the instructions of F16C, which all processors with AVX2 have, and of AVX-512. They round as the standard environment does, and
-// neither read nor write the modes and exception flags of subnormal numbers.
 template <class Isa>
-struct ConvertF16ByInstruction {
+struct LanesOf<F16, Isa, true> : F16Lanes<Isa> {};
+template <class Isa>
+struct LanesOf<E4M3, Isa, true> : E4M3Lanes<Isa> {};
+template <class Isa>
+struct LanesOf<E5M2, Isa, true> : E5M2Lanes<Isa> {};
+#endif
+
+// Converts a tile in vectors of f32.
+template <class T, class Isa>
+struct ConvertVectors {
+  using L = LanesOf<T, Isa>;
   using Sum = Accumulators<float, Isa>;
+  static constexpr size_t kBytes = sizeof(RawTile<T>);
   static constexpr int kLanes = Isa::kVectorBytes / 4;
-  using Halves = typename Vectors<Isa::kVectorBytes>::SignedHalf;
-  static constexpr int kToNearest = 8;  // ties to even, no exceptions
-  static constexpr int16_t kAllLanes = -1;  // a mask
 
   static Sum load(const void* from) {
     Sum s;
-    for (int i = 0; i < Sum::kVectors; i++) {
-      const Halves h = loadVector<Halves>(static_cast<const F16*>(from) + i * kLanes);
-      if constexpr (Isa::kVectorBytes == 64) {
-        s.v[i] = __builtin_ia32_vcvtph2ps512_mask(h, typename Sum::Vector{}, kAllLanes, kToNearest);
-      } else {
-        s.v[i] = __builtin_ia32_vcvtph2ps256(h);
-      }
-    }
+    for (int i = 0; i < Sum::kVectors; i++) s.v[i] = L::widen(loadVector<typename L::Lanes>(static_cast<const T*>(from) + i * kLanes));
     return s;
   }
   static void store(void* to, const Sum& s) {
-    for (int i = 0; i < Sum::kVectors; i++) {
-      const auto f = withOneNaN<float>(s.v[i]);
-      Halves h;
-      if constexpr (Isa::kVectorBytes == 64) {
-        h = __builtin_ia32_vcvtps2ph512_mask(f, kToNearest, Halves{}, kAllLanes);
-      } else {
-        h = __builtin_ia32_vcvtps2ph256(f, kToNearest);
-      }
-      storeVector(static_cast<F16*>(to) + i * kLanes, h);
-    }
+    for (int i = 0; i < Sum::kVectors; i++) storeVector(static_cast<T*>(to) + i * kLanes, L::narrow(s.v[i]));
   }
 };
+
 template <class Isa>
-struct ConvertAt<F16, Isa> : std::conditional_t<(Isa::kVectorBytes > 16), ConvertF16ByInstruction<Isa>, ConvertF16InWords<Isa>> {};
-#else
+struct ConvertAt<F16, Isa> : ConvertVectors<F16, Isa> {};
 template <class Isa>
-struct ConvertAt<F16, Isa> : ConvertF16InWords<Isa> {};
-#endif
+struct ConvertAt<E4M3, Isa> : ConvertVectors<E4M3, Isa> {};
 template <class Isa>
-struct ConvertAt<E4M3, Isa>
-    : ConvertSmall<E4M3, SmallFloat<4, 3, false, Overflow::kSaturate>, typename Vectors<Isa::kVectorBytes>::Byte, Isa> {};
+struct ConvertAt<E5M2, Isa> : ConvertVectors<E5M2, Isa> {};
+
+// What sums of elements go in: something with ConvertAt's members.
+template <class T, class Isa>
+struct SumBlockOf {
+  using type = ConvertAt<T, Isa>;
+};
 template <class Isa>
-struct ConvertAt<E5M2, Isa>
-    : ConvertSmall<E5M2, SmallFloat<5, 2, true, Overflow::kSaturate>, typename Vectors<Isa::kVectorBytes>::Byte, Isa> {};
+struct SumBlockOf<BF16, Isa> {
+  using type = BF16Pairs<Isa, 2>;
+};
 
 // The same for a tile that is a value.
 template <class T, class Isa>

@@ -1,21 +1,18 @@
-// Sums of bf16 rows to a bf16 row, which is what most models combine. Elements are taken in pairs of 32 bits: the upper half is an f32 if
-// the lower one is cleared, the lower half is an f32 if it is shifted up. So there is no conversion and no shuffle, in either direction.
-// The bits are those of ep_rows.h.
+// Sums of bf16 rows to a bf16 row, which is what most models combine. Elements are taken in pairs (bf16_lanes.h). The bits are those of
+// ep_rows.h.
 #ifndef RAILHEAD_KERNELS_HOST_EP_BF16_SUMS_H_
 #define RAILHEAD_KERNELS_HOST_EP_BF16_SUMS_H_
 
 #include <stddef.h>
 #include <stdint.h>
 
-#include "host/elements.h"
+#include "host/bf16_lanes.h"
 
 namespace railhead::host {
 
 template <class Isa>
 struct BF16Sums {
-  using V = Vectors<Isa::kVectorBytes>;
-  using Float = typename V::Float;
-  using Word = typename V::Word;
+  using Lanes = BF16Lanes<Isa>;
   static constexpr size_t kElements = Isa::kVectorBytes / sizeof(BF16);  // in a vector
   // Vectors at a time. Their two sums each leave registers for one more vector and its products, of 16 registers.
   static constexpr int kVectors = 4;
@@ -38,7 +35,7 @@ struct BF16Sums {
 
  private:
   struct Pairs {
-    Float lower, upper;
+    typename Lanes::Float lower, upper;
   };
 
   inline __attribute__((always_inline)) void writeRun(size_t at, char* to) const {
@@ -67,16 +64,14 @@ struct BF16Sums {
         s.lower += p.lower;
         s.upper += p.upper;
       }
-      const Word lower = Convert<BF16, Isa>::roundToUpperHalf(s.lower) >> 16;
-      const Word upper = Convert<BF16, Isa>::roundToUpperHalf(s.upper) & 0xffff0000u;
-      storeVector(to + byteOf(at, v), lower | upper);
+      storeVector(to + byteOf(at, v), Lanes::pairs(s.lower, s.upper));
     }
   }
 
   static size_t byteOf(size_t at, int vector) { return at * sizeof(BF16) + static_cast<size_t>(vector) * Isa::kVectorBytes; }
   static inline __attribute__((always_inline)) Pairs load(const void* row, size_t at, int vector) {
-    const Word w = loadVector<Word>(static_cast<const char*>(row) + byteOf(at, vector));
-    return {reinterpret_cast<Float>(w << 16), reinterpret_cast<Float>(w & 0xffff0000u)};
+    const auto pairs = loadVector<typename Lanes::Word>(static_cast<const char*>(row) + byteOf(at, vector));
+    return {Lanes::lower(pairs), Lanes::upper(pairs)};
   }
   inline __attribute__((always_inline)) Pairs term(int i, size_t at, int vector) const {
     Pairs p = load(rows[i], at, vector);

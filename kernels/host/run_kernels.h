@@ -20,6 +20,7 @@ class RunKernelsOf {
   using A = typename AccumulatorOf<T>::type;
   using C = ConvertAt<T, Isa>;
   using Sum = typename C::Sum;
+  using Block = typename SumBlockOf<T, Isa>::type;  // what sums go in
   static constexpr size_t kTileBytes = sizeof(RawTile<T>);
   static constexpr bool kConverts = !std::is_same_v<T, A>;  // else accumulators are elements
 
@@ -46,41 +47,47 @@ class RunKernelsOf {
 
   // noinline: it is called twice.
   static __attribute__((noinline)) void foldTiles(const RunFold& f, const char* const* from, bool plain, bool toSums, char* to, size_t tiles) {
-    const bool adds = f.kind == Reduction::kSum || f.kind == Reduction::kPreMulSum;
     if constexpr (kConverts) {
       if (!plain) return foldSums(f, from, toSums, to, tiles);
     }
-    if (adds && f.n == 2) return addTwo(from[0], from[1], to, tiles);
     const bool averages = f.kind == Reduction::kAvg && !toSums;
-    if (adds) return foldElements<true>(f, from, averages, to, tiles);
-    foldElements<false>(f, from, averages, to, tiles);
+    const bool adds = f.kind == Reduction::kSum || f.kind == Reduction::kPreMulSum || f.kind == Reduction::kAvg;
+    const size_t bytes = tiles * kTileBytes;
+    if (!adds) return foldElements<false, C>(f, from, false, to, 0, bytes);
+    const size_t whole = bytes - bytes % Block::kBytes;  // the rest goes in tiles
+    if (f.n == 2 && !averages) {
+      addTwo<Block>(from[0], from[1], to, 0, whole);
+      if constexpr (Block::kBytes > kTileBytes) addTwo<C>(from[0], from[1], to, whole, bytes);
+      return;
+    }
+    foldElements<true, Block>(f, from, averages, to, 0, whole);
+    if constexpr (Block::kBytes > kTileBytes) foldElements<true, C>(f, from, averages, to, whole, bytes);
   }
 
-  static void addTwo(const char* a, const char* b, char* to, size_t tiles) {
-    for (size_t at = 0; at < tiles * kTileBytes; at += kTileBytes) {
-      Sum sum = C::load(a + at);
-      sum.fold(Reduction::kSum, C::load(b + at));
-      C::store(to + at, sum);
+  // Both reduce the bytes from `at` to `end`, in steps of By.
+  template <class By>
+  static void addTwo(const char* a, const char* b, char* to, size_t at, size_t end) {
+    for (; at < end; at += By::kBytes) {
+      typename By::Sum sum = By::load(a + at);
+      sum.fold(Reduction::kSum, By::load(b + at));
+      By::store(to + at, sum);
     }
   }
-
   // kAdds: the compiler knows the reduction.
-  template <bool kAdds>
-  static void foldElements(const RunFold& f, const char* const* from, bool averages, char* to, size_t tiles) {
+  template <bool kAdds, class By>
+  static void foldElements(const RunFold& f, const char* const* from, bool averages, char* to, size_t at, size_t end) {
     const Reduction kind = kAdds ? Reduction::kSum : f.kind;
     const int n = f.n, inGroup = f.group;
-    for (size_t at = 0; at < tiles * kTileBytes; at += kTileBytes) {
-      Sum total = C::load(from[0] + at);
-      for (int r = 1; r < n && r < inGroup; r++) total.fold(kind, C::load(from[r] + at));
+    for (; at < end; at += By::kBytes) {
+      typename By::Sum total = By::load(from[0] + at);
+      for (int r = 1; r < n && r < inGroup; r++) total.fold(kind, By::load(from[r] + at));
       for (int begin = inGroup; begin < n; begin += inGroup) {
-        Sum group = C::load(from[begin] + at);
-        for (int r = begin + 1; r < n && r < begin + inGroup; r++) group.fold(kind, C::load(from[r] + at));
+        typename By::Sum group = By::load(from[begin] + at);
+        for (int r = begin + 1; r < n && r < begin + inGroup; r++) group.fold(kind, By::load(from[r] + at));
         total.fold(kind, group);
       }
-      if constexpr (!kAdds) {
-        if (averages) total.divide(static_cast<A>(f.worldSize));
-      }
-      C::store(to + at, total);
+      if (averages) total.divide(static_cast<A>(f.worldSize));
+      By::store(to + at, total);
     }
   }
 
