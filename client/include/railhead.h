@@ -383,8 +383,8 @@ rh_result rh_window_get_sharing(rh_window *window, rh_window_sharing *sharing);
  *    stop_word (rh_comm_info) is not 0. Calls that run as "copy" then still copy what the other ranks' windows hold into recv.
  *  - An operation for which there is no kernel is UNSUPPORTED, before it has any effect: in a world of one a sum with a scale.
  *  - Before rh_window_free and rh_comm_finalize this rank's calls must be able to run to their end: the two wait for them, and while graphs
- *    hold calls of the comm for all work of the process's context. No stream of the context may be captured meanwhile. Other set-up calls
- *    wait for no stream.
+ *    hold calls of the comm for all work of the process's context. Meanwhile no stream of the context may be captured, and no graph with
+ *    calls of the comm launched. Other set-up calls wait for no stream.
  *  - A stream on which calls of a comm were made must live until its next rh_window_free or rh_comm_finalize has returned; if they were
  *    captured, until its next set-up call has.
  * Errors: INVALID_ARGUMENT, INVALID_HANDLE, UNSUPPORTED, BUSY, MISMATCH, PROTOCOL (a rank offered memory that it does not have), and

@@ -54,6 +54,8 @@ struct {
   int routingBuffer[kMostRoutings], routingGraphs[kMostRoutings];  // graphs that use it, and have not begun to end
   int routingCount;
   bool commMayHaveEnded, broken;
+  bool finalizing;  // no launch may begin: finalize waits for those that have begun
+  int launching;    // threads in a launch
   Dispatch dispatches[kMostDispatches];
   int tried;
   Graph graphs[kMostGraphs];  // that no thread has in hand
@@ -340,13 +342,14 @@ void capture(int thread) {
 void launch() {
   Graph g;
   if (!takeGraph(&g)) return;
-  if (g.exec != nullptr) {
+  if (g.exec != nullptr && !s.finalizing) {
+    s.launching++;
     want(rht_exec_launch(g.exec, s.run), RH_OK, "exec_launch");
+    s.launching--;
     g.launched = true;
   }
   giveGraph(g);
 }
-
 void steal(int thread) {
   const int other = (thread + 1) % s.threads;
   s.stealing[other]++;
@@ -385,11 +388,15 @@ void endTheComm() {
     want(rh_comm_abort(s.comm), RH_OK, "abort");
     return;
   }
-  s.commMayHaveEnded = true;
+  s.commMayHaveEnded = s.finalizing = true;
+  while (s.launching > 0) sleepUntil(now() + kMs);
   for (;;) {
     freezeSoon();
     const rh_result got = rh_comm_finalize(s.comm);
-    if (got == RH_OK) return;
+    if (got == RH_OK) {
+      s.finalizing = false;
+      return;
+    }
     if (got != RH_ERR_BUSY && got != RH_ERR_UNSUPPORTED) want(got, RH_OK, "finalize");
     sleepUntil(now() + kMs);
   }
