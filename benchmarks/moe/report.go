@@ -46,22 +46,32 @@ func newReport(o options, sides []side) *report {
 	}
 }
 
-// addRatios sets, for each of Railhead's sides, the time of the fastest MPI side divided by its own.
+// addRatios sets, for each of Railhead's sides, the time of the fastest MPI side divided by its own, and its own by that of the bytes alone.
 func (r *row) addRatios(sides []side) {
 	for _, phase := range phases {
-		best := 0.0
+		best := map[kind]float64{}
 		for i, s := range sides {
-			if us := phase.of(&r.Sides[i]).P50; s.kind == mpi && us > 0 && (best == 0 || us < best) {
-				best = us
+			if us := phase.of(&r.Sides[i]).P50; us > 0 && (best[s.kind] == 0 || us < best[s.kind]) {
+				best[s.kind] = us
 			}
 		}
 		for i, s := range sides {
-			if l := phase.of(&r.Sides[i]); s.kind == railhead && l.P50 > 0 && best > 0 {
-				ratio := best / l.P50
-				l.Ratio = &ratio
+			l := phase.of(&r.Sides[i])
+			if s.kind != railhead {
+				continue
 			}
+			l.Ratio, l.Floor = quotient(best[mpi], l.P50), quotient(l.P50, best[bytesAlone])
 		}
 	}
+}
+
+// quotient is nil where a side has no time.
+func quotient(a, b float64) *float64 {
+	if a <= 0 || b <= 0 {
+		return nil
+	}
+	q := a / b
+	return &q
 }
 
 func (r *report) title() string {
@@ -82,7 +92,7 @@ func (r *report) print(w io.Writer, asJSON bool) error {
 		}
 		fmt.Fprintf(w, "%s: %s", s.Name, s.Version)
 	}
-	fmt.Fprintln(w, "\nratio: p50 of the best MPI / Railhead's")
+	fmt.Fprintln(w, "\nratio: p50 of the best MPI / Railhead's; floor: p50 of Railhead / that of the bytes alone")
 	for i := range phases {
 		if err := r.printPhase(w, i); err != nil {
 			return err
@@ -98,7 +108,7 @@ func (r *report) printPhase(w io.Writer, phase int) error {
 	for _, s := range r.Sides {
 		fmt.Fprintf(t, "%s p50\tp99\t", s.Name)
 		if s.kind == railhead {
-			fmt.Fprint(t, "ratio\t")
+			fmt.Fprint(t, "ratio\tfloor\t")
 		}
 	}
 	fmt.Fprintln(t)
@@ -107,16 +117,22 @@ func (r *report) printPhase(w io.Writer, phase int) error {
 		for i := range row.Sides {
 			l := phases[phase].of(&row.Sides[i])
 			fmt.Fprintf(t, "%.1f\t%.1f\t", l.P50, l.P99)
-			switch {
-			case l.Ratio != nil:
-				fmt.Fprintf(t, "%.2f\t", *l.Ratio)
-			case r.Sides[i].kind == railhead:
-				fmt.Fprint(t, "-\t")
+			if r.Sides[i].kind == railhead {
+				printQuotient(t, l.Ratio)
+				printQuotient(t, l.Floor)
 			}
 		}
 		fmt.Fprintln(t)
 	}
 	return t.Flush()
+}
+
+func printQuotient(w io.Writer, q *float64) {
+	if q == nil {
+		fmt.Fprint(w, "-\t")
+		return
+	}
+	fmt.Fprintf(w, "%.2f\t", *q)
 }
 
 // draw draws the latency of dispatch and of combine over the number of tokens: p50 and p99 of every side.

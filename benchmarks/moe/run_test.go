@@ -45,7 +45,7 @@ func TestTheComparisonRunsWithTheMPIsOfThisMachine(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
 	}
-	if n := len(r.Sides); n < 4 || n%2 != 0 || r.Sides[n-2].Name != "Railhead ll" || r.Sides[n-1].Name != "Railhead ht" || !strings.HasSuffix(r.Sides[0].Name, " dedup") || !strings.HasSuffix(r.Sides[1].Name, " plain") {
+	if n := len(r.Sides); n < 5 || n%2 != 1 || r.Sides[n-3].Name != "bytes alone" || r.Sides[n-2].Name != "Railhead ll" || r.Sides[n-1].Name != "Railhead ht" || !strings.HasSuffix(r.Sides[0].Name, " dedup") || !strings.HasSuffix(r.Sides[1].Name, " plain") {
 		t.Errorf("the sides are %+v", r.Sides)
 	}
 	if len(r.Rows) != 2 || r.Rows[0].Tokens != 1 || r.Rows[1].Tokens != 40 {

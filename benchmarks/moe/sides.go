@@ -22,7 +22,8 @@ type side struct {
 type kind int
 
 const (
-	mpi kind = iota
+	mpi        kind = iota
+	bytesAlone      // moves the bytes, and does nothing else: the floor
 	railhead
 )
 
@@ -74,28 +75,30 @@ func prepareMPI(ctx context.Context, o options, cpus int, root, dir string, note
 	return sides, nil
 }
 
-// prepareRailhead builds the library and starts a daemon in this process.
+// prepareRailhead builds the library and starts a daemon in this process. The floor's ranks meet by Railhead's barrier.
 func prepareRailhead(root, dir, optimization string, notes io.Writer) (sides []side, stop func(), err error) {
 	library, err := sidebyside.Library(root, dir, notes)
 	if err != nil {
 		return nil, nil, err
 	}
-	program := filepath.Join(dir, "railhead")
+	program, floor := filepath.Join(dir, "railhead"), filepath.Join(dir, "floor")
 	if err := compile(root, "gcc", program, optimization, "side_railhead.c", library); err != nil {
+		return nil, nil, err
+	}
+	if err := compile(root, "gcc", floor, optimization, "floor.c", library); err != nil {
 		return nil, nil, err
 	}
 	s, err := server.Start(server.Config{SocketPath: filepath.Join(dir, "d")})
 	if err != nil {
 		return nil, nil, err
 	}
+	add := func(name, group, program string, kind kind) {
+		env := []string{"RAILHEAD_SOCKET=" + s.SocketPath(), "RAILHEAD_GROUP=" + group, "MODE=" + group}
+		sides = append(sides, side{sidebyside.Side{Name: name, Version: "this tree", Argv: []string{program}, Env: env}, kind})
+	}
+	add("bytes alone", "floor", floor, bytesAlone)
 	for _, mode := range modes {
-		sides = append(sides, side{
-			Side: sidebyside.Side{
-				Name: "Railhead " + mode, Version: "this tree", Argv: []string{program},
-				Env: []string{"RAILHEAD_SOCKET=" + s.SocketPath(), "RAILHEAD_GROUP=" + mode, "MODE=" + mode},
-			},
-			kind: railhead,
-		})
+		add("Railhead "+mode, mode, program, railhead)
 	}
 	return sides, s.Close, nil
 }

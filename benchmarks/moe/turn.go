@@ -51,7 +51,8 @@ func percentile(values []float64, percent float64) float64 {
 type latency struct {
 	P50   float64  `json:"p50_us"`
 	P99   float64  `json:"p99_us"`
-	Ratio *float64 `json:"ratio"` // p50 of the best MPI / this p50; null for an MPI
+	Ratio *float64 `json:"ratio"`    // p50 of the best MPI / this p50; null but for Railhead
+	Floor *float64 `json:"of_floor"` // this p50 / p50 of the bytes alone; null but for Railhead
 }
 
 // summary is the result of the turns of one side.

@@ -47,14 +47,14 @@ static int takes(const struct problem *p, int rank, int token, int expert) {
   return 0;
 }
 
-size_t wrong_rows(const struct problem *p, int tokens, uint32_t turn, const uint16_t *rows, size_t count) {
+size_t wrong_rows(const struct problem *p, int tokens, uint32_t turn, const uint16_t *rows, size_t count, int own_only) {
   size_t wrong = 0, row = 0;
   for (int expert = p->first_expert[p->rank]; expert < p->first_expert[p->rank + 1]; expert++) {
     for (int rank = 0; rank < p->ranks; rank++) {
       for (int token = 0; token < tokens; token++) {
         if (!takes(p, rank, token, expert)) continue;
         if (row >= count) return wrong + (size_t)p->hidden;
-        wrong += wrong_in_row(rows + row * (size_t)p->hidden, token_of(rank, token, turn), p->hidden);
+        if (rank == p->rank || !own_only) wrong += wrong_in_row(rows + row * (size_t)p->hidden, token_of(rank, token, turn), p->hidden);
         row++;
       }
     }

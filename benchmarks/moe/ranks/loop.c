@@ -52,7 +52,9 @@ static int64_t round_trip(struct buffers *b, int tokens) {
 }
 
 static size_t wrong(const struct problem *p, const struct buffers *b, int tokens, uint32_t turn) {
-  return wrong_rows(p, tokens, turn, b->rows, b->count) + wrong_sums(p, tokens, turn, side_sends_sums, b->out);
+  size_t elements = wrong_rows(p, tokens, turn, b->rows, b->count, !side_has_results);
+  if (side_has_results) elements += wrong_sums(p, tokens, turn, side_sends_sums, b->out);
+  return elements;
 }
 
 /* Each turn has tokens of its own, so that nothing that an earlier one has left behind passes for a result. */

@@ -11,6 +11,7 @@
 #include "side.h"
 #include "side_mpi.h"
 
+const int side_has_results = 1;
 const int side_sends_sums = 1;
 
 enum { LINE = 64 }; /* sections are counted in lines of so many bytes */

@@ -10,6 +10,9 @@
 /* The environment variables that may hold this process's rank before side_start, ended by NULL. */
 extern const char *const side_rank_variables[];
 
+/* 0: the side only moves bytes, for their time. Rows of other ranks' tokens may hold anything, and so may the sums. */
+extern const int side_has_results;
+
 /* Whether the rank of some experts adds their weighted outputs and rounds the sum to bf16, as Railhead does, before it sends it
  * back. If not, the token's rank adds all of them in the order of topk_idx, and rounds once. */
 extern const int side_sends_sums;

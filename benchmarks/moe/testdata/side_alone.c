@@ -6,6 +6,7 @@
 #include "../ranks/side.h"
 
 const char *const side_rank_variables[] = {"RANK", NULL};
+const int side_has_results = 1;
 const int side_sends_sums = 0;
 
 static const struct problem *p;
