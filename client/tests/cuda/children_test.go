@@ -13,6 +13,7 @@ import (
 	"railhead/client"
 	"railhead/client/tests/gpu"
 	"railhead/client/tests/harness"
+	"railhead/internal/await"
 	"railhead/internal/oracle"
 	"railhead/internal/wire"
 	"railhead/server"
@@ -113,6 +114,12 @@ func TestChildReducesThroughTheHost(t *testing.T) {
 	if err := errors.Join(w.Free(), host.Free(), r.Finalize(), r.session.Close()); err != nil {
 		t.Fatal(err)
 	}
+	await.Until(t, func() string {
+		if n := account(t).Pinned; n != 0 {
+			return fmt.Sprintf("%d pieces of memory are still pinned", n)
+		}
+		return ""
+	})
 }
 
 func TestProcessesReduceThroughTheHostWherePeersAreRefused(t *testing.T) {
