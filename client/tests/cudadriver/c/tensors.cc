@@ -77,6 +77,45 @@ void packed(const Shareable& s, const Mapped& memory) {
   close(fd);
 }
 
+// A message with two descriptors and the size of one allocation.
+void sendTwoDescriptorsAndOneSize(int socket, int descriptor) {
+  uint64_t size = kGranule;
+  iovec data = {&size, sizeof size};
+  const int fds[] = {descriptor, descriptor};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fds)] = {};
+  msghdr m = {};
+  m.msg_iov = &data;
+  m.msg_iovlen = 1;
+  m.msg_control = control;
+  m.msg_controllen = sizeof control;
+  cmsghdr* c = CMSG_FIRSTHDR(&m);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(sizeof fds);
+  memcpy(CMSG_DATA(c), fds, sizeof fds);
+  CHECK(sendmsg(socket, &m, 0) == sizeof size);
+}
+
+int nextDescriptor() {
+  const int next = dup(STDERR_FILENO);
+  close(next);
+  return next;
+}
+
+// The second allocation would have whatever size the struct held before. Neither descriptor stays open.
+void fewerSizesThanDescriptors(int descriptor) {
+  int ends[2];
+  CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
+  sendTwoDescriptorsAndOneSize(ends[0], descriptor);
+  const int next = nextDescriptor();
+  Bundle bundle;
+  FAILS(unpack(ends[1], &bundle, &why), RH_ERR_PROTOCOL, "2 descriptors with 8 bytes");
+  CHECK(bundle.count == 0);
+  CHECK(nextDescriptor() == next);
+  close(ends[0]);
+  close(ends[1]);
+}
+
 // What another process may have sent in place of a bundle.
 void badBundles() {
   Bundle bundle;
@@ -89,6 +128,7 @@ void badBundles() {
   FAILS(unpack(ends[1], &bundle, &why), RH_ERR_PROTOCOL, "0 descriptors with 8 bytes");
   close(ends[0]);
   close(ends[1]);
+  fewerSizesThanDescriptors(zero);
   bundle.count = 2;
   bundle.fds[0] = bundle.fds[1] = zero;
   int fd;
@@ -96,9 +136,7 @@ void badBundles() {
   rlimit limit, few;
   CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
   few = limit;
-  const int next = dup(zero);
-  close(next);
-  few.rlim_cur = static_cast<rlim_t>(next) + 1;  // room for one of two
+  few.rlim_cur = static_cast<rlim_t>(nextDescriptor()) + 1;  // room for one of two
   CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
   FAILS(unpack(fd, &bundle, &why), RH_ERR_PROTOCOL, "ulimit -n");
   CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
