@@ -1,5 +1,5 @@
 // Groups of calls on several comms, for which the library starts threads. A thread may not start, or a call may be wrong: then nothing has run, and
-// every comm is as it was before.
+// every comm is as it was before. A session is not closed while a group has noted calls on its comms.
 #include "scenario.h"
 
 namespace world {
@@ -14,6 +14,7 @@ struct {
   int comms;
   rh_comm* comm[kMostComms];
   float send[kCount], recv[kMostComms][kCount];
+  bool closeReturned;
 } s;
 
 // Groups of one rank, whose calls wait for nobody.
@@ -49,6 +50,22 @@ void checkResults(bool ran) {
   }
 }
 
+// Another thread tries to close the session while this thread's group has noted a call on one of its comms.
+void closeDuringAGroup(rh_session* session) {
+  const auto i = static_cast<int>(below(static_cast<uint64_t>(s.comms)));
+  want(rh_group_start(), RH_OK, "group_start");
+  want(rh_all_reduce(s.send, s.recv[i], kCount, RH_F32, RH_SUM, s.comm[i], nullptr), RH_OK, "all_reduce in a group");
+  s.closeReturned = false;
+  start(
+      [](void* of) {
+        want(rh_close(static_cast<rh_session*>(of)), RH_ERR_BUSY, "close while a group has noted a call");
+        s.closeReturned = true;
+      },
+      session);
+  block("wait for rh_close", kNever, [] { return s.closeReturned; });
+  want(rh_group_end(), RH_OK, "group_end after a refused close");
+}
+
 // The control thread of the library's first session does not start.
 void connectWithoutThread() {
   rh_session* session = nullptr;
@@ -64,7 +81,7 @@ void run(void*) {
   rh_session* session = connectOrFail();
   makeComms(session);
   for (int n = static_cast<int>(1 + below(4)); n > 0; n--) {
-    switch (below(3)) {
+    switch (below(4)) {
       case 0:
         want(runGroup(-1), RH_OK, "a group");
         checkResults(true);
@@ -79,6 +96,9 @@ void run(void*) {
         want(runGroup(static_cast<int>(below(static_cast<uint64_t>(s.comms)))), RH_ERR_INVALID_ARGUMENT, "a group with a send that nobody receives");
         wantMessage("has no match");
         checkResults(false);
+        break;
+      case 3:
+        closeDuringAGroup(session);
     }
   }
   for (int i = 0; i < s.comms; i++) want(rh_comm_finalize(s.comm[i]), RH_OK, "finalize");
