@@ -30,7 +30,8 @@ const (
 	EPDeathCheckNS = 5_000_000
 	// EPWaiterDeadlines is after how many deadlines a late rank is given up that itself waits: it may wait for several late ranks in turn.
 	EPWaiterDeadlines = 4
-	// EPStreamAboveBytes is the size above which received rows bypass the caches: more would not stay there until the experts read them.
+	// EPStreamAboveBytes is the size of all ranks' received rows above which they bypass the caches: more would not stay there until the
+	// experts read them. The ranks of a node share its last cache.
 	EPStreamAboveBytes = 32 << 20
 )
 

@@ -29,7 +29,7 @@ func Make(r Request) (wire.Plans, error) {
 		Device: wire.DeviceCPU, Collectives: wire.PlanCount, Channels: uint32(r.Channels), LlBelowBytes: r.LLBelowBytes,
 		PollsPerTurn: PollsPerTurn(r.World, r.CPUs), RecheckNS: RecheckNS,
 		LongTurnNS: LongTurnNS(r.World, r.CPUs), BusyNS: BusyNS, BusyMostNS: BusyMostNS, BusySpinNS: BusySpinNS(r.World, r.CPUs),
-		EPWaiterDeadlines: EPWaiterDeadlines, EPDeathCheckNS: EPDeathCheckNS, EPStreamAboveBytes: EPStreamAboveBytes,
+		EPWaiterDeadlines: EPWaiterDeadlines, EPDeathCheckNS: EPDeathCheckNS, EPStreamAboveBytes: EPStreamAboveBytes / uint64(max(r.World, 1)),
 	}
 	if err := setOrder(&p, r.Order, r.World); err != nil {
 		return p, err

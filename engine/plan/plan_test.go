@@ -128,7 +128,7 @@ func TestPlansSayHowRanksWait(t *testing.T) {
 				cpus, p.LongTurnNS, p.BusyNS, p.BusyMostNS, p.BusySpinNS)
 		}
 		if p.RecheckNS != RecheckNS || p.EPDeathCheckNS != EPDeathCheckNS || p.EPWaiterDeadlines != EPWaiterDeadlines ||
-			p.EPStreamAboveBytes != EPStreamAboveBytes {
+			p.EPStreamAboveBytes != EPStreamAboveBytes/4 {
 			t.Errorf("waits every %d and %d ns, %d deadlines, streams above %d bytes: not the constants of this package", p.RecheckNS,
 				p.EPDeathCheckNS, p.EPWaiterDeadlines, p.EPStreamAboveBytes)
 		}

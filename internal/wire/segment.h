@@ -129,7 +129,7 @@ struct rhw_plans {
   uint32_t ep_waiter_deadlines;   // a late rank that itself waits for another is given up after this many deadlines
   uint64_t recheck_ns;            // a sleeping wait reads the ranks' signatures at this interval
   uint64_t ep_death_check_ns;     // a wait that survives deaths looks for them at this interval
-  uint64_t ep_stream_above_bytes; // above this size received rows are written with stores that bypass the caches
+  uint64_t ep_stream_above_bytes; // above this size a rank's received rows are written with stores that bypass the caches
   uint32_t long_turn_ns;          // a turn of polls that took longer, with its yield, shows that other processes use the processor
   uint32_t busy_ns;               // for so long after it the rank's waits do not yield,
   uint32_t busy_most_ns;          // and for up to so long if the processor stays busy
