@@ -58,6 +58,26 @@ func TestAnAbortEndsAReplay(t *testing.T) {
 	}
 }
 
+// Two replays on a stream fail for different causes. The stream tells the first, once.
+func TestAStreamTellsTheFirstOfItsFailures(t *testing.T) {
+	s := startDaemon(t)
+	config := func(group string) client.CommConfig {
+		return client.CommConfig{Group: group, World: 1, HeapBytes: 8 << 20, Device: threads.Kind()}
+	}
+	aborted := withStreams(t, formGroup(t, s, config("aborted")))[0]
+	finalized := onStreams{formGroup(t, s, config("finalized"))[0], aborted.stream}
+	buf := threads.Alloc(4000)
+	first := aborted.capture(t, func() error { return aborted.allReduce(buf) })
+	second := finalized.capture(t, func() error { return finalized.allReduce(buf) })
+	if err := errors.Join(aborted.Abort(), finalized.Finalize(), first.exec.Launch(aborted.stream), second.exec.Launch(aborted.stream)); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, aborted.wait(), wire.ResultAborted, "rh_comm_abort")
+	if err := aborted.wait(); err != nil {
+		t.Errorf("a failure is told twice: %v", err)
+	}
+}
+
 func TestTheDeadlineOfAReplayNamesTheLateRank(t *testing.T) {
 	t.Parallel() // it waits
 	ranks := replaying(t, client.CommConfig{World: 3, HeapBytes: 8 << 20, Timeout: soon})
