@@ -3,6 +3,7 @@
 // Usage: handle_table ROUNDS
 #include <pthread.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -61,6 +62,22 @@ void* visit(void*) {
   return nullptr;
 }
 
+// At the fork a thread of the parent has removed an object and still holds its slot. The child has no such thread, and so uses the slot.
+void forkWhileASlotIsHeld() {
+  void* handle = insert(&first);
+  Table::Exclusive guard(table, handle);
+  CHECK(table.remove(handle) == &first);
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    table.forget([](int*) { abort(); });  // the object has gone
+    _exit(table.insert(&second) != nullptr ? 0 : 1);
+  }
+  int status;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+
 // Stops a thread for a moment between any two of its instructions.
 void pauseAnywhere(int) { usleep(50); }
 
@@ -69,6 +86,7 @@ void pauseAnywhere(int) { usleep(50); }
 int main(int count, char** arguments) {
   CHECK(count == 2);
   CHECK(signal(SIGUSR1, pauseAnywhere) != SIG_ERR);
+  forkWhileASlotIsHeld();
   pthread_t threads[2];
   CHECK(pthread_create(&threads[0], nullptr, useKnownHandle, nullptr) == 0);
   CHECK(pthread_create(&threads[1], nullptr, visit, nullptr) == 0);
