@@ -50,11 +50,11 @@ void SessionLease::drop() {
   fd_ = -1;
 }
 
-bool SessionLease::announce(int socket, uint16_t version, int64_t deadlineNs) const {
+int SessionLease::announce(int socket, uint16_t version, int64_t deadlineNs) const {
   rhw_session_lease m = {};
   setHeader(&m, RHW_SESSION_LEASE, version, 0);
   m.client = client_;
-  return sendPacket(socket, &m, sizeof m, fd_, deadlineNs) == 0;
+  return sendPacket(socket, &m, sizeof m, fd_, deadlineNs);
 }
 
 }  // namespace railhead::client

@@ -27,8 +27,9 @@ class SessionLease {
   HeldLease* held() { return &held_; }
   // The id that every lease of the session carries.
   uint64_t client() const { return client_; }
-  // Sends the segment to a daemon, before deadlineNs. False: not sent; the daemon then learns of the session's death by socket and pidfd.
-  bool announce(int socket, uint16_t version, int64_t deadlineNs) const;
+  // Sends the segment to a daemon, before deadlineNs. Returns 0 or an errno, as sendPacket: without the segment the daemon learns of the session's
+  // death by socket and pidfd.
+  int announce(int socket, uint16_t version, int64_t deadlineNs) const;
 
  private:
   rhw_session* segment_ = nullptr;

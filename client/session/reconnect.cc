@@ -3,6 +3,7 @@
 //
 //   up --(the connection ends)--> down --(connected, Hello sent)--> greeting --(Welcome)--> greeted --(no sender)--> up
 //                                  ^------(refused, no daemon, timeout)----------'
+#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +26,7 @@ constexpr int64_t kFirstPauseNs = 50 * kMs;
 constexpr int64_t kMostPauseNs = 200 * kMs;
 constexpr int64_t kRefusedPauseNs = 2000 * kMs;
 constexpr int64_t kWelcomeNs = 5000 * kMs;  // for a daemon to answer Hello; many clients may reconnect at once
-constexpr int64_t kSenderPauseNs = 5 * kMs;  // for a caller to leave sendmsg, or for room in the socket
+constexpr int64_t kSenderPauseNs = 5 * kMs;  // for a caller to leave sendmsg, for room in the socket, or for descriptors on their way to arrive
 
 // Request numbers of the control thread; calls never use them.
 constexpr uint64_t kAnnounceBit = uint64_t{1} << 63;
@@ -118,13 +119,14 @@ void Session::greet(int64_t now) {
   failAttempt(now, kRefusedPauseNs);
 }
 
-// Replaces the old connection by the new one. False while a caller may still use the old one.
+// Replaces the old connection by the new one. False while a caller may still use the old one, or while the kernel passes on no more descriptors
+// of this user. The lease is the first message, before a caller can send. If the daemon has gone, receive() is about to see it.
 bool Session::install() {
   pthread_mutex_lock(&mutex_);
-  const bool free = senders_ == 0;
+  const bool done = closed_ || (senders_ == 0 && lease_.announce(freshFd_, freshVersion_, 0) != ETIMEDOUT);
   if (closed_) {
     link_ = Link::kClosed;
-  } else if (free) {
+  } else if (done) {
     close(fd_);
     fd_ = freshFd_;
     freshFd_ = -1;
@@ -132,11 +134,10 @@ bool Session::install() {
     connection_++;
     lost_ = false;
     link_ = Link::kUp;
-    lease_.announce(fd_, version_, 0);  // before a caller can send: the first message, and the new socket has room
     pthread_cond_broadcast(&changed_);
   }
   pthread_mutex_unlock(&mutex_);
-  return free;
+  return done;
 }
 
 bool Session::tend(Member* member) {

@@ -188,6 +188,11 @@ ssize_t __wrap_sendmsg(int fd, const msghdr* m, int) {
   const bool gone = s.hungUp || s.shut;
   errno = !s.connected ? ENOTCONN : gone ? (oneIn(8) ? ECONNRESET : EPIPE) : s.out.full() || (s.out.count > 0 && oneIn(16)) ? EAGAIN : oneIn(64) ? EINTR : 0;
   if (errno != 0) return -1;
+  // The user's other processes have too many descriptors on their way.
+  if (m->msg_controllen > 0 && oneIn(16)) {
+    errno = ETOOMANYREFS;
+    return -1;
+  }
   int fdSent = -1;
   for (cmsghdr* c = CMSG_FIRSTHDR(m); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(m), c)) {
     memcpy(&fdSent, CMSG_DATA(c), sizeof fdSent);
