@@ -350,6 +350,7 @@ void launch() {
   }
   giveGraph(g);
 }
+
 void steal(int thread) {
   const int other = (thread + 1) % s.threads;
   s.stealing[other]++;
