@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -103,6 +104,24 @@ func TestADaemonThatHasNoDescriptorsForConnectionsTakesThemLater(t *testing.T) {
 	})
 }
 
+// awaitFull returns when the daemon's descriptors have all been open for longer than it waits before it accepts another connection: connections
+// have taken all, and none was free meanwhile because the daemon had just closed a file of its own.
+func awaitFull(t *testing.T, daemon *process, limit int) {
+	t.Helper()
+	const longerThanAPause = 200 * time.Millisecond
+	since := time.Now()
+	await.Until(t, func() string {
+		now := descriptorsOf(t, daemon)
+		if now < limit {
+			since = time.Now()
+		}
+		if time.Since(since) < longerThanAPause {
+			return fmt.Sprintf("%d descriptors are open, want all %d for %v", now, limit, longerThanAPause)
+		}
+		return ""
+	})
+}
+
 func TestARankWhoseMemoryTheDaemonHasNoDescriptorForEndsWithTheReason(t *testing.T) {
 	t.Parallel()
 	const limit = 64
@@ -122,12 +141,7 @@ func TestARankWhoseMemoryTheDaemonHasNoDescriptorForEndsWithTheReason(t *testing
 	for range limit {
 		dialRaw(t, socket) // the daemon waits some seconds for its Hello
 	}
-	await.Until(t, func() string {
-		if now := descriptorsOf(t, daemon); now < limit {
-			return fmt.Sprintf("%d descriptors are open, want all %d", now, limit)
-		}
-		return ""
-	})
+	awaitFull(t, daemon, limit)
 	fd, err := unix.MemfdCreate("full", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		t.Fatal(err)
