@@ -2,7 +2,8 @@
 //
 // Every rank has tokens of bf16. All sides have the same routing. Experts are in blocks on the ranks, and return their input. A side is a
 // group of processes with the same loop, clock and checks (ranks/loop.c). For each MPI there are two hand-written exchanges: "dedup" sends
-// a token once to each rank that holds some of its experts, and adds there; "plain" sends it once for each expert. For each number of
+// a token once to each rank that holds some of its experts, and adds there; "plain" sends it once for each expert. "bytes alone" exchanges
+// nothing: it moves the same bytes in each rank's own memory, which is the floor. For each number of
 // tokens the sides take turns, in several rounds, so that other load on the machine affects all of them. The other sides sleep meanwhile.
 //
 // A call is timed from a barrier to its return, on the slowest rank. Percentiles are over the iterations of a turn; the report has their

@@ -60,8 +60,8 @@ void side_prepare(const struct problem *problem) {
 
 /* The rows of an expert are those of all tokens that it takes, by rank and token. */
 static void plan(int tokens) {
-  size_t *next = calloc((size_t)p->experts + 1, sizeof *next); /* of each expert: its next row */
-  if (next == NULL) abort();
+  size_t *next = touched(((size_t)p->experts + 1) * sizeof *next); /* of each expert: its next row */
+  memset(next, 0, ((size_t)p->experts + 1) * sizeof *next);
   for (int r = 0; r < p->ranks; r++) {
     for (int i = 0; i < tokens * p->topk; i++) {
       int e = idx_of(p, r, 0)[i];

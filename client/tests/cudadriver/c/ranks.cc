@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "descriptors.h"
 #include "device/cuda/devices.h"
 #include "device/cuda/host_memory.h"
 #include "device/cuda/memory.h"
@@ -57,21 +58,7 @@ void meet() {
 
 // Sends bytes, and a descriptor if fd is not -1. The descriptor is closed, as it has gone.
 void send(int peer, const void* bytes, size_t count, int fd) {
-  iovec data = {const_cast<void*>(bytes), count};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr m = {};
-  m.msg_iov = &data;
-  m.msg_iovlen = 1;
-  if (fd >= 0) {
-    m.msg_control = control;
-    m.msg_controllen = sizeof control;
-    cmsghdr* c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(c), &fd, sizeof fd);
-  }
-  CHECK(sendmsg(to[peer], &m, 0) == static_cast<ssize_t>(count));
+  sendDescriptors(to[peer], bytes, count, &fd, fd >= 0 ? 1 : 0);
   if (fd >= 0) close(fd);
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "descriptors.h"
 #include "device/cuda/bundle.h"
 #include "device/cuda/context.h"
 #include "device/cuda/host_memory.h"
@@ -77,25 +78,6 @@ void packed(const Shareable& s, const Mapped& memory) {
   close(fd);
 }
 
-// A message with two descriptors and the size of one allocation.
-void sendTwoDescriptorsAndOneSize(int socket, int descriptor) {
-  uint64_t size = kGranule;
-  iovec data = {&size, sizeof size};
-  const int fds[] = {descriptor, descriptor};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fds)] = {};
-  msghdr m = {};
-  m.msg_iov = &data;
-  m.msg_iovlen = 1;
-  m.msg_control = control;
-  m.msg_controllen = sizeof control;
-  cmsghdr* c = CMSG_FIRSTHDR(&m);
-  c->cmsg_level = SOL_SOCKET;
-  c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(sizeof fds);
-  memcpy(CMSG_DATA(c), fds, sizeof fds);
-  CHECK(sendmsg(socket, &m, 0) == sizeof size);
-}
-
 int nextDescriptor() {
   const int next = dup(STDERR_FILENO);
   close(next);
@@ -106,7 +88,9 @@ int nextDescriptor() {
 void fewerSizesThanDescriptors(int descriptor) {
   int ends[2];
   CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
-  sendTwoDescriptorsAndOneSize(ends[0], descriptor);
+  const uint64_t size = kGranule;
+  const int fds[] = {descriptor, descriptor};
+  sendDescriptors(ends[0], &size, sizeof size, fds, 2);
   const int next = nextDescriptor();
   Bundle bundle;
   FAILS(unpack(ends[1], &bundle, &why), RH_ERR_PROTOCOL, "2 descriptors with 8 bytes");
