@@ -6,8 +6,6 @@ import (
 	"io"
 	"text/tabwriter"
 
-	"gonum.org/v1/plot/plotter"
-
 	"railhead/internal/sidebyside"
 	"railhead/internal/sizeplot"
 )
@@ -146,11 +144,11 @@ func (r *report) draw(w io.Writer) error {
 			if s.kind == railhead {
 				median, tail = sizeplot.Ours, sizeplot.OursTail
 			}
-			var p50, p99 plotter.XYs
+			var p50, p99 []sizeplot.Point
 			for _, row := range r.Rows {
 				l := phases[i].of(&row.Sides[n])
-				p50 = append(p50, plotter.XY{X: float64(row.Tokens), Y: l.P50})
-				p99 = append(p99, plotter.XY{X: float64(row.Tokens), Y: l.P99})
+				p50 = append(p50, sizeplot.Point{X: float64(row.Tokens), Y: l.P50})
+				p99 = append(p99, sizeplot.Point{X: float64(row.Tokens), Y: l.P99})
 			}
 			if err := panel.AddLine(n, median, s.Name+" p50", p50); err != nil {
 				return err

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"gonum.org/v1/plot/plotter"
-
 	"railhead/internal/sidebyside"
 	"railhead/internal/sizeplot"
 )
@@ -128,14 +126,14 @@ func (r *report) draw(w io.Writer) error {
 		if s.kind == railhead {
 			style = sizeplot.Ours
 		}
-		var us, ratio plotter.XYs
+		var us, ratio []sizeplot.Point
 		for _, row := range r.Rows {
 			x := float64(row.Bytes)
 			if y := row.Sides[i].MedianUs; y > 0 { // a logarithmic axis has no others
-				us = append(us, plotter.XY{X: x, Y: y})
+				us = append(us, sizeplot.Point{X: x, Y: y})
 			}
 			if row.Ratios[i] != nil {
-				ratio = append(ratio, plotter.XY{X: x, Y: *row.Ratios[i]})
+				ratio = append(ratio, sizeplot.Point{X: x, Y: *row.Ratios[i]})
 			}
 		}
 		if len(us) > 0 {

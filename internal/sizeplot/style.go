@@ -1,10 +1,8 @@
 package sizeplot
 
 import (
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/plotutil"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
+	"fmt"
+	"strings"
 )
 
 // Style tells kinds of lines apart, also without colour: by dashes, width, and whether the marks are filled.
@@ -18,49 +16,52 @@ const (
 	TheirsTail              // dotted, small marks
 )
 
-var (
-	filled = []draw.GlyphDrawer{draw.CircleGlyph{}, draw.BoxGlyph{}, draw.PyramidGlyph{}, diamond{true}, draw.CrossGlyph{}, draw.PlusGlyph{}}
-	hollow = []draw.GlyphDrawer{draw.RingGlyph{}, draw.SquareGlyph{}, draw.TriangleGlyph{}, diamond{false}, draw.CrossGlyph{}, draw.PlusGlyph{}}
-)
-
-// diamond is a square on its corner.
-type diamond struct{ filled bool }
-
-// DrawGlyph draws the diamond at p.
-func (d diamond) DrawGlyph(c *draw.Canvas, style draw.GlyphStyle, p vg.Point) {
-	var path vg.Path
-	r := 1.2 * style.Radius
-	path.Move(p.Add(vg.Point{X: -r}))
-	for _, corner := range []vg.Point{{Y: r}, {X: r}, {Y: -r}} {
-		path.Line(p.Add(corner))
-	}
-	path.Close()
-	if d.filled {
-		c.Fill(path)
-		return
-	}
-	c.SetLineStyle(draw.LineStyle{Color: style.Color, Width: vg.Points(0.5)})
-	c.Stroke(path)
+// look is how a line is drawn.
+type look struct {
+	colour string
+	width  float64 // of the line, in pixels
+	dashes string  // SVG's stroke-dasharray, empty for a solid line
+	mark   string  // SVG path data around the origin
+	fill   string  // of the marks
 }
 
-// apply gives line number i its style. Lines of the same number have the same colour.
-func (l Style) apply(i int, line *plotter.Line, marks *plotter.Scatter) {
-	line.Color, marks.Color = plotutil.Color(i), plotutil.Color(i)
-	shapes := filled
-	if l == Theirs || l == TheirsTail {
-		shapes = hollow
-	}
-	marks.Shape = shapes[i%len(shapes)]
-	switch l {
-	case Ours:
-		line.Width, marks.Radius = vg.Points(1.8), vg.Points(3.5)
+// colours can be told apart by people who are colour-blind (Okabe and Ito, https://jfly.uni-koeln.de/color/).
+var colours = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"}
+
+// marks are outlines of the marks with radius 1, as points. Two paths of one segment each have no inside.
+var marks = [][][][2]float64{
+	{octagon},
+	{{{-0.9, -0.9}, {0.9, -0.9}, {0.9, 0.9}, {-0.9, 0.9}, {-0.9, -0.9}}},
+	{{{0, -1.2}, {1, 0.8}, {-1, 0.8}, {0, -1.2}}},
+	{{{-1.2, 0}, {0, 1.2}, {1.2, 0}, {0, -1.2}, {-1.2, 0}}},
+	{{{-1, -1}, {1, 1}}, {{-1, 1}, {1, -1}}},
+	{{{-1.2, 0}, {1.2, 0}}, {{0, -1.2}, {0, 1.2}}},
+}
+
+var octagon = [][2]float64{{1, 0.41}, {0.41, 1}, {-0.41, 1}, {-1, 0.41}, {-1, -0.41}, {-0.41, -1}, {0.41, -1}, {1, -0.41}, {1, 0.41}}
+
+// look returns the look of line number i. Lines of the same number have the same colour and the same kind of marks.
+func (s Style) look(i int) look {
+	l := look{colour: colours[i%len(colours)], width: 2.4}
+	radius := 4.5
+	switch s {
 	case OursTail:
-		line.Width, marks.Radius = vg.Points(0.8), vg.Points(2)
+		l.width, radius = 1, 2.5
 	case Theirs:
-		line.Width, marks.Radius = vg.Points(1.2), vg.Points(3.5)
-		line.Dashes = []vg.Length{vg.Points(6), vg.Points(4)}
+		l.width, l.dashes = 1.6, "8 5"
 	case TheirsTail:
-		line.Width, marks.Radius = vg.Points(1), vg.Points(2)
-		line.Dashes = []vg.Length{vg.Points(1), vg.Points(3)}
+		l.width, l.dashes, radius = 1.3, "1.5 4", 2.5
 	}
+	l.fill = l.colour
+	if s == Theirs || s == TheirsTail {
+		l.fill = "#ffffff"
+	}
+	var path strings.Builder
+	for _, outline := range marks[i%len(marks)] {
+		for n, corner := range outline {
+			fmt.Fprintf(&path, "%c%.1f %.1f", "ML"[min(n, 1)], radius*corner[0], radius*corner[1])
+		}
+	}
+	l.mark = path.String()
+	return l
 }

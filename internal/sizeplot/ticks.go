@@ -3,9 +3,13 @@ package sizeplot
 import (
 	"math"
 	"strconv"
-
-	"gonum.org/v1/plot"
 )
+
+// tick is a labelled value of an axis.
+type tick struct {
+	value float64
+	label string
+}
 
 // most is the number of labels for which an axis has room.
 const most = 11
@@ -22,8 +26,8 @@ var Bytes = Sizes{"size (bytes)", writeBytes}
 // Count is an axis of numbers of what the label says.
 func Count(label string) Sizes { return Sizes{label, writeNumber} }
 
-// Ticks labels powers of two between the limits: all of them, or every second, third and so on if there are too many.
-func (s Sizes) Ticks(low, high float64) (ticks []plot.Tick) {
+// ticks labels powers of two between the limits: all of them, or every second, third and so on if there are too many.
+func (s Sizes) ticks(low, high float64) (ticks []tick) {
 	first, last := int(math.Ceil(math.Log2(low))), int(math.Floor(math.Log2(high)))
 	step := 1
 	for (last-first)/step >= most {
@@ -31,18 +35,16 @@ func (s Sizes) Ticks(low, high float64) (ticks []plot.Tick) {
 	}
 	for e := first; e <= last; e++ {
 		if e%step == 0 {
-			ticks = append(ticks, tick(math.Ldexp(1, e), s.write))
+			v := math.Ldexp(1, e)
+			ticks = append(ticks, tick{v, s.write(v)})
 		}
 	}
 	return ticks
 }
 
-// values are the ticks of a vertical axis.
-type values struct{}
-
-// Ticks labels at least three values between the limits: powers of ten if that gives enough, else also twice and five times these, else
+// values returns the ticks of a vertical axis. It labels at least three values between the limits: powers of ten if that gives enough, else also twice and five times these, else
 // values at equal distances. low times 1.7 is at most high.
-func (values) Ticks(low, high float64) []plot.Tick {
+func values(low, high float64) []tick {
 	for every := decades(low, high)/most + 1; every >= 1; every-- {
 		if ticks := multiples(low, high, every, 1); len(ticks) >= 4 {
 			return ticks
@@ -54,9 +56,9 @@ func (values) Ticks(low, high float64) []plot.Tick {
 	step := math.Pow(10, math.Ceil(math.Log10(high-low)))
 	for _, part := range []float64{5, 10, 20, 50} {
 		if n := math.Floor(high*part/step) - math.Ceil(low*part/step) + 1; n >= 3 {
-			var ticks []plot.Tick
+			var ticks []tick
 			for i := math.Ceil(low * part / step); i <= math.Floor(high*part/step); i++ {
-				ticks = append(ticks, tick(i*step/part, writeNumber))
+				ticks = append(ticks, number(i*step/part))
 			}
 			return ticks
 		}
@@ -69,23 +71,21 @@ func decades(low, high float64) int {
 }
 
 // multiples returns the given multiples of every so manyth power of ten, between the limits.
-func multiples(low, high float64, every int, of ...float64) (ticks []plot.Tick) {
+func multiples(low, high float64, every int, of ...float64) (ticks []tick) {
 	for e := int(math.Floor(math.Log10(low))); float64(e) <= math.Log10(high); e++ {
 		if e%every != 0 {
 			continue
 		}
 		for _, m := range of {
 			if v := m * math.Pow10(e); v >= low && v <= high {
-				ticks = append(ticks, tick(v, writeNumber))
+				ticks = append(ticks, number(v))
 			}
 		}
 	}
 	return ticks
 }
 
-func tick(value float64, write func(float64) string) plot.Tick {
-	return plot.Tick{Value: value, Label: write(value)}
-}
+func number(v float64) tick { return tick{v, writeNumber(v)} }
 
 // writeBytes writes a power of two with the units of the command line: 64, 1K, 64K, 1M.
 func writeBytes(v float64) string {

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"gonum.org/v1/plot/plotter"
-
 	"railhead/internal/ncclstyle"
 	"railhead/internal/sizeplot"
 )
@@ -20,21 +18,21 @@ func writePlot(w io.Writer, op ncclstyle.Operation, ranks string, rows []ncclsty
 	title := fmt.Sprintf("%s, %s", strings.Join(append([]string{string(op)}, common...), ", "), ranks)
 	latency, bandwidth := sizeplot.NewPanel(title, sizeplot.Bytes, "time (us)"), sizeplot.NewPanel("", sizeplot.Bytes, "bus bandwidth (GB/s)")
 	var lines []string
-	times, rates := map[string]plotter.XYs{}, map[string]plotter.XYs{}
+	times, rates := map[string][]sizeplot.Point{}, map[string][]sizeplot.Point{}
 	for i, r := range rows {
 		if r.SizeBytes == 0 || r.OutOfPlace.TimeUs <= 0 {
 			continue // not on a logarithmic axis
 		}
 		name, x := names[i], float64(r.SizeBytes)
-		if slices.ContainsFunc(times[name], func(p plotter.XY) bool { return p.X == x }) {
+		if slices.ContainsFunc(times[name], func(p sizeplot.Point) bool { return p.X == x }) {
 			continue // measured twice: by auto, or because the operation has one algorithm
 		}
 		if times[name] == nil {
 			lines = append(lines, name)
 		}
-		times[name] = append(times[name], plotter.XY{X: x, Y: r.OutOfPlace.TimeUs})
+		times[name] = append(times[name], sizeplot.Point{X: x, Y: r.OutOfPlace.TimeUs})
 		if r.OutOfPlace.BusBW > 0 {
-			rates[name] = append(rates[name], plotter.XY{X: x, Y: r.OutOfPlace.BusBW})
+			rates[name] = append(rates[name], sizeplot.Point{X: x, Y: r.OutOfPlace.BusBW})
 		}
 	}
 	if len(lines) == 0 {

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"io"
 
-	"gonum.org/v1/plot/plotter"
-
 	"railhead/alltoall"
 	"railhead/cmd/railhead/internal/cli"
 	"railhead/cmd/railhead/internal/experts"
@@ -132,10 +130,10 @@ func (r *Report) draw(w io.Writer) error {
 		name string
 		of   func(Row) Latency
 	}{{"dispatch", func(r Row) Latency { return r.Dispatch }}, {"combine", func(r Row) Latency { return r.Combine }}} {
-		line := func(of func(Latency) float64) (points plotter.XYs) {
+		line := func(of func(Latency) float64) (points []sizeplot.Point) {
 			for _, row := range r.Rows {
 				if y := of(phase.of(row)); row.Tokens > 0 && y > 0 { // 0 is not on a logarithmic axis
-					points = append(points, plotter.XY{X: float64(row.Tokens), Y: y})
+					points = append(points, sizeplot.Point{X: float64(row.Tokens), Y: y})
 				}
 			}
 			return points
