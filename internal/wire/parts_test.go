@@ -95,7 +95,7 @@ func TestWindowWordRoundTrips(t *testing.T) {
 			t.Errorf("%v became %#x", bad, w)
 		}
 	}
-	for _, none := range []uint64{0, 1 << 28, 1 | 1<<56, 1 | 255<<56} {
+	for _, none := range []uint64{0, 1 << 28, 1 | 1<<56, 1 | MaxMemories<<56, 1 | 255<<56} {
 		if _, _, _, ok := l.ParseWindowEntry(none); ok {
 			t.Errorf("%#x reads as a window", none)
 		}
