@@ -60,6 +60,12 @@ func TestAHandleOfAllocatedMemoryIsOpenedOnce(t *testing.T) {
 	}, asanBuild, tsanBuild)
 }
 
+func TestAWindowThatAnotherRanksAllocationDoesNotContainIsRefused(t *testing.T) {
+	onEach(t, func(t *testing.T, b *build) {
+		output(t, b.command(t, "ranks.cc", []string{devices(2)}, "2", "contained"))
+	}, asanBuild, tsanBuild)
+}
+
 func TestWherePeerAccessIsRefusedPinnedMemoryOfTheHostServes(t *testing.T) {
 	onEach(t, func(t *testing.T, b *build) {
 		output(t, b.command(t, "ranks.cc", []string{devices(3), noPeers}, "3", "staged"))

@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "comm/comm.h"
 #include "descriptors.h"
+#include "device/cuda/cuda_comm.h"
 #include "device/cuda/devices.h"
 #include "device/cuda/host_memory.h"
 #include "device/cuda/memory.h"
@@ -30,7 +32,7 @@ int ranks, rank;
 int to[kMostRanks];  // this rank's socket with each other one
 
 // Memory that all ranks share: a barrier, and words that a test needs.
-struct Shared {
+struct SharedMemory {
   int arrived;  // counts up by one a rank and meeting
   int word[4];
 } *shared;
@@ -176,38 +178,78 @@ void killed(const Context& context) {
   SUCCEEDS(heaps.release(&why));
 }
 
-// Memory of cudaMalloc: the handle is opened twice and closed twice.
-void ipc(const Context& context) {
-  const Driver& driver = *context.driver;
-  constexpr uint64_t kBytes = 3 << 20, kOffset = 4096;
+// Memory of cudaMalloc of this rank, and the handle of the next rank's.
+struct Allocated {
+  static constexpr uint64_t kBytes = 3 << 20, kOffset = 4096;
+  const Context& context;
   CUdeviceptr tensor = 0;
-  {
+  cuda::Shareable mine;
+  CUipcMemHandle nexts;
+
+  explicit Allocated(const Context& of) : context(of) {
+    {
+      Failure why;
+      const Current current(context, &why);
+      CHECK(current && context.driver->cuMemAlloc(&why, &tensor, kBytes) && context.driver->cuMemsetD8(&why, tensor, static_cast<unsigned char>(rank + 1), kBytes));
+    }
+    SUCCEEDS(findShareable(context, tensor + kOffset, 100, &mine, &why));
+    CHECK(mine.by == ShareBy::kIpc && mine.allocationBytes == kBytes && mine.offset == kOffset && mine.allocations.count == 0);
+    send((rank + ranks - 1) % ranks, &mine.handle, sizeof mine.handle, -1);
+    receive((rank + 1) % ranks, &nexts, sizeof nexts);
+  }
+  ~Allocated() {
+    meet();
     Failure why;
     const Current current(context, &why);
-    CHECK(current && driver.cuMemAlloc(&why, &tensor, kBytes) && driver.cuMemsetD8(&why, tensor, static_cast<unsigned char>(rank + 1), kBytes));
+    CHECK(current && context.driver->cuMemFree(&why, tensor));
   }
-  Shareable mine;
-  SUCCEEDS(findShareable(context, tensor + kOffset, 100, &mine, &why));
-  CHECK(mine.by == ShareBy::kIpc && mine.allocationBytes == kBytes && mine.offset == kOffset && mine.allocations.count == 0);
-  const int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
-  send(before, &mine.handle, sizeof mine.handle, -1);
-  CUipcMemHandle handle;
-  receive(next, &handle, sizeof handle);
+};
+
+// The handle is opened twice and closed twice.
+void ipc(const Context& context) {
+  constexpr uint64_t kBytes = Allocated::kBytes, kOffset = Allocated::kOffset;
+  const Allocated memory(context);
   Opened opened[2];
-  FAILS(openIpc(context, handle, kBytes + 1, &opened[0], &why), RH_ERR_PROTOCOL, "has 3145728 bytes from where the handle points, not 3145729");
-  FAILS(openIpc(context, mine.handle, kBytes, &opened[0], &why), RH_ERR_SYSTEM, "a process cannot open its own");
-  for (Opened& o : opened) SUCCEEDS(openIpc(context, handle, kBytes, &o, &why));
+  FAILS(openIpc(context, memory.nexts, kBytes + 1, &opened[0], &why), RH_ERR_PROTOCOL, "has 3145728 bytes from where the handle points, not 3145729");
+  FAILS(openIpc(context, memory.mine.handle, kBytes, &opened[0], &why), RH_ERR_SYSTEM, "a process cannot open its own");
+  for (Opened& o : opened) SUCCEEDS(openIpc(context, memory.nexts, kBytes, &o, &why));
   CHECK(opened[0].base == opened[1].base);
   const auto* theirs = reinterpret_cast<volatile unsigned char*>(opened[0].base);
+  const int next = (rank + 1) % ranks;
   CHECK(theirs[kOffset] == next + 1 && theirs[kBytes - 1] == next + 1);
   SUCCEEDS(closeOpened(context, &opened[0], &why));
   CHECK(theirs[0] == next + 1);
   SUCCEEDS(closeOpened(context, &opened[1], &why));
   SUCCEEDS(closeOpened(context, &opened[1], &why));  // nothing
-  meet();
-  Failure why;
-  const Current current(context, &why);
-  CHECK(current && driver.cuMemFree(&why, tensor));
+}
+
+// Windows in the next rank's allocation. One that the allocation does not contain is refused, and nothing stays open.
+void contained(const Context& context) {
+  constexpr uint64_t kBytes = Allocated::kBytes, kOffset = Allocated::kOffset;
+  const Allocated memory(context);
+  static Comm comm;
+  static CudaComm of;
+  of.context = context;
+  comm.onDevice = &of;
+  comm.worldSize = 2;
+  comm.localRank = LocalRank{0};
+  Offered offers[2];
+  static_assert(sizeof offers[1].handle == sizeof memory.nexts, "a handle");
+  memcpy(offers[1].handle, &memory.nexts, sizeof memory.nexts);
+  offers[1].allocationBytes = kBytes;
+  const struct {
+    uint64_t offset, bytes;
+    bool inside;
+  } windows[] = {{kOffset, kBytes - kOffset, true}, {kOffset, kBytes - kOffset + 1, false}, {kBytes + 16, 1, false}, {kOffset, UINT64_MAX, false}};
+  for (const auto& w : windows) {
+    char* parts[2] = {};
+    Placed placed;
+    offers[1].offset = w.offset;
+    const int error = placeApart(&comm, reinterpret_cast<void*>(memory.tensor), w.bytes, offers, &placed, parts);
+    CHECK((error == 0) == w.inside && (of.opened != nullptr) == w.inside);
+    CHECK(of.failed.result == (w.inside ? RH_OK : RH_ERR_PROTOCOL));
+    if (w.inside) closeApart(&of, placed.apart);
+  }
 }
 
 // Where peer access is refused, the driver says so, and memory of the host serves: the same layout, another base and stride.
@@ -292,7 +334,7 @@ int runRank(const char* what) {
   const struct {
     const char* name;
     void (*run)(const Context&);
-  } all[] = {{"reach", checkReach}, {"windows", windows}, {"killed", killed}, {"ipc", ipc}, {"staged", staged}, {"wrong", wrong}};
+  } all[] = {{"reach", checkReach}, {"windows", windows}, {"killed", killed}, {"ipc", ipc}, {"contained", contained}, {"staged", staged}, {"wrong", wrong}};
   bool found = false;
   for (const auto& test : all) {
     if (strcmp(test.name, what) != 0) continue;
@@ -329,7 +371,7 @@ int main(int, char** arguments) {
   // Bytes behind the first page are the ranks' host heaps.
   void* memory = mmap(nullptr, 4096 + kMostRanks * 65536, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   CHECK(memory != MAP_FAILED);
-  shared = static_cast<Shared*>(memory);
+  shared = static_cast<SharedMemory*>(memory);
   int pairs[kMostRanks][kMostRanks];
   for (int a = 0; a < ranks; a++) {
     for (int b = a + 1; b < ranks; b++) {
