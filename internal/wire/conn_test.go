@@ -5,7 +5,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -141,6 +143,32 @@ func TestPeerCredentialsComeFromTheKernel(t *testing.T) {
 	}
 	if err := (Peer{PID: 1, UID: os.Geteuid() + 1}).Allowed(); err == nil {
 		t.Error("another user was let in")
+	}
+}
+
+// A user namespace that maps nobody shows this process and every stranger as one uid.
+func TestAUserWhomNoNamespaceMapsIsNotAdmitted(t *testing.T) {
+	const inside = "RAILHEAD_TEST_UNMAPPED"
+	if os.Getenv(inside) == "1" {
+		if err := (Peer{PID: 1, UID: os.Geteuid()}).Allowed(); err == nil || !strings.Contains(err.Error(), "may be any user") {
+			t.Errorf("uid %d: %v", os.Geteuid(), err)
+		}
+		return
+	}
+	run := func(test string) ([]byte, error) {
+		cmd := exec.Command("/proc/self/exe", "-test.run=^"+test+"$")
+		cmd.Env = append(os.Environ(), inside+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
+		return cmd.CombinedOutput()
+	}
+	if out, err := run("none"); err != nil {
+		if os.Getenv("RAILHEAD_REQUIRE_NAMESPACES") == "1" {
+			t.Fatalf("no process can be started in a new user namespace: %v: %s", err, out)
+		}
+		t.Skipf("no process can be started in a new user namespace: %v", err)
+	}
+	if out, err := run(t.Name()); err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 
