@@ -49,6 +49,18 @@ func TestLargerPartsOfALaterVersionAreAccepted(t *testing.T) {
 	}
 }
 
+// Words of an element that began at half a word could not be loaded and stored atomically.
+func TestPartsWithElementsThatAreNoWholeWordsAreRefused(t *testing.T) {
+	for i := range (&Parts{}).need(3) {
+		p, bytes := layOut(3)
+		n := p.need(3)[i]
+		n.part.Stride += 4
+		if err := p.Check(3, 2*bytes); err == nil || !strings.Contains(err.Error(), n.name) {
+			t.Errorf("%s of %d bytes each: %v", n.name, n.part.Stride, err)
+		}
+	}
+}
+
 // Parts that pass Check stay inside the segment, whatever another process has written.
 func TestPartsThatPassCheckLieInTheSegment(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
