@@ -8,6 +8,7 @@ import (
 
 	"railhead/client"
 	"railhead/client/device/threads"
+	"railhead/client/tests/harness"
 	"railhead/internal/oracle"
 	"railhead/internal/wire"
 )
@@ -117,6 +118,42 @@ func TestCallsThatCannotBeCapturedAreRefused(t *testing.T) {
 	}
 	all(t, others, finalize)
 	all(t, cpu, func(m member) error { return m.Barrier() })
+}
+
+// A call that is made or captured when the group has broken is refused with the cause, also one that needs no other rank.
+func TestABrokenGroupRefusesEveryCallOnAStream(t *testing.T) {
+	ranks := formOnStreams(t, client.CommConfig{World: 2, HeapBytes: 8 << 20})
+	if err := ranks[1].Abort(); err != nil {
+		t.Fatal(err)
+	}
+	r, buf := ranks[0], threads.Alloc(400)
+	exchange := func(peer int) func() error {
+		return func() error {
+			return client.Group(func() error {
+				return errors.Join(r.on().Send(buf[:200], 50, client.F32, peer), r.on().Recv(buf[200:], 50, client.F32, peer))
+			})
+		}
+	}
+	calls := func() error {
+		for name, call := range map[string]func() error{
+			"all_reduce":      func() error { return r.allReduce(buf) },
+			"barrier":         r.on().Barrier,
+			"send":            func() error { return r.on().Send(buf, 100, client.F32, 1) },
+			"recv":            func() error { return r.on().Recv(buf, 100, client.F32, 1) },
+			"exchange":        exchange(1),
+			"copy within one": exchange(0),
+		} {
+			if err := harness.Refused(name, call(), wire.ResultAborted, "rank 1 (pid", "rh_comm_abort"); err != nil {
+				t.Error(err)
+			}
+		}
+		return nil
+	}
+	_ = calls()
+	g := r.capture(t, calls)
+	if n, err := g.Size(); n != 0 || err != nil {
+		t.Errorf("%d calls were captured, want none (%v)", n, err)
+	}
 }
 
 func TestAGroupHasOneStreamForEachComm(t *testing.T) {

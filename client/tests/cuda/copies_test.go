@@ -344,6 +344,31 @@ func TestAFailureDuringTheCaptureOfACopy(t *testing.T) {
 	m.check(t, want)
 }
 
+// A rank's copies cannot be queued, so it does not come to the second meeting of the call. The others must not take the first meeting of its next
+// call for that one: they would end the call with data that the rank had not finished to read or write.
+func TestTheNextCallOfARankWhoseCopiesFailedIsAMismatch(t *testing.T) {
+	byCopies(t)
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
+	memory := window(t, ranks, 4000)
+	t.Cleanup(func() { _ = gpu.Fail("*", 0, 0) })
+	call := func(r rank) error {
+		m := memory[r.Rank()]
+		return r.on().AllGather(m[:1000], m[1000:], 1000, client.U8)
+	}
+	if err := gpu.Fail("cuMemcpyAsync", 1, outOfMemory); err != nil {
+		t.Fatal(err)
+	}
+	failed := call(ranks[0])
+	_ = gpu.Fail("*", 0, 0)
+	wantError(t, failed, wire.ResultOutOfMemory, "all_gather: rank 0", "cuMemcpyAsync")
+	if err := errors.Join(call(ranks[0]), call(ranks[1])); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range ranks {
+		wantError(t, r.wait(), wire.ResultMismatch, "all_gather")
+	}
+}
+
 // A rank that calls something else keeps its memory: the others only read it.
 func TestCopiesThatDifferAreAMismatchAndWriteToNoOtherRank(t *testing.T) {
 	byCopies(t)

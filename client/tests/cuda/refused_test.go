@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"railhead/client"
+	"railhead/client/tests/harness"
 	"railhead/internal/wire"
 )
 
@@ -190,6 +191,35 @@ func TestReplaysOfDifferentNumbersOfCallsAreAMismatch(t *testing.T) {
 		return ranks[i].wait()
 	}) {
 		wantError(t, err, wire.ResultMismatch, "(number 3 of a captured graph) as its", "(number 1 of a captured graph) as its", "#3")
+	}
+}
+
+// Calls that are captured when the group has broken are refused with the cause, also one that needs no other rank.
+func TestABrokenGroupRefusesToCapture(t *testing.T) {
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
+	if err := ranks[1].Abort(); err != nil {
+		t.Fatal(err)
+	}
+	r := ranks[0]
+	buf := r.alloc(t, 400)
+	g := r.capture(t, func() error {
+		for name, call := range map[string]func() error{
+			"all_reduce": func() error { return r.allReduce(buf) },
+			"send":       func() error { return r.on().Send(buf, 100, client.F32, 1) },
+			"message to itself": func() error {
+				return client.Group(func() error {
+					return errors.Join(r.on().Send(buf[:200], 50, client.F32, 0), r.on().Recv(buf[200:], 50, client.F32, 0))
+				})
+			},
+		} {
+			if err := harness.Refused(name, call(), wire.ResultAborted, "rank 1 (pid", "rh_comm_abort"); err != nil {
+				t.Error(err)
+			}
+		}
+		return nil
+	})
+	if n, err := g.Size(); n != 0 || err != nil {
+		t.Errorf("%d calls were captured, want none (%v)", n, err)
 	}
 }
 
