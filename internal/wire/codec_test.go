@@ -298,6 +298,22 @@ func TestMakeTextCutsBetweenCharacters(t *testing.T) {
 	})
 }
 
+// A text keeps as many characters as fit before its NUL.
+func TestATextIsShortenedOnlyWhereItMustBe(t *testing.T) {
+	for _, character := range []string{"x", "ö", "→", "🚆"} {
+		for bytes := TextBytes - 8; bytes <= TextBytes+8; bytes++ {
+			s := strings.Repeat("x", bytes%len(character)) + strings.Repeat(character, bytes/len(character))
+			want := s
+			for len(want) >= TextBytes {
+				want = want[:len(want)-len(character)]
+			}
+			if m := MakeText(s); m.String() != want || m[TextBytes-1] != 0 {
+				t.Errorf("%d bytes of %q became %d, want %d: %q", len(s), character, len(m.String()), len(want), m.String())
+			}
+		}
+	}
+}
+
 func TestAbortWordRoundTrips(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := Abort{
