@@ -31,6 +31,7 @@ var mayImport = map[string][]string{
 	"railhead/internal/gpus":         {"railhead/engine/topo"},
 	"railhead/internal/mps":          {"railhead/internal/tempdir"},
 	"railhead/alltoall":              {"railhead/internal/oracle"},
+	"railhead/kvxfer/grant":          {},
 	"railhead/kvxfer/paged":          {},
 	"railhead/engine/topo":           {},
 	"railhead/internal/sizeplot":     {},
