@@ -53,6 +53,10 @@ void kernels(CUmodule module, CUstream stream) {
   CUlaunchConfig config = {};
   void* none[] = {&sum};
   CHECK(driver->cuLaunchKernelEx.call(&config, add, none, nullptr) == CUDA_ERROR_INVALID_VALUE);  // an empty grid
+  CUfunction unloaded;
+  ok(driver->cuModuleGetFunction.call(&unloaded, module, "test_hold"));
+  config = {1, 1, 1, 1, 1, 1, 0, stream, nullptr, 0};
+  CHECK(driver->cuLaunchKernelEx.call(&config, unloaded, none, nullptr) == CUDA_ERROR_ILLEGAL_STATE);
 }
 
 int released = 0;

@@ -48,6 +48,11 @@ CUresult find(CUmod_st* module, const char* name, CUfunc_st** out) {
   return CUDA_SUCCESS;
 }
 
+bool isLoaded(CUfunction function) {
+  const std::lock_guard<std::mutex> lock(world);
+  return function->loaded;
+}
+
 }  // namespace
 
 CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int, CUjit_option*, void**) {
@@ -100,6 +105,8 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction fun
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
   if (config == nullptr || function == nullptr || parameters == nullptr || parameters[0] == nullptr || extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
+  // A driver would load the kernel here, and might wait for running kernels first, which may wait for this one. So the library must have loaded it.
+  if (!isLoaded(function)) return CUDA_ERROR_ILLEGAL_STATE;
   if (config->numAttrs > 0 && config->attrs == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const fake_cuda_launch launch = {{config->gridDimX, config->gridDimY, config->gridDimZ}, {config->blockDimX, config->blockDimY, config->blockDimZ}};
   uint64_t threads = 1;
