@@ -191,6 +191,17 @@ func TestAnAbortWordThatARankSetsReachesTheCore(t *testing.T) {
 	}
 }
 
+func TestAnAbortOfTheDaemonWakesThoseThatSleepOnItsWord(t *testing.T) {
+	w := newWatchedMemory(t, 2)
+	w.start(t)                        // it sleeps on the word, as ranks do
+	time.Sleep(20 * time.Millisecond) // until it most likely does: an abort before that is seen without a wake-up
+	want := wire.Abort{Code: wire.ResultRankDead, Culprit: 1, Reporter: rank.None}
+	w.poison(want)
+	if got := await.Next(t, "the abort word", w.aborted); got != want {
+		t.Errorf("the watcher reports %+v, want %+v", got, want)
+	}
+}
+
 func TestTheWatcherLeavesADeathInFinalizeToTheCore(t *testing.T) {
 	w := newWatchedMemory(t, 2)
 	w.start(t)
