@@ -77,6 +77,10 @@ func TestEndedHandlesDoNotReachTheNextObjectOfTheirSlot(t *testing.T) {
 	output(t, command(t, "", plainBuild.program(t, "c/handle_table.cc"), fmt.Sprint(deep.Rounds(t, 2_000_000, 5_000_000))))
 }
 
+func TestTheFirstTimesOfFlightRecordsAreThoseOfTheRealClock(t *testing.T) {
+	output(t, command(t, "", plainBuild.program(t, "c/flight_clock.cc")))
+}
+
 func TestTheControlThreadHasRoomForTheThreadLocalVariablesOfTheProcess(t *testing.T) {
 	s := startDaemon(t)
 	output(t, command(t, s.SocketPath(), plainBuild.program(t, "c/static_tls.c")))
