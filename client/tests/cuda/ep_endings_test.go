@@ -170,6 +170,32 @@ func TestABufferLeavesNothing(t *testing.T) {
 	}
 }
 
+// The driver queues no kernel of a dispatch, so the dispatch's report never comes. It keeps neither the buffer nor the comm.
+func TestADispatchThatIsNotQueuedKeepsNothing(t *testing.T) {
+	s := startDaemon(t)
+	t.Cleanup(func() { _ = gpu.Fail("*", 0, 0) })
+	life(t, s, 1, func(ranks []rank) { each(t, ranks, func(r rank) error { return r.Finalize() }) }) // opens contexts
+	nothingLeaks(t, func() {
+		t.Run("life", func(t *testing.T) { // its memory ends with it
+			life(t, s, 1, func(ranks []rank) {
+				r, l := ranks[0], newLayers(t, ranks, layerConfig, 1)[0][0]
+				if err := errors.Join(l.Both(false), r.wait()); err != nil {
+					t.Fatal(err)
+				}
+				if err := gpu.Fail("cuLaunchKernelEx", 1, outOfMemory); err != nil {
+					t.Fatal(err)
+				}
+				failed := l.handleless()
+				_ = gpu.Fail("*", 0, 0)
+				wantError(t, failed, wire.ResultOutOfMemory, "ep_dispatch: rank 0", "cuLaunchKernelEx")
+				if err := errors.Join(l.EP.Destroy(), r.Finalize()); err != nil {
+					t.Fatal(err)
+				}
+			})
+		})
+	})
+}
+
 // epCalls are the functions of the driver that ep_create calls.
 var epCalls = []string{
 	"cuModuleLoadDataEx", "cuModuleGetFunction", "cuFuncLoad", "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemExportToShareableHandle",
