@@ -34,6 +34,7 @@ var mayImport = map[string][]string{
 	"railhead/kvxfer/grant":          {},
 	"railhead/kvxfer/notify":         {},
 	"railhead/kvxfer/paged":          {},
+	"railhead/kvxfer/transfer":       {},
 	"railhead/engine/topo":           {},
 	"railhead/internal/sizeplot":     {},
 	"railhead/internal/tempdir":      {},
