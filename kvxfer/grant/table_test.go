@@ -242,6 +242,7 @@ type player struct {
 	refs     []Reference
 	ended    map[uint64]int
 	now      int64
+	refused  int // reads of blocks that have changed
 }
 
 type playedUse struct {
@@ -283,6 +284,9 @@ func (p *player) close(t *rapid.T, i int) {
 		}
 	}
 	err := u.Close()
+	if u.rights == Read && err != nil {
+		p.refused++
+	}
 	if u.rights == Read && err == nil {
 		for n, b := range u.Blocks() {
 			if p.contents[b] != u.seen[n] || p.owned[b] != 0 {
@@ -296,8 +300,8 @@ func (p *player) close(t *rapid.T, i int) {
 // Whatever owner and peers do, no accepted read saw a block change, no block is the owner's while a peer writes it, each grant ends once,
 // and nothing can be opened after that.
 func TestNoAcceptedReadSawAChangeAndNoOwnerWritesBesideAPeer(t *testing.T) {
-	staleReads, waits := 0, 0
-	rapid.Check(t, func(t *rapid.T) {
+	refusedReads, waits := 0, 0
+	property := func(t *rapid.T) {
 		table, err := NewTable(9, key)
 		if err != nil {
 			t.Fatal(err)
@@ -368,17 +372,9 @@ func TestNoAcceptedReadSawAChangeAndNoOwnerWritesBesideAPeer(t *testing.T) {
 			p.drain(t)
 		}
 		for len(p.uses) > 0 {
-			before := len(p.uses)
-			u := p.uses[0]
-			changed := u.rights == Read && slices.ContainsFunc(u.Blocks(), func(b uint32) bool { return p.contents[b] != u.seen[slices.Index(u.Blocks(), b)] })
 			p.close(t, 0)
-			if changed {
-				staleReads++
-			}
-			if len(p.uses) != before-1 {
-				t.Fatal("a use was left")
-			}
 		}
+		refusedReads += p.refused
 		table.Expire(p.now + 100)
 		p.drain(t)
 		for _, r := range p.refs {
@@ -394,8 +390,12 @@ func TestNoAcceptedReadSawAChangeAndNoOwnerWritesBesideAPeer(t *testing.T) {
 		if len(table.grants) != 0 {
 			t.Fatalf("%d grants are left", len(table.grants))
 		}
-	})
-	if staleReads == 0 || waits == 0 {
-		t.Errorf("%d reads of blocks that changed, %d waits of the owner: the test shows nothing", staleReads, waits)
+	}
+	rapid.Check(t, property)
+	for round := 0; round < 50 && (refusedReads == 0 || waits == 0); round++ {
+		rapid.Check(t, property) // until what the test is about has happened
+	}
+	if refusedReads == 0 || waits == 0 {
+		t.Errorf("%d reads of blocks that changed, %d waits of the owner: the test shows nothing", refusedReads, waits)
 	}
 }

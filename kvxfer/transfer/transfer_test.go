@@ -154,7 +154,7 @@ func TestTransfersWithoutAnEndAreRefused(t *testing.T) {
 // ended only if nothing is in flight; it is done only if all has arrived; and time alone, with what is in flight lost, ends it.
 func TestNoTransferEndsWithSomethingInFlightOrIsDoneInPart(t *testing.T) {
 	done, failed := 0, 0
-	rapid.Check(t, func(t *rapid.T) {
+	property := func(t *rapid.T) {
 		n := rapid.IntRange(1, 6).Draw(t, "pieces")
 		bytes := make([]uint64, n)
 		for i := range bytes {
@@ -247,7 +247,11 @@ func TestNoTransferEndsWithSomethingInFlightOrIsDoneInPart(t *testing.T) {
 		} else {
 			failed++
 		}
-	})
+	}
+	rapid.Check(t, property)
+	for round := 0; round < 50 && (done == 0 || failed == 0); round++ {
+		rapid.Check(t, property) // until what the test is about has happened
+	}
 	if done == 0 || failed == 0 {
 		t.Errorf("%d done, %d failed: the test shows nothing", done, failed)
 	}
