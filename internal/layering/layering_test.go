@@ -32,6 +32,7 @@ var mayImport = map[string][]string{
 	"railhead/internal/mps":          {"railhead/internal/tempdir"},
 	"railhead/alltoall":              {"railhead/internal/oracle"},
 	"railhead/kvxfer/grant":          {},
+	"railhead/kvxfer/hostcopy":       {"railhead/kvxfer/paged"},
 	"railhead/kvxfer/notify":         {},
 	"railhead/kvxfer/paged":          {},
 	"railhead/kvxfer/transfer":       {},
