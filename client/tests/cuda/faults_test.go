@@ -135,3 +135,35 @@ func TestAFailureToMapAnyPeersMemoryIsOneOnAllRanks(t *testing.T) {
 		}
 	}
 }
+
+// A window that a rank cannot make or pass on fails on both ranks and leaves nothing mapped, so the next one has its addresses.
+func TestAWindowThatARankCannotMakeLeavesNothing(t *testing.T) {
+	ranks := form(t, startDaemon(t), client.CommConfig{World: 2})
+	t.Cleanup(func() { _ = gpu.Fail("*", 0, 0) })
+	alloc := func() (windows [2]*client.Window, errs []error) {
+		errs = inParallel(2, func(i int) (err error) { windows[i], err = ranks[i].AllocWindow(4000); return err })
+		return windows, errs
+	}
+	before := account(t)
+	for _, function := range []string{"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemsetD8Async", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle"} {
+		if err := gpu.Fail(function, 1, outOfMemory); err != nil {
+			t.Fatal(err)
+		}
+		_, failed := alloc()
+		_ = gpu.Fail("*", 0, 0)
+		for i, err := range failed {
+			var e *client.Error
+			if !errors.As(err, &e) {
+				t.Errorf("%s: rank %d: %v", function, i, err)
+			}
+		}
+		if now := account(t); now != before {
+			t.Errorf("%s: before %+v, now %+v", function, before, now)
+		}
+		windows, errs := alloc()
+		if err := errors.Join(errs...); err != nil {
+			t.Fatalf("after a failure of %s: %v", function, err)
+		}
+		each(t, ranks, func(r rank) error { return windows[r.Rank()].Free() })
+	}
+}
