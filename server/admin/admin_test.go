@@ -1,11 +1,14 @@
 package admin
 
 import (
+	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/internal/await"
+	"railhead/server/group"
 )
 
 func TestReportsBeyondTheLimitAreRefusedAtOnce(t *testing.T) {
@@ -104,6 +108,43 @@ func TestAConnectionThatIsBeingAnsweredIsNotDropped(t *testing.T) {
 		if state.dropped || conn == conns[2] {
 			t.Error("another connection has been dropped")
 		}
+	}
+}
+
+// slowCore answers when it is told to.
+type slowCore struct{ asked, answer chan struct{} }
+
+func (c slowCore) Ask(context.Context, func(*group.Groups)) error {
+	close(c.asked)
+	<-c.answer
+	return nil
+}
+
+func TestCloseEndsAConnectionWhoseRequestIsStillBeingAnswered(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	core := slowCore{make(chan struct{}), make(chan struct{})}
+	defer close(core.answer)
+	a, err := Start(Config{Core: core, Unix: l, Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := conn.Write([]byte("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	await.Next(t, "the request", core.asked)
+	a.Close()
+	_ = conn.SetReadDeadline(time.Now().Add(await.Patience))
+	if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("after Close: %d bytes, %v", n, err)
 	}
 }
 
