@@ -77,6 +77,10 @@ func TestEndedHandlesDoNotReachTheNextObjectOfTheirSlot(t *testing.T) {
 	output(t, command(t, "", plainBuild.program(t, "c/handle_table.cc"), fmt.Sprint(deep.Rounds(t, 2_000_000, 5_000_000))))
 }
 
+func TestEntriesThatThreadsAddAtOnceAreAllFound(t *testing.T) {
+	output(t, command(t, "", plainBuild.program(t, "c/registry.cc")))
+}
+
 func TestTheFirstTimesOfFlightRecordsAreThoseOfTheRealClock(t *testing.T) {
 	output(t, command(t, "", plainBuild.program(t, "c/flight_clock.cc")))
 }
