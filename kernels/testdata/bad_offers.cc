@@ -38,7 +38,7 @@ uint64_t badOffer(const FlagTeam& team, size_t bytes, uint64_t h) {
 }
 
 // A rank makes a bad offer. It does so once, or a thread changes the offer all the time while the others read. A rank that detects it
-// names that rank.
+// names that rank. In some rounds another rank offers no memory: pull would then decline, but a bad offer ends the operation nevertheless.
 void round(const Options& o, uint64_t h) {
   Group group(o, 20000 * kMs);
   const int bad = static_cast<int>(h % static_cast<uint64_t>(o.world)), operation = static_cast<int>(h >> 8 & 3);
@@ -55,6 +55,7 @@ void round(const Options& o, uint64_t h) {
   const uint64_t good = (h >> 11 & 1) != 0 ? kWindow : uint64_t{kRegion} << kOfferRegionShift;
   const uint64_t nonsense = badOffer(group.teams[0], bytes, h >> 12);
   const bool inRecv = operation == 0 && (h >> 40 & 1) != 0;
+  const int without = !keepsChanging && (h >> 41 & 1) != 0 ? static_cast<int>((h >> 42) % static_cast<uint64_t>(o.world)) : -1;
   std::atomic<int> ended{0};
   onRanks(o.world + (keepsChanging ? 1 : 0), [&](int rank) {
     if (rank == o.world) {
@@ -66,14 +67,16 @@ void round(const Options& o, uint64_t h) {
     }
     std::vector<float> own(2 * kMaxCount);
     const bool isBad = rank == bad && !keepsChanging;
-    const host::Outcome outcome = pull(group.teams[static_cast<size_t>(rank)], operation, isBad && !inRecv ? nonsense : good, isBad && inRecv ? nonsense : good,
+    const uint64_t other = rank == without && rank != bad ? kNoOffset : good;
+    const host::Outcome outcome = pull(group.teams[static_cast<size_t>(rank)], operation, isBad && !inRecv ? nonsense : other, isBad && inRecv ? nonsense : other,
                                        own.data(), count);
+    CHECK(!outcome.declined);
     if (outcome.stop == Stop::kBadOffer) {  // as the client does
       CHECK(outcome.missing == uint64_t{1} << bad);
       __atomic_store_n(&group.abortWord, 1, __ATOMIC_RELEASE);
       host::futexWakeAll(&group.abortWord);
     } else if (outcome.stop == Stop::kNone) {
-      CHECK(keepsChanging && !outcome.declined);
+      CHECK(keepsChanging);
     } else {
       CHECK(outcome.stop == Stop::kAborted);
     }
