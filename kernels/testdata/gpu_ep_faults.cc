@@ -89,7 +89,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (what == "waiter") {
-    Drops(2, atoi(argv[2]) != 0, 100 * kMs).awaitWaiter();
+    while (!Drops(2, atoi(argv[2]) != 0, 100 * kMs).awaitWaiter()) {
+    }
     return 0;
   }
   if (what == "limit") {
