@@ -95,11 +95,11 @@ func LoadAuthority(dir string) (*Authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("authority: %w", err)
 	}
-	any, err := x509.ParsePKCS8PrivateKey(der)
+	parsedKey, err := x509.ParsePKCS8PrivateKey(der)
 	if err != nil {
 		return nil, fmt.Errorf("authority: %s: %w", filepath.Join(dir, authorityKey), err)
 	}
-	key, ok := any.(ed25519.PrivateKey)
+	key, ok := parsedKey.(ed25519.PrivateKey)
 	if !ok || !parsed.IsCA || !key.Public().(ed25519.PublicKey).Equal(parsed.PublicKey) {
 		return nil, fmt.Errorf("authority: %s: %s and %s are not the two files of one authority", dir, AuthorityFile, authorityKey)
 	}
