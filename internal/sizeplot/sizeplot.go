@@ -1,7 +1,7 @@
 // Package sizeplot plots measurements by message size: panels with logarithmic axes and a legend beside each, in an SVG file.
 //
 // It must never know what was measured. It draws SVG itself: the plot libraries for Go bring encoders of PDF, TeX and TIFF and a dozen
-// fonts into every program, also into the daemon, and a tenth of the time that the first build takes.
+// fonts into every program, also into the daemon, and take 8 % of the first build's time.
 package sizeplot
 
 import (
