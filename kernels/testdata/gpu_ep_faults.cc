@@ -89,7 +89,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (what == "waiter") {
-    while (!Drops(2, atoi(argv[2]) != 0, 100 * kMs).awaitWaiter()) {
+    for (int tries = 1; !Drops(2, atoi(argv[2]) != 0, 100 * kMs).awaitWaiter(); tries++) {
+      if (tries == 20) return fprintf(stderr, "in %d tries a sign of life was late each time: the processor is too busy for this test\n", tries), 1;
     }
     return 0;
   }

@@ -18,12 +18,12 @@ import (
 // What a reference is refused for. Errors of Open and Close wrap one of them.
 var (
 	ErrForeign = errors.New("the reference is of another process or an earlier one of that name: ask the owner for a new one")
-	ErrForged  = errors.New("the reference was not made by its owner")
-	ErrExpired = errors.New("the grant has expired")
-	ErrRevoked = errors.New("the grant was revoked, or has ended")
-	ErrRights  = errors.New("the grant does not allow this")
-	ErrRange   = errors.New("the blocks are not among those of the grant")
-	ErrStale   = errors.New("the owner has used the block again: its contents are of another sequence")
+	ErrForged  = errors.New("the reference was not made by its owner: it was changed on its way, or made up")
+	ErrExpired = errors.New("the grant has expired: ask the owner for a new one")
+	ErrRevoked = errors.New("the grant was revoked: ask the owner for a new one")
+	ErrRights  = errors.New("the grant does not allow this: ask the owner for one that does")
+	ErrRange   = errors.New("the blocks are not among those of the grant: they are counted from its first one")
+	ErrStale   = errors.New("the owner has used the block again: its contents are of another sequence, not of the one that was granted")
 	ErrWritten = errors.New("the block is being written: read it again when the write has ended")
 )
 
@@ -76,6 +76,14 @@ const (
 
 func (r Reason) String() string {
 	return []string{"none", "revoked", "expired", "its reader has gone"}[min(r, ReaderGone)]
+}
+
+// err is what a use of such a grant is refused for.
+func (r Reason) err() error {
+	if r == Expired {
+		return ErrExpired
+	}
+	return ErrRevoked
 }
 
 // Event tells the owner what it may do. Either a grant has ended and nothing writes its blocks any more through it, or a block that it
@@ -280,22 +288,33 @@ func (u *Use) current() error {
 	return nil
 }
 
-// Close ends a use: the copy has left. Of a read, an error means that what was read is not to be used. Of a write that was open when the
-// grant ended, what was written is the owner's to forget.
+// Close ends a use: the copy has left. After an error, what was read is not to be used, and what was written is the owner's to forget: the
+// grant has ended meanwhile, or a block that was read has changed.
 func (u *Use) Close() error {
 	if u.closed {
 		return errors.New("KV use: closed twice")
 	}
 	u.closed = true
-	t, g := u.table, u.grant
-	if u.rights == Read {
-		for i, b := range u.Blocks() {
-			if t.caches[g.Cache].blocks[b].writes != u.writes[i] {
-				return u.refuse(i, ErrWritten)
-			}
-		}
-		return u.current()
+	if u.rights == Write {
+		u.unpin()
 	}
+	if g := u.grant; g.ended {
+		return fmt.Errorf("KV %v by grant %d: the grant has ended (%v): %w", u.rights, g.Number, g.why, g.why.err())
+	}
+	if u.rights == Write {
+		return nil
+	}
+	for i, b := range u.Blocks() {
+		if u.table.caches[u.grant.Cache].blocks[b].writes != u.writes[i] {
+			return u.refuse(i, ErrWritten)
+		}
+	}
+	return u.current()
+}
+
+// unpin gives blocks that the owner waits for to the owner, and tells it when the last write of a grant that has ended has left.
+func (u *Use) unpin() {
+	t, g := u.table, u.grant
 	for _, at := range u.Blocks() {
 		b := &t.caches[g.Cache].blocks[at]
 		b.pins--
@@ -307,9 +326,6 @@ func (u *Use) Close() error {
 	}
 	g.writes--
 	if g.ended {
-		why := g.why
-		t.end(g, why)
-		return fmt.Errorf("KV write by grant %d: %w (%v)", g.Number, ErrRevoked, why)
+		t.end(g, g.why)
 	}
-	return nil
 }

@@ -183,10 +183,11 @@ func TestAGrantEndsOnceAndItsOwnerIsToldWhenNothingWrites(t *testing.T) {
 		name string
 		end  func(*Table)
 		want string
+		why  error // of a use that was open
 	}{
-		{"revoked", func(t *Table) { t.Revoke(1) }, "revoked"},
-		{"expired", func(t *Table) { t.Expire(99); t.Expire(100) }, "expired"},
-		{"reader gone", func(t *Table) { t.Forget("prefill"); t.Forget("decode") }, "its reader has gone"},
+		{"revoked", func(t *Table) { t.Revoke(1) }, "revoked", ErrRevoked},
+		{"expired", func(t *Table) { t.Expire(99); t.Expire(100) }, "expired", ErrExpired},
+		{"reader gone", func(t *Table) { t.Forget("prefill"); t.Forget("decode") }, "its reader has gone", ErrRevoked},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			table := newTable(t, 8)
@@ -202,11 +203,11 @@ func TestAGrantEndsOnceAndItsOwnerIsToldWhenNothingWrites(t *testing.T) {
 			table.Revoke(1)
 			_, err = table.Open(r, Write, 0, 1, 0)
 			refused(t, err, ErrRevoked, "grant 1")
-			refused(t, first.Close(), ErrRevoked, c.want)
+			refused(t, first.Close(), c.why, c.want)
 			if events := table.Events(); len(events) != 0 {
 				t.Errorf("%v while a write is open", events)
 			}
-			refused(t, second.Close(), ErrRevoked, c.want)
+			refused(t, second.Close(), c.why, c.want)
 			if got, want := fmt.Sprint(table.Events()), "[{"+c.want+" 1 [3 4] 7}]"; got != want {
 				t.Errorf("%s, want %s", got, want)
 			}
@@ -214,6 +215,16 @@ func TestAGrantEndsOnceAndItsOwnerIsToldWhenNothingWrites(t *testing.T) {
 				t.Errorf("another reader's grant: %v", err)
 			}
 		})
+	}
+}
+
+func TestWhatWasReadWhileTheGrantEndedIsNotUsed(t *testing.T) {
+	table := newTable(t, 8)
+	reading := open(t, table, grantOf(t, table, Read, 100, 3), Read, 0, 1)
+	table.Revoke(1)
+	refused(t, reading.Close(), ErrRevoked, "KV read by grant 1")
+	if got := fmt.Sprint(table.Events()); got != "[{revoked 1 [3] 7}]" {
+		t.Error(got)
 	}
 }
 

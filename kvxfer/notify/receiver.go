@@ -70,6 +70,7 @@ func (r *Receiver) Take() (Record, bool) {
 		return Record{}, false
 	}
 	first := r.waiting[0]
+	r.waiting[0] = Record{} // else the array keeps its payload
 	r.waiting = r.waiting[1:]
 	return first, true
 }

@@ -140,7 +140,7 @@ func (s *Sender) Acknowledged(a Ack) error {
 		return fmt.Errorf("notifications: acknowledged up to %d, room up to %d: sent up to %d, acknowledged before up to %d, room up to %d: %w",
 			a.Sequence, a.Limit, s.sent, s.oldest()-1, s.limit, ErrProtocol)
 	}
-	s.forget(a.Sequence + 1)
+	clear(s.forget(a.Sequence + 1)) // else the array keeps their payloads
 	s.limit = a.Limit
 	return nil
 }

@@ -78,6 +78,14 @@ struct Fake {
   }
 };
 
+// The driver as the library loads it: the fake one.
+inline const Driver* driverForTests() {
+  Failure why;
+  const Driver* driver = loadDriver(&why);
+  CHECK(driver != nullptr);
+  return driver;
+}
+
 inline bool same(const fake_cuda_account& a, const fake_cuda_account& b) { return memcmp(&a, &b, sizeof a) == 0; }
 
 inline int openDescriptors() {

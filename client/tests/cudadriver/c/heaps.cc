@@ -307,9 +307,7 @@ void whileCapturing() {
 int main(int, char** arguments) {
   static Fake hooks;
   fake = &hooks;
-  Failure loading;
-  driver = loadDriver(&loading);
-  CHECK(driver != nullptr);
+  driver = driverForTests();
   failures();
   unopened();
   badArguments();

@@ -319,9 +319,7 @@ void wrong(const Context& context) {
 }
 
 int runRank(const char* what) {
-  Failure loading;
-  const Driver* driver = loadDriver(&loading);
-  CHECK(driver != nullptr);
+  const Driver* driver = driverForTests();
   Fake fake;
   char device[16];
   snprintf(device, sizeof device, "%d", getenv("RANKS_SEE_ONE_DEVICE") != nullptr ? 0 : rank);

@@ -133,9 +133,7 @@ void play(const Context* context) {
 int main(int, char** arguments) {
   static Fake hooks;
   fake = &hooks;
-  Failure loading;
-  const Driver* driver = loadDriver(&loading);
-  CHECK(driver != nullptr);
+  const Driver* driver = driverForTests();
   Context context[kRanks];
   for (int r = 0; r < kRanks; r++) SUCCEEDS(openContext(driver, r, &context[r], &why));
   const int descriptors = openDescriptors();

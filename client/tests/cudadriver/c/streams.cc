@@ -204,9 +204,7 @@ void forkedChild() {
 int main(int count, char**) {
   static Fake hooks;
   fake = &hooks;
-  Failure loading;
-  driver = loadDriver(&loading);
-  CHECK(driver != nullptr);
+  driver = driverForTests();
   if (count == 1) forkedChild();
   CUstream none;
   CHECK(driver->cuStreamCreate.call(&none, 0) == CUDA_ERROR_INVALID_CONTEXT);

@@ -213,9 +213,7 @@ void allocated() {
 int main() {
   static Fake hooks;
   fake = &hooks;
-  Failure loading;
-  driver = loadDriver(&loading);
-  CHECK(driver != nullptr);
+  driver = driverForTests();
   SUCCEEDS(openContext(driver, 0, &context, &why));
   SUCCEEDS(openContext(driver, 1, &other, &why));
   const int descriptors = openDescriptors();
