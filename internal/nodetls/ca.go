@@ -5,14 +5,13 @@
 package nodetls
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"fmt"
-	"io/fs"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -20,10 +19,12 @@ import (
 	"time"
 )
 
-// The files of an authority's directory.
+// The files of an authority's directory, and of a node's.
 const (
-	AuthorityFile = "ca.pem"     // its certificate: every node has a copy
-	authorityKey  = "ca-key.pem" // stays where certificates are issued
+	AuthorityFile    = "ca.pem"     // the authority's certificate: every node has a copy
+	AuthorityKeyFile = "ca-key.pem" // stays where certificates are issued
+	NodeFile         = "node.pem"
+	NodeKeyFile      = "node-key.pem"
 )
 
 const (
@@ -42,6 +43,16 @@ type Authority struct {
 
 // CreateAuthority makes an authority, and writes its files to a directory, which must not have one.
 func CreateAuthority(dir string, now time.Time) (*Authority, error) {
+	return createAuthority(dir, now, false)
+}
+
+// ReplaceAuthority is CreateAuthority for a directory that may have one. Certificates of the one before are not believed by nodes that
+// have the new one's.
+func ReplaceAuthority(dir string, now time.Time) (*Authority, error) {
+	return createAuthority(dir, now, true)
+}
+
+func createAuthority(dir string, now time.Time, replace bool) (*Authority, error) {
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("authority: %w", err)
@@ -54,31 +65,15 @@ func CreateAuthority(dir string, now time.Time) (*Authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("authority: %w", err)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("authority: %w", err)
-	}
 	encoded, err := encodeKey(key)
 	if err != nil {
 		return nil, fmt.Errorf("authority: %w", err)
 	}
-	// The key first: a certificate without a key looks like the copy of a node.
-	if err := writeNew(filepath.Join(dir, authorityKey), encoded, 0o600); err != nil {
-		return nil, fmt.Errorf("authority: %w", err)
-	}
-	if err := writeNew(filepath.Join(dir, AuthorityFile), encode(certificate, der), 0o644); err != nil {
+	files := []file{{AuthorityKeyFile, encoded, 0o600}, {AuthorityFile, encode(certificate, der), 0o644}}
+	if err := writeFiles(dir, files, replace); err != nil {
 		return nil, fmt.Errorf("authority: %w", err)
 	}
 	return LoadAuthority(dir)
-}
-
-// writeNew writes a file that must not exist.
-func writeNew(path string, data []byte, mode fs.FileMode) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	return errors.Join(err, f.Close())
 }
 
 // LoadAuthority reads the files of CreateAuthority.
@@ -91,17 +86,17 @@ func LoadAuthority(dir string) (*Authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("authority: %s: %w", filepath.Join(dir, AuthorityFile), err)
 	}
-	der, err = readPEM(filepath.Join(dir, authorityKey), privateKey)
+	der, err = readPEM(filepath.Join(dir, AuthorityKeyFile), privateKey)
 	if err != nil {
 		return nil, fmt.Errorf("authority: %w", err)
 	}
 	parsedKey, err := x509.ParsePKCS8PrivateKey(der)
 	if err != nil {
-		return nil, fmt.Errorf("authority: %s: %w", filepath.Join(dir, authorityKey), err)
+		return nil, fmt.Errorf("authority: %s: %w", filepath.Join(dir, AuthorityKeyFile), err)
 	}
 	key, ok := parsedKey.(ed25519.PrivateKey)
 	if !ok || !parsed.IsCA || !key.Public().(ed25519.PublicKey).Equal(parsed.PublicKey) {
-		return nil, fmt.Errorf("authority: %s: %s and %s are not the two files of one authority", dir, AuthorityFile, authorityKey)
+		return nil, fmt.Errorf("authority: %s: %s and %s are not the two files of one authority", dir, AuthorityFile, AuthorityKeyFile)
 	}
 	return &Authority{parsed, key}, nil
 }
@@ -133,6 +128,27 @@ func (a *Authority) Issue(node string, now time.Time, valid time.Duration) (cert
 	}
 	return encode(certificate, der), keyPEM, nil
 }
+
+// IssueTo issues a certificate and a key for a node, and writes them to a directory, with a copy of the authority's certificate: the files of
+// LoadIdentity. Files that exist are replaced or refused; the same authority's certificate is left as it is.
+func (a *Authority) IssueTo(dir, node string, now time.Time, valid time.Duration, replace bool) error {
+	certificatePEM, keyPEM, err := a.Issue(node, now, valid)
+	if err != nil {
+		return err
+	}
+	files := []file{{NodeKeyFile, keyPEM, 0o600}, {NodeFile, certificatePEM, 0o644}}
+	der, err := readPEM(filepath.Join(dir, AuthorityFile), certificate)
+	if err != nil || !bytes.Equal(der, a.certificate.Raw) {
+		files = append(files, file{AuthorityFile, encode(certificate, a.certificate.Raw), 0o644})
+	}
+	if err := writeFiles(dir, files, replace); err != nil {
+		return fmt.Errorf("certificate of node %s: %w", node, err)
+	}
+	return nil
+}
+
+// Ends is when the authority's certificate ends, and with it each that it has issued.
+func (a *Authority) Ends() time.Time { return a.certificate.NotAfter }
 
 // CheckNode refuses names that are no DNS labels, which are what certificates can hold.
 func CheckNode(node string) error {

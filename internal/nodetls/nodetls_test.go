@@ -171,7 +171,7 @@ func TestEachConnectionShowsItsCertificate(t *testing.T) {
 
 func TestAnAuthorityIsMadeOnceAndItsKeyIsPrivate(t *testing.T) {
 	dir, a := authority(t)
-	for file, mode := range map[string]fs.FileMode{authorityKey: 0o600, AuthorityFile: 0o644} {
+	for file, mode := range map[string]fs.FileMode{AuthorityKeyFile: 0o600, AuthorityFile: 0o644} {
 		if info, err := os.Stat(filepath.Join(dir, file)); err != nil || info.Mode() != mode {
 			t.Errorf("%s: %v, %v, want %v", file, info.Mode(), err, mode)
 		}
@@ -195,13 +195,13 @@ func TestFilesThatDoNotBelongTogetherAreRefused(t *testing.T) {
 		{certificate, key, filepath.Join(otherDir, AuthorityFile), "is not of the authority"},
 		{certificate, key, key, "there is no certificate in it"},
 		{certificate, key, filepath.Join(dir, "none"), "no such file"},
-		{filepath.Join(dir, AuthorityFile), filepath.Join(dir, authorityKey), filepath.Join(dir, AuthorityFile), "a node's has one"},
+		{filepath.Join(dir, AuthorityFile), filepath.Join(dir, AuthorityKeyFile), filepath.Join(dir, AuthorityFile), "a node's has one"},
 	} {
 		if _, err := LoadIdentity(c.certificate, c.key, c.authority); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)
 		}
 	}
-	if err := os.Rename(filepath.Join(otherDir, authorityKey), filepath.Join(dir, authorityKey)); err != nil {
+	if err := os.Rename(filepath.Join(otherDir, AuthorityKeyFile), filepath.Join(dir, AuthorityKeyFile)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := LoadAuthority(dir); err == nil || !strings.Contains(err.Error(), "not the two files of one authority") {
