@@ -40,7 +40,7 @@ func TestTheShellOffersTheValuesOfFlags(t *testing.T) {
 		{"demo --model _", "llama-3-8b deepseek-v3"},
 		{"predict --op _", "allreduce dispatch kv"}, {"predict --model _", "llama-3-70b"}, {"predict --dtype _", "bfloat16"},
 		{"predict --op allreduce --algo _", "oneshot ring"}, {"predict --op dispatch --algo _", "per_rank"}, {"predict --op kv --algo _", "put"},
-		{"completion _", "bash fish"},
+		{"certs _", "authority node"}, {"completion _", "bash fish"},
 		{"tune --op allreduce,_", "allreduce,alltoall"},
 		{"topo --output _", "text json xml svg"}, {"serve --log _", "debug"},
 		{"help _", "serve bench"}, {"help bench _", "allgather moe"},

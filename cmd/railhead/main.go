@@ -1,6 +1,6 @@
 // Command railhead is the binary of the project: the daemon (serve), a launcher (run), a demonstration (demo), benchmarks (bench,
-// tune), views of a running daemon (status, trace) and of the hardware (topo), and a cost model (predict). This package puts the
-// commands together and turns errors into exit statuses.
+// tune), views of a running daemon (status, trace) and of the hardware (topo), a cost model (predict), and the certificates of nodes (certs).
+// This package puts the commands together and turns errors into exit statuses.
 package main
 
 import (
@@ -16,6 +16,7 @@ import (
 
 	"railhead/cmd/railhead/bench"
 	"railhead/cmd/railhead/bench/moe"
+	"railhead/cmd/railhead/certs"
 	"railhead/cmd/railhead/demo"
 	"railhead/cmd/railhead/internal/cli"
 	"railhead/cmd/railhead/internal/measure"
@@ -55,7 +56,7 @@ func rootCommand() *cobra.Command {
 	})
 	root.SetHelpCommand(helpCommand())
 	root.AddCommand(serve.Command(), run.Command(), demo.Command(), bench.Command(moe.Command()), tune.Command(), status.Command(),
-		trace.Command(), topo.Command(), predict.Command(), ranks.Command(rankKinds()...))
+		trace.Command(), topo.Command(), predict.Command(), certs.Command(), ranks.Command(rankKinds()...))
 	return root
 }
 

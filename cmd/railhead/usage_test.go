@@ -42,7 +42,7 @@ func TestWrongCommandLinesSayWhatToDoAndAreUsageErrors(t *testing.T) {
 }
 
 func TestHelpIsThatOfTheCommand(t *testing.T) {
-	for _, args := range [][]string{nil, {"serve"}, {"bench"}, {"bench", "moe"}, {"bench", "allreduce"}, {"trace", "dump"}} {
+	for _, args := range [][]string{nil, {"serve"}, {"bench"}, {"bench", "moe"}, {"bench", "allreduce"}, {"trace", "dump"}, {"certs", "node"}} {
 		asked := append([]string{"help"}, args...)
 		status, stdout, stderr := railhead(t, nil, asked...)
 		_, want, _ := railhead(t, nil, append(args, "--help")...)

@@ -122,7 +122,7 @@ var mayImport = map[string][]string{
 	},
 	// A command family imports no other one: what two of them do is in cmd/railhead/internal.
 	"railhead/cmd/railhead": {
-		"railhead/cmd/railhead/bench", "railhead/cmd/railhead/bench/moe", "railhead/cmd/railhead/demo", "railhead/cmd/railhead/internal/cli",
+		"railhead/cmd/railhead/bench", "railhead/cmd/railhead/bench/moe", "railhead/cmd/railhead/certs", "railhead/cmd/railhead/demo", "railhead/cmd/railhead/internal/cli",
 		"railhead/cmd/railhead/internal/measure", "railhead/cmd/railhead/internal/ranks", "railhead/cmd/railhead/predict", "railhead/cmd/railhead/run",
 		"railhead/cmd/railhead/serve", "railhead/cmd/railhead/status", "railhead/cmd/railhead/topo", "railhead/cmd/railhead/trace",
 		"railhead/cmd/railhead/tune", "railhead/server",
@@ -136,6 +136,7 @@ var mayImport = map[string][]string{
 		"railhead/alltoall", "railhead/client", "railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/experts",
 		"railhead/cmd/railhead/internal/private", "railhead/cmd/railhead/internal/ranks", "railhead/internal/cuda", "railhead/internal/models", "railhead/internal/sizeplot",
 	},
+	"railhead/cmd/railhead/certs": {"railhead/cmd/railhead/internal/cli", "railhead/internal/nodetls"},
 	"railhead/cmd/railhead/demo": {
 		"railhead/alltoall", "railhead/client", "railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/experts",
 		"railhead/cmd/railhead/internal/private", "railhead/cmd/railhead/internal/ranks", "railhead/internal/cuda", "railhead/internal/launch",
