@@ -26,6 +26,7 @@ var mayImport = map[string][]string{
 	"railhead/internal/objectcache":  {},
 	"railhead/internal/models":       {},
 	"railhead/internal/ncclstyle":    {},
+	"railhead/internal/nodelink":     {"railhead/internal/nodetls"},
 	"railhead/internal/nodetls":      {},
 	"railhead/internal/oracle":       {},
 	"railhead/internal/cuda":         {},

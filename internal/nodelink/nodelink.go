@@ -1,0 +1,2 @@
+// Package nodelink connects the proxies of two nodes: messages with a small header and a payload.
+package nodelink
