@@ -53,6 +53,8 @@ func TestAGroupThatIsNotTakenOverIsLeftAsItIs(t *testing.T) {
 			binary.LittleEndian.PutUint64(b[at+8:], binary.LittleEndian.Uint64(b[at:]))
 		}), good},
 		"a segment of the version before":    {without(func(b []byte) { b[8] = wire.ControlVersion - 1 }), good},
+		"more ranks here than in the world":  {without(func(b []byte) { b[32] = killedWorld + 1 }), good},
+		"ranks of another node":              {without(func(b []byte) { b[44] = killedWorld }), good},
 		"a device that is not known":         {without(func(b []byte) { b[last+ledgerDevice] = 9 }), good},
 		"a CUDA device without memory":       {without(func(b []byte) { b[last+ledgerDevice] = byte(wire.DeviceCUDA) }), good},
 		"a device heap of a group on CPUs":   {without(func(b []byte) { b[last+ledgerDeviceHeap+3] = 1 }), good},

@@ -2,6 +2,8 @@ package group
 
 import (
 	"encoding/binary"
+	"math"
+	"slices"
 	"testing"
 
 	"railhead/internal/rank"
@@ -91,5 +93,33 @@ func TestTheTableOfRegisteredWindowsHasRoomForAllNumbersOfAGroup(t *testing.T) {
 	}
 	if r := regions(); len(r) != 0 {
 		t.Errorf("all registered windows were freed, and there are %v", r)
+	}
+}
+
+// A rank can write the last outcome, which a daemon that takes the group over applies again.
+func TestTheEndOfARegisteredWindowThatThereCannotBeIsSkipped(t *testing.T) {
+	m := memoryOfTwo(t, 1<<20)
+	m.conclude(&wire.Outcome{Op: wire.OpWindowRegister, Region: 1, Bytes: 4096, StagedLocal: rank.None})
+	for _, number := range []uint32{wire.MaxRegion + 1, math.MaxInt32, math.MaxUint32} {
+		m.store.value(m.parts.OutcomeOffset(m.ended), &wire.Outcome{Op: wire.OpWindowFree, Region: number, Offset: uint64(number) << wire.RegionShift})
+		if r := readBack(t, m.mapping.Bytes(0, wire.ControlBytes(2))).Regions; len(r) != 1 || r[1].Bytes != 4096 {
+			t.Errorf("number %d was freed, and there are %v, want number 1", number, r)
+		}
+	}
+}
+
+// Reports tell the order of the ring, which any rank can write.
+func TestARingOfRanksThatThereAreNotIsNotTold(t *testing.T) {
+	m := memoryOfTwo(t, 1<<20)
+	for _, c := range []struct {
+		order []uint8
+		want  []int
+	}{{[]uint8{1, 0}, []int{1, 0}}, {[]uint8{0, 2}, nil}, {[]uint8{255, 0}, nil}} {
+		plans := wire.Plans{}
+		copy(plans.Order[:], c.order)
+		m.store.value(m.parts.Plans.At(0), &plans)
+		if ring := readRing(m.mapping.Bytes(m.parts.Plans.Offset, uint64(m.parts.Plans.Stride)), 2); !slices.Equal(ring, c.want) {
+			t.Errorf("%v is told as %v, want %v", c.order, ring, c.want)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"railhead/server/membership"
 	"railhead/symm"
 )
 
@@ -58,4 +59,21 @@ func TestAPunchStopsWhenTheDaemonEnds(t *testing.T) {
 		t.Errorf("%v have failed: %v", failed, err)
 	}
 	wantCommitted(t, heap, heap.Size())
+}
+
+// Its heaps are closed: a descriptor of that number may be another group's by then.
+func TestNoPunchBeginsOnceItsGroupHasGone(t *testing.T) {
+	core := newFakeCore(t)
+	const gone, there = membership.GroupID(1), membership.GroupID(2)
+	for _, id := range []membership.GroupID{gone, there} {
+		m := &memory{punches: make([]punch, 2)}
+		if id == there {
+			core.groups.memory[id] = m
+		}
+		core.groups.punched(id, m, nil, nil)
+		core.groups.wg.Wait()
+		if began := len(core.posted) != 0; began != (id == there) {
+			t.Errorf("the second punch of group %d began: %v", id, began)
+		}
+	}
 }
