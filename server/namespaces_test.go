@@ -126,10 +126,14 @@ func TestADaemonWithoutProcServesOtherPIDNamespacesAndSaysWhatIsLost(t *testing.
 	socket := shortDir(t) + "/rh.sock"
 	in := pidNamespace()
 	in.Cloneflags |= syscall.CLONE_NEWNS
-	startChildIn(t, in).must(order{Do: "serve", Socket: socket, HideProc: true})
+	daemon := startChildIn(t, in)
+	daemon.must(order{Do: "serve", Socket: socket, HideProc: true})
 	ranks := startApart(t, socket, 3)
 	if n := statusAt(t, AdminSocketBeside(socket)).Daemon.Unwatched; n != len(ranks) {
 		t.Errorf("%d sessions are said not to be watched, want all %d", n, len(ranks))
+	}
+	if held := descriptorsLike(t, daemon.pid(), "pidfd"); len(held) != 0 {
+		t.Errorf("the daemon holds the descriptors %v, which it does not watch", held)
 	}
 	killOne(t, ranks)
 }
@@ -161,20 +165,7 @@ func holdSocketsOf(t *testing.T, pid int) (held int) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Close(pidfd) }()
-	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		link, err := os.Readlink(filepath.Join(dir, e.Name()))
-		if err != nil || !strings.HasPrefix(link, "socket:") {
-			continue
-		}
-		number, err := strconv.Atoi(e.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, number := range descriptorsLike(t, pid, "socket:") {
 		fd, err := unix.PidfdGetfd(pidfd, number, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -183,4 +174,26 @@ func holdSocketsOf(t *testing.T, pid int) (held int) {
 		held++
 	}
 	return held
+}
+
+// descriptorsLike are the open descriptors of a process whose link in /proc contains the text.
+func descriptorsLike(t *testing.T, pid int, text string) (found []int) {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		link, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if err != nil || !strings.Contains(link, text) {
+			continue
+		}
+		number, err := strconv.Atoi(e.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, number)
+	}
+	return found
 }

@@ -181,12 +181,30 @@ func TestDisjointVersionsAreNamedOnBothSides(t *testing.T) {
 func TestAConnectionThatSaysNothingIsEnded(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
+	idle := dialHello(t, s)
 	r := dialRaw(t, s.SocketPath())
 	start := time.Now()
 	r.expectEnd()
 	if took := time.Since(start); took < session.HelloTimeout/2 {
 		t.Errorf("it was ended after %v, although it had %v", took, session.HelloTimeout)
 	}
+	idle.sync() // a session may say nothing for as long as it likes
+}
+
+// The client reads nothing: Welcome cannot be sent.
+func TestASessionWhoseWelcomeCannotBeSentEnds(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	r := dialRaw(t, s.SocketPath())
+	if err := r.unix.CloseRead(); err != nil {
+		t.Fatal(err)
+	}
+	r.sendHello(helloMessage())
+	await.True(t, "the daemon has closed the connection", func() bool {
+		_, err := r.unix.Write([]byte{1})
+		return err != nil
+	})
+	awaitEmpty(t, s)
 }
 
 func TestASessionThatBreaksTheProtocolEndsAndItsGroupsHearOfIt(t *testing.T) {

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -351,4 +353,31 @@ func TestADaemonThatClosesHoldsNoClientsDescriptors(t *testing.T) {
 		}
 		awaitDescriptors(t, before+1)
 	}
+}
+
+// However many descriptors a client sends, and however slow the core is, the daemon has one of them open: the others wait in the socket.
+func TestTheDaemonHasOneDescriptorOfASessionOpenThatTheCoreHasNotHandled(t *testing.T) {
+	s, before := quietServer(t)
+	r := dialHello(t, s)
+	file := sessionFile(t, 5, asItIs)
+	under, over := make(chan struct{}), make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(over) })
+	defer goOn()
+	s.core.Post(func() { close(under); <-over })
+	await.Next(t, "the event", under)
+	for range 20 {
+		r.sendLease(5, file)
+	}
+	opened := func() int { return len(descriptors("memfd:railhead-test-owned")) - 1 }
+	await.True(t, "the first descriptor has come", func() bool { return opened() > 0 })
+	time.Sleep(50 * time.Millisecond) // for the others to come, which must not
+	if n := opened(); n != 1 {
+		t.Errorf("the daemon has %d descriptors of the session open", n)
+	}
+	goOn()
+	r.sync()
+	r.close()
+	_ = file.Close()
+	awaitEmpty(t, s)
+	awaitDescriptors(t, before)
 }
