@@ -66,7 +66,7 @@ const (
 	headBytes    = 36
 
 	// PieceBytes is the largest piece of a payload.
-	PieceBytes = 256 << 10
+	PieceBytes = 512 << 10
 	// maxLarge is how many messages of several pieces one side may have begun before the other has taken them. It bounds what a peer
 	// makes this process keep.
 	maxLarge = 64
