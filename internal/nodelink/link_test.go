@@ -100,7 +100,7 @@ func TestEveryByteArrives(t *testing.T) {
 
 func roundOfMessages(t *rapid.T, p pair, ends [2]*Link) {
 	size := rapid.OneOf(rapid.IntRange(0, 100), rapid.IntRange(0, PieceBytes), rapid.IntRange(PieceBytes-1, PieceBytes+1), rapid.IntRange(0, 4*PieceBytes))
-	sizes := rapid.SliceOfN(size, 1, 12).Draw(t, "sizes")
+	sizes := rapid.SliceOfN(size, 1, 8).Draw(t, "sizes")
 	seed := rapid.Uint64().Draw(t, "seed")
 	memory := make([][]byte, len(sizes))
 	r := rand.New(rand.NewPCG(seed, 2))
