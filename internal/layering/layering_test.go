@@ -97,6 +97,8 @@ var mayImport = map[string][]string{
 	"railhead/server/membership":       {"railhead/internal/rank", "railhead/internal/wire", "railhead/server/flight", "railhead/symm"},
 	"railhead/engine/plan":             {"railhead/engine/tuner", "railhead/internal/rank", "railhead/internal/wire"},
 	"railhead/server/lease":            {"railhead/internal/wire"},
+	"railhead/server/registry":         {"railhead/internal/nodetls"},
+	"railhead/server/registry/etcd":    {"railhead/internal/nodetls", "railhead/server/registry"},
 	"railhead/server/session":          {"railhead/internal/wire", "railhead/server/lease", "railhead/symm"},
 	"railhead/server/group": {
 		"railhead/engine/plan", "railhead/engine/topo", "railhead/engine/tuner", "railhead/internal/gpus", "railhead/internal/rank", "railhead/internal/wire",
