@@ -156,6 +156,11 @@ func TestBadValuesAreRefusedOnBothSides(t *testing.T) {
 			m.Common.Nodes, m.Own.Place.LocalSize = 2, 1
 			return m
 		}(), "local rank 1 of rank 1"},
+		{"a local rank above its world rank", func() Message {
+			m := good()
+			m.Common.World, m.Common.Nodes, m.Own.Place = 4, 2, Place{Rank: 1, Local: 2, LocalSize: 3}
+			return m
+		}(), "local rank 2 of rank 1"},
 		{"local rank unequal to the rank on one node", func() Message { m := good(); m.Own.Place.Local = 0; return m }(), "local rank 0 of rank 1"},
 		{"no name", func() Message { m := good(); m.Group = Name{}; return m }(), "group is empty"},
 		{"no timeout", func() Message { m := good(); m.Own.TimeoutMS = 0; return m }(), "timeout"},
@@ -214,6 +219,9 @@ func TestBadValuesAreRefusedOnBothSides(t *testing.T) {
 		{"staged without a reason", &Registered{Region: 1}, "staged rank 0 with"},
 		{"staged rank out of range", &Registered{Region: 1, StagedLocal: -2, Reason: MakeReason("x")}, "staged rank -2 is"},
 		{"a reannounced rank out of range", &Reannounce{ControlBytes: 4096, Place: OneNode(2, 2), World: 2, Nodes: 1, TimeoutMS: 1}, "rank 2"},
+		{"a reannounced segment that is too large", &Reannounce{
+			ControlBytes: MaxControl + 4096, Place: OneNode(1, 2), World: 2, Nodes: 1, TimeoutMS: 1,
+		}, "segment of 1073745920 bytes"},
 		{"a reannounced group without a segment", &Reannounce{Place: OneNode(1, 2), World: 2, Nodes: 1, TimeoutMS: 1}, "segment of 0 bytes"},
 		{"a control segment that is too large", func() Message {
 			return &Joined{ControlBytes: 1 << 31, HeapBytes: 1 << 20, World: 1, LocalSize: 1, ReduceGroup: 1}
@@ -330,6 +338,10 @@ func TestAbortWordRoundTrips(t *testing.T) {
 			t.Fatal("the low half is 0: a futex could not see it")
 		}
 	})
+	// A rank that does not fit is an unknown one, and changes no other field.
+	if a, ok := ParseAbort(Abort{Code: 1, Op: 2, Culprit: noRank + 2, Reporter: noRank}.Word()); !ok || a != (Abort{Code: 1, Op: 2, Culprit: -1, Reporter: -1}) {
+		t.Errorf("ranks that do not fit became %+v", a)
+	}
 	for _, works := range []uint64{0, 1 << 32, 0xffffff << 40} {
 		if _, ok := ParseAbort(works); ok {
 			t.Errorf("%#x has a low half of 0 but reads as an abort", works)
