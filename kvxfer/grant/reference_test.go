@@ -50,7 +50,7 @@ func TestAReferenceWithAnyOtherBitIsRefused(t *testing.T) {
 		other[bit/8] ^= 1 << (bit % 8)
 		parsed, err := ParseReference(other)
 		if err == nil {
-			_, err = table.Open(parsed, Read, 0, 1, 0)
+			_, err = table.Open(parsed, "decode", Read, []uint32{0}, 0)
 			if !errors.Is(err, ErrForged) && !errors.Is(err, ErrForeign) {
 				t.Errorf("bit %d of byte %d: %v", bit%8, bit/8, err)
 			}
@@ -58,7 +58,7 @@ func TestAReferenceWithAnyOtherBitIsRefused(t *testing.T) {
 			t.Errorf("byte %d: %v", bit/8, err)
 		}
 	}
-	if _, err := table.Open(r, Read, 0, 1, 0); err != nil {
+	if _, err := table.Open(r, "decode", Read, []uint32{0}, 0); err != nil {
 		t.Error(err)
 	}
 }

@@ -22,7 +22,8 @@ var (
 	ErrExpired = errors.New("the grant has expired: ask the owner for a new one")
 	ErrRevoked = errors.New("the grant was revoked: ask the owner for a new one")
 	ErrRights  = errors.New("the grant does not allow this: ask the owner for one that does")
-	ErrRange   = errors.New("the blocks are not among those of the grant: they are counted from its first one")
+	ErrReader  = errors.New("the grant is another process's: ask the owner for one of your own")
+	ErrRange   = errors.New("the blocks are not among those of the grant: their places are counted from its first one, 0")
 	ErrStale   = errors.New("the owner has used the block again: its contents are of another sequence, not of the one that was granted")
 	ErrWritten = errors.New("the block is being written: read it again when the write has ended")
 )
@@ -112,7 +113,7 @@ func (t *Table) AddCache(number uint32, blocks int) error {
 	return nil
 }
 
-// Grant lets reader use blocks until expiry, in nanoseconds of the owner's clock. The reader is whom Forget names.
+// Grant lets reader use blocks until expiry, in nanoseconds of the owner's clock. Forget ends what a reader has.
 func (t *Table) Grant(number uint32, blocks []uint32, rights Rights, expiry int64, reader string) (Reference, error) {
 	c := t.caches[number]
 	switch {
@@ -211,32 +212,38 @@ type Use struct {
 	table  *Table
 	grant  *grant
 	rights Rights
-	first  int
-	count  int
+	places []uint32 // in the grant's list
+	blocks []uint32
 	writes []uint64 // of a read: how often its blocks had been written
 	closed bool
 }
 
-// Blocks are the blocks that are used, in the grant's order.
-func (u *Use) Blocks() []uint32 { return u.grant.blocks[u.first : u.first+u.count] }
+// Blocks are the blocks that are used, in the order of Open's places.
+func (u *Use) Blocks() []uint32 { return u.blocks }
 
-// Open checks a reference and begins to read or to write count blocks from number first of the grant's list on.
-func (t *Table) Open(r Reference, rights Rights, first, count int, now int64) (*Use, error) {
-	g, err := t.find(r, rights, now)
+// Open checks what reader shows, and begins to read or to write the blocks at some places of the grant's list.
+func (t *Table) Open(r Reference, reader string, rights Rights, places []uint32, now int64) (*Use, error) {
+	g, err := t.find(r, reader, rights, now)
 	if err != nil {
 		return nil, fmt.Errorf("KV %v by grant %d: %w", rights, r.Number, err)
 	}
-	if first < 0 || count < 1 || first > len(g.blocks) || count > len(g.blocks)-first {
-		return nil, fmt.Errorf("KV %v by grant %d: blocks %d to %d of %d: %w", rights, r.Number, first, first+count-1, len(g.blocks), ErrRange)
+	if len(places) == 0 {
+		return nil, fmt.Errorf("KV %v by grant %d: no block: %w", rights, r.Number, ErrRange)
 	}
-	u := &Use{table: t, grant: g, rights: rights, first: first, count: count}
+	u := &Use{table: t, grant: g, rights: rights, places: places, blocks: make([]uint32, len(places))}
+	for i, p := range places {
+		if uint64(p) >= uint64(len(g.blocks)) {
+			return nil, fmt.Errorf("KV %v by grant %d: place %d of %d: %w", rights, r.Number, p, len(g.blocks), ErrRange)
+		}
+		u.blocks[i] = g.blocks[p]
+	}
 	if err := u.current(); err != nil {
 		return nil, err
 	}
 	blocks := t.caches[g.Cache].blocks
 	if rights == Read {
-		u.writes = make([]uint64, 0, count)
-		for i, b := range u.Blocks() {
+		u.writes = make([]uint64, 0, len(places))
+		for i, b := range u.blocks {
 			if blocks[b].pins > 0 {
 				return nil, u.refuse(i, ErrWritten)
 			}
@@ -245,7 +252,7 @@ func (t *Table) Open(r Reference, rights Rights, first, count int, now int64) (*
 		return u, nil
 	}
 	g.writes++
-	for _, b := range u.Blocks() {
+	for _, b := range u.blocks {
 		blocks[b].pins++
 		blocks[b].writes++
 	}
@@ -254,11 +261,11 @@ func (t *Table) Open(r Reference, rights Rights, first, count int, now int64) (*
 
 // refuse says why a block cannot be used.
 func (u *Use) refuse(i int, why error) error {
-	return fmt.Errorf("KV %v by grant %d: block %d, number %d of the grant: %w", u.rights, u.grant.Number, u.Blocks()[i], u.first+i, why)
+	return fmt.Errorf("KV %v by grant %d: block %d, number %d of the grant: %w", u.rights, u.grant.Number, u.blocks[i], u.places[i], why)
 }
 
 // find returns the grant of a reference that is valid now.
-func (t *Table) find(r Reference, rights Rights, now int64) (*grant, error) {
+func (t *Table) find(r Reference, reader string, rights Rights, now int64) (*grant, error) {
 	if r.Incarnation != t.incarnation {
 		return nil, ErrForeign
 	}
@@ -273,6 +280,8 @@ func (t *Table) find(r Reference, rights Rights, now int64) (*grant, error) {
 		return nil, ErrRevoked
 	case (rights != Read && rights != Write) || g.Rights&rights == 0:
 		return nil, ErrRights
+	case reader != g.reader:
+		return nil, ErrReader
 	}
 	return g, nil
 }
@@ -280,8 +289,8 @@ func (t *Table) find(r Reference, rights Rights, now int64) (*grant, error) {
 // current refuses blocks that the owner has used again since the grant, or waits for.
 func (u *Use) current() error {
 	blocks := u.table.caches[u.grant.Cache].blocks
-	for i, b := range u.Blocks() {
-		if blocks[b].generation != u.grant.generations[u.first+i] || blocks[b].wanted {
+	for i, b := range u.blocks {
+		if blocks[b].generation != u.grant.generations[u.places[i]] || blocks[b].wanted {
 			return u.refuse(i, ErrStale)
 		}
 	}
@@ -304,7 +313,7 @@ func (u *Use) Close() error {
 	if u.rights == Write {
 		return nil
 	}
-	for i, b := range u.Blocks() {
+	for i, b := range u.blocks {
 		if u.table.caches[u.grant.Cache].blocks[b].writes != u.writes[i] {
 			return u.refuse(i, ErrWritten)
 		}
@@ -315,7 +324,7 @@ func (u *Use) Close() error {
 // unpin gives blocks that the owner waits for to the owner, and tells it when the last write of a grant that has ended has left.
 func (u *Use) unpin() {
 	t, g := u.table, u.grant
-	for _, at := range u.Blocks() {
+	for _, at := range u.blocks {
 		b := &t.caches[g.Cache].blocks[at]
 		b.pins--
 		if b.pins == 0 && b.wanted {

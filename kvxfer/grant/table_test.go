@@ -21,7 +21,7 @@ func grantOf(t *testing.T, table *Table, rights Rights, expiry int64, blocks ...
 
 func open(t *testing.T, table *Table, r Reference, rights Rights, first, count int) *Use {
 	t.Helper()
-	u, err := table.Open(r, rights, first, count, 0)
+	u, err := table.Open(r, "decode", rights, span(first, count), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,6 +33,15 @@ func reuse(t *testing.T, table *Table, block uint32, want bool) {
 	if got, err := table.Reuse(7, block); err != nil || got != want {
 		t.Errorf("block %d: %t, %v, want %t", block, got, err, want)
 	}
+}
+
+// span is count places from first on.
+func span(first, count int) []uint32 {
+	var places []uint32
+	for i := range count {
+		places = append(places, uint32(first+i))
+	}
+	return places
 }
 
 // refused checks an error of Open or Close.
@@ -49,31 +58,33 @@ func TestWhatAReferenceIsRefusedFor(t *testing.T) {
 	foreign := r
 	foreign.Incarnation++
 	for _, c := range []struct {
-		r            Reference
-		rights       Rights
-		first, count int
-		now          int64
+		r      Reference
+		reader string
+		rights Rights
+		places []uint32
+		now    int64
 		want         error
 		text         string
 	}{
-		{foreign, Read, 0, 1, 0, ErrForeign, "KV read by grant 1"},
-		{r, Read, 0, 1, 100, ErrExpired, "KV read by grant 1"},
-		{r, Write, 0, 1, 0, ErrRights, "KV write by grant 1"},
-		{r, Read | Write, 0, 1, 0, ErrRights, "KV read and write"},
-		{r, 0, 0, 1, 0, ErrRights, "rights 0"},
-		{r, Read, 3, 1, 0, ErrRange, "blocks 3 to 3 of 3"},
-		{r, Read, 0, 4, 0, ErrRange, "blocks 0 to 3 of 3"},
-		{r, Read, -1, 1, 0, ErrRange, "blocks -1 to -1"},
-		{r, Read, 0, 0, 0, ErrRange, "blocks 0 to -1"},
+		{foreign, "decode", Read, span(0, 1), 0, ErrForeign, "KV read by grant 1"},
+		{r, "decode", Read, span(0, 1), 100, ErrExpired, "KV read by grant 1"},
+		{r, "decode", Write, span(0, 1), 0, ErrRights, "KV write by grant 1"},
+		{r, "decode", Read | Write, span(0, 1), 0, ErrRights, "KV read and write"},
+		{r, "decode", 0, span(0, 1), 0, ErrRights, "rights 0"},
+		{r, "other", Read, span(0, 1), 0, ErrReader, "KV read by grant 1"},
+		{r, "", Read, span(0, 1), 0, ErrReader, "KV read by grant 1"},
+		{r, "decode", Read, span(3, 1), 0, ErrRange, "place 3 of 3"},
+		{r, "decode", Read, []uint32{0, 1 << 31, 1}, 0, ErrRange, "place 2147483648 of 3"},
+		{r, "decode", Read, nil, 0, ErrRange, "no block"},
 	} {
-		_, err := table.Open(c.r, c.rights, c.first, c.count, c.now)
+		_, err := table.Open(c.r, c.reader, c.rights, c.places, c.now)
 		refused(t, err, c.want, c.text)
 	}
 	if u := open(t, table, r, Read, 1, 2); fmt.Sprint(u.Blocks()) != "[4 5]" || u.Close() != nil {
 		t.Errorf("blocks %v", u.Blocks())
 	}
 	table.Revoke(r.Number)
-	_, err := table.Open(r, Read, 0, 1, 0)
+	_, err := table.Open(r, "decode", Read, span(0, 1), 0)
 	refused(t, err, ErrRevoked, "grant 1")
 }
 
@@ -126,7 +137,7 @@ func TestABlockThatIsUsedAgainIsStale(t *testing.T) {
 	reuse(t, table, 4, true)
 	refused(t, reading.Close(), ErrStale, "block 4, number 1 of the grant")
 	for _, rights := range []Rights{Read, Write} {
-		_, err := table.Open(r, rights, 1, 1, 0)
+		_, err := table.Open(r, "decode", rights, span(1, 1), 0)
 		refused(t, err, ErrStale, "block 4, number 1")
 		if err := open(t, table, r, rights, 0, 1).Close(); err != nil {
 			t.Errorf("the other block: %v", err)
@@ -142,7 +153,7 @@ func TestAWriteKeepsItsBlocksUntilItHasEnded(t *testing.T) {
 	r := grantOf(t, table, Write, 100, 3, 4)
 	first, second := open(t, table, r, Write, 0, 2), open(t, table, r, Write, 0, 1)
 	reuse(t, table, 3, false)
-	_, err := table.Open(r, Write, 0, 1, 0)
+	_, err := table.Open(r, "decode", Write, span(0, 1), 0)
 	refused(t, err, ErrStale, "block 3")
 	if err := first.Close(); err != nil || len(table.Events()) != 0 {
 		t.Errorf("%v: a write of the block is still open", err)
@@ -167,7 +178,7 @@ func TestAReadDuringAWriteIsNotUsed(t *testing.T) {
 	r := grantOf(t, table, Read|Write, 100, 3, 4)
 	reading := open(t, table, r, Read, 0, 2)
 	writing := open(t, table, r, Write, 1, 1)
-	_, err := table.Open(r, Read, 0, 2, 0)
+	_, err := table.Open(r, "decode", Read, span(0, 2), 0)
 	refused(t, err, ErrWritten, "block 4, number 1")
 	if err := writing.Close(); err != nil {
 		t.Error(err)
@@ -201,7 +212,7 @@ func TestAGrantEndsOnceAndItsOwnerIsToldWhenNothingWrites(t *testing.T) {
 			table.Expire(100) // the first reason counts
 			table.Forget("decode")
 			table.Revoke(1)
-			_, err = table.Open(r, Write, 0, 1, 0)
+			_, err = table.Open(r, "decode", Write, span(0, 1), 0)
 			refused(t, err, ErrRevoked, "grant 1")
 			refused(t, first.Close(), c.why, c.want)
 			if events := table.Events(); len(events) != 0 {
@@ -211,7 +222,8 @@ func TestAGrantEndsOnceAndItsOwnerIsToldWhenNothingWrites(t *testing.T) {
 			if got, want := fmt.Sprint(table.Events()), "[{"+c.want+" 1 [3 4] 7}]"; got != want {
 				t.Errorf("%s, want %s", got, want)
 			}
-			if err := open(t, table, other, Read, 0, 1).Close(); err != nil {
+			left, err := table.Open(other, "other", Read, span(0, 1), 0)
+			if err != nil || left.Close() != nil {
 				t.Errorf("another reader's grant: %v", err)
 			}
 		})
@@ -337,7 +349,7 @@ func TestNoAcceptedReadSawAChangeAndNoOwnerWritesBesideAPeer(t *testing.T) {
 				r := rapid.SampledFrom(p.refs).Draw(t, "reference")
 				rights := rapid.SampledFrom([]Rights{Read, Write}).Draw(t, "use")
 				first := rapid.IntRange(0, 2).Draw(t, "first")
-				u, err := table.Open(r, rights, first, rapid.IntRange(1, 3).Draw(t, "count"), p.now)
+				u, err := table.Open(r, fmt.Sprint("reader ", slices.Index(p.refs, r)%2), rights, span(first, rapid.IntRange(1, 3).Draw(t, "count")), p.now)
 				if err != nil {
 					continue
 				}
