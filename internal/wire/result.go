@@ -34,6 +34,14 @@ const (
 	ResultMismatch          Result = 20
 	ResultLimit             Result = 21
 	ResultBusy              Result = 22
+	ResultStale             Result = 23
+	ResultRefused           Result = 24
+	ResultExpired           Result = 25
+	ResultCancelled         Result = 26
+	ResultPathLost          Result = 27
+	ResultStalled           Result = 28
+	ResultNoPeer            Result = 29
+	ResultNameTaken         Result = 30
 )
 
 var resultNames = map[Result]string{
@@ -60,6 +68,14 @@ var resultNames = map[Result]string{
 	ResultMismatch:          "mismatch",
 	ResultLimit:             "limit",
 	ResultBusy:              "busy",
+	ResultStale:             "stale",
+	ResultRefused:           "refused",
+	ResultExpired:           "expired",
+	ResultCancelled:         "cancelled",
+	ResultPathLost:          "path_lost",
+	ResultStalled:           "stalled",
+	ResultNoPeer:            "no_peer",
+	ResultNameTaken:         "name_taken",
 }
 
 // String is the name that JSON, metrics and logs use.

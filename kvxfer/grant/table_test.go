@@ -63,8 +63,8 @@ func TestWhatAReferenceIsRefusedFor(t *testing.T) {
 		rights Rights
 		places []uint32
 		now    int64
-		want         error
-		text         string
+		want   error
+		text   string
 	}{
 		{foreign, "decode", Read, span(0, 1), 0, ErrForeign, "KV read by grant 1"},
 		{r, "decode", Read, span(0, 1), 100, ErrExpired, "KV read by grant 1"},

@@ -78,20 +78,38 @@ type run struct {
 	shape    shape
 }
 
+// TokenBytes is how many bytes of a token are written in each layer.
+func (p *Plan) TokenBytes() uint64 {
+	return uint64(p.heads.Count) * uint64(p.src.HeadDim) * uint64(p.src.Parts) * p.dst.Type.Bytes()
+}
+
 // Prepare checks a request. No block of the destination may occur twice among those that are written.
 func (p *Plan) Prepare(r Request) (*Prepared, error) {
-	src, err := p.src.cut(r.Src, r.SrcToken, r.Tokens)
+	src, dst, err := p.check(r)
 	if err != nil {
-		return nil, fmt.Errorf("KV request: source: %w", err)
-	}
-	dst, err := p.dst.cut(r.Dst, r.DstToken, r.Tokens)
-	if err != nil {
-		return nil, fmt.Errorf("KV request: destination: %w", err)
-	}
-	if block, twice := duplicate(dst.blocks); twice {
-		return nil, fmt.Errorf("KV request: destination: block %d occurs twice: one would overwrite the other", block)
+		return nil, err
 	}
 	return &Prepared{plan: p, runs: p.join(src, dst, r.Tokens)}, nil
+}
+
+// Check refuses what Prepare refuses. Parts of a request that it accepts, with other blocks of the destination each, may be prepared
+// one by one.
+func (p *Plan) Check(r Request) error {
+	_, _, err := p.check(r)
+	return err
+}
+
+func (p *Plan) check(r Request) (src, dst cut, err error) {
+	if src, err = p.src.cut(r.Src, r.SrcToken, r.Tokens); err != nil {
+		return src, dst, fmt.Errorf("KV request: source: %w", err)
+	}
+	if dst, err = p.dst.cut(r.Dst, r.DstToken, r.Tokens); err != nil {
+		return src, dst, fmt.Errorf("KV request: destination: %w", err)
+	}
+	if block, twice := duplicate(dst.blocks, p.dst.Blocks); twice {
+		return src, dst, fmt.Errorf("KV request: destination: block %d occurs twice: one would overwrite the other", block)
+	}
+	return src, dst, nil
 }
 
 // cut is the part of a list of blocks in which a request's tokens are.
@@ -118,14 +136,25 @@ func (s *Side) cut(blocks []uint32, first, tokens int) (cut, error) {
 	return cut{blocks[from:to], first % s.BlockTokens}, nil
 }
 
-// duplicate finds a block that occurs twice.
-func duplicate(blocks []uint32) (uint32, bool) {
-	seen := make(map[uint32]struct{}, len(blocks))
+// duplicate finds a block that occurs twice. total is above every block's number.
+func duplicate(blocks []uint32, total int) (uint32, bool) {
+	if uint64(total) > 64*uint64(len(blocks)) { // a bit for each block would take more memory than the list
+		seen := make(map[uint32]struct{}, len(blocks))
+		for _, b := range blocks {
+			if _, twice := seen[b]; twice {
+				return b, true
+			}
+			seen[b] = struct{}{}
+		}
+		return 0, false
+	}
+	seen := make([]uint64, (total+63)/64)
 	for _, b := range blocks {
-		if _, twice := seen[b]; twice {
+		bit := uint64(1) << (b % 64)
+		if seen[b/64]&bit != 0 {
 			return b, true
 		}
-		seen[b] = struct{}{}
+		seen[b/64] |= bit
 	}
 	return 0, false
 }
