@@ -8,9 +8,9 @@
 # Tests build the library without make, as this file says: they read the assignments of plain words (LIBRARY_...) from it.
 
 # Where its sources are. Go builds them as well, with a package for each of these folders (their doc.go).
-LIBRARY_FOLDERS := client/base client/session client/comm client/memory client/collectives client/ep client/device client/device/cpu client/device/cuda
+LIBRARY_FOLDERS := client/base client/session client/comm client/memory client/collectives client/ep client/kv client/device client/device/cpu client/device/cuda
 
-LIBRARY_INCLUDES := -Iclient -Iclient/include -Ikernels -Ikernels/include -Iinternal/wire
+LIBRARY_INCLUDES := -Iclient -Iclient/include -Ikernels -Ikernels/include -Iinternal/wire -Iinternal/kvwire
 LIBRARY_CXXFLAGS := -std=c++17 -fno-exceptions -fno-rtti -fPIC -fvisibility=hidden -pthread
 # The C compiler links, so that the library needs no C++ run-time library. It is never unloaded (nodelete): a thread of its
 # own may be running in it.
@@ -60,7 +60,7 @@ $(BUILD)/railhead.pc: client/railhead.pc.in
 
 install: lib
 	$(INSTALL) -d $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(LIBDIR)/pkgconfig
-	$(INSTALL) -m 644 client/include/railhead.h client/include/railhead_ep.h $(DESTDIR)$(INCLUDEDIR)
+	$(INSTALL) -m 644 client/include/railhead.h client/include/railhead_ep.h client/include/railhead_kv.h $(DESTDIR)$(INCLUDEDIR)
 	$(INSTALL) -m 644 $(STATIC) $(DESTDIR)$(LIBDIR)/librailhead.a
 	$(INSTALL) -m 755 $(SHARED) $(DESTDIR)$(LIBDIR)/librailhead.so.$(VERSION)
 	ln -sf librailhead.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)

@@ -18,6 +18,7 @@ import (
 	_ "railhead/client/device/cuda"
 	_ "railhead/client/ep"
 	_ "railhead/client/include"
+	_ "railhead/client/kv"
 	_ "railhead/client/memory"
 	_ "railhead/client/session"
 	_ "railhead/internal/wire"

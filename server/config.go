@@ -30,6 +30,11 @@ type Config struct {
 	TuneDir     string // of tuning tables; "" = tuner.TableDir()
 	Log         *slog.Logger
 
+	// ProxyCommand is the command of the proxy process, which calls RunProxy; nil = this program with the argument "proxy". ProxyEnv is added to
+	// its environment.
+	ProxyCommand []string
+	ProxyEnv     []string
+
 	// Of tests:
 	maxSessions int                                  // 0 = MaxSessions
 	beforePunch func(group membership.GroupID) error // group.Config has it
@@ -58,6 +63,9 @@ func (c *Config) fill() error {
 	}
 	if filepath.Clean(c.SocketPath) == filepath.Clean(c.AdminSocket) {
 		return fmt.Errorf("server: clients and the admin endpoint cannot share the socket %s", c.SocketPath)
+	}
+	if c.ProxyCommand == nil {
+		c.ProxyCommand = []string{"/proc/self/exe", "proxy"}
 	}
 	if c.maxSessions == 0 {
 		c.maxSessions = MaxSessions

@@ -15,7 +15,9 @@ import (
 	"railhead/internal/wire"
 	"railhead/server/admin"
 	"railhead/server/group"
+	"railhead/server/kv"
 	"railhead/server/metrics"
+	"railhead/server/proxy"
 	"railhead/server/session"
 )
 
@@ -38,6 +40,8 @@ type Server struct {
 	core      *core
 	sessions  *session.Listener
 	leases    *session.Leases
+	proxy     *proxy.Supervisor
+	agents    *kv.Agents
 	admin     *admin.Admin
 	socket    *net.UnixListener // of clients
 	adminUnix *net.UnixListener
@@ -78,7 +82,9 @@ func Start(c Config) (*Server, error) {
 	})
 	if err == nil {
 		s.leases = session.NewLeases(s.core, c.Log)
-		err = s.core.register(s.core.groups, s.leases)
+		s.proxy = proxy.New(proxy.Config{Command: c.ProxyCommand, Env: c.ProxyEnv, Log: c.Log})
+		s.agents = kv.New(life, s.core, s.proxy, c.Log)
+		err = s.core.register(s.core.groups, s.leases, s.agents)
 	}
 	if err == nil {
 		err = s.listen(c)
@@ -116,7 +122,7 @@ func (s *Server) listen(c Config) (err error) {
 	}
 	s.admin, err = admin.Start(admin.Config{
 		Core: s.core, Unix: s.adminUnix, TCP: c.AdminAddr, Metrics: s.core.metrics.Handler(), Log: c.Log,
-		Daemon: s.info, Draining: s.draining.Load, Connections: s.sessions.Connections,
+		KV: s.proxy.Status, Daemon: s.info, Draining: s.draining.Load, Connections: s.sessions.Connections,
 	})
 	if err != nil {
 		_ = s.adminUnix.Close()
@@ -184,6 +190,8 @@ func (s *Server) Close() {
 		s.wg.Wait()
 		s.core.groups.Wait()
 		s.leases.Wait()
+		s.agents.Wait()
+		s.proxy.Close()
 		s.unlock()
 	})
 }

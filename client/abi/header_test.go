@@ -13,7 +13,7 @@ import (
 const headerFolder = "../include"
 
 // headerFiles are the files of the C ABI in a folder. The first one includes the others.
-var headerFiles = []string{"railhead.h", "railhead_ep.h"}
+var headerFiles = []string{"railhead.h", "railhead_ep.h", "railhead_kv.h"}
 
 // header is what the files declare, in their order.
 type header struct {

@@ -76,7 +76,7 @@ func TestMakeInstallsALibraryThatPkgConfigFinds(t *testing.T) {
 	h := readHeader(t, headerFolder)
 	v := fmt.Sprintf("%d.%d.%d", h.version[0], h.version[1], h.version[2])
 	want := []string{
-		prefix + "/include/railhead.h", prefix + "/include/railhead_ep.h", lib + "/librailhead.a", lib + "/librailhead.so", lib + "/" + h.soname(), lib + "/librailhead.so." + v,
+		prefix + "/include/railhead.h", prefix + "/include/railhead_ep.h", prefix + "/include/railhead_kv.h", lib + "/librailhead.a", lib + "/librailhead.so", lib + "/" + h.soname(), lib + "/librailhead.so." + v,
 		lib + "/pkgconfig/railhead.pc",
 	}
 	if got := installedFiles(t, stage); !slices.Equal(got, want) {

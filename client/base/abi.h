@@ -43,6 +43,10 @@ constexpr StructKind kindOf(const rh_ep_dispatch_in*) { return {"RH_EP_DISPATCH_
 constexpr StructKind kindOf(const rh_ep_dispatch_out*) { return {"RH_EP_DISPATCH_OUT_INIT", 136, 0}; }
 constexpr StructKind kindOf(const rh_ep_combine_args*) { return {"RH_EP_COMBINE_ARGS_INIT", 48, offsetof(rh_ep_combine_args, reserved)}; }
 
+constexpr StructKind kindOf(const rh_kv_agent_config*) { return {"RH_KV_AGENT_CONFIG_INIT", 24, offsetof(rh_kv_agent_config, reserved)}; }
+constexpr StructKind kindOf(const rh_kv_cache_config*) { return {"RH_KV_CACHE_CONFIG_INIT", 88, 0}; }
+constexpr StructKind kindOf(const rh_kv_transfer*) { return {"RH_KV_TRANSFER_INIT", 104, 0}; }
+
 struct StructHeader {
   uint32_t size;
   uint32_t version;

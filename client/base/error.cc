@@ -48,6 +48,14 @@ extern "C" const char* rh_result_string(rh_result result) {
     case RH_ERR_MISMATCH: return "mismatch";
     case RH_ERR_LIMIT: return "limit";
     case RH_ERR_BUSY: return "busy";
+    case RH_ERR_STALE: return "stale";
+    case RH_ERR_REFUSED: return "refused";
+    case RH_ERR_EXPIRED: return "expired";
+    case RH_ERR_CANCELLED: return "cancelled";
+    case RH_ERR_PATH_LOST: return "path_lost";
+    case RH_ERR_STALLED: return "stalled";
+    case RH_ERR_NO_PEER: return "no_peer";
+    case RH_ERR_NAME_TAKEN: return "name_taken";
   }
   return "unknown_result";
 }

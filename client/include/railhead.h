@@ -76,7 +76,15 @@ typedef enum rh_result {
   RH_ERR_DRAINING = 19,            /* the daemon is shutting down and takes no new groups */
   RH_ERR_MISMATCH = 20,            /* the ranks called different collective operations, or with different arguments */
   RH_ERR_LIMIT = 21,               /* a named bound was reached */
-  RH_ERR_BUSY = 22                 /* another thread or stream is inside a call on this comm, or a captured graph uses it */
+  RH_ERR_BUSY = 22,                /* another thread or stream is inside a call on this comm, or a captured graph uses it */
+  RH_ERR_STALE = 23,               /* KV: the peer has used the blocks again or freed them, or is another process than the reference's */
+  RH_ERR_REFUSED = 24,             /* KV: the reference does not allow it: other rights, blocks or reader, revoked, or made up */
+  RH_ERR_EXPIRED = 25,             /* KV: the time of the grant is over */
+  RH_ERR_CANCELLED = 26,           /* KV: the transfer was cancelled */
+  RH_ERR_PATH_LOST = 27,           /* KV: the connection to the peer's node was lost */
+  RH_ERR_STALLED = 28,             /* KV: the transfer moved too few bytes for too long */
+  RH_ERR_NO_PEER = 29,             /* KV: no agent has this name */
+  RH_ERR_NAME_TAKEN = 30           /* KV: another agent has this name */
 } rh_result;
 
 /* Element types. The numbers never change. */
@@ -466,5 +474,6 @@ rh_result rh_op_destroy(rh_comm *comm, rh_op op);
 #endif
 
 #include "railhead_ep.h"
+#include "railhead_kv.h"
 
 #endif /* RAILHEAD_H_ */

@@ -28,6 +28,7 @@ size_t sizeOfType(uint16_t type) {
     case RHW_PEER_MEMORY: return sizeof(rhw_peer_memory);
     case RHW_REGISTERED: return sizeof(rhw_registered);
     case RHW_REANNOUNCED: return sizeof(rhw_reannounced);
+    case RHW_KV_SOCKET: return sizeof(rhw_kv_socket);
     default: return 0;
   }
 }
@@ -145,7 +146,7 @@ const char* checkBody(const Message& m) {
 
 bool carriesFd(const Message& m) {
   if (m.h.type == RHW_PEER_MEMORY) return m.peerMemory.memory == RHW_MEMORY_CPU || m.peerMemory.memory == RHW_MEMORY_CUDA;
-  return m.h.type == RHW_JOINED || m.h.type == RHW_HEAP;
+  return m.h.type == RHW_JOINED || m.h.type == RHW_HEAP || m.h.type == RHW_KV_SOCKET;
 }
 
 const char* parseMessage(const void* bytes, size_t size, Message* out) {

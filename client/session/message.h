@@ -24,6 +24,7 @@ union Message {
   rhw_peer_memory peerMemory;
   rhw_registered registered;
   rhw_reannounced reannounced;
+  rhw_kv_socket kvSocket;
 };
 
 // Copies size bytes into out if they are a complete message that a daemon may send, with every value in its range. Returns nullptr, or

@@ -163,7 +163,17 @@ void Session::lose(const char* why, bool forGood) {
 // Notes the cause before the control thread sees the end and blames the daemon.
 void Session::shutDown() { lose("the session was closed", true); }
 
-Call::Call(Session& session, const char* operation, WorldRank rank) : session_(session), operation_(operation), rank_(rank) {
+Call::Call(Session& session, const char* operation) : session_(session), operation_(operation) {
+  who_[0] = '\0';
+  begin();
+}
+
+Call::Call(Session& session, const char* operation, WorldRank rank) : session_(session), operation_(operation) {
+  snprintf(who_, sizeof who_, "rank %d: ", number(rank));
+  begin();
+}
+
+void Call::begin() {
   pthread_mutex_lock(&session_.mutex_);
   request_ = session_.nextRequest_++;
   next_ = session_.calls_;
@@ -195,7 +205,7 @@ rh_result Call::failLost() {
   } else if (attempt[0] == '\0') {
     then = "this session reconnects by itself once a daemon runs";
   }
-  return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the connection to the daemon was lost: %s; %s%s", operation_, number(rank_), session_.lostWhy_, then, attempt);
+  return fail(RH_ERR_DAEMON_LOST, "%s: %sthe connection to the daemon was lost: %s; %s%s", operation_, who_, session_.lostWhy_, then, attempt);
 }
 
 // Sleeps until the session changes, or until deadlineNs; with an abort word at most kCheckNs. The mutex is held on return. False once
@@ -224,14 +234,14 @@ rh_result Call::open(const DaemonView* view, int64_t deadlineNs, const uint32_t*
   }
   if (result == RH_OK && !there()) {
     result = session_.lost_ ? failLost()
-                            : fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the new daemon has not taken over this comm; call again later, or check the daemon "
-                                   "with `railhead status`", operation_, number(rank_));
+                            : fail(RH_ERR_DAEMON_LOST, "%s: %sthe new daemon has not taken over this comm; call again later, or check the daemon "
+                                   "with `railhead status`", operation_, who_);
   } else if (result == RH_OK) {
     connection_ = session_.connection_;
     version_ = session_.version_;
     if (view != nullptr) {
       group_ = view->group;
-      if (view->refused != RH_OK) result = fail(view->refused, "%s: rank %d: %s", operation_, number(rank_), view->why);
+      if (view->refused != RH_OK) result = fail(view->refused, "%s: %s%s", operation_, who_, view->why);
     }
   }
   pthread_mutex_unlock(&session_.mutex_);
@@ -257,10 +267,10 @@ rh_result Call::sendBytes(const void* bytes, size_t size, int fd, int64_t deadli
   if (error == 0) return RH_OK;
   if (lost_) return RH_ERR_DAEMON_LOST;
   if (error == ETIMEDOUT) {
-    return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon does not read its socket; check it with `railhead status`", operation_,
-                number(rank_));
+    return fail(RH_ERR_DAEMON_LOST, "%s: %sthe daemon does not read its socket; check it with `railhead status`", operation_,
+                who_);
   }
-  return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the message to the daemon cannot be sent: %s", operation_, number(rank_), strerror(error));
+  return fail(RH_ERR_DAEMON_LOST, "%s: %sthe message to the daemon cannot be sent: %s", operation_, who_, strerror(error));
 }
 
 rh_result Call::wait(Received* out, int64_t deadlineNs, const uint32_t* abortWord) {
@@ -277,7 +287,7 @@ rh_result Call::wait(Received* out, int64_t deadlineNs, const uint32_t* abortWor
   if (!have && aborted) return RH_ERR_ABORTED;
   if (lost_) return RH_ERR_DAEMON_LOST;
   if (!have) {
-    return fail(RH_ERR_DAEMON_LOST, "%s: rank %d: the daemon did not answer in time; check it with `railhead status`", operation_, number(rank_));
+    return fail(RH_ERR_DAEMON_LOST, "%s: %sthe daemon did not answer in time; check it with `railhead status`", operation_, who_);
   }
   if (out->m.h.type == RHW_ERROR) return failFromDaemon(out->m.error);
   return RH_OK;

@@ -33,6 +33,7 @@ class Call {
  public:
   // operation and rank are for error texts; operation is a constant.
   Call(Session& session, const char* operation, WorldRank rank);
+  Call(Session& session, const char* operation);  // of no rank
   ~Call();  // closes descriptors that were not taken
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -64,12 +65,13 @@ class Call {
   static constexpr int kQueue = RHW_MAX_LOCAL + 4;
 
   rh_result sendBytes(const void* bytes, size_t size, int fd, int64_t deadlineNs);
+  void begin();
   bool sleep(int64_t deadlineNs, const uint32_t* abortWord);
   rh_result failLost();
 
   Session& session_;
   const char* operation_;
-  WorldRank rank_;
+  char who_[24];  // "rank 3: ", "" of no rank
   uint64_t request_;
   uint64_t connection_ = 0;
   uint64_t group_ = 0;

@@ -22,6 +22,7 @@ import (
 	"railhead/cmd/railhead/internal/measure"
 	"railhead/cmd/railhead/internal/ranks"
 	"railhead/cmd/railhead/predict"
+	"railhead/cmd/railhead/proxy"
 	"railhead/cmd/railhead/run"
 	"railhead/cmd/railhead/serve"
 	"railhead/cmd/railhead/status"
@@ -56,7 +57,7 @@ func rootCommand() *cobra.Command {
 	})
 	root.SetHelpCommand(helpCommand())
 	root.AddCommand(serve.Command(), run.Command(), demo.Command(), bench.Command(moe.Command()), tune.Command(), status.Command(),
-		trace.Command(), topo.Command(), predict.Command(), certs.Command(), ranks.Command(rankKinds()...))
+		trace.Command(), topo.Command(), predict.Command(), certs.Command(), proxy.Command(), ranks.Command(rankKinds()...))
 	return root
 }
 

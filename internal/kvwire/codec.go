@@ -181,8 +181,6 @@ func (r *Request) check() error {
 			return err
 		}
 		return m.Reader.check()
-	case *Missing:
-		return zero(m.Reserved0)
 	}
 	return nil
 }

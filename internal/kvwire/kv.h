@@ -12,8 +12,8 @@
 //   then                   arena_bytes: what does not fit into a submission
 //   then                   inbox_bytes: notifications that have arrived
 // Counters count entries (or bytes) from the segment's beginning on and never wrap; place n of a ring is n % its size.
-#ifndef RAILHEAD_KV_H_
-#define RAILHEAD_KV_H_
+#ifndef RAILHEAD_KVWIRE_H_
+#define RAILHEAD_KVWIRE_H_
 
 #include <stdint.h>
 
@@ -200,6 +200,15 @@ struct rhk_place {
   uint32_t reserved0;
 };
 
+// Which tensors a cache has. Dimensions are from the outermost to the innermost.
+enum rhk_form {
+  RHK_PARTS_FIRST = 0,   // one for each layer: [parts, blocks, block]
+  RHK_BLOCKS_FIRST = 1,  // one for each layer: [blocks, parts, block]
+  RHK_PARTS_APART = 2,   // one for each part of each layer: [blocks, block]; the parts of a layer follow each other
+  RHK_ONE_TENSOR = 3,    // one: [blocks, layers, parts, block]
+  RHK_STRIDED = 4,       // any: strides are given
+};
+
 struct rhk_cache {
   struct rhk_header h;
   uint32_t layers;
@@ -211,8 +220,10 @@ struct rhk_cache {
   uint32_t dtype;          // paged.Type
   uint32_t first_layer;    // of the model
   uint32_t first_head;     // of the model
-  uint32_t places;         // layers x parts; as many rhk_place follow
-  uint64_t block_stride;   // bytes
+  uint32_t places;         // as many rhk_place follow: of the tensors, or, STRIDED, of block 0 of each part of each layer
+  uint32_t form;           // rhk_form
+  uint32_t order;          // of a block's elements: 0 NHD (token, head, element), 1 HND (head, token, element)
+  uint64_t block_stride;   // bytes; STRIDED only, else 0
   uint64_t token_stride;
   uint64_t head_stride;
 };
@@ -247,7 +258,7 @@ struct rhk_missing {
   struct rhk_header h;
   uint64_t id;
   uint32_t from;           // the first entry that is wanted
-  uint32_t reserved0;
+  uint32_t most;           // entries of the answer
 };
 // Its Result is followed by a list of rhk_piece.
 struct rhk_piece {
@@ -257,4 +268,4 @@ struct rhk_piece {
   uint32_t reserved0;
 };
 
-#endif  // RAILHEAD_KV_H_
+#endif  // RAILHEAD_KVWIRE_H_

@@ -177,13 +177,16 @@ type Place struct {
 	Region, Reserved0 uint32
 }
 
+// Strided is the form of a cache whose strides are given (rhk_form). The others are paged.Form's.
+const Strided = 4
+
 // Cache is rhk_cache.
 type Cache struct {
-	H                                    Header
-	Layers, Parts, Blocks, BlockTokens   uint32
-	Heads, HeadDim, Dtype                uint32
-	FirstLayer, FirstHead, NumPlaces     uint32
-	BlockStride, TokenStride, HeadStride uint64
+	H                                             Header
+	Layers, Parts, Blocks, BlockTokens            uint32
+	Heads, HeadDim, Dtype                         uint32
+	FirstLayer, FirstHead, NumPlaces, Form, Order uint32
+	BlockStride, TokenStride, HeadStride          uint64
 }
 
 // Range is rhk_range: neighbouring blocks.
@@ -212,9 +215,9 @@ type Reuse struct {
 
 // Missing is rhk_missing.
 type Missing struct {
-	H               Header
-	ID              uint64
-	From, Reserved0 uint32
+	H          Header
+	ID         uint64
+	From, Most uint32
 }
 
 // Piece is rhk_piece.

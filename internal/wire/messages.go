@@ -10,8 +10,8 @@ import (
 // Bounds of the protocol, equal to those of wire.h; those of ranks are in internal/rank.
 const (
 	Magic      = 0x57484c52 // "RLHW"
-	VersionMin = 3
-	VersionMax = 3
+	VersionMin = 4
+	VersionMax = 4
 
 	MaxMessage = 1024 // bytes
 	NameBytes  = 64   // a name or token with its NUL
@@ -143,6 +143,8 @@ const (
 	TypeRegisterMapped  Type = 21
 	TypeRegistered      Type = 22
 	TypeSessionLease    Type = 23
+	TypeKVAgent         Type = 24
+	TypeKVSocket        Type = 25
 
 	TypeReannounce     Type = 30
 	TypeReannounced    Type = 31
@@ -438,6 +440,10 @@ func New(t Type) Message {
 		return &RegisterMapped{}
 	case TypeRegistered:
 		return &Registered{}
+	case TypeKVAgent:
+		return &KVAgent{}
+	case TypeKVSocket:
+		return &KVSocket{}
 	case TypeSessionLease:
 		return &SessionLease{}
 	case TypeReannounce:
@@ -453,7 +459,7 @@ func New(t Type) Message {
 // CarriesFD says whether a message carries a file descriptor.
 func CarriesFD(m Message) bool {
 	switch m := m.(type) {
-	case *Hello, *Joined, *Heap, *SessionLease, *Reannounce, *ReannounceHeap:
+	case *Hello, *Joined, *Heap, *SessionLease, *KVSocket, *Reannounce, *ReannounceHeap:
 		return true
 	case *WindowCommitted:
 		return m.Memory == MemoryCUDA && m.Error == 0

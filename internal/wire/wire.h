@@ -17,8 +17,8 @@
 
 #define RHW_MAGIC 0x57484c52u  // "RLHW"
 // Protocol versions that this code speaks. Hello, Welcome and Error have the same layout in every version.
-#define RHW_VERSION_MIN 3u
-#define RHW_VERSION_MAX 3u
+#define RHW_VERSION_MIN 4u
+#define RHW_VERSION_MAX 4u
 
 #define RHW_MAX_MESSAGE 1024u  // bytes, the largest message; Hello, Welcome and Error have less than 512
 #define RHW_MAX_LOCAL 64u      // ranks of a group on one node: a mask of local ranks has 64 bits
@@ -68,6 +68,8 @@ enum rhw_type {
   RHW_REGISTER_MAPPED = 21,  // client: all peers' memory is mapped (or could not be)
   RHW_REGISTERED = 22,       // daemon: the window exists on every rank, shared or staged
   RHW_SESSION_LEASE = 23,    // client, once a connection: carries the fd of its session segment; has no answer
+  RHW_KV_AGENT = 24,         // client: become the agent of this name, for KV transfer
+  RHW_KV_SOCKET = 25,        // daemon: carries the agent's socket to the proxy, which speaks kv.h
   RHW_REANNOUNCE = 30,       // client, to a new daemon: it is rank r of a working group; carries the control segment's fd
   RHW_REANNOUNCED = 31,      // daemon: it has taken over the rank
   RHW_REANNOUNCE_HEAP = 32,  // client, after Reannounced: carries the fd of its heap; has no answer
@@ -354,6 +356,15 @@ struct rhw_reannounced {
 struct rhw_reannounce_heap {
   struct rhw_header h;
   uint64_t group;
+};
+
+struct rhw_kv_agent {
+  struct rhw_header h;
+  char name[RHW_NAME];     // of no other agent of the node
+};
+
+struct rhw_kv_socket {
+  struct rhw_header h;
 };
 
 #include "segment.h"  // the control segment

@@ -25,6 +25,7 @@ const (
 // Agent is one agent of this node. Its goroutines: converse reads the socket and ends the agent, loop reads the submissions.
 type Agent struct {
 	node        *Node
+	id          uint64 // the daemon's number of it
 	name        string
 	incarnation uint64
 	conn        *net.UnixConn
@@ -50,16 +51,27 @@ type Agent struct {
 	sequences map[uint64]uint64 // of notifications, by the receiver's incarnation
 }
 
-// NewAgent starts an agent whose process is at the other end of the socket, and takes it over. The name is of no other agent of the node.
-func (n *Node) NewAgent(name string, conn *net.UnixConn) (*Agent, error) {
-	if err := kvwire.CheckName(name); err != nil {
+// NewAgent starts an agent whose process is at the other end of the socket, and takes it over. After an error the client has been told why.
+func (n *Node) NewAgent(id uint64, name string, conn *net.UnixConn) (*Agent, error) {
+	a, err := n.newAgent(id, name, conn)
+	if err != nil {
+		refuseAgent(conn, err)
 		_ = conn.Close()
-		return nil, fmt.Errorf("KV agent: %w", err)
+		return nil, fmt.Errorf("KV agent %q: %w", name, err)
+	}
+	a.wait.Go(a.loop)
+	n.wait.Go(a.converse)
+	return a, nil
+}
+
+func (n *Node) newAgent(id uint64, name string, conn *net.UnixConn) (*Agent, error) {
+	if err := kvwire.CheckName(name); err != nil {
+		return nil, err
 	}
 	var random [8 + 32]byte
 	_, _ = rand.Read(random[:]) // never fails (crypto/rand)
 	a := &Agent{
-		node: n, name: name, conn: conn, incarnation: binary.LittleEndian.Uint64(random[:]) | 1, ending: make(chan struct{}),
+		node: n, id: id, name: name, conn: conn, incarnation: binary.LittleEndian.Uint64(random[:]) | 1, ending: make(chan struct{}),
 		regions: map[uint32]*region{}, caches: map[uint32]*cache{}, jobs: map[uint64]*job{}, sequences: map[uint64]uint64{},
 	}
 	a.idle = sync.NewCond(&a.mu)
@@ -67,13 +79,25 @@ func (n *Node) NewAgent(name string, conn *net.UnixConn) (*Agent, error) {
 	if err == nil {
 		err = n.add(a)
 	}
+	if err == nil {
+		if err = a.hello(); err != nil {
+			n.remove(a)
+		}
+	}
 	if err != nil {
 		a.closeFiles()
-		return nil, fmt.Errorf("KV agent %s: %w", name, err)
+		return nil, err
 	}
-	a.wait.Go(a.loop)
-	n.wait.Go(a.converse)
 	return a, nil
+}
+
+// refuseAgent tells a client why it is no agent, in place of Hello.
+func refuseAgent(conn *net.UnixConn, why error) {
+	b, err := kvwire.Encode(0, &kvwire.Result{Code: int32(resultOf(why)), Text: kvwire.MakeText(why.Error())}, nil)
+	if err == nil {
+		_ = conn.SetWriteDeadline(time.Now().Add(helloLimit))
+		_, _ = conn.Write(b) // it may have gone
+	}
 }
 
 // start makes what the client maps, and sends it.
@@ -92,7 +116,7 @@ func (a *Agent) start(key []byte) (err error) {
 		return err
 	}
 	a.out.bell = a.clientBell
-	return a.hello()
+	return nil
 }
 
 func (a *Agent) hello() error {
@@ -201,6 +225,7 @@ func (a *Agent) end() {
 	a.wait.Wait()
 	a.node.forgetReader(a)
 	a.closeFiles()
+	_ = a.conn.Close()
 }
 
 // used reports whether a piece uses the agent's memory. The caller holds mu.
@@ -213,8 +238,8 @@ func (a *Agent) used() bool {
 	return false
 }
 
+// closeFiles closes everything but the socket.
 func (a *Agent) closeFiles() {
-	_ = a.conn.Close()
 	a.out.close()
 	if a.segment != nil {
 		_ = a.segment.Close()

@@ -24,20 +24,19 @@ func (a *Agent) newCache(m *kvwire.Cache, places []kvwire.Place) (*cache, error)
 		return nil, fmt.Errorf("%d places, first layer %d, first head %d: at most %d, %d and %d", m.NumPlaces, m.FirstLayer, m.FirstHead, most, paged.MaxLayers,
 			paged.MaxHeads)
 	}
-	c := &paged.Cache{
-		Shape: paged.Shape{
-			Layers: int(m.Layers), Parts: int(m.Parts), Blocks: int(m.Blocks), BlockTokens: int(m.BlockTokens), Heads: int(m.Heads),
-			HeadDim: int(m.HeadDim), Type: paged.Type(m.Dtype),
-		},
-		BlockStride: m.BlockStride, TokenStride: m.TokenStride, HeadStride: m.HeadStride,
+	shape := paged.Shape{
+		Layers: int(m.Layers), Parts: int(m.Parts), Blocks: int(m.Blocks), BlockTokens: int(m.BlockTokens), Heads: int(m.Heads),
+		HeadDim: int(m.HeadDim), Type: paged.Type(m.Dtype),
 	}
+	var tensors []paged.Place
 	for _, p := range places {
-		c.Places = append(c.Places, paged.Place{Region: p.Region, Offset: p.Offset})
+		tensors = append(tensors, paged.Place{Region: p.Region, Offset: p.Offset})
 	}
-	if err := c.Check(); err != nil {
+	c, err := layOut(m, shape, tensors)
+	if err != nil {
 		return nil, err
 	}
-	err := c.Inside(func(region uint32) uint64 {
+	err = c.Inside(func(region uint32) uint64 {
 		if r := a.regions[region]; r != nil && !r.freed {
 			return uint64(len(r.memory))
 		}
@@ -48,6 +47,18 @@ func (a *Agent) newCache(m *kvwire.Cache, places []kvwire.Place) (*cache, error)
 	}
 	side := paged.Side{Cache: c, FirstLayer: int(m.FirstLayer), Heads: paged.Heads{First: int(m.FirstHead), Count: c.Heads}}
 	return &cache{side: side}, nil
+}
+
+// layOut says where a cache's elements are.
+func layOut(m *kvwire.Cache, shape paged.Shape, tensors []paged.Place) (*paged.Cache, error) {
+	if m.Form == kvwire.Strided {
+		c := &paged.Cache{Shape: shape, Places: tensors, BlockStride: m.BlockStride, TokenStride: m.TokenStride, HeadStride: m.HeadStride}
+		return c, c.Check()
+	}
+	if m.BlockStride|m.TokenStride|m.HeadStride != 0 {
+		return nil, fmt.Errorf("strides with form %d: only the strided form has them", m.Form)
+	}
+	return paged.New(shape, paged.Order(min(m.Order, 255)), paged.Form(min(m.Form, 255)), tensors)
 }
 
 // pin keeps the memory of a layer of a cache while a piece moves bytes of it, for unpin.

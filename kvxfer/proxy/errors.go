@@ -9,11 +9,12 @@ import (
 )
 
 var (
-	errNoPeer   = errors.New("no agent of that name is there: it has not started, or has ended")
-	errPeerGone = errors.New("the peer has ended: its memory is gone")
-	errFreed    = errors.New("its memory was freed")
-	errLimit    = errors.New("a bound was reached")
-	errEnding   = errors.New("the agent ends")
+	errNoPeer    = errors.New("no agent of that name is there: it has not started, or has ended")
+	errNameTaken = errors.New("another agent of this node has this name: end it, or choose another name")
+	errPeerGone  = errors.New("the peer has ended: its memory is gone")
+	errFreed     = errors.New("its memory was freed")
+	errLimit     = errors.New("a bound was reached")
+	errEnding    = errors.New("the agent ends")
 )
 
 // resultOf is the rh_result for an error.
@@ -27,6 +28,7 @@ func resultOf(err error) wire.Result {
 		{wire.ResultStalled, []error{transfer.ErrStalled}},
 		{wire.ResultCancelled, []error{transfer.ErrCancelled, errEnding}},
 		{wire.ResultPathLost, []error{transfer.ErrPath}},
+		{wire.ResultNameTaken, []error{errNameTaken}},
 		{wire.ResultNoPeer, []error{errNoPeer}},
 		{wire.ResultStale, []error{grant.ErrStale, grant.ErrForeign, grant.ErrWritten, transfer.ErrStale, errPeerGone, errFreed}},
 		{wire.ResultExpired, []error{grant.ErrExpired}},

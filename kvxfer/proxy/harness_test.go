@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"net"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,8 @@ import (
 	"railhead/internal/kvwire/kvclient"
 	"railhead/internal/wire"
 )
+
+var agentNumbers atomic.Uint64 // of agents
 
 const limit = 20 * time.Second
 
@@ -55,7 +58,7 @@ func sockets(t testing.TB) (proxys, clients *net.UnixConn) {
 func join(t testing.TB, n *Node, name string) *testAgent {
 	t.Helper()
 	ours, theirs := sockets(t)
-	if _, err := n.NewAgent(name, ours); err != nil {
+	if _, err := n.NewAgent(agentNumbers.Add(1), name, ours); err != nil {
 		t.Fatal(err)
 	}
 	c, err := kvclient.Open(theirs)
@@ -122,7 +125,7 @@ func (a *testAgent) pool(blocks, blockBytes, granule int) (cache uint32, memory 
 	a.t.Helper()
 	region, memory := a.region(blocks * blockBytes)
 	m := &kvwire.Cache{
-		Layers: 1, Parts: 1, Blocks: uint32(blocks), BlockTokens: uint32(blockBytes / granule), Heads: 1, HeadDim: uint32(granule), Dtype: 3, NumPlaces: 1,
+		Layers: 1, Parts: 1, Blocks: uint32(blocks), BlockTokens: uint32(blockBytes / granule), Heads: 1, HeadDim: uint32(granule), Dtype: 3, NumPlaces: 1, Form: kvwire.Strided,
 		BlockStride: uint64(blockBytes), TokenStride: uint64(granule), HeadStride: uint64(granule),
 	}
 	return a.ask(m, []kvwire.Place{{Region: region}}, -1).Number, memory

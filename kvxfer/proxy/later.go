@@ -66,7 +66,7 @@ func (a *Agent) missing(m *kvwire.Missing) ([]kvwire.Piece, error) {
 		return nil, fmt.Errorf("entry %d of %d", m.From, len(missing))
 	}
 	var list []kvwire.Piece
-	for _, i := range missing[m.From:min(len(missing), int(m.From)+maxPieces)] {
+	for _, i := range missing[m.From:min(len(missing), int(m.From)+int(min(m.Most, maxPieces)))] {
 		p := j.pieces[i]
 		c := &j.what.chunks[p.chunk]
 		list = append(list, kvwire.Piece{Layer: uint32(j.what.firstLayer + p.layer), FirstBlock: uint32(c.first), Blocks: uint32(c.blocks)})

@@ -81,7 +81,7 @@ func (n *Node) add(a *Agent) error {
 	case n.closed:
 		return errEnding
 	case n.agents[a.name] != nil:
-		return fmt.Errorf("an agent of this name is there")
+		return errNameTaken
 	case len(n.agents) == MaxAgents:
 		return fmt.Errorf("%d agents: %w", len(n.agents), errLimit)
 	}
@@ -106,10 +106,16 @@ func (n *Node) agent(name string) (*Agent, error) {
 	return nil, fmt.Errorf("agent %q: %w", name, errNoPeer)
 }
 
-// End ends an agent, whose process has died: its socket may still be open in a child of it.
-func (n *Node) End(name string) {
-	if a, err := n.agent(name); err == nil {
-		_ = a.conn.Close() // converse ends the agent
+// End ends an agent, whose process has died: its socket may still be open in a child of it. Its name is free at once.
+func (n *Node) End(id uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for name, a := range n.agents {
+		if a.id == id {
+			delete(n.agents, name)
+			_ = a.conn.Close() // converse ends the agent
+			return
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 // region is memory that an agent has registered. Its agent's mutex guards uses and freed.
 type region struct {
 	number uint32
+	pages  []byte // the mapping, of whole pages
 	memory []byte
 	uses   int  // pieces that move bytes of it
 	freed  bool // no piece begins to use it
@@ -30,23 +31,19 @@ func mapRegion(fd int, offset, bytes uint64) (*region, error) {
 	if size := uint64(st.Size); offset > size || bytes > size-offset {
 		return nil, fmt.Errorf("%d bytes at %d of a file of %d", bytes, offset, size)
 	}
-	if offset%uint64(os.Getpagesize()) != 0 {
-		return nil, fmt.Errorf("offset %d is no multiple of a page, %d bytes", offset, os.Getpagesize())
-	}
-	protection := unix.PROT_READ
-	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err == nil && flags&unix.O_ACCMODE == unix.O_RDWR && seals&unix.F_SEAL_WRITE == 0 {
-		protection |= unix.PROT_WRITE
-	} else {
+	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil || flags&unix.O_ACCMODE != unix.O_RDWR || seals&unix.F_SEAL_WRITE != 0 {
 		return nil, fmt.Errorf("the descriptor cannot be written: open it for reading and writing, without F_SEAL_WRITE")
 	}
-	memory, err := unix.Mmap(fd, int64(offset), int(bytes), protection, unix.MAP_SHARED)
+	page := uint64(st.Blksize) // of a memfd the size of its pages, which may be huge
+	lead := offset % page
+	pages, err := unix.Mmap(fd, int64(offset-lead), int((lead+bytes+page-1)/page*page), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("mmap of %d bytes: %w", bytes, err)
 	}
-	return &region{memory: memory}, nil
+	return &region{pages: pages, memory: pages[lead : lead+bytes]}, nil
 }
 
-func (r *region) unmap() error { return unix.Munmap(r.memory) }
+func (r *region) unmap() error { return unix.Munmap(r.pages) }
 
 // newBell makes an eventfd, which the Go runtime can wait for.
 func newBell() (*os.File, error) {

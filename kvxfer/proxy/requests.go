@@ -174,6 +174,13 @@ func (a *Agent) addCache(m *kvwire.Cache, places []kvwire.Place) (uint32, error)
 const maxCacheBlocks = 4 << 20
 
 func (a *Agent) grant(m *kvwire.Grant, ranges []kvwire.Range) (ref kvwire.Reference, err error) {
+	if len(ranges) == 0 {
+		c, err := a.cacheOf(m.Cache)
+		if err != nil {
+			return ref, err
+		}
+		ranges = []kvwire.Range{{Count: uint32(c.side.Blocks)}}
+	}
 	blocks, err := blocksOf(ranges)
 	if err != nil {
 		return ref, err

@@ -141,11 +141,10 @@ func TestALargeTransferIsCutIntoPiecesAndEachLayerIsTold(t *testing.T) {
 	cache := func(a *testAgent) (uint32, []byte) {
 		const block = tokens * dim * 2
 		region, memory := a.region(layers * 2 * blocks * block)
-		m := &kvwire.Cache{Layers: layers, Parts: 2, Blocks: blocks, BlockTokens: tokens, Heads: 1, HeadDim: dim, Dtype: 2, FirstLayer: 20, NumPlaces: layers * 2,
-			BlockStride: block, TokenStride: dim * 2, HeadStride: dim * 2}
+		m := &kvwire.Cache{Layers: layers, Parts: 2, Blocks: blocks, BlockTokens: tokens, Heads: 1, HeadDim: dim, Dtype: 2, FirstLayer: 20, NumPlaces: layers}
 		var places []kvwire.Place
-		for i := range layers * 2 {
-			places = append(places, kvwire.Place{Region: region, Offset: uint64(i * blocks * block)})
+		for i := range layers {
+			places = append(places, kvwire.Place{Region: region, Offset: uint64(i * 2 * blocks * block)})
 		}
 		return a.ask(m, places, -1).Number, memory
 	}

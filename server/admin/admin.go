@@ -39,6 +39,7 @@ type Config struct {
 	TCP         string            // a loopback address, "" = none
 	Metrics     http.Handler
 	Log         *slog.Logger
+	KV          func(context.Context) (json.RawMessage, error)
 	Daemon      func() DaemonInfo // on the core's goroutine
 	Draining    func() bool
 	Connections func() (now, most int) // of clients
@@ -61,6 +62,7 @@ func Start(c Config) (*Admin, error) {
 	public := map[string]fasthttp.RequestHandler{"/livez": a.livez, "/readyz": a.readyz, "/metrics": strangers.bound(metrics)}
 	private := map[string]fasthttp.RequestHandler{
 		"/livez": a.livez, "/readyz": a.readyz, "/metrics": own.bound(metrics), "/v1/groups": own.bound(a.groups), "/v1/trace": own.bound(a.trace),
+		"/v1/kv": own.bound(a.kv),
 	}
 	if c.TCP != "" {
 		var err error

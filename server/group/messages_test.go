@@ -8,11 +8,11 @@ import (
 	"railhead/internal/wire"
 )
 
-// Messages without a family: those that the daemon sends, and those that are read before a session exists.
+// Messages of no rank: those of other families, those that the daemon sends, and those that are read before a session exists.
 var notHandled = []wire.Type{
 	wire.TypeHello, wire.TypeWelcome, wire.TypeError, wire.TypeJoined, wire.TypeHeap, wire.TypeGroupReady, wire.TypeWindowCommit,
 	wire.TypeWindowReady, wire.TypeWindowFreed, wire.TypeLeft, wire.TypeDraining, wire.TypePeerMemory, wire.TypeRegistered,
-	wire.TypeReannounced, wire.TypeSessionLease,
+	wire.TypeReannounced, wire.TypeSessionLease, wire.TypeKVAgent, wire.TypeKVSocket,
 }
 
 func TestEveryMessageOfARankHasAHandler(t *testing.T) {
