@@ -325,7 +325,7 @@ type KVNotification struct {
 
 // Receive takes the oldest notification that has arrived; nil: none.
 func (a *KVAgent) Receive() (*KVNotification, error) {
-	var header C.rh_kv_notification
+	header := C.rh_kv_notification{struct_size: C.sizeof_rh_kv_notification, struct_version: 1}
 	payload := make([]byte, C.RH_KV_MAX_PAYLOAD)
 	err := call(func() C.rh_result {
 		return C.rh_kv_receive(a.h, &header, unsafe.Pointer(&payload[0]), C.uint32_t(len(payload)))

@@ -2,6 +2,7 @@ package abi
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	_ "railhead/client" // which librarybuild.Link links
 	"railhead/internal/librarybuild"
+	"railhead/server"
 )
 
 // root is the top of the repository, where the Makefile's paths begin.
@@ -20,6 +22,13 @@ var libraryDir string
 var linkLibrary = sync.OnceValue(func() error { return librarybuild.Link(root, libraryDir) })
 
 func TestMain(m *testing.M) {
+	if os.Getenv(proxyEnv) != "" {
+		if err := server.RunProxy(0, slog.New(slog.DiscardHandler)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	var err error
 	if libraryDir, err = os.MkdirTemp("", "railhead-abi"); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -40,10 +40,15 @@ func checkNoDaemon(t *testing.T, binary string) {
 	}
 }
 
+// proxyEnv makes a process of this binary the proxy of a daemon.
+const proxyEnv = "RAILHEAD_TEST_PROXY"
+
 // startDaemon starts a daemon and sets RAILHEAD_SOCKET for the programs.
 func startDaemon(t *testing.T) {
 	t.Helper()
-	s, err := server.Start(server.Config{SocketPath: t.TempDir() + "/rh.sock"})
+	s, err := server.Start(server.Config{
+		SocketPath: t.TempDir() + "/rh.sock", ProxyCommand: []string{"/proc/self/exe"}, ProxyEnv: []string{proxyEnv + "=1"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

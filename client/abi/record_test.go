@@ -132,7 +132,7 @@ func TestTheABIEqualsTheRecord(t *testing.T) {
 func TestAChangeOfTheHeaderChangesTheRecord(t *testing.T) {
 	before := headerLines(t, headerFolder)
 	for _, c := range []struct{ name, old, changed, gone, added string }{
-		{"a value", "RH_ERR_BUSY = 22 ", "RH_ERR_BUSY = 23 ", "value RH_ERR_BUSY 22", "value RH_ERR_BUSY 23"},
+		{"a value", "RH_ERR_BUSY = 22,", "RH_ERR_BUSY = 23,", "value RH_ERR_BUSY 22", "value RH_ERR_BUSY 23"},
 		{"a constant", "#define RH_SPLIT_NONE (-1)", "#define RH_SPLIT_NONE (-2)", "value RH_SPLIT_NONE -1", "value RH_SPLIT_NONE -2"},
 		{"a field's sign", "int32_t culprit;", "uint32_t culprit;",
 			"field rh_comm_status.culprit int32_t offset 16 size 4", "field rh_comm_status.culprit uint32_t offset 16 size 4"},

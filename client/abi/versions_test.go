@@ -30,9 +30,15 @@ func version1Lines(t *testing.T) (lines []string) {
 	return lines
 }
 
+// fixedStructs are values, or elements of lists: they have no size, and never change.
+var fixedStructs = []string{"rh_kv_reference", "rh_kv_place", "rh_kv_event", "rh_kv_piece"}
+
 func TestEveryStructBeginsWithItsSizeAndIsInTheTable(t *testing.T) {
 	table := strings.Join(version1Lines(t), "\n")
 	for _, s := range readHeader(t, headerFolder).structs {
+		if slices.Contains(fixedStructs, s.name) {
+			continue
+		}
 		if len(s.fields) < 2 || s.fields[0] != (field{"struct_size", "uint32_t"}) || s.fields[1] != (field{"struct_version", "uint32_t"}) {
 			t.Errorf("%s does not begin with struct_size and struct_version", s.name)
 		}
@@ -69,6 +75,9 @@ func growHeader(t *testing.T) string {
 	t.Helper()
 	changes := map[string]string{}
 	for _, s := range readHeader(t, headerFolder).structs {
+		if slices.Contains(fixedStructs, s.name) {
+			continue
+		}
 		end := "\n} " + s.name + ";\n"
 		changes[end] = "\n  uint64_t added[2];" + end
 	}
@@ -147,7 +156,7 @@ func tryAllSizes(t *testing.T, include, library string, more int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := fmt.Sprintf("%d structs, ", len(readHeader(t, headerFolder).structs)); !strings.HasPrefix(out, want) {
+	if want := fmt.Sprintf("%d structs, ", len(readHeader(t, headerFolder).structs)-len(fixedStructs)); !strings.HasPrefix(out, want) {
 		t.Errorf("tried %q, want %q", out, want)
 	}
 }

@@ -46,6 +46,7 @@ constexpr StructKind kindOf(const rh_ep_combine_args*) { return {"RH_EP_COMBINE_
 constexpr StructKind kindOf(const rh_kv_agent_config*) { return {"RH_KV_AGENT_CONFIG_INIT", 24, offsetof(rh_kv_agent_config, reserved)}; }
 constexpr StructKind kindOf(const rh_kv_cache_config*) { return {"RH_KV_CACHE_CONFIG_INIT", 88, 0}; }
 constexpr StructKind kindOf(const rh_kv_transfer*) { return {"RH_KV_TRANSFER_INIT", 104, 0}; }
+constexpr StructKind kindOf(const rh_kv_notification*) { return {"RH_KV_NOTIFICATION_INIT", 96, 0}; }
 
 struct StructHeader {
   uint32_t size;

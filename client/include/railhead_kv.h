@@ -41,7 +41,9 @@ extern "C" {
 
 typedef struct rh_kv_agent rh_kv_agent;
 
-/* Stands for granted blocks. It may be copied and sent anywhere; only the grant's reader can use it. */
+/* Structs of this header without struct_size are values, or elements of lists: they never change.
+ *
+ * Stands for granted blocks. It may be copied and sent anywhere; only the grant's reader can use it. */
 typedef struct rh_kv_reference {
   uint8_t bytes[48];
 } rh_kv_reference;
@@ -217,12 +219,15 @@ rh_result rh_kv_descriptor(rh_kv_agent *agent, int *fd);
 rh_result rh_kv_arm(rh_kv_agent *agent, uint32_t *ready);
 
 typedef struct rh_kv_notification {
+  uint32_t struct_size;
+  uint32_t struct_version;
   uint64_t incarnation; /* of the sender */
   uint64_t sequence;    /* of the sender's notifications for this agent, from 1 on */
   char sender[64];
   uint32_t bytes;       /* of the payload */
   uint32_t there;       /* 0: no notification waits, nothing else is set */
 } rh_kv_notification;
+#define RH_KV_NOTIFICATION_INIT {sizeof(rh_kv_notification), 1, 0, 0, {0}, 0, 0}
 
 /* Takes the oldest notification that has arrived. If the payload is larger than size: LIMIT, header->bytes says how large, and it stays. */
 rh_result rh_kv_receive(rh_kv_agent *agent, rh_kv_notification *header, void *payload, uint32_t size);

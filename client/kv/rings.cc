@@ -202,7 +202,6 @@ bool KvAgent::arm() {
 
 rh_result KvAgent::receive(rh_kv_notification* header, void* payload, uint32_t size) {
   Locked lock(&mutex_);
-  *header = {};
   for (;;) {
     // Acquire: publishes the records before it.
     const uint64_t written = __atomic_load_n(&segment_->inbox_written, __ATOMIC_ACQUIRE);

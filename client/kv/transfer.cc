@@ -157,7 +157,12 @@ extern "C" rh_result rh_kv_receive(rh_kv_agent* handle, rh_kv_notification* head
   KvRef agent(kvAgents(), handle);
   if (agent.get() == nullptr) return notAnAgent("kv_receive");
   if (header == nullptr || (payload == nullptr && size > 0)) return fail(RH_ERR_INVALID_ARGUMENT, "kv_receive: header or payload is NULL");
-  return agent.get()->receive(header, payload, size);
+  rh_result result = checkStruct("kv_receive", "header", header);
+  if (result != RH_OK) return result;
+  rh_kv_notification found = {};
+  result = agent.get()->receive(&found, payload, size);
+  writeStruct(header, found);
+  return result;
 }
 
 extern "C" rh_result rh_kv_missing(rh_kv_agent* handle, uint64_t failed, uint32_t from, rh_kv_piece* pieces, uint32_t max, uint32_t* count) {

@@ -92,7 +92,8 @@ var mayImport = map[string][]string{
 	},
 	"railhead/client": {
 		"railhead/client/base", "railhead/client/collectives", "railhead/client/comm", "railhead/client/device", "railhead/client/device/cpu", "railhead/client/device/cuda",
-		"railhead/client/ep", "railhead/client/include", "railhead/client/memory", "railhead/client/session", "railhead/internal/wire", "railhead/kernels",
+		"railhead/client/ep", "railhead/client/include", "railhead/client/kv", "railhead/client/memory", "railhead/client/session", "railhead/internal/wire",
+		"railhead/kernels",
 	},
 	"railhead/client/tests/gpu":        {"railhead/client"},
 	"railhead/client/tests":            {"railhead/client/base", "railhead/client/include", "railhead/client/session", "railhead/internal/wire", "railhead/kernels"},

@@ -19,11 +19,11 @@ import (
 const root = "../.."
 
 // includePath is where the client's sources find a header, as LIBRARY_INCLUDES of the Makefile says.
-var includePath = []string{"client", "client/include", "kernels", "kernels/include", "internal/wire"}
+var includePath = []string{"client", "client/include", "kernels", "kernels/include", "internal/wire", "internal/kvwire"}
 
 // packageOf is the Go package that a file in C or C++ belongs to: the one that embeds it.
 func packageOf(file string) string {
-	for _, whole := range []string{"kernels", "internal/wire"} {
+	for _, whole := range []string{"kernels", "internal/wire", "internal/kvwire"} {
 		if strings.HasPrefix(file, whole+"/") {
 			return "railhead/" + whole
 		}

@@ -31,6 +31,14 @@ class Result(enum.IntEnum):
     MISMATCH = 20
     LIMIT = 21
     BUSY = 22
+    STALE = 23
+    REFUSED = 24
+    EXPIRED = 25
+    CANCELLED = 26
+    PATH_LOST = 27
+    STALLED = 28
+    NO_PEER = 29
+    NAME_TAKEN = 30
 
 
 class Dtype(enum.IntEnum):

@@ -155,6 +155,54 @@ class BusyError(RailheadError):
     result = Result.BUSY
 
 
+class StaleError(RailheadError):
+    """KV: the peer has used the blocks again or freed them, or is another process than the reference's."""
+
+    result = Result.STALE
+
+
+class RefusedError(RailheadError):
+    """KV: the reference does not allow it."""
+
+    result = Result.REFUSED
+
+
+class ExpiredError(RailheadError):
+    """KV: the time of the grant is over."""
+
+    result = Result.EXPIRED
+
+
+class CancelledError(RailheadError):
+    """KV: the transfer was cancelled."""
+
+    result = Result.CANCELLED
+
+
+class PathLostError(RailheadError):
+    """KV: the connection to the peer's node was lost."""
+
+    result = Result.PATH_LOST
+
+
+class StalledError(RailheadError):
+    """KV: the transfer moved too few bytes for too long."""
+
+    result = Result.STALLED
+
+
+class NoPeerError(RailheadError):
+    """KV: no agent has this name."""
+
+    result = Result.NO_PEER
+
+
+class NameTakenError(RailheadError):
+    """KV: another agent has this name."""
+
+    result = Result.NAME_TAKEN
+
+
 ERROR_OF_RESULT: Dict[int, Type[RailheadError]] = {error.result: error for error in RailheadError.__subclasses__()}
 
 

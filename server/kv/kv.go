@@ -19,7 +19,7 @@ import (
 )
 
 // MaxAgents bounds the agents that a session has had: a client of an engine has one or a few.
-const MaxAgents = 64
+const MaxAgents = 256
 
 const startLimit = 10 * time.Second // for the proxy to take an agent
 
@@ -82,7 +82,7 @@ func (a *Agents) Ended(s *session.Session, _ string) {
 func (a *Agents) begin(s *session.Session, m *wire.KVAgent, _ session.File) {
 	request := wire.RequestOf(m)
 	if len(a.of[s.ID()]) == MaxAgents {
-		a.answer(s.ID(), request, &wire.Error{Code: wire.ResultLimit, Culprit: -1, Text: wire.MakeText("a session has had 64 agents, the most: use another session")}, nil)
+		a.answer(s.ID(), request, &wire.Error{Code: wire.ResultLimit, Culprit: -1, Text: wire.MakeText("a session has had 256 agents, the most: use another session")}, nil)
 		return
 	}
 	a.last++

@@ -12,6 +12,7 @@ static rh_session *session;
 static rh_comm *comm;
 static rh_window *window;
 static rh_ep *ep;
+static rh_kv_agent *agent;
 
 static float x[4], rows[4], sums[4];
 static const int32_t expert[1] = {0};
@@ -156,6 +157,50 @@ static rh_result call_ep_combine_args(void *s) {
   return result;
 }
 
+static void fill_kv_agent_config(void *s) {
+  rh_kv_agent_config config = RH_KV_AGENT_CONFIG_INIT;
+  config.name = "any-size";
+  *(rh_kv_agent_config *)s = config;
+}
+static rh_result call_kv_agent_config(void *s) {
+  rh_kv_agent *made = NULL;
+  const rh_result result = rh_kv_agent_create(session, s, &made);
+  if (result == RH_OK) OK(rh_kv_agent_destroy(made));
+  return result;
+}
+
+static void fill_kv_cache_config(void *s) {
+  static rh_kv_place place;
+  void *memory;
+  if (place.region == 0) OK(rh_kv_alloc(agent, 4096, &memory, &place.region));
+  rh_kv_cache_config config = RH_KV_CACHE_CONFIG_INIT;
+  config.layers = config.parts = config.blocks = config.block_tokens = config.heads = config.head_dim = config.num_tensors = 1;
+  config.tensors = &place;
+  *(rh_kv_cache_config *)s = config;
+}
+static rh_result call_kv_cache_config(void *s) {
+  uint32_t cache;
+  return rh_kv_cache_create(agent, s, &cache);
+}
+
+static void fill_kv_transfer(void *s) {
+  static const rh_kv_reference reference;
+  static const uint32_t block[1] = {0};
+  rh_kv_transfer transfer = RH_KV_TRANSFER_INIT;
+  transfer.peer = "nobody";
+  transfer.reference = &reference;
+  transfer.blocks = block;
+  transfer.num_blocks = transfer.tokens = 1;
+  *(rh_kv_transfer *)s = transfer;
+}
+static rh_result call_kv_transfer(void *s) {
+  uint64_t id;
+  return rh_kv_submit(agent, s, &id);
+}
+
+static void fill_kv_notification(void *s) { *(rh_kv_notification *)s = (rh_kv_notification)RH_KV_NOTIFICATION_INIT; }
+static rh_result call_kv_notification(void *s) { return rh_kv_receive(agent, s, NULL, 0); }
+
 struct kind {
   const char *name;
   size_t size, version1, known;
@@ -186,6 +231,10 @@ static const struct kind kinds[] = {
     KIND(ep_dispatch_in, 1, 0, RESERVED(ep_dispatch_in)),
     KIND(ep_dispatch_out, 1, 1, 0),
     KIND(ep_combine_args, 1, 0, RESERVED(ep_combine_args)),
+    KIND(kv_agent_config, 1, 0, RESERVED(kv_agent_config)),
+    KIND(kv_cache_config, 1, 0, 0),
+    KIND(kv_transfer, 1, 0, 0),
+    KIND(kv_notification, 0, 1, 0),
 };
 
 /* Makes a caller's struct of that size with canaries behind it. Bytes that the library does not know are 0. If odd is not 0, the byte
@@ -241,6 +290,9 @@ int main(void) {
   OK(rh_window_alloc(comm, 1, NULL, &window));
   const rh_ep_config buffer = shape();
   OK(rh_ep_create(comm, &buffer, &ep));
+  rh_kv_agent_config own = RH_KV_AGENT_CONFIG_INIT;
+  own.name = "structs";
+  OK(rh_kv_agent_create(session, &own, &agent));
   size_t tried = 0;
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
     const struct kind *k = &kinds[i];
@@ -252,6 +304,7 @@ int main(void) {
     try(k, 4096, 0);
   }
   printf("%zu structs, %zu sizes\n", sizeof kinds / sizeof *kinds, tried);
+  OK(rh_kv_agent_destroy(agent));
   OK(rh_comm_finalize(comm));
   OK(rh_close(session));
   return 0;
